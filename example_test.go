@@ -86,7 +86,11 @@ func ExampleServer_ServeUnix() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	s, err := gatehouse.New(gatehouse.WithWorkspaceRoot(dir), gatehouse.WithReadOnly(), gatehouse.WithInfo("library", "1.2.3"))
+	s, err := gatehouse.New(
+		gatehouse.WithWorkspaceRoot(dir),
+		gatehouse.WithReadOnly(),
+		gatehouse.WithInfo("library", "1.2.3"),
+	)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -136,7 +140,12 @@ func (fixed) Close(context.Context) error { return nil }
 // result.
 func call(url, name, args string) string {
 	const envelope = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,%s}}`, name, args, envelope)
+	body := fmt.Sprintf(
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,%s}}`,
+		name,
+		args,
+		envelope,
+	)
 	req, err := http.NewRequest("POST", url, strings.NewReader(body))
 	if err != nil {
 		return err.Error()

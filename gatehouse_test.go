@@ -216,10 +216,29 @@ func TestADoorClosesWithItsContext(t *testing.T) {
 }
 
 func TestOptionsChoose(t *testing.T) {
-	s := build(t, gatehouse.WithModules("file", "lang"), gatehouse.WithTools("!lang_*"), gatehouse.WithReadOnly(),
-		gatehouse.WithOrigins("https://pages.example"), gatehouse.WithHosts("tools.example"), gatehouse.WithoutSessions(),
-		gatehouse.WithState(t.TempDir()), gatehouse.WithDeadline(time.Second), gatehouse.WithContext("file"))
-	list := ask(t, s, "POST", "/mcp", "tools.example", "https://pages.example", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	s := build(
+		t,
+		gatehouse.WithModules("file", "lang"),
+		gatehouse.WithTools("!lang_*"),
+		gatehouse.WithReadOnly(),
+		gatehouse.WithOrigins(
+			"https://pages.example",
+		),
+		gatehouse.WithHosts("tools.example"),
+		gatehouse.WithoutSessions(),
+		gatehouse.WithState(t.TempDir()),
+		gatehouse.WithDeadline(time.Second),
+		gatehouse.WithContext("file"),
+	)
+	list := ask(
+		t,
+		s,
+		"POST",
+		"/mcp",
+		"tools.example",
+		"https://pages.example",
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`,
+	)
 	body := list.Body.String()
 	if list.Code != 200 || !strings.Contains(body, `"file_read"`) {
 		t.Fatalf("%d %s", list.Code, body)
@@ -234,7 +253,8 @@ func TestOptionsChoose(t *testing.T) {
 			t.Errorf("host %s, origin %s: %d, want 403", c[0], c[1], got.Code)
 		}
 	}
-	if got := ask(t, s, "POST", "/mcp/lang", "localhost", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.Code != 200 || strings.Contains(got.Body.String(), "file_read") {
+	if got := ask(t, s, "POST", "/mcp/lang", "localhost", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.Code != 200 ||
+		strings.Contains(got.Body.String(), "file_read") {
 		t.Errorf("the context lang: %d %s", got.Code, got.Body)
 	}
 }
@@ -292,7 +312,11 @@ func TestAModuleReadsItsConfiguration(t *testing.T) {
 			return offerless{}, nil
 		}
 	}
-	build(t, gatehouse.WithModule("mine", read(&got)), gatehouse.WithModuleConfig("mine", map[string]any{"depth": 3, "names": []string{"a"}}))
+	build(
+		t,
+		gatehouse.WithModule("mine", read(&got)),
+		gatehouse.WithModuleConfig("mine", map[string]any{"depth": 3, "names": []string{"a"}}),
+	)
 	if want := (settings{3, []string{"a"}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

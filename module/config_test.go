@@ -21,7 +21,8 @@ func TestDecodeConfigIsStrict(t *testing.T) {
 	} {
 		var got settings
 		err := module.DecodeConfig(json.RawMessage(section), &got)
-		if want == "" && (err != nil || got.Depth != 2) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || got.Depth != 2) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: got %+v, %v, want an error with %q", section, got, err, want)
 		}
 	}
@@ -30,7 +31,8 @@ func TestDecodeConfigIsStrict(t *testing.T) {
 func TestDecodeConfigNeedsAPointer(t *testing.T) {
 	for _, into := range []any{nil, 42, struct{}{}, (*int)(nil)} {
 		for _, section := range []json.RawMessage{nil, json.RawMessage(`1`)} {
-			if err := module.DecodeConfig(section, into); err == nil || !strings.Contains(err.Error(), "expected a pointer") {
+			if err := module.DecodeConfig(section, into); err == nil ||
+				!strings.Contains(err.Error(), "expected a pointer") {
 				t.Errorf("into %#v, %q: got %v", into, section, err)
 			}
 		}

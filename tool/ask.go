@@ -34,7 +34,9 @@ func ListRoots(key string) Question { return question(key, "roots/list", struct{
 func question(key, method string, params any) Question {
 	b, err := json.Marshal(params)
 	if err != nil {
-		panic("tool: question " + key + ": " + err.Error()) // a programmer's mistake: params are the handler's own types
+		panic(
+			"tool: question " + key + ": " + err.Error(),
+		) // a programmer's mistake: params are the handler's own types
 	}
 	return Question{Key: key, Method: method, Params: b}
 }

@@ -53,7 +53,8 @@ func unusual(r rune) bool {
 
 func plainKind(t reflect.Type, options string) reflect.Kind {
 	p := reflect.PointerTo(t)
-	if p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) || strings.Contains(options, "string") {
+	if p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) ||
+		strings.Contains(options, "string") {
 		return reflect.Invalid
 	}
 	switch k := t.Kind(); k {

@@ -47,7 +47,8 @@ func FuzzDecode(f *testing.F) {
 			want = arguments{}
 			wantErr = json.Unmarshal(integers(text), &want)
 		}
-		if err := d.decode(text, &got); (err == nil) != (wantErr == nil) || err == nil && !reflect.DeepEqual(got, want) {
+		if err := d.decode(text, &got); (err == nil) != (wantErr == nil) ||
+			err == nil && !reflect.DeepEqual(got, want) {
 			t.Fatalf("%q is read as %+v, %v; encoding/json reads %+v, %v", text, got, err, want, wantErr)
 		}
 	})

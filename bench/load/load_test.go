@@ -48,7 +48,13 @@ func TestAnswersOfEverySizeAreRead(t *testing.T) {
 				t.Fatalf("chunked %t, %d bytes: %v", chunked, sizes[turn], err)
 			}
 			if a.Status != 200 || len(a.Body) != sizes[turn] || len(bytes.Trim(a.Body, "x")) > 0 {
-				t.Errorf("chunked %t: got status %d and %d bytes, want 200 and %d", chunked, a.Status, len(a.Body), sizes[turn])
+				t.Errorf(
+					"chunked %t: got status %d and %d bytes, want 200 and %d",
+					chunked,
+					a.Status,
+					len(a.Body),
+					sizes[turn],
+				)
 			}
 		}
 	}

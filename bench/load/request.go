@@ -106,7 +106,15 @@ func Call(era Era, session, tool string) *Request {
 
 // Flood is a call of the tool of that name, with a token for its progress.
 func Flood(session string) []byte {
-	return []byte(post(Legacy, session, "tools/call", "flood", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"flood","arguments":{},"_meta":{"progressToken":"p"}}}`))
+	return []byte(
+		post(
+			Legacy,
+			session,
+			"tools/call",
+			"flood",
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"flood","arguments":{},"_meta":{"progressToken":"p"}}}`,
+		),
+	)
 }
 
 // List is tools/list.
@@ -172,13 +180,20 @@ const credentials = "Authorization: Bearer " + Token + "\r\n"
 
 // Stream opens the stream of a session.
 func Stream(session string) []byte {
-	return []byte("GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n" + credentials + "Mcp-Session-Id: " + session +
-		"\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n")
+	return []byte(
+		"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n" + credentials + "Mcp-Session-Id: " + session +
+			"\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n",
+	)
 }
 
 // CallAs is tools/call of a tool by whoever has a token, in the legacy era.
 func CallAs(token, session string, id int, tool, args string) []byte {
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, tool, args)
+	body := fmt.Sprintf(
+		`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`,
+		id,
+		tool,
+		args,
+	)
 	return as(token, []byte(post(Legacy, session, "tools/call", tool, body)))
 }
 

@@ -56,7 +56,20 @@ func bubblewrap() ([]string, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	argv := []string{path, "--unshare-all", "--die-with-parent", "--ro-bind", "/usr", "/usr", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"}
+	argv := []string{
+		path,
+		"--unshare-all",
+		"--die-with-parent",
+		"--ro-bind",
+		"/usr",
+		"/usr",
+		"--proc",
+		"/proc",
+		"--dev",
+		"/dev",
+		"--tmpfs",
+		"/tmp",
+	}
 	for _, l := range []string{"bin", "lib", "lib64", "sbin"} {
 		argv = append(argv, "--symlink", "usr/"+l, "/"+l)
 	}
@@ -96,7 +109,15 @@ func container(name string) ([]string, func(), error) {
 			{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
 			{"destination": "/usr", "type": "bind", "source": "/usr", "options": []string{"rbind", "ro"}},
 		},
-		"linux": map[string]any{"namespaces": []map[string]string{{"type": "pid"}, {"type": "network"}, {"type": "ipc"}, {"type": "uts"}, {"type": "mount"}}},
+		"linux": map[string]any{
+			"namespaces": []map[string]string{
+				{"type": "pid"},
+				{"type": "network"},
+				{"type": "ipc"},
+				{"type": "uts"},
+				{"type": "mount"},
+			},
+		},
 	}
 	b, err := json.Marshal(spec)
 	if err != nil {
@@ -110,7 +131,9 @@ func container(name string) ([]string, func(), error) {
 	case name == "runsc":
 		argv = append(argv, "--platform=systrap", "--network=none")
 	case name == "crun" && err == nil: // it refuses to start beside both versions of control groups
-		argv = append([]string{"unshare", "-m", "sh", "-c", `umount -l /sys/fs/cgroup/unified; exec "$@"`, "sh"}, argv...)
+		argv = append(
+			[]string{"unshare", "-m", "sh", "-c", `umount -l /sys/fs/cgroup/unified; exec "$@"`, "sh"},
+			argv...)
 	}
 	return append(argv, "run", "--bundle", dir, filepath.Base(dir)), clean, nil
 }

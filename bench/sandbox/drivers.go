@@ -23,10 +23,20 @@ func drivers(ctx context.Context, s *sheet, n int) error {
 	}
 	defer os.RemoveAll(cache)
 	settings := config.Default().Modules.Sandbox
-	settings.Kernel, settings.KernelModules = os.Getenv("GATEHOUSE_KERNEL"), os.Getenv("GATEHOUSE_SANDBOX_KERNEL_MODULES")
+	settings.Kernel, settings.KernelModules = os.Getenv(
+		"GATEHOUSE_KERNEL",
+	), os.Getenv(
+		"GATEHOUSE_SANDBOX_KERNEL_MODULES",
+	)
 	for _, r := range app.SandboxDrivers(config.SandboxDrivers(), settings, cache, nil) {
 		ids := 0
-		m := manager.New(manager.Options{Ladder: []manager.Rung{r}, NoPool: true, NewID: func(kind string) string { ids++; return fmt.Sprint(kind, "_", ids) }})
+		m := manager.New(
+			manager.Options{
+				Ladder: []manager.Rung{r},
+				NoPool: true,
+				NewID:  func(kind string) string { ids++; return fmt.Sprint(kind, "_", ids) },
+			},
+		)
 		for i := range n + 1 {
 			to := s
 			if i == 0 { // what is made once is made now

@@ -23,7 +23,9 @@ func overHTTP(ctx context.Context, s *sheet, n int) error {
 		return err
 	}
 	defer os.RemoveAll(home)
-	cfg, err := config.FromEnv(func(name string) string { return map[string]string{"HOME": home, "XDG_RUNTIME_DIR": home}[name] })
+	cfg, err := config.FromEnv(
+		func(name string) string { return map[string]string{"HOME": home, "XDG_RUNTIME_DIR": home}[name] },
+	)
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,8 @@ func (c *client) call(ctx context.Context, name string, args any) (map[string]an
 			StructuredContent map[string]any
 		}
 	}
-	if at := bytes.IndexByte(b, '{'); at < 0 || json.Unmarshal(b[at:], &m) != nil || m.Result.IsError || m.Result.StructuredContent == nil {
+	if at := bytes.IndexByte(b, '{'); at < 0 || json.Unmarshal(b[at:], &m) != nil || m.Result.IsError ||
+		m.Result.StructuredContent == nil {
 		return nil, fmt.Errorf("%s: %.300s", name, b)
 	}
 	return m.Result.StructuredContent, nil
@@ -143,7 +146,11 @@ func (c *client) round(ctx context.Context, s *sheet) error {
 		return err
 	}
 	piece := func() error {
-		_, err := c.call(ctx, "execute_code", map[string]any{"sandbox_id": id, "language": "python", "code": script, "context_id": k["context_id"]})
+		_, err := c.call(
+			ctx,
+			"execute_code",
+			map[string]any{"sandbox_id": id, "language": "python", "code": script, "context_id": k["context_id"]},
+		)
 		return err
 	}
 	err = s.row("Python in a context over MCP by HTTP, the first", "").timed(piece)

@@ -66,7 +66,15 @@ func (s *sheet) print(w io.Writer, about string) {
 			continue
 		}
 		slices.Sort(r.took)
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %d |\n", r.name, r.bar, ms(r.took[len(r.took)/2]), ms(r.took[len(r.took)*95/100]), len(r.took))
+		fmt.Fprintf(
+			w,
+			"| %s | %s | %s | %s | %d |\n",
+			r.name,
+			r.bar,
+			ms(r.took[len(r.took)/2]),
+			ms(r.took[len(r.took)*95/100]),
+			len(r.took),
+		)
 	}
 }
 
@@ -150,7 +158,12 @@ func system() string {
 func newManager(pool int) *manager.Manager {
 	ids := 0
 	return manager.New(manager.Options{
-		Ladder: []manager.Rung{{Name: namespaces.Name, Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) }}},
+		Ladder: []manager.Rung{
+			{
+				Name: namespaces.Name,
+				Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) },
+			},
+		},
 		NewID:  func(kind string) string { ids++; return fmt.Sprint(kind, "_", ids) },
 		NoPool: pool == 0, Ready: pool, Sandboxes: 1000,
 	})

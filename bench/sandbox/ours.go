@@ -55,9 +55,13 @@ func coldRound(ctx context.Context, s *sheet, m *manager.Manager) error {
 			_, err := b.Run(ctx, sandbox.Command{Argv: []string{"true"}})
 			return err
 		}),
-		live(s.row("Python in a live sandbox, a process of its own", "median 3"), func() error { return python(ctx, b) }),
+		live(
+			s.row("Python in a live sandbox, a process of its own", "median 3"),
+			func() error { return python(ctx, b) },
+		),
 		stateful(ctx, s, b),
-		s.row("destroy, with a Python that waits and a context", "p95 2").timed(func() error { return m.Destroy("bench", b.ID) }),
+		s.row("destroy, with a Python that waits and a context", "p95 2").
+			timed(func() error { return m.Destroy("bench", b.ID) }),
 	)
 }
 
@@ -110,7 +114,9 @@ func warmRound(ctx context.Context, s *sheet, m *manager.Manager) error {
 }
 
 func python(ctx context.Context, b *manager.Box) error {
-	return printed(func(code interpreter.Code) (interpreter.Result, error) { return b.Code(ctx, interpreter.Python, code) })
+	return printed(
+		func(code interpreter.Code) (interpreter.Result, error) { return b.Code(ctx, interpreter.Python, code) },
+	)
 }
 
 // printed checks that code did what it should.
@@ -160,8 +166,12 @@ func crowded(ctx context.Context, d sandbox.Driver, many int) (string, error) {
 	for _, b := range boxes {
 		failed = errors.Join(failed, b.Close())
 	}
-	return fmt.Sprintf("%d alive at once: made at %.0f a second, their agents take %d MiB together (bars: 200/s without control groups of version 1, 200 MiB).",
-		len(boxes), float64(many)/took.Seconds(), memory>>20), failed
+	return fmt.Sprintf(
+		"%d alive at once: made at %.0f a second, their agents take %d MiB together (bars: 200/s without control groups of version 1, 200 MiB).",
+		len(boxes),
+		float64(many)/took.Seconds(),
+		memory>>20,
+	), failed
 }
 
 // agentsMemory is the proportional memory of this process's children, in

@@ -66,8 +66,13 @@ func ordinary(ts *testscript.TestScript, neg bool, args []string) {
 	for up := work; len(up) > len(os.TempDir()); up = filepath.Dir(up) {
 		ts.Check(os.Chmod(up, 0o755))
 	}
-	script := fmt.Sprintf("#!/bin/sh\nexec setpriv --reuid=%d --regid=%d --clear-groups env -i HOME=%s XDG_RUNTIME_DIR=%s/urun TMPDIR=%[3]s PATH=%[4]s/ubin:/usr/bin:/bin \"$@\"\n",
-		uid, gid, home, work)
+	script := fmt.Sprintf(
+		"#!/bin/sh\nexec setpriv --reuid=%d --regid=%d --clear-groups env -i HOME=%s XDG_RUNTIME_DIR=%s/urun TMPDIR=%[3]s PATH=%[4]s/ubin:/usr/bin:/bin \"$@\"\n",
+		uid,
+		gid,
+		home,
+		work,
+	)
 	ts.Check(os.WriteFile(filepath.Join(work, "as"), []byte(script), 0o755))
 	ts.Check(os.WriteFile(filepath.Join(work, "uid"), []byte(u.Uid), 0o644))
 }

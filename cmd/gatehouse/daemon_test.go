@@ -58,9 +58,16 @@ func activate(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Defer(func() { manager.Close() })
 	s := &server{ended: make(chan error, 1)}
-	s.cmd = exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" daemon run "$@"`, find(ts, "gatehouse")}, args...)...)
+	s.cmd = exec.Command(
+		"sh",
+		append([]string{"-c", `LISTEN_PID=$$ exec "$0" daemon run "$@"`, find(ts, "gatehouse")}, args...)...)
 	s.cmd.Dir = ts.Getenv("WORK")
-	s.cmd.Env = []string{"LISTEN_FDS=3", "LISTEN_FDNAMES=unknown:tcp:health", "NOTIFY_SOCKET=" + ts.MkAbs("notify"), "WATCHDOG_USEC=200000"}
+	s.cmd.Env = []string{
+		"LISTEN_FDS=3",
+		"LISTEN_FDNAMES=unknown:tcp:health",
+		"NOTIFY_SOCKET=" + ts.MkAbs("notify"),
+		"WATCHDOG_USEC=200000",
+	}
 	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "GORACE"} {
 		s.cmd.Env = append(s.cmd.Env, name+"="+ts.Getenv(name))
 	}

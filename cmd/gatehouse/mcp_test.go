@@ -35,7 +35,9 @@ func mcp(args []string, out, stderr io.Writer) int {
 	case len(args) == 4 && args[0] == "lines":
 		err = converse(args[1], args[2], args[3], out)
 	default:
-		err = fmt.Errorf("usage: mcp post URL FILE [header...] | mcp get URL PATTERN [header...] | mcp lines NETWORK ADDRESS FILE")
+		err = fmt.Errorf(
+			"usage: mcp post URL FILE [header...] | mcp get URL PATTERN [header...] | mcp lines NETWORK ADDRESS FILE",
+		)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "mcp:", err)

@@ -41,7 +41,8 @@ func memory() int64 {
 	if err != nil {
 		return there
 	}
-	if share, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && (there == 0 || share < there) {
+	if share, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil &&
+		(there == 0 || share < there) {
 		return share
 	}
 	return there

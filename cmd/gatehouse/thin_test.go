@@ -35,7 +35,11 @@ func connect(ts *testscript.TestScript, neg bool, args []string) {
 	if program == "gatehouse" {
 		program = find(ts, program)
 	}
-	c := &thin{cmd: exec.Command(program, append([]string{"stdio"}, args[2:]...)...), lines: make(chan string, 1000), ended: make(chan struct{})}
+	c := &thin{
+		cmd:   exec.Command(program, append([]string{"stdio"}, args[2:]...)...),
+		lines: make(chan string, 1000),
+		ended: make(chan struct{}),
+	}
 	c.cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "GORACE", "GATEHOUSE_ROOTS_FOLDERS"} {
 		c.cmd.Env = append(c.cmd.Env, name+"="+ts.Getenv(name))

@@ -61,7 +61,10 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 	defer taken.Close()
 	closed := 0
 	good := Guest{"witness", func(context.Context, module.Deps) (module.Module, error) { return witness{&closed}, nil }}
-	bad := Guest{"broken", func(context.Context, module.Deps) (module.Module, error) { return nil, errors.New("no luck") }}
+	bad := Guest{
+		"broken",
+		func(context.Context, module.Deps) (module.Module, error) { return nil, errors.New("no luck") },
+	}
 	for _, c := range []struct {
 		name   string
 		change func(*config.Config, *Options)

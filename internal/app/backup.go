@@ -27,7 +27,12 @@ func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
 	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive}
 	if f.State != "" {
-		not = append(not, filepath.Join(f.State, "processes"), filepath.Join(f.State, "daemon"), filepath.Join(f.State, "journal"))
+		not = append(
+			not,
+			filepath.Join(f.State, "processes"),
+			filepath.Join(f.State, "daemon"),
+			filepath.Join(f.State, "journal"),
+		)
 	}
 	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
 }
@@ -41,14 +46,30 @@ func (a *App) enter(context.Context) error {
 	done, leave, err := backup.Enter(BackedUp(a.cfg), a.log)
 	if done != nil {
 		a.restored = done
-		a.log.Warn("a backup was restored; what was there before is in .before-restore", "backup", done.Backup, "created", done.Created, "host", done.Host.Name, "files", done.Files)
+		a.log.Warn(
+			"a backup was restored; what was there before is in .before-restore",
+			"backup",
+			done.Backup,
+			"created",
+			done.Created,
+			"host",
+			done.Host.Name,
+			"files",
+			done.Files,
+		)
 	}
 	if err != nil {
 		if waits, _ := backup.Waiting(BackedUp(a.cfg)); done == nil && waits != nil {
 			return err // it is half done: whoever went on would mix two states
 		}
 		a.readOnly = !cannotExist(a.cfg.Folders.Data) // without a folder there is nothing that could be kept or changed
-		a.log.Warn("a restore would not wait for this host: cannot lock the folder", "folder", a.cfg.Folders.Data, "err", err)
+		a.log.Warn(
+			"a restore would not wait for this host: cannot lock the folder",
+			"folder",
+			a.cfg.Folders.Data,
+			"err",
+			err,
+		)
 		return nil
 	}
 	a.closing("folders", func(context.Context) error {
@@ -171,7 +192,13 @@ const endedShown = 50 // jobs that have ended, of all owners
 // showJob shows one job of somebody in the tree.
 func (t *tree) showJob(who tool.Caller, job, title string) (show func(progress.Progress), ended func(error)) {
 	var mu sync.Mutex
-	now := jobState{Owner: who.Owner, Title: title, Status: "working", Started: time.Now().UTC(), Progress: progress.Progress{Phases: []progress.Phase{}}}
+	now := jobState{
+		Owner:    who.Owner,
+		Title:    title,
+		Status:   "working",
+		Started:  time.Now().UTC(),
+		Progress: progress.Progress{Phases: []progress.Phase{}},
+	}
 	write := func(change func()) {
 		mu.Lock()
 		defer mu.Unlock()

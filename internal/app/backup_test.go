@@ -97,7 +97,9 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 		return v == "completed"
 	})
 	v, _ := admin.readPublic("default", at+"/progress")
-	if b, _ := json.Marshal(v); string(b) != `{"overall":true,"phases":[{"name":"snapshot","progress":true},{"name":"write","progress":true},{"name":"remove old backups","progress":true}]}` {
+	if b, _ := json.Marshal(v); string(
+		b,
+	) != `{"overall":true,"phases":[{"name":"snapshot","progress":true},{"name":"write","progress":true},{"name":"remove old backups","progress":true}]}` {
 		t.Errorf("progress %s", b)
 	}
 	if v, revision := eve.readPublic("default", at); revision != "" {
@@ -129,7 +131,10 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if got := fmt.Sprint(admin.result("backup_restore", "{"+args+"}")); !strings.Contains(got, "unconfirmed") {
 		t.Fatalf("nobody was asked: %s", got)
 	}
-	if got := fmt.Sprint(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":"a wrong password","confirm":%q}`, shelf, name))); !strings.Contains(got, "denied") {
+	if got := fmt.Sprint(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":"a wrong password","confirm":%q}`, shelf, name))); !strings.Contains(
+		got,
+		"denied",
+	) {
 		t.Errorf("with a wrong password: %s", got)
 	}
 	staged := admin.wait(admin.result("backup_restore", fmt.Sprintf(`{%s,"confirm":%q}`, args, name)))

@@ -37,12 +37,27 @@ func callLegacy(c *tenant, _, name, args string, can bool, says func() string) s
 			able = `{"roots":{}}`
 		}
 		c.next++
-		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"t","version":"1"}}}`, c.next, able))
+		c.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":%s,"clientInfo":{"name":"t","version":"1"}}}`,
+				c.next,
+				able,
+			),
+		)
 		c.message()
 		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	}
 	c.next++
-	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, c.next, name, args))
+	c.pipe.Receive(
+		fmt.Appendf(
+			nil,
+			`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`,
+			c.next,
+			name,
+			args,
+		),
+	)
 	for {
 		m := c.message()
 		id, _ := rawjson.Get(m, "id")
@@ -62,8 +77,18 @@ func callModern(c *tenant, in, name, args string, can bool, says func() string) 
 	}
 	for {
 		c.next++
-		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s,"gatehouse/context":%q}}}`,
-			c.next, name, args, more, able, in))
+		c.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s,"gatehouse/context":%q}}}`,
+				c.next,
+				name,
+				args,
+				more,
+				able,
+				in,
+			),
+		)
 		m := c.message()
 		var r struct {
 			Result struct {
@@ -134,7 +159,8 @@ func TestCallsAreNarrowedToWhatTheClientAnnounces(t *testing.T) {
 					now = x.say
 				}
 				before := asked
-				if got := e.call(c, DefaultContext, "file_read", x.args, true, says); !strings.Contains(got, x.want) || strings.Contains(got, "secret") {
+				if got := e.call(c, DefaultContext, "file_read", x.args, true, says); !strings.Contains(got, x.want) ||
+					strings.Contains(got, "secret") {
 					t.Errorf("%s, of %s: got %s, want %q in it", x.args, now, got, x.want)
 				}
 				if asked != before+1 {
@@ -143,7 +169,10 @@ func TestCallsAreNarrowedToWhatTheClientAnnounces(t *testing.T) {
 			}
 			mute := func() string { t.Error("a client was asked that cannot answer"); return "[]" }
 			other := clientOf(t, cfg)
-			if got := e.call(other, DefaultContext, "file_read", `{"path":"lib/b.txt"}`, false, mute); !strings.Contains(got, "text of lib/b.txt") {
+			if got := e.call(other, DefaultContext, "file_read", `{"path":"lib/b.txt"}`, false, mute); !strings.Contains(
+				got,
+				"text of lib/b.txt",
+			) {
 				t.Errorf("a client that cannot say: %s", got)
 			}
 		})
@@ -180,11 +209,22 @@ func (a *asks) Offer(context.Context, module.Audience) (*module.Offer, error) {
 		return a.deps.Call(ctx, c, "file_read", c.Args)
 	}
 	one := func(name string, run tool.Handler) tool.Tool {
-		return tool.Tool{Def: tool.Def{Name: "asks_" + name, Description: "Reads.", Effects: tool.Reads, Input: json.RawMessage(`{"type":"object"}`)}, Run: run}
+		return tool.Tool{
+			Def: tool.Def{
+				Name:        "asks_" + name,
+				Description: "Reads.",
+				Effects:     tool.Reads,
+				Input:       json.RawMessage(`{"type":"object"}`),
+			},
+			Run: run,
+		}
 	}
 	return &module.Offer{Tools: []tool.Tool{
 		one("inside", read),
-		one("nowhere", func(_ context.Context, c *tool.Call) (tool.Result, error) { return read(context.Background(), c) }),
+		one(
+			"nowhere",
+			func(_ context.Context, c *tool.Call) (tool.Result, error) { return read(context.Background(), c) },
+		),
 		one("job", func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 			said := make(chan tool.Result, 1)
 			failed := make(chan error, 1)
@@ -233,7 +273,18 @@ func TestCallsInsideCallsAreNarrowedAlike(t *testing.T) {
 			dir := cfg.Roots.Folders[0]
 			putFile(t, "text of a", dir, "app/a.txt")
 			putFile(t, "text of b", dir, "lib/b.txt")
-			a, err := New(t.Context(), cfg, Options{Extra: []Guest{{"asks", func(_ context.Context, d module.Deps) (module.Module, error) { return &asks{d}, nil }}}})
+			a, err := New(
+				t.Context(),
+				cfg,
+				Options{
+					Extra: []Guest{
+						{
+							"asks",
+							func(_ context.Context, d module.Deps) (module.Module, error) { return &asks{d}, nil },
+						},
+					},
+				},
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -337,7 +388,14 @@ func TestAnnouncedFoldersReplaceThoseOfThePreset(t *testing.T) {
 				t.Errorf("got %s, want %q in it", got, want)
 			}
 		}
-		got := callLegacy(c, "", "write_file", `{"path":"a.txt","content":"new"}`, true, func() string { return announce(mine) })
+		got := callLegacy(
+			c,
+			"",
+			"write_file",
+			`{"path":"a.txt","content":"new"}`,
+			true,
+			func() string { return announce(mine) },
+		)
 		if text, _ := os.ReadFile(filepath.Join(mine, "a.txt")); string(text) != "text of mine" {
 			t.Errorf("a read-only host wrote: %s", got)
 		}
@@ -351,16 +409,24 @@ func TestAnnouncedFoldersReplaceThoseOfThePreset(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := clientAs(t, a, stdio)
-		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
-			`"capabilities":{"roots":{}},"clientInfo":{"name":"t","version":"1"}}}`))
+		c.pipe.Receive(
+			[]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+				`"capabilities":{"roots":{}},"clientInfo":{"name":"t","version":"1"}}}`),
+		)
 		c.message()
 		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
-		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"read_text_file","arguments":{"path":"a.txt"}}}`))
+		c.pipe.Receive(
+			[]byte(
+				`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"read_text_file","arguments":{"path":"a.txt"}}}`,
+			),
+		)
 		for {
 			m := c.message()
 			id, _ := rawjson.Get(m, "id")
 			if method, _ := rawjson.Get(m, "method"); string(method) == `"roots/list"` {
-				c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no roots"}}`, id))
+				c.pipe.Receive(
+					fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no roots"}}`, id),
+				)
 			} else if string(id) == "2" {
 				if !strings.Contains(string(m), "text of the host") {
 					t.Errorf("got %s", m)

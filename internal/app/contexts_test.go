@@ -86,7 +86,17 @@ func (c *tenant) say(in, method, params string) string {
 	if params != "" {
 		params += ","
 	}
-	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},%s"gatehouse/context":%q}}}`, c.next, method, params, c.meta, in))
+	c.pipe.Receive(
+		fmt.Appendf(
+			nil,
+			`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},%s"gatehouse/context":%q}}}`,
+			c.next,
+			method,
+			params,
+			c.meta,
+			in,
+		),
+	)
 	for {
 		m := c.message()
 		var r struct{ ID int }
@@ -131,7 +141,12 @@ func TestOnlyAdministratorsFindTheAdministration(t *testing.T) {
 	a, client := live(t)
 	admin, eve := client("ann", "admin"), client("eve", "writer")
 	for _, method := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"} {
-		if got, other := eve.say("admin", method, ""), eve.say("nowhere", method, ""); got != strings.Replace(other, fmt.Sprintf(`"id":%d`, eve.next), fmt.Sprintf(`"id":%d`, eve.next-1), 1) {
+		if got, other := eve.say("admin", method, ""), eve.say("nowhere", method, ""); got != strings.Replace(
+			other,
+			fmt.Sprintf(`"id":%d`, eve.next),
+			fmt.Sprintf(`"id":%d`, eve.next-1),
+			1,
+		) {
 			t.Errorf("%s: got %s for the administration, %s for what is not there", method, got, other)
 		}
 	}
@@ -143,11 +158,24 @@ func TestOnlyAdministratorsFindTheAdministration(t *testing.T) {
 		}
 	}
 	expect(t, admin.call("admin", "context_list", "{}"), `"name":"default"`, `"fixed":true`)
-	expect(t, admin.call("admin", "context_create", `{"name":"admin"}`), `denied: the context admin is defined by the host`)
-	expect(t, admin.call("admin", "context_create", `{"name":"file"}`), `denied: the context file is defined by the host`)
+	expect(
+		t,
+		admin.call("admin", "context_create", `{"name":"admin"}`),
+		`denied: the context admin is defined by the host`,
+	)
+	expect(
+		t,
+		admin.call("admin", "context_create", `{"name":"file"}`),
+		`denied: the context file is defined by the host`,
+	)
 	expect(t, admin.call("admin", "context_delete", `{"name":"default"}`), `is defined by the host`)
 	expect(t, admin.call("admin", "context_create", `{"name":"x","roels":[]}`), `invalid_arguments`, `roels`)
-	expect(t, admin.call("admin", "context_create", `{"name":"x","rules":[{"then":"maybe"}]}`), `expected allow, ask`, `Nothing was changed`)
+	expect(
+		t,
+		admin.call("admin", "context_create", `{"name":"x","rules":[{"then":"maybe"}]}`),
+		`expected allow, ask`,
+		`Nothing was changed`,
+	)
 	if n := len(a.contextStore.Current().Records); n != 0 {
 		t.Errorf("%d contexts were made", n)
 	}
@@ -162,13 +190,25 @@ func TestAContextIsMadeChangedAndRemovedWhileTheHostRuns(t *testing.T) {
 	}
 	facts := a.bus.Follow(t.Context(), "context.*", 100)
 	expect(t, ann.say("dev", "tools/list", ""), "Context not found")
-	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"],"tools":["file_read"],"roles":["dev"],"known_to":["staff"],
+	expect(
+		t,
+		admin.call(
+			"admin",
+			"context_create",
+			`{"name":"dev","modules":["file"],"tools":["file_read"],"roles":["dev"],"known_to":["staff"],
 		"roots":[{"path":"`+dir+`"}],"env":{"WHO":"dev team"},
 		"rules":[{"names":["file_read"],"when":"args.path == \"secret\"","then":"refuse"}],
 		"own_tools":[{"name":"env","description":"Shows a variable.","effects":["reads"],"input":{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]},
 			"command":{"path":"printenv","args":["{{name}}"]}}],
-		"own_prompts":[{"name":"greet","arguments":[{"name":"who","required":true,"values":["ann","bob"]}],"template":"Greet {{who}}."}]}`), `"revision":1`)
-	if got := ann.names("dev"); !slices.Equal(got, []string{"env", "file_read", "job_cancel", "job_list", "job_wait"}) && !slices.Equal(got, []string{"env", "file_read"}) {
+		"own_prompts":[{"name":"greet","arguments":[{"name":"who","required":true,"values":["ann","bob"]}],"template":"Greet {{who}}."}]}`,
+		),
+		`"revision":1`,
+	)
+	if got := ann.names("dev"); !slices.Equal(
+		got,
+		[]string{"env", "file_read", "job_cancel", "job_list", "job_wait"},
+	) &&
+		!slices.Equal(got, []string{"env", "file_read"}) {
 		t.Errorf("the context holds %v", got)
 	}
 	expect(t, client("x", "staff").say("dev", "tools/list", ""), "Context not allowed")
@@ -183,11 +223,23 @@ func TestAContextIsMadeChangedAndRemovedWhileTheHostRuns(t *testing.T) {
 	expect(t, ann.call("default", "env", `{"name":"WHO"}`), "unknown tool")
 	expect(t, ann.say("dev", "prompts/get", `"name":"greet","arguments":{"who":"{{who}}"}`), `Greet {{who}}.`)
 	expect(t, ann.say("default", "prompts/get", `"name":"greet","arguments":{"who":"x"}`), `unknown prompt`)
-	expect(t, ann.say("dev", "completion/complete", `"ref":{"type":"ref/prompt","name":"greet"},"argument":{"name":"who","value":"b"}`), `"values":["bob"]`)
+	expect(
+		t,
+		ann.say(
+			"dev",
+			"completion/complete",
+			`"ref":{"type":"ref/prompt","name":"greet"},"argument":{"name":"who","value":"b"}`,
+		),
+		`"values":["bob"]`,
+	)
 	expect(t, admin.call("admin", "context_get", `{"name":"dev"}`), `\"by\":\"root\"`, `printenv`)
 
 	expect(t, admin.call("admin", "context_update", `{"name":"dev","revision":9,"tools":["*"]}`), "stale")
-	expect(t, admin.call("admin", "context_update", `{"name":"dev","revision":1,"clear":["own_tools","tools"]}`), `\"revision\":2`)
+	expect(
+		t,
+		admin.call("admin", "context_update", `{"name":"dev","revision":1,"clear":["own_tools","tools"]}`),
+		`\"revision\":2`,
+	)
 	expect(t, ann.call("dev", "env", `{"name":"WHO"}`), "unknown tool")
 	expect(t, ann.call("dev", "file_exists", `{"path":"here.txt"}`), "true")
 	expect(t, ann.say("dev", "prompts/get", `"name":"greet","arguments":{"who":"x"}`), `Greet x.`)
@@ -218,25 +270,50 @@ func TestAContextDefinesResources(t *testing.T) {
 	if err := os.WriteFile(notes, []byte("# Build"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"],"resources":["nothing:*"],"roots":[{"path":"`+dir+`"}],"env":{"WHO":"dev team"},
+	expect(
+		t,
+		admin.call(
+			"admin",
+			"context_create",
+			`{"name":"dev","modules":["file"],"resources":["nothing:*"],"roots":[{"path":"`+dir+`"}],"env":{"WHO":"dev team"},
 		"rules":[{"methods":["resources/read"],"names":["team://secret"],"then":"refuse"}],
 		"own_resources":[{"uri":"team://motd","name":"motd","title":"The day","description":"Of the day.","mime_type":"text/markdown","text":"one"},
 			{"uri":"team://secret","name":"secret","text":"hidden"},
 			{"uri":"team://notes/{topic}","name":"notes","file":"{{topic}}.md","variables":[{"name":"topic","values":["build","release"]}]},
-			{"uri":"team://env/{name}","name":"env","command":{"path":"printenv","args":["{{name}}"]}}]}`),
-		"a path cannot begin with a variable")
+			{"uri":"team://env/{name}","name":"env","command":{"path":"printenv","args":["{{name}}"]}}]}`,
+		),
+		"a path cannot begin with a variable",
+	)
 	define := func(text string) string {
 		return `"own_resources":[{"uri":"team://motd","name":"motd","title":"The day","description":"Of the day.","mime_type":"text/markdown","text":"` + text + `"},
 			{"uri":"team://secret","name":"secret","text":"hidden"},
 			{"uri":"team://notes/{topic}","name":"notes","file":"./{{topic}}.md","variables":[{"name":"topic","values":["build","release"]}]},
 			{"uri":"team://env/{name}","name":"env","command":{"path":"printenv","args":["{{name}}"]}}]}`
 	}
-	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"],"resources":["nothing:*"],"roots":[{"path":"`+dir+`"}],"env":{"WHO":"dev team"},
-		"rules":[{"methods":["resources/read"],"names":["team://secret"],"then":"refuse"}],`+define("one")), `"revision":1`)
+	expect(
+		t,
+		admin.call(
+			"admin",
+			"context_create",
+			`{"name":"dev","modules":["file"],"resources":["nothing:*"],"roots":[{"path":"`+dir+`"}],"env":{"WHO":"dev team"},
+		"rules":[{"methods":["resources/read"],"names":["team://secret"],"then":"refuse"}],`+define(
+				"one",
+			),
+		),
+		`"revision":1`,
+	)
 
 	listed := ann.say("dev", "resources/list", "") + ann.say("dev", "resources/templates/list", "")
-	expect(t, listed, `"uri":"team://motd"`, `"title":"The day"`, `"description":"Of the day."`, `"mimeType":"text/markdown"`,
-		`"uriTemplate":"team://notes/{topic}"`, `"uriTemplate":"team://env/{name}"`)
+	expect(
+		t,
+		listed,
+		`"uri":"team://motd"`,
+		`"title":"The day"`,
+		`"description":"Of the day."`,
+		`"mimeType":"text/markdown"`,
+		`"uriTemplate":"team://notes/{topic}"`,
+		`"uriTemplate":"team://env/{name}"`,
+	)
 	for _, other := range []string{"team://secret", "file://", "gatehouse:///public"} {
 		if strings.Contains(listed, other) {
 			t.Errorf("%s is listed: %s", other, listed)
@@ -249,15 +326,29 @@ func TestAContextDefinesResources(t *testing.T) {
 	expect(t, ann.say("dev", "resources/read", `"uri":"team://env/NONE"`), `"error"`, "exit code 1")
 	expect(t, ann.say("dev", "resources/read", `"uri":"team://secret"`), `"error"`, "not found")
 	expect(t, ann.say("default", "resources/read", `"uri":"team://motd"`), `"error"`, "not found")
-	expect(t, ann.say("dev", "completion/complete", `"ref":{"type":"ref/resource","uri":"team://notes/{topic}"},"argument":{"name":"topic","value":"b"}`), `"values":["build"]`)
+	expect(
+		t,
+		ann.say(
+			"dev",
+			"completion/complete",
+			`"ref":{"type":"ref/resource","uri":"team://notes/{topic}"},"argument":{"name":"topic","value":"b"}`,
+		),
+		`"values":["build"]`,
+	)
 	older := client("ann")
-	older.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"_meta":{"gatehouse/context":"dev"}}}`))
+	older.pipe.Receive(
+		[]byte(
+			`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"_meta":{"gatehouse/context":"dev"}}}`,
+		),
+	)
 	older.message()
 	older.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	for uri, want := range map[string]string{
 		"team://motd": `"result":{}`, "team://notes/build": `"result":{}`, "team://notes/none": `"error"`, "team://secret": `"error"`,
 	} {
-		older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+		older.pipe.Receive(
+			fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri),
+		)
 		expect(t, string(older.message()), want)
 	}
 	updated := func(uri string) {
@@ -301,7 +392,11 @@ func TestTheHostFollowsTheCommandLine(t *testing.T) {
 	t.Logf("there after %v", time.Since(began))
 
 	bob := client("bob")
-	bob.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"_meta":{"gatehouse/context":"notes"}}}`))
+	bob.pipe.Receive(
+		[]byte(
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"_meta":{"gatehouse/context":"notes"}}}`,
+		),
+	)
 	bob.message()
 	bob.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	bob.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
@@ -339,7 +434,11 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 					}
 				}
 				got := c.call(in, "own_"+in, "{}")
-				if !strings.Contains(got, "Context not found") && !strings.Contains(got, "unknown tool") && !strings.Contains(got, `"text":"`+in) && !strings.Contains(got, "not offered") && !strings.Contains(got, "not there at the moment") && !strings.Contains(got, "no longer offered") {
+				if !strings.Contains(got, "Context not found") && !strings.Contains(got, "unknown tool") &&
+					!strings.Contains(got, `"text":"`+in) &&
+					!strings.Contains(got, "not offered") &&
+					!strings.Contains(got, "not there at the moment") &&
+					!strings.Contains(got, "no longer offered") {
 					t.Errorf("%s: %s", in, got)
 				}
 			}
@@ -348,7 +447,11 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 	for round := range 15 {
 		for i := range 3 {
 			name := fmt.Sprintf("c%d", i)
-			admin.call("admin", "context_create", `{"name":"`+name+`","modules":[],"own_tools":[{"name":"own_`+name+`","description":"Says it.","command":{"path":"printenv","args":["GATEHOUSE_CONTEXT"]}}]}`)
+			admin.call(
+				"admin",
+				"context_create",
+				`{"name":"`+name+`","modules":[],"own_tools":[{"name":"own_`+name+`","description":"Says it.","command":{"path":"printenv","args":["GATEHOUSE_CONTEXT"]}}]}`,
+			)
 		}
 		for i := range 3 {
 			if (round+i)%2 == 0 {

@@ -71,7 +71,11 @@ func TestCoreStandsInForDesignC(t *testing.T) {
 		t.Errorf("lists %d of %d languages", len(langs.Languages), langs.Total)
 	}
 	var began struct{ ID string }
-	result("process_start", `{"command":"/bin/sh","args":["-c","i=0; while [ $i -lt 5000 ]; do echo 'line of output'; i=$((i+1)); done"]}`, &began)
+	result(
+		"process_start",
+		`{"command":"/bin/sh","args":["-c","i=0; while [ $i -lt 5000 ]; do echo 'line of output'; i=$((i+1)); done"]}`,
+		&began,
+	)
 	var printed struct{ Output string }
 	eventually(t, "it has printed all", func() bool {
 		result("process_output", fmt.Sprintf(`{"id":%q}`, began.ID), &printed)
@@ -84,7 +88,8 @@ func TestCoreStandsInForDesignC(t *testing.T) {
 		}
 	}
 	result("process_list", `{}`, &processes)
-	if p := processes.Processes; len(p) != 1 || p[0].Duration <= 0 || p[0].DurationSeconds != float64(p[0].Duration)/1e9 {
+	if p := processes.Processes; len(p) != 1 || p[0].Duration <= 0 ||
+		p[0].DurationSeconds != float64(p[0].Duration)/1e9 {
 		t.Errorf("processes are %+v", p)
 	}
 }

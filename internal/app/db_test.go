@@ -23,7 +23,10 @@ func TestADumpShowsWhatItsCallerMaySee(t *testing.T) {
 	if hers := sessions(ann); len(hers) != 1 || len(sessions(bob)) != 1 {
 		t.Fatalf("ann sees %v, bob %v", hers, sessions(bob))
 	}
-	if got := fmt.Sprint(bob.result("db_dump", `{"pointer":"/public/sessions/`+sessions(ann)[0]+`"}`)); !strings.Contains(got, "not_found") {
+	if got := fmt.Sprint(bob.result("db_dump", `{"pointer":"/public/sessions/`+sessions(ann)[0]+`"}`)); !strings.Contains(
+		got,
+		"not_found",
+	) {
 		t.Errorf("bob reads ann's session: %s", got)
 	}
 	for _, pointer := range []string{"", "/private", "/private/host"} {
@@ -49,17 +52,28 @@ func TestWhatAUserInterfaceKeepsIsPublicAndLasts(t *testing.T) {
 	if v != "blue" || put["id"] != revision || put["pointer"] != "/public/ui/theme/colour" {
 		t.Errorf("ann reads %v at %s after %v", v, revision, put)
 	}
-	if got := fmt.Sprint(ann.result("db_put_ui", `{"pointer":"/theme","remove":true}`)); !strings.Contains(got, "denied") {
+	if got := fmt.Sprint(ann.result("db_put_ui", `{"pointer":"/theme","remove":true}`)); !strings.Contains(
+		got,
+		"denied",
+	) {
 		t.Errorf("ann writes: %s", got)
 	}
-	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"ui/th"}`, publicstate.PublicTemplate))
+	got := ann.say(
+		"default",
+		"completion/complete",
+		fmt.Sprintf(
+			`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"ui/th"}`,
+			publicstate.PublicTemplate,
+		),
+	)
 	expect(t, got, `"values":["ui/theme"]`)
 	b, err := New(t.Context(), a.cfg, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.abandon()
-	if text, err := b.tree.state.Read([]string{"public", "ui"}).JSON(); err != nil || string(text) != `{"theme":{"colour":"blue"}}` {
+	if text, err := b.tree.state.Read([]string{"public", "ui"}).JSON(); err != nil ||
+		string(text) != `{"theme":{"colour":"blue"}}` {
 		t.Errorf("another start has %s, %v", text, err)
 	}
 }
@@ -106,7 +120,8 @@ func TestALargeDumpIsALink(t *testing.T) {
 		t.Errorf("the dump that is kept: %.200s, %v", all.Data, err)
 	}
 	admin.meta = `"gatehouse/results":"structured",`
-	if err := json.Unmarshal([]byte(admin.call("default", "db_dump", `{"pointer":"/public/ui"}`)), &whole); err != nil || whole.Result.StructuredContent.Value["long"] != long {
+	if err := json.Unmarshal([]byte(admin.call("default", "db_dump", `{"pointer":"/public/ui"}`)), &whole); err != nil ||
+		whole.Result.StructuredContent.Value["long"] != long {
 		t.Error("a caller that asks for all does not get it")
 	}
 }

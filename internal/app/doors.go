@@ -167,7 +167,12 @@ func (a *App) OpenListener(ln net.Listener) (Door, error) {
 
 // authority is where certificates for public names come from.
 func (a *App) authority(t config.TLS) certs.ACME {
-	return certs.ACME{Domains: t.ACME.Domains, Email: t.ACME.Email, Directory: t.ACME.Directory, Folder: filepath.Join(a.cfg.Folders.Data, "acme")}
+	return certs.ACME{
+		Domains:   t.ACME.Domains,
+		Email:     t.ACME.Email,
+		Directory: t.ACME.Directory,
+		Folder:    filepath.Join(a.cfg.Folders.Data, "acme"),
+	}
 }
 
 // openCerts finds the certificate of the HTTP door.
@@ -195,7 +200,14 @@ func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
 		return Door{}, errors.New("open the stdio door: there is no standard input and output")
 	}
 	return Door{Kind: Stdio, part: Part{Name: "stdio", Run: func(ctx context.Context) error {
-		return stdio.Serve(ctx, a.engine, a.owner(), in, out, stdio.Options{Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log})
+		return stdio.Serve(
+			ctx,
+			a.engine,
+			a.owner(),
+			in,
+			out,
+			stdio.Options{Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log},
+		)
 	}}, close: func() {}}, nil
 }
 
@@ -226,7 +238,11 @@ func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
 	}
 	open := a.lines(TCP, "tcp://"+ln.Addr().String(), ln)
 	if a.who.LocalToken() != "" && !a.cfg.Auth.Insecure {
-		open.Notes = []string{"TCP needs a token in _meta, as " + identity.MetaToken + "; this user's lies in " + LocalTokenFile(a.cfg.Folders)}
+		open.Notes = []string{
+			"TCP needs a token in _meta, as " + identity.MetaToken + "; this user's lies in " + LocalTokenFile(
+				a.cfg.Folders,
+			),
+		}
 	}
 	return open, nil
 }
@@ -247,11 +263,16 @@ func (a *App) OpenUnix(_ context.Context, path string) (Door, error) {
 
 // lines is a door for newline-framed clients.
 func (a *App) lines(kind, address string, ln net.Listener) Door {
-	return Door{Kind: kind, Address: address, part: Part{Name: strings.ToLower(kind), Run: func(ctx context.Context) error {
-		return socket.Serve(ctx, ln, a.engine, a.connected, socket.Options{
-			Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log,
-		})
-	}}, close: func() { ln.Close() }}
+	return Door{
+		Kind:    kind,
+		Address: address,
+		part: Part{Name: strings.ToLower(kind), Run: func(ctx context.Context) error {
+			return socket.Serve(ctx, ln, a.engine, a.connected, socket.Options{
+				Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log,
+			})
+		}},
+		close: func() { ln.Close() },
+	}
 }
 
 // Serve serves the door until ctx is done or its last client has gone for

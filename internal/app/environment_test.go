@@ -43,13 +43,15 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 			{"shell_run", fmt.Sprintf(`{"command":%s}`, line)},
 			{"process_run", fmt.Sprintf(`{"command":"sh","args":["-c",%s]}`, line)},
 		} {
-			if got := ann.call(in, call[0], call[1]); !strings.Contains(unquoted(got), want) || strings.Contains(got, token) {
+			if got := ann.call(in, call[0], call[1]); !strings.Contains(unquoted(got), want) ||
+				strings.Contains(got, token) {
 				t.Errorf("%s in %s: got %s, want %s", call[0], in, got, want)
 			}
 		}
 	}
 	for _, name := range []string{"shell_run", "process_run"} {
-		if got := ann.call("lost", name, `{"command":"true"}`); !strings.Contains(got, "unavailable") || !strings.Contains(got, "NOBODY") {
+		if got := ann.call("lost", name, `{"command":"true"}`); !strings.Contains(got, "unavailable") ||
+			!strings.Contains(got, "NOBODY") {
 			t.Errorf("%s with a secret that is missing: %s", name, got)
 		}
 	}

@@ -69,7 +69,12 @@ func TestSettingsOfFiles(t *testing.T) {
 	cfg := settings(t)
 	own := t.TempDir()
 	cfg.Contexts = []config.Context{{Name: "main"}, {Name: "own", Roots: []string{own}}}
-	cfg.Modules.File = file.Settings{Deny: []string{"secrets/**", "write:*.lock"}, Allow: []string{".env.test"}, MaxEdit: 100, MaxCopy: 200}
+	cfg.Modules.File = file.Settings{
+		Deny:    []string{"secrets/**", "write:*.lock"},
+		Allow:   []string{".env.test"},
+		MaxEdit: 100,
+		MaxCopy: 200,
+	}
 	for _, dir := range []string{cfg.Roots.Folders[0], own} {
 		for _, name := range []string{"secrets/plan", ".env", ".env.test", "go.lock"} {
 			putFile(t, "text of it", dir, name)
@@ -102,7 +107,8 @@ func TestSettingsOfFiles(t *testing.T) {
 func TestABrokenPatternOfNamesIsASettingError(t *testing.T) {
 	cfg := settings(t)
 	cfg.Modules.File.Deny = []string{"["}
-	if _, err := New(context.Background(), cfg, Options{}); err == nil || !strings.Contains(err.Error(), `"[" is no pattern`) {
+	if _, err := New(context.Background(), cfg, Options{}); err == nil ||
+		!strings.Contains(err.Error(), `"[" is no pattern`) {
 		t.Errorf("got %v", err)
 	}
 }

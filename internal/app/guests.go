@@ -66,7 +66,14 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(g standard.Module) bool { return g.Name == name })
 		if i < 0 {
-			return nil, &config.Mistake{Path: "view.modules", Err: fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(append(guestNames(all), viewNames()...), ", "))}
+			return nil, &config.Mistake{
+				Path: "view.modules",
+				Err: fmt.Errorf(
+					"there is no module %q; expected some of %s",
+					name,
+					strings.Join(append(guestNames(all), viewNames()...), ", "),
+				),
+			}
 		}
 		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
 			// A context has named it for itself, or a view is made of it.
@@ -89,7 +96,10 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 		}
 	}
 	for _, g := range o.Extra {
-		if slices.Contains([]string{houseModule, jobModule, publicModule, contextModule, sshModule, greetingModule}, g.Name) {
+		if slices.Contains(
+			[]string{houseModule, jobModule, publicModule, contextModule, sshModule, greetingModule},
+			g.Name,
+		) {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
 		}
 		if slices.ContainsFunc(chosen, func(c guest) bool { return c.Name == g.Name }) {
@@ -160,7 +170,14 @@ func defaultModules(guests []guest) []string {
 // one for each alone. The first is the one callers get who name none: where a
 // preset alone was named, its own.
 func specs(v config.View, guests []guest) []views.Spec {
-	all := []views.Spec{{Name: DefaultContext, Modules: append(defaultModules(guests), greetingModule), Tools: v.Tools, Results: v.Results}}
+	all := []views.Spec{
+		{
+			Name:    DefaultContext,
+			Modules: append(defaultModules(guests), greetingModule),
+			Tools:   v.Tools,
+			Results: v.Results,
+		},
+	}
 	for _, g := range guests {
 		// A preset stands for somebody else's server, whose names its tools have.
 		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
@@ -214,7 +231,10 @@ func narrowed(names, patterns []string) []string {
 func checkView(v config.View) error {
 	for _, p := range v.Tools {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
-			return fmt.Errorf("tools: %q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
+			return fmt.Errorf(
+				"tools: %q is no pattern; expected a name such as file_read, or file_* for all that begin so",
+				p,
+			)
 		}
 	}
 	return nil

@@ -31,7 +31,10 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 		}
 	}
 	private := filepath.Join(dir, "private")
-	cfg.Contexts = []config.Context{{Name: "main", Modules: []string{"file", "filesystem", "shell"}}, {Name: "kept", Modules: []string{"file"}, ClientRoots: true}}
+	cfg.Contexts = []config.Context{
+		{Name: "main", Modules: []string{"file", "filesystem", "shell"}},
+		{Name: "kept", Modules: []string{"file"}, ClientRoots: true},
+	}
 	cfg.Rules = []config.Rule{{
 		Name: "private", Methods: []string{"*"}, Then: "refuse", Reason: "kept out",
 		When: fmt.Sprintf(`op.paths.exists(p, p == %q || p.startsWith(%q))`, private, private+"/"),
@@ -43,10 +46,16 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 		dir + "/a/../private/x", "link/x", "a/file", "a/again/x", "link/../private/x", "private/none/deep", "private", "private/", "link", "private/out",
 	} {
 		q, _ := json.Marshal(path)
-		if got := callModern(c, "main", "file_read", `{"path":`+string(q)+`}`, false, no); !strings.Contains(got, "kept out") {
+		if got := callModern(c, "main", "file_read", `{"path":`+string(q)+`}`, false, no); !strings.Contains(
+			got,
+			"kept out",
+		) {
 			t.Errorf("file_read %s: %s", path, got)
 		}
-		if got := callModern(c, "main", "filesystem_read_text_file", `{"path":`+string(q)+`}`, false, no); !strings.Contains(got, "kept out") {
+		if got := callModern(c, "main", "filesystem_read_text_file", `{"path":`+string(q)+`}`, false, no); !strings.Contains(
+			got,
+			"kept out",
+		) {
 			t.Errorf("filesystem_read_text_file %s: %s", path, got)
 		}
 	}
@@ -70,11 +79,17 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"a/open", "./a/../a//open", dir + "/a/open", "link/../a/open"} {
-		if got := callModern(c, "main", "file_read", `{"path":"`+path+`"}`, false, no); !strings.Contains(got, "open text") {
+		if got := callModern(c, "main", "file_read", `{"path":"`+path+`"}`, false, no); !strings.Contains(
+			got,
+			"open text",
+		) {
 			t.Errorf("%s is refused: %s", path, got)
 		}
 	}
-	if got := callModern(c, "main", "file_read", `{"path":"PRIVATE/x"}`, false, no); strings.Contains(got, "secret text") {
+	if got := callModern(c, "main", "file_read", `{"path":"PRIVATE/x"}`, false, no); strings.Contains(
+		got,
+		"secret text",
+	) {
 		t.Errorf("in upper case: %s", got)
 	}
 	// Where the client says which folders it works in, a relative path is not
@@ -82,7 +97,10 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 	if got := callModern(c, "kept", "file_read", `{"path":"a/open"}`, true, no); !strings.Contains(got, "kept out") {
 		t.Errorf("a relative path of a client with folders of its own: %s", got)
 	}
-	if got := callModern(c, "kept", "file_read", `{"path":"`+dir+`/a/open"}`, true, no); !strings.Contains(got, "open text") {
+	if got := callModern(c, "kept", "file_read", `{"path":"`+dir+`/a/open"}`, true, no); !strings.Contains(
+		got,
+		"open text",
+	) {
 		t.Errorf("an absolute path of such a client: %s", got)
 	}
 	for uri, want := range map[string]string{
@@ -97,7 +115,14 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 
 func readModern(c *tenant, uri string) string {
 	c.next++
-	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"resources/read","params":{"uri":%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/context":"main"}}}`, c.next, uri))
+	c.pipe.Receive(
+		fmt.Appendf(
+			nil,
+			`{"jsonrpc":"2.0","id":%d,"method":"resources/read","params":{"uri":%q,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/context":"main"}}}`,
+			c.next,
+			uri,
+		),
+	)
 	return string(c.message())
 }
 
@@ -110,7 +135,9 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 	cfg := settings(t)
 	dir := cfg.Roots.Folders[0]
 	cfg.Contexts = []config.Context{{Name: "main", Modules: []string{"shell", "process"}}}
-	cfg.Rules = []config.Rule{{Name: "rm", Then: "refuse", Reason: "kept out", When: `op.commands.exists(c, c.name == "rm")`}}
+	cfg.Rules = []config.Rule{
+		{Name: "rm", Then: "refuse", Reason: "kept out", When: `op.commands.exists(c, c.name == "rm")`},
+	}
 	c := clientOf(t, cfg)
 	no := func() string { return "[]" }
 	call := func(name string, args map[string]any) string {
@@ -142,7 +169,10 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 			}
 		}
 	}
-	if got := call("shell_run", map[string]any{"command": "cat f", "env": []string{"PATH=."}}); !strings.Contains(got, "kept out") {
+	if got := call("shell_run", map[string]any{"command": "cat f", "env": []string{"PATH=."}}); !strings.Contains(
+		got,
+		"kept out",
+	) {
 		t.Errorf("another PATH: %s", got)
 	}
 	for _, line := range []string{"cat f", "echo rm f; cat f", "cat ./f 2>/dev/null", "X=$HOME; cat f $X"} {
@@ -150,7 +180,10 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 			t.Errorf("%s is refused: %s", line, got)
 		}
 	}
-	if got := call("process_run", map[string]any{"command": "cat", "args": []string{"f"}}); !strings.Contains(got, "still here") {
+	if got := call("process_run", map[string]any{"command": "cat", "args": []string{"f"}}); !strings.Contains(
+		got,
+		"still here",
+	) {
 		t.Errorf("process_run cat: %s", got)
 	}
 }

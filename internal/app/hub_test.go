@@ -93,7 +93,8 @@ func (c *tenant) does(name, args string, into any) {
 			StructuredContent json.RawMessage
 		}
 	}
-	if err := json.Unmarshal([]byte(answer), &r); err != nil || r.Result.IsError || json.Unmarshal(r.Result.StructuredContent, into) != nil {
+	if err := json.Unmarshal([]byte(answer), &r); err != nil || r.Result.IsError ||
+		json.Unmarshal(r.Result.StructuredContent, into) != nil {
 		c.t.Fatalf("%s: %s", name, answer)
 	}
 }
@@ -202,7 +203,11 @@ func TestALoginOpensNoSocketForOtherPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	client := &nethttp.Client{Jar: jar}
-	r, err := client.Post("http://"+h.door+"/auth/login", "application/json", strings.NewReader(`{"user":"ann","password":"a long enough password"}`))
+	r, err := client.Post(
+		"http://"+h.door+"/auth/login",
+		"application/json",
+		strings.NewReader(`{"user":"ann","password":"a long enough password"}`),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +243,8 @@ func TestNewsOfAProcessReachItsOwner(t *testing.T) {
 		t.Errorf("got %s %s", m.Type, m.Data)
 	}
 	ann.does("process_input", fmt.Sprintf(`{"id":%q,"input":"x\n"}`, p.ID), &struct{}{})
-	if m := h.hear(mine); m.Type != "process_output" || m.ProcessID != p.ID || !strings.Contains(string(m.Data), `"heard\n"`) {
+	if m := h.hear(mine); m.Type != "process_output" || m.ProcessID != p.ID ||
+		!strings.Contains(string(m.Data), `"heard\n"`) {
 		t.Errorf("got %s %s", m.Type, m.Data)
 	}
 	if m := h.hear(mine); m.Type != "process_status" || !strings.Contains(string(m.Data), `"exitCode":4`) {
@@ -255,12 +261,14 @@ func TestFactsReachWhoTheyAreAbout(t *testing.T) {
 	var p struct{ ID string }
 	h.as("ann").does("process_start", `{"command":"true"}`, &p)
 	m := h.hear(mine)
-	if m.Type != "event" || !strings.Contains(string(m.Data), p.ID) || !strings.Contains(string(m.Data), `"subject":"module.process.process.started"`) {
+	if m.Type != "event" || !strings.Contains(string(m.Data), p.ID) ||
+		!strings.Contains(string(m.Data), `"subject":"module.process.process.started"`) {
 		t.Errorf("got %s %s", m.Type, m.Data)
 	}
 	h.as("bob").does("ws_info", `{}`, &struct{}{})
 	for {
-		if m := h.hear(bobs); strings.Contains(string(m.Data), `"ann`) || strings.Contains(string(m.Data), p.ID) { // an id may have ann inside
+		if m := h.hear(bobs); strings.Contains(string(m.Data), `"ann`) ||
+			strings.Contains(string(m.Data), p.ID) { // an id may have ann inside
 			t.Errorf("bob heard %s", m.Data)
 		} else if strings.Contains(string(m.Data), "ws_info") {
 			break // what was done later
@@ -335,7 +343,8 @@ func TestADoorOfItsOwn(t *testing.T) {
 	var at, again struct{ Addr, URL, Message, Expires string }
 	ann.does("ws_start", `{}`, &at)
 	ann.does("ws_start", `{}`, &again)
-	if at.Addr == "" || again.Addr != at.Addr || again.URL == at.URL || !strings.Contains(at.Message, "ws://"+at.Addr+"/ws") {
+	if at.Addr == "" || again.Addr != at.Addr || again.URL == at.URL ||
+		!strings.Contains(at.Message, "ws://"+at.Addr+"/ws") {
 		t.Errorf("got %+v, then %+v", at, again)
 	}
 	conn, status := h.dial(at.URL)

@@ -57,7 +57,11 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 	view, enter, err := a.views.Whole(ctx, &who)
 	switch {
 	case errors.Is(err, views.ErrNotFound):
-		return v, &tool.Refusal{Code: "not_found", Message: "there is no context " + q.Context, Next: "context_list shows those there are."}
+		return v, &tool.Refusal{
+			Code:    "not_found",
+			Message: "there is no context " + q.Context,
+			Next:    "context_list shows those there are.",
+		}
 	case err != nil:
 		return v, err
 	case enter == permit.Unknown:

@@ -18,7 +18,13 @@ func (a *App) openLedger(context.Context) error {
 	c, dir := a.cfg.Audit, a.cfg.Folders.Data
 	path := filepath.Join(dir, audit.FileName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		a.log.Warn("what is done is remembered only until this host ends: cannot keep the ledger on disk", "folder", dir, "err", err)
+		a.log.Warn(
+			"what is done is remembered only until this host ends: cannot keep the ledger on disk",
+			"folder",
+			dir,
+			"err",
+			err,
+		)
 		path = ""
 	}
 	a.ledger = audit.Open(path, audit.Options{

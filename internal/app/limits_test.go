@@ -32,9 +32,12 @@ func TestAContextHoldsItsCallersToItsLimits(t *testing.T) {
 	a, client := live(t)
 	admin, ann := client("root", "admin"), client("ann")
 	gate := filepath.Join(t.TempDir(), "gate")
-	expect(t, admin.call("admin", "context_create", `{"name":"small","modules":["file"],"limits":{"calls":1},"own_tools":[
+	expect(
+		t,
+		admin.call("admin", "context_create", `{"name":"small","modules":["file"],"limits":{"calls":1},"own_tools":[
 		{"name":"pass","description":"Ends when the gate is open.","effects":["reads"],"command":{"path":"sh","args":["-c","until [ -e `+gate+` ]; do sleep 0.05; done"]}}]}`),
-		`\"limits\":{\"calls\":1}`)
+		`\"limits\":{\"calls\":1}`,
+	)
 	answers := make(chan string, 10)
 	for i := range 5 {
 		c := client(fmt.Sprint("user", i))
@@ -61,7 +64,12 @@ func TestAContextHoldsItsCallersToItsLimits(t *testing.T) {
 	if s := a.limits.Stats(); s.TooSoon != 1 {
 		t.Errorf("the metrics count %d that came too soon, want 1", s.TooSoon)
 	}
-	expect(t, admin.call("admin", "context_update", `{"name":"small","limits":{"calls":-1}}`), "invalid_arguments", "limits")
+	expect(
+		t,
+		admin.call("admin", "context_update", `{"name":"small","limits":{"calls":-1}}`),
+		"invalid_arguments",
+		"limits",
+	)
 	expect(t, admin.call("admin", "context_update", `{"name":"small","clear":["limits"]}`), `\"revision\":4`)
 	expect(t, ann.call("small", "file_exists", `{"path":"."}`), `"exists":true`)
 
@@ -88,7 +96,10 @@ func TestLimitsOfContextsFollowTheSettings(t *testing.T) {
 	cfg := settings(t)
 	with := func(l config.ContextLimits) config.Config {
 		next := cfg
-		next.Contexts = []config.Context{{Name: "small", Modules: []string{"file"}, Limits: l}, {Name: "large", Modules: []string{"file"}}}
+		next.Contexts = []config.Context{
+			{Name: "small", Modules: []string{"file"}, Limits: l},
+			{Name: "large", Modules: []string{"file"}},
+		}
 		return next
 	}
 	a, client := liveOn(t, with(config.ContextLimits{Rate: 0.001, Burst: 1}), Options{})

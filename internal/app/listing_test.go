@@ -12,11 +12,20 @@ import (
 // the revision that most of them speak.
 func TestListingsStaySmall(t *testing.T) {
 	cfg := settings(t)
-	cfg.Contexts = []config.Context{{Name: "default"}, {Name: "files", Modules: []string{"file", "dir", "lang"}, Tools: []string{"!job_*"}}}
+	cfg.Contexts = []config.Context{
+		{Name: "default"},
+		{Name: "files", Modules: []string{"file", "dir", "lang"}, Tools: []string{"!job_*"}},
+	}
 	_, client := liveOn(t, cfg, Options{})
 	for name, most := range map[string]int{"default": 24_000, "files": 12_000} {
 		c := client("ann")
-		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"_meta":{"gatehouse/context":%q}}}`, name))
+		c.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"_meta":{"gatehouse/context":%q}}}`,
+				name,
+			),
+		)
 		c.message()
 		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
@@ -30,7 +39,13 @@ func TestListingsStaySmall(t *testing.T) {
 		}
 		t.Logf("%s: %d tools, %d bytes", name, len(list.Tools), len(answer.Result))
 		if len(answer.Result) > most || len(list.Tools) < 15 || list.NextCursor != "" {
-			t.Errorf("%s lists %d tools in %d bytes, want at least 15 in at most %d", name, len(list.Tools), len(answer.Result), most)
+			t.Errorf(
+				"%s lists %d tools in %d bytes, want at least 15 in at most %d",
+				name,
+				len(list.Tools),
+				len(answer.Result),
+				most,
+			)
 		}
 	}
 }

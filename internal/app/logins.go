@@ -16,7 +16,18 @@ type logins struct{ app *App }
 func (l logins) Logins(ctx context.Context, user string) (all []auth.Login, err error) {
 	found, err := l.app.who.Logins(ctx, user)
 	for _, f := range found {
-		all = append(all, auth.Login{ID: f.ID, User: f.User, Agent: f.Agent, Lasting: f.Lasting, Created: f.Created, Used: f.Used, Until: f.Until})
+		all = append(
+			all,
+			auth.Login{
+				ID:      f.ID,
+				User:    f.User,
+				Agent:   f.Agent,
+				Lasting: f.Lasting,
+				Created: f.Created,
+				Used:    f.Used,
+				Until:   f.Until,
+			},
+		)
 	}
 	return all, err
 }

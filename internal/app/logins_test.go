@@ -20,7 +20,12 @@ type browser struct {
 
 func (v *browser) post(path, body string, headers ...string) (status int, answer string, h http.Header) {
 	v.t.Helper()
-	r, err := http.NewRequestWithContext(v.t.Context(), "POST", strings.TrimSuffix(v.url, "/mcp")+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(
+		v.t.Context(),
+		"POST",
+		strings.TrimSuffix(v.url, "/mcp")+path,
+		strings.NewReader(body),
+	)
 	if err != nil {
 		v.t.Fatal(err)
 	}
@@ -53,13 +58,30 @@ func (v *browser) logIn(user, password string) int {
 // call calls a tool in a session of its own, as older clients do.
 func (v *browser) call(name, args string) (status int, answer string) {
 	v.t.Helper()
-	status, answer, h := v.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"v","version":"1"}}}`)
+	status, answer, h := v.post(
+		"/mcp",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"v","version":"1"}}}`,
+	)
 	if status != 200 {
 		return status, answer
 	}
 	id := h.Get("Mcp-Session-Id")
-	v.post("/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
-	status, answer, _ = v.post("/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, name, args), "Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
+	v.post(
+		"/mcp",
+		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		"Mcp-Session-Id",
+		id,
+		"Mcp-Protocol-Version",
+		"2025-11-25",
+	)
+	status, answer, _ = v.post(
+		"/mcp",
+		fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, name, args),
+		"Mcp-Session-Id",
+		id,
+		"Mcp-Protocol-Version",
+		"2025-11-25",
+	)
 	return status, answer
 }
 
@@ -110,7 +132,8 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 		t.Errorf("the phone is answered %d", status)
 	}
 	// The answer arrives although the session it is for ends.
-	if status, answer := desk.call("auth_password", `{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 || !strings.Contains(answer, `"changed":true`) {
+	if status, answer := desk.call("auth_password", `{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 ||
+		!strings.Contains(answer, `"changed":true`) {
 		t.Errorf("%d %s", status, answer)
 	}
 	if status, _ := desk.call("auth_session_list", `{}`); status != 401 {
@@ -121,7 +144,8 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 	}
 	changes := 0
 	for line, err := range a.ledger.Query(t.Context(), audit.Filter{Tool: "auth_password"}) {
-		if changes++; err != nil || strings.Contains(string(line.Raw), "'s password") || strings.Contains(string(line.Raw), "longer than") {
+		if changes++; err != nil || strings.Contains(string(line.Raw), "'s password") ||
+			strings.Contains(string(line.Raw), "longer than") {
 			t.Errorf("the ledger says %s, %v", line.Raw, err)
 		}
 	}
@@ -167,10 +191,16 @@ func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
 			t.Errorf("the bearer of the local token calls %s and is answered %s", c[0], got)
 		}
 	}
-	if got := ask("admin", `"name":"context_list","arguments":{}`, "Mcp-Name", "context_list"); !strings.Contains(got, "Context not found") {
+	if got := ask("admin", `"name":"context_list","arguments":{}`, "Mcp-Name", "context_list"); !strings.Contains(
+		got,
+		"Context not found",
+	) {
 		t.Errorf("an anonymous caller of the administration is answered %s", got)
 	}
-	if got := ask("admin", `"name":"context_list","arguments":{}`, append(local, "Mcp-Name", "context_list")...); !strings.Contains(got, "default") {
+	if got := ask("admin", `"name":"context_list","arguments":{}`, append(local, "Mcp-Name", "context_list")...); !strings.Contains(
+		got,
+		"default",
+	) {
 		t.Errorf("the bearer of the local token is answered %s", got)
 	}
 }
@@ -185,7 +215,10 @@ func TestASessionThatLostItsContextIsAnswered404(t *testing.T) {
 	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"]}`), `"revision":1`)
 	v := &browser{t: t, url: a.Doors()[0].Address}
 	local := []string{"Authorization", "Bearer " + a.LocalToken()}
-	status, answer, h := v.post("/mcp/dev", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"v","version":"1"}}}`, local...)
+	status, answer, h := v.post(
+		"/mcp/dev",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"v","version":"1"}}}`,
+		local...)
 	if status != 200 {
 		t.Fatal(status, answer)
 	}
@@ -203,7 +236,11 @@ func TestASessionThatLostItsContextIsAnswered404(t *testing.T) {
 	ask(200, "result")
 	expect(t, admin.call("admin", "context_update", `{"name":"dev","roles":["keeper"]}`), "revision")
 	ask(404, "Context not found")
-	expect(t, admin.call("admin", "context_update", `{"name":"dev","roles":["keeper"],"known_to":["admin"]}`), "revision")
+	expect(
+		t,
+		admin.call("admin", "context_update", `{"name":"dev","roles":["keeper"],"known_to":["admin"]}`),
+		"revision",
+	)
 	ask(403, "Context not allowed")
 	expect(t, admin.call("admin", "context_update", `{"name":"dev","clear":["roles","known_to"]}`), "revision")
 	ask(200, "result")

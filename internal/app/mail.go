@@ -9,7 +9,14 @@ import (
 
 // smtpDeps returns the configuration of the module, with the Mailer of this host.
 func (a *App) smtpDeps() (smtp.Config, error) {
-	o := smtp.Options{Mount: a.tree.mail, Secrets: &smtp.Memory{}, Name: steward{a}.name, Since: a.toldSince, Newest: a.toldLast, Log: a.log}
+	o := smtp.Options{
+		Mount:   a.tree.mail,
+		Secrets: &smtp.Memory{},
+		Name:    steward{a}.name,
+		Since:   a.toldSince,
+		Newest:  a.toldLast,
+		Log:     a.log,
+	}
 	if dir := a.cfg.Folders.Config; dir != "" && !a.opts.Private {
 		o.Secrets = secret.In(dir, a.cfg.Secrets.KeyFile)
 	}
@@ -31,7 +38,10 @@ func (a *App) toldSince(id int64) (all []smtp.Notification) {
 		a.log.Warn("read notifications to mail them", "err", err)
 	}
 	for _, n := range notes {
-		all = append(all, smtp.Notification{ID: n.ID, At: n.CreatedAt, Level: string(n.Level), Title: n.Title, Message: n.Message})
+		all = append(
+			all,
+			smtp.Notification{ID: n.ID, At: n.CreatedAt, Level: string(n.Level), Title: n.Title, Message: n.Message},
+		)
 	}
 	return all
 }

@@ -83,14 +83,23 @@ func TestAHostWritesToPeople(t *testing.T) {
 	cfg := ruled(t, "smtp")
 	a, client := liveOn(t, cfg, Options{})
 	admin, eve := client("ann", "admin"), client("eve")
-	set := fmt.Sprintf(`{"host":"127.0.0.1","port":%d,"from":"house@example.com","security":"none","username":"house","password":"hunter2-hunter2","to":["ann@example.com"]}`, box.port)
+	set := fmt.Sprintf(
+		`{"host":"127.0.0.1","port":%d,"from":"house@example.com","security":"none","username":"house","password":"hunter2-hunter2","to":["ann@example.com"]}`,
+		box.port,
+	)
 	if got := fmt.Sprint(eve.result("smtp_set", set)); !strings.Contains(got, "denied") {
 		t.Errorf("eve: %s", got)
 	}
 	if got := admin.result("smtp_set", set); got["hasPassword"] != true {
 		t.Fatalf("got %v", got)
 	}
-	a.bus.Publish(bus.Event{Subject: "module.backup.notification", At: time.Now(), Data: json.RawMessage(`{"title":"Backup failed","level":"error","message":"The disk is full."}`)})
+	a.bus.Publish(
+		bus.Event{
+			Subject: "module.backup.notification",
+			At:      time.Now(),
+			Data:    json.RawMessage(`{"title":"Backup failed","level":"error","message":"The disk is full."}`),
+		},
+	)
 	eventually(t, "the mail", func() bool { return len(box.all()) == 1 })
 	expect(t, box.all()[0], "Subject: [gatehouse] Backup failed", "To: <ann@example.com>", "The disk is full.")
 

@@ -30,7 +30,10 @@ func TestAForwardEndsWithItsHost(t *testing.T) {
 	a, stop := started(t, ruled(t, "net"))
 	admin, eve := tenantOf(t, a, "ann", "admin"), tenantOf(t, a, "eve")
 	args := fmt.Sprintf(`"target":%q`, target.Addr())
-	if got := fmt.Sprint(eve.result("net_forward_start", `{`+args+`,"listen":"0.0.0.0:0"}`)); !strings.Contains(got, "denied") {
+	if got := fmt.Sprint(eve.result("net_forward_start", `{`+args+`,"listen":"0.0.0.0:0"}`)); !strings.Contains(
+		got,
+		"denied",
+	) {
 		t.Errorf("eve opens a port to the network: %s", got)
 	}
 	made := admin.result("net_forward_start", `{`+args+`}`)
@@ -48,7 +51,10 @@ func TestAForwardEndsWithItsHost(t *testing.T) {
 	if got, err := read(); got != "hello" {
 		t.Fatalf("%v: got %q, %v", made, got, err)
 	}
-	if got := eve.result("net_forward_stop", fmt.Sprintf(`{"id":%q}`, made["id"])); !strings.Contains(fmt.Sprint(got), "not_found") {
+	if got := eve.result("net_forward_stop", fmt.Sprintf(`{"id":%q}`, made["id"])); !strings.Contains(
+		fmt.Sprint(got),
+		"not_found",
+	) {
 		t.Errorf("eve ends it: %v", got)
 	}
 	if got := eve.result("net_acme_status", `{}`); got["on"] != false {

@@ -24,7 +24,15 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 	if n := eve.unread(); n != 0.0 {
 		t.Fatalf("%v are unread at first", n)
 	}
-	a.bus.Publish(bus.Event{Subject: "module.backup.notification", At: time.Now(), Data: json.RawMessage(`{"title":"Backup failed","level":"error","packageId":"host","code":"backup.failed"}`)})
+	a.bus.Publish(
+		bus.Event{
+			Subject: "module.backup.notification",
+			At:      time.Now(),
+			Data: json.RawMessage(
+				`{"title":"Backup failed","level":"error","packageId":"host","code":"backup.failed"}`,
+			),
+		},
+	)
 	eventually(t, "the first is there", func() bool { return eve.unread() == 1.0 })
 	if _, err := a.book.Ask("bob/default", "file_delete", "rule 1", json.RawMessage(`{}`), func(approvals.Request) {}); err != nil {
 		t.Fatal(err)
@@ -34,7 +42,15 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 	}
 	eventually(t, "all are there", func() bool { return eve.unread() == 3.0 })
 	got := fmt.Sprint(admin.result("notification_list", `{}`))
-	expect(t, got, "title:Backup failed", "packageId:backup", "level:error", "title:file_delete waits for an operator's approval", "title:A user was added: carol")
+	expect(
+		t,
+		got,
+		"title:Backup failed",
+		"packageId:backup",
+		"level:error",
+		"title:file_delete waits for an operator's approval",
+		"title:A user was added: carol",
+	)
 	// What a change has changed is in the tree when its caller has the answer.
 	if admin.result("notification_mark_seen_before", `{"before":100}`); eve.unread() != 0.0 {
 		t.Errorf("%v are unread after all were seen", eve.unread())

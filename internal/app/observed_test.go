@@ -42,7 +42,16 @@ func TestCallsAreTraced(t *testing.T) {
 	const modern = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`
 	call := func(meta string, headers ...string) {
 		t.Helper()
-		got := body(t, ask(t, client, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"file_read","arguments":{"path":"a.txt"}`+meta+`}}`, headers...))
+		got := body(
+			t,
+			ask(
+				t,
+				client,
+				"POST",
+				url,
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"file_read","arguments":{"path":"a.txt"}`+meta+`}}`,
+				headers...),
+		)
 		if !strings.Contains(got, "hello") {
 			t.Fatalf("got %s", got)
 		}

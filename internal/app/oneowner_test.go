@@ -83,7 +83,14 @@ func TestStandardInputAndTheLocalTokenAreOneOwner(t *testing.T) {
 	call := func(say func(string) string, name, args string) (text string) {
 		t.Helper()
 		id++
-		answer := say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, name, args))
+		answer := say(
+			fmt.Sprintf(
+				`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`,
+				id,
+				name,
+				args,
+			),
+		)
 		var r struct{ Result toolAnswer }
 		if err := json.NewDecoder(strings.NewReader(answer)).Decode(&r); err != nil || len(r.Result.Content) == 0 {
 			t.Fatalf("%s: %s, %v", name, answer, err)
@@ -98,26 +105,40 @@ func TestStandardInputAndTheLocalTokenAreOneOwner(t *testing.T) {
 		}
 		return made.ID
 	}
-	if answer := overPipe(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`); !strings.Contains(answer, "serverInfo") {
+	if answer := overPipe(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`); !strings.Contains(
+		answer,
+		"serverInfo",
+	) {
 		t.Fatal(answer)
 	}
 	local, stranger := overHTTP(a.LocalToken()), overHTTP("")
 	ofPipe, ofToken := create(overPipe), create(local)
 	for name, say := range map[string]func(string) string{"standard input": overPipe, "the local token": local} {
-		if text := call(say, "list_sandboxes", `{}`); !strings.Contains(text, ofPipe) || !strings.Contains(text, ofToken) {
+		if text := call(say, "list_sandboxes", `{}`); !strings.Contains(text, ofPipe) ||
+			!strings.Contains(text, ofToken) {
 			t.Errorf("%s lists %s, want %s and %s", name, text, ofPipe, ofToken)
 		}
 	}
-	if text := call(stranger, "list_sandboxes", `{}`); strings.Contains(text, ofPipe) || strings.Contains(text, ofToken) {
+	if text := call(stranger, "list_sandboxes", `{}`); strings.Contains(text, ofPipe) ||
+		strings.Contains(text, ofToken) {
 		t.Errorf("a caller without the token lists %s", text)
 	}
-	if text := call(overPipe, "write_file", fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x","content":"over the pipe"}`, ofToken)); strings.Contains(text, "not found") {
+	if text := call(overPipe, "write_file", fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x","content":"over the pipe"}`, ofToken)); strings.Contains(
+		text,
+		"not found",
+	) {
 		t.Error(text)
 	}
-	if text := call(local, "read_file", fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x"}`, ofToken)); !strings.Contains(text, "over the pipe") {
+	if text := call(local, "read_file", fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x"}`, ofToken)); !strings.Contains(
+		text,
+		"over the pipe",
+	) {
 		t.Errorf("the file is %s", text)
 	}
-	if text := call(stranger, "read_file", fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x"}`, ofToken)); strings.Contains(text, "over the pipe") {
+	if text := call(stranger, "read_file", fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x"}`, ofToken)); strings.Contains(
+		text,
+		"over the pipe",
+	) {
 		t.Error("a caller without the token reads the file")
 	}
 	call(overPipe, "destroy_sandbox", fmt.Sprintf(`{"sandbox_id":%q}`, ofToken))

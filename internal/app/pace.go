@@ -55,7 +55,11 @@ func tooMany(err error) *httpserver.Denied {
 	if !ok { // the client has gone
 		return &httpserver.Denied{Status: nethttp.StatusServiceUnavailable, Message: err.Error()}
 	}
-	return &httpserver.Denied{Status: nethttp.StatusTooManyRequests, Message: busy.Error(), Header: nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}}}
+	return &httpserver.Denied{
+		Status:  nethttp.StatusTooManyRequests,
+		Message: busy.Error(),
+		Header:  nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}},
+	}
 }
 
 // remote is where a request comes from. Whoever comes through a proxy on this

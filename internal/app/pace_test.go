@@ -15,14 +15,25 @@ import (
 )
 
 // flood sends n requests and tells how many were turned away, and how.
-func flood(t *testing.T, a *App, n int, from, session string, headers ...string) (refused int, last *httptest.ResponseRecorder) {
+func flood(
+	t *testing.T,
+	a *App,
+	n int,
+	from, session string,
+	headers ...string,
+) (refused int, last *httptest.ResponseRecorder) {
 	t.Helper()
 	door, err := a.HTTPDoor()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range n {
-		r := httptest.NewRequestWithContext(t.Context(), "POST", "http://localhost/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+		r := httptest.NewRequestWithContext(
+			t.Context(),
+			"POST",
+			"http://localhost/mcp",
+			strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`),
+		)
 		r.RemoteAddr = from
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", "application/json, text/event-stream")
@@ -64,7 +75,9 @@ func TestStrangersAreHeldToARate(t *testing.T) {
 	var answer struct {
 		Error struct{ Message string }
 	}
-	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || !strings.Contains(answer.Error.Message, "too many requests; try again in") || w.Header().Get("Retry-After") == "" {
+	if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil ||
+		!strings.Contains(answer.Error.Message, "too many requests; try again in") ||
+		w.Header().Get("Retry-After") == "" {
 		t.Errorf("got %v %s, %v", w.Header(), w.Body, err)
 	}
 	if n, _ := flood(t, a, 3, "203.0.113.8:1000", "s2"); n != 0 {
@@ -98,12 +111,17 @@ func TestLinesAreHeldToARate(t *testing.T) {
 	})
 	defer p.Close(nil)
 	for range 4 {
-		p.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`))
+		p.Receive(
+			[]byte(
+				`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+			),
+		)
 		if work := p.Take([]byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)); work != nil {
 			work()
 		}
 	}
-	if last := string(got[len(got)-1]); !strings.Contains(last, `"id":2`) || !strings.Contains(last, "too many requests") {
+	if last := string(got[len(got)-1]); !strings.Contains(last, `"id":2`) ||
+		!strings.Contains(last, "too many requests") {
 		t.Errorf("the fourth request got %s", last)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

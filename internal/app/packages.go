@@ -181,9 +181,12 @@ func (a *App) packageDeps() (c hosting.Config, err error) {
 // takenNames are those of modules, whose tools no package may seem to have.
 func (a *App) takenNames() []string {
 	names := append(guestNames(standard.Modules(standard.Deps{})), a.host.Names()...)
-	return slices.DeleteFunc(append(names, packageModule, houseModule, jobModule, publicModule, contextModule, sshModule), func(n string) bool {
-		return strings.ContainsAny(n, "/") // of contexts, which no tool is named after
-	})
+	return slices.DeleteFunc(
+		append(names, packageModule, houseModule, jobModule, publicModule, contextModule, sshModule),
+		func(n string) bool {
+			return strings.ContainsAny(n, "/") // of contexts, which no tool is named after
+		},
+	)
 }
 
 // showPackage shows one package in the tree; nil when it is gone.

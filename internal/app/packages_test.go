@@ -31,7 +31,9 @@ func packageArgs(t *testing.T, id, how string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := json.Marshal(map[string]any{"id": id, "command": program, "env": packagestest.Environment(how), "confirm": id})
+	b, err := json.Marshal(
+		map[string]any{"id": id, "command": program, "env": packagestest.Environment(how), "confirm": id},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,9 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 		}
 	}
 	v, _ := admin.readPublic("default", publicstate.PublicURI+"/jobs/"+begun["job"].(string)+"/progress")
-	if b, _ := json.Marshal(v); string(b) != `{"overall":true,"phases":[{"name":"fetch","progress":true},{"name":"try","progress":true},{"name":"keep","progress":true}]}` {
+	if b, _ := json.Marshal(v); string(
+		b,
+	) != `{"overall":true,"phases":[{"name":"fetch","progress":true},{"name":"try","progress":true},{"name":"keep","progress":true}]}` {
 		t.Errorf("progress %s", b)
 	}
 	rebuilt := admin.wait(admin.result("server_rebuild", `{"confirm":"all"}`))
@@ -109,9 +113,23 @@ func TestAPackageReadsNothingOfTheHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := fmt.Sprintf(`{ cat %s/key %s/key %s/key %s/key; ls %[2]s; echo over > %[2]s/new; } > "$HOME/got" 2>&1; exec %[5]s`,
-		cfg.Folders.Data, cfg.Folders.Config, cfg.Folders.State, other, program)
-	args, err := json.Marshal(map[string]any{"id": "spy", "command": "/bin/sh", "args": []string{"-c", script}, "env": packagestest.Environment("good"), "confirm": "spy"})
+	script := fmt.Sprintf(
+		`{ cat %s/key %s/key %s/key %s/key; ls %[2]s; echo over > %[2]s/new; } > "$HOME/got" 2>&1; exec %[5]s`,
+		cfg.Folders.Data,
+		cfg.Folders.Config,
+		cfg.Folders.State,
+		other,
+		program,
+	)
+	args, err := json.Marshal(
+		map[string]any{
+			"id":      "spy",
+			"command": "/bin/sh",
+			"args":    []string{"-c", script},
+			"env":     packagestest.Environment("good"),
+			"confirm": "spy",
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +196,8 @@ func TestToolsThatChangeByThemselvesAreTold(t *testing.T) {
 		}
 		found := false
 		for line, err := range a.ledger.Query(t.Context(), audit.Filter{Kind: "package.tools_changed"}) {
-			found = err == nil && strings.Contains(string(line.Raw), "up_grown") && strings.Contains(string(line.Raw), `"package":"up"`)
+			found = err == nil && strings.Contains(string(line.Raw), "up_grown") &&
+				strings.Contains(string(line.Raw), `"package":"up"`)
 		}
 		return found
 	})
@@ -191,11 +210,16 @@ func TestAPackageIsInstalledWithWarnings(t *testing.T) {
 	admin := client("ann", "admin")
 	args := strings.Replace(packageArgs(t, "up", "good"), `"env":{`, `"env":{"SERVICE_TOKEN":"value-of-it",`, 1)
 	done := fmt.Sprint(admin.wait(admin.result("package_install", args)))
-	if !strings.Contains(done, "SERVICE_TOKEN looks like a secret") || !strings.Contains(done, "gatehouse secret set") || strings.Contains(done, "value-of-it") {
+	if !strings.Contains(done, "SERVICE_TOKEN looks like a secret") ||
+		!strings.Contains(done, "gatehouse secret set") ||
+		strings.Contains(done, "value-of-it") {
 		t.Errorf("got %s", done)
 	}
 	for _, id := range []string{"gatehouse", "admin", "admin-tools", "gatehouse-x"} {
-		if got := fmt.Sprint(admin.result("package_install", packageArgs(t, id, "good"))); !strings.Contains(got, "this host's own") {
+		if got := fmt.Sprint(admin.result("package_install", packageArgs(t, id, "good"))); !strings.Contains(
+			got,
+			"this host's own",
+		) {
 			t.Errorf("%s: %s", id, got)
 		}
 	}
@@ -218,7 +242,10 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	}
 	made := admin.wait(admin.result("backup_create", `{}`))
 	name, _ := made["backup"].(string)
-	if list := fmt.Sprint(admin.result("backup_info", `{}`)["list"]); !strings.Contains(list, "data/packages/up/data/kept") {
+	if list := fmt.Sprint(admin.result("backup_info", `{}`)["list"]); !strings.Contains(
+		list,
+		"data/packages/up/data/kept",
+	) {
 		t.Errorf("the data are not in %s", list)
 	}
 	stop()
@@ -226,7 +253,9 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	second := ruled(t, "package", "backup")
 	b, stop := started(t, second)
 	admin = tenantOf(t, b, "ann", "admin")
-	staged := admin.wait(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":%q,"confirm":%q}`, shelf, backupKey, name)))
+	staged := admin.wait(
+		admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":%q,"confirm":%q}`, shelf, backupKey, name)),
+	)
 	if staged["backup"] != name {
 		t.Fatal(staged)
 	}
@@ -253,7 +282,9 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
 	eventually(t, "the tools are listed", func() bool { return slices.Contains(admin.names("default"), "up_keep") })
 	expect(t, admin.call("default", "up_keep", `{}`), "kept")
-	made := admin.wait(admin.result("backup_create", fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"]}`, shelf, backupKey)))
+	made := admin.wait(
+		admin.result("backup_create", fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"]}`, shelf, backupKey)),
+	)
 	name, _ := made["backup"].(string)
 	if name == "" {
 		t.Fatal(made)

@@ -66,7 +66,10 @@ func (v *visitor) send(method, body string) string {
 func TestAProcessEndsWithASessionOverHTTP(t *testing.T) {
 	h := hearingHost(t, nil)
 	v := &visitor{h: h, token: h.tokens["ann"]}
-	v.send("POST", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	v.send(
+		"POST",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+	)
 	if v.session == "" {
 		t.Fatal("there is no session")
 	}
@@ -75,7 +78,13 @@ func TestAProcessEndsWithASessionOverHTTP(t *testing.T) {
 		var r struct {
 			Result struct{ StructuredContent struct{ ID string } }
 		}
-		answer := v.send("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"process_start","arguments":{"command":"sleep","args":["1000"],"lifetime":%q}}}`, lifetime))
+		answer := v.send(
+			"POST",
+			fmt.Sprintf(
+				`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"process_start","arguments":{"command":"sleep","args":["1000"],"lifetime":%q}}}`,
+				lifetime,
+			),
+		)
 		if json.Unmarshal([]byte(answer), &r); r.Result.StructuredContent.ID == "" {
 			t.Fatal(answer)
 		}
@@ -130,7 +139,11 @@ func TestADetachedProcessSurvivesARestart(t *testing.T) {
 		use(c)
 	}
 	host(func(c *tenant) {
-		answer := c.call("default", "process_start", `{"command":"sh","args":["-c","echo begun; sleep 1000"],"detach":true}`)
+		answer := c.call(
+			"default",
+			"process_start",
+			`{"command":"sh","args":["-c","echo begun; sleep 1000"],"detach":true}`,
+		)
 		if strings.Contains(answer, "unsupported") {
 			t.Skip(answer)
 		}
@@ -141,7 +154,12 @@ func TestADetachedProcessSurvivesARestart(t *testing.T) {
 			t.Fatal(answer)
 		}
 		id = r.Result.StructuredContent.ID
-		expect(t, c.call("default", "process_output", fmt.Sprintf(`{"id":%q,"wait":"text","match":"begun"}`, id)), "begun", `"running"`)
+		expect(
+			t,
+			c.call("default", "process_output", fmt.Sprintf(`{"id":%q,"wait":"text","match":"begun"}`, id)),
+			"begun",
+			`"running"`,
+		)
 	})
 	host(func(c *tenant) {
 		eventually(t, "the process is in the tree", func() bool {

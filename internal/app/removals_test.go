@@ -99,7 +99,11 @@ func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
 	ann.does("process_start", start, &process)
 	anna.does("process_start", start, &others)
 	ann.does("net_forward_start", `{"target":"127.0.0.1:9"}`, &forward)
-	ann.does("file_write", fmt.Sprintf(`{"path":%q,"content":"x"}`, filepath.Join(cfg.Roots.Folders[0], "f")), &struct{}{})
+	ann.does(
+		"file_write",
+		fmt.Sprintf(`{"path":%q,"content":"x"}`, filepath.Join(cfg.Roots.Folders[0], "f")),
+		&struct{}{},
+	)
 	var job struct{ Job string }
 	ann.does("long_job", `{}`, &job)
 	want := []string{"process " + process.ID, "forward " + forward.ID, "job " + job.Job, "undo of 1 changes"}
@@ -283,7 +287,8 @@ func TestAHostHandsOverAtItsStart(t *testing.T) {
 		during("bob", func(bob *tenant) {
 			eventually(t, "the process is bob's", func() bool {
 				bob.does("process_list", `{}`, &list)
-				return len(list.Processes) == 1 && list.Processes[0].ID == was.ID && list.Processes[0].Status == "running"
+				return len(list.Processes) == 1 && list.Processes[0].ID == was.ID &&
+					list.Processes[0].Status == "running"
 			})
 		})
 	}
@@ -344,7 +349,8 @@ func TestAdministratorsSeeAndEndWhatBelongsToOthers(t *testing.T) {
 			t.Errorf("%s without all has what is ann's", one.list)
 		}
 		r := admin.toolResult("default", one.list, `{"all":true}`)
-		if got := string(r.StructuredContent); !strings.Contains(got, one.id) || !strings.Contains(got, `"owner":"ann/default"`) {
+		if got := string(r.StructuredContent); !strings.Contains(got, one.id) ||
+			!strings.Contains(got, `"owner":"ann/default"`) {
 			t.Errorf("%s: an administrator is told %s", one.list, got)
 		}
 		if r := admin.toolResult("default", one.end, end); r.IsError {
@@ -357,7 +363,10 @@ func TestAdministratorsSeeAndEndWhatBelongsToOthers(t *testing.T) {
 			}
 			continue
 		}
-		if r := admin.toolResult("default", one.list, `{"all":true}`); strings.Contains(string(r.StructuredContent), one.id) {
+		if r := admin.toolResult("default", one.list, `{"all":true}`); strings.Contains(
+			string(r.StructuredContent),
+			one.id,
+		) {
 			t.Errorf("%s: it goes on", one.end)
 		}
 	}
@@ -419,7 +428,12 @@ func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {
 	if err := past.Finish(json.RawMessage(`{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
-	wantHanded := []string{"process " + process.ID, "forward " + forward.ID, "job " + past.ID(), "kept output of 1 calls"}
+	wantHanded := []string{
+		"process " + process.ID,
+		"forward " + forward.ID,
+		"job " + past.ID(),
+		"kept output of 1 calls",
+	}
 	wantEnded := []string{"process " + secret.ID, "job " + job.Job}
 	var box struct {
 		ID string `json:"sandbox_id"`
@@ -466,7 +480,8 @@ func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {
 	}
 
 	var list struct{ Processes []struct{ ID, Status string } }
-	if bob.does("process_list", `{}`, &list); len(list.Processes) != 1 || list.Processes[0].ID != process.ID || list.Processes[0].Status != "running" {
+	if bob.does("process_list", `{}`, &list); len(list.Processes) != 1 || list.Processes[0].ID != process.ID ||
+		list.Processes[0].Status != "running" {
 		t.Errorf("bob has the processes %+v", list)
 	}
 	if c, err := net.Dial("tcp", forward.Listen); err != nil {

@@ -96,7 +96,8 @@ func TestResultsFollowTheView(t *testing.T) {
 		{"shell_run", `{"command":"echo out; echo bad >&2; exit 3"}`, "out\n", "\n[stderr]\nbad\n[exit code 3]", "stdout"},
 	} {
 		r := c.toolResult("default", call.name, call.args)
-		if call.product != "" && r.Content[0].Text != call.product || len(r.Content) < 2 || !strings.HasPrefix(r.Content[1].Text, call.facts) {
+		if call.product != "" && r.Content[0].Text != call.product || len(r.Content) < 2 ||
+			!strings.HasPrefix(r.Content[1].Text, call.facts) {
 			t.Errorf("%s: got %+v, want %q and %q", call.name, r.Content, call.product, call.facts)
 		}
 		if r.StructuredContent != nil || r.IsError {
@@ -114,30 +115,44 @@ func TestResultsFollowTheView(t *testing.T) {
 			t.Fatal(err)
 		}
 		var product string
-		if v := member(r.StructuredContent, call.member); json.Unmarshal(v, &product) != nil || call.product != "" && product != call.product {
+		if v := member(r.StructuredContent, call.member); json.Unmarshal(v, &product) != nil ||
+			call.product != "" && product != call.product {
 			t.Errorf("%s: in the other view %s is %s", call.name, call.member, v)
 		}
 		if err := s.Check(r.StructuredContent); err != nil || r.Content[0].Text != string(r.StructuredContent) {
-			t.Errorf("%s: the text is %q, structured content %s (%v)", call.name, r.Content[0].Text, r.StructuredContent, err)
+			t.Errorf(
+				"%s: the text is %q, structured content %s (%v)",
+				call.name,
+				r.Content[0].Text,
+				r.StructuredContent,
+				err,
+			)
 		}
 
 		put("a.txt", "first\n[exit code 0]\n")
 		c.meta = `"gatehouse/results":"structured",`
 		r = c.toolResult("default", call.name, call.args)
 		c.meta = ""
-		if v := member(r.StructuredContent, call.member); v == nil || !strings.HasPrefix(r.Content[1].Text, call.facts) {
+		if v := member(r.StructuredContent, call.member); v == nil ||
+			!strings.HasPrefix(r.Content[1].Text, call.facts) {
 			t.Errorf("%s: on one call: %+v", call.name, r)
 		}
 		put("a.txt", "first\n[exit code 0]\n")
 	}
-	if r := c.toolResult("default", "file_stat", `{"path":"a.txt"}`); r.Content[0].Text != string(r.StructuredContent) || len(r.StructuredContent) < 10 {
+	if r := c.toolResult("default", "file_stat", `{"path":"a.txt"}`); r.Content[0].Text != string(
+		r.StructuredContent,
+	) ||
+		len(r.StructuredContent) < 10 {
 		t.Errorf("a tool with fields: %+v", r)
 	}
 	if r := c.toolResult("whole", "file_read", `{"path":"missing"}`); !r.IsError || r.StructuredContent != nil {
 		t.Errorf("a failure has structured content: %+v", r)
 	}
 	long := fmt.Sprintf(`{"command":"seq","args":["1","%d"]}`, 20_000)
-	if r := c.toolResult("default", "process_run", long); !strings.Contains(r.Content[0].Text, "; read gatehouse:///spool/") {
+	if r := c.toolResult("default", "process_run", long); !strings.Contains(
+		r.Content[0].Text,
+		"; read gatehouse:///spool/",
+	) {
 		t.Errorf("what is cut ends with %q", r.Content[0].Text[len(r.Content[0].Text)-200:])
 	}
 	if v := member(c.toolResult("whole", "process_run", long).StructuredContent, "output"); len(v) < 100_000 {

@@ -24,9 +24,20 @@ func TestSecretsOfSandboxesFollowTheContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg.Modules.Sandbox.Secrets = []config.SandboxSecret{{Name: "DEPLOY", Hosts: []string{"api.example.com"}}, {Name: "MISSING", Hosts: []string{"api.example.com"}}}
+	cfg.Modules.Sandbox.Secrets = []config.SandboxSecret{
+		{Name: "DEPLOY", Hosts: []string{"api.example.com"}},
+		{Name: "MISSING", Hosts: []string{"api.example.com"}},
+	}
 	cfg.Contexts = []config.Context{
-		{Name: "lab", Env: map[string]string{"STAGE": "lab", "TOKEN": "Bearer ${secret:DEPLOY}", "KEY": "${secret:OTHER}", "BOTH": "${secret:DEPLOY}${secret:OTHER}"}},
+		{
+			Name: "lab",
+			Env: map[string]string{
+				"STAGE": "lab",
+				"TOKEN": "Bearer ${secret:DEPLOY}",
+				"KEY":   "${secret:OTHER}",
+				"BOTH":  "${secret:DEPLOY}${secret:OTHER}",
+			},
+		},
 		{Name: "den", Env: map[string]string{"KEY": "${secret:OTHER}"}},
 		{Name: "lost", Env: map[string]string{"TOKEN": "${secret:MISSING}"}},
 	}
@@ -36,7 +47,8 @@ func TestSecretsOfSandboxesFollowTheContext(t *testing.T) {
 		if err != nil || !slices.Equal(slices.Sorted(maps.Keys(got)), want) {
 			t.Errorf("%s: %v, %v, want %v", context, got, err, want)
 		}
-		if s, ok := got["TOKEN"]; ok && (s.Value.Reveal() != "Bearer correct horse" || !slices.Equal(s.Hosts, []string{"api.example.com"})) {
+		if s, ok := got["TOKEN"]; ok &&
+			(s.Value.Reveal() != "Bearer correct horse" || !slices.Equal(s.Hosts, []string{"api.example.com"})) {
 			t.Errorf("%s: it goes to %v", context, s.Hosts)
 		}
 	}
@@ -64,7 +76,10 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 	cfg.Contexts = []config.Context{{Name: "lab", Modules: []string{"sandbox"}}}
 	s := &cfg.Modules.Sandbox
 	s.Pool.Enabled, s.Driver, s.CallersImages, s.Registries = false, "namespaces", true, []string{"images.example.com"}
-	s.Templates = []config.SandboxTemplate{{Name: "tiny", Image: "dir:" + root}, {Name: "gone", Image: "dir:" + root + "/nowhere"}}
+	s.Templates = []config.SandboxTemplate{
+		{Name: "tiny", Image: "dir:" + root},
+		{Name: "gone", Image: "dir:" + root + "/nowhere"},
+	}
 	_, client := liveOn(t, cfg, Options{})
 	ann := client("ann")
 	for _, c := range []struct{ args, want string }{

@@ -28,7 +28,10 @@ func (a *App) sandboxImages(c *sandbox.Config) {
 		}
 	}
 	store, err := image.New(image.Options{
-		Folder: filepath.Join(a.cfg.Folders.Cache, "images"), Registries: s.Registries, Logins: a.registryLogins(), TotalBytes: s.ImageBytes, Log: a.log,
+		Folder: filepath.Join(
+			a.cfg.Folders.Cache,
+			"images",
+		), Registries: s.Registries, Logins: a.registryLogins(), TotalBytes: s.ImageBytes, Log: a.log,
 	})
 	if err != nil {
 		a.log.Warn("there are no images for sandboxes", "err", err)
@@ -65,7 +68,13 @@ func (a *App) registryLogins() map[string]image.Login {
 			password, err = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Get(l.Secret)
 		}
 		if err != nil {
-			a.log.Warn("images are pulled without logging in", "registry", l.Host, "err", fmt.Errorf("the secret %s: %w", l.Secret, err))
+			a.log.Warn(
+				"images are pulled without logging in",
+				"registry",
+				l.Host,
+				"err",
+				fmt.Errorf("the secret %s: %w", l.Secret, err),
+			)
 			continue
 		}
 		all[l.Host] = image.Login{User: l.User, Password: password}

@@ -103,7 +103,14 @@ func (s steward) About() server.About {
 	if err != nil {
 		s.app.log.Warn("what this host is cannot be read", "err", err)
 	}
-	return server.About{ID: i.ID, Name: i.Name, Version: i.Version, Language: i.Language, Started: i.Started, Transports: i.Transports}
+	return server.About{
+		ID:         i.ID,
+		Name:       i.Name,
+		Version:    i.Version,
+		Language:   i.Language,
+		Started:    i.Started,
+		Transports: i.Transports,
+	}
 }
 
 // Rules implements server.Host.
@@ -136,7 +143,11 @@ func (s steward) Stop(again bool) (how string, err error) {
 	how = "it ends; whoever started it can start it again"
 	if again {
 		if how = a.opts.Again; how == "" {
-			return "", &tool.Refusal{Code: "unsupported", Message: "this host cannot start itself again", Next: "Whoever started it can: end it with server_shutdown, and have it started there."}
+			return "", &tool.Refusal{
+				Code:    "unsupported",
+				Message: "this host cannot start itself again",
+				Next:    "Whoever started it can: end it with server_shutdown, and have it started there.",
+			}
 		}
 	}
 	a.leaving.once.Do(func() {

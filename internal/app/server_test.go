@@ -56,11 +56,17 @@ func TestAHostIsNamedForGood(t *testing.T) {
 	if v, _ := eve.readPublic("default", publicstate.PublicURI+"/serverInfo/name"); v != "House on the hill" {
 		t.Errorf("eve sees %v", v)
 	}
-	expect(t, eve.say("default", "resources/read", fmt.Sprintf(`"uri":%q`, publicstate.PromptURI)), "connected to House on the hill", "in the language de")
+	expect(
+		t,
+		eve.say("default", "resources/read", fmt.Sprintf(`"uri":%q`, publicstate.PromptURI)),
+		"connected to House on the hill",
+		"in the language de",
+	)
 	// Another host of the same folder of data has the name, and is told of the next.
 	b, other := liveOn(t, cfg, Options{})
 	root := other("root", "admin")
-	if got := root.result("server_info", `{}`); got["name"] != "House on the hill" || got["id"] == nil || got["os"].(map[string]any)["language"] != "de" {
+	if got := root.result("server_info", `{}`); got["name"] != "House on the hill" || got["id"] == nil ||
+		got["os"].(map[string]any)["language"] != "de" {
 		t.Errorf("the other host is %v", got)
 	}
 	root.result("server_set_name", `{"clear":true}`)
@@ -75,7 +81,8 @@ func TestWhatAHostSaysIsShownToThoseWhoRuleIt(t *testing.T) {
 	a, client := liveOn(t, ruled(t, "server"), Options{})
 	admin, eve := client("ann", "admin"), client("eve")
 	a.log.Info("a fact of today", "n", 7)
-	if got := fmt.Sprint(admin.result("server_logs", `{}`)); !strings.Contains(got, "a fact of today") || !strings.Contains(got, "n:7") {
+	if got := fmt.Sprint(admin.result("server_logs", `{}`)); !strings.Contains(got, "a fact of today") ||
+		!strings.Contains(got, "n:7") {
 		t.Errorf("got %s", got)
 	}
 	if got := fmt.Sprint(eve.result("server_logs", `{}`)); !strings.Contains(got, "denied") {
@@ -109,7 +116,8 @@ func TestAHostEndsWhenItIsAsked(t *testing.T) {
 		if got := fmt.Sprint(eve.result(name, `{"confirm":"gatehouse"}`)); !strings.Contains(got, "denied") {
 			t.Errorf("eve: %s", got)
 		}
-		if got := ann.result(name, `{"confirm":"gatehouse"}`); got["refused"] != nil || again != "" && got["how"] != again {
+		if got := ann.result(name, `{"confirm":"gatehouse"}`); got["refused"] != nil ||
+			again != "" && got["how"] != again {
 			t.Errorf("ann: %v", got)
 		}
 		if err := <-ended; err != nil || a.Again() != (again != "") {
@@ -117,7 +125,10 @@ func TestAHostEndsWhenItIsAsked(t *testing.T) {
 		}
 	}
 	_, client := liveOn(t, ruled(t, "server"), Options{})
-	if got := fmt.Sprint(client("ann", "admin").result("server_restart", `{"confirm":"gatehouse"}`)); !strings.Contains(got, "unsupported") {
+	if got := fmt.Sprint(client("ann", "admin").result("server_restart", `{"confirm":"gatehouse"}`)); !strings.Contains(
+		got,
+		"unsupported",
+	) {
 		t.Errorf("a host that nobody starts again: %s", got)
 	}
 }

@@ -69,7 +69,13 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 // unless somebody sets it.
 func limits(cfg config.Config) limit.Options {
 	l := cfg.Limits
-	o := limit.Options{Burst: l.Burst, Calls: l.Calls, Session: l.CallsSession, Tool: l.CallsTool, Waiting: l.CallsWaiting}
+	o := limit.Options{
+		Burst:   l.Burst,
+		Calls:   l.Calls,
+		Session: l.CallsSession,
+		Tool:    l.CallsTool,
+		Waiting: l.CallsWaiting,
+	}
 	d := cfg.Doors
 	beyond := d.HTTP.Open && !config.Loopback(d.HTTP.Host) || d.TCP != "" && !config.LoopbackAddr(d.TCP)
 	switch {
@@ -89,7 +95,10 @@ func named(cfg config.Config, o Options) []string {
 		return names
 	}
 	for _, g := range standard.Modules(standard.Deps{}) {
-		asked := slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return slices.Contains(c.Modules, g.Name) })
+		asked := slices.ContainsFunc(
+			cfg.Contexts,
+			func(c config.Context) bool { return slices.Contains(c.Modules, g.Name) },
+		)
 		if asked || g.Default && !o.Bare {
 			names = append(names, g.Name)
 		}
@@ -112,7 +121,9 @@ func CheckSettings(cfg config.Config) error {
 	for i, c := range cfg.Contexts {
 		if c.Name == contextstore.Admin && err == nil {
 			err = &config.Mistake{Path: fmt.Sprintf("contexts[%d].name", i), Err: fmt.Errorf(
-				"%q is the context in which this host is administered: what is said of it here counts for nothing, and callers cannot be let in; choose another name", c.Name)}
+				"%q is the context in which this host is administered: what is said of it here counts for nothing, and callers cannot be let in; choose another name",
+				c.Name,
+			)}
 		}
 	}
 	if err == nil && cfg.View.Context != "" {
@@ -161,7 +172,10 @@ func madeContexts(f config.Folders) *contextstore.Snapshot {
 	if _, err := os.Stat(path); path == "" || err != nil {
 		return none
 	}
-	b, err := contextstore.Open(path, contextstore.Options{Log: slog.New(slog.DiscardHandler), Fixed: func(string) bool { return false }})
+	b, err := contextstore.Open(
+		path,
+		contextstore.Options{Log: slog.New(slog.DiscardHandler), Fixed: func(string) bool { return false }},
+	)
 	if err != nil {
 		return none
 	}
@@ -177,7 +191,12 @@ func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error
 	if err != nil {
 		return contextstore.Fixed{}, &SettingError{err}
 	}
-	f := contextstore.Fixed{Default: v.Context, Modules: defaultModules(guests), Admin: []string{contextModule, sshModule}, Policy: policy}
+	f := contextstore.Fixed{
+		Default: v.Context,
+		Modules: defaultModules(guests),
+		Admin:   []string{contextModule, sshModule},
+		Policy:  policy,
+	}
 	if len(cfg.Contexts) == 0 {
 		f.Specs = specs(v, guests)
 		return f, nil
@@ -188,7 +207,8 @@ func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error
 		}
 		f.Specs = append(f.Specs, spec(c, guests))
 		own := contextstore.Definition{Env: c.Env, Limits: contextstore.Limits(c.Limits)}
-		if r := (contextstore.Record{Name: c.Name, Definition: own}); len(c.Env)+len(c.Roots) > 0 || c.Limits != (config.ContextLimits{}) {
+		if r := (contextstore.Record{Name: c.Name, Definition: own}); len(c.Env)+len(c.Roots) > 0 ||
+			c.Limits != (config.ContextLimits{}) {
 			for _, path := range c.Roots {
 				r.Roots = append(r.Roots, contextstore.Root{Path: path})
 			}
@@ -217,7 +237,16 @@ func knownModules(names []string, guests []guest, path string) error {
 			for _, g := range guests {
 				known = append(known, g.Name)
 			}
-			return &SettingError{&config.Mistake{Path: path, Err: fmt.Errorf("this host has no module %q; expected some of %s", name, strings.Join(known, ", "))}}
+			return &SettingError{
+				&config.Mistake{
+					Path: path,
+					Err: fmt.Errorf(
+						"this host has no module %q; expected some of %s",
+						name,
+						strings.Join(known, ", "),
+					),
+				},
+			}
 		}
 	}
 	return nil
@@ -233,7 +262,13 @@ func checkRenames(cfg config.Config, guests []guest) error {
 	ctx := context.Background()
 	host := bareHost(ctx, guests)
 	defer host.Close(ctx)
-	set := views.New(views.Options{Offers: host.Offers, Rules: views.Rules{Policy: permit.Open(false)}, Log: slog.New(slog.DiscardHandler)})
+	set := views.New(
+		views.Options{
+			Offers: host.Offers,
+			Rules:  views.Rules{Policy: permit.Open(false)},
+			Log:    slog.New(slog.DiscardHandler),
+		},
+	)
 	for i, c := range cfg.Contexts {
 		if len(c.Rename) == 0 {
 			continue
@@ -247,11 +282,16 @@ func checkRenames(cfg config.Config, guests []guest) error {
 		}
 		for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
 			taken := v.Tool(c.Rename[from])
-			if taken == nil || taken.Name == from || c.Rename[taken.Name] != "" || !slices.ContainsFunc(v.Entries(views.Tools), func(e *views.Entry) bool { return e.Name == from }) {
+			if taken == nil || taken.Name == from || c.Rename[taken.Name] != "" ||
+				!slices.ContainsFunc(v.Entries(views.Tools), func(e *views.Entry) bool { return e.Name == from }) {
 				continue
 			}
 			return &SettingError{&config.Mistake{Path: fmt.Sprintf("contexts[%d].rename.%s", i, from),
-				Err: fmt.Errorf("%s is the name of another tool of this context; rename that one as well, or exclude it with !%s in tools", c.Rename[from], taken.Name)}}
+				Err: fmt.Errorf(
+					"%s is the name of another tool of this context; rename that one as well, or exclude it with !%s in tools",
+					c.Rename[from],
+					taken.Name,
+				)}}
 		}
 	}
 	return nil
@@ -263,7 +303,11 @@ func bareHost(ctx context.Context, guests []guest) *modulehost.Host {
 	host := modulehost.NewHost(modulehost.Options{Bus: bus.New(), Log: slog.New(slog.DiscardHandler)})
 	for _, g := range guests {
 		if i := slices.IndexFunc(standard.Modules(standard.Deps{}), func(s standard.Module) bool { return s.Name == g.Name }); i >= 0 {
-			host.Add(ctx, g.Name, standard.Modules(standard.Deps{})[i].New) // whose error is that module's to tell when the host starts
+			host.Add(
+				ctx,
+				g.Name,
+				standard.Modules(standard.Deps{})[i].New,
+			) // whose error is that module's to tell when the host starts
 		}
 	}
 	return host
@@ -282,5 +326,10 @@ func checkDefault(name string, fixed *contextstore.Fixed, book *contextstore.Sna
 	for _, r := range book.Records {
 		names = append(names, r.Name)
 	}
-	return &SettingError{&config.Mistake{Path: "view.context", Err: fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", "))}}
+	return &SettingError{
+		&config.Mistake{
+			Path: "view.context",
+			Err:  fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", ")),
+		},
+	}
 }

@@ -65,7 +65,8 @@ func TestSessionsOutliveNewSettings(t *testing.T) {
 	next.Limits.Message *= 2
 	next.Log.Level = slog.LevelDebug
 	live, restart, err := a.Reload(next)
-	if err != nil || !slices.Equal(live, []string{"rules", "log.level"}) || !slices.Equal(restart, []string{"limits.message"}) {
+	if err != nil || !slices.Equal(live, []string{"rules", "log.level"}) ||
+		!slices.Equal(restart, []string{"limits.message"}) {
 		t.Fatalf("reload: %v, live %v, restart %v", err, live, restart)
 	}
 	first(t, stream, "notifications/tools/list_changed")
@@ -88,7 +89,8 @@ func TestSessionsOutliveNewSettings(t *testing.T) {
 	if got := list(); strings.Contains(got, `"file_write"`) {
 		t.Error("settings with a mistake changed something")
 	}
-	if live, restart, err := a.Reload(next); err != nil || live != nil || !slices.Equal(restart, []string{"limits.message"}) {
+	if live, restart, err := a.Reload(next); err != nil || live != nil ||
+		!slices.Equal(restart, []string{"limits.message"}) {
 		t.Errorf("the same again: %v, live %v, restart %v", err, live, restart)
 	}
 }
@@ -98,16 +100,24 @@ func TestContextsOfTheSettings(t *testing.T) {
 	cfg := settings(t)
 	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
 	cfg.Contexts = []config.Context{
-		{Name: "reading", Modules: []string{"file"}, Tools: []string{"file_read"}, Rename: map[string]string{"file_read": "look"}},
+		{
+			Name:    "reading",
+			Modules: []string{"file"},
+			Tools:   []string{"file_read"},
+			Rename:  map[string]string{"file_read": "look"},
+		},
 		{Name: "closed", Users: []string{"ann"}, KnownTo: []string{"staff"}},
 	}
 	a := serving(t, cfg)
 	url := a.Doors()[0].Address
 	client := &nethttp.Client{Transport: &nethttp.Transport{}}
 	for path, want := range map[string]string{"": `"look"`, "/reading": `"look"`, "/closed": "Context not found", "/default": "Context not found", "/file": "Context not found"} {
-		got := body(t, ask(t, client, "POST", url+path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{`+
-			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
-			"Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"))
+		got := body(
+			t,
+			ask(t, client, "POST", url+path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{`+
+				`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+				"Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"),
+		)
 		if !strings.Contains(got, want) || strings.Contains(got, "file_write") {
 			t.Errorf("%q answers %s, want %s", path, got, want)
 		}
@@ -147,10 +157,17 @@ func TestWhatAClientIsTold(t *testing.T) {
 			t.Errorf("%s: %s", in, got)
 		}
 	}
-	if got := root.say("admin", "server/discover", ""); strings.Contains(got, "Relative paths") || !strings.Contains(got, "Long results") {
+	if got := root.say("admin", "server/discover", ""); strings.Contains(got, "Relative paths") ||
+		!strings.Contains(got, "Long results") {
 		t.Errorf("admin: %s", got)
 	}
-	expect(t, ann.say("default", "prompts/list", ""), `"name":"greeting"`, `"arguments":[{"name":"name"`, `"required":true`)
+	expect(
+		t,
+		ann.say("default", "prompts/list", ""),
+		`"name":"greeting"`,
+		`"arguments":[{"name":"name"`,
+		`"required":true`,
+	)
 	expect(t, ann.say("default", "prompts/get", `"name":"greeting","arguments":{"name":"Zoë"}`), "Zoë", `"role":"user"`)
 	if got := ann.say("file", "prompts/list", ""); strings.Contains(got, "greeting") {
 		t.Errorf("the prompt is in another view: %s", got)

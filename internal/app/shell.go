@@ -30,7 +30,11 @@ func (a *App) checkShell(context.Context) error {
 				cause = e.Err
 			}
 			return &SettingError{&config.Mistake{Path: "modules.shell.shell",
-				Err: fmt.Errorf("the shell %s cannot be run: %w; name a program of this machine, such as /bin/sh", s.Shell, cause)}}
+				Err: fmt.Errorf(
+					"the shell %s cannot be run: %w; name a program of this machine, such as /bin/sh",
+					s.Shell,
+					cause,
+				)}}
 		}
 	}
 	if s.WorkingDir == "" || a.opts.AnyFolder {

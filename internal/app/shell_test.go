@@ -78,7 +78,10 @@ func shellHost(t *testing.T, change func(*shell.Settings)) *visitor {
 		}
 	})
 	v := &visitor{h: h, token: h.tokens["ann"]}
-	v.send("POST", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	v.send(
+		"POST",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+	)
 	v.send("POST", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return v
 }
@@ -94,7 +97,13 @@ func (v *visitor) execute(command string) (r struct {
 }) {
 	v.h.t.Helper()
 	args, _ := json.Marshal(map[string]string{"command": command}) // a string
-	answer := v.send("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"execute_command","arguments":%s}}`, args))
+	answer := v.send(
+		"POST",
+		fmt.Sprintf(
+			`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"execute_command","arguments":%s}}`,
+			args,
+		),
+	)
 	var m struct{ Result any }
 	m.Result = &r
 	if err := json.Unmarshal([]byte(answer), &m); err != nil {
@@ -109,20 +118,27 @@ func TestThePresetShellOverHTTP(t *testing.T) {
 		Result struct{ Tools []struct{ Name string } }
 	}
 	answer := v.send("POST", `{"jsonrpc":"2.0","id":3,"method":"tools/list"}`)
-	if json.Unmarshal([]byte(answer), &list); len(list.Result.Tools) != 1 || list.Result.Tools[0].Name != "execute_command" {
+	if json.Unmarshal([]byte(answer), &list); len(list.Result.Tools) != 1 ||
+		list.Result.Tools[0].Name != "execute_command" {
 		t.Errorf("the tools are %s", answer)
 	}
 
 	r := v.execute("echo out; echo err >&2; exit 3")
-	if s := r.StructuredContent; r.IsError || s.Command != "echo out; echo err >&2; exit 3" || s.Output != "out\n" || s.ReturnCode != 3 {
+	if s := r.StructuredContent; r.IsError || s.Command != "echo out; echo err >&2; exit 3" || s.Output != "out\n" ||
+		s.ReturnCode != 3 {
 		t.Errorf("%+v", r)
 	}
 	var text map[string]any
-	if json.Unmarshal([]byte(r.Content[0].Text), &text); len(r.Content) != 1 || text["output"] != "out\n" || text["return_code"] != 3.0 || len(text) != 3 {
+	if json.Unmarshal([]byte(r.Content[0].Text), &text); len(r.Content) != 1 || text["output"] != "out\n" ||
+		text["return_code"] != 3.0 ||
+		len(text) != 3 {
 		t.Errorf("the text is %q", r.Content[0].Text)
 	}
 	r = v.execute("echo x | xargs rm")
-	if json.Unmarshal([]byte(r.Content[0].Text), &text); !r.IsError || text["output"] != "Command denied by security policy" || text["return_code"] != -1.0 || !strings.HasPrefix(r.Content[len(r.Content)-1].Text, "denied: ") {
+	if json.Unmarshal([]byte(r.Content[0].Text), &text); !r.IsError ||
+		text["output"] != "Command denied by security policy" ||
+		text["return_code"] != -1.0 ||
+		!strings.HasPrefix(r.Content[len(r.Content)-1].Text, "denied: ") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -131,7 +147,9 @@ func TestThePresetShellOverHTTP(t *testing.T) {
 func TestLongOutputOfACommandCanBeRead(t *testing.T) {
 	v := shellHost(t, func(s *shell.Settings) { s.Output = 4 << 10 })
 	r := v.execute("seq 1 30000; echo over >&2")
-	if s := r.StructuredContent; len(s.Output) > 5000 || !strings.HasPrefix(s.Output, "1\n2\n") || !strings.HasSuffix(s.Output, "\n30000\nover\n") || !strings.Contains(s.Output, "bytes are missing here") {
+	if s := r.StructuredContent; len(s.Output) > 5000 || !strings.HasPrefix(s.Output, "1\n2\n") ||
+		!strings.HasSuffix(s.Output, "\n30000\nover\n") ||
+		!strings.Contains(s.Output, "bytes are missing here") {
 		t.Errorf("%.300s", s.Output)
 	}
 	uri := ""
@@ -145,7 +163,10 @@ func TestLongOutputOfACommandCanBeRead(t *testing.T) {
 		t.Errorf("%d bytes can be read at %q", len(whole), uri)
 	}
 	other := &visitor{h: v.h, token: v.h.tokens["bob"]}
-	other.send("POST", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	other.send(
+		"POST",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+	)
 	if got := other.read(uri); got != "" {
 		t.Errorf("somebody else reads %.100s", got)
 	}
@@ -165,7 +186,13 @@ func (v *visitor) read(uri string) string {
 				} `json:"_meta"`
 			}
 		}
-		answer := v.send("POST", fmt.Sprintf(`{"jsonrpc":"2.0","id":4,"method":"resources/read","params":{"uri":%q}}`, uri+"?offset="+string(next)))
+		answer := v.send(
+			"POST",
+			fmt.Sprintf(
+				`{"jsonrpc":"2.0","id":4,"method":"resources/read","params":{"uri":%q}}`,
+				uri+"?offset="+string(next),
+			),
+		)
 		if json.Unmarshal([]byte(answer), &m); len(m.Result.Contents) != 1 {
 			return ""
 		}
@@ -184,7 +211,11 @@ func TestPartialOutputOfACommandRidesOnProgress(t *testing.T) {
 	cfg := settings(t)
 	cfg.View.Context = "shell"
 	c := clientOf(t, cfg)
-	c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"execute_command","arguments":{"command":"echo first; until [ -e go ]; do sleep 0.05; done; echo last"},"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`))
+	c.pipe.Receive(
+		[]byte(
+			`{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"execute_command","arguments":{"command":"echo first; until [ -e go ]; do sleep 0.05; done; echo last"},"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+		),
+	)
 	for {
 		m := string(c.message())
 		if strings.Contains(m, `"id":77`) {

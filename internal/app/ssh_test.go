@@ -13,14 +13,19 @@ import (
 func TestKeysOfSSHAreForTheAdministration(t *testing.T) {
 	_, client := live(t)
 	admin, eve := client("ann", "admin"), client("eve")
-	if got := admin.names("admin"); !slices.Contains(got, "ssh_list") || !slices.Contains(got, "ssh_add") || !slices.Contains(got, "ssh_remove") {
+	if got := admin.names("admin"); !slices.Contains(got, "ssh_list") || !slices.Contains(got, "ssh_add") ||
+		!slices.Contains(got, "ssh_remove") {
 		t.Errorf("the administration has %v", got)
 	}
 	for _, who := range []*tenant{admin, eve} {
-		if got := who.names("default"); slices.ContainsFunc(got, func(n string) bool { return strings.HasPrefix(n, "ssh_") }) {
+		if got := who.names("default"); slices.ContainsFunc(
+			got,
+			func(n string) bool { return strings.HasPrefix(n, "ssh_") },
+		) {
 			t.Errorf("they are in the default view: %v", got)
 		}
-		if answer := who.call("default", "ssh_list", "{}"); !strings.Contains(answer, "ssh_list") || strings.Contains(answer, "structuredContent") {
+		if answer := who.call("default", "ssh_list", "{}"); !strings.Contains(answer, "ssh_list") ||
+			strings.Contains(answer, "structuredContent") {
 			t.Errorf("got %s", answer)
 		}
 	}

@@ -228,10 +228,22 @@ func (t *tree) module() module.New {
 	t.sight = publicstate.Options{
 		Tree: t.state, Watches: &t.watches, SeesAll: seesEverything, Prompt: t.prompt,
 		Listed: []publicstate.Listed{
-			{Name: "serverInfo", Title: "About this host", Description: "What this host is, its version and platform, and how the machine is doing, as JSON."},
-			{Name: "packageData", Title: "Packages", Description: "The packages of which you may call tools and the state of each, as JSON."},
+			{
+				Name:        "serverInfo",
+				Title:       "About this host",
+				Description: "What this host is, its version and platform, and how the machine is doing, as JSON.",
+			},
+			{
+				Name:        "packageData",
+				Title:       "Packages",
+				Description: "The packages of which you may call tools and the state of each, as JSON.",
+			},
 		},
-		PromptOf: []state.Pointer{{"public", "serverInfo", "name"}, {"public", "serverInfo", "language"}, {"public", "contexts"}},
+		PromptOf: []state.Pointer{
+			{"public", "serverInfo", "name"},
+			{"public", "serverInfo", "language"},
+			{"public", "contexts"},
+		},
 		Restricted: []publicstate.RestrictedMount{
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},

@@ -62,7 +62,11 @@ func eventually(t *testing.T, what string, ok func() bool) {
 
 func (c *tenant) handshake() {
 	c.t.Helper()
-	c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"}}}`))
+	c.pipe.Receive(
+		[]byte(
+			`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"}}}`,
+		),
+	)
 	c.message()
 	c.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 }
@@ -81,7 +85,8 @@ func TestPublicTreeSaysWhatThisHostIs(t *testing.T) {
 		}
 	}
 	info := v.(map[string]any)["serverInfo"].(map[string]any)
-	if id, _ := info["id"].(string); !strings.HasPrefix(id, "host_") || info["name"] != "gatehouse" || info["version"] != Version {
+	if id, _ := info["id"].(string); !strings.HasPrefix(id, "host_") || info["name"] != "gatehouse" ||
+		info["version"] != Version {
 		t.Errorf("it is %v", info)
 	}
 	for _, uri := range []string{"gatehouse:///publicX", "gatehouse:///private", "gatehouse:///private/host", "gatehouse:///public/../private/host", "gatehouse:///public/%2E%2E/private", "gatehouse:///public/nothing"} {
@@ -121,14 +126,22 @@ func TestEveryoneSeesTheirOwnSessionsAndContexts(t *testing.T) {
 	if v, _ := bob.readPublic("default", bobs+"/client"); v != "probe/1" {
 		t.Errorf("bob's client is %v", v)
 	}
-	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"sessions/"}`, publicstate.PublicTemplate))
+	got := ann.say(
+		"default",
+		"completion/complete",
+		fmt.Sprintf(
+			`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"sessions/"}`,
+			publicstate.PublicTemplate,
+		),
+	)
 	expect(t, got, `"values":["sessions/`+sessions(ann)[0]+`"]`)
 	bob.pipe.Close(nil)
 	eventually(t, "bob's session is gone", func() bool { return len(sessions(admin)) == 2 })
 
 	all, _ := admin.readPublic("default", publicstate.PublicURI+"/contexts")
 	hers, _ := ann.readPublic("default", publicstate.PublicURI+"/contexts")
-	if !slices.Contains(members(all), "admin") || slices.Contains(members(hers), "admin") || !slices.Contains(members(hers), "default") {
+	if !slices.Contains(members(all), "admin") || slices.Contains(members(hers), "admin") ||
+		!slices.Contains(members(hers), "default") {
 		t.Fatalf("contexts of the administrator %v, of ann %v", members(all), members(hers))
 	}
 	admin.call("admin", "context_create", `{"name":"dev","roles":["dev"]}`)
@@ -136,7 +149,8 @@ func TestEveryoneSeesTheirOwnSessionsAndContexts(t *testing.T) {
 	eventually(t, "new contexts", func() bool {
 		all, _ := admin.readPublic("default", publicstate.PublicURI+"/contexts")
 		hers, _ := ann.readPublic("default", publicstate.PublicURI+"/contexts")
-		return slices.Contains(members(all), "dev") && slices.Contains(members(hers), "open") && !slices.Contains(members(hers), "dev")
+		return slices.Contains(members(all), "dev") && slices.Contains(members(hers), "open") &&
+			!slices.Contains(members(hers), "dev")
 	})
 }
 
@@ -151,7 +165,8 @@ func (c *tenant) note(uri string) (meta map[string]json.RawMessage) {
 				Meta map[string]json.RawMessage `json:"_meta"`
 			}
 		}
-		if err := json.Unmarshal(c.message(), &n); err == nil && n.Method == "notifications/resources/updated" && n.Params.URI == uri {
+		if err := json.Unmarshal(c.message(), &n); err == nil && n.Method == "notifications/resources/updated" &&
+			n.Params.URI == uri {
 			return n.Params.Meta
 		}
 	}
@@ -159,7 +174,13 @@ func (c *tenant) note(uri string) (meta map[string]json.RawMessage) {
 
 func (c *tenant) listen(uri string) {
 	c.t.Helper()
-	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, uri))
+	c.pipe.Receive(
+		fmt.Appendf(
+			nil,
+			`{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+			uri,
+		),
+	)
 	for !strings.Contains(string(c.message()), "notifications/subscriptions/acknowledged") {
 	}
 }
@@ -178,7 +199,9 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 	if _, err := things.Set(t.Context(), map[string]int{"n": 0}); err != nil {
 		t.Fatal(err)
 	}
-	older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+	older.pipe.Receive(
+		fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri),
+	)
 	expect(t, string(older.message()), `"id":"sub","result":{}`)
 	modern.listen(uri)
 	seen := a.tree.state.Read(state.Pointer{"public", "tests"})
@@ -202,12 +225,22 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, _ := state.View{Value: v}.JSON()
-		if string(got) != string(want) || string(meta[publicstate.MetaRevision]) != fmt.Sprintf("%q", now.Revision) || string(meta[publicstate.MetaFrom]) != fmt.Sprintf("%q", seen.Revision) {
-			t.Errorf("%s: from %s to %s, want from %s to %s", era, meta[publicstate.MetaFrom], meta[publicstate.MetaRevision], seen.Revision, now.Revision)
+		if string(got) != string(want) || string(meta[publicstate.MetaRevision]) != fmt.Sprintf("%q", now.Revision) ||
+			string(meta[publicstate.MetaFrom]) != fmt.Sprintf("%q", seen.Revision) {
+			t.Errorf(
+				"%s: from %s to %s, want from %s to %s",
+				era,
+				meta[publicstate.MetaFrom],
+				meta[publicstate.MetaRevision],
+				seen.Revision,
+				now.Revision,
+			)
 		}
 	}
 	// Nobody is told twice, and who has unsubscribed is not told at all.
-	older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"un","method":"resources/unsubscribe","params":{"uri":%q}}`, uri))
+	older.pipe.Receive(
+		fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"un","method":"resources/unsubscribe","params":{"uri":%q}}`, uri),
+	)
 	expect(t, string(older.message()), `"id":"un","result":{}`)
 	if err := state.Put(t.Context(), things, "n", 2); err != nil {
 		t.Fatal(err)
@@ -223,7 +256,16 @@ func TestPromptFitsTheView(t *testing.T) {
 	_, client := live(t)
 	ann := client("ann")
 	got := ann.say("file", "resources/read", `"uri":"gatehouse:///mcp/system-prompt"`)
-	expect(t, got, "gatehouse "+Version, "context file as ann", "- file: ", "file_read", "some can destroy: ", "text/plain")
+	expect(
+		t,
+		got,
+		"gatehouse "+Version,
+		"context file as ann",
+		"- file: ",
+		"file_read",
+		"some can destroy: ",
+		"text/plain",
+	)
 	if strings.Contains(got, "lang_") || strings.Contains(got, "admin") {
 		t.Errorf("it tells of what is not there: %s", got)
 	}
@@ -259,22 +301,36 @@ func TestFactsOutOfOrder(t *testing.T) {
 // date at once, even when there is nothing but the revision to tell.
 func TestToolsThatSync(t *testing.T) {
 	touch := func(name string, sync bool) tool.Tool {
-		return tool.New(tool.Def{Name: "touch_" + name, Description: "Changes nothing.", Effects: tool.Reads, Sync: sync},
+		return tool.New(
+			tool.Def{Name: "touch_" + name, Description: "Changes nothing.", Effects: tool.Reads, Sync: sync},
 			func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
 				return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
-			})
+			},
+		)
 	}
 	offer := &module.Offer{Tools: []tool.Tool{touch("silently", false), touch("sync", true)}}
 	a, client := liveWith(t, Options{Extra: []Guest{{"touch", moduletest.Fixed(offer)}}})
-	eventually(t, "calls are followed", func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") })
+	eventually(
+		t,
+		"calls are followed",
+		func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") },
+	)
 	root := client("root", "admin")
 	uri := publicstate.PublicURI + "/contexts"
 	root.listen(uri)
 	for _, name := range []string{"touch_silently", "touch_sync"} {
-		root.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, name, name))
+		root.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+				name,
+				name,
+			),
+		)
 	}
 	meta := root.note(uri)
-	if string(meta[publicstate.MetaPatch]) != "[]" || string(meta[publicstate.MetaFrom]) != string(meta[publicstate.MetaRevision]) {
+	if string(meta[publicstate.MetaPatch]) != "[]" ||
+		string(meta[publicstate.MetaFrom]) != string(meta[publicstate.MetaRevision]) {
 		t.Errorf("told %s", meta)
 	}
 	if _, err := a.tree.contexts.Set(t.Context(), map[string]contextState{}); err != nil {
@@ -306,8 +362,15 @@ func TestFollowersDoNotShare(t *testing.T) {
 		func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
 			return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
 		})
-	a, client := liveWith(t, Options{Extra: []Guest{{"touch", moduletest.Fixed(&module.Offer{Tools: []tool.Tool{touch}})}}})
-	eventually(t, "calls are followed", func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") })
+	a, client := liveWith(
+		t,
+		Options{Extra: []Guest{{"touch", moduletest.Fixed(&module.Offer{Tools: []tool.Tool{touch}})}}},
+	)
+	eventually(
+		t,
+		"calls are followed",
+		func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") },
+	)
 	uri := publicstate.PublicURI + "/tests"
 	things, err := state.Attach[map[string]int](t.Context(), a.tree.state, "/public/tests", state.Live)
 	if err != nil {
@@ -321,7 +384,9 @@ func TestFollowersDoNotShare(t *testing.T) {
 	}
 	subscribe := func(c *tenant) {
 		t.Helper()
-		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+		c.pipe.Receive(
+			fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri),
+		)
 		expect(t, string(c.message()), `"id":"sub","result":{}`)
 	}
 	put(0)
@@ -333,7 +398,15 @@ func TestFollowersDoNotShare(t *testing.T) {
 	bob.listen(uri)
 	read := func(c *tenant, id string, meta string) string {
 		t.Helper()
-		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"resources/read","params":{"uri":%q%s}}`, id, uri, meta))
+		c.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":%q,"method":"resources/read","params":{"uri":%q%s}}`,
+				id,
+				uri,
+				meta,
+			),
+		)
 		var r struct {
 			Result struct {
 				Meta map[string]json.RawMessage `json:"_meta"`
@@ -345,8 +418,12 @@ func TestFollowersDoNotShare(t *testing.T) {
 		return string(r.Result.Meta[publicstate.MetaRevision])
 	}
 	seen := map[*tenant]string{
-		older:  read(older, "r", ""),
-		modern: read(modern, "r", `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`),
+		older: read(older, "r", ""),
+		modern: read(
+			modern,
+			"r",
+			`,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`,
+		),
 	}
 	put(1)
 	for _, c := range []*tenant{ann, bob} { // told, so that nothing of theirs is pending
@@ -358,12 +435,19 @@ func TestFollowersDoNotShare(t *testing.T) {
 	modern.listen(uri)
 	for c, from := range seen {
 		meta := c.note(uri)
-		if string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` || string(meta[publicstate.MetaFrom]) != from {
+		if string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` ||
+			string(meta[publicstate.MetaFrom]) != from {
 			t.Errorf("who read %s is told %s", from, meta)
 		}
 	}
 	for i := range 20 {
-		modern.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"call %d","method":"tools/call","params":{"name":"touch","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, i))
+		modern.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":"call %d","method":"tools/call","params":{"name":"touch","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+				i,
+			),
+		)
 	}
 	modern.note(uri)
 	put(2)
@@ -381,16 +465,30 @@ func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	uri := publicstate.PublicURI + "/processes"
 	ann.listen(uri)
 	bob.listen(uri)
-	a.publish("module.process.process.started", json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`))
+	a.publish(
+		"module.process.process.started",
+		json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`),
+	)
 	if meta := ann.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"op":"add","path":"/p1"`) {
 		t.Errorf("ann is told %s", meta)
 	}
-	a.publish("module.process.process.started", json.RawMessage(`{"id":"p2","owner":"bob/default","command":"sleep","pid":8}`))
-	if meta := bob.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/p2"`) || strings.Contains(string(meta[publicstate.MetaPatch]), "p1") {
+	a.publish(
+		"module.process.process.started",
+		json.RawMessage(`{"id":"p2","owner":"bob/default","command":"sleep","pid":8}`),
+	)
+	if meta := bob.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/p2"`) ||
+		strings.Contains(string(meta[publicstate.MetaPatch]), "p1") {
 		t.Errorf("bob is told %s", meta)
 	}
 	got := ann.say("default", "resources/list", "")
-	expect(t, got, `"uri":"gatehouse:///public"`, `"uri":"gatehouse:///public/serverInfo"`, `"uri":"gatehouse:///public/packageData"`, `"uri":"gatehouse:///mcp/system-prompt"`)
+	expect(
+		t,
+		got,
+		`"uri":"gatehouse:///public"`,
+		`"uri":"gatehouse:///public/serverInfo"`,
+		`"uri":"gatehouse:///public/packageData"`,
+		`"uri":"gatehouse:///mcp/system-prompt"`,
+	)
 }
 
 // Whether a file may be followed does not hang on what the tools of the view
@@ -406,7 +504,12 @@ func TestFilesAreFollowedInEveryView(t *testing.T) {
 	cfg := settings(t)
 	cfg.Contexts = []config.Context{
 		{Name: "dotted", Modules: []string{"file"}, Style: "dot", Roots: []string{dir}},
-		{Name: "renamed", Modules: []string{"file"}, Rename: map[string]string{"file_stat": "stat"}, Roots: []string{dir}},
+		{
+			Name:    "renamed",
+			Modules: []string{"file"},
+			Rename:  map[string]string{"file_stat": "stat"},
+			Roots:   []string{dir},
+		},
 		{Name: "few", Modules: []string{"file"}, Tools: []string{"file_read"}, Roots: []string{dir}},
 		{Name: "none", Modules: []string{"file"}, Resources: []string{"gatehouse:*"}, Roots: []string{dir}},
 	}
@@ -414,12 +517,27 @@ func TestFilesAreFollowedInEveryView(t *testing.T) {
 	uri := "file://" + filepath.ToSlash(path)
 	for _, in := range []string{"dotted", "renamed", "few", "none"} {
 		older, modern := tenantOf(t, a, "ann"), tenantOf(t, a, "ann")
-		older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"},"_meta":{"gatehouse/context":%q}}}`, in))
+		older.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"},"_meta":{"gatehouse/context":%q}}}`,
+				in,
+			),
+		)
 		older.message()
-		older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+		older.pipe.Receive(
+			fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri),
+		)
 		answer := string(older.message())
-		modern.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q,%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/context":%q}}}`,
-			uri, "file://"+filepath.ToSlash(filepath.Join(dir, ".env")), in))
+		modern.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q,%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/context":%q}}}`,
+				uri,
+				"file://"+filepath.ToSlash(filepath.Join(dir, ".env")),
+				in,
+			),
+		)
 		promised := string(modern.message())
 		if strings.Contains(promised, ".env") {
 			t.Errorf("%s: a protected file is followed: %s", in, promised)
@@ -458,7 +576,9 @@ func TestFollowersAreToldOfTheEnd(t *testing.T) {
 		return v == "running"
 	})
 	older.handshake()
-	older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+	older.pipe.Receive(
+		fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri),
+	)
 	expect(t, string(older.message()), `"id":"sub","result":{}`)
 	modern.listen(uri)
 	stop()

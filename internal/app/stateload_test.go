@@ -68,7 +68,11 @@ func TestThousandClientsAreTold(t *testing.T) {
 	release := make(chan struct{})
 	defer close(release)
 	stuck := a.engine.Pipe(who, func([]byte) error { <-release; return nil })
-	go stuck.Receive([]byte(`{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":["gatehouse:///public"]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`))
+	go stuck.Receive(
+		[]byte(
+			`{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":["gatehouse:///public"]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+		),
+	)
 	var c crowd
 	const clients = 1000
 	c.ready.Add(clients)
@@ -78,12 +82,24 @@ func TestThousandClientsAreTold(t *testing.T) {
 		t.Cleanup(func() { p.Close(nil) })
 		uri := fmt.Sprintf("%s/things/%d", publicstate.PublicURI, i%100)
 		if i%2 == 0 {
-			p.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, uri))
+			p.Receive(
+				fmt.Appendf(
+					nil,
+					`{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+					uri,
+				),
+			)
 			continue
 		}
-		p.Receive([]byte(`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"}}}`))
+		p.Receive(
+			[]byte(
+				`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"}}}`,
+			),
+		)
 		p.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
-		p.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+		p.Receive(
+			fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri),
+		)
 	}
 	c.ready.Wait()
 	for k := range values {
@@ -106,7 +122,11 @@ func TestThousandClientsAreTold(t *testing.T) {
 	if len(c.took) != clients {
 		t.Errorf("%d were told", len(c.took))
 	}
-	t.Logf("p50 %v, p99 %v after the window of 500 ms", c.took[clients/2]-500*time.Millisecond, c.took[clients*99/100]-500*time.Millisecond)
+	t.Logf(
+		"p50 %v, p99 %v after the window of 500 ms",
+		c.took[clients/2]-500*time.Millisecond,
+		c.took[clients*99/100]-500*time.Millisecond,
+	)
 }
 
 // Clients come, subscribe and go, and leave nothing.
@@ -125,12 +145,22 @@ func TestClientsComeAndGo(t *testing.T) {
 	root := client("root", "admin")
 	visit := func(i int) {
 		c := &tenant{t: t, in: make(chan json.RawMessage, 16)}
-		c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: "root", Roles: []string{"admin"}}}, func(m []byte) error {
-			c.in <- slices.Clone(m)
-			return nil
-		})
+		c.pipe = a.engine.Pipe(
+			protocol.Who{Caller: tool.Caller{Principal: "root", Roles: []string{"admin"}}},
+			func(m []byte) error {
+				c.in <- slices.Clone(m)
+				return nil
+			},
+		)
 		c.handshake()
-		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":"%s/things/%d"}}`, publicstate.PublicURI, i%100))
+		c.pipe.Receive(
+			fmt.Appendf(
+				nil,
+				`{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":"%s/things/%d"}}`,
+				publicstate.PublicURI,
+				i%100,
+			),
+		)
 		expect(t, string(c.message()), `"id":"sub","result":{}`)
 		c.listen(fmt.Sprintf("%s/things/%d", publicstate.PublicURI, i%77))
 		c.pipe.Close(nil)
@@ -158,7 +188,11 @@ func TestClientsComeAndGo(t *testing.T) {
 	full, after := run()
 	t.Logf("after %d and %d: %d and %d bytes, %d goroutines, before %d", rounds, 2*rounds, half, full, after, before)
 	if after > before+5 { // those of the last sessions may be ending
-		eventually(t, fmt.Sprintf("the goroutines are %d again, and not %d", before, after), func() bool { return runtime.NumGoroutine() <= before+5 })
+		eventually(
+			t,
+			fmt.Sprintf("the goroutines are %d again, and not %d", before, after),
+			func() bool { return runtime.NumGoroutine() <= before+5 },
+		)
 	}
 	if float64(full) > 1.05*float64(half)+1<<20 { // what the tree remembers of its past is of no fixed size
 		t.Errorf("%d bytes, %d after half of them", full, half)

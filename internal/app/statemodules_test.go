@@ -67,9 +67,21 @@ func (c *tenant) modulesOf(in string) map[string]moduleState {
 func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 	cfg := settings(t)
 	cfg.Rules = []config.Rule{
-		{Name: "file not for ann", Modules: []string{"file"}, Methods: []string{"*"}, Principals: []string{"ann"}, Then: "refuse"},
+		{
+			Name:       "file not for ann",
+			Modules:    []string{"file"},
+			Methods:    []string{"*"},
+			Principals: []string{"ann"},
+			Then:       "refuse",
+		},
 		{Name: "no push for ann", Names: []string{"shaky_push"}, Principals: []string{"ann"}, Then: "refuse"},
-		{Name: "shaky not for bob", Modules: []string{"shaky"}, Methods: []string{"*"}, Principals: []string{"bob"}, Then: "refuse"},
+		{
+			Name:       "shaky not for bob",
+			Modules:    []string{"shaky"},
+			Methods:    []string{"*"},
+			Principals: []string{"bob"},
+			Then:       "refuse",
+		},
 	}
 	cfg.Contexts = []config.Context{
 		{Name: "main", Modules: []string{"file", "shaky"}},
@@ -90,7 +102,8 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 		t.Errorf("file is %+v", got)
 	}
 	hers, his := ann.modulesOf("main"), bob.modulesOf("main")
-	if got := hers["shaky"]; got.Version != "3.1" || got.State != "running" || !slices.Equal(got.Tools, []string{"shaky_look"}) {
+	if got := hers["shaky"]; got.Version != "3.1" || got.State != "running" ||
+		!slices.Equal(got.Tools, []string{"shaky_look"}) {
 		t.Errorf("ann is shown %+v", got)
 	}
 	if _, sees := hers["file"]; sees || len(hers["lang"].Tools)+len(hers[contextModule].Tools) > 0 {
@@ -120,7 +133,10 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 	if p := string(ann.note(uri)[publicstate.MetaPatch]); p != `[{"op":"replace","path":"/shaky/state","value":"failed"}]` {
 		t.Errorf("ann is told %s", p)
 	}
-	if meta := root.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `cannot open /home/ann/shaky.sock`) {
+	if meta := root.note(uri); !strings.Contains(
+		string(meta[publicstate.MetaPatch]),
+		`cannot open /home/ann/shaky.sock`,
+	) {
 		t.Errorf("the administrator is told %s", meta)
 	}
 	s.fail(false)

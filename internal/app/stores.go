@@ -29,7 +29,13 @@ func (a *App) openStores(context.Context) (err error) {
 		book = ApprovalsFile(a.cfg.Folders)
 		a.ring = a.loadKeys()
 		if a.jobs, err = a.openJobs(); err != nil {
-			a.log.Warn("jobs are kept in memory and end with this host: cannot keep them on disk", "folder", a.cfg.Folders.State, "err", err)
+			a.log.Warn(
+				"jobs are kept in memory and end with this host: cannot keep them on disk",
+				"folder",
+				a.cfg.Folders.State,
+				"err",
+				err,
+			)
 		}
 	}
 	if a.jobs == nil {
@@ -86,7 +92,16 @@ func (a *App) openSpool() error {
 		return err
 	}
 	l := a.cfg.Limits
-	a.spool, err = spool.Open(dir, spool.Options{MaxItem: l.SpoolEntry, MaxOwner: l.SpoolTotal, MaxTotal: l.SpoolTotal, Keep: l.SpoolKeep, Log: a.log})
+	a.spool, err = spool.Open(
+		dir,
+		spool.Options{
+			MaxItem:  l.SpoolEntry,
+			MaxOwner: l.SpoolTotal,
+			MaxTotal: l.SpoolTotal,
+			Keep:     l.SpoolKeep,
+			Log:      a.log,
+		},
+	)
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}

@@ -97,9 +97,16 @@ func TestStreamsOverTLS(t *testing.T) {
 			if stream.StatusCode != 200 || stream.Header.Get("Content-Type") != "text/event-stream" {
 				t.Fatalf("GET: %s, %s", stream.Status, stream.Header.Get("Content-Type"))
 			}
-			listen := ask(t, client, "POST", url, `{"jsonrpc":"2.0","id":2,"method":"subscriptions/listen","params":{"_meta":{`+
-				`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}},"notifications":{"toolsListChanged":true}}}`,
-				"Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: subscriptions/listen")
+			listen := ask(
+				t,
+				client,
+				"POST",
+				url,
+				`{"jsonrpc":"2.0","id":2,"method":"subscriptions/listen","params":{"_meta":{`+
+					`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}},"notifications":{"toolsListChanged":true}}}`,
+				"Mcp-Protocol-Version: 2026-07-28",
+				"Mcp-Method: subscriptions/listen",
+			)
 			first(t, listen, "subscriptions/acknowledged")
 			if end := ask(t, client, "DELETE", url, "", session); end.StatusCode != 200 {
 				t.Errorf("DELETE: %s", end.Status)

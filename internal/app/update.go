@@ -31,7 +31,9 @@ func NewUpdater(cfg config.Update, program string) (*update.Updater, error) {
 			return nil, err
 		}
 	}
-	return update.New(update.Options{Source: cfg.Source, Key: key, Current: Version, Program: program, Try: versionOf}), nil
+	return update.New(
+		update.Options{Source: cfg.Source, Key: key, Current: Version, Program: program, Try: versionOf},
+	), nil
 }
 
 const (
@@ -44,7 +46,10 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
 	out := &short{}
-	p, err := proc.Start(ctx, proc.Spec{Path: program, Args: []string{"version"}, Stdout: out, Own: []string{filepath.Dir(program)}})
+	p, err := proc.Start(
+		ctx,
+		proc.Spec{Path: program, Args: []string{"version"}, Stdout: out, Own: []string{filepath.Dir(program)}},
+	)
 	if err != nil {
 		return "", err
 	}

@@ -146,7 +146,10 @@ func (a *App) mayWatch(who protocol.Who) *httpserver.Denied {
 		return nil
 	}
 	denied := a.who.InsufficientScope(permit.MetricsScope)
-	_, challenge := a.who.StepUp(who.Caller, func(scopes []string) bool { return slices.Contains(scopes, permit.MetricsScope) })
+	_, challenge := a.who.StepUp(
+		who.Caller,
+		func(scopes []string) bool { return slices.Contains(scopes, permit.MetricsScope) },
+	)
 	if challenge != "" {
 		denied.Header.Set("WWW-Authenticate", challenge)
 	}

@@ -33,8 +33,11 @@ func warn(stderr io.Writer, cfg config.Config) {
 			"         Consider naming folders with -d instead.")
 	}
 	if hasShell(cfg) && !cfg.Modules.Shell.Confine {
-		lines = append(lines, "WARNING: Command lines may do whatever this user may; --allow and --deny are a seat belt, no wall.",
-			"         Consider modules.shell.confine, which gives each a sandbox.")
+		lines = append(
+			lines,
+			"WARNING: Command lines may do whatever this user may; --allow and --deny are a seat belt, no wall.",
+			"         Consider modules.shell.confine, which gives each a sandbox.",
+		)
 	}
 	for _, line := range lines {
 		fmt.Fprintln(stderr, line)
@@ -69,7 +72,11 @@ func announce(w World, cfg config.Config, host *app.App, same command) {
 			say("Waiting for a client's messages on standard input; Ctrl-D ends. For people: gatehouse tools")
 		}
 		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
-			shown := credential{token: host.LocalToken(), file: app.LocalTokenFile(cfg.Folders), secret: !isTerminal(w.Err)}
+			shown := credential{
+				token:  host.LocalToken(),
+				file:   app.LocalTokenFile(cfg.Folders),
+				secret: !isTerminal(w.Err),
+			}
 			defer snippets(w.Err, d, same, host.Example(), shown)
 		}
 		if d.Kind == app.TCP {
@@ -83,8 +90,12 @@ func announce(w World, cfg config.Config, host *app.App, same command) {
 func pair(ctx context.Context, w World, host *app.App) error {
 	code, err := host.Pairing(ctx)
 	if code != "" {
-		fmt.Fprintf(w.Err, "[gatehouse] Nobody is known here yet. Make the first user, an administrator, within 15 minutes, with the code\n"+
-			"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without it: gatehouse user add NAME --role admin\n", code)
+		fmt.Fprintf(
+			w.Err,
+			"[gatehouse] Nobody is known here yet. Make the first user, an administrator, within 15 minutes, with the code\n"+
+				"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without it: gatehouse user add NAME --role admin\n",
+			code,
+		)
 	}
 	return err
 }
@@ -196,7 +207,10 @@ func snippets(stderr io.Writer, d app.Door, same command, example string, as cre
 	url := reachable(d.Address)
 	trust, ca := "", ""
 	if d.Trust != "" {
-		trust = fmt.Sprintf("\nA client that is written in JavaScript believes the certificate with\n  export NODE_EXTRA_CA_CERTS=%s", d.Trust)
+		trust = fmt.Sprintf(
+			"\nA client that is written in JavaScript believes the certificate with\n  export NODE_EXTRA_CA_CERTS=%s",
+			d.Trust,
+		)
 		ca = "--cacert " + d.Trust + " "
 	}
 	type server struct {

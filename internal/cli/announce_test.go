@@ -64,7 +64,13 @@ func TestThePrintedEntryStartsTheSameServer(t *testing.T) {
 			args = append([]string{"-d", folder}, args...)
 		}
 		cmd, modules, want := serveSettings(t, args, env)
-		same := sameOnStdio(cmd, World{Getenv: func(name string) string { return env[name] }}, modules, want, []string{folder})
+		same := sameOnStdio(
+			cmd,
+			World{Getenv: func(name string) string { return env[name] }},
+			modules,
+			want,
+			[]string{folder},
+		)
 		if _, leaked := same.env["GATEHOUSE_AUTH_TOKEN"]; leaked {
 			t.Error("the entry has a token in it")
 		}

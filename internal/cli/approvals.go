@@ -113,7 +113,11 @@ was forgotten is removed with its file.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(w.Err, "[gatehouse] Every yes needs it where the settings say approvals.proof: passphrase; its other half is in %s\n", file)
+			fmt.Fprintf(
+				w.Err,
+				"[gatehouse] Every yes needs it where the settings say approvals.proof: passphrase; its other half is in %s\n",
+				file,
+			)
 			return writeDown(w, changed{"approval.passphrase", struct {
 				By string `json:"by"`
 			}{operator()}})
@@ -123,7 +127,12 @@ was forgotten is removed with its file.`,
 
 // confirmApproval approves of one request, with the passphrase where one is set: a host
 // that asks for none takes the yes as well.
-func confirmApproval(w World, b *approvals.Store, r approvals.Request, pass *[]byte) (approvals.Request, string, error) {
+func confirmApproval(
+	w World,
+	b *approvals.Store,
+	r approvals.Request,
+	pass *[]byte,
+) (approvals.Request, string, error) {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return r, "", err
@@ -142,7 +151,13 @@ func confirmApproval(w World, b *approvals.Store, r approvals.Request, pass *[]b
 			return r, "", err
 		}
 		defer tty.Close()
-		fmt.Fprintf(w.Err, "[gatehouse] %s, for %s: %s\n", displaytext.Line(r.Tool), displaytext.Line(r.Owner), displaytext.Line(r.Rule))
+		fmt.Fprintf(
+			w.Err,
+			"[gatehouse] %s, for %s: %s\n",
+			displaytext.Line(r.Tool),
+			displaytext.Line(r.Owner),
+			displaytext.Line(r.Rule),
+		)
 		fmt.Fprintf(w.Err, "%s\n", displaytext.Text(string(r.Args)))
 		if *pass, err = readPassphrase(w, tty, "Passphrase for approvals: "); err != nil {
 			return r, "", err
@@ -175,7 +190,16 @@ func listApprovals(w World, b *approvals.Store, all, asJSON bool) error {
 		if r.State == approvals.Pending {
 			left = time.Until(r.Until).Round(time.Second).String()
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", r.ID, r.State, printable(r.Owner), printable(r.Tool), left, printable(shorten(string(r.Args))))
+		fmt.Fprintf(
+			t,
+			"%s\t%s\t%s\t%s\t%s\t%s\n",
+			r.ID,
+			r.State,
+			printable(r.Owner),
+			printable(r.Tool),
+			left,
+			printable(shorten(string(r.Args))),
+		)
 	}
 	return t.Flush()
 }
@@ -206,7 +230,10 @@ func decide(w World, word string, yes bool) *cobra.Command {
 		Example: "  gatehouse approvals " + word + " ap_5KQ7",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("%s wants an ID, as gatehouse approvals shows it; its beginning is enough", c.CommandPath())
+				return usagef(
+					"%s wants an ID, as gatehouse approvals shows it; its beginning is enough",
+					c.CommandPath(),
+				)
 			}
 			return nil
 		},
@@ -276,7 +303,10 @@ func findApproval(b *approvals.Store, id string) (approvals.Request, error) {
 	case len(all) > 1:
 		return approvals.Request{}, fmt.Errorf("%d requests begin so; give more of the ID", len(all))
 	}
-	return approvals.Request{}, fmt.Errorf("%w: gatehouse approvals --all lists those of the last day", approvals.ErrNotFound)
+	return approvals.Request{}, fmt.Errorf(
+		"%w: gatehouse approvals --all lists those of the last day",
+		approvals.ErrNotFound,
+	)
 }
 
 // operator is who decides at a command line.

@@ -41,7 +41,10 @@ arguments are masked. Without flags, the last 50 lines.`,
 			if err != nil {
 				return err
 			}
-			return withLedger(w, func(l *audit.Ledger) error { return showLines(c.Context(), w, l, f, q.follow, q.json) })
+			return withLedger(
+				w,
+				func(l *audit.Ledger) error { return showLines(c.Context(), w, l, f, q.follow, q.json) },
+			)
 		},
 	}
 	q.flags(c)
@@ -58,11 +61,21 @@ type question struct {
 
 func (q *question) flags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&q.since, "since", "", "only lines since then: a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z")
+	f.StringVar(
+		&q.since,
+		"since",
+		"",
+		"only lines since then: a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z",
+	)
 	f.StringVar(&q.until, "until", "", "only lines before then, written as for --since")
 	f.StringVar(&q.f.Principal, "principal", "", "only what this principal did")
 	f.StringVar(&q.f.Tool, "tool", "", "only calls of this tool, by its own name")
-	f.StringVar(&q.f.Outcome, "outcome", "", "only this outcome: ok, error, refused, denied, busy, asked, cancelled, timeout, ...")
+	f.StringVar(
+		&q.f.Outcome,
+		"outcome",
+		"",
+		"only this outcome: ok, error, refused, denied, busy, asked, cancelled, timeout, ...",
+	)
 	f.StringVar(&q.level, "level", "", "only this level: info or security")
 	f.StringVar(&q.f.Kind, "kind", "", "only this kind: call, approval, session.created, auth.login, ...")
 	f.StringVar(&q.f.Context, "context", "", "only what was done in this context")
@@ -118,7 +131,11 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 		d = time.Duration(min(n, 100_000)) * 24 * time.Hour
 	}
 	if err != nil || d < 0 {
-		return time.Time{}, usagef("%s: %q is no time; expected a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z", flag, text)
+		return time.Time{}, usagef(
+			"%s: %q is no time; expected a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z",
+			flag,
+			text,
+		)
 	}
 	return now.Add(-d), nil
 }
@@ -203,7 +220,16 @@ func row(l audit.Line) string {
 	if l.Reason != "" {
 		rest = strings.TrimSpace(rest + " (" + l.Reason + ")")
 	}
-	cells := []string{l.At.Local().Format("2006-01-02 15:04:05.000"), string(l.Level), l.Principal, l.Context, what, l.Outcome, ms, shorten(rest)}
+	cells := []string{
+		l.At.Local().Format("2006-01-02 15:04:05.000"),
+		string(l.Level),
+		l.Principal,
+		l.Context,
+		what,
+		l.Outcome,
+		ms,
+		shorten(rest),
+	}
 	for i, c := range cells {
 		cells[i] = strings.NewReplacer("\n", " ", "\t", " ").Replace(orDash(c))
 	}
@@ -274,7 +300,14 @@ func printReport(out io.Writer, r audit.Report) error {
 		fmt.Fprintf(out, "  %s: %s\n", p.Kind, printable(p.Message))
 	}
 	if r.Lines > 0 {
-		fmt.Fprintf(out, "lines %d to %d, the last of %s\nhash  %s\n", r.First, r.Last, r.Until.Local().Format(time.RFC3339), r.Hash)
+		fmt.Fprintf(
+			out,
+			"lines %d to %d, the last of %s\nhash  %s\n",
+			r.First,
+			r.Last,
+			r.Until.Local().Format(time.RFC3339),
+			r.Hash,
+		)
 	}
 	if r.Removed > 0 && r.OK {
 		fmt.Fprintf(out, "lines 1 to %d were removed for their age or number, as the ledger itself says\n", r.Removed)

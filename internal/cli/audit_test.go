@@ -23,14 +23,25 @@ func ledgerOf(t *testing.T) (path string, run func(args ...string) (out, errs st
 	l := audit.Open(path, audit.Options{})
 	for i, name := range []string{"file_read", "file_write", "file_delete"} {
 		e := audit.Entry{
-			At: time.Now().Add(time.Duration(i-3) * time.Hour), Kind: "call", Principal: "alice", Session: "the-session", Context: "default",
+			At: time.Now().
+				Add(time.Duration(i-3) * time.Hour),
+			Kind: "call", Principal: "alice", Session: "the-session", Context: "default",
 			Tool: name, Call: fmt.Sprint("call_", i), Outcome: audit.OK, Took: 2 * time.Millisecond, Args: json.RawMessage(`{"path":"a\tb","token":"s3cret"}`),
 		}
 		if err := l.Keep(t.Context(), e); err != nil {
 			t.Fatal(err)
 		}
 	}
-	l.Keep(t.Context(), audit.Entry{Kind: "auth.login", Level: audit.Security, Principal: "bob", Outcome: audit.Denied, Reason: "wrong password\x1b[31m"})
+	l.Keep(
+		t.Context(),
+		audit.Entry{
+			Kind:      "auth.login",
+			Level:     audit.Security,
+			Principal: "bob",
+			Outcome:   audit.Denied,
+			Reason:    "wrong password\x1b[31m",
+		},
+	)
 	if err := l.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +50,11 @@ func ledgerOf(t *testing.T) (path string, run func(args ...string) (out, errs st
 		env := func(name string) string {
 			return map[string]string{"GATEHOUSE_DATA_DIR": data, "HOME": data}[name]
 		}
-		code := Run(t.Context(), append([]string{"audit"}, args...), World{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: env})
+		code := Run(
+			t.Context(),
+			append([]string{"audit"}, args...),
+			World{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: env},
+		)
 		return out.String(), errs.String(), code
 	}
 }
@@ -64,7 +79,9 @@ func TestAuditShowsWhatWasDone(t *testing.T) {
 		{"--kind call --context default --call call_1", 1, "file_write"},
 	} {
 		out, errs, code := run(strings.Fields(c.args)...)
-		if n := strings.Count(out, "\n") - 1; n != c.lines || !strings.Contains(out, c.has) || code != 0 || strings.Contains(out, "s3cret") || strings.Contains(out, "\x1b") {
+		if n := strings.Count(out, "\n") - 1; n != c.lines || !strings.Contains(out, c.has) || code != 0 ||
+			strings.Contains(out, "s3cret") ||
+			strings.Contains(out, "\x1b") {
 			t.Errorf("%q: got %d lines, code %d, want %d with %s\n%s%s", c.args, n, code, c.lines, c.has, out, errs)
 		}
 	}
@@ -119,7 +136,8 @@ func (u *until) Write(b []byte) (int, error) {
 
 func TestAuditVerifies(t *testing.T) {
 	path, run := ledgerOf(t)
-	if out, _, code := run("verify"); code != 0 || !strings.HasPrefix(out, "true: 4 lines") || !strings.Contains(out, "hash  ") {
+	if out, _, code := run("verify"); code != 0 || !strings.HasPrefix(out, "true: 4 lines") ||
+		!strings.Contains(out, "hash  ") {
 		t.Errorf("got %d, %s", code, out)
 	}
 	file := filepath.Join(t.TempDir(), "out.jsonl")
@@ -142,7 +160,8 @@ func TestAuditVerifies(t *testing.T) {
 	if err := os.WriteFile(file, bytes.Replace(text, []byte("file_write"), []byte("file_wrote"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, _, code := run("verify", "--file", file); code != exitFailed || !strings.Contains(out, "line 2 was altered") {
+	if out, _, code := run("verify", "--file", file); code != exitFailed ||
+		!strings.Contains(out, "line 2 was altered") {
 		t.Errorf("got %d, %s", code, out)
 	}
 	if err := os.Remove(path); err != nil {
@@ -150,13 +169,15 @@ func TestAuditVerifies(t *testing.T) {
 	}
 	var r audit.Report
 	out, errs, code := run("verify", "--json")
-	if code != exitFailed || json.Unmarshal([]byte(out), &r) != nil || r.OK || len(r.Problems) != 1 || r.Problems[0].Last != 4 {
+	if code != exitFailed || json.Unmarshal([]byte(out), &r) != nil || r.OK || len(r.Problems) != 1 ||
+		r.Problems[0].Last != 4 {
 		t.Errorf("the ledger is gone: got %d, %s%s", code, out, errs)
 	}
 	if err := os.Remove(path + ".head"); err != nil {
 		t.Fatal(err)
 	}
-	if out, errs, code := run("verify"); code != 0 || !strings.Contains(errs, "no ledger yet") || !strings.HasPrefix(out, "true: 0 lines") {
+	if out, errs, code := run("verify"); code != 0 || !strings.Contains(errs, "no ledger yet") ||
+		!strings.HasPrefix(out, "true: 0 lines") {
 		t.Errorf("no ledger: got %d, %s%s", code, out, errs)
 	}
 }

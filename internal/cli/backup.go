@@ -44,7 +44,15 @@ has no backup: keep it elsewhere as well.`,
 
 		SuggestionsMinimumDistance: 2,
 	}
-	c.AddCommand(backupCreate(w), backupList(w), backupInfo(w), backupRead(w), backupRestore(w), backupCancel(w), backupTarget(w))
+	c.AddCommand(
+		backupCreate(w),
+		backupList(w),
+		backupInfo(w),
+		backupRead(w),
+		backupRestore(w),
+		backupCancel(w),
+		backupTarget(w),
+	)
 	return c
 }
 
@@ -80,7 +88,12 @@ type keyFlags struct {
 
 func (f *keyFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.ask, "ask", false, "read the password from standard input, or ask for it at a terminal")
-	set.StringVar(&f.secret, "secret", "", "`name` of the secret that holds the password (default: "+backup.DefaultSecret+")")
+	set.StringVar(
+		&f.secret,
+		"secret",
+		"",
+		"`name` of the secret that holds the password (default: "+backup.DefaultSecret+")",
+	)
 }
 
 // open opens the vault and finds the key.
@@ -117,7 +130,10 @@ func (f *keyFlags) key(v *vault) (k backup.Key, err error) {
 	if name == "" {
 		name = backup.DefaultSecret
 	}
-	if k.Password, err = secret.In(v.cfg.Folders.Config, v.cfg.Secrets.KeyFile).Get(name); errors.Is(err, secret.ErrNotFound) {
+	if k.Password, err = secret.In(v.cfg.Folders.Config, v.cfg.Secrets.KeyFile).Get(name); errors.Is(
+		err,
+		secret.ErrNotFound,
+	) {
 		return k, usagef("there is no password: keep one with gatehouse secret set %s, or use --ask", name)
 	}
 	return k, err
@@ -197,7 +213,8 @@ func backupCreate(w World) *cobra.Command {
 	}
 	keys.add(c.Flags())
 	c.Flags().StringSliceVar(&packages, "package", nil, "back up the package with this `id` alone; can be repeated")
-	c.Flags().StringSliceVar(&keys.recipients, "recipient", nil, "public `key` of age to encrypt to, instead of a password; can be repeated")
+	c.Flags().
+		StringSliceVar(&keys.recipients, "recipient", nil, "public `key` of age to encrypt to, instead of a password; can be repeated")
 	return c
 }
 
@@ -311,18 +328,36 @@ func backupInfo(w World) *cobra.Command {
 			if asJSON {
 				return showJSON(w.Out, map[string]any{"backup": e.Name, "size": e.Size, "manifest": m})
 			}
-			fmt.Fprintf(w.Out, "%s\nmade %s by %s (%s), version %s\n%d files, %d bytes, packed into %d\n\n", e.Name, m.Created.Local().Format("2006-01-02 15:04"),
-				orDash(m.Host.Name), m.Host.ID, m.Version, len(m.Files), m.Bytes(), e.Size)
+			fmt.Fprintf(
+				w.Out,
+				"%s\nmade %s by %s (%s), version %s\n%d files, %d bytes, packed into %d\n\n",
+				e.Name,
+				m.Created.Local().Format("2006-01-02 15:04"),
+				orDash(m.Host.Name),
+				m.Host.ID,
+				m.Version,
+				len(m.Files),
+				m.Bytes(),
+				e.Size,
+			)
 			t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
 			fmt.Fprintln(t, "FILE\tBYTES\tMODIFIED")
 			for _, f := range m.Files {
-				fmt.Fprintf(t, "%s/%s\t%d\t%s\n", f.Folder, printable(f.Path), f.Size, f.Modified.Local().Format("2006-01-02 15:04"))
+				fmt.Fprintf(
+					t,
+					"%s/%s\t%d\t%s\n",
+					f.Folder,
+					printable(f.Path),
+					f.Size,
+					f.Modified.Local().Format("2006-01-02 15:04"),
+				)
 			}
 			return t.Flush()
 		},
 	}
 	keys.add(c.Flags())
-	c.Flags().StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+	c.Flags().
+		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -364,10 +399,17 @@ mounted: it is read from its beginning up to the file.`,
 				}
 				return t.Flush()
 			}
-			err = v.room.ReadFile(c.Context(), target, e.Name, path, k, func(_ backup.Entry, _ backup.File, content io.Reader) error {
-				_, err := io.Copy(w.Out, content)
-				return err
-			})
+			err = v.room.ReadFile(
+				c.Context(),
+				target,
+				e.Name,
+				path,
+				k,
+				func(_ backup.Entry, _ backup.File, content io.Reader) error {
+					_, err := io.Copy(w.Out, content)
+					return err
+				},
+			)
 			if errors.Is(err, backup.ErrNoFile) {
 				return usagef("%v; gatehouse backup read / lists its top", err)
 			}
@@ -375,7 +417,8 @@ mounted: it is read from its beginning up to the file.`,
 		},
 	}
 	keys.add(c.Flags())
-	c.Flags().StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+	c.Flags().
+		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	return c
 }
@@ -421,12 +464,18 @@ within seconds.`,
 				fmt.Fprintf(w.Err, "[gatehouse] %s is unpacked and waits: a host is running. %s\n", e.Name, next)
 				return writeDown(w, changed{"config.restore_staged", named(e.Name)})
 			}
-			fmt.Fprintf(w.Err, "[gatehouse] Restored %s with %d files; what was there is in .before-restore\n", e.Name, done.Files)
+			fmt.Fprintf(
+				w.Err,
+				"[gatehouse] Restored %s with %d files; what was there is in .before-restore\n",
+				e.Name,
+				done.Files,
+			)
 			return writeDown(w, changed{"config.restored", named(e.Name)})
 		},
 	}
 	keys.add(c.Flags())
-	c.Flags().StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+	c.Flags().
+		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	c.Flags().StringSliceVar(&packages, "package", nil, "bring the package with this `id` back alone; can be repeated")
 	return c

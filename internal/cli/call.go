@@ -73,7 +73,15 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 
 // callTool finds the tool, so that its schema can read the arguments, and
 // calls it.
-func callTool(ctx context.Context, w World, t *target, cl *client.Client, name string, words []string, text string) (*client.Result, error) {
+func callTool(
+	ctx context.Context,
+	w World,
+	t *target,
+	cl *client.Client,
+	name string,
+	words []string,
+	text string,
+) (*client.Result, error) {
 	all, err := cl.Tools(ctx)
 	if err != nil {
 		return nil, broken(err)

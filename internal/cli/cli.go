@@ -101,7 +101,24 @@ and output, HTTP, TCP or a Unix socket.`,
 	root.SetErr(w.Err)
 	root.SetFlagErrorFunc(flagMistake)
 	root.Flags().BoolVarP(&printVersion, "version", "v", false, "version for gatehouse")
-	root.AddCommand(serve(w), daemonCommand(w), stdioCommand(w), call(w), tools(w), version(), doctor(w), user(w), token(w), contextCommand(w), secrets(w), backups(w), updating(w), auditing(w), approving(w), configCommand(w))
+	root.AddCommand(
+		serve(w),
+		daemonCommand(w),
+		stdioCommand(w),
+		call(w),
+		tools(w),
+		version(),
+		doctor(w),
+		user(w),
+		token(w),
+		contextCommand(w),
+		secrets(w),
+		backups(w),
+		updating(w),
+		auditing(w),
+		approving(w),
+		configCommand(w),
+	)
 	return root
 }
 

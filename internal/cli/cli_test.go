@@ -79,7 +79,8 @@ func TestArgumentsAsJSON(t *testing.T) {
 		t.Errorf("got %s, %v; want it from standard input", got, err)
 	}
 	for _, bad := range []string{"[1]", "null", "{", "1"} {
-		if _, err := arguments(client.Schema{}, nil, bad, nil); err == nil || !strings.Contains(err.Error(), "--json wants an object") {
+		if _, err := arguments(client.Schema{}, nil, bad, nil); err == nil ||
+			!strings.Contains(err.Error(), "--json wants an object") {
 			t.Errorf("%s: got %v, want a refusal", bad, err)
 		}
 	}

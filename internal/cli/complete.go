@@ -65,9 +65,12 @@ func (t *target) toolNames(w World) cobra.CompletionFunc {
 // completeContext completes --context with the contexts of the settings and of
 // the commands.
 func completeContext(c *cobra.Command, w World) {
-	c.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return contextNames(w), cobra.ShellCompDirectiveNoFileComp
-	})
+	c.RegisterFlagCompletionFunc(
+		"context",
+		func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return contextNames(w), cobra.ShellCompDirectiveNoFileComp
+		},
+	)
 }
 
 func contextNames(w World) []string {

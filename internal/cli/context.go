@@ -89,7 +89,10 @@ func withContexts(w World, f func(b *contextstore.Book, cfg config.Config, defin
 	}
 	err = f(b, cfg, defined)
 	if errors.Is(err, contextstore.ErrFixed) {
-		err = fmt.Errorf("%w: the settings define it, or every host has it; change it in gatehouse.yaml, or take another name", err)
+		err = fmt.Errorf(
+			"%w: the settings define it, or every host has it; change it in gatehouse.yaml, or take another name",
+			err,
+		)
 	}
 	if _, wrong := errors.AsType[*contextstore.Invalid](err); wrong {
 		err = &usageError{err}
@@ -112,21 +115,52 @@ func (f *definitionFlags) add(set *pflag.FlagSet) {
 	f.set = set
 	set.SortFlags = false
 	set.StringVar(&f.d.Description, "description", "", "what it is for")
-	set.StringSliceVar(&f.d.Modules, "module", nil, "modules it holds, comma-separated (default: those every caller gets)")
-	set.StringSliceVar(&f.d.Tools, "tool", nil, "patterns of tools such as file_*, comma-separated; ! in front excludes")
+	set.StringSliceVar(
+		&f.d.Modules,
+		"module",
+		nil,
+		"modules it holds, comma-separated (default: those every caller gets)",
+	)
+	set.StringSliceVar(
+		&f.d.Tools,
+		"tool",
+		nil,
+		"patterns of tools such as file_*, comma-separated; ! in front excludes",
+	)
 	set.StringSliceVar(&f.d.Prompts, "prompt", nil, "patterns of prompts")
 	set.StringSliceVar(&f.d.Resources, "resource", nil, "patterns of URIs")
 	set.StringVar(&f.d.Style, "style", "", "how tool names are written: underscore, dot or colon")
 	set.BoolVar(&f.d.Aliases, "aliases", false, "call tools by the first alias they declare")
-	set.StringVar(&f.d.Results, "results", "", "what is sent of tools whose product is text: text (the default) or structured")
+	set.StringVar(
+		&f.d.Results,
+		"results",
+		"",
+		"what is sent of tools whose product is text: text (the default) or structured",
+	)
 	set.StringSliceVar(&f.d.Roles, "role", nil, "roles that may enter, comma-separated (default: everyone)")
 	set.StringSliceVar(&f.d.Users, "user", nil, "users that may enter, names or patterns")
 	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may know of it without entering")
-	set.IntVar(&f.d.Limits.Calls, "calls", 0, "calls that run at once in it, of all callers together (default: as many as on the host)")
+	set.IntVar(
+		&f.d.Limits.Calls,
+		"calls",
+		0,
+		"calls that run at once in it, of all callers together (default: as many as on the host)",
+	)
 	set.Float64Var(&f.d.Limits.Rate, "rate", 0, "calls a second of one caller in it (default: no limit)")
 	set.IntVar(&f.d.Limits.Burst, "burst", 0, "calls of one caller that may come at once (default: twice the rate)")
-	set.StringArrayVarP(&f.dirs, "directory", "d", nil, "folder its tools may touch; can be repeated (default: the host's)")
-	set.StringArrayVar(&f.vars, "env", nil, "`NAME=value` for programs in it, ${secret:NAME} stands for a secret; can be repeated")
+	set.StringArrayVarP(
+		&f.dirs,
+		"directory",
+		"d",
+		nil,
+		"folder its tools may touch; can be repeated (default: the host's)",
+	)
+	set.StringArrayVar(
+		&f.vars,
+		"env",
+		nil,
+		"`NAME=value` for programs in it, ${secret:NAME} stands for a secret; can be repeated",
+	)
 	set.StringVar(&f.from, "from", "", "JSON `file` with the definition, or parts of it; - reads standard input")
 }
 
@@ -267,8 +301,13 @@ file:
 // have.
 func noteUnserved(w World, cfg config.Config, modules []string) {
 	if missing := app.Unserved(cfg, modules); len(missing) > 0 {
-		fmt.Fprintf(w.Err, "[gatehouse] A host with these settings does not serve %s: the context holds nothing of it there.\n"+
-			"[gatehouse] Name it where the host is started: gatehouse serve %s\n", strings.Join(missing, ", "), strings.Join(modules, " "))
+		fmt.Fprintf(
+			w.Err,
+			"[gatehouse] A host with these settings does not serve %s: the context holds nothing of it there.\n"+
+				"[gatehouse] Name it where the host is started: gatehouse serve %s\n",
+			strings.Join(missing, ", "),
+			strings.Join(modules, " "),
+		)
 	}
 }
 
@@ -287,7 +326,11 @@ a whole; an empty list, and null in the file, take it away. The rest stays.`,
 				return err
 			}
 			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
-				r, err := b.Update(args[0], byCommand, func(r *contextstore.Record) error { return f.apply(&r.Definition) })
+				r, err := b.Update(
+					args[0],
+					byCommand,
+					func(r *contextstore.Record) error { return f.apply(&r.Definition) },
+				)
 				if err != nil {
 					return fmt.Errorf("context %s: %w", args[0], err)
 				}
@@ -427,7 +470,12 @@ that were made here, as a host that is started now would.`,
 			}
 			cfg := l.Config
 			cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn)
-			v, err := app.Judge(c.Context(), cfg, app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Settings: l.File}, q)
+			v, err := app.Judge(
+				c.Context(),
+				cfg,
+				app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Settings: l.File},
+				q,
+			)
 			if ref, ok := errors.AsType[*tool.Refusal](err); ok {
 				return usagef("%s", ref.Text())
 			}

@@ -53,7 +53,8 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		{"", "context lsit", 2, `^$`, `did you mean list`},
 	} {
 		code, out, said := run(step.in, strings.Fields(step.line)...)
-		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) || !regexp.MustCompile(step.said).MatchString(said) {
+		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) ||
+			!regexp.MustCompile(step.said).MatchString(said) {
 			t.Errorf("%s: exit %d, out %q, said %q", step.line, code, out, said)
 		}
 	}
@@ -64,14 +65,17 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		Roots        []struct{ Path string }
 		Limits       contextstore.Limits
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 1 || len(got.Roles) != 0 || got.Env != nil || got.Roots[0].Path != dir ||
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 1 || len(got.Roles) != 0 ||
+		got.Env != nil ||
+		got.Roots[0].Path != dir ||
 		got.Limits != (contextstore.Limits{Calls: 4, Rate: 2.5, Burst: 9}) {
 		t.Errorf("after the updates: %s", out)
 	}
 	if code, _, said := run(out, "context", "update", "build", "--from", "-"); code != 0 {
 		t.Errorf("what was shown cannot be read: %s", said)
 	}
-	if code, _, said := run("", "context", "delete", "notes", "build"); code != 0 || strings.Count(said, "Removed") != 2 {
+	if code, _, said := run("", "context", "delete", "notes", "build"); code != 0 ||
+		strings.Count(said, "Removed") != 2 {
 		t.Errorf("exit %d, said %q", code, said)
 	}
 }
@@ -113,9 +117,28 @@ rules:
 		{"context check none --tool x", 2, `^$`, `there is no context none`},
 	} {
 		var out, said strings.Builder
-		code := Run(t.Context(), strings.Fields(step.line), World{In: strings.NewReader(""), Out: &out, Err: &said, Getenv: func(name string) string { return env[name] }})
-		if code != step.code || !regexp.MustCompile(step.out).MatchString(out.String()) || !regexp.MustCompile(step.said).MatchString(said.String()) {
-			t.Errorf("%s: exit code %d, out %s, said %s; want %d, %s, %s", step.line, code, out.String(), said.String(), step.code, step.out, step.said)
+		code := Run(
+			t.Context(),
+			strings.Fields(step.line),
+			World{
+				In:     strings.NewReader(""),
+				Out:    &out,
+				Err:    &said,
+				Getenv: func(name string) string { return env[name] },
+			},
+		)
+		if code != step.code || !regexp.MustCompile(step.out).MatchString(out.String()) ||
+			!regexp.MustCompile(step.said).MatchString(said.String()) {
+			t.Errorf(
+				"%s: exit code %d, out %s, said %s; want %d, %s, %s",
+				step.line,
+				code,
+				out.String(),
+				said.String(),
+				step.code,
+				step.out,
+				step.said,
+			)
 		}
 	}
 }

@@ -67,16 +67,38 @@ type daemonFlags struct {
 
 func (f *daemonFlags) add(set *pflag.FlagSet) {
 	set.SortFlags = false
-	set.StringVarP(&f.transport, "mcp-transport", "t", "", "what to open beside the Unix socket: socket, tcp, http or all (default: socket, or tcp with --mcp-addr)")
-	set.StringVarP(&f.addr, "mcp-addr", "a", "", "`address` of tcp, or of http alone (default: "+config.DefaultTCP+", or any free port); with socket, the path of a second one")
+	set.StringVarP(
+		&f.transport,
+		"mcp-transport",
+		"t",
+		"",
+		"what to open beside the Unix socket: socket, tcp, http or all (default: socket, or tcp with --mcp-addr)",
+	)
+	set.StringVarP(
+		&f.addr,
+		"mcp-addr",
+		"a",
+		"",
+		"`address` of tcp, or of http alone (default: "+config.DefaultTCP+", or any free port); with socket, the path of a second one",
+	)
 	f.addFound(set)
 	f.host.add(set)
 }
 
 // addFound adds the flags by which a daemon is found again.
 func (f *daemonFlags) addFound(set *pflag.FlagSet) {
-	set.StringVar(&f.health, "health-addr", "", "`address` of /health and /ready, such as 127.0.0.1:9101 (default: off)")
-	set.StringVar(&f.pidFile, "pid-file", "", "`file` for the process number; empty or off for none (default: gatehouse.pid in the runtime folder)")
+	set.StringVar(
+		&f.health,
+		"health-addr",
+		"",
+		"`address` of /health and /ready, such as 127.0.0.1:9101 (default: off)",
+	)
+	set.StringVar(
+		&f.pidFile,
+		"pid-file",
+		"",
+		"`file` for the process number; empty or off for none (default: gatehouse.pid in the runtime folder)",
+	)
 }
 
 // config returns all settings of a daemon, checked.
@@ -339,9 +361,18 @@ func spawnDaemon(ctx context.Context, cfg config.Config, dir string, args []stri
 	if err != nil {
 		return daemon.About{}, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("it has not proved within %v that it serves", startTime))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		startTime,
+		fmt.Errorf("it has not proved within %v that it serves", startTime),
+	)
 	defer cancel()
-	s := daemon.Spawn{Path: program, Args: append([]string{"daemon", "run", "--background"}, args...), Dir: dir, Logs: logFolder(cfg)}
+	s := daemon.Spawn{
+		Path: program,
+		Args: append([]string{"daemon", "run", "--background"}, args...),
+		Dir:  dir,
+		Logs: logFolder(cfg),
+	}
 	about, err := s.Start(ctx)
 	if e, ok := errors.AsType[*daemon.StartError](err); ok && e.Usage {
 		return about, &usageError{err}
@@ -400,7 +431,12 @@ func stopDaemon(ctx context.Context, w World, cfg config.Config, patience time.D
 		fmt.Fprintf(w.Err, "[gatehouse] The daemon, process %d, has stopped\n", f.pid)
 		return f, nil
 	}
-	fmt.Fprintf(w.Err, "[gatehouse] The daemon, process %d, had not stopped within %v and was killed\n", f.pid, patience)
+	fmt.Fprintf(
+		w.Err,
+		"[gatehouse] The daemon, process %d, had not stopped within %v and was killed\n",
+		f.pid,
+		patience,
+	)
 	if f.claimed {
 		return f, daemon.RemoveStale(path)
 	}
@@ -474,7 +510,10 @@ func startedIn(a daemon.About) (dir string, err error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("the folder the daemon was started in is gone: %s; make it again, or stop the daemon and start it in another", cmp.Or(a.Dir, strings.Join(a.Folders, ", ")))
+	return "", fmt.Errorf(
+		"the folder the daemon was started in is gone: %s; make it again, or stop the daemon and start it in another",
+		cmp.Or(a.Dir, strings.Join(a.Folders, ", ")),
+	)
 }
 
 func daemonStatus(w World) *cobra.Command {

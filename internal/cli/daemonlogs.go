@@ -43,7 +43,8 @@ journal.`,
 		},
 	}
 	c.Flags().IntVarP(&lines, "lines", "n", 100, "how many of the last lines")
-	c.Flags().Int64Var(&cursor, "cursor", -1, "`position` from which on everything is shown, as an earlier call has printed it")
+	c.Flags().
+		Int64Var(&cursor, "cursor", -1, "`position` from which on everything is shown, as an earlier call has printed it")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
 	return c
 }

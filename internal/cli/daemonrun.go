@@ -110,7 +110,13 @@ type running struct {
 
 // runDaemon is the daemon, until it ends or takes its own place. prove is
 // called once, when it serves.
-func runDaemon(ctx context.Context, load func() (*config.Loaded, error), w World, args []string, prove func(daemon.About) error) error {
+func runDaemon(
+	ctx context.Context,
+	load func() (*config.Loaded, error),
+	w World,
+	args []string,
+	prove func(daemon.About) error,
+) error {
 	more, err := runOnce(ctx, load, w, args, prove)
 	if err == nil && more {
 		return again()
@@ -120,7 +126,13 @@ func runDaemon(ctx context.Context, load func() (*config.Loaded, error), w World
 
 // runOnce is a daemon from its claim to its end, and reports whether it ended
 // to be started again.
-func runOnce(ctx context.Context, load func() (*config.Loaded, error), w World, args []string, prove func(daemon.About) error) (again bool, err error) {
+func runOnce(
+	ctx context.Context,
+	load func() (*config.Loaded, error),
+	w World,
+	args []string,
+	prove func(daemon.About) error,
+) (again bool, err error) {
 	r := &running{w: w, args: args, prove: prove, start: time.Now(), level: new(slog.LevelVar)}
 	r.dir, _ = os.Getwd() // "" if the folder is gone already
 	if r.l, err = load(); err != nil {
@@ -207,12 +219,26 @@ func (r *running) open(ctx context.Context) (err error) {
 			h.Port, listeners[app.HTTP] = ln.Addr().(*net.TCPAddr).Port, ln
 		}
 	}
-	r.host, err = app.New(ctx, cfg, app.Options{Log: r.log, Listeners: listeners, Again: how, AnyFolder: !limited(cfg), Socket: cfg.Daemon.SecondSocket(), Settings: r.l.File})
+	r.host, err = app.New(
+		ctx,
+		cfg,
+		app.Options{
+			Log:       r.log,
+			Listeners: listeners,
+			Again:     how,
+			AnyFolder: !limited(cfg),
+			Socket:    cfg.Daemon.SecondSocket(),
+			Settings:  r.l.File,
+		},
+	)
 	if err != nil {
 		for _, ln := range listeners {
 			ln.Close()
 		}
-		return adviseDaemon(asUsage(r.l, err), "another address with --mcp-addr, or --mcp-transport socket to have none")
+		return adviseDaemon(
+			asUsage(r.l, err),
+			"another address with --mcp-addr, or --mcp-transport socket to have none",
+		)
 	}
 	return nil
 }
@@ -245,7 +271,10 @@ func openHealth(passed net.Listener, addr string) (net.Listener, error) {
 	}
 	ln, err := socket.ListenTCP(addr)
 	if err != nil {
-		return nil, adviseDaemon(fmt.Errorf("show health: %w", err), "another address with --health-addr, or off to show none")
+		return nil, adviseDaemon(
+			fmt.Errorf("show health: %w", err),
+			"another address with --health-addr, or off to show none",
+		)
 	}
 	return ln, nil
 }

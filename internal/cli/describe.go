@@ -61,7 +61,13 @@ func describeTool(out io.Writer, t client.Tool, flags []string) error {
 	if t.Title != "" {
 		title += ": " + t.Title
 	}
-	fmt.Fprintf(out, "%s\n\n%s\n\nIt %s.\n\nArguments:\n", printable(title), printable(t.Description), effectOf[effect(t)])
+	fmt.Fprintf(
+		out,
+		"%s\n\n%s\n\nIt %s.\n\nArguments:\n",
+		printable(title),
+		printable(t.Description),
+		effectOf[effect(t)],
+	)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, p := range t.Input.Properties {
 		fmt.Fprintf(w, "  %s\t%s\t%s\n", p.Name, strings.Join(traits(t.Input, p), ", "), printable(p.Description))
@@ -120,7 +126,8 @@ func showResult(out, stderr io.Writer, r *client.Result) error {
 	product := len(r.Structured) > 0 || r.Meta.Fields != nil
 	for i, c := range r.Content {
 		to := out
-		none := len(r.Content) == 1 && r.Meta.Fields != nil && strings.HasPrefix(c.Text, "\n[") // an empty product is left out
+		none := len(r.Content) == 1 && r.Meta.Fields != nil &&
+			strings.HasPrefix(c.Text, "\n[") // an empty product is left out
 		if (i > 0 || none) && product && c.Type == "text" {
 			to, c.Text = stderr, strings.TrimPrefix(c.Text, "\n")
 		}
@@ -158,7 +165,13 @@ func showBlock(out, stderr io.Writer, c client.Content) (err error) {
 	case c.Resource != nil && c.Resource.Blob == nil:
 		err = printLine(out, c.Resource.Text)
 	case c.Resource != nil:
-		_, err = fmt.Fprintf(stderr, "[gatehouse] not shown: %s, %s, %d bytes\n", c.Resource.URI, c.Resource.MIME, len(c.Resource.Blob))
+		_, err = fmt.Fprintf(
+			stderr,
+			"[gatehouse] not shown: %s, %s, %d bytes\n",
+			c.Resource.URI,
+			c.Resource.MIME,
+			len(c.Resource.Blob),
+		)
 	default:
 		_, err = fmt.Fprintf(stderr, "[gatehouse] not shown: %s, %s, %d bytes\n", c.Type, c.MIME, len(c.Data))
 	}

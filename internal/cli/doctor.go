@@ -51,9 +51,17 @@ exit code is 1 when something failed.`,
 			}
 			findings := []finding{checkSettings(cfg.File, err)}
 			findings = append(findings, checkFolders(cfg.Folders)...)
-			findings = append(findings, checkSocket(cfg.Folders), checkHere(), checkPort(cfg.Doors.HTTP), checkDescriptors(),
-				checkChildren(cfg.Children), checkApprovals(cfg.Config),
-				checkCall(c, w), ok("other programs: none is needed"))
+			findings = append(
+				findings,
+				checkSocket(cfg.Folders),
+				checkHere(),
+				checkPort(cfg.Doors.HTTP),
+				checkDescriptors(),
+				checkChildren(cfg.Children),
+				checkApprovals(cfg.Config),
+				checkCall(c, w),
+				ok("other programs: none is needed"),
+			)
 			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
 			return report(w, findings)
 		},
@@ -85,7 +93,10 @@ func checkSettings(file string, err error) finding {
 	case err == nil:
 		return ok("settings: the environment and %s are understood", file)
 	case inFile:
-		return ok("settings: %s", strings.ReplaceAll(err.Error(), "\n", "; ")).but("fail", "correct the file; gatehouse config check looks again")
+		return ok(
+			"settings: %s",
+			strings.ReplaceAll(err.Error(), "\n", "; "),
+		).but("fail", "correct the file; gatehouse config check looks again")
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	name, _, _ := strings.Cut(text, ":")
@@ -108,7 +119,13 @@ func checkFolders(f config.Folders) (all []finding) {
 func checkFolder(name, path, lost string) finding {
 	f := ok("%s folder: %s", name, path)
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return f.but("warn", "export GATEHOUSE_%s_DIR=... to a folder of yours (%v); until then %s", strings.ToUpper(name), reason(err), lost)
+		return f.but(
+			"warn",
+			"export GATEHOUSE_%s_DIR=... to a folder of yours (%v); until then %s",
+			strings.ToUpper(name),
+			reason(err),
+			lost,
+		)
 	}
 	probe, err := os.CreateTemp(path, ".doctor-*")
 	if err != nil {
@@ -196,7 +213,10 @@ func gradeDescriptors(limit string) finding {
 	if err != nil || n >= manyFiles {
 		return ok("open files: %s at once", limit)
 	}
-	return ok("open files: only %d at once", n).but("warn", "ulimit -n %d, before the start; each client takes one", manyFiles)
+	return ok(
+		"open files: only %d at once",
+		n,
+	).but("warn", "ulimit -n %d, before the start; each client takes one", manyFiles)
 }
 
 // checkChildren reports whether child processes are kept from the host's own files.
@@ -205,7 +225,9 @@ func checkChildren(c config.Children) finding {
 	f := ok("child processes: kept from this host's own files by %s", how)
 	switch {
 	case c.HostFiles:
-		return ok("child processes: they may read this host's own files, secrets included").but("warn", "set children.host_files to false")
+		return ok(
+			"child processes: they may read this host's own files, secrets included",
+		).but("warn", "set children.host_files to false")
 	case how == shield.None:
 		return ok("child processes: nothing keeps them from this host's own files, because the kernel has no Landlock").
 			but("warn", "use Linux 5.19 or newer with Landlock (lsm=...,landlock), or run code in sandboxes: modules.shell.confine")
@@ -241,7 +263,11 @@ func checkCall(c *cobra.Command, w World) finding {
 	defer end()
 	all, err := cl.Tools(c.Context())
 	if err != nil || len(all) == 0 {
-		return ok("a host in this process: %d tools, %v", len(all), err).but("fail", "gatehouse tools -v, which says more")
+		return ok(
+			"a host in this process: %d tools, %v",
+			len(all),
+			err,
+		).but("fail", "gatehouse tools -v, which says more")
 	}
 	return ok("a host in this process: %d tools answer, protocol %s", len(all), cl.Version())
 }

@@ -21,7 +21,14 @@ func checkSandboxes(ctx context.Context, s config.Sandboxes, cache string) (all 
 		what := "sandboxes of the driver " + r.Name
 		d, err := r.Open()
 		if err != nil {
-			all = append(all, ok("%s: %v", what, err).but("warn", "free memory, make room in the folder for temporary files, or raise the limits of this user"))
+			all = append(
+				all,
+				ok(
+					"%s: %v",
+					what,
+					err,
+				).but("warn", "free memory, make room in the folder for temporary files, or raise the limits of this user"),
+			)
 			continue
 		}
 		found := d.Doctor(ctx)
@@ -35,7 +42,8 @@ func checkSandboxes(ctx context.Context, s config.Sandboxes, cache string) (all 
 		return append(all, ok("sandboxes are made by the driver %s", chosen))
 	}
 	return append(all, ok("sandboxes: none can be made of the tier %s or above", least(s)).
-		but("warn", "one of the fixes above, modules.sandbox.drivers, or a lower modules.sandbox.min_isolation if that will do"))
+		but("warn", "one of the fixes above, modules.sandbox.drivers, or a lower modules.sandbox.min_isolation if that will do"),
+	)
 }
 
 // each is what is in a, and then what is in b alone.
@@ -71,7 +79,10 @@ func findingsOf(what string, found []sandbox.Finding) (all []finding) {
 		case f.Remedy != "":
 			line = line.but("warn", "%s", f.Remedy)
 		case f.Needed:
-			line = line.but("warn", "look in the kernel's log (dmesg) for what was refused; until then there are no sandboxes")
+			line = line.but(
+				"warn",
+				"look in the kernel's log (dmesg) for what was refused; until then there are no sandboxes",
+			)
 		default:
 			line = line.but("warn", "nothing to be done here; sandboxes hold less")
 		}

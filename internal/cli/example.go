@@ -169,12 +169,31 @@ var formats = map[string]string{
 // sampleText is a string that fits a schema. Where none of the usual ones fits
 // a pattern, it is the name in capitals, to be replaced.
 func sampleText(t client.Tool, name string, s client.Schema) string {
-	all := []string{strings.ToUpper(name), strings.ToLower(name), "1", "a1", "example", "https://example.com/", "example.com",
-		"192.0.2.1", "2026-01-31", "12:00", "1m", "/example", "example/example", "@example"}
+	all := []string{
+		strings.ToUpper(name),
+		strings.ToLower(name),
+		"1",
+		"a1",
+		"example",
+		"https://example.com/",
+		"example.com",
+		"192.0.2.1",
+		"2026-01-31",
+		"12:00",
+		"1m",
+		"/example",
+		"example/example",
+		"@example",
+	}
 	switch lower := strings.ToLower(name); {
 	case s.Format != "" && formats[s.Format] != "":
 		all = slices.Insert(all, 0, formats[s.Format])
-	case strings.HasSuffix(lower, "path"), lower == "file", lower == "paths", lower == "directory", lower == "dir", lower == "source",
+	case strings.HasSuffix(lower, "path"),
+		lower == "file",
+		lower == "paths",
+		lower == "directory",
+		lower == "dir",
+		lower == "source",
 		lower == "destination":
 		all = slices.Insert(all, 0, samplePath(t, lower, s))
 	case lower == "command":

@@ -23,10 +23,19 @@ func TestExamplesRunAsTheyStand(t *testing.T) {
 	if err := os.WriteFile(readme, []byte("# read me\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"HOME": home, "PATH": os.Getenv("PATH"), "TMPDIR": t.TempDir(), "XDG_RUNTIME_DIR": t.TempDir()}
+	env := map[string]string{
+		"HOME":            home,
+		"PATH":            os.Getenv("PATH"),
+		"TMPDIR":          t.TempDir(),
+		"XDG_RUNTIME_DIR": t.TempDir(),
+	}
 	run := func(args ...string) (code int, out, stderr string) {
 		var o, e bytes.Buffer
-		code = Run(t.Context(), args, World{In: strings.NewReader(""), Out: &o, Err: &e, Getenv: func(k string) string { return env[k] }})
+		code = Run(
+			t.Context(),
+			args,
+			World{In: strings.NewReader(""), Out: &o, Err: &e, Getenv: func(k string) string { return env[k] }},
+		)
 		return code, o.String(), e.String()
 	}
 	for _, module := range []string{"file", "dir", "lang", "process", "shell"} {
@@ -49,8 +58,9 @@ func TestExamplesRunAsTheyStand(t *testing.T) {
 				if code != exitOK && code != exitFailed || strings.Contains(said, "invalid_arguments") {
 					t.Errorf("%s: exit code %d, %s", strings.TrimSpace(line), code, said)
 				}
-				if code == exitFailed && slices.Contains([]string{"file_read", "file_search", "file_stat", "file_exists", "dir_list",
-					"dir_size", "lang_detect", "lang_list", "process_run", "process_list", "shell_run"}, one.Name) {
+				if code == exitFailed &&
+					slices.Contains([]string{"file_read", "file_search", "file_stat", "file_exists", "dir_list",
+						"dir_size", "lang_detect", "lang_list", "process_run", "process_list", "shell_run"}, one.Name) {
 					t.Errorf("%s: %s", strings.TrimSpace(line), said)
 				}
 			})
@@ -82,7 +92,10 @@ func TestSamplesFitTheirSchemas(t *testing.T) {
 		`{"anyOf":[{"type":"integer"},{"type":"string"}]}`:                         "x=1",
 		`{"type":"string","minLength":"many","pattern":"("}`:                       "x=X",
 	} {
-		one := client.Tool{Name: "t", Input: schemaOf(t, `{"type":"object","required":["x"],"properties":{"x":`+schema+`}}`)}
+		one := client.Tool{
+			Name:  "t",
+			Input: schemaOf(t, `{"type":"object","required":["x"],"properties":{"x":`+schema+`}}`),
+		}
 		if got := exampleOf(one, nil); got != "gatehouse call t "+want {
 			t.Errorf("%s: got %s, want %s", schema, got, want)
 		}

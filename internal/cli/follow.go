@@ -101,7 +101,12 @@ func (f *follower) poll(ctx context.Context, id string, seconds int) (now jobSta
 	}
 	r, err = f.client.Call(ctx, f.wait, args)
 	if _, refused := errors.AsType[*client.RPCError](err); err != nil && !refused && f.stays {
-		fmt.Fprintf(f.stderr, "[gatehouse] it may still go on; follow it with: gatehouse call %s id=%s\n", jobWait, printable(id))
+		fmt.Fprintf(
+			f.stderr,
+			"[gatehouse] it may still go on; follow it with: gatehouse call %s id=%s\n",
+			jobWait,
+			printable(id),
+		)
 	}
 	if err != nil {
 		return now, nil, broken(err)

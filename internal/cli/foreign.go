@@ -10,7 +10,10 @@ import (
 // foreign are settings of the servers that this program stands in for, and what
 // to use in their place where they are not read.
 var foreign = []struct{ name, instead string }{
-	{"CORE_MCP_TRANSPORT", "GATEHOUSE_MCP_TRANSPORT (tcp, socket, http or all) for gatehouse daemon, GATEHOUSE_TRANSPORT for gatehouse serve"},
+	{
+		"CORE_MCP_TRANSPORT",
+		"GATEHOUSE_MCP_TRANSPORT (tcp, socket, http or all) for gatehouse daemon, GATEHOUSE_TRANSPORT for gatehouse serve",
+	},
 	{"CORE_DAEMON", "gatehouse daemon start"},
 	{"BOUVET_TRANSPORT", "GATEHOUSE_TRANSPORT (stdio, http or both)"},
 	{"BOUVET_HTTP_HOST", "GATEHOUSE_HTTP_HOST"},

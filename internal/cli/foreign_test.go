@@ -23,7 +23,8 @@ func TestVariablesOfOtherServersNameWhatReplacesThem(t *testing.T) {
 			}
 			return ""
 		}, &config.Loaded{})
-		if got := said.String(); !strings.HasPrefix(got, "[gatehouse] "+f.name+" is set") || strings.Count(got, "\n") != 1 {
+		if got := said.String(); !strings.HasPrefix(got, "[gatehouse] "+f.name+" is set") ||
+			strings.Count(got, "\n") != 1 {
 			t.Errorf("%s: %q", f.name, got)
 		}
 		// GATEHOUSE_TRANSPORT is no setting's: it opens several.

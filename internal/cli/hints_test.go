@@ -20,7 +20,12 @@ import (
 // and the answer says how to have such a tool from this server.
 func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 	env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH"), "XDG_RUNTIME_DIR": t.TempDir()}
-	w := World{In: strings.NewReader(""), Out: new(bytes.Buffer), Err: new(bytes.Buffer), Getenv: func(k string) string { return env[k] }}
+	w := World{
+		In:     strings.NewReader(""),
+		Out:    new(bytes.Buffer),
+		Err:    new(bytes.Buffer),
+		Getenv: func(k string) string { return env[k] },
+	}
 	here := []client.Tool{{Name: "dir_list"}, {Name: "job_list"}}
 	for _, c := range []struct {
 		name, want, wantRunning string
@@ -35,7 +40,8 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 	} {
 		for where, one := range map[*target]string{new(target): c.want, {url: "http://127.0.0.1:1"}: c.wantRunning} {
 			_, err := where.find(t.Context(), w, here, c.name)
-			if err == nil || !strings.Contains(err.Error(), one) || where.running() && strings.Contains(err.Error(), "--modules") {
+			if err == nil || !strings.Contains(err.Error(), one) ||
+				where.running() && strings.Contains(err.Error(), "--modules") {
 				t.Errorf("%s, running %v: got %v, want %q", c.name, where.running(), err, one)
 			}
 		}
@@ -45,11 +51,19 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 // Where a text of this program names a command with a flag, or a help text a
 // flag, the command has that flag.
 func TestFlagsThatTextsNameExist(t *testing.T) {
-	root := Root(World{In: strings.NewReader(""), Out: new(bytes.Buffer), Err: new(bytes.Buffer), Getenv: func(string) string { return "" }})
+	root := Root(
+		World{
+			In:     strings.NewReader(""),
+			Out:    new(bytes.Buffer),
+			Err:    new(bytes.Buffer),
+			Getenv: func(string) string { return "" },
+		},
+	)
 	root.InitDefaultHelpFlag()
 	has := func(c *cobra.Command, name string) bool {
 		c.InitDefaultHelpFlag()
-		return c.Flags().Lookup(name) != nil || c.InheritedFlags().Lookup(name) != nil || name == "help" || name == "version"
+		return c.Flags().Lookup(name) != nil || c.InheritedFlags().Lookup(name) != nil || name == "help" ||
+			name == "version"
 	}
 	found := 0
 	check := func(where, text string) {

@@ -40,11 +40,21 @@ type target struct {
 }
 
 func (t *target) add(set *pflag.FlagSet) {
-	set.StringVar(&t.url, "url", "", "ask the server at this `address`, of http, https or tcp, instead of serving from here")
+	set.StringVar(
+		&t.url,
+		"url",
+		"",
+		"ask the server at this `address`, of http, https or tcp, instead of serving from here",
+	)
 	set.StringVar(&t.unix, "unix", "", "ask the server at this Unix socket `path` instead")
 	set.BoolVar(&t.daemon, "daemon", false, "ask the daemon of this user, see gatehouse daemon")
 	set.StringVar(&t.ca, "ca", "", "PEM `file` of authorities to believe besides the system's; needs --url")
-	set.StringVar(&t.token, "token", "", "credentials for the server at --url; local means this user's token for servers on this machine (default: $GATEHOUSE_TOKEN)")
+	set.StringVar(
+		&t.token,
+		"token",
+		"",
+		"credentials for the server at --url; local means this user's token for servers on this machine (default: $GATEHOUSE_TOKEN)",
+	)
 	t.host.add(set)
 }
 
@@ -182,7 +192,17 @@ func (t *target) within(ctx context.Context, w World, o client.Options) (*client
 	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
 	cfg.Limits.Result = cfg.Limits.Message // the reader of a terminal can page
 	ours, theirs := net.Pipe()
-	host, err := app.New(ctx, cfg, app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Private: true, OneCall: true, Conn: theirs, Settings: l.File})
+	host, err := app.New(
+		ctx,
+		cfg,
+		app.Options{
+			Log:      logger(w.Err, cfg, new(slog.LevelVar)),
+			Private:  true,
+			OneCall:  true,
+			Conn:     theirs,
+			Settings: l.File,
+		},
+	)
 	if err != nil {
 		return nil, nil, asUsage(l, err)
 	}
@@ -240,12 +260,22 @@ func (t *target) find(ctx context.Context, w World, all []client.Tool, name stri
 	}
 	near := nearest(name, toolNames(all))
 	if module := elsewhere(all, name); module != "" {
-		return client.Tool{}, usagef("there is no tool %q here; it may be where the module is named that it begins with: %s", name, t.naming(module))
+		return client.Tool{}, usagef(
+			"there is no tool %q here; it may be where the module is named that it begins with: %s",
+			name,
+			t.naming(module),
+		)
 	}
 	if near == "" || distance(name, near) > 2 {
-		if tool, module := t.other(ctx, w, name); tool != "" && (near == "" || distance(name, tool) < distance(name, near)) {
-			return client.Tool{}, usagef("there is no tool %q here; did you mean %s, of the module %s? It is not shown here: %s",
-				name, tool, module, t.naming(moduleFlag(module)))
+		if tool, module := t.other(ctx, w, name); tool != "" &&
+			(near == "" || distance(name, tool) < distance(name, near)) {
+			return client.Tool{}, usagef(
+				"there is no tool %q here; did you mean %s, of the module %s? It is not shown here: %s",
+				name,
+				tool,
+				module,
+				t.naming(moduleFlag(module)),
+			)
 		}
 	}
 	if near != "" {
@@ -268,7 +298,11 @@ func toolNames(all []client.Tool) iter.Seq[string] {
 // its own, and a command that asks it takes no --modules.
 func (t *target) naming(module string) string {
 	if t.running() {
-		return "the server must be started with that module, as by gatehouse serve " + strings.ReplaceAll(module, ",", " ")
+		return "the server must be started with that module, as by gatehouse serve " + strings.ReplaceAll(
+			module,
+			",",
+			" ",
+		)
 	}
 	return "--modules " + module
 }
@@ -287,7 +321,11 @@ func (t *target) other(ctx context.Context, w World, name string) (tool, module 
 	if every.host.set.Set("modules", strings.Join(modules, ",")) != nil {
 		return "", ""
 	}
-	cl, end, err := every.within(ctx, World{In: w.In, Out: io.Discard, Err: io.Discard, Getenv: w.Getenv}, client.Options{Name: "gatehouse-cli", Version: app.Version})
+	cl, end, err := every.within(
+		ctx,
+		World{In: w.In, Out: io.Discard, Err: io.Discard, Getenv: w.Getenv},
+		client.Options{Name: "gatehouse-cli", Version: app.Version},
+	)
 	if err != nil {
 		return "", ""
 	}

@@ -19,10 +19,16 @@ func TestRulesThatCompareTextAreWarnedOf(t *testing.T) {
 		}
 		return file
 	}
-	text := write("text.yaml", "rules:\n  - name: private\n    when: args.path.startsWith(\"private/\")\n    then: refuse\n"+
-		"  - name: rm\n    when: args.command.matches(\"^rm\")\n    then: refuse\n")
-	resolved := write("resolved.yaml", "rules:\n  - when: op.paths.exists(p, p.startsWith(\"/private/\")) || op.commands.exists(c, c.name == \"rm\")\n    then: refuse\n"+
-		"  - when: args.limit > 5 || has(args.path)\n    then: refuse\n")
+	text := write(
+		"text.yaml",
+		"rules:\n  - name: private\n    when: args.path.startsWith(\"private/\")\n    then: refuse\n"+
+			"  - name: rm\n    when: args.command.matches(\"^rm\")\n    then: refuse\n",
+	)
+	resolved := write(
+		"resolved.yaml",
+		"rules:\n  - when: op.paths.exists(p, p.startsWith(\"/private/\")) || op.commands.exists(c, c.name == \"rm\")\n    then: refuse\n"+
+			"  - when: args.limit > 5 || has(args.path)\n    then: refuse\n",
+	)
 	own := write("own.json", `{"rules":[{"name":"mine","when":"args.path == \"private\"","then":"refuse"}]}`)
 	path := "private compares args.path as text, which other spellings pass; compare op.paths, which the host resolves"
 	command := "rm compares args.command as text, which other spellings pass; compare op.commands, which the host resolves"

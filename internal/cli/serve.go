@@ -52,8 +52,12 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
   gatehouse serve --unix ~/.gatehouse.sock       # this user only
   gatehouse serve shell --allow 'git*,ls,make'   # some command lines`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return runServer(c.Context(), func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, &shell, args) }, w,
-				func(l *config.Loaded, folders []string) command { return sameOnStdio(c, w, args, l, folders) })
+			return runServer(
+				c.Context(),
+				func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, &shell, args) },
+				w,
+				func(l *config.Loaded, folders []string) command { return sameOnStdio(c, w, args, l, folders) },
+			)
 		},
 	}
 	c.Flags().SortFlags = false
@@ -66,7 +70,14 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
 }
 
 // serveConfig returns all settings of serve, checked.
-func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *listenerFlags, shell *shellFlags, args []string) (*config.Loaded, error) {
+func serveConfig(
+	c *cobra.Command,
+	w World,
+	host *hostFlags,
+	doors *listenerFlags,
+	shell *shellFlags,
+	args []string,
+) (*config.Loaded, error) {
 	l, err := host.config(w.Getenv)
 	if err != nil {
 		return l, err
@@ -138,7 +149,11 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 	warnForeign(w.Err, w.Getenv, l)
 	level := new(slog.LevelVar)
 	log := logger(w.Err, l.Config, level)
-	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File})
+	host, err := app.New(
+		ctx,
+		l.Config,
+		app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File},
+	)
 	if err != nil {
 		return advise(asUsage(l, err))
 	}

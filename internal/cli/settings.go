@@ -34,11 +34,22 @@ type hostFlags struct {
 func (f *hostFlags) add(set *pflag.FlagSet) {
 	f.set = set
 	set.SetNormalizeFunc(otherNames)
-	set.StringArrayVarP(&f.folders, "directory", "d", nil, "folder the tools may touch; can be repeated (default: the current one)")
+	set.StringArrayVarP(
+		&f.folders,
+		"directory",
+		"d",
+		nil,
+		"folder the tools may touch; can be repeated (default: the current one)",
+	)
 	set.BoolVar(&f.unrestricted, "unrestricted", false, "let the tools touch every file this user can")
 	set.StringVar(&f.context, "context", "", "named view that callers get")
 	set.StringSliceVar(&f.modules, "modules", nil, "modules to offer, comma-separated (default: all)")
-	set.StringSliceVar(&f.tools, "tools", nil, "tools to offer: names or patterns such as file_*, comma-separated; ! in front excludes")
+	set.StringSliceVar(
+		&f.tools,
+		"tools",
+		nil,
+		"tools to offer: names or patterns such as file_*, comma-separated; ! in front excludes",
+	)
 	set.BoolVar(&f.readOnly, "read-only", false, "offer only tools that change nothing")
 	set.StringVar(&f.file, "config", "", "`file` with settings (default: gatehouse.yaml in the config folder)")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log in detail, on standard error")
@@ -103,7 +114,11 @@ func (f *hostFlags) load(getenv func(string) string) (*config.Loaded, error) {
 func goesOn(w World) func(error) {
 	return func(err error) {
 		text := strings.ReplaceAll(err.Error(), "\n", "\n[gatehouse] ")
-		fmt.Fprintf(w.Err, "[gatehouse] The settings have a mistake, and this command goes on without it:\n[gatehouse] %s\n", text)
+		fmt.Fprintf(
+			w.Err,
+			"[gatehouse] The settings have a mistake, and this command goes on without it:\n[gatehouse] %s\n",
+			text,
+		)
 	}
 }
 
@@ -163,20 +178,55 @@ func (f *listenerFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.http, "http", false, "serve HTTP, at /mcp")
 	set.IntVarP(&f.port, "port", "p", 3000, "port to listen on, 0 for any free one; needs --http")
 	set.StringVarP(&f.host, "host", "H", "127.0.0.1", "address to bind to; needs --http")
-	set.StringSliceVar(&f.origins, "origin", nil, "web origins that may call, comma-separated, * for every one; needs --http")
+	set.StringSliceVar(
+		&f.origins,
+		"origin",
+		nil,
+		"web origins that may call, comma-separated, * for every one; needs --http",
+	)
 	set.BoolVar(&f.metrics, "metrics", false, "serve /metrics for Prometheus; needs --http")
-	set.Float64Var(&f.rate, "rate-limit", 0, "requests a second of one principal, and of one session; 0 lets them come as they do (default: 50 from other machines)")
+	set.Float64Var(
+		&f.rate,
+		"rate-limit",
+		0,
+		"requests a second of one principal, and of one session; 0 lets them come as they do (default: 50 from other machines)",
+	)
 	set.BoolVar(&f.noSession, "no-session", false, "serve without sessions; needs --http")
-	set.BoolVar(&f.tls.On, "tls", false, "serve HTTPS, self-signed unless --cert or --acme-domain says otherwise; needs --http")
+	set.BoolVar(
+		&f.tls.On,
+		"tls",
+		false,
+		"serve HTTPS, self-signed unless --cert or --acme-domain says otherwise; needs --http",
+	)
 	set.StringVar(&f.tls.Cert, "cert", "", "PEM `file` with the certificate; needs --tls and --key")
 	set.StringVar(&f.tls.Key, "key", "", "PEM `file` with the certificate's key; needs --tls and --cert")
-	set.StringVar(&f.tls.ClientCA, "client-ca", "", "PEM `file` of authorities that sign clients' certificates; needs --tls")
-	set.StringSliceVar(&f.tls.ACME.Domains, "acme-domain", nil, "public names to get a certificate for from Let's Encrypt, whose terms that agrees to; needs --tls and port 443")
+	set.StringVar(
+		&f.tls.ClientCA,
+		"client-ca",
+		"",
+		"PEM `file` of authorities that sign clients' certificates; needs --tls",
+	)
+	set.StringSliceVar(
+		&f.tls.ACME.Domains,
+		"acme-domain",
+		nil,
+		"public names to get a certificate for from Let's Encrypt, whose terms that agrees to; needs --tls and port 443",
+	)
 	set.StringVar(&f.tcp, "tcp", "", "serve lines over TCP on this `address`, host:port")
 	set.StringVar(&f.unix, "unix", "", "serve lines over a Unix socket at this `path`")
 	set.BoolVar(&f.auth.Required, "require-auth", false, "require credentials of every caller, also on this machine")
-	set.StringVar(&f.token, "auth-token", "", "a `token` that lets its bearer in, at least 16 characters; better: gatehouse token create")
-	set.BoolVar(&f.auth.Insecure, "insecure", false, "require no credentials of any caller: only behind a proxy that has a login")
+	set.StringVar(
+		&f.token,
+		"auth-token",
+		"",
+		"a `token` that lets its bearer in, at least 16 characters; better: gatehouse token create",
+	)
+	set.BoolVar(
+		&f.auth.Insecure,
+		"insecure",
+		false,
+		"require no credentials of any caller: only behind a proxy that has a login",
+	)
 	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default if no listener is named)")
 }
 

@@ -24,11 +24,27 @@ type shellFlags struct {
 
 func (f *shellFlags) add(set *pflag.FlagSet) {
 	set.IntVarP(&f.timeout, "timeout", "t", 30, "seconds a command may take, up to 3600; needs the module shell")
-	set.StringSliceVar(&f.allow, "allow", nil, "commands that may run: names or patterns such as git* or 'git log*', comma-separated; needs the module shell")
+	set.StringSliceVar(
+		&f.allow,
+		"allow",
+		nil,
+		"commands that may run: names or patterns such as git* or 'git log*', comma-separated; needs the module shell",
+	)
 	set.StringSliceVar(&f.deny, "deny", nil, "commands that may not run, the same way; needs the module shell")
 	set.StringVarP(&f.shell, "shell", "s", "/bin/sh", "`program` that runs command lines; needs the module shell")
-	set.StringVarP(&f.workingDir, "working-dir", "w", "", "`folder` commands begin in, inside the allowed ones (default: the first of them); needs the module shell")
-	set.BoolVar(&f.noStderr, "no-stderr", false, "throw away what commands print to standard error; needs the module shell")
+	set.StringVarP(
+		&f.workingDir,
+		"working-dir",
+		"w",
+		"",
+		"`folder` commands begin in, inside the allowed ones (default: the first of them); needs the module shell",
+	)
+	set.BoolVar(
+		&f.noStderr,
+		"no-stderr",
+		false,
+		"throw away what commands print to standard error; needs the module shell",
+	)
 }
 
 // apply puts the flags that were given into the settings.

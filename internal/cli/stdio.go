@@ -59,8 +59,14 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 				cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // clients show people what is said as trouble
 			}
 			work, err := workOf(l.Config, host.folders)
-			s := &forwarder{w: w, l: l, work: work, wrong: err, args: given(c.Flags(), "context", "verbose", "directory"),
-				log: logger(w.Err, cfg, new(slog.LevelVar))}
+			s := &forwarder{
+				w:     w,
+				l:     l,
+				work:  work,
+				wrong: err,
+				args:  given(c.Flags(), "context", "verbose", "directory"),
+				log:   logger(w.Err, cfg, new(slog.LevelVar)),
+			}
 			context := ""
 			if c.Flags().Changed("context") {
 				context = l.View.Context
@@ -115,8 +121,13 @@ func (s *forwarder) dial(ctx context.Context) (net.Conn, daemon.About, error) {
 	for _, flag := range s.args {
 		if !slices.Contains(about.Args, flag) {
 			c.Close()
-			return nil, about, fmt.Errorf("%w: the daemon, process %d, was started without %s, with %s; leave the flag out, stop the daemon, or use gatehouse serve",
-				daemon.ErrUnfit, about.PID, flag, cmp.Or(strings.Join(about.Args, " "), "no flags"))
+			return nil, about, fmt.Errorf(
+				"%w: the daemon, process %d, was started without %s, with %s; leave the flag out, stop the daemon, or use gatehouse serve",
+				daemon.ErrUnfit,
+				about.PID,
+				flag,
+				cmp.Or(strings.Join(about.Args, " "), "no flags"),
+			)
 		}
 	}
 	if err := allowed(about, s.work); err != nil {
@@ -168,8 +179,13 @@ func allowed(about daemon.About, work daemon.Work) error {
 	for _, dir := range work.Folders {
 		switch {
 		case work.Named && !roots.Inside(dir, about.Folders):
-			return fmt.Errorf("%w: the daemon, process %d, may touch %s, and %s lies elsewhere; stop the daemon and start it with -d for both, or use gatehouse serve",
-				daemon.ErrUnfit, about.PID, limits, dir)
+			return fmt.Errorf(
+				"%w: the daemon, process %d, may touch %s, and %s lies elsewhere; stop the daemon and start it with -d for both, or use gatehouse serve",
+				daemon.ErrUnfit,
+				about.PID,
+				limits,
+				dir,
+			)
 		case !work.Named && roots.Meet(dir, about.Folders):
 			return nil
 		}
@@ -177,8 +193,13 @@ func allowed(about daemon.About, work daemon.Work) error {
 	if work.Named {
 		return nil
 	}
-	return fmt.Errorf("%w: the daemon, process %d, may touch %s, and this client works in %s; name one of the daemon's folders with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
-		daemon.ErrUnfit, about.PID, limits, strings.Join(work.Folders, ", "))
+	return fmt.Errorf(
+		"%w: the daemon, process %d, may touch %s, and this client works in %s; name one of the daemon's folders with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
+		daemon.ErrUnfit,
+		about.PID,
+		limits,
+		strings.Join(work.Folders, ", "),
+	)
 }
 
 // reads returns the tools that change nothing, by their own word, of a context.
@@ -187,7 +208,12 @@ func (s *forwarder) reads(ctx context.Context, view string) (map[string]bool, er
 	if err != nil {
 		return nil, err
 	}
-	cl, err := client.Over(ctx, "the daemon", c, client.Options{Name: "gatehouse-stdio", Version: app.Version, Context: view})
+	cl, err := client.Over(
+		ctx,
+		"the daemon",
+		c,
+		client.Options{Name: "gatehouse-stdio", Version: app.Version, Context: view},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +258,10 @@ func (s *forwarder) helpless(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	fmt.Fprintln(s.w.Err, "[gatehouse] No daemon could be started. gatehouse daemon logs may say more; gatehouse serve needs none, and runs the host in the client's own process")
+	fmt.Fprintln(
+		s.w.Err,
+		"[gatehouse] No daemon could be started. gatehouse daemon logs may say more; gatehouse serve needs none, and runs the host in the client's own process",
+	)
 	if _, usage := errors.AsType[*usageError](err); usage {
 		return err
 	}
@@ -273,6 +302,11 @@ func (s *forwarder) takeover(about daemon.About, state []byte) error {
 	if s.build.Replaced() {
 		return daemon.Replace(s.build.Path, s.l.Folders.Runtime, state)
 	}
-	return fmt.Errorf("a daemon of another version runs, %s (%s) from %s as process %d, and versions do not mix: stop it with gatehouse daemon stop, or use the program it was started from",
-		about.Version, about.Build, about.Executable, about.PID)
+	return fmt.Errorf(
+		"a daemon of another version runs, %s (%s) from %s as process %d, and versions do not mix: stop it with gatehouse daemon stop, or use the program it was started from",
+		about.Version,
+		about.Build,
+		about.Executable,
+		about.PID,
+	)
 }

@@ -68,8 +68,10 @@ user may: * or read, or tools:, resources: and prompts: with a pattern.`,
 	}
 	c.Flags().StringVar(&t.User, "user", "", "whom the token stands for")
 	c.Flags().StringVar(&t.Context, "context", "", "named view the token is bound to")
-	c.Flags().BoolVar(&anyway, "any-context", false, "make it also if no such context is known here, because a host with other settings has it")
-	c.Flags().StringSliceVar(&t.Scopes, "scope", nil, "what the token is good for, comma-separated; metrics is for /metrics alone (default: all its user may)")
+	c.Flags().
+		BoolVar(&anyway, "any-context", false, "make it also if no such context is known here, because a host with other settings has it")
+	c.Flags().
+		StringSliceVar(&t.Scopes, "scope", nil, "what the token is good for, comma-separated; metrics is for /metrics alone (default: all its user may)")
 	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it holds, such as 12h, 30d, 8w or never")
 	c.Flags().StringVar(&t.Name, "name", "", "what people call it")
 	return c
@@ -147,7 +149,10 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 		}
 	}
 	if err != nil || d < time.Second {
-		return time.Time{}, usagef("--expires: %q is no span of time; expected something like 12h, 30d, 8w or never", text)
+		return time.Time{}, usagef(
+			"--expires: %q is no span of time; expected something like 12h, 30d, 8w or never",
+			text,
+		)
 	}
 	return now.Add(d), nil
 }
@@ -186,7 +191,17 @@ func printTokens(w World, all []identity.Token) error {
 	t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ID\tUSER\tNAME\tCONTEXT\tSCOPES\tEXPIRES\tLAST USED")
 	for _, k := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.User, orDash(k.Name), orDash(k.Context), dash(k.Scopes), day(k.Until), day(k.Used))
+		fmt.Fprintf(
+			t,
+			"%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+			k.ID,
+			k.User,
+			orDash(k.Name),
+			orDash(k.Context),
+			dash(k.Scopes),
+			day(k.Until),
+			day(k.Used),
+		)
 	}
 	return t.Flush()
 }

@@ -35,8 +35,18 @@ func TestTokensFromTheCommandLine(t *testing.T) {
 		{"token revoke", 2, `^$`, `wants the ID of a token`},
 	} {
 		code, out, said := run("", strings.Fields(step.line)...)
-		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) || !regexp.MustCompile(step.said).MatchString(said) {
-			t.Errorf("%s: exit code %d, out %q, said %q; want %d, %s, %s", step.line, code, out, said, step.code, step.out, step.said)
+		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) ||
+			!regexp.MustCompile(step.said).MatchString(said) {
+			t.Errorf(
+				"%s: exit code %d, out %q, said %q; want %d, %s, %s",
+				step.line,
+				code,
+				out,
+				said,
+				step.code,
+				step.out,
+				step.said,
+			)
 		}
 	}
 	_, out, _ := run("", "token", "list", "--user", "ci")

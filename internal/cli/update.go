@@ -27,16 +27,18 @@ kept beside it. Hosts that run go on with theirs until they are started again.`,
 	}
 	c.PersistentFlags().StringVar(&program, "program", "", "`file` to replace (default: this program)")
 	sub := func(use, short string, run func(*cobra.Command, *update.Updater) error) {
-		c.AddCommand(&cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
-			u, err := updater(w, program)
-			if err != nil {
+		c.AddCommand(
+			&cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
+				u, err := updater(w, program)
+				if err != nil {
+					return err
+				}
+				if err = run(c, u); errors.Is(err, update.ErrNoSource) {
+					err = usagef("%v: set update.source and update.key in gatehouse.yaml", err)
+				}
 				return err
-			}
-			if err = run(c, u); errors.Is(err, update.ErrNoSource) {
-				err = usagef("%v: set update.source and update.key in gatehouse.yaml", err)
-			}
-			return err
-		}})
+			}},
+		)
 	}
 	sub("check", "Say whether there is a newer release", func(c *cobra.Command, u *update.Updater) error {
 		r, newer, err := u.Check(c.Context())
@@ -69,7 +71,12 @@ kept beside it. Hosts that run go on with theirs until they are started again.`,
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w.Err, "[gatehouse] Replaced %s by %s; hosts that run follow when they are started again\n", app.Version, r.Version)
+		fmt.Fprintf(
+			w.Err,
+			"[gatehouse] Replaced %s by %s; hosts that run follow when they are started again\n",
+			app.Version,
+			r.Version,
+		)
 		return writeDown(w, changed{"config.updated", named(r.Version)})
 	})
 	sub("rollback", "Put the program that ran before back", func(c *cobra.Command, u *update.Updater) error {

@@ -27,7 +27,10 @@ func openUsers(w World, told func(identity.Event)) (*identity.Service, error) {
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	return identity.Open(identityFile(cfg.Folders), identity.Options{Told: told, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))})
+	return identity.Open(
+		identityFile(cfg.Folders),
+		identity.Options{Told: told, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))},
+	)
 }
 
 // identityFile is where a host keeps its users.
@@ -186,7 +189,16 @@ func printUsers(w World, users []identity.User, links []identity.Link) error {
 				also = append(also, l.Kind+" "+printable(l.Subject))
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", u.Name, dash(u.Roles), password, u.Tokens, u.Created.Format(time.DateOnly), dash(also))
+		fmt.Fprintf(
+			t,
+			"%s\t%s\t%s\t%d\t%s\t%s\n",
+			u.Name,
+			dash(u.Roles),
+			password,
+			u.Tokens,
+			u.Created.Format(time.DateOnly),
+			dash(also),
+		)
 	}
 	return t.Flush()
 }
@@ -235,7 +247,11 @@ credentials also when no user is left.`,
 			return withUsers(w, func(s *identity.Service) error {
 				e, err := s.AwaitEndings(c.Context(), args[0])
 				if err != nil {
-					return fmt.Errorf("user %s is removed, but it is not known what the hosts that run ended: %w", args[0], err)
+					return fmt.Errorf(
+						"user %s is removed, but it is not known what the hosts that run ended: %w",
+						args[0],
+						err,
+					)
 				}
 				showEndings(w.Err, args[0], to, e)
 				return nil
@@ -257,9 +273,20 @@ func showEndings(to io.Writer, name, heir string, e identity.Endings) {
 	}
 	switch {
 	case e.Hosts == 0:
-		fmt.Fprintf(to, "[gatehouse] No host of this data folder runs; one that starts ends%s what %s left running\n", orHandsOver(heir), name)
+		fmt.Fprintf(
+			to,
+			"[gatehouse] No host of this data folder runs; one that starts ends%s what %s left running\n",
+			orHandsOver(heir),
+			name,
+		)
 	case e.Silent > 0:
-		fmt.Fprintf(to, "[gatehouse] %d of %d hosts are still ending what belonged to %s; gatehouse audit shows the rest\n", e.Silent, e.Hosts, name)
+		fmt.Fprintf(
+			to,
+			"[gatehouse] %d of %d hosts are still ending what belonged to %s; gatehouse audit shows the rest\n",
+			e.Silent,
+			e.Hosts,
+			name,
+		)
 	case len(e.Ended)+len(e.Handed) == 0:
 		fmt.Fprintf(to, "[gatehouse] Nothing of %s was running\n", name)
 	}
@@ -342,7 +369,10 @@ the user whose name is its common name or one of its DNS names.`,
   gatehouse user link alice oauth 248289761001`,
 		Args: exactly("NAME", "certificate|oauth", "SUBJECT"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withUsers(w, func(s *identity.Service) error { return s.Link(c.Context(), args[1], args[2], args[0]) })
+			return withUsers(
+				w,
+				func(s *identity.Service) error { return s.Link(c.Context(), args[1], args[2], args[0]) },
+			)
 		},
 	}
 }

@@ -16,7 +16,16 @@ func home(t *testing.T) func(in string, args ...string) (code int, out, said str
 	return func(in string, args ...string) (int, string, string) {
 		t.Helper()
 		var out, said strings.Builder
-		code := Run(t.Context(), args, World{In: strings.NewReader(in), Out: &out, Err: &said, Getenv: func(name string) string { return env[name] }})
+		code := Run(
+			t.Context(),
+			args,
+			World{
+				In:     strings.NewReader(in),
+				Out:    &out,
+				Err:    &said,
+				Getenv: func(name string) string { return env[name] },
+			},
+		)
 		return code, out.String(), said.String()
 	}
 }
@@ -58,8 +67,18 @@ func TestUsersFromTheCommandLine(t *testing.T) {
 		{"", "user remvoe bob", 2, `^$`, `did you mean remove`},
 	} {
 		code, out, said := run(step.in, strings.Fields(step.line)...)
-		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) || !regexp.MustCompile(step.said).MatchString(said) {
-			t.Errorf("%s: exit code %d, out %q, said %q; want %d, %s, %s", step.line, code, out, said, step.code, step.out, step.said)
+		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) ||
+			!regexp.MustCompile(step.said).MatchString(said) {
+			t.Errorf(
+				"%s: exit code %d, out %q, said %q; want %d, %s, %s",
+				step.line,
+				code,
+				out,
+				said,
+				step.code,
+				step.out,
+				step.said,
+			)
 		}
 	}
 }
@@ -83,10 +102,12 @@ func TestUsersAsJSON(t *testing.T) {
 	}
 	run("", "user", "add", "alice", "--no-password")
 	run("", "token", "create", "--name", "laptop")
-	if l := decode("user list --json"); len(l.Users) != 1 || l.Users[0].Name != "alice" || l.Users[0].Password || l.Users[0].Tokens != 1 {
+	if l := decode("user list --json"); len(l.Users) != 1 || l.Users[0].Name != "alice" || l.Users[0].Password ||
+		l.Users[0].Tokens != 1 {
 		t.Errorf("got %+v", l)
 	}
-	if l := decode("token list --json"); len(l.Tokens) != 1 || l.Tokens[0].Name != "laptop" || l.Tokens[0].Until.IsZero() {
+	if l := decode("token list --json"); len(l.Tokens) != 1 || l.Tokens[0].Name != "laptop" ||
+		l.Tokens[0].Until.IsZero() {
 		t.Errorf("got %+v", l)
 	}
 }

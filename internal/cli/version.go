@@ -39,7 +39,12 @@ func version() *cobra.Command {
 
 // versionText is the version in two lines.
 func versionText() string {
-	return fmt.Sprintf("gatehouse %s (%s)\nprotocol %s\n", app.Version, strings.Join(built(), ", "), strings.Join(mcpversion.Names(), ", "))
+	return fmt.Sprintf(
+		"gatehouse %s (%s)\nprotocol %s\n",
+		app.Version,
+		strings.Join(built(), ", "),
+		strings.Join(mcpversion.Names(), ", "),
+	)
 }
 
 // built says from what this program was made, as far as it knows.

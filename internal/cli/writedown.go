@@ -43,7 +43,10 @@ func writeDown(w World, changes ...changed) error {
 			return err
 		}
 		if err := l.Keep(context.Background(), audit.EntryOf(fact)); err != nil {
-			return errors.Join(fmt.Errorf("%s was done, but could not be written down: %w", c.subject, err), l.Close(context.Background()))
+			return errors.Join(
+				fmt.Errorf("%s was done, but could not be written down: %w", c.subject, err),
+				l.Close(context.Background()),
+			)
 		}
 		facts = append(facts, fact)
 	}
@@ -51,7 +54,10 @@ func writeDown(w World, changes ...changed) error {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTime)
 	defer cancel()
 	if untold := app.Notify(ctx, cfg.Folders, facts...); untold != nil {
-		err = errors.Join(err, fmt.Errorf("it was done and written down, but no notification could be made of it: %w", untold))
+		err = errors.Join(
+			err,
+			fmt.Errorf("it was done and written down, but no notification could be made of it: %w", untold),
+		)
 	}
 	return err
 }

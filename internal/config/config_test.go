@@ -107,7 +107,11 @@ func TestLevels(t *testing.T) {
 
 func TestValidateReportsEverythingAtOnce(t *testing.T) {
 	c := Default()
-	c.Doors.HTTP = HTTP{Open: true, Port: -1, Origins: []string{"*", "https://a.example", "https://a.example/x", "a.example"}}
+	c.Doors.HTTP = HTTP{
+		Open:    true,
+		Port:    -1,
+		Origins: []string{"*", "https://a.example", "https://a.example/x", "a.example"},
+	}
 	c.Limits.Message = 3
 	c.Sessions.Max = 0
 	err := c.Validate()

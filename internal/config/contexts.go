@@ -64,7 +64,10 @@ func (c Config) Permit() (permit.Options, error) {
 	o := permit.Options{ReadOnly: c.View.ReadOnly, Default: permit.Allow}
 	for _, x := range c.Contexts {
 		if len(x.Roles)+len(x.Users)+len(x.KnownTo) > 0 {
-			o.Access = append(o.Access, permit.Access{Context: x.Name, Roles: x.Roles, Users: x.Users, KnownTo: x.KnownTo})
+			o.Access = append(
+				o.Access,
+				permit.Access{Context: x.Name, Roles: x.Roles, Users: x.Users, KnownTo: x.KnownTo},
+			)
 		}
 	}
 	for i, r := range c.Rules {
@@ -99,14 +102,19 @@ func (r Rule) check(w *wrong, at string) {
 		// permit names the rule, or counts the one it was given.
 		text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "rule 1: "), r.Name+": ")
 		where := at
-		if field, rest, ok := strings.Cut(text, ": "); ok && slices.Contains([]string{"when", "contexts", "principals", "names"}, field) {
+		if field, rest, ok := strings.Cut(text, ": "); ok &&
+			slices.Contains([]string{"when", "contexts", "principals", "names"}, field) {
 			where, text = at+"."+field, rest
 		}
 		w.add(where, "%s", text)
 	}
 	asks := p.Then == permit.AskClient || p.Then == permit.AskOperator
 	if r.Remember != 0 && !asks {
-		w.add(at+".remember", "a rule that says %s has no yes to remember; leave it out, or say ask or ask-operator", r.Then)
+		w.add(
+			at+".remember",
+			"a rule that says %s has no yes to remember; leave it out, or say ask or ask-operator",
+			r.Then,
+		)
 	}
 	if r.Remember < 0 {
 		w.add(at+".remember", "%v: expected a length of time from now on", r.Remember)
@@ -118,7 +126,8 @@ func (r Rule) check(w *wrong, at string) {
 // cost every start of the program a part of a millisecond.
 func spelled(word string, most int, others, later string) bool {
 	for i, c := range []byte(word) {
-		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(others, c) >= 0
+		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+			strings.IndexByte(others, c) >= 0
 		if !plain || i == 0 && strings.IndexByte(later, c) >= 0 {
 			return false
 		}
@@ -189,7 +198,11 @@ func (c Context) checkVariable(w *wrong, at, name string) {
 func (w *wrong) patterns(at string, list []string) {
 	for i, p := range list {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
-			w.add(fmt.Sprintf("%s[%d]", at, i), "%q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
+			w.add(
+				fmt.Sprintf("%s[%d]", at, i),
+				"%q is no pattern; expected a name such as file_read, or file_* for all that begin so",
+				p,
+			)
 		}
 	}
 }

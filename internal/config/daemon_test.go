@@ -11,14 +11,24 @@ func TestDaemonBySaidAndUnsaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := c.Daemon; d.Transport != "" || d.HealthAddr() != "" || d.SecondSocket() != "" || d.PID(c.Folders) != filepath.FromSlash("/run/a/gatehouse/gatehouse.pid") {
+	if d := c.Daemon; d.Transport != "" || d.HealthAddr() != "" || d.SecondSocket() != "" ||
+		d.PID(c.Folders) != filepath.FromSlash("/run/a/gatehouse/gatehouse.pid") {
 		t.Errorf("unsaid: %+v, health %s, PID file %s", d, d.HealthAddr(), d.PID(c.Folders))
 	}
-	c, err = FromEnv(environment(t, "GATEHOUSE_MCP_TRANSPORT=all", "GATEHOUSE_MCP_ADDR=:7000", "GATEHOUSE_HEALTH_ADDR=off", "GATEHOUSE_PID_FILE=/x/y.pid"))
+	c, err = FromEnv(
+		environment(
+			t,
+			"GATEHOUSE_MCP_TRANSPORT=all",
+			"GATEHOUSE_MCP_ADDR=:7000",
+			"GATEHOUSE_HEALTH_ADDR=off",
+			"GATEHOUSE_PID_FILE=/x/y.pid",
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := c.Daemon; d.Transport != "all" || d.Addr != ":7000" || d.HealthAddr() != "" || d.PID(c.Folders) != "/x/y.pid" {
+	if d := c.Daemon; d.Transport != "all" || d.Addr != ":7000" || d.HealthAddr() != "" ||
+		d.PID(c.Folders) != "/x/y.pid" {
 		t.Errorf("said: %+v", d)
 	}
 	_, err = FromEnv(environment(t, "GATEHOUSE_MCP_TRANSPORT=carrier-pigeon"))
@@ -32,10 +42,12 @@ func TestTheTransportSocketTakesAPath(t *testing.T) {
 	if err != nil || l.Daemon.SecondSocket() != "/run/more.sock" {
 		t.Errorf("%+v, %v", l.Daemon, err)
 	}
-	if _, err = read(t, "daemon:\n  transport: socket\n  addr: 127.0.0.1:1\n"); err == nil || !strings.Contains(err.Error(), "expects one") {
+	if _, err = read(t, "daemon:\n  transport: socket\n  addr: 127.0.0.1:1\n"); err == nil ||
+		!strings.Contains(err.Error(), "expects one") {
 		t.Errorf("an address for the transport socket: %v", err)
 	}
-	if _, err = read(t, "daemon:\n  transport: tcp\n  addr: /run/more.sock\n"); err == nil || !strings.Contains(err.Error(), "host:port") {
+	if _, err = read(t, "daemon:\n  transport: tcp\n  addr: /run/more.sock\n"); err == nil ||
+		!strings.Contains(err.Error(), "host:port") {
 		t.Errorf("a path for the transport tcp: %v", err)
 	}
 }
@@ -53,7 +65,8 @@ func TestDaemonInTheFile(t *testing.T) {
 		t.Errorf("the PID file is %q, want %q", got, want)
 	}
 	_, err = read(t, "daemon:\n  health: nowhere\n")
-	if err == nil || !strings.Contains(err.Error(), "g.yaml:2:3: daemon.health") || !strings.Contains(err.Error(), "or off") {
+	if err == nil || !strings.Contains(err.Error(), "g.yaml:2:3: daemon.health") ||
+		!strings.Contains(err.Error(), "or off") {
 		t.Errorf("a place for health that is none: %v", err)
 	}
 }

@@ -91,8 +91,11 @@ func TestEverythingAFileCanSay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(o.Rules) != 2 || o.Rules[1].Then != permit.AskOperator || o.Rules[1].Remember != 10*time.Minute || o.Rules[1].Effects == 0 ||
-		len(o.Access) != 1 || o.Access[0].Context != "build" || o.Default != permit.Allow {
+	if len(o.Rules) != 2 || o.Rules[1].Then != permit.AskOperator || o.Rules[1].Remember != 10*time.Minute ||
+		o.Rules[1].Effects == 0 ||
+		len(o.Access) != 1 ||
+		o.Access[0].Context != "build" ||
+		o.Default != permit.Allow {
 		t.Errorf("the policy is %+v", o)
 	}
 }
@@ -202,14 +205,26 @@ func TestAllMistakesAreToldInOrder(t *testing.T) {
 }
 
 func TestTheEnvironmentGoesBeforeTheFile(t *testing.T) {
-	l, err := read(t, "log: {level: debug}\nlisten: {http: {port: 80}, unix: /run/s}\nlimits: {deadline: 5s}\n",
-		"GATEHOUSE_LOG=error", "GATEHOUSE_TRANSPORT=http", "GATEHOUSE_HTTP_HOST=::1", "GATEHOUSE_LIMITS_DEADLINE=1m",
-		"GATEHOUSE_VIEW_MODULES=file, dir", "GATEHOUSE_LIMITS_RATE=5", "GATEHOUSE_OBSERVE_METRICS=true", "GATEHOUSE_LIMITS_MESSAGE=1MiB")
+	l, err := read(
+		t,
+		"log: {level: debug}\nlisten: {http: {port: 80}, unix: /run/s}\nlimits: {deadline: 5s}\n",
+		"GATEHOUSE_LOG=error",
+		"GATEHOUSE_TRANSPORT=http",
+		"GATEHOUSE_HTTP_HOST=::1",
+		"GATEHOUSE_LIMITS_DEADLINE=1m",
+		"GATEHOUSE_VIEW_MODULES=file, dir",
+		"GATEHOUSE_LIMITS_RATE=5",
+		"GATEHOUSE_OBSERVE_METRICS=true",
+		"GATEHOUSE_LIMITS_MESSAGE=1MiB",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if l.Log.Level != slog.LevelError || l.Doors.HTTP.Host != "::1" || l.Doors.HTTP.Port != 80 || l.Limits.Deadline != time.Minute ||
-		!slices.Equal(l.View.Modules, []string{"file", "dir"}) || *l.Limits.Rate != 5 || !l.Observe.Metrics || l.Limits.Message != 1<<20 {
+		!slices.Equal(l.View.Modules, []string{"file", "dir"}) ||
+		*l.Limits.Rate != 5 ||
+		!l.Observe.Metrics ||
+		l.Limits.Message != 1<<20 {
 		t.Errorf("got %+v", l.Config)
 	}
 	if d := l.Doors; d.Stdio || !d.HTTP.Open || d.Unix != "" {
@@ -222,7 +237,8 @@ func TestTheEnvironmentGoesBeforeTheFile(t *testing.T) {
 			t.Errorf("%s comes from %s, want %s", path, got, want)
 		}
 	}
-	if _, err := read(t, "", "GATEHOUSE_LIMITS_DEADLINE=soon"); err == nil || !strings.Contains(err.Error(), `GATEHOUSE_LIMITS_DEADLINE: "soon" is no length`) {
+	if _, err := read(t, "", "GATEHOUSE_LIMITS_DEADLINE=soon"); err == nil ||
+		!strings.Contains(err.Error(), `GATEHOUSE_LIMITS_DEADLINE: "soon" is no length`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -264,7 +280,8 @@ func TestDifferences(t *testing.T) {
 	a.Auth.Token, b.Auth.Token = secret.New("same"), secret.New("same")
 	b.Log.Level, b.Limits.Message, b.Rules, b.Doors.HTTP.Port = slog.LevelDebug, 1, []Rule{{}}, 1
 	live, restart := Differences(a, b)
-	if !slices.Equal(live, []string{"rules", "log.level"}) || !slices.Equal(restart, []string{"listen.http.port", "limits.message"}) {
+	if !slices.Equal(live, []string{"rules", "log.level"}) ||
+		!slices.Equal(restart, []string{"listen.http.port", "limits.message"}) {
 		t.Errorf("live %v, restart %v", live, restart)
 	}
 }
@@ -421,7 +438,8 @@ func TestOpenTelemetryIsSetUpAsEverywhere(t *testing.T) {
 	}
 	for _, bad := range []string{"OTEL_TRACES_SAMPLER=jaeger_remote", "OTEL_EXPORTER_OTLP_HEADERS=hunter2", "OTEL_RESOURCE_ATTRIBUTES==x"} {
 		name, value, _ := strings.Cut(bad, "=")
-		if _, err := FromEnv(environment(t, bad)); err == nil || !strings.Contains(err.Error(), name) || name != "OTEL_TRACES_SAMPLER" && strings.Contains(err.Error(), value) {
+		if _, err := FromEnv(environment(t, bad)); err == nil || !strings.Contains(err.Error(), name) ||
+			name != "OTEL_TRACES_SAMPLER" && strings.Contains(err.Error(), value) {
 			t.Errorf("%s: got %v", bad, err)
 		}
 	}

@@ -65,7 +65,9 @@ func platformFolders(getenv func(string) string, set func(string, func(string) e
 		*into[i] = p.find(getenv, home)
 		set(p.ours, func(v string) error {
 			if !filepath.IsAbs(v) {
-				return errors.New(strconv.Quote(v) + " is not absolute; expected a path from the top, such as /var/lib/gatehouse")
+				return errors.New(
+					strconv.Quote(v) + " is not absolute; expected a path from the top, such as /var/lib/gatehouse",
+				)
 			}
 			*into[i] = filepath.Clean(v)
 			return nil

@@ -90,7 +90,11 @@ func (w *wrong) commands(at string, list []string) {
 func (w *wrong) names(at string, list []string) {
 	for i, p := range list {
 		if _, err := roots.NewGuard([]string{p}); err != nil || p[0] == '!' {
-			w.add(fmt.Sprintf("%s[%d]", at, i), "%q is no pattern of names; expected one such as .env, *.key, secrets/** or write:dist/**", p)
+			w.add(
+				fmt.Sprintf("%s[%d]", at, i),
+				"%q is no pattern of names; expected one such as .env, *.key, secrets/** or write:dist/**",
+				p,
+			)
 		}
 	}
 }

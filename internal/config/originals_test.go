@@ -7,9 +7,22 @@ import (
 
 // Variables of other servers give settings of ours, and ours go first.
 func TestVariablesOfOriginals(t *testing.T) {
-	c, err := FromEnv(environment(t, "CORE_MCP_TRANSPORT=both", "CORE_MCP_ADDR=:7000", "CORE_HEALTH_ADDR=off", "CORE_PID_FILE=/x/y.pid",
-		"MCP_UNIX_SOCKET=/x/core.sock", "MCP_AUTH_TOKEN=a token of 20 bytes.", "BOUVET_POOL_MIN_SIZE=7", "BOUVET_POOL_ENABLED=false",
-		"BOUVET_KERNEL=/x/vmlinux", "BOUVET_CHROOT=/x/jails", "GATEHOUSE_CHROOT=/x/ours"))
+	c, err := FromEnv(
+		environment(
+			t,
+			"CORE_MCP_TRANSPORT=both",
+			"CORE_MCP_ADDR=:7000",
+			"CORE_HEALTH_ADDR=off",
+			"CORE_PID_FILE=/x/y.pid",
+			"MCP_UNIX_SOCKET=/x/core.sock",
+			"MCP_AUTH_TOKEN=a token of 20 bytes.",
+			"BOUVET_POOL_MIN_SIZE=7",
+			"BOUVET_POOL_ENABLED=false",
+			"BOUVET_KERNEL=/x/vmlinux",
+			"BOUVET_CHROOT=/x/jails",
+			"GATEHOUSE_CHROOT=/x/ours",
+		),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -17,8 +30,10 @@ func TestVariablesOfOriginals(t *testing.T) {
 		t.Errorf("the daemon is %+v, want %+v", c.Daemon, d)
 	}
 	s := c.Modules.Sandbox
-	if c.Doors.Unix != "/x/core.sock" || c.Auth.Token.Reveal() != "a token of 20 bytes." || s.Pool.MinSize != 7 || s.Pool.Enabled ||
-		s.Kernel != "/x/vmlinux" || s.Chroot != "/x/ours" {
+	if c.Doors.Unix != "/x/core.sock" || c.Auth.Token.Reveal() != "a token of 20 bytes." || s.Pool.MinSize != 7 ||
+		s.Pool.Enabled ||
+		s.Kernel != "/x/vmlinux" ||
+		s.Chroot != "/x/ours" {
 		t.Errorf("got %+v, %+v", c.Doors, s)
 	}
 	// The address of a socket is a path.
@@ -32,7 +47,8 @@ func TestVariablesOfOriginals(t *testing.T) {
 	if _, err := FromEnv(environment(t, "CORE_MCP_TRANSPORT=stdio", "MCP_AUTH_TOKEN=")); err != nil {
 		t.Errorf("stdio is no matter of a daemon: %v", err)
 	}
-	if _, err := FromEnv(environment(t, "BOUVET_POOL_MIN_SIZE=many")); err == nil || err.Error()[:20] != "BOUVET_POOL_MIN_SIZE" {
+	if _, err := FromEnv(environment(t, "BOUVET_POOL_MIN_SIZE=many")); err == nil ||
+		err.Error()[:20] != "BOUVET_POOL_MIN_SIZE" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -80,7 +96,9 @@ func TestListenersOfDesignD(t *testing.T) {
 		if err == nil {
 			err = l.Bouvet(getenv)
 		}
-		if d := l.Doors; err != nil || d.Stdio != c.stdio || d.HTTP.Open != c.http || d.HTTP.Host != c.host || d.HTTP.Port != c.port || l.Sessions.Off != c.off {
+		if d := l.Doors; err != nil || d.Stdio != c.stdio || d.HTTP.Open != c.http || d.HTTP.Host != c.host ||
+			d.HTTP.Port != c.port ||
+			l.Sessions.Off != c.off {
 			t.Errorf("%v: %+v, sessions off %t, %v", c.env, d, l.Sessions.Off, err)
 		}
 	}

@@ -73,7 +73,10 @@ func (e *variables) sampler(t *Traces) {
 			}
 			t.Sample = f
 		default:
-			return fmt.Errorf("%q is not known here; expected always_on, always_off or traceidratio, with or without parentbased_ in front", v)
+			return fmt.Errorf(
+				"%q is not known here; expected always_on, always_off or traceidratio, with or without parentbased_ in front",
+				v,
+			)
 		}
 		return nil
 	})

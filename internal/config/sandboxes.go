@@ -140,7 +140,11 @@ func (s Sandboxes) validate(w *wrong) {
 	switch s.Isolation {
 	case "process", "filtered", "namespaces", "user kernel", "machine":
 	default:
-		w.add("modules.sandbox.min_isolation", "%q is no tier; expected process, filtered, namespaces, user kernel or machine", s.Isolation)
+		w.add(
+			"modules.sandbox.min_isolation",
+			"%q is no tier; expected process, filtered, namespaces, user kernel or machine",
+			s.Isolation,
+		)
 	}
 }
 
@@ -211,7 +215,12 @@ func (s Sandboxes) validateTemplates(w *wrong) {
 		if t.Driver != "" {
 			checkDriver(w, path+".driver", t.Driver, s.Unsafe)
 			if ladder := s.Ladder(); !slices.Contains(ladder, t.Driver) {
-				w.add(path+".driver", "%s is not among the drivers that may be asked for, which are %s: add it to modules.sandbox.drivers", t.Driver, strings.Join(ladder, ", "))
+				w.add(
+					path+".driver",
+					"%s is not among the drivers that may be asked for, which are %s: add it to modules.sandbox.drivers",
+					t.Driver,
+					strings.Join(ladder, ", "),
+				)
 			}
 		}
 		for _, v := range t.Env {

@@ -152,7 +152,14 @@ func reference(b *bytes.Buffer, t reflect.Type, def reflect.Value, path string) 
 		switch {
 		case s.section(), s.list():
 			depth := 2 + strings.Count(s.path, ".")
-			fmt.Fprintf(b, "%s `%s`\n\n%s%s\n\n", strings.Repeat("#", depth), s.path, s.tag.Get("doc"), s.notes(reflect.Value{}))
+			fmt.Fprintf(
+				b,
+				"%s `%s`\n\n%s%s\n\n",
+				strings.Repeat("#", depth),
+				s.path,
+				s.tag.Get("doc"),
+				s.notes(reflect.Value{}),
+			)
 			inner := s.typ
 			if s.list() {
 				inner, d = s.typ.Elem(), reflect.Value{}
@@ -180,7 +187,8 @@ func (s setting) notes(def reflect.Value) string {
 	if s.tag.Get("live") != "" {
 		n = append(n, "live")
 	}
-	if v := s.variable(); v != "" && !s.section() && !strings.HasPrefix(s.path, "contexts.") && !strings.HasPrefix(s.path, "rules.") {
+	if v := s.variable(); v != "" && !s.section() && !strings.HasPrefix(s.path, "contexts.") &&
+		!strings.HasPrefix(s.path, "rules.") {
 		n = append(n, "`"+v+"`")
 	}
 	if n == nil {

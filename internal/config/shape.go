@@ -95,7 +95,8 @@ func snake(name string) string {
 	var b strings.Builder
 	runes := []rune(name)
 	for i, r := range runes {
-		begins := i > 0 && unicode.IsUpper(r) && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1]))
+		begins := i > 0 && unicode.IsUpper(r) &&
+			(!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1]))
 		if begins {
 			b.WriteByte('_')
 		}

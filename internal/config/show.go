@@ -137,7 +137,8 @@ func (s setting) show(v reflect.Value) string {
 // YAML's as well.
 func quote(s string) string {
 	// Such text YAML takes for text without quotes.
-	if spelled(strings.TrimPrefix(s, "/"), 1<<10, "_./-", "_.-0123456789") && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(s)) {
+	if spelled(strings.TrimPrefix(s, "/"), 1<<10, "_./-", "_.-0123456789") &&
+		!slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(s)) {
 		return s
 	}
 	b, _ := json.Marshal(s) // a string

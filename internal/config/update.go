@@ -17,7 +17,10 @@ func (u Update) validate(w *wrong) {
 			w.add("update.source", "update.source: %w", err)
 		}
 		if u.Key == "" {
-			w.add("update.key", "update.key is empty: expected the public key of minisign that releases are signed with")
+			w.add(
+				"update.key",
+				"update.key is empty: expected the public key of minisign that releases are signed with",
+			)
 		}
 	}
 	if u.Key != "" {

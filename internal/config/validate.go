@@ -95,7 +95,11 @@ func (t TLS) validate(w *wrong) {
 	}
 	for _, d := range t.ACME.Domains {
 		if !publicName(d) {
-			w.add("listen.http.tls.acme.domains", "--acme-domain %q: expected a public name, such as tools.example.com", d)
+			w.add(
+				"listen.http.tls.acme.domains",
+				"--acme-domain %q: expected a public name, such as tools.example.com",
+				d,
+			)
 		}
 	}
 	w.url("listen.http.tls.acme.directory", "ACME directory", t.ACME.Directory, "https")
@@ -116,7 +120,10 @@ func publicName(d string) bool {
 	if _, err := netip.ParseAddr(d); err == nil || len(labels) < 2 || len(d) > 253 {
 		return false
 	}
-	return !slices.ContainsFunc(labels, func(l string) bool { return l == "" || len(l) > 63 || strings.ContainsAny(l, " */:@[]") })
+	return !slices.ContainsFunc(
+		labels,
+		func(l string) bool { return l == "" || len(l) > 63 || strings.ContainsAny(l, " */:@[]") },
+	)
 }
 
 func validOrigin(o string) error {
@@ -124,7 +131,8 @@ func validOrigin(o string) error {
 		return nil
 	}
 	u, err := url.Parse(o)
-	if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil || u.Fragment != "" {
+	if err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil ||
+		u.Fragment != "" {
 		return fmt.Errorf("origin %q: expected scheme://host or scheme://host:port without a path, or *", o)
 	}
 	return nil

@@ -77,7 +77,9 @@ func (p *Pending) decided(r approvals.Request) {
 func (c *Calls) approve(r *Request, v permit.Verdict) (bool, Result, error) {
 	book := c.opts.Approvals
 	if book == nil {
-		return false, refused(tool.Refuse("denied", "%s needs an approval, and this host keeps none", r.Entry.Listed)), nil
+		return false, refused(
+			tool.Refuse("denied", "%s needs an approval, and this host keeps none", r.Entry.Listed),
+		), nil
 	}
 	ok, err := c.standing(book, r, v)
 	switch {
@@ -123,10 +125,16 @@ func (c *Calls) agree(r *Request, question string) error {
 	book := c.opts.Approvals
 	switch {
 	case r.Depth > 0:
-		return &tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs a person's agreement, which only a call of a client's own can get: " + question}
+		return &tool.Refusal{
+			Code:    "denied",
+			Message: r.Entry.Listed + " needs a person's agreement, which only a call of a client's own can get: " + question,
+		}
 	case book == nil || c.opts.NoOperators:
-		return &tool.Refusal{Code: "unconfirmed", Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and there is nobody to ask: " + question,
-			Next: "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes."}
+		return &tool.Refusal{
+			Code:    "unconfirmed",
+			Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and there is nobody to ask: " + question,
+			Next:    "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes.",
+		}
 	}
 	return c.askOperator(book, r, "agreement: "+question)
 }
@@ -222,14 +230,18 @@ func (c *Calls) question(r *Request, v permit.Verdict) Result {
 		return refused(tool.Refuse("too_large", "%s cannot be approved: %v", r.Entry.Listed, err))
 	}
 	msg := fmt.Sprintf("Allow %s with %s?%s", displaytext.Line(r.Entry.Listed), args, why)
-	form := json.RawMessage(`{"type":"object","properties":{"approve":{"type":"boolean","title":"Approve","description":"yes lets it run once"}},"required":["approve"]}`)
+	form := json.RawMessage(
+		`{"type":"object","properties":{"approve":{"type":"boolean","title":"Approve","description":"yes lets it run once"}},"required":["approve"]}`,
+	)
 	recorded := maps.Clone(r.Recorded)
 	if recorded == nil {
 		recorded = map[string]json.RawMessage{}
 	}
 	recorded[askedKey] = json.RawMessage(callDigest(r))
 	return Result{
-		Result:   tool.Result{Input: &tool.Input{Questions: []tool.Question{tool.Elicit(ApprovalKey, msg, form)}, State: r.State}},
+		Result: tool.Result{
+			Input: &tool.Input{Questions: []tool.Question{tool.Elicit(ApprovalKey, msg, form)}, State: r.State},
+		},
 		Recorded: recorded, ID: r.ID,
 	}
 }
@@ -237,7 +249,11 @@ func (c *Calls) question(r *Request, v permit.Verdict) Result {
 // askOperator has the call wait: the error is a *Pending, or a refusal.
 func (c *Calls) askOperator(book *approvals.Store, r *Request, why string) error {
 	if c.opts.NoOperators {
-		return &tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators", Next: "Call it at a server, where gatehouse approvals lists what waits."}
+		return &tool.Refusal{
+			Code:    "denied",
+			Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators",
+			Next:    "Call it at a server, where gatehouse approvals lists what waits.",
+		}
 	}
 	p := &Pending{}
 	req, err := book.Ask(r.Facts.Owner, r.Entry.Name, why, r.Args, p.decided)

@@ -207,10 +207,19 @@ func (c *Calls) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
 	if r.Depth > 0 {
 		return c.queue.Nested(), nil
 	}
-	who := limit.Who{Principal: r.Facts.Principal, Session: r.Facts.Session, Context: r.Facts.Context, Tool: r.Entry.Name}
+	who := limit.Who{
+		Principal: r.Facts.Principal,
+		Session:   r.Facts.Session,
+		Context:   r.Facts.Context,
+		Tool:      r.Entry.Name,
+	}
 	pass, err := c.queue.Enter(ctx, who, c.opts.Timeout)
 	if busy, ok := errors.AsType[*limit.Busy](err); ok {
-		return nil, &tool.Refusal{Code: "busy", Message: busy.Why, Next: fmt.Sprintf("Try again in %d s.", busy.Seconds())}
+		return nil, &tool.Refusal{
+			Code:    "busy",
+			Message: busy.Why,
+			Next:    fmt.Sprintf("Try again in %d s.", busy.Seconds()),
+		}
 	}
 	return pass, err
 }
@@ -376,14 +385,22 @@ func (c *Calls) publishFinished(r *Request, took time.Duration, res *Result, err
 	if f, ok := c.opts.Bus.(interface{ Followed(string) bool }); ok && !f.Followed(string(CallFinished)) {
 		return
 	}
-	e, _ := CallFinished.Event(Finished{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000})
+	e, _ := CallFinished.Event(
+		Finished{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000},
+	)
 	e.Owner, e.Session = r.Facts.Owner, r.Facts.Session
 	c.opts.Bus.Publish(e)
 }
 
 // Inner runs another tool for a running call: the same view, gate, limits and
 // ledger, one level deeper. Questions cannot be asked from in there.
-func (c *Calls) Inner(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error) {
+func (c *Calls) Inner(
+	ctx context.Context,
+	who tool.Caller,
+	depth int,
+	name string,
+	args json.RawMessage,
+) (tool.Result, error) {
 	if depth >= c.opts.Depth {
 		return tool.Result{}, tool.Refuse("denied", "calls inside calls go at most %d deep", c.opts.Depth)
 	}

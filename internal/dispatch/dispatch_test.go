@@ -222,12 +222,17 @@ func TestOutputsOfTools(t *testing.T) {
 			}
 		}
 		res, err := h.Calls.Do(t.Context(), request(t, h, "w_typed", ""))
-		if err != nil || string(res.Fields) != `{"n":1}` || string(res.Full) != `{"n":1,"text":"a\n<b>"}` || res.Product != "a\n<b>" || !res.HasProduct || res.Facts != "[n=1]" || res.Complete {
+		if err != nil || string(res.Fields) != `{"n":1}` || string(res.Full) != `{"n":1,"text":"a\n<b>"}` ||
+			res.Product != "a\n<b>" ||
+			!res.HasProduct ||
+			res.Facts != "[n=1]" ||
+			res.Complete {
 			t.Errorf("got %s, %s, %q, %q (%v)", res.Fields, res.Full, res.Product, res.Facts, err)
 		}
 		r := request(t, h, "w_typed", "")
 		r.Complete = true
-		if res, err := h.Calls.Do(t.Context(), r); err != nil || !res.Complete || !res.HasProduct || res.Product != "a\n<b>" {
+		if res, err := h.Calls.Do(t.Context(), r); err != nil || !res.Complete || !res.HasProduct ||
+			res.Product != "a\n<b>" {
 			t.Errorf("with all of it asked for: %+v (%v)", res, err)
 		}
 	})
@@ -240,7 +245,9 @@ func TestBudget(t *testing.T) {
 		made("w_lines", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return text(lines) }),
 		made("w_long", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return text(long) }),
 		made("w_two", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
-			return tool.Result{Content: []tool.Content{tool.Text(strings.Repeat("a\n", 400)), tool.Text(strings.Repeat("b\n", 600))}}, nil
+			return tool.Result{
+				Content: []tool.Content{tool.Text(strings.Repeat("a\n", 400)), tool.Text(strings.Repeat("b\n", 600))},
+			}, nil
 		}),
 		tool.New(tool.Def{Name: "w_all", Description: "All.", Effects: tool.Reads, Budget: -1},
 			func(context.Context, *tool.Call, nothing) (tool.Result, error) { return text(lines) }),
@@ -261,10 +268,16 @@ func TestBudget(t *testing.T) {
 			}
 			return res
 		}
-		if got := do("w_lines").Content[0].Text; !strings.HasPrefix(got, lines[:1001-1001%11-1]+"\n[cut after 1001 of 1100 bytes; read gatehouse:///spool/") {
+		if got := do("w_lines").Content[0].Text; !strings.HasPrefix(
+			got,
+			lines[:1001-1001%11-1]+"\n[cut after 1001 of 1100 bytes; read gatehouse:///spool/",
+		) {
 			t.Errorf("got %q", got)
 		}
-		if got := do("w_long").Content[0].Text; !strings.HasPrefix(got, strings.Repeat("é", 500)+"\n[cut after 1000 of 2000 bytes;") {
+		if got := do("w_long").Content[0].Text; !strings.HasPrefix(
+			got,
+			strings.Repeat("é", 500)+"\n[cut after 1000 of 2000 bytes;",
+		) {
 			t.Errorf("got %q", got)
 		}
 		if got := do("w_all").Content[0].Text; got != lines {
@@ -275,7 +288,8 @@ func TestBudget(t *testing.T) {
 			t.Errorf("got %q and %q", two[0].Text, two[1].Text)
 		}
 		little := do("w_little")
-		if !strings.Contains(little.Product, "[cut after 99 of 1100 bytes") || strings.Contains(string(little.Full), "[cut") {
+		if !strings.Contains(little.Product, "[cut after 99 of 1100 bytes") ||
+			strings.Contains(string(little.Full), "[cut") {
 			t.Errorf("got %q and %s", little.Product, little.Full)
 		}
 	})
@@ -299,9 +313,18 @@ func TestBudgetOfStructuredOutput(t *testing.T) {
 		return tool.Def{Name: name, Description: "Lists.", Effects: tool.Writes, Budget: budget}
 	}
 	w := workshop{tools: []tool.Tool{
-		tool.New(little("w_names", 500), func(context.Context, *tool.Call, nothing) (names, error) { return names{many}, nil }),
-		tool.New(little("w_page", 500), func(context.Context, *tool.Call, nothing) (page, error) { return page{many, "text"}, nil }),
-		tool.New(little("w_all", -1), func(context.Context, *tool.Call, nothing) (names, error) { return names{many}, nil }),
+		tool.New(
+			little("w_names", 500),
+			func(context.Context, *tool.Call, nothing) (names, error) { return names{many}, nil },
+		),
+		tool.New(
+			little("w_page", 500),
+			func(context.Context, *tool.Call, nothing) (page, error) { return page{many, "text"}, nil },
+		),
+		tool.New(
+			little("w_all", -1),
+			func(context.Context, *tool.Call, nothing) (names, error) { return names{many}, nil },
+		),
 		tool.New(little("w_huge", -1), func(context.Context, *tool.Call, nothing) (names, error) {
 			return names{[]string{strings.Repeat("x", 17<<20)}}, nil
 		}),
@@ -318,12 +341,15 @@ func TestBudgetOfStructuredOutput(t *testing.T) {
 		}
 		refused := do("w_names", false)
 		words := refused.Content[0].Text
-		if !refused.IsError || refused.Full != nil || !strings.HasPrefix(words, "too_large: the call has run; its result has ") {
+		if !refused.IsError || refused.Full != nil ||
+			!strings.HasPrefix(words, "too_large: the call has run; its result has ") {
 			t.Errorf("got %+v", refused)
 		}
 		_, handle, _ := strings.Cut(words, "\nRead "+dispatch.SpoolURI)
 		handle, _, _ = strings.Cut(handle, " ")
-		if link := refused.Content[len(refused.Content)-1]; link.Type != "resource_link" || link.URI != dispatch.SpoolURI+handle || link.Size < 1000 {
+		if link := refused.Content[len(refused.Content)-1]; link.Type != "resource_link" ||
+			link.URI != dispatch.SpoolURI+handle ||
+			link.Size < 1000 {
 			t.Errorf("the link is %+v", link)
 		}
 		kept, err := h.Spool.Read(request(t, h, "w_names", "").Facts.Owner, handle, 0, 1<<20)
@@ -351,7 +377,11 @@ func TestBudgetOfStructuredOutput(t *testing.T) {
 // What cannot be kept is cut all the same, and says so.
 func TestBudgetWithoutSpool(t *testing.T) {
 	w := workshop{tools: []tool.Tool{
-		made("w_x", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return text(strings.Repeat("x\n", 1000)) }),
+		made(
+			"w_x",
+			tool.Reads,
+			func(context.Context, *tool.Call) (tool.Result, error) { return text(strings.Repeat("x\n", 1000)) },
+		),
 	}}
 	visit(t, hosttest.Options{Budget: 1000}, &w, func(t *testing.T, h *hosttest.Host) {
 		r := request(t, h, "w_x", "")
@@ -400,8 +430,16 @@ func TestArgumentsAreCanonical(t *testing.T) {
 func TestFactsOfCalls(t *testing.T) {
 	w := workshop{tools: []tool.Tool{
 		made("w_ok", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return text("ok") }),
-		made("w_no", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, tool.Refuse("no", "no") }),
-		made("w_err", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, &tool.WireError{Code: 1} }),
+		made(
+			"w_no",
+			tool.Reads,
+			func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, tool.Refuse("no", "no") },
+		),
+		made(
+			"w_err",
+			tool.Reads,
+			func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, &tool.WireError{Code: 1} },
+		),
 		made("w_ask", tool.Reads, func(_ context.Context, c *tool.Call) (tool.Result, error) {
 			_, err := c.Peer.Ask(tool.ListRoots("r"))
 			return tool.Result{}, err
@@ -421,7 +459,9 @@ func TestFactsOfCalls(t *testing.T) {
 			if err := json.Unmarshal(f.Data, &d); err != nil {
 				t.Fatal(err)
 			}
-			if d.Outcome != want[0] || d.Method != "tools/call" || d.Module != "w" || !strings.HasPrefix(d.Call, "call_") || f.Owner != ann.Owner {
+			if d.Outcome != want[0] || d.Method != "tools/call" || d.Module != "w" ||
+				!strings.HasPrefix(d.Call, "call_") ||
+				f.Owner != ann.Owner {
 				t.Errorf("got %s of %s, want %s", f.Data, f.Owner, want[0])
 			}
 			if want = want[1:]; len(want) == 0 {
@@ -462,9 +502,25 @@ func TestSlowCalls(t *testing.T) {
 // What views list is what can be called: the same gate decides.
 func TestListedIsCallable(t *testing.T) {
 	var w workshop
-	effects := []tool.Effects{0, tool.Reads, tool.Writes, tool.Destroys, tool.Reads | tool.OpenWorld, tool.Reads | tool.Writes, tool.Idempotent, tool.Reads | tool.Idempotent}
+	effects := []tool.Effects{
+		0,
+		tool.Reads,
+		tool.Writes,
+		tool.Destroys,
+		tool.Reads | tool.OpenWorld,
+		tool.Reads | tool.Writes,
+		tool.Idempotent,
+		tool.Reads | tool.Idempotent,
+	}
 	for i, e := range effects {
-		w.tools = append(w.tools, made(fmt.Sprintf("w_%d", i), e, func(context.Context, *tool.Call) (tool.Result, error) { return text("ran") }))
+		w.tools = append(
+			w.tools,
+			made(
+				fmt.Sprintf("w_%d", i),
+				e,
+				func(context.Context, *tool.Call) (tool.Result, error) { return text("ran") },
+			),
+		)
 	}
 	for _, readOnly := range []bool{false, true} {
 		visit(t, hosttest.Options{Policy: permit.Open(readOnly)}, &w, func(t *testing.T, h *hosttest.Host) {

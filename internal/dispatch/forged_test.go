@@ -20,10 +20,12 @@ import (
 //redteam:attack Children never answer: a program of the account reads the key of sealed state and seals a yes
 func TestAForgedStateHoldsNoYes(t *testing.T) {
 	ran := 0
-	w := workshop{tools: []tool.Tool{made("w_wipe", tool.Destroys, func(context.Context, *tool.Call) (tool.Result, error) {
-		ran++
-		return text("gone")
-	})}}
+	w := workshop{
+		tools: []tool.Tool{made("w_wipe", tool.Destroys, func(context.Context, *tool.Call) (tool.Result, error) {
+			ran++
+			return text("gone")
+		})},
+	}
 	policy, err := permit.New(permit.Options{Default: permit.Allow, Rules: []permit.Rule{
 		{Name: "wipes", Effects: tool.Destroys, Then: permit.AskOperator},
 	}})
@@ -42,7 +44,9 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 	visit(t, hosttest.Options{Policy: policy}, &w, func(t *testing.T, h *hosttest.Host) {
 		hostWith := func(o approvals.Options) (*dispatch.Calls, *approvals.Store) {
 			book := approvals.Open("", o)
-			return dispatch.New(dispatch.Options{Approvals: book, Bus: h.Bus, Views: h.Views, Spool: h.Spool, Log: o.Log}), book
+			return dispatch.New(
+				dispatch.Options{Approvals: book, Bus: h.Bus, Views: h.Views, Spool: h.Spool, Log: o.Log},
+			), book
 		}
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
 		theirs, theirBook := hostWith(approvals.Options{Log: log})

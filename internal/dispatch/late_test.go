@@ -36,7 +36,8 @@ func TestCallsThatAreLate(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Minute)
-		if got := <-told; !strings.HasPrefix(got, "timeout: no result within 1s") || h.Calls.Overdue() != 1 || h.Calls.Running() != 1 {
+		if got := <-told; !strings.HasPrefix(got, "timeout: no result within 1s") || h.Calls.Overdue() != 1 ||
+			h.Calls.Running() != 1 {
 			t.Errorf("told %q, %d overdue, %d running", got, h.Calls.Overdue(), h.Calls.Running())
 		}
 		close(release)
@@ -92,7 +93,15 @@ func TestOutputRidesOnProgress(t *testing.T) {
 			if n == nil {
 				continue
 			}
-			want := []string{"detach", "3.000000/9 0 bytes", "3.000001/9 1000 bytes", "3.000002/9 4096 bytes", "3.000003/9 4096 bytes", "4.000000/9 0 bytes", `"done"`}
+			want := []string{
+				"detach",
+				"3.000000/9 0 bytes",
+				"3.000001/9 1000 bytes",
+				"3.000002/9 4096 bytes",
+				"3.000003/9 4096 bytes",
+				"4.000000/9 0 bytes",
+				`"done"`,
+			}
 			if fmt.Sprint(n.told) != fmt.Sprint(want) {
 				t.Errorf("told %q, want %q", n.told, want)
 			}

@@ -39,7 +39,10 @@ func dutyOf(r *Request) duty {
 	switch t := r.Entry.Tool; {
 	case t != nil:
 		e = t.Effects
-	case r.Method == "resources/read", r.Method == "resources/subscribe", r.Method == "prompts/get", r.Method == "completion/complete":
+	case r.Method == "resources/read",
+		r.Method == "resources/subscribe",
+		r.Method == "prompts/get",
+		r.Method == "completion/complete":
 		return noted
 	}
 	switch {
@@ -105,7 +108,17 @@ func (c *Calls) ended(r *Request, at time.Time, took time.Duration, res *Result,
 		return nil
 	}
 	if err := c.opts.Ledger.Keep(context.Background(), e); err != nil {
-		c.opts.Log.Error("call ran and cannot be written down", "call", r.ID, "name", r.Entry.Listed, "outcome", e.Outcome, "err", err)
+		c.opts.Log.Error(
+			"call ran and cannot be written down",
+			"call",
+			r.ID,
+			"name",
+			r.Entry.Listed,
+			"outcome",
+			e.Outcome,
+			"err",
+			err,
+		)
 		return &tool.Refusal{
 			Code: "unavailable", Message: r.Entry.Listed + " may have run, but this host could not write it down, and so does not tell its result",
 			Next: "Look at the outcome before you try again.",

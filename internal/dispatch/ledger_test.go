@@ -100,56 +100,68 @@ func TestWhatTheLedgerIsTold(t *testing.T) {
 		}),
 		made("w_forbidden", tool.Reads, during()),
 	}
-	policy, err := permit.New(permit.Options{Default: permit.Allow, Rules: []permit.Rule{{Name: "no", Names: []string{"w_forbidden"}, When: "true", Then: permit.Refuse, Reason: "never"}}})
+	policy, err := permit.New(
+		permit.Options{
+			Default: permit.Allow,
+			Rules: []permit.Rule{
+				{Name: "no", Names: []string{"w_forbidden"}, When: "true", Then: permit.Refuse, Reason: "never"},
+			},
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	visit(t, hosttest.Options{Ledger: d, Policy: policy, Timeout: 10 * time.Second}, &w, func(t *testing.T, h *hosttest.Host) {
-		for _, c := range []struct {
-			name, args string
-			want       []string
-		}{
-			{"w_read", "{}", []string{"note w_read ok info"}},
-			{"w_write", "{}", []string{"keep w_write ok security"}},
-			{"w_destroy", "{}", []string{"keep w_destroy ok security"}},
-			{"w_unknown", "{}", []string{"keep w_unknown ok security"}},
-			{"w_no", "{}", []string{"note w_no refused info"}},
-			{"w_ask", "{}", []string{"note w_ask asked info"}},
-			{"w_inner", "{}", []string{"keep w_leaf ok security", "note w_inner ok info"}},
-			{"w_slow", "{}", []string{"keep w_slow timeout security"}},
-			{"w_read", `{"x":1}`, []string{"note w_read refused info"}},
-			{"w_forbidden", "{}", []string{"note w_forbidden denied security"}},
-		} {
-			r := request(t, h, c.name, c.args)
-			r.Facts.Can = tool.CanListRoots
+	visit(
+		t,
+		hosttest.Options{Ledger: d, Policy: policy, Timeout: 10 * time.Second},
+		&w,
+		func(t *testing.T, h *hosttest.Host) {
+			for _, c := range []struct {
+				name, args string
+				want       []string
+			}{
+				{"w_read", "{}", []string{"note w_read ok info"}},
+				{"w_write", "{}", []string{"keep w_write ok security"}},
+				{"w_destroy", "{}", []string{"keep w_destroy ok security"}},
+				{"w_unknown", "{}", []string{"keep w_unknown ok security"}},
+				{"w_no", "{}", []string{"note w_no refused info"}},
+				{"w_ask", "{}", []string{"note w_ask asked info"}},
+				{"w_inner", "{}", []string{"keep w_leaf ok security", "note w_inner ok info"}},
+				{"w_slow", "{}", []string{"keep w_slow timeout security"}},
+				{"w_read", `{"x":1}`, []string{"note w_read refused info"}},
+				{"w_forbidden", "{}", []string{"note w_forbidden denied security"}},
+			} {
+				r := request(t, h, c.name, c.args)
+				r.Facts.Can = tool.CanListRoots
+				h.Calls.Do(t.Context(), r)
+				if got := d.page(); !slices.Equal(got, c.want) {
+					t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+				}
+				if d.last.Call == "" || d.last.Principal != "ann" || d.last.Context != "default" {
+					t.Errorf("%s: the line does not say who: %+v", c.name, d.last)
+				}
+				if c.name == "w_forbidden" && (d.last.Rule != "no" || !strings.Contains(d.last.Reason, "never")) {
+					t.Errorf("the denial does not say why: %+v", d.last)
+				}
+			}
+			r := request(t, h, "w_stubborn", "{}")
+			r.Late = func(dispatch.Result, error) {
+				if got := d.page(); !slices.Equal(got, []string{"keep w_stubborn timeout security"}) {
+					t.Errorf("answered late: got %q", got)
+				}
+			}
 			h.Calls.Do(t.Context(), r)
-			if got := d.page(); !slices.Equal(got, c.want) {
-				t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+			if got := d.page(); !slices.Equal(got, []string{"note w_stubborn overdue security"}) {
+				t.Errorf("ended late: got %q", got)
 			}
-			if d.last.Call == "" || d.last.Principal != "ann" || d.last.Context != "default" {
-				t.Errorf("%s: the line does not say who: %+v", c.name, d.last)
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, cancel)
+			h.Calls.Do(ctx, request(t, h, "w_slow", "{}"))
+			if got := d.page(); !slices.Equal(got, []string{"keep w_slow cancelled security"}) {
+				t.Errorf("cancelled: got %q", got)
 			}
-			if c.name == "w_forbidden" && (d.last.Rule != "no" || !strings.Contains(d.last.Reason, "never")) {
-				t.Errorf("the denial does not say why: %+v", d.last)
-			}
-		}
-		r := request(t, h, "w_stubborn", "{}")
-		r.Late = func(dispatch.Result, error) {
-			if got := d.page(); !slices.Equal(got, []string{"keep w_stubborn timeout security"}) {
-				t.Errorf("answered late: got %q", got)
-			}
-		}
-		h.Calls.Do(t.Context(), r)
-		if got := d.page(); !slices.Equal(got, []string{"note w_stubborn overdue security"}) {
-			t.Errorf("ended late: got %q", got)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second, cancel)
-		h.Calls.Do(ctx, request(t, h, "w_slow", "{}"))
-		if got := d.page(); !slices.Equal(got, []string{"keep w_slow cancelled security"}) {
-			t.Errorf("cancelled: got %q", got)
-		}
-	})
+		},
+	)
 }
 
 //redteam:attack What destroys is written down before it begins: calls are made while the ledger cannot be written
@@ -180,7 +192,8 @@ func TestNothingIsChangedThatCannotBeWrittenDown(t *testing.T) {
 		if ran["write"]+ran["destroy"] > 0 {
 			t.Errorf("ran: %v", ran)
 		}
-		if got := d.page(); !slices.Contains(got, "note w_write refused security") || !slices.Contains(got, "note w_destroy refused security") {
+		if got := d.page(); !slices.Contains(got, "note w_write refused security") ||
+			!slices.Contains(got, "note w_destroy refused security") {
 			t.Errorf("what was refused is not noted: %q", got)
 		}
 		d.mu.Lock()
@@ -237,7 +250,8 @@ func TestABusyHostSaysWhenToComeAgain(t *testing.T) {
 		}
 		synctest.Wait()
 		res, err := h.Calls.Do(t.Context(), request(t, h, "w_work", "{}"))
-		if got := first(t, res, err); got != "busy: too many of your calls are waiting\nTry again in 1 s." || !res.IsError {
+		if got := first(t, res, err); got != "busy: too many of your calls are waiting\nTry again in 1 s." ||
+			!res.IsError {
 			t.Errorf("got %q", got)
 		}
 		if got := d.page(); !slices.Contains(got, "note w_work busy info") {
@@ -259,7 +273,15 @@ func BenchmarkLedger(b *testing.B) {
 		{"writes-beside-64-others", tool.Writes, true, true}, {"destroys-beside-64-others", tool.Destroys, true, true},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			w := workshop{tools: []tool.Tool{made("w_do", c.effects, func(context.Context, *tool.Call) (tool.Result, error) { return text("done") })}}
+			w := workshop{
+				tools: []tool.Tool{
+					made(
+						"w_do",
+						c.effects,
+						func(context.Context, *tool.Call) (tool.Result, error) { return text("done") },
+					),
+				},
+			}
 			o := hosttest.Options{Modules: map[string]module.New{"w": w.make}}
 			if c.ledger {
 				l := audit.Open(filepath.Join(b.TempDir(), "audit.db"), audit.Options{})

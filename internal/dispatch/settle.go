@@ -57,9 +57,17 @@ func (c *Calls) failed(r *Request, err error) (Result, error) {
 	switch {
 	case ok:
 	case errors.Is(err, bus.ErrAbsent):
-		ref = &tool.Refusal{Code: "unavailable", Message: r.Entry.Listed + " is not there at the moment; nothing was run", Next: "Try again in a moment."}
+		ref = &tool.Refusal{
+			Code:    "unavailable",
+			Message: r.Entry.Listed + " is not there at the moment; nothing was run",
+			Next:    "Try again in a moment.",
+		}
 	case errors.Is(err, bus.ErrLost):
-		ref = &tool.Refusal{Code: "unavailable", Message: "no answer came; " + r.Entry.Listed + " may have run", Next: "Look at the outcome before you try again."}
+		ref = &tool.Refusal{
+			Code:    "unavailable",
+			Message: "no answer came; " + r.Entry.Listed + " may have run",
+			Next:    "Look at the outcome before you try again.",
+		}
 	case errors.Is(err, context.Canceled):
 		ref = tool.Refuse("cancelled", "the call was cancelled")
 	case errors.Is(err, context.DeadlineExceeded):
@@ -277,7 +285,13 @@ func (c *Calls) cut(r *Request, text string, budget int) (string, bool) {
 	} else {
 		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
 	}
-	return fmt.Sprintf("%s\n[cut after %d of %d bytes; %s]", strings.TrimSuffix(text[:n], "\n"), n, len(text), rest), true
+	return fmt.Sprintf(
+		"%s\n[cut after %d of %d bytes; %s]",
+		strings.TrimSuffix(text[:n], "\n"),
+		n,
+		len(text),
+		rest,
+	), true
 }
 
 // lineEnd is where to cut: after the last line that fits, or, within one long

@@ -107,7 +107,15 @@ func (w *watch) done() bool {
 	w.mu.Unlock()
 	if !first {
 		w.calls.overdue.Add(-1)
-		w.calls.opts.Log.Warn("overdue call ended", "call", w.req.ID, "name", w.req.Entry.Listed, "took", time.Since(w.began))
+		w.calls.opts.Log.Warn(
+			"overdue call ended",
+			"call",
+			w.req.ID,
+			"name",
+			w.req.Entry.Listed,
+			"took",
+			time.Since(w.began),
+		)
 	}
 	return first
 }

@@ -98,12 +98,37 @@ func (p *instance) npm(ctx context.Context, r *Record, dir string) error {
 		}
 		args = append(args, r.Source.From)
 	}
-	args = append(args, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
+	args = append(
+		args,
+		"--omit=dev",
+		"--ignore-scripts",
+		"--no-audit",
+		"--no-fund",
+		"--no-update-notifier",
+		"--loglevel=error",
+	)
 	since := p.journal.endOffset()
 	words := &lineWriter{journal: &p.journal}
-	child, err := proc.Start(ctx, proc.Spec{Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Stdout: words, Stderr: words, Whole: true, Processes: maxProcesses, Own: []string{p.folder()}})
+	child, err := proc.Start(
+		ctx,
+		proc.Spec{
+			Path:      "npm",
+			Args:      args,
+			Dir:       dir,
+			Env:       npmEnv(),
+			Stdout:    words,
+			Stderr:    words,
+			Whole:     true,
+			Processes: maxProcesses,
+			Own:       []string{p.folder()},
+		},
+	)
 	if err != nil {
-		return &tool.Refusal{Code: "unsupported", Message: "npm cannot be started: " + err.Error(), Next: "Have Node with npm installed by the system's package manager, or give the program as command, folder or archive."}
+		return &tool.Refusal{
+			Code:    "unsupported",
+			Message: "npm cannot be started: " + err.Error(),
+			Next:    "Have Node with npm installed by the system's package manager, or give the program as command, folder or archive.",
+		}
 	}
 	end, err := child.Wait()
 	if err == nil && end.Stopped != nil {
@@ -125,7 +150,8 @@ func npmEnv() []string {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		name = strings.ToLower(name)
-		if strings.HasPrefix(name, "npm_config_") || strings.HasSuffix(name, "_proxy") || name == "node_extra_ca_certs" {
+		if strings.HasPrefix(name, "npm_config_") || strings.HasSuffix(name, "_proxy") ||
+			name == "node_extra_ca_certs" {
 			env = append(env, kv)
 		}
 	}
@@ -193,7 +219,12 @@ func (c *copying) dir(at string) error {
 }
 
 func tooMany() error {
-	return tool.Refuse("too_large", "a program has at most %d files and folders, and %d bytes", mostFiles, int64(mostBytes))
+	return tool.Refuse(
+		"too_large",
+		"a program has at most %d files and folders, and %d bytes",
+		mostFiles,
+		int64(mostBytes),
+	)
 }
 
 func (c *copying) file(at string, mode fs.FileMode, from io.Reader) error {

@@ -72,7 +72,8 @@ func TestAServerThatIsNotReadyIsShownWithWhatItPrinted(t *testing.T) {
 	}
 	write(t, i.Record.program(h.folder("up")), map[string]string{"bin/run": "#!/bin/sh\necho no licence >&2\nexit 7\n"})
 	_, err := h.Start(t.Context(), "up")
-	if code(err) != "unavailable" || !strings.Contains(err.Error(), "code 7") || !strings.Contains(Words(err), "no licence") {
+	if code(err) != "unavailable" || !strings.Contains(err.Error(), "code 7") ||
+		!strings.Contains(Words(err), "no licence") {
 		t.Errorf("got %v, %q", err, Words(err))
 	}
 }
@@ -84,7 +85,8 @@ func TestServersThatSayTooMuchAreHeard(t *testing.T) {
 			h := openHome(t, Options{})
 			h.install(server(t, "up", how))
 			for i := range 3 {
-				if got, err := h.call("up", "echo", fmt.Sprintf(`{"text":"number %d"}`, i)); err != nil || !strings.Contains(got, fmt.Sprintf("number %d", i)) {
+				if got, err := h.call("up", "echo", fmt.Sprintf(`{"text":"number %d"}`, i)); err != nil ||
+					!strings.Contains(got, fmt.Sprintf("number %d", i)) {
 					t.Errorf("got %s, %v", got, err)
 				}
 			}
@@ -155,7 +157,8 @@ func TestAnAnswerThatIsNoJSONIsAnError(t *testing.T) {
 	if got, err := h.call("up", "surrogate", `{}`); err != nil || got != "\ufffd" {
 		t.Errorf("a lone surrogate: got %q, %v", got, err)
 	}
-	if got, err := h.call("up", "garbled", `{}`); err == nil || !strings.Contains(err.Error(), "no JSON that can be passed on") {
+	if got, err := h.call("up", "garbled", `{}`); err == nil ||
+		!strings.Contains(err.Error(), "no JSON that can be passed on") {
 		t.Errorf("got %s, %v", got, err)
 	}
 }
@@ -164,7 +167,8 @@ func TestAServerThatEndsInACallMayHaveRun(t *testing.T) {
 	h := openHome(t, Options{})
 	h.install(server(t, "up", "good"))
 	_, err := h.call("up", "die", `{}`)
-	if code(err) != "unavailable" || !strings.Contains(err.Error(), "may have run") || !strings.Contains(err.Error(), "code 4") {
+	if code(err) != "unavailable" || !strings.Contains(err.Error(), "may have run") ||
+		!strings.Contains(err.Error(), "code 4") {
 		t.Errorf("got %v", err)
 	}
 	if got, err := h.call("up", "echo", `{"text":"again"}`); err != nil || !strings.Contains(got, "again") {
@@ -197,7 +201,8 @@ func TestAServerThatKeepsEndingIsLeftAlone(t *testing.T) {
 		t.Error("nobody was told")
 	}
 	_, err := h.call("up", "echo", `{"text":"a"}`)
-	if code(err) != "unavailable" || !strings.Contains(err.Error(), "nothing was run") || !strings.Contains(err.Error(), "failed 5 times") {
+	if code(err) != "unavailable" || !strings.Contains(err.Error(), "nothing was run") ||
+		!strings.Contains(err.Error(), "failed 5 times") {
 		t.Errorf("got %v", err)
 	}
 	if i, err := h.Restart(t.Context(), "up"); err != nil || i.Public.Status != "running" || i.Public.Error != "" {
@@ -345,9 +350,15 @@ func TestNamesAreNotDoubled(t *testing.T) {
 		return json.RawMessage(`{"name":"` + name + `","inputSchema":{"type":"object"}` + more + `}`)
 	}
 	tools, left := makeTools("fire-crawl", []json.RawMessage{
-		entry("fire_crawl_scrape", ""), entry("fire-crawl_map", ""), entry("search", ""), entry("fire_crawl_", ""), entry("fire_crawler", ""),
+		entry(
+			"fire_crawl_scrape",
+			"",
+		), entry("fire-crawl_map", ""), entry("search", ""), entry("fire_crawl_", ""), entry("fire_crawler", ""),
 		entry("fire_crawl_search", ""),
-		entry("slow", `,"execution":{"taskSupport":"required"}`), entry("either", `,"execution":{"taskSupport":"optional"}`),
+		entry(
+			"slow",
+			`,"execution":{"taskSupport":"required"}`,
+		), entry("either", `,"execution":{"taskSupport":"optional"}`),
 	})
 	var names []string
 	for _, o := range tools {

@@ -61,7 +61,11 @@ func (h *Manager) Check(plan *Plan) error {
 	case h.release == nil:
 		return errOtherHost()
 	case h.all[r.ID] != nil:
-		return &tool.Refusal{Code: "exists", Message: fmt.Sprintf("there is a package %q already", r.ID), Next: "package_rebuild installs it again, also another version; package_remove removes it."}
+		return &tool.Refusal{
+			Code:    "exists",
+			Message: fmt.Sprintf("there is a package %q already", r.ID),
+			Next:    "package_rebuild installs it again, also another version; package_remove removes it.",
+		}
 	case len(h.all) >= h.opts.Most:
 		return tool.Refuse("too_large", "there are %d packages, which is as many as can be", len(h.all))
 	}
@@ -156,7 +160,11 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer context.AfterFunc(p.manager.ctx, func() { end(errClosing) })()
-	ctx, cancel := context.WithTimeoutCause(ctx, p.manager.opts.Install, fmt.Errorf("it was not installed within %v", p.manager.opts.Install))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		p.manager.opts.Install,
+		fmt.Errorf("it was not installed within %v", p.manager.opts.Install),
+	)
 	defer cancel()
 	track := progress.New(func(now progress.Progress) {
 		p.mu.Lock()
@@ -307,8 +315,14 @@ func (p *instance) rebuild(ctx context.Context, from string, tell Tell) error {
 		if err != nil {
 			return invalid("%v", err)
 		}
-		if source.Kind != was.Source.Kind || source.Kind == NPM && npmPackage(source.From) != npmPackage(was.Source.From) {
-			return invalid("source %q: package %s comes from %s, and only its version can be another", from, p.id, was.Source)
+		if source.Kind != was.Source.Kind ||
+			source.Kind == NPM && npmPackage(source.From) != npmPackage(was.Source.From) {
+			return invalid(
+				"source %q: package %s comes from %s, and only its version can be another",
+				from,
+				p.id,
+				was.Source,
+			)
 		}
 		plan.Source, plan.Version = source, ""
 	}
@@ -531,7 +545,11 @@ func (h *Manager) storeRestored() error {
 	}
 	for id, r := range records {
 		if r.ID != id || r.check() != nil || r.State != Installed && r.State != Updating {
-			h.log.Warn("a package that was restored is left out: its record is not one of an installed package", "package", id)
+			h.log.Warn(
+				"a package that was restored is left out: its record is not one of an installed package",
+				"package",
+				id,
+			)
 			continue
 		}
 		if err := h.putRecord(r); err != nil {

@@ -168,7 +168,10 @@ func TestArchivesAreUnpacked(t *testing.T) {
 			if got, err := h.call("up", "echo", `{"text":"a"}`); err != nil {
 				t.Errorf("got %s, %v", got, err)
 			}
-			if _, err := os.Lstat(filepath.Join(i.Record.program(h.folder("up")), "evil")); !errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(i.Record.program(h.folder("up")), "evil")); !errors.Is(
+				err,
+				fs.ErrNotExist,
+			) {
 				t.Errorf("a link was unpacked: %v", err)
 			}
 		})
@@ -228,7 +231,8 @@ func TestNPMInstallsWithoutScriptsAndAgainByTheLockFile(t *testing.T) {
 	if _, err := h.Rebuild(t.Context(), "up", "npm:@scope/served@5.0.0", nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Rebuild(t.Context(), "up", "npm:other", nil); err == nil || !strings.Contains(err.Error(), "only its version can be another") {
+	if _, err := h.Rebuild(t.Context(), "up", "npm:other", nil); err == nil ||
+		!strings.Contains(err.Error(), "only its version can be another") {
 		t.Errorf("got %v", err)
 	}
 	b, err := os.ReadFile(said)
@@ -236,7 +240,9 @@ func TestNPMInstallsWithoutScriptsAndAgainByTheLockFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(b)), "\n")
-	if len(lines) != 3 || !strings.HasPrefix(lines[0], "install --save-exact @scope/served@4.5.6 ") || !strings.HasPrefix(lines[1], "ci ") || !strings.HasPrefix(lines[2], "install --save-exact @scope/served@5.0.0 ") {
+	if len(lines) != 3 || !strings.HasPrefix(lines[0], "install --save-exact @scope/served@4.5.6 ") ||
+		!strings.HasPrefix(lines[1], "ci ") ||
+		!strings.HasPrefix(lines[2], "install --save-exact @scope/served@5.0.0 ") {
 		t.Errorf("npm was called %q", lines)
 	}
 	for _, l := range lines {
@@ -245,7 +251,8 @@ func TestNPMInstallsWithoutScriptsAndAgainByTheLockFile(t *testing.T) {
 		}
 	}
 	_, err = h.Install(t.Context(), Plan{Record: from("bad", "npm:broken")}, nil)
-	if err == nil || !strings.Contains(err.Error(), "npm cannot install broken: the registry has no package of this name") {
+	if err == nil ||
+		!strings.Contains(err.Error(), "npm cannot install broken: the registry has no package of this name") {
 		t.Errorf("got %v, %q", err, Words(err))
 	}
 }
@@ -281,7 +288,8 @@ func TestFailuresOfNPMAreTold(t *testing.T) {
 		{"", "it ended with code 7", ""},
 	} {
 		err := npmFailure("x@1", 7, c.printed)
-		if !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(Words(err), c.words) || strings.Contains(Words(err), "at Socket") ||
+		if !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(Words(err), c.words) ||
+			strings.Contains(Words(err), "at Socket") ||
 			strings.Contains(Words(err), "complete log") {
 			t.Errorf("%.60q: got %v, %q", c.printed, err, Words(err))
 		}

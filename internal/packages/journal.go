@@ -103,7 +103,9 @@ func (j *journal) write(message string) {
 	}
 	text := strings.ToValidUTF8(strings.TrimRight(message, "\r"), "\uFFFD")
 	text = displaytext.Cut(text, longestLine, " [cut]")
-	n, err := j.file.WriteString(time.Now().UTC().Format(time.RFC3339Nano) + " " + strings.ReplaceAll(text, "\n", " ") + "\n")
+	n, err := j.file.WriteString(
+		time.Now().UTC().Format(time.RFC3339Nano) + " " + strings.ReplaceAll(text, "\n", " ") + "\n",
+	)
 	j.end += int64(n)
 	j.err = err
 }

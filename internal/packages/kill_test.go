@@ -33,7 +33,12 @@ func busyHost() {
 		fail(err)
 	}
 	ctx := context.Background()
-	records, err := state.Attach[map[string]Record](ctx, state.New(state.Options{Log: log}), "/private/packages", state.Durable)
+	records, err := state.Attach[map[string]Record](
+		ctx,
+		state.New(state.Options{Log: log}),
+		"/private/packages",
+		state.Durable,
+	)
 	if err != nil {
 		fail(err)
 	}
@@ -42,7 +47,8 @@ func busyHost() {
 		fail(err)
 	}
 	for {
-		if _, err := h.Install(ctx, Plan{Record: from("up", "folder:"+filepath.Join(dir, "source"))}, nil); err != nil && code(err) != "exists" {
+		if _, err := h.Install(ctx, Plan{Record: from("up", "folder:"+filepath.Join(dir, "source"))}, nil); err != nil &&
+			code(err) != "exists" {
 			fail(err)
 		}
 		fmt.Println("installed")

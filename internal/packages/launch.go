@@ -47,17 +47,27 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 		return nil, nil, err
 	}
 	words := &lineWriter{journal: &p.journal}
-	u, err = connect(p.manager.ctx, int(p.manager.opts.Message), &p.journal, hider, func(f *frames) (*proc.Process, error) {
-		return proc.Start(p.manager.ctx, proc.Spec{
-			Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
-			Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: maxProcesses,
-			Own: []string{p.folder()},
-		})
-	})
+	u, err = connect(
+		p.manager.ctx,
+		int(p.manager.opts.Message),
+		&p.journal,
+		hider,
+		func(f *frames) (*proc.Process, error) {
+			return proc.Start(p.manager.ctx, proc.Spec{
+				Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
+				Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: maxProcesses,
+				Own: []string{p.folder()},
+			})
+		},
+	)
 	if err != nil {
 		return nil, nil, err
 	}
-	soon, cancel := context.WithTimeoutCause(ctx, p.manager.opts.Begin, fmt.Errorf("it was not ready within %v", p.manager.opts.Begin))
+	soon, cancel := context.WithTimeoutCause(
+		ctx,
+		p.manager.opts.Begin,
+		fmt.Errorf("it was not ready within %v", p.manager.opts.Begin),
+	)
 	defer cancel()
 	if err := u.initialize(soon, p.manager.opts.Name, p.manager.opts.Version); err != nil {
 		return u, nil, err
@@ -178,7 +188,11 @@ func (p *instance) manifestCommand(r *Record) (command string, args []string, er
 	}
 	m, err := readManifest(root, in)
 	if err != nil {
-		return "", nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("the program to start is unknown: %v", err), Next: "Set command; ./name is in the program's folder."}
+		return "", nil, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("the program to start is unknown: %v", err),
+			Next:    "Set command; ./name is in the program's folder.",
+		}
 	}
 	entry, err := m.entry()
 	if err != nil {
@@ -232,7 +246,11 @@ func (m manifest) entry() (string, error) {
 		one = many[path.Base(m.Name)]
 	}
 	if one = path.Clean(one); one == "." || !filepath.IsLocal(filepath.FromSlash(one)) {
-		return "", &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("package.json names %d programs, and none as the one to start", len(many)), Next: "Set command, such as node with ${program}/index.js as its first argument."}
+		return "", &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("package.json names %d programs, and none as the one to start", len(many)),
+			Next:    "Set command, such as node with ${program}/index.js as its first argument.",
+		}
 	}
 	return one, nil
 }

@@ -113,7 +113,11 @@ func Open(o Options) (*Manager, error) {
 	o.Begin, o.Answer = cmp.Or(o.Begin, defaultStartTimeout), cmp.Or(o.Answer, defaultCallTimeout)
 	o.Idle, o.Install = cmp.Or(o.Idle, defaultIdleTimeout), cmp.Or(o.Install, defaultInstallTimeout)
 	o.Message, o.Most = cmp.Or(o.Message, defaultMaxMessage), cmp.Or(o.Most, defaultMaxPackages)
-	o.restart = restartPolicy{cmp.Or(o.restart.first, time.Second), cmp.Or(o.restart.max, time.Minute), cmp.Or(o.restart.stableAfter, time.Minute)}
+	o.restart = restartPolicy{
+		cmp.Or(o.restart.first, time.Second),
+		cmp.Or(o.restart.max, time.Minute),
+		cmp.Or(o.restart.stableAfter, time.Minute),
+	}
 	h := &Manager{opts: o, log: o.Log, all: map[string]*instance{}}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
@@ -228,7 +232,11 @@ func (h *Manager) addWork() (leave func(), err error) {
 }
 
 func errOtherHost() *tool.Refusal {
-	return &tool.Refusal{Code: "busy", Message: "another host of the same data folder runs the packages", Next: "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; or end that host, and this one takes them over."}
+	return &tool.Refusal{
+		Code:    "busy",
+		Message: "another host of the same data folder runs the packages",
+		Next:    "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; or end that host, and this one takes them over.",
+	}
 }
 
 // instances returns the packages, sorted by id.
@@ -250,7 +258,11 @@ func (h *Manager) find(id string) (*instance, error) {
 	if h.release == nil && !h.closed {
 		return nil, errOtherHost()
 	}
-	return nil, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no package %q", id), Next: "package_list lists the packages."}
+	return nil, &tool.Refusal{
+		Code:    "not_found",
+		Message: fmt.Sprintf("there is no package %q", id),
+		Next:    "package_list lists the packages.",
+	}
 }
 
 func (h *Manager) folder(id string) string { return filepath.Join(h.opts.Folder, id) }

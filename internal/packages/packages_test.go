@@ -165,7 +165,11 @@ func code(err error) string {
 func TestAPackageIsInstalledAndItsToolsCanBeCalled(t *testing.T) {
 	h := openHome(t, Options{})
 	i := h.install(server(t, "my-server", "good"))
-	if i.Public.State != Installed || i.Public.Title != "A test server" || i.Public.Version != "1.2.3" || i.Public.Tools != 14 || i.Server.Protocol != "2025-11-25" || i.Installed.IsZero() || i.Record.Start != OnDemand {
+	if i.Public.State != Installed || i.Public.Title != "A test server" || i.Public.Version != "1.2.3" ||
+		i.Public.Tools != 14 ||
+		i.Server.Protocol != "2025-11-25" ||
+		i.Installed.IsZero() ||
+		i.Record.Start != OnDemand {
 		t.Errorf("got %+v", i)
 	}
 	for _, want := range []string{"my_server_echo", "my_server_second_page"} {
@@ -224,7 +228,14 @@ func TestOfMetaOnlyWhatIsForTheServerIsPassedOn(t *testing.T) {
 	h := openHome(t, Options{})
 	h.install(server(t, "up", "good"))
 	meta := `{"gatehouse/token":"gh_secret","io.modelcontextprotocol/clientInfo":{"name":"x"},"progressToken":"theirs","traceparent":"00-1","my.example/n":1e400}`
-	raw, err := h.Call(t.Context(), "up", "echo", json.RawMessage(`{"text":"a"}`), json.RawMessage(meta), func(float64, float64, string) {})
+	raw, err := h.Call(
+		t.Context(),
+		"up",
+		"echo",
+		json.RawMessage(`{"text":"a"}`),
+		json.RawMessage(meta),
+		func(float64, float64, string) {},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -314,16 +325,19 @@ func TestSecretsThatAServerSaysAreNotShown(t *testing.T) {
 			t.Errorf("%s has it: %s", what, said)
 		}
 	}
-	if said := fmt.Sprint(lines); !strings.Contains(said, "it starts with "+secret.Mask) || !strings.Contains(said, "it has "+secret.Mask) {
+	if said := fmt.Sprint(lines); !strings.Contains(said, "it starts with "+secret.Mask) ||
+		!strings.Contains(said, "it has "+secret.Mask) {
 		t.Errorf("the log says %s", said)
 	}
-	if !strings.Contains(string(kept), "One with "+secret.Mask) || !strings.Contains(string(listing), "Says it with "+secret.Mask) {
+	if !strings.Contains(string(kept), "One with "+secret.Mask) ||
+		!strings.Contains(string(listing), "Says it with "+secret.Mask) {
 		t.Errorf("kept: %s, %s", kept, listing)
 	}
 	r = server(t, "locked", "locked")
 	r.Env["SECRET"] = "${secret:KEY}"
 	_, err = h.Install(t.Context(), Plan{Record: r}, nil)
-	if err == nil || strings.Contains(err.Error()+Words(err), key) || !strings.Contains(err.Error(), "initialize: nobody is let in with "+secret.Mask) {
+	if err == nil || strings.Contains(err.Error()+Words(err), key) ||
+		!strings.Contains(err.Error(), "initialize: nobody is let in with "+secret.Mask) {
 		t.Errorf("got %v, %s", err, Words(err))
 	}
 }
@@ -344,7 +358,8 @@ func TestSecretsReachTheServerAndNoLog(t *testing.T) {
 	}
 	lines, err := h.Logs("up", 0, false, 100)
 	said := fmt.Sprint(lines)
-	if err != nil || strings.Contains(said, "a-very-secret-key") || !strings.Contains(said, "the server starts with "+secret.Mask) {
+	if err != nil || strings.Contains(said, "a-very-secret-key") ||
+		!strings.Contains(said, "the server starts with "+secret.Mask) {
 		t.Errorf("the log says %s, %v", said, err)
 	}
 	records, _, _ := h.opts.Records.Get()
@@ -353,7 +368,8 @@ func TestSecretsReachTheServerAndNoLog(t *testing.T) {
 	}
 	r.ID, r.Env = "other", maps.Clone(r.Env)
 	r.Env["SECRET"] = "${secret:MISSING}"
-	if _, err := h.Install(t.Context(), Plan{Record: r}, nil); err == nil || !strings.Contains(err.Error(), "gatehouse secret set MISSING") {
+	if _, err := h.Install(t.Context(), Plan{Record: r}, nil); err == nil ||
+		!strings.Contains(err.Error(), "gatehouse secret set MISSING") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -90,7 +90,10 @@ func ParseSource(text string) (Source, error) {
 	case kind == NPM && npmName.MatchString(from):
 		return s, nil
 	case kind == NPM:
-		return s, fmt.Errorf("source %q: expected npm:name or npm:name@version, such as npm:@modelcontextprotocol/server-memory@2026.8.31", text)
+		return s, fmt.Errorf(
+			"source %q: expected npm:name or npm:name@version, such as npm:@modelcontextprotocol/server-memory@2026.8.31",
+			text,
+		)
 	case (kind == Folder || kind == Archive) && from != "":
 		return s, nil
 	}
@@ -107,7 +110,9 @@ func (s Source) String() string {
 
 // npmName is a name of the registry with a version or tag: no address, file or
 // option.
-var npmName = regexp.MustCompile(`^(@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,199}(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`)
+var npmName = regexp.MustCompile(
+	`^(@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,199}(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`,
+)
 
 var (
 	idForm  = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
@@ -129,7 +134,11 @@ func prefix(id string) string { return strings.ReplaceAll(id, "-", "_") }
 func (r *Record) check() error {
 	switch {
 	case len(r.ID) > longestID || !idForm.MatchString(r.ID):
-		return invalid("id %q: expected a-z, 0-9 and single - between, beginning with a letter, at most %d characters", r.ID, longestID)
+		return invalid(
+			"id %q: expected a-z, 0-9 and single - between, beginning with a letter, at most %d characters",
+			r.ID,
+			longestID,
+		)
 	case r.Results != "" && r.Results != TextResults:
 		return invalid("results %q: expected %s, or nothing", r.Results, TextResults)
 	case r.Start != OnDemand && r.Start != Always:

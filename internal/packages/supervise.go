@@ -117,7 +117,11 @@ func (p *instance) claim(what string) (done func(), err error) {
 	defer p.mu.Unlock()
 	switch {
 	case p.removed:
-		return nil, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no package %q", p.id), Next: "package_list lists the packages."}
+		return nil, &tool.Refusal{
+			Code:    "not_found",
+			Message: fmt.Sprintf("there is no package %q", p.id),
+			Next:    "package_list lists the packages.",
+		}
 	case p.activity != "":
 		return nil, p.busy()
 	}
@@ -132,7 +136,11 @@ func (p *instance) claim(what string) (done func(), err error) {
 
 // busy returns the refusal that names the running operation; p.mu is held.
 func (p *instance) busy() error {
-	return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("package %s is busy: %s", p.id, p.activity), Next: "job_list shows the job if there is one; wait for it with job_wait."}
+	return &tool.Refusal{
+		Code:    "busy",
+		Message: fmt.Sprintf("package %s is busy: %s", p.id, p.activity),
+		Next:    "job_list shows the job if there is one; wait for it with job_wait.",
+	}
 }
 
 // ready returns the server, and starts it if it does not run. The caller must release
@@ -153,12 +161,34 @@ func (p *instance) ready(ctx context.Context) (*upstream, error) {
 		case p.rec.State != Installed:
 			err = tool.Refuse("unavailable", "package %s is not completely installed", p.id)
 		case p.rec.Stopped:
-			err = &tool.Refusal{Code: "unavailable", Message: "package " + p.id + " was stopped; nothing was run", Next: "An administrator can start it with package_start."}
+			err = &tool.Refusal{
+				Code:    "unavailable",
+				Message: "package " + p.id + " was stopped; nothing was run",
+				Next:    "An administrator can start it with package_start.",
+			}
 		case p.failures >= maxFailures:
-			err = &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s failed %d times in a row and is no longer started automatically; nothing was run: %s", p.id, p.failures, shorten(p.why.Error(), publicText)), Next: "An administrator can see the reason with package_logs and try again with package_restart."}
+			err = &tool.Refusal{
+				Code: "unavailable",
+				Message: fmt.Sprintf(
+					"package %s failed %d times in a row and is no longer started automatically; nothing was run: %s",
+					p.id,
+					p.failures,
+					shorten(p.why.Error(), publicText),
+				),
+				Next: "An administrator can see the reason with package_logs and try again with package_restart.",
+			}
 		default:
 			if after = time.Until(p.next); after > startWait {
-				err = &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s failed and is started again in %d s; nothing was run: %s", p.id, int(after.Seconds())+1, shorten(p.why.Error(), publicText)), Next: "Try again then."}
+				err = &tool.Refusal{
+					Code: "unavailable",
+					Message: fmt.Sprintf(
+						"package %s failed and is started again in %d s; nothing was run: %s",
+						p.id,
+						int(after.Seconds())+1,
+						shorten(p.why.Error(), publicText),
+					),
+					Next: "Try again then.",
+				}
 			} else if after <= 0 {
 				wait = p.start()
 			}
@@ -200,8 +230,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 func (p *instance) startIfWanted(asked bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running == nil && p.starting == nil && p.activity == "" && !p.removed && p.rec.State == Installed && !p.rec.Stopped &&
-		p.failures < maxFailures && (asked || p.rec.Start == Always) {
+	if p.running == nil && p.starting == nil && p.activity == "" && !p.removed && p.rec.State == Installed &&
+		!p.rec.Stopped &&
+		p.failures < maxFailures &&
+		(asked || p.rec.Start == Always) {
 		p.start()
 	}
 }
@@ -548,7 +580,12 @@ func (p *instance) saveRecord(r Record) error {
 // Call relays a call to a server, and starts it if it does not run. args and meta are
 // the caller's. The result is the server's, unchanged. A *tool.WireError is the
 // server's own error.
-func (h *Manager) Call(ctx context.Context, id, own string, args, meta json.RawMessage, progress func(done, total float64, note string)) (json.RawMessage, error) {
+func (h *Manager) Call(
+	ctx context.Context,
+	id, own string,
+	args, meta json.RawMessage,
+	progress func(done, total float64, note string),
+) (json.RawMessage, error) {
 	p, err := h.find(id)
 	if err != nil {
 		return nil, err
@@ -568,9 +605,17 @@ func (h *Manager) Call(ctx context.Context, id, own string, args, meta json.RawM
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case gone.mayHaveRun:
-			return nil, &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", id, shorten(own, 100), gone.why), Next: "Check the outcome before you try again."}
+			return nil, &tool.Refusal{
+				Code:    "unavailable",
+				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", id, shorten(own, 100), gone.why),
+				Next:    "Check the outcome before you try again.",
+			}
 		case try > 0:
-			return nil, &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", id, gone.why), Next: "Try again in a moment."}
+			return nil, &tool.Refusal{
+				Code:    "unavailable",
+				Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", id, gone.why),
+				Next:    "Try again in a moment.",
+			}
 		}
 		p.waitExited(ctx, u)
 	}

@@ -96,7 +96,14 @@ func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []st
 		}
 		switch {
 		case len(name) > longestName:
-			leave(own, fmt.Sprintf("%s is longer than %d characters; an id that is shorter helps", shorten(name, 120), longestName))
+			leave(
+				own,
+				fmt.Sprintf(
+					"%s is longer than %d characters; an id that is shorter helps",
+					shorten(name, 120),
+					longestName,
+				),
+			)
 			continue
 		case taken[name]:
 			leave(own, name+" is there already")

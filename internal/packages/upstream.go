@@ -98,7 +98,13 @@ func (e *noAnswerError) Unwrap() error { return e.why }
 
 // connect connects to a server. start starts its child process, whose output goes to
 // the frames.
-func connect(ctx context.Context, limit int, j *journal, h secret.Hider, start func(*frames) (*proc.Process, error)) (*upstream, error) {
+func connect(
+	ctx context.Context,
+	limit int,
+	j *journal,
+	h secret.Hider,
+	start func(*frames) (*proc.Process, error),
+) (*upstream, error) {
 	u := &upstream{
 		journal: j, secrets: h, relist: make(chan struct{}, 1), out: make(chan *outgoing, outboxSize), gone: make(chan struct{}),
 		pending: map[int64]*pendingRequest{}, used: time.Now(),
@@ -240,7 +246,12 @@ func (u *upstream) query(ctx context.Context, method string, params json.RawMess
 
 // request sends a request and waits for the answer. An error from the server is a
 // *tool.WireError; a missing answer is a *noAnswerError.
-func (u *upstream) request(ctx context.Context, method string, params json.RawMessage, progress func(done, total float64, note string)) (json.RawMessage, error) {
+func (u *upstream) request(
+	ctx context.Context,
+	method string,
+	params json.RawMessage,
+	progress func(done, total float64, note string),
+) (json.RawMessage, error) {
 	w := &pendingRequest{make(chan answer, 1), progress}
 	u.mu.Lock()
 	if u.why != nil {
@@ -391,7 +402,13 @@ func (u *upstream) handleInvalid(line []byte, err error) {
 	u.invalidLines++
 	if u.invalidLines <= 20 {
 		line = u.secrets.Hide(line)
-		u.journal.write(fmt.Sprintf("[host] a line on standard output is no message (%v): %s", err, shorten(string(line[:min(len(line), 400)]), 200)))
+		u.journal.write(
+			fmt.Sprintf(
+				"[host] a line on standard output is no message (%v): %s",
+				err,
+				shorten(string(line[:min(len(line), 400)]), 200),
+			),
+		)
 	}
 	if u.invalidLines == maxInvalidLines {
 		u.kill(errors.New("it prints what is no message to its standard output"))
@@ -420,7 +437,11 @@ func answerID(head, tail []byte) (id int64, ok bool) {
 // tooLong fails the request whose answer is too long. If its id is unknown, all pending
 // requests fail.
 func (u *upstream) tooLong(head, tail []byte, n int64, limit int) {
-	err := &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the server answered with %d bytes, and at most %d are passed on; it has run", n, limit), Next: "Ask it for less."}
+	err := &tool.Refusal{
+		Code:    "too_large",
+		Message: fmt.Sprintf("the server answered with %d bytes, and at most %d are passed on; it has run", n, limit),
+		Next:    "Ask it for less.",
+	}
 	u.journal.write(fmt.Sprintf("[host] a message of %d bytes was dropped: at most %d are passed on", n, limit))
 	if id, ok := answerID(head, tail); ok {
 		u.deliver(id, answer{err: err})
@@ -519,7 +540,9 @@ func (u *upstream) handleNotification(method string, params []byte) {
 		level, _ := rawjson.Get(params, "level")
 		data, _ := rawjson.Get(params, "data")
 		data = u.secrets.Hide(data)
-		u.journal.write(fmt.Sprintf("[%s] %s", shorten(string(bytes.Trim(level, `"`)), 20), data[:min(len(data), longestLine)]))
+		u.journal.write(
+			fmt.Sprintf("[%s] %s", shorten(string(bytes.Trim(level, `"`)), 20), data[:min(len(data), longestLine)]),
+		)
 	}
 }
 
@@ -574,7 +597,12 @@ func (u *upstream) initialize(ctx context.Context, name, version string) error {
 		return fmt.Errorf("it uses protocol revision %q, which this host does not support", shorten(r.Version, 40))
 	}
 	_, u.tools = r.Capabilities["tools"]
-	u.server = Server{shorten(r.Info.Name, maxTitle), shorten(r.Info.Title, maxTitle), shorten(r.Info.Version, 100), r.Version}
+	u.server = Server{
+		shorten(r.Info.Name, maxTitle),
+		shorten(r.Info.Title, maxTitle),
+		shorten(r.Info.Version, 100),
+		r.Version,
+	}
 	u.notify("notifications/initialized", nil)
 	return nil
 }

@@ -112,7 +112,8 @@ func (l *FileLog) within(ctx context.Context, reads bool, f func(*sql.Tx) error)
 type kept struct{ revision, base, bytes uint64 }
 
 func find(ctx context.Context, tx *sql.Tx, mount string) (k kept, err error) {
-	err = tx.QueryRowContext(ctx, "SELECT revision, base, bytes FROM mount WHERE name = ?", mount).Scan(&k.revision, &k.base, &k.bytes)
+	err = tx.QueryRowContext(ctx, "SELECT revision, base, bytes FROM mount WHERE name = ?", mount).
+		Scan(&k.revision, &k.base, &k.bytes)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = nil
 	}
@@ -166,7 +167,14 @@ func (l *FileLog) writeMount(ctx context.Context, tx *sql.Tx, mount string, k ke
 			return write(ctx, tx, mount, k.revision, b)
 		}
 	}
-	_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO mount VALUES (?, ?, ?, ?)", mount, k.revision, k.base, k.bytes)
+	_, err := tx.ExecContext(
+		ctx,
+		"INSERT OR REPLACE INTO mount VALUES (?, ?, ?, ?)",
+		mount,
+		k.revision,
+		k.base,
+		k.bytes,
+	)
 	return err
 }
 
@@ -207,7 +215,12 @@ func fold(ctx context.Context, tx *sql.Tx, mount string, k kept) (v any, err err
 
 // changes reads what leads from one revision to another, as one patch.
 func changes(ctx context.Context, tx *sql.Tx, mount string, from, to uint64) (all Patch, err error) {
-	rows, err := tx.QueryContext(ctx, "SELECT revision, patch FROM change WHERE name = ? AND revision > ? ORDER BY revision", mount, from)
+	rows, err := tx.QueryContext(
+		ctx,
+		"SELECT revision, patch FROM change WHERE name = ? AND revision > ? ORDER BY revision",
+		mount,
+		from,
+	)
 	if err != nil {
 		return nil, err
 	}

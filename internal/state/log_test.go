@@ -162,7 +162,10 @@ func TestBackupAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	tree = state.New(state.Options{Log: fresh})
-	if v, _, _ := attach[[]string](t, tree, "/private/b", state.Durable).Get(); !reflect.DeepEqual(v, []string{"kept"}) {
+	if v, _, _ := attach[[]string](t, tree, "/private/b", state.Durable).Get(); !reflect.DeepEqual(
+		v,
+		[]string{"kept"},
+	) {
 		t.Fatalf("got %v", v)
 	}
 	if v, r, _ := attach[string](t, tree, "/private/later", state.Durable).Get(); v != "" {

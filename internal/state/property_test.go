@@ -192,7 +192,15 @@ func TestFoldedPatchesAreTheTree(t *testing.T) {
 			}
 			for _, r := range readers {
 				if want := tr.Read(r.at); !reflect.DeepEqual(r.value, want.Value) {
-					t.Errorf("seed %d, %q: %v at %s, want %v at %s", seed, r.at, r.value, r.revision, want.Value, want.Revision)
+					t.Errorf(
+						"seed %d, %q: %v at %s, want %v at %s",
+						seed,
+						r.at,
+						r.value,
+						r.revision,
+						want.Value,
+						want.Revision,
+					)
 				}
 				again, patches = again+r.again, patches+r.patches
 			}

@@ -127,7 +127,10 @@ func TestOptimisticTransactions(t *testing.T) {
 			if v, _, _ := m.Get(); err != nil || r != 2 || v.Count != 3 {
 				t.Fatalf("%v at %d, %v", v, r, err)
 			}
-			if _, err := m.Apply(t.Context(), 2, state.Patch{{Kind: state.Replace, Path: state.Pointer{"count"}, Value: "four"}}); !errors.Is(err, state.ErrPatch) {
+			if _, err := m.Apply(t.Context(), 2, state.Patch{{Kind: state.Replace, Path: state.Pointer{"count"}, Value: "four"}}); !errors.Is(
+				err,
+				state.ErrPatch,
+			) {
 				t.Fatalf("what is no info was taken: %v", err)
 			}
 		})
@@ -220,7 +223,10 @@ func TestSecretsCannotEnter(t *testing.T) {
 		if _, err := m.Set(t.Context(), map[string]any{"p": secret.New("hunter2")}); !errors.Is(err, state.ErrSecret) {
 			t.Errorf("%s: %v", at, err)
 		}
-		if _, err := tr.Update(t.Context(), at, state.Any, func(any) (any, error) { return []any{secret.New("hunter2")}, nil }); !errors.Is(err, state.ErrSecret) {
+		if _, err := tr.Update(t.Context(), at, state.Any, func(any) (any, error) { return []any{secret.New("hunter2")}, nil }); !errors.Is(
+			err,
+			state.ErrSecret,
+		) {
 			t.Errorf("%s: %v", at, err)
 		}
 	}

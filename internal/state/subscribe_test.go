@@ -74,7 +74,8 @@ func TestWindowIsFixedFromTheFirstChange(t *testing.T) {
 		if took := time.Since(began); took != window {
 			t.Fatalf("told after %v", took)
 		}
-		if got := patchText(t, u); got != `[{"op":"replace","path":"/n","value":6}]` && got != `[{"op":"replace","path":"/n","value":5}]` {
+		if got := patchText(t, u); got != `[{"op":"replace","path":"/n","value":6}]` &&
+			got != `[{"op":"replace","path":"/n","value":5}]` {
 			t.Fatalf("told of %s", got)
 		}
 		if u.From != now.Revision || u.Revision == u.From {
@@ -107,12 +108,24 @@ func TestUpdatesAreScopedToThePointer(t *testing.T) {
 				}
 			}
 		}
-		change(map[string]any{"b": map[string]any{"c": 7, "d": 2}, "x": 1},
-			`[{"op":"replace","path":"","value":7}]`, `[{"op":"replace","path":"/c","value":7}]`, `[{"op":"replace","path":"/a/b/c","value":7}]`)
-		change(map[string]any{"x": 1}, // an ancestor is removed
-			`[{"op":"replace","path":"","value":null}]`, `[{"op":"replace","path":"","value":null}]`, `[{"op":"remove","path":"/a/b"}]`)
-		change(map[string]any{"b": map[string]any{"c": 1}, "x": 1}, // and comes back
-			`[{"op":"replace","path":"","value":1}]`, `[{"op":"replace","path":"","value":{"c":1}}]`, `[{"op":"add","path":"/a/b","value":{"c":1}}]`)
+		change(
+			map[string]any{"b": map[string]any{"c": 7, "d": 2}, "x": 1},
+			`[{"op":"replace","path":"","value":7}]`,
+			`[{"op":"replace","path":"/c","value":7}]`,
+			`[{"op":"replace","path":"/a/b/c","value":7}]`,
+		)
+		change(
+			map[string]any{"x": 1}, // an ancestor is removed
+			`[{"op":"replace","path":"","value":null}]`,
+			`[{"op":"replace","path":"","value":null}]`,
+			`[{"op":"remove","path":"/a/b"}]`,
+		)
+		change(
+			map[string]any{"b": map[string]any{"c": 1}, "x": 1}, // and comes back
+			`[{"op":"replace","path":"","value":1}]`,
+			`[{"op":"replace","path":"","value":{"c":1}}]`,
+			`[{"op":"add","path":"/a/b","value":{"c":1}}]`,
+		)
 		quiet(t, beside)
 		quiet(t, absent)
 		other := attach[any](t, tr, "/public/z", state.Live)

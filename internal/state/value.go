@@ -18,7 +18,9 @@ import (
 // is beside the way is shared.
 
 // ErrSecret is the answer to an attempt to put a secret into the tree.
-var ErrSecret = errors.New("a secret cannot be in the state tree; keep it with internal/access/secret and put its name here")
+var ErrSecret = errors.New(
+	"a secret cannot be in the state tree; keep it with internal/access/secret and put its name here",
+)
 
 // ErrValue is matched by the errors of values that cannot be in the tree.
 var ErrValue = errors.New("not a value for the state tree")

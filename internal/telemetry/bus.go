@@ -41,7 +41,12 @@ func (w watched) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outco
 	inner.Caller = &who
 	out, err := w.Bus.Do(mark, &inner, n)
 	s.name, s.failed = spanName(r), err != nil || out.Result.IsError
-	s.attrs = []attribute{{"mcp.method.name", r.Method}, {"gatehouse.module", r.Module}, {"gatehouse.context", who.Context}, {"gatehouse.request", r.Call}}
+	s.attrs = []attribute{
+		{"mcp.method.name", r.Method},
+		{"gatehouse.module", r.Module},
+		{"gatehouse.context", who.Context},
+		{"gatehouse.request", r.Call},
+	}
 	if r.Method == "tools/call" {
 		s.attrs = append(s.attrs, attribute{"gen_ai.tool.name", r.Name})
 	}

@@ -98,7 +98,10 @@ func (m *callRecorder) write(ctx context.Context) {
 	}
 	clear(m.sums)
 	for scope, events := range scopes {
-		events = slices.DeleteFunc(events, func(e metrics.Event) bool { return len(e.Type) > metrics.MaxName || len(e.Agent) > metrics.MaxName })
+		events = slices.DeleteFunc(
+			events,
+			func(e metrics.Event) bool { return len(e.Type) > metrics.MaxName || len(e.Agent) > metrics.MaxName },
+		)
 		if _, err := m.store.Record(ctx, scope, events...); err != nil {
 			m.log.Warn("calls could not be measured", "err", err)
 		}

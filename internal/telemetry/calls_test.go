@@ -27,7 +27,10 @@ func TestCallsAreMeasured(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	m.follow(ctx, b)
-	a, err := store.Query(t.Context(), metrics.Query{Scope: "lab", Since: time.Now().Add(-time.Hour), Group: "type", Last: 10})
+	a, err := store.Query(
+		t.Context(),
+		metrics.Query{Scope: "lab", Since: time.Now().Add(-time.Hour), Group: "type", Last: 10},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +38,8 @@ func TestCallsAreMeasured(t *testing.T) {
 		{Name: "call.file_read", Sum: metrics.Sum{Count: 75, Valued: 75, Sum: 3675, Min: 0, Max: 98}},
 		{Name: "call.file_read.failed", Sum: metrics.Sum{Count: 25, Valued: 25, Sum: 1275, Min: 3, Max: 99}},
 	}
-	if len(a.Groups) != 2 || a.Groups[0] != want[0] || a.Groups[1] != want[1] || len(a.Events) != 2 || a.Agents[0].Name != "ann" {
+	if len(a.Groups) != 2 || a.Groups[0] != want[0] || a.Groups[1] != want[1] || len(a.Events) != 2 ||
+		a.Agents[0].Name != "ann" {
 		t.Errorf("got %+v", a)
 	}
 }

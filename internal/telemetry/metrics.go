@@ -85,7 +85,10 @@ func NewMetrics(s Sources) *Metrics {
 // Handler serves the metrics as Prometheus reads them.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(m.log.Handler(), slog.LevelWarn), MaxRequestsInFlight: scrapes, Timeout: scrapeTime, EnableOpenMetrics: true,
+		ErrorLog: slog.NewLogLogger(
+			m.log.Handler(),
+			slog.LevelWarn,
+		), MaxRequestsInFlight: scrapes, Timeout: scrapeTime, EnableOpenMetrics: true,
 	})
 }
 
@@ -170,9 +173,21 @@ func (m moment) read() (all []reading) {
 		all = append(all, ofLimits(m.Limits())...)
 	}
 	if t := m.Traces; t != nil {
-		all = append(all,
-			reading{"gatehouse_spans_sent_total", "Spans that a collector has taken.", prometheus.CounterValue, float64(t.sent.Load())},
-			reading{"gatehouse_spans_dropped_total", "Spans that were not sent.", prometheus.CounterValue, float64(t.dropped.Load())})
+		all = append(
+			all,
+			reading{
+				"gatehouse_spans_sent_total",
+				"Spans that a collector has taken.",
+				prometheus.CounterValue,
+				float64(t.sent.Load()),
+			},
+			reading{
+				"gatehouse_spans_dropped_total",
+				"Spans that were not sent.",
+				prometheus.CounterValue,
+				float64(t.dropped.Load()),
+			},
+		)
 	}
 	return all
 }

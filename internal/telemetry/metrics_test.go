@@ -28,7 +28,9 @@ func scrape(t *testing.T, m *Metrics) string {
 }
 
 func finished(method, module, name, outcome string, ms float64) bus.Event {
-	data, _ := json.Marshal(map[string]any{"call": "c", "method": method, "module": module, "name": name, "outcome": outcome, "ms": ms})
+	data, _ := json.Marshal(
+		map[string]any{"call": "c", "method": method, "module": module, "name": name, "outcome": outcome, "ms": ms},
+	)
 	return bus.Event{Subject: "call.finished", Data: data}
 }
 
@@ -62,10 +64,32 @@ func full() Sources {
 
 func TestMetricsSayWhatHappened(t *testing.T) {
 	m := NewMetrics(full())
-	counted(t, m,
-		finished("tools/call", "file", "file_read", "ok", 3), finished("tools/call", "file", "file_read", "ok", 400), finished("tools/call", "file", "file_read", "refused", 1),
-		finished("resources/read", "file", "file:///a", "ok", 1), finished("resources/read", "file", "file:///b", "ok", 1),
-		bus.Event{Subject: "session.created"}, bus.Event{Subject: "session.created", Lost: 5}, bus.Event{Subject: "call.finished", Data: []byte("nonsense")})
+	counted(
+		t,
+		m,
+		finished(
+			"tools/call",
+			"file",
+			"file_read",
+			"ok",
+			3,
+		),
+		finished("tools/call", "file", "file_read", "ok", 400),
+		finished("tools/call", "file", "file_read", "refused", 1),
+		finished(
+			"resources/read",
+			"file",
+			"file:///a",
+			"ok",
+			1,
+		),
+		finished("resources/read", "file", "file:///b", "ok", 1),
+		bus.Event{
+			Subject: "session.created",
+		},
+		bus.Event{Subject: "session.created", Lost: 5},
+		bus.Event{Subject: "call.finished", Data: []byte("nonsense")},
+	)
 	got := scrape(t, m)
 	for _, want := range []string{
 		`gatehouse_call_duration_seconds_count{method="tools/call",module="file",name="file_read",outcome="ok"} 2`,

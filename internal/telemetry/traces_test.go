@@ -82,35 +82,53 @@ func serve(t *testing.T, b bus.Bus, f bus.Handler) {
 const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 func request(trace string) *bus.Request {
-	return &bus.Request{Call: "c1", Module: "m", Method: "tools/call", Name: "m_do", Caller: &tool.Caller{Trace: trace, Context: "x"}}
+	return &bus.Request{
+		Call:   "c1",
+		Module: "m",
+		Method: "tools/call",
+		Name:   "m_do",
+		Caller: &tool.Caller{Trace: trace, Context: "x"},
+	}
 }
 
 // A call is a span below its caller's, and what it calls is below it.
 func TestCallsAreSpans(t *testing.T) {
 	var seen string
 	c := &collector{}
-	spans := traced(t, TraceOptions{Sample: 1, Version: "1", Headers: map[string]string{"Authorization": "Bearer x"}, Attributes: map[string]string{"k": "v"}}, c, func(b bus.Bus) {
-		serve(t, b, func(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
-			if r.Name == "inner" {
-				return bus.Outcome{}, errors.New("no")
+	spans := traced(
+		t,
+		TraceOptions{
+			Sample:     1,
+			Version:    "1",
+			Headers:    map[string]string{"Authorization": "Bearer x"},
+			Attributes: map[string]string{"k": "v"},
+		},
+		c,
+		func(b bus.Bus) {
+			serve(t, b, func(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
+				if r.Name == "inner" {
+					return bus.Outcome{}, errors.New("no")
+				}
+				seen = r.Caller.Trace
+				b.Do(ctx, &bus.Request{Module: "m", Method: "tools/call", Name: "inner", Caller: r.Caller}, n)
+				return bus.Outcome{}, nil
+			})
+			asked := request(parent)
+			if _, err := b.Do(t.Context(), asked, nil); err != nil {
+				t.Fatal(err)
 			}
-			seen = r.Caller.Trace
-			b.Do(ctx, &bus.Request{Module: "m", Method: "tools/call", Name: "inner", Caller: r.Caller}, n)
-			return bus.Outcome{}, nil
-		})
-		asked := request(parent)
-		if _, err := b.Do(t.Context(), asked, nil); err != nil {
-			t.Fatal(err)
-		}
-		if asked.Caller.Trace != parent {
-			t.Error("the caller's own request was changed")
-		}
-	})
+			if asked.Caller.Trace != parent {
+				t.Error("the caller's own request was changed")
+			}
+		},
+	)
 	if len(spans) != 2 {
 		t.Fatalf("got %d spans, want 2", len(spans))
 	}
 	inner, outer := spans[0], spans[1]
-	if outer.TraceID != "0af7651916cd43dd8448eb211c80319c" || outer.ParentID != "b7ad6b7169203331" || outer.Name != "tools/call m_do" || outer.Status.Code != 0 {
+	if outer.TraceID != "0af7651916cd43dd8448eb211c80319c" || outer.ParentID != "b7ad6b7169203331" ||
+		outer.Name != "tools/call m_do" ||
+		outer.Status.Code != 0 {
 		t.Errorf("the outer span is %+v", outer)
 	}
 	if inner.TraceID != outer.TraceID || inner.ParentID != outer.SpanID || inner.Status.Code != statusError {
@@ -123,7 +141,8 @@ func TestCallsAreSpans(t *testing.T) {
 		t.Error("the outer span does not hold the inner one")
 	}
 	attrs, _ := json.Marshal(c.bodies[0].ResourceSpans[0].Resource.Attributes)
-	if got := string(attrs); !strings.Contains(got, `"service.name","value":{"stringValue":"gatehouse"}`) || !strings.Contains(got, `"k","value":{"stringValue":"v"}`) {
+	if got := string(attrs); !strings.Contains(got, `"service.name","value":{"stringValue":"gatehouse"}`) ||
+		!strings.Contains(got, `"k","value":{"stringValue":"v"}`) {
 		t.Errorf("the host is %s", got)
 	}
 	if c.header.Get("Authorization") != "Bearer x" || c.header.Get("Content-Type") != "application/json" {
@@ -177,7 +196,14 @@ func TestACollectorThatDoesNotTakeSpans(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var said strings.Builder
 				to := &collector{status: c.status}
-				tr := NewTracer(TraceOptions{Endpoint: "http://collector", Client: &http.Client{Transport: to}, Sample: 1, Log: slog.New(slog.NewTextHandler(&said, nil))})
+				tr := NewTracer(
+					TraceOptions{
+						Endpoint: "http://collector",
+						Client:   &http.Client{Transport: to},
+						Sample:   1,
+						Log:      slog.New(slog.NewTextHandler(&said, nil)),
+					},
+				)
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- tr.Run(ctx) }()

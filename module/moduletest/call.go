@@ -40,8 +40,14 @@ func NewCall(t testing.TB, args ...any) *Call {
 	c := &Call{Peer: &Peer{Answers: map[string]json.RawMessage{}}}
 	c.Call = tool.Call{
 		ID: "call_test", Method: "tools/call", Args: raw, Params: raw,
-		Caller: tool.Caller{Principal: "anonymous", Context: "default", Owner: "anonymous/default", Client: "moduletest", Can: ^tool.OnlyOperator},
-		Roots:  Folder(t), Peer: c.Peer,
+		Caller: tool.Caller{
+			Principal: "anonymous",
+			Context:   "default",
+			Owner:     "anonymous/default",
+			Client:    "moduletest",
+			Can:       ^tool.OnlyOperator,
+		},
+		Roots: Folder(t), Peer: c.Peer,
 	}
 	c.Peer.call = &c.Call
 	return c

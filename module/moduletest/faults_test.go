@@ -71,12 +71,20 @@ var careless = map[string]module.New{
 		return fixed{m}, nil
 	},
 	"say so with Personal": func(context.Context, module.Deps) (module.Module, error) { return secretive{}, nil },
-	"panic: nobody there": Fixed(&module.Offer{Tools: []tool.Tool{{Def: sound("a").Def, Run: func(context.Context, *tool.Call) (tool.Result, error) {
-		panic("nobody there")
-	}}}}),
-	"ErrAsked without having asked": Fixed(&module.Offer{Tools: []tool.Tool{{Def: sound("a").Def, Run: func(context.Context, *tool.Call) (tool.Result, error) {
-		return tool.Result{}, tool.ErrAsked
-	}}}}),
+	"panic: nobody there": Fixed(
+		&module.Offer{
+			Tools: []tool.Tool{{Def: sound("a").Def, Run: func(context.Context, *tool.Call) (tool.Result, error) {
+				panic("nobody there")
+			}}},
+		},
+	),
+	"ErrAsked without having asked": Fixed(
+		&module.Offer{
+			Tools: []tool.Tool{{Def: sound("a").Def, Run: func(context.Context, *tool.Call) (tool.Result, error) {
+				return tool.Result{}, tool.ErrAsked
+			}}},
+		},
+	),
 	"left after Close": func(context.Context, module.Deps) (module.Module, error) {
 		go func() { time.Sleep(time.Minute) }()
 		return fixed{&module.Offer{}}, nil

@@ -70,7 +70,12 @@ func (g *guest) interrupt(t *testing.T, x tool.Tool, args json.RawMessage) {
 	case broken(err):
 		t.Errorf("%s with %s, cancelled: %v", x.Name, args, err)
 	case ctx.Err() == nil:
-		t.Errorf("%s with %s ended (%v) before it was cancelled; Options.Busy wants arguments that keep it at work", x.Name, args, err)
+		t.Errorf(
+			"%s with %s ended (%v) before it was cancelled; Options.Busy wants arguments that keep it at work",
+			x.Name,
+			args,
+			err,
+		)
 	}
 }
 

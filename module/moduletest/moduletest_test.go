@@ -121,9 +121,11 @@ func TestDefaultsAreFilledIn(t *testing.T) {
 func TestHostRemembers(t *testing.T) {
 	h := moduletest.NewHost(t)
 	h.Config = json.RawMessage(`{"depht":1}`)
-	h.Tools = []tool.Tool{{Def: tool.Def{Name: "other"}, Run: func(_ context.Context, c *tool.Call) (tool.Result, error) {
-		return tool.Result{Structured: string(c.Args)}, nil
-	}}}
+	h.Tools = []tool.Tool{
+		{Def: tool.Def{Name: "other"}, Run: func(_ context.Context, c *tool.Call) (tool.Result, error) {
+			return tool.Result{Structured: string(c.Args)}, nil
+		}},
+	}
 	d := h.Deps()
 	var conf struct{ Depth int }
 	if err := d.Config(&conf); err == nil || !strings.Contains(err.Error(), "depht") {

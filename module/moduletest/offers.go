@@ -22,7 +22,10 @@ func (g *guest) offersAreSteady(t *testing.T) {
 		g.askOften(t, to, before)
 		g.callEverything(t)
 		if now := describe(given); now != before {
-			t.Errorf("an offer that was given became another, which must not happen: make a new one for each change\n%s", difference(before, now))
+			t.Errorf(
+				"an offer that was given became another, which must not happen: make a new one for each change\n%s",
+				difference(before, now),
+			)
 		}
 	}
 	everyone := g.offer(t, audiences[0])
@@ -31,7 +34,11 @@ func (g *guest) offersAreSteady(t *testing.T) {
 	}
 	for _, to := range audiences[1:] {
 		if mine := g.offer(t, to); len(g.host.Changed()) == 0 && describe(mine) != describe(everyone) {
-			t.Errorf("what is offered to %+v is not what is offered to everyone: say so with Personal\n%s", to, difference(describe(everyone), describe(mine)))
+			t.Errorf(
+				"what is offered to %+v is not what is offered to everyone: say so with Personal\n%s",
+				to,
+				difference(describe(everyone), describe(mine)),
+			)
 		}
 	}
 }

@@ -92,7 +92,12 @@ func (p *Peer) answer(qs []tool.Question) error {
 	for _, q := range qs {
 		a, ok := p.Answers[q.Key]
 		if !ok {
-			return fmt.Errorf("the handler asks %q (%s), and the test's peer has no answer: %s", q.Key, q.Method, q.Params)
+			return fmt.Errorf(
+				"the handler asks %q (%s), and the test's peer has no answer: %s",
+				q.Key,
+				q.Method,
+				q.Params,
+			)
 		}
 		p.recorded[q.Key] = a
 	}

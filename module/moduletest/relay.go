@@ -41,9 +41,31 @@ func Relay(ctx context.Context, d module.Deps) (module.Module, error) {
 	return Fixed(&module.Offer{
 		Tools: []tool.Tool{
 			{Def: tool.Def{Name: "relay_get", Raw: json.RawMessage(RelayedTool)}, Run: relayTool},
-			{Def: tool.Def{Name: "relay_ask", Description: "Passes a question of its upstream on.", Input: json.RawMessage(`{"type":"object"}`)}, Run: relayQuestion},
-			{Def: tool.Def{Name: "relay_ask_task", Description: "Does the same as a task.", Task: tool.TaskAlways, Input: json.RawMessage(`{"type":"object"}`)}, Run: relayQuestion},
-			{Def: tool.Def{Name: "relay_fail", Description: "Passes an error of its upstream on.", Input: json.RawMessage(`{"type":"object"}`)}, Run: relayError},
+			{
+				Def: tool.Def{
+					Name:        "relay_ask",
+					Description: "Passes a question of its upstream on.",
+					Input:       json.RawMessage(`{"type":"object"}`),
+				},
+				Run: relayQuestion,
+			},
+			{
+				Def: tool.Def{
+					Name:        "relay_ask_task",
+					Description: "Does the same as a task.",
+					Task:        tool.TaskAlways,
+					Input:       json.RawMessage(`{"type":"object"}`),
+				},
+				Run: relayQuestion,
+			},
+			{
+				Def: tool.Def{
+					Name:        "relay_fail",
+					Description: "Passes an error of its upstream on.",
+					Input:       json.RawMessage(`{"type":"object"}`),
+				},
+				Run: relayError,
+			},
 		},
 		Prompts: []module.Prompt{{
 			Name: "relay_prompt", Raw: json.RawMessage(RelayedPrompt),
@@ -54,7 +76,9 @@ func Relay(ctx context.Context, d module.Deps) (module.Module, error) {
 			Read: raw(RelayedContents),
 		}},
 		Methods: map[string]tool.Handler{"up.example/echo": func(_ context.Context, c *tool.Call) (tool.Result, error) {
-			return tool.Result{Raw: json.RawMessage(`{"params":` + string(c.Params) + `,"n":12345678901234567890}`)}, nil
+			return tool.Result{
+				Raw: json.RawMessage(`{"params":` + string(c.Params) + `,"n":12345678901234567890}`),
+			}, nil
 		}},
 	})(ctx, d)
 }
@@ -70,7 +94,11 @@ func relayTool(_ context.Context, c *tool.Call) (tool.Result, error) {
 }
 
 func relayError(context.Context, *tool.Call) (tool.Result, error) {
-	return tool.Result{}, &tool.WireError{Code: -31999, Message: "upstream says <no>", Data: json.RawMessage(`{"z":12345678901234567890,"a":"\u003c"}`)}
+	return tool.Result{}, &tool.WireError{
+		Code:    -31999,
+		Message: "upstream says <no>",
+		Data:    json.RawMessage(`{"z":12345678901234567890,"a":"\u003c"}`),
+	}
 }
 
 // relayQuestion asks what its upstream asks, one question after the other,
@@ -79,10 +107,16 @@ func relayError(context.Context, *tool.Call) (tool.Result, error) {
 func relayQuestion(_ context.Context, c *tool.Call) (tool.Result, error) {
 	var all []tool.Answer
 	for _, key := range []string{"first", "second"} {
-		q := tool.Elicit(key, "What is "+key+"?", json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`))
+		q := tool.Elicit(
+			key,
+			"What is "+key+"?",
+			json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`),
+		)
 		answers, err := c.Peer.Ask(q)
 		if err != nil {
-			return tool.Result{Input: &tool.Input{State: append(RelayState[:len(RelayState):len(RelayState)], key...)}}, err
+			return tool.Result{
+				Input: &tool.Input{State: append(RelayState[:len(RelayState):len(RelayState)], key...)},
+			}, err
 		}
 		all = append(all, answers[key])
 	}
@@ -90,5 +124,9 @@ func relayQuestion(_ context.Context, c *tool.Call) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{}, err
 	}
-	return tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[],"answers":[%s,%s],"state":%s,"params":%s}`, all[0], all[1], state, c.Params))}, nil
+	return tool.Result{
+		Raw: json.RawMessage(
+			fmt.Sprintf(`{"content":[],"answers":[%s,%s],"state":%s,"params":%s}`, all[0], all[1], state, c.Params),
+		),
+	}, nil
 }

@@ -48,9 +48,19 @@ type twoOut struct {
 }
 
 var (
-	askName   = tool.Elicit("name", "Who are you?", json.RawMessage(`{"type":"object","properties":{"name":{"type":"string","minLength":1}},"required":["name"]}`))
-	askColour = tool.Elicit("colour", "Which colour?", json.RawMessage(`{"type":"object","properties":{"colour":{"type":"string","enum":["red","green"]}},"required":["colour"]}`))
-	askRoots  = tool.ListRoots("roots")
+	askName = tool.Elicit(
+		"name",
+		"Who are you?",
+		json.RawMessage(`{"type":"object","properties":{"name":{"type":"string","minLength":1}},"required":["name"]}`),
+	)
+	askColour = tool.Elicit(
+		"colour",
+		"Which colour?",
+		json.RawMessage(
+			`{"type":"object","properties":{"colour":{"type":"string","enum":["red","green"]}},"required":["colour"]}`,
+		),
+	)
+	askRoots = tool.ListRoots("roots")
 )
 
 func twoRounds(c *tool.Call, effect func() (int, error)) (out twoOut, err error) {
@@ -105,5 +115,7 @@ func askingPrompt(_ context.Context, c *tool.Call) (tool.Result, error) {
 	if err := accepted(answers["name"], &out); err != nil {
 		return tool.Result{}, err
 	}
-	return tool.Result{Messages: []tool.Message{{Role: "user", Content: tool.Text(fmt.Sprintf("I am %s.", out.Name))}}}, nil
+	return tool.Result{
+		Messages: []tool.Message{{Role: "user", Content: tool.Text(fmt.Sprintf("I am %s.", out.Name))}},
+	}, nil
 }

@@ -38,8 +38,21 @@ func Typed(ctx context.Context, d module.Deps) (module.Module, error) {
 			}, wrong),
 		},
 		Resources: []module.Resource{
-			{URI: "typed:///motd", Name: "motd", MIME: "text/plain", Description: "The message of the day.", Read: readText("All doors are open.\n")},
-			{URI: "typed:///dot", Name: "dot", MIME: "application/octet-stream", Description: "One byte.", Size: 1, Read: readDot},
+			{
+				URI:         "typed:///motd",
+				Name:        "motd",
+				MIME:        "text/plain",
+				Description: "The message of the day.",
+				Read:        readText("All doors are open.\n"),
+			},
+			{
+				URI:         "typed:///dot",
+				Name:        "dot",
+				MIME:        "application/octet-stream",
+				Description: "One byte.",
+				Size:        1,
+				Read:        readDot,
+			},
 		},
 		Templates: []module.Resource{{
 			URI: "typed:///page/{book}/{number}", Name: "page", MIME: "text/plain",
@@ -99,7 +112,11 @@ func fail(_ context.Context, _ *tool.Call, in failIn) (tool.Result, error) {
 	case "error":
 		return tool.Result{}, errors.New("the disk is on fire")
 	case "wire":
-		return tool.Result{}, &tool.WireError{Code: -31055, Message: "not on this wire", Data: json.RawMessage(`{"n":12345678901234567890}`)}
+		return tool.Result{}, &tool.WireError{
+			Code:    -31055,
+			Message: "not on this wire",
+			Data:    json.RawMessage(`{"n":12345678901234567890}`),
+		}
 	case "panic":
 		panic("told to")
 	}
@@ -128,7 +145,9 @@ func readText(text string) tool.Handler {
 }
 
 func readDot(_ context.Context, c *tool.Call) (tool.Result, error) {
-	return tool.Result{Content: []tool.Content{tool.BlobResource(c.Name, "application/octet-stream", []byte{0xff})}}, nil
+	return tool.Result{
+		Content: []tool.Content{tool.BlobResource(c.Name, "application/octet-stream", []byte{0xff})},
+	}, nil
 }
 
 var books = []string{"almanac", "atlas", "dictionary"}
@@ -140,7 +159,9 @@ func readPage(_ context.Context, c *tool.Call) (tool.Result, error) {
 	}
 	for _, b := range books {
 		if b == in.Book {
-			return tool.Result{Content: []tool.Content{tool.TextResource(c.Name, "text/plain", "page "+in.Number+" of the "+b)}}, nil
+			return tool.Result{
+				Content: []tool.Content{tool.TextResource(c.Name, "text/plain", "page "+in.Number+" of the "+b)},
+			}, nil
 		}
 	}
 	return tool.Result{}, tool.Refuse("not_found", "there is no book %s", in.Book)

@@ -171,9 +171,19 @@ type hunt struct {
 var hunts = []hunt{
 	{"glob", `{"mode":"names","glob":"*_test.go"}`, []string{"--files", "-g", "*_test.go"}, true},
 	{"regular expression", `{"pattern":"func Order\\w+\\(river"}`, []string{"-n", `func Order\w+\(river`}, false},
-	{"regular expression without a literal", `{"pattern":"[A-Z][a-z]+[A-Z]x[a-z]+\\b|\\b9\\d9\\)$"}`, []string{"-n", `[A-Z][a-z]+[A-Z]x[a-z]+\b|\b9\d9\)$`}, false},
+	{
+		"regular expression without a literal",
+		`{"pattern":"[A-Z][a-z]+[A-Z]x[a-z]+\\b|\\b9\\d9\\)$"}`,
+		[]string{"-n", `[A-Z][a-z]+[A-Z]x[a-z]+\b|\b9\d9\)$`},
+		false,
+	},
 	{"literal", `{"pattern":"` + rareText + `","literal":true}`, []string{"-n", "-F", rareText}, false},
-	{"no hit", `{"pattern":"nothing of that kind","literal":true}`, []string{"-n", "-F", "nothing of that kind"}, false},
+	{
+		"no hit",
+		`{"pattern":"nothing of that kind","literal":true}`,
+		[]string{"-n", "-F", "nothing of that kind"},
+		false,
+	},
 }
 
 func (f *fileBench) searches(ctx context.Context) error {
@@ -294,21 +304,38 @@ func (f *fileBench) bars() []bar {
 		{figure: inFlight + "rate", of: official, least: true, limit: 1.2},
 	}
 	for _, h := range hunts {
-		bars = append(bars, bar{figure: h.name + ": time", of: ripgrep, limit: 2}, bar{figure: h.name + ": first page", limit: 8000})
+		bars = append(
+			bars,
+			bar{figure: h.name + ": time", of: ripgrep, limit: 2},
+			bar{figure: h.name + ": first page", limit: 8000},
+		)
 	}
-	return append(bars, bar{figure: "edits: right", least: true, limit: 97}, bar{figure: "edits: wrong", limit: 0}, bar{figure: "edits: time, median", limit: 3})
+	return append(
+		bars,
+		bar{figure: "edits: right", least: true, limit: 97},
+		bar{figure: "edits: wrong", limit: 0},
+		bar{figure: "edits: time, median", limit: 3},
+	)
 }
 
 // report writes the section.
 func (f *fileBench) report(w io.Writer) {
 	fmt.Fprintf(w, "## Files\n\n")
-	fmt.Fprintf(w, `The command as it is installed, `+"`gatehouse serve -d FOLDER`"+`, on standard input and output: reading beside the official
+	fmt.Fprintf(
+		w,
+		`The command as it is installed, `+"`gatehouse serve -d FOLDER`"+`, on standard input and output: reading beside the official
 file server (npm package %s, %s) and searching beside ripgrep (%s). They take turns in
 one run, the driver checks every answer, and both searches have to find the same number of lines. Files of about %s bytes
 are read; the tree that is searched has %s, made anew and the same each time, and is in the system's cache.
 A cell is the median of the repetitions with the range in parentheses. ripgrep's time is that of a process that prints all
 it finds, ours that of a call that gives the first page and how many there are. Server CPU is the system's account.
-`, peerVersion(f.peer), said(f.peerNode(), "--version"), said(f.rg, "--version"), thousands(strconv.Itoa(readSize)), thousands(strconv.Itoa(f.tree))+" files")
+`,
+		peerVersion(f.peer),
+		said(f.peerNode(), "--version"),
+		said(f.rg, "--version"),
+		thousands(strconv.Itoa(readSize)),
+		thousands(strconv.Itoa(f.tree))+" files",
+	)
 	for _, m := range f.missing {
 		fmt.Fprintf(w, "\n%s\n", m)
 	}
@@ -317,7 +344,11 @@ it finds, ours that of a call that gives the first page and how many there are. 
 	f.sheet.judge(w, f.bars())
 	f.tables(w)
 	if f.edits != "" {
-		fmt.Fprintf(w, "\nThe matrix of edits, nine kinds of disturbance on 40 files, judged by bytes (`go test -v -run '^TestMatrix$' ./internal/files/edit`):\n%s.\n", f.edits)
+		fmt.Fprintf(
+			w,
+			"\nThe matrix of edits, nine kinds of disturbance on 40 files, judged by bytes (`go test -v -run '^TestMatrix$' ./internal/files/edit`):\n%s.\n",
+			f.edits,
+		)
 	}
 }
 

@@ -58,7 +58,10 @@ func startFileServer(name, tool, dir string, cmd *exec.Cmd) (*fileServer, error)
 }
 
 func (s *fileServer) greet() error {
-	_, err := s.ask("initialize", `{"protocolVersion":"`+string(load.Legacy)+`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`)
+	_, err := s.ask(
+		"initialize",
+		`{"protocolVersion":"`+string(load.Legacy)+`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}`,
+	)
 	if err == nil {
 		_, err = io.WriteString(s.in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
 	}

@@ -27,7 +27,13 @@ func readMark(i int) string { return fmt.Sprintf("number %04d of them", i%readFi
 func makeReads(dir string) error {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range readFiles {
-		text := fmt.Sprintf("// Package pkg%02d is %s.\npackage pkg%02d\n\n%s", i%40, readMark(i), i%40, source(r, readSize-60))
+		text := fmt.Sprintf(
+			"// Package pkg%02d is %s.\npackage pkg%02d\n\n%s",
+			i%40,
+			readMark(i),
+			i%40,
+			source(r, readSize-60),
+		)
 		if err := writeFile(dir, readName(i), text); err != nil {
 			return err
 		}
@@ -63,12 +69,14 @@ func makeTree(dir string, n int) error {
 	return nil
 }
 
-var words = strings.Fields(`account adapter answer archive batch border bridge buffer bundle cable channel chapter client
+var words = strings.Fields(
+	`account adapter answer archive batch border bridge buffer bundle cable channel chapter client
 cluster column command context counter cursor digest driver engine error event factor family field filter folder format
 garden header index island journal kernel ladder layer letter limit list market matrix member method mirror module number
 object offset option order owner packet page parser party patch pattern people permit picture pointer policy queue ready
 reason record region result river road root route rule sample schema scope second server signal source space stage state
-stream string switch system table target task thread ticket token tool tree value vector version view volume window`)
+stream string switch system table target task thread ticket token tool tree value vector version view volume window`,
+)
 
 // source is text that looks like a program, of about n bytes.
 func source(r *rand.Rand, n int) string {
@@ -80,7 +88,15 @@ func source(r *rand.Rand, n int) string {
 		fmt.Fprintf(&b, "// %s keeps the %s of a %s until the %s is there.\n", name, word(), word(), word())
 		fmt.Fprintf(&b, "func %s(%s %s, %s []byte) (%s, error) {\n", name, word(), title(), word(), title())
 		for range 3 + r.IntN(8) {
-			fmt.Fprintf(&b, "\t%s, err := %s.%s(%q, %d)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n", word(), word(), title(), word()+" "+word(), r.IntN(1000))
+			fmt.Fprintf(
+				&b,
+				"\t%s, err := %s.%s(%q, %d)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n",
+				word(),
+				word(),
+				title(),
+				word()+" "+word(),
+				r.IntN(1000),
+			)
 		}
 		fmt.Fprintf(&b, "\treturn %s.%s(), nil\n}\n\n", word(), title())
 	}

@@ -69,7 +69,9 @@ func (g *grown) close() {
 
 // work has every call go to another session.
 func (g *grown) work(b *bench) error {
-	found, used, err := g.p.metered(func() (load.Figures, error) { return load.Run(g.conns, g.r, g.sessions, b.slice/2, 0) })
+	found, used, err := g.p.metered(
+		func() (load.Figures, error) { return load.Run(g.conns, g.r, g.sessions, b.slice/2, 0) },
+	)
 	g.cpu += used.CPU
 	g.calls += found.Calls
 	return err

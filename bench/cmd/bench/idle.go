@@ -225,7 +225,12 @@ func (b *bench) streamsOne(name string, n int) error {
 	b.sheet.add(at+"resident with the sessions", "MiB", name, float64(without.Resident)/mib)
 	b.sheet.add(at+"resident while open", "MiB", name, float64(full.Resident)/mib)
 	b.sheet.add(at+"resident after they closed", "MiB", name, float64(closed.Resident)/mib)
-	b.sheet.add(at+"kept after they closed", "KiB each", name, float64(closed.Resident-without.Resident)/1024/float64(n))
+	b.sheet.add(
+		at+"kept after they closed",
+		"KiB each",
+		name,
+		float64(closed.Resident-without.Resident)/1024/float64(n),
+	)
 	b.sheet.add(at+"until the server has let go of them", "s", name, emptied.Seconds())
 	b.sheet.add(at+"goroutines after they closed", "more", name, float64(closed.Goroutines-without.Goroutines))
 	b.sheet.add(at+"descriptors after they closed", "more", name, float64(closed.Files-before.Files))

@@ -79,7 +79,12 @@ func run() (err error) {
 	flag.IntVar(&b.reps, "reps", 5, "repetitions")
 	flag.DurationVar(&b.slice, "slice", 1500*time.Millisecond, "length of one measurement under load")
 	flag.BoolVar(&b.quick, "quick", false, "a fifth of the time and a tenth of the numbers")
-	flag.StringVar(&b.pprof, "pprof", "", "store profiles of the subjects under load in this folder: NAME.cpu, and NAME.allocs to be read with -base NAME.base")
+	flag.StringVar(
+		&b.pprof,
+		"pprof",
+		"",
+		"store profiles of the subjects under load in this folder: NAME.cpu, and NAME.allocs to be read with -base NAME.base",
+	)
 	flag.StringVar(&b.lab.gogc, "gogc", "100", "GOGC of every subject")
 	flag.StringVar(&out, "o", "", "write the report to this file too")
 	flag.Parse()

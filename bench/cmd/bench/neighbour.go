@@ -44,7 +44,12 @@ func (b *bench) neighbours() error {
 	}
 	for i, alone := range n.sheet.figures[neighbourhoods[0].name+": p99"].values[ours] {
 		for _, h := range neighbourhoods[1:] {
-			n.sheet.add(h.name+": p99, of that alone", "ratio", ours, n.sheet.figures[h.name+": p99"].values[ours][i]/alone)
+			n.sheet.add(
+				h.name+": p99, of that alone",
+				"ratio",
+				ours,
+				n.sheet.figures[h.name+": p99"].values[ours][i]/alone,
+			)
 		}
 	}
 	b.asides["neighbours"] = n.report
@@ -91,7 +96,14 @@ func (n *neighbourBench) people() error {
 
 // homeIn is an environment in which a host finds nothing of anybody's.
 func homeIn(dir string) []string {
-	return append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "XDG_STATE_HOME="+dir, "XDG_DATA_HOME="+dir, "XDG_CACHE_HOME="+dir)
+	return append(
+		os.Environ(),
+		"HOME="+dir,
+		"XDG_CONFIG_HOME="+dir,
+		"XDG_STATE_HOME="+dir,
+		"XDG_DATA_HOME="+dir,
+		"XDG_CACHE_HOME="+dir,
+	)
 }
 
 // round measures one host, made for it.
@@ -151,7 +163,8 @@ func (n *neighbourBench) ask(addr string, window time.Duration) (took []time.Dur
 			return nil, err
 		}
 		took = append(took, time.Since(begin))
-		if a.Status != 200 || !strings.Contains(string(a.Body), `\"exists\":true`) && !strings.Contains(string(a.Body), `"exists":true`) {
+		if a.Status != 200 ||
+			!strings.Contains(string(a.Body), `\"exists\":true`) && !strings.Contains(string(a.Body), `"exists":true`) {
 			return nil, fmt.Errorf("the quiet one gets %d: %.300s", a.Status, a.Body)
 		}
 	}
@@ -264,11 +277,17 @@ func (l *lab) startServing(env []string, args ...string) (*served, error) {
 // report writes the section.
 func (n *neighbourBench) report(w io.Writer) {
 	fmt.Fprintf(w, "## Neighbours\n\n")
-	fmt.Fprintf(w, `The command as it is installed, with two users: one calls a tool every %v, the other floods the host in one session
+	fmt.Fprintf(
+		w,
+		`The command as it is installed, with two users: one calls a tool every %v, the other floods the host in one session
 over %d connections that each send as fast as they are answered. All of it runs three times in each repetition: without the
 flood, with the rate that callers from other machines are held to (`+"`--rate-limit %s`"+`), and without any rate. Driver and host share
 the cores, so the flood takes time from both.
-`, neighbourEvery, neighbourConns, neighbourRate)
+`,
+		neighbourEvery,
+		neighbourConns,
+		neighbourRate,
+	)
 	n.b.circumstances(w)
 	fmt.Fprintf(w, "\n### What is to hold\n\n")
 	n.sheet.judge(w, []bar{{figure: neighbourhoods[1].name + ": p99, of that alone", limit: 2}})

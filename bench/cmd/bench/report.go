@@ -54,12 +54,15 @@ func (b *bench) bars() []bar {
 // report writes everything that was found as a page.
 func (b *bench) report(w io.Writer) {
 	fmt.Fprintf(w, "# Benchmarks\n\n")
-	fmt.Fprintln(w, `The same work done by Gatehouse, by the official Go SDK 1.8.0, by mcp-go 1.2.1 and by plain net/http with
+	fmt.Fprintln(
+		w,
+		`The same work done by Gatehouse, by the official Go SDK 1.8.0, by mcp-go 1.2.1 and by plain net/http with
 encoding/json, which checks nothing and is the limit. One program each, in `+"`bench/subjects`"+`; one driver starts them as
 processes of their own, lets them take turns and checks every answer. CPU and memory are each process's own account of
 itself. A cell is the median of the repetitions with the range in parentheses; a ratio is the median of the ratios
 within each repetition, so that a busy moment weighs on both sides. Every subject has the same GOGC (`+b.lab.gogc+` where nothing
-else is said).`)
+else is said).`,
+	)
 	b.circumstances(w)
 	fmt.Fprintf(w, "\n## What is to hold\n\n")
 	b.sheet.judge(w, b.bars())
@@ -68,9 +71,24 @@ else is said).`)
 
 // circumstances say when, on what and how this was measured.
 func (b *bench) circumstances(w io.Writer) {
-	fmt.Fprintf(w, "\n- Date: %s\n- Machine: %s\n- Load average: %s at the start, %s at the end; driver and subject share the cores\n- Command: `%s`, in `bench/`\n",
-		b.began.Format("2006-01-02"), machine(), b.loadBegan, loadAverage(), strings.Join(append([]string{"go run -mod=mod ./cmd/bench"}, os.Args[1:]...), " "))
-	fmt.Fprintf(w, "- Repetitions: %d; %v of load each; took %v\n", b.reps, b.slice, time.Since(b.began).Round(time.Second))
+	fmt.Fprintf(
+		w,
+		"\n- Date: %s\n- Machine: %s\n- Load average: %s at the start, %s at the end; driver and subject share the cores\n- Command: `%s`, in `bench/`\n",
+		b.began.Format(
+			"2006-01-02",
+		),
+		machine(),
+		b.loadBegan,
+		loadAverage(),
+		strings.Join(append([]string{"go run -mod=mod ./cmd/bench"}, os.Args[1:]...), " "),
+	)
+	fmt.Fprintf(
+		w,
+		"- Repetitions: %d; %v of load each; took %v\n",
+		b.reps,
+		b.slice,
+		time.Since(b.began).Round(time.Second),
+	)
 }
 
 // machine describes what this runs on.

@@ -55,7 +55,9 @@ func (b *bench) soak() error {
 		var cpu int64
 		leg := 0
 		for _, r := range requests {
-			found, used, err := p.metered(func() (load.Figures, error) { return load.Run(conns, r, nil, 0, total/legs/len(requests)) })
+			found, used, err := p.metered(
+				func() (load.Figures, error) { return load.Run(conns, r, nil, 0, total/legs/len(requests)) },
+			)
 			if err != nil {
 				return err
 			}

@@ -37,9 +37,15 @@ func main() {
 
 func echo(name string) server.ServerTool {
 	return server.ServerTool{
-		Tool: mcp.NewTool(name, mcp.WithDescription(subject.Description), mcp.WithString("text", mcp.Required(), mcp.Description("what to say"))),
-		Handler: mcp.NewTypedToolHandler(func(_ context.Context, _ mcp.CallToolRequest, in subject.Echo) (*mcp.CallToolResult, error) {
-			return mcp.NewToolResultText(in.Text), nil
-		}),
+		Tool: mcp.NewTool(
+			name,
+			mcp.WithDescription(subject.Description),
+			mcp.WithString("text", mcp.Required(), mcp.Description("what to say")),
+		),
+		Handler: mcp.NewTypedToolHandler(
+			func(_ context.Context, _ mcp.CallToolRequest, in subject.Echo) (*mcp.CallToolResult, error) {
+				return mcp.NewToolResultText(in.Text), nil
+			},
+		),
 	}
 }

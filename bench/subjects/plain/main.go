@@ -155,8 +155,11 @@ func (p *plain) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.session++
 		w.Header().Set("Mcp-Session-Id", "00000000-0000-4000-8000-"+pad(p.session))
 		p.mu.Unlock()
-		result = map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{"tools": map[string]any{"listChanged": true}},
-			"serverInfo": map[string]string{"name": "plain", "version": "1"}}
+		result = map[string]any{
+			"protocolVersion": "2025-11-25",
+			"capabilities":    map[string]any{"tools": map[string]any{"listChanged": true}},
+			"serverInfo":      map[string]string{"name": "plain", "version": "1"},
+		}
 	default:
 		http.Error(w, "unknown method", 404)
 		return

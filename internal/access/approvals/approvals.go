@@ -307,7 +307,14 @@ func (b *Store) Spend(r Request, owner, tool string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	res, err := db.Exec("UPDATE request SET state=? WHERE id=? AND owner=? AND tool=? AND state=?", Spent, id, owner, tool, Allowed)
+	res, err := db.Exec(
+		"UPDATE request SET state=? WHERE id=? AND owner=? AND tool=? AND state=?",
+		Spent,
+		id,
+		owner,
+		tool,
+		Allowed,
+	)
 	if err != nil {
 		return false, err
 	}

@@ -248,7 +248,8 @@ func TestWhatIsApprovedIsShown(t *testing.T) {
 	} {
 		got, err := Shown([]byte(c.args))
 		tooLong, _ := errors.AsType[*TooLong](err)
-		if (tooLong != nil) != c.long || !strings.Contains(string(got), c.has) || c.not != "" && strings.Contains(string(got), c.not) {
+		if (tooLong != nil) != c.long || !strings.Contains(string(got), c.has) ||
+			c.not != "" && strings.Contains(string(got), c.not) {
 			t.Errorf("%s: got %s, %v", name, got, err)
 		}
 		if err == nil && !json.Valid(got) {

@@ -66,7 +66,8 @@ func LoadProof(path string) (*Proof, error) {
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}
-	if err == nil && (len(p.Checker) != ed25519.PublicKeySize || len(p.Salt) < 8 || p.Passes < 1 || p.Passes > 100 || p.Memory < 1024 || p.Memory > 4<<20) {
+	if err == nil &&
+		(len(p.Checker) != ed25519.PublicKeySize || len(p.Salt) < 8 || p.Passes < 1 || p.Passes > 100 || p.Memory < 1024 || p.Memory > 4<<20) {
 		err = errors.New("it is no proof of a passphrase")
 	}
 	if err != nil {

@@ -29,8 +29,12 @@ type TooLong struct {
 }
 
 func (e *TooLong) Error() string {
-	return fmt.Sprintf("its %s has %d bytes, and what is run is shown whole or not asked about: at most %d bytes can be approved",
-		e.Argument, e.Bytes, wholeLine)
+	return fmt.Sprintf(
+		"its %s has %d bytes, and what is run is shown whole or not asked about: at most %d bytes can be approved",
+		e.Argument,
+		e.Bytes,
+		wholeLine,
+	)
 }
 
 // cut stands for a value that is too long to be shown.

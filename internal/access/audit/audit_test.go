@@ -33,7 +33,14 @@ func fresh(t testing.TB) string { return filepath.Join(t.TempDir(), "audit.db") 
 func fill(t testing.TB, l *Ledger, n int) {
 	t.Helper()
 	for i := range n {
-		e := Entry{Kind: "call", Principal: []string{"alice", "bob"}[i%2], Tool: "file_read", Call: fmt.Sprint("call_", i), Args: json.RawMessage(`{"path":"a"}`), Outcome: OK}
+		e := Entry{
+			Kind:      "call",
+			Principal: []string{"alice", "bob"}[i%2],
+			Tool:      "file_read",
+			Call:      fmt.Sprint("call_", i),
+			Args:      json.RawMessage(`{"path":"a"}`),
+			Outcome:   OK,
+		}
 		if i%10 == 9 {
 			if err := l.Keep(t.Context(), e); err != nil {
 				t.Fatal(err)
@@ -73,7 +80,9 @@ func TestALineTellsWhatWasDone(t *testing.T) {
 	err := l.Keep(t.Context(), Entry{
 		At: at, Kind: "call", Level: Security, Principal: "alice", Credential: "t_1", Session: "secret-session", Context: "default", Client: "c/1",
 		Call: "call_x", Method: "tools/call", Module: "file", Tool: "file_delete", Depth: 2,
-		Args: json.RawMessage(`{"path":"a","token":"s3cret"}`), Outcome: OK, Reason: "because", Rule: "rule 1", Took: 1500 * time.Microsecond,
+		Args: json.RawMessage(
+			`{"path":"a","token":"s3cret"}`,
+		), Outcome: OK, Reason: "because", Rule: "rule 1", Took: 1500 * time.Microsecond,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +112,10 @@ func TestALineTellsWhatWasDone(t *testing.T) {
 func TestFilters(t *testing.T) {
 	l := ledger(t, fresh(t), Options{})
 	fill(t, l, 500)
-	l.Keep(t.Context(), Entry{Kind: "auth.login", Level: Security, Principal: `x"principal":"alice"`, Reason: `"principal":"alice"`})
+	l.Keep(
+		t.Context(),
+		Entry{Kind: "auth.login", Level: Security, Principal: `x"principal":"alice"`, Reason: `"principal":"alice"`},
+	)
 	half := collect(t, l, Filter{})[250].At
 	for name, c := range map[string]struct {
 		f    Filter
@@ -269,7 +281,9 @@ func TestFullDisk(t *testing.T) {
 			kept += 2
 		}
 		ready := l.Ready()
-		if !lenient && (!errors.Is(err, ErrFailing) || !errors.Is(ready, ErrFailing)) || lenient && (err != nil || ready != nil) || l.state() == nil {
+		if !lenient && (!errors.Is(err, ErrFailing) || !errors.Is(ready, ErrFailing)) ||
+			lenient && (err != nil || ready != nil) ||
+			l.state() == nil {
 			t.Fatalf("lenient %t: got %v and %v", lenient, err, ready)
 		}
 		pages(1 << 30)
@@ -341,30 +355,57 @@ func TestFactsBecomeLines(t *testing.T) {
 	var watching sync.WaitGroup
 	run := l.Watch(ctx, b)
 	watching.Go(func() { run() })
-	b.Publish(bus.Event{Subject: "auth.login", Data: json.RawMessage(`{"user":"alice","outcome":"ok","address":"127.0.0.1","password":"hunter2"}`)})
+	b.Publish(
+		bus.Event{
+			Subject: "auth.login",
+			Data:    json.RawMessage(`{"user":"alice","outcome":"ok","address":"127.0.0.1","password":"hunter2"}`),
+		},
+	)
 	b.Publish(bus.Event{Subject: "module.shell.auth.login", Data: json.RawMessage(`{"user":"root"}`)})
-	b.Publish(bus.Event{Subject: "session.created", Owner: "team/alice/default", Data: json.RawMessage(`{"session":"abc","client":"c/1","revision":"2025-11-25"}`)})
-	b.Publish(bus.Event{Subject: "module.sandbox.sandbox.network", Data: json.RawMessage(`{"id":"s","principal":"bob","context":"code","allowed":false,"target":"x:80","reason":"no rule allows it"}`)})
+	b.Publish(
+		bus.Event{
+			Subject: "session.created",
+			Owner:   "team/alice/default",
+			Data:    json.RawMessage(`{"session":"abc","client":"c/1","revision":"2025-11-25"}`),
+		},
+	)
+	b.Publish(
+		bus.Event{
+			Subject: "module.sandbox.sandbox.network",
+			Data: json.RawMessage(
+				`{"id":"s","principal":"bob","context":"code","allowed":false,"target":"x:80","reason":"no rule allows it"}`,
+			),
+		},
+	)
 	b.Publish(bus.Event{Subject: "call.finished", Owner: "alice/default"})
 	cancel()
 	watching.Wait()
 	l.Sync(t.Context())
-	failed := EntryOf(bus.Event{Subject: "auth.login_failed", Data: json.RawMessage(`{"Kind":"login_failed","Principal":"eve","Credential":"t_1","From":"10.0.0.1"}`)})
-	if failed.Principal != "eve" || failed.Credential != "t_1" || failed.Outcome != Denied || string(failed.Args) != `{"Kind":"login_failed","From":"10.0.0.1"}` {
+	failed := EntryOf(
+		bus.Event{
+			Subject: "auth.login_failed",
+			Data:    json.RawMessage(`{"Kind":"login_failed","Principal":"eve","Credential":"t_1","From":"10.0.0.1"}`),
+		},
+	)
+	if failed.Principal != "eve" || failed.Credential != "t_1" || failed.Outcome != Denied ||
+		string(failed.Args) != `{"Kind":"login_failed","From":"10.0.0.1"}` {
 		t.Errorf("failed login: got %+v, %s", failed, failed.Args)
 	}
 	for _, line := range collect(t, l, Filter{}) {
 		switch line.Kind {
 		case "auth.login":
-			if line.Principal != "alice" || line.Outcome != "ok" || line.Level != Security || string(line.Args) != `{"address":"127.0.0.1","password":"***"}` {
+			if line.Principal != "alice" || line.Outcome != "ok" || line.Level != Security ||
+				string(line.Args) != `{"address":"127.0.0.1","password":"***"}` {
 				t.Errorf("login: got %s", line.Raw)
 			}
 		case "session.created":
-			if line.Principal != "team/alice" || line.Session != SessionHash("abc") || line.Level != Info || string(line.Args) != `{"revision":"2025-11-25"}` {
+			if line.Principal != "team/alice" || line.Session != SessionHash("abc") || line.Level != Info ||
+				string(line.Args) != `{"revision":"2025-11-25"}` {
 				t.Errorf("session: got %s", line.Raw)
 			}
 		case "module.sandbox.sandbox.network":
-			if line.Principal != "bob" || line.Context != "code" || line.Reason != "no rule allows it" || string(line.Args) != `{"id":"s","allowed":false,"target":"x:80"}` {
+			if line.Principal != "bob" || line.Context != "code" || line.Reason != "no rule allows it" ||
+				string(line.Args) != `{"id":"s","allowed":false,"target":"x:80"}` {
 				t.Errorf("a way out: got %s", line.Raw)
 			}
 		default:

@@ -162,7 +162,10 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
 		from := len(b)
-		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(b[from:], 0) != nil {
+		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(
+			b[from:],
+			0,
+		) != nil {
 			b = append(b[:from], left...) // they were not validated; a line must be readable in any case
 		}
 		b = append(b, ',')
@@ -235,7 +238,16 @@ func (c *clockText) append(b []byte, t time.Time) []byte {
 	}
 	b = append(b, s.text[:]...)
 	us := t.Nanosecond() / 1000
-	return append(b, byte('0'+us/100_000), byte('0'+us/10_000%10), byte('0'+us/1000%10), byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10), 'Z')
+	return append(
+		b,
+		byte('0'+us/100_000),
+		byte('0'+us/10_000%10),
+		byte('0'+us/1000%10),
+		byte('0'+us/100%10),
+		byte('0'+us/10%10),
+		byte('0'+us%10),
+		'Z',
+	)
 }
 
 // appendMillis writes a duration in milliseconds, in microseconds' precision and

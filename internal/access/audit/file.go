@@ -177,7 +177,11 @@ const mostFirst = 16 // blocks of writers that begin a ledger together, before t
 // next would hide it.
 func (f *file) sayHeadLost(ctx context.Context, tx *sql.Tx, l *Ledger, end link) (link, error) {
 	l.o.Log.Error("audit: the head of the ledger was missing; run gatehouse audit verify", "behind", end.seq)
-	e := Entry{Kind: headLostKind, Level: Security, Reason: "the head was missing or empty: whether lines behind the one before were removed cannot be told"}
+	e := Entry{
+		Kind:   headLostKind,
+		Level:  Security,
+		Reason: "the head was missing or empty: whether lines behind the one before were removed cannot be told",
+	}
 	b := newBatch()
 	b.text = e.append(nil, l.who, &l.seen)
 	b.ends = []int{len(b.text)}
@@ -195,7 +199,13 @@ func (f *file) compare(l *Ledger, end link) link {
 	if at.seq <= end.seq {
 		return end
 	}
-	l.o.Log.Error("audit: lines are missing at the end of the ledger; run gatehouse audit verify", "first", end.seq+1, "last", at.seq)
+	l.o.Log.Error(
+		"audit: lines are missing at the end of the ledger; run gatehouse audit verify",
+		"first",
+		end.seq+1,
+		"last",
+		at.seq,
+	)
 	return at
 }
 

@@ -109,16 +109,21 @@ type workshop struct{ tell func(what, call string) }
 
 func (w workshop) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	make := func(name string, e tool.Effects) tool.Tool {
-		return tool.New(tool.Def{Name: name, Description: "For a test.", Effects: e}, func(_ context.Context, c *tool.Call, _ struct {
-			N int `json:"n"`
-		}) (tool.Result, error) {
-			if e == tool.Destroys {
-				w.tell(audit.Started, c.ID)
-			}
-			return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
-		})
+		return tool.New(
+			tool.Def{Name: name, Description: "For a test.", Effects: e},
+			func(_ context.Context, c *tool.Call, _ struct {
+				N int `json:"n"`
+			}) (tool.Result, error) {
+				if e == tool.Destroys {
+					w.tell(audit.Started, c.ID)
+				}
+				return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
+			},
+		)
 	}
-	return &module.Offer{Tools: []tool.Tool{make("w_read", tool.Reads), make("w_write", tool.Writes), make("w_destroy", tool.Destroys)}}, nil
+	return &module.Offer{
+		Tools: []tool.Tool{make("w_read", tool.Reads), make("w_write", tool.Writes), make("w_destroy", tool.Destroys)},
+	}, nil
 }
 
 func (workshop) Close(context.Context) error { return nil }
@@ -138,8 +143,10 @@ func BenchmarkVictim(b *testing.B) {
 		fmt.Fprintln(out, what, call)
 	}
 	h := hosttest.New(b, hosttest.Options{
-		Ledger:  audit.Open(path, audit.Options{}),
-		Modules: map[string]module.New{"w": func(context.Context, module.Deps) (module.Module, error) { return workshop{tell}, nil }},
+		Ledger: audit.Open(path, audit.Options{}),
+		Modules: map[string]module.New{
+			"w": func(context.Context, module.Deps) (module.Module, error) { return workshop{tell}, nil },
+		},
 	})
 	who := tool.Caller{Principal: "ann", Context: "default", Owner: "ann/default"}
 	v, err := h.Views.View(b.Context(), &who, h.Views.Cut(who))
@@ -154,7 +161,13 @@ func BenchmarkVictim(b *testing.B) {
 			for {
 				i := n.Add(1)
 				name := []string{"w_write", "w_destroy", "w_write", "w_read"}[i%4]
-				r := &dispatch.Request{ID: fmt.Sprint("call_", i), Facts: &facts, Entry: v.Tool(name), Method: "tools/call", Args: json.RawMessage(fmt.Sprintf(`{"n":%d}`, i))}
+				r := &dispatch.Request{
+					ID:     fmt.Sprint("call_", i),
+					Facts:  &facts,
+					Entry:  v.Tool(name),
+					Method: "tools/call",
+					Args:   json.RawMessage(fmt.Sprintf(`{"n":%d}`, i)),
+				}
 				if res, err := h.Calls.Do(context.Background(), r); err != nil || res.IsError {
 					fmt.Fprintln(os.Stderr, err, res.Content)
 					return

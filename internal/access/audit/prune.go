@@ -75,7 +75,8 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 func surplus(ctx context.Context, tx *sql.Tx, o Options, now time.Time) (through int64, more bool, err error) {
 	var used, newest sql.NullInt64
 	err = errors.Join(
-		tx.QueryRowContext(ctx, "SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p, pragma_freelist_count f, pragma_page_size s").Scan(&used),
+		tx.QueryRowContext(ctx, "SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p, pragma_freelist_count f, pragma_page_size s").
+			Scan(&used),
 		tx.QueryRowContext(ctx, "SELECT max(first) FROM block").Scan(&newest),
 	)
 	if err != nil || !newest.Valid {
@@ -86,7 +87,11 @@ func surplus(ctx context.Context, tx *sql.Tx, o Options, now time.Time) (through
 	if o.Keep > 0 {
 		oldest = now.Add(-o.Keep).UnixMicro()
 	}
-	rows, err := tx.QueryContext(ctx, "SELECT through, until, length(lines) FROM block WHERE first < ? ORDER BY first", newest.Int64)
+	rows, err := tx.QueryContext(
+		ctx,
+		"SELECT through, until, length(lines) FROM block WHERE first < ? ORDER BY first",
+		newest.Int64,
+	)
 	if err != nil {
 		return 0, false, err
 	}
@@ -109,7 +114,12 @@ func surplus(ctx context.Context, tx *sql.Tx, o Options, now time.Time) (through
 
 // takeOut removes all blocks up to a line, into an archive if there is one,
 // and gives the hash of the last line.
-func (f *file) takeOut(ctx context.Context, tx *sql.Tx, folder string, through int64) (last, archive string, err error) {
+func (f *file) takeOut(
+	ctx context.Context,
+	tx *sql.Tx,
+	folder string,
+	through int64,
+) (last, archive string, err error) {
 	var sum []byte
 	if err := tx.QueryRowContext(ctx, "SELECT hash FROM block WHERE through = ?", through).Scan(&sum); err != nil {
 		return "", "", err

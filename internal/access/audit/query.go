@@ -97,7 +97,8 @@ func (l *Ledger) blockOf(ctx context.Context, after int64, f *Filter) (first int
 	var behind, recent sql.NullInt64
 	err = db.QueryRowContext(ctx, "SELECT max(first) FROM block WHERE first <= ?", after+1).Scan(&behind)
 	if err == nil && !f.Since.IsZero() {
-		err = db.QueryRowContext(ctx, "SELECT min(first) FROM block INDEXED BY block_until WHERE until >= ?", f.Since.UnixMicro()).Scan(&recent)
+		err = db.QueryRowContext(ctx, "SELECT min(first) FROM block INDEXED BY block_until WHERE until >= ?", f.Since.UnixMicro()).
+			Scan(&recent)
 		if !recent.Valid {
 			recent.Int64 = math.MaxInt64
 		}
@@ -233,7 +234,10 @@ func (f *Filter) match(raw []byte, marks [][]byte) (line Line, fits bool, err er
 func (f *Filter) fits(l *Line) bool {
 	is := func(want, got string) bool { return want == "" || want == got }
 	return (f.Since.IsZero() || !l.At.Before(f.Since)) && (f.Until.IsZero() || l.At.Before(f.Until)) &&
-		is(f.Kind, l.Kind) && is(string(f.Level), string(l.Level)) && is(f.Principal, l.Principal) && is(f.Context, l.Context) &&
+		is(
+			f.Kind,
+			l.Kind,
+		) && is(string(f.Level), string(l.Level)) && is(f.Principal, l.Principal) && is(f.Context, l.Context) &&
 		is(f.Session, l.Session) && is(f.Tool, l.Tool) && is(f.Call, l.Call) && is(f.Outcome, l.Outcome)
 }
 

@@ -33,8 +33,21 @@ func redact(dst []byte, args json.RawMessage, names *memberNames, secret, privat
 // redactShaped also masks members that the schema does not allow: nothing says
 // what is in them, and a password under a wrong name is one of the reasons why a
 // call is refused.
-func redactShaped(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool, sh *shape) []byte {
-	r := redactor{dst: dst, cur: rawjson.At(args), until: len(dst) + longestArgs - closing, names: names, secret: secret, private: private}
+func redactShaped(
+	dst []byte,
+	args json.RawMessage,
+	names *memberNames,
+	secret, private map[string]bool,
+	sh *shape,
+) []byte {
+	r := redactor{
+		dst:     dst,
+		cur:     rawjson.At(args),
+		until:   len(dst) + longestArgs - closing,
+		names:   names,
+		secret:  secret,
+		private: private,
+	}
 	r.value(0, sh)
 	if n := len(r.dst) - len(dst); n == 0 || n > longestArgs {
 		return append(dst, left...)
@@ -178,7 +191,17 @@ func isHighSurrogate(b []byte) bool {
 }
 
 // secretWords make a member secret when they are anywhere in its name.
-var secretWords = []string{"secret", "password", "passwd", "passphrase", "token", "credential", "authorization", "cookie", "apikey"}
+var secretWords = []string{
+	"secret",
+	"password",
+	"passwd",
+	"passphrase",
+	"token",
+	"credential",
+	"authorization",
+	"cookie",
+	"apikey",
+}
 
 // secretNames make a member secret when they are all of its name. Environments
 // are full of secrets under any name.

@@ -80,7 +80,10 @@ func TestMembersTheSchemaDoesNotAllowAreMasked(t *testing.T) {
 
 func TestWhatIsTypedIntoAProcessIsNotKept(t *testing.T) {
 	l := ledger(t, fresh(t), Options{})
-	l.Keep(t.Context(), Entry{Kind: "call", Tool: "process_input", Args: json.RawMessage(`{"id":"proc-1","input":"hunter2\n"}`)})
+	l.Keep(
+		t.Context(),
+		Entry{Kind: "call", Tool: "process_input", Args: json.RawMessage(`{"id":"proc-1","input":"hunter2\n"}`)},
+	)
 	if got := collect(t, l, Filter{})[0]; string(got.Args) != `{"id":"proc-1","input":"***"}` || got.Digest == "" {
 		t.Errorf("got %s", got.Raw)
 	}
@@ -102,14 +105,21 @@ func TestLongArgumentsAreCut(t *testing.T) {
 			t.Errorf("%s: got %d bytes: %s", name, len(got), got)
 		}
 	}
-	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`), nil, nil, nil)); !strings.HasSuffix(got, `… 8000 bytes","path":"a"}`) {
+	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`), nil, nil, nil)); !strings.HasSuffix(
+		got,
+		`… 8000 bytes","path":"a"}`,
+	) {
 		t.Errorf("got %s, want its length and what follows", got)
 	}
 }
 
 func TestEveryTriggerIsLookedFor(t *testing.T) {
 	for _, x := range triggers {
-		if got := string(appendMasked(nil, []byte("a "+x.word+"=hunter2hunter2 b"))); strings.Contains(got, "hunter2") || !strings.HasSuffix(got, " b") {
+		if got := string(appendMasked(nil, []byte("a "+x.word+"=hunter2hunter2 b"))); strings.Contains(
+			got,
+			"hunter2",
+		) ||
+			!strings.HasSuffix(got, " b") {
 			t.Errorf("behind %q: %s", x.word, got)
 		}
 	}

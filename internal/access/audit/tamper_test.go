@@ -299,7 +299,11 @@ func TestALostHeadStaysAFinding(t *testing.T) {
 					}
 					for range 3 {
 						fill(t, l, 1)
-						if r := verify(t, l); r.OK || !slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Kind == "head" && p.First > 250 }) {
+						if r := verify(t, l); r.OK ||
+							!slices.ContainsFunc(
+								r.Problems,
+								func(p Problem) bool { return p.Kind == "head" && p.First > 250 },
+							) {
 							t.Fatalf("it is not found: %+v", r)
 						}
 					}
@@ -364,7 +368,11 @@ func FuzzParseLink(f *testing.F) {
 		}
 		again, _ := appendLine(nil, link{seq - 1, prev}, []byte("x"))
 		n := len(fmt.Sprintf("%s%d%s", seqMember, seq, prevMember))
-		if !bytes.HasPrefix(again, fmt.Appendf(nil, "%s%d%s%s", seqMember, seq, prevMember, hex.EncodeToString(prev[:]))) || len(raw) < n {
+		if !bytes.HasPrefix(
+			again,
+			fmt.Appendf(nil, "%s%d%s%s", seqMember, seq, prevMember, hex.EncodeToString(prev[:])),
+		) ||
+			len(raw) < n {
 			t.Errorf("%q is read as %d, %x", raw, seq, prev)
 		}
 	})

@@ -139,7 +139,12 @@ func (c *checker) block(b block) {
 		since, until = min(since, c.at), max(until, c.at)
 	}
 	if first == 0 {
-		c.problem("missing", b.first, b.through, fmt.Sprintf("lines %d to %d are gone: their row is empty", b.first, b.through))
+		c.problem(
+			"missing",
+			b.first,
+			b.through,
+			fmt.Sprintf("lines %d to %d are gone: their row is empty", b.first, b.through),
+		)
 		return
 	}
 	if bytes.Equal(b.hash, c.end.hash[:]) {
@@ -148,7 +153,12 @@ func (c *checker) block(b block) {
 		c.altered(c.end.seq, fmt.Sprintf("line %d was altered, or the hash beside it", c.end.seq))
 	}
 	if b.first != first || b.through != c.end.seq || b.since != micros(since) || b.until != micros(until) {
-		c.problem("index", first, c.end.seq, fmt.Sprintf("what stands beside lines %d to %d does not fit them: queries may miss them", first, c.end.seq))
+		c.problem(
+			"index",
+			first,
+			c.end.seq,
+			fmt.Sprintf("what stands beside lines %d to %d does not fit them: queries may miss them", first, c.end.seq),
+		)
 	}
 }
 
@@ -157,7 +167,12 @@ func (c *checker) line(raw []byte) bool {
 	seq, prev, ok := parseLink(raw)
 	at, atOK := atOf(raw)
 	if !ok || !atOK {
-		c.problem("altered", c.end.seq+1, 0, fmt.Sprintf("the line after %d was altered: it has no number, hash or time where they belong", c.end.seq))
+		c.problem(
+			"altered",
+			c.end.seq+1,
+			0,
+			fmt.Sprintf("the line after %d was altered: it has no number, hash or time where they belong", c.end.seq),
+		)
 		return false
 	}
 	switch {
@@ -167,7 +182,12 @@ func (c *checker) line(raw []byte) bool {
 			c.problem("altered", 1, 0, "line 1 was altered: it follows none")
 		}
 	case seq > c.end.seq+1:
-		c.problem("missing", c.end.seq+1, seq-1, fmt.Sprintf("%s missing between lines %d and %d", lines(c.end.seq+1, seq-1), c.end.seq, seq))
+		c.problem(
+			"missing",
+			c.end.seq+1,
+			seq-1,
+			fmt.Sprintf("%s missing between lines %d and %d", lines(c.end.seq+1, seq-1), c.end.seq, seq),
+		)
 	case seq <= c.end.seq:
 		c.problem("order", seq, 0, fmt.Sprintf("line %d stands behind line %d", seq, c.end.seq))
 	case prev != c.end.hash:
@@ -180,7 +200,16 @@ func (c *checker) line(raw []byte) bool {
 	}
 	c.removal(raw)
 	if isKind(raw, headLostKind) {
-		c.problem("head", seq, 0, fmt.Sprintf("the head was missing when line %d was written: whether lines were removed behind line %d cannot be told", seq, seq-1))
+		c.problem(
+			"head",
+			seq,
+			0,
+			fmt.Sprintf(
+				"the head was missing when line %d was written: whether lines were removed behind line %d cannot be told",
+				seq,
+				seq-1,
+			),
+		)
 	}
 	return true
 }
@@ -262,18 +291,36 @@ func (c *checker) removal(raw []byte) {
 // report judges the beginning and the end.
 func (c *checker) report(onDisk bool) Report {
 	if c.lines > 0 && c.before.seq > 0 && !c.export && !c.sealed() {
-		c.problem("beginning", 1, c.before.seq, fmt.Sprintf("%s missing at the beginning, and no line says that they were removed", lines(1, c.before.seq)))
+		c.problem(
+			"beginning",
+			1,
+			c.before.seq,
+			fmt.Sprintf("%s missing at the beginning, and no line says that they were removed", lines(1, c.before.seq)),
+		)
 	}
 	switch {
 	case c.head.seq > c.end.seq:
-		c.problem("truncated", c.end.seq+1, c.head.seq, fmt.Sprintf("%s missing at the end: the head knows of them", lines(c.end.seq+1, c.head.seq)))
+		c.problem(
+			"truncated",
+			c.end.seq+1,
+			c.head.seq,
+			fmt.Sprintf("%s missing at the end: the head knows of them", lines(c.end.seq+1, c.head.seq)),
+		)
 	case onDisk && c.head.seq == 0 && c.lines > 0:
 		c.problem("head", 0, 0, "the head is missing: whether lines are missing at the end cannot be told")
 	}
 	if c.more > 0 {
 		c.problems = append(c.problems, Problem{"more", 0, 0, fmt.Sprintf("and %d more", c.more)})
 	}
-	r := Report{OK: len(c.problems) == 0, Lines: c.lines, First: c.first, Last: c.end.seq, Head: c.head.seq, Removed: c.before.seq, Problems: c.problems}
+	r := Report{
+		OK:       len(c.problems) == 0,
+		Lines:    c.lines,
+		First:    c.first,
+		Last:     c.end.seq,
+		Head:     c.head.seq,
+		Removed:  c.before.seq,
+		Problems: c.problems,
+	}
 	if c.lines > 0 {
 		r.Hash = hexOf(c.end.hash)
 		r.Until, _ = time.Parse(time.RFC3339Nano, c.at)

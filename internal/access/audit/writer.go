@@ -162,7 +162,11 @@ func (l *Ledger) finishBatch(b *batch, err error) (written bool) {
 		return true
 	}
 	if l.failing == nil {
-		l.o.Log.Error("audit: lines cannot be written; calls that change something are refused meanwhile unless settings say otherwise", "err", err)
+		l.o.Log.Error(
+			"audit: lines cannot be written; calls that change something are refused meanwhile unless settings say otherwise",
+			"err",
+			err,
+		)
 	}
 	l.failing = err
 	b.err = fmt.Errorf("%w: %w", ErrFailing, err)
@@ -197,7 +201,11 @@ func (l *Ledger) noteLost() {
 	if l.lost == 0 {
 		return
 	}
-	e := Entry{Kind: "audit.lost", Level: Security, Reason: fmt.Sprintf("%d lines found no room while nothing could be written", l.lost)}
+	e := Entry{
+		Kind:   "audit.lost",
+		Level:  Security,
+		Reason: fmt.Sprintf("%d lines found no room while nothing could be written", l.lost),
+	}
 	l.lost = 0
 	buf := l.build(&e)
 	l.batch.text = append(l.batch.text, *buf...)

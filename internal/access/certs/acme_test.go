@@ -55,7 +55,17 @@ func (f *fakeACME) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.URL.Path {
 	case "/":
-		f.say(w, 200, map[string]any{"newNonce": f.url("/nonce"), "newAccount": f.url("/account"), "newOrder": f.url("/order"), "revokeCert": f.url("/revoke"), "keyChange": f.url("/change")})
+		f.say(
+			w,
+			200,
+			map[string]any{
+				"newNonce":   f.url("/nonce"),
+				"newAccount": f.url("/account"),
+				"newOrder":   f.url("/order"),
+				"revokeCert": f.url("/revoke"),
+				"keyChange":  f.url("/change"),
+			},
+		)
 	case "/nonce":
 	case "/account":
 		w.Header().Set("Location", f.url("/account/1"))
@@ -70,10 +80,29 @@ func (f *fakeACME) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if f.valid {
 			status = "valid"
 		}
-		f.say(w, 200, map[string]any{"status": status, "identifier": name, "challenges": []any{map[string]any{"type": "tls-alpn-01", "url": f.url("/challenge"), "token": "token", "status": status}}})
+		f.say(
+			w,
+			200,
+			map[string]any{
+				"status":     status,
+				"identifier": name,
+				"challenges": []any{
+					map[string]any{
+						"type":   "tls-alpn-01",
+						"url":    f.url("/challenge"),
+						"token":  "token",
+						"status": status,
+					},
+				},
+			},
+		)
 	case "/challenge":
 		f.valid = f.proved()
-		f.say(w, 200, map[string]any{"type": "tls-alpn-01", "url": f.url("/challenge"), "token": "token", "status": "processing"})
+		f.say(
+			w,
+			200,
+			map[string]any{"type": "tls-alpn-01", "url": f.url("/challenge"), "token": "token", "status": "processing"},
+		)
 	case "/finalize":
 		f.issue(payload)
 		f.order(w, 200)
@@ -113,7 +142,12 @@ func (f *fakeACME) say(w http.ResponseWriter, status int, v any) {
 
 func (f *fakeACME) order(w http.ResponseWriter, code int) {
 	w.Header().Set("Location", f.url("/order/1"))
-	o := map[string]any{"status": "pending", "identifiers": []any{name}, "authorizations": []string{f.url("/authz")}, "finalize": f.url("/finalize")}
+	o := map[string]any{
+		"status":         "pending",
+		"identifiers":    []any{name},
+		"authorizations": []string{f.url("/authz")},
+		"finalize":       f.url("/finalize"),
+	}
 	switch {
 	case f.issued != nil:
 		o["status"], o["certificate"] = "valid", f.url("/cert")
@@ -127,7 +161,9 @@ func (f *fakeACME) order(w http.ResponseWriter, code int) {
 func (f *fakeACME) proved() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	d := tls.Dialer{Config: &tls.Config{ServerName: domain, NextProtos: []string{acme.ALPNProto}, InsecureSkipVerify: true}}
+	d := tls.Dialer{
+		Config: &tls.Config{ServerName: domain, NextProtos: []string{acme.ALPNProto}, InsecureSkipVerify: true},
+	}
 	conn, err := d.DialContext(ctx, "tcp", f.prove)
 	if err != nil {
 		f.t.Errorf("the name cannot be proved: %v", err)
@@ -149,7 +185,9 @@ func (f *fakeACME) issue(payload []byte) {
 	}
 	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: new(big.Int).SetBytes(sha256.New().Sum(nil)[:8]), DNSNames: csr.DNSNames,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(90 * 24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
+		NotBefore: time.Now().
+			Add(-time.Hour),
+		NotAfter: time.Now().Add(90 * 24 * time.Hour), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, f.ca.cert, csr.PublicKey, f.ca.key)
 	if err != nil {
@@ -184,7 +222,11 @@ func door(t *testing.T, s *Source) (address string) {
 
 func visit(t *testing.T, address string, c *tls.Config) (*x509.Certificate, error) {
 	t.Helper()
-	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: 20 * time.Second}, Config: c}).DialContext(t.Context(), "tcp", address)
+	conn, err := (&tls.Dialer{NetDialer: &net.Dialer{Timeout: 20 * time.Second}, Config: c}).DialContext(
+		t.Context(),
+		"tcp",
+		address,
+	)
 	if err != nil {
 		return nil, err
 	}

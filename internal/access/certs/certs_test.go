@@ -114,7 +114,12 @@ func TestTheSelfSignedCertificate(t *testing.T) {
 		t.Errorf("the key is a %T, want ECDSA P-256", cert.PublicKey)
 	}
 	if cert.Subject.String() != "CN=localhost" || cert.NotAfter.Sub(cert.NotBefore) != 365*24*time.Hour || cert.IsCA {
-		t.Errorf("subject %v, valid for %v, an authority: %v", cert.Subject, cert.NotAfter.Sub(cert.NotBefore), cert.IsCA)
+		t.Errorf(
+			"subject %v, valid for %v, an authority: %v",
+			cert.Subject,
+			cert.NotAfter.Sub(cert.NotBefore),
+			cert.IsCA,
+		)
 	}
 	if len(cert.DNSNames)+len(cert.IPAddresses) != 3 {
 		t.Errorf("made for %v and %v", cert.DNSNames, cert.IPAddresses)
@@ -263,7 +268,11 @@ func TestOldTLSIsRefused(t *testing.T) {
 	if _, err := shake(t, s, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}); err == nil {
 		t.Error("TLS 1.1 was spoken")
 	}
-	state, err := shake(t, s, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}})
+	state, err := shake(
+		t,
+		s,
+		&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}},
+	)
 	if err != nil || state.NegotiatedProtocol != "h2" {
 		t.Errorf("TLS 1.2 with HTTP/2: got %q, %v", state.NegotiatedProtocol, err)
 	}

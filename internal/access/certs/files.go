@@ -39,7 +39,8 @@ func (s stamps) equal(o stamps) bool {
 	}
 	for i, a := range s {
 		b := o[i]
-		if (a == nil) != (b == nil) || a != nil && (!a.ModTime().Equal(b.ModTime()) || a.Size() != b.Size() || !os.SameFile(a, b)) {
+		if (a == nil) != (b == nil) ||
+			a != nil && (!a.ModTime().Equal(b.ModTime()) || a.Size() != b.Size() || !os.SameFile(a, b)) {
 			return false
 		}
 	}
@@ -93,14 +94,19 @@ func (f *followed[T]) get() T {
 
 // useFiles shows the certificate of two files.
 func (s *Source) useFiles(o Options) error {
-	pair := &followed[*tls.Certificate]{paths: []string{o.Cert, o.Key}, log: o.Log, now: o.now, read: func() (*tls.Certificate, error) {
-		c, err := tls.LoadX509KeyPair(o.Cert, o.Key)
-		if err != nil {
-			return nil, fmt.Errorf("certificate %s with key %s: %w", o.Cert, o.Key, err)
-		}
-		warn(o, c.Leaf)
-		return &c, nil
-	}}
+	pair := &followed[*tls.Certificate]{
+		paths: []string{o.Cert, o.Key},
+		log:   o.Log,
+		now:   o.now,
+		read: func() (*tls.Certificate, error) {
+			c, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+			if err != nil {
+				return nil, fmt.Errorf("certificate %s with key %s: %w", o.Cert, o.Key, err)
+			}
+			warn(o, c.Leaf)
+			return &c, nil
+		},
+	}
 	if err := pair.open(); err != nil {
 		return err
 	}
@@ -125,15 +131,20 @@ func warn(o Options, leaf *x509.Certificate) {
 // askClients lets clients show certificates signed by an authority in a file.
 func (s *Source) askClients(o Options) error {
 	base := s.config.Clone()
-	trusted := &followed[*tls.Config]{paths: []string{o.ClientCA}, log: o.Log, now: o.now, read: func() (*tls.Config, error) {
-		pool, err := readPool(o.ClientCA)
-		if err != nil {
-			return nil, err
-		}
-		c := base.Clone()
-		c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, pool
-		return c, nil
-	}}
+	trusted := &followed[*tls.Config]{
+		paths: []string{o.ClientCA},
+		log:   o.Log,
+		now:   o.now,
+		read: func() (*tls.Config, error) {
+			pool, err := readPool(o.ClientCA)
+			if err != nil {
+				return nil, err
+			}
+			c := base.Clone()
+			c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, pool
+			return c, nil
+		},
+	}
 	if err := trusted.open(); err != nil {
 		return err
 	}
@@ -151,7 +162,10 @@ func readPool(path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(b) {
-		return nil, fmt.Errorf("client CA %s: there is no certificate in it; expected PEM, with BEGIN CERTIFICATE", path)
+		return nil, fmt.Errorf(
+			"client CA %s: there is no certificate in it; expected PEM, with BEGIN CERTIFICATE",
+			path,
+		)
 	}
 	return pool, nil
 }

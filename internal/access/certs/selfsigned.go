@@ -70,7 +70,13 @@ func (w *own) get() *tls.Certificate {
 		return w.cert
 	}
 	w.cert = c
-	w.opts.Log.Info("renewed the self-signed certificate", "fingerprint", Fingerprint(c.Leaf.Raw), "expires", c.Leaf.NotAfter)
+	w.opts.Log.Info(
+		"renewed the self-signed certificate",
+		"fingerprint",
+		Fingerprint(c.Leaf.Raw),
+		"expires",
+		c.Leaf.NotAfter,
+	)
 	return c
 }
 
@@ -88,7 +94,13 @@ func (w *own) find() (*tls.Certificate, error) {
 	w.opts.Log.Debug("a self-signed certificate is made", "because", err)
 	c, err = w.replace()
 	if err != nil {
-		w.opts.Log.Warn("the self-signed certificate ends with this host: cannot keep it on disk", "folder", w.opts.Folder, "err", err)
+		w.opts.Log.Warn(
+			"the self-signed certificate ends with this host: cannot keep it on disk",
+			"folder",
+			w.opts.Folder,
+			"err",
+			err,
+		)
 		c, _, _, err = makePair(w.opts.now())
 	}
 	return c, err

@@ -38,10 +38,25 @@ func Ask(c *tool.Call, thing, question, confirm string) error {
 		if confirm == thing {
 			return nil
 		}
-		return &tool.Refusal{Code: "unconfirmed", Message: "nothing was done: this needs the agreement of the person, and this client cannot ask",
-			Next: fmt.Sprintf("Ask the person yourself: %s If they agree, repeat the call with confirm set to %q.", question, thing)}
+		return &tool.Refusal{
+			Code:    "unconfirmed",
+			Message: "nothing was done: this needs the agreement of the person, and this client cannot ask",
+			Next: fmt.Sprintf(
+				"Ask the person yourself: %s If they agree, repeat the call with confirm set to %q.",
+				question,
+				thing,
+			),
+		}
 	}
-	answers, err := c.Peer.Ask(tool.Elicit(Key, question, json.RawMessage(`{"type":"object","properties":{"confirm":{"type":"boolean","title":"Do it"}},"required":["confirm"]}`)))
+	answers, err := c.Peer.Ask(
+		tool.Elicit(
+			Key,
+			question,
+			json.RawMessage(
+				`{"type":"object","properties":{"confirm":{"type":"boolean","title":"Do it"}},"required":["confirm"]}`,
+			),
+		),
+	)
 	if err != nil {
 		return err
 	}

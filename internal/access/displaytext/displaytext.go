@@ -73,7 +73,16 @@ func Described[T ~[]byte](b T) T {
 func Deceives(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r <= 0x9f: // C0, delete, C1
-	case r == 0xad, r == 0x34f, r == 0x61c, r == 0x115f, r == 0x1160, r == 0x17b4, r == 0x17b5, r == 0x180e, r == 0x3164, r == 0xffa0: // invisible
+	case r == 0xad,
+		r == 0x34f,
+		r == 0x61c,
+		r == 0x115f,
+		r == 0x1160,
+		r == 0x17b4,
+		r == 0x17b5,
+		r == 0x180e,
+		r == 0x3164,
+		r == 0xffa0: // invisible
 	case r == 0x200b, r >= 0x200e && r <= 0x200f: // not the joiners, which scripts need
 	case r >= 0x2028 && r <= 0x202e: // lines, paragraphs, direction
 	case r >= 0x2060 && r <= 0x206f: // invisible operators, isolates

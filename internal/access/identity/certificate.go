@@ -29,7 +29,14 @@ func (s *Service) ofCertificate(ctx context.Context, c *x509.Certificate) (Princ
 	if !ok {
 		return Principal{}, errCert
 	}
-	p := Principal{Name: a.name, ID: a.id, Roles: a.roles, Until: c.NotAfter, Way: Certificate, Credential: "c_" + hex.EncodeToString(hash[:8])}
+	p := Principal{
+		Name:       a.name,
+		ID:         a.id,
+		Roles:      a.roles,
+		Until:      c.NotAfter,
+		Way:        Certificate,
+		Credential: "c_" + hex.EncodeToString(hash[:8]),
+	}
 	s.known.put(epoch, hash, p)
 	return p, nil
 }

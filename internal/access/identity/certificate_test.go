@@ -30,7 +30,12 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	a := &authority{}
-	template := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, Subject: pkix.Name{CommonName: "test authority"}}
+	template := &x509.Certificate{
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+		Subject:               pkix.Name{CommonName: "test authority"},
+	}
 	c := a.issue(t, template)
 	a.cert, a.key = c.Leaf, c.PrivateKey.(*ecdsa.PrivateKey)
 	return a
@@ -70,7 +75,9 @@ func TestCertificates(t *testing.T) {
 	ca, stranger := newAuthority(t), newAuthority(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, outcome(s, r)) }))
+	srv := httptest.NewUnstartedServer(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, outcome(s, r)) }),
+	)
 	srv.TLS = &tls.Config{ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven}
 	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // refused handshakes are expected
 	srv.StartTLS()
@@ -178,7 +185,9 @@ func TestCertificates(t *testing.T) {
 // A connection that outlives its certificate does not help.
 func TestACertificateRunsOut(t *testing.T) {
 	s := house(t, Options{ClientCA: true})
-	c := newAuthority(t).issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Second)})
+	c := newAuthority(
+		t,
+	).issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Second)})
 	r := request("GET", "/mcp", away)
 	r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{c.Leaf}}}
 	if got := outcome(s, r); got != invalid401 {

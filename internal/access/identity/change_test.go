@@ -16,10 +16,15 @@ func TestAPasswordIsChangedByWhoKnowsIt(t *testing.T) {
 	others := logIn(t, s, "alice", "correct horse", true)
 	s.tries = newTries()
 
-	if err := s.ChangePassword(t.Context(), "bob", "battery staples", "a new password", ""); !errors.Is(err, ErrPassword) {
+	if err := s.ChangePassword(t.Context(), "bob", "battery staples", "a new password", ""); !errors.Is(
+		err,
+		ErrPassword,
+	) {
 		t.Errorf("with a wrong password: %v", err)
 	}
-	if err := s.ChangePassword(t.Context(), "bob", "battery staple", "short", ""); err == nil || errors.Is(err, ErrPassword) || !strings.Contains(err.Error(), "8 to 1024 bytes") {
+	if err := s.ChangePassword(t.Context(), "bob", "battery staple", "short", ""); err == nil ||
+		errors.Is(err, ErrPassword) ||
+		!strings.Contains(err.Error(), "8 to 1024 bytes") {
 		t.Errorf("a short one: %v", err)
 	}
 	if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+brief)); strings.HasPrefix(got, "Unauthorized") {
@@ -29,7 +34,10 @@ func TestAPasswordIsChangedByWhoKnowsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, cookie := range map[string]string{"brief": brief, "lasting": lasting} {
-		if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+cookie)); !strings.HasPrefix(got, "Unauthorized: ") {
+		if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+cookie)); !strings.HasPrefix(
+			got,
+			"Unauthorized: ",
+		) {
 			t.Errorf("the %s login is %s", kind, got)
 		}
 	}
@@ -56,11 +64,16 @@ func TestGuessingAPasswordWhileLoggedIn(t *testing.T) {
 	}
 	for _, user := range []string{"bob", "robot", "nobody"} {
 		for range loginTries {
-			if err := s.ChangePassword(t.Context(), user, "what is it", "a new password", ""); !errors.Is(err, ErrPassword) {
+			if err := s.ChangePassword(t.Context(), user, "what is it", "a new password", ""); !errors.Is(
+				err,
+				ErrPassword,
+			) {
 				t.Errorf("%s: %v", user, err)
 			}
 		}
-		denied, ok := errors.AsType[*Denied](s.ChangePassword(t.Context(), user, "battery staple", "a new password", ""))
+		denied, ok := errors.AsType[*Denied](
+			s.ChangePassword(t.Context(), user, "battery staple", "a new password", ""),
+		)
 		if !ok || denied.Status != 429 || !strings.Contains(denied.Message, "wait") {
 			t.Errorf("%s after too many tries: %v", user, denied)
 		}
@@ -88,7 +101,9 @@ func TestTheLoginOfAChangeEndsLast(t *testing.T) {
 	}
 	here := all[0].ID
 	var ended []string
-	s.OnRevoked(func(r Revocation) { ended = append(ended, r.Credential) }) // from this goroutine alone, as the service does not run
+	s.OnRevoked(
+		func(r Revocation) { ended = append(ended, r.Credential) },
+	) // from this goroutine alone, as the service does not run
 	if err := s.ChangePassword(t.Context(), "bob", "battery staple", "a new password", here); err != nil {
 		t.Fatal(err)
 	}

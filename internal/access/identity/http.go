@@ -91,7 +91,12 @@ func (s *Service) resolveRequest(ctx context.Context, from netip.Addr, p Princip
 	if ctx.Err() == nil {
 		s.log.WarnContext(ctx, "cannot tell who is asking", "err", err)
 	}
-	return Principal{}, &Denied{Status: 503, Code: "unavailable", Message: errCannotAsk.Error(), Header: http.Header{"Retry-After": {"5"}}}
+	return Principal{}, &Denied{
+		Status:  503,
+		Code:    "unavailable",
+		Message: errCannotAsk.Error(),
+		Header:  http.Header{"Retry-After": {"5"}},
+	}
 }
 
 // refuse is a 401 with its challenge.

@@ -257,13 +257,23 @@ func TestPublicIsWhatTheDesignNames(t *testing.T) {
 
 func TestPrincipalsBecomeCallers(t *testing.T) {
 	s := house(t, Options{})
-	secret, made := newToken(t, s, Token{User: "alice", Context: "build", Scopes: []string{"read", "tools:file_*"}, Until: time.Now().Add(time.Hour)})
+	secret, made := newToken(
+		t,
+		s,
+		Token{
+			User:    "alice",
+			Context: "build",
+			Scopes:  []string{"read", "tools:file_*"},
+			Until:   time.Now().Add(time.Hour),
+		},
+	)
 	p, d := s.HTTP(request("POST", "/mcp", away, "X-API-Key: "+secret))
 	if d != nil {
 		t.Fatal(d)
 	}
 	c := p.Caller()
-	if c.Principal != "alice" || c.Context != "build" || !slices.Equal(c.Roles, []string{Admin}) || !slices.Equal(c.Scopes, []string{"read", "tools:file_*"}) {
+	if c.Principal != "alice" || c.Context != "build" || !slices.Equal(c.Roles, []string{Admin}) ||
+		!slices.Equal(c.Scopes, []string{"read", "tools:file_*"}) {
 		t.Errorf("the caller is %+v", c)
 	}
 	if p.Credential != made.ID || !p.Until.Equal(made.Until.Truncate(time.Millisecond)) || !p.Has(Admin) {

@@ -170,7 +170,8 @@ func (k *keys) fitting(kid, alg string) (fits []jose.JSONWebKey) {
 func (k *keys) has(kid string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return time.Since(k.got) <= keysKeep && slices.ContainsFunc(k.set, func(key jose.JSONWebKey) bool { return key.KeyID == kid })
+	return time.Since(k.got) <= keysKeep &&
+		slices.ContainsFunc(k.set, func(key jose.JSONWebKey) bool { return key.KeyID == kid })
 }
 
 // makes reports whether a key can make signatures by an algorithm, so that no

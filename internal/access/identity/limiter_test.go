@@ -95,7 +95,8 @@ func TestLoginsAreLimited(t *testing.T) {
 				said = append(said, fmt.Sprint(w.Code, w.Header().Get("Retry-After"), w.Body))
 			}
 		}
-		if a, b := strings.Join(said[:5], ""), strings.Join(said[5:], ""); a != b || !strings.HasPrefix(said[4], "429") {
+		if a, b := strings.Join(said[:5], ""), strings.Join(said[5:], ""); a != b ||
+			!strings.HasPrefix(said[4], "429") {
 			t.Errorf("a known account got %s, an unknown one %s", a, b)
 		}
 	})

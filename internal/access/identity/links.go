@@ -19,7 +19,14 @@ func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
 		return err
 	}
 	err := s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
-		err := touched(tx.Exec("INSERT INTO link (kind, subject, user) SELECT ?, ?, number FROM user WHERE name = ?", kind, subject, user))
+		err := touched(
+			tx.Exec(
+				"INSERT INTO link (kind, subject, user) SELECT ?, ?, number FROM user WHERE name = ?",
+				kind,
+				subject,
+				user,
+			),
+		)
 		if sqlfile.IsTaken(err) {
 			return fmt.Errorf("%s %s stands for a user already: %w", kind, subject, ErrTaken)
 		}
@@ -51,7 +58,10 @@ func checkLink(kind, subject string) error {
 		if ok && rest != "" && slices.Contains([]string{"sha256", "uri", "email", "dns", "cn"}, name) {
 			return nil
 		}
-		return fmt.Errorf("certificate %q: expected sha256:HEX, uri:URI, email:ADDRESS, dns:NAME or cn:NAME", clip(subject))
+		return fmt.Errorf(
+			"certificate %q: expected sha256:HEX, uri:URI, email:ADDRESS, dns:NAME or cn:NAME",
+			clip(subject),
+		)
 	}
 	return fmt.Errorf("link %q: expected %s or %s", clip(kind), LinkCertificate, LinkOAuth)
 }
@@ -60,7 +70,8 @@ func checkLink(kind, subject string) error {
 func (s *Service) Unlink(ctx context.Context, kind, subject string) error {
 	var user string
 	err := s.change(ctx, ErrNone, func(tx *sql.Tx) error {
-		err := tx.QueryRow("SELECT name FROM link JOIN user ON user = number WHERE kind = ? AND subject = ?", kind, subject).Scan(&user)
+		err := tx.QueryRow("SELECT name FROM link JOIN user ON user = number WHERE kind = ? AND subject = ?", kind, subject).
+			Scan(&user)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrNone
 		}

@@ -56,7 +56,18 @@ func TestALocalTokenThatIsNoneIsRefused(t *testing.T) {
 
 // Which doors may open, and which refuse to.
 func TestDoorsBeyondLoopbackNeedALogin(t *testing.T) {
-	outside := []string{"0.0.0.0", "::", "[::]", "192.0.2.1", "2001:db8::1", "tools.example.com", "localhost.example.com", "127.0.0.1.example.com", "1.1", "*"}
+	outside := []string{
+		"0.0.0.0",
+		"::",
+		"[::]",
+		"192.0.2.1",
+		"2001:db8::1",
+		"tools.example.com",
+		"localhost.example.com",
+		"127.0.0.1.example.com",
+		"1.1",
+		"*",
+	}
 	inside := []string{"", "127.0.0.1", "127.9.9.9", "localhost", "::1", "[::1]", "::ffff:127.0.0.1"}
 	for name, c := range map[string]struct {
 		options Options
@@ -163,7 +174,8 @@ func TestATCPDoorNeedsATokenThatThereIs(t *testing.T) {
 			if (err == nil) != opens {
 				t.Errorf("%s, %q: got %v", name, host, err)
 			}
-			if err != nil && (!strings.Contains(err.Error(), "--auth-token") || !strings.Contains(err.Error(), "--insecure")) {
+			if err != nil &&
+				(!strings.Contains(err.Error(), "--auth-token") || !strings.Contains(err.Error(), "--insecure")) {
 				t.Errorf("%s, %q does not say what to do: %v", name, host, err)
 			}
 		}

@@ -106,7 +106,12 @@ func (s *Service) readEntry(w http.ResponseWriter, r *http.Request) (e entry, fo
 		e, err = parseEntry(body, form)
 	}
 	if err != nil {
-		writeError(w, 400, "invalid_request", `expected user and password, as {"user":"...","password":"..."} or a form`)
+		writeError(
+			w,
+			400,
+			"invalid_request",
+			`expected user and password, as {"user":"...","password":"..."} or a form`,
+		)
 		return e, form, false
 	}
 	return e, form, true
@@ -203,7 +208,13 @@ func (s *Service) renew(ctx context.Context, a account, password string) {
 	}
 	db, err := s.store.writer()
 	if err == nil {
-		_, err = db.ExecContext(ctx, "UPDATE user SET password = ? WHERE number = ? AND password = ?", kept, a.number, a.kept)
+		_, err = db.ExecContext(
+			ctx,
+			"UPDATE user SET password = ? WHERE number = ? AND password = ?",
+			kept,
+			a.number,
+			a.kept,
+		)
 	}
 	if err != nil {
 		s.log.WarnContext(ctx, "cannot renew a password's hash", "user", a.name, "err", err)

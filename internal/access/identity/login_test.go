@@ -66,7 +66,9 @@ func TestTheCookie(t *testing.T) {
 		}
 		w := post(s, "/auth/login", body)
 		k := w.Result().Cookies()[0]
-		if k.Name != c.name || !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Secure != c.tls || k.Path != "/" || k.Domain != "" {
+		if k.Name != c.name || !k.HttpOnly || k.SameSite != http.SameSiteStrictMode || k.Secure != c.tls ||
+			k.Path != "/" ||
+			k.Domain != "" {
 			t.Errorf("%s: the cookie is %s", name, k)
 		}
 		if k.MaxAge > c.age || k.MaxAge < c.age-5 {
@@ -102,7 +104,8 @@ func TestNoSecretIsInTheFile(t *testing.T) {
 func TestAFormMayLogIn(t *testing.T) {
 	s := house(t, Options{})
 	w := post(s, "/auth/login", "user=alice&password=correct+horse&lasting=on")
-	if w.Code != 303 || w.Header().Get("Location") != "/" || len(w.Result().Cookies()) != 2 || w.Result().Cookies()[0].MaxAge == 0 {
+	if w.Code != 303 || w.Header().Get("Location") != "/" || len(w.Result().Cookies()) != 2 ||
+		w.Result().Cookies()[0].MaxAge == 0 {
 		t.Errorf("got %d, %v", w.Code, w.Header())
 	}
 }
@@ -197,7 +200,8 @@ func TestForeignPagesCannotUseALogin(t *testing.T) {
 		t.Errorf("a token from a page, which no browser adds by itself, got %s", got)
 	}
 	for _, path := range []string{"/auth/login", "/auth/pair"} {
-		if w := post(s, path, "user=alice&password=correct+horse", "Sec-Fetch-Site: cross-site"); w.Code != 403 || len(w.Result().Cookies()) > 0 {
+		if w := post(s, path, "user=alice&password=correct+horse", "Sec-Fetch-Site: cross-site"); w.Code != 403 ||
+			len(w.Result().Cookies()) > 0 {
 			t.Errorf("%s from a foreign page: %d", path, w.Code)
 		}
 	}
@@ -214,7 +218,8 @@ func TestLoginsEnd(t *testing.T) {
 		if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+cookie)); got != invalid401 {
 			t.Errorf("after logging out the cookie is %s", got)
 		}
-		if w := post(s, "/auth/logout", "", "Cookie: "+cookie); w.Code != 401 || w.Header().Get("WWW-Authenticate") == "" {
+		if w := post(s, "/auth/logout", "", "Cookie: "+cookie); w.Code != 401 ||
+			w.Header().Get("WWW-Authenticate") == "" {
 			t.Errorf("logging out twice: %d", w.Code)
 		}
 		cookie = logIn(t, s, "alice", "correct horse", lasting)
@@ -236,7 +241,11 @@ func TestLoginsEnd(t *testing.T) {
 func TestRolesAreThoseOfNow(t *testing.T) {
 	s := house(t, Options{})
 	secret, _ := newToken(t, s, Token{User: "alice"})
-	headers := []string{"X-API-Key: " + secret, "Cookie: " + logIn(t, s, "alice", "correct horse", false), "Cookie: " + logIn(t, s, "alice", "correct horse", true)}
+	headers := []string{
+		"X-API-Key: " + secret,
+		"Cookie: " + logIn(t, s, "alice", "correct horse", false),
+		"Cookie: " + logIn(t, s, "alice", "correct horse", true),
+	}
 	for _, h := range headers {
 		if p, d := s.HTTP(request("GET", "/mcp", away, h)); d != nil || !p.Has(Admin) {
 			t.Fatal(p, d)

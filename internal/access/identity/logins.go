@@ -43,7 +43,14 @@ type briefLogin struct {
 func (s *Service) open(ctx context.Context, a account, lasting bool, agent string) (secret string, l Login, err error) {
 	secret = newCookie()
 	now := clock().UTC().Truncate(time.Millisecond)
-	l = Login{ID: newID("s_"), User: a.name, Agent: displaytext.Cut(agent, mostAgent, ""), Lasting: lasting, Created: now, Used: now}
+	l = Login{
+		ID:      newID("s_"),
+		User:    a.name,
+		Agent:   displaytext.Cut(agent, mostAgent, ""),
+		Lasting: lasting,
+		Created: now,
+		Used:    now,
+	}
 	if !lasting {
 		l.Until = now.Add(briefLife)
 		s.brief.add(digestOf(secret), &briefLogin{l, a.number, a.epoch}, now)

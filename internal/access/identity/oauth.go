@@ -88,8 +88,16 @@ func newProvider(o OAuth) (*provider, error) {
 			return nil, err
 		}
 	}
-	p := &provider{OAuth: o, keys: newKeys(o), host: issuer.Host, accepts: append(jwt.Audience{o.Resource}, o.Audiences...)}
-	p.metadataURL = resource.Scheme + "://" + resource.Host + wellKnown + strings.TrimSuffix(resource.EscapedPath(), "/")
+	p := &provider{
+		OAuth:   o,
+		keys:    newKeys(o),
+		host:    issuer.Host,
+		accepts: append(jwt.Audience{o.Resource}, o.Audiences...),
+	}
+	p.metadataURL = resource.Scheme + "://" + resource.Host + wellKnown + strings.TrimSuffix(
+		resource.EscapedPath(),
+		"/",
+	)
 	p.document, err = json.Marshal(struct {
 		Resource string   `json:"resource"`
 		Servers  []string `json:"authorization_servers"`
@@ -103,7 +111,8 @@ func newProvider(o OAuth) (*provider, error) {
 // checkURL accepts https, and http on loopback.
 func checkURL(what, s string) (*url.URL, error) {
 	u, err := url.Parse(s)
-	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.ContainsAny(s, "\"\\ ") ||
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		strings.ContainsAny(s, "\"\\ ") ||
 		u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())) {
 		return nil, fmt.Errorf("%s %q: expected an https URL, without query; http is for loopback", what, s)
 	}
@@ -165,7 +174,11 @@ func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Princip
 
 // verify believes a token that the provider signed for us and that is neither
 // too old nor too new.
-func (o *provider) verify(ctx context.Context, token string, now time.Time) (c claims, all map[string]any, kid string, err error) {
+func (o *provider) verify(
+	ctx context.Context,
+	token string,
+	now time.Time,
+) (c claims, all map[string]any, kid string, err error) {
 	parsed, err := jwt.ParseSigned(token, algorithms)
 	if err != nil || len(parsed.Headers) != 1 {
 		return c, nil, "", errToken

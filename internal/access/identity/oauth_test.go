@@ -67,7 +67,10 @@ func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 	case r.URL.String() == i.url+"/keys":
 		i.fetches.Add(1)
 		// Real sets also hold keys for encryption and keys of unknown types.
-		set := []any{map[string]string{"kty": "XX", "kid": "strange"}, map[string]string{"kty": "oct", "k": "c2VjcmV0", "kid": "shared"}}
+		set := []any{
+			map[string]string{"kty": "XX", "kid": "strange"},
+			map[string]string{"kty": "oct", "k": "c2VjcmV0", "kid": "shared"},
+		}
 		for kid, key := range i.keys {
 			set = append(set, jose.JSONWebKey{Key: key.Public(), KeyID: kid, Use: "sig"})
 		}
@@ -87,7 +90,14 @@ type said = map[string]any
 // good are the claims of a token that is believed.
 func (i *issuer) good() said {
 	now := time.Now()
-	return said{"iss": i.url, "sub": "1234", "aud": audience, "exp": now.Add(time.Hour).Unix(), "iat": now.Unix(), "scope": "read tools:*"}
+	return said{
+		"iss":   i.url,
+		"sub":   "1234",
+		"aud":   audience,
+		"exp":   now.Add(time.Hour).Unix(),
+		"iat":   now.Unix(),
+		"scope": "read tools:*",
+	}
 }
 
 // with is a copy of claims with some changed; nil takes one out.
@@ -188,7 +198,10 @@ func TestTokensThatAreNotBelieved(t *testing.T) {
 	public := must(json.Marshal(jose.JSONWebKey{Key: i.keys["es"].Public()}))
 	another := must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))
 	embedded := func() string {
-		sig, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: another}, &jose.SignerOptions{EmbedJWK: true})
+		sig, err := jose.NewSigner(
+			jose.SigningKey{Algorithm: jose.ES256, Key: another},
+			&jose.SignerOptions{EmbedJWK: true},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,11 +362,14 @@ func TestMetadataAndChallenges(t *testing.T) {
 		w := httptest.NewRecorder()
 		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", path, nil))
 		var doc map[string]any
-		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || w.Code != 200 || w.Header().Get("Content-Type") != "application/json" {
+		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil || w.Code != 200 ||
+			w.Header().Get("Content-Type") != "application/json" {
 			t.Fatalf("%s: %d, %v", path, w.Code, err)
 		}
 		if doc["resource"] != audience || fmt.Sprint(doc["authorization_servers"]) != "["+i.url+"]" ||
-			fmt.Sprint(doc["scopes_supported"]) != "[mcp.admin mcp]" || fmt.Sprint(doc["bearer_methods_supported"]) != "[header]" {
+			fmt.Sprint(
+				doc["scopes_supported"],
+			) != "[mcp.admin mcp]" || fmt.Sprint(doc["bearer_methods_supported"]) != "[header]" {
 			t.Errorf("%s: %s", path, w.Body)
 		}
 	}
@@ -372,7 +388,8 @@ func TestMetadataAndChallenges(t *testing.T) {
 		}
 	}
 	d := s.InsufficientScope("tools:file_write")
-	if got := d.Header.Get("WWW-Authenticate"); d.Status != 403 || !strings.Contains(got, `error="insufficient_scope", scope="tools:file_write", resource_metadata=`) {
+	if got := d.Header.Get("WWW-Authenticate"); d.Status != 403 ||
+		!strings.Contains(got, `error="insufficient_scope", scope="tools:file_write", resource_metadata=`) {
 		t.Errorf("got %d, %s", d.Status, got)
 	}
 	plain := empty(t, "", Options{})
@@ -478,7 +495,12 @@ func TestOneFetchForMany(t *testing.T) {
 		defer cancel()
 		results := make(chan string)
 		for n := range 50 {
-			r := request("GET", "/mcp", away, bearer(i.sign(t, "es", jose.ES256, with(i.good(), said{"sub": fmt.Sprint(n)}))))
+			r := request(
+				"GET",
+				"/mcp",
+				away,
+				bearer(i.sign(t, "es", jose.ES256, with(i.good(), said{"sub": fmt.Sprint(n)}))),
+			)
 			if n == 0 {
 				r = r.WithContext(hasty)
 			}
@@ -508,7 +530,12 @@ func TestAccessTokensRunOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		r := request("GET", "/mcp", away, bearer(i.sign(t, "es", jose.ES256, with(i.good(), said{"exp": time.Now().Add(time.Minute).Unix()}))))
+		r := request(
+			"GET",
+			"/mcp",
+			away,
+			bearer(i.sign(t, "es", jose.ES256, with(i.good(), said{"exp": time.Now().Add(time.Minute).Unix()}))),
+		)
 		if got := outcome(s, r); got != "1234@id.example.com by oauth" {
 			t.Fatal(got)
 		}
@@ -520,7 +547,9 @@ func TestAccessTokensRunOut(t *testing.T) {
 }
 
 func TestWhereKeysAreLookedFor(t *testing.T) {
-	keys := must(json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: newIssuer(t).keys["es"].Public(), KeyID: "es"}}}))
+	keys := must(
+		json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: newIssuer(t).keys["es"].Public(), KeyID: "es"}}}),
+	)
 	const url = "https://id.example.com/tenant"
 	meta := func(issuer, keys string) string { return fmt.Sprintf(`{"issuer":%q,"jwks_uri":%q}`, issuer, keys) }
 	for name, c := range map[string]struct {
@@ -581,7 +610,11 @@ func FuzzJWT(f *testing.F) {
 }
 
 func FuzzKeys(f *testing.F) {
-	f.Add([]byte(`{"keys":[{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0","kid":"1"}]}`))
+	f.Add(
+		[]byte(
+			`{"keys":[{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0","kid":"1"}]}`,
+		),
+	)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		set, err := parseKeys(body)
 		if err == nil && (len(set) == 0 || len(set) > mostKeys) {

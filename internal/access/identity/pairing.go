@@ -24,7 +24,9 @@ type pairing struct {
 
 // ErrPairing means that a pairing code is wrong, used, too old, or not wanted
 // any more; the caller does not learn which.
-var ErrPairing = errors.New("this pairing code is not valid; one is printed when a host without users starts, and works once, for 15 minutes")
+var ErrPairing = errors.New(
+	"this pairing code is not valid; one is printed when a host without users starts, and works once, for 15 minutes",
+)
 
 // Pairing makes a new pairing code, in groups of four letters, if no user can
 // log in here yet; otherwise it returns "". The code that was made before no

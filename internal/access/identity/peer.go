@@ -14,7 +14,12 @@ import (
 // without such a user are unknown here.
 func (s *Service) Peer(uid uint32) (Principal, bool) {
 	if int64(uid) == int64(os.Getuid()) {
-		return Principal{Name: s.owner, Roles: []string{Admin}, Way: Peer, Credential: "uid:" + strconv.Itoa(int(uid))}, true
+		return Principal{
+			Name:       s.owner,
+			Roles:      []string{Admin},
+			Way:        Peer,
+			Credential: "uid:" + strconv.Itoa(int(uid)),
+		}, true
 	}
 	name, ok := systemUser(strconv.FormatUint(uint64(uid), 10))
 	if !ok {
@@ -27,7 +32,13 @@ func (s *Service) Peer(uid uint32) (Principal, bool) {
 	if err != nil || !there && uid != 0 {
 		return Principal{}, false
 	}
-	return Principal{Name: name, ID: a.id, Roles: a.roles, Way: Peer, Credential: "uid:" + strconv.FormatUint(uint64(uid), 10)}, true
+	return Principal{
+		Name:       name,
+		ID:         a.id,
+		Roles:      a.roles,
+		Way:        Peer,
+		Credential: "uid:" + strconv.FormatUint(uint64(uid), 10),
+	}, true
 }
 
 // StdioID is the credential of the caller on standard input and output.

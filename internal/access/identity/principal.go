@@ -47,7 +47,14 @@ type Principal struct {
 
 // Caller returns the principal as the other packages use it.
 func (p Principal) Caller() tool.Caller {
-	return tool.Caller{Principal: p.Name, ID: p.ID, Context: p.Context, Roles: p.Roles, Scopes: p.Scopes, Credential: p.Credential}
+	return tool.Caller{
+		Principal:  p.Name,
+		ID:         p.ID,
+		Context:    p.Context,
+		Roles:      p.Roles,
+		Scopes:     p.Scopes,
+		Credential: p.Credential,
+	}
 }
 
 // Has reports whether the principal has a role.

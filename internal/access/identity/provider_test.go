@@ -118,12 +118,19 @@ func newClient(t *testing.T) *client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &client{t: t, http: &http.Client{Jar: jar, Timeout: 20 * time.Second, CheckRedirect: func(r *http.Request, _ []*http.Request) error {
-		if r.URL.Host == "callback.test" {
-			return http.ErrUseLastResponse
-		}
-		return nil
-	}}}
+	return &client{
+		t: t,
+		http: &http.Client{
+			Jar:     jar,
+			Timeout: 20 * time.Second,
+			CheckRedirect: func(r *http.Request, _ []*http.Request) error {
+				if r.URL.Host == "callback.test" {
+					return http.ErrUseLastResponse
+				}
+				return nil
+			},
+		},
+	}
 }
 
 func (c *client) do(method, url, token string, body io.Reader, kind string) (*http.Response, []byte) {
@@ -197,7 +204,9 @@ func (c *client) authorize(s server, id, resource, scope string) string {
 	verifier := rand.Text() + rand.Text()
 	sum := sha256.Sum256([]byte(verifier))
 	ask := url.Values{
-		"client_id": {id}, "response_type": {"code"}, "redirect_uri": {"https://callback.test/done"}, "scope": {scope}, "state": {"kept"},
+		"client_id": {
+			id,
+		}, "response_type": {"code"}, "redirect_uri": {"https://callback.test/done"}, "scope": {scope}, "state": {"kept"},
 		"code_challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}, "code_challenge_method": {"S256"},
 	}
 	if resource != "" {
@@ -205,11 +214,14 @@ func (c *client) authorize(s server, id, resource, scope string) string {
 	}
 	res, body := c.do("GET", s.Authorize+"?"+ask.Encode(), "", nil, "")
 	back, err := url.Parse(res.Header.Get("Location"))
-	if err != nil || back.Host != "callback.test" || back.Query().Get("state") != "kept" || back.Query().Get("code") == "" {
+	if err != nil || back.Host != "callback.test" || back.Query().Get("state") != "kept" ||
+		back.Query().Get("code") == "" {
 		c.t.Fatalf("authorizing ended at %v, %d: %s", back, res.StatusCode, body)
 	}
 	form := url.Values{
-		"grant_type": {"authorization_code"}, "code": {back.Query().Get("code")}, "redirect_uri": {"https://callback.test/done"},
+		"grant_type": {
+			"authorization_code",
+		}, "code": {back.Query().Get("code")}, "redirect_uri": {"https://callback.test/done"},
 		"client_id": {id}, "code_verifier": {verifier},
 	}
 	if resource != "" {
@@ -247,8 +259,19 @@ func TestARealProvider(t *testing.T) {
 	defer srv.Close()
 	resource := srv.URL + "/mcp"
 	issuer := realProvider(t, resource)
-	s = empty(t, "", Options{OAuth: &OAuth{Issuer: issuer, Resource: resource, Scopes: strings.Fields(offered), Required: []string{"mcp.read"},
-		Grants: map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}}}})
+	s = empty(
+		t,
+		"",
+		Options{
+			OAuth: &OAuth{
+				Issuer:   issuer,
+				Resource: resource,
+				Scopes:   strings.Fields(offered),
+				Required: []string{"mcp.read"},
+				Grants:   map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}},
+			},
+		},
+	)
 	c := newClient(t)
 
 	res, _ := c.do("POST", resource, "", nil, "")
@@ -276,11 +299,14 @@ func TestARealProvider(t *testing.T) {
 		}
 	}
 	both := c.authorize(found, id, meta.Resource, offered)
-	if res, body := c.do("GET", resource, both, nil, ""); res.StatusCode != 200 || !strings.HasSuffix(string(body), "[* read]") {
+	if res, body := c.do("GET", resource, both, nil, ""); res.StatusCode != 200 ||
+		!strings.HasSuffix(string(body), "[* read]") {
 		t.Errorf("with both scopes: %d, %s", res.StatusCode, body)
 	}
 	less := c.authorize(found, id, meta.Resource, "mcp.write")
-	if res, _ := c.do("GET", resource, less, nil, ""); res.StatusCode != 403 || challenge(res, "error") != "insufficient_scope" || challenge(res, "scope") != "mcp.read" {
+	if res, _ := c.do("GET", resource, less, nil, ""); res.StatusCode != 403 ||
+		challenge(res, "error") != "insufficient_scope" ||
+		challenge(res, "scope") != "mcp.read" {
 		t.Errorf("without the scope: %d, %s", res.StatusCode, res.Header.Get("WWW-Authenticate"))
 	}
 	for name, token := range map[string]string{
@@ -288,7 +314,8 @@ func TestARealProvider(t *testing.T) {
 		"for the provider":   c.authorize(found, id, "", "openid"),
 		"altered":            token[:len(token)-8] + "AAAAAAAA",
 	} {
-		if res, _ := c.do("GET", resource, token, nil, ""); res.StatusCode != 401 || challenge(res, "error") != "invalid_token" {
+		if res, _ := c.do("GET", resource, token, nil, ""); res.StatusCode != 401 ||
+			challenge(res, "error") != "invalid_token" {
 			t.Errorf("with a token %s: %d, %s", name, res.StatusCode, res.Header.Get("WWW-Authenticate"))
 		}
 	}

@@ -24,7 +24,13 @@ func (s *Service) remember(claimed bool) {
 		w.lost.Store(false)
 		for _, path := range s.o.Known {
 			if err := note(path); err != nil {
-				s.log.Warn("if the file of users is lost, it is not noticed: cannot write down that there are users", "file", path, "err", err)
+				s.log.Warn(
+					"if the file of users is lost, it is not noticed: cannot write down that there are users",
+					"file",
+					path,
+					"err",
+					err,
+				)
 			}
 		}
 		return
@@ -35,10 +41,15 @@ func (s *Service) remember(claimed bool) {
 		return
 	}
 	if !w.lost.Swap(true) {
-		s.log.Error("THE FILE OF USERS IS LOST: there were users here, and it is missing or empty. Only this host's own user is let in. "+
-			"Mount its disk or restore it (gatehouse backup restore), or add a user (gatehouse user add NAME). "+
-			"Only if this host is to be open again, remove what remembers the users too",
-			"file", s.store.file.Path, "remembered", strings.Join(marks, ", "))
+		s.log.Error(
+			"THE FILE OF USERS IS LOST: there were users here, and it is missing or empty. Only this host's own user is let in. "+
+				"Mount its disk or restore it (gatehouse backup restore), or add a user (gatehouse user add NAME). "+
+				"Only if this host is to be open again, remove what remembers the users too",
+			"file",
+			s.store.file.Path,
+			"remembered",
+			strings.Join(marks, ", "),
+		)
 	}
 }
 

@@ -34,7 +34,9 @@ func TestALostFileOfUsersOpensNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			top := t.TempDir()
 			path := filepath.Join(top, "data", "identity.db")
-			o := Options{Known: []string{filepath.Join(top, "state", "has-users"), filepath.Join(top, "config", "has-users")}}
+			o := Options{
+				Known: []string{filepath.Join(top, "state", "has-users"), filepath.Join(top, "config", "has-users")},
+			}
 			// Users of a host that did not write down yet that it has some.
 			before, err := Open(path, Options{})
 			if err != nil {
@@ -83,7 +85,9 @@ func TestALostFileOfUsersOpensNothing(t *testing.T) {
 // A host that never had a user is as open as before, and leaves no mark.
 func TestAHostWithoutUsersIsNotTakenForOneThatLostThem(t *testing.T) {
 	top := t.TempDir()
-	o := Options{Known: []string{filepath.Join(top, "state", "has-users"), filepath.Join(top, "nofolder", "x", "has-users")}}
+	o := Options{
+		Known: []string{filepath.Join(top, "state", "has-users"), filepath.Join(top, "nofolder", "x", "has-users")},
+	}
 	if err := os.WriteFile(filepath.Join(top, "nofolder"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,17 @@ const ownerID = "coalesce((SELECT owner.id FROM owner WHERE owner.user = user.nu
 type store struct{ file sqlfile.File }
 
 func newStore(path string) *store {
-	return &store{sqlfile.File{Path: path, Schema: schema, Version: 1, Additions: additions, ForeignKeys: true, Journal: 4 << 20, Secret: true}}
+	return &store{
+		sqlfile.File{
+			Path:        path,
+			Schema:      schema,
+			Version:     1,
+			Additions:   additions,
+			ForeignKeys: true,
+			Journal:     4 << 20,
+			Secret:      true,
+		},
+	}
 }
 
 var errClosed = errors.New("the users' file is closed")

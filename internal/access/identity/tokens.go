@@ -33,7 +33,11 @@ func checkScope(scope string) error {
 		ok = ok && c > ' ' && c < 0x7f && c != '"' && c != '\\'
 	}
 	if !ok {
-		return fmt.Errorf("scope %q: expected up to %d printable characters without spaces, quotes and backslashes", clip(scope), mostScope)
+		return fmt.Errorf(
+			"scope %q: expected up to %d printable characters without spaces, quotes and backslashes",
+			clip(scope),
+			mostScope,
+		)
 	}
 	return nil
 }
@@ -66,7 +70,8 @@ func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made
 	hash := digestOf(secret)
 	err = s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		var number, have int64
-		err := tx.QueryRow("SELECT number, (SELECT count(*) FROM token WHERE user = number) FROM user WHERE name = ?", t.User).Scan(&number, &have)
+		err := tx.QueryRow("SELECT number, (SELECT count(*) FROM token WHERE user = number) FROM user WHERE name = ?", t.User).
+			Scan(&number, &have)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return ErrNoUser
@@ -75,8 +80,17 @@ func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made
 		case have >= mostTokens:
 			return fmt.Errorf("user %s has %d tokens; revoke one first", t.User, have)
 		}
-		_, err = tx.Exec("INSERT INTO token (id, hash, user, name, context, scopes, created, until) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-			t.ID, hash[:], number, t.Name, t.Context, list(t.Scopes), stamp(t.Created), stamp(t.Until))
+		_, err = tx.Exec(
+			"INSERT INTO token (id, hash, user, name, context, scopes, created, until) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+			t.ID,
+			hash[:],
+			number,
+			t.Name,
+			t.Context,
+			list(t.Scopes),
+			stamp(t.Created),
+			stamp(t.Until),
+		)
 		return err
 	})
 	if err != nil {
@@ -143,7 +157,13 @@ func (s *Service) ofLogin(ctx context.Context, hash digest) (p Principal, ok boo
 }
 
 // lookup finds what a secret stands for, in memory or in the file.
-func (s *Service) lookup(ctx context.Context, hash digest, way Way, query string, args ...any) (p Principal, ok bool, err error) {
+func (s *Service) lookup(
+	ctx context.Context,
+	hash digest,
+	way Way,
+	query string,
+	args ...any,
+) (p Principal, ok bool, err error) {
 	now := clock()
 	if p, ok = s.known.get(hash); !ok {
 		epoch := s.known.currentEpoch()
@@ -168,7 +188,8 @@ func (s *Service) read(ctx context.Context, way Way, query string, args ...any) 
 	defer cancel()
 	var roles, scopes string
 	var until int64
-	err = db.QueryRowContext(ctx, query, args...).Scan(&p.Credential, &p.Name, &roles, &p.Context, &scopes, &until, &p.ID)
+	err = db.QueryRowContext(ctx, query, args...).
+		Scan(&p.Credential, &p.Name, &roles, &p.Context, &scopes, &until, &p.ID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}

@@ -49,7 +49,12 @@ func checkName(what, name string) error {
 		}
 	}
 	if !ok {
-		return fmt.Errorf("%s %q: expected up to %d lower-case letters, digits, and . _ - inside", what, clip(name), mostName)
+		return fmt.Errorf(
+			"%s %q: expected up to %d lower-case letters, digits, and . _ - inside",
+			what,
+			clip(name),
+			mostName,
+		)
 	}
 	return nil
 }

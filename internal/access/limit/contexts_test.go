@@ -128,7 +128,9 @@ func TestTheRateOfOnePrincipalInOneContext(t *testing.T) {
 		go call(in("slow", "ann"))
 		synctest.Wait()
 		took, err := call(in("slow", "ann"))
-		if busy, ok := errors.AsType[*Busy](err); !ok || busy.Why != "too many calls in this context" || busy.Seconds() != 1 || took != time.Second {
+		if busy, ok := errors.AsType[*Busy](err); !ok || busy.Why != "too many calls in this context" ||
+			busy.Seconds() != 1 ||
+			took != time.Second {
 			t.Errorf("a call that is 2s too soon: %v after %v, want a refusal after 1s", err, took)
 		}
 		synctest.Wait()
@@ -162,7 +164,8 @@ func TestAHeldCallEndsWithItsCaller(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(100*time.Millisecond, func() { cancel(cause) })
 		began := time.Now()
-		if _, err := q.Enter(ctx, in("slow", "ann"), time.Hour); err != cause || time.Since(began) != 100*time.Millisecond {
+		if _, err := q.Enter(ctx, in("slow", "ann"), time.Hour); err != cause ||
+			time.Since(began) != 100*time.Millisecond {
 			t.Errorf("got %v after %v, want the cause at once", err, time.Since(began))
 		}
 		for range 10_000 {
@@ -215,7 +218,16 @@ func TestLimitsChangeUnderLoad(t *testing.T) {
 	changing.Wait()
 	q.SetContexts(nil)
 	q.SetContexts(nil)
-	if s := q.Stats(); s.Running != 0 || s.Waiting != 0 || q.host.used != 0 || q.unlimited.used != 0 || len(q.contexts) != 0 || len(q.sessions) != 0 || len(q.queuedBy) != 0 {
-		t.Errorf("something is left: %+v, host %d, elsewhere %d, contexts %d", s, q.host.used, q.unlimited.used, len(q.contexts))
+	if s := q.Stats(); s.Running != 0 || s.Waiting != 0 || q.host.used != 0 || q.unlimited.used != 0 ||
+		len(q.contexts) != 0 ||
+		len(q.sessions) != 0 ||
+		len(q.queuedBy) != 0 {
+		t.Errorf(
+			"something is left: %+v, host %d, elsewhere %d, contexts %d",
+			s,
+			q.host.used,
+			q.unlimited.used,
+			len(q.contexts),
+		)
 	}
 }

@@ -116,23 +116,34 @@ func quiet(b *testing.B, o limit.Options, conns int, window time.Duration) figur
 // serve runs a host behind its HTTP door, with the limits where they belong:
 // the rate at the door, the queue at the calls.
 func serve(b *testing.B, l *limit.Limits) (addr string) {
-	offer := &module.Offer{Tools: []tool.Tool{tool.New(tool.Def{Name: "t_echo", Description: "Echoes.", Effects: tool.Reads},
-		func(_ context.Context, _ *tool.Call, in struct {
-			Text string `json:"text"`
-		}) (tool.Result, error) {
-			return tool.Result{Content: []tool.Content{tool.Text(in.Text)}}, nil
-		})}}
+	offer := &module.Offer{
+		Tools: []tool.Tool{tool.New(tool.Def{Name: "t_echo", Description: "Echoes.", Effects: tool.Reads},
+			func(_ context.Context, _ *tool.Call, in struct {
+				Text string `json:"text"`
+			}) (tool.Result, error) {
+				return tool.Result{Content: []tool.Content{tool.Text(in.Text)}}, nil
+			})},
+	}
 	h := hosttest.New(b, hosttest.Options{Queue: l.Queue, Modules: map[string]module.New{
 		"t": func(context.Context, module.Deps) (module.Module, error) { return echoing{offer}, nil },
 	}})
-	door, err := httpserver.New(h.Engine, httpserver.Options{Identify: func(r *nethttp.Request) (protocol.Who, *httpserver.Denied) {
-		who := r.Header.Get("X-Who")
-		busy, ok := errors.AsType[*limit.Busy](l.Wait(r.Context(), "principal "+who, "session "+r.Header.Get("Mcp-Session-Id")))
-		if ok {
-			return protocol.Who{}, &httpserver.Denied{Status: 429, Message: busy.Why, Header: nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}}}
-		}
-		return protocol.Who{Caller: tool.Caller{Principal: who}}, nil
-	}})
+	door, err := httpserver.New(
+		h.Engine,
+		httpserver.Options{Identify: func(r *nethttp.Request) (protocol.Who, *httpserver.Denied) {
+			who := r.Header.Get("X-Who")
+			busy, ok := errors.AsType[*limit.Busy](
+				l.Wait(r.Context(), "principal "+who, "session "+r.Header.Get("Mcp-Session-Id")),
+			)
+			if ok {
+				return protocol.Who{}, &httpserver.Denied{
+					Status:  429,
+					Message: busy.Why,
+					Header:  nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}},
+				}
+			}
+			return protocol.Who{Caller: tool.Caller{Principal: who}}, nil
+		}},
+	)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -154,7 +165,13 @@ func (echoing) Close(context.Context) error                                     
 
 // hello opens a session for a principal.
 func hello(addr, who string) (session string, err error) {
-	r := request(context.Background(), addr, who, "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+	r := request(
+		context.Background(),
+		addr,
+		who,
+		"",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
+	)
 	res, err := nethttp.DefaultClient.Do(r)
 	if err != nil {
 		return "", err
@@ -167,7 +184,15 @@ func hello(addr, who string) (session string, err error) {
 }
 
 func call(ctx context.Context, c *nethttp.Client, addr, who, session string) (status int, err error) {
-	res, err := c.Do(request(ctx, addr, who, session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"hello"}}}`))
+	res, err := c.Do(
+		request(
+			ctx,
+			addr,
+			who,
+			session,
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"hello"}}}`,
+		),
+	)
 	if err != nil {
 		return 0, err
 	}

@@ -118,7 +118,14 @@ func TestHolding(t *testing.T) {
 			all.Wait()
 			cancel()
 			if served < c.served-10 || served > c.served+1 || refused > c.refused {
-				t.Errorf("%d connections: %d served and %d refused in 10 s, want %d and at most %d", c.conns, served, refused, c.served, c.refused)
+				t.Errorf(
+					"%d connections: %d served and %d refused in 10 s, want %d and at most %d",
+					c.conns,
+					served,
+					refused,
+					c.served,
+					c.refused,
+				)
 			}
 		}
 	})
@@ -202,7 +209,9 @@ func TestAFloodDoesNotStarveOthers(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Minute)
-		if s := q.Stats(); s.Running != 0 || s.Waiting != 0 || s.Entered != 550 || s.Queued < 496 || len(q.sessions) != 0 || len(q.queuedBy) != 0 {
+		if s := q.Stats(); s.Running != 0 || s.Waiting != 0 || s.Entered != 550 || s.Queued < 496 ||
+			len(q.sessions) != 0 ||
+			len(q.queuedBy) != 0 {
 			t.Errorf("something is left: %+v, %d sessions", s, len(q.sessions))
 		}
 	})
@@ -261,7 +270,11 @@ func TestSessionAndToolHaveTheirOwnLimits(t *testing.T) {
 		}
 		synctest.Wait()
 		if s := q.Stats(); s.Running != 5+3+5 || s.Waiting != 40-13 {
-			t.Errorf("%d run and %d wait, want 13 and 27: 5 of the slow tool, 3 of the session, 5 of the third tool", s.Running, s.Waiting)
+			t.Errorf(
+				"%d run and %d wait, want 13 and 27: 5 of the slow tool, 3 of the session, 5 of the third tool",
+				s.Running,
+				s.Waiting,
+			)
 		}
 		began := time.Now()
 		if work(q, Who{Principal: "e", Session: "s5", Tool: "quick"}, 0); time.Since(began) > 0 {
@@ -276,7 +289,8 @@ func TestWaitingEnds(t *testing.T) {
 		q := NewQueue(Options{Calls: 1})
 		pass, _ := q.Enter(t.Context(), Who{Principal: "a"}, time.Second)
 		var busy *Busy
-		if _, err := q.Enter(t.Context(), Who{Principal: "a"}, time.Second); !errors.As(err, &busy) || busy.Seconds() < 1 {
+		if _, err := q.Enter(t.Context(), Who{Principal: "a"}, time.Second); !errors.As(err, &busy) ||
+			busy.Seconds() < 1 {
 			t.Errorf("got %v, want to be told that it is busy", err)
 		}
 		cause := errors.New("gone")
@@ -395,7 +409,8 @@ func TestQueueKeepsItsLimits(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if s := q.Stats(); s.Running != 0 || s.Waiting != 0 || q.host.used != 0 || len(q.sessions) != 0 || len(q.queuedBy) != 0 {
+	if s := q.Stats(); s.Running != 0 || s.Waiting != 0 || q.host.used != 0 || len(q.sessions) != 0 ||
+		len(q.queuedBy) != 0 {
 		t.Errorf("something is left: %+v, host %d, sessions %d", s, q.host.used, len(q.sessions))
 	}
 }

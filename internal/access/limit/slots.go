@@ -21,7 +21,10 @@ func (s *slots) tryAcquire() bool {
 
 // join lets a pass wait.
 func (s *slots) join(p *Pass) {
-	sessions := s.principals.get(p.who.principal, func() *ring[string, *list.List] { return &ring[string, *list.List]{} })
+	sessions := s.principals.get(
+		p.who.principal,
+		func() *ring[string, *list.List] { return &ring[string, *list.List]{} },
+	)
 	p.place = sessions.get(p.who.session, list.New).PushBack(p)
 	p.at = s
 	s.waiting++

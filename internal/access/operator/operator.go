@@ -31,5 +31,9 @@ func (f Func) Check(c *tool.Call, what string) error {
 // Denied returns the refusal for callers that are not administrators, for tools that know better
 // than to ask an administrator what can be done next.
 func Denied(what, next string) error {
-	return &tool.Refusal{Code: "denied", Message: "only those who rule this host may " + what + ", and you are not one of them", Next: next}
+	return &tool.Refusal{
+		Code:    "denied",
+		Message: "only those who rule this host may " + what + ", and you are not one of them",
+		Next:    next,
+	}
 }

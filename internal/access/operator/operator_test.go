@@ -28,7 +28,9 @@ func TestOnlyThoseWhoRulePass(t *testing.T) {
 		if c.pass {
 			continue
 		}
-		if r, ok := errors.AsType[*tool.Refusal](err); !ok || r.Code != "denied" || !strings.Contains(r.Message, "may ring the bell") || r.Next == "" {
+		if r, ok := errors.AsType[*tool.Refusal](err); !ok || r.Code != "denied" ||
+			!strings.Contains(r.Message, "may ring the bell") ||
+			r.Next == "" {
 			t.Errorf("%q is refused with %v", c.who, err)
 		}
 	}

@@ -192,7 +192,12 @@ type Op struct {
 // Gate compiles the rules that concern one operation for one cut. It is
 // called once, when a view is built.
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
-	g := &Gate{op: op, who: cut.parse(), host: p.opts.Host, otherwise: op.settled(Verdict{Kind: p.opts.Default, Rule: "default"})}
+	g := &Gate{
+		op:        op,
+		who:       cut.parse(),
+		host:      p.opts.Host,
+		otherwise: op.settled(Verdict{Kind: p.opts.Default, Rule: "default"}),
+	}
 	if reason, ok := p.barred(g.who, op); ok {
 		g.hosts = chain{last: &Verdict{Kind: Refuse, Rule: "scope", Reason: reason}}
 		return g
@@ -387,8 +392,13 @@ func Watches(c tool.Caller, admin string) bool {
 // CheckScope says what is wrong with a scope, if anything.
 func CheckScope(s string) error {
 	kind, pattern, ok := strings.Cut(s, ":")
-	if s == "*" || s == "read" || s == MetricsScope || ok && slices.Contains([]string{"tools", "resources", "prompts"}, kind) && checkPatterns([]string{pattern}) == nil {
+	if s == "*" || s == "read" || s == MetricsScope ||
+		ok && slices.Contains([]string{"tools", "resources", "prompts"}, kind) &&
+			checkPatterns([]string{pattern}) == nil {
 		return nil
 	}
-	return fmt.Errorf("scope %q: expected *, read, metrics, or tools:, resources: or prompts: with a pattern, such as tools:file_*", s)
+	return fmt.Errorf(
+		"scope %q: expected *, read, metrics, or tools:, resources: or prompts: with a pattern, such as tools:file_*",
+		s,
+	)
 }

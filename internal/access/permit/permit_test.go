@@ -21,8 +21,14 @@ func decide(p *Policy, c tool.Caller, op Op, args string) Verdict {
 }
 
 var (
-	read    = Op{Context: "default", Method: "tools/call", Module: "file", Name: "file_read", Effects: tool.Reads}
-	write   = Op{Context: "default", Method: "tools/call", Module: "file", Name: "file_write", Effects: tool.Writes | tool.Destroys}
+	read  = Op{Context: "default", Method: "tools/call", Module: "file", Name: "file_read", Effects: tool.Reads}
+	write = Op{
+		Context: "default",
+		Method:  "tools/call",
+		Module:  "file",
+		Name:    "file_write",
+		Effects: tool.Writes | tool.Destroys,
+	}
 	unclear = Op{Context: "default", Method: "tools/call", Module: "x", Name: "x"}
 )
 
@@ -107,7 +113,10 @@ func TestScopesOnlyTakeAway(t *testing.T) {
 }
 
 func TestTenThousandPrincipalsMakeTwoCuts(t *testing.T) {
-	p := policy(t, Options{Default: Allow, Rules: []Rule{{Roles: []string{"writer"}, Effects: tool.Writes, Then: Allow}}})
+	p := policy(
+		t,
+		Options{Default: Allow, Rules: []Rule{{Roles: []string{"writer"}, Effects: tool.Writes, Then: Allow}}},
+	)
 	cuts := map[Cut]bool{}
 	for i := range 10_000 {
 		roles := []string{"staff", fmt.Sprint("team", i)}
@@ -225,7 +234,13 @@ func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 // No question can be asked about reading a resource or getting a prompt, so a rule
 // that asks hides them.
 func TestAskingAboutWhatIsNoToolRefuses(t *testing.T) {
-	p := policy(t, Options{Default: AskOperator, Rules: []Rule{{Methods: []string{"*"}, Names: []string{"file*"}, Then: AskClient}}})
+	p := policy(
+		t,
+		Options{
+			Default: AskOperator,
+			Rules:   []Rule{{Methods: []string{"*"}, Names: []string{"file*"}, Then: AskClient}},
+		},
+	)
 	for _, op := range []Op{{Method: "resources/read", Name: "file:x"}, {Method: "prompts/get", Name: "other"}} {
 		if g := p.Gate("", op); g.Listed() || g.Decide(nil, nil).Kind != Refuse {
 			t.Errorf("%+v: listed %t, %v", op, g.Listed(), g.Decide(nil, nil))

@@ -123,7 +123,8 @@ func Warnings(rules []Rule, tools iter.Seq2[string, *tool.Tool]) (all []string) 
 		}
 		use := map[string]string{} // by argument
 		for module, t := range tools {
-			if len(r.Modules) > 0 && !slices.Contains(r.Modules, module) || len(r.Names) > 0 && !matches(r.Names, t.Name) {
+			if len(r.Modules) > 0 && !slices.Contains(r.Modules, module) ||
+				len(r.Names) > 0 && !matches(r.Names, t.Name) {
 				continue
 			}
 			for name := range members(e, "args", false) {
@@ -145,8 +146,15 @@ func Warnings(rules []Rule, tools iter.Seq2[string, *tool.Tool]) (all []string) 
 			if label == "" {
 				label = fmt.Sprintf("rule %d", i+1)
 			}
-			all = append(all, fmt.Sprintf("%s compares args.%s as text, which other spellings pass; compare %s, which the host resolves",
-				strings.TrimSpace(label), name, use[name]))
+			all = append(
+				all,
+				fmt.Sprintf(
+					"%s compares args.%s as text, which other spellings pass; compare %s, which the host resolves",
+					strings.TrimSpace(label),
+					name,
+					use[name],
+				),
+			)
 		}
 	}
 	return all

@@ -43,14 +43,28 @@ func TestOnlyWhatARuleReadsIsResolved(t *testing.T) {
 		`[1].exists(x, op.paths.exists(p, p == "x" && x == 1))`: "p",
 	} {
 		h := &host{}
-		p := policy(t, Options{Default: Allow, Host: h, Rules: []Rule{{When: when, Then: Refuse}, {When: `args.path == "none"`, Then: Refuse}}})
+		p := policy(
+			t,
+			Options{
+				Default: Allow,
+				Host:    h,
+				Rules:   []Rule{{When: when, Then: Refuse}, {When: `args.path == "none"`, Then: Refuse}},
+			},
+		)
 		p.Gate("", read).Decide([]byte(`{"path":"/x"}`), &tool.Caller{})
 		if h.asked != want {
 			t.Errorf("%s: asked %q, want %q", when, h.asked, want)
 		}
 	}
 	h := &host{}
-	p := policy(t, Options{Default: Allow, Host: h, Rules: []Rule{{When: `op.paths == []`, Names: []string{"other"}, Then: Refuse}}})
+	p := policy(
+		t,
+		Options{
+			Default: Allow,
+			Host:    h,
+			Rules:   []Rule{{When: `op.paths == []`, Names: []string{"other"}, Then: Refuse}},
+		},
+	)
 	if p.Gate("", read).Decide([]byte(`{}`), &tool.Caller{}); h.asked != "" {
 		t.Error("a rule about another tool has this call resolved")
 	}

@@ -34,7 +34,8 @@ func TestASecretDoesNotPrintItself(t *testing.T) {
 	h := newHolder()
 	for verb := range strings.SplitSeq("v,+v,#v,s,q,x,X,d,o,b,c,U,e,t,p,T,10s,-20v,w", ",") {
 		for _, v := range []any{h.Open, &h.Open, h, &h, h.list, h.table, []any{h}, errors.New(fmt.Sprint(h.Open)), reflect.ValueOf(h)} {
-			if got := fmt.Sprintf("%"+verb, v); strings.Contains(strings.ToLower(got), "hunter2") || strings.Contains(got, fmt.Sprintf("%x", plain)) {
+			if got := fmt.Sprintf("%"+verb, v); strings.Contains(strings.ToLower(got), "hunter2") ||
+				strings.Contains(got, fmt.Sprintf("%x", plain)) {
 				t.Errorf("%%%s of %T says %s", verb, v, got)
 			}
 		}
@@ -48,7 +49,8 @@ func TestASecretIsNotLogged(t *testing.T) {
 	var said bytes.Buffer
 	h := newHolder()
 	for _, handler := range []slog.Handler{slog.NewTextHandler(&said, nil), slog.NewJSONHandler(&said, nil)} {
-		slog.New(handler).Info("x", "one", h.Open, "group", slog.GroupValue(slog.Any("two", h.Open)), "three", h, "four", &h, "five", h.table)
+		slog.New(handler).
+			Info("x", "one", h.Open, "group", slog.GroupValue(slog.Any("two", h.Open)), "three", h, "four", &h, "five", h.table)
 	}
 	if strings.Contains(said.String(), "hunter2") || strings.Count(said.String(), Mask) < 4 {
 		t.Errorf("the log says\n%s", said.String())

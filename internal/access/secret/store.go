@@ -170,7 +170,13 @@ func (s *Store) read() (map[string]record, error) {
 	}
 	identity, err := s.identity()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s was encrypted to the one that was in %s; bring it back, or remove %s and set the secrets again", ErrLost, s.file, s.key, s.file)
+		return nil, fmt.Errorf(
+			"%w: %s was encrypted to the one that was in %s; bring it back, or remove %s and set the secrets again",
+			ErrLost,
+			s.file,
+			s.key,
+			s.file,
+		)
 	}
 	if err != nil {
 		return nil, err
@@ -197,7 +203,10 @@ func (s *Store) identity() (*age.X25519Identity, error) {
 		}
 		break
 	}
-	return nil, fmt.Errorf("%s holds no key; expected a line that begins with AGE-SECRET-KEY-1, as age-keygen writes it", s.key)
+	return nil, fmt.Errorf(
+		"%s holds no key; expected a line that begins with AGE-SECRET-KEY-1, as age-keygen writes it",
+		s.key,
+	)
 }
 
 func (s *Store) newIdentity() (*age.X25519Identity, error) {
@@ -205,7 +214,11 @@ func (s *Store) newIdentity() (*age.X25519Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("# opens secrets.age; whoever has both has the secrets\n# public key: %s\n%s\n", i.Recipient(), i)
+	text := fmt.Sprintf(
+		"# opens secrets.age; whoever has both has the secrets\n# public key: %s\n%s\n",
+		i.Recipient(),
+		i,
+	)
 	if err := atomicfile.Create(s.key, []byte(text)); err != nil {
 		return nil, fmt.Errorf("keep the key of the secrets: %w", err)
 	}

@@ -3,7 +3,19 @@ package secret
 import "strings"
 
 // words in the name of a variable say that it holds a secret.
-var words = []string{"SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "TOKEN", "CREDENTIAL", "APIKEY", "API_KEY", "ACCESS_KEY", "PRIVATE_KEY", "AUTH_KEY"}
+var words = []string{
+	"SECRET",
+	"PASSWORD",
+	"PASSWD",
+	"PASSPHRASE",
+	"TOKEN",
+	"CREDENTIAL",
+	"APIKEY",
+	"API_KEY",
+	"ACCESS_KEY",
+	"PRIVATE_KEY",
+	"AUTH_KEY",
+}
 
 // beginnings are those of keys that can be told by themselves.
 var beginnings = []string{"gh_", "ghp_", "github_pat_", "glpat-", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ", "-----BEGIN"}

@@ -43,7 +43,14 @@ func TestStopsInReverse(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		begin := time.Now()
-		err := Run(ctx, quiet(), 10*time.Second, d.part("store", 0, nil), d.part("modules", time.Second, nil), d.part("door", 2*time.Second, nil))
+		err := Run(
+			ctx,
+			quiet(),
+			10*time.Second,
+			d.part("store", 0, nil),
+			d.part("modules", time.Second, nil),
+			d.part("door", 2*time.Second, nil),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +69,8 @@ func TestTheFirstFailureStopsTheRest(t *testing.T) {
 		broken := errors.New("address already in use")
 		err := Run(t.Context(), quiet(), time.Second, d.part("store", 0, errors.New("disk full")),
 			Part{"door", func(context.Context) error { return broken }})
-		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "door: address already in use") || !strings.Contains(err.Error(), "store: disk full") {
+		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "door: address already in use") ||
+			!strings.Contains(err.Error(), "store: disk full") {
 			t.Errorf("got %v, want both errors with their parts' names", err)
 		}
 	})
@@ -71,7 +79,13 @@ func TestTheFirstFailureStopsTheRest(t *testing.T) {
 func TestAPartThatEndsWellStopsTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
-		err := Run(t.Context(), quiet(), time.Second, d.part("store", 0, nil), Part{"door", func(context.Context) error { return nil }})
+		err := Run(
+			t.Context(),
+			quiet(),
+			time.Second,
+			d.part("store", 0, nil),
+			Part{"door", func(context.Context) error { return nil }},
+		)
 		if err != nil || !slices.Equal(d.lines, []string{"store"}) {
 			t.Errorf("got %v and stopped %v, want the store stopped without an error", err, d.lines)
 		}
@@ -85,7 +99,13 @@ func TestPatienceEnds(t *testing.T) {
 		defer close(free)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		err := Run(ctx, quiet(), 5*time.Second, d.part("store", 0, nil), Part{"door", func(context.Context) error { <-free; return nil }})
+		err := Run(
+			ctx,
+			quiet(),
+			5*time.Second,
+			d.part("store", 0, nil),
+			Part{"door", func(context.Context) error { <-free; return nil }},
+		)
 		if err == nil || err.Error() != "door did not stop within 5s" {
 			t.Errorf("got %v, want the door named", err)
 		}
@@ -101,7 +121,11 @@ func TestDoorsStayOpenUntilTheLastHasEnded(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		begin := time.Now()
-		doors := Together("doors", Part{"stdio", func(context.Context) error { d.write("stdio"); return nil }}, d.part("http", 0, nil))
+		doors := Together(
+			"doors",
+			Part{"stdio", func(context.Context) error { d.write("stdio"); return nil }},
+			d.part("http", 0, nil),
+		)
 		if err := Run(ctx, quiet(), time.Second, doors); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +138,11 @@ func TestDoorsStayOpenUntilTheLastHasEnded(t *testing.T) {
 func TestADoorThatFailsClosesTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
-		doors := Together("doors", d.part("http", 0, nil), Part{"tcp", func(context.Context) error { return errors.New("no") }})
+		doors := Together(
+			"doors",
+			d.part("http", 0, nil),
+			Part{"tcp", func(context.Context) error { return errors.New("no") }},
+		)
 		err := Run(t.Context(), quiet(), time.Second, doors)
 		if err == nil || err.Error() != "doors: tcp: no" || !slices.Equal(d.lines, []string{"http"}) {
 			t.Errorf("got %v and stopped %v, want tcp's error and http stopped", err, d.lines)

@@ -201,7 +201,13 @@ func (m *Manager) openFolders(next *contextstore.Snapshot, rules *views.Rules) {
 		}
 		set, err := open(r.Roots, m.opts.Folders)
 		if err != nil {
-			m.opts.Log.Error("the folders of a context cannot be opened; it has none until it is changed", "context", r.Name, "err", err)
+			m.opts.Log.Error(
+				"the folders of a context cannot be opened; it has none until it is changed",
+				"context",
+				r.Name,
+				"err",
+				err,
+			)
 			all[s.Name] = noRoots{}
 			continue
 		}

@@ -48,7 +48,9 @@ func (b *Book) admit(r *Record) error {
 	known := b.opts.Modules()
 	for _, m := range r.Modules {
 		if !slices.Contains(known, m) {
-			return &Invalid{fmt.Errorf("modules: there is no module %q; expected some of %s", m, strings.Join(known, ", "))}
+			return &Invalid{
+				fmt.Errorf("modules: there is no module %q; expected some of %s", m, strings.Join(known, ", ")),
+			}
 		}
 	}
 	return nil
@@ -205,7 +207,13 @@ func (c *check) limits(l Limits) {
 		v    float64
 	}{{"calls", float64(l.Calls)}, {"rate", l.Rate}, {"burst", float64(l.Burst)}} {
 		if !(one.v >= 0 && one.v <= mostLimit) {
-			c.bad("limits", "%s is %v; expected a number from 0, which limits nothing, to %d", one.what, one.v, mostLimit)
+			c.bad(
+				"limits",
+				"%s is %v; expected a number from 0, which limits nothing, to %d",
+				one.what,
+				one.v,
+				mostLimit,
+			)
 		}
 	}
 	if l.Burst > 0 && l.Rate == 0 {

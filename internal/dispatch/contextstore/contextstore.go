@@ -88,7 +88,11 @@ type Snapshot struct {
 
 // Find finds a record; nil when there is none.
 func (s *Snapshot) Find(name string) *Record {
-	i, ok := slices.BinarySearchFunc(s.Records, name, func(r Record, n string) int { return strings.Compare(r.Name, n) })
+	i, ok := slices.BinarySearchFunc(
+		s.Records,
+		name,
+		func(r Record, n string) int { return strings.Compare(r.Name, n) },
+	)
 	if !ok {
 		return nil
 	}

@@ -40,7 +40,10 @@ func TestARecordIsKeptAcrossARestart(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("a book in which nothing stands made its file")
 	}
-	made, err := b.Create(Record{Name: "dev", Definition: Definition{Env: map[string]string{"A": "1"}, Roles: []string{"dev"}}}, "ann")
+	made, err := b.Create(
+		Record{Name: "dev", Definition: Definition{Env: map[string]string{"A": "1"}, Roles: []string{"dev"}}},
+		"ann",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +62,14 @@ func TestARecordIsKeptAcrossARestart(t *testing.T) {
 }
 
 func TestWhatTheBookRefuses(t *testing.T) {
-	b := open(t, "", Options{Fixed: func(n string) bool { return n == "default" }, Modules: func() []string { return []string{"file"} }})
+	b := open(
+		t,
+		"",
+		Options{
+			Fixed:   func(n string) bool { return n == "default" },
+			Modules: func() []string { return []string{"file"} },
+		},
+	)
 	create := func(name string) error { _, err := b.Create(Record{Name: name}, ""); return err }
 	if err := create("dev"); err != nil {
 		t.Fatal(err)
@@ -82,7 +92,8 @@ func TestWhatTheBookRefuses(t *testing.T) {
 			t.Errorf("delete %s: got %v, want %v", name, err, want)
 		}
 	}
-	if _, err := b.Create(Record{Name: "x", Definition: Definition{Modules: []string{"attic"}}}, ""); err == nil || !strings.Contains(err.Error(), `no module "attic"; expected some of file`) {
+	if _, err := b.Create(Record{Name: "x", Definition: Definition{Modules: []string{"attic"}}}, ""); err == nil ||
+		!strings.Contains(err.Error(), `no module "attic"; expected some of file`) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := b.Update("dev", "", func(r *Record) error { r.Name = "other"; r.Style = "slash"; return nil }); err == nil {
@@ -185,19 +196,60 @@ func whole() Record {
 	return Record{Name: "dev", Definition: Definition{
 		Tools: []string{"file_*", "!file_delete"}, Rename: map[string]string{"file_read": "cat"}, Style: "dot",
 		Roles: []string{"dev"}, Users: []string{"ann*"}, KnownTo: []string{"staff"},
-		Rules: []Rule{{Names: []string{"file_*"}, Effects: []string{"destroys"}, When: `args.path == "x"`, Then: "ask-operator", Remember: "10m"}},
+		Rules: []Rule{
+			{
+				Names:    []string{"file_*"},
+				Effects:  []string{"destroys"},
+				When:     `args.path == "x"`,
+				Then:     "ask-operator",
+				Remember: "10m",
+			},
+		},
 		Env:   map[string]string{"TEAM": "a", "API": "key ${secret:api-key}"},
 		Roots: []Root{{Path: "~/src"}},
 		OwnTools: []Tool{
-			{Name: "log", Description: "Shows the log.", Input: json.RawMessage(`{"type":"object","properties":{"count":{"type":"integer"},"paths":{"type":"array"}}}`),
-				Effects: []string{"reads"}, Timeout: "5s", Command: &Command{Path: "git", Args: []string{"log", "-n{{count}}", "--", "{{paths?}}"}, Stdin: "{{count?}}"}},
-			{Name: "issue", Description: "Reads an issue.", Input: json.RawMessage(`{"type":"object","properties":{"id":{"type":"string"}}}`),
-				HTTP: &HTTP{Method: "GET", URL: "https://example.com/issues/{{id}}?full={{id}}", Headers: map[string]string{"Authorization": "Bearer {{env.API}}"}}},
+			{
+				Name:        "log",
+				Description: "Shows the log.",
+				Input: json.RawMessage(
+					`{"type":"object","properties":{"count":{"type":"integer"},"paths":{"type":"array"}}}`,
+				),
+				Effects: []string{
+					"reads",
+				},
+				Timeout: "5s",
+				Command: &Command{
+					Path:  "git",
+					Args:  []string{"log", "-n{{count}}", "--", "{{paths?}}"},
+					Stdin: "{{count?}}",
+				},
+			},
+			{
+				Name:        "issue",
+				Description: "Reads an issue.",
+				Input:       json.RawMessage(`{"type":"object","properties":{"id":{"type":"string"}}}`),
+				HTTP: &HTTP{
+					Method:  "GET",
+					URL:     "https://example.com/issues/{{id}}?full={{id}}",
+					Headers: map[string]string{"Authorization": "Bearer {{env.API}}"},
+				},
+			},
 		},
-		OwnPrompts: []Prompt{{Name: "greet", Arguments: []PromptArg{{Name: "who", Required: true}}, Template: `Say hello to {{who}}, not \{{who}}.`}},
+		OwnPrompts: []Prompt{
+			{
+				Name:      "greet",
+				Arguments: []PromptArg{{Name: "who", Required: true}},
+				Template:  `Say hello to {{who}}, not \{{who}}.`,
+			},
+		},
 		OwnResources: []Resource{
 			{URI: "team://motd", Name: "motd", MIME: "text/markdown", Text: new("")},
-			{URI: "team://notes/{topic}", Name: "notes", File: "notes/{{topic}}.md", Variables: []Variable{{Name: "topic", Values: []string{"build"}}}},
+			{
+				URI:       "team://notes/{topic}",
+				Name:      "notes",
+				File:      "notes/{{topic}}.md",
+				Variables: []Variable{{Name: "topic", Values: []string{"build"}}},
+			},
 			{URI: "team://items/{id}", Name: "items", HTTP: &HTTP{URL: "https://example.com/{{id}}"}},
 		},
 	}}
@@ -219,7 +271,9 @@ func TestARecordThatIsRight(t *testing.T) {
 	if err := again.Check(); err != nil || again.OwnTools[0].Command.Args[3] != "{{paths?}}" {
 		t.Errorf("after JSON: %v, %+v", err, again)
 	}
-	if got := r.Spec(nil); !slices.Equal(got.Tools, []string{"file_*", "!file_delete", "log", "issue"}) || !slices.Equal(got.Modules, []string{"own-dev"}) || got.Prompts != nil {
+	if got := r.Spec(nil); !slices.Equal(got.Tools, []string{"file_*", "!file_delete", "log", "issue"}) ||
+		!slices.Equal(got.Modules, []string{"own-dev"}) ||
+		got.Prompts != nil {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -300,7 +354,8 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if err := Decode([]byte(`{"name":"x","tool":[]}`), &Record{}); err == nil || !strings.Contains(err.Error(), `unknown field "tool"`) {
+	if err := Decode([]byte(`{"name":"x","tool":[]}`), &Record{}); err == nil ||
+		!strings.Contains(err.Error(), `unknown field "tool"`) {
 		t.Errorf("got %v", err)
 	}
 	if err := Decode([]byte(`{"name":"x"} {}`), &Record{}); err == nil {

@@ -118,9 +118,21 @@ func (f *Fixed) reserve() {
 		Modules:     slices.Concat([]string{}, f.Admin), // not nil, which means all
 		CallAliases: true,
 	})
-	f.Policy.Access = slices.DeleteFunc(slices.Clone(f.Policy.Access), func(a permit.Access) bool { return a.Context == Admin })
+	f.Policy.Access = slices.DeleteFunc(
+		slices.Clone(f.Policy.Access),
+		func(a permit.Access) bool { return a.Context == Admin },
+	)
 	f.Policy.Access = append(f.Policy.Access, permit.Access{Context: Admin, Roles: []string{AdminRole}})
-	own := permit.Rule{Name: "administration", Contexts: []string{Admin}, Then: permit.Allow, Methods: []string{"*"}, Own: true}
-	f.Policy.Rules = slices.DeleteFunc(slices.Clone(f.Policy.Rules), func(r permit.Rule) bool { return r.Own && r.Name == own.Name })
+	own := permit.Rule{
+		Name:     "administration",
+		Contexts: []string{Admin},
+		Then:     permit.Allow,
+		Methods:  []string{"*"},
+		Own:      true,
+	}
+	f.Policy.Rules = slices.DeleteFunc(
+		slices.Clone(f.Policy.Rules),
+		func(r permit.Rule) bool { return r.Own && r.Name == own.Name },
+	)
 	f.Policy.Rules = append(f.Policy.Rules, own)
 }

@@ -315,7 +315,12 @@ func (c *check) resource(res *Resource, r *Record) {
 	case !ownURI.MatchString(res.URI):
 		c.bad(where, "uri %q: expected a scheme, a colon and more, such as team://notes/{topic}", res.URI)
 	case strings.EqualFold(scheme, "gatehouse") || strings.EqualFold(scheme, "file"):
-		c.bad(where, "uri %q: the host's own resources have the scheme %s; take another", res.URI, strings.ToLower(scheme))
+		c.bad(
+			where,
+			"uri %q: the host's own resources have the scheme %s; take another",
+			res.URI,
+			strings.ToLower(scheme),
+		)
 	}
 	c.text(where+": title", res.Title, 4<<10)
 	c.text(where+": description", res.Description, 4<<10)

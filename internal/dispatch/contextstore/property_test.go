@@ -35,11 +35,21 @@ func (s *shop) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	o := &module.Offer{}
 	for kind, effects := range map[string]tool.Effects{"look": tool.Reads, "put": tool.Writes, "wipe": tool.Destroys, "any": 0} {
 		name := s.name + "_" + kind
-		o.Tools = append(o.Tools, tool.New(tool.Def{Name: name, Description: "Does it.", Effects: effects, Aliases: []string{s.name + ".original." + kind}},
-			func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
-				s.note("tools/call " + name)
-				return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
-			}))
+		o.Tools = append(
+			o.Tools,
+			tool.New(
+				tool.Def{
+					Name:        name,
+					Description: "Does it.",
+					Effects:     effects,
+					Aliases:     []string{s.name + ".original." + kind},
+				},
+				func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+					s.note("tools/call " + name)
+					return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
+				},
+			),
+		)
 	}
 	read := func(_ context.Context, c *tool.Call) (tool.Result, error) {
 		s.note("resources/read " + c.Name)
@@ -49,13 +59,19 @@ func (s *shop) Offer(context.Context, module.Audience) (*module.Offer, error) {
 		return tool.Result{Completion: &tool.Completion{Values: []string{"done"}}}, nil
 	}
 	watch := func(tool.Caller, string, func(json.RawMessage)) (func(), error) { return func() {}, nil }
-	o.Resources = []module.Resource{{URI: s.name + "://one", Read: read, Watch: watch}, {URI: s.name + "://two", Read: read, Watch: watch}}
+	o.Resources = []module.Resource{
+		{URI: s.name + "://one", Read: read, Watch: watch},
+		{URI: s.name + "://two", Read: read, Watch: watch},
+	}
 	o.Templates = []module.Resource{{URI: s.name + "://item/{id}", Read: read, Watch: watch, Complete: complete}}
 	for _, p := range []string{"greet", "plan"} {
-		o.Prompts = append(o.Prompts, module.Prompt{Name: s.name + "_" + p, Complete: complete, Args: []module.PromptArg{{Name: "a"}},
-			Get: func(context.Context, *tool.Call) (tool.Result, error) {
-				return tool.Result{Messages: []tool.Message{{Role: "user", Content: tool.Text("done")}}}, nil
-			}})
+		o.Prompts = append(
+			o.Prompts,
+			module.Prompt{Name: s.name + "_" + p, Complete: complete, Args: []module.PromptArg{{Name: "a"}},
+				Get: func(context.Context, *tool.Call) (tool.Result, error) {
+					return tool.Result{Messages: []tool.Message{{Role: "user", Content: tool.Text("done")}}}, nil
+				}},
+		)
 	}
 	return o, nil
 }
@@ -124,7 +140,9 @@ var (
 // record makes a context of the book at random.
 func (w *world) record(name string) contextstore.Record {
 	d := contextstore.Definition{
-		Tools: w.some(3, toolPatterns...), Prompts: w.some(2, "red_*", "!*_plan", "*"), Resources: w.some(2, uriPatterns...),
+		Tools: w.some(
+			3,
+			toolPatterns...), Prompts: w.some(2, "red_*", "!*_plan", "*"), Resources: w.some(2, uriPatterns...),
 		Style: w.one("", "dot", "colon"), Aliases: w.r.IntN(4) == 0,
 		Roles: w.some(2, roles...), Users: w.some(1, "ann", "b*"),
 	}
@@ -139,8 +157,19 @@ func (w *world) record(name string) contextstore.Record {
 	}
 	for range w.r.IntN(3) {
 		d.Rules = append(d.Rules, contextstore.Rule{
-			Names: w.some(1, "*_look", "red_*", "*://one"), Roles: w.some(1, roles...), Effects: w.some(1, "destroys", "writes"),
-			Methods: w.some(1, "tools/call", "resources/read", "prompts/get", "*"), Then: w.one("allow", "refuse", "ask"),
+			Names: w.some(
+				1,
+				"*_look",
+				"red_*",
+				"*://one",
+			), Roles: w.some(1, roles...), Effects: w.some(1, "destroys", "writes"),
+			Methods: w.some(
+				1,
+				"tools/call",
+				"resources/read",
+				"prompts/get",
+				"*",
+			), Then: w.one("allow", "refuse", "ask"),
 		})
 	}
 	return contextstore.Record{Name: name, Definition: d}
@@ -155,14 +184,24 @@ func (w *world) policy() permit.Options {
 	for range w.r.IntN(3) {
 		o.Rules = append(o.Rules, permit.Rule{
 			Contexts: w.some(1, "c*", "c1"), Names: w.some(1, "blue_*", "*_put", "*://two"), Roles: w.some(1, roles...),
-			Methods: w.some(1, "tools/call", "resources/read", "prompts/get", "*"), Then: []permit.Kind{permit.Allow, permit.Refuse, permit.AskClient}[w.r.IntN(3)],
+			Methods: w.some(
+				1,
+				"tools/call",
+				"resources/read",
+				"prompts/get",
+				"*",
+			), Then: []permit.Kind{permit.Allow, permit.Refuse, permit.AskClient}[w.r.IntN(3)],
 		})
 	}
 	return o
 }
 
 func (w *world) caller() tool.Caller {
-	return tool.Caller{Principal: w.one("ann", "bob", "eve"), Roles: w.some(2, roles...), Scopes: w.some(1, "read", "tools:red_*", "resources:*", "*")}
+	return tool.Caller{
+		Principal: w.one("ann", "bob", "eve"),
+		Roles:     w.some(2, roles...),
+		Scopes:    w.some(1, "read", "tools:red_*", "resources:*", "*"),
+	}
 }
 
 // ask sends one request into a context, chosen in one of the ways there are.
@@ -261,7 +300,12 @@ func (w *world) check(who tool.Caller, in string) {
 			if yes := can("prompts/get", fmt.Sprintf(`"name":%q`, name), "unknown prompt"); yes != isListed {
 				bad("prompt %s: can be got %t, listed %v", name, yes, prompts)
 			}
-			_, body := w.ask(who, in, "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/prompt","name":%q},"argument":{"name":"a","value":""}`, name))
+			_, body := w.ask(
+				who,
+				in,
+				"completion/complete",
+				fmt.Sprintf(`"ref":{"type":"ref/prompt","name":%q},"argument":{"name":"a","value":""}`, name),
+			)
 			if yes := strings.Contains(body, `"values":["done"]`); yes != isListed {
 				bad("prompt %s: completed %t, listed %v: %s", name, yes, prompts, body)
 			}
@@ -273,12 +317,22 @@ func (w *world) check(who tool.Caller, in string) {
 			if yes := can("resources/read", fmt.Sprintf(`"uri":%q`, uri), "not found"); yes != isListed {
 				bad("resource %s: readable %t, listed %v %v", uri, yes, uris, templates)
 			}
-			_, ack := w.ask(who, in, "subscriptions/listen", fmt.Sprintf(`"notifications":{"resourceSubscriptions":[%q]}`, uri))
+			_, ack := w.ask(
+				who,
+				in,
+				"subscriptions/listen",
+				fmt.Sprintf(`"notifications":{"resourceSubscriptions":[%q]}`, uri),
+			)
 			if yes := strings.Contains(ack, uri); yes != isListed {
 				bad("resource %s: subscribed %t, listed %v %v: %s", uri, yes, uris, templates, ack)
 			}
 		}
-		_, body := w.ask(who, in, "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":"%s://item/{id}"},"argument":{"name":"id","value":""}`, s))
+		_, body := w.ask(
+			who,
+			in,
+			"completion/complete",
+			fmt.Sprintf(`"ref":{"type":"ref/resource","uri":"%s://item/{id}"},"argument":{"name":"id","value":""}`, s),
+		)
 		if yes := strings.Contains(body, `"values":["done"]`); yes != slices.Contains(templates, s+"://item/{id}") {
 			bad("template of %s: completed %t, listed %v", s, yes, templates)
 		}
@@ -353,7 +407,11 @@ func TestWhatIsListedIsWhatCanBeDone(t *testing.T) {
 // the message says, and that before the default.
 func TestWhichContextIsMeant(t *testing.T) {
 	w := newWorld(t)
-	f := contextstore.Fixed{Specs: []views.Spec{{Name: "default", Tools: []string{"none"}}}, Policy: permit.Options{Default: permit.Allow}, Modules: shops}
+	f := contextstore.Fixed{
+		Specs:   []views.Spec{{Name: "default", Tools: []string{"none"}}},
+		Policy:  permit.Options{Default: permit.Allow},
+		Modules: shops,
+	}
 	var records []contextstore.Record
 	for _, name := range []string{"bound", "door", "meta"} {
 		records = append(records, contextstore.Record{Name: name, Definition: contextstore.Definition{
@@ -395,7 +453,10 @@ func TestTenThousandPrincipalsMakeTwoViews(t *testing.T) {
 	w.r = rand.New(rand.NewPCG(1, 1))
 	f := contextstore.Fixed{
 		Specs: []views.Spec{{Name: "default"}}, Modules: shops,
-		Policy: permit.Options{Default: permit.Allow, Rules: []permit.Rule{{Roles: []string{"guest"}, Effects: tool.Destroys, Then: permit.Refuse}}},
+		Policy: permit.Options{
+			Default: permit.Allow,
+			Rules:   []permit.Rule{{Roles: []string{"guest"}, Effects: tool.Destroys, Then: permit.Refuse}},
+		},
 	}
 	rules, err := f.With([]contextstore.Record{{Name: "dev"}})
 	if err != nil {
@@ -405,7 +466,11 @@ func TestTenThousandPrincipalsMakeTwoViews(t *testing.T) {
 	views := map[*views.View]int{}
 	pages := map[string]int{}
 	for i := range 10_000 {
-		who := tool.Caller{Principal: fmt.Sprintf("user%d", i), Context: "dev", Roles: []string{[]string{"guest", "member"}[i%2], "team" + fmt.Sprint(i)}}
+		who := tool.Caller{
+			Principal: fmt.Sprintf("user%d", i),
+			Context:   "dev",
+			Roles:     []string{[]string{"guest", "member"}[i%2], "team" + fmt.Sprint(i)},
+		}
 		v, err := w.host.Views.View(t.Context(), &who, w.host.Views.Cut(who))
 		if err != nil {
 			t.Fatal(err)

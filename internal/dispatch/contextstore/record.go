@@ -196,7 +196,10 @@ func (r *Record) Spec(modules []string) views.Spec {
 	}
 	return views.Spec{
 		Name: r.Name, Description: r.Description, Modules: slices.Concat(chosen, []string{r.Module()}),
-		Tools: withOwn(r.Tools, tools), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
+		Tools: withOwn(
+			r.Tools,
+			tools,
+		), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
 		Rename: r.Rename, Describe: r.Describe, Style: views.Style(r.Style), Aliases: r.Aliases, Results: r.Results,
 	}
 }

@@ -44,7 +44,10 @@ func ParseTemplate(s string) (t Template, err error) {
 		}
 		name, optional := strings.CutSuffix(strings.TrimSpace(inner), "?")
 		if !placeholder.MatchString(name) {
-			return t, fmt.Errorf("{{%s}} is no placeholder; expected a name such as {{path}}, or {{path?}} for one that may be missing", inner)
+			return t, fmt.Errorf(
+				"{{%s}} is no placeholder; expected a name such as {{path}}, or {{path?}} for one that may be missing",
+				inner,
+			)
 		}
 		t.parts = append(t.parts, part{name: name, optional: optional})
 		s = rest

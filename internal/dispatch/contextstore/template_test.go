@@ -39,7 +39,8 @@ func TestTemplates(t *testing.T) {
 		}
 	}
 	tpl, _ := ParseTemplate("{{a}}{{missing}}")
-	if _, err := tpl.Expand(values); !errors.Is(err, ErrAbsent) || !slices.Equal(tpl.Names(), []string{"a", "missing"}) {
+	if _, err := tpl.Expand(values); !errors.Is(err, ErrAbsent) ||
+		!slices.Equal(tpl.Names(), []string{"a", "missing"}) {
 		t.Errorf("got %v", err)
 	}
 	if one, _ := ParseTemplate("{{a?}}"); true {

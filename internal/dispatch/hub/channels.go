@@ -31,10 +31,18 @@ func kindOf(name string) (kind string, err error) {
 		ok = false
 	}
 	if !ok {
-		return "", &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("there is no channel %.60q", name), Next: "Channels are process:<id>, chat:<id>, ide:<type> and event:<subject>."}
+		return "", &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("there is no channel %.60q", name),
+			Next:    "Channels are process:<id>, chat:<id>, ide:<type> and event:<subject>.",
+		}
 	}
 	if id == "" || len(name) > mostName || strings.ContainsFunc(id, odd) {
-		return "", tool.Refuse("invalid_arguments", "a channel's name has at most %d bytes: after the colon letters, digits and any of -_.:/@+*", mostName)
+		return "", tool.Refuse(
+			"invalid_arguments",
+			"a channel's name has at most %d bytes: after the colon letters, digits and any of -_.:/@+*",
+			mostName,
+		)
 	}
 	return kind, nil
 }
@@ -136,9 +144,17 @@ func (h *Hub) join(c *client, name, kind string) error {
 	case h.closed || c.left:
 		return tool.Refuse("busy", "the server is stopping")
 	case kind == Process && ch == nil: // somebody else's looks as if it were not there
-		return &tool.Refusal{Code: "not_found", Message: "there is no " + name, Next: "process_list shows your processes."}
+		return &tool.Refusal{
+			Code:    "not_found",
+			Message: "there is no " + name,
+			Next:    "process_list shows your processes.",
+		}
 	case len(c.channels) >= h.o.Channels:
-		return &tool.Refusal{Code: "too_many", Message: fmt.Sprintf("a client listens to at most %d channels", h.o.Channels), Next: "Unsubscribe from some."}
+		return &tool.Refusal{
+			Code:    "too_many",
+			Message: fmt.Sprintf("a client listens to at most %d channels", h.o.Channels),
+			Next:    "Unsubscribe from some.",
+		}
 	}
 	ch = h.channel(at)
 	ch.members[c], c.channels[name] = struct{}{}, ch

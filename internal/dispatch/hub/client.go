@@ -49,7 +49,10 @@ func (c *client) put(b []byte) bool {
 		return false
 	}
 	if o := c.hub.o; len(c.queue) >= o.Queue || len(c.queue) > 0 && c.waiting+len(b) > o.Waiting {
-		c.finish(websocket.StatusTryAgainLater, fmt.Sprintf("too slow: %d messages were waiting; come back and read faster", len(c.queue)))
+		c.finish(
+			websocket.StatusTryAgainLater,
+			fmt.Sprintf("too slow: %d messages were waiting; come back and read faster", len(c.queue)),
+		)
 		return false
 	}
 	c.queue = append(c.queue, b)
@@ -244,7 +247,11 @@ func decode(b []byte) (request, error) {
 		Data    json.RawMessage `json:"data"`
 	}
 	if err := json.Unmarshal(b, &in); err != nil {
-		return request{}, &tool.Refusal{Code: "invalid_arguments", Message: "this is no message", Next: `Send {"type":"subscribe","data":"process:<id>"}, one in each frame.`}
+		return request{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "this is no message",
+			Next:    `Send {"type":"subscribe","data":"process:<id>"}, one in each frame.`,
+		}
 	}
 	switch in.Type {
 	case ping:

@@ -44,10 +44,12 @@ func inBubble(t *testing.T, o Options, until time.Duration) (*Hub, *websocket.Co
 	done := make(chan struct{})
 	go func() { defer close(done); h.Run(ctx) }()
 	ours, theirs := net.Pipe()
-	dialer := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-		ln <- theirs
-		return ours, nil
-	}}}
+	dialer := &http.Client{
+		Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			ln <- theirs
+			return ours, nil
+		}},
+	}
 	conn, _, err := websocket.Dial(t.Context(), "ws://localhost/ws", &websocket.DialOptions{HTTPClient: dialer})
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +142,8 @@ func TestASlowClientIsToldWhy(t *testing.T) {
 				continue
 			}
 			c, ok := errors.AsType[websocket.CloseError](err)
-			if !ok || c.Code != websocket.StatusTryAgainLater || c.Reason != "too slow: 8 messages were waiting; come back and read faster" {
+			if !ok || c.Code != websocket.StatusTryAgainLater ||
+				c.Reason != "too slow: 8 messages were waiting; come back and read faster" {
 				t.Errorf("got %v", err)
 			}
 			break

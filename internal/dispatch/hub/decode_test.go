@@ -19,7 +19,8 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := decode(b)
 		if err != nil {
-			if refusal, ok := errors.AsType[*tool.Refusal](err); !ok || refusal.Message == "" || len(refusal.Message) > 300 {
+			if refusal, ok := errors.AsType[*tool.Refusal](err); !ok || refusal.Message == "" ||
+				len(refusal.Message) > 300 {
 				t.Errorf("%q: got %v", b, err)
 			}
 			return

@@ -89,7 +89,13 @@ func New(o Options) *Hub {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Hub{o: o, log: o.Log, clients: map[*client]struct{}{}, places: map[string]int{}, channels: map[address]*channel{}}
+	return &Hub{
+		o:        o,
+		log:      o.Log,
+		clients:  map[*client]struct{}{},
+		places:   map[string]int{},
+		channels: map[address]*channel{},
+	}
 }
 
 // Serve makes a client of a request that asks for a WebSocket, and answers any
@@ -101,7 +107,11 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 		return
 	}
 	g := &grip{ResponseWriter: w}
-	conn, err := websocket.Accept(g, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // the door has looked at Origin
+	conn, err := websocket.Accept(
+		g,
+		r,
+		&websocket.AcceptOptions{InsecureSkipVerify: true},
+	) // the door has looked at Origin
 	if err != nil {
 		h.log.DebugContext(r.Context(), "no WebSocket", "from", r.RemoteAddr, "err", err)
 		h.release(who.Owner)

@@ -340,7 +340,8 @@ func TestThereIsRoomForSoMany(t *testing.T) {
 func TestClientsAreTold(t *testing.T) {
 	h := open(t, Options{})
 	ann, bob := h.as("ann").joins("chat:1"), h.as("bob")
-	if all := h.hub.Clients("ann/default"); len(all) != 1 || !slices.Equal(all[0].Channels, []string{"chat:1"}) || all[0].ID == "" {
+	if all := h.hub.Clients("ann/default"); len(all) != 1 || !slices.Equal(all[0].Channels, []string{"chat:1"}) ||
+		all[0].ID == "" {
 		t.Errorf("got %+v", all)
 	}
 	h.hub.Drop(func(c tool.Caller) bool { return c.Principal == "ann" }, "revoked")

@@ -59,7 +59,10 @@ func get(t *testing.T, j *Jobs, id string) Record {
 	return r
 }
 
-var twoQuestions = []tool.Question{{Key: "a", Method: "elicitation/create", Params: json.RawMessage(`{"message":"a?"}`)}, {Key: "b", Method: "roots/list"}}
+var twoQuestions = []tool.Question{
+	{Key: "a", Method: "elicitation/create", Params: json.RawMessage(`{"message":"a?"}`)},
+	{Key: "b", Method: "roots/list"},
+}
 
 func raw(kv ...string) map[string]json.RawMessage {
 	m := map[string]json.RawMessage{}
@@ -73,7 +76,9 @@ func TestAJobIsMadeWorksAndEnds(t *testing.T) {
 	everywhere(t, func(t *testing.T, path string) {
 		j := open(t, path, Options{})
 		run := create(t, j, Record{Title: "count", Request: json.RawMessage(`{"n":12345678901234567890}`)})
-		if r := get(t, j, run.ID()); r.Status != Working || r.Title != "count" || r.TTL != time.Hour || r.Poll != time.Second || len(r.ID) != 26 {
+		if r := get(t, j, run.ID()); r.Status != Working || r.Title != "count" || r.TTL != time.Hour ||
+			r.Poll != time.Second ||
+			len(r.ID) != 26 {
 			t.Errorf("at first: %+v", r)
 		}
 		run.Progress(3, 10, "counting")
@@ -84,7 +89,10 @@ func TestAJobIsMadeWorksAndEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := get(t, j, run.ID())
-		if r.Status != Completed || string(r.Result) != `{"sum":1}` || string(r.Request) != `{"n":12345678901234567890}` || r.Note != "counting" || r.Done != 3 {
+		if r.Status != Completed || string(r.Result) != `{"sum":1}` ||
+			string(r.Request) != `{"n":12345678901234567890}` ||
+			r.Note != "counting" ||
+			r.Done != 3 {
 			t.Errorf("at last: %+v", r)
 		}
 		if err := run.Fail(nil); err != ErrSettled {
@@ -108,7 +116,8 @@ func TestAFailureKeepsItsError(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := get(t, j, run.ID())
-		if r.Status != Failed || r.Error == nil || r.Error.Code != -32602 || string(r.Error.Data) != `{"x":1}` || r.Note != "no" {
+		if r.Status != Failed || r.Error == nil || r.Error.Code != -32602 || string(r.Error.Data) != `{"x":1}` ||
+			r.Note != "no" {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -134,7 +143,8 @@ func TestRoundsGoOnWhenTheLastAnswerCame(t *testing.T) {
 			t.Errorf("the first round ended twice: %v", err)
 		}
 		r, err := j.Answer("alice", run.ID(), raw("b", `{"roots":[]}`, "other", "1"))
-		if err != nil || r.Status != InputRequired || len(r.Questions) != 1 || r.Questions[0].Key != "a" || string(r.Questions[0].Params) != `{"message":"a?"}` {
+		if err != nil || r.Status != InputRequired || len(r.Questions) != 1 || r.Questions[0].Key != "a" ||
+			string(r.Questions[0].Params) != `{"message":"a?"}` {
 			t.Fatalf("after one answer: %+v, %v", r, err)
 		}
 		r, err = j.Answer("alice", run.ID(), raw("b", `"again"`, "a", `{not json`))
@@ -217,7 +227,8 @@ func TestCancelEndsTheRound(t *testing.T) {
 		}
 		asked := create(t, j, Record{})
 		asked.Ask(twoQuestions, raw("once", "1"), []byte("s"))
-		if r, err := j.Cancel("alice", asked.ID()); err != nil || r.Questions != nil || r.State != nil || r.Recorded != nil {
+		if r, err := j.Cancel("alice", asked.ID()); err != nil || r.Questions != nil || r.State != nil ||
+			r.Recorded != nil {
 			t.Errorf("while it waits: %+v, %v", r, err)
 		}
 	})
@@ -543,7 +554,13 @@ func nan() float64 { z := 0.0; return z / z }
 
 func TestOneEndWins(t *testing.T) {
 	everywhere(t, func(t *testing.T, path string) {
-		j := open(t, path, Options{Resume: func(_ context.Context, _ Record, run *Running) { run.Finish(json.RawMessage(`{"round":2}`)) }})
+		j := open(
+			t,
+			path,
+			Options{
+				Resume: func(_ context.Context, _ Record, run *Running) { run.Finish(json.RawMessage(`{"round":2}`)) },
+			},
+		)
 		for range 30 {
 			run := create(t, j, Record{})
 			run.Ask(twoQuestions[:1], nil, nil)

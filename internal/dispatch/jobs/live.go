@@ -128,7 +128,15 @@ func (j *Jobs) round(run *Running, r Record, resume Resume) {
 		end := "the round ended without an outcome"
 		if p := recover(); p != nil {
 			end = "internal error"
-			j.o.Log.Error("a job's round panicked", "job", run.id, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			j.o.Log.Error(
+				"a job's round panicked",
+				"job",
+				run.id,
+				"panic",
+				fmt.Sprint(p),
+				"stack",
+				string(debug.Stack()),
+			)
 		}
 		if err := run.Fail(internalError(end)); err == nil {
 			j.o.Log.Error("a job's round was not settled", "job", run.id)

@@ -34,11 +34,30 @@ func (s *store) create(r row, limit int, after func(row)) error {
 		if err := makeRoom(tx, r.Owner, limit); err != nil {
 			return err
 		}
-		_, err := tx.Exec(`INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,
+		_, err := tx.Exec(
+			`INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,
 			max(?, (SELECT 1 + ifnull(max(place), 0) FROM job WHERE owner = ?)))`,
-			r.ID, r.Owner, r.Title, r.Status, r.Note, r.Created.UnixMilli(), r.Updated.UnixMilli(), r.TTL.Milliseconds(), r.Poll.Milliseconds(),
-			f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.Round, r.host,
-			time.Now().UnixMicro(), r.Owner)
+			r.ID,
+			r.Owner,
+			r.Title,
+			r.Status,
+			r.Note,
+			r.Created.UnixMilli(),
+			r.Updated.UnixMilli(),
+			r.TTL.Milliseconds(),
+			r.Poll.Milliseconds(),
+			f.fault,
+			f.questions,
+			f.recorded,
+			r.State,
+			r.Done,
+			r.Total,
+			r.rev,
+			r.Round,
+			r.host,
+			time.Now().UnixMicro(),
+			r.Owner,
+		)
 		if err == nil {
 			_, err = tx.Exec(`INSERT INTO body VALUES (?,?,NULL)`, r.ID, []byte(r.Request))
 		}
@@ -62,7 +81,12 @@ func makeRoom(tx *sql.Tx, owner string, limit int) error {
 		return ErrTooMany
 	}
 	if over := ended - keepEnded*limit; over >= 0 {
-		_, err = remove(tx, `owner = ? AND status NOT IN ('working','input_required') ORDER BY updated LIMIT ?`, owner, over+1)
+		_, err = remove(
+			tx,
+			`owner = ? AND status NOT IN ('working','input_required') ORDER BY updated LIMIT ?`,
+			owner,
+			over+1,
+		)
 	}
 	return err
 }
@@ -120,8 +144,22 @@ func update(tx *sql.Tx, r row) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.Exec(`UPDATE job SET status=?, note=?, updated=?, error=?, questions=?, recorded=?, state=?, done=?, total=?, rev=?, round=?, host=? WHERE id=?`,
-		r.Status, r.Note, r.Updated.UnixMilli(), f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.Round, r.host, r.ID)
+	_, err = tx.Exec(
+		`UPDATE job SET status=?, note=?, updated=?, error=?, questions=?, recorded=?, state=?, done=?, total=?, rev=?, round=?, host=? WHERE id=?`,
+		r.Status,
+		r.Note,
+		r.Updated.UnixMilli(),
+		f.fault,
+		f.questions,
+		f.recorded,
+		r.State,
+		r.Done,
+		r.Total,
+		r.rev,
+		r.Round,
+		r.host,
+		r.ID,
+	)
 	if err == nil && r.fresh {
 		_, err = tx.Exec(`UPDATE body SET result=? WHERE id=?`, []byte(r.Result), r.ID)
 	}
@@ -140,8 +178,16 @@ func (s *store) remark(r row) (ours bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	res, err := db.ExecContext(ctx, `UPDATE job SET note=?, done=?, total=?, updated=?, rev=rev+1 WHERE id=? AND round=? AND status='working'`,
-		r.Note, r.Done, r.Total, r.Updated.UnixMilli(), r.ID, r.Round)
+	res, err := db.ExecContext(
+		ctx,
+		`UPDATE job SET note=?, done=?, total=?, updated=?, rev=rev+1 WHERE id=? AND round=? AND status='working'`,
+		r.Note,
+		r.Done,
+		r.Total,
+		r.Updated.UnixMilli(),
+		r.ID,
+		r.Round,
+	)
 	if err != nil {
 		return false, err
 	}
@@ -153,7 +199,15 @@ func whole(q querier, id string) (row, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var request, result []byte
-	r, err := scan(q.QueryRowContext(ctx, `SELECT `+columns+`, request, result FROM job JOIN body USING (id) WHERE job.id = ?`, id), &request, &result)
+	r, err := scan(
+		q.QueryRowContext(
+			ctx,
+			`SELECT `+columns+`, request, result FROM job JOIN body USING (id) WHERE job.id = ?`,
+			id,
+		),
+		&request,
+		&result,
+	)
 	r.Request, r.Result = request, result
 	return r, err
 }
@@ -237,7 +291,13 @@ func (s *store) removeExpired(at time.Time) (ids []string, err error) {
 	}
 	ms := at.UnixMilli()
 	err = s.transact(db, func(tx *sql.Tx) (err error) {
-		ids, err = remove(tx, `status NOT IN ('working','input_required') AND created+ttl <= ? AND updated+min(ttl,?) <= ?`, ms, linger.Milliseconds(), ms)
+		ids, err = remove(
+			tx,
+			`status NOT IN ('working','input_required') AND created+ttl <= ? AND updated+min(ttl,?) <= ?`,
+			ms,
+			linger.Milliseconds(),
+			ms,
+		)
 		return err
 	}, func() {})
 	return ids, err

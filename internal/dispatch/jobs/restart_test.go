@@ -117,7 +117,8 @@ func TestAKilledHostLosesNothingItAcknowledged(t *testing.T) {
 			if _, err := j.Answer("alice", id, raw("a", "true")); err != nil {
 				t.Error(err)
 			}
-			if r := <-answered; string(r.State) != "state" || string(r.Recorded["once"]) != string(r.Request) || string(r.Recorded["a"]) != "true" {
+			if r := <-answered; string(r.State) != "state" || string(r.Recorded["once"]) != string(r.Request) ||
+				string(r.Recorded["a"]) != "true" {
 				t.Errorf("resumed with %+v", r)
 			}
 		}
@@ -136,7 +137,11 @@ func TestHostsThatShareAFile(t *testing.T) {
 	ctx := t.Context()
 	a := open(t, path, Options{})
 	run, asked := create(t, a, Record{}), create(t, a, Record{})
-	b := open(t, path, Options{Resume: func(_ context.Context, _ Record, run *Running) { run.Finish(json.RawMessage(`"b"`)) }})
+	b := open(
+		t,
+		path,
+		Options{Resume: func(_ context.Context, _ Record, run *Running) { run.Finish(json.RawMessage(`"b"`)) }},
+	)
 	for _, j := range []*Jobs{a, b} {
 		runCtx, stop := context.WithCancel(ctx)
 		done := make(chan struct{})

@@ -103,7 +103,11 @@ func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, 
 		keys[q.Key] = true
 	}
 	if len(q) == 0 || len(keys) != len(q) {
-		return fmt.Errorf("jobs: %d questions with %d keys: ask at least one, each under its own key", len(q), len(keys))
+		return fmt.Errorf(
+			"jobs: %d questions with %d keys: ask at least one, each under its own key",
+			len(q),
+			len(keys),
+		)
 	}
 	err := run.settle(func(r *row) error {
 		r.Status, r.Questions, r.Recorded, r.State = InputRequired, q, recorded, state

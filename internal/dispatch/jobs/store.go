@@ -164,7 +164,11 @@ func scan(from interface{ Scan(...any) error }, more ...any) (r row, err error) 
 		return r, ErrNotFound
 	}
 	if err == nil {
-		err = errors.Join(json.Unmarshal(f.fault, &r.Error), json.Unmarshal(f.questions, &r.Questions), json.Unmarshal(f.recorded, &r.Recorded))
+		err = errors.Join(
+			json.Unmarshal(f.fault, &r.Error),
+			json.Unmarshal(f.questions, &r.Questions),
+			json.Unmarshal(f.recorded, &r.Recorded),
+		)
 	}
 	if err != nil {
 		return r, fmt.Errorf("jobs: %w", err)

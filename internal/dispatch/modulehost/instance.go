@@ -151,7 +151,12 @@ func (in *instance) serve(ctx context.Context, r *bus.Request, n bus.Notes) (bus
 
 // execute runs a handler. A panic harms nobody else: it is logged with an id,
 // and the caller is told that id.
-func (h *Host) execute(ctx context.Context, r *bus.Request, n bus.Notes, run tool.Handler) (out bus.Outcome, err error) {
+func (h *Host) execute(
+	ctx context.Context,
+	r *bus.Request,
+	n bus.Notes,
+	run tool.Handler,
+) (out bus.Outcome, err error) {
 	rc := newRunning(h, r, n)
 	defer func() {
 		rc.end()
@@ -159,7 +164,10 @@ func (h *Host) execute(ctx context.Context, r *bus.Request, n bus.Notes, run too
 			incident := h.NewID("incident")
 			h.opts.Log.ErrorContext(ctx, "handler panicked", "incident", incident, "name", r.Name, "call", r.Call,
 				"panic", v, "stack", string(debug.Stack()))
-			out, err = bus.Outcome{}, &tool.WireError{Code: codeInternal, Message: "internal error, see " + incident + " in the log"}
+			out, err = bus.Outcome{}, &tool.WireError{
+				Code:    codeInternal,
+				Message: "internal error, see " + incident + " in the log",
+			}
 		}
 	}()
 	ctx, done, err := h.narrow(ctx, rc)

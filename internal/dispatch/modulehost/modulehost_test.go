@@ -125,9 +125,14 @@ func TestOffersAreRemembered(t *testing.T) {
 	personal := false
 	w := &workshop{}
 	w.offer = func(to module.Audience) (*module.Offer, error) {
-		return &module.Offer{Personal: personal, Tools: []tool.Tool{{Def: tool.Def{Name: "run"}, Run: func(context.Context, *tool.Call) (tool.Result, error) {
-			return said(to.Principal)
-		}}}}, nil
+		return &module.Offer{
+			Personal: personal,
+			Tools: []tool.Tool{
+				{Def: tool.Def{Name: "run"}, Run: func(context.Context, *tool.Call) (tool.Result, error) {
+					return said(to.Principal)
+				}},
+			},
+		}, nil
 	}
 	add(t, h, "m", w)
 	ask := func(who string) (generation uint64, said string) {
@@ -150,7 +155,15 @@ func TestOffersAreRemembered(t *testing.T) {
 	ann, forAnn := ask("ann")
 	bob, forBob := ask("bob")
 	if ann == bob || forAnn != "ann" || forBob != "bob" || told != 1 || w.asked != 3 {
-		t.Errorf("generations %d and %d for %s and %s, asked %d times, told %d times", ann, bob, forAnn, forBob, w.asked, told)
+		t.Errorf(
+			"generations %d and %d for %s and %s, asked %d times, told %d times",
+			ann,
+			bob,
+			forAnn,
+			forBob,
+			w.asked,
+			told,
+		)
 	}
 	w.deps.Changed(module.Audience{Principal: "ann"})
 	ann2, _ := ask("ann")
@@ -164,7 +177,12 @@ func TestOffersAreRemembered(t *testing.T) {
 func TestModulesThatFail(t *testing.T) {
 	h, b, log := newHost(t)
 	add(t, h, "good", holding(func(context.Context, *tool.Call) (tool.Result, error) { return said("ok") }))
-	add(t, h, "fails", &workshop{offer: func(module.Audience) (*module.Offer, error) { return nil, errors.New("not today") }})
+	add(
+		t,
+		h,
+		"fails",
+		&workshop{offer: func(module.Audience) (*module.Offer, error) { return nil, errors.New("not today") }},
+	)
 	add(t, h, "panics", &workshop{offer: func(module.Audience) (*module.Offer, error) { panic("oh") }})
 	add(t, h, "nothing", &workshop{offer: func(module.Audience) (*module.Offer, error) { return nil, nil }})
 	if o := h.Offers(t.Context(), module.Audience{}); len(o) != 1 || o[0].Module != "good" {
@@ -175,7 +193,8 @@ func TestModulesThatFail(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if err := h.Add(t.Context(), "bad", func(context.Context, module.Deps) (module.Module, error) { return nil, errors.New("no") }); err == nil || len(h.Names()) != 4 {
+	if err := h.Add(t.Context(), "bad", func(context.Context, module.Deps) (module.Module, error) { return nil, errors.New("no") }); err == nil ||
+		len(h.Names()) != 4 {
 		t.Errorf("got %v, names %v", err, h.Names())
 	}
 }
@@ -251,7 +270,9 @@ func TestAsking(t *testing.T) {
 		return out, strings.Join(n.told, " ")
 	}
 	out, told := do(nil)
-	if in := out.Result.Input; in == nil || len(in.Questions) != 2 || in.Questions[0].Key != "q" || in.Questions[1].Key != "r" || out.Result.Content != nil {
+	if in := out.Result.Input; in == nil || len(in.Questions) != 2 || in.Questions[0].Key != "q" ||
+		in.Questions[1].Key != "r" ||
+		out.Result.Content != nil {
 		t.Fatalf("got %+v", out.Result)
 	}
 	if told != `"one" detach` || string(out.Recorded["=k"]) != "7" {
@@ -308,7 +329,15 @@ func TestAnswersThatFit(t *testing.T) {
 			_, err := call.Peer.Ask(c.q)
 			return tool.Result{}, err
 		}))
-		out, err := run(b, "m", bus.Request{Caller: &tool.Caller{Can: 0xff}, Recorded: map[string]json.RawMessage{"q": json.RawMessage(c.a)}}, nil)
+		out, err := run(
+			b,
+			"m",
+			bus.Request{
+				Caller:   &tool.Caller{Can: 0xff},
+				Recorded: map[string]json.RawMessage{"q": json.RawMessage(c.a)},
+			},
+			nil,
+		)
 		if fits := out.Result.Input == nil; err != nil || fits != c.want {
 			t.Errorf("%s answered with %s: fits %t, want %t (%v)", c.q.Method, c.a, fits, c.want, err)
 		}
@@ -371,8 +400,14 @@ func TestRecordingHasALimit(t *testing.T) {
 // ErrAsked without a question is a mistake, and says so.
 func TestAskedWithoutAsking(t *testing.T) {
 	h, b, _ := newHost(t)
-	add(t, h, "m", holding(func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, tool.ErrAsked }))
-	if _, err := run(b, "m", bus.Request{}, nil); err == nil || errors.Is(err, tool.ErrAsked) || !strings.Contains(err.Error(), "without having asked") {
+	add(
+		t,
+		h,
+		"m",
+		holding(func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, tool.ErrAsked }),
+	)
+	if _, err := run(b, "m", bus.Request{}, nil); err == nil || errors.Is(err, tool.ErrAsked) ||
+		!strings.Contains(err.Error(), "without having asked") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -384,10 +419,17 @@ func TestRelayedQuestions(t *testing.T) {
 		if string(c.State) == "upstream" {
 			return said("resumed")
 		}
-		return tool.Result{Input: &tool.Input{Questions: []tool.Question{{Key: "up", Method: "roots/list"}}, State: []byte("upstream"), Here: true}}, nil
+		return tool.Result{
+			Input: &tool.Input{
+				Questions: []tool.Question{{Key: "up", Method: "roots/list"}},
+				State:     []byte("upstream"),
+				Here:      true,
+			},
+		}, nil
 	}))
 	out, err := run(b, "m", bus.Request{}, nil)
-	if in := out.Result.Input; err != nil || in == nil || !in.Here || string(in.State) != "upstream" || len(in.Questions) != 1 {
+	if in := out.Result.Input; err != nil || in == nil || !in.Here || string(in.State) != "upstream" ||
+		len(in.Questions) != 1 {
 		t.Fatalf("got %+v (%v)", out.Result, err)
 	}
 	out, err = run(b, "m", bus.Request{State: out.Result.Input.State}, nil)
@@ -427,31 +469,49 @@ func TestCallsAreNarrowed(t *testing.T) {
 	})
 	w := holding(nil)
 	w.offer = func(module.Audience) (*module.Offer, error) {
-		return &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "run"}, Run: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
-			note("run in %s", c.Roots.List()[0].Name)
-			switch string(c.Args) {
-			case `"outer"`:
-				return w.deps.Call(ctx, c, "run", json.RawMessage(`"inner"`))
-			case `"job"`:
-				_, err := w.deps.Job(c, "later", func(_ context.Context, c *tool.Call) (tool.Result, error) {
-					note("job in %s", c.Roots.List()[0].Name)
-					return said("done")
-				})
-				return tool.Result{}, err
-			case `"panic"`:
-				panic("oh")
-			}
-			return said("ran")
-		}}}}, nil
+		return &module.Offer{
+			Tools: []tool.Tool{
+				{Def: tool.Def{Name: "run"}, Run: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+					note("run in %s", c.Roots.List()[0].Name)
+					switch string(c.Args) {
+					case `"outer"`:
+						return w.deps.Call(ctx, c, "run", json.RawMessage(`"inner"`))
+					case `"job"`:
+						_, err := w.deps.Job(c, "later", func(_ context.Context, c *tool.Call) (tool.Result, error) {
+							note("job in %s", c.Roots.List()[0].Name)
+							return said("done")
+						})
+						return tool.Result{}, err
+					case `"panic"`:
+						panic("oh")
+					}
+					return said("ran")
+				}},
+			},
+		}, nil
 	}
 	add(t, h, "shop", w)
-	h.Bind(func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error) {
-		out, err := b.Do(ctx, &bus.Request{Module: "shop", Method: "tools/call", Name: name, Args: args, Caller: &who, Depth: depth + 1}, nil)
-		return out.Result, err
-	}, func(_ tool.Caller, _ string, run modulehost.Round) (string, error) {
-		_, err := run(context.Background(), nil, nil, nil)
-		return "id", err
-	})
+	h.Bind(
+		func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error) {
+			out, err := b.Do(
+				ctx,
+				&bus.Request{
+					Module: "shop",
+					Method: "tools/call",
+					Name:   name,
+					Args:   args,
+					Caller: &who,
+					Depth:  depth + 1,
+				},
+				nil,
+			)
+			return out.Result, err
+		},
+		func(_ tool.Caller, _ string, run modulehost.Round) (string, error) {
+			_, err := run(context.Background(), nil, nil, nil)
+			return "id", err
+		},
+	)
 	can := &tool.Caller{Can: tool.CanListRoots}
 	for args, want := range map[string]string{
 		`"plain"`:  `[narrow shop false <nil> run in some done]`,
@@ -481,20 +541,24 @@ func TestAResultNamesTheJob(t *testing.T) {
 	var start int
 	w := holding(nil)
 	w.offer = func(module.Audience) (*module.Offer, error) {
-		return &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "run"}, Run: func(_ context.Context, c *tool.Call) (tool.Result, error) {
-			for range start {
-				if _, err := w.deps.Job(c, "later", func(context.Context, *tool.Call) (tool.Result, error) { return said("done") }); err != nil {
-					return tool.Result{}, err
-				}
-			}
-			switch string(c.Args) {
-			case `"relay"`:
-				return tool.Result{Raw: json.RawMessage(`{}`)}, nil
-			case `"fail"`:
-				return tool.Result{IsError: true}, nil
-			}
-			return said("begun")
-		}}}}, nil
+		return &module.Offer{
+			Tools: []tool.Tool{
+				{Def: tool.Def{Name: "run"}, Run: func(_ context.Context, c *tool.Call) (tool.Result, error) {
+					for range start {
+						if _, err := w.deps.Job(c, "later", func(context.Context, *tool.Call) (tool.Result, error) { return said("done") }); err != nil {
+							return tool.Result{}, err
+						}
+					}
+					switch string(c.Args) {
+					case `"relay"`:
+						return tool.Result{Raw: json.RawMessage(`{}`)}, nil
+					case `"fail"`:
+						return tool.Result{IsError: true}, nil
+					}
+					return said("begun")
+				}},
+			},
+		}, nil
 	}
 	add(t, h, "shop", w)
 	made := 0

@@ -49,12 +49,19 @@ func offered(h *modulehost.Host, in string) (names []string) {
 
 func TestAModuleForOneContextIsNowhereElse(t *testing.T) {
 	b := bus.New()
-	h := modulehost.NewHost(modulehost.Options{Bus: b, Log: slog.New(slog.DiscardHandler), Roots: place("all"), RootsOf: func(c tool.Caller) tool.Roots {
-		if c.Context == "dev" {
-			return place("dev")
-		}
-		return nil
-	}})
+	h := modulehost.NewHost(
+		modulehost.Options{
+			Bus:   b,
+			Log:   slog.New(slog.DiscardHandler),
+			Roots: place("all"),
+			RootsOf: func(c tool.Caller) tool.Roots {
+				if c.Context == "dev" {
+					return place("dev")
+				}
+				return nil
+			},
+		},
+	)
 	if err := errors.Join(h.Add(t.Context(), "every", newTeller), h.AddFor(t.Context(), "dev", "own", newTeller)); err != nil {
 		t.Fatal(err)
 	}

@@ -106,8 +106,12 @@ func (n *Notifier) addApprovals(ctx context.Context) {
 			Level: notify.Warning,
 			Once:  "approval " + r.ID,
 			Title: r.Tool + " waits for an operator's approval",
-			Message: fmt.Sprintf("%s wants to call it; the request ends %s. Decide with: gatehouse approvals approve %s",
-				r.Owner, r.Until.UTC().Format("2006-01-02 15:04 MST"), r.ID),
+			Message: fmt.Sprintf(
+				"%s wants to call it; the request ends %s. Decide with: gatehouse approvals approve %s",
+				r.Owner,
+				r.Until.UTC().Format("2006-01-02 15:04 MST"),
+				r.ID,
+			),
 			Data: data,
 		})
 	}
@@ -131,7 +135,10 @@ func Of(f bus.Event) (notify.News, bool) {
 	if d, ok := ConfigChanged.Decode(f); ok {
 		return notify.News{
 			Code: f.Subject, Level: notify.Warning, Title: "Some settings need a new start", Data: f.Data,
-			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(d.Restart, ", "),
+			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(
+				d.Restart,
+				", ",
+			),
 		}, len(d.Restart) > 0
 	}
 	return ofAuth(f)

@@ -39,7 +39,9 @@ func TestNotificationsOfEvents(t *testing.T) {
 	}
 	var first, second notify.News
 	first, _ = Of(bus.Event{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
-	second, _ = Of(bus.Event{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)})
+	second, _ = Of(
+		bus.Event{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)},
+	)
 	if first.Once == "" || first.Once != second.Once {
 		t.Errorf("many tries are told many times: %q and %q", first.Once, second.Once)
 	}

@@ -17,7 +17,10 @@ func TestNewsIsPublishedAsAFact(t *testing.T) {
 		t.Fatalf("published %v", facts)
 	}
 	var heard News
-	if err := json.Unmarshal([]byte(facts[0].Data), &heard); err != nil || heard.Title != told.Title || heard.Level != told.Level || heard.Code != told.Code || heard.Message != told.Message {
+	if err := json.Unmarshal([]byte(facts[0].Data), &heard); err != nil || heard.Title != told.Title ||
+		heard.Level != told.Level ||
+		heard.Code != told.Code ||
+		heard.Message != told.Message {
 		t.Errorf("told %+v, heard %+v, %v", told, heard, err)
 	}
 }

@@ -27,19 +27,24 @@ func TestAJobIsShownUntilItEnds(t *testing.T) {
 			var notes []string
 			var peer *moduletest.Peer
 			call := moduletest.NewCall(t)
-			started, err := show.Start(host.Deps(), &call.Call, "moving", func(_ context.Context, c *tool.Call, tell func(Progress)) (any, error) {
-				track := New(tell, "load", "carry")
-				track.At("load", 0, 0, "")
-				track.At("carry", 5, 10, "bytes")
-				peer = c.Peer.(*moduletest.Peer)
-				for _, p := range peer.Progressed {
-					notes = append(notes, p.Note)
-				}
-				if fails == nil {
-					track.Finish()
-				}
-				return "moved", fails
-			})
+			started, err := show.Start(
+				host.Deps(),
+				&call.Call,
+				"moving",
+				func(_ context.Context, c *tool.Call, tell func(Progress)) (any, error) {
+					track := New(tell, "load", "carry")
+					track.At("load", 0, 0, "")
+					track.At("carry", 5, 10, "bytes")
+					peer = c.Peer.(*moduletest.Peer)
+					for _, p := range peer.Progressed {
+						notes = append(notes, p.Note)
+					}
+					if fails == nil {
+						track.Finish()
+					}
+					return "moved", fails
+				},
+			)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -55,7 +60,9 @@ func TestAJobIsShownUntilItEnds(t *testing.T) {
 			if fails == nil {
 				want = append(want, Done)
 			}
-			if !slices.Equal(steps, want) || len(ends) != 1 || ends[0] != fails || shown != "anonymous "+started.Job+" moving" || started.Status != "working" {
+			if !slices.Equal(steps, want) || len(ends) != 1 || ends[0] != fails ||
+				shown != "anonymous "+started.Job+" moving" ||
+				started.Status != "working" {
 				t.Errorf("shown %q: steps %v, ends %v, %+v", shown, steps, ends, started)
 			}
 			if want := []string{"load", "carry: 5 of 10 bytes"}; !slices.Equal(notes, want) {
@@ -67,7 +74,9 @@ func TestAJobIsShownUntilItEnds(t *testing.T) {
 
 func TestAJobNeedNotBeShown(t *testing.T) {
 	host, call := moduletest.NewHost(t), moduletest.NewCall(t)
-	started, err := Show(nil).Start(host.Deps(), &call.Call, "moving", func(_ context.Context, _ *tool.Call, tell func(Progress)) (any, error) {
+	started, err := Show(
+		nil,
+	).Start(host.Deps(), &call.Call, "moving", func(_ context.Context, _ *tool.Call, tell func(Progress)) (any, error) {
 		New(tell, "load").Finish()
 		return nil, nil
 	})

@@ -14,7 +14,8 @@ func TestPhasesAreShownAsTheyBegin(t *testing.T) {
 			t.Fatal(err)
 		}
 		var back Progress
-		if err := json.Unmarshal(b, &back); err != nil || !slices.Equal(back.Phases, p.Phases) || back.Overall != p.Overall {
+		if err := json.Unmarshal(b, &back); err != nil || !slices.Equal(back.Phases, p.Phases) ||
+			back.Overall != p.Overall {
 			t.Errorf("%s comes back as %+v, %v", b, back, err)
 		}
 		said = append(said, string(b))

@@ -119,7 +119,8 @@ func TestWhereAChunkBeginsAndEnds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h, _ := s.Put("alice", c.mime, []byte(c.content))
 			got := read(t, s, h, c.offset, c.limit)
-			if string(got.Data) != c.want || got.Offset != c.at || got.Done != c.done || got.Next != c.at+int64(len(c.want)) {
+			if string(got.Data) != c.want || got.Offset != c.at || got.Done != c.done ||
+				got.Next != c.at+int64(len(c.want)) {
 				t.Errorf("got %q %+v, want %q at %d, done %v", got.Data, got, c.want, c.at, c.done)
 			}
 		})
@@ -234,7 +235,8 @@ func TestARestartedHostFindsItsItems(t *testing.T) {
 		setExpiry(t, filepath.Join(dir, old+suffix), time.Now().Add(-time.Hour))
 
 		s = open(t, dir, Options{})
-		if c := read(t, s, done, 0, 0); string(c.Data) != "a,b\n1" || c.MIME != "text/csv" || c.Dropped != 2 || !c.Done {
+		if c := read(t, s, done, 0, 0); string(c.Data) != "a,b\n1" || c.MIME != "text/csv" || c.Dropped != 2 ||
+			!c.Done {
 			t.Errorf("got %q %+v", c.Data, c)
 		}
 		if c := read(t, s, w.Handle(), 0, 0); string(c.Data) != "cut" || !c.Done {

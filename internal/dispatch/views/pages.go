@@ -172,7 +172,8 @@ func (e *Entry) toolListing(r mcpversion.Revision) []byte {
 	if r.Has(mcpversion.Titles) {
 		l.Title, l.Meta = d.Title, d.Meta
 	}
-	if r.Has(mcpversion.Structured) && e.output != nil && (r.Has(mcpversion.StructuredAny) || isObjectSchema(e.output)) {
+	if r.Has(mcpversion.Structured) && e.output != nil &&
+		(r.Has(mcpversion.StructuredAny) || isObjectSchema(e.output)) {
 		l.Output = e.output
 	}
 	if r.Has(mcpversion.Icons) {

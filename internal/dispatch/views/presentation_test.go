@@ -36,7 +36,11 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 			}
 		}
 	}
-	spec := Spec{Name: "x", Rename: map[string]string{"m_ask": "ask"}, Describe: map[string]string{"m_ask": "Ours.", "other": "Ours too."}}
+	spec := Spec{
+		Name:     "x",
+		Rename:   map[string]string{"m_ask": "ask"},
+		Describe: map[string]string{"m_ask": "Ours.", "other": "Ours too."},
+	}
 	h := &house{offers: map[string]*module.Offer{"m": o}}
 	v := view(t, h.contexts(Rules{Specs: []Spec{spec}}), tool.Caller{})
 	for k, want := range map[Kind]string{Prompts: `{"name":"ask","description":"Ours."}`, Tools: `"name":"other","description":"Ours too."`} {
@@ -140,7 +144,16 @@ func TestEntering(t *testing.T) {
 func TestRelayedEntries(t *testing.T) {
 	raw := func(s string) []byte { return []byte(s) }
 	o := &module.Offer{
-		Tools:     []tool.Tool{{Def: tool.Def{Name: "m_t", Raw: raw(`{"vendor":[1,{"b":1e99}],"name":"theirs","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}`)}}},
+		Tools: []tool.Tool{
+			{
+				Def: tool.Def{
+					Name: "m_t",
+					Raw: raw(
+						`{"vendor":[1,{"b":1e99}],"name":"theirs","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}`,
+					),
+				},
+			},
+		},
 		Prompts:   []module.Prompt{{Name: "m_p", Raw: raw(`{"name":"theirs","x":1}`)}},
 		Resources: []module.Resource{{URI: "m://r", Raw: raw(`{"uri":"theirs://r","name":"r","x":1}`)}},
 		Templates: []module.Resource{{URI: "m://{t}", Raw: raw(`{"uriTemplate":"theirs://{t}","name":"t","x":1}`)}},

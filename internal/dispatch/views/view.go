@@ -250,7 +250,13 @@ func (b builder) add(o modulehost.Offered) {
 		if !chosen(b.spec.Prompts, pathMatch, p.Name) {
 			continue
 		}
-		e := &Entry{Listed: b.renamed(p.Name), Module: o.Module, Name: p.Name, Prompt: p, describe: b.spec.Describe[p.Name]}
+		e := &Entry{
+			Listed:   b.renamed(p.Name),
+			Module:   o.Module,
+			Name:     p.Name,
+			Prompt:   p,
+			describe: b.spec.Describe[p.Name],
+		}
 		b.put(Prompts, b.v.prompts, e, "prompts/get", tool.Reads)
 	}
 	for name, ext := range o.Offer.Extensions {
@@ -313,7 +319,14 @@ func (b builder) tool(mod string, t *tool.Tool) {
 	if !chosen(b.spec.Tools, pathMatch, names...) {
 		return
 	}
-	e := &Entry{Listed: b.toolName(mod, t), Module: mod, Name: t.Name, Tool: t, Unpaged: b.spec.Unpaged, describe: b.spec.Describe[t.Name]}
+	e := &Entry{
+		Listed:   b.toolName(mod, t),
+		Module:   mod,
+		Name:     t.Name,
+		Tool:     t,
+		Unpaged:  b.spec.Unpaged,
+		describe: b.spec.Describe[t.Name],
+	}
 	if err := e.compileSchemas(&b.c.schemas, b.spec.Results); err != nil {
 		b.c.opts.Log.Error("tool left out", "module", mod, "tool", t.Name, "err", err)
 		return

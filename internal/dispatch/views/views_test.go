@@ -30,12 +30,22 @@ type house struct {
 func (h *house) collect(_ context.Context, to module.Audience) (all []modulehost.Offered) {
 	h.asked++
 	for i, name := range sortedKeys(h.offers) {
-		all = append(all, modulehost.Offered{Module: name, Offer: h.offers[name], Generation: h.generation*100 + uint64(i)})
+		all = append(
+			all,
+			modulehost.Offered{Module: name, Offer: h.offers[name], Generation: h.generation*100 + uint64(i)},
+		)
 	}
 	for i, name := range sortedKeys(h.personal) {
 		o := h.personal[name](to)
 		o.Personal = true
-		all = append(all, modulehost.Offered{Module: name, Offer: o, Generation: hash(to.Principal)<<20 + h.generation*100 + 50 + uint64(i)})
+		all = append(
+			all,
+			modulehost.Offered{
+				Module:     name,
+				Offer:      o,
+				Generation: hash(to.Principal)<<20 + h.generation*100 + 50 + uint64(i),
+			},
+		)
 	}
 	return all
 }
@@ -117,7 +127,12 @@ func TestTenThousandPrincipalsShareOneView(t *testing.T) {
 
 func TestTwoCutsMakeTwoViews(t *testing.T) {
 	h := &house{offers: map[string]*module.Offer{"a": named("a_x")}}
-	p, err := permit.New(permit.Options{Default: permit.Allow, Rules: []permit.Rule{{Roles: []string{"guest"}, Names: []string{"a_x"}, Then: permit.Refuse}}})
+	p, err := permit.New(
+		permit.Options{
+			Default: permit.Allow,
+			Rules:   []permit.Rule{{Roles: []string{"guest"}, Names: []string{"a_x"}, Then: permit.Refuse}},
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,8 +149,10 @@ func TestTwoCutsMakeTwoViews(t *testing.T) {
 
 func TestPersonalOffersMakePersonalViews(t *testing.T) {
 	h := &house{
-		offers:   map[string]*module.Offer{"a": named("a_x")},
-		personal: map[string]func(module.Audience) *module.Offer{"p": func(to module.Audience) *module.Offer { return named("p_" + to.Principal) }},
+		offers: map[string]*module.Offer{"a": named("a_x")},
+		personal: map[string]func(module.Audience) *module.Offer{
+			"p": func(to module.Audience) *module.Offer { return named("p_" + to.Principal) },
+		},
 	}
 	c := h.contexts(Rules{})
 	for range 2 {
@@ -217,8 +234,12 @@ func TestPatterns(t *testing.T) {
 
 func TestModulesOfAContext(t *testing.T) {
 	h := &house{offers: map[string]*module.Offer{"a": named("a_x"), "b": named("b_x"), "z": named("z_x")}}
-	c := h.contexts(Rules{Specs: []Spec{{Name: "all"}, {Name: "some", Modules: []string{"b"}}, {Name: "none", Modules: []string{}}}},
-		func(o *Options) { o.Always = []string{"z"} })
+	c := h.contexts(
+		Rules{
+			Specs: []Spec{{Name: "all"}, {Name: "some", Modules: []string{"b"}}, {Name: "none", Modules: []string{}}},
+		},
+		func(o *Options) { o.Always = []string{"z"} },
+	)
 	for name, want := range map[string]string{"all": "[a_x b_x z_x]", "some": "[b_x z_x]", "none": "[z_x]", "": "[a_x b_x z_x]"} {
 		expect(t, name, fmt.Sprint(listed(view(t, c, tool.Caller{Context: name}), Tools)), want)
 	}
@@ -257,9 +278,15 @@ func TestNamesThatAreTaken(t *testing.T) {
 // What cannot be served is left out, and the others stand.
 func TestToolsThatAreBroken(t *testing.T) {
 	o := named("good")
-	o.Tools = append(o.Tools,
+	o.Tools = append(
+		o.Tools,
 		tool.Tool{Def: tool.Def{Name: "schema", Input: json.RawMessage(`{"type":"nonsense"}`)}},
-		tool.Tool{Def: tool.Def{Name: "headers", Input: json.RawMessage(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`)}},
+		tool.Tool{
+			Def: tool.Def{
+				Name:  "headers",
+				Input: json.RawMessage(`{"type":"object","properties":{"a":{"type":"object","x-mcp-header":"A"}}}`),
+			},
+		},
 		tool.Tool{Def: tool.Def{Name: "output", Output: json.RawMessage(`[]`)}},
 	)
 	o.Templates = []module.Resource{{URI: "x://{"}, {URI: "x://{id}"}}
@@ -275,7 +302,12 @@ func TestRulesThatChange(t *testing.T) {
 	h := &house{offers: map[string]*module.Offer{"a": named("a_x", "a_y")}}
 	c := h.contexts(Rules{})
 	before := view(t, c, tool.Caller{})
-	c.Set(Rules{Specs: []Spec{{Name: "default", Tools: []string{"a_x"}, Rename: map[string]string{"a_x": "x"}}}, Policy: permit.Open(false)})
+	c.Set(
+		Rules{
+			Specs:  []Spec{{Name: "default", Tools: []string{"a_x"}, Rename: map[string]string{"a_x": "x"}}},
+			Policy: permit.Open(false),
+		},
+	)
 	after := view(t, c, tool.Caller{})
 	expect(t, "before", fmt.Sprint(listed(before, Tools)), "[a_x a_y]")
 	expect(t, "after", fmt.Sprint(listed(after, Tools)), "[x]")
@@ -287,11 +319,21 @@ func TestRulesThatChange(t *testing.T) {
 // Whatever the policy and the choice, what is listed is what can be called.
 func TestListedIsWhatIsFound(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	effects := []tool.Effects{0, tool.Reads, tool.Writes, tool.Destroys, tool.Reads | tool.OpenWorld, tool.Reads | tool.Writes}
+	effects := []tool.Effects{
+		0,
+		tool.Reads,
+		tool.Writes,
+		tool.Destroys,
+		tool.Reads | tool.OpenWorld,
+		tool.Reads | tool.Writes,
+	}
 	for range 200 {
 		o := &module.Offer{}
 		for i := range 12 {
-			o.Tools = append(o.Tools, tool.Tool{Def: tool.Def{Name: fmt.Sprintf("m_%c", 'a'+i), Effects: effects[rnd.IntN(len(effects))]}})
+			o.Tools = append(
+				o.Tools,
+				tool.Tool{Def: tool.Def{Name: fmt.Sprintf("m_%c", 'a'+i), Effects: effects[rnd.IntN(len(effects))]}},
+			)
 		}
 		var spec Spec
 		for range rnd.IntN(3) {
@@ -332,7 +374,16 @@ func TestNearNames(t *testing.T) {
 		o.Tools = append(o.Tools, tool.Tool{Def: tool.Def{Name: name, Effects: tool.Reads}})
 	}
 	h := &house{offers: map[string]*module.Offer{"file": o}}
-	v := view(t, h.contexts(Rules{Specs: []Spec{{Name: "x", Style: Dot, Tools: []string{"*", "!file_delete"}}}, Policy: permit.Open(true)}), tool.Caller{})
+	v := view(
+		t,
+		h.contexts(
+			Rules{
+				Specs:  []Spec{{Name: "x", Style: Dot, Tools: []string{"*", "!file_delete"}}},
+				Policy: permit.Open(true),
+			},
+		),
+		tool.Caller{},
+	)
 	for wrong, want := range map[string]string{
 		"file_raed": "file.read", "fileWrite": "file.write", "file_read": "file.read", "file_delete": "", "file.deleet": "", "quite_different": "", "": "",
 	} {
@@ -344,7 +395,11 @@ func TestNearNames(t *testing.T) {
 func TestURIsAndTemplates(t *testing.T) {
 	o := &module.Offer{
 		Resources: []module.Resource{{URI: "x://a/b", Name: "exact"}},
-		Templates: []module.Resource{{URI: "x://{one}/b", Name: "one"}, {URI: "x://{+path}", Name: "path"}, {URI: "y://q{?a,b}", Name: "query"}},
+		Templates: []module.Resource{
+			{URI: "x://{one}/b", Name: "one"},
+			{URI: "x://{+path}", Name: "path"},
+			{URI: "y://q{?a,b}", Name: "query"},
+		},
 	}
 	h := &house{offers: map[string]*module.Offer{"m": o}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})

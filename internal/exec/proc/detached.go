@@ -9,7 +9,9 @@ import (
 var ErrGone = errors.New("the process is gone")
 
 // ErrNotDetached is what Detach and Find return where the system cannot do that.
-var ErrNotDetached = errors.New("this system cannot let a process outlive its host and find it again; that takes Linux 5.10")
+var ErrNotDetached = errors.New(
+	"this system cannot let a process outlive its host and find it again; that takes Linux 5.10",
+)
 
 // Mark names a detached process, for a later host to find it by. It holds no
 // secret.

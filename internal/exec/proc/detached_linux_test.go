@@ -74,7 +74,20 @@ func TestADetachedProcessIsFoundAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := detach(t, Spec{Path: "sh", Args: []string{"-c", "setsid sleep 1000 & echo $!; echo begun; until [ -e go ]; do sleep 0.01; done; echo went on; sleep 1000"}, Dir: dir, Stdout: out, Stderr: out, Processes: 50})
+	d := detach(
+		t,
+		Spec{
+			Path: "sh",
+			Args: []string{
+				"-c",
+				"setsid sleep 1000 & echo $!; echo begun; until [ -e go ]; do sleep 0.01; done; echo went on; sleep 1000",
+			},
+			Dir:       dir,
+			Stdout:    out,
+			Stderr:    out,
+			Processes: 50,
+		},
+	)
 	out.Close()
 	says := func(text string) func() bool {
 		return func() bool {

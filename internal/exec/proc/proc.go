@@ -292,7 +292,14 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 	p.whole.close()
 
 	if ps := p.cmd.ProcessState; ps != nil {
-		p.state = State{Code: ps.ExitCode(), Signal: signalOf(ps), Took: took, CPU: ps.UserTime() + ps.SystemTime(), Stopped: stopped, Cut: cut}
+		p.state = State{
+			Code:    ps.ExitCode(),
+			Signal:  signalOf(ps),
+			Took:    took,
+			CPU:     ps.UserTime() + ps.SystemTime(),
+			Stopped: stopped,
+			Cut:     cut,
+		}
 	}
 	if _, failed := errors.AsType[*exec.ExitError](err); failed {
 		err = nil
@@ -376,5 +383,15 @@ func launch(cmd **exec.Cmd) error {
 
 // again is a command that failed to start, for one more try.
 func again(c *exec.Cmd) *exec.Cmd {
-	return &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, SysProcAttr: c.SysProcAttr, Err: c.Err}
+	return &exec.Cmd{
+		Path:        c.Path,
+		Args:        c.Args,
+		Env:         c.Env,
+		Dir:         c.Dir,
+		Stdin:       c.Stdin,
+		Stdout:      c.Stdout,
+		Stderr:      c.Stderr,
+		SysProcAttr: c.SysProcAttr,
+		Err:         c.Err,
+	}
 }

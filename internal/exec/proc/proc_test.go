@@ -294,7 +294,8 @@ func TestTheEnvironmentIsMinimal(t *testing.T) {
 	var out bytes.Buffer
 	spec := Spec{Path: "env", Stdout: &out}
 	wait(t, start(t, t.Context(), spec))
-	if s := out.String(); strings.Contains(s, "secret") || !strings.Contains(s, "LC_TIME=C") || !strings.Contains(s, "PATH=") {
+	if s := out.String(); strings.Contains(s, "secret") || !strings.Contains(s, "LC_TIME=C") ||
+		!strings.Contains(s, "PATH=") {
 		t.Errorf("%s", s)
 	}
 	out.Reset()

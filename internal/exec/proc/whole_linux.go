@@ -209,7 +209,8 @@ func inGroup(path string) (pids []int) {
 func withMark(m string) (pids []int) {
 	for pid := range processes {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-		if err == nil && pid > 1 && pid != os.Getpid() && slices.ContainsFunc(bytes.Split(b, []byte{0}), func(v []byte) bool { return string(v) == m }) {
+		if err == nil && pid > 1 && pid != os.Getpid() &&
+			slices.ContainsFunc(bytes.Split(b, []byte{0}), func(v []byte) bool { return string(v) == m }) {
 			pids = append(pids, pid)
 		}
 	}

@@ -77,7 +77,13 @@ func TestAForkBombIsBounded(t *testing.T) {
 		t.Run(way, func(t *testing.T) {
 			var out bytes.Buffer
 			// bash tries again when it cannot fork. Each ends by itself in the end, in case nothing holds them.
-			spec := Spec{Path: "bash", Args: []string{"-c", `bomb() { [ $1 -le 0 ] || { bomb $(($1-1)) & bomb $(($1-1)) & }; sleep 20; }; bomb 7 2>/dev/null; wait`}}
+			spec := Spec{
+				Path: "bash",
+				Args: []string{
+					"-c",
+					`bomb() { [ $1 -le 0 ] || { bomb $(($1-1)) & bomb $(($1-1)) & }; sleep 20; }; bomb 7 2>/dev/null; wait`,
+				},
+			}
 			spec.Whole, spec.Processes, spec.cgroups, spec.Grace = true, most, &groups, 10*time.Millisecond
 			spec.Stdout, spec.Stderr = &out, io.Discard
 			p := start(t, t.Context(), spec)
@@ -188,7 +194,10 @@ func BenchmarkStartWhole(b *testing.B) {
 		for _, most := range []int{0, 512} {
 			b.Run(way+"/"+strconv.Itoa(most), func(b *testing.B) {
 				for b.Loop() {
-					p, err := Start(b.Context(), Spec{Path: "/bin/true", Stdout: io.Discard, Whole: true, Processes: most, cgroups: &groups})
+					p, err := Start(
+						b.Context(),
+						Spec{Path: "/bin/true", Stdout: io.Discard, Whole: true, Processes: most, cgroups: &groups},
+					)
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -150,7 +150,9 @@ func (s *shells) runsWith(shell, line string, env []string) bool {
 	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.paths[shell], "-c", line)
-	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, append([]string{"PATH=" + filepath.Join(s.dir, "bin"), "MARK=" + mark}, env...), time.Second
+	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, append(
+		[]string{"PATH=" + filepath.Join(s.dir, "bin"), "MARK=" + mark},
+		env...), time.Second
 	cmd.Run() // most lines fail, and that is well
 	return os.Remove(mark) == nil
 }

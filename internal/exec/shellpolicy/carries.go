@@ -34,13 +34,16 @@ var carriers = map[string]string{
 }
 
 // interpreters run what they read where they are given no file.
-var interpreters = strings.Fields("python pypy perl ruby node nodejs bun php lua luajit tclsh wish julia guile sbcl erl")
+var interpreters = strings.Fields(
+	"python pypy perl ruby node nodejs bun php lua luajit tclsh wish julia guile sbcl erl",
+)
 
 // carries tells why what a command runs is not known here; "" when it does not
 // look as if it ran anything.
 func carries(c *simple) string {
 	name := plainName(c.name)
-	if strings.HasPrefix(name, "ld-linux") || strings.HasPrefix(name, "ld-musl") || strings.HasPrefix(name, "ld.so") || strings.HasPrefix(name, "ld64.so") {
+	if strings.HasPrefix(name, "ld-linux") || strings.HasPrefix(name, "ld-musl") || strings.HasPrefix(name, "ld.so") ||
+		strings.HasPrefix(name, "ld64.so") {
 		return c.name + " runs any program"
 	}
 	if i := strings.IndexByte(name, '.'); i > 0 && carriers[name[:i]] != "" {
@@ -68,7 +71,8 @@ func carries(c *simple) string {
 		if w.text == "--" {
 			break
 		}
-		if isCarrier(w.text, flags) || strings.HasPrefix(w.text, "+") && strings.HasPrefix(flags, "c S") || name == "tar" && i == 0 && strings.ContainsAny(w.text, "IF") && !strings.HasPrefix(w.text, "--") {
+		if isCarrier(w.text, flags) || strings.HasPrefix(w.text, "+") && strings.HasPrefix(flags, "c S") ||
+			name == "tar" && i == 0 && strings.ContainsAny(w.text, "IF") && !strings.HasPrefix(w.text, "--") {
 			return "what " + c.name + " " + w.show() + " runs is not known here"
 		}
 		if strings.HasSuffix(name, "make") && strings.HasPrefix(w.text, "SHELL=") {
@@ -115,14 +119,31 @@ func readsInput(c *simple) bool {
 			return false // a module of python's
 		}
 		if w.text != "" && w.text[0] != '-' {
-			return w.text == "/dev/stdin" || strings.HasPrefix(w.text, "/dev/fd/") || strings.HasPrefix(w.text, "/proc/self/fd/")
+			return w.text == "/dev/stdin" || strings.HasPrefix(w.text, "/dev/fd/") ||
+				strings.HasPrefix(w.text, "/proc/self/fd/")
 		}
 	}
 	return true
 }
 
 // gitSafe are the settings that git may be given for one command.
-var gitSafe = []string{"user.", "author.", "committer.", "color.", "advice.", "init.", "core.quotepath", "core.autocrlf", "core.longpaths", "log.", "status.", "push.default", "pull.rebase", "safe.directory", "commit.gpgsign"}
+var gitSafe = []string{
+	"user.",
+	"author.",
+	"committer.",
+	"color.",
+	"advice.",
+	"init.",
+	"core.quotepath",
+	"core.autocrlf",
+	"core.longpaths",
+	"log.",
+	"status.",
+	"push.default",
+	"pull.rebase",
+	"safe.directory",
+	"commit.gpgsign",
+}
 
 // gitCarries tells what git is made to run.
 func gitCarries(c *simple) string {
@@ -138,17 +159,43 @@ func gitCarries(c *simple) string {
 			if i++; i < len(args) && !gitKeyIsSafe(args[i].text) {
 				return say("-c " + args[i].text)
 			}
-		case verb == "" && strings.HasPrefix(text, "-c") && !gitKeyIsSafe(text[2:]), verb == "" && (strings.HasPrefix(text, "--exec-path=") || strings.HasPrefix(text, "--config-env")):
+		case verb == "" && strings.HasPrefix(text, "-c") && !gitKeyIsSafe(text[2:]),
+			verb == "" && (strings.HasPrefix(text, "--exec-path=") || strings.HasPrefix(text, "--config-env")):
 			return say(text)
 		case verb == "" && !strings.HasPrefix(text, "-"):
-			if verb = text; slices.Contains([]string{"filter-branch", "difftool", "mergetool", "instaweb", "daemon", "shell", "send-email", "p4", "svn"}, verb) {
+			if verb = text; slices.Contains(
+				[]string{
+					"filter-branch",
+					"difftool",
+					"mergetool",
+					"instaweb",
+					"daemon",
+					"shell",
+					"send-email",
+					"p4",
+					"svn",
+				},
+				verb,
+			) {
 				return say(verb)
 			}
-		case strings.HasPrefix(text, "--upload-pack"), strings.HasPrefix(text, "--receive-pack"), strings.HasPrefix(text, "--exec"), strings.HasPrefix(text, "--ext"),
-			strings.HasPrefix(text, "--open-files-in-pager"), strings.HasPrefix(text, "ext::"), strings.HasPrefix(text, "--template"):
+		case strings.HasPrefix(text, "--upload-pack"),
+			strings.HasPrefix(text, "--receive-pack"),
+			strings.HasPrefix(text, "--exec"),
+			strings.HasPrefix(text, "--ext"),
+			strings.HasPrefix(
+				text,
+				"--open-files-in-pager",
+			),
+			strings.HasPrefix(text, "ext::"),
+			strings.HasPrefix(text, "--template"):
 			return say(text)
-		case verb == "grep" && strings.HasPrefix(text, "-O"), verb == "rebase" && strings.HasPrefix(text, "-x"), verb == "bisect" && text == "run", verb == "submodule" && text == "foreach",
-			verb == "clone" && (strings.HasPrefix(text, "-c") || strings.HasPrefix(text, "-u") || strings.HasPrefix(text, "--config")):
+		case verb == "grep" && strings.HasPrefix(text, "-O"),
+			verb == "rebase" && strings.HasPrefix(text, "-x"),
+			verb == "bisect" && text == "run",
+			verb == "submodule" && text == "foreach",
+			verb == "clone" &&
+				(strings.HasPrefix(text, "-c") || strings.HasPrefix(text, "-u") || strings.HasPrefix(text, "--config")):
 			return say(verb + " " + text)
 		case verb == "config" && strings.Contains(text, ".") && !gitKeyIsSafe(text) && i+1 < len(args):
 			return say("config " + text)

@@ -32,9 +32,17 @@ func compile(list []string, deny bool) (all []pattern, err error) {
 	for _, text := range list {
 		fields := strings.Fields(text)
 		if len(fields) == 0 || len(text) > patternBytes {
-			return nil, fmt.Errorf("%q is no pattern; expected one such as ls*, or \"git push*\", of at most %d bytes", text, patternBytes)
+			return nil, fmt.Errorf(
+				"%q is no pattern; expected one such as ls*, or \"git push*\", of at most %d bytes",
+				text,
+				patternBytes,
+			)
 		}
-		p := pattern{text: strings.Join(fields, " "), program: newGlob(fields[0], deny), byPath: strings.Contains(fields[0], "/")}
+		p := pattern{
+			text:    strings.Join(fields, " "),
+			program: newGlob(fields[0], deny),
+			byPath:  strings.Contains(fields[0], "/"),
+		}
 		if args := fields[1:]; len(args) > 0 {
 			p.args = newGlob(" "+strings.Join(args, " "), deny)
 			p.readFlags(args)

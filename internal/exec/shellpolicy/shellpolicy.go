@@ -173,7 +173,8 @@ func dialect(name string) language {
 
 // isSpecial reports characters that zsh and ksh may read in a way of their own.
 func isSpecial(r rune) bool {
-	safe := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_./:,@%+- '\";|&<>\n\t", r)
+	safe := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+		strings.ContainsRune("_./:,@%+- '\";|&<>\n\t", r)
 	return !safe
 }
 
@@ -283,7 +284,14 @@ func (j *judging) allowed(c *simple) {
 		return
 	}
 	if slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.wouldAllow(c) }) {
-		j.decide(Unlisted, c.shown, "", "%s is not the %s of the system that is allowed by name; it has to be allowed by its path", c.words[0].show(), c.name)
+		j.decide(
+			Unlisted,
+			c.shown,
+			"",
+			"%s is not the %s of the system that is allowed by name; it has to be allowed by its path",
+			c.words[0].show(),
+			c.name,
+		)
 		return
 	}
 	j.decide(Unlisted, c.shown, "", "no pattern of the allow list fits %s", c.shown)

@@ -509,7 +509,8 @@ func TestPatterns(t *testing.T) {
 // A verdict says which command and which pattern decided.
 func TestVerdictExplains(t *testing.T) {
 	v := rules(t, nil, []string{"dd", "rm*"}).Judge(`ls | (cat; env A=1 /bin/rm -r "$x")`, "sh")
-	if v.Decision != Denied || v.Pattern != "rm*" || v.Command != "/bin/rm -r …" || !strings.Contains(v.Reason, `"rm*"`) {
+	if v.Decision != Denied || v.Pattern != "rm*" || v.Command != "/bin/rm -r …" ||
+		!strings.Contains(v.Reason, `"rm*"`) {
 		t.Errorf("%+v", v)
 	}
 	if got, want := strings.Join(v.Commands, "|"), "ls|cat|env A=1 /bin/rm -r …|/bin/rm -r …"; got != want {

@@ -256,7 +256,10 @@ func (j *judging) builtin(c *simple, name string) {
 		}
 		j.variables(c)
 	case "let":
-		if slices.ContainsFunc(c.args(), func(w word) bool { return strings.Trim(w.text, "0123456789+-*/%() ") != "" || w.many }) {
+		if slices.ContainsFunc(
+			c.args(),
+			func(w word) bool { return strings.Trim(w.text, "0123456789+-*/%() ") != "" || w.many },
+		) {
 			j.unclear(c.shown, "arithmetic over a variable may run what that holds")
 		}
 	case "unset", "wait":
@@ -279,7 +282,8 @@ func (j *judging) builtin(c *simple, name string) {
 // refuseOptions finds options with which a command runs something.
 func (j *judging) refuseOptions(c *simple, letters string) {
 	for _, w := range c.args() {
-		if w.mayBeOption() || len(w.text) > 1 && (w.text[0] == '-' || w.text[0] == '+') && strings.ContainsAny(w.text, letters) {
+		if w.mayBeOption() ||
+			len(w.text) > 1 && (w.text[0] == '-' || w.text[0] == '+') && strings.ContainsAny(w.text, letters) {
 			j.unclear(c.shown, "%s changes what other commands mean", c.name)
 			return
 		}
@@ -294,7 +298,8 @@ func (j *judging) tested(c *simple) {
 		if !is && !w.mayBe("-v") && !w.mayBe("-R") || i+1 >= len(args) {
 			continue
 		}
-		if next := args[i+1]; strings.Contains(next.text, "[") || is && (next.many || strings.IndexByte(next.text, anything) >= 0) {
+		if next := args[i+1]; strings.Contains(next.text, "[") ||
+			is && (next.many || strings.IndexByte(next.text, anything) >= 0) {
 			j.unclear(c.shown, "a test of a variable may run what its subscript holds")
 		}
 	}

@@ -186,7 +186,9 @@ func (w *walker) raw(s string) {
 		switch {
 		case s[i] == '\\':
 			i++
-		case s[i] == '`', s[i] == '$' && i+1 < len(s) && strings.IndexByte("({[`", s[i+1]) >= 0, strings.IndexByte("<>", s[i]) >= 0 && i+1 < len(s) && s[i+1] == '(':
+		case s[i] == '`',
+			s[i] == '$' && i+1 < len(s) && strings.IndexByte("({[`", s[i+1]) >= 0,
+			strings.IndexByte("<>", s[i]) >= 0 && i+1 < len(s) && s[i+1] == '(':
 			w.unclear(s[i:], "a substitution stands where none is expected")
 			return
 		}
@@ -299,7 +301,10 @@ func (w *walker) compared(b *syntax.BinaryTest) {
 	case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
 		for _, side := range []syntax.TestExpr{b.X, b.Y} {
 			if x, ok := side.(*syntax.Word); !ok || !isNumber(x) && !negative(x) {
-				w.unclear("[[ … "+b.Op.String(), "a comparison of numbers may run what a variable holds; only numbers can be judged, or use [ ]")
+				w.unclear(
+					"[[ … "+b.Op.String(),
+					"a comparison of numbers may run what a variable holds; only numbers can be judged, or use [ ]",
+				)
 			}
 		}
 	}

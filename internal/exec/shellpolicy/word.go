@@ -196,7 +196,8 @@ func (b *builder) within(p syntax.WordPart) {
 // severalWords reports whether an expansion in double quotes may become no
 // word, or several: "$@", "${a[@]}" and their kin.
 func severalWords(p *syntax.ParamExp) bool {
-	return p.Param == nil || p.Param.Value == "@" || p.Index != nil || p.Names != 0 || p.Excl || p.NestedParam != nil || p.Flags != nil
+	return p.Param == nil || p.Param.Value == "@" || p.Index != nil || p.Names != 0 || p.Excl || p.NestedParam != nil ||
+		p.Flags != nil
 }
 
 // bare adds text outside of quotes: backslashes quote the next character, file

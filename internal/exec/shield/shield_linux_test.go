@@ -142,12 +142,20 @@ func TestAChildWorksWhereItMay(t *testing.T) {
 		}
 		defer d.Close()
 		for _, dir := range []string{work, fmt.Sprintf("/proc/self/fd/%d", d.Fd())} {
-			got := run(t, dir, nil, "mkdir -p a/b && echo one > a/b/x && mv a/b/x y && ln -f y z && cat z && pwd && rm -r a y z && echo > /dev/null")
+			got := run(
+				t,
+				dir,
+				nil,
+				"mkdir -p a/b && echo one > a/b/x && mv a/b/x y && ln -f y z && cat z && pwd && rm -r a y z && echo > /dev/null",
+			)
 			if want := "one\n" + work + "\n"; got != want {
 				t.Errorf("in %s: got %q, want %q", dir, got, want)
 			}
 		}
-		if got := run(t, work, nil, "sh -c 'grep -c . /proc/self/status' && ls /proc/self/fd >/dev/null && kill -0 $PPID && echo lives"); !strings.Contains(got, "lives") {
+		if got := run(t, work, nil, "sh -c 'grep -c . /proc/self/status' && ls /proc/self/fd >/dev/null && kill -0 $PPID && echo lives"); !strings.Contains(
+			got,
+			"lives",
+		) {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -161,7 +169,12 @@ func TestWhatIsAChildsOwnStaysOpen(t *testing.T) {
 		if err := os.MkdirAll(own, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		got := run(t, own, []string{own, "/usr"}, "echo data > kept && cat kept "+own+"/kept ../../secrets.key "+config+"/secrets.key")
+		got := run(
+			t,
+			own,
+			[]string{own, "/usr"},
+			"echo data > kept && cat kept "+own+"/kept ../../secrets.key "+config+"/secrets.key",
+		)
 		if strings.Count(got, "data") != 2 || strings.Contains(got, key) {
 			t.Errorf("with its own folder: %q", got)
 		}

@@ -40,7 +40,13 @@ func ReadState(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	}
 	// Windows keeps rights elsewhere; the mode says nothing there.
 	if m := info.Mode().Perm(); m&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, nil, fmt.Errorf("%s %w (mode %04o): run chmod 600 %s, or remove it if someone may have read it", path, ErrExposed, m, path)
+		return nil, nil, fmt.Errorf(
+			"%s %w (mode %04o): run chmod 600 %s, or remove it if someone may have read it",
+			path,
+			ErrExposed,
+			m,
+			path,
+		)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {

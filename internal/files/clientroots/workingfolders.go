@@ -41,8 +41,11 @@ func (n *Narrower) Working(c *tool.Call) (done func(), err error) {
 		return done, nil // the folders of the context count; the client did not choose where it was started
 	}
 	return nil, &tool.Refusal{
-		Code:    "outside_root",
-		Message: "this client works in " + strings.Join(c.Caller.Folders, ", ") + ", which is outside the folders this server may touch",
-		Next:    "Start the client in one of the server's folders, or name one with -d.",
+		Code: "outside_root",
+		Message: "this client works in " + strings.Join(
+			c.Caller.Folders,
+			", ",
+		) + ", which is outside the folders this server may touch",
+		Next: "Start the client in one of the server's folders, or name one with -d.",
 	}
 }

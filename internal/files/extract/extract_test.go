@@ -34,7 +34,10 @@ func pdfOf(pages ...string) []byte {
 		fmt.Fprintf(&kids, "%d 0 R ", 4+2*i)
 	}
 	object("<</Type/Pages/Count %d/Kids[%s]>>", len(pages), kids.String())
-	object("<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding/FirstChar 32/LastChar 126/Widths[%s]>>", strings.Repeat("500 ", 95))
+	object(
+		"<</Type/Font/Subtype/Type1/BaseFont/Helvetica/Encoding/WinAnsiEncoding/FirstChar 32/LastChar 126/Widths[%s]>>",
+		strings.Repeat("500 ", 95),
+	)
 	for i, p := range pages {
 		object("<</Type/Page/Parent 2 0 R/Resources<</Font<</F1 3 0 R>>>>/Contents %d 0 R>>", 5+2*i)
 		object("<</Length %d>>stream\n%s\nendstream", len(p), p)
@@ -55,7 +58,8 @@ func TestPDF(t *testing.T) {
 		"q 1 0 0 1 10 10 cm BT /F1 10 Tf 12 TL 1 0 0 1 50 500 Tm (one) ' (two) ' 1 2 (three) \" ET Q",
 	)
 	got, cut, err := convert(t, PDF, doc)
-	if want := "[page 1]\nHello world\nsecond line\n\nsplit apart\n\n[page 3]\none\ntwo\nthree\n"; got != want || cut || err != nil {
+	if want := "[page 1]\nHello world\nsecond line\n\nsplit apart\n\n[page 3]\none\ntwo\nthree\n"; got != want || cut ||
+		err != nil {
 		t.Errorf("got %q, %v, %v, want %q", got, cut, err, want)
 	}
 	if got, _, err := convert(t, PDF, pdfOf("")); !strings.Contains(got, "no text") || err != nil {

@@ -45,7 +45,14 @@ func fromPDF(w *writer, f *guarded) error {
 // pageText returns the text of one page. If the decoder panics, it returns what was
 // read before, so that the other pages can still be read.
 func pageText(w *writer, r *pdf.Reader, i int) (text string, err error) {
-	t := &textState{scale: 1, line: identity, text: identity, page: identity, fonts: map[string]*font{}, most: MostOut - w.b.Len()}
+	t := &textState{
+		scale: 1,
+		line:  identity,
+		text:  identity,
+		page:  identity,
+		fonts: map[string]*font{},
+		most:  MostOut - w.b.Len(),
+	}
 	defer func() {
 		if p := recover(); p != nil && t.b.Len() == 0 && p != errFull {
 			err = fmt.Errorf("%v", p)
@@ -243,7 +250,9 @@ func (t *textState) between(at matrix, height float64) string {
 // width returns how far a piece of text moves the start of the next.
 func (t *textState) width(raw, text string) (w float64) {
 	if t.font.V.Key("Subtype").Name() == "Type0" || len(t.font.widths) == 0 {
-		return (0.5*t.size + t.spacing) * float64(len([]rune(text))) * t.scale // an estimate: the widths of composite fonts are not decoded
+		return (0.5*t.size + t.spacing) * float64(
+			len([]rune(text)),
+		) * t.scale // an estimate: the widths of composite fonts are not decoded
 	}
 	for i := range len(raw) {
 		if k := int(raw[i]) - t.font.first; k >= 0 && k < len(t.font.widths) {

@@ -18,7 +18,9 @@ const (
 
 // labelled are the extensions whose files are what they say; of .txt, for
 // instance, that is not so.
-var labelled = strings.Fields(".go .c .h .js .mjs .cjs .ts .py .md .json .yaml .yml .toml .html .css .sh .bash .proto .sql .s .xml .java .rb .rs .pl .bat .cc .cpp .svg")
+var labelled = strings.Fields(
+	".go .c .h .js .mjs .cjs .ts .py .md .json .yaml .yml .toml .html .css .sh .bash .proto .sql .s .xml .java .rb .rs .pl .bat .cc .cpp .svg",
+)
 
 // corpus finds the files of some folders by extension. What lies there differs
 // by machine, so the folders have to be named.
@@ -34,7 +36,8 @@ func corpus(t *testing.T) map[string][]string {
 			if seen++; seen > walked {
 				return fs.SkipAll
 			}
-			if ext := filepath.Ext(path); err == nil && d.Type().IsRegular() && slices.Contains(labelled, ext) && !strings.Contains(path, "go-enry") {
+			if ext := filepath.Ext(path); err == nil && d.Type().IsRegular() && slices.Contains(labelled, ext) &&
+				!strings.Contains(path, "go-enry") {
 				by[ext] = append(by[ext], path)
 			}
 			return nil

@@ -29,7 +29,10 @@ const (
 // words reads the model once, which takes some ten milliseconds.
 var words = sync.OnceValue(func() *model {
 	first, rest, _ := strings.Cut(weightsText, "\n")
-	m := &model{names: append(strings.Split(first, "\t"), "Go Module", "Go Checksums", plain), of: make(map[string]string, strings.Count(rest, "\n"))}
+	m := &model{
+		names: append(strings.Split(first, "\t"), "Go Module", "Go Checksums", plain),
+		of:    make(map[string]string, strings.Count(rest, "\n")),
+	}
 	for line := range strings.Lines(rest) {
 		if word, pairs, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); ok {
 			m.of[word] = pairs

@@ -181,7 +181,8 @@ func isPackage(line []byte) bool {
 	name, ok := bytes.CutPrefix(line, []byte("package "))
 	name, _, _ = bytes.Cut(name, []byte("//"))
 	name = bytes.TrimSpace(name)
-	return ok && len(name) > 0 && span(name, func(c byte) bool { return isNumber(c) && c != '.' || c == '_' }) == len(name)
+	return ok && len(name) > 0 &&
+		span(name, func(c byte) bool { return isNumber(c) && c != '.' || c == '_' }) == len(name)
 }
 
 const plain = "Text"
@@ -193,10 +194,12 @@ func isPair(line []byte) bool {
 	if !ok || len(key) == 0 || len(key) > 40 || len(value) > 0 && value[0] != ' ' {
 		return false
 	}
-	if bytes.ContainsAny(key, "(){};=<>") || slices.Contains([]string{"else", "try", "default", "public", "private", "finally"}, string(key)) {
+	if bytes.ContainsAny(key, "(){};=<>") ||
+		slices.Contains([]string{"else", "try", "default", "public", "private", "finally"}, string(key)) {
 		return false
 	}
-	return bytes.Count(key, []byte(" ")) < 3 && !bytes.HasSuffix(value, []byte(";")) && !bytes.HasSuffix(value, []byte("{"))
+	return bytes.Count(key, []byte(" ")) < 3 && !bytes.HasSuffix(value, []byte(";")) &&
+		!bytes.HasSuffix(value, []byte("{"))
 }
 
 // isProse recognises a line of words.

@@ -53,7 +53,10 @@ func Judge(name string, head []byte) Verdict {
 		v.Confidence = sureByGuess
 		for _, c := range candidates {
 			if other := t.id(c); other != id && len(v.Alternatives) < mostOthers {
-				v.Alternatives = append(v.Alternatives, Scored{other, round((1 - sureByGuess) / float64(len(candidates)-1))})
+				v.Alternatives = append(
+					v.Alternatives,
+					Scored{other, round((1 - sureByGuess) / float64(len(candidates)-1))},
+				)
 			}
 		}
 		return v
@@ -97,7 +100,10 @@ func (t *tables) byWords(head []byte) Verdict {
 	}
 	if v.Confidence < sureByWords && v.ID != Unknown {
 		v.Alternatives = append([]Scored{{v.ID, v.Confidence}}, v.Alternatives...)
-		v.Alternatives = slices.DeleteFunc(v.Alternatives, func(s Scored) bool { return s.ID == Unknown || s.Confidence < leastSure })
+		v.Alternatives = slices.DeleteFunc(
+			v.Alternatives,
+			func(s Scored) bool { return s.ID == Unknown || s.Confidence < leastSure },
+		)
 		v.ID, v.Confidence, v.Method = Unknown, 0, "unknown"
 	}
 	return v

@@ -169,8 +169,18 @@ func TestRulesAgreeWithSource(t *testing.T) {
 			}
 		}
 	}
-	texts = append(texts, []byte("@interface X\n#import <a>\n"), []byte("<?xml version='1.0'?>\n"), []byte("use v6;\nmy $x;\n"),
-		[]byte("#include <vector>\n"), []byte("CREATE OR REPLACE PACKAGE x\n"), []byte("%% Matlab\nfunction x = f(y)\nend\n"), []byte(".TH A 1\n.SH B\n"))
+	texts = append(
+		texts,
+		[]byte("@interface X\n#import <a>\n"),
+		[]byte("<?xml version='1.0'?>\n"),
+		[]byte("use v6;\nmy $x;\n"),
+		[]byte(
+			"#include <vector>\n",
+		),
+		[]byte("CREATE OR REPLACE PACKAGE x\n"),
+		[]byte("%% Matlab\nfunction x = f(y)\nend\n"),
+		[]byte(".TH A 1\n.SH B\n"),
+	)
 	for ext, hs := range data.ContentHeuristics {
 		for _, b := range texts {
 			var got []string

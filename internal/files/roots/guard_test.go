@@ -42,7 +42,19 @@ func TestGuardPatterns(t *testing.T) {
 	if g, err := NewGuard(nil); g != nil || err != nil || g.Refuses(".env", true) {
 		t.Errorf("no patterns: %v, %v", g, err)
 	}
-	g, err := NewGuard([]string{"**/secret/**", "!secret/open/**", "secret/open/not", "*.tail", "a?c", "[xy]*.z", "m*n", `back\*slash`, "dir/*"})
+	g, err := NewGuard(
+		[]string{
+			"**/secret/**",
+			"!secret/open/**",
+			"secret/open/not",
+			"*.tail",
+			"a?c",
+			"[xy]*.z",
+			"m*n",
+			`back\*slash`,
+			"dir/*",
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,7 +87,11 @@ func (p Place) judgeByName(f *os.File, below string, write bool) error {
 		return p.Refuse(err)
 	}
 	if !os.SameFile(there, info) {
-		return &tool.Refusal{Code: "stale", Message: quote(p.Path) + " was replaced while it was opened", Next: "Repeat the call."}
+		return &tool.Refusal{
+			Code:    "stale",
+			Message: quote(p.Path) + " was replaced while it was opened",
+			Next:    "Repeat the call.",
+		}
 	}
 	if p.guard.Refuses(filepath.Join(q.above, q.Name, below), write) {
 		return p.isProtected(write)
@@ -140,9 +144,13 @@ func (p Place) MayMove(to Place) error {
 	return fs.WalkDir(dir.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if looked++; looked > uncoverMost {
 			return &tool.Refusal{
-				Code:    "denied",
-				Message: fmt.Sprintf("%s holds more than %d entries, which is more than can be searched for protected names", quote(p.Path), uncoverMost),
-				Next:    "Move what is in it part by part.",
+				Code: "denied",
+				Message: fmt.Sprintf(
+					"%s holds more than %d entries, which is more than can be searched for protected names",
+					quote(p.Path),
+					uncoverMost,
+				),
+				Next: "Move what is in it part by part.",
 			}
 		}
 		if err != nil {
@@ -152,9 +160,13 @@ func (p Place) MayMove(to Place) error {
 			was, will := filepath.Join(p.above, p.Name, name), filepath.Join(to.above, to.Name, name)
 			if p.guard.Refuses(was, write) && !p.guard.Refuses(will, write) {
 				return &tool.Refusal{
-					Code:    "denied",
-					Message: fmt.Sprintf("%s holds %s, which is protected by its name and would not be under the new one; nothing was moved", quote(p.Path), quote(name)),
-					Next:    "Move the other things in it one by one, or ask the person to do it.",
+					Code: "denied",
+					Message: fmt.Sprintf(
+						"%s holds %s, which is protected by its name and would not be under the new one; nothing was moved",
+						quote(p.Path),
+						quote(name),
+					),
+					Next: "Move the other things in it one by one, or ask the person to do it.",
 				}
 			}
 		}

@@ -35,7 +35,8 @@ func tempName() string { return ".gatehouse-" + rand.Text() + ".tmp" }
 func isTemp(name string) bool {
 	middle, begins := strings.CutPrefix(name, ".gatehouse-")
 	middle, ends := strings.CutSuffix(middle, ".tmp")
-	return begins && ends && len(middle) == len(rand.Text()) && strings.Trim(middle, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
+	return begins && ends && len(middle) == len(rand.Text()) &&
+		strings.Trim(middle, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
 // due reports whether it is time to look at a directory, and notes that it is

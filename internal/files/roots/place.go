@@ -119,7 +119,11 @@ func (p Place) MustBeRegular(info fs.FileInfo) error {
 	case info.Mode().IsRegular():
 		return nil
 	case info.IsDir():
-		return &tool.Refusal{Code: "is_a_directory", Message: quote(p.Path) + " is a directory", Next: "Use dir_list to see what is in it."}
+		return &tool.Refusal{
+			Code:    "is_a_directory",
+			Message: quote(p.Path) + " is a directory",
+			Next:    "Use dir_list to see what is in it.",
+		}
 	}
 	return tool.Refuse("not_a_file", "%s is %s, not a regular file", quote(p.Path), Kind(info.Mode()))
 }

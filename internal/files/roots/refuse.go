@@ -20,11 +20,19 @@ func (p Place) Refuse(err error) error {
 	case escapes(err):
 		return Outside(p.Path)
 	case errors.Is(err, fs.ErrNotExist):
-		return &tool.Refusal{Code: "not_found", Message: path + " does not exist", Next: "Check the name with dir_list on its directory."}
+		return &tool.Refusal{
+			Code:    "not_found",
+			Message: path + " does not exist",
+			Next:    "Check the name with dir_list on its directory.",
+		}
 	case errors.Is(err, syscall.ENOTDIR):
 		return &tool.Refusal{Code: "not_a_directory", Message: "a part of " + path + " is a file, not a directory"}
 	case errors.Is(err, syscall.ENOTEMPTY): // before ErrExist, which it also is
-		return &tool.Refusal{Code: "not_empty", Message: path + " is not an empty directory", Next: "Delete what is in it first."}
+		return &tool.Refusal{
+			Code:    "not_empty",
+			Message: path + " is not an empty directory",
+			Next:    "Delete what is in it first.",
+		}
 	case errors.Is(err, syscall.EISDIR):
 		return &tool.Refusal{Code: "is_a_directory", Message: path + " is a directory"}
 	case errors.Is(err, fs.ErrExist):
@@ -32,11 +40,18 @@ func (p Place) Refuse(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return &tool.Refusal{Code: "denied", Message: "the system does not allow this on " + path}
 	case errors.Is(err, syscall.ENAMETOOLONG):
-		return &tool.Refusal{Code: "invalid_arguments", Message: "the path " + path + " is too long for this file system"}
+		return &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "the path " + path + " is too long for this file system",
+		}
 	case errors.Is(err, syscall.ELOOP), errorText(err) == "too many symbolic links":
 		return &tool.Refusal{Code: "unsupported", Message: path + " leads through a loop of symbolic links"}
 	case errors.Is(err, syscall.EXDEV):
-		return &tool.Refusal{Code: "unsupported", Message: path + " lies on another file system", Next: "Read it, write it at the new place and delete the old one."}
+		return &tool.Refusal{
+			Code:    "unsupported",
+			Message: path + " lies on another file system",
+			Next:    "Read it, write it at the new place and delete the old one.",
+		}
 	case errors.Is(err, syscall.ENOSPC):
 		return &tool.Refusal{Code: "disk_full", Message: "no space is left for " + path}
 	case errors.Is(err, syscall.EROFS):

@@ -90,7 +90,13 @@ func swap(parent *os.Root, temp, base string, was fs.FileInfo) error {
 
 // writeTemp makes the temporary file: complete, with the mode of the file it will
 // replace, and on disk.
-func (w *Writer) writeTemp(parent *os.Root, temp string, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (info fs.FileInfo, err error) {
+func (w *Writer) writeTemp(
+	parent *os.Root,
+	temp string,
+	was fs.FileInfo,
+	mode fs.FileMode,
+	data func(*os.File) error,
+) (info fs.FileInfo, err error) {
 	if was != nil {
 		mode = 0o600 // until it has its owner
 	}

@@ -42,11 +42,14 @@ func TestReplace(t *testing.T) {
 	if err != nil || now.Size() != 3 || now.Mode().Perm() != 0o640 || Links(now) != 1 {
 		t.Fatalf("a new file: %v, %v", now, err)
 	}
-	if now, err = new(Writer).Replace(t.Context(), nil, p, now, 0o777, with("second")); err != nil || now.Mode().Perm() != 0o640 || content(t, s, "f") != "second" {
+	if now, err = new(Writer).Replace(t.Context(), nil, p, now, 0o777, with("second")); err != nil ||
+		now.Mode().Perm() != 0o640 ||
+		content(t, s, "f") != "second" {
 		t.Fatalf("in its place: %v, %v", now, err)
 	}
 	failing := errors.New("no more")
-	if _, err := new(Writer).Replace(t.Context(), nil, p, now, 0o644, func(f *os.File) error { f.WriteString("ha"); return failing }); err != failing || content(t, s, "f") != "second" {
+	if _, err := new(Writer).Replace(t.Context(), nil, p, now, 0o644, func(f *os.File) error { f.WriteString("ha"); return failing }); err != failing ||
+		content(t, s, "f") != "second" {
 		t.Errorf("half of it: %v, %s", err, content(t, s, "f"))
 	}
 	noLeftovers(t, dir)
@@ -68,7 +71,8 @@ func TestReplaceOnlyWhatWasSeen(t *testing.T) {
 		t.Errorf("what is gone: %v", err)
 	}
 	write(t, "new", dir, "f")
-	if _, err := new(Writer).Replace(t.Context(), nil, p, nil, 0o644, with("two")); !errors.Is(err, ErrStale) || !errors.Is(err, fs.ErrExist) {
+	if _, err := new(Writer).Replace(t.Context(), nil, p, nil, 0o644, with("two")); !errors.Is(err, ErrStale) ||
+		!errors.Is(err, fs.ErrExist) {
 		t.Errorf("what has come: %v", err)
 	}
 	if got := content(t, s, "f"); got != "new" {

@@ -143,7 +143,11 @@ func (s *Set) Resolve(path string) (*os.Root, string, error) {
 	}
 	root, err := f.root()
 	if err != nil {
-		return nil, "", &tool.Refusal{Code: "not_found", Message: "the folder " + path + " lies in is gone", Next: "It was there when the server started; create it again or restart the server."}
+		return nil, "", &tool.Refusal{
+			Code:    "not_found",
+			Message: "the folder " + path + " lies in is gone",
+			Next:    "It was there when the server started; create it again or restart the server.",
+		}
 	}
 	return root, name, nil
 }
@@ -234,11 +238,19 @@ func Outside(path string) *tool.Refusal {
 func wellFormed(path string) error {
 	switch {
 	case path == "":
-		return &tool.Refusal{Code: "invalid_arguments", Message: "the path is empty", Next: `Use "." for the first folder of the workspace.`}
+		return &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "the path is empty",
+			Next:    `Use "." for the first folder of the workspace.`,
+		}
 	case strings.IndexByte(path, 0) >= 0:
 		return tool.Refuse("invalid_arguments", "the path %s holds a NUL byte", quote(path))
 	case runtime.GOOS != "windows" && isDrivePath(path):
-		return &tool.Refusal{Code: "outside_root", Message: quote(path) + " is a Windows path and this is not Windows", Next: "Use a path inside the workspace, with forward slashes."}
+		return &tool.Refusal{
+			Code:    "outside_root",
+			Message: quote(path) + " is a Windows path and this is not Windows",
+			Next:    "Use a path inside the workspace, with forward slashes.",
+		}
 	}
 	return nil
 }

@@ -94,7 +94,16 @@ func TestNamesAreUnique(t *testing.T) {
 	for _, d := range []string{"a/src", "b/src", "c"} {
 		os.MkdirAll(filepath.Join(dir, d), 0o755)
 	}
-	s, err := Open([]Dir{{Path: dir + "/a/src"}, {Path: dir + "/b/src/"}, {Path: "~/c"}, {Name: "c", Path: dir + "/b"}, {Path: dir + "/a/../a/src"}}, Options{Home: dir})
+	s, err := Open(
+		[]Dir{
+			{Path: dir + "/a/src"},
+			{Path: dir + "/b/src/"},
+			{Path: "~/c"},
+			{Name: "c", Path: dir + "/b"},
+			{Path: dir + "/a/../a/src"},
+		},
+		Options{Home: dir},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

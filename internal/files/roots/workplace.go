@@ -38,7 +38,11 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	}
 	f, err := place.Root.OpenFile(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is not waited for
 	if err != nil {
-		return Workplace{}, &tool.Refusal{Code: "not_found", Message: field + ": " + dir + " cannot be opened", Next: "Give a folder that exists, or leave " + field + " out."}
+		return Workplace{}, &tool.Refusal{
+			Code:    "not_found",
+			Message: field + ": " + dir + " cannot be opened",
+			Next:    "Give a folder that exists, or leave " + field + " out.",
+		}
 	}
 	if info, err := f.Stat(); err != nil || !info.IsDir() {
 		f.Close()

@@ -65,7 +65,8 @@ func Compile(text string, how How) (*Pattern, error) {
 	if l := required(tree); l.score() > 1 || how.Literal || l.isRare() {
 		p.literals = l
 	}
-	p.plain = tree.Op == syntax.OpLiteral && !slices.Contains(tree.Rune, '\r') && p.literals.score() > 0 && len(p.literals.any[0]) == len(string(tree.Rune))
+	p.plain = tree.Op == syntax.OpLiteral && !slices.Contains(tree.Rune, '\r') && p.literals.score() > 0 &&
+		len(p.literals.any[0]) == len(string(tree.Rune))
 	if !p.plain && !how.Multiline && !p.returns {
 		if prog, err := syntax.Compile(tree); err == nil {
 			p.program, _ = newProgram(prog) // without one, lines are tried one by one
@@ -122,7 +123,9 @@ func explain(err error) error {
 	}
 	switch e := se.Expr; {
 	case se.Code == syntax.ErrInvalidPerlOp && (strings.HasPrefix(e, "(?=") || strings.HasPrefix(e, "(?!")):
-		return errors.New("lookahead " + e + "...) is not supported (RE2); search for what comes before it, and filter or write the rest out")
+		return errors.New(
+			"lookahead " + e + "...) is not supported (RE2); search for what comes before it, and filter or write the rest out",
+		)
 	case strings.HasPrefix(e, "(?<=") || strings.HasPrefix(e, "(?<!"):
 		return errors.New("lookbehind " + e + "...) is not supported (RE2); include what comes before in the pattern")
 	case se.Code == syntax.ErrInvalidEscape && len(e) == 2 && e[1] >= '1' && e[1] <= '9':

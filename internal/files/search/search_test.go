@@ -145,7 +145,35 @@ func TestAgreesWithNaive(t *testing.T) {
 // to be close to matching.
 func TestAutomatonAgrees(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	alphabet := []string{"a", "b", "x", "z", "A", "K", "\u212a", "s", "\u017f", "_", " ", "\t", "1", ".", "\"", "ä", "€", "😀", "\xff", "\xc3", "\r", "foo", "bar", "err", "func ", "\ufffd", "("}
+	alphabet := []string{
+		"a",
+		"b",
+		"x",
+		"z",
+		"A",
+		"K",
+		"\u212a",
+		"s",
+		"\u017f",
+		"_",
+		" ",
+		"\t",
+		"1",
+		".",
+		"\"",
+		"ä",
+		"€",
+		"😀",
+		"\xff",
+		"\xc3",
+		"\r",
+		"foo",
+		"bar",
+		"err",
+		"func ",
+		"\ufffd",
+		"(",
+	}
 	for _, text := range patterns {
 		for _, prefix := range []string{"", "(?i)"} {
 			p := compile(t, prefix+text, How{})
@@ -245,7 +273,9 @@ func TestModes(t *testing.T) {
 		}
 	}
 	res := search(t, dir, Query{Pattern: open, Limit: 1, PerFile: 2})
-	if res.Matched != 4 || res.Binary != 1 || res.Searched != 6 || !res.More || !res.Files[0].More || res.Tree.Ignored != 1 || len(res.Files[0].ETag) != 12 {
+	if res.Matched != 4 || res.Binary != 1 || res.Searched != 6 || !res.More || !res.Files[0].More ||
+		res.Tree.Ignored != 1 ||
+		len(res.Files[0].ETag) != 12 {
 		t.Errorf("%+v", res)
 	}
 }
@@ -301,7 +331,8 @@ func TestMultiline(t *testing.T) {
 		t.Errorf("got %s, want %s", strings.Join(got, "|"), want)
 	}
 	res := search(t, dir, Query{Pattern: compile(t, `^c$(?s).*end`, How{Multiline: true})})
-	if h := res.Files[0].Hits[0]; h.Line != 4 || strings.Count(h.Text, "\n") != spanMost || !strings.HasSuffix(h.Text, "...") {
+	if h := res.Files[0].Hits[0]; h.Line != 4 || strings.Count(h.Text, "\n") != spanMost ||
+		!strings.HasSuffix(h.Text, "...") {
 		t.Errorf("%+v", h)
 	}
 	if res := search(t, dir, Query{Mode: Count, Pattern: compile(t, `x\nx`, How{Multiline: true})}); res.Files[0].Count != 10 {
@@ -340,17 +371,24 @@ func TestLargeFiles(t *testing.T) {
 			t.Errorf("%q: %d hits of %d, the first %s, want %s", text, len(got), len(want), got[0], want[0])
 		}
 		for i, h := range res.Files[0].Hits {
-			if h.Line != 9973*(i+1) || h.Text != fmt.Sprintf("line %d is it", h.Line) || len(h.Before) != 2 || len(h.After) != 2 {
+			if h.Line != 9973*(i+1) || h.Text != fmt.Sprintf("line %d is it", h.Line) || len(h.Before) != 2 ||
+				len(h.After) != 2 {
 				t.Errorf("%q: hit %d is %+v", text, i, h)
 			}
 		}
 	}
-	put(t, dir, "many", strings.Repeat("x", 3*windowSize-2)+"needle"+strings.Repeat("y", 2*windowSize)+"needle\nnext needle\n")
+	put(
+		t,
+		dir,
+		"many",
+		strings.Repeat("x", 3*windowSize-2)+"needle"+strings.Repeat("y", 2*windowSize)+"needle\nnext needle\n",
+	)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	res := search(t, dir, Query{Pattern: compile(t, "needle", How{})})
 	runtime.ReadMemStats(&after)
-	if h := res.Files[0].Hits; len(h) != 2 || h[0].Line != 1 || h[1].Line != 2 || h[1].Text != "next needle" || !strings.Contains(h[0].Text, "needle") {
+	if h := res.Files[0].Hits; len(h) != 2 || h[0].Line != 1 || h[1].Line != 2 || h[1].Text != "next needle" ||
+		!strings.Contains(h[0].Text, "needle") {
 		t.Errorf("%+v", h)
 	}
 	if used := after.TotalAlloc - before.TotalAlloc; used > 4<<20 {
@@ -398,7 +436,14 @@ func TestCancel(t *testing.T) {
 	defer root.Close()
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("enough")
-	res, err := Run(ctx, Query{Pattern: compile(t, "needle", How{}), Tree: walk.Options{Root: root}, Progress: func(int64) { cancel(stop) }})
+	res, err := Run(
+		ctx,
+		Query{
+			Pattern:  compile(t, "needle", How{}),
+			Tree:     walk.Options{Root: root},
+			Progress: func(int64) { cancel(stop) },
+		},
+	)
 	if !errors.Is(err, stop) || res.Matched == 0 || res.Matched == 2000 {
 		t.Errorf("%v, %d of 2000", err, res.Matched)
 	}

@@ -60,7 +60,12 @@ func TestAFileOnADiskThatCannotBeWrittenIsRead(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				dir := disk(t)
 				path := filepath.Join(dir, "a.db")
-				was := &File{Path: filepath.Join(t.TempDir(), "a.db"), Schema: "CREATE TABLE n (v INTEGER)", Version: 1, Secret: true}
+				was := &File{
+					Path:    filepath.Join(t.TempDir(), "a.db"),
+					Schema:  "CREATE TABLE n (v INTEGER)",
+					Version: 1,
+					Secret:  true,
+				}
 				db, err := was.DB()
 				if err == nil {
 					_, err = db.Exec("INSERT INTO n VALUES (1), (2), (3)")

@@ -165,7 +165,13 @@ func (f *File) open() (*sql.DB, error) {
 	if f.Page > 0 { // before the journal: a file's pages stay what they are
 		how = fmt.Sprintf("&_pragma=page_size(%d)", f.Page)
 	}
-	db, err := f.connect(how+fmt.Sprintf("&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(%d)", f.limit()), 1)
+	db, err := f.connect(
+		how+fmt.Sprintf(
+			"&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(%d)",
+			f.limit(),
+		),
+		1,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +296,11 @@ func (f *File) prepare(db *sql.DB) error {
 			return err
 		}
 	default:
-		return fmt.Errorf("it has format %d and this program knows %d: use the program that wrote it, or another file", version, f.Version)
+		return fmt.Errorf(
+			"it has format %d and this program knows %d: use the program that wrote it, or another file",
+			version,
+			f.Version,
+		)
 	}
 	if f.Additions != "" {
 		if _, err := tx.Exec(f.Additions); err != nil {

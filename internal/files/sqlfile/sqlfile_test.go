@@ -151,7 +151,12 @@ func TestWhatIsRefused(t *testing.T) {
 }
 
 func TestANewFileHasThePagesThatWereAskedFor(t *testing.T) {
-	f := &File{Path: filepath.Join(t.TempDir(), "rows.db"), Schema: "CREATE TABLE row (v BLOB)", Version: 1, Page: 16 << 10}
+	f := &File{
+		Path:    filepath.Join(t.TempDir(), "rows.db"),
+		Schema:  "CREATE TABLE row (v BLOB)",
+		Version: 1,
+		Page:    16 << 10,
+	}
 	defer f.Close()
 	db, err := f.DB()
 	if err != nil {
@@ -159,7 +164,9 @@ func TestANewFileHasThePagesThatWereAskedFor(t *testing.T) {
 	}
 	var size int
 	var mode string
-	if err := errors.Join(db.QueryRow("PRAGMA page_size").Scan(&size), db.QueryRow("PRAGMA journal_mode").Scan(&mode)); err != nil || size != 16<<10 || mode != "wal" {
+	if err := errors.Join(db.QueryRow("PRAGMA page_size").Scan(&size), db.QueryRow("PRAGMA journal_mode").Scan(&mode)); err != nil ||
+		size != 16<<10 ||
+		mode != "wal" {
 		t.Errorf("pages of %d bytes, journal %s, %v", size, mode, err)
 	}
 }

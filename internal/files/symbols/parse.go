@@ -139,7 +139,9 @@ var extra = sync.OnceValue(func() map[string]*regexp.Regexp {
 })
 
 // statements begin lines that look like a definition and are none.
-var statements = words(`if for while switch return else catch do try throw new delete await yield case import from with foreach using lock sizeof typeof super assert elif`)
+var statements = words(
+	`if for while switch return else catch do try throw new delete await yield case import from with foreach using lock sizeof typeof super assert elif`,
+)
 
 func ofLines(language string, text []byte) (all []Symbol) {
 	more := extra()[language]
@@ -152,7 +154,8 @@ func ofLines(language string, text []byte) (all []Symbol) {
 		if language == "markdown" && bytes.HasPrefix(trimmed, []byte("```")) {
 			fence = !fence
 		}
-		if fence || len(trimmed) == 0 || len(line) > 1000 || len(all) >= mostSymbols || !defines(language, line, trimmed, more) {
+		if fence || len(trimmed) == 0 || len(line) > 1000 || len(all) >= mostSymbols ||
+			!defines(language, line, trimmed, more) {
 			continue
 		}
 		indent := indentOf(line, language)

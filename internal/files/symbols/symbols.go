@@ -12,8 +12,10 @@ var modifiers = words(`abstract async const default declare export extern final 
 	private protected public pub readonly sealed static suspend unsafe virtual partial operator companion data`)
 
 // keywords begin a definition in some language.
-var keywords = words(`class def defmodule defn defp defun enum fn fun func function impl interface macro macro_rules! module
-	namespace object package proc protocol record struct sub trait type typedef union`)
+var keywords = words(
+	`class def defmodule defn defp defun enum fn fun func function impl interface macro macro_rules! module
+	namespace object package proc protocol record struct sub trait type typedef union`,
+)
 
 func words(s string) map[string]bool {
 	m := make(map[string]bool)

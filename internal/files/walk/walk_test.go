@@ -192,7 +192,8 @@ func TestIgnoreAgreesWithGit(t *testing.T) {
 			file = []string{"**", "!plain"}
 		}
 		put(t, dir, ".gitignore", strings.Join(file, "\n")+"\n")
-		out, err := exec.CommandContext(t.Context(), git, "-C", dir, "-c", "core.excludesFile=/dev/null", "ls-files", "-z", "--others", "--exclude-standard").Output()
+		out, err := exec.CommandContext(t.Context(), git, "-C", dir, "-c", "core.excludesFile=/dev/null", "ls-files", "-z", "--others", "--exclude-standard").
+			Output()
 		if err != nil {
 			t.Fatal(err)
 		}

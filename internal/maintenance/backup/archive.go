@@ -85,7 +85,13 @@ func (m *Manifest) Folder(path string) []Below {
 // check returns an error for a manifest that this program does not write.
 func (m *Manifest) check() error {
 	if m.Format != format && !m.OfPackages() {
-		return fmt.Errorf("the backup has format %d, but this release reads %d and %d: restore it with release %.40q, which created it", m.Format, format, formatPackages, m.Version)
+		return fmt.Errorf(
+			"the backup has format %d, but this release reads %d and %d: restore it with release %.40q, which created it",
+			m.Format,
+			format,
+			formatPackages,
+			m.Version,
+		)
 	}
 	seen := make(map[string]bool, len(m.Files))
 	for id := range m.Packages {
@@ -95,8 +101,10 @@ func (m *Manifest) check() error {
 	}
 	for _, f := range m.Files {
 		member := f.Member()
-		known := f.Folder == dataFolder || f.Folder == configFolder || f.Folder == stateFolder || f.Folder == keyFolder && f.Path == keyFolder
-		if !known || !fs.ValidPath(f.Path) || f.Path == "." || f.Size < 0 || seen[member] || ours(f.Path) || m.OfPackages() && !m.inPackage(f) {
+		known := f.Folder == dataFolder || f.Folder == configFolder || f.Folder == stateFolder ||
+			f.Folder == keyFolder && f.Path == keyFolder
+		if !known || !fs.ValidPath(f.Path) || f.Path == "." || f.Size < 0 || seen[member] || ours(f.Path) ||
+			m.OfPackages() && !m.inPackage(f) {
 			return fmt.Errorf("%w: it names the file %.100q, which no backup may hold", ErrDamaged, member)
 		}
 		seen[member] = true
@@ -271,7 +279,12 @@ func (a *archive) next() (File, io.Reader, error) {
 	}
 	f := a.manifest.Files[a.at]
 	if a.at++; h.Name != f.Member() || h.Size != f.Size || h.Typeflag != tar.TypeReg {
-		return File{}, nil, fmt.Errorf("%w: it holds %.100q, expected %.100q of its manifest", ErrDamaged, h.Name, f.Member())
+		return File{}, nil, fmt.Errorf(
+			"%w: it holds %.100q, expected %.100q of its manifest",
+			ErrDamaged,
+			h.Name,
+			f.Member(),
+		)
 	}
 	return f, a.files, nil
 }

@@ -129,7 +129,13 @@ func (r *Manager) Create(ctx context.Context, target string, key Key, progress P
 
 // Create writes a backup to a target: of everything or, with ids, of these packages
 // only. If it returns an error, it leaves nothing in the target.
-func (h *Hold) Create(ctx context.Context, target string, packages []string, key Key, progress Progress) (made Made, err error) {
+func (h *Hold) Create(
+	ctx context.Context,
+	target string,
+	packages []string,
+	key Key,
+	progress Progress,
+) (made Made, err error) {
 	if err := h.use(); err != nil {
 		return made, err
 	}
@@ -260,7 +266,12 @@ func (r *Manager) info(ctx context.Context, target, name string, whole bool, key
 // ReadFile calls use once with the content of a file in a backup. path is the Member
 // of a File. If reading fails, use has read the beginning of a damaged file. The
 // backup is read from its beginning up to the file, because it is one stream.
-func (r *Manager) ReadFile(ctx context.Context, target, name, path string, key Key, use func(Entry, File, io.Reader) error) error {
+func (r *Manager) ReadFile(
+	ctx context.Context,
+	target, name, path string,
+	key Key,
+	use func(Entry, File, io.Reader) error,
+) error {
 	e, body, done, err := r.read(ctx, target, name, false)
 	if err != nil {
 		return err
@@ -288,7 +299,12 @@ func (r *Manager) ReadFile(ctx context.Context, target, name, path string, key K
 // Restore unpacks a backup beside the current files. It takes effect when a host
 // starts while no other runs. It replaces an earlier restore that has not taken
 // effect. name "" means the newest backup of everything.
-func (r *Manager) Restore(ctx context.Context, target, name string, key Key, progress Progress) (Entry, *Manifest, error) {
+func (r *Manager) Restore(
+	ctx context.Context,
+	target, name string,
+	key Key,
+	progress Progress,
+) (Entry, *Manifest, error) {
 	h, err := r.Reserve()
 	if err != nil {
 		return Entry{}, nil, err
@@ -300,7 +316,13 @@ func (r *Manager) Restore(ctx context.Context, target, name string, key Key, pro
 // Restore is like Manager.Restore. With ids it restores only the programs, data and
 // records of these packages, and name "" means the newest backup of any kind. From a
 // backup of packages it restores the packages it holds.
-func (h *Hold) Restore(ctx context.Context, target, name string, packages []string, key Key, progress Progress) (Entry, *Manifest, error) {
+func (h *Hold) Restore(
+	ctx context.Context,
+	target, name string,
+	packages []string,
+	key Key,
+	progress Progress,
+) (Entry, *Manifest, error) {
 	if err := h.use(); err != nil {
 		return Entry{}, nil, err
 	}
@@ -316,7 +338,11 @@ func (h *Hold) Restore(ctx context.Context, target, name string, packages []stri
 
 // read opens a backup. name "" means the newest; if whole is true, the newest of
 // those that hold everything.
-func (r *Manager) read(ctx context.Context, target, name string, whole bool) (e Entry, body *delivery, done func(), err error) {
+func (r *Manager) read(
+	ctx context.Context,
+	target, name string,
+	whole bool,
+) (e Entry, body *delivery, done func(), err error) {
 	_, s, err := r.open(ctx, target)
 	if err != nil {
 		return e, nil, nil, err

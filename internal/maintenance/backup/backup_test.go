@@ -38,7 +38,11 @@ func newMachine(t *testing.T, id string) *machine {
 	t.Helper()
 	top := t.TempDir()
 	m := &machine{t: t, now: time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)}
-	m.Folders = Folders{Data: filepath.Join(top, "data"), Config: filepath.Join(top, "config"), State: filepath.Join(top, "state")}
+	m.Folders = Folders{
+		Data:   filepath.Join(top, "data"),
+		Config: filepath.Join(top, "config"),
+		State:  filepath.Join(top, "state"),
+	}
 	m.room = New(Options{
 		Folders: m.Folders, Secrets: secret.In(m.Config, ""), Version: "test", work: 4,
 		Host: func(context.Context) (Host, error) { return Host{ID: id, Name: "house"}, nil },
@@ -181,7 +185,8 @@ func TestABackupBringsEverythingToAFreshMachine(t *testing.T) {
 	if err != nil || int64(len(sealed)) != made.Size || bytes.Contains(sealed, []byte("package data")) {
 		t.Errorf("%d bytes, said to be %d, %v; want it encrypted", len(sealed), made.Size, err)
 	}
-	if info, err := os.Stat(filepath.Join(dir, made.Name)); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
+	if info, err := os.Stat(filepath.Join(dir, made.Name)); err != nil ||
+		runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
 
@@ -232,7 +237,10 @@ func TestSomeFoldersAreLeftAlone(t *testing.T) {
 	fresh.Not = []string{filepath.Join(fresh.State, "processes")}
 	fresh.room.o.Folders = fresh.Folders
 	fresh.bring(dir)
-	if got, want := all(t, fresh.State), map[string]string{"processes/1": "of the new one", "jobs": "old"}; !maps.Equal(got, want) {
+	if got, want := all(t, fresh.State), map[string]string{"processes/1": "of the new one", "jobs": "old"}; !maps.Equal(
+		got,
+		want,
+	) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -313,7 +321,8 @@ func TestWhatOthersLeftUnfinishedIsTakenAway(t *testing.T) {
 		}
 	}
 	m.create()
-	if left := names(t, dir); slices.Contains(left, old) || !slices.Contains(left, young) || !slices.Contains(left, foreign) {
+	if left := names(t, dir); slices.Contains(left, old) || !slices.Contains(left, young) ||
+		!slices.Contains(left, foreign) {
 		t.Errorf("the target holds %v", left)
 	}
 }
@@ -360,10 +369,15 @@ func TestInfoReadsTheBeginningAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Name != made.Name || e.Size != made.Size || manifest.Host != (Host{"host_a", "house"}) || manifest.Version != "test" || !manifest.Created.Equal(m.now) {
+	if e.Name != made.Name || e.Size != made.Size || manifest.Host != (Host{"host_a", "house"}) ||
+		manifest.Version != "test" ||
+		!manifest.Created.Equal(m.now) {
 		t.Errorf("got %+v, %+v", e, manifest)
 	}
-	if !slices.ContainsFunc(manifest.Files, func(f File) bool { return f.Member() == "data/zeros" && f.Size == 1<<20 }) {
+	if !slices.ContainsFunc(
+		manifest.Files,
+		func(f File) bool { return f.Member() == "data/zeros" && f.Size == 1<<20 },
+	) {
 		t.Errorf("files %+v", manifest.Files)
 	}
 	if err := os.Truncate(filepath.Join(dir, made.Name), made.Size/2); err != nil {
@@ -422,7 +436,8 @@ func TestKeys(t *testing.T) {
 		"is not a public key":      {Recipients: []string{"age1nothing"}},
 		"not with both":            {Recipients: []string{"age1nothing"}, Password: secret.New(password)},
 	} {
-		if _, err := m.room.Create(t.Context(), "shelf", k, nil); !isInvalid(err) || !strings.Contains(err.Error(), want) {
+		if _, err := m.room.Create(t.Context(), "shelf", k, nil); !isInvalid(err) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -496,7 +511,14 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	if err := os.Symlink(inside, link); err != nil {
 		t.Fatal(err)
 	}
-	s3 := Target{Name: "x", Kind: S3, Endpoint: "https://s3.example.com", Bucket: "bucket", AccessKey: "key", Secret: "S"}
+	s3 := Target{
+		Name:      "x",
+		Kind:      S3,
+		Endpoint:  "https://s3.example.com",
+		Bucket:    "bucket",
+		AccessKey: "key",
+		Secret:    "S",
+	}
 	smb := Target{Name: "x", Kind: SMB, Host: "nas", Share: "backups"}
 	with := func(t Target, f func(*Target)) Target { f(&t); return t }
 	for want, target := range map[string]Target{
@@ -538,7 +560,10 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	if _, _, err := m.room.Info(t.Context(), "", "../../etc/passwd", key(password)); !isInvalid(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := m.room.Info(t.Context(), "", newName("x", m.now, false), key(password)); !errors.Is(err, ErrNoBackup) {
+	if _, _, err := m.room.Info(t.Context(), "", newName("x", m.now, false), key(password)); !errors.Is(
+		err,
+		ErrNoBackup,
+	) {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := m.room.Restore(t.Context(), "", "", key(password), nil); !errors.Is(err, ErrNoBackup) {

@@ -63,7 +63,17 @@ func newFakeS3(t *testing.T, now func() time.Time) *fakeS3 {
 }
 
 func (f *fakeS3) target(path string, keep int) Target {
-	return Target{Name: "cloud", Kind: S3, Endpoint: f.server.URL, Bucket: fakeBucket, Region: fakeRegion, AccessKey: fakeKey, Secret: "S3", Path: path, Keep: keep}
+	return Target{
+		Name:      "cloud",
+		Kind:      S3,
+		Endpoint:  f.server.URL,
+		Bucket:    fakeBucket,
+		Region:    fakeRegion,
+		AccessKey: fakeKey,
+		Secret:    "S3",
+		Path:      path,
+		Keep:      keep,
+	}
 }
 
 func (f *fakeS3) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -134,7 +144,8 @@ func (f *fakeS3) judge(r *http.Request, body []byte) error {
 	path, query, _ := strings.Cut(r.RequestURI, "?")
 	canonical.WriteString(path + "\n") // the client escapes as the rules want it, or is refused
 	for i := range len(path) {
-		if c := path[i]; c != '/' && c != '%' && !strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~", rune(c)) {
+		if c := path[i]; c != '/' && c != '%' &&
+			!strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~", rune(c)) {
 			return fmt.Errorf("%q in the path is not escaped", c)
 		}
 	}
@@ -146,7 +157,10 @@ func (f *fakeS3) judge(r *http.Request, body []byte) error {
 		k, v, _ := strings.Cut(pair, "=")
 		k, _ = url.QueryUnescape(k)
 		v, _ = url.QueryUnescape(v)
-		pairs = append(pairs, strings.ReplaceAll(url.QueryEscape(k), "+", "%20")+"="+strings.ReplaceAll(url.QueryEscape(v), "+", "%20"))
+		pairs = append(
+			pairs,
+			strings.ReplaceAll(url.QueryEscape(k), "+", "%20")+"="+strings.ReplaceAll(url.QueryEscape(v), "+", "%20"),
+		)
 	}
 	slices.Sort(pairs)
 	canonical.WriteString(strings.Join(pairs, "&") + "\n")
@@ -163,7 +177,12 @@ func (f *fakeS3) judge(r *http.Request, body []byte) error {
 		canonical.WriteString(name + ":" + strings.TrimSpace(value) + "\n")
 	}
 	canonical.WriteString("\n" + fields["SignedHeaders"] + "\n" + hash)
-	toSign := fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%x", r.Header.Get("X-Amz-Date"), strings.Join(scope[1:], "/"), sha256.Sum256([]byte(canonical.String())))
+	toSign := fmt.Sprintf(
+		"AWS4-HMAC-SHA256\n%s\n%s\n%x",
+		r.Header.Get("X-Amz-Date"),
+		strings.Join(scope[1:], "/"),
+		sha256.Sum256([]byte(canonical.String())),
+	)
 	step := func(key []byte, s string) []byte {
 		h := hmac.New(sha256.New, key)
 		io.WriteString(h, s)
@@ -188,7 +207,12 @@ func (f *fakeS3) serve(w http.ResponseWriter, r *http.Request, key string, body 
 	case r.Method == http.MethodPost && q.Has("uploads"):
 		id := fmt.Sprintf("id/%d+=", len(f.uploads)+1)
 		f.uploads[id] = &fakeUpload{key, f.now(), map[int][]byte{}}
-		fmt.Fprintf(w, "<InitiateMultipartUploadResult><Key>%s</Key><UploadId>%s</UploadId></InitiateMultipartUploadResult>", key, id)
+		fmt.Fprintf(
+			w,
+			"<InitiateMultipartUploadResult><Key>%s</Key><UploadId>%s</UploadId></InitiateMultipartUploadResult>",
+			key,
+			id,
+		)
 	case r.Method == http.MethodPut && upload != nil:
 		n, err := strconv.Atoi(q.Get("partNumber"))
 		if err != nil || n < 1 || n > 10_000 {
@@ -223,7 +247,13 @@ func (f *fakeS3) serve(w http.ResponseWriter, r *http.Request, key string, body 
 		fmt.Fprint(w, "<ListMultipartUploadsResult>")
 		for id, u := range f.uploads {
 			if strings.HasPrefix(u.key, q.Get("prefix")) {
-				fmt.Fprintf(w, "<Upload><Key>%s</Key><UploadId>%s</UploadId><Initiated>%s</Initiated></Upload>", u.key, id, u.begun.Format(time.RFC3339))
+				fmt.Fprintf(
+					w,
+					"<Upload><Key>%s</Key><UploadId>%s</UploadId><Initiated>%s</Initiated></Upload>",
+					u.key,
+					id,
+					u.begun.Format(time.RFC3339),
+				)
 			}
 		}
 		fmt.Fprint(w, "</ListMultipartUploadsResult>")
@@ -267,12 +297,20 @@ func (f *fakeS3) complete(w http.ResponseWriter, id string, u *fakeUpload, body 
 	}
 	delete(f.uploads, id)
 	f.objects[u.key] = whole
-	fmt.Fprintf(w, "<CompleteMultipartUploadResult><Bucket>%s</Bucket><Key>%s</Key></CompleteMultipartUploadResult>", fakeBucket, u.key)
+	fmt.Fprintf(
+		w,
+		"<CompleteMultipartUploadResult><Bucket>%s</Bucket><Key>%s</Key></CompleteMultipartUploadResult>",
+		fakeBucket,
+		u.key,
+	)
 }
 
 func (f *fakeS3) list(w http.ResponseWriter, q url.Values) {
 	keys := slices.Sorted(maps.Keys(f.objects))
-	keys = slices.DeleteFunc(keys, func(k string) bool { return !strings.HasPrefix(k, q.Get("prefix")) || k <= q.Get("continuation-token") })
+	keys = slices.DeleteFunc(
+		keys,
+		func(k string) bool { return !strings.HasPrefix(k, q.Get("prefix")) || k <= q.Get("continuation-token") },
+	)
 	more := len(keys) > f.page
 	keys = keys[:min(len(keys), f.page)]
 	fmt.Fprintf(w, "<ListBucketResult><IsTruncated>%t</IsTruncated>", more)
@@ -324,13 +362,15 @@ func TestABucketHoldsBackups(t *testing.T) {
 		made = append(made, one.Name)
 	}
 	got, err := m.room.List(t.Context(), "cloud")
-	if err != nil || len(got) != 2 || got[0].Name != made[2] || got[1].Name != made[1] || got[0].Size != int64(len(f.objects["hosts/my house/"+made[2]])) {
+	if err != nil || len(got) != 2 || got[0].Name != made[2] || got[1].Name != made[1] ||
+		got[0].Size != int64(len(f.objects["hosts/my house/"+made[2]])) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
 	if len(f.uploads) > 0 {
 		t.Errorf("unfinished: %v", f.uploads)
 	}
-	if _, manifest, err := m.room.Info(t.Context(), "cloud", made[1], key(password)); err != nil || len(manifest.Files) == 0 {
+	if _, manifest, err := m.room.Info(t.Context(), "cloud", made[1], key(password)); err != nil ||
+		len(manifest.Files) == 0 {
 		t.Error(err)
 	}
 	m.put(m.Data, "large", "changed")
@@ -345,7 +385,10 @@ func TestABucketHoldsBackups(t *testing.T) {
 	if all(t, m.Data)["large"] != large {
 		t.Error("the large file is another one")
 	}
-	if _, _, err := m.room.Info(t.Context(), "cloud", newName("x", m.now, false), key(password)); !errors.Is(err, ErrNoBackup) {
+	if _, _, err := m.room.Info(t.Context(), "cloud", newName("x", m.now, false), key(password)); !errors.Is(
+		err,
+		ErrNoBackup,
+	) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -368,7 +411,8 @@ func TestAnInterruptedUploadLeavesNothing(t *testing.T) {
 		}
 		return 0, ""
 	}
-	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err == nil || !strings.Contains(err.Error(), "send part 2") {
+	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err == nil ||
+		!strings.Contains(err.Error(), "send part 2") {
 		t.Errorf("got %v", err)
 	}
 	f.mu.Lock()
@@ -431,7 +475,8 @@ func TestADownloadThatDoesNotEnd(t *testing.T) {
 	f.cut = true
 	f.mu.Unlock()
 	_, _, err := m.room.Restore(t.Context(), "cloud", "", key(password), nil)
-	if err == nil || errors.Is(err, ErrDamaged) || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "bytes of the backup arrived") {
+	if err == nil || errors.Is(err, ErrDamaged) || !errors.Is(err, io.ErrUnexpectedEOF) ||
+		!strings.Contains(err.Error(), "bytes of the backup arrived") {
 		t.Errorf("a cut: got %v", err)
 	}
 	if waiting, err := Waiting(m.Folders); waiting != nil || err != nil {

@@ -32,7 +32,11 @@ func (k Key) CheckCreate() error {
 func (k Key) recipients(work int) ([]age.Recipient, error) {
 	if len(k.Recipients) == 0 {
 		if len(k.Password.Reveal()) < MinPassword {
-			return nil, invalid("the password has %d bytes; expected at least %d", len(k.Password.Reveal()), MinPassword)
+			return nil, invalid(
+				"the password has %d bytes; expected at least %d",
+				len(k.Password.Reveal()),
+				MinPassword,
+			)
 		}
 		r, err := age.NewScryptRecipient(k.Password.Reveal())
 		if err != nil {
@@ -59,7 +63,9 @@ func (k Key) identities() ([]age.Identity, error) {
 	if !k.Identity.Empty() {
 		all, err := age.ParseIdentities(strings.NewReader(k.Identity.Reveal()))
 		if err != nil {
-			return nil, invalid("the identity is not valid; expected a line that begins with AGE-SECRET-KEY-1") // err would quote the key
+			return nil, invalid(
+				"the identity is not valid; expected a line that begins with AGE-SECRET-KEY-1",
+			) // err would quote the key
 		}
 		return all, nil
 	}

@@ -46,7 +46,10 @@ func newName(host string, at time.Time, packages bool) string {
 func createdOf(name string) (time.Time, error) {
 	m := nameShape.FindStringSubmatch(name)
 	if m == nil {
-		return time.Time{}, invalid("%.100q is not the name of a backup; expected one such as gatehouse-0123456789ab-20260131T120000Z-abcdef.age", name)
+		return time.Time{}, invalid(
+			"%.100q is not the name of a backup; expected one such as gatehouse-0123456789ab-20260131T120000Z-abcdef.age",
+			name,
+		)
 	}
 	at, err := time.Parse(stamp, m[2])
 	if err != nil {

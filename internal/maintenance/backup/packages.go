@@ -49,7 +49,12 @@ func pick(all map[string]json.RawMessage, ids []string, of string) (map[string]j
 		case !ok && len(all) == 0:
 			return nil, invalid("no such package %.40q: %s has none", id, of)
 		case !ok:
-			return nil, invalid("no such package %.40q; %s has %s", id, of, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return nil, invalid(
+				"no such package %.40q; %s has %s",
+				id,
+				of,
+				strings.Join(slices.Sorted(maps.Keys(all)), ", "),
+			)
 		}
 		some[id] = record
 	}
@@ -64,7 +69,10 @@ func (m *Manifest) choose(ids []string) ([]string, map[string]json.RawMessage, e
 	}
 	records, err := pick(m.Packages, ids, "the backup")
 	if err != nil && len(m.Packages) == 0 {
-		err = invalid("no package can be restored from this backup: it holds none, or release %.40q, which created it, stored no records of them; restore everything", m.Version)
+		err = invalid(
+			"no package can be restored from this backup: it holds none, or release %.40q, which created it, stored no records of them; restore everything",
+			m.Version,
+		)
 	}
 	return slices.Sorted(maps.Keys(records)), records, err
 }

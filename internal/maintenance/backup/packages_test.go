@@ -67,7 +67,8 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 	m.withPackages("one", "two")
 	whole := m.create()
 	m.now = m.now.Add(time.Hour)
-	if _, err := m.some("three"); !isInvalid(err) || !strings.Contains(err.Error(), `no such package "three"; this host has one, two`) {
+	if _, err := m.some("three"); !isInvalid(err) ||
+		!strings.Contains(err.Error(), `no such package "three"; this host has one, two`) {
 		t.Errorf("a package that is not there: %v", err)
 	}
 	made, err := m.some("one")
@@ -81,7 +82,8 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 	if got := strings.Join(names, " "); got != "data/packages/one/data/notes data/packages/one/program-1/run.js" {
 		t.Errorf("it holds %s", got)
 	}
-	if ids := slices.Collect(maps.Keys(made.Manifest.Packages)); !slices.Equal(ids, []string{"one"}) || made.Manifest.Format == format {
+	if ids := slices.Collect(maps.Keys(made.Manifest.Packages)); !slices.Equal(ids, []string{"one"}) ||
+		made.Manifest.Format == format {
 		t.Errorf("it holds the packages %v in format %d", ids, made.Manifest.Format)
 	}
 	// It does not push the backup of everything out of a target that keeps one.
@@ -93,7 +95,8 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 	if e, _, err := m.room.Find(t.Context(), "shelf", "", nil, key(password)); err != nil || e.Name != whole.Name {
 		t.Errorf("everything would come from %s, %v", e.Name, err)
 	}
-	if e, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); err != nil || e.Name != made.Name {
+	if e, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); err != nil ||
+		e.Name != made.Name {
 		t.Errorf("one would come from %s, %v", e.Name, err)
 	}
 	for _, name := range []string{whole.Name, made.Name} {
@@ -148,14 +151,19 @@ func TestABackupOfPackagesReplacesNothingElse(t *testing.T) {
 		t.Errorf("restored %+v", done)
 	}
 	got := all(t, other.Data)
-	if got["contexts.db"] != "of another host" || got["packages/two/data/notes"] != "two notes" || got["packages/one/data/notes"] != "" {
+	if got["contexts.db"] != "of another host" || got["packages/two/data/notes"] != "two notes" ||
+		got["packages/one/data/notes"] != "" {
 		t.Errorf("there is %v", got)
 	}
 	if _, _, err := other.room.Restore(t.Context(), dir, "", key(password), nil); !errors.Is(err, ErrNoBackup) {
 		t.Errorf("everything is restored from a backup of packages: %v", err)
 	}
 	// A manifest of packages that names other files is damaged.
-	bad := &Manifest{Format: formatPackages, Packages: map[string]json.RawMessage{"a": nil}, Files: []File{{Folder: "data", Path: "identity.db"}}}
+	bad := &Manifest{
+		Format:   formatPackages,
+		Packages: map[string]json.RawMessage{"a": nil},
+		Files:    []File{{Folder: "data", Path: "identity.db"}},
+	}
 	if err := bad.check(); !errors.Is(err, ErrDamaged) {
 		t.Errorf("got %v", err)
 	}
@@ -167,7 +175,8 @@ func TestPackagesOutOfAnOlderBackup(t *testing.T) {
 	m.target(0)
 	m.put(m.Data, "packages/one/data/notes", "notes")
 	m.create()
-	if _, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) || !strings.Contains(err.Error(), "restore everything") {
+	if _, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) ||
+		!strings.Contains(err.Error(), "restore everything") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -228,7 +237,8 @@ func TestOneFileIsReadOutOfABackup(t *testing.T) {
 				t.Errorf("%s: of %s, %s", path, e.Name, f.Member())
 			}
 			return err
-		}); err != nil || got != want {
+		}); err != nil ||
+			got != want {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}
 	}
@@ -242,7 +252,10 @@ func TestOneFileIsReadOutOfABackup(t *testing.T) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	if err := m.room.ReadFile(t.Context(), "shelf", "", "data/a/one", Key{Password: secret.New("another password")}, use); !errors.Is(err, ErrPassword) {
+	if err := m.room.ReadFile(t.Context(), "shelf", "", "data/a/one", Key{Password: secret.New("another password")}, use); !errors.Is(
+		err,
+		ErrPassword,
+	) {
 		t.Errorf("got %v", err)
 	}
 	list := made.Manifest.Folder("data")

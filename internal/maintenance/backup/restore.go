@@ -39,7 +39,14 @@ const orderName = "restore.json"
 
 // stage unpacks a backup into the staging folders. If it returns an error, it leaves
 // nothing there.
-func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string, packages []string) (m *Manifest, err error) {
+func stage(
+	ctx context.Context,
+	f Folders,
+	r io.Reader,
+	key Key,
+	name string,
+	packages []string,
+) (m *Manifest, err error) {
 	a, err := openArchive(r, key)
 	if err != nil {
 		return nil, err

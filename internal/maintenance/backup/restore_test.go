@@ -68,7 +68,10 @@ func TestARestoreSurvivesInterruptions(t *testing.T) {
 		if got := all(t, m.Config); got["sub/c2"] != "new" || got["sub/c1"] != "new" {
 			t.Errorf("after %d steps config is %v", stop, got)
 		}
-		if saved := all(t, filepath.Join(m.Data, savedFolder)); !maps.Equal(saved, map[string]string{"d1": "old", "other": "old"}) {
+		if saved := all(t, filepath.Join(m.Data, savedFolder)); !maps.Equal(
+			saved,
+			map[string]string{"d1": "old", "other": "old"},
+		) {
 			t.Errorf("after %d steps put aside: %v", stop, saved)
 		}
 	}
@@ -200,7 +203,10 @@ func tryUnpack(t testing.TB, plain []byte) error {
 }
 
 func FuzzArchive(f *testing.F) {
-	good := Manifest{Format: format, Files: []File{{Folder: "data", Path: "a", Size: 4}, {Folder: "key", Path: "key", Size: 4}}}
+	good := Manifest{
+		Format: format,
+		Files:  []File{{Folder: "data", Path: "a", Size: 4}, {Folder: "key", Path: "key", Size: 4}},
+	}
 	f.Add(packed(f, good, "data/a", "key/key"))
 	f.Add(packed(f, good, "data/a"))
 	f.Add(packed(f, Manifest{Format: format}))
@@ -215,7 +221,16 @@ func FuzzArchive(f *testing.F) {
 		}
 		top := t.TempDir()
 		inner := filepath.Join(top, "inner")
-		unpack(t.Context(), a, Folders{Data: filepath.Join(inner, "d"), Config: filepath.Join(inner, "c"), State: filepath.Join(inner, "s")}, chosenFiles(nil))
+		unpack(
+			t.Context(),
+			a,
+			Folders{
+				Data:   filepath.Join(inner, "d"),
+				Config: filepath.Join(inner, "c"),
+				State:  filepath.Join(inner, "s"),
+			},
+			chosenFiles(nil),
+		)
 		entries, err := os.ReadDir(top)
 		if err != nil || len(entries) > 1 {
 			t.Errorf("something came out: %v, %v", entries, err)

@@ -62,7 +62,9 @@ func dialShare(ctx context.Context, t Target, password secret.Text) (_ store, er
 	if s.mount, err = s.session.WithContext(login).Mount(t.Share); err != nil {
 		return nil, fmt.Errorf("open the share %s: %w", t.Share, err)
 	}
-	living, stall := context.WithCancelCause(context.WithoutCancel(ctx)) // aborting an upload closes its file after ctx is done
+	living, stall := context.WithCancelCause(
+		context.WithoutCancel(ctx),
+	) // aborting an upload closes its file after ctx is done
 	s.live, s.stall = s.mount.WithContext(living), stall
 	if err := s.makeFolder(); err != nil {
 		return nil, fmt.Errorf("open the folder %s: %w", t.Path, err)

@@ -117,7 +117,16 @@ func TestAShareHoldsBackups(t *testing.T) {
 	if err := errors.Join(store.Set("NAS", secret.New(login)), store.Set("WRONG", secret.New("another-one"))); err != nil {
 		t.Fatal(err)
 	}
-	target := Target{Name: "nas", Kind: SMB, Host: addr, Share: "backups", User: who, Secret: "NAS", Path: "hosts/house", Keep: 1}
+	target := Target{
+		Name:   "nas",
+		Kind:   SMB,
+		Host:   addr,
+		Share:  "backups",
+		User:   who,
+		Secret: "NAS",
+		Path:   "hosts/house",
+		Keep:   1,
+	}
 	if err := m.room.SetTarget(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}

@@ -243,7 +243,9 @@ func (t Target) checkDirectory(f Folders) error {
 
 func (t Target) checkS3() error {
 	u, err := url.Parse(t.Endpoint)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" ||
+		u.RawQuery != "" ||
+		u.User != nil {
 		return invalid("endpoint %.200q: expected https://host or https://host:port", t.Endpoint)
 	}
 	if !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`).MatchString(t.Bucket) {
@@ -253,13 +255,16 @@ func (t Target) checkS3() error {
 		return invalid("region %.60q: expected one such as us-east-1", t.Region)
 	}
 	if t.AccessKey == "" || t.Secret == "" || strings.ContainsAny(t.AccessKey, "/, \r\n") {
-		return invalid("a target of kind s3 needs access_key, and secret with the name of the secret that holds the secret key")
+		return invalid(
+			"a target of kind s3 needs access_key, and secret with the name of the secret that holds the secret key",
+		)
 	}
 	return t.checkBelow()
 }
 
 func (t Target) checkSMB() error {
-	if t.Host == "" || strings.ContainsAny(t.Host, "/\\ ") || t.Share == "" || strings.ContainsAny(t.Share, `/\:*?"<>|`) {
+	if t.Host == "" || strings.ContainsAny(t.Host, "/\\ ") || t.Share == "" ||
+		strings.ContainsAny(t.Share, `/\:*?"<>|`) {
 		return invalid("a target of kind smb needs host and share, such as nas and backups")
 	}
 	if t.User != "" && t.Secret == "" {
@@ -294,7 +299,12 @@ func (r *Manager) connect(ctx context.Context, t Target) (store, error) {
 		}
 		var err error
 		if password, err = r.o.Secrets.Get(t.Secret); errors.Is(err, secret.ErrNotFound) {
-			return nil, invalid("the target %s needs the secret %s; store it with gatehouse secret set %s", t.Name, t.Secret, t.Secret)
+			return nil, invalid(
+				"the target %s needs the secret %s; store it with gatehouse secret set %s",
+				t.Name,
+				t.Secret,
+				t.Secret,
+			)
 		} else if err != nil {
 			return nil, err
 		}

@@ -236,7 +236,13 @@ func (u *Updater) download(ctx context.Context, f File, progress Progress) (path
 		}
 	}()
 	sum := sha256.New()
-	n, err := s.copy(ctx, f.Name, io.MultiWriter(to, sum), f.Size, func(n int64) { progress.report(PhaseDownload, n, f.Size) })
+	n, err := s.copy(
+		ctx,
+		f.Name,
+		io.MultiWriter(to, sum),
+		f.Size,
+		func(n int64) { progress.report(PhaseDownload, n, f.Size) },
+	)
 	if err == nil && (n != f.Size || hex.EncodeToString(sum.Sum(nil)) != f.SHA256) {
 		err = fmt.Errorf("%s has another size or digest than the manifest says", f.Name)
 	}

@@ -25,7 +25,9 @@ import (
 
 // The examples that other implementations are held to.
 func TestSignaturesOfMinisignAreKnown(t *testing.T) {
-	k, err := ParseKey("untrusted comment: minisign public key\nRWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3\n")
+	k, err := ParseKey(
+		"untrusted comment: minisign public key\nRWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3\n",
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +94,13 @@ func (m *maker) sign(text []byte) []byte {
 	const comment = "timestamp:1"
 	whole := ed25519.Sign(m.key, append(slices.Clone(s), comment...))
 	e := base64.StdEncoding.EncodeToString
-	return fmt.Appendf(nil, "untrusted comment: x\n%s\ntrusted comment: %s\n%s\n", e(slices.Concat([]byte("ED"), m.id[:], s)), comment, e(whole))
+	return fmt.Appendf(
+		nil,
+		"untrusted comment: x\n%s\ntrusted comment: %s\n%s\n",
+		e(slices.Concat([]byte("ED"), m.id[:], s)),
+		comment,
+		e(whole),
+	)
 }
 
 // release writes a release of a version into a folder.
@@ -101,7 +109,13 @@ func (m *maker) release(t testing.TB, dir, version, program string, change func(
 	sum := sha256.Sum256([]byte(program))
 	r := Release{Version: version, Released: time.Unix(1_700_000_000, 0), Notes: "better", Files: []File{
 		{OS: "plan9", Arch: "mips", Name: "other", Size: 1, SHA256: strings.Repeat("0", 64)},
-		{OS: runtime.GOOS, Arch: runtime.GOARCH, Name: "gatehouse-" + version, Size: int64(len(program)), SHA256: hex.EncodeToString(sum[:])},
+		{
+			OS:     runtime.GOOS,
+			Arch:   runtime.GOARCH,
+			Name:   "gatehouse-" + version,
+			Size:   int64(len(program)),
+			SHA256: hex.EncodeToString(sum[:]),
+		},
 	}}
 	if change != nil {
 		change(&r)
@@ -125,16 +139,24 @@ func machine(t *testing.T, source string, k Key) *Updater {
 	if err := os.WriteFile(program, []byte("1.0.0"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return New(Options{Source: source, Key: k, Current: "1.0.0", Program: program, Try: func(_ context.Context, path string) (string, error) {
-		b, err := os.ReadFile(path)
-		if info, e := os.Stat(path); e != nil || info.Mode().Perm()&0o100 == 0 && runtime.GOOS != "windows" {
-			return "", errors.New("it cannot be run")
-		}
-		if strings.HasPrefix(string(b), "broken") {
-			return "", errors.New("it crashes")
-		}
-		return strings.TrimSpace(string(b)), err
-	}})
+	return New(
+		Options{
+			Source:  source,
+			Key:     k,
+			Current: "1.0.0",
+			Program: program,
+			Try: func(_ context.Context, path string) (string, error) {
+				b, err := os.ReadFile(path)
+				if info, e := os.Stat(path); e != nil || info.Mode().Perm()&0o100 == 0 && runtime.GOOS != "windows" {
+					return "", errors.New("it cannot be run")
+				}
+				if strings.HasPrefix(string(b), "broken") {
+					return "", errors.New("it crashes")
+				}
+				return strings.TrimSpace(string(b)), err
+			},
+		},
+	)
 }
 
 func (u *Updater) holds(t *testing.T, want map[string]string) {
@@ -165,7 +187,8 @@ func TestAProgramIsReplacedAndBroughtBack(t *testing.T) {
 	for name, source := range map[string]string{"folder": dir, "web": served.URL} {
 		t.Run(name, func(t *testing.T) {
 			u := machine(t, source, k)
-			if r, newer, err := u.Check(t.Context()); err != nil || !newer || r.Version != "1.2.0" || r.Notes != "better" {
+			if r, newer, err := u.Check(t.Context()); err != nil || !newer || r.Version != "1.2.0" ||
+				r.Notes != "better" {
 				t.Fatal(r, newer, err)
 			}
 			if _, err := u.Rollback(t.Context()); !errors.Is(err, ErrNoPrior) {
@@ -183,7 +206,8 @@ func TestAProgramIsReplacedAndBroughtBack(t *testing.T) {
 				t.Errorf("phases %v", phases)
 			}
 			u.holds(t, map[string]string{"gatehouse": "1.2.0", "gatehouse.previous": "1.0.0"})
-			if info, err := os.Stat(u.o.Program); err != nil || info.Mode().Perm() != 0o755 && runtime.GOOS != "windows" {
+			if info, err := os.Stat(u.o.Program); err != nil ||
+				info.Mode().Perm() != 0o755 && runtime.GOOS != "windows" {
 				t.Errorf("%v, %v", info.Mode(), err)
 			}
 			if _, err := u.Apply(t.Context(), nil); !errors.Is(err, ErrWaiting) {
@@ -295,7 +319,8 @@ func TestSources(t *testing.T) {
 	_, k := newMaker(t)
 	away := httptest.NewServer(http.RedirectHandler("http://192.0.2.1/x", http.StatusFound))
 	defer away.Close()
-	if _, _, err := machine(t, away.URL, k).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "not allowed") {
+	if _, _, err := machine(t, away.URL, k).Check(t.Context()); err == nil ||
+		!strings.Contains(err.Error(), "not allowed") {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := machine(t, "", k).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "no source") {
@@ -304,7 +329,19 @@ func TestSources(t *testing.T) {
 }
 
 func TestVersionsAreOrdered(t *testing.T) {
-	inOrder := []string{"0.0.9", "0.1.0-alpha", "0.1.0-alpha.1", "0.1.0-alpha.beta", "0.1.0-beta.2", "0.1.0-beta.11", "v0.1.0", "0.1.1", "0.10.0", "1.0.0", "2.0.0+build.1"}
+	inOrder := []string{
+		"0.0.9",
+		"0.1.0-alpha",
+		"0.1.0-alpha.1",
+		"0.1.0-alpha.beta",
+		"0.1.0-beta.2",
+		"0.1.0-beta.11",
+		"v0.1.0",
+		"0.1.1",
+		"0.10.0",
+		"1.0.0",
+		"2.0.0+build.1",
+	}
 	for i, a := range inOrder {
 		for j, b := range inOrder {
 			got, err := Compare(a, b)

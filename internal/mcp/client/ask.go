@@ -46,7 +46,12 @@ func (c *Client) answer(params json.RawMessage) json.RawMessage {
 }
 
 // rounds calls a tool again with the answers to its questions until it has none.
-func (c *Client) rounds(ctx context.Context, name string, params map[string]any, headers map[string]string) (json.RawMessage, error) {
+func (c *Client) rounds(
+	ctx context.Context,
+	name string,
+	params map[string]any,
+	headers map[string]string,
+) (json.RawMessage, error) {
 	for range maxRounds {
 		raw, err := c.request(ctx, "tools/call", name, params, headers)
 		if err != nil || c.opts.Ask == nil {

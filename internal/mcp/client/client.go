@@ -163,7 +163,12 @@ func (c *Client) handshake(ctx context.Context) error {
 
 // request sends one request and returns its result. name goes into a header
 // where there are any, as do extra.
-func (c *Client) request(ctx context.Context, method, name string, params map[string]any, extra map[string]string) (json.RawMessage, error) {
+func (c *Client) request(
+	ctx context.Context,
+	method, name string,
+	params map[string]any,
+	extra map[string]string,
+) (json.RawMessage, error) {
 	c.next++
 	if params == nil {
 		params = map[string]any{}
@@ -232,7 +237,11 @@ func (c *Client) handleServerMessage(m message) (reply []byte) {
 	case m.Method == "elicitation/create" && m.ID != nil && c.opts.Ask != nil:
 		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, c.answer(m.Params))
 	case m.Method != "" && m.ID != nil:
-		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"this client answers no questions"}}`, m.ID)
+		return fmt.Appendf(
+			nil,
+			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"this client answers no questions"}}`,
+			m.ID,
+		)
 	}
 	return nil
 }

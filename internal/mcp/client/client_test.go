@@ -82,10 +82,12 @@ func serve(t *testing.T, h http.HandlerFunc) *httptest.Server {
 func TestTheNewestRevisionIsTriedFirst(t *testing.T) {
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		a := read(t, r)
-		if r.URL.Path != "/mcp" || r.Header.Get("MCP-Protocol-Version") != "2026-07-28" || r.Header.Get("Mcp-Method") != a.Method {
+		if r.URL.Path != "/mcp" || r.Header.Get("MCP-Protocol-Version") != "2026-07-28" ||
+			r.Header.Get("Mcp-Method") != a.Method {
 			t.Errorf("%s %s came with %v", a.Method, r.URL, r.Header)
 		}
-		if a.Method == "tools/call" && (r.Header.Get("Mcp-Name") != "b" || r.Header.Get("Mcp-Param-Region") != "=?base64?w7xi?=") {
+		if a.Method == "tools/call" &&
+			(r.Header.Get("Mcp-Name") != "b" || r.Header.Get("Mcp-Param-Region") != "=?base64?w7xi?=") {
 			t.Errorf("the call came with %v", r.Header)
 		}
 		w.Header().Set("Content-Type", "application/json")
@@ -124,7 +126,11 @@ func TestAnOlderServerGetsAHandshake(t *testing.T) {
 			}
 			if r.Method == http.MethodGet {
 				w.Header().Set("Content-Type", "text/event-stream")
-				fmt.Fprintf(w, "id: 2\ndata: {\"jsonrpc\":\"2.0\",\"id\":3,\ndata: \"result\":{\"content\":[],\"after\":%q}}\n\n", r.Header.Get("Last-Event-ID"))
+				fmt.Fprintf(
+					w,
+					"id: 2\ndata: {\"jsonrpc\":\"2.0\",\"id\":3,\ndata: \"result\":{\"content\":[],\"after\":%q}}\n\n",
+					r.Header.Get("Last-Event-ID"),
+				)
 			}
 			return
 		}
@@ -138,7 +144,10 @@ func TestAnOlderServerGetsAHandshake(t *testing.T) {
 		case a.Method == "tools/call":
 			w.Header().Set("Content-Type", "text/event-stream")
 			io.WriteString(w, "retry: 1\nid: 1\ndata:\n\n: a comment\n\n")
-			io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progress\":1,\"total\":2,\"message\":\"half\"}}\n\n")
+			io.WriteString(
+				w,
+				"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progress\":1,\"total\":2,\"message\":\"half\"}}\n\n",
+			)
 			io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"x\",\"method\":\"ping\"}\n\n")
 		default:
 			w.Header().Set("Content-Type", "application/json")
@@ -236,7 +245,8 @@ func TestATokenGoesIntoTheMessages(t *testing.T) {
 		c.Close()
 	}
 	for _, address := range []string{"tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:1/mcp", "127.0.0.1:1", "tcp:127.0.0.1:1"} {
-		if _, err := DialTCP(t.Context(), address, Options{}); err == nil || !strings.Contains(err.Error(), "expected a URL such as tcp://") {
+		if _, err := DialTCP(t.Context(), address, Options{}); err == nil ||
+			!strings.Contains(err.Error(), "expected a URL such as tcp://") {
 			t.Errorf("%s: got %v", address, err)
 		}
 	}
@@ -277,7 +287,10 @@ func TestGivingUpCancelsTheRequest(t *testing.T) {
 func TestNobodyToTalkTo(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	closed.Close()
-	locked := serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "who are you?", http.StatusUnauthorized) })
+	locked := serve(
+		t,
+		func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "who are you?", http.StatusUnauthorized) },
+	)
 	other := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>hello") })
 	for address, want := range map[string]string{
 		closed.URL:         "connection refused",
@@ -326,7 +339,9 @@ func FuzzStream(f *testing.F) {
 }
 
 func FuzzToolEntry(f *testing.F) {
-	f.Add(`{"name":"a","inputSchema":{"type":["object","null"],"properties":{"x":{"type":"integer","default":3},"y":true}}}`)
+	f.Add(
+		`{"name":"a","inputSchema":{"type":["object","null"],"properties":{"x":{"type":"integer","default":3},"y":true}}}`,
+	)
 	f.Add(`{"inputSchema":{"properties":{"a":{"properties":{"b":{"x-mcp-header":"B"}}}}}}`)
 	f.Fuzz(func(t *testing.T, in string) {
 		var entry Tool

@@ -22,7 +22,10 @@ import (
 func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, &ConnectError{address, errors.New("expected a URL such as http://127.0.0.1:3000/mcp or tcp://127.0.0.1:9100")}
+		return nil, &ConnectError{
+			address,
+			errors.New("expected a URL such as http://127.0.0.1:3000/mcp or tcp://127.0.0.1:9100"),
+		}
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/mcp"
@@ -89,7 +92,12 @@ func (w *httpWire) close() error {
 }
 
 // do sends one HTTP request with the headers that every one carries.
-func (w *httpWire) do(ctx context.Context, method, version string, body []byte, headers map[string]string) (*http.Response, error) {
+func (w *httpWire) do(
+	ctx context.Context,
+	method, version string,
+	body []byte,
+	headers map[string]string,
+) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, w.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -146,7 +154,12 @@ func (w *httpWire) exchange(ctx context.Context, r request, aside func(message) 
 
 // answer reads the response out of one HTTP response: a JSON body, or a
 // stream of events that may end early and go on elsewhere.
-func (w *httpWire) answer(ctx context.Context, resp *http.Response, r request, aside func(message) []byte) (m message, err error) {
+func (w *httpWire) answer(
+	ctx context.Context,
+	resp *http.Response,
+	r request,
+	aside func(message) []byte,
+) (m message, err error) {
 	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind {
 	case "application/json":
 		body, err := io.ReadAll(io.LimitReader(resp.Body, answerLimit))
@@ -165,7 +178,12 @@ func (w *httpWire) answer(ctx context.Context, resp *http.Response, r request, a
 
 // follow reads streams until the response has come. A server may end one
 // before, if it has named its events; then the rest is asked for.
-func (w *httpWire) readStream(ctx context.Context, body io.Reader, r request, aside func(message) []byte) (message, error) {
+func (w *httpWire) readStream(
+	ctx context.Context,
+	body io.Reader,
+	r request,
+	aside func(message) []byte,
+) (message, error) {
 	s := newStream(body)
 	for {
 		m, err := w.events(ctx, s, r, aside)
@@ -194,7 +212,13 @@ func (w *httpWire) resume(ctx context.Context, s *stream) (*http.Response, error
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	resp, err := w.do(ctx, http.MethodGet, w.version, nil, map[string]string{"Last-Event-ID": s.last, "Accept": "text/event-stream"})
+	resp, err := w.do(
+		ctx,
+		http.MethodGet,
+		w.version,
+		nil,
+		map[string]string{"Last-Event-ID": s.last, "Accept": "text/event-stream"},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +230,12 @@ func (w *httpWire) resume(ctx context.Context, s *stream) (*http.Response, error
 }
 
 // events reads one stream to its end or to the response.
-func (w *httpWire) events(ctx context.Context, s *stream, r request, aside func(message) []byte) (m message, err error) {
+func (w *httpWire) events(
+	ctx context.Context,
+	s *stream,
+	r request,
+	aside func(message) []byte,
+) (m message, err error) {
 	for {
 		data, err := s.next()
 		if err != nil {

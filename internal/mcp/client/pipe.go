@@ -106,7 +106,10 @@ func (p *lineWire) exchange(ctx context.Context, r request, aside func(message) 
 func (p *lineWire) cancel(ctx context.Context, r request) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer done()
-	p.send(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, r.id))
+	p.send(
+		ctx,
+		fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, r.id),
+	)
 }
 
 // receive reads the next message.

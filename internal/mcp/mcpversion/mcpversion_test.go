@@ -34,7 +34,8 @@ func TestFeatures(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	names := Names()
-	if len(names) != 5 || names[0] != "2026-07-28" || names[4] != "2024-11-05" || !slices.IsSortedFunc(names, func(a, b string) int { return strings.Compare(b, a) }) {
+	if len(names) != 5 || names[0] != "2026-07-28" || names[4] != "2024-11-05" ||
+		!slices.IsSortedFunc(names, func(a, b string) int { return strings.Compare(b, a) }) {
 		t.Errorf("got %v", names)
 	}
 	for _, n := range names {

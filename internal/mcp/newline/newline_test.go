@@ -125,7 +125,8 @@ func TestWriter(t *testing.T) {
 	if out.calls != 3 {
 		t.Errorf("three frames took %d writes, want 3", out.calls)
 	}
-	if got := out.String(); !strings.HasPrefix(got, "{\"b\":2}\n{ \t\"a\":   1}\nxxx") || !strings.HasSuffix(got, "x\n") {
+	if got := out.String(); !strings.HasPrefix(got, "{\"b\":2}\n{ \t\"a\":   1}\nxxx") ||
+		!strings.HasSuffix(got, "x\n") {
 		t.Errorf("wrote %.60q", got)
 	}
 	if string(msg) != "{\n\t\"a\":\r\n 1}" {

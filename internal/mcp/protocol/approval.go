@@ -10,9 +10,16 @@ import (
 // the client can follow one. After the decision the job continues, or ends with the
 // refusal.
 func (r *request) awaitApproval(c *call, p *dispatch.Pending) {
-	if c.currentTask() == nil && !c.convertToTask() && !c.convertToJob("waits for an operator's approval, "+p.Approval.ID) {
+	if c.currentTask() == nil && !c.convertToTask() &&
+		!c.convertToJob("waits for an operator's approval, "+p.Approval.ID) {
 		r.e.opts.Calls.Withdraw(p)
-		r.refuse(c, &tool.Refusal{Code: "denied", Message: c.entry.Listed + " needs an operator's approval, and this client cannot wait for one"})
+		r.refuse(
+			c,
+			&tool.Refusal{
+				Code:    "denied",
+				Message: c.entry.Listed + " needs an operator's approval, and this client cannot wait for one",
+			},
+		)
 		return
 	}
 	t := c.currentTask()
@@ -30,7 +37,12 @@ func (r *request) approvalDecided(c *call, t *task, ap approvals.Request) {
 		if ap.State == approvals.Expired {
 			why = "no operator decided in time"
 		}
-		t.storeOutcome(r, c, dispatch.Refused(tool.Refuse("denied", "%s was not approved: %s", c.entry.Listed, why)), nil)
+		t.storeOutcome(
+			r,
+			c,
+			dispatch.Refused(tool.Refuse("denied", "%s was not approved: %s", c.entry.Listed, why)),
+			nil,
+		)
 		return
 	}
 	c.recorded, c.args = req.Recorded, req.Args

@@ -80,7 +80,16 @@ func (g *gated) talk(t *testing.T, caps string) *talk {
 func (k *talk) say(method, params string) string {
 	k.t.Helper()
 	k.n++
-	k.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}%s}}`, k.n, method, k.caps, params))
+	k.pipe.Receive(
+		fmt.Appendf(
+			nil,
+			`{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}%s}}`,
+			k.n,
+			method,
+			k.caps,
+			params,
+		),
+	)
 	select {
 	case m := <-k.in:
 		return m
@@ -119,7 +128,10 @@ func wants(t *testing.T, got, want string) {
 func TestAPersonsYesIsGoodForOneCall(t *testing.T) {
 	g := newGated(t, permit.AskClient, 0)
 	k := g.talk(t, `{"elicitation":{}}`)
-	forged := k.say("tools/call", wipe+`,"inputResponses":{"gatehouse_approval":{"action":"accept","content":{"approve":true}}}`)
+	forged := k.say(
+		"tools/call",
+		wipe+`,"inputResponses":{"gatehouse_approval":{"action":"accept","content":{"approve":true}}}`,
+	)
 	wants(t, forged, `"resultType":"input_required"`)
 	asked := k.say("tools/call", wipe)
 	wants(t, asked, `it cannot be undone`)
@@ -156,7 +168,10 @@ func TestAYesCoversTheCallsOwnQuestions(t *testing.T) {
 	st := state(t, k.say("tools/call", asking))
 	second := k.say("tools/call", strings.Replace(yes(st, ""), `"x"`, `"x","ask":true`, 1))
 	wants(t, second, `"sure"`)
-	retry := asking + `,"requestState":"` + state(t, second) + `","inputResponses":{"sure":{"action":"accept","content":{}}}`
+	retry := asking + `,"requestState":"` + state(
+		t,
+		second,
+	) + `","inputResponses":{"sure":{"action":"accept","content":{}}}`
 	wants(t, k.say("tools/call", retry), `"gone":"x"`)
 	wants(t, k.say("tools/call", retry), `used already`)
 	if n := g.ran.Load(); n != 1 {

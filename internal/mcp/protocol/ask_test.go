@@ -26,7 +26,15 @@ func (a answer) asked() string {
 // retry comes back with answers to a round.
 func (p *peer) retry(a answer, call string, answers ...string) answer {
 	p.t.Helper()
-	return p.modern(canElicit, "tools/call", join(call, `"requestState":`+string(mustGet(p.t, a.Result, "requestState")), `"inputResponses":{`+join(answers...)+`}`))
+	return p.modern(
+		canElicit,
+		"tools/call",
+		join(
+			call,
+			`"requestState":`+string(mustGet(p.t, a.Result, "requestState")),
+			`"inputResponses":{`+join(answers...)+`}`,
+		),
+	)
 }
 
 func mustGet(t testing.TB, obj []byte, name string) []byte {
@@ -96,17 +104,30 @@ func TestAnswersBeforeTheirQuestions(t *testing.T) {
 		equal(t, "one", early(`"name":"t_ask"`, `"name":`+named("Ada")).text(), `{"said":"Ada"}`)
 		equal(t, "one that does not fit", early(`"name":"t_ask"`, `"name":12345`).asked(), "name")
 		equal(t, "the wrong key", early(`"name":"t_ask"`, `"wrong":`+named("Ada")).asked(), "name")
-		equal(t, "both rounds", early(`"name":"t_two"`, `"two":`+named("Bob")+`,"one":`+named("Ada")).text(), `{"said":"Ada Bob 42"}`)
+		equal(
+			t,
+			"both rounds",
+			early(`"name":"t_two"`, `"two":`+named("Bob")+`,"one":`+named("Ada")).text(),
+			`{"said":"Ada Bob 42"}`,
+		)
 		equal(t, "effects", h.history(), "first second")
 
 		// What a client brings never stands for what a handler has recorded.
 		forged := early(`"name":"t_two"`, `"=first":666,"first":666,"":1,"one":`+named("Ada"))
 		equal(t, "forged", forged.asked(), "two")
-		equal(t, "said", p.retry(forged, `"name":"t_two"`, `"=second":666,"two":`+named("Bob")).text(), `{"said":"Ada Bob 42"}`)
+		equal(
+			t,
+			"said",
+			p.retry(forged, `"name":"t_two"`, `"=second":666,"two":`+named("Bob")).text(),
+			`{"said":"Ada Bob 42"}`,
+		)
 
 		// The first run with answers tells what it has to tell, once.
-		id := p.start("tools/call", join(envelope(canElicit, `"io.modelcontextprotocol/logLevel":"info"`), `"name":"t_two"`,
-			`"inputResponses":{"x":1,"one":`+named("Ada")+`,"two":`+named("Bob")+`}`))
+		id := p.start(
+			"tools/call",
+			join(envelope(canElicit, `"io.modelcontextprotocol/logLevel":"info"`), `"name":"t_two"`,
+				`"inputResponses":{"x":1,"one":`+named("Ada")+`,"two":`+named("Bob")+`}`),
+		)
 		got := p.await(id)
 		equal(t, "notes", fmt.Sprint(len(got.notes)), "2")
 		has(t, got.notes[0], `"data":"starting"`)
@@ -123,7 +144,11 @@ func TestStateOfAnotherCall(t *testing.T) {
 		first := p.modern(canElicit, "tools/call", call)
 		state := string(mustGet(t, first.Result, "requestState"))
 		try := func(p *peer, method, params, state string) answer {
-			return p.modern(canElicit, method, join(params, `"requestState":`+state, `"inputResponses":{"one":`+named("Ada")+`}`))
+			return p.modern(
+				canElicit,
+				method,
+				join(params, `"requestState":`+state, `"inputResponses":{"one":`+named("Ada")+`}`),
+			)
 		}
 		refuse := func(what string, got answer) {
 			t.Helper()
@@ -162,7 +187,11 @@ func TestEveryByteOfAStateCounts(t *testing.T) {
 					continue
 				}
 				altered := state[:i] + string(c) + state[i+1:]
-				got := p.modern(canElicit, "tools/call", `"name":"t_ask","requestState":"`+altered+`","inputResponses":{"name":`+named("Ada")+`}`)
+				got := p.modern(
+					canElicit,
+					"tools/call",
+					`"name":"t_ask","requestState":"`+altered+`","inputResponses":{"name":`+named("Ada")+`}`,
+				)
 				if got.code() != -32602 {
 					t.Fatalf("byte %d: %s", i, got.raw)
 				}
@@ -196,7 +225,15 @@ func TestStateOfPromptsAndResources(t *testing.T) {
 			first := p.modern(canElicit, c.method, c.params)
 			equal(t, c.method, first.asked(), "name")
 			lacks(t, first.raw, "ttlMs", "cacheScope")
-			got := p.modern(canElicit, c.method, join(c.params, `"requestState":"`+first.get("requestState")+`"`, `"inputResponses":{"name":`+named("Ada")+`}`))
+			got := p.modern(
+				canElicit,
+				c.method,
+				join(
+					c.params,
+					`"requestState":"`+first.get("requestState")+`"`,
+					`"inputResponses":{"name":`+named("Ada")+`}`,
+				),
+			)
 			has(t, got.raw, c.want)
 		}
 		lacks(t, p.modern(canElicit, "tools/list", `"inputResponses":{}`).raw, "input_required")
@@ -214,13 +251,27 @@ func TestQuestionsHaveTheirLimits(t *testing.T) {
 		equal(t, "rounds", n, 10)
 		has(t, got.raw, "too_many_rounds", `"isError":true`)
 
-		equal(t, "16 KiB are fine", p.modern(canElicit, "tools/call", `"name":"t_hoard","arguments":{"size":16000}`).asked(), "name")
-		has(t, p.modern(canElicit, "tools/call", `"name":"t_hoard","arguments":{"size":16384}`).raw, "too_large", `"isError":true`)
+		equal(
+			t,
+			"16 KiB are fine",
+			p.modern(canElicit, "tools/call", `"name":"t_hoard","arguments":{"size":16000}`).asked(),
+			"name",
+		)
+		has(
+			t,
+			p.modern(canElicit, "tools/call", `"name":"t_hoard","arguments":{"size":16384}`).raw,
+			"too_large",
+			`"isError":true`,
+		)
 
 		// Answers count as well, once they must be kept.
 		two := p.modern(canElicit, "tools/call", `"name":"t_two"`)
 		has(t, p.retry(two, `"name":"t_two"`, `"one":`+named(strings.Repeat("x", 17_000))).raw, "too_large")
-		last := p.retry(p.modern(canElicit, "tools/call", `"name":"t_ask"`), `"name":"t_ask"`, `"name":`+named(strings.Repeat("x", 17_000)))
+		last := p.retry(
+			p.modern(canElicit, "tools/call", `"name":"t_ask"`),
+			`"name":"t_ask"`,
+			`"name":`+named(strings.Repeat("x", 17_000)),
+		)
 		lacks(t, last.raw, "too_large") // nothing is kept of it
 	})
 }
@@ -233,10 +284,28 @@ func TestSeveralQuestionsAtOnce(t *testing.T) {
 		p := h.dial(t)
 		first := p.modern(caps, "tools/call", `"name":"t_survey"`)
 		equal(t, "asked", first.asked(), "who where what")
-		has(t, first.raw, `"who":{"method":"elicitation/create"`, `"where":{"method":"roots/list","params":{}}`, `"what":{"method":"sampling/createMessage"`)
-		got := p.modern(caps, "tools/call", `"name":"t_survey","requestState":"`+first.get("requestState")+`","inputResponses":{"what":`+sampled+`,"who":`+named("Ada")+`}`)
+		has(
+			t,
+			first.raw,
+			`"who":{"method":"elicitation/create"`,
+			`"where":{"method":"roots/list","params":{}}`,
+			`"what":{"method":"sampling/createMessage"`,
+		)
+		got := p.modern(
+			caps,
+			"tools/call",
+			`"name":"t_survey","requestState":"`+first.get(
+				"requestState",
+			)+`","inputResponses":{"what":`+sampled+`,"who":`+named(
+				"Ada",
+			)+`}`,
+		)
 		equal(t, "what is missing", got.asked(), "where")
-		got = p.modern(caps, "tools/call", `"name":"t_survey","requestState":"`+got.get("requestState")+`","inputResponses":{"where":{"roots":[]}}`)
+		got = p.modern(
+			caps,
+			"tools/call",
+			`"name":"t_survey","requestState":"`+got.get("requestState")+`","inputResponses":{"where":{"roots":[]}}`,
+		)
 		equal(t, "said", got.text(), `{"said":"Ada {\"roots\":[]}"}`)
 	})
 }

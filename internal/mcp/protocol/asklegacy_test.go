@@ -143,7 +143,12 @@ func TestLegacyRoundsTellOnce(t *testing.T) {
 		p.reply(p.question(), named("Ada"))
 		p.reply(p.question(), named("Bob"))
 		got := p.await(id)
-		equal(t, "notes", fmt.Sprint(got.notes), `[{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"ending"}}]`)
+		equal(
+			t,
+			"notes",
+			fmt.Sprint(got.notes),
+			`[{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"ending"}}]`,
+		)
 		equal(t, "said", got.text(), `{"said":"Ada Bob 42"}`)
 		equal(t, "effects", h.history(), "first second")
 	})

@@ -56,7 +56,9 @@ func BenchmarkCall(b *testing.B) {
 		b.ReportAllocs()
 		var q quiet
 		for b.Loop() {
-			m := parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"hello there"}}}`)
+			m := parse(
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"hello there"}}}`,
+			)
 			h.Engine.Legacy(s, m, &q)
 		}
 	})
@@ -66,7 +68,9 @@ func BenchmarkCall(b *testing.B) {
 		ctx, cancel := context.WithCancel(b.Context())
 		defer cancel()
 		for b.Loop() {
-			m := parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `,"name":"t_echo","arguments":{"text":"hello there"}}}`)
+			m := parse(
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `,"name":"t_echo","arguments":{"text":"hello there"}}}`,
+			)
 			h.Engine.Modern(ctx, who, m, nil, &q)
 		}
 	})

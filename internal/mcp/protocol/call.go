@@ -135,7 +135,11 @@ func checkPromptArgs(p *module.Prompt, args []byte) *Fault {
 		delete(given, a.Name)
 	}
 	for k := range given {
-		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.arguments: the prompt has no argument " + k}
+		return &Fault{
+			Status:  400,
+			Code:    CodeInvalidParams,
+			Message: "params.arguments: the prompt has no argument " + k,
+		}
 	}
 	return nil
 }

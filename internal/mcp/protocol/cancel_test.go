@@ -121,14 +121,22 @@ func TestConnectionEndsAtTheLastMoment(t *testing.T) {
 // The request of a session outlives nothing but its session.
 func TestSessionEndsWhileCallsRun(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
-		hello, _, _ := protocol.Parse([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"capabilities":{"elicitation":{}}}}`))
+		hello, _, _ := protocol.Parse(
+			[]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"capabilities":{"elicitation":{}}}}`),
+		)
 		s, _, f := h.Engine.Open(anybody, &hello[0])
 		if f != nil {
 			t.Fatal(f)
 		}
 		var sinks []*keeper
 		for i, call := range []string{"t_wait", "t_ask", "t_work"} {
-			msgs, _, _ := protocol.Parse([]byte(`{"jsonrpc":"2.0","id":` + string(rune('1'+i)) + `,"method":"tools/call","params":{"name":"` + call + `"}}`))
+			msgs, _, _ := protocol.Parse(
+				[]byte(
+					`{"jsonrpc":"2.0","id":` + string(
+						rune('1'+i),
+					) + `,"method":"tools/call","params":{"name":"` + call + `"}}`,
+				),
+			)
 			k := &keeper{t: t}
 			sinks = append(sinks, k)
 			go h.Engine.Legacy(s, &msgs[0], k)
@@ -143,7 +151,9 @@ func TestSessionEndsWhileCallsRun(t *testing.T) {
 			}
 		}
 		equal(t, "slots in use", h.Calls.Running(), 0)
-		msgs, _, _ := protocol.Parse([]byte(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"t_wait"}}`))
+		msgs, _, _ := protocol.Parse(
+			[]byte(`{"jsonrpc":"2.0","id":9,"method":"tools/call","params":{"name":"t_wait"}}`),
+		)
 		k := &keeper{t: t}
 		h.Engine.Legacy(s, &msgs[0], k)
 		has(t, k.answer, "the session has ended")
@@ -156,7 +166,12 @@ func TestDeadline(t *testing.T) {
 		began := time.Now()
 		got := p.call("t_wait", "{}")
 		equal(t, "after", time.Since(began), 10*time.Second)
-		equal(t, "text", got.text(), "timeout: no result within 10s\nPart of the work may have been done. Ask for less at once.")
+		equal(
+			t,
+			"text",
+			got.text(),
+			"timeout: no result within 10s\nPart of the work may have been done. Ask for less at once.",
+		)
 		has(t, got.raw, `"isError":true`)
 		equal(t, "slots in use", h.Calls.Running(), 0)
 		has(t, h.history(), "t_wait stopped: ")

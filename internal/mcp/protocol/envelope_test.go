@@ -62,7 +62,11 @@ func TestEnvelope(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
-				k := h.post(t, headersOf("tools/list", ""), `{"jsonrpc":"2.0","id":"i","method":"tools/list","params":{"_meta":{`+c.meta+`}}}`)
+				k := h.post(
+					t,
+					headersOf("tools/list", ""),
+					`{"jsonrpc":"2.0","id":"i","method":"tools/list","params":{"_meta":{`+c.meta+`}}}`,
+				)
 				if c.code != 0 {
 					refused(t, k, c.status, c.code)
 					return
@@ -115,7 +119,9 @@ func TestErasOfMessages(t *testing.T) {
 		{"a legacy header over a modern envelope", "tools/list", meta(v + `"2026-07-28"`), headers{"MCP-Protocol-Version": {"2025-11-25"}}, protocol.Modern},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			msgs, faults, _ := protocol.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"` + c.method + `","params":{` + c.params + `}}`))
+			msgs, faults, _ := protocol.Parse(
+				[]byte(`{"jsonrpc":"2.0","id":1,"method":"` + c.method + `","params":{` + c.params + `}}`),
+			)
 			if len(faults) > 0 {
 				t.Fatal(faults[0])
 			}
@@ -155,7 +161,11 @@ func TestHeadersMustAgreeWithTheBody(t *testing.T) {
 		{"a discovery without method", headersOf("server/discover", "").with("Mcp-Method"), body("server/discover", "")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) { refused(t, h.post(t, c.head, c.body), 400, -32020) })
+			visit(
+				t,
+				hosttest.Options{},
+				func(t *testing.T, h *house) { refused(t, h.post(t, c.head, c.body), 400, -32020) },
+			)
 		})
 	}
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
@@ -171,7 +181,11 @@ func TestHeadersMustAgreeWithTheBody(t *testing.T) {
 		}
 		uri := "test://item/é ü"
 		enc := "=?base64?" + base64.StdEncoding.EncodeToString([]byte(uri)) + "?="
-		has(t, h.post(t, headersOf("resources/read", enc), body("resources/read", `"uri":"`+uri+`"`)).answer, `"uri":"test://item/é ü"`)
+		has(
+			t,
+			h.post(t, headersOf("resources/read", enc), body("resources/read", `"uri":"`+uri+`"`)).answer,
+			`"uri":"test://item/é ü"`,
+		)
 	})
 }
 
@@ -272,16 +286,28 @@ func TestHugeIntegerInAHeader(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		const huge = "123456789012345678901234567890"
 		head := headersOf("tools/call", "t_head")
-		k := h.post(t, head.with("Mcp-Param-Number", huge), body("tools/call", `"name":"t_head","arguments":{"n":`+huge+`}`))
+		k := h.post(
+			t,
+			head.with("Mcp-Param-Number", huge),
+			body("tools/call", `"name":"t_head","arguments":{"n":`+huge+`}`),
+		)
 		equal(t, "status", k.status, 200)
-		k = h.post(t, head.with("Mcp-Param-Number", huge+"1"), body("tools/call", `"name":"t_head","arguments":{"n":`+huge+`}`))
+		k = h.post(
+			t,
+			head.with("Mcp-Param-Number", huge+"1"),
+			body("tools/call", `"name":"t_head","arguments":{"n":`+huge+`}`),
+		)
 		refused(t, k, 400, -32020)
 	})
 }
 
 func TestModernMessagesThatAreNoRequests(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
-		k := h.post(t, headersOf("notifications/x", ""), `{"jsonrpc":"2.0","method":"notifications/x","params":{`+envelope("")+`}}`)
+		k := h.post(
+			t,
+			headersOf("notifications/x", ""),
+			`{"jsonrpc":"2.0","method":"notifications/x","params":{`+envelope("")+`}}`,
+		)
 		equal(t, "a notification is dropped", k.dropped, true)
 		k = h.post(t, headersOf("", ""), `{"jsonrpc":"2.0","id":"i","result":{}}`)
 		refused(t, k, 400, -32600)

@@ -131,7 +131,14 @@ func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
 		Prompts:   prompts(),
 		Resources: h.resources(),
 		Templates: []module.Resource{
-			{URI: "test://item/{id}", Name: "item", Title: "An item", Read: readItem, Watch: h.watch, Complete: completeItem},
+			{
+				URI:      "test://item/{id}",
+				Name:     "item",
+				Title:    "An item",
+				Read:     readItem,
+				Watch:    h.watch,
+				Complete: completeItem,
+			},
 		},
 		Methods:    map[string]tool.Handler{"test/reverse": reverse},
 		Extensions: map[string]json.RawMessage{"test/reverse": json.RawMessage(`{"max":100}`)},
@@ -182,14 +189,27 @@ func (h *house) tools() []tool.Tool {
 			}),
 		tool.New(tool.Def{Name: "t_wire", Description: "Fails on the wire.", Effects: tool.Reads},
 			func(context.Context, *tool.Call, nothing) (echoOut, error) {
-				return echoOut{}, &tool.WireError{Code: 4711, Message: "wires crossed", Data: json.RawMessage(`{"a":1}`)}
+				return echoOut{}, &tool.WireError{
+					Code:    4711,
+					Message: "wires crossed",
+					Data:    json.RawMessage(`{"a":1}`),
+				}
 			}),
 		tool.New(tool.Def{Name: "t_panic", Description: "Panics.", Effects: tool.Reads},
 			func(context.Context, *tool.Call, nothing) (echoOut, error) { panic("oh, dear") }),
-		tool.New(tool.Def{Name: "t_lies", Description: "Gives what it did not promise.", Effects: tool.Reads, Output: json.RawMessage(`{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}`)},
+		tool.New(
+			tool.Def{
+				Name:        "t_lies",
+				Description: "Gives what it did not promise.",
+				Effects:     tool.Reads,
+				Output: json.RawMessage(
+					`{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}`,
+				),
+			},
 			func(context.Context, *tool.Call, nothing) (tool.Result, error) {
 				return tool.Result{Structured: map[string]string{"n": "no"}}, nil
-			}),
+			},
+		),
 		tool.New(tool.Def{Name: "t_long", Description: "Talks long.", Effects: tool.Reads},
 			func(context.Context, *tool.Call, nothing) (tool.Result, error) {
 				return tool.Result{Content: []tool.Content{tool.Text(strings.Repeat("0123456789\n", 10_000))}}, nil
@@ -205,7 +225,11 @@ func (h *house) tools() []tool.Tool {
 				return tool.Result{
 					Content: []tool.Content{
 						text, tool.Image("image/png", []byte{1, 2}), tool.Audio("audio/wav", []byte{3}),
-						tool.TextResource("test://plain", "text/plain", "inside"), tool.BlobResource("test://blob", "", nil), link,
+						tool.TextResource(
+							"test://plain",
+							"text/plain",
+							"inside",
+						), tool.BlobResource("test://blob", "", nil), link,
 					},
 					Meta: map[string]json.RawMessage{"test/took": json.RawMessage("7")},
 				}, nil
@@ -214,16 +238,32 @@ func (h *house) tools() []tool.Tool {
 			func(context.Context, *tool.Call, nothing) (bulkOut, error) {
 				return bulkOut{Lines: 2, Text: "a <b>\nc"}, nil
 			}),
-		tool.New(tool.Def{Name: "t_list", Description: "Gives a list.", Effects: tool.Reads, Output: json.RawMessage(`{"type":"array","items":{"type":"integer"}}`)},
+		tool.New(
+			tool.Def{
+				Name:        "t_list",
+				Description: "Gives a list.",
+				Effects:     tool.Reads,
+				Output:      json.RawMessage(`{"type":"array","items":{"type":"integer"}}`),
+			},
 			func(context.Context, *tool.Call, nothing) (tool.Result, error) {
 				return tool.Result{Structured: []int{1, 2}}, nil
-			}),
-		tool.New(tool.Def{Name: "t_write", Description: "Writes.", Effects: tool.Writes | tool.Destroys | tool.OpenWorld},
-			func(context.Context, *tool.Call, nothing) (tool.Result, error) { return tool.Result{}, nil }),
-		tool.New(tool.Def{Name: "t_head", Description: "Has arguments in headers.", Effects: tool.Reads, Input: json.RawMessage(headInput)},
+			},
+		),
+		tool.New(
+			tool.Def{Name: "t_write", Description: "Writes.", Effects: tool.Writes | tool.Destroys | tool.OpenWorld},
+			func(context.Context, *tool.Call, nothing) (tool.Result, error) { return tool.Result{}, nil },
+		),
+		tool.New(
+			tool.Def{
+				Name:        "t_head",
+				Description: "Has arguments in headers.",
+				Effects:     tool.Reads,
+				Input:       json.RawMessage(headInput),
+			},
 			func(_ context.Context, c *tool.Call, _ nothing) (tool.Result, error) {
 				return tool.Result{Content: []tool.Content{tool.Text(string(c.Args))}}, nil
-			}),
+			},
+		),
 		h.waiting("t_wait", tool.TaskNever), h.waiting("t_slow", tool.TaskAuto),
 		h.waiting("t_work", tool.TaskAlways), h.waiting("t_must", tool.TaskRequired),
 		h.stubborn(), h.detaching(),
@@ -258,11 +298,19 @@ func (h *house) waiting(name string, mode tool.TaskMode) tool.Tool {
 
 // stubborn does not care about its deadline.
 func (h *house) stubborn() tool.Tool {
-	return tool.New(tool.Def{Name: "t_stubborn", Description: "Ignores its deadline.", Effects: tool.Reads, Task: tool.TaskNever, Timeout: time.Second},
+	return tool.New(
+		tool.Def{
+			Name:        "t_stubborn",
+			Description: "Ignores its deadline.",
+			Effects:     tool.Reads,
+			Task:        tool.TaskNever,
+			Timeout:     time.Second,
+		},
 		func(context.Context, *tool.Call, nothing) (echoOut, error) {
 			<-h.clock
 			return echoOut{"late"}, nil
-		})
+		},
+	)
 }
 
 // detaching sends its client away and works on.
@@ -280,7 +328,9 @@ func (h *house) detaching() tool.Tool {
 		})
 }
 
-var nameForm = json.RawMessage(`{"type":"object","properties":{"name":{"type":"string","minLength":2}},"required":["name"]}`)
+var nameForm = json.RawMessage(
+	`{"type":"object","properties":{"name":{"type":"string","minLength":2}},"required":["name"]}`,
+)
 
 func elicited(a map[string]tool.Answer, key string) (string, error) {
 	var v struct{ Name string }
@@ -359,7 +409,8 @@ func (h *house) samples() tool.Tool {
 
 // taskAsks is a job that asks, twice.
 func (h *house) taskAsks() tool.Tool {
-	return tool.New(tool.Def{Name: "t_confirm", Description: "A job that asks.", Effects: tool.Reads, Task: tool.TaskAlways},
+	return tool.New(
+		tool.Def{Name: "t_confirm", Description: "A job that asks.", Effects: tool.Reads, Task: tool.TaskAlways},
 		func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 			h.ran("confirm")
 			a, err := c.Peer.Ask(tool.Elicit("one", "One?", nameForm), tool.Elicit("two", "Two?", nameForm))
@@ -369,7 +420,8 @@ func (h *house) taskAsks() tool.Tool {
 			one, _ := elicited(a, "one")
 			two, err := elicited(a, "two")
 			return echoOut{one + " " + two}, err
-		})
+		},
+	)
 }
 
 // hoarder remembers more than it may.
@@ -405,7 +457,9 @@ func prompts() []module.Prompt {
 			if err := json.Unmarshal(c.Args, &in); err != nil {
 				return tool.Result{}, err
 			}
-			return tool.Result{Completion: &tool.Completion{Values: []string{in.Argument + ":" + in.Value + "!", in.Known["style"]}}}, nil
+			return tool.Result{
+				Completion: &tool.Completion{Values: []string{in.Argument + ":" + in.Value + "!", in.Known["style"]}},
+			}, nil
 		},
 	}, {
 		Name: "t_ask", Description: "Asks before it speaks.",
@@ -422,10 +476,18 @@ func prompts() []module.Prompt {
 
 func (h *house) resources() []module.Resource {
 	return []module.Resource{
-		{URI: "test://plain", Name: "plain", Title: "Plain", Description: "Text.", MIME: "text/plain", Size: 5, Watch: h.watch,
+		{
+			URI:         "test://plain",
+			Name:        "plain",
+			Title:       "Plain",
+			Description: "Text.",
+			MIME:        "text/plain",
+			Size:        5,
+			Watch:       h.watch,
 			Read: func(context.Context, *tool.Call) (tool.Result, error) {
 				return tool.Result{Content: []tool.Content{tool.Text("hello")}}, nil
-			}},
+			},
+		},
 		{URI: "test://blob", Name: "blob", MIME: "application/octet-stream",
 			Read: func(_ context.Context, c *tool.Call) (tool.Result, error) {
 				return tool.Result{Content: []tool.Content{tool.BlobResource("", "", []byte{0, 255})}}, nil

@@ -157,7 +157,11 @@ func (e *Engine) readInitialize(who Who, m *Message) (session.Facts, *Fault) {
 		fault.ID = m.ID
 		return f, fault
 	}
-	f.Owner, f.Client = unique.Make(f.Owner).Value(), unique.Make(f.Client).Value() // one text each for thousands of sessions
+	f.Owner, f.Client = unique.Make(f.Owner).
+		Value(),
+		unique.Make(f.Client).
+			Value()
+		// one text each for thousands of sessions
 	return f, nil
 }
 
@@ -258,7 +262,11 @@ func (r *request) discover() {
 	}
 	e := r.e
 	names, _ := json.Marshal(mcpversion.Names())
-	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + string(r.extended(e.serverInfos[r.rev].capabilities))
+	out := `{"supportedVersions":` + string(
+		names,
+	) + `,"capabilities":` + string(
+		r.extended(e.serverInfos[r.rev].capabilities),
+	)
 	out += e.instructions(r.view)
 	r.sendResult([]byte(out + e.tails[true] + "}"))
 }
@@ -283,7 +291,11 @@ func (e *Engine) Stateless(who Who, version string) (*session.Session, *Fault) {
 	if version != "" {
 		r, ok := mcpversion.Parse(version)
 		if !ok || r.Modern() {
-			return nil, &Fault{Status: 400, Code: CodeInvalidRequest, Message: "MCP-Protocol-Version: unknown revision " + version}
+			return nil, &Fault{
+				Status:  400,
+				Code:    CodeInvalidRequest,
+				Message: "MCP-Protocol-Version: unknown revision " + version,
+			}
 		}
 		f.Revision = r
 	}

@@ -50,7 +50,11 @@ func (c *call) checkInputLimits() *tool.Refusal {
 		return tool.Refuse("too_many_rounds", "the call asked more than %d times", maxRounds)
 	}
 	if modulehost.Size(c.recorded) > modulehost.RecordLimit {
-		return tool.Refuse("too_large", "a call remembers at most %d bytes between its rounds, answers included", modulehost.RecordLimit)
+		return tool.Refuse(
+			"too_large",
+			"a call remembers at most %d bytes between its rounds, answers included",
+			modulehost.RecordLimit,
+		)
 	}
 	return nil
 }
@@ -91,7 +95,10 @@ func (r *request) refuse(c *call, ref *tool.Refusal) {
 		r.fail(r.errorFault(c, ref))
 		return
 	}
-	r.sendCallResult(c, &dispatch.Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(ref.Text())}}})
+	r.sendCallResult(
+		c,
+		&dispatch.Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(ref.Text())}}},
+	)
 }
 
 // resumable reports whether a method may end with input_required.
@@ -219,11 +226,19 @@ func (r *request) unseal(c *call, state []byte) *Fault {
 	}
 	plain, err := r.e.opts.Seal.OpenWithin(sealPurpose, r.binding(c), token, time.Now(), r.e.opts.AskFor)
 	if err != nil {
-		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.requestState: " + err.Error() + "; call again without it"}
+		return &Fault{
+			Status:  400,
+			Code:    CodeInvalidParams,
+			Message: "params.requestState: " + err.Error() + "; call again without it",
+		}
 	}
 	var s sealedState
 	if err := json.Unmarshal(plain, &s); err != nil {
-		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.requestState: from another release of this host; call again without it"}
+		return &Fault{
+			Status:  400,
+			Code:    CodeInvalidParams,
+			Message: "params.requestState: from another release of this host; call again without it",
+		}
 	}
 	c.id, c.round, c.askedKeys, c.recorded, c.state = s.ID, s.Round, s.Asked, s.Recorded, s.State
 	return nil

@@ -38,7 +38,12 @@ func TestTaskIsThereBeforeItIsAnswered(t *testing.T) {
 		equal(t, "status", done.get("status"), "completed")
 		equal(t, "result", done.get("result.structuredContent"), `{"said":"done"}`)
 		lacks(t, done.raw, "requestState", "related-task")
-		equal(t, "a cancel comes too late and is acknowledged", string(p.task("tasks/cancel", id).get("resultType")), "complete")
+		equal(
+			t,
+			"a cancel comes too late and is acknowledged",
+			string(p.task("tasks/cancel", id).get("resultType")),
+			"complete",
+		)
 		equal(t, "status", p.task("tasks/get", id).get("status"), "completed")
 	})
 }
@@ -214,8 +219,17 @@ func TestDetachSendsTheClientAway(t *testing.T) {
 		equal(t, "said", p.task("tasks/get", got.get("taskId")).get("result.structuredContent.said"), "detached")
 
 		h.clock <- struct{}{}
-		equal(t, "one who cannot follow waits", p.modern("", "tools/call", `"name":"t_detach"`).text(), `{"said":"detached"}`)
-		k := h.post(t, headersOf("tools/call", "t_echo"), body("tools/call", `"name":"t_echo","arguments":{"text":"x"}`))
+		equal(
+			t,
+			"one who cannot follow waits",
+			p.modern("", "tools/call", `"name":"t_detach"`).text(),
+			`{"said":"detached"}`,
+		)
+		k := h.post(
+			t,
+			headersOf("tools/call", "t_echo"),
+			body("tools/call", `"name":"t_echo","arguments":{"text":"x"}`),
+		)
 		equal(t, "detached", k.detached, 0)
 	})
 }
@@ -242,7 +256,15 @@ func TestQuestionAndThenATask(t *testing.T) {
 		first := p.modern(tasksCaps, "tools/call", `"name":"t_first"`)
 		equal(t, "asked", first.asked(), "name")
 		equal(t, "and no task", first.get("taskId"), "")
-		second := p.modern(tasksCaps, "tools/call", `"name":"t_first","requestState":"`+first.get("requestState")+`","inputResponses":{"name":`+named("Ada")+`}`)
+		second := p.modern(
+			tasksCaps,
+			"tools/call",
+			`"name":"t_first","requestState":"`+first.get(
+				"requestState",
+			)+`","inputResponses":{"name":`+named(
+				"Ada",
+			)+`}`,
+		)
 		equal(t, "kind", second.get("resultType"), "task")
 		lacks(t, second.raw, "requestState", "inputRequests")
 		id := second.get("taskId")
@@ -310,7 +332,11 @@ func TestTasksAfterARestart(t *testing.T) {
 		synctest.Wait()
 		equal(t, "said", p.task("tasks/get", waiting).get("result.structuredContent.said"), "Ada Bob")
 		has(t, p.task("tasks/get", working).raw, `"status":"failed"`, "the host stopped while this job ran")
-		got := p.modern(canElicit, "tools/call", `"name":"t_ask","requestState":"`+state+`","inputResponses":{"name":`+named("Eve")+`}`)
+		got := p.modern(
+			canElicit,
+			"tools/call",
+			`"name":"t_ask","requestState":"`+state+`","inputResponses":{"name":`+named("Eve")+`}`,
+		)
 		equal(t, "a sealed state as well", got.text(), `{"said":"Eve"}`)
 	})
 }

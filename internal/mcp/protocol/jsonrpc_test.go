@@ -27,7 +27,13 @@ func TestIDsAreEchoedTokenForToken(t *testing.T) {
 
 func TestRefusedFrames(t *testing.T) {
 	deep := func(n int) string {
-		return `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}}`
+		return `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":` + strings.Repeat(
+			"[",
+			n,
+		) + strings.Repeat(
+			"]",
+			n,
+		) + `}}`
 	}
 	const parse, invalid, params = -32700, -32600, -32602
 	for _, c := range []struct {
@@ -103,7 +109,13 @@ func TestRefusedFrames(t *testing.T) {
 }
 
 func TestDeepestMessage(t *testing.T) {
-	frame := `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":` + strings.Repeat("[", 126) + strings.Repeat("]", 126) + `}}`
+	frame := `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":` + strings.Repeat(
+		"[",
+		126,
+	) + strings.Repeat(
+		"]",
+		126,
+	) + `}}`
 	if _, faults, _ := protocol.Parse([]byte(frame)); len(faults) > 0 {
 		t.Errorf("128 levels: %v", faults[0])
 	}
@@ -163,7 +175,12 @@ func TestAnIDIsNotUsedTwiceAtOnce(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		p := h.legacy(t, "2025-11-25", "")
 		wait := func(id, more string) {
-			p.send(`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{` + join(more, `"name":"t_wait"`) + `}}`)
+			p.send(
+				`{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{` + join(
+					more,
+					`"name":"t_wait"`,
+				) + `}}`,
+			)
 		}
 		wait(`"a"`, "")
 		wait(`"\u0061"`, "") // the same string
@@ -198,15 +215,29 @@ func TestBatch(t *testing.T) {
 		if len(got) != 1 || !strings.HasPrefix(got[0], "[") {
 			t.Fatalf("got %s", got)
 		}
-		has(t, got[0], `{"jsonrpc":"2.0","id":1,"result":{}}`, `"id":"w","result"`, `"id":2,"error":{"code":-32601`, `{"jsonrpc":"2.0","error":{"code":-32600`)
+		has(
+			t,
+			got[0],
+			`{"jsonrpc":"2.0","id":1,"result":{}}`,
+			`"id":"w","result"`,
+			`"id":2,"error":{"code":-32601`,
+			`{"jsonrpc":"2.0","error":{"code":-32600`,
+		)
 
 		p.send(`[` + strings.Repeat(`1,`, 1000) + `1]`)
-		equal(t, "a giant batch", string(p.next()), `{"jsonrpc":"2.0","error":{"code":-32600,"message":"a batch has at most 1000 messages"}}`)
+		equal(
+			t,
+			"a giant batch",
+			string(p.next()),
+			`{"jsonrpc":"2.0","error":{"code":-32600,"message":"a batch has at most 1000 messages"}}`,
+		)
 
 		p.send(`[{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"t_wait"}}]`)
 		p.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w"}}`)
 		p.quiet() // nothing of it is left to be answered
-		p.send(`[{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"t_wait"}},{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w"}},{"jsonrpc":"2.0","id":"p","method":"ping"}]`)
+		p.send(
+			`[{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"t_wait"}},{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w"}},{"jsonrpc":"2.0","id":"p","method":"ping"}]`,
+		)
 		equal(t, "the rest of a batch", string(p.next()), `[{"jsonrpc":"2.0","id":"p","result":{}}]`)
 	})
 }

@@ -94,7 +94,13 @@ func (r *request) listen() {
 	l.seen, _ = r.e.stampsOf(r.ctx, r.facts)
 	if !l.start(&want) {
 		l.stop()
-		r.fail(&Fault{Status: 406, Code: CodeInvalidRequest, Message: "subscriptions/listen needs a client that accepts text/event-stream"})
+		r.fail(
+			&Fault{
+				Status:  406,
+				Code:    CodeInvalidRequest,
+				Message: "subscriptions/listen needs a client that accepts text/event-stream",
+			},
+		)
 		return
 	}
 	if !r.facts.Until.IsZero() {
@@ -113,7 +119,9 @@ func (l *listener) start(want *filter) bool {
 	defer l.sendMu.Unlock()
 	ack, _ := json.Marshal(l.open(want))
 	params := append([]byte(`{"notifications":`), ack...)
-	return l.r.sendBeforeAnswer(appendNote(nil, "notifications/subscriptions/acknowledged", l.withSubscriptionID(append(params, '}'))))
+	return l.r.sendBeforeAnswer(
+		appendNote(nil, "notifications/subscriptions/acknowledged", l.withSubscriptionID(append(params, '}'))),
+	)
 }
 
 // open starts the subscriptions that can be granted and returns them.

@@ -21,14 +21,20 @@ import (
 func (p *peer) listen(notifications string) (id string) {
 	p.t.Helper()
 	id = p.startModern(tasksCaps, "subscriptions/listen", `"notifications":{`+notifications+`}`)
-	has(p.t, string(p.next()), `"method":"notifications/subscriptions/acknowledged"`, `"io.modelcontextprotocol/subscriptionId":`+id)
+	has(
+		p.t,
+		string(p.next()),
+		`"method":"notifications/subscriptions/acknowledged"`,
+		`"io.modelcontextprotocol/subscriptionId":`+id,
+	)
 	return id
 }
 
 // changed is how many list_changed of a list there are for a subscription.
 func changed(notes []string, list, id string) (n int) {
 	for _, m := range notes {
-		if strings.Contains(m, `"notifications/`+list+`/list_changed"`) && strings.Contains(m, `"io.modelcontextprotocol/subscriptionId":`+id+`}`) {
+		if strings.Contains(m, `"notifications/`+list+`/list_changed"`) &&
+			strings.Contains(m, `"io.modelcontextprotocol/subscriptionId":`+id+`}`) {
 			n++
 		}
 	}
@@ -111,7 +117,12 @@ func TestAcknowledgedSubset(t *testing.T) {
 		}
 		for _, bad := range []string{`[]`, `null`, `5`, `{"toolsListChanged":1}`, `{"resourceSubscriptions":"test://plain"}`, `{"resourceSubscriptions":[5]}`,
 			`{"resourceSubscriptions":["` + strings.Repeat(`x","`, 1000) + `"]}`} {
-			equal(t, bad[:min(len(bad), 60)], p.modern("", "subscriptions/listen", `"notifications":`+bad).code(), -32602)
+			equal(
+				t,
+				bad[:min(len(bad), 60)],
+				p.modern("", "subscriptions/listen", `"notifications":`+bad).code(),
+				-32602,
+			)
 		}
 	})
 }
@@ -131,7 +142,14 @@ func TestTasksOnASubscription(t *testing.T) {
 		id := p.listen(`"taskIds":["` + task + `"]`)
 		h.clock <- struct{}{}
 		got := p.rest()
-		has(t, strings.Join(got, ""), `"method":"notifications/tasks"`, `"status":"completed"`, `"result":{"content":`, `"io.modelcontextprotocol/subscriptionId":`+id)
+		has(
+			t,
+			strings.Join(got, ""),
+			`"method":"notifications/tasks"`,
+			`"status":"completed"`,
+			`"result":{"content":`,
+			`"io.modelcontextprotocol/subscriptionId":`+id,
+		)
 		other.quiet()
 	})
 }
@@ -162,14 +180,20 @@ func TestListChangedIsExact(t *testing.T) {
 // Nothing is missed that changes while a subscription is being opened.
 func TestChangesWhileASubscriptionOpens(t *testing.T) {
 	var h *house
-	slow := module.Resource{URI: "slow://x", Name: "x", Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) {
-		h.offer(newcomer)
-		time.Sleep(time.Second)
-		return nil, nil
-	}}
-	o := hosttest.Options{Modules: map[string]module.New{"slow": func(context.Context, module.Deps) (module.Module, error) {
-		return one{&module.Offer{Resources: []module.Resource{slow}}}, nil
-	}}}
+	slow := module.Resource{
+		URI:  "slow://x",
+		Name: "x",
+		Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) {
+			h.offer(newcomer)
+			time.Sleep(time.Second)
+			return nil, nil
+		},
+	}
+	o := hosttest.Options{
+		Modules: map[string]module.New{"slow": func(context.Context, module.Deps) (module.Module, error) {
+			return one{&module.Offer{Resources: []module.Resource{slow}}}, nil
+		}},
+	}
 	visit(t, o, func(t *testing.T, made *house) {
 		h = made
 		p := h.dial(t)
@@ -259,13 +283,19 @@ func TestWatchOfAModuleThatIsReplaced(t *testing.T) {
 
 // A module may tell of a change while it opens the watch, and need not close it.
 func TestWatchThatTellsAtOnce(t *testing.T) {
-	eager := module.Resource{URI: "eager://x", Name: "x", Watch: func(_ tool.Caller, _ string, changed func(json.RawMessage)) (func(), error) {
-		changed(nil)
-		return nil, nil
-	}}
-	o := hosttest.Options{Modules: map[string]module.New{"eager": func(context.Context, module.Deps) (module.Module, error) {
-		return one{&module.Offer{Resources: []module.Resource{eager}}}, nil
-	}}}
+	eager := module.Resource{
+		URI:  "eager://x",
+		Name: "x",
+		Watch: func(_ tool.Caller, _ string, changed func(json.RawMessage)) (func(), error) {
+			changed(nil)
+			return nil, nil
+		},
+	}
+	o := hosttest.Options{
+		Modules: map[string]module.New{"eager": func(context.Context, module.Deps) (module.Module, error) {
+			return one{&module.Offer{Resources: []module.Resource{eager}}}, nil
+		}},
+	}
 	visit(t, o, func(t *testing.T, h *house) {
 		p := h.dial(t)
 		p.cancel(p.listen(`"resourceSubscriptions":["eager://x"]`))
@@ -278,11 +308,20 @@ func TestWatchThatTellsAtOnce(t *testing.T) {
 func TestRefusedWatchIsTheClientsMistake(t *testing.T) {
 	var shy []module.Resource
 	for name, err := range map[string]error{"gone": tool.Refuse("not_found", "it is gone"), "odd": tool.Refuse("not_watched", "it is odd"), "broken": errors.New("no luck")} {
-		shy = append(shy, module.Resource{URI: "shy://" + name, Name: name, Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) { return nil, err }})
+		shy = append(
+			shy,
+			module.Resource{
+				URI:   "shy://" + name,
+				Name:  name,
+				Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) { return nil, err },
+			},
+		)
 	}
-	o := hosttest.Options{Modules: map[string]module.New{"shy": func(context.Context, module.Deps) (module.Module, error) {
-		return one{&module.Offer{Resources: shy}}, nil
-	}}}
+	o := hosttest.Options{
+		Modules: map[string]module.New{"shy": func(context.Context, module.Deps) (module.Module, error) {
+			return one{&module.Offer{Resources: shy}}, nil
+		}},
+	}
 	visit(t, o, func(t *testing.T, h *house) {
 		q := h.legacy(t, "2025-11-25", "")
 		equal(t, "gone", q.ask("resources/subscribe", `"uri":"shy://gone"`).code(), -32002)
@@ -344,7 +383,13 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			told = true // the acknowledgement goes through
 			return nil
 		})
-		pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{` + envelope("") + `,"notifications":{"toolsListChanged":true}}}`))
+		pipe.Receive(
+			[]byte(
+				`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{` + envelope(
+					"",
+				) + `,"notifications":{"toolsListChanged":true}}}`,
+			),
+		)
 		legacyStuck := h.Engine.Pipe(anybody, func(m []byte) error {
 			if strings.Contains(string(m), "list_changed") {
 				<-stuck
@@ -424,7 +469,11 @@ func TestHostStops(t *testing.T) {
 		p.quiet()
 		h.Stop()
 		got := strings.Join(p.rest(), "\n")
-		has(t, got, `"id":`+id+`,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":`+id+`}}`)
+		has(
+			t,
+			got,
+			`"id":`+id+`,"result":{"resultType":"complete","_meta":{"io.modelcontextprotocol/subscriptionId":`+id+`}}`,
+		)
 		has(t, got, `"id":`+call+`,"result":{"content":[{"type":"text","text":"`)
 		equal(t, "watches", h.watchers(), 0)
 		equal(t, "slots in use", h.Calls.Running(), 0)

@@ -24,7 +24,11 @@ var methodTable = []struct {
 	{"resources/unsubscribe", `"uri":"test://plain"`, "abcd"},
 	{"prompts/list", ``, "abcde"},
 	{"prompts/get", `"name":"t_greet","arguments":{"name":"x"}`, "abcde"},
-	{"completion/complete", `"ref":{"type":"ref/prompt","name":"t_greet"},"argument":{"name":"name","value":""}`, "abcde"},
+	{
+		"completion/complete",
+		`"ref":{"type":"ref/prompt","name":"t_greet"},"argument":{"name":"name","value":""}`,
+		"abcde",
+	},
 	{"logging/setLevel", `"level":"info"`, "abcd"},
 	{"tasks/list", ``, "d"},
 	{"tasks/get", `"taskId":"x"`, "de"},
@@ -51,7 +55,13 @@ func TestMethodsOfEachRevision(t *testing.T) {
 		}
 		p := h.dial(t)
 		for _, m := range methodTable {
-			exists(t, "2026-07-28", m.method, p.modern(tasksCaps, m.method, m.params), strings.Contains(m.revisions, "e"))
+			exists(
+				t,
+				"2026-07-28",
+				m.method,
+				p.modern(tasksCaps, m.method, m.params),
+				strings.Contains(m.revisions, "e"),
+			)
 		}
 		exists(t, "2026-07-28", "initialize", p.modern("", "initialize", `"protocolVersion":"2025-11-25"`), false)
 	})
@@ -119,7 +129,18 @@ func TestCapabilitiesOfEachRevision(t *testing.T) {
 		d := h.dial(t).modern("", "server/discover", "")
 		has(t, d.get("capabilities"), `"extensions":{"io.modelcontextprotocol/tasks":{},"test/reverse":{"max":100}}`)
 		lacks(t, d.get("capabilities"), `"tasks":`)
-		equal(t, "supported", d.get("supportedVersions"), `["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`)
-		has(t, d.raw, `"ttlMs":`, `"cacheScope":"public"`, `"io.modelcontextprotocol/serverInfo":{"name":"gatehouse-test","version":"0.0.0"}`)
+		equal(
+			t,
+			"supported",
+			d.get("supportedVersions"),
+			`["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`,
+		)
+		has(
+			t,
+			d.raw,
+			`"ttlMs":`,
+			`"cacheScope":"public"`,
+			`"io.modelcontextprotocol/serverInfo":{"name":"gatehouse-test","version":"0.0.0"}`,
+		)
 	})
 }

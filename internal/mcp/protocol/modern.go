@@ -20,7 +20,13 @@ import (
 func (e *Engine) Modern(ctx context.Context, who Who, m *Message, h Header, sink Sink) {
 	switch {
 	case m.IsResponse():
-		sink.Answer(400, appendError(nil, invalid(m.ID, "a client sends no responses in this revision; answers travel in inputResponses")))
+		sink.Answer(
+			400,
+			appendError(
+				nil,
+				invalid(m.ID, "a client sends no responses in this revision; answers travel in inputResponses"),
+			),
+		)
 		return
 	case m.ID == nil:
 		sink.Drop()
@@ -63,7 +69,12 @@ func (r *request) readEnvelope(who Who) *Fault {
 			Supported []string `json:"supported"`
 			Requested string   `json:"requested"`
 		}{mcpversion.Names(), version})
-		return &Fault{Status: 400, Code: CodeUnsupportedVer, Message: "unsupported protocol version " + version, Data: data}
+		return &Fault{
+			Status:  400,
+			Code:    CodeUnsupportedVer,
+			Message: "unsupported protocol version " + version,
+			Data:    data,
+		}
 	}
 	r.rev = rev
 	caps := r.msg.has.of().caps

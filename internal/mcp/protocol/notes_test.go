@@ -102,7 +102,12 @@ func TestProgressTokens(t *testing.T) {
 		p := h.legacy(t, "2025-11-25", "")
 		for _, token := range []string{`"p"`, `"\u0070\n"`, `7`, `-0`, `123456789012345678901234567890`} {
 			got := p.ask("tools/call", `"_meta":{"progressToken":`+token+`},"name":"t_tell"`)
-			equal(t, "notes", strings.Join(got.notes, ""), `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`+token+`,"progress":1,"total":2,"message":"half"}}`)
+			equal(
+				t,
+				"notes",
+				strings.Join(got.notes, ""),
+				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`+token+`,"progress":1,"total":2,"message":"half"}}`,
+			)
 		}
 		for _, none := range []string{`{}`, `{"progressToken":null}`, `{"progressToken":1.5}`, `{"progressToken":{}}`} {
 			equal(t, none, len(p.ask("tools/call", `"_meta":`+none+`,"name":"t_tell"`).notes), 0)
@@ -123,7 +128,12 @@ func TestLevelsOfLogs(t *testing.T) {
 		for i, least := range levels {
 			p.ask("logging/setLevel", `"level":"`+least+`"`)
 			legacy := p.call("t_tell", "{}").notes
-			modern := p.await(p.start("tools/call", join(envelope("", `"io.modelcontextprotocol/logLevel":"`+least+`"`), `"name":"t_tell"`))).notes
+			modern := p.await(
+				p.start(
+					"tools/call",
+					join(envelope("", `"io.modelcontextprotocol/logLevel":"`+least+`"`), `"name":"t_tell"`),
+				),
+			).notes
 			equal(t, least, strings.Join(legacy, ""), strings.Join(modern, ""))
 			for j, l := range levels {
 				equal(t, least+" hears "+l, strings.Contains(strings.Join(legacy, ""), `"level":"`+l+`"`), j >= i)

@@ -58,7 +58,10 @@ func (p *peer) hello(rev, caps string) {
 	if caps == "" {
 		caps = "{}"
 	}
-	got := p.ask("initialize", `"protocolVersion":"`+rev+`","capabilities":`+caps+`,"clientInfo":{"name":"test","version":"1"}`)
+	got := p.ask(
+		"initialize",
+		`"protocolVersion":"`+rev+`","capabilities":`+caps+`,"clientInfo":{"name":"test","version":"1"}`,
+	)
 	if got.Error != nil {
 		p.t.Fatalf("initialize: %s", got.raw)
 	}

@@ -158,7 +158,10 @@ func (p *Pipe) handleNotification(m *Message) {
 func (p *Pipe) acquireSlot(m *Message, sink *pipeSink) bool {
 	if !p.open.add() {
 		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID,
-			Message: fmt.Sprintf("%d requests are open on this connection; wait for an answer, or cancel one", p.open.limit)}))
+			Message: fmt.Sprintf(
+				"%d requests are open on this connection; wait for an answer, or cancel one",
+				p.open.limit,
+			)}))
 		return false
 	}
 	sink.counted = true

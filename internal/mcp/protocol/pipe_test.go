@@ -57,8 +57,18 @@ func TestDrain(t *testing.T) {
 		equal(t, "with what waits for the client", p.drained(time.Minute), 0)
 		got := strings.Join(p.rest(), "\n")
 		equal(t, "subscriptions", strings.Count(got, `"result":{"resultType":"complete"`), 5)
-		equal(t, "questions", strings.Count(got, `"text":"unanswered: the client has closed its input, so it cannot answer"`), 5)
-		equal(t, "a task's question", strings.Count(got, `"message":"the task waits for an answer; the client has closed its input`), 1)
+		equal(
+			t,
+			"questions",
+			strings.Count(got, `"text":"unanswered: the client has closed its input, so it cannot answer"`),
+			5,
+		)
+		equal(
+			t,
+			"a task's question",
+			strings.Count(got, `"message":"the task waits for an answer; the client has closed its input`),
+			1,
+		)
 	})
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		p := h.legacy(t, "2025-11-25", canElicit)
@@ -113,7 +123,9 @@ func TestTooManyOpenRequests(t *testing.T) {
 func TestOutputThatFails(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		pipe := h.Engine.Pipe(anybody, func([]byte) error { return errors.New("broken") })
-		pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + envelope("") + `,"name":"t_wait"}}`))
+		pipe.Receive(
+			[]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + envelope("") + `,"name":"t_wait"}}`),
+		)
 		synctest.Wait()
 		pipe.Receive([]byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`))
 		<-pipe.Done()
@@ -146,7 +158,13 @@ func TestEverythingAtOnce(t *testing.T) {
 					p.startModern(tasksCaps, "tools/call", `"name":"t_slow"`)
 					h.clock <- struct{}{}
 				case 4:
-					p.cancel(p.startModern(tasksCaps, "subscriptions/listen", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["test://plain"]}`))
+					p.cancel(
+						p.startModern(
+							tasksCaps,
+							"subscriptions/listen",
+							`"notifications":{"toolsListChanged":true,"resourceSubscriptions":["test://plain"]}`,
+						),
+					)
 				case 5:
 					if i%2 == 0 {
 						h.offer(newcomer)
@@ -189,7 +207,14 @@ func TestTenThousandRequests(t *testing.T) {
 	const n = 10_000
 	go func() {
 		for i := range n {
-			p.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"r%d","method":"tools/call","params":{"name":"t_echo","arguments":{"text":"%d"}}}`, i, i))
+			p.pipe.Receive(
+				fmt.Appendf(
+					nil,
+					`{"jsonrpc":"2.0","id":"r%d","method":"tools/call","params":{"name":"t_echo","arguments":{"text":"%d"}}}`,
+					i,
+					i,
+				),
+			)
 		}
 	}()
 	seen := map[string]bool{}

@@ -323,7 +323,13 @@ func listOf(k views.Kind) func(*request) {
 		}
 		page, err := r.view.Page(k, r.rev, cursor)
 		if err != nil {
-			r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: err.Error() + ": use a nextCursor exactly as it was given, with the same method"})
+			r.fail(
+				&Fault{
+					Status:  400,
+					Code:    CodeInvalidParams,
+					Message: err.Error() + ": use a nextCursor exactly as it was given, with the same method",
+				},
+			)
 			return
 		}
 		r.sendResult(page)

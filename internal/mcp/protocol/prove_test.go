@@ -41,7 +41,10 @@ func tokens(_ context.Context, token string) (protocol.Who, error) {
 	case "ann":
 		return protocol.Who{Caller: tool.Caller{Principal: "ann", Roles: []string{"dev"}, Credential: "t1"}}, nil
 	case "bound":
-		return protocol.Who{Caller: tool.Caller{Principal: "ann", Roles: []string{"dev"}, Credential: "t2"}, Bound: "git"}, nil
+		return protocol.Who{
+			Caller: tool.Caller{Principal: "ann", Roles: []string{"dev"}, Credential: "t2"},
+			Bound:  "git",
+		}, nil
 	case "bo":
 		return protocol.Who{Caller: tool.Caller{Principal: "bo", Roles: []string{"staff"}}}, nil
 	}
@@ -89,7 +92,10 @@ func TestWhatACredentialOpenedEndsWithIt(t *testing.T) {
 	h, dial := guarded(t)
 	k := dial(protocol.Who{Prove: tokens})
 	k.caps += `,"gatehouse/token":"ann"`
-	if got := k.say("subscriptions/listen", `,"notifications":{"toolsListChanged":true}`); !strings.Contains(got, "acknowledged") {
+	if got := k.say("subscriptions/listen", `,"notifications":{"toolsListChanged":true}`); !strings.Contains(
+		got,
+		"acknowledged",
+	) {
 		t.Fatal(got)
 	}
 	h.Engine.Revoked("ann", "t2")

@@ -97,7 +97,11 @@ func (r *request) relayed(b []byte, method string, raw []byte) []byte {
 	}
 	demanded := []rawjson.Edit{{Key: "resultType", Value: []byte(`"complete"`)}}
 	if method == "resources/read" {
-		demanded = append(demanded, rawjson.Edit{Key: "ttlMs", Value: []byte("0")}, rawjson.Edit{Key: "cacheScope", Value: []byte(`"private"`)})
+		demanded = append(
+			demanded,
+			rawjson.Edit{Key: "ttlMs", Value: []byte("0")},
+			rawjson.Edit{Key: "cacheScope", Value: []byte(`"private"`)},
+		)
 	}
 	demanded = slices.DeleteFunc(demanded, func(e rawjson.Edit) bool {
 		_, there := rawjson.Get(raw, e.Key)

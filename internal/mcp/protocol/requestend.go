@@ -74,7 +74,10 @@ func (r *request) sendCallResult(c *call, res *dispatch.Result) {
 	}
 	r.note.flush(r)
 	if n := r.msg.Replaced; n > 0 && c.method == "tools/call" && res.Raw == nil {
-		res.Content = append(res.Content, tool.Text(fmt.Sprintf("[lone surrogates in the request, replaced by U+FFFD: %d]", n)))
+		res.Content = append(
+			res.Content,
+			tool.Text(fmt.Sprintf("[lone surrogates in the request, replaced by U+FFFD: %d]", n)),
+		)
 	}
 	f := acquireFrame()
 	*f = append(append(append(*f, `{"jsonrpc":"2.0","id":`...), r.msg.ID...), `,"result":`...)

@@ -50,11 +50,32 @@ func TestContentThatARevisionLacks(t *testing.T) {
 			"2024-11-05": {false, false}, "2025-03-26": {true, false}, "2025-06-18": {true, true}, "2025-11-25": {true, true},
 		} {
 			got := h.legacy(t, rev, "").call("t_media", "")
-			equal(t, rev+" audio", strings.Contains(got.raw, `{"type":"audio","data":"Aw==","mimeType":"audio/wav"}`), want.audio)
-			equal(t, rev+" no audio", strings.Contains(got.raw, `{"type":"text","text":"[audio, audio/wav]"}`), !want.audio)
+			equal(
+				t,
+				rev+" audio",
+				strings.Contains(got.raw, `{"type":"audio","data":"Aw==","mimeType":"audio/wav"}`),
+				want.audio,
+			)
+			equal(
+				t,
+				rev+" no audio",
+				strings.Contains(got.raw, `{"type":"text","text":"[audio, audio/wav]"}`),
+				!want.audio,
+			)
 			equal(t, rev+" link", strings.Contains(got.raw, `"type":"resource_link"`), want.link)
-			equal(t, rev+" no link", strings.Contains(got.raw, `{"type":"text","text":"[plain: test://plain]"}`), !want.link)
-			has(t, got.raw, `"_meta":{"test/took":7}`, `"annotations":{"audience":["user"],"priority":0.5}`, `"blob":""`)
+			equal(
+				t,
+				rev+" no link",
+				strings.Contains(got.raw, `{"type":"text","text":"[plain: test://plain]"}`),
+				!want.link,
+			)
+			has(
+				t,
+				got.raw,
+				`"_meta":{"test/took":7}`,
+				`"annotations":{"audience":["user"],"priority":0.5}`,
+				`"blob":""`,
+			)
 		}
 	})
 }
@@ -75,7 +96,11 @@ func TestFailuresOfTools(t *testing.T) {
 		has(t, got.raw, `"error":{"code":4711,"message":"wires crossed","data":{"a":1}}`)
 		got = p.call("t_none", "{}")
 		has(t, got.raw, `"error":{"code":-32602,"message":"unknown tool: t_none"`)
-		has(t, p.call("t_ehco", "{}").raw, `"error":{"code":-32602,"message":"unknown tool: t_ehco; did you mean t_echo?"`)
+		has(
+			t,
+			p.call("t_ehco", "{}").raw,
+			`"error":{"code":-32602,"message":"unknown tool: t_ehco; did you mean t_echo?"`,
+		)
 		for _, args := range []string{`[]`, `"x"`, `5`, `true`} {
 			equal(t, "arguments "+args, p.call("t_echo", args).code(), -32602)
 		}
@@ -124,7 +149,8 @@ func TestTextThatIsTooLong(t *testing.T) {
 			t.Fatalf("%d bytes", len(text))
 		}
 		whole := strings.Repeat("0123456789\n", 10_000)
-		m := regexp.MustCompile(`\n\[cut after (\d+) of 110000 bytes; read (gatehouse:///spool/\S+)\?offset=(\d+) for the rest\]$`).FindStringSubmatch(text)
+		m := regexp.MustCompile(`\n\[cut after (\d+) of 110000 bytes; read (gatehouse:///spool/\S+)\?offset=(\d+) for the rest\]$`).
+			FindStringSubmatch(text)
 		if m == nil || m[1] != m[3] {
 			t.Fatalf("got %s", text[max(0, len(text)-200):])
 		}
@@ -168,11 +194,16 @@ func TestWhatACallPrints(t *testing.T) {
 		equal(t, "its tail rides on progress", len(got.notes), 5)
 		has(t, got.notes[0], `"message":"line 0 é\n"`)
 		has(t, got.notes[4], `"message":"line 4 é\n"`)
-		link := regexp.MustCompile(`"uri":"(gatehouse:///spool/[^"]+)","name":"output","mimeType":"text/plain","size":50`).FindStringSubmatch(got.raw)
+		link := regexp.MustCompile(`"uri":"(gatehouse:///spool/[^"]+)","name":"output","mimeType":"text/plain","size":50`).
+			FindStringSubmatch(got.raw)
 		if link == nil {
 			t.Fatalf("no link in %s", got.raw)
 		}
-		has(t, p.ask("resources/read", `"uri":"`+link[1]+`"`).raw, `"text":"line 0 é\nline 1 é\nline 2 é\nline 3 é\nline 4 é\n"`)
+		has(
+			t,
+			p.ask("resources/read", `"uri":"`+link[1]+`"`).raw,
+			`"text":"line 0 é\nline 1 é\nline 2 é\nline 3 é\nline 4 é\n"`,
+		)
 	})
 }
 
@@ -187,7 +218,12 @@ func TestRelayedResultsAreNotRetyped(t *testing.T) {
 		p := h.legacy(t, "2025-11-25", "")
 		p.unjudged = true // what is relayed is not ours to answer for
 		equal(t, "legacy", string(p.call("t_relay", "{}").Result), raw)
-		equal(t, "modern", string(p.modern("", "tools/call", `"name":"t_relay"`).Result), raw[:len(raw)-1]+`,"resultType":"complete"}`)
+		equal(
+			t,
+			"modern",
+			string(p.modern("", "tools/call", `"name":"t_relay"`).Result),
+			raw[:len(raw)-1]+`,"resultType":"complete"}`,
+		)
 		has(t, p.ask("tools/list", "").raw, `{"name":"t_relay",`+listed)
 		has(t, p.modern("", "tools/list", "").raw, `{"name":"t_relay",`+listed)
 	})
@@ -196,8 +232,16 @@ func TestRelayedResultsAreNotRetyped(t *testing.T) {
 func TestReadingResources(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		p := h.legacy(t, "2025-11-25", "")
-		has(t, p.ask("resources/read", `"uri":"test://plain"`).raw, `"contents":[{"uri":"test://plain","mimeType":"text/plain","text":"hello"}]`)
-		has(t, p.ask("resources/read", `"uri":"test://blob"`).raw, `"contents":[{"uri":"test://blob","mimeType":"application/octet-stream","blob":"AP8="}]`)
+		has(
+			t,
+			p.ask("resources/read", `"uri":"test://plain"`).raw,
+			`"contents":[{"uri":"test://plain","mimeType":"text/plain","text":"hello"}]`,
+		)
+		has(
+			t,
+			p.ask("resources/read", `"uri":"test://blob"`).raw,
+			`"contents":[{"uri":"test://blob","mimeType":"application/octet-stream","blob":"AP8="}]`,
+		)
 		has(t, p.ask("resources/read", `"uri":"test://item/a%20b"`).raw, `"text":"item a b"`)
 		for rev, code := range map[string]int{"2024-11-05": -32002, "2025-11-25": -32002, modernRev: -32602} {
 			q := h.dial(t)
@@ -225,7 +269,15 @@ func TestReadingResources(t *testing.T) {
 func TestLoneSurrogatesAreReplacedAndTheAnswerSaysSo(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		p := h.legacy(t, "2025-11-25", "")
-		p.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"a\ud83d"}}}`)
-		has(t, string(p.next()), `"id":7,`, `"structuredContent":{"said":"a`+"\ufffd"+`"}`, `[lone surrogates in the request, replaced by U+FFFD: 1]`)
+		p.send(
+			`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"a\ud83d"}}}`,
+		)
+		has(
+			t,
+			string(p.next()),
+			`"id":7,`,
+			`"structuredContent":{"said":"a`+"\ufffd"+`"}`,
+			`[lone surrogates in the request, replaced by U+FFFD: 1]`,
+		)
 	})
 }

@@ -76,7 +76,13 @@ func (x *rounds) forget(id string) {
 }
 
 // runRound runs one round and writes its outcome into the job.
-func (e *Engine) runRound(ctx context.Context, job *jobs.Running, run modulehost.Round, recorded map[string]json.RawMessage, state []byte) {
+func (e *Engine) runRound(
+	ctx context.Context,
+	job *jobs.Running,
+	run modulehost.Round,
+	recorded map[string]json.RawMessage,
+	state []byte,
+) {
 	ctx, done := e.roundContext(ctx)
 	defer done()
 	out, err := run(ctx, recorded, state, jobNotes{job})

@@ -18,7 +18,12 @@ func (e *Engine) Accept(s *session.Session, m *Message) *Fault {
 	if m.IsResponse() {
 		id, ok := rawjson.String(m.ID)
 		if !ok || !s.Respond(id, session.Reply{Result: m.Result, Error: m.Error}) {
-			return &Fault{Status: 400, Code: CodeInvalidRequest, Message: "a response to no request of this session", ID: nil}
+			return &Fault{
+				Status:  400,
+				Code:    CodeInvalidRequest,
+				Message: "a response to no request of this session",
+				ID:      nil,
+			}
 		}
 		return nil
 	}
@@ -89,7 +94,13 @@ func resourceNotifier(s *session.Session, uri string) func(json.RawMessage) {
 // restoreSubscriptions resumes the subscriptions of a session that were suspended while
 // the client could not read their resources, and notifies the client to read them
 // again.
-func (e *Engine) restoreSubscriptions(ctx context.Context, s *session.Session, f *session.Facts, v *views.View, uris []string) {
+func (e *Engine) restoreSubscriptions(
+	ctx context.Context,
+	s *session.Session,
+	f *session.Facts,
+	v *views.View,
+	uris []string,
+) {
 	for _, uri := range uris {
 		entry, _ := v.Resource(uri)
 		if entry == nil {

@@ -51,7 +51,10 @@ func (r *request) startAsTask(c *call) bool {
 	case mode == tool.TaskRequired && !can && !wished:
 		f := missingTasks()
 		if !r.rev.Modern() {
-			f = &Fault{Code: CodeMethodNotFound, Message: c.entry.Listed + " runs only as a task: call it with params.task"}
+			f = &Fault{
+				Code:    CodeMethodNotFound,
+				Message: c.entry.Listed + " runs only as a task: call it with params.task",
+			}
 		}
 		r.fail(f)
 		return true
@@ -239,7 +242,10 @@ func (t *task) askQuestions(r *request, c *call, res *dispatch.Result) error {
 	if err == nil || errors.Is(err, jobs.ErrSettled) {
 		return err
 	}
-	return errors.Join(err, t.run.Fail(&tool.WireError{Code: CodeInternal, Message: "the task cannot ask: " + err.Error()}))
+	return errors.Join(
+		err,
+		t.run.Fail(&tool.WireError{Code: CodeInternal, Message: "the task cannot ask: " + err.Error()}),
+	)
 }
 
 // resumeJob runs the next round of a job when all its questions are answered.
@@ -253,11 +259,26 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 		run.Fail(&tool.WireError{Code: CodeInternal, Message: "this job is from another release of the host"})
 		return
 	}
-	r := &request{e: e, msg: &Message{Params: q.Params}, facts: &session.Facts{Caller: q.Caller}, factsOwned: true, ctx: ctx, cancel: func(error) {}}
+	r := &request{
+		e:          e,
+		msg:        &Message{Params: q.Params},
+		facts:      &session.Facts{Caller: q.Caller},
+		factsOwned: true,
+		ctx:        ctx,
+		cancel:     func(error) {},
+	}
 	r.rev, _ = mcpversion.Parse(q.Revision)
 	r.facts.Revision = r.rev
 	r.facts.Cut = e.opts.Views.Cut(q.Caller)
-	c := &call{r: r, method: "tools/call", args: q.Args, id: q.Call, recorded: rec.Recorded, state: rec.State, task: &task{run}}
+	c := &call{
+		r:        r,
+		method:   "tools/call",
+		args:     q.Args,
+		id:       q.Call,
+		recorded: rec.Recorded,
+		state:    rec.State,
+		task:     &task{run},
+	}
 	r.end.ended = true // no client waits for an answer
 	v, err := e.opts.Views.View(ctx, &r.facts.Caller, r.facts.Cut)
 	if err == nil {
@@ -293,7 +314,9 @@ func taskMembers(rec *jobs.Record, ttl, poll string) []byte {
 		b = rawjson.AppendString(b, rec.Note)
 	}
 	const stamp = "2006-01-02T15:04:05.000Z"
-	b = append(b, `,"createdAt":"`+rec.Created.UTC().Format(stamp)+`","lastUpdatedAt":"`+rec.Updated.UTC().Format(stamp)+`"`...)
+	b = append(
+		b,
+		`,"createdAt":"`+rec.Created.UTC().Format(stamp)+`","lastUpdatedAt":"`+rec.Updated.UTC().Format(stamp)+`"`...)
 	b = append(b, `,"`+ttl+`":`...)
 	b = strconv.AppendInt(b, rec.TTL.Milliseconds(), 10)
 	b = append(b, `,"`+poll+`":`...)

@@ -147,7 +147,9 @@ func (f *taskFetch) sendQuestions(rec jobs.Record) {
 		f.mu.Unlock()
 		switch {
 		case deaf:
-			f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task waits for an answer; " + errInputClosed.Error()})
+			f.r.fail(
+				&Fault{Code: CodeInvalidRequest, Message: "the task waits for an answer; " + errInputClosed.Error()},
+			)
 			return
 		case !again:
 			f.sendQuestion(q)

@@ -44,7 +44,13 @@ func TestTranscripts(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
-			o := hosttest.Options{JobTools: true, Promote: 5 * time.Second, Silence: 20 * time.Second, AskFor: time.Minute, Page: 50}
+			o := hosttest.Options{
+				JobTools: true,
+				Promote:  5 * time.Second,
+				Silence:  20 * time.Second,
+				AskFor:   time.Minute,
+				Page:     50,
+			}
 			visit(t, o, func(t *testing.T, h *house) {
 				tr := transcript{t: t, h: h, peer: h.dial(t), names: map[string]string{}}
 				tr.play(file)

@@ -24,7 +24,10 @@ func parsed(t *testing.T, frame string) *protocol.Message {
 
 func (h *house) open(t *testing.T, params string) *session.Session {
 	t.Helper()
-	s, answer, f := h.Engine.Open(anybody, parsed(t, `{"jsonrpc":"2.0","id":"o","method":"initialize","params":{`+params+`}}`))
+	s, answer, f := h.Engine.Open(
+		anybody,
+		parsed(t, `{"jsonrpc":"2.0","id":"o","method":"initialize","params":{`+params+`}}`),
+	)
 	if f != nil {
 		t.Fatal(f)
 	}
@@ -47,7 +50,10 @@ func TestHandshakeOfADoorWithSessions(t *testing.T) {
 		if fault == nil || fault.Error() != "initialize needs an id" {
 			t.Errorf("got %v", fault)
 		}
-		_, _, fault = h.Engine.Open(protocol.Who{Caller: tool.Caller{Principal: "x", Context: "nowhere"}}, parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize"}`))
+		_, _, fault = h.Engine.Open(
+			protocol.Who{Caller: tool.Caller{Principal: "x", Context: "nowhere"}},
+			parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize"}`),
+		)
 		if fault == nil || fault.Status != 404 || string(fault.ID) != "1" {
 			t.Errorf("got %+v", fault)
 		}
@@ -157,7 +163,14 @@ func TestHostWithoutSessions(t *testing.T) {
 			}
 			equal(t, "revision", s.Facts().Revision.String(), want)
 			k := &keeper{t: t}
-			h.Engine.Legacy(s, parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"x"}}}`), k)
+			h.Engine.Legacy(
+				s,
+				parsed(
+					t,
+					`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"x"}}}`,
+				),
+				k,
+			)
 			has(t, k.answer, `said`)
 			k = &keeper{t: t} // nobody could bring the answer back
 			h.Engine.Legacy(s, parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_ask"}}`), k)
@@ -189,10 +202,14 @@ func TestJobsOfModulesThatFail(t *testing.T) {
 			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 				h.offer(tool.New(tool.Def{Name: "t_start", Description: "Starts a job.", Effects: tool.Reads},
 					func(_ context.Context, call *tool.Call, _ nothing) (echoOut, error) {
-						id, err := h.deps.Job(call, "a job", func(_ context.Context, call *tool.Call) (tool.Result, error) {
-							call.Peer.Progress(1, 2, "half way")
-							return c.run()
-						})
+						id, err := h.deps.Job(
+							call,
+							"a job",
+							func(_ context.Context, call *tool.Call) (tool.Result, error) {
+								call.Peer.Progress(1, 2, "half way")
+								return c.run()
+							},
+						)
 						return echoOut{id}, err
 					}))
 				p := h.dial(t)

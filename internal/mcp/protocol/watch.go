@@ -49,7 +49,14 @@ func (w *watches) init() { w.all = make(map[watchKey]*sharedWatch) }
 
 // watch subscribes changed to a resource of a caller's view. changed must not block. If
 // the resource has no notifications, the subscription succeeds and never calls changed.
-func (e *Engine) watch(ctx context.Context, f *session.Facts, v *views.View, of *views.Entry, uri string, changed func(json.RawMessage)) (stop func(), err error) {
+func (e *Engine) watch(
+	ctx context.Context,
+	f *session.Facts,
+	v *views.View,
+	of *views.Entry,
+	uri string,
+	changed func(json.RawMessage),
+) (stop func(), err error) {
 	if of.Resource.Watch == nil {
 		return func() {}, nil
 	}

@@ -369,7 +369,11 @@ func FuzzCheck(f *testing.F) {
 		if !ok || se.Offset < 0 || se.Offset > len(b) {
 			t.Fatalf("%q: odd error %#v", b, err)
 		}
-		if valid && !strings.Contains("second member of the same name, nested too deep, invalid UTF-8 in a string, bad escape in a string", se.Msg) {
+		if valid &&
+			!strings.Contains(
+				"second member of the same name, nested too deep, invalid UTF-8 in a string, bad escape in a string",
+				se.Msg,
+			) {
 			t.Fatalf("%q is JSON and was refused: %v", b, err)
 		}
 	})
@@ -485,7 +489,9 @@ func FuzzSplice(f *testing.F) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	big := []byte(`{"content":` + string(AppendString(nil, strings.Repeat("some text of a file, line by line\n", 30000))) + `}`)
+	big := []byte(
+		`{"content":` + string(AppendString(nil, strings.Repeat("some text of a file, line by line\n", 30000))) + `}`,
+	)
 	var wide []byte
 	for i := range 10000 {
 		wide = fmt.Appendf(wide, `,"key%d":%d`, i, i)

@@ -139,7 +139,11 @@ func read(path string) ([]Key, stamp, error) {
 	}
 	keys, err := parse(b)
 	if err != nil {
-		return nil, stamp{}, fmt.Errorf("%s: %w; remove it and a new one is made, which ends what the old keys sealed", path, err)
+		return nil, stamp{}, fmt.Errorf(
+			"%s: %w; remove it and a new one is made, which ends what the old keys sealed",
+			path,
+			err,
+		)
 	}
 	return keys, stamp{info.ModTime(), info.Size(), info}, nil
 }

@@ -164,7 +164,13 @@ func (r *Ring) open(purpose string, bind []byte, token string, now time.Time) (p
 // OpenWithin is Open for what is valid for a certain time. It refuses what would
 // be valid for longer as well: that was sealed before the clock was set back, and
 // marks that it was used may have ended by the clock's new time.
-func (r *Ring) OpenWithin(purpose string, bind []byte, token string, now time.Time, life time.Duration) ([]byte, error) {
+func (r *Ring) OpenWithin(
+	purpose string,
+	bind []byte,
+	token string,
+	now time.Time,
+	life time.Duration,
+) ([]byte, error) {
 	plain, until, err := r.open(purpose, bind, token, now)
 	if err == nil && until > now.Add(life).UnixMilli() {
 		return nil, ErrExpired

@@ -27,7 +27,13 @@ func TestAClockThatJumpsEndsNoSession(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			table.sweep(clock())
 			if s.Ended() != want {
-				t.Errorf("the clock %v off, a limit of %v, idle for 10 ms: ended %v, want %v", off, idle, s.Ended(), want)
+				t.Errorf(
+					"the clock %v off, a limit of %v, idle for 10 ms: ended %v, want %v",
+					off,
+					idle,
+					s.Ended(),
+					want,
+				)
 			}
 		}
 	}

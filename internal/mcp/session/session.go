@@ -134,7 +134,8 @@ func (s *Session) Proven(c *tool.Caller, until time.Time) *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.facts
-	if was.Credential == c.Credential && was.Until.Equal(until) && slices.Equal(was.Roles, c.Roles) && slices.Equal(was.Scopes, c.Scopes) {
+	if was.Credential == c.Credential && was.Until.Equal(until) && slices.Equal(was.Roles, c.Roles) &&
+		slices.Equal(was.Scopes, c.Scopes) {
 		return was
 	}
 	f := *was

@@ -100,34 +100,38 @@ func TestIdle(t *testing.T) {
 
 func TestEnd(t *testing.T) {
 	var causes []error
-	sweeping(t, Options{Ended: func(_ *Session, cause error) { causes = append(causes, cause) }}, func(t *testing.T, table *Table) {
-		s, _ := table.Open(anonymous())
-		var told []string
-		tell := func(what string) func() { return func() { told = append(told, what) } }
-		s.Begin("1", func(cause error) { told = append(told, fmt.Sprint("cancelled: ", cause)) })
-		s.Subscribe("file:///a", tell("unsubscribed"))
-		s.Expect(func(r Reply) { told = append(told, fmt.Sprint("answered: ", r.Result == nil && r.Error == nil)) })
-		s.OnEnd(tell("stopped"))
-		if !table.End(s, ErrClosed) || table.End(s, ErrClosed) {
-			t.Error("a session ends once")
-		}
-		want := []string{"cancelled: " + ErrClosed.Error(), "unsubscribed", "answered: true", "stopped"}
-		if !slices.Equal(told, want) {
-			t.Errorf("the end told %q, want %q", told, want)
-		}
-		s.OnEnd(tell("late"))
-		if told[len(told)-1] != "late" {
-			t.Error("who comes after the end is not told")
-		}
-		if begins(s, "2", nil) || s.Subscribe("file:///b", nil) {
-			t.Error("an ended session takes on more")
-		}
-		if _, ok := s.Expect(nil); ok {
-			t.Error("an ended session asks")
-		}
-		left, _ := table.Open(anonymous())
-		_ = left // ended by the table when it stops
-	})
+	sweeping(
+		t,
+		Options{Ended: func(_ *Session, cause error) { causes = append(causes, cause) }},
+		func(t *testing.T, table *Table) {
+			s, _ := table.Open(anonymous())
+			var told []string
+			tell := func(what string) func() { return func() { told = append(told, what) } }
+			s.Begin("1", func(cause error) { told = append(told, fmt.Sprint("cancelled: ", cause)) })
+			s.Subscribe("file:///a", tell("unsubscribed"))
+			s.Expect(func(r Reply) { told = append(told, fmt.Sprint("answered: ", r.Result == nil && r.Error == nil)) })
+			s.OnEnd(tell("stopped"))
+			if !table.End(s, ErrClosed) || table.End(s, ErrClosed) {
+				t.Error("a session ends once")
+			}
+			want := []string{"cancelled: " + ErrClosed.Error(), "unsubscribed", "answered: true", "stopped"}
+			if !slices.Equal(told, want) {
+				t.Errorf("the end told %q, want %q", told, want)
+			}
+			s.OnEnd(tell("late"))
+			if told[len(told)-1] != "late" {
+				t.Error("who comes after the end is not told")
+			}
+			if begins(s, "2", nil) || s.Subscribe("file:///b", nil) {
+				t.Error("an ended session takes on more")
+			}
+			if _, ok := s.Expect(nil); ok {
+				t.Error("an ended session asks")
+			}
+			left, _ := table.Open(anonymous())
+			_ = left // ended by the table when it stops
+		},
+	)
 	if !slices.Equal(causes, []error{ErrClosed, ErrStop}) {
 		t.Errorf("sessions ended with %v, want the client's end and the host's", causes)
 	}

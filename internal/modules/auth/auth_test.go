@@ -68,7 +68,10 @@ func newFixture() *fixture {
 			Until:   at.Add(2 * time.Hour),
 		}
 	}
-	return &fixture{[]Login{one("s_1", "ann"), one("s_2", "bob"), one("s_3", "ann"), one("s_gone", "ann")}, "old password"}
+	return &fixture{
+		[]Login{one("s_1", "ann"), one("s_2", "bob"), one("s_3", "ann"), one("s_gone", "ann")},
+		"old password",
+	}
 }
 
 // call gives a result as JSON, or the text of a refusal.

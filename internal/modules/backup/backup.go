@@ -135,7 +135,11 @@ func (k *keeper) ready(c *tool.Call) error {
 		return err
 	}
 	if k.cfg.Room == nil {
-		return &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk", Next: "Call a host that does, or use gatehouse backup on the command line."}
+		return &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this host keeps nothing on disk",
+			Next:    "Call a host that does, or use gatehouse backup on the command line.",
+		}
 	}
 	return nil
 }
@@ -155,7 +159,11 @@ func (k *keeper) key(in keyIn) (backup.Key, error) {
 	case in.Secret == "":
 		in.Secret = backup.DefaultSecret
 	}
-	missing := &tool.Refusal{Code: "not_found", Message: "there is no password: this host has no secret " + in.Secret, Next: "Have a person keep one with: gatehouse secret set " + in.Secret}
+	missing := &tool.Refusal{
+		Code:    "not_found",
+		Message: "there is no password: this host has no secret " + in.Secret,
+		Next:    "Have a person keep one with: gatehouse secret set " + in.Secret,
+	}
 	if k.cfg.Secrets == nil {
 		return backup.Key{}, missing
 	}
@@ -180,11 +188,19 @@ func refuse(err error) error {
 	case errors.Is(err, backup.ErrBusy):
 		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Wait for it with job_wait."}
 	case errors.Is(err, backup.ErrNoTarget):
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_list shows those there are; backup_target_set makes one."}
+		return &tool.Refusal{
+			Code:    "not_found",
+			Message: err.Error(),
+			Next:    "backup_list shows those there are; backup_target_set makes one.",
+		}
 	case errors.Is(err, backup.ErrNoBackup):
 		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_list shows those there are."}
 	case errors.Is(err, backup.ErrNoFile):
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_read with the path of a folder, or none, lists what is in it."}
+		return &tool.Refusal{
+			Code:    "not_found",
+			Message: err.Error(),
+			Next:    "backup_read with the path of a folder, or none, lists what is in it.",
+		}
 	case errors.Is(err, backup.ErrPassword):
 		return &tool.Refusal{Code: "denied", Message: err.Error()}
 	case errors.Is(err, backup.ErrDamaged):
@@ -202,24 +218,37 @@ func (k *keeper) start(
 	if err != nil {
 		return progress.Started{}, refuse(err)
 	}
-	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
-		defer hold.Release()
-		track := progress.New(tell, names...)
-		out, err := run(ctx, hold, func(phase string, done, total int64) {
-			units := "bytes"
-			if phase == backup.PhaseSnapshot {
-				units = "files"
+	started, err := k.cfg.Show.Start(
+		k.deps,
+		c,
+		title,
+		func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
+			defer hold.Release()
+			track := progress.New(tell, names...)
+			out, err := run(ctx, hold, func(phase string, done, total int64) {
+				units := "bytes"
+				if phase == backup.PhaseSnapshot {
+					units = "files"
+				}
+				track.At(phase, done, total, units)
+			})
+			switch {
+			case err == nil:
+				track.Finish()
+			case ctx.Err() == nil:
+				notify.Publish(
+					k.deps,
+					notify.News{
+						Code:    "backup.failed",
+						Level:   notify.Error,
+						Title:   "The " + title + " failed",
+						Message: err.Error(),
+					},
+				)
 			}
-			track.At(phase, done, total, units)
-		})
-		switch {
-		case err == nil:
-			track.Finish()
-		case ctx.Err() == nil:
-			notify.Publish(k.deps, notify.News{Code: "backup.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
-		}
-		return out, refuse(err)
-	})
+			return out, refuse(err)
+		},
+	)
 	if err != nil {
 		hold.Release()
 	}

@@ -34,7 +34,11 @@ type person struct {
 func visit(t *testing.T) *person {
 	t.Helper()
 	top := t.TempDir()
-	folders := backup.Folders{Data: filepath.Join(top, "data"), Config: filepath.Join(top, "config"), State: filepath.Join(top, "state")}
+	folders := backup.Folders{
+		Data:   filepath.Join(top, "data"),
+		Config: filepath.Join(top, "config"),
+		State:  filepath.Join(top, "state"),
+	}
 	secrets := secret.In(folders.Config, "")
 	room := backup.New(backup.Options{Folders: folders, Secrets: secrets, Version: "test",
 		Host: func(context.Context) (backup.Host, error) { return backup.Host{ID: "host_a", Name: "house"}, nil }})
@@ -98,7 +102,8 @@ func TestABackupIsMadeLookedAtAndBroughtBack(t *testing.T) {
 	if refused != "" || made["target"] != "shelf" {
 		t.Fatal(made, refused)
 	}
-	if n := len(p.shown); n < 3 || p.shown[n-1].Overall.State != progress.Done || len(p.ended) != 1 || p.ended[0] != nil {
+	if n := len(p.shown); n < 3 || p.shown[n-1].Overall.State != progress.Done || len(p.ended) != 1 ||
+		p.ended[0] != nil {
 		t.Errorf("shown %+v, ended %v", p.shown, p.ended)
 	}
 	if n := len(call.Peer.Progressed); n < 2 || call.Peer.Progressed[0].Total != 3 {
@@ -109,7 +114,8 @@ func TestABackupIsMadeLookedAtAndBroughtBack(t *testing.T) {
 		t.Errorf("lists %s", got)
 	}
 	info, refused := p.ask("backup_info", "password", words)
-	if refused != "" || info["host"] != "house" || !strings.Contains(fmt.Sprint(info["list"]), "config/backup-targets.json") {
+	if refused != "" || info["host"] != "house" ||
+		!strings.Contains(fmt.Sprint(info["list"]), "config/backup-targets.json") {
 		t.Errorf("says %v, %s", info, refused)
 	}
 	yes := func(c *moduletest.Call) {
@@ -120,10 +126,12 @@ func TestABackupIsMadeLookedAtAndBroughtBack(t *testing.T) {
 		t.Fatal(refused)
 	}
 	staged, refused, _ := p.last(t.Context())
-	if refused != "" || staged["backup"] != made["backup"] || !strings.Contains(fmt.Sprint(staged["next"]), "server_restart") {
+	if refused != "" || staged["backup"] != made["backup"] ||
+		!strings.Contains(fmt.Sprint(staged["next"]), "server_restart") {
 		t.Errorf("staged %v, %s", staged, refused)
 	}
-	if len(p.told) != 2 || !strings.Contains(p.told[0], `"level":"success"`) || !strings.Contains(p.told[1], "backup.staged") {
+	if len(p.told) != 2 || !strings.Contains(p.told[0], `"level":"success"`) ||
+		!strings.Contains(p.told[1], "backup.staged") {
 		t.Errorf("told %q", p.told)
 	}
 	if back, refused := p.ask("backup_restore_cancel"); refused != "" || back["cancelled"] != made["backup"] {
@@ -161,7 +169,10 @@ func TestWhatIsRefused(t *testing.T) {
 		if strings.Contains(tl.Name, "_target_") {
 			args["name"] = "x"
 		}
-		if _, refused := p.askAs(tl.Name, func(c *moduletest.Call) { c.Caller.Principal = "eve" }, args); !strings.HasPrefix(refused, "denied: ") {
+		if _, refused := p.askAs(tl.Name, func(c *moduletest.Call) { c.Caller.Principal = "eve" }, args); !strings.HasPrefix(
+			refused,
+			"denied: ",
+		) {
 			t.Errorf("%s for eve: %q", tl.Name, refused)
 		}
 	}

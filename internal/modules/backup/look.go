@@ -57,7 +57,23 @@ func (k *keeper) list(ctx context.Context, c *tool.Call, in listIn) (listOut, er
 		return out, err
 	}
 	for _, t := range all {
-		out.Targets = append(out.Targets, targetOut{t.Name, t.Kind, t.Path, t.Endpoint, t.Bucket, t.Region, t.AccessKey, t.Host, t.Share, t.User, t.Secret, t.Keep})
+		out.Targets = append(
+			out.Targets,
+			targetOut{
+				t.Name,
+				t.Kind,
+				t.Path,
+				t.Endpoint,
+				t.Bucket,
+				t.Region,
+				t.AccessKey,
+				t.Host,
+				t.Share,
+				t.User,
+				t.Secret,
+				t.Keep,
+			},
+		)
 	}
 	if w, err := backup.Waiting(k.cfg.Folders); err == nil && w != nil {
 		out.Waiting = w.Backup

@@ -55,23 +55,30 @@ func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (progres
 		return progress.Started{}, refuse(err)
 	}
 	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
-	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, h *backup.Hold, report backup.Progress) (any, error) {
-		m, err := h.Create(ctx, t.Name, in.Packages, key, report)
-		if err != nil {
-			return nil, err
-		}
-		out := made{Backup: m.Name, Target: t.Name, Size: m.Size, Files: len(m.Manifest.Files), Removed: m.Removed}
-		level := notify.Success
-		if m.Left != nil {
-			level, out.Warning = notify.Warning, "older backups could not be removed: "+m.Left.Error()
-		}
-		notify.Publish(k.deps, notify.News{
-			Code: "backup.created", Level: level, Title: "A backup was made in " + t.Name,
-			Message: strings.TrimSpace(fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning)),
-		})
-		k.publish("created", t.Name, m.Name, c)
-		return out, nil
-	})
+	return k.start(
+		c,
+		"backup to "+t.Name,
+		names,
+		func(ctx context.Context, h *backup.Hold, report backup.Progress) (any, error) {
+			m, err := h.Create(ctx, t.Name, in.Packages, key, report)
+			if err != nil {
+				return nil, err
+			}
+			out := made{Backup: m.Name, Target: t.Name, Size: m.Size, Files: len(m.Manifest.Files), Removed: m.Removed}
+			level := notify.Success
+			if m.Left != nil {
+				level, out.Warning = notify.Warning, "older backups could not be removed: "+m.Left.Error()
+			}
+			notify.Publish(k.deps, notify.News{
+				Code: "backup.created", Level: level, Title: "A backup was made in " + t.Name,
+				Message: strings.TrimSpace(
+					fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning),
+				),
+			})
+			k.publish("created", t.Name, m.Name, c)
+			return out, nil
+		},
+	)
 }
 
 // publish tells what was done, without what it was done with.
@@ -123,7 +130,11 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 		if m.OfPackages() && len(in.Packages) == 0 {
 			in.Packages = slices.Sorted(maps.Keys(m.Packages))
 		}
-		return map[string]string{"packages": strings.Join(in.Packages, ", "), "name": e.Name, "of": m.Host.Name + " of " + m.Created.Format(time.RFC3339)}, nil
+		return map[string]string{
+			"packages": strings.Join(in.Packages, ", "),
+			"name":     e.Name,
+			"of":       m.Host.Name + " of " + m.Created.Format(time.RFC3339),
+		}, nil
 	})
 	if err != nil {
 		return progress.Started{}, err
@@ -137,20 +148,37 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 	if err := confirm.Ask(c, name, question, in.Confirm); err != nil {
 		return progress.Started{}, err
 	}
-	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, h *backup.Hold, report backup.Progress) (any, error) {
-		e, m, err := h.Restore(ctx, in.Target, name, in.Packages, key, report)
-		if err != nil {
-			return nil, err
-		}
-		k.publish("staged", in.Target, e.Name, c)
-		out := staged{Backup: e.Name, Created: m.Created.Format(time.RFC3339), Host: m.Host.Name, Files: len(m.Files)}
-		if chosen["packages"] != "" {
-			return k.putPackages(out, chosen["packages"])
-		}
-		notify.Publish(k.deps, notify.News{Code: "backup.staged", Title: "A backup waits to be restored", Message: e.Name + " takes effect when the host is started again."})
-		out.Next = "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."
-		return out, nil
-	})
+	return k.start(
+		c,
+		"restore of "+name,
+		[]string{backup.PhaseRead},
+		func(ctx context.Context, h *backup.Hold, report backup.Progress) (any, error) {
+			e, m, err := h.Restore(ctx, in.Target, name, in.Packages, key, report)
+			if err != nil {
+				return nil, err
+			}
+			k.publish("staged", in.Target, e.Name, c)
+			out := staged{
+				Backup:  e.Name,
+				Created: m.Created.Format(time.RFC3339),
+				Host:    m.Host.Name,
+				Files:   len(m.Files),
+			}
+			if chosen["packages"] != "" {
+				return k.putPackages(out, chosen["packages"])
+			}
+			notify.Publish(
+				k.deps,
+				notify.News{
+					Code:    "backup.staged",
+					Title:   "A backup waits to be restored",
+					Message: e.Name + " takes effect when the host is started again.",
+				},
+			)
+			out.Next = "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."
+			return out, nil
+		},
+	)
 }
 
 // putPackages has packages that were unpacked brought back while the host runs.
@@ -163,11 +191,25 @@ func (k *keeper) putPackages(out staged, packages string) (any, error) {
 		}
 	}
 	if now {
-		notify.Publish(k.deps, notify.News{Code: "backup.restored", Title: "Packages were restored", Message: packages + " of " + out.Backup})
+		notify.Publish(
+			k.deps,
+			notify.News{
+				Code:    "backup.restored",
+				Title:   "Packages were restored",
+				Message: packages + " of " + out.Backup,
+			},
+		)
 		out.Next = "The packages " + packages + " are back and run as their records say: package_list shows them."
 		return out, nil
 	}
-	notify.Publish(k.deps, notify.News{Code: "backup.staged", Title: "Packages wait to be restored", Message: out.Backup + " takes effect when the packages are free."})
+	notify.Publish(
+		k.deps,
+		notify.News{
+			Code:    "backup.staged",
+			Title:   "Packages wait to be restored",
+			Message: out.Backup + " takes effect when the packages are free.",
+		},
+	)
 	out.Next = "It takes effect as soon as the host that runs the packages is done with what it does to them, " +
 		"or when a host is started. Until then, backup_restore_cancel takes it back."
 	return out, nil

@@ -54,10 +54,17 @@ func (k *keeper) read(ctx context.Context, c *tool.Call, in readIn) (out readOut
 	if list := m.Folder(path); path == "" || len(list) > 0 {
 		return listing(path, e, list), nil
 	}
-	err = k.cfg.Room.ReadFile(ctx, in.Target, e.Name, path, key, func(e backup.Entry, f backup.File, content io.Reader) error {
-		out, err = show(e, f, content)
-		return err
-	})
+	err = k.cfg.Room.ReadFile(
+		ctx,
+		in.Target,
+		e.Name,
+		path,
+		key,
+		func(e backup.Entry, f backup.File, content io.Reader) error {
+			out, err = show(e, f, content)
+			return err
+		},
+	)
 	return out, refuse(err)
 }
 
@@ -72,7 +79,12 @@ func secretFile(path string) bool {
 func show(e backup.Entry, f backup.File, content io.Reader) (out readOut, err error) {
 	other := &tool.Refusal{Next: "A person reads it with: gatehouse backup read " + f.Member() + " --backup " + e.Name}
 	if f.Size > mostText {
-		other.Code, other.Message = "too_large", fmt.Sprintf("%s has %d bytes, and %d are shown at most", f.Member(), f.Size, mostText)
+		other.Code, other.Message = "too_large", fmt.Sprintf(
+			"%s has %d bytes, and %d are shown at most",
+			f.Member(),
+			f.Size,
+			mostText,
+		)
 		return out, other
 	}
 	b, err := io.ReadAll(content)
@@ -83,7 +95,13 @@ func show(e backup.Entry, f backup.File, content io.Reader) (out readOut, err er
 		other.Code, other.Message = "unsupported", fmt.Sprintf("%s, of %d bytes, is no text", f.Member(), f.Size)
 		return out, other
 	}
-	return readOut{Backup: e.Name, Path: f.Member(), Content: string(b), Size: f.Size, Modified: f.Modified.Format(time.RFC3339)}, nil
+	return readOut{
+		Backup:   e.Name,
+		Path:     f.Member(),
+		Content:  string(b),
+		Size:     f.Size,
+		Modified: f.Modified.Format(time.RFC3339),
+	}, nil
 }
 
 // listing shows what is in a folder of a backup, a line each: files with their

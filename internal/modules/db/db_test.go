@@ -165,7 +165,8 @@ func TestAllThatIsKeptHasALimit(t *testing.T) {
 	part := strings.Repeat("x", maxValue-10)
 	for i := range 3 {
 		if got := d.call("db_put_ui", map[string]any{"pointer": fmt.Sprintf("/p%d", i), "value": part}); got != fmt.Sprintf(
-			"/public/ui/p%d", i,
+			"/public/ui/p%d",
+			i,
 		) {
 			t.Errorf("part %d: %s", i, got)
 		}

@@ -155,7 +155,8 @@ func TestMovingBetweenFolders(t *testing.T) {
 	call := in(t, a, b)
 	laid(t, a, "f", "content")
 	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.HasPrefix(
-		got, "Successfully moved",
+		got,
+		"Successfully moved",
 	) {
 		t.Fatal(got)
 	}
@@ -167,7 +168,8 @@ func TestMovingBetweenFolders(t *testing.T) {
 	}
 	laid(t, a, "f", "other")
 	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.Contains(
-		got, "already exists",
+		got,
+		"already exists",
 	) {
 		t.Errorf("got %q", got)
 	}

@@ -91,7 +91,8 @@ func TestQuestionsThatAreRefused(t *testing.T) {
 		}
 	}
 	if got := a.call("metrics_record", "lab", `{"type":"x","data":"`+strings.Repeat("x", 9000)+`"}`, &recordOut{}); !strings.Contains(
-		got, "data has",
+		got,
+		"data has",
 	) {
 		t.Errorf("got %q", got)
 	}

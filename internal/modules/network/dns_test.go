@@ -194,7 +194,8 @@ func TestServersAreAskedInTurn(t *testing.T) {
 	}
 	_, closed := listening(t)
 	if refused := v.ask("ann", "net_dns_query", nil, "name", "a.example", "server", fmt.Sprintf("127.0.0.1:%d", closed)); !strings.HasPrefix(
-		refused, "unreachable: ",
+		refused,
+		"unreachable: ",
 	) {
 		t.Errorf("got %q", refused)
 	}

@@ -167,7 +167,12 @@ func (d *service) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, err
 		return infoOut{}, err
 	}
 	if len(in.To) > maxRecipients {
-		return infoOut{}, tool.Refuse("invalid_arguments", "to has %d addresses; the limit is %d", len(in.To), maxRecipients)
+		return infoOut{}, tool.Refuse(
+			"invalid_arguments",
+			"to has %d addresses; the limit is %d",
+			len(in.To),
+			maxRecipients,
+		)
 	}
 	for _, to := range in.To {
 		if to, err = address("to", to); err != nil {
@@ -207,7 +212,11 @@ func (d *service) test(ctx context.Context, c *tool.Call, in testIn) (testOut, e
 	password := secret.New(in.Password)
 	if in.Host == "" && in.From == "" && in.Username == "" && in.Password == "" && in.Port == 0 {
 		if s, password, err = d.cfg.Mailer.account(); err == nil && s == nil {
-			err = &tool.Refusal{Code: "not_found", Message: "no mail server is set", Next: "Give one here, or set one with smtp_set."}
+			err = &tool.Refusal{
+				Code:    "not_found",
+				Message: "no mail server is set",
+				Next:    "Give one here, or set one with smtp_set.",
+			}
 		}
 	} else {
 		s, err = in.settings()

@@ -78,10 +78,17 @@ func TestSettingsAreKeptAndThePasswordIsHidden(t *testing.T) {
 		t.Errorf("kept is %q, %v", p.Reveal(), err)
 	}
 	// Without a password it stays, but not for another account.
-	if got := b.call("smtp_set", `{"host":"mail.example.com","port":465,"from":"house@example.com","username":"house","security":"tls"}`); !strings.Contains(got, `"hasPassword":true`) || !strings.Contains(got, `"port":465`) {
+	if got := b.call("smtp_set", `{"host":"mail.example.com","port":465,"from":"house@example.com","username":"house","security":"tls"}`); !strings.Contains(
+		got,
+		`"hasPassword":true`,
+	) ||
+		!strings.Contains(got, `"port":465`) {
 		t.Errorf("got %s", got)
 	}
-	if got := b.call("smtp_set", `{"host":"mail.example.org","port":465,"from":"house@example.com","username":"house"}`); strings.Contains(got, "hasPassword") {
+	if got := b.call("smtp_set", `{"host":"mail.example.org","port":465,"from":"house@example.com","username":"house"}`); strings.Contains(
+		got,
+		"hasPassword",
+	) {
 		t.Errorf("another host has the password: %s", got)
 	}
 	if _, err := b.secrets.Get(SecretName); err == nil {
@@ -91,7 +98,8 @@ func TestSettingsAreKeptAndThePasswordIsHidden(t *testing.T) {
 	if got := b.call("smtp_clear", `{}`); got != `{"cleared":true}` {
 		t.Error(got)
 	}
-	if _, err := b.secrets.Get(SecretName); err == nil || b.call("smtp_clear", `{}`) != `{"cleared":false}` || b.call("smtp_info", `{}`) != `{"configured":false}` {
+	if _, err := b.secrets.Get(SecretName); err == nil || b.call("smtp_clear", `{}`) != `{"cleared":false}` ||
+		b.call("smtp_info", `{}`) != `{"configured":false}` {
 		t.Error("something is left")
 	}
 	if got := b.call("smtp_test", `{"to":"ann@example.com"}`); !strings.HasPrefix(got, "not_found") {
@@ -119,7 +127,10 @@ func TestWhatIsNoMailServer(t *testing.T) {
 		}
 	}
 	many, _ := json.Marshal(slices.Repeat([]string{"a@b.c"}, maxRecipients+1))
-	if got := b.call("smtp_set", `{"host":"h","port":25,"from":"a@b.c","to":`+string(many)+`}`); !strings.Contains(got, "to has 21 addresses") {
+	if got := b.call("smtp_set", `{"host":"h","port":25,"from":"a@b.c","to":`+string(many)+`}`); !strings.Contains(
+		got,
+		"to has 21 addresses",
+	) {
 		t.Error(got)
 	}
 	if got := b.call("smtp_info", `{}`); got != `{"configured":false}` {
@@ -151,7 +162,10 @@ func TestATestMailArrives(t *testing.T) {
 	} {
 		p := c.server.open(t)
 		b := newFixture(t, Options{Roots: p.roots})
-		if got := b.call("smtp_test", p.args(c.rest+`,"to":"ann@example.com"`)); !strings.HasPrefix(got, `{"sent":true,"to":"ann@example.com"`) {
+		if got := b.call("smtp_test", p.args(c.rest+`,"to":"ann@example.com"`)); !strings.HasPrefix(
+			got,
+			`{"sent":true,"to":"ann@example.com"`,
+		) {
 			t.Errorf("%s: %s", name, got)
 		}
 		all := p.all()
@@ -159,8 +173,12 @@ func TestATestMailArrives(t *testing.T) {
 			t.Fatalf("%s: %d mails arrived", name, len(all))
 		}
 		m := all[0]
-		if m.from != "house@example.com" || !slices.Equal(m.to, []string{"ann@example.com"}) || m.subject != "[lab] Test mail" || !strings.Contains(m.text, "test mail from lab") ||
-			m.header.Get("From") != "<house@example.com>" || m.header.Get("Auto-Submitted") != "auto-generated" || !strings.HasSuffix(m.header.Get("Message-Id"), "@example.com>") {
+		if m.from != "house@example.com" || !slices.Equal(m.to, []string{"ann@example.com"}) ||
+			m.subject != "[lab] Test mail" ||
+			!strings.Contains(m.text, "test mail from lab") ||
+			m.header.Get("From") != "<house@example.com>" ||
+			m.header.Get("Auto-Submitted") != "auto-generated" ||
+			!strings.HasSuffix(m.header.Get("Message-Id"), "@example.com>") {
 			t.Errorf("%s: %+v", name, m)
 		}
 		if _, err := m.header.Date(); err != nil {
@@ -174,7 +192,8 @@ func TestATestMailArrives(t *testing.T) {
 		}
 		// The same, from what is kept.
 		b.call("smtp_set", p.args(c.rest))
-		if got := b.call("smtp_test", `{"to":"bob@example.com"}`); !strings.HasPrefix(got, `{"sent":true`) || len(p.all()) != 2 {
+		if got := b.call("smtp_test", `{"to":"bob@example.com"}`); !strings.HasPrefix(got, `{"sent":true`) ||
+			len(p.all()) != 2 {
 			t.Errorf("%s, kept: %s", name, got)
 		}
 	}
@@ -199,7 +218,11 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 	} {
 		p := c.server.open(t)
 		b := newFixture(t, Options{Roots: p.roots})
-		if got := b.call("smtp_test", p.args(c.rest)); !strings.HasPrefix(got, "failed: ") || !strings.Contains(got, c.want) || !strings.Contains(got, "\n") || strings.Contains(got, "hunter2") || strings.Contains(got, encoded("\x00house\x00hunter2")) {
+		if got := b.call("smtp_test", p.args(c.rest)); !strings.HasPrefix(got, "failed: ") ||
+			!strings.Contains(got, c.want) ||
+			!strings.Contains(got, "\n") ||
+			strings.Contains(got, "hunter2") ||
+			strings.Contains(got, encoded("\x00house\x00hunter2")) {
 			t.Errorf("%s: %s", name, got)
 		}
 		if len(p.all()) != 0 || slices.Contains(p.encrypted, false) {
@@ -207,7 +230,10 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 		}
 	}
 	p := (&fakeServer{starttls: true}).open(t)
-	if got := newFixture(t, Options{}).call("smtp_test", p.args(`,"to":"ann@example.com"`)); !strings.Contains(got, "certificate") {
+	if got := newFixture(t, Options{}).call("smtp_test", p.args(`,"to":"ann@example.com"`)); !strings.Contains(
+		got,
+		"certificate",
+	) {
 		t.Errorf("a server nobody knows: %s", got)
 	}
 }
@@ -230,7 +256,12 @@ func TestASilentServer(t *testing.T) {
 	b := newFixture(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err := b.mailer.send(ctx, &Settings{Host: "127.0.0.1", Port: p.port, From: "a@b.c", Security: "none"}, secret.Text{}, message{to: []string{"a@b.c"}})
+	_, err := b.mailer.send(
+		ctx,
+		&Settings{Host: "127.0.0.1", Port: p.port, From: "a@b.c", Security: "none"},
+		secret.Text{},
+		message{to: []string{"a@b.c"}},
+	)
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -245,7 +276,16 @@ type told struct {
 func (h *told) tell(b *fixture, level string, titles ...string) {
 	h.mu.Lock()
 	for _, title := range titles {
-		h.news = append(h.news, Notification{ID: int64(len(h.news) + 1), At: time.Now(), Level: level, Title: title, Message: "Grüße an\n.alle"})
+		h.news = append(
+			h.news,
+			Notification{
+				ID:      int64(len(h.news) + 1),
+				At:      time.Now(),
+				Level:   level,
+				Title:   title,
+				Message: "Grüße an\n.alle",
+			},
+		)
 	}
 	h.mu.Unlock()
 	b.mailer.Wake()
@@ -300,7 +340,8 @@ func TestNotificationsAreMailed(t *testing.T) {
 	h.tell(b, "warning", "Übung")
 	eventually(t, "the first", func() bool { return titles(p.all()) == "Übung" })
 	m := p.all()[0]
-	if m.subject != "[lab] Übung" || !slices.Equal(m.to, []string{"ann@example.com", "bob@example.com"}) || !strings.Contains(m.text, "Grüße an\r\n.alle") && !strings.Contains(m.text, "Grüße an\n.alle") {
+	if m.subject != "[lab] Übung" || !slices.Equal(m.to, []string{"ann@example.com", "bob@example.com"}) ||
+		!strings.Contains(m.text, "Grüße an\r\n.alle") && !strings.Contains(m.text, "Grüße an\n.alle") {
 		t.Errorf("got %+v", m)
 	}
 	if strings.ContainsFunc(m.raw, func(r rune) bool { return r > 126 }) {
@@ -333,7 +374,11 @@ func TestMailIsTriedAgain(t *testing.T) {
 			t.Errorf("try %d counts as %d", want, got)
 		}
 	}
-	eventually(t, "it is said", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "refused the username or password") })
+	eventually(
+		t,
+		"it is said",
+		func() bool { return strings.Contains(b.call("smtp_info", `{}`), "refused the username or password") },
+	)
 	b.call("smtp_set", p.args(`,"username":"house","password":"hunter2","to":["ann@example.com"]`))
 	eventually(t, "the mail", func() bool { return titles(p.all()) == "one two" })
 	eventually(t, "all is well again", func() bool { return !strings.Contains(b.call("smtp_info", `{}`), "refused") })
@@ -353,7 +398,11 @@ func TestTheOthersGetTheirMail(t *testing.T) {
 	if got := p.all()[0].to; !slices.Equal(got, []string{"ann@example.com"}) {
 		t.Errorf("it went to %v", got)
 	}
-	eventually(t, "bob is told of", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "recipient bob@example.com") })
+	eventually(
+		t,
+		"bob is told of",
+		func() bool { return strings.Contains(b.call("smtp_info", `{}`), "recipient bob@example.com") },
+	)
 }
 
 // Two hosts that share the settings mail each notification once.
@@ -415,7 +464,10 @@ func FuzzMessage(f *testing.F) {
 		if !found || strings.Contains(strings.ToLower(head), "\nbcc:") || strings.Count(head, "\r\nTo: ") != 1 {
 			t.Errorf("%q", raw)
 		}
-		if strings.ContainsFunc(raw, func(r rune) bool { return r > 126 || r < 32 && r != '\r' && r != '\n' && r != '\t' }) {
+		if strings.ContainsFunc(
+			raw,
+			func(r rune) bool { return r > 126 || r < 32 && r != '\r' && r != '\n' && r != '\t' },
+		) {
 			t.Errorf("not ASCII: %q", raw)
 		}
 	})

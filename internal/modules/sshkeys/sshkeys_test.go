@@ -164,7 +164,8 @@ func TestNobodyIsLetInWithoutAYes(t *testing.T) {
 	}
 	a.put(one + "\n")
 	if refused := a.answer("ssh_remove", moduletest.Decline(), nil, "fingerprint", ssh.FingerprintSHA256(key)); !strings.HasPrefix(
-		refused, "declined: ",
+		refused,
+		"declined: ",
 	) {
 		t.Errorf("got %q", refused)
 	}

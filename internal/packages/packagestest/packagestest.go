@@ -21,7 +21,10 @@ const Variable = "GATEHOUSE_TEST_SERVER"
 
 // Environment makes a program that calls Main a server which behaves so.
 func Environment(how string) map[string]string {
-	return map[string]string{Variable: how, "GORACE": "atexit_sleep_ms=0"} // the race detector would sleep a second at its end
+	return map[string]string{
+		Variable: how,
+		"GORACE": "atexit_sleep_ms=0",
+	} // the race detector would sleep a second at its end
 }
 
 // Main runs the server and ends the program, where it was started as one. It is
@@ -101,7 +104,11 @@ func (s *server) misbehaveFirst() {
 		}()
 	case "talkative", "locked":
 		s.print("it starts with " + os.Getenv("SECRET"))
-		s.print(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"it has ` + os.Getenv("SECRET") + `"}}`)
+		s.print(
+			`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"it has ` + os.Getenv(
+				"SECRET",
+			) + `"}}`,
+		)
 	case "exit":
 		fmt.Fprintln(os.Stderr, "no licence")
 		os.Exit(3)
@@ -144,9 +151,22 @@ func (s *server) initialize(r request) {
 	case "silent":
 		return
 	case "locked":
-		s.print(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"error":{"code":-32000,"message":"nobody is let in with ` + os.Getenv("SECRET") + `"}}`)
+		s.print(
+			`{"jsonrpc":"2.0","id":` + string(
+				r.ID,
+			) + `,"error":{"code":-32000,"message":"nobody is let in with ` + os.Getenv(
+				"SECRET",
+			) + `"}}`,
+		)
 	case "talkative":
-		s.result(r.ID, `{"protocolVersion":"`+version+`","capabilities":{"tools":{}},"serverInfo":{"name":"test","title":"One with `+os.Getenv("SECRET")+`","version":"1 `+os.Getenv("SECRET")+`"}}`)
+		s.result(
+			r.ID,
+			`{"protocolVersion":"`+version+`","capabilities":{"tools":{}},"serverInfo":{"name":"test","title":"One with `+os.Getenv(
+				"SECRET",
+			)+`","version":"1 `+os.Getenv(
+				"SECRET",
+			)+`"}}`,
+		)
 	case "old":
 		version = "2024-11-05"
 		fallthrough
@@ -156,7 +176,10 @@ func (s *server) initialize(r request) {
 		}
 		fallthrough
 	default:
-		s.result(r.ID, `{"protocolVersion":"`+version+`","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","title":"A test server","version":"1.2.3"}}`)
+		s.result(
+			r.ID,
+			`{"protocolVersion":"`+version+`","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","title":"A test server","version":"1.2.3"}}`,
+		)
 	}
 }
 
@@ -196,11 +219,21 @@ func (s *server) list(r request) {
 	s.mu.Unlock()
 	switch {
 	case s.how == "talkative":
-		s.result(r.ID, `{"tools":[{"name":"echo","description":"Says it with `+os.Getenv("SECRET")+`.","inputSchema":{"type":"object"}},{"name":"`+os.Getenv("SECRET")+`","inputSchema":{}}]}`)
+		s.result(
+			r.ID,
+			`{"tools":[{"name":"echo","description":"Says it with `+os.Getenv(
+				"SECRET",
+			)+`.","inputSchema":{"type":"object"}},{"name":"`+os.Getenv(
+				"SECRET",
+			)+`","inputSchema":{}}]}`,
+		)
 	case s.how == "liar":
 		s.result(r.ID, `{"tools":[`+lies+`]}`)
 	case s.how == "steady":
-		s.result(r.ID, `{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"sleep","inputSchema":{"type":"object"}}]}`)
+		s.result(
+			r.ID,
+			`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"sleep","inputSchema":{"type":"object"}}]}`,
+		)
 	case s.how == "circle":
 		s.result(r.ID, `{"tools":[],"nextCursor":"again"}`)
 	case r.Params.Cursor == "":
@@ -236,11 +269,22 @@ func (s *server) call(r request, line []byte) {
 	case "progress":
 		token := string(r.Params.Meta["progressToken"])
 		for i := range 3 {
-			s.print(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"total":3,"message":"step %d"}}`, token, i+1, i+1))
+			s.print(
+				fmt.Sprintf(
+					`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"total":3,"message":"step %d"}}`,
+					token,
+					i+1,
+					i+1,
+				),
+			)
 		}
 		s.result(r.ID, text("done"))
 	case "fail":
-		s.print(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"error":{"code":-31999,"message":"upstream says <no>","data":{"z":12345678901234567890}}}`)
+		s.print(
+			`{"jsonrpc":"2.0","id":` + string(
+				r.ID,
+			) + `,"error":{"code":-31999,"message":"upstream says <no>","data":{"z":12345678901234567890}}}`,
+		)
 	case "huge":
 		var a struct {
 			Bytes int
@@ -274,7 +318,19 @@ func (s *server) call(r request, line []byte) {
 	case "where":
 		dir, _ := os.Getwd()
 		exe, _ := os.Executable()
-		s.result(r.ID, text(fmt.Sprintf("dir=%s home=%s exe=%s pid=%d secret=%s", filepath.Base(dir), os.Getenv("HOME"), exe, os.Getpid(), os.Getenv("SECRET"))))
+		s.result(
+			r.ID,
+			text(
+				fmt.Sprintf(
+					"dir=%s home=%s exe=%s pid=%d secret=%s",
+					filepath.Base(dir),
+					os.Getenv("HOME"),
+					exe,
+					os.Getpid(),
+					os.Getenv("SECRET"),
+				),
+			),
+		)
 	default:
 		s.result(r.ID, `{"content":[{"type":"text","text":"no such tool"}],"isError":true}`)
 	}

@@ -199,9 +199,20 @@ func TestContextsShowWhatTheirCodeEndsWith(t *testing.T) {
 
 func TestBashRemembersMoreThanVariables(t *testing.T) {
 	k := contextOf(t, tongues[2])
-	do(t, k.Run, Code{Source: "cd /tmp; export E=exported; declare -A map=([k]='v w'); list=(a 'b c'); shopt -s nullglob; text=$'two\nlines'; local_='q\"uo`te'"})
-	r := do(t, k.Run,
-		Code{Source: "pwd; env | grep '^E='; echo \"${map[k]}|${list[1]}|$text|$local_\"; shopt -q nullglob && echo set"})
+	do(
+		t,
+		k.Run,
+		Code{
+			Source: "cd /tmp; export E=exported; declare -A map=([k]='v w'); list=(a 'b c'); shopt -s nullglob; text=$'two\nlines'; local_='q\"uo`te'",
+		},
+	)
+	r := do(
+		t,
+		k.Run,
+		Code{
+			Source: "pwd; env | grep '^E='; echo \"${map[k]}|${list[1]}|$text|$local_\"; shopt -q nullglob && echo set",
+		},
+	)
 	if want := "/tmp\nE=exported\nv w|b c|two\nlines|q\"uo`te\nset\n"; r.stdout != want {
 		t.Errorf("%q, want %q: %q", r.stdout, want, r.stderr)
 	}

@@ -298,7 +298,11 @@ func (nobody) Signal(int) error { return nil }
 
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte("r\x00\x00\x00\x00o\x00\x00\x00\x02hi"))
-	f.Add([]byte("d\x00\x00\x00\x33{\"what\":\"show\",\"mime\":\"text/plain\",\"data\":\"aGk=\"}x\x00\x00\x00\x0a{\"code\":0}"))
+	f.Add(
+		[]byte(
+			"d\x00\x00\x00\x33{\"what\":\"show\",\"mime\":\"text/plain\",\"data\":\"aGk=\"}x\x00\x00\x00\x0a{\"code\":0}",
+		),
+	)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := quiet()
 		var out bytes.Buffer

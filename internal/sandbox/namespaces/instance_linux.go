@@ -153,7 +153,10 @@ func (b *instance) start(channel *os.File, files []*os.File) error {
 // startError adds to a failed start of an agent which system calls it consists of.
 func startError(err error) error {
 	if e, ok := errors.AsType[*os.PathError](err); ok {
-		return fmt.Errorf("clone(CLONE_NEWUSER|CLONE_NEWNS|CLONE_NEWPID|CLONE_NEWNET|CLONE_NEWIPC|CLONE_NEWUTS|CLONE_NEWCGROUP), execve(the agent): %w", e.Err)
+		return fmt.Errorf(
+			"clone(CLONE_NEWUSER|CLONE_NEWNS|CLONE_NEWPID|CLONE_NEWNET|CLONE_NEWIPC|CLONE_NEWUTS|CLONE_NEWCGROUP), execve(the agent): %w",
+			e.Err,
+		)
 	}
 	return err
 }

@@ -397,8 +397,14 @@ func clean(h http.Header) {
 func (c *client) refuse(status int, reason string) error {
 	reason = printable(reason)
 	var b bytes.Buffer
-	fmt.Fprintf(&b,
-		"HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n", status, reason, len(reason)+1, reason)
+	fmt.Fprintf(
+		&b,
+		"HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
+		status,
+		reason,
+		len(reason)+1,
+		reason,
+	)
 	_, err := c.Write(b.Bytes())
 	return err
 }

@@ -190,8 +190,13 @@ func TestWebSocketsGoThrough(t *testing.T) {
 	w.serve(other+":80", upgrades("something-else"))
 	ask := func(host, more string) (*http.Response, net.Conn, *bufio.Reader) {
 		c, in := w.connect()
-		fmt.Fprintf(c,
-			"GET http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n%s\r\n", host, host, more)
+		fmt.Fprintf(
+			c,
+			"GET http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n%s\r\n",
+			host,
+			host,
+			more,
+		)
 		r, err := http.ReadResponse(in, &http.Request{Method: "GET"})
 		if err != nil {
 			t.Fatal(err)
@@ -349,8 +354,10 @@ func TestSecretsAreSwappedOnTheWay(t *testing.T) {
 		t.Errorf("one that may travel in the open: %d %q", status, body)
 	}
 	// "user:PLACEHOLDER_KEY"
-	status, _ = w.ask("GET",
-		"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\nAuthorization: Basic dXNlcjpQTEFDRUhPTERFUl9LRVk=\r\n\r\n")
+	status, _ = w.ask(
+		"GET",
+		"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\nAuthorization: Basic dXNlcjpQTEFDRUhPTERFUl9LRVk=\r\n\r\n",
+	)
 	if got, want := <-heard, "Basic dXNlcjpzay1yZWFsL3ZhbHVlKzE=|"; status != 200 || got != want {
 		t.Errorf("in basic authentication: %d %q, want %q", status, got, want)
 	}
@@ -404,9 +411,13 @@ func TestSecretsAreHiddenInEveryPartOfAnAnswer(t *testing.T) {
 			len(said), said)
 	}))
 	c, in := w.connect()
-	fmt.Fprintf(c,
+	fmt.Fprintf(
+		c,
 		"GET http://example.org/?key=%s HTTP/1.1\r\nHost: example.org\r\nX-Key: %s\r\nAuthorization: Basic %s\r\nConnection: close\r\n\r\n",
-		placeholder, placeholder, base64.StdEncoding.EncodeToString([]byte("ann:"+placeholder)))
+		placeholder,
+		placeholder,
+		base64.StdEncoding.EncodeToString([]byte("ann:"+placeholder)),
+	)
 	all, err := io.ReadAll(in)
 	if err != nil {
 		t.Fatal(err)

@@ -130,7 +130,11 @@ name' && mkfifo pipe && mkdir -p "`+strings.TrimSuffix(long, "/file")+`" && prin
 		}
 	})
 	t.Run("what is there is replaced", func(t *testing.T) {
-		shell(t, b, `mkdir -p over/folder; printf old >over/file; ln -s /tmp over/away; ln -s file over/link; mkdir over/empty`)
+		shell(
+			t,
+			b,
+			`mkdir -p over/folder; printf old >over/file; ln -s /tmp over/away; ln -s file over/link; mkdir over/empty`,
+		)
 		err := a.Unpack(ctx, "over", bytes.NewReader(packed(t, file("file", "new"), file("link", "no link any more"),
 			tar.Header{Name: "./away/", Typeflag: tar.TypeDir, Mode: 0o755}, file("away/inside", "x"),
 			file("empty", "a file"), file("folder/more", "y"))))

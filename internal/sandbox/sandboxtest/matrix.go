@@ -55,7 +55,10 @@ var groups = []struct{ name, about string }{
 	{"odd ends", "closing while it forks, twice, while written to, while made"},
 	{"pause", "everything stands still and goes on, many times; the time of calls does too; closing while paused"},
 	{"images", "another system than the host's; nothing of it can be written to, or leads out"},
-	{"archives", "folders in and out as a tar; names that lead out, links, devices, sizes that are lies, too many files"},
+	{
+		"archives",
+		"folders in and out as a tar; names that lead out, links, devices, sizes that are lies, too many files",
+	},
 	{"ports", "servers in the sandbox, reached from the host, both ways and by halves"},
 	{"strict", "identity and isolation again with the strict profile, under which ordinary programs run"},
 	{"usage", "processor time, memory, processes, disk, ends for want of memory"},

@@ -4,8 +4,8 @@
 
 package seccomp
 
-// calls are all there are, with their numbers on amd64 and arm64; -1 where a
-// machine has no such call.
+// calls are the known system calls with their numbers on amd64 and arm64; -1 if an
+// architecture lacks the call.
 var calls = []numbered{
 	{"_sysctl", [2]int64{156, -1}},
 	{"accept", [2]int64{43, 202}},

@@ -408,7 +408,12 @@ func (t *clientState) connectionEnded(end ending) (say [][]byte) {
 	}
 	t.queue = append(again, t.queue...)
 	for ours := range t.asks {
-		say = append(say, []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+ours+`,"reason":"the host that asked has ended"}}`))
+		say = append(
+			say,
+			[]byte(
+				`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+ours+`,"reason":"the host that asked has ended"}}`,
+			),
+		)
 	}
 	clear(t.asks)
 	clear(t.swallow)

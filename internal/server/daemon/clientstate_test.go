@@ -130,7 +130,15 @@ func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 		return `{"jsonrpc":"2.0","id":` + id + `,"method":"resources/subscribe","params":{"uri":"` + uri + `"}}`
 	}
 	level := `{"jsonrpc":"2.0","id":4,"method":"logging/setLevel","params":{"level":"debug"}}`
-	lines := []string{hello1, ready1, level, sub("5", "a:1"), sub("6", "a:2"), strings.Replace(sub("7", "a:1"), "subscribe", "unsubscribe", 1), sub("8", "a:3")}
+	lines := []string{
+		hello1,
+		ready1,
+		level,
+		sub("5", "a:1"),
+		sub("6", "a:2"),
+		strings.Replace(sub("7", "a:1"), "subscribe", "unsubscribe", 1),
+		sub("8", "a:3"),
+	}
 	send(t, k, lines...)
 	k.heard([]byte(welcome1))
 	for _, id := range []string{"4", "5", "6", "7"} {
@@ -144,7 +152,8 @@ func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 	}
 	result, _ := rawjson.Get([]byte(welcome1), "result")
 	news, same := k.sameSession(result)
-	if !same || len(news) != 2 || !strings.Contains(string(news[0]), "tools/list_changed") || !strings.Contains(string(news[1]), "resources/list_changed") {
+	if !same || len(news) != 2 || !strings.Contains(string(news[0]), "tools/list_changed") ||
+		!strings.Contains(string(news[1]), "resources/list_changed") {
 		t.Errorf("the client is told %s, %v", news, same)
 	}
 	for _, id := range []string{"4", "6"} {
@@ -167,7 +176,8 @@ func TestRequestsOfTwoDaemonsAreNotMixed(t *testing.T) {
 		t.Errorf("the client is asked %s", got)
 	}
 	told := texts(k.connectionEnded(ending{}))
-	if len(told) != 1 || !strings.Contains(told[0], `"requestId":"gh-1"`) || !strings.Contains(told[0], "notifications/cancelled") {
+	if len(told) != 1 || !strings.Contains(told[0], `"requestId":"gh-1"`) ||
+		!strings.Contains(told[0], "notifications/cancelled") {
 		t.Errorf("the client is told %v", told)
 	}
 	got := k.heard([]byte(ask))
@@ -222,7 +232,8 @@ func TestBatchIsAnsweredWhole(t *testing.T) {
 		ID    int
 		Error struct{ Message string }
 	}
-	if len(say) != 1 || json.Unmarshal(say[0], &all) != nil || len(all) != 2 || all[0].ID != 1 || all[1].ID != 2 || !strings.Contains(all[0].Error.Message, "may have run") {
+	if len(say) != 1 || json.Unmarshal(say[0], &all) != nil || len(all) != 2 || all[0].ID != 1 || all[1].ID != 2 ||
+		!strings.Contains(all[0].Error.Message, "may have run") {
 		t.Errorf("the client is told %s", say)
 	}
 	if k.waiting() {

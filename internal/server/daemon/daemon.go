@@ -121,7 +121,10 @@ func OwnFolder(dir string) error {
 	case !owned(info):
 		return fmt.Errorf("%s belongs to another user; set GATEHOUSE_RUNTIME_DIR to a folder of your own", dir)
 	case exposed(info):
-		return fmt.Errorf("other users can write to %s; chmod 700 it, or set GATEHOUSE_RUNTIME_DIR to a folder of your own", dir)
+		return fmt.Errorf(
+			"other users can write to %s; chmod 700 it, or set GATEHOUSE_RUNTIME_DIR to a folder of your own",
+			dir,
+		)
 	}
 	return nil
 }

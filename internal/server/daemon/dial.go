@@ -68,7 +68,11 @@ func connect(ctx context.Context, path string) (net.Conn, error) {
 	}
 	if uid, known := socket.PeerUID(c); known && uid != 0 && int64(uid) != int64(os.Getuid()) {
 		c.Close()
-		return nil, fmt.Errorf("user %d listens at %s, not this one; set GATEHOUSE_RUNTIME_DIR to a folder of your own", uid, path)
+		return nil, fmt.Errorf(
+			"user %d listens at %s, not this one; set GATEHOUSE_RUNTIME_DIR to a folder of your own",
+			uid,
+			path,
+		)
 	}
 	return c, nil
 }

@@ -116,7 +116,13 @@ func (f *Forwarder) readClient(ctx context.Context) {
 		case err == nil:
 			f.t.enqueue(inContext(line, f.Context))
 		case errors.Is(err, errTooLong):
-			f.writeClient(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the message is longer than %d bytes and was dropped"}}`, f.Limit))
+			f.writeClient(
+				fmt.Appendf(
+					nil,
+					`{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the message is longer than %d bytes and was dropped"}}`,
+					f.Limit,
+				),
+			)
 		default:
 			if ctx.Err() == nil && !errors.Is(err, errInterrupted) {
 				f.t.over()

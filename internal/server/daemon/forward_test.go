@@ -185,7 +185,11 @@ func TestLongMessagesPass(t *testing.T) {
 		size int
 		want string
 	}{{100, `"id":5,"result"`}, {1<<20 - 100, `"id":5,"result"`}, {1 << 20, `"code":-32600`}, {3 << 20, `"code":-32600`}, {10, `"id":5,"result"`}} {
-		go fmt.Fprintf(in, `{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":"%s"}}`+"\n", strings.Repeat("x", c.size))
+		go fmt.Fprintf(
+			in,
+			`{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":"%s"}}`+"\n",
+			strings.Repeat("x", c.size),
+		)
 		line, err := out.ReadString('\n')
 		if err != nil || !strings.Contains(line, c.want) {
 			t.Errorf("%d bytes: got %.100s, %v, want %s", c.size, line, err, c.want)
@@ -211,7 +215,8 @@ func TestClientIsToldThatThereIsNoHost(t *testing.T) {
 		ID    int
 		Error struct{ Message string }
 	}
-	if json.Unmarshal([]byte(line), &r) != nil || r.ID != 1 || !strings.Contains(r.Error.Message, "there is no host: the disk is full and more") {
+	if json.Unmarshal([]byte(line), &r) != nil || r.ID != 1 ||
+		!strings.Contains(r.Error.Message, "there is no host: the disk is full and more") {
 		t.Errorf("the client is told %s", line)
 	}
 	if err := <-ended; !errors.Is(err, why) {
@@ -227,7 +232,11 @@ func TestSessionThatCannotGoOnEndsWithAWord(t *testing.T) {
 		if _, err := in.ReadBytes('\n'); err != nil {
 			return
 		}
-		fmt.Fprintf(c, `{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"v%d","capabilities":{}}}`+"\n", served.Add(1))
+		fmt.Fprintf(
+			c,
+			`{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"v%d","capabilities":{}}}`+"\n",
+			served.Add(1),
+		)
 		in.ReadBytes('\n')
 	})
 	in, out, ended := forward(t, &Forwarder{}, path)

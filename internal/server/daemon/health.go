@@ -52,7 +52,10 @@ func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 			says(w, http.StatusOK, healthy)
 		}
 	}
-	mux.HandleFunc("GET /health", health(`{"status":"healthy","service":"gatehouse"}`, `{"status":"unhealthy","service":"gatehouse"}`))
+	mux.HandleFunc(
+		"GET /health",
+		health(`{"status":"healthy","service":"gatehouse"}`, `{"status":"unhealthy","service":"gatehouse"}`),
+	)
 	mux.HandleFunc("GET /healthz", health(`{"ok":true}`, `{"ok":false}`))
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if !h.ready.Load() {
@@ -68,7 +71,13 @@ func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 		}
 		says(w, http.StatusOK, `{"status":"ready","service":"gatehouse"}`)
 	})
-	srv := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10}
+	srv := &http.Server{
+		Handler:        mux,
+		ReadTimeout:    5 * time.Second,
+		WriteTimeout:   10 * time.Second,
+		IdleTimeout:    30 * time.Second,
+		MaxHeaderBytes: 8 << 10,
+	}
 	if h.Log != nil {
 		srv.ErrorLog = slog.NewLogLogger(h.Log.Handler(), slog.LevelDebug)
 	}

@@ -103,7 +103,8 @@ func TestMessagesBehindTheGreetingAreServed(t *testing.T) {
 	c.(*net.UnixConn).CloseWrite()
 	said, _ := io.ReadAll(c)
 	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
-	if len(lines) != 4 || lines[1] != "got first" || lines[2] != "got second" || lines[3] != `gatehouse-link bye {"lines":2}` {
+	if len(lines) != 4 || lines[1] != "got first" || lines[2] != "got second" ||
+		lines[3] != `gatehouse-link bye {"lines":2}` {
 		t.Errorf("got %q", said)
 	}
 }

@@ -180,7 +180,9 @@ func (m *message) lost(id string) []byte {
 	if m.modern {
 		end = `,"resultType":"complete"`
 	}
-	return []byte(`{"jsonrpc":"2.0","id":` + id + `,"result":{"content":[{"type":"text","text":"interrupted: ` + why + `"}],"isError":true` + end + `}}`)
+	return []byte(
+		`{"jsonrpc":"2.0","id":` + id + `,"result":{"content":[{"type":"text","text":"interrupted: ` + why + `"}],"isError":true` + end + `}}`,
+	)
 }
 
 // refused answers the requests of a message that will not be served.

@@ -61,7 +61,10 @@ func claimOnce(path string) (*PIDFile, error) {
 		return nil, err
 	}
 	if err := p.write(); err != nil {
-		return nil, errors.Join(fmt.Errorf("PID file: %w; make room, or choose another place with --pid-file", err), p.Release())
+		return nil, errors.Join(
+			fmt.Errorf("PID file: %w; make room, or choose another place with --pid-file", err),
+			p.Release(),
+		)
 	}
 	return p, nil
 }

@@ -41,7 +41,11 @@ func TestReadsAreMadeAgainAfterACrash(t *testing.T) {
 					switch {
 					case id == nil:
 					case method != "tools/call":
-						fmt.Fprintf(client, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"v","capabilities":{}}}`+"\n", id)
+						fmt.Fprintf(
+							client,
+							`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"v","capabilities":{}}}`+"\n",
+							id,
+						)
 					case ran.Add(1) == 1 && first:
 						if outer, ok := client.(*conn); ok && !c.orderly {
 							outer.Conn.Close()
@@ -65,7 +69,8 @@ func TestReadsAreMadeAgainAfterACrash(t *testing.T) {
 			}
 			go fmt.Fprintf(in, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q}}`+"\n", c.tool)
 			line, err := out.ReadString('\n')
-			if err != nil || !strings.Contains(line, `"id":2`) || strings.Contains(line, "interrupted") != c.interrupted {
+			if err != nil || !strings.Contains(line, `"id":2`) ||
+				strings.Contains(line, "interrupted") != c.interrupted {
 				t.Errorf("the client is told %s, %v", line, err)
 			}
 			in.Close()

@@ -101,7 +101,10 @@ func Passed(getenv func(string) string) (doors map[string]net.Listener, err erro
 		}
 		door, err := doorOf(name, ln)
 		if err == nil && doors[door] != nil {
-			err = fmt.Errorf("the unit opens two sockets for the door %s; name them socket, tcp, http or health (FileDescriptorName=)", door)
+			err = fmt.Errorf(
+				"the unit opens two sockets for the door %s; name them socket, tcp, http or health (FileDescriptorName=)",
+				door,
+			)
 		}
 		if err != nil {
 			return doors, errors.Join(err, ln.Close())

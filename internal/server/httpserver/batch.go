@@ -76,7 +76,13 @@ func (x *exchange) replyAll(answers [][]byte) {
 
 // postBatch serves several messages at once, if the revision of the client has
 // batches.
-func (d *Server) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, msgs []protocol.Message, faults []*protocol.Fault) {
+func (d *Server) postBatch(
+	w nethttp.ResponseWriter,
+	r *nethttp.Request,
+	who protocol.Who,
+	msgs []protocol.Message,
+	faults []*protocol.Fault,
+) {
 	header := headerOf(r.Header)
 	for i := range msgs {
 		if msgs[i].Method == "initialize" || d.engine.EraOf(&msgs[i], header) == protocol.Modern {
@@ -90,7 +96,11 @@ func (d *Server) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who pro
 		f = &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest, Message: noBatching}
 	}
 	if f == nil && len(msgs)+len(faults) > batchSize {
-		f = &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest, Message: "a batch has at most 1000 messages"}
+		f = &protocol.Fault{
+			Status:  400,
+			Code:    protocol.CodeInvalidRequest,
+			Message: "a batch has at most 1000 messages",
+		}
 	}
 	if f == nil && len(msgs) == 0 && len(faults) == 1 && faults[0].ID == nil {
 		f = faults[0]

@@ -37,7 +37,12 @@ func BenchmarkEvent(b *testing.B) {
 		way.wire.limit.Store(&limit)
 		for _, size := range []int{100, 10_000, 1_000_000} {
 			b.Run(fmt.Sprintf("%s, %d bytes", way.name, size), func(b *testing.B) {
-				msg := []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + strings.Repeat("x", size-70) + `"}}`)
+				msg := []byte(
+					`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + strings.Repeat(
+						"x",
+						size-70,
+					) + `"}}`,
+				)
 				b.SetBytes(int64(len(msg)))
 				b.ReportAllocs()
 				before := way.conn.n

@@ -43,7 +43,14 @@ func (s *script) Legacy(_ *session.Session, m *protocol.Message, sink protocol.S
 func (s *script) Stateless(protocol.Who, string) (*session.Session, *protocol.Fault) {
 	return session.New(session.Facts{}), nil
 }
-func (s *script) Modern(ctx context.Context, _ protocol.Who, _ *protocol.Message, _ protocol.Header, sink protocol.Sink) {
+
+func (s *script) Modern(
+	ctx context.Context,
+	_ protocol.Who,
+	_ *protocol.Message,
+	_ protocol.Header,
+	sink protocol.Sink,
+) {
 	s.modern(ctx, sink)
 }
 func (s *script) Sessions() *session.Table { return s.table }
@@ -61,7 +68,9 @@ func onStage(t *testing.T, name string, s *script, f func(t *testing.T, st *stag
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s.table = session.NewTable(session.Options{})
-			sess, _ := s.table.Open(session.Facts{Caller: tool.Caller{Principal: "anonymous"}, Revision: mcpversion.V20251125})
+			sess, _ := s.table.Open(
+				session.Facts{Caller: tool.Caller{Principal: "anonymous"}, Revision: mcpversion.V20251125},
+			)
 			d, err := newServer(s, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -139,7 +148,12 @@ func (st *stage) listening(version string) string {
 }
 
 func posting(headers, body string) string {
-	return fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n%sContent-Length: %d\r\n\r\n%s", headers, len(body), body)
+	return fmt.Sprintf(
+		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n%sContent-Length: %d\r\n\r\n%s",
+		headers,
+		len(body),
+		body,
+	)
 }
 
 func TestKeepAlive(t *testing.T) {
@@ -245,7 +259,8 @@ func TestClientThatStopsReading(t *testing.T) {
 		if refusedAfter > 300 {
 			t.Errorf("%d notes of 64 KiB were kept for a client that does not read", refusedAfter)
 		}
-		again := st.connect("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: 1-0\r\nMcp-Session-Id: " + st.s.ID + "\r\n\r\n").read()
+		again := st.connect("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: 1-0\r\nMcp-Session-Id: " + st.s.ID + "\r\n\r\n").
+			read()
 		time.Sleep(time.Second)
 		has(t, again.saw(), `data: "the end"`)
 		c.Close()

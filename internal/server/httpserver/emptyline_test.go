@@ -66,8 +66,18 @@ func TestAnEmptyLineAfterABodyIsIgnored(t *testing.T) {
 						t.Fatalf("%s, %s first, %q: answer %d: %v", name, first, pieces, id, err)
 					}
 					body, err := io.ReadAll(res.Body)
-					if err != nil || res.StatusCode != 200 || !strings.Contains(string(body), fmt.Sprintf(`"id":%d`, id)) {
-						t.Errorf("%s, %s first, %q: answer %d is %d %.200q, %v", name, first, pieces, id, res.StatusCode, body, err)
+					if err != nil || res.StatusCode != 200 ||
+						!strings.Contains(string(body), fmt.Sprintf(`"id":%d`, id)) {
+						t.Errorf(
+							"%s, %s first, %q: answer %d is %d %.200q, %v",
+							name,
+							first,
+							pieces,
+							id,
+							res.StatusCode,
+							body,
+							err,
+						)
 					}
 				}
 				c.Close()

@@ -41,7 +41,15 @@ func TestDesignE(t *testing.T) {
 	})
 	t.Run("tools/list straight after initialize", func(t *testing.T) {
 		id := h.do("POST", "/mcp", initialize, plain...).header.Get("Mcp-Session-Id")
-		r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`, "Accept", "", "Mcp-Session-Id", id)
+		r := h.do(
+			"POST",
+			"/mcp",
+			`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`,
+			"Accept",
+			"",
+			"Mcp-Session-Id",
+			id,
+		)
 		if r.status != 200 {
 			t.Errorf("got %d %s, want 200", r.status, r.body)
 		}
@@ -61,7 +69,8 @@ func TestDesignECurlLines(t *testing.T) {
 		for i := range args {
 			args[i] = strings.ReplaceAll(args[i], "localhost:3000", "localhost:"+u.Port())
 		}
-		out, err := exec.CommandContext(t.Context(), curl, append(args, "-sS", "--noproxy", "*", "-4")...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), curl, append(args, "-sS", "--noproxy", "*", "-4")...).
+			CombinedOutput()
 		if err != nil {
 			t.Fatalf("curl: %v\n%s", err, out)
 		}
@@ -105,7 +114,15 @@ func TestPlaces(t *testing.T) {
 	} {
 		r := h.do(c.method, c.path, "")
 		if r.status != c.status || r.header.Get("Allow") != c.allow {
-			t.Errorf("%s %s: got %d, Allow %q, want %d, %q", c.method, c.path, r.status, r.header.Get("Allow"), c.status, c.allow)
+			t.Errorf(
+				"%s %s: got %d, Allow %q, want %d, %q",
+				c.method,
+				c.path,
+				r.status,
+				r.header.Get("Allow"),
+				c.status,
+				c.allow,
+			)
 		}
 		has(t, r.body, c.body)
 		if strings.HasPrefix(c.body, "{") && r.body != c.body {
@@ -123,7 +140,8 @@ func TestPlaces(t *testing.T) {
 func TestADegradedHostSaysSoAndServes(t *testing.T) {
 	reason := `the disk is "full"`
 	h := newHouse(t, Options{Degraded: func() string { return reason }}, hosttest.Options{})
-	if r := h.do("GET", "/ready", ""); r.status != 200 || r.body != `{"status":"degraded","service":"gatehouse","reason":"the disk is \"full\""}` {
+	if r := h.do("GET", "/ready", ""); r.status != 200 ||
+		r.body != `{"status":"degraded","service":"gatehouse","reason":"the disk is \"full\""}` {
 		t.Errorf("got %d %s", r.status, r.body)
 	}
 	reason = ""
@@ -144,7 +162,12 @@ func TestContextInThePath(t *testing.T) {
 // only some may enter.
 func places(t *testing.T) *house {
 	t.Helper()
-	p, err := permit.New(permit.Options{Default: permit.Allow, Access: []permit.Access{{Context: "vault", Roles: []string{"keeper"}, KnownTo: []string{"staff"}}}})
+	p, err := permit.New(
+		permit.Options{
+			Default: permit.Allow,
+			Access:  []permit.Access{{Context: "vault", Roles: []string{"keeper"}, KnownTo: []string{"staff"}}},
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +183,10 @@ func places(t *testing.T) *house {
 	}
 	h := newHouse(t, Options{Identify: identify}, hosttest.Options{Policy: p})
 	h.Views.Set(views.Rules{Policy: p, Specs: []views.Spec{
-		{Name: "default", Tools: []string{"t_echo"}}, {Name: "work", Tools: []string{"t_log"}}, {Name: "vault", Tools: []string{"t_ask"}},
+		{
+			Name:  "default",
+			Tools: []string{"t_echo"},
+		}, {Name: "work", Tools: []string{"t_log"}}, {Name: "vault", Tools: []string{"t_ask"}},
 	}})
 	return h
 }
@@ -192,7 +218,17 @@ func TestTheContextOfARequest(t *testing.T) {
 	} {
 		r := h.modernList(c.path, c.headers...)
 		if r.status != c.status || !strings.Contains(r.body, c.body) || r.header.Get("Vary") != c.vary {
-			t.Errorf("%s %q: got %d, Vary %q, %s; want %d, %q, %s", c.path, c.headers, r.status, r.header.Get("Vary"), r.body, c.status, c.vary, c.body)
+			t.Errorf(
+				"%s %q: got %d, Vary %q, %s; want %d, %q, %s",
+				c.path,
+				c.headers,
+				r.status,
+				r.header.Get("Vary"),
+				r.body,
+				c.status,
+				c.vary,
+				c.body,
+			)
 		}
 	}
 }
@@ -200,7 +236,10 @@ func TestTheContextOfARequest(t *testing.T) {
 // modernList asks for the tools in one request that stands alone.
 func (h *house) modernList(path string, headers ...string) reply {
 	h.t.Helper()
-	return h.do("POST", path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+	return h.do(
+		"POST",
+		path,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
 		append([]string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/list"}, headers...)...)
 }
 
@@ -231,7 +270,8 @@ func TestASessionStaysInItsContext(t *testing.T) {
 			body = list
 		}
 		r := h.do(c.method, c.path, body, append([]string{"Mcp-Session-Id", id}, c.headers...)...)
-		if r.status != c.status || c.status == 200 && !strings.Contains(r.body, "t_log") || c.status == 404 && !strings.Contains(r.body, "there is no such session") {
+		if r.status != c.status || c.status == 200 && !strings.Contains(r.body, "t_log") ||
+			c.status == 404 && !strings.Contains(r.body, "there is no such session") {
 			t.Errorf("%s %s %q: got %d %s, want %d", c.method, c.path, c.headers, r.status, r.body, c.status)
 		}
 	}
@@ -275,12 +315,19 @@ func TestWithoutSessions(t *testing.T) {
 	}
 	r = h.do("POST", "/mcp", call(2, "t_echo", `{"text":"hi"}`), "MCP-Protocol-Version", "2025-06-18")
 	has(t, r.body, `"structuredContent":{"text":"hi"}`)
-	r = h.do("POST", "/mcp", call(3, "t_progress", `{"n":3}`, `"progressToken":"p"`), "MCP-Protocol-Version", "2025-06-18")
+	r = h.do(
+		"POST",
+		"/mcp",
+		call(3, "t_progress", `{"n":3}`, `"progressToken":"p"`),
+		"MCP-Protocol-Version",
+		"2025-06-18",
+	)
 	if has(t, r.body, "data: ", `"progress":3`, `"id":3,"result"`); strings.Contains(r.body, "id: ") {
 		t.Errorf("a stream nobody can come back for has event ids:\n%s", r.body)
 	}
 	for _, method := range []string{"GET", "DELETE"} {
-		if r := h.do(method, "/mcp", "", "Accept", "text/event-stream"); r.status != 405 || r.header.Get("Allow") != "POST, OPTIONS" {
+		if r := h.do(method, "/mcp", "", "Accept", "text/event-stream"); r.status != 405 ||
+			r.header.Get("Allow") != "POST, OPTIONS" {
 			t.Errorf("%s: got %d, want 405", method, r.status)
 		}
 	}
@@ -351,7 +398,16 @@ func TestBatch(t *testing.T) {
 		}
 	})
 	t.Run("in one stream when something precedes them", func(t *testing.T) {
-		b := "[" + call(1, "t_echo", `{"text":"one"}`) + "," + call(2, "t_progress", `{"n":1}`, `"progressToken":"p"`) + "]"
+		b := "[" + call(
+			1,
+			"t_echo",
+			`{"text":"one"}`,
+		) + "," + call(
+			2,
+			"t_progress",
+			`{"n":1}`,
+			`"progressToken":"p"`,
+		) + "]"
 		data := strings.Join(stream(t, h.open("POST", "/mcp", b, "Mcp-Session-Id", old)).end(), "\n")
 		has(t, data, `"id":1,"result"`, `"id":2,"result"`, `"progressToken":"p"`)
 	})

@@ -41,7 +41,12 @@ func (d *Server) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.
 		// A 404 would tell the client that its session is gone, and a fresh
 		// stream would let it wait for ever for the rest of the old one.
 		if st, after, resume = s.Find(id); !resume {
-			fail(w, 400, protocol.CodeInvalidRequest, "nothing is kept after Last-Event-ID "+clip(id)+"; open the stream without it")
+			fail(
+				w,
+				400,
+				protocol.CodeInvalidRequest,
+				"nothing is kept after Last-Event-ID "+clip(id)+"; open the stream without it",
+			)
 			return
 		}
 	}
@@ -54,7 +59,14 @@ func (d *Server) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.
 // listen attaches the connection to the stream. A stream that is being read
 // is taken over only by a client that has read it before, or when the client
 // that read it has closed its connection.
-func (d *Server) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session, st *session.Stream, after uint64, resume bool) {
+func (d *Server) listen(
+	w nethttp.ResponseWriter,
+	r *nethttp.Request,
+	s *session.Session,
+	st *session.Stream,
+	after uint64,
+	resume bool,
+) {
 	g := newListener()
 	g.st, g.release = st, s.Hold()
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)

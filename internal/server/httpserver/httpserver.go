@@ -152,7 +152,12 @@ func (d *Server) routes() {
 	}
 	if d.opts.Alone {
 		d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
-			fail(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the WebSocket endpoint is /ws")
+			fail(
+				w,
+				404,
+				protocol.CodeInvalidRequest,
+				"there is nothing at "+clip(r.URL.Path)+"; the WebSocket endpoint is /ws",
+			)
 		})
 		return
 	}
@@ -169,7 +174,10 @@ func (d *Server) routes() {
 	if d.opts.Metrics != nil {
 		d.mux.HandleFunc("/metrics", d.only("GET", d.opts.Metrics.ServeHTTP))
 	}
-	d.mux.HandleFunc("/health", d.only("GET", writeText(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
+	d.mux.HandleFunc(
+		"/health",
+		d.only("GET", writeText(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)),
+	)
 	d.mux.HandleFunc("/healthz", d.only("GET", writeText(200, "application/json", `{"ok":true}`)))
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
 	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
@@ -184,11 +192,21 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	d.serving.Add(1)
 	defer d.serving.Add(-1)
 	if !d.hosts.allow(r.Host) {
-		d.refuse(w, r, "Host "+clip(r.Host)+" is not a name of this server; add it to the allowed hosts if it should be")
+		d.refuse(
+			w,
+			r,
+			"Host "+clip(r.Host)+" is not a name of this server; add it to the allowed hosts if it should be",
+		)
 		return
 	}
 	if !d.origins.admit(w.Header(), r) {
-		d.refuse(w, r, "Origin "+clip(r.Header.Get("Origin"))+" is not allowed to call this server; the administrator adds it to the allowed origins if it should be (--origin, listen.http.origins)")
+		d.refuse(
+			w,
+			r,
+			"Origin "+clip(
+				r.Header.Get("Origin"),
+			)+" is not allowed to call this server; the administrator adds it to the allowed origins if it should be (--origin, listen.http.origins)",
+		)
 		return
 	}
 	if r.Method == "OPTIONS" {
@@ -306,7 +324,12 @@ func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protoco
 	}
 	name, ok := chosen(w.Header(), r)
 	if !ok {
-		fail(w, 400, protocol.CodeInvalidRequest, "the header X-MCP-Context may be there once, with the name of one context")
+		fail(
+			w,
+			400,
+			protocol.CodeInvalidRequest,
+			"the header X-MCP-Context may be there once, with the name of one context",
+		)
 		return who, false
 	}
 	if name != "" {
@@ -355,7 +378,11 @@ func (d *Server) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
 	body := []byte(`{"status":"ready","service":"gatehouse"}`)
 	if d.opts.Degraded != nil {
 		if reason := d.opts.Degraded(); reason != "" {
-			body = fmt.Appendf(nil, `{"status":"degraded","service":"gatehouse","reason":%s}`, rawjson.AppendString(nil, reason))
+			body = fmt.Appendf(
+				nil,
+				`{"status":"degraded","service":"gatehouse","reason":%s}`,
+				rawjson.AppendString(nil, reason),
+			)
 		}
 	}
 	writeText(200, "application/json", string(body))(w, r)

@@ -43,15 +43,29 @@ func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
 		tool.New(tool.Def{Name: "t_echo", Description: "Echoes.", Effects: tool.Reads, Budget: -1},
 			func(_ context.Context, _ *tool.Call, in text) (text, error) { return in, nil }),
 		tool.New(tool.Def{Name: "t_hold", Description: "Waits.", Effects: tool.Reads, Timeout: time.Minute}, h.hold),
-		tool.New(tool.Def{Name: "t_away", Description: "Sends the client away, then waits.", Effects: tool.Reads, Timeout: time.Minute},
+		tool.New(
+			tool.Def{
+				Name:        "t_away",
+				Description: "Sends the client away, then waits.",
+				Effects:     tool.Reads,
+				Timeout:     time.Minute,
+			},
 			func(ctx context.Context, c *tool.Call, in struct{}) (text, error) {
 				tool.Detach(ctx, c)
 				return h.hold(ctx, c, in)
-			}),
-		tool.New(tool.Def{Name: "t_stuck", Description: "Heeds no deadline.", Effects: tool.Reads, Timeout: 50 * time.Millisecond},
+			},
+		),
+		tool.New(
+			tool.Def{
+				Name:        "t_stuck",
+				Description: "Heeds no deadline.",
+				Effects:     tool.Reads,
+				Timeout:     50 * time.Millisecond,
+			},
 			func(_ context.Context, c *tool.Call, _ struct{}) (text, error) {
 				return text{<-h.release}, nil
-			}),
+			},
+		),
 		tool.New(tool.Def{Name: "t_progress", Description: "Tells how far it is.", Effects: tool.Reads},
 			func(_ context.Context, c *tool.Call, in count) (text, error) {
 				for i := range in.N {
@@ -72,7 +86,13 @@ func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
 			}),
 		tool.New(tool.Def{Name: "t_ask", Description: "Asks.", Effects: tool.Reads},
 			func(_ context.Context, c *tool.Call, _ struct{}) (text, error) {
-				a, err := c.Peer.Ask(tool.Elicit("name", "Who?", []byte(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`)))
+				a, err := c.Peer.Ask(
+					tool.Elicit(
+						"name",
+						"Who?",
+						[]byte(`{"type":"object","properties":{"name":{"type":"string"}},"required":["name"]}`),
+					),
+				)
 				if err != nil {
 					return text{}, err
 				}
@@ -98,7 +118,12 @@ func (h *house) hold(ctx context.Context, _ *tool.Call, _ struct{}) (text, error
 
 func newHouse(t testing.TB, o Options, ho hosttest.Options) *house {
 	t.Helper()
-	h := &house{t: t, started: make(chan context.Context, 100), release: make(chan string), dropped: make(chan error, 100)}
+	h := &house{
+		t:       t,
+		started: make(chan context.Context, 100),
+		release: make(chan string),
+		dropped: make(chan error, 100),
+	}
 	ho.Modules = map[string]module.New{"t": func(context.Context, module.Deps) (module.Module, error) { return h, nil }}
 	h.Host = hosttest.New(t, ho)
 	o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -171,7 +196,11 @@ func (h *house) request(ctx context.Context, method, path, body string, headers 
 // session opens a session of a revision and returns its id.
 func (h *house) session(revision string) string {
 	h.t.Helper()
-	r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+revision+`","capabilities":{"elicitation":{}}}}`)
+	r := h.do(
+		"POST",
+		"/mcp",
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+revision+`","capabilities":{"elicitation":{}}}}`,
+	)
 	id := r.header.Get("Mcp-Session-Id")
 	if r.status != 200 || id == "" {
 		h.t.Fatalf("initialize: %d %s", r.status, r.body)
@@ -186,7 +215,13 @@ func call(id any, name, args string, meta ...string) string {
 		m = `,"_meta":{` + meta[0] + `}`
 	}
 	enc, _ := json.Marshal(id)
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s%s}}`, enc, name, args, m)
+	return fmt.Sprintf(
+		`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":%s%s}}`,
+		enc,
+		name,
+		args,
+		m,
+	)
 }
 
 const envelope = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`

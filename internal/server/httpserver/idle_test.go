@@ -54,7 +54,12 @@ func (h *house) openSession(b *testing.B) string {
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", len(initialize), initialize)
+	fmt.Fprintf(
+		conn,
+		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s",
+		len(initialize),
+		initialize,
+	)
 	for in := bufio.NewScanner(conn); in.Scan(); {
 		if k, v, _ := strings.Cut(in.Text(), ": "); k == "Mcp-Session-Id" {
 			return v
@@ -70,7 +75,11 @@ func (h *house) openStream(b *testing.B, id string) {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { conn.Close() })
-	fmt.Fprintf(conn, "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: %s\r\n\r\n", id)
+	fmt.Fprintf(
+		conn,
+		"GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: %s\r\n\r\n",
+		id,
+	)
 	var buf [1024]byte
 	for seen := 0; !bytes.Contains(buf[:seen], []byte("data:\n\n")); {
 		n, err := conn.Read(buf[seen:])

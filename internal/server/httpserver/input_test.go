@@ -132,7 +132,12 @@ func readHead(t *testing.T, conn net.Conn) string {
 func TestTruncated(t *testing.T) {
 	h := newHouse(t, Options{}, hosttest.Options{})
 	conn := h.dial()
-	fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s", len(initialize)+1, initialize)
+	fmt.Fprintf(
+		conn,
+		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s",
+		len(initialize)+1,
+		initialize,
+	)
 	conn.(*net.TCPConn).CloseWrite()
 	got := readHead(t, conn)
 	has(t, got, " 400 ", "-32700", "could not be read to its end")
@@ -209,7 +214,11 @@ func TestDenied(t *testing.T) {
 		if name, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 			return protocol.Who{Caller: tool.Caller{Principal: name}}, nil
 		}
-		return protocol.Who{}, &Denied{Status: 401, Message: "a token is needed", Header: nethttp.Header{"Www-Authenticate": {"Bearer"}}}
+		return protocol.Who{}, &Denied{
+			Status:  401,
+			Message: "a token is needed",
+			Header:  nethttp.Header{"Www-Authenticate": {"Bearer"}},
+		}
 	}}, hosttest.Options{})
 	for _, where := range [][2]string{{"POST", "/mcp"}, {"GET", "/mcp"}, {"DELETE", "/mcp"}, {"PUT", "/mcp"}, {"GET", "/sse"}, {"POST", "/messages"}, {"GET", "/"}} {
 		r := h.do(where[0], where[1], initialize)
@@ -225,7 +234,17 @@ func TestDenied(t *testing.T) {
 	ada := []string{"Authorization", "Bearer ada"}
 	id := h.do("POST", "/mcp", initialize, ada...).header.Get("Mcp-Session-Id")
 	for _, method := range []string{"POST", "GET", "DELETE"} {
-		r := h.do(method, "/mcp", call(1, "t_echo", `{"text":"hi"}`), "Authorization", "Bearer bob", "Mcp-Session-Id", id, "Accept", "text/event-stream, application/json")
+		r := h.do(
+			method,
+			"/mcp",
+			call(1, "t_echo", `{"text":"hi"}`),
+			"Authorization",
+			"Bearer bob",
+			"Mcp-Session-Id",
+			id,
+			"Accept",
+			"text/event-stream, application/json",
+		)
 		if r.status != 404 {
 			t.Errorf("%s with another's session: got %d, want 404", method, r.status)
 		}
@@ -307,7 +326,8 @@ func TestTenThousandAtOnce(t *testing.T) {
 			}
 			defer res.Body.Close()
 			b, _ := io.ReadAll(res.Body)
-			if res.StatusCode == 200 && strings.Contains(string(b), fmt.Sprintf(`"id":%d,`, i)) && strings.Contains(string(b), text) {
+			if res.StatusCode == 200 && strings.Contains(string(b), fmt.Sprintf(`"id":%d,`, i)) &&
+				strings.Contains(string(b), text) {
 				good.Add(1)
 			}
 		})

@@ -60,7 +60,8 @@ func (e *legacyStreams) get(id string, who protocol.Who) *legacyStream {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.open[id]
-	if c == nil || c.principal != who.Principal || c.bound != who.Bound || who.Context != "" && who.Context != c.context {
+	if c == nil || c.principal != who.Principal || c.bound != who.Bound ||
+		who.Context != "" && who.Context != c.context {
 		return nil
 	}
 	return c

@@ -121,7 +121,10 @@ func newOrigins(list []string, local bool) (origins, error) {
 		}
 		parsed, ok := parseOrigin(strings.ToLower(strings.TrimSuffix(s, "/")))
 		if !ok {
-			return o, fmt.Errorf("origin %q: expected scheme://host or scheme://host:port, such as https://app.example.com, or *", s)
+			return o, fmt.Errorf(
+				"origin %q: expected scheme://host or scheme://host:port, such as https://app.example.com, or *",
+				s,
+			)
 		}
 		o.listed[parsed] = true
 	}
@@ -195,7 +198,9 @@ func (d *Server) preflight(w nethttp.ResponseWriter, r *nethttp.Request) {
 		return
 	}
 	h["Access-Control-Allow-Methods"] = allowMethods
-	h["Access-Control-Allow-Headers"] = []string{requestHeaders + paramHeaders(r.Header["Access-Control-Request-Headers"])}
+	h["Access-Control-Allow-Headers"] = []string{
+		requestHeaders + paramHeaders(r.Header["Access-Control-Request-Headers"]),
+	}
 	h["Access-Control-Max-Age"] = aDay
 	w.WriteHeader(204)
 }

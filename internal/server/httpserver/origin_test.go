@@ -138,7 +138,10 @@ func TestOnlyItsOwnPagesMayCall(t *testing.T) {
 
 //redteam:attack Origin and Host: foreign origins in every spelling
 func TestOrigins(t *testing.T) {
-	local, err := newOrigins([]string{"https://App.example.com", "app://obsidian.md", "http://[2001:db8::1]:8080"}, true)
+	local, err := newOrigins(
+		[]string{"https://App.example.com", "app://obsidian.md", "http://[2001:db8::1]:8080"},
+		true,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,14 @@ func headerOf(h nethttp.Header) protocol.Header {
 
 // postModern serves a message that stands alone. Session headers mean nothing
 // here.
-func (d *Server) postModern(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, h protocol.Header, a accept) {
+func (d *Server) postModern(
+	w nethttp.ResponseWriter,
+	r *nethttp.Request,
+	who protocol.Who,
+	m *protocol.Message,
+	h protocol.Header,
+	a accept,
+) {
 	if !(a.none || a.any || a.json && a.events) {
 		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
 			Message: "Accept must list application/json and text/event-stream"})
@@ -117,7 +124,13 @@ func (d *Server) initialize(w nethttp.ResponseWriter, who protocol.Who, m *proto
 // postLegacy serves a message of a session. A client that does not name event
 // streams among what it accepts gets JSON whatever happens, and one that names
 // nothing else a stream.
-func (d *Server) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, a accept) {
+func (d *Server) postLegacy(
+	w nethttp.ResponseWriter,
+	r *nethttp.Request,
+	who protocol.Who,
+	m *protocol.Message,
+	a accept,
+) {
 	if !(a.none || a.any || a.json || a.events) {
 		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
 			Message: "Accept must list application/json or text/event-stream"})
@@ -163,7 +176,9 @@ func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Who) (*session.Sess
 	if version != "" {
 		if rev, ok := mcpversion.Parse(version); !ok || rev.Modern() {
 			return nil, nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
-				Message: "MCP-Protocol-Version " + clip(version) + " is not a revision with sessions that is spoken here"}
+				Message: "MCP-Protocol-Version " + clip(
+					version,
+				) + " is not a revision with sessions that is spoken here"}
 		}
 	}
 	sessions := d.engine.Sessions()

@@ -29,7 +29,12 @@ func TestAnOversizedBodyIsAnsweredBeforeTheConnectionCloses(t *testing.T) {
 			}
 			defer c.Close()
 			c.SetDeadline(time.Now().Add(time.Minute))
-			fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s\r\n\r\n", c.RemoteAddr(), head)
+			fmt.Fprintf(
+				c,
+				"POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s\r\n\r\n",
+				c.RemoteAddr(),
+				head,
+			)
 			piece := strings.Repeat("x", 64<<10)
 			for sent := 0; sent < size; sent += len(piece) {
 				if strings.Contains(head, "chunked") {
@@ -58,7 +63,8 @@ func TestAnAnswerIsAStreamForWhoReadsNothingElse(t *testing.T) {
 	one := func(body string, headers ...string) reply {
 		t.Helper()
 		r := h.do("POST", "/mcp", body, append([]string{"Accept", "text/event-stream"}, headers...)...)
-		if r.status != 200 || r.header.Get("Content-Type") != "text/event-stream" || !strings.Contains(r.body, "data: {") {
+		if r.status != 200 || r.header.Get("Content-Type") != "text/event-stream" ||
+			!strings.Contains(r.body, "data: {") {
 			t.Errorf("%s: got %d %s %s", body, r.status, r.header.Get("Content-Type"), r.body)
 		}
 		return r

@@ -94,7 +94,14 @@ func TestServeLosesPatience(t *testing.T) {
 	asked.next()
 	broke := make(chan error, 1)
 	go func() {
-		res, err := nethttp.DefaultClient.Do(h.request(context.Background(), "POST", "/mcp", call(1, "t_hold", `{}`, envelope), modern("tools/call", "t_hold")...))
+		res, err := nethttp.DefaultClient.Do(
+			h.request(
+				context.Background(),
+				"POST",
+				"/mcp",
+				call(1, "t_hold", `{}`, envelope),
+				modern("tools/call", "t_hold")...),
+		)
 		if err == nil {
 			_, err = io.ReadAll(res.Body)
 			res.Body.Close()
@@ -153,7 +160,11 @@ func TestHeaders(t *testing.T) {
 	}
 	t.Run("too many", func(t *testing.T) {
 		conn := dial()
-		fmt.Fprintf(conn, "GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: %s\r\n\r\n", strings.Repeat("x", 2*headerBytes))
+		fmt.Fprintf(
+			conn,
+			"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: %s\r\n\r\n",
+			strings.Repeat("x", 2*headerBytes),
+		)
 		buf := make([]byte, 64)
 		n, _ := conn.Read(buf)
 		has(t, string(buf[:n]), " 431 ")

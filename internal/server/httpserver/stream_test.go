@@ -18,7 +18,11 @@ const progressToken = `"progressToken":"p"`
 
 func (h *house) listen(id string, headers ...string) *nethttp.Response {
 	h.t.Helper()
-	return h.open("GET", "/mcp", "", append([]string{"Accept", "text/event-stream", "Mcp-Session-Id", id}, headers...)...)
+	return h.open(
+		"GET",
+		"/mcp",
+		"",
+		append([]string{"Accept", "text/event-stream", "Mcp-Session-Id", id}, headers...)...)
 }
 
 func (h *house) found(id string) *session.Session {
@@ -72,7 +76,8 @@ func TestAnswerThatStreams(t *testing.T) {
 		id := h.session("2025-11-25")
 		for _, accept := range []string{"application/json", "", "*/*"} {
 			r := h.do("POST", "/mcp", progress, "Mcp-Session-Id", id, "Accept", accept)
-			if r.status != 200 || r.header.Get("Content-Type") != "application/json" || r.header.Get("Content-Length") == "" {
+			if r.status != 200 || r.header.Get("Content-Type") != "application/json" ||
+				r.header.Get("Content-Length") == "" {
 				t.Errorf("Accept %q: got %d %v, want JSON with its length", accept, r.status, r.header)
 			}
 		}
@@ -81,7 +86,11 @@ func TestAnswerThatStreams(t *testing.T) {
 		}
 	})
 	t.Run("modern, without ids", func(t *testing.T) {
-		res := h.open("POST", "/mcp", call(5, "t_progress", `{"n":2}`, envelope+`,"progressToken":"p"`), modern("tools/call", "t_progress")...)
+		res := h.open(
+			"POST",
+			"/mcp",
+			call(5, "t_progress", `{"n":2}`, envelope+`,"progressToken":"p"`),
+			modern("tools/call", "t_progress")...)
 		s := stream(t, res)
 		if first := s.next(); first.id != "" || !strings.Contains(first.data, "notifications/progress") {
 			t.Errorf("got %+v, want progress without an id", first)
@@ -100,7 +109,13 @@ func TestQuestion(t *testing.T) {
 	q := s.next()
 	has(t, q.data, `"method":"elicitation/create"`, `"id":"gh-1"`)
 	waitFor(t, "the serving goroutine to leave", func() bool { return h.server.serving.Load() == 0 })
-	r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":"gh-1","result":{"action":"accept","content":{"name":"Ada"}}}`, "Mcp-Session-Id", id)
+	r := h.do(
+		"POST",
+		"/mcp",
+		`{"jsonrpc":"2.0","id":"gh-1","result":{"action":"accept","content":{"name":"Ada"}}}`,
+		"Mcp-Session-Id",
+		id,
+	)
 	if r.status != 202 || r.body != "" {
 		t.Errorf("the answer to a question: got %d %q, want 202 and nothing", r.status, r.body)
 	}
@@ -249,7 +264,11 @@ func TestAnOpenStreamCostsNoGoroutine(t *testing.T) {
 		}
 		t.Cleanup(func() { conn.Close() })
 		if i%2 == 0 {
-			fmt.Fprintf(conn, "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: %s\r\n\r\n", h.session("2025-11-25"))
+			fmt.Fprintf(
+				conn,
+				"GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: %s\r\n\r\n",
+				h.session("2025-11-25"),
+			)
 		} else {
 			body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{` + envelope + `}}}`
 			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n\r\n%s", len(body), body)
@@ -320,7 +339,9 @@ func TestModernClientVanishes(t *testing.T) {
 	h := newHouse(t, Options{}, hosttest.Options{})
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
-		res, err := nethttp.DefaultClient.Do(h.request(ctx, "POST", "/mcp", call(1, "t_hold", `{}`, envelope), modern("tools/call", "t_hold")...))
+		res, err := nethttp.DefaultClient.Do(
+			h.request(ctx, "POST", "/mcp", call(1, "t_hold", `{}`, envelope), modern("tools/call", "t_hold")...),
+		)
 		if err == nil {
 			res.Body.Close()
 		}
@@ -347,7 +368,13 @@ func TestLegacyClientVanishes(t *testing.T) {
 	prime, _, _ := s.raw()
 	question := s.next()
 	leave()
-	h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":"gh-1","result":{"action":"accept","content":{"name":"Ada"}}}`, "Mcp-Session-Id", id)
+	h.do(
+		"POST",
+		"/mcp",
+		`{"jsonrpc":"2.0","id":"gh-1","result":{"action":"accept","content":{"name":"Ada"}}}`,
+		"Mcp-Session-Id",
+		id,
+	)
 	rest := stream(t, h.listen(id, "Last-Event-ID", question.id)).end()
 	if len(rest) != 1 {
 		t.Fatalf("after the question came %q, want the answer", rest)
@@ -412,7 +439,13 @@ func TestElder(t *testing.T) {
 		}
 		return ev.data
 	}
-	has(t, say(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{}}}`), `"protocolVersion":"2024-11-05"`)
+	has(
+		t,
+		say(
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{}}}`,
+		),
+		`"protocolVersion":"2024-11-05"`,
+	)
 	has(t, say(call(2, "t_echo", `{"text":"hi"}`)), `"id":2,"result"`)
 	has(t, say(`{`), `-32700`)
 	if r := h.do("POST", "/messages?session=x", initialize); r.status != 404 {
@@ -453,7 +486,13 @@ func TestWhereTheConnectionIsNotOurs(t *testing.T) {
 			}
 			asking := stream(t, do("POST", call(9, "t_ask", `{}`), "Mcp-Session-Id", id))
 			asking.next()
-			h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":"gh-1","result":{"action":"accept","content":{"name":"Ada"}}}`, "Mcp-Session-Id", id)
+			h.do(
+				"POST",
+				"/mcp",
+				`{"jsonrpc":"2.0","id":"gh-1","result":{"action":"accept","content":{"name":"Ada"}}}`,
+				"Mcp-Session-Id",
+				id,
+			)
 			has(t, strings.Join(asking.end(), ""), `"id":9,"result"`, "Ada")
 			away := stream(t, do("POST", call(1, "t_away", `{}`), "Mcp-Session-Id", id))
 			away.end()

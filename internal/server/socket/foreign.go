@@ -55,7 +55,14 @@ const wrongProtocol = "This port speaks JSON-RPC, one message to a line, and no 
 // refuseForeign tells a client of another protocol, in HTTP because most are
 // HTTP clients, which protocol is served here, and closes the connection.
 func (d *server) refuseForeign(ctx context.Context, conn net.Conn) {
-	d.o.Log.WarnContext(ctx, "connection closed: it speaks another protocol, such as HTTP", "door", conn.LocalAddr().String(), "from", conn.RemoteAddr().String())
+	d.o.Log.WarnContext(
+		ctx,
+		"connection closed: it speaks another protocol, such as HTTP",
+		"door",
+		conn.LocalAddr().String(),
+		"from",
+		conn.RemoteAddr().String(),
+	)
 	conn.SetWriteDeadline(time.Now().Add(refuseTime))
 	conn.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: " +
 		strconv.Itoa(len(wrongProtocol)) + "\r\n\r\n" + wrongProtocol))

@@ -68,7 +68,12 @@ const maxPath = 103
 // if one does. Closing the listener removes the socket.
 func ListenUnix(path string) (net.Listener, error) {
 	if len(path) > maxPath {
-		return nil, fmt.Errorf("listen on unix socket: the path has %d bytes, the system allows %d: %s", len(path), maxPath, path)
+		return nil, fmt.Errorf(
+			"listen on unix socket: the path has %d bytes, the system allows %d: %s",
+			len(path),
+			maxPath,
+			path,
+		)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("listen on unix socket: make its folder: %w", err)

@@ -43,7 +43,11 @@ func peerUID(conn *net.UnixConn) (uid uint32, known bool, err error) {
 	case failed != 0:
 		return 0, false, failed
 	case cred.version != xucredVersion:
-		return 0, false, fmt.Errorf("the system describes its users in version %d, expected %d", cred.version, xucredVersion)
+		return 0, false, fmt.Errorf(
+			"the system describes its users in version %d, expected %d",
+			cred.version,
+			xucredVersion,
+		)
 	}
 	return cred.uid, true, nil
 }

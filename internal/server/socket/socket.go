@@ -54,7 +54,13 @@ func (o *Options) fill() {
 // the listener. who returns the caller behind a connection; if it is nil, every
 // peer is anonymous. When it returns, all connections are closed and their
 // goroutines have ended. The error is why listening failed.
-func Serve(ctx context.Context, ln net.Listener, e *protocol.Engine, who func(net.Conn) (protocol.Who, error), o Options) error {
+func Serve(
+	ctx context.Context,
+	ln net.Listener,
+	e *protocol.Engine,
+	who func(net.Conn) (protocol.Who, error),
+	o Options,
+) error {
 	o.fill()
 	if who == nil {
 		who = func(net.Conn) (protocol.Who, error) {

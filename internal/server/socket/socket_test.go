@@ -146,7 +146,10 @@ func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 	h := hosttest.New(t, hosttest.Options{})
 	var heard atomic.Int64
 	count := func(c net.Conn) (protocol.Who, error) {
-		return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}, Pace: func(context.Context) error { heard.Add(1); return nil }}, nil
+		return protocol.Who{
+			Caller: tool.Caller{Principal: "anonymous"},
+			Pace:   func(context.Context) error { heard.Add(1); return nil },
+		}, nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -348,7 +351,8 @@ func TestListenUnix(t *testing.T) {
 		}
 	})
 	t.Run("too long", func(t *testing.T) {
-		if _, err := ListenUnix("/tmp/" + strings.Repeat("x", 200)); err == nil || !strings.Contains(err.Error(), "the system allows") {
+		if _, err := ListenUnix("/tmp/" + strings.Repeat("x", 200)); err == nil ||
+			!strings.Contains(err.Error(), "the system allows") {
 			t.Errorf("got %v, want to be told of the limit", err)
 		}
 	})

@@ -189,7 +189,14 @@ func TestLinesStayWhole(t *testing.T) {
 	var in bytes.Buffer
 	in.WriteString(hello + "\n")
 	for range 1000 {
-		in.WriteString(`{"jsonrpc":"2.0","id":"` + strings.Repeat("i", 2000) + `-` + time.Now().String() + `","method":"ping"}` + "\n")
+		in.WriteString(
+			`{"jsonrpc":"2.0","id":"` + strings.Repeat(
+				"i",
+				2000,
+			) + `-` + time.Now().
+				String() +
+				`","method":"ping"}` + "\n",
+		)
 	}
 	var out output
 	if err := Serve(t.Context(), h.Engine, anonymous, &in, &out, Options{}); err != nil {

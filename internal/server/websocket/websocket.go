@@ -222,7 +222,11 @@ func (s *Server) Start(ctx context.Context, c tool.Caller, addr string) (Started
 		}
 	}
 	if len(s.tickets) >= maxTickets {
-		return Started{}, &tool.Refusal{Code: "busy", Message: "too many tickets have not been used", Next: "Try again in two minutes."}
+		return Started{}, &tool.Refusal{
+			Code:    "busy",
+			Message: "too many tickets have not been used",
+			Next:    "Try again in two minutes.",
+		}
 	}
 	t, until := rand.Text()+rand.Text(), now.Add(ticketTime)
 	s.tickets[t] = ticket{c, until}
@@ -237,11 +241,23 @@ func (s *Server) listen(ctx context.Context, addr string) error {
 	case s.life == nil:
 		return tool.Refuse("busy", "the host is starting or stopping")
 	case err != nil:
-		return &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("addr is %q", addr), Next: "Give an address of loopback with a port, such as 127.0.0.1:0 for a free one."}
+		return &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("addr is %q", addr),
+			Next:    "Give an address of loopback with a port, such as 127.0.0.1:0 for a free one.",
+		}
 	case !at.Addr().Unmap().IsLoopback():
-		return &tool.Refusal{Code: "denied", Message: "the WebSocket listener opens on loopback only", Next: "Other machines use /ws of the host's HTTP server."}
+		return &tool.Refusal{
+			Code:    "denied",
+			Message: "the WebSocket listener opens on loopback only",
+			Next:    "Other machines use /ws of the host's HTTP server.",
+		}
 	case s.addr != "" && at.Port() != 0 && at.String() != s.addr:
-		return &tool.Refusal{Code: "exists", Message: "the WebSocket listener is open already, at " + s.addr, Next: "Leave addr out to use that."}
+		return &tool.Refusal{
+			Code:    "exists",
+			Message: "the WebSocket listener is open already, at " + s.addr,
+			Next:    "Leave addr out to use that.",
+		}
 	case s.addr != "":
 		return nil
 	}

@@ -228,7 +228,8 @@ func folds(t *testing.T, o Options) {
 		add(t, l, "/m", revision, p)
 		model, revision = next, revision+1
 		if rnd.IntN(o.Changes/20) == 0 {
-			if follower, seen = catchUp(t, l, "/m", follower, seen); seen != revision || !reflect.DeepEqual(follower, model) {
+			if follower, seen = catchUp(t, l, "/m", follower, seen); seen != revision ||
+				!reflect.DeepEqual(follower, model) {
 				t.Fatalf("at %d: %v at %d, want %v", revision, follower, seen, model)
 			}
 		}

@@ -77,7 +77,19 @@ func (b *batch) add(e *Event) error {
 const whole = 0
 
 func (b *batch) addUp(width time.Duration, at time.Time, series int64, r sums) error {
-	return b.exec(&b.sum, addToSum, b.scope, int64(width/time.Second), at.Truncate(width).UnixMilli(), series, r.n, r.valued, r.sum, r.min, r.max)
+	return b.exec(
+		&b.sum,
+		addToSum,
+		b.scope,
+		int64(width/time.Second),
+		at.Truncate(width).UnixMilli(),
+		series,
+		r.n,
+		r.valued,
+		r.sum,
+		r.min,
+		r.max,
+	)
 }
 
 const (
@@ -142,7 +154,8 @@ func (b *batch) lookUp(k key) (id int64, err error) {
 	if id, ok := b.made[k]; ok {
 		return id, nil
 	}
-	err = b.tx.QueryRowContext(b.ctx, "SELECT id FROM series WHERE scope = ? AND kind = ? AND repo = ? AND agent = ?", k.scope, k.kind, k.repo, k.agent).Scan(&id)
+	err = b.tx.QueryRowContext(b.ctx, "SELECT id FROM series WHERE scope = ? AND kind = ? AND repo = ? AND agent = ?", k.scope, k.kind, k.repo, k.agent).
+		Scan(&id)
 	if err == nil {
 		b.s.series[k] = id // it was there before, so it stays whatever becomes of this transaction
 	}
@@ -150,7 +163,14 @@ func (b *batch) lookUp(k key) (id int64, err error) {
 }
 
 func (b *batch) create(k key) (int64, error) {
-	res, err := b.tx.ExecContext(b.ctx, "INSERT INTO series (scope, kind, repo, agent) VALUES (?,?,?,?)", k.scope, k.kind, k.repo, k.agent)
+	res, err := b.tx.ExecContext(
+		b.ctx,
+		"INSERT INTO series (scope, kind, repo, agent) VALUES (?,?,?,?)",
+		k.scope,
+		k.kind,
+		k.repo,
+		k.agent,
+	)
 	if err != nil {
 		return 0, err
 	}

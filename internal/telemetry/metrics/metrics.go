@@ -95,7 +95,12 @@ func Open(path string, o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Store{o: o, file: sqlfile.File{Path: path, Schema: schema, Version: 1}, series: map[key]int64{}, of: map[string]int{}}
+	return &Store{
+		o:      o,
+		file:   sqlfile.File{Path: path, Schema: schema, Version: 1},
+		series: map[key]int64{},
+		of:     map[string]int{},
+	}
 }
 
 // Durable reports whether what is recorded outlives the Store.

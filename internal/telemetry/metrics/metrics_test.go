@@ -51,7 +51,12 @@ func TestSumsAreThoseOfTheEvents(t *testing.T) {
 	s := open(t, at(noon))
 	var all []Event
 	for i := range 3000 {
-		e := Event{At: noon.Add(-time.Duration(r.Int64N(int64(20 * day)))).Truncate(time.Millisecond), Type: "call." + strconv.Itoa(r.IntN(3)), Repo: []string{"", "one", "two"}[r.IntN(3)], Agent: strconv.Itoa(r.IntN(2))}
+		e := Event{
+			At:    noon.Add(-time.Duration(r.Int64N(int64(20 * day)))).Truncate(time.Millisecond),
+			Type:  "call." + strconv.Itoa(r.IntN(3)),
+			Repo:  []string{"", "one", "two"}[r.IntN(3)],
+			Agent: strconv.Itoa(r.IntN(2)),
+		}
 		if i%3 > 0 {
 			e.Value = new(float64(r.IntN(100) - 50))
 		}
@@ -74,7 +79,14 @@ func TestSumsAreThoseOfTheEvents(t *testing.T) {
 
 // byHand answers a query from a list of events.
 func byHand(all []Event, q Query) Answer {
-	r := &reader{q: q, types: map[string]*Sum{}, repos: map[string]*Sum{}, agents: map[string]*Sum{}, groups: map[string]*Sum{}, steps: map[place]*Sum{}}
+	r := &reader{
+		q:      q,
+		types:  map[string]*Sum{},
+		repos:  map[string]*Sum{},
+		agents: map[string]*Sum{},
+		groups: map[string]*Sum{},
+		steps:  map[place]*Sum{},
+	}
 	for _, e := range all {
 		asked := q.Type == "" || e.Type == q.Type || q.Type == "call.[02]" && e.Type != "call.1"
 		if e.At.Before(q.Since) || !asked {
@@ -83,7 +95,11 @@ func byHand(all []Event, q Query) Answer {
 		k, label := key{"c", e.Type, e.Repo, e.Agent}, e.Labels[q.Group]
 		r.count(k, label, rowOf(&e))
 		if q.Step > 0 {
-			addTo(r.steps, place{e.At.UnixMilli() - e.At.UnixMilli()%q.Step.Milliseconds(), r.groupOf(k, label)}, rowOf(&e))
+			addTo(
+				r.steps,
+				place{e.At.UnixMilli() - e.At.UnixMilli()%q.Step.Milliseconds(), r.groupOf(k, label)},
+				rowOf(&e),
+			)
 		}
 	}
 	return r.answer()
@@ -92,13 +108,31 @@ func byHand(all []Event, q Query) Answer {
 func TestTheNewestEventsComeFirst(t *testing.T) {
 	s := open(t, at(noon))
 	for i := range 15 {
-		record(t, s, "c", Event{At: noon.Add(time.Duration(i) * time.Second), Type: "n" + strconv.Itoa(i%2), Agent: "a", Labels: map[string]string{"k": "v"}, Data: json.RawMessage(`{"i": 1}`)})
+		record(
+			t,
+			s,
+			"c",
+			Event{
+				At:     noon.Add(time.Duration(i) * time.Second),
+				Type:   "n" + strconv.Itoa(i%2),
+				Agent:  "a",
+				Labels: map[string]string{"k": "v"},
+				Data:   json.RawMessage(`{"i": 1}`),
+			},
+		)
 	}
 	got := ask(t, s, Query{Scope: "c", Since: noon, Last: 2, Type: "n1"}).Events
 	if len(got) != 2 || got[0].At != noon.Add(13*time.Second) || got[1].At != noon.Add(11*time.Second) {
 		t.Fatalf("got %+v", got)
 	}
-	want := Event{At: noon.Add(13 * time.Second), Type: "n1", Agent: "a", Labels: map[string]string{"k": "v"}, Data: json.RawMessage(`{"i": 1}`), Count: 1}
+	want := Event{
+		At:     noon.Add(13 * time.Second),
+		Type:   "n1",
+		Agent:  "a",
+		Labels: map[string]string{"k": "v"},
+		Data:   json.RawMessage(`{"i": 1}`),
+		Count:  1,
+	}
 	if !reflect.DeepEqual(got[0], want) {
 		t.Errorf("got %+v, want %+v", got[0], want)
 	}
@@ -120,7 +154,8 @@ func TestBadEventsAreRefusedWhole(t *testing.T) {
 		"data has 8193":     {Type: "x", Data: make([]byte, 8193)},
 		"agent_id has 1000": {Type: "x", Agent: strings.Repeat("x", 1000)},
 	} {
-		if _, err := s.Record(t.Context(), "c", Event{Type: "good"}, e); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := s.Record(t.Context(), "c", Event{Type: "good"}, e); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -169,7 +204,8 @@ func TestOldEventsAreForgotten(t *testing.T) {
 	if a.Count != 2 || len(a.Events) != 1 || a.Events[0].Type != "new" {
 		t.Errorf("got %+v, want both in the daily sums and one event", a)
 	}
-	if b := ask(t, s, Query{Scope: "c", Since: noon.Add(-day), Step: 6 * hour, Group: "type"}); len(b.Steps) != 1 || b.Steps[0].Group != "new" {
+	if b := ask(t, s, Query{Scope: "c", Since: noon.Add(-day), Step: 6 * hour, Group: "type"}); len(b.Steps) != 1 ||
+		b.Steps[0].Group != "new" {
 		t.Errorf("hourly sums: got %+v", b)
 	}
 }
@@ -236,7 +272,13 @@ func BenchmarkQuery(b *testing.B) {
 	for range n / 10_000 {
 		batch := make([]Event, 10_000)
 		for i := range batch {
-			batch[i] = Event{At: noon.Add(-time.Duration(r.Int64N(int64(7 * day)))), Type: "t" + strconv.Itoa(r.IntN(10)), Repo: "r" + strconv.Itoa(r.IntN(10)), Agent: "a" + strconv.Itoa(r.IntN(10)), Value: new(r.Float64())}
+			batch[i] = Event{
+				At:    noon.Add(-time.Duration(r.Int64N(int64(7 * day)))),
+				Type:  "t" + strconv.Itoa(r.IntN(10)),
+				Repo:  "r" + strconv.Itoa(r.IntN(10)),
+				Agent: "a" + strconv.Itoa(r.IntN(10)),
+				Value: new(r.Float64()),
+			}
 		}
 		if _, err := s.Record(b.Context(), "c", batch...); err != nil {
 			b.Fatal(err)

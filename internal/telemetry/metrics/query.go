@@ -95,7 +95,16 @@ func (s *Store) Query(ctx context.Context, q Query) (Answer, error) {
 		return Answer{}, err
 	}
 	defer tx.Rollback()
-	r := &reader{ctx: ctx, tx: tx, q: q, types: map[string]*Sum{}, repos: map[string]*Sum{}, agents: map[string]*Sum{}, groups: map[string]*Sum{}, steps: map[place]*Sum{}}
+	r := &reader{
+		ctx:    ctx,
+		tx:     tx,
+		q:      q,
+		types:  map[string]*Sum{},
+		repos:  map[string]*Sum{},
+		agents: map[string]*Sum{},
+		groups: map[string]*Sum{},
+		steps:  map[place]*Sum{},
+	}
 	if err := r.read(s.o.Now()); err != nil {
 		return Answer{}, err
 	}
@@ -199,7 +208,8 @@ func (r *reader) readSeries() error {
 		if err := rows.Scan(&id, &k.kind, &k.repo, &k.agent); err != nil {
 			return err
 		}
-		if ok, _ := path.Match(r.q.Type, k.kind); ok || r.q.Type == "" && (r.q.Not == "" || !strings.HasPrefix(k.kind, r.q.Not)) {
+		if ok, _ := path.Match(r.q.Type, k.kind); ok ||
+			r.q.Type == "" && (r.q.Not == "" || !strings.HasPrefix(k.kind, r.q.Not)) {
 			r.series[id] = k
 		}
 	}
@@ -324,8 +334,13 @@ func (r *reader) readEvents() error {
 	if r.q.Last <= 0 {
 		return nil
 	}
-	rows, err := r.tx.QueryContext(r.ctx, "SELECT series, at, n, valued, sum, min, max, coalesce(labels, ''), data FROM event WHERE scope = ? AND at >= ?"+r.only+" ORDER BY at DESC, id DESC LIMIT ?",
-		r.q.Scope, r.q.Since.UnixMilli(), r.q.Last)
+	rows, err := r.tx.QueryContext(
+		r.ctx,
+		"SELECT series, at, n, valued, sum, min, max, coalesce(labels, ''), data FROM event WHERE scope = ? AND at >= ?"+r.only+" ORDER BY at DESC, id DESC LIMIT ?",
+		r.q.Scope,
+		r.q.Since.UnixMilli(),
+		r.q.Last,
+	)
 	if err != nil {
 		return err
 	}
@@ -354,7 +369,14 @@ func (r *reader) readEvents() error {
 }
 
 func (r *reader) answer() Answer {
-	a := Answer{Sum: r.all, Types: named(r.types), Repos: named(r.repos), Agents: named(r.agents), Groups: named(r.groups), Events: r.events}
+	a := Answer{
+		Sum:    r.all,
+		Types:  named(r.types),
+		Repos:  named(r.repos),
+		Agents: named(r.agents),
+		Groups: named(r.groups),
+		Events: r.events,
+	}
 	for p, s := range r.steps {
 		a.Steps = append(a.Steps, Step{time.UnixMilli(p.at).UTC(), p.group, *s})
 	}

@@ -138,7 +138,15 @@ func (s Suite) settle(ctx context.Context, t Tools, all *turns, url, out string,
 }
 
 // throughLines runs every suite through the shim against a newline door.
-func throughLines(ctx context.Context, t Tools, all *turns, door string, d dial, seen Witness, out string) ([]Column, error) {
+func throughLines(
+	ctx context.Context,
+	t Tools,
+	all *turns,
+	door string,
+	d dial,
+	seen Witness,
+	out string,
+) ([]Column, error) {
 	shim := &Shim{Dial: d, Seen: seen}
 	defer shim.Close()
 	front := httptest.NewServer(http.HandlerFunc(shim.ServeHTTP))

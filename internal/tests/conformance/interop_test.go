@@ -95,9 +95,38 @@ func TestInspector(t *testing.T) {
 			t.Run(era+" "+door, func(t *testing.T) {
 				before := h.judge.Objections()
 				h.inspect(t, era, door, `"test_simple_text"`, "--method", "tools/list")
-				h.inspect(t, era, door, `Hello, Ada!`, "--method", "tools/call", "--tool-name", "greet", "--tool-arg", "name=Ada")
-				h.inspect(t, era, door, `static text resource`, "--method", "resources/read", "--uri", "test://static-text")
-				h.inspect(t, era, door, `a simple prompt`, "--method", "prompts/get", "--prompt-name", "test_simple_prompt")
+				h.inspect(
+					t,
+					era,
+					door,
+					`Hello, Ada!`,
+					"--method",
+					"tools/call",
+					"--tool-name",
+					"greet",
+					"--tool-arg",
+					"name=Ada",
+				)
+				h.inspect(
+					t,
+					era,
+					door,
+					`static text resource`,
+					"--method",
+					"resources/read",
+					"--uri",
+					"test://static-text",
+				)
+				h.inspect(
+					t,
+					era,
+					door,
+					`a simple prompt`,
+					"--method",
+					"prompts/get",
+					"--prompt-name",
+					"test_simple_prompt",
+				)
 				h.holdsUp(t, before)
 			})
 		}
@@ -115,7 +144,15 @@ func (h *house) inspect(t *testing.T, era, door, want string, args ...string) {
 		args = append(args, h.stdioDoor(t))
 	}
 	older, newer := h.judge.Count("2025-11-25"), h.judge.Count(modernRevision)
-	script := h.tools.Script("node_modules", "@modelcontextprotocol", "inspector", "clients", "launcher", "build", "index.js")
+	script := h.tools.Script(
+		"node_modules",
+		"@modelcontextprotocol",
+		"inspector",
+		"clients",
+		"launcher",
+		"build",
+		"index.js",
+	)
 	out := output(t, h.tools.Command(ctx, t.TempDir(), script, args...))
 	if !bytes.Contains(out, []byte(want)) {
 		t.Errorf("inspector %s printed %s, want %s in it", strings.Join(args, " "), tail(out), want)
@@ -123,7 +160,8 @@ func (h *house) inspect(t *testing.T, era, door, want string, args ...string) {
 	if door != "http" {
 		return // the messages are judged when the test ends
 	}
-	if era == "legacy" && h.judge.Count("2025-11-25") == older || era == "modern" && h.judge.Count(modernRevision) == newer {
+	if era == "legacy" && h.judge.Count("2025-11-25") == older ||
+		era == "modern" && h.judge.Count(modernRevision) == newer {
 		t.Errorf("no message of the %s era was seen", era)
 	}
 }
@@ -163,11 +201,20 @@ func TestMCPRemote(t *testing.T) {
 		}
 	}()
 	talk := &lines{t, in, bufio.NewReader(out)}
-	talk.ask(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, `"protocolVersion":"2025-11-25"`)
+	talk.ask(
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+		`"protocolVersion":"2025-11-25"`,
+	)
 	talk.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	talk.ask(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, `"test_simple_text"`)
-	talk.ask(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"greet","arguments":{"name":"Ada"}}}`, `Hello, Ada!`)
-	talk.ask(`{"jsonrpc":"2.0","id":4,"method":"resources/read","params":{"uri":"test://static-text"}}`, `static text resource`)
+	talk.ask(
+		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"greet","arguments":{"name":"Ada"}}}`,
+		`Hello, Ada!`,
+	)
+	talk.ask(
+		`{"jsonrpc":"2.0","id":4,"method":"resources/read","params":{"uri":"test://static-text"}}`,
+		`static text resource`,
+	)
 	h.holdsUp(t, before)
 }
 
@@ -254,7 +301,11 @@ func (r report) check(t *testing.T, revision string) {
 	wanted("three questions", r.Three, "a completion to typed name in file:///srv/project (project)")
 	wanted("sampled", r.Sampled, "LLM response: a completion")
 	wanted("state", r.State, "state-ok")
-	wanted("forms", r.Forms, "[Who are you? Step 1: What is your name? Step 2: What is your favorite color? What is your name? Please confirm]")
+	wanted(
+		"forms",
+		r.Forms,
+		"[Who are you? Step 1: What is your name? Step 2: What is your favorite color? What is your name? Please confirm]",
+	)
 	wanted("told of a changed list", r.Changed, true)
 }
 
@@ -335,7 +386,8 @@ func (h *house) listed(t *testing.T, bin, revision, door string) {
 	if err := json.Unmarshal(output(t, cmd), &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Revision != revision || !slices.Contains(r.Tools, "greet") || r.Simple == "" || r.Read == "" || !r.Failed || !r.Changed {
+	if r.Revision != revision || !slices.Contains(r.Tools, "greet") || r.Simple == "" || r.Read == "" || !r.Failed ||
+		!r.Changed {
 		t.Errorf("got %+v", r)
 	}
 	h.holdsUp(t, before)

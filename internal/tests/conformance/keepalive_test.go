@@ -20,14 +20,21 @@ func TestConnectionServesAgainOrSaysClose(t *testing.T) {
 	h := needHouse(t)
 	session := h.initialize(t)
 	one := h.connect(t)
-	resp := one.post(t, session, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"test_elicitation","arguments":{"message":"Who?"}}}`)
+	resp := one.post(
+		t,
+		session,
+		`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"test_elicitation","arguments":{"message":"Who?"}}}`,
+	)
 	events := bufio.NewReader(resp.Body)
 	asked := nextData(t, events)
 	var e envelope
 	if err := json.Unmarshal([]byte(asked), &e); err != nil || e.Method != "elicitation/create" {
 		t.Fatalf("asked %s: %v", asked, err)
 	}
-	answer := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"username":"ada","email":"ada@example.com"}}}`, e.ID)
+	answer := fmt.Sprintf(
+		`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept","content":{"username":"ada","email":"ada@example.com"}}}`,
+		e.ID,
+	)
 	if got := h.connect(t).post(t, session, answer); got.StatusCode != http.StatusAccepted {
 		t.Fatalf("the answer was met with %s", got.Status)
 	}
@@ -50,7 +57,11 @@ func TestConnectionServesAgainOrSaysClose(t *testing.T) {
 func (h *house) initialize(t *testing.T) string {
 	t.Helper()
 	c := h.connect(t)
-	resp := c.post(t, "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`)
+	resp := c.post(
+		t,
+		"",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"t","version":"1"}}}`,
+	)
 	_, _ = io.Copy(io.Discard, resp.Body)
 	id := resp.Header.Get("Mcp-Session-Id")
 	if id == "" {

@@ -62,7 +62,9 @@ func (p Packages) Install(ctx context.Context, dir string, log io.Writer) (Tools
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		return Tools{}, errors.New("npm is not installed: install Node with your system's package manager, then run this again")
+		return Tools{}, errors.New(
+			"npm is not installed: install Node with your system's package manager, then run this again",
+		)
 	}
 	cmd := exec.CommandContext(ctx, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
@@ -109,7 +111,11 @@ func findNode(dir string) (string, error) {
 	}
 	node, err := exec.LookPath("node")
 	if err != nil {
-		return "", fmt.Errorf("there is no Node for %s/%s among the packages and none installed: install Node 22 or later", runtime.GOOS, runtime.GOARCH)
+		return "", fmt.Errorf(
+			"there is no Node for %s/%s among the packages and none installed: install Node 22 or later",
+			runtime.GOOS,
+			runtime.GOARCH,
+		)
 	}
 	return node, nil
 }

@@ -67,7 +67,9 @@ func provider(t *testing.T, tools Tools, resource string) (issuer string) {
 func protectedHost(t *testing.T, tools Tools) (url, folder string) {
 	t.Helper()
 	var door atomic.Pointer[http.Handler]
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*door.Load()).ServeHTTP(w, r) }))
+	srv := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*door.Load()).ServeHTTP(w, r) }),
+	)
 	t.Cleanup(srv.Close)
 	url = srv.URL + "/mcp"
 	home := t.TempDir()
@@ -86,7 +88,11 @@ func protectedHost(t *testing.T, tools Tools) (url, folder string) {
 		Issuer: provider(t, tools, url), Resource: url, Required: []string{"mcp.read"}, Scopes: []string{"mcp.write"},
 		Grants: map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}},
 	}
-	a, err := app.New(t.Context(), cfg, app.Options{Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	a, err := app.New(
+		t.Context(),
+		cfg,
+		app.Options{Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,10 +126,12 @@ func (a admitted) holds(t *testing.T, folder string) {
 	if b, err := os.ReadFile(filepath.Join(folder, "b.txt")); err != nil || string(b) != "written" {
 		t.Errorf("b.txt holds %q, %v", b, err)
 	}
-	if !strings.Contains(a.Read, "hello") || !strings.Contains(a.Again, "hello") || !strings.Contains(a.Written, "written") {
+	if !strings.Contains(a.Read, "hello") || !strings.Contains(a.Again, "hello") ||
+		!strings.Contains(a.Written, "written") {
 		t.Errorf("it read %q, %q and %q", a.Read, a.Again, a.Written)
 	}
-	if slices.Contains(a.Before, "file_write") || !slices.Contains(a.Before, "file_read") || !slices.Contains(a.After, "file_write") {
+	if slices.Contains(a.Before, "file_write") || !slices.Contains(a.Before, "file_read") ||
+		!slices.Contains(a.After, "file_write") {
 		t.Errorf("it was shown %v, and then %v", a.Before, a.After)
 	}
 }
@@ -160,8 +168,11 @@ func inOrder(step string) string {
 
 // Steps that every client takes.
 var (
-	found   = []string{"401  [mcp.read]", "metadata 200"}
-	letIn   = []string{"authorize [mcp.read offline_access] S256 for the resource", "token authorization_code 200 for the resource"}
+	found = []string{"401  [mcp.read]", "metadata 200"}
+	letIn = []string{
+		"authorize [mcp.read offline_access] S256 for the resource",
+		"token authorization_code 200 for the resource",
+	}
 	letMore = []string{"- a tool that needs more", "403 insufficient_scope [mcp.read mcp.write]",
 		"authorize [mcp.read mcp.write offline_access] S256 for the resource", "token authorization_code 200 for the resource"}
 )
@@ -191,7 +202,11 @@ func TestTypeScriptClientWithOAuth(t *testing.T) {
 					t.Fatalf("%v: %s", err, out)
 				}
 				got.holds(t, folder)
-				bad := []string{"- the token goes bad", "401 invalid_token [mcp.read]", "token refresh_token 200 for the resource"}
+				bad := []string{
+					"- the token goes bad",
+					"401 invalid_token [mcp.read]",
+					"token refresh_token 200 for the resource",
+				}
 				got.took(t, slices.Concat(found, registered(known), letIn, bad, letMore)...)
 				t.Logf("%s %s, as %s:\n%s", got.Era, got.Revision, got.Client, strings.Join(got.Steps, "\n"))
 			})

@@ -54,7 +54,16 @@ const Ready = "fixture ready "
 // Start runs the fixture with an HTTP, a TCP and a Unix door, and waits until
 // they are open. Stop must be called.
 func Start(ctx context.Context, bin, dir string) (*Server, error) {
-	return start(ctx, bin, "--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--unix", filepath.Join(dir, "run", "fixture.sock"))
+	return start(
+		ctx,
+		bin,
+		"--http",
+		"127.0.0.1:0",
+		"--tcp",
+		"127.0.0.1:0",
+		"--unix",
+		filepath.Join(dir, "run", "fixture.sock"),
+	)
 }
 
 func start(ctx context.Context, bin string, args ...string) (*Server, error) {

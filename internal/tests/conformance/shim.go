@@ -150,7 +150,12 @@ func (s *Shim) open(ctx context.Context, revision string) (*link, error) {
 
 // ask passes a request on and everything that comes back for it.
 func (s *Shim) ask(w http.ResponseWriter, r *http.Request, l *link, e envelope, body []byte) {
-	wait := &waiter{id: string(e.ID), method: e.Method, token: string(e.Params.Meta.ProgressToken), ch: make(chan []byte, 4096)}
+	wait := &waiter{
+		id:     string(e.ID),
+		method: e.Method,
+		token:  string(e.Params.Meta.ProgressToken),
+		ch:     make(chan []byte, 4096),
+	}
 	if err := l.await(wait, body); err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return

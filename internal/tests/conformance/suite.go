@@ -64,7 +64,8 @@ var mayBeSkipped = []string{"tasks-status-notifications"}
 func (s Scenario) Wrong() []Check {
 	var wrong []Check
 	for _, c := range s.Checks {
-		if c.Status == "FAILURE" || c.Status == "WARNING" || c.Status == "SKIPPED" && !slices.Contains(mayBeSkipped, c.ID) {
+		if c.Status == "FAILURE" || c.Status == "WARNING" ||
+			c.Status == "SKIPPED" && !slices.Contains(mayBeSkipped, c.ID) {
 			wrong = append(wrong, c)
 		}
 	}

@@ -27,7 +27,10 @@ func (c Column) Clean() []string {
 	}
 	for _, s := range c.Scenarios {
 		for _, k := range s.Wrong() {
-			wrong = append(wrong, fmt.Sprintf("%s: %s: %s %s (%s): %s", c.Name, s.Name, k.Status, k.ID, k.Name, cut(k.Message)))
+			wrong = append(
+				wrong,
+				fmt.Sprintf("%s: %s: %s %s (%s): %s", c.Name, s.Name, k.Status, k.ID, k.Name, cut(k.Message)),
+			)
 		}
 		if len(s.Checks) == 0 {
 			wrong = append(wrong, fmt.Sprintf("%s: %s checked nothing", c.Name, s.Name))

@@ -79,7 +79,10 @@ func TestLockFileNamesNoRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hosts := slices.DeleteFunc(strings.Split(string(b), "\n"), func(line string) bool { return !strings.Contains(line, `"resolved"`) })
+	hosts := slices.DeleteFunc(
+		strings.Split(string(b), "\n"),
+		func(line string) bool { return !strings.Contains(line, `"resolved"`) },
+	)
 	if len(hosts) > 0 {
 		t.Errorf("the lock file says where packages came from: %s", hosts[0])
 	}

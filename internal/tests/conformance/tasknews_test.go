@@ -96,13 +96,26 @@ func (h *house) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
 	var created struct {
 		Result struct{ TaskID, ResultType string }
 	}
-	h.next(t, ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"confirm_delete","arguments":{"filename":"a.txt"},`+tasksMeta+`}}`), "tools/call", &created)
+	h.next(
+		t,
+		ask(
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"confirm_delete","arguments":{"filename":"a.txt"},`+tasksMeta+`}}`,
+		),
+		"tools/call",
+		&created,
+	)
 	id := created.Result.TaskID
 	if created.Result.ResultType != "task" || id == "" {
 		t.Fatalf("no task was made: %+v", created)
 	}
 	h.untilItAsks(t, ask, id)
-	news := ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":"news","method":"subscriptions/listen","params":{"notifications":{"taskIds":[%q]},%s}}`, id, tasksMeta))
+	news := ask(
+		fmt.Sprintf(
+			`{"jsonrpc":"2.0","id":"news","method":"subscriptions/listen","params":{"notifications":{"taskIds":[%q]},%s}}`,
+			id,
+			tasksMeta,
+		),
+	)
 	var ack struct {
 		Method string
 		Params struct{ Notifications struct{ TaskIDs []string } }
@@ -111,7 +124,13 @@ func (h *house) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
 	if ack.Method != "notifications/subscriptions/acknowledged" || len(ack.Params.Notifications.TaskIDs) != 1 {
 		t.Fatalf("the subscription was acknowledged as %+v", ack)
 	}
-	acks := ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tasks/update","params":{"taskId":%q,"inputResponses":{"confirm":{"action":"accept","content":{"confirm":true}}},%s}}`, id, tasksMeta))
+	acks := ask(
+		fmt.Sprintf(
+			`{"jsonrpc":"2.0","id":2,"method":"tasks/update","params":{"taskId":%q,"inputResponses":{"confirm":{"action":"accept","content":{"confirm":true}}},%s}}`,
+			id,
+			tasksMeta,
+		),
+	)
 	if acks != news {
 		h.next(t, acks, "tasks/update", nil)
 	}
@@ -124,7 +143,19 @@ func (h *house) untilItAsks(t *testing.T, ask func(msg string) <-chan []byte, id
 	t.Helper()
 	for i := range 300 {
 		var got struct{ Result struct{ Status string } }
-		h.next(t, ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tasks/get","params":{"taskId":%q,%s}}`, 100+i, id, tasksMeta)), "tasks/get", &got)
+		h.next(
+			t,
+			ask(
+				fmt.Sprintf(
+					`{"jsonrpc":"2.0","id":%d,"method":"tasks/get","params":{"taskId":%q,%s}}`,
+					100+i,
+					id,
+					tasksMeta,
+				),
+			),
+			"tasks/get",
+			&got,
+		)
 		if got.Result.Status == "input_required" {
 			return
 		}

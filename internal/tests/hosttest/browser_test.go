@@ -158,7 +158,10 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 	own := func(file string) {
 		t.Helper()
 		c.open("http://" + at.Host + "/health")
-		if got := c.run(script + `write("` + file + `").then((r) => r.text())`); !strings.Contains(fmt.Sprint(got), file) {
+		if got := c.run(script + `write("` + file + `").then((r) => r.text())`); !strings.Contains(
+			fmt.Sprint(got),
+			file,
+		) {
 			t.Errorf("a page of the listener's own: %v", got)
 		}
 		if _, err := os.Stat(filepath.Join(root, file)); err != nil {
@@ -182,7 +185,9 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 			t.Errorf("%s: the page reads %v", page, got)
 		}
 		// The same as a navigation, which no rule for fetching holds back.
-		c.run(`(async () => { await post("text/plain", "frames"); document.forms[0].target = "_top"; document.forms[0].submit(); await wait(1000); })().catch(() => 0), 0`)
+		c.run(
+			`(async () => { await post("text/plain", "frames"); document.forms[0].target = "_top"; document.forms[0].submit(); await wait(1000); })().catch(() => 0), 0`,
+		)
 		if names := written(); len(names) > 0 {
 			t.Fatalf("%s: the page had the host write %q", page, names)
 		}

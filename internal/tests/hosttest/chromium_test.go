@@ -48,7 +48,14 @@ func newChromium(t *testing.T) *chromium {
 	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
 		"--user-data-dir="+ours, "--remote-debugging-pipe", "about:blank")
-	cmd.Env = append(os.Environ(), "HOME="+home, "TMPDIR="+theirs, "XDG_CONFIG_HOME=", "XDG_CACHE_HOME=", "XDG_RUNTIME_DIR="+theirs)
+	cmd.Env = append(
+		os.Environ(),
+		"HOME="+home,
+		"TMPDIR="+theirs,
+		"XDG_CONFIG_HOME=",
+		"XDG_CACHE_HOME=",
+		"XDG_RUNTIME_DIR="+theirs,
+	)
 	toIt, in, err := os.Pipe()
 	must(t, err)
 	out, fromIt, err := os.Pipe()
@@ -122,7 +129,11 @@ func (c *chromium) open(url string) {
 // run evaluates an expression in the page, and waits if it is a promise.
 func (c *chromium) run(expression string) any {
 	c.t.Helper()
-	got := c.do(c.page, "Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true})
+	got := c.do(
+		c.page,
+		"Runtime.evaluate",
+		map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true},
+	)
 	if failed, ok := got["exceptionDetails"]; ok {
 		c.t.Fatalf("%s: %v", expression, failed)
 	}

@@ -50,7 +50,11 @@ func TestModulesKeepTheContract(t *testing.T) {
 		Find:  func(context.Context, tool.Caller, string) (*tool.Def, bool) { return nil, false },
 		Names: func(context.Context, tool.Caller) []string { return nil },
 	}
-	guests = append(guests, standard.Module{Name: "house", New: resources.New(sp, help)}, standard.Module{Name: "job", New: job.New(j, nil)})
+	guests = append(
+		guests,
+		standard.Module{Name: "house", New: resources.New(sp, help)},
+		standard.Module{Name: "job", New: job.New(j, nil)},
+	)
 	for _, g := range guests {
 		t.Run(g.Name, func(t *testing.T) {
 			moduletest.Run(t, g.New, moduletest.Options{Check: compiles})

@@ -119,7 +119,12 @@ func twoRounds(t *testing.T, named hosttest.Named) {
 			r = h.Finish(h.Start(name, `{}`), ada(&asked))
 		}
 		fine(t, name, r)
-		same(t, name, r.Get("structuredContent"), fmt.Sprintf(`{"name":"Ada","colour":"green","roots":2,"times":%d}`, i+1))
+		same(
+			t,
+			name,
+			r.Get("structuredContent"),
+			fmt.Sprintf(`{"name":"Ada","colour":"green","roots":2,"times":%d}`, i+1),
+		)
 		if n := effects.Load(); n != int64(i+1) {
 			t.Errorf("%s: the effect ran %d times in all, want %d", name, n, i+1)
 		}
@@ -151,7 +156,8 @@ func saidOnce(t *testing.T, r *hosttest.Reply) {
 	if got := strings.Join(logs, " "); got != `"asking" "working" "done"` {
 		t.Errorf("logged %s", got)
 	}
-	if !slices.IsSorted(progress) || len(slices.Compact(slices.Clone(progress))) != len(progress) || !slices.Contains(progress, "3") {
+	if !slices.IsSorted(progress) || len(slices.Compact(slices.Clone(progress))) != len(progress) ||
+		!slices.Contains(progress, "3") {
 		t.Errorf("progress %v", progress)
 	}
 }
@@ -160,14 +166,35 @@ func declined(t *testing.T, h hosttest.Harness) {
 	t.Helper()
 	no := func(string, json.RawMessage) json.RawMessage { return json.RawMessage(`{"action":"decline"}`) }
 	refused(t, "declined", hosttest.Call(h, "two_rounds", `{}`, no), "declined: the person would not say (decline)")
-	refused(t, "declined task", h.Finish(h.Start("two_rounds_task", `{}`), no), "declined: the person would not say (decline)")
+	refused(
+		t,
+		"declined task",
+		h.Finish(h.Start("two_rounds_task", `{}`), no),
+		"declined: the person would not say (decline)",
+	)
 }
 
 // cannotBeAsked: without a session nothing is known of what an older client
 // can answer, and nothing leads its answer back to the call. The tool says so.
 func cannotBeAsked(t *testing.T, h hosttest.Harness) {
 	t.Helper()
-	refused(t, "asking", hosttest.Call(h, "two_rounds", `{}`, nil), "this needs a client that can answer elicitation/create")
-	refused(t, "asking in a task", h.Finish(h.Start("two_rounds_task", `{}`), nil), "this needs a client that can answer elicitation/create")
-	failed(t, "asking in a prompt", h.Do("prompts/get", `{"name":"two_prompt"}`, nil), -32600, "can answer elicitation/create")
+	refused(
+		t,
+		"asking",
+		hosttest.Call(h, "two_rounds", `{}`, nil),
+		"this needs a client that can answer elicitation/create",
+	)
+	refused(
+		t,
+		"asking in a task",
+		h.Finish(h.Start("two_rounds_task", `{}`), nil),
+		"this needs a client that can answer elicitation/create",
+	)
+	failed(
+		t,
+		"asking in a prompt",
+		h.Do("prompts/get", `{"name":"two_prompt"}`, nil),
+		-32600,
+		"can answer elicitation/create",
+	)
 }

@@ -27,7 +27,9 @@ func station(h bus.Handler) bus.Bus {
 func TestQuestionsCrossTheEncodingBus(t *testing.T) {
 	sent := bus.Outcome{
 		Result: tool.Result{Input: &tool.Input{
-			Questions: []tool.Question{tool.Elicit("k", "Which one?", json.RawMessage(`{"type":"object"}`))}, State: []byte{0xff, 0}, Here: true,
+			Questions: []tool.Question{
+				tool.Elicit("k", "Which one?", json.RawMessage(`{"type":"object"}`)),
+			}, State: []byte{0xff, 0}, Here: true,
 		}},
 		Recorded: map[string]json.RawMessage{"n": json.RawMessage(`12345678901234567890`)},
 	}
@@ -59,7 +61,9 @@ func TestErrorsCrossTheEncodingBus(t *testing.T) {
 			return err.Error() == context.DeadlineExceeded.Error() && !errors.Is(err, context.DeadlineExceeded)
 		}},
 	} {
-		b := station(func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) { return bus.Outcome{}, c.sent })
+		b := station(
+			func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) { return bus.Outcome{}, c.sent },
+		)
 		if _, err := b.Do(t.Context(), &bus.Request{Module: "m"}, nil); err == nil || !c.kept(err) {
 			t.Errorf("%s: got %#v", name, err)
 		}
@@ -86,7 +90,9 @@ func TestRequestsCrossTheEncodingBus(t *testing.T) {
 		}
 		cancel()
 		<-ctx.Done()
-		return bus.Outcome{Result: tool.Result{Structured: map[string]any{"n": json.Number("12345678901234567890")}}}, nil
+		return bus.Outcome{
+			Result: tool.Result{Structured: map[string]any{"n": json.Number("12345678901234567890")}},
+		}, nil
 	})
 	out, err := b.Do(ctx, sent, nil)
 	if err != nil {

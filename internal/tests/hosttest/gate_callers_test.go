@@ -122,9 +122,16 @@ func (g *gatehouse) byHTTP(door string, c credential, beyond bool) *byHTTP {
 	transport := &http.Transport{DisableKeepAlives: true} // a certificate is shown with a connection
 	if door == "HTTPS" {
 		scheme = "https://"
-		transport.TLSClientConfig = &tls.Config{RootCAs: g.trust, InsecureSkipVerify: beyond} // the certificate is for loopback
+		transport.TLSClientConfig = &tls.Config{
+			RootCAs:            g.trust,
+			InsecureSkipVerify: beyond,
+		} // the certificate is for loopback
 	}
-	b := &byHTTP{t: g.t, url: scheme + g.reach(door, beyond) + "/mcp", http: &http.Client{Transport: transport, Timeout: gateWait}}
+	b := &byHTTP{
+		t:    g.t,
+		url:  scheme + g.reach(door, beyond) + "/mcp",
+		http: &http.Client{Transport: transport, Timeout: gateWait},
+	}
 	b.brings(c)
 	return b
 }

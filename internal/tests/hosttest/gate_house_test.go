@@ -188,7 +188,12 @@ func (g *gatehouse) age(table, id string) {
 		g.t.Fatal(err)
 	}
 	defer db.Close()
-	done, err := db.ExecContext(g.t.Context(), "UPDATE "+table+" SET until = ? WHERE id = ?", time.Now().Add(-time.Hour).UnixMilli(), id)
+	done, err := db.ExecContext(
+		g.t.Context(),
+		"UPDATE "+table+" SET until = ? WHERE id = ?",
+		time.Now().Add(-time.Hour).UnixMilli(),
+		id,
+	)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -238,13 +243,19 @@ func (gateProbe) Offer(context.Context, module.Audience) (*module.Offer, error) 
 		return tool.Result{Content: []tool.Content{tool.Text("who=" + c.Caller.Principal + ";")}}, nil
 	}
 	read := func(_ context.Context, c *tool.Call) (tool.Result, error) {
-		return tool.Result{Content: []tool.Content{tool.TextResource(c.Name, "text/plain", "who="+c.Caller.Principal+";")}}, nil
+		return tool.Result{
+			Content: []tool.Content{tool.TextResource(c.Name, "text/plain", "who="+c.Caller.Principal+";")},
+		}, nil
 	}
 	return &module.Offer{
-		Tools: []tool.Tool{tool.New(tool.Def{Name: "probe_who", Description: "Says who is calling.", Effects: tool.Reads}, who)},
-		Resources: []module.Resource{{URI: "probe://who", Read: read, Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) {
-			return func() {}, nil
-		}}},
+		Tools: []tool.Tool{
+			tool.New(tool.Def{Name: "probe_who", Description: "Says who is calling.", Effects: tool.Reads}, who),
+		},
+		Resources: []module.Resource{
+			{URI: "probe://who", Read: read, Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) {
+				return func() {}, nil
+			}},
+		},
 	}, nil
 }
 
@@ -316,7 +327,8 @@ func newGateIssuer(t *testing.T) *gateIssuer {
 		json.NewEncoder(w).Encode(map[string]string{"issuer": i.srv.URL, "jwks_uri": i.srv.URL + "/keys"})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
-		json.NewEncoder(w).Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k", Use: "sig"}}})
+		json.NewEncoder(w).
+			Encode(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: key.Public(), KeyID: "k", Use: "sig"}}})
 	})
 	i.srv = httptest.NewServer(mux)
 	t.Cleanup(i.srv.Close)
@@ -328,9 +340,18 @@ func newGateIssuer(t *testing.T) *gateIssuer {
 func (i *gateIssuer) issue(subject string, life time.Duration, changes map[string]any) string {
 	i.t.Helper()
 	now := time.Now()
-	claims := map[string]any{"iss": i.srv.URL, "sub": subject, "aud": gateResource, "iat": now.Unix(), "exp": now.Add(life).Unix()}
+	claims := map[string]any{
+		"iss": i.srv.URL,
+		"sub": subject,
+		"aud": gateResource,
+		"iat": now.Unix(),
+		"exp": now.Add(life).Unix(),
+	}
 	maps.Copy(claims, changes)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}}, nil)
+	signer, err := jose.NewSigner(
+		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}},
+		nil,
+	)
 	if err != nil {
 		i.t.Fatal(err)
 	}

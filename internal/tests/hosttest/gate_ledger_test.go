@@ -46,14 +46,20 @@ func (mill) Close(context.Context) error { return nil }
 func (m mill) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	o := &module.Offer{}
 	for name, e := range map[string]tool.Effects{"mill_read": tool.Reads, "mill_write": tool.Writes, "mill_destroy": tool.Destroys} {
-		o.Tools = append(o.Tools, tool.New(tool.Def{Name: name, Description: "For a test.", Effects: e}, func(_ context.Context, _ *tool.Call, in struct {
-			N int `json:"n"`
-		}) (tool.Result, error) {
-			if e == tool.Destroys {
-				m.began(in.N)
-			}
-			return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
-		}))
+		o.Tools = append(
+			o.Tools,
+			tool.New(
+				tool.Def{Name: name, Description: "For a test.", Effects: e},
+				func(_ context.Context, _ *tool.Call, in struct {
+					N int `json:"n"`
+				}) (tool.Result, error) {
+					if e == tool.Destroys {
+						m.began(in.N)
+					}
+					return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
+				},
+			),
+		)
 	}
 	return o, nil
 }
@@ -71,9 +77,16 @@ func TestVictim(t *testing.T) {
 		defer mu.Unlock()
 		fmt.Fprintf(out, format+"\n", args...)
 	}
-	a, err := app.New(t.Context(), victimSettings(t, home), app.Options{Bare: true, Extra: []app.Guest{{Name: "mill", New: func(context.Context, module.Deps) (module.Module, error) {
-		return mill{func(n int) { tell("%d", n) }}, nil
-	}}}})
+	a, err := app.New(
+		t.Context(),
+		victimSettings(t, home),
+		app.Options{
+			Bare: true,
+			Extra: []app.Guest{{Name: "mill", New: func(context.Context, module.Deps) (module.Module, error) {
+				return mill{func(n int) { tell("%d", n) }}, nil
+			}}},
+		},
+	)
 	must(t, err)
 	tell("ready")
 	must(t, a.Run(t.Context()))
@@ -113,7 +126,13 @@ func TestAHostIsKilled(t *testing.T) {
 	for round := range rounds {
 		p.round(t, home, (round+1)*each)
 		lines := p.kept(t, home)
-		t.Logf("round %d: %d lines, %d answers and %d beginnings promised, all there", round+1, lines, len(p.answered), len(p.begun))
+		t.Logf(
+			"round %d: %d lines, %d answers and %d beginnings promised, all there",
+			round+1,
+			lines,
+			len(p.answered),
+			len(p.begun),
+		)
 		if lines < (round+1)*each {
 			t.Errorf("%d lines after %d answers", lines, (round+1)*each)
 		}
@@ -174,7 +193,10 @@ func (p *promises) converse(t *testing.T, conn net.Conn, enough int, kill func()
 	send := func() {
 		n := int(p.next.Add(1))
 		name := []string{"mill_write", "mill_destroy", "mill_write", "mill_read"}[n%4]
-		io.WriteString(conn, message(n, legacyEra, "tools/call", fmt.Sprintf(`"name":%q,"arguments":{"n":%d}`, name, n), "")+"\n") // the reader sees the end
+		io.WriteString(
+			conn,
+			message(n, legacyEra, "tools/call", fmt.Sprintf(`"name":%q,"arguments":{"n":%d}`, name, n), "")+"\n",
+		) // the reader sees the end
 	}
 	io.WriteString(conn, message(0, legacyEra, "initialize", handshake, "")+"\n")
 	lines := bufio.NewReader(conn)

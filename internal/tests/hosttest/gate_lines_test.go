@@ -62,7 +62,10 @@ func TestATCPDoorAsks(t *testing.T) {
 		}
 	}
 	for _, method := range []string{"tools/list", "tools/call", "resources/list", "tasks/list", "logging/setLevel"} {
-		if got := g.line(t).asks(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"probe_who"}}`); !strings.Contains(got, "initialize first") {
+		if got := g.line(t).asks(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"probe_who"}}`); !strings.Contains(
+			got,
+			"initialize first",
+		) {
 			t.Errorf("%s without a handshake: %s", method, got)
 		}
 	}
@@ -71,7 +74,11 @@ func TestATCPDoorAsks(t *testing.T) {
 		if got := l.asks(fmt.Sprintf(lineHello, version, "")); !needed(got) {
 			t.Errorf("the handshake of %s: %s", version, got)
 		}
-		if got := l.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(got, `"error"`) || strings.Contains(got, "who=") {
+		if got := l.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(
+			got,
+			`"error"`,
+		) ||
+			strings.Contains(got, "who=") {
 			t.Errorf("a call after a refused handshake of %s: %s", version, got)
 		}
 	}
@@ -94,7 +101,8 @@ func TestATCPDoorIsNotTalkedRound(t *testing.T) {
 		"a wrong handshake":    {fmt.Sprintf(lineHello, "2025-11-25", tokenMember(other)), "the token is not valid here"},
 		"a token elsewhere":    {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`+tokenMember(g.app.LocalToken())+",", ""), "credentials are needed"},
 	} {
-		if got := g.line(t).asks(c.sent); !strings.Contains(got, c.want) || !strings.Contains(got, `"error"`) || strings.Contains(got, "who=") {
+		if got := g.line(t).asks(c.sent); !strings.Contains(got, c.want) || !strings.Contains(got, `"error"`) ||
+			strings.Contains(got, "who=") {
 			t.Errorf("%s: got %s, want %s", name, got, c.want)
 		}
 	}
@@ -112,14 +120,23 @@ func TestATokenOpensTheTCPDoor(t *testing.T) {
 		if got := alone.asks(call); !strings.Contains(got, want) {
 			t.Errorf("alone: got %s, want %s", got, want)
 		}
-		if got := alone.asks(fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, "")); !strings.Contains(got, "credentials are needed") {
+		if got := alone.asks(fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, "")); !strings.Contains(
+			got,
+			"credentials are needed",
+		) {
 			t.Errorf("the next message, without one: %s", got)
 		}
 		session := g.line(t)
-		if got := session.asks(fmt.Sprintf(lineHello, "2025-11-25", tokenMember(token))); !strings.Contains(got, "serverInfo") {
+		if got := session.asks(fmt.Sprintf(lineHello, "2025-11-25", tokenMember(token))); !strings.Contains(
+			got,
+			"serverInfo",
+		) {
 			t.Errorf("the handshake: %s", got)
 		}
-		if got := session.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(got, want) {
+		if got := session.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(
+			got,
+			want,
+		) {
 			t.Errorf("in a session: got %s, want %s", got, want)
 		}
 	}
@@ -141,17 +158,26 @@ func TestAnInsecureTCPDoorAsksNobody(t *testing.T) {
 	g := &gatehouse{t: t, cfg: gateSettings(t)}
 	g.cfg.Auth.Insecure = true
 	g.run("127.0.0.1", false)
-	if got := g.line(t).asks(fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who","arguments":{},`, "")); !strings.Contains(got, "who=anonymous;") {
+	if got := g.line(t).asks(fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who","arguments":{},`, "")); !strings.Contains(
+		got,
+		"who=anonymous;",
+	) {
 		t.Errorf("alone: %s", got)
 	}
 	l := g.line(t)
 	if got := l.asks(fmt.Sprintf(lineHello, "2025-11-25", "")); !strings.Contains(got, "serverInfo") {
 		t.Errorf("the handshake: %s", got)
 	}
-	if got := l.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(got, "who=anonymous;") {
+	if got := l.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(
+		got,
+		"who=anonymous;",
+	) {
 		t.Errorf("in a session: %s", got)
 	}
-	if got := g.line(t).asks(fmt.Sprintf(lineAlone, "tools/list", "", ","+tokenMember("wrong"))); !strings.Contains(got, "the token is not valid here") {
+	if got := g.line(t).asks(fmt.Sprintf(lineAlone, "tools/list", "", ","+tokenMember("wrong"))); !strings.Contains(
+		got,
+		"the token is not valid here",
+	) {
 		t.Errorf("a wrong token: %s", got)
 	}
 }

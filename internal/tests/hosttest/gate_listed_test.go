@@ -33,11 +33,14 @@ func (s *stall) Close(context.Context) error { return nil }
 func (s *stall) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	o := &module.Offer{}
 	for kind, effects := range map[string]tool.Effects{"look": tool.Reads, "put": tool.Writes, "wipe": tool.Destroys, "any": 0} {
-		o.Tools = append(o.Tools, tool.New(tool.Def{Name: s.name + "_" + kind, Description: "Does it.", Effects: effects},
-			func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
-				s.did.Add(1)
-				return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
-			}))
+		o.Tools = append(
+			o.Tools,
+			tool.New(tool.Def{Name: s.name + "_" + kind, Description: "Does it.", Effects: effects},
+				func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+					s.did.Add(1)
+					return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
+				}),
+		)
 	}
 	read := func(_ context.Context, c *tool.Call) (tool.Result, error) {
 		s.did.Add(1)
@@ -53,11 +56,14 @@ func (s *stall) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	}
 	o.Templates = []module.Resource{{URI: s.name + "://item/{id}", Read: read, Watch: watch, Complete: complete}}
 	for _, p := range []string{"greet", "plan"} {
-		o.Prompts = append(o.Prompts, module.Prompt{Name: s.name + "_" + p, Complete: complete, Args: []module.PromptArg{{Name: "a"}},
-			Get: func(context.Context, *tool.Call) (tool.Result, error) {
-				s.did.Add(1)
-				return tool.Result{Messages: []tool.Message{{Role: "user", Content: tool.Text("done")}}}, nil
-			}})
+		o.Prompts = append(
+			o.Prompts,
+			module.Prompt{Name: s.name + "_" + p, Complete: complete, Args: []module.PromptArg{{Name: "a"}},
+				Get: func(context.Context, *tool.Call) (tool.Result, error) {
+					s.did.Add(1)
+					return tool.Result{Messages: []tool.Message{{Role: "user", Content: tool.Text("done")}}}, nil
+				}},
+		)
 	}
 	return o, nil
 }
@@ -78,7 +84,10 @@ type fair struct {
 var fairPeople = map[string][]string{"ann": {"dev"}, "bob": {"staff", "dev"}, "eve": nil, "root2": {"admin"}}
 
 func newFair(t *testing.T) *fair {
-	f := &fair{gatehouse: &gatehouse{t: t, cfg: gateSettings(t)}, http: &http.Client{Timeout: gateWait, Transport: &http.Transport{}}}
+	f := &fair{
+		gatehouse: &gatehouse{t: t, cfg: gateSettings(t)},
+		http:      &http.Client{Timeout: gateWait, Transport: &http.Transport{}},
+	}
 	t.Cleanup(f.http.CloseIdleConnections)
 	f.cfg.Auth.Required = true
 	for _, name := range stalls {
@@ -111,7 +120,12 @@ func (f *fair) settings() config.Config {
 	for i := range 3 {
 		x := config.Context{
 			Name: fmt.Sprintf("c%d", i), Tools: f.some(3, "red_*", "blue_*", "*_look", "!*_wipe", "!red_look", "*"),
-			Prompts: f.some(2, "red_*", "!*_plan", "*"), Resources: f.some(2, "red://*", "*://one", "!*://two", "*item*", "*"),
+			Prompts: f.some(
+				2,
+				"red_*",
+				"!*_plan",
+				"*",
+			), Resources: f.some(2, "red://*", "*://one", "!*://two", "*item*", "*"),
 			Style: f.one("", "dot", "colon"), Roles: f.some(1, roles...), Users: f.some(1, "ann", "b*"),
 		}
 		if f.r.IntN(2) == 0 {
@@ -128,8 +142,16 @@ func (f *fair) settings() config.Config {
 	c.Rules = nil
 	for range f.r.IntN(4) {
 		c.Rules = append(c.Rules, config.Rule{
-			Contexts: f.some(1, "c*", "c1"), Names: f.some(1, "blue_*", "*_put", "*://two", "red_greet"), Roles: f.some(1, roles...), Principals: f.some(1, "ann", "e*"),
-			Effects: f.some(1, "destroys", "writes"), Methods: f.some(1, "tools/call", "resources/read", "prompts/get", "*"), Then: f.one("allow", "refuse"),
+			Contexts: f.some(
+				1,
+				"c*",
+				"c1",
+			), Names: f.some(1, "blue_*", "*_put", "*://two", "red_greet"), Roles: f.some(1, roles...), Principals: f.some(1, "ann", "e*"),
+			Effects: f.some(
+				1,
+				"destroys",
+				"writes",
+			), Methods: f.some(1, "tools/call", "resources/read", "prompts/get", "*"), Then: f.one("allow", "refuse"),
 		})
 	}
 	return c
@@ -185,7 +207,11 @@ func (g *guest) ask(method, params string, name ...string) (int, string) {
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, "POST", url, strings.NewReader(message(1, g.era, method, params, "")))
 	must(t, err)
-	r.Header = http.Header{"Authorization": {"Bearer " + g.secret}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+	r.Header = http.Header{
+		"Authorization": {"Bearer " + g.secret},
+		"Content-Type":  {"application/json"},
+		"Accept":        {"application/json, text/event-stream"},
+	}
 	if g.in != "" && !g.byPath {
 		r.Header.Set("X-MCP-Context", g.in)
 	}
@@ -244,12 +270,31 @@ func (g *guest) listed(method, member, name string) (names []string) {
 func (g *guest) compare() (yes, no int) {
 	t := g.f.t
 	tools, prompts := g.listed("tools/list", "tools", "name"), g.listed("prompts/list", "prompts", "name")
-	uris, templates := g.listed("resources/list", "resources", "uri"), g.listed("resources/templates/list", "resourceTemplates", "uriTemplate")
+	uris, templates := g.listed(
+		"resources/list",
+		"resources",
+		"uri",
+	), g.listed(
+		"resources/templates/list",
+		"resourceTemplates",
+		"uriTemplate",
+	)
 	hold := func(what string, listed bool, does func() bool) {
 		before := g.f.did.Load()
 		can := does()
 		if can != listed {
-			t.Errorf("%s in %q, %s era: %s can be done %t; listed %v %v %v %v", g.who, g.in, g.era, what, can, tools, prompts, uris, templates)
+			t.Errorf(
+				"%s in %q, %s era: %s can be done %t; listed %v %v %v %v",
+				g.who,
+				g.in,
+				g.era,
+				what,
+				can,
+				tools,
+				prompts,
+				uris,
+				templates,
+			)
 		}
 		if ran := g.f.did.Load() != before; ran && !listed {
 			t.Errorf("%s in %q, %s era: %s ran, and is not listed", g.who, g.in, g.era, what)
@@ -272,22 +317,34 @@ func (g *guest) compare() (yes, no int) {
 		}
 		for _, name := range []string{s + "_lok", s + "_pu", s + "_wip", s + "_anny", "glanec"} {
 			_, body := g.ask("tools/call", fmt.Sprintf(`"name":%q,"arguments":{}`, name), name)
-			if _, near, ok := strings.Cut(body, "did you mean "); ok && !slices.Contains(tools, near[:strings.Index(near, "?")]) {
+			if _, near, ok := strings.Cut(body, "did you mean "); ok &&
+				!slices.Contains(tools, near[:strings.Index(near, "?")]) {
 				t.Errorf("%s in %q, %s era: is told of a tool that is not listed: %s", g.who, g.in, g.era, body)
 			} else if ok {
 				g.f.hints++
 			}
 		}
 		for _, name := range []string{s + "_greet", s + "_plan", s + ".greet", s + ":plan", "hello"} {
-			hold("prompt "+name, slices.Contains(prompts, name), func() bool { return g.done("prompts/get", fmt.Sprintf(`"name":%q`, name), name) })
+			hold(
+				"prompt "+name,
+				slices.Contains(prompts, name),
+				func() bool { return g.done("prompts/get", fmt.Sprintf(`"name":%q`, name), name) },
+			)
 			hold("completion of "+name, slices.Contains(prompts, name), func() bool {
-				return g.done("completion/complete", fmt.Sprintf(`"ref":{"type":"ref/prompt","name":%q},"argument":{"name":"a","value":""}`, name))
+				return g.done(
+					"completion/complete",
+					fmt.Sprintf(`"ref":{"type":"ref/prompt","name":%q},"argument":{"name":"a","value":""}`, name),
+				)
 			})
 		}
 		for uri, listed := range map[string]bool{
 			s + "://one": slices.Contains(uris, s+"://one"), s + "://two": slices.Contains(uris, s+"://two"), s + "://item/7": slices.Contains(templates, s+"://item/{id}"),
 		} {
-			hold("resource "+uri, listed, func() bool { return g.done("resources/read", fmt.Sprintf(`"uri":%q`, uri), uri) })
+			hold(
+				"resource "+uri,
+				listed,
+				func() bool { return g.done("resources/read", fmt.Sprintf(`"uri":%q`, uri), uri) },
+			)
 			hold("subscription to "+uri, listed, func() bool { return g.subscribed(uri) })
 		}
 	}
@@ -325,7 +382,13 @@ func TestWhatIsListedIsWhatATokenCanDo(t *testing.T) {
 			if f.r.IntN(3) == 0 {
 				bound = f.one("c0", "c1", "c2", "default", "gone")
 			}
-			secret, id := f.token(identity.Token{User: who, Context: bound, Scopes: f.some(2, "read", "tools:red_*", "resources:*", "prompts:*_plan", "tools:*", "*")})
+			secret, id := f.token(
+				identity.Token{
+					User:    who,
+					Context: bound,
+					Scopes:  f.some(2, "read", "tools:red_*", "resources:*", "prompts:*_plan", "tools:*", "*"),
+				},
+			)
 			for _, in := range []string{"", "c0", "c1", "c2", "admin2"} {
 				for _, era := range gateEras {
 					g := &guest{f: f, secret: secret, in: in, era: era, who: who, byPath: in != "" && f.r.IntN(2) == 0}
@@ -360,11 +423,18 @@ func (g *guest) turnedAway(status int) {
 	says := map[int]string{404: "Context not found", 403: "Context not allowed"}[status]
 	requests := map[string]string{"initialize": handshake}
 	if g.era == modernEra {
-		requests = map[string]string{"tools/list": "", "prompts/list": "", "resources/list": "", "server/discover": "", "completion/complete": `"ref":{"type":"ref/prompt","name":"red_greet"},"argument":{"name":"a","value":""}`}
+		requests = map[string]string{
+			"tools/list":          "",
+			"prompts/list":        "",
+			"resources/list":      "",
+			"server/discover":     "",
+			"completion/complete": `"ref":{"type":"ref/prompt","name":"red_greet"},"argument":{"name":"a","value":""}`,
+		}
 	}
 	for method, params := range requests {
 		got, body := g.ask(method, params)
-		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":%q}}`, says); got != status || body != want {
+		if want := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":%q}}`, says); got != status ||
+			body != want {
 			g.f.t.Errorf("%s in %q, %s: %d %s, want %d %s", g.who, g.in, method, got, body, status, want)
 		}
 	}

@@ -106,11 +106,19 @@ func gateWays() []gateWay {
 		return secret
 	}
 	keys := byToken("API key", key)
-	keys.doors = map[string]string{"TCP": noHeaders + "; the same token goes into _meta, see above", "Unix": noHeaders + "; the same token goes into _meta, see above", "stdio": theOwner}
+	keys.doors = map[string]string{
+		"TCP":   noHeaders + "; the same token goes into _meta, see above",
+		"Unix":  noHeaders + "; the same token goes into _meta, see above",
+		"stdio": theOwner,
+	}
 
 	anonymous := gateWay{
 		name: "anonymous", role: noRole,
-		doors: map[string]string{"TCP": "every line needs a token, unless --insecure says otherwise", "Unix": "the kernel always says who connects", "stdio": theOwner},
+		doors: map[string]string{
+			"TCP":   "every line needs a token, unless --insecure says otherwise",
+			"Unix":  "the kernel always says who connects",
+			"stdio": theOwner,
+		},
 		right: func(*gatehouse, string) credential { return credential{} },
 		revoked: func(g *gatehouse, _ string) (credential, func()) {
 			return credential{}, func() { must(g.t, g.users.AddUser(g.t.Context(), "first", nil, "")) }
@@ -158,7 +166,11 @@ func gateWays() []gateWay {
 			return g.certificate(g.ca, "alice", -time.Minute), nil
 		},
 		revoked: func(g *gatehouse, _ string) (credential, func()) {
-			return g.certificate(g.ca, "gone", time.Hour), func() { must(g.t, g.users.RemoveUser(g.t.Context(), "gone")) }
+			return g.certificate(
+				g.ca,
+				"gone",
+				time.Hour,
+			), func() { must(g.t, g.users.RemoveUser(g.t.Context(), "gone")) }
 		},
 	}
 	oauth := gateWay{
@@ -169,7 +181,10 @@ func gateWays() []gateWay {
 			return bearer(door, g.issuer.issue(gateSubject, time.Hour, nil))
 		},
 		wrong: func(g *gatehouse, door string) credential {
-			return bearer(door, g.issuer.issue(gateSubject, time.Hour, map[string]any{"aud": "https://other.example.com/mcp"}))
+			return bearer(
+				door,
+				g.issuer.issue(gateSubject, time.Hour, map[string]any{"aud": "https://other.example.com/mcp"}),
+			)
 		},
 		ages: func(g *gatehouse, door string) (credential, func()) {
 			return bearer(door, g.issuer.issue(gateSubject, -2*time.Minute, nil)), nil
@@ -192,14 +207,28 @@ func gateWays() []gateWay {
 		far: "a socket is on this machine",
 	}
 	local := fixed("local token", func(g *gatehouse) string { return g.app.LocalToken() })
-	local.doors = map[string]string{"Unix": "a socket has no address that could be loopback; its peer is known anyway", "stdio": theOwner}
-	local.never = map[string]string{"expired": "it lives as long as its file", "revoked": "it lives as long as its file, which the host reads at its start"}
+	local.doors = map[string]string{
+		"Unix":  "a socket has no address that could be loopback; its peer is known anyway",
+		"stdio": theOwner,
+	}
+	local.never = map[string]string{
+		"expired": "it lives as long as its file",
+		"revoked": "it lives as long as its file, which the host reads at its start",
+	}
 	flag := fixed("--auth-token", func(*gatehouse) string { return gateFlag })
 	flag.doors = map[string]string{"stdio": theOwner}
-	flag.never = map[string]string{"expired": "it lives as long as the setting", "revoked": "it lives as long as the setting"}
+	flag.never = map[string]string{
+		"expired": "it lives as long as the setting",
+		"revoked": "it lives as long as the setting",
+	}
 	owner := gateWay{
 		name: "who started it", role: noRole,
-		doors: map[string]string{"HTTP": "others reach it too", "HTTPS": "others reach it too", "TCP": "others reach it too", "Unix": "the kernel says who connects"},
+		doors: map[string]string{
+			"HTTP":  "others reach it too",
+			"HTTPS": "others reach it too",
+			"TCP":   "others reach it too",
+			"Unix":  "the kernel says who connects",
+		},
 		right: func(*gatehouse, string) credential { return credential{} },
 		wrong: func(*gatehouse, string) credential { return credential{token: gateFlag} },
 		never: map[string]string{"expired": "the host ends with its input", "revoked": "the host ends with its input"},
@@ -238,7 +267,12 @@ func (g *gatehouse) login(door string) credential {
 	g.t.Helper()
 	b := g.byHTTP(door, credential{}, false)
 	entry, _ := json.Marshal(map[string]any{"user": "alice", "password": gatePassword, "lasting": true})
-	r, err := http.NewRequestWithContext(g.t.Context(), "POST", strings.TrimSuffix(b.url, "/mcp")+"/auth/login", bytes.NewReader(entry))
+	r, err := http.NewRequestWithContext(
+		g.t.Context(),
+		"POST",
+		strings.TrimSuffix(b.url, "/mcp")+"/auth/login",
+		bytes.NewReader(entry),
+	)
 	must(g.t, err)
 	r.Header.Set("Content-Type", "application/json")
 	res, err := b.http.Do(r)
@@ -419,7 +453,11 @@ func (m *matrix) ended(g *gatehouse, c credential, end func()) string {
 // credential says, nor in the session that it began.
 func (m *matrix) over(b caller, who string) {
 	m.t.Helper()
-	until(m.t, m.way.name+" is over at "+m.door, func() bool { return b.try(modernEra, "call") != who && b.try(legacyEra, "call") != who })
+	until(
+		m.t,
+		m.way.name+" is over at "+m.door,
+		func() bool { return b.try(modernEra, "call") != who && b.try(legacyEra, "call") != who },
+	)
 }
 
 // ranOut waits until a credential has run out under a session. Where that was
@@ -441,7 +479,14 @@ func (m *matrix) elsewhere(g *gatehouse, context string) string {
 		fresh := g.at(m.door, m.good, false)
 		fresh.names(context)
 		if a, b := fresh.open(), c.try(modernEra, "list"); a != b {
-			m.t.Errorf("%s at %s: beginning a session in %s comes to %s, a list of the newest era to %s", m.way.name, m.door, context, a, b)
+			m.t.Errorf(
+				"%s at %s: beginning a session in %s comes to %s, a list of the newest era to %s",
+				m.way.name,
+				m.door,
+				context,
+				a,
+				b,
+			)
 		}
 		return m.all(c)
 	}

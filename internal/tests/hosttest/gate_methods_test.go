@@ -42,7 +42,15 @@ func (b *byHTTP) status(method, path, session string) (int, http.Header) {
 func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 	g := guardedGate(t, false)
 	good, _ := g.token(identity.Token{User: "alice"})
-	nobody, wrong := g.byHTTP("HTTP", credential{}, false), g.byHTTP("HTTP", headers("Authorization", "Bearer gh_nonsense"), false)
+	nobody, wrong := g.byHTTP(
+		"HTTP",
+		credential{},
+		false,
+	), g.byHTTP(
+		"HTTP",
+		headers("Authorization", "Bearer gh_nonsense"),
+		false,
+	)
 	alice := g.byHTTP("HTTP", headers("Authorization", "Bearer "+good), false)
 	guarded := []string{
 		"/mcp", "/mcp/staff", "/mcp/nowhere", "/mcp/", "/mcp/a/b", "/mcp/../mcp", "//mcp", "/MCP", "/sse", "/messages", "/messages?session=x",
@@ -53,10 +61,18 @@ func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 			for who, b := range map[string]*byHTTP{"nobody": nobody, "a wrong token": wrong} {
 				code, h := b.status(method, path, "")
 				if code != 401 || !strings.HasPrefix(h.Get("WWW-Authenticate"), "Bearer ") {
-					t.Errorf("%s %s by %s: %d, %q; want 401 with a challenge", method, path, who, code, h.Get("WWW-Authenticate"))
+					t.Errorf(
+						"%s %s by %s: %d, %q; want 401 with a challenge",
+						method,
+						path,
+						who,
+						code,
+						h.Get("WWW-Authenticate"),
+					)
 				}
 			}
-			if code, h := alice.status(method, path, ""); code == 401 && path != "/auth/logout" || code >= 500 && code != 501 {
+			if code, h := alice.status(method, path, ""); code == 401 && path != "/auth/logout" ||
+				code >= 500 && code != 501 {
 				t.Errorf("%s %s by alice: %d %v", method, path, code, h)
 			}
 		}
@@ -80,7 +96,15 @@ func TestOthersSessionsAreNotThere(t *testing.T) {
 	g := guardedGate(t, false)
 	alices, _ := g.token(identity.Token{User: "alice"})
 	zoes, _ := g.token(identity.Token{User: "zoe"})
-	alice, zoe := g.byHTTP("HTTP", headers("Authorization", "Bearer "+alices), false), g.byHTTP("HTTP", headers("X-API-Key", zoes), false)
+	alice, zoe := g.byHTTP(
+		"HTTP",
+		headers("Authorization", "Bearer "+alices),
+		false,
+	), g.byHTTP(
+		"HTTP",
+		headers("X-API-Key", zoes),
+		false,
+	)
 	if got := alice.open(); got != "ok" {
 		t.Fatal(got)
 	}
@@ -90,7 +114,14 @@ func TestOthersSessionsAreNotThere(t *testing.T) {
 		h1.Del("Date")
 		h2.Del("Date")
 		if theirs != 404 || none != 404 || len(h1) != len(h2) {
-			t.Errorf("%s: %d for a session of somebody else, %d for one that is not there; want 404 for both\n%v\n%v", method, theirs, none, h1, h2)
+			t.Errorf(
+				"%s: %d for a session of somebody else, %d for one that is not there; want 404 for both\n%v\n%v",
+				method,
+				theirs,
+				none,
+				h1,
+				h2,
+			)
 		}
 	}
 	if got := alice.try(legacyEra, "call"); got != "alice" {

@@ -48,7 +48,14 @@ func TestWhoReadsTheMetrics(t *testing.T) {
 		for _, method := range []string{"GET", "HEAD"} {
 			status, h := b.status(method, "/metrics", "")
 			if status != c.want || (status == 403 || status == 401) != (h.Get("WWW-Authenticate") != "") {
-				t.Errorf("%s, %s: %d with the challenge %q, want %d", name, method, status, h.Get("WWW-Authenticate"), c.want)
+				t.Errorf(
+					"%s, %s: %d with the challenge %q, want %d",
+					name,
+					method,
+					status,
+					h.Get("WWW-Authenticate"),
+					c.want,
+				)
 			}
 		}
 		if status, _ := b.status("POST", "/metrics", ""); status == 200 {
@@ -81,12 +88,19 @@ func TestAScopeForMetricsIsNamed(t *testing.T) {
 		c.Observe.Metrics = true
 		c.Auth.OAuth.Grants = map[string][]string{"mcp": {"*"}, "watch": {"metrics"}}
 	})
-	b := g.byHTTP("HTTP", headers("Authorization", "Bearer "+g.issuer.issue(gateSubject, time.Hour, map[string]any{"scope": "mcp"})), false)
+	b := g.byHTTP(
+		"HTTP",
+		headers("Authorization", "Bearer "+g.issuer.issue(gateSubject, time.Hour, map[string]any{"scope": "mcp"})),
+		false,
+	)
 	status, h := b.status("GET", "/metrics", "")
-	if want := `error="insufficient_scope", scope="watch"`; status != 403 || !strings.Contains(h.Get("WWW-Authenticate"), want) {
+	if want := `error="insufficient_scope", scope="watch"`; status != 403 ||
+		!strings.Contains(h.Get("WWW-Authenticate"), want) {
 		t.Errorf("got %d, %s; want 403 with %s", status, h.Get("WWW-Authenticate"), want)
 	}
-	b.brings(headers("Authorization", "Bearer "+g.issuer.issue(gateSubject, time.Hour, map[string]any{"scope": "watch"})))
+	b.brings(
+		headers("Authorization", "Bearer "+g.issuer.issue(gateSubject, time.Hour, map[string]any{"scope": "watch"})),
+	)
 	if status, _ := b.status("GET", "/metrics", ""); status != 200 {
 		t.Errorf("with it: %d", status)
 	}

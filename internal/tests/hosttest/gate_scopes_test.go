@@ -76,14 +76,19 @@ func TestScopesThatAreLackingAreNamed(t *testing.T) {
 	g := guardedGate(t, false, func(c *config.Config) {
 		c.Auth.OAuth.Required = []string{"mcp"}
 		c.Auth.OAuth.Grants = map[string][]string{
-			"mcp": {"prompts:*"}, "mcp.all": {"*"}, "mcp.call": {"tools:probe_*", "resources:none"}, "mcp.read": {"resources:*"}, "mcp.no": {"tools:other_*"},
+			"mcp": {
+				"prompts:*",
+			}, "mcp.all": {"*"}, "mcp.call": {"tools:probe_*", "resources:none"}, "mcp.read": {"resources:*"}, "mcp.no": {"tools:other_*"},
 		}
 	})
 	lacking := func(scope string) string {
 		return `Bearer realm="gatehouse", error="insufficient_scope", scope="` + scope + `", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"`
 	}
 	token := func(scope string) credential {
-		return headers("Authorization", "Bearer "+g.issuer.issue(gateSubject, time.Hour, map[string]any{"scope": scope}))
+		return headers(
+			"Authorization",
+			"Bearer "+g.issuer.issue(gateSubject, time.Hour, map[string]any{"scope": scope}),
+		)
 	}
 	ours, _ := g.token(identity.Token{User: "alice", Scopes: []string{"resources:*"}})
 	for _, c := range []struct {
@@ -110,7 +115,8 @@ func TestScopesThatAreLackingAreNamed(t *testing.T) {
 			}
 			status, challenge := b.challenge(era, c.op)
 			switch {
-			case c.want == "" && status == 200 && challenge == "", c.want == "unknown" && status != 403 && challenge == "",
+			case c.want == "" && status == 200 && challenge == "",
+				c.want == "unknown" && status != 403 && challenge == "",
 				c.want == challenge && status == 403 && challenge != "":
 			default:
 				t.Errorf("%s, %s: %d %s, want %s", c.name, era, status, challenge, c.want)

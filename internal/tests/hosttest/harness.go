@@ -205,7 +205,12 @@ func join(members, object string) string {
 
 // await reads a line until the answer to a request has come; heard gets
 // everything that came before it.
-func await(t testing.TB, l line, id int, heard func(msg json.RawMessage)) (result json.RawMessage, fault *tool.WireError) {
+func await(
+	t testing.TB,
+	l line,
+	id int,
+	heard func(msg json.RawMessage),
+) (result json.RawMessage, fault *tool.WireError) {
 	t.Helper()
 	for {
 		msg := l.Next()

@@ -30,12 +30,15 @@ type bell struct{ deps module.Deps }
 func (bell) Close(context.Context) error { return nil }
 
 func (b bell) Offer(context.Context, module.Audience) (*module.Offer, error) {
-	ring := tool.New(tool.Def{Name: "bell_ring", Description: "For a test.", Effects: tool.Writes}, func(_ context.Context, _ *tool.Call, in struct {
-		N int `json:"n"`
-	}) (tool.Result, error) {
-		notify.Publish(b.deps, notify.News{Title: fmt.Sprintf("ring %d", in.N), Message: strings.Repeat("x", 20)})
-		return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
-	})
+	ring := tool.New(
+		tool.Def{Name: "bell_ring", Description: "For a test.", Effects: tool.Writes},
+		func(_ context.Context, _ *tool.Call, in struct {
+			N int `json:"n"`
+		}) (tool.Result, error) {
+			notify.Publish(b.deps, notify.News{Title: fmt.Sprintf("ring %d", in.N), Message: strings.Repeat("x", 20)})
+			return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
+		},
+	)
 	return &module.Offer{Tools: []tool.Tool{ring}}, nil
 }
 
@@ -47,9 +50,15 @@ func TestRinger(t *testing.T) {
 	}
 	cfg := victimSettings(t, home)
 	cfg.View.Modules = []string{"notification"}
-	a, err := app.New(t.Context(), cfg, app.Options{Extra: []app.Guest{{Name: "bell", New: func(_ context.Context, d module.Deps) (module.Module, error) {
-		return bell{d}, nil
-	}}}})
+	a, err := app.New(
+		t.Context(),
+		cfg,
+		app.Options{
+			Extra: []app.Guest{{Name: "bell", New: func(_ context.Context, d module.Deps) (module.Module, error) {
+				return bell{d}, nil
+			}}},
+		},
+	)
 	must(t, err)
 	fmt.Fprintln(os.NewFile(3, "told"), "ready")
 	must(t, a.Run(t.Context()))

@@ -37,7 +37,13 @@ func newStateless(t testing.TB, o Options) Harness {
 }
 
 func stateless(t testing.TB, h *Host, who string, mute bool) *legacyClient {
-	return &legacyClient{t: t, host: h, who: who, mute: mute, l: &oneByOne{t: t, host: h, who: who, mute: mute, in: make(chan []byte, 10_000)}}
+	return &legacyClient{
+		t:    t,
+		host: h,
+		who:  who,
+		mute: mute,
+		l:    &oneByOne{t: t, host: h, who: who, mute: mute, in: make(chan []byte, 10_000)},
+	}
 }
 
 // Muted is a harness like one without sessions, but for a client that reads
@@ -56,7 +62,13 @@ func legacySession(t testing.TB, h *Host, who string) *legacyClient {
 func greeted(t testing.TB, h *Host, who string) *Client {
 	t.Helper()
 	c := h.DialAs(t, who)
-	c.Send(frame(0, "initialize", `{"protocolVersion":"2025-11-25","clientInfo":{"name":"hosttest","version":"1"},"capabilities":`+capabilities+`}`))
+	c.Send(
+		frame(
+			0,
+			"initialize",
+			`{"protocolVersion":"2025-11-25","clientInfo":{"name":"hosttest","version":"1"},"capabilities":`+capabilities+`}`,
+		),
+	)
 	if _, fault := await(t, c, 0, func(json.RawMessage) {}); fault != nil {
 		t.Fatalf("initialize: %v", fault)
 	}
@@ -102,7 +114,13 @@ func (l *legacyClient) reply(msg json.RawMessage, answer Answer) {
 		l.t.Fatalf("asked without being ready to answer: %s", msg)
 	}
 	method, _ := rawjson.String(Get(msg, "method"))
-	l.l.Send(`{"jsonrpc":"2.0","id":` + string(Get(msg, "id")) + `,"result":` + string(answer(method, Get(msg, "params"))) + `}`)
+	l.l.Send(
+		`{"jsonrpc":"2.0","id":` + string(
+			Get(msg, "id"),
+		) + `,"result":` + string(
+			answer(method, Get(msg, "params")),
+		) + `}`,
+	)
 }
 
 func (l *legacyClient) Start(name, args string) string {

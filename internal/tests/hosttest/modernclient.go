@@ -107,7 +107,12 @@ func (m *modernClient) Do(method, params string, answer Answer) (r Reply) {
 		if r.Rounds > 20 {
 			m.t.Fatalf("%s asks without end", method)
 		}
-		again := `"inputResponses":` + m.answers(r.Get("inputRequests"), answer) + `,"requestState":` + string(r.Get("requestState"))
+		again := `"inputResponses":` + m.answers(
+			r.Get("inputRequests"),
+			answer,
+		) + `,"requestState":` + string(
+			r.Get("requestState"),
+		)
 		m.host.turn()
 		m.once(method, join(again, params), &r)
 	}

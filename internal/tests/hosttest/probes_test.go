@@ -88,17 +88,26 @@ func typed(t *testing.T, named hosttest.Named) {
 
 func typedTools(t *testing.T, h hosttest.Harness) {
 	tools := hosttest.List(t, h, "tools/list")
-	if got, want := hosttest.Names(tools, "name", "typed_"), []string{"typed_deaf", "typed_fail", "typed_number", "typed_repeat", "typed_wrong"}; !slices.Equal(got, want) {
+	if got, want := hosttest.Names(tools, "name", "typed_"), []string{"typed_deaf", "typed_fail", "typed_number", "typed_repeat", "typed_wrong"}; !slices.Equal(
+		got,
+		want,
+	) {
 		t.Fatalf("listed %v, want %v", got, want)
 	}
-	i := slices.IndexFunc(tools, func(e json.RawMessage) bool { return string(hosttest.Get(e, "name")) == `"typed_repeat"` })
+	i := slices.IndexFunc(
+		tools,
+		func(e json.RawMessage) bool { return string(hosttest.Get(e, "name")) == `"typed_repeat"` },
+	)
 	same(t, "input schema", hosttest.Get(tools[i], "inputSchema"), `{"type":"object","properties":{`+
 		`"text":{"type":"string","minLength":1,"description":"what to repeat"},`+
 		`"times":{"type":"integer","minimum":1,"maximum":100000,"description":"how often","default":2},`+
 		`"style":{"type":"string","enum":["plain","loud"],"description":"how to say it","default":"plain"},`+
 		`"tags":{"type":"array","items":{"type":"string"},"description":"passed through"}},"required":["text"],"additionalProperties":false}`)
 	same(t, "output schema of a tool whose product is text", hosttest.Get(tools[i], "outputSchema"), "")
-	i = slices.IndexFunc(tools, func(e json.RawMessage) bool { return string(hosttest.Get(e, "name")) == `"typed_number"` })
+	i = slices.IndexFunc(
+		tools,
+		func(e json.RawMessage) bool { return string(hosttest.Get(e, "name")) == `"typed_number"` },
+	)
 	if hosttest.Get(tools[i], "outputSchema") == nil {
 		t.Errorf("typed_number has no output schema")
 	}
@@ -109,14 +118,24 @@ func typedTools(t *testing.T, h hosttest.Harness) {
 	same(t, "fields", r.Get("_meta", "gatehouse/fields"), `{"times":2,"style":"plain"}`)
 	same(t, "structured", r.Get("structuredContent"), "")
 	r = fine(t, "big number", hosttest.Call(h, "typed_number", `{"n":9007199254740993}`, nil))
-	same(t, "structured", r.Get("structuredContent"), `{"n":9007199254740993,"below":[9007199254740992,9007199254740991,9007199254740990,9007199254740989],"none":null}`)
+	same(
+		t,
+		"structured",
+		r.Get("structuredContent"),
+		`{"n":9007199254740993,"below":[9007199254740992,9007199254740991,9007199254740990,9007199254740989],"none":null}`,
+	)
 	refused(t, "enum", hosttest.Call(h, "typed_repeat", `{"text":"ho","style":"lound"}`, nil), "style")
 	refused(t, "unknown member", hosttest.Call(h, "typed_repeat", `{"txt":"ho"}`, nil), "did you mean")
 
 	// A result over its budget is cut at a line; the rest is a resource.
 	line := "this line has forty characters with end\n"
-	r = fine(t, "long", hosttest.Call(h, "typed_repeat", `{"text":"this line has forty characters with end","times":2000}`, nil))
-	cut := regexp.MustCompile(`\[cut after (\d+) of 80000 bytes; read (gatehouse:///spool/\w+\?offset=\d+) for the rest\]$`).FindStringSubmatch(r.Text())
+	r = fine(
+		t,
+		"long",
+		hosttest.Call(h, "typed_repeat", `{"text":"this line has forty characters with end","times":2000}`, nil),
+	)
+	cut := regexp.MustCompile(`\[cut after (\d+) of 80000 bytes; read (gatehouse:///spool/\w+\?offset=\d+) for the rest\]$`).
+		FindStringSubmatch(r.Text())
 	if cut == nil {
 		t.Fatalf("the long result ends with %q", r.Text()[max(0, len(r.Text())-200):])
 	}
@@ -132,8 +151,20 @@ func typedFailures(t *testing.T, h hosttest.Harness) {
 	wire := hosttest.Call(h, "typed_fail", `{"how":"wire"}`, nil)
 	failed(t, "wire error", wire, -31055, "not on this wire")
 	same(t, "its data", wire.Error.Data, `{"n":12345678901234567890}`)
-	failed(t, "panic", hosttest.Call(h, "typed_fail", `{"how":"panic"}`, nil), -32603, `^internal error, see \w+ in the log$`)
-	failed(t, "output that does not fit", hosttest.Call(h, "typed_wrong", `{}`, nil), -32603, `^internal error, see \w+ in the log$`)
+	failed(
+		t,
+		"panic",
+		hosttest.Call(h, "typed_fail", `{"how":"panic"}`, nil),
+		-32603,
+		`^internal error, see \w+ in the log$`,
+	)
+	failed(
+		t,
+		"output that does not fit",
+		hosttest.Call(h, "typed_wrong", `{}`, nil),
+		-32603,
+		`^internal error, see \w+ in the log$`,
+	)
 
 	// One that ignores its deadline is answered for, and counted while it goes on.
 	refused(t, "deaf", hosttest.Call(h, "typed_deaf", `{"ms":700}`, nil), "timeout: no result within 50ms")
@@ -143,12 +174,37 @@ func typedFailures(t *testing.T, h hosttest.Harness) {
 }
 
 func typedResources(t *testing.T, h hosttest.Harness) {
-	same(t, "resources", fmt.Append(nil, hosttest.Names(hosttest.List(t, h, "resources/list"), "uri", "typed:")), "[typed:///dot typed:///motd]")
-	same(t, "templates", fmt.Append(nil, hosttest.Names(hosttest.List(t, h, "resources/templates/list"), "uriTemplate", "typed:")), "[typed:///page/{book}/{number}]")
+	same(
+		t,
+		"resources",
+		fmt.Append(nil, hosttest.Names(hosttest.List(t, h, "resources/list"), "uri", "typed:")),
+		"[typed:///dot typed:///motd]",
+	)
+	same(
+		t,
+		"templates",
+		fmt.Append(nil, hosttest.Names(hosttest.List(t, h, "resources/templates/list"), "uriTemplate", "typed:")),
+		"[typed:///page/{book}/{number}]",
+	)
 	read := func(uri string) []byte { return fine(t, uri, hosttest.Read(h, uri)).Get("contents") }
-	same(t, "text", read("typed:///motd"), `[{"uri":"typed:///motd","mimeType":"text/plain","text":"All doors are open.\n"}]`)
-	same(t, "blob", read("typed:///dot"), `[{"uri":"typed:///dot","mimeType":"application/octet-stream","blob":"/w=="}]`)
-	same(t, "template", read("typed:///page/atlas/7"), `[{"uri":"typed:///page/atlas/7","mimeType":"text/plain","text":"page 7 of the atlas"}]`)
+	same(
+		t,
+		"text",
+		read("typed:///motd"),
+		`[{"uri":"typed:///motd","mimeType":"text/plain","text":"All doors are open.\n"}]`,
+	)
+	same(
+		t,
+		"blob",
+		read("typed:///dot"),
+		`[{"uri":"typed:///dot","mimeType":"application/octet-stream","blob":"/w=="}]`,
+	)
+	same(
+		t,
+		"template",
+		read("typed:///page/atlas/7"),
+		`[{"uri":"typed:///page/atlas/7","mimeType":"text/plain","text":"page 7 of the atlas"}]`,
+	)
 	code := -32002
 	if h.Traits().Modern {
 		code = -32602
@@ -156,16 +212,37 @@ func typedResources(t *testing.T, h hosttest.Harness) {
 	failed(t, "no such book", hosttest.Read(h, "typed:///page/novel/7"), code, "no book novel")
 	failed(t, "no such resource", hosttest.Read(h, "typed:///none"), code, "resource not found: typed:///none")
 
-	r := fine(t, "completion", h.Do("completion/complete", `{"ref":{"type":"ref/resource","uri":"typed:///page/{book}/{number}"},"argument":{"name":"book","value":"a"}}`, nil))
+	r := fine(
+		t,
+		"completion",
+		h.Do(
+			"completion/complete",
+			`{"ref":{"type":"ref/resource","uri":"typed:///page/{book}/{number}"},"argument":{"name":"book","value":"a"}}`,
+			nil,
+		),
+	)
 	same(t, "completion", r.Get("completion"), `{"values":["almanac","atlas"],"total":2}`)
 }
 
 func typedPrompt(t *testing.T, h hosttest.Harness) {
 	r := fine(t, "prompt", h.Do("prompts/get", `{"name":"typed_letter","arguments":{"to":"Ada","tone":"formal"}}`, nil))
 	same(t, "description", r.Get("description"), `"A letter to Ada"`)
-	same(t, "messages", r.Get("messages"), `[{"role":"user","content":{"type":"text","text":"Write a formal letter to Ada."}},{"role":"assistant","content":{"type":"text","text":"Dear Ada,"}}]`)
+	same(
+		t,
+		"messages",
+		r.Get("messages"),
+		`[{"role":"user","content":{"type":"text","text":"Write a formal letter to Ada."}},{"role":"assistant","content":{"type":"text","text":"Dear Ada,"}}]`,
+	)
 	failed(t, "argument missing", h.Do("prompts/get", `{"name":"typed_letter"}`, nil), -32602, "arguments.to")
-	r = fine(t, "completion", h.Do("completion/complete", `{"ref":{"type":"ref/prompt","name":"typed_letter"},"argument":{"name":"tone","value":"fo"}}`, nil))
+	r = fine(
+		t,
+		"completion",
+		h.Do(
+			"completion/complete",
+			`{"ref":{"type":"ref/prompt","name":"typed_letter"},"argument":{"name":"tone","value":"fo"}}`,
+			nil,
+		),
+	)
 	same(t, "completion", r.Get("completion"), `{"values":["formal"],"total":1}`)
 }
 
@@ -188,11 +265,25 @@ func relay(t *testing.T, named hosttest.Named) {
 		t.Fatalf("%s lists no %s", method, name)
 		return nil
 	}
-	same(t, "tool", find("tools/list", "name", "relay_get"), strings.Replace(moduletest.RelayedTool, "up.get-input", "relay_get", 1))
-	same(t, "prompt", find("prompts/list", "name", "relay_prompt"), strings.Replace(moduletest.RelayedPrompt, "up.prompt", "relay_prompt", 1))
+	same(
+		t,
+		"tool",
+		find("tools/list", "name", "relay_get"),
+		strings.Replace(moduletest.RelayedTool, "up.get-input", "relay_get", 1),
+	)
+	same(
+		t,
+		"prompt",
+		find("prompts/list", "name", "relay_prompt"),
+		strings.Replace(moduletest.RelayedPrompt, "up.prompt", "relay_prompt", 1),
+	)
 	same(t, "resource", find("resources/list", "uri", "up:///thing"), moduletest.RelayedResource)
 
-	r := h.Do("tools/call", `{"name":"relay_get","arguments":{"z":1.50,"n":12345678901234567890,"a":"<é>"},"x-extra":{"b":1e400,"a":[-0.0]}}`, nil)
+	r := h.Do(
+		"tools/call",
+		`{"name":"relay_get","arguments":{"z":1.50,"n":12345678901234567890,"a":"<é>"},"x-extra":{"b":1e400,"a":[-0.0]}}`,
+		nil,
+	)
 	same(t, "result", r.Result, whole(`{"params":`+string(r.Sent)+`,`+moduletest.RelayedResult+`}`))
 	refused(t, "arguments", hosttest.Call(h, "relay_get", `{"n":"one"}`, nil), "n: ")
 	r = h.Do("prompts/get", `{"name":"relay_prompt","arguments":{"q":"1"}}`, nil)
@@ -220,16 +311,27 @@ func relayedQuestions(t *testing.T, h hosttest.Harness) {
 	n := 0
 	answer := func(string, json.RawMessage) json.RawMessage {
 		n++
-		return json.RawMessage(fmt.Sprintf(`{"x-z":"<%d>","action":"accept","content":{"n":12345678901234567890},"_meta":{"b":1.50,"a":"\u003c"}}`, n))
+		return json.RawMessage(
+			fmt.Sprintf(
+				`{"x-z":"<%d>","action":"accept","content":{"n":12345678901234567890},"_meta":{"b":1.50,"a":"\u003c"}}`,
+				n,
+			),
+		)
 	}
 	params := `{"name":"%s","arguments":{"big":12345678901234567890,"s":"<\u003c>"},"x-extra":1.50}`
 	for _, name := range []string{"relay_ask", "relay_ask_task"} {
 		n = 0
 		r := fine(t, name, h.Do("tools/call", fmt.Sprintf(params, name), answer))
-		same(t, "answers", r.Get("answers"), `[{"x-z":"<1>","action":"accept","content":{"n":12345678901234567890},"_meta":{"b":1.50,"a":"\u003c"}},`+
-			`{"x-z":"<2>","action":"accept","content":{"n":12345678901234567890},"_meta":{"b":1.50,"a":"\u003c"}}]`)
+		same(
+			t,
+			"answers",
+			r.Get("answers"),
+			`[{"x-z":"<1>","action":"accept","content":{"n":12345678901234567890},"_meta":{"b":1.50,"a":"\u003c"}},`+
+				`{"x-z":"<2>","action":"accept","content":{"n":12345678901234567890},"_meta":{"b":1.50,"a":"\u003c"}}]`,
+		)
 		var state []byte
-		if err := json.Unmarshal(r.Get("state"), &state); err != nil || string(state) != string(moduletest.RelayState)+"second" {
+		if err := json.Unmarshal(r.Get("state"), &state); err != nil ||
+			string(state) != string(moduletest.RelayState)+"second" {
 			t.Errorf("state %q, %v", state, err)
 		}
 		same(t, "arguments", hosttest.Get(r.Get("params"), "arguments"), `{"big":12345678901234567890,"s":"<\u003c>"}`)

@@ -60,7 +60,11 @@ func sandboxHost(t *testing.T, change func(*config.Config)) *sandboxHouse {
 	if change != nil {
 		change(&cfg)
 	}
-	a, err := app.New(t.Context(), cfg, app.Options{Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	a, err := app.New(
+		t.Context(),
+		cfg,
+		app.Options{Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +106,11 @@ type coder struct {
 func (h *sandboxHouse) enter(who, in string) *coder {
 	h.t.Helper()
 	c := &coder{h: h, who: who, in: in}
-	c.send("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`, nil)
+	c.send(
+		"initialize",
+		`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`,
+		nil,
+	)
 	return c
 }
 
@@ -259,12 +267,14 @@ func TestThePresetSandboxOverHTTP(t *testing.T) {
 	} {
 		got := c.call(x.tool, append([]any{"sandbox_id", id}, x.args...)...)
 		var flat bytes.Buffer
-		if err := json.Compact(&flat, []byte(got.text())); err != nil || got.IsError || flat.String() != x.want || len(got.Content) != 1 {
+		if err := json.Compact(&flat, []byte(got.text())); err != nil || got.IsError || flat.String() != x.want ||
+			len(got.Content) != 1 {
 			t.Errorf("%s: %+v, want %s", x.tool, got, x.want)
 		}
 	}
 	for _, unknown := range []string{id, "not-an-id", "00000000-0000-0000-0000-000000000000"} {
-		if got := c.call("run_command", "sandbox_id", unknown, "command", "true"); !got.IsError || got.text() != "Sandbox not found or invalid ID" {
+		if got := c.call("run_command", "sandbox_id", unknown, "command", "true"); !got.IsError ||
+			got.text() != "Sandbox not found or invalid ID" {
 			t.Errorf("%s: %+v", unknown, got)
 		}
 	}
@@ -276,11 +286,13 @@ func TestSandboxesBelongToPrincipalAndContext(t *testing.T) {
 	needSandboxes(t)
 	h := sandboxHost(t, nil)
 	ann := h.enter("ann", "")
-	if names := ann.tools(); !slices.Contains(names, "sandbox_run") || !slices.Contains(names, "file_read") || slices.Contains(names, "execute_code") {
+	if names := ann.tools(); !slices.Contains(names, "sandbox_run") || !slices.Contains(names, "file_read") ||
+		slices.Contains(names, "execute_code") {
 		t.Errorf("%v", names)
 	}
 	id := ann.call("sandbox_create").id("sandbox_id")
-	if got := ann.call("sandbox_exec", "sandbox_id", id, "command", "echo mine >f; cat f"); got.text() != "mine\n" || got.StructuredContent != nil {
+	if got := ann.call("sandbox_exec", "sandbox_id", id, "command", "echo mine >f; cat f"); got.text() != "mine\n" ||
+		got.StructuredContent != nil {
 		t.Errorf("%+v", got)
 	}
 	if got := h.enter("ann", "").call("sandbox_exec", "sandbox_id", id, "command", "cat f"); got.text() != "mine\n" {
@@ -288,14 +300,18 @@ func TestSandboxesBelongToPrincipalAndContext(t *testing.T) {
 	}
 	for name, other := range map[string]*coder{"another person": h.enter("bob", ""), "another context": h.enter("ann", "sandbox")} {
 		run := map[string]string{"": "sandbox_exec", "sandbox": "run_command"}[other.in]
-		if got := other.call(run, "sandbox_id", id, "command", "cat f"); !got.IsError || !strings.Contains(got.text(), "Sandbox not found or invalid ID") {
+		if got := other.call(run, "sandbox_id", id, "command", "cat f"); !got.IsError ||
+			!strings.Contains(got.text(), "Sandbox not found or invalid ID") {
 			t.Errorf("%s: %+v", name, got)
 		}
 		if seen := other.public(); strings.Contains(seen, id) {
 			t.Errorf("%s sees %s", name, seen)
 		}
 	}
-	if seen := ann.until(func(s string) bool { return strings.Contains(s, id) }); !strings.Contains(seen, "namespaces") {
+	if seen := ann.until(func(s string) bool { return strings.Contains(s, id) }); !strings.Contains(
+		seen,
+		"namespaces",
+	) {
 		t.Errorf("its owner sees %s", seen)
 	}
 	ann.call("sandbox_destroy", "sandbox_id", id)
@@ -341,16 +357,26 @@ func TestOutputStreamsAndCancellingKills(t *testing.T) {
 		}
 	}
 	b, _ := json.Marshal(map[string]any{
-		"name":      "sandbox_exec",
-		"arguments": map[string]any{"sandbox_id": id, "command": "(setsid sh -c 'while :; do date +%s%N >/tmp/beat; sleep 0.02; done' &); while [ ! -s /tmp/beat ]; do sleep 0.01; done; echo working; sleep 1000", "timeout": 600},
-		"_meta":     map[string]any{"progressToken": "p"},
+		"name": "sandbox_exec",
+		"arguments": map[string]any{
+			"sandbox_id": id,
+			"command":    "(setsid sh -c 'while :; do date +%s%N >/tmp/beat; sleep 0.02; done' &); while [ ! -s /tmp/beat ]; do sleep 0.01; done; echo working; sleep 1000",
+			"timeout":    600,
+		},
+		"_meta": map[string]any{"progressToken": "p"},
 	})
 	c.send("tools/call", string(b), note)
 	if !cancelled {
 		t.Fatal("the output was not seen while it ran")
 	}
 	for end := time.Now().Add(time.Minute); ; {
-		got := c.call("sandbox_exec", "sandbox_id", id, "command", `a=$(cat /tmp/beat); sleep 0.5; [ "$a" = "$(cat /tmp/beat)" ] && echo ended`)
+		got := c.call(
+			"sandbox_exec",
+			"sandbox_id",
+			id,
+			"command",
+			`a=$(cat /tmp/beat); sleep 0.5; [ "$a" = "$(cat /tmp/beat)" ] && echo ended`,
+		)
 		if got.text() == "ended\n" {
 			break
 		}
@@ -366,7 +392,10 @@ func TestThePoolFillsWhenSandboxesAreServed(t *testing.T) {
 	needSandboxes(t)
 	h := sandboxHost(t, func(c *config.Config) {
 		c.Modules.Sandbox.Pool = config.SandboxPool{Enabled: true, MinSize: 1, MaxBoots: 1}
-		c.Contexts = []config.Context{{Name: "plain", Modules: []string{"file"}}, {Name: "code", Modules: []string{"sandbox"}}}
+		c.Contexts = []config.Context{
+			{Name: "plain", Modules: []string{"file"}},
+			{Name: "code", Modules: []string{"sandbox"}},
+		}
 	})
 	h.enter("ann", "plain").tools()
 	c := h.enter("ann", "code")
@@ -432,7 +461,8 @@ func TestSandboxesOfAKilledHostEnd(t *testing.T) {
 	h.enter("ann", "").call("sandbox_create") // makes the driver, which cleans up
 	left := 0
 	filepath.WalkDir("/sys/fs/cgroup", func(_ string, e os.DirEntry, err error) error {
-		if err == nil && e.IsDir() && strings.HasPrefix(e.Name(), "gatehouse-sandbox-") && strings.Contains(e.Name(), fmt.Sprintf("-%d-", cmd.Process.Pid)) {
+		if err == nil && e.IsDir() && strings.HasPrefix(e.Name(), "gatehouse-sandbox-") &&
+			strings.Contains(e.Name(), fmt.Sprintf("-%d-", cmd.Process.Pid)) {
 			left++
 		}
 		return nil

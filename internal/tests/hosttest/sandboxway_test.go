@@ -82,7 +82,15 @@ func TestASandboxDoesNotCallItsHost(t *testing.T) {
 			}
 			c.call("sandbox_network", "sandbox_id", id, "action", "set", "allow", []string{address})
 			host, port, _ := strings.Cut(address, ":")
-			got := c.call("sandbox_run", "sandbox_id", id, "language", "python", "code", fmt.Sprintf(fromInside, host, port, "/"))
+			got := c.call(
+				"sandbox_run",
+				"sandbox_id",
+				id,
+				"language",
+				"python",
+				"code",
+				fmt.Sprintf(fromInside, host, port, "/"),
+			)
 			if text := got.text(); strings.Count(text, "HTTP/1.1 403") != 3 {
 				t.Errorf("an exposed port: %s", text)
 			}
@@ -125,7 +133,11 @@ func TestAnExposedPortGetsNoLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, host := range []string{at.Host, "localhost:" + at.Port()} {
-		r, err := browser.Post("http://"+host+"/auth/login", "application/json", strings.NewReader(`{"user":"ann","password":"a long enough password"}`))
+		r, err := browser.Post(
+			"http://"+host+"/auth/login",
+			"application/json",
+			strings.NewReader(`{"user":"ann","password":"a long enough password"}`),
+		)
 		if err != nil {
 			t.Fatal(err)
 		}

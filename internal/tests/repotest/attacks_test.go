@@ -37,7 +37,10 @@ func TestEveryPromiseIsAttacked(t *testing.T) {
 	}
 	for _, p := range promises {
 		if !attacked[p] {
-			t.Errorf("no test attacks %q of docs/security.md: name one with //redteam:attack; see internal/tests/repotest/attacks", p)
+			t.Errorf(
+				"no test attacks %q of docs/security.md: name one with //redteam:attack; see internal/tests/repotest/attacks",
+				p,
+			)
 		}
 	}
 	verdicts := map[string]string{}
@@ -45,7 +48,11 @@ func TestEveryPromiseIsAttacked(t *testing.T) {
 		test := row.cells[2]
 		verdicts[strings.Trim(test, "`")] = row.cells[3]
 		if !names[test] && !*update {
-			t.Errorf("docs/security-tests.md:%d names %s, which is no attack of the tree: run make redteam, or this test with -update", row.line, test)
+			t.Errorf(
+				"docs/security-tests.md:%d names %s, which is no attack of the tree: run make redteam, or this test with -update",
+				row.line,
+				test,
+			)
 		}
 	}
 	if *update {

@@ -52,7 +52,17 @@ func borrowed(t testing.TB) map[string]string {
 	return found
 }
 
-var licences = []string{"Apache-2.0", "MIT", "BSD-2-Clause", "BSD-3-Clause", "ISC", "MPL-2.0", "CC0-1.0", "Unlicense", "0BSD"}
+var licences = []string{
+	"Apache-2.0",
+	"MIT",
+	"BSD-2-Clause",
+	"BSD-3-Clause",
+	"ISC",
+	"MPL-2.0",
+	"CC0-1.0",
+	"Unlicense",
+	"0BSD",
+}
 
 // licencesSaid reads the licence column of docs/dependencies.md, by module.
 func licencesSaid(t testing.TB) map[string]string {
@@ -76,7 +86,11 @@ func TestEveryDependencyIsAccountedFor(t *testing.T) {
 	for m, file := range used {
 		licence, ok := said[m]
 		if !ok {
-			t.Errorf("%s imports %s, which docs/dependencies.md does not list: add a line with its licence and why it is worth having", file, m)
+			t.Errorf(
+				"%s imports %s, which docs/dependencies.md does not list: add a line with its licence and why it is worth having",
+				file,
+				m,
+			)
 			continue
 		}
 		for one := range strings.FieldsFuncSeq(licence, func(r rune) bool { return r == ' ' || r == ',' || r == '/' }) {
@@ -101,12 +115,24 @@ var leaks = []struct {
 	what *regexp.Regexp
 	why  string
 }{
-	{regexp.MustCompile(`(^|[^\w.\-/}])/` + `(work/(main|shared|\.library)|root/(go|\.cache|\.npm))\b`), "a path of one machine means nothing on another"},
+	{
+		regexp.MustCompile(`(^|[^\w.\-/}])/` + `(work/(main|shared|\.library)|root/(go|\.cache|\.npm))\b`),
+		"a path of one machine means nothing on another",
+	},
 	{regexp.MustCompile(`/tmp` + `/(lab|bash_jobs)`), "a path of one machine means nothing on another"},
 	{regexp.MustCompile(`(^|[^\w.\-/}])/` + `home/(?:[a-z]+)/go/`), "a path of one machine means nothing on another"},
-	{regexp.MustCompile(`registry` + `\.[a-z0-9-]+\.(org|com|io|net|dev)\b`), "which registry serves a package is the business of the machine that builds"},
-	{regexp.MustCompile(`\b(proxy|sum)\.` + `golang\.org`), "which registry serves a package is the business of the machine that builds"},
-	{regexp.MustCompile(`\b(pypi\.` + `org|crates\.` + `io|index\.docker\.` + `io|ghcr\.` + `io)\b`), "which registry serves a package is the business of the machine that builds"},
+	{
+		regexp.MustCompile(`registry` + `\.[a-z0-9-]+\.(org|com|io|net|dev)\b`),
+		"which registry serves a package is the business of the machine that builds",
+	},
+	{
+		regexp.MustCompile(`\b(proxy|sum)\.` + `golang\.org`),
+		"which registry serves a package is the business of the machine that builds",
+	},
+	{
+		regexp.MustCompile(`\b(pypi\.` + `org|crates\.` + `io|index\.docker\.` + `io|ghcr\.` + `io)\b`),
+		"which registry serves a package is the business of the machine that builds",
+	},
 }
 
 const textLimit = 4 << 20 // bytes; larger files are data, not text we wrote

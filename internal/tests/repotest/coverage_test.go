@@ -41,7 +41,11 @@ func coverage(t testing.TB) []entry {
 	var all []entry
 	for _, r := range tableRows(t, "docs/coverage.md") {
 		if len(r.cells) != 4 {
-			t.Errorf("docs/coverage.md:%d has %d cells, want kind, name, status and what is ours or why not", r.line, len(r.cells))
+			t.Errorf(
+				"docs/coverage.md:%d has %d cells, want kind, name, status and what is ours or why not",
+				r.line,
+				len(r.cells),
+			)
 			continue
 		}
 		all = append(all, entry{r.section, r.cells[0], r.cells[1], r.cells[2], r.cells[3], r.line})
@@ -103,7 +107,20 @@ func TestCoverageIsComplete(t *testing.T) {
 }
 
 func TestCoverageLinesSayEnough(t *testing.T) {
-	kinds := []string{"tool", "sql tool", "flag", "variable", "endpoint", "resource", "prompt", "command", "header", "option", "behaviour", "addition"}
+	kinds := []string{
+		"tool",
+		"sql tool",
+		"flag",
+		"variable",
+		"endpoint",
+		"resource",
+		"prompt",
+		"command",
+		"header",
+		"option",
+		"behaviour",
+		"addition",
+	}
 	for _, e := range coverage(t) {
 		if !slices.Contains(kinds, e.kind) {
 			t.Errorf("docs/coverage.md:%d: kind %q is none of %s", e.line, e.kind, strings.Join(kinds, ", "))
@@ -111,19 +128,33 @@ func TestCoverageLinesSayEnough(t *testing.T) {
 		switch e.status {
 		case "present":
 			if len(e.ourNames()) == 0 {
-				t.Errorf("docs/coverage.md:%d: %s is present, but the line does not begin with our name for it in backquotes", e.line, e.name)
+				t.Errorf(
+					"docs/coverage.md:%d: %s is present, but the line does not begin with our name for it in backquotes",
+					e.line,
+					e.name,
+				)
 			}
 		case "later":
 			part, what, _ := strings.Cut(e.note, ":")
 			if !slices.Contains(parts, part) || strings.TrimSpace(what) == "" {
-				t.Errorf("docs/coverage.md:%d: %s comes later, want one of %s, a colon and what it will be", e.line, e.name, strings.Join(parts, ", "))
+				t.Errorf(
+					"docs/coverage.md:%d: %s comes later, want one of %s, a colon and what it will be",
+					e.line,
+					e.name,
+					strings.Join(parts, ", "),
+				)
 			}
 		case "refused":
 			if len(e.note) < len("flags of the SQL server") {
 				t.Errorf("docs/coverage.md:%d: %s is refused without a reason", e.line, e.name)
 			}
 		default:
-			t.Errorf("docs/coverage.md:%d: status %q of %s is none of present, later, refused", e.line, e.status, e.name)
+			t.Errorf(
+				"docs/coverage.md:%d: status %q of %s is none of present, later, refused",
+				e.line,
+				e.status,
+				e.name,
+			)
 		}
 	}
 }
@@ -132,14 +163,39 @@ func TestCoverageLinesSayEnough(t *testing.T) {
 // standard_test.go, endpoints are knocked at in endpoints_test.go; everything
 // else is looked for here.
 func TestWhatIsPresentExists(t *testing.T) {
-	h := house{t: t, sources: sources(t), help: answer(t, "--help"), serve: answer(t, "serve", "--help") + answer(t, "context", "create", "--help") + answer(t, "daemon", "start", "--help")}
+	h := house{
+		t:       t,
+		sources: sources(t),
+		help:    answer(t, "--help"),
+		serve: answer(
+			t,
+			"serve",
+			"--help",
+		) + answer(
+			t,
+			"context",
+			"create",
+			"--help",
+		) + answer(
+			t,
+			"daemon",
+			"start",
+			"--help",
+		),
+	}
 	for _, e := range coverage(t) {
 		if e.status != "present" {
 			continue
 		}
 		for _, name := range e.ourNames() {
 			if !h.has(e.kind, name) {
-				t.Errorf("docs/coverage.md:%d: %s %s is listed as present, but there is no %s", e.line, e.kind, e.name, name)
+				t.Errorf(
+					"docs/coverage.md:%d: %s %s is listed as present, but there is no %s",
+					e.line,
+					e.kind,
+					e.name,
+					name,
+				)
 			}
 		}
 	}
@@ -167,7 +223,10 @@ func (h house) has(kind, name string) bool {
 	case "variable":
 		return h.mentions([]string{"internal/config", "internal/cli"}, `"`+name+`"`)
 	case "header":
-		return h.mentions([]string{"internal/server/httpserver", "internal/mcp/protocol", "internal/access/identity"}, name)
+		return h.mentions(
+			[]string{"internal/server/httpserver", "internal/mcp/protocol", "internal/access/identity"},
+			name,
+		)
 	case "option":
 		return h.exports(name)
 	case "behaviour":

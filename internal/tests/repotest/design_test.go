@@ -9,7 +9,11 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "accept what has changed: tool schemas, the layers in docs/design.md, and the rows of docs/security-tests.md")
+var update = flag.Bool(
+	"update",
+	false,
+	"accept what has changed: tool schemas, the layers in docs/design.md, and the rows of docs/security-tests.md",
+)
 
 const (
 	layersBegin = "<!-- layers: written by go test ./internal/tests/repotest -update -->\n"
@@ -48,7 +52,9 @@ func TestDesignShowsTheLayers(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("docs/design.md does not show the layers of layers_test.go; run go test ./internal/tests/repotest -update")
+		t.Fatalf(
+			"docs/design.md does not show the layers of layers_test.go; run go test ./internal/tests/repotest -update",
+		)
 	}
 	if err := os.WriteFile(file, []byte(before+layersBegin+want+layersEnd+after), 0o644); err != nil {
 		t.Fatal(err)

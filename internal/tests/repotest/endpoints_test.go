@@ -39,7 +39,14 @@ func TestEndpointsListedAsPresentAnswer(t *testing.T) {
 		for _, path := range e.ourNames() {
 			switch status := knock(t, method, server.URL+path); {
 			case status == http.StatusNotFound, status == http.StatusMethodNotAllowed, status >= 500:
-				t.Errorf("docs/coverage.md:%d: %s is listed as present, but %s %s answers %d", e.line, e.name, method, path, status)
+				t.Errorf(
+					"docs/coverage.md:%d: %s is listed as present, but %s %s answers %d",
+					e.line,
+					e.name,
+					method,
+					path,
+					status,
+				)
 			}
 		}
 	}

@@ -127,7 +127,11 @@ func TestEveryPackageHasALayer(t *testing.T) {
 			continue // the description of a subsystem
 		}
 		if _, known := find(s.folder()); !known && !anyWithin(s.folder(), testOnly) {
-			t.Errorf("%s: no layer in internal/tests/repotest/layers_test.go lists %s; add it with a reason", s.path, s.folder())
+			t.Errorf(
+				"%s: no layer in internal/tests/repotest/layers_test.go lists %s; add it with a reason",
+				s.path,
+				s.folder(),
+			)
 		}
 	}
 }

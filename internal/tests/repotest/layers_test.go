@@ -13,79 +13,184 @@ type unit struct {
 // never from its own layer or from above.
 var layers = [][]unit{
 	{
-		{path: "tool", only: []string{}, why: "the author of a tool needs the standard library and this package, nothing else"},
+		{
+			path: "tool",
+			only: []string{},
+			why:  "the author of a tool needs the standard library and this package, nothing else",
+		},
 		{path: "internal/mcp/rawjson", only: []string{}, why: "splicing raw JSON depends on nothing else"},
 		{path: "internal/exec/procid", only: []string{}, why: "identifying a process does not depend on its use"},
-		{path: "internal/access/displaytext", only: []string{}, why: "whether text is safe to display follows from the text"},
+		{
+			path: "internal/access/displaytext",
+			only: []string{},
+			why:  "whether text is safe to display follows from the text",
+		},
 		{path: "internal/files/filelock", only: []string{}, why: "a file is locked the same way whatever it holds"},
 	},
 	{
-		{path: "internal/files/atomicfile", only: []string{"internal/files/filelock"}, why: "a private file is written the same way whatever it holds"},
+		{
+			path: "internal/files/atomicfile",
+			only: []string{"internal/files/filelock"},
+			why:  "a private file is written the same way whatever it holds",
+		},
 	},
 	{
 		{path: "module", only: []string{"tool"}, why: "the plug-in contract depends on tools and on nothing internal"},
 		{path: "internal/mcp/schema", why: "a schema follows from a tool's Go types, not from the caller"},
 		{path: "internal/mcp/mcpversion", why: "the versions are data that session, dispatch and protocol read"},
 		{path: "internal/mcp/seal", why: "sealing handles bytes and keys, not their meaning"},
-		{path: "internal/mcp/newline", only: []string{"internal/mcp/rawjson"}, why: "splitting bytes into lines needs only the id of a line that is too long"},
+		{
+			path: "internal/mcp/newline",
+			only: []string{"internal/mcp/rawjson"},
+			why:  "splitting bytes into lines needs only the id of a line that is too long",
+		},
 		{path: "internal/access/certs", why: "the certificate follows from files and names, not from the caller"},
 		{path: "internal/access/secret", why: "a secret must not depend on code that could print it"},
-		{path: "internal/files/sqlfile", only: []string{"internal/files/filelock"}, why: "opening a database file does not depend on its tables"},
+		{
+			path: "internal/files/sqlfile",
+			only: []string{"internal/files/filelock"},
+			why:  "opening a database file does not depend on its tables",
+		},
 	},
 	{
-		{path: "internal/access/approvals", only: []string{"internal/files/sqlfile", "internal/access/displaytext", "internal/files/atomicfile"}, why: "a decision is stored without knowing what asked for it"},
+		{
+			path: "internal/access/approvals",
+			only: []string{"internal/files/sqlfile", "internal/access/displaytext", "internal/files/atomicfile"},
+			why:  "a decision is stored without knowing what asked for it",
+		},
 		{path: "internal/access/confirm", only: []string{"tool"}, why: "asking the user needs a call and a question"},
-		{path: "internal/access/operator", only: []string{"tool"}, why: "the host says who is an administrator; a tool says what is refused to others"},
+		{
+			path: "internal/access/operator",
+			only: []string{"tool"},
+			why:  "the host says who is an administrator; a tool says what is refused to others",
+		},
 		{path: "internal/dispatch/delayed", only: []string{}, why: "the output of a call is bytes and a Writer"},
-		{path: "internal/dispatch/notify", only: []string{"module"}, why: "a notification is sent without knowing its readers"},
-		{path: "internal/dispatch/progress", only: []string{"tool", "module"}, why: "progress does not depend on the work"},
+		{
+			path: "internal/dispatch/notify",
+			only: []string{"module"},
+			why:  "a notification is sent without knowing its readers",
+		},
+		{
+			path: "internal/dispatch/progress",
+			only: []string{"tool", "module"},
+			why:  "progress does not depend on the work",
+		},
 		{path: "internal/dispatch/spool", why: "long output is kept without knowing which tool made it"},
-		{path: "internal/maintenance/backup", only: []string{"internal/files/filelock", "internal/files/sqlfile", "internal/files/atomicfile", "internal/access/secret"}, why: "files are saved and restored without knowing their meaning"},
-		{path: "internal/maintenance/update", only: []string{}, why: "the program is replaced the same way for every caller"},
-		{path: "internal/telemetry/metrics", only: []string{"internal/files/sqlfile"}, why: "measurements are summed the same way for every caller"},
+		{
+			path: "internal/maintenance/backup",
+			only: []string{
+				"internal/files/filelock",
+				"internal/files/sqlfile",
+				"internal/files/atomicfile",
+				"internal/access/secret",
+			},
+			why: "files are saved and restored without knowing their meaning",
+		},
+		{
+			path: "internal/maintenance/update",
+			only: []string{},
+			why:  "the program is replaced the same way for every caller",
+		},
+		{
+			path: "internal/telemetry/metrics",
+			only: []string{"internal/files/sqlfile"},
+			why:  "measurements are summed the same way for every caller",
+		},
 		{path: "internal/files/roots", why: "folders are opened the same way for every caller"},
-		{path: "internal/files/filewatch", only: []string{"tool"}, why: "a change of a file is reported without knowing its readers"},
-		{path: "internal/files/edit", only: []string{"tool"}, why: "finding the place of an edit needs the text and nothing else"},
+		{
+			path: "internal/files/filewatch",
+			only: []string{"tool"},
+			why:  "a change of a file is reported without knowing its readers",
+		},
+		{
+			path: "internal/files/edit",
+			only: []string{"tool"},
+			why:  "finding the place of an edit needs the text and nothing else",
+		},
 		{path: "internal/files/language", why: "the language of a text follows from the text"},
 		{path: "internal/files/walk", only: []string{}, why: "walking needs an open root and nothing else of ours"},
-		{path: "internal/files/symbols", only: []string{"internal/access/displaytext"}, why: "the definitions in a text follow from the text"},
-		{path: "internal/files/extract", only: []string{"internal/access/displaytext"}, why: "extracting text needs the bytes of the document alone"},
+		{
+			path: "internal/files/symbols",
+			only: []string{"internal/access/displaytext"},
+			why:  "the definitions in a text follow from the text",
+		},
+		{
+			path: "internal/files/extract",
+			only: []string{"internal/access/displaytext"},
+			why:  "extracting text needs the bytes of the document alone",
+		},
 		{path: "internal/exec/shield", only: []string{}, why: "closing folders to a child needs their paths alone"},
-		{path: "internal/exec/shellpolicy", only: []string{"internal/access/displaytext"}, why: "the commands of a command line follow from its text"},
+		{
+			path: "internal/exec/shellpolicy",
+			only: []string{"internal/access/displaytext"},
+			why:  "the commands of a command line follow from its text",
+		},
 		{path: "internal/exec/terminal", only: []string{}, why: "the screen follows from the bytes written to it"},
 		{path: "internal/state", why: "modules write the tree; it calls none of them"},
 		{path: "internal/sandbox", why: "modules use sandboxes; sandboxes know no module"},
 	},
 	{
 		{path: "internal/exec/proc", why: "child processes are started and ended the same way for every package"},
-		{path: "internal/dispatch/jobs", why: "a job outlives the request and the session that started it, so it knows neither"},
-		{path: "internal/files/clientroots", only: []string{"tool", "internal/files/roots"}, why: "the folders of a client are found the same way for every module"},
+		{
+			path: "internal/dispatch/jobs",
+			why:  "a job outlives the request and the session that started it, so it knows neither",
+		},
+		{
+			path: "internal/files/clientroots",
+			only: []string{"tool", "internal/files/roots"},
+			why:  "the folders of a client are found the same way for every module",
+		},
 		{path: "internal/files/search", why: "searching walks and matches for every caller alike"},
 	},
 	{
-		{path: "internal/sandbox/process", only: []string{"internal/sandbox", "internal/exec/proc"}, why: "code that is not isolated is a process of the host like any other"},
+		{
+			path: "internal/sandbox/process",
+			only: []string{"internal/sandbox", "internal/exec/proc"},
+			why:  "code that is not isolated is a process of the host like any other",
+		},
 		{path: "internal/dispatch/bus", why: "the bus carries plain data and knows neither sender nor receiver"},
-		{path: "internal/dispatch/hub", only: []string{"tool"}, why: "messages are passed to the clients of one owner, whatever their content"},
+		{
+			path: "internal/dispatch/hub",
+			only: []string{"tool"},
+			why:  "messages are passed to the clients of one owner, whatever their content",
+		},
 	},
 	{
-		{path: "internal/access/permit", why: "a decision is made from facts and rules, not from the package that asks"},
+		{
+			path: "internal/access/permit",
+			why:  "a decision is made from facts and rules, not from the package that asks",
+		},
 		{path: "internal/access/limit", why: "a rate limit needs a key and a clock"},
 		{path: "internal/access/audit", why: "the ledger receives records; it calls no other package"},
 		{path: "internal/access/identity", why: "the principal is known before the request is read"},
 		{path: "internal/dispatch/modulehost", why: "the code that runs modules knows none of them"},
 	},
 	{
-		{path: "internal/access/resolve", only: []string{"tool", "internal/access/permit", "internal/exec/shellpolicy", "internal/files/roots"},
-			why: "what arguments name follows from the arguments and the folders of the caller"},
-		{path: "internal/dispatch/notifier", only: []string{"internal/access/approvals", "internal/access/identity", "internal/dispatch/bus", "internal/dispatch/notify"},
-			why: "a notification is made of an event, without knowing its readers"},
+		{
+			path: "internal/access/resolve",
+			only: []string{"tool", "internal/access/permit", "internal/exec/shellpolicy", "internal/files/roots"},
+			why:  "what arguments name follows from the arguments and the folders of the caller",
+		},
+		{
+			path: "internal/dispatch/notifier",
+			only: []string{
+				"internal/access/approvals",
+				"internal/access/identity",
+				"internal/dispatch/bus",
+				"internal/dispatch/notify",
+			},
+			why: "a notification is made of an event, without knowing its readers",
+		},
 		{path: "internal/mcp/session", why: "dispatch receives facts, not sessions"},
 	},
 	{
 		{path: "internal/dispatch/views", why: "a view says what the caller sees, dispatch what a call does"},
 	},
 	{
-		{path: "internal/dispatch", why: "the path of a call knows neither the transport nor a version of the protocol"},
+		{
+			path: "internal/dispatch",
+			why:  "the path of a call knows neither the transport nor a version of the protocol",
+		},
 		{path: "internal/dispatch/contextstore", never: []string{"internal/mcp/session", "internal/dispatch/bus"},
 			why: "the store keeps contexts; it serves no call"},
 	},
@@ -95,16 +200,33 @@ var layers = [][]unit{
 		{path: "internal/mcp/protocol", why: "the protocol knows no module and no transport"},
 	},
 	{
-		{path: "internal/server/httpserver/h1", only: []string{}, why: "an HTTP server does not depend on what it serves"},
+		{
+			path: "internal/server/httpserver/h1",
+			only: []string{},
+			why:  "an HTTP server does not depend on what it serves",
+		},
 	},
 	{
-		{path: "internal/server/*", never: []string{"internal/dispatch", "internal/dispatch/views", "internal/access/permit"},
-			why: "a server moves bytes; the protocol stands between it and dispatch"},
+		{
+			path:  "internal/server/*",
+			never: []string{"internal/dispatch", "internal/dispatch/views", "internal/access/permit"},
+			why:   "a server moves bytes; the protocol stands between it and dispatch",
+		},
 		{path: "internal/mcp/client", why: "a client speaks the protocol to any server"},
 	},
 	{
-		{path: "internal/server/websocket", only: []string{"tool", "internal/access/identity", "internal/dispatch/bus", "internal/dispatch/hub", "internal/mcp/protocol", "internal/server/*"},
-			why: "a WebSocket server moves messages; the host says who may see them"},
+		{
+			path: "internal/server/websocket",
+			only: []string{
+				"tool",
+				"internal/access/identity",
+				"internal/dispatch/bus",
+				"internal/dispatch/hub",
+				"internal/mcp/protocol",
+				"internal/server/*",
+			},
+			why: "a WebSocket server moves messages; the host says who may see them",
+		},
 		{path: "internal/packages", why: "other people's servers are reached through the protocol, as its client"},
 	},
 	{
@@ -116,7 +238,10 @@ var layers = [][]unit{
 			why: "modules call each other through dispatch, with the caller's view, gate and limits; they never import each other"},
 	},
 	{
-		{path: "internal/config", why: "it embeds the settings struct of each subsystem, and is filled before any of them is built"},
+		{
+			path: "internal/config",
+			why:  "it embeds the settings struct of each subsystem, and is filled before any of them is built",
+		},
 		{path: "internal/modules/standard", only: append([]string{"internal/modules/*"}, moduleImports...),
 			why: "the list of modules names them and does nothing else"},
 	},

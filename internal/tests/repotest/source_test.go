@@ -53,12 +53,21 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 			}
 		}
 		if len(comments) != 1 {
-			t.Errorf("%s: %d package comments, want one, in %s: two of them drift apart and none leaves a newcomer at the door", folder, len(comments), strings.Join(allowed, " or "))
+			t.Errorf(
+				"%s: %d package comments, want one, in %s: two of them drift apart and none leaves a newcomer at the door",
+				folder,
+				len(comments),
+				strings.Join(allowed, " or "),
+			)
 			continue
 		}
 		s := comments[0]
 		if !slices.Contains(allowed, path.Base(s.path)) {
-			t.Errorf("%s holds the package comment, want it in %s: that is where a reader starts", s.path, strings.Join(allowed, " or "))
+			t.Errorf(
+				"%s holds the package comment, want it in %s: that is where a reader starts",
+				s.path,
+				strings.Join(allowed, " or "),
+			)
 		}
 		first := firstSentence(s.ast.Doc.Text())
 		switch {
@@ -67,11 +76,20 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 		case !strings.HasSuffix(first, ".") && !strings.HasSuffix(first, ":"):
 			t.Errorf("%s: the package comment's first sentence has no end: %.60q", s.path, first)
 		case len([]rune(first)) > longestFirstSentence:
-			t.Errorf("%s: the package comment's first sentence has %d characters, want at most %d", s.path, len([]rune(first)), longestFirstSentence)
+			t.Errorf(
+				"%s: the package comment's first sentence has %d characters, want at most %d",
+				s.path,
+				len([]rune(first)),
+				longestFirstSentence,
+			)
 		}
 		rest := strings.TrimPrefix(first, begin)
 		if other, twice := said[rest]; twice {
-			t.Errorf("%s and %s say the same of themselves: two rooms with one purpose want to be one room", folder, other)
+			t.Errorf(
+				"%s and %s say the same of themselves: two rooms with one purpose want to be one room",
+				folder,
+				other,
+			)
 		}
 		said[rest] = folder
 	}
@@ -83,7 +101,11 @@ func TestNoRoomIsADrawer(t *testing.T) {
 	for folder, files := range packages(t) {
 		for _, name := range []string{path.Base(folder), files[0].ast.Name.Name} {
 			if slices.Contains(drawers, name) {
-				t.Errorf("%s: a room called %q has no purpose a reader could guess; name it for what it does", folder, name)
+				t.Errorf(
+					"%s: a room called %q has no purpose a reader could guess; name it for what it does",
+					folder,
+					name,
+				)
 			}
 		}
 	}
@@ -106,7 +128,9 @@ var platformRooms = []string{
 	"internal/files/filelock", "internal/exec", "internal/sandbox", "internal/access/identity", "internal/server/daemon", "internal/server/socket",
 }
 
-var platformFile = regexp.MustCompile(`_(linux|darwin|windows|freebsd|openbsd|netbsd|solaris|plan9|js|wasip1|amd64|arm64|386|arm|wasm)(_test)?\.go$`)
+var platformFile = regexp.MustCompile(
+	`_(linux|darwin|windows|freebsd|openbsd|netbsd|solaris|plan9|js|wasip1|amd64|arm64|386|arm|wasm)(_test)?\.go$`,
+)
 
 func TestPlatformsDifferInFewRooms(t *testing.T) {
 	const why = "a difference between platforms belongs behind filelock, exec, sandbox, identity, daemon or socket, so that the rest is the same everywhere"
@@ -151,7 +175,13 @@ func TestNobodyElseWritesToStdout(t *testing.T) {
 			}
 			switch pkg.Name + "." + sel.Sel.Name {
 			case "os.Stdout", "fmt.Print", "fmt.Println", "fmt.Printf":
-				t.Errorf("%s:%d uses %s.%s: on stdio nothing but protocol may reach standard output; log through the logger or take an io.Writer", s.path, s.line(sel), pkg.Name, sel.Sel.Name)
+				t.Errorf(
+					"%s:%d uses %s.%s: on stdio nothing but protocol may reach standard output; log through the logger or take an io.Writer",
+					s.path,
+					s.line(sel),
+					pkg.Name,
+					sel.Sel.Name,
+				)
 			}
 			return true
 		})

@@ -81,7 +81,12 @@ func TestToolsListedAsPresentAreOffered(t *testing.T) {
 		}
 		for _, name := range e.ourNames() {
 			if !slices.Contains(offered, name) {
-				t.Errorf("docs/coverage.md:%d: tool %s is listed as present, but no standard module offers %s", e.line, e.name, name)
+				t.Errorf(
+					"docs/coverage.md:%d: tool %s is listed as present, but no standard module offers %s",
+					e.line,
+					e.name,
+					name,
+				)
 			}
 		}
 	}
@@ -105,7 +110,12 @@ func TestGeneratedDocsAreCurrent(t *testing.T) {
 			continue
 		}
 		if string(got) != want {
-			t.Errorf("docs/modules/%s.md does not say what the module says now; run %s\nfirst difference: %s", m.Name, remedy, firstDifference(string(got), want))
+			t.Errorf(
+				"docs/modules/%s.md does not say what the module says now; run %s\nfirst difference: %s",
+				m.Name,
+				remedy,
+				firstDifference(string(got), want),
+			)
 		}
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.md"))

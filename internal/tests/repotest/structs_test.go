@@ -46,8 +46,12 @@ func TestContextsInStructsHaveAReason(t *testing.T) {
 	productStructs(t, func(s source, name, _ string, fields []*ast.Field) {
 		for _, f := range fields {
 			if typeName(f.Type) == "context.Context" && !commented(f) {
-				t.Errorf("%s:%d: %s holds a context: hand it down as a parameter, or say in a comment why it cannot be one",
-					s.path, s.line(f), name)
+				t.Errorf(
+					"%s:%d: %s holds a context: hand it down as a parameter, or say in a comment why it cannot be one",
+					s.path,
+					s.line(f),
+					name,
+				)
 			}
 		}
 	})
@@ -63,7 +67,13 @@ func TestSeveralLocksInAStructHaveAReason(t *testing.T) {
 		}
 		for _, f := range locks {
 			if len(locks) > 1 && !commented(f) {
-				t.Errorf("%s:%d: %s has %d locks, and this one does not say what it guards", s.path, s.line(f), name, len(locks))
+				t.Errorf(
+					"%s:%d: %s has %d locks, and this one does not say what it guards",
+					s.path,
+					s.line(f),
+					name,
+					len(locks),
+				)
 			}
 		}
 	})
@@ -78,7 +88,13 @@ func TestLargeStructsHaveAReason(t *testing.T) {
 			n += max(1, len(f.Names))
 		}
 		if n > mostFields && !strings.Contains(doc, "One struct") {
-			t.Errorf("%s: %s has %d fields, want at most %d, or a sentence \"One struct, because ...\" in its comment", s.path, name, n, mostFields)
+			t.Errorf(
+				"%s: %s has %d fields, want at most %d, or a sentence \"One struct, because ...\" in its comment",
+				s.path,
+				name,
+				n,
+				mostFields,
+			)
 		}
 	})
 }
@@ -92,7 +108,13 @@ func TestNoMethodHasTwoNames(t *testing.T) {
 		}
 		for _, d := range s.ast.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && f.Body != nil && len(f.Body.List) == 1 && isTwin(f) {
-				t.Errorf("%s:%d: %s only calls %s: export that one", s.path, s.line(f), f.Name.Name, lowerCase(f.Name.Name))
+				t.Errorf(
+					"%s:%d: %s only calls %s: export that one",
+					s.path,
+					s.line(f),
+					f.Name.Name,
+					lowerCase(f.Name.Name),
+				)
 			}
 		}
 	}

@@ -33,7 +33,14 @@ var relaying = map[string]bool{"job_wait": true}
 // onHost are the modules whose arguments name files and programs of this host,
 // and namesHost are such arguments.
 var (
-	onHost    = map[string]bool{"file": true, "dir": true, "filesystem": true, "lang": true, "shell": true, "process": true}
+	onHost = map[string]bool{
+		"file":       true,
+		"dir":        true,
+		"filesystem": true,
+		"lang":       true,
+		"shell":      true,
+		"process":    true,
+	}
 	namesHost = regexp.MustCompile(`(?i)paths?$|^(dir|working_dir|source|destination|command|args|env|shell)$`)
 )
 
@@ -49,7 +56,11 @@ func faults(module string, t catalog.Tool) []string {
 		say("the name does not begin with %s_, so that two modules could offer one name", module)
 	}
 	if n := utf8.RuneCountInString(d.Description); n == 0 || n > longestDescription {
-		say("the description has %d characters, want 1 to %d: a model reads it on every turn, the rest belongs in Help", n, longestDescription)
+		say(
+			"the description has %d characters, want 1 to %d: a model reads it on every turn, the rest belongs in Help",
+			n,
+			longestDescription,
+		)
 	}
 	if n := len(sentenceEnd.FindAllString(d.Description, -1)); d.Description != "" && (n < 1 || n > 2) {
 		say("the description has %d sentences, want one or two", n)
@@ -80,7 +91,11 @@ func faults(module string, t catalog.Tool) []string {
 
 func TestFaultsOfToolsAreFound(t *testing.T) {
 	object := json.RawMessage(`{"type":"object"}`)
-	good := tool.Def{Name: "book_read", Description: "Reads a book, e.g. v1.2 of it. Pages are counted from 1.", Effects: tool.Reads}
+	good := tool.Def{
+		Name:        "book_read",
+		Description: "Reads a book, e.g. v1.2 of it. Pages are counted from 1.",
+		Effects:     tool.Reads,
+	}
 	if got := faults("book", catalog.Tool{Def: good, Input: object, Output: object}); len(got) > 0 {
 		t.Errorf("a good tool is refused: %q", got)
 	}
@@ -173,6 +188,11 @@ func keep(t *testing.T, file string, want []byte) {
 		return
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s has changed on the wire: clients and models see this. If it is meant, run go test ./internal/tests/repotest -update and commit the difference.\nwas:\n%s\nis:\n%s", file, got, want)
+		t.Errorf(
+			"%s has changed on the wire: clients and models see this. If it is meant, run go test ./internal/tests/repotest -update and commit the difference.\nwas:\n%s\nis:\n%s",
+			file,
+			got,
+			want,
+		)
 	}
 }

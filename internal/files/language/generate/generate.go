@@ -49,7 +49,14 @@ func languages(path string) error {
 		if len(l.Extensions)+len(l.Filenames)+len(l.Interpreters) == 0 {
 			continue
 		}
-		lists := []string{l.Name, list(l.Extensions), list(l.Filenames), list(l.Interpreters), list(l.Aliases), fmt.Sprint(rarity(l.Name))}
+		lists := []string{
+			l.Name,
+			list(l.Extensions),
+			list(l.Filenames),
+			list(l.Interpreters),
+			list(l.Aliases),
+			fmt.Sprint(rarity(l.Name)),
+		}
 		fmt.Fprintln(w, strings.Join(lists, "\t"))
 	}
 	if err := w.Flush(); err != nil {

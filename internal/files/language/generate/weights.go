@@ -56,7 +56,10 @@ func weights(path string) error {
 			ratio := math.Log((1-usual)*p/anywhere[w] + usual)
 			all = append(all, scored{w, p * math.Abs(ratio)})
 		}
-		slices.SortFunc(all, func(a, b scored) int { return cmp.Or(cmp.Compare(b.gain, a.gain), strings.Compare(a.word, b.word)) })
+		slices.SortFunc(
+			all,
+			func(a, b scored) int { return cmp.Or(cmp.Compare(b.gain, a.gain), strings.Compare(a.word, b.word)) },
+		)
 		for _, s := range all[:min(len(all), strongest)] {
 			if kept[s.word] == nil {
 				kept[s.word] = make(map[int]int)

@@ -211,17 +211,24 @@ func (v *VMM) sound(path string, says map[string]any) error {
 	switch first, _, _ := strings.Cut(path, "/"); first {
 	case "machine-config":
 		if n := says["vcpu_count"]; n != nil && (n.(float64) < 1 || n.(float64) > 32) {
-			return refusal("Machine config error: The number of vCPUs must be greater than 0, less than 32 and must be 1 or an even number if SMT is enabled.")
+			return refusal(
+				"Machine config error: The number of vCPUs must be greater than 0, less than 32 and must be 1 or an even number if SMT is enabled.",
+			)
 		}
 		if says["mem_size_mib"] == 0.0 {
-			return refusal("Machine config error: The memory size (MiB) is either 0, or not a multiple of the configured page size.")
+			return refusal(
+				"Machine config error: The memory size (MiB) is either 0, or not a multiple of the configured page size.",
+			)
 		}
 	case "boot-source":
 		if err := v.readable(says["kernel_image_path"]); err != nil {
 			return refusal("Boot source error: The kernel file cannot be opened: " + err.Error())
 		}
 		if initrd := says["initrd_path"]; initrd != nil && v.readable(initrd) != nil {
-			return refusal("Boot source error: The initrd file cannot be opened due to invalid path or invalid permissions. " + v.readable(initrd).Error())
+			return refusal(
+				"Boot source error: The initrd file cannot be opened due to invalid path or invalid permissions. " + v.readable(initrd).
+					Error(),
+			)
 		}
 	case "drives":
 		if says["path_on_host"] == nil || v.readable(says["path_on_host"]) != nil {

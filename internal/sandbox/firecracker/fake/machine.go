@@ -17,7 +17,9 @@ func (v *VMM) start() error {
 		return refusal("Start microvm error: Cannot start microvm without kernel configuration.")
 	}
 	if err := v.elf(boot["kernel_image_path"].(string)); err != nil {
-		return refusal("Start microvm error: Cannot load kernel due to invalid memory configuration or invalid kernel image: " + err.Error())
+		return refusal(
+			"Start microvm error: Cannot load kernel due to invalid memory configuration or invalid kernel image: " + err.Error(),
+		)
 	}
 	g, err := newGuest(nil)
 	if err != nil {
@@ -73,7 +75,9 @@ type kept struct {
 // when the machine goes on.
 func (v *VMM) keep(says map[string]any) error {
 	if v.state != "Paused" {
-		return refusal("Create snapshot error: Cannot save the microVM state: Operation not allowed: save/restore unavailable while running")
+		return refusal(
+			"Create snapshot error: Cannot save the microVM state: Operation not allowed: save/restore unavailable while running",
+		)
 	}
 	b, err := json.Marshal(kept{v.Version, v.said, v.guest.placed()})
 	if err != nil {
@@ -104,7 +108,9 @@ func (v *VMM) memory() int64 {
 // use any more.
 func (v *VMM) load(says map[string]any) error {
 	if v.bound {
-		return refusal("Load snapshot error: Loading a microVM snapshot not allowed after configuring boot-specific resources.")
+		return refusal(
+			"Load snapshot error: Loading a microVM snapshot not allowed after configuring boot-specific resources.",
+		)
 	}
 	backend, _ := says["mem_backend"].(map[string]any)
 	old, _ := says["mem_file_path"].(string)

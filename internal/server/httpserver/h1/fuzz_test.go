@@ -14,10 +14,22 @@ import (
 func FuzzRead(f *testing.F) {
 	const usual = "POST /mcp HTTP/1.1\r\nHost: localhost:3000\r\nContent-Type: application/json\r\nContent-Length: 2\r\nMcp-Session-Id: abc\r\n\r\n{}"
 	f.Add([]byte(usual), []byte(usual))
-	f.Add([]byte(usual), []byte(strings.NewReplacer("abc", "another", ": 2", ": 13", "{}", `{"id":"12345"}`).Replace(usual)))
-	f.Add([]byte(usual), []byte("POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 0002\r\nConnection: close\r\n\r\n{}POST /"))
-	f.Add([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nX: 1\r\n\r\n1"), []byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nX: 1\r\nContent-Length: 2\r\n\r\n12"))
-	f.Add([]byte("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n1"), []byte("POST / HTTP/1.1\r\nHost:\r\nContent-Length: 1\r\n \r\n\r\n1"))
+	f.Add(
+		[]byte(usual),
+		[]byte(strings.NewReplacer("abc", "another", ": 2", ": 13", "{}", `{"id":"12345"}`).Replace(usual)),
+	)
+	f.Add(
+		[]byte(usual),
+		[]byte("POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 0002\r\nConnection: close\r\n\r\n{}POST /"),
+	)
+	f.Add(
+		[]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nX: 1\r\n\r\n1"),
+		[]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nX: 1\r\nContent-Length: 2\r\n\r\n12"),
+	)
+	f.Add(
+		[]byte("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n1"),
+		[]byte("POST / HTTP/1.1\r\nHost:\r\nContent-Length: 1\r\n \r\n\r\n1"),
+	)
 	f.Fuzz(func(t *testing.T, before, b []byte) {
 		var unused, used reader
 		used.read(before)
@@ -48,7 +60,9 @@ func FuzzRead(f *testing.F) {
 		if string(body) != string(b[h.size:h.size+h.length]) || string(rest) != string(b[h.size+h.length:]) {
 			t.Fatalf("the body of %q is %q here, and for net/http %q", b, b[h.size:h.size+h.length], body)
 		}
-		if r.Method != "POST" || r.URL.Path != h.path || r.RequestURI != h.path || r.Host != h.host || r.Close != h.closes || !reflect.DeepEqual(r.Header, h.header) {
+		if r.Method != "POST" || r.URL.Path != h.path || r.RequestURI != h.path || r.Host != h.host ||
+			r.Close != h.closes ||
+			!reflect.DeepEqual(r.Header, h.header) {
 			t.Fatalf("%q is %+v here, and for net/http %+v", b, h, r)
 		}
 	})

@@ -52,7 +52,12 @@ func dial(t testing.TB, addr string) net.Conn {
 }
 
 func post(path, body string) string {
-	return fmt.Sprintf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
+	return fmt.Sprintf(
+		"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n%s",
+		path,
+		len(body),
+		body,
+	)
 }
 
 // answer reads one answer with its body.
@@ -134,7 +139,14 @@ func TestWhatIsNotPlainIsLeftToNetHTTP(t *testing.T) {
 		go io.WriteString(conn, c.send+post("/last", "3"))
 		resp, got := answer(t, r)
 		if got != c.want || resp.Header.Get("By") != "net/http" {
-			t.Errorf("%s: %s %.60q by %q, want %.60q by net/http", name, resp.Status, got, resp.Header.Get("By"), c.want)
+			t.Errorf(
+				"%s: %s %.60q by %q, want %.60q by net/http",
+				name,
+				resp.Status,
+				got,
+				resp.Header.Get("By"),
+				c.want,
+			)
 		}
 		if _, got := answer(t, r); got != "POST /last 3 1" {
 			t.Errorf("%s: the request after it is answered %.60q", name, got)
@@ -392,7 +404,9 @@ func TestShutdownWaitsForAnAnswerAndNotForTheIdle(t *testing.T) {
 
 func TestAHeadIsRecognisedAgainOnlyWhenItIsTheSame(t *testing.T) {
 	var r reader
-	first := []byte("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\nX: a\r\n\r\n" + strings.Repeat("b", 12))
+	first := []byte(
+		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\nX: a\r\n\r\n" + strings.Repeat("b", 12),
+	)
 	h, v := r.read(first)
 	if v != plain {
 		t.Fatal("not plain")
@@ -450,7 +464,8 @@ func TestHeadsThatAreAlikeAreReadByWhatDiffers(t *testing.T) {
 	var r reader
 	one, _ := r.read(fmt.Appendf(nil, text, "one"))
 	session := one.header.Get("Mcp-Session-Id")
-	if h, ok := r.varied(fmt.Appendf(nil, text, "another")); !ok || h.header.Get("Mcp-Session-Id") != "another" || h.header.Get("Accept") != "x" {
+	if h, ok := r.varied(fmt.Appendf(nil, text, "another")); !ok || h.header.Get("Mcp-Session-Id") != "another" ||
+		h.header.Get("Accept") != "x" {
 		t.Errorf("%+v, %v", h, ok)
 	}
 	if session != "one" {

@@ -124,7 +124,14 @@ func (r *reader) parse(raw []byte) (head, bool) {
 		return head{}, false
 	}
 	h := head{size: len(raw), length: n, closes: f.closes, path: string(path), host: f.host, header: f.header}
-	*r = reader{last: h, raw: append(r.raw[:0], raw...), from: f.lengthAt, to: f.lengthAt + digits, lines: f.lines, first: first}
+	*r = reader{
+		last:  h,
+		raw:   append(r.raw[:0], raw...),
+		from:  f.lengthAt,
+		to:    f.lengthAt + digits,
+		lines: f.lines,
+		first: first,
+	}
 	return h, true
 }
 

@@ -171,7 +171,12 @@ default_tools_approval_mode = "approve"
 func script(name string) func(context.Context, conformance.Tools, string, *Model, string) ([]byte, error) {
 	return func(ctx context.Context, tools conformance.Tools, home string, model *Model, mcp string) ([]byte, error) {
 		cmd := command(ctx, home, tools.Node, tools.Script(name), model.URL+"/v1", mcp)
-		cmd.Env = append(cmd.Env, "AI_SDK_TELEMETRY_DISABLED=1", "LANGCHAIN_TRACING_V2=false", "LANGSMITH_TRACING=false")
+		cmd.Env = append(
+			cmd.Env,
+			"AI_SDK_TELEMETRY_DISABLED=1",
+			"LANGCHAIN_TRACING_V2=false",
+			"LANGSMITH_TRACING=false",
+		)
 		return cmd.CombinedOutput()
 	}
 }
@@ -188,8 +193,22 @@ func mcporter(ctx context.Context, tools conformance.Tools, home string, model *
 		if err != nil {
 			return nil, err
 		}
-		cmd := command(ctx, home, tools.Node, tools.Script("node_modules", "mcporter", "dist", "cli.js"),
-			"call", "--http-url", mcp, "--allow-http", "--name", "gatehouse", "--tool", call.Tool, "--args", string(args))
+		cmd := command(
+			ctx,
+			home,
+			tools.Node,
+			tools.Script("node_modules", "mcporter", "dist", "cli.js"),
+			"call",
+			"--http-url",
+			mcp,
+			"--allow-http",
+			"--name",
+			"gatehouse",
+			"--tool",
+			call.Tool,
+			"--args",
+			string(args),
+		)
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		out, err := cmd.Output() // exits with 1 if the tool answers with an error, which it prints

@@ -58,7 +58,13 @@ func TestWhatTheModelIsGiven(t *testing.T) {
 func compare(t *testing.T, all []tried, given []string, sent []result, out []byte) {
 	t.Helper()
 	if len(given) != len(all) || len(sent) != len(all) {
-		t.Errorf("of %d steps the model was given %d results, and the host sent %d: %s", len(all), len(given), len(sent), tail(out))
+		t.Errorf(
+			"of %d steps the model was given %d results, and the host sent %d: %s",
+			len(all),
+			len(given),
+			len(sent),
+			tail(out),
+		)
 	}
 	for i, s := range all[:min(len(all), len(given), len(sent))] {
 		name := s.tool

@@ -145,7 +145,11 @@ func (m *Model) read(w http.ResponseWriter, r *http.Request, to any) bool {
 		m.mu.Lock()
 		m.wrong = append(m.wrong, fmt.Sprintf("%s: %v", r.URL.Path, err))
 		m.mu.Unlock()
-		http.Error(w, `{"error":{"type":"invalid_request_error","message":"this is no request"}}`, http.StatusBadRequest)
+		http.Error(
+			w,
+			`{"error":{"type":"invalid_request_error","message":"this is no request"}}`,
+			http.StatusBadRequest,
+		)
 	}
 	return err == nil
 }

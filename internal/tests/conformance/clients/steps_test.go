@@ -83,7 +83,11 @@ func steps() []tried {
 		},
 		{
 			tool: "process_start",
-			args: object{"command": "sh", "args": []string{"-c", "echo on the screen; exec sleep 600"}, "terminal": true},
+			args: object{
+				"command":  "sh",
+				"args":     []string{"-c", "echo on the screen; exec sleep 600"},
+				"terminal": true,
+			},
 		},
 		{
 			tool: "process_screen", args: object{"text": "on the screen"},
@@ -102,7 +106,9 @@ func steps() []tried {
 		{tool: "sandbox_create", args: object{}},
 		{
 			tool: "sandbox_exec", args: object{"command": "echo kept >kept.txt; echo done here"},
-			from: map[string]source{"sandbox_id": id("sandbox_create")}, text: true, product: "done here\n", facts: []string{exit0},
+			from: map[string]source{
+				"sandbox_id": id("sandbox_create"),
+			}, text: true, product: "done here\n", facts: []string{exit0},
 		},
 		{
 			tool: "sandbox_start", args: object{"command": "echo going on; exec sleep 600"},

@@ -154,7 +154,15 @@ func programsFor(t *testing.T) string {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", filepath.Join(bin, "gatehouse"), "./cmd/gatehouse")
+	build := exec.CommandContext(
+		t.Context(),
+		"go",
+		"build",
+		"-trimpath",
+		"-o",
+		filepath.Join(bin, "gatehouse"),
+		"./cmd/gatehouse",
+	)
 	build.Dir = top
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build gatehouse: %v: %s", err, out)
@@ -422,7 +430,11 @@ func post(stderr io.Reader, url, message string) (string, error) {
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
 		if m := regexp.MustCompile(`Listening on http://([^/]+)/`).FindStringSubmatch(lines.Text()); m != nil {
-			req, err := http.NewRequest("POST", strings.Replace(url, "127.0.0.1:3000", m[1], 1), strings.NewReader(message))
+			req, err := http.NewRequest(
+				"POST",
+				strings.Replace(url, "127.0.0.1:3000", m[1], 1),
+				strings.NewReader(message),
+			)
 			if err != nil {
 				return "", err
 			}

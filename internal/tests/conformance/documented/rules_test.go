@@ -29,7 +29,12 @@ const (
 )
 
 var rules = []rule{
-	{file: "README.md", begins: "make run", replace: []string{"make run", "make run PORT=0"}, until: "Listening on http"},
+	{
+		file:    "README.md",
+		begins:  "make run",
+		replace: []string{"make run", "make run PORT=0"},
+		until:   "Listening on http",
+	},
 	{file: "README.md", begins: "make test", skip: "this test is part of it"},
 	{file: "README.md", begins: "bin/gatehouse call --url", before: host, prints: "go.mod"},
 	{file: "README.md", begins: "bin/gatehouse call file_read", prints: "# Gatehouse"},
@@ -58,13 +63,26 @@ var rules = []rule{
 
 	{file: "docs/packages.md", begins: "view:", other: settings},
 	{file: "docs/packages.md", begins: "gatehouse call --daemon package_install id=files", skip: elsewhere},
-	{file: "docs/packages.md", begins: `gatehouse call --daemon package_install --json '{"id": "memory"`, skip: elsewhere},
+	{
+		file:   "docs/packages.md",
+		begins: `gatehouse call --daemon package_install --json '{"id": "memory"`,
+		skip:   elsewhere,
+	},
 	{file: "docs/packages.md", begins: "gatehouse secret set GITHUB", before: holding("github-token", "t0ken\n")},
-	{file: "docs/packages.md", begins: `gatehouse call --daemon package_install --json '{"id": "github"`, typed: "y\n", prints: `"github_greet"`},
+	{
+		file:   "docs/packages.md",
+		begins: `gatehouse call --daemon package_install --json '{"id": "github"`,
+		typed:  "y\n",
+		prints: `"github_greet"`,
+	},
 	{file: "docs/packages.md", begins: "gatehouse call --daemon memory_read_graph", skip: elsewhere},
 	{file: "docs/packages.md", begins: "<data>/packages", skip: drawing},
 
-	{file: "docs/sandbox-matrix.md", begins: "GATEHOUSE_SANDBOX_MATRIX", skip: "it takes minutes and writes the document; make sandboxes runs the same tests"},
+	{
+		file:   "docs/sandbox-matrix.md",
+		begins: "GATEHOUSE_SANDBOX_MATRIX",
+		skip:   "it takes minutes and writes the document; make sandboxes runs the same tests",
+	},
 
 	{file: "docs/sandboxes.md", begins: "modules:", other: settings},
 }

@@ -88,8 +88,14 @@ func try(ctx context.Context, args []string) (*report, error) {
 	if len(args) < 3 {
 		return nil, errors.New("want a revision, a door and where it is")
 	}
-	t := &trial{ctx: ctx, forms: make(chan string, 16), progress: make(chan float64, 16), changed: make(chan struct{}, 16)}
-	session, err := t.client().Connect(ctx, transport(args[1], args[2:]), &mcp.ClientSessionOptions{ProtocolVersion: args[0]})
+	t := &trial{
+		ctx:      ctx,
+		forms:    make(chan string, 16),
+		progress: make(chan float64, 16),
+		changed:  make(chan struct{}, 16),
+	}
+	session, err := t.client().
+		Connect(ctx, transport(args[1], args[2:]), &mcp.ClientSessionOptions{ProtocolVersion: args[0]})
 	if err != nil {
 		return nil, fmt.Errorf("connect: %w", err)
 	}
@@ -116,7 +122,11 @@ func transport(door string, args []string) mcp.Transport {
 func (t *trial) client() *mcp.Client {
 	c := mcp.NewClient(&mcp.Implementation{Name: "go-client", Version: "1.8.0"}, &mcp.ClientOptions{
 		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
-			return &mcp.CreateMessageResult{Role: "assistant", Model: "none", Content: &mcp.TextContent{Text: "a completion"}}, nil
+			return &mcp.CreateMessageResult{
+				Role:    "assistant",
+				Model:   "none",
+				Content: &mcp.TextContent{Text: "a completion"},
+			}, nil
 		},
 		ElicitationHandler: t.fillIn,
 		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) {
@@ -186,7 +196,10 @@ func (t *trial) lists() {
 }
 
 func (t *trial) reads() {
-	if r, err := t.session.ReadResource(t.ctx, &mcp.ReadResourceParams{URI: "test://template/77/data"}); t.check("read", err) {
+	if r, err := t.session.ReadResource(t.ctx, &mcp.ReadResourceParams{URI: "test://template/77/data"}); t.check(
+		"read",
+		err,
+	) {
 		t.got.Read = r.Contents[0].Text
 	}
 	const prompt = "test_prompt_with_arguments"
@@ -264,7 +277,9 @@ func (t *trial) calls() {
 
 func (t *trial) modern() {
 	t.got.Structured = t.call("test_structured_content", nil).StructuredContent
-	t.got.Header = words(t.call("test_x_mcp_header", map[string]any{"region": "Zürich", "priority": 7, "query": "weather"}))
+	t.got.Header = words(
+		t.call("test_x_mcp_header", map[string]any{"region": "Zürich", "priority": 7, "query": "weather"}),
+	)
 }
 
 func (t *trial) asks() {

@@ -51,8 +51,11 @@ func admit(ctx context.Context, args []string) (*admitted, error) {
 	}
 	connect := func() (*mcp.ClientSession, error) {
 		client := mcp.NewClient(&mcp.Implementation{Name: "go-client", Version: "1.8.0"}, nil)
-		return client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: v.target, HTTPClient: v.http, OAuthHandler: handler},
-			&mcp.ClientSessionOptions{ProtocolVersion: args[0]})
+		return client.Connect(
+			ctx,
+			&mcp.StreamableClientTransport{Endpoint: v.target, HTTPClient: v.http, OAuthHandler: handler},
+			&mcp.ClientSessionOptions{ProtocolVersion: args[0]},
+		)
 	}
 	session, err := connect()
 	if err != nil {
@@ -124,10 +127,12 @@ func (v *visitor) config(document bool) *auth.AuthorizationCodeHandlerConfig {
 		c.ClientIDMetadataDocumentConfig = &auth.ClientIDMetadataDocumentConfig{URL: "https://client.test/oauth-client"}
 		return c
 	}
-	c.DynamicClientRegistrationConfig = &auth.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
-		ClientName: "go-client", RedirectURIs: []string{done}, TokenEndpointAuthMethod: "none",
-		GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"},
-	}}
+	c.DynamicClientRegistrationConfig = &auth.DynamicClientRegistrationConfig{
+		Metadata: &oauthex.ClientRegistrationMetadata{
+			ClientName: "go-client", RedirectURIs: []string{done}, TokenEndpointAuthMethod: "none",
+			GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"},
+		},
+	}
 	return c
 }
 

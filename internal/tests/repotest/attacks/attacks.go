@@ -100,10 +100,20 @@ func inFile(top, file string) (all []Attack, wrong []string, err error) {
 			}
 			promise, tries, ok := strings.Cut(rest, ": ")
 			if test := tests[group]; ok && test != "" && !strings.Contains(rest, "|") {
-				all = append(all, Attack{strings.TrimSpace(promise), strings.TrimSpace(tries), filepath.ToSlash(folder), test})
+				all = append(
+					all,
+					Attack{strings.TrimSpace(promise), strings.TrimSpace(tries), filepath.ToSlash(folder), test},
+				)
 				continue
 			}
-			wrong = append(wrong, fmt.Sprintf("%s: expected %q without | above a test, as \"promise: what the attacker does\"", fset.Position(c.Pos()), directive))
+			wrong = append(
+				wrong,
+				fmt.Sprintf(
+					"%s: expected %q without | above a test, as \"promise: what the attacker does\"",
+					fset.Position(c.Pos()),
+					directive,
+				),
+			)
 		}
 	}
 	return all, wrong, nil

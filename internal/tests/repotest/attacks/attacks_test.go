@@ -52,7 +52,9 @@ func TestAttacksAreFoundRunAndWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	promises := Promises("# X\n\n- **Not here.** x\n\n## Promises\n\n- **Windows\n  too.** They are.\n- **Doors are shut,** always.\n\n## Limits\n\n- **Nor here.** y\n")
+	promises := Promises(
+		"# X\n\n- **Not here.** x\n\n## Promises\n\n- **Windows\n  too.** They are.\n- **Doors are shut,** always.\n\n## Limits\n\n- **Nor here.** y\n",
+	)
 	got := string(Table(promises, all, verdicts))
 	const want = "| Windows too | pushes | `in TestBad` | **broken** |\n" +
 		"| Windows too | throws a stone | `in TestGood` | held |\n" +
@@ -67,7 +69,10 @@ func TestAttacksAreFoundRunAndWritten(t *testing.T) {
 }
 
 func TestATestThatDoesNotEndDidNotHold(t *testing.T) {
-	top := made(t, "package in\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\n//redteam:attack A: b\nfunc TestGone(t *testing.T) { os.Exit(0) }\n")
+	top := made(
+		t,
+		"package in\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\n//redteam:attack A: b\nfunc TestGone(t *testing.T) { os.Exit(0) }\n",
+	)
 	all, err := Find(top)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +93,8 @@ func TestDirectivesThatAreMalformedAreNamed(t *testing.T) {
 		"func TestX(t *testing.T) {\n//redteam:attack A: inside\n}\n",
 	} {
 		all, err := Find(made(t, "package in\n\nimport \"testing\"\n\n"+bad))
-		if err == nil || !strings.Contains(err.Error(), "a_test.go:5") && !strings.Contains(err.Error(), "a_test.go:6") {
+		if err == nil ||
+			!strings.Contains(err.Error(), "a_test.go:5") && !strings.Contains(err.Error(), "a_test.go:6") {
 			t.Errorf("%q: %v, %v", bad, all, err)
 		}
 	}

@@ -40,7 +40,9 @@ func TestReadSortsAndSpells(t *testing.T) {
 	if !o.closed {
 		t.Error("the module was left open")
 	}
-	o.offer = &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "c", In: reflect.TypeFor[struct{ Wait func() }]()}}}}
+	o.offer = &module.Offer{
+		Tools: []tool.Tool{{Def: tool.Def{Name: "c", In: reflect.TypeFor[struct{ Wait func() }]()}}},
+	}
 	if _, err := Read(t.Context(), "letters", make); err == nil {
 		t.Error("a type without a schema went unnoticed")
 	}

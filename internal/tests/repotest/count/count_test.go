@@ -24,7 +24,9 @@ func TestCount(t *testing.T) {
 	var shared strings.Builder
 	for i := range sharedLimit + 1 {
 		shared.WriteString("type T" + string(rune('a'+i)) + " struct{}\n")
-		shared.WriteString("func (T" + string(rune('a'+i)) + ") add() {}\nfunc (T" + string(rune('a'+i)) + ") put() {}\n")
+		shared.WriteString(
+			"func (T" + string(rune('a'+i)) + ") add() {}\nfunc (T" + string(rune('a'+i)) + ") put() {}\n",
+		)
 	}
 	write("internal/one/one.go", "// Package one is for nobody.\npackage one\n\n"+
 		"import (\n\t\"context\"\n\t\"sync\"\n)\n\n"+

@@ -34,7 +34,12 @@ func main() {
 	}
 	fmt.Print(table(columns))
 	last := columns[len(columns)-1]
-	fmt.Println("\nNames used by more than", sharedLimit, "unrelated functions:", strings.Join(last.sharedNames(), ", "))
+	fmt.Println(
+		"\nNames used by more than",
+		sharedLimit,
+		"unrelated functions:",
+		strings.Join(last.sharedNames(), ", "),
+	)
 	fmt.Println("Structs with 30 or more fields:", strings.Join(last.large, ", "))
 }
 
@@ -48,7 +53,9 @@ func table(columns []*figures) string {
 		}
 		b.WriteString("\n")
 		if i == 0 {
-			b.WriteString("|" + strings.Repeat("-", 60) + "|" + strings.Repeat(strings.Repeat("-", 11)+"|", len(columns)) + "\n")
+			b.WriteString(
+				"|" + strings.Repeat("-", 60) + "|" + strings.Repeat(strings.Repeat("-", 11)+"|", len(columns)) + "\n",
+			)
 		}
 	}
 	return b.String()

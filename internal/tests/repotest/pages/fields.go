@@ -203,7 +203,12 @@ func (n node) text() string {
 		}
 		said = append(said, "One of "+strings.Join(one, ", ")+".")
 	}
-	said = append(said, span("", n.Minimum, n.Maximum), span(" characters", n.MinLength, n.MaxLength), span(" elements", n.MinItems, n.MaxItems))
+	said = append(
+		said,
+		span("", n.Minimum, n.Maximum),
+		span(" characters", n.MinLength, n.MaxLength),
+		span(" elements", n.MinItems, n.MaxItems),
+	)
 	if n.Pattern != "" {
 		said = append(said, "It matches `"+n.Pattern+"`.")
 	}

@@ -45,7 +45,11 @@ func describe(b *strings.Builder, t catalog.Tool) error {
 			return fmt.Errorf("output schema: %w", err)
 		}
 		if t.Product != "" {
-			fmt.Fprintf(b, "\nThe result is the text of `%s`, followed by the facts of the call. A view with `results: structured` sends all members as structured content.\n", t.Product)
+			fmt.Fprintf(
+				b,
+				"\nThe result is the text of `%s`, followed by the facts of the call. A view with `results: structured` sends all members as structured content.\n",
+				t.Product,
+			)
 		}
 		writeTable(b, "result", results, "It gives back nothing but that it is done.")
 	}
