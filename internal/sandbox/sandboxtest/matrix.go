@@ -113,15 +113,15 @@ const matrixHead = `# What holds in which sandbox
 
 <!-- Written by the suite itself. Do not edit. -->
 
-Every driver passes one suite, ` + "`internal/sandbox/sandboxtest`" + `. It was last run, and
-this page written, by
+Every driver passes one suite, ` + "`internal/sandbox/sandboxtest`" + `. Its last run, which wrote
+this page, was
 
     ` + MatrixVariable + `=$PWD/docs/sandbox-matrix.md go test -p 1 -count=1 -run 'TestSuite' ./internal/sandbox/...
 
-*not offered* means that sandboxes of the driver do not do that at all. *held* means that all checks of the group passed. *not held back* is what a
-driver without a wall is expected to say of what needs one; from the tier
-` + "`namespaces`" + ` on every group has to hold. *not run* means that nobody knows: the
-driver is not here, or the machine lacked what it needs.
+*not offered* means that the driver does not support this. *held* means that all checks of the group passed. *not
+held back* is the expected result of checks of isolation for a driver without isolation; from the tier
+` + "`namespaces`" + ` on, every group must hold. *not run* means that there is no result: the driver was not
+available, or the machine lacked something it needs.
 
 `
 
