@@ -96,7 +96,7 @@ func TestSeveralDoorsCloseWithTheHost(t *testing.T) {
 	}
 }
 
-// A program's host lets nobody in over TCP who brings no token, unless it was
+// A program's host refuses callers over TCP without a token, unless it was
 // built so.
 func TestWhoComesInOverTCP(t *testing.T) {
 	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","_meta":{%s}}}` + "\n"

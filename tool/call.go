@@ -39,7 +39,7 @@ func SplitOwner(owner string) (principal, context string) {
 
 // Caller is who stands behind a call. It is plain data and crosses the bus.
 type Caller struct {
-	Principal string   `json:"principal"`         // who, "anonymous" when nobody was asked
+	Principal string   `json:"principal"`         // "anonymous" if no credentials were required
 	ID        string   `json:"id,omitempty"`      // who, for good: a name that is used again has another one; "" means the name
 	Context   string   `json:"context,omitempty"` // the named view the call came through
 	Owner     string   `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
@@ -90,7 +90,7 @@ type Call struct {
 	Unpaged bool
 
 	Roots Roots // the folders this call may touch; never nil
-	Peer  Peer  // whoever called; never nil
+	Peer  Peer  // the client of the call; never nil
 }
 
 // Roots are the folders a call may touch. Paths are resolved by the kernel

@@ -186,7 +186,7 @@ func Stream(session string) []byte {
 	)
 }
 
-// CallAs is tools/call of a tool by whoever has a token, in the legacy era.
+// CallAs is tools/call of a tool by the bearer of a token, in the legacy era.
 func CallAs(token, session string, id int, tool, args string) []byte {
 	body := fmt.Sprintf(
 		`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`,
@@ -222,7 +222,7 @@ func post(era Era, session, method, name, body string) string {
 // Open makes a session and returns its id.
 func (c *Client) Open() (string, error) { return c.OpenAs(Token) }
 
-// OpenAs is Open by whoever has another token.
+// OpenAs is Open by the bearer of another token.
 func (c *Client) OpenAs(token string) (string, error) {
 	a, err := c.Do(as(token, Initialize()))
 	if err != nil {

@@ -20,7 +20,7 @@ func run() int {
 	return cli.Run(ctx, os.Args[1:], cli.World{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})
 }
 
-// untilSignalled is over when this process is asked to end. Before anybody
+// untilSignalled ends when this process is asked to end. Before any goroutine
 // hears of that, a second signal ends it at once.
 func untilSignalled(ctx context.Context) context.Context {
 	ctx, stop := context.WithCancelCause(ctx)

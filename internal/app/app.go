@@ -55,7 +55,7 @@ type Options struct {
 	Configs map[string]json.RawMessage
 	Bare    bool     // no module of the standard list, unless it is named
 	Hosts   []string // names of this machine that requests over HTTP may use, besides those of loopback
-	// Embedded serves everybody who brings no token, but over TCP: who gets as
+	// Embedded serves callers without a token, except over TCP: who gets as
 	// far as the other doors is for the program around this host to decide.
 	Embedded bool
 	// Private keeps nothing on disk that outlives the host.
@@ -67,7 +67,7 @@ type Options struct {
 	// OneCall says that the host ends with the first call.
 	OneCall bool
 	// Again says how this host is started again after it has ended with Again
-	// reporting true; "" means that nobody does that.
+	// reporting true; "" means that there is no such way.
 	Again string
 
 	In   io.Reader // of the stdio door
@@ -79,7 +79,7 @@ type Options struct {
 
 	// Socket is the path of one Unix socket more; "" opens none.
 	Socket string
-	// Listeners are doors that somebody else has opened already, by kind: the
+	// Listeners are doors that another program has opened, by kind: the
 	// door of the settings is served there. The host closes them.
 	Listeners map[string]net.Listener
 }
@@ -125,7 +125,7 @@ type App struct {
 	table  *session.Table
 	engine *protocol.Engine
 
-	pacing      atomic.Bool   // somebody has set a rate, so it is everybody's
+	pacing      atomic.Bool   // a rate was set, so it applies to all callers
 	connections atomic.Uint64 // that newline doors have had
 
 	contexts     *contextmanager.Manager

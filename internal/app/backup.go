@@ -60,7 +60,7 @@ func (a *App) enter(context.Context) error {
 	}
 	if err != nil {
 		if waits, _ := backup.Waiting(BackedUp(a.cfg)); done == nil && waits != nil {
-			return err // it is half done: whoever went on would mix two states
+			return err // it is half done: going on would mix two states
 		}
 		a.readOnly = !cannotExist(a.cfg.Folders.Data) // without a folder there is nothing that could be kept or changed
 		a.log.Warn(
@@ -189,7 +189,7 @@ type jobState struct {
 
 const endedShown = 50 // jobs that have ended, of all owners
 
-// showJob shows one job of somebody in the tree.
+// showJob shows one job of an owner in the tree.
 func (t *tree) showJob(who tool.Caller, job, title string) (show func(progress.Progress), ended func(error)) {
 	var mu sync.Mutex
 	now := jobState{

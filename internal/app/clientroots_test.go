@@ -179,7 +179,7 @@ func TestCallsAreNarrowedToWhatTheClientAnnounces(t *testing.T) {
 	}
 }
 
-// Contexts that do not want it ask nobody.
+// Contexts that do not want it ask no client.
 func TestNarrowingIsForTheContextsThatWantIt(t *testing.T) {
 	cfg := settings(t)
 	dir := cfg.Roots.Folders[0]

@@ -506,7 +506,7 @@ func TestAContextWhoseFoldersAreGoneHasNone(t *testing.T) {
 }
 
 // A context that a command makes is there at once, and stands once in the
-// ledger: whoever makes a change writes it down.
+// ledger: the command that makes a change records it.
 func TestContextsOfACommand(t *testing.T) {
 	a, client := live(t)
 	ann, admin := client("ann"), client("root", "admin")

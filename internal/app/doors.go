@@ -155,7 +155,7 @@ func (a *App) listenHTTP(ctx context.Context, h config.HTTP) (net.Listener, erro
 	return lc.Listen(ctx, network, net.JoinHostPort(h.Host, strconv.Itoa(h.Port)))
 }
 
-// OpenListener serves HTTP on a listener that somebody else has opened.
+// OpenListener serves HTTP on a listener that the caller has opened.
 func (a *App) OpenListener(ln net.Listener) (Door, error) {
 	door, err := a.HTTPDoor()
 	if err != nil {
@@ -191,7 +191,7 @@ func (a *App) openCerts(t config.TLS) (*certs.Source, error) {
 	return source, nil
 }
 
-// openStdio serves whoever started this process.
+// openStdio serves the user who started this process.
 func (a *App) openStdio(context.Context) (Door, error) { return a.OpenStdio(a.opts.In, a.opts.Out) }
 
 // OpenStdio makes a door of an input and an output, for one client.

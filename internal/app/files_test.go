@@ -103,7 +103,7 @@ func TestSettingsOfFiles(t *testing.T) {
 	}
 }
 
-// Whoever builds the settings by hand, past the checks of a file, is told too.
+// Settings built in Go, without the checks of a file, are refused too.
 func TestABrokenPatternOfNamesIsASettingError(t *testing.T) {
 	cfg := settings(t)
 	cfg.Modules.File.Deny = []string{"["}

@@ -137,7 +137,7 @@ func viewNames() (names []string) {
 	return names
 }
 
-// preset finds a module that stands for somebody else's server; nil when it
+// preset finds a module that stands in for another server; nil when it
 // does not.
 func preset(name string) *standard.Module {
 	all := standard.Modules(standard.Deps{})
@@ -179,7 +179,7 @@ func specs(v config.View, guests []guest) []views.Spec {
 		},
 	}
 	for _, g := range guests {
-		// A preset stands for somebody else's server, whose names its tools have.
+		// A preset stands in for another server, whose names its tools have.
 		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
 		if p := preset(g.Name); p != nil {
 			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})

@@ -155,7 +155,7 @@ func (h *hearing) hear(conn *websocket.Conn) (m hub.Message) {
 	return m
 }
 
-// The hub asks like every door: for somebody who is known, from a page that may
+// The hub asks like every door: for a known user, from a page that may
 // call, by a name that is ours.
 func TestWhoComesToTheHubIsAskedLikeEverywhere(t *testing.T) {
 	h := hearingHost(t, func(c *config.Config) { c.Doors.HTTP.Origins = []string{"https://app.example.com"} })
@@ -192,7 +192,7 @@ func TestWhoComesToTheHubIsAskedLikeEverywhere(t *testing.T) {
 	}
 }
 
-// A page of another origin may not open a socket with somebody's login, though
+// A page of another origin may not open a socket with a user's login, though
 // it is on this machine and a GET would do no harm.
 //
 //redteam:attack WebSockets come in by the same checks: another page opens a WebSocket with the cookie
@@ -252,7 +252,7 @@ func TestNewsOfAProcessReachItsOwner(t *testing.T) {
 	}
 }
 
-// Facts reach the owner they are about, and nobody else.
+// Facts reach the owner they are about, and no other owner.
 func TestFactsReachWhoTheyAreAbout(t *testing.T) {
 	h := hearingHost(t, nil)
 	mine, bobs := h.enter("ann", "/ws"), h.enter("bob", "/ws")

@@ -10,7 +10,7 @@ import (
 )
 
 // openLedger opens what remembers what is done. It is opened before and closed
-// after everybody who has something to tell. A private host keeps none.
+// after every part that writes to it. A private host keeps none.
 func (a *App) openLedger(context.Context) error {
 	if a.opts.Private {
 		return nil

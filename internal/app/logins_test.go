@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/access/audit"
 )
 
-// browser is somebody at the HTTP door who may have logged in.
+// browser is a client of the HTTP listener that may have logged in.
 type browser struct {
 	t      *testing.T
 	url    string // of the endpoint

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A forward of a real host passes connections on, belongs to whoever made it,
+// A forward of a real host passes connections on, belongs to its creator,
 // and ends with the host.
 func TestAForwardEndsWithItsHost(t *testing.T) {
 	target, err := net.Listen("tcp", "127.0.0.1:0")

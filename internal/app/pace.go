@@ -23,7 +23,7 @@ type origin struct {
 }
 
 // pace holds a request to the rates: that of its principal, or of its address
-// while nobody is known, and that of its session. A rate that nobody set is for
+// while no users exist, and that of its session. A rate that is not set is for
 // strangers to this machine.
 func (a *App) pace(ctx context.Context, principal, session string, from origin) error {
 	if from.here && !a.pacing.Load() {
@@ -62,8 +62,8 @@ func tooMany(err error) *httpserver.Denied {
 	}
 }
 
-// remote is where a request comes from. Whoever comes through a proxy on this
-// machine is as much a stranger as whoever comes from another.
+// remote is where a request comes from. A client that comes through a proxy on this
+// machine is treated like one from another machine.
 func remote(r *nethttp.Request) origin {
 	if addr, here := identity.From(r); addr.IsValid() {
 		return origin{addr, here}

@@ -196,7 +196,7 @@ func (t *tree) showPackage(id string, p *packages.Public) {
 	}
 }
 
-// seesPackage lets those who rule the host see every package, and everybody
+// seesPackage lets administrators see every package, and every caller
 // else those of which they may call a tool.
 func (t *tree) seesPackage(who tool.Caller) func(string, any) bool {
 	if t.app.rules(who) {

@@ -40,7 +40,7 @@ func packageArgs(t *testing.T, id, how string) string {
 	return string(b)
 }
 
-// A package is installed by an administrator, and its tools are everybody's
+// A package is installed by an administrator, and its tools are available to all users
 // who has them in view.
 func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	_, client := liveOn(t, ruled(t, "package", "server"), Options{})

@@ -47,7 +47,7 @@ func (a *App) sandboxImages(c *sandbox.Config) {
 	}
 }
 
-// callersImage says why a caller may not name an image: paths are for whoever
+// callersImage says why a caller may not name an image: paths are for the administrator who
 // runs the host. Which registries there are the store knows.
 func callersImage(ref string) error {
 	r, err := image.ParseRef(ref)

@@ -18,7 +18,7 @@ const (
 	serverModule = "server"
 
 	sampleEvery = 10 * time.Second       // the machine is measured for the public tree
-	leaveAfter  = 300 * time.Millisecond // the answer of whoever ends the host is on its way
+	leaveAfter  = 300 * time.Millisecond // the answer to the caller who ends the host is sent
 )
 
 // leaving is how a host is asked to end.

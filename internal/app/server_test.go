@@ -97,7 +97,7 @@ func TestTheMachineIsInThePublicTree(t *testing.T) {
 		v, _ := eve.readPublic("default", publicstate.PublicURI+"/serverInfo/metrics/general")
 		return v != nil
 	})
-	// Where nobody asked for the module, nothing is measured.
+	// Without the module, nothing is measured.
 	bare, _ := live(t)
 	if info, _, err := bare.tree.info.Get(); err != nil || info.Metrics != nil {
 		t.Errorf("%+v, %v", info.Metrics, err)

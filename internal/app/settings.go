@@ -66,7 +66,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 
 // limits are the settings of the room that slows callers down. The rate is
 // that of every door: where only this machine can reach one, there is none
-// unless somebody sets it.
+// unless it is set.
 func limits(cfg config.Config) limit.Options {
 	l := cfg.Limits
 	o := limit.Options{

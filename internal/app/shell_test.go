@@ -12,7 +12,7 @@ import (
 	"gatehouse/internal/modules/shell"
 )
 
-// A host has a shell where somebody names it, and in no view besides.
+// A host has a shell if it is named, and in no view besides.
 func TestTheShellIsNowhereUnlessItIsNamed(t *testing.T) {
 	isShell := func(name string) bool { return strings.HasPrefix(name, "shell_") || name == "execute_command" }
 	all, preset := []string{"shell_run", "shell_execute_command", "shell_system"}, []string{"execute_command"}
@@ -143,7 +143,7 @@ func TestThePresetShellOverHTTP(t *testing.T) {
 	}
 }
 
-// What does not fit into a result can be read in full, by whoever ran it.
+// What does not fit into a result can be read in full, by the caller who ran it.
 func TestLongOutputOfACommandCanBeRead(t *testing.T) {
 	v := shellHost(t, func(s *shell.Settings) { s.Output = 4 << 10 })
 	r := v.execute("seq 1 30000; echo over >&2")
@@ -205,7 +205,7 @@ func (v *visitor) read(uri string) string {
 	}
 }
 
-// Whoever waits sees what a command has printed so far.
+// A waiting caller sees what a command has printed so far.
 func TestPartialOutputOfACommandRidesOnProgress(t *testing.T) {
 	needShell(t)
 	cfg := settings(t)

@@ -61,7 +61,7 @@ type tree struct {
 // hostSelf is what a host remembers of itself, at /private/host.
 type hostSelf struct {
 	ID       string `json:"id"`
-	Name     string `json:"name,omitempty"`     // that somebody gave it
+	Name     string `json:"name,omitempty"`     // given by a user
 	Language string `json:"language,omitempty"` // of the people here, as POSIX names it
 }
 
@@ -205,7 +205,7 @@ func attachMany[E any](ctx context.Context, t *tree, name string) (*state.Mount[
 	return m, err
 }
 
-// attachUI makes the mount that user interfaces write to, and nobody else.
+// attachUI makes the mount that user interfaces write to, and no other part.
 func (t *tree) attachUI(ctx context.Context) error {
 	ui, err := state.Attach[map[string]any](ctx, t.state, db.UI, state.Durable)
 	if err != nil {
@@ -284,7 +284,7 @@ func (t *tree) seesContext(who tool.Caller) func(string, any) bool {
 	}
 }
 
-// seesSession lets everybody see their own sessions; of those nobody vouches
+// seesSession lets every principal see its own sessions; of those without credentials
 // for only the one that asks.
 func seesSession(who tool.Caller) func(string, any) bool {
 	mine := ""

@@ -237,7 +237,7 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 			)
 		}
 	}
-	// Nobody is told twice, and who has unsubscribed is not told at all.
+	// No client is notified twice, and who has unsubscribed is not told at all.
 	older.pipe.Receive(
 		fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"un","method":"resources/unsubscribe","params":{"uri":%q}}`, uri),
 	)
@@ -341,7 +341,7 @@ func TestToolsThatSync(t *testing.T) {
 	}
 }
 
-// While no tool asks for it, nobody follows calls for its sake.
+// While no tool asks for it, calls are not followed for its sake.
 func TestCallsAreFollowedOnlyForTools(t *testing.T) {
 	a, client := live(t)
 	root := client("root", "admin")
@@ -356,7 +356,7 @@ func TestCallsAreFollowedOnlyForTools(t *testing.T) {
 
 // A client that reads, and subscribes only after what it read has changed, is
 // told of that change, also when another client of its context follows the same
-// resource already. Calls of a tool that syncs are told to nobody else.
+// resource already. Calls of a tool that syncs are told to no other client.
 func TestFollowersDoNotShare(t *testing.T) {
 	touch := tool.New(tool.Def{Name: "touch", Description: "Changes nothing.", Effects: tool.Reads, Sync: true},
 		func(context.Context, *tool.Call, struct{}) (tool.Result, error) {

@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/state"
 )
 
-// sessionsIdle is how long the sessions stay in the tree when nobody looks at
+// sessionsIdle is how long the sessions stay in the tree when no client reads
 // them any more.
 const sessionsIdle = 30 * time.Second
 
@@ -105,7 +105,7 @@ func (c *connections) count(key string, like sessionState, came bool) (string, *
 	return key, &s
 }
 
-// setSession has the tree changed, if somebody looks.
+// setSession has the tree changed, if a client reads it.
 func (f *follower) setSession(key string, s *sessionState) {
 	if f.tree.looked.Wanted() {
 		f.newSessions[key] = s

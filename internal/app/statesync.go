@@ -9,8 +9,8 @@ import (
 )
 
 // syncing brings a caller's subscriptions up to date after a tool that asks
-// for it. Calls are followed only while there is such a tool, since nobody
-// tells of calls that nobody follows.
+// for it. Calls are followed only while there is such a tool, since dispatch
+// does not publish calls without followers.
 type syncing struct {
 	tree   *tree
 	stale  chan struct{} // holds a token when offers have changed

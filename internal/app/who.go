@@ -65,15 +65,15 @@ func provider(o config.OAuth) *identity.OAuth {
 	}
 }
 
-// cannotExist reports whether there is certainly no such file: then nobody was
+// cannotExist reports whether there is certainly no such file: then no user was
 // ever let in or kept out by it. A file that only cannot be read is no reason
-// to let everybody in.
+// to admit every caller.
 func cannotExist(path string) bool {
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// told publishes what identity has seen, for whoever follows.
+// publishAuth publishes an event of identity.
 func (a *App) publishAuth(e identity.Event) { a.publish("auth."+e.Kind, e) }
 
 // tell publishes a fact of the house's own.
@@ -108,7 +108,7 @@ func LocalTokenFile(f config.Folders) string { return filepath.Join(f.State, "lo
 func (a *App) LocalToken() string { return a.who.LocalToken() }
 
 // HasTokens reports whether there is, or can come to be, a token that lets its
-// bearer in over TCP, or nobody needs one.
+// bearer in over TCP, or none is required.
 func (a *App) HasTokens() bool { return a.who.MustHaveTokens("") == nil }
 
 // Pairing is the code with which the first user is made, if this host has
@@ -139,8 +139,8 @@ func (a *App) identify(r *nethttp.Request) (protocol.Who, *httpserver.Denied) {
 	return whoIs(p), nil
 }
 
-// mayWatch says who may not read the metrics. Where nobody is asked who they
-// are, everybody who comes in may.
+// mayWatch says who may not read the metrics. Without authentication
+// every caller may.
 func (a *App) mayWatch(who protocol.Who) *httpserver.Denied {
 	if who.Principal == identity.Nobody || permit.Watches(who.Caller, identity.Admin) {
 		return nil
@@ -157,7 +157,7 @@ func (a *App) mayWatch(who protocol.Who) *httpserver.Denied {
 		Message: "metrics are for admins and for tokens with the scope metrics: make one with gatehouse token create --scope metrics"}
 }
 
-// owner is whoever started this process.
+// owner is the principal of the user who started this process.
 func (a *App) owner() protocol.Who {
 	who := whoIs(a.who.Owner())
 	who.Local = true
@@ -165,8 +165,8 @@ func (a *App) owner() protocol.Who {
 }
 
 // connected says who is at the other end of a connection: the peer the kernel
-// names on a Unix socket. Everybody else must bring a token in a message,
-// unless the host is told to ask nobody.
+// names on a Unix socket. Every other caller must send a token in a message,
+// unless the host requires no credentials.
 func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	a.publishConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
@@ -191,7 +191,7 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 }
 
 // advice says to a caller without a token, if it is on this machine, where it
-// finds one. Whoever cannot read the file has no business here.
+// finds one. A user who cannot read the file must not have the token.
 func (a *App) advice(addr netip.Addr) string {
 	if !addr.IsLoopback() || a.who.LocalToken() == "" {
 		return ""
@@ -246,7 +246,7 @@ func address(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// Degraded says what this host cannot do at the moment, for everybody who asks
+// Degraded says what this host cannot do at the moment, for every caller
 // whether it is ready; "" if it can do everything. It goes on serving what only
 // reads.
 func (a *App) Degraded() string {

@@ -345,7 +345,7 @@ func (d *decoder) table(s setting, path string, n ast.Node, v reflect.Value) {
 }
 
 // text is a text. What YAML would take for something else must be quoted, so
-// that nobody wonders what became of it.
+// that the user knows it had no effect.
 func (d *decoder) text(path string, n ast.Node) (string, bool) {
 	switch x := n.(type) {
 	case *ast.StringNode:

@@ -58,7 +58,7 @@ var bouvet = []string{
 // does, where one of its variables is set: on standard input and output and over
 // HTTP at port 8080, without sessions, so that each request is answered alone.
 // It stays on loopback unless BOUVET_HTTP_HOST names another address; the
-// original listens on all of them and asks nobody who they are. What was said
+// original listens on all of them and requires no credentials. What was said
 // by the settings' own names goes first.
 func (l *Loaded) Bouvet(getenv func(string) string) error {
 	if !slices.ContainsFunc(bouvet, func(name string) bool { return getenv(name) != "" }) {

@@ -9,7 +9,7 @@ import (
 
 // otel reads the variables by which OpenTelemetry is set up everywhere, as far
 // as they concern traces. This host speaks OTLP over HTTP: an exporter of
-// another kind is somebody else's wish, and leaves traces off.
+// another kind is meant for other programs, and leaves traces off.
 func (e *variables) otel() {
 	t := &e.into.Observe.Traces
 	get := func(names ...string) (string, string) {

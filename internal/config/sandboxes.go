@@ -87,7 +87,7 @@ type SandboxTemplate struct {
 	Ready     int      `doc:"How many are kept ready once the first was asked for; 0 means pool.min_size, -1 none."`
 }
 
-// SandboxPool is how many sandboxes are ready before anybody asks.
+// SandboxPool is how many sandboxes are ready before the first request.
 type SandboxPool struct {
 	Enabled  bool `doc:"Keep some ready, from when somebody came to whom sandboxes are offered." env:"GATEHOUSE_POOL_ENABLED"`
 	MinSize  int  `doc:"How many are kept ready." env:"GATEHOUSE_POOL_MIN_SIZE"`

@@ -37,7 +37,7 @@ const (
 // call run. An answer to it that came before it was asked does not count.
 const ApprovalKey = "gatehouse_approval"
 
-// Pending is the error of a call that waits for an operator. Nobody waits
+// Pending is the error of a call that waits for an operator. No goroutine waits
 // with it: Then says what happens when the decision has come.
 type Pending struct {
 	Approval approvals.Request
@@ -72,7 +72,7 @@ func (p *Pending) decided(r approvals.Request) {
 	}
 }
 
-// approve asks whoever the verdict names, unless a yes is there. It reports
+// approve asks the person that the verdict names, unless an approval exists. It reports
 // true when the call may run; otherwise the result or the error says why not.
 func (c *Calls) approve(r *Request, v permit.Verdict) (bool, Result, error) {
 	book := c.opts.Approvals
@@ -300,7 +300,7 @@ func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
 	return true
 }
 
-// Withdraw takes back a request for approval that nobody could use.
+// Withdraw takes back a request for approval that no call could use.
 func (c *Calls) Withdraw(p *Pending) {
 	if _, err := c.opts.Approvals.Decide(p.Approval.ID, false, "host"); err != nil {
 		c.opts.Log.Debug("approval is not withdrawn", "approval", p.Approval.ID, "err", err)

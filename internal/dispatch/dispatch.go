@@ -34,7 +34,7 @@ type Options struct {
 	// Approvals keeps the yes and no of people; nil refuses what needs them.
 	Approvals *approvals.Store
 	// WordCounts lets a caller whose client cannot ask say that its person
-	// agreed. NoOperators says that nobody decides what Approvals holds.
+	// agreed. NoOperators says that no operator decides the requests in Approvals.
 	WordCounts, NoOperators bool
 
 	Ledger  Ledger        // nil remembers nothing
@@ -96,7 +96,7 @@ type Request struct {
 	Depth    int
 
 	// Cancel ends the context that Do is given, which the call's deadline
-	// does too; nil if somebody else's context must not be ended.
+	// does too; nil if the caller's context must not be ended.
 	Cancel context.CancelCauseFunc
 
 	Notes Notes // nil hears nothing
@@ -175,7 +175,7 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 	return c.run(ctx, r)
 }
 
-// admit asks the gate, and whoever the gate says must be asked. It reports
+// admit asks the gate, and the person that the gate names. It reports
 // true when the call may run.
 func (c *Calls) admit(r *Request) (bool, Result, error) {
 	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
@@ -309,7 +309,7 @@ func isPending(err error) bool {
 // Deadline is when the handler's context ends.
 func (f *flight) Deadline() (time.Time, bool) { return f.watch.began.Add(f.watch.limit), true }
 
-// errLate is what Do returns after Late has been called: nobody is left to
+// errLate is what Do returns after Late has been called: no client is left to
 // hear it.
 var errLate = errors.New("answered already: the handler ignored its deadline")
 
@@ -334,7 +334,7 @@ func timedOut(after time.Duration) *tool.Refusal {
 	}
 }
 
-// record tells the ledger, the log and whoever follows what happened; cause is
+// record writes the outcome to the ledger and the log and publishes it; cause is
 // what came over the bus. What it returns is what may be answered.
 func (c *Calls) record(r *Request, began time.Time, res Result, err, cause error) (Result, error) {
 	now := time.Now()

@@ -56,7 +56,7 @@ const (
 	late
 )
 
-// arm sets the timer to when the call is slow or, if nobody minds that, to
+// arm sets the timer to when the call is slow or, if slowness is not reported, to
 // its deadline.
 func (w *watch) arm() {
 	w.mu.Lock()
@@ -100,7 +100,7 @@ func (w *watch) tick() {
 func (w *watch) done() bool {
 	first := w.state.CompareAndSwap(0, 1)
 	w.mu.Lock()
-	if w.alarm.timer.Stop() { // it will not fire, and nobody else sets it
+	if w.alarm.timer.Stop() { // it will not fire, and no other goroutine sets it
 		w.alarm.watch.Store(nil)
 		w.calls.alarms.Put(w.alarm)
 	}

@@ -296,7 +296,7 @@ func TestToolsThatComeAreOffered(t *testing.T) {
 	}
 }
 
-// What a server says of itself is shown to everybody and kept: with its secrets
+// What a server says of itself is shown to all callers and stored: with its secrets
 // in it, they are taken out.
 func TestSecretsThatAServerSaysAreNotShown(t *testing.T) {
 	const key = "a-very-secret-key"

@@ -131,7 +131,7 @@ func wireName(own string) string {
 }
 
 // believe takes out of a listing entry what a client could act on although
-// nobody vouches for it: the hints about what a tool does, and whether it can
+// it is not trusted: the hints about what a tool does, and whether it can
 // be a task. What is left is the server's, byte for byte.
 func sanitize(e json.RawMessage) (json.RawMessage, error) {
 	in, ok := rawjson.Get(e, "inputSchema")

@@ -10,7 +10,7 @@ import (
 )
 
 // What the Relay probe lists, with members that no revision knows, numbers
-// that no float64 holds, and members in an order nobody would sort them in.
+// that no float64 holds, and members in an unsorted order.
 const (
 	RelayedTool = `{"x-first":[1,2.50,12345678901234567890],"title":"Get \u0026 give","name":"up.get-input",` +
 		`"inputSchema":{"type":"object","x-hint":{"b":1,"a":-0.0},"properties":{"n":{"type":"integer","x-big":1e400}},"additionalProperties":true},` +

@@ -370,7 +370,7 @@ func (f *fileBench) tables(w io.Writer) {
 	}
 }
 
-// cell says when somebody could not be measured.
+// cell says if a subject could not be measured.
 func (f *fileBench) cell(fig *figure, who string) string {
 	if who == ripgrep && f.rg == "" || who == official && f.peer == nil {
 		return "not here"

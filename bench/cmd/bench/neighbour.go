@@ -94,7 +94,7 @@ func (n *neighbourBench) people() error {
 	return nil
 }
 
-// homeIn is an environment in which a host finds nothing of anybody's.
+// homeIn is an environment in which a host finds no user's files.
 func homeIn(dir string) []string {
 	return append(
 		os.Environ(),
@@ -141,7 +141,7 @@ func (n *neighbourBench) round(h neighbourhood) error {
 	return nil
 }
 
-// ask calls now and then, as somebody at work does.
+// ask calls now and then, as a working user does.
 func (n *neighbourBench) ask(addr string, window time.Duration) (took []time.Duration, err error) {
 	c, err := load.Dial(addr)
 	if err != nil {

@@ -30,7 +30,7 @@ func (s *slots) join(p *Pass) {
 	s.waiting++
 }
 
-// next takes out the pass whose turn it is; nil when nobody waits.
+// next removes and returns the pass whose turn it is; nil if none waits.
 func (s *slots) next() *Pass {
 	if s.waiting == 0 {
 		return nil

@@ -71,7 +71,7 @@ type Bus interface {
 }
 
 var (
-	// ErrAbsent means that nobody was there and nothing ran: safe to retry.
+	// ErrAbsent means that no module served the request and nothing ran: safe to retry.
 	ErrAbsent = errors.New("nobody there, not run")
 	// ErrLost means that no answer came and the request may have run.
 	ErrLost = errors.New("no answer, may have run")

@@ -106,7 +106,7 @@ func TestSubjects(t *testing.T) {
 	}
 }
 
-// What was said of a subject is said anew once somebody else listens.
+// Followed is computed again when another reader follows.
 func TestFollowedIsForgotten(t *testing.T) {
 	b := New()
 	for range 2 { // the second answer is remembered

@@ -34,7 +34,7 @@ type station struct {
 	once    sync.Once
 }
 
-// New makes a bus on which nobody serves yet.
+// New returns a bus without modules.
 func New() *Local {
 	return &Local{modules: make(map[string]*station), followers: make(map[*follower]struct{})}
 }

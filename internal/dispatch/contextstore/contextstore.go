@@ -126,7 +126,7 @@ func (b *Book) Close() error { return b.file.Close() }
 func (b *Book) Current() *Snapshot { return b.now.Load() }
 
 // OnChange registers f to be told that Current is another than before. It is
-// called by whoever made the change, or by Run, and may be called concurrently.
+// called by the goroutine that made the change, or by Run, and may be called concurrently.
 func (b *Book) OnChange(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -257,7 +257,7 @@ func (b *Book) Create(r Record, by string) (Record, error) {
 }
 
 // Update changes a context: change gets the record as it is and makes it what
-// it should be, all but its name. Its error leaves everything as it was. Nobody
+// it should be, all but its name. Its error leaves everything as it was. No reader
 // else can change the book while it runs.
 func (b *Book) Update(name string, by string, change func(*Record) error) (r Record, err error) {
 	if b.opts.Fixed(name) || name == Admin {
@@ -349,7 +349,7 @@ func (b *Book) change(name string, f func(tx *sql.Tx, turn int64) error) error {
 	if b.made == nil {
 		b.made = map[string]int64{}
 	}
-	b.made[name] = turn // before others can see it; where it fails nobody does
+	b.made[name] = turn // before others can see it; if it fails, none does
 	b.mu.Unlock()
 	if err := tx.Commit(); err != nil {
 		return err

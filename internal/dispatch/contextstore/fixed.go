@@ -10,7 +10,7 @@ import (
 )
 
 // Admin is the reserved context in which a host is administered, and the role
-// that may enter it. It is in no other context, no rule opens it, and nobody
+// that may enter it. It is in no other context, no rule opens it, and no caller
 // else learns that it is there.
 const (
 	Admin     = "admin"
@@ -94,7 +94,7 @@ func (f *Fixed) With(records []Record) (views.Rules, error) {
 	return views.Rules{Specs: specs, Default: f.Default, Policy: p}, errors.Join(left...)
 }
 
-// fits checks a record that was written by whoever has the file, perhaps
+// fits checks a record that was written by any program with access to the file, perhaps
 // before the configuration took its name.
 func (f *Fixed) fits(r *Record) ([]permit.Rule, error) {
 	if f.Has(r.Name) {

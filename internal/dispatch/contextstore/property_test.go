@@ -348,7 +348,7 @@ var everything = map[string]string{
 }
 
 // What is listed is what can be done, in every way there is; and a context that
-// is not there for somebody is answered like one that is not there at all.
+// is hidden from a caller is answered like one that is not there at all.
 func TestWhatIsListedIsWhatCanBeDone(t *testing.T) {
 	w := newWorld(t)
 	entered, hidden, known := 0, 0, 0

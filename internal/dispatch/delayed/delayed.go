@@ -14,7 +14,7 @@ const (
 	soon   = 500 * time.Millisecond // how long they are
 )
 
-// Feed is a Writer between those who print and whoever is told. It is safe for
+// Feed is a Writer between the writers and the receiver of the output. It is safe for
 // concurrent use; writing to it never fails.
 type Feed struct {
 	to    io.Writer
@@ -25,7 +25,7 @@ type Feed struct {
 	held   []byte
 }
 
-// To makes a feed that passes on to w, whose errors are of no interest. Whoever
+// To makes a feed that passes on to w, whose errors are of no interest. The caller who
 // makes one calls Close when the call has ended.
 func To(w io.Writer) *Feed {
 	f := &Feed{to: w}

@@ -10,7 +10,7 @@ import (
 
 // Kinds of channels, as their names begin.
 const (
-	Process = "process" // what a process prints and how it is; fed by whoever runs it
+	Process = "process" // the output and state of a process; fed by the module that runs it
 	Chat    = "chat"    // a conversation
 	IDE     = "ide"     // news for editors, by type
 	Event   = "event"   // facts of the house, by subject; * is all of them
@@ -60,7 +60,7 @@ func odd(r rune) bool {
 // *tool.Refusal.
 func KindOf(name string) (string, error) { return kindOf(name) }
 
-// Feed is a channel that exists for as long as somebody feeds it. Its methods
+// Feed is a channel that exists for as long as it is fed. Its methods
 // never block and do nothing once it is closed.
 type Feed struct {
 	hub *Hub
@@ -68,7 +68,7 @@ type Feed struct {
 }
 
 // Open makes a channel of an owner that is fed. The name is one of the house's
-// own kinds, and nobody feeds it yet.
+// own kinds, and it is not fed yet.
 func (h *Hub) Open(owner, name string) *Feed {
 	f := &Feed{h, address{owner, name}}
 	h.mu.Lock()
@@ -87,7 +87,7 @@ func (h *Hub) channel(at address) *channel {
 	return ch
 }
 
-// Heard reports whether anybody listens.
+// Heard reports whether a client listens.
 func (f *Feed) Heard() bool { return f.hub.Heard(f.at.owner, f.at.name) }
 
 // Send says something to those who listen.
@@ -143,7 +143,7 @@ func (h *Hub) join(c *client, name, kind string) error {
 	case member:
 	case h.closed || c.left:
 		return tool.Refuse("busy", "the server is stopping")
-	case kind == Process && ch == nil: // somebody else's looks as if it were not there
+	case kind == Process && ch == nil: // another owner's channel is answered as if it did not exist
 		return &tool.Refusal{
 			Code:    "not_found",
 			Message: "there is no " + name,

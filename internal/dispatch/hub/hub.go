@@ -38,7 +38,7 @@ type Options struct {
 	Write    time.Duration // for one message to be taken; 0 means 10 s
 
 	// May says whether a caller may listen to channels of a kind; the error is
-	// for the caller to read. nil lets everybody listen to what is theirs.
+	// for the caller to read. nil lets every caller listen to its own channels.
 	May func(ctx context.Context, c tool.Caller, kind string) error
 	Log *slog.Logger // nil: nothing is logged
 }
@@ -70,7 +70,7 @@ type address struct{ owner, name string }
 // channel is one that is listened to or fed.
 type channel struct {
 	members map[*client]struct{}
-	feed    *Feed  // nil when nobody feeds it
+	feed    *Feed  // nil if it is not fed
 	state   []byte // what those are told who join; nil means nothing
 }
 
@@ -258,7 +258,7 @@ func (h *Hub) Send(owner, name string, m Message) (int, error) {
 	return ch.tell(b), nil
 }
 
-// Heard reports whether anybody listens to an owner's channel.
+// Heard reports whether a client listens to an owner's channel.
 func (h *Hub) Heard(owner, name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

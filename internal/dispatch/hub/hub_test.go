@@ -237,7 +237,7 @@ func TestAFedChannelTellsHowThingsAre(t *testing.T) {
 	}
 }
 
-// What is somebody else's looks as if it were not there, and what is said to
+// A channel of another owner is answered as if it did not exist, and what is said to
 // one owner is not heard by another.
 //
 //redteam:attack WebSockets come in by the same checks: a channel of another principal is named

@@ -1,13 +1,13 @@
 // Package jobs keeps what outlives a request: one durable, owned record each.
 //
-// A job is created by whoever runs a call (Create), who then reports through
+// A job is created by the code that runs a call (Create), which then reports through
 // the Running it got. When the call asks something, its run ends and the
 // record waits; when the last answer has come, Jobs runs the next round
 // itself, through Options.Resume. A record that has ended never changes again.
 //
 // Records lie in one SQLite file, which several hosts on one machine may share.
 // A host that ended without a word leaves its working jobs failed; what waits
-// for answers stays and can be answered by any host. Nobody but the owner
+// for answers stays and can be answered by any host. Only the owner
 // learns that a record exists.
 package jobs
 
@@ -80,7 +80,7 @@ var (
 	// ErrCancelled is the cause a job's context carries after Cancel.
 	ErrCancelled = errors.New("the job was cancelled")
 	// ErrStopping is the cause a job's context carries when the host stops,
-	// and the answer to whoever wants to start something then.
+	// and the answer to a caller that starts a job then.
 	ErrStopping = errors.New("the host is stopping")
 )
 
@@ -147,7 +147,7 @@ func Open(path string, o Options) (*Jobs, error) {
 	return j, nil
 }
 
-// SetResume says how further rounds are run, for whoever can only be built
+// SetResume sets how further rounds are run, for a runner that can only be built
 // after Open. Without it the last open question cannot be answered.
 func (j *Jobs) SetResume(f Resume) {
 	j.mu.Lock()
@@ -349,7 +349,7 @@ func (r *row) answer(answers map[string]json.RawMessage) bool {
 }
 
 // change is the one way a stored record changes: f works on the newest state,
-// and everybody who watches sees the changes in the order they were stored.
+// and every watcher sees the changes in the order they were stored.
 // When f fails nothing changes and the record comes with f's error, but not
 // with ErrNotFound.
 func (j *Jobs) change(id string, f func(*row) error) (Record, error) {

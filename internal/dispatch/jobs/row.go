@@ -34,7 +34,7 @@ func (r *row) end(s Status) {
 }
 
 // expired tells whether the record's time is over. A job that ended late is
-// kept a little longer, so that somebody can see how it ended.
+// kept a little longer, so that its owner can see how it ended.
 func (r *row) expired(at time.Time) bool {
 	return r.Status.Terminal() && !at.Before(r.Created.Add(r.TTL)) && !at.Before(r.Updated.Add(min(r.TTL, linger)))
 }

@@ -69,7 +69,7 @@ func (j *Jobs) liveIDs(onlyRunning bool) (ids []string) {
 }
 
 // sweep removes the records whose time is over, fails those whose questions
-// nobody answered, and those whose host is gone.
+// no client answered, and those whose host is gone.
 func (j *Jobs) sweep() {
 	if there, err := j.store.ready(false); err != nil || !there {
 		return

@@ -14,7 +14,7 @@ import (
 
 const saveEvery = time.Second // at most so often a remark is put on disk
 
-// Running is one round of a job, in the hands of whoever runs it. It is
+// Running is one round of a job, held by the goroutine that runs it. It is
 // settled once, by Finish, Fail or Ask; afterwards these give ErrSettled and
 // the rest does nothing. Safe for concurrent use.
 type Running struct {

@@ -149,7 +149,7 @@ func (in *instance) serve(ctx context.Context, r *bus.Request, n bus.Notes) (bus
 	return in.host.execute(ctx, r, n, run)
 }
 
-// execute runs a handler. A panic harms nobody else: it is logged with an id,
+// execute runs a handler. A panic affects no other call: it is logged with an id,
 // and the caller is told that id.
 func (h *Host) execute(
 	ctx context.Context,

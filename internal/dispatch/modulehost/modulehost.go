@@ -46,7 +46,7 @@ type Options struct {
 // may ask the client; an error is the call's, ErrAsked included. It says how it
 // did, and gets that again as from for what the call makes: calls inside it, and
 // runs of jobs. inner says that this is a call inside another,
-// which can ask nobody. done runs when the handler has returned; it is not nil
+// which cannot ask questions. done runs when the handler has returned; it is not nil
 // unless there is an error.
 type Narrower func(module string, c *tool.Call, inner bool, from any) (how any, done func(), err error)
 

@@ -1,5 +1,5 @@
 // Package notify is how a module tells those who rule its host what happened
-// while nobody looked.
+// in their absence.
 package notify
 
 import (
@@ -22,7 +22,7 @@ const (
 	Error   Level = "error"
 )
 
-// News is what somebody has to tell. Only a title is needed; what is too long
+// News is one notification. Only a title is needed; what is too long
 // is cut, and data that is too long is left out.
 type News struct {
 	PackageID string          `json:"packageId,omitempty"` // of whom it is; "" is the host
@@ -36,7 +36,7 @@ type News struct {
 	Once string `json:"once,omitempty"`
 }
 
-// Tell tells news for a module, to nobody where the host does not listen.
+// Tell tells news for a module, and does nothing if the host does not listen.
 func Publish(d module.Deps, n News) {
 	if d.Publish != nil {
 		d.Publish(Subject, n)

@@ -8,8 +8,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Show shows how far a job of somebody is: it is told of each step, and once
-// of the end, nil for a good one. A nil Show shows it to nobody.
+// Show receives the progress of an owner's job: it is called for each step, and once
+// of the end, nil for a good one. A nil Show does nothing.
 type Show func(who tool.Caller, job, title string) (step func(Progress), ended func(error))
 
 // Started is the answer of a tool whose work goes on as a job.
@@ -23,7 +23,7 @@ type Started struct {
 type Work func(ctx context.Context, c *tool.Call, tell func(Progress)) (result any, err error)
 
 // Start runs work as a job that outlives the call. Where it stands is shown,
-// and told to whoever follows the job.
+// and sent to the followers of the job.
 func (s Show) Start(d module.Deps, c *tool.Call, title string, work Work) (Started, error) {
 	ids, who := make(chan string, 1), c.Caller
 	id, err := d.Job(c, title, func(ctx context.Context, c *tool.Call) (tool.Result, error) {

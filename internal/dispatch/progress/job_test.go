@@ -10,7 +10,7 @@ import (
 	"gatehouse/tool"
 )
 
-// What a job tells is shown under its title until it ends, and goes to whoever
+// What a job tells is shown under its title until it ends, and goes to the client that
 // follows it.
 func TestAJobIsShownUntilItEnds(t *testing.T) {
 	fell := errors.New("the barrow fell over")

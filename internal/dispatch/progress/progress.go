@@ -20,7 +20,7 @@ type Phase struct {
 	Progress Amount `json:"progress"`
 }
 
-// Amount is null before it has begun, false while it runs and nobody knows how
+// Amount is null before it has begun, false while it runs and it is unknown how
 // far it is, true when it is done, and otherwise an object with done, total
 // and units. The zero value has not begun.
 type Amount struct {

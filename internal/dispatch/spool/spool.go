@@ -2,7 +2,7 @@
 // read by a cursor.
 //
 // Each item is one file in one folder, named after its unguessable handle.
-// Whoever writes is never held up by a cap: what does not fit is dropped and
+// A limit never blocks a writer: what does not fit is dropped and
 // counted. An item expires some time after its writer was closed; while it is
 // written it stays. Items survive a restart of the host but are not synced to
 // disk, so a power cut may take the newest of them. A folder belongs to one
@@ -46,7 +46,7 @@ const (
 type Options struct {
 	MaxItem  int64         // bytes in one item; 0 means 256 MiB
 	MaxOwner int64         // bytes of one owner's items, each costing 4 KiB more; 0 means 1 GiB
-	MaxTotal int64         // the same for everybody together; 0 means 4 GiB
+	MaxTotal int64         // the same for all owners together; 0 means 4 GiB
 	Keep     time.Duration // how long an item stays after it was closed; 0 means 1 h
 	Log      *slog.Logger  // nil means none
 	NewID    func() string // an unguessable handle of letters, digits, "-", "_" and "."; nil means 128 random bits in base32
@@ -99,7 +99,7 @@ func newID() string {
 }
 
 // Create starts an item of an owner; "" as mime means text/plain. The error is
-// ErrFull when the owner, or everybody together, is at the cap.
+// ErrFull if the owner, or all owners together, have reached the limit.
 func (s *Spool) Create(owner, mime string) (*Writer, error) {
 	if mime == "" {
 		mime = "text/plain"

@@ -10,7 +10,7 @@ type Writer struct {
 func (w *Writer) Handle() string { return w.it.handle }
 
 // Write never fails and always claims to have taken all of p, so that a cap or
-// a full disk does not end whoever prints; see Dropped.
+// a full disk does not end the writing program; see Dropped.
 func (w *Writer) Write(p []byte) (int, error) {
 	if started, err := w.write(p); started {
 		// Not under the lock: a log handler may itself be a writer.

@@ -28,7 +28,7 @@ type pageKey struct {
 var members = [kinds]string{"tools", "prompts", "resources", "resourceTemplates"}
 
 // Page returns the result object of a list request, encoded. It is made once
-// and then only handed out; nobody may change it. cursor is "" for the first
+// and then only handed out; no caller may change it. cursor is "" for the first
 // page.
 //
 // A cursor names the last entry it has shown, so that a list which changes

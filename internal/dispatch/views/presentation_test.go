@@ -111,7 +111,7 @@ func TestResourcesOfAContext(t *testing.T) {
 	}
 }
 
-// Whoever may not enter a context is told so only when he may know of it.
+// A caller who may not enter a context is told so only if it may know of it.
 func TestEntering(t *testing.T) {
 	p, err := permit.New(permit.Options{Default: permit.Allow, Access: []permit.Access{
 		{Context: "secret", Roles: []string{"in"}, KnownTo: []string{"near"}},

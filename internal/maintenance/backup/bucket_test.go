@@ -436,7 +436,7 @@ func TestAServiceThatStumbles(t *testing.T) {
 	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err != nil || !failed {
 		t.Errorf("one failure was too much: %v", err)
 	}
-	// What somebody left a day ago is taken away, what is young is not.
+	// Uploads that were left a day ago are removed, younger ones are not.
 	f.mu.Lock()
 	old, young := newName("x", m.now, false), newName("x", m.now, false)
 	f.uploads["old"] = &fakeUpload{old, m.now.Add(-25 * time.Hour), nil}

@@ -181,7 +181,7 @@ func TestPackagesOutOfAnOlderBackup(t *testing.T) {
 	}
 }
 
-// Whoever asks second is refused before any work, and a right that nobody used
+// A second caller is refused before any work, and an unused claim
 // lapses.
 func TestOneAtATime(t *testing.T) {
 	m := newMachine(t, "host_a")

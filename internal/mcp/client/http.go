@@ -70,7 +70,7 @@ func (e *statusError) Error() string {
 
 func (w *httpWire) headerless() bool { return false }
 
-// alive reports whether anybody answered at all.
+// alive reports whether a server answered at all.
 func (w *httpWire) alive(err error) bool {
 	var unreachable *url.Error
 	return !errors.As(err, &unreachable)

@@ -77,7 +77,7 @@ func TestCancelledWhileAsking(t *testing.T) {
 		p.quiet()
 		p.reply(ask, named("Ada"))
 		p.quiet()
-		time.Sleep(2 * time.Minute) // nor when nobody would have answered
+		time.Sleep(2 * time.Minute) // nor without an answer
 		p.quiet()
 	})
 }

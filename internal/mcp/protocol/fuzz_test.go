@@ -97,7 +97,7 @@ func FuzzEnvelope(f *testing.F) {
 		msgs, _, _ := protocol.Parse(frame)
 		for i := range msgs {
 			if m := &msgs[i]; m.Method == "subscriptions/listen" || strings.Contains(string(frame), "t_stubborn") {
-				continue // these need somebody to end them
+				continue // these have to be ended
 			}
 			ended := make(chan struct{})
 			k := &ending{keeper: keeper{t: t}, ended: ended}
@@ -146,7 +146,7 @@ func FuzzPipe(f *testing.F) {
 	h := newHouse(f, hosttest.Options{Timeout: 20 * time.Millisecond, AskFor: 20 * time.Millisecond, InFlight: 8})
 	f.Fuzz(func(t *testing.T, talk []byte) {
 		if bytes.Contains(talk, []byte("t_stubborn")) {
-			return // it waits for somebody
+			return // it waits for a client
 		}
 		pipe := h.Engine.Pipe(anybody, func(m []byte) error {
 			if err := rawjson.Check(m, 0); err != nil || bytes.ContainsAny(m, "\r\n") {

@@ -17,7 +17,7 @@ import (
 	"gatehouse/tool"
 )
 
-// visit runs a test in a house of its own, whose clock runs only while nobody
+// visit runs a test in a host of its own, whose clock runs only while no goroutine
 // has anything to do.
 func visit(t *testing.T, o hosttest.Options, f func(t *testing.T, h *house)) {
 	t.Helper()

@@ -154,7 +154,7 @@ func TestTasksOnASubscription(t *testing.T) {
 	})
 }
 
-// An offer that is made anew and says the same tells nobody.
+// An offer that is made anew and says the same notifies no client.
 func TestListChangedIsExact(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		p, q := h.legacy(t, "2025-11-25", ""), h.dial(t)
@@ -371,7 +371,7 @@ func TestConnectionsLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// One client that does not read holds up nobody's news.
+// One client that does not read delays no other client.
 func TestClientThatDoesNotRead(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		stuck := make(chan struct{})

@@ -162,7 +162,7 @@ func TestCursors(t *testing.T) {
 		}
 		// An empty one is none: it begins at the beginning.
 		equal(t, "empty", p.ask("tools/list", `"cursor":""`).get("nextCursor"), cursor)
-		// The same page in another revision, and in a session of somebody else.
+		// The same page in another revision, and in a session of another caller.
 		equal(t, "elsewhere", fmt.Sprint(h.dial(t).modern("", "tools/list", `"cursor":"`+cursor+`"`).names("tools")),
 			fmt.Sprint(p.ask("tools/list", `"cursor":"`+cursor+`"`).names("tools")))
 	})

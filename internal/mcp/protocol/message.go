@@ -81,7 +81,7 @@ func invalid(id []byte, msg string) *Fault {
 // checked: the grammar, the encoding, duplicate members, nesting. Surrogates
 // that stand alone are replaced in the frame, see Message.Replaced. In a batch
 // a bad element is a *Fault among the messages' faults and the others stand;
-// a bad notification is left out, because nobody may be told.
+// a bad notification is left out, because there is no one to answer.
 func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 	err := rawjson.Check(frame, maxDepth)
 	replaced := 0

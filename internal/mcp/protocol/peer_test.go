@@ -108,7 +108,7 @@ func (p *peer) next() []byte {
 	}
 }
 
-// rest is what has come by the time nobody has anything to do.
+// rest is what has come by the time all goroutines wait.
 func (p *peer) rest() (all []string) {
 	synctest.Wait()
 	for {

@@ -17,7 +17,7 @@ import (
 )
 
 // guarded is a host with two contexts, one of them for developers, and a pipe
-// on which nobody has proved anything.
+// without credentials.
 func guarded(t *testing.T) (*hosttest.Host, func(who protocol.Who) *talk) {
 	t.Helper()
 	p, err := permit.New(permit.Options{Default: permit.Allow, Access: []permit.Access{

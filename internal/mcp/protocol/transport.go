@@ -50,7 +50,7 @@ const (
 type Header func(name string) []string
 
 // Who is the caller as far as the door knows: filled by identity, completed
-// by the engine. An empty Principal is a connection on which nobody has proved
+// by the engine. An empty Principal is a connection on which no caller has proved
 // anything yet; a message on it must bring a token.
 type Who struct {
 	tool.Caller

@@ -172,7 +172,7 @@ func TestHostWithoutSessions(t *testing.T) {
 				k,
 			)
 			has(t, k.answer, `said`)
-			k = &keeper{t: t} // nobody could bring the answer back
+			k = &keeper{t: t} // no client could return the answer
 			h.Engine.Legacy(s, parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_ask"}}`), k)
 			has(t, k.answer, "unsupported: ")
 		}

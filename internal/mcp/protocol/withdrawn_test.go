@@ -25,7 +25,7 @@ func rules(t *testing.T, refused ...string) views.Rules {
 	return views.Rules{Policy: p, Specs: []views.Spec{{Name: "default"}}}
 }
 
-// Whoever may no longer read a resource hears no more of it, in either era,
+// A client that may no longer read a resource is no longer notified of it, in either era,
 // also of what was subscribed to before.
 func TestSubscriptionsEndWithThePermission(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {

@@ -419,7 +419,7 @@ func holdsAgainstStd(t *testing.T, b []byte) {
 	}
 }
 
-// On text nobody checked, everything ends without a panic.
+// On unchecked text, everything ends without a panic.
 func FuzzUnchecked(f *testing.F) {
 	for _, s := range []string{message, `{"a":`, `{"a`, `[1,,2`, `{"\`, `{,,,`, `{"a":}`, `"\`} {
 		f.Add([]byte(s), "a")

@@ -336,7 +336,7 @@ func (s *Session) notificationStream() *Stream {
 }
 
 // Tell says something outside any request. It never blocks; see Stream for
-// what happens when nobody reads.
+// what happens without a reader.
 func (s *Session) Tell(msg []byte) { s.Queue().Send(msg) }
 
 // OnLoss sets what is told to a client that has missed something: messages

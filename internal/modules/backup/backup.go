@@ -26,7 +26,7 @@ type Config struct {
 	// false if it goes on waiting, because another host has the packages or one
 	// of them is busy. nil means that restores wait for the next start.
 	PutPackages func() (now bool, err error) `json:"-"`
-	Rules       operator.Func                `json:"-"` // who may do what is everybody's matter; nil: nobody
+	Rules       operator.Func                `json:"-"` // reports who is an administrator; nil means no caller
 	Show        progress.Show                `json:"-"` // shows how far a job is
 }
 
@@ -128,7 +128,7 @@ func (k *keeper) tools() []tool.Tool {
 	}
 }
 
-// ready refuses who does not rule this host, and everybody where there is
+// ready refuses callers who are not administrators, and all callers if there is
 // nothing to back up.
 func (k *keeper) ready(c *tool.Call) error {
 	if err := k.cfg.Rules.Check(c, "deal with its backups"); err != nil {

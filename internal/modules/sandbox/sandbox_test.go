@@ -671,7 +671,7 @@ func TestThereAreOnlySoMany(t *testing.T) {
 	}
 }
 
-// A driver that is missing is no reason not to start; whoever asks for a
+// A driver that is missing is no reason not to start; a caller who asks for a
 // sandbox learns what to do about it.
 func TestAMissingDriverIsNamedWhenASandboxIsAskedFor(t *testing.T) {
 	r := reach(t, Config{Ladder: []manager.Rung{{Name: "none", Open: func() (sandbox.Driver, error) {

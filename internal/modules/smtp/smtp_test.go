@@ -250,7 +250,7 @@ func TestWhatRepeatsAPassword(t *testing.T) {
 	}
 }
 
-// Whoever has gone does not wait for a server that says nothing.
+// A caller that has gone does not wait for a server that says nothing.
 func TestASilentServer(t *testing.T) {
 	p := (&fakeServer{silent: true}).open(t)
 	b := newFixture(t, Options{})

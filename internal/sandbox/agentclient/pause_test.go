@@ -181,7 +181,7 @@ func TestWhatIsCalledOffWhileHeldIsLostAtOnceAndEndsAfterwards(t *testing.T) {
 						t.Errorf("the agent heard %+v, want signal %d", f, signal)
 					}
 				}
-				// What comes of it now is for nobody, and is no fault either.
+				// Its result has no receiver now, and is no fault either.
 				agent.say(1, agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: 0}.Body())
 				agent.say(1, agentprotocol.Stdout, []byte("and more"))
 				agent.say(1, agentprotocol.Stdout, nil)
@@ -197,7 +197,7 @@ func TestWhatIsCalledOffWhileHeldIsLostAtOnceAndEndsAfterwards(t *testing.T) {
 	}
 }
 
-// nothingLeft is for a link that nobody asks anything any more.
+// nothingLeft is for a link without open requests.
 func nothingLeft(t *testing.T, l *Client) {
 	t.Helper()
 	synctest.Wait()

@@ -339,7 +339,7 @@ func TestWhoGivesUpDiallingLeavesNothing(t *testing.T) {
 }
 
 // shutting is a channel that breaks the link at the first frame, and gives the
-// link the time to tell everybody.
+// link the time to tell every request.
 type shutting struct {
 	net.Conn
 	told func()

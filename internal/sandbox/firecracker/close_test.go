@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// A snapshot holds up whoever sets what may be reached; neither holds up the end.
+// A snapshot delays a change of the network rules; neither holds up the end.
 func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	both(t, func(t *testing.T, d *Driver) {
 		b := made(t, d, sandbox.Spec{}).(*instance)

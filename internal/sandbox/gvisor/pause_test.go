@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Whoever gives up pausing leaves a sandbox that goes on or can be resumed, or
+// A caller that gives up pausing leaves a sandbox that goes on or can be resumed, or
 // one that ended because its agent did not answer in time.
 func TestAPauseThatIsGivenUpLeavesNothingStuck(t *testing.T) {
 	d := driver(t)

@@ -291,7 +291,7 @@ func TestChangedBlobsAreNoticed(t *testing.T) {
 		}},
 		"longer":             {config, func(b []byte) []byte { return append(b, ' ') }},
 		"shorter":            {config, func(b []byte) []byte { return b[:len(b)-1] }},
-		"a layer":            {first, func(b []byte) []byte { b[4] ^= 1; return b }}, // a time that nobody reads
+		"a layer":            {first, func(b []byte) []byte { b[4] ^= 1; return b }}, // an unused time
 		"a layer, longer":    {first, func(b []byte) []byte { return append(b, 0) }},
 		"a layer, cut short": {first, func(b []byte) []byte { return b[:len(b)-1] }},
 		"a layer, other":     {first, func([]byte) []byte { return []byte("other") }},

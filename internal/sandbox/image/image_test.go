@@ -338,7 +338,7 @@ func TestWhoeverGivesUpLeavesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Somebody else is at it, so that the asker has to wait.
+	// Another process pulls it, so that the caller has to wait.
 	l, err := s.cache.lock(t.Context(), id.Hex, filelock.Exclusive)
 	if err != nil {
 		t.Fatal(err)

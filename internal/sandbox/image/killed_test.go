@@ -85,7 +85,7 @@ func TestAHostThatIsKilledLeavesNoHalfImage(t *testing.T) {
 		}
 	}
 
-	// While it lives nobody touches what it makes.
+	// While it lives no other process touches its files.
 	storeIn(t, Options{Folder: folder})
 	if _, err := os.Stat(half); err != nil {
 		t.Errorf("swept away under a host that lives: %v", err)

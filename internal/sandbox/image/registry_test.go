@@ -234,7 +234,7 @@ func TestTheImageForThisMachineIsPulled(t *testing.T) {
 
 const password = "correct-horse"
 
-// basic asks for a user and a password, and tells everybody what it was given.
+// basic asks for a user and a password, and shows what it was given.
 func basic(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if user, word, _ := r.BasicAuth(); user == "someone" && word == password {

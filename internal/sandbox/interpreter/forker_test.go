@@ -287,7 +287,7 @@ func TestFramesThatAreNone(t *testing.T) {
 	}
 }
 
-// quiet is a conversation with nobody.
+// quiet is a connection without a peer.
 func quiet() *connection {
 	return &connection{p: nobody{}, ready: make(chan struct{}), over: func() {}}
 }

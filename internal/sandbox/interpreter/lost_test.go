@@ -38,7 +38,7 @@ func (died) Signal(int) error                { return nil }
 func (died) Resize(sandbox.Size) error       { return nil }
 func (p died) Wait() (sandbox.Result, error) { <-p.over; return p.end, nil }
 
-// An end nobody has a status of is never a good one.
+// An end without a status is never a success.
 func TestCodeThatEndsWithItsSandboxIsNotOK(t *testing.T) {
 	for _, c := range []struct {
 		end  sandbox.Result

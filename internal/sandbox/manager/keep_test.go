@@ -310,7 +310,7 @@ func TestPortsLeadIntoTheSandboxAndCloseWithIt(t *testing.T) {
 	if got, err := talk("ping"); got != "ping" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}
-	closed, err := b.Expose(81) // nobody listens there
+	closed, err := b.Expose(81) // no process listens there
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,8 +425,8 @@ func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
 	settles("after the end", 0)
 }
 
-// Whoever asks for an image of a template while the host closes may find that
-// somebody else has just brought it.
+// A caller that asks for an image of a template while the host closes may find that
+// another caller has just pulled it.
 func TestAnImageOfTwoIsKeptWhileTheHostCloses(t *testing.T) {
 	var m *Manager
 	var asked, held atomic.Int32

@@ -327,7 +327,7 @@ func TestNothingStaysOfManySandboxes(t *testing.T) {
 }
 
 // What waits in a pool was started with the environment of its template, which
-// is nobody else's.
+// belongs to no other owner.
 func TestTemplatesHaveTheirEnvironmentsToThemselves(t *testing.T) {
 	m := real(t, Options{
 		Ready: 1,

@@ -33,7 +33,7 @@ func (b *slowBox) SetNetwork(_ context.Context, n sandbox.Network) error {
 	b.mu.Lock()
 	b.told = append(b.told, n.Allow)
 	b.mu.Unlock()
-	time.Sleep(time.Second) // somebody else may be faster
+	time.Sleep(time.Second) // another caller may be faster
 	return nil
 }
 

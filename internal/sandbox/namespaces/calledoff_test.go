@@ -12,7 +12,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// A program whose caller leaves while the sandbox is paused holds nobody up, and
+// A program whose caller leaves while the sandbox is paused delays no other caller, and
 // is gone once the sandbox goes on.
 func TestACallThatIsCalledOffWhilePausedIsLost(t *testing.T) {
 	const patience = time.Minute
@@ -55,7 +55,7 @@ func TestACallThatIsCalledOffWhilePausedIsLost(t *testing.T) {
 	}
 	waits, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	// What is read ends once nobody has it open for writing any more.
+	// What is read ends once no process has it open for writing any more.
 	if r, err := run(waits, "exec 4<>held 5<held 4>&-; cat <&5", nil).Wait(); r.Outcome != sandbox.OK || err != nil {
 		t.Errorf("the program is not gone: %+v, %v", r, err)
 	}

@@ -59,8 +59,8 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// Nobody in particular passes the same suite as root does, with what a machine
-// gives to nobody.
+// An ordinary user passes the same suite as root does, with what a machine
+// gives to ordinary users.
 //
 //redteam:attack Code in a sandbox is shut in several times: the same, where the host is an ordinary user
 func TestSuiteAsNobody(t *testing.T) {

@@ -114,7 +114,7 @@ func TestRebinding(t *testing.T) {
 	}
 }
 
-// Every request is judged by itself, so whoever follows a redirect asks again.
+// Every request is judged by itself, so a client that follows a redirect asks again.
 func TestRedirectsAreJudgedAgain(t *testing.T) {
 	w := newWorld(t, Options{}, nil)
 	w.serve(public+":80", http.RedirectHandler("http://169.254.169.254/latest/", http.StatusFound))

@@ -20,7 +20,7 @@ import (
 
 const patience = time.Minute // for what should take a moment
 
-// names are addresses by name; those of "" are everybody's who has none.
+// names are addresses by name; those of "" apply to every name without its own.
 type names map[string][]string
 
 func (n names) LookupNetIP(_ context.Context, _, host string) (all []netip.Addr, err error) {

@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// A snapshot holds up whoever sets what may be reached; neither holds up the end.
+// A snapshot delays a change of the network rules; neither holds up the end.
 func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	s, err := driver(t, Options{}).Create(t.Context(), sandbox.Spec{})
 	if err != nil {
@@ -55,7 +55,7 @@ func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	}
 }
 
-// Nobody could stop it or let it go on.
+// No caller could pause or resume it.
 func TestAMachineThatTakesNoOrdersIsEnded(t *testing.T) {
 	s, err := driver(t, Options{}).Create(t.Context(), sandbox.Spec{})
 	if err != nil {

@@ -64,7 +64,7 @@ func TestMachinesEndWithAHostThatIsKilled(t *testing.T) {
 	}
 }
 
-// gone reports whether a process runs no more. One that nobody has waited for
+// gone reports whether a process runs no more. One that is a zombie
 // does not run.
 func gone(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -136,7 +136,7 @@ func fake(t *testing.T, script string) *Driver {
 			t.Fatal(err)
 		}
 	}
-	// Whoever QEMU runs as has to get there.
+	// The user of QEMU needs access to it.
 	for at := dir; at != os.TempDir() && at != "/"; at = filepath.Dir(at) {
 		if err := os.Chmod(at, 0o755); err != nil {
 			t.Fatal(err)

@@ -70,7 +70,7 @@ func unprivileged(t *testing.T, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends, as nobody else is to have it
+		runtime.LockOSThread() // never unlocked: the thread ends, so that no other goroutine gets it
 		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var caps [2]unix.CapUserData
 		if err := unix.Capget(&head, &caps[0]); err != nil {

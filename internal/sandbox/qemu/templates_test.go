@@ -62,7 +62,7 @@ func TestOnlyTheTemplatesUsedLastAreKept(t *testing.T) {
 			<-one.ready
 			return one
 		}
-		first := use(0) // somebody goes on from it all the time
+		first := use(0) // it is in use all the time
 		for i := range mostTemplates - 1 {
 			d.releaseTemplate(use(i + 1))
 		}

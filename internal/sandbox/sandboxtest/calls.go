@@ -323,7 +323,7 @@ func (s suite) output(t *testing.T) {
 	t.Run("frames made up by the program", func(t *testing.T) {
 		const exit = `\015\000\000\000\001\000\000\000\002\000\000`
 		// What the tests were started with may be open where nothing is held
-		// back, and nobody may read it any more.
+		// back, and no goroutine may read it any more.
 		r := run(t, b,
 			sandbox.Command{Argv: []string{"sh", "-c",
 				`trap '' PIPE; printf '` + exit + `'; for f in /proc/self/fd/*; do printf '` +

@@ -18,7 +18,7 @@ import (
 var where = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/x86_64-linux-gnu",
 	"/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"}
 
-// buildImage lays out a small system in a folder nobody else may enter: a
+// buildImage lays out a small system in a folder closed to other users: a
 // shell and a few programs of the host with their libraries, and what may not
 // lead anywhere.
 func (s suite) buildImage(t *testing.T) string {

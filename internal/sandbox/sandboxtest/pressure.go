@@ -272,7 +272,7 @@ type endlessReader struct {
 	reads int
 }
 
-// Read gives little at a time, and up when nobody else does.
+// Read gives little at a time, and gives up if no other does.
 func (e *endlessReader) Read(b []byte) (int, error) {
 	e.once.Do(e.begun)
 	time.Sleep(time.Millisecond)

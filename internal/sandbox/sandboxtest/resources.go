@@ -26,7 +26,7 @@ func (s suite) resources(t *testing.T) {
 			if together && r.Outcome != sandbox.OutOfMemory || !together && !strings.Contains(r.stdout, "ENOMEM") {
 				t.Errorf("%+v, %v: %q %.300q", r.Result, r.err, r.stdout, r.stderr)
 			}
-			// Whoever runs code by a program that goes on has to ask.
+			// A caller that runs code in a lasting program has to ask.
 			if counts, ok := b.(interface{ OOMKills() int }); together && (!ok || counts.OOMKills() == 0) {
 				t.Error("the sandbox does not count how often memory ran out")
 			}

@@ -163,7 +163,7 @@ func TestAnAnswerHasABoundAndAnEnd(t *testing.T) {
 	defer close(hold)
 	c := reach(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
-		case "/version": // more than anybody would read
+		case "/version": // more than a client reads
 			for range 3 << 10 {
 				if _, err := w.Write(make([]byte, 1<<10)); err != nil {
 					return

@@ -36,7 +36,7 @@ type guest struct {
 	mu     sync.Mutex // of what follows
 	wake   *sync.Cond // something of it changed
 	device net.Listener
-	host   net.Conn // who is connected to the agent; nil when nobody is
+	host   net.Conn // the host's connection to the agent; nil if there is none
 	ports  int
 	held   bool   // the processors stand
 	reset  bool   // connections end when they go on
@@ -111,7 +111,7 @@ func (g *guest) until(more func() bool) bool {
 	return !g.gone
 }
 
-// toHost passes frames on to whoever is connected.
+// toHost passes frames on to the connected host.
 func (g *guest) toHost() {
 	for {
 		f, err := agentprotocol.Read(g.agent)
@@ -178,7 +178,7 @@ func (g *guest) serve(c net.Conn) {
 	}
 }
 
-// accept answers the one line that a connection begins with. When nobody listens
+// accept answers the one line that a connection begins with. If no process listens
 // at the port, the connection ends without an answer.
 func (g *guest) accept(c net.Conn, in *bufio.Reader) bool {
 	const longest = 32 // bytes of the line

@@ -178,7 +178,7 @@ func others() (n int) {
 	return n
 }
 
-// suid looks whether any file here could raise anybody.
+// suid looks whether any file here raises privileges.
 func suid(say func(name, got string)) {
 	var st unix.Statfs_t
 	for _, p := range []string{"/", "/usr", "/tmp", "/home/user", "/dev/shm"} {

@@ -55,7 +55,7 @@ var rules = []rule{
 	{file: "docs/contexts.md", begins: `{"own_resources"`, other: saved("team.json")},
 	{file: "docs/contexts.md", begins: "gatehouse context show team", prints: `team://notes/\{topic\}`},
 
-	{file: "docs/design.md", begins: "bytes      transport", skip: drawing},
+	{file: "docs/design.md", begins: "bytes      server", skip: drawing},
 	{file: "docs/design.md", begins: "cmd/*", skip: drawing},
 
 	{file: "docs/operating.md", begins: "gatehouse token create", prints: "gh_"},
