@@ -216,10 +216,8 @@ func TestAPackageIsInstalledWithWarnings(t *testing.T) {
 		t.Errorf("got %s", done)
 	}
 	for _, id := range []string{"gatehouse", "admin", "admin-tools", "gatehouse-x"} {
-		if got := fmt.Sprint(admin.result("package_install", packageArgs(t, id, "good"))); !strings.Contains(
-			got,
-			"this host's own",
-		) {
+		got := fmt.Sprint(admin.result("package_install", packageArgs(t, id, "good")))
+		if !strings.Contains(got, "reserved for this host") {
 			t.Errorf("%s: %s", id, got)
 		}
 	}
