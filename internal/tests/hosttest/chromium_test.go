@@ -40,8 +40,20 @@ func newChromium(t *testing.T) *chromium {
 	default:
 		t.Skip("there is no chromium: make setup installs it")
 	}
-	home := t.TempDir()
-	ours, theirs := filepath.Join(home, "profile"), filepath.Join(home, "tmp")
+	// The path is short, because Chromium exits if that of a socket below it
+	// is longer than a Unix socket's may be (108 bytes on Linux).
+	home, err := os.MkdirTemp("", "c")
+	must(t, err)
+	t.Cleanup(func() { // processes of Chromium can write there a little longer than it runs
+		for range 100 {
+			if err = os.RemoveAll(home); err == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Error(err)
+	})
+	ours, theirs := filepath.Join(home, "p"), filepath.Join(home, "t")
 	if err := os.Mkdir(theirs, 0o700); err != nil {
 		t.Fatal(err)
 	}
