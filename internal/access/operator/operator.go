@@ -1,5 +1,5 @@
-// Package operator restricts operations that affect the whole host to those who administer
-// it.
+// Package operator restricts operations that affect the whole host to
+// administrators.
 package operator
 
 import "gatehouse/tool"
@@ -7,8 +7,8 @@ import "gatehouse/tool"
 // anonymous is the name of a caller who brought no credential; see identity.
 const anonymous = "anonymous"
 
-// Func reports whether a caller is an administrator of the host. nil says of
-// no caller. It must be safe for concurrent use.
+// Func reports whether a caller is an administrator of the host. With nil, no
+// caller is one. It must be safe for concurrent use.
 type Func func(who tool.Caller) bool
 
 // By reports whether a caller rules.

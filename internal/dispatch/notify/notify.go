@@ -1,5 +1,5 @@
-// Package notify is how a module tells those who rule its host what happened
-// in their absence.
+// Package notify sends notifications of a module to the administrators of its
+// host.
 package notify
 
 import (
