@@ -105,7 +105,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if v, revision := eve.readPublic("default", at); revision != "" {
 		t.Errorf("eve sees the job: %v", v)
 	}
-	eventually(t, "those who rule the host are told", func() bool {
+	eventually(t, "the administrators are notified", func() bool {
 		return strings.Contains(fmt.Sprint(admin.result("notification_list", `{}`)), "backup.created")
 	})
 	info := admin.result("backup_info", `{"target":"shelf"}`)

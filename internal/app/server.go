@@ -140,13 +140,13 @@ func (s steward) remember(ctx context.Context, f func(*hostSelf)) error {
 // Stop implements server.Host. The host ends when the answer has been sent.
 func (s steward) Stop(again bool) (how string, err error) {
 	a := s.app
-	how = "it ends; whoever started it can start it again"
+	how = "it ends; the program that started it can start it again"
 	if again {
 		if how = a.opts.Again; how == "" {
 			return "", &tool.Refusal{
 				Code:    "unsupported",
 				Message: "this host cannot start itself again",
-				Next:    "Whoever started it can: end it with server_shutdown, and have it started there.",
+				Next:    "Only the program that started it can: end it with server_shutdown, and start it there.",
 			}
 		}
 	}

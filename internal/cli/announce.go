@@ -92,7 +92,7 @@ func pair(ctx context.Context, w World, host *app.App) error {
 	if code != "" {
 		fmt.Fprintf(
 			w.Err,
-			"[gatehouse] Nobody is known here yet. Make the first user, an administrator, within 15 minutes, with the code\n"+
+			"[gatehouse] No user exists yet. Make the first user, an administrator, within 15 minutes, with the code\n"+
 				"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without it: gatehouse user add NAME --role admin\n",
 			code,
 		)

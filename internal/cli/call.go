@@ -30,7 +30,7 @@ error. With --no-wait the job's name is the answer; "gatehouse call job_wait"
 takes it. Interrupting ends the waiting, and job_cancel the job.
 
 Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
-3 nobody could be reached.`,
+3 no server could be reached.`,
 		Example: `  gatehouse call file_read path=README.md
   gatehouse call dir_list path=. -d ~/projects
   gatehouse call file_edit --json '{"path":"a.txt","old_string":"x","new_string":"y"}'

@@ -75,8 +75,8 @@ type ACME struct {
 
 // Auth says who is let in.
 type Auth struct {
-	Required  bool        `doc:"Let nobody in without credentials, also not from this machine."`
-	Insecure  bool        `doc:"Let everybody in, from wherever: only behind something that has a login of its own."`
+	Required  bool        `doc:"Refuse callers without credentials, also from this machine."`
+	Insecure  bool        `doc:"Serve every caller without credentials, from any address: only behind a proxy that authenticates."`
 	Token     secret.Text `doc:"A token set by hand that lets its bearer in, at least 16 characters." secret:"yes"`
 	BehindTLS bool        `doc:"A proxy in front speaks TLS, so cookies are for HTTPS alone."`
 	OAuth     OAuth       `yaml:"oauth" doc:"A provider whose access tokens are taken."`
@@ -157,7 +157,7 @@ type Audit struct {
 
 // Observe is what the host shows to those who watch it.
 type Observe struct {
-	Metrics bool   `doc:"Serve /metrics for Prometheus at the HTTP door, to admins and to tokens with the scope metrics, or to everybody while nobody is asked who they are."`
+	Metrics bool   `doc:"Serve /metrics for Prometheus at the HTTP door, to admins and to tokens with the scope metrics, or to every client if no authentication is set up."`
 	Traces  Traces `doc:"Send traces to an OpenTelemetry collector."`
 }
 

@@ -30,7 +30,7 @@ type Context struct {
 	Env         map[string]string `doc:"Variables of what runs in it; ${secret:NAME} stands for a secret."`
 	Roots       []string          `doc:"Folders its tools may touch; left out, those of the host." kind:"path"`
 	ClientRoots bool              `doc:"Leave each call only those of the folders in which its client says it works, as roots.client does for every context."`
-	Roles       []string          `doc:"Roles that may enter. With users, either will do; with neither, everybody may."`
+	Roles       []string          `doc:"Roles that may enter. With users, either will do; with neither, every caller may."`
 	Users       []string          `doc:"Patterns of users that may enter."`
 	KnownTo     []string          `doc:"Roles that may know of it without entering."`
 	Limits      ContextLimits     `doc:"What its callers can take, besides the limits of the host."`

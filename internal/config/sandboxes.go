@@ -25,9 +25,9 @@ type Sandboxes struct {
 	PrincipalMemory int               `yaml:"principal_memory_mib" doc:"Memory that all sandboxes of one principal may be granted together, in MiB. 0 means three quarters of total_memory_mib." env:"GATEHOUSE_SANDBOX_PRINCIPAL_MEMORY_MIB"`
 	MostVCPUs       int               `yaml:"most_vcpu_count" doc:"Processors that may be asked for." env:"GATEHOUSE_SANDBOX_MOST_VCPU_COUNT"`
 	MostCall        time.Duration     `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
-	Idle            time.Duration     `doc:"A sandbox ends when nobody has used it for so long." env:"GATEHOUSE_SANDBOX_IDLE"`
+	Idle            time.Duration     `doc:"A sandbox ends when it was not used for this long." env:"GATEHOUSE_SANDBOX_IDLE"`
 	Lifetime        time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
-	Most            int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
+	Most            int               `doc:"Sandboxes alive at once, of all owners together." env:"GATEHOUSE_SANDBOX_MOST"`
 	Isolation       string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
 	Driver          string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
 	Prefer          []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci, gvisor, firecracker, qemu." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_PREFER"`
@@ -53,7 +53,7 @@ type Sandboxes struct {
 	NetworkDeny     []string          `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
 	Ports           bool              `doc:"Let callers open ports of their sandboxes on this machine's loopback, where every program of this machine can reach them." env:"GATEHOUSE_SANDBOX_PORTS"`
 	Secrets         []SandboxSecret   `doc:"Secrets that may go out of sandboxes, swapped in by the proxy, and where to. A caller can use one whose context has a variable that refers to it and to no other."`
-	Snapshots       int               `doc:"Snapshots of sandboxes at once, of everybody together." env:"GATEHOUSE_SANDBOX_SNAPSHOTS"`
+	Snapshots       int               `doc:"Snapshots of sandboxes at once, of all owners together." env:"GATEHOUSE_SANDBOX_SNAPSHOTS"`
 	SnapshotBytes   int64             `yaml:"snapshot_bytes" doc:"What all of them together may take on disk." unit:"bytes" env:"GATEHOUSE_SANDBOX_SNAPSHOT_BYTES"`
 	SnapshotLife    time.Duration     `yaml:"snapshot_lifetime" doc:"A snapshot is kept for so long, and no longer than the host runs." env:"GATEHOUSE_SANDBOX_SNAPSHOT_LIFETIME"`
 	Templates       []SandboxTemplate `doc:"What sandboxes can be made of. The one that is named default is for those whose maker names none."`
@@ -89,7 +89,7 @@ type SandboxTemplate struct {
 
 // SandboxPool is how many sandboxes are ready before the first request.
 type SandboxPool struct {
-	Enabled  bool `doc:"Keep some ready, from when somebody came to whom sandboxes are offered." env:"GATEHOUSE_POOL_ENABLED"`
+	Enabled  bool `doc:"Keep some ready, from the first client that is offered sandboxes." env:"GATEHOUSE_POOL_ENABLED"`
 	MinSize  int  `doc:"How many are kept ready." env:"GATEHOUSE_POOL_MIN_SIZE"`
 	MaxBoots int  `doc:"How many are made at the same time; 0 means twice the number of processors." env:"GATEHOUSE_POOL_MAX_BOOTS"`
 }

@@ -132,7 +132,7 @@ func (c *Calls) agree(r *Request, question string) error {
 	case book == nil || c.opts.NoOperators:
 		return &tool.Refusal{
 			Code:    "unconfirmed",
-			Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and there is nobody to ask: " + question,
+			Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and the client cannot ask: " + question,
 			Next:    "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes.",
 		}
 	}

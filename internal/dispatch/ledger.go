@@ -90,7 +90,7 @@ func (c *Calls) foretell(ctx context.Context, r *Request) error {
 	c.opts.Log.Error("call refused: it cannot be written down", "call", r.ID, "name", r.Entry.Listed, "err", err)
 	return &tool.Refusal{
 		Code: "unavailable", Message: "this host cannot write down what is done at the moment, so it changes nothing; nothing was run",
-		Next: "What only reads still works. Whoever runs this host finds the reason in its log.",
+		Next: "What only reads still works. The administrator finds the reason in the log of the host.",
 	}
 }
 

@@ -248,15 +248,15 @@ func (s *Service) MustAuthenticate(host string) error {
 }
 
 func beyond(host string) error {
-	return errors.New("binding to " + host + " lets other machines reach this host, and nobody could log in: " +
+	return errors.New("binding to " + host + " lets other machines reach this host, and no user or token exists to log in with: " +
 		"add a user (gatehouse user add NAME), set a token (auth.token, or --auth-token of gatehouse serve), " +
-		"or name an OAuth provider; auth.insecure, or --insecure of gatehouse serve, serves everybody without asking")
+		"or name an OAuth provider; auth.insecure, or --insecure of gatehouse serve, serves every client without credentials")
 }
 
 // errNoToken is returned for a TCP listener that would refuse every client.
-var errNoToken = errors.New("nobody could be let in over TCP, where every caller brings a token, and there is none: " +
+var errNoToken = errors.New("no client could connect over TCP, where every caller needs a token, and none exists: " +
 	"set one (auth.token, or --auth-token of gatehouse serve), or add a user (gatehouse user add NAME); " +
-	"auth.insecure, or --insecure of gatehouse serve, serves everybody without asking")
+	"auth.insecure, or --insecure of gatehouse serve, serves every client without credentials")
 
 // MustHaveTokens refuses a TCP listener that no client could use, and beyond
 // loopback what MustAuthenticate refuses. On loopback the local token will do.

@@ -64,7 +64,7 @@ func (s *Service) refreshCaches(force bool) error {
 	if err != nil {
 		// What cannot be looked up any more is refused, not remembered.
 		s.known.forget()
-		s.log.Error("cannot read the file of users; whoever needs it is refused", "err", err)
+		s.log.Error("cannot read the file of users; logins and tokens are refused", "err", err)
 	}
 	s.revoke(told)
 	if changed { // after what it had open has ended

@@ -33,7 +33,7 @@ func (f Func) Check(c *tool.Call, what string) error {
 func Denied(what, next string) error {
 	return &tool.Refusal{
 		Code:    "denied",
-		Message: "only those who rule this host may " + what + ", and you are not one of them",
+		Message: "only administrators of this host may " + what + ", and the caller is none",
 		Next:    next,
 	}
 }

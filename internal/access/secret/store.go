@@ -215,7 +215,7 @@ func (s *Store) newIdentity() (*age.X25519Identity, error) {
 		return nil, err
 	}
 	text := fmt.Sprintf(
-		"# opens secrets.age; whoever has both has the secrets\n# public key: %s\n%s\n",
+		"# opens secrets.age; both files together give the secrets\n# public key: %s\n%s\n",
 		i.Recipient(),
 		i,
 	)

@@ -431,7 +431,7 @@ func TestUnansweredQuestionsFailTheJob(t *testing.T) {
 		}
 		time.Sleep(time.Hour + 30*time.Second)
 		r, err := j.Wait(t.Context(), "alice", run.ID(), func(r Record) bool { return r.Status.Terminal() })
-		if err != nil || r.Status != Failed || r.Note != "nobody answered in time" {
+		if err != nil || r.Status != Failed || r.Note != "no answer came in time" {
 			t.Errorf("%+v, %v", r, err)
 		}
 		synctest.Wait()

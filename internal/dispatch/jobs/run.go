@@ -87,7 +87,7 @@ func (j *Jobs) sweep() {
 		j.o.Log.Warn("unanswered jobs stay", "error", err)
 	}
 	for _, id := range late {
-		j.failAs(id, "nobody answered in time", func(r *row) bool {
+		j.failAs(id, "no answer came in time", func(r *row) bool {
 			return r.Status == InputRequired && !at.Before(r.Updated.Add(r.TTL))
 		})
 	}

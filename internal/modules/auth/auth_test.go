@@ -113,7 +113,7 @@ func TestEverybodySeesAndEndsTheirOwnSessions(t *testing.T) {
 		{bob, "auth_session_list", `{}`, `{"sessions":{"s_2":{"user":"bob"`},
 		{
 			ann, "auth_session_list", `{"all":true}`,
-			"denied: only those who rule this host may see the sessions of all users",
+			"denied: only administrators of this host may see the sessions of all users",
 		},
 		{root, "auth_session_list", `{}`, `{"sessions":{}}`},
 		{root, "auth_session_list", `{"all":true}`, `{"sessions":{"s_1":{"user":"ann"`},

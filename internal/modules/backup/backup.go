@@ -1,4 +1,4 @@
-// Package backup is the module with which those who rule a host put all it
+// Package backup is the module with which administrators put all a host
 // keeps into an encrypted file elsewhere, look at such files, and bring one
 // back.
 package backup
