@@ -76,7 +76,7 @@ func cannotExist(path string) bool {
 // publishAuth publishes an event of identity.
 func (a *App) publishAuth(e identity.Event) { a.publish("auth."+e.Kind, e) }
 
-// tell publishes a fact of the house's own.
+// publish publishes an event of the host itself.
 func (a *App) publish(subject string, fact any) { a.bus.Publish(a.event(subject, fact)) }
 
 func (a *App) event(subject string, fact any) bus.Event {
@@ -203,7 +203,7 @@ func (a *App) advice(addr netip.Addr) string {
 	return said
 }
 
-// tellConnection tells of a connection at a newline door: where it comes from,
+// publishConnection publishes an event about a connection at a newline door: where it comes from,
 // and on a Unix socket whose process it is.
 func (a *App) publishConnection(conn net.Conn) {
 	fact := map[string]any{"door": conn.LocalAddr().Network()}

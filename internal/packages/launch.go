@@ -76,7 +76,7 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 	return u, entries, err
 }
 
-// mostProcesses is how many processes and threads a package's server, or npm while
+// maxProcesses is how many processes and threads a package's server, or npm while
 // it installs one, may be at once. A server on Node is about a dozen.
 const maxProcesses = 512
 

@@ -8,11 +8,11 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// ours are the beginnings of names in _meta that are between a client and this
+// reservedPrefixes are the beginnings of names in _meta that are between a client and this
 // host. Credentials are among them.
 var reservedPrefixes = []string{"gatehouse/", "io.modelcontextprotocol/"}
 
-// foreign is what of a _meta may be passed on; nil for nothing.
+// withoutReserved returns what of a _meta may be passed on; nil for nothing.
 func withoutReserved(meta json.RawMessage) json.RawMessage {
 	if rawjson.Kind(meta) != '{' {
 		return nil

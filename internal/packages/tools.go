@@ -68,7 +68,7 @@ func (u *upstream) list(ctx context.Context) (entries []json.RawMessage, err err
 	return nil, fmt.Errorf("tools/list: there are more than %d pages", mostPages)
 }
 
-// offer makes of a server's list what can be offered. What cannot is left out,
+// makeTools makes of a server's list what can be offered. What cannot is left out,
 // with the reason.
 func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []string) {
 	taken := map[string]bool{}
@@ -130,7 +130,7 @@ func wireName(own string) string {
 	}, own)
 }
 
-// believe takes out of a listing entry what a client could act on although
+// sanitize takes out of a listing entry what a client could act on although
 // it is not trusted: the hints about what a tool does, and whether it can
 // be a task. What is left is the server's, byte for byte.
 func sanitize(e json.RawMessage) (json.RawMessage, error) {

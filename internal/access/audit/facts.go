@@ -50,7 +50,7 @@ func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
 	}
 }
 
-// FromFact makes an entry of a fact. Members of its data that an entry has a
+// EntryOf returns the entry of an event. Members of its data that an entry has a
 // field for go there, everything is kept redacted as its arguments.
 func EntryOf(f bus.Event) Entry {
 	e := Entry{At: f.At, Kind: f.Subject, Level: factLevel(f.Subject), Principal: principalOf(f.Owner)}

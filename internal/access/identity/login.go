@@ -84,7 +84,7 @@ type entry struct {
 
 const mostEntry = 16 << 10 // bytes
 
-// read takes an entry as JSON or as a form. It has answered when ok is false.
+// readEntry reads an entry as JSON or as a form. It has answered when ok is false.
 func (s *Service) readEntry(w http.ResponseWriter, r *http.Request) (e entry, form, ok bool) {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	form = kind == "application/x-www-form-urlencoded"

@@ -8,7 +8,7 @@ import (
 	"gatehouse/module"
 )
 
-// Fact is the subject under which a module publishes News.
+// Subject is the subject under which a module publishes News.
 const Subject = "notification"
 
 // Level says how much news matters.
@@ -36,7 +36,7 @@ type News struct {
 	Once string `json:"once,omitempty"`
 }
 
-// Tell tells news for a module, and does nothing if the host does not listen.
+// Publish sends a notification for a module. It does nothing if the host does not listen.
 func Publish(d module.Deps, n News) {
 	if d.Publish != nil {
 		d.Publish(Subject, n)

@@ -195,7 +195,7 @@ func (r *optionReader) short(letters string) {
 	}
 }
 
-// take does what the mark of an option says.
+// applyMark does what the mark of an option says.
 func (r *optionReader) applyMark(mark byte, value string, attached bool) {
 	switch mark {
 	case '.':

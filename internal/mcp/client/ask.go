@@ -17,7 +17,7 @@ type Question struct {
 	Mode    string `json:"mode"`
 }
 
-// mostRounds bounds how often one call may ask.
+// maxRounds bounds how often one call may ask.
 const maxRounds = 10
 
 func (c *Client) capabilities() any {

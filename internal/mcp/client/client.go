@@ -22,7 +22,7 @@ const (
 	modern       = "2026-07-28" // requests stand alone
 	latestLegacy = "2025-11-25" // the newest one that begins with a handshake
 
-	// patience is how long a server that may not know the first question
+	// discoverTimeout is how long a server that may not know the first question
 	// gets to say so. A server of the older kind may stay silent.
 	discoverTimeout = 5 * time.Second
 
@@ -30,7 +30,7 @@ const (
 	answerLimit = 64 << 20
 )
 
-// legacies are the older revisions this client can speak.
+// legacyRevisions are the older revisions this client can speak.
 var legacyRevisions = []string{latestLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Options describe the caller and receive what arrives beside the answers.
@@ -191,7 +191,7 @@ func (c *Client) request(
 	return m.Result, nil
 }
 
-// sign puts into _meta what the newest revision wants with every request, our
+// addMetadata puts into _meta what the newest revision wants with every request, our
 // credentials where no header carries them, and the token by which progress is
 // reported. Of a tool of ours it asks for the whole structured output, which
 // the view may keep from models.

@@ -44,7 +44,7 @@ func httpClient(o Options) *http.Client {
 	return &http.Client{Transport: t}
 }
 
-// web is a wire of Streamable HTTP.
+// httpWire is a wire of Streamable HTTP.
 type httpWire struct {
 	url     string
 	client  *http.Client
@@ -176,7 +176,7 @@ func (w *httpWire) answer(
 	return m, httpError(resp)
 }
 
-// follow reads streams until the response has come. A server may end one
+// readStream reads streams until the response has come. A server may end one
 // before, if it has named its events; then the rest is asked for.
 func (w *httpWire) readStream(
 	ctx context.Context,

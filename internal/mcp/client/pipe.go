@@ -44,7 +44,7 @@ func Over(ctx context.Context, to string, conn net.Conn, o Options) (*Client, er
 	return connect(ctx, to, &lineWire{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, o)
 }
 
-// pipe is a wire of lines.
+// lineWire is a wire of lines.
 type lineWire struct {
 	conn   net.Conn
 	in     *bufio.Reader

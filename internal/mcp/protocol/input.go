@@ -143,7 +143,7 @@ func (r *request) inputRequired(c *call, qs []tool.Question) {
 	r.sendResult(append(b, '}'))
 }
 
-// encodeKept encodes what is kept between rounds. Raw JSON in it comes back as
+// encodeState encodes what is kept between rounds. Raw JSON in it comes back as
 // it was: encoding/json would escape what HTML minds.
 func encodeState(v any) ([]byte, error) {
 	var b bytes.Buffer

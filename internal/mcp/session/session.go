@@ -51,7 +51,7 @@ type Session struct {
 	seen        [3]uint64 // what the client last knew of its lists
 }
 
-// live is the part of a session that most sessions never need.
+// extra is the part of a session that most sessions never need.
 type extra struct {
 	flights   map[string]func(cause error) // by raw request id: cancels it
 	replies   map[string]func(Reply)       // by the id of a request to the client: receives its response

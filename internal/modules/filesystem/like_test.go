@@ -295,7 +295,7 @@ var alike = []string{
 // made is the line of a time of birth, which not every system tells Go.
 var made = regexp.MustCompile(`created: [^\n]*`)
 
-// read is when a file was last read, which depends on who was first.
+// lastRead returns when a file was last read, which depends on who was first.
 var lastRead = regexp.MustCompile(`accessed: [^\n\\]*`)
 
 func TestLikeTheOriginal(t *testing.T) {

@@ -335,7 +335,7 @@ func pivotRoot() error {
 	return sysErr("mount_setattr", "/", unix.MountSetattr(unix.AT_FDCWD, "/", 0, &a))
 }
 
-// finish does the setup that remains after the file system.
+// finishSetup does the setup that remains after the file system.
 func finishSetup(p agentprotocol.Plan) error {
 	if err := limitGroup(p); err != nil {
 		return err

@@ -180,7 +180,7 @@ func (m *machine) pause(ctx context.Context, toKeep bool) error {
 	return nil
 }
 
-// save writes a snapshot of a paused machine. It stays paused.
+// saveSnapshot writes a snapshot of a paused machine. It stays paused.
 func (m *machine) saveSnapshot(ctx context.Context) error {
 	if m.pauseState == frozen { // the process must run to answer
 		if err := m.process.thaw(); err != nil {

@@ -127,7 +127,7 @@ type snapshot struct {
 	once     sync.Once
 }
 
-// save writes the state of the machine. The caller has locked the settings.
+// takeSnapshot writes the state of the machine. The caller has locked the settings.
 func (b *instance) takeSnapshot(ctx context.Context) (_ *snapshot, err error) {
 	dir, err := os.MkdirTemp(b.driver.snapshotFolder(), "")
 	if err != nil {

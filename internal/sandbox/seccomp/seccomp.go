@@ -27,7 +27,7 @@ const (
 	allow = uint32(unix.SECCOMP_RET_ALLOW)
 	kill  = uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	eperm = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM)
-	// libc responds to ENOSYS from clone3 with clone, whose flags a filter can read.
+	// enosys is for clone3: libc then calls clone, whose flags a filter can read.
 	enosys = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
 	enomem = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOMEM)
 	// pretendSuccess skips the call and reports success, for calls whose failure programs treat as an error.

@@ -276,7 +276,7 @@ func TestClientThatStopsReading(t *testing.T) {
 	})
 }
 
-// noClient is a client that reads no stream and keeps nothing.
+// nobody is a client that reads no stream and keeps nothing.
 type nobody struct{}
 
 func (nobody) WriteEvent(string, []byte) error { return nil }

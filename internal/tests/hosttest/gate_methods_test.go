@@ -15,7 +15,7 @@ import (
 // gateMethods are all methods that HTTP has, and one that it has not.
 var gateMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "NONSENSE"}
 
-// answers sends one request and gives its status and challenge. A stream is
+// status sends one request and gives its status and challenge. A stream is
 // not waited for.
 func (b *byHTTP) status(method, path, session string) (int, http.Header) {
 	b.t.Helper()
