@@ -11,11 +11,11 @@ const anonymous = "anonymous"
 // caller is one. It must be safe for concurrent use.
 type Func func(who tool.Caller) bool
 
-// By reports whether a caller rules.
+// By reports whether a caller is an administrator.
 func (f Func) By(who tool.Caller) bool { return f != nil && f(who) }
 
-// Check refuses a call if the caller is not an administrator. What it would have done
-// is said in words that follow "may": read the logs.
+// Check refuses a call if the caller is not an administrator. what completes
+// the sentence "only administrators of this host may": read the logs.
 func (f Func) Check(c *tool.Call, what string) error {
 	if f.By(c.Caller) {
 		return nil
@@ -28,12 +28,12 @@ func (f Func) Check(c *tool.Call, what string) error {
 	return Denied(what, next)
 }
 
-// Denied returns the refusal for callers that are not administrators, for tools that know better
-// than to ask an administrator what can be done next.
+// Denied returns the refusal for callers that are not administrators, with the
+// next step of a tool that knows a better one than to ask an administrator.
 func Denied(what, next string) error {
 	return &tool.Refusal{
 		Code:    "denied",
-		Message: "only administrators of this host may " + what + ", and the caller is none",
+		Message: "only administrators of this host may " + what + ", and the caller is not one",
 		Next:    next,
 	}
 }
