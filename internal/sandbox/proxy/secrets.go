@@ -1,15 +1,12 @@
 package proxy
 
 import (
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"html"
-	"io"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	"gatehouse/internal/mcp/rawjson"
@@ -22,7 +19,7 @@ type hidden struct {
 	value       string
 	hosts       []rule
 	plain       bool
-	sent        needles // what was inserted in encoded form; of one request
+	sent        []needle // what was inserted in encoded form; of one request
 }
 
 const (
@@ -62,7 +59,7 @@ func (h hidden) check() error {
 			return errors.New("a placeholder may contain only letters, digits, dashes and underscores")
 		}
 	}
-	if len(h.value) < 8 || len(h.value) > longestValue || strings.ContainsAny(h.value, "\r\n\x00") ||
+	if len(h.value) < 8 || len(h.value) > longestValue || strings.ContainsAny(h.value, lineEnds) ||
 		strings.Contains(h.value, h.placeholder) {
 		return errors.New("a secret must have 8 to 16,384 bytes in one line and must not contain its placeholder")
 	}
@@ -131,14 +128,14 @@ func (s hidden) in(r *http.Request) bool {
 
 // put inserts the secret. It returns the encoded values that contain it, so that an answer that repeats them
 // can be searched.
-func (s hidden) put(r *http.Request) (sent needles) {
+func (s hidden) put(r *http.Request) (sent []needle) {
 	r.URL.RawQuery = strings.ReplaceAll(r.URL.RawQuery, s.placeholder, url.QueryEscape(s.value))
 	for _, values := range r.Header {
 		for i, v := range values {
 			if plain := basic(v); strings.Contains(plain, s.placeholder) {
 				was := base64.StdEncoding.EncodeToString([]byte(plain))
 				is := base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(plain, s.placeholder, s.value)))
-				sent = append(sent, needle{[]byte(is), []byte(was)})
+				sent = append(sent, needle{find: []byte(is), put: []byte(was)})
 				v = "Basic " + is
 			}
 			values[i] = strings.ReplaceAll(v, s.placeholder, s.value)
@@ -191,25 +188,6 @@ func (s secrets) redact(resp *http.Response) error {
 	return nil
 }
 
-// needles returns the secrets in every form that is searched for: plain, and as encoded in URLs, JSON and
-// HTML.
-func (s secrets) needles() (n needles) {
-	add := func(find, put []byte) {
-		for _, form := range forms(string(find)) {
-			if !slices.ContainsFunc(n, func(k needle) bool { return string(k.find) == form }) {
-				n = append(n, needle{[]byte(form), put})
-			}
-		}
-	}
-	for _, h := range s {
-		add([]byte(h.value), []byte(h.placeholder))
-		for _, k := range h.sent {
-			add(k.find, k.put)
-		}
-	}
-	return n
-}
-
 func forms(value string) []string {
 	quoted := string(rawjson.AppendString(nil, value))
 	plain := quoted[1 : len(quoted)-1]
@@ -220,64 +198,3 @@ func forms(value string) []string {
 		plain, safe, slash.Replace(plain), slash.Replace(safe),
 	}
 }
-
-type needle struct{ find, put []byte }
-
-type needles []needle
-
-// replace replaces what it finds. A possible start of a match at the end is returned as rest, unless last is
-// set.
-func (n needles) replace(b []byte, last bool) (out, rest []byte) {
-	for i := 0; i < len(b); {
-		size, put, wait := n.at(b[i:], last)
-		switch {
-		case wait:
-			return out, b[i:]
-		case size > 0:
-			out = append(out, put...)
-			i += size
-		default:
-			out = append(out, b[i])
-			i++
-		}
-	}
-	return out, nil
-}
-
-func (n needles) at(b []byte, last bool) (size int, put []byte, wait bool) {
-	for _, k := range n {
-		if bytes.HasPrefix(b, k.find) {
-			return len(k.find), k.put, false
-		}
-		if !last && bytes.HasPrefix(k.find, b) {
-			wait = true
-		}
-	}
-	return 0, nil, wait
-}
-
-// redactedBody is a body without secrets.
-type redactedBody struct {
-	from    io.ReadCloser
-	needles needles
-	ready   []byte
-	rest    []byte
-	err     error
-}
-
-func (h *redactedBody) Read(b []byte) (int, error) {
-	for len(h.ready) == 0 {
-		if h.err != nil {
-			return 0, h.err
-		}
-		buf := make([]byte, 32<<10)
-		n, err := h.from.Read(buf)
-		h.err = err
-		h.ready, h.rest = h.needles.replace(append(h.rest, buf[:n]...), err != nil)
-	}
-	n := copy(b, h.ready)
-	h.ready = h.ready[n:]
-	return n, nil
-}
-
-func (h *redactedBody) Close() error { return h.from.Close() }
