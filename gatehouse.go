@@ -223,8 +223,8 @@ func New(opts ...Option) (*Server, error) {
 	return srv, nil
 }
 
-// start runs the host, once.
-func (s *Server) start() {
+// startServing runs the host, once.
+func (s *Server) startServing() {
 	s.started.Do(func() {
 		ctx, stop := context.WithCancel(context.Background())
 		s.stop = stop
@@ -242,7 +242,7 @@ func (s *Server) start() {
 // Without WithAuthToken it serves every request that reaches it: put the program's
 // own authentication in front of it before other machines can reach it.
 func (s *Server) Handler() http.Handler {
-	s.start()
+	s.startServing()
 	return s.handler
 }
 
@@ -250,7 +250,7 @@ func (s *Server) Handler() http.Handler {
 // time limits, and uses the HTTP server of gatehouse serve, which costs less for each
 // call than that of net/http.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
-	err := s.serve(ctx, func(context.Context) (app.Door, error) { return s.app.OpenListener(ln) })
+	err := s.serveWith(ctx, func(context.Context) (app.Listener, error) { return s.app.OpenListener(ln) })
 	ln.Close() // also if it was never served
 	return err
 }
@@ -258,7 +258,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 // ServeStdio serves standard input and output until the input ends or ctx is done.
 // The program must not write to standard output meanwhile.
 func (s *Server) ServeStdio(ctx context.Context) error {
-	return s.serve(ctx, func(context.Context) (app.Door, error) {
+	return s.serveWith(ctx, func(context.Context) (app.Listener, error) {
 		return s.app.OpenStdio(os.Stdin, os.Stdout)
 	})
 }
@@ -272,9 +272,9 @@ func (s *Server) ServeTCP(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, func(ctx context.Context) (app.Door, error) {
+	return s.serveWith(ctx, func(ctx context.Context) (app.Listener, error) {
 		if !s.app.HasTokens() {
-			return app.Door{}, ErrNoToken
+			return app.Listener{}, ErrNoToken
 		}
 		return s.app.OpenTCP(ctx, addr)
 	})
@@ -283,11 +283,11 @@ func (s *Server) ServeTCP(ctx context.Context, addr string) error {
 // ServeUnix listens on a Unix socket and serves newline-framed messages until ctx is
 // done. Only this user can connect. The socket is removed at the end.
 func (s *Server) ServeUnix(ctx context.Context, path string) error {
-	return s.serve(ctx, func(ctx context.Context) (app.Door, error) { return s.app.OpenUnix(ctx, path) })
+	return s.serveWith(ctx, func(ctx context.Context) (app.Listener, error) { return s.app.OpenUnix(ctx, path) })
 }
 
-// serve opens a listener and serves it until ctx is done or the host shuts down.
-func (s *Server) serve(ctx context.Context, open func(context.Context) (app.Door, error)) error {
+// serveWith opens a listener and serves it until ctx is done or the host shuts down.
+func (s *Server) serveWith(ctx context.Context, open func(context.Context) (app.Listener, error)) error {
 	if s.closing.Err() != nil {
 		return ErrClosed
 	}
@@ -302,14 +302,14 @@ func (s *Server) serve(ctx context.Context, open func(context.Context) (app.Door
 		return err
 	}
 	s.log.Info("listening", "door", listener.Kind, "address", listener.Address)
-	s.start()
+	s.startServing()
 	return listener.Serve(ctx)
 }
 
 // Shutdown closes the listeners, waits for active calls, and stops the host. It waits
 // until ctx is done, then returns ctx's cause. It may be called more than once.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.start() // Run also closes a host that never served
+	s.startServing() // Run also closes a host that never served
 	s.close()
 	if s.handler != nil {
 		s.handler.Close()

@@ -17,7 +17,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	tuneMemory(os.Getenv)
 	ctx := untilSignalled(context.Background())
-	return cli.Run(ctx, os.Args[1:], cli.World{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})
+	return cli.Run(ctx, os.Args[1:], cli.Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})
 }
 
 // untilSignalled ends when this process is asked to end. Before any goroutine

@@ -106,12 +106,12 @@ type App struct {
 	opts   Options
 	log    *slog.Logger
 	parts  []Part // in the order of starting
-	doors  []Door
+	doors  []Listener
 	guests []guest
 
 	roots  *roots.Set
 	spool  *spool.Spool
-	jobs   *jobs.Jobs
+	jobs   *jobs.Manager
 	book   *approvals.Store
 	ledger *audit.Ledger // nil on a private host
 	who    *identity.Service
@@ -119,9 +119,9 @@ type App struct {
 	bus    bus.Bus
 	core   *core.Core // what serves a call; the next fields are parts of it
 	host   *modulehost.Host
-	views  *views.Contexts
+	views  *views.Registry
 	limits *limit.Limits
-	calls  *dispatch.Calls
+	calls  *dispatch.Dispatcher
 	table  *session.Table
 	engine *protocol.Engine
 
@@ -129,21 +129,21 @@ type App struct {
 	connections atomic.Uint64 // that newline doors have had
 
 	contexts     *contextmanager.Manager
-	contextStore *contextstore.Book
+	contextStore *contextstore.Store
 	settings     settingsInForce
-	observed     observed
+	observed     telemetrySources
 
 	restored *backup.Restored // when this host started; nil for nothing
 	readOnly bool             // the data folder could not be written when this host started
 
 	narrower *clientroots.Narrower
-	tree     *tree
+	tree     *liveTree
 	sockets  *websocket.Server // nil without the module ws
 	journal  *server.Journal   // nil without the module that shows it
 	noticing bool              // notifications are made of events
 	mailer   *smtp.Mailer      // mails them; nil without its module
-	leaving  leaving
-	packagesRoom
+	leaving  shutdownRequest
+	packageEvents
 }
 
 // New builds a host: every folder, file and listener is open when it

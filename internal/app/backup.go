@@ -101,7 +101,7 @@ func NewKeeper(cfg config.Config, o backup.Options) *backup.Manager {
 // one.
 func HostOf(ctx context.Context, f config.Folders) (host backup.Host, err error) {
 	err = withState(f, func(t *state.Tree) error {
-		m, err := state.Attach[hostSelf](ctx, t, "/private/host", state.Durable)
+		m, err := state.Attach[hostRecord](ctx, t, "/private/host", state.Durable)
 		if err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ type jobState struct {
 const endedShown = 50 // jobs that have ended, of all owners
 
 // showJob shows one job of an owner in the tree.
-func (t *tree) showJob(who tool.Caller, job, title string) (show func(progress.Progress), ended func(error)) {
+func (l *liveTree) showJob(who tool.Caller, job, title string) (show func(progress.Progress), ended func(error)) {
 	var mu sync.Mutex
 	now := jobState{
 		Owner:    who.Owner,
@@ -203,7 +203,7 @@ func (t *tree) showJob(who tool.Caller, job, title string) (show func(progress.P
 		mu.Lock()
 		defer mu.Unlock()
 		change()
-		if _, err := t.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
+		if _, err := l.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
 			if *all == nil {
 				*all = map[string]jobState{}
 			}
@@ -211,7 +211,7 @@ func (t *tree) showJob(who tool.Caller, job, title string) (show func(progress.P
 			forgetEnded(*all)
 			return nil
 		}); err != nil {
-			t.app.log.Warn("a job is not shown", "job", job, "err", err)
+			l.app.log.Warn("a job is not shown", "job", job, "err", err)
 		}
 	}
 	return func(p progress.Progress) { write(func() { now.Progress = p }) }, func(err error) {

@@ -59,7 +59,7 @@ func liveOn(t *testing.T, cfg config.Config, o Options) (*App, func(name string,
 // tenantOf makes a client of a host that runs.
 func tenantOf(t *testing.T, a *App, name string, roles ...string) *tenant {
 	c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
-	c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: name, Roles: roles}}, func(m []byte) error {
+	c.pipe = a.engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: name, Roles: roles}}, func(m []byte) error {
 		c.in <- slices.Clone(m)
 		return nil
 	})

@@ -33,8 +33,8 @@ const (
 	Unix  = "Unix"
 )
 
-// Door is an open door.
-type Door struct {
+// Listener is an open door.
+type Listener struct {
 	Kind    string
 	Address string   // a URL; "" where there is none
 	Notes   []string // what to say of it before its address
@@ -45,7 +45,7 @@ type Door struct {
 }
 
 // Doors are the doors that are open, in a fixed order.
-func (a *App) Doors() []Door { return a.doors }
+func (a *App) Doors() []Listener { return a.doors }
 
 func (a *App) doorsPart() Part {
 	var parts []Part
@@ -60,13 +60,13 @@ func (a *App) openDoors(ctx context.Context) error {
 	d := a.cfg.Doors
 	for _, door := range []struct {
 		named bool
-		open  func(context.Context) (Door, error)
+		open  func(context.Context) (Listener, error)
 	}{
 		{d.Stdio, a.openStdio},
 		{d.HTTP.Open, a.openHTTP},
 		{d.TCP != "", a.openTCP},
 		{d.Unix != "", a.openUnix},
-		{a.opts.Socket != "", func(ctx context.Context) (Door, error) { return a.OpenUnix(ctx, a.opts.Socket) }},
+		{a.opts.Socket != "", func(ctx context.Context) (Listener, error) { return a.OpenUnix(ctx, a.opts.Socket) }},
 		{a.opts.Conn != nil, a.openConn},
 	} {
 		if !door.named {
@@ -94,7 +94,7 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 		Auth:     a.who.Handler(),
 		Metrics:  a.observed.handler,
 		Watches:  a.mayWatch,
-		Socket: func(w http.ResponseWriter, r *http.Request, who protocol.Who) {
+		Socket: func(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
 			a.sockets.Serve(w, r, who) // which the modules make after this server
 		},
 		MaxBody: int64(a.cfg.Limits.Message),
@@ -113,25 +113,25 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 	return door, nil
 }
 
-func (a *App) openHTTP(ctx context.Context) (Door, error) {
+func (a *App) openHTTP(ctx context.Context) (Listener, error) {
 	door, err := a.HTTPDoor()
 	if err != nil {
-		return Door{}, err
+		return Listener{}, err
 	}
 	h := a.cfg.Doors.HTTP
 	if err := a.who.MustAuthenticate(h.Host); err != nil {
-		return Door{}, &SettingError{err}
+		return Listener{}, &SettingError{err}
 	}
 	ln, err := a.listenHTTP(ctx, h)
 	if err != nil {
-		return Door{}, fmt.Errorf("open the HTTP door: %w", err)
+		return Listener{}, fmt.Errorf("open the HTTP door: %w", err)
 	}
-	open := Door{Kind: HTTP, Address: httpserver.URL(ln.Addr(), h.TLS.On), close: func() { ln.Close() }}
+	open := Listener{Kind: HTTP, Address: httpserver.URL(ln.Addr(), h.TLS.On), close: func() { ln.Close() }}
 	if h.TLS.On {
 		source, err := a.openCerts(h.TLS)
 		if err != nil {
 			ln.Close()
-			return Door{}, err
+			return Listener{}, err
 		}
 		ln = tls.NewListener(ln, source.Config())
 		open.Kind, open.Notes, open.Trust = HTTPS, source.Lines(), source.Trust()
@@ -156,12 +156,12 @@ func (a *App) listenHTTP(ctx context.Context, h config.HTTP) (net.Listener, erro
 }
 
 // OpenListener serves HTTP on a listener that the caller has opened.
-func (a *App) OpenListener(ln net.Listener) (Door, error) {
+func (a *App) OpenListener(ln net.Listener) (Listener, error) {
 	door, err := a.HTTPDoor()
 	if err != nil {
-		return Door{}, err
+		return Listener{}, err
 	}
-	return Door{Kind: HTTP, Address: httpserver.URL(ln.Addr(), false), close: func() { ln.Close() },
+	return Listener{Kind: HTTP, Address: httpserver.URL(ln.Addr(), false), close: func() { ln.Close() },
 		part: Part{Name: "http", Run: func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
 }
 
@@ -192,14 +192,14 @@ func (a *App) openCerts(t config.TLS) (*certs.Source, error) {
 }
 
 // openStdio serves the user who started this process.
-func (a *App) openStdio(context.Context) (Door, error) { return a.OpenStdio(a.opts.In, a.opts.Out) }
+func (a *App) openStdio(context.Context) (Listener, error) { return a.OpenStdio(a.opts.In, a.opts.Out) }
 
 // OpenStdio makes a door of an input and an output, for one client.
-func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
+func (a *App) OpenStdio(in io.Reader, out io.Writer) (Listener, error) {
 	if in == nil || out == nil {
-		return Door{}, errors.New("open the stdio door: there is no standard input and output")
+		return Listener{}, errors.New("open the stdio door: there is no standard input and output")
 	}
-	return Door{Kind: Stdio, part: Part{Name: "stdio", Run: func(ctx context.Context) error {
+	return Listener{Kind: Stdio, part: Part{Name: "stdio", Run: func(ctx context.Context) error {
 		return stdio.Serve(
 			ctx,
 			a.engine,
@@ -212,28 +212,28 @@ func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
 }
 
 // openConn serves the one client that Options.Conn is.
-func (a *App) openConn(context.Context) (Door, error) {
+func (a *App) openConn(context.Context) (Listener, error) {
 	conn := a.opts.Conn
 	d, err := a.OpenStdio(conn, conn)
 	d.Kind, d.close = "pipe", func() { conn.Close() }
 	return d, err
 }
 
-func (a *App) openTCP(ctx context.Context) (Door, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
+func (a *App) openTCP(ctx context.Context) (Listener, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
 
 // OpenTCP listens on host:port. Its callers bring a token each; the error says
 // so where there is none that they could bring.
-func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
+func (a *App) OpenTCP(_ context.Context, addr string) (Listener, error) {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
 		if err := a.who.MustHaveTokens(host); err != nil {
-			return Door{}, &SettingError{err}
+			return Listener{}, &SettingError{err}
 		}
 	}
 	ln := a.opts.Listeners[TCP]
 	if ln == nil || addr != a.cfg.Doors.TCP {
 		var err error
 		if ln, err = socket.ListenTCP(addr); err != nil {
-			return Door{}, err
+			return Listener{}, err
 		}
 	}
 	open := a.lines(TCP, "tcp://"+ln.Addr().String(), ln)
@@ -247,23 +247,25 @@ func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
 	return open, nil
 }
 
-func (a *App) openUnix(ctx context.Context) (Door, error) { return a.OpenUnix(ctx, a.cfg.Doors.Unix) }
+func (a *App) openUnix(ctx context.Context) (Listener, error) {
+	return a.OpenUnix(ctx, a.cfg.Doors.Unix)
+}
 
 // OpenUnix listens on a Unix socket at a path.
-func (a *App) OpenUnix(_ context.Context, path string) (Door, error) {
+func (a *App) OpenUnix(_ context.Context, path string) (Listener, error) {
 	ln := a.opts.Listeners[Unix]
 	if ln == nil || path != a.cfg.Doors.Unix {
 		var err error
 		if ln, err = socket.ListenUnix(path); err != nil {
-			return Door{}, err
+			return Listener{}, err
 		}
 	}
 	return a.lines(Unix, "unix://"+ln.Addr().String(), ln), nil
 }
 
 // lines is a door for newline-framed clients.
-func (a *App) lines(kind, address string, ln net.Listener) Door {
-	return Door{
+func (a *App) lines(kind, address string, ln net.Listener) Listener {
+	return Listener{
 		Kind:    kind,
 		Address: address,
 		part: Part{Name: strings.ToLower(kind), Run: func(ctx context.Context) error {
@@ -277,4 +279,4 @@ func (a *App) lines(kind, address string, ln net.Listener) Door {
 
 // Serve serves the door until ctx is done or its last client has gone for
 // good. It is for a door that was opened beside those of the settings.
-func (d Door) Serve(ctx context.Context) error { return d.part.Run(ctx) }
+func (l Listener) Serve(ctx context.Context) error { return l.part.Run(ctx) }

@@ -44,7 +44,7 @@ func clientAs(t *testing.T, a *App, who tool.Caller) *tenant {
 		}
 	})
 	c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
-	c.pipe = a.engine.Pipe(protocol.Who{Caller: who}, func(m []byte) error {
+	c.pipe = a.engine.Pipe(protocol.Caller{Caller: who}, func(m []byte) error {
 		c.in <- slices.Clone(m)
 		return nil
 	})

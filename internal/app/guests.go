@@ -66,7 +66,7 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(g standard.Module) bool { return g.Name == name })
 		if i < 0 {
-			return nil, &config.Mistake{
+			return nil, &config.SettingProblem{
 				Path: "view.modules",
 				Err: fmt.Errorf(
 					"there is no module %q; expected some of %s",

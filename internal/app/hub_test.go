@@ -73,7 +73,7 @@ func hearingHost(t *testing.T, change func(*config.Config)) *hearing {
 // as is a client of the tools.
 func (h *hearing) as(name string) *tenant {
 	c := &tenant{t: h.t, in: make(chan json.RawMessage, 1000)}
-	c.pipe = h.app.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: name}}, func(m []byte) error {
+	c.pipe = h.app.engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: name}}, func(m []byte) error {
 		c.in <- append(json.RawMessage(nil), m...)
 		return nil
 	})

@@ -19,7 +19,7 @@ import (
 // book, without a host that runs. Roles of users are the caller's to know.
 func Judge(ctx context.Context, cfg config.Config, o Options, q contextadmin.Question) (contextadmin.Verdict, error) {
 	o.Private, o.OneCall = true, true
-	cfg.Doors = config.Doors{}
+	cfg.Doors = config.Listeners{}
 	a, err := New(ctx, cfg, o)
 	if err != nil {
 		return contextadmin.Verdict{}, err

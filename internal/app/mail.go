@@ -12,7 +12,7 @@ func (a *App) smtpDeps() (smtp.Config, error) {
 	o := smtp.Options{
 		Mount:   a.tree.mail,
 		Secrets: &smtp.Memory{},
-		Name:    steward{a}.name,
+		Name:    hostControl{a}.hostName,
 		Since:   a.toldSince,
 		Newest:  a.toldLast,
 		Log:     a.log,
@@ -29,7 +29,7 @@ func (a *App) smtpDeps() (smtp.Config, error) {
 	return smtp.Config{Mailer: a.mailer, Rules: a.rules}, nil
 }
 
-func (s steward) name() string { return s.About().Name }
+func (h hostControl) hostName() string { return h.About().Name }
 
 // toldSince returns the notifications after an id in the form that the Mailer takes.
 func (a *App) toldSince(id int64) (all []smtp.Notification) {

@@ -58,7 +58,7 @@ func (a *App) networkDeps() (c network.Config, err error) {
 			Email:     from.Email,
 			Domains:   from.Domains,
 		}
-		for _, k := range from.Kept() {
+		for _, k := range from.StoredCertificates() {
 			out.Certificates = append(out.Certificates, network.Certificate(k))
 		}
 		return out

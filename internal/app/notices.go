@@ -37,7 +37,7 @@ func (a *App) startNotices() {
 	a.addPart("notices", n.Run)
 }
 
-func (a *App) addNotice(ctx context.Context, news notify.News) {
+func (a *App) addNotice(ctx context.Context, news notify.Notification) {
 	ctx, cancel := context.WithTimeout(ctx, noticeTime)
 	defer cancel()
 	note, err := a.tree.shelf.Add(ctx, news)
@@ -63,7 +63,7 @@ func Notify(ctx context.Context, f config.Folders, events ...bus.Event) (err err
 	if _, err := os.Stat(stateFileOf(f)); err != nil || f.Data == "" {
 		return nil
 	}
-	var all []notify.News
+	var all []notify.Notification
 	for _, event := range events {
 		if news, ok := notifier.Of(event); ok {
 			all = append(all, news)

@@ -14,8 +14,8 @@ import (
 	"gatehouse/internal/telemetry/metrics"
 )
 
-// observed is what is shown to those who watch this host.
-type observed struct {
+// telemetrySources is what is shown to those who watch this host.
+type telemetrySources struct {
 	tracer  *telemetry.Tracer // nil: no traces
 	handler nethttp.Handler   // of /metrics; nil: none
 
@@ -76,17 +76,17 @@ func (a *App) metricsDeps() (metricsmodule.Config, error) {
 }
 
 // http is told of every door that serves HTTP.
-func (o *observed) http(d *httpserver.Server) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.doors = append(o.doors, d)
+func (t *telemetrySources) http(d *httpserver.Server) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.doors = append(t.doors, d)
 }
 
-func (o *observed) ofDoors(count func(*httpserver.Server) int) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+func (t *telemetrySources) ofDoors(count func(*httpserver.Server) int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	n := 0
-	for _, d := range o.doors {
+	for _, d := range t.doors {
 		n += count(d)
 	}
 	return n

@@ -43,7 +43,7 @@ func (a *App) pace(ctx context.Context, principal, session string, from origin) 
 
 // paced has the requests of one connection held to the rates. The connection
 // is its session.
-func (a *App) paced(who protocol.Who, from origin) protocol.Who {
+func (a *App) paced(who protocol.Caller, from origin) protocol.Caller {
 	connection := "connection " + strconv.FormatUint(a.connections.Add(1), 10)
 	who.Pace = func(ctx context.Context) error { return a.pace(ctx, who.Principal, connection, from) }
 	return who

@@ -104,7 +104,7 @@ func TestARateThatWasSetIsEverybodys(t *testing.T) {
 func TestLinesAreHeldToARate(t *testing.T) {
 	a := slow(t, true)
 	var got [][]byte
-	who := a.paced(protocol.Who{Caller: a.owner().Caller}, remoteEnd(netip.MustParseAddr("203.0.113.7")))
+	who := a.paced(protocol.Caller{Caller: a.owner().Caller}, remoteEnd(netip.MustParseAddr("203.0.113.7")))
 	p := a.engine.Pipe(who, func(msg []byte) error {
 		got = append(got, bytes.Clone(msg))
 		return nil
@@ -116,7 +116,7 @@ func TestLinesAreHeldToARate(t *testing.T) {
 				`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
 			),
 		)
-		if work := p.Take([]byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)); work != nil {
+		if work := p.ReceiveAsync([]byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)); work != nil {
 			work()
 		}
 	}

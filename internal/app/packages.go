@@ -120,7 +120,7 @@ func refusedBusy(err error) bool {
 
 // tellBroken has administrators notified of a package that is left alone.
 func (a *App) tellBroken(id string, why error) {
-	a.tellOfPackage(notify.News{
+	a.tellOfPackage(notify.Notification{
 		Code: "package.broken", Level: notify.Error, Title: "The package " + id + " keeps failing",
 		Message: why.Error() + ". It is no longer started by itself: see package_logs, then package_restart.",
 	})
@@ -149,14 +149,14 @@ func (a *App) tellRelisted(id string, c packages.ToolChanges) {
 		}
 	}
 	data, _ := json.Marshal(fact) // strings only
-	a.tellOfPackage(notify.News{
+	a.tellOfPackage(notify.Notification{
 		Code: "package.tools_changed", Level: notify.Warning, Title: "The package " + id + " changed its tools", Data: data,
 		Message: "Its server did so by itself, not an installation: " + strings.Join(said, "; ") +
 			". Look at them (package_info); package_stop ends it.",
 	})
 }
 
-func (a *App) tellOfPackage(news notify.News) {
+func (a *App) tellOfPackage(news notify.Notification) {
 	data, err := json.Marshal(news)
 	if err != nil {
 		return // strings only: it cannot fail
@@ -164,9 +164,9 @@ func (a *App) tellOfPackage(news notify.News) {
 	a.bus.Publish(bus.Event{Subject: "module." + packageModule + "." + notify.Subject, At: time.Now(), Data: data})
 }
 
-// packagesRoom are the packages of a host, and who is told when their tools
+// packageEvents are the packages of a host, and who is told when their tools
 // are others.
-type packagesRoom struct {
+type packageEvents struct {
 	house           *packages.Manager // nil before it is needed, and where there are none
 	packagesChanged atomic.Pointer[func()]
 }
@@ -190,27 +190,27 @@ func (a *App) takenNames() []string {
 }
 
 // showPackage shows one package in the tree; nil when it is gone.
-func (t *tree) showPackage(id string, p *packages.Public) {
-	if err := state.Merge(context.Background(), t.packages, map[string]*packages.Public{id: p}); err != nil {
-		t.app.log.Warn("a package is not shown", "package", id, "err", err)
+func (l *liveTree) showPackage(id string, p *packages.Public) {
+	if err := state.Merge(context.Background(), l.packages, map[string]*packages.Public{id: p}); err != nil {
+		l.app.log.Warn("a package is not shown", "package", id, "err", err)
 	}
 }
 
 // seesPackage lets administrators see every package, and every caller
 // else those of which they may call a tool.
-func (t *tree) seesPackage(who tool.Caller) func(string, any) bool {
-	if t.app.rules(who) {
+func (l *liveTree) seesPackage(who tool.Caller) func(string, any) bool {
+	if l.app.rules(who) {
 		return func(string, any) bool { return true }
 	}
-	mine := sync.OnceValue(func() map[string]bool { return t.callable(who) })
+	mine := sync.OnceValue(func() map[string]bool { return l.callable(who) })
 	return func(id string, _ any) bool { return mine()[id] }
 }
 
 // callable are the packages of which a caller may call a tool.
-func (t *tree) callable(who tool.Caller) map[string]bool {
+func (l *liveTree) callable(who tool.Caller) map[string]bool {
 	mine, seen := map[string]bool{}, map[string]bool{}
-	v, err := t.app.views.View(context.Background(), &who, t.app.views.Cut(who))
-	if err != nil || t.app.house == nil {
+	v, err := l.app.views.View(context.Background(), &who, l.app.views.Cut(who))
+	if err != nil || l.app.house == nil {
 		return mine
 	}
 	for _, e := range v.Entries(views.Tools) {
@@ -218,7 +218,7 @@ func (t *tree) callable(who tool.Caller) map[string]bool {
 			seen[e.Name] = true
 		}
 	}
-	for _, o := range t.app.house.Tools() {
+	for _, o := range l.app.house.Tools() {
 		if seen[o.Name] {
 			mine[o.Package] = true
 		}

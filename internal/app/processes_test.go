@@ -125,7 +125,7 @@ func TestADetachedProcessSurvivesARestart(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- a.Run(ctx) }()
 		c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
-		c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
+		c.pipe = a.engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
 			c.in <- slices.Clone(m)
 			return nil
 		})

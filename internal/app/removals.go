@@ -149,8 +149,8 @@ func (a *App) handOver(
 }
 
 // handJobsOver shows the ended jobs for which heir names an owner to that owner.
-func (t *tree) handJobsOver(heir module.Heir) {
-	if _, err := t.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
+func (l *liveTree) handJobsOver(heir module.Heir) {
+	if _, err := l.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
 		for id, j := range *all {
 			if to := heir(j.Owner, j.Started); to != "" && j.Status != "working" {
 				j.Owner = to
@@ -159,7 +159,7 @@ func (t *tree) handJobsOver(heir module.Heir) {
 		}
 		return nil
 	}); err != nil {
-		t.app.log.Warn("jobs of a removed user are shown as before", "err", err)
+		l.app.log.Warn("jobs of a removed user are shown as before", "err", err)
 	}
 }
 

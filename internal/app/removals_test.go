@@ -159,7 +159,7 @@ func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
 	if denied != nil {
 		t.Fatal(denied)
 	}
-	next.pipe = a.engine.Pipe(protocol.Who{Caller: p.Caller()}, func(m []byte) error {
+	next.pipe = a.engine.Pipe(protocol.Caller{Caller: p.Caller()}, func(m []byte) error {
 		next.in <- slices.Clone(m)
 		return nil
 	})

@@ -18,7 +18,7 @@ import (
 // SandboxDrivers are the drivers of those names, in that order. A name that is
 // none is left out.
 // What drivers keep from run to run is in the cache folder.
-func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.Logger) (ladder []manager.Rung) {
+func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.Logger) (ladder []manager.LadderEntry) {
 	make := map[string]func() (sandbox.Driver, error){
 		namespaces.Name: func() (sandbox.Driver, error) {
 			return namespaces.New(namespaces.Options{Boots: s.Pool.MaxBoots, Log: log})
@@ -40,7 +40,7 @@ func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.
 	}
 	for _, name := range names {
 		if open := make[name]; open != nil {
-			ladder = append(ladder, manager.Rung{Name: name, Open: open})
+			ladder = append(ladder, manager.LadderEntry{Name: name, Open: open})
 		}
 	}
 	return ladder

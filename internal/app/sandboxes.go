@@ -110,19 +110,19 @@ type sandboxState struct {
 
 func seesSandbox(who tool.Caller) func(string, any) bool { return seesProcess(who) }
 
-// showSandboxes follows what becomes of sandboxes. A sandbox whose end was told
+// sandboxEvents follows what becomes of sandboxes. A sandbox whose end was told
 // before its beginning is not shown.
-type showSandboxes struct {
+type sandboxEvents struct {
 	all   map[string]sandboxState
 	fresh map[string]*sandboxState // to be written; nil for those that are gone
 	ended map[string]struct{}
 }
 
-func newShowSandboxes() showSandboxes {
-	return showSandboxes{map[string]sandboxState{}, map[string]*sandboxState{}, map[string]struct{}{}}
+func newShowSandboxes() sandboxEvents {
+	return sandboxEvents{map[string]sandboxState{}, map[string]*sandboxState{}, map[string]struct{}{}}
 }
 
-func (s *showSandboxes) take(fact bus.Event) {
+func (s *sandboxEvents) handleEvent(fact bus.Event) {
 	d, ok := bus.Decode[manager.Event](fact)
 	if !ok || d.ID == "" {
 		return
@@ -148,7 +148,7 @@ func (s *showSandboxes) take(fact bus.Event) {
 	}
 }
 
-func (s *showSandboxes) write(ctx context.Context, t *tree) {
+func (s *sandboxEvents) writeState(ctx context.Context, t *liveTree) {
 	if err := state.Merge(ctx, t.sandboxes, s.fresh); err != nil && ctx.Err() == nil {
 		t.app.log.Warn("sandboxes are not shown", "err", err)
 	}

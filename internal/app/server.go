@@ -21,8 +21,8 @@ const (
 	leaveAfter  = 300 * time.Millisecond // the answer to the caller who ends the host is sent
 )
 
-// leaving is how a host is asked to end.
-type leaving struct {
+// shutdownRequest is how a host is asked to end.
+type shutdownRequest struct {
 	once  sync.Once
 	asked chan struct{}
 	again bool // guarded by once, and read when asked is closed
@@ -51,7 +51,7 @@ func (a *App) keepJournal() {
 }
 
 func (a *App) serverDeps() (c server.Config, err error) {
-	c.Host, c.Journal, c.Meter = steward{a}, a.journal, &server.Meter{}
+	c.Host, c.Journal, c.Meter = hostControl{a}, a.journal, &server.Meter{}
 	if _, err := os.Stat(a.cfg.Folders.Data); err == nil {
 		c.Meter.Path = a.cfg.Folders.Data
 	}
@@ -94,14 +94,14 @@ func (a *App) rules(who tool.Caller) bool {
 	return seesEverything(who) || who.Principal == owner.Name && who.Credential == owner.Credential
 }
 
-// steward is the host as the server module knows it.
-type steward struct{ app *App }
+// hostControl is the host as the server module knows it.
+type hostControl struct{ app *App }
 
 // About implements server.Host.
-func (s steward) About() server.About {
-	i, _, err := s.app.tree.info.Get()
+func (h hostControl) About() server.About {
+	i, _, err := h.app.tree.info.Get()
 	if err != nil {
-		s.app.log.Warn("what this host is cannot be read", "err", err)
+		h.app.log.Warn("what this host is cannot be read", "err", err)
 	}
 	return server.About{
 		ID:         i.ID,
@@ -114,21 +114,21 @@ func (s steward) About() server.About {
 }
 
 // Rules implements server.Host.
-func (s steward) Rules(who tool.Caller) bool { return s.app.rules(who) }
+func (h hostControl) Rules(who tool.Caller) bool { return h.app.rules(who) }
 
 // SetName implements server.Host.
-func (s steward) SetName(ctx context.Context, name string) error {
-	return s.remember(ctx, func(self *hostSelf) { self.Name = name })
+func (h hostControl) SetName(ctx context.Context, name string) error {
+	return h.remember(ctx, func(self *hostRecord) { self.Name = name })
 }
 
 // SetLanguage implements server.Host.
-func (s steward) SetLanguage(ctx context.Context, language string) error {
-	return s.remember(ctx, func(self *hostSelf) { self.Language = language })
+func (h hostControl) SetLanguage(ctx context.Context, language string) error {
+	return h.remember(ctx, func(self *hostRecord) { self.Language = language })
 }
 
-func (s steward) remember(ctx context.Context, f func(*hostSelf)) error {
-	t := s.app.tree
-	if _, err := t.self.Update(ctx, state.Any, func(self *hostSelf) error {
+func (h hostControl) remember(ctx context.Context, f func(*hostRecord)) error {
+	t := h.app.tree
+	if _, err := t.self.Update(ctx, state.Any, func(self *hostRecord) error {
 		f(self)
 		return nil
 	}); err != nil {
@@ -138,8 +138,8 @@ func (s steward) remember(ctx context.Context, f func(*hostSelf)) error {
 }
 
 // Stop implements server.Host. The host ends when the answer has been sent.
-func (s steward) Stop(again bool) (how string, err error) {
-	a := s.app
+func (h hostControl) Stop(again bool) (how string, err error) {
+	a := h.app
 	how = "it ends; the program that started it can start it again"
 	if again {
 		if how = a.opts.Again; how == "" {
@@ -164,32 +164,32 @@ func (s steward) Stop(again bool) (how string, err error) {
 }
 
 // recall shows what this host remembers of itself.
-func (t *tree) recall(ctx context.Context) error {
-	self, _, err := t.self.Get()
+func (l *liveTree) recall(ctx context.Context) error {
+	self, _, err := l.self.Get()
 	if err != nil {
 		return err
 	}
-	_, err = t.info.Update(ctx, state.Any, func(i *serverInfo) error {
+	_, err = l.info.Update(ctx, state.Any, func(i *serverInfo) error {
 		if i.Name = self.Name; i.Name == "" {
-			i.Name = introduce(t.app.opts.Info).Name
+			i.Name = introduce(l.app.opts.Info).Name
 		}
 		i.Language = self.Language
-		i.Unread, err = t.shelf.Unread() // in here, so that the last to look has looked last
+		i.Unread, err = l.shelf.Unread() // in here, so that the last to look has looked last
 		return err
 	})
 	return err
 }
 
 // recalling follows what other hosts of the same folder of data remember.
-func (t *tree) recalling(ctx context.Context) error {
-	sub, _, err := t.state.Subscribe(state.Pointer{"private"}, "")
+func (l *liveTree) recalling(ctx context.Context) error {
+	sub, _, err := l.state.Subscribe(state.Pointer{"private"}, "")
 	if err != nil {
 		return err
 	}
 	defer sub.Close()
 	for {
-		if err := t.recall(ctx); err != nil && ctx.Err() == nil {
-			t.app.log.Warn("the public tree is behind what this host remembers", "err", err)
+		if err := l.recall(ctx); err != nil && ctx.Err() == nil {
+			l.app.log.Warn("the public tree is behind what this host remembers", "err", err)
 		}
 		if _, err := sub.Next(ctx); err != nil {
 			return nil // the host stops
@@ -198,19 +198,19 @@ func (t *tree) recalling(ctx context.Context) error {
 }
 
 // sample measures the machine until ctx is done.
-func (t *tree) sample(ctx context.Context, m *server.Meter) {
+func (l *liveTree) sample(ctx context.Context, m *server.Meter) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
 		s, err := m.Measure(ctx)
 		if err == nil {
-			_, err = t.info.Update(ctx, state.Any, func(i *serverInfo) error {
+			_, err = l.info.Update(ctx, state.Any, func(i *serverInfo) error {
 				i.Metrics = &s
 				return nil
 			})
 		}
 		if err != nil && ctx.Err() == nil {
-			t.app.log.Warn("what was measured of the machine is not shown", "err", err)
+			l.app.log.Warn("what was measured of the machine is not shown", "err", err)
 		}
 		select {
 		case <-tick.C:

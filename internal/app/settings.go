@@ -120,7 +120,7 @@ func CheckSettings(cfg config.Config) error {
 	}
 	for i, c := range cfg.Contexts {
 		if c.Name == contextstore.Admin && err == nil {
-			err = &config.Mistake{Path: fmt.Sprintf("contexts[%d].name", i), Err: fmt.Errorf(
+			err = &config.SettingProblem{Path: fmt.Sprintf("contexts[%d].name", i), Err: fmt.Errorf(
 				"%q is the context in which this host is administered: what is said of it here counts for nothing, and callers cannot be let in; choose another name",
 				c.Name,
 			)}
@@ -238,7 +238,7 @@ func knownModules(names []string, guests []guest, path string) error {
 				known = append(known, g.Name)
 			}
 			return &SettingError{
-				&config.Mistake{
+				&config.SettingProblem{
 					Path: path,
 					Err: fmt.Errorf(
 						"this host has no module %q; expected some of %s",
@@ -286,7 +286,7 @@ func checkRenames(cfg config.Config, guests []guest) error {
 				!slices.ContainsFunc(v.Entries(views.Tools), func(e *views.Entry) bool { return e.Name == from }) {
 				continue
 			}
-			return &SettingError{&config.Mistake{Path: fmt.Sprintf("contexts[%d].rename.%s", i, from),
+			return &SettingError{&config.SettingProblem{Path: fmt.Sprintf("contexts[%d].rename.%s", i, from),
 				Err: fmt.Errorf(
 					"%s is the name of another tool of this context; rename that one as well, or exclude it with !%s in tools",
 					c.Rename[from],
@@ -327,7 +327,7 @@ func checkDefault(name string, fixed *contextstore.Fixed, book *contextstore.Sna
 		names = append(names, r.Name)
 	}
 	return &SettingError{
-		&config.Mistake{
+		&config.SettingProblem{
 			Path: "view.context",
 			Err:  fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", ")),
 		},

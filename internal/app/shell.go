@@ -29,7 +29,7 @@ func (a *App) checkShell(context.Context) error {
 			if e, ok := errors.AsType[*exec.Error](err); ok {
 				cause = e.Err
 			}
-			return &SettingError{&config.Mistake{Path: "modules.shell.shell",
+			return &SettingError{&config.SettingProblem{Path: "modules.shell.shell",
 				Err: fmt.Errorf(
 					"the shell %s cannot be run: %w; name a program of this machine, such as /bin/sh",
 					s.Shell,
@@ -45,7 +45,7 @@ func (a *App) checkShell(context.Context) error {
 		if r, ok := errors.AsType[*tool.Refusal](err); ok {
 			err = fmt.Errorf("working_dir: %s", strings.TrimPrefix(r.Message, "working_dir: "))
 		}
-		return &SettingError{&config.Mistake{Path: "modules.shell.working_dir",
+		return &SettingError{&config.SettingProblem{Path: "modules.shell.working_dir",
 			Err: fmt.Errorf("%w; name a folder inside of those of -d", err)}}
 	}
 	return where.Close()

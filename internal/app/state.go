@@ -32,18 +32,18 @@ import (
 // publicModule is the host's own module that shows the state tree.
 const publicModule = "public"
 
-// tree is what this host says of itself: the state tree and who writes to it.
-type tree struct {
+// liveTree is what this host says of itself: the state tree and who writes to it.
+type liveTree struct {
 	app     *App
 	state   *state.Tree
 	watches publicstate.Watches
 	sight   publicstate.Options // what the callers see of it
 
-	self      *state.Mount[hostSelf]
+	self      *state.Mount[hostRecord]
 	info      *state.Mount[serverInfo]
 	contexts  *state.Mount[map[string]contextState]
 	sessions  *state.Mount[map[string]sessionState]
-	connected connections
+	connected connectionCounter
 	looked    *state.Demand[sessionState] // at the sessions
 	processes *state.Mount[map[string]processState]
 	sandboxes *state.Mount[map[string]sandboxState]
@@ -58,8 +58,8 @@ type tree struct {
 	packageRecords *state.Mount[map[string]packages.Record] // at /private/packages
 }
 
-// hostSelf is what a host remembers of itself, at /private/host.
-type hostSelf struct {
+// hostRecord is what a host remembers of itself, at /private/host.
+type hostRecord struct {
 	ID       string `json:"id"`
 	Name     string `json:"name,omitempty"`     // given by a user
 	Language string `json:"language,omitempty"` // of the people here, as POSIX names it
@@ -134,7 +134,7 @@ func (a *App) openState(ctx context.Context) error {
 			o.Log, closeLog = log, log.Close
 		}
 	}
-	t := &tree{app: a, state: state.New(o)}
+	t := &liveTree{app: a, state: state.New(o)}
 	a.tree = t
 	a.addPart("state", func(ctx context.Context) error {
 		return errors.Join(t.state.Run(ctx), t.state.Close(), closeLog())
@@ -145,58 +145,58 @@ func (a *App) openState(ctx context.Context) error {
 	return nil
 }
 
-func (t *tree) mount(ctx context.Context) (err error) {
-	if t.self, err = state.Attach[hostSelf](ctx, t.state, "/private/host", state.Durable); err != nil {
+func (l *liveTree) mount(ctx context.Context) (err error) {
+	if l.self, err = state.Attach[hostRecord](ctx, l.state, "/private/host", state.Durable); err != nil {
 		return err
 	}
-	if t.info, err = state.Attach[serverInfo](ctx, t.state, "/public/serverInfo", state.Live); err != nil {
+	if l.info, err = state.Attach[serverInfo](ctx, l.state, "/public/serverInfo", state.Live); err != nil {
 		return err
 	}
-	if t.contexts, err = attachMany[contextState](ctx, t, "contexts"); err != nil {
+	if l.contexts, err = attachMany[contextState](ctx, l, "contexts"); err != nil {
 		return err
 	}
-	if t.jobs, err = attachMany[jobState](ctx, t, "jobs"); err != nil {
+	if l.jobs, err = attachMany[jobState](ctx, l, "jobs"); err != nil {
 		return err
 	}
-	if t.sessions, err = attachMany[sessionState](ctx, t, "sessions"); err != nil {
+	if l.sessions, err = attachMany[sessionState](ctx, l, "sessions"); err != nil {
 		return err
 	}
-	t.looked = state.OnDemand(t.sessions, sessionsIdle, t.sessionsNow)
-	if t.sandboxes, err = attachMany[sandboxState](ctx, t, "sandboxes"); err != nil {
+	l.looked = state.OnDemand(l.sessions, sessionsIdle, l.sessionsNow)
+	if l.sandboxes, err = attachMany[sandboxState](ctx, l, "sandboxes"); err != nil {
 		return err
 	}
-	if t.processes, err = attachMany[processState](ctx, t, "processes"); err != nil {
+	if l.processes, err = attachMany[processState](ctx, l, "processes"); err != nil {
 		return err
 	}
-	if t.modules, err = attachMany[moduleState](ctx, t, "modules"); err != nil {
+	if l.modules, err = attachMany[moduleState](ctx, l, "modules"); err != nil {
 		return err
 	}
-	if t.packages, err = attachMany[packages.Public](ctx, t, "packageData"); err != nil {
+	if l.packages, err = attachMany[packages.Public](ctx, l, "packageData"); err != nil {
 		return err
 	}
-	if t.packageRecords, err = state.Attach[map[string]packages.Record](ctx, t.state, packageRecordsAt, state.Durable); err != nil {
+	if l.packageRecords, err = state.Attach[map[string]packages.Record](ctx, l.state, packageRecordsAt, state.Durable); err != nil {
 		return err
 	}
-	if err := t.attachUI(ctx); err != nil {
+	if err := l.attachUI(ctx); err != nil {
 		return err
 	}
-	if t.mail, err = state.Attach[smtp.Kept](ctx, t.state, "/private/smtp", state.Durable); err != nil {
+	if l.mail, err = state.Attach[smtp.Kept](ctx, l.state, "/private/smtp", state.Durable); err != nil {
 		return err
 	}
-	notes, err := state.Attach[notification.Stored](ctx, t.state, "/private/notifications", state.Durable)
+	notes, err := state.Attach[notification.Stored](ctx, l.state, "/private/notifications", state.Durable)
 	if err != nil {
 		return err
 	}
-	t.shelf = notification.NewStore(notes, func(int) {
-		if err := t.recall(context.Background()); err != nil {
-			t.app.log.Warn("the number of unread notifications is not shown", "err", err)
+	l.shelf = notification.NewStore(notes, func(int) {
+		if err := l.recall(context.Background()); err != nil {
+			l.app.log.Warn("the number of unread notifications is not shown", "err", err)
 		}
 	})
 	return nil
 }
 
 // attachMany makes a live public mount of many, which has none at first.
-func attachMany[E any](ctx context.Context, t *tree, name string) (*state.Mount[map[string]E], error) {
+func attachMany[E any](ctx context.Context, t *liveTree, name string) (*state.Mount[map[string]E], error) {
 	m, err := state.Attach[map[string]E](ctx, t.state, "/public/"+name, state.Live)
 	if err != nil {
 		return nil, err
@@ -206,8 +206,8 @@ func attachMany[E any](ctx context.Context, t *tree, name string) (*state.Mount[
 }
 
 // attachUI makes the mount that user interfaces write to, and no other part.
-func (t *tree) attachUI(ctx context.Context) error {
-	ui, err := state.Attach[map[string]any](ctx, t.state, db.UI, state.Durable)
+func (l *liveTree) attachUI(ctx context.Context) error {
+	ui, err := state.Attach[map[string]any](ctx, l.state, db.UI, state.Durable)
 	if err != nil {
 		return err
 	}
@@ -218,15 +218,15 @@ func (t *tree) attachUI(ctx context.Context) error {
 		*v = map[string]any{}
 		return nil
 	}); err != nil {
-		t.app.log.Debug("what user interfaces keep was there already, or cannot be kept", "err", err)
+		l.app.log.Debug("what user interfaces keep was there already, or cannot be kept", "err", err)
 	}
 	return nil
 }
 
 // module makes the module that shows the tree.
-func (t *tree) module() module.New {
-	t.sight = publicstate.Options{
-		Tree: t.state, Watches: &t.watches, SeesAll: seesEverything, Prompt: t.prompt,
+func (l *liveTree) module() module.New {
+	l.sight = publicstate.Options{
+		Tree: l.state, Watches: &l.watches, SeesAll: seesEverything, Prompt: l.prompt,
 		Listed: []publicstate.Listed{
 			{
 				Name:        "serverInfo",
@@ -245,26 +245,26 @@ func (t *tree) module() module.New {
 			{"public", "contexts"},
 		},
 		Restricted: []publicstate.RestrictedMount{
-			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
+			{At: state.Pointer{"public", "contexts"}, Sees: l.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},
 			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},
 			{At: state.Pointer{"public", "sandboxes"}, Sees: seesSandbox},
 			{At: state.Pointer{"public", "jobs"}, Sees: seesJob},
-			{At: state.Pointer{"public", "packageData"}, Sees: t.seesPackage},
-			{At: state.Pointer{"public", "modules"}, Part: t.partOfModule},
+			{At: state.Pointer{"public", "packageData"}, Sees: l.seesPackage},
+			{At: state.Pointer{"public", "modules"}, Part: l.partOfModule},
 		},
 	}
-	return publicstate.New(t.sight)
+	return publicstate.New(l.sight)
 }
 
 // prompt is the system prompt for a caller.
-func (t *tree) prompt(ctx context.Context, who tool.Caller) string {
-	info, _, err := t.info.Get()
+func (l *liveTree) prompt(ctx context.Context, who tool.Caller) string {
+	info, _, err := l.info.Get()
 	if err != nil || info.Name == "" {
-		i := introduce(t.app.opts.Info)
+		i := introduce(l.app.opts.Info)
 		info.Name, info.Title, info.Version, info.Platform = i.Name, i.Title, i.Version, runtime.GOOS+"/"+runtime.GOARCH
 	}
-	return t.app.views.SystemPrompt(ctx, who, views.Host{
+	return l.app.views.SystemPrompt(ctx, who, views.Host{
 		Name: info.Name, Title: info.Title, Version: info.Version,
 		Platform: info.Platform, Started: info.Started, Language: info.Language,
 	})
@@ -277,8 +277,8 @@ func seesEverything(who tool.Caller) bool {
 	return slices.Contains(who.Roles, identity.Admin) && len(who.Scopes) == 0
 }
 
-func (t *tree) seesContext(who tool.Caller) func(string, any) bool {
-	open := t.app.views.Open(who)
+func (l *liveTree) seesContext(who tool.Caller) func(string, any) bool {
+	open := l.app.views.Open(who)
 	return func(name string, _ any) bool {
 		return slices.ContainsFunc(open, func(s views.Spec) bool { return s.Name == name })
 	}
@@ -309,37 +309,37 @@ func (a *App) showState(ctx context.Context) error { return a.tree.begin(ctx) }
 
 // begin fills the tree with what is known when all doors are open, and follows
 // what happens from then on.
-func (t *tree) begin(ctx context.Context) error {
-	if _, err := t.self.Update(ctx, state.Any, nameHost); err != nil {
-		t.app.log.Warn("this host is another one at the next start: cannot keep its id", "err", err)
+func (l *liveTree) begin(ctx context.Context) error {
+	if _, err := l.self.Update(ctx, state.Any, nameHost); err != nil {
+		l.app.log.Warn("this host is another one at the next start: cannot keep its id", "err", err)
 	}
-	self, _, err := t.self.Get()
+	self, _, err := l.self.Get()
 	if err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
-	about := introduce(t.app.opts.Info)
+	about := introduce(l.app.opts.Info)
 	info := serverInfo{
 		ID: self.ID, Name: about.Name, Title: about.Title, Version: about.Version,
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: time.Now().UTC(), Transports: []string{}, Status: serverStatus{"starting"},
 	}
-	for _, d := range t.app.doors {
+	for _, d := range l.app.doors {
 		info.Transports = append(info.Transports, strings.ToLower(d.Kind))
 	}
-	if _, err := t.info.Set(ctx, info); err != nil {
+	if _, err := l.info.Set(ctx, info); err != nil {
 		return err
 	}
-	t.lookAtContexts()
-	if err := t.recall(ctx); err != nil {
+	l.lookAtContexts()
+	if err := l.recall(ctx); err != nil {
 		return err
 	}
-	t.app.addPart("what the host remembers", t.recalling)
-	t.follow()
-	t.syncs()
+	l.app.addPart("what the host remembers", l.recalling)
+	l.follow()
+	l.syncs()
 	return nil
 }
 
 // nameHost gives a host its id, for good.
-func nameHost(s *hostSelf) error {
+func nameHost(s *hostRecord) error {
 	if s.ID == "" {
 		s.ID = "host_" + strings.ToLower(rand.Text())
 	}
@@ -347,16 +347,16 @@ func nameHost(s *hostSelf) error {
 }
 
 // follow takes in what happens in this house, on a part of its own.
-func (t *tree) follow() {
+func (l *liveTree) follow() {
 	ctx, stop := context.WithCancel(context.Background())
-	f := newFollower(ctx, t)
-	t.app.addPart("public state", func(end context.Context) error {
-		t.status("running")
+	f := newFollower(ctx, l)
+	l.app.addPart("public state", func(end context.Context) error {
+		l.status("running")
 		defer context.AfterFunc(end, func() {
-			t.status("stopping")
+			l.status("stopping")
 			stop()
 		})()
-		f.run(ctx)
+		f.followEvents(ctx)
 		return nil
 	})
 }
@@ -372,29 +372,29 @@ func (a *App) farewell(ctx context.Context) error {
 	defer cancel()
 	a.tree.status("stopping")
 	a.tree.watches.Flush(ctx)
-	a.engine.Farewell(ctx)
+	a.engine.NotifyShutdown(ctx)
 	return nil
 }
 
-func (t *tree) status(now string) {
-	if _, err := t.info.Update(context.Background(), state.Any, func(i *serverInfo) error {
+func (l *liveTree) status(now string) {
+	if _, err := l.info.Update(context.Background(), state.Any, func(i *serverInfo) error {
 		if i.Status.State != "restarting" || now != "stopping" {
 			i.Status.State = now
 		}
 		return nil
 	}); err != nil {
-		t.app.log.Warn("the status of this host is not shown", "err", err)
+		l.app.log.Warn("the status of this host is not shown", "err", err)
 	}
 }
 
-func (t *tree) lookAtContexts() {
+func (l *liveTree) lookAtContexts() {
 	all := map[string]contextState{}
-	rules := t.app.views.Rules()
+	rules := l.app.views.Rules()
 	for _, s := range rules.Specs {
 		all[s.Name] = contextState{s.Description, s.Name == rules.Default}
 	}
-	if _, err := t.contexts.Set(context.Background(), all); err != nil {
-		t.app.log.Warn("contexts are not shown", "err", err)
+	if _, err := l.contexts.Set(context.Background(), all); err != nil {
+		l.app.log.Warn("contexts are not shown", "err", err)
 	}
 }
 

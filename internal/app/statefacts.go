@@ -19,10 +19,10 @@ const (
 	mostRunning = 10_000                // processes that are shown, and ends without a beginning that are remembered
 )
 
-// follower turns the facts of the house into what the tree says of it. It
+// eventFollower turns the facts of the house into what the tree says of it. It
 // belongs to one goroutine.
-type follower struct {
-	tree  *tree
+type eventFollower struct {
+	tree  *liveTree
 	kinds []iter.Seq[bus.Event]
 	facts chan bus.Event
 	due   <-chan time.Time // when what has changed is written; nil while nothing has
@@ -33,12 +33,12 @@ type follower struct {
 	newSessions  map[string]*sessionState // to be written; nil for those that are gone
 	newProcesses map[string]*processState
 
-	sandboxes showSandboxes
+	sandboxes sandboxEvents
 }
 
 // newFollower follows from now on.
-func newFollower(ctx context.Context, t *tree) *follower {
-	f := &follower{
+func newFollower(ctx context.Context, t *liveTree) *eventFollower {
+	f := &eventFollower{
 		tree: t, facts: make(chan bus.Event), ended: map[string]struct{}{},
 		processes:   map[string]processState{},
 		newSessions: map[string]*sessionState{}, newProcesses: map[string]*processState{},
@@ -50,15 +50,15 @@ func newFollower(ctx context.Context, t *tree) *follower {
 	return f
 }
 
-// run takes facts in until ctx is done.
-func (f *follower) run(ctx context.Context) {
+// followEvents takes facts in until ctx is done.
+func (e *eventFollower) followEvents(ctx context.Context) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
-	for _, kind := range f.kinds {
+	for _, kind := range e.kinds {
 		reading.Go(func() {
 			for fact := range kind {
 				select {
-				case f.facts <- fact:
+				case e.facts <- fact:
 				case <-ctx.Done():
 				}
 			}
@@ -66,93 +66,93 @@ func (f *follower) run(ctx context.Context) {
 	}
 	for {
 		select {
-		case fact := <-f.facts:
-			f.take(fact)
-		case <-f.due:
-			f.due = nil
-			f.write(ctx)
+		case fact := <-e.facts:
+			e.handleEvent(fact)
+		case <-e.due:
+			e.due = nil
+			e.writeLoop(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (f *follower) take(fact bus.Event) {
+func (e *eventFollower) handleEvent(fact bus.Event) {
 	kind, what, _ := strings.Cut(fact.Subject, ".")
 	switch {
 	case kind == "session":
-		f.session(what, fact)
+		e.session(what, fact)
 	case kind == "module" && strings.HasPrefix(what, sandboxModule+"."):
-		f.sandboxes.take(fact)
+		e.sandboxes.handleEvent(fact)
 	case kind == "module":
 		if fact.Lost > 0 {
-			f.lookAtProcesses()
+			e.lookAtProcesses()
 		}
-		f.process(fact)
+		e.process(fact)
 	default:
-		f.tree.lookAtContexts()
-		f.tree.watches.Recheck() // what each may see follows from the rules
+		e.tree.lookAtContexts()
+		e.tree.watches.Recheck() // what each may see follows from the rules
 	}
-	if f.due == nil && len(f.newSessions)+len(f.newProcesses)+len(f.sandboxes.fresh) > 0 {
-		f.due = time.After(factGather)
+	if e.due == nil && len(e.newSessions)+len(e.newProcesses)+len(e.sandboxes.fresh) > 0 {
+		e.due = time.After(factGather)
 	}
 }
 
-func (f *follower) write(ctx context.Context) {
-	if err := state.Merge(ctx, f.tree.sessions, f.newSessions); err != nil && ctx.Err() == nil {
-		f.tree.app.log.Warn("sessions are not shown", "err", err)
+func (e *eventFollower) writeLoop(ctx context.Context) {
+	if err := state.Merge(ctx, e.tree.sessions, e.newSessions); err != nil && ctx.Err() == nil {
+		e.tree.app.log.Warn("sessions are not shown", "err", err)
 	}
-	if err := state.Merge(ctx, f.tree.processes, f.newProcesses); err != nil && ctx.Err() == nil {
-		f.tree.app.log.Warn("processes are not shown", "err", err)
+	if err := state.Merge(ctx, e.tree.processes, e.newProcesses); err != nil && ctx.Err() == nil {
+		e.tree.app.log.Warn("processes are not shown", "err", err)
 	}
-	f.sandboxes.write(ctx, f.tree)
-	clear(f.newSessions)
-	clear(f.newProcesses)
+	e.sandboxes.writeState(ctx, e.tree)
+	clear(e.newSessions)
+	clear(e.newProcesses)
 }
 
-func (f *follower) process(fact bus.Event) {
+func (e *eventFollower) process(fact bus.Event) {
 	d, ok := bus.Decode[process.Event](fact)
 	if !ok || d.ID == "" {
 		return
 	}
-	_, early := f.ended[d.ID]
+	_, early := e.ended[d.ID]
 	switch {
 	case strings.HasSuffix(fact.Subject, ".started") && early:
-		delete(f.ended, d.ID)
+		delete(e.ended, d.ID)
 	case strings.HasSuffix(fact.Subject, ".started"):
-		if len(f.processes) < mostRunning {
-			f.setProcess(d.ID, &processState{d.Owner, d.Command, d.PID, fact.At.UTC(), procid.Watch(d.PID)})
+		if len(e.processes) < mostRunning {
+			e.setProcess(d.ID, &processState{d.Owner, d.Command, d.PID, fact.At.UTC(), procid.Watch(d.PID)})
 		}
 	case strings.HasSuffix(fact.Subject, ".handed_over"):
-		if p, there := f.processes[d.ID]; there {
+		if p, there := e.processes[d.ID]; there {
 			p.Owner = d.Owner
-			f.setProcess(d.ID, &p)
+			e.setProcess(d.ID, &p)
 		}
 	case strings.HasSuffix(fact.Subject, ".exited"):
-		if _, there := f.processes[d.ID]; there {
-			f.setProcess(d.ID, nil)
-		} else if len(f.ended) < mostRunning {
-			f.ended[d.ID] = struct{}{}
+		if _, there := e.processes[d.ID]; there {
+			e.setProcess(d.ID, nil)
+		} else if len(e.ended) < mostRunning {
+			e.ended[d.ID] = struct{}{}
 		}
 	}
 }
 
-func (f *follower) setProcess(id string, p *processState) {
+func (e *eventFollower) setProcess(id string, p *processState) {
 	if p == nil {
-		delete(f.processes, id)
+		delete(e.processes, id)
 	} else {
-		f.processes[id] = *p
+		e.processes[id] = *p
 	}
-	f.newProcesses[id] = p
+	e.newProcesses[id] = p
 }
 
 // lookAtProcesses takes away those that are gone, after the facts of some were
 // lost.
-func (f *follower) lookAtProcesses() {
-	for id, p := range f.processes {
+func (e *eventFollower) lookAtProcesses() {
+	for id, p := range e.processes {
 		if p.ended() {
-			f.setProcess(id, nil)
+			e.setProcess(id, nil)
 		}
 	}
-	clear(f.ended)
+	clear(e.ended)
 }

@@ -64,7 +64,7 @@ func (c *crowd) hears(m []byte) error {
 func TestThousandClientsAreTold(t *testing.T) {
 	a, client := live(t)
 	m, values := things(t, a)
-	who := protocol.Who{Caller: tool.Caller{Principal: "root", Roles: []string{"admin"}}}
+	who := protocol.Caller{Caller: tool.Caller{Principal: "root", Roles: []string{"admin"}}}
 	release := make(chan struct{})
 	defer close(release)
 	stuck := a.engine.Pipe(who, func([]byte) error { <-release; return nil })
@@ -146,7 +146,7 @@ func TestClientsComeAndGo(t *testing.T) {
 	visit := func(i int) {
 		c := &tenant{t: t, in: make(chan json.RawMessage, 16)}
 		c.pipe = a.engine.Pipe(
-			protocol.Who{Caller: tool.Caller{Principal: "root", Roles: []string{"admin"}}},
+			protocol.Caller{Caller: tool.Caller{Principal: "root", Roles: []string{"admin"}}},
 			func(m []byte) error {
 				c.in <- slices.Clone(m)
 				return nil

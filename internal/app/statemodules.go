@@ -31,7 +31,7 @@ func shortError(err error) string {
 }
 
 // showModules writes how the modules are doing to the tree.
-func (t *tree) showModules(all []modulehost.Status) {
+func (l *liveTree) showModules(all []modulehost.Status) {
 	shown := make(map[string]moduleState, len(all))
 	var failed []modulehost.Offered
 	for _, m := range all {
@@ -53,17 +53,17 @@ func (t *tree) showModules(all []modulehost.Status) {
 		}
 		shown[m.Module] = s
 	}
-	t.failed.Store(&failed)
-	if _, err := t.modules.Set(context.Background(), shown); err != nil {
-		t.app.log.Warn("modules are not shown", "err", err)
+	l.failed.Store(&failed)
+	if _, err := l.modules.Set(context.Background(), shown); err != nil {
+		l.app.log.Warn("modules are not shown", "err", err)
 	}
 }
 
 // partOfModule lets a caller see the modules of which their context has
 // something for them: with the tools that they may call, by the names these
 // have there, and without the reason of a failure.
-func (t *tree) partOfModule(who tool.Caller) func(string, any) (any, bool) {
-	mine := sync.OnceValue(func() map[string][]any { return t.toolsOfModules(who) })
+func (l *liveTree) partOfModule(who tool.Caller) func(string, any) (any, bool) {
+	mine := sync.OnceValue(func() map[string][]any { return l.toolsOfModules(who) })
 	return func(name string, member any) (any, bool) {
 		tools, sees := mine()[name]
 		m, ok := member.(map[string]any)
@@ -76,8 +76,8 @@ func (t *tree) partOfModule(who tool.Caller) func(string, any) (any, bool) {
 
 // toolsOfModules lists the tools of a caller's view by module. A module without
 // tools is there if it has a resource or prompt for the caller.
-func (t *tree) toolsOfModules(who tool.Caller) map[string][]any {
-	current := t.app.views
+func (l *liveTree) toolsOfModules(who tool.Caller) map[string][]any {
+	current := l.app.views
 	all := map[string][]any{}
 	add := func(v *views.View) {
 		for _, kind := range []views.Kind{views.Tools, views.Prompts, views.Resources, views.Templates} {
@@ -96,7 +96,7 @@ func (t *tree) toolsOfModules(who tool.Caller) map[string][]any {
 		return all
 	}
 	add(v)
-	if failed := t.failed.Load(); failed != nil && len(*failed) > 0 {
+	if failed := l.failed.Load(); failed != nil && len(*failed) > 0 {
 		if v, err := current.Of(who, *failed); err == nil {
 			add(v)
 		}

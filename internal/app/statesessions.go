@@ -17,25 +17,25 @@ import (
 // them any more.
 const sessionsIdle = 30 * time.Second
 
-// connections are those that are sessions of their own: no table knows them, so
+// connectionCounter are those that are sessions of their own: no table knows them, so
 // they are counted.
-type connections struct {
+type connectionCounter struct {
 	mu  sync.Mutex
 	all map[string]sessionState
 }
 
 // sessionsNow are the sessions there are.
-func (t *tree) sessionsNow() map[string]sessionState {
-	t.connected.mu.Lock()
-	all := maps.Clone(t.connected.all)
-	t.connected.mu.Unlock()
+func (l *liveTree) sessionsNow() map[string]sessionState {
+	l.connected.mu.Lock()
+	all := maps.Clone(l.connected.all)
+	l.connected.mu.Unlock()
 	if all == nil {
 		all = map[string]sessionState{}
 	}
-	if t.app.table == nil {
+	if l.app.table == nil {
 		return all
 	}
-	t.app.table.All(func(s *session.Session) {
+	l.app.table.All(func(s *session.Session) {
 		if !s.Initialized() {
 			return
 		}
@@ -49,9 +49,9 @@ func (t *tree) sessionsNow() map[string]sessionState {
 }
 
 // session takes in that one has begun or ended.
-func (f *follower) session(what string, fact bus.Event) {
+func (e *eventFollower) session(what string, fact bus.Event) {
 	if fact.Lost > 0 {
-		f.lookAgain()
+		e.lookAgain()
 	}
 	d, ok := bus.Decode[protocol.SessionEvent](fact)
 	if !ok || what != "created" && what != "ended" {
@@ -61,20 +61,20 @@ func (f *follower) session(what string, fact bus.Event) {
 	s.Principal, s.Context = publicstate.Split(fact.Owner)
 	if d.Session == "" {
 		key := "connection-" + sessionKey(fact.Owner+"\n"+d.Client+"\n"+d.Revision)
-		f.setSession(f.tree.connected.count(key, s, what == "created"))
+		e.setSession(e.tree.connected.addOrRemove(key, s, what == "created"))
 		return
 	}
 	if what == "created" {
-		f.setSession(sessionKey(d.Session), &s)
+		e.setSession(sessionKey(d.Session), &s)
 	} else {
-		f.setSession(sessionKey(d.Session), nil)
+		e.setSession(sessionKey(d.Session), nil)
 	}
 }
 
-// count counts a connection that has come or gone and gives what is to be shown
+// addOrRemove counts a connection that has come or gone and gives what is to be shown
 // of those that are alike; nil when none is left. One whose credential has
 // changed since it came is found by its client.
-func (c *connections) count(key string, like sessionState, came bool) (string, *sessionState) {
+func (c *connectionCounter) addOrRemove(key string, like sessionState, came bool) (string, *sessionState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.all == nil {
@@ -106,22 +106,22 @@ func (c *connections) count(key string, like sessionState, came bool) (string, *
 }
 
 // setSession has the tree changed, if a client reads it.
-func (f *follower) setSession(key string, s *sessionState) {
-	if f.tree.looked.Wanted() {
-		f.newSessions[key] = s
+func (e *eventFollower) setSession(key string, s *sessionState) {
+	if e.tree.looked.Wanted() {
+		e.newSessions[key] = s
 	}
 }
 
 // lookAgain finds out which sessions there are, after facts of some were lost.
-func (f *follower) lookAgain() {
-	if !f.tree.looked.Wanted() {
+func (e *eventFollower) lookAgain() {
+	if !e.tree.looked.Wanted() {
 		return
 	}
-	clear(f.newSessions)
-	if _, err := f.tree.sessions.Update(context.Background(), state.Any, func(v *map[string]sessionState) error {
-		*v = f.tree.sessionsNow()
+	clear(e.newSessions)
+	if _, err := e.tree.sessions.Update(context.Background(), state.Any, func(v *map[string]sessionState) error {
+		*v = e.tree.sessionsNow()
 		return nil
 	}); err != nil {
-		f.tree.app.log.Warn("sessions are not shown", "err", err)
+		e.tree.app.log.Warn("sessions are not shown", "err", err)
 	}
 }

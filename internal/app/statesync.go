@@ -8,33 +8,33 @@ import (
 	"gatehouse/module"
 )
 
-// syncing brings a caller's subscriptions up to date after a tool that asks
+// subscriptionSync brings a caller's subscriptions up to date after a tool that asks
 // for it. Calls are followed only while there is such a tool, since dispatch
 // does not publish calls without followers.
-type syncing struct {
-	tree   *tree
+type subscriptionSync struct {
+	tree   *liveTree
 	stale  chan struct{} // holds a token when offers have changed
 	facts  chan bus.Event
 	follow bool
-	tools  map[tooled]bool
+	tools  map[qualifiedTool]bool
 }
 
-// tooled is a tool by what calls are told of as.
-type tooled struct{ Module, Name string }
+// qualifiedTool is a tool by what calls are told of as.
+type qualifiedTool struct{ Module, Name string }
 
-func (t *tree) syncs() {
-	s := &syncing{tree: t, stale: make(chan struct{}, 1), facts: make(chan bus.Event)}
+func (l *liveTree) syncs() {
+	s := &subscriptionSync{tree: l, stale: make(chan struct{}, 1), facts: make(chan bus.Event)}
 	s.stale <- struct{}{}
-	t.app.host.OnChange(func(module.Audience) {
+	l.app.host.OnChange(func(module.Audience) {
 		select {
 		case s.stale <- struct{}{}:
 		default:
 		}
 	})
-	t.app.addPart("subscriptions in step", s.run)
+	l.app.addPart("subscriptions in step", s.syncLoop)
 }
 
-func (s *syncing) run(ctx context.Context) error {
+func (s *subscriptionSync) syncLoop(ctx context.Context) error {
 	done := make(chan struct{})
 	close(done)
 	defer func() { <-done }()
@@ -57,7 +57,7 @@ func (s *syncing) run(ctx context.Context) error {
 				}()
 			}
 		case f := <-s.facts:
-			s.take(f)
+			s.handleEvent(f)
 		case <-ctx.Done():
 			return nil
 		}
@@ -65,8 +65,8 @@ func (s *syncing) run(ctx context.Context) error {
 }
 
 // look shows the modules, and finds the tools that ask for it.
-func (s *syncing) look(ctx context.Context) {
-	s.tools = map[tooled]bool{}
+func (s *subscriptionSync) look(ctx context.Context) {
+	s.tools = map[qualifiedTool]bool{}
 	all := s.tree.app.host.Statuses(ctx)
 	s.tree.showModules(all)
 	for _, m := range all {
@@ -75,15 +75,15 @@ func (s *syncing) look(ctx context.Context) {
 		}
 		for i := range m.Offered.Offer.Tools {
 			if t := &m.Offered.Offer.Tools[i]; t.Sync {
-				s.tools[tooled{m.Module, t.Name}] = true
+				s.tools[qualifiedTool{m.Module, t.Name}] = true
 			}
 		}
 	}
 }
 
-func (s *syncing) take(f bus.Event) {
+func (s *subscriptionSync) handleEvent(f bus.Event) {
 	call, ok := dispatch.CallFinished.Decode(f)
-	if !ok || call.Method != "tools/call" || call.Outcome != "ok" || !s.tools[tooled{call.Module, call.Name}] {
+	if !ok || call.Method != "tools/call" || call.Outcome != "ok" || !s.tools[qualifiedTool{call.Module, call.Name}] {
 		return
 	}
 	s.tree.watches.Sync(f.Owner, f.Session)

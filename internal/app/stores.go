@@ -76,7 +76,7 @@ func (a *App) loadKeys() *seal.Ring {
 	return ring
 }
 
-func (a *App) openJobs() (*jobs.Jobs, error) {
+func (a *App) openJobs() (*jobs.Manager, error) {
 	dir := a.cfg.Folders.State
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err

@@ -45,7 +45,7 @@ const (
 func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
-	out := &short{}
+	out := &limitedBuffer{}
 	p, err := proc.Start(
 		ctx,
 		proc.Spec{Path: program, Args: []string{"version"}, Stdout: out, Own: []string{filepath.Dir(program)}},
@@ -65,11 +65,11 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	return words[1], nil
 }
 
-// short keeps the beginning of what is written to it.
-type short struct{ bytes.Buffer }
+// limitedBuffer keeps the beginning of what is written to it.
+type limitedBuffer struct{ bytes.Buffer }
 
-func (s *short) Write(p []byte) (int, error) {
-	s.Buffer.Write(p[:min(len(p), max(tryOutput-s.Len(), 0))])
+func (l *limitedBuffer) Write(p []byte) (int, error) {
+	l.Buffer.Write(p[:min(len(p), max(tryOutput-l.Len(), 0))])
 	return len(p), nil
 }
 

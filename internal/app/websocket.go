@@ -27,7 +27,7 @@ func (a *App) openWebSockets() *hub.Hub {
 			Engine:   a.engine,
 			Sees:     a.views.Sees,
 			Identify: a.identify,
-			Pace: func(who protocol.Who, r *http.Request) func(context.Context) error {
+			Pace: func(who protocol.Caller, r *http.Request) func(context.Context) error {
 				return a.paced(who, remote(r)).Pace
 			},
 			Origins: func() []string { return slices.Concat(a.cfg.Doors.HTTP.Origins, a.ownOrigins()) },

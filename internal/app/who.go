@@ -120,28 +120,28 @@ func (a *App) Pairing(ctx context.Context) (string, error) {
 	return a.who.Pairing(ctx)
 }
 
-func whoIs(p identity.Principal) protocol.Who {
-	return protocol.Who{Caller: p.Caller(), Bound: p.Context, Until: p.Until}
+func whoIs(p identity.Principal) protocol.Caller {
+	return protocol.Caller{Caller: p.Caller(), Bound: p.Context, Until: p.Until}
 }
 
 // identify says who sends an HTTP request.
-func (a *App) identify(r *nethttp.Request) (protocol.Who, *httpserver.Denied) {
+func (a *App) identify(r *nethttp.Request) (protocol.Caller, *httpserver.Denied) {
 	p, denied := a.who.HTTP(r)
 	if denied != nil {
 		if err := a.pace(r.Context(), "", "", remote(r)); err != nil { // who guesses is slowed down too
-			return protocol.Who{}, tooMany(err)
+			return protocol.Caller{}, tooMany(err)
 		}
-		return protocol.Who{}, &httpserver.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
+		return protocol.Caller{}, &httpserver.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
 	}
 	if err := a.pace(r.Context(), p.Name, r.Header.Get("Mcp-Session-Id"), remote(r)); err != nil {
-		return protocol.Who{}, tooMany(err)
+		return protocol.Caller{}, tooMany(err)
 	}
 	return whoIs(p), nil
 }
 
 // mayWatch says who may not read the metrics. Without authentication
 // every caller may.
-func (a *App) mayWatch(who protocol.Who) *httpserver.Denied {
+func (a *App) mayWatch(who protocol.Caller) *httpserver.Denied {
 	if who.Principal == identity.Nobody || permit.Watches(who.Caller, identity.Admin) {
 		return nil
 	}
@@ -158,7 +158,7 @@ func (a *App) mayWatch(who protocol.Who) *httpserver.Denied {
 }
 
 // owner is the principal of the user who started this process.
-func (a *App) owner() protocol.Who {
+func (a *App) owner() protocol.Caller {
 	who := whoIs(a.who.Owner())
 	who.Local = true
 	return who
@@ -167,7 +167,7 @@ func (a *App) owner() protocol.Who {
 // connected says who is at the other end of a connection: the peer the kernel
 // names on a Unix socket. Every other caller must send a token in a message,
 // unless the host requires no credentials.
-func (a *App) connected(conn net.Conn) (protocol.Who, error) {
+func (a *App) connected(conn net.Conn) (protocol.Caller, error) {
 	a.publishConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
 		if p, ok := a.who.Peer(uid); ok {
@@ -185,7 +185,7 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	addr := address(conn)
 	p, denied := a.who.Line(context.Background(), "", addr)
 	if denied != nil {
-		return a.paced(a.proving(protocol.Who{Advice: a.advice(addr)}, addr), remoteEnd(addr)), nil
+		return a.paced(a.proving(protocol.Caller{Advice: a.advice(addr)}, addr), remoteEnd(addr)), nil
 	}
 	return a.paced(a.proving(whoIs(p), addr), remoteEnd(addr)), nil
 }
@@ -216,12 +216,12 @@ func (a *App) publishConnection(conn net.Conn) {
 }
 
 // proving adds how a token is proved that comes over this connection.
-func (a *App) proving(who protocol.Who, addr netip.Addr) protocol.Who {
+func (a *App) proving(who protocol.Caller, addr netip.Addr) protocol.Caller {
 	child := who.Child
-	who.Prove = func(ctx context.Context, token string) (protocol.Who, error) {
+	who.Prove = func(ctx context.Context, token string) (protocol.Caller, error) {
 		p, denied := a.who.Line(ctx, token, addr)
 		if denied != nil {
-			return protocol.Who{}, denied
+			return protocol.Caller{}, denied
 		}
 		proved := whoIs(p)
 		if child {
@@ -234,7 +234,7 @@ func (a *App) proving(who protocol.Who, addr netip.Addr) protocol.Who {
 
 // asChild is a caller that came of a child of this host: whatever it brings, it
 // is no administrator, because no person is known to be there.
-func asChild(who protocol.Who) protocol.Who {
+func asChild(who protocol.Caller) protocol.Caller {
 	who.Roles, who.Child = nil, true
 	return who
 }

@@ -46,7 +46,7 @@ func warn(stderr io.Writer, cfg config.Config) {
 
 // announce prints what is served, from where, and on which listeners. For HTTP it
 // adds what to paste into a terminal or a client's configuration.
-func announce(w World, cfg config.Config, host *app.App, same command) {
+func announce(w Environment, cfg config.Config, host *app.App, same command) {
 	say := func(format string, args ...any) { fmt.Fprintf(w.Err, "[gatehouse] "+format+"\n", args...) }
 	var kinds []string
 	for _, d := range host.Doors() {
@@ -87,7 +87,7 @@ func announce(w World, cfg config.Config, host *app.App, same command) {
 
 // pair prints how to create the first user on a host that admits no caller without
 // credentials and has no user yet.
-func pair(ctx context.Context, w World, host *app.App) error {
+func pair(ctx context.Context, w Environment, host *app.App) error {
 	code, err := host.Pairing(ctx)
 	if code != "" {
 		fmt.Fprintf(
@@ -129,7 +129,7 @@ func usage(url, local, example string) string {
 }
 
 // lineSnippet is what a person pastes to use the server on a TCP listener.
-func lineSnippet(stderr io.Writer, d app.Door, example string, token bool) {
+func lineSnippet(stderr io.Writer, d app.Listener, example string, token bool) {
 	local := ""
 	if token {
 		local = " --token local"
@@ -165,7 +165,7 @@ type sameServer func(l *config.Loaded, folders []string) command
 // sameOnStdio repeats the command line of serve without what concerns listeners
 // and logins: modules, folders as absolute paths, and every other flag, so that a
 // server that was restricted is as restricted where the entry is pasted.
-func sameOnStdio(c *cobra.Command, w World, modules []string, l *config.Loaded, folders []string) command {
+func sameOnStdio(c *cobra.Command, w Environment, modules []string, l *config.Loaded, folders []string) command {
 	same := command{program(), slices.Concat([]string{"serve"}, modules), l.Environment(w.Getenv)}
 	if l.Roots.Unrestricted {
 		same.args = append(same.args, "--unrestricted")
@@ -175,7 +175,7 @@ func sameOnStdio(c *cobra.Command, w World, modules []string, l *config.Loaded, 
 		}
 	}
 	left := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(listenerFlags).add(left)
+	new(listenerFlags).register(left)
 	c.Flags().Visit(func(f *pflag.Flag) {
 		switch {
 		case f.Name == "directory", f.Name == "unrestricted":
@@ -203,7 +203,7 @@ func flagValue(f *pflag.Flag) string {
 
 // snippets are what a person pastes to use the server on a listener. The token
 // is good from this machine alone.
-func snippets(stderr io.Writer, d app.Door, same command, example string, as credential) {
+func snippets(stderr io.Writer, d app.Listener, same command, example string, as credential) {
 	url := reachable(d.Address)
 	trust, ca := "", ""
 	if d.Trust != "" {

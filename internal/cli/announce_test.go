@@ -21,13 +21,13 @@ func serveSettings(t *testing.T, args []string, env map[string]string) (*cobra.C
 	var listen listenerFlags
 	var sh shellFlags
 	c := &cobra.Command{Use: "serve"}
-	listen.add(c.Flags())
-	host.add(c.Flags())
-	sh.add(c.Flags())
+	listen.register(c.Flags())
+	host.register(c.Flags())
+	sh.register(c.Flags())
 	if err := c.ParseFlags(args); err != nil {
 		t.Fatal(args, err)
 	}
-	w := World{Err: io.Discard, Getenv: func(name string) string { return env[name] }}
+	w := Environment{Err: io.Discard, Getenv: func(name string) string { return env[name] }}
 	l, err := serveConfig(c, w, &host, &listen, &sh, c.Flags().Args())
 	if err != nil {
 		t.Fatal(args, err)
@@ -66,7 +66,7 @@ func TestThePrintedEntryStartsTheSameServer(t *testing.T) {
 		cmd, modules, want := serveSettings(t, args, env)
 		same := sameOnStdio(
 			cmd,
-			World{Getenv: func(name string) string { return env[name] }},
+			Environment{Getenv: func(name string) string { return env[name] }},
 			modules,
 			want,
 			[]string{folder},

@@ -20,7 +20,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-func approving(w World) *cobra.Command {
+func approving(w Environment) *cobra.Command {
 	var all, asJSON bool
 	c := &cobra.Command{
 		Use:   "approvals",
@@ -47,7 +47,7 @@ with those arguments, unless the rule lets it hold for a while.`,
 }
 
 // withApprovals runs f with the approvals of the hosts of this user open.
-func withApprovals(w World, f func(*approvals.Store) error) error {
+func withApprovals(w Environment, f func(*approvals.Store) error) error {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return &usageError{err}
@@ -57,7 +57,7 @@ func withApprovals(w World, f func(*approvals.Store) error) error {
 }
 
 // passphrase sets what every yes needs.
-func passphrase(w World) *cobra.Command {
+func passphrase(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "passphrase",
 		Short: "Set the passphrase that every yes needs",
@@ -128,7 +128,7 @@ was forgotten is removed with its file.`,
 // confirmApproval approves of one request, with the passphrase where one is set: a host
 // that asks for none takes the yes as well.
 func confirmApproval(
-	w World,
+	w Environment,
 	b *approvals.Store,
 	r approvals.Request,
 	pass *[]byte,
@@ -171,7 +171,7 @@ func confirmApproval(
 	return r, "passphrase", err
 }
 
-func listApprovals(w World, b *approvals.Store, all, asJSON bool) error {
+func listApprovals(w Environment, b *approvals.Store, all, asJSON bool) error {
 	list, err := b.Pending(all)
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func listApprovals(w World, b *approvals.Store, all, asJSON bool) error {
 	return t.Flush()
 }
 
-func approvalShow(w World) *cobra.Command {
+func approvalShow(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show ID",
 		Short:   "Show one request with all its arguments",
@@ -222,7 +222,7 @@ func approvalShow(w World) *cobra.Command {
 	}
 }
 
-func decide(w World, word string, yes bool) *cobra.Command {
+func decide(w Environment, word string, yes bool) *cobra.Command {
 	done := map[bool]string{true: "Approved", false: "Denied"}[yes]
 	return &cobra.Command{
 		Use:     word + " ID...",

@@ -44,7 +44,7 @@ func fromWords(s client.Schema, words []string) (json.RawMessage, error) {
 		if !ok || key == "" {
 			return nil, usagef("%q is no argument; expected key=value", word)
 		}
-		property, _ := s.Properties.Find(key)
+		property, _ := s.Properties.Lookup(key)
 		if property.Items != nil && !strings.HasPrefix(text, "[") {
 			v, err := value(key, *property.Items, text)
 			if err != nil {

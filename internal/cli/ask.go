@@ -22,7 +22,7 @@ import (
 
 // asker puts questions to the person at the terminal; nil where standard input
 // is none. A yes needs the passphrase, where one is set.
-func asker(w World, f config.Folders) client.Ask {
+func asker(w Environment, f config.Folders) client.Ask {
 	in, ok := w.In.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return nil
@@ -99,7 +99,7 @@ func askOne(to io.Writer, lines *bufio.Reader, p client.Property, needed bool) (
 }
 
 // readPassphrase reads a line that is not shown.
-func readPassphrase(w World, in *os.File, prompt string) ([]byte, error) {
+func readPassphrase(w Environment, in *os.File, prompt string) ([]byte, error) {
 	fmt.Fprint(w.Err, prompt)
 	b, err := term.ReadPassword(int(in.Fd()))
 	fmt.Fprintln(w.Err)

@@ -23,8 +23,8 @@ import (
 // errNotWhole ends a command that has said what is wrong with the ledger.
 var errNotWhole = errors.New("the ledger is not what was written")
 
-func auditing(w World) *cobra.Command {
-	var q question
+func auditing(w Environment) *cobra.Command {
+	var q auditQuery
 	c := &cobra.Command{
 		Use:   "audit",
 		Short: "Show what was done on this host, by whom",
@@ -52,63 +52,63 @@ arguments are masked. Without flags, the last 50 lines.`,
 	return c
 }
 
-// question is what the flags ask for.
-type question struct {
+// auditQuery is what the flags ask for.
+type auditQuery struct {
 	since, until, level, session string
 	f                            audit.Filter
 	follow, json                 bool
 }
 
-func (q *question) flags(c *cobra.Command) {
+func (a *auditQuery) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(
-		&q.since,
+		&a.since,
 		"since",
 		"",
 		"only lines since then: a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z",
 	)
-	f.StringVar(&q.until, "until", "", "only lines before then, written as for --since")
-	f.StringVar(&q.f.Principal, "principal", "", "only what this principal did")
-	f.StringVar(&q.f.Tool, "tool", "", "only calls of this tool, by its own name")
+	f.StringVar(&a.until, "until", "", "only lines before then, written as for --since")
+	f.StringVar(&a.f.Principal, "principal", "", "only what this principal did")
+	f.StringVar(&a.f.Tool, "tool", "", "only calls of this tool, by its own name")
 	f.StringVar(
-		&q.f.Outcome,
+		&a.f.Outcome,
 		"outcome",
 		"",
 		"only this outcome: ok, error, refused, denied, busy, asked, cancelled, timeout, ...",
 	)
-	f.StringVar(&q.level, "level", "", "only this level: info or security")
-	f.StringVar(&q.f.Kind, "kind", "", "only this kind: call, approval, session.created, auth.login, ...")
-	f.StringVar(&q.f.Context, "context", "", "only what was done in this context")
-	f.StringVar(&q.session, "session", "", "only what was done in this session: its id, or the hash that lines show")
-	f.StringVar(&q.f.Call, "call", "", "only the lines of this call")
-	f.IntVarP(&q.f.Last, "last", "n", 0, "only the newest so many (default 50, all with --since)")
-	f.BoolVarP(&q.follow, "follow", "f", false, "go on with what is done from now on")
-	f.BoolVar(&q.json, "json", false, "print the lines as they are kept, one JSON object each")
+	f.StringVar(&a.level, "level", "", "only this level: info or security")
+	f.StringVar(&a.f.Kind, "kind", "", "only this kind: call, approval, session.created, auth.login, ...")
+	f.StringVar(&a.f.Context, "context", "", "only what was done in this context")
+	f.StringVar(&a.session, "session", "", "only what was done in this session: its id, or the hash that lines show")
+	f.StringVar(&a.f.Call, "call", "", "only the lines of this call")
+	f.IntVarP(&a.f.Last, "last", "n", 0, "only the newest so many (default 50, all with --since)")
+	f.BoolVarP(&a.follow, "follow", "f", false, "go on with what is done from now on")
+	f.BoolVar(&a.json, "json", false, "print the lines as they are kept, one JSON object each")
 }
 
-func (q *question) filter(now time.Time) (f audit.Filter, err error) {
-	f = q.f
-	if f.Since, err = moment("--since", q.since, now); err != nil {
+func (a *auditQuery) filter(now time.Time) (f audit.Filter, err error) {
+	f = a.f
+	if f.Since, err = moment("--since", a.since, now); err != nil {
 		return f, err
 	}
-	if f.Until, err = moment("--until", q.until, now); err != nil {
+	if f.Until, err = moment("--until", a.until, now); err != nil {
 		return f, err
 	}
-	switch f.Level = audit.Level(q.level); f.Level {
+	switch f.Level = audit.Level(a.level); f.Level {
 	case "", audit.Info, audit.Security:
 	default:
-		return f, usagef("--level: %q is neither info nor security", q.level)
+		return f, usagef("--level: %q is neither info nor security", a.level)
 	}
 	if f.Last < 0 {
 		return f, usagef("--last: %d is no number of lines", f.Last)
 	}
-	if f.Last == 0 && q.since == "" {
+	if f.Last == 0 && a.since == "" {
 		f.Last = 50
 	}
-	if f.Session = q.session; len(q.session) != len(audit.SessionHash("")) {
+	if f.Session = a.session; len(a.session) != len(audit.SessionHash("")) {
 		f.Session = ""
-		if q.session != "" {
-			f.Session = audit.SessionHash(q.session)
+		if a.session != "" {
+			f.Session = audit.SessionHash(a.session)
 		}
 	}
 	return f, nil
@@ -142,7 +142,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 
 // withLedger runs f with the ledger of the hosts on this machine open. It is
 // only read.
-func withLedger(w World, f func(*audit.Ledger) error) error {
+func withLedger(w Environment, f func(*audit.Ledger) error) error {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return &usageError{err}
@@ -157,7 +157,7 @@ func withLedger(w World, f func(*audit.Ledger) error) error {
 	return errors.Join(f(l), l.Close(context.Background()))
 }
 
-func showLines(ctx context.Context, w World, l *audit.Ledger, f audit.Filter, follow, asJSON bool) error {
+func showLines(ctx context.Context, w Environment, l *audit.Ledger, f audit.Filter, follow, asJSON bool) error {
 	lines := l.Query(ctx, f)
 	if follow {
 		lines = l.Follow(ctx, f)
@@ -240,7 +240,7 @@ func shorten(s string) string {
 	return displaytext.Cut(s, 120, "…")
 }
 
-func auditVerify(w World) *cobra.Command {
+func auditVerify(w Environment) *cobra.Command {
 	var asJSON bool
 	var file string
 	c := &cobra.Command{
@@ -274,7 +274,7 @@ nobody wrote the whole ledger anew.`,
 	return c
 }
 
-func verifyFile(ctx context.Context, w World, file string) (r audit.Report, err error) {
+func verifyFile(ctx context.Context, w Environment, file string) (r audit.Report, err error) {
 	if file == "" {
 		err = withLedger(w, func(l *audit.Ledger) error {
 			r, err = l.Verify(ctx)
@@ -315,7 +315,7 @@ func printReport(out io.Writer, r audit.Report) error {
 	return nil
 }
 
-func auditExport(w World) *cobra.Command {
+func auditExport(w Environment) *cobra.Command {
 	var file string
 	c := &cobra.Command{
 		Use:   "export",

@@ -53,7 +53,7 @@ func ledgerOf(t *testing.T) (path string, run func(args ...string) (out, errs st
 		code := Run(
 			t.Context(),
 			append([]string{"audit"}, args...),
-			World{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: env},
+			Environment{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: env},
 		)
 		return out.String(), errs.String(), code
 	}
@@ -112,7 +112,7 @@ func TestAuditFollows(t *testing.T) {
 	env := func(name string) string {
 		return map[string]string{"GATEHOUSE_DATA_DIR": filepath.Dir(path)}[name]
 	}
-	Run(ctx, []string{"audit", "--follow", "--last", "2"}, World{Out: out, Err: os.Stderr, Getenv: env})
+	Run(ctx, []string{"audit", "--follow", "--last", "2"}, Environment{Out: out, Err: os.Stderr, Getenv: env})
 	if !strings.Contains(out.String(), "file_edit") {
 		t.Errorf("got %s, want what was written meanwhile", out)
 	}

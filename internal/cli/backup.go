@@ -22,7 +22,7 @@ import (
 	"gatehouse/internal/maintenance/backup"
 )
 
-func backups(w World) *cobra.Command {
+func backups(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "backup",
 		Short: "Back up all a host keeps, encrypted, and bring it back",
@@ -56,19 +56,19 @@ has no backup: keep it elsewhere as well.`,
 	return c
 }
 
-// vault is what the commands of backups work on.
-type vault struct {
-	w    World
+// backupSetup is what the commands of backups work on.
+type backupSetup struct {
+	w    Environment
 	cfg  config.Config
 	room *backup.Manager
 }
 
-func openVault(w World) (*vault, error) {
+func openVault(w Environment) (*backupSetup, error) {
 	l, err := config.Load(w.Getenv, "")
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	v := &vault{w: w, cfg: l.Config}
+	v := &backupSetup{w: w, cfg: l.Config}
 	v.room = app.NewKeeper(v.cfg, backup.Options{
 		Host: func(ctx context.Context) (backup.Host, error) { return app.HostOf(ctx, v.cfg.Folders) },
 		Packages: func(ctx context.Context) (map[string]json.RawMessage, error) {
@@ -86,7 +86,7 @@ type keyFlags struct {
 	recipients []string
 }
 
-func (f *keyFlags) add(set *pflag.FlagSet) {
+func (f *keyFlags) register(set *pflag.FlagSet) {
 	set.BoolVar(&f.ask, "ask", false, "read the password from standard input, or ask for it at a terminal")
 	set.StringVar(
 		&f.secret,
@@ -96,8 +96,8 @@ func (f *keyFlags) add(set *pflag.FlagSet) {
 	)
 }
 
-// open opens the vault and finds the key.
-func (f *keyFlags) open(w World) (*vault, backup.Key, error) {
+// openBackups opens the vault and finds the key.
+func (f *keyFlags) openBackups(w Environment) (*backupSetup, backup.Key, error) {
 	v, err := openVault(w)
 	if err != nil {
 		return nil, backup.Key{}, err
@@ -106,7 +106,7 @@ func (f *keyFlags) open(w World) (*vault, backup.Key, error) {
 	return v, k, err
 }
 
-func (f *keyFlags) key(v *vault) (k backup.Key, err error) {
+func (f *keyFlags) key(v *backupSetup) (k backup.Key, err error) {
 	switch {
 	case len(f.recipients) > 0:
 		k.Recipients = f.recipients
@@ -169,17 +169,17 @@ func asMistake(err error) error {
 }
 
 // tells prints each phase when it starts.
-func (v *vault) tells() backup.Progress {
+func (b *backupSetup) tells() backup.Progress {
 	last := ""
 	return func(phase string, _, _ int64) {
 		if phase != last {
 			last = phase
-			fmt.Fprintf(v.w.Err, "[gatehouse] %s ...\n", phase)
+			fmt.Fprintf(b.w.Err, "[gatehouse] %s ...\n", phase)
 		}
 	}
 }
 
-func backupCreate(w World) *cobra.Command {
+func backupCreate(w Environment) *cobra.Command {
 	var keys keyFlags
 	var packages []string
 	c := &cobra.Command{
@@ -187,7 +187,7 @@ func backupCreate(w World) *cobra.Command {
 		Short: "Make a backup",
 		Args:  oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
-			v, k, err := keys.open(w)
+			v, k, err := keys.openBackups(w)
 			if err != nil {
 				return err
 			}
@@ -211,14 +211,14 @@ func backupCreate(w World) *cobra.Command {
 			return writeDown(w, changed{"config.backed_up", named(made.Name)})
 		},
 	}
-	keys.add(c.Flags())
+	keys.register(c.Flags())
 	c.Flags().StringSliceVar(&packages, "package", nil, "back up the package with this `id` alone; can be repeated")
 	c.Flags().
 		StringSliceVar(&keys.recipients, "recipient", nil, "public `key` of age to encrypt to, instead of a password; can be repeated")
 	return c
 }
 
-func backupList(w World) *cobra.Command {
+func backupList(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "list [TARGET]",
@@ -251,42 +251,42 @@ func backupList(w World) *cobra.Command {
 	return c
 }
 
-// entry is a backup as commands show it.
-type entry struct {
+// backupEntry is a backup as commands show it.
+type backupEntry struct {
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
 	Size    int64     `json:"size"`
 	Of      string    `json:"of"` // this host or another
 }
 
-func entries(all []backup.Entry) []entry {
-	out := []entry{}
+func entries(all []backup.Entry) []backupEntry {
+	out := []backupEntry{}
 	for _, e := range all {
 		of := "another host"
 		if e.Own {
 			of = "this host"
 		}
-		out = append(out, entry{e.Name, e.Created, e.Size, of})
+		out = append(out, backupEntry{e.Name, e.Created, e.Size, of})
 	}
 	return out
 }
 
-func (v *vault) listTargets(asJSON bool) error {
-	all, err := v.room.Targets()
+func (b *backupSetup) listTargets(asJSON bool) error {
+	all, err := b.room.Targets()
 	if err != nil {
 		return err
 	}
 	if asJSON {
-		return showJSON(v.w.Out, map[string]any{"targets": orEmpty(all)})
+		return showJSON(b.w.Out, map[string]any{"targets": orEmpty(all)})
 	}
-	if waiting, err := backup.Waiting(app.BackedUp(v.cfg)); err == nil && waiting != nil {
-		fmt.Fprintf(v.w.Err, "[gatehouse] %s is restored when a host starts and no other runs\n", waiting.Backup)
+	if waiting, err := backup.Waiting(app.BackedUp(b.cfg)); err == nil && waiting != nil {
+		fmt.Fprintf(b.w.Err, "[gatehouse] %s is restored when a host starts and no other runs\n", waiting.Backup)
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(v.w.Err, "[gatehouse] There are no targets; make one with gatehouse backup target set NAME")
+		fmt.Fprintln(b.w.Err, "[gatehouse] There are no targets; make one with gatehouse backup target set NAME")
 		return nil
 	}
-	t := tabwriter.NewWriter(v.w.Out, 0, 0, 2, ' ', 0)
+	t := tabwriter.NewWriter(b.w.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "TARGET\tKIND\tKEEPS\tWHERE")
 	for _, one := range all {
 		keeps := "all"
@@ -308,7 +308,7 @@ func whereIs(t backup.Target) string {
 	return t.Path
 }
 
-func backupInfo(w World) *cobra.Command {
+func backupInfo(w Environment) *cobra.Command {
 	var keys keyFlags
 	var name string
 	var asJSON bool
@@ -317,7 +317,7 @@ func backupInfo(w World) *cobra.Command {
 		Short: "Say what is in a backup, without restoring it",
 		Args:  oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
-			v, k, err := keys.open(w)
+			v, k, err := keys.openBackups(w)
 			if err != nil {
 				return err
 			}
@@ -355,7 +355,7 @@ func backupInfo(w World) *cobra.Command {
 			return t.Flush()
 		},
 	}
-	keys.add(c.Flags())
+	keys.register(c.Flags())
 	c.Flags().
 		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
@@ -363,7 +363,7 @@ func backupInfo(w World) *cobra.Command {
 	return c
 }
 
-func backupRead(w World) *cobra.Command {
+func backupRead(w Environment) *cobra.Command {
 	var keys keyFlags
 	var name string
 	c := &cobra.Command{
@@ -382,7 +382,7 @@ mounted: it is read from its beginning up to the file.`,
 			return oneTarget(c, args[1:])
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			v, k, err := keys.open(w)
+			v, k, err := keys.openBackups(w)
 			if err != nil {
 				return err
 			}
@@ -416,14 +416,14 @@ mounted: it is read from its beginning up to the file.`,
 			return asMistake(err)
 		},
 	}
-	keys.add(c.Flags())
+	keys.register(c.Flags())
 	c.Flags().
 		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	return c
 }
 
-func backupRestore(w World) *cobra.Command {
+func backupRestore(w Environment) *cobra.Command {
 	var keys keyFlags
 	var name string
 	var packages []string
@@ -438,7 +438,7 @@ and everything else stays as it is; a host that is running brings them back
 within seconds.`,
 		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
-			v, k, err := keys.open(w)
+			v, k, err := keys.openBackups(w)
 			if err != nil {
 				return err
 			}
@@ -473,7 +473,7 @@ within seconds.`,
 			return writeDown(w, changed{"config.restored", named(e.Name)})
 		},
 	}
-	keys.add(c.Flags())
+	keys.register(c.Flags())
 	c.Flags().
 		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
@@ -481,7 +481,7 @@ within seconds.`,
 	return c
 }
 
-func backupCancel(w World) *cobra.Command {
+func backupCancel(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel",
 		Short: "Take back a restore that waits",

@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/maintenance/backup"
 )
 
-func backupTarget(w World) *cobra.Command {
+func backupTarget(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "target",
 		Short: "Make and remove targets of backups",
@@ -20,7 +20,7 @@ func backupTarget(w World) *cobra.Command {
 	return c
 }
 
-func backupTargetSet(w World) *cobra.Command {
+func backupTargetSet(w Environment) *cobra.Command {
 	var t backup.Target
 	c := &cobra.Command{
 		Use:   "set NAME",
@@ -63,7 +63,7 @@ func backupTargetSet(w World) *cobra.Command {
 	return c
 }
 
-func backupTargetRemove(w World) *cobra.Command {
+func backupTargetRemove(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Forget a target; the backups in it stay",

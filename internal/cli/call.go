@@ -10,7 +10,7 @@ import (
 	"gatehouse/internal/mcp/client"
 )
 
-func call(w World) *cobra.Command {
+func call(w Environment) *cobra.Command {
 	var t target
 	var text string
 	var full, noWait bool
@@ -45,7 +45,7 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 			if noWait && !t.running() {
 				return usagef("--no-wait needs a server that goes on: --url, --unix or --daemon")
 			}
-			cl, end, err := t.connect(c, w)
+			cl, end, err := t.connectTarget(c, w)
 			if err != nil {
 				return err
 			}
@@ -58,14 +58,14 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 			if err != nil {
 				return err
 			}
-			return show(w, r, full)
+			return printResult(w, r, full)
 		},
 	}
 	c.Flags().SortFlags = false
 	c.Flags().StringVar(&text, "json", "", "all arguments as one JSON `object`, - reads it from standard input")
 	c.Flags().BoolVar(&full, "full", false, "print the whole result as JSON")
 	c.Flags().BoolVar(&noWait, "no-wait", false, "answer with the job, where the tool starts one")
-	t.add(c.Flags())
+	t.register(c.Flags())
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)
 	return c
@@ -75,7 +75,7 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 // calls it.
 func callTool(
 	ctx context.Context,
-	w World,
+	w Environment,
 	t *target,
 	cl *client.Client,
 	name string,
@@ -86,7 +86,7 @@ func callTool(
 	if err != nil {
 		return nil, broken(err)
 	}
-	entry, err := t.find(ctx, w, all, name)
+	entry, err := t.findTool(ctx, w, all, name)
 	if err != nil {
 		return nil, err
 	}
@@ -101,8 +101,8 @@ func callTool(
 	return r, nil
 }
 
-// show prints a result: whole, or what people want of it.
-func show(w World, r *client.Result, full bool) (err error) {
+// printResult prints a result: whole, or what people want of it.
+func printResult(w Environment, r *client.Result, full bool) (err error) {
 	switch {
 	case full:
 		err = printJSON(w.Out, r.Raw)

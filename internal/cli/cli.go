@@ -21,8 +21,8 @@ const (
 	exitInterrupted = 130
 )
 
-// World is what a command touches of the world around it.
-type World struct {
+// Environment is what a command touches of the world around it.
+type Environment struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Getenv   func(string) string
@@ -40,7 +40,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(fo
 var errToolFailed = errors.New("the tool failed")
 
 // Run runs one command line and returns its exit code. It prints the error.
-func Run(ctx context.Context, args []string, w World) int {
+func Run(ctx context.Context, args []string, w Environment) int {
 	root := Root(w)
 	root.SetArgs(args)
 	ran, err := root.ExecuteContextC(ctx)
@@ -71,7 +71,7 @@ func exitCode(ctx context.Context, stderr io.Writer, ran *cobra.Command, err err
 // Root is the command line as a whole. It sets no template of cobra's, because
 // package text/template finds methods by name, and a program that does so is
 // linked with every exported method of its types: 5 MB of them.
-func Root(w World) *cobra.Command {
+func Root(w Environment) *cobra.Command {
 	printVersion := false
 	root := &cobra.Command{
 		Use:   "gatehouse",
@@ -102,11 +102,11 @@ and output, HTTP, TCP or a Unix socket.`,
 	root.SetFlagErrorFunc(flagMistake)
 	root.Flags().BoolVarP(&printVersion, "version", "v", false, "version for gatehouse")
 	root.AddCommand(
-		serve(w),
+		serveCommand(w),
 		daemonCommand(w),
 		stdioCommand(w),
 		call(w),
-		tools(w),
+		toolsCommand(w),
 		version(),
 		doctor(w),
 		user(w),

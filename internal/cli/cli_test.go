@@ -172,7 +172,7 @@ func TestExitCodes(t *testing.T) {
 	stopped, stop := context.WithCancelCause(t.Context())
 	signal := errors.New("interrupt")
 	stop(signal)
-	root := Root(World{Getenv: func(string) string { return "" }})
+	root := Root(Environment{Getenv: func(string) string { return "" }})
 	refused := &client.RPCError{Code: -32602, Message: "no"}
 	for _, c := range []struct {
 		name string

@@ -26,7 +26,7 @@ func moduleNames(_ *cobra.Command, named []string, begin string) ([]string, cobr
 // toolNames completes the tool of a command, among those of the server that the
 // command line names, and then its arguments. Packages have tools too, at a host
 // that runs.
-func (t *target) toolNames(w World) cobra.CompletionFunc {
+func (t *target) toolNames(w Environment) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, begin string) ([]string, cobra.ShellCompDirective) {
 		if len(words) > 0 && c.Name() != "call" {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -35,7 +35,7 @@ func (t *target) toolNames(w World) cobra.CompletionFunc {
 		quiet.Err = io.Discard
 		lists := *t
 		lists.lists = true
-		cl, end, err := lists.connect(c, quiet)
+		cl, end, err := lists.connectTarget(c, quiet)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -64,7 +64,7 @@ func (t *target) toolNames(w World) cobra.CompletionFunc {
 
 // completeContext completes --context with the contexts of the settings and of
 // the commands.
-func completeContext(c *cobra.Command, w World) {
+func completeContext(c *cobra.Command, w Environment) {
 	c.RegisterFlagCompletionFunc(
 		"context",
 		func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -73,7 +73,7 @@ func completeContext(c *cobra.Command, w World) {
 	)
 }
 
-func contextNames(w World) []string {
+func contextNames(w Environment) []string {
 	var names []string
 	if l, err := config.Load(w.Getenv, ""); err == nil {
 		for _, c := range l.Contexts {
@@ -82,7 +82,7 @@ func contextNames(w World) []string {
 	}
 	quiet := w
 	quiet.Err = io.Discard
-	withContexts(quiet, func(b *contextstore.Book, _ config.Config, _ []contextstore.Record) error {
+	withContexts(quiet, func(b *contextstore.Store, _ config.Config, _ []contextstore.Record) error {
 		for _, r := range b.Current().Records {
 			names = append(names, r.Name)
 		}

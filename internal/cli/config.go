@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-func configCommand(w World) *cobra.Command {
+func configCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "config",
 		Short: "Check and show the settings",
@@ -24,7 +24,7 @@ A server reads them again on SIGHUP.`,
 	return c
 }
 
-func configCheck(w World) *cobra.Command {
+func configCheck(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "Look for mistakes in the settings",
@@ -61,7 +61,7 @@ as text are warned of, because other spellings pass them.`,
 }
 
 // noteText prints warnings of rules that compare text.
-func noteText(w World, warnings []string) {
+func noteText(w Environment, warnings []string) {
 	for _, s := range warnings {
 		fmt.Fprintf(w.Err, "[gatehouse] Warning: %s\n", s)
 	}
@@ -75,7 +75,7 @@ func checked(l *config.Loaded) error {
 	return l.Explain(app.CheckSettings(l.Config))
 }
 
-func configShow(w World) *cobra.Command {
+func configShow(w Environment) *cobra.Command {
 	var host hostFlags
 	c := &cobra.Command{
 		Use:   "show",
@@ -95,11 +95,11 @@ from. Secrets are left out.`,
 			return l.Show(w.Out)
 		},
 	}
-	host.add(c.Flags())
+	host.register(c.Flags())
 	return c
 }
 
-func configSchema(w World) *cobra.Command {
+func configSchema(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the file",

@@ -25,7 +25,7 @@ import (
 	"gatehouse/tool"
 )
 
-func contextCommand(w World) *cobra.Command {
+func contextCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "context",
 		Short: "Make and change contexts: named views of this host",
@@ -46,7 +46,7 @@ changed there and not here.`,
 }
 
 // definedContexts are those of the settings, which are changed there alone.
-func definedContexts(w World) (config.Config, []contextstore.Record, error) {
+func definedContexts(w Environment) (config.Config, []contextstore.Record, error) {
 	l, err := readSettings(w)
 	if err != nil {
 		return config.Config{}, nil, err
@@ -68,7 +68,7 @@ func findContext(all []contextstore.Record, name string) *contextstore.Record {
 
 // withContexts runs f with the book of contexts open, and with the contexts of
 // the settings.
-func withContexts(w World, f func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error) error {
+func withContexts(w Environment, f func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error) error {
 	cfg, defined, err := definedContexts(w)
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ type definitionFlags struct {
 	read []byte // what is in it
 }
 
-func (f *definitionFlags) add(set *pflag.FlagSet) {
+func (f *definitionFlags) register(set *pflag.FlagSet) {
 	f.set = set
 	set.SortFlags = false
 	set.StringVar(&f.d.Description, "description", "", "what it is for")
@@ -254,7 +254,7 @@ func asRoot(dir string) (contextstore.Root, error) {
 // definitionLimit bounds a definition that is read, in bytes.
 const definitionLimit = 1 << 20
 
-func contextCreate(w World) *cobra.Command {
+func contextCreate(w Environment) *cobra.Command {
 	var f definitionFlags
 	c := &cobra.Command{
 		Use:   "create NAME",
@@ -278,7 +278,7 @@ file:
 			if err := f.load(w.In); err != nil {
 				return err
 			}
-			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
+			return withContexts(w, func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error {
 				r := contextstore.Record{Name: args[0]}
 				if err := f.apply(&r.Definition); err != nil {
 					return err
@@ -293,13 +293,13 @@ file:
 			})
 		},
 	}
-	f.add(c.Flags())
+	f.register(c.Flags())
 	return c
 }
 
 // noteUnserved says which modules of a context a host of these settings does not
 // have.
-func noteUnserved(w World, cfg config.Config, modules []string) {
+func noteUnserved(w Environment, cfg config.Config, modules []string) {
 	if missing := app.Unserved(cfg, modules); len(missing) > 0 {
 		fmt.Fprintf(
 			w.Err,
@@ -311,7 +311,7 @@ func noteUnserved(w World, cfg config.Config, modules []string) {
 	}
 }
 
-func contextUpdate(w World) *cobra.Command {
+func contextUpdate(w Environment) *cobra.Command {
 	var f definitionFlags
 	c := &cobra.Command{
 		Use:   "update NAME",
@@ -325,7 +325,7 @@ a whole; an empty list, and null in the file, take it away. The rest stays.`,
 			if err := f.load(w.In); err != nil {
 				return err
 			}
-			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
+			return withContexts(w, func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error {
 				r, err := b.Update(
 					args[0],
 					byCommand,
@@ -341,11 +341,11 @@ a whole; an empty list, and null in the file, take it away. The rest stays.`,
 			})
 		},
 	}
-	f.add(c.Flags())
+	f.register(c.Flags())
 	return c
 }
 
-func contextList(w World) *cobra.Command {
+func contextList(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "list",
@@ -353,7 +353,7 @@ func contextList(w World) *cobra.Command {
 		Example: "  gatehouse context list",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
+			return withContexts(w, func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error {
 				all := slices.Concat(defined, b.Current().Records)
 				if asJSON {
 					return showJSON(w.Out, map[string]any{"contexts": orEmpty(all)})
@@ -366,7 +366,7 @@ func contextList(w World) *cobra.Command {
 	return c
 }
 
-func printContexts(w World, all []contextstore.Record) error {
+func printContexts(w Environment, all []contextstore.Record) error {
 	if len(all) == 0 {
 		fmt.Fprintln(w.Err, "[gatehouse] There are no contexts; make one with gatehouse context create NAME")
 		return nil
@@ -392,14 +392,14 @@ func printContexts(w World, all []contextstore.Record) error {
 	return t.Flush()
 }
 
-func contextShow(w World) *cobra.Command {
+func contextShow(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show NAME",
 		Short:   "Print a context as JSON, as --from reads it",
 		Example: "  gatehouse context show notes",
 		Args:    exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
+			return withContexts(w, func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error {
 				r := findContext(defined, args[0])
 				if r == nil {
 					r = b.Current().Find(args[0])
@@ -413,7 +413,7 @@ func contextShow(w World) *cobra.Command {
 	}
 }
 
-func contextDelete(w World) *cobra.Command {
+func contextDelete(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "delete NAME...",
 		Short:   "Remove contexts; who is in one finds it gone",
@@ -425,7 +425,7 @@ func contextDelete(w World) *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
+			return withContexts(w, func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error {
 				for _, name := range args {
 					if err := b.Delete(name); err != nil {
 						return fmt.Errorf("context %s: %w", name, err)
@@ -441,7 +441,7 @@ func contextDelete(w World) *cobra.Command {
 	}
 }
 
-func contextCheck(w World) *cobra.Command {
+func contextCheck(w Environment) *cobra.Command {
 	var q contextadmin.Question
 	var args string
 	c := &cobra.Command{
@@ -496,7 +496,7 @@ that were made here, as a host that is started now would.`,
 }
 
 // rolesOf adds the roles that the users of this machine's hosts have.
-func rolesOf(ctx context.Context, w World, q *contextadmin.Question) error {
+func rolesOf(ctx context.Context, w Environment, q *contextadmin.Question) error {
 	if q.User == "" {
 		return nil
 	}

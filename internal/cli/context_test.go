@@ -120,7 +120,7 @@ rules:
 		code := Run(
 			t.Context(),
 			strings.Fields(step.line),
-			World{
+			Environment{
 				In:     strings.NewReader(""),
 				Out:    &out,
 				Err:    &said,

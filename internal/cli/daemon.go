@@ -29,7 +29,7 @@ const (
 	stopTime  = 30 * time.Second // until one that was asked to stop is killed
 )
 
-func daemonCommand(w World) *cobra.Command {
+func daemonCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "daemon",
 		Short: "Run one host in the background, for all clients of this user",
@@ -65,7 +65,7 @@ type daemonFlags struct {
 	pidFile   string
 }
 
-func (f *daemonFlags) add(set *pflag.FlagSet) {
+func (f *daemonFlags) register(set *pflag.FlagSet) {
 	set.SortFlags = false
 	set.StringVarP(
 		&f.transport,
@@ -82,7 +82,7 @@ func (f *daemonFlags) add(set *pflag.FlagSet) {
 		"`address` of tcp, or of http alone (default: "+config.DefaultTCP+", or any free port); with socket, the path of a second one",
 	)
 	f.addFound(set)
-	f.host.add(set)
+	f.host.register(set)
 }
 
 // addFound adds the flags by which a daemon is found again.
@@ -102,7 +102,7 @@ func (f *daemonFlags) addFound(set *pflag.FlagSet) {
 }
 
 // config returns all settings of a daemon, checked.
-func (f *daemonFlags) config(c *cobra.Command, w World, modules ...string) (*config.Loaded, error) {
+func (f *daemonFlags) config(c *cobra.Command, w Environment, modules ...string) (*config.Loaded, error) {
 	f.host.set = c.Flags()
 	l, err := f.host.config(w.Getenv)
 	if err != nil {
@@ -111,7 +111,7 @@ func (f *daemonFlags) config(c *cobra.Command, w World, modules ...string) (*con
 	if err := nameModules(l, f.host, modules); err != nil {
 		return l, err
 	}
-	f.take(c, l)
+	f.applyTo(c, l)
 	openListeners(l)
 	if err := l.Validate(); err != nil {
 		return l, &usageError{err}
@@ -119,9 +119,9 @@ func (f *daemonFlags) config(c *cobra.Command, w World, modules ...string) (*con
 	return l, nil
 }
 
-// take puts the flags that were given into the settings.
-func (f *daemonFlags) take(c *cobra.Command, l *config.Loaded) {
-	flags{c.Flags(), l}.take([]flagged{
+// applyTo puts the flags that were given into the settings.
+func (f *daemonFlags) applyTo(c *cobra.Command, l *config.Loaded) {
+	flags{c.Flags(), l}.applyAll([]flagged{
 		{"mcp-transport", "daemon.transport", func() { l.Daemon.Transport = f.transport }},
 		{"mcp-addr", "daemon.addr", func() { l.Daemon.Addr = absoluteSocket(f.addr) }},
 		{"health-addr", "daemon.health", func() { l.Daemon.Health = cmp.Or(f.health, config.Off) }},
@@ -129,14 +129,14 @@ func (f *daemonFlags) take(c *cobra.Command, l *config.Loaded) {
 	})
 }
 
-// find is enough of the settings to find the daemon that runs, whatever is
+// findDaemon is enough of the settings to find the daemon that runs, whatever is
 // wrong with the others.
-func (f *daemonFlags) find(c *cobra.Command, w World) (*config.Loaded, error) {
+func (f *daemonFlags) findDaemon(c *cobra.Command, w Environment) (*config.Loaded, error) {
 	l, err := readSettings(w)
 	if err != nil {
 		return l, err
 	}
-	f.take(c, l)
+	f.applyTo(c, l)
 	openListeners(l)
 	return l, nil
 }
@@ -212,8 +212,8 @@ func inFolder(flag, value string) bool {
 	return value != "" && (flag == "directory" || flag == "config" || flag == "pid-file" && value != config.Off)
 }
 
-// found is what is known of the daemon of this user.
-type found struct {
+// daemonInfo is what is known of the daemon of this user.
+type daemonInfo struct {
 	pid    int // 0 when none runs, or it has not said yet
 	runs   bool
 	stale  int // process of a daemon that ended without a word; 0 for none
@@ -224,7 +224,7 @@ type found struct {
 }
 
 // findDaemon looks for the daemon: first at its socket, then at its PID file.
-func findDaemon(ctx context.Context, cfg config.Config) (f found, err error) {
+func findDaemon(ctx context.Context, cfg config.Config) (f daemonInfo, err error) {
 	f.about, f.silent = daemon.Ask(ctx, socketPath(cfg))
 	if f.silent == nil {
 		f.pid, f.runs = f.about.PID, true
@@ -253,7 +253,7 @@ func errNoDaemon() error {
 
 // dialDaemon connects a command to the daemon that runs. It works in the named
 // folders, or else in the current one if the daemon may touch that.
-func dialDaemon(ctx context.Context, w World, named []string, o client.Options) (*client.Client, error) {
+func dialDaemon(ctx context.Context, w Environment, named []string, o client.Options) (*client.Client, error) {
 	l, err := readSettings(w)
 	if err != nil {
 		return nil, err
@@ -285,7 +285,7 @@ func dialDaemon(ctx context.Context, w World, named []string, o client.Options) 
 	return client.Over(ctx, "the daemon", c, o)
 }
 
-func daemonStart(w World) *cobra.Command {
+func daemonStart(w Environment) *cobra.Command {
 	var f daemonFlags
 	c := &cobra.Command{
 		Use:   "start [module...]",
@@ -309,7 +309,7 @@ started in.`,
 		},
 		ValidArgsFunction: moduleNames,
 	}
-	f.add(c.Flags())
+	f.register(c.Flags())
 	completeContext(c, w)
 	return c
 }
@@ -322,7 +322,7 @@ const (
 )
 
 // startDaemon starts a daemon in a folder and prints where it serves.
-func startDaemon(ctx context.Context, w World, cfg config.Config, dir string, args []string) error {
+func startDaemon(ctx context.Context, w Environment, cfg config.Config, dir string, args []string) error {
 	if err := daemon.OwnFolder(cfg.Folders.Runtime); err != nil {
 		return err
 	}
@@ -380,7 +380,7 @@ func spawnDaemon(ctx context.Context, cfg config.Config, dir string, args []stri
 	return about, err
 }
 
-func daemonStop(w World) *cobra.Command {
+func daemonStop(w Environment) *cobra.Command {
 	var f daemonFlags
 	patience := stopTime
 	c := &cobra.Command{
@@ -393,7 +393,7 @@ killed. Where none runs, nothing is done.`,
   gatehouse daemon stop --timeout 5s`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := f.find(c, w)
+			l, err := f.findDaemon(c, w)
 			if err != nil {
 				return err
 			}
@@ -407,7 +407,7 @@ killed. Where none runs, nothing is done.`,
 }
 
 // stopDaemon stops the daemon and returns what it found.
-func stopDaemon(ctx context.Context, w World, cfg config.Config, patience time.Duration) (found, error) {
+func stopDaemon(ctx context.Context, w Environment, cfg config.Config, patience time.Duration) (daemonInfo, error) {
 	f, err := findDaemon(ctx, cfg)
 	if err != nil {
 		return f, err
@@ -445,18 +445,18 @@ func stopDaemon(ctx context.Context, w World, cfg config.Config, patience time.D
 
 // gone returns a function that reports whether the daemon has ended. The lock of
 // its PID file ends with it.
-func (f found) gone(path string) func() (bool, error) {
-	if !f.claimed {
-		ended := procid.Watch(f.pid)
+func (d daemonInfo) gone(path string) func() (bool, error) {
+	if !d.claimed {
+		ended := procid.Watch(d.pid)
 		return func() (bool, error) { return ended(), nil }
 	}
 	return func() (bool, error) {
 		pid, running, err := daemon.FindPID(path)
-		return !running || pid != 0 && pid != f.pid, err
+		return !running || pid != 0 && pid != d.pid, err
 	}
 }
 
-func daemonRestart(w World) *cobra.Command {
+func daemonRestart(w Environment) *cobra.Command {
 	var f daemonFlags
 	c := &cobra.Command{
 		Use:   "restart",
@@ -516,7 +516,7 @@ func startedIn(a daemon.About) (dir string, err error) {
 	)
 }
 
-func daemonStatus(w World) *cobra.Command {
+func daemonStatus(w Environment) *cobra.Command {
 	var f daemonFlags
 	var asJSON bool
 	c := &cobra.Command{
@@ -530,7 +530,7 @@ Exit codes: 0 it runs and is ready, 1 it runs and does not serve as it should,
   gatehouse daemon status --json | jq .about.pid`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := f.find(c, w)
+			l, err := f.findDaemon(c, w)
 			if err != nil {
 				return err
 			}
@@ -579,7 +579,7 @@ func statusOf(ctx context.Context, cfg config.Config) (daemonState, error) {
 	return s, nil
 }
 
-func (s daemonState) print(w World) {
+func (s daemonState) print(w Environment) {
 	say := func(format string, args ...any) { fmt.Fprintf(w.Out, format+"\n", args...) }
 	switch {
 	case !s.Running && s.Stale != 0:

@@ -14,7 +14,7 @@ import (
 // followEvery is how often a log is looked at that is followed.
 const followEvery = 200 * time.Millisecond
 
-func daemonLogs(w World) *cobra.Command {
+func daemonLogs(w Environment) *cobra.Command {
 	var lines int
 	var cursor int64
 	var follow bool
@@ -49,7 +49,7 @@ journal.`,
 	return c
 }
 
-func showLog(ctx context.Context, w World, dir string, lines int, cursor int64, follow bool) error {
+func showLog(ctx context.Context, w Environment, dir string, lines int, cursor int64, follow bool) error {
 	read := func() (*daemon.LogReader, error) { return daemon.ReadLog(dir, cursor) }
 	if cursor < 0 {
 		read = func() (*daemon.LogReader, error) { return daemon.Tail(dir, lines) }

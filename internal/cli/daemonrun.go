@@ -23,7 +23,7 @@ import (
 	"gatehouse/internal/server/socket"
 )
 
-func daemonRun(w World) *cobra.Command {
+func daemonRun(w Environment) *cobra.Command {
 	var f daemonFlags
 	var background bool
 	c := &cobra.Command{
@@ -47,7 +47,7 @@ are known by FileDescriptorName=, which is tcp, http or health.`,
 			return runDaemon(c.Context(), load, w, args, func(daemon.About) error { return nil })
 		},
 	}
-	f.add(c.Flags())
+	f.register(c.Flags())
 	c.Flags().BoolVar(&background, "background", false, "prove to the parent process on standard output that it serves")
 	c.Flags().MarkHidden("background")
 	return c
@@ -55,7 +55,7 @@ are known by FileDescriptorName=, which is tcp, http or health.`,
 
 // inBackground runs the daemon for gatehouse daemon start: its output goes
 // to its log, and whether it serves to its parent.
-func inBackground(ctx context.Context, load func() (*config.Loaded, error), w World, args []string) error {
+func inBackground(ctx context.Context, load func() (*config.Loaded, error), w Environment, args []string) error {
 	out, ok := w.Out.(*os.File)
 	if !ok {
 		return errors.New("--background needs a standard output that is a file")
@@ -88,9 +88,9 @@ func inBackground(ctx context.Context, load func() (*config.Loaded, error), w Wo
 	return err
 }
 
-// running is a daemon from its claim to its end.
-type running struct {
-	w      World
+// runningDaemon is a daemon from its claim to its end.
+type runningDaemon struct {
+	w      Environment
 	l      *config.Loaded
 	args   []string
 	dir    string // where it was started, which may be gone by now
@@ -113,7 +113,7 @@ type running struct {
 func runDaemon(
 	ctx context.Context,
 	load func() (*config.Loaded, error),
-	w World,
+	w Environment,
 	args []string,
 	prove func(daemon.About) error,
 ) error {
@@ -129,11 +129,11 @@ func runDaemon(
 func runOnce(
 	ctx context.Context,
 	load func() (*config.Loaded, error),
-	w World,
+	w Environment,
 	args []string,
 	prove func(daemon.About) error,
 ) (again bool, err error) {
-	r := &running{w: w, args: args, prove: prove, start: time.Now(), level: new(slog.LevelVar)}
+	r := &runningDaemon{w: w, args: args, prove: prove, start: time.Now(), level: new(slog.LevelVar)}
 	r.dir, _ = os.Getwd() // "" if the folder is gone already
 	if r.l, err = load(); err != nil {
 		return false, err
@@ -142,7 +142,7 @@ func runOnce(
 	warnForeign(w.Err, w.Getenv, r.l)
 	r.log = logger(w.Err, r.l.Config, r.level)
 	defer r.letGo()
-	if err := r.open(ctx); err != nil {
+	if err := r.openListeners(ctx); err != nil {
 		return false, err
 	}
 	r.announce()
@@ -153,12 +153,12 @@ func runOnce(
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer re.listen(ctx, stop)()
-	err = r.serve(ctx)
+	err = r.serveUntilDone(ctx)
 	return r.host.Again(), err
 }
 
-// open claims the PID file and opens everything.
-func (r *running) open(ctx context.Context) (err error) {
+// openListeners claims the PID file and opens everything.
+func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 	cfg := r.l.Config
 	if r.build, err = daemon.Self(app.Version); err != nil {
 		return err
@@ -289,7 +289,7 @@ func adviseDaemon(err error, instead string) error {
 
 // letGo lets go of what open took, the claim last: when another daemon can
 // claim it, nothing of this one is left.
-func (r *running) letGo() {
+func (r *runningDaemon) letGo() {
 	if r.link != nil {
 		r.link.Close()
 	}
@@ -304,7 +304,7 @@ func (r *running) letGo() {
 }
 
 // about is how this daemon describes itself.
-func (r *running) about() daemon.About {
+func (r *runningDaemon) about() daemon.About {
 	a := daemon.About{
 		PID: os.Getpid(), Version: r.build.Version, Build: r.build.ID, Executable: r.build.Path, Replaced: r.build.Replaced(),
 		Started: r.start, Ready: r.ready.Load(), Args: r.args, Dir: r.dir,
@@ -322,7 +322,7 @@ func (r *running) about() daemon.About {
 }
 
 // announce prints what is served, and where.
-func (r *running) announce() {
+func (r *runningDaemon) announce() {
 	say := func(format string, args ...any) { fmt.Fprintf(r.w.Err, "[gatehouse] "+format+"\n", args...) }
 	say("%s daemon %s, process %d", strings.Join(r.host.Modules(), ", "), r.build.Version, os.Getpid())
 	if r.l.Roots.Unrestricted {
@@ -347,17 +347,17 @@ func (r *running) announce() {
 // errStopped is why the host ends whose daemon was asked to.
 var errStopped = errors.New("the daemon was stopped")
 
-// serve runs the host until ctx is done. Then readiness fails and linked
+// serveUntilDone runs the host until ctx is done. Then readiness fails and linked
 // clients are notified before the first listener closes; health is shown to
 // the end.
-func (r *running) serve(ctx context.Context) error {
+func (r *runningDaemon) serveUntilDone(ctx context.Context) error {
 	host, stopHost := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stopHost(nil)
 	last, stopLast := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLast()
 	var beside sync.WaitGroup
 	if r.healthLn != nil {
-		r.health.Check, r.health.Log, r.health.Degraded = r.check, r.log, r.host.Degraded
+		r.health.Check, r.health.Log, r.health.Degraded = r.checkStart, r.log, r.host.Degraded
 		beside.Go(func() {
 			if err := r.health.Serve(last, r.healthLn); err != nil {
 				stopHost(fmt.Errorf("show health: %w", err))
@@ -372,7 +372,7 @@ func (r *running) serve(ctx context.Context) error {
 		if err := r.awaitReady(host); err != nil && host.Err() == nil {
 			stopHost(err)
 		}
-		daemon.Watchdog(host, r.w.Getenv, r.check)
+		daemon.Watchdog(host, r.w.Getenv, r.checkStart)
 	})
 	err := r.host.Run(host)
 	over()
@@ -389,8 +389,8 @@ func (r *running) serve(ctx context.Context) error {
 
 // awaitReady waits until the host answers at its own socket, and notifies every goroutine
 // who waits for that.
-func (r *running) awaitReady(ctx context.Context) error {
-	if err := r.check(ctx); err != nil {
+func (r *runningDaemon) awaitReady(ctx context.Context) error {
+	if err := r.checkStart(ctx); err != nil {
 		return fmt.Errorf("the daemon does not answer at its own socket: %w", err)
 	}
 	r.ready.Store(true)
@@ -405,14 +405,14 @@ func (r *running) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// check asks at the daemon's own socket.
-func (r *running) check(ctx context.Context) error {
+// checkStart asks at the daemon's own socket.
+func (r *runningDaemon) checkStart(ctx context.Context) error {
 	_, err := daemon.Ask(ctx, r.link.Addr().String())
 	return err
 }
 
 // stopping announces that no more calls are accepted.
-func (r *running) stopping() {
+func (r *runningDaemon) stopping() {
 	r.ready.Store(false)
 	r.health.Ready(false)
 	r.log.Info("stopping")

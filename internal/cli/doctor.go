@@ -34,7 +34,7 @@ func (f finding) but(grade, fix string, args ...any) finding {
 	return finding{grade, f.what, fmt.Sprintf(fix, args...)}
 }
 
-func doctor(w World) *cobra.Command {
+func doctor(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what this machine has and lacks",
@@ -63,13 +63,13 @@ exit code is 1 when something failed.`,
 				ok("other programs: none is needed"),
 			)
 			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
-			return report(w, findings)
+			return printFindings(w, findings)
 		},
 	}
 }
 
-// report prints the findings and fails if one of them is a failure.
-func report(w World, findings []finding) error {
+// printFindings prints the findings and fails if one of them is a failure.
+func printFindings(w Environment, findings []finding) error {
 	failed := 0
 	for _, f := range findings {
 		fmt.Fprintf(w.Out, "%-4s  %s\n", f.grade, f.what)
@@ -87,7 +87,7 @@ func report(w World, findings []finding) error {
 }
 
 func checkSettings(file string, err error) finding {
-	switch _, inFile := errors.AsType[*config.Misplaced](err); {
+	switch _, inFile := errors.AsType[*config.PositionError](err); {
 	case err == nil && file == "":
 		return ok("settings: the environment is understood")
 	case err == nil:
@@ -255,8 +255,8 @@ func checkApprovals(c config.Config) finding {
 }
 
 // checkCall builds a whole host and asks it for its tools.
-func checkCall(c *cobra.Command, w World) finding {
-	cl, end, err := new(target).connect(c, w)
+func checkCall(c *cobra.Command, w Environment) finding {
+	cl, end, err := new(target).connectTarget(c, w)
 	if err != nil {
 		return ok("a host in this process: %v", err).but("fail", "gatehouse tools -v, which says more")
 	}

@@ -34,7 +34,7 @@ func TestExamplesRunAsTheyStand(t *testing.T) {
 		code = Run(
 			t.Context(),
 			args,
-			World{In: strings.NewReader(""), Out: &o, Err: &e, Getenv: func(k string) string { return env[k] }},
+			Environment{In: strings.NewReader(""), Out: &o, Err: &e, Getenv: func(k string) string { return env[k] }},
 		)
 		return code, o.String(), e.String()
 	}

@@ -20,7 +20,7 @@ import (
 // and the answer says how to have such a tool from this server.
 func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 	env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH"), "XDG_RUNTIME_DIR": t.TempDir()}
-	w := World{
+	w := Environment{
 		In:     strings.NewReader(""),
 		Out:    new(bytes.Buffer),
 		Err:    new(bytes.Buffer),
@@ -39,7 +39,7 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 		{"utter_nonsense_of_mine", `"gatehouse tools" lists what there is`, `"gatehouse tools" lists what there is`},
 	} {
 		for where, one := range map[*target]string{new(target): c.want, {url: "http://127.0.0.1:1"}: c.wantRunning} {
-			_, err := where.find(t.Context(), w, here, c.name)
+			_, err := where.findTool(t.Context(), w, here, c.name)
 			if err == nil || !strings.Contains(err.Error(), one) ||
 				where.running() && strings.Contains(err.Error(), "--modules") {
 				t.Errorf("%s, running %v: got %v, want %q", c.name, where.running(), err, one)
@@ -52,7 +52,7 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 // flag, the command has that flag.
 func TestFlagsThatTextsNameExist(t *testing.T) {
 	root := Root(
-		World{
+		Environment{
 			In:     strings.NewReader(""),
 			Out:    new(bytes.Buffer),
 			Err:    new(bytes.Buffer),

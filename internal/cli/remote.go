@@ -39,7 +39,7 @@ type target struct {
 	lists bool // nothing is called: the tools are the same with a mistake in the settings
 }
 
-func (t *target) add(set *pflag.FlagSet) {
+func (t *target) register(set *pflag.FlagSet) {
 	set.StringVar(
 		&t.url,
 		"url",
@@ -55,14 +55,14 @@ func (t *target) add(set *pflag.FlagSet) {
 		"",
 		"credentials for the server at --url; local means this user's token for servers on this machine (default: $GATEHOUSE_TOKEN)",
 	)
-	t.host.add(set)
+	t.host.register(set)
 }
 
 // running reports whether a server is named that goes on after the command.
 func (t *target) running() bool { return t.url != "" || t.unix != "" || t.daemon }
 
-// connect finds the server. end closes everything that was opened.
-func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func(), err error) {
+// connectTarget finds the server. end closes everything that was opened.
+func (t *target) connectTarget(c *cobra.Command, w Environment) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
 	if cfg, err := config.FromEnv(w.Getenv); err == nil {
 		o.Ask = asker(w, cfg.Folders)
@@ -164,7 +164,7 @@ func authorities(address, file string, getenv func(string) string) (*x509.CertPo
 
 // within builds a host that lives as long as the command, keeps nothing, and
 // is asked through a pipe like any other.
-func (t *target) within(ctx context.Context, w World, o client.Options) (*client.Client, func(), error) {
+func (t *target) within(ctx context.Context, w Environment, o client.Options) (*client.Client, func(), error) {
 	l, err := t.host.config(w.Getenv)
 	if err == nil {
 		err = l.Validate()
@@ -250,9 +250,9 @@ func printable(s string) string {
 	}, s)
 }
 
-// find picks a tool by its name, or guesses what was meant: a tool of this list,
+// findTool picks a tool by its name, or guesses what was meant: a tool of this list,
 // or one of a module that the server does not show.
-func (t *target) find(ctx context.Context, w World, all []client.Tool, name string) (client.Tool, error) {
+func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool, name string) (client.Tool, error) {
 	for _, t := range all {
 		if t.Name == name {
 			return t, nil
@@ -309,7 +309,7 @@ func (t *target) naming(module string) string {
 
 // other finds the tool of any module of this program that is nearest to a name.
 // It looks at the program alone, never at what a server hides.
-func (t *target) other(ctx context.Context, w World, name string) (tool, module string) {
+func (t *target) other(ctx context.Context, w Environment, name string) (tool, module string) {
 	var modules []string
 	for _, g := range standard.Modules(standard.Deps{}) {
 		if !g.Preset || g.Name == "shell" { // of a preset only shell has tools by names of ours that are used often
@@ -317,13 +317,13 @@ func (t *target) other(ctx context.Context, w World, name string) (tool, module 
 		}
 	}
 	every := target{lists: true, host: hostFlags{noFile: true}}
-	every.host.add(pflag.NewFlagSet("", pflag.ContinueOnError))
+	every.host.register(pflag.NewFlagSet("", pflag.ContinueOnError))
 	if every.host.set.Set("modules", strings.Join(modules, ",")) != nil {
 		return "", ""
 	}
 	cl, end, err := every.within(
 		ctx,
-		World{In: w.In, Out: io.Discard, Err: io.Discard, Getenv: w.Getenv},
+		Environment{In: w.In, Out: io.Discard, Err: io.Discard, Getenv: w.Getenv},
 		client.Options{Name: "gatehouse-cli", Version: app.Version},
 	)
 	if err != nil {

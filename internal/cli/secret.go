@@ -14,7 +14,7 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-func secrets(w World) *cobra.Command {
+func secrets(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
 		Short: "Keep secrets for what runs in contexts",
@@ -32,7 +32,7 @@ ${secret:NAME} in its env. No command shows what a secret holds.`,
 // secretStore is the store of this user. A mistake in the settings is in its way
 // only where another key than the usual one could be meant: then what is kept
 // cannot be opened, and the store says so.
-func secretStore(w World) (*secret.Store, error) {
+func secretStore(w Environment) (*secret.Store, error) {
 	l, err := readSettings(w)
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func secretStore(w World) (*secret.Store, error) {
 	return secret.In(l.Folders.Config, l.Secrets.KeyFile), nil
 }
 
-func secretSet(w World) *cobra.Command {
+func secretSet(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME",
 		Short: "Keep what standard input holds under a name",
@@ -79,7 +79,7 @@ func oneName(c *cobra.Command, args []string) error {
 }
 
 // readSecret takes a value from a pipe, or asks for it.
-func readSecret(w World, name string) (secret.Text, error) {
+func readSecret(w Environment, name string) (secret.Text, error) {
 	if f, ok := w.In.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fmt.Fprintf(w.Err, "Value of %s, not shown: ", name)
 		b, err := term.ReadPassword(int(f.Fd()))
@@ -97,7 +97,7 @@ func readSecret(w World, name string) (secret.Text, error) {
 	return secret.New(value), nil
 }
 
-func secretList(w World) *cobra.Command {
+func secretList(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "list",
@@ -130,7 +130,7 @@ func secretList(w World) *cobra.Command {
 	return c
 }
 
-func secretRemove(w World) *cobra.Command {
+func secretRemove(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Forget a secret",

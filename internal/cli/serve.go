@@ -19,7 +19,7 @@ import (
 	"gatehouse/internal/telemetry"
 )
 
-func serve(w World) *cobra.Command {
+func serveCommand(w Environment) *cobra.Command {
 	var host hostFlags
 	var doors listenerFlags
 	var shell shellFlags
@@ -61,9 +61,9 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
 		},
 	}
 	c.Flags().SortFlags = false
-	doors.add(c.Flags())
-	host.add(c.Flags())
-	shell.add(c.Flags())
+	doors.register(c.Flags())
+	host.register(c.Flags())
+	shell.register(c.Flags())
 	c.ValidArgsFunction = moduleNames
 	completeContext(c, w)
 	return c
@@ -72,7 +72,7 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
 // serveConfig returns all settings of serve, checked.
 func serveConfig(
 	c *cobra.Command,
-	w World,
+	w Environment,
 	host *hostFlags,
 	doors *listenerFlags,
 	shell *shellFlags,
@@ -123,7 +123,7 @@ func modulesFlag(names []string) []string {
 
 // originals has a host that stands in for another server alone listen where that
 // server's variables say.
-func originals(w World, l *config.Loaded) error {
+func originals(w Environment, l *config.Loaded) error {
 	name := l.View.Context
 	if name == "" && len(l.View.Modules) == 1 {
 		name = l.View.Modules[0]
@@ -140,7 +140,7 @@ func originals(w World, l *config.Loaded) error {
 // runServer builds the host, prints its addresses, and runs it until ctx is done
 // or its last listener has closed. load makes the settings, now and whenever they
 // are asked for again; same is what a client runs to have this server to itself.
-func runServer(ctx context.Context, load func() (*config.Loaded, error), w World, same sameServer) error {
+func runServer(ctx context.Context, load func() (*config.Loaded, error), w Environment, same sameServer) error {
 	l, err := load()
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ type hostFlags struct {
 	noFile   bool // the file is not read
 }
 
-func (f *hostFlags) add(set *pflag.FlagSet) {
+func (f *hostFlags) register(set *pflag.FlagSet) {
 	f.set = set
 	set.SetNormalizeFunc(otherNames)
 	set.StringArrayVarP(
@@ -66,7 +66,7 @@ func otherNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 // names are the flags that add adds; they need a host of one's own.
 func (f *hostFlags) names() (names []string) {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(hostFlags).add(set)
+	new(hostFlags).register(set)
 	set.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	return names
 }
@@ -81,7 +81,7 @@ func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
 	if f.unrestricted && len(f.folders) > 0 {
 		return l, usagef("--unrestricted and --directory exclude each other")
 	}
-	flags{f.set, l}.take([]flagged{
+	flags{f.set, l}.applyAll([]flagged{
 		{"directory", "roots.folders", func() { l.Roots.Folders, l.Roots.Unrestricted = f.folders, false }},
 		{"unrestricted", "roots.unrestricted", func() { l.Roots.Unrestricted = f.unrestricted }},
 		{"context", "view.context", func() { l.View.Context = f.context }},
@@ -111,7 +111,7 @@ func (f *hostFlags) load(getenv func(string) string) (*config.Loaded, error) {
 }
 
 // goesOn warns that a command ignores the invalid part of the settings.
-func goesOn(w World) func(error) {
+func goesOn(w Environment) func(error) {
 	return func(err error) {
 		text := strings.ReplaceAll(err.Error(), "\n", "\n[gatehouse] ")
 		fmt.Fprintf(
@@ -123,7 +123,7 @@ func goesOn(w World) func(error) {
 }
 
 // readSettings reads the settings for a command that needs little of them.
-func readSettings(w World) (*config.Loaded, error) {
+func readSettings(w Environment) (*config.Loaded, error) {
 	f := hostFlags{mistaken: goesOn(w)}
 	l, err := f.load(w.Getenv)
 	if err != nil {
@@ -144,8 +144,8 @@ type flags struct {
 	to  *config.Loaded
 }
 
-// take applies the flags that were given; without a command line, none.
-func (f flags) take(all []flagged) {
+// applyAll applies the flags that were given; without a command line, none.
+func (f flags) applyAll(all []flagged) {
 	if f.set == nil {
 		return
 	}
@@ -174,7 +174,7 @@ type listenerFlags struct {
 	rate      float64
 }
 
-func (f *listenerFlags) add(set *pflag.FlagSet) {
+func (f *listenerFlags) register(set *pflag.FlagSet) {
 	set.BoolVar(&f.http, "http", false, "serve HTTP, at /mcp")
 	set.IntVarP(&f.port, "port", "p", 3000, "port to listen on, 0 for any free one; needs --http")
 	set.StringVarP(&f.host, "host", "H", "127.0.0.1", "address to bind to; needs --http")
@@ -234,7 +234,7 @@ func (f *listenerFlags) add(set *pflag.FlagSet) {
 // disables those that the file and the environment enable; other settings of a
 // listener stay as they are unless a flag overrides them.
 func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
-	if err := f.open(c, l); err != nil {
+	if err := f.applyListeners(c, l); err != nil {
 		return err
 	}
 	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain", "metrics"} {
@@ -243,7 +243,7 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 		}
 	}
 	h := &l.Doors.HTTP
-	flags{c.Flags(), l}.take([]flagged{
+	flags{c.Flags(), l}.applyAll([]flagged{
 		{"port", "listen.http.port", func() { h.Port = f.port }},
 		{"host", "listen.http.host", func() { h.Host = strings.Trim(f.host, "[]") }},
 		{"origin", "listen.http.origins", func() { h.Origins = f.origins }},
@@ -262,8 +262,8 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	return nil
 }
 
-// open enables the listeners that were named, or standard input and output.
-func (f *listenerFlags) open(c *cobra.Command, l *config.Loaded) error {
+// applyListeners enables the listeners that were named, or standard input and output.
+func (f *listenerFlags) applyListeners(c *cobra.Command, l *config.Loaded) error {
 	d, given := &l.Doors, c.Flags().Changed
 	if given("http") || given("tcp") || given("unix") || given("stdio") {
 		d.Stdio, d.HTTP.Open, d.TCP, d.Unix = f.stdio, f.http, "", f.unix

@@ -22,7 +22,7 @@ type shellFlags struct {
 	noStderr   bool
 }
 
-func (f *shellFlags) add(set *pflag.FlagSet) {
+func (f *shellFlags) register(set *pflag.FlagSet) {
 	set.IntVarP(&f.timeout, "timeout", "t", 30, "seconds a command may take, up to 3600; needs the module shell")
 	set.StringSliceVar(
 		&f.allow,
@@ -66,7 +66,7 @@ func (f *shellFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	if c.Flags().Changed("timeout") && f.timeout == 0 { // in a file it means the default
 		return &usageError{config.NoTimeout(0)}
 	}
-	flags{c.Flags(), l}.take(all)
+	flags{c.Flags(), l}.applyAll(all)
 	return nil
 }
 

@@ -22,7 +22,7 @@ import (
 	"gatehouse/internal/server/daemon"
 )
 
-func stdioCommand(w World) *cobra.Command {
+func stdioCommand(w Environment) *cobra.Command {
 	var host hostFlags
 	c := &cobra.Command{
 		Use:   "stdio",
@@ -71,17 +71,17 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 			if c.Flags().Changed("context") {
 				context = l.View.Context
 			}
-			return s.run(c.Context(), context)
+			return s.forwardStdio(c.Context(), context)
 		},
 	}
-	host.add(c.Flags())
+	host.register(c.Flags())
 	completeContext(c, w)
 	return c
 }
 
 // forwarder runs gatehouse stdio.
 type forwarder struct {
-	w     World
+	w     Environment
 	l     *config.Loaded
 	work  daemon.Work
 	wrong error    // why the client can work in none of its folders
@@ -90,7 +90,7 @@ type forwarder struct {
 	build daemon.Build
 }
 
-func (s *forwarder) run(ctx context.Context, view string) (err error) {
+func (s *forwarder) forwardStdio(ctx context.Context, view string) (err error) {
 	if s.build, err = daemon.Self(app.Version); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s *forwarder) run(ctx context.Context, view string) (err error) {
 	}
 	f := &daemon.Forwarder{
 		In: s.w.In, Out: s.w.Out, Log: s.log, Limit: s.l.Limits.Message, Context: view,
-		Dial: s.dial, Start: s.start, Retire: s.retire, Takeover: s.takeover,
+		Dial: s.dial, Start: s.startDaemon, Retire: s.retire, Takeover: s.takeover,
 		Reads: func(ctx context.Context) (map[string]bool, error) { return s.reads(ctx, view) },
 	}
 	return f.Run(ctx, state)
@@ -226,9 +226,9 @@ func (s *forwarder) reads(ctx context.Context, view string) (map[string]bool, er
 	return reads, err
 }
 
-// start starts a daemon, unless another process has meanwhile: with the flags and
+// startDaemon starts a daemon, unless another process has meanwhile: with the flags and
 // in the folder of the one before, if the client had one.
-func (s *forwarder) start(ctx context.Context, last daemon.About) error {
+func (s *forwarder) startDaemon(ctx context.Context, last daemon.About) error {
 	cfg := s.l.Config
 	done, err := daemon.Turn(ctx, turnFile(cfg))
 	if err != nil {

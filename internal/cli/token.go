@@ -18,7 +18,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-func token(w World) *cobra.Command {
+func token(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
 		Short: "Make and revoke tokens, for programs that act for a user",
@@ -37,7 +37,7 @@ Hosts that run follow every change within a second.`,
 // defaultExpiry is how long a token holds when nothing is said.
 const defaultExpiry = "90d"
 
-func tokenCreate(w World) *cobra.Command {
+func tokenCreate(w Environment) *cobra.Command {
 	var t identity.Token
 	var expires string
 	var anyway bool
@@ -80,7 +80,7 @@ user may: * or read, or tools:, resources: and prompts: with a pattern.`,
 // knownContext refuses a context that no host with these settings has: a token
 // that is bound to it opens nothing. The contexts of a host depend on the modules
 // it is told to serve, so each module counts as one that has its own.
-func knownContext(w World, name string, anyway bool) error {
+func knownContext(w Environment, name string, anyway bool) error {
 	if name == "" || anyway {
 		return nil
 	}
@@ -100,7 +100,7 @@ func knownContext(w World, name string, anyway bool) error {
 		"or say --any-context if a host with other settings has it", name, strings.Join(names, ", "), name)
 }
 
-func createToken(ctx context.Context, w World, s *identity.Service, t identity.Token) error {
+func createToken(ctx context.Context, w Environment, s *identity.Service, t identity.Token) error {
 	if t.User == "" {
 		var err error
 		if t.User, err = onlyUser(ctx, s); err != nil {
@@ -157,7 +157,7 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 	return now.Add(d), nil
 }
 
-func tokenList(w World) *cobra.Command {
+func tokenList(w Environment) *cobra.Command {
 	var user string
 	var asJSON bool
 	c := &cobra.Command{
@@ -183,7 +183,7 @@ func tokenList(w World) *cobra.Command {
 	return c
 }
 
-func printTokens(w World, all []identity.Token) error {
+func printTokens(w Environment, all []identity.Token) error {
 	if len(all) == 0 {
 		fmt.Fprintln(w.Err, "[gatehouse] There are no tokens")
 		return nil
@@ -220,7 +220,7 @@ func day(t time.Time) string {
 	return t.Format("2006-01-02 15:04")
 }
 
-func tokenRevoke(w World) *cobra.Command {
+func tokenRevoke(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "revoke ID...",
 		Short:   "Revoke tokens; what was opened with them ends",

@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/mcp/client"
 )
 
-func tools(w World) *cobra.Command {
+func toolsCommand(w Environment) *cobra.Command {
 	t := target{lists: true}
 	var asJSON bool
 	c := &cobra.Command{
@@ -28,7 +28,7 @@ or explain one: its arguments, which of them it needs, and an example.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			cl, end, err := t.connect(c, w)
+			cl, end, err := t.connectTarget(c, w)
 			if err != nil {
 				return err
 			}
@@ -38,7 +38,7 @@ or explain one: its arguments, which of them it needs, and an example.`,
 				return broken(err)
 			}
 			if len(args) == 1 {
-				one, err := t.find(c.Context(), w, all, args[0])
+				one, err := t.findTool(c.Context(), w, all, args[0])
 				if err != nil {
 					return err
 				}
@@ -55,14 +55,14 @@ or explain one: its arguments, which of them it needs, and an example.`,
 	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print the entries as the protocol lists them")
-	t.add(c.Flags())
+	t.register(c.Flags())
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)
 	return c
 }
 
 // printEntries prints the list as it came, as one JSON array.
-func printEntries(w World, all []client.Tool) error {
+func printEntries(w Environment, all []client.Tool) error {
 	entries := make([]json.RawMessage, len(all))
 	for i, t := range all {
 		entries[i] = t.Raw

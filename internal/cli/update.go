@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/maintenance/update"
 )
 
-func updating(w World) *cobra.Command {
+func updating(w Environment) *cobra.Command {
 	var program string
 	c := &cobra.Command{
 		Use:   "update",
@@ -90,7 +90,7 @@ kept beside it. Hosts that run go on with theirs until they are started again.`,
 	return c
 }
 
-func updater(w World, program string) (*update.Updater, error) {
+func updater(w Environment, program string) (*update.Updater, error) {
 	l, err := config.Load(w.Getenv, "")
 	if err != nil {
 		return nil, &usageError{err}

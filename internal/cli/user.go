@@ -22,7 +22,7 @@ import (
 
 // openUsers opens the file of users that hosts on this machine read. Hosts
 // that run notice changes within a second.
-func openUsers(w World, told func(identity.Event)) (*identity.Service, error) {
+func openUsers(w Environment, told func(identity.Event)) (*identity.Service, error) {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return nil, &usageError{err}
@@ -38,8 +38,8 @@ func identityFile(f config.Folders) string { return filepath.Join(f.Data, "ident
 
 // withUsers runs f with the file of users open, and writes down what it
 // changes.
-func withUsers(w World, f func(*identity.Service) error) error {
-	var saw witness
+func withUsers(w Environment, f func(*identity.Service) error) error {
+	var saw auditTrail
 	s, err := openUsers(w, saw.told)
 	if err != nil {
 		return err
@@ -47,7 +47,7 @@ func withUsers(w World, f func(*identity.Service) error) error {
 	return errors.Join(f(s), s.Close(), writeDown(w, saw.seen...))
 }
 
-func user(w World) *cobra.Command {
+func user(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "user",
 		Short: "Add and remove the people and programs this host knows",
@@ -75,7 +75,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 	}
 }
 
-func userAdd(w World) *cobra.Command {
+func userAdd(w Environment) *cobra.Command {
 	var roles []string
 	var stdin, none bool
 	c := &cobra.Command{
@@ -119,7 +119,7 @@ func passwordFlag(c *cobra.Command, stdin *bool) {
 }
 
 // choosePassword reads a password, or makes one.
-func choosePassword(w World, stdin bool) (password string, made bool, err error) {
+func choosePassword(w Environment, stdin bool) (password string, made bool, err error) {
 	if !stdin {
 		return rand.Text(), true, nil
 	}
@@ -134,7 +134,7 @@ func choosePassword(w World, stdin bool) (password string, made bool, err error)
 	return line, false, nil
 }
 
-func showMade(w World, password string, made bool) error {
+func showMade(w Environment, password string, made bool) error {
 	if !made {
 		return nil
 	}
@@ -143,7 +143,7 @@ func showMade(w World, password string, made bool) error {
 	return err
 }
 
-func userList(w World) *cobra.Command {
+func userList(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "list",
@@ -171,7 +171,7 @@ func userList(w World) *cobra.Command {
 	return c
 }
 
-func printUsers(w World, users []identity.User, links []identity.Link) error {
+func printUsers(w Environment, users []identity.User, links []identity.Link) error {
 	if len(users) == 0 {
 		fmt.Fprintln(w.Err, "[gatehouse] There are no users; add one with gatehouse user add NAME")
 		return nil
@@ -203,7 +203,7 @@ func printUsers(w World, users []identity.User, links []identity.Link) error {
 	return t.Flush()
 }
 
-func userRemove(w World) *cobra.Command {
+func userRemove(w Environment) *cobra.Command {
 	to := ""
 	c := &cobra.Command{
 		Use:   "remove NAME",
@@ -299,7 +299,7 @@ func orHandsOver(heir string) string {
 	return ", or hands over to " + heir + ","
 }
 
-func userPassword(w World) *cobra.Command {
+func userPassword(w Environment) *cobra.Command {
 	var stdin bool
 	c := &cobra.Command{
 		Use:   "password NAME",
@@ -327,7 +327,7 @@ shown once, on standard output. The user's logins end; tokens stay.`,
 	return c
 }
 
-func userRoles(w World) *cobra.Command {
+func userRoles(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "roles NAME [ROLE,...]",
 		Short: "Set a user's roles",
@@ -357,7 +357,7 @@ What the user has open ends and comes back with the new ones.`,
 	}
 }
 
-func userLink(w World) *cobra.Command {
+func userLink(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "link NAME certificate|oauth SUBJECT",
 		Short: "Have a certificate or an OAuth subject stand for a user",
@@ -377,7 +377,7 @@ the user whose name is its common name or one of its DNS names.`,
 	}
 }
 
-func userUnlink(w World) *cobra.Command {
+func userUnlink(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "unlink certificate|oauth SUBJECT",
 		Short:   "Take a link away",

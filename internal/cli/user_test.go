@@ -19,7 +19,7 @@ func home(t *testing.T) func(in string, args ...string) (code int, out, said str
 		code := Run(
 			t.Context(),
 			args,
-			World{
+			Environment{
 				In:     strings.NewReader(in),
 				Out:    &out,
 				Err:    &said,

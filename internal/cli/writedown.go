@@ -27,7 +27,7 @@ const notifyTime = 5 * time.Second
 // beside what hosts keep there, and makes the notification of it that a host
 // makes of its own changes. A change that could not be written down was
 // made nevertheless, and the error says so.
-func writeDown(w World, changes ...changed) error {
+func writeDown(w Environment, changes ...changed) error {
 	if len(changes) == 0 {
 		return nil
 	}
@@ -73,7 +73,7 @@ func named(name string) any {
 // byCommand is who changed what was changed by a command.
 const byCommand = "command line"
 
-// witness collects the events of identity while a command runs.
-type witness struct{ seen []changed }
+// auditTrail collects the events of identity while a command runs.
+type auditTrail struct{ seen []changed }
 
-func (n *witness) told(e identity.Event) { n.seen = append(n.seen, changed{"auth." + e.Kind, e}) }
+func (n *auditTrail) told(e identity.Event) { n.seen = append(n.seen, changed{"auth." + e.Kind, e}) }

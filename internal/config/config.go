@@ -15,7 +15,7 @@ import (
 // GATEHOUSE_ and its path, and live where it follows the file while the host
 // runs.
 type Config struct {
-	Doors     Doors     `yaml:"listen" doc:"Where callers come in. Any number of doors may be open; naming one on the command line or with GATEHOUSE_TRANSPORT closes those named here."`
+	Doors     Listeners `yaml:"listen" doc:"Where callers come in. Any number of doors may be open; naming one on the command line or with GATEHOUSE_TRANSPORT closes those named here."`
 	Auth      Auth      `doc:"Who is let in."`
 	Roots     Roots     `doc:"The folders the tools may touch."`
 	View      View      `doc:"What callers see by default."`
@@ -35,8 +35,8 @@ type Config struct {
 	Folders   Folders   `yaml:"-"` // by environment alone: they say where the file is
 }
 
-// Doors are where callers come in. Any number may be open at once.
-type Doors struct {
+// Listeners are where callers come in. Any number may be open at once.
+type Listeners struct {
 	Stdio bool   `doc:"Serve standard input and output." env:"-"`
 	HTTP  HTTP   `doc:"Serve Streamable HTTP at /mcp. The section opens the door."`
 	TCP   string `doc:"Serve lines on this host:port, to those who bring a token in _meta. An empty host means loopback." env:"MCP_ADDR" kind:"address"`
@@ -44,7 +44,7 @@ type Doors struct {
 }
 
 // Any reports whether a door is open.
-func (d Doors) Any() bool { return d.Stdio || d.HTTP.Open || d.TCP != "" || d.Unix != "" }
+func (l Listeners) Any() bool { return l.Stdio || l.HTTP.Open || l.TCP != "" || l.Unix != "" }
 
 // HTTP is the door for Streamable HTTP.
 type HTTP struct {
@@ -201,7 +201,7 @@ type Folders struct {
 // Folders empty.
 func Default() Config {
 	return Config{
-		Doors: Doors{HTTP: HTTP{Host: "127.0.0.1", Port: 3000}},
+		Doors: Listeners{HTTP: HTTP{Host: "127.0.0.1", Port: 3000}},
 		Sessions: Sessions{
 			Idle:  30 * time.Minute,
 			Sweep: 30 * time.Second,

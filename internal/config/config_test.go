@@ -47,16 +47,16 @@ func TestAnEmptyEnvironmentIsTheDefault(t *testing.T) {
 func TestTheTransportVariableOpensDoors(t *testing.T) {
 	for _, c := range []struct {
 		env  []string
-		want Doors
+		want Listeners
 	}{
-		{[]string{"GATEHOUSE_TRANSPORT=stdio"}, Doors{Stdio: true}},
-		{[]string{"GATEHOUSE_TRANSPORT=http"}, Doors{HTTP: HTTP{Open: true}}},
-		{[]string{"GATEHOUSE_TRANSPORT=both"}, Doors{Stdio: true, HTTP: HTTP{Open: true}}},
-		{[]string{"GATEHOUSE_TRANSPORT=tcp"}, Doors{TCP: "127.0.0.1:9100"}},
-		{[]string{"GATEHOUSE_TRANSPORT=tcp", "MCP_ADDR=127.0.0.1:7000"}, Doors{TCP: "127.0.0.1:7000"}},
-		{[]string{"GATEHOUSE_TRANSPORT=http", "MCP_ADDR=127.0.0.1:7000"}, Doors{HTTP: HTTP{Open: true}}},
-		{[]string{"MCP_ADDR=:9100"}, Doors{TCP: "127.0.0.1:9100"}},
-		{[]string{"MCP_ADDR=[::1]:0"}, Doors{TCP: "[::1]:0"}},
+		{[]string{"GATEHOUSE_TRANSPORT=stdio"}, Listeners{Stdio: true}},
+		{[]string{"GATEHOUSE_TRANSPORT=http"}, Listeners{HTTP: HTTP{Open: true}}},
+		{[]string{"GATEHOUSE_TRANSPORT=both"}, Listeners{Stdio: true, HTTP: HTTP{Open: true}}},
+		{[]string{"GATEHOUSE_TRANSPORT=tcp"}, Listeners{TCP: "127.0.0.1:9100"}},
+		{[]string{"GATEHOUSE_TRANSPORT=tcp", "MCP_ADDR=127.0.0.1:7000"}, Listeners{TCP: "127.0.0.1:7000"}},
+		{[]string{"GATEHOUSE_TRANSPORT=http", "MCP_ADDR=127.0.0.1:7000"}, Listeners{HTTP: HTTP{Open: true}}},
+		{[]string{"MCP_ADDR=:9100"}, Listeners{TCP: "127.0.0.1:9100"}},
+		{[]string{"MCP_ADDR=[::1]:0"}, Listeners{TCP: "[::1]:0"}},
 	} {
 		got, err := FromEnv(environment(t, c.env...))
 		if err != nil {
@@ -148,7 +148,7 @@ func TestFoldersFollowThePlatform(t *testing.T) {
 	} {
 		for i, p := range platform(c.goos) {
 			want := c.want[i]
-			got := p.find(c.env, "/h")
+			got := p.resolve(c.env, "/h")
 			if want == "" {
 				if !strings.HasPrefix(got, os.TempDir()) {
 					t.Errorf("%s: %s is %q, want a folder of its own below %s", c.goos, p.ours, got, os.TempDir())

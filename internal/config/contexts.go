@@ -92,8 +92,8 @@ func (r Rule) permit() (p permit.Rule, err error) {
 	return p, err
 }
 
-// check says what is wrong with a rule by itself.
-func (r Rule) check(w *wrong, at string) {
+// validateRule says what is wrong with a rule by itself.
+func (r Rule) validateRule(w *problems, at string) {
 	p, err := r.permit()
 	if err != nil {
 		return // the enums have been checked, with their places
@@ -106,18 +106,18 @@ func (r Rule) check(w *wrong, at string) {
 			slices.Contains([]string{"when", "contexts", "principals", "names"}, field) {
 			where, text = at+"."+field, rest
 		}
-		w.add(where, "%s", text)
+		w.addf(where, "%s", text)
 	}
 	asks := p.Then == permit.AskClient || p.Then == permit.AskOperator
 	if r.Remember != 0 && !asks {
-		w.add(
+		w.addf(
 			at+".remember",
 			"a rule that says %s has no yes to remember; leave it out, or say ask or ask-operator",
 			r.Then,
 		)
 	}
 	if r.Remember < 0 {
-		w.add(at+".remember", "%v: expected a length of time from now on", r.Remember)
+		w.addf(at+".remember", "%v: expected a length of time from now on", r.Remember)
 	}
 }
 
@@ -142,9 +142,9 @@ func isContextName(s string) bool { return spelled(s, 64, "-", "-") && s == stri
 func isListedName(s string) bool { return spelled(s, 128, "_.:-", "") }
 func isVariable(s string) bool   { return spelled(s, 128, "_", "0123456789") }
 
-func (c Context) check(w *wrong, at string) {
+func (c Context) validateContext(w *problems, at string) {
 	if !isContextName(c.Name) {
-		w.add(at+".name", "%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", c.Name)
+		w.addf(at+".name", "%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", c.Name)
 	}
 	w.patterns(at+".tools", c.Tools)
 	w.patterns(at+".prompts", c.Prompts)
@@ -154,51 +154,51 @@ func (c Context) check(w *wrong, at string) {
 		to := c.Rename[from]
 		switch {
 		case !isListedName(to):
-			w.add(at+".rename."+from, "%q: expected 1 to 128 of letters, digits, _, -, . and :", to)
+			w.addf(at+".rename."+from, "%q: expected 1 to 128 of letters, digits, _, -, . and :", to)
 		case taken[to] != "":
-			w.add(at+".rename."+from, "%s would be %s as well", taken[to], to)
+			w.addf(at+".rename."+from, "%s would be %s as well", taken[to], to)
 		}
 		taken[to] = from
 	}
 	if len(c.KnownTo) > 0 && len(c.Roles)+len(c.Users) == 0 {
-		w.add(at+".known_to", "means something only where roles or users say who may enter")
+		w.addf(at+".known_to", "means something only where roles or users say who may enter")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		c.checkVariable(w, at+".env."+name, name)
 	}
 	for i, r := range c.Roots {
 		if r == "" {
-			w.add(fmt.Sprintf("%s.roots[%d]", at, i), "is empty: expected the path of a folder")
+			w.addf(fmt.Sprintf("%s.roots[%d]", at, i), "is empty: expected the path of a folder")
 		}
 	}
-	c.Limits.check(w, at+".limits")
+	c.Limits.validateLimits(w, at+".limits")
 }
 
-func (l ContextLimits) check(w *wrong, at string) {
+func (l ContextLimits) validateLimits(w *problems, at string) {
 	atLeast(w, at+".calls", "calls at once", l.Calls, 0)
 	atLeast(w, at+".rate", "rate", l.Rate, 0)
 	atLeast(w, at+".burst", "burst", l.Burst, 0)
 	if l.Burst > 0 && l.Rate == 0 {
-		w.add(at+".burst", "means something only with a rate")
+		w.addf(at+".burst", "means something only with a rate")
 	}
 }
 
-func (c Context) checkVariable(w *wrong, at, name string) {
+func (c Context) checkVariable(w *problems, at, name string) {
 	if !isVariable(name) {
-		w.add(at, "%q is no name of a variable; expected letters, digits and _", name)
+		w.addf(at, "%q is no name of a variable; expected letters, digits and _", name)
 	}
 	if strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_") {
-		w.add(at, "names that begin with GATEHOUSE_ are kept for the host")
+		w.addf(at, "names that begin with GATEHOUSE_ are kept for the host")
 	}
 	if _, err := secret.Names(c.Env[name]); err != nil {
-		w.add(at, "%v", err)
+		w.addf(at, "%v", err)
 	}
 }
 
-func (w *wrong) patterns(at string, list []string) {
+func (w *problems) patterns(at string, list []string) {
 	for i, p := range list {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
-			w.add(
+			w.addf(
 				fmt.Sprintf("%s[%d]", at, i),
 				"%q is no pattern; expected a name such as file_read, or file_* for all that begin so",
 				p,
@@ -208,20 +208,20 @@ func (w *wrong) patterns(at string, list []string) {
 }
 
 // checkContexts looks at what contexts and rules say together.
-func (c Config) checkContexts(w *wrong) {
+func (c Config) checkContexts(w *problems) {
 	names := map[string]bool{}
 	for i, x := range c.Contexts {
 		at := fmt.Sprintf("contexts[%d]", i)
-		x.check(w, at)
+		x.validateContext(w, at)
 		if names[x.Name] {
-			w.add(at+".name", "there are two contexts called %q", x.Name)
+			w.addf(at+".name", "there are two contexts called %q", x.Name)
 		}
 		names[x.Name] = true
 	}
 	if len(c.Contexts) > 0 && len(c.View.Tools) > 0 {
-		w.add("view.tools", "is for a host without contexts; name the tools in each of them")
+		w.addf("view.tools", "is for a host without contexts; name the tools in each of them")
 	}
 	for i, r := range c.Rules {
-		r.check(w, fmt.Sprintf("rules[%d]", i))
+		r.validateRule(w, fmt.Sprintf("rules[%d]", i))
 	}
 }

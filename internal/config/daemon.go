@@ -46,18 +46,18 @@ func (d Daemon) SecondSocket() string {
 	return d.Addr
 }
 
-func (d Daemon) validate(w *wrong) {
+func (d Daemon) validate(w *problems) {
 	if d.Transport != "" && !slices.Contains(transports, d.Transport) {
-		w.add("daemon.transport", "%q is no transport of a daemon; expected tcp, socket, http or all", d.Transport)
+		w.addf("daemon.transport", "%q is no transport of a daemon; expected tcp, socket, http or all", d.Transport)
 	}
 	if path := d.SecondSocket(); path != "" && !filepath.IsAbs(path) {
-		w.add("daemon.addr", "%q is no absolute path; the transport socket expects one", path)
+		w.addf("daemon.addr", "%q is no absolute path; the transport socket expects one", path)
 	} else if _, err := ParseTCP(cmp.Or(d.Addr, DefaultTCP)); path == "" && err != nil {
-		w.add("daemon.addr", "%w", err)
+		w.addf("daemon.addr", "%w", err)
 	}
 	if d.HealthAddr() != "" {
 		if _, err := ParseTCP(d.HealthAddr()); err != nil {
-			w.add("daemon.health", "%w, or off", err)
+			w.addf("daemon.health", "%w, or off", err)
 		}
 	}
 }

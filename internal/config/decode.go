@@ -42,21 +42,21 @@ func (p Place) String() string {
 	return "default"
 }
 
-// Misplaced is a mistake in a file.
-type Misplaced struct {
+// PositionError is a mistake in a file.
+type PositionError struct {
 	Place
 	Path string // of the setting; "" when the text is no YAML
 	Err  error
 }
 
-func (m *Misplaced) Error() string {
-	if m.Path == "" {
-		return fmt.Sprintf("%v: %v", m.Place, m.Err)
+func (p *PositionError) Error() string {
+	if p.Path == "" {
+		return fmt.Sprintf("%v: %v", p.Place, p.Err)
 	}
-	return fmt.Sprintf("%v: %s: %v", m.Place, m.Path, m.Err)
+	return fmt.Sprintf("%v: %s: %v", p.Place, p.Path, p.Err)
 }
 
-func (m *Misplaced) Unwrap() error { return m.Err }
+func (p *PositionError) Unwrap() error { return p.Err }
 
 // decoder reads the nodes of one file into the settings.
 type decoder struct {
@@ -66,11 +66,11 @@ type decoder struct {
 	wrong []error
 }
 
-// decode reads a file's text over what c holds, and says where each setting
+// decodeFile reads a file's text over what c holds, and says where each setting
 // stands. The error joins all mistakes, each a *Misplaced.
-func decode(file, home string, text []byte, c *Config) (map[string]Place, error) {
+func decodeFile(file, home string, text []byte, c *Config) (map[string]Place, error) {
 	d := &decoder{file: file, home: home, said: map[string]Place{}}
-	root, err := d.parse(text)
+	root, err := d.parseYAML(text)
 	if err != nil {
 		return nil, err
 	}
@@ -83,16 +83,16 @@ func decode(file, home string, text []byte, c *Config) (map[string]Place, error)
 
 // inOrder compares mistakes by where they are.
 func inOrder(a, b error) int {
-	x, _ := errors.AsType[*Misplaced](a)
-	y, _ := errors.AsType[*Misplaced](b)
+	x, _ := errors.AsType[*PositionError](a)
+	y, _ := errors.AsType[*PositionError](b)
 	if x == nil || y == nil {
 		return 0
 	}
 	return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
 }
 
-// parse makes nodes of the text; nil when it says nothing.
-func (d *decoder) parse(text []byte) (ast.Node, error) {
+// parseYAML makes nodes of the text; nil when it says nothing.
+func (d *decoder) parseYAML(text []byte) (ast.Node, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	switch line, deep := tooDeep(text); {
 	case len(text) > maxFile:
@@ -150,8 +150,8 @@ func (d *decoder) place(t *token.Token) Place {
 	return p
 }
 
-func (d *decoder) mistake(t *token.Token, path, format string, args ...any) *Misplaced {
-	return &Misplaced{d.place(t), path, fmt.Errorf(format, args...)}
+func (d *decoder) mistake(t *token.Token, path, format string, args ...any) *PositionError {
+	return &PositionError{d.place(t), path, fmt.Errorf(format, args...)}
 }
 
 func (d *decoder) bad(n ast.Node, path, format string, args ...any) {
@@ -254,8 +254,8 @@ func (d *decoder) value(s setting, path string, n ast.Node, v reflect.Value) {
 			d.said[join(path, key)] = d.said[path]
 		}
 		d.section(s, path, n, v)
-	case s.list():
-		d.list(s, path, n, v)
+	case s.isList():
+		d.decodeList(s, path, n, v)
 	case v.Kind() == reflect.Slice:
 		d.texts(s, path, n, v)
 	case v.Kind() == reflect.Map:
@@ -277,7 +277,7 @@ func openedBySection(v reflect.Value) (key string) {
 	return key
 }
 
-func (d *decoder) list(s setting, path string, n ast.Node, v reflect.Value) {
+func (d *decoder) decodeList(s setting, path string, n ast.Node, v reflect.Value) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {
 		d.unexpected(s, path, n)
@@ -314,7 +314,7 @@ func (d *decoder) texts(s setting, path string, n ast.Node, v reflect.Value) {
 	for i, one := range seq.Values {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		d.said[at] = d.place(one.GetToken())
-		text, ok := d.text(at, one)
+		text, ok := d.decodeText(at, one)
 		if e := s.enum(); ok && e != nil && !slices.Contains(e, text) {
 			d.bad(one, at, "%q: expected %s", clip(text), oneOf(e))
 		}
@@ -344,9 +344,9 @@ func (d *decoder) table(s setting, path string, n ast.Node, v reflect.Value) {
 	}
 }
 
-// text is a text. What YAML would take for something else must be quoted, so
+// decodeText is a text. What YAML would take for something else must be quoted, so
 // that the user knows it had no effect.
-func (d *decoder) text(path string, n ast.Node) (string, bool) {
+func (d *decoder) decodeText(path string, n ast.Node) (string, bool) {
 	switch x := n.(type) {
 	case *ast.StringNode:
 		return x.Value, true
@@ -378,14 +378,14 @@ func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
 	}
 	if !fits {
 		if s.textual() {
-			d.text(path, n)
+			d.decodeText(path, n)
 			return
 		}
 		d.unexpected(s, path, n)
 		return
 	}
 	text = d.path(s, text)
-	if err := s.take(v, strings.ReplaceAll(text, "_", underscore(s))); err != nil {
+	if err := s.parseText(v, strings.ReplaceAll(text, "_", underscore(s))); err != nil {
 		d.bad(n, path, "%w", err)
 	}
 }

@@ -27,22 +27,22 @@ const DefaultTCP = "127.0.0.1:9100"
 // variable.
 func FromEnv(getenv func(string) string) (Config, error) {
 	c := Default()
-	e := variables{getenv: getenv, into: &c, said: map[string]Place{}}
-	c.Folders = platformFolders(getenv, e.set)
-	e.read()
+	e := envReader{getenv: getenv, into: &c, said: map[string]Place{}}
+	c.Folders = platformFolders(getenv, e.setFrom)
+	e.readAll()
 	return c, errors.Join(e.wrong...)
 }
 
-// variables reads variables into settings.
-type variables struct {
+// envReader reads variables into settings.
+type envReader struct {
 	getenv func(string) string
 	into   *Config
 	said   map[string]Place
 	wrong  []error
 }
 
-// set hands the value of a variable, if it has one, to take.
-func (e *variables) set(name string, take func(string) error) {
+// setFrom hands the value of a variable, if it has one, to take.
+func (e *envReader) setFrom(name string, take func(string) error) {
 	v := e.getenv(name)
 	if v == "" {
 		if v, name = original(e.getenv, name); v == "" {
@@ -54,12 +54,12 @@ func (e *variables) set(name string, take func(string) error) {
 	}
 }
 
-// read takes the variable of each setting, and then the one that says which
+// readAll takes the variable of each setting, and then the one that says which
 // doors are open.
-func (e *variables) read() {
+func (e *envReader) readAll() {
 	e.section(reflect.ValueOf(e.into).Elem(), "")
 	e.otel()
-	e.set(EnvTransport, func(word string) error {
+	e.setFrom(EnvTransport, func(word string) error {
 		for _, path := range []string{"listen.stdio", "listen.http.open", "listen.tcp", "listen.unix"} {
 			e.said[path] = Place{By: EnvTransport}
 		}
@@ -67,18 +67,18 @@ func (e *variables) read() {
 	})
 }
 
-func (e *variables) section(v reflect.Value, path string) {
+func (e *envReader) section(v reflect.Value, path string) {
 	for _, s := range settingsIn(v.Type(), path) {
 		if s.section() {
 			e.section(v.Field(s.at), s.path)
 		} else if name := s.variable(); name != "" {
-			e.set(name, func(text string) error {
+			e.setFrom(name, func(text string) error {
 				by := name
 				if e.getenv(name) == "" {
 					_, by = original(e.getenv, name)
 				}
 				e.said[s.path] = Place{By: by}
-				return s.take(v.Field(s.at), text)
+				return s.parseText(v.Field(s.at), text)
 			})
 		}
 	}

@@ -59,7 +59,7 @@ func TestEverythingAFileCanSay(t *testing.T) {
 	}
 	rate := 12.5
 	for what, pair := range map[string][2]any{
-		"doors": {l.Doors, Doors{Stdio: true, TCP: "127.0.0.1:9100", Unix: "/run/gatehouse/sock", HTTP: HTTP{
+		"doors": {l.Doors, Listeners{Stdio: true, TCP: "127.0.0.1:9100", Unix: "/run/gatehouse/sock", HTTP: HTTP{
 			Open: true, Host: "0.0.0.0", Port: 8443, Hosts: []string{"tools.example.com"}, Origins: []string{"https://app.example.com", "*"},
 			TLS: TLS{On: true, Cert: "/etc/gatehouse/server.crt", Key: "/etc/gatehouse/server.key", ClientCA: "/etc/gatehouse/clients.crt"},
 		}}},
@@ -319,7 +319,7 @@ func agree(t *testing.T, schema *jsonschema.Resolved, text string) {
 		t.Fatal(err)
 	}
 	c := Default()
-	_, ours := decode("g.yaml", "", []byte(text), &c)
+	_, ours := decodeFile("g.yaml", "", []byte(text), &c)
 	theirs := schema.Validate(v)
 	if (ours == nil) != (theirs == nil) {
 		t.Errorf("%q: reading says %v, the schema says %v", text, ours, theirs)
@@ -387,7 +387,7 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		l := &Loaded{Config: Default(), File: "g.yaml"}
 		var err error
-		if l.said, err = decode("g.yaml", "", []byte(text), &l.Config); err != nil {
+		if l.said, err = decodeFile("g.yaml", "", []byte(text), &l.Config); err != nil {
 			return
 		}
 		l.Validate()
@@ -397,7 +397,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 		again := Default()
-		if _, err := decode("shown", "", shown.Bytes(), &again); err != nil {
+		if _, err := decodeFile("shown", "", shown.Bytes(), &again); err != nil {
 			t.Fatalf("%v in\n%s", err, shown.String())
 		}
 	})

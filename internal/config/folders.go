@@ -8,9 +8,9 @@ import (
 	"strconv"
 )
 
-// place is one of the Folders: the variable that sets it for us alone, the
+// folderRule is one of the Folders: the variable that sets it for us alone, the
 // variable of the platform's convention, and where it lies without either.
-type place struct {
+type folderRule struct {
 	ours   string
 	theirs string // holds a folder that several programs share
 	under  string // below the person's own folder, shared as well
@@ -19,13 +19,13 @@ type place struct {
 
 // platform says where things lie on a system, in the order of Folders:
 // config, data, cache, state, runtime.
-func platform(goos string) [5]place {
+func platform(goos string) [5]folderRule {
 	names := [5]string{"CONFIG", "DATA", "CACHE", "STATE", "RUNTIME"}
-	var p [5]place
+	var p [5]folderRule
 	switch goos {
 	case "darwin", "ios":
 		const lib = "Library/Application Support"
-		p = [5]place{
+		p = [5]folderRule{
 			{under: lib, own: "gatehouse"},
 			{under: lib, own: "gatehouse/data"},
 			{under: "Library/Caches", own: "gatehouse"},
@@ -33,7 +33,7 @@ func platform(goos string) [5]place {
 			{},
 		}
 	case "windows":
-		p = [5]place{
+		p = [5]folderRule{
 			{theirs: "AppData", under: "AppData/Roaming", own: "gatehouse"},
 			{theirs: "LocalAppData", under: "AppData/Local", own: "gatehouse/data"},
 			{theirs: "LocalAppData", under: "AppData/Local", own: "gatehouse/cache"},
@@ -41,7 +41,7 @@ func platform(goos string) [5]place {
 			{theirs: "LocalAppData", under: "AppData/Local", own: "gatehouse/run"},
 		}
 	default:
-		p = [5]place{
+		p = [5]folderRule{
 			{theirs: "XDG_CONFIG_HOME", under: ".config", own: "gatehouse"},
 			{theirs: "XDG_DATA_HOME", under: ".local/share", own: "gatehouse"},
 			{theirs: "XDG_CACHE_HOME", under: ".cache", own: "gatehouse"},
@@ -62,7 +62,7 @@ func platformFolders(getenv func(string) string, set func(string, func(string) e
 	home := homeFolder(getenv)
 	into := [5]*string{&f.Config, &f.Data, &f.Cache, &f.State, &f.Runtime}
 	for i, p := range platform(runtime.GOOS) {
-		*into[i] = p.find(getenv, home)
+		*into[i] = p.resolve(getenv, home)
 		set(p.ours, func(v string) error {
 			if !filepath.IsAbs(v) {
 				return errors.New(
@@ -76,14 +76,14 @@ func platformFolders(getenv func(string) string, set func(string, func(string) e
 	return f
 }
 
-func (p place) find(getenv func(string) string, home string) string {
-	if p.theirs != "" {
-		if v := getenv(p.theirs); filepath.IsAbs(v) {
-			return filepath.Join(v, filepath.FromSlash(p.own))
+func (f folderRule) resolve(getenv func(string) string, home string) string {
+	if f.theirs != "" {
+		if v := getenv(f.theirs); filepath.IsAbs(v) {
+			return filepath.Join(v, filepath.FromSlash(f.own))
 		}
 	}
-	if p.under != "" {
-		return filepath.Join(home, filepath.FromSlash(p.under), filepath.FromSlash(p.own))
+	if f.under != "" {
+		return filepath.Join(home, filepath.FromSlash(f.under), filepath.FromSlash(f.own))
 	}
 	return filepath.Join(os.TempDir(), "gatehouse-"+strconv.Itoa(os.Getuid()))
 }

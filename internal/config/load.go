@@ -31,8 +31,8 @@ type Loaded struct {
 // to start one.
 func Load(getenv func(string) string, file string) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
-	e := variables{getenv: getenv, into: &l.Config, said: l.said}
-	l.Folders = platformFolders(getenv, e.set)
+	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
+	l.Folders = platformFolders(getenv, e.setFrom)
 	if file == "" {
 		file = getenv(EnvConfig)
 	}
@@ -40,19 +40,19 @@ func Load(getenv func(string) string, file string) (*Loaded, error) {
 	if name != "" {
 		l.File = name
 		var said map[string]Place
-		said, err = decode(name, homeFolder(getenv), text, &l.Config)
+		said, err = decodeFile(name, homeFolder(getenv), text, &l.Config)
 		maps.Copy(l.said, said)
 	}
-	e.read()
+	e.readAll()
 	return l, errors.Join(append(e.wrong, err)...)
 }
 
 // WithoutFile is Load if there were no file.
 func WithoutFile(getenv func(string) string) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
-	e := variables{getenv: getenv, into: &l.Config, said: l.said}
-	l.Folders = platformFolders(getenv, e.set)
-	e.read()
+	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
+	l.Folders = platformFolders(getenv, e.setFrom)
+	e.readAll()
 	return l, errors.Join(e.wrong...)
 }
 
@@ -120,12 +120,12 @@ func (l *Loaded) Explain(err error) error {
 		}
 		return errors.Join(all...)
 	}
-	m, ok := errors.AsType[*Mistake](err)
+	m, ok := errors.AsType[*SettingProblem](err)
 	if !ok {
 		return err
 	}
 	if at := l.near(m.Path); at.File != "" {
-		return &Misplaced{at, m.Path, m.Err}
+		return &PositionError{at, m.Path, m.Err}
 	}
 	return err
 }

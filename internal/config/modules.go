@@ -25,7 +25,7 @@ type Modules struct {
 // longestCommand is the most time a command can be given.
 const longestCommand = time.Hour
 
-func (m Modules) validate(w *wrong) {
+func (m Modules) validate(w *problems) {
 	m.Sandbox.validate(w)
 	f := m.File
 	w.names("modules.file.deny", f.Deny)
@@ -37,7 +37,7 @@ func (m Modules) validate(w *wrong) {
 	validatePackages(w, m.Package)
 }
 
-func validatePackages(w *wrong, p packages.Settings) {
+func validatePackages(w *problems, p packages.Settings) {
 	atLeast(w, "modules.package.begin", "time to be ready", p.Begin, 0)
 	atLeast(w, "modules.package.answer", "time for a call", p.Answer, 0)
 	atLeast(w, "modules.package.idle", "time without calls", p.Idle, 0)
@@ -48,7 +48,7 @@ func validatePackages(w *wrong, p packages.Settings) {
 	atLeast(w, "modules.package.most", "packages", p.Most, 0)
 }
 
-func validateProcesses(w *wrong, p process.Settings) {
+func validateProcesses(w *problems, p process.Settings) {
 	for _, x := range []struct {
 		key, what string
 		value     int
@@ -67,9 +67,9 @@ func NoTimeout(t time.Duration) error {
 	return fmt.Errorf("timeout is %v: expected whole seconds, from 1 to %d", t, longestCommand/time.Second)
 }
 
-func validateShell(w *wrong, s shell.Settings) {
+func validateShell(w *problems, s shell.Settings) {
 	if t := s.Timeout; t < 0 || t > longestCommand || t%time.Second != 0 {
-		w.add("modules.shell.timeout", "%w", NoTimeout(t))
+		w.addf("modules.shell.timeout", "%w", NoTimeout(t))
 	}
 	w.commands("modules.shell.allow", s.Allow)
 	w.commands("modules.shell.deny", s.Deny)
@@ -79,18 +79,18 @@ func validateShell(w *wrong, s shell.Settings) {
 	atLeast(w, "modules.shell.processes", "processes of a command", s.Processes, 0)
 }
 
-func (w *wrong) commands(at string, list []string) {
+func (w *problems) commands(at string, list []string) {
 	for i, p := range list {
 		if _, err := shellpolicy.New(nil, []string{p}); err != nil {
-			w.add(fmt.Sprintf("%s[%d]", at, i), "%w", err)
+			w.addf(fmt.Sprintf("%s[%d]", at, i), "%w", err)
 		}
 	}
 }
 
-func (w *wrong) names(at string, list []string) {
+func (w *problems) names(at string, list []string) {
 	for i, p := range list {
 		if _, err := roots.NewGuard([]string{p}); err != nil || p[0] == '!' {
-			w.add(
+			w.addf(
 				fmt.Sprintf("%s[%d]", at, i),
 				"%q is no pattern of names; expected one such as .env, *.key, secrets/** or write:dist/**",
 				p,

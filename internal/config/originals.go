@@ -64,7 +64,7 @@ func (l *Loaded) Bouvet(getenv func(string) string) error {
 	if !slices.ContainsFunc(bouvet, func(name string) bool { return getenv(name) != "" }) {
 		return nil
 	}
-	e := variables{getenv: getenv, into: &l.Config, said: l.said}
+	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
 	unsaid := func(path string) bool { return l.Where(path) == Place{} }
 	if unsaid("listen.stdio") && unsaid("listen.http.open") && unsaid("listen.tcp") && unsaid("listen.unix") {
 		word := "both"
@@ -82,14 +82,14 @@ func (l *Loaded) Bouvet(getenv func(string) string) error {
 	h := &l.Doors.HTTP
 	if unsaid("listen.http.port") {
 		h.Port = 8080
-		e.set("BOUVET_HTTP_PORT", func(text string) (err error) {
+		e.setFrom("BOUVET_HTTP_PORT", func(text string) (err error) {
 			h.Port, err = ParsePort(text)
 			return err
 		})
 		l.By("listen.http.port", "BOUVET_HTTP_PORT")
 	}
 	if unsaid("listen.http.host") {
-		e.set("BOUVET_HTTP_HOST", func(text string) error {
+		e.setFrom("BOUVET_HTTP_HOST", func(text string) error {
 			h.Host = text
 			l.By("listen.http.host", "BOUVET_HTTP_HOST")
 			return nil

@@ -10,7 +10,7 @@ import (
 // otel reads the variables by which OpenTelemetry is set up everywhere, as far
 // as they concern traces. This host speaks OTLP over HTTP: an exporter of
 // another kind is meant for other programs, and leaves traces off.
-func (e *variables) otel() {
+func (e *envReader) otel() {
 	t := &e.into.Observe.Traces
 	get := func(names ...string) (string, string) {
 		for _, n := range names {
@@ -36,7 +36,7 @@ func (e *variables) otel() {
 	}
 	if name, v := get("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"); v != "" && !foreign {
 		e.say("observe.traces.headers", name)
-		e.set(name, func(v string) (err error) { t.Headers, err = pairs(v); return err })
+		e.setFrom(name, func(v string) (err error) { t.Headers, err = pairs(v); return err })
 	}
 	if name, v := get("OTEL_SERVICE_NAME"); v != "" {
 		e.say("observe.traces.service", name)
@@ -44,17 +44,17 @@ func (e *variables) otel() {
 	}
 	if name, v := get("OTEL_RESOURCE_ATTRIBUTES"); v != "" {
 		e.say("observe.traces.attributes", name)
-		e.set(name, func(v string) (err error) { t.Attributes, err = pairs(v); return err })
+		e.setFrom(name, func(v string) (err error) { t.Attributes, err = pairs(v); return err })
 	}
 	e.sampler(t)
 }
 
-func (e *variables) say(path, name string) { e.said[path] = Place{By: name} }
+func (e *envReader) say(path, name string) { e.said[path] = Place{By: name} }
 
 // sampler reads which calls are traced. A caller's own decision always counts,
 // so that of two samplers which differ only in that, one is the other.
-func (e *variables) sampler(t *Traces) {
-	e.set("OTEL_TRACES_SAMPLER", func(v string) error {
+func (e *envReader) sampler(t *Traces) {
+	e.setFrom("OTEL_TRACES_SAMPLER", func(v string) error {
 		e.say("observe.traces.sample", "OTEL_TRACES_SAMPLER")
 		switch strings.TrimPrefix(v, "parentbased_") {
 		case "always_on":

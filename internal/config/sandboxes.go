@@ -103,7 +103,7 @@ func defaultSandboxes() Sandboxes {
 	}
 }
 
-func (s Sandboxes) validate(w *wrong) {
+func (s Sandboxes) validate(w *problems) {
 	for _, n := range []struct {
 		name string
 		got  int
@@ -132,7 +132,7 @@ func (s Sandboxes) validate(w *wrong) {
 	atLeast(w, "modules.sandbox.image_bytes", "image_bytes", s.ImageBytes, 1<<20)
 	atLeast(w, "modules.sandbox.machine_bytes", "machine_bytes", s.MachineBytes, 1<<20)
 	if !slices.Contains([]string{"", "kvm", "tcg"}, s.Accelerator) {
-		w.add("modules.sandbox.accelerator", "%q is no accelerator; expected kvm, tcg or nothing", s.Accelerator)
+		w.addf("modules.sandbox.accelerator", "%q is no accelerator; expected kvm, tcg or nothing", s.Accelerator)
 	}
 	s.validateDrivers(w)
 	s.validateTemplates(w)
@@ -140,7 +140,7 @@ func (s Sandboxes) validate(w *wrong) {
 	switch s.Isolation {
 	case "process", "filtered", "namespaces", "user kernel", "machine":
 	default:
-		w.add(
+		w.addf(
 			"modules.sandbox.min_isolation",
 			"%q is no tier; expected process, filtered, namespaces, user kernel or machine",
 			s.Isolation,
@@ -180,7 +180,7 @@ func (s Sandboxes) Ladder() (names []string) {
 // Auto reports whether the driver is chosen by what works.
 func (s Sandboxes) Auto() bool { return s.Driver == "" || s.Driver == "auto" }
 
-func (s Sandboxes) validateDrivers(w *wrong) {
+func (s Sandboxes) validateDrivers(w *problems) {
 	said := map[string][]string{"drivers": s.Drivers, "prefer": s.Prefer}
 	if !s.Auto() {
 		said["driver"] = []string{s.Driver}
@@ -192,30 +192,30 @@ func (s Sandboxes) validateDrivers(w *wrong) {
 	}
 }
 
-func checkDriver(w *wrong, path, name string, unsafe bool) {
+func checkDriver(w *problems, path, name string, unsafe bool) {
 	switch {
 	case name == "process" && !unsafe:
-		w.add(path, "the driver process holds nothing back, which has to be wanted: set unsafe: true beside it")
+		w.addf(path, "the driver process holds nothing back, which has to be wanted: set unsafe: true beside it")
 	case name != "process" && !slices.Contains(SandboxDrivers(), name):
-		w.add(path, "%q is no driver; expected %s or process", name, strings.Join(SandboxDrivers(), ", "))
+		w.addf(path, "%q is no driver; expected %s or process", name, strings.Join(SandboxDrivers(), ", "))
 	}
 }
 
-func (s Sandboxes) validateTemplates(w *wrong) {
+func (s Sandboxes) validateTemplates(w *problems) {
 	names := map[string]bool{}
 	for i, t := range s.Templates {
 		path := fmt.Sprintf("modules.sandbox.templates[%d]", i)
 		switch {
 		case t.Name == "" || len(t.Name) > 64:
-			w.add(path+".name", "a template has a name of 1 to 64 bytes")
+			w.addf(path+".name", "a template has a name of 1 to 64 bytes")
 		case names[t.Name]:
-			w.add(path+".name", "there are two templates %q", t.Name)
+			w.addf(path+".name", "there are two templates %q", t.Name)
 		}
 		names[t.Name] = true
 		if t.Driver != "" {
 			checkDriver(w, path+".driver", t.Driver, s.Unsafe)
 			if ladder := s.Ladder(); !slices.Contains(ladder, t.Driver) {
-				w.add(
+				w.addf(
 					path+".driver",
 					"%s is not among the drivers that may be asked for, which are %s: add it to modules.sandbox.drivers",
 					t.Driver,
@@ -225,7 +225,7 @@ func (s Sandboxes) validateTemplates(w *wrong) {
 		}
 		for _, v := range t.Env {
 			if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
-				w.add(path+".env", "%q is no variable; expected NAME=value", v)
+				w.addf(path+".env", "%q is no variable; expected NAME=value", v)
 			}
 		}
 		for _, n := range []int{t.Memory, t.VCPUs, t.Processes, t.Disk} {
@@ -234,14 +234,14 @@ func (s Sandboxes) validateTemplates(w *wrong) {
 	}
 }
 
-func (s Sandboxes) validateSecrets(w *wrong) {
+func (s Sandboxes) validateSecrets(w *problems) {
 	for i, one := range s.Secrets {
 		path := fmt.Sprintf("modules.sandbox.secrets[%d]", i)
 		if err := secret.CheckName(one.Name); err != nil {
-			w.add(path+".name", "%w", err)
+			w.addf(path+".name", "%w", err)
 		}
 		if len(one.Hosts) == 0 {
-			w.add(path+".hosts", "no host is named; expected one such as api.example.com")
+			w.addf(path+".hosts", "no host is named; expected one such as api.example.com")
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (s setting) schema(def reflect.Value) map[string]any {
 	case s.section():
 		m = object(s.typ, def, s.path)
 		m["type"] = []string{"object", "null"} // a section may be empty
-	case s.list():
+	case s.isList():
 		m = map[string]any{"type": "array", "items": object(s.typ.Elem(), reflect.Value{}, s.path)}
 	default:
 		m = s.leafSchema()
@@ -69,7 +69,7 @@ func (s setting) schema(def reflect.Value) map[string]any {
 }
 
 func (s setting) defaultOf(def reflect.Value) any {
-	switch text := s.show(def); {
+	switch text := s.formatValue(def); {
 	case s.tag.Get("unit") == "bytes", s.typ == durationType, s.typ == levelType:
 		return text
 	default:
@@ -150,7 +150,7 @@ func reference(b *bytes.Buffer, t reflect.Type, def reflect.Value, path string) 
 			d = def.Field(s.at)
 		}
 		switch {
-		case s.section(), s.list():
+		case s.section(), s.isList():
 			depth := 2 + strings.Count(s.path, ".")
 			fmt.Fprintf(
 				b,
@@ -161,7 +161,7 @@ func reference(b *bytes.Buffer, t reflect.Type, def reflect.Value, path string) 
 				s.notes(reflect.Value{}),
 			)
 			inner := s.typ
-			if s.list() {
+			if s.isList() {
 				inner, d = s.typ.Elem(), reflect.Value{}
 			}
 			reference(b, inner, d, s.path)
@@ -179,7 +179,7 @@ func (s setting) notes(def reflect.Value) string {
 		n = append(n, oneOf(e))
 	}
 	if def.IsValid() && !def.IsZero() {
-		n = append(n, "default "+s.show(def))
+		n = append(n, "default "+s.formatValue(def))
 	}
 	if s.tag.Get("need") != "" {
 		n = append(n, "needed")

@@ -63,8 +63,8 @@ func join(path, key string) string {
 // section reports whether a setting is a group of others.
 func (s setting) section() bool { return s.typ.Kind() == reflect.Struct && s.typ != secretType }
 
-// list reports whether a setting is a list of structs.
-func (s setting) list() bool {
+// isList reports whether a setting is a list of structs.
+func (s setting) isList() bool {
 	return s.typ.Kind() == reflect.Slice && s.typ.Elem().Kind() == reflect.Struct
 }
 
@@ -81,7 +81,7 @@ func (s setting) secret() bool { return s.tag.Get("secret") != "" }
 // variable is the environment variable of a setting; "" when it has none.
 func (s setting) variable() string {
 	switch e := s.tag.Get("env"); {
-	case e == "-", s.list(), s.typ.Kind() == reflect.Map:
+	case e == "-", s.isList(), s.typ.Kind() == reflect.Map:
 		return ""
 	case e != "":
 		return e
@@ -116,7 +116,7 @@ func (s setting) expects() string {
 	switch t := s.typ; {
 	case s.tag.Get("kind") == "address":
 		return "host:port"
-	case s.list(), t.Kind() == reflect.Slice:
+	case s.isList(), t.Kind() == reflect.Slice:
 		return "a list, such as [a, b]"
 	case t == durationType:
 		return "a length of time, such as 30s, 10m or 24h"
@@ -143,9 +143,9 @@ func oneOf(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-// take reads a text into a setting's field: a value of the environment, or a
+// parseText reads a text into a setting's field: a value of the environment, or a
 // scalar of the file.
-func (s setting) take(v reflect.Value, text string) error {
+func (s setting) parseText(v reflect.Value, text string) error {
 	if e := s.enum(); e != nil && s.typ.Kind() == reflect.String {
 		if !slices.Contains(e, text) {
 			return fmt.Errorf("%q: expected %s", text, s.expects())

@@ -18,43 +18,43 @@ import (
 // Show writes the settings in force as a file could say them, each with where
 // it was said. Secrets are left out.
 func (l *Loaded) Show(w io.Writer) error {
-	s := shower{from: l, out: w}
+	s := yamlWriter{from: l, out: w}
 	s.section(reflect.ValueOf(l.Config), "", "")
 	return s.err
 }
 
-// shower writes settings as YAML.
-type shower struct {
+// yamlWriter writes settings as YAML.
+type yamlWriter struct {
 	from *Loaded
 	out  io.Writer
 	err  error
 }
 
-func (s *shower) line(format string, args ...any) {
-	if s.err == nil {
-		_, s.err = fmt.Fprintf(s.out, format+"\n", args...)
+func (y *yamlWriter) writeLine(format string, args ...any) {
+	if y.err == nil {
+		_, y.err = fmt.Fprintf(y.out, format+"\n", args...)
 	}
 }
 
-func (s *shower) section(v reflect.Value, path, indent string) {
+func (y *yamlWriter) section(v reflect.Value, path, indent string) {
 	for _, one := range settingsIn(v.Type(), path) {
 		f := v.Field(one.at)
-		from := s.from.Where(one.path)
+		from := y.from.Where(one.path)
 		switch {
 		case one.section():
-			s.line("%s%s:", indent, one.key)
-			s.section(f, one.path, indent+"  ")
+			y.writeLine("%s%s:", indent, one.key)
+			y.section(f, one.path, indent+"  ")
 		case unsaid(f):
 		case one.secret():
-			s.line("%s# %s: %s, from %v", indent, one.key, secret.Mask, from)
-		case one.list():
-			s.line("%s%s:", indent, one.key)
-			s.list(f, one.path, indent+"  ")
+			y.writeLine("%s# %s: %s, from %v", indent, one.key, secret.Mask, from)
+		case one.isList():
+			y.writeLine("%s%s:", indent, one.key)
+			y.writeList(f, one.path, indent+"  ")
 		case f.Kind() == reflect.Map:
-			s.line("%s%s: # %v", indent, one.key, from)
-			s.table(f, indent+"  ")
+			y.writeLine("%s%s: # %v", indent, one.key, from)
+			y.table(f, indent+"  ")
 		default:
-			s.line("%s%s: %s # %v", indent, one.key, one.show(f), from)
+			y.writeLine("%s%s: %s # %v", indent, one.key, one.formatValue(f), from)
 		}
 	}
 }
@@ -73,42 +73,42 @@ func unsaid(v reflect.Value) bool {
 	return false
 }
 
-func (s *shower) list(v reflect.Value, path, indent string) {
+func (y *yamlWriter) writeList(v reflect.Value, path, indent string) {
 	for i := range v.Len() {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		s.line("%s- # %v", indent, s.from.near(at))
-		s.entry(v.Index(i), at, indent+"  ")
+		y.writeLine("%s- # %v", indent, y.from.near(at))
+		y.entry(v.Index(i), at, indent+"  ")
 	}
 }
 
 // entry writes what one of a list says, and leaves out what it does not.
-func (s *shower) entry(v reflect.Value, at, indent string) {
+func (y *yamlWriter) entry(v reflect.Value, at, indent string) {
 	for _, one := range settingsIn(v.Type(), at) {
 		f := v.Field(one.at)
 		switch {
 		case unsaid(f), f.IsZero() && f.Kind() != reflect.Slice:
 		case one.section():
-			s.line("%s%s:", indent, one.key)
-			s.entry(f, one.path, indent+"  ")
+			y.writeLine("%s%s:", indent, one.key)
+			y.entry(f, one.path, indent+"  ")
 		case f.Kind() == reflect.Map:
-			s.line("%s%s:", indent, one.key)
-			s.table(f, indent+"  ")
+			y.writeLine("%s%s:", indent, one.key)
+			y.table(f, indent+"  ")
 		default:
-			s.line("%s%s: %s", indent, one.key, one.show(f))
+			y.writeLine("%s%s: %s", indent, one.key, one.formatValue(f))
 		}
 	}
 }
 
-func (s *shower) table(v reflect.Value, indent string) {
+func (y *yamlWriter) table(v reflect.Value, indent string) {
 	keys := v.MapKeys()
 	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 	for _, k := range keys {
-		s.line("%s%s: %s", indent, quote(k.String()), setting{typ: v.Type().Elem()}.show(v.MapIndex(k)))
+		y.writeLine("%s%s: %s", indent, quote(k.String()), setting{typ: v.Type().Elem()}.formatValue(v.MapIndex(k)))
 	}
 }
 
-// show writes a value as the file would.
-func (s setting) show(v reflect.Value) string {
+// formatValue writes a value as the file would.
+func (s setting) formatValue(v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case time.Duration:
 		return showDuration(x)

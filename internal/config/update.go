@@ -11,13 +11,13 @@ type Update struct {
 	Key    string `doc:"The public key of minisign that releases are signed with. Nothing else is believed."`
 }
 
-func (u Update) validate(w *wrong) {
+func (u Update) validate(w *problems) {
 	if u.Source != "" {
 		if err := releases.CheckSource(u.Source); err != nil {
-			w.add("update.source", "update.source: %w", err)
+			w.addf("update.source", "update.source: %w", err)
 		}
 		if u.Key == "" {
-			w.add(
+			w.addf(
 				"update.key",
 				"update.key is empty: expected the public key of minisign that releases are signed with",
 			)
@@ -25,7 +25,7 @@ func (u Update) validate(w *wrong) {
 	}
 	if u.Key != "" {
 		if _, err := releases.ParseKey(u.Key); err != nil {
-			w.add("update.key", "update.key %.80q: %w", u.Key, err)
+			w.addf("update.key", "update.key %.80q: %w", u.Key, err)
 		}
 	}
 }

@@ -14,26 +14,26 @@ import (
 	"gatehouse/internal/access/certs"
 )
 
-// Mistake is a setting that cannot be.
-type Mistake struct {
+// SettingProblem is a setting that cannot be.
+type SettingProblem struct {
 	Path string // of the setting, such as listen.http.port
 	Err  error  // what is wrong, and what was expected
 }
 
-func (m *Mistake) Error() string { return m.Err.Error() }
-func (m *Mistake) Unwrap() error { return m.Err }
+func (s *SettingProblem) Error() string { return s.Err.Error() }
+func (s *SettingProblem) Unwrap() error { return s.Err }
 
-// wrong collects mistakes.
-type wrong struct{ all []error }
+// problems collects mistakes.
+type problems struct{ all []error }
 
-func (w *wrong) add(path, format string, args ...any) {
-	w.all = append(w.all, &Mistake{path, fmt.Errorf(format, args...)})
+func (p *problems) addf(path, format string, args ...any) {
+	p.all = append(p.all, &SettingProblem{path, fmt.Errorf(format, args...)})
 }
 
 // Validate says what is wrong with the settings, all of it at once; each is a
 // *Mistake. The doors are checked only where they are open.
 func (c Config) Validate() error {
-	w := &wrong{}
+	w := &problems{}
 	c.Doors.validate(w)
 	c.Daemon.validate(w)
 	c.Update.validate(w)
@@ -44,58 +44,58 @@ func (c Config) Validate() error {
 	c.Modules.validate(w)
 	c.checkContexts(w)
 	if p := c.Approvals.Proof; p != "" && p != "none" && p != "passphrase" {
-		w.add("approvals.proof", "%q is no proof of a person; expected none or passphrase", p)
+		w.addf("approvals.proof", "%q is no proof of a person; expected none or passphrase", p)
 	}
 	if c.Audit.Keep < 0 || c.Audit.MaxSize < 0 {
-		w.add("audit", "keep is %v and max_size is %d: expected no less than 0", c.Audit.Keep, c.Audit.MaxSize)
+		w.addf("audit", "keep is %v and max_size is %d: expected no less than 0", c.Audit.Keep, c.Audit.MaxSize)
 	}
 	return errors.Join(w.all...)
 }
 
-func (d Doors) validate(w *wrong) {
-	if d.HTTP.Open {
-		d.HTTP.validate(w)
+func (l Listeners) validate(w *problems) {
+	if l.HTTP.Open {
+		l.HTTP.validate(w)
 	}
-	if d.TCP != "" {
-		if _, err := ParseTCP(d.TCP); err != nil {
-			w.add("listen.tcp", "%w", err)
+	if l.TCP != "" {
+		if _, err := ParseTCP(l.TCP); err != nil {
+			w.addf("listen.tcp", "%w", err)
 		}
 	}
 }
 
-func (h HTTP) validate(w *wrong) {
+func (h HTTP) validate(w *problems) {
 	if h.Port < 0 || h.Port > 65535 {
-		w.add("listen.http.port", "port %d: expected a number from 0 to 65535", h.Port)
+		w.addf("listen.http.port", "port %d: expected a number from 0 to 65535", h.Port)
 	}
 	if h.Host == "" {
-		w.add("listen.http.host", "host is empty: expected a name or an address, such as 127.0.0.1")
+		w.addf("listen.http.host", "host is empty: expected a name or an address, such as 127.0.0.1")
 	}
 	for _, o := range h.Origins {
 		if err := validOrigin(o); err != nil {
-			w.add("listen.http.origins", "%w", err)
+			w.addf("listen.http.origins", "%w", err)
 		}
 	}
 	h.TLS.validate(w)
 }
 
-func (t TLS) validate(w *wrong) {
+func (t TLS) validate(w *problems) {
 	for _, s := range []struct{ path, flag, value string }{
 		{"cert", "--cert", t.Cert}, {"key", "--key", t.Key}, {"client_ca", "--client-ca", t.ClientCA},
 		{"acme.domains", "--acme-domain", strings.Join(t.ACME.Domains, " ")},
 	} {
 		if s.value != "" && !t.On {
-			w.add("listen.http.tls."+s.path, "%s needs --tls", s.flag)
+			w.addf("listen.http.tls."+s.path, "%s needs --tls", s.flag)
 		}
 	}
 	if (t.Cert == "") != (t.Key == "") {
-		w.add("listen.http.tls", "%w", certs.ErrHalf)
+		w.addf("listen.http.tls", "%w", certs.ErrHalf)
 	}
 	if t.Cert != "" && len(t.ACME.Domains) > 0 {
-		w.add("listen.http.tls.acme", "--cert and --acme-domain exclude each other")
+		w.addf("listen.http.tls.acme", "--cert and --acme-domain exclude each other")
 	}
 	for _, d := range t.ACME.Domains {
 		if !publicName(d) {
-			w.add(
+			w.addf(
 				"listen.http.tls.acme.domains",
 				"--acme-domain %q: expected a public name, such as tools.example.com",
 				d,
@@ -106,10 +106,10 @@ func (t TLS) validate(w *wrong) {
 }
 
 // url checks a setting that is a URL or empty.
-func (w *wrong) url(path, what, value string, schemes ...string) {
+func (p *problems) url(path, what, value string, schemes ...string) {
 	u, err := url.Parse(value)
 	if value != "" && (err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme)) {
-		w.add(path, "%s %q: expected a URL that begins with %s://", what, value, strings.Join(schemes, ":// or "))
+		p.addf(path, "%s %q: expected a URL that begins with %s://", what, value, strings.Join(schemes, ":// or "))
 	}
 }
 
@@ -138,20 +138,20 @@ func validOrigin(o string) error {
 	return nil
 }
 
-func (a Auth) validate(w *wrong) {
+func (a Auth) validate(w *problems) {
 	if a.Required && a.Insecure {
-		w.add("auth.insecure", "required and insecure exclude each other")
+		w.addf("auth.insecure", "required and insecure exclude each other")
 	}
 	if o := a.OAuth; o.Issuer != "" {
 		w.url("auth.oauth.issuer", "issuer", o.Issuer, "https", "http")
 		w.url("auth.oauth.jwks", "jwks", o.JWKS, "https", "http")
 		w.url("auth.oauth.resource", "resource", o.Resource, "https", "http")
 	} else if o.Resource != "" || o.JWKS != "" {
-		w.add("auth.oauth", "there is no issuer; expected the URL of a provider")
+		w.addf("auth.oauth", "there is no issuer; expected the URL of a provider")
 	}
 }
 
-func (s Sessions) validate(w *wrong) {
+func (s Sessions) validate(w *problems) {
 	if s.Off {
 		return
 	}
@@ -160,7 +160,7 @@ func (s Sessions) validate(w *wrong) {
 	atLeast(w, "sessions.max", "sessions at once", s.Max, 1)
 }
 
-func (l Limits) validate(w *wrong) {
+func (l Limits) validate(w *problems) {
 	atLeast(w, "limits.message", "message limit", l.Message, 1<<10)
 	atLeast(w, "limits.result", "result budget", l.Result, 1<<10)
 	atLeast(w, "limits.deadline", "tool deadline", l.Deadline, time.Second)
@@ -179,16 +179,16 @@ func (l Limits) validate(w *wrong) {
 	atLeast(w, "limits.calls_waiting", "calls that wait", l.CallsWaiting, 0)
 }
 
-func atLeast[T cmp.Ordered](w *wrong, path, what string, got, least T) {
+func atLeast[T cmp.Ordered](w *problems, path, what string, got, least T) {
 	if got < least || got != got { // the second is NaN
-		w.add(path, "%s is %v: expected at least %v", what, got, least)
+		w.addf(path, "%s is %v: expected at least %v", what, got, least)
 	}
 }
 
-func (o Observe) validate(w *wrong) {
+func (o Observe) validate(w *problems) {
 	w.url("observe.traces.endpoint", "endpoint", o.Traces.Endpoint, "http", "https")
 	if s := o.Traces.Sample; !(s >= 0 && s <= 1) {
-		w.add("observe.traces.sample", "sample is %v: expected a part from 0 to 1", s)
+		w.addf("observe.traces.sample", "sample is %v: expected a part from 0 to 1", s)
 	}
 }
 

@@ -74,40 +74,40 @@ func (p *Pending) decided(r approvals.Request) {
 
 // approve asks the person that the verdict names, unless an approval exists. It reports
 // true when the call may run; otherwise the result or the error says why not.
-func (c *Calls) approve(r *Request, v permit.Verdict) (bool, Result, error) {
-	book := c.opts.Approvals
+func (d *Dispatcher) approve(r *Request, v permit.Verdict) (bool, Result, error) {
+	book := d.opts.Approvals
 	if book == nil {
 		return false, refused(
 			tool.Refuse("denied", "%s needs an approval, and this host keeps none", r.Entry.Listed),
 		), nil
 	}
-	ok, err := c.standing(book, r, v)
+	ok, err := d.standingApproval(book, r, v)
 	switch {
 	case err != nil:
 		return false, refused(unkept(err)), nil
 	case ok:
 		return true, Result{}, nil
-	case v.Kind == permit.AskOperator, c.onlyOperator(r), r.Facts.Can&tool.CanElicit == 0:
-		err := c.askOperator(book, r, v.Rule)
+	case v.Kind == permit.AskOperator, d.onlyOperator(r), r.Facts.Can&tool.CanElicit == 0:
+		err := d.askOperator(book, r, v.Rule)
 		if long, ok := errors.AsType[*tool.Refusal](err); ok {
 			return false, refused(long), nil
 		}
 		return false, Result{}, err
 	}
-	return c.askClient(book, r, v)
+	return d.askClient(book, r, v)
 }
 
 // onlyOperator reports whether no yes of the caller's own client counts: every
 // yes needs a proof, or the client came of a child of this host.
-func (c *Calls) onlyOperator(r *Request) bool {
-	return r.Facts.Child || c.opts.Approvals != nil && c.opts.Approvals.Proves()
+func (d *Dispatcher) onlyOperator(r *Request) bool {
+	return r.Facts.Child || d.opts.Approvals != nil && d.opts.Approvals.Proves()
 }
 
-// asAsked is the caller as handlers see it: what its word is worth here is the
+// askedCaller is the caller as handlers see it: what its word is worth here is the
 // host's to say.
-func (c *Calls) asAsked(r *Request) *tool.Caller {
-	only := c.onlyOperator(r)
-	if !only && !c.opts.WordCounts {
+func (d *Dispatcher) askedCaller(r *Request) *tool.Caller {
+	only := d.onlyOperator(r)
+	if !only && !d.opts.WordCounts {
 		return &r.Facts.Caller
 	}
 	who := r.Facts.Caller
@@ -119,50 +119,50 @@ func (c *Calls) asAsked(r *Request) *tool.Caller {
 	return &who
 }
 
-// agree takes up a handler's question to an operator: the call waits, if it is a
+// confirmWith takes up a handler's question to an operator: the call waits, if it is a
 // client's own. It returns the *Pending, or why there is none.
-func (c *Calls) agree(r *Request, question string) error {
-	book := c.opts.Approvals
+func (d *Dispatcher) confirmWith(r *Request, question string) error {
+	book := d.opts.Approvals
 	switch {
 	case r.Depth > 0:
 		return &tool.Refusal{
 			Code:    "denied",
 			Message: r.Entry.Listed + " needs a person's agreement, which only a call of a client's own can get: " + question,
 		}
-	case book == nil || c.opts.NoOperators:
+	case book == nil || d.opts.NoOperators:
 		return &tool.Refusal{
 			Code:    "unconfirmed",
 			Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and the client cannot ask: " + question,
 			Next:    "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes.",
 		}
 	}
-	return c.askOperator(book, r, "agreement: "+question)
+	return d.askOperator(book, r, "agreement: "+question)
 }
 
-// operatorAgreed reports whether an operator's yes to a handler's question was
+// operatorConfirmed reports whether an operator's yes to a handler's question was
 // spent on this call.
-func (c *Calls) operatorAgreed(r *Request) bool {
+func (d *Dispatcher) operatorConfirmed(r *Request) bool {
 	digest := callDigest(r)
 	if string(r.Recorded[operatorKey]) != digest {
 		return false
 	}
-	return c.opts.Approvals == nil || c.opts.Approvals.WasProved(r.ID+" "+digest)
+	return d.opts.Approvals == nil || d.opts.Approvals.WasProved(r.ID+" "+digest)
 }
 
-// agreed tells the ledger whose word let a call go on that needed an agreement.
-func (c *Calls) agreed(r *Request, theirs map[string]json.RawMessage, err error) {
-	if err != nil || r.Method != "tools/call" || c.opts.Ledger == nil {
+// recordAnswers tells the ledger whose word let a call go on that needed an agreement.
+func (d *Dispatcher) recordAnswers(r *Request, theirs map[string]json.RawMessage, err error) {
+	if err != nil || r.Method != "tools/call" || d.opts.Ledger == nil {
 		return
 	}
 	if _, ok := theirs[confirm.Key]; ok {
-		c.approvedLine(r, permit.Verdict{}, "by the person behind the client, as the client says")
+		d.recordApproved(r, permit.Verdict{}, "by the person behind the client, as the client says")
 		return
 	}
-	if !c.opts.WordCounts || c.onlyOperator(r) || r.Facts.Can&tool.CanElicit != 0 || r.Recorded[operatorKey] != nil {
+	if !d.opts.WordCounts || d.onlyOperator(r) || r.Facts.Can&tool.CanElicit != 0 || r.Recorded[operatorKey] != nil {
 		return
 	}
 	if said, ok := rawjson.Get(r.Args, "confirm"); ok && len(said) > 2 && said[0] == '"' {
-		c.approvedLine(r, permit.Verdict{}, "by the caller's own word (confirm)")
+		d.recordApproved(r, permit.Verdict{}, "by the caller's own word (confirm)")
 	}
 }
 
@@ -173,10 +173,10 @@ func unkept(err error) *tool.Refusal {
 	return tool.Refuse("unavailable", "approvals cannot be kept at the moment: %v", err)
 }
 
-// standing reports whether an earlier yes covers the call: one the rule lets
+// standingApproval reports whether an earlier yes covers the call: one the rule lets
 // hold, or one that this very conversation has used up. A sealed state that
 // carries the latter is good once.
-func (c *Calls) standing(book *approvals.Store, r *Request, v permit.Verdict) (bool, error) {
+func (d *Dispatcher) standingApproval(book *approvals.Store, r *Request, v permit.Verdict) (bool, error) {
 	if v.Remember > 0 {
 		if ok, err := book.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
 			return ok, err
@@ -194,10 +194,10 @@ func (c *Calls) standing(book *approvals.Store, r *Request, v permit.Verdict) (b
 
 // askClient puts the question to the person behind the client, or takes the
 // answer to it.
-func (c *Calls) askClient(book *approvals.Store, r *Request, v permit.Verdict) (bool, Result, error) {
+func (d *Dispatcher) askClient(book *approvals.Store, r *Request, v permit.Verdict) (bool, Result, error) {
 	answer, answered := r.Recorded[ApprovalKey]
 	if !answered || string(r.Recorded[askedKey]) != callDigest(r) {
-		return false, c.question(r, v), nil
+		return false, d.question(r, v), nil
 	}
 	var said struct{ Approve bool }
 	action, err := tool.Elicited(answer, &said)
@@ -211,13 +211,13 @@ func (c *Calls) askClient(book *approvals.Store, r *Request, v permit.Verdict) (
 	case !fresh:
 		return false, refused(tool.Refuse("denied", "this approval was used already; call again")), nil
 	}
-	c.approved(book, r, v)
-	c.approvedLine(r, v, "by the person behind the client")
+	d.approved(book, r, v)
+	d.recordApproved(r, v, "by the person behind the client")
 	return true, Result{}, nil
 }
 
 // question is the result that asks.
-func (c *Calls) question(r *Request, v permit.Verdict) Result {
+func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	if r.ID == "" {
 		r.ID = NewID()
 	}
@@ -247,8 +247,8 @@ func (c *Calls) question(r *Request, v permit.Verdict) Result {
 }
 
 // askOperator has the call wait: the error is a *Pending, or a refusal.
-func (c *Calls) askOperator(book *approvals.Store, r *Request, why string) error {
-	if c.opts.NoOperators {
+func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) error {
+	if d.opts.NoOperators {
 		return &tool.Refusal{
 			Code:    "denied",
 			Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators",
@@ -264,21 +264,21 @@ func (c *Calls) askOperator(book *approvals.Store, r *Request, why string) error
 		return unkept(err)
 	}
 	p.Approval = req
-	c.opts.Log.Info("approval is waited for", "approval", req.ID, "tool", r.Entry.Name, "owner", r.Facts.Owner)
+	d.opts.Log.Info("approval is waited for", "approval", req.ID, "tool", r.Entry.Name, "owner", r.Facts.Owner)
 	return p
 }
 
 // Approved takes an operator's decision into a call that waited for it. It
 // reports false when the answer was no, came too late or was used.
-func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
-	book := c.opts.Approvals
+func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
+	book := d.opts.Approvals
 	if ap.State != approvals.Allowed {
 		return false
 	}
 	ok, err := book.Spend(ap, r.Facts.Owner, r.Entry.Name)
 	if err != nil {
-		c.opts.Log.Error("approval cannot be used", "approval", ap.ID, "err", err)
-		c.turnedAway(r, audit.Denied, "an approval was not believed, "+ap.ID+": "+err.Error())
+		d.opts.Log.Error("approval cannot be used", "approval", ap.ID, "err", err)
+		d.recordRefused(r, audit.Denied, "an approval was not believed, "+ap.ID+": "+err.Error())
 	}
 	if !ok {
 		return false
@@ -289,27 +289,27 @@ func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
 	}
 	r.Args = args
 	v := r.Entry.Gate.Decide(args, &r.Facts.Caller)
-	c.approved(book, r, v)
+	d.approved(book, r, v)
 	r.Recorded[operatorKey] = json.RawMessage(callDigest(r))
 	book.Proved(r.ID+" "+callDigest(r), approvalLife)
 	proof := "the same account"
 	if book.Proves() {
 		proof = "the passphrase"
 	}
-	c.approvedLine(r, v, "by operator "+ap.By+" ("+proof+"), "+ap.ID)
+	d.recordApproved(r, v, "by operator "+ap.By+" ("+proof+"), "+ap.ID)
 	return true
 }
 
 // Withdraw takes back a request for approval that no call could use.
-func (c *Calls) Withdraw(p *Pending) {
-	if _, err := c.opts.Approvals.Decide(p.Approval.ID, false, "host"); err != nil {
-		c.opts.Log.Debug("approval is not withdrawn", "approval", p.Approval.ID, "err", err)
+func (d *Dispatcher) Withdraw(p *Pending) {
+	if _, err := d.opts.Approvals.Decide(p.Approval.ID, false, "host"); err != nil {
+		d.opts.Log.Debug("approval is not withdrawn", "approval", p.Approval.ID, "err", err)
 	}
 }
 
 // approved notes the yes for the rounds to come, and for the same call if the
 // rule lets it hold.
-func (c *Calls) approved(book *approvals.Store, r *Request, v permit.Verdict) {
+func (d *Dispatcher) approved(book *approvals.Store, r *Request, v permit.Verdict) {
 	r.Recorded = maps.Clone(r.Recorded)
 	if r.Recorded == nil {
 		r.Recorded = map[string]json.RawMessage{}
@@ -317,7 +317,7 @@ func (c *Calls) approved(book *approvals.Store, r *Request, v permit.Verdict) {
 	r.Recorded[approvedKey] = json.RawMessage(callDigest(r))
 	if v.Remember > 0 {
 		if err := book.Remember(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); err != nil {
-			c.opts.Log.Warn("approval is not remembered", "err", err)
+			d.opts.Log.Warn("approval is not remembered", "err", err)
 		}
 	}
 }

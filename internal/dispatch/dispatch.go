@@ -28,7 +28,7 @@ import (
 // Options of Calls. Bus, Views, Spool and Log are needed.
 type Options struct {
 	Bus   bus.Bus
-	Views *views.Contexts
+	Views *views.Registry
 	Spool *spool.Spool
 	Log   *slog.Logger
 	// Approvals keeps the yes and no of people; nil refuses what needs them.
@@ -48,8 +48,8 @@ type Options struct {
 	Depth int // calls inside calls; 0 means 8
 }
 
-// Calls runs calls. Safe for concurrent use.
-type Calls struct {
+// Dispatcher runs calls. Safe for concurrent use.
+type Dispatcher struct {
 	opts    Options
 	queue   *limit.Queue
 	overdue atomic.Int64
@@ -57,7 +57,7 @@ type Calls struct {
 }
 
 // New makes Calls.
-func New(o Options) *Calls {
+func New(o Options) *Dispatcher {
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
 	}
@@ -73,7 +73,7 @@ func New(o Options) *Calls {
 	if o.Depth == 0 {
 		o.Depth = 8
 	}
-	c := &Calls{opts: o, queue: o.Queue}
+	c := &Dispatcher{opts: o, queue: o.Queue}
 	c.alarms.New = newAlarm
 	return c
 }
@@ -135,15 +135,15 @@ type Result struct {
 }
 
 // Overdue is how many handlers have ignored their deadline and still run.
-func (c *Calls) Overdue() int64 { return c.overdue.Load() }
+func (d *Dispatcher) Overdue() int64 { return d.overdue.Load() }
 
 // Running is how many calls run.
-func (c *Calls) Running() int { return c.queue.Running() }
+func (d *Dispatcher) Running() int { return d.queue.Running() }
 
 // Do runs one call. The error is a *tool.WireError, a *tool.Refusal (of
 // anything but a tool, whose refusals are results), or the context's cause
 // when it ended before the call began.
-func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
+func (d *Dispatcher) Do(ctx context.Context, r *Request) (Result, error) {
 	if r.ID == "" {
 		r.ID = NewID()
 	}
@@ -151,40 +151,40 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 		args, err := r.Entry.In.Canonical(r.Args)
 		if err != nil {
 			ref := mismatch(err)
-			c.turnedAway(r, audit.Refused, unquoted(err))
+			d.recordRefused(r, audit.Refused, unquoted(err))
 			return refused(ref), nil
 		}
 		r.Args = args
 	}
-	if ok, res, err := c.admit(r); !ok {
-		c.notAdmitted(r, &res, err)
+	if ok, res, err := d.admit(r); !ok {
+		d.recordNotAdmitted(r, &res, err)
 		return res, err
 	}
-	pass, err := c.enter(ctx, r)
+	pass, err := d.enter(ctx, r)
 	if err != nil {
 		outcome, reason := outcomeOf(nil, err)
-		c.turnedAway(r, outcome, reason)
-		return c.settle(r, bus.Outcome{}, err, nil)
+		d.recordRefused(r, outcome, reason)
+		return d.finishCall(r, bus.Outcome{}, err, nil)
 	}
 	defer pass.Leave()
-	if err := c.foretell(ctx, r); err != nil {
+	if err := d.recordIntent(ctx, r); err != nil {
 		outcome, reason := outcomeOf(nil, err)
-		c.turnedAway(r, outcome, reason)
-		return c.settle(r, bus.Outcome{}, err, nil)
+		d.recordRefused(r, outcome, reason)
+		return d.finishCall(r, bus.Outcome{}, err, nil)
 	}
-	return c.run(ctx, r)
+	return d.runCall(ctx, r)
 }
 
 // admit asks the gate, and the person that the gate names. It reports
 // true when the call may run.
-func (c *Calls) admit(r *Request) (bool, Result, error) {
+func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
 	isTool := r.Method == "tools/call"
 	switch {
 	case v.Kind == permit.Allow:
 		return true, Result{}, nil
 	case v.Kind != permit.Refuse && isTool && r.Depth == 0:
-		return c.approve(r, v)
+		return d.approve(r, v)
 	}
 	reason := v.Reason
 	switch {
@@ -203,9 +203,9 @@ func (c *Calls) admit(r *Request) (bool, Result, error) {
 
 // enter waits for the call's turn, and for no longer than a call may take. A
 // call inside another does not wait.
-func (c *Calls) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
+func (d *Dispatcher) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
 	if r.Depth > 0 {
-		return c.queue.Nested(), nil
+		return d.queue.Nested(), nil
 	}
 	who := limit.Who{
 		Principal: r.Facts.Principal,
@@ -213,7 +213,7 @@ func (c *Calls) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
 		Context:   r.Facts.Context,
 		Tool:      r.Entry.Name,
 	}
-	pass, err := c.queue.Enter(ctx, who, c.opts.Timeout)
+	pass, err := d.queue.Enter(ctx, who, d.opts.Timeout)
 	if busy, ok := errors.AsType[*limit.Busy](err); ok {
 		return nil, &tool.Refusal{
 			Code:    "busy",
@@ -238,9 +238,9 @@ type flight struct {
 	req   bus.Request
 }
 
-// run sends the request over the bus under its deadline.
-func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
-	limit := c.limit(r)
+// runCall sends the request over the bus under its deadline.
+func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
+	limit := d.timeLimit(r)
 	cancel := r.Cancel
 	if cancel == nil {
 		ctx, cancel = context.WithCancelCause(ctx)
@@ -250,11 +250,11 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	ours, theirs := split(r.Recorded)
 	f := &flight{
 		Context: ctx,
-		watch:   watch{calls: c, req: r, began: began, limit: limit, cancel: cancel},
-		out:     output{calls: c, req: r},
+		watch:   watch{calls: d, req: r, began: began, limit: limit, cancel: cancel},
+		out:     output{calls: d, req: r},
 		req: bus.Request{
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
-			Caller: c.asAsked(r), Args: r.Args, Params: r.Params,
+			Caller: d.askedCaller(r), Args: r.Args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
 			Unpaged: r.Entry.Unpaged,
 		},
@@ -263,7 +263,7 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 		f.req.Name = r.Entry.Name
 	}
 	const given = "=" + confirm.Given
-	if f.req.Recorded = maps.Clone(theirs); c.operatorAgreed(r) {
+	if f.req.Recorded = maps.Clone(theirs); d.operatorConfirmed(r) {
 		if f.req.Recorded == nil {
 			f.req.Recorded = map[string]json.RawMessage{}
 		}
@@ -272,24 +272,24 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 		delete(f.req.Recorded, given)
 	}
 	f.watch.arm()
-	defer f.out.close()
-	got, err := c.opts.Bus.Do(f, &f.req, &f.out)
+	defer f.out.closeSpool()
+	got, err := d.opts.Bus.Do(f, &f.req, &f.out)
 	if !f.watch.done() {
-		c.overdueLine(r, time.Since(began))
+		d.recordOverdue(r, time.Since(began))
 		return Result{}, errLate
 	}
 	if err != nil && context.Cause(ctx) == errDeadline {
 		err = timedOut(limit)
 	}
 	if ref, ok := errors.AsType[*tool.Refusal](err); ok && ref.Code == confirm.Needed && r.Method == "tools/call" {
-		if err = c.agree(r, ref.Message); isPending(err) {
-			c.notAdmitted(r, nil, err)
+		if err = d.confirmWith(r, ref.Message); isPending(err) {
+			d.recordNotAdmitted(r, nil, err)
 			return Result{}, err
 		}
 	}
-	c.agreed(r, theirs, err)
+	d.recordAnswers(r, theirs, err)
 	cause := err
-	res, err := c.settle(r, got, err, &f.out)
+	res, err := d.finishCall(r, got, err, &f.out)
 	if res.Input != nil && ours != nil {
 		res.Recorded = maps.Clone(res.Recorded)
 		if res.Recorded == nil {
@@ -298,7 +298,7 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 			maps.Copy(res.Recorded, ours)
 		}
 	}
-	return c.record(r, began, res, err, cause)
+	return d.record(r, began, res, err, cause)
 }
 
 func isPending(err error) bool {
@@ -316,14 +316,14 @@ var errLate = errors.New("answered already: the handler ignored its deadline")
 // IsLate reports whether an error of Do means that Late has answered.
 func IsLate(err error) bool { return errors.Is(err, errLate) }
 
-func (c *Calls) limit(r *Request) time.Duration {
+func (d *Dispatcher) timeLimit(r *Request) time.Duration {
 	if r.Entry.Tool != nil && r.Entry.Tool.Timeout > 0 {
 		return r.Entry.Tool.Timeout
 	}
 	if r.Entry.Resource != nil && r.Entry.Resource.Timeout > 0 {
 		return r.Entry.Resource.Timeout
 	}
-	return c.opts.Timeout
+	return d.opts.Timeout
 }
 
 func timedOut(after time.Duration) *tool.Refusal {
@@ -336,16 +336,16 @@ func timedOut(after time.Duration) *tool.Refusal {
 
 // record writes the outcome to the ledger and the log and publishes it; cause is
 // what came over the bus. What it returns is what may be answered.
-func (c *Calls) record(r *Request, began time.Time, res Result, err, cause error) (Result, error) {
+func (d *Dispatcher) record(r *Request, began time.Time, res Result, err, cause error) (Result, error) {
 	now := time.Now()
 	took := now.Sub(began)
 	if cause == nil {
 		cause = err
 	}
-	if unkept := c.ended(r, now, took, &res, cause); unkept != nil {
-		res, err = c.settle(r, bus.Outcome{}, unkept, nil)
+	if unkept := d.recordEnd(r, now, took, &res, cause); unkept != nil {
+		res, err = d.finishCall(r, bus.Outcome{}, unkept, nil)
 	}
-	c.publishFinished(r, took, &res, err)
+	d.publishFinished(r, took, &res, err)
 	return res, err
 }
 
@@ -363,7 +363,7 @@ type Finished struct {
 }
 
 // publishFinished logs a call that ended and publishes CallFinished.
-func (c *Calls) publishFinished(r *Request, took time.Duration, res *Result, err error) {
+func (d *Dispatcher) publishFinished(r *Request, took time.Duration, res *Result, err error) {
 	outcome := "ok"
 	switch {
 	case err != nil:
@@ -377,37 +377,37 @@ func (c *Calls) publishFinished(r *Request, took time.Duration, res *Result, err
 	if t := r.Entry.Tool; t != nil && !t.Effects.ReadOnly() {
 		level = slog.LevelInfo
 	}
-	if c.opts.Log.Enabled(context.Background(), level) {
-		c.opts.Log.LogAttrs(context.Background(), level, "call finished",
+	if d.opts.Log.Enabled(context.Background(), level) {
+		d.opts.Log.LogAttrs(context.Background(), level, "call finished",
 			slog.String("call", r.ID), slog.String("method", r.Method), slog.String("name", r.Entry.Listed),
 			slog.String("owner", r.Facts.Owner), slog.String("outcome", outcome), slog.Duration("took", took))
 	}
-	if f, ok := c.opts.Bus.(interface{ Followed(string) bool }); ok && !f.Followed(string(CallFinished)) {
+	if f, ok := d.opts.Bus.(interface{ Followed(string) bool }); ok && !f.Followed(string(CallFinished)) {
 		return
 	}
 	e, _ := CallFinished.Event(
 		Finished{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000},
 	)
 	e.Owner, e.Session = r.Facts.Owner, r.Facts.Session
-	c.opts.Bus.Publish(e)
+	d.opts.Bus.Publish(e)
 }
 
 // Inner runs another tool for a running call: the same view, gate, limits and
 // ledger, one level deeper. Questions cannot be asked from in there.
-func (c *Calls) Inner(
+func (d *Dispatcher) Inner(
 	ctx context.Context,
 	who tool.Caller,
 	depth int,
 	name string,
 	args json.RawMessage,
 ) (tool.Result, error) {
-	if depth >= c.opts.Depth {
-		return tool.Result{}, tool.Refuse("denied", "calls inside calls go at most %d deep", c.opts.Depth)
+	if depth >= d.opts.Depth {
+		return tool.Result{}, tool.Refuse("denied", "calls inside calls go at most %d deep", d.opts.Depth)
 	}
 	f := session.Facts{Caller: who}
 	f.Can = 0
-	f.Cut = c.opts.Views.Cut(who)
-	v, err := c.opts.Views.View(ctx, &f.Caller, f.Cut)
+	f.Cut = d.opts.Views.Cut(who)
+	v, err := d.opts.Views.View(ctx, &f.Caller, f.Cut)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -419,7 +419,7 @@ func (c *Calls) Inner(
 		}
 		return tool.Result{}, ref
 	}
-	res, err := c.Do(ctx, &Request{Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1})
+	res, err := d.Do(ctx, &Request{Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1})
 	if res.Full != nil {
 		res.Result.Structured = res.Full
 	}

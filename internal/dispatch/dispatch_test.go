@@ -46,7 +46,7 @@ func made(name string, e tool.Effects, f func(context.Context, *tool.Call) (tool
 		func(ctx context.Context, c *tool.Call, _ nothing) (tool.Result, error) { return f(ctx, c) })
 }
 
-func text(s string) (tool.Result, error) {
+func printableText(s string) (tool.Result, error) {
 	return tool.Result{Content: []tool.Content{tool.Text(s)}}, nil
 }
 
@@ -96,7 +96,7 @@ func TestCallsInsideCalls(t *testing.T) {
 			if _, err := c.Peer.Ask(tool.ListRoots("r")); err == nil || errors.Is(err, tool.ErrAsked) {
 				t.Errorf("a call inside a call asks: %v", err)
 			}
-			return text("leaf of " + c.Caller.Owner)
+			return printableText("leaf of " + c.Caller.Owner)
 		}),
 		made("w_branch", tool.Reads, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 			return w.deps.Call(ctx, c, "w_leaf", nil)
@@ -242,15 +242,15 @@ func TestBudget(t *testing.T) {
 	lines := strings.Repeat("0123456789\n", 100)
 	long := strings.Repeat("é", 1000) // 2000 bytes, one line
 	w := workshop{tools: []tool.Tool{
-		made("w_lines", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return text(lines) }),
-		made("w_long", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return text(long) }),
+		made("w_lines", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return printableText(lines) }),
+		made("w_long", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return printableText(long) }),
 		made("w_two", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
 			return tool.Result{
 				Content: []tool.Content{tool.Text(strings.Repeat("a\n", 400)), tool.Text(strings.Repeat("b\n", 600))},
 			}, nil
 		}),
 		tool.New(tool.Def{Name: "w_all", Description: "All.", Effects: tool.Reads, Budget: -1},
-			func(context.Context, *tool.Call, nothing) (tool.Result, error) { return text(lines) }),
+			func(context.Context, *tool.Call, nothing) (tool.Result, error) { return printableText(lines) }),
 		tool.New(tool.Def{Name: "w_little", Description: "Little.", Effects: tool.Reads, Budget: 100},
 			func(context.Context, *tool.Call, nothing) (struct {
 				T string `json:"t" text:"product"`
@@ -380,7 +380,9 @@ func TestBudgetWithoutSpool(t *testing.T) {
 		made(
 			"w_x",
 			tool.Reads,
-			func(context.Context, *tool.Call) (tool.Result, error) { return text(strings.Repeat("x\n", 1000)) },
+			func(context.Context, *tool.Call) (tool.Result, error) {
+				return printableText(strings.Repeat("x\n", 1000))
+			},
 		),
 	}}
 	visit(t, hosttest.Options{Budget: 1000}, &w, func(t *testing.T, h *hosttest.Host) {
@@ -405,7 +407,7 @@ func TestArgumentsAreCanonical(t *testing.T) {
 				B string `json:"b"`
 			}) (tool.Result, error) {
 				seen = string(c.Args)
-				return text("ok")
+				return printableText("ok")
 			}),
 	}}
 	visit(t, hosttest.Options{}, &w, func(t *testing.T, h *hosttest.Host) {
@@ -429,7 +431,7 @@ func TestArgumentsAreCanonical(t *testing.T) {
 
 func TestFactsOfCalls(t *testing.T) {
 	w := workshop{tools: []tool.Tool{
-		made("w_ok", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return text("ok") }),
+		made("w_ok", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return printableText("ok") }),
 		made(
 			"w_no",
 			tool.Reads,
@@ -478,7 +480,7 @@ func TestSlowCalls(t *testing.T) {
 		made("w_sleep", tool.Reads, func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
 			select {
 			case <-time.After(10 * time.Second):
-				return text("rested")
+				return printableText("rested")
 			case <-ctx.Done():
 				return tool.Result{}, ctx.Err()
 			}
@@ -518,7 +520,7 @@ func TestListedIsCallable(t *testing.T) {
 			made(
 				fmt.Sprintf("w_%d", i),
 				e,
-				func(context.Context, *tool.Call) (tool.Result, error) { return text("ran") },
+				func(context.Context, *tool.Call) (tool.Result, error) { return printableText("ran") },
 			),
 		)
 	}

@@ -23,7 +23,7 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 	w := workshop{
 		tools: []tool.Tool{made("w_wipe", tool.Destroys, func(context.Context, *tool.Call) (tool.Result, error) {
 			ran++
-			return text("gone")
+			return printableText("gone")
 		})},
 	}
 	policy, err := permit.New(permit.Options{Default: permit.Allow, Rules: []permit.Rule{
@@ -42,7 +42,7 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 		t.Fatal(err)
 	}
 	visit(t, hosttest.Options{Policy: policy}, &w, func(t *testing.T, h *hosttest.Host) {
-		hostWith := func(o approvals.Options) (*dispatch.Calls, *approvals.Store) {
+		hostWith := func(o approvals.Options) (*dispatch.Dispatcher, *approvals.Store) {
 			book := approvals.Open("", o)
 			return dispatch.New(
 				dispatch.Options{Approvals: book, Bus: h.Bus, Views: h.Views, Spool: h.Spool, Log: o.Log},
@@ -55,7 +55,7 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 		defer ourBook.Close()
 
 		// approve asks for the call and says yes as the book wants it.
-		approve := func(c *dispatch.Calls, book *approvals.Store) *dispatch.Request {
+		approve := func(c *dispatch.Dispatcher, book *approvals.Store) *dispatch.Request {
 			r := request(t, h, "w_wipe", `{}`)
 			_, err := c.Do(t.Context(), r)
 			p, ok := errors.AsType[*dispatch.Pending](err)

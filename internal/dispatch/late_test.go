@@ -22,7 +22,7 @@ func TestCallsThatAreLate(t *testing.T) {
 	w := workshop{tools: []tool.Tool{
 		made("w_deaf", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
 			<-release
-			return text("late")
+			return printableText("late")
 		}),
 	}}
 	visit(t, hosttest.Options{Timeout: time.Second}, &w, func(t *testing.T, h *hosttest.Host) {
@@ -73,7 +73,7 @@ func TestOutputRidesOnProgress(t *testing.T) {
 			}
 			c.Peer.Progress(4, 9, "")
 			c.Peer.Log(slog.LevelInfo, "done")
-			return text("done")
+			return printableText("done")
 		}),
 	}}
 	visit(t, hosttest.Options{}, &w, func(t *testing.T, h *hosttest.Host) {

@@ -25,16 +25,16 @@ type Ledger interface {
 	Ready() error
 }
 
-// duty is what the ledger owes to a call.
-type duty uint8
+// ledgerDuty is what the ledger owes to a call.
+type ledgerDuty uint8
 
 const (
-	noted duty = iota
+	noted ledgerDuty = iota
 	kept
 	foretold // kept before it begins as well
 )
 
-func dutyOf(r *Request) duty {
+func dutyOf(r *Request) ledgerDuty {
 	var e tool.Effects
 	switch t := r.Entry.Tool; {
 	case t != nil:
@@ -54,8 +54,8 @@ func dutyOf(r *Request) duty {
 	return kept
 }
 
-// line is what the ledger is told of a call.
-func (c *Calls) line(r *Request, outcome string) audit.Entry {
+// ledgerEntry is what the ledger is told of a call.
+func (d *Dispatcher) ledgerEntry(r *Request, outcome string) audit.Entry {
 	f := r.Facts
 	e := audit.Entry{
 		Kind: "call", Principal: f.Principal, Credential: f.Credential, Session: f.Session, Context: f.Context, Client: f.Client,
@@ -73,42 +73,42 @@ func (c *Calls) line(r *Request, outcome string) audit.Entry {
 	return e
 }
 
-// foretell keeps the intent of a call that destroys, and stops every call that
+// recordIntent keeps the intent of a call that destroys, and stops every call that
 // changes something while nothing can be kept. It returns why it may not run.
-func (c *Calls) foretell(ctx context.Context, r *Request) error {
+func (d *Dispatcher) recordIntent(ctx context.Context, r *Request) error {
 	owed := dutyOf(r)
-	if c.opts.Ledger == nil || owed == noted {
+	if d.opts.Ledger == nil || owed == noted {
 		return nil
 	}
-	err := c.opts.Ledger.Ready()
+	err := d.opts.Ledger.Ready()
 	if err == nil && owed == foretold {
-		err = c.opts.Ledger.Keep(ctx, c.line(r, audit.Started))
+		err = d.opts.Ledger.Keep(ctx, d.ledgerEntry(r, audit.Started))
 	}
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	c.opts.Log.Error("call refused: it cannot be written down", "call", r.ID, "name", r.Entry.Listed, "err", err)
+	d.opts.Log.Error("call refused: it cannot be written down", "call", r.ID, "name", r.Entry.Listed, "err", err)
 	return &tool.Refusal{
 		Code: "unavailable", Message: "this host cannot write down what is done at the moment, so it changes nothing; nothing was run",
 		Next: "What only reads still works. The administrator finds the reason in the log of the host.",
 	}
 }
 
-// ended tells the ledger how a call ended. The error says that a call which
+// recordEnd tells the ledger how a call ended. The error says that a call which
 // changed something could not be kept: it must not be answered as if it was.
-func (c *Calls) ended(r *Request, at time.Time, took time.Duration, res *Result, cause error) error {
-	if c.opts.Ledger == nil {
+func (d *Dispatcher) recordEnd(r *Request, at time.Time, took time.Duration, res *Result, cause error) error {
+	if d.opts.Ledger == nil {
 		return nil
 	}
-	e := c.line(r, "")
+	e := d.ledgerEntry(r, "")
 	e.At, e.Took = at, took
 	e.Outcome, e.Reason = outcomeOf(res, cause)
 	if dutyOf(r) == noted {
-		c.opts.Ledger.Note(e)
+		d.opts.Ledger.Note(e)
 		return nil
 	}
-	if err := c.opts.Ledger.Keep(context.Background(), e); err != nil {
-		c.opts.Log.Error(
+	if err := d.opts.Ledger.Keep(context.Background(), e); err != nil {
+		d.opts.Log.Error(
 			"call ran and cannot be written down",
 			"call",
 			r.ID,
@@ -166,52 +166,52 @@ func firstLine(blocks []tool.Content) string {
 	return ""
 }
 
-// turnedAway tells the ledger of a call that did not run.
-func (c *Calls) turnedAway(r *Request, outcome, reason string) {
-	if c.opts.Ledger == nil {
+// recordRefused tells the ledger of a call that did not run.
+func (d *Dispatcher) recordRefused(r *Request, outcome, reason string) {
+	if d.opts.Ledger == nil {
 		return
 	}
-	e := c.line(r, outcome)
+	e := d.ledgerEntry(r, outcome)
 	if e.Reason = reason; outcome == audit.Denied {
 		e.Level = audit.Security
 		e.Rule = r.Entry.Gate.Decide(r.Args, &r.Facts.Caller).Rule
 	}
-	c.opts.Ledger.Note(e)
+	d.opts.Ledger.Note(e)
 }
 
-// overdueLine tells the ledger that a call which was answered for long ago has
+// recordOverdue tells the ledger that a call which was answered for long ago has
 // ended.
-func (c *Calls) overdueLine(r *Request, took time.Duration) {
-	if c.opts.Ledger != nil {
-		e := c.line(r, audit.Overdue)
+func (d *Dispatcher) recordOverdue(r *Request, took time.Duration) {
+	if d.opts.Ledger != nil {
+		e := d.ledgerEntry(r, audit.Overdue)
 		e.Took = took
-		c.opts.Ledger.Note(e)
+		d.opts.Ledger.Note(e)
 	}
 }
 
-// notAdmitted tells the ledger what the gate, or approval, said to a call that
+// recordNotAdmitted tells the ledger what the gate, or approval, said to a call that
 // does not run now.
-func (c *Calls) notAdmitted(r *Request, res *Result, err error) {
+func (d *Dispatcher) recordNotAdmitted(r *Request, res *Result, err error) {
 	if p, ok := errors.AsType[*Pending](err); ok {
-		c.turnedAway(r, audit.Pending, "waits for an operator, "+p.Approval.ID)
+		d.recordRefused(r, audit.Pending, "waits for an operator, "+p.Approval.ID)
 		return
 	}
 	switch {
 	case err != nil:
-		c.turnedAway(r, audit.Denied, err.Error())
+		d.recordRefused(r, audit.Denied, err.Error())
 	case res.Input != nil:
-		c.turnedAway(r, audit.Asked, "a person must approve it")
+		d.recordRefused(r, audit.Asked, "a person must approve it")
 	default:
-		c.turnedAway(r, audit.Denied, firstLine(res.Content))
+		d.recordRefused(r, audit.Denied, firstLine(res.Content))
 	}
 }
 
-// approvedLine tells the ledger that a person said yes to a call.
-func (c *Calls) approvedLine(r *Request, v permit.Verdict, by string) {
-	if c.opts.Ledger == nil {
+// recordApproved tells the ledger that a person said yes to a call.
+func (d *Dispatcher) recordApproved(r *Request, v permit.Verdict, by string) {
+	if d.opts.Ledger == nil {
 		return
 	}
-	e := c.line(r, audit.Approved)
+	e := d.ledgerEntry(r, audit.Approved)
 	e.Kind, e.Level, e.Rule, e.Reason = "approval", audit.Security, v.Rule, by
-	c.opts.Ledger.Note(e)
+	d.opts.Ledger.Note(e)
 }

@@ -71,7 +71,7 @@ func TestWhatTheLedgerIsTold(t *testing.T) {
 			if got := d.page(); !slices.Equal(got, want) {
 				t.Errorf("while it runs: got %q, want %q", got, want)
 			}
-			return text("done")
+			return printableText("done")
 		}
 	}
 	w.tools = []tool.Tool{
@@ -96,7 +96,7 @@ func TestWhatTheLedgerIsTold(t *testing.T) {
 		}),
 		made("w_stubborn", tool.Writes, func(context.Context, *tool.Call) (tool.Result, error) {
 			time.Sleep(time.Minute)
-			return text("late")
+			return printableText("late")
 		}),
 		made("w_forbidden", tool.Reads, during()),
 	}
@@ -175,7 +175,7 @@ func TestNothingIsChangedThatCannotBeWrittenDown(t *testing.T) {
 				d.full = errors.New("disk full")
 				d.mu.Unlock()
 			}
-			return text("done")
+			return printableText("done")
 		}
 	}
 	w := workshop{tools: []tool.Tool{
@@ -210,7 +210,7 @@ func TestNothingIsChangedThatCannotBeWrittenDown(t *testing.T) {
 func TestAFloodOfCalls(t *testing.T) {
 	w := workshop{tools: []tool.Tool{made("w_work", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
 		time.Sleep(10 * time.Millisecond)
-		return text("done")
+		return printableText("done")
 	})}}
 	q := limit.NewQueue(limit.Options{Calls: 4, Waiting: 10_000})
 	visit(t, hosttest.Options{Queue: q}, &w, func(t *testing.T, h *hosttest.Host) {
@@ -240,7 +240,7 @@ func TestAFloodOfCalls(t *testing.T) {
 func TestABusyHostSaysWhenToComeAgain(t *testing.T) {
 	w := workshop{tools: []tool.Tool{made("w_work", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
 		time.Sleep(time.Minute)
-		return text("done")
+		return printableText("done")
 	})}}
 	d := &diary{}
 	q := limit.NewQueue(limit.Options{Calls: 1, Waiting: 2, Line: 2})
@@ -278,7 +278,7 @@ func BenchmarkLedger(b *testing.B) {
 					made(
 						"w_do",
 						c.effects,
-						func(context.Context, *tool.Call) (tool.Result, error) { return text("done") },
+						func(context.Context, *tool.Call) (tool.Result, error) { return printableText("done") },
 					),
 				},
 			}

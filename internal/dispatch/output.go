@@ -21,7 +21,7 @@ const tailBytes = 4 << 10
 // spool, whatever its size. At most every 100 ms the part of it that was not
 // told yet is told as progress, and of more than tailBytes the newest.
 type output struct {
-	calls *Calls
+	calls *Dispatcher
 	req   *Request
 
 	mu      sync.Mutex
@@ -72,7 +72,7 @@ func (o *output) Output(chunk []byte) {
 	if now := time.Now(); whole > 0 && now.Sub(o.told) >= 100*time.Millisecond {
 		o.told = now
 		o.done += nudge
-		o.req.Notes.Progress(o.done, o.total, text(o.tail[:whole]))
+		o.req.Notes.Progress(o.done, o.total, printableText(o.tail[:whole]))
 		o.tail = append(o.tail[:0], o.tail[whole:]...)
 	}
 }
@@ -104,15 +104,15 @@ func (o *output) keepTail(chunk []byte) {
 	o.tail = append(o.tail, chunk...)
 }
 
-// text makes output that may start within a character fit for a message.
-func text(b []byte) string {
+// printableText makes output that may start within a character fit for a message.
+func printableText(b []byte) string {
 	for len(b) > 0 && !utf8.RuneStart(b[0]) {
 		b = b[1:]
 	}
 	return string(b)
 }
 
-func (o *output) close() {
+func (o *output) closeSpool() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.w != nil {

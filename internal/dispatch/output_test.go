@@ -23,7 +23,7 @@ func TestTailOfAnOutput(t *testing.T) {
 		if !bytes.Equal(o.tail, all[len(all)-tailBytes:]) {
 			t.Errorf("in chunks of %d: %d bytes, ending %q", size, len(o.tail), o.tail[len(o.tail)-20:])
 		}
-		if s := text(o.tail); !utf8.ValidString(s) || len(s) < tailBytes-utf8.UTFMax {
+		if s := printableText(o.tail); !utf8.ValidString(s) || len(s) < tailBytes-utf8.UTFMax {
 			t.Errorf("in chunks of %d: %d bytes of text, valid %t", size, len(s), utf8.ValidString(s))
 		}
 	}

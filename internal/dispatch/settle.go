@@ -19,24 +19,24 @@ const SpoolURI = "gatehouse:///spool/"
 
 const codeInternal = -32603
 
-// settle turns what came over the bus into a result: errors into what the
+// finishCall turns what came over the bus into a result: errors into what the
 // client or the model reads, output checked against its schema, text cut.
-func (c *Calls) settle(r *Request, got bus.Outcome, err error, out *output) (Result, error) {
+func (d *Dispatcher) finishCall(r *Request, got bus.Outcome, err error, out *output) (Result, error) {
 	if err != nil {
-		return c.failed(r, err)
+		return d.failed(r, err)
 	}
 	res := Result{Result: got.Result, Recorded: got.Recorded, ID: r.ID}
 	if res.Input != nil || res.Raw != nil {
 		return res, nil
 	}
-	if err := c.output(r, &res); err != nil {
-		return c.failed(r, err)
+	if err := d.checkOutput(r, &res); err != nil {
+		return d.failed(r, err)
 	}
 	if r.Method != "tools/call" {
 		return res, nil
 	}
-	if err := c.trim(r, &res); err != nil {
-		refused, failed := c.failed(r, err)
+	if err := d.trim(r, &res); err != nil {
+		refused, failed := d.failed(r, err)
 		if big, ok := errors.AsType[*oversize](err); ok && failed == nil {
 			refused.Content = append(refused.Content, big.kept)
 		}
@@ -49,7 +49,7 @@ func (c *Calls) settle(r *Request, got bus.Outcome, err error, out *output) (Res
 }
 
 // failed sorts an error by whom it is for.
-func (c *Calls) failed(r *Request, err error) (Result, error) {
+func (d *Dispatcher) failed(r *Request, err error) (Result, error) {
 	if w, ok := errors.AsType[*tool.WireError](err); ok {
 		return Result{}, w
 	}
@@ -71,7 +71,7 @@ func (c *Calls) failed(r *Request, err error) (Result, error) {
 	case errors.Is(err, context.Canceled):
 		ref = tool.Refuse("cancelled", "the call was cancelled")
 	case errors.Is(err, context.DeadlineExceeded):
-		ref = timedOut(c.limit(r))
+		ref = timedOut(d.timeLimit(r))
 	default:
 		ref = &tool.Refusal{Message: err.Error()}
 	}
@@ -81,23 +81,23 @@ func (c *Calls) failed(r *Request, err error) (Result, error) {
 	return Result{}, ref
 }
 
-// output encodes the handler's output and holds it to its own schema.
-func (c *Calls) output(r *Request, res *Result) error {
+// checkOutput encodes the handler's output and holds it to its own schema.
+func (d *Dispatcher) checkOutput(r *Request, res *Result) error {
 	e := r.Entry
 	if res.Result.Structured == nil {
 		if e.Out != nil && !res.IsError {
-			return c.incident(r, errors.New("the tool advertises an output schema and gave no output"))
+			return d.incident(r, errors.New("the tool advertises an output schema and gave no output"))
 		}
 		return nil
 	}
-	full, err := encode(tool.Filled(res.Result.Structured))
+	full, err := encodeJSON(tool.Filled(res.Result.Structured))
 	if err != nil {
-		return c.incident(r, fmt.Errorf("output: %w", err))
+		return d.incident(r, fmt.Errorf("output: %w", err))
 	}
 	res.Full = full
 	if e.Out != nil {
 		if err := e.Out.Check(full); err != nil {
-			return c.incident(r, fmt.Errorf("output does not fit its schema: %w", err))
+			return d.incident(r, fmt.Errorf("output does not fit its schema: %w", err))
 		}
 	}
 	shape(r, res)
@@ -138,12 +138,12 @@ func product(v []byte) (string, bool) {
 	return s, rawjson.Kind(v) == '"'
 }
 
-// Settled is the result of something that is no tool: encoded, but held to no
+// EncodeResult is the result of something that is no tool: encoded, but held to no
 // schema and cut to no budget.
-func Settled(res tool.Result) (Result, error) {
+func EncodeResult(res tool.Result) (Result, error) {
 	out := Result{Result: res}
 	if res.Structured != nil {
-		full, err := encode(res.Structured)
+		full, err := encodeJSON(res.Structured)
 		if err != nil {
 			return Result{}, err
 		}
@@ -155,7 +155,7 @@ func Settled(res tool.Result) (Result, error) {
 // Refused is the result of a refusal.
 func Refused(r *tool.Refusal) Result { return refused(r) }
 
-func encode(v any) (json.RawMessage, error) {
+func encodeJSON(v any) (json.RawMessage, error) {
 	if raw, ok := v.(json.RawMessage); ok {
 		return raw, rawjson.Check(raw, 0)
 	}
@@ -170,29 +170,29 @@ func encode(v any) (json.RawMessage, error) {
 
 // incident logs what is wrong with a tool of ours and gives the client an id
 // to ask about.
-func (c *Calls) incident(r *Request, err error) *tool.WireError {
-	c.opts.Log.Error("internal error", "incident", r.ID, "name", r.Entry.Listed, "err", err)
+func (d *Dispatcher) incident(r *Request, err error) *tool.WireError {
+	d.opts.Log.Error("internal error", "incident", r.ID, "name", r.Entry.Listed, "err", err)
 	return &tool.WireError{Code: codeInternal, Message: "internal error, see " + r.ID + " in the log"}
 }
 
 // trim cuts the text of a result to its budget; all of it stays readable in
 // the spool for a while. Structured output is never cut, because what is left
 // of it could be taken for all of it: if it is too large the call is refused.
-func (c *Calls) trim(r *Request, res *Result) error {
-	left := c.opts.Budget
+func (d *Dispatcher) trim(r *Request, res *Result) error {
+	left := d.opts.Budget
 	if t := r.Entry.Tool; t != nil && t.Budget != 0 {
 		left = t.Budget
 	}
-	if err := c.fit(r, res, left); err != nil || left < 0 {
+	if err := d.fit(r, res, left); err != nil || left < 0 {
 		return err
 	}
 	if res.HasProduct {
-		if cut, ok := c.cut(r, res.Product, left); ok {
+		if cut, ok := d.cut(r, res.Product, left); ok {
 			res.Product = cut
 		}
 		left -= len(res.Product)
 	}
-	if cut, ok := c.cut(r, res.Facts, max(left, 1000)); ok {
+	if cut, ok := d.cut(r, res.Facts, max(left, 1000)); ok {
 		res.Facts = cut
 	}
 	for i := range res.Content {
@@ -200,7 +200,7 @@ func (c *Calls) trim(r *Request, res *Result) error {
 		if b.Type != "text" || b.Raw != nil {
 			continue
 		}
-		if cut, ok := c.cut(r, b.Text, max(left, 1000)); ok {
+		if cut, ok := d.cut(r, b.Text, max(left, 1000)); ok {
 			b.Text = cut
 		}
 		left -= len(b.Text)
@@ -216,7 +216,7 @@ const mostComplete = 16 << 20
 // fit refuses a result whose structured output is too large to be sent, and
 // says where all of it can be read. A budget below 0 means no limit but that
 // of a message.
-func (c *Calls) fit(r *Request, res *Result, budget int) error {
+func (d *Dispatcher) fit(r *Request, res *Result, budget int) error {
 	most := budget
 	if most < 0 || r.Entry.Whole || r.Complete {
 		most = mostComplete
@@ -233,22 +233,22 @@ func (c *Calls) fit(r *Request, res *Result, budget int) error {
 		Message: fmt.Sprintf("the call has run; its result has %d bytes, and %d fit in an answer", len(res.Full), most),
 		Next:    "Ask for less.",
 	}
-	if h, err := c.opts.Spool.Put(r.Facts.Owner, "application/json", res.Full); err == nil {
+	if h, err := d.opts.Spool.Put(r.Facts.Owner, "application/json", res.Full); err == nil {
 		ref.Next = "Read " + SpoolURI + h + " for all of it, or ask for less."
 		kept := tool.Link(SpoolURI+h, "result", "application/json")
 		kept.Size = int64(len(res.Full))
 		if t := r.Entry.Tool; t != nil && t.Linked != "" {
-			return c.linked(r, res, t.Linked, kept)
+			return d.linked(r, res, t.Linked, kept)
 		}
 		return &oversize{ref, kept}
 	} else {
-		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
+		d.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
 	}
 	return ref
 }
 
 // linked leaves the large member out of a result, and links to all of it.
-func (c *Calls) linked(r *Request, res *Result, large string, all tool.Content) error {
+func (d *Dispatcher) linked(r *Request, res *Result, large string, all tool.Content) error {
 	uri, err := json.Marshal(all.URI)
 	if err != nil {
 		return err
@@ -257,7 +257,7 @@ func (c *Calls) linked(r *Request, res *Result, large string, all tool.Content) 
 		rawjson.Edit{Key: "uri", Value: uri}, rawjson.Edit{Key: "bytes", Value: fmt.Append(nil, all.Size)})
 	if e := r.Entry; e.Out != nil {
 		if err := e.Out.Check(rest); err != nil {
-			return c.incident(r, fmt.Errorf("output without %s does not fit its schema: %w", large, err))
+			return d.incident(r, fmt.Errorf("output without %s does not fit its schema: %w", large, err))
 		}
 	}
 	res.Full = rest
@@ -274,16 +274,16 @@ type oversize struct {
 func (e *oversize) Unwrap() error { return e.Refusal }
 
 // cut ends a text at a line within the budget and says how to get the rest.
-func (c *Calls) cut(r *Request, text string, budget int) (string, bool) {
+func (d *Dispatcher) cut(r *Request, text string, budget int) (string, bool) {
 	if len(text) <= budget {
 		return text, false
 	}
 	n := lineEnd(text, budget)
 	rest := "it could not be kept"
-	if h, err := c.opts.Spool.Put(r.Facts.Owner, "text/plain", []byte(text)); err == nil {
+	if h, err := d.opts.Spool.Put(r.Facts.Owner, "text/plain", []byte(text)); err == nil {
 		rest = fmt.Sprintf("read %s%s?offset=%d for the rest", SpoolURI, h, n)
 	} else {
-		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
+		d.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
 	}
 	return fmt.Sprintf(
 		"%s\n[cut after %d of %d bytes; %s]",

@@ -14,7 +14,7 @@ import (
 // answered once, by its handler or, when that ignores the deadline, by the
 // timer.
 type watch struct {
-	calls  *Calls
+	calls  *Dispatcher
 	req    *Request
 	began  time.Time
 	limit  time.Duration
@@ -128,6 +128,6 @@ func (w *watch) late() {
 	c.overdue.Add(1)
 	c.opts.Log.Warn("call ignores its deadline and keeps its slot", "call", r.ID, "name", r.Entry.Listed)
 	timeout := timedOut(w.limit)
-	res, err := c.settle(r, bus.Outcome{}, timeout, nil)
+	res, err := c.finishCall(r, bus.Outcome{}, timeout, nil)
 	r.Late(c.record(r, w.began, res, err, timeout))
 }

@@ -33,7 +33,7 @@ func (p *instance) fetch(ctx context.Context, r *Record, plan Plan, say func(don
 	if r.Source.Kind == NPM {
 		return p.npm(ctx, r, dir)
 	}
-	from, name, err := plan.open()
+	from, name, err := plan.openSource()
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
@@ -55,7 +55,7 @@ func (p *instance) fetch(ctx context.Context, r *Record, plan Plan, say func(don
 	return r.adopt(filepath.Join(p.folder(), r.Program), ".")
 }
 
-func (plan *Plan) open() (*os.Root, string, error) {
+func (plan *Plan) openSource() (*os.Root, string, error) {
 	if plan.Open != nil {
 		return plan.Open()
 	}

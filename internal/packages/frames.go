@@ -22,16 +22,16 @@ func (f *frames) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
 		part, rest, ended := bytes.Cut(p, []byte{'\n'})
-		f.add(part)
+		f.addPart(part)
 		if ended {
-			f.finish()
+			f.lastFrame()
 		}
 		p = rest
 	}
 	return n, nil
 }
 
-func (f *frames) add(part []byte) {
+func (f *frames) addPart(part []byte) {
 	if f.over == 0 && len(f.buf)+len(part) <= f.limit {
 		f.buf = append(f.buf, part...)
 		return
@@ -47,7 +47,7 @@ func (f *frames) add(part []byte) {
 	f.tail = f.tail[max(0, len(f.tail)-edgeBytes):]
 }
 
-func (f *frames) finish() {
+func (f *frames) lastFrame() {
 	buf, tail, over := f.buf, f.tail, f.over
 	f.buf, f.tail, f.over = nil, nil, 0
 	if over > 0 {

@@ -43,7 +43,7 @@ func (h *Manager) Check(plan *Plan) error {
 	if r.Start == "" {
 		r.Start = OnDemand
 	}
-	if err := r.check(); err != nil {
+	if err := r.checkRecord(); err != nil {
 		return err
 	}
 	if name, bad := collides(r.ID, reserved); bad {
@@ -111,7 +111,7 @@ func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, er
 	p.mu.Unlock()
 	p.publishState()
 	p.startIfWanted(false)
-	return p.info(), nil
+	return p.instanceInfo(), nil
 }
 
 // register adds a package. It returns false if the id is in use.
@@ -130,7 +130,7 @@ func (h *Manager) unregister(p *instance) {
 	p.mu.Lock()
 	p.removed = true
 	p.mu.Unlock()
-	p.journal.close()
+	p.journal.closeFiles()
 	h.mu.Lock()
 	if h.all[p.id] == p {
 		delete(h.all, p.id)
@@ -142,7 +142,7 @@ func (h *Manager) unregister(p *instance) {
 
 // removeFailed removes a package whose first installation failed.
 func (p *instance) removeFailed() error {
-	err := p.stop()
+	err := p.stopInstance()
 	err = errors.Join(err, p.erase(p.rec.Keep), p.manager.deleteRecord(p.id)) // no other goroutine changes the record
 	p.manager.unregister(p)
 	return err
@@ -185,7 +185,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 		}
 	}
 	track.At(PhaseTry, 0, 0, "")
-	if err := p.stop(); err != nil {
+	if err := p.stopInstance(); err != nil {
 		return p.discard(r, err)
 	}
 	u, entries, err := p.launch(ctx, &r)
@@ -193,7 +193,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 		return p.discard(r, cause(ctx, err))
 	}
 	r.Server = u.server
-	err = u.stop(stopGrace)
+	err = u.stopProcess(stopGrace)
 	track.At(PhaseKeep, 0, 0, "")
 	if err == nil {
 		r.State, r.Keep = Installed, false
@@ -261,7 +261,7 @@ func (p *instance) erase(keep bool) error {
 	if err != nil {
 		return err
 	}
-	p.journal.close()
+	p.journal.closeFiles()
 	var errs []error
 	for _, e := range entries {
 		path := filepath.Join(p.folder(), e.Name())
@@ -288,7 +288,7 @@ func (h *Manager) Rebuild(ctx context.Context, id, from string, tell Tell) (i In
 		return i, err
 	}
 	defer leave()
-	p, err := h.find(id)
+	p, err := h.findInstance(id)
 	if err != nil {
 		return i, err
 	}
@@ -302,7 +302,7 @@ func (h *Manager) Rebuild(ctx context.Context, id, from string, tell Tell) (i In
 	err = p.rebuild(ctx, from, tell)
 	done()
 	p.startIfWanted(ran)
-	return p.info(), err
+	return p.instanceInfo(), err
 }
 
 func (p *instance) rebuild(ctx context.Context, from string, tell Tell) error {
@@ -347,7 +347,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return err
 	}
 	defer leave()
-	p, err := h.find(id)
+	p, err := h.findInstance(id)
 	if err != nil {
 		return err
 	}
@@ -364,7 +364,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return err
 	}
 	p.publishState()
-	if err := errors.Join(p.stop(), p.erase(keepData), h.deleteRecord(id)); err != nil {
+	if err := errors.Join(p.stopInstance(), p.erase(keepData), h.deleteRecord(id)); err != nil {
 		return fmt.Errorf("package %s is removed in part; this host removes the rest when it starts again: %w", id, err)
 	}
 	h.unregister(p)
@@ -484,13 +484,13 @@ func (h *Manager) replace(ids []string, put func() error) error {
 		if p == nil {
 			continue
 		}
-		if err := p.stop(); err != nil {
+		if err := p.stopInstance(); err != nil {
 			h.log.Warn("a package does not end", "package", id, "err", err)
 		}
 		p.mu.Lock()
 		p.removed = true // for goroutines that still use it; its replacement has the same id
 		p.mu.Unlock()
-		p.journal.close()
+		p.journal.closeFiles()
 		ended = append(ended, p)
 	}
 	err := put()
@@ -544,7 +544,7 @@ func (h *Manager) storeRestored() error {
 		return err
 	}
 	for id, r := range records {
-		if r.ID != id || r.check() != nil || r.State != Installed && r.State != Updating {
+		if r.ID != id || r.checkRecord() != nil || r.State != Installed && r.State != Updating {
 			h.log.Warn(
 				"a package that was restored is left out: its record is not one of an installed package",
 				"package",
@@ -593,7 +593,7 @@ func (h *Manager) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) 
 		p.mu.Lock()
 		ran[p] = p.running != nil
 		p.mu.Unlock()
-		if err := p.stop(); err != nil {
+		if err := p.stopInstance(); err != nil {
 			h.log.Warn("a package does not end", "package", p.id, "err", err)
 		}
 		p.publishState()
@@ -614,7 +614,7 @@ func (h *Manager) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) 
 		if err != nil {
 			o.Error = shorten(err.Error(), 500)
 		}
-		o.Version = p.info().Public.Version
+		o.Version = p.instanceInfo().Public.Version
 		out = append(out, o)
 	}
 	track.At(PhaseStart, 0, int64(len(all)), "steps")

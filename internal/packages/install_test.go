@@ -436,35 +436,35 @@ func TestOneHostAtATimeHasThePackages(t *testing.T) {
 
 func TestLogsAreReadByPages(t *testing.T) {
 	j := journal{dir: filepath.Join(t.TempDir(), "log")}
-	defer j.close()
+	defer j.closeFiles()
 	const all = 40_000
 	for i := range all {
-		j.write(fmt.Sprintf("line %d %s", i, strings.Repeat("x", 40)))
+		j.writeLine(fmt.Sprintf("line %d %s", i, strings.Repeat("x", 40)))
 	}
 	if n := len(j.offsets()); n != segments {
 		t.Errorf("%d files are kept, want %d", n, segments)
 	}
-	last, err := j.read(-1, true, 3)
+	last, err := j.readLines(-1, true, 3)
 	if err != nil || len(last) != 3 || !strings.HasPrefix(last[2].Message, fmt.Sprintf("line %d ", all-1)) {
 		t.Fatalf("got %v, %v", last, err)
 	}
-	before, err := j.read(last[0].At, true, 2)
+	before, err := j.readLines(last[0].At, true, 2)
 	if err != nil || len(before) != 2 || before[1].End != last[0].At {
 		t.Errorf("got %v, %v", before, err)
 	}
-	after, err := j.read(before[1].End, false, 2)
+	after, err := j.readLines(before[1].End, false, 2)
 	if err != nil || len(after) != 2 || after[0] != last[0] {
 		t.Errorf("got %v, %v", after, err)
 	}
-	if oldest, err := j.read(0, false, 1); err != nil || len(oldest) != 1 || oldest[0].At == 0 {
+	if oldest, err := j.readLines(0, false, 1); err != nil || len(oldest) != 1 || oldest[0].At == 0 {
 		t.Errorf("got %v, %v", oldest, err)
 	}
 	end := last[2].End
-	j.close()
+	j.closeFiles()
 	next := journal{dir: j.dir}
-	defer next.close()
-	next.write("goes on")
-	if more, err := next.read(end, false, 10); err != nil || len(more) != 1 || more[0].Message != "goes on" {
+	defer next.closeFiles()
+	next.writeLine("goes on")
+	if more, err := next.readLines(end, false, 10); err != nil || len(more) != 1 || more[0].Message != "goes on" {
 		t.Errorf("got %v, %v", more, err)
 	}
 }

@@ -54,10 +54,12 @@ func (j *journal) offsets() (all []int64) {
 	return all
 }
 
-func (j *journal) name(start int64) string { return filepath.Join(j.dir, fmt.Sprintf("%016d", start)) }
+func (j *journal) fileName(start int64) string {
+	return filepath.Join(j.dir, fmt.Sprintf("%016d", start))
+}
 
-// open opens the newest file; j.mu is held.
-func (j *journal) open() error {
+// openFiles opens the newest file; j.mu is held.
+func (j *journal) openFiles() error {
 	if j.file != nil {
 		return nil
 	}
@@ -71,7 +73,7 @@ func (j *journal) open() error {
 }
 
 func (j *journal) append() error {
-	f, err := os.OpenFile(j.name(j.from), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	f, err := os.OpenFile(j.fileName(j.from), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -84,11 +86,11 @@ func (j *journal) append() error {
 	return nil
 }
 
-// write adds one line.
-func (j *journal) write(message string) {
+// writeLine adds one line.
+func (j *journal) writeLine(message string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.err = j.open(); j.err != nil {
+	if j.err = j.openFiles(); j.err != nil {
 		return
 	}
 	if j.end-j.from >= segmentSize {
@@ -98,7 +100,7 @@ func (j *journal) write(message string) {
 			return
 		}
 		for all := j.offsets(); len(all) > segments; all = all[1:] {
-			os.Remove(j.name(all[0]))
+			os.Remove(j.fileName(all[0]))
 		}
 	}
 	text := strings.ToValidUTF8(strings.TrimRight(message, "\r"), "\uFFFD")
@@ -110,16 +112,16 @@ func (j *journal) write(message string) {
 	j.err = err
 }
 
-// read returns up to limit lines: the oldest that end after cursor or, with before, the
+// readLines returns up to limit lines: the oldest that end after cursor or, with before, the
 // newest that end at or before it. A negative cursor means the end.
-func (j *journal) read(cursor int64, before bool, limit int) (lines []Line, err error) {
+func (j *journal) readLines(cursor int64, before bool, limit int) (lines []Line, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if cursor < 0 {
 		before = true
 	}
 	for _, start := range j.offsets() {
-		text, err := os.ReadFile(j.name(start))
+		text, err := os.ReadFile(j.fileName(start))
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +144,7 @@ func (j *journal) read(cursor int64, before bool, limit int) (lines []Line, err 
 
 // tail returns at most n of the newest lines since an offset, for an error.
 func (j *journal) tail(since int64, n int) string {
-	lines, err := j.read(-1, true, n)
+	lines, err := j.readLines(-1, true, n)
 	if err != nil {
 		return ""
 	}
@@ -158,11 +160,11 @@ func (j *journal) tail(since int64, n int) string {
 func (j *journal) endOffset() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.err = j.open()
+	j.err = j.openFiles()
 	return j.end
 }
 
-func (j *journal) close() {
+func (j *journal) closeFiles() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.file != nil {
@@ -184,7 +186,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		line, rest, ended := bytes.Cut(p, []byte{'\n'})
 		w.buf = append(w.buf, line[:min(len(line), longestLine+1-min(len(w.buf), longestLine+1))]...)
 		if ended {
-			w.journal.write(string(w.buf))
+			w.journal.writeLine(string(w.buf))
 			w.buf = w.buf[:0]
 		}
 		p = rest
@@ -195,7 +197,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 // Flush writes an incomplete last line.
 func (w *lineWriter) Flush() error {
 	if len(w.buf) > 0 {
-		w.journal.write(string(w.buf))
+		w.journal.writeLine(string(w.buf))
 		w.buf = w.buf[:0]
 	}
 	return nil

@@ -29,7 +29,7 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 			return
 		}
 		if u != nil {
-			u.kill(err)
+			u.killProcess(err)
 			<-u.gone // its output is complete then
 		}
 		err = withOutput(err, p.journal.tail(since, 10))
@@ -47,7 +47,7 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 		return nil, nil, err
 	}
 	words := &lineWriter{journal: &p.journal}
-	u, err = connect(
+	u, err = connectUpstream(
 		p.manager.ctx,
 		int(p.manager.opts.Message),
 		&p.journal,
@@ -72,7 +72,7 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 	if err := u.initialize(soon, p.manager.opts.Name, p.manager.opts.Version); err != nil {
 		return u, nil, err
 	}
-	entries, err = u.list(soon)
+	entries, err = u.listTools(soon)
 	return u, entries, err
 }
 

@@ -248,8 +248,8 @@ func (h *Manager) instances() []*instance {
 	return all
 }
 
-// find returns one package.
-func (h *Manager) find(id string) (*instance, error) {
+// findInstance returns one package.
+func (h *Manager) findInstance(id string) (*instance, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p := h.all[id]; p != nil {

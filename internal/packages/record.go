@@ -130,8 +130,8 @@ const (
 // prefix is what the names of a package's tools begin with, before the _.
 func prefix(id string) string { return strings.ReplaceAll(id, "-", "_") }
 
-// check validates a record.
-func (r *Record) check() error {
+// checkRecord validates a record.
+func (r *Record) checkRecord() error {
 	switch {
 	case len(r.ID) > longestID || !idForm.MatchString(r.ID):
 		return invalid(

@@ -190,7 +190,7 @@ func (p *instance) ready(ctx context.Context) (*upstream, error) {
 					Next: "Try again then.",
 				}
 			} else if after <= 0 {
-				wait = p.start()
+				wait = p.startInstance()
 			}
 		}
 		p.mu.Unlock()
@@ -234,13 +234,13 @@ func (p *instance) startIfWanted(asked bool) {
 		!p.rec.Stopped &&
 		p.failures < maxFailures &&
 		(asked || p.rec.Start == Always) {
-		p.start()
+		p.startInstance()
 	}
 }
 
-// start starts the server; p.mu is held. The channel is closed when the start has
+// startInstance starts the server; p.mu is held. The channel is closed when the start has
 // succeeded or failed.
-func (p *instance) start() chan struct{} {
+func (p *instance) startInstance() chan struct{} {
 	done := make(chan struct{})
 	leave, err := p.manager.addWork()
 	if err != nil {
@@ -315,13 +315,13 @@ func (p *instance) watch(u *upstream) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(p.manager.ctx, p.manager.opts.Begin)
-		entries, err := u.list(ctx)
+		entries, err := u.listTools(ctx)
 		cancel()
 		if err == nil {
 			p.setTools(entries, false)
 			p.publishState()
 		} else if u.reason() == nil {
-			p.journal.write(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
+			p.journal.writeLine(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
 		}
 		sleepUntil(u.gone, listInterval)
 	}
@@ -354,7 +354,7 @@ func (p *instance) serverExited(u *upstream) {
 	p.setFailed(err)
 	broken := p.failures >= maxFailures
 	p.mu.Unlock()
-	p.journal.write("[host] the server has exited: " + err.Error())
+	p.journal.writeLine("[host] the server has exited: " + err.Error())
 	if p.manager.ctx.Err() == nil {
 		p.manager.log.Warn("a package's server has exited", "package", p.id, "err", err, "again", !broken)
 	}
@@ -446,8 +446,8 @@ func sameTools(a, b []Offered) bool {
 	return true
 }
 
-// stop stops the server, or cancels its start, and waits for its exit.
-func (p *instance) stop() error {
+// stopInstance stops the server, or cancels its start, and waits for its exit.
+func (p *instance) stopInstance() error {
 	p.mu.Lock()
 	if p.retryTimer != nil {
 		p.retryTimer.Stop()
@@ -465,7 +465,7 @@ func (p *instance) stop() error {
 	if u == nil {
 		return nil
 	}
-	return u.stop(stopGrace)
+	return u.stopProcess(stopGrace)
 }
 
 // stopIfIdle stops an idle server that was started on demand.
@@ -485,7 +485,7 @@ func (p *instance) stopIfIdle() {
 	p.mu.Unlock()
 	go func() {
 		defer leave()
-		u.stop(stopGrace)
+		u.stopProcess(stopGrace)
 		p.publishState()
 	}()
 }
@@ -529,7 +529,7 @@ func (h *Manager) setStopped(ctx context.Context, id, what string, halt, stopped
 		return Info{}, err
 	}
 	defer leave()
-	p, err := h.find(id)
+	p, err := h.findInstance(id)
 	if err != nil {
 		return Info{}, err
 	}
@@ -539,19 +539,19 @@ func (h *Manager) setStopped(ctx context.Context, id, what string, halt, stopped
 	}
 	err = p.saveStopped(stopped)
 	if err == nil && halt {
-		err = p.stop()
+		err = p.stopInstance()
 	}
 	p.resetFailures()
 	done()
 	if err == nil && !stopped {
 		var u *upstream
 		if u, err = p.ready(ctx); err == nil {
-			u.release()
+			u.releaseUpstream()
 		} else {
 			err = p.withOutput(err)
 		}
 	}
-	return p.info(), err
+	return p.instanceInfo(), err
 }
 
 // saveStopped stores whether the package is stopped.
@@ -586,7 +586,7 @@ func (h *Manager) Call(
 	args, meta json.RawMessage,
 	progress func(done, total float64, note string),
 ) (json.RawMessage, error) {
-	p, err := h.find(id)
+	p, err := h.findInstance(id)
 	if err != nil {
 		return nil, err
 	}
@@ -597,7 +597,7 @@ func (h *Manager) Call(
 			return nil, err
 		}
 		raw, err := u.request(ctx, "tools/call", params, progress)
-		u.release()
+		u.releaseUpstream()
 		gone, ok := errors.AsType[*noAnswerError](err)
 		switch {
 		case !ok:
@@ -640,14 +640,14 @@ func (p *instance) waitExited(ctx context.Context, u *upstream) {
 
 // Info returns the full state of a package.
 func (h *Manager) Info(id string) (Info, error) {
-	p, err := h.find(id)
+	p, err := h.findInstance(id)
 	if err != nil {
 		return Info{}, err
 	}
-	return p.info(), nil
+	return p.instanceInfo(), nil
 }
 
-func (p *instance) info() Info {
+func (p *instance) instanceInfo() Info {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i := Info{Record: p.rec, Public: *p.public(), Data: p.data(), Left: p.hidden, Fails: p.failures}
@@ -672,7 +672,7 @@ func (h *Manager) List() (all []Info, err error) {
 		return nil, errOtherHost()
 	}
 	for _, p := range h.instances() {
-		all = append(all, p.info())
+		all = append(all, p.instanceInfo())
 	}
 	return all, nil
 }
@@ -717,11 +717,11 @@ func (h *Manager) invalidateTools() {
 // Logs returns up to limit log lines of a server and its host: the oldest after the
 // cursor or, with before, the newest before it. A negative cursor means the end.
 func (h *Manager) Logs(id string, cursor int64, before bool, limit int) ([]Line, error) {
-	p, err := h.find(id)
+	p, err := h.findInstance(id)
 	if err != nil {
 		return nil, err
 	}
-	return p.journal.read(cursor, before, limit)
+	return p.journal.readLines(cursor, before, limit)
 }
 
 // Patience is how long a call of a package may take.

@@ -31,8 +31,8 @@ type Offered struct {
 	Text    bool            // its results are sent as text alone
 }
 
-// list asks a server for its tools, page by page.
-func (u *upstream) list(ctx context.Context) (entries []json.RawMessage, err error) {
+// listTools asks a server for its tools, page by page.
+func (u *upstream) listTools(ctx context.Context) (entries []json.RawMessage, err error) {
 	if !u.tools {
 		return nil, nil
 	}

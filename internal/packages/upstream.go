@@ -96,9 +96,9 @@ type noAnswerError struct {
 func (e *noAnswerError) Error() string { return e.why.Error() }
 func (e *noAnswerError) Unwrap() error { return e.why }
 
-// connect connects to a server. start starts its child process, whose output goes to
+// connectUpstream connects to a server. start starts its child process, whose output goes to
 // the frames.
-func connect(
+func connectUpstream(
 	ctx context.Context,
 	limit int,
 	j *journal,
@@ -120,10 +120,10 @@ func connect(
 	}
 	child <- c
 	ready()
-	go u.write(ctx)
+	go u.writeLoop(ctx)
 	go func() {
 		end, err := c.Wait()
-		u.fail(exitError(end, err))
+		u.failWith(exitError(end, err))
 		close(u.gone)
 	}()
 	return u, nil
@@ -144,9 +144,9 @@ func exitError(s proc.State, err error) error {
 	return fmt.Errorf("its program ended with code %d", s.Code)
 }
 
-// fail records why the connection ended; the first reason counts. All pending requests
+// failWith records why the connection ended; the first reason counts. All pending requests
 // fail.
-func (u *upstream) fail(why error) {
+func (u *upstream) failWith(why error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.why == nil {
@@ -158,9 +158,9 @@ func (u *upstream) fail(why error) {
 	}
 }
 
-// kill kills a server that does not follow the protocol.
-func (u *upstream) kill(why error) {
-	u.fail(why)
+// killProcess kills a server that does not follow the protocol.
+func (u *upstream) killProcess(why error) {
+	u.failWith(why)
 	go func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // at once
@@ -168,10 +168,10 @@ func (u *upstream) kill(why error) {
 	}()
 }
 
-// stop stops the server as the protocol requires: it closes its input, then sends the
+// stopProcess stops the server as the protocol requires: it closes its input, then sends the
 // termination signal, then kills it. It returns when the server has exited.
-func (u *upstream) stop(grace time.Duration) error {
-	u.fail(errors.New("it was stopped"))
+func (u *upstream) stopProcess(grace time.Duration) error {
+	u.failWith(errors.New("it was stopped"))
 	u.child.CloseInput(context.Background())
 	t := time.NewTimer(grace)
 	defer t.Stop()
@@ -189,15 +189,15 @@ func (u *upstream) stop(grace time.Duration) error {
 	return err
 }
 
-// write writes the queued messages, one at a time.
-func (u *upstream) write(ctx context.Context) {
+// writeLoop writes the queued messages, one at a time.
+func (u *upstream) writeLoop(ctx context.Context) {
 	for {
 		select {
 		case l := <-u.out:
 			if l.markSent() {
 				if err := u.writeMessage(ctx, l.text); err != nil {
 					sleepUntil(u.gone, exitWait) // how it ended says more
-					u.kill(err)
+					u.killProcess(err)
 					return
 				}
 			}
@@ -320,7 +320,7 @@ func (u *upstream) retain() {
 	u.held++
 }
 
-func (u *upstream) release() {
+func (u *upstream) releaseUpstream() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.held--
@@ -402,7 +402,7 @@ func (u *upstream) handleInvalid(line []byte, err error) {
 	u.invalidLines++
 	if u.invalidLines <= 20 {
 		line = u.secrets.Hide(line)
-		u.journal.write(
+		u.journal.writeLine(
 			fmt.Sprintf(
 				"[host] a line on standard output is no message (%v): %s",
 				err,
@@ -411,7 +411,7 @@ func (u *upstream) handleInvalid(line []byte, err error) {
 		)
 	}
 	if u.invalidLines == maxInvalidLines {
-		u.kill(errors.New("it prints what is no message to its standard output"))
+		u.killProcess(errors.New("it prints what is no message to its standard output"))
 	}
 }
 
@@ -442,7 +442,7 @@ func (u *upstream) tooLong(head, tail []byte, n int64, limit int) {
 		Message: fmt.Sprintf("the server answered with %d bytes, and at most %d are passed on; it has run", n, limit),
 		Next:    "Ask it for less.",
 	}
-	u.journal.write(fmt.Sprintf("[host] a message of %d bytes was dropped: at most %d are passed on", n, limit))
+	u.journal.writeLine(fmt.Sprintf("[host] a message of %d bytes was dropped: at most %d are passed on", n, limit))
 	if id, ok := answerID(head, tail); ok {
 		u.deliver(id, answer{err: err})
 		return
@@ -540,7 +540,7 @@ func (u *upstream) handleNotification(method string, params []byte) {
 		level, _ := rawjson.Get(params, "level")
 		data, _ := rawjson.Get(params, "data")
 		data = u.secrets.Hide(data)
-		u.journal.write(
+		u.journal.writeLine(
 			fmt.Sprintf("[%s] %s", shorten(string(bytes.Trim(level, `"`)), 20), data[:min(len(data), longestLine)]),
 		)
 	}

@@ -126,7 +126,7 @@ func (l *FileLog) Restore(ctx context.Context, path string) error {
 
 // restore makes a value that of a mount, if it is not.
 func restore(ctx context.Context, tx *sql.Tx, name string, value any) error {
-	k, err := find(ctx, tx, name)
+	k, err := findMount(ctx, tx, name)
 	if err != nil {
 		return err
 	}
@@ -134,11 +134,11 @@ func restore(ctx context.Context, tx *sql.Tx, name string, value any) error {
 	if is, err := fold(ctx, tx, name, k); err == nil && k.revision > 0 && equal(is, value) {
 		return nil
 	}
-	b, err := encode(value)
+	b, err := encodeValue(value)
 	if err != nil {
 		return err
 	}
-	return write(ctx, tx, name, k.revision+1, b)
+	return writeMount(ctx, tx, name, k.revision+1, b)
 }
 
 func mountNames(ctx context.Context, tx *sql.Tx) (names []string, err error) {
@@ -192,7 +192,7 @@ func readBackup(ctx context.Context, path string) (map[string]any, error) {
 	}
 	values := make(map[string]any, len(names))
 	for _, name := range names {
-		k, err := find(ctx, tx, name)
+		k, err := findMount(ctx, tx, name)
 		if err != nil {
 			return nil, err
 		}

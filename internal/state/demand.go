@@ -72,7 +72,7 @@ func (d *Demand[E]) wake(at Pointer) {
 		return
 	}
 	d.looked.Store(true)
-	if d.set(d.fill) != nil { // the tree is closed, or a member is no value
+	if d.setSource(d.fill) != nil { // the tree is closed, or a member is no value
 		d.looked.Store(false)
 		return
 	}
@@ -80,7 +80,7 @@ func (d *Demand[E]) wake(at Pointer) {
 	d.timer = time.AfterFunc(d.idle, d.rest)
 }
 
-func (d *Demand[E]) set(to func() map[string]E) error {
+func (d *Demand[E]) setSource(to func() map[string]E) error {
 	_, err := d.to.Update(context.Background(), Any, func(v *map[string]E) error {
 		*v = to()
 		return nil
@@ -102,7 +102,7 @@ func (d *Demand[E]) rest() {
 	}
 	d.looked.Store(false)
 	d.filled = false
-	d.set(func() map[string]E { return map[string]E{} }) // a closed tree has no readers
+	d.setSource(func() map[string]E { return map[string]E{} }) // a closed tree has no readers
 }
 
 // followed reports whether a client follows a part of the tree in which a place

@@ -111,7 +111,7 @@ func (l *FileLog) within(ctx context.Context, reads bool, f func(*sql.Tx) error)
 // kept is what the file says of a mount.
 type kept struct{ revision, base, bytes uint64 }
 
-func find(ctx context.Context, tx *sql.Tx, mount string) (k kept, err error) {
+func findMount(ctx context.Context, tx *sql.Tx, mount string) (k kept, err error) {
 	err = tx.QueryRowContext(ctx, "SELECT revision, base, bytes FROM mount WHERE name = ?", mount).
 		Scan(&k.revision, &k.base, &k.bytes)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -128,7 +128,7 @@ func (l *FileLog) Append(ctx context.Context, mount string, expected uint64, p P
 	}
 	next := expected + 1
 	err = l.within(ctx, false, func(tx *sql.Tx) error {
-		k, err := find(ctx, tx, mount)
+		k, err := findMount(ctx, tx, mount)
 		if err != nil {
 			return err
 		}
@@ -159,12 +159,12 @@ func (l *FileLog) writeMount(ctx context.Context, tx *sql.Tx, mount string, k ke
 		if err != nil {
 			return err
 		}
-		b, err := encode(v)
+		b, err := encodeValue(v)
 		if err != nil {
 			return err
 		}
 		if k.revision-k.base >= uint64(l.o.Compact) || k.bytes > uint64(len(b)) {
-			return write(ctx, tx, mount, k.revision, b)
+			return writeMount(ctx, tx, mount, k.revision, b)
 		}
 	}
 	_, err := tx.ExecContext(
@@ -178,8 +178,8 @@ func (l *FileLog) writeMount(ctx context.Context, tx *sql.Tx, mount string, k ke
 	return err
 }
 
-// write makes a whole value what there is of a mount.
-func write(ctx context.Context, tx *sql.Tx, mount string, revision uint64, value []byte) error {
+// writeMount makes a whole value what there is of a mount.
+func writeMount(ctx context.Context, tx *sql.Tx, mount string, revision uint64, value []byte) error {
 	_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO snapshot VALUES (?, ?)", mount, value)
 	if err == nil {
 		_, err = tx.ExecContext(ctx, "DELETE FROM change WHERE name = ?", mount)
@@ -199,7 +199,7 @@ func fold(ctx context.Context, tx *sql.Tx, mount string, k kept) (v any, err err
 	case err != nil:
 		return nil, err
 	default:
-		if v, err = parse(b); err != nil {
+		if v, err = parseValue(b); err != nil {
 			return nil, fmt.Errorf("the snapshot of %s is damaged: %w", mount, err)
 		}
 	}
@@ -252,7 +252,7 @@ func changes(ctx context.Context, tx *sql.Tx, mount string, from, to uint64) (al
 // since is what leads from a revision to the present.
 func (l *FileLog) since(ctx context.Context, mount string, from uint64) (c Change, err error) {
 	err = l.within(ctx, true, func(tx *sql.Tx) error {
-		k, err := find(ctx, tx, mount)
+		k, err := findMount(ctx, tx, mount)
 		if err != nil {
 			return err
 		}
@@ -280,7 +280,7 @@ func (l *FileLog) wakeFollowers() {
 	l.news = make(chan struct{})
 }
 
-func (l *FileLog) next() <-chan struct{} {
+func (l *FileLog) nextChange() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.news
@@ -293,7 +293,7 @@ func (l *FileLog) Follow(ctx context.Context, mount string, from uint64) iter.Se
 		tick := time.NewTicker(l.o.Look)
 		defer tick.Stop()
 		for first := true; ; first = false {
-			news := l.next()
+			news := l.nextChange()
 			c, err := l.since(ctx, mount, from)
 			switch {
 			case ctx.Err() != nil:

@@ -42,7 +42,7 @@ func (m *Mount[T]) Get() (v T, revision uint64, err error) {
 }
 
 func decodeAs[T any](value any) (v T, err error) {
-	b, err := encode(value)
+	b, err := encodeValue(value)
 	if err != nil {
 		return v, err
 	}
@@ -55,7 +55,7 @@ func decodeAs[T any](value any) (v T, err error) {
 // error is f's, a *Conflict, ErrSecret, ErrValue, ErrClosed, or the log's,
 // after which it is unknown whether the change will be there.
 func (m *Mount[T]) Update(ctx context.Context, expected uint64, f func(*T) error) (uint64, error) {
-	return m.tree.change(ctx, m.m, expected, func(old any) (Patch, error) {
+	return m.tree.changeMount(ctx, m.m, expected, func(old any) (Patch, error) {
 		v, err := decodeAs[T](old)
 		if err == nil {
 			err = f(&v)
@@ -79,7 +79,7 @@ func (m *Mount[T]) Set(ctx context.Context, v T) (uint64, error) {
 // Apply changes the value by a patch, whose cost is that of what it changes.
 // What comes out must still be a T.
 func (m *Mount[T]) Apply(ctx context.Context, expected uint64, p Patch) (uint64, error) {
-	return m.tree.change(ctx, m.m, expected, func(old any) (Patch, error) {
+	return m.tree.changeMount(ctx, m.m, expected, func(old any) (Patch, error) {
 		v, err := Apply(old, p)
 		if err != nil {
 			return nil, err
@@ -118,7 +118,7 @@ func Merge[E any](ctx context.Context, m *Mount[map[string]E], members map[strin
 		}
 		values[key] = v
 	}
-	_, err := m.tree.change(ctx, m.m, Any, func(old any) (Patch, error) {
+	_, err := m.tree.changeMount(ctx, m.m, Any, func(old any) (Patch, error) {
 		c, _ := old.(map[string]any)
 		if c == nil && len(values) > 0 {
 			return Diff(old, values), nil
@@ -148,7 +148,7 @@ func (t *Tree) Update(ctx context.Context, at string, expected uint64, f func(ol
 	if err != nil {
 		return 0, err
 	}
-	return t.change(ctx, m, expected, func(old any) (Patch, error) {
+	return t.changeMount(ctx, m, expected, func(old any) (Patch, error) {
 		v, err := f(old)
 		if err != nil {
 			return nil, err
@@ -161,14 +161,14 @@ func (t *Tree) Update(ctx context.Context, at string, expected uint64, f func(ol
 	})
 }
 
-// change is one transaction: it makes a patch of the value as it is now and
+// changeMount is one transaction: it makes a patch of the value as it is now and
 // brings it through the log into the tree. Where others write to the same log
 // and were faster, it begins again, unless a certain revision was expected.
-func (t *Tree) change(ctx context.Context, m *mount, expected uint64, f func(old any) (Patch, error)) (uint64, error) {
+func (t *Tree) changeMount(ctx context.Context, m *mount, expected uint64, f func(old any) (Patch, error)) (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for {
-		if err := t.open(ctx); err != nil {
+		if err := t.openMounts(ctx); err != nil {
 			return 0, err
 		}
 		if expected != Any && expected != m.revision {
@@ -200,7 +200,7 @@ func (t *Tree) change(ctx context.Context, m *mount, expected uint64, f func(old
 	}
 }
 
-func (t *Tree) open(ctx context.Context) error {
+func (t *Tree) openMounts(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {

@@ -53,13 +53,13 @@ func (p Patch) MarshalJSON() ([]byte, error) {
 		if o.Kind == Remove {
 			continue
 		}
-		v, err := encode(o.Value)
+		v, err := encodeValue(o.Value)
 		if err != nil {
 			return nil, err
 		}
 		ops[i].Value = new(json.RawMessage(v))
 	}
-	return encode(ops)
+	return encodeValue(ops)
 }
 
 // DecodePatch reads a patch. Operations but the three, values that are missing
@@ -91,19 +91,19 @@ func DecodePatch(b []byte) (Patch, error) {
 			if o.Value == nil {
 				return nil, fmt.Errorf("%w: operation %d has no value", ErrPatch, i)
 			}
-			if p[i].Value, err = parse(o.Value); err != nil {
+			if p[i].Value, err = parseValue(o.Value); err != nil {
 				return nil, fmt.Errorf("%w: operation %d: %w", ErrPatch, i, err)
 			}
 		}
-		if err := p[i].check(); err != nil {
+		if err := p[i].validate(); err != nil {
 			return nil, fmt.Errorf("%w: operation %d: %w", ErrPatch, i, err)
 		}
 	}
 	return p, nil
 }
 
-// check holds one operation to the limits, wherever it is applied.
-func (o *Op) check() error {
+// validate holds one operation to the limits, wherever it is applied.
+func (o *Op) validate() error {
 	switch {
 	case o.Kind != Add && o.Kind != Replace && o.Kind != Remove:
 		return fmt.Errorf("there is no %.20q here; expected add, replace or remove", string(o.Kind))
@@ -120,7 +120,7 @@ func (o *Op) check() error {
 	if o.Kind == Remove {
 		return nil
 	}
-	return check(o.Value, MaxDepth-len(o.Path))
+	return checkValue(o.Value, MaxDepth-len(o.Path))
 }
 
 // Apply gives what a patch makes of a value, which itself stays as it is.
@@ -129,7 +129,7 @@ func (o *Op) check() error {
 func Apply(v any, p Patch) (any, error) {
 	var e editor
 	for i := range p {
-		if err := p[i].check(); err != nil {
+		if err := p[i].validate(); err != nil {
 			return nil, fmt.Errorf("%w: operation %d: %w", ErrPatch, i, err)
 		}
 		var err error

@@ -215,7 +215,7 @@ func (t *Tree) Close() error {
 	t.closed = true
 	for _, p := range t.topics {
 		for s := range p.subs {
-			s.release()
+			s.releaseSub()
 		}
 	}
 	clear(t.topics)
@@ -291,7 +291,7 @@ func (t *Tree) publish(m *mount, revision uint64, v any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was := t.now.Load()
-	is := &moment{root: put(was.root, m.at, v), revisions: maps.Clone(was.revisions), weight: d.cost + d.old}
+	is := &moment{root: putAt(was.root, m.at, v), revisions: maps.Clone(was.revisions), weight: d.cost + d.old}
 	if is.revisions == nil {
 		is.revisions = map[*mount]uint64{}
 	}
@@ -301,8 +301,8 @@ func (t *Tree) publish(m *mount, revision uint64, v any) {
 	t.touch(was, is)
 }
 
-// put is the tree with another value of a mount.
-func put(v any, at Pointer, value any) any {
+// putAt is the tree with another value of a mount.
+func putAt(v any, at Pointer, value any) any {
 	if len(at) == 0 {
 		return value
 	}
@@ -311,7 +311,7 @@ func put(v any, at Pointer, value any) any {
 	if c == nil {
 		c = map[string]any{}
 	}
-	c[at[0]] = put(c[at[0]], at[1:], value)
+	c[at[0]] = putAt(c[at[0]], at[1:], value)
 	return c
 }
 
@@ -363,7 +363,7 @@ type View struct {
 func (v View) Mark() Mark { return Mark{v.Revision, v.of} }
 
 // JSON writes the value, the members of objects sorted by name.
-func (v View) JSON() ([]byte, error) { return encode(v.Value) }
+func (v View) JSON() ([]byte, error) { return encodeValue(v.Value) }
 
 // Read gives the part of the tree at a pointer. It does not wait, but what
 // is there on demand is filled by the first who reads it.
@@ -391,7 +391,7 @@ func (t *Tree) seen(m *moment, at Pointer, sight Sight) View {
 	}
 	v := View{of: t.revision(m, at)}
 	v.Value, v.Found = sight(m.root)
-	b, _ := encode(v.Value) // which was decoded
+	b, _ := encodeValue(v.Value) // which was decoded
 	sum := sha256.Sum256(b)
 	v.Revision = Revision(t.epoch + "-v" + hex.EncodeToString(sum[:8]))
 	return v

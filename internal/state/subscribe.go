@@ -135,7 +135,7 @@ func (t *Tree) Follow(at Pointer, from Mark, sight Sight) (s *Sub, now View, err
 		s.base = was.Value
 	}
 	if s.known != now.Revision && !s.dirty {
-		s.open()
+		s.openSub()
 	}
 	return s, now, nil
 }
@@ -180,12 +180,12 @@ func (s *Sub) touched(weight int) {
 		s.lost, s.base = true, nil
 	}
 	if !s.dirty {
-		s.open()
+		s.openSub()
 	}
 }
 
-// open opens a window. t.mu is held.
-func (s *Sub) open() {
+// openSub opens a window. t.mu is held.
+func (s *Sub) openSub() {
 	s.dirty = true
 	s.opened++
 	opened := s.opened
@@ -337,11 +337,11 @@ func (s *Sub) Close() {
 	if len(p.subs) == 0 {
 		delete(s.t.topics, name)
 	}
-	s.release()
+	s.releaseSub()
 }
 
-// release lets go of everything. t.mu is held.
-func (s *Sub) release() {
+// releaseSub lets go of everything. t.mu is held.
+func (s *Sub) releaseSub() {
 	close(s.ended)
 	s.base, s.dirty, s.ripe, s.ready = nil, false, false, nil
 	if s.window != nil {

@@ -25,8 +25,8 @@ var ErrSecret = errors.New(
 // ErrValue is matched by the errors of values that cannot be in the tree.
 var ErrValue = errors.New("not a value for the state tree")
 
-// parse reads one JSON value.
-func parse(b []byte) (v any, err error) {
+// parseValue reads one JSON value.
+func parseValue(b []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
 	if err = d.Decode(&v); err != nil {
@@ -38,8 +38,8 @@ func parse(b []byte) (v any, err error) {
 	return v, nil
 }
 
-// encode writes a value, the members of objects in their order by name.
-func encode(v any) ([]byte, error) {
+// encodeValue writes a value, the members of objects in their order by name.
+func encodeValue(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
@@ -54,19 +54,19 @@ func encode(v any) ([]byte, error) {
 
 // valueOf makes a value of the tree from a Go value.
 func valueOf(goValue any) (any, error) {
-	b, err := encode(goValue)
+	b, err := encodeValue(goValue)
 	if err != nil {
 		return nil, err
 	}
-	v, err := parse(b)
+	v, err := parseValue(b)
 	if err != nil {
 		return nil, err
 	}
-	return v, check(v, MaxDepth)
+	return v, checkValue(v, MaxDepth)
 }
 
-// check holds a value to the limits of the tree; depth is what is left.
-func check(v any, depth int) error {
+// checkValue holds a value to the limits of the tree; depth is what is left.
+func checkValue(v any, depth int) error {
 	switch c := v.(type) {
 	case nil, bool, string, json.Number:
 	case map[string]any:
@@ -77,7 +77,7 @@ func check(v any, depth int) error {
 			if len(k) > MaxKey {
 				return fmt.Errorf("%w: a name of %d bytes, at most %d", ErrValue, len(k), MaxKey)
 			}
-			if err := check(child, depth-1); err != nil {
+			if err := checkValue(child, depth-1); err != nil {
 				return err
 			}
 		}
@@ -86,7 +86,7 @@ func check(v any, depth int) error {
 			return fmt.Errorf("%w: more than %d values inside each other", ErrValue, MaxDepth)
 		}
 		for _, child := range c {
-			if err := check(child, depth-1); err != nil {
+			if err := checkValue(child, depth-1); err != nil {
 				return err
 			}
 		}

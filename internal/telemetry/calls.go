@@ -52,17 +52,17 @@ func (m *callRecorder) follow(ctx context.Context, b bus.Bus) {
 		select {
 		case f, ok := <-calls:
 			if !ok {
-				m.write(context.WithoutCancel(ctx))
+				m.writeLoop(context.WithoutCancel(ctx))
 				return
 			}
-			m.add(f)
+			m.addCall(f)
 		case <-tick.C:
-			m.write(ctx)
+			m.writeLoop(ctx)
 		}
 	}
 }
 
-func (m *callRecorder) add(f bus.Event) {
+func (m *callRecorder) addCall(f bus.Event) {
 	c, ok := dispatch.CallFinished.Decode(f)
 	if !ok || c.Method != "tools/call" {
 		return
@@ -88,8 +88,8 @@ func (m *callRecorder) add(f bus.Event) {
 	e.Min, e.Max = min(e.Min, c.Millis), max(e.Max, c.Millis)
 }
 
-// write writes the sums to the store, those of each scope in one transaction.
-func (m *callRecorder) write(ctx context.Context) {
+// writeLoop writes the sums to the store, those of each scope in one transaction.
+func (m *callRecorder) writeLoop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	scopes := map[string][]metrics.Event{}

@@ -19,11 +19,11 @@ func TestCallsAreMeasured(t *testing.T) {
 	m := newCallRecorder(store, slog.New(slog.DiscardHandler))
 	for i := range 100 {
 		outcome := []string{"ok", "ok", "ok", "error"}[i%4]
-		m.add(bus.Event{Subject: "call.finished", Owner: "ann/lab", At: time.Now(),
+		m.addCall(bus.Event{Subject: "call.finished", Owner: "ann/lab", At: time.Now(),
 			Data: fmt.Appendf(nil, `{"method":"tools/call","name":"file_read","outcome":%q,"ms":%d}`, outcome, i)})
 	}
-	m.add(bus.Event{Owner: "ann/lab", Data: []byte(`{"method":"resources/read","name":"file:///x","outcome":"ok"}`)})
-	m.add(bus.Event{Owner: "ann/lab", Data: []byte(`[]`)})
+	m.addCall(bus.Event{Owner: "ann/lab", Data: []byte(`{"method":"resources/read","name":"file:///x","outcome":"ok"}`)})
+	m.addCall(bus.Event{Owner: "ann/lab", Data: []byte(`[]`)})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	m.follow(ctx, b)

@@ -98,13 +98,13 @@ func (m *Metrics) Follow(ctx context.Context, b bus.Bus) func() error {
 	facts := b.Follow(ctx, ">", waitingFacts)
 	return func() error {
 		for f := range facts {
-			m.count(f)
+			m.countEvent(f)
 		}
 		return nil
 	}
 }
 
-func (m *Metrics) count(f bus.Event) {
+func (m *Metrics) countEvent(f bus.Event) {
 	m.lost.Add(float64(f.Lost))
 	if f.Subject != string(dispatch.CallFinished) {
 		m.events.WithLabelValues(m.known(f.Subject)).Inc()
@@ -144,21 +144,21 @@ type reading struct {
 }
 
 func (m moment) Describe(ch chan<- *prometheus.Desc) {
-	for _, r := range m.read() {
+	for _, r := range m.readSources() {
 		ch <- r.desc()
 	}
 }
 
 func (m moment) Collect(ch chan<- prometheus.Metric) {
-	for _, r := range m.read() {
+	for _, r := range m.readSources() {
 		ch <- prometheus.MustNewConstMetric(r.desc(), r.kind, r.value)
 	}
 }
 
 func (r reading) desc() *prometheus.Desc { return prometheus.NewDesc(r.name, r.help, nil, nil) }
 
-// read asks every source.
-func (m moment) read() (all []reading) {
+// readSources asks every source.
+func (m moment) readSources() (all []reading) {
 	gauge := func(name, help string, ask func() int) {
 		if ask != nil {
 			all = append(all, reading{"gatehouse_" + name, help, prometheus.GaugeValue, float64(ask())})

@@ -111,7 +111,7 @@ func TestMetricsSayWhatHappened(t *testing.T) {
 func TestSeriesAreBounded(t *testing.T) {
 	m := NewMetrics(Sources{})
 	for i := range maxSeries + 100 {
-		m.count(finished("tools/call", "relay", fmt.Sprint("tool", i), "ok", 1))
+		m.countEvent(finished("tools/call", "relay", fmt.Sprint("tool", i), "ok", 1))
 	}
 	got := scrape(t, m)
 	if n := strings.Count(got, "gatehouse_call_duration_seconds_count{"); n != maxSeries+1 {
@@ -124,8 +124,8 @@ func TestSeriesAreBounded(t *testing.T) {
 
 func TestNamesFollowTheConventions(t *testing.T) {
 	m := NewMetrics(full())
-	m.count(finished("tools/call", "file", "file_read", "ok", 3))
-	m.count(bus.Event{Subject: "session.created"})
+	m.countEvent(finished("tools/call", "file", "file_read", "ok", 3))
+	m.countEvent(bus.Event{Subject: "session.created"})
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -63,8 +63,8 @@ const (
 	statusError = 2
 )
 
-// encode writes a batch as the collector takes it.
-func (t *Tracer) encode(batch []*span) ([]byte, error) {
+// encodeBatch writes a batch as the collector takes it.
+func (t *Tracer) encodeBatch(batch []*span) ([]byte, error) {
 	attrs := []attribute{{"service.name", t.o.Service}, {"service.version", t.o.Version}}
 	for _, k := range slices.Sorted(maps.Keys(t.o.Attributes)) {
 		attrs = append(attrs, attribute{k, t.o.Attributes[k]})
@@ -103,9 +103,9 @@ func attributes(from []attribute) []otlpAttribute {
 	return list
 }
 
-// send sends a batch. A collector that is busy is asked once more.
-func (t *Tracer) send(ctx context.Context, batch []*span) error {
-	body, err := t.encode(batch)
+// sendBatch sends a batch. A collector that is busy is asked once more.
+func (t *Tracer) sendBatch(ctx context.Context, batch []*span) error {
+	body, err := t.encodeBatch(batch)
 	if err != nil {
 		return err
 	}

@@ -158,7 +158,7 @@ func (t *Tracer) Run(ctx context.Context) error {
 		if len(batch) == 0 {
 			return
 		}
-		err := t.send(ctx, batch)
+		err := t.sendBatch(ctx, batch)
 		if err != nil {
 			t.dropped.Add(uint64(len(batch)))
 		} else {

@@ -248,7 +248,7 @@ func (b *Store) move(id string, to State, by string) (Request, error) {
 
 // Get finds a request.
 func (b *Store) Get(id string) (Request, error) {
-	list, err := b.list("WHERE id=?", id)
+	list, err := b.listRequests("WHERE id=?", id)
 	if err == nil && len(list) == 0 {
 		err = ErrNotFound
 	}
@@ -263,12 +263,12 @@ func (b *Store) Get(id string) (Request, error) {
 func (b *Store) Pending(all bool) ([]Request, error) {
 	now := b.opts.Now()
 	if all {
-		return b.list("WHERE created>? ORDER BY created", now.Add(-24*time.Hour).UnixMilli())
+		return b.listRequests("WHERE created>? ORDER BY created", now.Add(-24*time.Hour).UnixMilli())
 	}
-	return b.list("WHERE state=? AND until>? ORDER BY created", Pending, now.UnixMilli())
+	return b.listRequests("WHERE state=? AND until>? ORDER BY created", Pending, now.UnixMilli())
 }
 
-func (b *Store) list(where string, args ...any) ([]Request, error) {
+func (b *Store) listRequests(where string, args ...any) ([]Request, error) {
 	if !b.file.Exists() {
 		return nil, nil
 	}

@@ -111,7 +111,7 @@ func whoWrites(node string) []byte {
 func (l *Ledger) Note(e Entry) {
 	buf := l.build(&e)
 	l.mu.Lock()
-	l.add(*buf, false)
+	l.addLine(*buf, false)
 	l.mu.Unlock()
 	l.scratch.Put(buf)
 }
@@ -129,7 +129,7 @@ func (l *Ledger) build(e *Entry) *[]byte {
 func (l *Ledger) Keep(ctx context.Context, e Entry) error {
 	buf := l.build(&e)
 	l.mu.Lock()
-	b := l.add(*buf, true)
+	b := l.addLine(*buf, true)
 	closed, failing := l.closed, l.failing
 	l.mu.Unlock()
 	l.scratch.Put(buf)
@@ -141,13 +141,13 @@ func (l *Ledger) Keep(ctx context.Context, e Entry) error {
 	case b == nil:
 		return l.tolerate(fmt.Errorf("%w: %w", ErrFailing, errFull))
 	}
-	return l.await(ctx, b)
+	return l.awaitBatch(ctx, b)
 }
 
 var errFull = errors.New("too many lines wait for the disk")
 
-// await waits until a batch is on disk.
-func (l *Ledger) await(ctx context.Context, b *batch) error {
+// awaitBatch waits until a batch is on disk.
+func (l *Ledger) awaitBatch(ctx context.Context, b *batch) error {
 	late := time.NewTimer(l.o.Wait)
 	defer late.Stop()
 	select {
@@ -194,7 +194,7 @@ func (l *Ledger) Sync(ctx context.Context) error {
 	if b == nil {
 		return nil
 	}
-	return l.await(ctx, b)
+	return l.awaitBatch(ctx, b)
 }
 
 // Close writes what is pending and closes the file. It gives up when ctx is

@@ -319,7 +319,7 @@ func TestLossIsALine(t *testing.T) {
 		l.mu.Lock()
 		l.failing = errors.New("full")
 		for range 20 {
-			l.add(*l.build(&big), false)
+			l.addLine(*l.build(&big), false)
 		}
 		l.mu.Unlock()
 	}

@@ -128,7 +128,7 @@ func (f *file) append(l *Ledger, b *batch) error {
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	if err := f.head.add(end); err != nil {
+	if err := f.head.addLink(end); err != nil {
 		l.o.Log.Warn("audit: the head cannot be written; lines missing at the end would not be noticed", "err", err)
 	}
 	return nil
@@ -162,7 +162,7 @@ func (f *file) headLost(ctx context.Context, tx *sql.Tx, end link) (bool, error)
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return false, err
 	case end.seq == 0:
-		return false, f.head.make()
+		return false, f.head.createFile()
 	case err != nil:
 		return true, nil
 	}
@@ -192,7 +192,7 @@ func (f *file) sayHeadLost(ctx context.Context, tx *sql.Tx, l *Ledger, end link)
 // lost lines, the next line follows the ones that are missing: the gap stays
 // for Verify to find.
 func (f *file) compare(l *Ledger, end link) link {
-	at, err := f.head.read()
+	at, err := f.head.lastLink()
 	if err != nil {
 		l.o.Log.Error("audit: the head is damaged; run gatehouse audit verify", "err", err)
 	}

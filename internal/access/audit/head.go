@@ -19,8 +19,8 @@ type head struct{ path string }
 
 const longestHead = 64 << 10 // bytes before it is made short again
 
-// add appends a place.
-func (h head) add(at link) error {
+// addLink appends a place.
+func (h head) addLink(at link) error {
 	if h.path == "" {
 		return nil
 	}
@@ -32,8 +32,8 @@ func (h head) add(at link) error {
 	return errors.Join(err, f.Close())
 }
 
-// make makes an empty head.
-func (h head) make() error {
+// createFile makes an empty head.
+func (h head) createFile() error {
 	f, err := os.OpenFile(h.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return err
@@ -62,8 +62,8 @@ func (h head) shorten(at link) error {
 	return os.Rename(next, h.path)
 }
 
-// read gives the last place of the head; the zero link when there is no head.
-func (h head) read() (last link, err error) {
+// lastLink gives the last place of the head; the zero link when there is no head.
+func (h head) lastLink() (last link, err error) {
 	if h.path == "" {
 		return last, nil
 	}

@@ -67,7 +67,7 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 		return err
 	}
 	l.o.Log.Info("audit: old lines were removed", "through", through, "archive", r.Archive)
-	return f.head.add(end)
+	return f.head.addLink(end)
 }
 
 // surplus is the last line that may go, 0 when all stay, and whether there

@@ -343,12 +343,12 @@ func TestTheHeadIsShortenedAndNeverSetBack(t *testing.T) {
 		if err := h.shorten(link{at.seq - 1, hash{1}}); i > 0 && err != nil {
 			t.Fatal(err)
 		}
-		if err := h.add(at); err != nil {
+		if err := h.addLink(at); err != nil {
 			t.Fatal(err)
 		}
 	}
-	h.add(link{3, hash{}})
-	if got, err := h.read(); err != nil || got != at {
+	h.addLink(link{3, hash{}})
+	if got, err := h.lastLink(); err != nil || got != at {
 		t.Errorf("got %v, %v, want %v", got, err, at)
 	}
 	if info, _ := os.Stat(h.path); info.Size() > longestHead+1000 {

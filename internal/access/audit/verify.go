@@ -41,7 +41,7 @@ func (l *Ledger) Verify(ctx context.Context) (Report, error) {
 	var c checker
 	var err error
 	// The head comes first: lines that are added meanwhile are behind it.
-	if c.head, err = l.file.head.read(); err != nil {
+	if c.head, err = l.file.head.lastLink(); err != nil {
 		c.problem("head", 0, 0, err.Error())
 	}
 	err = l.eachBlock(ctx, func(b block) error {
@@ -56,7 +56,7 @@ func (l *Ledger) Verify(ctx context.Context) (Report, error) {
 	} else if err := l.intact(ctx, &c); err != nil {
 		return Report{}, err
 	}
-	return c.report(l.file.path != ""), nil
+	return c.makeReport(l.file.path != ""), nil
 }
 
 // intact has SQLite look through its own file.
@@ -86,10 +86,10 @@ func VerifyLines(ctx context.Context, r io.Reader) (Report, error) {
 	for ctx.Err() == nil {
 		raw, err := in.ReadBytes('\n')
 		if len(raw) > 0 {
-			c.line(bytes.TrimSuffix(raw, []byte("\n")))
+			c.checkLine(bytes.TrimSuffix(raw, []byte("\n")))
 		}
 		if errors.Is(err, io.EOF) {
-			return c.report(false), nil
+			return c.makeReport(false), nil
 		}
 		if err != nil {
 			return Report{}, err
@@ -130,7 +130,7 @@ func (c *checker) block(b block) {
 	}
 	first, since, until := int64(0), "", ""
 	for raw := range bytes.Lines(b.lines) {
-		if !c.line(bytes.TrimSuffix(raw, []byte("\n"))) {
+		if !c.checkLine(bytes.TrimSuffix(raw, []byte("\n"))) {
 			return // reported; without its number the row cannot be judged
 		}
 		if first == 0 {
@@ -162,8 +162,8 @@ func (c *checker) block(b block) {
 	}
 }
 
-// line checks one line against the one before.
-func (c *checker) line(raw []byte) bool {
+// checkLine checks one line against the one before.
+func (c *checker) checkLine(raw []byte) bool {
 	seq, prev, ok := parseLink(raw)
 	at, atOK := atOf(raw)
 	if !ok || !atOK {
@@ -288,8 +288,8 @@ func (c *checker) removal(raw []byte) {
 	}
 }
 
-// report judges the beginning and the end.
-func (c *checker) report(onDisk bool) Report {
+// makeReport judges the beginning and the end.
+func (c *checker) makeReport(onDisk bool) Report {
 	if c.lines > 0 && c.before.seq > 0 && !c.export && !c.sealed() {
 		c.problem(
 			"beginning",

@@ -37,9 +37,9 @@ const (
 	slowWrite = 2 * time.Second // that the log should know of
 )
 
-// add puts a line into the batch, or returns nil when it cannot. It is called
+// addLine puts a line into the batch, or returns nil when it cannot. It is called
 // with mu held.
-func (l *Ledger) add(line []byte, urgent bool) *batch {
+func (l *Ledger) addLine(line []byte, urgent bool) *batch {
 	if !l.makeRoom(len(line)) {
 		if l.lost++; l.lost == 1 {
 			l.o.Log.Error("audit: lines are lost", "err", l.failing)
@@ -75,7 +75,7 @@ func (l *Ledger) makeRoom(n int) bool {
 func (l *Ledger) nudge() {
 	if !l.started && l.batch.lines() > 0 {
 		l.started = true
-		l.writer.Go(l.write)
+		l.writer.Go(l.writeLoop)
 	}
 	select {
 	case l.wake <- struct{}{}:
@@ -83,11 +83,11 @@ func (l *Ledger) nudge() {
 	}
 }
 
-// write is the writer: it takes what has gathered, writes it and looks again,
+// writeLoop is the writer: it takes what has gathered, writes it and looks again,
 // until the ledger is closed.
-func (l *Ledger) write() {
+func (l *Ledger) writeLoop() {
 	for {
-		b := l.next()
+		b := l.nextBatch()
 		if b == nil {
 			return
 		}
@@ -102,10 +102,10 @@ func (l *Ledger) write() {
 	}
 }
 
-// next waits for a batch: at once if a caller waits for it, else for as
+// nextBatch waits for a batch: at once if a caller waits for it, else for as
 // long as lines may gather. It returns nil when the ledger is closed and
 // nothing is left, or nothing can be written.
-func (l *Ledger) next() *batch {
+func (l *Ledger) nextBatch() *batch {
 	var first time.Time
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()

@@ -34,7 +34,7 @@ func (s *Source) useACME(o Options) {
 	s.config.GetCertificate = func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		c, err := m.GetCertificate(h)
 		if err != nil {
-			complain(o, h.ServerName, err)
+			logFailure(o, h.ServerName, err)
 		}
 		return c, err
 	}
@@ -43,9 +43,9 @@ func (s *Source) useACME(o Options) {
 	}
 }
 
-// complain logs why there is no certificate: loudly for a name that is ours,
+// logFailure logs why there is no certificate: loudly for a name that is ours,
 // for anyone may ask for others.
-func complain(o Options, name string, err error) {
+func logFailure(o Options, name string, err error) {
 	level := slog.LevelDebug
 	if slices.ContainsFunc(o.ACME.Domains, func(d string) bool { return strings.EqualFold(d, name) }) {
 		level = slog.LevelWarn

@@ -47,8 +47,8 @@ func (s stamps) equal(o stamps) bool {
 	return true
 }
 
-// followed is what was read from files, and is read again when they change.
-type followed[T any] struct {
+// watchedFiles is what was read from files, and is read again when they change.
+type watchedFiles[T any] struct {
 	paths []string
 	read  func() (T, error)
 	log   *slog.Logger
@@ -60,41 +60,41 @@ type followed[T any] struct {
 	looked time.Time
 }
 
-// open reads the files for the first time.
-func (f *followed[T]) open() error {
-	f.seen, f.looked = stampsOf(f.paths...), f.now() // before reading: a change in between is seen next time
+// load reads the files for the first time.
+func (w *watchedFiles[T]) load() error {
+	w.seen, w.looked = stampsOf(w.paths...), w.now() // before reading: a change in between is seen next time
 	var err error
-	f.value, err = f.read()
+	w.value, err = w.read()
 	return err
 }
 
-// get is the newest value that could be read.
-func (f *followed[T]) get() T {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	now := f.now()
-	if d := now.Sub(f.looked); d >= 0 && d < lookEvery {
-		return f.value
+// current is the newest value that could be read.
+func (w *watchedFiles[T]) current() T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	if d := now.Sub(w.looked); d >= 0 && d < lookEvery {
+		return w.value
 	}
-	f.looked = now
-	seen := stampsOf(f.paths...)
-	if seen.equal(f.seen) {
-		return f.value
+	w.looked = now
+	seen := stampsOf(w.paths...)
+	if seen.equal(w.seen) {
+		return w.value
 	}
-	f.seen = seen
-	v, err := f.read()
+	w.seen = seen
+	v, err := w.read()
 	if err != nil {
-		f.log.Error("cannot use what changed, the old one stays in use", "files", f.paths, "err", err)
-		return f.value
+		w.log.Error("cannot use what changed, the old one stays in use", "files", w.paths, "err", err)
+		return w.value
 	}
-	f.log.Info("read again", "files", f.paths)
-	f.value = v
+	w.log.Info("read again", "files", w.paths)
+	w.value = v
 	return v
 }
 
 // useFiles shows the certificate of two files.
 func (s *Source) useFiles(o Options) error {
-	pair := &followed[*tls.Certificate]{
+	pair := &watchedFiles[*tls.Certificate]{
 		paths: []string{o.Cert, o.Key},
 		log:   o.Log,
 		now:   o.now,
@@ -107,10 +107,10 @@ func (s *Source) useFiles(o Options) error {
 			return &c, nil
 		},
 	}
-	if err := pair.open(); err != nil {
+	if err := pair.load(); err != nil {
 		return err
 	}
-	s.config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.get(), nil }
+	s.config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.current(), nil }
 	s.says = func() []string { return []string{"Using certificate: " + o.Cert} }
 	return nil
 }
@@ -131,7 +131,7 @@ func warn(o Options, leaf *x509.Certificate) {
 // askClients lets clients show certificates signed by an authority in a file.
 func (s *Source) askClients(o Options) error {
 	base := s.config.Clone()
-	trusted := &followed[*tls.Config]{
+	trusted := &watchedFiles[*tls.Config]{
 		paths: []string{o.ClientCA},
 		log:   o.Log,
 		now:   o.now,
@@ -145,11 +145,11 @@ func (s *Source) askClients(o Options) error {
 			return c, nil
 		},
 	}
-	if err := trusted.open(); err != nil {
+	if err := trusted.load(); err != nil {
 		return err
 	}
 	s.config.ClientAuth, s.config.ClientCAs = trusted.value.ClientAuth, trusted.value.ClientCAs
-	s.config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return trusted.get(), nil }
+	s.config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return trusted.current(), nil }
 	says := s.says
 	s.says = func() []string { return append(says(), "Client certificates: those signed by "+o.ClientCA) }
 	return nil

@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// Kept is a certificate that was fetched from an authority.
-type Kept struct {
+// StoredCertificate is a certificate that was fetched from an authority.
+type StoredCertificate struct {
 	Name      string
 	Issuer    string
 	NotBefore time.Time
 	NotAfter  time.Time
 }
 
-// Kept lists the certificates of its domains that lie in the folder. What
+// StoredCertificates lists the certificates of its domains that lie in the folder. What
 // cannot be read is left out: it is fetched anew when it is asked for.
-func (a ACME) Kept() (all []Kept) {
+func (a ACME) StoredCertificates() (all []StoredCertificate) {
 	for _, d := range a.Domains {
 		for _, name := range []string{d, d + "+rsa"} { // as autocert names them
 			c := firstCertificate(filepath.Join(a.Folder, name))
 			if c == nil {
 				continue
 			}
-			all = append(all, Kept{Name: d, Issuer: c.Issuer.CommonName, NotBefore: c.NotBefore, NotAfter: c.NotAfter})
+			all = append(all, StoredCertificate{Name: d, Issuer: c.Issuer.CommonName, NotBefore: c.NotBefore, NotAfter: c.NotAfter})
 		}
 	}
 	return all

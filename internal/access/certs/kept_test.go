@@ -25,7 +25,7 @@ func TestKeptCertificatesAreFound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := a.Kept()
+	got := a.StoredCertificates()
 	if len(got) != 1 || got[0].Name != "a.example.com" || !got[0].NotBefore.Before(got[0].NotAfter) {
 		t.Errorf("got %+v", got)
 	}

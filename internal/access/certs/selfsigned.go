@@ -29,8 +29,8 @@ const (
 	tolerance = time.Hour
 )
 
-// own is the self-signed certificate in use.
-type own struct {
+// selfSigned is the self-signed certificate in use.
+type selfSigned struct {
 	opts Options
 
 	mu    sync.Mutex
@@ -40,14 +40,14 @@ type own struct {
 
 // useSelfSigned shows a certificate of our own making.
 func (s *Source) useSelfSigned(o Options) error {
-	w := &own{opts: o}
+	w := &selfSigned{opts: o}
 	var err error
-	if w.cert, err = w.find(); err != nil {
+	if w.cert, err = w.loadOrMake(); err != nil {
 		return err
 	}
-	s.config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return w.get(), nil }
+	s.config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return w.current(), nil }
 	s.says = func() []string {
-		return []string{"Using self-signed certificate", "Fingerprint: " + Fingerprint(w.get().Leaf.Raw)}
+		return []string{"Using self-signed certificate", "Fingerprint: " + Fingerprint(w.current().Leaf.Raw)}
 	}
 	if o.Folder != "" {
 		s.trust = filepath.Join(o.Folder, "self-signed.crt")
@@ -55,15 +55,15 @@ func (s *Source) useSelfSigned(o Options) error {
 	return nil
 }
 
-// get is the certificate, renewed when its time comes.
-func (w *own) get() *tls.Certificate {
+// current is the certificate, renewed when its time comes.
+func (w *selfSigned) current() *tls.Certificate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := w.opts.now()
-	if fit(w.cert.Leaf, now) == nil || now.Before(w.retry) {
+	if checkValidity(w.cert.Leaf, now) == nil || now.Before(w.retry) {
 		return w.cert
 	}
-	c, err := w.find()
+	c, err := w.loadOrMake()
 	if err != nil {
 		w.retry = now.Add(retryAfter)
 		w.opts.Log.Error("cannot renew the self-signed certificate", "expires", w.cert.Leaf.NotAfter, "err", err)
@@ -80,9 +80,9 @@ func (w *own) get() *tls.Certificate {
 	return c
 }
 
-// find takes the pair that is kept, if it is fit, or makes one. A host whose
+// loadOrMake takes the pair that is kept, if it is fit, or makes one. A host whose
 // folder cannot be written shows one all the same, and says what follows.
-func (w *own) find() (*tls.Certificate, error) {
+func (w *selfSigned) loadOrMake() (*tls.Certificate, error) {
 	if w.opts.Folder == "" {
 		c, _, _, err := makePair(w.opts.now())
 		return c, err
@@ -108,7 +108,7 @@ func (w *own) find() (*tls.Certificate, error) {
 
 // replace makes the pair on disk anew, unless another process has just done
 // so: then that one is used by all.
-func (w *own) replace() (*tls.Certificate, error) {
+func (w *selfSigned) replace() (*tls.Certificate, error) {
 	unlock, err := atomicfile.Lock(filepath.Join(w.opts.Folder, "self-signed.lock"))
 	if err != nil {
 		return nil, err
@@ -145,11 +145,11 @@ func kept(folder string, now time.Time) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &c, fit(c.Leaf, now)
+	return &c, checkValidity(c.Leaf, now)
 }
 
-// fit says why a certificate cannot be shown, if so.
-func fit(leaf *x509.Certificate, now time.Time) error {
+// checkValidity says why a certificate cannot be shown, if so.
+func checkValidity(leaf *x509.Certificate, now time.Time) error {
 	switch {
 	case now.Before(leaf.NotBefore):
 		return fmt.Errorf("not valid before %v", leaf.NotBefore)

@@ -18,7 +18,7 @@ func (s *Service) ofCertificate(ctx context.Context, c *x509.Certificate) (Princ
 		return Principal{}, errCert
 	}
 	hash := digest(sha256.Sum256(c.Raw))
-	if p, ok := s.known.get(hash); ok {
+	if p, ok := s.known.lookup(hash); ok {
 		return p, nil
 	}
 	epoch := s.known.currentEpoch()
@@ -37,7 +37,7 @@ func (s *Service) ofCertificate(ctx context.Context, c *x509.Certificate) (Princ
 		Way:        Certificate,
 		Credential: "c_" + hex.EncodeToString(hash[:8]),
 	}
-	s.known.put(epoch, hash, p)
+	s.known.storePrincipal(epoch, hash, p)
 	return p, nil
 }
 
@@ -55,7 +55,7 @@ func (s *Service) holder(ctx context.Context, c *x509.Certificate, fingerprint s
 		if checkUser(name) != nil {
 			continue
 		}
-		if a, ok, err = s.find(ctx, "name = ?", name); ok || err != nil {
+		if a, ok, err = s.findAccount(ctx, "name = ?", name); ok || err != nil {
 			return a, ok, err
 		}
 	}
@@ -79,5 +79,5 @@ func subjectsOf(c *x509.Certificate) (all []string) {
 }
 
 func (s *Service) linked(ctx context.Context, kind, subject string) (account, bool, error) {
-	return s.find(ctx, "number = (SELECT user FROM link WHERE kind = ? AND subject = ?)", kind, subject)
+	return s.findAccount(ctx, "number = (SELECT user FROM link WHERE kind = ? AND subject = ?)", kind, subject)
 }

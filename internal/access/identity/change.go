@@ -27,11 +27,11 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 		return &Denied{Status: 429, Code: "too_many_tries", Message: "too many tries; wait " + seconds(wait) + " s"}
 	}
 	s.refreshCaches(false)
-	a, there, err := s.find(ctx, "name = ?", name)
+	a, there, err := s.findAccount(ctx, "name = ?", name)
 	if err != nil {
 		return err
 	}
-	ok, _, err := s.pass.check(ctx, a.kept, present)
+	ok, _, err := s.pass.verify(ctx, a.kept, present)
 	switch {
 	case err != nil:
 		return err
@@ -45,7 +45,7 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 	}
 	s.keepForNow(here) // before the change is noticed
 	var lasting []string
-	if err := s.store.change(ctx, func(tx *sql.Tx) error {
+	if err := s.store.changeInTx(ctx, func(tx *sql.Tx) error {
 		// Another call may have changed it since it was compared.
 		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE number = ? AND epoch = ?", kept, a.number, a.epoch)); err != nil {
 			return err
@@ -60,7 +60,7 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 		return err
 	}
 	s.refreshCaches(true) // ends the logins, but for the one here
-	gone := s.brief.remove(func(l *briefLogin) bool { return l.ID == here })
+	gone := s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == here })
 	if len(gone) > 0 || slices.Contains(lasting, here) {
 		s.endLater(name, here)
 	} else {
@@ -101,7 +101,7 @@ func endLogins(tx *sql.Tx, name, keep string) (ids []string, err error) {
 // password by now, also if another process changed it. Only they end: a login
 // with the new password, and what tokens opened, goes on.
 func (s *Service) endOutdated(ctx context.Context, db *sql.DB) ([]Revocation, error) {
-	if len(s.brief.list()) == 0 {
+	if len(s.brief.listLogins()) == 0 {
 		return nil, nil
 	}
 	rows, err := db.QueryContext(ctx, "SELECT number, epoch FROM user")
@@ -121,7 +121,7 @@ func (s *Service) endOutdated(ctx context.Context, db *sql.DB) ([]Revocation, er
 		return nil, err
 	}
 	var ended []Revocation
-	for _, l := range s.brief.remove(func(l *briefLogin) bool {
+	for _, l := range s.brief.removeLogins(func(l *temporaryLogin) bool {
 		epoch, there := epochs[l.number]
 		return (!there || l.epoch < epoch) && !s.isLeaving(l.ID)
 	}) {

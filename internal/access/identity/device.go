@@ -42,7 +42,7 @@ func (s *Service) rememberDevice(w http.ResponseWriter, r *http.Request, user st
 		secret = newCookie()
 		hash = digestOf(secret)
 	}
-	err := s.store.change(r.Context(), func(tx *sql.Tx) error {
+	err := s.store.changeInTx(r.Context(), func(tx *sql.Tx) error {
 		now := stamp(time.Now())
 		if err := touched(tx.Exec(`INSERT INTO device (hash, user, used) SELECT ?, number, ? FROM user WHERE name = ?
 			ON CONFLICT (hash) DO UPDATE SET used = excluded.used`, hash[:], now, user)); err != nil {
@@ -69,7 +69,7 @@ func (s *Service) rememberDevice(w http.ResponseWriter, r *http.Request, user st
 // there is such a user, and otherwise by a digest, because people type passwords
 // where their name belongs.
 func (s *Service) claimed(ctx context.Context, name string) string {
-	if _, there, err := s.find(ctx, "name = ?", name); there && err == nil {
+	if _, there, err := s.findAccount(ctx, "name = ?", name); there && err == nil {
 		return name
 	}
 	if name == "" {

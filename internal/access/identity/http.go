@@ -83,10 +83,10 @@ func (s *Service) resolveRequest(ctx context.Context, from netip.Addr, p Princip
 	why, refused := errors.AsType[refusal](err)
 	switch {
 	case why == errUnnamed, why == errNoHeader:
-		return Principal{}, s.refuse("unauthorized", why)
+		return Principal{}, s.denied("unauthorized", why)
 	case refused:
 		s.publishEvent("refused", "", "", from.String())
-		return Principal{}, s.refuse("invalid_token", why)
+		return Principal{}, s.denied("invalid_token", why)
 	}
 	if ctx.Err() == nil {
 		s.log.WarnContext(ctx, "cannot tell who is asking", "err", err)
@@ -99,8 +99,8 @@ func (s *Service) resolveRequest(ctx context.Context, from netip.Addr, p Princip
 	}
 }
 
-// refuse is a 401 with its challenge.
-func (s *Service) refuse(code string, why refusal) *Denied {
+// denied is a 401 with its challenge.
+func (s *Service) denied(code string, why refusal) *Denied {
 	wire := code
 	if code == "unauthorized" {
 		wire = "" // RFC 6750: a request without credentials is no error

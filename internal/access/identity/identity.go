@@ -74,9 +74,9 @@ type Service struct {
 	log    *slog.Logger
 	store  *store
 	watch  watch
-	known  known
+	known  credentialCache
 	uses   uses
-	brief  brief
+	brief  temporaryLogins
 	pass   *passwords
 	tries  tries
 	pair   pairing
@@ -126,7 +126,7 @@ func Open(path string, o Options) (*Service, error) {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
 	if err := s.refreshCaches(true); err != nil {
-		s.store.close()
+		s.store.closeFile()
 		return nil, fmt.Errorf("identity: %w", err)
 	}
 	return s, nil
@@ -202,9 +202,9 @@ func every(ctx context.Context, d time.Duration, f func()) {
 func (s *Service) Close() error {
 	s.endAllNow()
 	if s.oauth != nil {
-		s.oauth.keys.close()
+		s.oauth.keys.stopFetching()
 	}
-	return errors.Join(s.flush(), s.store.close())
+	return errors.Join(s.flush(), s.store.closeFile())
 }
 
 func (s *Service) publishEvent(kind, principal, credential, from string) {

@@ -106,7 +106,7 @@ func TestEveryWayIn(t *testing.T) {
 	}
 	old, made := newToken(t, s, Token{User: "bob", Until: time.Now().Add(time.Hour)})
 	expire := func(tx *sql.Tx) error { return touched(tx.Exec("UPDATE token SET until = 1 WHERE id = ?", made.ID)) }
-	if err := s.change(t.Context(), nil, expire); err != nil {
+	if err := s.changeRows(t.Context(), nil, expire); err != nil {
 		t.Fatal(err)
 	}
 	cookie := logIn(t, s, "alice", "correct horse", false)
@@ -419,11 +419,11 @@ func first[A, B any](a A, _ B) A { return a }
 // logInAs opens a login without the trouble of a password.
 func logInAs(t testing.TB, s *Service, name string) string {
 	t.Helper()
-	a, ok, err := s.find(t.Context(), "name = ?", name)
+	a, ok, err := s.findAccount(t.Context(), "name = ?", name)
 	if !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	secret, _, err := s.open(t.Context(), a, false, "")
+	secret, _, err := s.openLogin(t.Context(), a, false, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -578,20 +578,20 @@ func BenchmarkAnonymous(b *testing.B) {
 
 // What was read before a change is not remembered after it.
 func TestNothingOldIsRemembered(t *testing.T) {
-	var k known
+	var k credentialCache
 	h := digestOf("secret")
 	epoch := k.currentEpoch()
 	k.forget() // the file changes while it is read
-	k.put(epoch, h, Principal{Name: "alice"})
-	if p, ok := k.get(h); ok {
+	k.storePrincipal(epoch, h, Principal{Name: "alice"})
+	if p, ok := k.lookup(h); ok {
 		t.Errorf("%s is remembered", p.Name)
 	}
-	k.put(k.currentEpoch(), h, Principal{Name: "alice"})
-	if _, ok := k.get(h); !ok {
+	k.storePrincipal(k.currentEpoch(), h, Principal{Name: "alice"})
+	if _, ok := k.lookup(h); !ok {
 		t.Error("what is new is not remembered")
 	}
 	for i := range mostKnown + 10 {
-		k.put(k.currentEpoch(), digestOf(string(rune(i))), Principal{})
+		k.storePrincipal(k.currentEpoch(), digestOf(string(rune(i))), Principal{})
 	}
 	if len(k.all) > mostKnown {
 		t.Errorf("%d are remembered", len(k.all))
@@ -650,7 +650,7 @@ func TestANameUsedAgainIsAnotherOwner(t *testing.T) {
 	if _, err := db.Exec("DELETE FROM user WHERE name = 'gone'"); err != nil {
 		t.Fatal(err)
 	}
-	if err := old.close(); err != nil {
+	if err := old.closeFile(); err != nil {
 		t.Fatal(err)
 	}
 	s := empty(t, path, Options{})

@@ -64,15 +64,15 @@ func newKeys(o OAuth) *keys {
 	return k
 }
 
-// close ends the fetch that is under way and waits for it.
-func (k *keys) close() {
+// stopFetching ends the fetch that is under way and waits for it.
+func (k *keys) stopFetching() {
 	k.stop()
 	k.under.Wait()
 }
 
-// find gives the keys that may have made a signature, all that fit when the
+// findKey gives the keys that may have made a signature, all that fit when the
 // token names none.
-func (k *keys) find(ctx context.Context, kid, alg string) ([]jose.JSONWebKey, error) {
+func (k *keys) findKey(ctx context.Context, kid, alg string) ([]jose.JSONWebKey, error) {
 	k.mu.Lock()
 	fits := k.fitting(kid, alg)
 	if len(fits) > 0 {
@@ -199,7 +199,7 @@ func (k *keys) download(ctx context.Context) ([]jose.JSONWebKey, error) {
 			return nil, err
 		}
 	}
-	body, err := k.get(ctx, from)
+	body, err := k.fetchDocument(ctx, from)
 	if err != nil {
 		return nil, err
 	}
@@ -258,7 +258,7 @@ func (k *keys) discover(ctx context.Context) (string, error) {
 }
 
 func (k *keys) fetchJWKSURL(ctx context.Context, place string) (string, error) {
-	body, err := k.get(ctx, place)
+	body, err := k.fetchDocument(ctx, place)
 	if err != nil {
 		return "", err
 	}
@@ -278,7 +278,7 @@ func (k *keys) fetchJWKSURL(ctx context.Context, place string) (string, error) {
 	return doc.Keys, nil
 }
 
-func (k *keys) get(ctx context.Context, from string) ([]byte, error) {
+func (k *keys) fetchDocument(ctx context.Context, from string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", from, nil)

@@ -18,7 +18,7 @@ func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
 	if err := checkLink(kind, subject); err != nil {
 		return err
 	}
-	err := s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
+	err := s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		err := touched(
 			tx.Exec(
 				"INSERT INTO link (kind, subject, user) SELECT ?, ?, number FROM user WHERE name = ?",
@@ -69,7 +69,7 @@ func checkLink(kind, subject string) error {
 // Unlink takes a link away and ends what was opened through it.
 func (s *Service) Unlink(ctx context.Context, kind, subject string) error {
 	var user string
-	err := s.change(ctx, ErrNone, func(tx *sql.Tx) error {
+	err := s.changeRows(ctx, ErrNone, func(tx *sql.Tx) error {
 		err := tx.QueryRow("SELECT name FROM link JOIN user ON user = number WHERE kind = ? AND subject = ?", kind, subject).
 			Scan(&user)
 		if errors.Is(err, sql.ErrNoRows) {

@@ -180,11 +180,11 @@ var errWrong = errors.New("user or password is wrong")
 // logIn compares a password and opens a login. Unknown users cost the same.
 func (s *Service) logIn(ctx context.Context, e entry, agent string) (secret string, l Login, err error) {
 	s.refreshCaches(false)
-	a, there, err := s.find(ctx, "name = ?", e.User)
+	a, there, err := s.findAccount(ctx, "name = ?", e.User)
 	if err != nil {
 		return "", l, err
 	}
-	ok, stale, err := s.pass.check(ctx, a.kept, e.Password)
+	ok, stale, err := s.pass.verify(ctx, a.kept, e.Password)
 	switch {
 	case err != nil:
 		return "", l, err
@@ -193,7 +193,7 @@ func (s *Service) logIn(ctx context.Context, e entry, agent string) (secret stri
 	case stale:
 		s.renew(ctx, a, e.Password)
 	}
-	secret, l, err = s.open(ctx, a, e.Lasting, agent)
+	secret, l, err = s.openLogin(ctx, a, e.Lasting, agent)
 	if errors.Is(err, ErrNoUser) {
 		err = errWrong // removed, or another password, since it was compared
 	}

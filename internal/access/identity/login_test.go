@@ -263,13 +263,13 @@ func TestRolesAreThoseOfNow(t *testing.T) {
 
 func TestOldestLoginsGo(t *testing.T) {
 	s := house(t, Options{})
-	a, _, err := s.find(t.Context(), "name = 'bob'")
+	a, _, err := s.findAccount(t.Context(), "name = 'bob'")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, lasting := range []bool{false, true} {
 		for range mostLogins + 5 {
-			if _, _, err := s.open(t.Context(), a, lasting, "browser"); err != nil {
+			if _, _, err := s.openLogin(t.Context(), a, lasting, "browser"); err != nil {
 				t.Fatal(err)
 			}
 		}

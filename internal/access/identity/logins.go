@@ -28,19 +28,19 @@ const (
 	mostAgent   = 200
 )
 
-// brief are the logins that end with this process.
-type brief struct {
+// temporaryLogins are the logins that end with this process.
+type temporaryLogins struct {
 	mu  sync.Mutex
-	all map[digest]*briefLogin
+	all map[digest]*temporaryLogin
 }
 
-type briefLogin struct {
+type temporaryLogin struct {
 	Login
 	number, epoch int64 // of the user
 }
 
-// open makes a login for a user who has just shown the password.
-func (s *Service) open(ctx context.Context, a account, lasting bool, agent string) (secret string, l Login, err error) {
+// openLogin makes a login for a user who has just shown the password.
+func (s *Service) openLogin(ctx context.Context, a account, lasting bool, agent string) (secret string, l Login, err error) {
 	secret = newCookie()
 	now := clock().UTC().Truncate(time.Millisecond)
 	l = Login{
@@ -53,12 +53,12 @@ func (s *Service) open(ctx context.Context, a account, lasting bool, agent strin
 	}
 	if !lasting {
 		l.Until = now.Add(briefLife)
-		s.brief.add(digestOf(secret), &briefLogin{l, a.number, a.epoch}, now)
+		s.brief.addLogin(digestOf(secret), &temporaryLogin{l, a.number, a.epoch}, now)
 		return secret, l, nil
 	}
 	l.Until = now.Add(lastingLife)
 	hash := digestOf(secret)
-	err = s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
+	err = s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		// The password may have been changed since it was compared.
 		if err := touched(tx.Exec(`INSERT INTO login (id, hash, user, agent, created, until, used)
 			SELECT ?, ?, number, ?, ?, ?, ? FROM user WHERE number = ? AND epoch = ?`,
@@ -72,57 +72,57 @@ func (s *Service) open(ctx context.Context, a account, lasting bool, agent strin
 	return secret, l, err
 }
 
-func (b *brief) add(hash digest, l *briefLogin, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.all == nil {
-		b.all = map[digest]*briefLogin{}
+func (t *temporaryLogins) addLogin(hash digest, l *temporaryLogin, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil {
+		t.all = map[digest]*temporaryLogin{}
 	}
 	var oldest digest
 	count := 0
-	for h, other := range b.all {
+	for h, other := range t.all {
 		switch {
 		case !now.Before(other.Until):
-			delete(b.all, h)
+			delete(t.all, h)
 		case other.number == l.number:
-			if count++; count == 1 || other.Created.Before(b.all[oldest].Created) {
+			if count++; count == 1 || other.Created.Before(t.all[oldest].Created) {
 				oldest = h
 			}
 		}
 	}
 	if count >= mostLogins {
-		delete(b.all, oldest)
+		delete(t.all, oldest)
 	}
-	b.all[hash] = l
+	t.all[hash] = l
 }
 
-func (b *brief) get(hash digest) (l briefLogin, ok bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p, ok := b.all[hash]
+func (t *temporaryLogins) findLogin(hash digest) (l temporaryLogin, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p, ok := t.all[hash]
 	if ok {
 		l = *p
 	}
 	return l, ok
 }
 
-// remove ends the matching logins and returns them.
-func (b *brief) remove(fits func(*briefLogin) bool) (gone []Login) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for h, l := range b.all {
+// removeLogins ends the matching logins and returns them.
+func (t *temporaryLogins) removeLogins(fits func(*temporaryLogin) bool) (gone []Login) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for h, l := range t.all {
 		if fits(l) {
-			delete(b.all, h)
+			delete(t.all, h)
 			gone = append(gone, l.Login)
 		}
 	}
 	return gone
 }
 
-func (b *brief) list() (all []Login) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, l := range b.all {
+func (t *temporaryLogins) listLogins() (all []Login) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, l := range t.all {
 		all = append(all, l.Login)
 	}
 	return all
@@ -131,19 +131,19 @@ func (b *brief) list() (all []Login) {
 // ofBrief finds the principal of a login kept in memory. It asks the file
 // whether the user is still there, with the password it logged in with.
 func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
-	l, ok := s.brief.get(hash)
+	l, ok := s.brief.findLogin(hash)
 	now := clock()
 	if !ok || !now.Before(l.Until) {
 		return p, false, nil
 	}
-	if p, ok = s.known.get(hash); !ok {
+	if p, ok = s.known.lookup(hash); !ok {
 		epoch := s.known.currentEpoch()
-		a, ok, err := s.find(ctx, "number = ? AND epoch = ?", l.number, l.epoch)
+		a, ok, err := s.findAccount(ctx, "number = ? AND epoch = ?", l.number, l.epoch)
 		if !ok {
 			return p, false, err
 		}
 		p = Principal{Name: a.name, ID: a.id, Roles: a.roles, Until: l.Until, Way: Cookie, Credential: l.ID}
-		s.known.put(epoch, hash, p)
+		s.known.storePrincipal(epoch, hash, p)
 	}
 	s.uses.note(l.ID, now)
 	return p, true, nil
@@ -164,7 +164,7 @@ func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok 
 // Logins are the open logins of a user, or of all users for "", the oldest
 // first. Those that are not lasting are known to their own process only.
 func (s *Service) Logins(ctx context.Context, user string) (all []Login, err error) {
-	all = slices.DeleteFunc(s.brief.list(), func(l Login) bool { return user != "" && l.User != user })
+	all = slices.DeleteFunc(s.brief.listLogins(), func(l Login) bool { return user != "" && l.User != user })
 	now := clock()
 	err = s.each(ctx, func(scan func(...any) error) error {
 		l := Login{Lasting: true}
@@ -183,7 +183,7 @@ func (s *Service) Logins(ctx context.Context, user string) (all []Login, err err
 
 // EndLogin ends a login and what was opened with it.
 func (s *Service) EndLogin(ctx context.Context, id string) error {
-	gone := s.brief.remove(func(l *briefLogin) bool { return l.ID == id })
+	gone := s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == id })
 	if len(gone) == 0 {
 		return s.drop(ctx, "login", "logout", id)
 	}

@@ -151,7 +151,7 @@ func (n *names) UnmarshalJSON(b []byte) error {
 // its key is taken back.
 func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Principal, error) {
 	now := clock()
-	if p, ok := s.known.get(hash); ok && p.Live(now) && s.oauth.keys.has(p.signer) {
+	if p, ok := s.known.lookup(hash); ok && p.Live(now) && s.oauth.keys.has(p.signer) {
 		return p, nil
 	}
 	epoch := s.known.currentEpoch()
@@ -168,7 +168,7 @@ func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Princip
 	}
 	p.Way, p.Until, p.signer = ByOAuth, c.Expiry.Time().Add(skew), kid
 	p.Credential = oauthID + letters.EncodeToString(hash[:10])
-	s.known.put(epoch, hash, p)
+	s.known.storePrincipal(epoch, hash, p)
 	return p, nil
 }
 
@@ -187,7 +187,7 @@ func (o *provider) verify(
 	if !isAccessToken(h.ExtraHeaders[jose.HeaderType]) {
 		return c, nil, "", errToken
 	}
-	candidates, err := o.keys.find(ctx, h.KeyID, h.Algorithm)
+	candidates, err := o.keys.findKey(ctx, h.KeyID, h.Algorithm)
 	if err != nil {
 		return c, nil, "", err
 	}

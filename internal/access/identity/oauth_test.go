@@ -576,8 +576,8 @@ func TestWhereKeysAreLookedFor(t *testing.T) {
 			return w.Result()
 		})}
 		k := newKeys(OAuth{Issuer: url, Client: client})
-		found, err := k.find(t.Context(), "es", "ES256")
-		k.close()
+		found, err := k.findKey(t.Context(), "es", "ES256")
+		k.stopFetching()
 		if c.want == "" && (err != nil || len(found) != 1) {
 			t.Errorf("%s: got %v, %v", name, found, err)
 		}

@@ -76,8 +76,8 @@ func checkPassword(password string) error {
 	return nil
 }
 
-// run derives a key when it is its turn.
-func (p *passwords) run(ctx context.Context, password string, salt []byte, c cost) ([]byte, error) {
+// hashPassword derives a key when it is its turn.
+func (p *passwords) hashPassword(ctx context.Context, password string, salt []byte, c cost) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, authTime, errBusy)
 	defer cancel()
 	select {
@@ -96,14 +96,14 @@ func (p *passwords) hash(ctx context.Context, password string) (string, error) {
 	}
 	h := hash{p.cost, random(saltSize), nil}
 	var err error
-	h.key, err = p.run(ctx, password, h.salt, h.cost)
+	h.key, err = p.hashPassword(ctx, password, h.salt, h.cost)
 	return h.String(), err
 }
 
-// check compares a password with what is kept, which is "" when there is no
+// verify compares a password with what is kept, which is "" when there is no
 // such user or none with a password: it costs one derivation in every case.
 // stale means that the hash should be made anew.
-func (p *passwords) check(ctx context.Context, kept, password string) (ok, stale bool, err error) {
+func (p *passwords) verify(ctx context.Context, kept, password string) (ok, stale bool, err error) {
 	if checkPassword(password) != nil {
 		return false, false, nil // for any user
 	}
@@ -111,7 +111,7 @@ func (p *passwords) check(ctx context.Context, kept, password string) (ok, stale
 	if !there {
 		h = p.decoy
 	}
-	key, err := p.run(ctx, password, h.salt, h.cost)
+	key, err := p.hashPassword(ctx, password, h.salt, h.cost)
 	if err != nil {
 		return false, false, err
 	}

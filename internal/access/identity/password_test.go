@@ -22,13 +22,13 @@ func TestPasswordsAreKeptAsArgon2id(t *testing.T) {
 		"correct horse": true, "correct horse ": false, "Correct horse": false, "": false, "correct horse\x00": false,
 		strings.Repeat("x", mostPassword): false, strings.Repeat("x", mostPassword+1): false,
 	} {
-		if ok, stale, err := p.check(t.Context(), kept, password); ok != want || stale || err != nil {
+		if ok, stale, err := p.verify(t.Context(), kept, password); ok != want || stale || err != nil {
 			t.Errorf("%.20q: %t, %t, %v; want %t", password, ok, stale, err, want)
 		}
 	}
 	for _, password := range []string{strings.Repeat("y", leastPassword), strings.Repeat("y", mostPassword)} {
 		kept, err := p.hash(t.Context(), password)
-		if ok, _, _ := p.check(t.Context(), kept, password); err != nil || !ok {
+		if ok, _, _ := p.verify(t.Context(), kept, password); err != nil || !ok {
 			t.Errorf("a password of %d bytes is refused: %v", len(password), err)
 		}
 	}
@@ -37,7 +37,7 @@ func TestPasswordsAreKeptAsArgon2id(t *testing.T) {
 // A known answer, from the reference implementation of argon2.
 func TestOtherProgramsHashesAreRead(t *testing.T) {
 	const kept = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc"
-	if ok, stale, err := newPasswords(cheap).check(t.Context(), kept, "password"); !ok || !stale || err != nil {
+	if ok, stale, err := newPasswords(cheap).verify(t.Context(), kept, "password"); !ok || !stale || err != nil {
 		t.Errorf("got %t, %t, %v", ok, stale, err)
 	}
 }
@@ -47,7 +47,7 @@ func TestHashesAreRenewed(t *testing.T) {
 	s := house(t, Options{})
 	s.pass.cost = cost{memory: 16, passes: 2, threads: 1}
 	logIn(t, s, "alice", "correct horse", false)
-	a, _, err := s.find(t.Context(), "name = 'alice'")
+	a, _, err := s.findAccount(t.Context(), "name = 'alice'")
 	if err != nil || !strings.HasPrefix(a.kept, "$argon2id$v=19$m=16,t=2,p=1$") {
 		t.Errorf("kept is %s, %v", a.kept, err)
 	}
@@ -68,7 +68,7 @@ func TestAlteredHashesAreNone(t *testing.T) {
 		if _, ok := parseHash(kept); ok {
 			t.Errorf("%s is read", kept)
 		}
-		if ok, _, err := newPasswords(cheap).check(t.Context(), kept, "correct horse"); ok || err != nil {
+		if ok, _, err := newPasswords(cheap).verify(t.Context(), kept, "correct horse"); ok || err != nil {
 			t.Errorf("%s: %t, %v", kept, ok, err)
 		}
 	}

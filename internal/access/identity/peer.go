@@ -28,7 +28,7 @@ func (s *Service) Peer(uid uint32) (Principal, bool) {
 	s.refreshCaches(false)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	a, there, err := s.find(ctx, "name = ?", name)
+	a, there, err := s.findAccount(ctx, "name = ?", name)
 	if err != nil || !there && uid != 0 {
 		return Principal{}, false
 	}

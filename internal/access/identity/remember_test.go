@@ -27,7 +27,7 @@ func TestALostFileOfUsersOpensNothing(t *testing.T) {
 			}
 			s := newStore(path)
 			_, err := s.writer()
-			s.close()
+			s.closeFile()
 			return err
 		},
 	} {

@@ -110,20 +110,20 @@ func (s *Service) HeirOf(ctx context.Context, r Removal) (p Principal, ok bool, 
 
 // Noticed tells the callers of AwaitEndings that this host ends what
 // belongs to a removed user, and that its report follows.
-func (s *Service) Noticed(ctx context.Context, r Removal) error { return s.report(ctx, r, "") }
+func (s *Service) Noticed(ctx context.Context, r Removal) error { return s.reportRemoval(ctx, r, "") }
 
 // Ended reports what this host has handed over and ended of a removed user, one
 // text for each thing, at most 1000 of each.
 func (s *Service) Ended(ctx context.Context, r Removal, handed, ended []string) error {
 	ended = ended[:min(len(ended), mostListed)]
 	if len(handed) == 0 {
-		return s.report(ctx, r, list(ended))
+		return s.reportRemoval(ctx, r, joinNames(ended))
 	}
 	b, err := json.Marshal(handedAndEnded{handed[:min(len(handed), mostListed)], ended})
 	if err != nil {
 		return err
 	}
-	return s.report(ctx, r, string(b))
+	return s.reportRemoval(ctx, r, string(b))
 }
 
 // handedAndEnded is a report of a host that handed something over.
@@ -132,9 +132,9 @@ type handedAndEnded struct {
 	Ended  []string `json:"ended"`
 }
 
-func (s *Service) report(ctx context.Context, r Removal, ended string) error {
+func (s *Service) reportRemoval(ctx context.Context, r Removal, ended string) error {
 	host := hex.EncodeToString(s.salt[:8])
-	return s.store.change(ctx, func(tx *sql.Tx) error {
+	return s.store.changeInTx(ctx, func(tx *sql.Tx) error {
 		// Reports are read within seconds; the removals stay, for hosts that start later.
 		_, err := tx.Exec("DELETE FROM ending WHERE removal IN (SELECT number FROM removal WHERE at < ?)",
 			stamp(time.Now().Add(-keepEnded)))

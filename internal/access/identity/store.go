@@ -100,8 +100,8 @@ func opening(err error) error {
 	return fmt.Errorf("the file of users: %w; if it is damaged, restore it (gatehouse backup restore)", err)
 }
 
-// change runs f in a transaction that is on disk when change returns.
-func (s *store) change(ctx context.Context, f func(*sql.Tx) error) error {
+// changeInTx runs f in a transaction that is on disk when change returns.
+func (s *store) changeInTx(ctx context.Context, f func(*sql.Tx) error) error {
 	db, err := s.writer()
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (s *store) change(ctx context.Context, f func(*sql.Tx) error) error {
 	return tx.Commit()
 }
 
-func (s *store) close() error { return s.file.Close() }
+func (s *store) closeFile() error { return s.file.Close() }
 
 // moment and stamp are how times lie in the file.
 func stamp(t time.Time) int64 {

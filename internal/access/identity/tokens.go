@@ -42,7 +42,7 @@ func checkScope(scope string) error {
 	return nil
 }
 
-func (t *Token) check() error {
+func (t *Token) validate() error {
 	var errs []error
 	for _, scope := range t.Scopes {
 		errs = append(errs, checkScope(scope))
@@ -64,11 +64,11 @@ func (t *Token) check() error {
 func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made Token, err error) {
 	secret = newSecret(tokenPrefix)
 	t.ID, t.Created, t.Used = newID("t_"), clock().UTC().Truncate(time.Millisecond), time.Time{}
-	if err := t.check(); err != nil {
+	if err := t.validate(); err != nil {
 		return "", Token{}, err
 	}
 	hash := digestOf(secret)
-	err = s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
+	err = s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		var number, have int64
 		err := tx.QueryRow("SELECT number, (SELECT count(*) FROM token WHERE user = number) FROM user WHERE name = ?", t.User).
 			Scan(&number, &have)
@@ -87,7 +87,7 @@ func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made
 			number,
 			t.Name,
 			t.Context,
-			list(t.Scopes),
+			joinNames(t.Scopes),
 			stamp(t.Created),
 			stamp(t.Until),
 		)
@@ -125,7 +125,7 @@ func (s *Service) RevokeToken(ctx context.Context, id string) error {
 // drop removes a token or a lasting login.
 func (s *Service) drop(ctx context.Context, table, kind, id string) error {
 	var user string
-	err := s.change(ctx, ErrNone, func(tx *sql.Tx) error {
+	err := s.changeRows(ctx, ErrNone, func(tx *sql.Tx) error {
 		err := tx.QueryRow("SELECT user.name FROM "+table+" JOIN user ON user = number WHERE id = ?", id).Scan(&user)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrNone
@@ -165,12 +165,12 @@ func (s *Service) lookup(
 	args ...any,
 ) (p Principal, ok bool, err error) {
 	now := clock()
-	if p, ok = s.known.get(hash); !ok {
+	if p, ok = s.known.lookup(hash); !ok {
 		epoch := s.known.currentEpoch()
-		if p, ok, err = s.read(ctx, way, query, args...); !ok {
+		if p, ok, err = s.readPrincipal(ctx, way, query, args...); !ok {
 			return p, false, err
 		}
-		s.known.put(epoch, hash, p)
+		s.known.storePrincipal(epoch, hash, p)
 	}
 	if !p.Live(now) || p.Way != way {
 		return Principal{}, false, nil
@@ -179,7 +179,7 @@ func (s *Service) lookup(
 	return p, true, nil
 }
 
-func (s *Service) read(ctx context.Context, way Way, query string, args ...any) (p Principal, ok bool, err error) {
+func (s *Service) readPrincipal(ctx context.Context, way Way, query string, args ...any) (p Principal, ok bool, err error) {
 	db, err := s.store.reader()
 	if db == nil || err != nil {
 		return p, false, err

@@ -109,7 +109,7 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 			return ErrTaken
 		}
 		made, err := tx.Exec("INSERT INTO user (name, roles, password, created) VALUES (?, ?, ?, ?)",
-			name, list(roles), kept, stamp(time.Now()))
+			name, joinNames(roles), kept, stamp(time.Now()))
 		if sqlfile.IsTaken(err) {
 			return fmt.Errorf("user %s: %w", name, ErrTaken)
 		}
@@ -133,8 +133,8 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 	return err
 }
 
-// list writes names as they lie in the file.
-func list(names []string) string {
+// joinNames writes names as they lie in the file.
+func joinNames(names []string) string {
 	if len(names) == 0 {
 		return "[]"
 	}
@@ -211,7 +211,7 @@ func (s *Service) SetRoles(ctx context.Context, name string, roles []string) err
 		return err
 	}
 	return s.alter(ctx, name, "roles_changed", func(tx *sql.Tx) (sql.Result, error) {
-		return tx.Exec("UPDATE user SET roles = ? WHERE name = ?", list(roles), name)
+		return tx.Exec("UPDATE user SET roles = ? WHERE name = ?", joinNames(roles), name)
 	})
 }
 
@@ -221,7 +221,7 @@ func (s *Service) SetPassword(ctx context.Context, name, password string) error 
 	if err != nil {
 		return err
 	}
-	err = s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
+	err = s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE name = ?", kept, name)); err != nil {
 			return err
 		}
@@ -236,7 +236,7 @@ func (s *Service) SetPassword(ctx context.Context, name, password string) error 
 
 // alter changes one user and ends what it has open.
 func (s *Service) alter(ctx context.Context, name, kind string, change func(*sql.Tx) (sql.Result, error)) error {
-	err := s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
+	err := s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		if err := touched(change(tx)); err != nil {
 			return err
 		}
@@ -267,8 +267,8 @@ type account struct {
 	roles         []string
 }
 
-// find reads the user a query selects; ok is false when there is none.
-func (s *Service) find(ctx context.Context, where string, args ...any) (a account, ok bool, err error) {
+// findAccount reads the user a query selects; ok is false when there is none.
+func (s *Service) findAccount(ctx context.Context, where string, args ...any) (a account, ok bool, err error) {
 	db, err := s.store.reader()
 	if db == nil || err != nil {
 		return a, false, err

@@ -161,9 +161,9 @@ func recordRevocations(tx *sql.Tx, now time.Time, all ...Revocation) error {
 	return err
 }
 
-// change changes the file, which is not made for it: without one the answer
+// changeRows changes the file, which is not made for it: without one the answer
 // is missing. What it revoked has been told when it returns.
-func (s *Service) change(ctx context.Context, missing error, f func(*sql.Tx) error) error {
+func (s *Service) changeRows(ctx context.Context, missing error, f func(*sql.Tx) error) error {
 	if db, err := s.store.reader(); err != nil {
 		return err
 	} else if db == nil {
@@ -174,7 +174,7 @@ func (s *Service) change(ctx context.Context, missing error, f func(*sql.Tx) err
 
 // create is change for what may be the first thing in the file.
 func (s *Service) create(ctx context.Context, f func(*sql.Tx) error) error {
-	if err := s.store.change(ctx, f); err != nil {
+	if err := s.store.changeInTx(ctx, f); err != nil {
 		return err
 	}
 	return s.refreshCaches(true)
@@ -182,46 +182,46 @@ func (s *Service) create(ctx context.Context, f func(*sql.Tx) error) error {
 
 type digest = [sha256.Size]byte
 
-// known are the credentials looked up since the file last changed, by the
+// credentialCache are the credentials looked up since the file last changed, by the
 // hash of their secret.
-type known struct {
+type credentialCache struct {
 	mu    sync.RWMutex
 	epoch uint64 // counts the forgettings
 	all   map[digest]Principal
 }
 
-func (k *known) get(h digest) (Principal, bool) {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	p, ok := k.all[h]
+func (c *credentialCache) lookup(h digest) (Principal, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	p, ok := c.all[h]
 	return p, ok
 }
 
 // currentEpoch is called before the file is read; put forgets what was read if the
 // file may have changed since.
-func (k *known) currentEpoch() uint64 {
-	k.mu.RLock()
-	defer k.mu.RUnlock()
-	return k.epoch
+func (c *credentialCache) currentEpoch() uint64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.epoch
 }
 
-func (k *known) put(epoch uint64, h digest, p Principal) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if epoch != k.epoch {
+func (c *credentialCache) storePrincipal(epoch uint64, h digest, p Principal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if epoch != c.epoch {
 		return
 	}
-	if k.all == nil || len(k.all) >= mostKnown {
-		k.all = map[digest]Principal{}
+	if c.all == nil || len(c.all) >= mostKnown {
+		c.all = map[digest]Principal{}
 	}
-	k.all[h] = p
+	c.all[h] = p
 }
 
-func (k *known) forget() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.epoch++
-	k.all = nil
+func (c *credentialCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.epoch++
+	c.all = nil
 }
 
 // uses are the last uses of tokens and logins that are not yet in the file.
@@ -253,7 +253,7 @@ func (s *Service) flush() error {
 	if len(all) == 0 {
 		return nil
 	}
-	err := s.store.change(context.Background(), func(tx *sql.Tx) error {
+	err := s.store.changeInTx(context.Background(), func(tx *sql.Tx) error {
 		var errs []error
 		for id, at := range all {
 			for _, q := range []string{

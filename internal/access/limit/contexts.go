@@ -28,7 +28,7 @@ func (q *Queue) SetContexts(all map[string]Context) {
 	defer q.mu.Unlock()
 	for name, r := range q.contexts {
 		if _, limited := all[name]; !limited {
-			q.set(r, Context{})
+			q.setLimits(r, Context{})
 		}
 		if r.limits == (Context{}) && r.used == 0 && r.waiting == 0 {
 			delete(q.contexts, name)
@@ -41,15 +41,15 @@ func (q *Queue) SetContexts(all map[string]Context) {
 			r = &contextLimits{}
 			q.contexts[name] = r
 		}
-		q.set(r, c)
+		q.setLimits(r, c)
 		paced = paced || r.rates != nil
 	}
 	q.paced.Store(paced)
 }
 
-// set changes the limits of one context. Where the rate stays what it was,
+// setLimits changes the limits of one context. Where the rate stays what it was,
 // the change fills no bucket.
-func (q *Queue) set(r *contextLimits, c Context) {
+func (q *Queue) setLimits(r *contextLimits, c Context) {
 	if r.most = c.Calls; c.Calls <= 0 {
 		r.most = math.MaxInt
 	}

@@ -129,19 +129,19 @@ func serve(b *testing.B, l *limit.Limits) (addr string) {
 	}})
 	door, err := httpserver.New(
 		h.Engine,
-		httpserver.Options{Identify: func(r *nethttp.Request) (protocol.Who, *httpserver.Denied) {
+		httpserver.Options{Identify: func(r *nethttp.Request) (protocol.Caller, *httpserver.Denied) {
 			who := r.Header.Get("X-Who")
 			busy, ok := errors.AsType[*limit.Busy](
 				l.Wait(r.Context(), "principal "+who, "session "+r.Header.Get("Mcp-Session-Id")),
 			)
 			if ok {
-				return protocol.Who{}, &httpserver.Denied{
+				return protocol.Caller{}, &httpserver.Denied{
 					Status:  429,
 					Message: busy.Why,
 					Header:  nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}},
 				}
 			}
-			return protocol.Who{Caller: tool.Caller{Principal: who}}, nil
+			return protocol.Caller{Caller: tool.Caller{Principal: who}}, nil
 		}},
 	)
 	if err != nil {

@@ -113,7 +113,7 @@ func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pa
 		return nil, err
 	}
 	p.ready = make(chan struct{})
-	q.count(p, 1)
+	q.countPass(p, 1)
 	q.mu.Unlock()
 	return q.wait(ctx, p, patience)
 }
@@ -130,7 +130,7 @@ func (q *Queue) pass() (p *Pass) {
 
 // abandon takes a pass out of the line it waits in.
 func (q *Queue) abandon(p *Pass) {
-	p.at.remove(p)
+	p.at.removePass(p)
 	q.giveBack(p)
 }
 
@@ -175,8 +175,8 @@ func (q *Queue) admit(p *Pass) error {
 	return &Busy{Why: why, Retry: q.estimate()}
 }
 
-// count counts a call in or out of the waiting list.
-func (q *Queue) count(p *Pass, n int) {
+// countPass counts a call in or out of the waiting list.
+func (q *Queue) countPass(p *Pass, n int) {
 	q.queued += n
 	if q.queuedBy[p.who.principal] += n; q.queuedBy[p.who.principal] == 0 {
 		delete(q.queuedBy, p.who.principal)
@@ -204,7 +204,7 @@ func (q *Queue) wait(ctx context.Context, p *Pass, patience time.Duration) (*Pas
 	if p.at == nil { // its turn has come, perhaps just now
 		return p, nil
 	}
-	q.count(p, -1)
+	q.countPass(p, -1)
 	q.abandon(p)
 	if err == nil {
 		q.stats.Late++
@@ -226,7 +226,7 @@ func (q *Queue) advance(p *Pass) bool {
 	}
 	if p.ready != nil {
 		now := time.Now()
-		q.count(p, -1)
+		q.countPass(p, -1)
 		q.stats.Queued++
 		q.stats.Waited += now.Sub(p.began)
 		p.began = now
@@ -307,7 +307,7 @@ func (q *Queue) giveBack(p *Pass) {
 	for p.stage > 0 {
 		p.stage--
 		s := p.held(p.stage)
-		q.release(s)
+		q.releaseSlots(s)
 		switch {
 		case p.nested:
 			p.stage = 0
@@ -321,9 +321,9 @@ func (q *Queue) giveBack(p *Pass) {
 	}
 }
 
-// release frees one slot and hands it on. The call that gets it goes on to the next
+// releaseSlots frees one slot and hands it on. The call that gets it goes on to the next
 // stage, where it may have to wait again.
-func (q *Queue) release(s *slots) {
+func (q *Queue) releaseSlots(s *slots) {
 	s.used--
 	q.hand(s)
 }
@@ -331,7 +331,7 @@ func (q *Queue) release(s *slots) {
 // hand gives free slots to those who wait for them.
 func (q *Queue) hand(s *slots) {
 	for s.used < s.most {
-		p := s.next()
+		p := s.nextPass()
 		if p == nil {
 			return
 		}

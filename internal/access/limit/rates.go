@@ -99,7 +99,7 @@ func (r *Rates) Wait(ctx context.Context, keys ...string) error {
 	if !held {
 		return err
 	}
-	defer r.release(keys)
+	defer r.releaseKeys(keys)
 	turn := time.NewTimer(wait)
 	defer turn.Stop()
 	select {
@@ -143,7 +143,7 @@ func (r *Rates) reserve(keys []string) (wait time.Duration, held bool, err error
 	return wait, true, err
 }
 
-func (r *Rates) release(keys []string) {
+func (r *Rates) releaseKeys(keys []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.waiting--

@@ -21,17 +21,17 @@ func (s *slots) tryAcquire() bool {
 
 // join lets a pass wait.
 func (s *slots) join(p *Pass) {
-	sessions := s.principals.get(
+	sessions := s.principals.getOrCreate(
 		p.who.principal,
 		func() *ring[string, *list.List] { return &ring[string, *list.List]{} },
 	)
-	p.place = sessions.get(p.who.session, list.New).PushBack(p)
+	p.place = sessions.getOrCreate(p.who.session, list.New).PushBack(p)
 	p.at = s
 	s.waiting++
 }
 
-// next removes and returns the pass whose turn it is; nil if none waits.
-func (s *slots) next() *Pass {
+// nextPass removes and returns the pass whose turn it is; nil if none waits.
+func (s *slots) nextPass() *Pass {
 	if s.waiting == 0 {
 		return nil
 	}
@@ -42,10 +42,10 @@ func (s *slots) next() *Pass {
 	return p
 }
 
-// remove takes out a pass that waits no longer.
-func (s *slots) remove(p *Pass) {
-	sessions := s.principals.find(p.who.principal)
-	line := sessions.find(p.who.session)
+// removePass takes out a pass that waits no longer.
+func (s *slots) removePass(p *Pass) {
+	sessions := s.principals.lookup(p.who.principal)
+	line := sessions.lookup(p.who.session)
 	line.Remove(p.place)
 	s.left(p, p.who.principal, p.who.session)
 }
@@ -54,8 +54,8 @@ func (s *slots) remove(p *Pass) {
 func (s *slots) left(p *Pass, principal, session string) {
 	p.at, p.place = nil, nil
 	s.waiting--
-	sessions := s.principals.find(principal)
-	if sessions.find(session).Len() == 0 {
+	sessions := s.principals.lookup(principal)
+	if sessions.lookup(session).Len() == 0 {
 		sessions.drop(session)
 	}
 	if sessions.len() == 0 {
@@ -74,8 +74,8 @@ type ringEntry[K comparable, V any] struct {
 	value V
 }
 
-// get finds a value or makes it; a new one has its turn after all others.
-func (r *ring[K, V]) get(key K, create func() V) V {
+// getOrCreate finds a value or makes it; a new one has its turn after all others.
+func (r *ring[K, V]) getOrCreate(key K, create func() V) V {
 	if e := r.by[key]; e != nil {
 		return e.Value.(ringEntry[K, V]).value
 	}
@@ -87,8 +87,8 @@ func (r *ring[K, V]) get(key K, create func() V) V {
 	return v
 }
 
-// find is get for what is there.
-func (r *ring[K, V]) find(key K) V { return r.by[key].Value.(ringEntry[K, V]).value }
+// lookup is get for what is there.
+func (r *ring[K, V]) lookup(key K) V { return r.by[key].Value.(ringEntry[K, V]).value }
 
 // turn gives the value whose turn it is, and puts it behind all others.
 func (r *ring[K, V]) turn() (K, V) {

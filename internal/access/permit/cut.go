@@ -56,7 +56,7 @@ var (
 // who is a cut, read.
 type who struct{ roles, scopes, principals []string }
 
-func (c Cut) parse() (w who) {
+func (c Cut) parseCut() (w who) {
 	for line := range strings.Lines(string(c)) {
 		word := unescape.Replace(strings.TrimSuffix(line[1:], "\n"))
 		switch line[0] {
@@ -96,7 +96,7 @@ func (p *Policy) Enter(cut Cut, context string) Entry {
 	if i < 0 {
 		return Welcome
 	}
-	a, w := &p.opts.Access[i], cut.parse()
+	a, w := &p.opts.Access[i], cut.parseCut()
 	switch {
 	case len(a.Roles) == 0 && len(a.Users) == 0 && len(a.KnownTo) == 0:
 		return Welcome

@@ -194,7 +194,7 @@ type Op struct {
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
 	g := &Gate{
 		op:        op,
-		who:       cut.parse(),
+		who:       cut.parseCut(),
 		host:      p.opts.Host,
 		otherwise: op.settled(Verdict{Kind: p.opts.Default, Rule: "default"}),
 	}
@@ -209,7 +209,7 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 			c = &g.own
 		}
 		if c.last == nil && r.concerns(p, g.who, op) {
-			c.add(r, op)
+			c.addRule(r, op)
 			if r.when != nil {
 				g.needs = g.needs.or(r.when.needs)
 			}
@@ -237,7 +237,7 @@ type chain struct {
 	last  *Verdict      // when none of them decides; nil means no rule decides
 }
 
-func (c *chain) add(r *rule, op Op) {
+func (c *chain) addRule(r *rule, op Op) {
 	v := op.settled(Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember})
 	if r.when == nil {
 		c.last = &v

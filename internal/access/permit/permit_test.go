@@ -132,7 +132,7 @@ func TestTenThousandPrincipalsMakeTwoCuts(t *testing.T) {
 
 func TestACutReadsBackAsItWasWritten(t *testing.T) {
 	p := policy(t, Options{Default: Allow, Rules: []Rule{{Roles: []string{"a\nsadmin", `b\`}, Then: Allow}}})
-	w := p.Cut(tool.Caller{Roles: []string{"a\nsadmin", `b\`}, Scopes: []string{"*"}}).parse()
+	w := p.Cut(tool.Caller{Roles: []string{"a\nsadmin", `b\`}, Scopes: []string{"*"}}).parseCut()
 	if len(w.roles) != 2 || w.roles[0] != "a\nsadmin" || w.roles[1] != `b\` || len(w.scopes) != 1 {
 		t.Fatalf("got %+v", w)
 	}

@@ -50,7 +50,7 @@ func (n Resolver) Paths(caller *tool.Caller, op permit.Op, args json.RawMessage)
 		if asked && !filepath.IsAbs(path) {
 			return nil, errors.New("which folder the path " + path + " begins in is for the client to announce")
 		}
-		place, err := roots.Find(call.Roots, path)
+		place, err := roots.Locate(call.Roots, path)
 		if err != nil {
 			return nil, err
 		}

@@ -13,7 +13,7 @@ func (s *Store) Recipient() (string, error) {
 	i, err := s.identity()
 	if errors.Is(err, fs.ErrNotExist) {
 		// A change of nothing makes the key, or says that it was lost.
-		if err = s.change(true, func(map[string]record) error { return nil }); err == nil {
+		if err = s.changeRecords(true, func(map[string]record) error { return nil }); err == nil {
 			i, err = s.identity()
 		}
 	}

@@ -54,7 +54,7 @@ func (s *Store) Fill(settings map[string]string) (map[string]Text, error) {
 		text, err := replace(settings[key], func(name string) (string, error) {
 			if all == nil {
 				var err error
-				if all, err = s.read(); err != nil {
+				if all, err = s.readRecords(); err != nil {
 					return "", err
 				}
 			}

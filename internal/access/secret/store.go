@@ -84,7 +84,7 @@ func (s *Store) Set(name string, value Text) error {
 	if n := len(value.Reveal()); n == 0 || n > MaxValue {
 		return fmt.Errorf("the value has %d bytes; expected 1 to %d", n, MaxValue)
 	}
-	return s.change(true, func(all map[string]record) error {
+	return s.changeRecords(true, func(all map[string]record) error {
 		if _, there := all[name]; !there && len(all) >= maxCount {
 			return fmt.Errorf("there are %d secrets, which is as many as can be kept; remove one", len(all))
 		}
@@ -95,7 +95,7 @@ func (s *Store) Set(name string, value Text) error {
 
 // Remove deletes a secret; the error is ErrNotFound if it does not exist.
 func (s *Store) Remove(name string) error {
-	return s.change(false, func(all map[string]record) error {
+	return s.changeRecords(false, func(all map[string]record) error {
 		if _, there := all[name]; !there {
 			return fmt.Errorf("%s: %w", name, ErrNotFound)
 		}
@@ -106,7 +106,7 @@ func (s *Store) Remove(name string) error {
 
 // Get returns the value under a name; the error is ErrNotFound if it does not exist.
 func (s *Store) Get(name string) (Text, error) {
-	all, err := s.read()
+	all, err := s.readRecords()
 	if err != nil {
 		return Text{}, err
 	}
@@ -119,7 +119,7 @@ func (s *Store) Get(name string) (Text, error) {
 
 // List is what there is, by name.
 func (s *Store) List() ([]Entry, error) {
-	all, err := s.read()
+	all, err := s.readRecords()
 	if err != nil {
 		return nil, err
 	}
@@ -131,14 +131,14 @@ func (s *Store) List() ([]Entry, error) {
 	return entries, nil
 }
 
-// change reads, changes and writes all secrets, one process at a time.
-func (s *Store) change(create bool, f func(map[string]record) error) error {
+// changeRecords reads, changes and writes all secrets, one process at a time.
+func (s *Store) changeRecords(create bool, f func(map[string]record) error) error {
 	unlock, err := atomicfile.Lock(s.file + ".lock")
 	if err != nil {
 		return fmt.Errorf("change secrets: %w", err)
 	}
 	defer unlock()
-	all, err := s.read()
+	all, err := s.readRecords()
 	if err != nil {
 		return err
 	}
@@ -159,8 +159,8 @@ func (s *Store) change(create bool, f func(map[string]record) error) error {
 	return atomicfile.Write(s.file, sealed)
 }
 
-// read decrypts all secrets. No file is no secrets.
-func (s *Store) read() (map[string]record, error) {
+// readRecords decrypts all secrets. No file is no secrets.
+func (s *Store) readRecords() (map[string]record, error) {
 	sealed, err := atomicfile.Read(s.file, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return map[string]record{}, nil

@@ -35,7 +35,7 @@ type Options struct {
 	Bus bus.Bus // events, and requests unless Requests is set
 	// Requests is the bus that calls take to the modules; nil means Bus.
 	Requests bus.Bus
-	Jobs     *jobs.Jobs
+	Jobs     *jobs.Manager
 	Spool    *spool.Spool
 
 	Modules  modulehost.Options
@@ -48,12 +48,12 @@ type Options struct {
 // Core is what serves a call. Its fields do not change.
 type Core struct {
 	Modules  *modulehost.Host
-	Views    *views.Contexts
-	Calls    *dispatch.Calls
+	Views    *views.Registry
+	Calls    *dispatch.Dispatcher
 	Sessions *session.Table // nil without sessions
 	Engine   *protocol.Engine
 
-	jobs  *jobs.Jobs
+	jobs  *jobs.Manager
 	spool *spool.Spool
 }
 
@@ -76,7 +76,7 @@ func New(o Options) *Core {
 
 	if o.Sessions != nil {
 		s := *o.Sessions
-		s.Ended = func(s *session.Session, cause error) { c.Engine.Left(s, cause) }
+		s.Ended = func(s *session.Session, cause error) { c.Engine.SessionEnded(s, cause) }
 		c.Sessions = session.NewTable(s)
 	}
 

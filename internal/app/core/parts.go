@@ -30,7 +30,7 @@ func Run(ctx context.Context, log *slog.Logger, patience time.Duration, parts ..
 	ended := make(chan *running, len(parts))
 	var all []*running
 	for _, p := range parts {
-		all = append(all, start(context.WithoutCancel(ctx), p, ended))
+		all = append(all, startPart(context.WithoutCancel(ctx), p, ended))
 	}
 	select {
 	case <-ctx.Done():
@@ -40,7 +40,7 @@ func Run(ctx context.Context, log *slog.Logger, patience time.Duration, parts ..
 	}
 	var errs []error
 	for _, r := range slices.Backward(all) {
-		errs = append(errs, r.stop(patience))
+		errs = append(errs, r.stopPart(patience))
 	}
 	return errors.Join(errs...)
 }
@@ -53,7 +53,7 @@ type running struct {
 	err    error // set before done is closed
 }
 
-func start(ctx context.Context, p Part, ended chan<- *running) *running {
+func startPart(ctx context.Context, p Part, ended chan<- *running) *running {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &running{Part: p, cancel: cancel, done: make(chan struct{})}
 	go func() {
@@ -64,7 +64,7 @@ func start(ctx context.Context, p Part, ended chan<- *running) *running {
 	return r
 }
 
-func (r *running) stop(patience time.Duration) error {
+func (r *running) stopPart(patience time.Duration) error {
 	r.cancel(errStop)
 	late := time.NewTimer(patience)
 	defer late.Stop()

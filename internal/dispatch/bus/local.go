@@ -17,7 +17,7 @@ type Local struct {
 	// mu guards modules. It is another lock than fmu, so that a request does not wait for an event
 	// that is published.
 	mu      sync.RWMutex
-	modules map[string]*station
+	modules map[string]*endpoint
 
 	// fmu guards followers and followed.
 	fmu       sync.RWMutex
@@ -25,8 +25,8 @@ type Local struct {
 	followed  atomic.Pointer[map[string]bool] // what Followed has said; nil once the followers are others
 }
 
-// station is one generation of one module, with the requests that run in it.
-type station struct {
+// endpoint is one generation of one module, with the requests that run in it.
+type endpoint struct {
 	handle  Handler
 	running atomic.Int64
 	closing atomic.Bool
@@ -36,7 +36,7 @@ type station struct {
 
 // New returns a bus without modules.
 func New() *Local {
-	return &Local{modules: make(map[string]*station), followers: make(map[*follower]struct{})}
+	return &Local{modules: make(map[string]*endpoint), followers: make(map[*follower]struct{})}
 }
 
 // Do runs the request on the calling goroutine.
@@ -54,9 +54,9 @@ func (b *Local) Do(ctx context.Context, r *Request, n Notes) (Outcome, error) {
 	return s.handle(ctx, r, n)
 }
 
-func (s *station) leave() {
-	if s.running.Add(-1) == 0 && s.closing.Load() {
-		s.once.Do(func() { close(s.idle) })
+func (e *endpoint) leave() {
+	if e.running.Add(-1) == 0 && e.closing.Load() {
+		e.once.Do(func() { close(e.idle) })
 	}
 }
 
@@ -65,7 +65,7 @@ func (b *Local) Serve(module string, h Handler) (func(context.Context) error, er
 	if module == "" || h == nil {
 		return nil, errors.New("serve: a module needs a name and a handler")
 	}
-	s := &station{handle: h, idle: make(chan struct{})}
+	s := &endpoint{handle: h, idle: make(chan struct{})}
 	b.mu.Lock()
 	b.modules[module] = s
 	b.mu.Unlock()
@@ -79,16 +79,16 @@ func (b *Local) Serve(module string, h Handler) (func(context.Context) error, er
 	}, nil
 }
 
-func (s *station) drain(ctx context.Context) error {
-	s.closing.Store(true)
-	if s.running.Load() == 0 {
+func (e *endpoint) drain(ctx context.Context) error {
+	e.closing.Store(true)
+	if e.running.Load() == 0 {
 		return nil
 	}
 	select {
-	case <-s.idle:
+	case <-e.idle:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%d calls still run: %w", s.running.Load(), context.Cause(ctx))
+		return fmt.Errorf("%d calls still run: %w", e.running.Load(), context.Cause(ctx))
 	}
 }
 
@@ -115,7 +115,7 @@ func (b *Local) Publish(f Event) {
 	}
 	for fo := range b.followers {
 		if matches(fo.pattern, f.Subject) {
-			fo.put(f)
+			fo.enqueue(f)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (b *Local) remember(subject string, yes bool) {
 	b.followed.Store(&said)
 }
 
-func (fo *follower) put(f Event) {
+func (fo *follower) enqueue(f Event) {
 	fo.mu.Lock()
 	if len(fo.facts) >= fo.keep {
 		fo.facts = fo.facts[1:]
@@ -168,7 +168,7 @@ func (fo *follower) put(f Event) {
 	}
 }
 
-func (fo *follower) take() (Event, bool) {
+func (fo *follower) nextEvent() (Event, bool) {
 	fo.mu.Lock()
 	defer fo.mu.Unlock()
 	if len(fo.facts) == 0 {
@@ -200,7 +200,7 @@ func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[E
 	return func(yield func(Event) bool) {
 		defer leave()
 		for {
-			if f, ok := fo.take(); ok {
+			if f, ok := fo.nextEvent(); ok {
 				if !yield(f) {
 					return
 				}

@@ -28,7 +28,7 @@ import (
 
 // Options of a Manager. Fill may be nil; all other fields are needed.
 type Options struct {
-	Store   *contextstore.Book
+	Store   *contextstore.Store
 	Fixed   contextstore.Fixed // the contexts of the configuration
 	Fill    contextstore.Fill  // puts secrets into variables; nil if the host keeps none
 	Roots   *roots.Set         // the folders of the host, for contexts without their own
@@ -41,7 +41,7 @@ type Options struct {
 
 // Targets are what contexts are applied to.
 type Targets struct {
-	Views   *views.Contexts
+	Views   *views.Registry
 	Limits  *limit.Limits
 	Modules *modulehost.Host
 	// Custom makes the module of what a context defines for itself.
@@ -191,7 +191,7 @@ func (m *Manager) openFolders(next *contextstore.Snapshot, rules *views.Rules) {
 	dirs := map[string][]contextstore.Root{}
 	for _, s := range rules.Specs {
 		all[s.Name] = m.opts.Roots
-		r := m.find(next, s.Name)
+		r := m.findRecord(next, s.Name)
 		if r == nil || len(r.Roots) == 0 {
 			continue
 		}
@@ -199,7 +199,7 @@ func (m *Manager) openFolders(next *contextstore.Snapshot, rules *views.Rules) {
 			all[s.Name], dirs[s.Name] = (*m.folders.Load())[s.Name], was
 			continue
 		}
-		set, err := open(r.Roots, m.opts.Folders)
+		set, err := openRoots(r.Roots, m.opts.Folders)
 		if err != nil {
 			m.opts.Log.Error(
 				"the folders of a context cannot be opened; it has none until it is changed",
@@ -221,23 +221,23 @@ func (m *Manager) openFolders(next *contextstore.Snapshot, rules *views.Rules) {
 func (m *Manager) setLimits(next *contextstore.Snapshot, rules *views.Rules) {
 	all := map[string]limit.Context{}
 	for _, s := range rules.Specs {
-		if r := m.find(next, s.Name); r != nil && r.Limits != (contextstore.Limits{}) {
+		if r := m.findRecord(next, s.Name); r != nil && r.Limits != (contextstore.Limits{}) {
 			all[s.Name] = limit.Context(r.Limits)
 		}
 	}
 	m.to.Limits.SetContexts(all)
 }
 
-// find returns what a context has besides its view, in the configuration or in the
+// findRecord returns what a context has besides its view, in the configuration or in the
 // store; nil if it has nothing.
-func (m *Manager) find(in *contextstore.Snapshot, name string) *contextstore.Record {
+func (m *Manager) findRecord(in *contextstore.Snapshot, name string) *contextstore.Record {
 	if m.fixed.Has(name) {
 		return m.fixed.Find(name)
 	}
 	return in.Find(name)
 }
 
-func open(list []contextstore.Root, o roots.Options) (*roots.Set, error) {
+func openRoots(list []contextstore.Root, o roots.Options) (*roots.Set, error) {
 	var dirs []roots.Dir
 	for _, d := range list {
 		dirs = append(dirs, roots.Dir{Name: d.Name, Path: d.Path})
@@ -268,7 +268,7 @@ func (m *Manager) RootsOf(who tool.Caller) tool.Roots {
 // Environment returns the variables of a caller's context, with their secrets.
 func (m *Manager) Environment(who tool.Caller) (contextstore.Environment, error) {
 	m.mu.Lock()
-	r := m.find(m.now, who.Context)
+	r := m.findRecord(m.now, who.Context)
 	m.mu.Unlock()
 	if r == nil {
 		return contextstore.Environment{}, nil
@@ -281,7 +281,7 @@ func (m *Manager) Environment(who tool.Caller) (contextstore.Environment, error)
 func (m *Manager) Variables(context string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	r := m.find(m.now, context)
+	r := m.findRecord(m.now, context)
 	if r == nil {
 		return nil
 	}

@@ -35,17 +35,17 @@ func (e *Invalid) Error() string { return e.Err.Error() }
 var NameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
 // admit checks a record before it is kept.
-func (b *Book) admit(r *Record) error {
-	if r.Name == Admin || b.opts.Fixed(r.Name) {
+func (s *Store) admit(r *Record) error {
+	if r.Name == Admin || s.opts.Fixed(r.Name) {
 		return ErrFixed
 	}
 	if err := r.Check(); err != nil {
 		return err
 	}
-	if b.opts.Modules == nil {
+	if s.opts.Modules == nil {
 		return nil
 	}
-	known := b.opts.Modules()
+	known := s.opts.Modules()
 	for _, m := range r.Modules {
 		if !slices.Contains(known, m) {
 			return &Invalid{
@@ -62,7 +62,7 @@ func (r *Record) Check() error {
 	if !NameForm.MatchString(r.Name) {
 		c.bad("name", "%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", r.Name)
 	}
-	c.text("description", r.Description, 4<<10)
+	c.checkText("description", r.Description, 4<<10)
 	c.view(r)
 	c.access(r)
 	c.limits(r.Limits)
@@ -89,7 +89,7 @@ func (c *check) bad(where, format string, args ...any) {
 	}
 }
 
-func (c *check) text(where, s string, most int) {
+func (c *check) checkText(where, s string, most int) {
 	if len(s) > most {
 		c.bad(where, "has %d bytes; at most %d", len(s), most)
 	}
@@ -98,7 +98,7 @@ func (c *check) text(where, s string, most int) {
 	}
 }
 
-func (c *check) list(where string, list []string) {
+func (c *check) checkList(where string, list []string) {
 	if len(list) > maxList {
 		c.bad(where, "has %d entries; at most %d", len(list), maxList)
 	}
@@ -108,7 +108,7 @@ func (c *check) list(where string, list []string) {
 }
 
 func (c *check) patterns(where string, list []string) {
-	c.list(where, list)
+	c.checkList(where, list)
 	for _, p := range list {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "!" {
 			c.bad(where, "%q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
@@ -117,10 +117,10 @@ func (c *check) patterns(where string, list []string) {
 }
 
 func (c *check) view(r *Record) {
-	c.list("modules", r.Modules)
+	c.checkList("modules", r.Modules)
 	c.patterns("tools", r.Tools)
 	c.patterns("prompts", r.Prompts)
-	c.list("resources", r.Resources)
+	c.checkList("resources", r.Resources)
 	taken := map[string]string{}
 	for _, from := range slices.Sorted(maps.Keys(r.Rename)) {
 		to := r.Rename[from]
@@ -133,7 +133,7 @@ func (c *check) view(r *Record) {
 		taken[to] = from
 	}
 	for _, s := range r.Describe {
-		c.text("describe", s, 4<<10)
+		c.checkText("describe", s, 4<<10)
 	}
 	if s := views.Style(r.Style); s != "" && s != views.Underscore && s != views.Dot && s != views.Colon {
 		c.bad("style", "%q: expected underscore, dot or colon", r.Style)
@@ -146,9 +146,9 @@ func (c *check) view(r *Record) {
 var listedName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
 
 func (c *check) access(r *Record) {
-	c.list("roles", r.Roles)
+	c.checkList("roles", r.Roles)
 	c.patterns("users", r.Users)
-	c.list("known_to", r.KnownTo)
+	c.checkList("known_to", r.KnownTo)
 	if len(r.KnownTo) > 0 && len(r.Roles)+len(r.Users) == 0 {
 		c.bad("known_to", "means something only where roles or users say who may enter")
 	}
@@ -229,7 +229,7 @@ func (c *check) environment(r *Record) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
 		c.variable(name)
-		c.text("env: "+name, r.Env[name], 32<<10)
+		c.checkText("env: "+name, r.Env[name], 32<<10)
 		if _, err := secret.Names(r.Env[name]); err != nil {
 			c.bad("env", "%s: %w", name, err)
 		}
@@ -250,7 +250,7 @@ func (c *check) roots(list []Root) {
 		c.bad("roots", "there are %d; at most 100", len(list))
 	}
 	for _, r := range list {
-		c.text("roots", r.Path, 4<<10)
+		c.checkText("roots", r.Path, 4<<10)
 		if !isAbs(r.Path) {
 			c.bad("roots", "%q is not absolute; expected a path from the top, or one that begins with ~", r.Path)
 		}

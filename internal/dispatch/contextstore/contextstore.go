@@ -51,8 +51,8 @@ type Options struct {
 	Modules func() []string
 }
 
-// Book holds the records. Safe for concurrent use.
-type Book struct {
+// Store holds the records. Safe for concurrent use.
+type Store struct {
 	opts Options
 	file sqlfile.File
 	now  atomic.Pointer[Snapshot]
@@ -69,12 +69,12 @@ type Book struct {
 
 // Made reports whether a change of a context was made by this process: the one
 // that led to a revision, or one after a revision that was removed since.
-func (b *Book) Made(name string, revision int64, removed bool) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	turn, ok := b.made[name]
+func (s *Store) Made(name string, revision int64, removed bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	turn, ok := s.made[name]
 	if removed {
-		delete(b.made, name)
+		delete(s.made, name)
 		return ok && turn > revision
 	}
 	return ok && turn == revision
@@ -101,7 +101,7 @@ func (s *Snapshot) Find(name string) *Record {
 
 // Open opens the book in the file at path, which need not exist; "" keeps it
 // in memory. The error is that of a file that cannot be read.
-func Open(path string, o Options) (*Book, error) {
+func Open(path string, o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -111,31 +111,31 @@ func Open(path string, o Options) (*Book, error) {
 	if o.Fixed == nil {
 		o.Fixed = func(string) bool { return false }
 	}
-	b := &Book{opts: o, file: sqlfile.File{Path: path, Schema: tables, Version: 1}}
+	b := &Store{opts: o, file: sqlfile.File{Path: path, Schema: tables, Version: 1}}
 	b.now.Store(&Snapshot{})
-	if _, err := b.read(); err != nil {
+	if _, err := b.readChanges(); err != nil {
 		return nil, errors.Join(err, b.file.Close())
 	}
 	return b, nil
 }
 
 // Close closes the file.
-func (b *Book) Close() error { return b.file.Close() }
+func (s *Store) Close() error { return s.file.Close() }
 
 // Current is what the book holds, as far as this process knows.
-func (b *Book) Current() *Snapshot { return b.now.Load() }
+func (s *Store) Current() *Snapshot { return s.now.Load() }
 
 // OnChange registers f to be told that Current is another than before. It is
 // called by the goroutine that made the change, or by Run, and may be called concurrently.
-func (b *Book) OnChange(f func()) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.changed = append(b.changed, f)
+func (s *Store) OnChange(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = append(s.changed, f)
 }
 
 // Run follows what other processes change until ctx is done.
-func (b *Book) Run(ctx context.Context) error {
-	tick := time.NewTicker(b.opts.Look)
+func (s *Store) Run(ctx context.Context) error {
+	tick := time.NewTicker(s.opts.Look)
 	defer tick.Stop()
 	failing := false
 	for {
@@ -144,9 +144,9 @@ func (b *Book) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		err := b.Refresh()
+		err := s.Refresh()
 		if err != nil && !failing {
-			b.opts.Log.Error("contexts cannot be read; those known so far stay", "err", err)
+			s.opts.Log.Error("contexts cannot be read; those known so far stay", "err", err)
 		}
 		failing = err != nil
 	}
@@ -154,34 +154,34 @@ func (b *Book) Run(ctx context.Context) error {
 
 // Refresh reads the records if they have changed and tells of it. Run does so
 // by itself, a moment after every change.
-func (b *Book) Refresh() error {
-	if !b.file.Exists() {
+func (s *Store) Refresh() error {
+	if !s.file.Exists() {
 		return nil
 	}
-	news, err := b.read()
+	news, err := s.readChanges()
 	if news {
-		b.tell()
+		s.notifySubscribers()
 	}
 	return err
 }
 
-func (b *Book) tell() {
-	b.mu.Lock()
-	fs := b.changed
-	b.mu.Unlock()
+func (s *Store) notifySubscribers() {
+	s.mu.Lock()
+	fs := s.changed
+	s.mu.Unlock()
 	for _, f := range fs {
 		f()
 	}
 }
 
-// read takes in the records, unless they are those that are known.
-func (b *Book) read() (news bool, err error) {
-	if !b.file.Exists() {
+// readChanges takes in the records, unless they are those that are known.
+func (s *Store) readChanges() (news bool, err error) {
+	if !s.file.Exists() {
 		return false, nil
 	}
-	b.reading.Lock()
-	defer b.reading.Unlock()
-	db, err := b.file.DB()
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	db, err := s.file.DB()
 	if err != nil {
 		return false, err
 	}
@@ -189,14 +189,14 @@ func (b *Book) read() (news bool, err error) {
 	if err := db.QueryRow("SELECT n FROM turn").Scan(&turn); err != nil {
 		return false, err
 	}
-	if turn == b.now.Load().Turn {
+	if turn == s.now.Load().Turn {
 		return false, nil
 	}
 	next, err := readAll(db)
 	if err != nil {
 		return false, err
 	}
-	b.now.Store(next)
+	s.now.Store(next)
 	return true, nil
 }
 
@@ -232,13 +232,13 @@ func readAll(db *sql.DB) (*Snapshot, error) {
 }
 
 // Create keeps a new context. by says who made it.
-func (b *Book) Create(r Record, by string) (Record, error) {
-	if err := b.admit(&r); err != nil {
+func (s *Store) Create(r Record, by string) (Record, error) {
+	if err := s.admit(&r); err != nil {
 		return r, err
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	r.Created, r.Updated, r.By = now, now, by
-	return r, b.change(r.Name, func(tx *sql.Tx, turn int64) error {
+	return r, s.changeRecord(r.Name, func(tx *sql.Tx, turn int64) error {
 		var n int
 		if err := tx.QueryRow("SELECT count(*) FROM context").Scan(&n); err != nil {
 			return err
@@ -259,14 +259,14 @@ func (b *Book) Create(r Record, by string) (Record, error) {
 // Update changes a context: change gets the record as it is and makes it what
 // it should be, all but its name. Its error leaves everything as it was. No reader
 // else can change the book while it runs.
-func (b *Book) Update(name string, by string, change func(*Record) error) (r Record, err error) {
-	if b.opts.Fixed(name) || name == Admin {
+func (s *Store) Update(name string, by string, change func(*Record) error) (r Record, err error) {
+	if s.opts.Fixed(name) || name == Admin {
 		return r, ErrFixed
 	}
-	if !b.file.Exists() {
+	if !s.file.Exists() {
 		return r, ErrNotFound
 	}
-	return r, b.change(name, func(tx *sql.Tx, turn int64) error {
+	return r, s.changeRecord(name, func(tx *sql.Tx, turn int64) error {
 		var raw []byte
 		err := tx.QueryRow("SELECT record FROM context WHERE name=?", name).Scan(&raw)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -279,7 +279,7 @@ func (b *Book) Update(name string, by string, change func(*Record) error) (r Rec
 		if err := json.Unmarshal(raw, &was); err != nil {
 			return err
 		}
-		if r, err = b.amended(was, change); err != nil {
+		if r, err = s.amended(was, change); err != nil {
 			return err
 		}
 		r.Updated, r.By, r.Revision = time.Now().UTC().Truncate(time.Second), by, turn
@@ -292,24 +292,24 @@ func (b *Book) Update(name string, by string, change func(*Record) error) (r Rec
 }
 
 // amended is a record after a change, checked.
-func (b *Book) amended(was Record, change func(*Record) error) (Record, error) {
+func (s *Store) amended(was Record, change func(*Record) error) (Record, error) {
 	r := was
 	if err := change(&r); err != nil {
 		return r, err
 	}
 	r.Name, r.Created = was.Name, was.Created
-	return r, b.admit(&r)
+	return r, s.admit(&r)
 }
 
 // Delete takes a context out of the book.
-func (b *Book) Delete(name string) error {
-	if b.opts.Fixed(name) || name == Admin {
+func (s *Store) Delete(name string) error {
+	if s.opts.Fixed(name) || name == Admin {
 		return ErrFixed
 	}
-	if !b.file.Exists() {
+	if !s.file.Exists() {
 		return ErrNotFound
 	}
-	return b.change(name, func(tx *sql.Tx, _ int64) error {
+	return s.changeRecord(name, func(tx *sql.Tx, _ int64) error {
 		res, err := tx.Exec("DELETE FROM context WHERE name=?", name)
 		return changedOne(res, err, ErrNotFound)
 	})
@@ -326,10 +326,10 @@ func changedOne(res sql.Result, err, otherwise error) error {
 	return err
 }
 
-// change changes one context: it runs f in a transaction of its own, which
+// changeRecord changes one context: it runs f in a transaction of its own, which
 // makes one turn.
-func (b *Book) change(name string, f func(tx *sql.Tx, turn int64) error) error {
-	db, err := b.file.DB()
+func (s *Store) changeRecord(name string, f func(tx *sql.Tx, turn int64) error) error {
+	db, err := s.file.DB()
 	if err != nil {
 		return err
 	}
@@ -345,14 +345,14 @@ func (b *Book) change(name string, f func(tx *sql.Tx, turn int64) error) error {
 	if err := f(tx, turn); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	if b.made == nil {
-		b.made = map[string]int64{}
+	s.mu.Lock()
+	if s.made == nil {
+		s.made = map[string]int64{}
 	}
-	b.made[name] = turn // before others can see it; if it fails, none does
-	b.mu.Unlock()
+	s.made[name] = turn // before others can see it; if it fails, none does
+	s.mu.Unlock()
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	return b.Refresh()
+	return s.Refresh()
 }

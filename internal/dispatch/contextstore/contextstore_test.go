@@ -17,7 +17,7 @@ import (
 	"gatehouse/tool"
 )
 
-func open(t *testing.T, path string, o Options) *Book {
+func open(t *testing.T, path string, o Options) *Store {
 	t.Helper()
 	b, err := Open(path, o)
 	if err != nil {
@@ -165,7 +165,7 @@ func TestConcurrentChangesAreAllThere(t *testing.T) {
 	a, b := open(t, path, Options{}), open(t, path, Options{})
 	done := make(chan error, 20)
 	for i := range 20 {
-		book := []*Book{a, b}[i%2]
+		book := []*Store{a, b}[i%2]
 		go func() {
 			_, err := book.Create(Record{Name: "c" + string(rune('a'+i))}, "")
 			done <- err

@@ -48,19 +48,19 @@ func (c *check) own(r *Record) {
 	seen := map[string]bool{}
 	for i := range r.OwnTools {
 		t := &r.OwnTools[i]
-		c.name("own_tools", t.Name, seen)
+		c.checkName("own_tools", t.Name, seen)
 		c.tool(t, r)
 	}
 	seen = map[string]bool{}
 	for i := range r.OwnPrompts {
 		p := &r.OwnPrompts[i]
-		c.name("own_prompts", p.Name, seen)
+		c.checkName("own_prompts", p.Name, seen)
 		c.prompt(p)
 	}
 	seen, uris := map[string]bool{}, map[string]bool{}
 	for i := range r.OwnResources {
 		res := &r.OwnResources[i]
-		c.name("own_resources", res.Name, seen)
+		c.checkName("own_resources", res.Name, seen)
 		if uris[res.URI] {
 			c.bad("own_resources", "there are two with the URI %q", res.URI)
 		}
@@ -69,7 +69,7 @@ func (c *check) own(r *Record) {
 	}
 }
 
-func (c *check) name(where, name string, seen map[string]bool) {
+func (c *check) checkName(where, name string, seen map[string]bool) {
 	if !ownName.MatchString(name) {
 		c.bad(where, "%q: expected a name of 1 to 64 letters, digits and _", name)
 	}
@@ -84,8 +84,8 @@ func (c *check) tool(t *Tool, r *Record) {
 	if t.Description == "" {
 		c.bad(where, "description is empty; say in a sentence what the tool does")
 	}
-	c.text(where+": description", t.Description, 4<<10)
-	c.text(where+": help", t.Help, maxTemplate)
+	c.checkText(where+": description", t.Description, 4<<10)
+	c.checkText(where+": help", t.Help, maxTemplate)
 	if _, err := permit.ParseEffects(t.Effects); err != nil {
 		c.bad(where, "%w", err)
 	}
@@ -145,7 +145,7 @@ func (t *Tool) Arguments() ([]string, error) {
 // template checks a template that may hold these names; EnvPrefix ones only
 // where env says which there are.
 func (c *check) template(where, text string, names []string, env map[string]bool) Template {
-	c.text(where, text, maxTemplate)
+	c.checkText(where, text, maxTemplate)
 	t, err := ParseTemplate(text)
 	if err != nil {
 		c.bad(where, "%w", err)
@@ -173,14 +173,14 @@ func orNone(names []string) string {
 }
 
 func (c *check) command(where string, cmd *Command, args []string) {
-	c.text(where+": path", cmd.Path, 4<<10)
+	c.checkText(where+": path", cmd.Path, 4<<10)
 	if cmd.Path == "" || strings.Contains(cmd.Path, "{{") {
 		c.bad(where, "path: expected the program itself; it cannot come from an argument")
 	}
 	if strings.Contains(cmd.Dir, "{{") {
 		c.bad(where, "dir: it cannot come from an argument")
 	}
-	c.text(where+": dir", cmd.Dir, 4<<10)
+	c.checkText(where+": dir", cmd.Dir, 4<<10)
 	if len(cmd.Args) > maxList {
 		c.bad(where, "args: there are %d; at most %d", len(cmd.Args), maxList)
 	}
@@ -262,7 +262,7 @@ func fixedHost(text string) error {
 
 func (c *check) prompt(p *Prompt) {
 	where := "own_prompts: " + p.Name
-	c.text(where+": description", p.Description, 4<<10)
+	c.checkText(where+": description", p.Description, 4<<10)
 	var names []string
 	for _, a := range p.Arguments {
 		if !placeholder.MatchString(a.Name) || strings.HasPrefix(a.Name, EnvPrefix) {
@@ -272,7 +272,7 @@ func (c *check) prompt(p *Prompt) {
 			c.bad(where, "there are two arguments called %q", a.Name)
 		}
 		names = append(names, a.Name)
-		c.list(where+": values of "+a.Name, a.Values)
+		c.checkList(where+": values of "+a.Name, a.Values)
 	}
 	if (p.Template == "") == (len(p.Messages) == 0) {
 		c.bad(where, "expected either template or messages")
@@ -309,7 +309,7 @@ func (r *Resource) Template() (*uritemplate.Template, error) {
 
 func (c *check) resource(res *Resource, r *Record) {
 	where := "own_resources: " + res.Name
-	c.text(where+": uri", res.URI, maxURI)
+	c.checkText(where+": uri", res.URI, maxURI)
 	scheme, _, _ := strings.Cut(res.URI, ":")
 	switch {
 	case !ownURI.MatchString(res.URI):
@@ -322,8 +322,8 @@ func (c *check) resource(res *Resource, r *Record) {
 			strings.ToLower(scheme),
 		)
 	}
-	c.text(where+": title", res.Title, 4<<10)
-	c.text(where+": description", res.Description, 4<<10)
+	c.checkText(where+": title", res.Title, 4<<10)
+	c.checkText(where+": description", res.Description, 4<<10)
 	if res.MIME != "" {
 		if _, _, err := mime.ParseMediaType(res.MIME); err != nil || !strings.Contains(res.MIME, "/") {
 			c.bad(where, "mime_type %q: expected a type such as text/markdown", res.MIME)
@@ -353,7 +353,7 @@ func (c *check) variables(where string, list []Variable, names []string) {
 			c.bad(where, "variables: there are two called %q", v.Name)
 		}
 		seen = append(seen, v.Name)
-		c.list(where+": values of "+v.Name, v.Values)
+		c.checkList(where+": values of "+v.Name, v.Values)
 	}
 }
 
@@ -397,9 +397,9 @@ func (c *check) content(where string, res *Resource, names []string, r *Record) 
 }
 
 // Decode reads a record strictly: what it does not know is a mistake.
-func Decode(raw []byte, into *Record) error { return decode(raw, into) }
+func Decode(raw []byte, into *Record) error { return decodeStrict(raw, into) }
 
-func decode(raw []byte, into any) error {
+func decodeStrict(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {

@@ -207,7 +207,7 @@ func (w *world) caller() tool.Caller {
 // ask sends one request into a context, chosen in one of the ways there are.
 func (w *world) ask(who tool.Caller, in, method, params string) (int, string) {
 	a := &answers{}
-	caller := protocol.Who{Caller: who}
+	caller := protocol.Caller{Caller: who}
 	meta := ""
 	switch w.r.IntN(3) {
 	case 0:
@@ -439,7 +439,7 @@ func TestWhichContextIsMeant(t *testing.T) {
 			frame += `,"gatehouse/context":"` + c.meta + `"`
 		}
 		msgs, _, _ := protocol.Parse([]byte(frame + `}}}`))
-		who := protocol.Who{Caller: tool.Caller{Principal: "ann", Context: c.door}, Bound: c.bound}
+		who := protocol.Caller{Caller: tool.Caller{Principal: "ann", Context: c.door}, Bound: c.bound}
 		w.host.Engine.Modern(t.Context(), who, &msgs[0], nil, a)
 		if !strings.Contains(a.body, c.want) {
 			t.Errorf("%+v: got %s", c, a.body)

@@ -287,7 +287,7 @@ func (d *Definition) Replace(given map[string]json.RawMessage, clear []string) e
 		return err
 	}
 	var next Definition
-	if err := decode(raw, &next); err != nil {
+	if err := decodeStrict(raw, &next); err != nil {
 		return err
 	}
 	*d = next

@@ -29,15 +29,15 @@ func ParseTemplate(s string) (t Template, err error) {
 	for s != "" {
 		before, after, found := strings.Cut(s, "{{")
 		if !found {
-			t.add(s)
+			t.addText(s)
 			break
 		}
 		if plain, escaped := strings.CutSuffix(before, `\`); escaped {
-			t.add(plain + "{{")
+			t.addText(plain + "{{")
 			s = after
 			continue
 		}
-		t.add(before)
+		t.addText(before)
 		inner, rest, closed := strings.Cut(after, "}}")
 		if !closed {
 			return t, errors.New(`a {{ has no }}; write \{{ for the text itself`)
@@ -55,7 +55,7 @@ func ParseTemplate(s string) (t Template, err error) {
 	return t, nil
 }
 
-func (t *Template) add(text string) {
+func (t *Template) addText(text string) {
 	if text != "" {
 		t.parts = append(t.parts, part{text: text})
 	}

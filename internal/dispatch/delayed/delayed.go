@@ -29,7 +29,7 @@ type Feed struct {
 // makes one calls Close when the call has ended.
 func To(w io.Writer) *Feed {
 	f := &Feed{to: w}
-	f.timer = time.AfterFunc(soon, f.open)
+	f.timer = time.AfterFunc(soon, f.openWriter)
 	return f
 }
 
@@ -41,7 +41,7 @@ func (f *Feed) Write(b []byte) (int, error) {
 		f.held = append(f.held, b...)
 		return len(b), nil
 	}
-	f.pass()
+	f.passThrough()
 	f.to.Write(b)
 	return len(b), nil
 }
@@ -52,13 +52,13 @@ func (f *Feed) Close() error {
 	return nil
 }
 
-func (f *Feed) open() {
+func (f *Feed) openWriter() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.pass()
+	f.passThrough()
 }
 
-func (f *Feed) pass() {
+func (f *Feed) passThrough() {
 	f.opened = true
 	if len(f.held) > 0 {
 		f.to.Write(f.held)

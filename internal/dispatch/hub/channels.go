@@ -37,7 +37,7 @@ func kindOf(name string) (kind string, err error) {
 			Next:    "Channels are process:<id>, chat:<id>, ide:<type> and event:<subject>.",
 		}
 	}
-	if id == "" || len(name) > mostName || strings.ContainsFunc(id, odd) {
+	if id == "" || len(name) > mostName || strings.ContainsFunc(id, isDisallowed) {
 		return "", tool.Refuse(
 			"invalid_arguments",
 			"a channel's name has at most %d bytes: after the colon letters, digits and any of -_.:/@+*",
@@ -47,8 +47,8 @@ func kindOf(name string) (kind string, err error) {
 	return kind, nil
 }
 
-// odd reports whether a character is none of those a channel's name is made of.
-func odd(r rune) bool {
+// isDisallowed reports whether a character is none of those a channel's name is made of.
+func isDisallowed(r rune) bool {
 	switch {
 	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
 		return false
@@ -87,8 +87,8 @@ func (h *Hub) channel(at address) *channel {
 	return ch
 }
 
-// Heard reports whether a client listens.
-func (f *Feed) Heard() bool { return f.hub.Heard(f.at.owner, f.at.name) }
+// HasListeners reports whether a client listens.
+func (f *Feed) HasListeners() bool { return f.hub.HasListeners(f.at.owner, f.at.name) }
 
 // Send says something to those who listen.
 func (f *Feed) Send(m Message) { f.say(m, false) }
@@ -98,7 +98,7 @@ func (f *Feed) Send(m Message) { f.say(m, false) }
 func (f *Feed) State(m Message) { f.say(m, true) }
 
 func (f *Feed) say(m Message, stays bool) {
-	b, err := m.encode(f.at.name)
+	b, err := m.encodeFor(f.at.name)
 	if err != nil {
 		f.hub.log.Error("message cannot be said", "channel", f.at.name, "err", err)
 		return
@@ -112,7 +112,7 @@ func (f *Feed) say(m Message, stays bool) {
 	if stays {
 		ch.state = b
 	}
-	ch.tell(b)
+	ch.broadcast(b)
 }
 
 // Close ends the channel. Those who listen are told that they no longer do.
@@ -124,8 +124,8 @@ func (f *Feed) Close() {
 	if ch == nil || ch.feed != f {
 		return
 	}
-	b, _ := Message{Type: "unsubscribe"}.encode(f.at.name) // strings and a time
-	ch.tell(b)
+	b, _ := Message{Type: "unsubscribe"}.encodeFor(f.at.name) // strings and a time
+	ch.broadcast(b)
 	for c := range ch.members {
 		delete(c.channels, f.at.name)
 	}
@@ -158,10 +158,10 @@ func (h *Hub) join(c *client, name, kind string) error {
 	}
 	ch = h.channel(at)
 	ch.members[c], c.channels[name] = struct{}{}, ch
-	b, _ := Message{Type: "subscribe"}.encode(name) // strings and a time
-	c.put(b)
+	b, _ := Message{Type: "subscribe"}.encodeFor(name) // strings and a time
+	c.enqueue(b)
 	if ch.state != nil {
-		c.put(ch.state)
+		c.enqueue(ch.state)
 	}
 	return nil
 }
@@ -171,8 +171,8 @@ func (h *Hub) part(c *client, name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.forget(c, name)
-	b, _ := Message{Type: "unsubscribe"}.encode(name) // strings and a time
-	c.put(b)
+	b, _ := Message{Type: "unsubscribe"}.encodeFor(name) // strings and a time
+	c.enqueue(b)
 }
 
 // forget takes a client out of a channel, and the channel away if it was the

@@ -40,16 +40,16 @@ type client struct {
 	over    *websocket.CloseError // why it is let go; nil while it is not
 }
 
-// put has a message on its way, or lets a client go for which too much is on
+// enqueue has a message on its way, or lets a client go for which too much is on
 // its way already. It never blocks.
-func (c *client) put(b []byte) bool {
+func (c *client) enqueue(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over != nil {
 		return false
 	}
 	if o := c.hub.o; len(c.queue) >= o.Queue || len(c.queue) > 0 && c.waiting+len(b) > o.Waiting {
-		c.finish(
+		c.finishWriting(
 			websocket.StatusTryAgainLater,
 			fmt.Sprintf("too slow: %d messages were waiting; come back and read faster", len(c.queue)),
 		)
@@ -57,37 +57,37 @@ func (c *client) put(b []byte) bool {
 	}
 	c.queue = append(c.queue, b)
 	c.waiting += len(b)
-	c.nudge()
+	c.wakeWriter()
 	return true
 }
 
-// end lets the client go, if that is not happening already. The reason has at
+// closeWith lets the client go, if that is not happening already. The reason has at
 // most 120 bytes.
-func (c *client) end(code websocket.StatusCode, reason string) {
+func (c *client) closeWith(code websocket.StatusCode, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over == nil {
-		c.finish(code, reason)
+		c.finishWriting(code, reason)
 	}
 }
 
-// finish is end with c.mu held. What waits is not sent any more: a client that
+// finishWriting is end with c.mu held. What waits is not sent any more: a client that
 // is let go has to look again anyway.
-func (c *client) finish(code websocket.StatusCode, reason string) {
+func (c *client) finishWriting(code websocket.StatusCode, reason string) {
 	c.over = &websocket.CloseError{Code: code, Reason: reason}
 	c.queue, c.waiting = nil, 0
-	c.nudge()
+	c.wakeWriter()
 }
 
-func (c *client) nudge() {
+func (c *client) wakeWriter() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-// next is what to write; nothing and no end means to wait.
-func (c *client) next() (b []byte, over *websocket.CloseError) {
+// nextMessage is what to write; nothing and no end means to wait.
+func (c *client) nextMessage() (b []byte, over *websocket.CloseError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over != nil || len(c.queue) == 0 {
@@ -103,15 +103,15 @@ func (c *client) next() (b []byte, over *websocket.CloseError) {
 	return b, nil
 }
 
-// write sends what is put, until the connection or the client is over. A client
+// writeLoop sends what is put, until the connection or the client is over. A client
 // that does not take a message in time cannot be told anything any more.
-func (c *client) write(ctx context.Context) {
+func (c *client) writeLoop(ctx context.Context) {
 	defer c.cut()
 	for {
-		b, over := c.next()
+		b, over := c.nextMessage()
 		switch {
 		case over != nil:
-			c.dismiss(over)
+			c.writeClose(over)
 			return
 		case b == nil:
 			select {
@@ -119,14 +119,14 @@ func (c *client) write(ctx context.Context) {
 			case <-ctx.Done():
 				return
 			}
-		case !c.send(ctx, b):
+		case !c.sendMessage(ctx, b):
 			return
 		}
 	}
 }
 
-// dismiss says goodbye, and waits a moment for the client to say it too.
-func (c *client) dismiss(over *websocket.CloseError) {
+// writeClose says goodbye, and waits a moment for the client to say it too.
+func (c *client) writeClose(over *websocket.CloseError) {
 	c.hub.log.Debug("WebSocket client is let go", "client", c.id, "owner", c.who.Owner, "why", over.Reason)
 	late := time.AfterFunc(goodbye, c.cut)
 	defer late.Stop()
@@ -136,7 +136,7 @@ func (c *client) dismiss(over *websocket.CloseError) {
 // goodbye is how long a client that is let go may take to answer.
 const goodbye = 5 * time.Second
 
-func (c *client) send(ctx context.Context, b []byte) bool {
+func (c *client) sendMessage(ctx context.Context, b []byte) bool {
 	ctx, cancel := context.WithTimeout(ctx, c.hub.o.Write)
 	defer cancel()
 	return c.conn.Write(ctx, websocket.MessageText, b) == nil
@@ -154,8 +154,8 @@ func (c *client) ping() {
 	c.cut()
 }
 
-// read takes what the client says until the connection is over.
-func (c *client) read(ctx context.Context) {
+// readLoop takes what the client says until the connection is over.
+func (c *client) readLoop(ctx context.Context) {
 	defer c.hub.leave(c)
 	defer c.cut()
 	defer c.conn.CloseNow()
@@ -171,39 +171,39 @@ func (c *client) read(ctx context.Context) {
 		c.heard.Store(int64(time.Since(c.since)))
 		switch {
 		case int64(len(b)) > c.hub.o.Message:
-			c.end(websocket.StatusMessageTooBig, fmt.Sprintf("a message has at most %d bytes", c.hub.o.Message))
+			c.closeWith(websocket.StatusMessageTooBig, fmt.Sprintf("a message has at most %d bytes", c.hub.o.Message))
 			<-ctx.Done() // the rest of it is the writer's to throw away
 			return
 		case kind != websocket.MessageText:
-			c.end(websocket.StatusUnsupportedData, "messages are JSON, as text")
+			c.closeWith(websocket.StatusUnsupportedData, "messages are JSON, as text")
 		default:
-			c.take(ctx, b)
+			c.handleMessage(ctx, b)
 		}
 	}
 }
 
-// take does what one message asks for.
-func (c *client) take(ctx context.Context, b []byte) {
+// handleMessage does what one message asks for.
+func (c *client) handleMessage(ctx context.Context, b []byte) {
 	if c.who.Pace != nil {
 		if err := c.who.Pace(ctx); err != nil {
-			c.complain("", tool.Refuse("busy", "%v", err))
+			c.sendError("", tool.Refuse("busy", "%v", err))
 			return
 		}
 	}
-	m, err := decode(b)
+	m, err := decodeRequest(b)
 	if err == nil {
 		err = c.do(ctx, m)
 	}
 	if err != nil {
-		c.complain(m.channel, err)
+		c.sendError(m.channel, err)
 	}
 }
 
 func (c *client) do(ctx context.Context, m request) error {
 	switch m.kind {
 	case ping:
-		b, _ := Message{Type: "pong"}.encode("") // strings and a time
-		c.put(b)
+		b, _ := Message{Type: "pong"}.encodeFor("") // strings and a time
+		c.enqueue(b)
 	case unsubscribe:
 		c.hub.part(c, m.channel)
 	case subscribe:
@@ -218,15 +218,15 @@ func (c *client) do(ctx context.Context, m request) error {
 	return nil
 }
 
-// complain answers with an error.
-func (c *client) complain(channel string, err error) {
+// sendError answers with an error.
+func (c *client) sendError(channel string, err error) {
 	r, ok := errors.AsType[*tool.Refusal](err)
 	if !ok {
 		c.hub.log.Error("WebSocket message failed", "client", c.id, "err", err)
 		r = tool.Refuse("internal", "this did not work; the log of the host says why")
 	}
-	b, _ := Message{Type: "error", Data: problem(r)}.encode(channel) // strings and a time
-	c.put(b)
+	b, _ := Message{Type: "error", Data: problem(r)}.encodeFor(channel) // strings and a time
+	c.enqueue(b)
 }
 
 // What a client may ask for.
@@ -239,8 +239,8 @@ const (
 // request is a message from a client.
 type request struct{ kind, channel string }
 
-// decode reads a message. The channel is data's, or the channel's own.
-func decode(b []byte) (request, error) {
+// decodeRequest reads a message. The channel is data's, or the channel's own.
+func decodeRequest(b []byte) (request, error) {
 	var in struct {
 		Type    string          `json:"type"`
 		Channel string          `json:"channel"`
@@ -286,7 +286,7 @@ func (h *Hub) Clients(owner string) []Info {
 	all := []Info{}
 	for c := range h.clients {
 		if c.who.Owner == owner {
-			all = append(all, c.info())
+			all = append(all, c.clientInfo())
 		}
 	}
 	slices.SortFunc(all, func(a, b Info) int {
@@ -298,8 +298,8 @@ func (h *Hub) Clients(owner string) []Info {
 	return all
 }
 
-// info describes the client. The hub's mu is held.
-func (c *client) info() Info {
+// clientInfo describes the client. The hub's mu is held.
+func (c *client) clientInfo() Info {
 	i := Info{ID: c.id, Since: c.since, Channels: []string{}}
 	for name := range c.channels {
 		i.Channels = append(i.Channels, name)

@@ -17,7 +17,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := decode(b)
+		r, err := decodeRequest(b)
 		if err != nil {
 			if refusal, ok := errors.AsType[*tool.Refusal](err); !ok || refusal.Message == "" ||
 				len(refusal.Message) > 300 {

@@ -106,7 +106,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 		http.Error(w, full, http.StatusServiceUnavailable)
 		return
 	}
-	g := &grip{ResponseWriter: w}
+	g := &hijackOnce{ResponseWriter: w}
 	conn, err := websocket.Accept(
 		g,
 		r,
@@ -114,7 +114,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 	) // the door has looked at Origin
 	if err != nil {
 		h.log.DebugContext(r.Context(), "no WebSocket", "from", r.RemoteAddr, "err", err)
-		h.release(who.Owner)
+		h.releaseClient(who.Owner)
 		return
 	}
 	conn.SetReadLimit(-1) // the client sees to that
@@ -130,7 +130,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 	if !h.admit(ctx, c) {
 		cut()
 		conn.CloseNow()
-		h.release(who.Owner)
+		h.releaseClient(who.Owner)
 	}
 }
 
@@ -142,21 +142,21 @@ func (h *Hub) admit(ctx context.Context, c *client) bool {
 		return false
 	}
 	h.clients[c] = struct{}{}
-	h.work.Go(func() { c.write(ctx) })
-	h.work.Go(func() { c.read(ctx) })
+	h.work.Go(func() { c.writeLoop(ctx) })
+	h.work.Go(func() { c.readLoop(ctx) })
 	return true
 }
 
-// grip keeps hold of the connection below a WebSocket, whose own ways to close
+// hijackOnce keeps hold of the connection below a WebSocket, whose own ways to close
 // it may wait for the peer.
-type grip struct {
+type hijackOnce struct {
 	http.ResponseWriter
 	conn net.Conn
 }
 
-func (g *grip) Hijack() (_ net.Conn, _ *bufio.ReadWriter, err error) {
-	conn, rw, err := http.NewResponseController(g.ResponseWriter).Hijack()
-	g.conn = conn
+func (h *hijackOnce) Hijack() (_ net.Conn, _ *bufio.ReadWriter, err error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = conn
 	return conn, rw, err
 }
 
@@ -177,7 +177,7 @@ func (h *Hub) reserve(owner string) (full string) {
 	return ""
 }
 
-func (h *Hub) release(owner string) {
+func (h *Hub) releaseClient(owner string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.free(owner)
@@ -199,22 +199,22 @@ func (h *Hub) Run(ctx context.Context) error {
 	for {
 		select {
 		case now := <-tick.C:
-			h.pulse(now)
+			h.pingIdle(now)
 		case <-ctx.Done():
-			h.close()
+			h.disconnectAll()
 			return nil
 		}
 	}
 }
 
-// pulse asks those that are silent whether they are there.
-func (h *Hub) pulse(now time.Time) {
+// pingIdle asks those that are silent whether they are there.
+func (h *Hub) pingIdle(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
 		switch silent := now.Sub(c.since) - time.Duration(c.heard.Load()); {
 		case !c.who.Until.IsZero() && now.After(c.who.Until):
-			c.end(websocket.StatusPolicyViolation, "the credential has expired: come back with a new one")
+			c.closeWith(websocket.StatusPolicyViolation, "the credential has expired: come back with a new one")
 		case silent > h.o.Ping && c.asked.CompareAndSwap(false, true):
 			h.work.Go(c.ping)
 		}
@@ -224,7 +224,7 @@ func (h *Hub) pulse(now time.Time) {
 // farewell is how long clients may take to hear that the server stops.
 const farewell = time.Second
 
-func (h *Hub) close() {
+func (h *Hub) disconnectAll() {
 	each := func(f func(*client)) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -233,7 +233,7 @@ func (h *Hub) close() {
 			f(c)
 		}
 	}
-	each(func(c *client) { c.end(websocket.StatusGoingAway, "the server is stopping") })
+	each(func(c *client) { c.closeWith(websocket.StatusGoingAway, "the server is stopping") })
 	late := time.AfterFunc(farewell, func() { each(func(c *client) { c.cut() }) })
 	defer late.Stop()
 	h.work.Wait()
@@ -251,25 +251,25 @@ func (h *Hub) Send(owner, name string, m Message) (int, error) {
 	if ch == nil {
 		return 0, nil
 	}
-	b, err := m.encode(name)
+	b, err := m.encodeFor(name)
 	if err != nil {
 		return 0, err
 	}
-	return ch.tell(b), nil
+	return ch.broadcast(b), nil
 }
 
-// Heard reports whether a client listens to an owner's channel.
-func (h *Hub) Heard(owner, name string) bool {
+// HasListeners reports whether a client listens to an owner's channel.
+func (h *Hub) HasListeners(owner, name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[address{owner, name}]
 	return ch != nil && len(ch.members) > 0
 }
 
-// tell has a message on its way to every member. The hub's mu is held.
-func (ch *channel) tell(b []byte) (n int) {
+// broadcast has a message on its way to every member. The hub's mu is held.
+func (ch *channel) broadcast(b []byte) (n int) {
 	for c := range ch.members {
-		if c.put(b) {
+		if c.enqueue(b) {
 			n++
 		}
 	}
@@ -283,7 +283,7 @@ func (h *Hub) Drop(named func(tool.Caller) bool, reason string) {
 	defer h.mu.Unlock()
 	for c := range h.clients {
 		if named(c.who.Caller) {
-			c.end(websocket.StatusPolicyViolation, reason)
+			c.closeWith(websocket.StatusPolicyViolation, reason)
 		}
 	}
 }
@@ -297,7 +297,7 @@ type Message struct {
 	Timestamp time.Time       `json:"timestamp,omitzero"` // when it was said; zero means now
 }
 
-func (m Message) encode(channel string) ([]byte, error) {
+func (m Message) encodeFor(channel string) ([]byte, error) {
 	m.Channel = channel
 	if m.Timestamp.IsZero() {
 		m.Timestamp = time.Now()

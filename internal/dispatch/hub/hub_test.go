@@ -210,7 +210,7 @@ func TestAFedChannelTellsHowThingsAre(t *testing.T) {
 	if m := early.hear(); m.text() != "running" {
 		t.Errorf("got %+v", m)
 	}
-	if !f.Heard() {
+	if !f.HasListeners() {
 		t.Error("somebody listens, and the feed does not know")
 	}
 	f.Send(said("line"))

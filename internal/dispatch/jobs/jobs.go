@@ -103,11 +103,11 @@ type Options struct {
 	Resume Resume
 }
 
-// Jobs are the jobs of one host. Safe for concurrent use.
-type Jobs struct {
+// Manager are the jobs of one host. Safe for concurrent use.
+type Manager struct {
 	o     Options
 	store *store
-	crew  crew
+	crew  workers
 
 	// ctx ends when the host stops. Rounds of jobs live in it, because a job outlives the call
 	// that made it.
@@ -123,7 +123,7 @@ type Jobs struct {
 // Open opens the jobs kept in the file at path, which need not exist: it is
 // made for the first job. With path "" they are kept in memory. A job that an
 // earlier host left working is failed now.
-func Open(path string, o Options) (*Jobs, error) {
+func Open(path string, o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -135,12 +135,12 @@ func Open(path string, o Options) (*Jobs, error) {
 	o.Poll = cmp.Or(o.Poll, time.Second)
 	o.MaxPerOwner = cmp.Or(o.MaxPerOwner, 100)
 	ctx, stop := context.WithCancelCause(context.Background())
-	j := &Jobs{o: o, store: newStore(path), ctx: ctx, stop: stop, resume: o.Resume, live: map[string]*live{}}
-	if there, err := j.store.ready(false); err != nil {
+	j := &Manager{o: o, store: newStore(path), ctx: ctx, stop: stop, resume: o.Resume, live: map[string]*live{}}
+	if there, err := j.store.openExisting(false); err != nil {
 		return nil, err
 	} else if there {
 		if err := j.failOrphans(); err != nil {
-			j.store.close()
+			j.store.closeFile()
 			return nil, err
 		}
 	}
@@ -149,41 +149,41 @@ func Open(path string, o Options) (*Jobs, error) {
 
 // SetResume sets how further rounds are run, for a runner that can only be built
 // after Open. Without it the last open question cannot be answered.
-func (j *Jobs) SetResume(f Resume) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.resume = f
+func (m *Manager) SetResume(f Resume) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.resume = f
 }
 
 // Create makes a job of r, which is on disk when Create returns. Of r, ID,
 // TTL and Poll may be zero; Status and the times are set. The caller runs the
 // first round and settles it with Finish, Fail or Ask.
-func (j *Jobs) Create(ctx context.Context, r Record) (*Running, error) {
+func (m *Manager) Create(ctx context.Context, r Record) (*Running, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	if j.ctx.Err() != nil {
+	if m.ctx.Err() != nil {
 		return nil, ErrStopping
 	}
 	if r.ID == "" {
-		r.ID = j.o.NewID()
+		r.ID = m.o.NewID()
 	}
 	r.Status, r.Created, r.Result, r.Error, r.Questions = Working, now(), nil, nil, nil
 	r.Updated, r.Round = r.Created, 1
-	r.TTL = min(cmp.Or(max(r.TTL, 0), j.o.DefaultTTL), j.o.MaxTTL)
-	r.Poll = cmp.Or(max(r.Poll, 0), j.o.Poll)
+	r.TTL = min(cmp.Or(max(r.TTL, 0), m.o.DefaultTTL), m.o.MaxTTL)
+	r.Poll = cmp.Or(max(r.Poll, 0), m.o.Poll)
 	r.Title, r.Note = displaytext.Cut(r.Title, maxText, ""), displaytext.Cut(r.Note, maxText, "")
 	var run *Running
-	err := j.store.create(row{Record: r}, j.o.MaxPerOwner, func(r row) { run = j.begin(r) })
+	err := m.store.create(row{Record: r}, m.o.MaxPerOwner, func(r row) { run = m.startRunning(r) })
 	return run, err
 }
 
 // Get gives one job of an owner.
-func (j *Jobs) Get(owner, id string) (Record, error) {
-	if r, ok := j.running(id); ok && r.Owner == owner {
+func (m *Manager) Get(owner, id string) (Record, error) {
+	if r, ok := m.running(id); ok && r.Owner == owner {
 		return r, nil
 	}
-	r, err := j.store.get(id)
+	r, err := m.store.readRow(id)
 	if err == nil && (r.Owner != owner || r.expired(time.Now())) {
 		err = ErrNotFound
 	}
@@ -196,13 +196,13 @@ func (j *Jobs) Get(owner, id string) (Record, error) {
 // List gives an owner's jobs, the newest first, at most limit (0 means 50, at
 // most 1000), and the cursor for the next page, "" at the end. Request,
 // Result, Recorded and State are left to Get.
-func (j *Jobs) List(owner, cursor string, limit int) (list []Record, next string, err error) {
+func (m *Manager) List(owner, cursor string, limit int) (list []Record, next string, err error) {
 	limit = min(cmp.Or(max(limit, 0), 50), 1000)
 	from, err := parseCursor(cursor)
 	if err != nil {
 		return nil, "", err
 	}
-	rows, err := j.store.list(owner, from, limit+1)
+	rows, err := m.store.listRows(owner, from, limit+1)
 	if err != nil {
 		return nil, "", err
 	}
@@ -211,7 +211,7 @@ func (j *Jobs) List(owner, cursor string, limit int) (list []Record, next string
 		next = cursorAfter(rows[limit-1])
 	}
 	for _, r := range rows {
-		j.overlay(&r)
+		m.overlay(&r)
 		list = append(list, r.Record)
 	}
 	return list, next, nil
@@ -219,15 +219,15 @@ func (j *Jobs) List(owner, cursor string, limit int) (list []Record, next string
 
 // Cancel ends a job and the context of its round, and does not wait for the
 // round. A job that has ended before comes back with ErrTerminal.
-func (j *Jobs) Cancel(owner, id string) (Record, error) {
-	return j.change(id, func(r *row) error {
+func (m *Manager) Cancel(owner, id string) (Record, error) {
+	return m.changeJob(id, func(r *row) error {
 		if r.Owner != owner || r.expired(time.Now()) {
 			return ErrNotFound
 		}
 		if r.Status.Terminal() {
 			return ErrTerminal
 		}
-		r.end(Cancelled)
+		r.markEnded(Cancelled)
 		return nil
 	})
 }
@@ -235,8 +235,8 @@ func (j *Jobs) Cancel(owner, id string) (Record, error) {
 // EndOwned cancels the unfinished jobs for which match holds, also those that
 // other hosts run, and returns a line for each. Records of ended jobs stay until
 // they expire; only their owner could read them.
-func (j *Jobs) EndOwned(match func(owner string, made time.Time) bool) (ended []string, err error) {
-	all, err := j.store.unfinished()
+func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended []string, err error) {
+	all, err := m.store.unfinished()
 	for _, r := range all {
 		if err != nil {
 			break
@@ -244,7 +244,7 @@ func (j *Jobs) EndOwned(match func(owner string, made time.Time) bool) (ended []
 		if !match(r.Owner, r.Created) {
 			continue
 		}
-		switch _, e := j.Cancel(r.Owner, r.ID); {
+		switch _, e := m.Cancel(r.Owner, r.ID); {
 		case e == nil:
 			ended = append(ended, "job "+r.ID+": "+r.Title)
 		case !errors.Is(e, ErrTerminal) && !errors.Is(e, ErrNotFound):
@@ -257,8 +257,8 @@ func (j *Jobs) EndOwned(match func(owner string, made time.Time) bool) (ended []
 // HandOver gives the ended jobs for which heir names an owner to that owner,
 // and returns a line for each. Unfinished jobs stay, because their next round
 // acts with the rights of the caller that started them.
-func (j *Jobs) HandOver(heir func(owner string, made time.Time) string) (handed []string, err error) {
-	all, err := j.store.ended()
+func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (handed []string, err error) {
+	all, err := m.store.ended()
 	for _, r := range all {
 		if err != nil {
 			break
@@ -268,7 +268,7 @@ func (j *Jobs) HandOver(heir func(owner string, made time.Time) string) (handed 
 			continue
 		}
 		var moved bool
-		if moved, err = j.store.give(r.Owner, r.ID, to); moved {
+		if moved, err = m.store.changeOwner(r.Owner, r.ID, to); moved {
 			handed = append(handed, "job "+r.ID+": "+r.Title)
 		}
 	}
@@ -277,18 +277,18 @@ func (j *Jobs) HandOver(heir func(owner string, made time.Time) string) (handed 
 
 // Unfinished are the jobs of all owners that have not ended, the oldest first, at
 // most 1000. Request, Result, Recorded and State are left out.
-func (j *Jobs) Unfinished() (all []Record, err error) {
-	rows, err := j.store.unfinished()
+func (m *Manager) Unfinished() (all []Record, err error) {
+	rows, err := m.store.unfinished()
 	for _, r := range rows[:min(len(rows), 1000)] {
-		j.overlay(&r)
+		m.overlay(&r)
 		all = append(all, r.Record)
 	}
 	return all, err
 }
 
 // Owner is whose job that is; the error is ErrNotFound.
-func (j *Jobs) Owner(id string) (string, error) {
-	r, err := j.store.get(id)
+func (m *Manager) Owner(id string) (string, error) {
+	r, err := m.store.readRow(id)
 	return r.Owner, err
 }
 
@@ -296,12 +296,12 @@ func (j *Jobs) Owner(id string) (string, error) {
 // are ignored, and what is not answered stays open. With the last answer the job works again and
 // Jobs runs its next round. A job that waits for nothing comes back as it is,
 // one that has ended with ErrTerminal.
-func (j *Jobs) Answer(owner, id string, answers map[string]json.RawMessage) (Record, error) {
-	j.mu.Lock()
-	resume := j.resume
-	j.mu.Unlock()
+func (m *Manager) Answer(owner, id string, answers map[string]json.RawMessage) (Record, error) {
+	m.mu.Lock()
+	resume := m.resume
+	m.mu.Unlock()
 	var unchanged = errors.New("nothing to store")
-	r, err := j.change(id, func(r *row) error {
+	r, err := m.changeJob(id, func(r *row) error {
 		switch {
 		case r.Owner != owner || r.expired(time.Now()):
 			return ErrNotFound
@@ -313,10 +313,10 @@ func (j *Jobs) Answer(owner, id string, answers map[string]json.RawMessage) (Rec
 			return nil
 		case resume == nil:
 			return errors.New("jobs: the last answer came, and SetResume was not called")
-		case j.ctx.Err() != nil:
+		case m.ctx.Err() != nil:
 			return ErrStopping
 		}
-		r.Status, r.host, r.next = Working, j.store.host, true
+		r.Status, r.host, r.next = Working, m.store.host, true
 		r.Round++
 		return nil
 	})
@@ -348,19 +348,19 @@ func (r *row) answer(answers map[string]json.RawMessage) bool {
 	return true
 }
 
-// change is the one way a stored record changes: f works on the newest state,
+// changeJob is the one way a stored record changes: f works on the newest state,
 // and every watcher sees the changes in the order they were stored.
 // When f fails nothing changes and the record comes with f's error, but not
 // with ErrNotFound.
-func (j *Jobs) change(id string, f func(*row) error) (Record, error) {
+func (m *Manager) changeJob(id string, f func(*row) error) (Record, error) {
 	var out Record
-	err := j.store.change(id, func(r *row) error {
-		j.overlay(r)
+	err := m.store.changeRow(id, func(r *row) error {
+		m.overlay(r)
 		out = r.Record
 		return f(r)
 	}, func(r row) {
 		out = r.Record
-		j.publish(r)
+		m.publish(r)
 	})
 	if errors.Is(err, ErrNotFound) {
 		return Record{}, ErrNotFound

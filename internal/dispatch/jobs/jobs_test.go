@@ -19,7 +19,7 @@ import (
 	"gatehouse/tool"
 )
 
-func open(t *testing.T, path string, o Options) *Jobs {
+func open(t *testing.T, path string, o Options) *Manager {
 	t.Helper()
 	if o.Log == nil {
 		o.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
@@ -38,7 +38,7 @@ func everywhere(t *testing.T, f func(t *testing.T, path string)) {
 	t.Run("file", func(t *testing.T) { f(t, filepath.Join(t.TempDir(), "jobs.db")) })
 }
 
-func create(t *testing.T, j *Jobs, r Record) *Running {
+func create(t *testing.T, j *Manager, r Record) *Running {
 	t.Helper()
 	if r.Owner == "" {
 		r.Owner = "alice"
@@ -50,7 +50,7 @@ func create(t *testing.T, j *Jobs, r Record) *Running {
 	return run
 }
 
-func get(t *testing.T, j *Jobs, id string) Record {
+func get(t *testing.T, j *Manager, id string) Record {
 	t.Helper()
 	r, err := j.Get("alice", id)
 	if err != nil {
@@ -526,7 +526,7 @@ func TestProgressIsSeenAtOnceAndStoredOncePerSecond(t *testing.T) {
 		j := open(t, "", Options{})
 		run := create(t, j, Record{})
 		rev := func() int64 {
-			r, err := j.store.get(run.ID())
+			r, err := j.store.readRow(run.ID())
 			if err != nil {
 				t.Fatal(err)
 			}

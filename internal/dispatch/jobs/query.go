@@ -22,7 +22,7 @@ func (s *store) create(r row, limit int, after func(row)) error {
 	if err != nil {
 		return err
 	}
-	if err := s.hold(); err != nil {
+	if err := s.lockHost(); err != nil {
 		return err
 	}
 	f, err := r.fields()
@@ -81,7 +81,7 @@ func makeRoom(tx *sql.Tx, owner string, limit int) error {
 		return ErrTooMany
 	}
 	if over := ended - keepEnded*limit; over >= 0 {
-		_, err = remove(
+		_, err = removeRows(
 			tx,
 			`owner = ? AND status NOT IN ('working','input_required') ORDER BY updated LIMIT ?`,
 			owner,
@@ -91,8 +91,8 @@ func makeRoom(tx *sql.Tx, owner string, limit int) error {
 	return err
 }
 
-// remove removes the records that a condition names.
-func remove(tx *sql.Tx, where string, args ...any) (ids []string, err error) {
+// removeRows removes the records that a condition names.
+func removeRows(tx *sql.Tx, where string, args ...any) (ids []string, err error) {
 	ids, err = texts(tx.Query(`SELECT id FROM job WHERE `+where, args...))
 	for _, id := range ids {
 		if err == nil {
@@ -108,8 +108,8 @@ func remove(tx *sql.Tx, where string, args ...any) (ids []string, err error) {
 	return ids, nil
 }
 
-// change works on the newest stored state; see Jobs.change.
-func (s *store) change(id string, f func(*row) error, after func(row)) error {
+// changeRow works on the newest stored state; see Manager.changeJob.
+func (s *store) changeRow(id string, f func(*row) error, after func(row)) error {
 	db, err := s.writer(false)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (s *store) change(id string, f func(*row) error, after func(row)) error {
 	}
 	var r row
 	return s.transact(db, func(tx *sql.Tx) error {
-		if r, err = whole(tx, id); err != nil {
+		if r, err = readWhole(tx, id); err != nil {
 			return err
 		}
 		if err := f(&r); err != nil {
@@ -129,7 +129,7 @@ func (s *store) change(id string, f func(*row) error, after func(row)) error {
 			return ErrTooLarge
 		}
 		if r.next { // it will run here
-			if err := s.hold(); err != nil {
+			if err := s.lockHost(); err != nil {
 				return err
 			}
 		}
@@ -169,9 +169,9 @@ func update(tx *sql.Tx, r row) error {
 	return nil
 }
 
-// remark stores a running job's note and progress, and tells whether that
+// updateNote stores a running job's note and progress, and tells whether that
 // round is still the one that runs.
-func (s *store) remark(r row) (ours bool, err error) {
+func (s *store) updateNote(r row) (ours bool, err error) {
 	db, err := s.writer(false)
 	if err != nil || db == nil {
 		return false, err
@@ -195,7 +195,7 @@ func (s *store) remark(r row) (ours bool, err error) {
 	return n > 0, err
 }
 
-func whole(q querier, id string) (row, error) {
+func readWhole(q querier, id string) (row, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var request, result []byte
@@ -212,7 +212,7 @@ func whole(q querier, id string) (row, error) {
 	return r, err
 }
 
-func (s *store) get(id string) (row, error) {
+func (s *store) readRow(id string) (row, error) {
 	db, err := s.reader()
 	if err != nil {
 		return row{}, err
@@ -220,11 +220,11 @@ func (s *store) get(id string) (row, error) {
 	if db == nil {
 		return row{}, ErrNotFound
 	}
-	return whole(db, id)
+	return readWhole(db, id)
 }
 
-// list gives rows without their bodies, the newest first.
-func (s *store) list(owner string, before int64, limit int) ([]row, error) {
+// listRows gives rows without their bodies, the newest first.
+func (s *store) listRows(owner string, before int64, limit int) ([]row, error) {
 	return s.rows(`owner = ? AND place < ? ORDER BY place DESC LIMIT ?`, owner, before, limit)
 }
 
@@ -264,9 +264,9 @@ func (s *store) ended() ([]row, error) {
 	return s.rows(`status NOT IN ('working','input_required') ORDER BY place`)
 }
 
-// give gives a job that has ended to another owner, as its newest, and reports
+// changeOwner gives a job that has ended to another owner, as its newest, and reports
 // whether it was still there.
-func (s *store) give(owner, id, to string) (given bool, err error) {
+func (s *store) changeOwner(owner, id, to string) (given bool, err error) {
 	db, err := s.writer(false)
 	if err != nil || db == nil {
 		return false, err
@@ -291,7 +291,7 @@ func (s *store) removeExpired(at time.Time) (ids []string, err error) {
 	}
 	ms := at.UnixMilli()
 	err = s.transact(db, func(tx *sql.Tx) (err error) {
-		ids, err = remove(
+		ids, err = removeRows(
 			tx,
 			`status NOT IN ('working','input_required') AND created+ttl <= ? AND updated+min(ttl,?) <= ?`,
 			ms,

@@ -126,7 +126,7 @@ func TestAKilledHostLosesNothingItAcknowledged(t *testing.T) {
 	if seen[Completed] == 0 || seen[Failed] == 0 || seen[InputRequired] == 0 {
 		t.Errorf("seen %v", seen)
 	}
-	j.sweep()
+	j.removeExpired()
 	if left, _ := filepath.Glob(path + "-*-*"); len(left) > 2 {
 		t.Errorf("the killed host left %v", left)
 	}
@@ -142,7 +142,7 @@ func TestHostsThatShareAFile(t *testing.T) {
 		path,
 		Options{Resume: func(_ context.Context, _ Record, run *Running) { run.Finish(json.RawMessage(`"b"`)) }},
 	)
-	for _, j := range []*Jobs{a, b} {
+	for _, j := range []*Manager{a, b} {
 		runCtx, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
 		go func() { defer close(done); j.Run(runCtx) }()

@@ -27,8 +27,8 @@ type row struct {
 	next  bool // this change begins a round here
 }
 
-// end makes a record terminal. What only a further round would need goes.
-func (r *row) end(s Status) {
+// markEnded makes a record terminal. What only a further round would need goes.
+func (r *row) markEnded(s Status) {
 	r.Status = s
 	r.Questions, r.Recorded, r.State = nil, nil, nil
 }

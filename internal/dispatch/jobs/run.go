@@ -16,7 +16,7 @@ const (
 // have done, until ctx ends. Then nothing new is started, the contexts of all
 // rounds end with ErrStopping, and Run returns when the goroutines that Jobs
 // started have.
-func (j *Jobs) Run(ctx context.Context) error {
+func (m *Manager) Run(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	var swept time.Time
@@ -24,43 +24,43 @@ func (j *Jobs) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if time.Since(swept) >= sweepEvery {
 			swept = time.Now()
-			j.sweep()
+			m.removeExpired()
 		}
-		seen = j.catchUp(seen)
+		seen = m.catchUp(seen)
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
 		}
 	}
-	j.stop(ErrStopping)
-	return j.crew.Wait(context.Background())
+	m.stop(ErrStopping)
+	return m.crew.Wait(context.Background())
 }
 
 // Close ends what runs, waits for it until ctx ends, fails what is still
 // working then, and closes the file. It is safe to call twice.
-func (j *Jobs) Close(ctx context.Context) error {
-	j.stop(ErrStopping)
-	err := j.crew.Wait(ctx)
-	for _, id := range j.liveIDs(true) {
-		j.failAs(id, stopText, func(r *row) bool { return r.Status == Working && r.host == j.store.host })
+func (m *Manager) Close(ctx context.Context) error {
+	m.stop(ErrStopping)
+	err := m.crew.Wait(ctx)
+	for _, id := range m.liveIDs(true) {
+		m.failAs(id, stopText, func(r *row) bool { return r.Status == Working && r.host == m.store.host })
 	}
-	if e := j.crew.Wait(ctx); err == nil {
+	if e := m.crew.Wait(ctx); err == nil {
 		err = e // the last changes have reached those who watch
 	}
-	j.crew.close()
-	if e := j.store.close(); err == nil {
+	m.crew.closeToNew()
+	if e := m.store.closeFile(); err == nil {
 		err = e
 	}
 	return err
 }
 
 // Live is how many jobs this process runs or follows.
-func (j *Jobs) Live() int { return len(j.liveIDs(false)) }
+func (m *Manager) Live() int { return len(m.liveIDs(false)) }
 
-func (j *Jobs) liveIDs(onlyRunning bool) (ids []string) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	for id, e := range j.live {
+func (m *Manager) liveIDs(onlyRunning bool) (ids []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, e := range m.live {
 		if e.run != nil || !onlyRunning {
 			ids = append(ids, id)
 		}
@@ -68,79 +68,79 @@ func (j *Jobs) liveIDs(onlyRunning bool) (ids []string) {
 	return ids
 }
 
-// sweep removes the records whose time is over, fails those whose questions
+// removeExpired removes the records whose time is over, fails those whose questions
 // no client answered, and those whose host is gone.
-func (j *Jobs) sweep() {
-	if there, err := j.store.ready(false); err != nil || !there {
+func (m *Manager) removeExpired() {
+	if there, err := m.store.openExisting(false); err != nil || !there {
 		return
 	}
 	at := time.Now()
-	gone, err := j.store.removeExpired(at)
+	gone, err := m.store.removeExpired(at)
 	if err != nil {
-		j.o.Log.Warn("expired jobs stay", "error", err)
+		m.o.Log.Warn("expired jobs stay", "error", err)
 	}
 	for _, id := range gone {
-		j.forget(id)
+		m.forget(id)
 	}
-	late, err := j.store.unanswered(at)
+	late, err := m.store.unanswered(at)
 	if err != nil {
-		j.o.Log.Warn("unanswered jobs stay", "error", err)
+		m.o.Log.Warn("unanswered jobs stay", "error", err)
 	}
 	for _, id := range late {
-		j.failAs(id, "no answer came in time", func(r *row) bool {
+		m.failAs(id, "no answer came in time", func(r *row) bool {
 			return r.Status == InputRequired && !at.Before(r.Updated.Add(r.TTL))
 		})
 	}
-	if err := j.failOrphans(); err != nil {
-		j.o.Log.Warn("jobs of a host that is gone stay", "error", err)
+	if err := m.failOrphans(); err != nil {
+		m.o.Log.Warn("jobs of a host that is gone stay", "error", err)
 	}
-	j.store.removeHosts()
+	m.store.removeHosts()
 }
 
 // failOrphans fails what is working for a host that is gone.
-func (j *Jobs) failOrphans() error {
-	ids, err := j.store.orphans()
+func (m *Manager) failOrphans() error {
+	ids, err := m.store.orphans()
 	for _, o := range ids {
-		j.failAs(o.id, stopText, func(r *row) bool { return r.Status == Working && r.host == o.host })
+		m.failAs(o.id, stopText, func(r *row) bool { return r.Status == Working && r.host == o.host })
 	}
 	return err
 }
 
 // failAs fails a job that still is what it was taken for.
-func (j *Jobs) failAs(id, text string, still func(*row) bool) {
-	_, err := j.change(id, func(r *row) error {
+func (m *Manager) failAs(id, text string, still func(*row) bool) {
+	_, err := m.changeJob(id, func(r *row) error {
 		if !still(r) {
 			return ErrSettled
 		}
-		r.end(Failed)
+		r.markEnded(Failed)
 		r.Error, r.Note = internalError(text), text
 		return nil
 	})
 	if err != nil && err != ErrSettled && err != ErrNotFound {
-		j.o.Log.Warn("a job could not be failed", "error", err)
+		m.o.Log.Warn("a job could not be failed", "error", err)
 	}
 }
 
 // catchUp looks at the jobs that run or are watched here when another host has
 // written to the file since.
-func (j *Jobs) catchUp(seen int64) int64 {
-	ids := j.liveIDs(false)
+func (m *Manager) catchUp(seen int64) int64 {
+	ids := m.liveIDs(false)
 	if len(ids) == 0 {
 		return seen
 	}
-	version, err := j.store.version()
+	version, err := m.store.version()
 	if err != nil || version == seen {
 		return seen
 	}
 	for _, id := range ids {
-		j.refresh(id)
+		m.refresh(id)
 	}
 	return version
 }
 
-// crew counts goroutines, as a WaitGroup that can be waited for with a
+// workers counts goroutines, as a WaitGroup that can be waited for with a
 // deadline and while it still grows.
-type crew struct {
+type workers struct {
 	mu     sync.Mutex
 	n      int
 	idle   chan struct{} // closed when n falls to 0; nil while it is 0
@@ -148,37 +148,37 @@ type crew struct {
 }
 
 // Go runs f, unless the crew is closed.
-func (c *crew) Go(f func()) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
+func (w *workers) Go(f func()) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
 		return false
 	}
-	if c.n == 0 {
-		c.idle = make(chan struct{})
+	if w.n == 0 {
+		w.idle = make(chan struct{})
 	}
-	c.n++
+	w.n++
 	go func() {
-		defer c.done()
+		defer w.done()
 		f()
 	}()
 	return true
 }
 
-func (c *crew) done() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.n--; c.n == 0 {
-		close(c.idle)
-		c.idle = nil
+func (w *workers) done() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.n--; w.n == 0 {
+		close(w.idle)
+		w.idle = nil
 	}
 }
 
 // Wait waits until nothing runs.
-func (c *crew) Wait(ctx context.Context) error {
-	c.mu.Lock()
-	idle := c.idle
-	c.mu.Unlock()
+func (w *workers) Wait(ctx context.Context) error {
+	w.mu.Lock()
+	idle := w.idle
+	w.mu.Unlock()
 	if idle == nil {
 		return nil
 	}
@@ -190,8 +190,8 @@ func (c *crew) Wait(ctx context.Context) error {
 	}
 }
 
-func (c *crew) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.closed = true
+func (w *workers) closeToNew() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
 }

@@ -18,7 +18,7 @@ const saveEvery = time.Second // at most so often a remark is put on disk
 // settled once, by Finish, Fail or Ask; afterwards these give ErrSettled and
 // the rest does nothing. Safe for concurrent use.
 type Running struct {
-	j     *Jobs
+	j     *Manager
 	id    string
 	round int64
 	// ctx is that of the round, not of the call that began it; see Context.
@@ -39,7 +39,7 @@ func (run *Running) Record() Record {
 	if r, ok := run.j.running(run.id); ok {
 		return r
 	}
-	r, err := run.j.store.get(run.id)
+	r, err := run.j.store.readRow(run.id)
 	if err != nil {
 		return Record{ID: run.id}
 	}
@@ -49,7 +49,7 @@ func (run *Running) Record() Record {
 // Note says in a few words what the job does just now. Those who watch see it
 // at once; it is on disk at most once per second.
 func (run *Running) Note(text string) {
-	run.j.remark(run, func(r *row) { r.Note = displaytext.Cut(text, maxText, "") })
+	run.j.updateLive(run, func(r *row) { r.Note = displaytext.Cut(text, maxText, "") })
 }
 
 // Progress tells how far the job is, as Note does; total 0 means unknown, and
@@ -58,7 +58,7 @@ func (run *Running) Progress(done, total float64, note string) {
 	if math.IsNaN(done+total) || math.IsInf(done+total, 0) {
 		return // no number that JSON knows
 	}
-	run.j.remark(run, func(r *row) {
+	run.j.updateLive(run, func(r *row) {
 		r.Done, r.Total = done, total
 		if note != "" {
 			r.Note = displaytext.Cut(note, maxText, "")
@@ -69,8 +69,8 @@ func (run *Running) Progress(done, total float64, note string) {
 // Finish completes the job. The result is a JSON object that may say that the
 // tool failed. One that is too large fails the job, with ErrTooLarge.
 func (run *Running) Finish(result json.RawMessage) error {
-	err := run.settle(func(r *row) error {
-		r.end(Completed)
+	err := run.finishAs(func(r *row) error {
+		r.markEnded(Completed)
 		r.Result, r.fresh = result, true
 		return nil
 	})
@@ -83,8 +83,8 @@ func (run *Running) Fail(e *tool.WireError) error {
 	if e == nil {
 		e = internalError("internal error")
 	}
-	err := run.settle(func(r *row) error {
-		r.end(Failed)
+	err := run.finishAs(func(r *row) error {
+		r.markEnded(Failed)
 		r.Error, r.Note = e, displaytext.Cut(e.Message, maxText, "")
 		return nil
 	})
@@ -109,16 +109,16 @@ func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, 
 			len(keys),
 		)
 	}
-	err := run.settle(func(r *row) error {
+	err := run.finishAs(func(r *row) error {
 		r.Status, r.Questions, r.Recorded, r.State = InputRequired, q, recorded, state
 		return nil
 	})
 	return run.orFail(err)
 }
 
-// settle ends the round, if nothing else has.
-func (run *Running) settle(f func(*row) error) error {
-	_, err := run.j.change(run.id, func(r *row) error {
+// finishAs ends the round, if nothing else has.
+func (run *Running) finishAs(f func(*row) error) error {
+	_, err := run.j.changeJob(run.id, func(r *row) error {
 		if r.Status != Working || r.Round != run.round {
 			return ErrSettled
 		}
@@ -133,8 +133,8 @@ func (run *Running) settle(f func(*row) error) error {
 // orFail sees to it that a round that could not be stored for its size ends.
 func (run *Running) orFail(err error) error {
 	if errors.Is(err, ErrTooLarge) {
-		err = errors.Join(err, run.settle(func(r *row) error {
-			r.end(Failed)
+		err = errors.Join(err, run.finishAs(func(r *row) error {
+			r.markEnded(Failed)
 			r.Error = internalError(ErrTooLarge.Error())
 			r.Note = ErrTooLarge.Error()
 			return nil

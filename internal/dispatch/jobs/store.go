@@ -48,8 +48,8 @@ func newStore(path string) *store {
 	return &store{file: sqlfile.File{Path: path, Schema: schema, Version: 1, Journal: 16 << 20}, host: newID()}
 }
 
-// ready opens the file, if it is there or may be made.
-func (s *store) ready(create bool) (bool, error) {
+// openExisting opens the file, if it is there or may be made.
+func (s *store) openExisting(create bool) (bool, error) {
 	if !create && !s.file.Exists() {
 		return false, nil
 	}
@@ -68,8 +68,8 @@ func opening(err error) error {
 	return fmt.Errorf("the file of jobs: %w; if it is damaged, move it away and a new one is made", err)
 }
 
-// hold makes this host known as alive to the others on the file.
-func (s *store) hold() error {
+// lockHost makes this host known as alive to the others on the file.
+func (s *store) lockHost() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.file.Path == "" || s.lock != nil || s.over {
@@ -80,7 +80,7 @@ func (s *store) hold() error {
 	return err
 }
 
-func (s *store) close() error {
+func (s *store) closeFile() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.over = true
@@ -136,17 +136,17 @@ type fields struct{ fault, questions, recorded []byte }
 
 func (r *row) fields() (f fields, err error) {
 	var errs [3]error
-	f.fault, errs[0] = encode(r.Error)
-	f.questions, errs[1] = encode(r.Questions)
-	f.recorded, errs[2] = encode(r.Recorded)
+	f.fault, errs[0] = encodeColumn(r.Error)
+	f.questions, errs[1] = encodeColumn(r.Questions)
+	f.recorded, errs[2] = encodeColumn(r.Recorded)
 	if err = errors.Join(errs[:]...); err != nil {
 		err = fmt.Errorf("jobs: what is to be kept is not JSON: %w", err)
 	}
 	return f, err
 }
 
-// encode leaves raw JSON as it is: encoding/json would escape what HTML minds.
-func encode(v any) ([]byte, error) {
+// encodeColumn leaves raw JSON as it is: encoding/json would escape what HTML minds.
+func encodeColumn(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

@@ -8,7 +8,7 @@ import (
 // watcher brings one caller the changes of one job, one at a time, on a
 // goroutine that lives only while there is something to bring.
 type watcher struct {
-	crew *crew
+	crew *workers
 	f    func(Record)
 	gone chan struct{} // closed when the record is gone
 
@@ -51,13 +51,13 @@ func (w *watcher) drain() {
 	}
 }
 
-func (w *watcher) stop() {
+func (w *watcher) stopWatching() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stopped, w.queue = true, nil
 }
 
-func (w *watcher) lose() {
+func (w *watcher) dropOldest() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.stopped {
@@ -66,8 +66,8 @@ func (w *watcher) lose() {
 	}
 }
 
-// tell shows the newest state to all who watch; Jobs.mu is held.
-func (e *live) tell() {
+// notifyWatchers shows the newest state to all who watch; Jobs.mu is held.
+func (e *live) notifyWatchers() {
 	for w := range e.watchers {
 		w.push(e.row.Record)
 	}
@@ -77,52 +77,52 @@ func (e *live) tell() {
 // call at a time, in order. Progress that comes faster than f takes it is
 // merged; an end and a question are never left out. f may call anything here.
 // After stop no call begins, though one may still be under way.
-func (j *Jobs) Watch(owner, id string, f func(Record)) (stop func(), err error) {
-	w, err := j.watch(owner, id, f)
+func (m *Manager) Watch(owner, id string, f func(Record)) (stop func(), err error) {
+	w, err := m.watch(owner, id, f)
 	if err != nil {
 		return nil, err
 	}
-	return func() { j.unwatch(id, w) }, nil
+	return func() { m.unwatch(id, w) }, nil
 }
 
-func (j *Jobs) watch(owner, id string, f func(Record)) (*watcher, error) {
-	r, err := j.store.get(id)
+func (m *Manager) watch(owner, id string, f func(Record)) (*watcher, error) {
+	r, err := m.store.readRow(id)
 	if err != nil {
 		return nil, err
 	}
 	if r.Owner != owner || r.expired(now()) {
 		return nil, ErrNotFound
 	}
-	w := &watcher{crew: &j.crew, f: f, gone: make(chan struct{})}
-	j.mu.Lock()
-	e := j.live[id]
+	w := &watcher{crew: &m.crew, f: f, gone: make(chan struct{})}
+	m.mu.Lock()
+	e := m.live[id]
 	if e == nil {
 		e = &live{row: r, watchers: map[*watcher]struct{}{}}
-		j.live[id] = e
+		m.live[id] = e
 	}
 	e.watchers[w] = struct{}{}
-	j.mu.Unlock()
-	j.refresh(id) // it may have changed between the look and the watch
+	m.mu.Unlock()
+	m.refresh(id) // it may have changed between the look and the watch
 	return w, nil
 }
 
-func (j *Jobs) unwatch(id string, w *watcher) {
-	w.stop()
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if e := j.live[id]; e != nil {
+func (m *Manager) unwatch(id string, w *watcher) {
+	w.stopWatching()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.live[id]; e != nil {
 		delete(e.watchers, w)
-		j.tidy(id)
+		m.removeLive(id)
 	}
 }
 
 // Wait waits until the record is as wished, and gives it. The error is
 // ErrNotFound (also when it expires meanwhile), ErrTerminal with the record
 // when the job ended otherwise, ErrStopping, or the cause of ctx's end.
-func (j *Jobs) Wait(ctx context.Context, owner, id string, until func(Record) bool) (Record, error) {
+func (m *Manager) Wait(ctx context.Context, owner, id string, until func(Record) bool) (Record, error) {
 	changes, done := make(chan Record), make(chan struct{})
 	defer close(done)
-	w, err := j.watch(owner, id, func(r Record) {
+	w, err := m.watch(owner, id, func(r Record) {
 		select {
 		case changes <- r:
 		case <-done:
@@ -131,8 +131,8 @@ func (j *Jobs) Wait(ctx context.Context, owner, id string, until func(Record) bo
 	if err != nil {
 		return Record{}, err
 	}
-	defer j.unwatch(id, w)
-	for r, err := j.Get(owner, id); ; {
+	defer m.unwatch(id, w)
+	for r, err := m.Get(owner, id); ; {
 		if err != nil || until(r) {
 			return r, err
 		}
@@ -145,7 +145,7 @@ func (j *Jobs) Wait(ctx context.Context, owner, id string, until func(Record) bo
 			return Record{}, ErrNotFound
 		case <-ctx.Done():
 			return r, context.Cause(ctx)
-		case <-j.ctx.Done():
+		case <-m.ctx.Done():
 			return r, ErrStopping
 		}
 	}

@@ -130,11 +130,11 @@ func (in *instance) changed(a module.Audience) {
 			(a.Principal == "" || a.Principal == of.Principal) && (a.Context == "" || a.Context == of.Context)
 	})
 	in.mu.Unlock()
-	in.host.tell(a)
+	in.host.notifyChanged(a)
 }
 
-// serve runs one request off the bus.
-func (in *instance) serve(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
+// serveRequest runs one request off the bus.
+func (in *instance) serveRequest(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
 	if in.isNotFor(r.Caller.Context) {
 		return bus.Outcome{}, tool.Refuse("not_found", "%s is not offered", r.Name)
 	}
@@ -159,7 +159,7 @@ func (h *Host) execute(
 ) (out bus.Outcome, err error) {
 	rc := newRunning(h, r, n)
 	defer func() {
-		rc.end()
+		rc.endCall()
 		if v := recover(); v != nil {
 			incident := h.NewID("incident")
 			h.opts.Log.ErrorContext(ctx, "handler panicked", "incident", incident, "name", r.Name, "call", r.Call,
@@ -232,8 +232,8 @@ func (o *offered) handler(r *bus.Request) tool.Handler {
 	return nil
 }
 
-// close waits for the calls that run, within ctx, and closes the module.
-func (in *instance) close(ctx context.Context) error {
+// closeModule waits for the calls that run, within ctx, and closes the module.
+func (in *instance) closeModule(ctx context.Context) error {
 	err := in.stop(ctx)
 	if cerr := in.module.Close(ctx); cerr != nil {
 		err = errors.Join(err, cerr)

@@ -109,7 +109,7 @@ func (h *Host) AddFor(ctx context.Context, only, name string, make module.New) e
 		return fmt.Errorf("module %s: %w", name, err)
 	}
 	in.module = m
-	if in.stop, err = h.opts.Bus.Serve(name, in.serve); err != nil {
+	if in.stop, err = h.opts.Bus.Serve(name, in.serveRequest); err != nil {
 		return errors.Join(err, m.Close(context.WithoutCancel(ctx)))
 	}
 	h.mu.Lock()
@@ -121,9 +121,9 @@ func (h *Host) AddFor(ctx context.Context, only, name string, make module.New) e
 		h.order = append(h.order, in)
 	}
 	h.mu.Unlock()
-	h.tell(module.Audience{})
+	h.notifyChanged(module.Audience{})
 	if old != nil {
-		return old.close(ctx)
+		return old.closeModule(ctx)
 	}
 	return nil
 }
@@ -140,8 +140,8 @@ func (h *Host) Remove(name string) (end func(context.Context) error) {
 	in := h.order[i]
 	h.order = slices.Concat(h.order[:i], h.order[i+1:]) // others may be reading the old one
 	h.mu.Unlock()
-	h.tell(module.Audience{})
-	return in.close
+	h.notifyChanged(module.Audience{})
+	return in.closeModule
 }
 
 // Names lists the modules in the order they were added.
@@ -252,7 +252,7 @@ func (h *Host) Close(ctx context.Context) error {
 	h.mu.Unlock()
 	var errs []error
 	for _, in := range slices.Backward(order) {
-		errs = append(errs, in.close(ctx))
+		errs = append(errs, in.closeModule(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -267,7 +267,7 @@ func (h *Host) rootsOf(who tool.Caller) tool.Roots {
 	return h.opts.Roots
 }
 
-func (h *Host) tell(a module.Audience) {
+func (h *Host) notifyChanged(a module.Audience) {
 	h.mu.RLock()
 	fs := slices.Clone(h.changed)
 	h.mu.RUnlock()

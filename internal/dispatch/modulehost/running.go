@@ -62,30 +62,30 @@ func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {
 	return rc
 }
 
-// end silences the peer: the handler has returned, and whatever it left
+// endCall silences the peer: the handler has returned, and whatever it left
 // behind must not talk into a finished call.
-func (rc *running) end() {
+func (rc *running) endCall() {
 	rc.mu.Lock()
 	rc.ended = true
 	rc.mu.Unlock()
 }
 
-// quiet reports whether notes are muted: after the end, and while a further
+// isDetached reports whether notes are muted: after the end, and while a further
 // round repeats what an earlier one has already told.
-func (rc *running) quiet() bool {
+func (rc *running) isDetached() bool {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	return rc.ended || len(rc.unseen) > 0
 }
 
 func (rc *running) Progress(done, total float64, note string) {
-	if rc.notes != nil && !rc.quiet() {
+	if rc.notes != nil && !rc.isDetached() {
 		rc.notes.Progress(done, total, note)
 	}
 }
 
 func (rc *running) Log(level slog.Level, data any) {
-	if rc.notes == nil || rc.quiet() {
+	if rc.notes == nil || rc.isDetached() {
 		return
 	}
 	b, err := json.Marshal(data)
@@ -96,7 +96,7 @@ func (rc *running) Log(level slog.Level, data any) {
 }
 
 func (rc *running) Detach(context.Context) {
-	if rc.notes != nil && !rc.quiet() {
+	if rc.notes != nil && !rc.isDetached() {
 		rc.notes.Detach()
 	}
 }
@@ -106,14 +106,14 @@ func (rc *running) Output() io.Writer { return outputWriter{rc} }
 type outputWriter struct{ rc *running }
 
 func (w outputWriter) Write(p []byte) (int, error) {
-	if w.rc.notes != nil && !w.rc.quiet() {
+	if w.rc.notes != nil && !w.rc.isDetached() {
 		w.rc.notes.Output(p)
 	}
 	return len(p), nil
 }
 
 func (rc *running) Ask(qs ...tool.Question) (map[string]tool.Answer, error) {
-	if err := able(rc.req.Caller.Can, qs); err != nil {
+	if err := checkAbilities(rc.req.Caller.Can, qs); err != nil {
 		return nil, err
 	}
 	rc.mu.Lock()
@@ -129,7 +129,7 @@ func (rc *running) Ask(qs ...tool.Question) (map[string]tool.Answer, error) {
 		}
 		a, ok := rc.recorded[q.Key]
 		delete(rc.unseen, q.Key)
-		if ok && fits(q, a) {
+		if ok && answerFits(q, a) {
 			answers[q.Key] = a
 			continue
 		}
@@ -235,8 +235,8 @@ func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
 	return out, nil
 }
 
-// able checks that the client said it can answer each of the questions.
-func able(can tool.Abilities, qs []tool.Question) error {
+// checkAbilities checks that the client said it can answer each of the questions.
+func checkAbilities(can tool.Abilities, qs []tool.Question) error {
 	for _, q := range qs {
 		need, name := needs(q)
 		if can&need != need {
@@ -278,9 +278,9 @@ func needs(q tool.Question) (tool.Abilities, string) {
 	return 0, "{}"
 }
 
-// fits checks an answer against its question. One that does not fit is no
+// answerFits checks an answer against its question. One that does not fit is no
 // answer: the question is asked again.
-func fits(q tool.Question, a json.RawMessage) bool {
+func answerFits(q tool.Question, a json.RawMessage) bool {
 	if q.Optional && string(a) == "null" {
 		return true
 	}

@@ -40,7 +40,7 @@ type Options struct {
 	// Pending lists the approvals that wait for an operator.
 	Pending func() ([]approvals.Request, error)
 	// Add keeps a notification. It may be called concurrently.
-	Add func(ctx context.Context, news notify.News)
+	Add func(ctx context.Context, news notify.Notification)
 }
 
 // Notifier makes notifications. New makes one; Run serves it.
@@ -101,7 +101,7 @@ func (n *Notifier) addApprovals(ctx context.Context) {
 			continue
 		}
 		data, _ := json.Marshal(map[string]any{"approval": r.ID, "tool": r.Tool, "owner": r.Owner, "until": r.Until})
-		n.opts.Add(ctx, notify.News{
+		n.opts.Add(ctx, notify.Notification{
 			Code:  "approval.waiting",
 			Level: notify.Warning,
 			Once:  "approval " + r.ID,
@@ -119,9 +119,9 @@ func (n *Notifier) addApprovals(ctx context.Context) {
 }
 
 // Of returns the notification of an event, if administrators get one.
-func Of(f bus.Event) (notify.News, bool) {
+func Of(f bus.Event) (notify.Notification, bool) {
 	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
-		news, ok := bus.Decode[notify.News](f)
+		news, ok := bus.Decode[notify.Notification](f)
 		if !ok {
 			return news, false
 		}
@@ -133,7 +133,7 @@ func Of(f bus.Event) (notify.News, bool) {
 		return news, true
 	}
 	if d, ok := ConfigChanged.Decode(f); ok {
-		return notify.News{
+		return notify.Notification{
 			Code: f.Subject, Level: notify.Warning, Title: "Some settings need a new start", Data: f.Data,
 			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(
 				d.Restart,
@@ -166,7 +166,7 @@ var authNews = map[string]struct {
 
 const limitedPer = 10 * time.Minute // one notification of many tries
 
-func ofAuth(f bus.Event) (news notify.News, ok bool) {
+func ofAuth(f bus.Event) (news notify.Notification, ok bool) {
 	kind, ok := authNews[f.Subject]
 	if !ok {
 		return news, false
@@ -175,7 +175,7 @@ func ofAuth(f bus.Event) (news notify.News, ok bool) {
 	if !ok {
 		return news, false
 	}
-	news = notify.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
+	news = notify.Notification{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
 	if e.From != "" {
 		news.Message = "It came from " + e.From + "."
 	}

@@ -37,7 +37,7 @@ func TestNotificationsOfEvents(t *testing.T) {
 			t.Errorf("%s %s is %q, want %q", c.subject, c.data, got, c.want)
 		}
 	}
-	var first, second notify.News
+	var first, second notify.Notification
 	first, _ = Of(bus.Event{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
 	second, _ = Of(
 		bus.Event{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)},

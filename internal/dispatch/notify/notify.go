@@ -22,9 +22,9 @@ const (
 	Error   Level = "error"
 )
 
-// News is one notification. Only a title is needed; what is too long
+// Notification is one notification. Only a title is needed; what is too long
 // is cut, and data that is too long is left out.
-type News struct {
+type Notification struct {
 	PackageID string          `json:"packageId,omitempty"` // of whom it is; "" is the host
 	Code      string          `json:"code,omitempty"`      // what happened, for programs
 	Level     Level           `json:"level,omitempty"`     // "" means info
@@ -37,7 +37,7 @@ type News struct {
 }
 
 // Publish sends a notification for a module. It does nothing if the host does not listen.
-func Publish(d module.Deps, n News) {
+func Publish(d module.Deps, n Notification) {
 	if d.Publish != nil {
 		d.Publish(Subject, n)
 	}

@@ -10,13 +10,13 @@ import (
 
 func TestNewsIsPublishedAsAFact(t *testing.T) {
 	host := moduletest.NewHost(t)
-	told := News{Code: "bell.rung", Level: Warning, Title: "The bell rang", Message: "Twice."}
+	told := Notification{Code: "bell.rung", Level: Warning, Title: "The bell rang", Message: "Twice."}
 	Publish(host.Deps(), told)
 	facts := host.Facts()
 	if len(facts) != 1 || facts[0].Subject != Subject {
 		t.Fatalf("published %v", facts)
 	}
-	var heard News
+	var heard Notification
 	if err := json.Unmarshal([]byte(facts[0].Data), &heard); err != nil || heard.Title != told.Title ||
 		heard.Level != told.Level ||
 		heard.Code != told.Code ||
@@ -25,4 +25,6 @@ func TestNewsIsPublishedAsAFact(t *testing.T) {
 	}
 }
 
-func TestAHostNeedNotListen(t *testing.T) { Publish(module.Deps{}, News{Title: "The bell rang"}) }
+func TestAHostNeedNotListen(t *testing.T) {
+	Publish(module.Deps{}, Notification{Title: "The bell rang"})
+}

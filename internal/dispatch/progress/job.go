@@ -29,7 +29,7 @@ func (s Show) Start(d module.Deps, c *tool.Call, title string, work Work) (Start
 	id, err := d.Job(c, title, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		select {
 		case id := <-ids:
-			out, err := s.run(ctx, c, who, id, title, work)
+			out, err := s.runWork(ctx, c, who, id, title, work)
 			return tool.Typed(out), err
 		case <-ctx.Done():
 			return tool.Result{}, context.Cause(ctx)
@@ -42,7 +42,7 @@ func (s Show) Start(d module.Deps, c *tool.Call, title string, work Work) (Start
 	return Started{id, "working"}, nil
 }
 
-func (s Show) run(ctx context.Context, c *tool.Call, who tool.Caller, id, title string, work Work) (any, error) {
+func (s Show) runWork(ctx context.Context, c *tool.Call, who tool.Caller, id, title string, work Work) (any, error) {
 	step, ended := func(Progress) {}, func(error) {}
 	if s != nil {
 		step, ended = s(who, id, title)
@@ -51,7 +51,7 @@ func (s Show) run(ctx context.Context, c *tool.Call, who tool.Caller, id, title 
 	out, err := work(ctx, c, func(p Progress) {
 		phases = len(p.Phases)
 		step(p)
-		report(c.Peer, p)
+		sendProgress(c.Peer, p)
 	})
 	if err == nil && phases > 0 {
 		c.Peer.Progress(float64(phases), float64(phases), "done")
@@ -60,8 +60,8 @@ func (s Show) run(ctx context.Context, c *tool.Call, who tool.Caller, id, title 
 	return out, err
 }
 
-// report says in the protocol's terms which phase runs, and how far it is.
-func report(peer tool.Peer, p Progress) {
+// sendProgress says in the protocol's terms which phase runs, and how far it is.
+func sendProgress(peer tool.Peer, p Progress) {
 	for i, one := range p.Phases {
 		a := one.Progress
 		if a.State != Running {

@@ -115,7 +115,7 @@ func New(show func(Progress), names ...string) *Track {
 func (t *Track) At(name string, done, total int64, units string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := t.find(name)
+	i := t.phaseIndex(name)
 	if i < 0 {
 		return
 	}
@@ -127,11 +127,11 @@ func (t *Track) At(name string, done, total int64, units string) {
 	t.now.Phases[i].Progress = Amount{Running, done, total, units}
 	t.now.Overall = Amount{Running, int64(i), int64(len(t.now.Phases)), "steps"}
 	if fresh || time.Since(t.shown) >= showEvery {
-		t.say()
+		t.reportState()
 	}
 }
 
-func (t *Track) find(name string) int {
+func (t *Track) phaseIndex(name string) int {
 	for i := max(t.at, 0); i < len(t.now.Phases); i++ {
 		if t.now.Phases[i].Name == name {
 			return i
@@ -148,11 +148,11 @@ func (t *Track) Finish() {
 		t.now.Phases[i].Progress = Amount{State: Done}
 	}
 	t.now.Overall, t.at = Amount{State: Done}, len(t.now.Phases)
-	t.say()
+	t.reportState()
 }
 
-// say shows a copy; t.mu is held.
-func (t *Track) say() {
+// reportState shows a copy; t.mu is held.
+func (t *Track) reportState() {
 	t.shown = time.Now()
 	p := t.now
 	p.Phases = append([]Phase(nil), p.Phases...)

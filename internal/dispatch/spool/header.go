@@ -99,7 +99,7 @@ func (s *Spool) recoverOne(e fs.DirEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.items[handle] = it
-	s.pay(it, itemCost+it.size) // past the caps too: it is there
+	s.refundBytes(it, itemCost+it.size) // past the caps too: it is there
 }
 
 func (s *Spool) readItem(handle string) (*item, error) {

@@ -25,8 +25,8 @@ type item struct {
 	expires time.Time // counts once the item is closed
 }
 
-// start makes the file.
-func (it *item) start(root *os.Root) error {
+// openFile makes the file.
+func (it *item) openFile(root *os.Root) error {
 	f, err := root.OpenFile(it.handle+suffix, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -69,8 +69,8 @@ func (it *item) store(b []byte, at int64) error {
 	return err
 }
 
-// close ends the writing and starts the time the item is kept.
-func (it *item) close(keep time.Duration) error {
+// closeItem ends the writing and starts the time the item is kept.
+func (it *item) closeItem(keep time.Duration) error {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if it.file == nil {
@@ -88,8 +88,8 @@ func (it *item) close(keep time.Duration) error {
 	return err
 }
 
-// end lets go of the file of an item that is about to be removed.
-func (it *item) end() {
+// closeFile lets go of the file of an item that is about to be removed.
+func (it *item) closeFile() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	it.gone = true

@@ -33,7 +33,7 @@ type Chunk struct {
 // unless limit has no room for that; a negative offset moves forward to a rune.
 // While the writer is open an empty chunk means that nothing new is there.
 func (s *Spool) Read(owner, handle string, offset int64, limit int) (Chunk, error) {
-	it := s.find(owner, handle)
+	it := s.findItem(owner, handle)
 	if it == nil {
 		return Chunk{}, ErrNotFound
 	}
@@ -75,7 +75,7 @@ func (s *Spool) data(it *item, at, n int64) ([]byte, error) {
 	}
 	f, err := s.root.Open(it.handle + suffix)
 	if err != nil {
-		if s.find(it.owner, it.handle) == nil {
+		if s.findItem(it.owner, it.handle) == nil {
 			return nil, ErrNotFound // removed between the look and the read
 		}
 		return nil, fmt.Errorf("read spool: %w", err)

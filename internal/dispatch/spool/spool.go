@@ -112,11 +112,11 @@ func (s *Spool) Create(owner, mime string) (*Writer, error) {
 	if !goodHandle(it.handle) {
 		return nil, errors.New("spool: NewID made a handle that cannot be a file name")
 	}
-	if err := s.enter(it); err != nil {
+	if err := s.addItem(it); err != nil {
 		return nil, err
 	}
-	if err := it.start(s.root); err != nil {
-		s.leave(it)
+	if err := it.openFile(s.root); err != nil {
+		s.dropItem(it)
 		return nil, fmt.Errorf("spool: %w", err)
 	}
 	return &Writer{s, it}, nil
@@ -135,11 +135,11 @@ func (s *Spool) Put(owner, mime string, data []byte) (string, error) {
 
 // Remove removes an item, also while it is written or read.
 func (s *Spool) Remove(owner, handle string) error {
-	it := s.find(owner, handle)
+	it := s.findItem(owner, handle)
 	if it == nil {
 		return ErrNotFound
 	}
-	return s.remove(it)
+	return s.removeItem(it)
 }
 
 // EndOwned removes the items for which match holds, also while they are written
@@ -150,7 +150,7 @@ func (s *Spool) EndOwned(match func(owner string, made time.Time) bool) (ended [
 		if !match(it.owner, it.created) {
 			continue
 		}
-		if err := s.remove(it); err != nil {
+		if err := s.removeItem(it); err != nil {
 			s.o.Log.Warn("output of a removed user stays until it expires", "error", err)
 			continue
 		}
@@ -172,7 +172,7 @@ func (s *Spool) HandOver(heir func(owner string, made time.Time) string) (handed
 		if to == "" || len(to) > maxOwner {
 			continue
 		}
-		switch given, err := s.give(it, to); {
+		switch given, err := s.changeOwner(it, to); {
 		case err != nil:
 			s.o.Log.Warn("output is not handed over", "error", err)
 		case given:
@@ -185,9 +185,9 @@ func (s *Spool) HandOver(heir func(owner string, made time.Time) string) (handed
 	return handed
 }
 
-// give replaces an item by one of another owner. The owner is in the header
+// changeOwner replaces an item by one of another owner. The owner is in the header
 // line, whose length follows from it, so the file is written anew.
-func (s *Spool) give(it *item, to string) (given bool, err error) {
+func (s *Spool) changeOwner(it *item, to string) (given bool, err error) {
 	it.mu.Lock()
 	open, gone := it.file != nil || it.head == 0, it.gone
 	next := &item{
@@ -216,12 +216,12 @@ func (s *Spool) give(it *item, to string) (given bool, err error) {
 		return false, err
 	}
 	cost := it.cost
-	s.pay(it, -cost)
+	s.refundBytes(it, -cost)
 	if s.used[it.owner] == 0 {
 		delete(s.used, it.owner)
 	}
 	s.items[it.handle] = next
-	s.pay(next, cost)
+	s.refundBytes(next, cost)
 	return true, nil
 }
 
@@ -256,7 +256,7 @@ func (s *Spool) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
-		s.sweep(time.Now())
+		s.removeExpired(time.Now())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -269,23 +269,23 @@ func (s *Spool) Run(ctx context.Context) error {
 // the next Open.
 func (s *Spool) Close() error {
 	for _, it := range s.all() {
-		it.close(s.o.Keep)
+		it.closeItem(s.o.Keep)
 	}
 	return s.root.Close()
 }
 
-func (s *Spool) sweep(now time.Time) {
+func (s *Spool) removeExpired(now time.Time) {
 	for _, it := range s.all() {
 		if it.expired(now) {
-			if err := s.remove(it); err != nil {
+			if err := s.removeItem(it); err != nil {
 				s.o.Log.Warn("expired output stays", "error", err)
 			}
 		}
 	}
 }
 
-// find gives nil for what is unknown, foreign or expired.
-func (s *Spool) find(owner, handle string) *item {
+// findItem gives nil for what is unknown, foreign or expired.
+func (s *Spool) findItem(owner, handle string) *item {
 	s.mu.Lock()
 	it := s.items[handle]
 	s.mu.Unlock()
@@ -305,8 +305,8 @@ func (s *Spool) all() []*item {
 	return list
 }
 
-// enter takes an item in, if there is room for its cost.
-func (s *Spool) enter(it *item) error {
+// addItem takes an item in, if there is room for its cost.
+func (s *Spool) addItem(it *item) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.items[it.handle] != nil {
@@ -316,7 +316,7 @@ func (s *Spool) enter(it *item) error {
 		return ErrFull
 	}
 	s.items[it.handle] = it
-	s.pay(it, itemCost)
+	s.refundBytes(it, itemCost)
 	return nil
 }
 
@@ -325,19 +325,19 @@ func (s *Spool) charge(it *item, n int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n = max(0, min(n, s.room(it.owner)))
-	s.pay(it, n)
+	s.refundBytes(it, n)
 	return n
 }
 
-// leave forgets an item and gives its cost back.
-func (s *Spool) leave(it *item) {
+// dropItem forgets an item and gives its cost back.
+func (s *Spool) dropItem(it *item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.items[it.handle] != it {
 		return
 	}
 	delete(s.items, it.handle)
-	s.pay(it, -it.cost)
+	s.refundBytes(it, -it.cost)
 	if s.used[it.owner] == 0 {
 		delete(s.used, it.owner)
 	}
@@ -348,15 +348,15 @@ func (s *Spool) room(owner string) int64 {
 	return min(s.o.MaxOwner-s.used[owner], s.o.MaxTotal-s.total)
 }
 
-func (s *Spool) pay(it *item, n int64) {
+func (s *Spool) refundBytes(it *item, n int64) {
 	it.cost += n
 	s.used[it.owner] += n
 	s.total += n
 }
 
-func (s *Spool) remove(it *item) error {
-	it.end()
-	s.leave(it)
+func (s *Spool) removeItem(it *item) error {
+	it.closeFile()
+	s.dropItem(it)
 	if err := s.root.Remove(it.handle + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

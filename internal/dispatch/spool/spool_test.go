@@ -293,7 +293,7 @@ func TestLeavesOtherFilesAlone(t *testing.T) {
 	if n := len(s.all()); n != 0 && runtime.GOOS != "windows" {
 		t.Errorf("took in %d", n)
 	}
-	s.sweep(time.Now().AddDate(1, 0, 0))
+	s.removeExpired(time.Now().AddDate(1, 0, 0))
 	if n := len(files(t, dir)); n != 5 && runtime.GOOS != "windows" {
 		t.Errorf("%d files left, want 5", n)
 	}

@@ -12,15 +12,15 @@ func (w *Writer) Handle() string { return w.it.handle }
 // Write never fails and always claims to have taken all of p, so that a cap or
 // a full disk does not end the writing program; see Dropped.
 func (w *Writer) Write(p []byte) (int, error) {
-	if started, err := w.write(p); started {
+	if started, err := w.writeBytes(p); started {
 		// Not under the lock: a log handler may itself be a writer.
 		w.s.o.Log.Warn("output is being dropped", "owner", w.it.owner, "kept", w.Size(), "error", err)
 	}
 	return len(p), nil
 }
 
-// write tells whether this was the first write to lose something.
-func (w *Writer) write(p []byte) (started bool, err error) {
+// writeBytes tells whether this was the first write to lose something.
+func (w *Writer) writeBytes(p []byte) (started bool, err error) {
 	it := w.it
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -33,11 +33,11 @@ func (w *Writer) write(p []byte) (started bool, err error) {
 		it.full = true
 		it.dropped += int64(len(p)) - n
 	}
-	return it.full, it.take(p[:n])
+	return it.full, it.appendBytes(p[:n])
 }
 
-// take adds bytes there is room for; the lock is held.
-func (it *item) take(p []byte) error {
+// appendBytes adds bytes there is room for; the lock is held.
+func (it *item) appendBytes(p []byte) error {
 	if len(it.buf)+len(p) > bufferSize {
 		if err := it.flush(); err != nil {
 			it.dropped += int64(len(p))
@@ -72,4 +72,4 @@ func (w *Writer) Dropped() int64 {
 
 // Close says that no more will come; from now on the item expires. A second
 // Close does nothing. The error is the disk's; what it lost counts as dropped.
-func (w *Writer) Close() error { return w.it.close(w.s.o.Keep) }
+func (w *Writer) Close() error { return w.it.closeItem(w.s.o.Keep) }

@@ -34,7 +34,7 @@ var members = [kinds]string{"tools", "prompts", "resources", "resourceTemplates"
 // A cursor names the last entry it has shown, so that a list which changes
 // between two pages neither repeats nor skips what stays.
 func (v *View) Page(k Kind, r mcpversion.Revision, cursor string) ([]byte, error) {
-	from, err := v.start(k, cursor)
+	from, err := v.pageStart(k, cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (v *View) Page(k Kind, r mcpversion.Revision, cursor string) ([]byte, error
 	if p, ok := v.pages[pk]; ok {
 		return p, nil
 	}
-	p := v.encode(k, r, from)
+	p := v.encodePage(k, r, from)
 	if len(v.pages) >= 64 {
 		clear(v.pages)
 	}
@@ -52,7 +52,7 @@ func (v *View) Page(k Kind, r mcpversion.Revision, cursor string) ([]byte, error
 	return p, nil
 }
 
-func (v *View) start(k Kind, cursor string) (int, error) {
+func (v *View) pageStart(k Kind, cursor string) (int, error) {
 	if cursor == "" {
 		return 0, nil
 	}
@@ -70,7 +70,7 @@ func (v *View) start(k Kind, cursor string) (int, error) {
 	return i, nil
 }
 
-func (v *View) encode(k Kind, r mcpversion.Revision, from int) []byte {
+func (v *View) encodePage(k Kind, r mcpversion.Revision, from int) []byte {
 	to := min(from+v.page, len(v.lists[k]))
 	var b bytes.Buffer
 	b.WriteString(`{"` + members[k] + `":[`)

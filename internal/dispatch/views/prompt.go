@@ -22,7 +22,7 @@ type Host struct {
 // SystemPrompt tells a model about the host, what the caller's view holds, and
 // which actions the user must confirm. It says nothing that the caller could not
 // find out by listing.
-func (c *Contexts) SystemPrompt(ctx context.Context, who tool.Caller, info Host) string {
+func (r *Registry) SystemPrompt(ctx context.Context, who tool.Caller, info Host) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "You are connected to %s %s", info.Name, info.Version)
 	if info.Title != "" && !strings.EqualFold(info.Title, info.Name) {
@@ -36,7 +36,7 @@ func (c *Contexts) SystemPrompt(ctx context.Context, who tool.Caller, info Host)
 	if info.Language != "" {
 		fmt.Fprintf(&b, "Answer the people here in the language %s, unless they write in another.\n", info.Language)
 	}
-	v, err := c.View(ctx, &who, c.Cut(who))
+	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {
 		return b.String()
 	}
@@ -47,7 +47,7 @@ what it will do and to what, and go on only when they have said yes to exactly
 that. A yes to one act is no yes to the next. When in doubt, look first.
 `)
 	var open []string
-	for _, s := range c.Open(who) {
+	for _, s := range r.Open(who) {
 		open = append(open, s.Name)
 	}
 	if len(open) > 1 {

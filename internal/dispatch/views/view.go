@@ -174,20 +174,20 @@ func (v *View) sameOffers(offers []modulehost.Offered) bool {
 }
 
 // compile makes a view of what a context chooses from the offers.
-func (c *Contexts) compile(k key, spec *Spec, offers []modulehost.Offered) *View {
+func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View {
 	v := &View{
-		Name: spec.Name, page: c.opts.Page, tail: c.opts.Tail,
+		Name: spec.Name, page: r.opts.Page, tail: r.opts.Tail,
 		cut:   k.cut != "" || !k.rules.Policy.Uniform() || spec.Name != k.rules.Default,
 		tools: map[string]*Entry{}, prompts: map[string]*Entry{}, resources: map[string]*Entry{},
 		templates: map[string]*Entry{}, methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
 		extensions: map[string]json.RawMessage{},
 	}
-	b := builder{c, k.rules.Policy, spec, k.cut, v, k.all}
+	b := builder{r, k.rules.Policy, spec, k.cut, v, k.all}
 	for _, o := range offers {
 		v.offers = append(v.offers, o.Generation)
 		v.personal = v.personal || o.Offer.Personal
-		if spec.Modules == nil || slices.Contains(spec.Modules, o.Module) || slices.Contains(c.opts.Always, o.Module) {
-			b.add(o)
+		if spec.Modules == nil || slices.Contains(spec.Modules, o.Module) || slices.Contains(r.opts.Always, o.Module) {
+			b.addModule(o)
 		}
 	}
 	for k := range v.lists {
@@ -222,7 +222,7 @@ func aliases(spec *Spec, tools []*Entry) map[string]*Entry {
 }
 
 type builder struct {
-	c      *Contexts
+	c      *Registry
 	policy *permit.Policy
 	spec   *Spec
 	cut    permit.Cut
@@ -230,7 +230,7 @@ type builder struct {
 	all    bool // also what is refused
 }
 
-func (b builder) add(o modulehost.Offered) {
+func (b builder) addModule(o modulehost.Offered) {
 	for i := range o.Offer.Tools {
 		b.tool(o.Module, &o.Offer.Tools[i])
 	}
@@ -240,7 +240,7 @@ func (b builder) add(o modulehost.Offered) {
 			continue
 		}
 		e := &Entry{Listed: r.URI, Module: o.Module, Name: r.URI, Resource: r}
-		b.put(Resources, b.v.resources, e, "resources/read", tool.Reads)
+		b.addEntry(Resources, b.v.resources, e, "resources/read", tool.Reads)
 	}
 	for i := range o.Offer.Templates {
 		b.template(o.Module, &o.Offer.Templates[i])
@@ -257,7 +257,7 @@ func (b builder) add(o modulehost.Offered) {
 			Prompt:   p,
 			describe: b.spec.Describe[p.Name],
 		}
-		b.put(Prompts, b.v.prompts, e, "prompts/get", tool.Reads)
+		b.addEntry(Prompts, b.v.prompts, e, "prompts/get", tool.Reads)
 	}
 	for name, ext := range o.Offer.Extensions {
 		if _, taken := b.v.extensions[name]; !taken {
@@ -278,9 +278,9 @@ func (b builder) gate(e *Entry, method string, eff tool.Effects) *permit.Gate {
 	})
 }
 
-// put lists an entry unless it is refused whatever the arguments. A name that
+// addEntry lists an entry unless it is refused whatever the arguments. A name that
 // is already taken goes to the first.
-func (b builder) put(k Kind, byName map[string]*Entry, e *Entry, method string, eff tool.Effects) {
+func (b builder) addEntry(k Kind, byName map[string]*Entry, e *Entry, method string, eff tool.Effects) {
 	if e.Gate = b.gate(e, method, eff); !e.Gate.Listed() && !b.all {
 		return
 	}
@@ -308,7 +308,7 @@ func (b builder) template(mod string, r *module.Resource) {
 		return
 	}
 	e := &Entry{Listed: r.URI, Module: mod, Name: r.URI, Resource: r, template: t}
-	b.put(Templates, b.v.templates, e, "resources/read", tool.Reads)
+	b.addEntry(Templates, b.v.templates, e, "resources/read", tool.Reads)
 }
 
 func (b builder) tool(mod string, t *tool.Tool) {
@@ -331,7 +331,7 @@ func (b builder) tool(mod string, t *tool.Tool) {
 		b.c.opts.Log.Error("tool left out", "module", mod, "tool", t.Name, "err", err)
 		return
 	}
-	b.put(Tools, b.v.tools, e, "tools/call", t.Effects)
+	b.addEntry(Tools, b.v.tools, e, "tools/call", t.Effects)
 }
 
 // toolName is the name a view gives a tool: what it was renamed to, else the

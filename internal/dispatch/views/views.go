@@ -90,8 +90,8 @@ type Options struct {
 // caller of the host gets the same list.
 type Tail func(r mcpversion.Revision, shared bool) string
 
-// Contexts builds views and keeps them. Safe for concurrent use.
-type Contexts struct {
+// Registry builds views and keeps them. Safe for concurrent use.
+type Registry struct {
 	opts  Options
 	rules atomic.Pointer[Rules]
 	epoch atomic.Uint64 // counts changes of offers and rules
@@ -112,21 +112,21 @@ type key struct {
 }
 
 // New makes Contexts.
-func New(o Options) *Contexts {
+func New(o Options) *Registry {
 	if o.Page == 0 {
 		o.Page = 1000
 	}
 	if o.Tail == nil {
 		o.Tail = func(mcpversion.Revision, bool) string { return "" }
 	}
-	c := &Contexts{opts: o, views: make(map[key]*View)}
+	c := &Registry{opts: o, views: make(map[key]*View)}
 	c.Set(o.Rules)
 	return c
 }
 
 // Set replaces the rules. Views are built anew as they are next asked for;
 // calls that run keep the one they have.
-func (c *Contexts) Set(r Rules) {
+func (c *Registry) Set(r Rules) {
 	if len(r.Specs) == 0 {
 		r.Specs = []Spec{{Name: "default"}}
 	}
@@ -141,13 +141,13 @@ func (c *Contexts) Set(r Rules) {
 }
 
 // Rules are the rules in force. They are not to be changed.
-func (c *Contexts) Rules() *Rules { return c.rules.Load() }
+func (r *Registry) Rules() *Rules { return r.rules.Load() }
 
 // Default is the name of the context a caller gets who names none.
-func (c *Contexts) Default() string { return c.rules.Load().Default }
+func (r *Registry) Default() string { return r.rules.Load().Default }
 
 // Cut is the caller's cut by the policy in force.
-func (c *Contexts) Cut(who tool.Caller) permit.Cut { return c.rules.Load().Policy.Cut(who) }
+func (r *Registry) Cut(who tool.Caller) permit.Cut { return r.rules.Load().Policy.Cut(who) }
 
 // Spec finds the definition of a context.
 func (r *Rules) Spec(name string) *Spec {
@@ -159,7 +159,7 @@ func (r *Rules) Spec(name string) *Spec {
 }
 
 // Open lists the contexts a caller may enter, in their order.
-func (c *Contexts) Open(who tool.Caller) (specs []Spec) {
+func (c *Registry) Open(who tool.Caller) (specs []Spec) {
 	r := c.rules.Load()
 	cut := r.Policy.Cut(who)
 	for _, s := range r.Specs {
@@ -172,37 +172,37 @@ func (c *Contexts) Open(who tool.Caller) (specs []Spec) {
 
 // Stale says that offers have changed; views are looked at again when they
 // are next asked for.
-func (c *Contexts) Stale() { c.epoch.Add(1) }
+func (r *Registry) Stale() { r.epoch.Add(1) }
 
 // View returns what a caller gets. who.Context names the context; the cut is
 // the caller's, see Cut. The error is ErrNotFound or ErrForbidden.
-func (c *Contexts) View(ctx context.Context, who *tool.Caller, cut permit.Cut) (*View, error) {
-	epoch := c.epoch.Load()
-	k := key{rules: c.rules.Load(), context: who.Context, cut: cut}
-	v := c.cached(k)
+func (r *Registry) View(ctx context.Context, who *tool.Caller, cut permit.Cut) (*View, error) {
+	epoch := r.epoch.Load()
+	k := key{rules: r.rules.Load(), context: who.Context, cut: cut}
+	v := r.cached(k)
 	if v != nil && v.personal {
 		k.principal = who.Principal
-		v = c.cached(k)
+		v = r.cached(k)
 	}
 	if v != nil && v.epoch.Load() == epoch {
 		return v, nil
 	}
-	return c.build(ctx, who, k, v, epoch)
+	return r.build(ctx, who, k, v, epoch)
 }
 
-func (c *Contexts) cached(k key) *View {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	return c.views[k]
+func (r *Registry) cached(k key) *View {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.views[k]
 }
 
 // build makes the view anew, or keeps the old one when the offers turn out
 // to be the same.
-func (c *Contexts) build(ctx context.Context, who *tool.Caller, k key, old *View, epoch uint64) (*View, error) {
+func (r *Registry) build(ctx context.Context, who *tool.Caller, k key, old *View, epoch uint64) (*View, error) {
 	spec := k.rules.Spec(k.context)
-	if spec == nil && c.opts.Look != nil {
-		if c.opts.Look(); c.rules.Load() != k.rules {
-			k.rules, k.cut, epoch = c.rules.Load(), c.Cut(*who), c.epoch.Load()
+	if spec == nil && r.opts.Look != nil {
+		if r.opts.Look(); r.rules.Load() != k.rules {
+			k.rules, k.cut, epoch = r.rules.Load(), r.Cut(*who), r.epoch.Load()
 			spec, old = k.rules.Spec(k.context), nil
 		}
 	}
@@ -215,48 +215,48 @@ func (c *Contexts) build(ctx context.Context, who *tool.Caller, k key, old *View
 	case permit.Forbidden:
 		return nil, ErrForbidden
 	}
-	offers := c.opts.Offers(ctx, module.Audience{Principal: who.Principal, Context: who.Context})
+	offers := r.opts.Offers(ctx, module.Audience{Principal: who.Principal, Context: who.Context})
 	if old != nil && old.sameOffers(offers) {
 		old.epoch.Store(epoch)
 		return old, nil
 	}
-	v := c.compile(k, spec, offers)
+	v := r.compile(k, spec, offers)
 	v.epoch.Store(epoch)
 	k.principal = ""
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if k.rules != c.rules.Load() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k.rules != r.rules.Load() {
 		return v, nil // the rules changed meanwhile: good for this once
 	}
-	if len(c.views) >= 10_000 {
-		clear(c.views)
+	if len(r.views) >= 10_000 {
+		clear(r.views)
 	}
 	if v.personal {
-		c.views[k] = v // tells the next caller that the principal matters
+		r.views[k] = v // tells the next caller that the principal matters
 		k.principal = who.Principal
 	}
-	c.views[k] = v
+	r.views[k] = v
 	return v, nil
 }
 
 // Whole is what a context holds for a caller, with what the policy refuses:
 // each entry with its gate. It is for those who judge the policy, never for
 // the caller. The error is ErrNotFound for a context that is not there.
-func (c *Contexts) Whole(ctx context.Context, who *tool.Caller) (*View, permit.Entry, error) {
-	k := key{rules: c.rules.Load(), context: who.Context, cut: c.Cut(*who), all: true}
+func (r *Registry) Whole(ctx context.Context, who *tool.Caller) (*View, permit.Entry, error) {
+	k := key{rules: r.rules.Load(), context: who.Context, cut: r.Cut(*who), all: true}
 	spec := k.rules.Spec(k.context)
 	if spec == nil {
 		return nil, permit.Unknown, ErrNotFound
 	}
-	v := c.compile(k, spec, c.opts.Offers(ctx, module.Audience{Principal: who.Principal, Context: who.Context}))
+	v := r.compile(k, spec, r.opts.Offers(ctx, module.Audience{Principal: who.Principal, Context: who.Context}))
 	return v, k.rules.Policy.Enter(k.cut, k.context), nil
 }
 
 // Of gives what a caller's context takes from some offers alone, as View does
 // from all of them. It is compiled anew for each call. The error is ErrNotFound
 // or ErrForbidden.
-func (c *Contexts) Of(who tool.Caller, offers []modulehost.Offered) (*View, error) {
-	k := key{rules: c.rules.Load(), context: who.Context, cut: c.Cut(who)}
+func (r *Registry) Of(who tool.Caller, offers []modulehost.Offered) (*View, error) {
+	k := key{rules: r.rules.Load(), context: who.Context, cut: r.Cut(who)}
 	spec := k.rules.Spec(k.context)
 	if spec == nil {
 		return nil, ErrNotFound
@@ -267,13 +267,13 @@ func (c *Contexts) Of(who tool.Caller, offers []modulehost.Offered) (*View, erro
 	case permit.Forbidden:
 		return nil, ErrForbidden
 	}
-	return c.compile(k, spec, offers), nil
+	return r.compile(k, spec, offers), nil
 }
 
 // Defined finds the definition of a tool by the name it has in a caller's
 // view.
-func (c *Contexts) Defined(ctx context.Context, who tool.Caller, name string) (*tool.Def, bool) {
-	v, err := c.View(ctx, &who, c.Cut(who))
+func (r *Registry) Defined(ctx context.Context, who tool.Caller, name string) (*tool.Def, bool) {
+	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {
 		return nil, false
 	}
@@ -285,8 +285,8 @@ func (c *Contexts) Defined(ctx context.Context, who tool.Caller, name string) (*
 }
 
 // ToolNames lists the tools of a caller's view.
-func (c *Contexts) ToolNames(ctx context.Context, who tool.Caller) (names []string) {
-	v, err := c.View(ctx, &who, c.Cut(who))
+func (r *Registry) ToolNames(ctx context.Context, who tool.Caller) (names []string) {
+	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {
 		return nil
 	}
@@ -298,8 +298,8 @@ func (c *Contexts) ToolNames(ctx context.Context, who tool.Caller) (names []stri
 
 // Sees reports whether the view of a caller has a tool of a module; name "" means
 // any tool of it.
-func (c *Contexts) Sees(ctx context.Context, who tool.Caller, module, name string) (bool, error) {
-	v, err := c.View(ctx, &who, c.Cut(who))
+func (r *Registry) Sees(ctx context.Context, who tool.Caller, module, name string) (bool, error) {
+	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {
 		return false, err
 	}

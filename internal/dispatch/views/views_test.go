@@ -65,7 +65,7 @@ func sortedKeys[V any](m map[string]V) (keys []string) {
 	return keys
 }
 
-func (h *house) contexts(r Rules, more ...func(*Options)) *Contexts {
+func (h *house) contexts(r Rules, more ...func(*Options)) *Registry {
 	if r.Policy == nil {
 		r.Policy = permit.Open(false)
 	}
@@ -84,7 +84,7 @@ func named(names ...string) *module.Offer {
 	return o
 }
 
-func view(t testing.TB, c *Contexts, who tool.Caller) *View {
+func view(t testing.TB, c *Registry, who tool.Caller) *View {
 	t.Helper()
 	if who.Context == "" {
 		who.Context = c.Default()

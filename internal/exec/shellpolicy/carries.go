@@ -73,7 +73,7 @@ func carries(c *simple) string {
 		}
 		if isCarrier(w.text, flags) || strings.HasPrefix(w.text, "+") && strings.HasPrefix(flags, "c S") ||
 			name == "tar" && i == 0 && strings.ContainsAny(w.text, "IF") && !strings.HasPrefix(w.text, "--") {
-			return "what " + c.name + " " + w.show() + " runs is not known here"
+			return "what " + c.name + " " + w.formatWord() + " runs is not known here"
 		}
 		if strings.HasSuffix(name, "make") && strings.HasPrefix(w.text, "SHELL=") {
 			return "the shell of make is changed"
@@ -148,7 +148,7 @@ var gitSafe = []string{
 // gitCarries tells what git is made to run.
 func gitCarries(c *simple) string {
 	why := "what git runs by %s is not known here"
-	say := func(what string) string { return strings.Replace(why, "%s", literal(what).show(), 1) }
+	say := func(what string) string { return strings.Replace(why, "%s", literal(what).formatWord(), 1) }
 	args := c.args()
 	verb := ""
 	for i := 0; i < len(args); i++ {

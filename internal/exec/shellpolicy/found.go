@@ -22,7 +22,7 @@ type Found struct {
 // program ">" stands for writing to a file by redirection. It returns an
 // error if the line may run what is not known from its text.
 func Line(line, shell string) ([]Found, error) {
-	return find(func(j *judging) { j.shell(line, path.Base(strings.ReplaceAll(shell, `\`, "/")), 0) })
+	return findCommands(func(j *judging) { j.shell(line, path.Base(strings.ReplaceAll(shell, `\`, "/")), 0) })
 }
 
 // Program is Line of a program that is started with arguments, without a shell.
@@ -34,10 +34,10 @@ func Program(argv ...string) ([]Found, error) {
 		}
 		words[i] = literal(a)
 	}
-	return find(func(j *judging) { j.command(words, false, syntax.LangBash, 0) })
+	return findCommands(func(j *judging) { j.command(words, false, syntax.LangBash, 0) })
 }
 
-func find(judge func(*judging)) ([]Found, error) {
+func findCommands(judge func(*judging)) ([]Found, error) {
 	found := []Found{}
 	j := &judging{rules: &Rules{}, verdict: Verdict{Decision: Allowed}, each: func(c *simple) {
 		f := Found{Program: c.words[0].text, Name: strings.ToLower(c.name), Args: []string{}, Known: !c.open}

@@ -133,17 +133,17 @@ func (j *judging) unclear(cmd, format string, args ...any) {
 func (j *judging) shell(line, name string, depth int) {
 	switch dialect(name) {
 	case posix:
-		j.line(line, syntax.LangPOSIX, depth)
-		j.line(line, syntax.LangBash, depth)
+		j.judgeLine(line, syntax.LangPOSIX, depth)
+		j.judgeLine(line, syntax.LangBash, depth)
 	case bash:
-		j.line(line, syntax.LangBash, depth)
+		j.judgeLine(line, syntax.LangBash, depth)
 	case plain:
 		// Other shells agree with bash on lines without anything special.
 		if i := strings.IndexFunc(line, isSpecial); i >= 0 {
 			r, _ := utf8.DecodeRuneInString(line[i:])
 			j.unclear("", "what %q means to %s is not known here; only plain commands can be judged for it", r, name)
 		}
-		j.line(line, syntax.LangBash, depth)
+		j.judgeLine(line, syntax.LangBash, depth)
 	default:
 		j.unclear("", "the language of %s is not known here", name)
 	}
@@ -178,8 +178,8 @@ func isSpecial(r rune) bool {
 	return !safe
 }
 
-// line judges a command line in one language.
-func (j *judging) line(line string, lang syntax.LangVariant, depth int) {
+// judgeLine judges a command line in one language.
+func (j *judging) judgeLine(line string, lang syntax.LangVariant, depth int) {
 	j.parsed += len(line)
 	switch {
 	case depth > MaxDepth:
@@ -192,7 +192,7 @@ func (j *judging) line(line string, lang syntax.LangVariant, depth int) {
 		j.unclear("", "the line holds control characters, or bytes that are no UTF-8")
 		return
 	}
-	file, err := parse(line, lang)
+	file, err := parseLine(line, lang)
 	if err != nil {
 		j.unclear("", "the line cannot be parsed: %v", err)
 		return
@@ -203,9 +203,9 @@ func (j *judging) line(line string, lang syntax.LangVariant, depth int) {
 
 func isControl(r rune) bool { return (r < ' ' && r != '\n' && r != '\t') || r == 0x7f }
 
-// parse gives an error for everything that is wrong with a line, also for what
+// parseLine gives an error for everything that is wrong with a line, also for what
 // the parser itself stumbles over.
-func parse(line string, lang syntax.LangVariant) (f *syntax.File, err error) {
+func parseLine(line string, lang syntax.LangVariant) (f *syntax.File, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			f, err = nil, fmt.Errorf("%v", p)
@@ -220,7 +220,7 @@ func (j *judging) command(words []word, open bool, lang syntax.LangVariant, dept
 	if len(words) == 0 {
 		return
 	}
-	shown := show(words, open)
+	shown := formatWords(words, open)
 	if j.found++; len(j.verdict.Commands) < mostTold && !slices.Contains(j.verdict.Commands, shown) {
 		j.verdict.Commands = append(j.verdict.Commands, shown)
 	}
@@ -289,7 +289,7 @@ func (j *judging) allowed(c *simple) {
 			c.shown,
 			"",
 			"%s is not the %s of the system that is allowed by name; it has to be allowed by its path",
-			c.words[0].show(),
+			c.words[0].formatWord(),
 			c.name,
 		)
 		return
@@ -304,14 +304,14 @@ func (j *judging) named(c *simple) bool {
 	return slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.names() && p.says() && p.allows(c) })
 }
 
-// show is a command for people.
-func show(words []word, open bool) string {
+// formatWords is a command for people.
+func formatWords(words []word, open bool) string {
 	var b strings.Builder
 	for i, w := range words {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
-		b.WriteString(w.show())
+		b.WriteString(w.formatWord())
 		if b.Len() > mostShown {
 			break
 		}

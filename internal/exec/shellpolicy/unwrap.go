@@ -17,7 +17,7 @@ func (j *judging) unwrap(c *simple) {
 	case "alias":
 		j.alias(c)
 	case "find", "gfind":
-		j.find(c)
+		j.findSimple(c)
 	case "xargs", "gxargs":
 		j.xargs(c)
 	case "parallel":
@@ -64,7 +64,7 @@ func (j *judging) joined(c *simple, words []word, shell string) {
 		j.unclear(c.shown, "what %s runs comes from its input", c.name)
 	case len(line) == 0:
 	case shell == "":
-		j.line(strings.Join(line, " "), c.lang, c.depth+1)
+		j.judgeLine(strings.Join(line, " "), c.lang, c.depth+1)
 	default:
 		j.shell(strings.Join(line, " "), shell, c.depth+1)
 	}
@@ -140,7 +140,7 @@ func (j *judging) alias(c *simple) {
 	for _, w := range c.args() {
 		_, value, defines := strings.Cut(w.text, "=")
 		if text, ok := literal(value).known(); defines && ok && !w.many {
-			j.line(text, c.lang, c.depth+1)
+			j.judgeLine(text, c.lang, c.depth+1)
 		}
 		if defines || w.many || w.text == string(anything) {
 			j.unclear(c.shown, "an alias changes what later commands mean")
@@ -151,8 +151,8 @@ func (j *judging) alias(c *simple) {
 // findActions are what makes find do more than find.
 var findActions = []string{"-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fls", "-fprintf"}
 
-// find judges what find runs, deletes and writes.
-func (j *judging) find(c *simple) {
+// findSimple judges what find runs, deletes and writes.
+func (j *judging) findSimple(c *simple) {
 	args := c.args()
 	for i := 0; i < len(args); i++ {
 		w := args[i]

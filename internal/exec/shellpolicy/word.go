@@ -57,7 +57,7 @@ func (w word) mayBe(text string) bool {
 	return g.match(text, false)
 }
 
-func (w word) show() string { return strings.ReplaceAll(w.text, string(anything), "…") }
+func (w word) formatWord() string { return strings.ReplaceAll(w.text, string(anything), "…") }
 
 // literal is a word that stands in the line as it is.
 func literal(s string) word { return word{text: s} }

@@ -83,7 +83,7 @@ func (j *judging) wrapper(c *simple, o *options) {
 // then. replace is the value of an option that names a placeholder.
 func (j *judging) options(c *simple, o *options) (run []word, replace string, ok bool) {
 	r := optionReader{options: o, args: c.args()}
-	for len(r.args) > 0 && r.next() {
+	for len(r.args) > 0 && r.nextOption() {
 	}
 	if r.why != "" {
 		j.unclear(c.shown, "%s of %s", r.why, c.name)
@@ -124,8 +124,8 @@ type optionReader struct {
 	why     string // it is unclear
 }
 
-// next reads one option; false when there is none any more.
-func (r *optionReader) next() bool {
+// nextOption reads one option; false when there is none any more.
+func (r *optionReader) nextOption() bool {
 	w := r.args[0]
 	switch {
 	case w.mayBeOption():
@@ -169,7 +169,7 @@ func (r *optionReader) long(text string) {
 	name, value, attached := strings.Cut(text, "=")
 	mark, known := r.kind(name)
 	if len(name) < 2 || !known || mark == '!' || strings.IndexByte(name, anything) >= 0 {
-		r.why = "what the option --" + literal(name).show() + " does is not known here"
+		r.why = "what the option --" + literal(name).formatWord() + " does is not known here"
 		return
 	}
 	r.applyMark(mark, value, attached)
@@ -179,7 +179,7 @@ func (r *optionReader) short(letters string) {
 	for i, l := range letters {
 		mark, known := r.kind(string(l))
 		if !known || mark == '!' {
-			r.why = "what the option -" + literal(string(l)).show() + " does is not known here"
+			r.why = "what the option -" + literal(string(l)).formatWord() + " does is not known here"
 			return
 		}
 		rest := letters[i+len(string(l)):]

@@ -182,14 +182,14 @@ func current(own []string) (t prepared, done func(), err error) {
 		if t, err = prepare(how, own); err != nil {
 			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to a program: %w", err)
 		}
-		return t, t.close, nil
+		return t, t.closeRuleset, nil
 	}
 	if closed.dirty || !closed.told.valid() {
 		fresh, err := prepare(how, nil)
 		if err != nil {
 			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to programs: %w", err)
 		}
-		closed.told.close()
+		closed.told.closeRuleset()
 		closed.told, closed.dirty = fresh, false
 	}
 	// Copies of the descriptors, because another start may replace these.
@@ -198,10 +198,10 @@ func current(own []string) (t prepared, done func(), err error) {
 		t.space, err = again(closed.told.space)
 	}
 	if err != nil {
-		t.close()
+		t.closeRuleset()
 		return prepared{}, nil, err
 	}
-	return t, t.close, nil
+	return t, t.closeRuleset, nil
 }
 
 func again(f *os.File) (*os.File, error) {
@@ -212,7 +212,7 @@ func again(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-func (t *prepared) close() {
+func (t *prepared) closeRuleset() {
 	for _, f := range []*os.File{t.space, t.mounts, t.rules} {
 		if f != nil {
 			f.Close()
@@ -258,7 +258,7 @@ func prepare(how How, own []string) (t prepared, err error) {
 	t = prepared{how: how, seen: map[string]identity{}}
 	defer func() {
 		if err != nil {
-			t.close()
+			t.closeRuleset()
 			t = prepared{}
 		}
 	}()

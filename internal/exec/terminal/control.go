@@ -6,7 +6,7 @@ import "strconv"
 func (s *Screen) do(final byte) {
 	switch {
 	case s.private == 0 && s.middle == 0:
-		if !s.move(final) && !s.change(final) {
+		if !s.move(final) && !s.changeMode(final) {
 			s.rest(final)
 		}
 	case s.private == '?' && (final == 'h' || final == 'l'):
@@ -14,7 +14,7 @@ func (s *Screen) do(final byte) {
 			s.mode(s.params[i], final == 'h')
 		}
 	case s.private == '?' && (final == 'J' || final == 'K'):
-		s.change(final)
+		s.changeMode(final)
 	case s.private == '>' && final == 'c':
 		s.reply("\x1b[>1;10;0c")
 	case s.private == '?' && s.middle == '$' && final == 'p':
@@ -109,8 +109,8 @@ func (s *Screen) tab(n int) {
 	s.main.x, s.main.full = x, false
 }
 
-// change does the sequences that change what is shown.
-func (s *Screen) change(final byte) bool {
+// changeMode does the sequences that change what is shown.
+func (s *Screen) changeMode(final byte) bool {
 	p, n := &s.main, s.param(0, 1)
 	line, x := p.lines[p.y], min(p.x, s.cols-1)
 	inside := p.y >= s.top && p.y <= s.bottom
@@ -226,7 +226,7 @@ func (s *Screen) rest(final byte) {
 	case 'c':
 		s.reply("\x1b[?62c")
 	case 'n':
-		s.report(s.param(0, 0))
+		s.sendReport(s.param(0, 0))
 	case 't':
 		if s.param(0, 0) == 18 {
 			s.reply("\x1b[8;" + strconv.Itoa(s.rows) + ";" + strconv.Itoa(s.cols) + "t")
@@ -234,7 +234,7 @@ func (s *Screen) rest(final byte) {
 	}
 }
 
-func (s *Screen) report(what int) {
+func (s *Screen) sendReport(what int) {
 	switch what {
 	case 5:
 		s.reply("\x1b[0n")
@@ -266,7 +266,7 @@ func (s *Screen) mode(number int, on bool) {
 	case 25:
 		s.hidden = !on
 	case 47, 1047:
-		s.show(on, false)
+		s.switchScreen(on, false)
 	case 1048:
 		if on {
 			s.main.saved = s.main.cursor
@@ -274,15 +274,15 @@ func (s *Screen) mode(number int, on bool) {
 			s.main.cursor = s.main.saved
 		}
 	case 1049:
-		s.show(on, true)
+		s.switchScreen(on, true)
 	case 2004:
 		s.paste = on
 	}
 }
 
-// show changes between the two pages. The alternate one begins empty; with save
+// switchScreen changes between the two pages. The alternate one begins empty; with save
 // the cursor comes back to where it was.
-func (s *Screen) show(alternate, save bool) {
+func (s *Screen) switchScreen(alternate, save bool) {
 	if s.alternate == alternate {
 		return
 	}

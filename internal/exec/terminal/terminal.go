@@ -104,12 +104,12 @@ func (s *Screen) reset() {
 func (s *Screen) page() page {
 	p := page{lines: make([][]cell, s.rows)}
 	for i := range p.lines {
-		p.lines[i] = s.line()
+		p.lines[i] = s.currentLine()
 	}
 	return p
 }
 
-func (s *Screen) line() []cell {
+func (s *Screen) currentLine() []cell {
 	l := make([]cell, s.cols)
 	empty(l)
 	return l
@@ -200,7 +200,7 @@ func (s *Screen) fit(p *page) {
 	}
 	lines := make([][]cell, s.rows)
 	for i := range lines {
-		lines[i] = s.line()
+		lines[i] = s.currentLine()
 		if i < len(p.lines) {
 			copy(lines[i], p.lines[i])
 			mend(lines[i], s.cols)
@@ -239,13 +239,13 @@ func (s *Screen) Write(b []byte) (int, error) {
 			b = b[1:]
 			continue
 		}
-		b = s.decode(b)
+		b = s.decodeBytes(b)
 	}
 	return n, nil
 }
 
-// decode prints one character of several bytes, as soon as it is complete.
-func (s *Screen) decode(b []byte) []byte {
+// decodeBytes prints one character of several bytes, as soon as it is complete.
+func (s *Screen) decodeBytes(b []byte) []byte {
 	s.partial = append(s.partial, b[0])
 	if !utf8.FullRune(s.partial) {
 		return b[1:]

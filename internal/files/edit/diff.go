@@ -32,7 +32,7 @@ func (r *Result) Diff(most int) string {
 		group := hunks[:n]
 		hunks = hunks[n:]
 		from := max(group[0].from-contextLines, 0)
-		to := min(group[n-1].to+contextLines, r.lines.count())
+		to := min(group[n-1].to+contextLines, r.lines.lineCount())
 		body, added := r.group(group, from, to)
 		out = append(out, fmt.Sprintf("@@ -%s +%s @@", span(from, to-from), span(from+shift, to-from+added)))
 		out = append(out, body...)
@@ -64,13 +64,13 @@ func (r *Result) group(group []hunk, from, to int) (out []string, added int) {
 	at := from
 	same := func(end int) {
 		for ; at < end; at++ {
-			out = append(out, " "+diffLine(r.lines.line(at)))
+			out = append(out, " "+diffLine(r.lines.lineText(at)))
 		}
 	}
 	for _, h := range group {
 		same(h.from)
 		for ; at < h.to; at++ {
-			out = append(out, "-"+diffLine(r.lines.line(at)))
+			out = append(out, "-"+diffLine(r.lines.lineText(at)))
 		}
 		for _, s := range h.now {
 			out = append(out, "+"+diffLine(s))
@@ -99,23 +99,23 @@ func diffLine(s string) string {
 // Diff shows, which bounds its time.
 func (r *Result) hunks(most int) (hunks []hunk) {
 	for i := 0; i < len(r.changes) && len(hunks) <= most+1000; {
-		from := r.lines.number(r.changes[i].from)
+		from := r.lines.lineNumber(r.changes[i].from)
 		to, j := from, i
 		var b strings.Builder
-		at := r.lines.start(from)
+		at := r.lines.lineStart(from)
 		for {
-			for ; j < len(r.changes) && (j == i || r.lines.number(r.changes[j].from) < to); j++ {
+			for ; j < len(r.changes) && (j == i || r.lines.lineNumber(r.changes[j].from) < to); j++ {
 				c := r.changes[j]
 				b.Write(r.before[at:c.from])
 				b.WriteString(c.with)
 				at = c.to
 				to = max(to, r.lines.after(c))
 			}
-			if end := r.lines.start(to); end > at {
+			if end := r.lines.lineStart(to); end > at {
 				b.Write(r.before[at:end])
 				at = end
 			}
-			if s := b.String(); s == "" || s[len(s)-1] == '\n' || to == r.lines.count() {
+			if s := b.String(); s == "" || s[len(s)-1] == '\n' || to == r.lines.lineCount() {
 				break
 			}
 			to++ // The change removed a line ending, so the next line joins.
@@ -131,7 +131,7 @@ func (r *Result) hunks(most int) (hunks []hunk) {
 func (r *Result) trimHunk(from, to int, now string) (hunks []hunk) {
 	var was []string
 	for i := from; i < to; i++ {
-		was = append(was, r.lines.line(i))
+		was = append(was, r.lines.lineText(i))
 	}
 	is := strings.SplitAfter(now, "\n")
 	if is[len(is)-1] == "" {
@@ -165,8 +165,8 @@ type index struct {
 	newlines []int
 }
 
-// count returns the number of lines. An empty content has none.
-func (x *index) count() int {
+// lineCount returns the number of lines. An empty content has none.
+func (x *index) lineCount() int {
 	n := len(x.newlines)
 	if len(x.b) > 0 && x.b[len(x.b)-1] != '\n' {
 		n++
@@ -174,15 +174,15 @@ func (x *index) count() int {
 	return n
 }
 
-// number returns the line that a byte lies on, from 0.
-func (x *index) number(at int) int {
+// lineNumber returns the line that a byte lies on, from 0.
+func (x *index) lineNumber(at int) int {
 	n, _ := slices.BinarySearch(x.newlines, at)
 	return n
 }
 
-// start returns the byte that a line begins at. For the number after the last
+// lineStart returns the byte that a line begins at. For the number after the last
 // line it returns the length of the content.
-func (x *index) start(n int) int {
+func (x *index) lineStart(n int) int {
 	switch {
 	case n == 0:
 		return 0
@@ -192,14 +192,14 @@ func (x *index) start(n int) int {
 	return x.newlines[n-1] + 1
 }
 
-// line returns a line with its line ending.
-func (x *index) line(n int) string { return string(x.b[x.start(n):x.start(n+1)]) }
+// lineText returns a line with its line ending.
+func (x *index) lineText(n int) string { return string(x.b[x.lineStart(n):x.lineStart(n+1)]) }
 
 // after returns the first line that a change leaves alone.
 func (x *index) after(c splice) int {
-	n := x.number(c.to)
-	if c.to == x.start(n) && (strings.HasSuffix(c.with, "\n") || c.with == "" && c.from == x.start(x.number(c.from))) {
+	n := x.lineNumber(c.to)
+	if c.to == x.lineStart(n) && (strings.HasSuffix(c.with, "\n") || c.with == "" && c.from == x.lineStart(x.lineNumber(c.from))) {
 		return n
 	}
-	return min(n+1, x.count())
+	return min(n+1, x.lineCount())
 }

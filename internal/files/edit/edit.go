@@ -129,7 +129,7 @@ func (t *text) apply(edits []Edit) (*Result, error) {
 	var all []place
 	owner := map[int]int{} // from the start of a place to the number of its edit
 	for i, e := range edits {
-		places, level, err := t.find(e)
+		places, level, err := t.findPlaces(e)
 		if err != nil {
 			return nil, withEditNumber(err, i, len(edits))
 		}
@@ -211,8 +211,8 @@ func (r *Result) Content() []byte {
 	return append(out, r.before[at:]...)
 }
 
-// find tries the levels in order.
-func (t *text) find(e Edit) ([]place, Level, error) {
+// findPlaces tries the levels in order.
+func (t *text) findPlaces(e Edit) ([]place, Level, error) {
 	if e.Old == "" {
 		return nil, 0, &tool.Refusal{
 			Code:    "invalid_arguments",

@@ -32,8 +32,8 @@ type line struct {
 	eol    string // "\n", "\r\n" or, on the last line, ""
 }
 
-func (l line) blank() bool  { return l.body == "" }
-func (l line) text() string { return l.indent + l.body + l.trail }
+func (l line) blank() bool      { return l.body == "" }
+func (l line) lineText() string { return l.indent + l.body + l.trail }
 func (l line) end() int {
 	return l.at + len(l.indent) + len(l.body) + len(l.trail) + len(l.eol)
 }

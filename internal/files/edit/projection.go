@@ -44,7 +44,7 @@ func (t *text) project(w *lineEdit, s *candidate) (place, error) {
 	if err := p.build(); err != nil {
 		return place{}, err
 	}
-	p.close()
+	p.closeProjection()
 	return p.place()
 }
 
@@ -135,7 +135,7 @@ func (p *projection) edges() (starts, ends []int) {
 		switch {
 		case len(open) == 0 && len(free) > 0 && last >= 0:
 			// Deleting the equal line at the end of the run has the same result.
-			if end := free[len(free)-1]; p.w.old[end].text() == p.w.old[next-1].text() {
+			if end := free[len(free)-1]; p.w.old[end].lineText() == p.w.old[next-1].lineText() {
 				ends[last] = end
 			}
 		case len(free) == len(open):
@@ -181,7 +181,7 @@ func (p *projection) matchGap(ends, starts []int, from, to int) (gap lineRange, 
 	}
 	now := to - from - 1
 	if now > len(file) && len(file) > len(old) && len(old) > 0 {
-		return lineRange{}, false, p.refuse(
+		return lineRange{}, false, p.refusef(
 			"it is not clear how many blank lines belong before line %d of new_string",
 			to+1,
 		)
@@ -204,7 +204,7 @@ func (p *projection) place() (place, error) {
 	start, end := p.s.start, p.s.end()
 	was, with := string(p.t.content[start:end]), b.String()
 	if p.s.level != Near && !p.faithful(with) {
-		return place{}, p.refuse("it is not clear which change is meant")
+		return place{}, p.refusef("it is not clear which change is meant")
 	}
 	head, tail := common(was, with)
 	return place{start, end, splice{start + head, end - tail, with[head : len(with)-tail]}}, nil
@@ -227,8 +227,8 @@ func (p *projection) faithful(with string) bool {
 	return strings.Join(a, "\n") == strings.Join(b, "\n")
 }
 
-// refuse returns the refusal of an edit that is not clear at the candidate.
-func (p *projection) refuse(format string, args ...any) error {
+// refusef returns the refusal of an edit that is not clear at the candidate.
+func (p *projection) refusef(format string, args ...any) error {
 	return &tool.Refusal{
 		Code: "unclear",
 		Message: fmt.Sprintf(
@@ -284,7 +284,7 @@ func (p *projection) chooseShift() error {
 			return nil
 		}
 	}
-	return p.refuse("it is not clear how deep to indent the lines of new_string")
+	return p.refusef("it is not clear how deep to indent the lines of new_string")
 }
 
 // shallowest returns the least width of the indentation of lines. The first line
@@ -322,7 +322,7 @@ func (p *projection) checkEqualLines() error {
 			continue
 		}
 		if p.differInFile(a, b) || p.differInFile(b-1, a-1) {
-			return p.refuse("it is not clear which of the lines %q to delete", p.w.old[a].body)
+			return p.refusef("it is not clear which of the lines %q to delete", p.w.old[a].body)
 		}
 		a = b
 	}
@@ -372,7 +372,7 @@ func (p *projection) build() error {
 		f := p.s.of[p.of[n]]
 		if f < 0 { // The file does not have this line.
 			if !p.w.old[p.of[n]].blank() {
-				return p.refuse("line %d of new_string has no counterpart there", n+1)
+				return p.refusef("line %d of new_string has no counterpart there", n+1)
 			}
 			if p.w.new[n].blank() {
 				continue
@@ -388,13 +388,13 @@ func (p *projection) build() error {
 		if err != nil {
 			return err
 		}
-		p.put(l, f)
+		p.addLine(l, f)
 		at, o = f+1, p.of[n]+1
 	}
 	return p.gap(at, len(p.s.lines), o, len(p.w.old), pending)
 }
 
-func (p *projection) put(l line, f int) {
+func (p *projection) addLine(l line, f int) {
 	p.out = append(p.out, l)
 	p.from = append(p.from, f)
 }
@@ -410,7 +410,7 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 			continue
 		}
 		if p.s.level == Near && !p.alike(o, f) {
-			return p.refuse("line %d, which the edit changes, differs from old_string", p.s.first+f+1)
+			return p.refusef("line %d, which the edit changes, differs from old_string", p.s.first+f+1)
 		}
 		gone[f] = true
 		if first < 0 {
@@ -434,13 +434,13 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 		return p.between(before, pending)
 	}
 	if len(inside) > 0 && (len(pending) > 1 || p.s.level == Near) {
-		return p.refuse(
+		return p.refusef(
 			"line %d, which old_string does not have, lies among the lines to change",
 			p.s.first+inside[0]+1,
 		)
 	}
 	for len(before) > 0 && len(pending) > 0 && p.w.new[pending[0]].blank() {
-		p.put(p.s.lines[before[0]], before[0])
+		p.addLine(p.s.lines[before[0]], before[0])
 		before, pending = before[1:], pending[1:]
 	}
 	var closing []int
@@ -455,7 +455,7 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 	}
 	p.keep(after)
 	for range closing {
-		p.put(line{eol: p.eol}, -1)
+		p.addLine(line{eol: p.eol}, -1)
 	}
 	return nil
 }
@@ -466,7 +466,7 @@ func (p *projection) between(kept, pending []int) error {
 	blank := func(n int) bool { return p.w.new[n].blank() }
 	for _, f := range kept {
 		if !p.s.lines[f].blank() {
-			return p.refuse("it is not clear whether the new lines come before or after line %d", p.s.first+f+1)
+			return p.refusef("it is not clear whether the new lines come before or after line %d", p.s.first+f+1)
 		}
 	}
 	head, tail := 0, 0
@@ -481,13 +481,13 @@ func (p *projection) between(kept, pending []int) error {
 	case head > 0 && tail > 0 || len(rest) == 0 && head > 0:
 		p.keep(kept[:min(len(kept), head)])
 		for range max(0, head-len(kept)) {
-			p.put(line{eol: p.eol}, -1)
+			p.addLine(line{eol: p.eol}, -1)
 		}
 		if err := p.insert(rest, -1); err != nil {
 			return err
 		}
 		for range tail {
-			p.put(line{eol: p.eol}, -1)
+			p.addLine(line{eol: p.eol}, -1)
 		}
 		return nil
 	case head > 0:
@@ -500,13 +500,13 @@ func (p *projection) between(kept, pending []int) error {
 		p.keep(kept)
 		return nil
 	}
-	return p.refuse("it is not clear whether the new lines come before or after the blank line %d", p.s.first+kept[0]+1)
+	return p.refusef("it is not clear whether the new lines come before or after the blank line %d", p.s.first+kept[0]+1)
 }
 
 // keep writes lines of the file as they are.
 func (p *projection) keep(lines []int) {
 	for _, f := range lines {
-		p.put(p.s.lines[f], f)
+		p.addLine(p.s.lines[f], f)
 	}
 }
 
@@ -521,7 +521,7 @@ func (p *projection) insert(pending []int, gone int) error {
 		if err != nil {
 			return err
 		}
-		p.put(l, -1)
+		p.addLine(l, -1)
 	}
 	return nil
 }
@@ -572,13 +572,13 @@ func (p *projection) indent(n int) (string, error) {
 	}
 	if p.shift.unindented {
 		if i == "" {
-			return "", p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
+			return "", p.refusef("it is not clear how deep to indent line %d of new_string", n+1)
 		}
 		return i, nil
 	}
 	file, sure := p.shift.of(i)
 	if !sure {
-		return "", p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
+		return "", p.refusef("it is not clear how deep to indent line %d of new_string", n+1)
 	}
 	if len(p.shift.models) == 0 && p.fix.tab > 0 && p.t.unit == "\t" && len(file)%p.fix.tab == 0 &&
 		strings.Trim(file, " ") == "" {
@@ -600,7 +600,7 @@ func (p *projection) keptLine(n, f int) (line, error) {
 		return out, nil
 	}
 	if !p.alike(o, f) && (!p.same[n] || is.indent != was.indent) {
-		return out, p.refuse("line %d, which the edit changes, differs from old_string", p.s.first+f+1)
+		return out, p.refusef("line %d, which the edit changes, differs from old_string", p.s.first+f+1)
 	}
 	switch {
 	case p.same[n] && (was.body == is.body || was.body != there.body):
@@ -622,10 +622,10 @@ func (p *projection) keptLine(n, f int) (line, error) {
 	switch {
 	case p.shift.unindented && !p.newAsFile && !p.same[n] &&
 		(opens(is.body) != opens(was.body) || closes(is.body) != closes(was.body)):
-		err = p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
+		err = p.refusef("it is not clear how deep to indent line %d of new_string", n+1)
 	case is.indent == was.indent && !p.newAsFile && p.shift == &p.s.shift:
 	case p.shift.unindented && !p.newAsFile:
-		err = p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
+		err = p.refusef("it is not clear how deep to indent line %d of new_string", n+1)
 	default:
 		out.indent, err = p.indent(n)
 	}
@@ -642,9 +642,9 @@ func (p *projection) alike(o, f int) bool {
 	return ok
 }
 
-// close sets the line endings that depend on the place: the last line has none
+// closeProjection sets the line endings that depend on the place: the last line has none
 // if the file ends without, and all others have one.
-func (p *projection) close() {
+func (p *projection) closeProjection() {
 	if len(p.out) == 0 {
 		return
 	}

@@ -163,26 +163,26 @@ func (t *text) likeliestLine(lines []line) int {
 func (t *text) firstDifference(a int, lines []line) string {
 	for j, l := range lines {
 		if a+j >= len(t.full) {
-			return fmt.Sprintf("\n  line %d matches, but the file ends before %s", t.full[a]+1, visible(l.text(), 0))
+			return fmt.Sprintf("\n  line %d matches, but the file ends before %s", t.full[a]+1, visible(l.lineText(), 0))
 		}
 		there := t.lines[t.full[a+j]]
-		if there.text() == l.text() {
+		if there.lineText() == l.lineText() {
 			continue
 		}
-		if (j == 0 && strings.HasSuffix(there.text(), l.text())) ||
-			(j == len(lines)-1 && strings.HasPrefix(there.text(), l.text())) {
+		if (j == 0 && strings.HasSuffix(there.lineText(), l.lineText())) ||
+			(j == len(lines)-1 && strings.HasPrefix(there.lineText(), l.lineText())) {
 			continue
 		}
-		col, _ := common(there.text(), l.text())
-		for col > 0 && col < len(l.text()) && !utf8.RuneStart(l.text()[col]) {
+		col, _ := common(there.lineText(), l.lineText())
+		for col > 0 && col < len(l.lineText()) && !utf8.RuneStart(l.lineText()[col]) {
 			col--
 		}
 		return fmt.Sprintf(
 			"\n  line %d differs at column %d: file %s, old_string %s",
 			t.full[a+j]+1,
-			utf8.RuneCountInString(there.text()[:col])+1,
-			visible(there.text(), col),
-			visible(l.text(), col),
+			utf8.RuneCountInString(there.lineText()[:col])+1,
+			visible(there.lineText(), col),
+			visible(l.lineText(), col),
 		)
 	}
 	return fmt.Sprintf("\n  line %d matches but for blank lines", t.full[a]+1)

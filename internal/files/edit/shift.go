@@ -72,7 +72,7 @@ func (s *shift) uniform(list []indents, unit string) (Level, bool) {
 		default:
 			level = Indent
 		}
-		if !s.add(p) {
+		if !s.addIndent(p) {
 			return 0, false
 		}
 	}
@@ -85,9 +85,9 @@ func (s *shift) uniform(list []indents, unit string) (Level, bool) {
 	return level, len(s.models) > 0
 }
 
-// add keeps one pair for each indentation. It returns false if one indentation
+// addIndent keeps one pair for each indentation. It returns false if one indentation
 // stands for two.
-func (s *shift) add(p indents) bool {
+func (s *shift) addIndent(p indents) bool {
 	for _, q := range s.pairs {
 		if q.old == p.old || q.file == p.file {
 			return q.old == p.old && q.file == p.file

@@ -13,7 +13,7 @@ func (p *projection) insertUnindented(pending []int, gone int) error {
 	before, ok := p.lineBefore()
 	after, more := p.lineAfter()
 	if !ok && !more {
-		return p.refuse("it is not clear how deep to indent line %d of new_string", pending[0]+1)
+		return p.refusef("it is not clear how deep to indent line %d of new_string", pending[0]+1)
 	}
 	deep := depth{unit: p.t.unit}
 	if ok {
@@ -23,7 +23,7 @@ func (p *projection) insertUnindented(pending []int, gone int) error {
 	}
 	if now := deep; gone < 0 && ok && more && !now.leadsTo(after) {
 		// The brackets do not explain the file as it is, so they say nothing of new.
-		return p.refuse("it is not clear how deep to indent line %d of new_string", pending[0]+1)
+		return p.refusef("it is not clear how deep to indent line %d of new_string", pending[0]+1)
 	}
 	level := ok && more && before.indent == after.indent && !opens(before.body) && p.sameDepth(pending)
 	for _, n := range pending {
@@ -35,19 +35,19 @@ func (p *projection) insertUnindented(pending []int, gone int) error {
 		if !l.blank() {
 			l.body = p.fix.apply(l.body)
 			l.trail = p.fix.newEnds.intended(l.trail)
-			if !level && !deep.next(l.body) {
-				return p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
+			if !level && !deep.nextDepth(l.body) {
+				return p.refusef("it is not clear how deep to indent line %d of new_string", n+1)
 			}
 			l.indent = deep.line
 			if gone >= 0 && l.indent != p.s.lines[gone].indent {
-				return p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
+				return p.refusef("it is not clear how deep to indent line %d of new_string", n+1)
 			}
 			gone = -1
 		}
-		p.put(l, -1)
+		p.addLine(l, -1)
 	}
 	if !level && more && !deep.leadsTo(after) {
-		return p.refuse("it is not clear how deep to indent line %d of new_string", pending[len(pending)-1]+1)
+		return p.refusef("it is not clear how deep to indent line %d of new_string", pending[len(pending)-1]+1)
 	}
 	return nil
 }
@@ -110,9 +110,9 @@ type depth struct {
 	body string // its text
 }
 
-// next goes on to a line. It returns false if the depth of the line is not
+// nextDepth goes on to a line. It returns false if the depth of the line is not
 // known.
-func (d *depth) next(body string) bool {
+func (d *depth) nextDepth(body string) bool {
 	in := d.line
 	if opens(d.body) {
 		if d.unit == "" {
@@ -133,7 +133,7 @@ func (d *depth) next(body string) bool {
 
 // leadsTo goes on to a line and reports whether the line has the expected
 // indentation.
-func (d *depth) leadsTo(l line) bool { return d.next(l.body) && d.line == l.indent }
+func (d *depth) leadsTo(l line) bool { return d.nextDepth(l.body) && d.line == l.indent }
 
 // opens reports whether the lines after this one are one step deeper.
 func opens(body string) bool {

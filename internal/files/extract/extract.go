@@ -105,13 +105,13 @@ const mostHeap = 256 << 20
 var errBomb = errors.New("the document takes too much memory")
 
 func (g *guarded) ReadAt(b []byte, off int64) (int, error) {
-	if err := g.stop(); err != nil {
+	if err := g.stopReading(); err != nil {
 		return 0, err
 	}
 	return g.f.ReadAt(b, off)
 }
 
-func (g *guarded) stop() error {
+func (g *guarded) stopReading() error {
 	if err := context.Cause(g.ctx); err != nil {
 		return err
 	}
@@ -193,8 +193,8 @@ func (w *writer) raw(s string) error {
 	return context.Cause(w.ctx)
 }
 
-// line ends the line. paragraph also leaves a blank line.
-func (w *writer) line()      { w.gap = max(w.gap, 1) }
+// newLine ends the line. paragraph also leaves a blank line.
+func (w *writer) newLine()   { w.gap = max(w.gap, 1) }
 func (w *writer) paragraph() { w.gap = 2 }
 
 func (w *writer) String() string {

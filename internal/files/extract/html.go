@@ -58,10 +58,10 @@ func fromHTML(w *writer, r io.Reader) error {
 				err = p.words(string(z.Text()))
 			}
 		case html.StartTagToken, html.SelfClosingTagToken:
-			err = p.open(z, kind == html.SelfClosingTagToken)
+			err = p.openTag(z, kind == html.SelfClosingTagToken)
 		case html.EndTagToken:
 			name, _ := z.TagName()
-			err = p.close(atom.Lookup(name))
+			err = p.closeTag(atom.Lookup(name))
 		}
 		if err != nil {
 			return err
@@ -69,7 +69,7 @@ func fromHTML(w *writer, r io.Reader) error {
 	}
 }
 
-func (p *pageWriter) open(z *html.Tokenizer, closed bool) error {
+func (p *pageWriter) openTag(z *html.Tokenizer, closed bool) error {
 	name, more := z.TagName()
 	tag := atom.Lookup(name)
 	attr := ""
@@ -92,16 +92,16 @@ func (p *pageWriter) open(z *html.Tokenizer, closed bool) error {
 		p.title = tag == atom.Title
 		return nil
 	}
-	return p.start(tag, attr)
+	return p.startTag(tag, attr)
 }
 
-// start writes the text for a start tag.
-func (p *pageWriter) start(tag atom.Atom, attr string) error {
+// startTag writes the text for a start tag.
+func (p *pageWriter) startTag(tag atom.Atom, attr string) error {
 	switch {
 	case blocks[tag]:
 		p.paragraph()
 	case rows[tag]:
-		p.line()
+		p.newLine()
 	}
 	switch tag {
 	case atom.H1, atom.H2, atom.H3, atom.H4, atom.H5, atom.H6:
@@ -160,7 +160,7 @@ func (p *pageWriter) item() error {
 	return p.mark(strings.Repeat("  ", min(depth-1, mostNested)) + sign)
 }
 
-func (p *pageWriter) close(tag atom.Atom) error {
+func (p *pageWriter) closeTag(tag atom.Atom) error {
 	if p.hidden > 0 {
 		p.closeHidden(tag)
 		return nil
@@ -180,7 +180,7 @@ func (p *pageWriter) close(tag atom.Atom) error {
 	case blocks[tag]:
 		p.paragraph()
 	case rows[tag]:
-		p.line()
+		p.newLine()
 	}
 	return err
 }

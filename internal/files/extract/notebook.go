@@ -78,8 +78,8 @@ func fromNotebook(w *writer, r io.Reader) error {
 			return err
 		}
 		for _, o := range c.Outputs {
-			w.line()
-			if err := w.raw(o.show()); err != nil {
+			w.newLine()
+			if err := w.raw(o.formatCell()); err != nil {
 				return err
 			}
 		}
@@ -87,7 +87,7 @@ func fromNotebook(w *writer, r io.Reader) error {
 	return nil
 }
 
-func (o *cellOutput) show() string {
+func (o *cellOutput) formatCell() string {
 	text := string(o.Text)
 	if o.Name != "" {
 		text = o.Name + ": " + o.Value

@@ -20,7 +20,7 @@ func fromPDF(w *writer, f *guarded) error {
 	pages, empty := min(r.NumPage(), mostPages), 0
 	for i := 1; i <= pages && empty < 200; i++ { // the page count may be false
 		text, err := pageText(w, r, i)
-		if cause := f.stop(); cause != nil {
+		if cause := f.stopReading(); cause != nil {
 			return cause
 		}
 		if err != nil {
@@ -143,9 +143,9 @@ func (t *textState) do(p pdf.Page, op string, args []pdf.Value) {
 		if op == "TD" {
 			t.leading = -n[1]
 		}
-		t.next(n[0], n[1])
+		t.nextLine(n[0], n[1])
 	case "T*":
-		t.next(0, -t.leading)
+		t.nextLine(0, -t.leading)
 	case "TL":
 		t.leading = n[0]
 	case "Tc":
@@ -172,14 +172,14 @@ func (t *textState) shows(op string, args []pdf.Value) {
 	last := args[len(args)-1]
 	switch op {
 	case "'", "\"":
-		t.next(0, -t.leading)
-		t.show(last.RawString())
+		t.nextLine(0, -t.leading)
+		t.showText(last.RawString())
 	case "Tj":
-		t.show(last.RawString())
+		t.showText(last.RawString())
 	case "TJ":
 		for i := range last.Len() {
 			if v := last.Index(i); v.Kind() == pdf.String {
-				t.show(v.RawString())
+				t.showText(v.RawString())
 			} else {
 				t.text = shift(-v.Float64()/1000*t.size*t.scale, 0).times(t.text)
 			}
@@ -187,7 +187,7 @@ func (t *textState) shows(op string, args []pdf.Value) {
 	}
 }
 
-func (t *textState) next(x, y float64) {
+func (t *textState) nextLine(x, y float64) {
 	t.line = shift(x, y).times(t.line)
 	t.text = t.line
 }
@@ -205,8 +205,8 @@ func (t *textState) use(p pdf.Page, name string) *font {
 	return f
 }
 
-// show writes a piece of text and what separates it from the piece before.
-func (t *textState) show(raw string) {
+// showText writes a piece of text and what separates it from the piece before.
+func (t *textState) showText(raw string) {
 	if t.font == nil {
 		return
 	}

@@ -28,7 +28,7 @@ type tokenReader struct {
 }
 
 func (t *tokenReader) Read(b []byte) (int, error) {
-	if err := t.guard.stop(); err != nil {
+	if err := t.guard.stopReading(); err != nil {
 		return 0, err
 	}
 	if t.left <= 0 {
@@ -91,7 +91,7 @@ func wordXML(w *writer, r *tokenReader) error {
 			if depth++; depth > 1000 {
 				return errors.New("the document is nested too deeply")
 			}
-			err = p.start(t)
+			err = p.startElement(t)
 		case xml.EndElement:
 			depth--
 			p.endElement(t.Name.Local)
@@ -114,14 +114,14 @@ type wordWriter struct {
 	deep   int // level of the list item
 }
 
-func (p *wordWriter) start(t xml.StartElement) error {
+func (p *wordWriter) startElement(t xml.StartElement) error {
 	switch t.Name.Local {
 	case "t":
 		p.inText = true
 	case "tab":
 		return p.raw("\t")
 	case "br", "cr":
-		p.line()
+		p.newLine()
 	case "p":
 		if p.table == 0 {
 			p.paragraph()
@@ -131,13 +131,13 @@ func (p *wordWriter) start(t xml.StartElement) error {
 	case "ilvl":
 		p.deep, _ = strconv.Atoi(value(t))
 	case "numId":
-		p.line()
+		p.newLine()
 		return p.raw(strings.Repeat("  ", min(max(p.deep, 0), mostNested)) + "- ")
 	case "tbl":
 		p.table++
 		p.paragraph()
 	case "tr":
-		p.line()
+		p.newLine()
 		p.cell = false
 	case "tc":
 		if p.cell {

@@ -75,18 +75,18 @@ func (w *Watcher) Watch(path string, changed func()) (stop func(), err error) {
 	if err != nil {
 		return nil, tool.Refuse("not_found", "%s is not there any more", path)
 	}
-	return w.open(&watching{path: real, below: info.IsDir(), changed: changed})
+	return w.openWatch(&watching{path: real, below: info.IsDir(), changed: changed})
 }
 
-// open begins a watch.
-func (w *Watcher) open(x *watching) (stop func(), err error) {
+// openWatch begins a watch.
+func (w *Watcher) openWatch(x *watching) (stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
 		return nil, tool.Refuse("unsupported", "the module is closing")
 	}
 	if err = w.listen(); err == nil {
-		err = w.add(x)
+		err = w.addPath(x)
 	}
 	if err != nil {
 		w.releaseDirectories(x)
@@ -118,9 +118,9 @@ func (w *Watcher) listen() error {
 
 var errManyDirs = errors.New("it has too many directories")
 
-// add lets the system tell of the directories of a watch: of a file's, since
+// addPath lets the system tell of the directories of a watch: of a file's, since
 // files are replaced by others of their name, or of all below a directory.
-func (w *Watcher) add(x *watching) error {
+func (w *Watcher) addPath(x *watching) error {
 	if !x.below {
 		return w.addDir(x, filepath.Dir(x.path))
 	}

@@ -93,7 +93,7 @@ func clues(head []byte) map[string]float64 {
 			break
 		}
 		if line = bytes.TrimSpace(line); len(line) > 0 && !e.skips(line) {
-			e.read(line)
+			e.readLine(line)
 		}
 	}
 	e.weigh()
@@ -119,13 +119,13 @@ func (e *evidence) skips(line []byte) bool {
 	return again
 }
 
-func (e *evidence) read(line []byte) {
+func (e *evidence) readLine(line []byte) {
 	table := clueTable()
-	e.count(table[line[0]], line)
+	e.countClues(table[line[0]], line)
 	if bytes.HasPrefix(line, []byte("//")) {
 		return
 	}
-	e.count(table[0], line)
+	e.countClues(table[0], line)
 	e.all++
 	if !e.begun && isPackage(line) {
 		e.sums["Go"] += 40
@@ -146,7 +146,7 @@ func (e *evidence) read(line []byte) {
 	}
 }
 
-func (e *evidence) count(list []clue, line []byte) {
+func (e *evidence) countClues(list []clue, line []byte) {
 	for i := range list {
 		if c := &list[i]; e.seen[c] < clueMost && c.fits(line) {
 			e.seen[c]++

@@ -50,13 +50,13 @@ var load = sync.OnceValue(func() *tables {
 		}
 		t.named[l.name] = l
 		for _, e := range extensions {
-			add(t.extension, strings.ToLower(e), l)
+			addEntry(t.extension, strings.ToLower(e), l)
 		}
 		for _, f := range filenames {
-			add(t.filename, f, l)
+			addEntry(t.filename, f, l)
 		}
 		for _, i := range interpreters {
-			add(t.interpreter, i, l)
+			addEntry(t.interpreter, i, l)
 		}
 		t.alias[strings.ToLower(l.name)] = l
 		for _, a := range aliases {
@@ -91,7 +91,7 @@ func split(s string) []string {
 	return strings.Split(s, "|")
 }
 
-func add(m map[string][]*entry, key string, l *entry) {
+func addEntry(m map[string][]*entry, key string, l *entry) {
 	if !slices.Contains(m[key], l) {
 		m[key] = append(m[key], l)
 	}

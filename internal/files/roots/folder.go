@@ -124,7 +124,7 @@ func (f *folder) reopen() (*os.Root, error) {
 	return o.root, nil
 }
 
-func (f *folder) close() error {
+func (f *folder) closeFolder() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true

@@ -93,7 +93,7 @@ func TestGuardSeesThroughLinks(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"repo/config", ".git/hooks/new", "plain"} {
-		p, err := Find(s, path)
+		p, err := Locate(s, path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestGuardSeesThroughLinks(t *testing.T) {
 			t.Errorf("without a guard: %v", err)
 		}
 	}
-	p, _ := Find(s, ".")
+	p, _ := Locate(s, ".")
 	if !p.Refuses(".ssh/config") || p.Refuses("plain") {
 		t.Error("what lies below is judged by other names")
 	}

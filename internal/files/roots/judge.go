@@ -62,7 +62,7 @@ func (p Place) nameOf(path string) string {
 	if rel, err := filepath.Rel(p.Root.Name(), path); err == nil && filepath.IsLocal(rel) {
 		return filepath.Join(p.above, rel)
 	}
-	if q, err := Find(p.roots, path); err == nil {
+	if q, err := Locate(p.roots, path); err == nil {
 		return filepath.Join(q.above, q.Name)
 	}
 	return strings.TrimLeft(filepath.ToSlash(path[len(filepath.VolumeName(path)):]), "/")

@@ -45,7 +45,7 @@ func TestAProtectedFileIsNotReadInARace(t *testing.T) {
 	write(t, "plain", dir, "notes.txt")
 	write(t, "secret", dir, ".env")
 	flip(t, dir, "link", "notes.txt", ".env")
-	p, err := Find(s, "link")
+	p, err := Locate(s, "link")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestAProtectedDirectoryIsNotWrittenInARace(t *testing.T) {
 	w := &Writer{}
 	written := 0
 	for range 1000 {
-		p, err := Find(s, "link/authorized_keys")
+		p, err := Locate(s, "link/authorized_keys")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestADeletedFileIsJudged(t *testing.T) {
 	}
 	defer f.Close()
 	os.Remove(filepath.Join(dir, ".env"))
-	p, err := Find(s, "notes.txt")
+	p, err := Locate(s, "notes.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,11 +150,11 @@ func TestMovingTakesNoProtectionAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		from, err := Find(s, c.from)
+		from, err := Locate(s, c.from)
 		if err != nil {
 			t.Fatal(err)
 		}
-		to, err := Find(s, c.to)
+		to, err := Locate(s, c.to)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,12 +21,12 @@ func between(from, to Place, byPath func(a, b string) error, byName func(r *os.R
 	if err != nil {
 		return err
 	}
-	defer a.close()
+	defer a.closeParent()
 	b, err := to.openParent()
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer b.closeParent()
 	if !pathsOfFiles() {
 		return byName(from.Root, from.Name, to.Name)
 	}
@@ -60,7 +60,7 @@ func (p Place) openParent() (*openParent, error) {
 
 func (o *openParent) path() string { return fmt.Sprintf("/proc/self/fd/%d/%s", o.dir.Fd(), o.base) }
 
-func (o *openParent) close() {
+func (o *openParent) closeParent() {
 	o.dir.Close()
 	o.root.Close()
 }

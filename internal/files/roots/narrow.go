@@ -31,7 +31,7 @@ func (s *Set) Narrow(paths []string) *Set {
 			switch {
 			case g == nil:
 			case n.has(g):
-				g.close()
+				g.closeFolder()
 			case g.lent:
 				g.name = n.unused(f.name, g.path)
 				n.folders = append(n.folders, g)

@@ -93,14 +93,14 @@ func TestNarrowKeepsWhatIsProtected(t *testing.T) {
 		if got := content(t, n, c.path); got != c.want {
 			t.Errorf("%s in %s: got %s, want %s", c.path, c.announced, got, c.want)
 		}
-		p, err := Find(n, c.path)
+		p, err := Locate(n, c.path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if (p.MayWrite() == nil) != (c.announced == ".ssh" && c.path == "known_hosts") {
 			t.Errorf("%s in %s: writing it: %v", c.path, c.announced, p.MayWrite())
 		}
-		if top, err := Find(n, "."); err != nil || top.Refuses(c.path) != (c.want == "!denied") {
+		if top, err := Locate(n, "."); err != nil || top.Refuses(c.path) != (c.want == "!denied") {
 			t.Errorf("%s in %s: judged otherwise from above (%v)", c.path, c.announced, err)
 		}
 		n.Close()

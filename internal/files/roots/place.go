@@ -23,8 +23,8 @@ type Place struct {
 	above string // name of Root in the folder it is a part of; "" for a whole one
 }
 
-// Find looks a path up. The error is a *tool.Refusal.
-func Find(rs tool.Roots, path string) (Place, error) {
+// Locate looks a path up. The error is a *tool.Refusal.
+func Locate(rs tool.Roots, path string) (Place, error) {
 	root, name, err := rs.Resolve(path)
 	if err != nil {
 		return Place{}, err
@@ -49,7 +49,7 @@ func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
 	if err := p.may(flag&(os.O_WRONLY|os.O_RDWR) != 0); err != nil {
 		return nil, err
 	}
-	f, err := p.open(flag, perm)
+	f, err := p.openFile(flag, perm)
 	if err == nil {
 		err = p.Judge(f, "", flag&(os.O_WRONLY|os.O_RDWR) != 0)
 	}
@@ -62,7 +62,7 @@ func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
 	return f, nil
 }
 
-func (p Place) open(flag int, perm fs.FileMode) (*os.File, error) {
+func (p Place) openFile(flag int, perm fs.FileMode) (*os.File, error) {
 	return do(p, true, func(r *os.Root, name string) (*os.File, error) {
 		return r.OpenFile(name, flag, perm)
 	})
@@ -82,7 +82,7 @@ func (p Place) Regular() (*os.File, fs.FileInfo, error) {
 	if err := p.MustBeRegular(info); err != nil {
 		return nil, nil, err
 	}
-	f, err := p.open(os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been swapped for a pipe since
+	f, err := p.openFile(os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been swapped for a pipe since
 	if err != nil {
 		return nil, nil, err
 	}
@@ -240,7 +240,7 @@ func (p Place) Followed(last bool) (Place, error) {
 				target, rest = filepath.Join(append([]string{q.Root.Name(), ".."}, rest...)...), nil
 			}
 			var err error
-			if q, err = Find(p.roots, target); err != nil {
+			if q, err = Locate(p.roots, target); err != nil {
 				return Place{}, Outside(p.Path)
 			}
 			done, target = ".", q.Name

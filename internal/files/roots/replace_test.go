@@ -11,7 +11,7 @@ import (
 // replacing is a place that is to be replaced, and what is there.
 func replacing(t *testing.T, s *Set, path string) (Place, fs.FileInfo) {
 	t.Helper()
-	p, err := Find(s, path)
+	p, err := Locate(s, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,7 +67,7 @@ func Open(dirs []Dir, o Options) (*Set, error) {
 			return nil, err
 		}
 		if s.has(f) {
-			f.close()
+			f.closeFolder()
 			continue
 		}
 		f.name = s.unused(d.Name, f.path)
@@ -137,7 +137,7 @@ func (s *Set) Resolve(path string) (*os.Root, string, error) {
 	if !filepath.IsAbs(name) && s.base != "" {
 		name = filepath.Join(s.base, name)
 	}
-	f, name := s.find(filepath.Clean(name))
+	f, name := s.findFolder(filepath.Clean(name))
 	if f == nil {
 		return nil, "", Outside(path)
 	}
@@ -152,9 +152,9 @@ func (s *Set) Resolve(path string) (*os.Root, string, error) {
 	return root, name, nil
 }
 
-// find picks the folder that leaves the shortest name, so that a folder
+// findFolder picks the folder that leaves the shortest name, so that a folder
 // inside another one wins.
-func (s *Set) find(path string) (best *folder, name string) {
+func (s *Set) findFolder(path string) (best *folder, name string) {
 	if !filepath.IsAbs(path) {
 		if filepath.IsLocal(path) {
 			return s.folders[0], path
@@ -188,7 +188,7 @@ func (s *Set) List() []tool.Root {
 func (s *Set) Close() error {
 	var errs []error
 	for _, f := range s.folders {
-		errs = append(errs, f.close())
+		errs = append(errs, f.closeFolder())
 	}
 	return errors.Join(errs...)
 }

@@ -51,7 +51,7 @@ func open(t *testing.T, dirs ...string) *Set {
 // content reads a file through the set, or tells the code of the refusal.
 func content(t *testing.T, s *Set, path string) string {
 	t.Helper()
-	p, err := Find(s, path)
+	p, err := Locate(s, path)
 	if err == nil {
 		var f *os.File
 		if f, _, err = p.Regular(); err == nil {
@@ -324,7 +324,7 @@ func FuzzResolve(f *testing.F) {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
-		p, err := Find(s, path)
+		p, err := Locate(s, path)
 		if err != nil {
 			return
 		}
@@ -352,12 +352,12 @@ func BenchmarkRead(b *testing.B) {
 	buf := make([]byte, 4096)
 	b.Run("resolve", func(b *testing.B) {
 		for b.Loop() {
-			Find(s, "x/y/f")
+			Locate(s, "x/y/f")
 		}
 	})
 	b.Run("read", func(b *testing.B) {
 		for b.Loop() {
-			p, _ := Find(s, "x/y/f")
+			p, _ := Locate(s, "x/y/f")
 			f, _, err := p.Regular()
 			if err != nil {
 				b.Fatal(err)

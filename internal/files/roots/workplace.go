@@ -32,7 +32,7 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 		}
 		dir = "."
 	}
-	place, err := Find(r, dir)
+	place, err := Locate(r, dir)
 	if err != nil {
 		return Workplace{}, err
 	}

@@ -263,10 +263,10 @@ func (a *automaton) state(begin, word bool) int32 {
 	return s
 }
 
-// stop looks for a line that may match, from a position at the beginning of
+// stopAt looks for a line that may match, from a position at the beginning of
 // one. It returns a position in that line or at its end, or -1. What follows the
 // last newline is a line too. ok is false if the automaton had to give up.
-func (a *automaton) stop(b []byte, from int) (at int, ok bool) {
+func (a *automaton) stopAt(b []byte, from int) (at int, ok bool) {
 	g := a.prog
 	begin := a.beginning()
 	s := begin
@@ -338,7 +338,7 @@ func (a *automaton) reach(st state, b byte, word bool) bool {
 	}
 	a.set.clear()
 	for _, n := range st.nodes {
-		a.set.add(n)
+		a.set.addState(n)
 	}
 	a.next = a.next[:0]
 	for i := 0; i < len(a.set.list); i++ {
@@ -347,11 +347,11 @@ func (a *automaton) reach(st state, b byte, word bool) bool {
 		case accept:
 			return true
 		case epsilon:
-			a.set.add(n.out[0])
-			a.set.add(n.out[1])
+			a.set.addState(n.out[0])
+			a.set.addState(n.out[1])
 		case look:
 			if n.look&^holds == 0 {
-				a.set.add(n.out[0])
+				a.set.addState(n.out[0])
 			}
 		case onByte:
 			for _, e := range n.on {
@@ -380,7 +380,7 @@ type sparse struct {
 
 func (s *sparse) init(n int) { s.at = make([]int32, n) }
 func (s *sparse) clear()     { s.list = s.list[:0] }
-func (s *sparse) add(n int32) {
+func (s *sparse) addState(n int32) {
 	if i := s.at[n]; int(i) < len(s.list) && s.list[i] == n {
 		return
 	}

@@ -2,18 +2,18 @@ package search
 
 import "bytes"
 
-// line finds the next line of b that matches, from a position at the beginning
+// matchLine finds the next line of b that matches, from a position at the beginning
 // of a line: where it begins and ends, without its line ending, and where the
 // next one begins. Positions never go back within one text.
-func (m *matcher) line(b []byte, from int) (begin, end, next int, ok bool) {
+func (m *matcher) matchLine(b []byte, from int) (begin, end, next int, ok bool) {
 	for from < len(b) {
 		at := from
 		switch {
 		case m.find != nil:
-			at = m.find.find(b, from)
+			at = m.find.findFrom(b, from)
 		case m.auto != nil:
 			var fine bool
-			if at, fine = m.auto.stop(b, from); !fine {
+			if at, fine = m.auto.stopAt(b, from); !fine {
 				m.auto = nil
 				continue
 			}
@@ -56,7 +56,7 @@ func (m *matcher) holds(line []byte, cut bool) bool {
 	}
 	if m.auto != nil && m.find != nil {
 		// Nearly as quick as memchr, and most lines with a literal fail here.
-		at, fine := m.auto.stop(line, 0)
+		at, fine := m.auto.stopAt(line, 0)
 		if !fine {
 			m.auto = nil
 		} else if at < 0 {

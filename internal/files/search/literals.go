@@ -151,9 +151,9 @@ func (f *finder) reset() {
 	}
 }
 
-// find returns where in b, from a position that never goes back, the next
+// findFrom returns where in b, from a position that never goes back, the next
 // literal begins, or -1.
-func (f *finder) find(b []byte, from int) int {
+func (f *finder) findFrom(b []byte, from int) int {
 	best := -1
 	for i := range f.needles {
 		if f.next[i] == -2 || f.next[i] >= 0 && f.next[i] < from {

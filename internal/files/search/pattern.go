@@ -54,7 +54,7 @@ func Compile(text string, how How) (*Pattern, error) {
 	if err != nil {
 		return nil, explain(err)
 	}
-	tree, err := parse(source)
+	tree, err := parsePattern(source)
 	if err != nil {
 		return nil, explain(err)
 	}
@@ -75,7 +75,7 @@ func Compile(text string, how How) (*Pattern, error) {
 	return p, nil
 }
 
-func parse(source string) (*syntax.Regexp, error) {
+func parsePattern(source string) (*syntax.Regexp, error) {
 	tree, err := syntax.Parse(source, syntax.Perl)
 	if err != nil {
 		return nil, err

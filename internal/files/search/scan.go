@@ -154,7 +154,7 @@ func (s *scanner) lines(ctx context.Context, w *window) (f found, err error) {
 		s.m.reset()
 		at, n := 0, w.line // line n begins at at
 		for from := done; from < limit; {
-			begin, end, next, ok := s.m.line(w.b[:limit], from)
+			begin, end, next, ok := s.m.matchLine(w.b[:limit], from)
 			if !ok {
 				break
 			}
@@ -326,7 +326,7 @@ func (s *scanner) searchAcrossLines(ctx context.Context, w *window) (f found, er
 		return found{large: large}, err
 	}
 	s.m.reset()
-	if s.m.find != nil && s.m.find.find(b, 0) < 0 {
+	if s.m.find != nil && s.m.find.findFrom(b, 0) < 0 {
 		return found{}, nil
 	}
 	most := -1

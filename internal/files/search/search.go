@@ -107,7 +107,7 @@ func Run(ctx context.Context, q Query) (Result, error) {
 	r := &run{q: &q, ctx: ctx, scanners: make([]*scanner, q.Tree.Workers)}
 	visit := r.searchEntries
 	if q.Mode == Names {
-		visit = r.name
+		visit = r.matchName
 	}
 	stats, err := walk.Walk(ctx, q.Tree, visit)
 	return r.result(stats), err
@@ -127,8 +127,8 @@ type run struct {
 	spare bool // files were left out because there were too many
 }
 
-// name takes files by their names alone.
-func (r *run) name(_ int, d *walk.Dir, entries []walk.Entry) {
+// matchName takes files by their names alone.
+func (r *run) matchName(_ int, d *walk.Dir, entries []walk.Entry) {
 	for _, e := range entries {
 		if e.IsDir() || !r.chosen(d, e.Name) {
 			continue

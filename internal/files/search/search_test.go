@@ -188,7 +188,7 @@ func TestAutomatonAgrees(t *testing.T) {
 				}
 				line := b.String()
 				m.reset()
-				_, _, _, got := m.line([]byte(line+"\n"), 0)
+				_, _, _, got := m.matchLine([]byte(line+"\n"), 0)
 				if !p.returns {
 					line = strings.TrimSuffix(line, "\r")
 				}
@@ -215,7 +215,7 @@ func FuzzLines(f *testing.F) {
 		m := p.matcher()
 		var got []int
 		for from := 0; from < len(b); {
-			begin, _, next, ok := m.line(b, from)
+			begin, _, next, ok := m.matchLine(b, from)
 			if !ok {
 				break
 			}
@@ -466,7 +466,7 @@ func TestRequiredLiterals(t *testing.T) {
 		`a?bc+`: "[b] false", `(foo){2,}`: "[foo] false", `x*`: "[] false", `(?i:abc)|def`: "[abc def] true", `foo|.`: "[] false", `[a-z]+_\d`: "[_] false",
 	} {
 		re := compile(t, text, How{}).re
-		tree, err := parse(re.String())
+		tree, err := parsePattern(re.String())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -54,7 +54,7 @@ func (f *File) readFrozen(cause error) (*sql.DB, error) {
 	}
 	z := &frozen{at: time.Now(), cause: cause}
 	if err := f.openFrozen(z); err != nil {
-		z.close()
+		z.unfreeze()
 		return nil, fmt.Errorf("%w; and it cannot be read without writing: %w", cause, err)
 	}
 	f.frozen = z
@@ -162,10 +162,10 @@ func (f *File) thaw() error {
 	if z == nil {
 		return nil
 	}
-	return z.close()
+	return z.unfreeze()
 }
 
-func (z *frozen) close() (err error) {
+func (z *frozen) unfreeze() (err error) {
 	if z.db != nil {
 		err = z.db.Close()
 	}

@@ -37,12 +37,12 @@ func TryHost(path, older string, mode filelock.Mode) (*HostLock, error) {
 }
 
 // Release ends the lock and leaves its files.
-func (l *HostLock) Release() error { return errors.Join(l.older.release(), l.lock.Release()) }
+func (l *HostLock) Release() error { return errors.Join(l.older.unlock(), l.lock.Release()) }
 
 // Remove removes the files and ends the lock, which must be exclusive.
 func (l *HostLock) Remove() error {
 	err := os.Remove(l.older.path)
-	rerr := l.older.release()
+	rerr := l.older.unlock()
 	if err != nil {
 		os.Remove(l.older.path) // where an open file cannot be removed
 	}
@@ -75,7 +75,7 @@ func tryOlder(path string, mode filelock.Mode) (*olderLock, error) {
 		case err == nil && same:
 			return l, nil
 		case err == nil:
-			err = l.release()
+			err = l.unlock()
 		case !same:
 			err = nil
 		case IsBusy(err):
@@ -115,4 +115,4 @@ func openOlder(path string, mode filelock.Mode) (*olderLock, error) {
 	return &olderLock{path, db, conn}, nil
 }
 
-func (l *olderLock) release() error { return errors.Join(l.conn.Close(), l.db.Close()) }
+func (l *olderLock) unlock() error { return errors.Join(l.conn.Close(), l.db.Close()) }

@@ -26,7 +26,7 @@ func TestHostsOfTwoVersionsExcludeEachOther(t *testing.T) {
 		} else {
 			l.Release()
 		}
-		if err := before.release(); err != nil {
+		if err := before.unlock(); err != nil {
 			t.Fatal(err)
 		}
 		l, err := TryHost(path, older, mode)

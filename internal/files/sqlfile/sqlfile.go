@@ -98,8 +98,8 @@ func (f *File) Reader() (*sql.DB, error) {
 	if f.read = db; f.Path == "" {
 		return db, nil // a second connection to memory would see another memory
 	}
-	if f.read, err = f.connect(readOnly, readers); err != nil {
-		return nil, fmt.Errorf("open %s: %w", f.name(), err)
+	if f.read, err = f.openConns(readOnly, readers); err != nil {
+		return nil, fmt.Errorf("open %s: %w", f.baseName(), err)
 	}
 	return f.read, nil
 }
@@ -121,8 +121,8 @@ func (f *File) Changes(ctx context.Context) (version int64, err error) {
 	}
 	if f.look == nil {
 		// One connection: SQLite counts what the others do.
-		if f.look, err = f.connect(readOnly, 1); err != nil {
-			return 0, fmt.Errorf("open %s: %w", f.name(), err)
+		if f.look, err = f.openConns(readOnly, 1); err != nil {
+			return 0, fmt.Errorf("open %s: %w", f.baseName(), err)
 		}
 	}
 	err = f.look.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)
@@ -139,23 +139,23 @@ func (f *File) ready() (*sql.DB, error) {
 	if f.frozen != nil && time.Since(f.frozen.at) < tryAgain {
 		return nil, f.frozen.cause
 	}
-	db, err := f.open()
+	db, err := f.openDB()
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", f.name(), err)
+		return nil, fmt.Errorf("open %s: %w", f.baseName(), err)
 	}
 	f.db = db
 	f.thaw()
 	return db, nil
 }
 
-func (f *File) name() string {
+func (f *File) baseName() string {
 	if f.Path == "" {
 		return "a database in memory"
 	}
 	return f.Path
 }
 
-func (f *File) open() (*sql.DB, error) {
+func (f *File) openDB() (*sql.DB, error) {
 	if f.Path != "" {
 		if err := f.touch(); err != nil {
 			return nil, err
@@ -165,7 +165,7 @@ func (f *File) open() (*sql.DB, error) {
 	if f.Page > 0 { // before the journal: a file's pages stay what they are
 		how = fmt.Sprintf("&_pragma=page_size(%d)", f.Page)
 	}
-	db, err := f.connect(
+	db, err := f.openConns(
 		how+fmt.Sprintf(
 			"&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(%d)",
 			f.limit(),
@@ -190,8 +190,8 @@ func (f *File) limit() int64 {
 	return f.Journal
 }
 
-// connect keeps its connections: opening one costs more than a query.
-func (f *File) connect(how string, conns int) (*sql.DB, error) {
+// openConns keeps its connections: opening one costs more than a query.
+func (f *File) openConns(how string, conns int) (*sql.DB, error) {
 	name := ":memory:"
 	if f.Path != "" {
 		var err error

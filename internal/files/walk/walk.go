@@ -98,7 +98,7 @@ func (d *Dir) Lstat(name string) (fs.FileInfo, error) { return d.root.Lstat(name
 
 func (d *Dir) hold() { d.refs.Add(1) }
 
-func (d *Dir) release() {
+func (d *Dir) closeDir() {
 	if d.refs.Add(-1) == 0 {
 		d.root.Close()
 	}
@@ -181,8 +181,8 @@ func (w *walk) push(ts ...task) {
 	}
 }
 
-// next waits for a task. There is none when all workers wait.
-func (w *walk) next() (t task, ok bool) {
+// nextTask waits for a task. There is none when all workers wait.
+func (w *walk) nextTask() (t task, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for len(w.tasks) == 0 {
@@ -230,30 +230,30 @@ func (w *walk) guarded(worker int) {
 
 func (w *walk) work(worker int) {
 	for {
-		t, ok := w.next()
+		t, ok := w.nextTask()
 		if !ok {
 			return
 		}
 		switch {
 		case w.ctx.Err() != nil, w.stopped.Load():
-			t.dir.release()
+			t.dir.closeDir()
 		case t.entries != nil:
 			w.visit(worker, t.dir, t.entries)
-			t.dir.release()
+			t.dir.closeDir()
 		default:
-			w.read(worker, t)
+			w.readTask(worker, t)
 		}
 		w.done()
 	}
 }
 
-// open opens the directory of a task. The dot makes the system refuse what is
+// openTask opens the directory of a task. The dot makes the system refuse what is
 // no directory any more before it is opened, since opening a pipe waits.
-func (w *walk) open(t task) (*Dir, error) {
+func (w *walk) openTask(t task) (*Dir, error) {
 	if t.name == "" {
 		return t.dir, nil
 	}
-	defer t.dir.release()
+	defer t.dir.closeDir()
 	root, err := t.dir.root.OpenRoot(t.name + "/.")
 	if err != nil {
 		return nil, err
@@ -263,13 +263,13 @@ func (w *walk) open(t task) (*Dir, error) {
 	return d, nil
 }
 
-func (w *walk) read(worker int, t task) {
-	d, err := w.open(t)
+func (w *walk) readTask(worker int, t task) {
+	d, err := w.openTask(t)
 	if err != nil {
 		w.unreadable.Add(1)
 		return
 	}
-	defer d.release()
+	defer d.closeDir()
 	f, err := d.root.OpenFile(".", os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		w.unreadable.Add(1)

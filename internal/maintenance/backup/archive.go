@@ -82,8 +82,8 @@ func (m *Manifest) Folder(path string) []Below {
 	return all
 }
 
-// check returns an error for a manifest that this program does not write.
-func (m *Manifest) check() error {
+// validate returns an error for a manifest that this program does not write.
+func (m *Manifest) validate() error {
 	if m.Format != format && !m.OfPackages() {
 		return fmt.Errorf(
 			"the backup has format %d, but this release reads %d and %d: restore it with release %.40q, which created it",
@@ -115,8 +115,8 @@ func (m *Manifest) check() error {
 // Member returns the name of a file in a backup: its folder, a slash and its path.
 func (f File) Member() string { return f.Folder + "/" + f.Path }
 
-// write writes a backup to w.
-func write(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c *collection, progress Progress) error {
+// writeArchive writes a backup to w.
+func writeArchive(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c *collection, progress Progress) error {
 	sealed, err := age.Encrypt(w, to...)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func openPlain(plain io.Reader) (a *archive, err error) {
 	}
 	a.files = tar.NewReader(a.packed)
 	if err := a.readManifest(); err != nil {
-		a.close()
+		a.closeArchive()
 		return nil, err
 	}
 	return a, nil
@@ -250,12 +250,12 @@ func (a *archive) readManifest() error {
 	if err := json.NewDecoder(io.LimitReader(a.files, maxManifest)).Decode(a.manifest); err != nil {
 		return broken(err)
 	}
-	return a.manifest.check()
+	return a.manifest.validate()
 }
 
-// next returns the next file, which must be the next one of the manifest. It returns
+// nextFile returns the next file, which must be the next one of the manifest. It returns
 // io.EOF after the last file if the stream ends correctly.
-func (a *archive) next() (File, io.Reader, error) {
+func (a *archive) nextFile() (File, io.Reader, error) {
 	h, err := a.files.Next()
 	if errors.Is(err, io.EOF) && a.at == len(a.manifest.Files) {
 		// age authenticates the end of the stream only when it is read.
@@ -300,4 +300,4 @@ func (m *member) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (a *archive) close() { a.packed.Close() }
+func (a *archive) closeArchive() { a.packed.Close() }

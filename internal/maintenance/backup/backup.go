@@ -144,7 +144,7 @@ func (h *Hold) Create(
 	if err != nil {
 		return made, err
 	}
-	t, s, err := r.open(ctx, target)
+	t, s, err := r.openTarget(ctx, target)
 	if err != nil {
 		return made, err
 	}
@@ -161,7 +161,7 @@ func (h *Hold) Create(
 	if err != nil {
 		return made, err
 	}
-	defer c.close()
+	defer c.closeFiles()
 	at := r.o.now().UTC().Truncate(time.Second)
 	m := &Manifest{Format: format, Created: at, Host: host, Version: r.o.Version, Files: c.files, Packages: records}
 	if len(packages) > 0 {
@@ -174,7 +174,7 @@ func (h *Hold) Create(
 	}
 	defer up.abort()
 	count := &counter{w: up}
-	if err := write(ctx, count, recipients, m, c, progress); err != nil {
+	if err := writeArchive(ctx, count, recipients, m, c, progress); err != nil {
 		return made, fmt.Errorf("write the backup: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -218,7 +218,7 @@ func (r *Manager) removeOld(ctx context.Context, t Target, s store, host Host) (
 
 // List returns the backups of all hosts in a target, newest first.
 func (r *Manager) List(ctx context.Context, target string) ([]Entry, error) {
-	_, s, err := r.open(ctx, target)
+	_, s, err := r.openTarget(ctx, target)
 	if err != nil {
 		return nil, err
 	}
@@ -246,11 +246,11 @@ func newestFirst(a, b Entry) int {
 // Info returns the manifest of a backup. It reads only the beginning. name "" means
 // the newest.
 func (r *Manager) Info(ctx context.Context, target, name string, key Key) (Entry, *Manifest, error) {
-	return r.info(ctx, target, name, false, key)
+	return r.backupInfo(ctx, target, name, false, key)
 }
 
-func (r *Manager) info(ctx context.Context, target, name string, whole bool, key Key) (Entry, *Manifest, error) {
-	e, body, done, err := r.read(ctx, target, name, whole)
+func (r *Manager) backupInfo(ctx context.Context, target, name string, whole bool, key Key) (Entry, *Manifest, error) {
+	e, body, done, err := r.readBackup(ctx, target, name, whole)
 	if err != nil {
 		return e, nil, err
 	}
@@ -259,7 +259,7 @@ func (r *Manager) info(ctx context.Context, target, name string, whole bool, key
 	if err != nil {
 		return e, nil, body.explain(err)
 	}
-	defer a.close()
+	defer a.closeArchive()
 	return e, a.manifest, nil
 }
 
@@ -272,7 +272,7 @@ func (r *Manager) ReadFile(
 	key Key,
 	use func(Entry, File, io.Reader) error,
 ) error {
-	e, body, done, err := r.read(ctx, target, name, false)
+	e, body, done, err := r.readBackup(ctx, target, name, false)
 	if err != nil {
 		return err
 	}
@@ -281,12 +281,12 @@ func (r *Manager) ReadFile(
 	if err != nil {
 		return body.explain(err)
 	}
-	defer a.close()
+	defer a.closeArchive()
 	if !slices.ContainsFunc(a.manifest.Files, func(f File) bool { return f.Member() == path }) {
 		return fmt.Errorf("%.300s: %w", path, ErrNoFile)
 	}
 	for {
-		f, content, err := a.next()
+		f, content, err := a.nextFile()
 		if err != nil {
 			return body.explain(err)
 		}
@@ -327,7 +327,7 @@ func (h *Hold) Restore(
 		return Entry{}, nil, err
 	}
 	r := h.room
-	e, body, done, err := r.read(ctx, target, name, len(packages) == 0)
+	e, body, done, err := r.readBackup(ctx, target, name, len(packages) == 0)
 	if err != nil {
 		return e, nil, err
 	}
@@ -336,14 +336,14 @@ func (h *Hold) Restore(
 	return e, m, body.explain(err)
 }
 
-// read opens a backup. name "" means the newest; if whole is true, the newest of
+// readBackup opens a backup. name "" means the newest; if whole is true, the newest of
 // those that hold everything.
-func (r *Manager) read(
+func (r *Manager) readBackup(
 	ctx context.Context,
 	target, name string,
 	whole bool,
 ) (e Entry, body *delivery, done func(), err error) {
-	_, s, err := r.open(ctx, target)
+	_, s, err := r.openTarget(ctx, target)
 	if err != nil {
 		return e, nil, nil, err
 	}

@@ -183,7 +183,7 @@ func (u *bucketUpload) Write(p []byte) (n int, err error) {
 		u.buf = append(u.buf, p[n:n+room]...)
 		n += room
 		if len(u.buf) == cap(u.buf) {
-			if err := u.send(u.ctx); err != nil {
+			if err := u.sendParts(u.ctx); err != nil {
 				return n, err
 			}
 		}
@@ -191,7 +191,7 @@ func (u *bucketUpload) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-func (u *bucketUpload) send(ctx context.Context) error {
+func (u *bucketUpload) sendParts(ctx context.Context) error {
 	number := len(u.parts) + 1
 	if number > maxParts {
 		return fmt.Errorf("the backup is larger than %d parts of %d bytes", maxParts, cap(u.buf))
@@ -217,7 +217,7 @@ func (u *bucketUpload) send(ctx context.Context) error {
 
 func (u *bucketUpload) commit(ctx context.Context) error {
 	if len(u.buf) > 0 || len(u.parts) == 0 {
-		if err := u.send(ctx); err != nil {
+		if err := u.sendParts(ctx); err != nil {
 			return err
 		}
 	}

@@ -33,8 +33,8 @@ const (
 	keyFolder    = "key" // holds one file of that name
 )
 
-// list returns the folders that are set, with their names.
-func (f Folders) list() (all []named) {
+// existing returns the folders that are set, with their names.
+func (f Folders) existing() (all []named) {
 	for _, n := range []named{{dataFolder, f.Data}, {configFolder, f.Config}, {stateFolder, f.State}} {
 		if n.path != "" {
 			all = append(all, n)
@@ -73,7 +73,7 @@ type collection struct {
 	bytes int64
 }
 
-func (c *collection) close() { os.RemoveAll(c.temp) }
+func (c *collection) closeFiles() { os.RemoveAll(c.temp) }
 
 // collect copies small files, takes snapshots of databases, and lists the other files
 // that chosen selects. Files that are removed meanwhile are left out.
@@ -91,7 +91,7 @@ func collect(ctx context.Context, f Folders, chosen func(File) bool, progress Pr
 	}
 	defer func() {
 		if err != nil {
-			c.close()
+			c.closeFiles()
 		}
 	}()
 	var found []string
@@ -109,7 +109,7 @@ func collect(ctx context.Context, f Folders, chosen func(File) bool, progress Pr
 			return ctx.Err()
 		}
 	}
-	for _, n := range f.list() {
+	for _, n := range f.existing() {
 		if err := walk(n.path, f, false, note(n.name, n.path)); err != nil {
 			return nil, fmt.Errorf("list the files of %s: %w", n.path, err)
 		}

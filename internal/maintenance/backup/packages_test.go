@@ -92,10 +92,10 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 		t.Errorf("there are %v, removed %v, %v", left, made.Removed, err)
 	}
 	// A restore of everything takes the newest backup of everything.
-	if e, _, err := m.room.Find(t.Context(), "shelf", "", nil, key(password)); err != nil || e.Name != whole.Name {
+	if e, _, err := m.room.FindBackup(t.Context(), "shelf", "", nil, key(password)); err != nil || e.Name != whole.Name {
 		t.Errorf("everything would come from %s, %v", e.Name, err)
 	}
-	if e, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); err != nil ||
+	if e, _, err := m.room.FindBackup(t.Context(), "shelf", "", []string{"one"}, key(password)); err != nil ||
 		e.Name != made.Name {
 		t.Errorf("one would come from %s, %v", e.Name, err)
 	}
@@ -164,7 +164,7 @@ func TestABackupOfPackagesReplacesNothingElse(t *testing.T) {
 		Packages: map[string]json.RawMessage{"a": nil},
 		Files:    []File{{Folder: "data", Path: "identity.db"}},
 	}
-	if err := bad.check(); !errors.Is(err, ErrDamaged) {
+	if err := bad.validate(); !errors.Is(err, ErrDamaged) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -175,7 +175,7 @@ func TestPackagesOutOfAnOlderBackup(t *testing.T) {
 	m.target(0)
 	m.put(m.Data, "packages/one/data/notes", "notes")
 	m.create()
-	if _, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) ||
+	if _, _, err := m.room.FindBackup(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) ||
 		!strings.Contains(err.Error(), "restore everything") {
 		t.Errorf("got %v", err)
 	}

@@ -51,7 +51,7 @@ func stage(
 	if err != nil {
 		return nil, err
 	}
-	defer a.close()
+	defer a.closeArchive()
 	if f.Data == "" {
 		return nil, errors.New("this host keeps nothing on disk")
 	}
@@ -86,7 +86,7 @@ func (f Folders) orderFile() string { return filepath.Join(f.Data, stagedFolder,
 
 // place returns where the files of a folder are staged, and where they go.
 func (f Folders) place(folder string) (staged, final string) {
-	for _, n := range f.list() {
+	for _, n := range f.existing() {
 		if n.name == folder {
 			return filepath.Join(n.path, stagedFolder, folder), n.path
 		}
@@ -101,7 +101,7 @@ func unstage(f Folders) error {
 		return err
 	}
 	var errs []error
-	for _, n := range f.list() {
+	for _, n := range f.existing() {
 		errs = append(errs, os.RemoveAll(filepath.Join(n.path, stagedFolder)))
 	}
 	if f.KeyFile != "" {
@@ -124,7 +124,7 @@ func unpack(ctx context.Context, a *archive, f Folders, chosen func(File) bool) 
 		}
 	}()
 	for {
-		file, content, err := a.next()
+		file, content, err := a.nextFile()
 		if errors.Is(err, io.EOF) {
 			return files, nil
 		}
@@ -302,7 +302,7 @@ func apply(f Folders, rename renaming) (*Restored, error) {
 			return nil, err
 		}
 	}
-	for _, n := range f.list() {
+	for _, n := range f.existing() {
 		staged, final := f.place(n.name)
 		if err := moveAll(staged, final, rename); err != nil {
 			return nil, err
@@ -325,7 +325,7 @@ func apply(f Folders, rename renaming) (*Restored, error) {
 // to savedFolder. It first removes what an earlier restore moved there, but not what
 // this one did before an interruption.
 func putAside(f Folders, rename renaming) error {
-	for _, n := range f.list() {
+	for _, n := range f.existing() {
 		staged, _ := f.place(n.name)
 		if _, err := os.Stat(staged); errors.Is(err, fs.ErrNotExist) {
 			continue // the backup has no files for this folder

@@ -195,7 +195,7 @@ func tryUnpack(t testing.TB, plain []byte) error {
 	if err != nil {
 		return err
 	}
-	defer a.close()
+	defer a.closeArchive()
 	dir := t.TempDir()
 	to := Folders{Data: filepath.Join(dir, "d"), Config: filepath.Join(dir, "c"), State: filepath.Join(dir, "s")}
 	_, err = unpack(t.Context(), a, to, chosenFiles(nil))
@@ -215,7 +215,7 @@ func FuzzArchive(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer a.close()
+		defer a.closeArchive()
 		if a.manifest.Bytes() > 1<<20 || len(a.manifest.Files) > 100 {
 			return
 		}

@@ -106,7 +106,7 @@ func (s *share) ReadDir() (all []fs.FileInfo, err error) {
 	return all, err
 }
 
-func (s *share) open(name string, flags int) (placeFile, error) {
+func (s *share) openFile(name string, flags int) (placeFile, error) {
 	var f *smb2.File
 	err := s.during(func() (err error) {
 		f, err = s.live.OpenFile(path.Join(s.dir, name), flags, 0o600)
@@ -118,10 +118,10 @@ func (s *share) open(name string, flags int) (placeFile, error) {
 	return &shareFile{f, s}, nil
 }
 
-func (s *share) Open(name string) (placeFile, error) { return s.open(name, os.O_RDONLY) }
+func (s *share) Open(name string) (placeFile, error) { return s.openFile(name, os.O_RDONLY) }
 
 func (s *share) Create(name string) (placeFile, error) {
-	return s.open(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY)
+	return s.openFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY)
 }
 
 func (s *share) Rename(from, to string) error {

@@ -118,10 +118,10 @@ func (r *Manager) Target(name string) (Target, error) {
 
 // SetTarget creates or replaces a target, if a connection to it succeeds.
 func (r *Manager) SetTarget(ctx context.Context, t Target) error {
-	if err := t.check(r.o.Folders); err != nil {
+	if err := t.validate(r.o.Folders); err != nil {
 		return err
 	}
-	s, err := r.connect(ctx, t)
+	s, err := r.connectTarget(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -176,8 +176,8 @@ func (r *Manager) changeTargets(f func([]Target) ([]Target, error)) error {
 	return atomicfile.Write(r.targetsFile(), append(text, '\n'))
 }
 
-// check returns an error if a target is not valid.
-func (t Target) check(f Folders) error {
+// validate returns an error if a target is not valid.
+func (t Target) validate(f Folders) error {
 	if !targetName.MatchString(t.Name) {
 		return invalid("name %.60q: expected 1 to 40 of a-z, 0-9, - and _, beginning with a letter or digit", t.Name)
 	}
@@ -224,7 +224,7 @@ func (t Target) checkDirectory(f Folders) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range f.list() {
+	for _, n := range f.existing() {
 		own, err := os.Stat(n.path)
 		if err != nil {
 			continue
@@ -281,17 +281,17 @@ func (t Target) checkBelow() error {
 	return nil
 }
 
-// open connects to a target.
-func (r *Manager) open(ctx context.Context, name string) (Target, store, error) {
+// openTarget connects to a target.
+func (r *Manager) openTarget(ctx context.Context, name string) (Target, store, error) {
 	t, err := r.Target(name)
 	if err != nil {
 		return t, nil, err
 	}
-	s, err := r.connect(ctx, t)
+	s, err := r.connectTarget(ctx, t)
 	return t, s, err
 }
 
-func (r *Manager) connect(ctx context.Context, t Target) (store, error) {
+func (r *Manager) connectTarget(ctx context.Context, t Target) (store, error) {
 	var password secret.Text
 	if t.Secret != "" {
 		if r.o.Secrets == nil {

@@ -56,7 +56,7 @@ func allowed(u *url.URL) bool {
 	return u.Scheme == "http" && (u.Hostname() == "localhost" || err == nil && a.Unmap().IsLoopback())
 }
 
-func open(text string) (source, error) {
+func openSource(text string) (source, error) {
 	if text == "" {
 		return nil, ErrNoSource
 	}
@@ -86,8 +86,8 @@ func open(text string) (source, error) {
 	return &web{client, u}, nil
 }
 
-// read reads a small file into memory.
-func read(ctx context.Context, s source, name string, limit int64) ([]byte, error) {
+// readFile reads a small file into memory.
+func readFile(ctx context.Context, s source, name string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
 	_, err := s.copy(ctx, name, &b, limit, func(int64) {})
 	return b.Bytes(), err

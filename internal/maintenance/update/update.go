@@ -97,15 +97,15 @@ const (
 // Check reads the newest release and verifies its signature. newer reports
 // whether it is newer than the running program.
 func (u *Updater) Check(ctx context.Context) (r Release, newer bool, err error) {
-	s, err := open(u.o.Source)
+	s, err := openSource(u.o.Source)
 	if err != nil {
 		return r, false, err
 	}
-	text, err := read(ctx, s, "manifest.json", maxManifest)
+	text, err := readFile(ctx, s, "manifest.json", maxManifest)
 	if err != nil {
 		return r, false, fmt.Errorf("read the manifest: %w", err)
 	}
-	signature, err := read(ctx, s, "manifest.json.minisig", maxSignature)
+	signature, err := readFile(ctx, s, "manifest.json.minisig", maxSignature)
 	if err != nil {
 		return r, false, fmt.Errorf("read the signature of the manifest: %w", err)
 	}
@@ -115,7 +115,7 @@ func (u *Updater) Check(ctx context.Context) (r Release, newer bool, err error) 
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, false, fmt.Errorf("decode the manifest: %w", err)
 	}
-	if err := r.check(); err != nil {
+	if err := r.validate(); err != nil {
 		return r, false, err
 	}
 	order, err := Compare(r.Version, u.o.Current)
@@ -129,9 +129,9 @@ var (
 	digest = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 )
 
-// check refuses values that no manifest may hold, even if it is signed.
-func (r *Release) check() error {
-	if _, err := parse(r.Version); err != nil {
+// validate refuses values that no manifest may hold, even if it is signed.
+func (r *Release) validate() error {
+	if _, err := parseVersion(r.Version); err != nil {
 		return err
 	}
 	for _, f := range r.Files {
@@ -150,14 +150,14 @@ func (r *Release) check() error {
 // Compare compares two versions in the order of Semantic Versioning 2.0.0, with or
 // without a leading v: it returns -1, 0 or 1.
 func Compare(a, b string) (int, error) {
-	x, err := parse(a)
-	y, e := parse(b)
+	x, err := parseVersion(a)
+	y, e := parseVersion(b)
 	return semver.Compare(x, y), errors.Join(err, e)
 }
 
-// parse returns a version as package semver wants it, with a leading v. Versions
+// parseVersion returns a version as package semver wants it, with a leading v. Versions
 // with fewer than three numbers are invalid.
-func parse(text string) (string, error) {
+func parseVersion(text string) (string, error) {
 	v := "v" + strings.TrimPrefix(text, "v")
 	if len(v) > 150 || !semver.IsValid(v) || semver.Canonical(v)+semver.Build(v) != v {
 		return "", fmt.Errorf("%.60q is not a version; expected one such as 1.4.0", text)
@@ -218,7 +218,7 @@ func (u *Updater) try(ctx context.Context, program, want string) error {
 // download writes a program to a file in the folder of the running one, so that a
 // rename can replace it.
 func (u *Updater) download(ctx context.Context, f File, progress Progress) (path string, err error) {
-	s, err := open(u.o.Source)
+	s, err := openSource(u.o.Source)
 	if err != nil {
 		return "", err
 	}

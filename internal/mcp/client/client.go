@@ -84,18 +84,18 @@ func (c *Client) Server() Server { return c.server }
 func (c *Client) Version() string { return c.version }
 
 // Close ends the connection, and the session if there is one.
-func (c *Client) Close() error { return c.wire.close() }
+func (c *Client) Close() error { return c.wire.closeWire() }
 
-// connect finds out which revision the server speaks. The error is a
+// connectWire finds out which revision the server speaks. The error is a
 // *ConnectError.
-func connect(ctx context.Context, to string, w wire, o Options) (*Client, error) {
+func connectWire(ctx context.Context, to string, w wire, o Options) (*Client, error) {
 	c := &Client{opts: o, wire: w}
 	known, err := c.discover(ctx)
 	if err == nil && !known {
 		err = c.handshake(ctx)
 	}
 	if err != nil {
-		w.close()
+		w.closeWire()
 		if _, refused := errors.AsType[*RPCError](err); refused && o.Context != "" {
 			err = fmt.Errorf("context %q: %w", o.Context, err)
 		}

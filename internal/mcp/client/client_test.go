@@ -326,7 +326,7 @@ func FuzzStream(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in string) {
 		s := newStream(strings.NewReader(in))
 		for range len(in) + 1 {
-			data, err := s.next()
+			data, err := s.nextEvent()
 			if err != nil {
 				return
 			}

@@ -30,7 +30,7 @@ func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/mcp"
 	}
-	return connect(ctx, u.String(), &httpWire{url: u.String(), client: httpClient(o), token: o.Token}, o)
+	return connectWire(ctx, u.String(), &httpWire{url: u.String(), client: httpClient(o), token: o.Token}, o)
 }
 
 // httpClient follows the environment as the default one does, and believes
@@ -76,8 +76,8 @@ func (w *httpWire) alive(err error) bool {
 	return !errors.As(err, &unreachable)
 }
 
-// close ends the session, if there is one; a server may refuse that.
-func (w *httpWire) close() error {
+// closeWire ends the session, if there is one; a server may refuse that.
+func (w *httpWire) closeWire() error {
 	defer w.client.CloseIdleConnections()
 	if w.session == "" {
 		return nil
@@ -237,7 +237,7 @@ func (w *httpWire) events(
 	aside func(message) []byte,
 ) (m message, err error) {
 	for {
-		data, err := s.next()
+		data, err := s.nextEvent()
 		if err != nil {
 			if ctx.Err() != nil {
 				err = context.Cause(ctx)

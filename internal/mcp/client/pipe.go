@@ -41,7 +41,7 @@ func DialTCP(ctx context.Context, address string, o Options) (*Client, error) {
 // Over speaks newline-framed messages over a connection, which it closes. to
 // names the other end in errors.
 func Over(ctx context.Context, to string, conn net.Conn, o Options) (*Client, error) {
-	return connect(ctx, to, &lineWire{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, o)
+	return connectWire(ctx, to, &lineWire{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, o)
 }
 
 // lineWire is a wire of lines.
@@ -54,7 +54,7 @@ type lineWire struct {
 var _ wire = (*lineWire)(nil)
 
 func (p *lineWire) alive(error) bool { return !p.broken }
-func (p *lineWire) close() error     { return p.conn.Close() }
+func (p *lineWire) closeWire() error { return p.conn.Close() }
 func (p *lineWire) headerless() bool { return true }
 
 func (p *lineWire) notify(ctx context.Context, _ string, msg []byte) error {

@@ -25,8 +25,8 @@ func newStream(r io.Reader) *stream {
 // reset continues with the same events on another connection.
 func (s *stream) reset(r io.Reader) { s.in.Reset(r) }
 
-// next is the data of the next event; it may be empty. io.EOF is the end.
-func (s *stream) next() ([]byte, error) {
+// nextEvent is the data of the next event; it may be empty. io.EOF is the end.
+func (s *stream) nextEvent() ([]byte, error) {
 	var data []byte
 	id, seen := "", false
 	for {

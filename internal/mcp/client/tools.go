@@ -114,8 +114,8 @@ func (p *Properties) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Find is the property of a name.
-func (p Properties) Find(name string) (Schema, bool) {
+// Lookup is the property of a name.
+func (p Properties) Lookup(name string) (Schema, bool) {
 	for _, one := range p {
 		if one.Name == name {
 			return one.Schema, true

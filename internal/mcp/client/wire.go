@@ -17,7 +17,7 @@ type wire interface {
 	alive(error) bool
 	// headerless reports whether credentials must go into the messages.
 	headerless() bool
-	close() error
+	closeWire() error
 }
 
 // request is one request as it goes out.

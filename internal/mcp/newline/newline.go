@@ -101,11 +101,11 @@ func (r *Reader) discard(frame, part []byte, err error) error {
 	return ErrTooLong // the end of the stream, if that was it, comes next
 }
 
-// Taker takes what a reader finds.
-type Taker interface {
-	// Take accepts a frame and returns soon. It returns the remaining work,
+// Receiver takes what a reader finds.
+type Receiver interface {
+	// ReceiveAsync accepts a frame and returns soon. It returns the remaining work,
 	// which is run once on any goroutine; nil if there is none.
-	Take(frame []byte) (work func())
+	ReceiveAsync(frame []byte) (work func())
 	// Oversized reports a line that was discarded. id is the raw id of the
 	// request in it, or nil if none was found.
 	Oversized(limit int, id []byte)
@@ -120,16 +120,16 @@ const takeoverDelay = time.Millisecond
 // reading goroutine itself works on a frame that arrived alone, because waking another
 // goroutine costs more than a usual answer. If the work takes long, a new goroutine
 // continues reading, so that no frame waits behind a slow one.
-func (r *Reader) Feed(t Taker) error {
+func (r *Reader) Feed(t Receiver) error {
 	f := &feed{r: r, t: t, ended: make(chan error, 1)}
-	go f.read()
+	go f.readMore()
 	return <-f.ended
 }
 
 // feed is one stream while Feed runs. One goroutine at a time reads.
 type feed struct {
 	r     *Reader
-	t     Taker
+	t     Receiver
 	ended chan error
 
 	turn     atomic.Uint64 // odd while the reader works; the goroutine that makes it even continues reading
@@ -137,7 +137,7 @@ type feed struct {
 	last     uint64        // the turn that look saw; look's own
 }
 
-func (f *feed) read() {
+func (f *feed) readMore() {
 	for {
 		frame, err := f.r.Next()
 		switch {
@@ -159,7 +159,7 @@ func (f *feed) read() {
 
 // handle reports whether the calling goroutine is still the reader.
 func (f *feed) handle(frame []byte) bool {
-	work := f.t.Take(frame)
+	work := f.t.ReceiveAsync(frame)
 	if work == nil {
 		return true
 	}
@@ -190,7 +190,7 @@ func (f *feed) takeOverIfSlow() {
 	f.timerSet.Store(false)
 	switch {
 	case working && late && f.turn.CompareAndSwap(turn, turn+1):
-		f.read()
+		f.readMore()
 	case f.turn.Load()%2 == 1:
 		f.startTimer()
 	}

@@ -16,7 +16,7 @@ import (
 // taken notes what it was handed.
 type taken []string
 
-func (t *taken) Take(frame []byte) func() { *t = append(*t, string(frame)); return nil }
+func (t *taken) ReceiveAsync(frame []byte) func() { *t = append(*t, string(frame)); return nil }
 func (t *taken) Oversized(limit int, _ []byte) {
 	*t = append(*t, fmt.Sprintf("too long for %d", limit))
 }
@@ -171,7 +171,7 @@ type slow struct {
 }
 
 func (s slow) Oversized(int, []byte) {}
-func (s slow) Take(frame []byte) func() {
+func (s slow) ReceiveAsync(frame []byte) func() {
 	return func() {
 		s.frames <- string(frame)
 		if string(frame) == "first" {

@@ -13,7 +13,7 @@ func (r *request) awaitApproval(c *call, p *dispatch.Pending) {
 	if c.currentTask() == nil && !c.convertToTask() &&
 		!c.convertToJob("waits for an operator's approval, "+p.Approval.ID) {
 		r.e.opts.Calls.Withdraw(p)
-		r.refuse(
+		r.sendRefusal(
 			c,
 			&tool.Refusal{
 				Code:    "denied",

@@ -69,7 +69,7 @@ type talk struct {
 
 func (g *gated) talk(t *testing.T, caps string) *talk {
 	k := &talk{t: t, in: make(chan string, 100), caps: caps}
-	k.pipe = g.Engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
+	k.pipe = g.Engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
 		k.in <- string(m)
 		return nil
 	})

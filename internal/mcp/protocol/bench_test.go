@@ -40,7 +40,7 @@ func (*quiet) Detach() {}
 func BenchmarkCall(b *testing.B) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	h := hosttest.New(b, hosttest.Options{Modules: map[string]module.New{"m": offering(echo)}})
-	who := protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}
+	who := protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}}
 	parse := func(frame string) *protocol.Message {
 		msgs, faults, _ := protocol.Parse([]byte(frame))
 		if len(faults) > 0 {

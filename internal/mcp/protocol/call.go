@@ -42,7 +42,7 @@ func (r *request) requiredName(member string) (string, bool) {
 		f = r.nameHeader(name)
 	}
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return "", false
 	}
 	return name, r.loadView()
@@ -75,11 +75,11 @@ func (r *request) callTool() {
 		args = nil
 	}
 	if args != nil && rawjson.Kind(args) != '{' {
-		r.fail(badParam("arguments", "an object"))
+		r.sendFault(badParam("arguments", "an object"))
 		return
 	}
 	if f := r.paramHeaders(entry, args); f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	r.startCall(&call{entry: entry, method: "tools/call", args: args})
@@ -102,7 +102,7 @@ func (r *request) getPrompt() {
 		args = nil
 	}
 	if f := checkPromptArgs(entry.Prompt, args); f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	if args == nil {
@@ -183,12 +183,12 @@ func (r *request) complete() {
 	}
 	entry, f := r.completionEntry()
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	c, f := parseCompletion(r.msg.Params)
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	if entry.Prompt != nil && entry.Prompt.Complete == nil || entry.Resource != nil && entry.Resource.Complete == nil {
@@ -250,7 +250,7 @@ func (r *request) startCall(c *call) {
 	c.r, c.id = r, dispatch.NewID()
 	if r.rev.Modern() && resumable(c.method) {
 		if f := r.resume(c); f != nil {
-			r.fail(f)
+			r.sendFault(f)
 			return
 		}
 	}
@@ -311,7 +311,7 @@ func (r *request) concludeRound(c *call, res dispatch.Result, err error) {
 	res, err = r.refuseMissingCapability(c, res, err)
 	switch {
 	case err != nil:
-		r.fail(r.errorFault(c, err))
+		r.sendFault(r.errorFault(c, err))
 	case res.Input != nil:
 		r.requestInput(c, &res)
 	default:

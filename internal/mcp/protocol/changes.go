@@ -49,7 +49,7 @@ func (e *Engine) Changed() {
 	}
 }
 
-func (c *changes) run(ctx context.Context, e *Engine) {
+func (c *changes) notifyLoop(ctx context.Context, e *Engine) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -103,13 +103,13 @@ func (e *Engine) notifySession(ctx context.Context, s *session.Session) {
 	if view != nil && len(suspended) > 0 {
 		e.work.Go(func() { e.restoreSubscriptions(ctx, s, &f, view, suspended) })
 	}
-	old := s.SwapSeen(now)
+	old := s.SwapListStamps(now)
 	if old == (stamps{}) {
 		return // it has only just joined and asked for nothing yet
 	}
 	for i := range now {
 		if now[i] != old[i] {
-			s.Tell(appendNote(nil, listNotes[i], nil))
+			s.Notify(appendNote(nil, listNotes[i], nil))
 		}
 	}
 }
@@ -150,8 +150,8 @@ func (e *Engine) sessionOpened(s *session.Session) {
 	f := s.Facts()
 	s.OnLoss(resyncMessages)
 	now, _ := e.stampsOf(e.base, &f)
-	if newer := s.SwapSeen(now); newer != (stamps{}) {
-		s.SwapSeen(newer)
+	if newer := s.SwapListStamps(now); newer != (stamps{}) {
+		s.SwapListStamps(newer)
 	}
 	e.publishSession(SessionCreated, s)
 }
@@ -194,14 +194,14 @@ func (e *Engine) Revoked(principal, credential string) {
 		p.sess.End(session.ErrRevoked)
 	}
 	for _, l := range listeners {
-		l.finish()
+		l.finishListening()
 	}
 }
 
-// Farewell ends every subscription with its result, and returns when clients
+// NotifyShutdown ends every subscription with its result, and returns when clients
 // have taken what they were told, or ctx is done. It is for a host that stops,
 // before it closes connections.
-func (e *Engine) Farewell(ctx context.Context) {
+func (e *Engine) NotifyShutdown(ctx context.Context) {
 	c := &e.changes
 	var sessions []*session.Session
 	var listeners []*listener
@@ -229,11 +229,11 @@ func (e *Engine) Farewell(ctx context.Context) {
 		each.Go(func() {
 			for l.pending.isBusy() && pause() {
 			}
-			l.finish()
+			l.finishListening()
 		})
 	}
 	for _, s := range sessions {
-		for !s.Settled() && pause() {
+		for !s.Idle() && pause() {
 		}
 	}
 	told := make(chan struct{})
@@ -247,8 +247,8 @@ func (e *Engine) Farewell(ctx context.Context) {
 	}
 }
 
-// Left tells that a session of the table has ended; see session.Options.
-func (e *Engine) Left(s *session.Session, cause error) {
+// SessionEnded tells that a session of the table has ended; see session.Options.
+func (e *Engine) SessionEnded(s *session.Session, cause error) {
 	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)
 	e.publishSession(SessionEnded, s)
 }

@@ -45,7 +45,7 @@ const (
 // encodeServerInfos encodes capabilities and server info for each revision.
 func (e *Engine) encodeServerInfos() {
 	for r := first; r <= latest; r++ {
-		e.serverInfos[r] = serverInfo{capabilities: capabilities(r), info: e.info(r)}
+		e.serverInfos[r] = serverInfo{capabilities: capabilities(r), info: e.infoJSON(r)}
 	}
 	e.tails = map[bool]string{}
 	for shared, scope := range map[bool]string{true: "public", false: "private"} {
@@ -67,7 +67,7 @@ func capabilities(r mcpversion.Revision) string {
 	return c + "}"
 }
 
-func (e *Engine) info(r mcpversion.Revision) string {
+func (e *Engine) infoJSON(r mcpversion.Revision) string {
 	i := e.opts.Info
 	v := struct {
 		Name        string      `json:"name"`
@@ -113,7 +113,7 @@ func (r *request) empty() []byte {
 
 // initialize answers the legacy handshake. If the client requests an unknown revision,
 // or one without a handshake, the newest revision with a handshake is used.
-func (e *Engine) initialize(who Who, m *Message) (*session.Session, []byte, *Fault) {
+func (e *Engine) initialize(who Caller, m *Message) (*session.Session, []byte, *Fault) {
 	f, fault := e.readInitialize(who, m)
 	if fault != nil {
 		return nil, nil, fault
@@ -131,7 +131,7 @@ func (e *Engine) initialize(who Who, m *Message) (*session.Session, []byte, *Fau
 }
 
 // readInitialize reads the params of initialize into facts.
-func (e *Engine) readInitialize(who Who, m *Message) (session.Facts, *Fault) {
+func (e *Engine) readInitialize(who Caller, m *Message) (session.Facts, *Fault) {
 	if m.ID == nil {
 		return session.Facts{}, invalid(nil, "initialize needs an id")
 	}
@@ -169,7 +169,7 @@ func (e *Engine) readInitialize(who Who, m *Message) (session.Facts, *Fault) {
 // the context: the credential's binding, the transport (a path or a header), the
 // message's _meta, the host's default. A context that the binding does not allow is not
 // found.
-func (e *Engine) assignContext(f *session.Facts, who *Who, wanted []byte) *Fault {
+func (e *Engine) assignContext(f *session.Facts, who *Caller, wanted []byte) *Fault {
 	if who.Work != nil {
 		f.Folders, f.Named = who.Work()
 	}
@@ -205,7 +205,7 @@ func notFound(err error) *Fault {
 
 // authenticate returns the identity of a message on a transport without headers: that
 // of its token, or that of the connection if it has no token.
-func (e *Engine) authenticate(who Who, m *Message) (Who, *Fault) {
+func (e *Engine) authenticate(who Caller, m *Message) (Caller, *Fault) {
 	v := m.has.of().token
 	if v == nil {
 		if who.Principal == "" {
@@ -286,7 +286,7 @@ func (r *request) extended(capabilities string) []byte {
 // Stateless makes a session for one legacy request on a host without
 // sessions. version is the MCP-Protocol-Version header; "" stands for
 // 2025-03-26.
-func (e *Engine) Stateless(who Who, version string) (*session.Session, *Fault) {
+func (e *Engine) Stateless(who Caller, version string) (*session.Session, *Fault) {
 	f := session.Facts{Caller: who.Caller, Revision: mcpversion.V20250326, Until: who.Until}
 	if version != "" {
 		r, ok := mcpversion.Parse(version)

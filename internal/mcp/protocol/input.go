@@ -33,7 +33,7 @@ func (r *request) requestInput(c *call, res *dispatch.Result) {
 	ref := c.checkInputLimits()
 	switch {
 	case ref != nil:
-		r.refuse(c, ref)
+		r.sendRefusal(c, ref)
 	case !r.rev.Modern():
 		r.requestInputLegacy(c, res.Input.Questions)
 	case c.useAnswers(res.Input.Questions):
@@ -88,11 +88,11 @@ func (c *call) addAnswers(answers map[string]json.RawMessage) {
 	c.recorded = recorded
 }
 
-// refuse ends a call with a refusal: a result with isError for tools/call, a JSON-RPC
+// sendRefusal ends a call with a refusal: a result with isError for tools/call, a JSON-RPC
 // error for other methods.
-func (r *request) refuse(c *call, ref *tool.Refusal) {
+func (r *request) sendRefusal(c *call, ref *tool.Refusal) {
 	if c.method != "tools/call" {
-		r.fail(r.errorFault(c, ref))
+		r.sendFault(r.errorFault(c, ref))
 		return
 	}
 	r.sendCallResult(
@@ -133,7 +133,7 @@ func (r *request) inputRequired(c *call, qs []tool.Question) {
 		err = fmt.Errorf("%d bytes are too many", len(plain))
 	}
 	if err != nil {
-		r.fail(&Fault{Code: CodeInternal, Message: "the call's state cannot be kept: " + err.Error()})
+		r.sendFault(&Fault{Code: CodeInternal, Message: "the call's state cannot be kept: " + err.Error()})
 		return
 	}
 	token := r.e.opts.Seal.Seal(sealPurpose, r.binding(c), plain, time.Now().Add(r.e.opts.AskFor))

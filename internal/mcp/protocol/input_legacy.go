@@ -49,16 +49,16 @@ func (r *request) requestInputLegacy(c *call, qs []tool.Question) {
 	if g.fallback != nil {
 		wait = min(wait, optionalWait)
 	}
-	g.timer = time.AfterFunc(wait, func() { g.fail(errNoAnswer) })
+	g.timer = time.AfterFunc(wait, func() { g.failGroup(errNoAnswer) })
 	g.mu.Unlock()
-	r.onRelease(func() { g.finish() })
+	r.onRelease(func() { g.finishGroup() })
 	for _, q := range qs {
 		if err := g.sendQuestion(q); err != nil {
-			g.fail(err)
+			g.failGroup(err)
 			return
 		}
 	}
-	r.park(func() { g.fail(errInputClosed) })
+	r.park(func() { g.failGroup(errInputClosed) })
 }
 
 // optionalWait is how long a call waits for answers to optional questions.
@@ -91,7 +91,7 @@ func (g *inputGroup) sendQuestion(q tool.Question) error {
 	}
 	g.mu.Unlock()
 	if settled {
-		s.Forget(id)
+		s.ForgetExpected(id)
 		return nil
 	}
 	if !g.r.sendRequest(appendRequest(nil, id, q.Method, questionParams(g.r.rev, q))) {
@@ -121,10 +121,10 @@ func (g *inputGroup) receive(key string, rep session.Reply) {
 	g.mu.Unlock()
 	switch {
 	case rep.Error != nil:
-		g.fail(errors.New("the client answered with an error: " + errorText(rep.Error)))
+		g.failGroup(errors.New("the client answered with an error: " + errorText(rep.Error)))
 		return
 	case rep.Result == nil:
-		g.fail(errSessionEnded)
+		g.failGroup(errSessionEnded)
 		return
 	}
 	g.mu.Lock()
@@ -132,31 +132,31 @@ func (g *inputGroup) receive(key string, rep session.Reply) {
 	g.remaining--
 	all := g.remaining == 0
 	g.mu.Unlock()
-	if all && g.finish() {
+	if all && g.finishGroup() {
 		// On a new goroutine, because this one reads the client's messages.
 		g.r.e.work.Go(func() { g.r.continueCall(g.c, g.answers) })
 	}
 }
 
-// fail ends the round: with the fallback answers if all questions are optional,
+// failGroup ends the round: with the fallback answers if all questions are optional,
 // otherwise with a refusal.
-func (g *inputGroup) fail(why error) {
+func (g *inputGroup) failGroup(why error) {
 	g.mu.Lock()
 	open := g.ids
 	g.ids = nil
 	g.mu.Unlock()
-	if !g.finish() {
+	if !g.finishGroup() {
 		return
 	}
 	for _, id := range slices.Sorted(maps.Values(open)) {
-		g.r.sess.Forget(id)
+		g.r.sess.ForgetExpected(id)
 		g.r.sendBeforeAnswer(appendNote(nil, "notifications/cancelled", cancelledParams(id, why)))
 	}
 	if g.fallback != nil && why != errSessionEnded {
 		g.r.e.work.Go(func() { g.r.continueCall(g.c, g.fallback) })
 		return
 	}
-	g.r.e.work.Go(func() { g.r.refuse(g.c, &tool.Refusal{Code: "unanswered", Message: why.Error()}) })
+	g.r.e.work.Go(func() { g.r.sendRefusal(g.c, &tool.Refusal{Code: "unanswered", Message: why.Error()}) })
 }
 
 // cancelledParams returns the params of the notification that cancels a question.
@@ -166,16 +166,16 @@ func cancelledParams(id string, why error) []byte {
 	return append(b, '}')
 }
 
-// finish marks the group as finished; only the first call returns true. Later responses
+// finishGroup marks the group as finished; only the first call returns true. Later responses
 // are ignored.
-func (g *inputGroup) finish() bool {
+func (g *inputGroup) finishGroup() bool {
 	g.mu.Lock()
 	first, open := !g.finished, g.ids
 	g.finished, g.ids = true, nil
 	g.timer.Stop()
 	g.mu.Unlock()
 	for _, id := range open {
-		g.r.sess.Forget(id)
+		g.r.sess.ForgetExpected(id)
 	}
 	return first
 }

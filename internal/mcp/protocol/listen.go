@@ -84,7 +84,7 @@ func (r *request) listen() {
 	raw, _ := rawjson.Get(r.msg.Params, "notifications")
 	want, err := readFilter(raw)
 	if err != nil {
-		r.fail(badParam("notifications", err.Error()))
+		r.sendFault(badParam("notifications", err.Error()))
 		return
 	}
 	if !r.loadView() {
@@ -92,9 +92,9 @@ func (r *request) listen() {
 	}
 	l := &listener{r: r, watched: map[string]func(){}, lists: [3]bool{want.Tools, want.Prompts, want.Resources}}
 	l.seen, _ = r.e.stampsOf(r.ctx, r.facts)
-	if !l.start(&want) {
-		l.stop()
-		r.fail(
+	if !l.startListening(&want) {
+		l.stopListening()
+		r.sendFault(
 			&Fault{
 				Status:  406,
 				Code:    CodeInvalidRequest,
@@ -104,28 +104,28 @@ func (r *request) listen() {
 		return
 	}
 	if !r.facts.Until.IsZero() {
-		expiry := time.AfterFunc(time.Until(r.facts.Until), l.finish)
+		expiry := time.AfterFunc(time.Until(r.facts.Until), l.finishListening)
 		r.onRelease(func() { expiry.Stop() })
 	}
-	r.e.changes.add(l)
+	r.e.changes.addListener(l)
 	l.compareLists(r.ctx) // for changes between stampsOf and add
-	r.park(l.finish)
+	r.park(l.finishListening)
 }
 
-// start opens the watches and sends the acknowledgement. It returns false if the client
+// startListening opens the watches and sends the acknowledgement. It returns false if the client
 // accepts no message before the answer.
-func (l *listener) start(want *filter) bool {
+func (l *listener) startListening(want *filter) bool {
 	l.sendMu.Lock()
 	defer l.sendMu.Unlock()
-	ack, _ := json.Marshal(l.open(want))
+	ack, _ := json.Marshal(l.openFilter(want))
 	params := append([]byte(`{"notifications":`), ack...)
 	return l.r.sendBeforeAnswer(
 		appendNote(nil, "notifications/subscriptions/acknowledged", l.withSubscriptionID(append(params, '}'))),
 	)
 }
 
-// open starts the subscriptions that can be granted and returns them.
-func (l *listener) open(want *filter) filter {
+// openFilter starts the subscriptions that can be granted and returns them.
+func (l *listener) openFilter(want *filter) filter {
 	r := l.r
 	got := filter{Tools: want.Tools, Prompts: want.Prompts, Resources: want.Resources}
 	for _, uri := range want.Watch {
@@ -147,7 +147,7 @@ func (l *listener) open(want *filter) filter {
 			continue
 		}
 		stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, func(rec jobs.Record) {
-			l.send("notifications/tasks", taskState(&rec))
+			l.sendNotification("notifications/tasks", taskState(&rec))
 		})
 		if err == nil {
 			l.stops, got.Tasks = append(l.stops, stop), append(got.Tasks, id)
@@ -166,7 +166,7 @@ func (l *listener) withSubscriptionID(params []byte) []byte {
 	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
 }
 
-func (l *listener) send(method string, params []byte) {
+func (l *listener) sendNotification(method string, params []byte) {
 	l.sendMu.Lock()
 	defer l.sendMu.Unlock()
 	if !l.stopped {
@@ -181,7 +181,7 @@ func (l *listener) compareLists(ctx context.Context) {
 	defer l.compareMu.Unlock()
 	now, view := l.r.e.stampsOf(ctx, l.r.facts)
 	if view == nil {
-		l.finish()
+		l.finishListening()
 		return
 	}
 	for uri, stop := range l.watched {
@@ -227,9 +227,9 @@ func (l *listener) restore(ctx context.Context, v *views.View, uri string) {
 	told(nil)
 }
 
-// add registers a listener until its request ends. When the host stops, the request
+// addListener registers a listener until its request ends. When the host stops, the request
 // ends with a result.
-func (c *changes) add(l *listener) {
+func (c *changes) addListener(l *listener) {
 	c.mu.Lock()
 	c.listeners[l] = struct{}{}
 	c.mu.Unlock()
@@ -237,11 +237,11 @@ func (c *changes) add(l *listener) {
 		c.mu.Lock()
 		delete(c.listeners, l)
 		c.mu.Unlock()
-		l.finish()
+		l.finishListening()
 	})
 }
 
-func (l *listener) stop() {
+func (l *listener) stopListening() {
 	l.sendMu.Lock()
 	stops := l.stops
 	l.stops, l.stopped = nil, true
@@ -251,9 +251,9 @@ func (l *listener) stop() {
 	}
 }
 
-// finish ends the subscription with a result. If the client has ended it already,
+// finishListening ends the subscription with a result. If the client has ended it already,
 // finish only closes the watches.
-func (l *listener) finish() {
-	l.stop()
+func (l *listener) finishListening() {
+	l.stopListening()
 	l.r.sendResult(append(append([]byte(`{"resultType":"complete","_meta":{"`+metaSub+`":`), l.r.msg.ID...), "}}"...))
 }

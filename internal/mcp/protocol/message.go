@@ -183,11 +183,11 @@ func parseMessage(b []byte) (m Message, f *Fault) {
 	if !rawjson.Equal(version, "2.0") {
 		return m, invalid(m.ID, `jsonrpc must be "2.0"`)
 	}
-	return m, m.finish(method)
+	return m, m.finishParsing(method)
 }
 
-// finish checks that the members make a request, a notification or a response.
-func (m *Message) finish(method []byte) *Fault {
+// finishParsing checks that the members make a request, a notification or a response.
+func (m *Message) finishParsing(method []byte) *Fault {
 	if method == nil {
 		if m.ID == nil || (m.Result == nil) == (m.Error == nil) {
 			return invalid(m.ID, "neither a request (method) nor a response (id with result or error)")

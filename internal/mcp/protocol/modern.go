@@ -17,7 +17,7 @@ import (
 // the calling goroutine, which may be before the answer, because a subscription stays
 // open; the sink reports the end. Modern uses no state of earlier messages on the
 // connection.
-func (e *Engine) Modern(ctx context.Context, who Who, m *Message, h Header, sink Sink) {
+func (e *Engine) Modern(ctx context.Context, who Caller, m *Message, h Header, sink Sink) {
 	switch {
 	case m.IsResponse():
 		sink.Answer(
@@ -46,16 +46,16 @@ func (e *Engine) newModern(parent context.Context, m *Message, h Header, sink Si
 }
 
 // serveModern reads the request's envelope and runs the method.
-func (r *request) serveModern(who Who) {
+func (r *request) serveModern(who Caller) {
 	if f := r.readEnvelope(who); f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	r.dispatch()
 }
 
 // readEnvelope reads the envelope and checks that the headers match it.
-func (r *request) readEnvelope(who Who) *Fault {
+func (r *request) readEnvelope(who Caller) *Fault {
 	version, hasVersion := r.msg.envelopeVersion()
 	if f := r.checkHeaders(version, hasVersion); f != nil {
 		return f

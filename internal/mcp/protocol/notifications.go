@@ -104,7 +104,7 @@ func (r *request) sendHeldProgress() {
 func (r *request) sendProgress() {
 	n := &r.note
 	n.sent, n.last = true, time.Now()
-	n.waiting = !r.sendNotification("notifications/progress", n.encode(r.rev, n.reached))
+	n.waiting = !r.sendNotification("notifications/progress", n.encodeProgress(r.rev, n.reached))
 }
 
 // sendHeartbeat sends progress that shows that the request is still running. The step
@@ -122,11 +122,11 @@ func (n *notifications) flush(r *request) {
 	defer n.mu.Unlock()
 	if n.waiting {
 		n.waiting = false
-		r.sink.Note(appendNote(nil, "notifications/progress", n.encode(r.rev, n.reached)))
+		r.sink.Note(appendNote(nil, "notifications/progress", n.encodeProgress(r.rev, n.reached)))
 	}
 }
 
-func (n *notifications) encode(rev mcpversion.Revision, p progress) []byte {
+func (n *notifications) encodeProgress(rev mcpversion.Revision, p progress) []byte {
 	b := append([]byte(`{"progressToken":`), n.token...)
 	b = append(b, `,"progress":`...)
 	b = strconv.AppendFloat(b, p.done, 'f', -1, 64)
@@ -213,12 +213,12 @@ func levelName(l slog.Level) string {
 func (r *request) setLevel() {
 	name, f := r.required("level")
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	l, ok := parseLevel(name)
 	if !ok {
-		r.fail(badParam("level", levelNames))
+		r.sendFault(badParam("level", levelNames))
 		return
 	}
 	r.sess.SetLevel(l)

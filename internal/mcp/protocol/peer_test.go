@@ -37,7 +37,7 @@ func (h *house) dial(t testing.TB) *peer { return h.dialAs(t, "anonymous") }
 
 func (h *house) dialAs(t testing.TB, principal string) *peer {
 	p := &peer{t: t, in: make(chan []byte, 10_000), asked: map[string]asking{}}
-	p.pipe = h.Engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: principal}}, func(m []byte) error {
+	p.pipe = h.Engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: principal}}, func(m []byte) error {
 		p.in <- append([]byte(nil), m...)
 		return nil
 	})

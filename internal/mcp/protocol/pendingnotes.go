@@ -39,14 +39,14 @@ func (l *listener) enqueue(what noteKey, meta json.RawMessage) {
 
 func (l *listener) sendPending() {
 	for {
-		what, meta, ok := l.pending.next()
+		what, meta, ok := l.pending.nextNote()
 		if !ok {
 			return
 		}
 		if what.note != "" {
-			l.send(what.note, []byte("{}"))
+			l.sendNotification(what.note, []byte("{}"))
 		} else {
-			l.send("notifications/resources/updated", updatedParams(what.uri, meta))
+			l.sendNotification("notifications/resources/updated", updatedParams(what.uri, meta))
 		}
 	}
 }
@@ -58,7 +58,7 @@ func (n *pendingNotes) isBusy() bool {
 	return n.busy
 }
 
-func (n *pendingNotes) next() (what noteKey, meta json.RawMessage, ok bool) {
+func (n *pendingNotes) nextNote() (what noteKey, meta json.RawMessage, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.order) == 0 {

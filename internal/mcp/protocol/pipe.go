@@ -17,7 +17,7 @@ import (
 // shared with other connections.
 type Pipe struct {
 	e     *Engine
-	who   Who
+	who   Caller
 	sess  *session.Session
 	slots chan struct{} // one for each request that is worked on
 	open  openRequests  // requests that have not been answered
@@ -38,7 +38,7 @@ const openPerSlot = 16
 // errPipe is the error of a pipe whose output cannot be written.
 var errPipe = errors.New("the client does not read the server's output")
 
-func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
+func (e *Engine) newPipe(who Caller, write func([]byte) error) *Pipe {
 	p := &Pipe{e: e, who: who, write: write, done: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancelCause(e.base)
 	p.slots = make(chan struct{}, e.opts.InFlight)
@@ -55,11 +55,11 @@ func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
 // pipeWriter lets the pipe read its session's queue.
 type pipeWriter struct{ p *Pipe }
 
-func (w pipeWriter) WriteEvent(_ string, msg []byte) error { return w.p.send(msg) }
+func (w pipeWriter) WriteEvent(_ string, msg []byte) error { return w.p.sendMessage(msg) }
 func (w pipeWriter) Close()                                {}
 
-// send writes one frame. A failed write ends the pipe.
-func (p *Pipe) send(msg []byte) error {
+// sendMessage writes one frame. A failed write ends the pipe.
+func (p *Pipe) sendMessage(msg []byte) error {
 	p.mu.Lock()
 	select {
 	case <-p.done:
@@ -79,7 +79,7 @@ func (p *Pipe) send(msg []byte) error {
 func (p *Pipe) receive(frame []byte) (work func()) {
 	msgs, faults, batch := Parse(frame)
 	if batch && !(p.sess.Facts().Revision.Has(mcpversion.Batches) && p.sess.Initialized()) {
-		p.send(appendError(nil, invalid(nil, "batches exist only in revision 2025-03-26, after its handshake")))
+		p.sendMessage(appendError(nil, invalid(nil, "batches exist only in revision 2025-03-26, after its handshake")))
 		return nil
 	}
 	if batch {
@@ -88,7 +88,7 @@ func (p *Pipe) receive(frame []byte) (work func()) {
 	}
 	for _, f := range faults {
 		if !f.Silent {
-			p.send(appendError(nil, f))
+			p.sendMessage(appendError(nil, f))
 		}
 	}
 	if len(msgs) == 0 {
@@ -101,7 +101,7 @@ func (p *Pipe) receive(frame []byte) (work func()) {
 // away unread by the door; the connection goes on. id is that of the request in it, a
 // raw token, or nil if none could be found.
 func (p *Pipe) Oversized(limit int, id []byte) {
-	p.send(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
+	p.sendMessage(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
 
 // handle handles one message. For a request it returns the work, which may take long;
@@ -135,7 +135,7 @@ func (p *Pipe) serveModern(m *Message, sink *pipeSink) (work func()) {
 	return func() {
 		who, fault := p.e.authenticate(p.who, m)
 		if fault != nil {
-			r.fail(fault)
+			r.sendFault(fault)
 			return
 		}
 		r.serveModern(who)
@@ -156,7 +156,7 @@ func (p *Pipe) handleNotification(m *Message) {
 // acquireSlot waits for a free slot; the client's input is not read meanwhile. It
 // returns false if the request was answered or dropped instead.
 func (p *Pipe) acquireSlot(m *Message, sink *pipeSink) bool {
-	if !p.open.add() {
+	if !p.open.acquire() {
 		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID,
 			Message: fmt.Sprintf(
 				"%d requests are open on this connection; wait for an answer, or cancel one",
@@ -265,7 +265,7 @@ type batch struct {
 func (p *Pipe) batch(msgs []Message, faults []*Fault) {
 	b := &batch{p: p, left: len(msgs) + 1}
 	for _, f := range faults {
-		b.add(appendError(nil, f))
+		b.addResponse(appendError(nil, f))
 	}
 	for i := range msgs {
 		m := &msgs[i]
@@ -283,7 +283,7 @@ func (p *Pipe) batch(msgs []Message, faults []*Fault) {
 	b.done(nil)
 }
 
-func (b *batch) add(msg []byte) {
+func (b *batch) addResponse(msg []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.out) > 0 {
@@ -295,7 +295,7 @@ func (b *batch) add(msg []byte) {
 // done counts one message off; a nil msg has no answer.
 func (b *batch) done(msg []byte) {
 	if msg != nil {
-		b.add(msg)
+		b.addResponse(msg)
 	}
 	b.mu.Lock()
 	b.left--
@@ -303,6 +303,6 @@ func (b *batch) done(msg []byte) {
 	last := b.left == 0
 	b.mu.Unlock()
 	if last && len(out) > 0 {
-		b.p.send(append(append([]byte("["), out...), ']'))
+		b.p.sendMessage(append(append([]byte("["), out...), ']'))
 	}
 }

@@ -13,14 +13,14 @@ type pipeSink struct {
 	working atomic.Bool // it occupies a slot
 }
 
-func (s *pipeSink) Note(msg []byte) bool { return s.p.send(msg) == nil }
+func (s *pipeSink) Note(msg []byte) bool { return s.p.sendMessage(msg) == nil }
 
 func (s *pipeSink) Answer(_ int, msg []byte) {
 	s.releaseSlot()
 	if s.batch != nil {
 		s.batch.done(msg)
 	} else {
-		s.p.send(msg)
+		s.p.sendMessage(msg)
 	}
 	s.removeOpen()
 }
@@ -56,7 +56,7 @@ func (s *pipeSink) releaseSlot() {
 
 func (s *pipeSink) removeOpen() {
 	if s.counted {
-		s.p.open.remove(s)
+		s.p.open.removeSink(s)
 	}
 }
 
@@ -72,8 +72,8 @@ type openRequests struct {
 	empty       chan struct{} // closed when n becomes 0; nil until idle is called
 }
 
-// add returns false if too many requests are open.
-func (t *openRequests) add() bool {
+// acquire returns false if too many requests are open.
+func (t *openRequests) acquire() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n >= t.limit {
@@ -83,7 +83,7 @@ func (t *openRequests) add() bool {
 	return true
 }
 
-func (t *openRequests) remove(s *pipeSink) {
+func (t *openRequests) removeSink(s *pipeSink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.parked, s)

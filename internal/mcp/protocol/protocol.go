@@ -26,10 +26,10 @@ import (
 
 // Options configure an Engine. Fields without a stated default are required.
 type Options struct {
-	Calls    *dispatch.Calls
-	Views    *views.Contexts
+	Calls    *dispatch.Dispatcher
+	Views    *views.Registry
 	Sessions *session.Table // nil: HTTP is served without sessions
-	Jobs     *jobs.Jobs
+	Jobs     *jobs.Manager
 	Seal     *seal.Ring
 	Bus      bus.Bus
 	Log      *slog.Logger
@@ -104,7 +104,7 @@ const stopTime = 5 * time.Second
 // Run notifies clients of changes until ctx is done. Then it ends subscriptions and
 // cancels running requests.
 func (e *Engine) Run(ctx context.Context) error {
-	e.changes.run(ctx, e)
+	e.changes.notifyLoop(ctx, e)
 	e.stop(errStopping)
 	if !e.work.Wait(stopTime) {
 		e.opts.Log.Warn("handlers still run after the engine has stopped")
@@ -165,7 +165,7 @@ func (r *request) ownFacts() *session.Facts {
 // has ended it answers with an error and returns false.
 func (r *request) register(s *session.Session) bool {
 	r.end.session, r.end.key = s, flightKey(r.msg.ID)
-	if terms, ok := s.Begin(r.end.key, r.abandon); ok {
+	if terms, ok := s.BeginRequest(r.end.key, r.abandon); ok {
 		r.applyTerms(terms)
 		return true
 	}
@@ -174,7 +174,7 @@ func (r *request) register(s *session.Session) bool {
 	if s.Ended() {
 		why = "the session has ended"
 	}
-	r.fail(invalid(nil, why))
+	r.sendFault(invalid(nil, why))
 	return false
 }
 
@@ -199,7 +199,7 @@ func (r *request) dispatch() {
 	meth, ok := methods[r.msg.Method]
 	if ok && r.rev >= meth.from && r.rev <= meth.to {
 		if r.sess != nil && !r.ready && r.msg.Method != "ping" {
-			r.fail(invalid(nil, "initialize first"))
+			r.sendFault(invalid(nil, "initialize first"))
 			return
 		}
 		meth.run(r)
@@ -256,7 +256,7 @@ func (r *request) loadView() bool {
 	}
 	v, err := r.e.opts.Views.View(r.ctx, &r.facts.Caller, r.facts.Cut)
 	if err != nil {
-		r.fail(notFound(err))
+		r.sendFault(notFound(err))
 		return false
 	}
 	r.view = v
@@ -268,7 +268,7 @@ func (r *request) ping() { r.sendResult(r.empty()) }
 // extension serves a method that a module of the view adds.
 func (r *request) extension() {
 	if r.sess != nil && !r.ready {
-		r.fail(invalid(nil, "initialize first"))
+		r.sendFault(invalid(nil, "initialize first"))
 		return
 	}
 	if !r.loadView() {
@@ -278,7 +278,7 @@ func (r *request) extension() {
 		r.startCall(&call{entry: entry, method: r.msg.Method, args: r.msg.Params})
 		return
 	}
-	r.fail(&Fault{Status: 404, Code: CodeMethodNotFound, Message: "method not found: " + r.msg.Method})
+	r.sendFault(&Fault{Status: 404, Code: CodeMethodNotFound, Message: "method not found: " + r.msg.Method})
 }
 
 // param reads a string member of params; "" if it is absent.
@@ -315,7 +315,7 @@ func listOf(k views.Kind) func(*request) {
 	return func(r *request) {
 		cursor, f := r.param("cursor")
 		if f != nil {
-			r.fail(f)
+			r.sendFault(f)
 			return
 		}
 		if !r.loadView() {
@@ -323,7 +323,7 @@ func listOf(k views.Kind) func(*request) {
 		}
 		page, err := r.view.Page(k, r.rev, cursor)
 		if err != nil {
-			r.fail(
+			r.sendFault(
 				&Fault{
 					Status:  400,
 					Code:    CodeInvalidParams,

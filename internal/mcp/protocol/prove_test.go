@@ -18,7 +18,7 @@ import (
 
 // guarded is a host with two contexts, one of them for developers, and a pipe
 // without credentials.
-func guarded(t *testing.T) (*hosttest.Host, func(who protocol.Who) *talk) {
+func guarded(t *testing.T) (*hosttest.Host, func(who protocol.Caller) *talk) {
 	t.Helper()
 	p, err := permit.New(permit.Options{Default: permit.Allow, Access: []permit.Access{
 		{Context: "git", Roles: []string{"dev"}, KnownTo: []string{"staff"}},
@@ -28,7 +28,7 @@ func guarded(t *testing.T) (*hosttest.Host, func(who protocol.Who) *talk) {
 	}
 	h := hosttest.New(t, hosttest.Options{Policy: p, Modules: map[string]module.New{"m": offering(echo)}})
 	h.Views.Set(views.Rules{Policy: p, Specs: []views.Spec{{Name: "default"}, {Name: "git"}}})
-	return h, func(who protocol.Who) *talk {
+	return h, func(who protocol.Caller) *talk {
 		k := &talk{t: t, in: make(chan string, 100), caps: `{}`}
 		k.pipe = h.Engine.Pipe(who, func(m []byte) error { k.in <- string(m); return nil })
 		t.Cleanup(func() { k.pipe.Close(nil) })
@@ -36,19 +36,19 @@ func guarded(t *testing.T) (*hosttest.Host, func(who protocol.Who) *talk) {
 	}
 }
 
-func tokens(_ context.Context, token string) (protocol.Who, error) {
+func tokens(_ context.Context, token string) (protocol.Caller, error) {
 	switch token {
 	case "ann":
-		return protocol.Who{Caller: tool.Caller{Principal: "ann", Roles: []string{"dev"}, Credential: "t1"}}, nil
+		return protocol.Caller{Caller: tool.Caller{Principal: "ann", Roles: []string{"dev"}, Credential: "t1"}}, nil
 	case "bound":
-		return protocol.Who{
+		return protocol.Caller{
 			Caller: tool.Caller{Principal: "ann", Roles: []string{"dev"}, Credential: "t2"},
 			Bound:  "git",
 		}, nil
 	case "bo":
-		return protocol.Who{Caller: tool.Caller{Principal: "bo", Roles: []string{"staff"}}}, nil
+		return protocol.Caller{Caller: tool.Caller{Principal: "bo", Roles: []string{"staff"}}}, nil
 	}
-	return protocol.Who{}, errors.New("no")
+	return protocol.Caller{}, errors.New("no")
 }
 
 // sayAs sends a modern request with what _meta says of the caller.
@@ -61,7 +61,7 @@ func (k *talk) sayAs(meta string) string {
 
 func TestWhoEntersWhichContext(t *testing.T) {
 	_, dial := guarded(t)
-	k := dial(protocol.Who{Prove: tokens})
+	k := dial(protocol.Caller{Prove: tokens})
 	const named = `"name":"t_echo"`
 	for _, c := range []struct{ meta, want string }{
 		{``, `credentials are needed`},
@@ -79,7 +79,7 @@ func TestWhoEntersWhichContext(t *testing.T) {
 			t.Errorf("%s: got %s, want %s in it", c.meta, got, c.want)
 		}
 	}
-	anon := dial(protocol.Who{Caller: tool.Caller{Principal: "anonymous"}})
+	anon := dial(protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}})
 	if got := anon.sayAs(`,"gatehouse/context":"git"`); !strings.Contains(got, `Context not found`) {
 		t.Errorf("a caller who may not know of a context is told of it: %s", got)
 	}
@@ -90,7 +90,7 @@ func TestWhoEntersWhichContext(t *testing.T) {
 
 func TestWhatACredentialOpenedEndsWithIt(t *testing.T) {
 	h, dial := guarded(t)
-	k := dial(protocol.Who{Prove: tokens})
+	k := dial(protocol.Caller{Prove: tokens})
 	k.caps += `,"gatehouse/token":"ann"`
 	if got := k.say("subscriptions/listen", `,"notifications":{"toolsListChanged":true}`); !strings.Contains(
 		got,
@@ -114,7 +114,7 @@ func TestWhatACredentialOpenedEndsWithIt(t *testing.T) {
 func TestAConnectionEndsWhenItsCredentialExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, dial := guarded(t)
-		k := dial(protocol.Who{Caller: tool.Caller{Principal: "ann"}, Until: time.Now().Add(time.Hour)})
+		k := dial(protocol.Caller{Caller: tool.Caller{Principal: "ann"}, Until: time.Now().Add(time.Hour)})
 		k.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`))
 		if got := <-k.in; !strings.Contains(got, "serverInfo") {
 			t.Fatal(got)

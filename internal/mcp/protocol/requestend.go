@@ -60,11 +60,11 @@ func (r *request) sendResult(raw []byte) {
 		return
 	}
 	r.note.flush(r)
-	r.release()
+	r.releaseRequest()
 	f := acquireFrame()
 	*f = appendResult(*f, r.msg.ID, raw)
 	r.sink.Answer(200, *f)
-	f.release()
+	f.recycle()
 }
 
 // sendCallResult answers with the result of a call.
@@ -82,9 +82,9 @@ func (r *request) sendCallResult(c *call, res *dispatch.Result) {
 	f := acquireFrame()
 	*f = append(append(append(*f, `{"jsonrpc":"2.0","id":`...), r.msg.ID...), `,"result":`...)
 	*f = append(r.render(*f, c, res), '}')
-	r.release()
+	r.releaseRequest()
 	r.sink.Answer(200, *f)
-	f.release()
+	f.recycle()
 }
 
 // frame is a buffer for one answer. It is reused, because a sink keeps no part of it.
@@ -95,7 +95,7 @@ var frames = sync.Pool{New: func() any { return new(frame) }}
 
 func acquireFrame() *frame { return frames.Get().(*frame) }
 
-func (f *frame) release() {
+func (f *frame) recycle() {
 	if cap(*f) > 1<<20 {
 		return // a rare giant is not worth keeping
 	}
@@ -103,8 +103,8 @@ func (f *frame) release() {
 	frames.Put(f)
 }
 
-// fail answers with an error.
-func (r *request) fail(f *Fault) {
+// sendFault answers with an error.
+func (r *request) sendFault(f *Fault) {
 	if !r.markEnded() {
 		return
 	}
@@ -114,7 +114,7 @@ func (r *request) fail(f *Fault) {
 	if status == 0 || r.sess != nil && f.Code != CodeInvalidRequest && !f.Outside {
 		status = 200 // legacy clients treat any other status as a transport error
 	}
-	r.release()
+	r.releaseRequest()
 	if c, ok := r.sink.(challenger); ok && f.Challenge != "" {
 		c.Challenge(f.Challenge)
 	}
@@ -133,15 +133,15 @@ func (r *request) abandon(cause error) {
 		cause = errCancelled
 	}
 	r.cancel(cause)
-	r.release()
+	r.releaseRequest()
 	r.sink.Drop()
 }
 
-// release frees the request's resources and cancels its context, unless its work was
+// releaseRequest frees the request's resources and cancels its context, unless its work was
 // detached.
-func (r *request) release() {
+func (r *request) releaseRequest() {
 	if r.end.session != nil {
-		r.end.session.Finish(r.end.key)
+		r.end.session.FinishRequest(r.end.key)
 	}
 	r.end.mu.Lock()
 	release, kept := r.end.release, r.end.detached
@@ -180,8 +180,8 @@ func (r *request) onRelease(f func()) {
 	}
 }
 
-// parker is a sink that must know when a request waits for its client.
-type parker interface {
+// parkable is a sink that must know when a request waits for its client.
+type parkable interface {
 	Park(end func())
 	Unpark()
 }
@@ -189,7 +189,7 @@ type parker interface {
 // park reports that the request waits for its client. end is called if the client can
 // send nothing more; it answers the request.
 func (r *request) park(end func()) {
-	p, ok := r.sink.(parker)
+	p, ok := r.sink.(parkable)
 	if !ok {
 		return
 	}
@@ -201,7 +201,7 @@ func (r *request) park(end func()) {
 
 // unpark reports that the request no longer waits for its client.
 func (r *request) unpark() {
-	if p, ok := r.sink.(parker); ok {
+	if p, ok := r.sink.(parkable); ok {
 		p.Unpark()
 	}
 }

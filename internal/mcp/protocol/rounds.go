@@ -42,8 +42,8 @@ func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (
 	return job.ID(), nil
 }
 
-// find returns the function that a waiting job runs.
-func (x *rounds) find(id string) (modulehost.Round, bool) {
+// findRound returns the function that a waiting job runs.
+func (x *rounds) findRound(id string) (modulehost.Round, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	run, ok := x.by[id]
@@ -52,7 +52,7 @@ func (x *rounds) find(id string) (modulehost.Round, bool) {
 
 // forgetWhenEnded drops the function of a job that waits for answers when the job ends.
 // A cancelled job runs no further round that could drop it.
-func (x *rounds) forgetWhenEnded(j *jobs.Jobs, rec jobs.Record) {
+func (x *rounds) forgetWhenEnded(j *jobs.Manager, rec jobs.Record) {
 	ended, end := context.WithCancel(context.Background())
 	stop, err := j.Watch(rec.Owner, rec.ID, func(now jobs.Record) {
 		if now.Status.Terminal() {
@@ -112,7 +112,7 @@ func (e *Engine) finishRound(job *jobs.Running, res tool.Result, err error) erro
 			ref = &tool.Refusal{Message: err.Error()}
 		}
 		settled = dispatch.Refused(ref)
-	} else if settled, err = dispatch.Settled(res); err != nil {
+	} else if settled, err = dispatch.EncodeResult(res); err != nil {
 		return job.Fail(&tool.WireError{Code: CodeInternal, Message: "output: " + err.Error()})
 	}
 	r := &request{e: e, msg: &Message{}, rev: mcpversion.Latest}

@@ -12,10 +12,10 @@ import (
 // so that the client can request them. Other callers do not learn that it exists.
 func (r *request) failNotFound(absent *Fault, find func(*views.View) bool) {
 	if f := r.insufficientScope(find); f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
-	r.fail(absent)
+	r.sendFault(absent)
 }
 
 // insufficientScope returns the error that names the missing scopes, or nil if other

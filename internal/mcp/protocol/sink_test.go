@@ -87,4 +87,4 @@ func (h *house) post(t testing.TB, head headers, body string) *keeper {
 	return k
 }
 
-var anybody = protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}
+var anybody = protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}}

@@ -42,7 +42,7 @@ func (e *Engine) Accept(s *session.Session, m *Message) *Fault {
 func (r *request) subscribedResource() (uri string, entry *views.Entry, ok bool) {
 	uri, f := r.required("uri")
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return "", nil, false
 	}
 	if !r.loadView() {
@@ -69,12 +69,12 @@ func (r *request) subscribe() {
 	s := r.sess
 	active, suspended := s.Subscriptions()
 	if len(active)+len(suspended) >= maxWatched && !slices.Contains(active, uri) && !slices.Contains(suspended, uri) {
-		r.fail(&Fault{Code: CodeInvalidParams, Message: "at most 1000 subscriptions at once; unsubscribe from some"})
+		r.sendFault(&Fault{Code: CodeInvalidParams, Message: "at most 1000 subscriptions at once; unsubscribe from some"})
 		return
 	}
 	stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, resourceNotifier(s, uri))
 	if err != nil {
-		r.fail(r.subscribeFault(uri, err))
+		r.sendFault(r.subscribeFault(uri, err))
 		return
 	}
 	if !s.Subscribe(uri, stop) {
@@ -87,7 +87,7 @@ func (r *request) subscribe() {
 // resource.
 func resourceNotifier(s *session.Session, uri string) func(json.RawMessage) {
 	return func(meta json.RawMessage) {
-		s.Tell(appendNote(nil, "notifications/resources/updated", updatedParams(uri, meta)))
+		s.Notify(appendNote(nil, "notifications/resources/updated", updatedParams(uri, meta)))
 	}
 }
 
@@ -136,7 +136,7 @@ func (r *request) subscribeFault(uri string, err error) *Fault {
 func (r *request) unsubscribe() {
 	uri, f := r.required("uri")
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	r.sess.Unsubscribe(uri)

@@ -46,7 +46,7 @@ func (r *request) startAsTask(c *call) bool {
 	can := r.facts.Can&tool.CanTasks != 0
 	switch {
 	case wished && rawjson.Kind(wish) != '{':
-		r.fail(badParam("task", "an object, {} for nothing special"))
+		r.sendFault(badParam("task", "an object, {} for nothing special"))
 		return true
 	case mode == tool.TaskRequired && !can && !wished:
 		f := missingTasks()
@@ -56,10 +56,10 @@ func (r *request) startAsTask(c *call) bool {
 				Message: c.entry.Listed + " runs only as a task: call it with params.task",
 			}
 		}
-		r.fail(f)
+		r.sendFault(f)
 		return true
 	case wished && mode == tool.TaskNever:
-		r.fail(&Fault{Code: CodeMethodNotFound, Message: c.entry.Listed + " does not run as a task"})
+		r.sendFault(&Fault{Code: CodeMethodNotFound, Message: c.entry.Listed + " does not run as a task"})
 		return true
 	case wished, can && (mode == tool.TaskAlways || mode == tool.TaskRequired):
 		r.startTask(c)
@@ -109,7 +109,7 @@ func (r *request) taskParam() ([]byte, bool) {
 func (r *request) startTask(c *call) {
 	t, err := r.createTask(c)
 	if err != nil {
-		r.fail(&Fault{Code: CodeInternal, Message: "task: " + err.Error()})
+		r.sendFault(&Fault{Code: CodeInternal, Message: "task: " + err.Error()})
 		return
 	}
 	c.task = t
@@ -127,7 +127,7 @@ func (r *request) notifyTaskStatus(t *task) {
 	s := r.sess
 	ended, end := context.WithCancel(context.Background())
 	stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, t.run.ID(), func(rec jobs.Record) {
-		s.Tell(appendNote(nil, "notifications/tasks/status", legacyTask(&rec)))
+		s.Notify(appendNote(nil, "notifications/tasks/status", legacyTask(&rec)))
 		if rec.Status.Terminal() {
 			end()
 		}
@@ -250,7 +250,7 @@ func (t *task) askQuestions(r *request, c *call, res *dispatch.Result) error {
 
 // resumeJob runs the next round of a job when all its questions are answered.
 func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Running) {
-	if round, ok := e.rounds.find(rec.ID); ok {
+	if round, ok := e.rounds.findRound(rec.ID); ok {
 		e.runRound(ctx, run, round, rec.Recorded, rec.State)
 		return
 	}
@@ -361,7 +361,7 @@ func wireError(e *tool.WireError) []byte {
 // declared the extension.
 func (r *request) taskID() (string, bool) {
 	if r.rev.Modern() && r.facts.Can&tool.CanTasks == 0 {
-		r.fail(missingTasks())
+		r.sendFault(missingTasks())
 		return "", false
 	}
 	id, f := r.required("taskId")
@@ -369,14 +369,14 @@ func (r *request) taskID() (string, bool) {
 		f = r.nameHeader(id)
 	}
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return "", false
 	}
 	return id, true
 }
 
 func (r *request) noTask(err error) {
-	r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: "params.taskId: " + err.Error()})
+	r.sendFault(&Fault{Status: 400, Code: CodeInvalidParams, Message: "params.taskId: " + err.Error()})
 }
 
 // taskGet serves tasks/get.
@@ -412,7 +412,7 @@ func (r *request) taskCancel() {
 	case r.rev.Modern():
 		r.sendResult(r.empty())
 	case err != nil:
-		r.fail(&Fault{Code: CodeInvalidParams, Message: "params.taskId: the task has ended: " + string(rec.Status)})
+		r.sendFault(&Fault{Code: CodeInvalidParams, Message: "params.taskId: the task has ended: " + string(rec.Status)})
 	default:
 		r.sendResult(legacyTask(&rec))
 	}
@@ -426,7 +426,7 @@ func (r *request) taskUpdate() {
 	}
 	raw := r.msg.has.of().inputResponses
 	if rawjson.Kind(raw) != '{' || len(raw) > maxAnswers {
-		r.fail(badParam("inputResponses", "an object of answers by key, at most 64 KiB"))
+		r.sendFault(badParam("inputResponses", "an object of answers by key, at most 64 KiB"))
 		return
 	}
 	answers := map[string]json.RawMessage{}

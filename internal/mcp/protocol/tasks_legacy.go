@@ -30,12 +30,12 @@ func legacyTask(rec *jobs.Record) []byte {
 func (r *request) taskList() {
 	cursor, f := r.param("cursor")
 	if f != nil {
-		r.fail(f)
+		r.sendFault(f)
 		return
 	}
 	list, next, err := r.e.opts.Jobs.List(r.facts.Owner, cursor, 100)
 	if err != nil {
-		r.fail(&Fault{Code: CodeInvalidParams, Message: "params.cursor: " + err.Error()})
+		r.sendFault(&Fault{Code: CodeInvalidParams, Message: "params.cursor: " + err.Error()})
 		return
 	}
 	b := []byte(`{"tasks":[`)
@@ -118,9 +118,9 @@ func (f *taskFetch) update(rec jobs.Record) {
 		if rec.Error != nil {
 			fault.Code, fault.Message, fault.Data = rec.Error.Code, rec.Error.Message, rec.Error.Data
 		}
-		f.r.fail(fault)
+		f.r.sendFault(fault)
 	case jobs.Cancelled:
-		f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task was cancelled"})
+		f.r.sendFault(&Fault{Code: CodeInvalidRequest, Message: "the task was cancelled"})
 	case jobs.InputRequired:
 		f.sendQuestions(rec)
 	}
@@ -147,7 +147,7 @@ func (f *taskFetch) sendQuestions(rec jobs.Record) {
 		f.mu.Unlock()
 		switch {
 		case deaf:
-			f.r.fail(
+			f.r.sendFault(
 				&Fault{Code: CodeInvalidRequest, Message: "the task waits for an answer; " + errInputClosed.Error()},
 			)
 			return
@@ -169,6 +169,6 @@ func (f *taskFetch) sendQuestion(q tool.Question) {
 		r.e.work.Go(func() { r.e.opts.Jobs.Answer(r.facts.Owner, f.id, answer) })
 	})
 	if ok && !r.sendRequest(appendRequest(nil, id, q.Method, f.related(questionParams(r.rev, q)))) {
-		r.sess.Forget(id)
+		r.sess.ForgetExpected(id)
 	}
 }

@@ -49,17 +49,17 @@ const (
 // nil where there are no headers.
 type Header func(name string) []string
 
-// Who is the caller as far as the door knows: filled by identity, completed
+// Caller is the caller as far as the door knows: filled by identity, completed
 // by the engine. An empty Principal is a connection on which no caller has proved
 // anything yet; a message on it must bring a token.
-type Who struct {
+type Caller struct {
 	tool.Caller
 	Bound string    // the only context that the credential allows; "" means any
 	Until time.Time // when the credential expires; zero means never
 
 	// Prove returns the identity of a token that comes inside a
 	// message, on transports without headers. nil rejects all tokens.
-	Prove func(ctx context.Context, token string) (Who, error)
+	Prove func(ctx context.Context, token string) (Caller, error)
 
 	// Work returns the folders in which the client of a connection works, and
 	// whether its user named them; see tool.Caller. It is called when the
@@ -98,7 +98,7 @@ func (e *Engine) EraOf(m *Message, h Header) Era {
 // Open serves the initialize request. With sessions it opens one, and the
 // door sends its id; without them s is nil. f is set when the handshake was
 // refused.
-func (e *Engine) Open(who Who, m *Message) (s *session.Session, response []byte, f *Fault) {
+func (e *Engine) Open(who Caller, m *Message) (s *session.Session, response []byte, f *Fault) {
 	return e.initialize(who, m)
 }
 
@@ -112,13 +112,13 @@ func (e *Engine) Sessions() *session.Table { return e.sessions }
 // Pipe makes one client's end of a newline-framed connection: all eras, all
 // messages, state of its own. write sends one frame, without its newline; it
 // is called from one goroutine at a time and its error ends the pipe.
-func (e *Engine) Pipe(who Who, write func(msg []byte) error) *Pipe { return e.newPipe(who, write) }
+func (e *Engine) Pipe(who Caller, write func(msg []byte) error) *Pipe { return e.newPipe(who, write) }
 
-// Take takes one frame, which the pipe keeps, and returns the work on the
+// ReceiveAsync takes one frame, which the pipe keeps, and returns the work on the
 // request in it, if there is one: to be run once, on any goroutine, for as long
 // as it takes. Take itself blocks only when the client has too many requests in
 // flight or does not read its answers.
-func (p *Pipe) Take(frame []byte) (work func()) { return p.receive(frame) }
+func (p *Pipe) ReceiveAsync(frame []byte) (work func()) { return p.receive(frame) }
 
 // Receive takes one frame and works on a goroutine of its own.
 func (p *Pipe) Receive(frame []byte) {

@@ -51,7 +51,7 @@ func TestHandshakeOfADoorWithSessions(t *testing.T) {
 			t.Errorf("got %v", fault)
 		}
 		_, _, fault = h.Engine.Open(
-			protocol.Who{Caller: tool.Caller{Principal: "x", Context: "nowhere"}},
+			protocol.Caller{Caller: tool.Caller{Principal: "x", Context: "nowhere"}},
 			parsed(t, `{"jsonrpc":"2.0","id":1,"method":"initialize"}`),
 		)
 		if fault == nil || fault.Status != 404 || string(fault.ID) != "1" {

@@ -72,8 +72,8 @@ func (e *Engine) watch(
 	}
 	w := &e.watches
 	x := w.acquire(k)
-	if err := x.open(f.Caller, of.Resource, uri); err != nil {
-		w.release(k, x)
+	if err := x.openWatch(f.Caller, of.Resource, uri); err != nil {
+		w.releaseWatch(k, x)
 		return nil, err
 	}
 	x.mu.Lock()
@@ -83,7 +83,7 @@ func (e *Engine) watch(
 		x.mu.Lock()
 		delete(x.subs, &changed)
 		x.mu.Unlock()
-		w.release(k, x)
+		w.releaseWatch(k, x)
 	}), nil
 }
 
@@ -121,8 +121,8 @@ func (w *watches) acquire(k watchKey) *sharedWatch {
 	return x
 }
 
-// release closes the watch after its last subscriber.
-func (w *watches) release(k watchKey, x *sharedWatch) {
+// releaseWatch closes the watch after its last subscriber.
+func (w *watches) releaseWatch(k watchKey, x *sharedWatch) {
 	w.mu.Lock()
 	x.refs--
 	last := x.refs == 0
@@ -142,9 +142,9 @@ func (w *watches) release(k watchKey, x *sharedWatch) {
 	}
 }
 
-// open opens the watch unless it is open. Concurrent first subscribers wait for one of
+// openWatch opens the watch unless it is open. Concurrent first subscribers wait for one of
 // them to do it.
-func (x *sharedWatch) open(who tool.Caller, of *module.Resource, uri string) error {
+func (x *sharedWatch) openWatch(who tool.Caller, of *module.Resource, uri string) error {
 	x.opening <- struct{}{}
 	defer func() { <-x.opening }()
 	if x.stop != nil {

@@ -105,14 +105,14 @@ func (c *checker) error() error {
 	return &SyntaxError{c.at, c.why.String()}
 }
 
-func (c *checker) fail(at int, f fault) int {
+func (c *checker) failAt(at int, f fault) int {
 	c.at, c.why = at, f
 	return -1
 }
 
 func (c *checker) value(i int) int {
 	if i >= len(c.b) {
-		return c.fail(i, wantValue)
+		return c.failAt(i, wantValue)
 	}
 	switch c.b[i] {
 	case '{':
@@ -136,7 +136,7 @@ func (c *checker) word(i int, w string, f fault) int {
 	if len(c.b)-i >= len(w) && string(c.b[i:i+len(w)]) == w {
 		return i + len(w)
 	}
-	return c.fail(i, f)
+	return c.failAt(i, f)
 }
 
 func (c *checker) checkNumber(i int) int {
@@ -147,17 +147,17 @@ func (c *checker) checkNumber(i int) int {
 	digits := i
 	if i = skipDigits(c.b, i); i == digits {
 		if digits == start {
-			return c.fail(i, wantValue)
+			return c.failAt(i, wantValue)
 		}
-		return c.fail(i, wantDigit)
+		return c.failAt(i, wantDigit)
 	}
 	if c.b[digits] == '0' && i > digits+1 {
-		return c.fail(digits+1, leadingZero)
+		return c.failAt(digits+1, leadingZero)
 	}
 	if i < len(c.b) && c.b[i] == '.' {
 		i++
 		if digits, i = i, skipDigits(c.b, i); i == digits {
-			return c.fail(i, wantDigit)
+			return c.failAt(i, wantDigit)
 		}
 	}
 	if i < len(c.b) && (c.b[i] == 'e' || c.b[i] == 'E') {
@@ -166,7 +166,7 @@ func (c *checker) checkNumber(i int) int {
 			i++
 		}
 		if digits, i = i, skipDigits(c.b, i); i == digits {
-			return c.fail(i, wantDigit)
+			return c.failAt(i, wantDigit)
 		}
 	}
 	return i
@@ -181,7 +181,7 @@ func skipDigits(b []byte, i int) int {
 
 func (c *checker) array(i int) int {
 	if c.left--; c.left < 0 {
-		return c.fail(i, tooDeep)
+		return c.failAt(i, tooDeep)
 	}
 	i = skipSpace(c.b, i+1)
 	if i < len(c.b) && c.b[i] == ']' {
@@ -194,7 +194,7 @@ func (c *checker) array(i int) int {
 		}
 		i = skipSpace(c.b, i)
 		if i >= len(c.b) {
-			return c.fail(i, cutShort)
+			return c.failAt(i, cutShort)
 		}
 		switch c.b[i] {
 		case ',':
@@ -203,14 +203,14 @@ func (c *checker) array(i int) int {
 			c.left++
 			return i + 1
 		default:
-			return c.fail(i, wantInArray)
+			return c.failAt(i, wantInArray)
 		}
 	}
 }
 
 func (c *checker) object(i int) int {
 	if c.left--; c.left < 0 {
-		return c.fail(i, tooDeep)
+		return c.failAt(i, tooDeep)
 	}
 	base := c.keys.n
 	var many map[string]struct{} // takes over from the stack in a large object
@@ -221,7 +221,7 @@ func (c *checker) object(i int) int {
 	}
 	for {
 		if i >= len(c.b) || c.b[i] != '"' {
-			return c.fail(i, wantKey)
+			return c.failAt(i, wantKey)
 		}
 		end, escaped := c.string(i)
 		if end < 0 {
@@ -231,17 +231,17 @@ func (c *checker) object(i int) int {
 			many = c.spill(base)
 		}
 		if c.seen(span{i + 1, end - 1, escaped}, base, many) {
-			return c.fail(i, sameKey)
+			return c.failAt(i, sameKey)
 		}
 		if i = skipSpace(c.b, end); i >= len(c.b) || c.b[i] != ':' {
-			return c.fail(i, wantColon)
+			return c.failAt(i, wantColon)
 		}
 		if i = c.value(skipSpace(c.b, i+1)); i < 0 {
 			return i
 		}
 		i = skipSpace(c.b, i)
 		if i >= len(c.b) {
-			return c.fail(i, cutShort)
+			return c.failAt(i, cutShort)
 		}
 		switch c.b[i] {
 		case ',':
@@ -251,7 +251,7 @@ func (c *checker) object(i int) int {
 			c.keys.n = base
 			return i + 1
 		default:
-			return c.fail(i, wantInObject)
+			return c.failAt(i, wantInObject)
 		}
 	}
 }
@@ -263,22 +263,22 @@ func (c *checker) string(i int) (end int, escaped bool) {
 		i = skipPlain(b, i)
 		switch {
 		case i >= len(b):
-			return c.fail(i, cutShort), false
+			return c.failAt(i, cutShort), false
 		case b[i] == '"':
 			return i + 1, escaped
 		case b[i] == '\\':
 			escaped = true
 			_, n := unescape(b, i)
 			if n < 0 {
-				return c.fail(i, badEscape), false
+				return c.failAt(i, badEscape), false
 			}
 			i = n
 		case b[i] < ' ':
-			return c.fail(i, control), false
+			return c.failAt(i, control), false
 		default:
 			r, n := utf8.DecodeRune(b[i:])
 			if r == utf8.RuneError && n == 1 {
-				return c.fail(i, notUTF8), false
+				return c.failAt(i, notUTF8), false
 			}
 			i += n
 		}

@@ -37,7 +37,7 @@ func (k *keyStack) at(i int) span {
 func (c *checker) spill(base int) map[string]struct{} {
 	many := make(map[string]struct{}, 4*smallObject)
 	for i := base; i < c.keys.n; i++ {
-		many[c.decode(c.keys.at(i))] = struct{}{}
+		many[c.decodeString(c.keys.at(i))] = struct{}{}
 	}
 	return many
 }
@@ -46,14 +46,14 @@ func (c *checker) spill(base int) map[string]struct{} {
 func (c *checker) seen(key span, base int, many map[string]struct{}) bool {
 	if many != nil {
 		before := len(many)
-		many[c.decode(key)] = struct{}{}
+		many[c.decodeString(key)] = struct{}{}
 		return len(many) == before
 	}
 	raw := c.b[key.from:key.to]
 	for i := base; i < c.keys.n; i++ {
 		k := c.keys.at(i)
 		old := c.b[k.from:k.to]
-		if bytes.Equal(old, raw) || (k.escaped || key.escaped) && decodesTo(old, c.decode(key)) {
+		if bytes.Equal(old, raw) || (k.escaped || key.escaped) && decodesTo(old, c.decodeString(key)) {
 			return true
 		}
 	}
@@ -61,7 +61,7 @@ func (c *checker) seen(key span, base int, many map[string]struct{}) bool {
 	return false
 }
 
-func (c *checker) decode(s span) string {
+func (c *checker) decodeString(s span) string {
 	raw := c.b[s.from:s.to]
 	if s.escaped {
 		raw, _ = appendDecoded(nil, raw)

@@ -21,7 +21,7 @@ func Splice(obj []byte, edits ...Edit) []byte {
 	c.Enter()
 	s := splicer{src: obj, edits: edits, used: make([]bool, len(edits))}
 	s.dst = append(make([]byte, 0, len(obj)+room(edits)), obj[:c.i]...)
-	return s.run(c)
+	return s.splice(c)
 }
 
 func room(edits []Edit) (n int) {
@@ -38,7 +38,7 @@ type splicer struct {
 	wrote    bool   // a member is in dst
 }
 
-func (s *splicer) run(c Cursor) []byte {
+func (s *splicer) splice(c Cursor) []byte {
 	tail := c.i // where the white space after the last member begins
 	for {
 		start := s.afterComma(c.i)
@@ -53,7 +53,7 @@ func (s *splicer) run(c Cursor) []byte {
 		s.member(key, s.src[start:at], s.src[at:c.i])
 		tail = c.i
 	}
-	s.add()
+	s.addNode()
 	return append(s.dst, s.src[tail:]...)
 }
 
@@ -78,8 +78,8 @@ func (s *splicer) member(key, head, value []byte) {
 	s.dst = append(s.dst, value...)
 }
 
-// add writes the members that were not there.
-func (s *splicer) add() {
+// addNode writes the members that were not there.
+func (s *splicer) addNode() {
 	for i, e := range s.edits {
 		if e.Value == nil || s.used[i] || s.superseded(i) {
 			continue

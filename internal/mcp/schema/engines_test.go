@@ -273,12 +273,12 @@ func TestEngines(t *testing.T) {
 			}
 			right, wrong = right+len(x.right), wrong+len(x.wrong)
 			for _, v := range x.right {
-				if p := x.full.check(v); p != nil {
+				if p := x.full.validateRaw(v); p != nil {
 					t.Errorf("%s: the full engine refuses %s: %v", x.name, v, p)
 				}
 			}
 			for _, v := range x.wrong {
-				if p := x.full.check(v); p == nil {
+				if p := x.full.validateRaw(v); p == nil {
 					t.Errorf("%s: only the walker refuses %s: %v", x.name, v, x.schema.Check(v))
 				} else if p.Path != "" {
 					named++
@@ -333,6 +333,6 @@ func BenchmarkEngines(b *testing.B) {
 			})
 		}
 		run("walker", func(p pair) bool { return p.x.schema.Check(p.raw) == nil })
-		run("full", func(p pair) bool { return p.x.full.check(p.raw) == nil })
+		run("full", func(p pair) bool { return p.x.full.validateRaw(p.raw) == nil })
 	}
 }

@@ -139,7 +139,7 @@ func (f *field) words(o *object, name string) error {
 			list = append(list, ',')
 		}
 		list[len(list)-1] = ']'
-		o.add("enum", list)
+		o.addMember("enum", list)
 	}
 	for _, key := range []string{"pattern", "format"} {
 		v := f.tag(key)
@@ -149,7 +149,7 @@ func (f *field) words(o *object, name string) error {
 		if name != "string" {
 			return fmt.Errorf("%s means nothing for this type", key)
 		}
-		o.text(key, v)
+		o.addText(key, v)
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func (f *field) bounds(o *object, low, high string) error {
 		if rawjson.Check([]byte(v), 0) != nil || rawjson.Kind([]byte(v)) != '0' {
 			return fmt.Errorf("%s: %q is no number", b.tag, v)
 		}
-		o.add(b.keyword, []byte(v))
+		o.addMember(b.keyword, []byte(v))
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func (s *Schema) FromFlags(words []string) (json.RawMessage, error) {
 	top := &tree{node: s.root}
 	for _, word := range words {
 		key, text, given := strings.Cut(word, "=")
-		if err := top.set(key, key, text, given); err != nil {
+		if err := top.setFlag(key, key, text, given); err != nil {
 			return nil, err
 		}
 	}
@@ -40,8 +40,8 @@ type flagValue struct {
 	sub    *tree
 }
 
-// set stores the value of a word under a key. word is the whole key, for errors.
-func (t *tree) set(word, key, text string, given bool) error {
+// setFlag stores the value of a word under a key. word is the whole key, for errors.
+func (t *tree) setFlag(word, key, text string, given bool) error {
 	name, rest, nested := t.split(key)
 	n, err := t.member(word, name)
 	if err != nil {
@@ -59,7 +59,7 @@ func (t *tree) set(word, key, text string, given bool) error {
 		return fmt.Errorf("%s: given twice", word)
 	}
 	if !nested {
-		return v.set(word, text, given)
+		return v.setText(word, text, given)
 	}
 	if n != nil && n.types != 0 && n.types&isObject == 0 {
 		return fmt.Errorf("%s: %s has no members, it is %s", word, name, n.expected())
@@ -67,7 +67,7 @@ func (t *tree) set(word, key, text string, given bool) error {
 	if v.sub == nil {
 		v.sub = &tree{node: n}
 	}
-	return v.sub.set(word, rest, text, given)
+	return v.sub.setFlag(word, rest, text, given)
 }
 
 // split separates the first name of a key from the rest. It does not if the
@@ -75,7 +75,7 @@ func (t *tree) set(word, key, text string, given bool) error {
 func (t *tree) split(key string) (name, rest string, nested bool) {
 	if n := t.node; n != nil {
 		flat := n.extra != nil && n.extra.types != 0 && n.extra.types&isObject == 0
-		if n.find([]byte(key), 0) >= 0 || flat && len(n.props) == 0 {
+		if n.findProperty([]byte(key), 0) >= 0 || flat && len(n.props) == 0 {
 			return key, "", false
 		}
 	}
@@ -91,7 +91,7 @@ func (t *tree) member(word, name string) (*node, error) {
 	case name == "":
 		return nil, fmt.Errorf("%q: expected key=value, %s", word, hintUnknown("", n.names()))
 	}
-	if i := n.find([]byte(name), 0); i >= 0 {
+	if i := n.findProperty([]byte(name), 0); i >= 0 {
 		return n.props[i].node, nil
 	}
 	if n.closed {
@@ -109,8 +109,8 @@ func unknownWord(name string, known []string) string {
 	return all
 }
 
-// set stores the value, or appends it if the schema allows a list.
-func (v *flagValue) set(word, text string, given bool) error {
+// setText stores the value, or appends it if the schema allows a list.
+func (v *flagValue) setText(word, text string, given bool) error {
 	if !given {
 		if v.node == nil || v.node.types&isBoolean == 0 {
 			return fmt.Errorf("%s: expected %s=value", word, word)

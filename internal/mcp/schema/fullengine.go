@@ -45,12 +45,12 @@ func newFullEngine(raw []byte, dialect string) (*fullEngine, error) {
 	return &fullEngine{resolved, c}, nil
 }
 
-// check returns the first problem that the engine finds, nil if there is none.
+// validateRaw returns the first problem that the engine finds, nil if there is none.
 // The engine reports a problem in terms of the schema, so its text becomes the
 // hint.
-func (f *fullEngine) check(raw []byte) *Problem {
+func (f *fullEngine) validateRaw(raw []byte) *Problem {
 	var d decoder
-	v, err := d.decode(raw)
+	v, err := d.decodeValue(raw)
 	if err != nil {
 		return &Problem{Expected: "numbers of ordinary size", Got: err.Error()}
 	}
@@ -131,7 +131,7 @@ type decoder struct {
 	deep   int               // the greatest depth
 }
 
-func (d *decoder) decode(raw []byte) (any, error) {
+func (d *decoder) decodeValue(raw []byte) (any, error) {
 	d.cur = rawjson.At(raw)
 	return d.value(0)
 }
@@ -148,7 +148,7 @@ func (d *decoder) value(depth int) (any, error) {
 		s, _ := rawjson.String(d.cur.Value())
 		return s, nil
 	case '0':
-		return number(d.cur.Value())
+		return parseNumber(d.cur.Value())
 	case 't', 'f':
 		return d.cur.Value()[0] == 't', nil
 	}
@@ -185,7 +185,7 @@ func (d *decoder) array(depth int) (any, error) {
 	return arr, nil
 }
 
-func number(tok []byte) (any, error) {
+func parseNumber(tok []byte) (any, error) {
 	if i, ok := rawjson.Int(tok); ok {
 		return i, nil
 	}

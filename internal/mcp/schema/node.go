@@ -107,9 +107,9 @@ type bound struct {
 // faster with it.
 const minIndexed = 9
 
-// find returns the index of a member, -1 if the node does not know it. Members
+// findProperty returns the index of a member, -1 if the node does not know it. Members
 // mostly come in the order of the schema, so the search starts at next.
-func (n *node) find(key []byte, next int) int {
+func (n *node) findProperty(key []byte, next int) int {
 	if n.index != nil {
 		if i, ok := n.index[string(key)]; ok {
 			return i
@@ -139,7 +139,7 @@ type parser struct {
 	err          error // the first error
 }
 
-func (p *parser) fail(at, format string, args ...any) {
+func (p *parser) failf(at, format string, args ...any) {
 	if p.err == nil {
 		if at == "" {
 			at = "schema"
@@ -164,7 +164,7 @@ func needsFullEngine(keyword string) bool {
 // node makes the node of the subschema at a JSON Pointer.
 func (p *parser) node(raw []byte, at string) *node {
 	if p.count++; p.count > MaxSubschemas {
-		p.fail("", "more than %d subschemas", MaxSubschemas)
+		p.failf("", "more than %d subschemas", MaxSubschemas)
 	}
 	n := &node{maxItems: -1, maxLen: -1}
 	if p.err != nil {
@@ -178,7 +178,7 @@ func (p *parser) node(raw []byte, at string) *node {
 		n.never = true
 		return n
 	default:
-		p.fail(at, "expected an object or a boolean, got %s", clip(string(raw), 40))
+		p.failf(at, "expected an object or a boolean, got %s", clip(string(raw), 40))
 		return n
 	}
 	if _, ok := rawjson.Get(raw, "$ref"); ok && p.draft07 {
@@ -263,7 +263,7 @@ func (p *parser) types(v []byte, at string) (set typeSet) {
 				return
 			}
 		}
-		p.fail(at+"/type", "%s is not a JSON type", clip(string(v), 40))
+		p.failf(at+"/type", "%s is not a JSON type", clip(string(v), 40))
 	}
 	if rawjson.Kind(v) != '[' {
 		one(v)
@@ -273,14 +273,14 @@ func (p *parser) types(v []byte, at string) (set typeSet) {
 		one(t)
 	}
 	if set == 0 {
-		p.fail(at+"/type", "names no type")
+		p.failf(at+"/type", "names no type")
 	}
 	return set
 }
 
 func (p *parser) enum(n *node, v []byte, at string) {
 	if rawjson.Kind(v) != '[' {
-		p.fail(at+"/enum", "expected an array")
+		p.failf(at+"/enum", "expected an array")
 		return
 	}
 	if n.enum != nil {
@@ -330,7 +330,7 @@ func (p *parser) titledChoices(n *node, v []byte) {
 func (p *parser) bound(key string, v []byte, at string) *bound {
 	f, err := strconv.ParseFloat(string(v), 64)
 	if rawjson.Kind(v) != '0' || err != nil {
-		p.fail(at+"/"+key, "expected a number, got %s", clip(string(v), 40))
+		p.failf(at+"/"+key, "expected a number, got %s", clip(string(v), 40))
 		return nil
 	}
 	b := &bound{text: string(v), value: f, open: key[0] == 'e'}
@@ -356,7 +356,7 @@ func tighter(a, b *bound, sign float64) *bound {
 func (p *parser) length(key string, v []byte, at string) int {
 	n, ok := rawjson.Int(v)
 	if !ok || n < 0 {
-		p.fail(at+"/"+key, "expected a whole number from 0 on, got %s", clip(string(v), 40))
+		p.failf(at+"/"+key, "expected a whole number from 0 on, got %s", clip(string(v), 40))
 		return 0
 	}
 	return int(min(n, math.MaxInt32))
@@ -369,7 +369,7 @@ func (p *parser) pattern(n *node, v []byte, at string) {
 		err = errors.New("expected a string")
 	}
 	if err != nil {
-		p.fail(at+"/pattern", "%w", err)
+		p.failf(at+"/pattern", "%w", err)
 		return
 	}
 	n.pattern, n.patternSize = re, size
@@ -377,7 +377,7 @@ func (p *parser) pattern(n *node, v []byte, at string) {
 
 func (p *parser) properties(n *node, v []byte, at string) {
 	if rawjson.Kind(v) != '{' {
-		p.fail(at+"/properties", "expected an object")
+		p.failf(at+"/properties", "expected an object")
 		return
 	}
 	for key, sub := range rawjson.Object(v) {
@@ -404,13 +404,13 @@ func (p *parser) member(n *node, name string) int {
 
 func (p *parser) required(n *node, v []byte, at string) {
 	if rawjson.Kind(v) != '[' {
-		p.fail(at+"/required", "expected an array of names")
+		p.failf(at+"/required", "expected an array of names")
 		return
 	}
 	for name := range rawjson.Elements(v) {
 		s, ok := rawjson.String(name)
 		if !ok {
-			p.fail(at+"/required", "expected an array of names, got %s", clip(string(name), 40))
+			p.failf(at+"/required", "expected an array of names, got %s", clip(string(name), 40))
 			return
 		}
 		n.props[p.member(n, s)].required = true

@@ -133,18 +133,18 @@ func (s *Schema) Raw() json.RawMessage { return s.raw }
 // rawjson.Check. The error is a *Mismatch.
 func (s *Schema) Check(raw []byte) error {
 	w := walker{text: raw, cur: rawjson.At(raw), formats: s.formats}
-	return s.check(&w)
+	return s.checkDocument(&w)
 }
 
-// check runs the walker and, if the schema needs it, the full engine.
-func (s *Schema) check(w *walker) error {
+// checkDocument runs the walker and, if the schema needs it, the full engine.
+func (s *Schema) checkDocument(w *walker) error {
 	w.budget = maxWork
 	w.value(s.root)
 	if w.problems != nil {
 		return &Mismatch{w.problems}
 	}
 	if s.full != nil {
-		if p := s.full.check(w.text); p != nil {
+		if p := s.full.validateRaw(w.text); p != nil {
 			return &Mismatch{[]Problem{*p}}
 		}
 	}
@@ -164,7 +164,7 @@ func (s *Schema) Canonical(args []byte) (json.RawMessage, error) {
 		args = []byte("{}")
 	}
 	w := walker{text: args, cur: rawjson.At(args), formats: s.formats, fill: true, defaultsSize: s.defaultsSize}
-	if err := s.check(&w); err != nil {
+	if err := s.checkDocument(&w); err != nil {
 		return nil, err
 	}
 	return w.filled(), nil

@@ -31,16 +31,16 @@ import (
 //	format   a format; of the items of a list
 //	header   the name of the HTTP header that repeats the argument
 //	text     see Product; ignored here
-func For(t reflect.Type) (json.RawMessage, error) { return write(t, false) }
+func For(t reflect.Type) (json.RawMessage, error) { return writeSchema(t, false) }
 
 // ForOutput writes the schema of a type for results, as encoding/json encodes
 // them after tool.Typed has replaced nil slices and maps by empty ones: a nil
 // pointer is null, and what is always encoded is required. Other members are
 // allowed, so that a later version can add some. The tags default and header are
 // ignored. A member tagged text:"product" must be a string or a pointer to one.
-func ForOutput(t reflect.Type) (json.RawMessage, error) { return write(t, true) }
+func ForOutput(t reflect.Type) (json.RawMessage, error) { return writeSchema(t, true) }
 
-func write(t reflect.Type, out bool) (json.RawMessage, error) {
+func writeSchema(t reflect.Type, out bool) (json.RawMessage, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -59,7 +59,7 @@ func write(t reflect.Type, out bool) (json.RawMessage, error) {
 	if err := w.defs(&o); err != nil {
 		return nil, fmt.Errorf("schema of %s: %w", t, err)
 	}
-	raw := o.close()
+	raw := o.closeObject()
 	if err := verify(raw); err != nil {
 		return nil, fmt.Errorf("schema of %s: %w", t, err)
 	}
@@ -112,7 +112,7 @@ type writer struct {
 // object is a JSON object that is being written, without its braces.
 type object []byte
 
-func (o *object) add(key string, value []byte) {
+func (o *object) addMember(key string, value []byte) {
 	if len(*o) > 0 {
 		*o = append(*o, ',')
 	}
@@ -120,9 +120,9 @@ func (o *object) add(key string, value []byte) {
 	*o = append(*o, value...)
 }
 
-func (o *object) text(key, value string) { o.add(key, rawjson.AppendString(nil, value)) }
+func (o *object) addText(key, value string) { o.addMember(key, rawjson.AppendString(nil, value)) }
 
-func (o object) close() []byte {
+func (o object) closeObject() []byte {
 	return append(append(append(make([]byte, 0, len(o)+2), '{'), o...), '}')
 }
 
@@ -201,27 +201,27 @@ func (w *writer) schema(t reflect.Type, f *field) (object, error) {
 func (w *writer) reference(t reflect.Type, null bool) (o object) {
 	to := "#"
 	if t != w.root {
-		to += "/$defs/" + w.name(t)
+		to += "/$defs/" + w.definitionName(t)
 	}
-	o.text("$ref", to)
+	o.addText("$ref", to)
 	if !null {
 		return o
 	}
 	var either object
-	either.add("anyOf", append(append([]byte{'['}, o.close()...), `,{"type":"null"}]`...))
+	either.addMember("anyOf", append(append([]byte{'['}, o.closeObject()...), `,{"type":"null"}]`...))
 	return either
 }
 
 // nullable adds null to the type and to the enum of a schema.
 func nullable(o object) (n object) {
-	for key, v := range rawjson.Object(o.close()) {
+	for key, v := range rawjson.Object(o.closeObject()) {
 		switch string(key) {
 		case "type":
-			n.add("type", append(append([]byte{'['}, v...), `,"null"]`...))
+			n.addMember("type", append(append([]byte{'['}, v...), `,"null"]`...))
 		case "enum":
-			n.add("enum", append(v[:len(v)-1:len(v)-1], ",null]"...))
+			n.addMember("enum", append(v[:len(v)-1:len(v)-1], ",null]"...))
 		default:
-			n.add(string(key), v)
+			n.addMember(string(key), v)
 		}
 	}
 	return n
@@ -231,15 +231,15 @@ func nullable(o object) (n object) {
 // the field.
 func (w *writer) body(t reflect.Type, f *field) (o object, err error) {
 	if f != nil && f.quoted {
-		o.text("type", "string")
+		o.addText("type", "string")
 		return o, nil
 	}
 	if name, ok := w.ownEncoding(t); ok {
 		if name != "" {
-			o.text("type", name)
+			o.addText("type", name)
 		}
 		if t == timeType && (f == nil || f.tag("format") == "") {
-			o.text("format", "date-time")
+			o.addText("format", "date-time")
 		}
 		return o, f.constrain(&o, name)
 	}
@@ -255,7 +255,7 @@ func (w *writer) body(t reflect.Type, f *field) (o object, err error) {
 	if name == "" {
 		return nil, fmt.Errorf("%s has no JSON form", t)
 	}
-	o.text("type", name)
+	o.addText("type", name)
 	if err := f.constrain(&o, name); err != nil {
 		return nil, err
 	}
@@ -290,17 +290,17 @@ func (w *writer) integerRange(o *object, t reflect.Type, f *field) {
 	case reflect.Int8, reflect.Int16, reflect.Int32:
 		half := int64(1) << (bits() - 1)
 		if f.tag("min") == "" {
-			o.add("minimum", strconv.AppendInt(nil, -half, 10))
+			o.addMember("minimum", strconv.AppendInt(nil, -half, 10))
 		}
 		if f.tag("max") == "" {
-			o.add("maximum", strconv.AppendInt(nil, half-1, 10))
+			o.addMember("maximum", strconv.AppendInt(nil, half-1, 10))
 		}
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
 		if f.tag("min") == "" {
-			o.add("minimum", []byte("0"))
+			o.addMember("minimum", []byte("0"))
 		}
 		if f.tag("max") == "" && bits() < 64 {
-			o.add("maximum", strconv.AppendUint(nil, 1<<bits()-1, 10))
+			o.addMember("maximum", strconv.AppendUint(nil, 1<<bits()-1, 10))
 		}
 	}
 }
@@ -308,12 +308,12 @@ func (w *writer) integerRange(o *object, t reflect.Type, f *field) {
 func (w *writer) listBody(t reflect.Type, f *field) (o object, err error) {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
 		if _, own := w.ownEncoding(t.Elem()); !own {
-			o.text("type", "string")
-			o.text("contentEncoding", "base64")
+			o.addText("type", "string")
+			o.addText("contentEncoding", "base64")
 			return o, f.constrain(&o, "string")
 		}
 	}
-	o.text("type", "array")
+	o.addText("type", "array")
 	items, err := w.schema(t.Elem(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("items: %w", err)
@@ -324,12 +324,12 @@ func (w *writer) listBody(t reflect.Type, f *field) (o object, err error) {
 		}
 	}
 	if len(items) > 0 {
-		o.add("items", items.close())
+		o.addMember("items", items.closeObject())
 	}
 	if t.Kind() == reflect.Array {
 		n := strconv.AppendInt(nil, int64(t.Len()), 10)
-		o.add("minItems", n)
-		o.add("maxItems", n)
+		o.addMember("minItems", n)
+		o.addMember("maxItems", n)
 		return o, nil
 	}
 	return o, f.bounds(&o, "minItems", "maxItems")
@@ -341,19 +341,19 @@ func (w *writer) mapBody(t reflect.Type) (o object, err error) {
 			return nil, fmt.Errorf("%s: keys must be strings or integers", t)
 		}
 	}
-	o.text("type", "object")
+	o.addText("type", "object")
 	values, err := w.schema(t.Elem(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("values: %w", err)
 	}
 	if len(values) > 0 {
-		o.add("additionalProperties", values.close())
+		o.addMember("additionalProperties", values.closeObject())
 	}
 	return o, nil
 }
 
 func (w *writer) structBody(t reflect.Type) (o object, err error) {
-	o.text("type", "object")
+	o.addText("type", "object")
 	var props object
 	var required []byte
 	for _, f := range fieldsOf(t) {
@@ -364,20 +364,20 @@ func (w *writer) structBody(t reflect.Type) (o object, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", f.name, err)
 		}
-		props.add(f.name, member.close())
+		props.addMember(f.name, member.closeObject())
 		if !f.optional && (w.out || f.typ.Kind() != reflect.Pointer && !f.has("default")) {
 			required = append(rawjson.AppendString(required, f.name), ',')
 		}
 	}
 	if len(props) > 0 || !w.out && t == w.root {
-		o.add("properties", props.close()) // even if empty, because some model APIs refuse a schema without
+		o.addMember("properties", props.closeObject()) // even if empty, because some model APIs refuse a schema without
 	}
 	if len(required) > 0 {
 		required[len(required)-1] = ']'
-		o.add("required", append([]byte{'['}, required...))
+		o.addMember("required", append([]byte{'['}, required...))
 	}
 	if !w.out {
-		o.add("additionalProperties", []byte("false"))
+		o.addMember("additionalProperties", []byte("false"))
 	}
 	return o, nil
 }
@@ -390,7 +390,7 @@ func (w *writer) member(f *field) (object, error) {
 		return nil, err
 	}
 	if doc := f.tag("doc"); doc != "" {
-		o.text("description", doc)
+		o.addText("description", doc)
 	}
 	if w.out {
 		return o, nil
@@ -400,10 +400,10 @@ func (w *writer) member(f *field) (object, error) {
 		if err != nil {
 			return nil, err
 		}
-		o.add("default", v)
+		o.addMember("default", v)
 	}
 	if h := f.tag("header"); h != "" {
-		o.text("x-mcp-header", h)
+		o.addText("x-mcp-header", h)
 	}
 	return o, nil
 }
@@ -418,17 +418,17 @@ func (w *writer) defs(o *object) error {
 		if err != nil {
 			return err
 		}
-		defs.add(w.names[t], body.close())
+		defs.addMember(w.names[t], body.closeObject())
 	}
 	if len(defs) > 0 {
-		o.add("$defs", defs.close())
+		o.addMember("$defs", defs.closeObject())
 	}
 	return nil
 }
 
-// name returns the name of a type under $defs, which has letters and digits
+// definitionName returns the name of a type under $defs, which has letters and digits
 // only.
-func (w *writer) name(t reflect.Type) string {
+func (w *writer) definitionName(t reflect.Type) string {
 	if name, ok := w.names[t]; ok {
 		return name
 	}

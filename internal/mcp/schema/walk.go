@@ -29,7 +29,7 @@ type walker struct {
 // done reports whether the walk can stop.
 func (w *walker) done() bool { return w.exhausted || len(w.problems) >= maxProblems }
 
-func (w *walker) report(p Problem) {
+func (w *walker) addProblem(p Problem) {
 	if !w.done() {
 		w.problems = append(w.problems, p)
 	}
@@ -41,7 +41,7 @@ func (w *walker) reportValue(at int, n *node, got string) {
 	if got == "" {
 		got = describeValue(v)
 	}
-	w.report(Problem{Path: pathAt(w.text, at), Expected: n.expected(), Got: got, Hint: hintFor(n, v)})
+	w.addProblem(Problem{Path: pathAt(w.text, at), Expected: n.expected(), Got: got, Hint: hintFor(n, v)})
 }
 
 // at returns the value that starts at a byte.
@@ -75,7 +75,7 @@ func (w *walker) value(n *node) {
 	case '"':
 		w.string(n, at, w.cur.Value())
 	case '0':
-		w.number(n, at, w.cur.Value())
+		w.checkNumber(n, at, w.cur.Value())
 	default:
 		w.cur.Value()
 	}
@@ -98,7 +98,7 @@ func (w *walker) object(n *node, at int) {
 			break
 		}
 		empty = false
-		i := n.find(key, next)
+		i := n.findProperty(key, next)
 		if i < 0 {
 			w.otherMember(n)
 			continue
@@ -147,7 +147,7 @@ func (w *walker) reportUnknown(n *node, at int) {
 		return
 	}
 	path := pathAt(w.text, at)
-	w.report(Problem{Path: path, Hint: hintUnknown(lastName(w.text, at), n.names())})
+	w.addProblem(Problem{Path: path, Hint: hintUnknown(lastName(w.text, at), n.names())})
 }
 
 // reportMissing reports the required members that an object lacks.
@@ -155,7 +155,7 @@ func (w *walker) reportMissing(n *node, at int) {
 	there := n.present(w.at(at))
 	for i, p := range n.props {
 		if p.required && !there[i] && !w.done() {
-			w.report(Problem{Path: joinPath(pathAt(w.text, at), p.name), Expected: p.node.expected()})
+			w.addProblem(Problem{Path: joinPath(pathAt(w.text, at), p.name), Expected: p.node.expected()})
 		}
 	}
 }
@@ -165,7 +165,7 @@ func (n *node) present(obj []byte) []bool {
 	there := make([]bool, len(n.props))
 	next := 0
 	for key := range rawjson.Object(obj) {
-		if i := n.find(key, next); i >= 0 {
+		if i := n.findProperty(key, next); i >= 0 {
 			there[i], next = true, i+1
 		}
 	}
@@ -255,7 +255,7 @@ func (w *walker) string(n *node, at int, v []byte) {
 	}
 }
 
-func (w *walker) number(n *node, at int, v []byte) {
+func (w *walker) checkNumber(n *node, at int, v []byte) {
 	if n.types&(isInteger|isNumber) == isInteger && !rawjson.IsInteger(v) && !rawjson.Whole(v) {
 		w.reportValue(at, n, "")
 		return

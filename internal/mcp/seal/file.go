@@ -65,11 +65,11 @@ func (r *Ring) Rotate() error {
 		return fmt.Errorf("rotate sealing keys: %w", err)
 	}
 	defer unlock()
-	keys, _, err := read(r.path) // what another process has rotated in stays
+	keys, _, err := readKeys(r.path) // what another process has rotated in stays
 	if err != nil {
 		return fmt.Errorf("rotate sealing keys: %w", err)
 	}
-	content, err := encode(turn(keys))
+	content, err := encodeKeys(turn(keys))
 	if err == nil {
 		err = atomicfile.Write(r.path, content)
 	}
@@ -118,7 +118,7 @@ func (r *Ring) stale() bool {
 }
 
 func (r *Ring) reload() error {
-	keys, seen, err := read(r.path)
+	keys, seen, err := readKeys(r.path)
 	if err != nil {
 		return err
 	}
@@ -132,12 +132,12 @@ func (r *Ring) reload() error {
 	return nil
 }
 
-func read(path string) ([]Key, stamp, error) {
+func readKeys(path string) ([]Key, stamp, error) {
 	b, info, err := atomicfile.ReadState(path, maxFile)
 	if err != nil {
 		return nil, stamp{}, err
 	}
-	keys, err := parse(b)
+	keys, err := parseKeys(b)
 	if err != nil {
 		return nil, stamp{}, fmt.Errorf(
 			"%s: %w; remove it and a new one is made, which ends what the old keys sealed",
@@ -148,8 +148,8 @@ func read(path string) ([]Key, stamp, error) {
 	return keys, stamp{info.ModTime(), info.Size(), info}, nil
 }
 
-// parse never repeats what it read: that may be secret.
-func parse(b []byte) ([]Key, error) {
+// parseKeys never repeats what it read: that may be secret.
+func parseKeys(b []byte) ([]Key, error) {
 	var file keyFile
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -169,7 +169,7 @@ func parse(b []byte) ([]Key, error) {
 // create makes the file with one new key, whole or not at all. That another
 // process was faster is no error.
 func create(path string) error {
-	content, err := encode([]Key{NewKey()})
+	content, err := encodeKeys([]Key{NewKey()})
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func create(path string) error {
 	return nil
 }
 
-func encode(keys []Key) ([]byte, error) {
+func encodeKeys(keys []Key) ([]byte, error) {
 	var file keyFile
 	for _, k := range keys {
 		file.Keys = append(file.Keys, fileKey{k.ID, k.Secret[:]})

@@ -25,12 +25,12 @@ func NewKey() Key {
 }
 
 // Format prints the id alone, whatever the verb.
-func (k Key) Format(f fmt.State, _ rune) { io.WriteString(f, k.name()) }
+func (k Key) Format(f fmt.State, _ rune) { io.WriteString(f, k.keyName()) }
 
 // LogValue logs the id alone.
-func (k Key) LogValue() slog.Value { return slog.StringValue(k.name()) }
+func (k Key) LogValue() slog.Value { return slog.StringValue(k.keyName()) }
 
 // MarshalText keeps the secret out of JSON and its like.
-func (k Key) MarshalText() ([]byte, error) { return []byte(k.name()), nil }
+func (k Key) MarshalText() ([]byte, error) { return []byte(k.keyName()), nil }
 
-func (k Key) name() string { return fmt.Sprintf("key %08x", k.ID) }
+func (k Key) keyName() string { return fmt.Sprintf("key %08x", k.ID) }

@@ -136,17 +136,17 @@ func (r *Ring) Seal(purpose string, bind, plain []byte, expires time.Time) strin
 // Open gives back what was sealed for this purpose and binding. The error is
 // ErrAltered or ErrExpired.
 func (r *Ring) Open(purpose string, bind []byte, token string, now time.Time) ([]byte, error) {
-	plain, _, err := r.open(purpose, bind, token, now)
+	plain, _, err := r.unseal(purpose, bind, token, now)
 	return plain, err
 }
 
-// open returns also when the token expires, in milliseconds since 1970.
-func (r *Ring) open(purpose string, bind []byte, token string, now time.Time) (plain []byte, until int64, err error) {
-	raw, err := decode(token)
+// unseal returns also when the token expires, in milliseconds since 1970.
+func (r *Ring) unseal(purpose string, bind []byte, token string, now time.Time) (plain []byte, until int64, err error) {
+	raw, err := decodeToken(token)
 	if err != nil {
 		return nil, 0, err
 	}
-	k, ok := r.find(binary.BigEndian.Uint32(raw[1:]))
+	k, ok := r.findKey(binary.BigEndian.Uint32(raw[1:]))
 	if !ok {
 		return nil, 0, ErrAltered
 	}
@@ -171,15 +171,15 @@ func (r *Ring) OpenWithin(
 	now time.Time,
 	life time.Duration,
 ) ([]byte, error) {
-	plain, until, err := r.open(purpose, bind, token, now)
+	plain, until, err := r.unseal(purpose, bind, token, now)
 	if err == nil && until > now.Add(life).UnixMilli() {
 		return nil, ErrExpired
 	}
 	return plain, err
 }
 
-// decode accepts exactly one spelling of each token.
-func decode(token string) ([]byte, error) {
+// decodeToken accepts exactly one spelling of each token.
+func decodeToken(token string) ([]byte, error) {
 	// The decoder skips line ends even when strict.
 	if len(token) > MaxToken || strings.ContainsAny(token, "\r\n") {
 		return nil, ErrAltered
@@ -201,9 +201,9 @@ func extra(head []byte, purpose string, bind []byte) []byte {
 	return append(b, bind...)
 }
 
-// find looks a key up by its id, and once more in the file when another
+// findKey looks a key up by its id, and once more in the file when another
 // process may have rotated it.
-func (r *Ring) find(id uint32) (opener, bool) {
+func (r *Ring) findKey(id uint32) (opener, bool) {
 	if k, ok := r.known(id); ok {
 		return k, true
 	}

@@ -284,7 +284,7 @@ func FuzzOpen(f *testing.F) {
 func FuzzKeyFile(f *testing.F) {
 	f.Add([]byte(`{"keys":[{"id":1,"secret":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}]}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if keys, err := parse(b); err == nil {
+		if keys, err := parseKeys(b); err == nil {
 			openers(keys)
 		}
 	})

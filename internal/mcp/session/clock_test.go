@@ -25,7 +25,7 @@ func TestAClockThatJumpsEndsNoSession(t *testing.T) {
 			}
 			c.Set(off)
 			time.Sleep(10 * time.Millisecond)
-			table.sweep(clock())
+			table.endIdle(clock())
 			if s.Ended() != want {
 				t.Errorf(
 					"the clock %v off, a limit of %v, idle for 10 ms: ended %v, want %v",

@@ -12,10 +12,10 @@ type Terms struct {
 	Initialized bool       // the handshake has happened
 }
 
-// Begin notes a request in flight by its raw id, so that it can be cancelled
+// BeginRequest notes a request in flight by its raw id, so that it can be cancelled
 // and the session is not swept before Finish. It reports false when the id is
 // already in flight or the session is over.
-func (s *Session) Begin(id string, cancel func(cause error)) (Terms, bool) {
+func (s *Session) BeginRequest(id string, cancel func(cause error)) (Terms, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended || !s.addFlight(id, cancel) {
@@ -42,7 +42,7 @@ func (s *Session) addFlight(id string, cancel func(cause error)) bool {
 		}
 	}
 	if free >= 0 {
-		s.first[free] = flight{id, cancel}
+		s.first[free] = inFlight{id, cancel}
 		return true
 	}
 	l := s.extraState()
@@ -53,21 +53,21 @@ func (s *Session) addFlight(id string, cancel func(cause error)) bool {
 	return true
 }
 
-// flight is one request in flight.
-type flight struct {
+// inFlight is one request in flight.
+type inFlight struct {
 	id     string
 	cancel func(cause error)
 }
 
-// Finish forgets a request in flight; once for each that began.
-func (s *Session) Finish(id string) {
+// FinishRequest forgets a request in flight; once for each that began.
+func (s *Session) FinishRequest(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy--
 	s.Touch()
 	for i := range s.first {
 		if f := &s.first[i]; f.cancel != nil && f.id == id {
-			*f = flight{}
+			*f = inFlight{}
 			return
 		}
 	}
@@ -118,8 +118,8 @@ func (s *Session) Expect(take func(Reply)) (id string, ok bool) {
 	return id, true
 }
 
-// Forget drops an expected response; a late one is ignored.
-func (s *Session) Forget(id string) {
+// ForgetExpected drops an expected response; a late one is ignored.
+func (s *Session) ForgetExpected(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.extra != nil {

@@ -41,12 +41,12 @@ type Session struct {
 	busy        int32 // requests and streams that are open
 	initialized bool
 	ended       bool
-	facts       *Facts     // never changed, only replaced: requests share it
-	first       [2]flight  // requests in flight, while there are not more
-	level       slog.Level // least level of log messages the client wants
-	queue       *Stream    // messages outside any request; made on first use
-	extra       *extra     // further requests, and questions; made on first use
-	stop        []func()   // run once at the end
+	facts       *Facts      // never changed, only replaced: requests share it
+	first       [2]inFlight // requests in flight, while there are not more
+	level       slog.Level  // least level of log messages the client wants
+	queue       *Stream     // messages outside any request; made on first use
+	extra       *extra      // further requests, and questions; made on first use
+	stop        []func()    // run once at the end
 	resync      func(*Session) [][]byte
 	seen        [3]uint64 // what the client last knew of its lists
 }
@@ -91,9 +91,9 @@ var (
 
 func uptime() time.Duration { return clock().Sub(start) }
 
-// Hold keeps the session from being swept while something of it is open; call
+// KeepAlive keeps the session from being swept while something of it is open; call
 // the result when that has ended.
-func (s *Session) Hold() (release func()) {
+func (s *Session) KeepAlive() (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy++
@@ -127,10 +127,10 @@ func (s *Session) Initialize(f Facts) bool {
 	return true
 }
 
-// Proven notes by which credential the principal has come this time, and when
+// Authenticated notes by which credential the principal has come this time, and when
 // that ends. Streams of the session end with the last one that was shown. What
 // it returns is Known with that credential.
-func (s *Session) Proven(c *tool.Caller, until time.Time) *Facts {
+func (s *Session) Authenticated(c *tool.Caller, until time.Time) *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := s.facts
@@ -184,9 +184,9 @@ func (s *Session) SetLevel(l slog.Level) {
 	s.level = l
 }
 
-// SwapSeen stores the fingerprints of the lists that the client knows and returns the
+// SwapListStamps stores the fingerprints of the lists that the client knows and returns the
 // previous ones.
-func (s *Session) SwapSeen(now [3]uint64) (old [3]uint64) {
+func (s *Session) SwapListStamps(now [3]uint64) (old [3]uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, s.seen = s.seen, now
@@ -222,7 +222,7 @@ func (s *Session) End(cause error) {
 	}
 	s.ended = true
 	l, q, stop, first := s.extra, s.queue, s.stop, s.first
-	s.extra, s.stop, s.first = nil, nil, [2]flight{}
+	s.extra, s.stop, s.first = nil, nil, [2]inFlight{}
 	s.mu.Unlock()
 	for _, f := range first {
 		if f.cancel != nil {

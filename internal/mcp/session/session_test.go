@@ -73,7 +73,7 @@ func TestIdle(t *testing.T) {
 		posts, _ := table.Open(anonymous())
 		streams, _ := table.Open(anonymous())
 		idle, _ := table.Open(anonymous())
-		release := streams.Hold()
+		release := streams.KeepAlive()
 		for range 5 {
 			time.Sleep(20 * time.Minute)
 			if _, ok := table.Get(posts.ID, "anonymous"); !ok {
@@ -107,7 +107,7 @@ func TestEnd(t *testing.T) {
 			s, _ := table.Open(anonymous())
 			var told []string
 			tell := func(what string) func() { return func() { told = append(told, what) } }
-			s.Begin("1", func(cause error) { told = append(told, fmt.Sprint("cancelled: ", cause)) })
+			s.BeginRequest("1", func(cause error) { told = append(told, fmt.Sprint("cancelled: ", cause)) })
 			s.Subscribe("file:///a", tell("unsubscribed"))
 			s.Expect(func(r Reply) { told = append(told, fmt.Sprint("answered: ", r.Result == nil && r.Error == nil)) })
 			s.OnEnd(tell("stopped"))
@@ -153,7 +153,7 @@ func TestFull(t *testing.T) {
 }
 
 func begins(s *Session, id string, cancel func(error)) bool {
-	_, ok := s.Begin(id, cancel)
+	_, ok := s.BeginRequest(id, cancel)
 	return ok
 }
 
@@ -174,7 +174,7 @@ func TestFlights(t *testing.T) {
 	if !s.Cancel(`"a"`, gone) || cause != gone {
 		t.Errorf("cancelled with %v, want %v", cause, gone)
 	}
-	s.Finish(`"a"`)
+	s.FinishRequest(`"a"`)
 	if s.Cancel(`"a"`, gone) {
 		t.Error("a finished request was cancelled")
 	}
@@ -185,7 +185,7 @@ func TestQuestions(t *testing.T) {
 	var got []string
 	id, _ := s.Expect(func(r Reply) { got = append(got, string(r.Result)) })
 	other, _ := s.Expect(func(Reply) { got = append(got, "late") })
-	s.Forget(other)
+	s.ForgetExpected(other)
 	if s.Respond(other, Reply{}) || !s.Respond(id, Reply{Result: []byte("{}")}) || s.Respond(id, Reply{}) {
 		t.Error("a response is taken once, and only when it is expected")
 	}

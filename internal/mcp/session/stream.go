@@ -95,10 +95,10 @@ func (st *Stream) push(msg []byte) {
 	if st.id == 0 && st.full(len(msg)) {
 		st.overflow()
 	}
-	st.add(msg)
+	st.appendEvent(msg)
 }
 
-func (st *Stream) add(msg []byte) {
+func (st *Stream) appendEvent(msg []byte) {
 	st.events = append(st.events, event{msg})
 	st.next++
 	st.bytes += len(msg)
@@ -186,9 +186,9 @@ func (st *Stream) Read() bool {
 	return st.w != nil
 }
 
-// Settled reports whether the session's reader, if there is one, has been
+// Idle reports whether the session's reader, if there is one, has been
 // given all that was said outside any request.
-func (s *Session) Settled() bool {
+func (s *Session) Idle() bool {
 	s.mu.Lock()
 	st := s.queue
 	s.mu.Unlock()
@@ -281,7 +281,7 @@ func (st *Stream) resyncReader() {
 	notes := st.resync()
 	st.mu.Lock()
 	for _, m := range notes {
-		st.add(m)
+		st.appendEvent(m)
 	}
 }
 
@@ -335,9 +335,9 @@ func (s *Session) notificationStream() *Stream {
 	return s.queue
 }
 
-// Tell says something outside any request. It never blocks; see Stream for
+// Notify says something outside any request. It never blocks; see Stream for
 // what happens without a reader.
-func (s *Session) Tell(msg []byte) { s.Queue().Send(msg) }
+func (s *Session) Notify(msg []byte) { s.Queue().Send(msg) }
 
 // OnLoss sets what is told to a client that has missed something: messages
 // that make it look again. It is set before anything is said.
@@ -394,8 +394,8 @@ func (st *Stream) finished() (bytes int, ok bool) {
 	return st.bytes, st.closed && st.w == nil
 }
 
-// Find returns the stream of an event id and the position in it.
-func (s *Session) Find(eventID string) (st *Stream, after uint64, ok bool) {
+// FindStream returns the stream of an event id and the position in it.
+func (s *Session) FindStream(eventID string) (st *Stream, after uint64, ok bool) {
 	id, seq, ok := ParseEventID(eventID)
 	if !ok {
 		return nil, 0, false

@@ -70,7 +70,7 @@ func TestStream(t *testing.T) {
 		var r reader
 		s.Queue().Attach(&r, 0, false, false)
 		want(t, &r, "0-1=a 0-2=b")
-		s.Tell([]byte("c"))
+		s.Notify([]byte("c"))
 		want(t, &r, "0-1=a 0-2=b 0-3=c")
 	})
 	bubble(t, "one connection at a time, unless it takes over", func(t *testing.T, s *Session) {
@@ -102,7 +102,7 @@ func TestStream(t *testing.T) {
 		st.Detach(&r)
 		st.Last([]byte("end"))
 
-		found, after, ok := s.Find(EventID(1, 1))
+		found, after, ok := s.FindStream(EventID(1, 1))
 		if !ok || found != st {
 			t.Fatal("the stream of a known event was not found")
 		}
@@ -112,7 +112,7 @@ func TestStream(t *testing.T) {
 		if again.closed != 1 {
 			t.Error("the stream was not ended after its last message")
 		}
-		_, after, _ = s.Find(prime)
+		_, after, _ = s.FindStream(prime)
 		found.Attach(&whole, after, true, true)
 		want(t, &whole, "1-1=a 1-2=b 1-3=end")
 	})
@@ -197,7 +197,7 @@ func TestOverflow(t *testing.T) {
 	bubble(t, "too many messages become one that says look again", func(t *testing.T, s *Session) {
 		s.OnLoss(func(*Session) [][]byte { return look() })
 		for i := range queueLimit + 10 {
-			s.Tell(fmt.Append(nil, i))
+			s.Notify(fmt.Append(nil, i))
 		}
 		var r reader
 		s.Queue().Attach(&r, 0, false, false)
@@ -211,7 +211,7 @@ func TestOverflow(t *testing.T) {
 		s.OnLoss(func(*Session) [][]byte { return look() })
 		big := bytes.Repeat([]byte("x"), queueBytes/2+1)
 		for range 5 {
-			s.Tell(big)
+			s.Notify(big)
 		}
 		if n := s.Queue().bytes; n > queueBytes {
 			t.Errorf("%d bytes wait, want at most %d", n, queueBytes)
@@ -222,7 +222,7 @@ func TestOverflow(t *testing.T) {
 		r := reader{stuck: make(chan struct{})}
 		s.Queue().Attach(&r, 0, false, false)
 		for i := range 2*queueLimit + 10 {
-			s.Tell(fmt.Append(nil, i))
+			s.Notify(fmt.Append(nil, i))
 			if i == 0 {
 				synctest.Wait() // the first is being written
 			}
@@ -275,7 +275,7 @@ func TestFinishedAnswersAreForgotten(t *testing.T) {
 	if n := len(s.extra.streams); n > keptAnswers+1 {
 		t.Errorf("%d answers are kept, want at most %d", n, keptAnswers)
 	}
-	if _, _, ok := s.Find(open.Prime()); !ok {
+	if _, _, ok := s.FindStream(open.Prime()); !ok {
 		t.Error("an answer that is still open was forgotten")
 	}
 	for range 5 {
@@ -306,7 +306,7 @@ func FuzzEventID(f *testing.F) {
 			t.Errorf("%q is %d, %d, and written again %d, %d", id, stream, seq, a, b)
 		}
 		s := New(Facts{})
-		if st, after, ok := s.Find(id); ok { // no number, however large, breaks a stream
+		if st, after, ok := s.FindStream(id); ok { // no number, however large, breaks a stream
 			send(st, "a")
 			st.Attach(&reader{}, after, true, true)
 		}

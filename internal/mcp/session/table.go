@@ -124,16 +124,16 @@ func (t *Table) Run(ctx context.Context) error {
 			t.All(func(s *Session) { t.End(s, ErrStop) })
 			return nil
 		case <-tick.C:
-			t.sweep(clock())
+			t.endIdle(clock())
 		}
 	}
 }
 
-// sweep ends sessions that were idle for too long, and disconnects streams whose
+// endIdle ends sessions that were idle for too long, and disconnects streams whose
 // credential has expired. A session with an open request or stream is not idle.
 // Sessions that never opened a stream are not ended earlier, because active clients may
 // only ever POST.
-func (t *Table) sweep(now time.Time) {
+func (t *Table) endIdle(now time.Time) {
 	limit := int64(uptime() - t.opts.IdleTTL)
 	t.All(func(s *Session) {
 		s.mu.Lock()

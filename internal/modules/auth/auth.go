@@ -74,7 +74,7 @@ func New(cfg Config) module.New {
 				Help: "A session begins with a login at /auth/login; tokens and certificates have none. " +
 					"Administrators may list the sessions of all users. lastActive may be up to a minute old. " +
 					"Sessions that end with the host and the browser session are listed by their own host only.",
-			}, a.list),
+			}, a.listLogins),
 			tool.New(tool.Def{
 				Name: "auth_session_kill", Title: "End sessions",
 				Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever,
@@ -82,7 +82,7 @@ func New(cfg Config) module.New {
 				Description: "Ends login sessions of yours, and closes what was opened in them.",
 				Help: "If one of them does not exist or is not yours, none is ended. Administrators may end " +
 					"the sessions of all users. To end the session of this call, log out with a POST to /auth/logout.",
-			}, a.kill),
+			}, a.endLogins),
 			tool.New(tool.Def{
 				Name: "auth_password", Title: "Change a password", Effects: tool.Writes | tool.Destroys,
 				Task: tool.TaskNever, Aliases: []string{"auth.reset-password"},
@@ -132,7 +132,7 @@ func checkCredential(c *tool.Call) error {
 	}
 }
 
-func (a *auth) list(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
+func (a *auth) listLogins(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
 	if err := checkCredential(c); err != nil {
 		return listOut{}, err
 	}
@@ -166,7 +166,7 @@ type killOut struct {
 	Ended []string `json:"ended"`
 }
 
-func (a *auth) kill(ctx context.Context, c *tool.Call, in killIn) (killOut, error) {
+func (a *auth) endLogins(ctx context.Context, c *tool.Call, in killIn) (killOut, error) {
 	out := killOut{Ended: []string{}}
 	if err := checkCredential(c); err != nil {
 		return out, err

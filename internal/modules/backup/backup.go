@@ -30,7 +30,7 @@ type Config struct {
 	Show        progress.Show                `json:"-"` // shows how far a job is
 }
 
-type keeper struct {
+type backupTools struct {
 	cfg   Config
 	deps  module.Deps
 	offer module.Offer
@@ -39,18 +39,20 @@ type keeper struct {
 // New makes the module.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		k := &keeper{deps: d}
+		k := &backupTools{deps: d}
 		k.cfg = cfg
-		k.offer.Tools = k.tools()
+		k.offer.Tools = k.definitions()
 		return k, nil
 	}
 }
 
 // Offer implements module.Module.
-func (k *keeper) Offer(context.Context, module.Audience) (*module.Offer, error) { return &k.offer, nil }
+func (b *backupTools) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return &b.offer, nil
+}
 
 // Close implements module.Module.
-func (k *keeper) Close(context.Context) error { return nil }
+func (b *backupTools) Close(context.Context) error { return nil }
 
 const keyHelp = "A backup is encrypted with `password`, of 12 characters or more, or with the secret of the host that `secret` names; without both it is the secret BACKUP_PASSWORD. Secrets are kept with `gatehouse secret set NAME`, where no model sees them. Who loses the password has no backup."
 
@@ -84,57 +86,57 @@ const targetHelp = `Makes a target, or replaces the one of its name, after tryin
 - smb: host, share, and user unless guests may write; secret names the secret that holds the password. path is a folder in the share, made if it is missing. Nothing is mounted.
 - keep is how many backups of this host stay; 0 keeps all.`
 
-func (k *keeper) tools() []tool.Tool {
+func (b *backupTools) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "backup_create", Title: "Make a backup", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"backup.create"},
 			Description: "Starts a backup of all this host keeps, encrypted, to a target. It answers with a job.",
 			Help:        createHelp,
-		}, k.create),
+		}, b.create),
 		tool.New(tool.Def{
 			Name: "backup_list", Title: "List backup targets", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.list"},
 			Description: "Lists the targets of backups and, of one of them, the backups in it.",
 			Help:        "Without `target` only the targets are listed, and the backups of the only one there is. Of a target at most 1,000 backups are listed, the newest first.",
-		}, k.list),
+		}, b.listBackups),
 		tool.New(tool.Def{
 			Name: "backup_info", Title: "Describe a backup", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.info"},
 			Description: "Says what is in a backup without restoring it: when and by which host it was made, and its files.",
 			Help:        "Only the beginning of the backup is read. " + keyHelp,
-		}, k.info),
+		}, b.backupInfo),
 		tool.New(tool.Def{
 			Name: "backup_read", Title: "Read inside a backup", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 10 * time.Minute,
 			Description: "Reads one file out of a backup, or lists a folder in it, without restoring anything.",
 			Help:        readHelp + keyHelp,
-		}, k.read),
+		}, b.readBackup),
 		tool.New(tool.Def{
 			Name: "backup_restore", Title: "Restore a backup", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"package.backup.restore"},
 			Description: "Unpacks a backup, after the person has agreed: packages alone at once, everything when the host is started again. It answers with a job.",
 			Help:        restoreHelp,
-		}, k.restore),
+		}, b.restore),
 		tool.New(tool.Def{
 			Name: "backup_restore_cancel", Title: "Cancel a restore", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
 			Description: "Takes back a restore that has not taken effect yet.",
-		}, k.cancel),
+		}, b.cancel),
 		tool.New(tool.Def{
 			Name: "backup_target_set", Title: "Set a backup target", Effects: tool.Writes | tool.Destroys | tool.OpenWorld | tool.Idempotent, Task: tool.TaskNever, Timeout: 2 * time.Minute,
 			Aliases:     []string{"backup.target.cifs.add", "backup.target.cifs.update"},
 			Description: "Makes or replaces a target of backups: a folder, an S3-compatible service or a share.",
 			Help:        targetHelp,
-		}, k.setTarget),
+		}, b.setTarget),
 		tool.New(tool.Def{
 			Name: "backup_target_remove", Title: "Remove a backup target", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"backup.target.cifs.remove"},
 			Description: "Forgets a target of backups. The backups in it stay.",
-		}, k.removeTarget),
+		}, b.removeTarget),
 	}
 }
 
 // ready refuses callers who are not administrators, and all callers if there is
 // nothing to back up.
-func (k *keeper) ready(c *tool.Call) error {
-	if err := k.cfg.Rules.Check(c, "deal with its backups"); err != nil {
+func (b *backupTools) ready(c *tool.Call) error {
+	if err := b.cfg.Rules.Check(c, "deal with its backups"); err != nil {
 		return err
 	}
-	if k.cfg.Room == nil {
+	if b.cfg.Room == nil {
 		return &tool.Refusal{
 			Code:    "unsupported",
 			Message: "this host keeps nothing on disk",
@@ -150,7 +152,7 @@ type keyIn struct {
 	Secret   string `json:"secret,omitempty" doc:"the host's secret that holds the password" max:"64"`
 }
 
-func (k *keeper) key(in keyIn) (backup.Key, error) {
+func (b *backupTools) key(in keyIn) (backup.Key, error) {
 	switch {
 	case in.Password != "" && in.Secret != "":
 		return backup.Key{}, &tool.Refusal{Code: "invalid_arguments", Message: "password and secret exclude each other"}
@@ -164,21 +166,21 @@ func (k *keeper) key(in keyIn) (backup.Key, error) {
 		Message: "there is no password: this host has no secret " + in.Secret,
 		Next:    "Have a person keep one with: gatehouse secret set " + in.Secret,
 	}
-	if k.cfg.Secrets == nil {
+	if b.cfg.Secrets == nil {
 		return backup.Key{}, missing
 	}
 	if err := secret.CheckName(in.Secret); err != nil {
 		return backup.Key{}, tool.Refuse("invalid_arguments", "secret: %v", err)
 	}
-	value, err := k.cfg.Secrets.Get(in.Secret)
+	value, err := b.cfg.Secrets.Get(in.Secret)
 	if errors.Is(err, secret.ErrNotFound) {
 		return backup.Key{}, missing
 	}
 	return backup.Key{Password: value}, err
 }
 
-// refuse turns the room's errors into what a model can act on.
-func refuse(err error) error {
+// refusalOf turns the room's errors into what a model can act on.
+func refusalOf(err error) error {
 	wrong, isWrong := errors.AsType[*backup.Invalid](err)
 	switch {
 	case err == nil:
@@ -209,17 +211,17 @@ func refuse(err error) error {
 	return err
 }
 
-// start runs something as a job, whose phases are shown. While one backup is made
+// startJob runs something as a job, whose phases are shown. While one backup is made
 // or restored the next caller is refused at once, and no job is made.
-func (k *keeper) start(
+func (b *backupTools) startJob(
 	c *tool.Call, title string, names []string, run func(context.Context, *backup.Hold, backup.Progress) (any, error),
 ) (progress.Started, error) {
-	hold, err := k.cfg.Room.Reserve()
+	hold, err := b.cfg.Room.Reserve()
 	if err != nil {
-		return progress.Started{}, refuse(err)
+		return progress.Started{}, refusalOf(err)
 	}
-	started, err := k.cfg.Show.Start(
-		k.deps,
+	started, err := b.cfg.Show.Start(
+		b.deps,
 		c,
 		title,
 		func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
@@ -237,8 +239,8 @@ func (k *keeper) start(
 				track.Finish()
 			case ctx.Err() == nil:
 				notify.Publish(
-					k.deps,
-					notify.News{
+					b.deps,
+					notify.Notification{
 						Code:    "backup.failed",
 						Level:   notify.Error,
 						Title:   "The " + title + " failed",
@@ -246,7 +248,7 @@ func (k *keeper) start(
 					},
 				)
 			}
-			return out, refuse(err)
+			return out, refusalOf(err)
 		},
 	)
 	if err != nil {

@@ -47,12 +47,12 @@ type entryOut struct {
 	Own     bool   `json:"own" doc:"made by this host"`
 }
 
-func (k *keeper) list(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
+func (b *backupTools) listBackups(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
 	out := listOut{Targets: []targetOut{}}
-	if err := k.ready(c); err != nil {
+	if err := b.ready(c); err != nil {
 		return out, err
 	}
-	all, err := k.cfg.Room.Targets()
+	all, err := b.cfg.Room.Targets()
 	if err != nil {
 		return out, err
 	}
@@ -75,7 +75,7 @@ func (k *keeper) list(ctx context.Context, c *tool.Call, in listIn) (listOut, er
 			},
 		)
 	}
-	if w, err := backup.Waiting(k.cfg.Folders); err == nil && w != nil {
+	if w, err := backup.Waiting(b.cfg.Folders); err == nil && w != nil {
 		out.Waiting = w.Backup
 	}
 	if in.Target == "" && len(all) != 1 {
@@ -84,9 +84,9 @@ func (k *keeper) list(ctx context.Context, c *tool.Call, in listIn) (listOut, er
 	if out.Target = in.Target; in.Target == "" {
 		out.Target = all[0].Name
 	}
-	entries, err := k.cfg.Room.List(ctx, out.Target)
+	entries, err := b.cfg.Room.List(ctx, out.Target)
 	if err != nil {
-		return out, refuse(err)
+		return out, refusalOf(err)
 	}
 	if len(entries) > mostBackups {
 		entries, out.More = entries[:mostBackups], len(entries)-mostBackups
@@ -123,17 +123,17 @@ type fileOut struct {
 	Modified string `json:"modified"`
 }
 
-func (k *keeper) info(ctx context.Context, c *tool.Call, in oneIn) (infoOut, error) {
-	if err := k.ready(c); err != nil {
+func (b *backupTools) backupInfo(ctx context.Context, c *tool.Call, in oneIn) (infoOut, error) {
+	if err := b.ready(c); err != nil {
 		return infoOut{}, err
 	}
-	key, err := k.key(in.keyIn)
+	key, err := b.key(in.keyIn)
 	if err != nil {
 		return infoOut{}, err
 	}
-	e, m, err := k.cfg.Room.Info(ctx, in.Target, in.Backup, key)
+	e, m, err := b.cfg.Room.Info(ctx, in.Target, in.Backup, key)
 	if err != nil {
-		return infoOut{}, refuse(err)
+		return infoOut{}, refusalOf(err)
 	}
 	out := infoOut{
 		Backup: e.Name, Size: e.Size, Created: m.Created.Format(time.RFC3339), HostID: m.Host.ID, Host: m.Host.Name,
@@ -176,15 +176,15 @@ type targetSet struct {
 	Kind string `json:"kind"`
 }
 
-func (k *keeper) setTarget(ctx context.Context, c *tool.Call, in targetIn) (targetSet, error) {
-	if err := k.ready(c); err != nil {
+func (b *backupTools) setTarget(ctx context.Context, c *tool.Call, in targetIn) (targetSet, error) {
+	if err := b.ready(c); err != nil {
 		return targetSet{}, err
 	}
 	t := backup.Target{
 		Name: in.Name, Kind: in.Kind, Path: in.Path, Endpoint: in.Endpoint, Bucket: in.Bucket, Region: in.Region, AccessKey: in.AccessKey,
 		Host: in.Host, Share: in.Share, User: in.User, Secret: in.Secret, Keep: in.Keep,
 	}
-	return targetSet{in.Name, in.Kind}, refuse(k.cfg.Room.SetTarget(ctx, t))
+	return targetSet{in.Name, in.Kind}, refusalOf(b.cfg.Room.SetTarget(ctx, t))
 }
 
 type nameIn struct {
@@ -195,9 +195,9 @@ type targetRemoved struct {
 	Removed string `json:"removed"`
 }
 
-func (k *keeper) removeTarget(_ context.Context, c *tool.Call, in nameIn) (targetRemoved, error) {
-	if err := k.ready(c); err != nil {
+func (b *backupTools) removeTarget(_ context.Context, c *tool.Call, in nameIn) (targetRemoved, error) {
+	if err := b.ready(c); err != nil {
 		return targetRemoved{}, err
 	}
-	return targetRemoved{in.Name}, refuse(k.cfg.Room.RemoveTarget(in.Name))
+	return targetRemoved{in.Name}, refusalOf(b.cfg.Room.RemoveTarget(in.Name))
 }

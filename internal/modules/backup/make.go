@@ -36,26 +36,26 @@ type made struct {
 	Warning string   `json:"warning,omitempty"`
 }
 
-func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (progress.Started, error) {
-	if err := k.ready(c); err != nil {
+func (b *backupTools) create(ctx context.Context, c *tool.Call, in createIn) (progress.Started, error) {
+	if err := b.ready(c); err != nil {
 		return progress.Started{}, err
 	}
-	key, err := k.key(in.keyIn)
+	key, err := b.key(in.keyIn)
 	if err != nil {
 		return progress.Started{}, err
 	}
 	if err := key.CheckCreate(); err != nil {
-		return progress.Started{}, refuse(err)
+		return progress.Started{}, refusalOf(err)
 	}
-	t, err := k.cfg.Room.Target(in.Target)
+	t, err := b.cfg.Room.Target(in.Target)
 	if err != nil {
-		return progress.Started{}, refuse(err)
+		return progress.Started{}, refusalOf(err)
 	}
-	if err := k.cfg.Room.CheckPackages(ctx, in.Packages); err != nil {
-		return progress.Started{}, refuse(err)
+	if err := b.cfg.Room.CheckPackages(ctx, in.Packages); err != nil {
+		return progress.Started{}, refusalOf(err)
 	}
 	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
-	return k.start(
+	return b.startJob(
 		c,
 		"backup to "+t.Name,
 		names,
@@ -69,22 +69,22 @@ func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (progres
 			if m.Left != nil {
 				level, out.Warning = notify.Warning, "older backups could not be removed: "+m.Left.Error()
 			}
-			notify.Publish(k.deps, notify.News{
+			notify.Publish(b.deps, notify.Notification{
 				Code: "backup.created", Level: level, Title: "A backup was made in " + t.Name,
 				Message: strings.TrimSpace(
 					fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning),
 				),
 			})
-			k.publish("created", t.Name, m.Name, c)
+			b.publish("created", t.Name, m.Name, c)
 			return out, nil
 		},
 	)
 }
 
 // publish tells what was done, without what it was done with.
-func (k *keeper) publish(what, target, name string, c *tool.Call) {
-	if k.deps.Publish != nil {
-		k.deps.Publish(what, struct {
+func (b *backupTools) publish(what, target, name string, c *tool.Call) {
+	if b.deps.Publish != nil {
+		b.deps.Publish(what, struct {
 			Owner  string `json:"owner"`
 			Target string `json:"target"`
 			Backup string `json:"backup"`
@@ -113,19 +113,19 @@ type staged struct {
 	Next    string `json:"next"`
 }
 
-func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progress.Started, error) {
-	if err := k.ready(c); err != nil {
+func (b *backupTools) restore(ctx context.Context, c *tool.Call, in restoreIn) (progress.Started, error) {
+	if err := b.ready(c); err != nil {
 		return progress.Started{}, err
 	}
-	key, err := k.key(in.keyIn)
+	key, err := b.key(in.keyIn)
 	if err != nil {
 		return progress.Started{}, err
 	}
 	// The agreement is to one backup, also when a newer one comes meanwhile.
 	chosen, err := tool.Once(c, "backup", func() (map[string]string, error) {
-		e, m, err := k.cfg.Room.Find(ctx, in.Target, in.Backup, in.Packages, key)
+		e, m, err := b.cfg.Room.FindBackup(ctx, in.Target, in.Backup, in.Packages, key)
 		if err != nil {
-			return nil, refuse(err)
+			return nil, refusalOf(err)
 		}
 		if m.OfPackages() && len(in.Packages) == 0 {
 			in.Packages = slices.Sorted(maps.Keys(m.Packages))
@@ -148,7 +148,7 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 	if err := confirm.Ask(c, name, question, in.Confirm); err != nil {
 		return progress.Started{}, err
 	}
-	return k.start(
+	return b.startJob(
 		c,
 		"restore of "+name,
 		[]string{backup.PhaseRead},
@@ -157,7 +157,7 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 			if err != nil {
 				return nil, err
 			}
-			k.publish("staged", in.Target, e.Name, c)
+			b.publish("staged", in.Target, e.Name, c)
 			out := staged{
 				Backup:  e.Name,
 				Created: m.Created.Format(time.RFC3339),
@@ -165,11 +165,11 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 				Files:   len(m.Files),
 			}
 			if chosen["packages"] != "" {
-				return k.putPackages(out, chosen["packages"])
+				return b.putPackages(out, chosen["packages"])
 			}
 			notify.Publish(
-				k.deps,
-				notify.News{
+				b.deps,
+				notify.Notification{
 					Code:    "backup.staged",
 					Title:   "A backup waits to be restored",
 					Message: e.Name + " takes effect when the host is started again.",
@@ -182,18 +182,18 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 }
 
 // putPackages has packages that were unpacked brought back while the host runs.
-func (k *keeper) putPackages(out staged, packages string) (any, error) {
+func (b *backupTools) putPackages(out staged, packages string) (any, error) {
 	now := false
-	if k.cfg.PutPackages != nil {
+	if b.cfg.PutPackages != nil {
 		var err error
-		if now, err = k.cfg.PutPackages(); err != nil {
+		if now, err = b.cfg.PutPackages(); err != nil {
 			return nil, err
 		}
 	}
 	if now {
 		notify.Publish(
-			k.deps,
-			notify.News{
+			b.deps,
+			notify.Notification{
 				Code:    "backup.restored",
 				Title:   "Packages were restored",
 				Message: packages + " of " + out.Backup,
@@ -203,8 +203,8 @@ func (k *keeper) putPackages(out staged, packages string) (any, error) {
 		return out, nil
 	}
 	notify.Publish(
-		k.deps,
-		notify.News{
+		b.deps,
+		notify.Notification{
 			Code:    "backup.staged",
 			Title:   "Packages wait to be restored",
 			Message: out.Backup + " takes effect when the packages are free.",
@@ -219,13 +219,13 @@ type cancelOut struct {
 	Cancelled string `json:"cancelled" doc:"the backup that would have been restored; empty when none waited"`
 }
 
-func (k *keeper) cancel(_ context.Context, c *tool.Call, _ struct{}) (cancelOut, error) {
-	if err := k.ready(c); err != nil {
+func (b *backupTools) cancel(_ context.Context, c *tool.Call, _ struct{}) (cancelOut, error) {
+	if err := b.ready(c); err != nil {
 		return cancelOut{}, err
 	}
-	waiting, err := backup.Waiting(k.cfg.Folders)
+	waiting, err := backup.Waiting(b.cfg.Folders)
 	if err != nil || waiting == nil {
 		return cancelOut{}, err
 	}
-	return cancelOut{waiting.Backup}, refuse(backup.Cancel(k.cfg.Folders))
+	return cancelOut{waiting.Backup}, refusalOf(backup.Cancel(b.cfg.Folders))
 }

@@ -31,11 +31,11 @@ type readOut struct {
 	Entries  int    `json:"entries,omitempty" doc:"of a folder: a line each, with its bytes"`
 }
 
-func (k *keeper) read(ctx context.Context, c *tool.Call, in readIn) (out readOut, err error) {
-	if err := k.ready(c); err != nil {
+func (b *backupTools) readBackup(ctx context.Context, c *tool.Call, in readIn) (out readOut, err error) {
+	if err := b.ready(c); err != nil {
 		return out, err
 	}
-	key, err := k.key(in.keyIn)
+	key, err := b.key(in.keyIn)
 	if err != nil {
 		return out, err
 	}
@@ -47,25 +47,25 @@ func (k *keeper) read(ctx context.Context, c *tool.Call, in readIn) (out readOut
 			Next:    "A person reads it with: gatehouse backup read " + path,
 		}
 	}
-	e, m, err := k.cfg.Room.Info(ctx, in.Target, in.Backup, key)
+	e, m, err := b.cfg.Room.Info(ctx, in.Target, in.Backup, key)
 	if err != nil {
-		return out, refuse(err)
+		return out, refusalOf(err)
 	}
 	if list := m.Folder(path); path == "" || len(list) > 0 {
 		return listing(path, e, list), nil
 	}
-	err = k.cfg.Room.ReadFile(
+	err = b.cfg.Room.ReadFile(
 		ctx,
 		in.Target,
 		e.Name,
 		path,
 		key,
 		func(e backup.Entry, f backup.File, content io.Reader) error {
-			out, err = show(e, f, content)
+			out, err = showFile(e, f, content)
 			return err
 		},
 	)
-	return out, refuse(err)
+	return out, refusalOf(err)
 }
 
 // secretFile reports whether a file opens or holds what secret tools keep from
@@ -75,8 +75,8 @@ func secretFile(path string) bool {
 	return folder == "key" || path == "config/secrets.age" || path == "config/secrets.key"
 }
 
-// show gives the text of a file.
-func show(e backup.Entry, f backup.File, content io.Reader) (out readOut, err error) {
+// showFile gives the text of a file.
+func showFile(e backup.Entry, f backup.File, content io.Reader) (out readOut, err error) {
 	other := &tool.Refusal{Next: "A person reads it with: gatehouse backup read " + f.Member() + " --backup " + e.Name}
 	if f.Size > mostText {
 		other.Code, other.Message = "too_large", fmt.Sprintf(

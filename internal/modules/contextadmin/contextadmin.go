@@ -19,7 +19,7 @@ import (
 
 // Options of the module. Store is required.
 type Options struct {
-	Store *contextstore.Book
+	Store *contextstore.Store
 	// Fixed returns the contexts that are not in the store. They are listed here
 	// and cannot be changed. nil means none.
 	Fixed func() []contextstore.Record
@@ -50,7 +50,7 @@ type Verdict struct {
 }
 
 type admin struct {
-	store *contextstore.Book
+	store *contextstore.Store
 	fixed func() []contextstore.Record
 	judge func(context.Context, Question) (Verdict, error)
 	offer module.Offer
@@ -63,13 +63,13 @@ func New(o Options) module.New {
 			o.Fixed = func() []contextstore.Record { return nil }
 		}
 		a := &admin{store: o.Store, fixed: o.Fixed, judge: o.Judge}
-		a.offer.Tools = a.tools()
+		a.offer.Tools = a.definitions()
 		if a.judge != nil {
 			a.offer.Tools = append(a.offer.Tools, tool.New(tool.Def{
 				Name: "context_check", Title: "Check a permission", Effects: tool.Reads, Task: tool.TaskNever,
 				Description: "Returns whether a caller may call a tool, read a resource or get a prompt in a " +
 					"context, and which rule decides.",
-			}, a.check))
+			}, a.checkAccess))
 		}
 		return a, nil
 	}
@@ -101,16 +101,16 @@ const createHelp = `Creates a context: a named view of this host.
 
 A caller that may create contexts can run any program as the host's user.`
 
-func (a *admin) tools() []tool.Tool {
+func (a *admin) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "context_list", Title: "List contexts", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Lists the contexts of this host. Contexts from its configuration cannot be changed here.",
-		}, a.list),
+		}, a.listContexts),
 		tool.New(tool.Def{
 			Name: "context_get", Title: "Describe a context", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Returns the definition of one context.",
-		}, a.get),
+		}, a.getContext),
 		tool.New(tool.Def{
 			Name: "context_create", Title: "Create a context", Effects: tool.Writes, Task: tool.TaskNever,
 			Description: "Creates a context: a named view with its own rules, folders, environment, tools, prompts " +
@@ -149,7 +149,7 @@ type listOut struct {
 	Contexts []Summary `json:"contexts"`
 }
 
-func (a *admin) list(context.Context, *tool.Call, struct{}) (listOut, error) {
+func (a *admin) listContexts(context.Context, *tool.Call, struct{}) (listOut, error) {
 	out := listOut{Contexts: []Summary{}}
 	for _, f := range a.fixed() {
 		out.Contexts = append(
@@ -170,7 +170,7 @@ type nameIn struct {
 	Name string `json:"name" doc:"the context" min:"1"`
 }
 
-func (a *admin) get(_ context.Context, _ *tool.Call, in nameIn) (contextstore.Record, error) {
+func (a *admin) getContext(_ context.Context, _ *tool.Call, in nameIn) (contextstore.Record, error) {
 	for _, f := range a.fixed() {
 		if f.Name == in.Name {
 			return f, nil
@@ -178,12 +178,12 @@ func (a *admin) get(_ context.Context, _ *tool.Call, in nameIn) (contextstore.Re
 	}
 	r := a.store.Current().Find(in.Name)
 	if r == nil {
-		return contextstore.Record{}, refuse(contextstore.ErrNotFound, in.Name)
+		return contextstore.Record{}, refusalOf(contextstore.ErrNotFound, in.Name)
 	}
 	return *r, nil
 }
 
-func (a *admin) check(ctx context.Context, _ *tool.Call, in Question) (Verdict, error) {
+func (a *admin) checkAccess(ctx context.Context, _ *tool.Call, in Question) (Verdict, error) {
 	return a.judge(ctx, in)
 }
 
@@ -194,7 +194,7 @@ type createIn struct {
 
 func (a *admin) create(_ context.Context, c *tool.Call, in createIn) (contextstore.Record, error) {
 	r, err := a.store.Create(contextstore.Record{Name: in.Name, Definition: in.Definition}, c.Caller.Principal)
-	return r, refuse(err, in.Name)
+	return r, refusalOf(err, in.Name)
 }
 
 type updateIn struct {
@@ -218,7 +218,7 @@ func (a *admin) update(_ context.Context, c *tool.Call, in updateIn) (contextsto
 		}
 		return r.Definition.Replace(given, in.Clear)
 	})
-	return r, refuse(err, in.Name)
+	return r, refusalOf(err, in.Name)
 }
 
 func (a *admin) delete(_ context.Context, _ *tool.Call, in nameIn) (struct {
@@ -227,11 +227,11 @@ func (a *admin) delete(_ context.Context, _ *tool.Call, in nameIn) (struct {
 	err := a.store.Delete(in.Name)
 	return struct {
 		Deleted string `json:"deleted"`
-	}{in.Name}, refuse(err, in.Name)
+	}{in.Name}, refusalOf(err, in.Name)
 }
 
-// refuse turns the errors of the store into refusals that a model can act on.
-func refuse(err error, name string) error {
+// refusalOf turns the errors of the store into refusals that a model can act on.
+func refusalOf(err error, name string) error {
 	invalid, wrong := errors.AsType[*contextstore.Invalid](err)
 	switch {
 	case err == nil:

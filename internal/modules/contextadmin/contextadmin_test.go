@@ -14,7 +14,7 @@ import (
 )
 
 // newFixture returns the module with a store in memory.
-func newFixture(t *testing.T) (*contextstore.Book, func(name, args string) (string, error)) {
+func newFixture(t *testing.T) (*contextstore.Store, func(name, args string) (string, error)) {
 	t.Helper()
 	fixed := []contextstore.Record{
 		{

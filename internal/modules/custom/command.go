@@ -43,10 +43,10 @@ func (m *Module) command(c *contextstore.Command, b bounds) (source, error) {
 	}
 	var err error
 	p.stdin, err = contextstore.ParseTemplate(c.Stdin)
-	return p.run, err
+	return p.runProgram, err
 }
 
-func (p *program) run(ctx context.Context, c *tool.Call, env *contextstore.Environment) (answer, error) {
+func (p *program) runProgram(ctx context.Context, c *tool.Call, env *contextstore.Environment) (answer, error) {
 	spec, err := p.spec(c)
 	if err != nil {
 		return answer{}, err

@@ -81,7 +81,7 @@ func FuzzArguments(f *testing.F) {
 				t.Fatalf("%s became %q", args, got)
 			}
 		}
-		filled, err := v.fill(map[string]any{"k": "{{a}}", "l": []any{"x {{a}}"}})
+		filled, err := v.fillValues(map[string]any{"k": "{{a}}", "l": []any{"x {{a}}"}})
 		if err != nil {
 			return
 		}

@@ -57,10 +57,10 @@ func (m *Module) request(h *contextstore.HTTP, b bounds) (source, error) {
 		d.UseNumber()
 		err = d.Decode(&r.body)
 	}
-	return r.run, err
+	return r.doRequest, err
 }
 
-func (r *request) run(ctx context.Context, c *tool.Call, env *contextstore.Environment) (answer, error) {
+func (r *request) doRequest(ctx context.Context, c *tool.Call, env *contextstore.Environment) (answer, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, r.bounds.timeout, errTimeout)
 	defer stop()
 	req, err := r.build(ctx, c, env)
@@ -69,13 +69,13 @@ func (r *request) run(ctx context.Context, c *tool.Call, env *contextstore.Envir
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
-		return answer{}, r.refuse(ctx, err)
+		return answer{}, r.refusalOf(ctx, err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(r.bounds.max)+1))
 	switch {
 	case err != nil:
-		return answer{}, r.refuse(ctx, err)
+		return answer{}, r.refusalOf(ctx, err)
 	case len(body) > r.bounds.max:
 		return answer{}, r.bounds.refusal(errTooLong)
 	case res.StatusCode < 200 || res.StatusCode > 299:
@@ -85,9 +85,9 @@ func (r *request) run(ctx context.Context, c *tool.Call, env *contextstore.Envir
 	return answer{body, kind, true}, nil
 }
 
-// refuse turns the error of a request without a response into a refusal. The text
+// refusalOf turns the error of a request without a response into a refusal. The text
 // does not have the URL, which only the author of the tool may know.
-func (r *request) refuse(ctx context.Context, err error) error {
+func (r *request) refusalOf(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if refusal := r.bounds.refusal(cause); refusal != nil {
 		return refusal
@@ -126,7 +126,7 @@ func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Env
 	}
 	var body io.Reader
 	if r.method != "GET" && r.method != "HEAD" && !(r.method == "DELETE" && r.body == nil) {
-		text, err := r.encode(c.Args, v)
+		text, err := r.encodeBody(c.Args, v)
 		if err != nil {
 			return nil, err
 		}
@@ -154,7 +154,7 @@ func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Env
 func (r *request) address(v values) (string, error) {
 	leaves := ""
 	s, err := r.url.Expand(func(name, before string) (string, bool) {
-		text, ok := v.text(name)
+		text, ok := v.textOf(name)
 		if strings.Contains(before, "?") {
 			return url.QueryEscape(text), ok
 		}
@@ -216,7 +216,7 @@ func (r *request) setHeaders(h http.Header, env *contextstore.Environment, v val
 			if variable, ok := strings.CutPrefix(name, contextstore.EnvPrefix); ok {
 				return env.Find(variable)
 			}
-			return v.text(name)
+			return v.textOf(name)
 		})
 		if err != nil {
 			return missing(err)
@@ -229,11 +229,11 @@ func (r *request) setHeaders(h http.Header, env *contextstore.Environment, v val
 	return nil
 }
 
-func (r *request) encode(args json.RawMessage, v values) ([]byte, error) {
+func (r *request) encodeBody(args json.RawMessage, v values) ([]byte, error) {
 	if r.body == nil {
 		return args, nil
 	}
-	filled, err := v.fill(r.body)
+	filled, err := v.fillValues(r.body)
 	if err != nil {
 		return nil, err
 	}
@@ -243,16 +243,16 @@ func (r *request) encode(args json.RawMessage, v values) ([]byte, error) {
 	return json.Marshal(filled)
 }
 
-// fill expands the templates in a decoded JSON value. A member whose optional
+// fillValues expands the templates in a decoded JSON value. A member whose optional
 // value is missing is omitted.
-func (v values) fill(into any) (any, error) {
+func (v values) fillValues(into any) (any, error) {
 	switch into := into.(type) {
 	case string:
 		return v.fillString(into)
 	case []any:
 		out := []any{}
 		for _, e := range into {
-			f, err := v.fill(e)
+			f, err := v.fillValues(e)
 			if err != nil {
 				return nil, err
 			}
@@ -264,7 +264,7 @@ func (v values) fill(into any) (any, error) {
 	case map[string]any:
 		out := map[string]any{}
 		for k, e := range into {
-			f, err := v.fill(e)
+			f, err := v.fillValues(e)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", k, err)
 			}

@@ -52,7 +52,7 @@ func (m *Module) resource(r *contextstore.Resource) (module.Resource, error) {
 	out := module.Resource{
 		URI: r.URI, Name: r.Name, Title: r.Title, Description: r.Description, MIME: r.MIME,
 		// The source ends at its own deadline first and reports that it did.
-		Timeout: o.bounds.timeout + stopTimeout, Read: o.read, Watch: o.watch,
+		Timeout: o.bounds.timeout + stopTimeout, Read: o.readResource, Watch: o.watch,
 	}
 	if r.File != "" {
 		out.MayWatch = o.mayWatch
@@ -67,8 +67,8 @@ func (m *Module) resource(r *contextstore.Resource) (module.Resource, error) {
 	return out, err
 }
 
-// read returns the content. The variables of the URI are the call's arguments.
-func (o *contextResource) read(ctx context.Context, c *tool.Call) (tool.Result, error) {
+// readResource returns the content. The variables of the URI are the call's arguments.
+func (o *contextResource) readResource(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	a, err := o.content(ctx, c)
 	if err != nil {
 		return tool.Result{}, err
@@ -161,7 +161,7 @@ func (o *contextResource) resolve(rs tool.Roots, args json.RawMessage) (roots.Pl
 	}
 	leaves := ""
 	path, err := o.text.Expand(func(name, _ string) (string, bool) {
-		text, ok := v.text(name)
+		text, ok := v.textOf(name)
 		if strings.ContainsFunc(text, isSeparator) {
 			leaves = name
 		}
@@ -178,7 +178,7 @@ func (o *contextResource) resolve(rs tool.Roots, args json.RawMessage) (roots.Pl
 	if slices.Contains(strings.FieldsFunc(path, isSeparator), "..") {
 		return roots.Place{}, tool.Refuse("invalid_arguments", "a value that is .. would lead to another folder")
 	}
-	return roots.Find(rs, filepath.FromSlash(path))
+	return roots.Locate(rs, filepath.FromSlash(path))
 }
 
 // mayWatch refuses to watch a file that the caller may not read.

@@ -118,8 +118,8 @@ func (v values) has(name string) bool {
 	return ok && rawjson.Kind(raw) != 'n'
 }
 
-// text returns a value as text: a string itself, any other value as JSON.
-func (v values) text(name string) (string, bool) {
+// textOf returns a value as text: a string itself, any other value as JSON.
+func (v values) textOf(name string) (string, bool) {
 	if !v.has(name) {
 		return "", false
 	}
@@ -135,7 +135,7 @@ func asText(raw json.RawMessage) string {
 
 // expand fills a template with the arguments alone.
 func (v values) expand(t contextstore.Template) (string, error) {
-	s, err := t.Expand(func(name, _ string) (string, bool) { return v.text(name) })
+	s, err := t.Expand(func(name, _ string) (string, bool) { return v.textOf(name) })
 	return s, missing(err)
 }
 

@@ -76,7 +76,7 @@ func New(cfg Config) module.New {
 					"/public/ui, such as /theme/colour; empty means all of it. Missing objects on the way are made. " +
 					"An index of an array must exist, or be - for the position after the last. One write has at " +
 					"most 256 KiB, and all values together at most 1 MiB.",
-			}, m.put),
+			}, m.putValue),
 		}
 		return m, nil
 	}
@@ -167,11 +167,11 @@ type putOut struct {
 	ID      string `json:"id" doc:"the new revision"`
 }
 
-func (m *db) put(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
+func (m *db) putValue(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
 	if err := m.cfg.Rules.Check(c, "write the state of user interfaces"); err != nil {
 		return putOut{}, err
 	}
-	at, value, err := in.parse()
+	at, value, err := in.parseInput()
 	if err != nil {
 		return putOut{}, err
 	}
@@ -202,8 +202,8 @@ func (m *db) put(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
 	return putOut{whole.String(), string(m.cfg.Tree.Read(whole).Revision)}, nil
 }
 
-// parse returns the pointer and the decoded value of the arguments.
-func (in *putIn) parse() (at state.Pointer, value any, err error) {
+// parseInput returns the pointer and the decoded value of the arguments.
+func (in *putIn) parseInput() (at state.Pointer, value any, err error) {
 	if at, err = state.ParsePointer(in.Pointer); err != nil {
 		return nil, nil, tool.Refuse("invalid_arguments", "%v", err)
 	}
@@ -218,7 +218,7 @@ func (in *putIn) parse() (at state.Pointer, value any, err error) {
 		err = tool.Refuse("invalid_arguments", "give either value or remove")
 	case in.Remove:
 	default:
-		value, err = in.decode()
+		value, err = in.decodeValue()
 	}
 	if _, object := value.(map[string]any); err == nil && len(at) == 0 && !in.Remove && !object {
 		err = tool.Refuse("invalid_arguments", "the value of %s itself must be an object", UI)
@@ -226,9 +226,9 @@ func (in *putIn) parse() (at state.Pointer, value any, err error) {
 	return at, value, err
 }
 
-// decode decodes the value and checks its size as compact JSON, so that escapes and
+// decodeValue decodes the value and checks its size as compact JSON, so that escapes and
 // blanks in the arguments do not count.
-func (in *putIn) decode() (value any, err error) {
+func (in *putIn) decodeValue() (value any, err error) {
 	d := json.NewDecoder(bytes.NewReader(in.Value))
 	d.UseNumber()
 	if err := d.Decode(&value); err != nil {

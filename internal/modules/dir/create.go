@@ -31,7 +31,7 @@ func (m *dirs) createTool() tool.Tool {
 }
 
 func (m *dirs) create(_ context.Context, c *tool.Call, in createIn) (createOut, error) {
-	p, err := roots.Find(c.Roots, in.Path)
+	p, err := roots.Locate(c.Roots, in.Path)
 	if err != nil {
 		return createOut{}, err
 	}

@@ -88,10 +88,10 @@ func (m *dirs) listTool() tool.Tool {
 		Help:        listHelp,
 		Effects:     tool.Reads,
 		Budget:      -1, // it pages itself
-	}, m.list)
+	}, m.listFolder)
 }
 
-func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
+func (m *dirs) listFolder(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
 	if in.Limit == 0 {
 		in.Limit = pageEntries
 	}
@@ -113,7 +113,7 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	if err != nil {
 		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
-	p, err := roots.Find(c.Roots, in.Path)
+	p, err := roots.Locate(c.Roots, in.Path)
 	if err != nil {
 		return listOut{}, err
 	}

@@ -70,7 +70,7 @@ type sizeCounter struct {
 }
 
 func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, error) {
-	p, err := roots.Find(c.Roots, in.Path)
+	p, err := roots.Locate(c.Roots, in.Path)
 	if err != nil {
 		return sizeOut{}, err
 	}
@@ -90,7 +90,7 @@ func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, erro
 	}
 	told := time.Now()
 	stats, err := walk.Walk(ctx, o, func(_ int, d *walk.Dir, entries []walk.Entry) {
-		if files := s.add(d, entries); c.Peer != nil && files > 10_000 && time.Since(told) > time.Second {
+		if files := s.addEntries(d, entries); c.Peer != nil && files > 10_000 && time.Since(told) > time.Second {
 			c.Peer.Progress(float64(files), 0, "files counted")
 		}
 	})
@@ -104,7 +104,7 @@ func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, erro
 	return out, nil
 }
 
-func (s *sizeCounter) add(d *walk.Dir, entries []walk.Entry) (files int64) {
+func (s *sizeCounter) addEntries(d *walk.Dir, entries []walk.Entry) (files int64) {
 	top, _, _ := strings.Cut(d.Path, "/")
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ systems.
 
 On Linux it lists the disks of /sys/block, without loop devices and drives without a medium. On other systems it lists
 each mounted file system as a disk with one partition.`,
-	}, d.list)}
+	}, d.listDisks)}
 	return d, nil
 }
 
@@ -63,7 +63,7 @@ type Partition struct {
 	GUID        string   `json:"guid,omitempty"`
 }
 
-func (d *disks) list(ctx context.Context, _ *tool.Call, _ struct{}) (listOut, error) {
+func (d *disks) listDisks(ctx context.Context, _ *tool.Call, _ struct{}) (listOut, error) {
 	mounts, err := listMounts(ctx)
 	if err != nil {
 		return listOut{}, err

@@ -116,20 +116,20 @@ func (s system) isDisk(name string) bool {
 		}
 	}
 	_, err := fs.Stat(s.sys, path.Join(name, "partition"))
-	return err != nil && s.number(name, "size") > 0
+	return err != nil && s.readNumber(name, "size") > 0
 }
 
 func (s system) disk(ctx context.Context, name string, mounts []mount) Disk {
 	about := s.udevProperties(name)
 	d := Disk{
-		LogicalName: device(name), Capacity: s.number(name, "size") * sector,
-		Vendor: s.text(name, "device/vendor"), Model: s.text(name, "device/model"),
-		Removable: s.number(name, "removable") == 1, ReadOnly: s.number(name, "ro") == 1,
+		LogicalName: device(name), Capacity: s.readNumber(name, "size") * sector,
+		Vendor: s.readText(name, "device/vendor"), Model: s.readText(name, "device/model"),
+		Removable: s.readNumber(name, "removable") == 1, ReadOnly: s.readNumber(name, "ro") == 1,
 		PartitionTable: about["ID_PART_TABLE_TYPE"], GUID: about["ID_PART_TABLE_UUID"], Partitions: []Partition{},
 	}
 	entries, _ := fs.ReadDir(s.sys, name)
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), name) && s.number(name, e.Name()+"/partition") > 0 {
+		if strings.HasPrefix(e.Name(), name) && s.readNumber(name, e.Name()+"/partition") > 0 {
 			d.Partitions = append(d.Partitions, s.partition(ctx, name+"/"+e.Name(), mounts))
 		}
 	}
@@ -147,7 +147,7 @@ func (s system) disk(ctx context.Context, name string, mounts []mount) Disk {
 func (s system) partition(ctx context.Context, at string, mounts []mount) Partition {
 	about := s.udevProperties(at)
 	p := Partition{
-		LogicalName: device(path.Base(at)), Capacity: s.number(at, "size") * sector,
+		LogicalName: device(path.Base(at)), Capacity: s.readNumber(at, "size") * sector,
 		Label: about["ID_FS_LABEL"], FileSystem: about["ID_FS_TYPE"], GUID: about["ID_PART_ENTRY_UUID"],
 	}
 	for _, m := range mounts {
@@ -168,14 +168,14 @@ func (s system) partition(ctx context.Context, at string, mounts []mount) Partit
 // /dev/dm-0.
 func (s system) isMapped(at, device string) bool {
 	name, ok := strings.CutPrefix(device, "/dev/mapper/")
-	return ok && name != "" && s.text(at, "dm/name") == name
+	return ok && name != "" && s.readText(at, "dm/name") == name
 }
 
 // device returns the device file of a kernel name, which has ! in place of /.
 func device(name string) string { return "/dev/" + strings.ReplaceAll(name, "!", "/") }
 
-// text returns the content of a file in sysfs, or "".
-func (s system) text(name, file string) string {
+// readText returns the content of a file in sysfs, or "".
+func (s system) readText(name, file string) string {
 	b, err := fs.ReadFile(s.sys, path.Join(name, file))
 	if err != nil || len(b) > mostFile {
 		return ""
@@ -183,8 +183,8 @@ func (s system) text(name, file string) string {
 	return strings.ToValidUTF8(strings.TrimSpace(string(b)), "")
 }
 
-func (s system) number(name, file string) uint64 {
-	n, err := strconv.ParseUint(s.text(name, file), 10, 64)
+func (s system) readNumber(name, file string) uint64 {
+	n, err := strconv.ParseUint(s.readText(name, file), 10, 64)
 	if err != nil || n > 1<<53 {
 		return 0
 	}
@@ -194,7 +194,7 @@ func (s system) number(name, file string) uint64 {
 // udevProperties returns the properties that udev has stored for a device.
 func (s system) udevProperties(at string) map[string]string {
 	all := map[string]string{}
-	numbers := s.text(at, "dev")
+	numbers := s.readText(at, "dev")
 	if numbers == "" {
 		return all
 	}

@@ -33,7 +33,7 @@ type Config struct {
 func (m *files) configure(cfg Config, d module.Deps) error {
 	m.trash.dir = cfg.Trash
 	m.maxEdit, m.maxCopy = cmp.Or(cfg.MaxEdit, defaultMaxEdit), cmp.Or(cfg.MaxCopy, defaultMaxCopy)
-	m.undo.removeTrash, m.undo.enabled = m.trash.remove, !d.OneCall
+	m.undo.removeTrash, m.undo.enabled = m.trash.removeItem, !d.OneCall
 	if cfg.Protect == nil {
 		return nil
 	}

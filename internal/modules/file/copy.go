@@ -71,7 +71,7 @@ func (m *files) copyTo(
 	if err != nil {
 		return copyOut{}, err
 	}
-	defer there.close()
+	defer there.closeOriginal()
 	if there != nil && !in.Overwrite {
 		return copyOut{}, &tool.Refusal{
 			Code:    "exists",

@@ -74,7 +74,7 @@ func (m *files) deleteAt(
 	if x.before, err = m.snapshotAny(p, info); err != nil {
 		return false, err
 	}
-	err = remove(p)
+	err = removePlace(p)
 	switch {
 	case isCode(err, "not_empty") && in.Recursive:
 		if x.trash, x.disk, err = m.trashOrDelete(ctx, h, p); err == nil && x.trash == "" {
@@ -91,7 +91,7 @@ func (m *files) deleteAt(
 		m.dropSnapshot(x.before)
 		return false, err
 	}
-	return m.undo.add(c, p, x), nil
+	return m.undo.addChange(c, p, x), nil
 }
 
 // trashOrDelete moves a directory to the trash. If that is not possible, it

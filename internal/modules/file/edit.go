@@ -101,8 +101,8 @@ func (m *files) editTool() tool.Tool {
 	}, m.edit)
 }
 
-// list returns the edits of a call, from edits or from old_string and new_string.
-func (in editIn) list() ([]edit.Edit, error) {
+// edits returns the edits of a call, from edits or from old_string and new_string.
+func (in editIn) edits() ([]edit.Edit, error) {
 	if len(in.Edits) == 0 {
 		if in.NewString == nil {
 			return nil, &tool.Refusal{
@@ -131,7 +131,7 @@ func (in editIn) list() ([]edit.Edit, error) {
 }
 
 func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (out editOut, err error) {
-	edits, err := in.list()
+	edits, err := in.edits()
 	if err != nil {
 		return editOut{}, err
 	}
@@ -156,7 +156,7 @@ func (m *files) editAt(
 	if err != nil {
 		return editOut{}, err
 	}
-	defer there.close()
+	defer there.closeOriginal()
 	was := there.info
 	etag := roots.ETag(was, content)
 	if err := mustMatch(p, etag, in.IfMatch); err != nil {
@@ -180,7 +180,7 @@ func (m *files) editAt(
 		)
 	}
 	newText := r.Content()
-	after := enc.encode(newText)
+	after := enc.encodeText(newText)
 	out := editOut{
 		Path:         in.Path,
 		Success:      true,
@@ -247,7 +247,7 @@ func (m *files) readEditable(p roots.Place) (there *original, content []byte, er
 	there = &original{was, f}
 	defer func() {
 		if err != nil {
-			there.close()
+			there.closeOriginal()
 		}
 	}()
 	content, err = readAll(f, was.Size(), m.maxEdit)

@@ -44,8 +44,8 @@ func errDamaged(p roots.Place, w extract.Wide) error {
 	}
 }
 
-// encode converts text to the encoding of the file.
-func (e encoding) encode(text []byte) []byte {
+// encodeText converts text to the encoding of the file.
+func (e encoding) encodeText(text []byte) []byte {
 	if e.wide.Unit == 0 {
 		return text
 	}

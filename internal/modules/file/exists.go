@@ -32,7 +32,7 @@ func (m *files) existsTool() tool.Tool {
 
 func (m *files) exists(_ context.Context, c *tool.Call, in existsIn) (existsOut, error) {
 	out := existsOut{Path: in.Path}
-	p, err := roots.Find(c.Roots, in.Path)
+	p, err := roots.Locate(c.Roots, in.Path)
 	if err == nil {
 		info, serr := p.Stat()
 		if serr == nil {

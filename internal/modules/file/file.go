@@ -68,12 +68,12 @@ func (m *files) EndOwned(_ context.Context, match func(owner string, made time.T
 
 // Close implements module.Module.
 func (m *files) Close(context.Context) error {
-	return errors.Join(m.watcher.Close(), m.trash.close())
+	return errors.Join(m.watcher.Close(), m.trash.closeFolder())
 }
 
 // findFile resolves a path that must name a file.
 func findFile(c *tool.Call, path string) (roots.Place, error) {
-	p, err := roots.Find(c.Roots, path)
+	p, err := roots.Locate(c.Roots, path)
 	if err != nil {
 		return p, err
 	}

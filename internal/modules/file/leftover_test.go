@@ -32,7 +32,7 @@ func TestHalfWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := roots.Find(set, "f")
+	p, err := roots.Locate(set, "f")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ type page struct {
 }
 
 func (s *source) page(in readIn) (page, error) {
-	start, line, err := s.start(in)
+	start, line, err := s.seekStart(in)
 	note := ""
 	if long, ok := errors.AsType[*longLine](err); ok {
 		start, err = s.runeStart(min(s.size-int64(in.MaxBytes), long.end-int64(in.MaxBytes)/2) + utf8.UTFMax - 1)
@@ -124,8 +124,8 @@ func (s *source) page(in readIn) (page, error) {
 	return pg, s.total(&pg, end, lines)
 }
 
-// start returns the offset at which a page begins, and its line number or 0.
-func (s *source) start(in readIn) (at int64, line int, err error) {
+// seekStart returns the offset at which a page begins, and its line number or 0.
+func (s *source) seekStart(in readIn) (at int64, line int, err error) {
 	switch {
 	case in.FromByte > 0 && in.Offset != 0:
 		return 0, 0, tool.Refuse("invalid_arguments", "offset and from_byte exclude each other")
@@ -139,11 +139,11 @@ func (s *source) start(in readIn) (at int64, line int, err error) {
 	case in.Offset < 0:
 		return s.fromEnd(-in.Offset)
 	}
-	return s.line(max(in.Offset, 1))
+	return s.seekLine(max(in.Offset, 1))
 }
 
-// line returns the offset of line n, and n.
-func (s *source) line(n int) (int64, int, error) {
+// seekLine returns the offset of line n, and n.
+func (s *source) seekLine(n int) (int64, int, error) {
 	if n == 1 {
 		return 0, 1, nil
 	}

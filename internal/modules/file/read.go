@@ -74,7 +74,7 @@ func (m *files) readTool() tool.Tool {
 		Help:    readHelp,
 		Effects: tool.Reads,
 		Budget:  -1, // it pages itself
-	}, m.read)
+	}, m.readFile)
 	run := t.Run
 	t.Run = func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		res, err := run(ctx, c)
@@ -119,7 +119,7 @@ func (o readOut) Facts() string {
 	return tool.Facts(s...)
 }
 
-func (m *files) read(ctx context.Context, c *tool.Call, in readIn) (readOut, error) {
+func (m *files) readFile(ctx context.Context, c *tool.Call, in readIn) (readOut, error) {
 	if err := in.normalize(); err != nil {
 		return readOut{}, err
 	}

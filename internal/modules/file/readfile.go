@@ -41,7 +41,7 @@ func (m *files) readOne(ctx context.Context, c *tool.Call, in readIn) (readOut, 
 	out := readOut{Path: in.Path, Size: s.size, ETag: o.etag()}
 	// Two kilobytes decide most cases; detecting on more would cost more than reading the file.
 	out.Language, _ = language.Detect(p.Name, s.head[:min(len(s.head), 2<<10)])
-	if shown, err := m.show(ctx, &o, &in, &out); shown || err != nil {
+	if shown, err := m.showContent(ctx, &o, &in, &out); shown || err != nil {
 		return out, err
 	}
 	if err := out.readPage(ctx, &o, &in); err != nil {
@@ -150,9 +150,9 @@ func style(text []byte) string {
 	return ends
 }
 
-// show handles everything but plain text: outlines, documents, images, audio. It
+// showContent handles everything but plain text: outlines, documents, images, audio. It
 // reports true if out is complete; otherwise the source has the text to read.
-func (m *files) show(ctx context.Context, o *opened, in *readIn, out *readOut) (bool, error) {
+func (m *files) showContent(ctx context.Context, o *opened, in *readIn, out *readOut) (bool, error) {
 	kind := extract.KindOf(o.p.Name, o.s.head)
 	converts := kind == extract.PDF || kind == extract.Word || kind == extract.Notebook ||
 		kind == extract.Page && in.As == "text"

@@ -101,7 +101,7 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 }
 
 func placeToChange(c *tool.Call, path string) (roots.Place, error) {
-	p, err := roots.Find(c.Roots, path)
+	p, err := roots.Locate(c.Roots, path)
 	if err != nil {
 		return p, err
 	}
@@ -163,8 +163,8 @@ func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
 	err := roots.Link(from, to)
 	switch {
 	case err == nil:
-		if err := remove(from); err != nil {
-			remove(to)
+		if err := removePlace(from); err != nil {
+			removePlace(to)
 			return err
 		}
 		return nil

@@ -61,7 +61,7 @@ func (m *files) readResource(_ context.Context, c *tool.Call) (tool.Result, erro
 	if err != nil {
 		return tool.Result{}, err
 	}
-	p, err := roots.Find(c.Roots, path)
+	p, err := roots.Locate(c.Roots, path)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -159,7 +159,7 @@ func (m *files) completePath(_ context.Context, c *tool.Call) (tool.Result, erro
 			found = append(found, root)
 		}
 	}
-	if p, err := roots.Find(c.Roots, filepath.FromSlash(dir)); err == nil && dir != "" {
+	if p, err := roots.Locate(c.Roots, filepath.FromSlash(dir)); err == nil && dir != "" {
 		names, _ := namesIn(p) // a directory that cannot be read has no proposals
 		for _, name := range names {
 			if strings.HasPrefix(name, part) && !p.Refuses(strings.TrimSuffix(name, "/")) {

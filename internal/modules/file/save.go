@@ -49,7 +49,7 @@ type original struct {
 	f    *os.File // nil if the file may be written but not read
 }
 
-func (s *original) close() {
+func (s *original) closeOriginal() {
 	if s != nil && s.f != nil {
 		s.f.Close()
 	}

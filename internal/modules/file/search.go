@@ -111,7 +111,7 @@ func (m *files) search(ctx context.Context, c *tool.Call, in searchIn) (searchOu
 // query turns the arguments into a query. p is the place that is searched.
 func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err error) {
 	in.setDefaults()
-	if p, err = roots.Find(c.Roots, in.Path); err != nil {
+	if p, err = roots.Locate(c.Roots, in.Path); err != nil {
 		return q, p, err
 	}
 	if p, err = p.Followed(true); err != nil {

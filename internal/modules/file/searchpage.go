@@ -64,7 +64,7 @@ func (w *searchPrinter) file(f *search.File) bool {
 		if w.in.Mode == "count" {
 			line += ": " + strconv.Itoa(f.Count)
 		}
-		return w.write(line+"\n", search.Key{Rank: f.Rank, Path: f.Path})
+		return w.writeText(line+"\n", search.Key{Rank: f.Rank, Path: f.Path})
 	}
 	head := w.path(f.Path) + " etag=" + f.ETag + "\n"
 	if w.text.Len() > 0 {
@@ -80,7 +80,7 @@ func (w *searchPrinter) file(f *search.File) bool {
 			until = f.Hits[i+1].Line
 		}
 		shown = writeHit(&b, h, shown, until)
-		if !w.write(b.String(), search.Key{Rank: f.Rank, Path: f.Path, Line: h.Line}) {
+		if !w.writeText(b.String(), search.Key{Rank: f.Rank, Path: f.Path, Line: h.Line}) {
 			return false
 		}
 		head = ""
@@ -97,7 +97,7 @@ func (w *searchPrinter) file(f *search.File) bool {
 	return true
 }
 
-func (w *searchPrinter) write(s string, k search.Key) bool {
+func (w *searchPrinter) writeText(s string, k search.Key) bool {
 	n := jsonLen(s)
 	if w.lines > 0 && (w.lines == w.in.Limit || w.sent+n > searchPage) {
 		return false

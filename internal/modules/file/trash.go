@@ -37,9 +37,9 @@ type trash struct {
 	lock *os.File // own, with a file lock held until it is closed
 }
 
-// open returns the folder of this server. The first call makes the folder and
+// openFolder returns the folder of this server. The first call makes the folder and
 // removes those of servers that have ended.
-func (t *trash) open() (*os.Root, error) {
+func (t *trash) openFolder() (*os.Root, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.root != nil {
@@ -90,7 +90,7 @@ func (t *trash) removeStale() {
 
 // moveIn moves a directory into the trash and returns its id.
 func (t *trash) moveIn(p roots.Place) (id string, err error) {
-	root, err := t.open()
+	root, err := t.openFolder()
 	if err != nil {
 		return "", err
 	}
@@ -101,7 +101,7 @@ func (t *trash) moveIn(p roots.Place) (id string, err error) {
 
 // moveBack moves a directory from the trash to p, which must not exist.
 func (t *trash) moveBack(p roots.Place, id string) error {
-	root, err := t.open()
+	root, err := t.openFolder()
 	if err != nil {
 		return err
 	}
@@ -117,7 +117,7 @@ func (t *trash) store(p roots.Place, there *original) (id string, err error) {
 	if there.info.Size() > trashBytes {
 		return "", errTooLarge
 	}
-	root, err := t.open()
+	root, err := t.openFolder()
 	if err != nil {
 		return "", err
 	}
@@ -146,7 +146,7 @@ func (t *trash) store(p roots.Place, there *original) (id string, err error) {
 
 // reopen opens a stored content.
 func (t *trash) reopen(id string) (*os.File, error) {
-	root, err := t.open()
+	root, err := t.openFolder()
 	if err != nil {
 		return nil, err
 	}
@@ -175,8 +175,8 @@ func (t *trash) withPaths(p roots.Place, root *os.Root, f func(there, here strin
 	return f(fmt.Sprintf("/proc/self/fd/%d/%s", there.Fd(), base), fmt.Sprintf("/proc/self/fd/%d", here.Fd()))
 }
 
-// remove deletes the directory or content with an id.
-func (t *trash) remove(id string) {
+// removeItem deletes the directory or content with an id.
+func (t *trash) removeItem(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.root != nil && id != "" {
@@ -184,8 +184,8 @@ func (t *trash) remove(id string) {
 	}
 }
 
-// close deletes this server's folder of the trash.
-func (t *trash) close() error {
+// closeFolder deletes this server's folder of the trash.
+func (t *trash) closeFolder() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.root == nil {

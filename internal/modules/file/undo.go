@@ -107,7 +107,7 @@ func (m *files) snapshotAny(p roots.Place, info fs.FileInfo) (s *state, err erro
 		if err != nil {
 			return nil, err
 		}
-		defer there.close()
+		defer there.closeOriginal()
 		return m.snapshot(p, there)
 	}
 	return s, nil
@@ -116,7 +116,7 @@ func (m *files) snapshotAny(p roots.Place, info fs.FileInfo) (s *state, err erro
 // dropSnapshot removes the snapshot of a change that was not made.
 func (m *files) dropSnapshot(s *state) {
 	if s != nil {
-		m.trash.remove(s.stored)
+		m.trash.removeItem(s.stored)
 	}
 }
 
@@ -125,8 +125,8 @@ func (s *state) restorable() bool {
 	return s == nil || !s.lost && (s.content != nil || s.stored != "" || s.link != "" || s.info.IsDir())
 }
 
-// add records a change of the call's owner, and reports whether it can be undone.
-func (u *undo) add(c *tool.Call, p roots.Place, x change) bool {
+// addChange records a change of the call's owner, and reports whether it can be undone.
+func (u *undo) addChange(c *tool.Call, p roots.Place, x change) bool {
 	x.root, x.name = p.Root.Name(), p.Name
 	defer u.removeForgotten()
 	u.mu.Lock()
@@ -151,11 +151,11 @@ func (u *undo) add(c *tool.Call, p roots.Place, x change) bool {
 	return true
 }
 
-// recordChange calls undo.add and returns a note for the result if the change
+// recordChange calls undo.addChange and returns a note for the result if the change
 // cannot be undone.
 func (m *files) recordChange(c *tool.Call, p roots.Place, x change) (note string) {
 	switch {
-	case m.undo.add(c, p, x), !m.undo.enabled: // a host that serves a single call cannot undo anything
+	case m.undo.addChange(c, p, x), !m.undo.enabled: // a host that serves a single call cannot undo anything
 		return ""
 	case x.before != nil && x.before.info.Size() > maxUndoContent:
 		return "file_undo cannot undo this: the previous content of " + groupDigits(
@@ -283,7 +283,7 @@ func (m *files) undoTool() tool.Tool {
 
 func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoOut, error) {
 	fits := func(x *change) bool {
-		_, err := roots.Find(c.Roots, filepath.Join(x.root, x.name))
+		_, err := roots.Locate(c.Roots, filepath.Join(x.root, x.name))
 		return err == nil
 	}
 	if in.Path != "" {
@@ -340,7 +340,7 @@ func (c *change) describe() string {
 
 // revert undoes one change. It refuses if the file was changed since.
 func (m *files) revert(ctx context.Context, c *tool.Call, x change) error {
-	p, err := roots.Find(c.Roots, filepath.Join(x.root, x.name))
+	p, err := roots.Locate(c.Roots, filepath.Join(x.root, x.name))
 	if err != nil {
 		return err
 	}
@@ -374,7 +374,7 @@ func (m *files) restore(ctx context.Context, h *roots.Hold, p roots.Place, x cha
 		if there, err = openOriginal(p); err != nil {
 			return err
 		}
-		defer there.close()
+		defer there.closeOriginal()
 		if there == nil {
 			return changedSince(p)
 		}
@@ -384,7 +384,7 @@ func (m *files) restore(ctx context.Context, h *roots.Hold, p roots.Place, x cha
 	}
 	switch {
 	case x.before == nil:
-		return remove(p)
+		return removePlace(p)
 	case x.trash != "":
 		return m.trash.moveBack(p, x.trash)
 	case x.before.link != "":
@@ -423,9 +423,9 @@ func (m *files) restoreContent(ctx context.Context, h *roots.Hold, p roots.Place
 	return nil
 }
 
-// remove deletes the file or empty directory at p in the directory that was
+// removePlace deletes the file or empty directory at p in the directory that was
 // checked before.
-func remove(p roots.Place) error {
+func removePlace(p roots.Place) error {
 	parent, base, err := p.Parent()
 	if err != nil {
 		return p.Refuse(err)
@@ -447,7 +447,7 @@ func changedSince(p roots.Place) error {
 
 // revertRename moves a file back, and restores the file that it had replaced.
 func (m *files) revertRename(ctx context.Context, c *tool.Call, p roots.Place, x change) error {
-	to, err := roots.Find(c.Roots, filepath.Join(x.root, x.from))
+	to, err := roots.Locate(c.Roots, filepath.Join(x.root, x.from))
 	if err != nil {
 		return err
 	}

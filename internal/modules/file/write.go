@@ -51,10 +51,10 @@ func (m *files) writeTool() tool.Tool {
 		Description: "Writes a file and makes missing directories. To change a part of a file use file_edit.",
 		Help:        writeHelp,
 		Effects:     tool.Writes | tool.Destroys, // not idempotent: mode append adds again
-	}, m.write)
+	}, m.writeFile)
 }
 
-func (m *files) write(ctx context.Context, c *tool.Call, in writeIn) (out writeOut, err error) {
+func (m *files) writeFile(ctx context.Context, c *tool.Call, in writeIn) (out writeOut, err error) {
 	p, err := placeToWrite(c, in.Path)
 	if err != nil {
 		return writeOut{}, err
@@ -71,7 +71,7 @@ func (m *files) writeAt(ctx context.Context, c *tool.Call, h *roots.Hold, p root
 	if err != nil {
 		return writeOut{}, err
 	}
-	defer there.close()
+	defer there.closeOriginal()
 	if err := in.allowed(p, there); err != nil {
 		return writeOut{}, err
 	}
@@ -183,7 +183,7 @@ func openWritable(p roots.Place) (*original, error) {
 		return nil, err
 	}
 	if err := checkWritable(p); err != nil {
-		there.close()
+		there.closeOriginal()
 		return nil, err
 	}
 	return there, nil

@@ -20,8 +20,8 @@ type changeIn struct {
 	DryRun bool `json:"dryRun"`
 }
 
-func (m *fileServer) change(ctx context.Context, c *tool.Call, in changeIn) (tool.Result, error) {
-	p, err := find(c, in.Path)
+func (m *fileServer) editFile(ctx context.Context, c *tool.Call, in changeIn) (tool.Result, error) {
+	p, err := findPlace(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -53,10 +53,10 @@ func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place,
 	defer f.Close() // after the file was replaced, so that no other file gets its inode before
 	before, err := readAll(f)
 	if err != nil {
-		return "", refuse("File too large: the largest file that can be edited has %d bytes", maxBytes)
+		return "", refusef("File too large: the largest file that can be edited has %d bytes", maxBytes)
 	}
 	if !utf8.Valid(before) || bytes.IndexByte(before, 0) >= 0 {
-		return "", refuse("%s is not UTF-8 text; it was not changed", in.Path)
+		return "", refusef("%s is not UTF-8 text; it was not changed", in.Path)
 	}
 	after := before
 	for _, e := range in.Edits {
@@ -68,7 +68,7 @@ func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place,
 		}
 	}
 	if len(after) > maxBytes {
-		return "", refuse(
+		return "", refusef(
 			"Content too large: the result would have %d bytes; at most %d are written", len(after), maxBytes,
 		)
 	}
@@ -88,7 +88,7 @@ func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place,
 // blanks around lines, and nothing else.
 func apply(content []byte, old, new string) ([]byte, error) {
 	if old == "" {
-		return nil, refuse("oldText must not be empty: give the text to replace")
+		return nil, refusef("oldText must not be empty: give the text to replace")
 	}
 	if old == new && bytes.Contains(content, []byte(old)) {
 		return content, nil
@@ -104,7 +104,7 @@ func apply(content []byte, old, new string) ([]byte, error) {
 		}
 	}
 	if err != nil || r.Level > edit.Indent {
-		return nil, refuse("Could not find exact match for edit:\n%s", old)
+		return nil, refusef("Could not find exact match for edit:\n%s", old)
 	}
 	return r.Content(), nil
 }

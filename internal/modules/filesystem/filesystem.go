@@ -30,7 +30,7 @@ type fileServer struct {
 // New returns the module. It has no configuration.
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
 	m := &fileServer{}
-	m.offer.Tools = m.tools()
+	m.offer.Tools = m.definitions()
 	return m, nil
 }
 
@@ -62,8 +62,8 @@ const (
 	sortBy = `"sortBy":{"type":"string","enum":["name","size"],"default":"name","description":"what to sort by"}`
 )
 
-// tools returns the tools in the order of the original.
-func (m *fileServer) tools() []tool.Tool {
+// definitions returns the tools in the order of the original.
+func (m *fileServer) definitions() []tool.Tool {
 	return []tool.Tool{
 		define(
 			"read_file", "Read File (Deprecated)", "Reads a file as text. Prefer read_text_file.", reads,
@@ -87,11 +87,11 @@ func (m *fileServer) tools() []tool.Tool {
 		define(
 			"write_file", "Write File", "Writes a whole file and replaces an existing one.",
 			tool.Writes|tool.Destroys|tool.Idempotent, pathOnly+`,"content":{"type":"string"}`,
-			[]string{"path", "content"}, m.write,
+			[]string{"path", "content"}, m.writeFile,
 		),
 		define(
 			"edit_file", "Edit File", "Replaces text in a file and returns a diff of the changes.",
-			tool.Writes|tool.Destroys, pathOnly+","+editList, []string{"path", "edits"}, m.change,
+			tool.Writes|tool.Destroys, pathOnly+","+editList, []string{"path", "edits"}, m.editFile,
 		),
 		define(
 			"create_directory", "Create Directory",
@@ -124,7 +124,7 @@ func (m *fileServer) tools() []tool.Tool {
 		),
 		define(
 			"get_file_info", "Get File Info", "Returns size, times, type and permissions of a file or directory.",
-			reads, pathOnly, []string{"path"}, info,
+			reads, pathOnly, []string{"path"}, fileInfo,
 		),
 		define(
 			"list_allowed_directories", "List Allowed Directories", "Lists the directories that the tools can access.",

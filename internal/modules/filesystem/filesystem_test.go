@@ -29,7 +29,7 @@ func in(t *testing.T, dirs ...string) func(name string, args ...any) string {
 	}
 	t.Cleanup(func() { set.Close() })
 	byName := map[string]tool.Tool{}
-	for _, one := range new(fileServer).tools() {
+	for _, one := range new(fileServer).definitions() {
 		byName[one.Aliases[0]] = one
 	}
 	return func(name string, args ...any) string {
@@ -286,7 +286,7 @@ func FuzzLossy(f *testing.F) {
 }
 
 func ExampleNew() {
-	for _, t := range new(fileServer).tools()[:2] {
+	for _, t := range new(fileServer).definitions()[:2] {
 		fmt.Println(t.Name, t.Aliases)
 	}
 	// Output:

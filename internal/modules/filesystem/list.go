@@ -28,7 +28,7 @@ const maxEntries = 200_000
 
 // openDir opens a directory as a root of its own, which the caller closes.
 func openDir(c *tool.Call, path string) (roots.Place, *os.Root, error) {
-	p, err := find(c, path)
+	p, err := findPlace(c, path)
 	if err != nil {
 		return p, nil, err
 	}
@@ -58,7 +58,7 @@ func readEntries(p roots.Place, root *os.Root, path string) ([]fs.DirEntry, erro
 }
 
 func errTooMany(path string) error {
-	return refuse("Too many entries: more than %d below %s; use a subdirectory", maxEntries, path)
+	return refusef("Too many entries: more than %d below %s; use a subdirectory", maxEntries, path)
 }
 
 func typeMark(dir bool) string {
@@ -191,8 +191,8 @@ func formatSize(n int64) string {
 	return fmt.Sprintf("%.2f %s", float64(n)/math.Pow(1024, float64(i)), units[i-1])
 }
 
-func info(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) {
-	p, err := find(c, in.Path)
+func fileInfo(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) {
+	p, err := findPlace(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}

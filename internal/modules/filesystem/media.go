@@ -19,7 +19,7 @@ var mediaTypes = map[string]string{
 }
 
 func readMedia(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) {
-	p, err := find(c, in.Path)
+	p, err := findPlace(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -32,7 +32,7 @@ func readMedia(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) 
 	}
 	defer f.Close()
 	if info.Size() > maxBytes {
-		return tool.Result{}, refuse("File too large: %s has more than %d bytes", in.Path, maxBytes)
+		return tool.Result{}, refusef("File too large: %s has more than %d bytes", in.Path, maxBytes)
 	}
 	b, err := readAll(f)
 	if err != nil {

@@ -36,15 +36,15 @@ func readText(ctx context.Context, c *tool.Call, in readIn) (tool.Result, error)
 }
 
 func readOne(ctx context.Context, c *tool.Call, in readIn) (string, error) {
-	p, err := find(c, in.Path)
+	p, err := findPlace(c, in.Path)
 	if err != nil {
 		return "", err
 	}
 	switch {
 	case in.Head > 0 && in.Tail > 0:
-		return "", refuse("Cannot specify both head and tail parameters simultaneously")
+		return "", refusef("Cannot specify both head and tail parameters simultaneously")
 	case (in.Head > 0 || in.Tail > 0) && in.any():
-		return "", refuse("Cannot specify offset or limit together with head or tail")
+		return "", refusef("Cannot specify offset or limit together with head or tail")
 	}
 	f, info, err := p.Regular()
 	if code(err) == "is_a_directory" {
@@ -68,7 +68,7 @@ func readOne(ctx context.Context, c *tool.Call, in readIn) (string, error) {
 		b, err = readAll(f)
 	}
 	if errors.Is(err, errTooLarge) {
-		return "", refuse("File too large: more than %d bytes would be read from %s; select lines with head, tail, "+
+		return "", refusef("File too large: more than %d bytes would be read from %s; select lines with head, tail, "+
 			"offset and limit", maxBytes, in.Path)
 	}
 	if err != nil {
@@ -163,7 +163,7 @@ func readMany(ctx context.Context, c *tool.Call, in readManyIn) (tool.Result, er
 	for _, path := range in.Paths {
 		s, err := readOne(ctx, c, readIn{Path: path, lineIn: in.lineIn})
 		if err == nil && size+len(s) > maxBytes {
-			err = refuse("File too large: the files before it have filled this result")
+			err = refusef("File too large: the files before it have filled this result")
 		}
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {

@@ -10,26 +10,26 @@ import (
 	"gatehouse/tool"
 )
 
-// refuse returns a refusal whose text has no code in front, as in the original.
-func refuse(format string, args ...any) *tool.Refusal {
+// refusef returns a refusal whose text has no code in front, as in the original.
+func refusef(format string, args ...any) *tool.Refusal {
 	return &tool.Refusal{Message: fmt.Sprintf(format, args...)}
 }
 
 var drive = regexp.MustCompile(`^[A-Za-z]:(?:[\\/]|$)`)
 
-// find resolves a path. Its errors have the texts of the original, without the
+// findPlace resolves a path. Its errors have the texts of the original, without the
 // list of the allowed folders.
-func find(c *tool.Call, path string) (roots.Place, error) {
+func findPlace(c *tool.Call, path string) (roots.Place, error) {
 	if runtime.GOOS != "windows" && drive.MatchString(path) {
-		return roots.Place{}, refuse("Access denied - Windows-style path received on a POSIX host: %s", path)
+		return roots.Place{}, refusef("Access denied - Windows-style path received on a POSIX host: %s", path)
 	}
 	name := path
 	if name == "" {
 		name = "."
 	}
-	p, err := roots.Find(c.Roots, name)
+	p, err := roots.Locate(c.Roots, name)
 	if code(err) == "outside_root" {
-		return p, refuse("Access denied - path outside allowed directories: %s", path)
+		return p, refusef("Access denied - path outside allowed directories: %s", path)
 	}
 	if err != nil {
 		return p, nodeError(err, "open", path)
@@ -63,13 +63,13 @@ func nodeError(err error, op, path string) error {
 	case !ok || r.Code == "":
 		return err
 	case r.Code == "outside_root":
-		return refuse("Access denied - symlink target outside allowed directories: %s", path)
+		return refusef("Access denied - symlink target outside allowed directories: %s", path)
 	case r.Code == "denied":
-		return refuse("EACCES: permission denied, %s '%s' (%s)", op, path, r.Message)
+		return refusef("EACCES: permission denied, %s '%s' (%s)", op, path, r.Message)
 	case nodeErrors[r.Code] == "":
-		return refuse("%s", r.Message)
+		return refusef("%s", r.Message)
 	case r.Code == "is_a_directory" && op == "read":
-		return refuse("%s, read", nodeErrors[r.Code])
+		return refusef("%s, read", nodeErrors[r.Code])
 	}
-	return refuse("%s, %s '%s'", nodeErrors[r.Code], op, path)
+	return refusef("%s, %s '%s'", nodeErrors[r.Code], op, path)
 }

@@ -133,7 +133,7 @@ func parsePatterns(texts ...string) (all patterns, err error) {
 		}
 		g, err := walk.ParseGlobs([]string{one})
 		if err != nil {
-			return nil, refuse("Invalid pattern: %v", err)
+			return nil, refusef("Invalid pattern: %v", err)
 		}
 		all = append(all, g)
 	}

@@ -17,13 +17,13 @@ type writeIn struct {
 	Content string `json:"content"`
 }
 
-func (m *fileServer) write(ctx context.Context, c *tool.Call, in writeIn) (tool.Result, error) {
-	p, err := find(c, in.Path)
+func (m *fileServer) writeFile(ctx context.Context, c *tool.Call, in writeIn) (tool.Result, error) {
+	p, err := findPlace(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
 	if len(in.Content) > maxBytes {
-		return tool.Result{}, refuse("Content too large: %d bytes; at most %d are written", len(in.Content), maxBytes)
+		return tool.Result{}, refusef("Content too large: %d bytes; at most %d are written", len(in.Content), maxBytes)
 	}
 	if p, err = p.Followed(true); err != nil {
 		return tool.Result{}, nodeError(err, "open", in.Path)
@@ -80,7 +80,7 @@ func (m *fileServer) withHold(ctx context.Context, p roots.Place, f func(*roots.
 	}
 	defer h.Release()
 	if err = f(h); errors.Is(err, roots.ErrStale) {
-		return refuse(
+		return refusef(
 			"%s was changed by another program and was left as it is; read it again and repeat the change", p.Path,
 		)
 	}
@@ -94,7 +94,7 @@ func (m *fileServer) replace(ctx context.Context, h *roots.Hold, p roots.Place, 
 }
 
 func createDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) {
-	p, err := find(c, in.Path)
+	p, err := findPlace(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -106,7 +106,7 @@ func createDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, e
 	}
 	if err := p.Root.MkdirAll(p.Name, 0o777); err != nil {
 		if there, serr := p.Stat(); serr == nil && !there.IsDir() {
-			return tool.Result{}, refuse("%s, mkdir '%s'", nodeErrors["exists"], in.Path)
+			return tool.Result{}, refusef("%s, mkdir '%s'", nodeErrors["exists"], in.Path)
 		}
 		return tool.Result{}, nodeError(p.Refuse(err), "mkdir", in.Path)
 	}
@@ -129,13 +129,13 @@ func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Re
 	}
 	both := "rename '" + in.Source + "' -> '" + in.Destination + "'"
 	if _, err := to.Lstat(); err == nil {
-		return tool.Result{}, refuse("Destination already exists: %s", in.Destination)
+		return tool.Result{}, refusef("Destination already exists: %s", in.Destination)
 	}
 	if _, err := from.Lstat(); err != nil {
-		return tool.Result{}, refuse("%s, %s", nodeErrors["not_found"], both)
+		return tool.Result{}, refusef("%s, %s", nodeErrors["not_found"], both)
 	}
 	if from.Name == "." {
-		return tool.Result{}, refuse("EBUSY: resource busy or locked, %s", both)
+		return tool.Result{}, refusef("EBUSY: resource busy or locked, %s", both)
 	}
 	h, err := m.writer.Hold(ctx, from, to)
 	if err != nil {
@@ -155,19 +155,19 @@ func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Re
 	case err == nil:
 		return textResult("Successfully moved " + in.Source + " to " + in.Destination)
 	case errors.Is(err, syscall.EXDEV):
-		return tool.Result{}, refuse("EXDEV: cross-device link not permitted, %s", both)
+		return tool.Result{}, refusef("EXDEV: cross-device link not permitted, %s", both)
 	case errors.Is(err, syscall.EINVAL):
-		return tool.Result{}, refuse("EINVAL: invalid argument, %s", both)
+		return tool.Result{}, refusef("EINVAL: invalid argument, %s", both)
 	case errors.Is(err, fs.ErrNotExist):
-		return tool.Result{}, refuse("%s, %s", nodeErrors["not_found"], both)
+		return tool.Result{}, refusef("%s, %s", nodeErrors["not_found"], both)
 	case errors.Is(err, fs.ErrExist):
-		return tool.Result{}, refuse("Destination already exists: %s", in.Destination)
+		return tool.Result{}, refusef("Destination already exists: %s", in.Destination)
 	}
 	return tool.Result{}, nodeError(to.Refuse(err), "rename", in.Destination)
 }
 
 func placeToMove(c *tool.Call, path string) (roots.Place, error) {
-	p, err := find(c, path)
+	p, err := findPlace(c, path)
 	if err != nil {
 		return p, err
 	}
@@ -193,7 +193,7 @@ func (m *fileServer) rename(ctx context.Context, h *roots.Hold, from, to roots.P
 	if !info.IsDir() {
 		err := roots.Link(from, to)
 		if err == nil {
-			return remove(from)
+			return removePlace(from)
 		}
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			return err
@@ -219,11 +219,11 @@ func (m *fileServer) copyAndRemove(ctx context.Context, h *roots.Hold, from, to 
 	if err != nil {
 		return err
 	}
-	return remove(from)
+	return removePlace(from)
 }
 
-// remove deletes a file in the directory that was checked before.
-func remove(p roots.Place) error {
+// removePlace deletes a file in the directory that was checked before.
+func removePlace(p roots.Place) error {
 	parent, base, err := p.Parent()
 	if err != nil {
 		return err

@@ -15,13 +15,13 @@ import (
 )
 
 type jobModule struct {
-	jobs  *jobs.Jobs
+	jobs  *jobs.Manager
 	rules operator.Func
 }
 
 // New returns what makes the module. rules decides who may list and cancel the jobs
 // of all callers; nil means that no caller may.
-func New(j *jobs.Jobs, rules operator.Func) module.New {
+func New(j *jobs.Manager, rules operator.Func) module.New {
 	return func(context.Context, module.Deps) (module.Module, error) { return &jobModule{j, rules}, nil }
 }
 
@@ -38,7 +38,7 @@ func (f *jobModule) Offer(context.Context, module.Audience) (*module.Offer, erro
 		tool.New(tool.Def{
 			Name: "job_list", Title: "List jobs", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Lists your jobs, newest first.",
-		}, f.list),
+		}, f.listJobs),
 		tool.New(tool.Def{
 			Name: "job_cancel", Title: "Cancel a job", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
 			Description: "Cancels a job that has not ended.",
@@ -86,7 +86,7 @@ func (f *jobModule) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Res
 		return r.Status.Terminal() || r.Status == jobs.InputRequired
 	})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, jobs.ErrTerminal) {
-		return tool.Result{}, refuse(err)
+		return tool.Result{}, refusalOf(err)
 	}
 	switch rec.Status {
 	case jobs.Completed:
@@ -102,13 +102,13 @@ func (f *jobModule) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Res
 			return tool.Result{}, err
 		}
 		if rec, err = f.jobs.Answer(owner, in.ID, answers); err != nil {
-			return tool.Result{}, refuse(err)
+			return tool.Result{}, refusalOf(err)
 		}
 	}
 	return tool.Typed(stateOf(&rec)), nil
 }
 
-func refuse(err error) error {
+func refusalOf(err error) error {
 	if errors.Is(err, jobs.ErrNotFound) {
 		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "job_list lists your jobs."}
 	}
@@ -125,7 +125,7 @@ type listOut struct {
 	Next string  `json:"next_cursor,omitempty"`
 }
 
-func (f *jobModule) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+func (f *jobModule) listJobs(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
 	if in.All {
 		return f.listAll(c)
 	}
@@ -174,12 +174,12 @@ func (f *jobModule) cancel(_ context.Context, c *tool.Call, in cancelIn) (State,
 	if f.rules.By(c.Caller) {
 		var err error
 		if owner, err = f.jobs.Owner(in.ID); err != nil {
-			return State{}, refuse(err)
+			return State{}, refusalOf(err)
 		}
 	}
 	rec, err := f.jobs.Cancel(owner, in.ID)
 	if err != nil && !errors.Is(err, jobs.ErrTerminal) {
-		return State{}, refuse(err)
+		return State{}, refusalOf(err)
 	}
 	return stateOf(&rec), nil
 }

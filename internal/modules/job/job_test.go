@@ -26,7 +26,7 @@ func TestAListTellsWhatHasFailed(t *testing.T) {
 		}
 	}
 	f := &jobModule{jobs: j}
-	got, err := f.list(t.Context(), &tool.Call{Caller: tool.Caller{Owner: "ann"}}, listIn{})
+	got, err := f.listJobs(t.Context(), &tool.Call{Caller: tool.Caller{Owner: "ann"}}, listIn{})
 	if err != nil || len(got.Jobs) != 2 {
 		t.Fatalf("got %v, %v; want two jobs", got, err)
 	}

@@ -68,7 +68,7 @@ func (m *langs) detect(ctx context.Context, c *tool.Call, in detectIn) (detectOu
 			Next:    "Give path, or content for text.",
 		}
 	}
-	p, err := roots.Find(c.Roots, in.Path)
+	p, err := roots.Locate(c.Roots, in.Path)
 	if err != nil {
 		return detectOut{}, err
 	}

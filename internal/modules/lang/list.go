@@ -44,10 +44,10 @@ func (m *langs) listTool() tool.Tool {
 		Effects:     tool.Reads,
 		Task:        tool.TaskNever,
 		Budget:      -1, // it pages itself
-	}, m.list)
+	}, m.listLanguages)
 }
 
-func (m *langs) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+func (m *langs) listLanguages(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
 	if in.Limit == 0 {
 		in.Limit = pageLanguages
 	}

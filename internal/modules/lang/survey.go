@@ -83,7 +83,7 @@ func (t *tally) visit(_ int, d *walk.Dir, entries []walk.Entry) {
 		if err != nil || info.Size() == 0 {
 			continue
 		}
-		t.add(t.detect(d, e.Name), info.Size())
+		t.addFile(t.detect(d, e.Name), info.Size())
 	}
 }
 
@@ -112,7 +112,7 @@ func (t *tally) detect(d *walk.Dir, name string) string {
 	return v.ID
 }
 
-func (t *tally) add(id string, size int64) {
+func (t *tally) addFile(id string, size int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.files++; t.files >= surveyFiles {

@@ -122,7 +122,7 @@ func (n *network) startForward(ctx context.Context, c *tool.Call, in startForwar
 	if in.Seconds > 0 {
 		f.until = f.since.Add(time.Duration(in.Seconds) * time.Second)
 	}
-	if err := n.forwards.add(f); err != nil {
+	if err := n.forwards.addForward(f); err != nil {
 		return forwardOut{}, errors.Join(err, l.Close())
 	}
 	return f.out(), nil
@@ -135,9 +135,9 @@ func (n *network) newID() string {
 	return n.deps.NewID("forward")
 }
 
-// add registers a forward and starts to serve it. It refuses it if a limit is
+// addForward registers a forward and starts to serve it. It refuses it if a limit is
 // reached.
-func (s *forwards) add(f *forward) error {
+func (s *forwards) addForward(f *forward) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	own := 0
@@ -162,7 +162,7 @@ func (s *forwards) add(f *forward) error {
 	}
 	s.open[f.id] = f
 	s.wg.Go(func() {
-		f.serve()
+		f.acceptLoop()
 		s.mu.Lock()
 		delete(s.open, f.id)
 		s.mu.Unlock()
@@ -170,9 +170,9 @@ func (s *forwards) add(f *forward) error {
 	return nil
 }
 
-// serve accepts connections until the forward ends, and returns when all of them
+// acceptLoop accepts connections until the forward ends, and returns when all of them
 // have ended.
-func (f *forward) serve() {
+func (f *forward) acceptLoop() {
 	defer f.stop()
 	defer context.AfterFunc(f.ctx, func() { f.listener.Close() })()
 	defer f.listener.Close()
@@ -349,8 +349,8 @@ func (s *forwards) handOver(heir module.Heir) (handed []string) {
 	return handed
 }
 
-// close stops all forwards and waits for them until ctx is done.
-func (s *forwards) close(ctx context.Context) error {
+// closeAll stops all forwards and waits for them until ctx is done.
+func (s *forwards) closeAll(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()

@@ -52,7 +52,7 @@ func New(cfg Config) module.New {
 		n := &network{deps: d, files: systemPaths}
 		n.cfg = cfg
 		n.forwards.init()
-		n.offer.Tools = n.tools()
+		n.offer.Tools = n.definitions()
 		return n, nil
 	}
 }
@@ -63,7 +63,7 @@ func (n *network) Offer(context.Context, module.Audience) (*module.Offer, error)
 }
 
 // Close ends all forwards with their connections.
-func (n *network) Close(ctx context.Context) error { return n.forwards.close(ctx) }
+func (n *network) Close(ctx context.Context) error { return n.forwards.closeAll(ctx) }
 
 // HandOver implements module.Transferable.
 func (n *network) HandOver(_ context.Context, heir module.Heir) []string {
@@ -94,7 +94,7 @@ const (
 		"every client that reaches it is forwarded."
 )
 
-func (n *network) tools() []tool.Tool {
+func (n *network) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "net_interfaces", Title: "List network interfaces", Effects: tool.Reads, Task: tool.TaskNever,

@@ -40,7 +40,7 @@ func New(cfg Config) module.New {
 				return nil, err
 			}
 		}
-		r.offer.Tools = r.tools()
+		r.offer.Tools = r.definitions()
 		return r, nil
 	}
 }
@@ -57,7 +57,7 @@ const help = "For administrators only. The newest 1,000 notifications are kept u
 	"of unread ones is the resource gatehouse:///public/serverInfo/unreadNotificationCount, which supports " +
 	"subscriptions."
 
-func (r *reader) tools() []tool.Tool {
+func (r *reader) definitions() []tool.Tool {
 	const change = tool.Writes | tool.Idempotent
 	return []tool.Tool{
 		tool.New(tool.Def{
@@ -66,13 +66,13 @@ func (r *reader) tools() []tool.Tool {
 			Description: "Lists the notifications of this host, newest first.",
 			Help: help + "\n\nFor the next page give the smallest id as before. level is success, info, " +
 				"warning or error; code names the event for programs.",
-		}, r.list),
+		}, r.listNotifications),
 		tool.New(tool.Def{
 			Name: "notification_remove", Title: "Remove a notification", Effects: change | tool.Destroys,
 			Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.remove"},
 			Description: "Removes notifications. Ids that do not exist are ignored.",
 			Help:        help,
-		}, r.remove),
+		}, r.removeNotifications),
 		tool.New(tool.Def{
 			Name: "notification_remove_before", Title: "Remove older notifications", Effects: change | tool.Destroys,
 			Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.remove-before"},
@@ -100,7 +100,7 @@ func (r *reader) tools() []tool.Tool {
 	}
 }
 
-func (r *reader) check(c *tool.Call) error {
+func (r *reader) checkCaller(c *tool.Call) error {
 	return r.cfg.Rules.Check(c, "use its notifications")
 }
 
@@ -127,8 +127,8 @@ type noteOut struct {
 	Seen      bool            `json:"seen"`
 }
 
-func (r *reader) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
-	if err := r.check(c); err != nil {
+func (r *reader) listNotifications(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+	if err := r.checkCaller(c); err != nil {
 		return listOut{}, err
 	}
 	all, unread, err := r.cfg.Store.all()
@@ -164,20 +164,20 @@ type changedOut struct {
 	Unread  int `json:"unread" doc:"number of unseen notifications left"`
 }
 
-func (r *reader) remove(ctx context.Context, c *tool.Call, in idsIn) (changedOut, error) {
-	return r.change(ctx, c, func(k *Stored) (n int, err error) {
+func (r *reader) removeNotifications(ctx context.Context, c *tool.Call, in idsIn) (changedOut, error) {
+	return r.changeStored(ctx, c, func(k *Stored) (n int, err error) {
 		for _, id := range in.IDs {
-			n += k.remove(id)
+			n += k.removeByID(id)
 		}
 		return n, nil
 	})
 }
 
 func (r *reader) removeBefore(ctx context.Context, c *tool.Call, in beforeIn) (changedOut, error) {
-	return r.change(ctx, c, func(k *Stored) (n int, err error) {
+	return r.changeStored(ctx, c, func(k *Stored) (n int, err error) {
 		for _, note := range k.Notes {
 			if note.ID < in.Before {
-				n += k.remove(note.ID)
+				n += k.removeByID(note.ID)
 			}
 		}
 		return n, nil
@@ -186,7 +186,7 @@ func (r *reader) removeBefore(ctx context.Context, c *tool.Call, in beforeIn) (c
 
 func (r *reader) mark(seen bool) func(context.Context, *tool.Call, idsIn) (changedOut, error) {
 	return func(ctx context.Context, c *tool.Call, in idsIn) (changedOut, error) {
-		return r.change(ctx, c, func(k *Stored) (n int, err error) {
+		return r.changeStored(ctx, c, func(k *Stored) (n int, err error) {
 			for _, id := range in.IDs {
 				if _, there := k.Notes[key(id)]; !there {
 					return 0, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no notification %d; "+
@@ -202,7 +202,7 @@ func (r *reader) mark(seen bool) func(context.Context, *tool.Call, idsIn) (chang
 }
 
 func (r *reader) markBefore(ctx context.Context, c *tool.Call, in beforeIn) (changedOut, error) {
-	return r.change(ctx, c, func(k *Stored) (n int, err error) {
+	return r.changeStored(ctx, c, func(k *Stored) (n int, err error) {
 		for _, note := range k.Notes {
 			if note.ID < in.Before {
 				n += k.mark(note.ID, true)
@@ -212,11 +212,11 @@ func (r *reader) markBefore(ctx context.Context, c *tool.Call, in beforeIn) (cha
 	})
 }
 
-func (r *reader) change(ctx context.Context, c *tool.Call, f func(*Stored) (int, error)) (out changedOut, err error) {
-	if err := r.check(c); err != nil {
+func (r *reader) changeStored(ctx context.Context, c *tool.Call, f func(*Stored) (int, error)) (out changedOut, err error) {
+	if err := r.checkCaller(c); err != nil {
 		return out, err
 	}
-	out.Unread, err = r.cfg.Store.change(ctx, func(k *Stored) (err error) {
+	out.Unread, err = r.cfg.Store.changeStored(ctx, func(k *Stored) (err error) {
 		out.Changed, err = f(k)
 		return err
 	})

@@ -50,7 +50,7 @@ func (p person) call(name, args string, into any) string {
 func (p person) tell(titles ...string) {
 	p.t.Helper()
 	for _, title := range titles {
-		if _, err := p.store.Add(p.t.Context(), notify.News{Title: title}); err != nil {
+		if _, err := p.store.Add(p.t.Context(), notify.Notification{Title: title}); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -157,12 +157,12 @@ func TestNotificationsAreForThoseWhoRule(t *testing.T) {
 
 func TestNewsAreBroughtIntoForm(t *testing.T) {
 	p := newPerson(t, nil)
-	for name, bad := range map[string]notify.News{"no title": {}, "blank": {Title: " \n"}, "no such level": {Title: "x", Level: "fatal"}} {
+	for name, bad := range map[string]notify.Notification{"no title": {}, "blank": {Title: " \n"}, "no such level": {Title: "x", Level: "fatal"}} {
 		if _, err := p.store.Add(t.Context(), bad); err == nil {
 			t.Errorf("%s was kept", name)
 		}
 	}
-	n, err := p.store.Add(t.Context(), notify.News{
+	n, err := p.store.Add(t.Context(), notify.Notification{
 		Title: strings.Repeat("ä", 500), Message: "\xff" + strings.Repeat("y", 9000),
 		Data: json.RawMessage(`"` + strings.Repeat("z", maxData) + `"`), Level: notify.Error,
 	})
@@ -171,11 +171,11 @@ func TestNewsAreBroughtIntoForm(t *testing.T) {
 			"%v: title %d, message %d, data %d bytes, code %s", err, len(n.Title), len(n.Message), len(n.Data), n.Code,
 		)
 	}
-	if n, err = p.store.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil ||
+	if n, err = p.store.Add(t.Context(), notify.Notification{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil ||
 		string(n.Data) != `{"big":12345678901234567890}` {
 		t.Errorf("%v %s", err, n.Data)
 	}
-	if n, err = p.store.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{`)}); err != nil ||
+	if n, err = p.store.Add(t.Context(), notify.Notification{Title: "x", Data: json.RawMessage(`{`)}); err != nil ||
 		n.Data != nil {
 		t.Errorf("%v %s", err, n.Data)
 	}
@@ -197,12 +197,12 @@ func TestWhatWasToldSince(t *testing.T) {
 func TestWhatIsToldOnceIsNotToldTwice(t *testing.T) {
 	p := newPerson(t, nil)
 	for _, id := range []int64{1, 0} {
-		if n, err := p.store.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
+		if n, err := p.store.Add(t.Context(), notify.Notification{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
 			t.Errorf("%+v, %v; want id %d", n, err, id)
 		}
 	}
 	p.call("notification_remove", `{"ids":[1]}`, nil)
-	if n, err := p.store.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
+	if n, err := p.store.Add(t.Context(), notify.Notification{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
 		t.Errorf("after the first was removed: %+v, %v", n, err)
 	}
 }
@@ -213,7 +213,7 @@ func TestTheOldestGo(t *testing.T) {
 	if _, err := p.store.mount.Set(t.Context(), Stored{Last: maxNotes, Notes: func() map[string]Note {
 		all := map[string]Note{}
 		for id := range int64(maxNotes) {
-			all[key(id+1)] = Note{ID: id + 1, News: notify.News{Title: "old", Level: notify.Info}}
+			all[key(id+1)] = Note{ID: id + 1, Notification: notify.Notification{Title: "old", Level: notify.Info}}
 		}
 		return all
 	}()}); err != nil {
@@ -247,7 +247,7 @@ func TestHostsShareAShelf(t *testing.T) {
 	for _, s := range []*Store{host(), host()} {
 		all.Go(func() {
 			for range 10 {
-				if _, err := s.Add(t.Context(), notify.News{Title: "x"}); err != nil {
+				if _, err := s.Add(t.Context(), notify.Notification{Title: "x"}); err != nil {
 					t.Error(err)
 				}
 			}

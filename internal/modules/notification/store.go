@@ -29,7 +29,7 @@ type Note struct {
 	ID        int64     `json:"id"` // increasing
 	CreatedAt time.Time `json:"createdAt"`
 	Seen      bool      `json:"seen,omitempty"`
-	notify.News
+	notify.Notification
 }
 
 // Stored is the value of the mount that has the notifications.
@@ -40,8 +40,8 @@ type Stored struct {
 
 func key(id int64) string { return strconv.FormatInt(id, 10) }
 
-// remove removes a notification and returns how many it removed, 0 or 1.
-func (k *Stored) remove(id int64) int {
+// removeByID removes a notification and returns how many it removed, 0 or 1.
+func (k *Stored) removeByID(id int64) int {
 	if _, there := k.Notes[key(id)]; !there {
 		return 0
 	}
@@ -103,13 +103,13 @@ func newMemoryStore(ctx context.Context) (*Store, error) {
 // Add stores a notification. If one with the same Once is stored already, Add
 // returns a Note without ID. The error is about an invalid notification, or from
 // the state tree.
-func (s *Store) Add(ctx context.Context, news notify.News) (Note, error) {
+func (s *Store) Add(ctx context.Context, news notify.Notification) (Note, error) {
 	news, err := normalize(news)
 	if err != nil {
 		return Note{}, err
 	}
 	var made Note
-	_, err = s.change(ctx, func(k *Stored) error {
+	_, err = s.changeStored(ctx, func(k *Stored) error {
 		made = Note{}
 		if k.hasOnce(news.Once) {
 			return nil
@@ -118,11 +118,11 @@ func (s *Store) Add(ctx context.Context, news notify.News) (Note, error) {
 			k.Notes = map[string]Note{}
 		}
 		k.Last++
-		made = Note{ID: k.Last, CreatedAt: time.Now().UTC(), News: news}
+		made = Note{ID: k.Last, CreatedAt: time.Now().UTC(), Notification: news}
 		k.Notes[key(made.ID)] = made
 		if over := len(k.Notes) - maxNotes; over > 0 {
 			for _, old := range newestFirst(k.Notes)[maxNotes:] {
-				k.remove(old.ID)
+				k.removeByID(old.ID)
 			}
 		}
 		return nil
@@ -131,7 +131,7 @@ func (s *Store) Add(ctx context.Context, news notify.News) (Note, error) {
 }
 
 // normalize checks a notification and truncates what is too long.
-func normalize(n notify.News) (notify.News, error) {
+func normalize(n notify.Notification) (notify.Notification, error) {
 	if n.Level == "" {
 		n.Level = notify.Info
 	}
@@ -160,9 +160,9 @@ func truncate(s string, most int) string {
 	return displaytext.Cut(s, most-len("..."), "...")
 }
 
-// change applies f to the stored value and returns the number of unseen
+// changeStored applies f to the stored value and returns the number of unseen
 // notifications.
-func (s *Store) change(ctx context.Context, f func(*Stored) error) (unread int, err error) {
+func (s *Store) changeStored(ctx context.Context, f func(*Stored) error) (unread int, err error) {
 	if _, err := s.mount.Update(ctx, state.Any, f); err != nil {
 		return 0, err
 	}

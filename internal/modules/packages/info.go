@@ -29,8 +29,8 @@ func entry(i packages.Info) entryOut {
 	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error}
 }
 
-func (k *manager) list(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {
-	if err := k.check(c); err != nil {
+func (k *manager) listPackages(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {
+	if err := k.checkOperator(c); err != nil {
 		return listOut{}, err
 	}
 	all, err := k.cfg.Packages.List()
@@ -63,8 +63,8 @@ type infoOut struct {
 	Left      []string          `json:"left_out,omitempty" doc:"tools that cannot be offered, with the reason"`
 }
 
-func (k *manager) info(_ context.Context, c *tool.Call, in idIn) (infoOut, error) {
-	if err := k.check(c); err != nil {
+func (k *manager) packageInfo(_ context.Context, c *tool.Call, in idIn) (infoOut, error) {
+	if err := k.checkOperator(c); err != nil {
 		return infoOut{}, err
 	}
 	i, err := k.cfg.Packages.Info(in.ID)
@@ -98,23 +98,23 @@ func variables(env map[string]string) map[string]string {
 	return out
 }
 
-func (k *manager) start(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
-	return k.set(ctx, c, in.ID, "started", (*packages.Manager).Start)
+func (k *manager) startPackage(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+	return k.setState(ctx, c, in.ID, "started", (*packages.Manager).Start)
 }
 
-func (k *manager) stop(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
-	return k.set(ctx, c, in.ID, "stopped", (*packages.Manager).Stop)
+func (k *manager) stopPackage(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+	return k.setState(ctx, c, in.ID, "stopped", (*packages.Manager).Stop)
 }
 
 func (k *manager) restart(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
-	return k.set(ctx, c, in.ID, "restarted", (*packages.Manager).Restart)
+	return k.setState(ctx, c, in.ID, "restarted", (*packages.Manager).Restart)
 }
 
-func (k *manager) set(
+func (k *manager) setState(
 	ctx context.Context, c *tool.Call, id, what string,
 	do func(*packages.Manager, context.Context, string) (packages.Info, error),
 ) (entryOut, error) {
-	if err := k.check(c); err != nil {
+	if err := k.checkOperator(c); err != nil {
 		return entryOut{}, err
 	}
 	i, err := do(k.cfg.Packages, ctx, id)
@@ -144,7 +144,7 @@ type lineOut struct {
 }
 
 func (k *manager) logs(_ context.Context, c *tool.Call, in logsIn) (logsOut, error) {
-	if err := k.check(c); err != nil {
+	if err := k.checkOperator(c); err != nil {
 		return logsOut{}, err
 	}
 	cursor := int64(-1)

@@ -38,7 +38,7 @@ type installed struct {
 }
 
 func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut, error) {
-	if err := k.check(c); err != nil {
+	if err := k.checkOperator(c); err != nil {
 		return jobOut{}, err
 	}
 	source, err := packages.ParseSource(in.Source)
@@ -149,7 +149,7 @@ type rebuildIn struct {
 }
 
 func (k *manager) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut, error) {
-	if err := k.check(c); err != nil {
+	if err := k.checkOperator(c); err != nil {
 		return jobOut{}, err
 	}
 	i, err := k.cfg.Packages.Info(in.ID)
@@ -197,8 +197,8 @@ type removeOut struct {
 	Removed string `json:"removed"`
 }
 
-func (k *manager) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, error) {
-	if err := k.check(c); err != nil {
+func (k *manager) removePackage(_ context.Context, c *tool.Call, in removeIn) (removeOut, error) {
+	if err := k.checkOperator(c); err != nil {
 		return removeOut{}, err
 	}
 	i, err := k.cfg.Packages.Info(in.ID)

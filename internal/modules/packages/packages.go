@@ -39,7 +39,7 @@ func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		k := &manager{deps: d}
 		k.cfg = cfg
-		k.own = k.tools()
+		k.own = k.definitions()
 		if k.cfg.Changed != nil && d.Changed != nil {
 			k.cfg.Changed(func() { d.Changed(module.Audience{}) })
 		}
@@ -131,7 +131,7 @@ const (
 		"the newest lines are returned; with a cursor, the lines after it or, with before, before it."
 )
 
-func (k *manager) tools() []tool.Tool {
+func (k *manager) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "package_install", Title: "Install a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
@@ -144,25 +144,25 @@ func (k *manager) tools() []tool.Tool {
 			Name: "package_list", Title: "List packages", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"package.list"},
 			Description: "Lists the packages of this host with their status and number of tools.",
-		}, k.list),
+		}, k.listPackages),
 		tool.New(tool.Def{
 			Name: "package_info", Title: "Describe a package", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"package.installed-version"},
 			Description: "Describes a package: its command, its source, its tools, and tools that cannot be offered.",
 			Help:        "Of the environment, only the names of variables and of the secrets they refer to are shown.",
-		}, k.info),
+		}, k.packageInfo),
 		tool.New(tool.Def{
 			Name: "package_start", Title: "Start a package", Effects: tool.Writes | tool.Idempotent | tool.OpenWorld,
 			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.start"},
 			Description: "Starts the server of a package, and allows it to be started on demand again.",
 			Help:        startHelp,
-		}, k.start),
+		}, k.startPackage),
 		tool.New(tool.Def{
 			Name: "package_stop", Title: "Stop a package", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
 			Sync: true, Aliases: []string{"package.stop"},
 			Description: "Stops the server of a package. It stays stopped until package_start, also after a restart " +
 				"of this host.",
-		}, k.stop),
+		}, k.stopPackage),
 		tool.New(tool.Def{
 			Name: "package_restart", Title: "Restart a package", Effects: tool.Writes | tool.OpenWorld,
 			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.restart"},
@@ -181,7 +181,7 @@ func (k *manager) tools() []tool.Tool {
 			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.uninstall"},
 			Description: "Stops a package and removes it with its data, after the user has agreed.",
 			Help:        "keep_data keeps its data folder for the next package with that id. " + confirmHelp,
-		}, k.remove),
+		}, k.removePackage),
 		tool.New(tool.Def{
 			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"package.logs"},
@@ -190,9 +190,9 @@ func (k *manager) tools() []tool.Tool {
 	}
 }
 
-// check refuses a caller that is not an administrator, and every caller if the host
+// checkOperator refuses a caller that is not an administrator, and every caller if the host
 // has no packages.
-func (k *manager) check(c *tool.Call) error {
+func (k *manager) checkOperator(c *tool.Call) error {
 	if err := k.cfg.Rules.Check(c, "manage its packages"); err != nil {
 		return err
 	}
@@ -233,9 +233,9 @@ func (k *manager) startJob(
 		out, err := run(ctx, c, tell)
 		switch {
 		case err == nil:
-			notify.Publish(k.deps, notify.News{Code: "package.changed", Level: notify.Success, Title: "Done: " + title})
+			notify.Publish(k.deps, notify.Notification{Code: "package.changed", Level: notify.Success, Title: "Done: " + title})
 		case ctx.Err() == nil:
-			notify.Publish(k.deps, notify.News{
+			notify.Publish(k.deps, notify.Notification{
 				Code:    "package.failed",
 				Level:   notify.Error,
 				Title:   "The " + title + " failed",

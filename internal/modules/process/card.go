@@ -76,7 +76,7 @@ func newFiles(folder, id string) (_ *files, err error) {
 	f := &files{base: filepath.Join(folder, filepath.Base(id))}
 	defer func() {
 		if err != nil {
-			f.remove()
+			f.removeFiles()
 		}
 	}()
 	if f.card, err = os.OpenFile(f.base+".new", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
@@ -103,7 +103,7 @@ func claimFiles(path string) (_ *files, c card, err error) {
 	f := &files{base: path[:len(path)-len(cardFile)]}
 	defer func() {
 		if err != nil {
-			f.close()
+			f.closeFiles()
 		}
 	}()
 	if f.card, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
@@ -129,8 +129,8 @@ func claimFiles(path string) (_ *files, c card, err error) {
 	return f, c, f.openOutput(0)
 }
 
-// write writes the card and, the first time, gives it its name.
-func (f *files) write(c *card) error {
+// writeCard writes the card and, the first time, gives it its name.
+func (f *files) writeCard(c *card) error {
 	b, err := json.Marshal(c)
 	if err != nil {
 		return err
@@ -148,8 +148,8 @@ func (f *files) write(c *card) error {
 	return err
 }
 
-// close closes the files, so that another host can claim them.
-func (f *files) close() {
+// closeFiles closes the files, so that another host can claim them.
+func (f *files) closeFiles() {
 	for _, file := range []*os.File{f.out[0], f.out[1], f.card} {
 		if file != nil {
 			file.Close()
@@ -157,9 +157,9 @@ func (f *files) close() {
 	}
 }
 
-func (f *files) remove() {
+func (f *files) removeFiles() {
 	for _, ending := range []string{cardFile, ".new", stdoutFile, stderrFile} {
 		os.Remove(f.base + ending)
 	}
-	f.close()
+	f.closeFiles()
 }

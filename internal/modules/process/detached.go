@@ -81,11 +81,11 @@ func (m *manager) detach(
 		Processes: m.cfg.Processes, Grace: s.grace,
 	})
 	if errors.Is(err, proc.ErrNotDetached) {
-		f.remove()
+		f.removeFiles()
 		return nil, &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "Leave out detach."}
 	}
 	if err != nil {
-		f.remove()
+		f.removeFiles()
 		return nil, err
 	}
 	d := m.newDetached(
@@ -101,11 +101,11 @@ func (m *manager) detach(
 			Mark:      p.Mark(),
 		},
 	)
-	if err := f.write(&d.card); err != nil {
+	if err := f.writeCard(&d.card); err != nil {
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
 		d.Stop(now)
-		f.remove()
+		f.removeFiles()
 		return nil, err
 	}
 	return d, nil
@@ -153,7 +153,7 @@ func (d *detached) updateCard(change func(*card)) error {
 	d.write.Lock()
 	defer d.write.Unlock()
 	change(&d.card)
-	return d.files.write(&d.card)
+	return d.files.writeCard(&d.card)
 }
 
 func (d *detached) follow() {
@@ -174,7 +174,7 @@ func (d *detached) follow() {
 			return
 		case <-pause.C:
 		}
-		if wait = min(2*wait, tailSlow); d.read() {
+		if wait = min(2*wait, tailSlow); d.readOutput() {
 			wait = tailPause
 		}
 		pause.Reset(wait)
@@ -189,12 +189,12 @@ func (d *detached) catchUp() {
 			size += info.Size()
 		}
 	}
-	for d.tails[stdout].read+d.tails[stderr].read < size && d.read() {
+	for d.tails[stdout].read+d.tails[stderr].read < size && d.readOutput() {
 	}
 }
 
-// read reads new output, and reports whether there was any.
-func (d *detached) read() (some bool) {
+// readOutput reads new output, and reports whether there was any.
+func (d *detached) readOutput() (some bool) {
 	buf := make([]byte, tailBytes)
 	for i, f := range d.files.out {
 		t := &d.tails[i]
@@ -306,7 +306,7 @@ func (m *manager) known(id string) bool {
 // adoptCard makes the record of a card.
 func (m *manager) adoptCard(f *files, c card) {
 	if c.End != nil && time.Since(c.End.At) >= m.retention {
-		f.remove()
+		f.removeFiles()
 		return
 	}
 	r := &record{
@@ -334,16 +334,16 @@ func (m *manager) adoptCard(f *files, c card) {
 		r.child = m.newDetached(p, f, r.log, hide, c)
 	case err != nil && !errors.Is(err, proc.ErrGone):
 		m.log.Warn("cannot adopt a detached process", "process", c.ID, "err", err)
-		f.close()
+		f.closeFiles()
 		return
 	default:
 		m.loadEnded(r, f, hide, &c)
 	}
 	m.reserveUnchecked(r.owner, r.context)
 	if err := m.register(r, nil); err != nil {
-		m.release(r.owner, r.context)
+		m.releaseInput(r.owner, r.context)
 		r.unfollow()
-		f.close()
+		f.closeFiles()
 		return
 	}
 	if p != nil {
@@ -355,7 +355,7 @@ func (m *manager) adoptCard(f *files, c card) {
 func (m *manager) loadEnded(r *record, f *files, hide secret.Hider, c *card) {
 	if c.End == nil {
 		c.End = endingOf(proc.State{Code: -1, Unseen: true}, true)
-		if err := f.write(c); err != nil {
+		if err := f.writeCard(c); err != nil {
 			m.log.Warn("what became of a process cannot be written down", "process", c.ID, "err", err)
 		}
 	}

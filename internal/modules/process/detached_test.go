@@ -271,11 +271,11 @@ func FuzzCard(f *testing.F) {
 		if err != nil {
 			return
 		}
-		defer files.close()
+		defer files.closeFiles()
 		if c.ID != "x" {
 			t.Fatalf("it is the card of %q", c.ID)
 		}
-		if err := files.write(&c); err != nil {
+		if err := files.writeCard(&c); err != nil {
 			t.Fatal(err)
 		}
 		if after, err := os.ReadFile(path); err != nil || !json.Valid(after) ||

@@ -49,7 +49,7 @@ func (m *manager) inputTool() tool.Tool {
 		if in.Input == "" && len(in.Keys) == 0 && !in.EOF {
 			return actionOut{}, tool.Refuse("invalid_arguments", "nothing to type: give input, keys or eof")
 		}
-		r, err := m.find(c, in.ID)
+		r, err := m.findProcess(c, in.ID)
 		if err != nil {
 			return actionOut{}, err
 		}
@@ -168,7 +168,7 @@ func (m *manager) resizeTool() tool.Tool {
 }
 
 func (m *manager) findTerminal(c *tool.Call, id string) (*record, error) {
-	r, err := m.find(c, id)
+	r, err := m.findProcess(c, id)
 	if err == nil && !r.terminal {
 		err = &tool.Refusal{
 			Code:    "unsupported",

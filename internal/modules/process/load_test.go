@@ -222,7 +222,7 @@ func TestALogKeepsTheNewest(t *testing.T) {
 			var got []byte
 			page := 1 + r.IntN(50)
 			for at := int64(0); ; {
-				p := l.read(at, which, page, false)
+				p := l.readSince(at, which, page, false)
 				got = append(got, p.text...)
 				if at = p.end; at == l.total {
 					break
@@ -231,7 +231,7 @@ func TestALogKeepsTheNewest(t *testing.T) {
 			if !bytes.Equal(got, want) {
 				t.Fatalf("seed %d, %v: got %q, want %q", seed, which, got, want)
 			}
-			last := l.read(0, which, page, true)
+			last := l.readSince(0, which, page, true)
 			if n := min(page, len(want)); !bytes.Equal(last.text, want[len(want)-n:]) {
 				t.Fatalf("seed %d, %v: the last are %q", seed, which, last.text)
 			}
@@ -253,7 +253,7 @@ func TestALogOfTurnsIsBounded(t *testing.T) {
 	if n := len(l.rings[0].pieces); n > maxPieces {
 		t.Errorf("%d pieces", n)
 	}
-	if p := l.read(0, streams("both"), 1<<20, false); p.lost+int64(len(p.text)) != l.total || len(p.text) == 0 {
+	if p := l.readSince(0, streams("both"), 1<<20, false); p.lost+int64(len(p.text)) != l.total || len(p.text) == 0 {
 		t.Errorf("%d lost, %d there, of %d", p.lost, len(p.text), l.total)
 	}
 }

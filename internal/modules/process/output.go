@@ -55,7 +55,7 @@ func (m *manager) outputTool() tool.Tool {
 }
 
 func (m *manager) output(ctx context.Context, c *tool.Call, in outputIn) (outputOut, error) {
-	r, err := m.find(c, in.ID)
+	r, err := m.findProcess(c, in.ID)
 	if err != nil {
 		return outputOut{}, err
 	}
@@ -95,7 +95,7 @@ func (r *record) page(in *outputIn, out *outputOut, unpaged bool) {
 		since, last = *in.Since, in.Tail > 0
 	}
 	r.log.mu.Lock()
-	p := r.log.read(since, streams(in.Stream), most, last)
+	p := r.log.readSince(since, streams(in.Stream), most, last)
 	total := r.log.total
 	r.log.mu.Unlock()
 	if !last || out.Status == "running" {
@@ -175,7 +175,7 @@ func (r *record) hasMore(in *outputIn) func() bool {
 	return func() bool {
 		r.log.mu.Lock()
 		defer r.log.mu.Unlock()
-		return len(r.log.read(from, streams(in.Stream), 1, false).text) > 0
+		return len(r.log.readSince(from, streams(in.Stream), 1, false).text) > 0
 	}
 }
 
@@ -204,7 +204,7 @@ func (r *record) matcher(in *outputIn) (func() bool, error) {
 	first := from
 	return func() bool {
 		r.log.mu.Lock()
-		p := r.log.read(from, streams(in.Stream), 2*len(r.log.rings)<<20, false)
+		p := r.log.readSince(from, streams(in.Stream), 2*len(r.log.rings)<<20, false)
 		r.log.mu.Unlock()
 		text := p.text
 		if r.terminal && !in.Raw {

@@ -67,7 +67,7 @@ func (s stream) Write(b []byte) (int, error) {
 	if s.screen != nil {
 		s.screen.Write(b)
 	}
-	s.rings[s.n].add(b, s.total)
+	s.rings[s.n].appendChunk(b, s.total)
 	s.total += int64(len(b))
 	s.lastWrite = time.Now()
 	s.wake()
@@ -99,7 +99,7 @@ func (l *outputLog) changed() <-chan struct{} {
 	return l.waiting
 }
 
-func (r *ring) add(b []byte, at int64) {
+func (r *ring) appendChunk(b []byte, at int64) {
 	if last := len(r.pieces) - 1; last >= 0 && r.pieces[last].at+r.pieces[last].n == at {
 		r.pieces[last].n += int64(len(b))
 	} else {
@@ -188,9 +188,9 @@ type streamPiece struct {
 	from *ring
 }
 
-// read returns at most most bytes of the streams from position since on: the
+// readSince returns at most most bytes of the streams from position since on: the
 // first of them or, with last, the last. l.mu is held.
-func (l *outputLog) read(since int64, streams []int, most int, last bool) part {
+func (l *outputLog) readSince(since int64, streams []int, most int, last bool) part {
 	all, lost := l.pieces(since, streams)
 	p := part{start: since, end: l.total, lost: lost}
 	if last {

@@ -184,7 +184,7 @@ func (m *manager) EndOwned(_ context.Context, match func(owner string, made time
 				}
 				lines[i] = fmt.Sprintf("process %s: %s", r.id, r.command)
 			}
-			m.remove(r)
+			m.removeProcess(r)
 		})
 	}
 	wg.Wait()
@@ -257,7 +257,7 @@ func (m *manager) Close(ctx context.Context) error {
 	for _, r := range records {
 		r.stopExpiry()
 		if r.files != nil {
-			r.files.close()
+			r.files.closeFiles()
 		}
 	}
 	return nil
@@ -308,8 +308,8 @@ func (m *manager) reserveLocked(owner, in string) {
 	m.total++
 }
 
-// release undoes reserve.
-func (m *manager) release(owner, in string) {
+// releaseInput undoes reserve.
+func (m *manager) releaseInput(owner, in string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.releaseLocked(owner, in)
@@ -328,9 +328,9 @@ func (m *manager) releaseLocked(owner, in string) {
 	}
 }
 
-// find returns a process of the caller. The process of another caller is
+// findProcess returns a process of the caller. The process of another caller is
 // reported as missing.
-func (m *manager) find(c *tool.Call, id string) (*record, error) {
+func (m *manager) findProcess(c *tool.Call, id string) (*record, error) {
 	return m.findAs(c, id, false)
 }
 
@@ -363,8 +363,8 @@ func (m *manager) record(id string) *record {
 	return m.records[id]
 }
 
-// remove forgets an ended process and its output.
-func (m *manager) remove(r *record) {
+// removeProcess forgets an ended process and its output.
+func (m *manager) removeProcess(r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.records, r.id)
@@ -398,7 +398,7 @@ func (m *manager) recordEnd(r *record, s proc.State) {
 	if m.records[r.id] != r {
 		return
 	}
-	r.expire = time.AfterFunc(keep, func() { m.remove(r) })
+	r.expire = time.AfterFunc(keep, func() { m.removeProcess(r) })
 	for {
 		var oldest *record
 		n := 0

@@ -240,7 +240,7 @@ func TestStopEndsAllThatCameOfIt(t *testing.T) {
 		if r := d.do("output", args{"id": id}); r.Status != "killed" || r.Signal != "killed" {
 			t.Errorf("%s: %+v", name, r)
 		}
-		rec, _ := d.m.(*manager).find(&tool.Call{Caller: tool.Caller{Owner: "anonymous/default"}}, id)
+		rec, _ := d.m.(*manager).findProcess(&tool.Call{Caller: tool.Caller{Owner: "anonymous/default"}}, id)
 		if u, err := rec.child.Usage(); err != nil || u.Processes != 0 {
 			t.Errorf("left: %+v, %v", u, err)
 		}

@@ -75,7 +75,7 @@ func (r *record) broadcast(ctx context.Context, feed *hub.Feed) {
 // publishOutput publishes one round of output and reports whether there is more.
 func (n *publisher) publishOutput(over bool) (more bool) {
 	l := n.r.log
-	heard := n.feed.Heard()
+	heard := n.feed.HasListeners()
 	l.mu.Lock()
 	if !heard {
 		n.at, n.partial = l.total, [2][]byte{}

@@ -54,15 +54,15 @@ type spec struct {
 	extra      [2]func([]byte)
 }
 
-// start starts a process of the caller. The process is stopped when ctx is done.
-func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
+// startProcess starts a process of the caller. The process is stopped when ctx is done.
+func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
 	owner, in := c.Caller.Owner, c.Caller.Context
 	if err := m.reserve(owner, in); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			m.release(owner, in)
+			m.releaseInput(owner, in)
 		}
 	}()
 	where, err := roots.OpenWorkplace(c.Roots, s.dir, "dir")
@@ -225,7 +225,7 @@ func (r *record) unfollow() {
 func (r *record) dropFiles() {
 	r.stopExpiry()
 	if r.files != nil {
-		r.files.remove()
+		r.files.removeFiles()
 	}
 }
 

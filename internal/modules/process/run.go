@@ -64,10 +64,10 @@ func (m *manager) runTool() tool.Tool {
 			"together with every process it started.",
 		Help: "Its output is also sent as progress. Its input is `stdin`, or empty. The process stays listed " +
 			"for a while: if the output here is incomplete, read it with `process_output`.",
-	}, m.run)
+	}, m.runProcess)
 }
 
-func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, error) {
+func (m *manager) runProcess(ctx context.Context, c *tool.Call, in runIn) (runOut, error) {
 	if len(in.Stdin) > maxInput {
 		return runOut{}, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has %d bytes; at most %d are "+
 			"allowed", len(in.Stdin), maxInput), Next: "Write the input to a file that the program reads."}
@@ -88,7 +88,7 @@ func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, erro
 	if in.Stdin != "" {
 		s.stdin = strings.NewReader(in.Stdin)
 	}
-	r, err := m.start(limited, c, s)
+	r, err := m.startProcess(limited, c, s)
 	if err != nil {
 		return runOut{}, err
 	}
@@ -98,7 +98,7 @@ func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, erro
 		return runOut{}, context.Cause(ctx)
 	}
 	r.log.mu.Lock()
-	p := r.log.read(0, streams("both"), 2*m.cfg.Buffer, true)
+	p := r.log.readSince(0, streams("both"), 2*m.cfg.Buffer, true)
 	r.log.mu.Unlock()
 	return runOut{
 		ID: r.id, Command: r.command, ExitCode: end.Code, Signal: end.Signal, Output: visible(p.text),

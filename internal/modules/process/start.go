@@ -74,7 +74,7 @@ func (m *manager) startTool() tool.Tool {
 		if in.Terminal {
 			s.size = &proc.Size{Cols: in.Cols, Rows: in.Rows}
 		}
-		r, err := m.start(m.ctx, c, s)
+		r, err := m.startProcess(m.ctx, c, s)
 		if err != nil {
 			return startOut{}, err
 		}

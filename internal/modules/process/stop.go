@@ -87,7 +87,7 @@ func (m *manager) removeTool() tool.Tool {
 		Name: "process_remove", Title: "Forget a process", Effects: tool.Destroys, Handle: "id",
 		Description: "Removes an ended process and its output from the list.",
 	}, func(_ context.Context, c *tool.Call, in idIn) (actionOut, error) {
-		r, err := m.find(c, in.ID)
+		r, err := m.findProcess(c, in.ID)
 		if err != nil {
 			return actionOut{}, err
 		}
@@ -98,7 +98,7 @@ func (m *manager) removeTool() tool.Tool {
 				Next:    "Stop it first with process_stop.",
 			}
 		}
-		m.remove(r)
+		m.removeProcess(r)
 		return actionOut{in.ID, true, ""}, nil
 	})
 }

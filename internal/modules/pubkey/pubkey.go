@@ -38,7 +38,7 @@ func New(cfg Config) module.New {
 			Help: "The host's secrets are encrypted to this key; the private key is in secrets.key in its " +
 				"config folder. `age -r` encrypts to it, and `gatehouse backup create --recipient` makes backups " +
 				"that `--identity secrets.key` decrypts. kid is the key's thumbprint (RFC 7638).",
-		}, t.show)}
+		}, t.showKey)}
 		return t, nil
 	}
 }
@@ -60,7 +60,7 @@ type keyOut struct {
 	Age   string `json:"age"`
 }
 
-func (t *publicKey) show(context.Context, *tool.Call, struct{}) (keyOut, error) {
+func (t *publicKey) showKey(context.Context, *tool.Call, struct{}) (keyOut, error) {
 	if t.cfg.Recipient == nil {
 		return keyOut{}, tool.Refuse("unsupported", "this host has no key")
 	}
@@ -68,7 +68,7 @@ func (t *publicKey) show(context.Context, *tool.Call, struct{}) (keyOut, error) 
 	if err != nil {
 		return keyOut{}, err
 	}
-	raw, err := decode(public)
+	raw, err := decodeKey(public)
 	if err != nil {
 		return keyOut{}, err
 	}
@@ -81,9 +81,9 @@ func (t *publicKey) show(context.Context, *tool.Call, struct{}) (keyOut, error) 
 // letters are the characters of Bech32, in the order of their values.
 const letters = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 
-// decode returns the 32 bytes of a key in the format age1... It does not verify the
+// decodeKey returns the 32 bytes of a key in the format age1... It does not verify the
 // checksum, because age itself has written the key.
-func decode(public string) ([]byte, error) {
+func decodeKey(public string) ([]byte, error) {
 	const checksum = 6
 	data, ok := strings.CutPrefix(public, "age1")
 	if !ok || len(data) < checksum {

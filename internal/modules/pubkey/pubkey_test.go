@@ -48,7 +48,7 @@ func TestTheKeyIsThatOfAge(t *testing.T) {
 
 func TestBytesAreRead(t *testing.T) {
 	// 0x00 to 0x1f in groups of five bits, with six letters for a checksum.
-	raw, err := decode("age1" + encode(t) + "qqqqqq")
+	raw, err := decodeKey("age1" + encode(t) + "qqqqqq")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestBytesAreRead(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "age1", "age1qqqqqq", "age1b" + encode(t)[1:] + "qqqqqq", "AGE-SECRET-KEY-1"} {
-		if _, err := decode(bad); err == nil {
+		if _, err := decodeKey(bad); err == nil {
 			t.Errorf("%q is a key", bad)
 		}
 	}

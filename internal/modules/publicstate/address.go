@@ -18,7 +18,7 @@ func pointerOf(uri string) (state.Pointer, error) {
 	if !ok || rest != "" && rest[0] != '/' {
 		return nil, errNotFound(uri)
 	}
-	text, err := decode(rest)
+	text, err := decodeURI(rest)
 	if err != nil {
 		return nil, errAddress(uri, err)
 	}
@@ -48,7 +48,7 @@ func isPlain(b byte) bool {
 
 const hex = "0123456789ABCDEF"
 
-func decode(s string) (string, error) {
+func decodeURI(s string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] != '%' {
@@ -75,8 +75,8 @@ func decode(s string) (string, error) {
 	return b.String(), nil
 }
 
-// encode returns the text of a pointer in the form of an address.
-func encode(text string) string {
+// encodeURI returns the text of a pointer in the form of an address.
+func encodeURI(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		if c := text[i]; isPlain(c) {

@@ -86,7 +86,7 @@ func (m *publicState) newOffer() *module.Offer {
 	public := module.Resource{
 		URI: PublicURI, Name: "public", Title: "State of this host", MIME: "application/json",
 		Description: "The state of this host as JSON, as far as you may see it. Supports subscriptions.",
-		Read:        m.read, Watch: m.watch, Each: true,
+		Read:        m.readResource, Watch: m.watch, Each: true,
 	}
 	part := public
 	part.URI, part.Name, part.Title = PublicTemplate, "public part", "Part of the state of this host"
@@ -95,7 +95,7 @@ func (m *publicState) newOffer() *module.Offer {
 	offer := &module.Offer{Resources: []module.Resource{public}, Templates: []module.Resource{part}}
 	for _, one := range m.o.Listed {
 		r := public
-		r.URI, r.Name = PublicURI+encode(state.Pointer{one.Name}.String()), one.Name
+		r.URI, r.Name = PublicURI+encodeURI(state.Pointer{one.Name}.String()), one.Name
 		r.Title, r.Description = one.Title, one.Description+" Supports subscriptions."
 		offer.Resources = append(offer.Resources, r)
 	}
@@ -130,14 +130,14 @@ func (m *publicState) Close(ctx context.Context) error {
 	}
 }
 
-// read returns a part of the tree with its revision.
-func (m *publicState) read(_ context.Context, c *tool.Call) (tool.Result, error) {
+// readResource returns a part of the tree with its revision.
+func (m *publicState) readResource(_ context.Context, c *tool.Call) (tool.Result, error) {
 	at, err := pointerOf(c.Name)
 	if err != nil {
 		return tool.Result{}, err
 	}
 	var v state.View
-	m.o.Watches.read(c.Caller, c.Name, func() state.Mark {
+	m.o.Watches.readState(c.Caller, c.Name, func() state.Mark {
 		v = m.o.See(c.Caller, at)
 		return v.Mark()
 	})

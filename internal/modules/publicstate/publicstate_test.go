@@ -177,11 +177,11 @@ func FuzzAddress(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		p, err := pointerOf(PublicURI + s)
-		if err == nil && PublicURI+encode(p[1:].String()) != PublicURI+s {
-			t.Fatalf("%q is %q, whose address is %q", s, p, encode(p[1:].String()))
+		if err == nil && PublicURI+encodeURI(p[1:].String()) != PublicURI+s {
+			t.Fatalf("%q is %q, whose address is %q", s, p, encodeURI(p[1:].String()))
 		}
 		if p, err := state.ParsePointer(s); err == nil && len(p) < state.MaxDepth {
-			if q, err := pointerOf(PublicURI + encode(s)); err != nil || q[1:].String() != s {
+			if q, err := pointerOf(PublicURI + encodeURI(s)); err != nil || q[1:].String() != s {
 				t.Fatalf("%q: %q, %v", s, q, err)
 			}
 		}
@@ -569,7 +569,7 @@ func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
 func TestReadingsAreForgotten(t *testing.T) {
 	r := newFixture(t)
 	for i := range 2 * maxReads {
-		r.watches.read(as("ann"), PublicURI+strings.Repeat("x", i), func() state.Mark { return state.Mark{} })
+		r.watches.readState(as("ann"), PublicURI+strings.Repeat("x", i), func() state.Mark { return state.Mark{} })
 	}
 	if r.watches.lastRead(as("ann"), PublicURI+"/never") != state.Unknown {
 		t.Error("who may have read something is taken for one that has not")

@@ -100,7 +100,7 @@ func (m *publicState) complete(_ context.Context, c *tool.Call) (tool.Result, er
 	found := []string{}
 	if at, err := pointerOf(strings.TrimSuffix(PublicURI+"/"+parent, "/")); err == nil {
 		for _, name := range names(m.o.See(c.Caller, at).Value) {
-			if name = encode(state.Pointer{name}.String()[1:]); strings.HasPrefix(name, part) {
+			if name = encodeURI(state.Pointer{name}.String()[1:]); strings.HasPrefix(name, part) {
 				found = append(found, parent+name)
 			}
 		}

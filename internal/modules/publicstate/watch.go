@@ -46,10 +46,10 @@ func (m *publicState) watch(who tool.Caller, uri string, changed func(json.RawMe
 		return nil, tool.Refuse("unsupported", "%v", err)
 	}
 	w := &subscription{of: m, by: clientOf(who), uri: uri, sub: sub, whole: sight == nil, changed: changed}
-	if err := m.o.Watches.add(w); err != nil {
+	if err := m.o.Watches.addWatch(w); err != nil {
 		return nil, err
 	}
-	return func() { m.o.Watches.remove(w) }, nil
+	return func() { m.o.Watches.removeWatch(w) }, nil
 }
 
 // watchPrompt implements module.Watch for the text that is made of some parts of
@@ -58,7 +58,7 @@ func (m *publicState) watchPrompt(who tool.Caller, uri string, changed func(json
 	var all []*subscription
 	stop := func() {
 		for _, w := range all {
-			m.o.Watches.remove(w)
+			m.o.Watches.removeWatch(w)
 		}
 	}
 	for _, at := range m.o.PromptOf {
@@ -68,7 +68,7 @@ func (m *publicState) watchPrompt(who tool.Caller, uri string, changed func(json
 			return nil, tool.Refuse("unsupported", "%v", err)
 		}
 		w := &subscription{of: m, by: clientOf(who), uri: uri, sub: sub, whole: true, text: true, changed: changed}
-		if err := m.o.Watches.add(w); err != nil {
+		if err := m.o.Watches.addWatch(w); err != nil {
 			stop()
 			return nil, err
 		}
@@ -81,16 +81,16 @@ func (m *publicState) watchPrompt(who tool.Caller, uri string, changed func(json
 // must not read the tree itself.
 func (w *subscription) notify() {
 	if w.pending.Add(1) == 1 {
-		w.of.running.Go(w.run)
+		w.of.running.Go(w.sendLoop)
 	}
 }
 
-// run sends updates until there are none.
-func (w *subscription) run() {
+// sendLoop sends updates until there are none.
+func (w *subscription) sendLoop() {
 	for {
 		n := w.pending.Load()
 		for u, ok := w.sub.Take(); ok; u, ok = w.sub.Take() {
-			w.send(u)
+			w.sendUpdate(u)
 		}
 		if w.pending.CompareAndSwap(n, 0) {
 			return
@@ -98,7 +98,7 @@ func (w *subscription) run() {
 	}
 }
 
-func (w *subscription) send(u state.Update) {
+func (w *subscription) sendUpdate(u state.Update) {
 	switch {
 	case !w.text:
 		w.changed(w.meta(u))
@@ -151,9 +151,9 @@ type readState struct {
 // maxReads is the number of reads that are remembered.
 const maxReads = 16384
 
-// read records what a client has read, and brings its subscriptions to the same
+// readState records what a client has read, and brings its subscriptions to the same
 // URI up to date, so that the next patch applies to what was read.
-func (x *Watches) read(who tool.Caller, uri string, read func() state.Mark) {
+func (x *Watches) readState(who tool.Caller, uri string, read func() state.Mark) {
 	by := clientOf(who)
 	x.mu.Lock()
 	for w := range x.bySession[session{by.owner, by.session}] {
@@ -192,8 +192,8 @@ func (x *Watches) lastRead(who tool.Caller, uri string) state.Mark {
 	return was.last
 }
 
-// add adds a subscription, or closes it if the module is closing.
-func (x *Watches) add(w *subscription) error {
+// addWatch adds a subscription, or closes it if the module is closing.
+func (x *Watches) addWatch(w *subscription) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if w.of.closed {
@@ -213,15 +213,15 @@ func (x *Watches) add(w *subscription) error {
 	return nil
 }
 
-// remove closes a subscription. It may be called twice.
-func (x *Watches) remove(w *subscription) {
+// removeWatch closes a subscription. It may be called twice.
+func (x *Watches) removeWatch(w *subscription) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.close(w)
+	x.closeWatch(w)
 }
 
-// close closes a subscription. x.mu is held.
-func (x *Watches) close(w *subscription) {
+// closeWatch closes a subscription. x.mu is held.
+func (x *Watches) closeWatch(w *subscription) {
 	key := session{w.by.owner, w.by.session}
 	if _, there := x.bySession[key][w]; !there {
 		return
@@ -241,7 +241,7 @@ func (x *Watches) closeAll(of *publicState) {
 	for _, all := range x.bySession {
 		for w := range all {
 			if w.of == of {
-				x.close(w)
+				x.closeWatch(w)
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func (h *builtin) readSpool(_ context.Context, c *tool.Call) (tool.Result, error
 	return tool.Result{
 		Content: []tool.Content{page(c.Name, &chunk)},
 		Meta: map[string]json.RawMessage{
-			"gatehouse/next": number(chunk.Next), "gatehouse/size": number(chunk.Size),
+			"gatehouse/next": jsonNumber(chunk.Next), "gatehouse/size": jsonNumber(chunk.Size),
 			"gatehouse/done": json.RawMessage(strconv.FormatBool(chunk.Done)),
 		},
 	}, nil
@@ -102,7 +102,7 @@ func page(uri string, chunk *spool.Chunk) tool.Content {
 	return tool.TextResource(uri, chunk.MIME, text)
 }
 
-func number(n int64) json.RawMessage { return json.RawMessage(strconv.FormatInt(n, 10)) }
+func jsonNumber(n int64) json.RawMessage { return json.RawMessage(strconv.FormatInt(n, 10)) }
 
 // readHelp returns the definition of a tool as text.
 func (h *builtin) readHelp(ctx context.Context, c *tool.Call) (tool.Result, error) {

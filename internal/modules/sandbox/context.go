@@ -31,7 +31,7 @@ type contextOut struct {
 	Success  bool            `json:"success"`
 }
 
-func (m *desk) contextTool() tool.Tool {
+func (m *sandboxTools) contextTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_context", Title: "Contexts in a sandbox", Effects: inside, Handle: "sandbox_id",
 		Description: "Creates, lists, interrupts, restarts or removes contexts: interpreters in a sandbox that " +
@@ -40,7 +40,7 @@ func (m *desk) contextTool() tool.Tool {
 
 Bash keeps variables, functions, options and the working directory; the others keep everything. ` + "`restart`" + ` drops the state and keeps the id.`,
 	}, func(_ context.Context, c *tool.Call, in contextIn) (contextOut, error) {
-		b, done, err := m.find(c, in.ID)
+		b, done, err := m.findBox(c, in.ID)
 		if err != nil {
 			return contextOut{}, err
 		}

@@ -47,7 +47,7 @@ type createOut struct {
 	Kept      string     `json:"kept,omitempty" doc:"content of the snapshot: memory, or files only" enum:"memory,files"`
 }
 
-func (m *desk) createTool() tool.Tool {
+func (m *sandboxTools) createTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_create", Title: "Create a sandbox", Effects: tool.Writes,
 		Aliases: []string{"create_sandbox"}, Timeout: 20 * time.Minute,
@@ -61,13 +61,13 @@ Only you can use it. It ends when you destroy it, when it is unused for its idle
 	}, m.create)
 }
 
-func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut, []tool.Content, error) {
+func (m *sandboxTools) create(ctx context.Context, c *tool.Call, in createIn) (createOut, []tool.Content, error) {
 	began := time.Now()
 	if in.Snapshot != "" {
 		out, err := m.restore(ctx, c, in)
 		return out, nil, err
 	}
-	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{
+	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Spec{
 		Name: in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
 		Template: in.Template, Image: in.Image, Driver: in.Driver, Progress: pulled(c.Peer), Least: tier(in.Least),
 		Limits: sandbox.Limits{
@@ -91,7 +91,7 @@ func pulled(p tool.Peer) func(done, total int64) {
 }
 
 // restore makes a sandbox from a snapshot.
-func (m *desk) restore(ctx context.Context, c *tool.Call, in createIn) (out createOut, err error) {
+func (m *sandboxTools) restore(ctx context.Context, c *tool.Call, in createIn) (out createOut, err error) {
 	began := time.Now()
 	s, err := m.boxes.FindSnapshot(c.Caller.Owner, in.Snapshot)
 	if err != nil {
@@ -106,7 +106,7 @@ func (m *desk) restore(ctx context.Context, c *tool.Call, in createIn) (out crea
 		}
 	}
 	b, err := m.boxes.Restore(ctx, c.Caller.Owner, s.ID,
-		manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
+		manager.Spec{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
 	switch {
 	case errors.Is(err, manager.ErrNoSnapshot):
 		return out, noSnapshot
@@ -130,7 +130,7 @@ func made(b *manager.Box, began time.Time) createOut {
 	return createOut{
 		ID: b.ID, Isolation: b.Tier.String(), Driver: b.Driver, Template: b.Template, From: from, FromPool: b.Warm,
 		Took: milliseconds(time.Since(began)), Memory: l.MemoryMiB, VCPUs: l.VCPUs, Disk: l.DiskMiB,
-		ExpiresAt: new(b.Facts().ExpiresAt.UTC()),
+		ExpiresAt: new(b.Status().ExpiresAt.UTC()),
 	}
 }
 
@@ -181,7 +181,7 @@ type successOut struct {
 
 func asIs[T any](v T) any { return v }
 
-func (m *desk) destroyTool() tool.Tool {
+func (m *sandboxTools) destroyTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_destroy", Title: "Destroy a sandbox", Effects: tool.Destroys,
 		Aliases: []string{"destroy_sandbox"}, Handle: "sandbox_id",
@@ -196,7 +196,7 @@ func (m *desk) destroyTool() tool.Tool {
 			}
 			switch err := m.boxes.Destroy(owner, in.ID); {
 			case errors.Is(err, manager.ErrNotFound):
-				_, _, err := m.find(c, "")
+				_, _, err := m.findBox(c, "")
 				return successOut{}, nil, err
 			case err != nil:
 				return successOut{}, nil, err
@@ -229,7 +229,7 @@ type listIn struct {
 	All bool `json:"all,omitempty" doc:"list those of all callers; administrators only"`
 }
 
-func (m *desk) listTool() tool.Tool {
+func (m *sandboxTools) listTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_list", Title: "List sandboxes", Effects: tool.Reads, Aliases: []string{"list_sandboxes"},
 		Description: "Lists your sandboxes, the oldest first.",
@@ -254,7 +254,7 @@ func (m *desk) listTool() tool.Tool {
 			boxes = m.boxes.All()
 		}
 		for _, b := range boxes {
-			f, state := b.Facts(), "Ready"
+			f, state := b.Status(), "Ready"
 			if f.Paused {
 				state = "Paused"
 			}

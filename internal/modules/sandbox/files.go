@@ -19,8 +19,8 @@ import (
 )
 
 // onFiles calls do with the files of a sandbox of the caller.
-func (m *desk) onFiles(c *tool.Call, id string, do func(sandbox.Files) error) error {
-	b, done, err := m.find(c, id)
+func (m *sandboxTools) onFiles(c *tool.Call, id string, do func(sandbox.Files) error) error {
+	b, done, err := m.findBox(c, id)
 	if err != nil {
 		return err
 	}
@@ -82,14 +82,14 @@ type readOut struct {
 	Modified *time.Time `json:"modified,omitempty"`
 }
 
-func (m *desk) readTool() tool.Tool {
+func (m *sandboxTools) readTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_read", Title: "Read a file in a sandbox", Effects: tool.Reads,
 		Aliases: []string{"read_file"}, Handle: "sandbox_id",
 		Description: "Reads a file in a sandbox, at most 10 MiB at once.",
 		Help: "Text is UTF-8; other files are read with `encoding` base64, or as the resource " +
 			"`sandbox://{sandbox_id}/{path}`.",
-	}, "Failed to read file: ", func(o readOut) any { return map[string]string{"content": o.Content} }, m.read)
+	}, "Failed to read file: ", func(o readOut) any { return map[string]string{"content": o.Content} }, m.readFile)
 }
 
 var errTooMuch = errors.New("the content exceeds the limit")
@@ -107,7 +107,7 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-func (m *desk) read(ctx context.Context, c *tool.Call, in readIn) (out readOut, _ []tool.Content, err error) {
+func (m *sandboxTools) readFile(ctx context.Context, c *tool.Call, in readIn) (out readOut, _ []tool.Content, err error) {
 	err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
 		var info sandbox.Info
 		out, info, err = readFile(ctx, f, in)
@@ -178,15 +178,15 @@ type writeOut struct {
 	Size    int64 `json:"size,omitempty" doc:"of the whole file"`
 }
 
-func (m *desk) writeTool() tool.Tool {
+func (m *sandboxTools) writeTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_write", Title: "Write a file in a sandbox", Effects: inside,
 		Aliases: []string{"write_file"}, Handle: "sandbox_id",
 		Description: "Writes a file in a sandbox, whole or not at all, at most 10 MiB at once.",
-	}, "Failed to write file: ", func(o writeOut) any { return successOut{o.Success} }, m.write)
+	}, "Failed to write file: ", func(o writeOut) any { return successOut{o.Success} }, m.writeFile)
 }
 
-func (m *desk) write(ctx context.Context, c *tool.Call, in writeIn) (out writeOut, _ []tool.Content, err error) {
+func (m *sandboxTools) writeFile(ctx context.Context, c *tool.Call, in writeIn) (out writeOut, _ []tool.Content, err error) {
 	content := []byte(in.Content)
 	if in.Encoding == "base64" {
 		if len(in.Content) > base64.StdEncoding.EncodedLen(mostContent) {
@@ -236,7 +236,7 @@ type folderOut struct {
 	More    bool         `json:"more,omitempty" doc:"there are more; call again with after"`
 }
 
-func (m *desk) folderTool() tool.Tool {
+func (m *sandboxTools) folderTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_dir", Title: "List a folder in a sandbox", Effects: tool.Reads,
 		Aliases: []string{"list_directory"}, Handle: "sandbox_id",
@@ -266,19 +266,19 @@ func (m *desk) folderTool() tool.Tool {
 }
 
 func described(i sandbox.Info) listedFile {
-	return listedFile{name(i.Name), i.Mode.IsDir(), i.Size, i.Mode.String(),
-		i.Modified.UTC().Format(time.RFC3339), name(i.Link)}
+	return listedFile{printableName(i.Name), i.Mode.IsDir(), i.Size, i.Mode.String(),
+		i.Modified.UTC().Format(time.RFC3339), printableName(i.Link)}
 }
 
-// name returns the name of a file as text.
-func name(s string) string { return visible([]byte(s)) }
+// printableName returns the name of a file as text.
+func printableName(s string) string { return visible([]byte(s)) }
 
 type pathIn struct {
 	ID   string `json:"sandbox_id"`
 	Path string `json:"path" doc:"absolute, or relative to the home folder" min:"1"`
 }
 
-func (m *desk) statTool() tool.Tool {
+func (m *sandboxTools) statTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_stat", Title: "Describe a file in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Returns type, size, permissions and time of a file or folder in a sandbox, without " +
@@ -299,7 +299,7 @@ type moveIn struct {
 	To   string `json:"to" min:"1" doc:"an existing file is replaced; the parent folder must exist"`
 }
 
-func (m *desk) moveTool() tool.Tool {
+func (m *sandboxTools) moveTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_move", Title: "Move a file in a sandbox", Effects: inside, Handle: "sandbox_id",
 		Description: "Moves or renames a file or folder in a sandbox.",
@@ -315,7 +315,7 @@ type removeIn struct {
 	Recursive bool   `json:"recursive,omitempty" doc:"remove a folder with its contents"`
 }
 
-func (m *desk) removeTool() tool.Tool {
+func (m *sandboxTools) removeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_remove", Title: "Remove a file in a sandbox", Effects: tool.Destroys, Handle: "sandbox_id",
 		Description: "Removes a file or folder in a sandbox.",

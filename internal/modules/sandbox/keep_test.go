@@ -195,7 +195,7 @@ func TestACallWithoutASandboxHasOneOfItsOwn(t *testing.T) {
 }
 
 func TestASandboxIsMadeOfWhatIsAskedFor(t *testing.T) {
-	ladder := []manager.Rung{
+	ladder := []manager.LadderEntry{
 		{Name: "gone", Open: func() (sandbox.Driver, error) { return nil, errors.New("it is not installed") }},
 		{Name: "namespaces", Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) }},
 	}

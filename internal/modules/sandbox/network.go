@@ -44,7 +44,7 @@ type networkOut struct {
 	Secrets []swapped `json:"secrets,omitempty" doc:"secrets that the proxy inserts"`
 }
 
-func (m *desk) networkTool() tool.Tool {
+func (m *sandboxTools) networkTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_network", Title: "Network of a sandbox", Effects: inside | tool.OpenWorld, Handle: "sandbox_id",
 		Description: "Shows or sets what a sandbox may reach through a proxy, and shows why attempts to connect " +
@@ -57,8 +57,8 @@ A secret never enters the sandbox. ` + "`secrets`" + ` names variables of this c
 	}, m.network)
 }
 
-func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (networkOut, error) {
-	b, done, err := m.find(c, in.ID)
+func (m *sandboxTools) network(ctx context.Context, c *tool.Call, in networkIn) (networkOut, error) {
+	b, done, err := m.findBox(c, in.ID)
 	if err != nil {
 		return networkOut{}, err
 	}
@@ -87,7 +87,7 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 		}
 	}
 	rules, said, lost := b.Network()
-	out := networkOut{Allow: list(rules.Allow), Deny: list(rules.Deny), Decisions: []decision{}, Lost: lost}
+	out := networkOut{Allow: joinNames(rules.Allow), Deny: joinNames(rules.Deny), Decisions: []decision{}, Lost: lost}
 	for _, d := range said {
 		out.Decisions = append(out.Decisions, decision{d.Allowed, d.Method, d.Target, d.Rule, d.Reason})
 	}
@@ -103,7 +103,7 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 }
 
 // secrets returns the named secrets of the caller's context.
-func (m *desk) secrets(who tool.Caller, names []string) (map[string]manager.Secret, error) {
+func (m *sandboxTools) secrets(who tool.Caller, names []string) (map[string]manager.Secret, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -133,8 +133,8 @@ func (m *desk) secrets(who tool.Caller, names []string) (map[string]manager.Secr
 	return asked, nil
 }
 
-// list returns an empty list instead of nil, because JSON clients expect a list.
-func list(s []string) []string {
+// joinNames returns an empty list instead of nil, because JSON clients expect a list.
+func joinNames(s []string) []string {
 	if s == nil {
 		return []string{}
 	}

@@ -18,7 +18,7 @@ const missing = "missing_parameters"
 // adapted makes a tool that can also replace one of the original server: if a view uses the original's names,
 // results contain the original's members as one formatted text, and errors use its wording. like selects those
 // members; failed is the start of an error's text.
-func adapted[In, Out any](m *desk, d tool.Def, failed string, like func(Out) any,
+func adapted[In, Out any](m *sandboxTools, d tool.Def, failed string, like func(Out) any,
 	f func(context.Context, *tool.Call, In) (Out, []tool.Content, error)) tool.Tool {
 	t := tool.New(d, func(ctx context.Context, c *tool.Call, in In) (tool.Result, error) {
 		out, more, err := f(ctx, c, in)

@@ -13,7 +13,7 @@ type pausedOut struct {
 	Paused bool `json:"paused"`
 }
 
-func (m *desk) pauseTool() tool.Tool {
+func (m *sandboxTools) pauseTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_pause", Title: "Pause a sandbox", Effects: tool.Writes | tool.Idempotent, Handle: "sandbox_id",
 		Description: "Stops all programs in a sandbox. sandbox_resume continues them.",
@@ -25,7 +25,7 @@ Its idle time stops while it is paused. Its lifetime does not.`,
 	})
 }
 
-func (m *desk) resumeTool() tool.Tool {
+func (m *sandboxTools) resumeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_resume", Title: "Resume a sandbox", Effects: tool.Writes | tool.Idempotent, Handle: "sandbox_id",
 		Description: "Continues a sandbox that sandbox_pause has stopped.",
@@ -34,7 +34,7 @@ func (m *desk) resumeTool() tool.Tool {
 	})
 }
 
-func (m *desk) pausing(c *tool.Call, id string, paused bool, do func(*manager.Box) error) (pausedOut, error) {
+func (m *sandboxTools) pausing(c *tool.Call, id string, paused bool, do func(*manager.Box) error) (pausedOut, error) {
 	b, done, err := m.findAny(c, id)
 	if err != nil {
 		return pausedOut{}, err

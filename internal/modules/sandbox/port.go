@@ -18,7 +18,7 @@ type openPort struct {
 	Address string `json:"address" doc:"on the host, as host:port"`
 }
 
-func (m *desk) exposeTool() tool.Tool {
+func (m *sandboxTools) exposeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_expose", Title: "Open a port of a sandbox", Effects: tool.Writes | tool.Idempotent,
 		Handle: "sandbox_id",
@@ -35,7 +35,7 @@ It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, whose idle tim
 				Next:    "The administrator can set modules.sandbox.ports.",
 			}
 		}
-		b, done, err := m.find(c, in.ID)
+		b, done, err := m.findBox(c, in.ID)
 		if err != nil {
 			return openPort{}, err
 		}
@@ -51,7 +51,7 @@ It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, whose idle tim
 	})
 }
 
-func (m *desk) unexposeTool() tool.Tool {
+func (m *sandboxTools) unexposeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_unexpose", Title: "Close a port of a sandbox", Effects: tool.Destroys, Handle: "sandbox_id",
 		Description: "Closes a port that sandbox_expose has opened, and its connections.",

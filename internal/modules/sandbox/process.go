@@ -22,7 +22,7 @@ type startOut struct {
 	Process string `json:"process_id"`
 }
 
-func (m *desk) startTool() tool.Tool {
+func (m *sandboxTools) startTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_start", Title: "Start a process in a sandbox", Effects: inside, Handle: "sandbox_id",
 		Description: "Starts a shell command in a sandbox that continues after this call. Read its output with " +
@@ -33,14 +33,14 @@ func (m *desk) startTool() tool.Tool {
 		if err := tooLarge("Command", len(in.Command), 32<<10); err != nil {
 			return startOut{}, err
 		}
-		b, done, err := m.find(c, in.ID)
+		b, done, err := m.findBox(c, in.ID)
 		if err != nil {
 			return startOut{}, err
 		}
 		defer done()
-		g, err := start(b, "bash", in)
+		g, err := startProcess(b, "bash", in)
 		if errors.Is(err, fs.ErrNotExist) {
-			g, err = start(b, "sh", in)
+			g, err = startProcess(b, "sh", in)
 		}
 		switch {
 		case errors.Is(err, manager.ErrTooManyProcesses):
@@ -52,8 +52,8 @@ func (m *desk) startTool() tool.Tool {
 	})
 }
 
-// start starts a command line with the same shells as sandbox_exec.
-func start(b *manager.Box, shell string, in startIn) (*manager.Background, error) {
+// startProcess starts a command line with the same shells as sandbox_exec.
+func startProcess(b *manager.Box, shell string, in startIn) (*manager.Background, error) {
 	return b.Start(sandbox.Command{Argv: []string{shell, "-c", in.Command}, Dir: in.Dir, Env: in.Env}, in.Command)
 }
 
@@ -77,12 +77,12 @@ type outputOut struct {
 // mostRead is how many bytes of output one call returns.
 const mostRead = 256 << 10
 
-func (m *desk) outputTool() tool.Tool {
+func (m *sandboxTools) outputTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_output", Title: "Output of a process in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Returns the output of a process started by sandbox_start, and whether it runs.",
 	}, func(ctx context.Context, c *tool.Call, in outputIn) (outputOut, error) {
-		b, done, err := m.find(c, in.ID)
+		b, done, err := m.findBox(c, in.ID)
 		if err != nil {
 			return outputOut{}, err
 		}
@@ -132,7 +132,7 @@ type inputIn struct {
 
 var signals = map[string]int{"HUP": 1, "INT": 2, "KILL": 9, "USR1": 10, "USR2": 12, "TERM": 15, "CONT": 18, "STOP": 19}
 
-func (m *desk) inputTool() tool.Tool {
+func (m *sandboxTools) inputTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_input", Title: "Drive a process in a sandbox", Effects: inside, Handle: "sandbox_id",
 		Description: "Sends input or a signal to a process started by sandbox_start.",
@@ -140,7 +140,7 @@ func (m *desk) inputTool() tool.Tool {
 		if err := tooLarge("Text", len(in.Text), mostCommand); err != nil {
 			return successOut{}, err
 		}
-		b, done, err := m.find(c, in.ID)
+		b, done, err := m.findBox(c, in.ID)
 		if err != nil {
 			return successOut{}, err
 		}
@@ -176,12 +176,12 @@ type processesOut struct {
 	Processes []listedProcess `json:"processes"`
 }
 
-func (m *desk) processesTool() tool.Tool {
+func (m *sandboxTools) processesTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_processes", Title: "Processes in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Lists the processes that sandbox_start has started in a sandbox, including ended ones.",
 	}, func(_ context.Context, c *tool.Call, in idIn) (processesOut, error) {
-		b, done, err := m.find(c, in.ID)
+		b, done, err := m.findBox(c, in.ID)
 		if err != nil {
 			return processesOut{}, err
 		}

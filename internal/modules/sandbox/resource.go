@@ -20,7 +20,7 @@ const resourceURI = "sandbox://{sandbox_id}/{+path}"
 
 // fileResource is the resource of all files in the caller's sandboxes, which clients can fetch without passing
 // them through a model.
-func (m *desk) fileResource() module.Resource {
+func (m *sandboxTools) fileResource() module.Resource {
 	return module.Resource{
 		URI: resourceURI, Name: "sandbox_file", Title: "File in a sandbox",
 		Description: "A file in one of your sandboxes, by absolute path, at most 10 MiB.",
@@ -36,7 +36,7 @@ func fileURI(id, file string) string {
 	return (&url.URL{Scheme: "sandbox", Host: id, Path: file}).String()
 }
 
-func (m *desk) readResource(ctx context.Context, c *tool.Call) (tool.Result, error) {
+func (m *sandboxTools) readResource(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	u, err := url.Parse(c.Name)
 	if err != nil || u.Scheme != "sandbox" || u.Host == "" || u.Path == "" {
 		return tool.Result{}, &tool.Refusal{

@@ -125,7 +125,7 @@ The outcome is one word: ` + "`ok`" + `, ` + "`error`" + ` (another exit code), 
 
 Its output is sent in progress notifications while it runs, and cancelling the call kills it.`
 
-func (m *desk) codeTool() tool.Tool {
+func (m *sandboxTools) codeTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_run", Title: "Run code", Effects: inside, Aliases: []string{"execute_code"},
 		Handle: "sandbox_id", Timeout: longest,
@@ -140,7 +140,7 @@ Python and Node code shows results with ` + "`display(value)`" + `: images (PNG,
 	}, "Execution failed: ", plainRun, m.code)
 }
 
-func (m *desk) commandTool() tool.Tool {
+func (m *sandboxTools) commandTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_exec", Title: "Run a command", Effects: inside, Aliases: []string{"run_command"},
 		Handle: "sandbox_id", Timeout: longest,
@@ -149,7 +149,7 @@ func (m *desk) commandTool() tool.Tool {
 	}, "Execution failed: ", plainRun, m.command)
 }
 
-func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []tool.Content, error) {
+func (m *sandboxTools) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []tool.Content, error) {
 	if err := tooLarge("Code", len(in.Code), mostContent); err != nil {
 		return ranOut{}, nil, err
 	}
@@ -161,7 +161,7 @@ func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []too
 			Next:    "Languages are python, node, bash and sh.",
 		}
 	}
-	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code interpreter.Code) (interpreter.Result, error) {
+	return m.runCode(ctx, c, in.ID, in.how, func(b *manager.Box, code interpreter.Code) (interpreter.Result, error) {
 		code.Source = in.Code
 		if in.Context == "" {
 			return b.Code(ctx, l, code)
@@ -187,17 +187,17 @@ func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []too
 	})
 }
 
-func (m *desk) command(ctx context.Context, c *tool.Call, in commandIn) (ranOut, []tool.Content, error) {
+func (m *sandboxTools) command(ctx context.Context, c *tool.Call, in commandIn) (ranOut, []tool.Content, error) {
 	if err := tooLarge("Command", len(in.Command), mostCommand); err != nil {
 		return ranOut{}, nil, err
 	}
-	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code interpreter.Code) (interpreter.Result, error) {
+	return m.runCode(ctx, c, in.ID, in.how, func(b *manager.Box, code interpreter.Code) (interpreter.Result, error) {
 		return b.Shell(ctx, in.Command, code)
 	})
 }
 
-// run runs code or a command in a sandbox of the caller.
-func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how,
+// runCode runs code or a command in a sandbox of the caller.
+func (m *sandboxTools) runCode(ctx context.Context, c *tool.Call, id string, h how,
 	what func(*manager.Box, interpreter.Code) (interpreter.Result, error)) (ranOut, []tool.Content, error) {
 	if err := tooLarge("Stdin", len(h.Stdin), mostContent); err != nil {
 		return ranOut{}, nil, err
@@ -212,7 +212,7 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how,
 	defer tell.Close()
 	code := interpreter.Code{
 		Stdin: []byte(h.Stdin), Dir: h.Dir, Env: h.Env, Timeout: time.Duration(h.Timeout * float64(time.Second)),
-		Stdout: all.stream(false, tell), Stderr: all.stream(true, tell), Show: all.show,
+		Stdout: all.stream(false, tell), Stderr: all.stream(true, tell), Show: all.showPart,
 	}
 	r, err := what(b, code)
 	if err != nil && ctx.Err() != nil {
@@ -227,7 +227,7 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how,
 }
 
 // place returns a sandbox of the caller, or a new one that done destroys.
-func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b *manager.Box, done func(), err error) {
+func (m *sandboxTools) place(ctx context.Context, c *tool.Call, id, template string) (b *manager.Box, done func(), err error) {
 	switch {
 	case id != "" && template != "":
 		return nil, nil, &tool.Refusal{
@@ -236,12 +236,12 @@ func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b 
 			Next:    "Give either template or sandbox_id.",
 		}
 	case id != "":
-		return m.find(c, id)
+		return m.findBox(c, id)
 	case m.cfg.Original(c.Caller.Context):
 		return nil, nil, &tool.Refusal{Code: missing, Message: "Missing required parameters: sandbox_id"}
 	}
 	b, err = m.boxes.Create(ctx, c.Caller.Owner,
-		manager.Ask{Name: "for one call", Template: template, Progress: pulled(c.Peer)})
+		manager.Spec{Name: "for one call", Template: template, Progress: pulled(c.Peer)})
 	m.boxes.Serve() // further requests are likely
 	if err != nil {
 		return nil, nil, notCreated(ctx, err)
@@ -356,8 +356,8 @@ func (s *streamOf) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// show adds a part that code shows.
-func (t *transcript) show(p interpreter.Part) {
+// showPart adds a part that code shows.
+func (t *transcript) showPart(p interpreter.Part) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.partsLength += len(p.Data); t.partsLength > mostShown {

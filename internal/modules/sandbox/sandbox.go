@@ -70,8 +70,8 @@ type Config struct {
 
 	// Ladder are the drivers that callers may request, the preferred first; nil means namespaces. Default is
 	// the driver used if none is requested; "" means the first that works and is strong enough.
-	Ladder  []manager.Rung `json:"-"`
-	Default string         `json:"-"`
+	Ladder  []manager.LadderEntry `json:"-"`
+	Default string                `json:"-"`
 	// Templates are the templates that callers may request, by name.
 	Templates map[string]manager.Template `json:"-"`
 	// Image prepares an image that a template or a caller names; nil means that there are no images. MayImage
@@ -103,8 +103,8 @@ const (
 // longest is the time limit of a tool that runs code.
 const longest = 25 * time.Hour
 
-// desk is the module.
-type desk struct {
+// sandboxTools is the module.
+type sandboxTools struct {
 	offer module.Offer
 	cfg   Config
 	boxes *manager.Manager
@@ -121,7 +121,7 @@ type desk struct {
 // or Served returns.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &desk{waits: make(chan struct{}), log: d.Log}
+		m := &sandboxTools{waits: make(chan struct{}), log: d.Log}
 		m.cfg = cfg
 		o, err := m.cfg.options()
 		if err != nil {
@@ -133,7 +133,7 @@ func New(cfg Config) module.New {
 		}
 		m.boxes = manager.New(o)
 		m.life, m.end = context.WithCancel(context.Background())
-		m.offer.Tools = m.tools()
+		m.offer.Tools = m.definitions()
 		m.offer.Templates = []module.Resource{m.fileResource()}
 		go m.whenServed() // ends with Close
 		return m, nil
@@ -141,10 +141,12 @@ func New(cfg Config) module.New {
 }
 
 // HandOver implements module.Transferable.
-func (m *desk) HandOver(_ context.Context, heir module.Heir) []string { return m.boxes.HandOver(heir) }
+func (m *sandboxTools) HandOver(_ context.Context, heir module.Heir) []string {
+	return m.boxes.HandOver(heir)
+}
 
 // EndOwned implements module.Owned.
-func (m *desk) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) []string {
+func (m *sandboxTools) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) []string {
 	return m.boxes.EndOwned(match)
 }
 
@@ -174,7 +176,7 @@ func (c *Config) options() (manager.Options, error) {
 		}
 	}
 	if o.Ladder == nil {
-		o.Ladder = []manager.Rung{{
+		o.Ladder = []manager.LadderEntry{{
 			Name: namespaces.Name,
 			Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Boots: c.Boots}) },
 		}}
@@ -199,7 +201,7 @@ func tier(name string) sandbox.Tier {
 }
 
 // whenServed enables pools when sandboxes are likely to be requested.
-func (m *desk) whenServed() {
+func (m *sandboxTools) whenServed() {
 	defer close(m.waits)
 	if m.cfg.Served == nil {
 		return
@@ -210,17 +212,19 @@ func (m *desk) whenServed() {
 }
 
 // Offer implements module.Module.
-func (m *desk) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
+func (m *sandboxTools) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return &m.offer, nil
+}
 
 // Close closes all sandboxes.
-func (m *desk) Close(context.Context) error {
+func (m *sandboxTools) Close(context.Context) error {
 	m.end()
 	<-m.waits
 	return m.boxes.Close()
 }
 
-// tools returns the tools, the most used first.
-func (m *desk) tools() []tool.Tool {
+// definitions returns the tools, the most used first.
+func (m *sandboxTools) definitions() []tool.Tool {
 	return []tool.Tool{
 		m.createTool(), m.destroyTool(), m.listTool(), m.codeTool(), m.commandTool(), m.readTool(), m.writeTool(),
 		m.folderTool(),
@@ -234,8 +238,8 @@ func (m *desk) tools() []tool.Tool {
 
 const notFound = "Sandbox not found or invalid ID"
 
-// find returns a sandbox of the caller and keeps it in use until done is called. It refuses a paused one.
-func (m *desk) find(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
+// findBox returns a sandbox of the caller and keeps it in use until done is called. It refuses a paused one.
+func (m *sandboxTools) findBox(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
 	if b, done, err = m.findAny(c, id); err == nil && b.Paused() {
 		done()
 		return nil, nil, paused
@@ -244,8 +248,8 @@ func (m *desk) find(c *tool.Call, id string) (b *manager.Box, done func(), err e
 }
 
 // findAny is find for paused sandboxes too.
-func (m *desk) findAny(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
-	b, err = m.boxes.Find(c.Caller.Owner, id)
+func (m *sandboxTools) findAny(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
+	b, err = m.boxes.FindBox(c.Caller.Owner, id)
 	if err != nil {
 		return nil, nil, &tool.Refusal{
 			Code:    "not_found",

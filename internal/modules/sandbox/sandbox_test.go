@@ -635,12 +635,12 @@ func TestProcessesGoOn(t *testing.T) {
 }
 
 func TestWhatIsTooLongIsRefusedBeforeTheIdIsLookedAt(t *testing.T) {
-	m := reach(t, Config{}).m.(*desk)
+	m := reach(t, Config{}).m.(*sandboxTools)
 	c := &moduletest.NewCall(t).Call
 	long := strings.Repeat("x", mostContent+1)
 	_, _, code := m.code(t.Context(), c, codeIn{Code: long})
 	_, _, command := m.command(t.Context(), c, commandIn{Command: long[:mostCommand+1]})
-	_, _, content := m.write(t.Context(), c, writeIn{Content: long})
+	_, _, content := m.writeFile(t.Context(), c, writeIn{Content: long})
 	for want, err := range map[string]error{
 		"Code exceeds maximum size (10485761 bytes > 10485760 bytes)":    code,
 		"Command exceeds maximum size (1048577 bytes > 1048576 bytes)":   command,
@@ -674,7 +674,7 @@ func TestThereAreOnlySoMany(t *testing.T) {
 // A driver that is missing is no reason not to start; a caller who asks for a
 // sandbox learns what to do about it.
 func TestAMissingDriverIsNamedWhenASandboxIsAskedFor(t *testing.T) {
-	r := reach(t, Config{Ladder: []manager.Rung{{Name: "none", Open: func() (sandbox.Driver, error) {
+	r := reach(t, Config{Ladder: []manager.LadderEntry{{Name: "none", Open: func() (sandbox.Driver, error) {
 		return nil, errors.New("clone(CLONE_NEWUSER): operation not permitted (run as root)")
 	}}}})
 	_, err := r.try("create", nil)

@@ -40,7 +40,7 @@ type searchOut struct {
 	Cut      bool    `json:"cut,omitempty" doc:"the search or the results were cut off"`
 }
 
-func (m *desk) searchTool() tool.Tool {
+func (m *sandboxTools) searchTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_search", Title: "Search files in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Finds files in a sandbox by name, by text, or by both.",
@@ -48,8 +48,8 @@ func (m *desk) searchTool() tool.Tool {
 	}, m.search)
 }
 
-// seeker searches a sandbox.
-type seeker struct {
+// searcher searches a sandbox.
+type searcher struct {
 	files sandbox.Files
 	in    searchIn
 	text  *regexp.Regexp // nil means any text
@@ -57,8 +57,8 @@ type seeker struct {
 	deep  bool // a path was too long to continue
 }
 
-func (m *desk) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut, error) {
-	s := seeker{in: in, out: searchOut{Found: []found{}}}
+func (m *sandboxTools) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut, error) {
+	s := searcher{in: in, out: searchOut{Found: []found{}}}
 	if _, err := path.Match(in.Name, ""); err != nil {
 		return s.out, &tool.Refusal{Code: "invalid_arguments", Message: "name: " + err.Error()}
 	}
@@ -82,7 +82,7 @@ func (m *desk) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut
 
 // folder searches a folder and those below. Folders that disappear or cannot be read are skipped, except the
 // first.
-func (s *seeker) folder(ctx context.Context, dir string, first bool) error {
+func (s *searcher) folder(ctx context.Context, dir string, first bool) error {
 	for after, more := "", true; more && !s.out.Cut; {
 		entries, m, err := s.files.List(ctx, dir, after, 0)
 		if err != nil && (first || ctx.Err() != nil) {
@@ -103,7 +103,7 @@ func (s *seeker) folder(ctx context.Context, dir string, first bool) error {
 	return nil
 }
 
-func (s *seeker) entry(ctx context.Context, at string, e sandbox.Info) error {
+func (s *searcher) entry(ctx context.Context, at string, e sandbox.Info) error {
 	if s.out.Cut {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (s *seeker) entry(ctx context.Context, at string, e sandbox.Info) error {
 	}
 	switch {
 	case fits && s.text == nil:
-		s.add(found{Path: name(at)})
+		s.addHit(found{Path: printableName(at)})
 	case fits && e.Mode.IsRegular() && e.Size <= searchFile:
 		s.file(ctx, at)
 	}
@@ -126,7 +126,7 @@ func (s *seeker) entry(ctx context.Context, at string, e sandbox.Info) error {
 	return ctx.Err()
 }
 
-func (s *seeker) file(ctx context.Context, at string) {
+func (s *searcher) file(ctx context.Context, at string) {
 	b := bounded{most: searchFile}
 	if _, err := s.files.ReadFile(ctx, at, 0, searchFile, &b); err != nil || !utf8.Valid(b.Bytes()) ||
 		bytes.IndexByte(b.Bytes(), 0) >= 0 {
@@ -136,12 +136,12 @@ func (s *seeker) file(ctx context.Context, at string) {
 	for line := range bytes.Lines(b.Bytes()) {
 		if n++; s.text.Match(bytes.TrimRight(line, "\r\n")) {
 			line = bytes.TrimRight(line, "\r\n")
-			s.add(found{name(at), n, visible(line[:min(len(line), searchLine)])})
+			s.addHit(found{printableName(at), n, visible(line[:min(len(line), searchLine)])})
 		}
 	}
 }
 
-func (s *seeker) add(f found) {
+func (s *searcher) addHit(f found) {
 	if len(s.out.Found) >= s.in.Results {
 		s.out.Cut = true
 		return

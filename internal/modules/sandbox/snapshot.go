@@ -37,7 +37,7 @@ func kept(s *manager.Snapshot) keptSnapshot {
 // keeping is the time limit of taking or restoring a snapshot.
 const keeping = 5 * time.Minute
 
-func (m *desk) snapshotTool() tool.Tool {
+func (m *sandboxTools) snapshotTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_snapshot", Title: "Take a snapshot of a sandbox", Effects: tool.Writes,
 		Handle: "sandbox_id", Timeout: keeping,
@@ -94,7 +94,7 @@ type forkOut struct {
 	Kept string `json:"kept" doc:"what was copied: memory, or files only" enum:"memory,files"`
 }
 
-func (m *desk) forkTool() tool.Tool {
+func (m *sandboxTools) forkTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_fork", Title: "Fork a sandbox", Effects: tool.Writes, Handle: "sandbox_id", Timeout: keeping,
 		Description: "Makes a copy of a sandbox that continues from its current state. Afterwards both are " +
@@ -108,7 +108,7 @@ func (m *desk) forkTool() tool.Tool {
 		}
 		defer done()
 		fork, kept, err := m.boxes.Fork(ctx, b,
-			manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
+			manager.Spec{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
 		if errors.Is(err, manager.ErrFull) {
 			return out, notCreated(ctx, err)
 		}
@@ -123,7 +123,7 @@ type snapshotsOut struct {
 	Snapshots []keptSnapshot `json:"snapshots"`
 }
 
-func (m *desk) snapshotsTool() tool.Tool {
+func (m *sandboxTools) snapshotsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_snapshots", Title: "List snapshots", Effects: tool.Reads,
 		Description: "Lists your snapshots of sandboxes, the oldest first.",
@@ -140,7 +140,7 @@ type snapshotIn struct {
 	ID string `json:"snapshot_id"`
 }
 
-func (m *desk) snapshotRemoveTool() tool.Tool {
+func (m *sandboxTools) snapshotRemoveTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_snapshot_remove", Title: "Remove a snapshot", Effects: tool.Destroys, Handle: "snapshot_id",
 		Description: "Removes a snapshot. Sandboxes restored from it continue.",

@@ -90,7 +90,7 @@ type statsOut struct {
 	Sandbox   *boxStats   `json:"sandbox,omitempty"`
 }
 
-func (m *desk) statsTool() tool.Tool {
+func (m *sandboxTools) statsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_stats", Title: "Statistics of sandboxes", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Returns how sandboxes are isolated on this host, the counters of the pools, and the " +
@@ -98,8 +98,8 @@ func (m *desk) statsTool() tool.Tool {
 	}, func(ctx context.Context, c *tool.Call, in statsIn) (statsOut, error) {
 		out := statsOut{
 			Yours:     len(m.boxes.List(c.Caller.Owner)),
-			Drivers:   list(m.boxes.Drivers()),
-			Templates: list(m.boxes.Templates()),
+			Drivers:   joinNames(m.boxes.Drivers()),
+			Templates: joinNames(m.boxes.Templates()),
 		}
 		if d, err := m.boxes.Driver(); err != nil {
 			out.Missing = err.Error()
@@ -117,7 +117,7 @@ func (m *desk) statsTool() tool.Tool {
 		if err != nil {
 			return statsOut{}, err
 		}
-		f, l := b.Facts(), b.Limits()
+		f, l := b.Status(), b.Limits()
 		uses := usageOf(ctx, b)
 		done()
 		out.Sandbox = &boxStats{
@@ -129,7 +129,7 @@ func (m *desk) statsTool() tool.Tool {
 	})
 }
 
-func (m *desk) pools() (first *poolStats, all []namedPool) {
+func (m *sandboxTools) pools() (first *poolStats, all []namedPool) {
 	if s, ok := m.boxes.Pool(); ok {
 		first = new(asStats(s))
 	}

@@ -29,13 +29,13 @@ type transferOut struct {
 	URI  string `json:"uri,omitempty" doc:"of the file in the sandbox, as a resource"`
 }
 
-func (m *desk) uploadTool() tool.Tool {
+func (m *sandboxTools) uploadTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_upload", Title: "Put a file into a sandbox", Effects: inside, Handle: "sandbox_id",
 		Description: "Copies a file from the host's permitted folders into a sandbox, without passing it " +
 			"through the conversation.",
 	}, func(ctx context.Context, c *tool.Call, in uploadIn) (out transferOut, err error) {
-		p, err := roots.Find(c.Roots, in.From)
+		p, err := roots.Locate(c.Roots, in.From)
 		if err == nil {
 			err = p.MayRead()
 		}
@@ -72,7 +72,7 @@ type downloadIn struct {
 	To   string `json:"to,omitempty" doc:"path inside the roots, which must not exist; default: only a link to the file as a resource is returned" names:"path"`
 }
 
-func (m *desk) downloadTool() tool.Tool {
+func (m *sandboxTools) downloadTool() tool.Tool {
 	t := tool.New(tool.Def{
 		Name: "sandbox_download", Title: "Take a file out of a sandbox", Effects: tool.Writes, Handle: "sandbox_id",
 		Description: "Copies a file from a sandbox into the host's permitted folders, or returns a link by " +
@@ -92,10 +92,10 @@ func (m *desk) downloadTool() tool.Tool {
 	return t
 }
 
-func (m *desk) download(ctx context.Context, c *tool.Call, in downloadIn) (out transferOut, err error) {
+func (m *sandboxTools) download(ctx context.Context, c *tool.Call, in downloadIn) (out transferOut, err error) {
 	var p roots.Place
 	if in.To != "" {
-		if p, err = roots.Find(c.Roots, in.To); err == nil {
+		if p, err = roots.Locate(c.Roots, in.To); err == nil {
 			p, err = p.Followed(true)
 		}
 		if err == nil {
@@ -132,10 +132,10 @@ func (m *desk) download(ctx context.Context, c *tool.Call, in downloadIn) (out t
 }
 
 // takeOut writes a file of a sandbox to a new file of the host.
-func (m *desk) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p roots.Place) (transferOut, error) {
+func (m *sandboxTools) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p roots.Place) (transferOut, error) {
 	var reading error
 	info, err := m.writer.Replace(ctx, nil, p, nil, 0o644, func(to *os.File) error {
-		_, reading = f.ReadFile(ctx, in.From, 0, 0, &capped{to, mostTransfer})
+		_, reading = f.ReadFile(ctx, in.From, 0, 0, &limitedBuffer{to, mostTransfer})
 		return reading
 	})
 	if reading != nil {
@@ -147,15 +147,15 @@ func (m *desk) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p ro
 	return transferOut{in.To, info.Size(), fileURI(in.ID, in.From)}, nil
 }
 
-// capped accepts at most left bytes, even if the file grows while it is read.
-type capped struct {
+// limitedBuffer accepts at most left bytes, even if the file grows while it is read.
+type limitedBuffer struct {
 	w    io.Writer
 	left int64
 }
 
-func (c *capped) Write(b []byte) (int, error) {
-	if c.left -= int64(len(b)); c.left < 0 {
+func (l *limitedBuffer) Write(b []byte) (int, error) {
+	if l.left -= int64(len(b)); l.left < 0 {
 		return 0, errTooMuch
 	}
-	return c.w.Write(b)
+	return l.w.Write(b)
 }

@@ -57,7 +57,7 @@ type hardware struct {
 	Devices []device `json:"devices"`
 }
 
-func (s *server) info(ctx context.Context, _ *tool.Call, _ struct{}) (infoOut, error) {
+func (s *server) serverInfo(ctx context.Context, _ *tool.Call, _ struct{}) (infoOut, error) {
 	a := s.cfg.Host.About()
 	out := infoOut{
 		ID: a.ID, Name: a.Name, Version: a.Version, Started: a.Started.UTC().Format(time.RFC3339Nano),

@@ -106,14 +106,14 @@ func (w journalWriter) Write(line []byte) (int, error) {
 	default:
 		e.attrs = json.RawMessage(attrs)
 	}
-	j.add(e)
+	j.addEntry(e)
 	return len(line), nil
 }
 
 func cut(s string) string { return displaytext.Cut(s, maxMessage, " [...]") }
 
-// add adds an entry and drops the oldest ones beyond the limits. j.mu is held.
-func (j *Journal) add(e *entry) {
+// addEntry adds an entry and drops the oldest ones beyond the limits. j.mu is held.
+func (j *Journal) addEntry(e *entry) {
 	e.seq = j.first + uint64(len(j.entries))
 	j.entries = append(j.entries, *e)
 	j.bytes += e.size()
@@ -123,7 +123,7 @@ func (j *Journal) add(e *entry) {
 		drop++
 	}
 	j.entries, j.first = j.entries[drop:], j.first+uint64(drop) // a new slice, because readers may use the old one
-	j.write(e)
+	j.writeEntry(e)
 	close(j.changed)
 	j.changed = make(chan struct{})
 }

@@ -62,7 +62,7 @@ func (j *Journal) OpenFile(folder string) error {
 		return err
 	}
 	for i := range j.entries {
-		j.write(&j.entries[i])
+		j.writeEntry(&j.entries[i])
 	}
 	return nil
 }
@@ -79,9 +79,9 @@ func (j *Journal) CloseFile() error {
 	return err
 }
 
-// write writes one entry. j.mu is held. If the write fails, as on a full disk, the
+// writeEntry writes one entry. j.mu is held. If the write fails, as on a full disk, the
 // journal stops writing the file, because it cannot log its own failure.
-func (j *Journal) write(e *entry) {
+func (j *Journal) writeEntry(e *entry) {
 	if j.file == nil {
 		return
 	}
@@ -94,7 +94,7 @@ func (j *Journal) write(e *entry) {
 		if err = j.file.Truncate(0); err == nil {
 			for i := range j.entries {
 				if j.entries[i].seq != e.seq {
-					j.write(&j.entries[i])
+					j.writeEntry(&j.entries[i])
 				}
 			}
 		}

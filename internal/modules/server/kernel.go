@@ -37,9 +37,9 @@ const (
 // kernel is the kernel log of the machine.
 type kernel struct{}
 
-// read implements journal. Each read of the file returns one record; the last one
+// readAll implements journal. Each read of the file returns one record; the last one
 // returns that it would block.
-func (kernel) read(ctx context.Context) (boot string, all []entry, wait func(context.Context), err error) {
+func (kernel) readAll(ctx context.Context) (boot string, all []entry, wait func(context.Context), err error) {
 	if runtime.GOOS != "linux" {
 		return "", nil, nil, tool.Refuse(
 			"unsupported", "the kernel log is available on Linux only; this is %s", runtime.GOOS,

@@ -52,9 +52,9 @@ type logEntry struct {
 
 // journal is a log that can be read in pages: the host's or the kernel's.
 type journal interface {
-	// read returns all kept entries, in order, and wait, which returns when there
+	// readAll returns all kept entries, in order, and wait, which returns when there
 	// may be more or ctx is done.
-	read(ctx context.Context) (boot string, all []entry, wait func(context.Context), err error)
+	readAll(ctx context.Context) (boot string, all []entry, wait func(context.Context), err error)
 }
 
 func (s *server) logs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, error) {
@@ -114,14 +114,14 @@ func (j *Journal) boots() ([]bootOut, error) {
 	return boots, nil
 }
 
-// read implements journal.
-func (s *hostStart) read(context.Context) (string, []entry, func(context.Context), error) {
+// readAll implements journal.
+func (s *hostStart) readAll(context.Context) (string, []entry, func(context.Context), error) {
 	all, err := s.readEntries()
 	return s.boot, all, func(ctx context.Context) { <-ctx.Done() }, err
 }
 
-// read implements journal.
-func (j *Journal) read(context.Context) (string, []entry, func(context.Context), error) {
+// readAll implements journal.
+func (j *Journal) readAll(context.Context) (string, []entry, func(context.Context), error) {
 	boot, all, more := j.snapshot()
 	return boot, all, func(ctx context.Context) {
 		select {
@@ -136,7 +136,7 @@ func page(ctx context.Context, j journal, in pageIn) (pageOut, error) {
 	patience, cancel := context.WithTimeout(ctx, time.Duration(in.Follow)*time.Second)
 	defer cancel()
 	for first := true; ; first = false {
-		boot, all, wait, err := j.read(ctx)
+		boot, all, wait, err := j.readAll(ctx)
 		if err != nil {
 			return pageOut{}, err
 		}

@@ -72,7 +72,7 @@ func New(cfg Config) module.New {
 			s.cfg.Meter = &Meter{}
 		}
 		s.rules = s.cfg.Host.Rules
-		s.offer.Tools = s.tools()
+		s.offer.Tools = s.definitions()
 		return s, nil
 	}
 }
@@ -85,7 +85,7 @@ func (s *server) Offer(context.Context, module.Audience) (*module.Offer, error) 
 // Close implements module.Module.
 func (s *server) Close(context.Context) error { return nil }
 
-func (s *server) tools() []tool.Tool {
+func (s *server) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "server_time", Title: "Show the time", Effects: tool.Reads, Task: tool.TaskNever,
@@ -97,7 +97,7 @@ func (s *server) tools() []tool.Tool {
 			Aliases:     []string{"server.device-info"},
 			Description: "Describes this host and its machine: name, version, operating system, processor and memory.",
 			Help:        "ram is in bytes. Values that the system does not report are missing.",
-		}, s.info),
+		}, s.serverInfo),
 		tool.New(tool.Def{
 			Name: "server_metrics", Title: "Measure this host", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"server.metrics"},

@@ -23,14 +23,14 @@ type stopOut struct {
 }
 
 func (s *server) restart(_ context.Context, c *tool.Call, in stopIn) (stopOut, error) {
-	return s.stop(c, in, true)
+	return s.stopHost(c, in, true)
 }
 
 func (s *server) shutdown(_ context.Context, c *tool.Call, in stopIn) (stopOut, error) {
-	return s.stop(c, in, false)
+	return s.stopHost(c, in, false)
 }
 
-func (s *server) stop(c *tool.Call, in stopIn, again bool) (stopOut, error) {
+func (s *server) stopHost(c *tool.Call, in stopIn, again bool) (stopOut, error) {
 	if err := s.rules.Check(c, "stop it"); err != nil {
 		return stopOut{}, err
 	}

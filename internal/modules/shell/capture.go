@@ -50,8 +50,8 @@ func (c *capture) cut() bool {
 	return c.total > int64(len(c.head)+min(len(c.tail), c.half))
 }
 
-// text returns what was kept, with a line in place of the missing part.
-func (c *capture) text() string {
+// captured returns what was kept, with a line in place of the missing part.
+func (c *capture) captured() string {
 	missing := c.cut()
 	c.mu.Lock()
 	defer c.mu.Unlock()

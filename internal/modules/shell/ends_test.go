@@ -179,7 +179,7 @@ func TestCaptureKeepsTheEnds(t *testing.T) {
 			c.Write(rest[:n])
 			rest = rest[n:]
 		}
-		text := c.text()
+		text := c.captured()
 		if len(all) <= 64 {
 			if text != string(all) || c.cut() {
 				t.Fatalf("of %s is left %s", all, text)
@@ -198,13 +198,13 @@ func TestCaptureCutsBetweenCharacters(t *testing.T) {
 	for most := 20; most < 30; most++ {
 		c := newCapture(most)
 		io.WriteString(c, strings.Repeat("€", 40))
-		if text := c.text(); strings.Contains(text, `\x`) || strings.Count(text, "€") < 4 {
+		if text := c.captured(); strings.Contains(text, `\x`) || strings.Count(text, "€") < 4 {
 			t.Errorf("%d: %q", most, text)
 		}
 	}
 	c := newCapture(40)
 	io.WriteString(c, "one\ntwo\nthree\n"+strings.Repeat("x\n", 100)+"end\n")
-	if text := c.text(); !strings.HasPrefix(text, "one\ntwo\nthree\nx\n") || !strings.HasSuffix(text, "\nx\nend\n") ||
+	if text := c.captured(); !strings.HasPrefix(text, "one\ntwo\nthree\nx\n") || !strings.HasSuffix(text, "\nx\nend\n") ||
 		!strings.Contains(text, "\n[") {
 		t.Errorf("%q", text)
 	}

@@ -41,7 +41,7 @@ func (m *runner) executeTool() tool.Tool {
 		if err != nil {
 			return tool.Result{}, err
 		}
-		out.Output, out.ReturnCode = o.stdout.text()+o.stderr.text(), o.state.Code
+		out.Output, out.ReturnCode = o.stdout.captured()+o.stderr.captured(), o.state.Code
 		res := tool.Result{Structured: out}
 		if o.timedOut() {
 			res.IsError = true

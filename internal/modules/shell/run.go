@@ -73,7 +73,7 @@ func (m *runner) runTool() tool.Tool {
 			return tool.Result{}, err
 		}
 		out := runOut{
-			Stdout: o.stdout.text(), Stderr: o.stderr.text(), ExitCode: o.state.Code, Signal: o.state.Signal,
+			Stdout: o.stdout.captured(), Stderr: o.stderr.captured(), ExitCode: o.state.Code, Signal: o.state.Signal,
 			TimedOut: o.timedOut(), Truncated: o.truncated(), DurationMS: o.state.Took.Milliseconds(),
 		}
 		res := tool.Typed(out)

@@ -55,7 +55,7 @@ func (m *runner) runCommand(ctx context.Context, c *tool.Call, o spec) (*outcome
 	if o.shell == "" {
 		o.shell = m.cfg.Shell
 	}
-	if err := o.check(); err != nil {
+	if err := o.checkSpec(); err != nil {
 		return nil, err
 	}
 	if err := m.checkPolicy(c, &o); err != nil {
@@ -136,7 +136,7 @@ func asArgument(line string) string {
 	return line
 }
 
-func (o *spec) check() error {
+func (o *spec) checkSpec() error {
 	switch {
 	case strings.TrimSpace(o.command) == "":
 		return &tool.Refusal{

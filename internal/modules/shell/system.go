@@ -58,8 +58,8 @@ func timedOut(seconds int) string { return fmt.Sprintf("Command timed out after 
 
 // systemText returns both streams as one text.
 func systemText(o *outcome) string {
-	text := strings.TrimSuffix(o.stdout.text(), "\n")
-	if failures := strings.TrimSuffix(o.stderr.text(), "\n"); failures != "" {
+	text := strings.TrimSuffix(o.stdout.captured(), "\n")
+	if failures := strings.TrimSuffix(o.stderr.captured(), "\n"); failures != "" {
 		if text != "" {
 			text += "\n"
 		}

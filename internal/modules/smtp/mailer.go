@@ -91,7 +91,7 @@ func NewMailer(o Options) *Mailer {
 	return &Mailer{o: o, wake: make(chan struct{}, 1)}
 }
 
-func (m *Mailer) name() string {
+func (m *Mailer) hostName() string {
 	if m.o.Name == nil {
 		return "gatehouse"
 	}
@@ -116,9 +116,9 @@ func (m *Mailer) account() (*Settings, secret.Text, error) {
 	return s, password, err
 }
 
-// set stores settings, and the password if it is not empty. Otherwise the stored
+// setSettings stores settings, and the password if it is not empty. Otherwise the stored
 // password stays if host and username are the same.
-func (m *Mailer) set(ctx context.Context, s *Settings, password secret.Text) error {
+func (m *Mailer) setSettings(ctx context.Context, s *Settings, password secret.Text) error {
 	s.HasPassword = !password.Empty()
 	if s.HasPassword {
 		if err := m.o.Secrets.Set(SecretName, password); err != nil {

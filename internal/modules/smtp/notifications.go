@@ -84,7 +84,7 @@ func (m *Mailer) mail(ctx context.Context) error {
 	if len(due) == 0 {
 		return nil
 	}
-	refused, err := m.send(ctx, s, password, digest(m.name(), s.To, due))
+	refused, err := m.sendLetter(ctx, s, password, digest(m.hostName(), s.To, due))
 	if err != nil {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseWait)
 		defer cancel()

@@ -41,9 +41,9 @@ type refusedStep struct {
 func (e *refusedStep) Error() string { return e.err.Error() }
 func (e *refusedStep) Unwrap() error { return e.err }
 
-// send sends a mail. It uses TLS unless the settings say none. refused describes
+// sendLetter sends a mail. It uses TLS unless the settings say none. refused describes
 // the recipients that the server refused, if it accepted others.
-func (m *Mailer) send(ctx context.Context, s *Settings, password secret.Text, l message) (refused, err error) {
+func (m *Mailer) sendLetter(ctx context.Context, s *Settings, password secret.Text, l message) (refused, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
@@ -56,7 +56,7 @@ func (m *Mailer) send(ctx context.Context, s *Settings, password secret.Text, l 
 		conn.SetDeadline(deadline)
 	}
 	trust := &tls.Config{ServerName: s.Host, RootCAs: m.o.Roots, MinVersion: tls.VersionTLS12}
-	c, err := connect(&limitedConn{Conn: conn, left: maxReceived}, s, trust)
+	c, err := connectSMTP(&limitedConn{Conn: conn, left: maxReceived}, s, trust)
 	if err == nil {
 		defer c.Close()
 		err = logIn(c, s, password)
@@ -86,8 +86,8 @@ func (b *limitedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// connect reads the greeting of a server and starts TLS as the settings say.
-func connect(conn net.Conn, s *Settings, trust *tls.Config) (*netsmtp.Client, error) {
+// connectSMTP reads the greeting of a server and starts TLS as the settings say.
+func connectSMTP(conn net.Conn, s *Settings, trust *tls.Config) (*netsmtp.Client, error) {
 	if s.Security == "tls" {
 		conn = tls.Client(conn, trust)
 	}

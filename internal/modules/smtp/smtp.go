@@ -42,7 +42,7 @@ func New(cfg Config) module.New {
 				return nil, err
 			}
 		}
-		d.offer.Tools = d.tools()
+		d.offer.Tools = d.definitions()
 		return d, nil
 	}
 }
@@ -60,7 +60,7 @@ const help = `For administrators of this host. The password is stored encrypted 
 - security is starttls, which upgrades the connection to TLS, or tls, which uses TLS from the start. Both verify the server's certificate. none is allowed only for a server on this machine.
 - to lists the addresses that receive notifications of at least a level; if it is empty, no notifications are mailed. Only notifications published after that are mailed. A mail that cannot be sent is retried for a day.`
 
-func (d *service) tools() []tool.Tool {
+func (d *service) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name:        "smtp_info",
@@ -69,7 +69,7 @@ func (d *service) tools() []tool.Tool {
 			Task:        tool.TaskNever,
 			Description: "Shows the mail server of this host, who receives its notifications, and the last error. Never shows the password.",
 			Help:        help,
-		}, d.info),
+		}, d.settingsInfo),
 		tool.New(tool.Def{
 			Name:        "smtp_set",
 			Title:       "Set the mail server",
@@ -78,7 +78,7 @@ func (d *service) tools() []tool.Tool {
 			Aliases:     []string{"server.set-smtp"},
 			Description: "Sets the mail server of this host, and the addresses that receive its notifications.",
 			Help:        help + "\n\nIf password is left out, the stored one stays as long as host and username are the same.",
-		}, d.set),
+		}, d.setSettings),
 		tool.New(tool.Def{
 			Name:        "smtp_test",
 			Title:       "Send a test mail",
@@ -100,7 +100,7 @@ func (d *service) tools() []tool.Tool {
 	}
 }
 
-func (d *service) check(c *tool.Call) error {
+func (d *service) checkCaller(c *tool.Call) error {
 	return d.cfg.Rules.Check(c, "manage its mail server")
 }
 
@@ -132,8 +132,8 @@ type infoOut struct {
 	Error       string   `json:"error,omitempty" doc:"why the last notification could not be mailed"`
 }
 
-func (d *service) info(_ context.Context, c *tool.Call, _ struct{}) (infoOut, error) {
-	if err := d.check(c); err != nil {
+func (d *service) settingsInfo(_ context.Context, c *tool.Call, _ struct{}) (infoOut, error) {
+	if err := d.checkCaller(c); err != nil {
 		return infoOut{}, err
 	}
 	return d.shown()
@@ -158,8 +158,8 @@ func (d *service) shown() (infoOut, error) {
 	}, nil
 }
 
-func (d *service) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, error) {
-	if err := d.check(c); err != nil {
+func (d *service) setSettings(ctx context.Context, c *tool.Call, in setIn) (infoOut, error) {
+	if err := d.checkCaller(c); err != nil {
 		return infoOut{}, err
 	}
 	s, err := in.settings()
@@ -183,7 +183,7 @@ func (d *service) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, err
 		}
 	}
 	s.Level = in.Level
-	if err := d.cfg.Mailer.set(ctx, s, secret.New(in.Password)); err != nil {
+	if err := d.cfg.Mailer.setSettings(ctx, s, secret.New(in.Password)); err != nil {
 		return infoOut{}, err
 	}
 	return d.shown()
@@ -201,7 +201,7 @@ type testOut struct {
 }
 
 func (d *service) test(ctx context.Context, c *tool.Call, in testIn) (testOut, error) {
-	if err := d.check(c); err != nil {
+	if err := d.checkCaller(c); err != nil {
 		return testOut{}, err
 	}
 	to, err := address("to", in.To)
@@ -224,8 +224,8 @@ func (d *service) test(ctx context.Context, c *tool.Call, in testIn) (testOut, e
 	if err != nil {
 		return testOut{}, err
 	}
-	name := d.cfg.Mailer.name()
-	refused, err := d.cfg.Mailer.send(ctx, s, password, message{
+	name := d.cfg.Mailer.hostName()
+	refused, err := d.cfg.Mailer.sendLetter(ctx, s, password, message{
 		to: []string{to}, subject: "[" + name + "] Test mail",
 		text: "This is a test mail from " + name + ". An administrator sent it to test the mail server.\n",
 	})
@@ -240,7 +240,7 @@ type clearOut struct {
 }
 
 func (d *service) clear(ctx context.Context, c *tool.Call, _ struct{}) (clearOut, error) {
-	if err := d.check(c); err != nil {
+	if err := d.checkCaller(c); err != nil {
 		return clearOut{}, err
 	}
 	was, err := d.cfg.Mailer.clear(ctx)

@@ -256,7 +256,7 @@ func TestASilentServer(t *testing.T) {
 	b := newFixture(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err := b.mailer.send(
+	_, err := b.mailer.sendLetter(
 		ctx,
 		&Settings{Host: "127.0.0.1", Port: p.port, From: "a@b.c", Security: "none"},
 		secret.Text{},

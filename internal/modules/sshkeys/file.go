@@ -49,8 +49,8 @@ func (l line) isComment() bool {
 	return len(t) == 0 || t[0] == '#'
 }
 
-// parse splits a file into lines, whose texts joined are the file.
-func parse(text []byte) (all []line) {
+// parseLines splits a file into lines, whose texts joined are the file.
+func parseLines(text []byte) (all []line) {
 	for t := range bytes.Lines(text) {
 		l := line{text: t}
 		if !l.isComment() {
@@ -101,8 +101,8 @@ func parseNew(text string) (line, error) {
 	return line{text: []byte(text + "\n"), key: key, comment: comment, options: options}, nil
 }
 
-// read returns the lines of the file, or none if there is no file.
-func (f *file) read() ([]line, error) {
+// readLines returns the lines of the file, or none if there is no file.
+func (f *file) readLines() ([]line, error) {
 	info, err := os.Lstat(f.path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -128,18 +128,18 @@ func (f *file) read() ([]line, error) {
 			Message: fmt.Sprintf("%s has more than %d bytes", f.path(), maxFile),
 		}
 	}
-	return parse(text), nil
+	return parseLines(text), nil
 }
 
-// change reads, changes and replaces the file. A file lock serialises the changes
+// changeLines reads, changes and replaces the file. A file lock serialises the changes
 // of all hosts.
-func (f *file) change(how func([]line) ([]line, error)) error {
+func (f *file) changeLines(how func([]line) ([]line, error)) error {
 	unlock, err := atomicfile.Lock(f.path() + ".lock")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	all, err := f.read()
+	all, err := f.readLines()
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func New(cfg Config) module.New {
 				Description: "Lists the keys that may log in by SSH as the user this host runs as.",
 				Help: "It reads .ssh/authorized_keys in that user's home. other is the number of lines that " +
 					"are neither keys nor comments.",
-			}, k.list),
+			}, k.listKeys),
 			tool.New(tool.Def{
 				Name: "ssh_add", Title: "Add an SSH key", Effects: tool.Writes, Task: tool.TaskNever,
 				Aliases: []string{"ssh.add"},
@@ -51,14 +51,14 @@ func New(cfg Config) module.New {
 					"has agreed.",
 				Help: "key is one line as ssh-keygen writes it to a .pub file, optionally with options in " +
 					"front. DSA keys, and RSA keys below 2048 bits, are refused. " + confirmHelp,
-			}, k.add),
+			}, k.addKey),
 			tool.New(tool.Def{
 				Name: "ssh_remove", Title: "Remove an SSH key", Effects: tool.Writes | tool.Destroys,
 				Task: tool.TaskNever, Aliases: []string{"ssh.remove"},
 				Description: "Removes a key, so that it can no longer log in by SSH, after the user has agreed. " +
 					"Open SSH sessions stay open.",
 				Help: "All lines with that key are removed; every other line stays as it is. " + confirmHelp,
-			}, k.remove),
+			}, k.removeKey),
 		}
 		return k, nil
 	}
@@ -108,14 +108,14 @@ func newKeyOut(l line, number int) keyOut {
 	}
 }
 
-func (k *keys) list(context.Context, *tool.Call, struct{}) (listOut, error) {
+func (k *keys) listKeys(context.Context, *tool.Call, struct{}) (listOut, error) {
 	out := listOut{Keys: []keyOut{}}
 	f, err := k.file()
 	if err != nil {
 		return out, err
 	}
 	out.File = f.path()
-	all, err := f.read()
+	all, err := f.readLines()
 	if err != nil {
 		return out, err
 	}
@@ -135,7 +135,7 @@ type addIn struct {
 	Confirm string `json:"confirm,omitempty" doc:"the key's fingerprint, once the user has agreed; needs the setting approvals.callers_word" max:"100"`
 }
 
-func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
+func (k *keys) addKey(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
 	l, err := parseNew(in.Key)
 	if err != nil {
 		return keyOut{}, err
@@ -152,7 +152,7 @@ func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
 		return keyOut{}, err
 	}
 	number := 0
-	err = f.change(func(all []line) ([]line, error) {
+	err = f.changeLines(func(all []line) ([]line, error) {
 		for i, other := range all {
 			if other.is(l.key) {
 				return nil, &tool.Refusal{
@@ -179,16 +179,16 @@ type removeOut struct {
 	Left    int    `json:"left" doc:"number of keys that may still log in"`
 }
 
-func (k *keys) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, error) {
+func (k *keys) removeKey(_ context.Context, c *tool.Call, in removeIn) (removeOut, error) {
 	f, err := k.file()
 	if err != nil {
 		return removeOut{}, err
 	}
-	all, err := f.read()
+	all, err := f.readLines()
 	if err != nil {
 		return removeOut{}, err
 	}
-	l, err := find(all, in.Fingerprint)
+	l, err := findLine(all, in.Fingerprint)
 	if err != nil {
 		return removeOut{}, err
 	}
@@ -198,7 +198,7 @@ func (k *keys) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, 
 		return removeOut{}, err
 	}
 	out := removeOut{Removed: newKeyOut(l, 0)}
-	err = f.change(func(all []line) (left []line, err error) {
+	err = f.changeLines(func(all []line) (left []line, err error) {
 		for _, other := range all {
 			if other.is(l.key) {
 				out.Lines++
@@ -217,7 +217,7 @@ func (k *keys) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, 
 	return out, err
 }
 
-func find(all []line, fingerprint string) (line, error) {
+func findLine(all []line, fingerprint string) (line, error) {
 	want := strings.TrimPrefix(strings.TrimSpace(fingerprint), "MD5:")
 	for _, l := range all {
 		if l.key != nil && (ssh.FingerprintSHA256(l.key) == want || ssh.FingerprintLegacyMD5(l.key) == want) {

@@ -243,7 +243,7 @@ func TestChangesDoNotLoseEachOther(t *testing.T) {
 		one, _ := newKey(t)
 		all.Go(func() {
 			f := &file{a.folder}
-			if err := f.change(func(lines []line) ([]line, error) {
+			if err := f.changeLines(func(lines []line) ([]line, error) {
 				l, err := parseNew(one)
 				return append(lines, l), err
 			}); err != nil {
@@ -264,14 +264,14 @@ func FuzzFile(f *testing.F) {
 	f.Add([]byte("ssh-rsa AAAA\n\"\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var whole []byte
-		for _, l := range parse(text) {
+		for _, l := range parseLines(text) {
 			whole = append(whole, l.text...)
 		}
 		if !bytes.Equal(whole, text) {
 			t.Errorf("%q became %q", text, whole)
 		}
 		if l, err := parseNew(string(text)); err == nil {
-			if again := parse(l.text); len(again) != 1 || !again[0].is(l.key) {
+			if again := parseLines(l.text); len(again) != 1 || !again[0].is(l.key) {
 				t.Errorf("%q is added as %d lines", text, len(again))
 			}
 		}

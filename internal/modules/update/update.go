@@ -43,7 +43,7 @@ func New(cfg Config) module.New {
 		if m.cfg.Processors == "" {
 			m.cfg.Processors = "/sys/devices/system/cpu"
 		}
-		m.offer.Tools = m.tools()
+		m.offer.Tools = m.definitions()
 		return m, nil
 	}
 }
@@ -72,7 +72,7 @@ in the settings (update.key), tests it, and replaces the program.
 		"virtual machines often have no governor."
 )
 
-func (m *updates) tools() []tool.Tool {
+func (m *updates) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "server_update_check", Title: "Check for an update", Effects: tool.Reads | tool.OpenWorld,
@@ -80,7 +80,7 @@ func (m *updates) tools() []tool.Tool {
 			Description: "Checks whether there is a newer release of this host's program.",
 			Help: "It reads the manifest at the source in the settings and verifies its signature. previous " +
 				"is the version that server_update_rollback would restore.",
-		}, m.check),
+		}, m.checkRelease),
 		tool.New(tool.Def{
 			Name: "server_update", Title: "Update this host", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
 			Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute, Aliases: []string{"server.update"},
@@ -109,7 +109,7 @@ func (m *updates) checkAllowed(c *tool.Call) error {
 		return err
 	}
 	if m.cfg.Updater == nil {
-		return refuse(update.ErrNoSource)
+		return refusalOf(update.ErrNoSource)
 	}
 	return nil
 }
@@ -125,13 +125,13 @@ type checkOut struct {
 
 const maxNotes = 16 << 10 // bytes of release notes in a result
 
-func (m *updates) check(ctx context.Context, c *tool.Call, _ struct{}) (checkOut, error) {
+func (m *updates) checkRelease(ctx context.Context, c *tool.Call, _ struct{}) (checkOut, error) {
 	if err := m.checkAllowed(c); err != nil {
 		return checkOut{}, err
 	}
 	r, newer, err := m.cfg.Updater.Check(ctx)
 	if err != nil {
-		return checkOut{}, refuse(err)
+		return checkOut{}, refusalOf(err)
 	}
 	out := checkOut{
 		Current:  m.cfg.Current,
@@ -146,7 +146,7 @@ func (m *updates) check(ctx context.Context, c *tool.Call, _ struct{}) (checkOut
 	return out, nil
 }
 
-func refuse(err error) error {
+func refusalOf(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -199,7 +199,7 @@ func (m *updates) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut
 		if err == nil && !newer {
 			err = update.ErrNone
 		}
-		return r.Version, refuse(err)
+		return r.Version, refusalOf(err)
 	})
 	if err != nil {
 		return jobOut{}, err
@@ -208,12 +208,12 @@ func (m *updates) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut
 	if err := confirm.Ask(c, version, question, in.Confirm); err != nil {
 		return jobOut{}, err
 	}
-	started, err := m.start(c, version)
+	started, err := m.startUpdate(c, version)
 	return jobOut{started, version}, err
 }
 
-// start runs the update as a job and shows its phases.
-func (m *updates) start(c *tool.Call, version string) (progress.Started, error) {
+// startUpdate runs the update as a job and shows its phases.
+func (m *updates) startUpdate(c *tool.Call, version string) (progress.Started, error) {
 	title := "update to " + version
 	work := func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
 		track := progress.New(tell, update.PhaseCheck, update.PhaseDownload, update.PhaseTry, update.PhaseReplace)
@@ -222,21 +222,21 @@ func (m *updates) start(c *tool.Call, version string) (progress.Started, error) 
 		switch {
 		case err == nil:
 			track.Finish()
-			notify.Publish(m.deps, notify.News{
+			notify.Publish(m.deps, notify.Notification{
 				Code:    "update.applied",
 				Level:   notify.Success,
 				Title:   "Version " + r.Version + " is installed",
 				Message: restartHint,
 			})
 		case ctx.Err() == nil:
-			notify.Publish(m.deps, notify.News{
+			notify.Publish(m.deps, notify.Notification{
 				Code:    "update.failed",
 				Level:   notify.Error,
 				Title:   "The " + title + " failed",
 				Message: err.Error(),
 			})
 		}
-		return updateResult{r.Version, m.cfg.Current, restartHint}, refuse(err)
+		return updateResult{r.Version, m.cfg.Current, restartHint}, refusalOf(err)
 	}
 	return m.cfg.Show.Start(m.deps, c, title, work)
 }
@@ -255,11 +255,11 @@ func (m *updates) rollback(ctx context.Context, c *tool.Call, in confirmIn) (rol
 		return rollbackOut{}, err
 	}
 	if version == "" {
-		return rollbackOut{}, refuse(update.ErrNoPrior)
+		return rollbackOut{}, refusalOf(update.ErrNoPrior)
 	}
 	if err := confirm.Ask(c, version, "Restore version "+version+" of this host's program?", in.Confirm); err != nil {
 		return rollbackOut{}, err
 	}
 	version, err = m.cfg.Updater.Rollback(ctx)
-	return rollbackOut{version, restartHint}, refuse(err)
+	return rollbackOut{version, restartHint}, refusalOf(err)
 }

@@ -197,7 +197,7 @@ func TestWhatIsRefused(t *testing.T) {
 		len(old.jobs) > 0 {
 		t.Errorf("got %q", refused)
 	}
-	if got := refuse(fmt.Errorf("x: %w", update.ErrSignature)); !strings.HasPrefix(got.Error(), "denied") {
+	if got := refusalOf(fmt.Errorf("x: %w", update.ErrSignature)); !strings.HasPrefix(got.Error(), "denied") {
 		t.Errorf("got %v", got)
 	}
 }

@@ -58,11 +58,11 @@ func New(cfg Config) module.New {
 				Description: "Opens a WebSocket listener on this machine, if it is not open, and returns a URL with " +
 					"which one client can connect as you.",
 				Help: startHelp,
-			}, s.start),
+			}, s.startSocket),
 			tool.New(tool.Def{
 				Name: "ws_info", Title: "Describe the message hub", Effects: tool.Reads,
 				Description: "Lists your WebSocket clients and their channels.",
-			}, s.info),
+			}, s.socketInfo),
 			tool.New(tool.Def{
 				Name: "ws_publish", Title: "Publish a message", Effects: tool.Writes,
 				Description: "Sends a message to those of your WebSocket clients that are subscribed to a channel.",
@@ -111,7 +111,7 @@ type startOut struct {
 	Expires string `json:"expires" doc:"when url expires"`
 }
 
-func (s *sockets) start(ctx context.Context, c *tool.Call, in startIn) (startOut, error) {
+func (s *sockets) startSocket(ctx context.Context, c *tool.Call, in startIn) (startOut, error) {
 	if s.cfg.Start == nil {
 		return startOut{}, &tool.Refusal{
 			Code:    "unsupported",
@@ -141,7 +141,7 @@ type infoOut struct {
 	List     []hub.Info `json:"list" doc:"the first 100, oldest first"`
 }
 
-func (s *sockets) info(_ context.Context, c *tool.Call, _ struct{}) (infoOut, error) {
+func (s *sockets) socketInfo(_ context.Context, c *tool.Call, _ struct{}) (infoOut, error) {
 	all := s.cfg.Hub.Clients(c.Caller.Owner)
 	channels := map[string]bool{}
 	for _, i := range all {

@@ -38,7 +38,7 @@ func init() { runtime.LockOSThread() }
 
 // Main runs the agent or a launcher and exits the process.
 func Main() {
-	run := serve
+	run := serveAgent
 	switch os.Args[0] {
 	case launcherName:
 		run = runLauncher
@@ -53,8 +53,8 @@ func Main() {
 	os.Exit(0)
 }
 
-// serve sets up the sandbox and handles requests until the channel ends.
-func serve() error {
+// serveAgent sets up the sandbox and handles requests until the channel ends.
+func serveAgent() error {
 	if len(os.Args) == 2 && os.Args[1] == stdioName {
 		return serveOn(standardStreams(), nil)
 	}
@@ -98,7 +98,7 @@ func serveOn(channel io.ReadWriter, again func() (io.ReadWriter, error)) error {
 		return err
 	}
 	done := make(chan error)
-	go func() { done <- newServer(plan, channel, again).run() }()
+	go func() { done <- newServer(plan, channel, again).serveLoop() }()
 	return <-done
 }
 

@@ -43,7 +43,7 @@ func (r *request) packFolder(folder string) error {
 	if err := errors.Join(p.to.Close(), out.Flush()); err != nil {
 		return err
 	}
-	return r.send(agentprotocol.Stdout, nil)
+	return r.sendReply(agentprotocol.Stdout, nil)
 }
 
 // stdoutWriter sends what is written as Stdout.
@@ -55,7 +55,7 @@ func (g stdoutWriter) Write(b []byte) (sent int, err error) {
 		if n == 0 {
 			return sent, unix.ECANCELED
 		}
-		if err := g.r.send(agentprotocol.Stdout, b[sent:sent+n]); err != nil {
+		if err := g.r.sendReply(agentprotocol.Stdout, b[sent:sent+n]); err != nil {
 			return sent, err
 		}
 		sent += n
@@ -197,7 +197,7 @@ func (s *stdinReader) Read(b []byte) (int, error) {
 		}
 		s.left = next
 		if n := s.debt.Add(len(next)); n > 0 {
-			if err := s.r.send(agentprotocol.Credit,
+			if err := s.r.sendReply(agentprotocol.Credit,
 				agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body()); err != nil {
 				return 0, err
 			}
@@ -364,5 +364,5 @@ func (r *request) diskUsage() error {
 		}
 		used += int64(fs.Blocks-fs.Bfree) * fs.Bsize
 	}
-	return r.send(agentprotocol.Entry, agentprotocol.Info{Size: used}.Body())
+	return r.sendReply(agentprotocol.Entry, agentprotocol.Info{Size: used}.Body())
 }

@@ -18,9 +18,9 @@ import (
 
 // dial connects to a port of the sandbox's loopback interface only.
 func (r *request) dial(port agentprotocol.Port) error {
-	c, err := connect(r, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, unix.AF_INET)
+	c, err := dialAddress(r, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, unix.AF_INET)
 	if errors.Is(err, unix.ECONNREFUSED) {
-		six, err6 := connect(r, &unix.SockaddrInet6{Port: int(port), Addr: [16]byte{15: 1}}, unix.AF_INET6)
+		six, err6 := dialAddress(r, &unix.SockaddrInet6{Port: int(port), Addr: [16]byte{15: 1}}, unix.AF_INET6)
 		if err6 == nil {
 			c, err = six, nil
 		}
@@ -36,7 +36,7 @@ func socket(family int) (int, error) {
 	return fd, sysErr("socket", "SOCK_STREAM", err)
 }
 
-func connect(r *request, to unix.Sockaddr, family int) (*os.File, error) {
+func dialAddress(r *request, to unix.Sockaddr, family int) (*os.File, error) {
 	fd, err := socket(family)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ type listener struct {
 	once  sync.Once
 }
 
-func (l *listener) close() {
+func (l *listener) closeListener() {
 	l.once.Do(func() {
 		close(l.end)
 		l.Close()
@@ -95,13 +95,13 @@ func (r *request) listen(port agentprotocol.Port) error {
 		return err
 	}
 	l := &listener{File: os.NewFile(uintptr(fd), "listener"), conns: make(chan *os.File), end: make(chan struct{})}
-	defer l.close()
-	r.setHandlers(func(uint8) { l.close() }, nil)
+	defer l.closeListener()
+	r.setHandlers(func(uint8) { l.closeListener() }, nil)
 	defer r.setHandlers(nil, nil)
 	r.mu.Lock()
 	r.listener = l
 	r.mu.Unlock()
-	if err := r.send(agentprotocol.Ready, nil); err != nil {
+	if err := r.sendReply(agentprotocol.Ready, nil); err != nil {
 		return err
 	}
 	return l.acceptLoop()
@@ -189,7 +189,7 @@ func (r *request) stream(c *os.File) error {
 	}, nil)
 	defer r.setHandlers(nil, nil)
 	setsockopt(c, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) })
-	if err := r.send(agentprotocol.Ready, nil); err != nil {
+	if err := r.sendReply(agentprotocol.Ready, nil); err != nil {
 		return err
 	}
 	var in error
@@ -219,12 +219,12 @@ func (r *request) sendConnection(from *os.File) error {
 		n, err := from.Read(buf[:most])
 		r.stdout.Add(most - n)
 		if n > 0 {
-			if err := r.send(agentprotocol.Stdout, buf[:n]); err != nil {
+			if err := r.sendReply(agentprotocol.Stdout, buf[:n]); err != nil {
 				return err
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			return r.send(agentprotocol.Stdout, nil)
+			return r.sendReply(agentprotocol.Stdout, nil)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil // the host reads no more, but what it has sent is still written

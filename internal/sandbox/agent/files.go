@@ -139,7 +139,7 @@ func openRegular(name string, flags int, mode uint32) (*os.File, agentprotocol.I
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
-		return os.NewFile(uintptr(fd), name), info(path.Base(name), "", &st), nil
+		return os.NewFile(uintptr(fd), name), fileInfo(path.Base(name), "", &st), nil
 	case unix.S_IFDIR:
 		err = unix.EISDIR
 	default:
@@ -149,7 +149,7 @@ func openRegular(name string, flags int, mode uint32) (*os.File, agentprotocol.I
 	return nil, agentprotocol.Info{}, err
 }
 
-func info(name, link string, st *unix.Stat_t) agentprotocol.Info {
+func fileInfo(name, link string, st *unix.Stat_t) agentprotocol.Info {
 	return agentprotocol.Info{
 		Name:     name,
 		Link:     link,
@@ -165,7 +165,7 @@ func (r *request) readFile(work agentprotocol.FileRequest) error {
 		return err
 	}
 	defer f.Close()
-	if err := r.send(agentprotocol.Entry, about.Body()); err != nil {
+	if err := r.sendReply(agentprotocol.Entry, about.Body()); err != nil {
 		return err
 	}
 	length := work.Length
@@ -242,7 +242,7 @@ func (r *request) writeContent(f *os.File, name string) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	return errors.Join(f.Close(), r.send(agentprotocol.Entry, info(name, "", &st).Body()))
+	return errors.Join(f.Close(), r.sendReply(agentprotocol.Entry, fileInfo(name, "", &st).Body()))
 }
 
 func (r *request) isKilled() bool {
@@ -275,7 +275,7 @@ func (r *request) listFolder(work agentprotocol.FileRequest) (more uint8, err er
 		if err != nil {
 			return 0, err
 		}
-		if err := r.send(agentprotocol.Entry, i.Body()); err != nil {
+		if err := r.sendReply(agentprotocol.Entry, i.Body()); err != nil {
 			return 0, err
 		}
 	}
@@ -321,7 +321,7 @@ func entry(dir int, name string) (agentprotocol.Info, error) {
 		}
 		link = string(b[:n])
 	}
-	return info(name, link, &st), nil
+	return fileInfo(name, link, &st), nil
 }
 
 func (r *request) statPath(name string) error {
@@ -334,7 +334,7 @@ func (r *request) statPath(name string) error {
 	if err != nil {
 		return err
 	}
-	return r.send(agentprotocol.Entry, i.Body())
+	return r.sendReply(agentprotocol.Entry, i.Body())
 }
 
 // makeFolders creates a folder and its missing parents.

@@ -170,7 +170,7 @@ func runGuest() error {
 	if err := mountGuestRoot(b); err != nil {
 		return err
 	}
-	channel, again, err := b.connect()
+	channel, again, err := b.connectHost()
 	if err != nil {
 		return err
 	}
@@ -180,8 +180,8 @@ func runGuest() error {
 	return serveOn(channel, again)
 }
 
-// connect opens the channel to the host. reopen returns the channel that replaces one that has ended.
-func (b boot) connect() (channel io.ReadWriter, again func() (io.ReadWriter, error), err error) {
+// connectHost opens the channel to the host. reopen returns the channel that replaces one that has ended.
+func (b boot) connectHost() (channel io.ReadWriter, again func() (io.ReadWriter, error), err error) {
 	if !b.vsock {
 		channel, err = openSerial()
 		return channel, nil, err
@@ -280,7 +280,7 @@ func (r *request) groupUsage() error {
 		if n < 0 {
 			continue // not supported by older kernels
 		}
-		if err := r.send(agentprotocol.Entry, agentprotocol.Info{Name: c.name, Size: n}.Body()); err != nil {
+		if err := r.sendReply(agentprotocol.Entry, agentprotocol.Info{Name: c.name, Size: n}.Body()); err != nil {
 			return err
 		}
 	}

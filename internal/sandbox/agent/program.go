@@ -37,7 +37,7 @@ func (r *request) runProgram(program agentprotocol.Program) error {
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer s.closeStreams()
 	ours, theirs, err := socketPair()
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (r *request) runProgram(program agentprotocol.Program) error {
 		}
 	}, s)
 	defer r.setHandlers(nil, nil)
-	r.send(agentprotocol.Ready, nil)
+	r.sendReply(agentprotocol.Ready, nil)
 	return r.addKills(before, r.relayProgram(p, ours, s))
 }
 
@@ -85,7 +85,7 @@ func (r *request) relayProgram(p *os.Process, control *os.File, s *streams) erro
 	if s.stderr != nil {
 		output.Go(func() { r.sendAll(agentprotocol.Stderr, s.stderr, r.stderr) })
 	} else {
-		r.send(agentprotocol.Stderr, nil)
+		r.sendReply(agentprotocol.Stderr, nil)
 	}
 	go r.relayStdin(s)
 	last, err := agentprotocol.Read(control)
@@ -219,7 +219,7 @@ func (r *request) openStreams(size agentprotocol.Size) (*streams, error) {
 	for i, ours := range []**os.File{&s.stdin, &s.stdout, &s.stderr} {
 		in, out, err := os.Pipe()
 		if err != nil {
-			s.close()
+			s.closeStreams()
 			return nil, err
 		}
 		if i == 0 {
@@ -230,7 +230,7 @@ func (r *request) openStreams(size agentprotocol.Size) (*streams, error) {
 		// The code's user may open these again through /dev/stdout.
 		if !r.server.currentPlan().SingleUser {
 			if err := s.theirs[i].Chown(int(r.server.currentPlan().UID), int(r.server.currentPlan().GID)); err != nil {
-				s.close()
+				s.closeStreams()
 				return nil, err
 			}
 		}
@@ -247,20 +247,20 @@ func (r *request) openTerminal(size agentprotocol.Size) (*streams, error) {
 	s := &streams{stdin: master, stdout: master}
 	var unlock int32
 	if err := ioctl(fd, unix.TIOCSPTLCK, unsafe.Pointer(&unlock)); err != nil {
-		s.close()
+		s.closeStreams()
 		return nil, sysErr("ioctl", "TIOCSPTLCK", err)
 	}
 	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER,
 		unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
 	if errno != 0 {
-		s.close()
+		s.closeStreams()
 		return nil, sysErr("ioctl", "TIOCGPTPEER", errno)
 	}
 	slave := os.NewFile(peer, "terminal")
 	s.theirs = [3]*os.File{slave, slave, slave}
 	if !r.server.currentPlan().SingleUser {
 		if err := slave.Chown(int(r.server.currentPlan().UID), int(r.server.currentPlan().GID)); err != nil {
-			s.close()
+			s.closeStreams()
 			return nil, err
 		}
 	}
@@ -278,8 +278,8 @@ func setSize(terminal *os.File, size agentprotocol.Size) {
 	})
 }
 
-// close closes all streams. Closing a stream twice is harmless.
-func (s *streams) close() {
+// closeStreams closes all streams. Closing a stream twice is harmless.
+func (s *streams) closeStreams() {
 	for _, f := range append(s.theirs[:], s.stdin, s.stdout, s.stderr) {
 		if f != nil {
 			f.Close()

@@ -105,13 +105,13 @@ func (d *server) detach() {
 		r.stderr.Unlimit()
 		r.stdin.Close()
 		if !r.survivesClient {
-			r.kill()
+			r.killProcess()
 		}
 	}
 }
 
-// kill acts as if the host had sent SIGKILL.
-func (r *request) kill() {
+// killProcess acts as if the host had sent SIGKILL.
+func (r *request) killProcess() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.killed = true

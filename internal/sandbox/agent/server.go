@@ -64,9 +64,9 @@ func newServer(plan agentprotocol.Plan, channel io.ReadWriter, again func() (io.
 	}
 }
 
-// run returns when the channel ends. The caller then exits the process, and with it the kernel ends everything
+// serveLoop returns when the channel ends. The caller then exits the process, and with it the kernel ends everything
 // in the sandbox.
-func (d *server) run() error {
+func (d *server) serveLoop() error {
 	for {
 		f, err := agentprotocol.Read(d.in)
 		if err == nil {
@@ -84,7 +84,7 @@ func (d *server) run() error {
 func (d *server) handle(f agentprotocol.Frame) error {
 	switch f.Kind {
 	case agentprotocol.Ping:
-		return d.send(agentprotocol.Pong, f.ID, f.Body)
+		return d.sendFrame(agentprotocol.Pong, f.ID, f.Body)
 	case agentprotocol.Start, agentprotocol.File, agentprotocol.Dial, agentprotocol.Listen, agentprotocol.Accept:
 		return d.startRequest(f)
 	case agentprotocol.Quiesce:
@@ -97,9 +97,9 @@ func (d *server) handle(f agentprotocol.Frame) error {
 			return err
 		}
 		if err := d.adjust(plan); err != nil {
-			return d.send(agentprotocol.Failed, f.ID, failure(err).Body())
+			return d.sendFrame(agentprotocol.Failed, f.ID, failure(err).Body())
 		}
-		return d.send(agentprotocol.Ready, f.ID, nil)
+		return d.sendFrame(agentprotocol.Ready, f.ID, nil)
 	}
 	d.mu.Lock()
 	r := d.open[f.ID]
@@ -151,7 +151,7 @@ func (d *server) startRequest(f agentprotocol.Frame) error {
 		stdout: agentprotocol.NewAllowance(),
 		stderr: agentprotocol.NewAllowance(),
 	}
-	run, err := r.decode(f)
+	run, err := r.decodeFrame(f)
 	if err != nil {
 		return err
 	}
@@ -167,14 +167,14 @@ func (d *server) startRequest(f agentprotocol.Frame) error {
 	}
 	if full {
 		err := fmt.Errorf("%d requests are in progress, which is the most: %w", maxRequests, unix.EAGAIN)
-		return d.send(agentprotocol.Failed, f.ID, failure(err).Body())
+		return d.sendFrame(agentprotocol.Failed, f.ID, failure(err).Body())
 	}
 	go r.perform(run)
 	return nil
 }
 
-// decode decodes a request and returns the function that performs it.
-func (r *request) decode(f agentprotocol.Frame) (run func() error, err error) {
+// decodeFrame decodes a request and returns the function that performs it.
+func (r *request) decodeFrame(f agentprotocol.Frame) (run func() error, err error) {
 	switch f.Kind {
 	case agentprotocol.Start:
 		r.survivesClient = true
@@ -205,9 +205,9 @@ func (r *request) perform(run func() error) {
 	}
 	r.server.mu.Unlock()
 	if end, ok := errors.AsType[ended](err); ok {
-		r.send(agentprotocol.Exit, end.Body())
+		r.sendReply(agentprotocol.Exit, end.Body())
 	} else {
-		r.send(agentprotocol.Failed, failure(err).Body())
+		r.sendReply(agentprotocol.Failed, failure(err).Body())
 	}
 }
 
@@ -257,8 +257,8 @@ func (r *request) handle(f agentprotocol.Frame) error {
 	return fmt.Errorf("%w: unexpected frame of kind %d from the host", agentprotocol.ErrBroken, f.Kind)
 }
 
-// send sends a frame of the request, or nothing if its client is gone.
-func (r *request) send(k agentprotocol.Kind, body []byte) error {
+// sendReply sends a frame of the request, or nothing if its client is gone.
+func (r *request) sendReply(k agentprotocol.Kind, body []byte) error {
 	r.server.sending.Lock()
 	defer r.server.sending.Unlock()
 	if r.detached {
@@ -267,7 +267,7 @@ func (r *request) send(k agentprotocol.Kind, body []byte) error {
 	return agentprotocol.Write(r.server.out, agentprotocol.Frame{Kind: k, ID: r.id, Body: body})
 }
 
-func (d *server) send(k agentprotocol.Kind, id uint32, body []byte) error {
+func (d *server) sendFrame(k agentprotocol.Kind, id uint32, body []byte) error {
 	d.sending.Lock()
 	defer d.sending.Unlock()
 	return agentprotocol.Write(d.out, agentprotocol.Frame{Kind: k, ID: id, Body: body})
@@ -286,12 +286,12 @@ func (r *request) sendAll(k agentprotocol.Kind, from io.Reader, granted *agentpr
 		n, err := from.Read(buf[:most])
 		granted.Add(most - n)
 		if n > 0 {
-			if err := r.send(k, buf[:n]); err != nil {
+			if err := r.sendReply(k, buf[:n]); err != nil {
 				return err
 			}
 		}
 		if err != nil {
-			r.send(k, nil)
+			r.sendReply(k, nil)
 			if errors.Is(err, io.EOF) || errors.Is(err, unix.EIO) { // a terminal ends with EIO
 				return nil
 			}
@@ -313,7 +313,7 @@ func (r *request) receiveAll(to io.Writer) error {
 			return err
 		}
 		if n := debt.Add(len(b)); n > 0 {
-			if err := r.send(agentprotocol.Credit,
+			if err := r.sendReply(agentprotocol.Credit,
 				agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body()); err != nil {
 				return err
 			}

@@ -79,7 +79,7 @@ func New(channel Channel, limits sandbox.Limits, oomKills func() int) *Client {
 		requests: map[uint32]receiver{},
 	}
 	l.limits.Store(&limits)
-	go l.read()
+	go l.readLoop()
 	return l
 }
 
@@ -91,17 +91,17 @@ func (l *Client) Limits() sandbox.Limits { return *l.limits.Load() }
 
 // Close closes the channel and fails all requests with sandbox.ErrClosed.
 func (l *Client) Close() error {
-	l.fail(sandbox.ErrClosed)
+	l.failWith(sandbox.ErrClosed)
 	<-l.done
 	return nil
 }
 
-// read dispatches frames until the client breaks.
-func (l *Client) read() {
+// readLoop dispatches frames until the client breaks.
+func (l *Client) readLoop() {
 	for channel := l.channel; channel != nil; {
 		err := l.readAll(channel)
-		if channel = l.next(); channel == nil {
-			l.fail(err)
+		if channel = l.nextChannel(); channel == nil {
+			l.failWith(err)
 		}
 	}
 	l.mu.Lock()
@@ -144,8 +144,8 @@ func (l *Client) dispatch(f agentprotocol.Frame) error {
 	return err
 }
 
-// fail breaks the client with an error, unless it is broken already.
-func (l *Client) fail(err error) {
+// failWith breaks the client with an error, unless it is broken already.
+func (l *Client) failWith(err error) {
 	if errors.Is(err, io.EOF) {
 		err = errors.New("the agent in the sandbox exited")
 	}
@@ -162,8 +162,8 @@ func (l *Client) fail(err error) {
 	channel.Close()
 }
 
-// add assigns a number to a request, or fails if the client is suspended.
-func (l *Client) add(r receiver) (uint32, error) { return l.assign(r, l.paused()) }
+// addReceiver assigns a number to a request, or fails if the client is suspended.
+func (l *Client) addReceiver(r receiver) (uint32, error) { return l.assign(r, l.paused()) }
 
 // assign assigns a number to a request, unless the error against is not nil.
 func (l *Client) assign(r receiver, against error) (uint32, error) {
@@ -195,7 +195,7 @@ func (l *Client) request(k agentprotocol.Kind, id uint32, body []byte) error {
 	defer l.sending.Unlock()
 	err := l.paused()
 	if err == nil {
-		err = l.write(k, id, body)
+		err = l.writeFrame(k, id, body)
 	}
 	if err != nil {
 		l.forget(id)
@@ -203,8 +203,8 @@ func (l *Client) request(k agentprotocol.Kind, id uint32, body []byte) error {
 	return err
 }
 
-// send sends a further frame of a request. While the client is suspended it waits.
-func (l *Client) send(k agentprotocol.Kind, id uint32, body []byte) error {
+// sendFrame sends a further frame of a request. While the client is suspended it waits.
+func (l *Client) sendFrame(k agentprotocol.Kind, id uint32, body []byte) error {
 	return l.sendUnless(nil, k, id, body)
 }
 
@@ -215,7 +215,7 @@ func (l *Client) sendUnless(left <-chan struct{}, k agentprotocol.Kind, id uint3
 		let := l.clock.paused()
 		if let == nil {
 			defer l.sending.Unlock()
-			return l.write(k, id, body)
+			return l.writeFrame(k, id, body)
 		}
 		l.sending.Unlock()
 		select {
@@ -228,12 +228,12 @@ func (l *Client) sendUnless(left <-chan struct{}, k agentprotocol.Kind, id uint3
 	}
 }
 
-// write sends a frame. It breaks the client if the channel fails. The caller holds sending.
-func (l *Client) write(k agentprotocol.Kind, id uint32, body []byte) error {
+// writeFrame sends a frame. It breaks the client if the channel fails. The caller holds sending.
+func (l *Client) writeFrame(k agentprotocol.Kind, id uint32, body []byte) error {
 	l.channel.SetWriteDeadline(time.Now().Add(writeWait))
 	err := agentprotocol.Write(l.channel, agentprotocol.Frame{Kind: k, ID: id, Body: body})
 	if err != nil && !errors.Is(err, agentprotocol.ErrBroken) {
-		l.fail(fmt.Errorf("write to the agent: %w", err))
+		l.failWith(fmt.Errorf("write to the agent: %w", err))
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.err
@@ -279,7 +279,7 @@ func (l *Client) ask(ctx context.Context, k agentprotocol.Kind, body []byte, wan
 }
 
 func (l *Client) askWith(ctx context.Context, k agentprotocol.Kind, body []byte, a *answer) error {
-	id, err := l.add(a)
+	id, err := l.addReceiver(a)
 	if err != nil {
 		return err
 	}
@@ -306,7 +306,7 @@ func (l *Client) owe(a *answer) {
 	}
 	l.mu.Unlock()
 	if owed > maxOwed {
-		l.fail(errors.New("the agent does not answer"))
+		l.failWith(errors.New("the agent does not answer"))
 	}
 }
 

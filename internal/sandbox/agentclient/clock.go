@@ -37,13 +37,13 @@ func (p *clock) after(d time.Duration) *timer {
 	}
 	p.timers[t] = struct{}{}
 	if p.resumed == nil {
-		t.run()
+		t.runTimers()
 	}
 	return t
 }
 
-// run starts the timer for the time that is left. The caller holds the clock's mutex.
-func (t *timer) run() {
+// runTimers starts the timer for the time that is left. The caller holds the clock's mutex.
+func (t *timer) runTimers() {
 	t.since = time.Now()
 	t.runs = time.AfterFunc(t.left, t.fire)
 }
@@ -60,8 +60,8 @@ func (t *timer) fire() {
 	close(t.up)
 }
 
-// stop releases the timer, whether it has fired or not.
-func (t *timer) stop() {
+// stopTimers releases the timer, whether it has fired or not.
+func (t *timer) stopTimers() {
 	t.clock.mu.Lock()
 	defer t.clock.mu.Unlock()
 	delete(t.clock.timers, t)
@@ -98,7 +98,7 @@ func (p *clock) resume() {
 	close(p.resumed)
 	p.resumed = nil
 	for t := range p.timers {
-		t.run()
+		t.runTimers()
 	}
 }
 
@@ -170,7 +170,7 @@ func (l *Client) Continue() {
 	l.mu.Unlock()
 	if tell {
 		l.sending.Lock()
-		l.write(agentprotocol.Resume, 1, agentprotocol.Instant{Time: time.Now()}.Body())
+		l.writeFrame(agentprotocol.Resume, 1, agentprotocol.Instant{Time: time.Now()}.Body())
 		l.sending.Unlock()
 	}
 	l.clock.resume()
@@ -180,7 +180,7 @@ func (l *Client) Continue() {
 // stop releases the timer.
 func (l *Client) After(d time.Duration) (up <-chan struct{}, stop func()) {
 	t := l.clock.after(d)
-	return t.up, t.stop
+	return t.up, t.stopTimers
 }
 
 // paused returns sandbox.ErrPaused while the client is suspended.

@@ -72,7 +72,7 @@ func (l *Client) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, 
 	if c.Terminal != nil {
 		program.Size = agentprotocol.Size(*c.Terminal)
 	}
-	id, err := l.add(p)
+	id, err := l.addReceiver(p)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func (p *process) drain(s *stream) {
 		if !ok {
 			return
 		}
-		s.write(b, p)
+		s.writeOutput(b, p)
 		n := debt.Add(len(b))
 		if n == 0 {
 			continue
@@ -214,7 +214,7 @@ func (p *process) drain(s *stream) {
 	}
 }
 
-func (s *stream) write(b []byte, p *process) {
+func (s *stream) writeOutput(b []byte, p *process) {
 	s.mu.Lock()
 	wrote, err := s.wrote, s.err
 	s.mu.Unlock()
@@ -248,13 +248,13 @@ func (p *process) supervise(ctx context.Context, c sandbox.Command) {
 	over := make(chan ending, 1)
 	go func() {
 		if c.Stdin == nil {
-			p.client.send(agentprotocol.Stdin, p.id, nil)
+			p.client.sendFrame(agentprotocol.Stdin, p.id, nil)
 		} else {
 			go p.feed(c.Stdin)
 		}
 		late := p.deadline(c)
 		seen, why := p.untilOver(ctx, late)
-		late.stop()
+		late.stopTimers()
 		over <- ending{seen, why}
 	}()
 	var e ending
@@ -300,31 +300,31 @@ func (p *process) untilOver(ctx context.Context, late *timer) (seen sandbox.Evid
 		return seen, nil
 	case <-late.up:
 		seen.TimeUp = true
-		p.end(sigterm, termGrace)
+		p.endProcess(sigterm, termGrace)
 	case <-ctx.Done():
 		why = context.Cause(ctx)
-		p.end(sigterm, termGrace)
+		p.endProcess(sigterm, termGrace)
 	case <-p.overflow:
 		seen.OutputFull = true
-		p.end(sigkill, termGrace)
+		p.endProcess(sigkill, termGrace)
 	}
-	if !p.end(sigkill, killWait) {
-		p.client.fail(errors.New("the agent did not kill a program within the time allowed"))
+	if !p.endProcess(sigkill, killWait) {
+		p.client.failWith(errors.New("the agent did not kill a program within the time allowed"))
 		<-p.over
 	}
 	return seen, why
 }
 
-// end sends a signal, unless the program has ended, and reports whether it ends within the given time.
-func (p *process) end(signal byte, within time.Duration) bool {
+// endProcess sends a signal, unless the program has ended, and reports whether it ends within the given time.
+func (p *process) endProcess(signal byte, within time.Duration) bool {
 	select {
 	case <-p.over:
 		return true
 	default:
 	}
-	p.client.send(agentprotocol.Signal, p.id, []byte{signal})
+	p.client.sendFrame(agentprotocol.Signal, p.id, []byte{signal})
 	t := p.client.clock.after(within)
-	defer t.stop()
+	defer t.stopTimers()
 	select {
 	case <-p.over:
 		return true
@@ -422,7 +422,7 @@ func (p *process) sendControl(k agentprotocol.Kind, body []byte) error {
 	if err := p.client.paused(); err != nil {
 		return err
 	}
-	return p.client.send(k, p.id, body)
+	return p.client.sendFrame(k, p.id, body)
 }
 
 // Done implements sandbox.Process.

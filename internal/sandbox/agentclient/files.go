@@ -53,7 +53,7 @@ func (l *Client) startFileRequest(w agentprotocol.FileRequest) (*fileRequest, er
 	case agentprotocol.UnpackFolder:
 		f.words = true
 	}
-	id, err := l.add(f)
+	id, err := l.addReceiver(f)
 	if err != nil {
 		return nil, err
 	}
@@ -110,16 +110,16 @@ func (f *fileRequest) handle(frame agentprotocol.Frame) (last bool, err error) {
 	default:
 		return false, fmt.Errorf("%w: unexpected frame of kind %d for a file", agentprotocol.ErrBroken, frame.Kind)
 	}
-	f.end()
+	f.endRequest()
 	return true, nil
 }
 
 func (f *fileRequest) broken(err error) {
 	f.err = err
-	f.end()
+	f.endRequest()
 }
 
-func (f *fileRequest) end() {
+func (f *fileRequest) endRequest() {
 	f.inbox.Close()
 	f.granted.Close()
 	close(f.over)
@@ -154,13 +154,13 @@ func (f *fileRequest) wait(ctx context.Context) error {
 // cancel cancels the operation. If the agent does not even end it then, the sandbox is given up.
 func (f *fileRequest) cancel() {
 	go func() {
-		f.client.send(agentprotocol.Signal, f.id, []byte{sigkill})
+		f.client.sendFrame(agentprotocol.Signal, f.id, []byte{sigkill})
 		late := f.client.clock.after(killWait)
-		defer late.stop()
+		defer late.stopTimers()
 		select {
 		case <-f.over:
 		case <-late.up:
-			f.client.fail(errors.New("the agent did not end a file operation that was cancelled"))
+			f.client.failWith(errors.New("the agent did not end a file operation that was cancelled"))
 		}
 	}()
 }

@@ -41,7 +41,7 @@ func (l *Client) Listen(ctx context.Context, port uint16) (net.Listener, error) 
 	}
 	n := &listener{client: l, port: port, ready: make(chan struct{}), over: make(chan struct{})}
 	n.ctx, n.close = context.WithCancel(context.WithoutCancel(ctx))
-	id, err := l.add(n)
+	id, err := l.addReceiver(n)
 	if err == nil {
 		n.id = id
 		err = l.request(agentprotocol.Listen, id, agentprotocol.Port(port).Body())
@@ -106,7 +106,7 @@ func (n *listener) Accept() (net.Conn, error) {
 		return nil, n.opError(net.ErrClosed)
 	}
 	for {
-		c, err := n.client.open(n.ctx, agentprotocol.Accept, agentprotocol.RequestID(n.id).Body(),
+		c, err := n.client.openConn(n.ctx, agentprotocol.Accept, agentprotocol.RequestID(n.id).Body(),
 			n.client.accepted, loopback(n.port), &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		switch {
 		case err == nil:
@@ -177,13 +177,13 @@ func (n *listener) stopListening(off chan struct{}) {
 		return
 	default:
 	}
-	n.client.send(agentprotocol.Signal, n.id, []byte{sigkill})
+	n.client.sendFrame(agentprotocol.Signal, n.id, []byte{sigkill})
 	late := n.client.clock.after(killWait)
-	defer late.stop()
+	defer late.stopTimers()
 	select {
 	case <-n.over:
 	case <-late.up:
-		n.client.fail(errors.New("the agent did not close a listener within the time allowed"))
+		n.client.failWith(errors.New("the agent did not close a listener within the time allowed"))
 	}
 }
 

@@ -41,14 +41,14 @@ func (l *Client) Quiesce(ctx context.Context) error {
 	held := l.paused() != nil
 	l.clock.pause()
 	l.sending.Lock()
-	err = l.write(agentprotocol.Quiesce, id, nil)
+	err = l.writeFrame(agentprotocol.Quiesce, id, nil)
 	l.sending.Unlock()
 	if err == nil {
 		err = a.wait(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
 		// The agent may still become quiesced, and the client would not notice.
-		l.fail(errors.New("the agent did not become quiet in time"))
+		l.failWith(errors.New("the agent did not become quiet in time"))
 	}
 	if err != nil && !held {
 		l.clock.resume()
@@ -73,8 +73,8 @@ func (l *Client) Switch(channel Channel) error {
 	return old.Close()
 }
 
-// next returns the channel to read after one has ended; nil if there is none.
-func (l *Client) next() Channel {
+// nextChannel returns the channel to read after one has ended; nil if there is none.
+func (l *Client) nextChannel() Channel {
 	l.mu.Lock()
 	s := l.silent
 	l.mu.Unlock()

@@ -60,9 +60,9 @@ type deadline struct {
 
 func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
 
-// open requests a connection and waits until it is established. The caller has acquired an element of place,
+// openConn requests a connection and waits until it is established. The caller has acquired an element of place,
 // which the connection releases when it is over.
-func (l *Client) open(ctx context.Context, k agentprotocol.Kind, body []byte, place chan struct{}, from,
+func (l *Client) openConn(ctx context.Context, k agentprotocol.Kind, body []byte, place chan struct{}, from,
 	to net.Addr) (*conn, error) {
 	s := &conn{
 		client: l,
@@ -74,13 +74,13 @@ func (l *Client) open(ctx context.Context, k agentprotocol.Kind, body []byte, pl
 		over:   make(chan struct{}),
 	}
 	s.change = sync.NewCond(&s.mu)
-	id, err := l.add(s)
+	id, err := l.addReceiver(s)
 	if err == nil {
 		s.id = id
 		err = l.request(k, id, body)
 	}
 	if err != nil {
-		s.release() // it does nothing if the client broke and released it already
+		s.releaseConn() // it does nothing if the client broke and released it already
 		return nil, err
 	}
 	select {
@@ -129,14 +129,14 @@ func (s *conn) handle(f agentprotocol.Frame) (last bool, err error) {
 		if _, err := agentprotocol.ParseExitStatus(f.Body); err != nil {
 			return false, err
 		}
-		s.finish(net.ErrClosed)
+		s.finishConn(net.ErrClosed)
 		return true, nil
 	case agentprotocol.Failed:
 		why, err := agentprotocol.ParseFailure(f.Body)
 		if err != nil {
 			return false, err
 		}
-		s.finish(why)
+		s.finishConn(why)
 		return true, nil
 	}
 	return false, fmt.Errorf("%w: unexpected frame of kind %d for a connection", agentprotocol.ErrBroken, f.Kind)
@@ -165,38 +165,38 @@ func (s *conn) receive(b []byte) error {
 	return nil
 }
 
-func (s *conn) finish(why error) {
+func (s *conn) finishConn(why error) {
 	s.err, s.shut = why, true
 	if !s.up {
 		close(s.ready)
 	}
 	close(s.over)
-	s.release()
+	s.releaseConn()
 }
 
-// release returns the connection's element of the semaphore.
-func (s *conn) release() { s.gone.Do(func() { <-s.place }) }
+// releaseConn returns the connection's element of the semaphore.
+func (s *conn) releaseConn() { s.gone.Do(func() { <-s.place }) }
 
 func (s *conn) broken(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.finish(err)
+	s.finishConn(err)
 	s.change.Broadcast()
 }
 
 // Read implements net.Conn.
 func (s *conn) Read(b []byte) (int, error) {
 	s.mu.Lock()
-	n, grant, err := s.read(b)
+	n, grant, err := s.readBytes(b)
 	s.mu.Unlock()
 	if grant > 0 {
-		s.client.send(agentprotocol.Credit, s.id,
+		s.client.sendFrame(agentprotocol.Credit, s.id,
 			agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: grant}.Body())
 	}
 	return n, err
 }
 
-func (s *conn) read(b []byte) (n int, grant uint32, err error) {
+func (s *conn) readBytes(b []byte) (n int, grant uint32, err error) {
 	for {
 		switch {
 		case s.closed:
@@ -230,7 +230,7 @@ func (s *conn) Write(b []byte) (sent int, err error) {
 		if err != nil || sent == len(b) {
 			return sent, err
 		}
-		if err := s.client.send(agentprotocol.Stdin, s.id, b[sent:sent+n]); err != nil {
+		if err := s.client.sendFrame(agentprotocol.Stdin, s.id, b[sent:sent+n]); err != nil {
 			return sent, s.opError("write", err)
 		}
 		sent += n
@@ -299,7 +299,7 @@ func (s *conn) CloseWrite() error {
 	if shut {
 		return nil
 	}
-	return s.client.send(agentprotocol.Stdin, s.id, nil)
+	return s.client.sendFrame(agentprotocol.Stdin, s.id, nil)
 }
 
 // Close closes the connection. Data that was written still arrives, if the peer reads it.
@@ -328,13 +328,13 @@ func (s *conn) abandon(signal byte) {
 	default:
 	}
 	go func() {
-		s.client.send(agentprotocol.Signal, s.id, []byte{signal})
+		s.client.sendFrame(agentprotocol.Signal, s.id, []byte{signal})
 		late := s.client.clock.after(closeWait)
-		defer late.stop()
+		defer late.stopTimers()
 		select {
 		case <-s.over:
 		case <-late.up:
-			s.client.fail(errors.New("the agent did not end a connection that was closed"))
+			s.client.failWith(errors.New("the agent did not end a connection that was closed"))
 		}
 	}()
 }
@@ -346,15 +346,15 @@ func (s *conn) LocalAddr() net.Addr { return s.from }
 func (s *conn) RemoteAddr() net.Addr { return s.to }
 
 // SetDeadline implements net.Conn.
-func (s *conn) SetDeadline(t time.Time) error { return s.set(t, &s.reading, &s.writing) }
+func (s *conn) SetDeadline(t time.Time) error { return s.setDeadline(t, &s.reading, &s.writing) }
 
 // SetReadDeadline implements net.Conn.
-func (s *conn) SetReadDeadline(t time.Time) error { return s.set(t, &s.reading) }
+func (s *conn) SetReadDeadline(t time.Time) error { return s.setDeadline(t, &s.reading) }
 
 // SetWriteDeadline implements net.Conn.
-func (s *conn) SetWriteDeadline(t time.Time) error { return s.set(t, &s.writing) }
+func (s *conn) SetWriteDeadline(t time.Time) error { return s.setDeadline(t, &s.writing) }
 
-func (s *conn) set(t time.Time, which ...*deadline) error {
+func (s *conn) setDeadline(t time.Time, which ...*deadline) error {
 	s.mu.Lock()
 	closed := s.closed
 	s.mu.Unlock()
@@ -408,7 +408,7 @@ func (l *Client) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 		return nil, dialError(port, fmt.Errorf("%d connections are open, which is the most: %w", mostStreams,
 			syscall.EMFILE))
 	}
-	s, err := l.open(ctx, agentprotocol.Dial, agentprotocol.Port(port).Body(), l.dialled, &net.TCPAddr{},
+	s, err := l.openConn(ctx, agentprotocol.Dial, agentprotocol.Port(port).Body(), l.dialled, &net.TCPAddr{},
 		loopback(port))
 	if err != nil {
 		return nil, dialError(port, err)

@@ -63,7 +63,7 @@ type Frame struct {
 
 // Write sends one frame with one call to w. Concurrent callers must serialize their calls.
 func Write(w io.Writer, f Frame) error {
-	if err := check(f.Kind, f.ID, len(f.Body)); err != nil {
+	if err := checkFrame(f.Kind, f.ID, len(f.Body)); err != nil {
 		return err
 	}
 	b := make([]byte, headSize, headSize+len(f.Body))
@@ -86,7 +86,7 @@ func Read(r io.Reader) (Frame, error) {
 	if size > MaxBody {
 		return Frame{}, fmt.Errorf("%w: a frame of %d bytes, at most %d are allowed", ErrBroken, size, MaxBody)
 	}
-	if err := check(f.Kind, f.ID, int(size)); err != nil {
+	if err := checkFrame(f.Kind, f.ID, int(size)); err != nil {
 		return Frame{}, err
 	}
 	f.Body = make([]byte, size)
@@ -99,7 +99,7 @@ func Read(r io.Reader) (Frame, error) {
 	return f, nil
 }
 
-func check(k Kind, id uint32, size int) error {
+func checkFrame(k Kind, id uint32, size int) error {
 	switch {
 	case k == 0 || k >= afterKinds:
 		return fmt.Errorf("%w: there is no frame of kind %d", ErrBroken, k)

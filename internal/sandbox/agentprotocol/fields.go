@@ -8,9 +8,9 @@ import (
 // writer encodes fields one after the other: numbers as varints, strings and lists prefixed by their length.
 type writer struct{ b []byte }
 
-func (w *writer) number(n int64) { w.b = binary.AppendVarint(w.b, n) }
+func (w *writer) writeNumber(n int64) { w.b = binary.AppendVarint(w.b, n) }
 
-func (w *writer) text(s string) {
+func (w *writer) writeText(s string) {
 	w.b = binary.AppendUvarint(w.b, uint64(len(s)))
 	w.b = append(w.b, s...)
 }
@@ -18,7 +18,7 @@ func (w *writer) text(s string) {
 func (w *writer) texts(l []string) {
 	w.b = binary.AppendUvarint(w.b, uint64(len(l)))
 	for _, s := range l {
-		w.text(s)
+		w.writeText(s)
 	}
 }
 
@@ -27,7 +27,7 @@ func (w *writer) flag(f bool) {
 	if f {
 		n = 1
 	}
-	w.number(n)
+	w.writeNumber(n)
 }
 
 // reader decodes what writer encoded. After the first error all values are zero.
@@ -36,29 +36,29 @@ type reader struct {
 	broken bool
 }
 
-func (r *reader) number() int64 {
+func (r *reader) readNumber() int64 {
 	n, size := binary.Varint(r.b)
 	if size <= 0 {
-		r.fail()
+		r.failShort()
 		return 0
 	}
 	r.b = r.b[size:]
 	return n
 }
 
-// count reads a length. It fails if fewer bytes are left than that.
-func (r *reader) count() int {
+// readCount reads a length. It fails if fewer bytes are left than that.
+func (r *reader) readCount() int {
 	n, size := binary.Uvarint(r.b)
 	if size <= 0 || n > uint64(len(r.b)-size) {
-		r.fail()
+		r.failShort()
 		return 0
 	}
 	r.b = r.b[size:]
 	return int(n)
 }
 
-func (r *reader) text() string {
-	n := r.count()
+func (r *reader) readText() string {
+	n := r.readCount()
 	s := string(r.b[:n])
 	r.b = r.b[n:]
 	return s
@@ -66,27 +66,27 @@ func (r *reader) text() string {
 
 func (r *reader) texts() []string {
 	var l []string
-	for range r.count() {
+	for range r.readCount() {
 		if r.broken {
 			return nil
 		}
-		l = append(l, r.text())
+		l = append(l, r.readText())
 	}
 	return l
 }
 
 func (r *reader) flag() bool {
-	n := r.number()
+	n := r.readNumber()
 	if n != 0 && n != 1 {
-		r.fail()
+		r.failShort()
 	}
 	return n == 1
 }
 
-func (r *reader) fail() { r.b, r.broken = nil, true }
+func (r *reader) failShort() { r.b, r.broken = nil, true }
 
-// finish returns ErrBroken if a field was malformed or bytes are left.
-func (r *reader) finish(what string) error {
+// finishReading returns ErrBroken if a field was malformed or bytes are left.
+func (r *reader) finishReading(what string) error {
 	if r.broken || len(r.b) > 0 {
 		return fmt.Errorf("%w: the body of %s is malformed", ErrBroken, what)
 	}

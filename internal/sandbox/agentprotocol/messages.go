@@ -46,29 +46,29 @@ type Tree struct {
 // Body encodes the body of a Setup frame.
 func (p Plan) Body() []byte {
 	var w writer
-	w.text(p.Hostname)
+	w.writeText(p.Hostname)
 	for _, n := range []int64{
 		p.UID, p.GID, p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.ListenerSocket, p.Proxy,
 		p.MemoryBytes, p.VCPUs,
 	} {
-		w.number(n)
+		w.writeNumber(n)
 	}
 	w.flag(p.SingleUser)
 	w.flag(p.Prebuilt)
 	w.flag(p.DieWithParent)
 	w.flag(p.Strict)
 	w.texts(p.Env)
-	w.number(int64(len(p.Trees)))
+	w.writeNumber(int64(len(p.Trees)))
 	for _, t := range p.Trees {
-		w.number(t.FD)
-		w.text(t.From)
-		w.text(t.To)
+		w.writeNumber(t.FD)
+		w.writeText(t.From)
+		w.writeText(t.To)
 	}
 	for _, l := range [][]TextFile{p.Links, p.Files} {
-		w.number(int64(len(l)))
+		w.writeNumber(int64(len(l)))
 		for _, t := range l {
-			w.text(t.Path)
-			w.text(t.Content)
+			w.writeText(t.Path)
+			w.writeText(t.Content)
 		}
 	}
 	return w.b
@@ -77,28 +77,28 @@ func (p Plan) Body() []byte {
 // ParsePlan decodes the body of a Setup frame.
 func ParsePlan(body []byte) (p Plan, err error) {
 	r := reader{b: body}
-	p.Hostname = r.text()
+	p.Hostname = r.readText()
 	for _, n := range []*int64{
 		&p.UID, &p.GID, &p.DiskBytes, &p.DiskFiles, &p.Descriptors, &p.Processes, &p.DataBytes,
 		&p.ListenerSocket, &p.Proxy,
 		&p.MemoryBytes, &p.VCPUs,
 	} {
-		*n = r.number()
+		*n = r.readNumber()
 	}
 	p.SingleUser = r.flag()
 	p.Prebuilt = r.flag()
 	p.DieWithParent = r.flag()
 	p.Strict = r.flag()
 	p.Env = r.texts()
-	for n := r.number(); n > 0 && !r.broken; n-- {
-		p.Trees = append(p.Trees, Tree{FD: r.number(), From: r.text(), To: r.text()})
+	for n := r.readNumber(); n > 0 && !r.broken; n-- {
+		p.Trees = append(p.Trees, Tree{FD: r.readNumber(), From: r.readText(), To: r.readText()})
 	}
 	for _, l := range []*[]TextFile{&p.Links, &p.Files} {
-		for n := r.number(); n > 0 && !r.broken; n-- {
-			*l = append(*l, TextFile{Path: r.text(), Content: r.text()})
+		for n := r.readNumber(); n > 0 && !r.broken; n-- {
+			*l = append(*l, TextFile{Path: r.readText(), Content: r.readText()})
 		}
 	}
-	return p, r.finish("a plan")
+	return p, r.finishReading("a plan")
 }
 
 // Program is the program that a Start frame runs.
@@ -113,22 +113,22 @@ func (p Program) Body() []byte {
 	var w writer
 	w.texts(p.Argv)
 	w.texts(p.Env)
-	w.text(p.Dir)
-	w.number(int64(p.Size.Cols))
-	w.number(int64(p.Size.Rows))
+	w.writeText(p.Dir)
+	w.writeNumber(int64(p.Size.Cols))
+	w.writeNumber(int64(p.Size.Rows))
 	return w.b
 }
 
 // ParseProgram decodes the body of a Start frame.
 func ParseProgram(body []byte) (p Program, err error) {
 	r := reader{b: body}
-	p.Argv, p.Env, p.Dir = r.texts(), r.texts(), r.text()
-	cols, rows := r.number(), r.number()
+	p.Argv, p.Env, p.Dir = r.texts(), r.texts(), r.readText()
+	cols, rows := r.readNumber(), r.readNumber()
 	if cols < 0 || rows < 0 || cols > math.MaxUint16 || rows > math.MaxUint16 || len(p.Argv) == 0 {
-		r.fail()
+		r.failShort()
 	}
 	p.Size = Size{Cols: uint16(cols), Rows: uint16(rows)}
-	return p, r.finish("a program")
+	return p, r.finishReading("a program")
 }
 
 // Size is the size of a terminal in characters.
@@ -238,12 +238,12 @@ type FileRequest struct {
 // Body encodes the body of a File frame.
 func (f FileRequest) Body() []byte {
 	var w writer
-	w.number(int64(f.Op))
-	w.text(f.Path)
-	w.text(f.Other)
-	w.number(f.Offset)
-	w.number(f.Length)
-	w.number(f.Mode)
+	w.writeNumber(int64(f.Op))
+	w.writeText(f.Path)
+	w.writeText(f.Other)
+	w.writeNumber(f.Offset)
+	w.writeNumber(f.Length)
+	w.writeNumber(f.Mode)
 	w.flag(f.Append)
 	w.flag(f.Parents)
 	w.flag(f.All)
@@ -253,14 +253,14 @@ func (f FileRequest) Body() []byte {
 // ParseFileRequest decodes the body of a File frame.
 func ParseFileRequest(body []byte) (f FileRequest, err error) {
 	r := reader{b: body}
-	f.Op = Op(r.number())
-	f.Path, f.Other = r.text(), r.text()
-	f.Offset, f.Length, f.Mode = r.number(), r.number(), r.number()
+	f.Op = Op(r.readNumber())
+	f.Path, f.Other = r.readText(), r.readText()
+	f.Offset, f.Length, f.Mode = r.readNumber(), r.readNumber(), r.readNumber()
 	f.Append, f.Parents, f.All = r.flag(), r.flag(), r.flag()
 	if f.Op < 1 || f.Op >= afterOps || f.Offset < 0 || f.Mode < 0 || f.Mode > 0o777 {
-		r.fail()
+		r.failShort()
 	}
-	return f, r.finish("work on a file")
+	return f, r.finishReading("work on a file")
 }
 
 // Info describes a file.
@@ -275,23 +275,23 @@ type Info struct {
 // Body encodes the body of an Entry frame.
 func (i Info) Body() []byte {
 	var w writer
-	w.text(i.Name)
-	w.text(i.Link)
-	w.number(i.Size)
-	w.number(int64(i.Mode))
-	w.number(i.Modified.UnixNano())
+	w.writeText(i.Name)
+	w.writeText(i.Link)
+	w.writeNumber(i.Size)
+	w.writeNumber(int64(i.Mode))
+	w.writeNumber(i.Modified.UnixNano())
 	return w.b
 }
 
 // ParseInfo decodes the body of an Entry frame.
 func ParseInfo(body []byte) (i Info, err error) {
 	r := reader{b: body}
-	i.Name, i.Link, i.Size = r.text(), r.text(), r.number()
-	mode := r.number()
-	i.Modified = time.Unix(0, r.number())
+	i.Name, i.Link, i.Size = r.readText(), r.readText(), r.readNumber()
+	mode := r.readNumber()
+	i.Modified = time.Unix(0, r.readNumber())
 	if i.Size < 0 || mode < 0 || mode > math.MaxUint32 {
-		r.fail()
+		r.failShort()
 	}
 	i.Mode = uint32(mode)
-	return i, r.finish("an entry")
+	return i, r.finishReading("an entry")
 }

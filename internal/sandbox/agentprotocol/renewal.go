@@ -19,22 +19,22 @@ const longestRandom = 512 // bytes of an epoch or of entropy
 // Body encodes the body of a Renew frame.
 func (r Renewal) Body() []byte {
 	var w writer
-	w.text(r.Epoch)
-	w.number(r.Clock.UnixNano())
-	w.text(r.Entropy)
+	w.writeText(r.Epoch)
+	w.writeNumber(r.Clock.UnixNano())
+	w.writeText(r.Entropy)
 	return w.b
 }
 
 // ParseRenewal decodes the body of a Renew frame.
 func ParseRenewal(body []byte) (n Renewal, err error) {
 	r := reader{b: body}
-	n.Epoch = r.text()
-	n.Clock = time.Unix(0, r.number())
-	n.Entropy = r.text()
+	n.Epoch = r.readText()
+	n.Clock = time.Unix(0, r.readNumber())
+	n.Entropy = r.readText()
 	if n.Epoch == "" || len(n.Epoch) > longestRandom || len(n.Entropy) > longestRandom {
-		r.fail()
+		r.failShort()
 	}
-	return n, r.finish("a renewal")
+	return n, r.finishReading("a renewal")
 }
 
 const (

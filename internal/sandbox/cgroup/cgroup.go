@@ -47,7 +47,7 @@ func Discover() *Hierarchy {
 	}
 	p := parseHierarchy(string(mounts), string(own), usable)
 	for _, dir := range p.folders() {
-		sweep(dir)
+		sweepGroups(dir)
 	}
 	return p
 }
@@ -144,7 +144,7 @@ func (p *Hierarchy) findV1(controller, dir string, usable func(string) error) {
 
 // usable checks that a group can be created.
 func usable(dir string) error {
-	leaf := filepath.Join(dir, name())
+	leaf := filepath.Join(dir, newName())
 	if err := unix.Mkdir(leaf, 0o755); err != nil {
 		return fmt.Errorf("mkdir(%s): %w", leaf, err)
 	}
@@ -175,11 +175,11 @@ func (p *Hierarchy) Enforcement(controller string) sandbox.Enforcement {
 	return sandbox.NotEnforced
 }
 
-// name returns a unique name that identifies the host process.
-func name() string { return prefix + procid.Self() + "-" + rand.Text() }
+// newName returns a unique name that identifies the host process.
+func newName() string { return prefix + procid.Self() + "-" + rand.Text() }
 
-// sweep removes groups that ended hosts left behind.
-func sweep(dir string) {
+// sweepGroups removes groups that ended hosts left behind.
+func sweepGroups(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if !procid.Left(prefix, e.Name()) {

@@ -135,13 +135,13 @@ func TestWhatAGoneHostLeftIsSwept(t *testing.T) {
 	dir := t.TempDir()
 	space, _, _ := strings.Cut(procid.Self(), "-")
 	gone := prefix + space + "-4194305-1-AAAA" // above the largest number there can be
-	kept := []string{name(), prefix + "1-4194305-1-BBBB", prefix + "short", "gatehouse-other"}
+	kept := []string{newName(), prefix + "1-4194305-1-BBBB", prefix + "short", "gatehouse-other"}
 	for _, n := range append(kept, gone) {
 		if err := os.Mkdir(filepath.Join(dir, n), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	sweep(dir)
+	sweepGroups(dir)
 	if _, err := os.Stat(filepath.Join(dir, gone)); err == nil {
 		t.Error("what a gone host left is still there")
 	}

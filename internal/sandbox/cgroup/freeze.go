@@ -31,7 +31,7 @@ func (p *Hierarchy) CanFreeze() error {
 	switch {
 	case p.v2 != "":
 		// The root group has no such file, so try it in a new group.
-		leaf := filepath.Join(p.v2, name())
+		leaf := filepath.Join(p.v2, newName())
 		if err := unix.Mkdir(leaf, 0o755); err != nil {
 			return fmt.Errorf("mkdir(%s): %w", leaf, err)
 		}

@@ -28,15 +28,15 @@ type Group struct {
 // New creates an empty group with these limits.
 func (p *Hierarchy) New(l sandbox.Limits) (*Group, error) {
 	g := &Group{hierarchy: p, v1: map[string]string{}}
-	if err := g.make(l); err != nil {
+	if err := g.createFolders(l); err != nil {
 		g.Remove()
 		return nil, err
 	}
 	return g, nil
 }
 
-func (g *Group) make(l sandbox.Limits) error {
-	name := name()
+func (g *Group) createFolders(l sandbox.Limits) error {
+	name := newName()
 	made := map[string]bool{}
 	mkdir := func(parent string) (string, error) {
 		dir := filepath.Join(parent, name)
@@ -75,8 +75,8 @@ func (g *Group) Set(l sandbox.Limits) error {
 	quota := strconv.Itoa(l.VCPUs * cpuPeriod)
 	return errors.Join(
 		g.setMemory(memory),
-		g.set("pids", "pids.max", processes, "pids.max", processes),
-		g.set("cpu", "cpu.max", quota+" "+strconv.Itoa(cpuPeriod), "cpu.cfs_quota_us", quota),
+		g.setLimit("pids", "pids.max", processes, "pids.max", processes),
+		g.setLimit("cpu", "cpu.max", quota+" "+strconv.Itoa(cpuPeriod), "cpu.cfs_quota_us", quota),
 	)
 }
 
@@ -84,9 +84,9 @@ func (g *Group) Set(l sandbox.Limits) error {
 // first, so the order depends on the previous values; a kernel without swap accounting has no file for the
 // second.
 func (g *Group) setMemory(bytes string) error {
-	first := func() error { return g.set("memory", "memory.max", bytes, "memory.limit_in_bytes", bytes) }
+	first := func() error { return g.setLimit("memory", "memory.max", bytes, "memory.limit_in_bytes", bytes) }
 	second := func() error {
-		err := g.set("memory", "memory.swap.max", "0", "memory.memsw.limit_in_bytes", bytes)
+		err := g.setLimit("memory", "memory.swap.max", "0", "memory.memsw.limit_in_bytes", bytes)
 		if errors.Is(err, unix.ENOENT) {
 			return nil
 		}
@@ -100,8 +100,8 @@ func (g *Group) setMemory(bytes string) error {
 	return second()
 }
 
-// set writes to the file of the version that has the controller, if any.
-func (g *Group) set(controller, in2, value2, in1, value1 string) error {
+// setLimit writes to the file of the version that has the controller, if any.
+func (g *Group) setLimit(controller, in2, value2, in1, value1 string) error {
 	switch {
 	case slices.Contains(g.hierarchy.in2, controller):
 		return writeFile(g.v2, in2, value2)
@@ -159,7 +159,7 @@ func (g *Group) Kill() {
 	for range 200 {
 		left := false
 		for _, dir := range g.dirs {
-			left = kill(dir) || left
+			left = killAll(dir) || left
 		}
 		if !left {
 			return
@@ -177,8 +177,8 @@ func (g *Group) KillAtOnce() {
 	}
 }
 
-// kill reports whether there were processes that had to be killed one by one.
-func kill(dir string) (left bool) {
+// killAll reports whether there were processes that had to be killed one by one.
+func killAll(dir string) (left bool) {
 	if writeFile(dir, "cgroup.kill", "1") == nil {
 		return false
 	}
@@ -197,12 +197,12 @@ func kill(dir string) (left bool) {
 func (g *Group) Remove() error {
 	var all []error
 	for _, dir := range g.dirs {
-		all = append(all, remove(dir))
+		all = append(all, removeGroup(dir))
 	}
 	return errors.Join(all...)
 }
 
-func remove(dir string) error {
+func removeGroup(dir string) error {
 	for end, pause := time.Now().Add(emptyWait), 50*time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		err := unix.Rmdir(dir)
 		if err == nil || errors.Is(err, unix.ENOENT) {

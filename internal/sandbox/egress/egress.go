@@ -100,7 +100,7 @@ func (d *Server) Set(n sandbox.Network, tell func(port int64) error) error {
 	case d.closed:
 		return sandbox.ErrClosed
 	case len(n.Allow) > 0 && d.proxy == nil:
-		return d.open(n, tell)
+		return d.openNetwork(n, tell)
 	case d.proxy == nil:
 		return nil
 	case len(n.Allow) == 0:
@@ -110,8 +110,8 @@ func (d *Server) Set(n sandbox.Network, tell func(port int64) error) error {
 	return d.proxy.Set(n)
 }
 
-func (d *Server) open(n sandbox.Network, tell func(port int64) error) error {
-	l, err := d.make(tell)
+func (d *Server) openNetwork(n sandbox.Network, tell func(port int64) error) error {
+	l, err := d.makeListener(tell)
 	if err != nil {
 		return err
 	}
@@ -127,8 +127,8 @@ func (d *Server) open(n sandbox.Network, tell func(port int64) error) error {
 	return nil
 }
 
-// make creates a listener inside the sandbox.
-func (d *Server) make(tell func(port int64) error) (net.Listener, error) {
+// makeListener creates a listener inside the sandbox.
+func (d *Server) makeListener(tell func(port int64) error) (net.Listener, error) {
 	if d.listen != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), listenerWait)
 		defer cancel()

@@ -55,7 +55,7 @@ func New(o Options) (*Driver, error) {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	parent := cmp.Or(o.Chroot, chroots(os.Geteuid() == 0))
-	sweep(parent)
+	sweepLeftovers(parent)
 	if d.parts, d.missing = findParts(o, os.Geteuid() == 0); d.missing != nil {
 		return d, nil
 	}
@@ -113,8 +113,8 @@ func chroots(root bool) string {
 // snapshotFolder returns the folder of snapshots.
 func (d *Driver) snapshotFolder() string { return filepath.Join(d.folder, "kept") }
 
-// sweep removes the folders of hosts that were killed. Their machines ended with them.
-func sweep(parent string) {
+// sweepLeftovers removes the folders of hosts that were killed. Their machines ended with them.
+func sweepLeftovers(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
 		if procid.Left(prefix, filepath.Base(dir)) {

@@ -39,8 +39,8 @@ type storedFile struct {
 	used  time.Time
 }
 
-// put returns the path of a copy of a file in the store, which the caller holds.
-func (s *fileStore) put(from string) (string, error) {
+// storeFile returns the path of a copy of a file in the store, which the caller holds.
+func (s *fileStore) storeFile(from string) (string, error) {
 	info, err := os.Stat(from)
 	if err != nil {
 		return "", err
@@ -51,7 +51,7 @@ func (s *fileStore) put(from string) (string, error) {
 	s.putting.Lock()
 	defer s.putting.Unlock()
 	e := edition{from, info.Size(), info.ModTime()}
-	if at := s.find(e); at != "" {
+	if at := s.findFile(e); at != "" {
 		return at, nil
 	}
 	at := filepath.Join(s.dir, strconv.Itoa(s.next))
@@ -73,8 +73,8 @@ func (s *fileStore) put(from string) (string, error) {
 	return at, nil
 }
 
-// find holds a stored edition and returns its path, or "".
-func (s *fileStore) find(e edition) string {
+// findFile holds a stored edition and returns its path, or "".
+func (s *fileStore) findFile(e edition) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if one := s.files[e]; one != nil {
@@ -85,11 +85,11 @@ func (s *fileStore) find(e edition) string {
 }
 
 // hold adds a holder to paths that are held already; release removes one.
-func (s *fileStore) hold(paths []string) { s.count(paths, 1) }
+func (s *fileStore) hold(paths []string) { s.countUses(paths, 1) }
 
-func (s *fileStore) release(paths []string) { s.count(paths, -1) }
+func (s *fileStore) releaseFiles(paths []string) { s.countUses(paths, -1) }
 
-func (s *fileStore) count(paths []string, by int) {
+func (s *fileStore) countUses(paths []string, by int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, one := range s.files {

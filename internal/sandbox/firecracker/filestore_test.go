@@ -101,7 +101,7 @@ func TestWhatNobodyHoldsForLongestLeavesTheShelf(t *testing.T) {
 		if err := os.WriteFile(from, bytes.Repeat([]byte(name), 100), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		at, err := s.put(from)
+		at, err := s.storeFile(from)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,9 +112,9 @@ func TestWhatNobodyHoldsForLongestLeavesTheShelf(t *testing.T) {
 		t.Error("what is held was dropped")
 	}
 	s.hold([]string{two})
-	s.release([]string{two})
-	s.release([]string{two})
-	s.release([]string{one})
+	s.releaseFiles([]string{two})
+	s.releaseFiles([]string{two})
+	s.releaseFiles([]string{one})
 	for _, at := range []string{two, one} {
 		if !s.drop() {
 			t.Fatal("nothing was dropped")
@@ -131,7 +131,7 @@ func TestWhatNobodyHoldsForLongestLeavesTheShelf(t *testing.T) {
 	if err := os.WriteFile(from, []byte("four"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.put(from); !errors.Is(err, full) {
+	if _, err := s.storeFile(from); !errors.Is(err, full) {
 		t.Errorf("without room: %v", err)
 	}
 	if left, err := os.ReadDir(s.dir); err != nil || len(left) != 1 {

@@ -63,7 +63,7 @@ type size struct {
 func (d *Driver) startInstance(ctx context.Context, s size, files map[string]string, held []string,
 	begin func(*machine) error) (*instance, net.Conn, error) {
 	b := &instance{driver: d, size: s, gone: make(chan struct{})}
-	b.undoSteps = append(b.undoSteps, func() error { d.store.release(held); return nil })
+	b.undoSteps = append(b.undoSteps, func() error { d.store.releaseFiles(held); return nil })
 	b.settings.Bounds = bounds
 	conn, err := b.start(ctx, files, begin)
 	if err != nil {
@@ -89,7 +89,7 @@ func (b *instance) start(ctx context.Context, files map[string]string,
 		uid, gid); err != nil {
 		return nil, err
 	}
-	b.undoSteps = append(b.undoSteps, b.jail.remove)
+	b.undoSteps = append(b.undoSteps, b.jail.removeJail)
 	if err := b.linkFiles(files); err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (b *instance) start(ctx context.Context, files map[string]string,
 	if b.machine, err = launch(ctx, d.parts, b.jail, fileSize, b.group); err != nil {
 		return nil, err
 	}
-	b.undoSteps = append(b.undoSteps, func() error { b.machine.end(); return nil })
+	b.undoSteps = append(b.undoSteps, func() error { b.machine.endMachine(); return nil })
 	if err := begin(b.machine); err != nil {
 		return nil, err
 	}
@@ -107,12 +107,12 @@ func (b *instance) start(ctx context.Context, files map[string]string,
 // linkFiles links into the jail what the machine requires.
 func (b *instance) linkFiles(files map[string]string) error {
 	for i, from := range b.size.disks {
-		if err := b.jail.add(from, disk(i)); err != nil {
+		if err := b.jail.addFile(from, disk(i)); err != nil {
 			return err
 		}
 	}
 	for name, from := range files {
-		if err := b.jail.add(from, name); err != nil {
+		if err := b.jail.addFile(from, name); err != nil {
 			return err
 		}
 	}
@@ -145,13 +145,13 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	files, err := d.files(ctx)
 	held := slices.Collect(maps.Values(files))
 	if err != nil {
-		d.store.release(held)
+		d.store.releaseFiles(held)
 		return nil, err
 	}
 	disks, arguments, err := d.disks(ctx, spec)
 	held = append(held, disks...)
 	if err != nil {
-		d.store.release(held)
+		d.store.releaseFiles(held)
 		return nil, err
 	}
 	s := size{memoryMiB: limits.MemoryMiB, vcpus: limits.VCPUs, strict: spec.Strict, disks: disks}
@@ -217,7 +217,7 @@ func (d *Driver) files(ctx context.Context) (map[string]string, error) {
 		if err != nil {
 			return files, err
 		}
-		if files[name], err = d.store.put(path); err != nil {
+		if files[name], err = d.store.storeFile(path); err != nil {
 			return files, err
 		}
 	}
@@ -241,7 +241,7 @@ func (d *Driver) disks(ctx context.Context, spec sandbox.Spec) (disks []string, 
 		paths = append(paths, shown.Path)
 	}
 	for _, path := range paths {
-		at, err := d.store.put(path)
+		at, err := d.store.storeFile(path)
 		if err != nil {
 			return disks, "", err
 		}

@@ -46,7 +46,7 @@ func newJail(base, program, id string, uid, gid int) (*jail, error) {
 		err = j.root.Chown(uid, gid)
 	}
 	if err != nil {
-		return nil, errors.Join(err, j.remove())
+		return nil, errors.Join(err, j.removeJail())
 	}
 	return j, nil
 }
@@ -55,8 +55,8 @@ func (j *jail) folder() string { return filepath.Join(j.base, filepath.Base(j.pr
 
 func (j *jail) path(name string) string { return filepath.Join(j.folder(), "root", name) }
 
-// remove deletes the folder. The process must have ended.
-func (j *jail) remove() error {
+// removeJail deletes the folder. The process must have ended.
+func (j *jail) removeJail() error {
 	var err error
 	if j.root != nil {
 		err = j.root.Close()
@@ -64,8 +64,8 @@ func (j *jail) remove() error {
 	return errors.Join(err, os.RemoveAll(j.folder()))
 }
 
-// add links a file of the same file system into the jail.
-func (j *jail) add(from, name string) error { return os.Link(from, j.path(name)) }
+// addFile links a file of the same file system into the jail.
+func (j *jail) addFile(from, name string) error { return os.Link(from, j.path(name)) }
 
 // moveOut moves a file that the process wrote out of the jail. Only the host may write to the destination, so
 // the file's type cannot change after the check.

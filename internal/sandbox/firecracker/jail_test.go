@@ -26,7 +26,7 @@ func aJail(t *testing.T) *jail {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { j.remove() })
+	t.Cleanup(func() { j.removeJail() })
 	return j
 }
 
@@ -142,27 +142,27 @@ func TestWhatIsOnTheShelfAnyUserMayRead(t *testing.T) {
 	if err := os.WriteFile(from, []byte("first"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first, err := s.put(from)
+	first, err := s.storeFile(from)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(first); err != nil || info.Mode().Perm() != 0o444 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if again, err := s.put(from); err != nil || again != first {
+	if again, err := s.storeFile(from); err != nil || again != first {
 		t.Errorf("the same file is at %s and %s, %v", first, again, err)
 	}
 	if err := os.WriteFile(from, []byte("second one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	second, err := s.put(from)
+	second, err := s.storeFile(from)
 	if err != nil || second == first {
 		t.Errorf("another file is at %s, too: %v", second, err)
 	}
 	if b, err := os.ReadFile(first); err != nil || string(b) != "first" {
 		t.Errorf("what machines read became %q, %v", b, err)
 	}
-	if _, err := s.put(filepath.Dir(from)); err == nil {
+	if _, err := s.storeFile(filepath.Dir(from)); err == nil {
 		t.Error("a folder is on the shelf")
 	}
 }
@@ -187,7 +187,7 @@ func TestTheSocketDevicesHandshake(t *testing.T) {
 			}
 			theirs.Close()
 		}()
-		err := connect(t.Context(), ours, 52)
+		err := connectVsock(t.Context(), ours, 52)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v, want %q", answer, err, want)
 		}
@@ -210,7 +210,7 @@ func TestAConnectionThatIsNotAnsweredEndsWithTheCaller(t *testing.T) {
 		theirs.Read(make([]byte, 64))
 		cancel(enough)
 	}()
-	if err := connect(ctx, ours, 52); !errors.Is(err, enough) {
+	if err := connectVsock(ctx, ours, 52); !errors.Is(err, enough) {
 		t.Errorf("%v", err)
 	}
 }

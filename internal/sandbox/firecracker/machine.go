@@ -49,7 +49,7 @@ func launch(ctx context.Context, p parts, j *jail, fileSize int64, group *cgroup
 	m := &machine{jail: j, process: process, pausesAlone: !p.vmm.version.before(pauseWorks)}
 	m.api = api.New(func(ctx context.Context) (net.Conn, error) { return j.dial(ctx, apiSocket) })
 	if err := m.listens(ctx); err != nil {
-		m.end()
+		m.endMachine()
 		return nil, err
 	}
 	return m, nil
@@ -147,7 +147,7 @@ func (m *machine) agent(ctx context.Context) (conn net.Conn, err error) {
 	err = m.until(ctx, func() error {
 		conn, err = m.jail.dial(ctx, agentSocket)
 		if err == nil {
-			err = connect(ctx, conn, agentprotocol.VsockPort)
+			err = connectVsock(ctx, conn, agentprotocol.VsockPort)
 		}
 		return err
 	})
@@ -209,8 +209,8 @@ func (m *machine) resume(ctx context.Context) error {
 	return err
 }
 
-// end ends the machine. Its jail stays.
-func (m *machine) end() {
-	m.process.kill()
+// endMachine ends the machine. Its jail stays.
+func (m *machine) endMachine() {
+	m.process.killVMM()
 	m.api.Close()
 }

@@ -111,8 +111,8 @@ func (v *process) startIn(command []string, dir string, attr *syscall.SysProcAtt
 	return err
 }
 
-// kill kills all of the process and waits for its end.
-func (v *process) kill() {
+// killVMM kills all of the process and waits for its end.
+func (v *process) killVMM() {
 	v.p.Kill()
 	<-v.ended
 }

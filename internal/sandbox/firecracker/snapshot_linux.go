@@ -178,7 +178,7 @@ func (s *snapshot) Size() int64 { return s.bytes }
 
 // Close deletes the snapshot. Machines restored from it have links to its files.
 func (s *snapshot) Close() error {
-	s.once.Do(func() { s.driver.store.release(s.size.disks) })
+	s.once.Do(func() { s.driver.store.releaseFiles(s.size.disks) })
 	return os.RemoveAll(s.dir)
 }
 

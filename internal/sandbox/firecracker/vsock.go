@@ -22,8 +22,8 @@ const (
 // errNotAccepted is the error of a connection to a port on which nothing in the machine listens yet.
 var errNotAccepted = errors.New("nothing in the machine accepts the connection")
 
-// connect requests a port of the machine from the vsock device. It closes conn on an error.
-func connect(ctx context.Context, conn net.Conn, port uint32) (err error) {
+// connectVsock requests a port of the machine from the vsock device. It closes conn on an error.
+func connectVsock(ctx context.Context, conn net.Conn, port uint32) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, handshake,
 		errors.New("the machine did not accept the connection in time"))
 	defer cancel()

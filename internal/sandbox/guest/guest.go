@@ -111,7 +111,7 @@ func New(o Options) (*Cache, error) {
 	if err := os.MkdirAll(g.folder, 0o700); err != nil {
 		return nil, err
 	}
-	g.sweep()
+	g.removeUnused()
 	g.clear(0)
 	return g, nil
 }
@@ -136,8 +136,8 @@ func (g *Cache) Unnamed() (*os.File, error) {
 	return f, nil
 }
 
-// sweep removes old unfinished and unused files.
-func (g *Cache) sweep() {
+// removeUnused removes old unfinished and unused files.
+func (g *Cache) removeUnused() {
 	entries, _ := os.ReadDir(g.folder)
 	for _, e := range entries {
 		info, err := e.Info()
@@ -151,7 +151,7 @@ func (g *Cache) sweep() {
 				os.RemoveAll(path)
 			}
 		case age > unusedAge:
-			remove(path)
+			removeStale(path)
 		}
 	}
 }
@@ -199,18 +199,18 @@ func (g *Cache) cached(ctx context.Context, kind, key string, make func(path str
 		delete(g.making, name)
 		g.mu.Unlock()
 	}()
-	return g.make(filepath.Join(g.folder, name), make)
+	return g.makeFile(filepath.Join(g.folder, name), make)
 }
 
 func newTurn() chan struct{} { return make(chan struct{}) }
 
-func (g *Cache) make(path string, make func(path string) error) (*os.File, error) {
+func (g *Cache) makeFile(path string, make func(path string) error) (*os.File, error) {
 	if f, err := openHeld(path); !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
 	began := time.Now()
 	temporary := path + unfinished + rand.Text()
-	f, err := g.finish(temporary, path, make)
+	f, err := g.finishFile(temporary, path, make)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(temporary))
 	}
@@ -218,8 +218,8 @@ func (g *Cache) make(path string, make func(path string) error) (*os.File, error
 	return f, nil
 }
 
-// finish makes a file at a temporary path and renames it.
-func (g *Cache) finish(temporary, path string, make func(path string) error) (*os.File, error) {
+// finishFile makes a file at a temporary path and renames it.
+func (g *Cache) finishFile(temporary, path string, make func(path string) error) (*os.File, error) {
 	if err := make(temporary); err != nil {
 		return nil, err
 	}

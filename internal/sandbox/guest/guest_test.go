@@ -209,8 +209,8 @@ func TestTheInitrdHoldsTheAgentAndItsModulesInOrder(t *testing.T) {
 
 func TestTheHostsProgramsComeWithWhatTheyNeed(t *testing.T) {
 	s := newSelection(func(what string, about ...any) { t.Log(what, about) })
-	s.add(lookUp("sh"))
-	s.add("/no/such/thing")
+	s.addPath(lookUp("sh"))
+	s.addPath("/no/such/thing")
 	tree := filepath.Join(t.TempDir(), "tree")
 	if err := s.writeTree(tree); err != nil {
 		t.Fatal(err)

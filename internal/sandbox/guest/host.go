@@ -77,7 +77,7 @@ func (g *Cache) hostRoot(ctx context.Context) (Disk, error) {
 func (s *selection) collect(ctx context.Context) error {
 	for _, name := range programs {
 		if path := lookUp(name); path != "" {
-			s.add(path)
+			s.addPath(path)
 		}
 	}
 	if lookUp("sh") == "" {
@@ -87,7 +87,7 @@ func (s *selection) collect(ctx context.Context) error {
 		s.addLibrary(name, nil)
 	}
 	for _, f := range files {
-		s.add(f)
+		s.addPath(f)
 	}
 	for _, dir := range append(folders, pythonFolders(ctx, lookUp("python3"))...) {
 		s.addFolder(dir)

@@ -60,7 +60,7 @@ func writeInitrd(w io.Writer, agent []byte, groups map[string][]module) error {
 			a.file(fmt.Sprintf("modules/%s/%02d-%s.ko", group, i, m.name), 0o644, m.program)
 		}
 	}
-	return a.end()
+	return a.endArchive()
 }
 
 // archive writes the cpio format "newc", which kernels unpack.
@@ -89,21 +89,21 @@ func (a *archive) entry(name string, mode int, body []byte, major, minor int) {
 	a.next++
 	head := fmt.Sprintf("070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X",
 		a.next, mode, 0, 0, 1, 0, len(body), 0, 0, major, minor, len(name)+1, 0)
-	a.write([]byte(head + name + "\x00"))
+	a.writeBytes([]byte(head + name + "\x00"))
 	a.pad(len(head) + len(name) + 1)
-	a.write(body)
+	a.writeBytes(body)
 	a.pad(len(body))
 }
 
-func (a *archive) pad(n int) { a.write(make([]byte, (4-n%4)%4)) }
+func (a *archive) pad(n int) { a.writeBytes(make([]byte, (4-n%4)%4)) }
 
-func (a *archive) write(b []byte) {
+func (a *archive) writeBytes(b []byte) {
 	if a.err == nil {
 		_, a.err = a.w.Write(b)
 	}
 }
 
-func (a *archive) end() error {
+func (a *archive) endArchive() error {
 	a.entry("TRAILER!!!", 0, nil, 0, 0)
 	return a.err
 }

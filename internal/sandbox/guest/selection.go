@@ -27,7 +27,7 @@ type selection struct {
 func newSelection(warn func(string, ...any)) *selection {
 	s := &selection{found: map[string]fs.FileInfo{}, dirs: libraryFolders("/etc/ld.so.conf", 0), warn: warn}
 	for _, dir := range []string{"/bin", "/sbin", "/lib", "/lib32", "/lib64"} {
-		s.add(dir) // adds the link that it may be
+		s.addPath(dir) // adds the link that it may be
 	}
 	return s
 }
@@ -47,9 +47,9 @@ func (s *selection) key() string {
 	return b.String()
 }
 
-// add selects the file at a path of the host, the links on the way and, for a program, what it requires.
+// addPath selects the file at a path of the host, the links on the way and, for a program, what it requires.
 // Missing files are left out. It returns the path without links.
-func (s *selection) add(path string) string {
+func (s *selection) addPath(path string) string {
 	path = filepath.Clean(path)
 	for range mostLinks {
 		next, done := s.walk(path)
@@ -119,7 +119,7 @@ func (s *selection) addFile(path string, info fs.FileInfo) {
 	case bytes.HasPrefix(head, []byte("\x7fELF")):
 		s.addNeeded(path, f)
 	case interpreter(head) != "":
-		s.add(interpreter(head))
+		s.addPath(interpreter(head))
 	}
 }
 
@@ -132,7 +132,7 @@ func (s *selection) addNeeded(path string, f io.ReaderAt) {
 	for _, p := range e.Progs {
 		if p.Type == elf.PT_INTERP && p.Filesz < 4096 {
 			b, _ := io.ReadAll(p.Open())
-			s.add(string(bytes.TrimRight(b, "\x00")))
+			s.addPath(string(bytes.TrimRight(b, "\x00")))
 		}
 	}
 	var own []string
@@ -152,13 +152,13 @@ func (s *selection) addNeeded(path string, f io.ReaderAt) {
 // addLibrary selects a library where the loader finds it.
 func (s *selection) addLibrary(name string, own []string) {
 	if strings.Contains(name, "/") {
-		s.add(name)
+		s.addPath(name)
 		return
 	}
 	for _, dir := range slices.Concat(own, s.dirs) {
 		path := filepath.Join(dir, name)
 		if info, err := os.Stat(path); filepath.IsAbs(path) && err == nil && info.Mode().IsRegular() {
-			s.add(path)
+			s.addPath(path)
 			return
 		}
 	}
@@ -166,7 +166,7 @@ func (s *selection) addLibrary(name string, own []string) {
 
 // addFolder selects a whole folder, unless it is too large.
 func (s *selection) addFolder(dir string) {
-	real := s.add(dir)
+	real := s.addPath(dir)
 	if real == "" {
 		return
 	}
@@ -201,7 +201,7 @@ func (s *selection) addFolder(dir string) {
 		case info.IsDir():
 			s.selectPath(path, info)
 		case info.Mode()&fs.ModeSymlink != 0:
-			s.add(path)
+			s.addPath(path)
 		default:
 			s.addFile(path, info)
 		}

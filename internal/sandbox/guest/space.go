@@ -48,8 +48,8 @@ func openHeld(path string) (*os.File, error) {
 	return f, nil
 }
 
-// remove removes a cached file unless it is in use, and reports whether it did.
-func remove(path string) bool {
+// removeStale removes a cached file unless it is in use, and reports whether it did.
+func removeStale(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
@@ -153,7 +153,7 @@ func (g *Cache) clear(bytes int64) (over int64) {
 		if over <= 0 {
 			break
 		}
-		if remove(k.path) {
+		if removeStale(k.path) {
 			over -= k.bytes
 			g.log.Info("removed to make room for virtual machines", "file", k.path, "bytes", k.bytes)
 		}

@@ -41,7 +41,7 @@ func New(o Options) (*Driver, error) {
 	if parent == "" {
 		parent = os.TempDir()
 	}
-	sweep(parent)
+	sweepLeftovers(parent)
 	folder, err := os.MkdirTemp(parent, prefix+procid.Self()+"-")
 	if err != nil {
 		return nil, err
@@ -49,14 +49,14 @@ func New(o Options) (*Driver, error) {
 	if d.folder, err = filepath.Abs(folder); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
-	if err := d.fill(); err != nil {
+	if err := d.setDefaults(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
 	d.runsc, d.missing = findRunsc(o.Runsc, filepath.Join(d.folder, "state"))
 	return d, nil
 }
 
-func (d *Driver) fill() error {
+func (d *Driver) setDefaults() error {
 	program, err := binary.Agent()
 	if err != nil {
 		return err
@@ -65,9 +65,9 @@ func (d *Driver) fill() error {
 	return errors.Join(os.WriteFile(d.agent, program, 0o555), os.Chmod(d.agent, 0o555))
 }
 
-// sweep removes the folders of hosts that were killed. Their kernels ended with them, or are in a control
+// sweepLeftovers removes the folders of hosts that were killed. Their kernels ended with them, or are in a control
 // group that cgroup.Discover removes.
-func sweep(parent string) {
+func sweepLeftovers(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
 		if procid.Left(prefix, filepath.Base(dir)) {

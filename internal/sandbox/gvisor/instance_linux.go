@@ -98,7 +98,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	}
 	b := d.newInstance(r, limits, spec.Env)
 	b.strict = spec.Strict
-	return b, b.startWith(d.runsc.run(b.id, b.bundle), func() error { return b.Setup(ctx, b.plan()) })
+	return b, b.startWith(d.runsc.runArgs(b.id, b.bundle), func() error { return b.Setup(ctx, b.plan()) })
 }
 
 // newInstance returns a box that is counted as a user of r already.
@@ -119,7 +119,7 @@ func (d *Driver) newInstance(r *root, limits sandbox.Limits, env []string) *inst
 // startWith makes the bundle, starts runsc with args, and waits until greet succeeds with the agent. On an error
 // it undoes what it has done and releases the root.
 func (b *instance) startWith(args []string, greet func() error) (err error) {
-	undo := []func(){func() { b.root.release() }}
+	undo := []func(){func() { b.root.releaseRoot() }}
 	defer func() {
 		if err != nil {
 			for _, u := range slices.Backward(undo) {
@@ -144,7 +144,7 @@ func (b *instance) startWith(args []string, greet func() error) (err error) {
 	if err != nil {
 		return err
 	}
-	undo = append(undo, func() { b.stop(false) })
+	undo = append(undo, func() { b.stopSandbox(false) })
 	b.Client = agentclient.New(channel, b.settings.Limits, b.group.OOMKills)
 	b.egress = egress.NewOver(b.Listen, proxy.Options{})
 	undo = append(undo, func() { b.Client.Close(); b.egress.Close() })
@@ -170,7 +170,7 @@ func (b *instance) start(args []string) (pipes, error) {
 	}
 	defer closeAll(theirs)
 	err = b.driver.starter.Do(func() (err error) {
-		b.runsc, err = b.driver.runsc.start(args, theirs, b.group.Group)
+		b.runsc, err = b.driver.runsc.startRunsc(args, theirs, b.group.Group)
 		return err
 	})
 	if err != nil {
@@ -211,9 +211,9 @@ func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) agentpr
 	return rootfs.Bounds(env, limits, port, d.groups.Enforcement("memory") != sandbox.NotEnforced)
 }
 
-// stop waits for gVisor's kernel to exit, which it does on its own because its agent's channel is closed, or
+// stopSandbox waits for gVisor's kernel to exit, which it does on its own because its agent's channel is closed, or
 // kills it: at once if it is paused and cannot notice.
-func (b *instance) stop(still bool) {
+func (b *instance) stopSandbox(still bool) {
 	if !still {
 		select {
 		case <-b.ended:
@@ -246,8 +246,8 @@ func (b *instance) end() error {
 	b.pauser.end()
 	b.Client.Close()
 	b.egress.Close()
-	b.stop(b.isPaused() != nil)
-	err := errors.Join(b.group.Remove(), b.removeState(), os.RemoveAll(b.bundle), b.root.release())
+	b.stopSandbox(b.isPaused() != nil)
+	err := errors.Join(b.group.Remove(), b.removeState(), os.RemoveAll(b.bundle), b.root.releaseRoot())
 	b.driver.instances.Remove(b)
 	if err != nil {
 		b.driver.log.Warn("a sandbox left something behind", "error", err)

@@ -30,11 +30,11 @@ func (d *Driver) newRoot(layout rootfs.Layout) (*root, error) {
 	}
 	r := &root{path: path, layout: layout, users: 1}
 	if err := os.Chmod(path, 0o755); err != nil {
-		r.release()
+		r.releaseRoot()
 		return nil, err
 	}
 	if r.mounts, err = bundle.Fill(path, d.agent, layout); err != nil {
-		r.release()
+		r.releaseRoot()
 		return nil, err
 	}
 	return r, nil
@@ -51,8 +51,8 @@ func (r *root) acquire() bool {
 	return true
 }
 
-// release removes a user. The last one removes the folder.
-func (r *root) release() error {
+// releaseRoot removes a user. The last one removes the folder.
+func (r *root) releaseRoot() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users--; r.users > 0 {

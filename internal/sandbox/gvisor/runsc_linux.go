@@ -76,8 +76,8 @@ func (r *runsc) global(log string) []string {
 	return args
 }
 
-// run returns the command that starts a kernel and its first process, and waits for its end.
-func (r *runsc) run(id, bundle string) []string {
+// runArgs returns the command that starts a kernel and its first process, and waits for its end.
+func (r *runsc) runArgs(id, bundle string) []string {
 	return append(r.global(filepath.Join(bundle, logFile)), "run", "--bundle", bundle, id)
 }
 
@@ -128,9 +128,9 @@ func environment() []string {
 	return env
 }
 
-// start starts runsc in a control group. It must be called on a thread of the starter: the kernel kills runsc
+// startRunsc starts runsc in a control group. It must be called on a thread of the starter: the kernel kills runsc
 // when the thread exits, and runsc makes what it started end with it.
-func (r *runsc) start(args []string, files []*os.File, g *cgroup.Group) (*os.Process, error) {
+func (r *runsc) startRunsc(args []string, files []*os.File, g *cgroup.Group) (*os.Process, error) {
 	born, err := g.OpenV2()
 	if err != nil {
 		return nil, err

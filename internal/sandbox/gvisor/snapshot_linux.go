@@ -66,7 +66,7 @@ func (b *instance) takeSnapshot(ctx context.Context) (_ *snapshot, err error) {
 	if s.folder, err = os.MkdirTemp(b.driver.folder, "snapshot-"); err != nil {
 		return nil, err
 	}
-	s.closed = sync.OnceValue(s.remove)
+	s.closed = sync.OnceValue(s.removeSnapshot)
 	b.root.acquire()
 	if err := b.driver.runsc.do(ctx, b.bundle, "checkpoint", "--leave-running", "--compression=none",
 		"--image-path", s.folder, b.id); err != nil {
@@ -98,11 +98,11 @@ func (s *snapshot) Size() int64 { return s.size }
 // Close deletes the snapshot.
 func (s *snapshot) Close() error { return s.closed() }
 
-func (s *snapshot) remove() error {
+func (s *snapshot) removeSnapshot() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone = true
-	return errors.Join(os.RemoveAll(s.folder), s.root.release())
+	return errors.Join(os.RemoveAll(s.folder), s.root.releaseRoot())
 }
 
 // Create makes a sandbox that continues from the snapshot.

@@ -36,7 +36,7 @@ func openArchive(r Ref) (source, error) {
 		return nil, err
 	}
 	a := archive{file: f, members: map[string]member{}}
-	if err := a.read(); err != nil {
+	if err := a.readArchive(); err != nil {
 		f.Close()
 		return nil, err
 	}
@@ -46,8 +46,8 @@ func openArchive(r Ref) (source, error) {
 	return saved{a, r.Tag}, nil
 }
 
-// read indexes the members.
-func (a archive) read() error {
+// readArchive indexes the members.
+func (a archive) readArchive() error {
 	size, err := regular(a.file)
 	if err != nil {
 		return err

@@ -62,7 +62,7 @@ func openCache(folder string, log *slog.Logger) (*cache, error) {
 			return nil, err
 		}
 	}
-	return c, c.sweep()
+	return c, c.sweepImages()
 }
 
 func (c *cache) path(parts ...string) string {
@@ -75,8 +75,8 @@ func hexOf(id string) (string, bool) {
 	return hex, ok && len(hex) == 2*sha256.Size && strings.Trim(hex, "0123456789abcdef") == ""
 }
 
-// sweep removes unfinished images.
-func (c *cache) sweep() error {
+// sweepImages removes unfinished images.
+func (c *cache) sweepImages() error {
 	left, err := os.ReadDir(c.path("making"))
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func (c *cache) use(ctx context.Context, id string) (img *sandbox.Image, release
 	if err != nil {
 		return nil, nil, err
 	}
-	n, err := c.read(hex)
+	n, err := c.readNote(hex)
 	if err != nil {
 		c.unlock(l, false)
 		return nil, nil, nil // removed meanwhile, or damaged and to be unpacked again
@@ -130,7 +130,7 @@ func (c *cache) touch(hex string) {
 	}
 }
 
-func (c *cache) read(hex string) (n note, err error) {
+func (c *cache) readNote(hex string) (n note, err error) {
 	text, err := os.ReadFile(c.path("images", hex, notes))
 	if err != nil {
 		return n, err
@@ -141,8 +141,8 @@ func (c *cache) read(hex string) (n note, err error) {
 	return n, err
 }
 
-// add unpacks an image. It appears whole or not at all, even if the host or the machine crashes.
-func (c *cache) add(ctx context.Context, id string, what *found, most Limits, together int64,
+// addImage unpacks an image. It appears whole or not at all, even if the host or the machine crashes.
+func (c *cache) addImage(ctx context.Context, id string, what *found, most Limits, together int64,
 	came func(int)) (err error) {
 	hex, ok := hexOf(id)
 	if !ok {
@@ -156,7 +156,7 @@ func (c *cache) add(ctx context.Context, id string, what *found, most Limits, to
 		return err
 	}
 	defer func() { c.unlock(l, err != nil) }()
-	if _, err := c.read(hex); err == nil {
+	if _, err := c.readNote(hex); err == nil {
 		return nil // another host has unpacked it
 	}
 	if n := what.size(); n > most.Bytes {
@@ -171,7 +171,7 @@ func (c *cache) add(ctx context.Context, id string, what *found, most Limits, to
 			err = errors.Join(err, os.RemoveAll(at))
 		}
 	}()
-	n, err := c.fill(ctx, at, id, what, most, came)
+	n, err := c.fillImage(ctx, at, id, what, most, came)
 	if err != nil {
 		return err
 	}
@@ -187,8 +187,8 @@ func (c *cache) add(ctx context.Context, id string, what *found, most Limits, to
 	return syncFolder(c.path("images"))
 }
 
-// fill creates the folder of an image and syncs it to disk.
-func (c *cache) fill(ctx context.Context, at, id string, what *found, most Limits, came func(int)) (n note, err error) {
+// fillImage creates the folder of an image and syncs it to disk.
+func (c *cache) fillImage(ctx context.Context, at, id string, what *found, most Limits, came func(int)) (n note, err error) {
 	top := filepath.Join(at, "root")
 	if err := os.MkdirAll(top, 0o700); err != nil {
 		return n, err
@@ -226,7 +226,7 @@ func (c *cache) makeRoom(size, together int64) error {
 		if size <= together {
 			return nil
 		}
-		switch err := c.remove(i.ID, i.ID); {
+		switch err := c.removeImage(i.ID, i.ID); {
 		case err == nil:
 			c.log.Info("an image was removed to make space", "id", i.ID, "bytes", i.Bytes)
 			size -= i.Bytes
@@ -243,8 +243,8 @@ func (c *cache) makeRoom(size, together int64) error {
 	return nil
 }
 
-// remove removes an image unless it is in use. called is the caller's name for it, for errors.
-func (c *cache) remove(id, called string) error {
+// removeImage removes an image unless it is in use. called is the caller's name for it, for errors.
+func (c *cache) removeImage(id, called string) error {
 	hex, ok := hexOf(id)
 	if _, err := os.Stat(c.path("images", hex)); !ok || err != nil {
 		return fmt.Errorf("%.200q: %w", called, ErrUnknown)
@@ -267,8 +267,8 @@ func (c *cache) remove(id, called string) error {
 	return errors.Join(os.RemoveAll(going), c.forgetRefs(id))
 }
 
-// list returns the images, the last used first.
-func (c *cache) list() ([]Info, error) {
+// listImages returns the images, the last used first.
+func (c *cache) listImages() ([]Info, error) {
 	all, err := c.unpacked()
 	refs := map[string][]string{}
 	for ref, id := range c.meanings() {
@@ -286,7 +286,7 @@ func (c *cache) list() ([]Info, error) {
 func (c *cache) unpacked() (all []Info, err error) {
 	there, err := os.ReadDir(c.path("images"))
 	for _, e := range there {
-		n, err := c.read(e.Name())
+		n, err := c.readNote(e.Name())
 		info, serr := os.Stat(c.path("images", e.Name(), notes))
 		if err != nil || serr != nil {
 			continue // being removed

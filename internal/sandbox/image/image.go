@@ -66,7 +66,7 @@ type Limits struct {
 	Ratio   int   // most times its size that a layer may unpack to, if that is more than 16 MiB; 0 means 250
 }
 
-func (o *Options) fill() error {
+func (o *Options) setDefaults() error {
 	if !filepath.IsAbs(o.Folder) {
 		return fmt.Errorf("the folder of images is %q; expected an absolute path", o.Folder)
 	}
@@ -100,7 +100,7 @@ type Store struct {
 
 // New opens the folder of images and removes unfinished ones of hosts that were killed.
 func New(o Options) (*Store, error) {
-	if err := o.fill(); err != nil {
+	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
 	may, err := readRegistries(o.Registries)
@@ -141,7 +141,7 @@ func (s *Store) Get(ctx context.Context, ref string, progress func(done, total i
 	if progress == nil {
 		progress = func(int64, int64) {}
 	}
-	img, release, err := s.get(ctx, r, progress)
+	img, release, err := s.getImage(ctx, r, progress)
 	if err != nil {
 		if s.ctx.Err() != nil {
 			err = ErrClosed
@@ -174,12 +174,12 @@ func folderImage(r Ref) (*sandbox.Image, error) {
 	return &sandbox.Image{ID: string(Folder) + ":" + real, Root: real}, nil
 }
 
-func (s *Store) get(ctx context.Context, r Ref, progress func(done, total int64)) (*sandbox.Image, func(), error) {
+func (s *Store) getImage(ctx context.Context, r Ref, progress func(done, total int64)) (*sandbox.Image, func(), error) {
 	if img, release, err := s.known(ctx, r, r.Digest != ""); img != nil || err != nil {
 		return img, release, err
 	}
 	for range 3 {
-		img, release, err := s.find(ctx, r, progress)
+		img, release, err := s.findImage(ctx, r, progress)
 		if img != nil || err != nil {
 			return img, release, err
 		}
@@ -187,10 +187,10 @@ func (s *Store) get(ctx context.Context, r Ref, progress func(done, total int64)
 	return nil, nil, errors.New("the image was removed each time it was unpacked: the images in use leave no space")
 }
 
-// find resolves a reference and unpacks the image if necessary. It returns nil if the image was removed again
+// findImage resolves a reference and unpacks the image if necessary. It returns nil if the image was removed again
 // at once.
-func (s *Store) find(ctx context.Context, r Ref, progress func(done, total int64)) (*sandbox.Image, func(), error) {
-	src, err := s.open(r)
+func (s *Store) findImage(ctx context.Context, r Ref, progress func(done, total int64)) (*sandbox.Image, func(), error) {
+	src, err := s.openSource(r)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -205,7 +205,7 @@ func (s *Store) find(ctx context.Context, r Ref, progress func(done, total int64
 	id := job.what.id.String()
 	img, release, err := s.cache.use(ctx, id)
 	if img == nil && err == nil {
-		if err = s.await(ctx, job, progress); err == nil {
+		if err = s.awaitUnpacking(ctx, job, progress); err == nil {
 			img, release, err = s.cache.use(ctx, id)
 		}
 	}
@@ -243,7 +243,7 @@ func (s *Store) lastMeant(ctx context.Context, r Ref, why error) (*sandbox.Image
 	return img, release, err
 }
 
-func (s *Store) open(r Ref) (source, error) {
+func (s *Store) openSource(r Ref) (source, error) {
 	switch r.Kind {
 	case Layout:
 		return openLayout(r)
@@ -273,8 +273,8 @@ func (m *unpacking) closeUnused() {
 	}
 }
 
-// await waits until an image is unpacked. It starts that unless another caller has.
-func (s *Store) await(ctx context.Context, mine *unpacking, progress func(done, total int64)) error {
+// awaitUnpacking waits until an image is unpacked. It starts that unless another caller has.
+func (s *Store) awaitUnpacking(ctx context.Context, mine *unpacking, progress func(done, total int64)) error {
 	m := s.shareUnpacking(mine)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -309,7 +309,7 @@ func (s *Store) shareUnpacking(mine *unpacking) *unpacking {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	m.cancel = cancel
 	s.unpacking[key] = m
-	s.running.Go(func() { s.make(ctx, key, m) })
+	s.running.Go(func() { s.unpackImage(ctx, key, m) })
 	return m
 }
 
@@ -330,13 +330,13 @@ func (s *Store) drop(m *unpacking) {
 	}
 }
 
-// make unpacks an image into the cache.
-func (s *Store) make(ctx context.Context, key string, m *unpacking) {
+// unpackImage unpacks an image into the cache.
+func (s *Store) unpackImage(ctx context.Context, key string, m *unpacking) {
 	defer close(m.done)
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
 	began := time.Now()
-	m.err = s.cache.add(ctx, key, m.what, s.o.Limits, s.o.TotalBytes, func(n int) { m.read.Add(int64(n)) })
+	m.err = s.cache.addImage(ctx, key, m.what, s.o.Limits, s.o.TotalBytes, func(n int) { m.read.Add(int64(n)) })
 	m.err = scrub(m.err)
 	m.src.Close()
 	m.cancel(nil)
@@ -350,7 +350,7 @@ func (s *Store) make(ctx context.Context, key string, m *unpacking) {
 }
 
 // List returns the unpacked images, the last used first.
-func (s *Store) List() ([]Info, error) { return s.cache.list() }
+func (s *Store) List() ([]Info, error) { return s.cache.listImages() }
 
 // Remove removes an image, by its ID or by the reference to a registry it was last requested with.
 func (s *Store) Remove(idOrRef string) error {
@@ -358,7 +358,7 @@ func (s *Store) Remove(idOrRef string) error {
 	if _, ok := hexOf(id); !ok {
 		id = s.cache.recall(idOrRef)
 	}
-	return s.cache.remove(id, idOrRef)
+	return s.cache.removeImage(id, idOrRef)
 }
 
 // Close cancels unpacking and waits for its end. Images in use stay until they are released.

@@ -71,8 +71,8 @@ func (m *measured) hash() (sum [sha256.Size]byte) {
 	return sum
 }
 
-// read starts reading the tar of a layer. left is how many bytes it may unpack to.
-func (l layer) read(ctx context.Context, left int64, ratio int, came func(int)) (*tarball, error) {
+// readLayer starts reading the tar of a layer. left is how many bytes it may unpack to.
+func (l layer) readLayer(ctx context.Context, left int64, ratio int, came func(int)) (*tarball, error) {
 	from, err := l.open(ctx)
 	if err != nil {
 		return nil, err

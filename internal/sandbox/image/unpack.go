@@ -33,7 +33,7 @@ func unpack(ctx context.Context, root *os.Root, layers []layer, most Limits, cam
 }
 
 func (u *unpacker) layer(ctx context.Context, l layer) error {
-	t, err := l.read(ctx, u.most.Bytes-u.streamed, u.most.Ratio, u.came)
+	t, err := l.readLayer(ctx, u.most.Bytes-u.streamed, u.most.Ratio, u.came)
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error 
 	if err != nil {
 		return err
 	}
-	return u.put(ctx, entry{h, path.Join(is, base), base}, dir, r)
+	return u.writeEntry(ctx, entry{h, path.Join(is, base), base}, dir, r)
 }
 
 // whiteout removes what lower layers have.
@@ -128,9 +128,9 @@ type entry struct {
 	base string
 }
 
-// put creates an entry in its folder. It removes an existing file first, unless both are folders; an existing
+// writeEntry creates an entry in its folder. It removes an existing file first, unless both are folders; an existing
 // file is never written to, because it may have other hard links.
-func (u *unpacker) put(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
+func (u *unpacker) writeEntry(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
 	old := ""
 	if e.Typeflag == tar.TypeLink {
 		var err error

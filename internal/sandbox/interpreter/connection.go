@@ -97,10 +97,10 @@ func startInterpreter(life context.Context, box sandbox.Sandbox, argv []string,
 		over()
 		return nil, fmt.Errorf("the interpreter exited at once: %s", t.messages())
 	case <-time.After(startWait):
-		t.close()
+		t.closeConn()
 		return nil, errors.New("the interpreter was not ready in time")
 	case <-life.Done():
-		t.close()
+		t.closeConn()
 		return nil, context.Cause(life)
 	}
 }
@@ -183,7 +183,7 @@ func (t *connection) frame(kind byte, body []byte) error {
 		if err := json.Unmarshal(body, &s); err != nil {
 			return errFrame
 		}
-		p.show(s)
+		p.showOutput(s)
 	case 'x':
 		var e ended
 		if err := json.Unmarshal(body, &e); err != nil || e.Code < 0 || e.Code > 255 || e.Signal < 0 ||
@@ -210,7 +210,7 @@ func (p *piece) print(w io.Writer, passed *int64, b []byte) {
 	}
 }
 
-func (p *piece) show(s shown) {
+func (p *piece) showOutput(s shown) {
 	if s.What == "error" {
 		p.failure = &Failure{s.Name, s.Message, s.Traceback}
 		return
@@ -222,9 +222,9 @@ func (p *piece) show(s shown) {
 	p.code.Show(Part{s.MIME, data})
 }
 
-// run runs code. stop interrupts code whose time is up, before it is killed together with its interpreter; nil
+// runCode runs code. stop interrupts code whose time is up, before it is killed together with its interpreter; nil
 // kills it at once.
-func (t *connection) run(ctx context.Context, c Code, stop func()) (Result, error) {
+func (t *connection) runCode(ctx context.Context, c Code, stop func()) (Result, error) {
 	began := time.Now()
 	limits := t.box.Limits()
 	p := &piece{code: c, most: int64(limits.OutputBytes), ended: make(chan ended, 1), full: make(chan struct{})}
@@ -242,7 +242,7 @@ func (t *connection) run(ctx context.Context, c Code, stop func()) (Result, erro
 	}()
 	late, free := deadline(c, t.box)
 	defer free()
-	seen, e, why := t.await(ctx, p, late, stop)
+	seen, e, why := t.awaitPiece(ctx, p, late, stop)
 	t.mu.Lock()
 	if t.now == p {
 		t.now = nil
@@ -314,8 +314,8 @@ func deadline(c Code, box sandbox.Sandbox) (late <-chan struct{}, stop func()) {
 	return up, func() { t.Stop() }
 }
 
-// await waits for the end of the code, and causes it if necessary. If e is nil, the interpreter has ended too.
-func (t *connection) await(ctx context.Context, p *piece, late <-chan struct{},
+// awaitPiece waits for the end of the code, and causes it if necessary. If e is nil, the interpreter has ended too.
+func (t *connection) awaitPiece(ctx context.Context, p *piece, late <-chan struct{},
 	stop func()) (seen sandbox.Evidence, e *ended, why error) {
 	select {
 	case got := <-p.ended:
@@ -343,14 +343,14 @@ func (t *connection) await(ctx context.Context, p *piece, late <-chan struct{},
 		case <-time.After(stopGrace):
 		}
 	}
-	t.close()
+	t.closeConn()
 	return seen, nil, why
 }
 
 // waitIfEnding waits for an interpreter that announced its end.
 func (t *connection) waitIfEnding(e ended) *ended {
 	if e.Dirty || e.Gone {
-		t.close()
+		t.closeConn()
 	}
 	return &e
 }
@@ -382,9 +382,9 @@ func (t *connection) alive() bool {
 	}
 }
 
-// close kills the interpreter with all its descendants and waits for that. In a paused sandbox it does not
+// closeConn kills the interpreter with all its descendants and waits for that. In a paused sandbox it does not
 // wait: they end when the sandbox is resumed.
-func (t *connection) close() {
+func (t *connection) closeConn() {
 	t.over()
 	t.p.Signal(9)
 	<-t.p.Done()

@@ -99,7 +99,7 @@ func (k *stateful) Run(ctx context.Context, c Code) (Result, error) {
 		return Result{}, ErrBusy
 	}
 	defer t.turn.Unlock()
-	r, err := t.run(ctx, c, func() { t.p.Signal(2) })
+	r, err := t.runCode(ctx, c, func() { t.p.Signal(2) })
 	r.StateLost = r.StateLost || !t.alive()
 	return r, err
 }
@@ -123,7 +123,7 @@ func (k *stateful) Close() {
 	k.closed = true
 	t := k.t
 	k.mu.Unlock()
-	t.close()
+	t.closeConn()
 }
 
 // shell is a Bash context, which saves its state to a file after each piece of code.
@@ -167,16 +167,16 @@ func (s *shell) Run(ctx context.Context, c Code) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if !s.set(p) {
+	if !s.setProcess(p) {
 		p.Signal(9)
 	}
 	r, err := p.Wait()
-	s.set(nil)
+	s.setProcess(nil)
 	return Result{Result: r}, err
 }
 
-// set sets the running process. It returns false if the context is closed.
-func (s *shell) set(p sandbox.Process) bool {
+// setProcess sets the running process. It returns false if the context is closed.
+func (s *shell) setProcess(p sandbox.Process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now = p

@@ -29,11 +29,11 @@ func RunOnce(ctx context.Context, box sandbox.Sandbox, l Language, c Code) (Resu
 		}
 		// A Python that is too old to fork for code can still read it from a file.
 	case Node:
-		w, err := await(ctx, box)
+		w, err := awaitNode(ctx, box)
 		if err != nil {
 			return Result{}, err
 		}
-		return w.run(ctx, c, box)
+		return w.runCode(ctx, c, box)
 	}
 	return RunFile(ctx, box, l, c)
 }

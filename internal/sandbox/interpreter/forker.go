@@ -28,7 +28,7 @@ func StartForker(life context.Context, box sandbox.Sandbox) (*Forker, error) {
 func (f *Forker) Alive() bool { return f.t.alive() }
 
 // Close ends the Python process.
-func (f *Forker) Close() { f.t.close() }
+func (f *Forker) Close() { f.t.closeConn() }
 
 // Run runs code in a process of its own. It returns ErrBusy while other code runs. Processes that the code
 // started end with it.
@@ -40,7 +40,7 @@ func (f *Forker) Run(ctx context.Context, c Code) (Result, error) {
 	if !f.t.alive() {
 		return Result{}, ErrBusy
 	}
-	r, err := f.t.run(ctx, c, nil)
+	r, err := f.t.runCode(ctx, c, nil)
 	r.StateLost = false
 	return r, err
 }

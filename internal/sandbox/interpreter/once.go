@@ -34,7 +34,7 @@ type Starter struct {
 // StartNode starts a Starter, which lives until life ends or it is closed.
 func StartNode(life context.Context, box sandbox.Sandbox) (*Starter, error) {
 	s := &Starter{life: life, box: box}
-	w, err := await(life, box)
+	w, err := awaitNode(life, box)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (s *Starter) Close() {
 	s.waits = nil
 	s.mu.Unlock()
 	if w != nil {
-		w.close()
+		w.closeNode()
 	}
 	s.starts.Wait()
 }
@@ -71,13 +71,13 @@ func (s *Starter) claim() *waitingNode {
 		return nil
 	}
 	s.waits = nil
-	s.starts.Go(s.next)
+	s.starts.Go(s.startNext)
 	return w
 }
 
-// next starts a Node. If that fails, the next piece of code finds none.
-func (s *Starter) next() {
-	w, err := await(s.life, s.box)
+// startNext starts a Node. If that fails, the next piece of code finds none.
+func (s *Starter) startNext() {
+	w, err := awaitNode(s.life, s.box)
 	if err != nil {
 		w = &waitingNode{} // it is not alive
 	}
@@ -88,7 +88,7 @@ func (s *Starter) next() {
 		return
 	}
 	if err == nil {
-		go w.close()
+		go w.closeNode()
 	}
 }
 
@@ -99,7 +99,7 @@ func (s *Starter) Run(ctx context.Context, c Code) (Result, error) {
 	if w == nil {
 		return Result{}, ErrBusy
 	}
-	return w.run(ctx, c, s.box)
+	return w.runCode(ctx, c, s.box)
 }
 
 // waitingNode is a Node that waits for code.
@@ -117,7 +117,7 @@ type waitingNode struct {
 	once sync.Once // guards closing full
 }
 
-func await(life context.Context, box sandbox.Sandbox) (*waitingNode, error) {
+func awaitNode(life context.Context, box sandbox.Sandbox) (*waitingNode, error) {
 	life, over := context.WithCancel(life)
 	r, in := io.Pipe()
 	w := &waitingNode{in: in, over: over, full: make(chan struct{})}
@@ -164,7 +164,7 @@ func (w *waitingNode) print(b []byte, passed *int64, to func(*Code) io.Writer) e
 	return nil
 }
 
-func (w *waitingNode) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result, error) {
+func (w *waitingNode) runCode(ctx context.Context, c Code, box sandbox.Sandbox) (Result, error) {
 	began, limits, ooms := time.Now(), box.Limits(), oomKills(box)
 	w.mu.Lock()
 	w.code, w.most = &c, int64(limits.OutputBytes)
@@ -176,7 +176,7 @@ func (w *waitingNode) run(ctx context.Context, c Code, box sandbox.Sandbox) (Res
 	go w.ask(c, show.name)
 	late, free := deadline(c, box)
 	defer free()
-	seen, why := w.await(ctx, late)
+	seen, why := w.awaitResult(ctx, late)
 	r, err := w.p.Wait()
 	w.over()
 	w.in.Close()
@@ -207,8 +207,8 @@ func (w *waitingNode) ask(c Code, show string) {
 	w.in.Close()
 }
 
-// await waits for the end, and causes it if necessary.
-func (w *waitingNode) await(ctx context.Context, late <-chan struct{}) (seen sandbox.Evidence, why error) {
+// awaitResult waits for the end, and causes it if necessary.
+func (w *waitingNode) awaitResult(ctx context.Context, late <-chan struct{}) (seen sandbox.Evidence, why error) {
 	signal := 15
 	select {
 	case <-w.p.Done():
@@ -224,13 +224,13 @@ func (w *waitingNode) await(ctx context.Context, late <-chan struct{}) (seen san
 	select {
 	case <-w.p.Done():
 	case <-time.After(termGrace):
-		w.close()
+		w.closeNode()
 	}
 	return seen, why
 }
 
-// close kills the process with all its descendants and waits for that.
-func (w *waitingNode) close() {
+// closeNode kills the process with all its descendants and waits for that.
+func (w *waitingNode) closeNode() {
 	if w.p == nil {
 		return
 	}

@@ -45,7 +45,7 @@ func (s resultFile) to(ctx context.Context, c Code) *Failure {
 	for line := range bytes.Lines(b.Bytes()) {
 		var one shown
 		if json.Unmarshal(line, &one) == nil {
-			p.show(one)
+			p.showOutput(one)
 		}
 	}
 	return p.failure

@@ -27,8 +27,8 @@ type Background struct {
 	Began       time.Time
 
 	p      sandbox.Process
-	typing *typing
-	log    *journal
+	typing *inputQueue
+	log    *outputTail
 }
 
 // Start starts a program in the background. Its Stdin, Stdout and Stderr are those of the Background and
@@ -64,7 +64,7 @@ func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 	go func() { // it ends with the sandbox at the latest
 		<-p.Done()
 		w.Close()
-		g.log.end()
+		g.log.endOutput()
 	}()
 	return g, nil
 }
@@ -138,11 +138,11 @@ func (g *Background) Signal(number int) error { return g.p.Signal(number) }
 // next is where to continue, lost how many bytes before are no longer kept. If there is nothing new, it waits
 // until ctx ends.
 func (g *Background) Output(ctx context.Context, since int64, most int) (text []byte, next, lost int64) {
-	return g.log.read(ctx, since, most)
+	return g.log.readSince(ctx, since, most)
 }
 
-// journal keeps the end of what is written to it. Writers never wait.
-type journal struct {
+// outputTail keeps the end of what is written to it. Writers never wait.
+type outputTail struct {
 	most int
 
 	mu    sync.Mutex
@@ -152,49 +152,51 @@ type journal struct {
 	ended bool
 }
 
-func newJournal(most int) *journal { return &journal{most: max(most, 1), more: make(chan struct{})} }
+func newJournal(most int) *outputTail {
+	return &outputTail{most: max(most, 1), more: make(chan struct{})}
+}
 
 // Write never fails.
-func (j *journal) Write(b []byte) (int, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.total += int64(len(b))
-	j.kept = append(j.kept, b[max(len(b)-j.most, 0):]...)
-	if over := len(j.kept) - 2*j.most; over > 0 { // not for every write
-		j.kept = slices.Clone(j.kept[len(j.kept)-j.most:])
+func (o *outputTail) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.total += int64(len(b))
+	o.kept = append(o.kept, b[max(len(b)-o.most, 0):]...)
+	if over := len(o.kept) - 2*o.most; over > 0 { // not for every write
+		o.kept = slices.Clone(o.kept[len(o.kept)-o.most:])
 	}
-	j.wake()
+	o.wake()
 	return len(b), nil
 }
 
-func (j *journal) end() {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.ended = true
-	j.wake()
+func (o *outputTail) endOutput() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.ended = true
+	o.wake()
 }
 
-func (j *journal) wake() {
-	close(j.more)
-	j.more = make(chan struct{})
+func (o *outputTail) wake() {
+	close(o.more)
+	o.more = make(chan struct{})
 }
 
-func (j *journal) read(ctx context.Context, since int64, most int) (text []byte, next, lost int64) {
+func (o *outputTail) readSince(ctx context.Context, since int64, most int) (text []byte, next, lost int64) {
 	for {
-		j.mu.Lock()
-		since = min(max(since, 0), j.total)
-		first := j.total - int64(min(len(j.kept), j.most))
+		o.mu.Lock()
+		since = min(max(since, 0), o.total)
+		first := o.total - int64(min(len(o.kept), o.most))
 		if since < first {
 			lost, since = first-since, first
 		}
-		fresh := j.kept[len(j.kept)-int(j.total-since):]
-		more, ended := j.more, j.ended
+		fresh := o.kept[len(o.kept)-int(o.total-since):]
+		more, ended := o.more, o.ended
 		if len(fresh) > 0 || ended || ctx.Err() != nil {
 			text = slices.Clone(fresh[:min(len(fresh), most)])
-			j.mu.Unlock()
+			o.mu.Unlock()
 			return text, since + int64(len(text)), lost
 		}
-		j.mu.Unlock()
+		o.mu.Unlock()
 		select {
 		case <-more:
 		case <-ctx.Done():

@@ -27,7 +27,7 @@ type Box struct {
 	manager    *Manager
 	owner      string // guarded by Manager.mu
 	kind       *kind
-	ask        Ask // what was requested
+	ask        Spec // what was requested
 	env        []string
 	idle, life time.Duration
 	memory     int // granted MiB; guarded by Manager.mu
@@ -41,8 +41,8 @@ type Box struct {
 	left       bool // removed from the manager
 	paused     bool
 	background map[string]*Background
-	ports      map[uint16]*door // exposed ports
-	loopback   netip.Addr       // host address of the exposed ports; zero until the first one
+	ports      map[uint16]*portForwarder // exposed ports
+	loopback   netip.Addr                // host address of the exposed ports; zero until the first one
 
 	pausing sync.Mutex // serializes Pause and Resume, which may take seconds; locked before mu
 
@@ -57,8 +57,8 @@ type Box struct {
 	noNode       bool                 // none can be started here
 	turn         int                  // incremented when the environment of interpreters changes
 
-	contexts contextBook
-	out      wayOut
+	contexts contextTable
+	out      networkAccess
 }
 
 // Event is the event that the manager publishes about a sandbox: sandbox.created, sandbox.handed_over or
@@ -92,8 +92,8 @@ func (b *Box) Owner() string {
 	return b.owner
 }
 
-// begin publishes the creation and starts the timers of the sandbox.
-func (b *Box) begin() {
+// markInUse publishes the creation and starts the timers of the sandbox.
+func (b *Box) markInUse() {
 	b.manager.o.Tell("sandbox.created", Event{
 		ID:       b.ID,
 		Owner:    b.Owner(),
@@ -102,13 +102,13 @@ func (b *Box) begin() {
 		FromPool: b.Warm,
 	})
 	b.mu.Lock()
-	b.timer = time.AfterFunc(b.wait(time.Now()), b.look)
+	b.timer = time.AfterFunc(b.wait(time.Now()), b.checkState)
 	b.mu.Unlock()
 	go func() {
 		defer b.manager.runs.Done()
 		<-b.Sandbox.Done()
 		defer b.kind.lease.drop()
-		b.leave("lost") // no effect if it was removed for another reason before
+		b.destroyBox("lost") // no effect if it was removed for another reason before
 	}()
 }
 
@@ -119,7 +119,7 @@ func (b *Box) abandon() {
 	}
 	b.kind.lease.drop()
 	b.manager.mu.Lock()
-	b.manager.release(b)
+	b.manager.releaseMemory(b)
 	b.manager.mu.Unlock()
 }
 
@@ -132,8 +132,8 @@ func (b *Box) wait(now time.Time) time.Duration {
 	return max(min(left, b.last.Add(b.idle).Sub(now)), 0)
 }
 
-// look ends the box if its time has come.
-func (b *Box) look() {
+// checkState ends the box if its time has come.
+func (b *Box) checkState() {
 	now := time.Now()
 	b.mu.Lock()
 	why := ""
@@ -147,19 +147,19 @@ func (b *Box) look() {
 		b.timer.Reset(b.wait(now))
 	}
 	b.mu.Unlock()
-	if why != "" && b.leave(why) {
+	if why != "" && b.destroyBox(why) {
 		b.Sandbox.Close()
 	}
 }
 
-// leave removes the box from the manager, and reports whether it did.
-func (b *Box) leave(why string) bool {
+// destroyBox removes the box from the manager, and reports whether it did.
+func (b *Box) destroyBox(why string) bool {
 	m := b.manager
 	m.mu.Lock()
 	there := m.boxes[b.ID] == b
 	if there {
 		delete(m.boxes, b.ID)
-		m.release(b)
+		m.releaseMemory(b)
 	}
 	owner := b.owner
 	m.mu.Unlock()
@@ -194,8 +194,8 @@ func (b *Box) Use() (done func()) {
 	})
 }
 
-// Facts is the state of a sandbox at a moment.
-type Facts struct {
+// Status is the state of a sandbox at a moment.
+type Status struct {
 	Busy      bool
 	Paused    bool
 	Calls     int       // made so far
@@ -205,15 +205,15 @@ type Facts struct {
 	ExpiresAt time.Time // when it ends even if it is used
 }
 
-// Facts returns the state of the box.
-func (b *Box) Facts() Facts {
+// Status returns the state of the box.
+func (b *Box) Status() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f := Facts{
+	f := Status{
 		Busy:      b.using > 0,
 		Paused:    b.paused,
 		Calls:     b.calls,
-		Contexts:  b.contexts.count(),
+		Contexts:  b.contexts.size(),
 		IdleAt:    b.last.Add(b.idle),
 		ExpiresAt: b.Created.Add(b.life),
 	}

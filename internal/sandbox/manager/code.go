@@ -32,13 +32,13 @@ type Context struct {
 	box    *Box
 }
 
-// contextBook holds the contexts of one sandbox by id. It is guarded by Box.mu.
-type contextBook struct {
+// contextTable holds the contexts of one sandbox by id. It is guarded by Box.mu.
+type contextTable struct {
 	all    map[string]*Context
 	making int
 }
 
-func (c *contextBook) count() int { return len(c.all) }
+func (c *contextTable) size() int { return len(c.all) }
 
 // NewContext creates a context of a language.
 func (b *Box) NewContext(l interpreter.Language) (*Context, error) {

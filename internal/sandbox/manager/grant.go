@@ -13,9 +13,9 @@ import (
 // principal.
 var ErrMemory = errors.New("not enough memory for this sandbox")
 
-// granted is the memory in MiB that open sandboxes, and those being made, may use by their limits. It is
+// grantedMemory is the memory in MiB that open sandboxes, and those being made, may use by their limits. It is
 // guarded by Manager.mu.
-type granted struct {
+type grantedMemory struct {
 	all int
 	of  map[string]int // by principal
 }
@@ -42,8 +42,8 @@ func (m *Manager) grant(owner string, mib int) error {
 	return nil
 }
 
-// release returns the memory of a box, once. The caller holds m.mu.
-func (m *Manager) release(b *Box) {
+// releaseMemory returns the memory of a box, once. The caller holds m.mu.
+func (m *Manager) releaseMemory(b *Box) {
 	principal := principalOf(b.owner)
 	m.granted.all -= b.memory
 	if m.granted.of[principal] -= b.memory; m.granted.of[principal] == 0 {

@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-func asking(mib int) Ask { return Ask{Limits: sandbox.Limits{MemoryMiB: mib}} }
+func asking(mib int) Spec { return Spec{Limits: sandbox.Limits{MemoryMiB: mib}} }
 
 // What living sandboxes may use together is no more than the host, or one
 // principal in all of its contexts, may have, however many ask at once.
@@ -82,13 +82,13 @@ func TestSnapshotsAreGrantedMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Restore(t.Context(), "ann", s.ID, Ask{}); err != nil {
+	if _, err := m.Restore(t.Context(), "ann", s.ID, Spec{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.Restore(t.Context(), "ann", s.ID, Ask{}); !errors.Is(err, ErrMemory) {
+	if _, err := m.Restore(t.Context(), "ann", s.ID, Spec{}); !errors.Is(err, ErrMemory) {
 		t.Errorf("a third of 200 MiB within 500: %v", err)
 	}
-	if _, _, err := m.Fork(t.Context(), b, Ask{}); !errors.Is(err, ErrMemory) {
+	if _, _, err := m.Fork(t.Context(), b, Spec{}); !errors.Is(err, ErrMemory) {
 		t.Errorf("a fork: %v", err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// lease keeps an image while it has users. A nil lease stands for no image.
-type lease struct {
+// imageRef keeps an image while it has users. A nil lease stands for no image.
+type imageRef struct {
 	image   *sandbox.Image
 	release func()
 
@@ -16,38 +16,38 @@ type lease struct {
 	users int
 }
 
-func (l *lease) add() {
-	if l == nil {
+func (i *imageRef) retain() {
+	if i == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.users++
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.users++
 }
 
-func (l *lease) drop() {
-	if l == nil {
+func (i *imageRef) drop() {
+	if i == nil {
 		return
 	}
-	l.mu.Lock()
-	l.users--
-	last := l.users == 0
-	l.mu.Unlock()
-	if last && l.release != nil {
-		l.release()
+	i.mu.Lock()
+	i.users--
+	last := i.users == 0
+	i.mu.Unlock()
+	if last && i.release != nil {
+		i.release()
 	}
 }
 
 // imageOf prepares an image; the caller must drop the lease. The image of a template is looked up once, so
 // that all its sandboxes, including those in its pool, use the same one as long as the host runs.
-func (m *Manager) imageOf(ctx context.Context, ref string, a Ask) (*lease, error) {
+func (m *Manager) imageOf(ctx context.Context, ref string, a Spec) (*imageRef, error) {
 	if m.o.Image == nil {
 		return nil, ErrNotOffered
 	}
 	if a.Image == "" {
 		m.mu.Lock()
 		l := m.images[ref]
-		l.add()
+		l.retain()
 		m.mu.Unlock()
 		if l != nil {
 			return l, nil
@@ -57,7 +57,7 @@ func (m *Manager) imageOf(ctx context.Context, ref string, a Ask) (*lease, error
 	if err != nil {
 		return nil, err
 	}
-	l := &lease{image: image, release: release, users: 1}
+	l := &imageRef{image: image, release: release, users: 1}
 	if a.Image != "" {
 		return l, nil
 	}
@@ -65,7 +65,7 @@ func (m *Manager) imageOf(ctx context.Context, ref string, a Ask) (*lease, error
 	other := m.images[ref]
 	switch {
 	case other != nil: // another call was faster
-		other.add()
+		other.retain()
 	case m.closed: // no one would drop the manager's reference
 	default:
 		l.users++ // the manager's reference

@@ -100,7 +100,7 @@ func (m *moment) Create(ctx context.Context) (sandbox.Sandbox, error) {
 
 func openAble(t *testing.T, a *able, o Options) *Manager {
 	a.tier = sandbox.Namespaces
-	o.Ladder = []Rung{of("able", a)}
+	o.Ladder = []LadderEntry{of("able", a)}
 	return open(t, &a.fake, o)
 }
 
@@ -108,14 +108,14 @@ func TestAPausedSandboxDoesNotEndForWantOfUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &able{}
 		m := openAble(t, a, Options{Idle: time.Minute, Lifetime: time.Hour})
-		b := create(t, m, "ann", Ask{})
+		b := create(t, m, "ann", Spec{})
 		for range 2 { // twice is once
-			if err := b.Pause(t.Context()); err != nil || !b.Paused() || !b.Facts().Paused {
-				t.Errorf("%v, %+v", err, b.Facts())
+			if err := b.Pause(t.Context()); err != nil || !b.Paused() || !b.Status().Paused {
+				t.Errorf("%v, %+v", err, b.Status())
 			}
 		}
 		time.Sleep(30 * time.Minute)
-		if _, err := m.Find("ann", b.ID); err != nil {
+		if _, err := m.FindBox("ann", b.ID); err != nil {
 			t.Fatal("it ended while it was paused")
 		}
 		for range 2 {
@@ -124,24 +124,24 @@ func TestAPausedSandboxDoesNotEndForWantOfUse(t *testing.T) {
 			}
 		}
 		time.Sleep(50 * time.Second)
-		if _, err := m.Find("ann", b.ID); err != nil {
+		if _, err := m.FindBox("ann", b.ID); err != nil {
 			t.Error("resuming was no use of it")
 		}
 		time.Sleep(20 * time.Second)
-		if _, err := m.Find("ann", b.ID); err == nil {
+		if _, err := m.FindBox("ann", b.ID); err == nil {
 			t.Error("nobody used it for a minute, and it is there")
 		}
-		old := create(t, m, "ann", Ask{})
+		old := create(t, m, "ann", Spec{})
 		if err := old.Pause(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if _, err := m.Find("ann", old.ID); err == nil {
+		if _, err := m.FindBox("ann", old.ID); err == nil {
 			t.Error("a paused one outlived its lifetime")
 		}
 		a.fails = errors.New("the freezer is broken")
-		last := create(t, m, "ann", Ask{})
+		last := create(t, m, "ann", Spec{})
 		if err := last.Pause(t.Context()); !errors.Is(err, a.fails) || last.Paused() {
 			t.Errorf("%v, paused %v", err, last.Paused())
 		}
@@ -154,7 +154,7 @@ func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := &able{memory: memory}
 				m := openAble(t, a, Options{Snapshots: 2, SnapshotLife: time.Hour, NoPool: true})
-				b := create(t, m, "ann", Ask{Limits: sandbox.Limits{MemoryMiB: 99}})
+				b := create(t, m, "ann", Spec{Limits: sandbox.Limits{MemoryMiB: 99}})
 				want := KeptMemory
 				if f, ok := b.Sandbox.(*filesBox); ok {
 					want, f.files["/home/user"] = KeptFiles, "work"
@@ -167,7 +167,7 @@ func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, who := range []string{"bob", ""} {
-					if _, err := m.Restore(t.Context(), who, s.ID, Ask{}); err != ErrNoSnapshot {
+					if _, err := m.Restore(t.Context(), who, s.ID, Spec{}); err != ErrNoSnapshot {
 						t.Errorf("%q: %v", who, err)
 					}
 					if err := m.RemoveSnapshot(who, s.ID); err != ErrNoSnapshot || len(m.Snapshots(who)) != 0 {
@@ -175,7 +175,7 @@ func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
 					}
 				}
 				for range 2 {
-					c, err := m.Restore(t.Context(), "ann", s.ID, Ask{Name: "again"})
+					c, err := m.Restore(t.Context(), "ann", s.ID, Spec{Name: "again"})
 					if err != nil || !c.Snapshot || c.Name != "again" || c.Limits().MemoryMiB != 99 {
 						t.Fatalf("%+v, %v", c, err)
 					}
@@ -190,7 +190,7 @@ func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
 				if _, err := m.Snapshot(t.Context(), c, ""); !errors.Is(err, ErrSnapshotsFull) {
 					t.Errorf("a third: %v", err)
 				}
-				fork, kept, err := m.Fork(t.Context(), c, Ask{Name: "fork"})
+				fork, kept, err := m.Fork(t.Context(), c, Spec{Name: "fork"})
 				if err != nil || kept != want || fork.ID == c.ID || fork.Name != "fork" ||
 					len(m.Snapshots("ann")) != 2 {
 					t.Errorf("%+v, %s, %v", fork, kept, err)
@@ -198,7 +198,7 @@ func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
 				if err := m.RemoveSnapshot("ann", s.ID); err != nil {
 					t.Error(err)
 				}
-				if _, err := m.Restore(t.Context(), "ann", s.ID, Ask{}); err != ErrNoSnapshot {
+				if _, err := m.Restore(t.Context(), "ann", s.ID, Spec{}); err != ErrNoSnapshot {
 					t.Errorf("of one that is removed: %v", err)
 				}
 				time.Sleep(2 * time.Hour)
@@ -260,7 +260,7 @@ func TestFilesOfSnapshotsHaveNoNames(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("TMPDIR", dir)
 	m := openAble(t, &able{}, Options{})
-	if _, err := m.Snapshot(t.Context(), create(t, m, "ann", Ask{}), ""); err != nil {
+	if _, err := m.Snapshot(t.Context(), create(t, m, "ann", Spec{}), ""); err != nil {
 		t.Fatal(err)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
@@ -270,7 +270,7 @@ func TestFilesOfSnapshotsHaveNoNames(t *testing.T) {
 
 func TestWhatADriverCannotDoIsSaid(t *testing.T) {
 	m := open(t, &fake{}, Options{})
-	b := create(t, m, "ann", Ask{})
+	b := create(t, m, "ann", Spec{})
 	_, snap := m.Snapshot(t.Context(), b, "")
 	_, port := b.Expose(80)
 	for what, err := range map[string]error{
@@ -285,7 +285,7 @@ func TestWhatADriverCannotDoIsSaid(t *testing.T) {
 
 func TestPortsLeadIntoTheSandboxAndCloseWithIt(t *testing.T) {
 	m := openAble(t, &able{}, Options{})
-	b := create(t, m, "ann", Ask{})
+	b := create(t, m, "ann", Spec{})
 	p, err := b.Expose(80)
 	if err != nil {
 		t.Fatal(err)
@@ -373,17 +373,17 @@ func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
 	a := &able{memory: true}
 	m := openAble(t, a, o)
 	for _, image := range []string{"missing", "forbidden"} {
-		if _, err := m.Create(t.Context(), "ann", Ask{Image: image}); err == nil ||
+		if _, err := m.Create(t.Context(), "ann", Spec{Image: image}); err == nil ||
 			errors.Is(err, ErrNotOffered) != (image == "forbidden") {
 			t.Errorf("%s: %v", image, err)
 		}
 	}
 	a.err = errors.New("no room")
-	if _, err := m.Create(t.Context(), "ann", Ask{Image: "own"}); !errors.Is(err, a.err) || held.Load() != 0 {
+	if _, err := m.Create(t.Context(), "ann", Spec{Image: "own"}); !errors.Is(err, a.err) || held.Load() != 0 {
 		t.Errorf("%v, and %d are held", err, held.Load())
 	}
 	a.err = nil
-	b := create(t, m, "ann", Ask{Image: "own"})
+	b := create(t, m, "ann", Spec{Image: "own"})
 	s, err := m.Snapshot(t.Context(), b, "")
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +401,7 @@ func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	settles("with a snapshot", 1)
-	c, err := m.Restore(t.Context(), "ann", s.ID, Ask{})
+	c, err := m.Restore(t.Context(), "ann", s.ID, Spec{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -414,7 +414,7 @@ func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
 	}
 	settles("with nothing", 0)
 	for range 3 {
-		create(t, m, "ann", Ask{Template: "t"})
+		create(t, m, "ann", Spec{Template: "t"})
 	}
 	if n := asked.Load(); n != 3 { // two of its own, one of the template
 		t.Errorf("it was asked for %d images", n)
@@ -430,24 +430,24 @@ func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
 func TestAnImageOfTwoIsKeptWhileTheHostCloses(t *testing.T) {
 	var m *Manager
 	var asked, held atomic.Int32
-	var first *lease
+	var first *imageRef
 	m = openAble(t, &able{},
 		Options{NoPool: true,
 			Image: func(ctx context.Context, ref string, _ func(int64, int64)) (_ *sandbox.Image, _ func(), err error) {
 				held.Add(1)
 				if asked.Add(1) == 1 {
-					first, err = m.imageOf(ctx, ref, Ask{})
+					first, err = m.imageOf(ctx, ref, Spec{})
 					m.mu.Lock()
 					m.closed = true
 					m.mu.Unlock()
 				}
 				return &sandbox.Image{ID: ref}, func() { held.Add(-1) }, err
 			}})
-	second, err := m.imageOf(t.Context(), "t", Ask{})
+	second, err := m.imageOf(t.Context(), "t", Spec{})
 	if err != nil || first != second || held.Load() != 1 {
 		t.Fatalf("%v, %d are held", err, held.Load())
 	}
-	for _, l := range []*lease{first, second} {
+	for _, l := range []*imageRef{first, second} {
 		l.drop()
 		if n := held.Load(); n != 1 {
 			t.Fatalf("the manager has it, and %d are held", n)
@@ -456,7 +456,7 @@ func TestAnImageOfTwoIsKeptWhileTheHostCloses(t *testing.T) {
 	if err := m.Close(); err != nil || held.Load() != 0 {
 		t.Errorf("%v, %d are held after the end", err, held.Load())
 	}
-	late, err := m.imageOf(t.Context(), "t", Ask{})
+	late, err := m.imageOf(t.Context(), "t", Spec{})
 	if err != nil || held.Load() != 1 {
 		t.Fatalf("%v, %d are held", err, held.Load())
 	}

@@ -11,8 +11,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Rung is a driver that sandboxes may be made with.
-type Rung struct {
+// LadderEntry is a driver that sandboxes may be made with.
+type LadderEntry struct {
 	Name string
 	// Open makes the driver when it is first needed. The manager closes it.
 	Open func() (sandbox.Driver, error)
@@ -59,9 +59,9 @@ func (e *NoDriverError) Unwrap() []error { return e.Why }
 // ErrNotOffered is returned for a driver, template or image that the host does not offer.
 var ErrNotOffered = errors.New("not offered by this host")
 
-// rung is a driver and whether it works.
-type rung struct {
-	Rung
+// ladderDriver is a driver and whether it works.
+type ladderDriver struct {
+	LadderEntry
 
 	mu     sync.Mutex     // held while it is opened and tried, which may take a minute
 	driver sandbox.Driver // nil until it is opened
@@ -70,45 +70,45 @@ type rung struct {
 	again  time.Time      // when it is tried again
 }
 
-// open makes the driver if necessary.
-func (r *rung) open(life context.Context) (sandbox.Driver, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.opened(life)
+// openOnce makes the driver if necessary.
+func (l *ladderDriver) openOnce(life context.Context) (sandbox.Driver, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.opened(life)
 }
 
 // opened is open for callers that hold r.mu.
-func (r *rung) opened(life context.Context) (sandbox.Driver, error) {
+func (l *ladderDriver) opened(life context.Context) (sandbox.Driver, error) {
 	if life.Err() != nil {
 		return nil, errEnded
 	}
-	if r.driver == nil {
-		d, err := r.Open()
+	if l.driver == nil {
+		d, err := l.Open()
 		if err != nil {
-			return nil, fmt.Errorf("open the driver %s: %w", r.Name, err)
+			return nil, fmt.Errorf("open the driver %s: %w", l.Name, err)
 		}
-		r.driver = d
+		l.driver = d
 	}
-	return r.driver, nil
+	return l.driver, nil
 }
 
 // try finds out whether the driver works. The result is kept; a failure is tried again after trialAgain.
-func (r *rung) try(life context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (l *ladderDriver) try(life context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	switch {
-	case r.works:
+	case l.works:
 		return nil
-	case r.err != nil && time.Now().Before(r.again):
-		return r.err
+	case l.err != nil && time.Now().Before(l.again):
+		return l.err
 	}
-	d, err := r.opened(life)
+	d, err := l.opened(life)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(life, trialTime)
 		err = missing(ctx, d)
 		cancel()
 	}
-	r.works, r.err, r.again = err == nil, err, time.Now().Add(trialAgain)
+	l.works, l.err, l.again = err == nil, err, time.Now().Add(trialAgain)
 	return err
 }
 
@@ -122,13 +122,13 @@ func missing(ctx context.Context, d sandbox.Driver) error {
 	return nil
 }
 
-func (r *rung) close() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.driver == nil {
+func (l *ladderDriver) closeDriver() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.driver == nil {
 		return nil
 	}
-	return r.driver.Close()
+	return l.driver.Close()
 }
 
 // Driver returns the driver of sandboxes for which none is requested.
@@ -151,7 +151,7 @@ func (m *Manager) Drivers() (names []string) {
 // pick returns the first driver that works and is of tier least or higher, but never below Options.Least. A
 // name restricts the choice to that driver. A single candidate is not tried, because making the sandbox does
 // that.
-func (m *Manager) pick(name string, least sandbox.Tier) (*rung, error) {
+func (m *Manager) pick(name string, least sandbox.Tier) (*ladderDriver, error) {
 	asked := least > m.o.Least
 	least = max(least, m.o.Least)
 	from := m.candidates(name, asked)
@@ -161,7 +161,7 @@ func (m *Manager) pick(name string, least sandbox.Tier) (*rung, error) {
 	}
 	none := &NoDriverError{Least: least}
 	for _, r := range from {
-		d, err := r.open(m.life)
+		d, err := r.openOnce(m.life)
 		if errors.Is(err, errEnded) {
 			return nil, err
 		}
@@ -181,24 +181,24 @@ func (m *Manager) pick(name string, least sandbox.Tier) (*rung, error) {
 
 // tooWeak returns why a driver's tier is too low. A driver that does not work has no tier, so its own error is
 // returned.
-func (r *rung) tooWeak(life context.Context) error {
-	if r.driver.Capabilities().Tier == sandbox.Unknown {
-		if err := r.try(life); err != nil {
+func (l *ladderDriver) tooWeak(life context.Context) error {
+	if l.driver.Capabilities().Tier == sandbox.Unknown {
+		if err := l.try(life); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("the driver %s makes sandboxes of tier %q", r.Name, r.driver.Capabilities().Tier)
+	return fmt.Errorf("the driver %s makes sandboxes of tier %q", l.Name, l.driver.Capabilities().Tier)
 }
 
 // candidates returns the drivers to consider, in order.
-func (m *Manager) candidates(name string, asked bool) (all []*rung) {
+func (m *Manager) candidates(name string, asked bool) (all []*ladderDriver) {
 	if name == "" && m.o.Default != "" && !asked {
 		name = m.o.Default
 	}
 	for _, r := range m.ladder {
 		switch {
 		case name == "" && r.Name == m.o.Default:
-			all = append([]*rung{r}, all...)
+			all = append([]*ladderDriver{r}, all...)
 		case name == "" || r.Name == name:
 			all = append(all, r)
 		}
@@ -207,11 +207,11 @@ func (m *Manager) candidates(name string, asked bool) (all []*rung) {
 }
 
 // remedied replaces the error of a driver that was never tried by what it lacks.
-func (r *rung) remedied(ctx context.Context, m *Manager, err error) error {
+func (l *ladderDriver) remedied(ctx context.Context, m *Manager, err error) error {
 	if _, limit := errors.AsType[*sandbox.LimitError](err); limit || ctx.Err() != nil {
 		return err
 	}
-	if lacks, ok := errors.AsType[*MissingError](r.try(m.life)); ok {
+	if lacks, ok := errors.AsType[*MissingError](l.try(m.life)); ok {
 		return lacks
 	}
 	return err

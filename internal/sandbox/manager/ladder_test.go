@@ -37,8 +37,8 @@ func (b *broken) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, e
 	return b.fake.Create(ctx, s)
 }
 
-func of(name string, d sandbox.Driver) Rung {
-	return Rung{name, func() (sandbox.Driver, error) { return d, nil }}
+func of(name string, d sandbox.Driver) LadderEntry {
+	return LadderEntry{name, func() (sandbox.Driver, error) { return d, nil }}
 }
 
 func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
@@ -46,39 +46,39 @@ func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
 		&fake{tier: sandbox.Machine}
 	sick := &broken{fake{tier: sandbox.Namespaces}, true}
 	bare := &broken{fake{tier: sandbox.Unknown}, true} // has nothing of what it needs
-	gone := Rung{"gone", func() (sandbox.Driver, error) { return nil, errors.New("not installed") }}
-	all := []Rung{of("weak", weak), gone, of("sick", sick), of("bare", bare), of("plain", plain), of("strong", strong)}
+	gone := LadderEntry{"gone", func() (sandbox.Driver, error) { return nil, errors.New("not installed") }}
+	all := []LadderEntry{of("weak", weak), gone, of("sick", sick), of("bare", bare), of("plain", plain), of("strong", strong)}
 	for _, c := range []struct {
 		name string
 		o    Options
-		a    Ask
+		a    Spec
 		want string // a driver, or what the error says
 	}{
-		{"nobody asks", Options{}, Ask{}, "weak"},
-		{"the host asks for more", Options{Least: sandbox.Namespaces}, Ask{}, "plain"},
-		{"the caller asks for more", Options{Least: sandbox.Namespaces}, Ask{Least: sandbox.Machine}, "strong"},
+		{"nobody asks", Options{}, Spec{}, "weak"},
+		{"the host asks for more", Options{Least: sandbox.Namespaces}, Spec{}, "plain"},
+		{"the caller asks for more", Options{Least: sandbox.Namespaces}, Spec{Least: sandbox.Machine}, "strong"},
 		{"the caller asks for less than the host", Options{Least: sandbox.Machine},
-			Ask{Least: sandbox.NoIsolation}, "strong"},
-		{"by name", Options{}, Ask{Driver: "plain"}, "plain"},
-		{"by a name that is too weak", Options{Least: sandbox.Namespaces}, Ask{Driver: "weak"},
+			Spec{Least: sandbox.NoIsolation}, "strong"},
+		{"by name", Options{}, Spec{Driver: "plain"}, "plain"},
+		{"by a name that is too weak", Options{Least: sandbox.Namespaces}, Spec{Driver: "weak"},
 			`weak makes sandboxes of tier "process"`},
-		{"by a name that is none", Options{}, Ask{Driver: "magic"}, "not offered by this host"},
-		{"one that is not there", Options{}, Ask{Driver: "gone"}, "not installed"},
-		{"one that does not work, alone", Options{}, Ask{Driver: "sick"}, "run as root"},
+		{"by a name that is none", Options{}, Spec{Driver: "magic"}, "not offered by this host"},
+		{"one that is not there", Options{}, Spec{Driver: "gone"}, "not installed"},
+		{"one that does not work, alone", Options{}, Spec{Driver: "sick"}, "run as root"},
 		{"one that lacks what it needs and so is of no tier", Options{Least: sandbox.Namespaces},
-			Ask{Driver: "bare"}, "run as root"},
+			Spec{Driver: "bare"}, "run as root"},
 		{"one that lacks what it needs, the host's own choice",
-			Options{Least: sandbox.Namespaces, Default: "bare"}, Ask{}, "run as root"},
-		{"the host's own choice", Options{Default: "strong"}, Ask{}, "strong"},
-		{"more than the host's own choice", Options{Default: "plain"}, Ask{Least: sandbox.Machine}, "strong"},
+			Options{Least: sandbox.Namespaces, Default: "bare"}, Spec{}, "run as root"},
+		{"the host's own choice", Options{Default: "strong"}, Spec{}, "strong"},
+		{"more than the host's own choice", Options{Default: "plain"}, Spec{Least: sandbox.Machine}, "strong"},
 		{"as much as the host's own choice", Options{Default: "strong", Least: sandbox.NoIsolation},
-			Ask{Least: sandbox.Namespaces}, "strong"},
-		{"the host's own choice does not work", Options{Default: "sick"}, Ask{}, "run as root"},
-		{"by template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}}, Ask{Template: "t"}, "strong"},
+			Spec{Least: sandbox.Namespaces}, "strong"},
+		{"the host's own choice does not work", Options{Default: "sick"}, Spec{}, "run as root"},
+		{"by template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}}, Spec{Template: "t"}, "strong"},
 		{"against the template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}},
-			Ask{Template: "t", Driver: "plain"}, "not offered by this host"},
-		{"a template that is none", Options{}, Ask{Template: "t"}, "not offered by this host"},
-		{"an image where there are none", Options{}, Ask{Image: "x"}, "not offered by this host"},
+			Spec{Template: "t", Driver: "plain"}, "not offered by this host"},
+		{"a template that is none", Options{}, Spec{Template: "t"}, "not offered by this host"},
+		{"an image where there are none", Options{}, Spec{Image: "x"}, "not offered by this host"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.o.Ladder = all
@@ -103,16 +103,16 @@ func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
 func TestADriverThatDoesNotWorkIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sick, other := &broken{fake{tier: sandbox.Namespaces}, true}, &fake{tier: sandbox.Namespaces}
-		m := open(t, other, Options{Ladder: []Rung{of("sick", sick), of("other", other)}})
-		if b := create(t, m, "ann", Ask{}); b.Driver != "other" {
+		m := open(t, other, Options{Ladder: []LadderEntry{of("sick", sick), of("other", other)}})
+		if b := create(t, m, "ann", Spec{}); b.Driver != "other" {
 			t.Errorf("it is of %s", b.Driver)
 		}
 		sick.lacks = false
-		if b := create(t, m, "ann", Ask{}); b.Driver != "other" {
+		if b := create(t, m, "ann", Spec{}); b.Driver != "other" {
 			t.Errorf("a moment later it is of %s", b.Driver)
 		}
 		time.Sleep(trialAgain)
-		if b := create(t, m, "ann", Ask{}); b.Driver != "sick" {
+		if b := create(t, m, "ann", Spec{}); b.Driver != "sick" {
 			t.Errorf("after a while it is of %s", b.Driver)
 		}
 	})
@@ -131,17 +131,17 @@ func TestEachTemplateHasItsPool(t *testing.T) {
 		if p := m.Pools(); len(p) != 1 || p[0].Waiting != 1 || p[0].Strict {
 			t.Errorf("%+v", p)
 		}
-		if b := create(t, m, "ann", Ask{Template: "strict"}); b.Warm || b.Template != "strict" {
+		if b := create(t, m, "ann", Spec{Template: "strict"}); b.Warm || b.Template != "strict" {
 			t.Errorf("the first of its kind: %+v", b)
 		}
 		time.Sleep(time.Minute)
 		if p := m.Pools(); len(p) != 2 || p[0].Waiting != 1 || p[1].Waiting != 2 || !p[1].Strict {
 			t.Errorf("%+v", p)
 		}
-		if b := create(t, m, "ann", Ask{Template: "strict"}); !b.Warm {
+		if b := create(t, m, "ann", Spec{Template: "strict"}); !b.Warm {
 			t.Error("the second came from no pool")
 		}
-		if b := create(t, m, "ann", Ask{Template: "alone"}); b.Warm || b.Limits().MemoryMiB != 77 {
+		if b := create(t, m, "ann", Spec{Template: "alone"}); b.Warm || b.Limits().MemoryMiB != 77 {
 			t.Errorf("one of which none are kept: %v, %+v", b.Warm, b.Limits())
 		}
 	})

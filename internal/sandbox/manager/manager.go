@@ -29,8 +29,8 @@ const (
 
 // Options are for New. Only Ladder and NewID are required.
 type Options struct {
-	Ladder  []Rung // the drivers that may be requested, the preferred first
-	Default string // the driver used if none is requested; "" means the first that works and is strong enough
+	Ladder  []LadderEntry // the drivers that may be requested, the preferred first
+	Default string        // the driver used if none is requested; "" means the first that works and is strong enough
 
 	Templates map[string]Template // by name
 	// Image prepares the image that a template names, and keeps it until release is called. It may take
@@ -83,7 +83,7 @@ type Manager struct {
 	end  context.CancelFunc
 	runs sync.WaitGroup
 
-	ladder []*rung
+	ladder []*ladderDriver
 
 	mu      sync.Mutex
 	closed  bool
@@ -93,9 +93,9 @@ type Manager struct {
 	scripts map[key]*atomic.Bool // of templates: whether JavaScript has run
 	boxes   map[string]*Box
 	making  int // boxes that are not registered yet
-	granted granted
+	granted grantedMemory
 
-	images    map[string]*lease // of templates that were requested, by reference
+	images    map[string]*imageRef // of templates that were requested, by reference
 	snapshots map[string]*Snapshot
 	keeping   int   // snapshots that are not registered yet
 	reserved  int64 // bytes reserved for snapshots being made, including forks
@@ -109,8 +109,8 @@ func New(o Options) *Manager {
 	if o.Tell == nil {
 		o.Tell = func(string, any) {}
 	}
-	o.Limits = fill(o.Limits, sandbox.Defaults())
-	o.Most = fill(o.Most, ceiling(o.Limits))
+	o.Limits = fillLimits(o.Limits, sandbox.Defaults())
+	o.Most = fillLimits(o.Most, ceiling(o.Limits))
 	o.Idle = cmp.Or(o.Idle, DefaultIdle)
 	o.Lifetime = cmp.Or(o.Lifetime, DefaultLifetime)
 	o.Sandboxes = cmp.Or(o.Sandboxes, DefaultMost)
@@ -121,19 +121,19 @@ func New(o Options) *Manager {
 		o:         o,
 		boxes:     map[string]*Box{},
 		pools:     map[key]*pool.Pool{},
-		images:    map[string]*lease{},
+		images:    map[string]*imageRef{},
 		scripts:   map[key]*atomic.Bool{},
 		snapshots: map[string]*Snapshot{},
 	}
 	for _, r := range o.Ladder {
-		m.ladder = append(m.ladder, &rung{Rung: r})
+		m.ladder = append(m.ladder, &ladderDriver{LadderEntry: r})
 	}
 	m.life, m.end = context.WithCancel(context.Background())
 	return m
 }
 
-// fill replaces each zero field of l by that of by.
-func fill(l, by sandbox.Limits) sandbox.Limits {
+// fillLimits replaces each zero field of l by that of by.
+func fillLimits(l, by sandbox.Limits) sandbox.Limits {
 	return sandbox.Limits{
 		MemoryMiB:   cmp.Or(l.MemoryMiB, by.MemoryMiB),
 		VCPUs:       cmp.Or(l.VCPUs, by.VCPUs),
@@ -158,8 +158,8 @@ func ceiling(l sandbox.Limits) sandbox.Limits {
 	}
 }
 
-// Ask describes a requested sandbox. The zero value asks for the defaults.
-type Ask struct {
+// Spec describes a requested sandbox. The zero value asks for the defaults.
+type Spec struct {
 	Name     string         // a name chosen by the owner
 	Limits   sandbox.Limits // zero fields take the manager's
 	Env      []string       // NAME=value
@@ -175,8 +175,8 @@ type Ask struct {
 }
 
 // Create makes a sandbox for an owner.
-func (m *Manager) Create(ctx context.Context, owner string, a Ask) (*Box, error) {
-	return m.admit(func() (*Box, error) { return m.make(ctx, owner, a) })
+func (m *Manager) Create(ctx context.Context, owner string, a Spec) (*Box, error) {
+	return m.admit(func() (*Box, error) { return m.makeBox(ctx, owner, a) })
 }
 
 // admit registers what make returns, if the limit of sandboxes allows one more.
@@ -201,7 +201,7 @@ func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 		}
 		return nil, err
 	}
-	b.begin()
+	b.markInUse()
 	return b, nil
 }
 
@@ -219,7 +219,7 @@ func (m *Manager) reserve() error {
 	return nil
 }
 
-func (m *Manager) make(ctx context.Context, owner string, a Ask) (*Box, error) {
+func (m *Manager) makeBox(ctx context.Context, owner string, a Spec) (*Box, error) {
 	k, err := m.kind(ctx, a)
 	if err != nil {
 		return nil, err
@@ -228,8 +228,8 @@ func (m *Manager) make(ctx context.Context, owner string, a Ask) (*Box, error) {
 	return m.makeOf(ctx, owner, a, &k)
 }
 
-func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Box, error) {
-	limits, err := fill(fill(a.Limits, k.Limits), m.o.Limits).Within(m.o.Most)
+func (m *Manager) makeOf(ctx context.Context, owner string, a Spec, k *kind) (*Box, error) {
+	limits, err := fillLimits(fillLimits(a.Limits, k.Limits), m.o.Limits).Within(m.o.Most)
 	if err != nil {
 		return nil, err
 	}
@@ -261,12 +261,12 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Bo
 
 // newBox returns a box without its sandbox. It holds the image and its memory until it is abandoned or has
 // ended.
-func (m *Manager) newBox(owner string, k *kind, a Ask, memoryMiB int) (*Box, error) {
+func (m *Manager) newBox(owner string, k *kind, a Spec, memoryMiB int) (*Box, error) {
 	if err := m.grant(owner, memoryMiB); err != nil {
 		return nil, err
 	}
 	now := time.Now()
-	k.lease.add()
+	k.lease.retain()
 	return &Box{
 		memory:     memoryMiB,
 		ID:         m.o.NewID("sandbox"),
@@ -284,7 +284,7 @@ func (m *Manager) newBox(owner string, k *kind, a Ask, memoryMiB int) (*Box, err
 		idle:       shorter(a.Idle, m.o.Idle),
 		life:       shorter(a.Lifetime, m.o.Lifetime),
 		background: map[string]*Background{},
-		out:        wayOut{setting: make(chan struct{}, 1)},
+		out:        networkAccess{setting: make(chan struct{}, 1)},
 	}, nil
 }
 
@@ -295,8 +295,8 @@ func shorter(asked, most time.Duration) time.Duration {
 	return asked
 }
 
-// Find returns an owner's sandbox, or ErrNotFound.
-func (m *Manager) Find(owner, id string) (*Box, error) {
+// FindBox returns an owner's sandbox, or ErrNotFound.
+func (m *Manager) FindBox(owner, id string) (*Box, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if b := m.boxes[id]; b != nil && b.owner == owner {
@@ -350,11 +350,11 @@ func (m *Manager) Alive() int {
 // Destroy closes an owner's sandbox and releases its resources. It returns ErrNotFound, or the error of the
 // release.
 func (m *Manager) Destroy(owner, id string) error {
-	b, err := m.Find(owner, id)
+	b, err := m.FindBox(owner, id)
 	if err != nil {
 		return err
 	}
-	if !b.leave("destroyed") {
+	if !b.destroyBox("destroyed") {
 		return ErrNotFound // a concurrent call was faster
 	}
 	return b.Sandbox.Close()
@@ -414,7 +414,7 @@ func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (hand
 				"sandbox", b.ID, "to", to)
 			continue
 		}
-		m.release(b)
+		m.releaseMemory(b)
 		m.granted.all += memory
 		m.granted.of[p] += memory
 		b.owner, b.memory = to, memory
@@ -444,7 +444,7 @@ func (m *Manager) Close() error {
 	var wg sync.WaitGroup
 	for _, b := range left {
 		wg.Go(func() {
-			b.leave("closed")
+			b.destroyBox("closed")
 			b.Sandbox.Close()
 		})
 	}
@@ -459,7 +459,7 @@ func (m *Manager) Close() error {
 		l.drop()
 	}
 	for _, r := range m.ladder {
-		errs = append(errs, r.close())
+		errs = append(errs, r.closeDriver())
 	}
 	return errors.Join(errs...)
 }

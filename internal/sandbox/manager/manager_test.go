@@ -67,7 +67,7 @@ func open(t *testing.T, f *fake, o Options) *Manager {
 	}
 	var ids atomic.Int32
 	if o.Ladder == nil {
-		o.Ladder = []Rung{{"fake", func() (sandbox.Driver, error) { return f, nil }}}
+		o.Ladder = []LadderEntry{{"fake", func() (sandbox.Driver, error) { return f, nil }}}
 	}
 	o.NewID = func(kind string) string { return fmt.Sprint(kind, "_", ids.Add(1)) }
 	m := New(o)
@@ -82,7 +82,7 @@ func open(t *testing.T, f *fake, o Options) *Manager {
 	return m
 }
 
-func create(t *testing.T, m *Manager, owner string, a Ask) *Box {
+func create(t *testing.T, m *Manager, owner string, a Spec) *Box {
 	t.Helper()
 	b, err := m.Create(t.Context(), owner, a)
 	if err != nil {
@@ -94,12 +94,12 @@ func create(t *testing.T, m *Manager, owner string, a Ask) *Box {
 //redteam:attack What is not yours is not there: sandboxes of other principals are named
 func TestASandboxIsItsOwnersAlone(t *testing.T) {
 	m := open(t, &fake{}, Options{})
-	b := create(t, m, "ann", Ask{})
-	if got, err := m.Find("ann", b.ID); got != b || err != nil {
+	b := create(t, m, "ann", Spec{})
+	if got, err := m.FindBox("ann", b.ID); got != b || err != nil {
 		t.Errorf("its owner: %v, %v", got, err)
 	}
 	for _, c := range [][2]string{{"bob", b.ID}, {"ann", "sandbox_none"}, {"ann", ""}, {"", b.ID}} {
-		if _, err := m.Find(c[0], c[1]); err != ErrNotFound {
+		if _, err := m.FindBox(c[0], c[1]); err != ErrNotFound {
 			t.Errorf("%q asking for %q: %v, want ErrNotFound itself", c[0], c[1], err)
 		}
 		if err := m.Destroy(c[0], c[1]); err != ErrNotFound {
@@ -124,7 +124,7 @@ func TestThereAreNeverMoreThanThereMayBe(t *testing.T) {
 	var all sync.WaitGroup
 	for range 40 {
 		all.Go(func() {
-			switch _, err := m.Create(t.Context(), "ann", Ask{}); {
+			switch _, err := m.Create(t.Context(), "ann", Spec{}); {
 			case err == nil:
 				made.Add(1)
 			case errors.Is(err, ErrFull) && strings.HasSuffix(err.Error(), "(5)"):
@@ -141,19 +141,19 @@ func TestThereAreNeverMoreThanThereMayBe(t *testing.T) {
 	if err := m.Destroy("ann", m.List("ann")[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	create(t, m, "ann", Ask{})
+	create(t, m, "ann", Spec{})
 }
 
 func TestAPlaceIsGivenBackWhenNoneCouldBeMade(t *testing.T) {
 	f := &fake{err: errors.New("no room")}
 	m := open(t, f, Options{Sandboxes: 1})
 	for range 3 {
-		if _, err := m.Create(t.Context(), "ann", Ask{}); !errors.Is(err, f.err) {
+		if _, err := m.Create(t.Context(), "ann", Spec{}); !errors.Is(err, f.err) {
 			t.Errorf("%v, want %v", err, f.err)
 		}
 	}
 	f.err = nil
-	create(t, m, "ann", Ask{})
+	create(t, m, "ann", Spec{})
 }
 
 func TestSandboxesEndWhenNobodyUsesThem(t *testing.T) {
@@ -167,31 +167,31 @@ func TestSandboxesEndWhenNobodyUsesThem(t *testing.T) {
 				told = append(told, d.ID+" "+d.Why)
 			}
 		}})
-		idle := create(t, m, "ann", Ask{})
-		used := create(t, m, "ann", Ask{})
-		busy := create(t, m, "ann", Ask{})
-		short := create(t, m, "ann", Ask{Idle: time.Minute, Lifetime: 100 * time.Hour})
+		idle := create(t, m, "ann", Spec{})
+		used := create(t, m, "ann", Spec{})
+		busy := create(t, m, "ann", Spec{})
+		short := create(t, m, "ann", Spec{Idle: time.Minute, Lifetime: 100 * time.Hour})
 		done := busy.Use()
 		time.Sleep(49 * time.Minute)
-		if _, err := m.Find("ann", used.ID); err == nil {
+		if _, err := m.FindBox("ann", used.ID); err == nil {
 			t.Fatal("one that nobody used for 49 minutes is there")
 		}
 		for id, there := range map[string]bool{idle.ID: false, busy.ID: true, short.ID: false} {
-			if _, err := m.Find("ann", id); (err == nil) != there {
+			if _, err := m.FindBox("ann", id); (err == nil) != there {
 				t.Errorf("%s: %v, want there %v", id, err, there)
 			}
 		}
 		time.Sleep(24 * time.Hour)
-		if _, err := m.Find("ann", busy.ID); err == nil {
+		if _, err := m.FindBox("ann", busy.ID); err == nil {
 			t.Error("a busy one outlived its lifetime")
 		}
 		done()
-		kept := create(t, m, "ann", Ask{})
+		kept := create(t, m, "ann", Spec{})
 		for range 20 {
 			time.Sleep(14 * time.Minute)
 			kept.Use()()
 		}
-		if _, err := m.Find("ann", kept.ID); err != nil {
+		if _, err := m.FindBox("ann", kept.ID); err != nil {
 			t.Errorf("one in use is gone: %v", err)
 		}
 		time.Sleep(16 * time.Minute)
@@ -209,10 +209,10 @@ func TestSandboxesEndWhenNobodyUsesThem(t *testing.T) {
 func TestOneThatDiesIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := open(t, &fake{}, Options{})
-		b := create(t, m, "ann", Ask{})
+		b := create(t, m, "ann", Spec{})
 		b.Sandbox.Close()
 		synctest.Wait()
-		if _, err := m.Find("ann", b.ID); err != ErrNotFound {
+		if _, err := m.FindBox("ann", b.ID); err != ErrNotFound {
 			t.Errorf("%v", err)
 		}
 	})
@@ -220,15 +220,15 @@ func TestOneThatDiesIsForgotten(t *testing.T) {
 
 func TestLimitsAreAskedForAndHeld(t *testing.T) {
 	m := open(t, &fake{}, Options{Limits: sandbox.Limits{MemoryMiB: 100}, Most: sandbox.Limits{MemoryMiB: 200}})
-	if got := create(t, m, "ann", Ask{}).Limits(); got.MemoryMiB != 100 || got.Processes != 256 ||
+	if got := create(t, m, "ann", Spec{}).Limits(); got.MemoryMiB != 100 || got.Processes != 256 ||
 		got.Call != 30*time.Second {
 		t.Errorf("nobody asked, and got %+v", got)
 	}
-	if got := create(t, m, "ann", Ask{Limits: sandbox.Limits{MemoryMiB: 150}}).Limits(); got.MemoryMiB != 150 {
+	if got := create(t, m, "ann", Spec{Limits: sandbox.Limits{MemoryMiB: 150}}).Limits(); got.MemoryMiB != 150 {
 		t.Errorf("150 were asked for, and there are %+v", got)
 	}
 	for _, n := range []int{-1, 201} {
-		if _, err := m.Create(t.Context(), "ann", Ask{Limits: sandbox.Limits{MemoryMiB: n}}); err == nil ||
+		if _, err := m.Create(t.Context(), "ann", Spec{Limits: sandbox.Limits{MemoryMiB: n}}); err == nil ||
 			!strings.Contains(err.Error(), "memory_mib") {
 			t.Errorf("%d: %v, want an error that names it", n, err)
 		}
@@ -237,7 +237,7 @@ func TestLimitsAreAskedForAndHeld(t *testing.T) {
 
 func TestATierTooLowIsRefused(t *testing.T) {
 	m := open(t, &fake{tier: sandbox.NoIsolation}, Options{Least: sandbox.Namespaces})
-	if _, err := m.Create(t.Context(), "ann", Ask{}); err == nil || !strings.Contains(err.Error(), `"process"`) ||
+	if _, err := m.Create(t.Context(), "ann", Spec{}); err == nil || !strings.Contains(err.Error(), `"process"`) ||
 		!strings.Contains(err.Error(), `"namespaces"`) {
 		t.Errorf("%v", err)
 	}
@@ -251,17 +251,17 @@ func TestThePoolFillsOnlyWhenSandboxesAreServed(t *testing.T) {
 		if f.made.Load() != 0 {
 			t.Errorf("%d were made before anybody wanted one", f.made.Load())
 		}
-		if b := create(t, m, "ann", Ask{}); b.Warm {
+		if b := create(t, m, "ann", Spec{}); b.Warm {
 			t.Error("it came from a pool that is not there")
 		}
 		m.Serve()
 		m.Serve()
 		time.Sleep(time.Minute)
 		began := time.Now()
-		if b := create(t, m, "ann", Ask{}); !b.Warm || time.Since(began) != 0 {
+		if b := create(t, m, "ann", Spec{}); !b.Warm || time.Since(began) != 0 {
 			t.Errorf("warm %v, after %v", b.Warm, time.Since(began))
 		}
-		if b := create(t, m, "ann", Ask{Limits: sandbox.Limits{MemoryMiB: 512}}); b.Warm ||
+		if b := create(t, m, "ann", Spec{Limits: sandbox.Limits{MemoryMiB: 512}}); b.Warm ||
 			b.Limits().MemoryMiB != 512 {
 			t.Errorf("one that cannot be changed was handed out: warm %v, %+v", b.Warm, b.Limits())
 		}
@@ -272,14 +272,14 @@ func TestThePoolFillsOnlyWhenSandboxesAreServed(t *testing.T) {
 }
 
 func TestAManagerThatWasNeverAskedClosesAtOnce(t *testing.T) {
-	m := New(Options{Ladder: []Rung{{"fake", func() (sandbox.Driver, error) {
+	m := New(Options{Ladder: []LadderEntry{{"fake", func() (sandbox.Driver, error) {
 		t.Error("a driver was made")
 		return nil, nil
 	}}}})
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-	if _, err := m.Create(t.Context(), "ann", Ask{}); err == nil {
+	if _, err := m.Create(t.Context(), "ann", Spec{}); err == nil {
 		t.Error("it still makes sandboxes")
 	}
 }
@@ -289,23 +289,23 @@ func TestJournalsKeepTheNewest(t *testing.T) {
 	for i := range 100 {
 		fmt.Fprintf(j, "%02d", i)
 	}
-	if text, next, lost := j.read(t.Context(), 0, 100); string(text) != "9596979899" || next != 200 || lost != 190 {
+	if text, next, lost := j.readSince(t.Context(), 0, 100); string(text) != "9596979899" || next != 200 || lost != 190 {
 		t.Errorf("%q, %d, %d", text, next, lost)
 	}
-	if text, next, lost := j.read(t.Context(), 196, 2); string(text) != "98" || next != 198 || lost != 0 {
+	if text, next, lost := j.readSince(t.Context(), 196, 2); string(text) != "98" || next != 198 || lost != 0 {
 		t.Errorf("%q, %d, %d", text, next, lost)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if text, next, _ := j.read(ctx, 200, 10); len(text) != 0 || next != 200 {
+	if text, next, _ := j.readSince(ctx, 200, 10); len(text) != 0 || next != 200 {
 		t.Errorf("%q, %d", text, next)
 	}
 	go fmt.Fprint(j, "new")
-	if text, _, _ := j.read(t.Context(), 200, 10); string(text) != "new" {
+	if text, _, _ := j.readSince(t.Context(), 200, 10); string(text) != "new" {
 		t.Errorf("%q", text)
 	}
-	j.end()
-	if text, next, _ := j.read(t.Context(), 203, 10); len(text) != 0 || next != 203 {
+	j.endOutput()
+	if text, next, _ := j.readSince(t.Context(), 203, 10); len(text) != 0 || next != 203 {
 		t.Errorf("%q, %d", text, next)
 	}
 }

@@ -15,8 +15,8 @@ import (
 // mostDecisions is how many of the newest network decisions of a sandbox are kept.
 const mostDecisions = 100
 
-// wayOut is what a sandbox may reach, and the decisions about attempts.
-type wayOut struct {
+// networkAccess is what a sandbox may reach, and the decisions about attempts.
+type networkAccess struct {
 	// Holds one element during the driver's SetNetwork, so that rules are always those last set; locked before
 	// mu.
 	setting chan struct{}
@@ -29,8 +29,8 @@ type wayOut struct {
 	lost  int // decisions that are no longer kept
 }
 
-// decided is the event published for each decision.
-type decided struct {
+// networkDecision is the event published for each decision.
+type networkDecision struct {
 	ID        string `json:"id"`
 	Principal string `json:"principal"`
 	Context   string `json:"context"`
@@ -112,16 +112,16 @@ func (b *Box) decided(d sandbox.Decision) {
 }
 
 // mark returns the placeholder of a secret, which cannot be guessed and does not change.
-func (w *wayOut) mark(name string) string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.marks == nil {
-		w.marks = map[string]string{}
+func (n *networkAccess) mark(name string) string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.marks == nil {
+		n.marks = map[string]string{}
 	}
-	if w.marks[name] == "" {
-		w.marks[name] = "secret-" + rand.Text()
+	if n.marks[name] == "" {
+		n.marks[name] = "secret-" + rand.Text()
 	}
-	return w.marks[name]
+	return n.marks[name]
 }
 
 // with puts the placeholders of secrets before an environment.
@@ -134,7 +134,7 @@ func (b *Box) with(env []string) []string {
 // tell publishes a decision.
 func (b *Box) tell(d sandbox.Decision) {
 	principal, context := split(b.Owner())
-	b.manager.o.Tell("sandbox.network", decided{b.ID, principal, context, d.Allowed, d.Method, d.Target,
+	b.manager.o.Tell("sandbox.network", networkDecision{b.ID, principal, context, d.Allowed, d.Method, d.Target,
 		d.Address, d.Rule, d.Reason})
 }
 

@@ -34,8 +34,8 @@ type Port struct {
 	Address string // on the host, as host:port
 }
 
-// door serves one exposed Port.
-type door struct {
+// portForwarder serves one exposed Port.
+type portForwarder struct {
 	Port
 	box   *Box
 	from  sandbox.Dialer
@@ -71,15 +71,15 @@ func (b *Box) Expose(port uint16) (Port, error) {
 	if err != nil {
 		return Port{}, err
 	}
-	d := &door{
+	d := &portForwarder{
 		Port: Port{port, l.Addr().String()}, box: b, from: from, l: l,
 		slots: make(chan struct{}, mostConns), conns: map[net.Conn]struct{}{},
 	}
 	if b.ports == nil {
-		b.ports = map[uint16]*door{}
+		b.ports = map[uint16]*portForwarder{}
 	}
 	b.ports[port] = d
-	b.manager.runs.Go(d.run) // the sandbox is registered, so Close does not wait for runs yet
+	b.manager.runs.Go(d.acceptLoop) // the sandbox is registered, so Close does not wait for runs yet
 	return d.Port, nil
 }
 
@@ -101,7 +101,7 @@ func (b *Box) Unexpose(port uint16) error {
 	if d == nil {
 		return ErrNoPort
 	}
-	d.close()
+	d.closeAll()
 	return nil
 }
 
@@ -123,16 +123,16 @@ func (b *Box) closePorts() {
 	b.ports = nil
 	b.mu.Unlock()
 	for _, d := range all {
-		d.close()
+		d.closeAll()
 	}
 }
 
-// run accepts connections until the port is closed.
-func (d *door) run() {
+// acceptLoop accepts connections until the port is closed.
+func (p *portForwarder) acceptLoop() {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {
-		conn, err := d.l.Accept()
+		conn, err := p.l.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
@@ -141,38 +141,38 @@ func (d *door) run() {
 			continue
 		}
 		select {
-		case d.slots <- struct{}{}:
+		case p.slots <- struct{}{}:
 		default:
 			conn.Close()
 			continue
 		}
-		if !d.add(conn) {
+		if !p.addConn(conn) {
 			conn.Close()
 			return
 		}
 		all.Go(func() {
-			defer func() { <-d.slots }()
-			defer d.remove(conn)
-			d.forward(conn)
+			defer func() { <-p.slots }()
+			defer p.removeConn(conn)
+			p.forward(conn)
 		})
 	}
 }
 
 // forward relays one connection in both directions, and keeps the sandbox from expiring as idle meanwhile.
-func (d *door) forward(outer net.Conn) {
+func (p *portForwarder) forward(outer net.Conn) {
 	defer outer.Close()
-	defer d.box.Use()()
-	ctx, cancel := context.WithTimeout(d.box.manager.life, dialWait)
-	inner, err := d.from.Dial(ctx, d.Port.Port)
+	defer p.box.Use()()
+	ctx, cancel := context.WithTimeout(p.box.manager.life, dialWait)
+	inner, err := p.from.Dial(ctx, p.Port.Port)
 	cancel()
 	if err != nil {
 		return
 	}
-	if !d.add(inner) {
+	if !p.addConn(inner) {
 		inner.Close()
 		return
 	}
-	defer d.remove(inner)
+	defer p.removeConn(inner)
 	defer inner.Close()
 	var both sync.WaitGroup
 	both.Go(func() { pass(inner, outer) })
@@ -193,28 +193,28 @@ func pass(to, from net.Conn) {
 	}
 }
 
-func (d *door) add(c net.Conn) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
+func (p *portForwarder) addConn(c net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
 		return false
 	}
-	d.conns[c] = struct{}{}
+	p.conns[c] = struct{}{}
 	return true
 }
 
-func (d *door) remove(c net.Conn) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.conns, c)
+func (p *portForwarder) removeConn(c net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.conns, c)
 }
 
-func (d *door) close() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.closed = true
-	d.l.Close()
-	for c := range d.conns {
+func (p *portForwarder) closeAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.l.Close()
+	for c := range p.conns {
 		c.Close()
 	}
 }

@@ -26,7 +26,7 @@ func real(t testing.TB, o Options) *Manager {
 	t.Helper()
 	var ids atomic.Int32
 	if o.Ladder == nil {
-		o.Ladder = []Rung{{namespaces.Name, func() (sandbox.Driver, error) {
+		o.Ladder = []LadderEntry{{namespaces.Name, func() (sandbox.Driver, error) {
 			return namespaces.New(namespaces.Options{})
 		}}}
 	}
@@ -78,7 +78,7 @@ func TestCodeOfAClaimedSandboxRunsAsAsked(t *testing.T) {
 		}
 	}
 	for _, memory := range []int{0, 300} {
-		b := create(t, m, "ann", Ask{Env: []string{"WHO=ann"}, Limits: sandbox.Limits{MemoryMiB: memory}})
+		b := create(t, m, "ann", Spec{Env: []string{"WHO=ann"}, Limits: sandbox.Limits{MemoryMiB: memory}})
 		if !b.hasPython(t) {
 			t.Skip("sandboxes see no python3 here")
 		}
@@ -116,7 +116,7 @@ func TestANodeWaitsWhereJavaScriptRuns(t *testing.T) {
 	}
 	one := func() bool { s, _ := m.Pool(); return s.Waiting == 1 }
 	waits("the pool is not filled", one)
-	first := create(t, m, "ann", Ask{Env: []string{"WHO=ann"}})
+	first := create(t, m, "ann", Spec{Env: []string{"WHO=ann"}})
 	if _, err := first.Run(t.Context(), sandbox.Command{Argv: []string{"node", "-e", "1"}}); err != nil {
 		t.Skip("sandboxes see no node here")
 	}
@@ -142,11 +142,11 @@ func TestANodeWaitsWhereJavaScriptRuns(t *testing.T) {
 	if got := code(first); got != "ann\n" {
 		t.Errorf("by the one that waits: %q", got)
 	}
-	if b := create(t, m, "ann", Ask{}); !b.Warm || b.node != nil {
+	if b := create(t, m, "ann", Spec{}); !b.Warm || b.node != nil {
 		t.Error("one that was made before has a Node")
 	}
 	waits("the pool is not filled again", one)
-	last := create(t, m, "ann", Ask{Env: []string{"WHO=bob"}})
+	last := create(t, m, "ann", Spec{Env: []string{"WHO=bob"}})
 	if last.node == nil || code(last) != "bob\n" {
 		t.Error("no Node waits in one of the pool")
 	}
@@ -154,7 +154,7 @@ func TestANodeWaitsWhereJavaScriptRuns(t *testing.T) {
 
 func TestContextsOfASandbox(t *testing.T) {
 	m := real(t, Options{NoPool: true})
-	b := create(t, m, "ann", Ask{})
+	b := create(t, m, "ann", Spec{})
 	c, err := b.NewContext(interpreter.Bash)
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestContextsOfASandbox(t *testing.T) {
 
 func TestProcessesGoOnInTheBackground(t *testing.T) {
 	m := real(t, Options{NoPool: true})
-	b := create(t, m, "ann", Ask{})
+	b := create(t, m, "ann", Spec{})
 	g, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c",
 		"while read l; do echo got $l; done; echo over; exit 3"}}, "reader")
 	if err != nil {
@@ -205,7 +205,7 @@ func TestProcessesGoOnInTheBackground(t *testing.T) {
 	if string(text) != "got one\n" {
 		t.Errorf("%q", text)
 	}
-	if f := b.Facts(); f.Processes != 1 {
+	if f := b.Status(); f.Processes != 1 {
 		t.Errorf("%+v", f)
 	}
 	if err := g.Type(ctx, []byte("two\n"), true); err != nil {
@@ -287,7 +287,7 @@ func TestNothingStaysOfManySandboxes(t *testing.T) {
 	}
 	m := real(t, Options{Ready: 2, Boots: 2})
 	cycle := func(i int) {
-		b, err := m.Create(t.Context(), "ann", Ask{})
+		b, err := m.Create(t.Context(), "ann", Spec{})
 		if err != nil {
 			t.Error(err)
 			return
@@ -338,7 +338,7 @@ func TestTemplatesHaveTheirEnvironmentsToThemselves(t *testing.T) {
 		},
 	})
 	m.Serve()
-	if b := create(t, m, "ann", Ask{Template: "marked"}); !b.hasPython(t) {
+	if b := create(t, m, "ann", Spec{Template: "marked"}); !b.hasPython(t) {
 		t.Skip("sandboxes see no python3 here")
 	}
 	waits := func() bool { return slices.ContainsFunc(m.Pools(), func(p PoolStats) bool { return p.Waiting == 1 }) }
@@ -348,7 +348,7 @@ func TestTemplatesHaveTheirEnvironmentsToThemselves(t *testing.T) {
 		}
 	}
 	for template, want := range map[string]string{"plain": "None\n", "marked": "theirs\n"} {
-		b := create(t, m, "ann", Ask{Template: template})
+		b := create(t, m, "ann", Spec{Template: template})
 		code := func(ctx context.Context, c interpreter.Code) (interpreter.Result, error) {
 			return b.Code(ctx, interpreter.Python, c)
 		}

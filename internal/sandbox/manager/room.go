@@ -6,8 +6,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// room is the space reserved for a snapshot that is being made.
-type room struct {
+// snapshotSpace is the space reserved for a snapshot that is being made.
+type snapshotSpace struct {
 	bytes int64
 	whole bool // the space suffices for all that the sandbox may have
 	stays bool // it counts as a snapshot; false for a fork
@@ -29,7 +29,7 @@ func mostOf(b *Box) int64 {
 
 // reserveSnapshot reserves space for a snapshot, so that concurrent calls do not exceed the limit. For an
 // archive less than its maximum suffices, because writing it can be stopped.
-func (m *Manager) reserveSnapshot(b *Box, stays bool) (r room, err error) {
+func (m *Manager) reserveSnapshot(b *Box, stays bool) (r snapshotSpace, err error) {
 	most := mostOf(b)
 	_, memory := b.Sandbox.(sandbox.Snapshotter)
 	m.mu.Lock()
@@ -37,15 +37,15 @@ func (m *Manager) reserveSnapshot(b *Box, stays bool) (r room, err error) {
 	left := m.o.SnapshotBytes - m.snapshotBytes()
 	switch n := len(m.snapshots) + m.keeping; {
 	case m.closed:
-		return room{}, errEnded
+		return snapshotSpace{}, errEnded
 	case stays && n >= m.o.Snapshots:
-		return room{}, fmt.Errorf("%w (%d)", ErrSnapshotsFull, n)
+		return snapshotSpace{}, fmt.Errorf("%w (%d)", ErrSnapshotsFull, n)
 	case most > 0 && left <= 0 || memory && most > left:
-		return room{},
+		return snapshotSpace{},
 			fmt.Errorf("%w (this one may have up to %d MiB, by the limits of its sandbox, and %d MiB are left)",
 				ErrSnapshotsFull, most>>20, max(left, 0)>>20)
 	}
-	r = room{min(most, left), most <= left, stays}
+	r = snapshotSpace{min(most, left), most <= left, stays}
 	m.reserved += r.bytes
 	if stays {
 		m.keeping++
@@ -54,13 +54,13 @@ func (m *Manager) reserveSnapshot(b *Box, stays bool) (r room, err error) {
 }
 
 // resize changes the reserved bytes to the actual size. The caller holds m.mu.
-func (m *Manager) resize(r *room, bytes int64) {
+func (m *Manager) resize(r *snapshotSpace, bytes int64) {
 	m.reserved += bytes - r.bytes
 	r.bytes = bytes
 }
 
 // giveBack releases a reservation. The caller holds m.mu.
-func (m *Manager) giveBack(r room) {
+func (m *Manager) giveBack(r snapshotSpace) {
 	m.reserved -= r.bytes
 	if r.stays {
 		m.keeping--

@@ -14,14 +14,14 @@ import (
 
 // small are limits by which 6 MiB of files are kept at most, and 20 MiB with
 // memory.
-var small = Ask{Limits: sandbox.Limits{MemoryMiB: 16, DiskMiB: 4}}
+var small = Spec{Limits: sandbox.Limits{MemoryMiB: 16, DiskMiB: 4}}
 
 func TestNothingIsWrittenForAForkThatHasNoPlace(t *testing.T) {
 	for _, memory := range []bool{true, false} {
 		a := &able{memory: memory}
 		m := openAble(t, a, Options{Sandboxes: 1, NoPool: true})
 		b := create(t, m, "ann", small)
-		if _, _, err := m.Fork(t.Context(), b, Ask{}); !errors.Is(err, ErrFull) || a.kept.Load() != 0 {
+		if _, _, err := m.Fork(t.Context(), b, Spec{}); !errors.Is(err, ErrFull) || a.kept.Load() != 0 {
 			t.Errorf("memory %v: %v, and %d were written", memory, err, a.kept.Load())
 		}
 	}
@@ -42,14 +42,14 @@ func TestWhatIsBeingKeptSharesTheRoom(t *testing.T) {
 	c.Sandbox.(*filesBox).files["/tmp"] = strings.Repeat("x", 3<<20)
 	done := make(chan error)
 	go func() {
-		_, _, err := m.Fork(context.WithoutCancel(t.Context()), b, Ask{})
+		_, _, err := m.Fork(context.WithoutCancel(t.Context()), b, Spec{})
 		done <- err
 	}()
 	<-begun
 	if _, err := m.Snapshot(t.Context(), c, ""); !errors.Is(err, ErrSnapshotsFull) {
 		t.Errorf("beside a fork that may take 6 of 8 MiB, one of 3: %v", err)
 	}
-	if _, _, err := m.Fork(t.Context(), c, Ask{}); !errors.Is(err, ErrSnapshotsFull) {
+	if _, _, err := m.Fork(t.Context(), c, Spec{}); !errors.Is(err, ErrSnapshotsFull) {
 		t.Errorf("the same for a fork: %v", err)
 	}
 	close(goOn)
@@ -69,7 +69,7 @@ func TestMemoryIsNotWrittenWithoutRoomForAllOfIt(t *testing.T) {
 	m := openAble(t, a, Options{SnapshotBytes: 20<<20 - 1, NoPool: true})
 	b := create(t, m, "ann", small)
 	_, err := m.Snapshot(t.Context(), b, "")
-	_, _, forked := m.Fork(t.Context(), b, Ask{})
+	_, _, forked := m.Fork(t.Context(), b, Spec{})
 	if !errors.Is(err, ErrSnapshotsFull) || !strings.Contains(err.Error(), "20 MiB") ||
 		!errors.Is(forked, ErrSnapshotsFull) || a.kept.Load() != 0 {
 		t.Errorf("%v, %v, and %d were written", err, forked, a.kept.Load())
@@ -89,12 +89,12 @@ func TestFilesBeyondTheLimitForThemAreNotKept(t *testing.T) {
 func TestNothingIsKeptAtTheEnd(t *testing.T) {
 	a := &able{memory: true}
 	m := openAble(t, a, Options{NoPool: true})
-	b := create(t, m, "ann", Ask{})
+	b := create(t, m, "ann", Spec{})
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 	_, err := m.Snapshot(t.Context(), b, "")
-	if _, _, forked := m.Fork(t.Context(), b, Ask{}); err != errEnded || forked != errEnded || a.kept.Load() != 0 {
+	if _, _, forked := m.Fork(t.Context(), b, Spec{}); err != errEnded || forked != errEnded || a.kept.Load() != 0 {
 		t.Errorf("%v, %v, and %d were written", err, forked, a.kept.Load())
 	}
 }
@@ -102,7 +102,7 @@ func TestNothingIsKeptAtTheEnd(t *testing.T) {
 func TestSnapshotsAreWrittenWhereTheHostSays(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "made", "when needed")
 	m := openAble(t, &able{}, Options{Folder: at, NoPool: true})
-	s, err := m.Snapshot(t.Context(), create(t, m, "ann", Ask{}), "")
+	s, err := m.Snapshot(t.Context(), create(t, m, "ann", Spec{}), "")
 	if err != nil {
 		t.Fatal(err)
 	}

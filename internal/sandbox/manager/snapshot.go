@@ -50,7 +50,7 @@ type Snapshot struct {
 	Size      int64  // bytes on disk
 
 	kind   *kind
-	ask    Ask // with the limits in force
+	ask    Spec // with the limits in force
 	moment sandbox.Snapshot
 	files  []*os.File // an unnamed archive file for each of keptFolders
 
@@ -66,7 +66,7 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 	if err != nil {
 		return nil, err
 	}
-	s, err := m.take(ctx, b, r)
+	s, err := m.takeSnapshot(ctx, b, r)
 	m.mu.Lock()
 	m.giveBack(r)
 	switch {
@@ -83,7 +83,7 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 	}
 	m.mu.Unlock()
 	if err != nil && s != nil {
-		s.close()
+		s.closeSnapshot()
 	}
 	if err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 	return s, nil
 }
 
-// take saves as much of a sandbox as its driver supports. Files are limited by the reservation.
-func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err error) {
+// takeSnapshot saves as much of a sandbox as its driver supports. Files are limited by the reservation.
+func (m *Manager) takeSnapshot(ctx context.Context, b *Box, r snapshotSpace) (s *Snapshot, err error) {
 	now := time.Now()
 	s = &Snapshot{
 		owner: b.Owner(), Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver,
@@ -100,13 +100,13 @@ func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err er
 		kind: b.kind, ask: b.ask,
 	}
 	s.ask.Limits, s.ask.Progress = b.Limits(), nil
-	s.kind.lease.add()
+	s.kind.lease.retain()
 	switch keeps := b.Sandbox.(type) {
 	case sandbox.Snapshotter:
 		s.Kept = KeptMemory
 		if s.moment, err = keeps.Snapshot(ctx); err != nil {
 			s.moment = nil
-			return nil, errors.Join(err, s.close())
+			return nil, errors.Join(err, s.closeSnapshot())
 		}
 		s.Size = s.moment.Size()
 		return s, nil
@@ -120,13 +120,13 @@ func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err er
 				}
 			}
 			if err != nil {
-				s.close()
+				s.closeSnapshot()
 				return nil, fmt.Errorf("%s: %w", folder, err)
 			}
 		}
 		return s, nil
 	}
-	return nil, errors.Join(unsupported(b, "do not support snapshots"), s.close())
+	return nil, errors.Join(unsupported(b, "do not support snapshots"), s.closeSnapshot())
 }
 
 // pack writes the archive of a folder to an unnamed file, which disappears with this process. The file is in
@@ -168,8 +168,8 @@ func (l *limited) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// close deletes the snapshot. It waits for sandboxes that are being restored from it.
-func (s *Snapshot) close() error {
+// closeSnapshot deletes the snapshot. It waits for sandboxes that are being restored from it.
+func (s *Snapshot) closeSnapshot() error {
 	s.using.Lock()
 	defer s.using.Unlock()
 	if s.gone {
@@ -191,7 +191,7 @@ func (s *Snapshot) close() error {
 }
 
 // Restore makes a sandbox for its owner from a snapshot. Of a, only the name and the times are used.
-func (m *Manager) Restore(ctx context.Context, owner, id string, a Ask) (*Box, error) {
+func (m *Manager) Restore(ctx context.Context, owner, id string, a Spec) (*Box, error) {
 	s, err := m.FindSnapshot(owner, id)
 	if err != nil {
 		return nil, err
@@ -199,7 +199,7 @@ func (m *Manager) Restore(ctx context.Context, owner, id string, a Ask) (*Box, e
 	return m.admit(func() (*Box, error) { return m.restore(ctx, s, a) })
 }
 
-func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err error) {
+func (m *Manager) restore(ctx context.Context, s *Snapshot, a Spec) (b *Box, err error) {
 	s.using.RLock()
 	defer s.using.RUnlock()
 	if s.gone {
@@ -210,7 +210,7 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err 
 	if s.moment == nil {
 		return m.unpack(ctx, s, ask)
 	}
-	memory := fill(fill(ask.Limits, s.kind.Limits), m.o.Limits).MemoryMiB
+	memory := fillLimits(fillLimits(ask.Limits, s.kind.Limits), m.o.Limits).MemoryMiB
 	if b, err = m.newBox(m.snapshotOwner(s), s.kind, ask, memory); err != nil {
 		return nil, err
 	}
@@ -225,7 +225,7 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err 
 }
 
 // unpack makes a sandbox and unpacks the files into it.
-func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error) {
+func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Spec) (*Box, error) {
 	b, err := m.makeOf(ctx, m.snapshotOwner(s), ask, s.kind)
 	if err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error
 
 // Fork makes another sandbox that continues from the current state of one. kept returns what it contains. The
 // sandbox is counted and the space reserved before anything is written.
-func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept string, err error) {
+func (m *Manager) Fork(ctx context.Context, b *Box, a Spec) (fork *Box, kept string, err error) {
 	fork, err = m.admit(func() (*Box, error) {
 		r, err := m.reserveSnapshot(b, false)
 		if err != nil {
@@ -261,12 +261,12 @@ func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept stri
 			defer m.mu.Unlock()
 			m.giveBack(r)
 		}()
-		s, err := m.take(ctx, b, r)
+		s, err := m.takeSnapshot(ctx, b, r)
 		if err != nil {
 			return nil, err
 		}
 		defer func() {
-			if err := s.close(); err != nil {
+			if err := s.closeSnapshot(); err != nil {
 				m.o.Log.Warn("a snapshot was not removed completely", "error", err)
 			}
 		}()
@@ -324,7 +324,7 @@ func (m *Manager) RemoveSnapshot(owner, id string) error {
 	}
 	delete(m.snapshots, id)
 	m.mu.Unlock()
-	return s.close()
+	return s.closeSnapshot()
 }
 
 // closeSnapshots deletes all snapshots.
@@ -335,7 +335,7 @@ func (m *Manager) closeSnapshots() error {
 	m.mu.Unlock()
 	var errs []error
 	for _, s := range all {
-		errs = append(errs, s.close())
+		errs = append(errs, s.closeSnapshot())
 	}
 	return errors.Join(errs...)
 }

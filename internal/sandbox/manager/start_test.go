@@ -50,7 +50,7 @@ func (d slowDriver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sand
 
 func slow(t *testing.T) (*Box, *slowBox) {
 	d := slowDriver{&fake{tier: sandbox.Namespaces}}
-	b := create(t, open(t, d.fake, Options{NoPool: true, Ladder: []Rung{of("slow", d)}}), "ann", Ask{})
+	b := create(t, open(t, d.fake, Options{NoPool: true, Ladder: []LadderEntry{of("slow", d)}}), "ann", Spec{})
 	return b, b.Sandbox.(*slowBox)
 }
 

@@ -31,9 +31,9 @@ type Template struct {
 type kind struct {
 	key
 	Template
-	rung  *rung
-	lease *lease // nil means the host's own programs
-	waits bool   // a pool may be used
+	rung  *ladderDriver
+	lease *imageRef // nil means the host's own programs
+	waits bool      // a pool may be used
 
 	scripts *atomic.Bool // whether sandboxes of its pool have run JavaScript; nil without a pool
 }
@@ -56,7 +56,7 @@ type key struct {
 func (m *Manager) Templates() []string { return slices.Sorted(maps.Keys(m.o.Templates)) }
 
 // kind resolves the requested template, image and driver. The caller must drop the lease.
-func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
+func (m *Manager) kind(ctx context.Context, a Spec) (k kind, err error) {
 	t, there := m.o.Templates[cmp.Or(a.Template, DefaultTemplate)]
 	if !there && a.Template != "" && a.Template != DefaultTemplate {
 		return k, fmt.Errorf("template %q: %w; the templates are: %v", a.Template, ErrNotOffered, m.Templates())
@@ -124,7 +124,7 @@ func (m *Manager) keep(k *kind) {
 		return
 	}
 	p := &pool.Pool{
-		Driver: priming{m, k.rung.driver, k.scripts}, Spec: k.spec(fill(k.Limits, m.o.Limits), nil),
+		Driver: priming{m, k.rung.driver, k.scripts}, Spec: k.spec(fillLimits(k.Limits, m.o.Limits), nil),
 		Log: m.o.Log, Ready: cmp.Or(max(k.Ready, 0), m.o.Ready), Boots: m.o.Boots,
 	}
 	m.pools[k.key] = p
@@ -148,7 +148,7 @@ func (m *Manager) Serve() {
 	}
 	m.served = true
 	m.runs.Go(func() {
-		k, err := m.kind(m.life, Ask{})
+		k, err := m.kind(m.life, Spec{})
 		if err != nil {
 			if m.life.Err() == nil {
 				m.o.Log.Warn("no sandboxes can be made in advance", "error", err)

@@ -20,8 +20,8 @@ const (
 var errNotRead = fmt.Errorf("the process has not read its earlier input; at most %d KiB in %d texts may wait: "+
 	"send this again when it reads, or end it", mostTyped>>10, mostTexts)
 
-// typing queues the input of a process.
-type typing struct {
+// inputQueue queues the input of a process.
+type inputQueue struct {
 	in    *io.PipeWriter
 	texts chan text
 	bytes atomic.Int64 // bytes of unread texts
@@ -33,20 +33,22 @@ type text struct {
 	done chan error // has a buffer of one
 }
 
-func newTyping(in *io.PipeWriter) *typing { return &typing{in: in, texts: make(chan text, mostTexts)} }
+func newTyping(in *io.PipeWriter) *inputQueue {
+	return &inputQueue{in: in, texts: make(chan text, mostTexts)}
+}
 
 // pass writes the queued texts until the process ends. The goroutine that waits for its end closes the pipe.
-func (t *typing) pass(p sandbox.Process) {
+func (i *inputQueue) pass(p sandbox.Process) {
 	for {
 		select {
-		case one := <-t.texts:
+		case one := <-i.texts:
 			var err error
 			if len(one.b) > 0 {
-				_, err = t.in.Write(one.b)
+				_, err = i.in.Write(one.b)
 			}
-			t.bytes.Add(-int64(len(one.b)))
+			i.bytes.Add(-int64(len(one.b)))
 			if one.end {
-				t.in.Close()
+				i.in.Close()
 			}
 			one.done <- err
 		case <-p.Done():
@@ -55,18 +57,18 @@ func (t *typing) pass(p sandbox.Process) {
 	}
 }
 
-// add queues a text.
-func (t *typing) add(b []byte, end bool) (done <-chan error, err error) {
-	if n := int64(len(b)); t.bytes.Add(n) > max(mostTyped, n) {
-		t.bytes.Add(-n)
+// enqueue queues a text.
+func (i *inputQueue) enqueue(b []byte, end bool) (done <-chan error, err error) {
+	if n := int64(len(b)); i.bytes.Add(n) > max(mostTyped, n) {
+		i.bytes.Add(-n)
 		return nil, errNotRead
 	}
 	one := text{b, end, make(chan error, 1)}
 	select {
-	case t.texts <- one:
+	case i.texts <- one:
 		return one.done, nil
 	default:
-		t.bytes.Add(-int64(len(b)))
+		i.bytes.Add(-int64(len(b)))
 		return nil, errNotRead
 	}
 }
@@ -77,7 +79,7 @@ func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
 	if g.over() {
 		return errHasEnded
 	}
-	done, err := g.typing.add(b, end)
+	done, err := g.typing.enqueue(b, end)
 	if err != nil {
 		return err
 	}

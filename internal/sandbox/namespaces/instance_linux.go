@@ -83,7 +83,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	plan.ListenerSocket = int64(firstTree + len(files))
 	files = append(files, theirSide)
 	if err == nil {
-		err = d.starter.Do(func() error { return b.start(theirs, files) })
+		err = d.starter.Do(func() error { return b.startInit(theirs, files) })
 	}
 	theirs.Close()
 	for _, f := range files {
@@ -92,7 +92,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { b.kill() })
+	undo = append(undo, func() { b.killInit() })
 	b.Client = agentclient.New(ours, limits, b.group.OOMKills)
 	undo = append(undo, func() { b.Client.Close() })
 	b.Freezer = rootfs.NewFreezer(b.Client, b.group)
@@ -121,9 +121,9 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "sandbox"), os.NewFile(uintptr(fds[1]), "sandbox"), nil
 }
 
-// start starts the agent. It runs on a thread of the starter, because the kernel kills the agent when that
+// startInit starts the agent. It runs on a thread of the starter, because the kernel kills the agent when that
 // thread exits.
-func (b *instance) start(channel *os.File, files []*os.File) error {
+func (b *instance) startInit(channel *os.File, files []*os.File) error {
 	attr := attributes(b.driver.users, b.slot)
 	born, err := b.group.OpenV2()
 	if err != nil {
@@ -161,8 +161,8 @@ func startError(err error) error {
 	return err
 }
 
-// kill kills the agent, and with it everything in its PID namespace, and waits for it.
-func (b *instance) kill() error {
+// killInit kills the agent, and with it everything in its PID namespace, and waits for it.
+func (b *instance) killInit() error {
 	b.agent.Kill()
 	_, err := b.agent.Wait()
 	return err
@@ -179,7 +179,7 @@ func (b *instance) end() error {
 	b.agent.Kill() // before the agent can report the end of its programs
 	b.Freezer.End()
 	b.group.KillAtOnce()
-	err := b.kill()
+	err := b.killInit()
 	b.Client.Close()
 	b.egress.Close()
 	err = errors.Join(err, b.group.Remove())

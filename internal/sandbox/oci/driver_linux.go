@@ -55,16 +55,16 @@ func New(o Options) (*Driver, error) {
 		return nil, err
 	}
 	d.folder = folder
-	if err := d.fill(); err != nil {
+	if err := d.setDefaults(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
 	d.runtime, d.missing = findRuntime(o.Runtime, filepath.Join(folder, "state"))
-	d.sweep(parent)
+	d.sweepLeftovers(parent)
 	return d, nil
 }
 
-// fill writes the agent to the folder, whose permissions allow the ids of a sandbox to pass to their root.
-func (d *Driver) fill() error {
+// setDefaults writes the agent to the folder, whose permissions allow the ids of a sandbox to pass to their root.
+func (d *Driver) setDefaults() error {
 	program, err := binary.Agent()
 	if err != nil {
 		return err
@@ -73,8 +73,8 @@ func (d *Driver) fill() error {
 	return errors.Join(os.Chmod(d.folder, 0o711), os.WriteFile(d.agent, program, 0o555), os.Chmod(d.agent, 0o555))
 }
 
-// sweep removes the folders of hosts that were killed. Their containers ended with them.
-func (d *Driver) sweep(parent string) {
+// sweepLeftovers removes the folders of hosts that were killed. Their containers ended with them.
+func (d *Driver) sweepLeftovers(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
 		if procid.Left(prefix, filepath.Base(dir)) {
@@ -94,7 +94,7 @@ func (d *Driver) removeLeftContainers(state string) {
 	old := runtimeProgram{path: d.runtime.path, state: state}
 	for _, container := range left {
 		ctx, cancel := context.WithTimeout(context.Background(), bundle.Patience)
-		args := old.remove(container.Name(), os.DevNull)
+		args := old.removeArgs(container.Name(), os.DevNull)
 		if err := exec.CommandContext(ctx, args[0], args[1:]...).Run(); err != nil {
 			d.log.Warn("a container of a killed host was not removed completely", "error", err)
 		}

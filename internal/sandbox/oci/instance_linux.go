@@ -90,18 +90,18 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { os.RemoveAll(b.bundle) })
-	if err := b.write(layout, afterFDs); err != nil {
+	if err := b.writeBundle(layout, afterFDs); err != nil {
 		return nil, err
 	}
 	if b.group, err = d.groups.New(limits); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { b.group.Kill(); b.group.Remove() })
-	ours, err := b.start()
+	ours, err := b.startContainer()
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { b.egress.Close(); b.stop() })
+	undo = append(undo, func() { b.egress.Close(); b.stopContainer() })
 	b.Client = agentclient.New(ours, limits, b.group.OOMKills)
 	undo = append(undo, func() { b.Client.Close() })
 	b.Freezer = rootfs.NewFreezer(b.Client, b.group)
@@ -137,8 +137,8 @@ func (b *instance) startError(ctx context.Context, err error) error {
 	return err
 }
 
-// start starts the runtime, which starts the agent, and returns the host's end of the channel.
-func (b *instance) start() (channel *os.File, err error) {
+// startContainer starts the runtime, which starts the agent, and returns the host's end of the channel.
+func (b *instance) startContainer() (channel *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socketpair(AF_UNIX): %w", err)
@@ -177,7 +177,7 @@ func (b *instance) launch(files []*os.File) error {
 	err = b.driver.starter.Do(func() error {
 		err := b.group.Enter()
 		if err == nil {
-			b.runtime, err = r.start(r.run(b.id, b.bundle, preserved), files, born)
+			b.runtime, err = r.startRuntime(r.runArgs(b.id, b.bundle, preserved), files, born)
 			err = errors.Join(err, b.group.Leave())
 		}
 		return err
@@ -241,9 +241,9 @@ func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) agentpr
 	return rootfs.Bounds(env, limits, port, d.groups.Enforcement("memory") != sandbox.NotEnforced)
 }
 
-// stop waits for the container to end, which it does on its own because its agent's channel is closed, or ends
+// stopContainer waits for the container to end, which it does on its own because its agent's channel is closed, or ends
 // it by force.
-func (b *instance) stop() {
+func (b *instance) stopContainer() {
 	select {
 	case <-b.ended:
 		return
@@ -251,7 +251,7 @@ func (b *instance) stop() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), bundle.Patience)
 	defer cancel()
-	args := b.driver.runtime.remove(b.id, filepath.Join(b.bundle, "log"))
+	args := b.driver.runtime.removeArgs(b.id, filepath.Join(b.bundle, "log"))
 	exec.CommandContext(ctx, args[0], args[1:]...).Run()
 	b.group.Kill()
 	b.runtime.Kill()
@@ -269,7 +269,7 @@ func (b *instance) end() error {
 	b.Client.Close()
 	b.Freezer.End() // so that a paused agent notices
 	b.egress.Close()
-	b.stop()
+	b.stopContainer()
 	err := errors.Join(b.group.Remove(), os.RemoveAll(b.bundle))
 	b.driver.users.Release(b.slot)
 	b.driver.instances.Remove(b)

@@ -59,8 +59,8 @@ func (r *runtimeProgram) groups(id string) string {
 	return "/" + id
 }
 
-// run returns the command that makes a container and waits for its end. It inherits files files from 3 on.
-func (r *runtimeProgram) run(id, bundle string, files int) []string {
+// runArgs returns the command that makes a container and waits for its end. It inherits files files from 3 on.
+func (r *runtimeProgram) runArgs(id, bundle string, files int) []string {
 	args := r.global(filepath.Join(bundle, "log"))
 	return append(args, "run", "--pid-file", filepath.Join(bundle, pidFile), "--bundle", bundle, "--preserve-fds",
 		fmt.Sprint(files), id)
@@ -69,8 +69,8 @@ func (r *runtimeProgram) run(id, bundle string, files int) []string {
 // pidFile is the file of a bundle with the id of the container's first process.
 const pidFile = "pid"
 
-// remove returns the command that ends a container by force.
-func (r *runtimeProgram) remove(id, log string) []string {
+// removeArgs returns the command that ends a container by force.
+func (r *runtimeProgram) removeArgs(id, log string) []string {
 	return append(r.global(log), "delete", "--force", id)
 }
 
@@ -86,8 +86,8 @@ func (r *runtimeProgram) global(log string) []string {
 // they are told to create no groups.
 const hybrid = "/sys/fs/cgroup/unified"
 
-// start starts the runtime on a thread of the starter. The kernel kills it when this process ends.
-func (r *runtimeProgram) start(args []string, files []*os.File, born *os.File) (*os.Process, error) {
+// startRuntime starts the runtime on a thread of the starter. The kernel kills it when this process ends.
+func (r *runtimeProgram) startRuntime(args []string, files []*os.File, born *os.File) (*os.Process, error) {
 	attr := &os.ProcAttr{
 		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Files: files, Dir: "/",
 		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},

@@ -11,8 +11,8 @@ import (
 	"gatehouse/internal/sandbox/seccomp"
 )
 
-// write writes the bundle of a sandbox.
-func (b *instance) write(layout rootfs.Layout, firstFree int) error {
+// writeBundle writes the bundle of a sandbox.
+func (b *instance) writeBundle(layout rootfs.Layout, firstFree int) error {
 	root := filepath.Join(b.bundle, "rootfs")
 	mounts, err := bundle.Fill(root, b.driver.agent, layout)
 	if err != nil {

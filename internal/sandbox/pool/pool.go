@@ -88,19 +88,19 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.kick, p.running = make(chan struct{}, 1), true
 	p.mu.Unlock()
 	for {
-		next := p.fill(ctx)
+		next := p.fillPool(ctx)
 		select {
 		case <-ctx.Done():
-			return p.end()
+			return p.endPool()
 		case <-p.kick:
 		case <-time.After(next):
 		}
 	}
 }
 
-// fill starts missing boots, closes sandboxes that are too old, and returns how long to wait before the next
+// fillPool starts missing boots, closes sandboxes that are too old, and returns how long to wait before the next
 // call at most.
-func (p *Pool) fill(ctx context.Context) (next time.Duration) {
+func (p *Pool) fillPool(ctx context.Context) (next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -217,14 +217,14 @@ func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox,
 			break
 		}
 		if err := p.prepare(ctx, w, spec); err == nil {
-			p.count(func(s *Stats) {
+			p.updateStats(func(s *Stats) {
 				s.Hits++
 				s.Claiming += time.Since(began)
 				s.Worst = max(s.Worst, time.Since(began))
 			})
 			return w.Sandbox, true, nil
 		}
-		p.count(func(s *Stats) { s.Failed++ })
+		p.updateStats(func(s *Stats) { s.Failed++ })
 		w.Close()
 		if ctx.Err() != nil {
 			return nil, false, context.Cause(ctx)
@@ -233,7 +233,7 @@ func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox,
 	if p.isClosed() {
 		return nil, false, ErrClosed
 	}
-	p.count(func(s *Stats) { s.Misses++ })
+	p.updateStats(func(s *Stats) { s.Misses++ })
 	s, err = p.Driver.Create(ctx, spec)
 	return s, false, err
 }
@@ -291,7 +291,7 @@ func (p *Pool) prepare(ctx context.Context, w *waiting, spec sandbox.Spec) error
 
 func same(a, b sandbox.Spec) bool { return a.Limits == b.Limits && slices.Equal(a.Env, b.Env) }
 
-func (p *Pool) count(f func(*Stats)) {
+func (p *Pool) updateStats(f func(*Stats)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f(&p.stats)
@@ -315,8 +315,8 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// end closes the waiting sandboxes and waits for everything that the pool started.
-func (p *Pool) end() error {
+// endPool closes the waiting sandboxes and waits for everything that the pool started.
+func (p *Pool) endPool() error {
 	p.mu.Lock()
 	p.closed = true
 	for _, w := range p.waiting {

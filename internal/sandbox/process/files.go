@@ -22,8 +22,8 @@ const mostEntries = 1000
 // Files are accessed inside the sandbox's own folder only, through its os.Root, although its programs can
 // access everything: a caller that asks for a file of a sandbox does not expect one of the host.
 
-// name returns a path relative to the root.
-func (b *instance) name(op, p string) (string, error) {
+// resolveName returns a path relative to the root.
+func (b *instance) resolveName(op, p string) (string, error) {
 	no := func(err error) (string, error) { return "", &fs.PathError{Op: op, Path: p, Err: err} }
 	if b.life.Err() != nil {
 		return no(sandbox.ErrClosed)
@@ -43,7 +43,7 @@ func (b *instance) name(op, p string) (string, error) {
 
 // ReadFile implements sandbox.Files.
 func (b *instance) ReadFile(ctx context.Context, p string, offset, length int64, w io.Writer) (sandbox.Info, error) {
-	name, err := b.name("open", p)
+	name, err := b.resolveName("open", p)
 	if err != nil {
 		return sandbox.Info{}, err
 	}
@@ -73,7 +73,7 @@ func describe(i fs.FileInfo, link string) sandbox.Info {
 // WriteFile implements sandbox.Files.
 func (b *instance) WriteFile(ctx context.Context, p string, r io.Reader,
 	how sandbox.WriteOptions) (sandbox.Info, error) {
-	name, err := b.name("open", p)
+	name, err := b.resolveName("open", p)
 	if err != nil {
 		return sandbox.Info{}, err
 	}
@@ -157,7 +157,7 @@ func (b *instance) replace(name string, r io.Reader, mode fs.FileMode) error {
 // List implements sandbox.Files.
 func (b *instance) List(ctx context.Context, p, after string,
 	limit int) (entries []sandbox.Info, more bool, err error) {
-	name, err := b.name("open", p)
+	name, err := b.resolveName("open", p)
 	if err != nil {
 		return nil, false, err
 	}
@@ -195,7 +195,7 @@ func (b *instance) List(ctx context.Context, p, after string,
 
 // Stat implements sandbox.Files.
 func (b *instance) Stat(ctx context.Context, p string) (sandbox.Info, error) {
-	name, err := b.name("stat", p)
+	name, err := b.resolveName("stat", p)
 	if err != nil {
 		return sandbox.Info{}, err
 	}
@@ -218,7 +218,7 @@ func (b *instance) stat(name string) (sandbox.Info, error) {
 
 // Mkdir implements sandbox.Files.
 func (b *instance) Mkdir(ctx context.Context, p string) error {
-	name, err := b.name("mkdir", p)
+	name, err := b.resolveName("mkdir", p)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (b *instance) Mkdir(ctx context.Context, p string) error {
 
 // Remove implements sandbox.Files. It never removes the sandbox's own folder.
 func (b *instance) Remove(ctx context.Context, p string, all bool) error {
-	name, err := b.name("remove", p)
+	name, err := b.resolveName("remove", p)
 	if err != nil {
 		return err
 	}
@@ -249,11 +249,11 @@ func (b *instance) Remove(ctx context.Context, p string, all bool) error {
 
 // Rename implements sandbox.Files.
 func (b *instance) Rename(ctx context.Context, from, to string) error {
-	old, err := b.name("rename", from)
+	old, err := b.resolveName("rename", from)
 	if err != nil {
 		return err
 	}
-	name, err := b.name("rename", to)
+	name, err := b.resolveName("rename", to)
 	if err != nil {
 		return err
 	}

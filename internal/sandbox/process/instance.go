@@ -35,7 +35,7 @@ func newInstance(d *Driver, home string, root *os.Root, limits sandbox.Limits, e
 	b := &instance{driver: d, home: home, root: root, limits: limits, gone: make(chan struct{})}
 	b.env = append(ownEnvironment(home), env...)
 	b.life, b.end = context.WithCancelCause(context.Background())
-	b.closed = sync.OnceValue(b.finish)
+	b.closed = sync.OnceValue(b.finishInstance)
 	return b
 }
 
@@ -85,7 +85,7 @@ func (b *instance) Done() <-chan struct{} { return b.gone }
 // Close ends every program and removes the folder.
 func (b *instance) Close() error { return b.closed() }
 
-func (b *instance) finish() error {
+func (b *instance) finishInstance() error {
 	defer close(b.gone)
 	b.mu.Lock()
 	b.shut = true

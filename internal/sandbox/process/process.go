@@ -64,7 +64,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 // Doctor reports that there is no isolation, and whether a folder can be created.
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	made := sandbox.Finding{Name: "a folder is made for a sandbox", Needed: true, OK: true}
-	if b, err := d.make(sandbox.Defaults(), nil); err != nil {
+	if b, err := d.makeInstance(sandbox.Defaults(), nil); err != nil {
 		made.OK, made.Detail, made.Remedy = false, err.Error(), "name another folder for temporary files by TMPDIR"
 	} else {
 		made.Detail = b.home
@@ -101,14 +101,14 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 				"host's files where they are", t.From)
 		}
 	}
-	b, err := d.make(limits, spec.Env)
+	b, err := d.makeInstance(limits, spec.Env)
 	if err != nil {
 		return nil, fmt.Errorf("create a sandbox: %w", err)
 	}
 	return b, nil
 }
 
-func (d *Driver) make(limits sandbox.Limits, env []string) (*instance, error) {
+func (d *Driver) makeInstance(limits sandbox.Limits, env []string) (*instance, error) {
 	home, err := os.MkdirTemp(d.o.Folder, "gatehouse-sandbox-")
 	if err != nil {
 		return nil, err

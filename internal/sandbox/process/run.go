@@ -54,7 +54,7 @@ func (b *instance) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process
 	if err := b.enter(); err != nil {
 		return nil, err
 	}
-	r, err := b.start(ctx, c)
+	r, err := b.startProcess(ctx, c)
 	if err != nil {
 		b.runs.Done()
 		return nil, err
@@ -77,7 +77,7 @@ func checkLength(c sandbox.Command) error {
 	return nil
 }
 
-func (b *instance) start(ctx context.Context, c sandbox.Command) (_ *running, err error) {
+func (b *instance) startProcess(ctx context.Context, c sandbox.Command) (_ *running, err error) {
 	dir, env := b.folder(c.Dir), merged(b.env, c.Env)
 	if info, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("working directory: %w", err)

@@ -72,13 +72,13 @@ func parseHead(b []byte) (head, error) {
 	}
 	seen := fields{}
 	for n := range strings.SplitSeq(rest, "\r\n") {
-		if err := seen.add(n); err != nil {
+		if err := seen.addField(n); err != nil {
 			return h, err
 		}
 	}
 	h.host, h.hasHost = seen.host, seen.hosts == 1
 	h.body = seen.lengths+seen.codings > 0
-	return h, errors.Join(seen.check(h.minor), h.needHost())
+	return h, errors.Join(seen.checkFraming(h.minor), h.needHost())
 }
 
 func (h head) needHost() error {
@@ -117,7 +117,7 @@ type fields struct {
 	host, coding                   string
 }
 
-func (f *fields) add(line string) error {
+func (f *fields) addField(line string) error {
 	if f.count++; f.count > mostFields {
 		return &malformed{http.StatusRequestHeaderFieldsTooLarge,
 			fmt.Sprintf("the request has more than %d fields", mostFields)}
@@ -143,7 +143,7 @@ func (f *fields) add(line string) error {
 	return nil
 }
 
-func (f *fields) check(minor int) error {
+func (f *fields) checkFraming(minor int) error {
 	switch {
 	case f.hosts > 1:
 		return badRequest("the request has more than one Host")

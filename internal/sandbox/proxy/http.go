@@ -43,7 +43,7 @@ func (c *client) http(fixed *target) {
 		}
 		if no, ok := errors.AsType[*malformed](err); ok {
 			c.proxy.reportDecision("HTTP", target{}, noAddress, "", err)
-			c.refuse(no.status, no.reason)
+			c.writeRefusal(no.status, no.reason)
 		}
 		return
 	}
@@ -62,7 +62,7 @@ func (c *client) nextHead() ([]byte, error) {
 // handleRequest handles one request. It returns false if the connection cannot be used again.
 func (c *client) handleRequest(h head, size int, fixed *target) (again bool) {
 	if h.method == http.MethodConnect {
-		c.connect(h, size, fixed)
+		c.serveConnect(h, size, fixed)
 		return false
 	}
 	t, secure, err := h.where(fixed)
@@ -75,19 +75,19 @@ func (c *client) handleRequest(h head, size int, fixed *target) (again bool) {
 		if no, ok := errors.AsType[*malformed](err); ok {
 			status = no.status
 		}
-		c.refuse(status, err.Error())
+		c.writeRefusal(status, err.Error())
 		return false
 	}
 	r, err := http.ReadRequest(c.in)
 	if err != nil {
-		c.refuse(http.StatusBadRequest, "the request is malformed: "+printable(err.Error()))
+		c.writeRefusal(http.StatusBadRequest, "the request is malformed: "+printable(err.Error()))
 		return false
 	}
 	return c.forward(h, r, t, secure)
 }
 
-// connect opens a tunnel for a CONNECT request.
-func (c *client) connect(h head, size int, fixed *target) {
+// serveConnect opens a tunnel for a CONNECT request.
+func (c *client) serveConnect(h head, size int, fixed *target) {
 	t, err := parseAuthority(h.target, 0)
 	switch {
 	case err != nil:
@@ -102,7 +102,7 @@ func (c *client) connect(h head, size int, fixed *target) {
 	if err != nil {
 		c.proxy.reportDecision(h.method, t, noAddress, "", err)
 		no, _ := errors.AsType[*malformed](err)
-		c.refuse(no.status, no.reason)
+		c.writeRefusal(no.status, no.reason)
 		return
 	}
 	c.in.Discard(size)
@@ -113,9 +113,9 @@ func (c *client) connect(h head, size int, fixed *target) {
 			_, err = io.WriteString(c, "HTTP/1.1 200 Connection established\r\n\r\n")
 			return err
 		case errors.As(err, &no):
-			return c.refuse(http.StatusForbidden, err.Error())
+			return c.writeRefusal(http.StatusForbidden, err.Error())
 		}
-		return c.refuse(http.StatusBadGateway, err.Error())
+		return c.writeRefusal(http.StatusBadGateway, err.Error())
 	})
 }
 
@@ -198,7 +198,7 @@ func (c *client) forward(h head, r *http.Request, t target, secure bool) (again 
 	swapped, err := pol.swap(r, &t, &secure)
 	if err != nil {
 		p.reportDecision(h.method, t, noAddress, "", err)
-		c.refuse(http.StatusForbidden, err.Error())
+		c.writeRefusal(http.StatusForbidden, err.Error())
 		return false
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, p.limits.Dial)
@@ -209,7 +209,7 @@ func (c *client) forward(h head, r *http.Request, t target, secure bool) (again 
 	}
 	if err != nil {
 		p.reportDecision(h.method, t, noAddress, "", err)
-		c.refuse(http.StatusForbidden, err.Error())
+		c.writeRefusal(http.StatusForbidden, err.Error())
 		return false
 	}
 	return c.forwardAllowed(h, r, t, secure, v, swapped)
@@ -224,12 +224,12 @@ func (c *client) forwardAllowed(h head, r *http.Request, t target, secure bool, 
 	cancel()
 	if no, ours := errors.AsType[*refusal](err); ours {
 		p.reportDecision(h.method, t, at, "", no)
-		c.refuse(http.StatusForbidden, no.Error())
+		c.writeRefusal(http.StatusForbidden, no.Error())
 		return false
 	}
 	p.reportDecision(h.method, t, at, v.rule, nil)
 	if err != nil {
-		c.refuse(http.StatusBadGateway, noAnswer(t, err))
+		c.writeRefusal(http.StatusBadGateway, noAnswer(t, err))
 		return false
 	}
 	defer server.Close()
@@ -238,7 +238,7 @@ func (c *client) forwardAllowed(h head, r *http.Request, t target, secure bool, 
 	f := &flow{target: t, at: at, method: h.method, end: func() { cancel(); server.Close(); c.conn.Close() }}
 	if err := p.registerFlow(f); err != nil {
 		p.reportDecision(h.method, t, at, "", err)
-		c.refuse(http.StatusForbidden, err.Error())
+		c.writeRefusal(http.StatusForbidden, err.Error())
 		return false
 	}
 	defer p.removeFlow(f)
@@ -263,7 +263,7 @@ func (c *client) forwardAllowed(h head, r *http.Request, t target, secure bool, 
 	}
 	if err != nil {
 		p.reportLimit(f, err)
-		c.refuse(http.StatusBadGateway, noAnswer(t, err))
+		c.writeRefusal(http.StatusBadGateway, noAnswer(t, err))
 		return false
 	}
 	if err := c.pass(resp, h, keep); err != nil {
@@ -392,9 +392,9 @@ func clean(h http.Header) {
 	}
 }
 
-// refuse answers with a reason, also in the status line, because some clients show nothing else of a proxy's
+// writeRefusal answers with a reason, also in the status line, because some clients show nothing else of a proxy's
 // answer.
-func (c *client) refuse(status int, reason string) error {
+func (c *client) writeRefusal(status int, reason string) error {
 	reason = printable(reason)
 	var b bytes.Buffer
 	fmt.Fprintf(
@@ -436,7 +436,7 @@ type counted struct {
 func (c *counted) Read(b []byte) (int, error) {
 	c.SetReadDeadline(time.Now().Add(c.idle))
 	n, err := c.Conn.Read(b)
-	if over := c.flow.count(n); over != nil {
+	if over := c.flow.countBytes(n); over != nil {
 		return 0, over
 	}
 	return n, err
@@ -444,7 +444,7 @@ func (c *counted) Read(b []byte) (int, error) {
 
 func (c *counted) Write(b []byte) (int, error) {
 	c.SetWriteDeadline(time.Now().Add(c.idle))
-	if err := c.flow.count(len(b)); err != nil {
+	if err := c.flow.countBytes(len(b)); err != nil {
 		return 0, err
 	}
 	return c.Conn.Write(b)

@@ -58,7 +58,7 @@ type refusal struct{ rule, reason string }
 
 func (r *refusal) Error() string { return r.reason }
 
-func refuse(rule, format string, args ...any) error {
+func refusef(rule, format string, args ...any) error {
 	return &refusal{rule, fmt.Sprintf(format, args...)}
 }
 
@@ -67,7 +67,7 @@ func refuse(rule, format string, args ...any) error {
 func (p *policy) byName(t target) (string, error) {
 	for i := range p.deny {
 		if r := &p.deny[i]; r.hasName(t.name) && r.at(t.port) {
-			return "", refuse(r.text, "%s is denied by the rule %s", t, r.text)
+			return "", refusef(r.text, "%s is denied by the rule %s", t, r.text)
 		}
 	}
 	for i := range p.allow {
@@ -80,7 +80,7 @@ func (p *policy) byName(t target) (string, error) {
 
 func (p *policy) noRule(t target) error {
 	if len(p.allow) == 0 {
-		return refuse("", "%s is not allowed: this sandbox has no network", t)
+		return refusef("", "%s is not allowed: this sandbox has no network", t)
 	}
 	const most = 10
 	var texts []string
@@ -90,7 +90,7 @@ func (p *policy) noRule(t target) error {
 	if more := len(p.allow) - most; more > 0 {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
-	return refuse("", "%s is not allowed: no rule matches it; allowed are %s", t, strings.Join(texts, ", "))
+	return refusef("", "%s is not allowed: no rule matches it; allowed are %s", t, strings.Join(texts, ", "))
 }
 
 // byAddress judges an address of a target. named is the rule that allows the target by its name, or "".
@@ -98,12 +98,12 @@ func (p *policy) byAddress(t target, a netip.Addr, named string, own []netip.Add
 	a = effectiveAddr(a)
 	for i := range p.deny {
 		if r := &p.deny[i]; r.hasAddress(a) && r.at(t.port) {
-			return "", refuse(r.text, "%s leads to %s, which is denied by the rule %s", t, a, r.text)
+			return "", refusef(r.text, "%s leads to %s, which is denied by the rule %s", t, a, r.text)
 		}
 	}
 	s, isSpecial := specialOf(a, own)
 	if isSpecial && !p.opened(a, t.port, s) {
-		return "", refuse("",
+		return "", refusef("",
 			"%s leads to %s, which is %s; such addresses are allowed only by modules.sandbox.network_special in "+
 				"the host's settings", t, a, s.what)
 	}
@@ -162,7 +162,7 @@ func (p *policy) judge(ctx context.Context, t target, own []netip.Addr) (verdict
 			return verdict{}, err
 		}
 		if found, err = p.resolve.LookupNetIP(ctx, "ip", t.name+"."); err != nil || len(found) == 0 {
-			return verdict{}, refuse(named, "%s is allowed, but its name cannot be resolved: %s", t, unresolved(err))
+			return verdict{}, refusef(named, "%s is allowed, but its name cannot be resolved: %s", t, unresolved(err))
 		}
 	}
 	var v verdict

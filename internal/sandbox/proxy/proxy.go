@@ -144,7 +144,7 @@ func (p *Proxy) Set(n sandbox.Network) error {
 	}
 	p.policy.Store(to)
 	own := p.own()
-	for _, f := range p.open() {
+	for _, f := range p.openFlows() {
 		err := to.allows(f.target, f.at.Addr(), own)
 		if err == nil {
 			continue
@@ -156,7 +156,7 @@ func (p *Proxy) Set(n sandbox.Network) error {
 	return nil
 }
 
-func (p *Proxy) open() (all []*flow) {
+func (p *Proxy) openFlows() (all []*flow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for f := range p.flows {
@@ -218,7 +218,7 @@ func (p *Proxy) Close() error {
 	}
 	p.mu.Unlock()
 	p.stop()
-	for _, f := range p.open() {
+	for _, f := range p.openFlows() {
 		f.end()
 	}
 	p.work.Wait()
@@ -295,8 +295,8 @@ func (p *Proxy) removeFlow(f *flow) {
 
 var errTooMuch = errors.New("the connection was closed because it reached the limit of bytes")
 
-// count subtracts bytes from those that a flow may carry.
-func (f *flow) count(n int) error {
+// countBytes subtracts bytes from those that a flow may carry.
+func (f *flow) countBytes(n int) error {
 	if f.left.Add(-int64(n)) < 0 {
 		return errTooMuch
 	}
@@ -332,9 +332,9 @@ func (p *Proxy) notOurs(at netip.AddrPort) error {
 	}
 	switch mine, err := p.mine(at); {
 	case err != nil:
-		return refuse("", "%s is an address of this machine, and what listens there is unknown: %v", at, err)
+		return refusef("", "%s is an address of this machine, and what listens there is unknown: %v", at, err)
 	case mine:
-		return refuse("", "%s is a listener of this host, which no sandbox may reach", at)
+		return refusef("", "%s is a listener of this host, which no sandbox may reach", at)
 	}
 	return nil
 }

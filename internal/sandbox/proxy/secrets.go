@@ -36,7 +36,7 @@ func parseSecrets(secrets []sandbox.Secret) (all []hidden, err error) {
 		if h.hosts, err = parseRules(s.Hosts, webPorts); err != nil {
 			return nil, fmt.Errorf("the secret for %s: %w", printable(s.Placeholder), err)
 		}
-		if err := h.check(); err != nil {
+		if err := h.checkSecrets(); err != nil {
 			return nil, fmt.Errorf("secret %d: %w", i+1, err)
 		}
 		for _, other := range all {
@@ -50,7 +50,7 @@ func parseSecrets(secrets []sandbox.Secret) (all []hidden, err error) {
 	return all, nil
 }
 
-func (h hidden) check() error {
+func (h hidden) checkSecrets() error {
 	if len(h.placeholder) < 8 || len(h.placeholder) > 200 {
 		return errors.New("a placeholder must have 8 to 200 bytes")
 	}
@@ -84,7 +84,7 @@ func (p *policy) swap(r *http.Request, t *target, secure *bool) (used secrets, e
 			continue
 		}
 		if strings.Contains(r.URL.EscapedPath(), s.placeholder) {
-			return nil, refuse("",
+			return nil, refusef("",
 				"the placeholder %s is in the path of the URL; secrets are inserted only in fields and the query",
 				s.placeholder)
 		}
@@ -100,9 +100,9 @@ func (p *policy) swap(r *http.Request, t *target, secure *bool) (used secrets, e
 	}
 	for i, s := range used {
 		if !s.goesTo(*t) {
-			return nil, refuse("", "the secret for %s may not go to %s", s.placeholder, t)
+			return nil, refusef("", "the secret for %s may not go to %s", s.placeholder, t)
 		}
-		used[i].sent = s.put(r)
+		used[i].sent = s.insertSecrets(r)
 	}
 	if len(used) > 0 {
 		r.Header.Set("Accept-Encoding", "identity") // so that the answer can be searched
@@ -126,9 +126,9 @@ func (s hidden) in(r *http.Request) bool {
 	return false
 }
 
-// put inserts the secret. It returns the encoded values that contain it, so that an answer that repeats them
+// insertSecrets inserts the secret. It returns the encoded values that contain it, so that an answer that repeats them
 // can be searched.
-func (s hidden) put(r *http.Request) (sent []needle) {
+func (s hidden) insertSecrets(r *http.Request) (sent []needle) {
 	r.URL.RawQuery = strings.ReplaceAll(r.URL.RawQuery, s.placeholder, url.QueryEscape(s.value))
 	for _, values := range r.Header {
 		for i, v := range values {

@@ -121,7 +121,7 @@ func (c *client) relay(server net.Conn, f *flow, answer func(error) error) (http
 	case speech == protocolOther && !p.policy.Load().raw(f.target, f.at.Addr()):
 		judged.Store(true)
 		p.reportDecision(f.method, f.target, f.at, "",
-			refuse("", "%s: the tunnel carries neither HTTP nor TLS, and only these are "+
+			refusef("", "%s: the tunnel carries neither HTTP nor TLS, and only these are "+
 				"allowed at this port; a rule such as %s/tcp allows other protocols", f.target, f.target))
 		f.end()
 		return false
@@ -147,7 +147,7 @@ func pass(to io.Writer, from io.Reader, f *flow, touch func()) error {
 		n, err := from.Read(b)
 		touch()
 		if n > 0 {
-			if err := f.count(n); err != nil {
+			if err := f.countBytes(n); err != nil {
 				return err
 			}
 			if _, err := to.Write(b[:n]); err != nil {
@@ -197,7 +197,7 @@ func (c *client) detect(f *flow) (protocol, error) {
 	if first[0] == tlsHandshake {
 		name, err := peekClientHello(c.in)
 		if err != nil {
-			return protocolTLS, refuse("", "%s: %v", f.target, err)
+			return protocolTLS, refusef("", "%s: %v", f.target, err)
 		}
 		return protocolTLS, sameName(name, f.target)
 	}
@@ -220,11 +220,11 @@ func sameName(name string, t target) error {
 		if t.name == "" {
 			return nil
 		}
-		return refuse("", "%s: the TLS ClientHello names no server; it must name %s", t, t.name)
+		return refusef("", "%s: the TLS ClientHello names no server; it must name %s", t, t.name)
 	}
 	clean, err := cleanName(name)
 	if err != nil || clean != t.name {
-		return refuse("", "%s: the TLS ClientHello names %s, which is not the requested server", t, printable(name))
+		return refusef("", "%s: the TLS ClientHello names %s, which is not the requested server", t, printable(name))
 	}
 	return nil
 }

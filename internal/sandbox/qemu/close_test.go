@@ -23,7 +23,7 @@ func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	go func() { // as one does that waits for QEMU
 		defer close(kept)
 		defer b.settings.Unlock()
-		b.machine.monitor.await(t.Context(), "WHAT NEVER COMES")
+		b.machine.monitor.awaitEvent(t.Context(), "WHAT NEVER COMES")
 	}()
 	told := make(chan struct{})
 	go func() {

@@ -231,7 +231,7 @@ func (d *Driver) Close() error {
 	d.templates = nil
 	d.mu.Unlock()
 	for _, t := range templates {
-		t.close()
+		t.closeTemplate()
 	}
 	for _, s := range snapshots {
 		s.Close()

@@ -68,7 +68,7 @@ func (d *Driver) bootInstance(ctx context.Context, b *instance, k kind, trees []
 	}
 	if err := b.Client.Renew(ctx); err != nil { // during boot the clock has whole seconds only
 		b.Client.Close()
-		return errors.Join(err, b.machine.end())
+		return errors.Join(err, b.machine.endMachine())
 	}
 	return b.activate(ctx)
 }
@@ -131,7 +131,7 @@ func (b *instance) end() error {
 	defer close(b.gone)
 	close(b.ending)
 	b.Client.Close()
-	err := b.machine.end()
+	err := b.machine.endMachine()
 	b.egress.Close() // after the agent and the machine, whose answers it may wait for
 	b.driver.instances.Remove(b)
 	if err != nil {

@@ -122,5 +122,5 @@ func (d *Driver) tryKVM() (string, error) {
 		return tcg, err
 	}
 	l.Close()
-	return kvmName, m.end()
+	return kvmName, m.endMachine()
 }

@@ -155,7 +155,7 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, own, wait
 		}
 		files = append(files, f)
 	}
-	if err := d.start(m, append([]string{d.program}, b.commandLine(own, waits)...), files, slot); err != nil {
+	if err := d.startMachine(m, append([]string{d.program}, b.commandLine(own, waits)...), files, slot); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { m.process.Kill(); <-m.ended })
@@ -203,9 +203,9 @@ func (b build) commandLine(own, waits bool) []string {
 	return append(line, "-kernel", fd(kernelFD), "-initrd", fd(initrdFD), "-append", b.arguments)
 }
 
-// start starts QEMU with a user id and namespaces of its own if that is possible. The kernel kills it when
+// startMachine starts QEMU with a user id and namespaces of its own if that is possible. The kernel kills it when
 // this process ends.
-func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) error {
+func (d *Driver) startMachine(m *machine, line []string, files []*os.File, slot int) error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return err
@@ -294,8 +294,8 @@ func (d *Driver) withConsole(m *machine, err error) error {
 	return err
 }
 
-// end kills QEMU and releases its resources. It may be called more than once.
-func (m *machine) end() (err error) {
+// endMachine kills QEMU and releases its resources. It may be called more than once.
+func (m *machine) endMachine() (err error) {
 	m.once.Do(func() {
 		m.process.Kill()
 		select {
@@ -304,7 +304,7 @@ func (m *machine) end() (err error) {
 			m.group.Kill()
 			<-m.ended
 		}
-		m.monitor.close()
+		m.monitor.closeMonitor()
 		err = errors.Join(m.group.Remove(), m.memory.Close())
 		m.releaseResources()
 	})

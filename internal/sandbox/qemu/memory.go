@@ -97,7 +97,7 @@ func (m *machine) openView() (_ *view, err error) {
 	v := &view{}
 	defer func() {
 		if err != nil {
-			v.close()
+			v.closeView()
 		}
 	}()
 	file := func(name string) string { return fmt.Sprintf("/proc/%d/%s", m.process.Pid, name) }
@@ -158,7 +158,7 @@ func partsOf(maps string, file unix.Stat_t) (parts []part, err error) {
 	return parts, nil
 }
 
-func (v *view) close() {
+func (v *view) closeView() {
 	for _, f := range []*os.File{v.mem, v.pagemap} {
 		if f != nil {
 			f.Close()

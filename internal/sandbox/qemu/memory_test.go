@@ -100,7 +100,7 @@ func TestWhatAMachineChangedIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer v.close()
+	defer v.closeView()
 	if len(v.parts) != 2 {
 		t.Fatalf("%+v", v.parts)
 	}

@@ -88,25 +88,25 @@ func newMonitor(ctx context.Context, ours *os.File) (*monitor, error) {
 		events:  map[string]string{},
 		gone:    make(chan struct{}),
 	}
-	go m.read()
+	go m.readLoop()
 	if _, err := m.answer(ctx); err != nil { // the greeting
-		m.close()
+		m.closeMonitor()
 		return nil, err
 	}
 	if err := m.command(ctx, "qmp_capabilities", nil); err != nil {
-		m.close()
+		m.closeMonitor()
 		return nil, err
 	}
 	return m, nil
 }
 
-func (m *monitor) close() {
+func (m *monitor) closeMonitor() {
 	m.conn.Close()
 	<-m.gone
 }
 
-// read dispatches messages until the connection breaks.
-func (m *monitor) read() {
+// readLoop dispatches messages until the connection breaks.
+func (m *monitor) readLoop() {
 	err := m.readAll(bufio.NewReader(io.Reader(m.conn)))
 	m.mu.Lock()
 	m.err = fmt.Errorf("the monitor connection to QEMU broke: %w", err)
@@ -218,8 +218,8 @@ func (m *monitor) dropEvent(event string) {
 	delete(m.events, event)
 }
 
-// await waits until an event has arrived with one of these states, and returns the state.
-func (m *monitor) await(ctx context.Context, event string, states ...string) (string, error) {
+// awaitEvent waits until an event has arrived with one of these states, and returns the state.
+func (m *monitor) awaitEvent(ctx context.Context, event string, states ...string) (string, error) {
 	for {
 		m.mu.Lock()
 		got, came := m.events[event]
@@ -310,7 +310,7 @@ func (m *monitor) migrate(ctx context.Context, order string, file *os.File) erro
 	if err := m.command(ctx, order, map[string]any{"uri": "fd:state"}); err != nil {
 		return err
 	}
-	end, err := m.await(ctx, "MIGRATION", "completed", "failed", "cancelled")
+	end, err := m.awaitEvent(ctx, "MIGRATION", "completed", "failed", "cancelled")
 	if err != nil {
 		return errors.Join(err, m.cancelMigration(ctx))
 	}
@@ -327,7 +327,7 @@ func (m *monitor) cancelMigration(ctx context.Context) error {
 	defer cancel()
 	err := m.command(ctx, "migrate_cancel", nil)
 	if err == nil {
-		_, err = m.await(ctx, "MIGRATION", "completed", "failed", "cancelled")
+		_, err = m.awaitEvent(ctx, "MIGRATION", "completed", "failed", "cancelled")
 	}
 	if err != nil {
 		m.conn.Close()

@@ -47,7 +47,7 @@ func monitored(t *testing.T, answers ...string) (*monitor, error) {
 	defer cancel()
 	m, err := newMonitor(ctx, ours)
 	if err == nil {
-		t.Cleanup(m.close)
+		t.Cleanup(m.closeMonitor)
 	}
 	return m, err
 }
@@ -61,7 +61,7 @@ func TestOrdersAreAnsweredOneByOne(t *testing.T) {
 	if err := m.command(t.Context(), "stop", nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := m.await(t.Context(), "STOP", ""); err != nil {
+	if _, err := m.awaitEvent(t.Context(), "STOP", ""); err != nil {
 		t.Error(err)
 	}
 	why, ok := errors.AsType[*commandError](m.command(t.Context(), "cont", nil))
@@ -92,7 +92,7 @@ func TestAnOrderThatIsGivenUpBreaksTheLine(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := m.await(ctx, "MIGRATION", "completed"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := m.awaitEvent(ctx, "MIGRATION", "completed"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	if err := m.command(ctx, "stop", nil); err == nil {
@@ -122,7 +122,7 @@ func TestWhatIsWrittenAndGivenUpIsCalledOff(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() {
 				defer cancel()
-				m.await(t.Context(), "MIGRATION", "active")
+				m.awaitEvent(t.Context(), "MIGRATION", "active")
 				m.commanding.Lock() // after the order was answered
 				defer m.commanding.Unlock()
 			}()

@@ -189,7 +189,7 @@ func (b *instance) saveState(ctx context.Context, f *savedState) (err error) {
 	if err != nil {
 		return err
 	}
-	defer v.close()
+	defer v.closeView()
 	if f.state, err = m.monitor.saveDevices(ctx); err != nil {
 		return err
 	}
@@ -266,7 +266,7 @@ func (s *snapshot) Close() error {
 	if s.holdsTemplate {
 		s.driver.releaseTemplate(s.image.template)
 	}
-	return s.image.close()
+	return s.image.closeState()
 }
 
 // keepSnapshot registers s, so that the driver's Close closes it.

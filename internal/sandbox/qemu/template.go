@@ -31,7 +31,7 @@ var warmUpCommands = [][]string{{"sh", "-c", "true"}, {"python3", "-c", "import 
 
 const warmUpWait = 20 * time.Second // for each of them
 
-func (f savedState) close() (err error) {
+func (f savedState) closeState() (err error) {
 	files := []*os.File{f.state, f.base}
 	if f.changed != nil {
 		files = append(files, f.changed.file)
@@ -67,12 +67,12 @@ func (d *Driver) makeTemplate(ctx context.Context, k kind) (savedState, error) {
 	err = d.saveTemplate(ctx, m, l, &f)
 	// Nothing may write to the memory from now on, not even a machine that the code broke out of. Sealing
 	// succeeds only if no process has it mapped writable.
-	err = errors.Join(err, m.end())
+	err = errors.Join(err, m.endMachine())
 	if err == nil {
 		err = seal(f.base)
 	}
 	if err != nil {
-		return savedState{}, errors.Join(err, f.close())
+		return savedState{}, errors.Join(err, f.closeState())
 	}
 	return f, nil
 }
@@ -113,7 +113,7 @@ func (d *Driver) boot(ctx context.Context, b build, plan agentprotocol.Plan) (*m
 	if err := l.Setup(ctx, plan); err != nil {
 		err = d.withConsole(m, fmt.Errorf("the machine did not boot: %w", err))
 		l.Close()
-		return nil, nil, errors.Join(err, m.end())
+		return nil, nil, errors.Join(err, m.endMachine())
 	}
 	return m, l, nil
 }
@@ -142,7 +142,7 @@ func (d *Driver) restoreMachine(ctx context.Context, f savedState) (*machine, *a
 	if err != nil {
 		err = d.withConsole(m, fmt.Errorf("the machine did not continue: %w", err))
 		l.Close()
-		return nil, nil, errors.Join(err, m.end())
+		return nil, nil, errors.Join(err, m.endMachine())
 	}
 	return m, l, nil
 }
@@ -168,10 +168,10 @@ func (d *Driver) startWithMemory(ctx context.Context, f savedState) (m *machine,
 	v, err := m.openView()
 	if err == nil {
 		err = f.changed.copyIn(v)
-		v.close()
+		v.closeView()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("restore the memory of a machine: %w", err), m.agent.Close(), m.end())
+		return nil, errors.Join(fmt.Errorf("restore the memory of a machine: %w", err), m.agent.Close(), m.endMachine())
 	}
 	return m, nil
 }

@@ -112,7 +112,7 @@ func (d *Driver) makeRoom() bool {
 		if oldest == "" {
 			return false
 		}
-		d.templates[oldest].close()
+		d.templates[oldest].closeTemplate()
 		delete(d.templates, oldest)
 	}
 	return true
@@ -130,9 +130,9 @@ func (t *template) isDone() bool {
 
 func (t *template) hasFailed() bool { return t.isDone() && t.err != nil }
 
-// close closes a template without users.
-func (t *template) close() {
+// closeTemplate closes a template without users.
+func (t *template) closeTemplate() {
 	if t.err == nil {
-		t.image.close()
+		t.image.closeState()
 	}
 }

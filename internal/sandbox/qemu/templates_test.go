@@ -23,7 +23,7 @@ func keeper(t *testing.T) *Driver {
 		d.end()
 		d.work.Wait()
 		for _, one := range d.templates {
-			one.close()
+			one.closeTemplate()
 		}
 	})
 	return d

@@ -122,7 +122,7 @@ func ofImage(im sandbox.Image) (Layout, error) {
 	}
 	defer root.Close()
 	layout := Layout{Env: environmentOf(im), Files: filesWith(root)}
-	if err := layout.add(root, im.Root, "."); err != nil {
+	if err := layout.addMount(root, im.Root, "."); err != nil {
 		return Layout{}, fmt.Errorf("image %s: %w", im.ID, err)
 	}
 	if len(layout.Trees)+len(layout.Links) == 0 {
@@ -143,8 +143,8 @@ func ofImage(im sandbox.Image) (Layout, error) {
 	return layout, nil
 }
 
-// add adds the entries of a folder of an image.
-func (l *Layout) add(root *os.Root, at, folder string) error {
+// addMount adds the entries of a folder of an image.
+func (l *Layout) addMount(root *os.Root, at, folder string) error {
 	f, err := root.Open(folder)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (l *Layout) add(root *os.Root, at, folder string) error {
 		switch {
 		case folder == "." && slices.Contains(hostFolders, name), slices.Contains(shared[folder], e.Name()):
 		case opened && e.IsDir():
-			err = l.add(root, at, name)
+			err = l.addMount(root, at, name)
 		case opened && len(mine) > 0: // a link, which the host's folder replaces
 		case e.Type() == fs.ModeSymlink:
 			to, readErr := root.Readlink(name)

@@ -110,7 +110,7 @@ func ForAgentStrict() Profile {
 			names = append(names, c.name)
 		}
 	}
-	p.refuse(unix.EPERM, names)
+	p.addRefusal(unix.EPERM, names)
 	return p
 }
 
@@ -128,33 +128,33 @@ func ForAgent() Profile {
 			names = append(names, c.name)
 		}
 	}
-	p.refuse(unix.EPERM, names)
-	p.refuse(unix.ENOSYS, []string{"clone3"})
+	p.addRefusal(unix.EPERM, names)
+	p.addRefusal(unix.ENOSYS, []string{"clone3"})
 	for bit := uint64(1); bit <= newNamespaces; bit <<= 1 {
 		if bit&newNamespaces == 0 {
 			continue
 		}
 		if bit&agents == 0 {
-			p.refuse(unix.EPERM, []string{"clone"}, Arg{0, bit, bit, maskedEqual})
+			p.addRefusal(unix.EPERM, []string{"clone"}, Arg{0, bit, bit, maskedEqual})
 		}
-		p.refuse(unix.EPERM, []string{"unshare"}, Arg{0, bit, bit, maskedEqual})
+		p.addRefusal(unix.EPERM, []string{"unshare"}, Arg{0, bit, bit, maskedEqual})
 	}
 	for _, request := range []uint64{unix.TIOCSTI, tiocLinux} {
-		p.refuse(unix.EPERM, []string{"ioctl"}, Arg{1, int32Of, request, maskedEqual})
+		p.addRefusal(unix.EPERM, []string{"ioctl"}, Arg{1, int32Of, request, maskedEqual})
 	}
 	for family := range uint64(unix.AF_NETLINK) {
 		if family != unix.AF_UNIX && family != unix.AF_INET && family != unix.AF_INET6 {
-			p.refuse(unix.EPERM, []string{"socket"}, Arg{0, int32Of, family, maskedEqual})
+			p.addRefusal(unix.EPERM, []string{"socket"}, Arg{0, int32Of, family, maskedEqual})
 		}
 	}
-	p.refuse(unix.EPERM, []string{"socket"}, Arg{Index: 0, Value: unix.AF_NETLINK, Op: "SCMP_CMP_GT"})
-	p.refuse(unix.EPERM, []string{"socket"}, Arg{0, int32Of, unix.AF_NETLINK, maskedEqual},
+	p.addRefusal(unix.EPERM, []string{"socket"}, Arg{Index: 0, Value: unix.AF_NETLINK, Op: "SCMP_CMP_GT"})
+	p.addRefusal(unix.EPERM, []string{"socket"}, Arg{0, int32Of, unix.AF_NETLINK, maskedEqual},
 		Arg{Index: 2, Value: unix.NETLINK_ROUTE, Op: "SCMP_CMP_NE"})
 	return p
 }
 
 const maskedEqual = "SCMP_CMP_MASKED_EQ"
 
-func (p *Profile) refuse(errno unix.Errno, names []string, args ...Arg) {
+func (p *Profile) addRefusal(errno unix.Errno, names []string, args ...Arg) {
 	p.Syscalls = append(p.Syscalls, Rule{Names: names, Action: "SCMP_ACT_ERRNO", ErrnoRet: uint(errno), Args: args})
 }

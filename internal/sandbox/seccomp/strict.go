@@ -85,13 +85,13 @@ func (m machine) strict() []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: firstForeign, SkipTrue: 1},
 		bpf.RetConstant{Val: kill},
 	}
-	p = append(p, when(m.number("clone3"), bpf.RetConstant{Val: enosys})...)
-	p = append(p, when(m.number("clone"), withoutBits(newNamespaces)...)...)
-	p = append(p, when(m.number("ioctl"), terminalControls()...)...)
-	p = append(p, when(m.number("socket"), families()...)...)
-	p = append(p, when(m.number("personality"), personalities()...)...)
-	p = append(p, when(m.number("setrlimit"), coreLimit(arg0At)...)...)
-	p = append(p, when(m.number("prlimit64"), coreLimit(arg1At, arg2At, arg2At+4)...)...)
+	p = append(p, when(m.syscallNumber("clone3"), bpf.RetConstant{Val: enosys})...)
+	p = append(p, when(m.syscallNumber("clone"), withoutBits(newNamespaces)...)...)
+	p = append(p, when(m.syscallNumber("ioctl"), terminalControls()...)...)
+	p = append(p, when(m.syscallNumber("socket"), families()...)...)
+	p = append(p, when(m.syscallNumber("personality"), personalities()...)...)
+	p = append(p, when(m.syscallNumber("setrlimit"), coreLimit(arg0At)...)...)
+	p = append(p, when(m.syscallNumber("prlimit64"), coreLimit(arg1At, arg2At, arg2At+4)...)...)
 	for first, last := range m.ranges() {
 		p = append(p,
 			bpf.JumpIf{Cond: bpf.JumpLessThan, Val: first, SkipTrue: 2},
@@ -124,8 +124,8 @@ func personalities() []bpf.Instruction {
 	}
 }
 
-// number returns the number of a call that every architecture has.
-func (m machine) number(name string) uint32 {
+// syscallNumber returns the number of a call that every architecture has.
+func (m machine) syscallNumber(name string) uint32 {
 	i, _ := slices.BinarySearchFunc(calls, name, func(c numbered, name string) int {
 		return strings.Compare(c.name, name)
 	})

@@ -110,7 +110,7 @@ func TestTheStrictFilterJudgesArguments(t *testing.T) {
 			{"addresses that are not scattered", "personality", eperm, []uint64{0x40000}},
 			{"pages that can be read are run", "personality", eperm, []uint64{0x400000 | high}},
 		} {
-			if got := says(t, vm, m.arch, m.number(c.call), c.args...); got != c.want {
+			if got := says(t, vm, m.arch, m.syscallNumber(c.call), c.args...); got != c.want {
 				t.Errorf("%s: %s: %#x, want %#x", machineName, c.name, got, c.want)
 			}
 		}
@@ -140,12 +140,12 @@ func TestNumbersAreTheKernels(t *testing.T) {
 		"mseal":      unix.SYS_MSEAL,
 		"newfstatat": unix.SYS_NEWFSTATAT,
 	} {
-		if got := here.number(name); got != want {
+		if got := here.syscallNumber(name); got != want {
 			t.Errorf("%s is %d, want %d", name, got, want)
 		}
 	}
 	for _, c := range append(slices.Clone(closedByName), closedByNameHere()...) {
-		if got := here.number(c.name); got != c.nr {
+		if got := here.syscallNumber(c.name); got != c.nr {
 			t.Errorf("%s is %d, want %d", c.name, got, c.nr)
 		}
 	}

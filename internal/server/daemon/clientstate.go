@@ -55,7 +55,7 @@ func newClientState() *clientState {
 
 // enqueue adds a message of the client to the queue. It waits while the queue is full.
 func (t *clientState) enqueue(line []byte) {
-	m := parse(line)
+	m := parseMessage(line)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begun = true
@@ -79,21 +79,21 @@ func (t *clientState) enqueue(line []byte) {
 	}
 	t.queue = append(t.queue, m)
 	if len(t.queue) == 1 && !t.held && !t.busy {
-		t.send() // waking another goroutine for it costs more than a usual call
+		t.sendPending() // waking another goroutine for it costs more than a usual call
 		return
 	}
 	t.changed.Broadcast()
 }
 
-// send sends the next message over the connection there is. The lock is not
+// sendPending sends the next message over the connection there is. The lock is not
 // held while it does.
-func (t *clientState) send() error {
+func (t *clientState) sendPending() error {
 	m, write := t.queue[0], t.write
 	t.queue = t.queue[1:]
 	t.sent++
 	m.n, t.busy = t.sent, true
 	t.mu.Unlock()
-	line := m.line()
+	line := m.encodeLine()
 	n, err := write(line)
 	t.mu.Lock()
 	t.busy = false
@@ -160,8 +160,8 @@ func (t *clientState) over() {
 	t.changed.Broadcast()
 }
 
-// close marks the client as gone and wakes all waiting goroutines.
-func (t *clientState) close() {
+// endClient marks the client as gone and wakes all waiting goroutines.
+func (t *clientState) endClient() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.gone = true
@@ -245,7 +245,7 @@ func (t *clientState) pump(ctx context.Context) (all bool) {
 			return false
 		case t.held || t.busy:
 		case len(t.queue) > 0:
-			if t.send() != nil {
+			if t.sendPending() != nil {
 				return false
 			}
 			continue
@@ -395,7 +395,7 @@ func (t *clientState) connectionEnded(end ending) (say [][]byte) {
 	for _, m := range sent {
 		switch untaken := end.known && m.n > end.lines; {
 		case m.cancelled:
-			t.remove(m)
+			t.removeMessage(m)
 		case untaken, len(m.calls) == 0:
 			m.n, m.again = 0, !untaken
 			again = append(again, m)
@@ -403,7 +403,7 @@ func (t *clientState) connectionEnded(end ending) (say [][]byte) {
 			m.n, m.doubt = 0, true
 		default:
 			say = append(say, m.interrupted())
-			t.remove(m)
+			t.removeMessage(m)
 		}
 	}
 	t.queue = append(again, t.queue...)
@@ -444,27 +444,27 @@ func (t *clientState) decide(calls []*message, reads map[string]bool) (say [][]b
 		m.doubt = false
 		switch {
 		case m.cancelled:
-			t.remove(m)
+			t.removeMessage(m)
 		case reads[m.tool()]:
 			m.again = true
 			again = append(again, m)
 		default:
 			say = append(say, m.interrupted())
-			t.remove(m)
+			t.removeMessage(m)
 		}
 	}
 	t.queue = append(again, t.queue...)
 	return say
 }
 
-func (t *clientState) remove(m *message) {
+func (t *clientState) removeMessage(m *message) {
 	for _, id := range m.ids {
 		delete(t.open, id)
 	}
 }
 
-// refuse answers everything that waits.
-func (t *clientState) refuse(why string) (say [][]byte) {
+// refuseClient answers everything that waits.
+func (t *clientState) refuseClient(why string) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.unanswered() {
@@ -475,7 +475,7 @@ func (t *clientState) refuse(why string) (say [][]byte) {
 		if line != nil && !m.cancelled {
 			say = append(say, line)
 		}
-		t.remove(m)
+		t.removeMessage(m)
 	}
 	t.queue = nil
 	return say
@@ -589,14 +589,14 @@ func (t *clientState) restore(k kept) {
 		}
 	}
 	for _, raw := range k.Lost {
-		m := parse([]byte(raw))
+		m := parseMessage([]byte(raw))
 		m.doubt = true
 		for _, id := range m.ids {
 			t.open[id] = m
 		}
 	}
 	for _, raw := range k.Queue {
-		m := parse([]byte(raw))
+		m := parseMessage([]byte(raw))
 		m.again = slices.ContainsFunc(m.ids, func(id string) bool { return slices.Contains(k.Again, id) })
 		for _, id := range m.ids {
 			t.open[id] = m

@@ -26,7 +26,7 @@ func drain(k *clientState) (lines []string) {
 		return len(b), nil
 	})
 	for k.mu.Lock(); len(k.queue) > 0; {
-		k.send()
+		k.sendPending()
 	}
 	k.mu.Unlock()
 	return lines
@@ -330,7 +330,7 @@ func FuzzTalk(f *testing.F) {
 			t.Fatal(err)
 		}
 		newClientState().restore(there)
-		for _, line := range k.refuse("no") {
+		for _, line := range k.refuseClient("no") {
 			if err := rawjson.Check(line, deepest); err != nil {
 				t.Fatalf("the client is told %s: %v", line, err)
 			}

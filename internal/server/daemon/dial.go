@@ -20,7 +20,7 @@ const turnMost = time.Minute
 
 // Ask returns what the daemon at a socket says about itself.
 func Ask(ctx context.Context, path string) (About, error) {
-	c, err := connect(ctx, path)
+	c, err := dialSocket(ctx, path)
 	if err != nil {
 		return About{}, err
 	}
@@ -33,17 +33,17 @@ func Ask(ctx context.Context, path string) (About, error) {
 // client works in these folders. When the error is ErrRefused, About says who
 // refused.
 func Dial(ctx context.Context, path, build string, work Work) (net.Conn, About, error) {
-	return open(ctx, path, greeting{Build: build, Talk: true, Work: work})
+	return openLink(ctx, path, greeting{Build: build, Talk: true, Work: work})
 }
 
 // DialPlain is Dial for a command, of any build, that speaks a few messages and
 // nothing of the link.
 func DialPlain(ctx context.Context, path string, work Work) (net.Conn, About, error) {
-	return open(ctx, path, greeting{Talk: true, Plain: true, Work: work})
+	return openLink(ctx, path, greeting{Talk: true, Plain: true, Work: work})
 }
 
-func open(ctx context.Context, path string, g greeting) (net.Conn, About, error) {
-	c, err := connect(ctx, path)
+func openLink(ctx context.Context, path string, g greeting) (net.Conn, About, error) {
+	c, err := dialSocket(ctx, path)
 	if err != nil {
 		return nil, About{}, err
 	}
@@ -59,8 +59,8 @@ func open(ctx context.Context, path string, g greeting) (net.Conn, About, error)
 	return c, about, nil
 }
 
-// connect connects to a socket, unless it is another user's.
-func connect(ctx context.Context, path string) (net.Conn, error) {
+// dialSocket connects to a socket, unless it is another user's.
+func dialSocket(ctx context.Context, path string) (net.Conn, error) {
 	d := net.Dialer{Timeout: greetTime}
 	c, err := d.DialContext(ctx, "unix", path)
 	if err != nil {

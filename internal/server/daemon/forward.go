@@ -98,7 +98,7 @@ func (f *Forwarder) Run(ctx context.Context, state []byte) error {
 	err := f.carry(ctx, state == nil)
 	cancel(errClientGone)
 	f.in.interrupt()
-	f.t.close()
+	f.t.endClient()
 	if f.in.interruptible() {
 		f.reading.Wait()
 	}
@@ -111,7 +111,7 @@ func (f *Forwarder) Run(ctx context.Context, state []byte) error {
 // readClient takes the client's messages until it ends or is interrupted.
 func (f *Forwarder) readClient(ctx context.Context) {
 	for {
-		line, err := f.in.next()
+		line, err := f.in.nextLine()
 		switch {
 		case err == nil:
 			f.t.enqueue(inContext(line, f.Context))
@@ -161,7 +161,7 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 		}
 		first, failed = false, 0
 		f.decide(ctx)
-		end, err := f.serve(ctx, c, in)
+		end, err := f.forward(ctx, c, in)
 		if err != nil {
 			return err
 		}
@@ -301,7 +301,7 @@ func (f *Forwarder) takeover(about About) error {
 	if !f.in.interruptible() {
 		return fmt.Errorf("a daemon of another version runs, %s as process %d", about.Version, about.PID)
 	}
-	f.t.close()      // no goroutine waits for space any longer
+	f.t.endClient()  // no goroutine waits for space any longer
 	f.in.interrupt() // and nothing more is read
 	f.reading.Wait()
 	state, err := json.Marshal(f.t.snapshot(f.in.rest()))
@@ -330,7 +330,7 @@ func (f *Forwarder) resume(state []byte) error {
 func (f *Forwarder) giveUp(ctx context.Context, err error) error {
 	f.t.first(ctx, firstTime)
 	if !errors.Is(err, errClientGone) && ctx.Err() == nil {
-		for _, line := range f.t.refuse("there is no host: " + err.Error()) {
+		for _, line := range f.t.refuseClient("there is no host: " + err.Error()) {
 			f.writeClient(line)
 		}
 	}
@@ -347,16 +347,16 @@ type ending struct {
 	lines uint64 // that it took
 }
 
-// serve carries messages over one connection until it ends. The error is one
+// forward carries messages over one connection until it ends. The error is one
 // of the client's side.
-func (f *Forwarder) serve(ctx context.Context, c net.Conn, in *bufio.Reader) (ending, error) {
+func (f *Forwarder) forward(ctx context.Context, c net.Conn, in *bufio.Reader) (ending, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Now()) })()
 	var writing sync.WaitGroup
 	f.t.flow(c.Write)
-	writing.Go(func() { f.write(ctx, c) })
-	end, err := f.read(in)
+	writing.Go(func() { f.writeDaemon(ctx, c) })
+	end, err := f.readLines(in)
 	f.t.hold()
 	cancel(nil)
 	c.Close()
@@ -364,8 +364,8 @@ func (f *Forwarder) serve(ctx context.Context, c net.Conn, in *bufio.Reader) (en
 	return end, err
 }
 
-// write sends what the client says until the connection or the client ends.
-func (f *Forwarder) write(ctx context.Context, c net.Conn) {
+// writeDaemon sends what the client says until the connection or the client ends.
+func (f *Forwarder) writeDaemon(ctx context.Context, c net.Conn) {
 	defer context.AfterFunc(ctx, f.t.wake)()
 	switch {
 	case f.t.pump(ctx):
@@ -386,8 +386,8 @@ func closeWrite(c net.Conn) {
 	c.Close()
 }
 
-// read hands what the daemon says to the client until the connection ends.
-func (f *Forwarder) read(in *bufio.Reader) (end ending, err error) {
+// readLines hands what the daemon says to the client until the connection ends.
+func (f *Forwarder) readLines(in *bufio.Reader) (end ending, err error) {
 	for {
 		line, err := wholeLine(in)
 		if err != nil {

@@ -45,7 +45,7 @@ func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 	mux := http.NewServeMux()
 	health := func(healthy, not string) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
-			if err := h.check(r.Context()); err != nil {
+			if err := h.probe(r.Context()); err != nil {
 				says(w, http.StatusServiceUnavailable, not)
 				return
 			}
@@ -100,7 +100,7 @@ func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-func (h *Health) check(ctx context.Context) error {
+func (h *Health) probe(ctx context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.Check == nil || !h.at.IsZero() && time.Since(h.at) < healthFresh {

@@ -65,16 +65,16 @@ func TestHealthIsLookedAtOnceASecond(t *testing.T) {
 		looked, answer := 0, error(nil)
 		h := &Health{Check: func(context.Context) error { looked++; return answer }}
 		for range 5 {
-			if err := h.check(t.Context()); err != nil {
+			if err := h.probe(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}
 		answer = errors.New("nobody answers")
-		if h.check(t.Context()) != nil || looked != 1 {
+		if h.probe(t.Context()) != nil || looked != 1 {
 			t.Errorf("looked %d times within a moment", looked)
 		}
 		time.Sleep(2 * time.Second)
-		if h.check(t.Context()) == nil || looked != 2 {
+		if h.probe(t.Context()) == nil || looked != 2 {
 			t.Errorf("looked %d times after two seconds", looked)
 		}
 	})

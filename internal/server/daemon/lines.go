@@ -41,7 +41,7 @@ func linkLine(line []byte) (word string, lines uint64) {
 		return "", 0
 	}
 	if text, ok := bytes.CutPrefix(line, []byte(linkBye)); ok {
-		var last farewell
+		var last closingMessage
 		if json.Unmarshal(text, &last) == nil {
 			return linkBye, last.Lines
 		}
@@ -90,9 +90,9 @@ func (in *input) rest() []byte {
 	return bytes.Clone(in.buf[in.from:])
 }
 
-// next returns the next line that is not blank, without its end. A last line
+// nextLine returns the next line that is not blank, without its end. A last line
 // without an end is one too.
-func (in *input) next() ([]byte, error) {
+func (in *input) nextLine() ([]byte, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	for {

@@ -51,7 +51,7 @@ type Work struct {
 	Named bool `json:"named,omitempty"`
 }
 
-type farewell struct {
+type closingMessage struct {
 	Lines uint64 `json:"lines"`
 }
 
@@ -106,14 +106,14 @@ func (l *Listener) Stopping() {
 	}
 }
 
-func (l *Listener) add(c *conn) (stopping bool) {
+func (l *Listener) addConn(c *conn) (stopping bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open[c] = struct{}{}
 	return l.stopping
 }
 
-func (l *Listener) remove(c *conn) {
+func (l *Listener) removeConn(c *conn) {
 	l.mu.Lock()
 	delete(l.open, c)
 	l.mu.Unlock()
@@ -154,13 +154,13 @@ func (c *conn) Read(p []byte) (int, error) {
 	if len(c.rest) > 0 {
 		n := copy(p, c.rest)
 		c.rest = c.rest[n:]
-		return c.count(p[:n], nil)
+		return c.countBytes(p[:n], nil)
 	}
 	n, err := c.Conn.Read(p)
-	return c.count(p[:n], err)
+	return c.countBytes(p[:n], err)
 }
 
-func (c *conn) count(p []byte, err error) (int, error) {
+func (c *conn) countBytes(p []byte, err error) (int, error) {
 	if c.linked.Load() {
 		c.taken.Add(uint64(bytes.Count(p, []byte{'\n'})))
 	}
@@ -217,7 +217,7 @@ func (c *conn) greet(line []byte) error {
 		return nil
 	}
 	c.linked.Store(true)
-	if c.l.add(c) {
+	if c.l.addConn(c) {
 		go c.writeLine(linkStopping)
 	}
 	return nil
@@ -242,9 +242,9 @@ func (c *conn) Close() error {
 		if !c.linked.Load() {
 			return
 		}
-		c.l.remove(c)
+		c.l.removeConn(c)
 		c.SetWriteDeadline(time.Now().Add(byeTime))
-		if last, err := json.Marshal(farewell{c.taken.Load()}); err == nil && !c.broken.Load() {
+		if last, err := json.Marshal(closingMessage{c.taken.Load()}); err == nil && !c.broken.Load() {
 			c.writeLine(linkBye + string(last))
 		}
 	})

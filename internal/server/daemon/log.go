@@ -56,13 +56,13 @@ func openLog(dir string, limit int64) (*Log, error) {
 		base = files[len(files)-1]
 	}
 	l := &Log{dir: dir, limit: limit}
-	if err := l.open(base); err != nil {
+	if err := l.openFile(base); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *Log) open(base int64) error {
+func (l *Log) openFile(base int64) error {
 	f, err := os.OpenFile(logPath(l.dir, base), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return fmt.Errorf("open the daemon's log: %w", err)
@@ -99,19 +99,19 @@ func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.size > 0 && l.size+int64(len(p)) > l.limit {
-		l.next()
+		l.rotate()
 	}
 	n, err := l.f.Write(p)
 	l.size += int64(n)
 	return n, err
 }
 
-// next begins the next file and removes those that are too old.
-func (l *Log) next() {
+// rotate begins the next file and removes those that are too old.
+func (l *Log) rotate() {
 	if info, err := l.f.Stat(); err == nil {
 		l.size = info.Size() // others may have written too
 	}
-	if l.open(l.base+l.size) != nil {
+	if l.openFile(l.base+l.size) != nil {
 		return
 	}
 	files, err := logFiles(l.dir)

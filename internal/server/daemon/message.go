@@ -29,8 +29,8 @@ type message struct {
 	again bool
 }
 
-// line is the message as it is sent, with its end.
-func (m *message) line() []byte { return append(m.raw[:len(m.raw):len(m.raw)], '\n') }
+// encodeLine is the message as it is sent, with its end.
+func (m *message) encodeLine() []byte { return append(m.raw[:len(m.raw):len(m.raw)], '\n') }
 
 // metaVersion is what says in a request's _meta that it stands alone.
 const (
@@ -47,9 +47,9 @@ var repeatable = []string{
 
 const listen = "subscriptions/listen"
 
-// parse reads what a line is. One that is no JSON is passed on as it is, to be
+// parseMessage reads what a line is. One that is no JSON is passed on as it is, to be
 // answered by the host.
-func parse(line []byte) *message {
+func parseMessage(line []byte) *message {
 	m := &message{raw: line}
 	if rawjson.Check(line, deepest) != nil {
 		// The line is passed on as it came, because the host says what it replaced.

@@ -60,7 +60,7 @@ func claimOnce(path string) (*PIDFile, error) {
 		f.Close()
 		return nil, err
 	}
-	if err := p.write(); err != nil {
+	if err := p.writePID(); err != nil {
 		return nil, errors.Join(
 			fmt.Errorf("PID file: %w; make room, or choose another place with --pid-file", err),
 			p.Release(),
@@ -93,7 +93,7 @@ func (p *PIDFile) same() bool {
 	return err == nil && err2 == nil && os.SameFile(ours, there)
 }
 
-func (p *PIDFile) write() error {
+func (p *PIDFile) writePID() error {
 	if err := p.f.Truncate(0); err != nil {
 		return err
 	}

@@ -22,9 +22,9 @@ type Spawn struct {
 	Logs string   // folder of the daemon's log
 }
 
-// proof is the one line that a daemon writes to its standard output for
+// startReport is the one line that a daemon writes to its standard output for
 // the process that started it, when it serves or cannot start.
-type proof struct {
+type startReport struct {
 	About *About `json:"about,omitempty"`
 	Error string `json:"error,omitempty"`
 	Usage bool   `json:"usage,omitempty"` // the error is a mistake in the settings
@@ -65,7 +65,7 @@ func (s Spawn) Start(ctx context.Context) (About, error) {
 	}
 	defer context.AfterFunc(ctx, func() { cmd.Process.Kill() })()
 	line, _ := bufio.NewReader(io.LimitReader(out, longestProof)).ReadBytes('\n')
-	var p proof
+	var p startReport
 	if json.Unmarshal(line, &p) == nil && p.About != nil {
 		cmd.Process.Release()
 		return *p.About, nil
@@ -102,14 +102,14 @@ func lastLogLines(dir string, from int64, end error) string {
 
 // Prove tells the process that started this daemon that it serves, and closes
 // standard output.
-func Prove(out *os.File, a About) error { return prove(out, proof{About: &a}) }
+func Prove(out *os.File, a About) error { return prove(out, startReport{About: &a}) }
 
 // GiveUp tells the process that started this daemon why it cannot serve.
 func GiveUp(out *os.File, reason error, usage bool) error {
-	return prove(out, proof{Error: reason.Error(), Usage: usage})
+	return prove(out, startReport{Error: reason.Error(), Usage: usage})
 }
 
-func prove(out *os.File, p proof) error {
+func prove(out *os.File, p startReport) error {
 	line, err := json.Marshal(p)
 	if err != nil {
 		return err

@@ -61,7 +61,7 @@ func (x *exchange) partDone(msg []byte) {
 	if x.w != nil && !x.gone {
 		x.replyAll(x.batch.drain())
 	}
-	x.finish()
+	x.finishExchange()
 }
 
 // replyAll writes the answers as one array. x.mu is held.
@@ -79,14 +79,14 @@ func (x *exchange) replyAll(answers [][]byte) {
 func (d *Server) postBatch(
 	w nethttp.ResponseWriter,
 	r *nethttp.Request,
-	who protocol.Who,
+	who protocol.Caller,
 	msgs []protocol.Message,
 	faults []*protocol.Fault,
 ) {
 	header := headerOf(r.Header)
 	for i := range msgs {
 		if msgs[i].Method == "initialize" || d.engine.EraOf(&msgs[i], header) == protocol.Modern {
-			fail(w, 400, protocol.CodeInvalidRequest, noBatching)
+			writeFault(w, 400, protocol.CodeInvalidRequest, noBatching)
 			return
 		}
 		msgs[i].Trace = who.Trace
@@ -115,7 +115,7 @@ func (d *Server) postBatch(
 	x := d.newExchange(w, r, s)
 	a := readAccept(r.Header["Accept"])
 	x.streams, x.events = a.events, a.onlyEvents()
-	x.serve(r.Context(), func() { x.serveBatch(msgs, faults) })
+	x.serveClient(r.Context(), func() { x.serveBatch(msgs, faults) })
 }
 
 // serveBatch serves the messages of a batch; a bad one is answered like a

@@ -30,8 +30,8 @@ func BenchmarkEvent(b *testing.B) {
 		conn *nowhere
 		wire *wire
 	}{
-		{"taken over", taken, &wire{pulse: &pulse{}, conn: taken}},
-		{"net-http", given, &wire{pulse: &pulse{}, rw: given, ctl: nethttp.NewResponseController(given)}},
+		{"taken over", taken, &wire{pulse: &keepAlive{}, conn: taken}},
+		{"net-http", given, &wire{pulse: &keepAlive{}, rw: given, ctl: nethttp.NewResponseController(given)}},
 	} {
 		limit := deadliner(way.conn)
 		way.wire.limit.Store(&limit)

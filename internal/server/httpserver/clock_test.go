@@ -33,20 +33,20 @@ func (s *script) EraOf(_ *protocol.Message, h protocol.Header) protocol.Era {
 	return protocol.Legacy
 }
 
-func (s *script) Open(protocol.Who, *protocol.Message) (*session.Session, []byte, *protocol.Fault) {
+func (s *script) Open(protocol.Caller, *protocol.Message) (*session.Session, []byte, *protocol.Fault) {
 	return nil, nil, &protocol.Fault{Status: 400}
 }
 func (s *script) Accept(*session.Session, *protocol.Message) *protocol.Fault { return nil }
 func (s *script) Legacy(_ *session.Session, m *protocol.Message, sink protocol.Sink) {
 	s.legacy(m, sink)
 }
-func (s *script) Stateless(protocol.Who, string) (*session.Session, *protocol.Fault) {
+func (s *script) Stateless(protocol.Caller, string) (*session.Session, *protocol.Fault) {
 	return session.New(session.Facts{}), nil
 }
 
 func (s *script) Modern(
 	ctx context.Context,
-	_ protocol.Who,
+	_ protocol.Caller,
 	_ *protocol.Message,
 	_ protocol.Header,
 	sink protocol.Sink,
@@ -161,7 +161,7 @@ func TestKeepAlive(t *testing.T) {
 		onStage(t, version, &script{}, func(t *testing.T, st *stage) {
 			c := st.connect(st.listening(version)).read()
 			time.Sleep(5 * time.Minute)
-			st.s.Tell([]byte(`"hello"`))
+			st.s.Notify([]byte(`"hello"`))
 			time.Sleep(5 * time.Minute)
 			has(t, c.saw(), ": alive\n\n", "data: \"hello\"\n\n")
 			c.mu.Lock()
@@ -214,7 +214,7 @@ func TestClientThatStopsReading(t *testing.T) {
 		c := st.connect(st.listening("HTTP/1.1"))
 		readSome(t, c)
 		for range 10_000 {
-			st.s.Tell(make([]byte, 64<<10))
+			st.s.Notify(make([]byte, 64<<10))
 		}
 		time.Sleep(writeTime + time.Second)
 		if n := len(st.door.pulse.all()); n != 0 {
@@ -370,7 +370,7 @@ func TestLargeEvent(t *testing.T) {
 		onStage(t, version, &script{}, func(t *testing.T, st *stage) {
 			c := st.connect(st.listening(version)).read()
 			msg := `"` + strings.Repeat("0123456789", 100_000) + `"`
-			st.s.Tell([]byte(msg))
+			st.s.Notify([]byte(msg))
 			st.s.Queue().Last([]byte(`"bye"`))
 			got := c.saw()
 			if version == "HTTP/1.1" {

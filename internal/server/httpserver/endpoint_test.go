@@ -171,8 +171,8 @@ func places(t *testing.T) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	identify := func(r *nethttp.Request) (protocol.Who, *Denied) {
-		who := protocol.Who{Caller: tool.Caller{Principal: "ann"}}
+	identify := func(r *nethttp.Request) (protocol.Caller, *Denied) {
+		who := protocol.Caller{Caller: tool.Caller{Principal: "ann"}}
 		if role := r.Header.Get("X-Role"); role != "" {
 			who.Roles = []string{role}
 		}

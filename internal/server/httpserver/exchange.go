@@ -51,10 +51,10 @@ func (d *Server) newExchange(w nethttp.ResponseWriter, r *nethttp.Request, s *se
 	return &exchange{server: d, session: s, w: w, framing: framingOf(r)}
 }
 
-// serve runs f, which has the engine serve the request, and stays until the
+// serveClient runs f, which has the engine serve the request, and stays until the
 // response is complete. In HTTP/2 a response can only be ended by the serving
 // goroutine, which therefore has to be free.
-func (x *exchange) serve(client context.Context, f func()) {
+func (x *exchange) serveClient(client context.Context, f func()) {
 	if x.framing == http2 {
 		x.aside(f)
 	} else {
@@ -82,7 +82,7 @@ func resumable(s *session.Session) bool {
 // stream.
 func (x *exchange) Note(msg []byte) bool {
 	x.mu.Lock()
-	if x.answered || !x.open() {
+	if x.answered || !x.openExchange() {
 		x.mu.Unlock()
 		return false
 	}
@@ -92,14 +92,14 @@ func (x *exchange) Note(msg []byte) bool {
 		return st.Send(bytes.Clone(msg))
 	}
 	if err := w.WriteEvent("", msg); err != nil {
-		w.fail(err)
+		w.failWith(err)
 		return false
 	}
 	return true
 }
 
-// open makes the response a stream, if it is not one yet. x.mu is held.
-func (x *exchange) open() bool {
+// openExchange makes the response a stream, if it is not one yet. x.mu is held.
+func (x *exchange) openExchange() bool {
 	if x.wire != nil {
 		return x.stream != nil || !x.gone // with a stream the client can come back
 	}
@@ -143,7 +143,7 @@ func (x *exchange) sendEvent(msg []byte, last bool) {
 		x.stream.Send(bytes.Clone(msg))
 	default:
 		if msg != nil && x.wire.WriteEvent("", msg) != nil {
-			go x.wire.fail(errGone) // it tells us, and we hold x.mu
+			go x.wire.failWith(errGone) // it tells us, and we hold x.mu
 			return
 		}
 		if last {
@@ -160,14 +160,14 @@ func (x *exchange) Answer(status int, msg []byte) {
 		return
 	}
 	x.answered = true
-	if x.wire != nil || x.events && status == 200 && x.open() {
+	if x.wire != nil || x.events && status == 200 && x.openExchange() {
 		x.sendEvent(msg, true)
 		return
 	}
 	if x.w != nil && !x.gone {
 		x.reply(status, msg)
 	}
-	x.finish()
+	x.finishExchange()
 }
 
 // Challenge says which credential the answer wants, unless the answer has
@@ -219,14 +219,14 @@ func (x *exchange) Drop() {
 	if x.w != nil && !x.gone {
 		x.reply(202, nil)
 	}
-	x.finish()
+	x.finishExchange()
 }
 
 // Detach ends the response while the request goes on: a client that can come
 // back does so with the id it was given.
 func (x *exchange) Detach() {
 	x.mu.Lock()
-	if !x.returns || x.framing == http10 || x.answered || x.gone || !x.open() {
+	if !x.returns || x.framing == http10 || x.answered || x.gone || !x.openExchange() {
 		x.mu.Unlock()
 		return
 	}
@@ -266,8 +266,8 @@ func (x *exchange) letGo() {
 	}
 }
 
-// finish marks the end for the serving goroutine. x.mu is held.
-func (x *exchange) finish() {
+// finishExchange marks the end for the serving goroutine. x.mu is held.
+func (x *exchange) finishExchange() {
 	x.over = true
 	x.wake()
 }
@@ -294,7 +294,7 @@ func (x *exchange) wireOver(cause error) {
 	if x.answered {
 		cancel = nil
 	}
-	x.finish()
+	x.finishExchange()
 	x.mu.Unlock()
 	if st != nil {
 		st.Detach(w)
@@ -317,11 +317,11 @@ func (x *exchange) lost() {
 		cancel = nil
 	}
 	if w == nil {
-		x.finish()
+		x.finishExchange()
 	}
 	x.mu.Unlock()
 	if w != nil {
-		w.fail(errGone)
+		w.failWith(errGone)
 	}
 	if cancel != nil {
 		cancel(errGone)

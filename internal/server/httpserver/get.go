@@ -21,14 +21,14 @@ func (d *Server) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool 
 	return true
 }
 
-// get opens the stream of what is said outside any request or, with
+// serveGet opens the stream of what is said outside any request or, with
 // Last-Event-ID, goes on with a stream that broke.
-func (d *Server) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
 	if d.sessionless(w, r) {
 		return
 	}
 	if a := readAccept(r.Header["Accept"]); !a.events && !a.any {
-		fail(w, 406, protocol.CodeInvalidRequest, "Accept must list text/event-stream")
+		writeFault(w, 406, protocol.CodeInvalidRequest, "Accept must list text/event-stream")
 		return
 	}
 	s, _, f := d.sessionOf(r, &who)
@@ -40,8 +40,8 @@ func (d *Server) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
 		// A 404 would tell the client that its session is gone, and a fresh
 		// stream would let it wait for ever for the rest of the old one.
-		if st, after, resume = s.Find(id); !resume {
-			fail(
+		if st, after, resume = s.FindStream(id); !resume {
+			writeFault(
 				w,
 				400,
 				protocol.CodeInvalidRequest,
@@ -68,19 +68,19 @@ func (d *Server) listen(
 	resume bool,
 ) {
 	g := newListener()
-	g.st, g.release = st, s.Hold()
+	g.st, g.release = st, s.KeepAlive()
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
 	g.wire.mu.Lock() // nothing is written before the stream is ours
 	err := st.Attach(g.wire, after, resume, resume)
 	if old, ok := st.Reader().(*wire); err != nil && ok && old.gone() {
-		old.fail(errGone)
+		old.failWith(errGone)
 		err = st.Attach(g.wire, after, resume, resume)
 	}
 	if err != nil {
 		g.wire.mu.Unlock()
 		g.release()
-		fail(w, 409, protocol.CodeInvalidRequest, err.Error()+"; close it, or send Last-Event-ID to take over")
+		writeFault(w, 409, protocol.CodeInvalidRequest, err.Error()+"; close it, or send Last-Event-ID to take over")
 		return
 	}
 	takes := g.wire.kind == chunked
@@ -131,7 +131,7 @@ func (g *listener) wait(r *nethttp.Request) {
 			<-g.done
 			return
 		case <-r.Context().Done():
-			g.wire.fail(errGone)
+			g.wire.failWith(errGone)
 			<-g.done
 			return
 		}
@@ -139,7 +139,7 @@ func (g *listener) wait(r *nethttp.Request) {
 }
 
 // delete ends a session.
-func (d *Server) delete(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+func (d *Server) delete(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
 	if d.sessionless(w, r) {
 		return
 	}

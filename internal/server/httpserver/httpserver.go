@@ -47,7 +47,7 @@ type Options struct {
 
 	// Identify returns the caller before the body is read. nil
 	// means that every caller is anonymous.
-	Identify func(*nethttp.Request) (protocol.Who, *Denied)
+	Identify func(*nethttp.Request) (protocol.Caller, *Denied)
 	// Public reports whether a request needs no identity; nil means that only the
 	// message endpoints require one.
 	Public func(*nethttp.Request) bool
@@ -57,10 +57,10 @@ type Options struct {
 	// Metrics is served at /metrics; nil means that there is none.
 	Metrics nethttp.Handler
 	// Watches returns an error for callers that may not read them; if nil, every caller may.
-	Watches func(protocol.Who) *Denied
+	Watches func(protocol.Caller) *Denied
 	// Socket upgrades requests of identified callers to /ws; nil means that
 	// there are no WebSockets.
-	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who)
+	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)
 	// Alone serves Socket and nothing else.
 	Alone bool
 
@@ -77,11 +77,11 @@ type Denied struct {
 // engine is the part of *protocol.Engine that the server uses.
 type engine interface {
 	EraOf(m *protocol.Message, h protocol.Header) protocol.Era
-	Open(who protocol.Who, m *protocol.Message) (*session.Session, []byte, *protocol.Fault)
+	Open(who protocol.Caller, m *protocol.Message) (*session.Session, []byte, *protocol.Fault)
 	Accept(s *session.Session, m *protocol.Message) *protocol.Fault
 	Legacy(s *session.Session, m *protocol.Message, sink protocol.Sink)
-	Stateless(who protocol.Who, version string) (*session.Session, *protocol.Fault)
-	Modern(ctx context.Context, who protocol.Who, m *protocol.Message, h protocol.Header, sink protocol.Sink)
+	Stateless(who protocol.Caller, version string) (*session.Session, *protocol.Fault)
+	Modern(ctx context.Context, who protocol.Caller, m *protocol.Message, h protocol.Header, sink protocol.Sink)
 	Sessions() *session.Table
 }
 
@@ -94,11 +94,11 @@ type Server struct {
 	hosts    *hosts
 	mux      *nethttp.ServeMux
 	page     func(address string) []byte
-	pulse    pulse
+	pulse    keepAlive
 	stopping atomic.Bool
 	serving  atomic.Int64 // requests
 
-	newPipe func(who protocol.Who, write func([]byte) error) pipe
+	newPipe func(who protocol.Caller, write func([]byte) error) pipe
 	legacy  legacyStreams
 }
 
@@ -106,13 +106,13 @@ type Server struct {
 func New(e *protocol.Engine, o Options) (*Server, error) {
 	d, err := newServer(e, o)
 	if err == nil {
-		d.newPipe = func(who protocol.Who, write func([]byte) error) pipe { return e.Pipe(who, write) }
+		d.newPipe = func(who protocol.Caller, write func([]byte) error) pipe { return e.Pipe(who, write) }
 	}
 	return d, err
 }
 
 func newServer(e engine, o Options) (*Server, error) {
-	o.fill()
+	o.setDefaults()
 	d := &Server{engine: e, opts: o, log: o.Log}
 	var err error
 	if d.origins, err = newOrigins(o.Origins, loopbackBind(o.Bind)); err != nil {
@@ -127,7 +127,7 @@ func newServer(e engine, o Options) (*Server, error) {
 	return d, nil
 }
 
-func (o *Options) fill() {
+func (o *Options) setDefaults() {
 	o.MaxBody = cmp.Or(o.MaxBody, 24<<20)
 	o.BodyTime = cmp.Or(o.BodyTime, time.Minute)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 25*time.Second)
@@ -135,8 +135,8 @@ func (o *Options) fill() {
 	o.Patience = cmp.Or(o.Patience, 10*time.Second)
 	o.Name = cmp.Or(o.Name, "gatehouse")
 	if o.Identify == nil {
-		o.Identify = func(*nethttp.Request) (protocol.Who, *Denied) {
-			return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}, nil
+		o.Identify = func(*nethttp.Request) (protocol.Caller, *Denied) {
+			return protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}}, nil
 		}
 	}
 	if o.Log == nil {
@@ -152,7 +152,7 @@ func (d *Server) routes() {
 	}
 	if d.opts.Alone {
 		d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
-			fail(
+			writeFault(
 				w,
 				404,
 				protocol.CodeInvalidRequest,
@@ -182,7 +182,7 @@ func (d *Server) routes() {
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
 	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
 	d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
-		fail(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the MCP endpoint is /mcp")
+		writeFault(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the MCP endpoint is /mcp")
 	})
 }
 
@@ -192,7 +192,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	d.serving.Add(1)
 	defer d.serving.Add(-1)
 	if !d.hosts.allow(r.Host) {
-		d.refuse(
+		d.refuseRequest(
 			w,
 			r,
 			"Host "+clip(r.Host)+" is not a name of this server; add it to the allowed hosts if it should be",
@@ -200,7 +200,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		return
 	}
 	if !d.origins.admit(w.Header(), r) {
-		d.refuse(
+		d.refuseRequest(
 			w,
 			r,
 			"Origin "+clip(
@@ -216,7 +216,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	if d.stopping.Load() {
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Retry-After", "5")
-		fail(w, 503, protocol.CodeInternal, "the server is stopping; try again later")
+		writeFault(w, 503, protocol.CodeInternal, "the server is stopping; try again later")
 		return
 	}
 	if r.URL.Path == "/mcp" && !d.opts.Alone { // which the mux would find too, at a price
@@ -246,7 +246,7 @@ func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 func (d *Server) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
 	if denied != nil {
 		maps.Copy(w.Header(), denied.Header)
-		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
+		writeFault(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
 	}
 	return denied == nil
 }
@@ -272,7 +272,7 @@ func identifiesItself(r *nethttp.Request) bool {
 func (d *Server) Serving() int { return int(d.serving.Load()) }
 
 // Streams returns how many event streams are open.
-func (d *Server) Streams() int { return d.pulse.count() }
+func (d *Server) Streams() int { return d.pulse.wireCount() }
 
 // poke sends on a channel with a buffer of one, unless a value waits in it.
 func poke(c chan struct{}) {
@@ -282,10 +282,10 @@ func poke(c chan struct{}) {
 	}
 }
 
-func (d *Server) refuse(w nethttp.ResponseWriter, r *nethttp.Request, why string) {
+func (d *Server) refuseRequest(w nethttp.ResponseWriter, r *nethttp.Request, why string) {
 	d.log.DebugContext(r.Context(), "request refused", "from", r.RemoteAddr, "why", why)
 	w.Header().Set("Connection", "close")
-	fail(w, 403, protocol.CodeInvalidRequest, why)
+	writeFault(w, 403, protocol.CodeInvalidRequest, why)
 }
 
 // endpoint is /mcp.
@@ -298,7 +298,7 @@ func (d *Server) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 	case "POST":
 		d.post(w, r, who)
 	case "GET":
-		d.get(w, r, who)
+		d.serveGet(w, r, who)
 	case "DELETE":
 		d.delete(w, r, who)
 	default:
@@ -317,14 +317,14 @@ func (d *Server) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 }
 
 // identify returns the caller. It answers the request if the caller is refused.
-func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Who, bool) {
+func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Caller, bool) {
 	who, denied := d.opts.Identify(r)
 	if !d.admitted(w, denied) {
 		return who, false
 	}
 	name, ok := chosen(w.Header(), r)
 	if !ok {
-		fail(
+		writeFault(
 			w,
 			400,
 			protocol.CodeInvalidRequest,
@@ -359,7 +359,7 @@ func chosen(answer nethttp.Header, r *nethttp.Request) (name string, ok bool) {
 
 // elsewhere reports whether a caller chose, or is bound to, another context
 // than the one a session was opened in: it is a session there alone.
-func elsewhere(who protocol.Who, context string) bool {
+func elsewhere(who protocol.Caller, context string) bool {
 	return who.Context != "" && who.Context != context || who.Bound != "" && who.Bound != context
 }
 

@@ -210,11 +210,11 @@ func TestAccept(t *testing.T) {
 }
 
 func TestDenied(t *testing.T) {
-	h := newHouse(t, Options{Identify: func(r *nethttp.Request) (protocol.Who, *Denied) {
+	h := newHouse(t, Options{Identify: func(r *nethttp.Request) (protocol.Caller, *Denied) {
 		if name, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-			return protocol.Who{Caller: tool.Caller{Principal: name}}, nil
+			return protocol.Caller{Caller: tool.Caller{Principal: name}}, nil
 		}
-		return protocol.Who{}, &Denied{
+		return protocol.Caller{}, &Denied{
 			Status:  401,
 			Message: "a token is needed",
 			Header:  nethttp.Header{"Www-Authenticate": {"Bearer"}},

@@ -34,7 +34,7 @@ type legacyStream struct {
 	pipe      pipe
 }
 
-func (e *legacyStreams) add(c *legacyStream) (id string, ok bool) {
+func (e *legacyStreams) addStream(c *legacyStream) (id string, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if len(e.open) >= legacyStreamLimit {
@@ -48,15 +48,15 @@ func (e *legacyStreams) add(c *legacyStream) (id string, ok bool) {
 	return id, true
 }
 
-func (e *legacyStreams) remove(id string) {
+func (e *legacyStreams) removeStream(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.open, id)
 }
 
-// get finds the stream of a caller. A message that names another context than
+// findStream finds the stream of a caller. A message that names another context than
 // the stream was opened in, or comes with another binding, is none for it.
-func (e *legacyStreams) get(id string, who protocol.Who) *legacyStream {
+func (e *legacyStreams) findStream(id string, who protocol.Caller) *legacyStream {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.open[id]
@@ -78,7 +78,7 @@ func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 		return
 	}
 	if a := readAccept(r.Header["Accept"]); !a.none && !a.events && !a.any {
-		fail(w, 406, protocol.CodeInvalidRequest, "Accept must list text/event-stream")
+		writeFault(w, 406, protocol.CodeInvalidRequest, "Accept must list text/event-stream")
 		return
 	}
 	if r.ProtoMajor > 1 {
@@ -93,13 +93,13 @@ func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 		return g.wire.event([]byte("event: message\ndata: "), msg)
 	})
 	defer c.pipe.Close(errGone)
-	id, ok := d.legacy.add(c)
+	id, ok := d.legacy.addStream(c)
 	if !ok {
 		g.wire.mu.Unlock()
-		fail(w, 503, protocol.CodeInternal, "too many clients of the old transport; use POST /mcp")
+		writeFault(w, 503, protocol.CodeInternal, "too many clients of the old transport; use POST /mcp")
 		return
 	}
-	defer d.legacy.remove(id)
+	defer d.legacy.removeStream(id)
 	g.ended = c.pipe.Done()
 	g.wire.writeOpening([]byte("event: endpoint\ndata: /messages?session=" + id + "\n\n"))
 	g.wait(r)
@@ -116,9 +116,9 @@ func (d *Server) postLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 		answerFault(w, f)
 		return
 	}
-	c := d.legacy.get(r.URL.Query().Get("session"), who)
+	c := d.legacy.findStream(r.URL.Query().Get("session"), who)
 	if c == nil {
-		fail(w, 404, protocol.CodeInvalidRequest, "there is no such stream, or it has ended; open one with GET /sse")
+		writeFault(w, 404, protocol.CodeInvalidRequest, "there is no such stream, or it has ended; open one with GET /sse")
 		return
 	}
 	body, f := d.readBody(w, r)

@@ -10,7 +10,7 @@ import (
 )
 
 // post takes one message, or a batch of them.
-func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
 	if r.ProtoMajor > 1 {
 		unlimited(w) // a server's limits would reset the stream in the middle of a call
 	}
@@ -69,7 +69,7 @@ func headerOf(h nethttp.Header) protocol.Header {
 func (d *Server) postModern(
 	w nethttp.ResponseWriter,
 	r *nethttp.Request,
-	who protocol.Who,
+	who protocol.Caller,
 	m *protocol.Message,
 	h protocol.Header,
 	a accept,
@@ -84,7 +84,7 @@ func (d *Server) postModern(
 	ctx, cancel := context.WithCancelCause(context.Background()) // of the connection, which may outlive r
 	x.cancel = cancel
 	stop := whenOver(r.Context(), x.lost)
-	x.serve(r.Context(), func() {
+	x.serveClient(r.Context(), func() {
 		d.engine.Modern(ctx, who, m, h, x)
 		if !m.IsRequest() {
 			x.Drop() // unless it was answered
@@ -105,7 +105,7 @@ func whenOver(ctx context.Context, f func()) (stop func() bool) {
 }
 
 // initialize opens a session.
-func (d *Server) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protocol.Message, a accept) {
+func (d *Server) initialize(w nethttp.ResponseWriter, who protocol.Caller, m *protocol.Message, a accept) {
 	s, response, f := d.engine.Open(who, m)
 	if f != nil {
 		answerFault(w, f)
@@ -127,7 +127,7 @@ func (d *Server) initialize(w nethttp.ResponseWriter, who protocol.Who, m *proto
 func (d *Server) postLegacy(
 	w nethttp.ResponseWriter,
 	r *nethttp.Request,
-	who protocol.Who,
+	who protocol.Caller,
 	m *protocol.Message,
 	a accept,
 ) {
@@ -168,7 +168,7 @@ func (d *Server) accept(w nethttp.ResponseWriter, s *session.Session, m *protoco
 // sessionOf finds the session a legacy request belongs to, and what is known
 // of its principal who has come with this credential; on a host without
 // sessions one is made for this request alone.
-func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Who) (*session.Session, *session.Facts, *protocol.Fault) {
+func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Caller) (*session.Session, *session.Facts, *protocol.Fault) {
 	version := ""
 	if v := r.Header["Mcp-Protocol-Version"]; len(v) > 0 {
 		version = v[0]
@@ -196,5 +196,5 @@ func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Who) (*session.Sess
 		return nil, nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
 			Message: "there is no such session, or it has ended; initialize again"}
 	}
-	return s, s.Proven(&who.Caller, who.Until), nil
+	return s, s.Authenticated(&who.Caller, who.Until), nil
 }

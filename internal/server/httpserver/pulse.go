@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// pulse keeps open streams alive: one timer for all of them, which runs only
+// keepAlive keeps open streams alive: one timer for all of them, which runs only
 // while there are any.
-type pulse struct {
+type keepAlive struct {
 	every time.Duration // half of the longest silence
 
 	mu    sync.Mutex
@@ -15,60 +15,60 @@ type pulse struct {
 	timer *time.Timer
 }
 
-func (p *pulse) add(w *wire) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.wires == nil {
-		p.wires = make(map[*wire]struct{})
+func (k *keepAlive) addWire(w *wire) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.wires == nil {
+		k.wires = make(map[*wire]struct{})
 	}
-	p.wires[w] = struct{}{}
-	if p.timer == nil {
-		p.timer = time.AfterFunc(p.every, p.beat)
+	k.wires[w] = struct{}{}
+	if k.timer == nil {
+		k.timer = time.AfterFunc(k.every, k.beat)
 	}
 }
 
-func (p *pulse) remove(w *wire) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.wires, w)
-	if len(p.wires) == 0 {
-		p.wires = nil // a map keeps the room of its largest day
+func (k *keepAlive) removeWire(w *wire) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.wires, w)
+	if len(k.wires) == 0 {
+		k.wires = nil // a map keeps the room of its largest day
 	}
 }
 
 // all is the open streams of this moment.
-func (p *pulse) all() []*wire {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := make([]*wire, 0, len(p.wires))
-	for w := range p.wires {
+func (k *keepAlive) all() []*wire {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	all := make([]*wire, 0, len(k.wires))
+	for w := range k.wires {
 		all = append(all, w)
 	}
 	return all
 }
 
-func (p *pulse) count() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.wires)
+func (k *keepAlive) wireCount() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.wires)
 }
 
-func (p *pulse) beat() {
-	for _, w := range p.all() {
+func (k *keepAlive) beat() {
+	for _, w := range k.all() {
 		w.beat()
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.wires) == 0 {
-		p.timer = nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.wires) == 0 {
+		k.timer = nil
 		return
 	}
-	p.timer.Reset(p.every)
+	k.timer.Reset(k.every)
 }
 
 // each calls f for every open stream, several at a time so that those that
 // are stuck do not add up.
-func (p *pulse) each(f func(*wire)) {
+func (k *keepAlive) each(f func(*wire)) {
 	var workers sync.WaitGroup
 	work := make(chan *wire)
 	for range 16 {
@@ -78,7 +78,7 @@ func (p *pulse) each(f func(*wire)) {
 			}
 		})
 	}
-	for _, w := range p.all() {
+	for _, w := range k.all() {
 		work <- w
 	}
 	close(work)

@@ -9,8 +9,8 @@ import (
 	"gatehouse/internal/mcp/protocol"
 )
 
-// fail answers with a JSON-RPC error that belongs to no request.
-func fail(w nethttp.ResponseWriter, status, code int, msg string) {
+// writeFault answers with a JSON-RPC error that belongs to no request.
+func writeFault(w nethttp.ResponseWriter, status, code int, msg string) {
 	answerFault(w, &protocol.Fault{Status: status, Code: code, Message: msg})
 }
 
@@ -50,7 +50,7 @@ type declarer interface{ Declare(length int) }
 
 func notAllowed(w nethttp.ResponseWriter, allow string) {
 	w.Header().Set("Allow", allow)
-	fail(w, 405, protocol.CodeInvalidRequest, "this method is not served here; allowed: "+allow)
+	writeFault(w, 405, protocol.CodeInvalidRequest, "this method is not served here; allowed: "+allow)
 }
 
 // clip shortens what a stranger sent before it is said back, and quotes it.

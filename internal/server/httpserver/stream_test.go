@@ -190,7 +190,7 @@ func TestListeningAgainAfterTheClientDied(t *testing.T) {
 	defer again.Body.Close()
 	s := stream(t, again)
 	s.raw()
-	h.found(id).Tell([]byte(`"news"`))
+	h.found(id).Notify([]byte(`"news"`))
 	if ev := s.next(); again.StatusCode != 200 || ev.data != `"news"` {
 		t.Errorf("got %d and %+v, want the stream", again.StatusCode, ev)
 	}
@@ -205,7 +205,7 @@ func TestListening(t *testing.T) {
 	if ev, _, _ := s.raw(); ev.id != "0-0" || ev.retry == "" {
 		t.Errorf("the first event is %+v, want an id and retry", ev)
 	}
-	h.found(id).Tell([]byte("{\n\"a\":\r\n1}"))
+	h.found(id).Notify([]byte("{\n\"a\":\r\n1}"))
 	if ev := s.next(); ev.id != "0-1" || ev.data != `{ "a":  1}` {
 		t.Errorf("got %+v, want the message on one line", ev)
 	}
@@ -224,7 +224,7 @@ func TestListening(t *testing.T) {
 		if ev := s.next(); ev.id != "0-1" {
 			t.Errorf("got %+v, want the message again", ev)
 		}
-		h.found(id).Tell([]byte(`"more"`))
+		h.found(id).Notify([]byte(`"more"`))
 		if ev := s.next(); ev.data != `"more"` {
 			t.Errorf("got %+v, want what is new", ev)
 		}
@@ -480,7 +480,7 @@ func TestWhereTheConnectionIsNotOurs(t *testing.T) {
 			id := h.session("2025-11-25")
 			listening := stream(t, do("GET", "", "Accept", "text/event-stream", "Mcp-Session-Id", id))
 			listening.raw()
-			h.found(id).Tell([]byte(`"hello"`))
+			h.found(id).Notify([]byte(`"hello"`))
 			if ev := listening.next(); ev.data != `"hello"` {
 				t.Errorf("got %+v, want what was told", ev)
 			}

@@ -50,7 +50,7 @@ func framingOf(r *nethttp.Request) framing {
 // goroutine and its buffers. It is a session.Writer. Safe for concurrent use.
 type wire struct {
 	limit atomic.Pointer[deadliner] // of the connection; for those who cannot have mu
-	pulse *pulse
+	pulse *keepAlive
 	nudge func()      // asks the serving goroutine to look after the wire
 	over  func(error) // told once how it ended; nil: as it should
 	kind  framing
@@ -88,11 +88,11 @@ func (w *wire) writeOpening(opening []byte) {
 	h["X-Accel-Buffering"] = no
 	w.busy = true
 	w.rw.WriteHeader(200)
-	w.pulse.add(w)
-	err := w.write(opening, nil, nil)
+	w.pulse.addWire(w)
+	err := w.writeMessage(opening, nil, nil)
 	w.mu.Unlock()
 	if err != nil {
-		go w.fail(err)
+		go w.failWith(err)
 	}
 }
 
@@ -143,7 +143,7 @@ func (w *wire) event(prefix, msg []byte) error {
 		return errEnded
 	}
 	w.busy = true
-	w.broken = w.write(prefix, msg, eventEnd)
+	w.broken = w.writeMessage(prefix, msg, eventEnd)
 	return w.broken
 }
 
@@ -164,8 +164,8 @@ func flattened(msg []byte) []byte {
 // buffers are for events that are written in one go.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
 
-// write writes three parts as one chunk. w.mu is held.
-func (w *wire) write(prefix, msg, suffix []byte) error {
+// writeMessage writes three parts as one chunk. w.mu is held.
+func (w *wire) writeMessage(prefix, msg, suffix []byte) error {
 	n := len(prefix) + len(msg) + len(suffix)
 	if n > joinSize {
 		return w.writeLarge(prefix, msg, suffix)
@@ -179,7 +179,7 @@ func (w *wire) write(prefix, msg, suffix []byte) error {
 	if w.conn != nil {
 		b = append(b, "\r\n"...)
 	}
-	err := w.put(b)
+	err := w.writeBuffer(b)
 	*p = b
 	buffers.Put(p)
 	if err == nil && w.conn == nil {
@@ -209,7 +209,7 @@ func (w *wire) writeLarge(parts ...[]byte) error {
 		parts = append(parts, []byte("\r\n"))
 	}
 	for _, p := range parts {
-		if err := w.put(p); err != nil {
+		if err := w.writeBuffer(p); err != nil {
 			return err
 		}
 	}
@@ -219,9 +219,9 @@ func (w *wire) writeLarge(parts ...[]byte) error {
 	return nil
 }
 
-// put hands bytes to the connection. The deadline is for each piece: a slow
+// writeBuffer hands bytes to the connection. The deadline is for each piece: a slow
 // client gets a large message, one that has stopped reading does not hold us.
-func (w *wire) put(b []byte) error {
+func (w *wire) writeBuffer(b []byte) error {
 	for len(b) > 0 {
 		piece := b[:min(len(b), pieceSize)]
 		(*w.limit.Load()).SetWriteDeadline(time.Now().Add(writeTime))
@@ -289,8 +289,8 @@ func (w *wire) gone() bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// fail ends the stream at once: the client is gone or must go.
-func (w *wire) fail(cause error) {
+// failWith ends the stream at once: the client is gone or must go.
+func (w *wire) failWith(cause error) {
 	w.mu.Lock()
 	w.closeLocked(cause)
 }
@@ -316,7 +316,7 @@ func (w *wire) closeLocked(cause error) {
 	}
 	w.rw = nil
 	w.mu.Unlock()
-	w.pulse.remove(w)
+	w.pulse.removeWire(w)
 	if w.over != nil {
 		w.over(cause)
 	}
@@ -364,7 +364,7 @@ var (
 
 // finishBeat writes what is left of a keep-alive. w.mu is held.
 func (w *wire) finishBeat(rest []byte) {
-	if err := w.put(rest); err != nil {
+	if err := w.writeBuffer(rest); err != nil {
 		w.closeLocked(err)
 		return
 	}
@@ -379,7 +379,7 @@ func (w *wire) alive() {
 		return
 	}
 	w.due = false
-	if err := w.write(aliveEvent, nil, nil); err != nil {
+	if err := w.writeMessage(aliveEvent, nil, nil); err != nil {
 		w.closeLocked(err)
 		return
 	}

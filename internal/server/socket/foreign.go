@@ -14,14 +14,14 @@ import (
 // would be read as messages after lines that are not JSON. So a connection that
 // begins with anything else is closed.
 type screen struct {
-	newline.Taker
+	newline.Receiver
 	refuseForeign func()
 	known         bool // a message has come: it is one of ours
 	stranger      bool
 }
 
-// Take implements newline.Taker.
-func (s *screen) Take(frame []byte) (work func()) {
+// ReceiveAsync implements newline.Taker.
+func (s *screen) ReceiveAsync(frame []byte) (work func()) {
 	switch {
 	case s.known:
 	case s.stranger:
@@ -33,13 +33,13 @@ func (s *screen) Take(frame []byte) (work func()) {
 	case frame[0] == '{' || frame[0] == '[':
 		s.known = true
 	}
-	return s.Taker.Take(frame)
+	return s.Receiver.ReceiveAsync(frame)
 }
 
 // Oversized implements newline.Taker.
 func (s *screen) Oversized(limit int, id []byte) {
 	if !s.stranger {
-		s.Taker.Oversized(limit, id)
+		s.Receiver.Oversized(limit, id)
 	}
 }
 

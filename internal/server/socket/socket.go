@@ -35,7 +35,7 @@ const (
 	longPause  = time.Second
 )
 
-func (o *Options) fill() {
+func (o *Options) setDefaults() {
 	if o.Max == 0 {
 		o.Max = 1024
 	}
@@ -58,13 +58,13 @@ func Serve(
 	ctx context.Context,
 	ln net.Listener,
 	e *protocol.Engine,
-	who func(net.Conn) (protocol.Who, error),
+	who func(net.Conn) (protocol.Caller, error),
 	o Options,
 ) error {
-	o.fill()
+	o.setDefaults()
 	if who == nil {
-		who = func(net.Conn) (protocol.Who, error) {
-			return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}, nil
+		who = func(net.Conn) (protocol.Caller, error) {
+			return protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}}, nil
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -81,7 +81,7 @@ func Serve(
 // server is what the connections of one listener share.
 type server struct {
 	engine *protocol.Engine
-	who    func(net.Conn) (protocol.Who, error)
+	who    func(net.Conn) (protocol.Caller, error)
 	o      Options
 	slots  chan struct{} // one for each connection
 	open   sync.WaitGroup
@@ -117,36 +117,36 @@ func (d *server) accept(ctx context.Context, ln net.Listener) error {
 func (d *server) admit(ctx context.Context, conn net.Conn) {
 	if err := checkPeer(conn); err != nil {
 		d.o.Log.WarnContext(ctx, "connection refused", "door", conn.LocalAddr().String(), "err", err)
-		refuse(conn, err.Error())
+		refuseConn(conn, err.Error())
 		return
 	}
 	who, err := d.who(conn)
 	if err != nil {
-		refuse(conn, err.Error())
+		refuseConn(conn, err.Error())
 		return
 	}
 	select {
 	case d.slots <- struct{}{}:
 	default:
-		refuse(conn, fmt.Sprintf("too many connections (%d); try again later", d.o.Max))
+		refuseConn(conn, fmt.Sprintf("too many connections (%d); try again later", d.o.Max))
 		return
 	}
 	d.open.Go(func() {
 		defer func() { <-d.slots }()
-		d.serve(ctx, conn, who)
+		d.serveConn(ctx, conn, who)
 	})
 }
 
-// refuse tells a client why it is not served. What fits into the socket's
+// refuseConn tells a client why it is not served. What fits into the socket's
 // buffer is sent at once.
-func refuse(conn net.Conn, why string) {
+func refuseConn(conn net.Conn, why string) {
 	defer conn.Close()
 	conn.SetWriteDeadline(time.Now().Add(refuseTime))
 	newline.NewWriter(conn).Write(protocol.Respond(&protocol.Fault{Code: protocol.CodeInternal, Message: why}))
 }
 
-// serve serves one connection to its end.
-func (d *server) serve(ctx context.Context, conn net.Conn, who protocol.Who) {
+// serveConn serves one connection to its end.
+func (d *server) serveConn(ctx context.Context, conn net.Conn, who protocol.Caller) {
 	defer conn.Close()
 	w := newline.NewWriter(conn)
 	pipe := d.engine.Pipe(who, func(msg []byte) error {
@@ -168,7 +168,7 @@ func (d *server) serve(ctx context.Context, conn net.Conn, who protocol.Who) {
 		case <-over:
 		}
 	})
-	newline.NewReader(conn, d.o.Limit).Feed(&screen{Taker: pipe, refuseForeign: func() { d.refuseForeign(ctx, conn) }})
+	newline.NewReader(conn, d.o.Limit).Feed(&screen{Receiver: pipe, refuseForeign: func() { d.refuseForeign(ctx, conn) }})
 	d.drain(ctx, pipe)
 }
 

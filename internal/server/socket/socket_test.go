@@ -27,7 +27,7 @@ const (
 )
 
 // open serves a listener until the test ends or stop is called.
-func open(t *testing.T, ln net.Listener, who func(net.Conn) (protocol.Who, error), o Options) (stop func() error) {
+func open(t *testing.T, ln net.Listener, who func(net.Conn) (protocol.Caller, error), o Options) (stop func() error) {
 	t.Helper()
 	h := hosttest.New(t, hosttest.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -145,8 +145,8 @@ func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 	ln := listenTCP(t)
 	h := hosttest.New(t, hosttest.Options{})
 	var heard atomic.Int64
-	count := func(c net.Conn) (protocol.Who, error) {
-		return protocol.Who{
+	count := func(c net.Conn) (protocol.Caller, error) {
+		return protocol.Caller{
 			Caller: tool.Caller{Principal: "anonymous"},
 			Pace:   func(context.Context) error { heard.Add(1); return nil },
 		}, nil
@@ -215,8 +215,8 @@ func TestTooMany(t *testing.T) {
 
 func TestRefusedByName(t *testing.T) {
 	ln := listenTCP(t)
-	open(t, ln, func(net.Conn) (protocol.Who, error) {
-		return protocol.Who{}, errors.New("a token is needed")
+	open(t, ln, func(net.Conn) (protocol.Caller, error) {
+		return protocol.Caller{}, errors.New("a token is needed")
 	}, Options{})
 	dial(t, ln.Addr()).hears("a token is needed")
 }

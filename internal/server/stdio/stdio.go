@@ -34,7 +34,7 @@ const unblockTime = 100 * time.Millisecond
 //
 // A read from in that cannot be interrupted stays behind until in ends; what
 // it finds is thrown away.
-func Serve(ctx context.Context, e *protocol.Engine, who protocol.Who, in io.Reader, out io.Writer, o Options) error {
+func Serve(ctx context.Context, e *protocol.Engine, who protocol.Caller, in io.Reader, out io.Writer, o Options) error {
 	if o.Patience == 0 {
 		o.Patience = time.Minute
 	}
@@ -64,7 +64,7 @@ func Serve(ctx context.Context, e *protocol.Engine, who protocol.Who, in io.Read
 		return drain(ctx, pipe, failed, err, o)
 	case <-ctx.Done():
 		unblock(in, read)
-		finish(ctx, pipe, o.Stop)
+		drainPipe(ctx, pipe, o.Stop)
 		pipe.Close(context.Cause(ctx))
 		o.Log.DebugContext(ctx, "standard input is left", "why", context.Cause(ctx))
 		return nil
@@ -91,8 +91,8 @@ func drain(ctx context.Context, pipe *protocol.Pipe, failed <-chan error, err er
 	}
 }
 
-// finish answers what is in flight when nothing more is taken.
-func finish(ctx context.Context, pipe *protocol.Pipe, patience time.Duration) {
+// drainPipe answers what is in flight when nothing more is taken.
+func drainPipe(ctx context.Context, pipe *protocol.Pipe, patience time.Duration) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	pipe.Drain(last)
@@ -119,9 +119,9 @@ type open struct {
 	pipe *protocol.Pipe
 }
 
-func (o open) Take(frame []byte) (work func()) {
+func (o open) ReceiveAsync(frame []byte) (work func()) {
 	if o.ctx.Err() == nil {
-		return o.pipe.Take(frame)
+		return o.pipe.ReceiveAsync(frame)
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ const (
 	ping  = `{"jsonrpc":"2.0","id":3,"method":"ping"}`
 )
 
-var anonymous = protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}
+var anonymous = protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}}
 
 // The end of the input is not the end of what was asked.
 func TestTheEndOfInputIsAnswered(t *testing.T) {

@@ -46,9 +46,9 @@ type Options struct {
 	// means any tool of it.
 	Sees func(ctx context.Context, c tool.Caller, module, name string) (bool, error)
 	// Identify returns the caller of a request that brings no ticket.
-	Identify func(*http.Request) (protocol.Who, *httpserver.Denied)
+	Identify func(*http.Request) (protocol.Caller, *httpserver.Denied)
 	// Pace holds the messages of a connection to the rates of its caller.
-	Pace func(who protocol.Who, r *http.Request) func(context.Context) error
+	Pace func(who protocol.Caller, r *http.Request) func(context.Context) error
 	// Origins are the web origins that may connect besides the listener's own.
 	Origins func() []string
 	Log     *slog.Logger
@@ -119,7 +119,7 @@ func (s *Server) forward(ctx context.Context) {
 			continue
 		}
 		for _, channel := range []string{hub.Event + ":" + f.Subject, hub.Event + ":*"} {
-			if !s.hub.Heard(owner, channel) {
+			if !s.hub.HasListeners(owner, channel) {
 				continue
 			}
 			data, err := json.Marshal(struct {
@@ -172,9 +172,9 @@ func (s *Server) mayHear(ctx context.Context, c tool.Caller, kind string) error 
 
 // Serve connects a client that the HTTP server has identified, with the owner that
 // it has in the context of the request. s is nil on a host without the hub.
-func (s *Server) Serve(w http.ResponseWriter, r *http.Request, who protocol.Who) {
+func (s *Server) Serve(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
 	if s == nil {
-		refuse(w, "this host serves no WebSockets: name its module "+hubModule+" to have some")
+		refuseUpgrade(w, "this host serves no WebSockets: name its module "+hubModule+" to have some")
 		return
 	}
 	stateless, fault := s.opts.Engine.Stateless(who, "")
@@ -184,13 +184,13 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, who protocol.Who)
 	}
 	f := stateless.Facts()
 	if err := s.mayHear(r.Context(), f.Caller, ""); err != nil {
-		refuse(w, "there are no WebSockets for you in the context "+f.Context)
+		refuseUpgrade(w, "there are no WebSockets for you in the context "+f.Context)
 		return
 	}
 	s.hub.Serve(w, r, hub.Caller{Caller: f.Caller, Until: f.Until, Pace: s.opts.Pace(who, r)})
 }
 
-func refuse(w http.ResponseWriter, message string) {
+func refuseUpgrade(w http.ResponseWriter, message string) {
 	respond(w, &protocol.Fault{Status: http.StatusForbidden, Code: protocol.CodeInvalidRequest, Message: message})
 }
 
@@ -301,7 +301,7 @@ var errTicket = errors.New("this ticket is not valid: it is good once, for two m
 
 // identify returns the caller that a ticket in the address of a request stands
 // for, and without one the caller of the request.
-func (s *Server) identify(r *http.Request) (protocol.Who, *httpserver.Denied) {
+func (s *Server) identify(r *http.Request) (protocol.Caller, *httpserver.Denied) {
 	presented, there := r.URL.Query()["ticket"]
 	if !there {
 		return s.opts.Identify(r)
@@ -311,9 +311,9 @@ func (s *Server) identify(r *http.Request) (protocol.Who, *httpserver.Denied) {
 	t, ok := s.tickets[presented[0]]
 	delete(s.tickets, presented[0])
 	if !ok || len(presented) > 1 || time.Now().After(t.until) {
-		return protocol.Who{}, &httpserver.Denied{Status: http.StatusUnauthorized, Message: errTicket.Error()}
+		return protocol.Caller{}, &httpserver.Denied{Status: http.StatusUnauthorized, Message: errTicket.Error()}
 	}
 	c := t.caller
 	c.Session, c.Owner = "", "" // the engine sets them anew, for the context of the ticket
-	return protocol.Who{Caller: c, Bound: c.Context, Until: time.Now().Add(ticketLife)}, nil
+	return protocol.Caller{Caller: c, Bound: c.Context, Until: time.Now().Add(ticketLife)}, nil
 }

@@ -36,9 +36,9 @@ func (b *batch) countSeries() error {
 	return err
 }
 
-func (b *batch) add(e *Event) error {
+func (b *batch) addEvent(e *Event) error {
 	k := key{b.scope, e.Type, e.Repo, e.Agent}
-	id, err := b.find(k)
+	id, err := b.findSeries(k)
 	if err != nil {
 		return err
 	}
@@ -125,9 +125,9 @@ func rowOf(e *Event) sums {
 	return r
 }
 
-// find finds the row of a series, and makes it. One too many becomes Other,
+// findSeries finds the row of a series, and makes it. One too many becomes Other,
 // first in what names single agents and repositories, then as a whole.
-func (b *batch) find(k key) (id int64, err error) {
+func (b *batch) findSeries(k key) (id int64, err error) {
 	for _, try := range []struct {
 		key  key
 		room int

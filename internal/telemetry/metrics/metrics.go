@@ -113,7 +113,7 @@ func (s *Store) Close() error { return s.file.Close() }
 // folded says that an event was counted as Other.
 func (s *Store) Record(ctx context.Context, scope string, events ...Event) (folded bool, err error) {
 	for i := range events {
-		if err := events[i].check(); err != nil {
+		if err := events[i].validate(); err != nil {
 			return false, err
 		}
 	}
@@ -133,7 +133,7 @@ func (s *Store) Record(ctx context.Context, scope string, events ...Event) (fold
 		return false, err
 	}
 	for i := range events {
-		if err := b.add(&events[i]); err != nil {
+		if err := b.addEvent(&events[i]); err != nil {
 			return false, err
 		}
 	}
@@ -154,8 +154,8 @@ func (i *Invalid) Error() string { return i.why }
 
 func invalid(format string, args ...any) error { return &Invalid{fmt.Sprintf(format, args...)} }
 
-// check says what is wrong with an event.
-func (e *Event) check() error {
+// validate says what is wrong with an event.
+func (e *Event) validate() error {
 	if e.Type == "" {
 		return invalid("type is empty")
 	}

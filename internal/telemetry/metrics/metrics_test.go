@@ -93,7 +93,7 @@ func byHand(all []Event, q Query) Answer {
 			continue
 		}
 		k, label := key{"c", e.Type, e.Repo, e.Agent}, e.Labels[q.Group]
-		r.count(k, label, rowOf(&e))
+		r.addPoint(k, label, rowOf(&e))
 		if q.Step > 0 {
 			addTo(
 				r.steps,

@@ -80,7 +80,7 @@ type Answer struct {
 // only grouping by a label, and steps that are no whole hours, read every
 // event.
 func (s *Store) Query(ctx context.Context, q Query) (Answer, error) {
-	if err := q.check(s.o.Now()); err != nil {
+	if err := q.validate(s.o.Now()); err != nil {
 		return Answer{}, err
 	}
 	db, err := s.exists()
@@ -105,13 +105,13 @@ func (s *Store) Query(ctx context.Context, q Query) (Answer, error) {
 		groups: map[string]*Sum{},
 		steps:  map[place]*Sum{},
 	}
-	if err := r.read(s.o.Now()); err != nil {
+	if err := r.readPoints(s.o.Now()); err != nil {
 		return Answer{}, err
 	}
 	return r.answer(), nil
 }
 
-func (q *Query) check(now time.Time) error {
+func (q *Query) validate(now time.Time) error {
 	if _, err := path.Match(q.Type, ""); err != nil {
 		return invalid("type: %q is no pattern", q.Type)
 	}
@@ -144,7 +144,7 @@ type place struct {
 	group string
 }
 
-func (r *reader) read(now time.Time) error {
+func (r *reader) readPoints(now time.Time) error {
 	if err := r.readSeries(); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (r *reader) readTotals(p part) error {
 	}
 	return r.each(p, "series", label, args, func(id int64, label string, s sums) {
 		if k, ok := r.series[id]; ok {
-			r.count(k, label, s)
+			r.addPoint(k, label, s)
 		}
 	})
 }
@@ -308,7 +308,7 @@ func (r *reader) groupOf(k key, label string) string {
 	return label
 }
 
-func (r *reader) count(k key, label string, s sums) {
+func (r *reader) addPoint(k key, label string, s sums) {
 	r.all.add(s)
 	addTo(r.types, k.kind, s)
 	if k.repo != "" {

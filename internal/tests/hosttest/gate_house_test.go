@@ -52,7 +52,7 @@ type gatehouse struct {
 	app    *app.App
 	cfg    config.Config
 	users  *identity.Service // on the same file, as a command of its own would be
-	doors  map[string]app.Door
+	doors  map[string]app.Listener
 	far    string // an address of this machine that is not loopback; "" when it has none
 	trust  *x509.CertPool
 	ca     *gateAuthority
@@ -136,7 +136,7 @@ func (g *gatehouse) run(host string, secure bool) {
 			t.Error(err)
 		}
 	})
-	g.doors = map[string]app.Door{}
+	g.doors = map[string]app.Listener{}
 	for _, d := range g.app.Doors() {
 		g.doors[d.Kind] = d
 		if d.Trust != "" {

@@ -55,13 +55,13 @@ type Options struct {
 // Host is a running host.
 type Host struct {
 	Engine *protocol.Engine
-	Calls  *dispatch.Calls
+	Calls  *dispatch.Dispatcher
 
 	Approvals *approvals.Store
-	Views     *views.Contexts
+	Views     *views.Registry
 	Modules   *modulehost.Host
 	Table     *session.Table
-	Jobs      *jobs.Jobs
+	Jobs      *jobs.Manager
 	Spool     *spool.Spool
 	Bus       bus.Bus
 
@@ -174,7 +174,7 @@ func (h *Host) Dial(t testing.TB) *Client { return h.DialAs(t, "anonymous") }
 // DialAs opens a pipe for a principal.
 func (h *Host) DialAs(t testing.TB, principal string) *Client {
 	c := &Client{t: t, in: make(chan []byte, 10_000)}
-	c.pipe = h.Engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: principal}}, func(m []byte) error {
+	c.pipe = h.Engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: principal}}, func(m []byte) error {
 		c.in <- append([]byte(nil), m...)
 		return nil
 	})

@@ -35,7 +35,7 @@ func (b bell) Offer(context.Context, module.Audience) (*module.Offer, error) {
 		func(_ context.Context, _ *tool.Call, in struct {
 			N int `json:"n"`
 		}) (tool.Result, error) {
-			notify.Publish(b.deps, notify.News{Title: fmt.Sprintf("ring %d", in.N), Message: strings.Repeat("x", 20)})
+			notify.Publish(b.deps, notify.Notification{Title: fmt.Sprintf("ring %d", in.N), Message: strings.Repeat("x", 20)})
 			return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
 		},
 	)

@@ -163,7 +163,7 @@ func (o *oneByOne) Send(frame string) {
 	if len(faults) > 0 || len(msgs) != 1 || !msgs[0].IsRequest() {
 		o.t.Fatalf("%s: not one request: %v", frame, faults)
 	}
-	s, fault := o.host.Engine.Stateless(protocol.Who{Caller: tool.Caller{Principal: o.who}}, "2025-11-25")
+	s, fault := o.host.Engine.Stateless(protocol.Caller{Caller: tool.Caller{Principal: o.who}}, "2025-11-25")
 	if fault != nil {
 		o.t.Fatal(fault)
 	}

@@ -63,8 +63,8 @@ func (f *Fault) Error() string {
 	return fmt.Sprintf("firecracker refused %s %s: %s", f.Method, f.Path, f.Message)
 }
 
-// put and patch send a request whose answer is empty; get decodes the answer.
-func (c *Client) put(ctx context.Context, path string, says any) error {
+// putJSON and patch send a request whose answer is empty; get decodes the answer.
+func (c *Client) putJSON(ctx context.Context, path string, says any) error {
 	return c.do(ctx, AnswerWait, http.MethodPut, path, says, nil)
 }
 
@@ -72,7 +72,7 @@ func (c *Client) patch(ctx context.Context, path string, says any) error {
 	return c.do(ctx, AnswerWait, http.MethodPatch, path, says, nil)
 }
 
-func (c *Client) get(ctx context.Context, path string, into any) error {
+func (c *Client) getJSON(ctx context.Context, path string, into any) error {
 	return c.do(ctx, AnswerWait, http.MethodGet, path, nil, into)
 }
 

@@ -10,40 +10,44 @@ import (
 
 // PutMachine sets the machine's processors and memory.
 func (c *Client) PutMachine(ctx context.Context, m Machine) error {
-	return c.put(ctx, "/machine-config", m)
+	return c.putJSON(ctx, "/machine-config", m)
 }
 
 // PutBootSource sets the kernel.
 func (c *Client) PutBootSource(ctx context.Context, b BootSource) error {
-	return c.put(ctx, "/boot-source", b)
+	return c.putJSON(ctx, "/boot-source", b)
 }
 
 // PutDrive adds a block device, or changes the one with its ID.
 func (c *Client) PutDrive(ctx context.Context, d Drive) error {
-	return c.put(ctx, "/drives/"+url.PathEscape(d.ID), d)
+	return c.putJSON(ctx, "/drives/"+url.PathEscape(d.ID), d)
 }
 
 // PutNetworkInterface adds a network device, or changes the one with its ID.
 func (c *Client) PutNetworkInterface(ctx context.Context, n NetworkInterface) error {
-	return c.put(ctx, "/network-interfaces/"+url.PathEscape(n.ID), n)
+	return c.putJSON(ctx, "/network-interfaces/"+url.PathEscape(n.ID), n)
 }
 
 // PutVsock adds the vsock device.
-func (c *Client) PutVsock(ctx context.Context, v Vsock) error { return c.put(ctx, "/vsock", v) }
+func (c *Client) PutVsock(ctx context.Context, v Vsock) error { return c.putJSON(ctx, "/vsock", v) }
 
 // PutEntropy adds the entropy device.
-func (c *Client) PutEntropy(ctx context.Context, e Entropy) error { return c.put(ctx, "/entropy", e) }
+func (c *Client) PutEntropy(ctx context.Context, e Entropy) error {
+	return c.putJSON(ctx, "/entropy", e)
+}
 
 // PutMMDSConfig configures the machine's access to the metadata.
 func (c *Client) PutMMDSConfig(ctx context.Context, m MMDSConfig) error {
-	return c.put(ctx, "/mmds/config", m)
+	return c.putJSON(ctx, "/mmds/config", m)
 }
 
 // PutLogger configures the log.
-func (c *Client) PutLogger(ctx context.Context, l Logger) error { return c.put(ctx, "/logger", l) }
+func (c *Client) PutLogger(ctx context.Context, l Logger) error { return c.putJSON(ctx, "/logger", l) }
 
 // PutMetrics configures the metrics.
-func (c *Client) PutMetrics(ctx context.Context, m Metrics) error { return c.put(ctx, "/metrics", m) }
+func (c *Client) PutMetrics(ctx context.Context, m Metrics) error {
+	return c.putJSON(ctx, "/metrics", m)
+}
 
 // Start starts the machine.
 func (c *Client) Start(ctx context.Context) error { return c.act(ctx, "InstanceStart") }
@@ -89,7 +93,7 @@ func (c *Client) FlushMetrics(ctx context.Context) error { return c.act(ctx, "Fl
 func (c *Client) CtrlAltDel(ctx context.Context) error { return c.act(ctx, "SendCtrlAltDel") }
 
 func (c *Client) act(ctx context.Context, action string) error {
-	return c.put(ctx, "/actions", struct {
+	return c.putJSON(ctx, "/actions", struct {
 		Type string `json:"action_type"`
 	}{action})
 }
@@ -98,7 +102,7 @@ func (c *Client) act(ctx context.Context, action string) error {
 
 // Instance returns the state of the process.
 func (c *Client) Instance(ctx context.Context) (i Instance, err error) {
-	err = c.get(ctx, "/", &i)
+	err = c.getJSON(ctx, "/", &i)
 	return i, err
 }
 
@@ -107,21 +111,21 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	var v struct {
 		Version string `json:"firecracker_version"`
 	}
-	err := c.get(ctx, "/version", &v)
+	err := c.getJSON(ctx, "/version", &v)
 	return v.Version, err
 }
 
 // Machine returns the machine's processors and memory.
 func (c *Client) Machine(ctx context.Context) (m Machine, err error) {
-	err = c.get(ctx, "/machine-config", &m)
+	err = c.getJSON(ctx, "/machine-config", &m)
 	return m, err
 }
 
 // PutMMDS replaces the metadata.
-func (c *Client) PutMMDS(ctx context.Context, data any) error { return c.put(ctx, "/mmds", data) }
+func (c *Client) PutMMDS(ctx context.Context, data any) error { return c.putJSON(ctx, "/mmds", data) }
 
 // PatchMMDS changes the metadata, by the rules of a JSON merge patch.
 func (c *Client) PatchMMDS(ctx context.Context, data any) error { return c.patch(ctx, "/mmds", data) }
 
 // MMDS reads the metadata.
-func (c *Client) MMDS(ctx context.Context, into any) error { return c.get(ctx, "/mmds", into) }
+func (c *Client) MMDS(ctx context.Context, into any) error { return c.getJSON(ctx, "/mmds", into) }

@@ -33,7 +33,7 @@ type conn struct {
 	nc     net.Conn
 	remote string
 	state  atomic.Int64 // the phase, and the second it began in
-	watch  watch
+	watch  clientWatch
 
 	reader reader
 	buf    []byte // what has been read
@@ -47,20 +47,20 @@ func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{srv: s, nc: nc, remote: nc.RemoteAddr().String()}
 	c.watch.nc = nc
 	c.like = nethttp.Request{Method: "POST", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: c.remote}
-	c.enter(fresh)
+	c.setPhase(fresh)
 	return c
 }
 
-// enter begins a phase. The time is that of the last sweep.
-func (c *conn) enter(p phase) { c.state.Store(c.srv.now.Load()<<8 | int64(p)) }
+// setPhase begins a phase. The time is that of the last sweep.
+func (c *conn) setPhase(p phase) { c.state.Store(c.srv.now.Load()<<8 | int64(p)) }
 
 func (c *conn) phase() (p phase, since int64) {
 	v := c.state.Load()
 	return phase(v & 0xff), v >> 8
 }
 
-// sweep ends what takes too long, as net/http would end it.
-func (c *conn) sweep(now int64) {
+// closeIfIdle ends what takes too long, as net/http would end it.
+func (c *conn) closeIfIdle(now int64) {
 	p, since := c.phase()
 	took := time.Duration(now-since) * time.Second
 	rest := c.srv.Rest
@@ -74,12 +74,12 @@ func (c *conn) sweep(now int64) {
 	}
 }
 
-// serve is the connection's goroutine.
-func (c *conn) serve() {
+// serveConn is the connection's goroutine.
+func (c *conn) serveConn() {
 	defer c.srv.forget(c)
 	c.buf = make([]byte, 0, bufferSize)
 	for {
-		h, v := c.next()
+		h, v := c.readHead()
 		switch {
 		case v == other:
 			c.handOver()
@@ -99,9 +99,9 @@ func (c *conn) serve() {
 	}
 }
 
-// next waits for the next request. It says more when there will be none.
-func (c *conn) next() (head, verdict) {
-	c.settle()
+// readHead waits for the next request. It says more when there will be none.
+func (c *conn) readHead() (head, verdict) {
+	c.compactBuffer()
 	blank := true // an empty line may come before a request, RFC 9112, section 2.2
 	for {
 		if blank && bytes.HasPrefix(c.buf, blankLine[:2]) {
@@ -109,19 +109,19 @@ func (c *conn) next() (head, verdict) {
 			blank = false
 		}
 		if len(c.buf) > 0 && !(blank && len(c.buf) == 1 && c.buf[0] == '\r') {
-			if h, v := c.reader.read(c.buf); v != more {
+			if h, v := c.reader.readRequestHead(c.buf); v != more {
 				return h, v
 			}
 		}
-		if !c.room() {
+		if !c.makeRoom() {
 			return head{}, other
 		}
 		n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])
 		if n > 0 && len(c.buf) == 0 {
-			c.enter(arriving)
+			c.setPhase(arriving)
 		}
 		c.buf = c.buf[:len(c.buf)+n]
-		if err != nil && n == 0 && !c.patient(err) {
+		if err != nil && n == 0 && !c.isTimeout(err) {
 			if len(c.buf) > 0 {
 				return head{}, other
 			}
@@ -130,9 +130,9 @@ func (c *conn) next() (head, verdict) {
 	}
 }
 
-// settle makes the unused bytes the beginning of the buffer, and the buffer
+// compactBuffer makes the unused bytes the beginning of the buffer, and the buffer
 // small again.
-func (c *conn) settle() {
+func (c *conn) compactBuffer() {
 	left := c.buf[c.used:]
 	if cap(c.buf) > bufferSize && len(left) <= bufferSize {
 		c.buf = append(make([]byte, 0, bufferSize), left...)
@@ -145,14 +145,14 @@ func (c *conn) settle() {
 	}
 	switch p, _ := c.phase(); {
 	case len(c.buf) > 0:
-		c.enter(arriving)
+		c.setPhase(arriving)
 	case p != fresh:
-		c.enter(idle)
+		c.setPhase(idle)
 	}
 }
 
-// room makes the buffer larger if it is full, up to its limit.
-func (c *conn) room() bool {
+// makeRoom makes the buffer larger if it is full, up to its limit.
+func (c *conn) makeRoom() bool {
 	if len(c.buf) < cap(c.buf) {
 		return true
 	}
@@ -165,9 +165,9 @@ func (c *conn) room() bool {
 	return true
 }
 
-// patient reports whether reading goes on after an error: a sweep may have
+// isTimeout reports whether reading goes on after an error: a sweep may have
 // hurried a request that was just about to end.
-func (c *conn) patient(err error) bool {
+func (c *conn) isTimeout(err error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}
@@ -178,12 +178,12 @@ func (c *conn) patient(err error) bool {
 // handOver makes the connection net/http's, with what was read of it.
 func (c *conn) handOver() {
 	c.nc.SetReadDeadline(time.Time{})
-	c.srv.handed.give(&begun{Conn: c.nc, read: c.buf})
+	c.srv.handed.offer(&prefixedConn{Conn: c.nc, read: c.buf})
 }
 
-// turn is what one request needs, in one piece.
-type turn struct {
-	ctx  leaving
+// requestState is what one request needs, in one piece.
+type requestState struct {
+	ctx  clientContext
 	w    response
 	body requestBody
 }
@@ -192,9 +192,9 @@ type turn struct {
 // It reports whether the connection stays open for another one, and whether
 // the handler has taken it.
 func (c *conn) answer(h head) (stays, taken bool) {
-	c.enter(answering)
-	t := &turn{ctx: leaving{Context: c.srv.ctx}, w: response{conn: c, closes: h.closes, declared: -1}}
-	defer t.ctx.end()
+	c.setPhase(answering)
+	t := &requestState{ctx: clientContext{Context: c.srv.ctx}, w: response{conn: c, closes: h.closes, declared: -1}}
+	defer t.ctx.cancelContext()
 	t.body.all = c.buf[h.size : h.size+h.length]
 	t.body.Reset(t.body.all)
 	c.used = h.size + h.length
@@ -202,18 +202,18 @@ func (c *conn) answer(h head) (stays, taken bool) {
 	c.watch.begin(&t.ctx)
 	ok := c.handle(w, c.request(t, h))
 	if !ok && !w.isTaken() {
-		c.watch.end()
+		c.watch.stopWatch()
 		return false, false
 	}
-	stays, taken = w.finish()
+	stays, taken = w.finishResponse()
 	if !taken {
-		c.watch.end()
+		c.watch.stopWatch()
 	}
 	return stays && ok, taken
 }
 
 // request is what the handler is given.
-func (c *conn) request(t *turn, h head) *nethttp.Request {
+func (c *conn) request(t *requestState, h head) *nethttp.Request {
 	if c.like.RequestURI != h.path {
 		c.like.URL, c.like.RequestURI = &url.URL{Path: h.path}, h.path
 	}

@@ -32,15 +32,15 @@ func FuzzRead(f *testing.F) {
 	)
 	f.Fuzz(func(t *testing.T, before, b []byte) {
 		var unused, used reader
-		used.read(before)
-		h, v := unused.read(b)
-		again, av := used.read(b)
+		used.readRequestHead(before)
+		h, v := unused.readRequestHead(b)
+		again, av := used.readRequestHead(b)
 		if v != av || !reflect.DeepEqual(h, again) {
 			t.Fatalf("%q is %d %+v, and after %q %d %+v", b, v, h, before, av, again)
 		}
 		unused = reader{}
-		first, fv := unused.read(before)
-		if last, lv := used.read(before); lv != fv || !reflect.DeepEqual(last, first) {
+		first, fv := unused.readRequestHead(before)
+		if last, lv := used.readRequestHead(before); lv != fv || !reflect.DeepEqual(last, first) {
 			t.Fatalf("%q is %d %+v, and after %q %d %+v", before, fv, first, b, lv, last)
 		}
 		if v != plain {

@@ -41,8 +41,8 @@ type Server struct {
 	Log     *slog.Logger
 
 	once   sync.Once
-	handed *handed      // the connections that became net/http's
-	now    atomic.Int64 // seconds since the server began, as of the last sweep
+	handed *handoverListener // the connections that became net/http's
+	now    atomic.Int64      // seconds since the server began, as of the last sweep
 	dated  atomic.Pointer[date]
 	// ctx is the parent of the contexts of requests, as in net/http.
 	ctx   context.Context
@@ -78,7 +78,7 @@ func (s *Server) Serve(ln net.Listener) error {
 	rest := make(chan error, 1)
 	s.handed.addr = ln.Addr()
 	go func() { rest <- s.Rest.Serve(s.handed) }()
-	go s.sweep()
+	go s.sweepConns()
 	err := s.accept(ln)
 	s.handed.Close()
 	<-rest
@@ -92,10 +92,10 @@ func (s *Server) accept(ln net.Listener) error {
 		switch {
 		case err == nil:
 			pause = 0
-			s.take(nc)
+			s.serveAccepted(nc)
 		case s.isClosing():
 			return nethttp.ErrServerClosed
-		case passing(err):
+		case isTemporary(err):
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.Log.Error("a connection could not be accepted; trying again", "err", err, "in", pause)
 			time.Sleep(pause)
@@ -105,9 +105,9 @@ func (s *Server) accept(ln net.Listener) error {
 	}
 }
 
-// passing reports whether an error of accept is temporary, such as too many open
+// isTemporary reports whether an error of accept is temporary, such as too many open
 // descriptors.
-func passing(err error) bool {
+func isTemporary(err error) bool {
 	ne, ok := errors.AsType[interface {
 		error
 		Temporary() bool
@@ -115,11 +115,11 @@ func passing(err error) bool {
 	return ok && ne.Temporary()
 }
 
-// take begins to serve a connection. What is encrypted is net/http's from the
+// serveAccepted begins to serve a connection. What is encrypted is net/http's from the
 // start: its framing is decided inside TLS.
-func (s *Server) take(nc net.Conn) {
+func (s *Server) serveAccepted(nc net.Conn) {
 	if _, secret := nc.(*tls.Conn); secret {
-		s.handed.give(nc)
+		s.handed.offer(nc)
 		return
 	}
 	c := newConn(s, nc)
@@ -133,7 +133,7 @@ func (s *Server) take(nc net.Conn) {
 		nc.Close()
 		return
 	}
-	go c.serve()
+	go c.serveConn()
 }
 
 func (s *Server) forget(c *conn) {
@@ -151,7 +151,7 @@ func (s *Server) isClosing() bool {
 // Shutdown stops accepting, closes idle connections and waits for the others
 // until ctx is done. Connections that handlers have taken over are theirs.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.stop()
+	s.stopAccepting()
 	rest := make(chan error, 1)
 	go func() { rest <- s.Rest.Shutdown(ctx) }()
 	look := time.NewTicker(10 * time.Millisecond)
@@ -169,7 +169,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 // Close closes every connection at once.
 func (s *Server) Close() error {
-	s.stop()
+	s.stopAccepting()
 	s.mu.Lock()
 	for c := range s.conns {
 		c.nc.Close()
@@ -178,7 +178,7 @@ func (s *Server) Close() error {
 	return s.Rest.Close()
 }
 
-func (s *Server) stop() {
+func (s *Server) stopAccepting() {
 	s.init()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,9 +205,9 @@ func (s *Server) closeIdle() int {
 	return len(s.conns)
 }
 
-// sweep enforces the time limits: one goroutine for all connections
+// sweepConns enforces the time limits: one goroutine for all connections
 // instead of a timer for each request.
-func (s *Server) sweep() {
+func (s *Server) sweepConns() {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	began := time.Now()
@@ -221,7 +221,7 @@ func (s *Server) sweep() {
 		s.now.Store(now)
 		s.mu.Lock()
 		for c := range s.conns {
-			c.sweep(now)
+			c.closeIfIdle(now)
 		}
 		s.mu.Unlock()
 	}

@@ -407,7 +407,7 @@ func TestAHeadIsRecognisedAgainOnlyWhenItIsTheSame(t *testing.T) {
 	first := []byte(
 		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 12\r\nX: a\r\n\r\n" + strings.Repeat("b", 12),
 	)
-	h, v := r.read(first)
+	h, v := r.readRequestHead(first)
 	if v != plain {
 		t.Fatal("not plain")
 	}
@@ -433,7 +433,7 @@ func TestAHeadIsRecognisedAgainOnlyWhenItIsTheSame(t *testing.T) {
 }
 
 func TestTheContextOfARequest(t *testing.T) {
-	l := &leaving{Context: context.WithValue(context.Background(), nethttp.ServerContextKey, "server")}
+	l := &clientContext{Context: context.WithValue(context.Background(), nethttp.ServerContextKey, "server")}
 	child, cancel := context.WithTimeout(l, time.Hour)
 	defer cancel()
 	called := make(chan bool, 2)
@@ -445,8 +445,8 @@ func TestTheContextOfARequest(t *testing.T) {
 	if l.Err() != nil || child.Err() != nil || l.Value(nethttp.ServerContextKey) != "server" {
 		t.Errorf("before its end: %v, %v", l.Err(), child.Err())
 	}
-	l.end()
-	l.end()
+	l.cancelContext()
+	l.cancelContext()
 	<-l.Done()
 	<-child.Done()
 	<-called
@@ -462,7 +462,7 @@ func TestTheContextOfARequest(t *testing.T) {
 func TestHeadsThatAreAlikeAreReadByWhatDiffers(t *testing.T) {
 	const text = "POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nMcp-Session-Id: %s\r\nAccept: x\r\n\r\n{}"
 	var r reader
-	one, _ := r.read(fmt.Appendf(nil, text, "one"))
+	one, _ := r.readRequestHead(fmt.Appendf(nil, text, "one"))
 	session := one.header.Get("Mcp-Session-Id")
 	if h, ok := r.varied(fmt.Appendf(nil, text, "another")); !ok || h.header.Get("Mcp-Session-Id") != "another" ||
 		h.header.Get("Accept") != "x" {
@@ -472,7 +472,7 @@ func TestHeadsThatAreAlikeAreReadByWhatDiffers(t *testing.T) {
 		t.Error("the request before has changed")
 	}
 	for _, other := range []string{"Host: a\r\n=Host: b\r\n", "Accept: x=Accepts: x", "Accept: x=Accept: \x00", "Length: 2=Length: +2", "POST /mcp=POST /mcq"} {
-		r.read(fmt.Appendf(nil, text, "one"))
+		r.readRequestHead(fmt.Appendf(nil, text, "one"))
 		old, new, _ := strings.Cut(other, "=")
 		if _, ok := r.varied([]byte(strings.Replace(fmt.Sprintf(text, "two"), old, new, 1))); ok {
 			t.Errorf("%q for %q passes", new, old)

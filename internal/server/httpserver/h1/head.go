@@ -38,8 +38,8 @@ type reader struct {
 
 var blankLine = []byte("\r\n\r\n")
 
-// read looks at the request at the beginning of b.
-func (r *reader) read(b []byte) (head, verdict) {
+// readRequestHead looks at the request at the beginning of b.
+func (r *reader) readRequestHead(b []byte) (head, verdict) {
 	h, ok := r.repeated(b)
 	if !ok {
 		h, ok = r.varied(b)
@@ -52,7 +52,7 @@ func (r *reader) read(b []byte) (head, verdict) {
 		case end < 0:
 			return head{}, more
 		}
-		if h, ok = r.parse(b[:end+len(blankLine)]); !ok {
+		if h, ok = r.parseHead(b[:end+len(blankLine)]); !ok {
 			return head{}, other
 		}
 	}
@@ -70,7 +70,7 @@ func (r *reader) repeated(b []byte) (head, bool) {
 	if len(r.raw) == 0 || len(b) < r.from || !bytes.Equal(b[:r.from], r.raw[:r.from]) {
 		return head{}, false
 	}
-	n, digits := number(b[r.from:])
+	n, digits := parseDigits(b[r.from:])
 	rest := r.raw[r.to:]
 	if digits == 0 || !bytes.HasPrefix(b[r.from+digits:], rest) {
 		return head{}, false
@@ -80,8 +80,8 @@ func (r *reader) repeated(b []byte) (head, bool) {
 	return h, true
 }
 
-// number reads up to six digits at the beginning of b.
-func number(b []byte) (n, digits int) {
+// parseDigits reads up to six digits at the beginning of b.
+func parseDigits(b []byte) (n, digits int) {
 	for digits < len(b) && digits < 6 && b[digits] >= '0' && b[digits] <= '9' {
 		n = 10*n + int(b[digits]-'0')
 		digits++
@@ -96,12 +96,12 @@ func couldBePost(b []byte) bool {
 	return string(b[:n]) == verb[:n]
 }
 
-// parse reads a head that ends with a blank line. It reports false for
+// parseHead reads a head that ends with a blank line. It reports false for
 // whatever is not plain.
-func (r *reader) parse(raw []byte) (head, bool) {
+func (r *reader) parseHead(raw []byte) (head, bool) {
 	line, rest, _ := bytes.Cut(raw, blankLine[:2])
 	path, ok := bytes.CutSuffix(line[len(verb):], []byte(" HTTP/1.1"))
-	if !ok || !harmless(path) {
+	if !ok || !isPlainPath(path) {
 		return head{}, false
 	}
 	f := fields{header: make(nethttp.Header, 12), lines: r.lines[:0]}
@@ -112,14 +112,14 @@ func (r *reader) parse(raw []byte) (head, bool) {
 		if len(line) == 0 {
 			break
 		}
-		if !f.add(line) {
+		if !f.addField(line) {
 			return head{}, false
 		}
 	}
 	if len(rest) > 0 || f.hosts != 1 || f.length == nil {
 		return head{}, false
 	}
-	n, digits := number(f.length)
+	n, digits := parseDigits(f.length)
 	if digits != len(f.length) {
 		return head{}, false
 	}
@@ -135,8 +135,8 @@ func (r *reader) parse(raw []byte) (head, bool) {
 	return h, true
 }
 
-// harmless reports a path that means what it says: no escapes, no query.
-func harmless(path []byte) bool {
+// isPlainPath reports a path that means what it says: no escapes, no query.
+func isPlainPath(path []byte) bool {
 	if len(path) == 0 || path[0] != '/' {
 		return false
 	}
@@ -162,9 +162,9 @@ type fields struct {
 	lines    []line
 }
 
-// add takes one line and reports whether it is one that a plain request may
+// addField takes one line and reports whether it is one that a plain request may
 // have.
-func (f *fields) add(text []byte) bool {
+func (f *fields) addField(text []byte) bool {
 	name, value, ok := bytes.Cut(text, []byte(":"))
 	value = bytes.Trim(value, " \t")
 	if f.count++; !ok || f.count > mostFields || !token(name) || !printable(value) {

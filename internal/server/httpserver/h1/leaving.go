@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// leaving is the context of a request: it ends when the client leaves or the
+// clientContext is the context of a request: it ends when the client leaves or the
 // request has been answered. Unlike those of package context it costs next to
 // nothing as long as no goroutine waits for its end.
-type leaving struct {
+type clientContext struct {
 	// The parent, for its values. A leaving is itself a context.
 	context.Context
 
@@ -19,24 +19,24 @@ type leaving struct {
 	after []*func()     // to be called at the end; nil where it was stopped
 }
 
-func (l *leaving) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (c *clientContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-func (l *leaving) Done() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.done == nil {
-		l.done = make(chan struct{})
-		if l.over {
-			close(l.done)
+func (c *clientContext) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.over {
+			close(c.done)
 		}
 	}
-	return l.done
+	return c.done
 }
 
-func (l *leaving) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.over {
+func (c *clientContext) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
 		return context.Canceled
 	}
 	return nil
@@ -44,44 +44,44 @@ func (l *leaving) Err() error {
 
 // AfterFunc is what package context asks for instead of Done, so that no goroutine
 // has to wait in a goroutine.
-func (l *leaving) AfterFunc(f func()) (stop func() bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.over {
+func (c *clientContext) AfterFunc(f func()) (stop func() bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
 		go f()
 		return func() bool { return false }
 	}
 	entry := &f
-	l.after = append(l.after, entry)
-	return func() bool { return l.stop(entry) }
+	c.after = append(c.after, entry)
+	return func() bool { return c.removeHook(entry) }
 }
 
-func (l *leaving) stop(entry *func()) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, e := range l.after {
+func (c *clientContext) removeHook(entry *func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, e := range c.after {
 		if e == entry {
-			l.after[i] = nil
+			c.after[i] = nil
 			return true
 		}
 	}
 	return false
 }
 
-// end ends the context, once.
-func (l *leaving) end() {
-	l.mu.Lock()
-	if l.over {
-		l.mu.Unlock()
+// cancelContext ends the context, once.
+func (c *clientContext) cancelContext() {
+	c.mu.Lock()
+	if c.over {
+		c.mu.Unlock()
 		return
 	}
-	l.over = true
-	if l.done != nil {
-		close(l.done)
+	c.over = true
+	if c.done != nil {
+		close(c.done)
 	}
-	after := l.after
-	l.after = nil
-	l.mu.Unlock()
+	after := c.after
+	c.after = nil
+	c.mu.Unlock()
 	for _, f := range after {
 		if f != nil {
 			go (*f)()

@@ -95,8 +95,8 @@ func (w *response) inform(status int) {
 	for key, values := range w.header {
 		b = appendField(b, key, values)
 	}
-	w.flow()
-	w.send(append(b, "\r\n"...))
+	w.startStreaming()
+	w.sendBytes(append(b, "\r\n"...))
 }
 
 func appendStatus(b []byte, status int) []byte {
@@ -230,9 +230,9 @@ func appendChunk(b, p []byte) []byte {
 // flushed.
 func (w *response) part(p []byte) error {
 	if w.framing == counted && len(p) >= bufferSize { // as it is: copying a long list costs as much as making it
-		w.flow()
-		w.push()
-		return w.send(p)
+		w.startStreaming()
+		w.flushBuffer()
+		return w.sendBytes(p)
 	}
 	if w.framing == chunked {
 		*w.out = appendChunk(*w.out, p)
@@ -242,13 +242,13 @@ func (w *response) part(p []byte) error {
 	if len(*w.out) < bufferSize {
 		return nil
 	}
-	w.flow()
-	return w.push()
+	w.startStreaming()
+	return w.flushBuffer()
 }
 
-// flow is called before anything is sent while the handler still runs: from
+// startStreaming is called before anything is sent while the handler still runs: from
 // now on its deadlines hold for the connection.
-func (w *response) flow() {
+func (w *response) startStreaming() {
 	if !w.flowing.Swap(true) {
 		w.limit(w.deadline.Load())
 	}
@@ -261,9 +261,9 @@ func (w *response) limit(nanos int64) {
 	}
 }
 
-// push sends what is there.
-func (w *response) push() error {
-	err := w.send(*w.out)
+// flushBuffer sends what is there.
+func (w *response) flushBuffer() error {
+	err := w.sendBytes(*w.out)
 	*w.out = (*w.out)[:0]
 	if cap(*w.out) > holds {
 		*w.out = make([]byte, 0, bufferSize)
@@ -271,7 +271,7 @@ func (w *response) push() error {
 	return err
 }
 
-func (w *response) send(b []byte) error {
+func (w *response) sendBytes(b []byte) error {
 	if w.failed == nil && len(b) > 0 {
 		_, w.failed = w.conn.nc.Write(b)
 	}
@@ -289,8 +289,8 @@ func (w *response) FlushError() error {
 	if w.framing == undecided {
 		w.chunk()
 	}
-	w.flow()
-	return w.push()
+	w.startStreaming()
+	return w.flushBuffer()
 }
 
 // Flush is FlushError without the error.
@@ -327,12 +327,12 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		return nil, nil, nethttp.ErrHijacked
 	}
 	c := w.conn
-	c.watch.end()
+	c.watch.stopWatch()
 	if w.status != 0 {
 		if w.framing == undecided {
 			w.chunk()
 		}
-		w.push()
+		w.flushBuffer()
 	}
 	if w.limited.Load() {
 		c.nc.SetWriteDeadline(time.Time{})
@@ -354,9 +354,9 @@ func (w *response) isTaken() bool {
 	return w.taken
 }
 
-// finish sends what is left when the handler has returned. It reports whether
+// finishResponse sends what is left when the handler has returned. It reports whether
 // the connection can serve another request, and whether it was taken.
-func (w *response) finish() (stays, taken bool) {
+func (w *response) finishResponse() (stays, taken bool) {
 	w.mu.Lock()
 	taken = w.taken
 	w.taken = true
@@ -367,9 +367,9 @@ func (w *response) finish() (stays, taken bool) {
 	if w.status == 0 {
 		w.WriteHeader(nethttp.StatusOK)
 	}
-	whole := w.close()
-	w.conn.enter(writing)
-	err := w.push()
+	whole := w.flushAndEnd()
+	w.conn.setPhase(writing)
+	err := w.flushBuffer()
 	outs.Put(w.out)
 	w.out = nil
 	clear(w.header)
@@ -380,21 +380,21 @@ func (w *response) finish() (stays, taken bool) {
 	return err == nil && whole && !w.closes, false
 }
 
-// close writes the end of the body and reports whether the body is whole.
-func (w *response) close() bool {
+// flushAndEnd writes the end of the body and reports whether the body is whole.
+func (w *response) flushAndEnd() bool {
 	switch w.framing {
 	case chunked:
 		*w.out = append(*w.out, "0\r\n\r\n"...)
 	case counted:
 		return w.written == w.declared
 	case undecided:
-		w.count()
+		w.countResponse()
 	}
 	return true
 }
 
-// count puts the length of a body that was held back in front of it.
-func (w *response) count() {
+// countResponse puts the length of a body that was held back in front of it.
+func (w *response) countResponse() {
 	b := *w.out
 	size := len(b) - w.body
 	var field [48]byte

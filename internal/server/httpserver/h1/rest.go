@@ -5,20 +5,20 @@ import (
 	"sync"
 )
 
-// handed is a listener whose connections were accepted elsewhere.
-type handed struct {
+// handoverListener is a listener whose connections were accepted elsewhere.
+type handoverListener struct {
 	addr  net.Addr
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-func newHanded() *handed {
-	return &handed{conns: make(chan net.Conn), done: make(chan struct{})}
+func newHanded() *handoverListener {
+	return &handoverListener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// give hands a connection over, or closes it if no server accepts it any more.
-func (h *handed) give(c net.Conn) {
+// offer hands a connection over, or closes it if no server accepts it any more.
+func (h *handoverListener) offer(c net.Conn) {
 	select {
 	case h.conns <- c:
 	case <-h.done:
@@ -26,7 +26,7 @@ func (h *handed) give(c net.Conn) {
 	}
 }
 
-func (h *handed) Accept() (net.Conn, error) {
+func (h *handoverListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-h.conns:
 		return c, nil
@@ -35,20 +35,20 @@ func (h *handed) Accept() (net.Conn, error) {
 	}
 }
 
-func (h *handed) Close() error {
+func (h *handoverListener) Close() error {
 	h.once.Do(func() { close(h.done) })
 	return nil
 }
 
-func (h *handed) Addr() net.Addr { return h.addr }
+func (h *handoverListener) Addr() net.Addr { return h.addr }
 
-// begun is a connection of which some bytes have been read already.
-type begun struct {
+// prefixedConn is a connection of which some bytes have been read already.
+type prefixedConn struct {
 	net.Conn
 	read []byte
 }
 
-func (b *begun) Read(p []byte) (int, error) {
+func (b *prefixedConn) Read(p []byte) (int, error) {
 	if len(b.read) == 0 {
 		return b.Conn.Read(p)
 	}
@@ -60,8 +60,8 @@ func (b *begun) Read(p []byte) (int, error) {
 }
 
 // CloseWrite lets net/http end its half before it closes.
-func (b *begun) CloseWrite() error {
-	if half, ok := b.Conn.(interface{ CloseWrite() error }); ok {
+func (p *prefixedConn) CloseWrite() error {
+	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}
 	return nil

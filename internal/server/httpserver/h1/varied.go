@@ -69,7 +69,7 @@ func (v *variation) changed(l *line, name []byte) bool {
 	case "Host", "Connection":
 		return false
 	case "Content-Length":
-		n, digits := number(value)
+		n, digits := parseDigits(value)
 		if digits == 0 || digits != len(value) {
 			return false
 		}

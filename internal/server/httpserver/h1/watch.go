@@ -8,124 +8,124 @@ import (
 	"time"
 )
 
-// watch notices that the client leaves while its request is being answered.
+// clientWatch notices that the client leaves while its request is being answered.
 // It reads from the connection, but only once a request takes long: most are
 // answered before. Its zero value with nc set is ready.
-type watch struct {
+type clientWatch struct {
 	nc    net.Conn
 	timer *time.Timer
 
 	mu      sync.Mutex
-	armed   bool          // the timer runs; it is not set anew for each of many requests
-	turn    uint64        // counts requests
-	met     uint64        // the request that the timer was set for, or found when it fired
-	on      bool          // a request is being answered
-	client  *leaving      // of that request
-	reading chan struct{} // closed when the read has ended; nil: there is none
-	extra   byte          // the first byte of the next request
-	has     bool          // there is one
+	armed   bool           // the timer runs; it is not set anew for each of many requests
+	turn    uint64         // counts requests
+	met     uint64         // the request that the timer was set for, or found when it fired
+	on      bool           // a request is being answered
+	client  *clientContext // of that request
+	reading chan struct{}  // closed when the read has ended; nil: there is none
+	extra   byte           // the first byte of the next request
+	has     bool           // there is one
 }
 
 // begin is called when a request begins, whose context ends when the client
 // goes.
-func (w *watch) begin(client *leaving) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.on, w.client = true, client
-	w.turn++
-	if w.armed {
+func (c *clientWatch) begin(client *clientContext) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.on, c.client = true, client
+	c.turn++
+	if c.armed {
 		return
 	}
-	w.armed, w.met = true, w.turn
-	if w.timer == nil {
-		w.timer = time.AfterFunc(watchAfter, w.tick)
+	c.armed, c.met = true, c.turn
+	if c.timer == nil {
+		c.timer = time.AfterFunc(watchAfter, c.tick)
 	} else {
-		w.timer.Reset(watchAfter)
+		c.timer.Reset(watchAfter)
 	}
 }
 
 // tick begins to watch once it finds the same request twice. When it finds
 // none, the next one sets the timer again.
-func (w *watch) tick() {
-	w.mu.Lock()
-	if w.on && w.met != w.turn {
-		w.met = w.turn
-		w.timer.Reset(watchAfter)
-		w.mu.Unlock()
+func (c *clientWatch) tick() {
+	c.mu.Lock()
+	if c.on && c.met != c.turn {
+		c.met = c.turn
+		c.timer.Reset(watchAfter)
+		c.mu.Unlock()
 		return
 	}
-	w.armed = false
-	w.mu.Unlock()
-	w.look()
+	c.armed = false
+	c.mu.Unlock()
+	c.readAhead()
 }
 
-// look reads until something comes, the client goes, or end is called.
-func (w *watch) look() {
-	w.mu.Lock()
-	if !w.on || w.has || w.reading != nil {
-		w.mu.Unlock()
+// readAhead reads until something comes, the client goes, or end is called.
+func (c *clientWatch) readAhead() {
+	c.mu.Lock()
+	if !c.on || c.has || c.reading != nil {
+		c.mu.Unlock()
 		return
 	}
 	done := make(chan struct{})
-	w.reading = done
-	w.mu.Unlock()
+	c.reading = done
+	c.mu.Unlock()
 	defer close(done)
 	var one [1]byte
 	for {
-		n, err := w.nc.Read(one[:])
+		n, err := c.nc.Read(one[:])
 		if n == 1 {
-			w.mu.Lock()
-			w.extra, w.has = one[0], true
-			w.mu.Unlock()
+			c.mu.Lock()
+			c.extra, c.has = one[0], true
+			c.mu.Unlock()
 			return
 		}
-		if !w.goOn(err) {
+		if !c.keepsWatching(err) {
 			return
 		}
 	}
 }
 
-// goOn looks at an error of the read and tells the request if the client is
+// keepsWatching looks at an error of the read and tells the request if the client is
 // gone. A deadline that end did not set is a late sweep's.
-func (w *watch) goOn(err error) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.on {
+func (c *clientWatch) keepsWatching(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.on {
 		return false
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		w.nc.SetReadDeadline(time.Time{})
+		c.nc.SetReadDeadline(time.Time{})
 		return true
 	}
-	w.client.end()
+	c.client.cancelContext()
 	return false
 }
 
-// end stops watching. It may be called more than once for a request.
-func (w *watch) end() {
-	w.mu.Lock()
-	was, reading := w.on, w.reading
-	w.on, w.client = false, nil
-	w.mu.Unlock()
+// stopWatch stops watching. It may be called more than once for a request.
+func (c *clientWatch) stopWatch() {
+	c.mu.Lock()
+	was, reading := c.on, c.reading
+	c.on, c.client = false, nil
+	c.mu.Unlock()
 	if !was {
 		return
 	}
 	if reading == nil {
 		return
 	}
-	w.nc.SetReadDeadline(aLongTimeAgo)
+	c.nc.SetReadDeadline(aLongTimeAgo)
 	<-reading
-	w.nc.SetReadDeadline(time.Time{})
-	w.mu.Lock()
-	w.reading = nil
-	w.mu.Unlock()
+	c.nc.SetReadDeadline(time.Time{})
+	c.mu.Lock()
+	c.reading = nil
+	c.mu.Unlock()
 }
 
 // seen takes the byte that came while a request was being answered.
-func (w *watch) seen() (byte, bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	has := w.has
-	w.has = false
-	return w.extra, has
+func (c *clientWatch) seen() (byte, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	has := c.has
+	c.has = false
+	return c.extra, has
 }
