@@ -4,7 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"os"
+	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -33,19 +35,49 @@ func tuneMemory(getenv func(string) string) {
 	}
 }
 
-// memory is how many bytes this process may use: the machine's, or its
-// control group's share. 0 means unknown.
+// memory is how many bytes this process may use: the machine's, or the least that
+// its control group and those above allow. 0 means unknown.
 func memory() int64 {
 	there := machine()
-	b, err := os.ReadFile("/sys/fs/cgroup/memory.max")
+	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return there
 	}
-	if share, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil &&
-		(there == 0 || share < there) {
+	if share := groupLimit("/sys/fs/cgroup", string(own)); share > 0 && (there == 0 || share < there) {
 		return share
 	}
 	return there
+}
+
+// groupLimit is the least limit of memory of a control group and those above it, 0
+// if there is none. top is where the hierarchies are mounted, and own what the
+// kernel says of the groups of a process.
+func groupLimit(top, own string) (least int64) {
+	for line := range strings.Lines(own) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) < 3 || strings.Contains(f[2], "..") {
+			continue
+		}
+		dir, file := top, "memory.max"
+		switch {
+		case f[0] == "0" && f[1] == "":
+		case slices.Contains(strings.Split(f[1], ","), "memory"): // version 1
+			dir, file = filepath.Join(top, f[1]), "memory.limit_in_bytes"
+		default:
+			continue
+		}
+		for path := filepath.Join("/", f[2]); ; path = filepath.Dir(path) {
+			b, _ := os.ReadFile(filepath.Join(dir, path, file))
+			n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64) // "max" is no number
+			if err == nil && n > 0 && (least == 0 || n < least) {
+				least = n
+			}
+			if path == "/" {
+				break
+			}
+		}
+	}
+	return least
 }
 
 // machine reads the memory of the machine where the system tells it in a file.

@@ -2,6 +2,8 @@ package main
 
 import (
 	"math"
+	"os"
+	"path/filepath"
 	"runtime/debug"
 	"testing"
 )
@@ -27,5 +29,34 @@ func TestMemoryIsTunedUnlessThePersonHas(t *testing.T) {
 	percent, limit = tuned(map[string]string{"GOGC": "50", "GOMEMLIMIT": "1GiB"})
 	if percent != 100 || limit != math.MaxInt64 {
 		t.Errorf("GC percent %d and limit %d were set over the person's", percent, limit)
+	}
+}
+
+// The limit of the group of this process counts, and those of the groups above, in
+// both versions of the hierarchy.
+func TestTheLeastLimitOfTheControlGroupsCounts(t *testing.T) {
+	top := t.TempDir()
+	for path, text := range map[string]string{
+		"a/memory.max": "700\n", "a/b/memory.max": "max\n", "a/b/c/memory.max": "900\n", "memory.max": "max",
+		"memory/x/memory.limit_in_bytes": "500\n", "memory/memory.limit_in_bytes": "9223372036854771712\n",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(top, path)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(top, path), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for own, want := range map[string]int64{
+		"0::/a/b/c\n":                      700,
+		"0::/\n":                           0,
+		"0::/../../a\n":                    0,
+		"4:memory:/x\n1:name=systemd:/\n":  500,
+		"4:memory:/x\n0::/a\n2:cpu:/a/b\n": 500,
+		"":                                 0,
+	} {
+		if got := groupLimit(top, own); got != want {
+			t.Errorf("%q: %d bytes, want %d", own, got, want)
+		}
 	}
 }

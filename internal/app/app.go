@@ -229,7 +229,9 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes what serves a call.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.limits = limit.New(limits(a.cfg))
+	counted := limits(a.cfg)
+	counted.Administrator = a.rules
+	a.limits = limit.New(counted)
 	a.pacing.Store(a.cfg.Limits.Rate != nil)
 	o := core.Options{
 		Bus:   a.bus,
@@ -250,14 +252,15 @@ func (a *App) build(context.Context) error {
 			Log:    a.log,
 		},
 		Calls: dispatch.Options{
-			Log:         a.log,
-			Timeout:     a.cfg.Limits.Deadline,
-			Budget:      a.cfg.Limits.Result,
-			WordCounts:  a.cfg.Approvals.CallersWord,
-			NoOperators: a.opts.Private,
-			Approvals:   a.book,
-			Queue:       a.limits.Queue,
-			Ledger:      a.callLedger(),
+			Log:           a.log,
+			Timeout:       a.cfg.Limits.Deadline,
+			Budget:        a.cfg.Limits.Result,
+			WordCounts:    a.cfg.Approvals.CallersWord,
+			NoOperators:   a.opts.Private,
+			Approvals:     a.book,
+			Queue:         a.limits.Queue,
+			Administrator: a.rules,
+			Ledger:        a.callLedger(),
 		},
 		Engine: protocol.Options{
 			Seal:         a.ring,
@@ -268,7 +271,7 @@ func (a *App) build(context.Context) error {
 		},
 	}
 	if s := a.cfg.Sessions; !s.Off {
-		o.Sessions = &session.Options{IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max}
+		o.Sessions = &session.Options{IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max, Administrator: a.rules}
 	}
 	a.core = core.New(o)
 	a.host, a.views, a.calls = a.core.Modules, a.core.Views, a.core.Calls

@@ -97,7 +97,10 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 		Socket: func(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
 			a.sockets.Serve(w, r, who) // which the modules make after this server
 		},
-		MaxBody: int64(a.cfg.Limits.Message),
+		MaxBody:       int64(a.cfg.Limits.Message),
+		Bytes:         a.limits.Bytes,
+		Streams:       a.limits.Streams,
+		Administrator: a.rules,
 		// The door must have given up on its last request before the host
 		// gives up on the door.
 		Patience: a.cfg.Limits.StopPatience / 2,

@@ -75,6 +75,9 @@ func limits(cfg config.Config) limit.Options {
 		Session: l.CallsSession,
 		Tool:    l.CallsTool,
 		Waiting: l.CallsWaiting,
+		Bytes:   l.Bytes,
+		Message: int64(l.Message),
+		Streams: l.Streams,
 	}
 	d := cfg.Doors
 	beyond := d.HTTP.Open && !config.Loopback(d.HTTP.Host) || d.TCP != "" && !config.LoopbackAddr(d.TCP)

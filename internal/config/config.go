@@ -118,7 +118,7 @@ type Sessions struct {
 	Off   bool          `doc:"Serve without sessions."`
 	Idle  time.Duration `doc:"A session ends after this long without a sign of life."`
 	Sweep time.Duration `doc:"How often idle sessions are looked for."`
-	Max   int           `doc:"Sessions at once."`
+	Max   int           `doc:"Sessions at once, which callers share: each may have as many as it leaves free, and a sixteenth is for administrators."`
 }
 
 // Limits bound what one caller can take.
@@ -134,9 +134,11 @@ type Limits struct {
 
 	Rate         *float64 `doc:"Requests a second of one principal, and of one session; 0 means no limit. Left out, there is none on standard input and loopback, and 50 elsewhere." live:"yes"`
 	Burst        int      `doc:"Requests that may come at once; 0 means twice the rate." live:"yes"`
-	Calls        int      `doc:"Calls that run at once on this host; 0 means 1024."`
+	Calls        int      `doc:"Calls that run at once on this host, which callers share: each may have as many as it leaves free, and a sixteenth is for administrators; 0 means 1024."`
 	CallsSession int      `doc:"Calls that run at once for one session; 0 means 64."`
-	CallsTool    int      `doc:"Calls that run at once of one tool; 0 means as many as on the host."`
+	CallsTool    int      `doc:"Calls that run at once of one tool, which callers share in the same way; 0 means as many as on the host."`
+	Bytes        int64    `doc:"Memory for messages that are being read or have not been answered, which callers share; 0 means 128 MiB. It is never less than four messages of the largest size." unit:"bytes"`
+	Streams      int      `doc:"Event streams that are open at once, which callers share; 0 means 40000."`
 	CallsWaiting int      `doc:"Calls that wait for their turn on this host; 0 means sixteen times calls."`
 }
 

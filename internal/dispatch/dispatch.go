@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/confirm"
 	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/operator"
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/spool"
@@ -37,11 +38,14 @@ type Options struct {
 	// agreed. NoOperators says that no operator decides the requests in Approvals.
 	WordCounts, NoOperators bool
 
-	Ledger  Ledger        // nil remembers nothing
-	Queue   *limit.Queue  // who may run now; nil makes one with Slots
-	Timeout time.Duration // of a call that says nothing else; 0 means 60 s
-	Grace   time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
-	Budget  int           // bytes of text in a result; 0 means 32,000
+	Ledger Ledger       // nil remembers nothing
+	Queue  *limit.Queue // who may run now; nil makes one with Slots
+	// Administrator reports who gets the slots that are kept for administrators; nil
+	// means no caller.
+	Administrator operator.Func
+	Timeout       time.Duration // of a call that says nothing else; 0 means 60 s
+	Grace         time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
+	Budget        int           // bytes of text in a result; 0 means 32,000
 	// Slots is how many calls run at once, where there is no Queue; 0 means 1,024. Tests that
 	// build no Queue set it.
 	Slots int
@@ -208,10 +212,13 @@ func (d *Dispatcher) enter(ctx context.Context, r *Request) (*limit.Pass, error)
 		return d.queue.Nested(), nil
 	}
 	who := limit.Who{
-		Principal: r.Facts.Principal,
-		Session:   r.Facts.Session,
-		Context:   r.Facts.Context,
-		Tool:      r.Entry.Name,
+		Holder: limit.Holder{
+			Principal:     r.Facts.Principal,
+			Administrator: d.opts.Administrator.By(r.Facts.Caller),
+		},
+		Session: r.Facts.Session,
+		Context: r.Facts.Context,
+		Tool:    r.Entry.Name,
 	}
 	pass, err := d.queue.Enter(ctx, who, d.opts.Timeout)
 	if busy, ok := errors.AsType[*limit.Busy](err); ok {

@@ -38,7 +38,7 @@ func (q *Queue) SetContexts(all map[string]Context) {
 	for name, c := range all {
 		r := q.contexts[name]
 		if r == nil {
-			r = &contextLimits{}
+			r = &contextLimits{slots: slots{division: division{plain: true}}}
 			q.contexts[name] = r
 		}
 		q.setLimits(r, c)
@@ -50,8 +50,8 @@ func (q *Queue) SetContexts(all map[string]Context) {
 // setLimits changes the limits of one context. Where the rate stays what it was,
 // the change fills no bucket.
 func (q *Queue) setLimits(r *contextLimits, c Context) {
-	if r.most = c.Calls; c.Calls <= 0 {
-		r.most = math.MaxInt
+	if r.total = int64(c.Calls); c.Calls <= 0 {
+		r.total = math.MaxInt
 	}
 	switch {
 	case c.Rate <= 0:

@@ -11,7 +11,9 @@ import (
 )
 
 // in is a call of a principal in a context.
-func in(name, who string) Who { return Who{Principal: who, Session: who, Context: name, Tool: "t"} }
+func in(name, who string) Who {
+	return Who{Holder: Holder{Principal: who}, Session: who, Context: name, Tool: "t"}
+}
 
 func TestCallsOfOneContextWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

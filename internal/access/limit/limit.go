@@ -1,11 +1,15 @@
 // Package limit slows callers down so that none of them can take the host from
-// the others: how often they may come (Rates), and how many calls run at once
-// and who is next (Queue).
+// the others: how often they may come (Rates), how many calls run at once and who
+// is next (Queue), and how much each may hold of everything else that is counted
+// (Shares).
 package limit
 
 import (
+	"cmp"
 	"fmt"
 	"time"
+
+	"gatehouse/internal/access/operator"
 )
 
 // Options of New. Zero values are replaced by the defaults that are named.
@@ -30,6 +34,15 @@ type Options struct {
 	// Line is how many calls wait for one session; 0 means a quarter of Waiting. Tests set it,
 	// to fill it with few calls.
 	Line int
+
+	// Bytes is the memory for messages that are being read or have not been answered;
+	// 0 means 128 MiB. It is never less than four of the largest messages.
+	Bytes   int64
+	Message int64 // bytes of the largest message
+	Streams int   // event streams that are open at once; 0 means 40,000
+	// Administrator reports who gets what is kept for administrators; nil means no
+	// caller.
+	Administrator operator.Func
 }
 
 // The rate beyond loopback, when nothing is said.
@@ -42,10 +55,24 @@ const (
 type Limits struct {
 	*Rates
 	*Queue
+	Bytes   *Shares // of messages that are being read or have not been answered
+	Streams *Shares // of events that are open
 }
 
 // New makes Limits.
-func New(o Options) *Limits { return &Limits{NewRates(o), NewQueue(o)} }
+func New(o Options) *Limits {
+	return &Limits{
+		Rates: NewRates(o),
+		Queue: NewQueue(o),
+		Bytes: NewShares(Resource{
+			Name: "bytes of open messages", Total: max(cmp.Or(o.Bytes, 128<<20), 4*o.Message), Kept: o.Message,
+			Administrator: o.Administrator,
+		}),
+		Streams: NewShares(Resource{
+			Name: "event streams", Total: int64(cmp.Or(o.Streams, 40_000)), Administrator: o.Administrator,
+		}),
+	}
+}
 
 // Busy says that there was no space, or that a caller came too often.
 type Busy struct {
@@ -70,19 +97,25 @@ type Stats struct {
 	Keys    int // principals and sessions whose rate is remembered
 	Held    int // requests that wait because they came too soon
 
-	Entered uint64        // calls that were let in
-	Queued  uint64        // of those, how many had to wait
-	Waited  time.Duration // how long, all together
-	Full    uint64        // calls refused because too many waited
-	Late    uint64        // calls that waited in vain
-	Allowed uint64        // requests within their rate
-	TooSoon uint64        // requests refused because they came too often
+	Entered   uint64        // calls that were let in
+	Queued    uint64        // of those, how many had to wait
+	Waited    time.Duration // how long, all together
+	Full      uint64        // calls refused because too many waited
+	Late      uint64        // calls that waited in vain
+	Bytes     int64         // of messages that are being read or have not been answered
+	Streams   int64         // of events that are open
+	NoBytes   uint64        // messages refused because their caller had its share of the bytes
+	NoStreams uint64        // likewise streams
+	Allowed   uint64        // requests within their rate
+	TooSoon   uint64        // requests refused because they came too often
 }
 
 // Stats of both halves.
 func (l *Limits) Stats() Stats {
 	s := l.Queue.Stats()
 	r := l.Rates.Stats()
+	s.Bytes, s.NoBytes = l.Bytes.Usage()
+	s.Streams, s.NoStreams = l.Streams.Usage()
 	s.Keys, s.Held, s.Allowed, s.TooSoon = s.Keys+r.Keys, s.Held+r.Held, s.Allowed+r.Allowed, s.TooSoon+r.TooSoon
 	return s
 }

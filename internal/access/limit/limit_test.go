@@ -196,12 +196,12 @@ func TestAFloodDoesNotStarveOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 4, Session: 64, Waiting: 10_000})
 		for range 500 {
-			go work(q, Who{Principal: "flood", Session: "s1", Tool: "t"}, 10*time.Millisecond)
+			go work(q, Who{Holder: Holder{Principal: "flood"}, Session: "s1", Tool: "t"}, 10*time.Millisecond)
 		}
 		synctest.Wait()
 		for i := range 50 {
 			began := time.Now()
-			if err := work(q, Who{Principal: "quiet", Session: "s2", Tool: "t"}, 10*time.Millisecond); err != nil {
+			if err := work(q, Who{Holder: Holder{Principal: "quiet"}, Session: "s2", Tool: "t"}, 10*time.Millisecond); err != nil {
 				t.Fatal(err)
 			}
 			if took := time.Since(began); took > 20*time.Millisecond {
@@ -243,10 +243,10 @@ func TestTurnsGoToPrincipalsThenSessions(t *testing.T) {
 		}
 		var all sync.WaitGroup
 		for i := range 30 {
-			all.Go(func() { run(Who{Principal: "many", Session: fmt.Sprint(i % 10), Tool: "t"}) })
+			all.Go(func() { run(Who{Holder: Holder{Principal: "many"}, Session: fmt.Sprint(i % 10), Tool: "t"}) })
 		}
-		all.Go(func() { run(Who{Principal: "one", Session: "a", Tool: "t"}) })
-		all.Go(func() { run(Who{Principal: "one", Session: "a", Tool: "t"}) })
+		all.Go(func() { run(Who{Holder: Holder{Principal: "one"}, Session: "a", Tool: "t"}) })
+		all.Go(func() { run(Who{Holder: Holder{Principal: "one"}, Session: "a", Tool: "t"}) })
 		time.Sleep(time.Second)
 		close(stop)
 		all.Wait()
@@ -263,21 +263,21 @@ func TestSessionAndToolHaveTheirOwnLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 100, Session: 3, Tool: 5})
 		for range 10 {
-			go work(q, Who{Principal: "a", Session: "s1", Tool: "slow"}, time.Second)
-			go work(q, Who{Principal: "b", Session: "s2", Tool: "slow"}, time.Second)
-			go work(q, Who{Principal: "c", Session: "s3", Tool: "other"}, time.Second)
-			go work(q, Who{Principal: "d", Session: "", Tool: "third"}, time.Second)
+			go work(q, Who{Holder: Holder{Principal: "a"}, Session: "s1", Tool: "slow"}, time.Second)
+			go work(q, Who{Holder: Holder{Principal: "b"}, Session: "s2", Tool: "slow"}, time.Second)
+			go work(q, Who{Holder: Holder{Principal: "c"}, Session: "s3", Tool: "other"}, time.Second)
+			go work(q, Who{Holder: Holder{Principal: "d"}, Session: "", Tool: "third"}, time.Second)
 		}
 		synctest.Wait()
-		if s := q.Stats(); s.Running != 5+3+5 || s.Waiting != 40-13 {
+		if s := q.Stats(); s.Running != 4+3+3 || s.Waiting != 40-10 {
 			t.Errorf(
-				"%d run and %d wait, want 13 and 27: 5 of the slow tool, 3 of the session, 5 of the third tool",
+				"%d run and %d wait, want 10 and 30: two of each principal of the slow tool, 3 of the session, 3 of the third tool",
 				s.Running,
 				s.Waiting,
 			)
 		}
 		began := time.Now()
-		if work(q, Who{Principal: "e", Session: "s5", Tool: "quick"}, 0); time.Since(began) > 0 {
+		if work(q, Who{Holder: Holder{Principal: "e"}, Session: "s5", Tool: "quick"}, 0); time.Since(began) > 0 {
 			t.Error("a call waits although its session, tool and host are free")
 		}
 		time.Sleep(time.Minute)
@@ -287,20 +287,20 @@ func TestSessionAndToolHaveTheirOwnLimits(t *testing.T) {
 func TestWaitingEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 1})
-		pass, _ := q.Enter(t.Context(), Who{Principal: "a"}, time.Second)
+		pass, _ := q.Enter(t.Context(), Who{Holder: Holder{Principal: "a"}}, time.Second)
 		var busy *Busy
-		if _, err := q.Enter(t.Context(), Who{Principal: "a"}, time.Second); !errors.As(err, &busy) ||
+		if _, err := q.Enter(t.Context(), Who{Holder: Holder{Principal: "a"}}, time.Second); !errors.As(err, &busy) ||
 			busy.Seconds() < 1 {
 			t.Errorf("got %v, want to be told that it is busy", err)
 		}
 		cause := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() { time.Sleep(time.Second); cancel(cause) }()
-		if _, err := q.Enter(ctx, Who{Principal: "a"}, time.Minute); err != cause {
+		if _, err := q.Enter(ctx, Who{Holder: Holder{Principal: "a"}}, time.Minute); err != cause {
 			t.Errorf("got %v, want the cause", err)
 		}
 		pass.Leave()
-		if err := work(q, Who{Principal: "a"}, 0); err != nil {
+		if err := work(q, Who{Holder: Holder{Principal: "a"}}, 0); err != nil {
 			t.Errorf("the slot is lost: %v", err)
 		}
 		if s := q.Stats(); s.Late != 1 || s.Waiting != 0 || s.Running != 0 {
@@ -313,14 +313,14 @@ func TestWaitingEnds(t *testing.T) {
 func TestNestedCallsNeverWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 2})
-		first, _ := q.Enter(t.Context(), Who{Principal: "a"}, time.Second)
+		first, _ := q.Enter(t.Context(), Who{Holder: Holder{Principal: "a"}}, time.Second)
 		inner := q.Nested()
 		innermost := q.Nested()
 		if q.Running() != 3 {
 			t.Errorf("%d run, want 3", q.Running())
 		}
 		waited := make(chan error)
-		go func() { waited <- work(q, Who{Principal: "b"}, 0) }()
+		go func() { waited <- work(q, Who{Holder: Holder{Principal: "b"}}, 0) }()
 		synctest.Wait()
 		innermost.Leave()
 		synctest.Wait()
@@ -342,11 +342,11 @@ func TestNestedCallsNeverWait(t *testing.T) {
 func TestTheWaitingRoomIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 1, Session: 1000, Waiting: 100, Line: 30})
-		pass, _ := q.Enter(t.Context(), Who{Principal: "a"}, time.Second)
+		pass, _ := q.Enter(t.Context(), Who{Holder: Holder{Principal: "a"}}, time.Second)
 		for i := range 1000 {
-			go work(q, Who{Principal: "flood", Session: "s", Tool: "t"}, time.Millisecond)
-			go work(q, Who{Principal: "crowd", Session: fmt.Sprint(i), Tool: "t"}, time.Millisecond)
-			go work(q, Who{Principal: "third", Session: fmt.Sprint(i), Tool: "t"}, time.Millisecond)
+			go work(q, Who{Holder: Holder{Principal: "flood"}, Session: "s", Tool: "t"}, time.Millisecond)
+			go work(q, Who{Holder: Holder{Principal: "crowd"}, Session: fmt.Sprint(i), Tool: "t"}, time.Millisecond)
+			go work(q, Who{Holder: Holder{Principal: "third"}, Session: fmt.Sprint(i), Tool: "t"}, time.Millisecond)
 		}
 		synctest.Wait()
 		if n := q.Stats().Waiting; n < 100 || n > 100+3*few {
@@ -357,7 +357,7 @@ func TestTheWaitingRoomIsShared(t *testing.T) {
 		}
 		quiet := make(chan error)
 		began := time.Now()
-		go func() { quiet <- work(q, Who{Principal: "quiet", Session: "q", Tool: "t"}, 0) }()
+		go func() { quiet <- work(q, Who{Holder: Holder{Principal: "quiet"}, Session: "q", Tool: "t"}, 0) }()
 		synctest.Wait()
 		pass.Leave()
 		if err := <-quiet; err != nil || time.Since(began) > 10*time.Millisecond {
@@ -388,7 +388,7 @@ func TestQueueKeepsItsLimits(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for i := range 32 {
-		who := Who{Principal: fmt.Sprint(i % 3), Session: fmt.Sprint(i % 7), Tool: fmt.Sprint(i % 2)}
+		who := Who{Holder: Holder{Principal: fmt.Sprint(i % 3)}, Session: fmt.Sprint(i % 7), Tool: fmt.Sprint(i % 2)}
 		who.Session += who.Principal
 		all.Go(func() {
 			for j := range 300 {
@@ -417,7 +417,7 @@ func TestQueueKeepsItsLimits(t *testing.T) {
 
 func BenchmarkEnter(b *testing.B) {
 	q := NewQueue(Options{})
-	who := Who{Principal: "alice", Session: "session", Tool: "tool"}
+	who := Who{Holder: Holder{Principal: "alice"}, Session: "session", Tool: "tool"}
 	b.ReportAllocs()
 	for b.Loop() {
 		pass, err := q.Enter(b.Context(), who, time.Second)

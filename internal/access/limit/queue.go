@@ -12,10 +12,11 @@ import (
 
 // Queue lets so many calls run at once: for one session, in one context, of
 // one tool, on this host. A call passes them in that order and takes a slot of
-// each. Where there is none it waits, and who is next is decided in turns: among the
-// principals that wait, then among that principal's sessions, then in the
-// order they came. However many calls one of them sends, another waits for
-// one call of each at most. Safe for concurrent use.
+// each. The slots of a tool and of the host are divided among principals, so that
+// one that has few calls finds a slot free, however long the calls of others
+// take. Where there is none a call waits, and who is next is decided in turns:
+// among the principals that wait and may have one, then among that principal's
+// sessions, then in the order they came. Safe for concurrent use.
 type Queue struct {
 	calls, perSession, perTool, waiting, line int
 
@@ -44,25 +45,28 @@ const (
 
 // Who is a call as the queue knows it.
 type Who struct {
-	Principal string
-	Session   string // "" is none, and no limit of a session's
-	Context   string
-	Tool      string
+	Holder
+	Session string // "" is none, and no limit of a session's
+	Context string
+	Tool    string
 }
 
-type caller struct{ principal, session string }
+type caller struct {
+	Holder
+	session string
+}
 
 // NewQueue makes a Queue.
 func NewQueue(o Options) *Queue {
 	q := &Queue{
 		calls: cmp.Or(o.Calls, 1024), perSession: cmp.Or(o.Session, 64),
 		sessions: map[caller]*slots{}, tools: map[string]*slots{}, contexts: map[string]*contextLimits{}, queuedBy: map[string]int{},
-		unlimited: slots{most: math.MaxInt},
+		unlimited: slots{division: division{plain: true, total: math.MaxInt}},
 	}
 	q.perTool = cmp.Or(o.Tool, q.calls)
 	q.waiting = cmp.Or(o.Waiting, 16*q.calls)
 	q.line = cmp.Or(o.Line, max(1, q.waiting/4))
-	q.host.most = q.calls
+	q.host.divide(int64(q.calls), 0)
 	return q
 }
 
@@ -102,7 +106,7 @@ func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pa
 	now := time.Now()
 	q.mu.Lock()
 	p := q.pass()
-	p.q, p.who, p.tool, p.named, p.began = q, caller{who.Principal, who.Session}, who.Tool, who.Context, now
+	p.q, p.who, p.tool, p.named, p.began = q, caller{who.Holder, who.Session}, who.Tool, who.Context, now
 	if q.advance(p) {
 		q.mu.Unlock()
 		return p, nil
@@ -141,7 +145,7 @@ func (q *Queue) Nested() *Pass {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := &Pass{q: q, began: time.Now(), nested: true}
-	if q.running++; q.host.tryAcquire() {
+	if q.running++; q.host.tryAcquire(p.who.Holder) {
 		p.stage = stages
 	}
 	return p
@@ -154,7 +158,7 @@ const few = 16
 // admit refuses a call that has to wait when those before it fill the waiting
 // space, or when its session or principal fills too much of it.
 func (q *Queue) admit(p *Pass) error {
-	line, mine := 0, q.queuedBy[p.who.principal]
+	line, mine := 0, q.queuedBy[p.who.Principal]
 	if p.stage == ofSession {
 		line = p.at.waiting // itself included
 	}
@@ -178,8 +182,8 @@ func (q *Queue) admit(p *Pass) error {
 // countPass counts a call in or out of the waiting list.
 func (q *Queue) countPass(p *Pass, n int) {
 	q.queued += n
-	if q.queuedBy[p.who.principal] += n; q.queuedBy[p.who.principal] == 0 {
-		delete(q.queuedBy, p.who.principal)
+	if q.queuedBy[p.who.Principal] += n; q.queuedBy[p.who.Principal] == 0 {
+		delete(q.queuedBy, p.who.Principal)
 	}
 }
 
@@ -218,7 +222,7 @@ func (q *Queue) wait(ctx context.Context, p *Pass, patience time.Duration) (*Pas
 func (q *Queue) advance(p *Pass) bool {
 	for p.stage < stages {
 		s := q.slots(p, p.stage)
-		if !s.tryAcquire() {
+		if !s.tryAcquire(p.who.Holder) {
 			s.join(p)
 			return false
 		}
@@ -252,7 +256,8 @@ func (q *Queue) slots(p *Pass, stage int) *slots {
 	case ofTool:
 		s := q.tools[p.tool]
 		if s == nil {
-			s = &slots{most: q.perTool}
+			s = &slots{}
+			s.divide(int64(q.perTool), 0)
 			q.tools[p.tool] = s
 		}
 		p.ofTool = s
@@ -282,8 +287,9 @@ func (q *Queue) sessionSlots(session string) (s *slots) {
 	} else {
 		s = &slots{}
 	}
-	if s.most = q.perSession; session == "" {
-		s.most = math.MaxInt
+	s.plain, s.total = true, int64(q.perSession)
+	if session == "" {
+		s.total = math.MaxInt
 	}
 	return s
 }
@@ -307,11 +313,12 @@ func (q *Queue) giveBack(p *Pass) {
 	for p.stage > 0 {
 		p.stage--
 		s := p.held(p.stage)
-		q.releaseSlots(s)
+		s.division.release(p.who.Holder, 1)
+		q.hand(s)
 		switch {
 		case p.nested:
 			p.stage = 0
-		case s.used > 0 || s.waiting > 0:
+		case s.inUse() > 0 || s.waiting > 0:
 		case p.stage == ofSession:
 			delete(q.sessions, p.who)
 			q.spare = append(q.spare[:min(len(q.spare), mostSpare)], s)
@@ -321,21 +328,14 @@ func (q *Queue) giveBack(p *Pass) {
 	}
 }
 
-// releaseSlots frees one slot and hands it on. The call that gets it goes on to the next
-// stage, where it may have to wait again.
-func (q *Queue) releaseSlots(s *slots) {
-	s.used--
-	q.hand(s)
-}
-
-// hand gives free slots to those who wait for them.
+// hand gives free slots to those who wait for them. A call that gets one goes on
+// to the next stage, where it may have to wait again.
 func (q *Queue) hand(s *slots) {
-	for s.used < s.most {
+	for {
 		p := s.nextPass()
 		if p == nil {
 			return
 		}
-		s.used++
 		p.stage++
 		if q.advance(p) {
 			close(p.ready)

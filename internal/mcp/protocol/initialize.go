@@ -123,7 +123,7 @@ func (e *Engine) initialize(who Caller, m *Message) (*session.Session, []byte, *
 	}
 	s, err := e.sessions.Open(f)
 	if err != nil {
-		return nil, nil, &Fault{Status: 503, Code: CodeInternal, Message: err.Error() + "; try again later", ID: m.ID}
+		return nil, nil, &Fault{Status: 503, Code: CodeInternal, Message: err.Error(), ID: m.ID}
 	}
 	s.Initialize(f)
 	e.sessionOpened(s)

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/tool"
@@ -32,8 +33,9 @@ type Facts struct {
 type Session struct {
 	ID string // "" on a connection that is its own session
 
-	opened int64        // unix nanoseconds
-	active atomic.Int64 // the last sign of life, in nanoseconds of uptime
+	opened  int64        // unix nanoseconds
+	counted limit.Held   // among the sessions of its table, which releases it
+	active  atomic.Int64 // the last sign of life, in nanoseconds of uptime
 
 	// A call takes mu three times: when the session is found, when the call
 	// begins and when it ends.

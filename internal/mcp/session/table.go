@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/operator"
 )
 
 // Why a session ended.
@@ -23,16 +26,20 @@ var (
 type Options struct {
 	IdleTTL time.Duration // 0 means 30 minutes
 	Sweep   time.Duration // 0 means 30 seconds
-	Max     int           // sessions at once; 0 means 100,000
+	Max     int           // sessions at once, which principals share; 0 means 100,000
+	// Administrator reports who may open the sessions that are kept for
+	// administrators; nil means no caller.
+	Administrator operator.Func
 	// Ended, if set, is called for every session that has ended.
 	Ended func(s *Session, cause error)
 }
 
 // Table holds the sessions that have an id. Safe for concurrent use.
 type Table struct {
-	opts Options
-	mu   sync.RWMutex
-	byID map[string]*Session
+	opts   Options
+	shares *limit.Shares
+	mu     sync.RWMutex
+	byID   map[string]*Session
 }
 
 // NewTable makes an empty table.
@@ -46,20 +53,25 @@ func NewTable(o Options) *Table {
 	if o.Max == 0 {
 		o.Max = 100_000
 	}
-	return &Table{opts: o, byID: make(map[string]*Session)}
+	return &Table{
+		opts:   o,
+		shares: limit.NewShares(limit.Resource{Name: "sessions", Total: int64(o.Max), Administrator: o.Administrator}),
+		byID:   make(map[string]*Session),
+	}
 }
 
 // Open makes a session with a new id, a version 4 UUID from the system's random source.
-// It fails if there are too many sessions.
+// The error is a *limit.Busy if the principal has its share of the sessions.
 func (t *Table) Open(f Facts) (*Session, error) {
+	held, err := t.shares.Acquire(&f.Caller, 1)
+	if err != nil {
+		return nil, err
+	}
 	f.Session = newID()
 	s := New(f)
-	s.ID = f.Session
+	s.ID, s.counted = f.Session, held
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.byID) >= t.opts.Max {
-		return nil, fmt.Errorf("too many sessions (%d)", t.opts.Max)
-	}
 	t.byID[s.ID] = s
 	return s, nil
 }
@@ -88,6 +100,9 @@ func (t *Table) End(s *Session, cause error) bool {
 	delete(t.byID, s.ID)
 	t.mu.Unlock()
 	s.End(cause)
+	if there {
+		s.counted.Release()
+	}
 	if there && t.opts.Ended != nil {
 		t.opts.Ended(s, cause)
 	}

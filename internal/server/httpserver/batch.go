@@ -50,6 +50,9 @@ func (x *exchange) partDone(msg []byte) {
 	x.answered = last
 	switch {
 	case x.wire != nil:
+		if last {
+			x.held.Release()
+		}
 		x.sendEvent(msg, last)
 		return
 	case msg != nil:
@@ -58,6 +61,7 @@ func (x *exchange) partDone(msg []byte) {
 	if !last {
 		return
 	}
+	x.held.Release()
 	if x.w != nil && !x.gone {
 		x.replyAll(x.batch.drain())
 	}
@@ -77,7 +81,7 @@ func (x *exchange) replyAll(answers [][]byte) {
 // postBatch serves several messages at once, if the revision of the client has
 // batches.
 func (d *Server) postBatch(
-	w nethttp.ResponseWriter,
+	x *exchange,
 	r *nethttp.Request,
 	who protocol.Caller,
 	msgs []protocol.Message,
@@ -86,7 +90,7 @@ func (d *Server) postBatch(
 	header := headerOf(r.Header)
 	for i := range msgs {
 		if msgs[i].Method == "initialize" || d.engine.EraOf(&msgs[i], header) == protocol.Modern {
-			writeFault(w, 400, protocol.CodeInvalidRequest, noBatching)
+			writeFault(x.w, 400, protocol.CodeInvalidRequest, noBatching)
 			return
 		}
 		msgs[i].Trace = who.Trace
@@ -106,13 +110,13 @@ func (d *Server) postBatch(
 		f = faults[0]
 	}
 	if f != nil {
-		answerFault(w, f)
+		answerFault(x.w, f)
 		return
 	}
 	for i := range msgs {
 		msgs[i].By = by
 	}
-	x := d.newExchange(w, r, s)
+	x.session, x.begun = s, true
 	a := readAccept(r.Header["Accept"])
 	x.streams, x.events = a.events, a.onlyEvents()
 	x.serveClient(r.Context(), func() { x.serveBatch(msgs, faults) })

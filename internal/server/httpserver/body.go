@@ -7,42 +7,110 @@ import (
 	"io"
 	"mime"
 	nethttp "net/http"
+	"strconv"
 	"strings"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/mcp/protocol"
 )
 
-// firstRead is how much is made room for before anything has arrived. What a
-// client announces beyond that is believed as it comes.
+// firstRead is how much memory a body gets before anything has arrived.
 const firstRead = 64 << 10
 
+// leastBytes of a body, or its end, must come in each Options.BodySpan, so that a
+// client which sends slowly does not hold the memory for long.
+const leastBytes = 64 << 10
+
 // readBody reads one message. What it returns belongs to the caller: the
-// engine and the handlers of tools look at it for as long as they like.
-func (d *Server) readBody(w nethttp.ResponseWriter, r *nethttp.Request) ([]byte, *protocol.Fault) {
-	limit := d.opts.MaxBody
-	if r.ContentLength > limit {
-		return nil, d.tooLarge(w)
+// engine and the handlers of tools look at it for as long as they like. Its bytes
+// are counted as held until the request has been answered.
+func (d *Server) readBody(
+	w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller,
+) ([]byte, limit.Held, *protocol.Fault) {
+	most := d.opts.MaxBody
+	if r.ContentLength > most {
+		return nil, limit.Held{}, d.tooLarge(w)
+	}
+	held, err := d.opts.Bytes.AcquireWait(r.Context(), &who.Caller, firstSize(r.ContentLength), d.opts.BytesWait)
+	if err != nil {
+		return nil, held, d.tooBusy(w, err)
 	}
 	if b, ok := r.Body.(interface{ Whole() []byte }); ok {
-		return bytes.Clone(b.Whole()), nil // it is here already, and below the limit
+		return bytes.Clone(b.Whole()), held, nil // it is here already, and below the limit
 	}
 	ctl, began := nethttp.NewResponseController(w), time.Now()
-	ctl.SetReadDeadline(began.Add(d.opts.BodyTime))
-	body, err := readAll(r.Body, r.ContentLength, limit)
+	body := &steady{r: r.Body, ctl: ctl, span: d.opts.BodySpan, end: began.Add(d.opts.BodyTime)}
+	body.beginSpan()
+	msg, err := readAll(body, r.ContentLength, most, func(more int64) error {
+		return held.GrowWait(r.Context(), more, d.opts.BytesWait)
+	}, held.Shrink)
 	ctl.SetReadDeadline(noLimit) // net/http reads on, to see when the client goes
 	if time.Since(began) > answerTime/2 {
 		extend(w, 0) // a server's limit for the answer counts from the headers
 	}
-	switch {
-	case err == nil:
-		return body, nil
-	case errors.Is(err, errTooLarge):
-		return nil, d.tooLarge(w)
+	if err == nil {
+		return msg, held, nil
+	}
+	held.Release()
+	if _, busy := errors.AsType[*limit.Busy](err); busy {
+		return nil, held, d.tooBusy(w, err)
+	}
+	if errors.Is(err, errTooLarge) {
+		return nil, held, d.tooLarge(w)
 	}
 	w.Header().Set("Connection", "close")
-	return nil, &protocol.Fault{Status: 400, Code: protocol.CodeParse,
-		Message: fmt.Sprintf("the body could not be read to its end (%d bytes came): %v", len(body), err)}
+	return nil, held, &protocol.Fault{Status: 400, Code: protocol.CodeParse,
+		Message: fmt.Sprintf("the body could not be read to its end (%d bytes came): %v", len(msg), err)}
+}
+
+// firstSize is how many bytes are counted before a body of n bytes is read: all of
+// them, or the first of a body whose length is not known.
+func firstSize(n int64) int64 {
+	if n < 0 {
+		return unknownSize
+	}
+	return n
+}
+
+// unknownSize is how much memory a body of unknown length gets first.
+const unknownSize = 512
+
+// tooBusy refuses a body for which its caller has no bytes left.
+func (d *Server) tooBusy(w nethttp.ResponseWriter, err error) *protocol.Fault {
+	w.Header().Set("Connection", "close")
+	if busy, ok := errors.AsType[*limit.Busy](err); ok {
+		w.Header().Set("Retry-After", strconv.Itoa(busy.Seconds()))
+	}
+	nethttp.NewResponseController(w).EnableFullDuplex() // the answer comes before the end of the body
+	return &protocol.Fault{Status: 429, Code: protocol.CodeInternal, Message: err.Error()}
+}
+
+// steady reads a body that must come at the least rate and be whole at the end.
+type steady struct {
+	r    io.Reader
+	ctl  *nethttp.ResponseController
+	span time.Duration
+	end  time.Time
+	came int // bytes in this span
+}
+
+func (s *steady) beginSpan() {
+	s.came = 0
+	deadline := time.Now().Add(s.span)
+	if s.end.Before(deadline) {
+		deadline = s.end
+	}
+	s.ctl.SetReadDeadline(deadline)
+}
+
+// Read implements io.Reader.
+func (s *steady) Read(b []byte) (int, error) {
+	n, err := s.r.Read(b)
+	if s.came += n; s.came >= leastBytes {
+		s.beginSpan()
+	}
+	return n, err
 }
 
 func (d *Server) tooLarge(w nethttp.ResponseWriter) *protocol.Fault {
@@ -77,20 +145,27 @@ func linger(w nethttp.ResponseWriter, r *nethttp.Request) {
 
 var errTooLarge = errors.New("too large")
 
-// readAll reads a body of n bytes, or of any number when n is negative.
-func readAll(r io.Reader, n, limit int64) ([]byte, error) {
+// readAll reads a body of n bytes, or of any number when n is negative. The memory
+// for n bytes has been counted; of an unknown number, before and after are called
+// with what is taken and given back.
+func readAll(
+	r io.Reader, n, most int64, before func(more int64) error, after func(less int64),
+) ([]byte, error) {
 	size := min(n, firstRead)
 	if n < 0 {
-		size = 512
+		size = unknownSize
 	}
 	buf := make([]byte, 0, size)
 	for n < 0 || int64(len(buf)) < n {
 		if len(buf) == cap(buf) {
-			buf = grow(buf, n, limit)
+			var err error
+			if buf, err = grow(buf, n, most, before, after); err != nil {
+				return buf, err
+			}
 		}
 		m, err := r.Read(buf[len(buf):cap(buf)])
 		buf = buf[:len(buf)+m]
-		if int64(len(buf)) > limit {
+		if int64(len(buf)) > most {
 			return buf, errTooLarge
 		}
 		if err == io.EOF {
@@ -119,14 +194,21 @@ func drained(r io.Reader, n int64) error {
 	return nil
 }
 
-func grow(buf []byte, n, limit int64) []byte {
-	size := int64(2*cap(buf) + 512)
+// grow enlarges a buffer: at once to a length that is known, so that a body is
+// copied once, and else twofold.
+func grow(
+	buf []byte, n, most int64, before func(more int64) error, after func(less int64),
+) ([]byte, error) {
 	if n >= 0 {
-		size = min(size, n)
+		return append(make([]byte, 0, n), buf...), nil
 	}
-	bigger := make([]byte, len(buf), min(size, limit+1))
-	copy(bigger, buf)
-	return bigger
+	size := min(int64(2*cap(buf)+512), most+1)
+	if err := before(size); err != nil {
+		return buf, err
+	}
+	bigger := append(make([]byte, 0, size), buf...)
+	after(int64(cap(buf)))
+	return bigger, nil
 }
 
 // wantJSON checks the content type; a missing one is taken for JSON.

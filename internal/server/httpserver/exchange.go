@@ -8,8 +8,11 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
 )
 
 // errGone ends a modern request whose client has closed the connection, which
@@ -33,6 +36,8 @@ type exchange struct {
 	streams bool // the client reads event streams
 	events  bool // and nothing else
 	returns bool // the client can come back for a stream
+	begun   bool // the engine answers it, and releases what is held then
+	caller  tool.Caller
 
 	mu       sync.Mutex
 	w        nethttp.ResponseWriter // nil when the response is no longer ours to write
@@ -45,10 +50,37 @@ type exchange struct {
 	gone     bool            // the client has
 	late     bool            // the serving goroutine is stuck inside a handler
 	cancel   func(error)     // ends a modern request
+	held     limit.Held      // the bytes of its message, until it was answered
+	counted  limit.Held      // among the streams, while the wire is open
 }
 
-func (d *Server) newExchange(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session) *exchange {
-	return &exchange{server: d, session: s, w: w, framing: framingOf(r)}
+// newExchange makes the exchange of a request whose message has been read; held are
+// the bytes of it.
+func (d *Server) newExchange(
+	w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, held limit.Held,
+) *exchange {
+	return &exchange{server: d, w: w, framing: framingOf(r), caller: who.Caller, held: held}
+}
+
+// releaseUnlessOpen releases what is held for a request that the engine has not
+// been given.
+func (x *exchange) releaseUnlessOpen() {
+	if !x.begun {
+		x.held.Release()
+		x.counted.Release()
+	}
+}
+
+// count counts the exchange among the streams of its caller, once.
+func (x *exchange) count() error {
+	if x.counted != (limit.Held{}) {
+		return nil
+	}
+	counted, err := x.server.opts.Streams.Acquire(&x.caller, 1)
+	if err == nil {
+		x.counted = counted
+	}
+	return err
 }
 
 // serveClient runs f, which has the engine serve the request, and stays until the
@@ -103,7 +135,7 @@ func (x *exchange) openExchange() bool {
 	if x.wire != nil {
 		return x.stream != nil || !x.gone // with a stream the client can come back
 	}
-	if !x.streams || x.gone || x.w == nil {
+	if !x.streams || x.gone || x.w == nil || x.count() != nil {
 		return false
 	}
 	id := ""
@@ -160,6 +192,7 @@ func (x *exchange) Answer(status int, msg []byte) {
 		return
 	}
 	x.answered = true
+	x.held.Release()
 	if x.wire != nil || x.events && status == 200 && x.openExchange() {
 		x.sendEvent(msg, true)
 		return
@@ -212,6 +245,7 @@ func (x *exchange) Drop() {
 		return
 	}
 	x.answered = true
+	x.held.Release()
 	if x.wire != nil {
 		x.sendEvent(nil, true)
 		return
@@ -290,6 +324,7 @@ func (x *exchange) wakeUp() {
 func (x *exchange) wireOver(cause error) {
 	x.mu.Lock()
 	x.gone = x.gone || cause != nil
+	x.counted.Release()
 	st, w, cancel := x.stream, x.wire, x.cancel
 	if x.answered {
 		cancel = nil
@@ -358,5 +393,8 @@ func (x *exchange) waitForEngine(client context.Context) {
 		x.mu.Lock()
 	}
 	x.w = nil // net/http wants it back
+	if x.wire == nil {
+		x.counted.Release() // of a stream that was not opened
+	}
 	x.mu.Unlock()
 }

@@ -4,6 +4,7 @@ import (
 	nethttp "net/http"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/session"
@@ -53,7 +54,12 @@ func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 	if r.ProtoMajor > 1 {
 		unlimited(w)
 	}
-	d.listen(w, r, s, st, after, resume)
+	counted, err := d.opts.Streams.Acquire(&who.Caller, 1)
+	if err != nil {
+		writeFault(w, 429, protocol.CodeInternal, err.Error())
+		return
+	}
+	d.listen(w, r, s, st, after, resume, counted)
 }
 
 // listen attaches the connection to the stream. A stream that is being read
@@ -66,8 +72,9 @@ func (d *Server) listen(
 	st *session.Stream,
 	after uint64,
 	resume bool,
+	counted limit.Held,
 ) {
-	g := newListener()
+	g := newListener(counted)
 	g.st, g.release = st, s.KeepAlive()
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
@@ -80,6 +87,7 @@ func (d *Server) listen(
 	if err != nil {
 		g.wire.mu.Unlock()
 		g.release()
+		g.counted.Release()
 		writeFault(w, 409, protocol.CodeInvalidRequest, err.Error()+"; close it, or send Last-Event-ID to take over")
 		return
 	}
@@ -99,16 +107,18 @@ type listener struct {
 	wire    *wire
 	st      *session.Stream
 	release func()
+	counted limit.Held      // among the streams, until the wire has ended
 	ended   <-chan struct{} // what is read has ended; may be nil
 	nudge   chan struct{}   // the wire wants the serving goroutine
 	done    chan struct{}   // the wire has ended
 }
 
-func newListener() *listener {
-	return &listener{nudge: make(chan struct{}, 1), done: make(chan struct{})}
+func newListener(counted limit.Held) *listener {
+	return &listener{counted: counted, nudge: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 func (g *listener) over(error) {
+	g.counted.Release()
 	if g.st != nil {
 		g.st.Detach(g.wire)
 		g.release()

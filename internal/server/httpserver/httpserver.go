@@ -19,6 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/operator"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/session"
@@ -33,6 +35,8 @@ type Options struct {
 
 	MaxBody   int64         // bytes of one POST; 0 means 24 MiB
 	BodyTime  time.Duration // until a body must have arrived; 0 means 60 s
+	BodySpan  time.Duration // in which 64 KiB of a body must arrive, or its end; 0 means 10 s
+	BytesWait time.Duration // for the bytes that other requests of a caller hold; 0 means 5 s
 	KeepAlive time.Duration // the longest silence of a stream; 0 means 25 s
 	Retry     time.Duration // when a client should come back to a stream that ended; 0 means 3 s
 	Patience  time.Duration // for requests in flight when the server stops; 0 means 10 s
@@ -63,6 +67,13 @@ type Options struct {
 	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)
 	// Alone serves Socket and nothing else.
 	Alone bool
+
+	// Bytes and Streams are what callers share of the bytes of messages that have not
+	// been answered, and of event streams; nil means no limit.
+	Bytes, Streams *limit.Shares
+	// Administrator reports who gets what is kept of the streams of the old transport;
+	// nil means no caller.
+	Administrator operator.Func
 
 	Log *slog.Logger // nil: nothing is logged
 }
@@ -100,6 +111,9 @@ type Server struct {
 
 	newPipe func(who protocol.Caller, write func([]byte) error) pipe
 	legacy  legacyStreams
+	// legacyShares divide the streams of the old transport, each of which costs a
+	// goroutine.
+	legacyShares *limit.Shares
 }
 
 // New returns a server. The error names an origin or host that cannot be read.
@@ -113,7 +127,9 @@ func New(e *protocol.Engine, o Options) (*Server, error) {
 
 func newServer(e engine, o Options) (*Server, error) {
 	o.setDefaults()
-	d := &Server{engine: e, opts: o, log: o.Log}
+	d := &Server{engine: e, opts: o, log: o.Log, legacyShares: limit.NewShares(limit.Resource{
+		Name: "streams of the old transport", Total: legacyStreamLimit, Administrator: o.Administrator,
+	})}
 	var err error
 	if d.origins, err = newOrigins(o.Origins, loopbackBind(o.Bind)); err != nil {
 		return nil, err
@@ -130,6 +146,8 @@ func newServer(e engine, o Options) (*Server, error) {
 func (o *Options) setDefaults() {
 	o.MaxBody = cmp.Or(o.MaxBody, 24<<20)
 	o.BodyTime = cmp.Or(o.BodyTime, time.Minute)
+	o.BodySpan = cmp.Or(o.BodySpan, 10*time.Second)
+	o.BytesWait = cmp.Or(o.BytesWait, 5*time.Second)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 25*time.Second)
 	o.Retry = cmp.Or(o.Retry, 3*time.Second)
 	o.Patience = cmp.Or(o.Patience, 10*time.Second)

@@ -169,21 +169,21 @@ func TestSlowCallAfterItsBody(t *testing.T) {
 func TestReadAll(t *testing.T) {
 	body := bytes.Repeat([]byte("x"), 3*firstRead)
 	for _, n := range []int64{-1, int64(len(body))} {
-		got, err := readAll(iotest.HalfReader(bytes.NewReader(body)), n, int64(len(body)))
+		got, err := readAll(iotest.HalfReader(bytes.NewReader(body)), n, int64(len(body)), noCount, noRelease)
 		if err != nil || !bytes.Equal(got, body) {
 			t.Errorf("length %d: got %d bytes and %v", n, len(got), err)
 		}
 	}
-	if got, _ := readAll(bytes.NewReader(body[:100]), 100, 1000); cap(got) > 112 {
+	if got, _ := readAll(bytes.NewReader(body[:100]), 100, 1000, noCount, noRelease); cap(got) > 112 {
 		t.Errorf("100 bytes took %d", cap(got))
 	}
 	// Announced, but never sent: no room is made for it.
-	got, err := readAll(strings.NewReader("x"), 24<<20, 24<<20)
+	got, err := readAll(strings.NewReader("x"), 24<<20, 24<<20, noCount, noRelease)
 	if !errors.Is(err, io.ErrUnexpectedEOF) || cap(got) > firstRead {
 		t.Errorf("got %v with room for %d bytes", err, cap(got))
 	}
 	broken := errors.New("broken")
-	if _, err := readAll(iotest.ErrReader(broken), 10, 100); !errors.Is(err, broken) {
+	if _, err := readAll(iotest.ErrReader(broken), 10, 100, noCount, noRelease); !errors.Is(err, broken) {
 		t.Errorf("got %v, want %v", err, broken)
 	}
 }
@@ -341,3 +341,6 @@ func TestTenThousandAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func noCount(int64) error { return nil }
+func noRelease(int64)     {}

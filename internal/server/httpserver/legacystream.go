@@ -9,8 +9,7 @@ import (
 	"gatehouse/internal/mcp/protocol"
 )
 
-// legacyStreamLimit is how many clients of the old transport are served at once;
-// each of them costs a goroutine.
+// legacyStreamLimit is how many streams of the old transport are served at once.
 const legacyStreamLimit = 1024
 
 // pipe is what this file uses of *protocol.Pipe.
@@ -34,18 +33,15 @@ type legacyStream struct {
 	pipe      pipe
 }
 
-func (e *legacyStreams) addStream(c *legacyStream) (id string, ok bool) {
+func (e *legacyStreams) addStream(c *legacyStream) (id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.open) >= legacyStreamLimit {
-		return "", false
-	}
 	if e.open == nil {
 		e.open = make(map[string]*legacyStream)
 	}
 	id = rand.Text()
 	e.open[id] = c
-	return id, true
+	return id
 }
 
 func (e *legacyStreams) removeStream(id string) {
@@ -84,7 +80,12 @@ func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 	if r.ProtoMajor > 1 {
 		unlimited(w)
 	}
-	g := newListener()
+	counted, err := d.legacyShares.Acquire(&who.Caller, 1)
+	if err != nil {
+		writeFault(w, 503, protocol.CodeInternal, err.Error()+", or use POST /mcp")
+		return
+	}
+	g := newListener(counted)
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
 	g.wire.mu.Lock() // nothing is written before the address
@@ -93,12 +94,7 @@ func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 		return g.wire.event([]byte("event: message\ndata: "), msg)
 	})
 	defer c.pipe.Close(errGone)
-	id, ok := d.legacy.addStream(c)
-	if !ok {
-		g.wire.mu.Unlock()
-		writeFault(w, 503, protocol.CodeInternal, "too many clients of the old transport; use POST /mcp")
-		return
-	}
+	id := d.legacy.addStream(c)
 	defer d.legacy.removeStream(id)
 	g.ended = c.pipe.Done()
 	g.wire.writeOpening([]byte("event: endpoint\ndata: /messages?session=" + id + "\n\n"))
@@ -121,11 +117,12 @@ func (d *Server) postLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 		writeFault(w, 404, protocol.CodeInvalidRequest, "there is no such stream, or it has ended; open one with GET /sse")
 		return
 	}
-	body, f := d.readBody(w, r)
+	body, held, f := d.readBody(w, r, &who)
 	if f != nil {
 		answerFault(w, f)
 		return
 	}
+	defer held.Release()
 	c.pipe.Receive(body)
 	w.WriteHeader(202)
 	io.WriteString(w, "Accepted")

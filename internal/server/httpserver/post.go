@@ -18,17 +18,19 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 		answerFault(w, f)
 		return
 	}
-	body, f := d.readBody(w, r)
+	body, held, f := d.readBody(w, r, &who)
 	if f != nil {
 		answerFault(w, f)
-		if f.Status == 413 {
+		if f.Status == 413 || f.Status == 429 {
 			linger(w, r)
 		}
 		return
 	}
 	msgs, faults, batch := protocol.Parse(body)
+	x := d.newExchange(w, r, &who, held)
+	defer x.releaseUnlessOpen()
 	if batch {
-		d.postBatch(w, r, who, msgs, faults)
+		d.postBatch(x, r, who, msgs, faults)
 		return
 	}
 	if len(faults) > 0 {
@@ -39,14 +41,14 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	header := headerOf(r.Header)
 	a := readAccept(r.Header["Accept"])
 	if d.engine.EraOf(m, header) == protocol.Modern {
-		d.postModern(w, r, who, m, header, a)
+		d.postModern(x, r, who, m, header, a)
 		return
 	}
 	if m.Method == "initialize" {
 		d.initialize(w, who, m, a)
 		return
 	}
-	d.postLegacy(w, r, who, m, a)
+	d.postLegacy(x, r, who, m, a)
 }
 
 // unlimited lifts a server's time limits from this request.
@@ -67,7 +69,7 @@ func headerOf(h nethttp.Header) protocol.Header {
 // postModern serves a message that stands alone. Session headers mean nothing
 // here.
 func (d *Server) postModern(
-	w nethttp.ResponseWriter,
+	x *exchange,
 	r *nethttp.Request,
 	who protocol.Caller,
 	m *protocol.Message,
@@ -75,12 +77,18 @@ func (d *Server) postModern(
 	a accept,
 ) {
 	if !(a.none || a.any || a.json && a.events) {
-		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
+		answerFault(x.w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
 			Message: "Accept must list application/json and text/event-stream"})
 		return
 	}
-	x := d.newExchange(w, r, nil)
 	x.streams = true
+	if m.Method == "subscriptions/listen" {
+		if err := x.count(); err != nil {
+			answerFault(x.w, &protocol.Fault{Status: 429, Code: protocol.CodeInternal, Message: err.Error(), ID: m.ID})
+			return
+		}
+	}
+	x.begun = true
 	ctx, cancel := context.WithCancelCause(context.Background()) // of the connection, which may outlive r
 	x.cancel = cancel
 	stop := whenOver(r.Context(), x.lost)
@@ -125,29 +133,29 @@ func (d *Server) initialize(w nethttp.ResponseWriter, who protocol.Caller, m *pr
 // streams among what it accepts gets JSON whatever happens, and one that names
 // nothing else a stream.
 func (d *Server) postLegacy(
-	w nethttp.ResponseWriter,
+	x *exchange,
 	r *nethttp.Request,
 	who protocol.Caller,
 	m *protocol.Message,
 	a accept,
 ) {
 	if !(a.none || a.any || a.json || a.events) {
-		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
+		answerFault(x.w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
 			Message: "Accept must list application/json or text/event-stream"})
 		return
 	}
 	s, by, f := d.sessionOf(r, &who)
 	if f != nil {
 		f.ID = m.ID
-		answerFault(w, f)
+		answerFault(x.w, f)
 		return
 	}
 	if !m.IsRequest() {
-		d.accept(w, s, m)
+		d.accept(x.w, s, m)
 		return
 	}
 	m.Trace, m.By = who.Trace, by
-	x := d.newExchange(w, r, s)
+	x.session, x.begun = s, true
 	x.streams, x.returns, x.events = a.events, resumable(s), a.onlyEvents()
 	if x.framing == http2 {
 		x.aside(func() { d.engine.Legacy(s, m, x) })
