@@ -46,10 +46,12 @@ func introduce(i protocol.Info) protocol.Info {
 }
 
 // guest is a module of this host. One that is apart is in no context but its
-// own and those that name it.
+// own and those that name it. One that is implicit was not named: it is in the
+// administrators' context, and has none of its own.
 type guest struct {
 	Guest
-	apart bool
+	apart    bool
+	implicit bool
 }
 
 // choose picks the modules of a host: those that were named, or the standard
@@ -78,7 +80,7 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
 			// A context has named it for itself, or a view is made of it.
 			apart := (all[i].Runs || stands[name] && !(unasked && all[i].Default)) && !slices.Contains(v.Modules, name)
-			chosen = append(chosen, guest{Guest{name, all[i].New}, apart})
+			chosen = append(chosen, guest{Guest: Guest{name, all[i].New}, apart: apart})
 		}
 	}
 	for _, g := range all {
@@ -87,7 +89,9 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 		case unasked && g.Default:
 			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}})
 		case g.Preset && (unasked && !g.Runs || v.Context == g.Name):
-			chosen = append(chosen, guest{Guest{g.Name, g.New}, true})
+			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}, apart: true})
+		case g.Name == packageModule && !o.Bare:
+			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}, apart: true, implicit: true})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Configs)) {
@@ -178,7 +182,13 @@ func specs(v config.View, guests []guest) []views.Spec {
 			Results: v.Results,
 		},
 	}
+	if len(v.Modules) == 0 && slices.ContainsFunc(guests, func(g guest) bool { return g.implicit }) {
+		all[0] = withPackages(all[0])
+	}
 	for _, g := range guests {
+		if g.implicit {
+			continue
+		}
 		// A preset stands in for another server, whose names its tools have.
 		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
 		if p := preset(g.Name); p != nil {
@@ -199,13 +209,23 @@ func specs(v config.View, guests []guest) []views.Spec {
 		})
 	}
 	first := standsIn(v)
-	if first == "" && len(guests) == 1 && preset(guests[0].Name) != nil {
-		first = guests[0].Name
+	own := slices.DeleteFunc(slices.Clone(guests), func(g guest) bool { return g.implicit })
+	if first == "" && len(own) == 1 && preset(own[0].Name) != nil {
+		first = own[0].Name
 	}
 	if i := slices.IndexFunc(all, func(s views.Spec) bool { return s.Name == first }); i > 0 {
 		all[0], all[i] = all[i], all[0]
 	}
 	return all
+}
+
+// withPackages adds the tools of installed packages to a context, because an
+// administrator who installs a package wants it used. The tools that manage
+// packages are in contexts that name the module alone.
+func withPackages(s views.Spec) views.Spec {
+	s.Modules = append(s.Modules, packageModule)
+	s.Tools = slices.Concat(s.Tools, []string{"!" + packageModule + "_*"})
+	return s
 }
 
 // standsIn is the context of callers who name none, as far as the settings name

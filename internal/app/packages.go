@@ -39,8 +39,9 @@ func (a *App) packageHouse() (*packages.Manager, error) {
 	o := packages.Options{
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
-		Settings: a.cfg.Modules.Package,
-		Broken:   a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Settings: a.cfg.Modules.Package, Manual: a.opts.OneCall,
+		Lazy:   slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == packageModule && g.implicit }),
+		Broken: a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
 		Waiting: a.waitingPackages,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
@@ -171,8 +172,14 @@ type packageEvents struct {
 	packagesChanged atomic.Pointer[func()]
 }
 
+// implicitPackages reports whether the module of packages is on this host without
+// being named.
+func (a *App) implicitPackages() bool {
+	return slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == packageModule && g.implicit })
+}
+
 func (a *App) packageDeps() (c hosting.Config, err error) {
-	c.Rules, c.Show = a.rules, a.tree.showJob
+	c.Rules, c.Show, c.Unsynced = a.rules, a.tree.showJob, a.implicitPackages()
 	c.Changed = func(f func()) { a.packagesChanged.Store(&f) }
 	c.Packages, err = a.packageHouse()
 	return c, err

@@ -197,7 +197,7 @@ func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error
 	f := contextstore.Fixed{
 		Default: v.Context,
 		Modules: defaultModules(guests),
-		Admin:   []string{contextModule, sshModule},
+		Admin:   adminModules(guests),
 		Policy:  policy,
 	}
 	if len(cfg.Contexts) == 0 {
@@ -219,6 +219,15 @@ func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error
 		}
 	}
 	return f, nil
+}
+
+// adminModules are those of the context in which a host is administered.
+func adminModules(guests []guest) []string {
+	names := []string{contextModule, sshModule}
+	if slices.ContainsFunc(guests, func(g guest) bool { return g.Name == packageModule }) {
+		names = append(names, packageModule)
+	}
+	return names
 }
 
 func spec(c config.Context, guests []guest) views.Spec {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,7 @@ type follower struct {
 	stderr io.Writer // hears how far they are
 	client *client.Client
 	stays  bool // the server goes on after the command, and its jobs do
+	every  int  // seconds that pass at most between two looks at a job; 0 means mostWait
 
 	wait client.Tool // found with the first job
 }
@@ -75,7 +77,7 @@ func begun(r *client.Result) string {
 // awaitEnd waits for the end of one job and gives its result.
 func (f *follower) awaitEnd(ctx context.Context, id string) (*client.Result, error) {
 	tell, last := progress(f.stderr), jobState{}
-	for seconds := 1; ; seconds = min(2*seconds, mostWait) {
+	for seconds := 1; ; seconds = min(2*seconds, cmp.Or(f.every, mostWait)) {
 		now, r, err := f.poll(ctx, id, seconds)
 		switch {
 		case err != nil:

@@ -37,6 +37,11 @@ type target struct {
 
 	token string
 	lists bool // nothing is called: the tools are the same with a mistake in the settings
+	// keeps makes a host inside this process one of the data folder, which manages
+	// its packages. Other hosts inside this process keep nothing.
+	keeps bool
+	// ask answers questions in place of the user at the terminal; nil asks the user.
+	ask func(Environment, config.Folders) client.Ask
 }
 
 func (t *target) register(set *pflag.FlagSet) {
@@ -65,7 +70,11 @@ func (t *target) running() bool { return t.url != "" || t.unix != "" || t.daemon
 func (t *target) connectTarget(c *cobra.Command, w Environment) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
 	if cfg, err := config.FromEnv(w.Getenv); err == nil {
-		o.Ask = asker(w, cfg.Folders)
+		ask := asker
+		if t.ask != nil {
+			ask = t.ask
+		}
+		o.Ask = ask(w, cfg.Folders)
 	}
 	if !t.running() && t.ca == "" && t.token == "" {
 		return t.within(c.Context(), w, o)
@@ -191,13 +200,16 @@ func (t *target) within(ctx context.Context, w Environment, o client.Options) (*
 	}
 	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
 	cfg.Limits.Result = cfg.Limits.Message // the reader of a terminal can page
+	if t.keeps {
+		cfg.View, cfg.Contexts = config.View{Modules: []string{packageModule}}, nil
+	}
 	ours, theirs := net.Pipe()
 	host, err := app.New(
 		ctx,
 		cfg,
 		app.Options{
 			Log:      logger(w.Err, cfg, new(slog.LevelVar)),
-			Private:  true,
+			Private:  !t.keeps,
 			OneCall:  true,
 			Conn:     theirs,
 			Settings: l.File,

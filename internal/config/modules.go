@@ -17,7 +17,7 @@ type Modules struct {
 	File    file.Settings     `doc:"Files. What is protected by its name is so for every tool, in every folder."`
 	Shell   shell.Settings    `doc:"Command lines. They can be run only where the module is named, or its context is."`
 	Process process.Settings  `doc:"Processes. They can be started only where the module is named."`
-	Package packages.Settings `doc:"Other people's MCP servers. They run only where the module is named."`
+	Package packages.Settings `doc:"Other people's MCP servers."`
 
 	Sandbox Sandboxes `doc:"Sandboxes for code. They can be had only where the module is named, or its context is."`
 }

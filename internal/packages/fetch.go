@@ -31,7 +31,8 @@ func (p *instance) fetch(ctx context.Context, r *Record, plan Plan, say func(don
 		return err
 	}
 	if r.Source.Kind == NPM {
-		return p.npm(ctx, r, dir)
+		defer reportSize(ctx, dir, func(size int64) { say(size, 0, "bytes") })()
+		return p.npm(ctx, r, dir, plan.fresh)
 	}
 	from, name, err := plan.openSource()
 	if err != nil {
@@ -84,13 +85,13 @@ func (r *Record) adopt(dir, in string) error {
 // npm has the host's npm install the package with what it needs. Scripts of
 // packages do not run. A version that was installed before is installed by its
 // lock file.
-func (p *instance) npm(ctx context.Context, r *Record, dir string) error {
+func (p *instance) npm(ctx context.Context, r *Record, dir string, fresh bool) error {
 	args := []string{"install", "--save-exact"}
 	name := npmPackage(r.Source.From)
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
-	if was.Program != "" && was.Source == r.Source && copyLock(was.program(p.folder()), dir) == nil {
+	if !fresh && was.Program != "" && was.Source == r.Source && copyLock(was.program(p.folder()), dir) == nil {
 		args = []string{"ci"}
 	} else {
 		if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`+"\n"), 0o600); err != nil {

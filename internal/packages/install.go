@@ -35,6 +35,8 @@ type Plan struct {
 	// returns the source's name in it, so that a path that changed since it
 	// was checked is not followed. nil opens the path of the source.
 	Open func() (*os.Root, string, error)
+
+	fresh bool // npm looks for the newest version that the source allows, not for that of the lock file
 }
 
 // Check validates a plan without executing it.
@@ -324,7 +326,7 @@ func (p *instance) rebuild(ctx context.Context, from string, tell Tell) error {
 				was.Source,
 			)
 		}
-		plan.Source, plan.Version = source, ""
+		plan.Source, plan.Version, plan.fresh = source, "", true
 	}
 	now := was
 	now.State = Updating

@@ -44,6 +44,12 @@ type Options struct {
 	// may be nil.
 	Waiting func() (ids []string, put func() error, err error)
 
+	// Lazy leaves the packages to other hosts of the folder while there are none.
+	// The first installation acquires them.
+	Lazy bool
+	// Manual starts only servers that an operation or a call names.
+	Manual bool
+
 	Log     *slog.Logger // nil discards
 	Name    string       // of this host, sent to servers
 	Version string
@@ -120,14 +126,13 @@ func Open(o Options) (*Manager, error) {
 	}
 	h := &Manager{opts: o, log: o.Log, all: map[string]*instance{}}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
-	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+	got, err := h.acquireUsed()
+	if err != nil && !o.Lazy {
 		return nil, fmt.Errorf("packages: %w", err)
 	}
-	got, err := h.acquire()
 	if err != nil {
-		return nil, fmt.Errorf("packages: %w", err)
-	}
-	if !got {
+		h.log.Warn("packages cannot be loaded", "err", err)
+	} else if !got && !h.unused() {
 		h.log.Warn("another host of the same data folder runs the packages, so their tools are not here; "+
 			"clients that start gatehouse stdio in place of gatehouse serve share one host", "folder", o.Folder)
 	}
@@ -140,6 +145,34 @@ const (
 	lockOlder = "in-use.lock" // of the version before
 )
 
+// unused reports whether this host is lazy and there are no packages.
+func (h *Manager) unused() bool {
+	if !h.opts.Lazy {
+		return false
+	}
+	h.mu.Lock()
+	mine := h.release != nil
+	h.mu.Unlock()
+	if mine {
+		return false
+	}
+	records, _, err := h.opts.Records.Get()
+	if err != nil || len(records) > 0 || h.opts.Waiting == nil {
+		return err == nil && len(records) == 0
+	}
+	ids, _, err := h.opts.Waiting()
+	return err == nil && len(ids) == 0
+}
+
+// acquireUsed is acquire, except that a lazy host leaves a folder without packages
+// alone.
+func (h *Manager) acquireUsed() (got bool, err error) {
+	if h.unused() {
+		return false, nil
+	}
+	return h.acquire()
+}
+
 // acquire locks the packages for this host and loads them. It returns false if another
 // host has the lock. Interrupted operations are finished or undone.
 func (h *Manager) acquire() (got bool, err error) {
@@ -149,6 +182,9 @@ func (h *Manager) acquire() (got bool, err error) {
 		return h.release != nil, nil
 	}
 	folder := h.opts.Folder
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return false, err
+	}
 	l, err := sqlfile.TryHost(filepath.Join(folder, lockName), filepath.Join(folder, lockOlder), filelock.Exclusive)
 	if errors.Is(err, filelock.ErrHeld) {
 		return false, nil
@@ -175,7 +211,7 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 	defer look.Stop()
 	begun := false
 	for ctx.Err() == nil {
-		got, err := h.acquire()
+		got, err := h.acquireUsed()
 		if err != nil {
 			h.log.Warn("packages cannot be loaded", "err", err)
 		}
@@ -184,7 +220,9 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 			h.opts.Changed()
 			for _, p := range h.instances() {
 				p.publishState()
-				p.startIfWanted(false)
+				if !h.opts.Manual {
+					p.startIfWanted(false)
+				}
 			}
 		}
 		for _, p := range h.instances() {
@@ -219,6 +257,11 @@ func (h *Manager) Close() error {
 
 // addWork counts an operation that Close waits for.
 func (h *Manager) addWork() (leave func(), err error) {
+	if h.opts.Lazy {
+		if _, err := h.acquire(); err != nil {
+			return nil, fmt.Errorf("packages: %w", err)
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -255,7 +298,7 @@ func (h *Manager) findInstance(id string) (*instance, error) {
 	if p := h.all[id]; p != nil {
 		return p, nil
 	}
-	if h.release == nil && !h.closed {
+	if h.release == nil && !h.closed && !h.opts.Lazy {
 		return nil, errOtherHost()
 	}
 	return nil, &tool.Refusal{

@@ -28,6 +28,7 @@ type Record struct {
 	Start   string            `json:"start"`         // OnDemand or Always
 	Stopped bool              `json:"stopped,omitempty"`
 	Results string            `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
+	Off     []string          `json:"off,omitempty"`     // tools that are not offered, by their names on this host
 
 	State     string    `json:"state"`             // Installing, Installed, Updating or Removing
 	Program   string    `json:"program,omitempty"` // the folder in the package's that holds the program; "" for a command
@@ -147,6 +148,8 @@ func (r *Record) checkRecord() error {
 		return invalid("command is missing: the source is a program of the host")
 	case len(r.Args) > mostArgs || size(r.Args) > maxText:
 		return invalid("args: at most %d, with %d bytes together", mostArgs, maxText)
+	case len(r.Off) > mostTools:
+		return invalid("off: at most %d tools", mostTools)
 	case len(r.Env) > maxEnv || size(slices.Collect(maps.Values(r.Env))) > maxText:
 		return invalid("env: at most %d variables, with %d bytes together", maxEnv, maxText)
 	}

@@ -87,7 +87,12 @@ func (p *instance) public() *Public {
 	r := &p.rec
 	out := &Public{
 		Title: r.title(), Version: r.version(), Source: r.Source.public(), State: r.State,
-		Status: p.status(), Start: r.Start, Tools: len(p.tools), Progress: p.progress,
+		Status: p.status(), Start: r.Start, Progress: p.progress,
+	}
+	for _, t := range p.tools {
+		if !slices.Contains(r.Off, t.Name) {
+			out.Tools++
+		}
 	}
 	if p.running != nil {
 		out.Started = new(p.started.UTC())
@@ -652,7 +657,9 @@ func (p *instance) instanceInfo() Info {
 	defer p.mu.Unlock()
 	i := Info{Record: p.rec, Public: *p.public(), Data: p.data(), Left: p.hidden, Fails: p.failures}
 	for _, t := range p.tools {
-		i.Names = append(i.Names, t.Name)
+		if !slices.Contains(i.Off, t.Name) {
+			i.Names = append(i.Names, t.Name)
+		}
 	}
 	if p.running != nil {
 		i.PID = p.running.child.Pid()
@@ -668,7 +675,7 @@ func (h *Manager) List() (all []Info, err error) {
 	h.mu.Lock()
 	here := h.release != nil || h.closed
 	h.mu.Unlock()
-	if !here {
+	if !here && !h.unused() {
 		return nil, errOtherHost()
 	}
 	for _, p := range h.instances() {
@@ -692,7 +699,9 @@ func (h *Manager) Tools() []Offered {
 		if !p.removed && p.rec.State != Installing {
 			for _, t := range p.tools {
 				t.Text = p.rec.Results == TextResults
-				offered = append(offered, t)
+				if !slices.Contains(p.rec.Off, t.Name) {
+					offered = append(offered, t)
+				}
 			}
 		}
 		p.mu.Unlock()

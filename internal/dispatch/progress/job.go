@@ -71,6 +71,8 @@ func sendProgress(peer tool.Peer, p Progress) {
 		if a.Total > 0 {
 			part = float64(a.Done) / float64(a.Total)
 			note = fmt.Sprintf("%s: %d of %d %s", one.Name, a.Done, a.Total, a.Units)
+		} else if a.Done > 0 {
+			note = fmt.Sprintf("%s: %d %s", one.Name, a.Done, a.Units)
 		}
 		peer.Progress(float64(i)+part, float64(len(p.Phases)), note)
 	}

@@ -5,7 +5,9 @@ import (
 	"strconv"
 	"strings"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/packages"
 	"gatehouse/tool"
 )
@@ -60,6 +62,7 @@ type infoOut struct {
 	Fails     int               `json:"fails,omitempty" doc:"consecutive failures of its server"`
 	Next      string            `json:"next_start,omitempty"`
 	Names     []string          `json:"names" doc:"names of its tools on this host"`
+	Off       []string          `json:"off,omitempty" doc:"tools that package_tools turned off"`
 	Left      []string          `json:"left_out,omitempty" doc:"tools that cannot be offered, with the reason"`
 }
 
@@ -75,7 +78,7 @@ func (k *manager) packageInfo(_ context.Context, c *tool.Call, in idIn) (infoOut
 		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env),
 		Start: i.Record.Start,
 		Data:  i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
-		Next: stamp(i.Next), Names: i.Names, Left: i.Left,
+		Next: stamp(i.Next), Names: i.Names, Left: i.Left, Off: i.Off,
 	}
 	if out.Names == nil {
 		out.Names = []string{}
@@ -123,6 +126,51 @@ func (k *manager) setState(
 	}
 	k.publish(what, id, c)
 	return entry(i), nil
+}
+
+type toolsIn struct {
+	ID  string   `json:"id" min:"1" max:"32"`
+	Off []string `json:"off,omitempty" doc:"tools to offer no longer" max:"500"`
+	On  []string `json:"on,omitempty" doc:"tools to offer again" max:"500"`
+}
+
+type toolsOut struct {
+	Tools []listedOut `json:"tools"`
+}
+
+type listedOut struct {
+	Name        string `json:"name"`
+	Own         string `json:"own,omitempty" doc:"the server's name for it, if another"`
+	Off         bool   `json:"off,omitempty"`
+	Description string `json:"description,omitempty"`
+}
+
+const toolsDescription = 300 // bytes of a tool's description that are shown
+
+func (k *manager) chooseTools(_ context.Context, c *tool.Call, in toolsIn) (toolsOut, error) {
+	if err := k.checkOperator(c); err != nil {
+		return toolsOut{}, err
+	}
+	all, err := k.cfg.Packages.ChooseTools(in.ID, in.Off, in.On)
+	if err != nil {
+		return toolsOut{}, err
+	}
+	if len(in.Off)+len(in.On) > 0 {
+		k.publish("tools_chosen", in.ID, c)
+	}
+	out := toolsOut{Tools: []listedOut{}}
+	for _, t := range all {
+		one := listedOut{Name: t.Name, Off: t.Off}
+		if t.Own != t.Name {
+			one.Own = t.Own
+		}
+		raw, _ := rawjson.Get(t.Raw, "description")
+		text, _ := rawjson.String(raw)
+		text = displaytext.Line(strings.Join(strings.Fields(text), " "))
+		one.Description = displaytext.Cut(text, toolsDescription, "...")
+		out.Tools = append(out.Tools, one)
+	}
+	return out, nil
 }
 
 type logsIn struct {

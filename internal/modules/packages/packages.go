@@ -26,6 +26,9 @@ type Config struct {
 	Changed func(func())  `json:"-"`
 	Rules   operator.Func `json:"-"` // decides who may manage packages; nil means no caller
 	Show    progress.Show `json:"-"` // shows the progress of jobs
+	// Unsynced makes no tool synchronize subscriptions. A host that has such a tool
+	// publishes every call, which costs more than few calls of these tools gain.
+	Unsynced bool `json:"-"`
 }
 
 type manager struct {
@@ -40,6 +43,9 @@ func New(cfg Config) module.New {
 		k := &manager{deps: d}
 		k.cfg = cfg
 		k.own = k.definitions()
+		for i := range k.own {
+			k.own[i].Sync = k.own[i].Sync && !cfg.Unsynced
+		}
 		if k.cfg.Changed != nil && d.Changed != nil {
 			k.cfg.Changed(func() { d.Changed(module.Audience{}) })
 		}
@@ -182,6 +188,13 @@ func (k *manager) definitions() []tool.Tool {
 			Description: "Stops a package and removes it with its data, after the user has agreed.",
 			Help:        "keep_data keeps its data folder for the next package with that id. " + confirmHelp,
 		}, k.removePackage),
+		tool.New(tool.Def{
+			Name: "package_tools", Title: "Choose the tools of a package", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Sync: true,
+			Description: "Lists the tools of a package, and turns some of them off or on.",
+			Help: "A tool is named as on this host or as the server names it. A tool that is off is in no list and " +
+				"cannot be called. A rebuild keeps the choice.",
+		}, k.chooseTools),
 		tool.New(tool.Def{
 			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"package.logs"},

@@ -62,20 +62,18 @@ var rules = []rule{
 	{file: "docs/operating.md", begins: `{"version": "1.4.0"`, skip: "a manifest of releases"},
 
 	{file: "docs/packages.md", begins: "view:", other: settings},
-	{file: "docs/packages.md", begins: "gatehouse call --daemon package_install id=files", skip: elsewhere},
+	{file: "docs/packages.md", begins: "gatehouse package add memory npm:", skip: elsewhere},
+	{file: "docs/packages.md", begins: "gatehouse package add files npm:", skip: elsewhere},
 	{
 		file:   "docs/packages.md",
-		begins: `gatehouse call --daemon package_install --json '{"id": "memory"`,
-		skip:   elsewhere,
+		begins: "gatehouse package add github --secret",
+		typed:  "t0ken\ny\n",
+		prints: "github_greet",
 	},
-	{file: "docs/packages.md", begins: "gatehouse secret set GITHUB", before: holding("github-token", "t0ken\n")},
-	{
-		file:   "docs/packages.md",
-		begins: `gatehouse call --daemon package_install --json '{"id": "github"`,
-		typed:  "y\n",
-		prints: `"github_greet"`,
-	},
-	{file: "docs/packages.md", begins: "gatehouse call --daemon memory_read_graph", skip: elsewhere},
+	{file: "docs/packages.md", begins: "gatehouse package list", prints: "github"},
+	{file: "docs/packages.md", begins: "gatehouse package info github", prints: "GITHUB_PERSONAL_ACCESS_TOKEN"},
+	{file: "docs/packages.md", begins: "gatehouse package tools github", prints: `github_greet +off`},
+	{file: "docs/packages.md", begins: "gatehouse package update memory", skip: elsewhere},
 	{file: "docs/packages.md", begins: "<data>/packages", skip: drawing},
 
 	{

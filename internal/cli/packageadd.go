@@ -1,0 +1,363 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/packages"
+)
+
+// addFlags are the flags of gatehouse package add.
+type addFlags struct {
+	packageFlags
+	env     []string
+	secrets []string
+	start   string
+	results string
+	title   string
+}
+
+func packageAdd(w Environment) *cobra.Command {
+	var f addFlags
+	c := &cobra.Command{
+		Use:   "add NAME TARGET [ARG...]",
+		Short: "Install an MCP server as a package",
+		Long: `Install an MCP server as a package. NAME begins the names of its tools. TARGET is
+
+  npm:NAME[@VERSION]  an npm package; its scripts do not run
+  FOLDER, ARCHIVE     the path of a program, which is copied; an archive is a
+                      .tgz, .tar.gz, .tar, .zip or .mcpb
+  PROGRAM             a program of this machine
+  npx [-y] NAME       as an MCP client would start it: the npm package NAME
+
+Words after TARGET are arguments of the server; put -- before those that begin with
+a dash. ${data} in them stands for the package's own data folder.
+
+--secret asks for the value of a variable without showing it, and keeps the value in
+the secret store. A value of --env that looks like a secret is kept there too.`,
+		Example: `  gatehouse package add memory npm:@modelcontextprotocol/server-memory
+  gatehouse package add files npm:@modelcontextprotocol/server-filesystem '${data}' --yes
+  gatehouse package add github --secret GITHUB_PERSONAL_ACCESS_TOKEN -- github-mcp-server stdio
+  gatehouse package add mine ./my-server`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) < 2 {
+				return usagef("%s wants NAME and TARGET, such as npm:@modelcontextprotocol/server-memory", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			wish, err := f.wish(w, args[0], args[1:])
+			if err != nil {
+				return err
+			}
+			if err := f.canAgree(w); err != nil {
+				return err
+			}
+			f.t.host.folders = sourceFolders(wish)
+			a, err := f.connect(c, w)
+			if err != nil {
+				return err
+			}
+			defer a.close()
+			done, err := addPackage(c.Context(), w, a, wish)
+			if err != nil {
+				return err
+			}
+			if f.json {
+				return showJSON(w.Out, done)
+			}
+			return done.print(w)
+		},
+	}
+	f.add(c.Flags())
+	f.addYes(c.Flags())
+	c.Flags().StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
+	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
+		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; can be repeated")
+	c.Flags().StringVar(&f.start, "start", packages.OnDemand, "when the server starts: demand (at the first call) or always")
+	c.Flags().StringVar(&f.results, "results", "", "text: omit structured content from results")
+	c.Flags().StringVar(&f.title, "title", "", "display name (default: the server's)")
+	return c
+}
+
+// wish makes the package of a command line, and asks for its secrets.
+func (f *addFlags) wish(w Environment, name string, words []string) (packages.Wish, error) {
+	env := map[string]string{}
+	for _, one := range f.env {
+		key, value, ok := strings.Cut(one, "=")
+		if !ok {
+			return packages.Wish{}, usagef("--env %s: expected NAME=VALUE", one)
+		}
+		env[key] = value
+	}
+	wish, err := packages.ParseTarget(name, words, env)
+	if err != nil {
+		return wish, &usageError{err}
+	}
+	wish.Start, wish.Results, wish.Title = f.start, f.results, f.title
+	if len(f.secrets) > 0 && wish.Env == nil {
+		wish.Env = map[string]string{}
+	}
+	for _, one := range f.secrets {
+		variable, stored, known := strings.Cut(one, "=")
+		if !known {
+			value, err := f.askSecret(w, variable)
+			if err != nil {
+				return wish, err
+			}
+			stored = packages.SecretName(name, variable)
+			if wish.Secrets == nil {
+				wish.Secrets = map[string]secret.Text{}
+			}
+			wish.Secrets[stored] = value
+		}
+		wish.Env[variable] = packages.SecretReference(stored)
+	}
+	if wish.Source.Kind == packages.Folder || wish.Source.Kind == packages.Archive {
+		wish.Source.From, err = filepath.Abs(wish.Source.From)
+	}
+	return wish, err
+}
+
+// askSecret reads the value of a variable from the terminal without echo.
+func (f *addFlags) askSecret(w Environment, variable string) (secret.Text, error) {
+	in, ok := w.In.(*os.File)
+	if !ok || !term.IsTerminal(int(in.Fd())) {
+		return secret.Text{}, usagef(
+			"--secret %s: standard input is not a terminal; store the value with gatehouse secret set, and give --secret %[1]s=SECRET",
+			variable,
+		)
+	}
+	return readSecret(w, variable)
+}
+
+// sourceFolders are the folders that a package is installed from, which the host must
+// be allowed to read.
+func sourceFolders(wish packages.Wish) []string {
+	switch wish.Source.Kind {
+	case packages.Folder:
+		return []string{wish.Source.From}
+	case packages.Archive:
+		return []string{filepath.Dir(wish.Source.From)}
+	}
+	return nil
+}
+
+// addedPackage is the result of an installation.
+type addedPackage struct {
+	ID       string   `json:"id"`
+	Title    string   `json:"title"`
+	Version  string   `json:"version,omitempty"`
+	Tools    []string `json:"tools"`
+	Left     []string `json:"left_out,omitempty"`
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+func (p addedPackage) print(w Environment) error {
+	fmt.Fprintf(w.Err, "[gatehouse] Installed %s: %s\n", p.ID, printable(strings.TrimSpace(p.Title+" "+p.Version)))
+	for _, warning := range p.Warnings {
+		fmt.Fprintf(w.Err, "[gatehouse] %s\n", printable(warning))
+	}
+	for _, why := range p.Left {
+		fmt.Fprintf(w.Err, "[gatehouse] Left out: %s\n", printable(why))
+	}
+	for _, name := range p.Tools {
+		fmt.Fprintln(w.Out, printable(name))
+	}
+	return nil
+}
+
+// addPackage stores the secrets of a package and installs it at a host. The user
+// agrees through the connection. If the installation fails, the secrets that it stored
+// are removed.
+func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish) (done addedPackage, err error) {
+	forget, err := storeSecrets(w, wish.Secrets)
+	if err != nil {
+		return done, err
+	}
+	in := map[string]any{"id": wish.ID, "source": wish.Source.String(), "start": wish.Start}
+	for name, value := range map[string]string{
+		"command": wish.Command, "title": wish.Title, "version": wish.Version, "results": wish.Results,
+	} {
+		if value != "" {
+			in[name] = value
+		}
+	}
+	if len(wish.Args) > 0 {
+		in["args"] = wish.Args
+	}
+	if len(wish.Env) > 0 {
+		in["env"] = wish.Env
+	}
+	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
+		return done, errors.Join(err, forget())
+	}
+	return done, nil
+}
+
+// storeSecrets stores values in the secret store of this user. forget removes those
+// that were not there before.
+func storeSecrets(w Environment, values map[string]secret.Text) (forget func() error, err error) {
+	forget = func() error { return nil }
+	if len(values) == 0 {
+		return forget, nil
+	}
+	s, err := secretStore(w)
+	if err != nil {
+		return nil, err
+	}
+	before, err := s.List()
+	if err != nil {
+		return nil, err
+	}
+	var added []string
+	forget = func() error {
+		var errs []error
+		for _, name := range added {
+			errs = append(errs, s.Remove(name), writeDown(w, changed{"secret.removed", named(name)}))
+		}
+		return errors.Join(errs...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if err := s.Set(name, values[name]); err != nil {
+			return nil, errors.Join(err, forget())
+		}
+		if !slices.ContainsFunc(before, func(e secret.Entry) bool { return e.Name == name }) {
+			added = append(added, name)
+		}
+		fmt.Fprintf(w.Err, "[gatehouse] Kept secret %s\n", name)
+		if err := writeDown(w, changed{"secret.set", named(name)}); err != nil {
+			return nil, errors.Join(err, forget())
+		}
+	}
+	return forget, nil
+}
+
+func packageUpdate(w Environment) *cobra.Command {
+	var p packageFlags
+	c := &cobra.Command{
+		Use:   "update [NAME [VERSION]]",
+		Short: "Install a newer version of a package, or of all from npm",
+		Long: `Install another version of an npm package: the newest, or VERSION. Other packages
+are installed again from their source. Without NAME, all packages from npm are
+updated. Data are kept; after an error a package is as before.`,
+		Example: `  gatehouse package update memory
+  gatehouse package update memory 2026.8.31
+  gatehouse package update --yes`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) > 2 {
+				return usagef("%s wants at most NAME and VERSION, got %d arguments", c.CommandPath(), len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := p.canAgree(w); err != nil {
+				return err
+			}
+			a, err := p.connect(c, w)
+			if err != nil {
+				return err
+			}
+			defer a.close()
+			return updatePackages(c.Context(), w, a, p.json, args)
+		},
+	}
+	p.add(c.Flags())
+	p.addYes(c.Flags())
+	c.ValidArgsFunction = p.packageNames(w)
+	return c
+}
+
+// updatedPackage is the result of an update.
+type updatedPackage struct {
+	ID     string `json:"id"`
+	Before string `json:"before,omitempty"`
+	After  string `json:"after,omitempty"`
+	Failed bool   `json:"failed,omitempty"`
+}
+
+func updatePackages(ctx context.Context, w Environment, a *admin, asJSON bool, args []string) error {
+	names, version := args, ""
+	if len(args) == 2 {
+		names, version = args[:1], args[1]
+	}
+	if len(names) == 0 {
+		var out struct{ Packages []packageEntry }
+		if err := a.call(ctx, w, "package_list", struct{}{}, &out); err != nil {
+			return err
+		}
+		for _, e := range out.Packages {
+			names = append(names, e.ID)
+		}
+	}
+	results := []updatedPackage{}
+	var failed error
+	for _, name := range names {
+		one, done, err := updatePackage(ctx, w, a, name, version, len(args) == 0)
+		if err != nil && (len(args) > 0 || !errors.Is(err, errToolFailed)) {
+			return err
+		}
+		if err != nil {
+			failed, one.Failed = err, true
+		}
+		if done || err != nil {
+			results = append(results, one)
+		}
+	}
+	if asJSON {
+		return errors.Join(showJSON(w.Out, map[string]any{"packages": results}), failed)
+	}
+	for _, one := range results {
+		switch {
+		case one.Failed:
+			fmt.Fprintf(w.Err, "[gatehouse] %s is as before: %s\n", one.ID, orDash(one.Before))
+		case one.Before == one.After:
+			fmt.Fprintf(w.Err, "[gatehouse] %s stays at %s\n", one.ID, orDash(one.After))
+		default:
+			fmt.Fprintf(w.Err, "[gatehouse] Updated %s from %s to %s\n", one.ID, orDash(one.Before), orDash(one.After))
+		}
+	}
+	return failed
+}
+
+// updatePackage updates one package. onlyNPM leaves packages of other sources alone.
+func updatePackage(
+	ctx context.Context, w Environment, a *admin, name, version string, onlyNPM bool,
+) (one updatedPackage, done bool, err error) {
+	one.ID = name
+	var was packageDetails
+	if err := a.call(ctx, w, "package_info", packageID{name}, &was); err != nil {
+		return one, false, err
+	}
+	one.Before = was.Version
+	in := map[string]any{"id": name}
+	if from, ok := strings.CutPrefix(was.Source, packages.NPM+":"); ok {
+		if i := strings.LastIndexByte(from, '@'); i > 0 {
+			from = from[:i]
+		}
+		if version == "" {
+			version = "latest"
+		}
+		in["source"] = packages.NPM + ":" + from + "@" + version
+	} else if onlyNPM {
+		return one, false, nil
+	} else if version != "" {
+		return one, false, usagef("package %s comes from %s, which has no versions", name, was.Source)
+	}
+	var now addedPackage
+	if err := a.call(ctx, w, "package_rebuild", in, &now); err != nil {
+		return one, false, err
+	}
+	one.After = now.Version
+	return one, true, nil
+}

@@ -1,0 +1,95 @@
+package packages
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gatehouse/tool"
+)
+
+// Listed is one tool of a package, offered or not.
+type Listed struct {
+	Offered
+	Off bool
+}
+
+// ChooseTools stops offering some tools of a package, or offers them again, and
+// returns all of them. Tools are named as on this host or as the server names them.
+func (h *Manager) ChooseTools(id string, off, on []string) (all []Listed, err error) {
+	leave, err := h.addWork()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	p, err := h.findInstance(id)
+	if err != nil {
+		return nil, err
+	}
+	if len(off)+len(on) > 0 {
+		if err := p.chooseTools(off, on); err != nil {
+			return nil, err
+		}
+		h.invalidateTools()
+		p.publishState()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.tools {
+		all = append(all, Listed{t, slices.Contains(p.rec.Off, t.Name)})
+	}
+	return all, nil
+}
+
+func (p *instance) chooseTools(off, on []string) error {
+	done, err := p.claim("choosing tools")
+	if err != nil {
+		return err
+	}
+	defer done()
+	p.mu.Lock()
+	r, tools := p.rec, p.tools
+	p.mu.Unlock()
+	if r.State != Installed {
+		return tool.Refuse("unavailable", "package %s is not completely installed", p.id)
+	}
+	r.Off = slices.Clone(r.Off)
+	for _, name := range on {
+		name, err := toolName(p.id, tools, r.Off, name)
+		if err != nil {
+			return err
+		}
+		r.Off = slices.DeleteFunc(r.Off, func(o string) bool { return o == name })
+	}
+	for _, name := range off {
+		name, err := toolName(p.id, tools, nil, name)
+		if err != nil {
+			return err
+		}
+		if !slices.Contains(r.Off, name) {
+			r.Off = append(r.Off, name)
+		}
+	}
+	slices.Sort(r.Off)
+	return p.saveRecord(r)
+}
+
+// toolName returns the name on this host of a tool of a package. also are names that
+// are accepted although the server does not list them.
+func toolName(id string, tools []Offered, also []string, name string) (string, error) {
+	var names []string
+	for _, t := range tools {
+		if t.Name == name || t.Own == name {
+			return t.Name, nil
+		}
+		names = append(names, t.Name)
+	}
+	if slices.Contains(also, name) {
+		return name, nil
+	}
+	return "", &tool.Refusal{
+		Code:    "not_found",
+		Message: fmt.Sprintf("package %s has no tool %q", id, shorten(name, 100)),
+		Next:    "It has " + shorten(strings.Join(names, ", "), 2000) + ".",
+	}
+}

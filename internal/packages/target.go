@@ -1,0 +1,143 @@
+package packages
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/access/secret"
+)
+
+// Wish is a package as a user asks for it: on a command line, in the settings of
+// an MCP client, or in an entry of a registry.
+type Wish struct {
+	Record
+	// Secrets are values that Record.Env refers to and that are not stored yet,
+	// by the names of their secrets.
+	Secrets map[string]secret.Text
+}
+
+// ParseTarget makes a package of the words of a command line. The first word is a
+// source as ParseSource reads it, the path of a folder or an archive, or a program;
+// the other words are arguments. Words that start an npm package by npx or another
+// runner become an npm package, so that it is installed once and in one version.
+// env are variables for its server; values that look like secrets are moved to
+// Secrets, and the record refers to them.
+func ParseTarget(id string, words []string, env map[string]string) (w Wish, err error) {
+	w.ID, w.Start = id, OnDemand
+	if len(words) == 0 || words[0] == "" {
+		return w, fmt.Errorf("the target is missing: expected npm:NAME, a folder, an archive, or a program with arguments")
+	}
+	if name, args, ok := runnerPackage(words); ok {
+		w.Source, w.Args = Source{NPM, name}, args
+	} else if w.Source, w.Command, w.Args, err = parseWords(words); err != nil {
+		return w, err
+	}
+	w.Env, w.Secrets = SplitSecrets(id, env)
+	return w, w.checkRecord()
+}
+
+func parseWords(words []string) (s Source, command string, args []string, err error) {
+	first, rest := words[0], words[1:]
+	kind, _, named := strings.Cut(first, ":")
+	switch {
+	case first == Command && len(rest) > 0:
+		return Source{Kind: Command}, rest[0], rest[1:], nil
+	case named && slices.Contains([]string{NPM, Folder, Archive}, kind):
+		s, err = ParseSource(first)
+		return s, "", rest, err
+	case strings.HasPrefix(first, "@") && npmName.MatchString(first):
+		return Source{NPM, first}, "", rest, nil
+	}
+	path := first
+	if home, e := os.UserHomeDir(); e == nil && strings.HasPrefix(path, "~/") {
+		path = filepath.Join(home, path[2:])
+	}
+	if info, e := os.Stat(path); e == nil && strings.ContainsRune(path, os.PathSeparator) || first == "." {
+		switch {
+		case info.IsDir():
+			return Source{Folder, path}, "", rest, nil
+		case archiveName.MatchString(path):
+			return Source{Archive, path}, "", rest, nil
+		}
+	}
+	return Source{Kind: Command}, first, rest, nil
+}
+
+var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar\.gz|tar|zip|mcpb|dxt)$`)
+
+// runnerPackage finds the npm package that a runner's command line starts, such as
+// npx -y NAME ARGS. It returns false if the words start something else.
+func runnerPackage(words []string) (name string, args []string, ok bool) {
+	program := strings.TrimSuffix(strings.ToLower(filepath.Base(words[0])), ".cmd")
+	rest := words[1:]
+	switch program {
+	case "cmd", "cmd.exe": // clients on Windows need it to start npx
+		if len(rest) > 2 && strings.EqualFold(rest[0], "/c") {
+			return runnerPackage(rest[1:])
+		}
+		return "", nil, false
+	case "npx", "bunx":
+	case "npm", "pnpm", "yarn", "bun":
+		if len(rest) == 0 || !slices.Contains([]string{"exec", "dlx", "x"}, rest[0]) {
+			return "", nil, false
+		}
+		rest = rest[1:]
+	default:
+		return "", nil, false
+	}
+	for len(rest) > 0 {
+		switch word := rest[0]; {
+		case slices.Contains([]string{"-y", "--yes", "-q", "--quiet", "--bun", "--"}, word):
+			rest = rest[1:]
+		case strings.HasPrefix(word, "-"), !npmName.MatchString(word):
+			return "", nil, false // an option that says something else is for the runner itself
+		default:
+			return word, rest[1:], true
+		}
+	}
+	return "", nil, false
+}
+
+// SplitSecrets takes the values that look like secrets out of an environment. The
+// returned environment refers to them by the names that SecretName makes.
+func SplitSecrets(id string, env map[string]string) (plain map[string]string, secrets map[string]secret.Text) {
+	if len(env) == 0 {
+		return nil, nil
+	}
+	plain = maps.Clone(env)
+	for name, value := range env {
+		if refers, err := secret.Names(value); err != nil || len(refers) > 0 || !secret.Suspicious(name, value) {
+			continue
+		}
+		if secrets == nil {
+			secrets = map[string]secret.Text{}
+		}
+		called := SecretName(id, name)
+		secrets[called], plain[name] = secret.New(value), SecretReference(called)
+	}
+	return plain, secrets
+}
+
+// SecretName is the name of the secret for a variable of a package. It begins with
+// the id, so that packages that call their variables alike do not share a secret.
+func SecretName(id, variable string) string {
+	before := strings.ToUpper(prefix(id)) + "_"
+	name := strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
+			return r
+		}
+		return '_'
+	}, strings.ToUpper(variable))
+	if strings.HasPrefix(name, before) {
+		return name
+	}
+	return before + name
+}
+
+// SecretReference is how an environment refers to a secret.
+func SecretReference(name string) string { return "${secret:" + name + "}" }
