@@ -101,18 +101,18 @@ func Link(uri, name, mime string) Content {
 // A Refusal is an answer, not an accident: the tool worked, and the answer is
 // no. The model reads "code: message" and on the next line what to do next.
 type Refusal struct {
-	Code    string // not_found, outside_root, ambiguous, stale, too_large, binary, timeout, denied, busy, unsupported, invalid_arguments, exists ...
+	Code    Code
 	Message string
 	Next    string // "" when there is nothing to say
 }
 
-func (e *Refusal) Error() string { return e.Code + ": " + e.Message }
+func (e *Refusal) Error() string { return string(e.Code) + ": " + e.Message }
 
 // Text is what the model reads.
 func (e *Refusal) Text() string {
 	s := e.Message
 	if e.Code != "" {
-		s = e.Code + ": " + s
+		s = string(e.Code) + ": " + s
 	}
 	if e.Next != "" {
 		s += "\n" + e.Next
@@ -121,7 +121,7 @@ func (e *Refusal) Text() string {
 }
 
 // Refuse makes a Refusal without a next step.
-func Refuse(code, format string, args ...any) *Refusal {
+func Refuse(code Code, format string, args ...any) *Refusal {
 	return &Refusal{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 

@@ -133,7 +133,7 @@ func New[In, Out any](d Def, f func(context.Context, *Call, In) (Out, error)) To
 	return Tool{d, func(ctx context.Context, c *Call) (Result, error) {
 		var in In
 		if err := arguments.decode(c.Args, &in); err != nil {
-			return Result{}, &Refusal{Code: "invalid_arguments", Message: err.Error()}
+			return Result{}, &Refusal{Code: CodeInvalidArguments, Message: err.Error()}
 		}
 		out, err := f(ctx, c, in)
 		if err != nil {

@@ -37,7 +37,7 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 		}
 	}
 	if asked != 1 {
-		return v, tool.Refuse("invalid_arguments", "expected one of tool, resource and prompt, got %d", asked)
+		return v, tool.Refuse(tool.CodeInvalidArguments, "expected one of tool, resource and prompt, got %d", asked)
 	}
 	who := tool.Caller{Principal: q.User, Context: q.Context, Roles: slices.Clone(q.Roles)}
 	if who.Principal == "" {
@@ -58,7 +58,7 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 	switch {
 	case errors.Is(err, views.ErrNotFound):
 		return v, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "there is no context " + q.Context,
 			Next:    "context_list shows those there are.",
 		}

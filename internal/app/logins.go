@@ -47,7 +47,7 @@ func (l logins) ChangePassword(ctx context.Context, who tool.Caller, present, ne
 	denied, slow := errors.AsType[*identity.Denied](err)
 	switch {
 	case slow:
-		return &tool.Refusal{Code: "busy", Message: denied.Message}
+		return &tool.Refusal{Code: tool.CodeBusy, Message: denied.Message}
 	case errors.Is(err, identity.ErrPassword):
 		return auth.ErrPassword
 	}

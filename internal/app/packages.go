@@ -116,7 +116,7 @@ func (a *App) putPackages() (now bool, err error) {
 
 func refusedBusy(err error) bool {
 	r, ok := errors.AsType[*tool.Refusal](err)
-	return ok && r.Code == "busy"
+	return ok && r.Code == tool.CodeBusy
 }
 
 // tellBroken has administrators notified of a package that is left alone.

@@ -144,7 +144,7 @@ func (h hostControl) Stop(again bool) (how string, err error) {
 	if again {
 		if how = a.opts.Again; how == "" {
 			return "", &tool.Refusal{
-				Code:    "unsupported",
+				Code:    tool.CodeUnsupported,
 				Message: "this host cannot start itself again",
 				Next:    "Only the program that started it can: end it with server_shutdown, and start it there.",
 			}

@@ -78,7 +78,7 @@ func (d *Dispatcher) approve(r *Request, v permit.Verdict) (bool, Result, error)
 	book := d.opts.Approvals
 	if book == nil {
 		return false, refused(
-			tool.Refuse("denied", "%s needs an approval, and this host keeps none", r.Entry.Listed),
+			tool.Refuse(tool.CodeDenied, "%s needs an approval, and this host keeps none", r.Entry.Listed),
 		), nil
 	}
 	ok, err := d.standingApproval(book, r, v)
@@ -126,12 +126,12 @@ func (d *Dispatcher) confirmWith(r *Request, question string) error {
 	switch {
 	case r.Depth > 0:
 		return &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: r.Entry.Listed + " needs a person's agreement, which only a call of a client's own can get: " + question,
 		}
 	case book == nil || d.opts.NoOperators:
 		return &tool.Refusal{
-			Code:    "unconfirmed",
+			Code:    tool.CodeUnconfirmed,
 			Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and the client cannot ask: " + question,
 			Next:    "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes.",
 		}
@@ -170,7 +170,7 @@ func unkept(err error) *tool.Refusal {
 	if ref, ok := errors.AsType[*tool.Refusal](err); ok {
 		return ref
 	}
-	return tool.Refuse("unavailable", "approvals cannot be kept at the moment: %v", err)
+	return tool.Refuse(tool.CodeUnavailable, "approvals cannot be kept at the moment: %v", err)
 }
 
 // standingApproval reports whether an earlier yes covers the call: one the rule lets
@@ -187,7 +187,7 @@ func (d *Dispatcher) standingApproval(book *approvals.Store, r *Request, v permi
 	}
 	fresh, err := book.Once(r.ID+" "+recordDigest(r.Recorded), approvalLife)
 	if err == nil && !fresh {
-		err = tool.Refuse("denied", "this answer was used already; call again")
+		err = tool.Refuse(tool.CodeDenied, "this answer was used already; call again")
 	}
 	return fresh, err
 }
@@ -202,14 +202,14 @@ func (d *Dispatcher) askClient(book *approvals.Store, r *Request, v permit.Verdi
 	var said struct{ Approve bool }
 	action, err := tool.Elicited(answer, &said)
 	if err != nil || action != "accept" || !said.Approve {
-		return false, refused(tool.Refuse("denied", "%s was not approved", r.Entry.Listed)), nil
+		return false, refused(tool.Refuse(tool.CodeDenied, "%s was not approved", r.Entry.Listed)), nil
 	}
 	fresh, err := book.Once(r.ID+" approval", approvalLife)
 	switch {
 	case err != nil:
 		return false, refused(unkept(err)), nil
 	case !fresh:
-		return false, refused(tool.Refuse("denied", "this approval was used already; call again")), nil
+		return false, refused(tool.Refuse(tool.CodeDenied, "this approval was used already; call again")), nil
 	}
 	d.approved(book, r, v)
 	d.recordApproved(r, v, "by the person behind the client")
@@ -227,7 +227,7 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	}
 	args, err := approvals.Shown(r.Args)
 	if err != nil {
-		return refused(tool.Refuse("too_large", "%s cannot be approved: %v", r.Entry.Listed, err))
+		return refused(tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, err))
 	}
 	msg := fmt.Sprintf("Allow %s with %s?%s", displaytext.Line(r.Entry.Listed), args, why)
 	form := json.RawMessage(
@@ -250,7 +250,7 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) error {
 	if d.opts.NoOperators {
 		return &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators",
 			Next:    "Call it at a server, where gatehouse approvals lists what waits.",
 		}
@@ -258,7 +258,7 @@ func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) 
 	p := &Pending{}
 	req, err := book.Ask(r.Facts.Owner, r.Entry.Name, why, r.Args, p.decided)
 	if long, ok := errors.AsType[*approvals.TooLong](err); ok {
-		return tool.Refuse("too_large", "%s cannot be approved: %v", r.Entry.Listed, long)
+		return tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, long)
 	}
 	if err != nil {
 		return unkept(err)

@@ -198,7 +198,7 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	default:
 		reason = "not allowed here"
 	}
-	ref := tool.Refuse("denied", "%s: %s", r.Entry.Listed, reason)
+	ref := tool.Refuse(tool.CodeDenied, "%s: %s", r.Entry.Listed, reason)
 	if isTool {
 		return false, refused(ref), nil
 	}
@@ -223,7 +223,7 @@ func (d *Dispatcher) enter(ctx context.Context, r *Request) (*limit.Pass, error)
 	pass, err := d.queue.Enter(ctx, who, d.opts.Timeout)
 	if busy, ok := errors.AsType[*limit.Busy](err); ok {
 		return nil, &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: busy.Why,
 			Next:    fmt.Sprintf("Try again in %d s.", busy.Seconds()),
 		}
@@ -335,7 +335,7 @@ func (d *Dispatcher) timeLimit(r *Request) time.Duration {
 
 func timedOut(after time.Duration) *tool.Refusal {
 	return &tool.Refusal{
-		Code:    "timeout",
+		Code:    tool.CodeTimeout,
 		Message: fmt.Sprintf("no result within %v", after),
 		Next:    "Part of the work may have been done. Ask for less at once.",
 	}
@@ -409,7 +409,7 @@ func (d *Dispatcher) Inner(
 	args json.RawMessage,
 ) (tool.Result, error) {
 	if depth >= d.opts.Depth {
-		return tool.Result{}, tool.Refuse("denied", "calls inside calls go at most %d deep", d.opts.Depth)
+		return tool.Result{}, tool.Refuse(tool.CodeDenied, "calls inside calls go at most %d deep", d.opts.Depth)
 	}
 	f := session.Facts{Caller: who}
 	f.Can = 0
@@ -420,7 +420,7 @@ func (d *Dispatcher) Inner(
 	}
 	e := v.Tool(name)
 	if e == nil {
-		ref := &tool.Refusal{Code: "not_found", Message: "unknown tool: " + name}
+		ref := &tool.Refusal{Code: tool.CodeNotFound, Message: "unknown tool: " + name}
 		if near := v.Near(views.Tools, name); near != "" {
 			ref.Next = "Did you mean " + near + "?"
 		}
@@ -436,9 +436,9 @@ func (d *Dispatcher) Inner(
 // mismatch turns arguments that do not fit into something a model can act on.
 func mismatch(err error) *tool.Refusal {
 	if m, ok := errors.AsType[*schema.Mismatch](err); ok {
-		return &tool.Refusal{Code: "invalid_arguments", Message: m.Error()}
+		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: m.Error()}
 	}
-	return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+	return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 }
 
 // unquoted is what the ledger is told of arguments that do not fit: what is wrong

@@ -89,7 +89,7 @@ func (d *Dispatcher) recordIntent(ctx context.Context, r *Request) error {
 	}
 	d.opts.Log.Error("call refused: it cannot be written down", "call", r.ID, "name", r.Entry.Listed, "err", err)
 	return &tool.Refusal{
-		Code: "unavailable", Message: "this host cannot write down what is done at the moment, so it changes nothing; nothing was run",
+		Code: tool.CodeUnavailable, Message: "this host cannot write down what is done at the moment, so it changes nothing; nothing was run",
 		Next: "What only reads still works. The administrator finds the reason in the log of the host.",
 	}
 }
@@ -120,7 +120,7 @@ func (d *Dispatcher) recordEnd(r *Request, at time.Time, took time.Duration, res
 			err,
 		)
 		return &tool.Refusal{
-			Code: "unavailable", Message: r.Entry.Listed + " may have run, but this host could not write it down, and so does not tell its result",
+			Code: tool.CodeUnavailable, Message: r.Entry.Listed + " may have run, but this host could not write it down, and so does not tell its result",
 			Next: "Look at the outcome before you try again.",
 		}
 	}
@@ -131,9 +131,9 @@ func (d *Dispatcher) recordEnd(r *Request, at time.Time, took time.Duration, res
 func outcomeOf(res *Result, cause error) (outcome, reason string) {
 	if ref, ok := errors.AsType[*tool.Refusal](cause); ok {
 		switch ref.Code {
-		case "timeout":
+		case tool.CodeTimeout:
 			return audit.TimedOut, ref.Message
-		case "busy":
+		case tool.CodeBusy:
 			return audit.Busy, ref.Message
 		}
 		return audit.Refused, ref.Error()

@@ -58,18 +58,18 @@ func (d *Dispatcher) failed(r *Request, err error) (Result, error) {
 	case ok:
 	case errors.Is(err, bus.ErrAbsent):
 		ref = &tool.Refusal{
-			Code:    "unavailable",
+			Code:    tool.CodeUnavailable,
 			Message: r.Entry.Listed + " is not there at the moment; nothing was run",
 			Next:    "Try again in a moment.",
 		}
 	case errors.Is(err, bus.ErrLost):
 		ref = &tool.Refusal{
-			Code:    "unavailable",
+			Code:    tool.CodeUnavailable,
 			Message: "no answer came; " + r.Entry.Listed + " may have run",
 			Next:    "Look at the outcome before you try again.",
 		}
 	case errors.Is(err, context.Canceled):
-		ref = tool.Refuse("cancelled", "the call was cancelled")
+		ref = tool.Refuse(tool.CodeCancelled, "the call was cancelled")
 	case errors.Is(err, context.DeadlineExceeded):
 		ref = timedOut(d.timeLimit(r))
 	default:
@@ -229,7 +229,7 @@ func (d *Dispatcher) fit(r *Request, res *Result, budget int) error {
 		return nil
 	}
 	ref := &tool.Refusal{
-		Code:    "too_large",
+		Code:    tool.CodeTooLarge,
 		Message: fmt.Sprintf("the call has run; its result has %d bytes, and %d fit in an answer", len(res.Full), most),
 		Next:    "Ask for less.",
 	}

@@ -51,7 +51,7 @@ func (p *instance) chooseTools(off, on []string) error {
 	r, tools := p.rec, p.tools
 	p.mu.Unlock()
 	if r.State != Installed {
-		return tool.Refuse("unavailable", "package %s is not completely installed", p.id)
+		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
 	}
 	r.Off = slices.Clone(r.Off)
 	for _, name := range on {
@@ -88,7 +88,7 @@ func toolName(id string, tools []Offered, also []string, name string) (string, e
 		return name, nil
 	}
 	return "", &tool.Refusal{
-		Code:    "not_found",
+		Code:    tool.CodeNotFound,
 		Message: fmt.Sprintf("package %s has no tool %q", id, shorten(name, 100)),
 		Next:    "It has " + shorten(strings.Join(names, ", "), 2000) + ".",
 	}

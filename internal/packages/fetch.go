@@ -126,7 +126,7 @@ func (p *instance) npm(ctx context.Context, r *Record, dir string, fresh bool) e
 	)
 	if err != nil {
 		return &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "npm cannot be started: " + err.Error(),
 			Next:    "Have Node with npm installed by the system's package manager, or give the program as command, folder or archive.",
 		}
@@ -221,7 +221,7 @@ func (c *copying) dir(at string) error {
 
 func tooMany() error {
 	return tool.Refuse(
-		"too_large",
+		tool.CodeTooLarge,
 		"a program has at most %d files and folders, and %d bytes",
 		mostFiles,
 		int64(mostBytes),

@@ -64,12 +64,12 @@ func (h *Manager) Check(plan *Plan) error {
 		return errOtherHost()
 	case h.all[r.ID] != nil:
 		return &tool.Refusal{
-			Code:    "exists",
+			Code:    tool.CodeExists,
 			Message: fmt.Sprintf("there is a package %q already", r.ID),
 			Next:    "package_rebuild installs it again, also another version; package_remove removes it.",
 		}
 	case len(h.all) >= h.opts.Most:
-		return tool.Refuse("too_large", "there are %d packages, which is as many as can be", len(h.all))
+		return tool.Refuse(tool.CodeTooLarge, "there are %d packages, which is as many as can be", len(h.all))
 	}
 	if name, bad := collides(r.ID, others); bad {
 		return invalid("id %q: its tools could be taken for those of the package %s; choose another", r.ID, name)

@@ -189,7 +189,7 @@ func (p *instance) manifestCommand(r *Record) (command string, args []string, er
 	m, err := readManifest(root, in)
 	if err != nil {
 		return "", nil, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("the program to start is unknown: %v", err),
 			Next:    "Set command; ./name is in the program's folder.",
 		}
@@ -247,7 +247,7 @@ func (m manifest) entry() (string, error) {
 	}
 	if one = path.Clean(one); one == "." || !filepath.IsLocal(filepath.FromSlash(one)) {
 		return "", &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("package.json names %d programs, and none as the one to start", len(many)),
 			Next:    "Set command, such as node with ${program}/index.js as its first argument.",
 		}

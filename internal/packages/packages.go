@@ -266,7 +266,7 @@ func (h *Manager) addWork() (leave func(), err error) {
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
-		return nil, &tool.Refusal{Code: "unavailable", Message: errClosing.Error()}
+		return nil, &tool.Refusal{Code: tool.CodeUnavailable, Message: errClosing.Error()}
 	case h.release == nil:
 		return nil, errOtherHost()
 	}
@@ -276,7 +276,7 @@ func (h *Manager) addWork() (leave func(), err error) {
 
 func errOtherHost() *tool.Refusal {
 	return &tool.Refusal{
-		Code:    "busy",
+		Code:    tool.CodeBusy,
 		Message: "another host of the same data folder runs the packages",
 		Next:    "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; or end that host, and this one takes them over.",
 	}
@@ -302,7 +302,7 @@ func (h *Manager) findInstance(id string) (*instance, error) {
 		return nil, errOtherHost()
 	}
 	return nil, &tool.Refusal{
-		Code:    "not_found",
+		Code:    tool.CodeNotFound,
 		Message: fmt.Sprintf("there is no package %q", id),
 		Next:    "package_list lists the packages.",
 	}

@@ -157,7 +157,7 @@ func (h *home) names() (all []string) {
 
 func code(err error) string {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code
+		return string(r.Code)
 	}
 	return fmt.Sprint(err)
 }

@@ -180,7 +180,7 @@ func size(all []string) (n int) {
 }
 
 func invalid(format string, args ...any) error {
-	return tool.Refuse("invalid_arguments", format, args...)
+	return tool.Refuse(tool.CodeInvalidArguments, format, args...)
 }
 
 func compare(a, b string) int { return cmp.Compare(a, b) }

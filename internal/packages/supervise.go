@@ -123,7 +123,7 @@ func (p *instance) claim(what string) (done func(), err error) {
 	switch {
 	case p.removed:
 		return nil, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: fmt.Sprintf("there is no package %q", p.id),
 			Next:    "package_list lists the packages.",
 		}
@@ -142,7 +142,7 @@ func (p *instance) claim(what string) (done func(), err error) {
 // busy returns the refusal that names the running operation; p.mu is held.
 func (p *instance) busy() error {
 	return &tool.Refusal{
-		Code:    "busy",
+		Code:    tool.CodeBusy,
 		Message: fmt.Sprintf("package %s is busy: %s", p.id, p.activity),
 		Next:    "job_list shows the job if there is one; wait for it with job_wait.",
 	}
@@ -164,16 +164,16 @@ func (p *instance) ready(ctx context.Context) (*upstream, error) {
 		case p.activity != "":
 			err = p.busy()
 		case p.rec.State != Installed:
-			err = tool.Refuse("unavailable", "package %s is not completely installed", p.id)
+			err = tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
 		case p.rec.Stopped:
 			err = &tool.Refusal{
-				Code:    "unavailable",
+				Code:    tool.CodeUnavailable,
 				Message: "package " + p.id + " was stopped; nothing was run",
 				Next:    "An administrator can start it with package_start.",
 			}
 		case p.failures >= maxFailures:
 			err = &tool.Refusal{
-				Code: "unavailable",
+				Code: tool.CodeUnavailable,
 				Message: fmt.Sprintf(
 					"package %s failed %d times in a row and is no longer started automatically; nothing was run: %s",
 					p.id,
@@ -185,7 +185,7 @@ func (p *instance) ready(ctx context.Context) (*upstream, error) {
 		default:
 			if after = time.Until(p.next); after > startWait {
 				err = &tool.Refusal{
-					Code: "unavailable",
+					Code: tool.CodeUnavailable,
 					Message: fmt.Sprintf(
 						"package %s failed and is started again in %d s; nothing was run: %s",
 						p.id,
@@ -214,7 +214,7 @@ func (p *instance) ready(ctx context.Context) (*upstream, error) {
 			return nil, context.Cause(ctx)
 		}
 		if p.manager.ctx.Err() != nil {
-			return nil, tool.Refuse("unavailable", "%v; nothing was run", errClosing)
+			return nil, tool.Refuse(tool.CodeUnavailable, "%v; nothing was run", errClosing)
 		}
 	}
 }
@@ -565,7 +565,7 @@ func (p *instance) saveStopped(stopped bool) error {
 	r := p.rec
 	p.mu.Unlock()
 	if r.State != Installed {
-		return tool.Refuse("unavailable", "package %s is not completely installed", p.id)
+		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
 	}
 	r.Stopped = stopped
 	return p.saveRecord(r)
@@ -611,13 +611,13 @@ func (h *Manager) Call(
 			return nil, context.Cause(ctx)
 		case gone.mayHaveRun:
 			return nil, &tool.Refusal{
-				Code:    "unavailable",
+				Code:    tool.CodeUnavailable,
 				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", id, shorten(own, 100), gone.why),
 				Next:    "Check the outcome before you try again.",
 			}
 		case try > 0:
 			return nil, &tool.Refusal{
-				Code:    "unavailable",
+				Code:    tool.CodeUnavailable,
 				Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", id, gone.why),
 				Next:    "Try again in a moment.",
 			}

@@ -438,7 +438,7 @@ func answerID(head, tail []byte) (id int64, ok bool) {
 // requests fail.
 func (u *upstream) tooLong(head, tail []byte, n int64, limit int) {
 	err := &tool.Refusal{
-		Code:    "too_large",
+		Code:    tool.CodeTooLarge,
 		Message: fmt.Sprintf("the server answered with %d bytes, and at most %d are passed on; it has run", n, limit),
 		Next:    "Ask it for less.",
 	}

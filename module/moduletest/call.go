@@ -162,7 +162,7 @@ func (f folder) Resolve(path string) (*os.Root, string, error) {
 		name = rel
 	}
 	if !filepath.IsLocal(name) {
-		return nil, "", tool.Refuse("outside_root", "%s is outside the folders of this call", path)
+		return nil, "", tool.Refuse(tool.CodeOutsideRoot, "%s is outside the folders of this call", path)
 	}
 	return f.root, name, nil
 }

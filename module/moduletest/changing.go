@@ -91,7 +91,7 @@ type addIn struct {
 
 func (m *changing) add(_ context.Context, c *tool.Call, in addIn) (struct{}, error) {
 	if in.Name == "" {
-		return struct{}{}, tool.Refuse("invalid_arguments", "name: the tool needs one")
+		return struct{}{}, tool.Refuse(tool.CodeInvalidArguments, "name: the tool needs one")
 	}
 	principal := c.Caller.Principal
 	if in.Everyone {

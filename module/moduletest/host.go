@@ -112,7 +112,7 @@ func (h *Host) Facts() []Fact {
 func (h *Host) call(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error) {
 	i := slices.IndexFunc(h.Tools, func(t tool.Tool) bool { return t.Name == name })
 	if i < 0 {
-		return tool.Result{}, tool.Refuse("not_found", "unknown tool: %s", name)
+		return tool.Result{}, tool.Refuse(tool.CodeNotFound, "unknown tool: %s", name)
 	}
 	c := NewCall(h.t, args)
 	c.Caller, c.Roots = parent.Caller, parent.Roots

@@ -209,7 +209,7 @@ func (p *Peer) Record(key string, v any) error {
 		size += len(k) + len(v)
 	}
 	if size > 16<<10 {
-		return tool.Refuse("too_large", "a call remembers at most 16384 bytes between its rounds")
+		return tool.Refuse(tool.CodeTooLarge, "a call remembers at most 16384 bytes between its rounds")
 	}
 	p.recorded["="+key] = b
 	return nil

@@ -101,7 +101,7 @@ func tell(c *tool.Call, step float64, what string) {
 func accepted(a tool.Answer, into any) error {
 	action, err := tool.Elicited(a, into)
 	if err == nil && action != "accept" {
-		return tool.Refuse("declined", "the person would not say (%s)", action)
+		return tool.Refuse(tool.CodeDeclined, "the person would not say (%s)", action)
 	}
 	return err
 }

@@ -120,7 +120,7 @@ func fail(_ context.Context, _ *tool.Call, in failIn) (tool.Result, error) {
 	case "panic":
 		panic("told to")
 	}
-	return tool.Result{}, &tool.Refusal{Code: "busy", Message: "somebody else is at it", Next: "Wait a little."}
+	return tool.Result{}, &tool.Refusal{Code: tool.CodeBusy, Message: "somebody else is at it", Next: "Wait a little."}
 }
 
 type deafIn struct {
@@ -164,7 +164,7 @@ func readPage(_ context.Context, c *tool.Call) (tool.Result, error) {
 			}, nil
 		}
 	}
-	return tool.Result{}, tool.Refuse("not_found", "there is no book %s", in.Book)
+	return tool.Result{}, tool.Refuse(tool.CodeNotFound, "there is no book %s", in.Book)
 }
 
 func completeBook(_ context.Context, c *tool.Call) (tool.Result, error) {

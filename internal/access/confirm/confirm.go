@@ -11,7 +11,7 @@ import (
 
 // Needed is the code of the refusal by which a handler asks for an operator's
 // approval of its call. Its message is the question.
-const Needed = "needs_approval"
+const Needed = tool.CodeNeedsApproval
 
 // Given is the key under which a call that runs again finds that an operator
 // has approved of it.
@@ -39,7 +39,7 @@ func Ask(c *tool.Call, thing, question, confirm string) error {
 			return nil
 		}
 		return &tool.Refusal{
-			Code:    "unconfirmed",
+			Code:    tool.CodeUnconfirmed,
 			Message: "nothing was done: this needs the agreement of the person, and this client cannot ask",
 			Next: fmt.Sprintf(
 				"Ask the person yourself: %s If they agree, repeat the call with confirm set to %q.",
@@ -66,7 +66,7 @@ func Ask(c *tool.Call, thing, question, confirm string) error {
 		return err
 	}
 	if action != "accept" || !said.Confirm {
-		return &tool.Refusal{Code: "declined", Message: "nothing was done: the person did not agree"}
+		return &tool.Refusal{Code: tool.CodeDeclined, Message: "nothing was done: the person did not agree"}
 	}
 	return nil
 }

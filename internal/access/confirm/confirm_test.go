@@ -44,7 +44,7 @@ func TestNothingHappensWithoutAYes(t *testing.T) {
 		})
 		code := ""
 		if r, ok := errors.AsType[*tool.Refusal](err); ok {
-			code = r.Code
+			code = string(r.Code)
 		} else if err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -32,7 +32,7 @@ func (f Func) Check(c *tool.Call, what string) error {
 // next step of a tool that knows a better one than to ask an administrator.
 func Denied(what, next string) error {
 	return &tool.Refusal{
-		Code:    "denied",
+		Code:    tool.CodeDenied,
 		Message: "only administrators of this host may " + what + ", and the caller is not one",
 		Next:    next,
 	}

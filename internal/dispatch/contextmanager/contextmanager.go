@@ -250,7 +250,7 @@ type noRoots struct{}
 
 func (noRoots) List() []tool.Root { return nil }
 func (noRoots) Resolve(string) (*os.Root, string, error) {
-	return nil, "", tool.Refuse("outside_root", "this context has no folders")
+	return nil, "", tool.Refuse(tool.CodeOutsideRoot, "this context has no folders")
 }
 
 // RootsOf returns the folders of a caller's context; nil for a caller without one. A

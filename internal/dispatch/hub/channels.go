@@ -32,14 +32,14 @@ func kindOf(name string) (kind string, err error) {
 	}
 	if !ok {
 		return "", &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("there is no channel %.60q", name),
 			Next:    "Channels are process:<id>, chat:<id>, ide:<type> and event:<subject>.",
 		}
 	}
 	if id == "" || len(name) > mostName || strings.ContainsFunc(id, isDisallowed) {
 		return "", tool.Refuse(
-			"invalid_arguments",
+			tool.CodeInvalidArguments,
 			"a channel's name has at most %d bytes: after the colon letters, digits and any of -_.:/@+*",
 			mostName,
 		)
@@ -142,16 +142,16 @@ func (h *Hub) join(c *client, name, kind string) error {
 	switch _, member := c.channels[name]; {
 	case member:
 	case h.closed || c.left:
-		return tool.Refuse("busy", "the server is stopping")
+		return tool.Refuse(tool.CodeBusy, "the server is stopping")
 	case kind == Process && ch == nil: // another owner's channel is answered as if it did not exist
 		return &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "there is no " + name,
 			Next:    "process_list shows your processes.",
 		}
 	case len(c.channels) >= h.o.Channels:
 		return &tool.Refusal{
-			Code:    "too_many",
+			Code:    tool.CodeTooMany,
 			Message: fmt.Sprintf("a client listens to at most %d channels", h.o.Channels),
 			Next:    "Unsubscribe from some.",
 		}
@@ -204,9 +204,9 @@ func (h *Hub) leave(c *client) {
 // problem is the data of an error message.
 func problem(r *tool.Refusal) json.RawMessage {
 	b, _ := json.Marshal(struct { // strings
-		Code    string `json:"code"`
-		Message string `json:"message"`
-		Next    string `json:"next,omitempty"`
+		Code    tool.Code `json:"code"`
+		Message string    `json:"message"`
+		Next    string    `json:"next,omitempty"`
 	}{r.Code, r.Message, r.Next})
 	return b
 }

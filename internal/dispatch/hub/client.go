@@ -186,7 +186,7 @@ func (c *client) readLoop(ctx context.Context) {
 func (c *client) handleMessage(ctx context.Context, b []byte) {
 	if c.who.Pace != nil {
 		if err := c.who.Pace(ctx); err != nil {
-			c.sendError("", tool.Refuse("busy", "%v", err))
+			c.sendError("", tool.Refuse(tool.CodeBusy, "%v", err))
 			return
 		}
 	}
@@ -223,7 +223,7 @@ func (c *client) sendError(channel string, err error) {
 	r, ok := errors.AsType[*tool.Refusal](err)
 	if !ok {
 		c.hub.log.Error("WebSocket message failed", "client", c.id, "err", err)
-		r = tool.Refuse("internal", "this did not work; the log of the host says why")
+		r = tool.Refuse(tool.CodeInternal, "this did not work; the log of the host says why")
 	}
 	b, _ := Message{Type: "error", Data: problem(r)}.encodeFor(channel) // strings and a time
 	c.enqueue(b)
@@ -248,7 +248,7 @@ func decodeRequest(b []byte) (request, error) {
 	}
 	if err := json.Unmarshal(b, &in); err != nil {
 		return request{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "this is no message",
 			Next:    `Send {"type":"subscribe","data":"process:<id>"}, one in each frame.`,
 		}
@@ -258,7 +258,7 @@ func decodeRequest(b []byte) (request, error) {
 		return request{kind: ping}, nil
 	case subscribe, unsubscribe:
 	default:
-		return request{}, tool.Refuse("unsupported", "clients send subscribe, unsubscribe and ping, not %.60q", in.Type)
+		return request{}, tool.Refuse(tool.CodeUnsupported, "clients send subscribe, unsubscribe and ping, not %.60q", in.Type)
 	}
 	var named string
 	if json.Unmarshal(in.Data, &named) != nil || named == "" {

@@ -136,7 +136,7 @@ func (in *instance) changed(a module.Audience) {
 // serveRequest runs one request off the bus.
 func (in *instance) serveRequest(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
 	if in.isNotFor(r.Caller.Context) {
-		return bus.Outcome{}, tool.Refuse("not_found", "%s is not offered", r.Name)
+		return bus.Outcome{}, tool.Refuse(tool.CodeNotFound, "%s is not offered", r.Name)
 	}
 	o, err := in.offer(ctx, module.Audience{Principal: r.Caller.Principal, Context: r.Caller.Context})
 	if err != nil {
@@ -144,7 +144,7 @@ func (in *instance) serveRequest(ctx context.Context, r *bus.Request, n bus.Note
 	}
 	run := o.handler(r)
 	if run == nil {
-		return bus.Outcome{}, tool.Refuse("not_found", "%s is no longer offered", r.Name)
+		return bus.Outcome{}, tool.Refuse(tool.CodeNotFound, "%s is no longer offered", r.Name)
 	}
 	return in.host.execute(ctx, r, n, run)
 }

@@ -287,7 +287,7 @@ func (h *Host) deps(in *instance) module.Deps {
 		NewID:   h.NewID,
 		Call: func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error) {
 			if h.call == nil {
-				return tool.Result{}, tool.Refuse("unsupported", "this host runs no calls from inside calls")
+				return tool.Result{}, tool.Refuse(tool.CodeUnsupported, "this host runs no calls from inside calls")
 			}
 			depth := 0
 			if rc, ok := parent.Peer.(*running); ok {
@@ -297,7 +297,7 @@ func (h *Host) deps(in *instance) module.Deps {
 		},
 		Job: func(parent *tool.Call, title string, run tool.Handler) (string, error) {
 			if h.job == nil {
-				return "", tool.Refuse("unsupported", "this host runs no jobs")
+				return "", tool.Refuse(tool.CodeUnsupported, "this host runs no jobs")
 			}
 			id, err := h.job(parent.Caller, title, h.round(in.name, parent, run))
 			if rc, ok := parent.Peer.(*running); ok && err == nil {

@@ -171,7 +171,7 @@ func (rc *running) Record(key string, v any) error {
 	rc.recorded[valueKey+key] = b
 	if Size(rc.recorded) > RecordLimit {
 		delete(rc.recorded, valueKey+key)
-		return tool.Refuse("too_large", "a call remembers at most %d bytes between its rounds", RecordLimit)
+		return tool.Refuse(tool.CodeTooLarge, "a call remembers at most %d bytes between its rounds", RecordLimit)
 	}
 	return nil
 }
@@ -334,6 +334,6 @@ func fitsForm(params, a json.RawMessage) bool {
 type noRoots struct{}
 
 func (noRoots) Resolve(string) (*os.Root, string, error) {
-	return nil, "", tool.Refuse("outside_root", "this host opens no folders")
+	return nil, "", tool.Refuse(tool.CodeOutsideRoot, "this host opens no folders")
 }
 func (noRoots) List() []tool.Root { return nil }

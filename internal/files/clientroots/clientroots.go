@@ -181,7 +181,7 @@ func announcedBy(c *tool.Call, inner, optional bool) (*announced, error) {
 		} `json:"roots"`
 	}
 	if err := json.Unmarshal(answers[announcedKey], &r); err != nil {
-		return nil, tool.Refuse("invalid_arguments", "the client's list of roots: %v", err)
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "the client's list of roots: %v", err)
 	}
 	said := &announced{}
 	for _, one := range r.Roots[:min(len(r.Roots), maxAnnounced)] {
@@ -212,7 +212,7 @@ type unannounced struct{}
 func (unannounced) List() []tool.Root { return nil }
 func (unannounced) Resolve(string) (*os.Root, string, error) {
 	return nil, "", &tool.Refusal{
-		Code: "outside_root", Message: "the client has announced none of the folders that can be used here",
+		Code: tool.CodeOutsideRoot, Message: "the client has announced none of the folders that can be used here",
 		Next: "Open a folder of the workspace in the client.",
 	}
 }

@@ -25,7 +25,7 @@ func (n *Narrower) Working(c *tool.Call) (done func(), err error) {
 			dirs = append(dirs, roots.Dir{Path: path})
 		}
 		if part, err = roots.Open(dirs, n.opts.Folders); err != nil {
-			return nil, &tool.Refusal{Code: "not_found", Message: err.Error(),
+			return nil, &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error(),
 				Next: "It is the folder this client was started for; make it again, or start the client elsewhere."}
 		}
 	case set.Everything() && !c.Caller.Named:
@@ -41,7 +41,7 @@ func (n *Narrower) Working(c *tool.Call) (done func(), err error) {
 		return done, nil // the folders of the context count; the client did not choose where it was started
 	}
 	return nil, &tool.Refusal{
-		Code: "outside_root",
+		Code: tool.CodeOutsideRoot,
 		Message: "this client works in " + strings.Join(
 			c.Caller.Folders,
 			", ",

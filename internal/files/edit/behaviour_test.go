@@ -99,7 +99,7 @@ func TestRefusalsShowWhere(t *testing.T) {
 		{"zzz", "not_found", []string{"old_string is not in f.txt"}},
 	} {
 		r := refusal(t, file, Edit{Old: c.old, New: "new"})
-		if r.Code != c.code || r.Next == "" {
+		if string(r.Code) != c.code || r.Next == "" {
 			t.Errorf("%q: got %s, %q", c.old, r.Code, r.Next)
 		}
 		for _, want := range c.want {

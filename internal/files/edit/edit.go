@@ -145,7 +145,7 @@ func (t *text) apply(edits []Edit) (*Result, error) {
 	for i, p := range all {
 		if i > 0 && p.start < all[i-1].end {
 			return nil, &tool.Refusal{
-				Code: "overlap",
+				Code: tool.CodeOverlap,
 				Message: fmt.Sprintf(
 					"edits %d and %d overlap in %s, on line %d; nothing was written",
 					owner[all[i-1].start],
@@ -169,7 +169,7 @@ func (r *Result) dropUnchanged(t *text) error {
 	r.changes = slices.DeleteFunc(r.changes, func(s splice) bool { return string(r.before[s.from:s.to]) == s.with })
 	if len(r.changes) == 0 {
 		return &tool.Refusal{
-			Code:    "unchanged",
+			Code:    tool.CodeUnchanged,
 			Message: t.name + " already has new_string in the place of old_string",
 			Next:    "Read that part of the file before changing it further.",
 		}
@@ -215,14 +215,14 @@ func (r *Result) Content() []byte {
 func (t *text) findPlaces(e Edit) ([]place, Level, error) {
 	if e.Old == "" {
 		return nil, 0, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "old_string is empty",
 			Next:    "Give the text to replace; file_write writes a whole file.",
 		}
 	}
 	if e.Old == e.New {
 		return nil, 0, tool.Refuse(
-			"invalid_arguments",
+			tool.CodeInvalidArguments,
 			"old_string and new_string are the same: there is nothing to change",
 		)
 	}
@@ -253,7 +253,7 @@ func (t *text) findPlaces(e Edit) ([]place, Level, error) {
 func (t *text) choose(e Edit, level Level, places []place) ([]place, Level, error) {
 	switch {
 	case len(places) > MaxPlaces:
-		return nil, 0, tool.Refuse("too_large", "old_string occurs more than %d times in %s", MaxPlaces, t.name)
+		return nil, 0, tool.Refuse(tool.CodeTooLarge, "old_string occurs more than %d times in %s", MaxPlaces, t.name)
 	case len(places) == 1 || e.All:
 		return places, level, nil
 	case e.Near > 0:

@@ -17,7 +17,7 @@ func apply(t testing.TB, content string, edits ...Edit) (got string, level Level
 		if !ok {
 			t.Fatalf("%v is no refusal", err)
 		}
-		return "!" + refusal.Code, 0
+		return "!" + string(refusal.Code), 0
 	}
 	got = string(r.Content())
 	if int64(len(got)) != r.Size() {

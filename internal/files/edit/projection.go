@@ -230,7 +230,7 @@ func (p *projection) faithful(with string) bool {
 // refusef returns the refusal of an edit that is not clear at the candidate.
 func (p *projection) refusef(format string, args ...any) error {
 	return &tool.Refusal{
-		Code: "unclear",
+		Code: tool.CodeUnclear,
 		Message: fmt.Sprintf(
 			"old_string was found in %s on line %d only by ignoring %s, and ",
 			p.t.name,

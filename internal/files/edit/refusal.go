@@ -18,7 +18,7 @@ const (
 // ambiguous returns the refusal of an edit that has several places.
 func (t *text) ambiguous(level Level, places []place) error {
 	r := &tool.Refusal{
-		Code:    "ambiguous",
+		Code:    tool.CodeAmbiguous,
 		Message: fmt.Sprintf("old_string occurs %d times in %s, on %s", len(places), t.name, t.linesOf(places)),
 		Next:    "Add the lines before or after it until it occurs once, or set near_line or replace_all.",
 	}
@@ -71,7 +71,7 @@ func (t *text) lineText(n int) string {
 // places that are nearly equal and what differs there first.
 func (t *text) notFound(e Edit) error {
 	r := &tool.Refusal{
-		Code:    "not_found",
+		Code:    tool.CodeNotFound,
 		Message: "old_string is not in " + t.name,
 		Next:    "Read that part of the file and copy the text exactly.",
 	}

@@ -166,7 +166,7 @@ func (t *text) candidates(w *lineEdit, all bool) (best []*candidate, err error) 
 	for _, at := range t.indexes([]byte(t.keys), w.key, all) {
 		if looked += len(w.solid); looked > maxCandidateLines {
 			return nil, &tool.Refusal{
-				Code: "ambiguous",
+				Code: tool.CodeAmbiguous,
 				Message: fmt.Sprintf(
 					"old_string is not in %s as it is, and similar text occurs too often to compare all of it",
 					t.name,

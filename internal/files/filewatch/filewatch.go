@@ -69,11 +69,11 @@ type watching struct {
 func (w *Watcher) Watch(path string, changed func()) (stop func(), err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
-		return nil, tool.Refuse("not_found", "%s is not there any more", path)
+		return nil, tool.Refuse(tool.CodeNotFound, "%s is not there any more", path)
 	}
 	info, err := os.Stat(real)
 	if err != nil {
-		return nil, tool.Refuse("not_found", "%s is not there any more", path)
+		return nil, tool.Refuse(tool.CodeNotFound, "%s is not there any more", path)
 	}
 	return w.openWatch(&watching{path: real, below: info.IsDir(), changed: changed})
 }
@@ -83,7 +83,7 @@ func (w *Watcher) openWatch(x *watching) (stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
-		return nil, tool.Refuse("unsupported", "the module is closing")
+		return nil, tool.Refuse(tool.CodeUnsupported, "the module is closing")
 	}
 	if err = w.listen(); err == nil {
 		err = w.addPath(x)

@@ -175,7 +175,7 @@ func (p Place) isProtected(write bool) error {
 		verb = "changed"
 	}
 	return &tool.Refusal{
-		Code:    "denied",
+		Code:    tool.CodeDenied,
 		Message: quote(p.Path) + " is protected by its name and is not " + verb,
 		Next:    "Ask the person to do it, or to take the name off the server's list of protected names.",
 	}

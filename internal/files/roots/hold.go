@@ -87,7 +87,7 @@ func idOf(f *os.File) string {
 }
 
 var errHeldLong = &tool.Refusal{
-	Code: "busy", Message: "another program holds the lock of this directory",
+	Code: tool.CodeBusy, Message: "another program holds the lock of this directory",
 	Next: "Repeat the call in a moment, or find the program that locks the directory.",
 }
 

@@ -88,7 +88,7 @@ func (p Place) judgeByName(f *os.File, below string, write bool) error {
 	}
 	if !os.SameFile(there, info) {
 		return &tool.Refusal{
-			Code:    "stale",
+			Code:    tool.CodeStale,
 			Message: quote(p.Path) + " was replaced while it was opened",
 			Next:    "Repeat the call.",
 		}
@@ -144,7 +144,7 @@ func (p Place) MayMove(to Place) error {
 	return fs.WalkDir(dir.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if looked++; looked > uncoverMost {
 			return &tool.Refusal{
-				Code: "denied",
+				Code: tool.CodeDenied,
 				Message: fmt.Sprintf(
 					"%s holds more than %d entries, which is more than can be searched for protected names",
 					quote(p.Path),
@@ -160,7 +160,7 @@ func (p Place) MayMove(to Place) error {
 			was, will := filepath.Join(p.above, p.Name, name), filepath.Join(to.above, to.Name, name)
 			if p.guard.Refuses(was, write) && !p.guard.Refuses(will, write) {
 				return &tool.Refusal{
-					Code: "denied",
+					Code: tool.CodeDenied,
 					Message: fmt.Sprintf(
 						"%s holds %s, which is protected by its name and would not be under the new one; nothing was moved",
 						quote(p.Path),

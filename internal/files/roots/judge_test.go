@@ -168,7 +168,7 @@ func TestMovingTakesNoProtectionAway(t *testing.T) {
 // code is that of a refusal, "" for no error.
 func code(err error) string {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code
+		return string(r.Code)
 	}
 	if err != nil {
 		return err.Error()

@@ -108,7 +108,7 @@ func (p Place) Dir() (*os.Root, error) {
 		return nil, err
 	}
 	if !info.IsDir() {
-		return nil, &tool.Refusal{Code: "not_a_directory", Message: quote(p.Path) + " is not a directory"}
+		return nil, &tool.Refusal{Code: tool.CodeNotADirectory, Message: quote(p.Path) + " is not a directory"}
 	}
 	return do(p, true, (*os.Root).OpenRoot)
 }
@@ -120,12 +120,12 @@ func (p Place) MustBeRegular(info fs.FileInfo) error {
 		return nil
 	case info.IsDir():
 		return &tool.Refusal{
-			Code:    "is_a_directory",
+			Code:    tool.CodeIsADirectory,
 			Message: quote(p.Path) + " is a directory",
 			Next:    "Use dir_list to see what is in it.",
 		}
 	}
-	return tool.Refuse("not_a_file", "%s is %s, not a regular file", quote(p.Path), Kind(info.Mode()))
+	return tool.Refuse(tool.CodeNotAFile, "%s is %s, not a regular file", quote(p.Path), Kind(info.Mode()))
 }
 
 // Kind says in words what is neither a file nor a directory.

@@ -21,45 +21,45 @@ func (p Place) Refuse(err error) error {
 		return Outside(p.Path)
 	case errors.Is(err, fs.ErrNotExist):
 		return &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: path + " does not exist",
 			Next:    "Check the name with dir_list on its directory.",
 		}
 	case errors.Is(err, syscall.ENOTDIR):
-		return &tool.Refusal{Code: "not_a_directory", Message: "a part of " + path + " is a file, not a directory"}
+		return &tool.Refusal{Code: tool.CodeNotADirectory, Message: "a part of " + path + " is a file, not a directory"}
 	case errors.Is(err, syscall.ENOTEMPTY): // before ErrExist, which it also is
 		return &tool.Refusal{
-			Code:    "not_empty",
+			Code:    tool.CodeNotEmpty,
 			Message: path + " is not an empty directory",
 			Next:    "Delete what is in it first.",
 		}
 	case errors.Is(err, syscall.EISDIR):
-		return &tool.Refusal{Code: "is_a_directory", Message: path + " is a directory"}
+		return &tool.Refusal{Code: tool.CodeIsADirectory, Message: path + " is a directory"}
 	case errors.Is(err, fs.ErrExist):
-		return &tool.Refusal{Code: "exists", Message: path + " already exists"}
+		return &tool.Refusal{Code: tool.CodeExists, Message: path + " already exists"}
 	case errors.Is(err, fs.ErrPermission):
-		return &tool.Refusal{Code: "denied", Message: "the system does not allow this on " + path}
+		return &tool.Refusal{Code: tool.CodeDenied, Message: "the system does not allow this on " + path}
 	case errors.Is(err, syscall.ENAMETOOLONG):
 		return &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "the path " + path + " is too long for this file system",
 		}
 	case errors.Is(err, syscall.ELOOP), errorText(err) == "too many symbolic links":
-		return &tool.Refusal{Code: "unsupported", Message: path + " leads through a loop of symbolic links"}
+		return &tool.Refusal{Code: tool.CodeUnsupported, Message: path + " leads through a loop of symbolic links"}
 	case errors.Is(err, syscall.EXDEV):
 		return &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: path + " lies on another file system",
 			Next:    "Read it, write it at the new place and delete the old one.",
 		}
 	case errors.Is(err, syscall.ENOSPC):
-		return &tool.Refusal{Code: "disk_full", Message: "no space is left for " + path}
+		return &tool.Refusal{Code: tool.CodeDiskFull, Message: "no space is left for " + path}
 	case errors.Is(err, syscall.EROFS):
-		return &tool.Refusal{Code: "denied", Message: path + " lies on a read-only file system"}
+		return &tool.Refusal{Code: tool.CodeDenied, Message: path + " lies on a read-only file system"}
 	case errors.Is(err, fs.ErrClosed):
-		return &tool.Refusal{Code: "unavailable", Message: "the server is shutting down"}
+		return &tool.Refusal{Code: tool.CodeUnavailable, Message: "the server is shutting down"}
 	}
-	return &tool.Refusal{Code: "failed", Message: path + ": " + errorText(err)}
+	return &tool.Refusal{Code: tool.CodeFailed, Message: path + ": " + errorText(err)}
 }
 
 // escapes recognises an os.Root's own refusal, which the os package does not

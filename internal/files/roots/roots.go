@@ -144,7 +144,7 @@ func (s *Set) Resolve(path string) (*os.Root, string, error) {
 	root, err := f.root()
 	if err != nil {
 		return nil, "", &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "the folder " + path + " lies in is gone",
 			Next:    "It was there when the server started; create it again or restart the server.",
 		}
@@ -229,7 +229,7 @@ func (s *Set) named(name string) bool {
 // names no folder: a refused caller does not learn which folders exist.
 func Outside(path string) *tool.Refusal {
 	return &tool.Refusal{
-		Code:    "outside_root",
+		Code:    tool.CodeOutsideRoot,
 		Message: quote(path) + " is outside the folders this server may touch",
 		Next:    "Use a path inside the workspace; a relative path starts at its first folder.",
 	}
@@ -239,15 +239,15 @@ func wellFormed(path string) error {
 	switch {
 	case path == "":
 		return &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "the path is empty",
 			Next:    `Use "." for the first folder of the workspace.`,
 		}
 	case strings.IndexByte(path, 0) >= 0:
-		return tool.Refuse("invalid_arguments", "the path %s holds a NUL byte", quote(path))
+		return tool.Refuse(tool.CodeInvalidArguments, "the path %s holds a NUL byte", quote(path))
 	case runtime.GOOS != "windows" && isDrivePath(path):
 		return &tool.Refusal{
-			Code:    "outside_root",
+			Code:    tool.CodeOutsideRoot,
 			Message: quote(path) + " is a Windows path and this is not Windows",
 			Next:    "Use a path inside the workspace, with forward slashes.",
 		}

@@ -72,7 +72,7 @@ func content(t *testing.T, s *Set, path string) string {
 			t.Errorf("%s: %q tells where a root is", path, r.Text())
 		}
 	}
-	return "!" + r.Code
+	return "!" + string(r.Code)
 }
 
 func TestOpenNamesWhatIsMissing(t *testing.T) {

@@ -39,14 +39,14 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	f, err := place.Root.OpenFile(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is not waited for
 	if err != nil {
 		return Workplace{}, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: field + ": " + dir + " cannot be opened",
 			Next:    "Give a folder that exists, or leave " + field + " out.",
 		}
 	}
 	if info, err := f.Stat(); err != nil || !info.IsDir() {
 		f.Close()
-		return Workplace{}, tool.Refuse("invalid_arguments", "%s: %s is not a folder", field, dir)
+		return Workplace{}, tool.Refuse(tool.CodeInvalidArguments, "%s: %s is not a folder", field, dir)
 	}
 	w := Workplace{Path: filepath.Join(place.Root.Name(), place.Name), open: f}
 	w.Dir = w.Path

@@ -48,7 +48,7 @@ func TestWhatIsNoFolderIsRefusedByItsField(t *testing.T) {
 	defer s.Close()
 	for dir, code := range map[string]string{"file": "invalid_arguments", "missing": "not_found"} {
 		_, err := OpenWorkplace(s, dir, "working_dir")
-		if r, ok := errors.AsType[*tool.Refusal](err); !ok || r.Code != code ||
+		if r, ok := errors.AsType[*tool.Refusal](err); !ok || string(r.Code) != code ||
 			!strings.Contains(r.Message, "working_dir") {
 			t.Errorf("%s: %v, want %s that names the field", dir, err, code)
 		}

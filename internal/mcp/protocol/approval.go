@@ -16,7 +16,7 @@ func (r *request) awaitApproval(c *call, p *dispatch.Pending) {
 		r.sendRefusal(
 			c,
 			&tool.Refusal{
-				Code:    "denied",
+				Code:    tool.CodeDenied,
 				Message: c.entry.Listed + " needs an operator's approval, and this client cannot wait for one",
 			},
 		)
@@ -40,7 +40,7 @@ func (r *request) approvalDecided(c *call, t *task, ap approvals.Request) {
 		t.storeOutcome(
 			r,
 			c,
-			dispatch.Refused(tool.Refuse("denied", "%s was not approved: %s", c.entry.Listed, why)),
+			dispatch.Refused(tool.Refuse(tool.CodeDenied, "%s was not approved: %s", c.entry.Listed, why)),
 			nil,
 		)
 		return

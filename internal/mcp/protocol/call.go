@@ -327,7 +327,7 @@ func (r *request) refuseMissingCapability(c *call, res dispatch.Result, err erro
 	if !ok || w.Code != CodeMissingCapability || r.rev.Modern() || c.method != "tools/call" {
 		return res, err
 	}
-	return dispatch.Refused(&tool.Refusal{Code: "unsupported", Message: w.Message}), nil
+	return dispatch.Refused(&tool.Refusal{Code: tool.CodeUnsupported, Message: w.Message}), nil
 }
 
 // errorFault returns the JSON-RPC error for err in the client's revision.
@@ -346,11 +346,11 @@ func (r *request) errorFault(c *call, err error) *Fault {
 	if !ok {
 		return &Fault{Status: 200, Code: CodeInternal, Message: err.Error()}
 	}
-	if c.method == "resources/read" && (ref.Code == "not_found" || ref.Code == "outside_root") {
+	if c.method == "resources/read" && (ref.Code == tool.CodeNotFound || ref.Code == tool.CodeOutsideRoot) {
 		return r.noResource(c.name, ref.Text())
 	}
 	code := CodeInternal
-	if ref.Code == "invalid_arguments" || ref.Code == "denied" || ref.Code == "not_found" {
+	if ref.Code == tool.CodeInvalidArguments || ref.Code == tool.CodeDenied || ref.Code == tool.CodeNotFound {
 		code = CodeInvalidParams
 	}
 	return &Fault{Status: 200, Code: code, Message: ref.Text()}

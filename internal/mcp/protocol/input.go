@@ -47,11 +47,11 @@ func (r *request) requestInput(c *call, res *dispatch.Result) {
 // between its rounds.
 func (c *call) checkInputLimits() *tool.Refusal {
 	if c.round > maxRounds {
-		return tool.Refuse("too_many_rounds", "the call asked more than %d times", maxRounds)
+		return tool.Refuse(tool.CodeTooManyRounds, "the call asked more than %d times", maxRounds)
 	}
 	if modulehost.Size(c.recorded) > modulehost.RecordLimit {
 		return tool.Refuse(
-			"too_large",
+			tool.CodeTooLarge,
 			"a call remembers at most %d bytes between its rounds, answers included",
 			modulehost.RecordLimit,
 		)

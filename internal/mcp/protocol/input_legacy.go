@@ -156,7 +156,7 @@ func (g *inputGroup) failGroup(why error) {
 		g.r.e.work.Go(func() { g.r.continueCall(g.c, g.fallback) })
 		return
 	}
-	g.r.e.work.Go(func() { g.r.sendRefusal(g.c, &tool.Refusal{Code: "unanswered", Message: why.Error()}) })
+	g.r.e.work.Go(func() { g.r.sendRefusal(g.c, &tool.Refusal{Code: tool.CodeUnanswered, Message: why.Error()}) })
 }
 
 // cancelledParams returns the params of the notification that cancels a question.

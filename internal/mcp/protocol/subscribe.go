@@ -126,7 +126,7 @@ func (r *request) subscribeFault(uri string, err error) *Fault {
 	switch {
 	case !ok:
 		return &Fault{Code: CodeInternal, Message: "subscribe: " + err.Error()}
-	case ref.Code == "not_found", ref.Code == "outside_root":
+	case ref.Code == tool.CodeNotFound, ref.Code == tool.CodeOutsideRoot:
 		return r.noResource(uri, ref.Text())
 	}
 	return &Fault{Code: CodeInvalidParams, Message: "subscribe: " + ref.Text()}

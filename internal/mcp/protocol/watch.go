@@ -99,7 +99,7 @@ func (e *Engine) checkWatch(ctx context.Context, f *session.Facts, of *views.Ent
 	}
 	if of.Resource.MayWatch == nil {
 		if v := of.Gate.Decide(call.Args, &f.Caller); v.Kind != permit.Allow {
-			return tool.Refuse("denied", "%s: it may not be read here", uri)
+			return tool.Refuse(tool.CodeDenied, "%s: it may not be read here", uri)
 		}
 		return nil
 	}

@@ -126,7 +126,7 @@ func checkCredential(c *tool.Call) error {
 		return nil
 	}
 	return &tool.Refusal{
-		Code:    "denied",
+		Code:    tool.CodeDenied,
 		Message: "your credential is limited to scopes, which do not include the management of logins",
 		Next:    "Use a credential without scopes.",
 	}
@@ -181,13 +181,13 @@ func (a *auth) endLogins(ctx context.Context, c *tool.Call, in killIn) (killOut,
 	}
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
 	if slices.Contains(ids, c.Caller.Credential) {
-		return out, &tool.Refusal{Code: "denied", Message: "one of them is the session of this call, whose result " +
+		return out, &tool.Refusal{Code: tool.CodeDenied, Message: "one of them is the session of this call, whose result " +
 			"could not be sent; no session was ended", Next: "Leave it out, and log out of it with a POST to " +
 			"/auth/logout."}
 	}
 	for _, id := range ids {
 		if !slices.ContainsFunc(all, func(l Login) bool { return l.ID == id }) {
-			return out, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("you have no session %.80q; no "+
+			return out, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("you have no session %.80q; no "+
 				"session was ended", id), Next: "auth_session_list lists your sessions."}
 		}
 	}
@@ -226,7 +226,7 @@ func (a *auth) password(ctx context.Context, c *tool.Call, in passwordIn) (passw
 		return passwordOut{}, refusal
 	case errors.Is(err, ErrPassword):
 		return passwordOut{}, &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "oldPassword is not your password, or you have none on this host",
 			Next:    "Ask the user for it. If it is lost, an administrator of this host can set a new one.",
 		}

@@ -87,7 +87,7 @@ func (d *fixture) call(t *testing.T, who tool.Caller, name, args string) string 
 	c.Caller.Principal, c.Caller.Roles, c.Caller.Scopes, c.Caller.Credential = who.Principal, who.Roles, who.Scopes, who.Credential
 	res, err := c.Tool(t.Context(), moduletest.Tool(t, m, name))
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code + ": " + r.Message
+		return string(r.Code) + ": " + r.Message
 	}
 	if err != nil {
 		return "error: " + err.Error()

@@ -138,7 +138,7 @@ func (b *backupTools) ready(c *tool.Call) error {
 	}
 	if b.cfg.Room == nil {
 		return &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this host keeps nothing on disk",
 			Next:    "Call a host that does, or use gatehouse backup on the command line.",
 		}
@@ -155,14 +155,14 @@ type keyIn struct {
 func (b *backupTools) key(in keyIn) (backup.Key, error) {
 	switch {
 	case in.Password != "" && in.Secret != "":
-		return backup.Key{}, &tool.Refusal{Code: "invalid_arguments", Message: "password and secret exclude each other"}
+		return backup.Key{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "password and secret exclude each other"}
 	case in.Password != "":
 		return backup.Key{Password: secret.New(in.Password)}, nil
 	case in.Secret == "":
 		in.Secret = backup.DefaultSecret
 	}
 	missing := &tool.Refusal{
-		Code:    "not_found",
+		Code:    tool.CodeNotFound,
 		Message: "there is no password: this host has no secret " + in.Secret,
 		Next:    "Have a person keep one with: gatehouse secret set " + in.Secret,
 	}
@@ -170,7 +170,7 @@ func (b *backupTools) key(in keyIn) (backup.Key, error) {
 		return backup.Key{}, missing
 	}
 	if err := secret.CheckName(in.Secret); err != nil {
-		return backup.Key{}, tool.Refuse("invalid_arguments", "secret: %v", err)
+		return backup.Key{}, tool.Refuse(tool.CodeInvalidArguments, "secret: %v", err)
 	}
 	value, err := b.cfg.Secrets.Get(in.Secret)
 	if errors.Is(err, secret.ErrNotFound) {
@@ -186,27 +186,27 @@ func refusalOf(err error) error {
 	case err == nil:
 		return nil
 	case isWrong:
-		return &tool.Refusal{Code: "invalid_arguments", Message: wrong.Error()}
+		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: wrong.Error()}
 	case errors.Is(err, backup.ErrBusy):
-		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Wait for it with job_wait."}
+		return &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Wait for it with job_wait."}
 	case errors.Is(err, backup.ErrNoTarget):
 		return &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: err.Error(),
 			Next:    "backup_list shows those there are; backup_target_set makes one.",
 		}
 	case errors.Is(err, backup.ErrNoBackup):
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_list shows those there are."}
+		return &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error(), Next: "backup_list shows those there are."}
 	case errors.Is(err, backup.ErrNoFile):
 		return &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: err.Error(),
 			Next:    "backup_read with the path of a folder, or none, lists what is in it.",
 		}
 	case errors.Is(err, backup.ErrPassword):
-		return &tool.Refusal{Code: "denied", Message: err.Error()}
+		return &tool.Refusal{Code: tool.CodeDenied, Message: err.Error()}
 	case errors.Is(err, backup.ErrDamaged):
-		return &tool.Refusal{Code: "damaged", Message: err.Error(), Next: "Nothing was changed. Try another backup."}
+		return &tool.Refusal{Code: tool.CodeDamaged, Message: err.Error(), Next: "Nothing was changed. Try another backup."}
 	}
 	return err
 }

@@ -42,7 +42,7 @@ func (b *backupTools) readBackup(ctx context.Context, c *tool.Call, in readIn) (
 	path := strings.Trim(in.Path, "/")
 	if secretFile(path) {
 		return out, &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: path + " holds secrets of the host, which no model is shown",
 			Next:    "A person reads it with: gatehouse backup read " + path,
 		}
@@ -79,7 +79,7 @@ func secretFile(path string) bool {
 func showFile(e backup.Entry, f backup.File, content io.Reader) (out readOut, err error) {
 	other := &tool.Refusal{Next: "A person reads it with: gatehouse backup read " + f.Member() + " --backup " + e.Name}
 	if f.Size > mostText {
-		other.Code, other.Message = "too_large", fmt.Sprintf(
+		other.Code, other.Message = tool.CodeTooLarge, fmt.Sprintf(
 			"%s has %d bytes, and %d are shown at most",
 			f.Member(),
 			f.Size,
@@ -92,7 +92,7 @@ func showFile(e backup.Entry, f backup.File, content io.Reader) (out readOut, er
 		return out, err
 	}
 	if !utf8.Valid(b) || slices.Contains(b, 0) {
-		other.Code, other.Message = "unsupported", fmt.Sprintf("%s, of %d bytes, is no text", f.Member(), f.Size)
+		other.Code, other.Message = tool.CodeUnsupported, fmt.Sprintf("%s, of %d bytes, is no text", f.Member(), f.Size)
 		return out, other
 	}
 	return readOut{

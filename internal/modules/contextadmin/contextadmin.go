@@ -237,33 +237,33 @@ func refusalOf(err error, name string) error {
 	case err == nil:
 		return nil
 	case wrong:
-		return &tool.Refusal{Code: "invalid_arguments", Message: invalid.Error(), Next: "Nothing was changed."}
+		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: invalid.Error(), Next: "Nothing was changed."}
 	case errors.Is(err, contextstore.ErrNotFound):
 		return &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "there is no context " + name,
 			Next:    "context_list lists the contexts.",
 		}
 	case errors.Is(err, contextstore.ErrExists):
 		return &tool.Refusal{
-			Code:    "exists",
+			Code:    tool.CodeExists,
 			Message: "the context " + name + " exists already",
 			Next:    "Change it with context_update, or give another name.",
 		}
 	case errors.Is(err, contextstore.ErrFixed):
 		return &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "the context " + name + " is defined by the host's configuration",
 			Next:    "Change it there, or create a context with another name.",
 		}
 	case errors.Is(err, contextstore.ErrStale):
 		return &tool.Refusal{
-			Code:    "stale",
+			Code:    tool.CodeStale,
 			Message: "the context " + name + " was changed by another caller since that revision",
 			Next:    "Read it with context_get and repeat the change.",
 		}
 	case errors.Is(err, contextstore.ErrFull):
-		return tool.Refuse("too_large", "%v", err)
+		return tool.Refuse(tool.CodeTooLarge, "%v", err)
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func (p *program) runProgram(ctx context.Context, c *tool.Call, env *contextstor
 			return answer{}, context.Cause(ctx)
 		}
 		return answer{}, &tool.Refusal{
-			Code:    "unavailable",
+			Code:    tool.CodeUnavailable,
 			Message: "the program of this tool cannot be started",
 			Next:    "Ask an administrator to correct the definition of the context: " + innermost(err) + ".",
 		}
@@ -162,12 +162,12 @@ func expandArgs(templates []contextstore.Template, v values) (args []string, err
 		for _, a := range some {
 			switch {
 			case strings.IndexByte(a.text, 0) >= 0:
-				return nil, tool.Refuse("invalid_arguments", "an argument of a program contains a NUL byte")
+				return nil, tool.Refuse(tool.CodeInvalidArguments, "an argument of a program contains a NUL byte")
 			case len(a.text) > maxArgBytes:
-				return nil, tool.Refuse("too_large", "an argument of a program has more than %d bytes", maxArgBytes)
+				return nil, tool.Refuse(tool.CodeTooLarge, "an argument of a program has more than %d bytes", maxArgBytes)
 			case lead != "" && !plain && strings.HasPrefix(a.text, "-") && !a.number:
 				return nil, tool.Refuse(
-					"invalid_arguments", "%s begins with -, and the program would read it as an option", lead,
+					tool.CodeInvalidArguments, "%s begins with -, and the program would read it as an option", lead,
 				)
 			}
 			args = append(args, a.text)

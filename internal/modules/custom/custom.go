@@ -148,7 +148,7 @@ func (m *Module) environment(who tool.Caller) (contextstore.Environment, error) 
 	env, err := m.opts.Env(who)
 	if err != nil {
 		err = &tool.Refusal{
-			Code: "unavailable", Message: "the environment of this context is incomplete: " + err.Error(),
+			Code: tool.CodeUnavailable, Message: "the environment of this context is incomplete: " + err.Error(),
 			Next: "Ask an administrator to correct the definition of the context.",
 		}
 	}

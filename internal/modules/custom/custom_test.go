@@ -100,7 +100,7 @@ func call(t *testing.T, o *module.Offer, args string) (tool.Result, error) {
 
 func code(err error) string {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code
+		return string(r.Code)
 	}
 	return fmt.Sprint(err)
 }

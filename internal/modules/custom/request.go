@@ -100,7 +100,7 @@ func (r *request) refusalOf(ctx context.Context, err error) error {
 		why = "unknown host"
 	}
 	return &tool.Refusal{
-		Code:    "unavailable",
+		Code:    tool.CodeUnavailable,
 		Message: "the server did not respond: " + why,
 		Next:    "Call the tool again later.",
 	}
@@ -134,7 +134,7 @@ func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Env
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, address, body)
 	if err != nil {
-		return nil, tool.Refuse("invalid_arguments", "the URL is invalid with these arguments")
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "the URL is invalid with these arguments")
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -168,20 +168,20 @@ func (r *request) address(v values) (string, error) {
 	}
 	if leaves != "" {
 		return "", tool.Refuse(
-			"invalid_arguments",
+			tool.CodeInvalidArguments,
 			"%s: a value in the path must be one segment, without / \\ or control characters, also encoded ones",
 			leaves,
 		)
 	}
 	u, err := url.Parse(s)
 	if err != nil || !strings.HasPrefix(s, r.host+"/") && s != r.host {
-		return "", tool.Refuse("invalid_arguments", "the URL is invalid with these arguments")
+		return "", tool.Refuse(tool.CodeInvalidArguments, "the URL is invalid with these arguments")
 	}
 	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
 		part, _ = decodeAll(part)
 		part, _, _ = strings.Cut(part, ";") // without the parameters of the segment
 		if part == "." || part == ".." {
-			return "", tool.Refuse("invalid_arguments", "an argument that is . or .. would change the path")
+			return "", tool.Refuse(tool.CodeInvalidArguments, "an argument that is . or .. would change the path")
 		}
 	}
 	return s, nil
@@ -222,7 +222,7 @@ func (r *request) setHeaders(h http.Header, env *contextstore.Environment, v val
 			return missing(err)
 		}
 		if strings.ContainsFunc(s, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return tool.Refuse("invalid_arguments", "the value of the header %s contains control characters", name)
+			return tool.Refuse(tool.CodeInvalidArguments, "the value of the header %s contains control characters", name)
 		}
 		h.Set(name, s)
 	}

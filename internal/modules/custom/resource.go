@@ -85,7 +85,7 @@ func (o *contextResource) content(ctx context.Context, c *tool.Call) (answer, er
 		}
 		text, err := v.expand(o.text)
 		if err == nil && len(text) > o.bounds.max {
-			err = tool.Refuse("too_large", "the text has %d bytes; at most %d are allowed", len(text), o.bounds.max)
+			err = tool.Refuse(tool.CodeTooLarge, "the text has %d bytes; at most %d are allowed", len(text), o.bounds.max)
 		}
 		return answer{body: []byte(text)}, err
 	case o.File != "":
@@ -98,7 +98,7 @@ func (o *contextResource) content(ctx context.Context, c *tool.Call) (answer, er
 	a, err := o.source(ctx, c, &env)
 	if f, ok := errors.AsType[*failure](err); ok {
 		said := string(env.Mask([]byte(strings.TrimPrefix(f.text, "failed: "))))
-		return answer{}, &tool.Refusal{Code: "failed", Message: said}
+		return answer{}, &tool.Refusal{Code: tool.CodeFailed, Message: said}
 	}
 	a.body = env.Mask(a.body)
 	return a, err
@@ -135,7 +135,7 @@ func (o *contextResource) file(c *tool.Call) (answer, error) {
 	}
 	defer f.Close()
 	tooLarge := &tool.Refusal{
-		Code: "too_large", Message: "the file is larger than max_output of this resource",
+		Code: tool.CodeTooLarge, Message: "the file is larger than max_output of this resource",
 		Next: "Read it in parts with a file tool, or ask an administrator to raise max_output.",
 	}
 	if info.Size() > int64(o.bounds.max) {
@@ -172,11 +172,11 @@ func (o *contextResource) resolve(rs tool.Roots, args json.RawMessage) (roots.Pl
 	}
 	if leaves != "" {
 		return roots.Place{}, tool.Refuse(
-			"invalid_arguments", "%s: a value must be one name of a path, without / \\ or control characters", leaves,
+			tool.CodeInvalidArguments, "%s: a value must be one name of a path, without / \\ or control characters", leaves,
 		)
 	}
 	if slices.Contains(strings.FieldsFunc(path, isSeparator), "..") {
-		return roots.Place{}, tool.Refuse("invalid_arguments", "a value that is .. would lead to another folder")
+		return roots.Place{}, tool.Refuse(tool.CodeInvalidArguments, "a value that is .. would lead to another folder")
 	}
 	return roots.Locate(rs, filepath.FromSlash(path))
 }
@@ -243,7 +243,7 @@ func (o *contextResource) pathFor(who tool.Caller, uri string) (string, error) {
 		rs = o.m.opts.Roots(who)
 	}
 	if rs == nil {
-		return "", tool.Refuse("outside_root", "this context has no folders")
+		return "", tool.Refuse(tool.CodeOutsideRoot, "this context has no folders")
 	}
 	p, err := o.resolve(rs, args)
 	if err != nil {

@@ -32,13 +32,13 @@ func (b *bounds) refusal(cause error) error {
 	switch {
 	case errors.Is(cause, errTimeout):
 		return &tool.Refusal{
-			Code:    "timeout",
+			Code:    tool.CodeTimeout,
 			Message: fmt.Sprintf("the tool did not finish within %v and was stopped", b.timeout),
 			Next:    "It may have done a part of its work.",
 		}
 	case errors.Is(cause, errTooLong):
 		return &tool.Refusal{
-			Code:    "too_large",
+			Code:    tool.CodeTooLarge,
 			Message: fmt.Sprintf("the tool returned more than %d bytes and was stopped", b.max),
 			Next:    "Request less in one call.",
 		}
@@ -63,7 +63,7 @@ func (b *bounds) result(a answer) (tool.Result, error) {
 	case strings.HasPrefix(a.kind, "audio/"):
 		return tool.Result{Content: []tool.Content{tool.Audio(a.kind, a.body)}}, nil
 	case a.sent && !utf8.Valid(a.body):
-		return tool.Result{}, tool.Refuse("binary", "the response is not text: %s, %d bytes", a.kind, len(a.body))
+		return tool.Result{}, tool.Refuse(tool.CodeBinary, "the response is not text: %s, %d bytes", a.kind, len(a.body))
 	}
 	return tool.Result{Content: []tool.Content{tool.Text(printable(a.body))}}, nil
 }
@@ -73,11 +73,11 @@ func (b *bounds) structured(text []byte) (tool.Result, error) {
 	text = []byte(strings.TrimSpace(string(text)))
 	if err := rawjson.Check(text, 0); err != nil {
 		return tool.Result{}, tool.Refuse(
-			"failed", "the tool has an output schema, and its output is not JSON: %v", err,
+			tool.CodeFailed, "the tool has an output schema, and its output is not JSON: %v", err,
 		)
 	}
 	if err := b.output.Check(text); err != nil {
-		return tool.Result{}, tool.Refuse("failed", "the output of the tool does not match its output schema: %v", err)
+		return tool.Result{}, tool.Refuse(tool.CodeFailed, "the output of the tool does not match its output schema: %v", err)
 	}
 	return tool.Result{Structured: json.RawMessage(text)}, nil
 }
@@ -141,7 +141,7 @@ func (v values) expand(t contextstore.Template) (string, error) {
 
 func missing(err error) error {
 	if errors.Is(err, contextstore.ErrAbsent) {
-		return tool.Refuse("invalid_arguments", "%v, which is required", err)
+		return tool.Refuse(tool.CodeInvalidArguments, "%v, which is required", err)
 	}
 	return err
 }

@@ -120,7 +120,7 @@ func (m *db) dump(_ context.Context, c *tool.Call, in dumpIn) (dumpOut, error) {
 	at, err := state.ParsePointer(in.Pointer)
 	if err != nil {
 		return dumpOut{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: err.Error(),
 			Next:    "Give an empty pointer, or names that each follow a slash; write / and ~ in a name as ~1 and ~0.",
 		}
@@ -133,14 +133,14 @@ func (m *db) dump(_ context.Context, c *tool.Call, in dumpIn) (dumpOut, error) {
 		v = m.cfg.See(c.Caller, at)
 	default:
 		return dumpOut{}, &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "only administrators whose credential is not limited to scopes can read outside of /public",
 			Next:    "Give a pointer that begins with /public.",
 		}
 	}
 	if !v.Found {
 		return dumpOut{}, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: fmt.Sprintf("the state tree has no value at %.300q", in.Pointer),
 			Next:    "Read /public to find its parts.",
 		}
@@ -148,7 +148,7 @@ func (m *db) dump(_ context.Context, c *tool.Call, in dumpIn) (dumpOut, error) {
 	text, err := v.JSON()
 	if err == nil && len(text) > maxRead {
 		err = &tool.Refusal{
-			Code:    "too_large",
+			Code:    tool.CodeTooLarge,
 			Message: fmt.Sprintf("%.300q has more than %d bytes", in.Pointer, maxRead),
 			Next:    "Give a longer pointer to read a part of it.",
 		}
@@ -186,7 +186,7 @@ func (m *db) putValue(ctx context.Context, c *tool.Call, in putIn) (putOut, erro
 		n, err := size(now)
 		if err == nil && n > maxUI {
 			err = &tool.Refusal{
-				Code:    "too_large",
+				Code:    tool.CodeTooLarge,
 				Message: fmt.Sprintf("the values below %[2]s would have %[1]d bytes; at most %[3]d are allowed", n, UI, maxUI),
 				Next:    "Remove a value first.",
 			}
@@ -194,7 +194,7 @@ func (m *db) putValue(ctx context.Context, c *tool.Call, in putIn) (putOut, erro
 		return now, err
 	}); err != nil {
 		if errors.Is(err, state.ErrValue) || errors.Is(err, state.ErrSecret) {
-			err = tool.Refuse("invalid_arguments", "%v", err)
+			err = tool.Refuse(tool.CodeInvalidArguments, "%v", err)
 		}
 		return putOut{}, err
 	}
@@ -205,23 +205,23 @@ func (m *db) putValue(ctx context.Context, c *tool.Call, in putIn) (putOut, erro
 // parseInput returns the pointer and the decoded value of the arguments.
 func (in *putIn) parseInput() (at state.Pointer, value any, err error) {
 	if at, err = state.ParsePointer(in.Pointer); err != nil {
-		return nil, nil, tool.Refuse("invalid_arguments", "%v", err)
+		return nil, nil, tool.Refuse(tool.CodeInvalidArguments, "%v", err)
 	}
 	switch {
 	case in.Pointer == UI || strings.HasPrefix(in.Pointer, UI+"/"):
 		err = &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "pointer is relative to " + UI,
 			Next:    fmt.Sprintf("Give %q.", strings.TrimPrefix(in.Pointer, UI)),
 		}
 	case in.Remove == (in.Value != nil):
-		err = tool.Refuse("invalid_arguments", "give either value or remove")
+		err = tool.Refuse(tool.CodeInvalidArguments, "give either value or remove")
 	case in.Remove:
 	default:
 		value, err = in.decodeValue()
 	}
 	if _, object := value.(map[string]any); err == nil && len(at) == 0 && !in.Remove && !object {
-		err = tool.Refuse("invalid_arguments", "the value of %s itself must be an object", UI)
+		err = tool.Refuse(tool.CodeInvalidArguments, "the value of %s itself must be an object", UI)
 	}
 	return at, value, err
 }
@@ -237,7 +237,7 @@ func (in *putIn) decodeValue() (value any, err error) {
 	n, err := size(value)
 	if err == nil && n > maxValue {
 		err = &tool.Refusal{
-			Code:    "too_large",
+			Code:    tool.CodeTooLarge,
 			Message: fmt.Sprintf("the value has %d bytes; at most %d can be written", n, maxValue),
 			Next:    "Write it in parts, each at a longer pointer.",
 		}

@@ -54,7 +54,7 @@ func (d fixture) call(name string, args any) string {
 	d.t.Helper()
 	res, err := moduletest.NewCall(d.t, args).Tool(d.t.Context(), moduletest.Tool(d.t, d.m, name))
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code + ": " + r.Message
+		return string(r.Code) + ": " + r.Message
 	}
 	if err != nil {
 		return "error: " + err.Error()

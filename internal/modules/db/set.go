@@ -27,12 +27,12 @@ func setAt(old any, at state.Pointer, value any, remove bool) (any, error) {
 		return setInArray(slices.Clone(c), at, value, remove)
 	}
 	return nil, tool.Refuse(
-		"invalid_arguments", "the value before %q in the pointer is neither an object nor an array", at[0],
+		tool.CodeInvalidArguments, "the value before %q in the pointer is neither an object nor an array", at[0],
 	)
 }
 
 func errNotFound(name string) error {
-	return tool.Refuse("not_found", "there is no value at %q", name)
+	return tool.Refuse(tool.CodeNotFound, "there is no value at %q", name)
 }
 
 func setInObject(c map[string]any, at state.Pointer, value any, remove bool) (any, error) {

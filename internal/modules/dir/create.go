@@ -43,7 +43,7 @@ func (m *dirs) create(_ context.Context, c *tool.Call, in createIn) (createOut, 
 	}
 	if err := p.Root.MkdirAll(p.Name, 0o755); err != nil {
 		if info, serr := p.Stat(); serr == nil && !info.IsDir() || errors.Is(err, fs.ErrExist) {
-			return createOut{}, tool.Refuse("exists", "%s exists and is not a directory", in.Path)
+			return createOut{}, tool.Refuse(tool.CodeExists, "%s exists and is not a directory", in.Path)
 		}
 		return createOut{}, p.Refuse(err)
 	}

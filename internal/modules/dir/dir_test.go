@@ -50,7 +50,7 @@ func run(t *testing.T, rs tool.Roots, name string, args map[string]any, out any)
 		if !ok {
 			t.Fatalf("%s %v: %v is no refusal", name, args, err)
 		}
-		return r.Code
+		return string(r.Code)
 	}
 	b, _ := json.Marshal(res.Structured)
 	if err := json.Unmarshal(b, out); err != nil {

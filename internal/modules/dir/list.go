@@ -104,14 +104,14 @@ func (m *dirs) listFolder(ctx context.Context, c *tool.Call, in listIn) (listOut
 	}
 	if in.Depth > 1 && in.Sort != "" && in.Sort != "name" {
 		return listOut{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "a tree is sorted by name",
 			Next:    "Leave out depth or sort.",
 		}
 	}
 	globs, err := walk.ParseGlobs(walk.SplitGlobs(in.Glob))
 	if err != nil {
-		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+		return listOut{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 	}
 	p, err := roots.Locate(c.Roots, in.Path)
 	if err != nil {

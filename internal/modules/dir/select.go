@@ -158,7 +158,7 @@ func decodeCursor(cursor, sort string) (it item, err error) {
 	}
 	if err != nil || len(it.name) > 4096 {
 		return item{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "cursor is not one that dir_list returned",
 			Next:    "Give next_cursor of the previous page with the same arguments, or no cursor for the first page.",
 		}

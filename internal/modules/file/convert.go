@@ -35,7 +35,7 @@ func (m *files) convert(ctx context.Context, o *opened, kind extract.Kind, out *
 	case m.converting <- struct{}{}:
 		defer func() { <-m.converting }()
 	case <-ctx.Done():
-		return &tool.Refusal{Code: "busy", Message: "another document is being converted", Next: "Call the tool again."}
+		return &tool.Refusal{Code: tool.CodeBusy, Message: "another document is being converted", Next: "Call the tool again."}
 	}
 	ctx, cancel := context.WithTimeout(ctx, convertTimeout)
 	defer cancel()
@@ -43,7 +43,7 @@ func (m *files) convert(ctx context.Context, o *opened, kind extract.Kind, out *
 	switch {
 	case errors.Is(err, extract.ErrTooLarge):
 		return &tool.Refusal{
-			Code: "too_large",
+			Code: tool.CodeTooLarge,
 			Message: fmt.Sprintf(
 				"%s has %s bytes; the largest document that can be shown as text has %s", o.p.Path,
 				groupDigits(o.info.Size()), groupDigits(extract.MostIn),
@@ -51,11 +51,11 @@ func (m *files) convert(ctx context.Context, o *opened, kind extract.Kind, out *
 		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &tool.Refusal{
-			Code:    "timeout",
+			Code:    tool.CodeTimeout,
 			Message: fmt.Sprintf("%s could not be converted within %v", o.p.Path, convertTimeout),
 		}
 	case err != nil:
-		return &tool.Refusal{Code: "unsupported", Message: fmt.Sprintf("%s cannot be shown as text: %v", o.p.Path, err)}
+		return &tool.Refusal{Code: tool.CodeUnsupported, Message: fmt.Sprintf("%s cannot be shown as text: %v", o.p.Path, err)}
 	}
 	o.replaceSource([]byte(text))
 	out.addNote(string(kind) + " shown as text")
@@ -70,7 +70,7 @@ func (o *opened) decodeWide(out *readOut) error {
 	w, _ := extract.WideOf(o.s.head)
 	if o.info.Size() > maxWide {
 		return &tool.Refusal{
-			Code: "too_large",
+			Code: tool.CodeTooLarge,
 			Message: fmt.Sprintf(
 				"%s is %s text of %s bytes; at most %s bytes can be decoded", o.p.Path, w.Name,
 				groupDigits(o.info.Size()), groupDigits(maxWide),
@@ -119,7 +119,7 @@ func (o *opened) media(out *readOut) (bool, error) {
 	}
 	if o.info.Size() > most {
 		return false, &tool.Refusal{
-			Code: "too_large",
+			Code: tool.CodeTooLarge,
 			Message: fmt.Sprintf(
 				"%s is %s of %s bytes; at most %s bytes can be shown", o.p.Path, kind, groupDigits(o.info.Size()),
 				groupDigits(most),

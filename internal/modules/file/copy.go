@@ -53,7 +53,7 @@ func (m *files) copy(ctx context.Context, c *tool.Call, in copyIn) (out copyOut,
 	defer f.Close()
 	if info.Size() > m.maxCopy {
 		return copyOut{}, tool.Refuse(
-			"too_large", "%s has %s bytes; the largest file that can be copied has %s bytes", in.OldPath,
+			tool.CodeTooLarge, "%s has %s bytes; the largest file that can be copied has %s bytes", in.OldPath,
 			groupDigits(info.Size()), groupDigits(m.maxCopy),
 		)
 	}
@@ -74,7 +74,7 @@ func (m *files) copyTo(
 	defer there.closeOriginal()
 	if there != nil && !in.Overwrite {
 		return copyOut{}, &tool.Refusal{
-			Code:    "exists",
+			Code:    tool.CodeExists,
 			Message: in.NewPath + " already exists",
 			Next:    "Give another newPath, or set overwrite to replace the file.",
 		}

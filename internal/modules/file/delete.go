@@ -65,7 +65,7 @@ func (m *files) deleteAt(
 		return false, err
 	}
 	if info.Mode()&fs.ModeDevice != 0 {
-		return false, tool.Refuse("not_a_file", "%s is a device", in.Path)
+		return false, tool.Refuse(tool.CodeNotAFile, "%s is a device", in.Path)
 	}
 	if err := refuseRootOrHome(c, p, info, in.Recursive); err != nil {
 		return false, err
@@ -76,13 +76,13 @@ func (m *files) deleteAt(
 	}
 	err = removePlace(p)
 	switch {
-	case isCode(err, "not_empty") && in.Recursive:
+	case isCode(err, tool.CodeNotEmpty) && in.Recursive:
 		if x.trash, x.disk, err = m.trashOrDelete(ctx, h, p); err == nil && x.trash == "" {
 			x.before.lost = true
 		}
-	case isCode(err, "not_empty"):
+	case isCode(err, tool.CodeNotEmpty):
 		err = &tool.Refusal{
-			Code:    "not_empty",
+			Code:    tool.CodeNotEmpty,
 			Message: in.Path + " is not an empty directory",
 			Next:    "Set recursive to delete it with everything in it.",
 		}
@@ -143,7 +143,7 @@ func refuseRootOrHome(c *tool.Call, p roots.Place, info fs.FileInfo, holding boo
 	for _, path := range fixed {
 		if real, err := filepath.EvalSymlinks(path); err == nil && onPath(info, real, holding) {
 			return tool.Refuse(
-				"denied",
+				tool.CodeDenied,
 				"%s is or contains a folder of the workspace or the home directory; it cannot be deleted or moved",
 				p.Path,
 			)

@@ -106,7 +106,7 @@ func (in editIn) edits() ([]edit.Edit, error) {
 	if len(in.Edits) == 0 {
 		if in.NewString == nil {
 			return nil, &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: "new_string is missing",
 				Next:    `Give old_string and new_string ("" deletes the text), or edits.`,
 			}
@@ -115,12 +115,12 @@ func (in editIn) edits() ([]edit.Edit, error) {
 	}
 	if in.OldString != "" || in.NewString != nil || in.ReplaceAll || in.NearLine != 0 {
 		return nil, tool.Refuse(
-			"invalid_arguments", "edits and old_string exclude each other; put every edit into edits",
+			tool.CodeInvalidArguments, "edits and old_string exclude each other; put every edit into edits",
 		)
 	}
 	if len(in.Edits) > maxEdits {
 		return nil, tool.Refuse(
-			"invalid_arguments", "one call has at most %[2]d edits, this one has %[1]d", len(in.Edits), maxEdits,
+			tool.CodeInvalidArguments, "one call has at most %[2]d edits, this one has %[1]d", len(in.Edits), maxEdits,
 		)
 	}
 	var all []edit.Edit
@@ -175,7 +175,7 @@ func (m *files) editAt(
 	}
 	if r.Size() > m.maxEdit {
 		return editOut{}, tool.Refuse(
-			"too_large", "the edited file would have %s bytes; at most %s can be written", groupDigits(r.Size()),
+			tool.CodeTooLarge, "the edited file would have %s bytes; at most %s can be written", groupDigits(r.Size()),
 			groupDigits(m.maxEdit),
 		)
 	}
@@ -193,7 +193,7 @@ func (m *files) editAt(
 	if broken := edit.Broken(p.Name, text, newText); broken != "" {
 		if in.Strict {
 			return editOut{}, &tool.Refusal{
-				Code: "broken",
+				Code: tool.CodeBroken,
 				Message: fmt.Sprintf(
 					"the edit would break the syntax of %s: %s; nothing was written\n%s", p.Path, broken, out.Diff,
 				),
@@ -254,14 +254,14 @@ func (m *files) readEditable(p roots.Place) (there *original, content []byte, er
 	switch {
 	case errors.Is(err, errTooLarge):
 		return nil, nil, tool.Refuse(
-			"too_large", "%s has %s bytes; the largest file that can be edited has %s bytes", p.Path,
+			tool.CodeTooLarge, "%s has %s bytes; the largest file that can be edited has %s bytes", p.Path,
 			groupDigits(was.Size()), groupDigits(m.maxEdit),
 		)
 	case err != nil:
 		return nil, nil, p.Refuse(err)
 	}
 	if kind := binaryKind(content[:min(len(content), sniffBytes)]); kind != "" && !extract.IsWide(content) {
-		return nil, nil, tool.Refuse("binary", "%s is not text: %s", p.Path, kind)
+		return nil, nil, tool.Refuse(tool.CodeBinary, "%s is not text: %s", p.Path, kind)
 	}
 	return there, content, nil
 }

@@ -38,7 +38,7 @@ func decodeText(p roots.Place, content []byte) (text []byte, e encoding, err err
 
 func errDamaged(p roots.Place, w extract.Wide) error {
 	return &tool.Refusal{
-		Code:    "unsupported",
+		Code:    tool.CodeUnsupported,
 		Message: p.Path + " is " + w.Name + " text with invalid characters; writing it back would change them",
 		Next:    "Write the whole file with file_write, which makes it UTF-8.",
 	}
@@ -91,7 +91,7 @@ func ascii(s string) bool {
 
 func errEncoding(p roots.Place, field string) error {
 	return &tool.Refusal{
-		Code:    "unsupported",
+		Code:    tool.CodeUnsupported,
 		Message: p.Path + " is not UTF-8, and " + field + " has characters that are not ASCII; nothing was written",
 		Next:    `Use ASCII; file_edit accepts \xNN for other bytes, as file_read shows them. Or write the whole file, which makes it UTF-8.`,
 	}

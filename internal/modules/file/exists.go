@@ -41,7 +41,7 @@ func (m *files) exists(_ context.Context, c *tool.Call, in existsIn) (existsOut,
 		}
 		err = serr
 	}
-	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == "outside_root" {
+	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == tool.CodeOutsideRoot {
 		return out, err
 	}
 	return out, nil

@@ -79,7 +79,7 @@ func findFile(c *tool.Call, path string) (roots.Place, error) {
 	}
 	if p.NamesDir() {
 		return p, &tool.Refusal{
-			Code:    "is_a_directory",
+			Code:    tool.CodeIsADirectory,
 			Message: path + " names a directory",
 			Next:    "Give the path of a file, without a slash at the end.",
 		}

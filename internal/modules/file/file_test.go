@@ -136,7 +136,7 @@ func (h *fixture) text(name string, args ...any) string {
 	h.t.Helper()
 	res, err := h.result(name, args...)
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return "!" + r.Code
+		return "!" + string(r.Code)
 	}
 	b, _ := json.Marshal(res.Structured)
 	var out struct{ Content string }

@@ -43,7 +43,7 @@ func (e *editing) call(name string, args map[string]any) (res tool.Result, code 
 		if r.Code == "" {
 			e.t.Fatalf("%s %s: %v", name, raw, err)
 		}
-		return res, r.Code
+		return res, string(r.Code)
 	}
 	if err != nil {
 		e.t.Fatalf("%s %s: %v", name, raw, err)

@@ -42,7 +42,7 @@ func newSource(ctx context.Context, f io.ReaderAt, size int64) (*source, error) 
 	if size == 0 && n > 0 {
 		// A virtual file such as those in /proc has size 0 and yet content;
 		// reading it may block or have effects.
-		return nil, &tool.Refusal{Code: "not_a_file", Message: "it is a virtual file of the system, not a regular file"}
+		return nil, &tool.Refusal{Code: tool.CodeNotAFile, Message: "it is a virtual file of the system, not a regular file"}
 	}
 	s.head = head[:min(int64(n), size)]
 	if int64(n) < size && n < len(head) {
@@ -128,10 +128,10 @@ func (s *source) page(in readIn) (page, error) {
 func (s *source) seekStart(in readIn) (at int64, line int, err error) {
 	switch {
 	case in.FromByte > 0 && in.Offset != 0:
-		return 0, 0, tool.Refuse("invalid_arguments", "offset and from_byte exclude each other")
+		return 0, 0, tool.Refuse(tool.CodeInvalidArguments, "offset and from_byte exclude each other")
 	case in.FromByte >= s.size && in.FromByte > 0:
 		return 0, 0, tool.Refuse(
-			"invalid_arguments", "from_byte %d is past the end of the file, which has %d bytes", in.FromByte, s.size,
+			tool.CodeInvalidArguments, "from_byte %d is past the end of the file, which has %d bytes", in.FromByte, s.size,
 		)
 	case in.FromByte > 0:
 		at, err = s.runeStart(in.FromByte)
@@ -179,7 +179,7 @@ func pastEnd(n, seen int, ended bool) error {
 		seen-- // nothing follows the last newline
 	}
 	return &tool.Refusal{
-		Code:    "invalid_arguments",
+		Code:    tool.CodeInvalidArguments,
 		Message: fmt.Sprintf("offset %d is past the end of the file, which has %d lines", n, seen),
 	}
 }

@@ -31,7 +31,7 @@ func parseRanges(s string) (all []lineRange, err error) {
 		}
 		if err != nil || r.from < 1 || r.to < r.from || len(all) == maxRanges {
 			return nil, &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: fmt.Sprintf("ranges: %.60q is not a list of at most %d line ranges", s, maxRanges),
 				Next:    "Give ranges such as 1-20,80-95,120.",
 			}
@@ -112,14 +112,14 @@ func (in *readIn) resolveAround(ctx context.Context, s *source) error {
 	if err != nil || line < 1 {
 		p, err := search.Compile(in.Around, search.How{})
 		if err != nil {
-			return &tool.Refusal{Code: "invalid_arguments", Message: "around: " + err.Error()}
+			return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "around: " + err.Error()}
 		}
 		if line, err = search.First(ctx, p, io.NewSectionReader(s.f, 0, s.size), s.size); err != nil {
 			return err
 		}
 		if line == 0 {
 			return &tool.Refusal{
-				Code:    "not_found",
+				Code:    tool.CodeNotFound,
 				Message: fmt.Sprintf("no line of the file matches %.100q", in.Around),
 				Next:    "Give another regular expression, or search with file_search.",
 			}

@@ -138,7 +138,7 @@ func (in *readIn) normalize() error {
 		in.MaxBytes = pageBytes
 	}
 	if (in.Path == "") == (len(in.Paths) == 0) {
-		return &tool.Refusal{Code: "invalid_arguments", Message: "give either path or paths"}
+		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "give either path or paths"}
 	}
 	ways := 0
 	for _, used := range []bool{
@@ -151,7 +151,7 @@ func (in *readIn) normalize() error {
 	}
 	if ways > 1 {
 		return &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "offset with limit, head, tail, ranges, around and from_byte exclude each other",
 			Next:    "Give one of them.",
 		}

@@ -74,14 +74,14 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 	}
 	if to.NamesDir() && !info.IsDir() {
 		return "", &tool.Refusal{
-			Code:    "exists",
+			Code:    tool.CodeExists,
 			Message: in.NewPath + " names a directory",
 			Next:    "Give the whole new path, including the file's name.",
 		}
 	}
 	if from.Root != to.Root {
 		return "", &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: in.OldPath + " and " + in.NewPath + " are in different folders of the workspace",
 			Next:    "Copy the file with file_copy and delete the old one with file_delete.",
 		}
@@ -112,7 +112,7 @@ func placeToChange(c *tool.Call, path string) (roots.Place, error) {
 // or nil if it replaces none.
 func (m *files) replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*state, error) {
 	there, err := to.Lstat()
-	if !overwrite || isCode(err, "not_found") {
+	if !overwrite || isCode(err, tool.CodeNotFound) {
 		return nil, nil // move checks that itself
 	}
 	switch {
@@ -122,7 +122,7 @@ func (m *files) replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*sta
 		return nil, nil
 	case there.IsDir() || info.IsDir():
 		return nil, &tool.Refusal{
-			Code:    "exists",
+			Code:    tool.CodeExists,
 			Message: to.Path + " already exists; a directory cannot be replaced or replace another file",
 			Next:    "Give another newPath, or delete what is there first.",
 		}
@@ -150,7 +150,7 @@ func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
 	if there, err := to.Lstat(); err == nil {
 		if !os.SameFile(there, info) || !otherCase(from.Name, to.Name) {
 			return &tool.Refusal{
-				Code:    "exists",
+				Code:    tool.CodeExists,
 				Message: to.Path + " already exists",
 				Next:    "Give another newPath, or set overwrite to replace the file.",
 			}
@@ -188,12 +188,12 @@ func refuseMove(to roots.Place, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "the directory of " + to.Path + " does not exist",
 			Next:    "Make it with dir_create.",
 		}
 	case errors.Is(err, syscall.EINVAL):
-		return tool.Refuse("invalid_arguments", "a directory cannot be moved into itself: %s", to.Path)
+		return tool.Refuse(tool.CodeInvalidArguments, "a directory cannot be moved into itself: %s", to.Path)
 	}
 	return to.Refuse(err)
 }

@@ -42,7 +42,7 @@ func pathOf(uri string) (string, error) {
 	u, err := url.Parse(uri)
 	if err != nil || u.Scheme != "file" || u.Host != "" && u.Host != "localhost" || !strings.HasPrefix(u.Path, "/") {
 		return "", &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("%.200q is not a URI of a file on this host", uri),
 			Next:    "Give file:// and the absolute path, such as file:///tmp/a.txt.",
 		}
@@ -81,7 +81,7 @@ func (m *files) readResource(_ context.Context, c *tool.Call) (tool.Result, erro
 	b, err := readAll(f, info.Size(), maxResource)
 	if err == errTooLarge {
 		return tool.Result{}, &tool.Refusal{
-			Code: "too_large",
+			Code: tool.CodeTooLarge,
 			Message: fmt.Sprintf(
 				"%s has %s bytes; a resource has at most %s", path, groupDigits(info.Size()), groupDigits(maxResource),
 			),

@@ -34,7 +34,7 @@ func (m *files) withLocks(ctx context.Context, hold bool, f func(*roots.Hold) er
 	if err = f(h); errors.Is(err, roots.ErrStale) {
 		p := places[len(places)-1]
 		return &tool.Refusal{
-			Code: "stale", Message: p.Path + " was changed by another program during this call; nothing was written",
+			Code: tool.CodeStale, Message: p.Path + " was changed by another program during this call; nothing was written",
 			Next: "Read the file again and repeat the change.",
 		}
 	}
@@ -69,7 +69,7 @@ func (s *original) content() io.Reader { return io.NewSectionReader(s.f, 0, 1<<6
 // etag returns the tag of the file's content.
 func (s *original) etag(p roots.Place) (string, error) {
 	if s.f == nil {
-		return "", &tool.Refusal{Code: "denied", Message: "the system does not allow reading " + p.Path}
+		return "", &tool.Refusal{Code: tool.CodeDenied, Message: "the system does not allow reading " + p.Path}
 	}
 	etag, err := roots.ETagOf(s.f, s.info)
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *original) etag(p roots.Place) (string, error) {
 // there is none.
 func openOriginal(p roots.Place) (*original, error) {
 	info, err := p.Lstat()
-	if isCode(err, "not_found") {
+	if isCode(err, tool.CodeNotFound) {
 		return nil, nil
 	}
 	if err != nil {
@@ -93,9 +93,9 @@ func openOriginal(p roots.Place) (*original, error) {
 	}
 	f, now, err := p.Regular()
 	switch {
-	case isCode(err, "not_found"):
+	case isCode(err, tool.CodeNotFound):
 		return nil, roots.ErrStale
-	case isCode(err, "denied") && p.MayRead() == nil:
+	case isCode(err, tool.CodeDenied) && p.MayRead() == nil:
 		return &original{info: info}, nil
 	case err != nil:
 		return nil, err
@@ -175,8 +175,8 @@ func (k *headRecorder) Write(b []byte) (int, error) {
 // is.
 func checkWritable(p roots.Place) error {
 	f, err := p.Open(os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == "denied" {
-		return &tool.Refusal{Code: "denied", Message: p.Path + " is read-only for this server"}
+	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == tool.CodeDenied {
+		return &tool.Refusal{Code: tool.CodeDenied, Message: p.Path + " is read-only for this server"}
 	}
 	if err == nil {
 		f.Close()

@@ -181,7 +181,7 @@ func (in *searchIn) setDefaults() {
 // compile sets the conditions of q on files and lines.
 func (in *searchIn) compile(q *search.Query) (err error) {
 	if q.Globs, err = walk.ParseGlobs(walk.SplitGlobs(in.Glob)); err != nil {
-		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 	}
 	var only []func(path, name string) bool
 	if in.file != "" {
@@ -191,7 +191,7 @@ func (in *searchIn) compile(q *search.Query) (err error) {
 		ofType, err := language.Chooser(strings.Split(in.Type, ","))
 		if err != nil {
 			return &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: err.Error(),
 				Next:    "Give ids of lang_list, or use glob.",
 			}
@@ -207,14 +207,14 @@ func (in *searchIn) compile(q *search.Query) (err error) {
 	} else {
 		if in.Pattern == "" {
 			return &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: "pattern is missing",
 				Next:    "Give the text to search for, or mode names with a glob.",
 			}
 		}
 		how := search.How{Literal: in.Literal, IgnoreCase: in.IgnoreCase, Multiline: in.Multiline}
 		if q.Pattern, err = search.Compile(in.Pattern, how); err != nil {
-			return &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
+			return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "pattern: " + err.Error()}
 		}
 	}
 	if len(only) > 0 {
@@ -247,14 +247,14 @@ func (in *searchIn) nameMatcher() (func(path, name string) bool, error) {
 		}
 		re, err := regexp.Compile(source)
 		if err != nil {
-			return nil, &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
+			return nil, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "pattern: " + err.Error()}
 		}
 		return func(path, _ string) bool { return re.MatchString(path) }, nil
 	}
 	if !in.Literal && strings.ContainsAny(text, "*?[{") {
 		globs, err := walk.ParseGlobs([]string{text})
 		if err != nil {
-			return nil, &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
+			return nil, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "pattern: " + err.Error()}
 		}
 		return func(path, name string) bool { return globs.Match(fold(path), fold(name)) }, nil
 	}

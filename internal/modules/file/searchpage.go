@@ -244,7 +244,7 @@ func searchKey(cursor string) (k search.Key, rest bool, err error) {
 	}
 	if err != nil || len(parts) != 3 {
 		return k, false, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "cursor is not one that file_search returned",
 			Next:    "Give next_cursor of the previous page with the same arguments, or no cursor for the first page.",
 		}

@@ -22,7 +22,7 @@ func (s *source) mustBeText(path string) error {
 		return nil
 	}
 	return &tool.Refusal{
-		Code: "binary",
+		Code: tool.CodeBinary,
 		Message: fmt.Sprintf(
 			"%s is not text: %s, %s bytes, begins % x", path, kind, groupDigits(s.size), head[:min(len(head), 24)],
 		),

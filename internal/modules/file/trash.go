@@ -217,7 +217,7 @@ func measure(ctx context.Context, p roots.Place) (small bool, size int64, err er
 		}
 		if p.Locked(name) {
 			return &tool.Refusal{
-				Code:    "denied",
+				Code:    tool.CodeDenied,
 				Message: fmt.Sprintf("%s contains %s, whose name is protected; nothing was deleted", p.Path, name),
 				Next:    "Delete the other files in it one by one, or ask the user to delete it.",
 			}

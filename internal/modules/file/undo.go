@@ -320,7 +320,7 @@ func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoO
 	}
 	if len(out.Undone) == 0 {
 		return undoOut{}, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "you have no change that can be undone",
 			Next:    "Only changes made with the file tools since the server started can be undone.",
 		}
@@ -360,7 +360,7 @@ func (m *files) revert(ctx context.Context, c *tool.Call, x change) error {
 // restore restores the state of p before x. The directory is held.
 func (m *files) restore(ctx context.Context, h *roots.Hold, p roots.Place, x change) error {
 	now, err := p.Lstat()
-	if err != nil && !isCode(err, "not_found") {
+	if err != nil && !isCode(err, tool.CodeNotFound) {
 		return err
 	}
 	if (now != nil) != (x.etag != "") {
@@ -439,7 +439,7 @@ func removePlace(p roots.Place) error {
 
 func changedSince(p roots.Place) error {
 	return &tool.Refusal{
-		Code:    "stale",
+		Code:    tool.CodeStale,
 		Message: p.Path + " was changed by another program or caller since; it was left as it is",
 		Next:    "Read it and edit it, or give path to undo a change of another file.",
 	}

@@ -19,7 +19,7 @@ func (m *files) mayWatch(ctx context.Context, c *tool.Call) (tool.Result, error)
 		return tool.Result{}, err
 	}
 	if is.Type != "directory" && (is.Type != "file" || is.ETag == "") {
-		return tool.Result{}, tool.Refuse("not_watched", "%s is not a file or directory that you may read", path)
+		return tool.Result{}, tool.Refuse(tool.CodeNotWatched, "%s is not a file or directory that you may read", path)
 	}
 	return tool.Result{}, nil
 }

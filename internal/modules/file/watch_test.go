@@ -94,7 +94,7 @@ func TestWatchRefuses(t *testing.T) {
 	} {
 		_, err := w.offer.Templates[0].MayWatch(t.Context(), &tool.Call{Name: uri, Roots: w.set})
 		r, ok := errors.AsType[*tool.Refusal](err)
-		if !ok || code != "" && r.Code != code {
+		if !ok || code != "" && string(r.Code) != code {
 			t.Errorf("%s: got %v, want %s", uri, err, code)
 		}
 	}

@@ -103,7 +103,7 @@ func (m *files) writeAt(ctx context.Context, c *tool.Call, h *roots.Hold, p root
 func (in writeIn) allowed(p roots.Place, there *original) error {
 	if there != nil && (in.IfAbsent || in.Mode == "create") {
 		return &tool.Refusal{
-			Code:    "exists",
+			Code:    tool.CodeExists,
 			Message: p.Path + " already exists; nothing was written",
 			Next:    "Use mode overwrite to replace it, or file_edit to change a part of it.",
 		}
@@ -129,11 +129,11 @@ func (in writeIn) content(
 		return writeBytes([]byte(in.Content)), nil
 	}
 	if there.f == nil {
-		return nil, &tool.Refusal{Code: "denied", Message: "the system does not allow reading " + p.Path}
+		return nil, &tool.Refusal{Code: tool.CodeDenied, Message: "the system does not allow reading " + p.Path}
 	}
 	if size := there.info.Size(); size > m.maxCopy {
 		return nil, tool.Refuse(
-			"too_large", "%s has %s bytes; the largest file that can be appended to has %s bytes", p.Path,
+			tool.CodeTooLarge, "%s has %s bytes; the largest file that can be appended to has %s bytes", p.Path,
 			groupDigits(size), groupDigits(m.maxCopy),
 		)
 	}
@@ -189,7 +189,7 @@ func openWritable(p roots.Place) (*original, error) {
 	return there, nil
 }
 
-func isCode(err error, code string) bool {
+func isCode(err error, code tool.Code) bool {
 	r, ok := errors.AsType[*tool.Refusal](err)
 	return ok && r.Code == code
 }
@@ -228,13 +228,13 @@ func mustMatch(p roots.Place, etag, want string) error {
 		return nil
 	case etag == "":
 		return &tool.Refusal{
-			Code:    "stale",
+			Code:    tool.CodeStale,
 			Message: p.Path + " does not exist; nothing was written",
 			Next:    "Leave out if_match to make it.",
 		}
 	}
 	return &tool.Refusal{
-		Code:    "stale",
+		Code:    tool.CodeStale,
 		Message: p.Path + " has changed: its etag is " + etag + ", not " + want + "; nothing was written",
 		Next:    "Read the file again and repeat the change.",
 	}

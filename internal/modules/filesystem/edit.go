@@ -44,7 +44,7 @@ func (m *fileServer) editFile(ctx context.Context, c *tool.Call, in changeIn) (t
 
 func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place, in changeIn) (diff string, err error) {
 	f, was, err := p.Regular()
-	if code(err) == "is_a_directory" {
+	if code(err) == tool.CodeIsADirectory {
 		return "", nodeError(err, "read", in.Path)
 	}
 	if err != nil {
@@ -96,9 +96,9 @@ func apply(content []byte, old, new string) ([]byte, error) {
 	r, err := edit.Apply("the file", content, []edit.Edit{{Old: old, New: new, Near: 1}})
 	switch code(err) {
 	case "":
-	case "unchanged":
+	case tool.CodeUnchanged:
 		return content, nil
-	case "ambiguous": // the first two occurrences are on one line
+	case tool.CodeAmbiguous: // the first two occurrences are on one line
 		if bytes.Contains(content, []byte(old)) {
 			return bytes.Replace(content, []byte(old), []byte(new), 1), nil
 		}

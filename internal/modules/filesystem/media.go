@@ -24,7 +24,7 @@ func readMedia(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) 
 		return tool.Result{}, err
 	}
 	f, info, err := p.Regular()
-	if code(err) == "is_a_directory" {
+	if code(err) == tool.CodeIsADirectory {
 		return tool.Result{}, nodeError(err, "read", in.Path)
 	}
 	if err != nil {

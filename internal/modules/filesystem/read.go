@@ -47,7 +47,7 @@ func readOne(ctx context.Context, c *tool.Call, in readIn) (string, error) {
 		return "", refusef("Cannot specify offset or limit together with head or tail")
 	}
 	f, info, err := p.Regular()
-	if code(err) == "is_a_directory" {
+	if code(err) == tool.CodeIsADirectory {
 		return "", nodeError(err, "read", in.Path)
 	}
 	if err != nil {

@@ -28,7 +28,7 @@ func findPlace(c *tool.Call, path string) (roots.Place, error) {
 		name = "."
 	}
 	p, err := roots.Locate(c.Roots, name)
-	if code(err) == "outside_root" {
+	if code(err) == tool.CodeOutsideRoot {
 		return p, refusef("Access denied - path outside allowed directories: %s", path)
 	}
 	if err != nil {
@@ -37,7 +37,7 @@ func findPlace(c *tool.Call, path string) (roots.Place, error) {
 	return p, nil
 }
 
-func code(err error) string {
+func code(err error) tool.Code {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return r.Code
 	}
@@ -45,14 +45,14 @@ func code(err error) string {
 }
 
 // nodeErrors are the messages of Node.js, on which the original runs, by code.
-var nodeErrors = map[string]string{
-	"not_found":       "ENOENT: no such file or directory",
-	"is_a_directory":  "EISDIR: illegal operation on a directory",
-	"not_a_directory": "ENOTDIR: not a directory",
-	"exists":          "EEXIST: file already exists",
-	"not_empty":       "ENOTEMPTY: directory not empty",
-	"disk_full":       "ENOSPC: no space left on device",
-	"not_a_file":      "EINVAL: not a regular file",
+var nodeErrors = map[tool.Code]string{
+	tool.CodeNotFound:      "ENOENT: no such file or directory",
+	tool.CodeIsADirectory:  "EISDIR: illegal operation on a directory",
+	tool.CodeNotADirectory: "ENOTDIR: not a directory",
+	tool.CodeExists:        "EEXIST: file already exists",
+	tool.CodeNotEmpty:      "ENOTEMPTY: directory not empty",
+	tool.CodeDiskFull:      "ENOSPC: no space left on device",
+	tool.CodeNotAFile:      "EINVAL: not a regular file",
 }
 
 // nodeError turns a refusal into the message of the original, with the operation
@@ -62,13 +62,13 @@ func nodeError(err error, op, path string) error {
 	switch {
 	case !ok || r.Code == "":
 		return err
-	case r.Code == "outside_root":
+	case r.Code == tool.CodeOutsideRoot:
 		return refusef("Access denied - symlink target outside allowed directories: %s", path)
-	case r.Code == "denied":
+	case r.Code == tool.CodeDenied:
 		return refusef("EACCES: permission denied, %s '%s' (%s)", op, path, r.Message)
 	case nodeErrors[r.Code] == "":
 		return refusef("%s", r.Message)
-	case r.Code == "is_a_directory" && op == "read":
+	case r.Code == tool.CodeIsADirectory && op == "read":
 		return refusef("%s, read", nodeErrors[r.Code])
 	}
 	return refusef("%s, %s '%s'", nodeErrors[r.Code], op, path)

@@ -48,7 +48,7 @@ func checkWritable(p roots.Place) (fs.FileInfo, error) {
 		return nil, err
 	}
 	was, err := p.Lstat()
-	if code(err) == "not_found" {
+	if code(err) == tool.CodeNotFound {
 		return nil, nil
 	}
 	if err != nil {
@@ -58,7 +58,7 @@ func checkWritable(p roots.Place) (fs.FileInfo, error) {
 		return nil, err
 	}
 	f, err := p.Open(os.O_WRONLY|syscall.O_NONBLOCK, 0)
-	if code(err) == "denied" {
+	if code(err) == tool.CodeDenied {
 		return nil, err
 	}
 	if err == nil {
@@ -106,7 +106,7 @@ func createDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, e
 	}
 	if err := p.Root.MkdirAll(p.Name, 0o777); err != nil {
 		if there, serr := p.Stat(); serr == nil && !there.IsDir() {
-			return tool.Result{}, refusef("%s, mkdir '%s'", nodeErrors["exists"], in.Path)
+			return tool.Result{}, refusef("%s, mkdir '%s'", nodeErrors[tool.CodeExists], in.Path)
 		}
 		return tool.Result{}, nodeError(p.Refuse(err), "mkdir", in.Path)
 	}
@@ -132,7 +132,7 @@ func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Re
 		return tool.Result{}, refusef("Destination already exists: %s", in.Destination)
 	}
 	if _, err := from.Lstat(); err != nil {
-		return tool.Result{}, refusef("%s, %s", nodeErrors["not_found"], both)
+		return tool.Result{}, refusef("%s, %s", nodeErrors[tool.CodeNotFound], both)
 	}
 	if from.Name == "." {
 		return tool.Result{}, refusef("EBUSY: resource busy or locked, %s", both)
@@ -159,7 +159,7 @@ func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Re
 	case errors.Is(err, syscall.EINVAL):
 		return tool.Result{}, refusef("EINVAL: invalid argument, %s", both)
 	case errors.Is(err, fs.ErrNotExist):
-		return tool.Result{}, refusef("%s, %s", nodeErrors["not_found"], both)
+		return tool.Result{}, refusef("%s, %s", nodeErrors[tool.CodeNotFound], both)
 	case errors.Is(err, fs.ErrExist):
 		return tool.Result{}, refusef("Destination already exists: %s", in.Destination)
 	}

@@ -95,7 +95,7 @@ func (f *jobModule) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Res
 		if rec.Error != nil {
 			return tool.Result{}, rec.Error
 		}
-		return tool.Result{}, tool.Refuse("failed", "the job failed")
+		return tool.Result{}, tool.Refuse(tool.CodeFailed, "the job failed")
 	case jobs.InputRequired:
 		answers, err := c.Peer.Ask(rec.Questions...)
 		if err != nil {
@@ -110,7 +110,7 @@ func (f *jobModule) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Res
 
 func refusalOf(err error) error {
 	if errors.Is(err, jobs.ErrNotFound) {
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "job_list lists your jobs."}
+		return &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error(), Next: "job_list lists your jobs."}
 	}
 	return err
 }
@@ -131,7 +131,7 @@ func (f *jobModule) listJobs(_ context.Context, c *tool.Call, in listIn) (listOu
 	}
 	recs, next, err := f.jobs.List(c.Caller.Owner, in.Cursor, 50)
 	if err != nil {
-		return listOut{}, tool.Refuse("invalid_arguments", "cursor: %v", err)
+		return listOut{}, tool.Refuse(tool.CodeInvalidArguments, "cursor: %v", err)
 	}
 	out := listOut{Jobs: []State{}, Next: next}
 	for i := range recs {

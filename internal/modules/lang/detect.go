@@ -63,7 +63,7 @@ func (m *langs) detect(ctx context.Context, c *tool.Call, in detectIn) (detectOu
 	}
 	if in.Path == "" {
 		return detectOut{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "path and content are missing",
 			Next:    "Give path, or content for text.",
 		}
@@ -94,7 +94,7 @@ func newDetectOut(path string, v language.Verdict) detectOut {
 // read, whose name then decides; it refuses only a path outside of the roots.
 func headOf(p roots.Place) ([]byte, error) {
 	f, _, err := p.Regular()
-	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == "outside_root" {
+	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == tool.CodeOutsideRoot {
 		return nil, err
 	}
 	if err != nil {

@@ -27,7 +27,7 @@ func run(t *testing.T, rs tool.Roots, name string, args, out any) string {
 	raw, _ := json.Marshal(args)
 	res, err := tl.Run(t.Context(), &tool.Call{Name: name, Args: raw, Roots: rs, Peer: struct{ tool.Peer }{}})
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code
+		return string(r.Code)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -108,7 +108,7 @@ func (m *measures) record(ctx context.Context, c *tool.Call, in recordIn) (recor
 	}
 	folded, err := m.store.Record(ctx, c.Caller.Context, e)
 	if bad, ok := errors.AsType[*metrics.Invalid](err); ok {
-		return recordOut{}, &tool.Refusal{Code: "invalid_arguments", Message: bad.Error()}
+		return recordOut{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: bad.Error()}
 	}
 	if err != nil {
 		return recordOut{}, err
@@ -134,7 +134,7 @@ func parseSpan(name, text string) (time.Duration, error) {
 		}
 	}
 	return 0, &tool.Refusal{
-		Code:    "invalid_arguments",
+		Code:    tool.CodeInvalidArguments,
 		Message: fmt.Sprintf("%s is %q; expected a number with a unit", name, text),
 		Next:    "Give a number with d, h, m or s, such as 7d.",
 	}

@@ -89,7 +89,7 @@ func (m *measures) query(ctx context.Context, c *tool.Call, in queryIn) (queryOu
 	}
 	a, err := m.store.Query(ctx, q)
 	if bad, ok := errors.AsType[*metrics.Invalid](err); ok {
-		return queryOut{}, &tool.Refusal{Code: "invalid_arguments", Message: bad.Error()}
+		return queryOut{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: bad.Error()}
 	}
 	if err != nil {
 		return queryOut{}, err

@@ -77,7 +77,7 @@ func (n *network) query(ctx context.Context, _ *tool.Call, in queryIn) (queryOut
 		return out, nil
 	}
 	return out, &tool.Refusal{
-		Code:    "unreachable",
+		Code:    tool.CodeUnreachable,
 		Message: "no name server answers: " + strings.ReplaceAll(failed.Error(), "\n", "; "),
 		Next:    "Check the machine's name servers with net_dns_check, or give another as server.",
 	}
@@ -102,7 +102,7 @@ func newQuestion(name string, t dnsmessage.Type) (q dnsmessage.Question, err err
 	}
 	if err != nil {
 		return q, &tool.Refusal{
-			Code: "invalid_arguments",
+			Code: tool.CodeInvalidArguments,
 			Message: strconv.Quote(name) + " is not a domain name: expected labels of 1 to 63 characters, separated " +
 				"by dots",
 			Next: "Give an international name in its xn-- form.",
@@ -133,7 +133,7 @@ func (n *network) serversFor(named string) ([]netip.AddrPort, error) {
 			return all, nil
 		}
 		return nil, &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this machine has no configured name servers",
 			Next:    "Give the address of a name server as server.",
 		}
@@ -144,7 +144,7 @@ func (n *network) serversFor(named string) ([]netip.AddrPort, error) {
 	if a, err := netip.ParseAddrPort(named); err == nil && a.Port() != 0 {
 		return []netip.AddrPort{a}, nil
 	}
-	return nil, tool.Refuse("invalid_arguments", "server is %q; expected an address such as 192.0.2.53 or "+
+	return nil, tool.Refuse(tool.CodeInvalidArguments, "server is %q; expected an address such as 192.0.2.53 or "+
 		"[2001:db8::53]:5353", named)
 }
 

@@ -97,7 +97,7 @@ func (n *network) startForward(ctx context.Context, c *tool.Call, in startForwar
 	listen, err := netip.ParseAddrPort(strings.Replace(in.Listen, "localhost:", "127.0.0.1:", 1))
 	if err != nil {
 		return forwardOut{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("listen is %q; expected address:port", in.Listen),
 			Next:    "Give an address of this machine and a port, such as 127.0.0.1:0 for a free port.",
 		}
@@ -109,14 +109,14 @@ func (n *network) startForward(ctx context.Context, c *tool.Call, in startForwar
 	if number, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || number == 0 || host == "" ||
 		strings.ContainsAny(host, "/ @") {
 		return forwardOut{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("target is %q; expected host:port", in.Target),
 			Next:    "Give a target such as 192.0.2.7:5432.",
 		}
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen.String())
 	if err != nil {
-		return forwardOut{}, tool.Refuse("unsupported", "%v", err)
+		return forwardOut{}, tool.Refuse(tool.CodeUnsupported, "%v", err)
 	}
 	f := &forward{id: n.newID(), owner: c.Caller.Owner, listener: l, target: in.Target, since: time.Now()}
 	if in.Seconds > 0 {
@@ -148,10 +148,10 @@ func (s *forwards) addForward(f *forward) error {
 	}
 	switch {
 	case s.closed:
-		return tool.Refuse("busy", "the host is stopping")
+		return tool.Refuse(tool.CodeBusy, "the host is stopping")
 	case own >= mostOfOwner || len(s.open) >= mostForwards:
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: fmt.Sprintf("you have %d forwards, and the host has %d, which is the limit", own, len(s.open)),
 			Next:    "Stop one with net_forward_stop.",
 		}
@@ -305,7 +305,7 @@ func (n *network) stopForward(_ context.Context, c *tool.Call, in stopForwardIn)
 	s.mu.Unlock()
 	if !mine {
 		return forwardOut{}, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "you have no forward with this id",
 			Next:    "net_forward_list lists your forwards.",
 		}

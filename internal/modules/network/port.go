@@ -62,7 +62,7 @@ func addresses(ctx context.Context, host string, wait time.Duration) ([]netip.Ad
 	}
 	if strings.ContainsAny(host, ":/ @") {
 		return nil, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: strconv.Quote(host) + " is neither a name nor an address",
 			Next:    "Give only the name or the address, without scheme, port or path.",
 		}
@@ -72,7 +72,7 @@ func addresses(ctx context.Context, host string, wait time.Duration) ([]netip.Ad
 	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
 		return nil, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "the name cannot be resolved: " + reason(err),
 			Next:    "Query a name server directly with net_dns_query.",
 		}

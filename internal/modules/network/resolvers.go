@@ -117,7 +117,7 @@ func (n *network) checkDNS(ctx context.Context, _ *tool.Call, _ struct{}) (check
 	servers := parseResolv(readSmall(n.files.resolv)).Servers
 	if len(servers) == 0 {
 		return out, &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this machine has no configured name servers",
 			Next:    "Use net_dns_query with server.",
 		}

@@ -189,7 +189,7 @@ func (r *reader) mark(seen bool) func(context.Context, *tool.Call, idsIn) (chang
 		return r.changeStored(ctx, c, func(k *Stored) (n int, err error) {
 			for _, id := range in.IDs {
 				if _, there := k.Notes[key(id)]; !there {
-					return 0, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no notification %d; "+
+					return 0, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("there is no notification %d; "+
 						"none was marked", id), Next: "notification_list lists the notifications."}
 				}
 			}

@@ -200,7 +200,7 @@ func (k *manager) logs(_ context.Context, c *tool.Call, in logsIn) (logsOut, err
 		n, err := strconv.ParseInt(in.Cursor, 10, 64)
 		if err != nil {
 			return logsOut{}, tool.Refuse(
-				"invalid_arguments", "cursor %q is not one that package_logs returned", in.Cursor,
+				tool.CodeInvalidArguments, "cursor %q is not one that package_logs returned", in.Cursor,
 			)
 		}
 		cursor = n

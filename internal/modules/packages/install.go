@@ -43,7 +43,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	}
 	source, err := packages.ParseSource(in.Source)
 	if err != nil {
-		return jobOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+		return jobOut{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 	}
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
@@ -95,10 +95,10 @@ func resolveSource(c *tool.Call, s packages.Source) (packages.Source, error) {
 	}
 	info, err := root.Stat(name)
 	if err != nil {
-		return s, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("source %s: %v", s.From, err)}
+		return s, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("source %s: %v", s.From, err)}
 	}
 	if info.IsDir() != (s.Kind == packages.Folder) {
-		return s, tool.Refuse("invalid_arguments", "source %s is not a %s", s.From, s.Kind)
+		return s, tool.Refuse(tool.CodeInvalidArguments, "source %s is not a %s", s.From, s.Kind)
 	}
 	s.From = filepath.Join(root.Name(), name)
 	return s, nil
@@ -159,7 +159,7 @@ func (k *manager) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut
 	if in.Source != "" {
 		source, err := packages.ParseSource(in.Source)
 		if err != nil {
-			return jobOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+			return jobOut{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 		}
 		if source, err = resolveSource(c, source); err != nil {
 			return jobOut{}, err

@@ -211,7 +211,7 @@ func (k *manager) checkOperator(c *tool.Call) error {
 	}
 	if k.cfg.Packages == nil {
 		return &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this host has no data folder and therefore no packages",
 			Next:    "Use a host with a data folder.",
 		}
@@ -229,7 +229,7 @@ func withServerOutput(err error) error {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return &tool.Refusal{Code: r.Code, Message: r.Message, Next: strings.TrimSpace(r.Next + "\n" + said)}
 	}
-	return &tool.Refusal{Code: "failed", Message: err.Error(), Next: said}
+	return &tool.Refusal{Code: tool.CodeFailed, Message: err.Error(), Next: said}
 }
 
 // jobOut is the result of a tool that starts a job.

@@ -67,7 +67,7 @@ func (m *manager) detach(
 ) (_ *detached, err error) {
 	if m.cfg.Folder == "" {
 		return nil, &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this host has no data folder, so no process can outlive it",
 			Next:    "Leave out detach.",
 		}
@@ -82,7 +82,7 @@ func (m *manager) detach(
 	})
 	if errors.Is(err, proc.ErrNotDetached) {
 		f.removeFiles()
-		return nil, &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "Leave out detach."}
+		return nil, &tool.Refusal{Code: tool.CodeUnsupported, Message: err.Error(), Next: "Leave out detach."}
 	}
 	if err != nil {
 		f.removeFiles()

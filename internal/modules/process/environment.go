@@ -22,7 +22,7 @@ func (m *manager) contextEnv(who tool.Caller) (env contextstore.Environment, err
 	}
 	if env, err = m.cfg.Env(who); err != nil {
 		return env, &tool.Refusal{
-			Code:    "unavailable",
+			Code:    tool.CodeUnavailable,
 			Message: "the environment of this context is incomplete: " + err.Error(),
 			Next:    "Ask an administrator to correct the definition of the context.",
 		}
@@ -36,7 +36,7 @@ func (m *manager) contextEnv(who tool.Caller) (env contextstore.Environment, err
 func environment(s *spec, dir string) ([]string, error) {
 	if len(s.args) > maxArgs || len(s.env) > maxArgs {
 		return nil, tool.Refuse(
-			"too_large", "too many arguments or variables: expected at most %d arguments and %d variables", maxArgs,
+			tool.CodeTooLarge, "too many arguments or variables: expected at most %d arguments and %d variables", maxArgs,
 			maxArgs,
 		)
 	}
@@ -44,17 +44,17 @@ func environment(s *spec, dir string) ([]string, error) {
 	for _, a := range slices.Concat([]string{s.command}, s.args, s.env) {
 		if strings.IndexByte(a, 0) >= 0 {
 			return nil, tool.Refuse(
-				"invalid_arguments", "an argument or variable contains a NUL byte, which the system does not allow",
+				tool.CodeInvalidArguments, "an argument or variable contains a NUL byte, which the system does not allow",
 			)
 		}
 		if all += len(a); len(a) > maxArgBytes || all > maxTotalBytes {
-			return nil, tool.Refuse("too_large", "the arguments and variables are too long: expected at most %d "+
+			return nil, tool.Refuse(tool.CodeTooLarge, "the arguments and variables are too long: expected at most %d "+
 				"bytes each and %d bytes in all; pass longer data in a file or with process_input", maxArgBytes, maxTotalBytes)
 		}
 	}
 	for _, kv := range s.env {
 		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
-			return nil, tool.Refuse("invalid_arguments", "env: %q does not have the form NAME=value", kv)
+			return nil, tool.Refuse(tool.CodeInvalidArguments, "env: %q does not have the form NAME=value", kv)
 		}
 	}
 	env := append(append(proc.BaseEnv(), s.contextEnv.Strings()...), "PWD="+dir)

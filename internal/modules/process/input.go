@@ -47,7 +47,7 @@ func (m *manager) inputTool() tool.Tool {
 			"says how many bytes were typed.",
 	}, func(ctx context.Context, c *tool.Call, in inputIn) (actionOut, error) {
 		if in.Input == "" && len(in.Keys) == 0 && !in.EOF {
-			return actionOut{}, tool.Refuse("invalid_arguments", "nothing to type: give input, keys or eof")
+			return actionOut{}, tool.Refuse(tool.CodeInvalidArguments, "nothing to type: give input, keys or eof")
 		}
 		r, err := m.findProcess(c, in.ID)
 		if err != nil {
@@ -58,7 +58,7 @@ func (m *manager) inputTool() tool.Tool {
 			return actionOut{}, err
 		}
 		if len(text) > maxInput {
-			return actionOut{}, tool.Refuse("too_large", "the input has more than %d bytes; type it in parts", maxInput)
+			return actionOut{}, tool.Refuse(tool.CodeTooLarge, "the input has more than %d bytes; type it in parts", maxInput)
 		}
 		if len(text) > 0 {
 			if n, err := r.child.Type(ctx, []byte(text)); err != nil {
@@ -78,12 +78,12 @@ func inputError(err error, n int) error {
 	switch {
 	case errors.Is(err, proc.ErrNoInput):
 		return &tool.Refusal{
-			Code:    "closed",
+			Code:    tool.CodeClosed,
 			Message: "the process does not read input: it has ended, or its input was closed",
 			Next:    "process_output shows its status.",
 		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		r := tool.Refuse("timeout", "the process does not read its input; %d bytes were typed", n)
+		r := tool.Refuse(tool.CodeTimeout, "the process does not read its input; %d bytes were typed", n)
 		r.Next = "Read its output with process_output, and type the rest when it reads again."
 		return r
 	}
@@ -101,7 +101,7 @@ func (r *record) encodeInput(in inputIn) (string, error) {
 		s, ok := keySequence(k, app)
 		if !ok {
 			return "", &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: "keys: unknown key " + k,
 				Next: "Keys are Enter, Tab, Escape, Backspace, Up, PageDown, F1 and so on, C-c for Ctrl and M-x " +
 					"for Alt; give text as input.",
@@ -171,7 +171,7 @@ func (m *manager) findTerminal(c *tool.Call, id string) (*record, error) {
 	r, err := m.findProcess(c, id)
 	if err == nil && !r.terminal {
 		err = &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "the process has no terminal",
 			Next:    "Start the program with terminal, or read its output with process_output.",
 		}

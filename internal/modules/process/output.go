@@ -184,7 +184,7 @@ func (r *record) hasMore(in *outputIn) func() bool {
 func (r *record) matcher(in *outputIn) (func() bool, error) {
 	if in.Match == "" || len(in.Match) > overlap {
 		return nil, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "match: expected a text or regexp of 1 to 4096 bytes",
 			Next:    "Give match, or wait for output, exit or idle.",
 		}
@@ -195,7 +195,7 @@ func (r *record) matcher(in *outputIn) (func() bool, error) {
 	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
-		return nil, tool.Refuse("invalid_arguments", "match: %v", err)
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "match: %v", err)
 	}
 	from := int64(0)
 	if in.Since != nil {

@@ -270,22 +270,22 @@ func (m *manager) reserve(owner, in string) error {
 	defer m.mu.Unlock()
 	switch {
 	case m.closed:
-		return tool.Refuse("busy", "the host is stopping")
+		return tool.Refuse(tool.CodeBusy, "the host is stopping")
 	case m.byOwner[owner] >= m.cfg.PerOwner:
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: fmt.Sprintf("%d processes of yours are running, which is the limit", m.byOwner[owner]),
 			Next:    "Stop one with process_stop; process_list with running_only lists them.",
 		}
 	case m.byContext[in] >= m.cfg.PerContext:
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: fmt.Sprintf("%d processes are running in this context, which is the limit", m.byContext[in]),
 			Next:    "Stop one of yours, or try again later.",
 		}
 	case m.total >= m.cfg.Total:
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: "this host runs as many processes as its limit allows",
 			Next:    "Try again later.",
 		}
@@ -343,7 +343,7 @@ func (m *manager) findAs(c *tool.Call, id string, all bool) (*record, error) {
 	}
 	if r == nil || !all && m.ownerOf(r) != c.Caller.Owner {
 		return nil, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: "process not found: " + id,
 			Next:    "process_list lists your processes; ended ones are kept for a while.",
 		}

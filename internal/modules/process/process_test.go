@@ -69,7 +69,7 @@ func (d *fixture) try(name string, in args) (out result, code string) {
 	}
 	res, err := c.Tool(d.t.Context(), moduletest.Tool(d.t, d.m, "process_"+name))
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return out, r.Code
+		return out, string(r.Code)
 	}
 	if err != nil {
 		d.t.Fatalf("%s %v: %v", name, in, err)

@@ -95,7 +95,7 @@ func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *r
 			return nil, no
 		}
 		return nil, &tool.Refusal{
-			Code:    "not_started",
+			Code:    tool.CodeNotStarted,
 			Message: where.Says(err),
 			Next:    "command is a program and not a command line: give each argument in args, or run sh with -c.",
 		}
@@ -144,7 +144,7 @@ func (m *manager) register(r *record, answers chan []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
-		return tool.Refuse("busy", "the host is closing")
+		return tool.Refuse(tool.CodeBusy, "the host is closing")
 	}
 	m.records[r.id], r.counted = r, true
 	m.openFeed(r)

@@ -56,7 +56,7 @@ func (m *manager) startTool() tool.Tool {
 		if in.Lifetime == "session" {
 			if s.session = c.Caller.Session; s.session == "" {
 				return startOut{}, &tool.Refusal{
-					Code:    "unsupported",
+					Code:    tool.CodeUnsupported,
 					Message: "this call belongs to no session that could end",
 					Next:    "Leave lifetime out, and stop the process when it is no longer needed.",
 				}
@@ -65,7 +65,7 @@ func (m *manager) startTool() tool.Tool {
 		if s.detach = in.Detach; s.detach {
 			if in.Terminal || s.session != "" {
 				return startOut{}, &tool.Refusal{
-					Code:    "invalid_arguments",
+					Code:    tool.CodeInvalidArguments,
 					Message: "detach: a process that outlives the host has no terminal and ends with no session",
 					Next:    "Leave terminal and lifetime out, or detach.",
 				}

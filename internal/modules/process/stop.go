@@ -93,7 +93,7 @@ func (m *manager) removeTool() tool.Tool {
 		}
 		if _, over := r.ended(); !over {
 			return actionOut{}, &tool.Refusal{
-				Code:    "busy",
+				Code:    tool.CodeBusy,
 				Message: "the process is running",
 				Next:    "Stop it first with process_stop.",
 			}

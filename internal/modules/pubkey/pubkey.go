@@ -62,7 +62,7 @@ type keyOut struct {
 
 func (t *publicKey) showKey(context.Context, *tool.Call, struct{}) (keyOut, error) {
 	if t.cfg.Recipient == nil {
-		return keyOut{}, tool.Refuse("unsupported", "this host has no key")
+		return keyOut{}, tool.Refuse(tool.CodeUnsupported, "this host has no key")
 	}
 	public, err := t.cfg.Recipient()
 	if err != nil {

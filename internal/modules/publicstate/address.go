@@ -31,7 +31,7 @@ func pointerOf(uri string) (state.Pointer, error) {
 
 func errAddress(uri string, err error) *tool.Refusal {
 	return &tool.Refusal{
-		Code:    "invalid_arguments",
+		Code:    tool.CodeInvalidArguments,
 		Message: fmt.Sprintf("%.300q is not an address of a part of the state tree: %v", uri, err),
 		Next: "Append a JSON Pointer to " + PublicURI + "; percent-encode in upper case, and only characters not " +
 			"allowed in a path.",

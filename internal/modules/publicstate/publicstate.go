@@ -150,7 +150,7 @@ func (m *publicState) readResource(_ context.Context, c *tool.Call) (tool.Result
 	}
 	if len(text) > maxRead {
 		return tool.Result{}, &tool.Refusal{
-			Code: "too_large", Message: fmt.Sprintf("%s has more than %d bytes", c.Name, maxRead),
+			Code: tool.CodeTooLarge, Message: fmt.Sprintf("%s has more than %d bytes", c.Name, maxRead),
 			Next: "Read a part of it: append /name to the URI.",
 		}
 	}
@@ -162,7 +162,7 @@ func (m *publicState) readResource(_ context.Context, c *tool.Call) (tool.Result
 
 func errNotFound(uri string) *tool.Refusal {
 	return &tool.Refusal{
-		Code:    "not_found",
+		Code:    tool.CodeNotFound,
 		Message: fmt.Sprintf("the state tree has no value at %.300q", uri),
 		Next:    "Read " + PublicURI + " to find its parts.",
 	}

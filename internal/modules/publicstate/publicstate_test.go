@@ -164,7 +164,7 @@ func TestWhatIsNotThereAndWhatIsNoAddress(t *testing.T) {
 		PublicURI + "/info\x00":               "invalid_arguments",
 	} {
 		got, err := r.read("ann", uri)
-		if ref, ok := errors.AsType[*tool.Refusal](err); !ok || ref.Code != code {
+		if ref, ok := errors.AsType[*tool.Refusal](err); !ok || string(ref.Code) != code {
 			t.Errorf("%q: %s, %v; want %s", uri, got, err, code)
 		}
 	}

@@ -43,7 +43,7 @@ func (m *publicState) watch(who tool.Caller, uri string, changed func(json.RawMe
 	}
 	sub, _, err := m.o.Tree.Follow(at, m.o.Watches.lastRead(who, uri), sight)
 	if err != nil {
-		return nil, tool.Refuse("unsupported", "%v", err)
+		return nil, tool.Refuse(tool.CodeUnsupported, "%v", err)
 	}
 	w := &subscription{of: m, by: clientOf(who), uri: uri, sub: sub, whole: sight == nil, changed: changed}
 	if err := m.o.Watches.addWatch(w); err != nil {
@@ -65,7 +65,7 @@ func (m *publicState) watchPrompt(who tool.Caller, uri string, changed func(json
 		sub, _, err := m.o.Tree.Subscribe(at, "")
 		if err != nil {
 			stop()
-			return nil, tool.Refuse("unsupported", "%v", err)
+			return nil, tool.Refuse(tool.CodeUnsupported, "%v", err)
 		}
 		w := &subscription{of: m, by: clientOf(who), uri: uri, sub: sub, whole: true, text: true, changed: changed}
 		if err := m.o.Watches.addWatch(w); err != nil {
@@ -198,7 +198,7 @@ func (x *Watches) addWatch(w *subscription) error {
 	defer x.mu.Unlock()
 	if w.of.closed {
 		w.sub.Close()
-		return tool.Refuse("unsupported", "the module is closing")
+		return tool.Refuse(tool.CodeUnsupported, "the module is closing")
 	}
 	key := session{w.by.owner, w.by.session}
 	if x.bySession == nil {

@@ -70,11 +70,11 @@ func (h *builtin) readSpool(_ context.Context, c *tool.Call) (tool.Result, error
 	}
 	offset, err := strconv.ParseInt(in.Offset, 10, 64)
 	if err != nil && in.Offset != "" {
-		return tool.Result{}, tool.Refuse("invalid_arguments", "offset: expected a number of bytes, got %q", in.Offset)
+		return tool.Result{}, tool.Refuse(tool.CodeInvalidArguments, "offset: expected a number of bytes, got %q", in.Offset)
 	}
 	chunk, err := h.spool.Read(c.Caller.Owner, in.Handle, offset, pageBytes)
 	if errors.Is(err, spool.ErrNotFound) {
-		return tool.Result{}, tool.Refuse("not_found", "there is no such output: outputs are kept for a limited time")
+		return tool.Result{}, tool.Refuse(tool.CodeNotFound, "there is no such output: outputs are kept for a limited time")
 	}
 	if err != nil {
 		return tool.Result{}, err
@@ -112,7 +112,7 @@ func (h *builtin) readHelp(ctx context.Context, c *tool.Call) (tool.Result, erro
 	}
 	d, ok := h.help.Find(ctx, c.Caller, in.Tool)
 	if !ok {
-		return tool.Result{}, tool.Refuse("not_found", "this context has no tool %s", in.Tool)
+		return tool.Result{}, tool.Refuse(tool.CodeNotFound, "this context has no tool %s", in.Tool)
 	}
 	text := "# " + in.Tool + "\n\n" + d.Description + "\n"
 	if d.Help != "" {

@@ -84,7 +84,7 @@ func newContext(b *manager.Box, language string) (*manager.Context, error) {
 	}
 	if !known {
 		return nil, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("%q has no contexts; expected python, node or bash", language),
 		}
 	}
@@ -103,7 +103,7 @@ func newContext(b *manager.Box, language string) (*manager.Context, error) {
 func noContext(err error) error {
 	if errors.Is(err, manager.ErrNoContext) {
 		return &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: err.Error(),
 			Next:    "sandbox_context with the action list shows the contexts.",
 		}

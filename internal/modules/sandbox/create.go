@@ -100,7 +100,7 @@ func (m *sandboxTools) restore(ctx context.Context, c *tool.Call, in createIn) (
 	if in.Memory+in.VCPUs+in.Processes+in.Disk+in.Call+len(in.Env) > 0 ||
 		in.Template+in.Image+in.Driver+in.Least != "" {
 		return out, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "a sandbox restored from a snapshot has its limits, environment and driver",
 			Next:    "Give snapshot_id only with name, idle_seconds and lifetime_seconds.",
 		}
@@ -142,30 +142,30 @@ func notCreated(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, manager.ErrFull):
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: err.Error(),
 			Next:    "Destroy sandboxes that are no longer needed, or try again later.",
 		}
 	}
 	if errors.Is(err, manager.ErrMemory) {
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: err.Error(),
 			Next:    "Request less memory_mib, or destroy sandboxes that are no longer needed.",
 		}
 	}
 	if errors.Is(err, manager.ErrNotOffered) {
 		return &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: err.Error(),
 			Next:    "sandbox_stats lists the templates and drivers.",
 		}
 	}
 	if _, ok := errors.AsType[*sandbox.LimitError](err); ok {
-		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 	}
 	return &tool.Refusal{
-		Code:    "unsupported",
+		Code:    tool.CodeUnsupported,
 		Message: err.Error(),
 		Next:    "The administrator finds what is missing with gatehouse doctor.",
 	}

@@ -27,7 +27,7 @@ func (m *sandboxTools) onFiles(c *tool.Call, id string, do func(sandbox.Files) e
 	defer done()
 	f, err := b.Files()
 	if err != nil {
-		return &tool.Refusal{Code: "unsupported", Message: err.Error()}
+		return &tool.Refusal{Code: tool.CodeUnsupported, Message: err.Error()}
 	}
 	return refused(do(f))
 }
@@ -51,13 +51,13 @@ func refused(err error) error {
 	}
 	for _, c := range []struct {
 		is   error
-		code string
+		code tool.Code
 	}{
-		{fs.ErrNotExist, "not_found"}, {fs.ErrExist, "exists"}, {fs.ErrPermission, "denied"},
-		{syscall.EROFS, "denied"}, {syscall.EISDIR, "is_a_directory"},
-		{syscall.ENOTDIR, "not_a_directory"}, {syscall.ENOTEMPTY, "not_empty"}, {syscall.ENOSPC, "disk_full"},
-		{syscall.EDQUOT, "disk_full"},
-		{syscall.EINVAL, "invalid_arguments"}, {syscall.ENAMETOOLONG, "invalid_arguments"}, {syscall.ELOOP, "denied"},
+		{fs.ErrNotExist, tool.CodeNotFound}, {fs.ErrExist, tool.CodeExists}, {fs.ErrPermission, tool.CodeDenied},
+		{syscall.EROFS, tool.CodeDenied}, {syscall.EISDIR, tool.CodeIsADirectory},
+		{syscall.ENOTDIR, tool.CodeNotADirectory}, {syscall.ENOTEMPTY, tool.CodeNotEmpty}, {syscall.ENOSPC, tool.CodeDiskFull},
+		{syscall.EDQUOT, tool.CodeDiskFull},
+		{syscall.EINVAL, tool.CodeInvalidArguments}, {syscall.ENAMETOOLONG, tool.CodeInvalidArguments}, {syscall.ELOOP, tool.CodeDenied},
 	} {
 		if errors.Is(err, c.is) {
 			return &tool.Refusal{Code: c.code, Message: text}
@@ -113,7 +113,7 @@ func (m *sandboxTools) readFile(ctx context.Context, c *tool.Call, in readIn) (o
 		out, info, err = readFile(ctx, f, in)
 		if errors.Is(err, errTooMuch) {
 			return &tool.Refusal{
-				Code:    "too_large",
+				Code:    tool.CodeTooLarge,
 				Message: sizeText("File", info.Size),
 				Next:    "Read it in parts, with offset and length.",
 			}
@@ -148,7 +148,7 @@ func readFile(ctx context.Context, f sandbox.Files, in readIn) (readOut, sandbox
 		cut := displaytext.Whole(content) // the part may end inside a character
 		if in.Length == 0 || !utf8.Valid(content[:cut]) || cut == 0 {
 			return readOut{}, info, &tool.Refusal{
-				Code:    "binary",
+				Code:    tool.CodeBinary,
 				Message: in.Path + " is not UTF-8 text",
 				Next:    "Read it with encoding base64.",
 			}
@@ -193,7 +193,7 @@ func (m *sandboxTools) writeFile(ctx context.Context, c *tool.Call, in writeIn) 
 			return out, nil, tooLarge("Content", base64.StdEncoding.DecodedLen(len(in.Content)), mostContent)
 		}
 		if content, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
-			return out, nil, &tool.Refusal{Code: "invalid_arguments", Message: "content: " + err.Error()}
+			return out, nil, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "content: " + err.Error()}
 		}
 	}
 	if err := tooLarge("Content", len(content), mostContent); err != nil {

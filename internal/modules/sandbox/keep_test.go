@@ -221,7 +221,7 @@ func TestASandboxIsMadeOfWhatIsAskedFor(t *testing.T) {
 		{args{"driver": "namespaces", "min_isolation": "user kernel"}, "unsupported", `"user kernel"`},
 	} {
 		_, err := r.try("create", c.in)
-		if f, ok := errors.AsType[*tool.Refusal](err); !ok || f.Code != c.code || !strings.Contains(f.Message, c.says) {
+		if f, ok := errors.AsType[*tool.Refusal](err); !ok || string(f.Code) != c.code || !strings.Contains(f.Message, c.says) {
 			t.Errorf("%v: %v, want %s and %q", c.in, err, c.code, c.says)
 		}
 	}

@@ -66,7 +66,7 @@ func (m *sandboxTools) network(ctx context.Context, c *tool.Call, in networkIn) 
 	if in.Action == "set" {
 		if !m.cfg.Network && len(in.Allow) > 0 {
 			return networkOut{}, &tool.Refusal{
-				Code:    "denied",
+				Code:    tool.CodeDenied,
 				Message: "this host does not allow network access for sandboxes",
 				Next:    "The administrator can set modules.sandbox.network.",
 			}
@@ -83,7 +83,7 @@ func (m *sandboxTools) network(ctx context.Context, c *tool.Call, in networkIn) 
 			return networkOut{}, able(err)
 		}
 		if err != nil {
-			return networkOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+			return networkOut{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 		}
 	}
 	rules, said, lost := b.Network()
@@ -112,7 +112,7 @@ func (m *sandboxTools) secrets(who tool.Caller, names []string) (map[string]mana
 		var err error
 		if all, err = m.cfg.Secrets(who); err != nil {
 			return nil, &tool.Refusal{
-				Code:    "unavailable",
+				Code:    tool.CodeUnavailable,
 				Message: err.Error(),
 				Next:    "The administrator sets secrets with gatehouse secret set.",
 			}
@@ -123,7 +123,7 @@ func (m *sandboxTools) secrets(who tool.Caller, names []string) (map[string]mana
 		s, there := all[name]
 		if !there {
 			return nil, &tool.Refusal{
-				Code: "denied", Message: fmt.Sprintf("sandboxes of this context may not use the secret %q", name),
+				Code: tool.CodeDenied, Message: fmt.Sprintf("sandboxes of this context may not use the secret %q", name),
 				Next: "Allowed are variables of the context that refer to one secret for which " +
 					"modules.sandbox.secrets names hosts.",
 			}

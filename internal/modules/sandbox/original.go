@@ -81,8 +81,8 @@ func inItsWords(err error, failed string) error {
 		return err
 	}
 	itsOwn := r.Code == missing ||
-		r.Code == "not_found" && r.Message == notFound ||
-		r.Code == "too_large" && strings.Contains(r.Message, "exceeds maximum size")
+		r.Code == tool.CodeNotFound && r.Message == notFound ||
+		r.Code == tool.CodeTooLarge && strings.Contains(r.Message, "exceeds maximum size")
 	if itsOwn {
 		return &tool.Refusal{Message: r.Message}
 	}

@@ -47,7 +47,7 @@ func (m *sandboxTools) pausing(c *tool.Call, id string, paused bool, do func(*ma
 func able(err error) error {
 	if errors.Is(err, manager.ErrUnsupported) {
 		return &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: err.Error(),
 			Next:    "Use sandbox_create with another driver, if this host offers one; sandbox_stats lists them.",
 		}
@@ -55,4 +55,4 @@ func able(err error) error {
 	return gone(err)
 }
 
-var paused = &tool.Refusal{Code: "paused", Message: sandbox.ErrPaused.Error(), Next: "Continue it with sandbox_resume."}
+var paused = &tool.Refusal{Code: tool.CodePaused, Message: sandbox.ErrPaused.Error(), Next: "Continue it with sandbox_resume."}

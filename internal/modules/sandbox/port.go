@@ -30,7 +30,7 @@ It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, whose idle tim
 	}, func(_ context.Context, c *tool.Call, in portIn) (openPort, error) {
 		if m.cfg.NoPorts {
 			return openPort{}, &tool.Refusal{
-				Code:    "denied",
+				Code:    tool.CodeDenied,
 				Message: "this host does not allow opening ports of sandboxes",
 				Next:    "The administrator can set modules.sandbox.ports.",
 			}
@@ -63,7 +63,7 @@ func (m *sandboxTools) unexposeTool() tool.Tool {
 		defer done()
 		if err := b.Unexpose(uint16(in.Port)); err != nil {
 			return successOut{}, &tool.Refusal{
-				Code:    "not_found",
+				Code:    tool.CodeNotFound,
 				Message: err.Error(),
 				Next:    "sandbox_stats lists the open ports.",
 			}

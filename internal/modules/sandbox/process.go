@@ -114,7 +114,7 @@ func process(b *manager.Box, id string) (*manager.Background, error) {
 	g, err := b.Process(id)
 	if err != nil {
 		return nil, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: err.Error(),
 			Next:    "sandbox_processes lists the processes.",
 		}
@@ -151,7 +151,7 @@ func (m *sandboxTools) inputTool() tool.Tool {
 		}
 		if in.Text != "" || in.End {
 			if err := g.Type(ctx, []byte(in.Text), in.End); err != nil {
-				return successOut{}, &tool.Refusal{Code: "not_taken", Message: err.Error()}
+				return successOut{}, &tool.Refusal{Code: tool.CodeNotTaken, Message: err.Error()}
 			}
 		}
 		if in.Signal != "" {

@@ -40,7 +40,7 @@ func (m *sandboxTools) readResource(ctx context.Context, c *tool.Call) (tool.Res
 	u, err := url.Parse(c.Name)
 	if err != nil || u.Scheme != "sandbox" || u.Host == "" || u.Path == "" {
 		return tool.Result{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("%.200q is not the URI of a file in a sandbox", c.Name),
 			Next:    "Expected sandbox://, the sandbox's id and the absolute path.",
 		}
@@ -50,7 +50,7 @@ func (m *sandboxTools) readResource(ctx context.Context, c *tool.Call) (tool.Res
 		_, err := f.ReadFile(ctx, u.Path, 0, 0, &b)
 		if errors.Is(err, errTooMuch) {
 			return &tool.Refusal{
-				Code:    "too_large",
+				Code:    tool.CodeTooLarge,
 				Message: "the file has more than 10 MiB",
 				Next:    "Read it in parts with sandbox_read.",
 			}

@@ -156,7 +156,7 @@ func (m *sandboxTools) code(ctx context.Context, c *tool.Call, in codeIn) (ranOu
 	l, known := interpreter.Languages()[strings.ToLower(in.Language)]
 	if !known {
 		return ranOut{}, nil, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("Unsupported language: %s", in.Language),
 			Next:    "Languages are python, node, bash and sh.",
 		}
@@ -168,7 +168,7 @@ func (m *sandboxTools) code(ctx context.Context, c *tool.Call, in codeIn) (ranOu
 		}
 		if in.ID == "" {
 			return interpreter.Result{}, &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: "context_id requires sandbox_id",
 				Next:    "Give the sandbox_id of the context as well.",
 			}
@@ -179,7 +179,7 @@ func (m *sandboxTools) code(ctx context.Context, c *tool.Call, in codeIn) (ranOu
 		}
 		if k.Language != l {
 			return interpreter.Result{}, &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: fmt.Sprintf("the language of the context is %s, not %s", k.Language, l),
 			}
 		}
@@ -231,7 +231,7 @@ func (m *sandboxTools) place(ctx context.Context, c *tool.Call, id, template str
 	switch {
 	case id != "" && template != "":
 		return nil, nil, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "template cannot be given for an existing sandbox",
 			Next:    "Give either template or sandbox_id.",
 		}
@@ -280,14 +280,14 @@ func notRun(b *manager.Box, err error) error {
 		return gone(err)
 	case errors.Is(err, interpreter.ErrBusy):
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: "the context runs other code",
 			Next:    "Wait for it, or interrupt it with sandbox_context.",
 		}
 	case errors.Is(err, fs.ErrNotExist):
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: withProgram(b, err.Error())}
+		return &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error(), Next: withProgram(b, err.Error())}
 	}
-	return &tool.Refusal{Code: "not_started", Message: err.Error()}
+	return &tool.Refusal{Code: tool.CodeNotStarted, Message: err.Error()}
 }
 
 // namedProgram matches how drivers name a program that a sandbox lacks.

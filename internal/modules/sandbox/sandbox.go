@@ -252,7 +252,7 @@ func (m *sandboxTools) findAny(c *tool.Call, id string) (b *manager.Box, done fu
 	b, err = m.boxes.FindBox(c.Caller.Owner, id)
 	if err != nil {
 		return nil, nil, &tool.Refusal{
-			Code:    "not_found",
+			Code:    tool.CodeNotFound,
 			Message: notFound,
 			Next:    "sandbox_list lists your sandboxes. A sandbox ends if it is unused for its idle time.",
 		}
@@ -266,7 +266,7 @@ func tooLarge(what string, n, most int) error {
 		return nil
 	}
 	return &tool.Refusal{
-		Code: "too_large", Message: fmt.Sprintf("%s exceeds maximum size (%d bytes > %d bytes)", what, n, most),
+		Code: tool.CodeTooLarge, Message: fmt.Sprintf("%s exceeds maximum size (%d bytes > %d bytes)", what, n, most),
 		Next: "Write long content to a file in parts, with append.",
 	}
 }
@@ -278,7 +278,7 @@ func gone(err error) error {
 	}
 	if errors.Is(err, sandbox.ErrClosed) {
 		return &tool.Refusal{
-			Code:    "gone",
+			Code:    tool.CodeGone,
 			Message: "the sandbox ended: " + err.Error(),
 			Next:    "Create another one; the content of this one is lost.",
 		}
@@ -287,4 +287,4 @@ func gone(err error) error {
 }
 
 // beyond converts the error of an exhausted limit to a refusal.
-func beyond(err error) error { return &tool.Refusal{Code: "busy", Message: err.Error()} }
+func beyond(err error) error { return &tool.Refusal{Code: tool.CodeBusy, Message: err.Error()} }

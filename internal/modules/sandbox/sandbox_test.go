@@ -159,7 +159,7 @@ func (r *reception) code(name string, in args) string {
 	r.t.Helper()
 	_, err := r.try(name, in)
 	if f, ok := errors.AsType[*tool.Refusal](err); ok {
-		return f.Code
+		return string(f.Code)
 	}
 	return fmt.Sprint(err)
 }

@@ -60,12 +60,12 @@ type searcher struct {
 func (m *sandboxTools) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut, error) {
 	s := searcher{in: in, out: searchOut{Found: []found{}}}
 	if _, err := path.Match(in.Name, ""); err != nil {
-		return s.out, &tool.Refusal{Code: "invalid_arguments", Message: "name: " + err.Error()}
+		return s.out, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "name: " + err.Error()}
 	}
 	if in.Text != "" {
 		var err error
 		if s.text, err = regexp.Compile(in.Text); err != nil {
-			return s.out, &tool.Refusal{Code: "invalid_arguments", Message: "text: " + err.Error()}
+			return s.out, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "text: " + err.Error()}
 		}
 	}
 	begin := in.Path

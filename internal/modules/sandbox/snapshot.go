@@ -66,7 +66,7 @@ func notKept(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, manager.ErrSnapshotsFull):
 		return &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: err.Error(),
 			Next:    "Remove your own snapshots with sandbox_snapshot_remove, or try again later.",
 		}
@@ -77,7 +77,7 @@ func notKept(ctx context.Context, err error) error {
 }
 
 var noSnapshot = &tool.Refusal{
-	Code:    "not_found",
+	Code:    tool.CodeNotFound,
 	Message: "Snapshot not found or invalid ID",
 	Next:    "sandbox_snapshots lists your snapshots. A snapshot is removed after its time.",
 }

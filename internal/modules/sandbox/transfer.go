@@ -49,7 +49,7 @@ func (m *sandboxTools) uploadTool() tool.Tool {
 		defer file.Close()
 		if info.Size() > mostTransfer {
 			return out, &tool.Refusal{
-				Code:    "too_large",
+				Code:    tool.CodeTooLarge,
 				Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", info.Size(), mostTransfer),
 			}
 		}
@@ -110,14 +110,14 @@ func (m *sandboxTools) download(ctx context.Context, c *tool.Call, in downloadIn
 		switch {
 		case err == nil && i.Size > mostTransfer:
 			return &tool.Refusal{
-				Code:    "too_large",
+				Code:    tool.CodeTooLarge,
 				Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", i.Size, mostTransfer),
 			}
 		case err == nil && in.To == "" && !i.Mode.IsRegular():
-			return &tool.Refusal{Code: "invalid_arguments", Message: in.From + " is not a regular file"}
+			return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: in.From + " is not a regular file"}
 		case err == nil && in.To == "" && i.Size > mostContent:
 			return &tool.Refusal{
-				Code:    "too_large",
+				Code:    tool.CodeTooLarge,
 				Message: fmt.Sprintf("the file has %d bytes; up to %d are read by a link", i.Size, mostContent),
 				Next:    "Give the destination in to, or read it in parts with sandbox_read.",
 			}

@@ -42,7 +42,7 @@ type kernel struct{}
 func (kernel) readAll(ctx context.Context) (boot string, all []entry, wait func(context.Context), err error) {
 	if runtime.GOOS != "linux" {
 		return "", nil, nil, tool.Refuse(
-			"unsupported", "the kernel log is available on Linux only; this is %s", runtime.GOOS,
+			tool.CodeUnsupported, "the kernel log is available on Linux only; this is %s", runtime.GOOS,
 		)
 	}
 	f, err := os.OpenFile(kernelFile, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -87,10 +87,10 @@ func waitPoll(ctx context.Context) {
 func kernelRefusal(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return tool.Refuse("unsupported", "this system has no %s, as in most containers", kernelFile)
+		return tool.Refuse(tool.CodeUnsupported, "this system has no %s, as in most containers", kernelFile)
 	case errors.Is(err, fs.ErrPermission):
 		return &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "the system does not let this host's user read the kernel log",
 			Next: "An administrator of the machine can give the host the capability CAP_SYSLOG, or set " +
 				"kernel.dmesg_restrict to 0.",

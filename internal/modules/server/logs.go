@@ -63,7 +63,7 @@ func (s *server) logs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, er
 	}
 	if s.cfg.Journal == nil {
 		return pageOut{}, &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this host does not keep its log messages",
 			Next:    "Read them where the standard error of the host goes.",
 		}
@@ -154,7 +154,7 @@ func page(ctx context.Context, j journal, in pageIn) (pageOut, error) {
 // selectPage returns the requested page.
 func (in *pageIn) selectPage(boot string, all []entry) (out pageOut, err error) {
 	if in.Boot != "" && in.Boot != boot {
-		return out, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there are no messages of boot %q; the "+
+		return out, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("there are no messages of boot %q; the "+
 			"present one is %s", in.Boot, boot), Next: "Call the tool without boot and cursor; boots lists the " +
 			"starts with messages."}
 	}
@@ -226,7 +226,7 @@ func cursor(boot string, seq uint64) string { return boot + "." + strconv.Format
 func (in *pageIn) position(boot string) (uint64, error) {
 	if in.Cursor == "" {
 		if in.Before {
-			return 0, tool.Refuse("invalid_arguments", "before requires a cursor")
+			return 0, tool.Refuse(tool.CodeInvalidArguments, "before requires a cursor")
 		}
 		return 0, nil
 	}
@@ -234,14 +234,14 @@ func (in *pageIn) position(boot string) (uint64, error) {
 	seq, err := strconv.ParseUint(in.Cursor[i+1:], 10, 64)
 	if i < 0 || err != nil {
 		return 0, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("%q is not a cursor", in.Cursor),
 			Next:    "Give startCursor or endCursor of an earlier result.",
 		}
 	}
 	if in.Cursor[:i] != boot {
 		return 0, &tool.Refusal{
-			Code:    "stale",
+			Code:    tool.CodeStale,
 			Message: "the cursor is from an earlier start, whose messages are not kept",
 			Next:    "Call the tool without a cursor.",
 		}

@@ -33,7 +33,7 @@ func (s *server) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (progres
 	}
 	if s.cfg.Packages == nil {
 		return progress.Started{}, &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this host runs no packages",
 			Next:    "Packages need the module package in the setting view.modules.",
 		}

@@ -168,5 +168,5 @@ func (noHost) SetLanguage(context.Context, string) error { return errNoHost() }
 func (noHost) Stop(bool) (string, error)                 { return "", errNoHost() }
 
 func errNoHost() error {
-	return tool.Refuse("unsupported", "this program does not let its tools change the host")
+	return tool.Refuse(tool.CodeUnsupported, "this program does not let its tools change the host")
 }

@@ -25,7 +25,7 @@ func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut,
 	}
 	if in.Clear == (in.Name != nil) { // a call without arguments must not erase the name
 		return nameOut{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "expected either name or clear",
 			Next:    "Give the name, or clear as true to restore the host's default name.",
 		}
@@ -35,7 +35,7 @@ func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut,
 		name = strings.TrimSpace(*in.Name)
 	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return nameOut{}, tool.Refuse("invalid_arguments", "a name must be one line of printable characters")
+		return nameOut{}, tool.Refuse(tool.CodeInvalidArguments, "a name must be one line of printable characters")
 	}
 	if err := s.cfg.Host.SetName(ctx, name); err != nil {
 		return nameOut{}, err
@@ -67,10 +67,10 @@ func (s *server) language(ctx context.Context, c *tool.Call, in languageIn) (lan
 	parts := locale.FindStringSubmatch(in.Language)
 	switch {
 	case in.Clear && in.Language != "":
-		return languageOut{}, tool.Refuse("invalid_arguments", "language and clear exclude each other")
+		return languageOut{}, tool.Refuse(tool.CodeInvalidArguments, "language and clear exclude each other")
 	case !in.Clear && parts == nil:
 		return languageOut{}, &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: in.Language + " is not a language",
 			Next:    "Give a language such as en_US, de or zh_Hant_TW.",
 		}

@@ -62,7 +62,7 @@ func mapFolders(folders []tool.Root) (all []mapping, err error) {
 		from := filepath.Clean(r.Path)
 		if from == "/" {
 			return nil, &tool.Refusal{
-				Code:    "unsupported",
+				Code:    tool.CodeUnsupported,
 				Message: "a confined command cannot have the whole file system as its folder",
 				Next:    "Ask an administrator to give the host or the context folders instead of --unrestricted.",
 			}
@@ -120,7 +120,7 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 	}
 	if err != nil {
 		return &tool.Refusal{
-			Code:    "not_started",
+			Code:    tool.CodeNotStarted,
 			Message: err.Error(),
 			Next:    "Try again. If that fails too, ask an administrator to run gatehouse doctor on the host.",
 		}
@@ -147,7 +147,7 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 	}
 	if err != nil {
 		return &tool.Refusal{
-			Code:    "not_started",
+			Code:    tool.CodeNotStarted,
 			Message: err.Error(),
 			Next: "The sandbox may have no such shell, or other users may have no permission on the folder. A " +
 				"confined command has at most 60,000 bytes.",

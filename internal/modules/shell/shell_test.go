@@ -102,7 +102,7 @@ func (d *fixture) refusal(name string, in args) string {
 	d.t.Helper()
 	_, _, err := d.call(d.t.Context(), name, in)
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code
+		return string(r.Code)
 	}
 	if err != nil {
 		d.t.Fatalf("%s %v: %v", name, in, err)

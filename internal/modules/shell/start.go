@@ -114,7 +114,7 @@ func (m *runner) runUnconfined(
 	p, err := proc.Start(limited, spec)
 	if err != nil {
 		return &tool.Refusal{
-			Code:    "not_started",
+			Code:    tool.CodeNotStarted,
 			Message: where.Says(err),
 			Next:    "This host may not have the shell, or the command may be too long.",
 		}
@@ -140,26 +140,26 @@ func (o *spec) checkSpec() error {
 	switch {
 	case strings.TrimSpace(o.command) == "":
 		return &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: "command is empty",
 			Next:    "Give a command line such as ls -l.",
 		}
 	case len(o.command) > maxCommand:
 		return &tool.Refusal{
-			Code:    "too_large",
+			Code:    tool.CodeTooLarge,
 			Message: fmt.Sprintf("command has more than %d bytes", maxCommand),
 			Next:    "Write it to a file and run the file, or give a part of it as stdin.",
 		}
 	case len(o.stdin) > maxInput:
 		return &tool.Refusal{
-			Code:    "too_large",
+			Code:    tool.CodeTooLarge,
 			Message: fmt.Sprintf("stdin has more than %d bytes", maxInput),
 			Next:    "Write the input to a file that the command reads.",
 		}
 	case strings.IndexByte(o.command, 0) >= 0:
-		return tool.Refuse("invalid_arguments", "command contains a NUL byte")
+		return tool.Refuse(tool.CodeInvalidArguments, "command contains a NUL byte")
 	case o.seconds < 1 || o.seconds > MaxSeconds:
-		return tool.Refuse("invalid_arguments", "timeout: %d s is not between 1 and %d", o.seconds, MaxSeconds)
+		return tool.Refuse(tool.CodeInvalidArguments, "timeout: %d s is not between 1 and %d", o.seconds, MaxSeconds)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func (m *runner) contextEnv(who tool.Caller) (env contextstore.Environment, err 
 	}
 	if env, err = m.cfg.Env(who); err != nil {
 		return env, &tool.Refusal{
-			Code:    "unavailable",
+			Code:    tool.CodeUnavailable,
 			Message: "the environment of this context is incomplete: " + err.Error(),
 			Next:    "Ask an administrator to correct the definition of the context.",
 		}
@@ -232,17 +232,17 @@ func (m *runner) contextEnv(who tool.Caller) (env contextstore.Environment, err 
 // the host.
 func checkEnv(add []string) error {
 	if len(add) > maxEnv {
-		return tool.Refuse("too_large", "env has more than %d variables", maxEnv)
+		return tool.Refuse(tool.CodeTooLarge, "env has more than %d variables", maxEnv)
 	}
 	for _, kv := range add {
 		name, value, ok := strings.Cut(kv, "=")
 		switch {
 		case !ok || !isVariable(name):
-			return tool.Refuse("invalid_arguments", "env: %.100q does not have the form NAME=value", kv)
+			return tool.Refuse(tool.CodeInvalidArguments, "env: %.100q does not have the form NAME=value", kv)
 		case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
-			return tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are reserved for the host")
+			return tool.Refuse(tool.CodeInvalidArguments, "env: names that begin with GATEHOUSE_ are reserved for the host")
 		case len(value) > maxValue || strings.IndexByte(value, 0) >= 0:
-			return tool.Refuse("too_large", "env: a value has more than %d bytes, or a NUL byte", maxValue)
+			return tool.Refuse(tool.CodeTooLarge, "env: a value has more than %d bytes, or a NUL byte", maxValue)
 		}
 	}
 	return nil

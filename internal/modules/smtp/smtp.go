@@ -168,7 +168,7 @@ func (d *service) setSettings(ctx context.Context, c *tool.Call, in setIn) (info
 	}
 	if len(in.To) > maxRecipients {
 		return infoOut{}, tool.Refuse(
-			"invalid_arguments",
+			tool.CodeInvalidArguments,
 			"to has %d addresses; the limit is %d",
 			len(in.To),
 			maxRecipients,
@@ -213,7 +213,7 @@ func (d *service) test(ctx context.Context, c *tool.Call, in testIn) (testOut, e
 	if in.Host == "" && in.From == "" && in.Username == "" && in.Password == "" && in.Port == 0 {
 		if s, password, err = d.cfg.Mailer.account(); err == nil && s == nil {
 			err = &tool.Refusal{
-				Code:    "not_found",
+				Code:    tool.CodeNotFound,
 				Message: "no mail server is set",
 				Next:    "Give one here, or set one with smtp_set.",
 			}
@@ -253,16 +253,16 @@ func (in *server) settings() (*Settings, error) {
 	var err error
 	switch {
 	case s.Host == "" || s.Port == 0 || in.From == "":
-		return nil, tool.Refuse("invalid_arguments", "a mail server needs host, port and from")
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "a mail server needs host, port and from")
 	case strings.ContainsAny(s.Host, " /:@[]\r\n\t") && net.ParseIP(s.Host) == nil:
-		return nil, tool.Refuse("invalid_arguments", "host: %q is not a host name", s.Host)
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "host: %q is not a host name", s.Host)
 	case in.Password != "" && in.Username == "":
-		return nil, tool.Refuse("invalid_arguments", "a password needs a username")
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "a password needs a username")
 	case strings.ContainsAny(in.Username+in.Password, "\r\n\x00"):
-		return nil, tool.Refuse("invalid_arguments", "username and password must not contain line breaks")
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "username and password must not contain line breaks")
 	case s.Security == "none" && !loopback(s.Host):
 		return nil, &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "security none is not allowed for a mail server on another machine",
 			Next:    "Choose starttls or tls.",
 		}
@@ -282,7 +282,7 @@ func address(what, text string) (string, error) {
 	a, err := mail.ParseAddress(text)
 	if err != nil || strings.ContainsAny(a.Address, "\r\n <>") || !ascii(a.Address) {
 		return "", &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("%s: %.100q is not a mail address", what, text),
 			Next:    "Give it as in ann@example.com.",
 		}
@@ -304,7 +304,7 @@ func refusal(err error, s *Settings) error {
 		next = t.next
 	}
 	return &tool.Refusal{
-		Code:    "failed",
+		Code:    tool.CodeFailed,
 		Message: fmt.Sprintf("%s:%d did not accept the mail: %v", s.Host, s.Port, err),
 		Next:    next,
 	}

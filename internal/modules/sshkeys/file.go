@@ -67,7 +67,7 @@ func parseLines(text []byte) (all []line) {
 // parseNew parses a key that is to be added.
 func parseNew(text string) (line, error) {
 	bad := func(next, format string, args ...any) (line, error) {
-		return line{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf(format, args...), Next: next}
+		return line{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: fmt.Sprintf(format, args...), Next: next}
 	}
 	text = strings.TrimSpace(text)
 	if strings.Contains(text, "PRIVATE KEY") {
@@ -111,7 +111,7 @@ func (f *file) readLines() ([]line, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, &tool.Refusal{Code: "unsupported", Message: f.path() + ": " + errLink.Error()}
+		return nil, &tool.Refusal{Code: tool.CodeUnsupported, Message: f.path() + ": " + errLink.Error()}
 	}
 	in, err := os.Open(f.path())
 	if err != nil {
@@ -124,7 +124,7 @@ func (f *file) readLines() ([]line, error) {
 	}
 	if len(text) > maxFile {
 		return nil, &tool.Refusal{
-			Code:    "too_large",
+			Code:    tool.CodeTooLarge,
 			Message: fmt.Sprintf("%s has more than %d bytes", f.path(), maxFile),
 		}
 	}
@@ -147,7 +147,7 @@ func (f *file) changeLines(how func([]line) ([]line, error)) error {
 		return err
 	}
 	if len(all) > maxKeys {
-		return tool.Refuse("too_large", "the file has %d lines, which is the limit", len(all)-1)
+		return tool.Refuse(tool.CodeTooLarge, "the file has %d lines, which is the limit", len(all)-1)
 	}
 	var text []byte
 	for i, l := range all {
@@ -157,7 +157,7 @@ func (f *file) changeLines(how func([]line) ([]line, error)) error {
 		}
 	}
 	if len(text) > maxFile {
-		return tool.Refuse("too_large", "%s would have more than %d bytes", f.path(), maxFile)
+		return tool.Refuse(tool.CodeTooLarge, "%s would have more than %d bytes", f.path(), maxFile)
 	}
 	return atomicfile.Write(f.path(), text)
 }

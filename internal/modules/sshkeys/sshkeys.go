@@ -80,7 +80,7 @@ func (k *keys) file() (*file, error) {
 	if folder == "" {
 		me, err := user.Current()
 		if err != nil || !filepath.IsAbs(me.HomeDir) {
-			return nil, &tool.Refusal{Code: "unsupported", Message: "the user this host runs as has no home directory"}
+			return nil, &tool.Refusal{Code: tool.CodeUnsupported, Message: "the user this host runs as has no home directory"}
 		}
 		folder = filepath.Join(me.HomeDir, ".ssh")
 	}
@@ -156,7 +156,7 @@ func (k *keys) addKey(_ context.Context, c *tool.Call, in addIn) (keyOut, error)
 		for i, other := range all {
 			if other.is(l.key) {
 				return nil, &tool.Refusal{
-					Code:    "exists",
+					Code:    tool.CodeExists,
 					Message: "this key may log in already",
 					Next:    "ssh_list shows it at line " + itoa(i+1) + ". To change its options, remove it first.",
 				}
@@ -229,7 +229,7 @@ func findLine(all []line, fingerprint string) (line, error) {
 
 func errNotFound(fingerprint string) error {
 	return &tool.Refusal{
-		Code:    "not_found",
+		Code:    tool.CodeNotFound,
 		Message: "no key has the fingerprint " + displayName(fingerprint),
 		Next:    "ssh_list lists the keys.",
 	}

@@ -29,7 +29,7 @@ func (m *updates) governor(_ context.Context, c *tool.Call, in governorIn) (gove
 	all, err := filepath.Glob(filepath.Join(m.cfg.Processors, "cpu[0-9]*", "cpufreq", "scaling_governor"))
 	if err != nil || len(all) == 0 {
 		return governorOut{}, &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this machine has no governor: its kernel does not control the speed of the processors",
 			Next:    "Virtual machines and systems other than Linux usually have none.",
 		}
@@ -82,7 +82,7 @@ func (m *updates) setGovernor(c *tool.Call, all []string, to string) error {
 	for _, path := range all {
 		if there := available(path); !slices.Contains(there, to) {
 			return &tool.Refusal{
-				Code:    "invalid_arguments",
+				Code:    tool.CodeInvalidArguments,
 				Message: fmt.Sprintf("there is no governor %q", to),
 				Next:    "Give one of " + strings.Join(there, ", ") + ".",
 			}
@@ -100,7 +100,7 @@ func (m *updates) setGovernor(c *tool.Call, all []string, to string) error {
 		}
 		if errors.Is(err, fs.ErrPermission) {
 			return &tool.Refusal{
-				Code:    "denied",
+				Code:    tool.CodeDenied,
 				Message: "the system does not let this host set the governor",
 				Next:    "Only a host that runs as root can set it.",
 			}

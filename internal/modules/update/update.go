@@ -152,22 +152,22 @@ func refusalOf(err error) error {
 		return nil
 	case errors.Is(err, update.ErrNoSource):
 		return &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: err.Error(),
 			Next:    "Ask an administrator to set update.source and update.key in gatehouse.yaml.",
 		}
 	case errors.Is(err, update.ErrSignature):
 		return &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: err.Error(),
 			Next:    "Nothing was changed. Tell the user, because the release may be forged.",
 		}
 	case errors.Is(err, update.ErrWaiting):
-		return &tool.Refusal{Code: "exists", Message: err.Error(), Next: "Restart the host with server_restart."}
+		return &tool.Refusal{Code: tool.CodeExists, Message: err.Error(), Next: "Restart the host with server_restart."}
 	case errors.Is(err, update.ErrNone), errors.Is(err, update.ErrNoPrior), errors.Is(err, update.ErrNoBuild):
-		return &tool.Refusal{Code: "not_found", Message: err.Error()}
+		return &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error()}
 	case errors.Is(err, update.ErrBusy):
-		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Wait for the running update with job_wait."}
+		return &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Wait for the running update with job_wait."}
 	}
 	return err
 }

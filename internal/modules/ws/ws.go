@@ -114,7 +114,7 @@ type startOut struct {
 func (s *sockets) startSocket(ctx context.Context, c *tool.Call, in startIn) (startOut, error) {
 	if s.cfg.Start == nil {
 		return startOut{}, &tool.Refusal{
-			Code:    "unsupported",
+			Code:    tool.CodeUnsupported,
 			Message: "this host cannot open a WebSocket listener",
 			Next:    "Connect to /ws of its HTTP listener.",
 		}
@@ -174,14 +174,14 @@ func (s *sockets) publish(_ context.Context, c *tool.Call, in publishIn) (publis
 	}
 	if !hub.Public(kind) {
 		return publishOut{}, &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "only the host publishes on " + kind + " channels",
 			Next:    "Use a channel chat:<id> or ide:<type>.",
 		}
 	}
 	if len(in.Data) > maxData {
 		return publishOut{}, tool.Refuse(
-			"too_large", "data has %d bytes; at most %d are allowed", len(in.Data), maxData,
+			tool.CodeTooLarge, "data has %d bytes; at most %d are allowed", len(in.Data), maxData,
 		)
 	}
 	n, err := s.cfg.Hub.Send(c.Caller.Owner, in.Channel, hub.Message{Type: "event", Data: in.Data})

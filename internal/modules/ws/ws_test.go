@@ -23,7 +23,7 @@ func call(t *testing.T, cfg Config, name string, args map[string]any, into any) 
 	t.Cleanup(func() { m.Close(context.Background()) })
 	res, err := moduletest.NewCall(t, args).Tool(t.Context(), moduletest.Tool(t, m, name))
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Code
+		return string(r.Code)
 	}
 	b, _ := json.Marshal(res.Structured)
 	if err = errors.Join(err, json.Unmarshal(b, into)); err != nil {

@@ -159,10 +159,10 @@ func (s *Server) mayHear(ctx context.Context, c tool.Caller, kind string) error 
 	}
 	switch {
 	case err != nil:
-		return tool.Refuse("denied", "%v", err)
+		return tool.Refuse(tool.CodeDenied, "%v", err)
 	case !ok:
 		return &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "you may not listen to this",
 			Next:    "It takes a tool of " + hubModule + " in your context, and process_output for processes.",
 		}
@@ -223,7 +223,7 @@ func (s *Server) Start(ctx context.Context, c tool.Caller, addr string) (Started
 	}
 	if len(s.tickets) >= maxTickets {
 		return Started{}, &tool.Refusal{
-			Code:    "busy",
+			Code:    tool.CodeBusy,
 			Message: "too many tickets have not been used",
 			Next:    "Try again in two minutes.",
 		}
@@ -239,22 +239,22 @@ func (s *Server) listen(ctx context.Context, addr string) error {
 	at, err := netip.ParseAddrPort(strings.Replace(addr, "localhost:", "127.0.0.1:", 1))
 	switch {
 	case s.life == nil:
-		return tool.Refuse("busy", "the host is starting or stopping")
+		return tool.Refuse(tool.CodeBusy, "the host is starting or stopping")
 	case err != nil:
 		return &tool.Refusal{
-			Code:    "invalid_arguments",
+			Code:    tool.CodeInvalidArguments,
 			Message: fmt.Sprintf("addr is %q", addr),
 			Next:    "Give an address of loopback with a port, such as 127.0.0.1:0 for a free one.",
 		}
 	case !at.Addr().Unmap().IsLoopback():
 		return &tool.Refusal{
-			Code:    "denied",
+			Code:    tool.CodeDenied,
 			Message: "the WebSocket listener opens on loopback only",
 			Next:    "Other machines use /ws of the host's HTTP server.",
 		}
 	case s.addr != "" && at.Port() != 0 && at.String() != s.addr:
 		return &tool.Refusal{
-			Code:    "exists",
+			Code:    tool.CodeExists,
 			Message: "the WebSocket listener is open already, at " + s.addr,
 			Next:    "Leave addr out to use that.",
 		}
@@ -275,7 +275,7 @@ func (s *Server) listen(ctx context.Context, addr string) error {
 	}
 	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
 	if err != nil {
-		return tool.Refuse("unsupported", "%v", err)
+		return tool.Refuse(tool.CodeUnsupported, "%v", err)
 	}
 	life := s.life
 	s.addr = ln.Addr().String()

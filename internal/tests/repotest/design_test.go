@@ -37,28 +37,7 @@ func drawLayers() string {
 }
 
 func TestDesignShowsTheLayers(t *testing.T) {
-	file := filepath.Join(top(t), "docs", "design.md")
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), layersBegin)
-	drawn, after, ok2 := strings.Cut(rest, layersEnd)
-	if !ok || !ok2 {
-		t.Fatalf("docs/design.md has no place for the layers between %q and %q", layersBegin, layersEnd)
-	}
-	want := "\n" + drawLayers() + "\n"
-	if drawn == want {
-		return
-	}
-	if !*update {
-		t.Fatalf(
-			"docs/design.md does not show the layers of layers_test.go; run go test ./internal/tests/repotest -update",
-		)
-	}
-	if err := os.WriteFile(file, []byte(before+layersBegin+want+layersEnd+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	replaceGenerated(t, filepath.Join("docs", "design.md"), layersBegin, layersEnd, "\n"+drawLayers()+"\n")
 }
 
 // The table of the packages says which exist and which are planned.

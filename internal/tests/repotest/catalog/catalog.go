@@ -108,7 +108,7 @@ func spell(d tool.Def) (t Tool, err error) {
 // Deps is the least a host gives a module: nothing is configured, changes and
 // facts go nowhere, and other tools and jobs are refused.
 func Deps(name string) module.Deps {
-	alone := tool.Refuse("unsupported", "module %s is only asked what it offers", name)
+	alone := tool.Refuse(tool.CodeUnsupported, "module %s is only asked what it offers", name)
 	return module.Deps{
 		Log:     slog.New(slog.DiscardHandler),
 		Config:  func(into any) error { return module.DecodeConfig(nil, into) },
