@@ -71,6 +71,32 @@ func Write(path string, content []byte) error {
 	return nil
 }
 
+// ReplaceSuffix is behind the name of a file in those of the files that Replace
+// writes first, as a pattern. One that is left was left by a crash.
+const ReplaceSuffix = ".gatehouse-*.tmp"
+
+// Replace is Write for a file of another program, which keeps its mode: mode is
+// that of the old file, or of a new one. unchanged is called as the last step
+// before the new content takes the old one's place; its error stops that.
+func Replace(path string, content []byte, mode fs.FileMode, unchanged func() error) error {
+	tmp, err := stageAs(path, filepath.Base(path)+ReplaceSuffix, content)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp)
+	if err := os.Chmod(tmp, mode.Perm()); err != nil {
+		return err
+	}
+	if err := unchanged(); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, path); err != nil {
+		return err
+	}
+	syncFolder(path)
+	return nil
+}
+
 // Create is Write for a file that must not be there yet; the error is
 // fs.ErrExist when it is.
 func Create(path string, content []byte) error {
@@ -90,10 +116,14 @@ func Create(path string, content []byte) error {
 // stage puts content into a new file beside path, which CreateTemp makes with
 // mode 0600, and returns its name.
 func stage(path string, content []byte) (tmp string, err error) {
+	return stageAs(path, filepath.Base(path)+".*.tmp", content)
+}
+
+func stageAs(path, pattern string, content []byte) (tmp string, err error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	f, err := os.CreateTemp(filepath.Dir(path), pattern)
 	if err != nil {
 		return "", err
 	}

@@ -66,3 +66,25 @@ func TestCreateReplacesNothing(t *testing.T) {
 		t.Errorf("the file holds %q", b)
 	}
 }
+
+// Replace keeps the mode it is given and changes nothing if the file is not what
+// the caller has read.
+func TestReplaceStopsAtAChangedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := Replace(path, []byte("first"), 0o644, func() error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o644 && runtime.GOOS != "windows" {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	changed := errors.New("changed")
+	if err := Replace(path, []byte("second"), 0o644, func() error { return changed }); !errors.Is(err, changed) {
+		t.Errorf("got %v, want the error of the check", err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "first" {
+		t.Errorf("the file holds %q, %v", b, err)
+	}
+	if left, err := filepath.Glob(path + ".*"); err != nil || len(left) > 0 {
+		t.Errorf("%v was left behind (%v)", left, err)
+	}
+}
