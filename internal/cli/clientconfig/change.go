@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/internal/files/atomicfile"
+	"gatehouse/internal/files/filelock"
 )
 
 // Change is a change of one file of a client, which Plan has worked out and
@@ -74,7 +75,7 @@ func (m Machine) open(c *Client, s Scope, name string) (*Change, error) {
 	switch {
 	case !info.Mode().IsRegular():
 		return nil, &FileError{ch.File, errors.New("it is not a regular file")}
-	case foreignOwner(info):
+	case filelock.OfAnother(info):
 		return nil, &FileError{ch.File, errors.New("it belongs to another user; run this command as that user")}
 	}
 	ch.Existed, ch.mode = true, info.Mode()
@@ -205,6 +206,12 @@ func (b Book) Apply(ch *Change) (backup string, err error) {
 		return "", err
 	}
 	return backup, ch.write()
+}
+
+// Knows reports whether the server of a change was added by a change before it.
+func (b Book) Knows(ch *Change) (bool, error) {
+	c, err := b.find(ch.target, ch.Name)
+	return c != nil, err
 }
 
 // connection is what is remembered of a change that adds a server.

@@ -178,7 +178,7 @@ func TestLinksAreFollowed(t *testing.T) {
 // A client that writes its file between our reading and our writing loses
 // nothing.
 //
-//redteam:attack A file of a client: it is changed while a command changes it
+//redteam:attack Files of clients lose nothing: it is changed while a command changes it
 func TestAFileThatChangedMeanwhileIsNotReplaced(t *testing.T) {
 	m, b := machine(t)
 	path := m.Path(FindClient("claude-code"), User)
@@ -196,10 +196,24 @@ func TestAFileThatChangedMeanwhileIsNotReplaced(t *testing.T) {
 	}
 }
 
+// A file of another user would become ours, and that user could not read it.
+func TestAFileOfAnotherUser(t *testing.T) {
+	m, _ := machine(t)
+	c := FindClient("cursor")
+	path := m.Path(c, User)
+	writeFile(t, path, "{}\n")
+	if err := os.Chown(path, 65534, 65534); err != nil {
+		t.Skip(err)
+	}
+	if _, err := m.PlanPut(c, User, byStdio); err == nil || !strings.Contains(err.Error(), "another user") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+}
+
 // A text that cannot be read, or is not understood, is refused with the place,
 // and nothing is written.
 //
-//redteam:attack A file of a client: invalid, deep, large, doubled or of another form
+//redteam:attack Files of clients lose nothing: invalid, deep, large, doubled or of another form
 func TestHostileFiles(t *testing.T) {
 	deep := func(open, end string) string { return strings.Repeat(open, 100_000) + strings.Repeat(end, 100_000) }
 	for _, one := range []struct{ name, client, text, want string }{
@@ -276,7 +290,7 @@ func TestDiffHidesSecrets(t *testing.T) {
   "mcpServers": {
     "x": {
       "env": { "GITHUB_TOKEN": "ghp_0123456789abcdefghij", "PLAIN": "shown" },
-      "headers": { "Authorization": "Bearer abcdefgh12345678", "X-Api-Key": "k-123456" }
+      "headers": { "Authorization": "Bearer abcdefgh12345678", "X-Api-Key": "k-123456", "X-Token": "${env:TOKEN}" }
     }
   }
 }
@@ -291,7 +305,7 @@ func TestDiffHidesSecrets(t *testing.T) {
 			t.Errorf("it shows %q:\n%s", not, diff)
 		}
 	}
-	for _, want := range []string{"--- " + path, "+    \"gatehouse\": {", "shown", `"GITHUB_TOKEN": "[secret]"`} {
+	for _, want := range []string{"--- " + path, "+    \"gatehouse\": {", "shown", `"GITHUB_TOKEN": "[secret]"`, "${env:TOKEN}"} {
 		if !strings.Contains(diff, want) {
 			t.Errorf("%q is not in\n%s", want, diff)
 		}

@@ -61,6 +61,7 @@ func around(old, now string) (string, string) {
 
 var (
 	assigned = regexp.MustCompile(`(["']?)([A-Za-z0-9_.-]+)(["']?\s*[:=]\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"',}\]]+)`)
+	refers   = regexp.MustCompile(`^(?i:bearer )?(\$[A-Z_]+|\$?\{[^{}]+\})$`) // to a variable
 	bearer   = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
 )
 
@@ -70,7 +71,7 @@ func mask(line string) string {
 		p := assigned.FindStringSubmatch(m)
 		value := strings.Trim(p[4], `"'`)
 		header := strings.EqualFold(p[2], "authorization")
-		if strings.HasPrefix(value, "$") || strings.HasPrefix(value, "{env:") || !header && !secretive(p[2], value) {
+		if refers.MatchString(value) || !header && !secretive(p[2], value) {
 			return m
 		}
 		return p[1] + p[2] + p[3] + `"` + secret.Mask + `"`

@@ -54,6 +54,13 @@ var layers = [][]unit{
 	},
 	{
 		{
+			path: "internal/cli/clientconfig",
+			only: []string{
+				"internal/files/atomicfile", "internal/files/filelock", "internal/access/displaytext", "internal/access/secret",
+			},
+			why: "the files of clients follow from their documentation, not from a host",
+		},
+		{
 			path: "internal/access/approvals",
 			only: []string{"internal/files/sqlfile", "internal/access/displaytext", "internal/files/atomicfile"},
 			why:  "a decision is stored without knowing what asked for it",
@@ -281,7 +288,7 @@ var moduleImports = []string{
 // They may import everything.
 var testOnly = []string{
 	"module/moduletest", "internal/tests", "internal/sandbox/sandboxtest", "internal/state/statelogtest",
-	"internal/packages/packagestest",
+	"internal/packages/packagestest", "internal/exec/killtest",
 }
 
 // testOnlyModules are other people's Go modules that must not be in the

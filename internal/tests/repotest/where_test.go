@@ -25,6 +25,7 @@ var whereToLook = map[string]func(t *testing.T, folders []string){
 	"a metric of Prometheus":       findMetrics,
 	"an entry below `/public`":     findPublic,
 	"the code of a tool's refusal": findRefusals,
+	"the files of an MCP client":   findClients,
 }
 
 // TestTheTableLeadsToTheCode follows every row of the table in docs/design.md.
@@ -92,6 +93,18 @@ func findTools(t *testing.T, folders []string) {
 			if m.Name == "filesystem" { // it has the names of the server that it stands in for, after its own
 				name = strings.TrimPrefix(name, "filesystem_")
 			}
+			names = append(names, fmt.Sprintf("%q", name))
+		}
+	}
+	findIn(t, folders, names...)
+}
+
+// findClients looks for the clients that docs/connect.md lists.
+func findClients(t *testing.T, folders []string) {
+	var names []string
+	for _, row := range tableRows(t, "docs/connect.md") {
+		if row.section == "Clients" {
+			name, _, _ := strings.Cut(strings.TrimPrefix(row.cells[1], "`"), "`")
 			names = append(names, fmt.Sprintf("%q", name))
 		}
 	}
