@@ -247,7 +247,7 @@ func (a *App) build(context.Context) error {
 		},
 		Views: views.Options{
 			Rules:  views.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until the contexts are applied
-			Always: []string{houseModule, jobModule, publicModule},
+			Always: []string{resourcesModule, jobModule, publicModule},
 			Look:   a.contexts.Refresh,
 			Log:    a.log,
 		},
@@ -284,8 +284,8 @@ func (a *App) build(context.Context) error {
 
 // The host's own modules, part of every view.
 const (
-	houseModule = core.ResourcesModule
-	jobModule   = core.JobModule
+	resourcesModule = core.ResourcesModule
+	jobModule       = core.JobModule
 )
 
 // greetingModule is the host's own module in the default context alone.

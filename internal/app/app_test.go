@@ -108,7 +108,7 @@ func TestSettingsThatCannotBe(t *testing.T) {
 		`tools: "[" is no pattern`:                                     func(c *config.Config, _ *Options) { c.View.Tools = []string{"["} },
 		`tools: "!" is no pattern`:                                     func(c *config.Config, _ *Options) { c.View.Tools = []string{"!"} },
 		`there are two modules called "file"`:                          func(_ *config.Config, o *Options) { o.Extra = []Guest{{Name: "file"}} },
-		`a module cannot be called "house"`:                            func(_ *config.Config, o *Options) { o.Extra = []Guest{{Name: "house"}} },
+		`a module cannot be called "resources"`:                        func(_ *config.Config, o *Options) { o.Extra = []Guest{{Name: "resources"}} },
 		`origin`: func(c *config.Config, _ *Options) {
 			c.Doors.HTTP.Open, c.Doors.HTTP.Port, c.Doors.HTTP.Origins = true, 0, []string{"nonsense"}
 		},

@@ -20,7 +20,7 @@ func (a *App) clientRoots() *clientroots.Narrower {
 		Roots:     a.roots,
 		Folders:   a.rootOptions(),
 		AnyFolder: a.opts.AnyFolder,
-		Exempt:    []string{houseModule, jobModule, publicModule, contextModule},
+		Exempt:    []string{resourcesModule, jobModule, publicModule, contextModule},
 		Replacing: "filesystem",
 		Stdio:     identity.StdioID,
 	}, clientRootSettings(a.cfg))

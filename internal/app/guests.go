@@ -101,7 +101,7 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 	}
 	for _, g := range o.Extra {
 		if slices.Contains(
-			[]string{houseModule, jobModule, publicModule, contextModule, sshModule, greetingModule},
+			[]string{resourcesModule, jobModule, publicModule, contextModule, sshModule, greetingModule},
 			g.Name,
 		) {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)

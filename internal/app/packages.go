@@ -189,7 +189,7 @@ func (a *App) packageDeps() (c hosting.Config, err error) {
 func (a *App) takenNames() []string {
 	names := append(guestNames(standard.Modules(standard.Deps{})), a.host.Names()...)
 	return slices.DeleteFunc(
-		append(names, packageModule, houseModule, jobModule, publicModule, contextModule, sshModule),
+		append(names, packageModule, resourcesModule, jobModule, publicModule, contextModule, sshModule),
 		func(n string) bool {
 			return strings.ContainsAny(n, "/") // of contexts, which no tool is named after
 		},

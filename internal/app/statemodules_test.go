@@ -93,7 +93,7 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 	eventually(t, "modules are shown", func() bool { return len(root.modulesOf("main")) > 0 })
 
 	all := root.modulesOf("main")
-	for _, name := range []string{"file", "shaky", "lang", houseModule, contextModule} {
+	for _, name := range []string{"file", "shaky", "lang", resourcesModule, contextModule} {
 		if all[name].State != "running" {
 			t.Errorf("the administrator is shown %s as %+v", name, all[name])
 		}

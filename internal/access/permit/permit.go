@@ -295,12 +295,21 @@ func (r *rule) concerns(p *Policy, w who, op Op) bool {
 		len(r.Contexts) > 0 && !matches(r.Contexts, op.Context),
 		len(r.Principals) > 0 && !p.isOneOf(w, r.Principals),
 		len(r.Roles) > 0 && !w.hasRole(r.Roles),
-		len(r.Modules) > 0 && !slices.Contains(r.Modules, op.Module),
+		len(r.Modules) > 0 && !slices.Contains(r.Modules, op.Module) && !r.usesFormerName(op.Module),
 		len(r.Names) > 0 && !matches(r.Names, op.Name),
 		r.Effects != 0 && effective(op.Effects)&r.Effects == 0:
 		return false
 	}
 	return true
+}
+
+// formerModules are the names that modules had before, by their names now.
+// Rules written before the change must still apply.
+var formerModules = map[string]string{"resources": "house"}
+
+func (r *rule) usesFormerName(module string) bool {
+	former, ok := formerModules[module]
+	return ok && slices.Contains(r.Modules, former)
 }
 
 // effective are the effects rules count with: those of an operation that

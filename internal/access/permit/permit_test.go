@@ -250,3 +250,15 @@ func TestAskingAboutWhatIsNoToolRefuses(t *testing.T) {
 		t.Errorf("a tool: listed %t, %v", g.Listed(), g.Decide(nil, nil))
 	}
 }
+
+// The module resources was called house. Rules that name it so still apply.
+func TestARuleMayNameAModuleByItsFormerName(t *testing.T) {
+	p := policy(t, Options{Default: Allow, Rules: []Rule{{Name: "old", Modules: []string{"house"}, Then: Refuse}}})
+	op := Op{Context: "default", Method: "tools/call", Module: "resources", Name: "x", Effects: tool.Reads}
+	if v := decide(p, tool.Caller{}, op, "{}"); v.Kind != Refuse {
+		t.Errorf("module resources: got %v, want a refusal by the rule that names house", v)
+	}
+	if v := decide(p, tool.Caller{}, read, "{}"); v.Kind != Allow {
+		t.Errorf("another module: got %v", v)
+	}
+}

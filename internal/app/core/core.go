@@ -25,7 +25,7 @@ import (
 
 // The modules that every host has, whatever it is configured to have.
 const (
-	ResourcesModule = "house"
+	ResourcesModule = "resources"
 	JobModule       = "job"
 )
 

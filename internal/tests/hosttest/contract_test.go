@@ -52,7 +52,7 @@ func TestModulesKeepTheContract(t *testing.T) {
 	}
 	guests = append(
 		guests,
-		standard.Module{Name: "house", New: resources.New(sp, help)},
+		standard.Module{Name: "resources", New: resources.New(sp, help)},
 		standard.Module{Name: "job", New: job.New(j, nil)},
 	)
 	for _, g := range guests {
