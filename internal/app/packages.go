@@ -42,7 +42,7 @@ func (a *App) packageHouse() (*packages.Manager, error) {
 		Settings: a.cfg.Modules.Package, Manual: a.opts.OneCall,
 		Lazy:   slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == packageModule && g.implicit }),
 		Broken: a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
-		Waiting: a.waitingPackages,
+		Waiting: a.waitingPackages, Unapplied: a.tellUnapplied,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()
@@ -60,6 +60,7 @@ func (a *App) packageHouse() (*packages.Manager, error) {
 		return nil, err
 	}
 	a.house = house
+	house.Declare(a.cfg.Packages)
 	a.addPart("packages", house.Run)
 	return house, nil
 }
@@ -124,6 +125,15 @@ func (a *App) tellBroken(id string, why error) {
 	a.tellOfPackage(notify.Notification{
 		Code: "package.broken", Level: notify.Error, Title: "The package " + id + " keeps failing",
 		Message: why.Error() + ". It is no longer started by itself: see package_logs, then package_restart.",
+	})
+}
+
+// tellUnapplied has administrators notified of packages of the settings that are not
+// as the settings say.
+func (a *App) tellUnapplied(why error) {
+	a.tellOfPackage(notify.Notification{
+		Code: "package.unapplied", Level: notify.Error, Title: "Packages of the settings are not installed",
+		Message: why.Error() + ". gatehouse package apply tries again.",
 	})
 }
 

@@ -40,7 +40,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	defer a.settings.mu.Unlock()
 	live, restart = config.Differences(a.settings.now, cfg)
 	next := a.settings.now
-	next.Contexts, next.Rules, next.Log.Level = cfg.Contexts, cfg.Rules, cfg.Log.Level
+	next.Contexts, next.Rules, next.Log.Level, next.Packages = cfg.Contexts, cfg.Rules, cfg.Log.Level, cfg.Packages
 	next.Roots.Client, next.Roots.Fixed = cfg.Roots.Client, cfg.Roots.Fixed
 	next.View.Context, next.View.Tools, next.View.ReadOnly = cfg.View.Context, cfg.View.Tools, cfg.View.ReadOnly
 	next.Limits.Rate, next.Limits.Burst = cfg.Limits.Rate, cfg.Limits.Burst
@@ -54,6 +54,9 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	fixed.Policy.Host = a.resolver()
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
+	}
+	if a.house != nil && slices.Contains(live, "packages") {
+		a.house.Declare(next.Packages)
 	}
 	a.narrower.Set(clientRootSettings(next))
 	rates := limits(next)

@@ -48,7 +48,7 @@ that run see the change within seconds.`,
 		packageSet(w, "start", "Start the server of a package, and let calls start it again"),
 		packageSet(w, "stop", "Stop the server of a package until it is started"),
 		packageSet(w, "restart", "Stop the server of a package and start it again"),
-		packageUpdate(w), packageRemove(w),
+		packageUpdate(w), packageRemove(w), packageApply(w),
 	)
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/packages"
 )
 
 // Config is one host's settings. Make it with Default, FromEnv or Load: the
@@ -15,24 +16,25 @@ import (
 // GATEHOUSE_ and its path, and live where it follows the file while the host
 // runs.
 type Config struct {
-	Doors     Listeners `yaml:"listen" doc:"Where callers come in. Any number of doors may be open; naming one on the command line or with GATEHOUSE_TRANSPORT closes those named here."`
-	Auth      Auth      `doc:"Who is let in."`
-	Roots     Roots     `doc:"The folders the tools may touch."`
-	View      View      `doc:"What callers see by default."`
-	Sessions  Sessions  `doc:"What is kept for clients of the revisions that have sessions."`
-	Limits    Limits    `doc:"What one caller can take."`
-	Contexts  []Context `doc:"Named views. When there are some, they are all there are; the first is for callers who name none. Without any, there is one with everything and one for each module." live:"yes"`
-	Rules     []Rule    `doc:"Who may do what. The first rule that fits decides; what no rule fits is allowed." live:"yes"`
-	Modules   Modules   `doc:"What single modules are told."`
-	Log       Log       `doc:"What the host says of itself, on standard error."`
-	Audit     Audit     `doc:"What is remembered of what was done."`
-	Observe   Observe   `doc:"What the host shows to those who watch it."`
-	Daemon    Daemon    `doc:"What a host in the background is told besides."`
-	Secrets   Secrets   `doc:"Where the named secrets are."`
-	Update    Update    `doc:"Where newer releases of this program come from."`
-	Approvals Approvals `doc:"How people say yes to calls that need it."`
-	Children  Children  `doc:"What child processes of the host may reach: commands, processes, packages, programs of contexts."`
-	Folders   Folders   `yaml:"-"` // by environment alone: they say where the file is
+	Doors     Listeners           `yaml:"listen" doc:"Where callers come in. Any number of doors may be open; naming one on the command line or with GATEHOUSE_TRANSPORT closes those named here."`
+	Auth      Auth                `doc:"Who is let in."`
+	Roots     Roots               `doc:"The folders the tools may touch."`
+	View      View                `doc:"What callers see by default."`
+	Sessions  Sessions            `doc:"What is kept for clients of the revisions that have sessions."`
+	Limits    Limits              `doc:"What one caller can take."`
+	Contexts  []Context           `doc:"Named views. When there are some, they are all there are; the first is for callers who name none. Without any, there is one with everything and one for each module." live:"yes"`
+	Rules     []Rule              `doc:"Who may do what. The first rule that fits decides; what no rule fits is allowed." live:"yes"`
+	Modules   Modules             `doc:"What single modules are told."`
+	Packages  []packages.Declared `doc:"Third-party MCP servers that this host installs. One that is no longer named is removed, and its data are kept. Packages that were installed otherwise stay." live:"yes"`
+	Log       Log                 `doc:"What the host says of itself, on standard error."`
+	Audit     Audit               `doc:"What is remembered of what was done."`
+	Observe   Observe             `doc:"What the host shows to those who watch it."`
+	Daemon    Daemon              `doc:"What a host in the background is told besides."`
+	Secrets   Secrets             `doc:"Where the named secrets are."`
+	Update    Update              `doc:"Where newer releases of this program come from."`
+	Approvals Approvals           `doc:"How people say yes to calls that need it."`
+	Children  Children            `doc:"What child processes of the host may reach: commands, processes, packages, programs of contexts."`
+	Folders   Folders             `yaml:"-"` // by environment alone: they say where the file is
 }
 
 // Listeners are where callers come in. Any number may be open at once.

@@ -37,6 +37,21 @@ func (m Modules) validate(w *problems) {
 	validatePackages(w, m.Package)
 }
 
+// checkPackages validates the packages that are declared.
+func (c Config) checkPackages(w *problems) {
+	names := map[string]bool{}
+	for i, d := range c.Packages {
+		at := fmt.Sprintf("packages[%d]", i)
+		if _, err := d.Record(); err != nil {
+			w.addf(at, "%w", err)
+		}
+		if names[d.Name] {
+			w.addf(at+".name", "there are two packages called %q", d.Name)
+		}
+		names[d.Name] = true
+	}
+}
+
 func validatePackages(w *problems, p packages.Settings) {
 	atLeast(w, "modules.package.begin", "time to be ready", p.Begin, 0)
 	atLeast(w, "modules.package.answer", "time for a call", p.Answer, 0)

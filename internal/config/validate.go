@@ -43,6 +43,7 @@ func (c Config) Validate() error {
 	c.Observe.validate(w)
 	c.Modules.validate(w)
 	c.checkContexts(w)
+	c.checkPackages(w)
 	if p := c.Approvals.Proof; p != "" && p != "none" && p != "passphrase" {
 		w.addf("approvals.proof", "%q is no proof of a person; expected none or passphrase", p)
 	}

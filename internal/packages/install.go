@@ -328,6 +328,14 @@ func (p *instance) rebuild(ctx context.Context, from string, tell Tell) error {
 		}
 		plan.Source, plan.Version, plan.fresh = source, "", true
 	}
+	return p.reinstall(ctx, plan, tell)
+}
+
+// reinstall installs a package by another plan. If it fails the package is unchanged.
+func (p *instance) reinstall(ctx context.Context, plan Plan, tell Tell) error {
+	p.mu.Lock()
+	was := p.rec
+	p.mu.Unlock()
 	now := was
 	now.State = Updating
 	if err := p.saveRecord(now); err != nil {

@@ -44,6 +44,9 @@ type Options struct {
 	// may be nil.
 	Waiting func() (ids []string, put func() error, err error)
 
+	// Unapplied is called if packages that the settings declare cannot be installed.
+	// It must not block. It may be nil.
+	Unapplied func(why error)
 	// Lazy leaves the packages to other hosts of the folder while there are none.
 	// The first installation acquires them.
 	Lazy bool
@@ -83,13 +86,18 @@ type Manager struct {
 	end  context.CancelCauseFunc
 	work sync.WaitGroup // background work and running changes
 
-	// mu guards what follows, up to restoring.
+	// mu guards what follows, up to wake.
 	mu      sync.Mutex
 	release func() error // of the lock; nil while another host has it
 	closed  bool
 	all     map[string]*instance
 	offered []Offered // as of the last change; nil when it has to be made
 	epoch   uint64    // how often it was forgotten
+
+	declared []Declared // by the settings
+
+	wake     chan struct{} // holds a token when declared has changed
+	applying sync.Mutex    // held while declared packages are applied; before mu
 
 	restoring    sync.Mutex // held while packages are brought back; before mu
 	restoreError string     // the last logged reason why a restore failed; guarded by restoring
@@ -124,7 +132,7 @@ func Open(o Options) (*Manager, error) {
 		cmp.Or(o.restart.max, time.Minute),
 		cmp.Or(o.restart.stableAfter, time.Minute),
 	}
-	h := &Manager{opts: o, log: o.Log, all: map[string]*instance{}}
+	h := &Manager{opts: o, log: o.Log, all: map[string]*instance{}, wake: make(chan struct{}, 1)}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	got, err := h.acquireUsed()
 	if err != nil && !o.Lazy {
@@ -147,7 +155,7 @@ const (
 
 // unused reports whether this host is lazy and there are no packages.
 func (h *Manager) unused() bool {
-	if !h.opts.Lazy {
+	if !h.opts.Lazy || h.declares() {
 		return false
 	}
 	h.mu.Lock()
@@ -209,7 +217,7 @@ func (h *Manager) Run(ctx context.Context) error {
 func (h *Manager) superviseUntil(ctx context.Context) {
 	look := time.NewTicker(min(max(h.opts.Idle/4, 10*time.Millisecond), acquireInterval))
 	defer look.Stop()
-	begun := false
+	begun, apply := false, h.declares()
 	for ctx.Err() == nil {
 		got, err := h.acquireUsed()
 		if err != nil {
@@ -231,11 +239,29 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 		if got {
 			h.tryPutRestored()
 		}
+		if got && apply && !h.opts.Manual {
+			apply = false
+			h.goApply()
+		}
 		select {
 		case <-look.C:
+		case <-h.wake:
+			apply = true
 		case <-ctx.Done():
 		}
 	}
+}
+
+// goApply applies the declared packages in the background.
+func (h *Manager) goApply() {
+	leave, err := h.addWork()
+	if err != nil {
+		return
+	}
+	go func() {
+		defer leave()
+		h.applyDeclared()
+	}()
 }
 
 // Close stops every server and waits for it. It may be called twice.

@@ -30,6 +30,9 @@ type Record struct {
 	Results string            `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
 	Off     []string          `json:"off,omitempty"`     // tools that are not offered, by their names on this host
 
+	// Declared says that the settings name it: it goes when they no longer do.
+	Declared bool `json:"declared,omitempty"`
+
 	State     string    `json:"state"`             // Installing, Installed, Updating or Removing
 	Program   string    `json:"program,omitempty"` // the folder in the package's that holds the program; "" for a command
 	Keep      bool      `json:"keep,omitempty"`    // Removing, or giving up Installing, leaves the data

@@ -196,6 +196,15 @@ func (k *manager) definitions() []tool.Tool {
 				"cannot be called. A rebuild keeps the choice.",
 		}, k.chooseTools),
 		tool.New(tool.Def{
+			Name: "package_apply", Title: "Apply declared packages", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task: tool.TaskNever, Sync: true,
+			Description: "Makes the packages those that settings declare, after the user has agreed, or returns the " +
+				"differences. It returns a job.",
+			Help: "Packages that are missing are installed, those that differ are changed, and those that an earlier " +
+				"apply installed and that are no longer declared are removed, with their data kept. Packages that were " +
+				"installed otherwise stay. " + confirmHelp,
+		}, k.apply),
+		tool.New(tool.Def{
 			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"package.logs"},
 			Description: "Returns the log of a package's server, page by page.", Help: logsHelp,

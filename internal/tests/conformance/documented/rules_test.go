@@ -74,6 +74,8 @@ var rules = []rule{
 	{file: "docs/packages.md", begins: "gatehouse package info github", prints: "GITHUB_PERSONAL_ACCESS_TOKEN"},
 	{file: "docs/packages.md", begins: "gatehouse package tools github", prints: `github_greet +off`},
 	{file: "docs/packages.md", begins: "gatehouse package update memory", skip: elsewhere},
+	{file: "docs/packages.md", begins: "packages:", other: settings},
+	{file: "docs/packages.md", begins: "gatehouse package apply --dry-run", prints: "install memory"},
 	{file: "docs/packages.md", begins: "<data>/packages", skip: drawing},
 
 	{

@@ -1,0 +1,271 @@
+package packages
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/access/secret"
+	"gatehouse/tool"
+)
+
+// Declared is a package that the settings of a host name. The host installs it, and
+// removes it when it is no longer named.
+type Declared struct {
+	Name    string            `doc:"Prefix of its tools: a-z, 0-9 and -." need:"yes"`
+	Source  string            `doc:"npm:name@version, folder:path, archive:path or command; left out, command."`
+	Command string            `doc:"The program; may be left out if a package.json names it."`
+	Args    []string          `doc:"Its arguments; ${data} stands for the package's data folder, ${program} for its program's."`
+	Env     map[string]string `doc:"Its environment; ${secret:NAME} stands for a secret."`
+	Start   string            `doc:"demand: at the first call (the default); always: with the host." enum:"demand,always"`
+	Results string            `doc:"text: omit structured content from its results." enum:"text"`
+	Title   string            `doc:"Display name; left out, the server's."`
+	Off     []string          `doc:"Tools that are not offered, by their names on this host."`
+}
+
+// Record returns the record of a declared package, checked.
+func (d Declared) Record() (Record, error) {
+	source, err := ParseSource(d.Source)
+	if err != nil {
+		return Record{}, err
+	}
+	off := slices.Sorted(slices.Values(d.Off))
+	r := Record{
+		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
+		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Off: slices.Compact(off), Declared: true,
+	}
+	err = r.checkRecord()
+	return r, err
+}
+
+// What Apply does to a package.
+const (
+	ToInstall = "install"
+	ToUpdate  = "update" // it is installed again
+	ToSet     = "set"    // only its record changes
+	ToRemove  = "remove"
+)
+
+// Step is one thing that Apply does.
+type Step struct {
+	ID     string   `json:"id"`
+	Action string   `json:"action"`
+	Lines  []string `json:"lines,omitempty"` // the difference: "- was" and "+ will be", without values of variables
+	Error  string   `json:"error,omitempty"`
+
+	record Record
+}
+
+// Steps compares declared packages with those that are installed. It changes nothing.
+func (h *Manager) Steps(declared []Declared) (steps []Step, err error) {
+	installed := map[string]Record{}
+	if all, err := h.List(); err != nil {
+		return nil, err
+	} else {
+		for _, i := range all {
+			installed[i.ID] = i.Record
+		}
+	}
+	named := map[string]bool{}
+	for _, d := range declared {
+		want, err := d.Record()
+		if err != nil {
+			return nil, fmt.Errorf("package %s: %w", shorten(d.Name, longestID), err)
+		}
+		if named[want.ID] {
+			return nil, invalid("package %s is declared twice", want.ID)
+		}
+		named[want.ID] = true
+		was, there := installed[want.ID]
+		if step, differs := compareRecords(was, want, there); differs {
+			steps = append(steps, step)
+		}
+	}
+	for id, was := range installed {
+		if was.Declared && !named[id] {
+			steps = append(steps, Step{ID: id, Action: ToRemove, Lines: describeRecord("-", was)})
+		}
+	}
+	slices.SortFunc(steps, func(a, b Step) int { return compare(a.ID, b.ID) })
+	return steps, nil
+}
+
+func compareRecords(was, want Record, there bool) (s Step, differs bool) {
+	if !there {
+		return Step{ID: want.ID, Action: ToInstall, Lines: describeRecord("+", want), record: want}, true
+	}
+	// What the settings do not say stays.
+	want.Title, want.By = cmp.Or(want.Title, was.Title), was.By
+	next := was
+	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args, want.Env
+	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
+	s = Step{ID: want.ID, Action: ToSet, record: next}
+	if was.Source != want.Source || was.Command != want.Command || !slices.Equal(was.Args, want.Args) ||
+		!maps.Equal(was.Env, want.Env) {
+		s.Action = ToUpdate
+		if was.Source != want.Source {
+			s.record.Version = ""
+		}
+	}
+	before, after := describeRecord("-", was), describeRecord("+", next)
+	for _, line := range before {
+		if !slices.Contains(after, "+"+line[1:]) {
+			s.Lines = append(s.Lines, line)
+		}
+	}
+	for _, line := range after {
+		if !slices.Contains(before, "-"+line[1:]) {
+			s.Lines = append(s.Lines, line)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(want.Env)) {
+		if old, ok := was.Env[name]; ok && old != want.Env[name] {
+			s.Lines = append(s.Lines, "~ env "+name)
+		}
+	}
+	return s, s.Action == ToUpdate || len(s.Lines) > 0
+}
+
+// describeRecord returns the lines of a record that settings can change, each after a
+// mark. A variable shows the secrets that it refers to, and never its value.
+func describeRecord(mark string, r Record) (lines []string) {
+	add := func(name, value string) {
+		if value != "" {
+			lines = append(lines, fmt.Sprintf("%s %s: %s", mark, name, value))
+		}
+	}
+	list := func(all []string) string {
+		if len(all) == 0 {
+			return ""
+		}
+		b, _ := json.Marshal(all) // strings only
+		return string(b)
+	}
+	add("source", r.Source.String())
+	add("command", r.Command)
+	add("args", list(r.Args))
+	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
+		said := "set"
+		if refers, _ := secret.Names(r.Env[name]); len(refers) > 0 {
+			said = "secret " + strings.Join(refers, ", ")
+		}
+		add("env "+name, said)
+	}
+	add("start", r.Start)
+	add("results", r.Results)
+	add("title", r.Title)
+	add("off", list(r.Off))
+	if r.Declared {
+		add("declared", "yes")
+	}
+	return lines
+}
+
+// Apply makes the installed packages those that are declared: it installs what is
+// missing, changes what differs, and removes packages that an earlier Apply installed
+// and that are no longer declared; their data are kept. Packages that were installed
+// otherwise stay. A step that fails does not prevent the others.
+func (h *Manager) Apply(ctx context.Context, declared []Declared, tell Tell) ([]Step, error) {
+	leave, err := h.addWork()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	h.applying.Lock()
+	defer h.applying.Unlock()
+	steps, err := h.Steps(declared)
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for i := range steps {
+		if ctx.Err() != nil {
+			return steps[:i], context.Cause(ctx)
+		}
+		if err := h.applyStep(ctx, &steps[i], tell); err != nil {
+			steps[i].Error = shorten(err.Error(), 500)
+			errs = append(errs, fmt.Errorf("package %s: %w", steps[i].ID, err))
+		}
+	}
+	return steps, errors.Join(errs...)
+}
+
+func (h *Manager) applyStep(ctx context.Context, s *Step, tell Tell) error {
+	switch s.Action {
+	case ToInstall:
+		s.record.By = bySettings
+		_, err := h.Install(ctx, Plan{Record: s.record}, tell)
+		return err
+	case ToRemove:
+		return h.Remove(s.ID, true)
+	}
+	p, err := h.findInstance(s.ID)
+	if err != nil {
+		return err
+	}
+	done, err := p.claim(Updating)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	ran, was := p.running != nil, p.rec
+	p.mu.Unlock()
+	if was.State != Installed {
+		done()
+		return tool.Refuse("unavailable", "package %s is not completely installed", p.id)
+	}
+	if s.Action == ToUpdate {
+		err = p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, tell)
+	} else if err = p.saveRecord(s.record); err == nil {
+		h.invalidateTools()
+	}
+	done()
+	p.startIfWanted(ran)
+	return err
+}
+
+// bySettings is who installed a package that the settings declare.
+const bySettings = "settings"
+
+// Declare sets the packages that the settings name. Run applies them, and again after
+// each call.
+func (h *Manager) Declare(declared []Declared) {
+	h.mu.Lock()
+	h.declared = declared
+	h.mu.Unlock()
+	select {
+	case h.wake <- struct{}{}:
+	default:
+	}
+}
+
+// declares reports whether the settings name packages, or named some that are there.
+func (h *Manager) declares() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.declared) > 0
+}
+
+// applyDeclared applies the declared packages in the background and reports the result.
+func (h *Manager) applyDeclared() {
+	h.mu.Lock()
+	declared := h.declared
+	h.mu.Unlock()
+	steps, err := h.Apply(h.ctx, declared, nil)
+	for _, s := range steps {
+		if s.Error == "" {
+			h.log.Info("the settings changed a package", "package", s.ID, "action", s.Action)
+		}
+	}
+	if err != nil && h.ctx.Err() == nil {
+		h.log.Error("packages of the settings", "err", err)
+		if h.opts.Unapplied != nil {
+			h.opts.Unapplied(err)
+		}
+	}
+}
