@@ -217,7 +217,7 @@ func (h *Manager) applyStep(ctx context.Context, s *Step, tell Tell) error {
 	p.mu.Unlock()
 	if was.State != Installed {
 		done()
-		return tool.Refuse("unavailable", "package %s is not completely installed", p.id)
+		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
 	}
 	if s.Action == ToUpdate {
 		err = p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, tell)
