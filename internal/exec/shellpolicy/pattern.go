@@ -21,6 +21,8 @@ type pattern struct {
 	byPath  bool // the program is matched as it is written, with its path
 	args    glob // with a space before each argument; without tokens it fits any
 
+	with []pattern // of the allow list: programs that this one may start, and those may in turn
+
 	flags    []string // that must all be there in whatever order, of a pattern that begins with some
 	operands glob     // what else must be there, then
 }
@@ -31,6 +33,10 @@ func compile(list []string, deny bool) (all []pattern, err error) {
 	}
 	for _, text := range list {
 		fields := strings.Fields(text)
+		var with []string
+		if i := slices.Index(fields, "with:"); i >= 0 && !deny {
+			fields, with = fields[:i], fields[i+1:]
+		}
 		if len(fields) == 0 || len(text) > patternBytes {
 			return nil, fmt.Errorf(
 				"%q is no pattern; expected one such as ls*, or \"git push*\", of at most %d bytes",
@@ -46,6 +52,9 @@ func compile(list []string, deny bool) (all []pattern, err error) {
 		if args := fields[1:]; len(args) > 0 {
 			p.args = newGlob(" "+strings.Join(args, " "), deny)
 			p.readFlags(args)
+		}
+		if p.with, err = compile(with, false); err != nil {
+			return nil, err
 		}
 		all = append(all, p)
 	}

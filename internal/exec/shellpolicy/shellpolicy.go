@@ -51,6 +51,11 @@ type Rules struct{ allow, deny []pattern }
 // denied wherever they lie, in any case, and with options in front of the
 // arguments. The program ">" stands for writing to a file by redirection,
 // with the file as its argument.
+//
+// An allow pattern may end in "with:" and names or paths of programs, "npm
+// with: env node": those may be started by the program and by what it starts,
+// and not by the line itself. Only the kernel's report of a program can tell
+// that; see Image.
 func New(allow, deny []string) (*Rules, error) {
 	r := &Rules{}
 	var err error

@@ -161,21 +161,27 @@ func sharedAnonymous() []bpf.Instruction {
 // locked its thread by runtime.LockOSThread; Install sets no_new_privs. The error names the system call that
 // failed.
 func Install(program []bpf.Instruction) error {
+	_, err := install(program, 0)
+	return err
+}
+
+func install(program []bpf.Instruction, flags uintptr) (result uintptr, err error) {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
-		return fmt.Errorf("assemble the seccomp filter: %w", err)
+		return 0, fmt.Errorf("assemble the seccomp filter: %w", err)
 	}
 	code := make([]unix.SockFilter, len(raw))
 	for i, r := range raw {
 		code[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("prctl(PR_SET_NO_NEW_PRIVS): %w", err)
+		return 0, fmt.Errorf("prctl(PR_SET_NO_NEW_PRIVS): %w", err)
 	}
 	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
-	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	result, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags,
+		uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
-		return fmt.Errorf("seccomp(SECCOMP_SET_MODE_FILTER): %w", errno)
+		return 0, fmt.Errorf("seccomp(SECCOMP_SET_MODE_FILTER): %w", errno)
 	}
-	return nil
+	return result, nil
 }

@@ -1,0 +1,108 @@
+package shellpolicy
+
+import (
+	"path"
+	"slices"
+	"strings"
+)
+
+// An Image is a file that the kernel has loaded as a program, or the script for which it has loaded an interpreter.
+// The lists judge it as they judge a command of a line, but by the file and not by what the line calls it.
+type Image struct {
+	Paths  []string // where the file is: without links, and the links to it that are known
+	Copies []string // known files with the same content, for which a deny pattern can stand as well
+	Names  []string // the names by which the folders of programs have it; an allow pattern without a path needs one
+	Args   []string // without the program's name
+	Cut    bool     // Args are only the first ones
+}
+
+// Listed reports whether there is an allow list.
+func (r *Rules) Listed() bool { return r != nil && len(r.allow) > 0 }
+
+// Denying returns the pattern of the deny list that fits an image, or that may fit because not all arguments are
+// known.
+func (r *Rules) Denying(m *Image) (pattern string, denied bool) {
+	for i := range r.deny {
+		p := &r.deny[i]
+		for _, file := range slices.Concat(m.Paths, m.Copies) {
+			if p.denies(m.command(file)) != no {
+				return p.text, true
+			}
+		}
+	}
+	return "", false
+}
+
+// Allowing returns the indexes of the patterns of the allow list that fit an image.
+func (r *Rules) Allowing(m *Image) (entries []int) {
+	for i := range r.allow {
+		if r.allow[i].allowsImage(m) {
+			entries = append(entries, i)
+		}
+	}
+	return entries
+}
+
+// AllowedWith reports whether an entry of the allow list lets its program run an image.
+func (r *Rules) AllowedWith(entry int, m *Image) bool {
+	return entry < len(r.allow) && slices.ContainsFunc(r.allow[entry].with, func(p pattern) bool {
+		return p.allowsImage(m)
+	})
+}
+
+// Programs returns the globs on names and paths of programs that the lists contain, to look up the files that they
+// mean.
+func (r *Rules) Programs() (allow, deny []string) {
+	for _, p := range r.allow {
+		allow = append(allow, p.programText())
+		for _, w := range p.with {
+			allow = append(allow, w.programText())
+		}
+	}
+	for _, p := range r.deny {
+		deny = append(deny, p.programText())
+	}
+	return allow, deny
+}
+
+func (p *pattern) programText() string {
+	name, _, _ := strings.Cut(p.text, " ")
+	return name
+}
+
+// Matches reports whether a name matches a glob as in a deny pattern, without case.
+func Matches(pattern, name string) bool {
+	g := newGlob(pattern, true)
+	return g.match(name, false)
+}
+
+func (m *Image) command(file string) *simple {
+	c := &simple{words: []word{literal(file)}, name: path.Base(file), open: m.Cut}
+	for _, a := range m.Args {
+		c.words = append(c.words, literal(a))
+	}
+	return c
+}
+
+func (p *pattern) allowsImage(m *Image) bool {
+	named := m.Names
+	if p.byPath {
+		named = m.Paths
+	}
+	return slices.ContainsFunc(named, func(name string) bool { return p.program.match(name, false) }) &&
+		(len(p.args.tokens) == 0 || p.args.match(argText(m.command("").args(), m.Cut), false))
+}
+
+// IsInterpreter reports whether a program of this name runs a file that it is given.
+func IsInterpreter(name string) bool {
+	name = plainName(name)
+	return dialect(name) != foreign || slices.Contains(interpreters, name)
+}
+
+// RunsOthers reports whether a program of this name starts other programs.
+func RunsOthers(name string) bool {
+	name = plainName(name)
+	_, wraps := wrappers[name]
+	return wraps || dialect(name) != foreign || carriers[name] != "" ||
+		slices.Contains([]string{"find", "xargs", "awk", "sed", "hush", "crond", "inetd"}, name)
+}

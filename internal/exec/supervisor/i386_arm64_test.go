@@ -1,0 +1,5 @@
+package supervisor
+
+import "syscall"
+
+func execI386([]string) error { return syscall.ENOSYS }

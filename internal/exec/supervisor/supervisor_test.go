@@ -1,0 +1,94 @@
+//go:build linux && (amd64 || arm64)
+
+package supervisor
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// result is what came of a line.
+type result struct {
+	Report
+	out  string
+	code int
+	took time.Duration
+}
+
+// runLine runs a line of sh below a supervisor. The line may write to its folder.
+func runLine(t testing.TB, s Spec, line string) result {
+	t.Helper()
+	if s.Argv == nil {
+		s.Argv = []string{"/bin/sh", "-c", line}
+	}
+	if s.Env == nil {
+		s.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + s.Dir, "LC_ALL=C"}
+	}
+	if s.Dir == "" {
+		s.Dir = t.TempDir()
+	}
+	if s.Writable == nil {
+		s.Writable = []string{s.Dir}
+	}
+	l, err := New(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), l.Path, l.Args...)
+	cmd.Env, cmd.ExtraFiles, cmd.Dir = l.Env, l.Files, s.Dir
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, 10*time.Second
+	began := time.Now()
+	err = cmd.Start()
+	l.Started()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	r := result{Report: l.Close(), out: out.String(), code: cmd.ProcessState.ExitCode(), took: time.Since(began)}
+	if r.Failed != "" || !r.Ended {
+		t.Fatalf("the line %q: failed %q, ended %v: %s", line, r.Failed, r.Ended, r.out)
+	}
+	return r
+}
+
+// needed skips a test where the kernel reports nothing.
+func needed(t testing.TB) {
+	if err := Available(t.Context()); err != nil {
+		t.Skip(err)
+	}
+}
+
+func TestAvailable(t *testing.T) {
+	if err := Available(t.Context()); err != nil && os.Getenv("CI") == "" {
+		t.Fatal(err)
+	}
+}
+
+func TestALineRunsAsItDoesAlone(t *testing.T) {
+	needed(t)
+	for line, want := range map[string]result{
+		"echo one; /bin/echo two | cat; exit 3":          {out: "one\ntwo\n", code: 3},
+		"kill -TERM $$":                                  {code: -1},
+		"nosuchprogram":                                  {out: "/bin/sh: 1: nosuchprogram: not found\n", code: 127},
+		"trap 'echo got' USR1; kill -USR1 $$; /bin/true": {out: "got\n"},
+	} {
+		got := runLine(t, Spec{Deny: []string{"rm"}}, line)
+		if got.out != want.out || got.code != want.code || len(got.Refused) > 0 {
+			t.Errorf("%s: %q, exit code %d, refused %v; want %q, %d", line, got.out, got.code, got.Refused, want.out,
+				want.code)
+		}
+	}
+}
+
+func TestADeniedProgramIsRefused(t *testing.T) {
+	needed(t)
+	got := runLine(t, Spec{Deny: []string{"rm"}}, "touch x; rm x || echo kept; ls; /bin/../bin/rm x; env -- rm x")
+	if !strings.Contains(got.out, "kept\nx\n") || len(got.Refused) != 3 {
+		t.Errorf("%+v", got)
+	}
+}
