@@ -35,7 +35,7 @@ func warn(stderr io.Writer, cfg config.Config) {
 	if hasShell(cfg) && !cfg.Modules.Shell.Confine {
 		lines = append(
 			lines,
-			"WARNING: Command lines may do whatever this user may; --allow and --deny are a seat belt, no wall.",
+			"WARNING: Command lines may do whatever this user may. --allow and --deny restrict the programs they start.",
 			"         Consider modules.shell.confine, which gives each a sandbox.",
 		)
 	}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +18,8 @@ import (
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
 	"gatehouse/internal/exec/shield"
+	"gatehouse/internal/exec/supervisor"
+	"gatehouse/internal/modules/shell"
 )
 
 // finding is what one check found. fix is the line that would help.
@@ -62,6 +65,7 @@ exit code is 1 when something failed.`,
 				checkCall(c, w),
 				ok("other programs: none is needed"),
 			)
+			findings = append(findings, checkLists(c.Context(), cfg.Modules.Shell)...)
 			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
 			return printFindings(w, findings)
 		},
@@ -235,6 +239,24 @@ func checkChildren(c config.Children) finding {
 		f.what += "; sudo does not work in them, and they create nothing in the folders above those, which needs CAP_SYS_ADMIN"
 	}
 	return f
+}
+
+// checkLists reports what decides about the commands of a host with allow or deny lists; nil without such lists.
+func checkLists(ctx context.Context, s shell.Settings) []finding {
+	if len(s.Allow)+len(s.Deny) == 0 {
+		return nil
+	}
+	why := "commands run in sandboxes, from which the kernel reports no programs"
+	if !s.Confine {
+		err := supervisor.Available(ctx)
+		if err == nil {
+			return []finding{ok("lists of commands: each program of a line is judged when the kernel has loaded it; " +
+				"sudo does not work in lines")}
+		}
+		why = err.Error()
+	}
+	return []finding{ok("lists of commands are hints: a line is judged by its text alone (%s)", why).
+		but("warn", "use Linux 5.19 or newer on the machine itself, with kernel.yama.ptrace_scope of at most 1")}
 }
 
 // checkApprovals reports what an approval proves.

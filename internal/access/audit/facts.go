@@ -18,6 +18,7 @@ import (
 var subjects = []string{
 	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>", "connection.>", "module.*", "package.>",
 	"module.sandbox.sandbox.network", // what code in a sandbox was let out to
+	"module.shell.program.*",         // what programs a line with lists has started
 }
 
 // keepFacts is how many facts of one subject may wait for us.

@@ -76,6 +76,9 @@ type Spec struct {
 	// alone, and all are ended with ErrTooMany once they are more.
 	Processes int
 
+	// Files follow standard error in the child, on Unix. The caller closes them.
+	Files []*os.File
+
 	// Own are folders of the host's own that this child may use; all others are
 	// closed to it. See package shield.
 	Own []string
@@ -128,7 +131,7 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 		p.grace = defaultGrace
 	}
 	p.cmd = exec.Command(spec.Path, spec.Args...)
-	p.cmd.Dir, p.cmd.Env = spec.Dir, spec.Env
+	p.cmd.Dir, p.cmd.Env, p.cmd.ExtraFiles = spec.Dir, spec.Env, spec.Files
 	if spec.Env == nil {
 		p.cmd.Env = BaseEnv()
 	}
@@ -391,6 +394,7 @@ func again(c *exec.Cmd) *exec.Cmd {
 		Stdin:       c.Stdin,
 		Stdout:      c.Stdout,
 		Stderr:      c.Stderr,
+		ExtraFiles:  c.ExtraFiles,
 		SysProcAttr: c.SysProcAttr,
 		Err:         c.Err,
 	}

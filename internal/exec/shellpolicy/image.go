@@ -106,3 +106,16 @@ func RunsOthers(name string) bool {
 	return wraps || dialect(name) != foreign || carriers[name] != "" ||
 		slices.Contains([]string{"find", "xargs", "awk", "sed", "hush", "crond", "inetd"}, name)
 }
+
+// builtins are commands that shells have themselves, which no program is started for, and the redirection.
+var builtins = strings.Fields(`
+	> . : [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
+	exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf print pushd
+	pwd read readarray readonly return set shift shopt source suspend test times trap true type typeset ulimit umask
+	unalias unset wait whence
+`)
+
+// meansBuiltin reports whether the pattern may mean a command of the shell itself.
+func (p *pattern) meansBuiltin() bool {
+	return !p.byPath && slices.ContainsFunc(builtins, func(name string) bool { return p.program.match(name, true) })
+}

@@ -7,9 +7,11 @@
 // judged is refused: a program whose name comes from an expansion, a line that
 // cannot be parsed, one that is too long or nested too deep.
 //
-// This is a seat belt and no wall. It judges what a line says, not what the
-// programs do that it names: a script, an interpreter or a build tool that is
-// let through may run anything. What must be kept in is kept in by a sandbox.
+// A line does not tell what the programs do that it names: a script, an
+// interpreter or a build tool that is let through may run anything. On Linux
+// package supervisor holds each program that a line starts against the same
+// lists, when the kernel has loaded it; then the line is the early answer, with
+// a reason that a user can act on. Elsewhere it is the only one.
 package shellpolicy
 
 import (
@@ -113,6 +115,20 @@ func (r *Rules) Judge(line, shell string) Verdict {
 	return j.verdict
 }
 
+// JudgeEarly is Judge for a host to which the kernel reports each program that a line starts, see Image. It refuses
+// what is sure to be refused, with a reason that says more than the kernel's, and leaves what programs are made to run
+// to the report. What only the line can tell, it refuses where it is not clear: the shell's own commands and
+// redirections, if a deny pattern means one or if there is an allow list.
+func (r *Rules) JudgeEarly(line, shell string) Verdict {
+	if r.Empty() {
+		return Verdict{Decision: Allowed}
+	}
+	j := &judging{rules: r, verdict: Verdict{Decision: Allowed}, early: true}
+	j.lenient = len(r.allow) == 0 && !slices.ContainsFunc(r.deny, func(p pattern) bool { return p.meansBuiltin() })
+	j.shell(line, path.Base(strings.ReplaceAll(shell, `\`, "/")), 0)
+	return j.verdict
+}
+
 // judging is the judging of one line.
 type judging struct {
 	rules   *Rules
@@ -120,11 +136,16 @@ type judging struct {
 	parsed  int           // bytes so far
 	found   int           // commands so far
 	each    func(*simple) // called for each command whose program is known; nil is not
+	early   bool          // the kernel reports each program, so that what one runs is judged then
+	lenient bool          // and nothing has to be known from the line alone
 }
 
 // decide notes a decision; the heaviest counts, and of equals the first.
 func (j *judging) decide(d Decision, cmd, pattern, format string, args ...any) {
 	v := &j.verdict
+	if j.lenient && d == Unclear {
+		return
+	}
 	if worse[d] < worse[v.Decision] {
 		v.Decision, v.Command, v.Pattern, v.Reason = d, cmd, pattern, fmt.Sprintf(format, args...)
 	}
@@ -251,7 +272,7 @@ func (j *judging) command(words []word, open bool, lang syntax.LangVariant, dept
 		j.each(&c)
 	}
 	j.denied(&c)
-	if why := carries(&c); why != "" && !j.named(&c) {
+	if why := carries(&c); why != "" && !j.early && !j.named(&c) {
 		j.unclear(shown, "%s; an allow pattern that names %s with these arguments lets it pass", why, name)
 	}
 	j.allowed(&c)

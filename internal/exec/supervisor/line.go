@@ -53,7 +53,7 @@ func New(s Spec) (*Line, error) {
 	ours, theirs := os.NewFile(uintptr(fds[0]), "supervisor"), os.NewFile(uintptr(fds[1]), "supervisor")
 	l := &Line{
 		Path: "/proc/self/exe", Args: []string{marker}, Env: []string{"GOTRACEBACK=none"},
-		Files: []*os.File{theirs}, ours: ours, done: make(chan struct{}),
+		Files: []*os.File{theirs}, ours: ours, each: s.Each, done: make(chan struct{}),
 	}
 	go l.exchange(body)
 	return l, nil
@@ -79,6 +79,9 @@ func (l *Line) exchange(body []byte) {
 		var m message
 		if json.Unmarshal(in.Bytes(), &m) == nil {
 			l.report.note(m)
+			if m.Program != nil && l.each != nil {
+				l.each(*m.Program)
+			}
 		}
 	}
 	io.Copy(io.Discard, l.ours) // a message that was too long

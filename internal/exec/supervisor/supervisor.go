@@ -21,6 +21,7 @@ package supervisor
 import (
 	"errors"
 	"os"
+	"path/filepath"
 )
 
 // ErrNone is returned by Available where the kernel reports no programs to us.
@@ -38,6 +39,10 @@ type Spec struct {
 	// Unconfined it may write wherever its user may.
 	Writable   []string
 	Unconfined bool
+
+	// Each gets each program when it was started or refused, on a goroutine of its own; nil means that the
+	// report is enough.
+	Each func(Program) `json:"-"`
 
 	Learn bool // follow which program started which, for Program.Scope
 }
@@ -65,6 +70,21 @@ type Report struct {
 	Ended    bool      // the supervisor reported the end of the line
 }
 
+// Verdict returns a sentence about a program that was refused, without its full stop.
+func (p Program) Verdict() string {
+	child, parent := filepath.Base(p.Path), p.Parent
+	if p.Path == "" {
+		child = "a program"
+	}
+	if p.Script != "" {
+		child = filepath.Base(p.Script) + " (by " + child + ")"
+	}
+	if parent == "" {
+		parent = "the line"
+	}
+	return parent + " may not run " + child + ": " + p.Refused
+}
+
 // Limits of a report.
 const (
 	MaxPrograms = 10_000
@@ -90,6 +110,7 @@ type Line struct {
 	Files []*os.File
 
 	ours   *os.File
+	each   func(Program)
 	report Report
 	done   chan struct{}
 }

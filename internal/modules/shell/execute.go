@@ -42,6 +42,9 @@ func (m *runner) executeTool() tool.Tool {
 			return tool.Result{}, err
 		}
 		out.Output, out.ReturnCode = o.stdout.captured()+o.stderr.captured(), o.state.Code
+		for _, note := range o.notes {
+			out.Output += "[" + note + "]\n"
+		}
 		res := tool.Result{Structured: out}
 		if o.timedOut() {
 			res.IsError = true

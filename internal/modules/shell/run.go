@@ -27,6 +27,8 @@ type runOut struct {
 	TimedOut   bool   `json:"timed_out"`
 	Truncated  bool   `json:"truncated" doc:"a part of a stream is missing"`
 	DurationMS int64  `json:"duration_ms"`
+
+	Refused []string `json:"refused,omitempty" text:"facts" doc:"programs that the host's lists kept from running"`
 }
 
 // runHelp is the help of shell_run.
@@ -45,9 +47,13 @@ The input is stdin, or empty.
   your folders, at the same path as on the host or below /folders, and write to its home directory and /tmp. It has no
   other files of the host and no network. At its timeout it is killed at once.
 - A host may allow and deny commands by patterns. A pattern is a glob on the name of a program and, after a space, a
-  glob on its arguments: ls* (which also matches lsblk), git push*. The line is parsed, and every command in it is
-  checked, through pipes, lists, substitutions and programs that run others. If there are patterns, a command that
-  cannot be analysed is refused. Patterns prevent accidents; to contain a program, use a sandbox.`
+  glob on its arguments: ls* (which also matches lsblk), git push*. The line is parsed first, and refused if a command
+  in it is not allowed. Then the kernel reports each program that any process of the line starts, and the host compares
+  the file and its arguments with the patterns: a copy or a link of a file is that file. The start of a program that is
+  not allowed fails with "Permission denied", and the result names it in refused, with the program that started it.
+- On such a host a line writes only in your folders, in those for temporary files and in those that the settings
+  name. Programs get no privileges from their files, so sudo does not work, and debuggers do not either. A host whose
+  kernel does not report programs judges the line alone, and refuses programs that run others.`
 
 func (m *runner) runTool() tool.Tool {
 	return tool.New(tool.Def{
@@ -74,7 +80,7 @@ func (m *runner) runTool() tool.Tool {
 		}
 		out := runOut{
 			Stdout: o.stdout.captured(), Stderr: o.stderr.captured(), ExitCode: o.state.Code, Signal: o.state.Signal,
-			TimedOut: o.timedOut(), Truncated: o.truncated(), DurationMS: o.state.Took.Milliseconds(),
+			TimedOut: o.timedOut(), Truncated: o.truncated(), DurationMS: o.state.Took.Milliseconds(), Refused: o.notes,
 		}
 		res := tool.Typed(out)
 		if out.TimedOut {
@@ -95,6 +101,9 @@ func (r runOut) Facts() string {
 		fmt.Fprintf(&b, "[ended by a signal: %s]", r.Signal)
 	} else {
 		fmt.Fprintf(&b, "[exit code %d]", r.ExitCode)
+	}
+	for _, note := range r.Refused {
+		fmt.Fprintf(&b, "\n[%s]", note)
 	}
 	return b.String()
 }

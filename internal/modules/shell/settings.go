@@ -6,8 +6,9 @@ import "time"
 // embeds. The zero value is usable.
 type Settings struct {
 	Timeout    time.Duration `doc:"Time of a command that says nothing itself, in whole seconds up to 5m; 0 means 30s."`
-	Allow      []string      `doc:"Patterns of commands that may run; none means all. Each is a glob on the program's name and, after a space, one on its arguments: ls*, which also means lsblk, or git push*. Every command of a line is held against them, and what cannot be judged is refused."`
-	Deny       []string      `doc:"Patterns of commands that may not run, the same way; they go before those that may. A seat belt, no wall: an interpreter that may run can do what it likes."`
+	Allow      []string      `doc:"Patterns of commands that may run; none means all. Each is a glob on the program's name and, after a space, one on its arguments: ls*, which also means lsblk, or git push*. What a program may start and a line may not follows with:, npm with: env node. Every program of a line is held against them when it is started, however deep. gatehouse shell learn prints the list of a command."`
+	Deny       []string      `doc:"Patterns of commands that may not run, the same way; they go before those that may. Copies and links of a file are the file. Where allow or deny is set, a line writes only in the caller's folders and in those for temporary files, and sudo does not work in it."`
+	Writable   []string      `doc:"More folders in which a line may write where allow or deny is set, such as ~/.cache; / means all."`
 	Shell      string        `doc:"Name or path of the shell; left out, /bin/sh."`
 	WorkingDir string        `doc:"Where commands begin, inside the folders; left out, in the first of them."`
 	NoStderr   bool          `doc:"Throw away what commands print to standard error."`

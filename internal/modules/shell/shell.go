@@ -1,7 +1,7 @@
 // Package shell is the module that runs command lines. It has one tool of its own,
 // and two that replace those of other servers.
 //
-// Lists of patterns can allow and deny commands; package shellpolicy documents
+// Lists of patterns can allow and deny commands; package supervisor documents
 // what they promise and what they do not. A command has a timeout. When it ends,
 // every process that it started has ended too.
 package shell
@@ -48,7 +48,9 @@ type runner struct {
 	offer module.Offer
 	cfg   Config
 	rules *shellpolicy.Rules
+	hints string // why the lists are hints; "" if they are not
 	log   *slog.Logger
+	tell  func(subject string, fact any)
 
 	driver sandbox.Driver // nil unless commands are confined
 }
@@ -56,8 +58,11 @@ type runner struct {
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(ctx context.Context, d module.Deps) (module.Module, error) {
-		m := &runner{log: d.Log}
+		m := &runner{log: d.Log, tell: d.Publish}
 		m.cfg = cfg
+		if m.tell == nil {
+			m.tell = func(string, any) {}
+		}
 		if m.log == nil {
 			m.log = slog.New(slog.DiscardHandler)
 		}
@@ -73,6 +78,7 @@ func New(cfg Config) module.New {
 				return nil, err
 			}
 		}
+		m.prepareLists(ctx)
 		m.offer.Tools = []tool.Tool{run, m.executeTool(), m.systemTool()}
 		return m, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/dispatch/delayed"
 	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/exec/shellpolicy"
+	"gatehouse/internal/exec/supervisor"
 	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
@@ -42,6 +43,7 @@ type spec struct {
 type outcome struct {
 	stdout, stderr *capture
 	state          proc.State
+	notes          []string // of programs that were refused, or that lack privileges
 }
 
 func (o *outcome) timedOut() bool { return o.state.Stopped == errTimeout }
@@ -78,12 +80,13 @@ func (m *runner) runCommand(ctx context.Context, c *tool.Call, o spec) (*outcome
 	feed := delayed.To(c.Peer.Output())
 	defer feed.Close()
 	hide := own.Hider()
+	seen := &programs{m: m, call: c, hide: hide, seen: map[string]*program{}}
 	to := streams{hide.Writer(io.MultiWriter(out.stdout, feed)), hide.Writer(io.MultiWriter(out.stderr, feed))}
 
 	if m.cfg.Confine {
 		err = m.runConfined(ctx, c, o, where.Path, out, to)
 	} else {
-		err = m.runUnconfined(ctx, c, o, where, out, to)
+		err = m.runUnconfined(ctx, c, o, where, out, to, seen)
 	}
 	to.stdout.Flush() // cannot fail: neither a capture nor progress does
 	to.stderr.Flush()
@@ -95,7 +98,7 @@ type streams struct{ stdout, stderr *secret.HidingWriter }
 
 // runUnconfined runs a command as a process of the host.
 func (m *runner) runUnconfined(
-	ctx context.Context, c *tool.Call, o spec, where roots.Workplace, out *outcome, to streams,
+	ctx context.Context, c *tool.Call, o spec, where roots.Workplace, out *outcome, to streams, seen *programs,
 ) error {
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
 	defer cancel()
@@ -111,16 +114,39 @@ func (m *runner) runUnconfined(
 	if m.cfg.NoStderr {
 		spec.Stderr = nil
 	}
-	p, err := proc.Start(limited, spec)
-	if err != nil {
+	notStarted := func(err error) error {
 		return &tool.Refusal{
 			Code:    tool.CodeNotStarted,
 			Message: where.Says(err),
 			Next:    "This host may not have the shell, or the command may be too long.",
 		}
 	}
+	var line *supervisor.Line
+	if m.judged() {
+		var err error
+		if line, err = m.supervise(c, &spec, where.Path, seen); err != nil {
+			return notStarted(err)
+		}
+	}
+	p, err := proc.Start(limited, spec)
+	if line != nil {
+		line.Started()
+	}
+	if err != nil {
+		if line != nil {
+			line.Close()
+		}
+		return notStarted(err)
+	}
 	if out.state, err = p.Wait(); err != nil {
 		m.log.WarnContext(ctx, "cannot wait for the end of a command", "call", c.ID, "err", err)
+	}
+	if line != nil {
+		report := line.Close()
+		seen.close()
+		if out.notes = notes(report); report.Failed != "" {
+			return notStarted(errors.New(report.Failed))
+		}
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -173,7 +199,7 @@ func (m *runner) checkPolicy(c *tool.Call, o *spec) error {
 	if m.rules.Empty() {
 		return nil
 	}
-	v := m.rules.Judge(o.command, o.shell)
+	v := m.judge(o)
 	for _, kv := range o.env {
 		name, value, _ := strings.Cut(kv, "=")
 		if v.Allowed() && (shellpolicy.Steers(name) || shellpolicy.Runs(value)) {

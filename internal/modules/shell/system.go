@@ -65,5 +65,8 @@ func systemText(o *outcome) string {
 		}
 		text += "[stderr]\n" + failures
 	}
-	return text
+	for _, note := range o.notes {
+		text += "\n[" + note + "]"
+	}
+	return strings.TrimPrefix(text, "\n")
 }

@@ -137,6 +137,11 @@ var layers = [][]unit{
 		{path: "internal/sandbox", why: "modules use sandboxes; sandboxes know no module"},
 	},
 	{
+		{
+			path: "internal/exec/supervisor",
+			only: []string{"internal/exec/procid", "internal/exec/shellpolicy", "internal/sandbox"},
+			why:  "which programs a line may start follows from its lists and from the kernel's reports",
+		},
 		{path: "internal/exec/proc", why: "child processes are started and ended the same way for every package"},
 		{
 			path: "internal/dispatch/jobs",
@@ -276,7 +281,7 @@ var moduleImports = []string{
 	"internal/access/confirm", "internal/access/displaytext", "internal/access/operator", "internal/access/secret",
 	"internal/dispatch/contextstore", "internal/dispatch/delayed", "internal/dispatch/hub", "internal/dispatch/jobs",
 	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool",
-	"internal/exec/proc", "internal/exec/shellpolicy", "internal/exec/terminal",
+	"internal/exec/proc", "internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
 	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock", "internal/files/filewatch",
 	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/symbols", "internal/files/walk",
 	"internal/maintenance/backup", "internal/maintenance/update",
