@@ -284,36 +284,6 @@ func TestSourcesAreRead(t *testing.T) {
 	}
 }
 
-// Lines of any kind do no harm, in pieces of any size.
-func FuzzLines(f *testing.F) {
-	f.Add([]byte("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\nxx\n"), 3, 20)
-	f.Add([]byte(`{"result":{"a":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"},"id":7}`+"\n"), 5, 10)
-	f.Fuzz(func(t *testing.T, text []byte, step, limit int) {
-		step, limit = max(step&0xff, 1), max(limit&0x3ff, 1)
-		var lines int
-		fr := &frames{limit: limit, line: func(b []byte) {
-			lines++
-			if len(b) > limit {
-				t.Errorf("a line of %d bytes", len(b))
-			}
-		}, long: func(head, tail []byte, n int64) {
-			lines++
-			if len(head) > edgeBytes || len(tail) > edgeBytes || n <= int64(limit) {
-				t.Errorf("%d and %d bytes of %d", len(head), len(tail), n)
-			}
-			answerID(head, tail)
-		}}
-		for rest := text; len(rest) > 0; {
-			n := min(step, len(rest))
-			fr.Write(rest[:n])
-			rest = rest[n:]
-		}
-		if want := strings.Count(string(text), "\n"); lines != want {
-			t.Errorf("%d lines of %d", lines, want)
-		}
-	})
-}
-
 // Whatever a server lists, what is offered of it can be.
 func FuzzListing(f *testing.F) {
 	f.Add([]byte(`{"name":"a","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}`))

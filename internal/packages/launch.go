@@ -17,6 +17,7 @@ import (
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/mcp/client"
 	"gatehouse/tool"
 )
 
@@ -48,11 +49,11 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 	}
 	words := &lineWriter{journal: &p.journal}
 	u, err = connectUpstream(
-		p.manager.ctx,
 		int(p.manager.opts.Message),
 		&p.journal,
 		hider,
-		func(f *frames) (*proc.Process, error) {
+		client.ConnOptions{Name: p.manager.opts.Name, Version: p.manager.opts.Version},
+		func(f io.Writer) (*proc.Process, error) {
 			return proc.Start(p.manager.ctx, proc.Spec{
 				Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
 				Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: maxProcesses,
@@ -69,7 +70,7 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 		fmt.Errorf("it was not ready within %v", p.manager.opts.Begin),
 	)
 	defer cancel()
-	if err := u.initialize(soon, p.manager.opts.Name, p.manager.opts.Version); err != nil {
+	if err := u.connectServer(soon); err != nil {
 		return u, nil, err
 	}
 	entries, err = u.listTools(soon)

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/files/atomicfile"
+	"gatehouse/internal/mcp/client"
 	"gatehouse/tool"
 )
 
@@ -325,7 +326,7 @@ func (p *instance) watch(u *upstream) {
 		if err == nil {
 			p.setTools(entries, false)
 			p.publishState()
-		} else if u.reason() == nil {
+		} else if u.conn.Err() == nil {
 			p.journal.writeLine(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
 		}
 		sleepUntil(u.gone, listInterval)
@@ -355,7 +356,7 @@ func (p *instance) serverExited(u *upstream) {
 	if time.Since(p.started) >= p.manager.opts.restart.stableAfter {
 		p.failures = 0
 	}
-	err := u.reason()
+	err := u.conn.Err()
 	p.setFailed(err)
 	broken := p.failures >= maxFailures
 	p.mu.Unlock()
@@ -601,24 +602,26 @@ func (h *Manager) Call(
 		if err != nil {
 			return nil, err
 		}
-		raw, err := u.request(ctx, "tools/call", params, progress)
+		raw, err := u.conn.Do(ctx, client.Request{
+			Method: "tools/call", Params: params, Name: own, Progress: progressOf(progress),
+		})
 		u.releaseUpstream()
-		gone, ok := errors.AsType[*noAnswerError](err)
+		gone, ok := errors.AsType[*client.NoAnswerError](err)
 		switch {
 		case !ok:
-			return raw, err
+			return raw, wireError(err)
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case gone.mayHaveRun:
+		case gone.MayHaveRun:
 			return nil, &tool.Refusal{
 				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", id, shorten(own, 100), gone.why),
+				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", id, shorten(own, 100), gone.Why),
 				Next:    "Check the outcome before you try again.",
 			}
 		case try > 0:
 			return nil, &tool.Refusal{
 				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", id, gone.why),
+				Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", id, gone.Why),
 				Next:    "Try again in a moment.",
 			}
 		}

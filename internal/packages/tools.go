@@ -33,7 +33,7 @@ type Offered struct {
 
 // listTools asks a server for its tools, page by page.
 func (u *upstream) listTools(ctx context.Context) (entries []json.RawMessage, err error) {
-	if !u.tools {
+	if !u.offers("tools") {
 		return nil, nil
 	}
 	params, seen, bytes := json.RawMessage(`{}`), map[string]bool{}, 0

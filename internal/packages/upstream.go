@@ -6,128 +6,82 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
-	"slices"
-	"strconv"
+	"io"
 	"sync"
 	"time"
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 
-// revisions are the protocol revisions that a server may use, newest first. The first
-// is requested.
-var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
-
 const (
-	maxPending      = 256              // calls of one server at once
-	outboxSize      = 64               // messages that wait to be written
 	writeTimeout    = 30 * time.Second // a server that reads nothing for so long is killed
 	exitWait        = time.Second      // for a server that closed its input to exit
 	maxInvalidLines = 1000             // invalid lines, after which a server is killed
 	maxErrorMessage = 8 << 10          // bytes of an error's message that are passed on
 )
 
-// upstream is the MCP client of one running server. It is safe for concurrent use.
+// upstream is one running server and the connection to it. It is safe for concurrent use.
 type upstream struct {
+	conn    *client.Conn
 	child   *proc.Process
 	journal *journal
-	secrets secret.Hider   // of its environment; hidden in everything except results
-	relist  chan struct{}  // capacity 1: its tools have changed
-	out     chan *outgoing // to be written
-	gone    chan struct{}  // closed when the server has exited
-	tools   bool           // the server offers tools
+	secrets secret.Hider  // of its environment; hidden in everything except results
+	relist  chan struct{} // capacity 1: its tools have changed
+	gone    chan struct{} // closed when the server has exited
 	server  Server
+
+	capabilities map[string]json.RawMessage // what the server offers; set before the server is used
 
 	invalidLines int // used by the reader only
 
-	mu      sync.Mutex
-	pending map[int64]*pendingRequest
-	next    int64
-	why     error // why it ended; set before gone is closed
-	held    int   // callers that are about to send a request
-	used    time.Time
+	mu   sync.Mutex
+	held int // callers that are about to send a request
+	used time.Time
 }
 
-// outgoing is a message to the server.
-type outgoing struct {
-	text      []byte
-	mu        sync.Mutex
-	sent      bool // some of it may have been written
-	withdrawn bool // it must not be written any more
-}
-
-// markSent reports whether the message is still to be written, and records that it is.
-func (l *outgoing) markSent() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sent = !l.withdrawn
-	return l.sent
-}
-
-// withdraw reports whether the message was not written; it will not be written later.
-func (l *outgoing) withdraw() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.withdrawn = true
-	return !l.sent
-}
-
-// pendingRequest is a request without an answer.
-type pendingRequest struct {
-	answer   chan answer // holds one
-	progress func(done, total float64, note string)
-}
-
-type answer struct {
-	result json.RawMessage
-	err    error
-}
-
-// noAnswerError means that a request got no answer.
-type noAnswerError struct {
-	mayHaveRun bool // the server may have run the request
-	why        error
-}
-
-func (e *noAnswerError) Error() string { return e.why.Error() }
-func (e *noAnswerError) Unwrap() error { return e.why }
-
-// connectUpstream connects to a server. start starts its child process, whose output goes to
-// the frames.
+// connectUpstream connects to a server. start starts its child process, whose standard
+// output goes to the writer.
 func connectUpstream(
-	ctx context.Context,
 	limit int,
 	j *journal,
 	h secret.Hider,
-	start func(*frames) (*proc.Process, error),
+	o client.ConnOptions,
+	start func(io.Writer) (*proc.Process, error),
 ) (*upstream, error) {
 	u := &upstream{
-		journal: j, secrets: h, relist: make(chan struct{}, 1), out: make(chan *outgoing, outboxSize), gone: make(chan struct{}),
-		pending: map[int64]*pendingRequest{}, used: time.Now(),
+		journal: j, secrets: h, relist: make(chan struct{}, 1), gone: make(chan struct{}), used: time.Now(),
 	}
 	child := make(chan *proc.Process, 1)
 	ready := sync.OnceFunc(func() { u.child = <-child }) // the child may speak before start returns
-	f := &frames{limit: limit}
-	f.line = func(b []byte) { ready(); u.handleLine(b) }
-	f.long = func(head, tail []byte, n int64) { ready(); u.tooLong(head, tail, n, limit) }
-	c, err := start(f)
+	o.Limit, o.Notified, o.Invalid = limit, u.handleNotification, u.handleInvalid
+	o.TooLong = func(n int64) error { return u.tooLong(n, limit) }
+	lines := client.NewLines(func(ctx context.Context, b []byte) (int, error) {
+		ready()
+		return u.writeMessage(ctx, b)
+	}, o)
+	u.conn = lines.Conn
+	c, err := start(writerFunc(func(b []byte) (int, error) { ready(); return lines.Write(b) }))
 	if err != nil {
+		u.conn.Fail(err)
 		return nil, err
 	}
 	child <- c
 	ready()
-	go u.writeLoop(ctx)
 	go func() {
 		end, err := c.Wait()
-		u.failWith(exitError(end, err))
+		u.conn.Fail(exitError(end, err))
 		close(u.gone)
 	}()
 	return u, nil
 }
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // exitError describes how a child process exited.
 func exitError(s proc.State, err error) error {
@@ -144,23 +98,9 @@ func exitError(s proc.State, err error) error {
 	return fmt.Errorf("its program ended with code %d", s.Code)
 }
 
-// failWith records why the connection ended; the first reason counts. All pending requests
-// fail.
-func (u *upstream) failWith(why error) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.why == nil {
-		u.why = why
-	}
-	for id, w := range u.pending {
-		delete(u.pending, id)
-		w.answer <- answer{err: &noAnswerError{true, u.why}}
-	}
-}
-
 // killProcess kills a server that does not follow the protocol.
 func (u *upstream) killProcess(why error) {
-	u.failWith(why)
+	u.conn.Fail(why)
 	go func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // at once
@@ -171,7 +111,7 @@ func (u *upstream) killProcess(why error) {
 // stopProcess stops the server as the protocol requires: it closes its input, then sends the
 // termination signal, then kills it. It returns when the server has exited.
 func (u *upstream) stopProcess(grace time.Duration) error {
-	u.failWith(errors.New("it was stopped"))
+	u.conn.Fail(errors.New("it was stopped"))
 	u.child.CloseInput(context.Background())
 	t := time.NewTimer(grace)
 	defer t.Stop()
@@ -189,51 +129,40 @@ func (u *upstream) stopProcess(grace time.Duration) error {
 	return err
 }
 
-// writeLoop writes the queued messages, one at a time.
-func (u *upstream) writeLoop(ctx context.Context) {
-	for {
-		select {
-		case l := <-u.out:
-			if l.markSent() {
-				if err := u.writeMessage(ctx, l.text); err != nil {
-					sleepUntil(u.gone, exitWait) // how it ended says more
-					u.killProcess(err)
-					return
-				}
-			}
-		case <-u.gone:
-			return
-		}
-	}
-}
-
-// writeMessage writes one message, as long as the server continues to read.
-func (u *upstream) writeMessage(ctx context.Context, text []byte) error {
+// writeMessage writes a message, as long as the server continues to read. A server that
+// does not is killed.
+func (u *upstream) writeMessage(ctx context.Context, text []byte) (written int, err error) {
 	moved := time.Now()
 	for {
-		n, err := u.child.Type(ctx, text)
-		if text = text[n:]; len(text) == 0 {
-			return nil
+		n, err := u.child.Type(ctx, text[written:])
+		if written += n; written == len(text) {
+			return written, nil
 		}
 		switch {
 		case n > 0:
 			moved = time.Now()
+			continue
 		case errors.Is(err, proc.ErrNoInput):
-			return errors.New("it has closed its input")
+			err = errors.New("it has closed its input")
 		case ctx.Err() != nil:
-			return context.Cause(ctx)
+			return written, context.Cause(ctx)
 		case time.Since(moved) > writeTimeout:
-			return fmt.Errorf("it has read nothing for %v", writeTimeout)
+			err = fmt.Errorf("it has read nothing for %v", writeTimeout)
+		default:
+			continue
 		}
+		sleepUntil(u.gone, exitWait) // how it ended says more
+		u.killProcess(err)
+		return written, err
 	}
 }
 
 // query sends a request about the server itself. Its answer is stored and shown to
 // users, so secrets are removed from it.
 func (u *upstream) query(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	raw, err := u.request(ctx, method, params, nil)
-	if w, ok := errors.AsType[*tool.WireError](err); ok {
-		err = fmt.Errorf("%s (%d)", u.secrets.Hide([]byte(w.Message)), w.Code)
+	raw, err := u.conn.Do(ctx, client.Request{Method: method, Params: params})
+	if e, ok := errors.AsType[*client.RPCError](err); ok {
+		err = fmt.Errorf("%s (%d)", u.secrets.Hide([]byte(e.Message)), e.Code)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", method, err)
@@ -244,73 +173,14 @@ func (u *upstream) query(ctx context.Context, method string, params json.RawMess
 	return raw, nil
 }
 
-// request sends a request and waits for the answer. An error from the server is a
-// *tool.WireError; a missing answer is a *noAnswerError.
-func (u *upstream) request(
-	ctx context.Context,
-	method string,
-	params json.RawMessage,
-	progress func(done, total float64, note string),
-) (json.RawMessage, error) {
-	w := &pendingRequest{make(chan answer, 1), progress}
-	u.mu.Lock()
-	if u.why != nil {
-		defer u.mu.Unlock()
-		return nil, &noAnswerError{false, u.why}
-	}
-	if len(u.pending) >= maxPending {
-		u.mu.Unlock()
-		return nil, &noAnswerError{false, fmt.Errorf("%d calls of it run already", maxPending)}
-	}
-	u.next++
-	id := u.next
-	u.pending[id] = w
-	u.used = time.Now()
-	u.mu.Unlock()
-	defer u.forget(id)
-
-	if progress != nil {
-		params = withToken(params, id)
-	}
-	l := &outgoing{text: message(id, method, params)}
-	select {
-	case u.out <- l:
-	case a := <-w.answer:
-		a.err = &noAnswerError{false, u.reason()}
-		return nil, a.err
-	case <-ctx.Done():
-		return nil, &noAnswerError{false, context.Cause(ctx)}
-	}
-	select {
-	case a := <-w.answer:
-		if gone, ok := errors.AsType[*noAnswerError](a.err); ok && l.withdraw() {
-			return nil, &noAnswerError{false, gone.why}
-		}
-		return a.result, a.err
-	case <-ctx.Done():
-	}
-	if l.withdraw() {
-		return nil, &noAnswerError{false, context.Cause(ctx)}
-	}
-	u.notify("notifications/cancelled", fmt.Appendf(nil, `{"requestId":%d,"reason":"the caller no longer waits"}`, id))
-	return nil, &noAnswerError{true, context.Cause(ctx)}
-}
-
-func (u *upstream) forget(id int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.pending, id)
-	u.used = time.Now()
-}
-
 // idle returns how long the server has had no request.
 func (u *upstream) idle() time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.pending) > 0 || u.held > 0 {
+	if u.held > 0 {
 		return 0
 	}
-	return time.Since(u.used)
+	return min(u.conn.Idle(), time.Since(u.used))
 }
 
 // retain keeps the server from being stopped as idle until release.
@@ -327,78 +197,9 @@ func (u *upstream) releaseUpstream() {
 	u.used = time.Now()
 }
 
-func (u *upstream) reason() error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.why
-}
-
-// withToken adds a progress token, the id of the request.
-func withToken(params json.RawMessage, id int64) json.RawMessage {
-	meta, _ := rawjson.Get(params, "_meta")
-	meta = rawjson.Splice(meta, rawjson.Edit{Key: "progressToken", Value: strconv.AppendInt(nil, id, 10)})
-	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
-}
-
-// message encodes a request or, with id 0, a notification.
-func message(id int64, method string, params json.RawMessage) []byte {
-	b := []byte(`{"jsonrpc":"2.0"`)
-	if id != 0 {
-		b = strconv.AppendInt(append(b, `,"id":`...), id, 10)
-	}
-	b = rawjson.AppendString(append(b, `,"method":`...), method)
-	if params != nil {
-		b = rawjson.Compact(append(b, `,"params":`...), params) // a line has no line breaks in it
-	}
-	return append(b, '}', '\n')
-}
-
-// notify sends a notification. It is dropped if the server does not read.
-func (u *upstream) notify(method string, params json.RawMessage) {
-	u.trySend(message(0, method, params))
-}
-
-func (u *upstream) trySend(text []byte) {
-	select {
-	case u.out <- &outgoing{text: text}:
-	default:
-	}
-}
-
-// handleLine handles one line of the server's output.
-func (u *upstream) handleLine(line []byte) {
-	line = bytes.TrimSpace(line)
-	if len(line) == 0 {
-		return
-	}
-	err := rawjson.Check(line, 0)
-	if err != nil && rawjson.Repair(line) > 0 {
-		err = rawjson.Check(line, 0)
-	}
-	if err != nil {
-		u.handleInvalid(line, err)
-		return
-	}
-	switch rawjson.Kind(line) {
-	case '{':
-		u.message(line)
-	case '[': // a batch of 2025-03-26
-		for m := range rawjson.Elements(line) {
-			if rawjson.Kind(m) == '{' {
-				u.message(m)
-			}
-		}
-	default:
-		u.handleInvalid(line, errors.New("expected an object"))
-	}
-}
-
 // handleInvalid handles a line that is not a message, because many programs print to
 // their standard output.
 func (u *upstream) handleInvalid(line []byte, err error) {
-	if id, ok := answerID(line, line); ok {
-		u.deliver(id, answer{err: fmt.Errorf("the server's answer is no JSON that can be passed on: %w", err)})
-	}
 	u.invalidLines++
 	if u.invalidLines <= 20 {
 		line = u.secrets.Hide(line)
@@ -415,127 +216,37 @@ func (u *upstream) handleInvalid(line []byte, err error) {
 	}
 }
 
-var (
-	headID = regexp.MustCompile(`^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*([0-9]{1,18})\s*,`)
-	tailID = regexp.MustCompile(`,\s*"id"\s*:\s*([0-9]{1,18})\s*\}\s*$`)
-)
-
-// answerID finds the id of an answer at the beginning or the end of its line, where
-// servers write it.
-func answerID(head, tail []byte) (id int64, ok bool) {
-	m := headID.FindSubmatch(head[:min(len(head), edgeBytes)])
-	if m == nil {
-		m = tailID.FindSubmatch(tail[max(0, len(tail)-edgeBytes):])
-	}
-	if m == nil {
-		return 0, false
-	}
-	id, err := strconv.ParseInt(string(m[1]), 10, 64)
-	return id, err == nil
-}
-
-// tooLong fails the request whose answer is too long. If its id is unknown, all pending
-// requests fail.
-func (u *upstream) tooLong(head, tail []byte, n int64, limit int) {
-	err := &tool.Refusal{
+// tooLong records that a message was too long, and returns the error of the request that
+// it answers.
+func (u *upstream) tooLong(n int64, limit int) error {
+	u.journal.writeLine(fmt.Sprintf("[host] a message of %d bytes was dropped: at most %d are passed on", n, limit))
+	return &tool.Refusal{
 		Code:    tool.CodeTooLarge,
 		Message: fmt.Sprintf("the server answered with %d bytes, and at most %d are passed on; it has run", n, limit),
 		Next:    "Ask it for less.",
 	}
-	u.journal.writeLine(fmt.Sprintf("[host] a message of %d bytes was dropped: at most %d are passed on", n, limit))
-	if id, ok := answerID(head, tail); ok {
-		u.deliver(id, answer{err: err})
-		return
-	}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for id, w := range u.pending {
-		delete(u.pending, id)
-		w.answer <- answer{err: err}
-	}
 }
 
-// deliver passes an answer to its request. Only the first one counts.
-func (u *upstream) deliver(id int64, a answer) {
-	u.mu.Lock()
-	w := u.pending[id]
-	delete(u.pending, id)
-	u.mu.Unlock()
-	if w != nil {
-		w.answer <- a
-	}
-}
-
-func (u *upstream) message(m []byte) {
-	id, hasID := rawjson.Get(m, "id")
-	if raw, ok := rawjson.Get(m, "method"); ok {
-		method, _ := rawjson.String(raw)
-		params, _ := rawjson.Get(m, "params")
-		if hasID && rawjson.Kind(id) != 'n' {
-			u.answerRequest(id, method)
-			return
-		}
-		u.handleNotification(method, params)
-		return
-	}
-	n, ok := rawjson.Int(id)
+// wireError returns the error response of a server as the error of a call.
+func wireError(err error) error {
+	e, ok := errors.AsType[*client.RPCError](err)
 	if !ok {
-		return
+		return err
 	}
-	if e, bad := rawjson.Get(m, "error"); bad && rawjson.Kind(e) == '{' {
-		u.deliver(n, answer{err: wireError(e)})
-		return
-	}
-	if r, ok := rawjson.Get(m, "result"); ok && rawjson.Kind(r) == '{' {
-		u.deliver(n, answer{result: r})
-		return
-	}
-	u.deliver(n, answer{err: errors.New("the server's answer has neither a result object nor an error")})
-}
-
-func wireError(e []byte) error {
-	w := &tool.WireError{Code: -32603}
-	if c, ok := rawjson.Get(e, "code"); ok {
-		if n, ok := rawjson.Int(c); ok {
-			w.Code = int(n)
-		}
-	}
-	if t, ok := rawjson.Get(e, "message"); ok {
-		w.Message, _ = rawjson.String(t)
-	}
+	w := &tool.WireError{Code: e.Code, Message: e.Message, Data: e.Data}
 	if len(w.Message) > maxErrorMessage {
 		w.Message = shorten(w.Message, maxErrorMessage)
-	}
-	if d, ok := rawjson.Get(e, "data"); ok {
-		w.Data = bytes.Clone(d)
 	}
 	return w
 }
 
-// answerRequest answers a request of the server. This client supports only ping. id is
-// any JSON value and is returned unchanged.
-func (u *upstream) answerRequest(id []byte, method string) {
-	if k := rawjson.Kind(id); k != '"' && k != '0' || len(id) > 1<<10 {
-		return
-	}
-	b := append([]byte(`{"jsonrpc":"2.0","id":`), id...)
-	if method == "ping" {
-		b = append(b, `,"result":{}}`...)
-	} else {
-		b = append(b, `,"error":{"code":-32601,"message":"this client answers no questions"}}`...)
-	}
-	u.trySend(append(b, '\n'))
-}
-
-func (u *upstream) handleNotification(method string, params []byte) {
+func (u *upstream) handleNotification(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/tools/list_changed":
 		select {
 		case u.relist <- struct{}{}:
 		default:
 		}
-	case "notifications/progress":
-		u.handleProgress(params)
 	case "notifications/message":
 		level, _ := rawjson.Get(params, "level")
 		data, _ := rawjson.Get(params, "data")
@@ -546,63 +257,63 @@ func (u *upstream) handleNotification(method string, params []byte) {
 	}
 }
 
-func (u *upstream) handleProgress(params []byte) {
-	var p struct {
-		Token   json.RawMessage `json:"progressToken"`
-		Done    float64         `json:"progress"`
-		Total   float64         `json:"total"`
-		Message string          `json:"message"`
+// progressOf returns a receiver of the progress of one request.
+func progressOf(report func(done, total float64, note string)) func(json.RawMessage) {
+	if report == nil {
+		return nil
 	}
-	if json.Unmarshal(params, &p) != nil {
-		return
-	}
-	id, ok := rawjson.Int(p.Token)
-	if !ok {
-		return
-	}
-	u.mu.Lock()
-	w := u.pending[id]
-	u.mu.Unlock()
-	if w != nil && w.progress != nil {
-		w.progress(p.Done, p.Total, shorten(p.Message, 1000))
+	return func(params json.RawMessage) {
+		var p struct {
+			Done    float64 `json:"progress"`
+			Total   float64 `json:"total"`
+			Message string  `json:"message"`
+		}
+		if json.Unmarshal(params, &p) == nil {
+			report(p.Done, p.Total, shorten(p.Message, 1000))
+		}
 	}
 }
 
-// initialize performs the handshake with the server.
-func (u *upstream) initialize(ctx context.Context, name, version string) error {
-	params, err := json.Marshal(map[string]any{
-		"protocolVersion": revisions[0], "capabilities": struct{}{},
-		"clientInfo": map[string]string{"name": name, "version": version},
-	})
-	if err != nil {
-		return err
+// connectServer finds out which revision the server speaks and what it offers.
+func (u *upstream) connectServer(ctx context.Context) error {
+	if err := u.conn.Connect(ctx, false); err != nil {
+		if e, ok := errors.AsType[*client.RPCError](err); ok {
+			err = fmt.Errorf("%s (%d)", u.secrets.Hide([]byte(e.Message)), e.Code)
+		}
+		return fmt.Errorf("initialize: %w", err)
 	}
-	raw, err := u.query(ctx, "initialize", params)
-	if err != nil {
-		return err
-	}
+	info := u.secrets.Hide(u.conn.Info())
 	var r struct {
-		Version      string                     `json:"protocolVersion"`
 		Capabilities map[string]json.RawMessage `json:"capabilities"`
-		Info         struct {
-			Name    string `json:"name"`
-			Title   string `json:"title"`
-			Version string `json:"version"`
-		} `json:"serverInfo"`
+		Info         serverInfo                 `json:"serverInfo"`
+		Meta         struct {
+			Info serverInfo `json:"io.modelcontextprotocol/serverInfo"`
+		} `json:"_meta"`
 	}
-	if err := json.Unmarshal(raw, &r); err != nil {
-		return fmt.Errorf("decode the answer to initialize: %w", err)
+	if err := json.Unmarshal(info, &r); err != nil {
+		return fmt.Errorf("decode what the server says about itself: %w", err)
 	}
-	if !slices.Contains(revisions, r.Version) {
-		return fmt.Errorf("it uses protocol revision %q, which this host does not support", shorten(r.Version, 40))
+	if u.conn.IsModern() {
+		r.Info = r.Meta.Info
 	}
-	_, u.tools = r.Capabilities["tools"]
+	u.capabilities = r.Capabilities
 	u.server = Server{
 		shorten(r.Info.Name, maxTitle),
 		shorten(r.Info.Title, maxTitle),
 		shorten(r.Info.Version, 100),
-		r.Version,
+		u.conn.Revision(),
 	}
-	u.notify("notifications/initialized", nil)
 	return nil
+}
+
+type serverInfo struct {
+	Name    string `json:"name"`
+	Title   string `json:"title"`
+	Version string `json:"version"`
+}
+
+// offers reports whether the server declared a capability.
+func (u *upstream) offers(capability string) bool {
+	_, ok := u.capabilities[capability]
+	return ok
 }

@@ -20,19 +20,12 @@ type Question struct {
 // maxRounds bounds how often one call may ask.
 const maxRounds = 10
 
-func (c *Client) capabilities() any {
-	if c.opts.Ask == nil {
-		return struct{}{}
-	}
-	return map[string]any{"elicitation": map[string]any{"form": struct{}{}}}
-}
-
 // answer is the result of elicitation/create.
-func (c *Client) answer(params json.RawMessage) json.RawMessage {
+func (o Options) answer(params json.RawMessage) json.RawMessage {
 	var q Question
 	said := map[string]any{"action": "cancel"}
 	if json.Unmarshal(params, &q) == nil && (q.Mode == "" || q.Mode == "form") {
-		action, content := c.opts.Ask(q)
+		action, content := o.Ask(q)
 		said["action"] = action
 		if action == "accept" {
 			said["content"] = content
@@ -73,7 +66,7 @@ func (c *Client) rounds(
 			if ask.Method != "elicitation/create" {
 				return raw, nil
 			}
-			answers[key] = c.answer(ask.Params)
+			answers[key] = c.opts.answer(ask.Params)
 		}
 		params["inputResponses"], params["requestState"] = answers, r.State
 	}

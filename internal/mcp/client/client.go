@@ -1,37 +1,24 @@
-// Package client is the command line's own small MCP client: it lists the
-// tools of one server and calls them, over HTTP or a newline-framed
-// connection.
+// Package client is an MCP client for every revision of the protocol: a Conn
+// carries raw requests to one server over HTTP or newline-framed messages, and
+// a Client lists and calls the tools of a server for the command line.
 //
 // It tries the newest revision first, whose requests stand alone, and falls
-// back to the handshake of the older ones. It passes on questions to a person
-// where there is one, and offers the server nothing else. One request is open at a
-// time; a Client is not safe for concurrent use.
+// back to the handshake of the older ones.
 package client
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"time"
+	"net"
+	"net/http"
+	"net/url"
+
+	"gatehouse/internal/mcp/rawjson"
 )
-
-const (
-	modern       = "2026-07-28" // requests stand alone
-	latestLegacy = "2025-11-25" // the newest one that begins with a handshake
-
-	// discoverTimeout is how long a server that may not know the first question
-	// gets to say so. A server of the older kind may stay silent.
-	discoverTimeout = 5 * time.Second
-
-	// answerLimit bounds one message of a server, in bytes.
-	answerLimit = 64 << 20
-)
-
-// legacyRevisions are the older revisions this client can speak.
-var legacyRevisions = []string{latestLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Options describe the caller and receive what arrives beside the answers.
 type Options struct {
@@ -43,13 +30,12 @@ type Options struct {
 	Token         string                                 // for HTTP and TCP servers that require one; "" sends none
 }
 
-// Client is a connection to one server.
+// Client is a connection of the command line to one server. It passes on questions to a
+// person where there is one, and offers the server nothing else. It is not
+// safe for concurrent use.
 type Client struct {
-	opts    Options
-	wire    wire
-	version string // the revision in use
-	server  Server
-	next    int64
+	opts Options
+	conn *Conn
 }
 
 // Server is the peer's description of itself, for display only.
@@ -68,180 +54,159 @@ type ConnectError struct {
 func (e *ConnectError) Error() string { return fmt.Sprintf("cannot connect to %s: %v", e.To, e.Err) }
 func (e *ConnectError) Unwrap() error { return e.Err }
 
-// RPCError is a server's error response.
-type RPCError struct {
-	Code    int             `json:"code"`
-	Message string          `json:"message"`
-	Data    json.RawMessage `json:"data,omitempty"`
+// Server returns the server's description of itself.
+func (c *Client) Server() (s Server) {
+	raw, ok := rawjson.Get(c.conn.Info(), "serverInfo")
+	if !ok {
+		meta, _ := rawjson.Get(c.conn.Info(), "_meta")
+		raw, _ = rawjson.Get(meta, "io.modelcontextprotocol/serverInfo")
+	}
+	json.Unmarshal(raw, &s) // for display only
+	return s
 }
 
-func (e *RPCError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
-
-// Server returns the server's description of itself.
-func (c *Client) Server() Server { return c.server }
-
 // Version is the protocol revision in use.
-func (c *Client) Version() string { return c.version }
+func (c *Client) Version() string { return c.conn.Revision() }
 
 // Close ends the connection, and the session if there is one.
-func (c *Client) Close() error { return c.wire.closeWire() }
+func (c *Client) Close() error { return c.conn.Close() }
 
-// connectWire finds out which revision the server speaks. The error is a
-// *ConnectError.
-func connectWire(ctx context.Context, to string, w wire, o Options) (*Client, error) {
-	c := &Client{opts: o, wire: w}
-	known, err := c.discover(ctx)
-	if err == nil && !known {
-		err = c.handshake(ctx)
-	}
+// DialUnix connects to a host's Unix socket.
+func DialUnix(ctx context.Context, path string, o Options) (*Client, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
-		w.closeWire()
+		return nil, &ConnectError{path, err}
+	}
+	return Over(ctx, path, conn, o)
+}
+
+// DialTCP connects to a host's TCP listener, by a URL as the host prints it:
+// tcp://127.0.0.1:9100.
+func DialTCP(ctx context.Context, address string, o Options) (*Client, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "tcp" || u.Port() == "" || u.Path != "" {
+		return nil, &ConnectError{address, errors.New("expected a URL such as tcp://127.0.0.1:9100")}
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return nil, &ConnectError{address, err}
+	}
+	return Over(ctx, address, conn, o)
+}
+
+// Over speaks newline-framed messages over a connection, which it closes. to
+// names the other end in errors.
+func Over(ctx context.Context, to string, conn net.Conn, o Options) (*Client, error) {
+	return connectClient(ctx, to, overConn(conn, o.conn(true)).Conn, o)
+}
+
+// DialHTTP connects to a server by its URL. A URL without a path gets /mcp.
+func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
+	u, err := url.Parse(address)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
+		return nil, &ConnectError{
+			address,
+			errors.New("expected a URL such as http://127.0.0.1:3000/mcp or tcp://127.0.0.1:9100"),
+		}
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/mcp"
+	}
+	h := HTTPOptions{Client: httpClient(o), Token: o.Token}
+	return connectClient(ctx, u.String(), NewHTTP(u.String(), h, o.conn(false)), o)
+}
+
+// httpClient follows the environment as the default one does, and trusts the
+// authorities of o.
+func httpClient(o Options) *http.Client {
+	if o.Roots == nil {
+		return &http.Client{}
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{RootCAs: o.Roots}
+	return &http.Client{Transport: t}
+}
+
+// connectClient finds out which revision the server speaks. The error is a
+// *ConnectError.
+func connectClient(ctx context.Context, to string, conn *Conn, o Options) (*Client, error) {
+	if err := conn.Connect(ctx, false); err != nil {
+		conn.Close()
+		if no, ok := errors.AsType[*NoAnswerError](err); ok {
+			err = no.Why
+		}
 		if _, refused := errors.AsType[*RPCError](err); refused && o.Context != "" {
 			err = fmt.Errorf("context %q: %w", o.Context, err)
 		}
 		return nil, &ConnectError{to, err}
 	}
-	return c, nil
+	return &Client{o, conn}, nil
 }
 
-// discover asks in the newest revision and reports whether it was understood.
-// Any refusal but one of access means that the server is of the older kind.
-func (c *Client) discover(ctx context.Context) (known bool, err error) {
-	c.version = modern
-	soon, cancel := context.WithTimeout(ctx, discoverTimeout)
-	defer cancel()
-	raw, err := c.request(soon, "server/discover", "", nil, nil)
-	var status *statusError
-	switch {
-	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
-		return false, err
-	case err != nil && ctx.Err() != nil:
-		return false, context.Cause(ctx)
-	case err != nil && !c.wire.alive(err):
-		return false, err
-	case err != nil:
-		return false, nil
+// conn returns the options of the connection. Where no header carries the
+// credentials, they are part of every message.
+func (o Options) conn(headerless bool) ConnOptions {
+	c := ConnOptions{Name: o.Name, Version: o.Version}
+	if o.Token != "" && headerless {
+		c.Meta = rawjson.Splice([]byte(`{}`), rawjson.Edit{Key: "gatehouse/token", Value: rawjson.AppendString(nil, o.Token)})
 	}
-	var r struct {
-		Supported []string `json:"supportedVersions"`
-		Meta      struct {
-			Server Server `json:"io.modelcontextprotocol/serverInfo"`
-		} `json:"_meta"`
+	if o.Context != "" {
+		c.HandshakeMeta = rawjson.Splice(
+			[]byte(`{}`),
+			rawjson.Edit{Key: "gatehouse/context", Value: rawjson.AppendString(nil, o.Context)},
+		)
 	}
-	if json.Unmarshal(raw, &r) != nil || !slices.Contains(r.Supported, modern) {
-		return false, nil
+	if o.Ask != nil {
+		c.Capabilities = json.RawMessage(`{"elicitation":{"form":{}}}`)
+		c.Answer = func(_ context.Context, method string, params json.RawMessage) (json.RawMessage, *RPCError) {
+			if method != "elicitation/create" {
+				return nil, &RPCError{Code: -32601, Message: "this client answers only elicitation/create"}
+			}
+			return o.answer(params), nil
+		}
 	}
-	c.server = r.Meta.Server
-	return true, nil
+	return c
 }
 
-// handshake opens a session of the older kind.
-func (c *Client) handshake(ctx context.Context) error {
-	c.version = latestLegacy
-	params := map[string]any{
-		"protocolVersion": latestLegacy,
-		"capabilities":    c.capabilities(),
-		"clientInfo":      map[string]string{"name": c.opts.Name, "version": c.opts.Version},
-	}
-	raw, err := c.request(ctx, "initialize", "", params, nil)
-	if err != nil {
-		return err
-	}
-	var r struct {
-		Version string `json:"protocolVersion"`
-		Server  Server `json:"serverInfo"`
-	}
-	if err := json.Unmarshal(raw, &r); err != nil {
-		return fmt.Errorf("the answer to initialize is not understood: %w", err)
-	}
-	if !slices.Contains(legacyRevisions, r.Version) {
-		return fmt.Errorf("the server speaks protocol %q, which this client does not", r.Version)
-	}
-	c.version, c.server = r.Version, r.Server
-	return c.wire.notify(ctx, c.version, []byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
-}
-
-// request sends one request and returns its result. name goes into a header
-// where there are any, as do extra.
+// request sends one request and returns its result. name and headers go into headers
+// over HTTP. A call of a tool is asked for the whole structured output, which the view of a
+// Gatehouse may keep from models; other servers ignore that.
 func (c *Client) request(
 	ctx context.Context,
 	method, name string,
 	params map[string]any,
-	extra map[string]string,
+	headers map[string]string,
 ) (json.RawMessage, error) {
-	c.next++
 	if params == nil {
 		params = map[string]any{}
 	}
-	c.addMetadata(method, params)
-	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": c.next, "method": method, "params": params})
-	if err != nil {
-		return nil, err
-	}
-	m, err := c.wire.exchange(ctx, request{c.next, method, name, c.version, body, extra}, c.handleServerMessage)
-	if err != nil {
-		return nil, err
-	}
-	if m.Error != nil {
-		return nil, m.Error
-	}
-	if m.Result == nil {
-		return nil, errors.New("the server's answer has neither a result nor an error")
-	}
-	return m.Result, nil
-}
-
-// addMetadata puts into _meta what the newest revision wants with every request, our
-// credentials where no header carries them, and the token by which progress is
-// reported. Of a tool of ours it asks for the whole structured output, which
-// the view may keep from models.
-func (c *Client) addMetadata(method string, params map[string]any) {
-	meta := map[string]any{}
-	if c.version == modern {
-		meta["io.modelcontextprotocol/protocolVersion"] = modern
-		meta["io.modelcontextprotocol/clientCapabilities"] = c.capabilities()
-		meta["io.modelcontextprotocol/clientInfo"] = map[string]string{"name": c.opts.Name, "version": c.opts.Version}
-	}
-	if c.opts.Token != "" && c.wire.headerless() {
-		meta["gatehouse/token"] = c.opts.Token
-	}
-	if c.opts.Context != "" && (c.version == modern || method == "initialize") {
-		meta["gatehouse/context"] = c.opts.Context
-	}
+	r := Request{Method: method, Name: name, Headers: headers}
 	if method == "tools/call" {
-		meta["gatehouse/results"] = "structured" // whole, as programs want it; other servers ignore it
+		params["_meta"] = map[string]string{"gatehouse/results": "structured"}
 		if c.opts.Progress != nil {
-			meta["progressToken"] = c.next
+			r.Progress = c.showProgress
 		}
 	}
-	if len(meta) > 0 {
-		params["_meta"] = meta
+	var err error
+	if r.Params, err = json.Marshal(params); err != nil {
+		return nil, err
 	}
+	raw, err := c.conn.Do(ctx, r)
+	if no, ok := errors.AsType[*NoAnswerError](err); ok {
+		return nil, no.Why
+	}
+	return raw, err
 }
 
-// handleServerMessage handles a message that the server sends before its answer. It
-// returns the reply to a request; nil for none.
-func (c *Client) handleServerMessage(m message) (reply []byte) {
-	switch {
-	case m.Method == "notifications/progress" && c.opts.Progress != nil:
-		var p struct {
-			Done  float64 `json:"progress"`
-			Total float64 `json:"total"`
-			Note  string  `json:"message"`
-		}
-		if json.Unmarshal(m.Params, &p) == nil {
-			c.opts.Progress(p.Done, p.Total, p.Note)
-		}
-	case m.Method == "ping" && m.ID != nil:
-		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
-	case m.Method == "elicitation/create" && m.ID != nil && c.opts.Ask != nil:
-		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, c.answer(m.Params))
-	case m.Method != "" && m.ID != nil:
-		return fmt.Appendf(
-			nil,
-			`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"this client answers no questions"}}`,
-			m.ID,
-		)
+func (c *Client) showProgress(params json.RawMessage) {
+	var p struct {
+		Done  float64 `json:"progress"`
+		Total float64 `json:"total"`
+		Note  string  `json:"message"`
 	}
-	return nil
+	if json.Unmarshal(params, &p) == nil {
+		c.opts.Progress(p.Done, p.Total, p.Note)
+	}
 }

@@ -146,7 +146,7 @@ func TestAnOlderServerGetsAHandshake(t *testing.T) {
 			io.WriteString(w, "retry: 1\nid: 1\ndata:\n\n: a comment\n\n")
 			io.WriteString(
 				w,
-				"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progress\":1,\"total\":2,\"message\":\"half\"}}\n\n",
+				"data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":3,\"progress\":1,\"total\":2,\"message\":\"half\"}}\n\n",
 			)
 			io.WriteString(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"x\",\"method\":\"ping\"}\n\n")
 		default:
@@ -324,7 +324,7 @@ func FuzzStream(f *testing.F) {
 	f.Add("id: 1\ndata: a\ndata: b\n\n")
 	f.Add("retry: 5\r\ndata:\r\n\r\n: comment\n\nevent")
 	f.Fuzz(func(t *testing.T, in string) {
-		s := newStream(strings.NewReader(in))
+		s := newStream(strings.NewReader(in), answerLimit)
 		for range len(in) + 1 {
 			data, err := s.nextEvent()
 			if err != nil {

@@ -3,7 +3,6 @@ package client
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,51 +10,50 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/access/displaytext"
+	"gatehouse/internal/mcp/rawjson"
 )
 
-// DialHTTP connects to a server by its URL. A URL without a path gets /mcp.
-func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
-	u, err := url.Parse(address)
-	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, &ConnectError{
-			address,
-			errors.New("expected a URL such as http://127.0.0.1:3000/mcp or tcp://127.0.0.1:9100"),
-		}
-	}
-	if u.Path == "" || u.Path == "/" {
-		u.Path = "/mcp"
-	}
-	return connectWire(ctx, u.String(), &httpWire{url: u.String(), client: httpClient(o), token: o.Token}, o)
+// HTTPOptions describe the HTTP side of a connection.
+type HTTPOptions struct {
+	Client  *http.Client // nil means the default one
+	Token   string       // sent as a bearer token; "" sends none
+	Headers http.Header  // sent with every request
 }
 
-// httpClient follows the environment as the default one does, and believes
-// the authorities it was given.
-func httpClient(o Options) *http.Client {
-	if o.Roots == nil {
-		return &http.Client{}
+// NewHTTP returns a connection by Streamable HTTP to the endpoint at address.
+func NewHTTP(address string, h HTTPOptions, o ConnOptions) *Conn {
+	if h.Client == nil {
+		h.Client = &http.Client{}
 	}
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.TLSClientConfig = &tls.Config{RootCAs: o.Roots}
-	return &http.Client{Transport: t}
+	w := &httpCarrier{url: address, o: h}
+	c := newConn(w, o)
+	return c
 }
 
-// httpWire is a wire of Streamable HTTP.
-type httpWire struct {
-	url     string
-	client  *http.Client
-	version string // of the session
+// ErrSessionLost means that the server no longer knows the session. The request was
+// not run; a new connection is needed.
+var ErrSessionLost = errors.New("the server no longer knows the session")
+
+// httpCarrier is a carrier of Streamable HTTP.
+type httpCarrier struct {
+	url string
+	o   HTTPOptions
+
+	mu      sync.Mutex
 	session string // id; "" when there is none
-	token   string // "" when there is none
 }
 
-var _ wire = (*httpWire)(nil)
+var _ carrier = (*httpCarrier)(nil)
 
-// statusError is an answer that is no message of the protocol.
+// statusError is an HTTP response that is no message of the protocol.
 type statusError struct {
 	code int
 	text string
@@ -68,23 +66,29 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("the server answered %d %s: %s", e.code, http.StatusText(e.code), e.text)
 }
 
-func (w *httpWire) headerless() bool { return false }
-
-// alive reports whether a server answered at all.
-func (w *httpWire) alive(err error) bool {
+// isUnreachable reports whether no server answered.
+func isUnreachable(err error) bool {
 	var unreachable *url.Error
-	return !errors.As(err, &unreachable)
+	return errors.As(err, &unreachable)
 }
 
-// closeWire ends the session, if there is one; a server may refuse that.
-func (w *httpWire) closeWire() error {
-	defer w.client.CloseIdleConnections()
-	if w.session == "" {
+func (w *httpCarrier) headerless() bool { return false }
+
+func (w *httpCarrier) sessionID() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.session
+}
+
+// closeCarrier ends the session, if there is one; a server may refuse that.
+func (w *httpCarrier) closeCarrier(version string) error {
+	defer w.o.Client.CloseIdleConnections()
+	if w.sessionID() == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	resp, err := w.do(ctx, http.MethodDelete, w.version, nil, nil)
+	resp, err := w.do(ctx, http.MethodDelete, version, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -92,7 +96,7 @@ func (w *httpWire) closeWire() error {
 }
 
 // do sends one HTTP request with the headers that every one carries.
-func (w *httpWire) do(
+func (w *httpCarrier) do(
 	ctx context.Context,
 	method, version string,
 	body []byte,
@@ -102,26 +106,29 @@ func (w *httpWire) do(
 	if err != nil {
 		return nil, err
 	}
+	maps.Copy(req.Header, w.o.Headers)
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	req.Header.Set("MCP-Protocol-Version", version)
-	if w.session != "" && version != modern {
-		req.Header.Set("Mcp-Session-Id", w.session)
+	if id := w.sessionID(); id != "" && version != modern {
+		req.Header.Set("Mcp-Session-Id", id)
 	}
-	if w.token != "" {
-		req.Header.Set("Authorization", "Bearer "+w.token)
+	if w.o.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+w.o.Token)
 	}
 	for k, v := range headers {
 		req.Header.Set(k, v)
 	}
-	return w.client.Do(req)
+	return w.o.Client.Do(req)
 }
 
-func (w *httpWire) notify(ctx context.Context, version string, msg []byte) error {
-	w.version = version
-	resp, err := w.do(ctx, http.MethodPost, version, msg, nil)
+func (w *httpCarrier) notify(ctx context.Context, version string, text []byte, _ bool) error {
+	if version == modern && bytes.Contains(text[:min(len(text), 100)], []byte(`"notifications/cancelled"`)) {
+		return nil // the end of the stream has cancelled the request
+	}
+	resp, err := w.do(ctx, http.MethodPost, version, text, nil)
 	if err != nil {
 		return err
 	}
@@ -132,79 +139,122 @@ func (w *httpWire) notify(ctx context.Context, version string, msg []byte) error
 	return nil
 }
 
-func (w *httpWire) exchange(ctx context.Context, r request, aside func(message) []byte) (message, error) {
-	headers := map[string]string{}
-	if r.version == modern {
-		headers["Mcp-Method"] = r.method
-		if r.name != "" {
-			headers["Mcp-Name"] = headerValue(r.name)
+// request posts a request and passes on what the response carries, until the answer
+// has come.
+func (w *httpCarrier) request(ctx context.Context, c *Conn, o *outgoing) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-c.done:
+			cancel()
+		case <-ctx.Done():
 		}
-		maps.Copy(headers, r.headers)
+	}()
+	headers := map[string]string{}
+	if o.version == modern {
+		headers["Mcp-Method"] = o.method
+		if o.name != "" {
+			headers["Mcp-Name"] = headerValue(o.name)
+		}
+		maps.Copy(headers, o.headers)
 	}
-	resp, err := w.do(ctx, http.MethodPost, r.version, r.body, headers)
+	if !o.markSent() {
+		return &NoAnswerError{false, context.Canceled}
+	}
+	var written atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaderField: func(string, []string) { written.Store(true) },
+	})
+	resp, err := w.do(traced, http.MethodPost, o.version, o.text, headers)
 	if err != nil {
-		return message{}, err
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return &NoAnswerError{written.Load(), err}
 	}
 	defer resp.Body.Close()
-	if id := resp.Header.Get("Mcp-Session-Id"); id != "" && r.method == "initialize" {
-		w.session, w.version = id, r.version
+	if id := resp.Header.Get("Mcp-Session-Id"); id != "" && o.method == "initialize" {
+		w.mu.Lock()
+		w.session = id
+		w.mu.Unlock()
 	}
-	return w.answer(ctx, resp, r, aside)
+	if err := w.readAnswer(ctx, c, resp, o); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		mayHaveRun := resp.StatusCode < 300 || resp.StatusCode >= 500
+		return &NoAnswerError{mayHaveRun, err}
+	}
+	return nil
 }
 
-// answer reads the response out of one HTTP response: a JSON body, or a
-// stream of events that may end early and go on elsewhere.
-func (w *httpWire) answer(
-	ctx context.Context,
-	resp *http.Response,
-	r request,
-	aside func(message) []byte,
-) (m message, err error) {
+// readAnswer reads the response out of one HTTP response: a JSON body, or a
+// stream of events that may end early and continue elsewhere.
+func (w *httpCarrier) readAnswer(ctx context.Context, c *Conn, resp *http.Response, o *outgoing) error {
 	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind {
 	case "application/json":
-		body, err := io.ReadAll(io.LimitReader(resp.Body, answerLimit))
+		body, err := io.ReadAll(io.LimitReader(resp.Body, int64(c.o.Limit)+1))
 		if err != nil {
-			return m, err
+			return err
 		}
-		if json.Unmarshal(body, &m) != nil || !m.answers(r.id) {
-			return m, &statusError{resp.StatusCode, firstLine(body)}
+		if len(body) > c.o.Limit {
+			c.receiveTooLong(body[:edgeBytes], body[len(body)-edgeBytes:], max(resp.ContentLength, int64(len(body))))
+			if !c.isPending(o.id) {
+				return nil
+			}
+			return fmt.Errorf("the server sent more than %d bytes", c.o.Limit)
 		}
-		return m, nil
+		if e, ok := rawjson.Get(body, "error"); ok && resp.StatusCode >= 400 && rawjson.Kind(e) == '{' {
+			c.deliver(o.id, answer{err: parseError(e)}) // an error without an id answers what was sent
+			return w.lost(resp, o)
+		}
+		c.receive(body)
+		if c.isPending(o.id) {
+			return &statusError{resp.StatusCode, firstLine(body)}
+		}
+		return nil
 	case "text/event-stream":
-		return w.readStream(ctx, resp.Body, r, aside)
+		return w.readStream(ctx, c, resp.Body, o)
 	}
-	return m, httpError(resp)
+	if err := w.lost(resp, o); err != nil {
+		return err
+	}
+	return httpError(resp)
+}
+
+// lost returns ErrSessionLost if the response says that the session is unknown.
+func (w *httpCarrier) lost(resp *http.Response, o *outgoing) error {
+	if resp.StatusCode == http.StatusNotFound && o.version != modern && w.sessionID() != "" {
+		return ErrSessionLost
+	}
+	return nil
 }
 
 // readStream reads streams until the response has come. A server may end one
-// before, if it has named its events; then the rest is asked for.
-func (w *httpWire) readStream(
-	ctx context.Context,
-	body io.Reader,
-	r request,
-	aside func(message) []byte,
-) (message, error) {
-	s := newStream(body)
+// before, if it has named its events; then the rest is requested.
+func (w *httpCarrier) readStream(ctx context.Context, c *Conn, body io.Reader, o *outgoing) error {
+	s := newStream(body, c.o.Limit)
 	for {
-		m, err := w.events(ctx, s, r, aside)
+		err := w.readEvents(c, s, o)
 		if err == nil || !errors.Is(err, io.EOF) {
-			return m, err
+			return err
 		}
-		if s.last == "" || r.version == modern {
-			return m, errors.New("the server ended the stream without an answer")
+		if s.last == "" || o.version == modern {
+			return errors.New("the server ended the stream without an answer")
 		}
-		resp, err := w.resume(ctx, s)
+		resp, err := w.resume(ctx, s, o.version)
 		if err != nil {
-			return m, err
+			return err
 		}
 		defer resp.Body.Close() // few: each costs the server a pause
 		s.reset(resp.Body)
 	}
 }
 
-// resume asks for what follows the last event, after the pause the server
+// resume requests what follows the last event, after the pause that the server
 // wishes.
-func (w *httpWire) resume(ctx context.Context, s *stream) (*http.Response, error) {
+func (w *httpCarrier) resume(ctx context.Context, s *stream, version string) (*http.Response, error) {
 	pause := time.NewTimer(s.retry)
 	defer pause.Stop()
 	select {
@@ -212,13 +262,11 @@ func (w *httpWire) resume(ctx context.Context, s *stream) (*http.Response, error
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	resp, err := w.do(
-		ctx,
-		http.MethodGet,
-		w.version,
-		nil,
-		map[string]string{"Last-Event-ID": s.last, "Accept": "text/event-stream"},
-	)
+	headers := map[string]string{"Accept": "text/event-stream"}
+	if s.last != "" {
+		headers["Last-Event-ID"] = s.last
+	}
+	resp, err := w.do(ctx, http.MethodGet, version, nil, headers)
 	if err != nil {
 		return nil, err
 	}
@@ -229,35 +277,53 @@ func (w *httpWire) resume(ctx context.Context, s *stream) (*http.Response, error
 	return resp, nil
 }
 
-// events reads one stream to its end or to the response.
-func (w *httpWire) events(
-	ctx context.Context,
-	s *stream,
-	r request,
-	aside func(message) []byte,
-) (m message, err error) {
+// readEvents reads one stream to its end or to the response of o, which is nil for a
+// stream without one.
+func (w *httpCarrier) readEvents(c *Conn, s *stream, o *outgoing) error {
 	for {
 		data, err := s.nextEvent()
 		if err != nil {
-			if ctx.Err() != nil {
-				err = context.Cause(ctx)
-			}
-			return m, err
+			return err
 		}
-		if len(data) == 0 {
-			continue
+		if len(data) > 0 {
+			c.receive(data)
 		}
-		m = message{}
-		if err := json.Unmarshal(data, &m); err != nil {
-			return m, fmt.Errorf("the server sent an event that is no message: %w", err)
+		if o != nil && !c.isPending(o.id) {
+			return nil
 		}
-		if m.answers(r.id) {
-			return m, nil
+	}
+}
+
+// Follow receives what a legacy server sends outside of requests, over the stream
+// that a GET opens. It returns when ctx is done, the connection has ended, or the server
+// offers no such stream. Connections that are no legacy HTTP have none.
+func (c *Conn) Follow(ctx context.Context) error {
+	w, ok := c.carrier.(*httpCarrier)
+	if !ok || c.version == modern {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-c.done:
+			cancel()
+		case <-ctx.Done():
 		}
-		if reply := aside(m); reply != nil {
-			if err := w.notify(ctx, r.version, reply); err != nil {
-				return m, err
-			}
+	}()
+	s := newStream(http.NoBody, c.o.Limit)
+	s.retry = 0
+	for {
+		resp, err := w.resume(ctx, s, c.version)
+		if err != nil {
+			return err
+		}
+		s.retry = max(s.retry, time.Second) // between two streams
+		s.reset(resp.Body)
+		err = w.readEvents(c, s, nil)
+		resp.Body.Close()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
 		}
 	}
 }
@@ -270,6 +336,12 @@ func httpError(resp *http.Response) error {
 
 // firstLine is the beginning of a body, for an error message.
 func firstLine(body []byte) string {
+	var e struct {
+		Error struct{ Message string }
+	}
+	if json.Unmarshal(body, &e) == nil && e.Error.Message != "" {
+		body = []byte(e.Error.Message)
+	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
 	return displaytext.Cut(strings.ToValidUTF8(line, "?"), 200, "...")
 }

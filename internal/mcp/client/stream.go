@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -14,12 +15,13 @@ import (
 // stream reads server-sent events.
 type stream struct {
 	in    *bufio.Reader
+	limit int           // bytes of one event
 	last  string        // id of the last event that had one
 	retry time.Duration // the pause before asking again
 }
 
-func newStream(r io.Reader) *stream {
-	return &stream{in: bufio.NewReaderSize(r, 64<<10), retry: time.Second}
+func newStream(r io.Reader, limit int) *stream {
+	return &stream{in: bufio.NewReaderSize(r, 64<<10), limit: limit, retry: time.Second}
 }
 
 // reset continues with the same events on another connection.
@@ -30,7 +32,7 @@ func (s *stream) nextEvent() ([]byte, error) {
 	var data []byte
 	id, seen := "", false
 	for {
-		line, err := readLine(s.in, answerLimit)
+		line, err := readLine(s.in, s.limit)
 		if err != nil {
 			return nil, err
 		}
@@ -51,8 +53,8 @@ func (s *stream) nextEvent() ([]byte, error) {
 				data = append(data, '\n')
 			}
 			seen = true
-			if data = append(data, value...); len(data) > answerLimit {
-				return nil, fmt.Errorf("the server sent an event of more than %d bytes", answerLimit)
+			if data = append(data, value...); len(data) > s.limit {
+				return nil, fmt.Errorf("the server sent an event of more than %d bytes", s.limit)
 			}
 		case "id":
 			id = string(value)
@@ -75,4 +77,21 @@ func headerValue(s string) string {
 		return s
 	}
 	return "=?base64?" + base64.StdEncoding.EncodeToString([]byte(s)) + "?="
+}
+
+// readLine reads up to a newline, at most limit bytes.
+func readLine(in *bufio.Reader, limit int) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > limit:
+			return nil, fmt.Errorf("the server sent a line of more than %d bytes", limit)
+		case err == nil:
+			return bytes.TrimRight(line, "\r\n"), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
 }

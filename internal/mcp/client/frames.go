@@ -1,4 +1,4 @@
-package packages
+package client
 
 import "bytes"
 
@@ -14,8 +14,6 @@ type frames struct {
 	over int64 // bytes of a line that is too long; 0 while it is not
 	tail []byte
 }
-
-const edgeBytes = 256 // bytes of both ends of a line that is too long
 
 // Write implements io.Writer.
 func (f *frames) Write(p []byte) (int, error) {

@@ -1,0 +1,547 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+const (
+	maxPending = 256 // requests of one connection at once
+
+	// edgeBytes is how much of both ends of a message that is too long is kept, to find
+	// its id.
+	edgeBytes = 256
+)
+
+// ConnOptions describe this client to the server and receive what arrives beside the
+// answers. The functions are called by the goroutine that reads from the
+// server, so they must not block; nil ignores what they would receive.
+type ConnOptions struct {
+	Name, Version string
+	Capabilities  json.RawMessage // what this client can do for the server; nil means nothing
+	Meta          json.RawMessage // members of the _meta of every request; nil means none
+	HandshakeMeta json.RawMessage // members of the _meta of initialize, and of every modern request
+	Limit         int             // bytes of one message of the server; 0 means 64 MiB
+
+	// Notified receives notifications except the progress of a request.
+	Notified func(method string, params json.RawMessage)
+	// Answer answers a request of the server. It runs on a goroutine of its own and may
+	// block; its context ends with the connection. If it is nil, every
+	// request except ping is refused.
+	Answer func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *RPCError)
+	// Invalid receives what the server sent instead of a message.
+	Invalid func(text []byte, err error)
+	// TooLong receives the size of a message that is larger than Limit. The message
+	// is dropped, and the request that it answers fails with err.
+	TooLong func(size int64) (err error)
+}
+
+// Request is one request to a server.
+type Request struct {
+	Method  string
+	Params  json.RawMessage   // an object; nil means {}
+	Name    string            // what the header Mcp-Name repeats: a tool, a prompt, a URI, a task
+	Headers map[string]string // further headers, over HTTP only
+	// Progress receives the params of each progress notification of the request.
+	Progress func(params json.RawMessage)
+}
+
+// NoAnswerError means that a request got no answer.
+type NoAnswerError struct {
+	MayHaveRun bool // false: no byte of the request was sent, so it can be sent again
+	Why        error
+}
+
+func (e *NoAnswerError) Error() string { return e.Why.Error() }
+func (e *NoAnswerError) Unwrap() error { return e.Why }
+
+// RPCError is a server's error response.
+type RPCError struct {
+	Code    int             `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+func (e *RPCError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
+
+// carrier moves messages between a Conn and a server.
+type carrier interface {
+	// request sends a request. What the server sends goes to Conn.receive, before
+	// or after request returns. An error means that there is no answer.
+	request(ctx context.Context, c *Conn, o *outgoing) error
+	// notify sends a message that has no answer. If the server does not read, it
+	// waits until ctx is done or, without wait, drops the message.
+	notify(ctx context.Context, version string, text []byte, wait bool) error
+	// headerless reports whether credentials must be part of the messages.
+	headerless() bool
+	// closeCarrier ends the connection.
+	closeCarrier(version string) error
+}
+
+// outgoing is a request on its way to the server.
+type outgoing struct {
+	id      int64
+	method  string
+	name    string
+	headers map[string]string
+	version string
+	text    []byte // one line, with its line break
+
+	mu        sync.Mutex
+	sent      bool // some of it may have been written
+	withdrawn bool // it must not be written any more
+}
+
+// markSent reports whether the message is still to be written, and records that it is.
+func (l *outgoing) markSent() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent = !l.withdrawn
+	return l.sent
+}
+
+// withdraw reports whether the message was not written; it will not be written later.
+func (l *outgoing) withdraw() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.withdrawn = true
+	return !l.sent
+}
+
+// pendingRequest is a request without an answer.
+type pendingRequest struct {
+	answer   chan answer // holds one
+	progress func(json.RawMessage)
+}
+
+type answer struct {
+	result json.RawMessage
+	err    error
+}
+
+// Conn is a connection to one server. It carries many requests at once and passes
+// the JSON of both sides on unchanged. It is safe for concurrent use.
+//
+// Connect must be called once, before any other request.
+type Conn struct {
+	o       ConnOptions
+	carrier carrier
+	done    chan struct{} // closed when the connection can carry nothing more
+
+	version string          // the revision in use; set by Connect
+	info    json.RawMessage // the result of server/discover or initialize; set by Connect
+
+	mu      sync.Mutex
+	pending map[int64]*pendingRequest
+	next    int64
+	err     error // why it ended; set before done is closed
+	used    time.Time
+}
+
+func newConn(w carrier, o ConnOptions) *Conn {
+	if o.Limit == 0 {
+		o.Limit = answerLimit
+	}
+	if o.Capabilities == nil {
+		o.Capabilities = json.RawMessage(`{}`)
+	}
+	return &Conn{
+		o: o, carrier: w, done: make(chan struct{}), version: modern,
+		pending: map[int64]*pendingRequest{}, used: time.Now(),
+	}
+}
+
+// Revision returns the protocol revision in use.
+func (c *Conn) Revision() string { return c.version }
+
+// IsModern reports whether requests stand alone, as in revision 2026-07-28.
+func (c *Conn) IsModern() bool { return c.version == modern }
+
+// Info returns the server's result of server/discover or initialize.
+func (c *Conn) Info() json.RawMessage { return c.info }
+
+// Done is closed when the connection can carry nothing more.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err returns why the connection ended; nil while it has not.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Idle returns for how long the connection has had no request.
+func (c *Conn) Idle() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending) > 0 {
+		return 0
+	}
+	return time.Since(c.used)
+}
+
+// Close ends the connection, and the session if there is one.
+func (c *Conn) Close() error {
+	c.Fail(errors.New("the connection was closed"))
+	return c.carrier.closeCarrier(c.version)
+}
+
+// Fail ends the connection: pending requests fail, and later ones are refused.
+// Only the first reason counts.
+func (c *Conn) Fail(why error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = why
+		close(c.done)
+	}
+	c.failPending(&NoAnswerError{true, c.err})
+}
+
+// failPending fails all requests without an answer; c.mu is held.
+func (c *Conn) failPending(why error) {
+	for id, p := range c.pending {
+		delete(c.pending, id)
+		p.answer <- answer{err: why}
+	}
+}
+
+// Do sends a request and returns its result as the server sent it. An error
+// response is an *RPCError; a missing answer is a *NoAnswerError.
+func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
+	p := &pendingRequest{make(chan answer, 1), r.Progress}
+	id, err := c.register(p)
+	if err != nil {
+		return nil, err
+	}
+	defer c.forget(id)
+	o := &outgoing{
+		id: id, method: r.Method, name: r.Name, headers: r.Headers, version: c.version,
+		text: c.encodeRequest(id, &r),
+	}
+	if err := c.carrier.request(ctx, c, o); err != nil {
+		if no, ok := errors.AsType[*NoAnswerError](err); ok && no.MayHaveRun && ctx.Err() != nil {
+			c.cancel(ctx, id)
+		}
+		select {
+		case a := <-p.answer: // it came first
+			return a.result, a.err
+		default:
+			return nil, err
+		}
+	}
+	select {
+	case a := <-p.answer:
+		if no, ok := errors.AsType[*NoAnswerError](a.err); ok && o.withdraw() {
+			return nil, &NoAnswerError{false, no.Why}
+		}
+		return a.result, a.err
+	case <-ctx.Done():
+	}
+	if o.withdraw() {
+		return nil, &NoAnswerError{false, context.Cause(ctx)}
+	}
+	c.cancel(ctx, id)
+	return nil, &NoAnswerError{true, context.Cause(ctx)}
+}
+
+// cancel tells the server that the caller of a request no longer waits.
+func (c *Conn) cancel(ctx context.Context, id int64) {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer stop()
+	c.Notify(ctx, "notifications/cancelled", fmt.Appendf(nil, `{"requestId":%d,"reason":"the caller no longer waits"}`, id))
+}
+
+// Notify sends a notification. It fails if the server does not read it before ctx is done.
+func (c *Conn) Notify(ctx context.Context, method string, params json.RawMessage) error {
+	return c.carrier.notify(ctx, c.version, encodeMessage(0, method, params), true)
+}
+
+// register adds a request to the pending ones and returns its id.
+func (c *Conn) register(p *pendingRequest) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return 0, &NoAnswerError{false, c.err}
+	}
+	if len(c.pending) >= maxPending {
+		return 0, &NoAnswerError{false, fmt.Errorf("%d requests of it run already", maxPending)}
+	}
+	c.next++
+	c.pending[c.next] = p
+	c.used = time.Now()
+	return c.next, nil
+}
+
+func (c *Conn) forget(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.pending, id)
+	c.used = time.Now()
+}
+
+// encodeRequest encodes a request with the members of _meta that the revision, the
+// options and its progress require. All others stay as the caller wrote them.
+func (c *Conn) encodeRequest(id int64, r *Request) []byte {
+	params := r.Params
+	if len(params) == 0 {
+		params = json.RawMessage(`{}`)
+	}
+	var edits []rawjson.Edit
+	add := func(members json.RawMessage) {
+		for k, v := range rawjson.Object(members) {
+			edits = append(edits, rawjson.Edit{Key: string(k), Value: v})
+		}
+	}
+	if c.version == modern {
+		edits = append(edits,
+			rawjson.Edit{Key: "io.modelcontextprotocol/protocolVersion", Value: rawjson.AppendString(nil, modern)},
+			rawjson.Edit{Key: "io.modelcontextprotocol/clientCapabilities", Value: c.o.Capabilities},
+			rawjson.Edit{Key: "io.modelcontextprotocol/clientInfo", Value: c.clientInfo()},
+		)
+	}
+	if len(c.o.Meta) > 0 {
+		add(c.o.Meta)
+	}
+	if len(c.o.HandshakeMeta) > 0 && (c.version == modern || r.Method == "initialize") {
+		add(c.o.HandshakeMeta)
+	}
+	if r.Progress != nil {
+		edits = append(edits, rawjson.Edit{Key: "progressToken", Value: strconv.AppendInt(nil, id, 10)})
+	}
+	if len(edits) > 0 {
+		meta, ok := rawjson.Get(params, "_meta")
+		if !ok || rawjson.Kind(meta) != '{' {
+			meta = []byte(`{}`)
+		}
+		params = rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: rawjson.Splice(meta, edits...)})
+	}
+	return encodeMessage(id, r.Method, params)
+}
+
+func (c *Conn) clientInfo() []byte {
+	b := rawjson.AppendString([]byte(`{"name":`), c.o.Name)
+	return append(rawjson.AppendString(append(b, `,"version":`...), c.o.Version), '}')
+}
+
+// encodeMessage encodes a request or, with id 0, a notification, as one line.
+func encodeMessage(id int64, method string, params json.RawMessage) []byte {
+	b := []byte(`{"jsonrpc":"2.0"`)
+	if id != 0 {
+		b = strconv.AppendInt(append(b, `,"id":`...), id, 10)
+	}
+	b = rawjson.AppendString(append(b, `,"method":`...), method)
+	if params != nil {
+		b = rawjson.Compact(append(b, `,"params":`...), params) // a line has no line breaks in it
+	}
+	return append(b, '}', '\n')
+}
+
+// receive handles what the server sent: a message, or a batch of revision 2025-03-26.
+func (c *Conn) receive(text []byte) {
+	text = bytes.TrimSpace(text)
+	if len(text) == 0 {
+		return
+	}
+	err := rawjson.Check(text, 0)
+	if err != nil && rawjson.Repair(text) > 0 {
+		err = rawjson.Check(text, 0)
+	}
+	if err != nil {
+		c.receiveInvalid(text, err)
+		return
+	}
+	switch rawjson.Kind(text) {
+	case '{':
+		c.receiveMessage(text)
+	case '[':
+		for m := range rawjson.Elements(text) {
+			if rawjson.Kind(m) == '{' {
+				c.receiveMessage(m)
+			}
+		}
+	default:
+		c.receiveInvalid(text, errors.New("expected an object"))
+	}
+}
+
+// receiveInvalid handles a text that is no message. A request that it seems to answer
+// fails.
+func (c *Conn) receiveInvalid(text []byte, err error) {
+	if id, ok := answerID(text, text); ok {
+		c.deliver(id, answer{err: fmt.Errorf("the server's answer is no JSON that can be passed on: %w", err)})
+	}
+	if c.o.Invalid != nil {
+		c.o.Invalid(text, err)
+	}
+}
+
+// receiveTooLong handles a message of which only both ends were kept. If the id of the
+// request that it answers is unknown, all pending requests fail.
+func (c *Conn) receiveTooLong(head, tail []byte, n int64) {
+	err := fmt.Errorf("the server sent a message of %d bytes; at most %d are accepted", n, c.o.Limit)
+	if c.o.TooLong != nil {
+		err = c.o.TooLong(n)
+	}
+	if id, ok := answerID(head, tail); ok {
+		c.deliver(id, answer{err: err})
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failPending(err)
+}
+
+var (
+	headID = regexp.MustCompile(`^\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*([0-9]{1,18})\s*,`)
+	tailID = regexp.MustCompile(`,\s*"id"\s*:\s*([0-9]{1,18})\s*\}\s*$`)
+)
+
+// answerID finds the id of an answer at the beginning or the end of its text, where
+// servers write it.
+func answerID(head, tail []byte) (id int64, ok bool) {
+	m := headID.FindSubmatch(head[:min(len(head), edgeBytes)])
+	if m == nil {
+		m = tailID.FindSubmatch(tail[max(0, len(tail)-edgeBytes):])
+	}
+	if m == nil {
+		return 0, false
+	}
+	id, err := strconv.ParseInt(string(m[1]), 10, 64)
+	return id, err == nil
+}
+
+// deliver passes an answer to its request. Only the first one counts.
+func (c *Conn) deliver(id int64, a answer) {
+	c.mu.Lock()
+	p := c.pending[id]
+	delete(c.pending, id)
+	c.mu.Unlock()
+	if p != nil {
+		p.answer <- a
+	}
+}
+
+// isPending reports whether a request has no answer yet.
+func (c *Conn) isPending(id int64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pending[id] != nil
+}
+
+func (c *Conn) receiveMessage(m []byte) {
+	id, hasID := rawjson.Get(m, "id")
+	if raw, ok := rawjson.Get(m, "method"); ok {
+		method, _ := rawjson.String(raw)
+		params, _ := rawjson.Get(m, "params")
+		if hasID && rawjson.Kind(id) != 'n' {
+			c.receiveRequest(bytes.Clone(id), method, bytes.Clone(params))
+			return
+		}
+		c.receiveNotification(method, params)
+		return
+	}
+	n, ok := rawjson.Int(id)
+	if !ok {
+		return
+	}
+	if e, bad := rawjson.Get(m, "error"); bad && rawjson.Kind(e) == '{' {
+		c.deliver(n, answer{err: parseError(e)})
+		return
+	}
+	if r, ok := rawjson.Get(m, "result"); ok && rawjson.Kind(r) == '{' {
+		c.deliver(n, answer{result: r})
+		return
+	}
+	c.deliver(n, answer{err: errors.New("the server's answer has neither a result object nor an error")})
+}
+
+// parseError reads the error of a response.
+func parseError(e []byte) *RPCError {
+	r := &RPCError{Code: -32603}
+	if v, ok := rawjson.Get(e, "code"); ok {
+		if n, ok := rawjson.Int(v); ok {
+			r.Code = int(n)
+		}
+	}
+	if t, ok := rawjson.Get(e, "message"); ok {
+		r.Message, _ = rawjson.String(t)
+	}
+	if d, ok := rawjson.Get(e, "data"); ok {
+		r.Data = bytes.Clone(d)
+	}
+	return r
+}
+
+// receiveRequest answers a request of the server. id is any JSON value and is returned
+// unchanged.
+func (c *Conn) receiveRequest(id []byte, method string, params json.RawMessage) {
+	if k := rawjson.Kind(id); k != '"' && k != '0' || len(id) > 1<<10 {
+		return
+	}
+	switch {
+	case method == "ping":
+		c.reply(id, json.RawMessage(`{}`), nil)
+	case c.o.Answer == nil:
+		c.reply(id, nil, &RPCError{Code: -32601, Message: "this client answers no questions"})
+	default:
+		go func() { // it ends with the connection
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			go func() {
+				select {
+				case <-c.done:
+					cancel()
+				case <-ctx.Done():
+				}
+			}()
+			result, err := c.o.Answer(ctx, method, params)
+			c.reply(id, result, err)
+		}()
+	}
+}
+
+func (c *Conn) reply(id []byte, result json.RawMessage, failure *RPCError) {
+	b := append([]byte(`{"jsonrpc":"2.0","id":`), id...)
+	if failure != nil {
+		e, err := json.Marshal(failure)
+		if err != nil {
+			e = []byte(`{"code":-32603,"message":"the answer cannot be encoded"}`)
+		}
+		b = append(append(b, `,"error":`...), e...)
+	} else {
+		b = rawjson.Compact(append(b, `,"result":`...), result)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c.carrier.notify(ctx, c.version, append(b, '}', '\n'), false) // a server that does not read gets no reply
+}
+
+func (c *Conn) receiveNotification(method string, params json.RawMessage) {
+	if method == "notifications/progress" {
+		token, _ := rawjson.Get(params, "progressToken")
+		id, ok := rawjson.Int(token)
+		if !ok {
+			return
+		}
+		c.mu.Lock()
+		p := c.pending[id]
+		c.mu.Unlock()
+		if p != nil && p.progress != nil {
+			p.progress(params)
+		}
+		return
+	}
+	if c.o.Notified != nil {
+		c.o.Notified(method, params)
+	}
+}

@@ -1,0 +1,93 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+const (
+	modern       = "2026-07-28" // requests stand alone
+	latestLegacy = "2025-11-25" // the newest one that begins with a handshake
+
+	// discoverTimeout is how long a server that may not know server/discover gets to
+	// answer it. A server of the older kind may stay silent.
+	discoverTimeout = 5 * time.Second
+
+	// answerLimit bounds one message of a server, in bytes.
+	answerLimit = 64 << 20
+)
+
+// legacyRevisions are the older revisions that this client speaks, newest first.
+var legacyRevisions = []string{latestLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// Connect finds out which revision the server speaks: it sends server/discover and, if
+// that is unknown to the server, initialize. A server that was a legacy one before
+// gets initialize at once.
+func (c *Conn) Connect(ctx context.Context, legacy bool) error {
+	if !legacy {
+		known, err := c.discover(ctx)
+		if known || err != nil {
+			return err
+		}
+	}
+	return c.initialize(ctx)
+}
+
+// discover sends server/discover and reports whether the server speaks the modern
+// revision. Any refusal except one of access means that it is of the older kind
+// (docs of 2026-07-28, "Versioning").
+func (c *Conn) discover(ctx context.Context) (known bool, err error) {
+	c.version = modern
+	soon, cancel := context.WithTimeout(ctx, discoverTimeout)
+	defer cancel()
+	raw, err := c.Do(soon, Request{Method: "server/discover"})
+	var status *statusError
+	switch {
+	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
+		return false, err
+	case err != nil && ctx.Err() != nil:
+		return false, context.Cause(ctx)
+	case err != nil && c.Err() != nil:
+		return false, c.Err()
+	case err != nil && isUnreachable(err):
+		return false, err
+	case err != nil:
+		return false, nil
+	}
+	versions, _ := rawjson.Get(raw, "supportedVersions")
+	for v := range rawjson.Elements(versions) {
+		if rawjson.Equal(v, modern) {
+			c.info = raw
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// initialize opens a session of the older kind.
+func (c *Conn) initialize(ctx context.Context) error {
+	c.version = latestLegacy
+	params := fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`,
+		latestLegacy, c.o.Capabilities, c.clientInfo())
+	raw, err := c.Do(ctx, Request{Method: "initialize", Params: params})
+	if err != nil {
+		return err
+	}
+	var r struct {
+		Version string `json:"protocolVersion"`
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("decode the answer to initialize: %w", err)
+	}
+	if !slices.Contains(legacyRevisions, r.Version) {
+		return fmt.Errorf("the server uses protocol revision %.40q, which this program does not support", r.Version)
+	}
+	c.version, c.info = r.Version, raw
+	return c.Notify(ctx, "notifications/initialized", nil)
+}

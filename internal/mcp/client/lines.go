@@ -1,0 +1,136 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+)
+
+const (
+	outboxSize   = 64               // messages that wait to be written
+	writeTimeout = 30 * time.Second // a server that reads nothing for so long is given up
+)
+
+// Lines is a connection by newline-framed messages, over the standard streams of a child
+// process, a socket or a pipe. What the server sends is written to it.
+type Lines struct {
+	*Conn
+	frames frames
+}
+
+// NewLines returns a connection whose messages are written by write, one at a
+// time. write may write a part of a message, and returns how much; it fails when the server
+// does not read. The caller writes what the server sends to the Lines, from one
+// goroutine, and calls Fail when the server has gone.
+func NewLines(write func(context.Context, []byte) (int, error), o ConnOptions) *Lines {
+	w := &lineCarrier{write: write, out: make(chan *outgoing, outboxSize)}
+	l := &Lines{Conn: newConn(w, o)}
+	w.done = l.done
+	l.frames = frames{limit: l.o.Limit, line: l.receive, long: l.receiveTooLong}
+	go func() { // it ends with the connection
+		if err := w.writeLoop(); err != nil {
+			l.Fail(err)
+		}
+	}()
+	return l
+}
+
+// Write receives what the server sends.
+func (l *Lines) Write(p []byte) (int, error) { return l.frames.Write(p) }
+
+// overConn returns a connection over a socket, which it closes.
+func overConn(conn net.Conn, o ConnOptions) *Lines {
+	l := NewLines(func(ctx context.Context, b []byte) (int, error) {
+		conn.SetWriteDeadline(time.Now().Add(writeTimeout))
+		return conn.Write(b)
+	}, o)
+	l.carrier.(*lineCarrier).conn = conn
+	go func() { // it ends when the socket is closed
+		_, err := io.CopyBuffer(struct{ io.Writer }{l}, struct{ io.Reader }{conn}, make([]byte, 64<<10))
+		if err == nil {
+			err = errors.New("the server closed the connection")
+		}
+		l.Fail(err)
+		conn.Close()
+	}()
+	return l
+}
+
+// lineCarrier is a carrier of lines.
+type lineCarrier struct {
+	write func(context.Context, []byte) (int, error)
+	out   chan *outgoing
+	done  <-chan struct{} // of the connection
+	conn  net.Conn        // nil: the owner of write ends it
+}
+
+func (w *lineCarrier) headerless() bool { return true }
+
+func (w *lineCarrier) closeCarrier(string) error {
+	if w.conn == nil {
+		return nil
+	}
+	return w.conn.Close()
+}
+
+func (w *lineCarrier) request(ctx context.Context, c *Conn, o *outgoing) error {
+	select {
+	case w.out <- o:
+		return nil
+	case <-w.done:
+		return &NoAnswerError{false, c.Err()}
+	case <-ctx.Done():
+		return &NoAnswerError{false, context.Cause(ctx)}
+	}
+}
+
+func (w *lineCarrier) notify(ctx context.Context, _ string, text []byte, wait bool) error {
+	o := &outgoing{text: text}
+	select {
+	case w.out <- o:
+		return nil
+	default:
+	}
+	if !wait {
+		return errors.New("the server does not read")
+	}
+	select {
+	case w.out <- o:
+		return nil
+	case <-w.done:
+		return errors.New("the connection has ended")
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// writeLoop writes the queued messages, one at a time, until the connection ends.
+func (w *lineCarrier) writeLoop() error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-w.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		select {
+		case o := <-w.out:
+			if !o.markSent() {
+				continue
+			}
+			for text := o.text; len(text) > 0; {
+				n, err := w.write(ctx, text)
+				if text = text[n:]; err != nil && len(text) > 0 {
+					return err
+				}
+			}
+		case <-w.done:
+			return nil
+		}
+	}
+}
