@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/dispatch/views"
@@ -20,6 +21,7 @@ import (
 	hosting "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/packages/catalog"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -182,6 +184,15 @@ type packageEvents struct {
 	packagesChanged atomic.Pointer[func()]
 }
 
+// CatalogOptions returns the options of the catalog that the settings describe.
+func CatalogOptions(cfg config.Config) catalog.Options {
+	o := catalog.Options{Search: cfg.Modules.Package.Search, Version: Version}
+	if cfg.Folders.Cache != "" {
+		o.Folder = filepath.Join(cfg.Folders.Cache, "catalog")
+	}
+	return o
+}
+
 // implicitPackages reports whether the module of packages is on this host without
 // being named.
 func (a *App) implicitPackages() bool {
@@ -190,6 +201,12 @@ func (a *App) implicitPackages() bool {
 
 func (a *App) packageDeps() (c hosting.Config, err error) {
 	c.Rules, c.Show, c.Unsynced = a.rules, a.tree.showJob, a.implicitPackages()
+	o := CatalogOptions(a.cfg)
+	o.Log = a.log
+	if a.opts.Private {
+		o.Folder = ""
+	}
+	c.Catalog = catalog.New(o)
 	c.Changed = func(f func()) { a.packagesChanged.Store(&f) }
 	c.Packages, err = a.packageHouse()
 	return c, err

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type addFlags struct {
 	start   string
 	results string
 	title   string
+	first   bool // take the first of several hits
+	take    int  // or the one of this number
 }
 
 func packageAdd(w Environment) *cobra.Command {
@@ -39,6 +42,8 @@ func packageAdd(w Environment) *cobra.Command {
                       .tgz, .tar.gz, .tar, .zip or .mcpb
   PROGRAM             a program of this machine
   npx [-y] NAME       as an MCP client would start it: the npm package NAME
+  search:WORD         what gatehouse search finds for WORD; of several hits the
+                      one that gatehouse pick remembers, or that you choose
 
 Words after TARGET are arguments of the server; put -- before those that begin with
 a dash. ${data} in them stands for the package's own data folder.
@@ -56,11 +61,11 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			wish, err := f.wish(w, args[0], args[1:])
-			if err != nil {
+			if err := f.canAgree(w); err != nil {
 				return err
 			}
-			if err := f.canAgree(w); err != nil {
+			wish, err := f.wish(c.Context(), w, args[0], args[1:])
+			if err != nil {
 				return err
 			}
 			f.t.host.folders = sourceFolders(wish)
@@ -87,11 +92,13 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	c.Flags().StringVar(&f.start, "start", packages.OnDemand, "when the server starts: demand (at the first call) or always")
 	c.Flags().StringVar(&f.results, "results", "", "text: omit structured content from results")
 	c.Flags().StringVar(&f.title, "title", "", "display name (default: the server's)")
+	c.Flags().BoolVarP(&f.first, "first", "f", false, "of several hits of a search, take the first")
+	c.Flags().IntVar(&f.take, "take", 0, "of several hits of a search, take the one with this `number`")
 	return c
 }
 
 // wish makes the package of a command line, and asks for its secrets.
-func (f *addFlags) wish(w Environment, name string, words []string) (packages.Wish, error) {
+func (f *addFlags) wish(ctx context.Context, w Environment, name string, words []string) (packages.Wish, error) {
 	env := map[string]string{}
 	for _, one := range f.env {
 		key, value, ok := strings.Cut(one, "=")
@@ -101,10 +108,17 @@ func (f *addFlags) wish(w Environment, name string, words []string) (packages.Wi
 		env[key] = value
 	}
 	wish, err := packages.ParseTarget(name, words, env)
-	if err != nil {
-		return wish, &usageError{err}
+	if strings.HasPrefix(words[0], searchTarget) {
+		wish, err = f.found(ctx, w, name, words[0], words[1:], env)
+	} else if err != nil {
+		err = &usageError{err}
+	} else if wish.Source.Kind == packages.NPM && !f.yes {
+		describeNPM(ctx, w, wish.Source.From)
 	}
-	wish.Start, wish.Results, wish.Title = f.start, f.results, f.title
+	if err != nil {
+		return wish, err
+	}
+	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
 	if len(f.secrets) > 0 && wish.Env == nil {
 		wish.Env = map[string]string{}
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"net/url"
 	"time"
 
 	"gatehouse/internal/exec/shellpolicy"
@@ -61,6 +62,21 @@ func validatePackages(w *problems, p packages.Settings) {
 		atLeast(w, "modules.package.message", "message of a server", p.Message, 64<<10)
 	}
 	atLeast(w, "modules.package.most", "packages", p.Most, 0)
+	atLeast(w, "modules.package.search.refresh", "age of a listing", p.Search.Refresh, 0)
+	for _, x := range []struct {
+		key string
+		all []string
+	}{
+		{"registries", p.Search.Registries}, {"npm", []string{p.Search.NPM}}, {"pypi", []string{p.Search.PyPI}},
+		{"crates", []string{p.Search.Crates}},
+	} {
+		for _, address := range x.all {
+			u, err := url.Parse(address)
+			if address != "" && address != packages.Off && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+				w.addf("modules.package.search."+x.key, "%q is no address; expected https://host, or %s", address, packages.Off)
+			}
+		}
+	}
 }
 
 func validateProcesses(w *problems, p process.Settings) {

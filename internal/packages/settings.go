@@ -11,4 +11,26 @@ type Settings struct {
 	Install time.Duration `doc:"Time for one installation; 0 means 15m."`
 	Message int64         `doc:"Size of one message of a server; what is longer is answered by an error. 0 means 16 MiB, or what a door takes if that is less." unit:"bytes"`
 	Most    int           `doc:"Packages on this host; 0 means 100."`
+	Search  Search        `doc:"Where gatehouse search, gatehouse pick and package_search look."`
 }
+
+// Search are the sources of the search for packages.
+type Search struct {
+	Registries []string      `doc:"Base addresses of registries with the API of the official one (v0.1); left out, https://registry.modelcontextprotocol.io; off asks none."`
+	Docker     []string      `doc:"Docker's catalogue files: paths or addresses."`
+	Folders    []string      `doc:"Folders with server.json files." kind:"path"`
+	NPM        string        `yaml:"npm" doc:"npm's registry; left out, that of npm's own configuration; off asks none."`
+	PyPI       string        `yaml:"pypi" doc:"PyPI, or a mirror with its JSON API; left out, https://pypi.org; off asks none."`
+	Crates     string        `doc:"crates.io, or a mirror with its API; left out, https://crates.io; off asks none."`
+	Refresh    time.Duration `doc:"Age at which the listing of a registry is fetched again; 0 means 24h."`
+}
+
+// Off turns a source of the search off.
+const Off = "off"
+
+// The public sources, which are the defaults.
+const (
+	PublicRegistry = "https://registry.modelcontextprotocol.io"
+	PublicPyPI     = "https://pypi.org"
+	PublicCrates   = "https://crates.io"
+)

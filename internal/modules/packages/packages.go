@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/packages/catalog"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -26,6 +27,8 @@ type Config struct {
 	Changed func(func())  `json:"-"`
 	Rules   operator.Func `json:"-"` // decides who may manage packages; nil means no caller
 	Show    progress.Show `json:"-"` // shows the progress of jobs
+	// Catalog is searched for packages; nil means that none is.
+	Catalog *catalog.Catalog `json:"-"`
 	// Unsynced makes no tool synchronize subscriptions. A host that has such a tool
 	// publishes every call, which costs more than few calls of these tools gain.
 	Unsynced bool `json:"-"`
@@ -188,6 +191,14 @@ func (k *manager) definitions() []tool.Tool {
 			Description: "Stops a package and removes it with its data, after the user has agreed.",
 			Help:        "keep_data keeps its data folder for the next package with that id. " + confirmHelp,
 		}, k.removePackage),
+		tool.New(tool.Def{
+			Name: "package_search", Title: "Search for packages", Effects: tool.Reads | tool.OpenWorld,
+			Task:        tool.TaskNever,
+			Description: "Searches registries, npm, PyPI and crates.io for MCP servers that can be installed.",
+			Help: "Several hits are for the user to choose from. facts are what the user should know before a yes; " +
+				"source and command are what package_install takes. PyPI and crates.io are searched by exact name. A " +
+				"source with offline answered from the cache, which is of the time at.",
+		}, k.search),
 		tool.New(tool.Def{
 			Name: "package_tools", Title: "Choose the tools of a package", Effects: tool.Writes | tool.Idempotent,
 			Task: tool.TaskNever, Sync: true,
