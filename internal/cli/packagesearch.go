@@ -89,7 +89,7 @@ func packageSearch(w Environment) *cobra.Command {
 		Short: "Search for MCP servers to install",
 		Long: `Search for MCP servers to install: in registries of the Model Context Protocol, in
 Docker's catalogue files and folders of server.json that the settings name, in npm,
-and by exact name in PyPI and crates.io. The listing of a registry is kept on disk
+and by exact name in PyPI and among Rust's crates. The listing of a registry is kept on disk
 for a day; without a network the search answers from there and says how old it is.`,
 		Example: `  gatehouse search filesystem
   gatehouse search "issue tracker" --source registry -n 5

@@ -1,6 +1,6 @@
 // Package catalog finds MCP servers that can be installed: in registries of the
 // Model Context Protocol, Docker's catalogue files, folders of server.json, npm, PyPI
-// and crates.io.
+// and Rust's crates.
 //
 // What a source says is not trusted: sizes, pages and texts are limited, and nothing
 // is installed without a user's yes. The listing of a registry is kept on disk, so

@@ -20,7 +20,7 @@ import (
 // answering serves fixed answers by path.
 func answering(t *testing.T, answers map[string]string) *httptest.Server {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		if q.UserAgent() != "gatehouse/1.0" { // crates.io refuses requests that do not say who asks
+		if q.UserAgent() != "gatehouse/1.0" { // the crates' API refuses requests that do not say who asks
 			http.Error(w, "who asks?", http.StatusForbidden)
 			return
 		}
@@ -91,7 +91,7 @@ func TestNPMIsSearched(t *testing.T) {
 	}
 }
 
-// PyPI and crates.io are asked for a package of exactly the name.
+// PyPI and the crates' API are asked for a package of exactly the name.
 func TestExactNames(t *testing.T) {
 	s := answering(t, map[string]string{
 		"/pypi/mcp-server-time/json": `{"info":{"name":"mcp-server-time","version":"2026.1","summary":"Time","author":"Ann",` +
