@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 
+	"gatehouse/internal/exec/keeper"
 	"gatehouse/internal/exec/procid"
 )
 
@@ -17,6 +18,8 @@ type cgroups struct {
 	v2     string // version 2; "" when there is none
 	counts bool   // processes are counted in version 2
 	pids   string // version 1, where processes are counted; "" when there is none
+
+	noKeeper bool // tests set it, to do with the mark alone
 }
 
 // hostGroups is looked up once: a host stays in its groups. What an earlier
@@ -47,7 +50,24 @@ var hostGroups = sync.OnceValue(func() cgroups {
 
 // Sweep ends what hosts left behind that were killed. A host does so once, when
 // it starts; otherwise the first child it starts does.
-func Sweep() { hostGroups() }
+func Sweep() {
+	if g := hostGroups(); g.v2 == "" && g.pids == "" {
+		sweepMarked()
+	}
+}
+
+// watchGroups has the groups of this host ended when it has ended, once there may be
+// some.
+var watchGroups = sync.OnceFunc(func() {
+	var folders []string
+	for _, folder := range []string{hostGroups().v2, hostGroups().pids} {
+		if folder != "" {
+			folders = append(folders, folder)
+		}
+	}
+	// Without a keeper the next host ends the groups.
+	_ = keeper.Watch(folders, leafPrefix+procid.Self()+"-")
+})
 
 // findGroups reads where this process is in the hierarchies, from what the
 // kernel tells of its mounts and groups.

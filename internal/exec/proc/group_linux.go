@@ -7,7 +7,10 @@ import (
 )
 
 // group is the process group a child leads.
-type group struct{ cmd *exec.Cmd }
+type group struct {
+	cmd *exec.Cmd
+	pid int
+}
 
 // dieWithHost lets the kernel kill the child when the thread that started it
 // ends; own keeps that thread.

@@ -10,6 +10,7 @@ import (
 // group is the process group a child leads.
 type group struct {
 	cmd *exec.Cmd
+	pid int
 	err error // of the wait
 }
 

@@ -46,7 +46,7 @@ func (g *group) prepare(cmd *exec.Cmd) {
 
 // start puts the child into a job that the system ends with the last handle to
 // it, that is with the host. A child without a job is ended at once.
-func (g *group) start(cmd *exec.Cmd) (err error) {
+func (g *group) start(cmd *exec.Cmd, _ int) (err error) {
 	g.cmd = cmd
 	defer func() {
 		if err != nil {

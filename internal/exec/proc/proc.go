@@ -66,9 +66,9 @@ type Spec struct {
 	// Terminal gives the child a terminal of its own, of this size. Stdout gets
 	// what it shows, Type types into it; Stdin and Stderr are not used.
 	Terminal *Size
-	// Whole means that what left the group ends with the child too. On Linux
-	// that is done by a cgroup, or by a mark in the environment where none can
-	// be made; elsewhere it changes nothing.
+	// Whole means that what left the group ends with the child too, and all of it
+	// with the host. On Linux that is done by a cgroup, or where none can be made by
+	// a process above the child, see package keeper; elsewhere it changes nothing.
 	Whole bool
 	// Processes limits how many processes and threads the child and what it
 	// starts may be at once; 0 means no limit. It needs Whole. Where no cgroup
@@ -156,7 +156,7 @@ func explain(err error, dir string) error {
 }
 
 // Pid is the number of the child, and on Unix of its group.
-func (p *Process) Pid() int { return p.cmd.Process.Pid }
+func (p *Process) Pid() int { return p.whole.leader(p.cmd) }
 
 // Done is closed when the child, its group and its output have ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
@@ -277,15 +277,19 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 	forget := context.AfterFunc(ctx, func() { p.terminate(context.Cause(ctx), nil) })
 	defer forget()
 
-	p.group.await()
+	if !p.whole.await() {
+		p.group.await()
+	}
 	took := time.Since(p.began)
 	close(p.exited)
 	p.pipes.wait(lastWords)
 	p.signal(p.group.kill)
 	p.whole.kill()
-	bury(p.Pid())
+	bury(p.cmd.Process.Pid)
 	p.mu.Lock()
-	err = p.group.reap()
+	if !p.whole.reap() {
+		err = p.group.reap()
+	}
 	p.reaped = true
 	stopped := p.stopped
 	p.mu.Unlock()
@@ -304,6 +308,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 			Cut:     cut,
 		}
 	}
+	p.whole.correct(&p.state)
 	if _, failed := errors.AsType[*exec.ExitError](err); failed {
 		err = nil
 	}
@@ -330,14 +335,17 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 		p.whole.close()
 		return spoilt, err
 	}
-	return spoilt, p.group.start(p.cmd)
+	return spoilt, p.group.start(p.cmd, p.whole.leader(p.cmd))
 }
 
 // launch starts a command that prepare has seen, on a thread that gives up the
 // host's own folders first.
 func (w *whole) launch(cmd **exec.Cmd, own []string) (spoilt bool, err error) {
 	if (*cmd).Dir, spoilt, err = shield.Enter((*cmd).Dir, own); err == nil {
-		err = launch(cmd)
+		err = w.launchKept(cmd)
+		if errors.Is(err, errNotKept) {
+			err = launch(cmd)
+		}
 		if err != nil && w.withdraw(*cmd) {
 			*cmd = again(*cmd)
 			err = launch(cmd)
@@ -372,6 +380,9 @@ const (
 	busyTries = 40
 	busyWait  = 50 * time.Millisecond
 )
+
+// errNotKept means that a command is to be started without a keeper.
+var errNotKept = errors.New("there is no keeper")
 
 // launch starts a command.
 func launch(cmd **exec.Cmd) error {

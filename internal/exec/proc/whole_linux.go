@@ -10,8 +10,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"gatehouse/internal/exec/keeper"
 )
 
 // A cgroup of its own holds a child and everything that comes of it, whatever
@@ -21,10 +24,11 @@ import (
 // group there for that moment, so that the child inherits it: moving a thread is
 // quick, moving the process would take milliseconds.
 //
-// Being the reaper of orphans (PR_SET_CHILD_SUBREAPER) would be an alternative
-// where no cgroup can be made, but it holds for the whole host, and every orphan
-// of every room would have to be told apart and waited for. So there the child's
-// environment is marked, and what has the mark is looked for.
+// Where no cgroup can be made, a keeper is above the child, which is the reaper of
+// orphans (PR_SET_CHILD_SUBREAPER): what comes of the child are its descendants.
+// The host itself is not, because that would hold for the whole host, and every
+// orphan of every part would have to be told apart and waited for. The child's
+// environment is marked as well, for what is left if the keeper is killed.
 
 // mark is the name of the variable in the environment.
 const mark = "GATEHOUSE_TREE"
@@ -43,6 +47,11 @@ type whole struct {
 	marked string   // "" when there is a group
 	limit  bool     // Spec.Processes holds
 	kept   bool     // it outlives the host
+
+	guarded bool         // it is to have a keeper
+	keeper  *keeper.Kept // nil if it has none
+	left    atomic.Bool  // by the keeper
+	end     keeper.End
 }
 
 // Contained tells whether a cgroup holds the child, and whether the number of
@@ -56,6 +65,9 @@ func (w *whole) prepare(cmd *exec.Cmd, spec *Spec) {
 	if w.in = hostGroups(); spec.cgroups != nil {
 		w.in = *spec.cgroups
 	}
+	if w.in.v2 != "" || w.in.pids != "" {
+		watchGroups() // before this thread enters a group
+	}
 	name := leafName()
 	if w.kept {
 		name = keptPrefix + rand.Text()
@@ -68,9 +80,19 @@ func (w *whole) prepare(cmd *exec.Cmd, spec *Spec) {
 		w.makeV1(name, spec.Processes)
 	}
 	if w.v2 == "" && w.v1 == "" {
-		w.marked = mark + "=" + rand.Text()
-		cmd.Env = append(slices.Clip(cmd.Env), w.marked)
+		w.mark(cmd)
 	}
+}
+
+// mark marks the environment of the child. A later host knows by the mark that what
+// has it was left by this one, unless it is to be left.
+func (w *whole) mark(cmd *exec.Cmd) {
+	w.guarded = !w.kept && !w.in.noKeeper
+	w.marked = mark + "=" + leafName()
+	if w.kept {
+		w.marked = mark + "=" + keptPrefix + rand.Text()
+	}
+	cmd.Env = append(slices.Clip(cmd.Env), w.marked)
 }
 
 func (w *whole) makeV2(cmd *exec.Cmd, name string, most int) {
@@ -113,8 +135,8 @@ func (w *whole) withdraw(cmd *exec.Cmd) bool {
 	os.Remove(w.v2)
 	w.dir, w.v2 = nil, ""
 	cmd.SysProcAttr.UseCgroupFD = false
-	w.marked, w.limit = mark+"="+rand.Text(), false
-	cmd.Env = append(slices.Clip(cmd.Env), w.marked)
+	w.limit = false
+	w.mark(cmd)
 	return true
 }
 
@@ -189,7 +211,12 @@ func (w *whole) members() []int {
 		return inGroup(w.v2)
 	case w.v1 != "":
 		return inGroup(w.v1)
-	case w.marked != "":
+	case w.keeper != nil && !w.left.Load():
+		if all := descendants(w.keeper.Cmd.Process.Pid); len(all) > 0 {
+			return all
+		}
+	}
+	if w.marked != "" {
 		return withMark(w.marked)
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 // ways are the means by which a child's descendants are held, as far as this
 // machine has them.
 func ways() map[string]cgroups {
-	w := map[string]cgroups{"mark": {}}
+	w := map[string]cgroups{"mark": {noKeeper: true}, "keeper": {}}
 	if g := hostGroups(); g.v2 != "" {
 		w["version 2"] = cgroups{v2: g.v2, counts: g.counts}
 	}

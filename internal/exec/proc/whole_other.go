@@ -19,6 +19,11 @@ func (w *whole) started(*exec.Cmd)                   {}
 func (w *whole) requestEnd()                         {}
 func (w *whole) kill()                               {}
 func (w *whole) close()                              {}
+func (w *whole) launchKept(**exec.Cmd) error         { return errNotKept }
+func (w *whole) leader(cmd *exec.Cmd) int            { return cmd.Process.Pid }
+func (w *whole) await() bool                         { return false }
+func (w *whole) reap() bool                          { return false }
+func (w *whole) correct(*State)                      {}
 func (p *Process) Contained() (cgroup, limited bool) { return false, false }
 
 // Usage is not told on this system.

@@ -1,0 +1,172 @@
+package keeper
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	self     = "/proc/self/exe"
+	marker   = "gatehouse-keeper: ends a program with its host"
+	socketFD = 3
+
+	mostPlan  = 16 << 20
+	startWait = 10 * time.Second // for a keeper to say that the program runs
+	leaveWait = 2 * time.Second  // for a keeper to leave when nothing is left of the program
+)
+
+// plan is what a keeper does.
+type plan struct {
+	Path    string   // the program; "" to watch Groups
+	Args    []string // with the name
+	Env     []string
+	Session bool // it leads a session, whose terminal is its standard input; otherwise a process group
+
+	Groups []string // folders of control groups
+	Prefix string   // of the names of those that belong to the host
+}
+
+// Kept is a program below its keeper. Safe for concurrent use, except that Await and Leave are called once.
+type Kept struct {
+	Cmd  *exec.Cmd // the keeper
+	conn *os.File
+
+	pid  int
+	once sync.Once
+	end  End
+}
+
+// Start starts what cmd describes below a keeper. Of SysProcAttr it uses Setsid, with which the program gets its
+// standard input as terminal. The error is ErrNone if there is no keeper, or why the program could not be started, as
+// cmd.Start would say it.
+func Start(cmd *exec.Cmd) (*Kept, error) {
+	if cmd.Err != nil {
+		return nil, cmd.Err
+	}
+	p := plan{Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(), Session: cmd.SysProcAttr != nil && cmd.SysProcAttr.Setsid}
+	k, err := start(p, &exec.Cmd{Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	if err != nil {
+		return nil, err
+	}
+	var answer [8]byte
+	k.conn.SetReadDeadline(time.Now().Add(startWait))
+	_, err = io.ReadFull(k.conn, answer[:])
+	k.conn.SetReadDeadline(time.Time{})
+	errno := syscall.Errno(binary.LittleEndian.Uint32(answer[4:]))
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%w: it does not answer: %w", ErrNone, err)
+	case errno != 0:
+		err = &os.PathError{Op: "fork/exec", Path: cmd.Path, Err: errno}
+	default:
+		k.pid = int(binary.LittleEndian.Uint32(answer[:]))
+		return k, nil
+	}
+	k.Leave()
+	return nil, err
+}
+
+// start starts a keeper and hands it its plan.
+func start(p plan, cmd *exec.Cmd) (*Kept, error) {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return nil, err
+	}
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "host")
+	defer theirs.Close()
+	cmd.Path, cmd.Args, cmd.Env = self, []string{"gatehouse", marker}, []string{}
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signal to the host's group or terminal is for the keeper
+	if err := cmd.Start(); err != nil {
+		ours.Close()
+		if pe, ok := errors.AsType[*os.PathError](err); ok && pe.Op == "chdir" {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	k := &Kept{Cmd: cmd, conn: ours}
+	ours.SetWriteDeadline(time.Now().Add(startWait))
+	if _, err = ours.Write(binary.LittleEndian.AppendUint32(nil, uint32(len(b)))); err == nil {
+		_, err = ours.Write(b)
+	}
+	ours.SetWriteDeadline(time.Time{})
+	if err != nil {
+		k.Leave()
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	return k, nil
+}
+
+// Pid is the number of the program, and of its group.
+func (k *Kept) Pid() int { return k.pid }
+
+// Await waits for the end of the program. What came of it goes on, and its number stays its own until Leave.
+func (k *Kept) Await() End {
+	k.once.Do(func() {
+		b, _ := io.ReadAll(io.LimitReader(k.conn, endSize))
+		if len(b) == endSize {
+			k.end = decodeEnd(b)
+		} else {
+			k.end = End{Code: -1, Signal: int(syscall.SIGKILL)}
+		}
+	})
+	return k.end
+}
+
+// Leave ends what is left of the program, and the keeper.
+func (k *Kept) Leave() {
+	k.conn.Close()
+	syscall.Kill(k.Cmd.Process.Pid, syscall.SIGCONT) // the program may have stopped it
+	late := time.AfterFunc(leaveWait, func() { k.Cmd.Process.Kill() })
+	k.Cmd.Wait()
+	late.Stop()
+}
+
+// Watch starts a keeper that ends the control groups below some folders whose names have a prefix, when this process
+// has ended. It is not ended before.
+func Watch(folders []string, prefix string) error {
+	k, err := start(plan{Groups: folders, Prefix: prefix}, &exec.Cmd{Dir: "/"})
+	if err != nil {
+		return err
+	}
+	watching.Lock()
+	watching.all = append(watching.all, k) // or the socket is closed when the garbage is collected
+	watching.Unlock()
+	go k.Cmd.Wait()
+	return nil
+}
+
+var watching struct {
+	sync.Mutex
+	all []*Kept
+}
+
+const endSize = 20
+
+func encodeEnd(e End) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, 1)
+	b = binary.LittleEndian.AppendUint32(b, uint32(int32(e.Code)))
+	b = binary.LittleEndian.AppendUint32(b, uint32(e.Signal))
+	return binary.LittleEndian.AppendUint64(b, uint64(e.CPU))
+}
+
+func decodeEnd(b []byte) End {
+	return End{
+		Seen:   true,
+		Code:   int(int32(binary.LittleEndian.Uint32(b[4:]))),
+		Signal: int(binary.LittleEndian.Uint32(b[8:])),
+		CPU:    int64(binary.LittleEndian.Uint64(b[12:])),
+	}
+}
