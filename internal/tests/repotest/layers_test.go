@@ -19,6 +19,7 @@ var layers = [][]unit{
 			why:  "the author of a tool needs the standard library and this package, nothing else",
 		},
 		{path: "internal/mcp/rawjson", only: []string{}, why: "splicing raw JSON depends on nothing else"},
+		{path: "internal/exec/keeper", only: []string{}, why: "a keeper starts before the packages of the host do"},
 		{path: "internal/exec/procid", only: []string{}, why: "identifying a process does not depend on its use"},
 		{
 			path: "internal/access/displaytext",
