@@ -100,6 +100,7 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 		MaxBody:       int64(a.cfg.Limits.Message),
 		Bytes:         a.limits.Bytes,
 		Streams:       a.limits.Streams,
+		Opens:         a.limits.Opens,
 		Administrator: a.rules,
 		// The door must have given up on its last request before the host
 		// gives up on the door.

@@ -33,6 +33,7 @@ func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 		Served:   a.untilSandboxesAreServed,
 		Rules:    a.rules,
 	}
+	c.Claim = claims("sandboxes", cmp.Or(s.Most, manager.DefaultMost))
 	c.TotalMemory = cmp.Or(s.TotalMemory, manager.MachineMiB())
 	c.PrincipalMemory = cmp.Or(s.PrincipalMemory, c.TotalMemory*3/4)
 	if cache := a.cfg.Folders.Cache; cache != "" {

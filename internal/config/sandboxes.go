@@ -27,7 +27,7 @@ type Sandboxes struct {
 	MostCall        time.Duration     `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
 	Idle            time.Duration     `doc:"A sandbox ends when it was not used for this long." env:"GATEHOUSE_SANDBOX_IDLE"`
 	Lifetime        time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
-	Most            int               `doc:"Sandboxes alive at once, of all owners together." env:"GATEHOUSE_SANDBOX_MOST"`
+	Most            int               `doc:"Sandboxes alive at once, of all owners together, which callers share: each may have as many as it leaves free, and a sixteenth is for administrators." env:"GATEHOUSE_SANDBOX_MOST"`
 	Isolation       string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
 	Driver          string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
 	Prefer          []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci, gvisor, firecracker, qemu." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_PREFER"`

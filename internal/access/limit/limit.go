@@ -51,10 +51,17 @@ const (
 	DefaultBurst = 100
 )
 
+// The sessions that one principal may open, a second and at once, on this machine too.
+const (
+	openRate  = 500
+	openBurst = 2000
+)
+
 // Limits are the limits of one host. Safe for concurrent use.
 type Limits struct {
 	*Rates
 	*Queue
+	Opens   *Rates  // of sessions
 	Bytes   *Shares // of messages that are being read or have not been answered
 	Streams *Shares // of events that are open
 }
@@ -64,6 +71,7 @@ func New(o Options) *Limits {
 	return &Limits{
 		Rates: NewRates(o),
 		Queue: NewQueue(o),
+		Opens: NewRates(Options{Rate: openRate, Burst: openBurst}),
 		Bytes: NewShares(Resource{
 			Name: "bytes of open messages", Total: max(cmp.Or(o.Bytes, 128<<20), 4*o.Message), Kept: o.Message,
 			Administrator: o.Administrator,

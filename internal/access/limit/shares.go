@@ -52,8 +52,14 @@ func (s *Shares) Acquire(c *tool.Caller, n int64) (Held, error) {
 	if s == nil {
 		return Held{}, nil
 	}
-	h := Held{of: s, by: s.holder(c)}
-	return h, h.Grow(n)
+	return s.Claim(s.holder(c), n)
+}
+
+// Claim is Acquire for a holder that is known already.
+func (s *Shares) Claim(by Holder, n int64) (Held, error) {
+	h := Held{of: s, by: by}
+	err := h.Grow(n)
+	return h, err
 }
 
 // holder says who a caller is to the division.
@@ -68,7 +74,8 @@ func (s *Shares) AcquireWait(ctx context.Context, c *tool.Caller, n int64, patie
 		return Held{}, nil
 	}
 	h := Held{of: s, by: s.holder(c)}
-	return h, h.GrowWait(ctx, n, patience)
+	err := h.GrowWait(ctx, n, patience)
+	return h, err
 }
 
 // Grow takes n more units. The error is a *Busy.

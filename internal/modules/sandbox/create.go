@@ -68,7 +68,8 @@ func (m *sandboxTools) create(ctx context.Context, c *tool.Call, in createIn) (c
 		return out, nil, err
 	}
 	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Spec{
-		Name: in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
+		Administrator: m.cfg.Rules.By(c.Caller),
+		Name:          in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
 		Template: in.Template, Image: in.Image, Driver: in.Driver, Progress: pulled(c.Peer), Least: tier(in.Least),
 		Limits: sandbox.Limits{
 			MemoryMiB: in.Memory,
@@ -106,7 +107,8 @@ func (m *sandboxTools) restore(ctx context.Context, c *tool.Call, in createIn) (
 		}
 	}
 	b, err := m.boxes.Restore(ctx, c.Caller.Owner, s.ID,
-		manager.Spec{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
+		manager.Spec{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
+			Administrator: m.cfg.Rules.By(c.Caller)})
 	switch {
 	case errors.Is(err, manager.ErrNoSnapshot):
 		return out, noSnapshot

@@ -241,7 +241,7 @@ func (m *sandboxTools) place(ctx context.Context, c *tool.Call, id, template str
 		return nil, nil, &tool.Refusal{Code: missing, Message: "Missing required parameters: sandbox_id"}
 	}
 	b, err = m.boxes.Create(ctx, c.Caller.Owner,
-		manager.Spec{Name: "for one call", Template: template, Progress: pulled(c.Peer)})
+		manager.Spec{Name: "for one call", Template: template, Administrator: m.cfg.Rules.By(c.Caller), Progress: pulled(c.Peer)})
 	m.boxes.Serve() // further requests are likely
 	if err != nil {
 		return nil, nil, notCreated(ctx, err)

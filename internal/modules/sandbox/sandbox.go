@@ -47,6 +47,8 @@ type Config struct {
 	// A sandbox ends after this time in any case, in ns; 0 means 24 h.
 	Lifetime  time.Duration `json:"lifetime,omitempty"`
 	Sandboxes int           `json:"sandboxes,omitempty"` // open at once, of all owners; 0 means 100
+	// Claim takes one of them for a principal; nil means that the first that asks gets one.
+	Claim func(principal string, administrator bool) (release func(), err error) `json:"-"`
 	// The lowest tier allowed: process, filtered, namespaces, user kernel or machine; "" means namespaces.
 	Least string `json:"min_isolation,omitempty"`
 
@@ -162,7 +164,7 @@ func (c *Config) options() (manager.Options, error) {
 			Descriptors: c.Descriptors, OutputBytes: c.Output, Call: c.Call,
 		},
 		Most: sandbox.Limits{MemoryMiB: c.MostMemory, VCPUs: c.MostVCPUs, Call: c.MostCall},
-		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes, MemoryMiB: c.TotalMemory,
+		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes, Claim: c.Claim, MemoryMiB: c.TotalMemory,
 		PrincipalMiB: c.PrincipalMemory,
 		Snapshots:    c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife, Folder: c.Folder,
 		NoPool: c.NoPool, Ready: c.Ready, Boots: c.Boots,

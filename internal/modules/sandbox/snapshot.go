@@ -108,7 +108,8 @@ func (m *sandboxTools) forkTool() tool.Tool {
 		}
 		defer done()
 		fork, kept, err := m.boxes.Fork(ctx, b,
-			manager.Spec{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
+			manager.Spec{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
+				Administrator: m.cfg.Rules.By(c.Caller)})
 		if errors.Is(err, manager.ErrFull) {
 			return out, notCreated(ctx, err)
 		}

@@ -30,7 +30,8 @@ type Box struct {
 	ask        Spec // what was requested
 	env        []string
 	idle, life time.Duration
-	memory     int // granted MiB; guarded by Manager.mu
+	memory     int    // granted MiB; guarded by Manager.mu
+	release    func() // of its claim; set before the box is found
 
 	// mu guards the fields up to pausing.
 	mu         sync.Mutex
@@ -166,6 +167,7 @@ func (b *Box) destroyBox(why string) bool {
 	if !there {
 		return false
 	}
+	b.release()
 	b.mu.Lock()
 	b.left = true
 	if b.timer != nil {

@@ -47,7 +47,10 @@ type Options struct {
 	Idle      time.Duration // a sandbox ends if it is unused for this long; 0 means DefaultIdle
 	Lifetime  time.Duration // a sandbox ends after this time in any case; 0 means DefaultLifetime
 	Sandboxes int           // open at once, of all owners together; 0 means DefaultMost
-	Least     sandbox.Tier  // drivers below this tier are not used
+	// Claim takes one of the sandboxes for a principal, or returns why it gets none. Nil means that the first
+	// principal that asks gets one. release is called when the sandbox has ended.
+	Claim func(principal string, administrator bool) (release func(), err error)
+	Least sandbox.Tier // drivers below this tier are not used
 
 	MemoryMiB    int // most memory of all sandboxes together, by their limits; 0 means no limit
 	PrincipalMiB int // most memory of one principal's sandboxes; 0 means no limit
@@ -171,17 +174,24 @@ type Spec struct {
 	Driver   string       // "" means the template's, or Options.Default
 	Least    sandbox.Tier // the least tier; Options.Least applies as well
 
+	Administrator bool // the sandbox may be one of those that are kept for administrators
+
 	Progress func(done, total int64) // called with the progress of preparing an image; may be nil
 }
 
 // Create makes a sandbox for an owner.
 func (m *Manager) Create(ctx context.Context, owner string, a Spec) (*Box, error) {
-	return m.admit(func() (*Box, error) { return m.makeBox(ctx, owner, a) })
+	return m.admit(owner, a, func() (*Box, error) { return m.makeBox(ctx, owner, a) })
 }
 
 // admit registers what make returns, if the limit of sandboxes allows one more.
-func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
+func (m *Manager) admit(owner string, a Spec, make func() (*Box, error)) (*Box, error) {
+	release, err := m.claim(owner, a)
+	if err != nil {
+		return nil, err
+	}
 	if err := m.reserve(); err != nil {
+		release()
 		return nil, err
 	}
 	b, err := make()
@@ -192,10 +202,12 @@ func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 	}
 	if err == nil {
 		m.boxes[b.ID] = b
+		b.release = release
 		m.runs.Add(1) // for begin, before Close waits
 	}
 	m.mu.Unlock()
 	if err != nil {
+		release()
 		if b != nil {
 			b.abandon()
 		}
@@ -203,6 +215,17 @@ func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 	}
 	b.markInUse()
 	return b, nil
+}
+
+// claim takes one of the sandboxes for a principal.
+func (m *Manager) claim(owner string, a Spec) (release func(), err error) {
+	if m.o.Claim == nil {
+		return func() {}, nil
+	}
+	if release, err = m.o.Claim(principalOf(owner), a.Administrator); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFull, err)
+	}
+	return release, nil
 }
 
 // reserve counts a sandbox to be made, so that concurrent calls do not exceed the limit.

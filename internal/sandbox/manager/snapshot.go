@@ -196,7 +196,7 @@ func (m *Manager) Restore(ctx context.Context, owner, id string, a Spec) (*Box, 
 	if err != nil {
 		return nil, err
 	}
-	return m.admit(func() (*Box, error) { return m.restore(ctx, s, a) })
+	return m.admit(owner, a, func() (*Box, error) { return m.restore(ctx, s, a) })
 }
 
 func (m *Manager) restore(ctx context.Context, s *Snapshot, a Spec) (b *Box, err error) {
@@ -251,7 +251,7 @@ func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Spec) (*Box, erro
 // Fork makes another sandbox that continues from the current state of one. kept returns what it contains. The
 // sandbox is counted and the space reserved before anything is written.
 func (m *Manager) Fork(ctx context.Context, b *Box, a Spec) (fork *Box, kept string, err error) {
-	fork, err = m.admit(func() (*Box, error) {
+	fork, err = m.admit(b.Owner(), a, func() (*Box, error) {
 		r, err := m.reserveSnapshot(b, false)
 		if err != nil {
 			return nil, err

@@ -71,6 +71,8 @@ type Options struct {
 	// Bytes and Streams are what callers share of the bytes of messages that have not
 	// been answered, and of event streams; nil means no limit.
 	Bytes, Streams *limit.Shares
+	// Opens holds callers to a rate of opening sessions; nil means that there is none.
+	Opens *limit.Rates
 	// Administrator reports who gets what is kept of the streams of the old transport;
 	// nil means no caller.
 	Administrator operator.Func

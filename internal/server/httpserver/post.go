@@ -45,7 +45,7 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 		return
 	}
 	if m.Method == "initialize" {
-		d.initialize(w, who, m, a)
+		d.initialize(w, r, who, m, a)
 		return
 	}
 	d.postLegacy(x, r, who, m, a)
@@ -112,8 +112,21 @@ func whenOver(ctx context.Context, f func()) (stop func() bool) {
 	return context.AfterFunc(ctx, f)
 }
 
-// initialize opens a session.
-func (d *Server) initialize(w nethttp.ResponseWriter, who protocol.Caller, m *protocol.Message, a accept) {
+// initialize opens a session. A caller that opens one after the other is held to a
+// rate, because a session costs more than a usual call.
+func (d *Server) initialize(
+	w nethttp.ResponseWriter,
+	r *nethttp.Request,
+	who protocol.Caller,
+	m *protocol.Message,
+	a accept,
+) {
+	if err := d.opts.Opens.Wait(r.Context(), "principal "+who.Principal); err != nil {
+		f := d.tooBusy(w, err)
+		f.ID = m.ID
+		answerFault(w, f)
+		return
+	}
 	s, response, f := d.engine.Open(who, m)
 	if f != nil {
 		answerFault(w, f)
