@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,9 @@ func long() bool { return os.Getenv("GATEHOUSE_TEST_ALL") != "" }
 // newFlooded starts a host with more settings.
 func newFlooded(t *testing.T, modules, settings string) *flooded {
 	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("the memory of a process is read from Linux")
+	}
 	program, home := placed(t, account{})
 	env := []string{"HOME=" + home, "XDG_RUNTIME_DIR=" + home, "TMPDIR=" + home, "PATH=/usr/bin:/bin:/usr/sbin:/sbin"}
 	file := filepath.Join(home, "settings.yaml")
