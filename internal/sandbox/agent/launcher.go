@@ -163,8 +163,9 @@ const noCore = 1
 // memory runs out.
 func setLimits(p agentprotocol.Plan) error {
 	limits := map[int]uint64{
-		unix.RLIMIT_CORE: noCore, unix.RLIMIT_MEMLOCK: 64 << 10, unix.RLIMIT_MSGQUEUE: 64 << 10,
-		unix.RLIMIT_FSIZE: uint64(p.DiskBytes),
+		unix.RLIMIT_CORE: noCore, unix.RLIMIT_FSIZE: uint64(p.DiskBytes),
+		// The kernel counts these for a user; without users of its own a sandbox shares them with the host.
+		unix.RLIMIT_MEMLOCK: 64 << 10, unix.RLIMIT_MSGQUEUE: 16 << 10, unix.RLIMIT_SIGPENDING: 1024,
 	}
 	if p.Processes > 0 {
 		limits[unix.RLIMIT_NPROC] = uint64(p.Processes)

@@ -244,7 +244,7 @@ func makeDev(devs map[string]int) error {
 	}
 	// A kernel without devpts still runs programs that need no terminal.
 	err := unix.Mount("devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC,
-		"newinstance,ptmxmode=0666,mode=0620")
+		"newinstance,ptmxmode=0666,mode=0620,"+agentprotocol.MaxTerminals)
 	if err != nil && !errors.Is(err, unix.ENODEV) {
 		return sysErr("mount", "devpts", err)
 	}
@@ -338,6 +338,9 @@ func pivotRoot() error {
 // finishSetup does the setup that remains after the file system.
 func finishSetup(p agentprotocol.Plan) error {
 	if err := limitGroup(p); err != nil {
+		return err
+	}
+	if err := limitCounts(p); err != nil {
 		return err
 	}
 	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {

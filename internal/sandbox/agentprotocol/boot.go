@@ -20,3 +20,7 @@ const (
 	UsageProcesses = "processes" // including those of the agent itself
 	UsageOOMKills  = "oom"       // processes killed because memory ran out
 )
+
+// MaxTerminals is the option of a sandbox's devpts that limits its terminals. The kernel has a fixed number for the
+// machine, 4096, of which other hundred sandboxes may have their part.
+const MaxTerminals = "max=24"

@@ -75,6 +75,7 @@ func (g *Group) Set(l sandbox.Limits) error {
 	quota := strconv.Itoa(l.VCPUs * cpuPeriod)
 	return errors.Join(
 		g.setMemory(memory),
+		g.setSocketMemory(int64(l.MemoryMiB)<<20),
 		g.setLimit("pids", "pids.max", processes, "pids.max", processes),
 		g.setLimit("cpu", "cpu.max", quota+" "+strconv.Itoa(cpuPeriod), "cpu.cfs_quota_us", quota),
 	)
@@ -99,6 +100,23 @@ func (g *Group) setMemory(bytes string) error {
 	}
 	return second()
 }
+
+// setSocketMemory limits the memory of TCP and UDP sockets to a sixteenth of the memory. The kernel has a fixed
+// amount for all sockets of the machine, less than a tenth of its memory, and sockets of version 1 do not count
+// against the limit of memory. In version 2 they do, and have no limit of their own.
+func (g *Group) setSocketMemory(memory int64) error {
+	dir := g.v1["memory"]
+	if dir == "" {
+		return nil
+	}
+	err := writeFile(dir, "memory.kmem.tcp.limit_in_bytes", strconv.FormatInt(max(memory/16, leastSocketMemory), 10))
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return err
+}
+
+const leastSocketMemory = 4 << 20
 
 // setLimit writes to the file of the version that has the controller, if any.
 func (g *Group) setLimit(controller, in2, value2, in1, value1 string) error {

@@ -141,13 +141,16 @@ func (b *instance) startInit(channel *os.File, files []*os.File) error {
 		return errors.Join(err, b.group.Leave())
 	}
 	defer null.Close()
-	b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD),
-		[]string{"agent", strconv.Itoa(firstTree + len(files))}, &os.ProcAttr{
-			Env:   []string{"GOMAXPROCS=1"}, // it mostly waits, so a second processor would only cost wake-ups
-			Files: append([]*os.File{null, null, null, channel, b.driver.image}, files...),
-			Sys:   attr,
-		})
-	return errors.Join(startError(err), b.group.Leave())
+	err = b.driver.users.AsOwner(b.slot, func() (err error) {
+		b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD),
+			[]string{"agent", strconv.Itoa(firstTree + len(files))}, &os.ProcAttr{
+				Env:   []string{"GOMAXPROCS=1"}, // it mostly waits, so a second processor would only cost wake-ups
+				Files: append([]*os.File{null, null, null, channel, b.driver.image}, files...),
+				Sys:   attr,
+			})
+		return startError(err)
+	})
+	return errors.Join(err, b.group.Leave())
 }
 
 // startError adds to a failed start of an agent which system calls it consists of.

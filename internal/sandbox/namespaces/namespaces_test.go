@@ -48,6 +48,7 @@ func TestASandboxRunsAProgramAsSomebodyElse(t *testing.T) {
 	}
 }
 
+//redteam:attack Code in a sandbox is shut in several times: one sandbox takes all it can of 34 resources of the kernel; driver namespaces
 //redteam:attack Code in a sandbox is shut in several times: 94 system calls, 26 kinds of sockets, exhaustion, escapes by files and processes; driver namespaces
 func TestSuite(t *testing.T) {
 	who := "namespaces, a user"

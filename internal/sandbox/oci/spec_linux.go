@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/bundle"
 	"gatehouse/internal/sandbox/rootfs"
 	"gatehouse/internal/sandbox/seccomp"
@@ -54,7 +55,8 @@ func (b *instance) config(root string, firstFree int) bundle.Config {
 				Destination: "/dev/pts",
 				Type:        "devpts",
 				Source:      "devpts",
-				Options:     []string{quiet, "noexec", "newinstance", "ptmxmode=0666", "mode=0620"},
+				Options: []string{quiet, "noexec", "newinstance", "ptmxmode=0666", "mode=0620",
+					agentprotocol.MaxTerminals},
 			},
 			{
 				Destination: "/dev/shm",

@@ -43,6 +43,7 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		{"way out", s.wayOut},
 		{"resources", s.resources},
 		{"pressure", s.pressure},
+		{"exhaustion", s.exhaustion},
 		{"traps", s.traps},
 		{"lifecycle", s.lifecycle},
 		{"odd ends", s.oddEnds},
@@ -91,7 +92,7 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 
 // walls are the groups that a driver without one does not pass, and is not
 // thought to.
-var walls = []string{"identity", "isolation", "network", "way out", "resources", "pressure", "traps"}
+var walls = []string{"identity", "isolation", "network", "way out", "resources", "pressure", "exhaustion", "traps"}
 
 func (s suite) noWall() bool { return s.driver.Capabilities().Tier <= sandbox.NoIsolation }
 

@@ -101,7 +101,7 @@ const int32Of = 0xffffffff
 // makes. The agent adds Strict for the code.
 func ForAgentStrict() Profile {
 	p := ForAgent()
-	wanted := slices.Concat(open, conditional, agentNeeds, agentAlsoNeeds, []string{"clone3"})
+	wanted := slices.Concat(open, conditional, agentNeeds, agentAlsoNeeds, []string{"clone3", "io_setup"})
 	var names []string
 	for _, c := range calls {
 		closed := func(n call) bool { return n.name == c.name }
@@ -129,7 +129,12 @@ func ForAgent() Profile {
 		}
 	}
 	p.addRefusal(unix.EPERM, names)
-	p.addRefusal(unix.ENOSYS, []string{"clone3"})
+	p.addRefusal(unix.ENOSYS, []string{"clone3", "io_setup"})
+	for _, option := range []uint64{unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF, unix.SO_ATTACH_REUSEPORT_CBPF,
+		unix.SO_ATTACH_REUSEPORT_EBPF} {
+		p.addRefusal(unix.ENOPROTOOPT, []string{"setsockopt"}, Arg{1, int32Of, unix.SOL_SOCKET, maskedEqual},
+			Arg{2, int32Of, option, maskedEqual})
+	}
 	for bit := uint64(1); bit <= newNamespaces; bit <<= 1 {
 		if bit&newNamespaces == 0 {
 			continue

@@ -27,9 +27,12 @@ const (
 	allow = uint32(unix.SECCOMP_RET_ALLOW)
 	kill  = uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	eperm = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM)
-	// enosys is for clone3: libc then calls clone, whose flags a filter can read.
-	enosys = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
-	enomem = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOMEM)
+	// enosys is for clone3: libc then calls clone, whose flags a filter can read. It is also for io_setup: the
+	// machine has a fixed number of asynchronous operations, which no limit divides among users, and programs do
+	// without.
+	enosys      = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
+	enoprotoopt = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOPROTOOPT)
+	enomem      = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOMEM)
 	// pretendSuccess skips the call and reports success, for calls whose failure programs treat as an error.
 	pretendSuccess = uint32(unix.SECCOMP_RET_ERRNO)
 )
@@ -52,10 +55,12 @@ func Default() []bpf.Instruction {
 		p = append(p, when(nr, bpf.RetConstant{Val: eperm})...)
 	}
 	p = append(p, when(unix.SYS_CLONE3, bpf.RetConstant{Val: enosys})...)
+	p = append(p, when(unix.SYS_IO_SETUP, bpf.RetConstant{Val: enosys})...)
 	p = append(p, when(unix.SYS_CLONE, withoutBits(newNamespaces)...)...)
 	p = append(p, when(unix.SYS_UNSHARE, withoutBits(newNamespaces)...)...)
 	p = append(p, when(unix.SYS_IOCTL, terminalControls()...)...)
 	p = append(p, when(unix.SYS_SOCKET, families()...)...)
+	p = append(p, when(unix.SYS_SETSOCKOPT, socketFilters()...)...)
 	p = append(p, when(unix.SYS_SETRLIMIT, coreLimit(arg0At)...)...)
 	p = append(p, when(unix.SYS_PRLIMIT64, coreLimit(arg1At, arg2At, arg2At+4)...)...)
 	return append(p, bpf.RetConstant{Val: allow})
@@ -104,6 +109,22 @@ func families() []bpf.Instruction {
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.NETLINK_ROUTE, SkipTrue: 1},
 		bpf.RetConstant{Val: allow},
 		bpf.RetConstant{Val: eperm},
+	}
+}
+
+// socketFilters refuses to attach filters to sockets. The machine has a fixed amount of memory for compiled
+// filters, which counts for no control group, and without it no other sandbox can have a filter of system calls.
+func socketFilters() []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: arg1At, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.SOL_SOCKET, SkipTrue: 5},
+		bpf.LoadAbsolute{Off: arg2At, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SO_ATTACH_FILTER, SkipTrue: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SO_ATTACH_BPF, SkipTrue: 3},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SO_ATTACH_REUSEPORT_CBPF, SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.SO_ATTACH_REUSEPORT_EBPF, SkipTrue: 1},
+		bpf.RetConstant{Val: allow},
+		bpf.RetConstant{Val: enoprotoopt},
 	}
 }
 

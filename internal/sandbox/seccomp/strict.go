@@ -45,7 +45,7 @@ var open = strings.Fields(`
 	getpgrp getpid getppid getpriority getrandom getresgid getresuid getrlimit get_robust_list
 	getrusage getsid getsockname getsockopt gettid gettimeofday getuid getxattr
 	inotify_add_watch inotify_init inotify_init1 inotify_rm_watch
-	io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit ioprio_get ioprio_set
+	io_cancel io_destroy io_getevents io_pgetevents io_submit ioprio_get ioprio_set
 	kill landlock_add_rule landlock_create_ruleset landlock_restrict_self
 	lchown lgetxattr link linkat listen listxattr llistxattr lremovexattr lseek lsetxattr lstat
 	madvise map_shadow_stack membarrier memfd_create mincore mkdir mkdirat mknod mknodat
@@ -61,7 +61,7 @@ var open = strings.Fields(`
 	sched_getscheduler sched_rr_get_interval sched_setaffinity sched_setattr sched_setparam
 	sched_setscheduler sched_yield seccomp select semctl semget semop semtimedop sendfile sendmmsg
 	sendmsg sendto setfsgid setfsuid setgid setgroups setitimer setpgid setpriority setregid
-	setresgid setresuid setreuid setrlimit set_robust_list setsid setsockopt set_tid_address setuid
+	setresgid setresuid setreuid setrlimit set_robust_list setsid set_tid_address setuid
 	setxattr shmat shmctl shmdt shmget shutdown sigaltstack signalfd signalfd4 socketpair splice
 	stat statfs statx symlink symlinkat sync sync_file_range syncfs sysinfo
 	tee tgkill time timer_create timer_delete timer_getoverrun timer_gettime timer_settime
@@ -70,7 +70,7 @@ var open = strings.Fields(`
 `)
 
 // conditional are allowed except for some arguments.
-var conditional = []string{"clone", "ioctl", "personality", "socket"}
+var conditional = []string{"clone", "ioctl", "personality", "setsockopt", "socket"}
 
 // Strict returns the filter for programs that are trusted less: only the listed calls are allowed. Other known
 // calls fail with EPERM, and calls of later kernels with ENOSYS, as on a kernel that lacks them.
@@ -86,9 +86,11 @@ func (m machine) strict() []bpf.Instruction {
 		bpf.RetConstant{Val: kill},
 	}
 	p = append(p, when(m.syscallNumber("clone3"), bpf.RetConstant{Val: enosys})...)
+	p = append(p, when(m.syscallNumber("io_setup"), bpf.RetConstant{Val: enosys})...)
 	p = append(p, when(m.syscallNumber("clone"), withoutBits(newNamespaces)...)...)
 	p = append(p, when(m.syscallNumber("ioctl"), terminalControls()...)...)
 	p = append(p, when(m.syscallNumber("socket"), families()...)...)
+	p = append(p, when(m.syscallNumber("setsockopt"), socketFilters()...)...)
 	p = append(p, when(m.syscallNumber("personality"), personalities()...)...)
 	p = append(p, when(m.syscallNumber("setrlimit"), coreLimit(arg0At)...)...)
 	p = append(p, when(m.syscallNumber("prlimit64"), coreLimit(arg1At, arg2At, arg2At+4)...)...)

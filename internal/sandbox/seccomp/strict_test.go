@@ -54,9 +54,10 @@ func TestTheStrictFilterOpensItsListAlone(t *testing.T) {
 			known[uint32(nr)] = c.name
 			want := eperm
 			switch {
-			case c.name == "clone3":
+			case c.name == "clone3", c.name == "io_setup":
 				want = enosys
-			case slices.Contains(open, c.name), c.name == "clone", c.name == "ioctl", c.name == "personality":
+			case slices.Contains(open, c.name), c.name == "clone", c.name == "ioctl", c.name == "personality",
+				c.name == "setsockopt":
 				want = allow
 			}
 			if got := says(t, vm, m.arch, uint32(nr)); got != want {
@@ -105,6 +106,9 @@ func TestTheStrictFilterJudgesArguments(t *testing.T) {
 			{"an IPv6 socket", "socket", allow, []uint64{unix.AF_INET6, 1, 0}},
 			{"vsock with high bits", "socket", eperm, []uint64{unix.AF_VSOCK | high, 1, 0}},
 			{"netlink audit", "socket", eperm, []uint64{unix.AF_NETLINK, 3, unix.NETLINK_AUDIT}},
+			{"an option of a socket", "setsockopt", allow, []uint64{3, unix.SOL_SOCKET, unix.SO_REUSEADDR}},
+			{"a filter of a socket with high bits", "setsockopt", enoprotoopt,
+				[]uint64{3, unix.SOL_SOCKET | high, unix.SO_ATTACH_FILTER | high}},
 			{"asking for the personality", "personality", allow, []uint64{0xffffffff}},
 			{"that of Linux", "personality", allow, []uint64{0}},
 			{"addresses that are not scattered", "personality", eperm, []uint64{0x40000}},

@@ -30,6 +30,7 @@ func main() {
 		"identity": identity, "isolation": isolation, "kernel": kernel, "strict": strict, "network": network,
 		"hog": hog, "fill": fill, "inodes": inodes, "open": descriptors, "use-up": useUp, "foreign": foreign,
 		"fetch": fetch, "serve": serve, "remember": remember,
+		"take": take, "able": able, "kinds": kinds,
 	}
 	try := tries[os.Args[1]]
 	if try == nil {

@@ -151,7 +151,7 @@ func socketPair(int) error {
 }
 
 func queue(i int) error {
-	name := append([]byte("q"+strconv.Itoa(i)), 0)
+	name := append([]byte("q"+strconv.Itoa(os.Getpid())+"-"+strconv.Itoa(i)), 0)
 	_, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(&name[0])), unix.O_CREAT|unix.O_RDWR,
 		0o600, 0, 0, 0)
 	if errno != 0 {
