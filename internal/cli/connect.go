@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
@@ -148,9 +149,13 @@ func (f *connectFlags) connector(c *cobra.Command, w Environment) (*connector, e
 			own = append(own, flag.Name)
 		}
 	})
+	env := l.Environment(w.Getenv)
+	if f.scope == string(clientconfig.User) { // the file of a project is shared with other machines
+		maps.Copy(env, config.FolderVariables(w.Getenv))
+	}
 	return &connector{
 		changer: ch, flags: f, scope: clientconfig.Scope(f.scope),
-		args: append([]string{"stdio"}, given(c.Flags(), own...)...), env: l.Environment(w.Getenv),
+		args: append([]string{"stdio"}, given(c.Flags(), own...)...), env: env,
 		folders: len(l.Roots.Folders) > 0 || l.Roots.Unrestricted, here: ch.machine.Project,
 	}, nil
 }

@@ -77,6 +77,11 @@ func platformFolders(getenv func(string) string, set func(string, func(string) e
 }
 
 func (f folderRule) resolve(getenv func(string) string, home string) string {
+	return f.resolveIn(getenv, home, os.TempDir())
+}
+
+// resolveIn is resolve with the folder for temporary files.
+func (f folderRule) resolveIn(getenv func(string) string, home, temporary string) string {
 	if f.theirs != "" {
 		if v := getenv(f.theirs); filepath.IsAbs(v) {
 			return filepath.Join(v, filepath.FromSlash(f.own))
@@ -85,7 +90,7 @@ func (f folderRule) resolve(getenv func(string) string, home string) string {
 	if f.under != "" {
 		return filepath.Join(home, filepath.FromSlash(f.under), filepath.FromSlash(f.own))
 	}
-	return filepath.Join(os.TempDir(), "gatehouse-"+strconv.Itoa(os.Getuid()))
+	return filepath.Join(temporary, "gatehouse-"+strconv.Itoa(os.Getuid()))
 }
 
 // homeFolder is the person's own folder, or a private one in the system's
@@ -97,4 +102,29 @@ func homeFolder(getenv func(string) string) string {
 		}
 	}
 	return filepath.Join(os.TempDir(), "gatehouse-"+strconv.Itoa(os.Getuid()), "home")
+}
+
+// FolderVariables are the variables by which a program that is started with
+// little more than HOME in its environment finds the same folders. Some MCP
+// clients start their servers so.
+func FolderVariables(getenv func(string) string) map[string]string {
+	home := homeFolder(getenv)
+	actual := platformFolders(getenv, func(name string, use func(string) error) {
+		if v := getenv(name); v != "" {
+			use(v) // a mistake is reported where the settings are read
+		}
+	})
+	temporary := "/tmp"
+	if runtime.GOOS == "windows" {
+		temporary = os.TempDir() // these clients keep its variable
+	}
+	short := func(string) string { return "" }
+	found := map[string]string{}
+	for i, folder := range []string{actual.Config, actual.Data, actual.Cache, actual.State, actual.Runtime} {
+		p := platform(runtime.GOOS)[i]
+		if p.resolveIn(short, home, temporary) != folder {
+			found[p.ours] = folder
+		}
+	}
+	return found
 }

@@ -117,24 +117,25 @@ func claudeCode(ctx context.Context, tools conformance.Tools, home string, model
 	}
 	cmd := command(ctx, home, program, "-p", "Go on.", "--model", "claude-sonnet-4-5", "--output-format", "json",
 		"--strict-mcp-config", "--mcp-config", string(config), "--allowedTools", "mcp__gatehouse")
-	cmd.Env = append(cmd.Env,
-		"ANTHROPIC_BASE_URL="+model.URL,
+	cmd.Env = append(cmd.Env, claudeCodeEnvironment(model)...)
+	return cmd.CombinedOutput()
+}
+
+// claudeCodeEnvironment leads Claude Code to the model, and nowhere else.
+func claudeCodeEnvironment(model *Model) []string {
+	return []string{
+		"ANTHROPIC_BASE_URL=" + model.URL,
 		"ANTHROPIC_API_KEY=none",
 		"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", // telemetry, error reports, updates
 		"DISABLE_TELEMETRY=1",
 		"DISABLE_ERROR_REPORTING=1",
 		"DISABLE_AUTOUPDATER=1",
 		"ENABLE_TOOL_SEARCH=false", // all tools are in each request
-	)
-	return cmd.CombinedOutput()
+	}
 }
 
-func codex(ctx context.Context, tools conformance.Tools, home string, model *Model, mcp string) ([]byte, error) {
-	program, err := binary(tools, "@openai/codex-PLATFORM/vendor/*/bin/codex")
-	if err != nil {
-		return nil, err
-	}
-	config := fmt.Sprintf(`model = "gpt-5"
+// codexModel are the settings that lead Codex to a model at an address.
+const codexModel = `model = "gpt-5"
 model_provider = "mock"
 approval_policy = "never"
 sandbox_mode = "read-only"
@@ -150,7 +151,14 @@ wire_api = "responses"
 env_key = "MOCK_KEY"
 request_max_retries = 0
 stream_max_retries = 0
+`
 
+func codex(ctx context.Context, tools conformance.Tools, home string, model *Model, mcp string) ([]byte, error) {
+	program, err := binary(tools, "@openai/codex-PLATFORM/vendor/*/bin/codex")
+	if err != nil {
+		return nil, err
+	}
+	config := fmt.Sprintf(codexModel+`
 [mcp_servers.gatehouse]
 url = %q
 default_tools_approval_mode = "approve"
