@@ -91,6 +91,9 @@ and output, HTTP, TCP or a Unix socket.`,
 				_, err := fmt.Fprint(c.OutOrStdout(), versionText())
 				return err
 			}
+			if firstStart(w) {
+				return runSetup(w)
+			}
 			return c.Help()
 		},
 
@@ -106,6 +109,7 @@ and output, HTTP, TCP or a Unix socket.`,
 		daemonCommand(w),
 		stdioCommand(w),
 		connectCommand(w),
+		setupCommand(w),
 		call(w),
 		toolsCommand(w),
 		packageCommand(w),

@@ -124,8 +124,9 @@ type connector struct {
 	scope   clientconfig.Scope
 	args    []string // of the forwarder
 	env     map[string]string
-	folders bool // -d is given, or settings name folders
-	here    string
+	folders bool   // -d is given, or settings name folders
+	here    string // the folder for a client that has none of its own
+	chosen  bool   // a user has named it
 }
 
 var serverName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
@@ -139,23 +140,27 @@ func (f *connectFlags) connector(c *cobra.Command, w Environment) (*connector, e
 	if err != nil {
 		return nil, err
 	}
-	ch, err := f.change.changer(w, l)
-	if err != nil {
-		return nil, err
-	}
 	var own []string
 	c.Flags().Visit(func(flag *pflag.Flag) {
 		if !slices.Contains(f.host.names(), flag.Name) {
 			own = append(own, flag.Name)
 		}
 	})
+	return f.newConnector(w, l, append([]string{"stdio"}, given(c.Flags(), own...)...))
+}
+
+// newConnector makes a connector that writes the arguments of the forwarder.
+func (f *connectFlags) newConnector(w Environment, l *config.Loaded, args []string) (*connector, error) {
+	ch, err := f.change.changer(w, l)
+	if err != nil {
+		return nil, err
+	}
 	env := l.Environment(w.Getenv)
 	if f.scope == string(clientconfig.User) { // the file of a project is shared with other machines
 		maps.Copy(env, config.FolderVariables(w.Getenv))
 	}
 	return &connector{
-		changer: ch, flags: f, scope: clientconfig.Scope(f.scope),
-		args: append([]string{"stdio"}, given(c.Flags(), own...)...), env: env,
+		changer: ch, flags: f, scope: clientconfig.Scope(f.scope), args: args, env: env,
 		folders: len(l.Roots.Folders) > 0 || l.Roots.Unrestricted, here: ch.machine.Project,
 	}, nil
 }
@@ -208,7 +213,7 @@ func (k *connector) server(c *clientconfig.Client) (clientconfig.Server, error) 
 	if c.InProject || k.folders {
 		return s, nil
 	}
-	if home := k.machine.Home; k.here == home || k.here == filepath.Dir(k.here) {
+	if home := k.machine.Home; !k.chosen && (k.here == home || k.here == filepath.Dir(k.here)) {
 		return s, usagef(
 			"%s starts its servers in no folder of yours, and the current one is %s: name a folder for it with -d",
 			c.Title, k.here,
@@ -376,7 +381,7 @@ func (k *connector) ours(ch *clientconfig.Change) error {
 // ourProgram reports whether a server starts this program.
 func ourProgram(s clientconfig.Server) bool {
 	name := strings.TrimSuffix(filepath.Base(filepath.ToSlash(s.Command)), ".exe")
-	return name == "gatehouse" && len(s.Args) > 0 && (s.Args[0] == "stdio" || s.Args[0] == "serve")
+	return (name == "gatehouse" || s.Command == program()) && len(s.Args) > 0 && (s.Args[0] == "stdio" || s.Args[0] == "serve")
 }
 
 // links prints an installation link for each client that has them.

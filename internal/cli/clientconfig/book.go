@@ -85,6 +85,12 @@ func (b Book) read() ([]connection, error) {
 	return all, nil
 }
 
+// Any reports whether any client is connected, as far as is remembered.
+func (b Book) Any() (bool, error) {
+	all, err := b.read()
+	return len(all) > 0, err
+}
+
 // find returns the connection of a file under a name; nil if there is none.
 func (b Book) find(file, name string) (*connection, error) {
 	all, err := b.read()
