@@ -54,10 +54,15 @@ func (e *FileError) Unwrap() error { return e.Err }
 
 // open reads a file of a client.
 func (m Machine) open(c *Client, s Scope, name string) (*Change, error) {
-	ch := &Change{Client: c, Scope: s, File: m.Path(c, s), Name: name, mode: 0o600}
-	if ch.File == "" {
+	file := m.Path(c, s)
+	if file == "" {
 		return nil, fmt.Errorf("%s has no file for the scope %s on this platform", c.Title, s)
 	}
+	return openFile(c, s, file, name)
+}
+
+func openFile(c *Client, s Scope, file, name string) (*Change, error) {
+	ch := &Change{Client: c, Scope: s, File: file, Name: name, mode: 0o600}
 	if s == Project {
 		ch.mode = 0o644
 	}

@@ -29,6 +29,7 @@ const (
 )
 
 var rules = []rule{
+	{file: "README.md", begins: "bin/gatehouse connect claude-code --yes", prints: "Connected Claude Code"},
 	{
 		file:    "README.md",
 		begins:  "make run",
@@ -46,6 +47,16 @@ var rules = []rule{
 	{file: "README.md", begins: "package main", other: saved("main.go")},
 
 	{file: "docs/audit.md", begins: `{"seq":17`, skip: "a line of the ledger"},
+
+	{file: "docs/connect.md", begins: "gatehouse connect --list", prints: `(?m)^claude-code +not `},
+	{file: "docs/connect.md", begins: "gatehouse connect cursor --link", prints: "^cursor://"},
+	{
+		file:   "docs/connect.md",
+		begins: "gatehouse import demo/mcp.json --dry-run",
+		before: holding("demo/mcp.json", `{"mcpServers": {"github": {"command": "github-mcp-server", "args": ["stdio"]}}}`),
+		prints: "becomes the package github, started as",
+	},
+	{file: "docs/connect.md", begins: "gatehouse import demo/mcp.json --yes", prints: "Installed github with"},
 
 	{file: "docs/contexts.md", begins: "rules:", other: settings},
 	{file: "docs/contexts.md", begins: `{"env"`, other: saved("build.json")},
