@@ -43,9 +43,9 @@ func TestFirstStart(t *testing.T) {
 		if code := Run(t.Context(), nil, w); code != 0 {
 			t.Errorf("it ended with %d", code)
 		}
-		theirs.Close()
-		ours.Close()
+		theirs.Close() // then the other end reads what is left, and an error
 		<-read
+		ours.Close()
 		return shown.String()
 	}
 	first := at("\ny\n")
