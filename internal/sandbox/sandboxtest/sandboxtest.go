@@ -26,7 +26,7 @@ const (
 // Run runs the suite and gives what came of each group; Record is for that.
 // Each test gets sandboxes of its own of the driver.
 func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
-	s := suite{driver: d, probe: buildProbe(t), lacks: &atomic.Bool{}, other: &atomic.Pointer[string]{}}
+	s := newSuite(t, d)
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T)
@@ -88,6 +88,20 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		verdicts = append(verdicts, told)
 	}
 	return verdicts
+}
+
+// Pressure runs what is about the limits of a sandbox, for a driver that enforces them in another way than on most
+// machines.
+func Pressure(t *testing.T, d sandbox.Driver) {
+	s := newSuite(t, d)
+	t.Run("resources", s.resources)
+	t.Run("pressure", s.pressure)
+	t.Run("exhaustion", s.exhaustion)
+}
+
+func newSuite(t *testing.T, d sandbox.Driver) suite {
+	t.Helper()
+	return suite{driver: d, probe: buildProbe(t), lacks: &atomic.Bool{}, other: &atomic.Pointer[string]{}}
 }
 
 // walls are the groups that a driver without one does not pass, and is not
