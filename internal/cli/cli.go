@@ -127,6 +127,7 @@ and output, HTTP, TCP or a Unix socket.`,
 		auditing(w),
 		approving(w),
 		configCommand(w),
+		shellCommand(w),
 	)
 	return root
 }

@@ -124,7 +124,8 @@ func (r *Rules) JudgeEarly(line, shell string) Verdict {
 		return Verdict{Decision: Allowed}
 	}
 	j := &judging{rules: r, verdict: Verdict{Decision: Allowed}, early: true}
-	j.lenient = len(r.allow) == 0 && !slices.ContainsFunc(r.deny, func(p pattern) bool { return p.meansBuiltin() })
+	j.builtins = slices.ContainsFunc(r.deny, func(p pattern) bool { return p.meansBuiltin() })
+	j.lenient = len(r.allow) == 0 && !j.builtins
 	j.shell(line, path.Base(strings.ReplaceAll(shell, `\`, "/")), 0)
 	return j.verdict
 }
@@ -136,8 +137,10 @@ type judging struct {
 	parsed  int           // bytes so far
 	found   int           // commands so far
 	each    func(*simple) // called for each command whose program is known; nil is not
-	early   bool          // the kernel reports each program, so that what one runs is judged then
-	lenient bool          // and nothing has to be known from the line alone
+
+	early    bool // the kernel reports each program, so that what one runs is judged then
+	builtins bool // a deny pattern means a command of the shell itself, which the kernel does not report
+	lenient  bool // nothing has to be clear from the line alone
 }
 
 // decide notes a decision; the heaviest counts, and of equals the first.
@@ -276,7 +279,10 @@ func (j *judging) command(words []word, open bool, lang syntax.LangVariant, dept
 		j.unclear(shown, "%s; an allow pattern that names %s with these arguments lets it pass", why, name)
 	}
 	j.allowed(&c)
+	was := j.lenient
+	j.lenient = was || j.early && !j.builtins && !slices.Contains(builtins, plainName(name))
 	j.unwrap(&c)
+	j.lenient = was
 }
 
 // simple is a simple command whose program is known.
@@ -306,6 +312,9 @@ func (j *judging) denied(c *simple) {
 
 // allowed holds a command against the allow list.
 func (j *judging) allowed(c *simple) {
+	if j.early && c.depth > 0 && c.name != ">" {
+		return // another command runs it, and its entry may say that it may
+	}
 	if len(j.rules.allow) == 0 || slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.allows(c) }) {
 		return
 	}

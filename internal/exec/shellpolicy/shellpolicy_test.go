@@ -594,3 +594,25 @@ func FuzzJudge(f *testing.F) {
 		}
 	})
 }
+
+// Where the kernel reports each program, a line is refused for what is sure, and for what only the line can tell.
+func TestTheEarlyAnswer(t *testing.T) {
+	for _, c := range []struct {
+		allow, deny []string
+		line        string
+		want        Decision
+	}{
+		{nil, []string{"rm"}, "rm x", Denied}, {nil, []string{"rm"}, "sh -c 'env rm x'", Denied},
+		{nil, []string{"rm"}, "git -c alias.x='!rm x' x", Allowed}, {nil, []string{"rm"}, "$x y", Allowed},
+		{nil, []string{"rm", ">"}, "$x y", Unclear}, {nil, []string{"kill"}, "$x 1", Unclear},
+		{nil, []string{"rm", ">"}, "sh -c \"$x\"", Unclear}, {nil, []string{">"}, "sh -c 'a > b'", Denied},
+		{[]string{"git"}, nil, "git -c alias.x='!rm x' x", Allowed}, {[]string{"git"}, nil, "rm x", Unlisted},
+		{[]string{"env with: ls"}, nil, "env ls", Allowed}, {[]string{"env with: ls"}, nil, "ls", Unlisted},
+		{[]string{"sh"}, nil, "sh ./file", Allowed}, {[]string{"sh"}, nil, "sh -c 'ls > x'", Unlisted},
+		{[]string{"sh"}, nil, "$x", Unclear}, {[]string{"*"}, nil, "eval $x", Unclear},
+	} {
+		if v := rules(t, c.allow, c.deny).JudgeEarly(c.line, "sh"); v.Decision != c.want {
+			t.Errorf("%v %v %s: got %v (%s), want %v", c.allow, c.deny, c.line, v.Decision, v.Reason, c.want)
+		}
+	}
+}

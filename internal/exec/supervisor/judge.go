@@ -96,11 +96,14 @@ func (s *supervisor) judge(pid int, parent caller) bool {
 	}
 	program := p.report(parent, why, pattern)
 	if s.follows() {
-		scope := parent.scope
-		if scope == "" {
-			scope = p.title()
+		name, scope := p.title(), parent.scope
+		if s.plan.Learn && err == nil {
+			name = s.nameOf(p)
+			program.Name, program.Scope = name, scope
 		}
-		program.Scope = scope
+		if scope == "" {
+			scope = name
+		}
 		s.processes[pid] = process{procid.Of(pid), append(entries, parent.entries...), scope}
 	}
 	s.send(message{Program: program})
@@ -138,6 +141,24 @@ func (s *supervisor) look(pid int) (*loaded, error) {
 		}
 	}
 	return p, nil
+}
+
+// nameOf returns what an allow pattern calls a program: the name by which it was started if a folder of programs has
+// that, and otherwise its path.
+func (s *supervisor) nameOf(p *loaded) string {
+	f, called := p.file, p.args[0]
+	if p.script != nil {
+		f, called = p.script, p.called
+	}
+	for _, name := range []string{path.Base(called), path.Base(f.path)} {
+		for _, dir := range s.plan.Folders {
+			var st unix.Stat_t
+			if unix.Stat(path.Join(dir, name), &st) == nil && identityOf(&st) == f.id {
+				return name
+			}
+		}
+	}
+	return f.path
 }
 
 // title returns the name of a program, or of the script that it runs.

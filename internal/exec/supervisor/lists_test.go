@@ -238,3 +238,32 @@ func TestAProcessThatCannotBeWatchedStartsNothing(t *testing.T) {
 		}
 	}
 }
+
+// A line may run with the list that was learned from it.
+func TestTheListOfALineLetsItRun(t *testing.T) {
+	needed(t)
+	for line, want := range map[string][]string{
+		"ls | wc -l":                    {"ls", "wc"},
+		"sh -c 'ls; env cat /dev/null'": {"sh with: cat env ls"},
+		"printf '#!/usr/bin/env sh\\n/bin/true' > x; chmod +x x; ./x": {"DIR/x with: dash env sh true", "chmod"},
+	} {
+		dir := t.TempDir()
+		learned := AllowList(runLine(t, Spec{Learn: true, Dir: dir}, line).Programs)
+		for i, p := range learned {
+			learned[i] = strings.ReplaceAll(p, dir, "DIR")
+		}
+		if got := strings.ReplaceAll(strings.Join(learned, "|"), " dash", ""); got != strings.ReplaceAll(
+			strings.Join(want, "|"), " dash", "") {
+			t.Errorf("%s: learned %q, want %q", line, learned, want)
+		}
+		for i, p := range learned {
+			learned[i] = strings.ReplaceAll(p, "DIR", dir)
+		}
+		if got := runLine(t, Spec{Allow: learned, Dir: dir}, line); got.code != 0 || len(got.Refused) > 0 {
+			t.Errorf("%s: with %q: %+v", line, learned, got)
+		}
+		if got := runLine(t, Spec{Allow: learned, Dir: dir}, "date; true"); len(got.Refused) != 1 {
+			t.Errorf("date: %+v", got)
+		}
+	}
+}

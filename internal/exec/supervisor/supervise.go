@@ -143,12 +143,18 @@ func (s *supervisor) readPlan() error {
 }
 
 // ignoreSignals keeps this process alive until its line has ended, which gets the same signals because it is in the
-// same process group. The line gets the default of each signal. What ends a child is not reported by a signal,
-// because each stop of a thread would be.
+// same process group. The line gets the default of each signal, or ignores it if the host does. What ends a child is
+// not reported by a signal, because each stop of a thread would be.
 func ignoreSignals() {
 	all := make(chan os.Signal, 1)
-	signal.Notify(all, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2,
-		unix.SIGALRM, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU, unix.SIGWINCH, unix.SIGPIPE)
+	for _, sig := range []os.Signal{
+		unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM, unix.SIGTSTP,
+		unix.SIGTTIN, unix.SIGTTOU, unix.SIGWINCH, unix.SIGPIPE,
+	} {
+		if !signal.Ignored(sig) {
+			signal.Notify(all, sig)
+		}
+	}
 	defaultSignal(unix.SIGCHLD)
 }
 

