@@ -73,7 +73,9 @@ func (k *changer) ask(question string) (bool, error) {
 	case k.flags.yes:
 		return true, nil
 	case k.answers == nil:
-		return false, usagef("standard input is not a terminal, so you cannot be asked: --yes agrees, --dry-run only shows changes")
+		return false, usagef(
+			"standard input is not a terminal, so you cannot be asked: --yes agrees, --dry-run only shows changes",
+		)
 	}
 	fmt.Fprintf(k.w.Err, "[gatehouse] %s [y/N] ", question)
 	line, err := k.answers.ReadString('\n')

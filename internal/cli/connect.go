@@ -73,6 +73,9 @@ Exit codes: 0 done, 1 a file could not be changed, 2 the command line is wrong.`
 			case f.link:
 				return k.links(names)
 			}
+			if name := f.host.context; name != "" && !f.remove && !slices.Contains(contextNames(w), name) {
+				k.say("There is no context %s yet; clients are refused until gatehouse context create makes it", name)
+			}
 			return k.connectAll(names)
 		},
 	}
@@ -381,7 +384,10 @@ func (k *connector) ours(ch *clientconfig.Change) error {
 // ourProgram reports whether a server starts this program.
 func ourProgram(s clientconfig.Server) bool {
 	name := strings.TrimSuffix(filepath.Base(filepath.ToSlash(s.Command)), ".exe")
-	return (name == "gatehouse" || s.Command == program()) && len(s.Args) > 0 && (s.Args[0] == "stdio" || s.Args[0] == "serve")
+	if name != "gatehouse" && s.Command != program() {
+		return false
+	}
+	return len(s.Args) > 0 && (s.Args[0] == "stdio" || s.Args[0] == "serve")
 }
 
 // links prints an installation link for each client that has them.

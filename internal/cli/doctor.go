@@ -42,9 +42,9 @@ func doctor(w Environment) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check what this machine has and lacks",
 		Long: `Check what this machine has and lacks: settings, folders, the default door,
-limits, one call through the whole house, and what sandboxes are made of. Each
-line is ok, warn or fail; what is not ok comes with the line that fixes it. The
-exit code is 1 when something failed.`,
+limits, the clients that are connected, one call through the whole host, and what
+sandboxes are made of. Each line is ok, warn or fail; what is not ok comes with the
+line that fixes it. The exit code is 1 when something failed.`,
 		Example: "  gatehouse doctor",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -65,6 +65,7 @@ exit code is 1 when something failed.`,
 				checkCall(c, w),
 				ok("other programs: none is needed"),
 			)
+			findings = append(findings, checkClients(w, cfg)...)
 			findings = append(findings, checkLists(c.Context(), cfg.Modules.Shell)...)
 			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
 			return printFindings(w, findings)

@@ -309,7 +309,7 @@ func (m *importer) packageID(name string) string {
 
 var (
 	notInID  = regexp.MustCompile(`[^a-z0-9]+`)
-	variable = regexp.MustCompile(`\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}|\{env:([A-Za-z_][A-Za-z0-9_]*)\}|^\$([A-Za-z_][A-Za-z0-9_]*)$`)
+	variable = regexp.MustCompile(`\$\{(?:env:)?([A-Za-z_]\w*)\}|\{env:([A-Za-z_]\w*)\}|^\$([A-Za-z_]\w*)$`)
 	unknown  = regexp.MustCompile(`\$\{[^}]*\}`)
 )
 
@@ -330,7 +330,9 @@ func (m *importer) expandVariables(text string) (string, error) {
 		return "", fmt.Errorf("takes its value from $%s, which is not set here; set it and import again", missing)
 	}
 	if left := unknown.FindString(text); left != "" && !variable.MatchString(left) {
-		return "", fmt.Errorf("refers to %s, which only the client knows; use gatehouse package add with --secret or --env", left)
+		return "", fmt.Errorf(
+			"refers to %s, which only the client knows; use gatehouse package add with --secret or --env", left,
+		)
 	}
 	return expanded, nil
 }

@@ -155,6 +155,26 @@ func (k *connector) finish(found []*clientconfig.Client) {
 		return
 	}
 	k.say("3 of 3: Done. Connected: %s", titles(connected))
-	k.say("Ask a client which tools of gatehouse it has. The first one starts the daemon; gatehouse doctor checks this machine.")
+	k.say("Start a client and ask it which tools it has: it starts the daemon. gatehouse doctor checks this machine.")
+	for _, c := range connected {
+		if n := k.otherServers(c); n > 0 {
+			k.say("%s has %d other servers: gatehouse import %s takes them over for all clients.", c.Title, n, c.ID)
+		}
+	}
 	k.say("gatehouse connect --remove takes the changes back.")
+}
+
+// otherServers counts the servers of a client that could become packages.
+func (k *connector) otherServers(c *clientconfig.Client) int {
+	all, err := k.machine.ReadServers(clientconfig.Source{Client: c, Scope: k.scope, File: k.machine.Path(c, k.scope)})
+	if err != nil {
+		return 0 // the change of the file has said why
+	}
+	n := 0
+	for _, s := range all {
+		if s.Command != "" && !s.Disabled && !ourProgram(s) {
+			n++
+		}
+	}
+	return n
 }

@@ -34,7 +34,7 @@ type connection struct {
 	Name      string    `json:"name"`
 	Existed   bool      `json:"existed"`             // there was a file
 	Container bool      `json:"container,omitempty"` // the mapping of the servers was added too
-	Before    string    `json:"before,omitempty"`    // the SHA-256 of what the file held, which is also its backup; "" if that cannot be restored
+	Before    string    `json:"before,omitempty"`    // the SHA-256 of what the file held; "" if that cannot be restored
 	After     string    `json:"after"`               // the SHA-256 of what was written
 	At        time.Time `json:"at"`
 }
@@ -131,8 +131,17 @@ func (b Book) store(file string, held []byte) (string, error) {
 
 // prune removes the oldest backups of a file that no connection needs.
 func (b Book) prune(file string, all []connection) error {
-	pattern := filepath.Join(b.Dir, "backups", digest([]byte(file))[:12]+"-*.bak")
-	found, err := filepath.Glob(pattern)
+	folder := filepath.Join(b.Dir, "backups")
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var found []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), digest([]byte(file))[:12]+"-") {
+			found = append(found, filepath.Join(folder, e.Name()))
+		}
+	}
 	if err != nil || len(found) <= maxBackups {
 		return err
 	}

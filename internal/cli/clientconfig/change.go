@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"gatehouse/internal/files/atomicfile"
@@ -58,7 +59,20 @@ func (m Machine) open(c *Client, s Scope, name string) (*Change, error) {
 	if file == "" {
 		return nil, fmt.Errorf("%s has no file for the scope %s on this platform", c.Title, s)
 	}
-	return openFile(c, s, file, name)
+	ch, err := openFile(c, s, file, name)
+	if err != nil || s != Project {
+		return ch, err
+	}
+	// The files of a project may come from others: a link among them must not lead
+	// to a file of the user's.
+	project, err := follow(m.Project)
+	if err != nil {
+		return nil, err
+	}
+	if in, err := filepath.Rel(project, ch.target); err != nil || !filepath.IsLocal(in) {
+		return nil, &FileError{file, fmt.Errorf("a link leads from it to %s, outside the project", ch.target)}
+	}
+	return ch, nil
 }
 
 func openFile(c *Client, s Scope, file, name string) (*Change, error) {
@@ -259,15 +273,30 @@ func (ch *Change) unchanged() error {
 	return nil
 }
 
-func (ch *Change) write() error {
-	left, err := filepath.Glob(ch.target + atomicfile.ReplaceSuffix)
+// removeLeft removes what a command left beside a file when it was killed. No
+// command is at work, since the caller holds the lock.
+func removeLeft(target string) error {
+	entries, err := os.ReadDir(filepath.Dir(target))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	for _, path := range left { // by a process that was killed, since we hold the lock
-		if err := os.Remove(path); err != nil {
-			return err
+	before, after, _ := strings.Cut(filepath.Base(target)+atomicfile.ReplaceSuffix, "*")
+	for _, e := range entries {
+		if name := e.Name(); strings.HasPrefix(name, before) && strings.HasSuffix(name, after) {
+			if err := os.Remove(filepath.Join(filepath.Dir(target), name)); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+func (ch *Change) write() error {
+	if err := removeLeft(ch.target); err != nil {
+		return err
 	}
 	if ch.Delete {
 		return os.Remove(ch.target)

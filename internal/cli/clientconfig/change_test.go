@@ -196,6 +196,79 @@ func TestAFileThatChangedMeanwhileIsNotReplaced(t *testing.T) {
 	}
 }
 
+// A link in a project, which may come from others, leads to no file outside.
+//
+//redteam:attack Files of clients lose nothing: a link in a project leads to a file of the user's
+func TestALinkOutOfAProject(t *testing.T) {
+	m, _ := machine(t)
+	c := FindClient("claude-code")
+	mine := m.Path(c, User)
+	writeFile(t, mine, "{}\n")
+	path := m.Path(c, Project)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(mine, path); err != nil {
+		t.Skip(err)
+	}
+	if _, err := m.PlanPut(c, Project, byStdio); err == nil || !strings.Contains(err.Error(), "outside the project") {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	if got := readFile(t, mine); got != "{}\n" {
+		t.Errorf("the user's file holds %q", got)
+	}
+	os.Remove(path)
+	writeFile(t, filepath.Join(m.Project, "config", "mcp.json"), "{}\n")
+	if err := os.Symlink(filepath.Join("config", "mcp.json"), path); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.PlanPut(c, Project, byStdio); err != nil {
+		t.Errorf("a link inside the project: %v", err)
+	}
+}
+
+// A client that reads its file all the time sees the old text or the new one.
+func TestAReaderSeesWholeFiles(t *testing.T) {
+	m, b := machine(t)
+	m.Home = filepath.Join(m.Home, "a [strange] * name?")
+	if runtime.GOOS == "windows" {
+		t.Skip("no file can be replaced there while it is open")
+	}
+	c := FindClient("cursor")
+	path := m.Path(c, User)
+	writeFile(t, path, memory)
+	with, err := c.Put([]byte(memory), byStdio)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, read := make(chan struct{}), make(chan int, 1)
+	go func() {
+		n := 0
+		defer func() { read <- n }()
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			text, err := os.ReadFile(path)
+			if err != nil || string(text) != memory && !bytes.Equal(text, with) {
+				t.Errorf("a reader sees %q, %v", text, err)
+				return
+			}
+			n++
+		}
+	}()
+	for range 20 {
+		connect(t, m, b, "cursor", byStdio)
+		disconnect(t, m, b, "cursor")
+	}
+	close(stop)
+	if n := <-read; n < 20 {
+		t.Errorf("the file was read %d times only", n)
+	}
+}
+
 // A file of another user would become ours, and that user could not read it.
 func TestAFileOfAnotherUser(t *testing.T) {
 	m, _ := machine(t)

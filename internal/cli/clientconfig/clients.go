@@ -106,7 +106,8 @@ var Clients = []*Client{
 		format: strictJSON, path: servers, stdio: plainStdio,
 		Folders: []string{"{config}/Claude"},
 		Reload:  "quit and start Claude Desktop",
-		Source:  "Model Context Protocol: Connect to local MCP servers, https://modelcontextprotocol.io/docs/develop/connect-local-servers",
+		Source: "Model Context Protocol: Connect to local MCP servers, " +
+			"https://modelcontextprotocol.io/docs/develop/connect-local-servers",
 	},
 	{
 		ID: "codex", Title: "Codex CLI",
@@ -129,7 +130,8 @@ var Clients = []*Client{
 		format: jsonc, path: servers, stdio: plainStdio, http: plainHTTP, EnvRef: "${env:%s}",
 		Programs: []string{"cursor"}, Folders: []string{"{home}/.cursor"}, Link: cursorLink,
 		Reload: "it reads the file by itself; enable the server in Settings, Tools & MCP",
-		Source: "Cursor: Model Context Protocol, https://cursor.com/docs/mcp; Install links, https://cursor.com/docs/mcp/install-links",
+		Source: "Cursor: Model Context Protocol, https://cursor.com/docs/mcp; " +
+			"Install links, https://cursor.com/docs/mcp/install-links",
 	},
 	vscode("vscode", "VS Code", "Code", "code", vscodeLink, "code"),
 	vscode("vscode-insiders", "VS Code Insiders", "Code - Insiders", "code-insiders", insidersLink),
@@ -152,7 +154,8 @@ var Clients = []*Client{
 		format: jsonc, path: []string{"context_servers"}, stdio: plainStdio, http: plainHTTP,
 		Programs: []string{"zed", "zeditor"}, Folders: []string{"{xdg}/zed"},
 		Reload: "it reads the file by itself",
-		Source: "Zed: Model Context Protocol, https://zed.dev/docs/ai/mcp; Configuring Zed, https://zed.dev/docs/configuring-zed",
+		Source: "Zed: Model Context Protocol, https://zed.dev/docs/ai/mcp; " +
+			"Configuring Zed, https://zed.dev/docs/configuring-zed",
 	},
 	{
 		ID: "junie", Title: "JetBrains Junie", Aliases: []string{"jetbrains"},
@@ -211,7 +214,8 @@ var Clients = []*Client{
 		format: strictJSON, path: servers, stdio: plainStdio, http: plainHTTP,
 		Programs: []string{"lms"}, Folders: []string{"{home}/.lmstudio"}, Link: lmStudioLink,
 		Reload: "it reads the file by itself",
-		Source: "LM Studio: Use MCP servers, https://lmstudio.ai/docs/app/mcp; deeplinks, https://lmstudio.ai/docs/app/mcp/deeplink",
+		Source: "LM Studio: Use MCP servers, https://lmstudio.ai/docs/app/mcp; " +
+			"deeplinks, https://lmstudio.ai/docs/app/mcp/deeplink",
 	},
 	{
 		ID: "cline", Title: "Cline",
@@ -220,7 +224,8 @@ var Clients = []*Client{
 		http:     shape{before: object{{"type", "streamableHttp"}}, url: "url", headers: "headers"},
 		Programs: []string{"cline"}, Folders: []string{"{home}/.cline"},
 		Reload: "it reads the file by itself",
-		Source: "Cline: Configuration, https://docs.cline.bot/getting-started/config; MCP overview, https://docs.cline.bot/mcp/mcp-overview",
+		Source: "Cline: Configuration, https://docs.cline.bot/getting-started/config; " +
+			"MCP overview, https://docs.cline.bot/mcp/mcp-overview",
 	},
 	{
 		ID: "roo", Title: "Roo Code", Aliases: []string{"roo-code"},
@@ -244,7 +249,8 @@ var Clients = []*Client{
 		http:    shape{before: object{{"type", "streamable-http"}}, url: "url"},
 		Folders: []string{"{home}/.continue"},
 		Reload:  "reload the window of the editor",
-		Source:  "Continue: How to configure MCP servers, https://docs.continue.dev/customize/deep-dives/mcp; config.yaml reference, https://docs.continue.dev/reference",
+		Source: "Continue: How to configure MCP servers, https://docs.continue.dev/customize/deep-dives/mcp; " +
+			"config.yaml reference, https://docs.continue.dev/reference",
 	},
 	{
 		ID: "opencode", Title: "opencode",
@@ -253,9 +259,12 @@ var Clients = []*Client{
 			{Scope: Project, Paths: everywhere("{project}/opencode.json")},
 		},
 		format: jsonc, path: []string{"mcp"},
-		stdio: shape{before: object{{"type", "local"}}, command: "command", env: "environment", after: object{{"enabled", true}}},
-		http:  shape{before: object{{"type", "remote"}}, url: "url", headers: "headers", after: object{{"enabled", true}}},
-
+		stdio: shape{
+			before: object{{"type", "local"}}, command: "command", env: "environment", after: object{{"enabled", true}},
+		},
+		http: shape{
+			before: object{{"type", "remote"}}, url: "url", headers: "headers", after: object{{"enabled", true}},
+		},
 		EnvRef: "{env:%s}", InProject: true, Programs: []string{"opencode"}, Folders: []string{"{xdg}/opencode"},
 		Reload: "start a new session",
 		Source: "opencode: MCP servers, https://opencode.ai/docs/mcp-servers; Config, https://opencode.ai/docs/config",
@@ -284,7 +293,8 @@ var Clients = []*Client{
 		format: strictJSON, path: servers,
 		InProject: true, Programs: []string{"copilot"}, Folders: []string{"{home}/.copilot"},
 		Reload: "start a new session",
-		Source: "GitHub Docs: Adding MCP servers for GitHub Copilot CLI, https://docs.github.com/en/copilot/how-tos/copilot-cli/customize-copilot/add-mcp-servers",
+		Source: "GitHub Docs: Adding MCP servers for GitHub Copilot CLI, " +
+			"https://docs.github.com/en/copilot/how-tos/copilot-cli/customize-copilot/add-mcp-servers",
 	},
 	{
 		ID: "kiro", Title: "Kiro",
@@ -321,7 +331,8 @@ func vscode(id, title, product, program string, link linkForm, aliases ...string
 		format: jsonc, path: []string{"servers"}, stdio: typedStdio, http: typedHTTP, EnvRef: "${env:%s}",
 		Programs: []string{program}, Folders: []string{"{config}/" + product}, Link: link,
 		Reload: "it reads the file by itself; start the server from the file or by MCP: List Servers",
-		Source: "Visual Studio Code: MCP configuration reference, https://code.visualstudio.com/docs/copilot/reference/mcp-configuration",
+		Source: "Visual Studio Code: MCP configuration reference, " +
+			"https://code.visualstudio.com/docs/copilot/reference/mcp-configuration",
 	}
 }
 

@@ -28,7 +28,7 @@ func (c *Change) Diff() string {
 	lines := strings.Split(strings.TrimSuffix(udiff.Unified(from, to, before, after), "\n"), "\n")
 	lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, `\ No newline`) })
 	for i, l := range lines {
-		lines[i] = displaytext.Line(mask(strings.TrimSuffix(l, "\r")))
+		lines[i] = displaytext.Text(mask(strings.TrimSuffix(l, "\r")))
 	}
 	for i := 1; i < len(lines); i++ {
 		if len(lines[i]) > maxShown && len(lines[i-1]) > maxShown && lines[i][0] == '+' && lines[i-1][0] == '-' {

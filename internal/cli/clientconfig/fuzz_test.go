@@ -12,7 +12,10 @@ import (
 // Of any text, a change adds the server, the same change again does nothing, and
 // its removal leaves what the text meant. What is not understood is refused.
 func FuzzPut(f *testing.F) {
-	kinds := []*Client{FindClient("cursor"), FindClient("claude-code"), FindClient("codex"), FindClient("goose"), FindClient("continue")}
+	var kinds []*Client
+	for _, id := range []string{"cursor", "claude-code", "codex", "goose", "continue"} {
+		kinds = append(kinds, FindClient(id))
+	}
 	for _, c := range Clients {
 		a, err := txtar.ParseFile(filepath.Join("testdata", c.ID+".txtar"))
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"strconv"
 	"strings"
 
@@ -18,17 +19,34 @@ const maxNesting = 500
 type jsonFormat struct{ comments bool }
 
 func (f jsonFormat) parse(text []byte) (any, error) {
+	if at := tooDeepAt(text); at >= 0 {
+		return nil, syntaxAt(text, at, "more than %d brackets are open at once", maxNesting)
+	}
+	if tree, err := decodeJSON(text); err == nil { // no comments, as most files: much less work
+		return tree, nil
+	}
 	v, err := f.read(text)
 	if err != nil {
 		return nil, err
 	}
 	v = v.Clone()
 	v.Standardize()
-	d := json.NewDecoder(bytes.NewReader(v.Pack()))
-	d.UseNumber()
-	var tree any
-	if err := d.Decode(&tree); err != nil {
+	tree, err := decodeJSON(v.Pack())
+	if err != nil {
 		return nil, &SyntaxError{Problem: err.Error()}
+	}
+	return tree, nil
+}
+
+// decodeJSON decodes one value, with numbers as they are written.
+func decodeJSON(text []byte) (tree any, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	if err := d.Decode(&tree); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something follows the value")
 	}
 	return tree, nil
 }

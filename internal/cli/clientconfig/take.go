@@ -60,9 +60,17 @@ func form(path string, text []byte) *Client {
 	return FindClient("cursor") // mcpServers, with comments
 }
 
+// openSource reads the file of a source.
+func (m Machine) openSource(from Source, name string) (*Change, error) {
+	if from.File == m.Path(from.Client, from.Scope) {
+		return m.open(from.Client, from.Scope, name)
+	}
+	return openFile(from.Client, from.Scope, from.File, name)
+}
+
 // ReadServers returns the servers of a source.
 func (m Machine) ReadServers(from Source) ([]Server, error) {
-	ch, err := openFile(from.Client, from.Scope, from.File, "")
+	ch, err := m.openSource(from, "")
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +92,7 @@ func (m Machine) ReadServers(from Source) ([]Server, error) {
 
 // PlanTake works out how a server takes the place of others in a file.
 func (m Machine) PlanTake(from Source, others []string, server Server) (*Change, error) {
-	ch, err := openFile(from.Client, from.Scope, from.File, server.Name)
+	ch, err := m.openSource(from, server.Name)
 	if err != nil {
 		return nil, err
 	}
