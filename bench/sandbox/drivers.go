@@ -28,7 +28,7 @@ func drivers(ctx context.Context, s *sheet, n int) error {
 	), os.Getenv(
 		"GATEHOUSE_SANDBOX_KERNEL_MODULES",
 	)
-	for _, r := range app.SandboxDrivers(config.SandboxDrivers(), settings, cache, nil) {
+	for _, r := range app.SandboxDrivers(manager.DriverNames(), settings, cache, nil) {
 		ids := 0
 		m := manager.New(
 			manager.Options{

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"path/filepath"
 
-	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/firecracker"
 	"gatehouse/internal/sandbox/gvisor"
@@ -18,7 +17,7 @@ import (
 // SandboxDrivers are the drivers of those names, in that order. A name that is
 // none is left out.
 // What drivers keep from run to run is in the cache folder.
-func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.Logger) (ladder []manager.LadderEntry) {
+func SandboxDrivers(names []string, s manager.Settings, cache string, log *slog.Logger) (ladder []manager.LadderEntry) {
 	make := map[string]func() (sandbox.Driver, error){
 		namespaces.Name: func() (sandbox.Driver, error) {
 			return namespaces.New(namespaces.Options{Boots: s.Pool.MaxBoots, Log: log})
@@ -55,7 +54,7 @@ func machines(cache string) string {
 }
 
 // sandboxTemplates are what sandboxes can be made of.
-func sandboxTemplates(s config.Sandboxes) map[string]manager.Template {
+func sandboxTemplates(s manager.Settings) map[string]manager.Template {
 	all := map[string]manager.Template{}
 	for _, t := range s.Templates {
 		all[t.Name] = manager.Template{

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"testing"
 
-	"gatehouse/internal/config"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/process"
 )
 
 // Every driver that settings can name is one that can be opened.
 func TestTheDriversAreThoseOfTheSettings(t *testing.T) {
-	names := append(config.SandboxDrivers(), process.Name, "magic")
-	ladder := SandboxDrivers(names, config.Sandboxes{}, t.TempDir(), nil)
+	names := append(manager.DriverNames(), process.Name, "magic")
+	ladder := SandboxDrivers(names, manager.Settings{}, t.TempDir(), nil)
 	for i, r := range ladder {
 		if r.Name != names[i] {
 			t.Errorf("%d: the driver is %s, want %s", i, r.Name, names[i])
@@ -42,14 +42,14 @@ func TestTheDriversAreThoseOfTheSettings(t *testing.T) {
 
 func TestTheLadderOfTheSettings(t *testing.T) {
 	for _, c := range []struct {
-		set  config.Sandboxes
+		set  manager.Settings
 		want []string
 	}{
-		{config.Sandboxes{}, config.SandboxDrivers()},
-		{config.Sandboxes{Driver: "auto", Prefer: []string{"oci", "namespaces"}}, []string{"oci", "namespaces"}},
-		{config.Sandboxes{Driver: "oci"}, []string{"oci"}},
-		{config.Sandboxes{Driver: "namespaces", Drivers: []string{"oci"}}, []string{"namespaces", "oci"}},
-		{config.Sandboxes{Drivers: []string{"process", "namespaces"}}, []string{"namespaces", "process"}},
+		{manager.Settings{}, manager.DriverNames()},
+		{manager.Settings{Driver: "auto", Prefer: []string{"oci", "namespaces"}}, []string{"oci", "namespaces"}},
+		{manager.Settings{Driver: "oci"}, []string{"oci"}},
+		{manager.Settings{Driver: "namespaces", Drivers: []string{"oci"}}, []string{"namespaces", "oci"}},
+		{manager.Settings{Drivers: []string{"process", "namespaces"}}, []string{"namespaces", "process"}},
 	} {
 		if got := c.set.Ladder(); !slices.Equal(got, c.want) {
 			t.Errorf("%+v: %v, want %v", c.set, got, c.want)

@@ -22,25 +22,17 @@ const sandboxModule = "sandbox"
 
 func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 	s := a.cfg.Modules.Sandbox
+	s.TotalMemory = cmp.Or(s.TotalMemory, manager.MachineMiB())
+	s.PrincipalMemory = cmp.Or(s.PrincipalMemory, s.TotalMemory*3/4)
 	c = sandbox.Config{
-		Memory: s.Memory, VCPUs: s.VCPUs, Processes: s.Processes, Disk: s.Disk, Descriptors: s.Descriptors, Output: s.Output, Call: s.Call,
-		MostMemory: s.MostMemory, MostVCPUs: s.MostVCPUs, MostCall: s.MostCall, Idle: s.Idle, Lifetime: s.Lifetime, Sandboxes: s.Most,
-		Snapshots: s.Snapshots, SnapshotBytes: s.SnapshotBytes, SnapshotLife: s.SnapshotLife, NoPorts: !s.Ports, Secrets: a.sandboxSecrets,
-		Network: s.Network, NetworkSpecial: s.NetworkSpecial, NetworkDeny: s.NetworkDeny, Least: s.Isolation,
-		NoPool: !s.Pool.Enabled, Ready: s.Pool.MinSize, Boots: s.Pool.MaxBoots,
+		Settings: s, Secrets: a.sandboxSecrets, Claim: claims("sandboxes", cmp.Or(s.Most, manager.DefaultMost)),
 		Ladder: SandboxDrivers(s.Ladder(), s, a.cfg.Folders.Cache, a.log), Templates: sandboxTemplates(s),
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
 		Rules:    a.rules,
 	}
-	c.Claim = claims("sandboxes", cmp.Or(s.Most, manager.DefaultMost))
-	c.TotalMemory = cmp.Or(s.TotalMemory, manager.MachineMiB())
-	c.PrincipalMemory = cmp.Or(s.PrincipalMemory, c.TotalMemory*3/4)
 	if cache := a.cfg.Folders.Cache; cache != "" {
 		c.Folder = filepath.Join(cache, "snapshots")
-	}
-	if !s.Auto() {
-		c.Default = s.Driver
 	}
 	a.sandboxImages(&c)
 	return c, nil

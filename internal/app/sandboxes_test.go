@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/sandbox/sandboxtest"
 	"gatehouse/tool"
@@ -24,7 +25,7 @@ func TestSecretsOfSandboxesFollowTheContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg.Modules.Sandbox.Secrets = []config.SandboxSecret{
+	cfg.Modules.Sandbox.Secrets = []manager.SecretSettings{
 		{Name: "DEPLOY", Hosts: []string{"api.example.com"}},
 		{Name: "MISSING", Hosts: []string{"api.example.com"}},
 	}
@@ -76,7 +77,7 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 	cfg.Contexts = []config.Context{{Name: "lab", Modules: []string{"sandbox"}}}
 	s := &cfg.Modules.Sandbox
 	s.Pool.Enabled, s.Driver, s.CallersImages, s.Registries = false, "namespaces", true, []string{"images.example.com"}
-	s.Templates = []config.SandboxTemplate{
+	s.Templates = []manager.TemplateSettings{
 		{Name: "tiny", Image: "dir:" + root},
 		{Name: "gone", Image: "dir:" + root + "/nowhere"},
 	}

@@ -8,9 +8,9 @@ import (
 	"slices"
 
 	"gatehouse/internal/access/secret"
-	"gatehouse/internal/config"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/sandbox/image"
+	"gatehouse/internal/sandbox/manager"
 )
 
 // sandboxImages opens the store of images, where the settings name one or a
@@ -18,7 +18,7 @@ import (
 // who asks for one is told why.
 func (a *App) sandboxImages(c *sandbox.Config) {
 	s := a.cfg.Modules.Sandbox
-	named := slices.ContainsFunc(s.Templates, func(t config.SandboxTemplate) bool { return t.Image != "" })
+	named := slices.ContainsFunc(s.Templates, func(t manager.TemplateSettings) bool { return t.Image != "" })
 	if !named && len(s.Registries) == 0 {
 		return
 	}

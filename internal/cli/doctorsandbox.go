@@ -7,17 +7,17 @@ import (
 	"strings"
 
 	"gatehouse/internal/app"
-	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/manager"
 )
 
 // checkSandboxes tries what sandboxes are made of, each driver by itself, and
 // says which one they would be made by. A host serves without them, so nothing
 // of it is a failure.
-func checkSandboxes(ctx context.Context, s config.Sandboxes, cache string) (all []finding) {
+func checkSandboxes(ctx context.Context, s manager.Settings, cache string) (all []finding) {
 	chosen := ""
 	ladder := s.Ladder()
-	for _, r := range app.SandboxDrivers(each(ladder, config.SandboxDrivers()), s, cache, nil) {
+	for _, r := range app.SandboxDrivers(each(ladder, manager.DriverNames()), s, cache, nil) {
 		what := "sandboxes of the driver " + r.Name
 		d, err := r.Open()
 		if err != nil {
@@ -61,11 +61,9 @@ func works(found []sandbox.Finding) bool {
 	return !slices.ContainsFunc(found, func(f sandbox.Finding) bool { return f.Needed && !f.OK })
 }
 
-func least(s config.Sandboxes) sandbox.Tier {
-	for t := sandbox.NoIsolation; t <= sandbox.Machine; t++ {
-		if t.String() == s.Isolation {
-			return t
-		}
+func least(s manager.Settings) sandbox.Tier {
+	if t := sandbox.ParseTier(s.Isolation); t != sandbox.Unknown {
+		return t
 	}
 	return sandbox.Namespaces
 }

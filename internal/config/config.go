@@ -6,6 +6,7 @@ import (
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/sandbox/manager"
 )
 
 // Config is one host's settings. Make it with Default, FromEnv or Load: the
@@ -222,7 +223,7 @@ func Default() Config {
 			StopPatience: 10 * time.Second,
 		},
 		Log:     Log{Level: slog.LevelInfo, Format: "text"},
-		Modules: Modules{Sandbox: defaultSandboxes()},
+		Modules: Modules{Sandbox: manager.DefaultSettings()},
 		Observe: Observe{Traces: Traces{Sample: 1}},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/sandbox/manager"
 )
 
 // Modules are what single modules are told.
@@ -20,14 +21,14 @@ type Modules struct {
 	Process process.Settings  `doc:"Processes. They can be started only where the module is named."`
 	Package packages.Settings `doc:"Other people's MCP servers."`
 
-	Sandbox Sandboxes `doc:"Sandboxes for code. They can be had only where the module is named, or its context is."`
+	Sandbox manager.Settings `doc:"Sandboxes for code. They can be had only where the module is named, or its context is."`
 }
 
 // longestCommand is the most time a command can be given.
 const longestCommand = time.Hour
 
 func (m Modules) validate(w *problems) {
-	m.Sandbox.validate(w)
+	validateSandboxes(m.Sandbox, w)
 	f := m.File
 	w.names("modules.file.deny", f.Deny)
 	w.names("modules.file.allow", f.Allow)

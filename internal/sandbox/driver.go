@@ -59,3 +59,13 @@ type Finding struct {
 	Detail string // what was found; if not OK, the system call and its error
 	Remedy string // what to do about it, if not OK
 }
+
+// ParseTier returns the tier of a name, as String returns it; Unknown if there is none.
+func ParseTier(name string) Tier {
+	for t := NoIsolation; t <= Machine; t++ {
+		if t.String() == name {
+			return t
+		}
+	}
+	return Unknown
+}

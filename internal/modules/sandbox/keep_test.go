@@ -32,7 +32,7 @@ func (r *reception) offered(name string, in args) result {
 }
 
 func TestAPausedSandboxStandsStill(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	in := args{"sandbox_id": r.box()}
 	r.do("exec", args{
 		"sandbox_id": in["sandbox_id"],
@@ -75,7 +75,7 @@ func TestAPausedSandboxStandsStill(t *testing.T) {
 }
 
 func TestASandboxGoesOnFromASnapshot(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.do("create", args{"memory_mib": 99, "env": []string{"WHO=ann"}}).SandboxID
 	r.do("write", args{"sandbox_id": id, "path": "work/file", "content": "kept\n"})
 	s := r.offered("snapshot", args{"sandbox_id": id, "name": "first"})
@@ -118,7 +118,7 @@ func TestASandboxGoesOnFromASnapshot(t *testing.T) {
 
 func TestAServerInASandboxIsReached(t *testing.T) {
 	needs(t, "python3")
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	port := r.offered("expose", args{"sandbox_id": id, "port": 8000})
 	r.do("start", args{"sandbox_id": id, "command": `exec python3 -c '
@@ -154,7 +154,7 @@ while True:
 }
 
 func TestPortsStayClosedWhereTheHostSaysSo(t *testing.T) {
-	r := open(t, Config{NoPool: true, NoPorts: true})
+	r := open(t, Config{Settings: with(func(s *manager.Settings) { s.Ports = false })})
 	if got := r.code("expose", args{"sandbox_id": r.box(), "port": 80}); got != "denied" {
 		t.Errorf("%s", got)
 	}
@@ -162,7 +162,7 @@ func TestPortsStayClosedWhereTheHostSaysSo(t *testing.T) {
 
 // Without a sandbox a call has one of its own, of which nothing is left.
 func TestACallWithoutASandboxHasOneOfItsOwn(t *testing.T) {
-	r := open(t, Config{NoPool: true, Templates: map[string]manager.Template{"other": {Env: []string{"FROM=other"}}}})
+	r := open(t, Config{Settings: with(nil), Templates: map[string]manager.Template{"other": {Env: []string{"FROM=other"}}}})
 	for range 2 {
 		if got := r.do("run",
 			args{"language": "bash", "code": "ls /home/user; echo x >file; echo done"}); got.Output != "done\n" {
@@ -199,7 +199,7 @@ func TestASandboxIsMadeOfWhatIsAskedFor(t *testing.T) {
 		{Name: "gone", Open: func() (sandbox.Driver, error) { return nil, errors.New("it is not installed") }},
 		{Name: "namespaces", Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) }},
 	}
-	r := open(t, Config{NoPool: true, Ladder: ladder, Templates: map[string]manager.Template{
+	r := open(t, Config{Settings: with(nil), Ladder: ladder, Templates: map[string]manager.Template{
 		"small": {Limits: sandbox.Limits{MemoryMiB: 77}, Env: []string{"KIND=small", "WHO=nobody"}},
 	}})
 	made := r.do("create", args{"template": "small", "env": []string{"WHO=ann"}})
@@ -235,7 +235,7 @@ func TestASandboxIsMadeOfWhatIsAskedFor(t *testing.T) {
 }
 
 func TestAFileIsGivenAsALink(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	r.do("write", args{"sandbox_id": id, "path": "a b.csv", "content": "1,2\n"})
 	got := r.do("download", args{"sandbox_id": id, "from": "a b.csv"})
@@ -254,7 +254,7 @@ func TestAFileIsGivenAsALink(t *testing.T) {
 // what the caller's context has can be named.
 func TestSecretsStayOutside(t *testing.T) {
 	const value = "correct horse battery"
-	r := open(t, Config{NoPool: true, Network: true, Secrets: func(who tool.Caller) (map[string]manager.Secret, error) {
+	r := open(t, Config{Settings: with(func(s *manager.Settings) { s.Network = true }), Secrets: func(who tool.Caller) (map[string]manager.Secret, error) {
 		switch who.Context {
 		case "lab":
 			return map[string]manager.Secret{"TOKEN": {Value: secret.New(value),

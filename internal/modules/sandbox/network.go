@@ -64,7 +64,7 @@ func (m *sandboxTools) network(ctx context.Context, c *tool.Call, in networkIn) 
 	}
 	defer done()
 	if in.Action == "set" {
-		if !m.cfg.Network && len(in.Allow) > 0 {
+		if !m.cfg.Settings.Network && len(in.Allow) > 0 {
 			return networkOut{}, &tool.Refusal{
 				Code:    tool.CodeDenied,
 				Message: "this host does not allow network access for sandboxes",
@@ -76,7 +76,7 @@ func (m *sandboxTools) network(ctx context.Context, c *tool.Call, in networkIn) 
 			return networkOut{}, err
 		}
 		err = b.SetNetwork(ctx, sandbox.Network{
-			Allow: in.Allow, Special: m.cfg.NetworkSpecial, Deny: slices.Concat(m.cfg.NetworkDeny, in.Deny),
+			Allow: in.Allow, Special: m.cfg.Settings.NetworkSpecial, Deny: slices.Concat(m.cfg.Settings.NetworkDeny, in.Deny),
 		}, secrets)
 		if errors.Is(err, manager.ErrUnsupported) || errors.Is(err, sandbox.ErrClosed) ||
 			errors.Is(err, sandbox.ErrPaused) {

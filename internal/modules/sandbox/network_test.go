@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"gatehouse/internal/sandbox/manager"
 	"strings"
 	"testing"
 )
@@ -10,14 +11,16 @@ import (
 //
 //redteam:attack A sandbox has no network until it is given one: a caller opens a way out on a host that gives none
 func TestAWayOutIsOpenedOnlyWhereTheHostLetsCallers(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	if got := r.code("network",
 		args{"sandbox_id": id, "action": "set", "allow": []string{"example.com"}}); got != "denied" {
 		t.Errorf("on a host that gives none: %s", got)
 	}
 	needs(t, "python3")
-	r = open(t, Config{NoPool: true, Network: true, NetworkDeny: []string{"secret.example"}})
+	r = open(t, Config{Settings: with(func(s *manager.Settings) {
+		s.Network, s.NetworkDeny = true, []string{"secret.example"}
+	})})
 	id = r.box()
 	fetch := `import urllib.request
 try: print(urllib.request.urlopen("http://%s/", timeout=20).status)

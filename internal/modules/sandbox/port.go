@@ -28,7 +28,7 @@ func (m *sandboxTools) exposeTool() tool.Tool {
 
 It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, whose idle time stops while a client is connected.`,
 	}, func(_ context.Context, c *tool.Call, in portIn) (openPort, error) {
-		if m.cfg.NoPorts {
+		if !m.cfg.Settings.Ports {
 			return openPort{}, &tool.Refusal{
 				Code:    tool.CodeDenied,
 				Message: "this host does not allow opening ports of sandboxes",

@@ -23,74 +23,33 @@ import (
 	"gatehouse/tool"
 )
 
-// Config is the module's section of the configuration. Each zero field stands for its default. One struct, because
-// it mirrors one section of gatehouse.yaml, setting by setting.
+// Config is what the module needs: its section of the configuration, and what the host provides.
 type Config struct {
-	// Default of a sandbox, as all fields up to Call; 0 means 256.
-	Memory      int           `json:"memory_mib,omitempty"`
-	VCPUs       int           `json:"vcpu_count,omitempty"`   // 0 means 2
-	Processes   int           `json:"processes,omitempty"`    // processes and threads alive at once; 0 means 256
-	Disk        int           `json:"disk_mib,omitempty"`     // 0 means 1024; at most half of the memory is used for it
-	Descriptors int           `json:"descriptors,omitempty"`  // open files of one process; 0 means 1024
-	Output      int           `json:"output_bytes,omitempty"` // of each stream of a call; 0 means 1 MiB
-	Call        time.Duration `json:"call,omitempty"`         // time limit of one call, in ns; 0 means 30 s
+	Settings manager.Settings // zero limits stand for their defaults
+	// Folder of the snapshots' files; "" means the folder for temporary files.
+	Folder string
+	// Claim takes one of the sandboxes for a principal; nil means that the first that asks gets one.
+	Claim func(principal string, administrator bool) (release func(), err error)
 
-	MostMemory int `json:"most_memory_mib,omitempty"` // most that may be requested; 0 means 32768
-	// Most of all sandboxes' limits together, in MiB; 0 means no limit.
-	TotalMemory     int `json:"total_memory_mib,omitempty"`
-	PrincipalMemory int `json:"principal_memory_mib,omitempty"` // most of one principal's; 0 means no limit
-	MostVCPUs       int `json:"most_vcpu_count,omitempty"`      // most that may be requested; 0 means 32
-	// Most that may be requested, in ns; 0 means 1 h.
-	MostCall time.Duration `json:"most_call,omitempty"`
-	// A sandbox ends if it is unused for this long, in ns; 0 means 15 min.
-	Idle time.Duration `json:"idle,omitempty"`
-	// A sandbox ends after this time in any case, in ns; 0 means 24 h.
-	Lifetime  time.Duration `json:"lifetime,omitempty"`
-	Sandboxes int           `json:"sandboxes,omitempty"` // open at once, of all owners; 0 means 100
-	// Claim takes one of them for a principal; nil means that the first that asks gets one.
-	Claim func(principal string, administrator bool) (release func(), err error) `json:"-"`
-	// The lowest tier allowed: process, filtered, namespaces, user kernel or machine; "" means namespaces.
-	Least string `json:"min_isolation,omitempty"`
-
-	Snapshots     int           `json:"snapshots,omitempty"`         // kept at once, of all owners; 0 means 20
-	SnapshotBytes int64         `json:"snapshot_bytes,omitempty"`    // most bytes of all of them; 0 means 4 GiB
-	SnapshotLife  time.Duration `json:"snapshot_lifetime,omitempty"` // how long one is kept, in ns; 0 means 24 h
-	// Folder of their files; "" means the folder for temporary files.
-	Folder string `json:"snapshot_folder,omitempty"`
-
-	// Ports of sandboxes may not be exposed on the host's loopback interface.
-	NoPorts bool `json:"no_ports,omitempty"`
-	Network bool `json:"network,omitempty"` // callers may give their sandboxes network access
-	// Addresses that are not public and may be reached, as rules.
-	NetworkSpecial []string `json:"network_special,omitempty"`
-	NetworkDeny    []string `json:"network_deny,omitempty"` // what may never be reached, as rules
-
-	NoPool bool `json:"no_pool,omitempty"`       // keep no sandboxes ready
-	Ready  int  `json:"pool_min_size,omitempty"` // how many are kept ready; 0 means 3
-	// How many are made ready concurrently; 0 means twice the number of processors.
-	Boots int `json:"pool_max_boots,omitempty"`
-
-	// Ladder are the drivers that callers may request, the preferred first; nil means namespaces. Default is
-	// the driver used if none is requested; "" means the first that works and is strong enough.
-	Ladder  []manager.LadderEntry `json:"-"`
-	Default string                `json:"-"`
+	// Ladder are the drivers that callers may request, the preferred first; nil means namespaces.
+	Ladder []manager.LadderEntry
 	// Templates are the templates that callers may request, by name.
-	Templates map[string]manager.Template `json:"-"`
+	Templates map[string]manager.Template
 	// Image prepares an image that a template or a caller names; nil means that there are no images. MayImage
 	// returns an error if a caller may not name an image; nil means that callers may name none.
-	Image    func(ctx context.Context, ref string, progress func(done, total int64)) (*Image, func(), error) `json:"-"`
-	MayImage func(ref string) error                                                                          `json:"-"`
+	Image    func(ctx context.Context, ref string, progress func(done, total int64)) (*Image, func(), error)
+	MayImage func(ref string) error
 	// Secrets returns the secrets that a caller may use in sandboxes, by the names of their variables; nil
 	// means none.
-	Secrets func(tool.Caller) (map[string]manager.Secret, error) `json:"-"`
+	Secrets func(tool.Caller) (map[string]manager.Secret, error)
 	// Rules decides who may list and end the sandboxes of all callers; nil means no caller.
-	Rules operator.Func `json:"-"`
+	Rules operator.Func
 	// Original reports whether callers in a context get the answers of the original server; nil means that
 	// none do.
-	Original func(context string) bool `json:"-"`
+	Original func(context string) bool
 	// Served returns when a client is connected to which sandboxes are offered, or ctx ends; nil means that
 	// the first call shows it.
-	Served func(ctx context.Context) `json:"-"`
+	Served func(ctx context.Context)
 }
 
 // Image is a file system for sandboxes.
@@ -154,52 +113,24 @@ func (m *sandboxTools) EndOwned(_ context.Context, match func(owner string, made
 
 // options returns the manager's options.
 func (c *Config) options() (manager.Options, error) {
-	if err := proxy.Check(sandbox.Network{Special: c.NetworkSpecial, Deny: c.NetworkDeny}); err != nil {
+	if err := proxy.Check(sandbox.Network{Special: c.Settings.NetworkSpecial, Deny: c.Settings.NetworkDeny}); err != nil {
 		return manager.Options{}, fmt.Errorf("network_special, network_deny: %w", err)
 	}
-	o := manager.Options{
-		Ladder: c.Ladder, Default: c.Default, Templates: c.Templates, Image: c.Image, MayImage: c.MayImage,
-		Limits: sandbox.Limits{
-			MemoryMiB: c.Memory, VCPUs: c.VCPUs, Processes: c.Processes, DiskMiB: c.Disk,
-			Descriptors: c.Descriptors, OutputBytes: c.Output, Call: c.Call,
-		},
-		Most: sandbox.Limits{MemoryMiB: c.MostMemory, VCPUs: c.MostVCPUs, Call: c.MostCall},
-		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes, Claim: c.Claim, MemoryMiB: c.TotalMemory,
-		PrincipalMiB: c.PrincipalMemory,
-		Snapshots:    c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife, Folder: c.Folder,
-		NoPool: c.NoPool, Ready: c.Ready, Boots: c.Boots,
+	o, err := c.Settings.Options()
+	if err != nil {
+		return o, err
 	}
-	for _, n := range []int{
-		c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.TotalMemory,
-		c.PrincipalMemory, c.Sandboxes, c.Snapshots, int(c.SnapshotBytes), c.Ready, c.Boots,
-	} {
-		if n < 0 {
-			return o, fmt.Errorf("%d: a limit cannot be negative", n)
-		}
-	}
+	o.Ladder, o.Templates, o.Image, o.MayImage = c.Ladder, c.Templates, c.Image, c.MayImage
+	o.Claim, o.Folder = c.Claim, c.Folder
 	if o.Ladder == nil {
 		o.Ladder = []manager.LadderEntry{{
 			Name: namespaces.Name,
-			Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Boots: c.Boots}) },
+			Open: func() (sandbox.Driver, error) {
+				return namespaces.New(namespaces.Options{Boots: c.Settings.Pool.MaxBoots})
+			},
 		}}
 	}
-	o.Least = sandbox.Namespaces
-	if c.Least != "" {
-		if o.Least = tier(c.Least); o.Least == sandbox.Unknown {
-			return o, fmt.Errorf("min_isolation is %q; expected process, filtered, namespaces, user "+
-				"kernel or machine", c.Least)
-		}
-	}
 	return o, nil
-}
-
-func tier(name string) sandbox.Tier {
-	for t := sandbox.NoIsolation; t <= sandbox.Machine; t++ {
-		if t.String() == name {
-			return t
-		}
-	}
-	return sandbox.Unknown
 }
 
 // whenServed enables pools when sandboxes are likely to be requested.

@@ -180,10 +180,20 @@ func needs(t testing.TB, program string) {
 	t.Skipf("this machine has no %s where sandboxes look for it", program)
 }
 
+// with returns the default settings without a pool, changed by change.
+func with(change func(*manager.Settings)) manager.Settings {
+	s := manager.DefaultSettings()
+	s.Pool.Enabled = false
+	if change != nil {
+		change(&s)
+	}
+	return s
+}
+
 func TestModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New(Config{}), moduletest.Options{}) }
 
 func TestALifeOfASandbox(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	made := r.do("create", args{"name": "first", "memory_mib": 128, "env": []string{"WHO=ann"}})
 	if made.SandboxID == "" || made.MemoryMiB != 128 || made.Isolation != "namespaces" {
 		t.Fatalf("%+v", made)
@@ -230,7 +240,7 @@ func TestALifeOfASandbox(t *testing.T) {
 // Whatever a caller asks of an id that is not theirs, the answer is one and the
 // same, whether or not there is such a sandbox.
 func TestNobodyFindsWhatIsNotTheirs(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	own := r.do("context", args{"sandbox_id": id, "action": "create", "language": "bash"}).ContextID
 	calls := map[string]args{
@@ -297,7 +307,7 @@ func TestNobodyFindsWhatIsNotTheirs(t *testing.T) {
 }
 
 func TestCodeOfEachLanguageRuns(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	for _, c := range []struct{ program, names, code string }{
 		{"python3", "python python3 Python", "print(6 * 7)"},
@@ -322,7 +332,7 @@ func TestCodeOfEachLanguageRuns(t *testing.T) {
 
 func TestResultsAreRich(t *testing.T) {
 	needs(t, "python3")
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	got := r.do("run", args{"sandbox_id": id, "language": "python", "code": `
 class Picture:
@@ -342,7 +352,7 @@ display(Picture(), {'a': 1}, 'text')
 }
 
 func TestEndsAreJudged(t *testing.T) {
-	r := open(t, Config{NoPool: true, Output: 5000})
+	r := open(t, Config{Settings: with(func(s *manager.Settings) { s.Output = 5000 })})
 	id := r.do("create", args{"memory_mib": 64}).SandboxID
 	for _, c := range []struct {
 		command, want string
@@ -385,7 +395,7 @@ func TestEndsAreJudged(t *testing.T) {
 }
 
 func TestOutputDoesNothingToWhoeverShowsIt(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	got := r.do("exec", args{"sandbox_id": r.box(), "command": `printf '\033[2Jred\007\xff\xe2\x80\xae\n'`})
 	if got.Output != "␛[2Jred␇\uFFFD\uFFFD\n" {
 		t.Errorf("%q", got.Output)
@@ -393,7 +403,7 @@ func TestOutputDoesNothingToWhoeverShowsIt(t *testing.T) {
 }
 
 func TestFilesComeAndGo(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	f := func(name string, in args) args {
 		in["sandbox_id"] = id
@@ -466,7 +476,7 @@ func TestFilesComeAndGo(t *testing.T) {
 }
 
 func TestFilesPassBetweenTheFoldersAndASandbox(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id, dir := r.box(), r.dir.List()[0].Path
 	if err := os.WriteFile(filepath.Join(dir, "data.csv"), []byte("a,b\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -514,7 +524,7 @@ func TestFilesPassBetweenTheFoldersAndASandbox(t *testing.T) {
 }
 
 func TestContextsRememberAndForget(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	k := r.do("context", args{"sandbox_id": id, "action": "create", "language": "bash"}).ContextID
 	run := func(code string) result {
@@ -555,7 +565,7 @@ func TestContextsRememberAndForget(t *testing.T) {
 
 // A search that cannot go everywhere says so.
 func TestASearchTellsOfPathsTooLongForIt(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	const dig = `n=$(printf 'y%.0s' $(seq 200)); mkdir $1 && cd $1 || exit 1; i=0; while [ $i -lt $2 ]; do mkdir $n && cd $n || exit 1; i=$((i+1)); done; : >bottom`
 	for _, c := range []struct {
@@ -578,7 +588,7 @@ func TestASearchTellsOfPathsTooLongForIt(t *testing.T) {
 }
 
 func TestProcessesHaveTheShellOfCommands(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	const which = "echo ${BASH_VERSION:-none}"
 	want := r.do("exec", args{"sandbox_id": id, "command": which}).Output
@@ -589,7 +599,7 @@ func TestProcessesHaveTheShellOfCommands(t *testing.T) {
 }
 
 func TestProcessesGoOn(t *testing.T) {
-	r := open(t, Config{NoPool: true})
+	r := open(t, Config{Settings: with(nil)})
 	id := r.box()
 	p := r.do("start", args{"sandbox_id": id, "command": "while read l; do echo got $l; done; exit 5"}).ProcessID
 	with := func(in args) args {
@@ -657,7 +667,7 @@ func TestWhatIsTooLongIsRefusedBeforeTheIdIsLookedAt(t *testing.T) {
 }
 
 func TestThereAreOnlySoMany(t *testing.T) {
-	r := open(t, Config{NoPool: true, Sandboxes: 2})
+	r := open(t, Config{Settings: with(func(s *manager.Settings) { s.Most = 2 })})
 	r.box()
 	r.as = "bob"
 	id := r.box()
@@ -688,7 +698,10 @@ func TestAMissingDriverIsNamedWhenASandboxIsAskedFor(t *testing.T) {
 }
 
 func TestMistakesInTheSettingsAreNamed(t *testing.T) {
-	for name, c := range map[string]Config{"negative": {Memory: -1}, "min_isolation": {Least: "wishes"}} {
+	for name, c := range map[string]Config{
+		"negative":      {Settings: manager.Settings{Memory: -1}},
+		"min_isolation": {Settings: manager.Settings{Isolation: "wishes"}},
+	} {
 		if _, err := c.options(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -697,7 +710,7 @@ func TestMistakesInTheSettingsAreNamed(t *testing.T) {
 
 // With the names of the original come its members and texts.
 func TestAnswersAsTheOriginalGivesThem(t *testing.T) {
-	r := open(t, Config{NoPool: true, Original: func(context string) bool { return context == "sandbox" }})
+	r := open(t, Config{Settings: with(nil), Original: func(context string) bool { return context == "sandbox" }})
 	as := func(name string, in args) string {
 		t.Helper()
 		c := moduletest.NewCall(t, in)

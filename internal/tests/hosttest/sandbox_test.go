@@ -22,6 +22,7 @@ import (
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
 )
 
@@ -391,7 +392,7 @@ func TestOutputStreamsAndCancellingKills(t *testing.T) {
 func TestThePoolFillsWhenSandboxesAreServed(t *testing.T) {
 	needSandboxes(t)
 	h := sandboxHost(t, func(c *config.Config) {
-		c.Modules.Sandbox.Pool = config.SandboxPool{Enabled: true, MinSize: 1, MaxBoots: 1}
+		c.Modules.Sandbox.Pool = manager.PoolSettings{Enabled: true, MinSize: 1, MaxBoots: 1}
 		c.Contexts = []config.Context{
 			{Name: "plain", Modules: []string{"file"}},
 			{Name: "code", Modules: []string{"sandbox"}},
