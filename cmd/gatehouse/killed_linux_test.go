@@ -138,7 +138,7 @@ var trees = []struct {
 // A host that is killed leaves no process, whatever its children did to get out of
 // its sight, and the next host finds what was detached on purpose.
 //
-//redteam:attack A kill leaves whole files: a host of root is killed above deep trees of daemons with an environment of their own
+//redteam:attack A kill leaves no process: a host of root is killed above deep trees of daemons with an environment of their own
 func TestAKilledHostOfRootLeavesNoProcess(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("it takes root")
@@ -148,7 +148,7 @@ func TestAKilledHostOfRootLeavesNoProcess(t *testing.T) {
 
 // An ordinary user's host has no control groups; its children have keepers.
 //
-//redteam:attack A kill leaves whole files: a host of an ordinary user is killed above deep trees of daemons with an environment of their own
+//redteam:attack A kill leaves no process: a host of an ordinary user is killed above deep trees of daemons with an environment of their own
 func TestAKilledHostOfAUserLeavesNoProcess(t *testing.T) {
 	killHosts(t, account{"a user", 54321})
 }
