@@ -168,6 +168,19 @@ func (h *Held) Shrink(n int64) {
 	}
 }
 
+// Set takes or gives back units so that n are held. The error is a *Busy; then as many
+// are held as before.
+func (h *Held) Set(n int64) error {
+	if h.of == nil || n == h.n {
+		return nil
+	}
+	if n < h.n {
+		h.Shrink(h.n - n)
+		return nil
+	}
+	return h.Grow(n - h.n)
+}
+
 // Release gives everything back. It may be called more than once.
 func (h *Held) Release() { h.Shrink(h.n) }
 

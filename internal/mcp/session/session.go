@@ -33,9 +33,10 @@ type Facts struct {
 type Session struct {
 	ID string // "" on a connection that is its own session
 
-	opened  int64        // unix nanoseconds
-	counted limit.Held   // among the sessions of its table, which releases it
-	active  atomic.Int64 // the last sign of life, in nanoseconds of uptime
+	opened  int64         // unix nanoseconds
+	counted limit.Held    // among the sessions of its table, which releases it
+	kept    *limit.Shares // of the bytes that streams keep; nil means no limit
+	active  atomic.Int64  // the last sign of life, in nanoseconds of uptime
 
 	// A call takes mu three times: when the session is found, when the call
 	// begins and when it ends.
@@ -242,6 +243,7 @@ func (s *Session) End(cause error) {
 		}
 		for _, st := range l.streams {
 			st.Close()
+			st.discard()
 		}
 		for _, take := range l.replies {
 			take(Reply{})
@@ -249,6 +251,7 @@ func (s *Session) End(cause error) {
 	}
 	if q != nil {
 		q.Close()
+		q.discard()
 	}
 	for _, f := range stop {
 		f()

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"gatehouse/internal/access/limit"
 )
 
 // Limits of a stream. If the stream outside requests exceeds them, its
@@ -54,11 +56,19 @@ type Stream struct {
 	flushing bool
 	lost     bool // messages were dropped unread
 	closed   bool
+	held     limit.Held // bytes, among those that are kept for its principal
 }
 
 type event struct{ msg []byte }
 
 func newStream(id uint64) *Stream { return &Stream{id: id, first: 1, next: 1, sent: 1} }
+
+// newStream returns a stream whose bytes are counted. s.mu is held.
+func (s *Session) newStream(id uint64) *Stream {
+	st := newStream(id)
+	st.held, _ = s.kept.Acquire(&s.facts.Caller, 0) // for none there is always space
+	return st
+}
 
 // Send adds a message; it keeps msg. It never blocks. It reports false when
 // the stream is closed, or when it is an answer of which so much waits already
@@ -96,6 +106,36 @@ func (st *Stream) push(msg []byte) {
 		st.overflow()
 	}
 	st.appendEvent(msg)
+	st.count()
+}
+
+// count counts what is kept among the bytes that principals share. If this one has its
+// share, what was written is forgotten, and then what waits: messages outside requests
+// are replaced by a resync, and an answer is lost that no connection reads.
+func (st *Stream) count() {
+	if st.held.Set(int64(st.bytes)) == nil {
+		return
+	}
+	written := int(min(st.sent-st.first, uint64(len(st.events))))
+	st.dropOldest(written)
+	if st.held.Set(int64(st.bytes)) == nil {
+		return
+	}
+	switch {
+	case st.id == 0:
+		st.overflow()
+	case st.w == nil:
+		st.dropOldest(len(st.events))
+		st.sent, st.waiting = st.next, 0
+	}
+}
+
+// discard forgets everything that is kept, because the stream will not be found again.
+func (st *Stream) discard() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.held.Release()
+	st.held = limit.Held{}
 }
 
 func (st *Stream) appendEvent(msg []byte) {
@@ -118,22 +158,32 @@ func (st *Stream) overflow() {
 	st.events, st.bytes, st.waiting = nil, 0, 0
 	st.first, st.sent = st.next, st.next
 	st.lost = true
+	st.held.Release()
 }
 
 // trim drops the oldest events that were written.
 func (st *Stream) trim() {
-	n := 0
+	n, bytes := 0, st.bytes
 	for n < len(st.events) && st.first+uint64(n) < st.sent &&
-		(len(st.events)-n > replayLimit || st.bytes > replayBytes) {
-		st.bytes -= len(st.events[n].msg)
+		(len(st.events)-n > replayLimit || bytes > replayBytes) {
+		bytes -= len(st.events[n].msg)
 		n++
 	}
 	if n > 0 {
-		kept := copy(st.events, st.events[n:])
-		clear(st.events[kept:])
-		st.events = st.events[:kept]
-		st.first += uint64(n)
+		st.dropOldest(n)
+		_ = st.held.Set(int64(st.bytes)) // which is less, or was not counted whole
 	}
+}
+
+// dropOldest drops the oldest n events.
+func (st *Stream) dropOldest(n int) {
+	for _, e := range st.events[:n] {
+		st.bytes -= len(e.msg)
+	}
+	kept := copy(st.events, st.events[n:])
+	clear(st.events[kept:])
+	st.events = st.events[:kept]
+	st.first += uint64(n)
 }
 
 // Attach lets a connection read the stream: with resume, everything that is
@@ -283,6 +333,7 @@ func (st *Stream) resyncReader() {
 	for _, m := range notes {
 		st.appendEvent(m)
 	}
+	_ = st.held.Set(int64(st.bytes)) // a few small messages, which are written now
 }
 
 // closeWriter closes a connection that has left. st.mu is held, but released while it
@@ -326,7 +377,7 @@ func (s *Session) Queue() *Stream {
 
 func (s *Session) notificationStream() *Stream {
 	if s.queue == nil {
-		s.queue = newStream(0)
+		s.queue = s.newStream(0)
 		if f := s.resync; f != nil {
 			s.queue.resync = func() [][]byte { return f(s) }
 		}
@@ -358,7 +409,7 @@ func (s *Session) Open() *Stream {
 		l.streams = make(map[uint64]*Stream)
 	}
 	l.nextID++
-	st := newStream(l.nextID)
+	st := s.newStream(l.nextID)
 	st.closed = s.ended
 	l.streams[st.id] = st
 	forgetFinished(l.streams)
@@ -382,6 +433,7 @@ func forgetFinished(streams map[uint64]*Stream) {
 		}
 		n, _ := streams[id].finished()
 		bytes -= n
+		streams[id].discard()
 		delete(streams, id)
 	}
 }

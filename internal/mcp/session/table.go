@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,6 +31,7 @@ type Options struct {
 	// Administrator reports who may open the sessions that are kept for
 	// administrators; nil means no caller.
 	Administrator operator.Func
+	Kept          int64 // bytes of messages for clients that come back, which principals share; 0 means 64 MiB
 	// Ended, if set, is called for every session that has ended.
 	Ended func(s *Session, cause error)
 }
@@ -38,6 +40,7 @@ type Options struct {
 type Table struct {
 	opts   Options
 	shares *limit.Shares
+	kept   *limit.Shares
 	mu     sync.RWMutex
 	byID   map[string]*Session
 }
@@ -56,7 +59,10 @@ func NewTable(o Options) *Table {
 	return &Table{
 		opts:   o,
 		shares: limit.NewShares(limit.Resource{Name: "sessions", Total: int64(o.Max), Administrator: o.Administrator}),
-		byID:   make(map[string]*Session),
+		kept: limit.NewShares(limit.Resource{
+			Name: "bytes of kept messages", Total: cmp.Or(o.Kept, 64<<20), Administrator: o.Administrator,
+		}),
+		byID: make(map[string]*Session),
 	}
 }
 
@@ -69,7 +75,7 @@ func (t *Table) Open(f Facts) (*Session, error) {
 	}
 	f.Session = newID()
 	s := New(f)
-	s.ID, s.counted = f.Session, held
+	s.ID, s.counted, s.kept = f.Session, held, t.kept
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[s.ID] = s
