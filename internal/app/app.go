@@ -264,6 +264,7 @@ func (a *App) build(context.Context) error {
 		},
 		Engine: protocol.Options{
 			Seal:         a.ring,
+			Bytes:        a.limits.Bytes,
 			Log:          a.log,
 			Info:         introduce(a.opts.Info),
 			Instructions: instructions,

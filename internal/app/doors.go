@@ -274,7 +274,7 @@ func (a *App) lines(kind, address string, ln net.Listener) Listener {
 		Address: address,
 		part: Part{Name: strings.ToLower(kind), Run: func(ctx context.Context) error {
 			return socket.Serve(ctx, ln, a.engine, a.connected, socket.Options{
-				Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log,
+				Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Administrator: a.rules, Log: a.log,
 			})
 		}},
 		close: func() { ln.Close() },

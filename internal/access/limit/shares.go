@@ -181,6 +181,13 @@ func (h *Held) Set(n int64) error {
 	return h.Grow(n - h.n)
 }
 
+// Move returns what is held, and leaves h holding nothing.
+func (h *Held) Move() Held {
+	moved := *h
+	h.n = 0
+	return moved
+}
+
 // Release gives everything back. It may be called more than once.
 func (h *Held) Release() { h.Shrink(h.n) }
 

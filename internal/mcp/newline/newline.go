@@ -32,8 +32,29 @@ var ErrTooLong = errors.New("a line is longer than the limit")
 type Reader struct {
 	r     *bufio.Reader
 	limit int
-	id    []byte // of the request in the last line that was too long; nil if none was found
+	id    []byte // of the request in the last line that was discarded; nil if none was found
+
+	memory   Memory // counts long frames; nil counts none
+	reserved bool   // some memory was counted for the last frame
 }
+
+// Memory counts the memory of the frames that are longer than the window. A Receiver
+// that is one is asked by Feed.
+type Memory interface {
+	// Reserve counts n more bytes for the frame that is being read, which may wait a
+	// while, or returns why they cannot be had. The frame is then discarded.
+	Reserve(n int64) error
+	// Unreserve gives back what was counted for a frame that was not received.
+	Unreserve()
+	// Refused reports a frame that was discarded because of an error of Reserve. id is
+	// the raw id of the request in it, or nil if none was found.
+	Refused(why error, id []byte)
+}
+
+// refusal is the error for a line that was discarded because it was not counted.
+type refusal struct{ why error }
+
+func (e *refusal) Error() string { return e.why.Error() }
 
 // NewReader reads frames of at most limit bytes, line ends not counted; 0
 // means Limit.
@@ -50,7 +71,7 @@ func NewReader(r io.Reader, limit int) *Reader {
 func (r *Reader) Next() ([]byte, error) {
 	for {
 		frame, err := r.line()
-		if errors.Is(err, ErrTooLong) {
+		if _, refused := errors.AsType[*refusal](err); refused || errors.Is(err, ErrTooLong) {
 			return nil, err
 		}
 		if len(bytes.Trim(frame, " \t\r")) > 0 && (err == nil || err == io.EOF) {
@@ -66,6 +87,7 @@ func (r *Reader) Next() ([]byte, error) {
 // has arrived, not with what the limit would allow.
 func (r *Reader) line() ([]byte, error) {
 	var frame []byte
+	r.unreserve()
 	for {
 		part, err := r.r.ReadSlice('\n')
 		full := err == bufio.ErrBufferFull
@@ -74,6 +96,13 @@ func (r *Reader) line() ([]byte, error) {
 		}
 		if len(frame)+len(part) > r.limit+1 { // 1 for a \r that may come last
 			return nil, r.discard(frame, part, err)
+		}
+		if full || len(frame) > 0 {
+			var why error
+			if frame, why = r.grow(frame, len(part)); why != nil {
+				r.discard(frame, part, err)
+				return nil, &refusal{why}
+			}
 		}
 		frame = append(frame, part...)
 		if full {
@@ -87,12 +116,37 @@ func (r *Reader) line() ([]byte, error) {
 	}
 }
 
+// grow makes room for n more bytes of a long frame, which is counted first.
+func (r *Reader) grow(frame []byte, n int) ([]byte, error) {
+	need := len(frame) + n
+	if need <= cap(frame) {
+		return frame, nil
+	}
+	size := min(max(need, 2*cap(frame)), max(need, r.limit+1))
+	if r.memory != nil {
+		if err := r.memory.Reserve(int64(size - cap(frame))); err != nil {
+			return frame, err
+		}
+		r.reserved = true
+	}
+	return append(make([]byte, 0, size), frame...), nil
+}
+
+// unreserve gives back what was counted for a frame that was not received.
+func (r *Reader) unreserve() {
+	if r.reserved {
+		r.reserved = false
+		r.memory.Unreserve()
+	}
+}
+
 // discard reads away the rest of a line that is too long; err is how reading
 // its last part ended. It keeps the id of the request in it.
 func (r *Reader) discard(frame, part []byte, err error) error {
 	var s rawjson.Salvage
 	s.Write(frame)
 	s.Write(part)
+	r.unreserve()
 	for err == bufio.ErrBufferFull {
 		part, err = r.r.ReadSlice('\n')
 		s.Write(part)
@@ -121,9 +175,12 @@ const takeoverDelay = time.Millisecond
 // goroutine costs more than a usual answer. If the work takes long, a new goroutine
 // continues reading, so that no frame waits behind a slow one.
 func (r *Reader) Feed(t Receiver) error {
+	r.memory, _ = t.(Memory)
 	f := &feed{r: r, t: t, ended: make(chan error, 1)}
 	go f.readMore()
-	return <-f.ended
+	err := <-f.ended
+	r.unreserve()
+	return err
 }
 
 // feed is one stream while Feed runs. One goroutine at a time reads.
@@ -147,6 +204,8 @@ func (f *feed) readMore() {
 			}
 		case errors.Is(err, ErrTooLong):
 			f.t.Oversized(f.r.limit, f.r.id)
+		case isRefusal(err):
+			f.r.memory.Refused(err, f.r.id)
 		case err == io.EOF:
 			f.ended <- nil
 			return
@@ -155,6 +214,11 @@ func (f *feed) readMore() {
 			return
 		}
 	}
+}
+
+func isRefusal(err error) bool {
+	_, ok := errors.AsType[*refusal](err)
+	return ok
 }
 
 // handle reports whether the calling goroutine is still the reader.

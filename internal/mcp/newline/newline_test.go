@@ -200,3 +200,40 @@ func TestASlowFrameHoldsUpNobody(t *testing.T) {
 		synctest.Wait() // the bubble ends only when the one who worked has
 	})
 }
+
+// budget is a Memory of so many bytes.
+type budget struct {
+	taken
+	left, used int64
+	refused    []string
+}
+
+func (b *budget) Reserve(n int64) error {
+	if n > b.left {
+		return errors.New("no bytes")
+	}
+	b.left, b.used = b.left-n, b.used+n
+	return nil
+}
+
+func (b *budget) Unreserve()                   { b.left, b.used = b.left+b.used, 0 }
+func (b *budget) Refused(why error, id []byte) { b.refused = append(b.refused, why.Error()+" "+string(id)) }
+
+// A long frame is counted while it arrives; one that there are no bytes for is
+// discarded and reported with its id, and the next one is read.
+func TestLongFramesAreCounted(t *testing.T) {
+	long := func(id, n int) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"m","params":"%s"}`, id, strings.Repeat("x", n)) + "\n"
+	}
+	b := &budget{left: 64 << 10}
+	in := long(1, 100) + long(2, 20<<10) + long(3, 100<<10) + long(4, 20<<10) + long(5, 1000)
+	if err := NewReader(strings.NewReader(in), 1<<20).Feed(b); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.taken) != 4 || len(b.taken[1]) < 20<<10 || !slices.Equal(b.refused, []string{"no bytes 3"}) {
+		t.Errorf("%d frames were received, %q were refused", len(b.taken), b.refused)
+	}
+	if b.used != 0 {
+		t.Errorf("%d bytes are counted after the end", b.used)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/session"
@@ -26,6 +27,8 @@ type Pipe struct {
 	stop context.CancelCauseFunc
 	done chan struct{}
 	once sync.Once
+	// reading counts the frame that is being read; only the goroutine that reads uses it.
+	reading limit.Held
 
 	mu    sync.Mutex // held while one frame is written
 	write func([]byte) error
@@ -44,6 +47,7 @@ func (e *Engine) newPipe(who Caller, write func([]byte) error) *Pipe {
 	p.slots = make(chan struct{}, e.opts.InFlight)
 	p.open.limit = openPerSlot * e.opts.InFlight
 	p.sess = session.New(session.Facts{Caller: who.Caller, Revision: mcpversion.LatestLegacy})
+	p.reading, _ = e.opts.Bytes.Acquire(&who.Caller, 0) // for none there is always space
 	p.sess.OnLoss(resyncMessages)
 	p.sess.Queue().Attach(pipeWriter{p}, 0, false, false)
 	e.changes.mu.Lock()
@@ -77,13 +81,15 @@ func (p *Pipe) sendMessage(msg []byte) error {
 
 // receive parses a frame and returns the remaining work; nil if there is none.
 func (p *Pipe) receive(frame []byte) (work func()) {
+	held := p.reading.Move()
 	msgs, faults, batch := Parse(frame)
 	if batch && !(p.sess.Facts().Revision.Has(mcpversion.Batches) && p.sess.Initialized()) {
+		held.Release()
 		p.sendMessage(appendError(nil, invalid(nil, "batches exist only in revision 2025-03-26, after its handshake")))
 		return nil
 	}
 	if batch {
-		p.batch(msgs, faults)
+		p.batch(msgs, faults, held)
 		return nil
 	}
 	for _, f := range faults {
@@ -92,9 +98,28 @@ func (p *Pipe) receive(frame []byte) (work func()) {
 		}
 	}
 	if len(msgs) == 0 {
+		held.Release()
 		return nil
 	}
-	return p.handle(&msgs[0], &pipeSink{p: p})
+	return p.handle(&msgs[0], &pipeSink{p: p, held: held})
+}
+
+// bytesWait is how long a long frame waits for the bytes that other requests of its
+// caller hold. The client's input is not read meanwhile.
+const bytesWait = 5 * time.Second
+
+// Reserve counts n more bytes for the frame that is being read. It implements
+// newline.Memory.
+func (p *Pipe) Reserve(n int64) error { return p.reading.GrowWait(p.ctx, n, bytesWait) }
+
+// Unreserve gives back what was counted for a frame that was not received. It
+// implements newline.Memory.
+func (p *Pipe) Unreserve() { p.reading.Release() }
+
+// Refused answers a frame that was discarded because there were no bytes for it. It
+// implements newline.Memory.
+func (p *Pipe) Refused(why error, id []byte) {
+	p.sendMessage(appendError(nil, &Fault{Code: CodeInternal, ID: id, Message: why.Error()}))
 }
 
 // Oversized answers a frame that was longer than limit bytes and was thrown
@@ -212,6 +237,7 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 		sink.Answer(200, appendError(nil, fault))
 		return
 	}
+	p.reading, _ = p.e.opts.Bytes.Acquire(&f.Caller, 0) // from now on they are this principal's
 	sink.Answer(200, p.e.initializeResult(&f, m.ID))
 	p.e.sessionOpened(p.sess)
 	if !f.Until.IsZero() {
@@ -260,10 +286,11 @@ type batch struct {
 	mu   sync.Mutex
 	left int
 	out  []byte
+	held limit.Held // the bytes of the frame
 }
 
-func (p *Pipe) batch(msgs []Message, faults []*Fault) {
-	b := &batch{p: p, left: len(msgs) + 1}
+func (p *Pipe) batch(msgs []Message, faults []*Fault, held limit.Held) {
+	b := &batch{p: p, left: len(msgs) + 1, held: held}
 	for _, f := range faults {
 		b.addResponse(appendError(nil, f))
 	}
@@ -301,6 +328,9 @@ func (b *batch) done(msg []byte) {
 	b.left--
 	out := b.out
 	last := b.left == 0
+	if last {
+		b.held.Release()
+	}
 	b.mu.Unlock()
 	if last && len(out) > 0 {
 		b.p.sendMessage(append(append([]byte("["), out...), ']'))

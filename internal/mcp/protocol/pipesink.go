@@ -3,6 +3,8 @@ package protocol
 import (
 	"sync"
 	"sync/atomic"
+
+	"gatehouse/internal/access/limit"
 )
 
 // pipeSink is the Sink of a request on a Pipe.
@@ -11,12 +13,14 @@ type pipeSink struct {
 	batch   *batch      // set when the answer is part of one
 	counted bool        // it is among the open requests
 	working atomic.Bool // it occupies a slot
+	held    limit.Held  // the bytes of its frame
 }
 
 func (s *pipeSink) Note(msg []byte) bool { return s.p.sendMessage(msg) == nil }
 
 func (s *pipeSink) Answer(_ int, msg []byte) {
 	s.releaseSlot()
+	s.held.Release()
 	if s.batch != nil {
 		s.batch.done(msg)
 	} else {
@@ -27,6 +31,7 @@ func (s *pipeSink) Answer(_ int, msg []byte) {
 
 func (s *pipeSink) Drop() {
 	s.releaseSlot()
+	s.held.Release()
 	if s.batch != nil {
 		s.batch.done(nil)
 	}

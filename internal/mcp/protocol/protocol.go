@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/jobs"
@@ -42,6 +43,10 @@ type Options struct {
 	Silence      time.Duration // after which a client without tasks gets a sign of life; 0 means 40 s
 	AskFor       time.Duration // how long a user may take to answer; 0 means 10 minutes
 	InFlight     int           // requests of one newline connection at once; 0 means 256
+
+	// Bytes is what callers share of the messages on newline connections that are long
+	// and have not been answered; nil means no limit.
+	Bytes *limit.Shares
 
 	// StepUp is called if a caller's scopes do not cover a request. enough
 	// reports whether other scopes would. StepUp returns the scopes that the

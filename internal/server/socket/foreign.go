@@ -14,10 +14,16 @@ import (
 // would be read as messages after lines that are not JSON. So a connection that
 // begins with anything else is closed.
 type screen struct {
-	newline.Receiver
+	receiver
 	refuseForeign func()
 	known         bool // a message has come: it is one of ours
 	stranger      bool
+}
+
+// receiver is what a screen is before.
+type receiver interface {
+	newline.Receiver
+	newline.Memory
 }
 
 // ReceiveAsync implements newline.Taker.
@@ -33,13 +39,13 @@ func (s *screen) ReceiveAsync(frame []byte) (work func()) {
 	case frame[0] == '{' || frame[0] == '[':
 		s.known = true
 	}
-	return s.Receiver.ReceiveAsync(frame)
+	return s.receiver.ReceiveAsync(frame)
 }
 
 // Oversized implements newline.Taker.
 func (s *screen) Oversized(limit int, id []byte) {
 	if !s.stranger {
-		s.Receiver.Oversized(limit, id)
+		s.receiver.Oversized(limit, id)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/operator"
 	"gatehouse/internal/mcp/newline"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/tool"
@@ -21,11 +23,14 @@ import (
 
 // Options of Serve. The zero value is usable.
 type Options struct {
-	Limit    int           // bytes of one message; 0 means 24 MiB
-	Max      int           // connections at once; 0 means 1024
-	Patience time.Duration // for requests in flight when the client has closed its side; 0 means 60 s
-	Stop     time.Duration // the same when ctx is done; 0 means 5 s
-	Log      *slog.Logger  // nil: nothing is logged
+	Limit int // bytes of one message; 0 means 24 MiB
+	Max   int // connections at once, which principals share; 0 means 1024
+	// Administrator reports who gets the connections that are kept for administrators;
+	// nil means no caller.
+	Administrator operator.Func
+	Patience      time.Duration // for requests in flight when the client has closed its side; 0 means 60 s
+	Stop          time.Duration // the same when ctx is done; 0 means 5 s
+	Log           *slog.Logger  // nil: nothing is logged
 }
 
 const (
@@ -70,7 +75,9 @@ func Serve(
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { ln.Close() })()
-	d := &server{engine: e, who: who, o: o, slots: make(chan struct{}, o.Max)}
+	d := &server{engine: e, who: who, o: o, shares: limit.NewShares(limit.Resource{
+		Name: "connections", Total: int64(o.Max), Administrator: o.Administrator,
+	})}
 	err := d.accept(ctx, ln)
 	ln.Close()
 	cancel()
@@ -83,7 +90,7 @@ type server struct {
 	engine *protocol.Engine
 	who    func(net.Conn) (protocol.Caller, error)
 	o      Options
-	slots  chan struct{} // one for each connection
+	shares *limit.Shares // of connections
 	open   sync.WaitGroup
 }
 
@@ -125,14 +132,13 @@ func (d *server) admit(ctx context.Context, conn net.Conn) {
 		refuseConn(conn, err.Error())
 		return
 	}
-	select {
-	case d.slots <- struct{}{}:
-	default:
-		refuseConn(conn, fmt.Sprintf("too many connections (%d); try again later", d.o.Max))
+	held, err := d.shares.Acquire(&who.Caller, 1)
+	if err != nil {
+		refuseConn(conn, err.Error())
 		return
 	}
 	d.open.Go(func() {
-		defer func() { <-d.slots }()
+		defer held.Release()
 		d.serveConn(ctx, conn, who)
 	})
 }
@@ -168,7 +174,7 @@ func (d *server) serveConn(ctx context.Context, conn net.Conn, who protocol.Call
 		case <-over:
 		}
 	})
-	newline.NewReader(conn, d.o.Limit).Feed(&screen{Receiver: pipe, refuseForeign: func() { d.refuseForeign(ctx, conn) }})
+	newline.NewReader(conn, d.o.Limit).Feed(&screen{receiver: pipe, refuseForeign: func() { d.refuseForeign(ctx, conn) }})
 	d.drain(ctx, pipe)
 }
 

@@ -200,7 +200,7 @@ func TestTooMany(t *testing.T) {
 	first := dial(t, ln.Addr())
 	first.say(ping)
 	first.hears(`"id":3`)
-	dial(t, ln.Addr()).hears("too many connections (1)")
+	dial(t, ln.Addr()).hears("you have 1 of this host's 1 connections")
 	first.Close()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		c := dial(t, ln.Addr())
