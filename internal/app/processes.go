@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"path/filepath"
@@ -18,6 +19,7 @@ const endings = 4096
 // and the folder of those that outlive this host.
 func (a *App) processDeps() (c process.Config, err error) {
 	c.Settings = a.cfg.Modules.Process
+	c.Claim = claims("running processes", cmp.Or(c.Total, process.DefaultTotal))
 	if !a.opts.Private {
 		begun := make(chan struct{})
 		c.Folder, c.Ready = filepath.Join(a.cfg.Folders.State, "processes"), begun

@@ -1,6 +1,12 @@
 package app
 
-import "gatehouse/internal/access/limit"
+import (
+	"sync"
+
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/server/websocket"
+	"gatehouse/tool"
+)
 
 // claims divides a number of things among principals for a module, which knows who of
 // its callers is an administrator.
@@ -11,6 +17,12 @@ func claims(name string, total int) func(principal string, administrator bool) (
 		if err != nil {
 			return nil, err
 		}
-		return held.Release, nil
+		return sync.OnceFunc(held.Release), nil
 	}
+}
+
+// claimSocket divides the WebSocket clients among principals.
+func (a *App) claimSocket() func(c tool.Caller) (release func(), err error) {
+	claim := claims("WebSocket clients", websocket.MaxClients)
+	return func(c tool.Caller) (release func(), err error) { return claim(c.Principal, a.rules(c)) }
 }

@@ -27,6 +27,7 @@ func (a *App) openWebSockets() *hub.Hub {
 			Engine:   a.engine,
 			Sees:     a.views.Sees,
 			Identify: a.identify,
+			Claim:    a.claimSocket(),
 			Pace: func(who protocol.Caller, r *http.Request) func(context.Context) error {
 				return a.paced(who, remote(r)).Pace
 			},

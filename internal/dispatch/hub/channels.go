@@ -192,13 +192,13 @@ func (h *Hub) forget(c *client, name string) {
 // leave takes a client out of everything.
 func (h *Hub) leave(c *client) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	for name := range c.channels {
 		h.forget(c, name)
 	}
 	c.left = true
 	delete(h.clients, c)
-	h.free(c.who.Owner)
+	h.mu.Unlock()
+	h.releasePlace(c.claimed)
 }
 
 // problem is the data of an error message.

@@ -29,6 +29,8 @@ type client struct {
 	asked atomic.Bool   // whether it is there, and it has not answered yet
 	wake  chan struct{} // holds a token while there is something for the writer
 	cut   func()        // closes the connection at once
+	// claimed gives its place among those of its principal back.
+	claimed func()
 
 	channels map[string]*channel // guarded by hub.mu
 	left     bool                // likewise

@@ -27,9 +27,11 @@ import (
 
 // Options of a Hub. The zero value is usable: each zero stands for the default.
 type Options struct {
-	Message  int64         // bytes of one message from a client; 0 means 64 KiB
-	Clients  int           // at once; 0 means 4096
-	PerOwner int           // of one owner; 0 means 2048
+	Message int64 // bytes of one message from a client; 0 means 64 KiB
+	Clients int   // at once; 0 means 4096
+	// Claim takes one of the clients for a caller, or returns why it gets none; nil means
+	// that the first caller that asks gets one. release is called when the client has left.
+	Claim    func(tool.Caller) (release func(), err error)
 	Channels int           // of one client; 0 means 100
 	Queue    int           // messages that wait for one client; 0 means 256
 	Waiting  int           // bytes that wait for one client; 0 means 4 MiB
@@ -59,8 +61,7 @@ type Hub struct {
 	mu       sync.Mutex // taken before a client's
 	closed   bool
 	clients  map[*client]struct{}
-	places   map[string]int // clients by owner, with those that are just coming
-	all      int            // places
+	all      int // clients, with those that are just coming
 	channels map[address]*channel
 }
 
@@ -79,7 +80,6 @@ type channel struct {
 func New(o Options) *Hub {
 	o.Message = cmp.Or(o.Message, 64<<10)
 	o.Clients = cmp.Or(o.Clients, 4096)
-	o.PerOwner = cmp.Or(o.PerOwner, 2048)
 	o.Channels = cmp.Or(o.Channels, 100)
 	o.Queue = cmp.Or(o.Queue, 256)
 	o.Waiting = cmp.Or(o.Waiting, 4<<20)
@@ -93,7 +93,6 @@ func New(o Options) *Hub {
 		o:        o,
 		log:      o.Log,
 		clients:  map[*client]struct{}{},
-		places:   map[string]int{},
 		channels: map[address]*channel{},
 	}
 }
@@ -101,7 +100,8 @@ func New(o Options) *Hub {
 // Serve makes a client of a request that asks for a WebSocket, and answers any
 // other. It returns when that is done: the client goes on by itself.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
-	if full := h.reserve(who.Owner); full != "" {
+	claimed, full := h.reserve(who.Caller)
+	if full != "" {
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, full, http.StatusServiceUnavailable)
 		return
@@ -114,7 +114,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 	) // the door has looked at Origin
 	if err != nil {
 		h.log.DebugContext(r.Context(), "no WebSocket", "from", r.RemoteAddr, "err", err)
-		h.releaseClient(who.Owner)
+		h.releasePlace(claimed)
 		return
 	}
 	conn.SetReadLimit(-1) // the client sees to that
@@ -125,12 +125,12 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 	}
 	c := &client{
 		hub: h, conn: conn, who: who, id: "client_" + strings.ToLower(rand.Text()), since: time.Now(), cut: cut,
-		wake: make(chan struct{}, 1), channels: map[string]*channel{},
+		wake: make(chan struct{}, 1), channels: map[string]*channel{}, claimed: claimed,
 	}
 	if !h.admit(ctx, c) {
 		cut()
 		conn.CloseNow()
-		h.releaseClient(who.Owner)
+		h.releasePlace(claimed)
 	}
 }
 
@@ -161,34 +161,35 @@ func (h *hijackOnce) Hijack() (_ net.Conn, _ *bufio.ReadWriter, err error) {
 }
 
 // reserve takes a place for a client, or says why there is none.
-func (h *Hub) reserve(owner string) (full string) {
+func (h *Hub) reserve(c tool.Caller) (release func(), full string) {
+	claimed := func() {}
+	if h.o.Claim != nil {
+		var err error
+		if claimed, err = h.o.Claim(c); err != nil {
+			return nil, err.Error()
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
-		return "the server is stopping; try again later"
+		full = "the server is stopping; try again later"
 	case h.all >= h.o.Clients:
-		return "there are as many WebSocket clients as there may be; try again later"
-	case h.places[owner] >= h.o.PerOwner:
-		return "you have as many WebSocket clients as you may have; close some"
+		full = "there are as many WebSocket clients as there may be; try again later"
+	default:
+		h.all++
+		return claimed, ""
 	}
-	h.places[owner]++
-	h.all++
-	return ""
+	claimed()
+	return nil, full
 }
 
-func (h *Hub) releaseClient(owner string) {
+// releasePlace gives back what reserve has taken.
+func (h *Hub) releasePlace(claimed func()) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.free(owner)
-}
-
-// free gives a place back. h.mu is held.
-func (h *Hub) free(owner string) {
 	h.all--
-	if h.places[owner]--; h.places[owner] == 0 {
-		delete(h.places, owner)
-	}
+	h.mu.Unlock()
+	claimed()
 }
 
 // Run looks after the clients until ctx is done. Then it tells them that the

@@ -13,6 +13,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/tool"
 )
 
@@ -312,7 +313,11 @@ func TestBytesThatAreNoTextEndTheirClient(t *testing.T) {
 }
 
 func TestThereIsRoomForSoMany(t *testing.T) {
-	h := open(t, Options{Clients: 3, PerOwner: 2})
+	shares := limit.NewShares(limit.Resource{Name: "clients", Total: 4})
+	h := open(t, Options{Clients: 3, Claim: func(c tool.Caller) (func(), error) {
+		held, err := shares.Acquire(&c, 1)
+		return held.Release, err
+	}})
 	first := h.as("ann")
 	h.as("ann").quiet()
 	first.quiet() // both have been let in
@@ -354,7 +359,7 @@ func TestClientsAreTold(t *testing.T) {
 		t.Errorf("got %v", c)
 	}
 	<-h.done
-	if n := len(h.hub.channels) + len(h.hub.clients) + len(h.hub.places) + h.hub.all; n != 0 {
+	if n := len(h.hub.channels) + len(h.hub.clients) + h.hub.all; n != 0 {
 		t.Errorf("something is left: %d", n)
 	}
 	if _, err := h.dial("cid"); err == nil || !strings.Contains(err.Error(), "503") {

@@ -216,8 +216,10 @@ func (b *budget) Reserve(n int64) error {
 	return nil
 }
 
-func (b *budget) Unreserve()                   { b.left, b.used = b.left+b.used, 0 }
-func (b *budget) Refused(why error, id []byte) { b.refused = append(b.refused, why.Error()+" "+string(id)) }
+func (b *budget) Unreserve() { b.left, b.used = b.left+b.used, 0 }
+func (b *budget) Refused(why error, id []byte) {
+	b.refused = append(b.refused, why.Error()+" "+string(id))
+}
 
 // A long frame is counted while it arrives; one that there are no bytes for is
 // discarded and reported with its id, and the next one is read.

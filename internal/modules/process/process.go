@@ -42,6 +42,10 @@ type Config struct {
 	// Rules decides who may list and stop the processes of all callers; nil means
 	// that no caller may.
 	Rules operator.Func
+	// Claim takes one of the running processes of the host for a principal, or returns
+	// why it gets none. nil means that the first principal that asks gets one. release
+	// is called when the process has ended.
+	Claim func(principal string, administrator bool) (release func(), err error)
 	// Sessions reports the end of sessions; nil means that there are no sessions.
 	Sessions Sessions
 	// Folder keeps the cards and the output of detached processes; "" means that
@@ -133,7 +137,7 @@ func (m *manager) configure() error {
 		value     *int
 		otherwise int
 	}{
-		{&c.PerOwner, 256}, {&c.Total, 1000}, {&c.PerContext, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20},
+		{&c.PerOwner, 256}, {&c.Total, DefaultTotal}, {&c.PerContext, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20},
 		{&c.MaxEnded, 50},
 	} {
 		if *n.value < 0 {
@@ -294,6 +298,21 @@ func (m *manager) reserve(owner, in string) error {
 	return nil
 }
 
+// claim takes one of the running processes of the host for a caller.
+func (m *manager) claim(c *tool.Call) (release func(), err error) {
+	if m.cfg.Claim == nil {
+		return func() {}, nil
+	}
+	if release, err = m.cfg.Claim(c.Caller.Principal, m.cfg.Rules.By(c.Caller)); err != nil {
+		return nil, &tool.Refusal{
+			Code:    tool.CodeBusy,
+			Message: err.Error(),
+			Next:    "Stop one with process_stop; process_list with running_only lists them.",
+		}
+	}
+	return release, nil
+}
+
 // reserveUnchecked counts a running process without checking the limits, because
 // the process exists already.
 func (m *manager) reserveUnchecked(owner, in string) {
@@ -378,6 +397,9 @@ func (m *manager) recordEnd(r *record, s proc.State) {
 	owner := r.owner
 	m.releaseLocked(owner, r.context)
 	r.counted = false
+	if r.release != nil {
+		r.release()
+	}
 	m.mu.Unlock()
 	keep := m.retention
 	if r.ending != nil {

@@ -22,6 +22,7 @@ const maxReplies = 16
 type record struct {
 	id        string
 	owner     string // guarded by manager.mu once the record is registered
+	release   func() // gives its place on the host back, once or more; nil if it has none
 	counted   bool   // it counts as a running process of its owner; guarded by manager.mu
 	context   string // the context of the caller that started it
 	session   string // the session with which it ends; "" means none
@@ -57,12 +58,18 @@ type spec struct {
 // startProcess starts a process of the caller. The process is stopped when ctx is done.
 func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
 	owner, in := c.Caller.Owner, c.Caller.Context
+	release, err := m.claim(c)
+	if err != nil {
+		return nil, err
+	}
 	if err := m.reserve(owner, in); err != nil {
+		release()
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			m.releaseInput(owner, in)
+			release()
 		}
 	}()
 	where, err := roots.OpenWorkplace(c.Roots, s.dir, "dir")
@@ -87,6 +94,7 @@ func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *r
 		dir:       where.Path,
 		startedAt: time.Now(),
 		terminal:  s.size != nil,
+		release:   release,
 	}
 	answers := make(chan []byte, maxReplies)
 	r.log = newLog(m.cfg.Buffer, r.newScreen(s.size, answers))

@@ -27,6 +27,9 @@ import (
 	"gatehouse/tool"
 )
 
+// MaxClients is how many clients there are at once.
+const MaxClients = 4096
+
 const (
 	hubModule     = "ws"      // a caller whose view has none of its tools may not connect
 	processModule = "process" // a caller who may not read the output of a process may not subscribe to it
@@ -49,6 +52,8 @@ type Options struct {
 	Identify func(*http.Request) (protocol.Caller, *httpserver.Denied)
 	// Pace holds the messages of a connection to the rates of its caller.
 	Pace func(who protocol.Caller, r *http.Request) func(context.Context) error
+	// Claim takes one of the MaxClients clients for a caller, or returns why it gets none.
+	Claim func(tool.Caller) (release func(), err error)
 	// Origins are the web origins that may connect besides the listener's own.
 	Origins func() []string
 	Log     *slog.Logger
@@ -75,7 +80,7 @@ type ticket struct {
 // New makes a server and its hub, which has no clients before Run.
 func New(o Options) *Server {
 	s := &Server{opts: o, tickets: map[string]ticket{}}
-	s.hub = hub.New(hub.Options{May: s.mayHear, Log: o.Log})
+	s.hub = hub.New(hub.Options{May: s.mayHear, Claim: o.Claim, Clients: MaxClients, Log: o.Log})
 	return s
 }
 
