@@ -65,7 +65,9 @@ func keep() (exit int) {
 		endDescendants()
 		os.Exit(0)
 	}()
-	host.Write(encodeEnd(await(pid)))
+	if end, ok := await(pid); ok {
+		host.Write(encodeEnd(end))
+	}
 	<-gone // never: the goroutine ends the process
 	return 0
 }
@@ -132,17 +134,17 @@ func standAside() {
 }
 
 // await waits for the end of the program, and takes away what else has ended meanwhile. The program stays a zombie,
-// so that its number is not given to another.
-func await(program int) End {
+// so that its number is not given to another. ok is false if the program was ended with all that came of it.
+func await(program int) (end End, ok bool) {
 	for {
 		pid, end := peek()
 		switch {
 		case pid == program:
-			return end
+			return end, true
 		case pid > 0:
 			syscall.Wait4(pid, nil, 0, nil)
 		default:
-			return End{Code: -1} // it was waited for by another part of this program, which is not possible
+			return End{}, false
 		}
 	}
 }
@@ -184,6 +186,9 @@ func peek() (pid int, end End) {
 // endDescendants ends all that came of the program. It stops the processes before it kills them, so that none is
 // started while others are killed.
 func endDescendants() {
+	if reapEnded() {
+		return
+	}
 	stopped := map[int]bool{}
 	for end := time.Now().Add(endWait); time.Now().Before(end); {
 		fresh := false
@@ -200,17 +205,23 @@ func endDescendants() {
 		for _, pid := range all {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
-		for {
-			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
-			if err == syscall.ECHILD {
-				return
-			}
-			if pid <= 0 {
-				break
-			}
-			delete(stopped, pid)
+		if reapEnded() {
+			return
 		}
 		time.Sleep(endPause)
+	}
+}
+
+// reapEnded takes away the children that have ended and reports whether there are no others: then nothing is left of
+// the program, because its orphans are children of this process.
+func reapEnded() bool {
+	for {
+		switch pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil); {
+		case err == syscall.ECHILD:
+			return true
+		case pid <= 0 && err != syscall.EINTR:
+			return false
+		}
 	}
 }
 

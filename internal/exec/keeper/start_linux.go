@@ -39,9 +39,11 @@ type Kept struct {
 	Cmd  *exec.Cmd // the keeper
 	conn *os.File
 
-	pid  int
-	once sync.Once
-	end  End
+	pid     int
+	once    sync.Once
+	end     End
+	endOnce sync.Once
+	late    *time.Timer // kills a keeper that does not leave; set by End
 }
 
 // Start starts what cmd describes below a keeper. Of SysProcAttr it uses Setsid, with which the program gets its
@@ -125,13 +127,25 @@ func (k *Kept) Await() End {
 	return k.end
 }
 
-// Leave ends what is left of the program, and the keeper.
-func (k *Kept) Leave() {
+// End has the keeper end the program, what is left of it, and itself. It does not wait for that.
+func (k *Kept) End() {
+	k.endOnce.Do(func() {
+		if raw, err := k.conn.SyscallConn(); err == nil {
+			raw.Control(func(fd uintptr) { syscall.Shutdown(int(fd), syscall.SHUT_WR) })
+		}
+		k.Cmd.Process.Signal(syscall.SIGCONT) // the program may have stopped it
+		k.late = time.AfterFunc(leaveWait, func() { k.Cmd.Process.Kill() })
+	})
+}
+
+// Leave waits for the end of the keeper and of what is left of the program. It reports whether the keeper could do its
+// work: one that was killed may have left something.
+func (k *Kept) Leave() (done bool) {
+	k.End()
+	err := k.Cmd.Wait()
+	k.late.Stop()
 	k.conn.Close()
-	syscall.Kill(k.Cmd.Process.Pid, syscall.SIGCONT) // the program may have stopped it
-	late := time.AfterFunc(leaveWait, func() { k.Cmd.Process.Kill() })
-	k.Cmd.Wait()
-	late.Stop()
+	return err == nil
 }
 
 // Watch starts a keeper that ends the control groups below some folders whose names have a prefix, when this process

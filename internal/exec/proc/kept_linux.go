@@ -57,9 +57,26 @@ func (w *whole) reap() bool {
 	if w.keeper == nil {
 		return false
 	}
+	done := w.keeper.Leave()
 	w.left.Store(true)
-	w.keeper.Leave()
+	if !done {
+		w.endMarked()
+	}
 	return true
+}
+
+// endMarked ends what has the mark of a child whose keeper was killed.
+func (w *whole) endMarked() {
+	for range sweeps {
+		left := withMark(w.marked)
+		if len(left) == 0 {
+			return
+		}
+		for _, pid := range left {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(sweepWait)
+	}
 }
 
 // correct says how a child has ended that had a keeper.

@@ -160,6 +160,10 @@ func (w *whole) requestEnd() {
 
 // kill ends all, also what is being started meanwhile.
 func (w *whole) kill() {
+	if w.keeper != nil {
+		w.keeper.End()
+		return
+	}
 	if w.gone() {
 		return
 	}

@@ -58,6 +58,7 @@ type spec struct {
 // startProcess starts a process of the caller. The process is stopped when ctx is done.
 func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
 	owner, in := c.Caller.Owner, c.Caller.Context
+	registered := false // then the end of the process releases what is counted
 	release, err := m.claim(c)
 	if err != nil {
 		return nil, err
@@ -67,7 +68,7 @@ func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *r
 		return nil, err
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && !registered {
 			m.releaseInput(owner, in)
 			release()
 		}
@@ -113,6 +114,7 @@ func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *r
 		r.dropFiles()
 		return nil, err
 	}
+	registered = true
 	// checked after registration, so that the end of the session is not missed
 	if err := m.checkSession(r); err != nil {
 		m.stopAsync(r)
