@@ -25,7 +25,7 @@ import (
 // this machine is left out: their records, and the log of the daemon.
 func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
-	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive}
+	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive, packages.StoreFolder(filepath.Join(f.Data, "packages"))}
 	if f.State != "" {
 		not = append(
 			not,

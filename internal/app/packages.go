@@ -17,6 +17,7 @@ import (
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/maintenance/backup"
 	hosting "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/standard"
@@ -44,6 +45,7 @@ func (a *App) packageHouse() (*packages.Manager, error) {
 		Settings: a.cfg.Modules.Package, Manual: a.opts.OneCall,
 		Lazy:   slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == packageModule && g.implicit }),
 		Broken: a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Share:   !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
 		Waiting: a.waitingPackages, Unapplied: a.tellUnapplied,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {

@@ -248,6 +248,8 @@ type packageDetails struct {
 	Installed string            `json:"installed"`
 	By        string            `json:"by"`
 	PID       int               `json:"pid"`
+	Bytes     int64             `json:"bytes"`
+	Also      int64             `json:"also_bytes"`
 	Names     []string          `json:"names"`
 	Off       []string          `json:"off"`
 	Left      []string          `json:"left_out"`
@@ -291,6 +293,9 @@ func describePackage(out io.Writer, i packageDetails) error {
 	}
 	row("start", i.Start)
 	row("data", i.Data)
+	if i.Bytes > 0 {
+		row("size", fmt.Sprintf("%.1f MB, %.1f MB of it in other packages too", float64(i.Bytes)/1e6, float64(i.Also)/1e6))
+	}
 	row("installed", strings.TrimSpace(i.Installed+" by "+i.By))
 	row("tools", strings.Join(i.Names, " "))
 	row("off", strings.Join(i.Off, " "))

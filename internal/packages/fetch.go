@@ -121,7 +121,7 @@ func (p *instance) npm(ctx context.Context, r *Record, dir string, fresh bool) e
 			Stderr:    words,
 			Whole:     true,
 			Processes: maxProcesses,
-			Own:       []string{p.folder()},
+			Own:       []string{dir},
 		},
 	)
 	if err != nil {

@@ -3,12 +3,14 @@ package packages
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -190,7 +192,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 	if err := p.stopInstance(); err != nil {
 		return p.discard(r, err)
 	}
-	u, entries, err := p.launch(ctx, &r)
+	u, entries, err := p.tryProgram(ctx, &r)
 	if err != nil {
 		return p.discard(r, cause(ctx, err))
 	}
@@ -207,9 +209,36 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 	p.resetFailures()
 	p.setTools(entries, true)
 	p.removeOldPrograms()
+	p.manager.goCollect()
 	track.Finish()
 	return nil
 }
+
+// tryProgram starts a new program with the files that it shares with other packages. A
+// server that fails because it writes there gets copies of its own.
+func (p *instance) tryProgram(ctx context.Context, r *Record) (*upstream, []json.RawMessage, error) {
+	top := filepath.Join(p.folder(), programTop(r.Program))
+	sharing := p.manager.opts.Share && r.Program != "" && !r.Writable
+	if sharing {
+		if _, err := p.manager.store.share(ctx, top); err != nil {
+			return nil, nil, err
+		}
+	}
+	r.Shared = sharing
+	u, entries, err := p.launch(ctx, r)
+	if err == nil || !sharing || ctx.Err() != nil || !deniedWrite.MatchString(Words(err)) {
+		return u, entries, err
+	}
+	p.journal.writeLine("[host] the server writes in the folder of its program, so it gets files of its own")
+	r.Writable, r.Shared = true, false
+	if err := p.manager.store.separate(ctx, top); err != nil {
+		return nil, nil, err
+	}
+	return p.launch(ctx, r)
+}
+
+// deniedWrite finds in the output of a server that it could not write.
+var deniedWrite = regexp.MustCompile(`(?i)EROFS|EACCES|EPERM|read-only file ?system|permission denied`)
 
 // cause returns the cause of ctx's end if it has ended, otherwise err. It keeps the
 // program's output.
@@ -378,6 +407,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return fmt.Errorf("package %s is removed in part; this host removes the rest when it starts again: %w", id, err)
 	}
 	h.unregister(p)
+	h.goCollect()
 	return nil
 }
 

@@ -42,7 +42,7 @@ func busyHost() {
 	if err != nil {
 		fail(err)
 	}
-	h, err := Open(Options{Folder: filepath.Join(dir, "packages"), Records: records})
+	h, err := Open(Options{Folder: filepath.Join(dir, "packages"), Records: records, Share: true})
 	if err != nil {
 		fail(err)
 	}
@@ -73,7 +73,7 @@ func TestAHostThatIsKilledLeavesWholePackages(t *testing.T) {
 	write(t, filepath.Join(dir, "source"), source(t, "1.0.0"))
 	many := map[string]string{}
 	for i := range 200 {
-		many[fmt.Sprintf("lib/%d/file", i)] = strings.Repeat("x", 1000)
+		many[fmt.Sprintf("lib/%d/file", i)] = strings.Repeat("x", 1000+i/2)
 	}
 	write(t, filepath.Join(dir, "source"), many)
 	program, err := os.Executable()
@@ -105,6 +105,20 @@ func TestAHostThatIsKilledLeavesWholePackages(t *testing.T) {
 	}
 }
 
+// checkObjects checks that each shared file is what its name says.
+func checkObjects(t *testing.T, dir string) {
+	t.Helper()
+	objects, err := filepath.Glob(filepath.Join(dir, "*", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range objects {
+		if sum, err := hashFile(t.Context(), o); err != nil || sum != strings.TrimSuffix(filepath.Base(o), "x") {
+			t.Errorf("%s has the hash %s, %v", o, sum, err)
+		}
+	}
+}
+
 func afterTheKill(t *testing.T, dir string) {
 	t.Helper()
 	log, err := state.OpenFile(filepath.Join(dir, "state.db"), state.FileOptions{})
@@ -122,7 +136,14 @@ func afterTheKill(t *testing.T, dir string) {
 	if len(programs) != len(list) {
 		t.Errorf("%d packages and the programs %v", len(list), programs)
 	}
+	checkObjects(t, filepath.Join(dir, "packages", storeFolder))
 	for _, i := range list {
+		for n := range 200 {
+			file := filepath.Join(dir, "packages", "up", i.Program, fmt.Sprintf("lib/%d/file", n))
+			if info, err := os.Stat(file); err != nil || info.Size() != int64(1000+n/2) {
+				t.Errorf("%s: %v, %v", file, info, err)
+			}
+		}
 		if i.State != Installed {
 			t.Errorf("got %+v", i)
 		}

@@ -57,7 +57,7 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 			return proc.Start(p.manager.ctx, proc.Spec{
 				Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
 				Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: maxProcesses,
-				Own: []string{p.folder()},
+				Own: p.ownFolders(r), OwnReadOnly: p.readOnlyFolders(r),
 			})
 		},
 	)
@@ -75,6 +75,23 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 	}
 	entries, err = u.listTools(soon)
 	return u, entries, err
+}
+
+// ownFolders are the folders that a server may write.
+func (p *instance) ownFolders(r *Record) []string {
+	if !r.Shared {
+		return []string{p.folder()}
+	}
+	return []string{p.data()}
+}
+
+// readOnlyFolders are those that it may read: its program, whose files other packages
+// may have too.
+func (p *instance) readOnlyFolders(r *Record) []string {
+	if !r.Shared {
+		return nil
+	}
+	return []string{filepath.Join(p.folder(), programTop(r.Program))}
 }
 
 // maxProcesses is how many processes and threads a package's server, or npm while

@@ -47,6 +47,9 @@ type Options struct {
 	// Unapplied is called if packages that the settings declare cannot be installed.
 	// It must not block. It may be nil.
 	Unapplied func(why error)
+	// Share keeps files that several packages have once. It is for hosts whose
+	// servers cannot write below a folder that they may only read (see package shield).
+	Share bool
 	// Lazy leaves the packages to other hosts of the folder while there are none.
 	// The first installation acquires them.
 	Lazy bool
@@ -98,6 +101,7 @@ type Manager struct {
 
 	wake     chan struct{} // holds a token when declared has changed
 	applying sync.Mutex    // held while declared packages are applied; before mu
+	store    store
 
 	restoring    sync.Mutex // held while packages are brought back; before mu
 	restoreError string     // the last logged reason why a restore failed; guarded by restoring
@@ -133,6 +137,7 @@ func Open(o Options) (*Manager, error) {
 		cmp.Or(o.restart.stableAfter, time.Minute),
 	}
 	h := &Manager{opts: o, log: o.Log, all: map[string]*instance{}, wake: make(chan struct{}, 1)}
+	h.store.dir = filepath.Join(o.Folder, storeFolder)
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	got, err := h.acquireUsed()
 	if err != nil && !o.Lazy {
@@ -225,6 +230,7 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 		}
 		if got && !begun {
 			begun = true
+			h.goCollect()
 			h.opts.Changed()
 			for _, p := range h.instances() {
 				p.publishState()
@@ -250,6 +256,23 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// goCollect removes in the background what no package has in the store any more.
+func (h *Manager) goCollect() {
+	leave, err := h.addWork()
+	if err != nil {
+		return
+	}
+	go func() {
+		defer leave()
+		switch freed, err := h.store.collect(h.ctx); {
+		case err != nil && h.ctx.Err() == nil:
+			h.log.Warn("files of removed packages are left", "folder", h.store.dir, "err", err)
+		case freed > 0:
+			h.log.Debug("files of removed packages are gone", "bytes", freed)
+		}
+	}()
 }
 
 // goApply applies the declared packages in the background.

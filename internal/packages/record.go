@@ -30,6 +30,12 @@ type Record struct {
 	Results string            `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
 	Off     []string          `json:"off,omitempty"`     // tools that are not offered, by their names on this host
 
+	// Shared says that the program has files that other packages may have too, so that
+	// its server cannot write there. Writable says that the server has to, so that a
+	// program of it is not shared.
+	Shared   bool `json:"shared,omitempty"`
+	Writable bool `json:"writable,omitempty"`
+
 	// Declared says that the settings name it: it goes when they no longer do.
 	Declared bool `json:"declared,omitempty"`
 

@@ -673,6 +673,22 @@ func (p *instance) instanceInfo() Info {
 	return i
 }
 
+// Usage returns the bytes of a package's program on the disk, and how many of them
+// other packages have too.
+func (h *Manager) Usage(ctx context.Context, id string) (bytes, also int64, err error) {
+	p, err := h.findInstance(id)
+	if err != nil {
+		return 0, 0, err
+	}
+	p.mu.Lock()
+	r := p.rec
+	p.mu.Unlock()
+	if r.Program == "" {
+		return 0, 0, nil
+	}
+	return usage(ctx, filepath.Join(p.folder(), programTop(r.Program)))
+}
+
 // List returns the full state of all packages, sorted by id.
 func (h *Manager) List() (all []Info, err error) {
 	h.mu.Lock()

@@ -82,6 +82,9 @@ type Spec struct {
 	// Own are folders of the host's own that this child may use; all others are
 	// closed to it. See package shield.
 	Own []string
+	// OwnReadOnly are such folders that this child may read and run programs of, and
+	// not write. Where nothing closes folders to children it may write them.
+	OwnReadOnly []string
 
 	cgroups *cgroups // for tests; nil means those of the host
 }
@@ -329,7 +332,7 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 		p.whole.prepare(p.cmd, &spec)
 	}
 	p.began = time.Now()
-	spoilt, err = p.whole.launch(&p.cmd, spec.Own)
+	spoilt, err = p.whole.launch(&p.cmd, spec.own())
 	p.pipes.started(err == nil)
 	if err != nil {
 		p.whole.close()
@@ -340,7 +343,7 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 
 // launch starts a command that prepare has seen, on a thread that gives up the
 // host's own folders first.
-func (w *whole) launch(cmd **exec.Cmd, own []string) (spoilt bool, err error) {
+func (w *whole) launch(cmd **exec.Cmd, own shield.Own) (spoilt bool, err error) {
 	if (*cmd).Dir, spoilt, err = shield.Enter((*cmd).Dir, own); err == nil {
 		err = w.launchKept(cmd)
 		if errors.Is(err, errNotKept) {
@@ -357,6 +360,8 @@ func (w *whole) launch(cmd **exec.Cmd, own []string) (spoilt bool, err error) {
 	}
 	return spoilt, err
 }
+
+func (s *Spec) own() shield.Own { return shield.Own{Write: s.Own, Read: s.OwnReadOnly} }
 
 // open makes what the child reads and writes.
 func (p *Process) open(spec Spec) error {

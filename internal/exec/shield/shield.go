@@ -120,5 +120,11 @@ func resolved(p string) string {
 	}
 }
 
+// Own are folders below closed ones that stay open to one child.
+type Own struct {
+	Write []string // to read and write
+	Read  []string // to read and run alone; not below one of Write
+}
+
 // Possible says what this process could close files with.
 func Possible() How { return possible() }

@@ -101,7 +101,7 @@ func sameTop() bool {
 // thread, which Thread sees to. own are folders
 // below closed ones that stay open to this child. dir is where the child is to
 // begin; in is what to begin in afterwards, "" for where the thread is.
-func Enter(dir string, own []string) (in string, entered bool, err error) {
+func Enter(dir string, own Own) (in string, entered bool, err error) {
 	t, done, err := current(own)
 	if err != nil || t.how == None {
 		return dir, false, err
@@ -163,29 +163,22 @@ func (t *prepared) move(dir string) (string, error) {
 // current is what the kernel was told, told anew if something changed. A child
 // with folders of its own gets a namespace of its own. done is called when the
 // thread has entered it.
-func current(own []string) (t prepared, done func(), err error) {
+func current(own Own) (t prepared, done func(), err error) {
 	closed.Lock()
 	defer closed.Unlock()
 	if len(closed.paths) == 0 || possible() == None {
 		return prepared{}, func() {}, nil
 	}
 	how := possible()
-	own = slices.DeleteFunc(slices.Clone(own), func(o string) bool {
-		for p := range closed.paths {
-			if within(strings.TrimSuffix(p, "/"), resolved(o)) {
-				return false
-			}
-		}
-		return true
-	})
-	if len(own) > 0 {
+	own = Own{closedOf(own.Write), closedOf(own.Read)}
+	if len(own.Write)+len(own.Read) > 0 {
 		if t, err = prepare(how, own); err != nil {
 			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to a program: %w", err)
 		}
 		return t, t.closeRuleset, nil
 	}
 	if closed.dirty || !closed.told.valid() {
-		fresh, err := prepare(how, nil)
+		fresh, err := prepare(how, Own{})
 		if err != nil {
 			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to programs: %w", err)
 		}
@@ -239,6 +232,18 @@ func (t *prepared) valid() bool {
 	return true
 }
 
+// closedOf returns the folders that lie in closed ones. The lock is held.
+func closedOf(own []string) []string {
+	return slices.DeleteFunc(slices.Clone(own), func(o string) bool {
+		for p := range closed.paths {
+			if within(strings.TrimSuffix(p, "/"), resolved(o)) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // identify identifies a file; withChange takes in when it was changed last, which
 // for a folder is when a name in it came or went.
 func identify(path string, withChange bool) (identity, error) {
@@ -254,7 +259,7 @@ func identify(path string, withChange bool) (identity, error) {
 }
 
 // prepare makes what children enter. The lock is held.
-func prepare(how How, own []string) (t prepared, err error) {
+func prepare(how How, own Own) (t prepared, err error) {
 	t = prepared{how: how, seen: map[string]identity{}}
 	defer func() {
 		if err != nil {
@@ -281,14 +286,19 @@ func prepare(how How, own []string) (t prepared, err error) {
 	}
 	all = outermost(all)
 	open := slices.Sorted(maps.Keys(closed.open))
-	for _, o := range own {
+	for _, o := range own.Write {
 		open = append(open, resolved(o))
 	}
-	open = slices.DeleteFunc(open, func(o string) bool {
+	var readable []string
+	for _, o := range own.Read {
+		readable = append(readable, resolved(o))
+	}
+	outside := func(o string) bool {
 		return !slices.ContainsFunc(all, func(p string) bool { return within(p, o) && p != o })
-	})
+	}
+	open, readable = slices.DeleteFunc(open, outside), slices.DeleteFunc(readable, outside)
 	if how == Landlock {
-		t.rules, err = t.allowBeside(all, open)
+		t.rules, err = t.allowBeside(all, open, readable)
 		return t, err
 	}
 	hideEnvironment()
@@ -301,7 +311,7 @@ func prepare(how How, own []string) (t prepared, err error) {
 	}
 	made := make(chan error)
 	Thread(func() (spoilt bool) {
-		made <- t.cover(all, open)
+		made <- t.cover(all, open, readable)
 		return true
 	})
 	err = <-made
@@ -350,7 +360,7 @@ func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/
 
 // cover makes the namespace: an empty folder over each closed one, an empty
 // file over each closed file. Mounts of the host still come in.
-func (t *prepared) cover(all, open []string) error {
+func (t *prepared) cover(all, open, readable []string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
@@ -358,7 +368,7 @@ func (t *prepared) cover(all, open []string) error {
 		return fmt.Errorf("mount /: %w", err)
 	}
 	kept := map[string]int{} // what stays open, opened before it is covered
-	for _, o := range open {
+	for _, o := range slices.Concat(open, readable) {
 		fd, err := unix.Open(o, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if errors.Is(err, unix.ENOENT) {
 			continue
@@ -396,6 +406,11 @@ func (t *prepared) cover(all, open []string) error {
 			if err := unix.Mount("/proc/thread-self/fd/"+strconv.Itoa(fd), o, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 				return &os.PathError{Op: "mount", Path: o, Err: err}
 			}
+			if slices.Contains(readable, o) {
+				if err := makeReadOnly(o); err != nil {
+					return err
+				}
+			}
 		}
 		if err := unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_RDONLY|flags, "mode=0755,size=64k"); err != nil {
 			return &os.PathError{Op: "remount", Path: p, Err: err}
@@ -404,6 +419,16 @@ func (t *prepared) cover(all, open []string) error {
 	var err error
 	t.space, err = os.Open("/proc/thread-self/ns/mnt")
 	return err
+}
+
+// makeReadOnly makes a mount read-only. Links from elsewhere to a file in it do not
+// change what this path allows.
+func makeReadOnly(at string) error {
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
+	if err := unix.MountSetattr(unix.AT_FDCWD, at, unix.AT_RECURSIVE, &attr); err != nil {
+		return &os.PathError{Op: "mount_setattr", Path: at, Err: err}
+	}
+	return nil
 }
 
 // coverFile lays an empty file over a file or socket.
@@ -444,6 +469,9 @@ func coverFile(p string) error {
 // allRights are those of the first three versions of Landlock; programs may
 // still ask devices for what they like.
 const allRights = 1<<13 - 1 | unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+
+// readRights are those to read and run what is in a folder.
+const readRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 
 func landlockVersion() int {
 	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
@@ -511,7 +539,7 @@ func moving() (*os.File, error) {
 // allowBeside is a ruleset that allows what lies beside the way to each closed
 // folder, and listing everything. It is made anew when a name on that way came
 // or went.
-func (t *prepared) allowBeside(all, open []string) (rules *os.File, err error) {
+func (t *prepared) allowBeside(all, open, readable []string) (rules *os.File, err error) {
 	if rules, err = ruleset(allRights); err != nil {
 		return nil, err
 	}
@@ -525,6 +553,11 @@ func (t *prepared) allowBeside(all, open []string) (rules *os.File, err error) {
 	}
 	for _, o := range open {
 		if err := allow(rules, o, allRights); err != nil {
+			return nil, err
+		}
+	}
+	for _, o := range readable {
+		if err := allow(rules, o, readRights); err != nil {
 			return nil, err
 		}
 	}

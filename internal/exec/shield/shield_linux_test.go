@@ -12,6 +12,11 @@ import (
 // run has a shell run a script behind the shield, and gives what it printed.
 func run(t *testing.T, dir string, own []string, script string) string {
 	t.Helper()
+	return runOwn(t, dir, Own{Write: own}, script)
+}
+
+func runOwn(t *testing.T, dir string, own Own, script string) string {
+	t.Helper()
 	type done struct {
 		out []byte
 		err error
@@ -247,4 +252,39 @@ func TestNothingIsClosedWithoutAHost(t *testing.T) {
 	if got := run(t, dir, nil, "echo x > a && cat a"); got != "x\n" {
 		t.Errorf("got %q", got)
 	}
+}
+
+// A folder of its own that a child may only read stays as it is, also by another name of
+// a file in it and by a folder beside it that the child may write.
+func TestAFolderIsReadable(t *testing.T) {
+	ways(t, func(t *testing.T) {
+		_, config, work := house(t)
+		program, data := filepath.Join(config, "program"), filepath.Join(config, "data")
+		for _, dir := range []string{program, data} {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file := filepath.Join(program, "run.sh")
+		if err := os.WriteFile(file, []byte("echo it runs\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(file, filepath.Join(config, "object")); err != nil {
+			t.Fatal(err)
+		}
+		script := fmt.Sprintf(`sh %[1]s/run.sh; chmod 777 %[1]s/run.sh; echo over > %[1]s/run.sh; echo new > %[1]s/new
+			ln %[1]s/run.sh %[2]s/link && echo over > %[2]s/link; mv %[1]s/run.sh %[2]s/moved; rm %[1]s/run.sh
+			echo kept > %[2]s/kept; cat %[2]s/kept; cat %[3]s/secrets.key %[3]s/object; echo over > %[3]s/object`, program, data, config)
+		out := runOwn(t, work, Own{Write: []string{data}, Read: []string{program}}, script)
+		if !strings.Contains(out, "it runs") || !strings.Contains(out, "kept") || strings.Contains(out, key) {
+			t.Errorf("it printed %s", out)
+		}
+		b, err := os.ReadFile(file)
+		if err != nil || string(b) != "echo it runs\n" {
+			t.Errorf("the file is %q, %v", b, err)
+		}
+		if _, err := os.Stat(filepath.Join(program, "new")); err == nil {
+			t.Error("a file was made")
+		}
+	})
 }

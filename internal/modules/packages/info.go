@@ -62,11 +62,13 @@ type infoOut struct {
 	Fails     int               `json:"fails,omitempty" doc:"consecutive failures of its server"`
 	Next      string            `json:"next_start,omitempty"`
 	Names     []string          `json:"names" doc:"names of its tools on this host"`
+	Bytes     int64             `json:"bytes,omitempty" doc:"size of its program"`
+	Also      int64             `json:"also_bytes,omitempty" doc:"part of bytes that other packages have too; the disk has it once"`
 	Off       []string          `json:"off,omitempty" doc:"tools that package_tools turned off"`
 	Left      []string          `json:"left_out,omitempty" doc:"tools that cannot be offered, with the reason"`
 }
 
-func (k *manager) packageInfo(_ context.Context, c *tool.Call, in idIn) (infoOut, error) {
+func (k *manager) packageInfo(ctx context.Context, c *tool.Call, in idIn) (infoOut, error) {
 	if err := k.checkOperator(c); err != nil {
 		return infoOut{}, err
 	}
@@ -74,7 +76,12 @@ func (k *manager) packageInfo(_ context.Context, c *tool.Call, in idIn) (infoOut
 	if err != nil {
 		return infoOut{}, err
 	}
+	bytes, also, err := k.cfg.Packages.Usage(ctx, in.ID)
+	if err != nil {
+		return infoOut{}, err
+	}
 	out := infoOut{
+		Bytes: bytes, Also: also,
 		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env),
 		Start: i.Record.Start,
 		Data:  i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,

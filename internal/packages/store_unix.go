@@ -1,0 +1,16 @@
+//go:build unix
+
+package packages
+
+import (
+	"io/fs"
+	"syscall"
+)
+
+// linkCount is how many names a file has.
+func linkCount(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return uint64(st.Nlink)
+	}
+	return 1
+}
