@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"gatehouse/internal/files/filelock"
 )
 
 // storeFolder, in the folder of packages, holds each file that packages share once.
@@ -157,7 +159,7 @@ func (s *store) separate(ctx context.Context, program string) error {
 		if err != nil {
 			return err
 		}
-		if linkCount(info) < 2 {
+		if filelock.Links(info) < 2 {
 			return nil
 		}
 		return copyInPlace(ctx, path, info.Mode().Perm()|0o200)
@@ -200,7 +202,7 @@ func (s *store) collect(ctx context.Context) (freed int64, err error) {
 			return err
 		}
 		info, err := d.Info()
-		if err != nil || linkCount(info) > 1 {
+		if err != nil || filelock.Links(info) > 1 {
 			return err
 		}
 		freed += info.Size()
@@ -223,7 +225,7 @@ func usage(ctx context.Context, program string) (bytes, also int64, err error) {
 			return nil
 		}
 		bytes += info.Size()
-		if linkCount(info) > 2 { // its own, and that of the store
+		if filelock.Links(info) > 2 { // its own, and that of the store
 			also += info.Size()
 		}
 		return nil

@@ -1,14 +1,14 @@
 //go:build unix
 
-package packages
+package filelock
 
 import (
 	"io/fs"
 	"syscall"
 )
 
-// linkCount is how many names a file has.
-func linkCount(info fs.FileInfo) uint64 {
+// Links returns how many names a file has.
+func Links(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Nlink)
 	}
