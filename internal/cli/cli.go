@@ -79,7 +79,8 @@ func Root(w Environment) *cobra.Command {
 		Long: `Gatehouse is a host for tools, spoken to by the Model Context Protocol (MCP).
 One program serves a person's folders to any MCP client, over standard input
 and output, HTTP, TCP or a Unix socket.`,
-		Example: `  gatehouse serve -d ~/projects            # stdio, for MCP clients
+		Example: `  gatehouse setup                          # connects the MCP clients of this machine
+  gatehouse serve -d ~/projects            # stdio, for MCP clients
   gatehouse serve --http                   # http://127.0.0.1:3000/mcp
   gatehouse tools                          # what there is
   gatehouse call file_read path=README.md  # one call, from here`,

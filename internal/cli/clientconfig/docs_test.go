@@ -31,6 +31,17 @@ func TestTableOfTheDocuments(t *testing.T) {
 	}
 }
 
+// README.md says how many clients there are.
+func TestNumberInTheReadme(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join("..", "..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("lists the %d clients", len(Clients)); !strings.Contains(string(b), want) {
+		t.Errorf("README.md does not say %q", want)
+	}
+}
+
 func table() string {
 	var b strings.Builder
 	b.WriteString("| client | name | files | addresses | variables | links | after a change | documented in |\n")

@@ -138,6 +138,47 @@ func TestConnectedClientsMakeACall(t *testing.T) {
 	}
 }
 
+// The address of a server that connect writes leads real clients there as well,
+// in the place of the command that was there before.
+func TestClientsConnectedByAddress(t *testing.T) {
+	tools, err := Open()
+	if err != nil {
+		t.Skip(err)
+	}
+	host := build(t)
+	for _, c := range configured {
+		t.Run(c.id, func(t *testing.T) {
+			home, folder := t.TempDir(), t.TempDir()
+			fill(t, folder)
+			_, mcp := serve(t, host, folder)
+			model := NewModel(modelSteps([]tried{{tool: "file_read", args: object{"path": "page.go"}}}))
+			defer model.Close()
+			if c.id == "codex" {
+				writeCodexModel(t, home, model)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			for _, args := range [][]string{{"-d", folder}, {"--http", mcp}} {
+				cmd := command(ctx, home, host, append([]string{"connect", c.id, "--yes"}, args...)...)
+				if out, err := cmd.CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+			cmd, err := c.run(ctx, tools, home, folder, model)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Errorf("%v: %s", err, tail(out))
+			}
+			if given := model.Given(); len(given) != 1 || !strings.Contains(given[0], "needle") {
+				t.Errorf("the model was given %q; the client said %s", given, tail(out))
+			}
+		})
+	}
+}
+
 // writeCodexModel writes the user's own part of Codex's settings.
 func writeCodexModel(t *testing.T, home string, model *Model) {
 	t.Helper()
