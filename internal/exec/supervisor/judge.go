@@ -127,10 +127,10 @@ func (s *supervisor) look(pid int) (*loaded, error) {
 		return p, err
 	}
 	p.file = s.fileOf(fd, name)
-	if p.args, p.cut, err = commandLine(pid); err != nil {
+	if p.args, p.cut, err = commandLine(pid, s.buf); err != nil {
 		return p, err
 	}
-	started, err := startedAs(pid)
+	started, err := startedAs(pid, s.buf)
 	if err != nil {
 		return p, err
 	}
@@ -200,10 +200,12 @@ func (s *supervisor) decide(p *loaded, parent caller) (why, pattern string, entr
 	images := []shellpolicy.Image{imageOf(p.file, p.args, p.cut)}
 	if p.file.loader {
 		target, args, why := s.loaderTarget(p)
-		if why != "" || target == nil {
+		if why != "" {
 			return why, "", nil
 		}
-		images = append(images, imageOf(target, args, p.cut))
+		if target != nil {
+			images = append(images, imageOf(target, args, p.cut))
+		}
 	}
 	judged := images
 	for _, f := range s.scripts(p) {

@@ -92,7 +92,7 @@ func TestArgumentsAreJudgedAfterTheStart(t *testing.T) {
 func TestAnAllowList(t *testing.T) {
 	judged(t, Spec{Allow: []string{"ls", "env", "sh", "./own/tool", "git log*", "python3"}}, map[string]bool{
 		"ls": true, "env ls": true, "cat victim": false, "env cat victim": false, "sh -c ls": true, "sh -c 'cat x'": false,
-		"cp /bin/ls x": false, "/bin/ls": true, "git log || true": true, "git status": false,
+		"cp /bin/ls x": false, "/bin/ls": true, "git log || true": true, "git status": false, loader + " --verify /bin/ls": false,
 		"/bin/sh -c 'exec /usr/bin/env true'": false, loader + " /bin/ls": false, // readlink
 		"python3 -c 'import os; os.execv(\"/bin/rm\", [\"rm\", \"victim\"])'": false,
 	})

@@ -60,48 +60,62 @@ func readText(pid int, at uint64, most int) (string, error) {
 // readArguments reads the arguments that a process gives to execve.
 func readArguments(pid int, at uint64) (args []string, cut bool, err error) {
 	size := 0
-	for ; at != 0; at += 8 {
-		if len(args) == maxArguments || size > maxArgBytes {
-			return args, true, nil
-		}
-		var word [8]byte
-		if n, err := readMemory(pid, at, word[:]); err != nil || n < 8 {
+	words := make([]byte, 64*8)
+	for at != 0 {
+		n, err := readMemory(pid, at, words)
+		if err != nil || n < 8 {
 			return nil, false, errUnreadable
 		}
-		text := binary.NativeEndian.Uint64(word[:])
-		if text == 0 {
-			break
+		n &^= 7
+		at += uint64(n)
+		for _, text := range unsafe.Slice((*uint64)(unsafe.Pointer(&words[0])), n/8) {
+			if text == 0 {
+				return args, false, nil
+			}
+			a, err := readText(pid, text, maxArgBytes)
+			if err != nil {
+				return args, true, nil
+			}
+			size += len(a)
+			if args = append(args, a); len(args) == maxArguments || size > maxArgBytes {
+				return args, true, nil
+			}
 		}
-		a, err := readText(pid, text, maxArgBytes)
-		if err != nil {
-			return args, true, nil
-		}
-		size += len(a)
-		args = append(args, a)
 	}
 	return args, false, nil
 }
 
+// readProc reads a file of /proc that belongs to a process, as far as the buffer goes. It is done several times for each
+// program, so it goes without what os.File adds.
+func readProc(pid int, name string, buf []byte) (n int, err error) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	defer unix.Close(fd)
+	for n < len(buf) {
+		got, err := unix.Read(fd, buf[n:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil || got == 0 {
+			return n, err
+		}
+		n += got
+	}
+	return n, nil
+}
+
 // commandLine reads the arguments of a program that was loaded.
-func commandLine(pid int) (args []string, cut bool, err error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/cmdline", pid))
+func commandLine(pid int, buf []byte) (args []string, cut bool, err error) {
+	n, err := readProc(pid, "cmdline", buf)
 	if err != nil {
 		return nil, false, err
-	}
-	defer f.Close()
-	buf := make([]byte, maxArgBytes)
-	n := 0
-	for n < len(buf) {
-		got, err := f.Read(buf[n:])
-		if n += got; err != nil || got == 0 {
-			break
-		}
 	}
 	if n == 0 {
 		return nil, false, errUnreadable
 	}
-	text := strings.TrimSuffix(string(buf[:n]), "\x00")
-	args = strings.Split(text, "\x00")
+	args = strings.Split(strings.TrimSuffix(string(buf[:n]), "\x00"), "\x00")
 	if cut = n == len(buf) || len(args) > maxArguments; cut {
 		args = args[:min(len(args), maxArguments)]
 	}
@@ -109,13 +123,13 @@ func commandLine(pid int) (args []string, cut bool, err error) {
 }
 
 // startedAs returns the name by which a loaded program was started, which is the script's for a script.
-func startedAs(pid int) (string, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/auxv", pid))
+func startedAs(pid int, buf []byte) (string, error) {
+	n, err := readProc(pid, "auxv", buf)
 	if err != nil {
 		return "", err
 	}
-	const word = int(unsafe.Sizeof(uintptr(0)))
-	for ; len(b) >= 2*word; b = b[2*word:] {
+	const word = 8
+	for b := buf[:n]; len(b) >= 2*word; b = b[2*word:] {
 		if binary.NativeEndian.Uint64(b) == execFilename {
 			return readText(pid, binary.NativeEndian.Uint64(b[word:]), unix.PathMax)
 		}

@@ -65,6 +65,7 @@ type supervisor struct {
 	hashes    map[identity][32]byte
 	processes map[int]process
 
+	buf     []byte  // for what is read of a process
 	refused Program // the last one, because a program looks for another at each place of PATH
 }
 
@@ -85,7 +86,7 @@ func supervise() int {
 	unix.CloseOnExec(hostFD)
 	s := &supervisor{
 		host: os.NewFile(hostFD, "host"), user: os.Geteuid(), files: map[string]*file{},
-		hashes: map[identity][32]byte{}, processes: map[int]process{},
+		hashes: map[identity][32]byte{}, processes: map[int]process{}, buf: make([]byte, maxArgBytes),
 	}
 	s.out = bufio.NewWriterSize(s.host, 2*flushBytes)
 	s.enc = json.NewEncoder(s.out)

@@ -19,6 +19,7 @@ type result struct {
 	out  string
 	code int
 	took time.Duration
+	cpu  time.Duration // of all processes
 }
 
 // lineWait limits the time of a line.
@@ -58,7 +59,8 @@ func runLine(t testing.TB, s Spec, line string) result {
 		t.Fatal(err)
 	}
 	cmd.Wait()
-	r := result{Report: l.Close(), out: out.String(), code: cmd.ProcessState.ExitCode(), took: time.Since(began)}
+	r := result{Report: l.Close(), out: out.String(), code: cmd.ProcessState.ExitCode(), took: time.Since(began),
+		cpu: cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()}
 	if ctx.Err() != nil {
 		t.Logf("the line %q was ended after %v", line, lineWait)
 	} else if r.Failed != "" || !r.Ended {
