@@ -20,7 +20,7 @@ const (
 
 	mostPlan  = 16 << 20
 	startWait = 10 * time.Second // for a keeper to say that the program runs
-	leaveWait = 2 * time.Second  // for a keeper to leave when nothing is left of the program
+	leaveWait = 8 * time.Second  // for a keeper to leave when nothing is left of the program
 )
 
 // plan is what a keeper does.
