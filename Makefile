@@ -13,7 +13,7 @@ APT      := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=nonintera
 export CGO_ENABLED ?= 0
 
 .PHONY: help run build runsc check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench \
-	verify-soak verify-redteam setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+	verify-soak verify-redteam verify-packages verify-registry setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -43,7 +43,7 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # What make test has a short form of.
-LONG = race sandboxes suites fuzz cross bench soak redteam
+LONG = race sandboxes suites fuzz cross bench soak redteam packages registry
 
 check: format vet unit suite
 
@@ -210,6 +210,17 @@ verify-bench: bench
 verify-soak: soak
 
 verify-redteam: redteam
+
+# Third-party servers are added by one command each, and docs/packages.md says what
+# came of it. It needs npm and its registry.
+verify-packages:
+	GATEHOUSE_VERIFY_PACKAGES=1 $(GO) test ./cmd/gatehouse -run TestThirdPartyServers -count=1 -timeout 5h -v
+
+# The search for packages against the official registry's server, on a PostgreSQL.
+REGISTRY ?= v1.8.7
+verify-registry:
+	GOBIN=$(abspath out) $(GO) install github.com/modelcontextprotocol/registry/cmd/registry@$(REGISTRY)
+	GATEHOUSE_REGISTRY_SERVER=$(abspath out)/registry $(GO) test ./internal/packages/catalog -run TestTheOfficialServer -count=1 -v
 
 soak:
 	cd bench && $(GO) run -mod=mod ./cmd/bench -only soak $(BENCHFLAGS)

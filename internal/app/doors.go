@@ -97,6 +97,7 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 		Socket: func(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
 			a.sockets.Serve(w, r, who) // which the modules make after this server
 		},
+		Registry:      a.serveRegistry,
 		MaxBody:       int64(a.cfg.Limits.Message),
 		Bytes:         a.limits.Bytes,
 		Streams:       a.limits.Streams,

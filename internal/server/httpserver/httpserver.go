@@ -65,6 +65,9 @@ type Options struct {
 	// Socket upgrades requests of identified callers to /ws; nil means that
 	// there are no WebSockets.
 	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)
+	// Registry serves GET requests of identified callers to /v0.1/servers and below, the
+	// read API of the MCP registry; nil means that there is none.
+	Registry func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)
 	// Alone serves Socket and nothing else.
 	Alone bool
 
@@ -185,6 +188,10 @@ func (d *Server) routes() {
 	d.mux.HandleFunc("/mcp/{context}", d.endpoint)
 	d.mux.HandleFunc("/sse", d.only("GET", d.openLegacyStream))
 	d.mux.HandleFunc("/messages", d.only("POST", d.postLegacyStream))
+	if d.opts.Registry != nil {
+		d.mux.HandleFunc("/v0.1/servers", d.only("GET", d.registry))
+		d.mux.HandleFunc("/v0.1/servers/", d.only("GET", d.registry))
+	}
 	d.mux.HandleFunc("/.well-known/mcp", d.only("GET", writeText(200, "application/json", `{"mcp_endpoint":"/mcp"}`)))
 	if d.opts.Auth != nil {
 		d.mux.Handle("/auth/", d.opts.Auth)
@@ -252,7 +259,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 // known identifies the caller of a path that is not a message endpoint, because
 // the message endpoints identify theirs.
 func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
-	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) {
+	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) || d.isRegistry(r) {
 		return true
 	}
 	who, ok := d.identify(w, r)
@@ -260,6 +267,20 @@ func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 		return ok
 	}
 	return d.admitted(w, d.opts.Watches(who))
+}
+
+// isRegistry reports whether a request comes to the registry's API, which identifies
+// its callers itself.
+func (d *Server) isRegistry(r *nethttp.Request) bool {
+	p := r.URL.Path
+	return d.opts.Registry != nil && (r.Method == "GET" || r.Method == "HEAD") &&
+		(p == "/v0.1/servers" || strings.HasPrefix(p, "/v0.1/servers/"))
+}
+
+func (d *Server) registry(w nethttp.ResponseWriter, r *nethttp.Request) {
+	if who, ok := d.identify(w, r); ok {
+		d.opts.Registry(w, r, who)
+	}
 }
 
 // admitted reports whether denied is nil, and otherwise answers with it.
