@@ -59,6 +59,7 @@ var rules = []rule{
 	{file: "docs/connect.md", begins: "gatehouse import demo/mcp.json --yes", prints: "Installed github with"},
 
 	{file: "docs/contexts.md", begins: "rules:", other: settings},
+	{file: "docs/contexts.md", begins: "modules:", other: settings},
 	{file: "docs/contexts.md", begins: `{"env"`, other: saved("build.json")},
 	{file: "docs/contexts.md", begins: "gatehouse secret set TRACKER", before: holding("tracker-token", "t0ken\n")},
 	{file: "docs/contexts.md", begins: "gatehouse token create", prints: "gh_"},
