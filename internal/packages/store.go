@@ -213,6 +213,11 @@ func (s *store) collect(ctx context.Context) (freed int64, err error) {
 
 // usage returns the bytes of a program, and how many of them other packages have too.
 func usage(ctx context.Context, program string) (bytes, also int64, err error) {
+	type linked struct {
+		info  fs.FileInfo
+		names uint64 // in this program
+	}
+	many := map[int64][]*linked{} // by size: files with names beside one here and one in the store
 	err = filepath.WalkDir(program, func(_ string, d fs.DirEntry, err error) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -225,10 +230,24 @@ func usage(ctx context.Context, program string) (bytes, also int64, err error) {
 			return nil
 		}
 		bytes += info.Size()
-		if filelock.Links(info) > 2 { // its own, and that of the store
-			also += info.Size()
+		if filelock.Links(info) <= 2 {
+			return nil
 		}
+		for _, l := range many[info.Size()] {
+			if os.SameFile(l.info, info) {
+				l.names++
+				return nil
+			}
+		}
+		many[info.Size()] = append(many[info.Size()], &linked{info, 1})
 		return nil
 	})
+	for size, all := range many {
+		for _, l := range all {
+			if filelock.Links(l.info) > l.names+1 {
+				also += size * int64(l.names)
+			}
+		}
+	}
 	return bytes, also, err
 }

@@ -89,6 +89,12 @@ func TestFilesOfProgramsAreHeldOnce(t *testing.T) {
 	if bytes, also, err := usage(t.Context(), b); err != nil || bytes != two.bytes || also != two.saved {
 		t.Errorf("uses %d, %d, %v", bytes, also, err)
 	}
+	// The same file twice in one program is not in another.
+	write(t, a, map[string]string{"twice/x": strings.Repeat("x", 100_000)})
+	share(t, s, a)
+	if bytes, also, err := usage(t.Context(), a); err != nil || bytes != one.bytes+100_000 || also != two.saved {
+		t.Errorf("uses %d, %d, %v", bytes, also, err)
+	}
 	if err := os.RemoveAll(a); err != nil {
 		t.Fatal(err)
 	}
