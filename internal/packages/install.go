@@ -182,7 +182,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 
 	r := plan.Record
 	track.At(PhaseFetch, 0, 0, "")
-	if r.Source.Kind != Command {
+	if r.Source.Kind != Command && r.Source.Kind != URL {
 		r.Program = programPrefix + strings.ToLower(rand.Text()[:12])
 		if err := p.fetch(ctx, &r, plan, func(done, total int64, units string) { track.At(PhaseFetch, done, total, units) }); err != nil {
 			return p.discard(r, cause(ctx, err))
@@ -192,7 +192,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 	if err := p.stopInstance(); err != nil {
 		return p.discard(r, err)
 	}
-	u, entries, err := p.tryProgram(ctx, &r)
+	u, listed, err := p.tryProgram(ctx, &r)
 	if err != nil {
 		return p.discard(r, cause(ctx, err))
 	}
@@ -207,7 +207,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 		return p.discard(r, err)
 	}
 	p.resetFailures()
-	p.setTools(entries, true)
+	p.setListing(listed, true)
 	p.removeOldPrograms()
 	p.manager.goCollect()
 	track.Finish()
@@ -455,7 +455,7 @@ func (h *Manager) load(id string, r Record) error {
 		h.log.Info("the update of a package was interrupted: it is as it was", "package", id)
 	}
 	p.removeOldPrograms()
-	p.loadTools()
+	p.loadListing()
 	h.all[id] = p
 	return nil
 }

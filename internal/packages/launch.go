@@ -23,7 +23,7 @@ import (
 
 // launch starts a server, performs the handshake and lists its tools. If it fails the
 // server has exited, and the error contains its last output.
-func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries []json.RawMessage, err error) {
+func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, l listing, err error) {
 	since := p.journal.endOffset()
 	defer func() {
 		if err == nil {
@@ -36,19 +36,42 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 		err = withOutput(err, p.journal.tail(since, 10))
 		u = nil
 	}()
+	if r.Source.Kind == URL {
+		u, err = p.connectRemote(r)
+	} else {
+		u, err = p.startChild(r)
+	}
+	if err != nil {
+		return nil, l, err
+	}
+	soon, cancel := context.WithTimeoutCause(
+		ctx,
+		p.manager.opts.Begin,
+		fmt.Errorf("it was not ready within %v", p.manager.opts.Begin),
+	)
+	defer cancel()
+	if err := u.connectServer(soon, r.Server.Protocol); err != nil {
+		return u, l, err
+	}
+	l, err = u.list(soon)
+	return u, l, err
+}
+
+// startChild starts a server as a child process.
+func (p *instance) startChild(r *Record) (*upstream, error) {
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	command, args, err := p.command(r)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	env, hider, err := p.environment(r)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	words := &lineWriter{journal: &p.journal}
-	u, err = connectUpstream(
+	return connectUpstream(
 		int(p.manager.opts.Message),
 		&p.journal,
 		hider,
@@ -61,20 +84,6 @@ func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries 
 			})
 		},
 	)
-	if err != nil {
-		return nil, nil, err
-	}
-	soon, cancel := context.WithTimeoutCause(
-		ctx,
-		p.manager.opts.Begin,
-		fmt.Errorf("it was not ready within %v", p.manager.opts.Begin),
-	)
-	defer cancel()
-	if err := u.connectServer(soon); err != nil {
-		return u, nil, err
-	}
-	entries, err = u.listTools(soon)
-	return u, entries, err
 }
 
 // ownFolders are the folders that a server may write.

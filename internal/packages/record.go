@@ -24,8 +24,9 @@ type Record struct {
 	Source  Source            `json:"source"`
 	Command string            `json:"command,omitempty"` // "" means what the program itself names
 	Args    []string          `json:"args,omitempty"`
-	Env     map[string]string `json:"env,omitempty"` // values may refer to secrets: ${secret:NAME}
-	Start   string            `json:"start"`         // OnDemand or Always
+	Env     map[string]string `json:"env,omitempty"`     // values may refer to secrets: ${secret:NAME}
+	Headers map[string]string `json:"headers,omitempty"` // of requests to a remote server; values may refer to secrets
+	Start   string            `json:"start"`             // OnDemand or Always
 	Stopped bool              `json:"stopped,omitempty"`
 	Results string            `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
 	Off     []string          `json:"off,omitempty"`     // tools that are not offered, by their names on this host
@@ -63,8 +64,8 @@ type Server struct {
 
 // Source is where a program comes from.
 type Source struct {
-	Kind string `json:"kind"`           // command, npm, folder or archive
-	From string `json:"from,omitempty"` // name@version, or a path
+	Kind string `json:"kind"`           // command, npm, folder, archive or url
+	From string `json:"from,omitempty"` // name@version, a path, or an address
 }
 
 // Kinds of sources.
@@ -73,6 +74,7 @@ const (
 	NPM     = "npm"     // a package that the host's npm installs
 	Folder  = "folder"  // copied
 	Archive = "archive" // unpacked: .tar.gz, .tgz, .tar or .zip
+	URL     = "url"     // a remote server, by Streamable HTTP
 )
 
 // When a server is started.
@@ -89,8 +91,8 @@ const (
 	Removing   = "removing"
 )
 
-// ParseSource reads a source as people write it: command, npm:name@version,
-// folder:path or archive:path.
+// ParseSource parses a source: command, npm:name@version, folder:path, archive:path or
+// url:address.
 func ParseSource(text string) (Source, error) {
 	kind, from, _ := strings.Cut(text, ":")
 	s := Source{kind, from}
@@ -104,10 +106,10 @@ func ParseSource(text string) (Source, error) {
 			"source %q: expected npm:name or npm:name@version, such as npm:@modelcontextprotocol/server-memory@2026.8.31",
 			text,
 		)
-	case (kind == Folder || kind == Archive) && from != "":
+	case (kind == Folder || kind == Archive || kind == URL) && from != "":
 		return s, nil
 	}
-	return s, fmt.Errorf("source %q: expected command, npm:name@version, folder:path or archive:path", text)
+	return s, fmt.Errorf("source %q: expected command, npm:name@version, folder:path, archive:path or url:https://HOST/PATH", text)
 }
 
 // String is the source as ParseSource reads it.
@@ -162,6 +164,9 @@ func (r *Record) checkRecord() error {
 	case len(r.Env) > maxEnv || size(slices.Collect(maps.Values(r.Env))) > maxText:
 		return invalid("env: at most %d variables, with %d bytes together", maxEnv, maxText)
 	}
+	if err := r.checkRemote(); err != nil {
+		return err
+	}
 	for _, text := range append([]string{r.Command}, r.Args...) {
 		if strings.ContainsRune(text, 0) {
 			return invalid("command and args hold no zero byte")
@@ -198,13 +203,15 @@ func compare(a, b string) int { return cmp.Compare(a, b) }
 // administration.
 var reserved = []string{"gatehouse", "admin"}
 
-// Readable are the variables of a record that look like secrets and are written
-// out in it, by their names or values: records, and backups of them, keep those as
-// they are.
+// Readable returns the variables and headers of a record that look like secrets, by
+// their names or values, and do not refer to one. Records, and backups of them, store them
+// unencrypted.
 func (r *Record) Readable() (names []string) {
-	for name, value := range r.Env {
-		if refers, err := secret.Names(value); err == nil && len(refers) == 0 && secret.Suspicious(name, value) {
-			names = append(names, name)
+	for _, of := range []map[string]string{r.Env, r.Headers} {
+		for name, value := range of {
+			if refers, err := secret.Names(value); err == nil && len(refers) == 0 && secret.Suspicious(name, value) {
+				names = append(names, name)
+			}
 		}
 	}
 	slices.Sort(names)

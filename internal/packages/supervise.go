@@ -54,6 +54,7 @@ type instance struct {
 	retryTimer *time.Timer
 
 	tools  []Offered
+	offer  *Offer // nil before the server was listed
 	hidden []string
 }
 
@@ -264,7 +265,7 @@ func (p *instance) startInstance() chan struct{} {
 		if last != nil {
 			<-last.gone
 		}
-		u, entries, err := p.launch(ctx, &rec)
+		u, listed, err := p.launch(ctx, &rec)
 		p.mu.Lock()
 		p.starting, p.cancel = nil, nil
 		if err != nil {
@@ -274,8 +275,9 @@ func (p *instance) startInstance() chan struct{} {
 		}
 		p.mu.Unlock()
 		if err == nil {
-			p.setTools(entries, false)
+			p.setListing(listed, false)
 			p.manager.work.Go(func() { p.watch(u) }) // this goroutine is counted, so Close still waits
+			p.manager.work.Go(func() { u.follow(p.manager.ctx) })
 		} else if ctx.Err() == nil {
 			p.manager.log.Warn("a package cannot be started", "package", p.id, "err", err)
 		}
@@ -321,10 +323,10 @@ func (p *instance) watch(u *upstream) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(p.manager.ctx, p.manager.opts.Begin)
-		entries, err := u.listTools(ctx)
+		listed, err := u.list(ctx)
 		cancel()
 		if err == nil {
-			p.setTools(entries, false)
+			p.setListing(listed, false)
 			p.publishState()
 		} else if u.conn.Err() == nil {
 			p.journal.writeLine(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
@@ -357,6 +359,12 @@ func (p *instance) serverExited(u *upstream) {
 		p.failures = 0
 	}
 	err := u.conn.Err()
+	if errors.Is(err, client.ErrSessionLost) {
+		p.mu.Unlock()
+		p.journal.writeLine("[host] " + err.Error() + "; the next request opens a new one")
+		p.publishState()
+		return
+	}
 	p.setFailed(err)
 	broken := p.failures >= maxFailures
 	p.mu.Unlock()
@@ -406,13 +414,16 @@ func changesOf(was, now []Offered) (c ToolChanges) {
 	return c
 }
 
-// setTools stores the tools of a server. agreed means that an administrator has just
-// installed them; other changes are reported, because no administrator has seen them.
-func (p *instance) setTools(entries []json.RawMessage, agreed bool) {
-	tools, left := makeTools(p.id, entries)
+// setTools stores the tools of a server and the rest of its listing. agreed means that an
+// administrator has just installed them; other changes of tools are reported, because no
+// administrator has seen them. same means that the rest has not changed, and left names what
+// of it is not offered.
+func (p *instance) setTools(l listing, left []string, agreed, same bool) {
+	tools, more := makeTools(p.id, l.Tools)
+	left = append(more, left...)
 	p.mu.Lock()
-	same := sameTools(p.tools, tools)
 	changes := changesOf(p.tools, tools)
+	same = same && sameTools(p.tools, tools)
 	p.tools, p.hidden = tools, left
 	p.mu.Unlock()
 	if same {
@@ -421,23 +432,35 @@ func (p *instance) setTools(entries []json.RawMessage, agreed bool) {
 	if !agreed && len(changes.Added)+len(changes.Removed)+len(changes.Changed) > 0 {
 		p.manager.opts.Relisted(p.id, changes)
 	}
-	if b, err := json.Marshal(entries); err == nil {
-		if err := atomicfile.Write(filepath.Join(p.folder(), toolsFile), b); err != nil {
+	if b, err := json.Marshal(l); err == nil {
+		if err := atomicfile.Write(filepath.Join(p.folder(), listingFile), b); err != nil {
 			p.manager.log.Warn("the tools of a package cannot be stored", "package", p.id, "err", err)
 		}
 	}
 	p.manager.invalidateTools()
 }
 
-const toolsFile = "tools.json"
+const (
+	listingFile = "listing.json"
+	toolsFile   = "tools.json" // of earlier versions: the tools alone
+)
 
-// loadTools loads the tools that the server had when it last ran.
-func (p *instance) loadTools() {
-	b, err := atomicfile.Read(filepath.Join(p.folder(), toolsFile), 2*maxListing)
-	var entries []json.RawMessage
-	if err == nil && json.Unmarshal(b, &entries) == nil {
-		p.tools, p.hidden = makeTools(p.id, entries)
+// loadListing loads what the server offered when it last ran.
+func (p *instance) loadListing() {
+	var l listing
+	b, err := atomicfile.Read(filepath.Join(p.folder(), listingFile), 5*maxListing)
+	if err == nil {
+		err = json.Unmarshal(b, &l)
+	} else if b, err = atomicfile.Read(filepath.Join(p.folder(), toolsFile), 2*maxListing); err == nil {
+		err = json.Unmarshal(b, &l.Tools)
 	}
+	if err != nil {
+		return
+	}
+	var left []string
+	p.tools, p.hidden = makeTools(p.id, l.Tools)
+	p.offer, left = makeOffer(p.id, &l)
+	p.hidden = append(p.hidden, left...)
 }
 
 func sameTools(a, b []Offered) bool {
@@ -596,37 +619,13 @@ func (h *Manager) Call(
 	if err != nil {
 		return nil, err
 	}
-	params := callParams(own, args, meta)
-	for try := 0; ; try++ {
-		u, err := p.ready(ctx)
-		if err != nil {
-			return nil, err
-		}
-		raw, err := u.conn.Do(ctx, client.Request{
-			Method: "tools/call", Params: params, Name: own, Progress: progressOf(progress),
-		})
-		u.releaseUpstream()
-		gone, ok := errors.AsType[*client.NoAnswerError](err)
-		switch {
-		case !ok:
-			return raw, wireError(err)
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case gone.MayHaveRun:
-			return nil, &tool.Refusal{
-				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", id, shorten(own, 100), gone.Why),
-				Next:    "Check the outcome before you try again.",
-			}
-		case try > 0:
-			return nil, &tool.Refusal{
-				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", id, gone.Why),
-				Next:    "Try again in a moment.",
-			}
-		}
-		p.waitExited(ctx, u)
+	raw, err := p.relay(ctx, client.Request{
+		Method: "tools/call", Params: callParams(own, args, meta), Name: own, Progress: progressOf(progress),
+	}, false)
+	if err != nil {
+		return nil, err
 	}
+	return rewriteURIs(raw, "content", func(b json.RawMessage) json.RawMessage { return blockHere(id, b) }), nil
 }
 
 // waitExited waits until the exit of a server has been recorded.
@@ -664,7 +663,7 @@ func (p *instance) instanceInfo() Info {
 			i.Names = append(i.Names, t.Name)
 		}
 	}
-	if p.running != nil {
+	if p.running != nil && p.running.child != nil {
 		i.PID = p.running.child.Pid()
 	}
 	if p.status() == "waiting" {

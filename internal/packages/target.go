@@ -47,9 +47,11 @@ func parseWords(words []string) (s Source, command string, args []string, err er
 	switch {
 	case first == Command && len(rest) > 0:
 		return Source{Kind: Command}, rest[0], rest[1:], nil
-	case named && slices.Contains([]string{NPM, Folder, Archive}, kind):
+	case named && slices.Contains([]string{NPM, Folder, Archive, URL}, kind):
 		s, err = ParseSource(first)
 		return s, "", rest, err
+	case strings.HasPrefix(first, "https://") || strings.HasPrefix(first, "http://"):
+		return Source{URL, first}, "", rest, nil
 	case strings.HasPrefix(first, "@") && npmName.MatchString(first):
 		return Source{NPM, first}, "", rest, nil
 	}

@@ -31,24 +31,21 @@ type Offered struct {
 	Text    bool            // its results are sent as text alone
 }
 
-// listTools asks a server for its tools, page by page.
-func (u *upstream) listTools(ctx context.Context) (entries []json.RawMessage, err error) {
-	if !u.offers("tools") {
-		return nil, nil
-	}
+// listAll asks a server for a list, page by page.
+func (u *upstream) listAll(ctx context.Context, method, member string) (entries []json.RawMessage, err error) {
 	params, seen, bytes := json.RawMessage(`{}`), map[string]bool{}, 0
 	for range mostPages {
-		raw, err := u.query(ctx, "tools/list", params)
+		raw, err := u.query(ctx, method, params)
 		if err != nil {
 			return nil, err
 		}
-		page, ok := rawjson.Get(raw, "tools")
+		page, ok := rawjson.Get(raw, member)
 		if !ok || rawjson.Kind(page) != '[' {
-			return nil, errors.New("tools/list: the answer has no tools")
+			return nil, fmt.Errorf("%s: the answer has no %s", method, member)
 		}
 		for e := range rawjson.Elements(page) {
 			if bytes += len(e); bytes > maxListing {
-				return nil, fmt.Errorf("tools/list: the tools have more than %d bytes", maxListing)
+				return nil, fmt.Errorf("%s: the %s have more than %d bytes", method, member, maxListing)
 			}
 			if len(entries) < mostTools {
 				entries = append(entries, e)
@@ -60,12 +57,12 @@ func (u *upstream) listTools(ctx context.Context) (entries []json.RawMessage, er
 			return entries, nil
 		}
 		if seen[cursor] || len(cursor) > 4<<10 {
-			return nil, errors.New("tools/list: its pages go round in circles")
+			return nil, fmt.Errorf("%s: its pages go round in circles", method)
 		}
 		seen[cursor] = true
 		params = append(rawjson.AppendString([]byte(`{"cursor":`), cursor), '}')
 	}
-	return nil, fmt.Errorf("tools/list: there are more than %d pages", mostPages)
+	return nil, fmt.Errorf("%s: there are more than %d pages", method, mostPages)
 }
 
 // makeTools makes of a server's list what can be offered. What cannot is left out,
@@ -90,10 +87,7 @@ func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []st
 				continue
 			}
 		}
-		name := wireName(own)
-		if !strings.HasPrefix(name, prefix(id)+"_") || name == prefix(id)+"_" {
-			name = prefix(id) + "_" + name // a server that already puts its name in front keeps it once
-		}
+		name := nameHere(id, own)
 		switch {
 		case len(name) > longestName:
 			leave(

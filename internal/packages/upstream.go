@@ -27,7 +27,7 @@ const (
 // upstream is one running server and the connection to it. It is safe for concurrent use.
 type upstream struct {
 	conn    *client.Conn
-	child   *proc.Process
+	child   *proc.Process // nil for a remote server
 	journal *journal
 	secrets secret.Hider  // of its environment; hidden in everything except results
 	relist  chan struct{} // capacity 1: its tools have changed
@@ -102,6 +102,10 @@ func exitError(s proc.State, err error) error {
 func (u *upstream) killProcess(why error) {
 	u.conn.Fail(why)
 	go func() {
+		if u.child == nil {
+			u.conn.Close()
+			return
+		}
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // at once
 		u.child.Stop(ctx)
@@ -111,6 +115,11 @@ func (u *upstream) killProcess(why error) {
 // stopProcess stops the server as the protocol requires: it closes its input, then sends the
 // termination signal, then kills it. It returns when the server has exited.
 func (u *upstream) stopProcess(grace time.Duration) error {
+	if u.child == nil {
+		u.conn.Close() // a server may refuse the end of its session
+		<-u.gone
+		return nil
+	}
 	u.conn.Fail(errors.New("it was stopped"))
 	u.child.CloseInput(context.Background())
 	t := time.NewTimer(grace)
@@ -242,7 +251,8 @@ func wireError(err error) error {
 
 func (u *upstream) handleNotification(method string, params json.RawMessage) {
 	switch method {
-	case "notifications/tools/list_changed":
+	case "notifications/tools/list_changed", "notifications/resources/list_changed",
+		"notifications/prompts/list_changed":
 		select {
 		case u.relist <- struct{}{}:
 		default:
@@ -275,8 +285,9 @@ func progressOf(report func(done, total float64, note string)) func(json.RawMess
 }
 
 // connectServer finds out which revision the server speaks and what it offers.
-func (u *upstream) connectServer(ctx context.Context) error {
-	if err := u.conn.Connect(ctx, false); err != nil {
+// before is the revision that it spoke when it last ran; "" means that it did not.
+func (u *upstream) connectServer(ctx context.Context, before string) error {
+	if err := u.conn.Connect(ctx, before); err != nil {
 		if e, ok := errors.AsType[*client.RPCError](err); ok {
 			err = fmt.Errorf("%s (%d)", u.secrets.Hide([]byte(e.Message)), e.Code)
 		}

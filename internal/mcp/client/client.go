@@ -132,7 +132,7 @@ func httpClient(o Options) *http.Client {
 // connectClient finds out which revision the server speaks. The error is a
 // *ConnectError.
 func connectClient(ctx context.Context, to string, conn *Conn, o Options) (*Client, error) {
-	if err := conn.Connect(ctx, false); err != nil {
+	if err := conn.Connect(ctx, ""); err != nil {
 		conn.Close()
 		if no, ok := errors.AsType[*NoAnswerError](err); ok {
 			err = no.Why

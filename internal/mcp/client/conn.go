@@ -229,6 +229,10 @@ func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 		text: c.encodeRequest(id, &r),
 	}
 	if err := c.carrier.request(ctx, c, o); err != nil {
+		if errors.Is(err, ErrSessionLost) {
+			c.forget(id) // it was not run; other requests of the session may have been
+			c.Fail(ErrSessionLost)
+		}
 		if no, ok := errors.AsType[*NoAnswerError](err); ok && no.MayHaveRun && ctx.Err() != nil {
 			c.cancel(ctx, id)
 		}

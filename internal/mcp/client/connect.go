@@ -27,14 +27,18 @@ const (
 var legacyRevisions = []string{latestLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Connect finds out which revision the server speaks: it sends server/discover and, if
-// that is unknown to the server, initialize. A server that was a legacy one before
-// gets initialize at once.
-func (c *Conn) Connect(ctx context.Context, legacy bool) error {
-	if !legacy {
-		known, err := c.discover(ctx)
-		if known || err != nil {
+// that is unknown to the server, initialize. before is the revision that the server
+// spoke earlier, "" if that is unknown; after a legacy one initialize is sent first.
+func (c *Conn) Connect(ctx context.Context, before string) error {
+	if before != "" && before != modern {
+		err := c.initialize(ctx)
+		if _, refused := errors.AsType[*RPCError](err); !refused {
 			return err
 		}
+	}
+	known, err := c.discover(ctx)
+	if known || err != nil {
+		return err
 	}
 	return c.initialize(ctx)
 }

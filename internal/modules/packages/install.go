@@ -15,10 +15,11 @@ import (
 
 type installIn struct {
 	ID      string            `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
-	Source  string            `json:"source,omitempty" doc:"command, npm:name@version, folder:path or archive:path" default:"command" max:"4096" names:"code"`
+	Source  string            `json:"source,omitempty" doc:"command, npm:name@version, folder:path, archive:path or url:https://HOST/PATH" default:"command" max:"4096" names:"code"`
 	Command string            `json:"command,omitempty" doc:"the program; may be missing if a package.json names it" max:"4096"`
 	Args    []string          `json:"args,omitempty" doc:"its arguments"`
 	Env     map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
+	Headers map[string]string `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
 	Start   string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
 	Results string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
 	Title   string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
@@ -47,7 +48,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	}
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
-		Args: in.Args, Env: in.Env, Start: in.Start, Results: in.Results, By: c.Caller.Principal,
+		Args: in.Args, Env: in.Env, Headers: in.Headers, Start: in.Start, Results: in.Results, By: c.Caller.Principal,
 	}
 	if source, err = resolveSource(c, source); err != nil {
 		return jobOut{}, err
@@ -129,6 +130,9 @@ func question(r packages.Record) string {
 	}
 	what = displaytext.Cut(what, 600, "...")
 	text := fmt.Sprintf("Install the package %s (%s)? Its program runs with the permissions of this host.", r.ID, what)
+	if r.Source.Kind == packages.URL {
+		text = fmt.Sprintf("Install the package %s (%s)? Its server receives the arguments of its calls.", r.ID, what)
+	}
 	if names := r.Readable(); len(names) > 0 {
 		text += " Note: " + secretWarning(names)
 	}

@@ -63,6 +63,9 @@ func (k *manager) Offer(context.Context, module.Audience) (*module.Offer, error)
 		for _, t := range k.cfg.Packages.Tools() {
 			o.Tools = append(o.Tools, k.relayTool(t))
 		}
+		for _, of := range k.cfg.Packages.Offers() {
+			k.addOffer(o, of)
+		}
 	}
 	return o, nil
 }
@@ -93,6 +96,73 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 	}
 }
 
+// addOffer adds the resources and prompts of a package.
+func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
+	for _, r := range of.Resources {
+		o.Resources = append(o.Resources, k.relayResource(r))
+	}
+	for _, r := range of.Templates {
+		t := k.relayResource(r)
+		t.Complete = k.relayCompletion(r.Package, func() json.RawMessage {
+			own := strings.TrimPrefix(r.URI, packages.Address(r.Package))
+			return reference("ref/resource", "uri", own)
+		})
+		o.Templates = append(o.Templates, t)
+	}
+	if len(of.Resources)+len(of.Templates) > 0 {
+		id := of.Package
+		o.Templates = append(o.Templates, module.Resource{
+			URI: packages.Address(id) + "{+uri}", Name: id + " resource",
+			Description: "Any resource of the package " + id + " by its own URI, such as one that a result links to.",
+			Read:        k.reader(id), Timeout: k.cfg.Packages.Patience(),
+		})
+	}
+	for _, p := range of.Prompts {
+		o.Prompts = append(o.Prompts, module.Prompt{
+			Name: p.Name, Raw: p.Raw,
+			Get: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+				meta, _ := rawjson.Get(c.Params, "_meta")
+				raw, err := k.cfg.Packages.Prompt(ctx, p.Package, p.Own, c.Args, meta)
+				return tool.Result{Raw: raw}, err
+			},
+			Complete: k.relayCompletion(p.Package, func() json.RawMessage {
+				return reference("ref/prompt", "name", p.Own)
+			}),
+		})
+	}
+}
+
+func (k *manager) relayResource(r packages.OfferedResource) module.Resource {
+	return module.Resource{URI: r.URI, Raw: r.Raw, Read: k.reader(r.Package), Timeout: k.cfg.Packages.Patience()}
+}
+
+// reader returns the handler that reads resources of a package by their addresses here.
+func (k *manager) reader(id string) tool.Handler {
+	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		meta, _ := rawjson.Get(c.Params, "_meta")
+		raw, err := k.cfg.Packages.Read(ctx, id, c.Name, meta)
+		return tool.Result{Raw: raw}, err
+	}
+}
+
+// relayCompletion returns the handler that completes an argument of what ref names.
+func (k *manager) relayCompletion(id string, ref func() json.RawMessage) tool.Handler {
+	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		argument, _ := rawjson.Get(c.Params, "argument")
+		known, _ := rawjson.Get(c.Params, "context")
+		raw, err := k.cfg.Packages.Complete(ctx, id, ref(), argument, known)
+		return tool.Result{Raw: raw}, err
+	}
+}
+
+func reference(kind, member, value string) json.RawMessage {
+	return rawjson.Splice(
+		[]byte(`{}`),
+		rawjson.Edit{Key: "type", Value: rawjson.AppendString(nil, kind)},
+		rawjson.Edit{Key: member, Value: rawjson.AppendString(nil, value)},
+	)
+}
+
 // textOnly removes the structured content from a result. If the result has no
 // other content, the structured content becomes its text, so that nothing is
 // lost.
@@ -119,13 +189,14 @@ const (
 <id>_<tool>, or by their own names if these begin with <id>_ already.
 
 - source is "command" (a program of this machine), "npm:name@version" (installed by the host's npm into the package's
-  own folder, without running scripts), "folder:path" or "archive:path" (.tar.gz, .tgz, .tar, .zip), which are copied.
-  Paths are in the folders of this host.
+  own folder, without running scripts), "folder:path" or "archive:path" (.tar.gz, .tgz, .tar, .zip), which are copied,
+  or "url:https://HOST/PATH" for a remote server. Paths are in the folders of this host.
 - command is the program to start. It may be missing if a package.json names the program. ./name is in the program's
   folder; ${program} and ${data} in command, args and env stand for the package's folders.
 - results "text" removes the structured content from its results, and the output schemas from its tools. Claude Code and
   Codex give the model only the structured content of a result, so that the model would not see text that says more.
-- env may refer to secrets of the host as ${secret:NAME}. Store them with gatehouse secret set NAME, where no model sees
+- Its resources are offered as package://<id>/<its own URI>, its prompts by the names of tools.
+- env, and headers for a remote server, may refer to secrets of the host as ${secret:NAME}. Store them with gatehouse secret set NAME, where no model sees
   them; do not put them into args.
 - The server runs with the permissions of this host and without a sandbox. Its home and working directory are the
   package's data folder, which a rebuild keeps.

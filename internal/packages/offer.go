@@ -1,0 +1,357 @@
+package packages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"gatehouse/internal/access/displaytext"
+	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/tool"
+)
+
+const (
+	// uriScheme begins the addresses of the resources of packages on this host:
+	// package://ID/ and the server's own URI. Without it two servers, or a server
+	// and this host, could claim one address.
+	uriScheme = "package://"
+
+	mostURI = 4 << 10 // bytes
+)
+
+// listing is what a server offers, as it lists it.
+type listing struct {
+	Tools     []json.RawMessage `json:"tools"`
+	Resources []json.RawMessage `json:"resources,omitempty"`
+	Templates []json.RawMessage `json:"resourceTemplates,omitempty"`
+	Prompts   []json.RawMessage `json:"prompts,omitempty"`
+}
+
+// OfferedResource is a resource of a package, or a template of resources, as it is
+// offered.
+type OfferedResource struct {
+	Package string
+	URI     string // here: the package's address and the server's URI or template
+	Raw     json.RawMessage
+}
+
+// Address returns what the addresses of a package's resources on this host begin with.
+func Address(id string) string { return uriScheme + id + "/" }
+
+// OfferedPrompt is a prompt of a package as it is offered.
+type OfferedPrompt struct {
+	Package string
+	Name    string // here
+	Own     string // the server's name for it
+	Raw     json.RawMessage
+}
+
+// Offer is what a package offers besides tools. It must not be changed.
+type Offer struct {
+	Package              string
+	Resources, Templates []OfferedResource
+	Prompts              []OfferedPrompt
+}
+
+// list asks a server for everything that it offers.
+func (u *upstream) list(ctx context.Context) (l listing, err error) {
+	for _, of := range []struct {
+		capability, method, member string
+		into                       *[]json.RawMessage
+		optional                   bool // a server may not have the method
+	}{
+		{"tools", "tools/list", "tools", &l.Tools, false},
+		{"resources", "resources/list", "resources", &l.Resources, true},
+		{"resources", "resources/templates/list", "resourceTemplates", &l.Templates, true},
+		{"prompts", "prompts/list", "prompts", &l.Prompts, true},
+	} {
+		if !u.offers(of.capability) {
+			continue
+		}
+		*of.into, err = u.listAll(ctx, of.method, of.member)
+		if err != nil && !of.optional {
+			return l, err
+		}
+		if err != nil {
+			if u.conn.Err() != nil || ctx.Err() != nil {
+				return l, err
+			}
+			*of.into = nil
+			u.journal.writeLine("[host] " + err.Error())
+		}
+	}
+	return l, nil
+}
+
+// setListing stores what a server offers; see setTools.
+func (p *instance) setListing(l listing, agreed bool) {
+	offer, left := makeOffer(p.id, &l)
+	p.mu.Lock()
+	same := sameOffer(p.offer, offer)
+	p.offer = offer
+	p.mu.Unlock()
+	p.setTools(l, left, agreed, same)
+}
+
+// makeOffer makes of a server's lists what can be offered. What cannot is left out, with
+// the reason.
+func makeOffer(id string, l *listing) (o *Offer, left []string) {
+	o = &Offer{Package: id}
+	seen := map[string]bool{}
+	leave := func(what, why string) {
+		if len(left) < mostLeft {
+			left = append(left, fmt.Sprintf("%s: %s", shorten(what, 100), why))
+		}
+	}
+	for _, kind := range []struct {
+		member  string
+		entries []json.RawMessage
+		into    *[]OfferedResource
+	}{{"uri", l.Resources, &o.Resources}, {"uriTemplate", l.Templates, &o.Templates}} {
+		for _, e := range kind.entries {
+			own, ok := stringMember(e, kind.member)
+			switch {
+			case !ok || own == "" || len(own) > mostURI:
+				leave("a resource", "it has no "+kind.member+" that can be used")
+				continue
+			case len(e) > mostEntry:
+				leave(own, fmt.Sprintf("it has %d bytes; at most %d", len(e), mostEntry))
+				continue
+			case seen[own]:
+				leave(own, "it is listed twice")
+				continue
+			}
+			seen[own] = true
+			here := Address(id) + own
+			raw := rawjson.Splice(displaytext.Described(e), rawjson.Edit{Key: kind.member, Value: quote(here)})
+			*kind.into = append(*kind.into, OfferedResource{Package: id, URI: here, Raw: raw})
+		}
+	}
+	taken := map[string]bool{}
+	for _, e := range l.Prompts {
+		own, ok := stringMember(e, "name")
+		name := nameHere(id, own)
+		switch {
+		case !ok || own == "" || len(own) > 1<<10:
+			leave("a prompt", "it has no name")
+			continue
+		case len(name) > longestName:
+			leave(own, fmt.Sprintf("%s is longer than %d characters", shorten(name, 120), longestName))
+			continue
+		case len(e) > mostEntry:
+			leave(own, fmt.Sprintf("it has %d bytes; at most %d", len(e), mostEntry))
+			continue
+		case taken[name]:
+			leave(own, name+" is there already")
+			continue
+		}
+		taken[name] = true
+		o.Prompts = append(o.Prompts, OfferedPrompt{Package: id, Name: name, Own: own, Raw: displaytext.Described(e)})
+	}
+	return o, left
+}
+
+// nameHere is the name on this host of a tool or prompt of a package: the package's and the
+// server's. A server whose names begin with the package's already keeps them.
+func nameHere(id, own string) string {
+	name := wireName(own)
+	if !strings.HasPrefix(name, prefix(id)+"_") || name == prefix(id)+"_" {
+		name = prefix(id) + "_" + name
+	}
+	return name
+}
+
+func stringMember(e json.RawMessage, member string) (string, bool) {
+	v, ok := rawjson.Get(e, member)
+	if !ok {
+		return "", false
+	}
+	return rawjson.String(v)
+}
+
+func sameOffer(a, b *Offer) bool {
+	if a == nil || b == nil || len(a.Prompts) != len(b.Prompts) {
+		return a == b
+	}
+	for i := range a.Prompts {
+		if a.Prompts[i].Name != b.Prompts[i].Name || string(a.Prompts[i].Raw) != string(b.Prompts[i].Raw) {
+			return false
+		}
+	}
+	same := func(x, y []OfferedResource) bool {
+		if len(x) != len(y) {
+			return false
+		}
+		for i := range x {
+			if string(x[i].Raw) != string(y[i].Raw) {
+				return false
+			}
+		}
+		return true
+	}
+	return same(a.Resources, b.Resources) && same(a.Templates, b.Templates)
+}
+
+// Offers returns what all packages offer besides tools.
+func (h *Manager) Offers() (all []*Offer) {
+	for _, p := range h.instances() {
+		p.mu.Lock()
+		if !p.removed && p.rec.State != Installing && p.offer != nil {
+			all = append(all, p.offer)
+		}
+		p.mu.Unlock()
+	}
+	return all
+}
+
+// Read relays a read of a resource. uri is the address on this host.
+func (h *Manager) Read(ctx context.Context, id, uri string, meta json.RawMessage) (json.RawMessage, error) {
+	own, ok := strings.CutPrefix(uri, Address(id))
+	if !ok {
+		return nil, tool.Refuse(tool.CodeNotFound, "resource %s is not one of package %s", uri, id)
+	}
+	raw, err := h.relay(ctx, id, client.Request{
+		Method: "resources/read", Name: own, Params: withMeta(appendMember([]byte{'{'}, "uri", quote(own)), meta),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rewriteURIs(raw, "contents", func(c json.RawMessage) json.RawMessage { return uriHere(id, c) }), nil
+}
+
+// Prompt relays a request for a prompt.
+func (h *Manager) Prompt(ctx context.Context, id, own string, args, meta json.RawMessage) (json.RawMessage, error) {
+	params := appendMember([]byte{'{'}, "name", quote(own))
+	if len(args) > 0 {
+		params = appendMember(params, "arguments", args)
+	}
+	raw, err := h.relay(ctx, id, client.Request{Method: "prompts/get", Name: own, Params: withMeta(params, meta)})
+	if err != nil {
+		return nil, err
+	}
+	return rewriteURIs(raw, "messages", func(m json.RawMessage) json.RawMessage {
+		block, ok := rawjson.Get(m, "content")
+		if !ok || rawjson.Kind(block) != '{' {
+			return m
+		}
+		return rawjson.Splice(m, rawjson.Edit{Key: "content", Value: blockHere(id, block)})
+	}), nil
+}
+
+// Complete relays the completion of an argument of a prompt or a template. ref is the
+// server's own reference; argument and known are the members of the request.
+func (h *Manager) Complete(ctx context.Context, id string, ref, argument, known json.RawMessage) (json.RawMessage, error) {
+	params := appendMember([]byte{'{'}, "ref", ref)
+	params = appendMember(params, "argument", argument)
+	if len(known) > 0 {
+		params = appendMember(params, "context", known)
+	}
+	return h.relay(ctx, id, client.Request{Method: "completion/complete", Params: append(params, '}')})
+}
+
+// relay sends a request that may be repeated to a server, and starts it if it does not run.
+func (h *Manager) relay(ctx context.Context, id string, r client.Request) (json.RawMessage, error) {
+	p, err := h.findInstance(id)
+	if err != nil {
+		return nil, err
+	}
+	return p.relay(ctx, r, true)
+}
+
+// withMeta ends an object of params, with what of the caller's _meta is passed on.
+func withMeta(params []byte, meta json.RawMessage) json.RawMessage {
+	if kept := withoutReserved(meta); kept != nil {
+		params = appendMember(params, "_meta", kept)
+	}
+	return append(params, '}')
+}
+
+// rewriteURIs maps the elements of one array of a result. A result without
+// that array stays byte for byte.
+func rewriteURIs(raw json.RawMessage, member string, f func(json.RawMessage) json.RawMessage) json.RawMessage {
+	list, ok := rawjson.Get(raw, member)
+	if !ok || rawjson.Kind(list) != '[' {
+		return raw
+	}
+	out, changed := []byte{'['}, false
+	for e := range rawjson.Elements(list) {
+		mapped := e
+		if rawjson.Kind(e) == '{' {
+			mapped = f(e)
+		}
+		changed = changed || len(mapped) != len(e) // an address here is longer
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, mapped...)
+	}
+	if !changed {
+		return raw
+	}
+	return rawjson.Splice(raw, rawjson.Edit{Key: member, Value: append(out, ']')})
+}
+
+// uriHere replaces the URI of an object by its address on this host.
+func uriHere(id string, o json.RawMessage) json.RawMessage {
+	own, ok := stringMember(o, "uri")
+	if !ok || len(own) > mostURI {
+		return o
+	}
+	return rawjson.Splice(o, rawjson.Edit{Key: "uri", Value: quote(Address(id) + own)})
+}
+
+// blockHere replaces the URI in a content block that links to a resource or holds
+// one.
+func blockHere(id string, block json.RawMessage) json.RawMessage {
+	kind, _ := rawjson.Get(block, "type")
+	switch {
+	case rawjson.Equal(kind, "resource_link"):
+		return uriHere(id, block)
+	case rawjson.Equal(kind, "resource"):
+		if r, ok := rawjson.Get(block, "resource"); ok && rawjson.Kind(r) == '{' {
+			return rawjson.Splice(block, rawjson.Edit{Key: "resource", Value: uriHere(id, r)})
+		}
+	}
+	return block
+}
+
+// relay sends a request to the server of a package, and starts it if it does not run. A
+// request of which nothing was sent is sent once more. One that may have run is
+// sent again only if repeat is set, because it changes nothing.
+func (p *instance) relay(ctx context.Context, r client.Request, repeat bool) (json.RawMessage, error) {
+	for try := 0; ; try++ {
+		u, err := p.ready(ctx)
+		if err != nil {
+			return nil, err
+		}
+		raw, err := u.conn.Do(ctx, r)
+		u.releaseUpstream()
+		gone, ok := errors.AsType[*client.NoAnswerError](err)
+		switch {
+		case !ok:
+			return raw, wireError(err)
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case gone.MayHaveRun && !repeat:
+			return nil, &tool.Refusal{
+				Code:    tool.CodeUnavailable,
+				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", p.id, shorten(r.Name, 100), gone.Why),
+				Next:    "Check the outcome before you try again.",
+			}
+		case try > 0:
+			return nil, &tool.Refusal{
+				Code:    tool.CodeUnavailable,
+				Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", p.id, gone.Why),
+				Next:    "Try again in a moment.",
+			}
+		}
+		if u.conn.Err() != nil {
+			p.waitExited(ctx, u)
+		} else if err := sleep(ctx, listDelay); err != nil {
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,158 @@
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/mcp/rawjson"
+)
+
+const (
+	maxHeaders  = 50
+	dialTimeout = 10 * time.Second // for the connection and the TLS handshake of a remote server
+)
+
+// reservedHeaders are set by the protocol or the transport, so a record cannot set them.
+var reservedHeaders = []string{
+	"Accept", "Connection", "Content-Length", "Content-Type", "Host", "Last-Event-Id", "Mcp-Method", "Mcp-Name",
+	"Mcp-Protocol-Version", "Mcp-Session-Id", "Te", "Trailer", "Transfer-Encoding", "Upgrade",
+}
+
+// checkRemote validates the address and the headers of a remote server.
+func (r *Record) checkRemote() error {
+	u, err := url.Parse(r.Source.From)
+	switch {
+	case r.Source.Kind != URL && len(r.Headers) > 0:
+		return invalid("headers: only a package with a source url:ADDRESS has any")
+	case r.Source.Kind != URL:
+		return nil
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Fragment != "":
+		return invalid("source %q: expected url:https://HOST/PATH, or http", r.Source.String())
+	case u.User != nil:
+		return invalid("source: a password in the address would be shown; use headers with ${secret:NAME}")
+	case r.Command != "" || len(r.Args) > 0 || len(r.Env) > 0:
+		return invalid("command, args and env: a remote server has none")
+	case len(r.Headers) > maxHeaders || size(slices.Collect(maps.Values(r.Headers))) > maxText:
+		return invalid("headers: at most %d, with %d bytes together", maxHeaders, maxText)
+	}
+	for name, value := range r.Headers {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if !headerForm(name) || slices.Contains(reservedHeaders, canonical) ||
+			strings.HasPrefix(canonical, "Mcp-Param-") {
+			return invalid("headers: %q cannot be set", name)
+		}
+		if strings.ContainsAny(value, "\r\n\x00") {
+			return invalid("headers %s: expected one line", name)
+		}
+		if _, err := secret.Names(value); err != nil {
+			return invalid("headers %s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+// headerForm reports whether name is a token of RFC 9110, section 5.6.2.
+func headerForm(name string) bool {
+	return name != "" && len(name) <= 100 && strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
+}
+
+// connectRemote returns an upstream for a server at an address. Redirects to another
+// host are refused, because the headers are for this one.
+func (p *instance) connectRemote(r *Record) (*upstream, error) {
+	fill := p.manager.opts.Secrets
+	if fill == nil {
+		fill = noSecrets
+	}
+	filled, err := fill(r.Headers)
+	if err != nil {
+		return nil, fmt.Errorf("headers: %w", err)
+	}
+	headers, hidden := http.Header{}, []secret.Text(nil)
+	for name, value := range filled {
+		headers.Set(name, value.Reveal())
+		if refers, _ := secret.Names(r.Headers[name]); len(refers) > 0 {
+			hidden = append(hidden, value)
+			if _, credential, ok := strings.Cut(value.Reveal(), " "); ok && len(credential) >= 8 {
+				hidden = append(hidden, secret.New(credential)) // without the scheme, as in "Bearer abc"
+			}
+		}
+	}
+	u := &upstream{
+		journal: &p.journal, secrets: secret.NewHider(hidden...), relist: make(chan struct{}, 1),
+		gone: make(chan struct{}), used: time.Now(),
+	}
+	limit := int(p.manager.opts.Message)
+	u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: remoteClient(), Headers: headers}, client.ConnOptions{
+		Name: p.manager.opts.Name, Version: p.manager.opts.Version, Limit: limit,
+		Notified: u.handleNotification, Invalid: u.handleInvalid,
+		TooLong: func(n int64) error { return u.tooLong(n, limit) },
+	})
+	go func() { // it ends with the connection, which ends with the manager
+		select {
+		case <-p.manager.ctx.Done():
+			u.conn.Close() // the server may refuse the end of the session
+		case <-u.conn.Done():
+		}
+		close(u.gone)
+	}()
+	return u, nil
+}
+
+func remoteClient() *http.Client {
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSHandshakeTimeout = dialTimeout
+	t.MaxIdleConnsPerHost = 16
+	return &http.Client{
+		Transport: t,
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > 3 || req.URL.Host != via[0].URL.Host || req.URL.Scheme != via[0].URL.Scheme {
+				return errors.New("the server redirects to " + req.URL.Host + "; set the address of that server")
+			}
+			return nil
+		},
+	}
+}
+
+// follow receives what a server sends outside of requests: over HTTP by a stream of
+// its own, and from a modern server by a subscription. It returns when the connection
+// has ended.
+func (u *upstream) follow(ctx context.Context) {
+	if !u.conn.IsModern() {
+		u.conn.Follow(ctx) // a server may refuse it
+		return
+	}
+	want := []byte(`{}`)
+	for _, kind := range []string{"tools", "prompts", "resources"} {
+		declared, _ := rawjson.Get(u.capabilities[kind], "listChanged")
+		if string(declared) == "true" {
+			want = rawjson.Splice(want, rawjson.Edit{Key: kind + "ListChanged", Value: []byte("true")})
+		}
+	}
+	if len(want) == 2 {
+		return
+	}
+	params := rawjson.Splice([]byte(`{}`), rawjson.Edit{Key: "notifications", Value: want})
+	pace := listInterval
+	for u.conn.Err() == nil && ctx.Err() == nil {
+		begun := time.Now()
+		_, err := u.conn.Do(ctx, client.Request{Method: "subscriptions/listen", Params: params})
+		if _, refused := errors.AsType[*client.RPCError](err); refused {
+			return
+		}
+		if time.Since(begun) > time.Minute {
+			pace = listInterval
+		}
+		sleepUntil(u.gone, pace)
+		pace = min(2*pace, time.Minute)
+	}
+}
