@@ -22,6 +22,7 @@ import (
 type addFlags struct {
 	packageFlags
 	env     []string
+	headers []string
 	secrets []string
 	start   string
 	results string
@@ -87,6 +88,7 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	f.add(c.Flags())
 	f.addYes(c.Flags())
 	c.Flags().StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
+	c.Flags().StringArrayVar(&f.headers, "header", nil, "header of requests to a remote server, `NAME=VALUE`; can be repeated")
 	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
 		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; can be repeated")
 	c.Flags().StringVar(&f.start, "start", packages.OnDemand, "when the server starts: demand (at the first call) or always")
@@ -99,15 +101,18 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 
 // wish makes the package of a command line, and asks for its secrets.
 func (f *addFlags) wish(ctx context.Context, w Environment, name string, words []string) (packages.Wish, error) {
-	env := map[string]string{}
-	for _, one := range f.env {
-		key, value, ok := strings.Cut(one, "=")
-		if !ok {
-			return packages.Wish{}, usagef("--env %s: expected NAME=VALUE", one)
-		}
-		env[key] = value
+	env, err := parsePairs("env", f.env)
+	if err != nil {
+		return packages.Wish{}, err
+	}
+	headers, err := parsePairs("header", f.headers)
+	if err != nil {
+		return packages.Wish{}, err
 	}
 	wish, err := packages.ParseTarget(name, words, env)
+	if err == nil {
+		err = wish.SetHeaders(headers)
+	}
 	if strings.HasPrefix(words[0], searchTarget) {
 		wish, err = f.found(ctx, w, name, words[0], words[1:], env)
 	} else if err != nil {
@@ -141,6 +146,19 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 		wish.Source.From, err = filepath.Abs(wish.Source.From)
 	}
 	return wish, err
+}
+
+// parsePairs parses the values of a flag, NAME=VALUE each.
+func parsePairs(flag string, values []string) (map[string]string, error) {
+	pairs := map[string]string{}
+	for _, one := range values {
+		key, value, ok := strings.Cut(one, "=")
+		if !ok {
+			return nil, usagef("--%s %s: expected NAME=VALUE", flag, one)
+		}
+		pairs[key] = value
+	}
+	return pairs, nil
 }
 
 // askSecret reads the value of a variable from the terminal without echo.
@@ -212,6 +230,9 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 	}
 	if len(wish.Env) > 0 {
 		in["env"] = wish.Env
+	}
+	if len(wish.Headers) > 0 {
+		in["headers"] = wish.Headers
 	}
 	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
 		return done, errors.Join(err, forget())

@@ -64,6 +64,9 @@ func declaredArguments(all []packages.Declared) []map[string]any {
 		if len(d.Env) > 0 {
 			one["env"] = d.Env
 		}
+		if len(d.Headers) > 0 {
+			one["headers"] = d.Headers
+		}
 		if len(d.Off) > 0 {
 			one["off"] = d.Off
 		}

@@ -18,10 +18,11 @@ import (
 // removes it when it is no longer named.
 type Declared struct {
 	Name    string            `doc:"Prefix of its tools: a-z, 0-9 and -." need:"yes"`
-	Source  string            `doc:"npm:name@version, folder:path, archive:path or command; left out, command."`
+	Source  string            `doc:"npm:name@version, folder:path, archive:path, url:address or command; left out, command."`
 	Command string            `doc:"The program; may be left out if a package.json names it."`
 	Args    []string          `doc:"Its arguments; ${data} stands for the package's data folder, ${program} for its program's."`
 	Env     map[string]string `doc:"Its environment; ${secret:NAME} stands for a secret."`
+	Headers map[string]string `doc:"Headers of requests to a remote server; ${secret:NAME} stands for a secret."`
 	Start   string            `doc:"demand: at the first call (the default); always: with the host." enum:"demand,always"`
 	Results string            `doc:"text: omit structured content from its results." enum:"text"`
 	Title   string            `doc:"Display name; left out, the server's."`
@@ -37,7 +38,8 @@ func (d Declared) Record() (Record, error) {
 	off := slices.Sorted(slices.Values(d.Off))
 	r := Record{
 		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
-		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Off: slices.Compact(off), Declared: true,
+		Headers: d.Headers,
+		Start:   cmp.Or(d.Start, OnDemand), Results: d.Results, Off: slices.Compact(off), Declared: true,
 	}
 	err = r.checkRecord()
 	return r, err
@@ -103,10 +105,11 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	want.Title, want.By = cmp.Or(want.Title, was.Title), was.By
 	next := was
 	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args, want.Env
+	next.Headers = want.Headers
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
 	s = Step{ID: want.ID, Action: ToSet, record: next}
 	if was.Source != want.Source || was.Command != want.Command || !slices.Equal(was.Args, want.Args) ||
-		!maps.Equal(was.Env, want.Env) {
+		!maps.Equal(was.Env, want.Env) || !maps.Equal(was.Headers, want.Headers) {
 		s.Action = ToUpdate
 		if was.Source != want.Source {
 			s.record.Version = ""
@@ -149,13 +152,17 @@ func describeRecord(mark string, r Record) (lines []string) {
 	add("source", r.Source.String())
 	add("command", r.Command)
 	add("args", list(r.Args))
-	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
-		said := "set"
-		if refers, _ := secret.Names(r.Env[name]); len(refers) > 0 {
-			said = "secret " + strings.Join(refers, ", ")
+	values := func(what string, of map[string]string) {
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			shown := "set"
+			if refers, _ := secret.Names(of[name]); len(refers) > 0 {
+				shown = "secret " + strings.Join(refers, ", ")
+			}
+			add(what+" "+name, shown)
 		}
-		add("env "+name, said)
 	}
+	values("env", r.Env)
+	values("header", r.Headers)
 	add("start", r.Start)
 	add("results", r.Results)
 	add("title", r.Title)

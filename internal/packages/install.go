@@ -216,23 +216,23 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 
 // tryProgram starts a new program with the files that it shares with other packages. A
 // server that fails because it writes there gets copies of its own.
-func (p *instance) tryProgram(ctx context.Context, r *Record) (*upstream, []json.RawMessage, error) {
+func (p *instance) tryProgram(ctx context.Context, r *Record) (*upstream, listing, error) {
 	top := filepath.Join(p.folder(), programTop(r.Program))
 	sharing := p.manager.opts.Share && r.Program != "" && !r.Writable
 	if sharing {
 		if _, err := p.manager.store.share(ctx, top); err != nil {
-			return nil, nil, err
+			return nil, listing{}, err
 		}
 	}
 	r.Shared = sharing
-	u, entries, err := p.launch(ctx, r)
+	u, listed, err := p.launch(ctx, r)
 	if err == nil || !sharing || ctx.Err() != nil || !deniedWrite.MatchString(Words(err)) {
-		return u, entries, err
+		return u, listed, err
 	}
 	p.journal.writeLine("[host] the server writes in the folder of its program, so it gets files of its own")
 	r.Writable, r.Shared = true, false
 	if err := p.manager.store.separate(ctx, top); err != nil {
-		return nil, nil, err
+		return nil, listing{}, err
 	}
 	return p.launch(ctx, r)
 }

@@ -105,6 +105,18 @@ func runnerPackage(words []string) (name string, args []string, ok bool) {
 	return "", nil, false
 }
 
+// SetHeaders sets the headers of requests to a remote server. Values that look like
+// secrets are moved to Secrets, and the record refers to them.
+func (w *Wish) SetHeaders(headers map[string]string) error {
+	var found map[string]secret.Text
+	w.Headers, found = SplitSecrets(w.ID, headers)
+	if len(found) > 0 && w.Secrets == nil {
+		w.Secrets = map[string]secret.Text{}
+	}
+	maps.Copy(w.Secrets, found)
+	return w.checkRecord()
+}
+
 // SplitSecrets takes the values that look like secrets out of an environment. The
 // returned environment refers to them by the names that SecretName makes.
 func SplitSecrets(id string, env map[string]string) (plain map[string]string, secrets map[string]secret.Text) {

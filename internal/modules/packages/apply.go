@@ -24,6 +24,7 @@ type declaredIn struct {
 	Command string            `json:"command,omitempty" max:"4096"`
 	Args    []string          `json:"args,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
+	Headers map[string]string `json:"headers,omitempty"`
 	Start   string            `json:"start,omitempty" enum:"demand,always"`
 	Results string            `json:"results,omitempty" enum:"text"`
 	Title   string            `json:"title,omitempty" max:"200"`
