@@ -314,7 +314,7 @@ func TestSecretsThatAServerSaysAreNotShown(t *testing.T) {
 	}
 	records, _, _ := h.opts.Records.Get()
 	kept, _ := json.Marshal(records)
-	listing, err := os.ReadFile(filepath.Join(h.opts.Folder, "up", "tools.json"))
+	listing, err := os.ReadFile(filepath.Join(h.opts.Folder, "up", "listing.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
