@@ -293,7 +293,7 @@ func seesSession(who tool.Caller) func(string, any) bool {
 	}
 	return func(key string, s any) bool {
 		m, _ := s.(map[string]any)
-		return key == mine || who.Principal != identity.Nobody && m["principal"] == who.Principal
+		return key == mine || who.Principal != identity.AnonymousName && m["principal"] == who.Principal
 	}
 }
 

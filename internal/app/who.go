@@ -26,7 +26,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
 		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
-		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, Told: a.publishAuth,
+		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
 	}
 	if c.Required {
 		o.Mode = identity.Required
@@ -142,7 +142,7 @@ func (a *App) identify(r *nethttp.Request) (protocol.Caller, *httpserver.Denied)
 // mayWatch says who may not read the metrics. Without authentication
 // every caller may.
 func (a *App) mayWatch(who protocol.Caller) *httpserver.Denied {
-	if who.Principal == identity.Nobody || permit.Watches(who.Caller, identity.Admin) {
+	if who.Principal == identity.AnonymousName || permit.Watches(who.Caller, identity.Admin) {
 		return nil
 	}
 	denied := a.who.InsufficientScope(permit.MetricsScope)

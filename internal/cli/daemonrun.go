@@ -192,25 +192,25 @@ func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	own := take(daemon.DoorSocket)
+	own := take(daemon.ListenerSocket)
 	if own == nil {
 		if own, err = socket.ListenUnix(cfg.Doors.Unix); err != nil {
 			return err
 		}
 	}
 	r.link = daemon.Link(own, r.about)
-	if r.healthLn, err = openHealth(take(daemon.DoorHealth), cfg.Daemon.HealthAddr()); err != nil {
+	if r.healthLn, err = openHealth(take(daemon.ListenerHealth), cfg.Daemon.HealthAddr()); err != nil {
 		return err
 	}
 	listeners := map[string]net.Listener{app.Unix: r.link}
-	if ln := take(daemon.DoorTCP); ln != nil {
+	if ln := take(daemon.ListenerTCP); ln != nil {
 		cfg.Doors.TCP, listeners[app.TCP] = ln.Addr().String(), ln
 	} else if cfg.Doors.TCP == config.DefaultTCP && cfg.Daemon.Addr == "" && r.l.Config.Doors.TCP == cfg.Doors.TCP {
 		if ln := anyPort(cfg.Doors.TCP); ln != nil {
 			cfg.Doors.TCP, listeners[app.TCP] = ln.Addr().String(), ln
 		}
 	}
-	if ln := take(daemon.DoorHTTP); ln != nil {
+	if ln := take(daemon.ListenerHTTP); ln != nil {
 		at := ln.Addr().(*net.TCPAddr)
 		cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, at.IP.String(), at.Port
 		listeners[app.HTTP] = ln

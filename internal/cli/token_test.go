@@ -18,7 +18,7 @@ func TestTokensFromTheCommandLine(t *testing.T) {
 	}{
 		{"token list", 0, `^$`, `There are no tokens`},
 		{"token create", 1, `^$`, `add one with gatehouse user add NAME`},
-		{"token revoke t_x", 1, `^$`, `token t_x: there is none with that id`},
+		{"token revoke t_x", 1, `^$`, `token t_x: no credential has that id`},
 		{"user add alice --no-password", 0, ``, ``},
 		{"token create", 0, secret, `Token t_[a-z2-7]{16} of user alice, expires 20`},
 		{"user add ci --no-password", 0, ``, ``},

@@ -29,7 +29,7 @@ func openUsers(w Environment, told func(identity.Event)) (*identity.Service, err
 	}
 	return identity.Open(
 		identityFile(cfg.Folders),
-		identity.Options{Told: told, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))},
+		identity.Options{OnEvent: told, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))},
 	)
 }
 

@@ -1,10 +1,9 @@
-// Package approvals keeps the yes and no of people: what waits for an
-// operator, what was decided, and which approvals are spent.
+// Package approvals stores requests for an operator's approval: which are pending, which were decided,
+// and which approvals are spent.
 //
-// An approval is for one call with these arguments, and is used up by it. A
-// rule may let a yes hold for a while; then it holds for the same caller, the
-// same tool and the same arguments. The records are in a file that the
-// command line and the running host share.
+// An approval is for one call with the arguments of the request, and is spent by that call. A rule may
+// let an approval last for a while; then it holds for the same caller, the same tool and the same
+// arguments. The records are in a file that the command line and the running host share.
 package approvals
 
 import (
@@ -24,7 +23,7 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// State is where a request for approval stands.
+// State is the state of a request for approval.
 type State string
 
 const (
@@ -32,7 +31,7 @@ const (
 	Allowed State = "allowed"
 	Refused State = "refused"
 	Expired State = "expired" // no decision in time
-	Spent   State = "spent"   // allowed, and used
+	Spent   State = "spent"   // allowed, and used by a call
 )
 
 // Request is one request for an operator's approval.
@@ -40,15 +39,15 @@ type Request struct {
 	ID      string          `json:"id"`
 	Owner   string          `json:"owner"` // principal and context of the caller
 	Tool    string          `json:"tool"`
-	Args    json.RawMessage `json:"arguments"` // canonical, as Shown shows them
+	Args    json.RawMessage `json:"arguments"` // canonical, in the form that Shown returns
 	Rule    string          `json:"rule"`
 	State   State           `json:"state"`
-	By      string          `json:"by,omitempty"` // who decided
+	By      string          `json:"by,omitempty"` // the operator who decided
 	Created time.Time       `json:"created"`
 	Until   time.Time       `json:"until"` // when it expires
 }
 
-// Errors of Decide.
+// The errors that Decide returns.
 var (
 	ErrNotFound = errors.New("no such approval")
 	ErrDecided  = errors.New("decided already")
@@ -61,41 +60,40 @@ CREATE TABLE request (
 CREATE INDEX request_state ON request (state, until);
 CREATE TABLE mark (key TEXT PRIMARY KEY, until INTEGER NOT NULL);`
 
-// Options of a Store.
+// Options configures a Store.
 type Options struct {
 	Log  *slog.Logger
 	Wait time.Duration // how long a request waits for a decision; 0 means 1 h
-	Look time.Duration // how often the file is looked at for decisions of other processes; 0 means 500 ms
-	// Proof is the file of the proof that every yes needs; "" means none. Open
-	// reads it: what replaces it later does not count, because any program of the
-	// account could replace it by one of its own.
+	Look time.Duration // how often the file is read for decisions of other processes; 0 means 500 ms
+	// Proof is the path of the file that verifies the passphrase of each approval; "" means that no
+	// passphrase is needed. Open reads it once. A file that replaces it later is ignored, because any
+	// program of the same account could put its own proof there.
 	Proof string
 	Now   func() time.Time // nil means time.Now
 }
 
-// Store holds the approvals of a host. Safe for concurrent use.
+// Store holds the approvals of a host. It is safe for concurrent use.
 type Store struct {
 	opts Options
 	file sqlfile.File
 
-	proof    *Proof // nil where none is needed, or none could be read
-	proofErr error  // why none could be read
+	proof    *Proof // nil if none is needed, or if it could not be read
+	proofErr error  // the error of reading the proof
 
 	mu      sync.Mutex
-	waiting map[string]wait      // those that ask
-	lasting map[string]time.Time // with a proof: the yeses that hold, by sameCall
-	proved  map[string]time.Time // with a proof: the calls that a yes was spent on, by sameCall
+	waiting map[string]wait      // the pending requests of this process
+	lasting map[string]time.Time // with a proof: until when approvals last, by sameCall
+	proved  map[string]time.Time // with a proof: calls for which a proven approval was spent, by digest
 }
 
-// wait is a request of this host, as it asked it: the file may say otherwise by
-// the time of the decision.
+// wait is a pending request of this process, in the form in which it was made. Another process may have
+// changed the record in the file by the time of the decision.
 type wait struct {
 	asked Request
-	tell  func(Request) // once
+	tell  func(Request) // called once
 }
 
-// Open opens the book in the file at path, which need not exist; "" keeps it
-// in memory.
+// Open opens the store in the file at path, which need not exist; "" keeps it in memory.
 func Open(path string, o Options) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -122,16 +120,16 @@ func Open(path string, o Options) *Store {
 	return b
 }
 
-// ProofErr is why no yes counts here: a passphrase is needed, and the file of its
-// proof could not be read when the book was opened.
+// ProofErr returns why no approval counts in this store: a passphrase is needed, and the file of its
+// proof could not be read when the store was opened.
 func (b *Store) ProofErr() error { return b.proofErr }
 
 // Close closes the file.
 func (b *Store) Close() error { return b.file.Close() }
 
-// Ask makes a pending request; decided is called once, from Run, when it has
-// been decided or has expired. A *TooLong means that what would be run cannot be
-// shown, so that it is not asked.
+// Ask adds a pending request. Run calls decided once, after the request has been decided or has
+// expired. The error is a *TooLong if the command of the call cannot be shown in full; then no request
+// is made.
 func (b *Store) Ask(owner, tool, rule string, args json.RawMessage, decided func(Request)) (Request, error) {
 	args, err := Shown(args)
 	if err != nil {
@@ -165,10 +163,10 @@ func (b *Store) takeCallback(id string) func(Request) {
 	return f
 }
 
-// Proves reports whether a yes needs a passphrase here.
+// Proves reports whether an approval needs a passphrase in this store.
 func (b *Store) Proves() bool { return b.opts.Proof != "" }
 
-// proven returns why a yes to a request does not count.
+// proven returns the reason for which the approval of a request does not count, or nil.
 func (b *Store) proven(r Request) error {
 	if !b.Proves() {
 		return nil
@@ -188,8 +186,8 @@ func (b *Store) proven(r Request) error {
 	return nil
 }
 
-// prove keeps the signature of a yes. The table is not part of the schema,
-// because files of hosts before it have to stay readable.
+// prove stores the signature of an approval. The table is not part of the schema, because files of
+// earlier versions have to stay readable.
 func (b *Store) prove(id string, signature []byte) error {
 	if len(signature) == 0 || !b.file.Exists() {
 		return nil
@@ -204,7 +202,7 @@ func (b *Store) prove(id string, signature []byte) error {
 	return err
 }
 
-// Decide says yes or no to a pending request.
+// Decide approves or denies a pending request.
 func (b *Store) Decide(id string, yes bool, by string) (Request, error) {
 	to := Refused
 	if yes {
@@ -213,7 +211,7 @@ func (b *Store) Decide(id string, yes bool, by string) (Request, error) {
 	return b.move(id, to, by)
 }
 
-// DecideProven says yes with the signature of Proof.Sign.
+// DecideProven approves a pending request with a signature that Proof.Sign returned.
 func (b *Store) DecideProven(id, by string, signature []byte) (Request, error) {
 	if err := b.prove(id, signature); err != nil {
 		return Request{}, err
@@ -221,7 +219,7 @@ func (b *Store) DecideProven(id, by string, signature []byte) (Request, error) {
 	return b.move(id, Allowed, by)
 }
 
-// move takes a pending request to another state.
+// move changes the state of a pending request.
 func (b *Store) move(id string, to State, by string) (Request, error) {
 	if !b.file.Exists() {
 		return Request{}, ErrNotFound
@@ -246,7 +244,7 @@ func (b *Store) move(id string, to State, by string) (Request, error) {
 	return r, err
 }
 
-// Get finds a request.
+// Get returns the request with an id.
 func (b *Store) Get(id string) (Request, error) {
 	list, err := b.listRequests("WHERE id=?", id)
 	if err == nil && len(list) == 0 {
@@ -258,8 +256,8 @@ func (b *Store) Get(id string) (Request, error) {
 	return list[0], nil
 }
 
-// Pending lists what waits for a decision, oldest first; all lists the
-// decided of the last day too.
+// Pending lists the pending requests, oldest first. With all it also lists the requests that were
+// decided within the last day.
 func (b *Store) Pending(all bool) ([]Request, error) {
 	now := b.opts.Now()
 	if all {
@@ -295,9 +293,9 @@ func (b *Store) listRequests(where string, args ...any) ([]Request, error) {
 	return list, rows.Err()
 }
 
-// Spend uses up an operator's yes. It reports false when there is none for
-// this call, or when it was used. The error says, among others, that it was
-// given without the passphrase that this host asks for.
+// Spend spends an operator's approval. It returns false if no approval exists for this call, or if it
+// was spent before. It returns an error if, for example, the approval was given without the passphrase
+// that this host requires.
 func (b *Store) Spend(r Request, owner, tool string) (bool, error) {
 	id := r.ID
 	if err := b.proven(r); err != nil {
@@ -322,16 +320,16 @@ func (b *Store) Spend(r Request, owner, tool string) (bool, error) {
 	return n == 1, err
 }
 
-// Once marks a key as used for a while and reports whether it was unused: by
-// it a sealed answer is good for one call only, also after a restart.
+// Once marks a key as used for a while and reports whether it was unused. It makes a sealed answer
+// valid for one call only, also after a restart.
 func (b *Store) Once(key string, life time.Duration) (bool, error) {
 	return b.mark("once "+key, life)
 }
 
-// Remember lets a yes hold for the same call for a while.
+// Remember lets an approval last for the same call for a while.
 func (b *Store) Remember(owner, tool string, args json.RawMessage, hold time.Duration) error {
 	key := sameCall(owner, tool, args)
-	if b.Proves() { // any program of the account could have written what is in the file
+	if b.Proves() { // not from the file: any program of the same account can write to it
 		b.rememberUntil(b.lasting, key, hold)
 		return nil
 	}
@@ -339,9 +337,9 @@ func (b *Store) Remember(owner, tool string, args json.RawMessage, hold time.Dur
 	return err
 }
 
-// Remembered reports whether a yes holds for this call, given that the rule lets
-// one hold for so long. A yes that would hold longer was given before the clock
-// was set back, and is none.
+// Remembered reports whether a lasting approval holds for this call, if the rule lets approvals last
+// for hold. An approval that would last longer than hold was given before the clock was set back, and
+// does not count.
 func (b *Store) Remembered(owner, tool string, args json.RawMessage, hold time.Duration) (bool, error) {
 	key := sameCall(owner, tool, args)
 	if b.Proves() {
@@ -363,21 +361,21 @@ func (b *Store) Remembered(owner, tool string, args json.RawMessage, hold time.D
 	return err == nil && left > 0 && left <= hold, err
 }
 
-// Proved notes, where a proof is needed, that a proven yes was spent on the call
-// with this digest: what a client brings back of it is sealed with a key that any
-// program of the account can read.
+// Proved records, if a proof is required, that a proven approval was spent on the call with this
+// digest. It is needed because the state that a client returns is sealed with a key that any program of
+// the account can read.
 func (b *Store) Proved(digest string, life time.Duration) {
 	if b.Proves() {
 		b.rememberUntil(b.proved, digest, life)
 	}
 }
 
-// WasProved reports whether a yes was spent on a call, as far as that needs a
-// proof here.
+// WasProved reports whether a proven approval was spent on a call. It returns true if this store needs
+// no proof.
 func (b *Store) WasProved(digest string) bool { return !b.Proves() || b.kept(b.proved, digest) }
 
-// rememberUntil and kept go by the monotonic clock, because times from memory keep their
-// reading of it: setting the clock changes nothing.
+// rememberUntil and kept use the monotonic clock, because times in memory keep their monotonic reading:
+// setting the clock changes nothing.
 func (b *Store) rememberUntil(m map[string]time.Time, key string, life time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -407,7 +405,7 @@ func (b *Store) mark(key string, life time.Duration) (fresh bool, err error) {
 	return n == 1, err
 }
 
-// sameCall names a call by who makes it and with which arguments.
+// sameCall returns a key for a call by its caller, its tool and its arguments.
 func sameCall(owner, tool string, args json.RawMessage) string {
 	h := sha256.New()
 	for _, part := range []string{owner, tool, string(args)} {
@@ -416,8 +414,8 @@ func sameCall(owner, tool string, args json.RawMessage) string {
 	return "same " + hex.EncodeToString(h.Sum(nil))
 }
 
-// Run tells of decisions, also those that other processes have made, until
-// ctx is done. What then still waits is told to have expired.
+// Run reports decisions, also those of other processes, to the callbacks of Ask until ctx is done. Then
+// it reports requests that are still pending as expired.
 func (b *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(b.opts.Look)
 	defer tick.Stop()
@@ -461,7 +459,7 @@ func (b *Store) poll(now time.Time) {
 	}
 }
 
-// giveUp expires what waits for a decision that this host would act on.
+// giveUp expires the pending requests that this process waits for.
 func (b *Store) giveUp() {
 	b.mu.Lock()
 	waiting := b.waiting

@@ -121,8 +121,8 @@ func TestARememberedYesIsForTheSameCallOnly(t *testing.T) {
 	}
 }
 
-// A yes counts only with the passphrase, also where the file is written to by a
-// program of the same account.
+// An approval counts only with the passphrase, also if a program of the same account writes to the
+// file.
 //
 //redteam:attack A yes is good for one call: the file of approvals is written to without the passphrase
 //redteam:attack A yes is good for one call: a signature is moved to another request, or what was shown is altered
@@ -218,7 +218,7 @@ func TestAYesNeedsThePassphrase(t *testing.T) {
 		t.Fatal(err)
 	}
 	if ok, _ := host.Remembered("ann/default", "file_delete", []byte(`{"path":"z"}`), time.Hour); ok {
-		t.Error("a remembered yes was believed that somebody wrote")
+		t.Error("a remembered yes was believed that another program wrote")
 	}
 	if _, err := other.DecideProven(good.ID, "op", signature); err != nil {
 		t.Fatal(err)
@@ -228,8 +228,8 @@ func TestAYesNeedsThePassphrase(t *testing.T) {
 	}
 }
 
-// What is approved can be seen: whole, or by its ends, length and digest. What is
-// run is shown whole or not asked about.
+// A request shows the whole value, or its ends, length and digest. A command is shown in full, or no
+// approval is asked for.
 //
 //redteam:attack A yes is good for one call: a command hides behind its beginning, and text behind what cannot be seen
 func TestWhatIsApprovedIsShown(t *testing.T) {
@@ -258,8 +258,7 @@ func TestWhatIsApprovedIsShown(t *testing.T) {
 	}
 }
 
-// A clock that is set forward or back makes no yes good twice, or for longer than
-// its rule says.
+// Setting the clock forward or back makes no approval valid twice, or for longer than its rule allows.
 //
 //redteam:attack A yes is good for one call: the clock is set back and forward between the question, the yes and its use
 func TestAClockThatJumpsGivesNoYes(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 	"gatehouse/internal/files/atomicfile"
 )
 
-// A Proof checks that a yes was given by a person who knows the passphrase. The
-// passphrase makes a key that signs what was approved; only the other half of
-// that key, and the salt, are kept. No process of the account can make a yes
-// from what it can read, nor by writing to the file of approvals.
+// Proof verifies that an approval was given by a person who knows the passphrase. The passphrase
+// derives a private key, which signs the approved request. Only the public key and the salt are stored,
+// so no process of the account can forge an approval from what it can read, or by writing to the file
+// of approvals.
 type Proof struct {
 	Passes  uint32            `json:"passes"` // of argon2id
 	Memory  uint32            `json:"memory"` // KiB
@@ -34,14 +34,14 @@ const (
 	mostProof       = 4 << 10
 )
 
-// Errors of proofs.
+// The errors of a proof.
 var (
 	ErrPassphrase = errors.New("that is not the passphrase")
 	ErrNoProof    = errors.New("no passphrase is set: run gatehouse approvals passphrase at a terminal")
-	ErrUnproven   = errors.New("the yes was given without the passphrase")
+	ErrUnproven   = errors.New("the approval was given without the passphrase")
 )
 
-// NewProof makes the proof of a passphrase.
+// NewProof returns the proof of a passphrase.
 func NewProof(passphrase []byte) (*Proof, error) {
 	if n := len(passphrase); n < leastPassphrase || n > mostPassphrase {
 		return nil, fmt.Errorf("a passphrase has %d to %d bytes, this one has %d", leastPassphrase, mostPassphrase, n)
@@ -56,7 +56,7 @@ func (p *Proof) signer(passphrase []byte) ed25519.PrivateKey {
 	return ed25519.NewKeyFromSeed(argon2.IDKey(passphrase, p.Salt, p.Passes, p.Memory, 1, ed25519.SeedSize))
 }
 
-// LoadProof reads the file of a proof. ErrNoProof means that there is none.
+// LoadProof reads the file of a proof. It returns ErrNoProof if the file does not exist.
 func LoadProof(path string) (*Proof, error) {
 	b, err := atomicfile.Read(path, mostProof)
 	if errors.Is(err, os.ErrNotExist) {
@@ -68,7 +68,7 @@ func LoadProof(path string) (*Proof, error) {
 	}
 	if err == nil &&
 		(len(p.Checker) != ed25519.PublicKeySize || len(p.Salt) < 8 || p.Passes < 1 || p.Passes > 100 || p.Memory < 1024 || p.Memory > 4<<20) {
-		err = errors.New("it is no proof of a passphrase")
+		err = errors.New("the file does not hold a proof of a passphrase")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
@@ -85,7 +85,7 @@ func (p *Proof) Save(path string) error {
 	return atomicfile.Write(path, append(b, '\n'))
 }
 
-// Sign signs a yes to a request.
+// Sign signs the approval of a request.
 func (p *Proof) Sign(passphrase []byte, r Request) ([]byte, error) {
 	key := p.signer(passphrase)
 	if !p.Checker.Equal(key.Public()) {
@@ -94,17 +94,18 @@ func (p *Proof) Sign(passphrase []byte, r Request) ([]byte, error) {
 	return ed25519.Sign(key, signed(r)), nil
 }
 
-// Knows reports whether a passphrase is the one.
+// Knows reports whether a passphrase is the one of the proof.
 func (p *Proof) Knows(passphrase []byte) bool {
 	return p.Checker.Equal(p.signer(passphrase).Public())
 }
 
-// checks reports whether a signature is good for a request.
+// checks reports whether a signature is valid for a request.
 func (p *Proof) checks(r Request, signature []byte) bool {
 	return ed25519.Verify(p.Checker, signed(r), signature)
 }
 
-// signed is what a yes covers: this request, as it was shown.
+// signed returns the bytes that the signature of an approval covers: the request, in the form in which
+// it was shown.
 func signed(r Request) []byte {
 	h := sha256.New()
 	for _, part := range []string{"gatehouse approval 1", r.ID, r.Owner, r.Tool, r.Rule, string(r.Args), r.Until.UTC().Format(time.RFC3339Nano)} {

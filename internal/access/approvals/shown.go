@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	wholeArgs  = 4 << 10  // bytes of arguments that are shown as they are
-	wholeValue = 512      // of one value where they are more
-	wholeLine  = 16 << 10 // of a command line, which is shown whole or not at all
-	endsShown  = 160      // of the beginning, and of the end, of what is cut
+	wholeArgs  = 4 << 10  // bytes of arguments up to which they are shown unchanged
+	wholeValue = 512      // bytes of one value up to which it is shown whole, if the arguments are longer
+	wholeLine  = 16 << 10 // bytes of a command line, which is shown whole or refused
+	endsShown  = 160      // bytes of the beginning, and of the end, of a shortened value
 )
 
-// lines are the arguments that say what is run: a person who sees only part of
-// one cannot agree to it.
+// lines are the names of arguments that hold a command. They are shown in full, because a person who
+// sees only part of a command cannot approve it.
 var lines = []string{"command", "args", "argv", "cmd", "script", "code", "stdin", "env"}
 
-// TooLong is why a call cannot be approved: what it would run cannot be shown.
+// TooLong is the error for a call that cannot be approved, because its command is too long to be shown.
 type TooLong struct {
 	Argument string
 	Bytes    int
@@ -30,14 +30,14 @@ type TooLong struct {
 
 func (e *TooLong) Error() string {
 	return fmt.Sprintf(
-		"its %s has %d bytes, and what is run is shown whole or not asked about: at most %d bytes can be approved",
+		"its %s has %d bytes, and a command must be shown in full: at most %d bytes can be approved",
 		e.Argument,
 		e.Bytes,
 		wholeLine,
 	)
 }
 
-// cut stands for a value that is too long to be shown.
+// cut replaces a value that is too long to be shown.
 type cut struct {
 	Beginning string `json:"beginning"`
 	End       string `json:"end"`
@@ -45,9 +45,9 @@ type cut struct {
 	SHA256    string `json:"sha256"`
 }
 
-// Shown is what a person is shown of a call's arguments: all of them where they
-// are short, otherwise the beginning, end, length and digest of each long value.
-// What would deceive the reader is escaped. The error is a *TooLong.
+// Shown returns a call's arguments in the form in which an operator sees them: all of them if they are
+// short, otherwise the beginning, end, length and digest of each long value. Characters that could
+// deceive the reader are escaped. The error is a *TooLong.
 func Shown(args json.RawMessage) (json.RawMessage, error) {
 	if len(args) == 0 {
 		return json.RawMessage("{}"), nil
@@ -75,7 +75,7 @@ func Shown(args json.RawMessage) (json.RawMessage, error) {
 					return nil, &TooLong{line, len(v)}
 				}
 			}
-			return shorten(args), nil // so many arguments that a list of them says nothing
+			return shorten(args), nil // too many arguments for a useful list
 		}
 	}
 	b, err := json.Marshal(members)
@@ -85,17 +85,17 @@ func Shown(args json.RawMessage) (json.RawMessage, error) {
 	return displaytext.JSON(json.RawMessage(b)), nil
 }
 
-// shorten shows the ends of a value.
+// shorten replaces a value by its beginning, end, length and digest.
 func shorten(v json.RawMessage) json.RawMessage {
 	text := string(v)
-	json.Unmarshal(v, &text) // a string loses its quotes, anything else stays as it is
+	json.Unmarshal(v, &text) // a string loses its quotes, any other value stays unchanged
 	sum := sha256.Sum256([]byte(text))
 	c := cut{Bytes: len(text), SHA256: hex.EncodeToString(sum[:])}
 	c.Beginning = strings.ToValidUTF8(displaytext.Cut(text, endsShown, ""), "")
 	c.End = strings.ToValidUTF8(text[max(0, len(text)-endsShown):], "")
 	b, err := json.Marshal(c)
 	if err != nil {
-		return json.RawMessage(`"…"`) // strings and a number: it cannot fail
+		return json.RawMessage(`"…"`) // unreachable: strings and a number can be encoded
 	}
 	return displaytext.JSON(json.RawMessage(b))
 }

@@ -1,14 +1,12 @@
-// Package audit remembers what was done: a ledger of calls, logins, sessions,
-// refusals, approvals and changes, from which nothing can be taken unnoticed.
+// Package audit keeps a ledger of calls, logins, sessions, refusals, approvals and changes, from which
+// no line can be removed without trace.
 //
-// A line is a JSON object that holds its number and the SHA-256 of the line
-// before it. Lines that become durable together lie together in one row of a
-// SQLite file; several processes of one machine may write to the same file and
-// form one chain. The end of the chain is also kept in a second file, the head,
-// so that lines missing at the end are noticed as well. Verify finds what was
-// altered, removed, moved or cut off, and says which. It does not help against
-// an attacker who can write both files and rebuilds the whole chain: export what
-// must be beyond that person's reach.
+// A line is a JSON object that holds its number and the SHA-256 of the line before it. Lines that
+// become durable together are stored in one row of a SQLite file; several processes of one machine may
+// write to the same file and form one chain. The end of the chain is also kept in a second file, the
+// head, so that lines missing at the end are noticed as well. Verify finds and names lines that were
+// altered, removed, moved or cut off. It does not help against an attacker who can write both files and
+// rebuilds the whole chain: export the lines that must be beyond the reach of such an attacker.
 package audit
 
 import (
@@ -25,12 +23,12 @@ import (
 	"time"
 )
 
-// Options of Open. The zero value is good.
+// Options configures a Ledger. The zero value is valid.
 type Options struct {
 	Log  *slog.Logger // nil means none
-	Node string       // the name of this node; "" means the host's
-	// Lenient lets calls that change something go on while nothing can be
-	// written. What could not be written is counted and logged.
+	Node string       // the name of this node; "" means the host name
+	// Lenient lets calls with side effects run while nothing can be written. Lines that could not be
+	// written are counted and logged.
 	Lenient bool
 	Flush   time.Duration // how long a noted line may wait for others; 0 means 250 ms, at most 1 s
 	Wait    time.Duration // how long Keep waits for the disk; 0 means 5 s
@@ -42,42 +40,39 @@ type Options struct {
 }
 
 var (
-	// ErrClosed is the answer of a ledger that was closed.
+	// ErrClosed is the error of a ledger that was closed.
 	ErrClosed = errors.New("the audit ledger is closed")
-	// ErrFailing is what errors of Keep and Ready are when nothing can be
-	// written at the moment.
+	// ErrFailing is wrapped by the errors of Keep and Ready while nothing can be written.
 	ErrFailing = errors.New("the audit ledger cannot be written")
 )
 
-// FileName is the name of the ledger in the folder of what must outlive
-// everything.
+// FileName is the name of the ledger in the state folder that must survive all other data.
 const FileName = "audit.db"
 
-// Ledger is one node's chain. Safe for concurrent use.
+// Ledger is the chain of one node. It is safe for concurrent use.
 type Ledger struct {
 	o    Options
 	file *file
-	who  []byte // what every line of this process says of it, as JSON members
+	who  []byte // the JSON members that name this process, the same in every line
 
 	seen    seen
 	scratch sync.Pool // of *[]byte, to build lines in
 
 	mu      sync.Mutex
-	room    *sync.Cond // told when the writer has taken or dropped lines
-	batch   *batch     // that lines are added to; never nil
-	writing *batch     // that the writer has taken; nil when it waits
-	spare   *batch     // whose memory is used again; nil when there is none
+	space   *sync.Cond // signaled when the writer has accepted or dropped lines
+	batch   *batch     // to which lines are added; never nil
+	writing *batch     // which the writer writes; nil while it waits
+	spare   *batch     // whose memory is used again; nil if there is none
 	started bool       // the writer runs
-	failing error      // of the last write, nil when it went well
-	lost    int64      // lines that found no room since the last good write
+	failing error      // of the last write; nil if it succeeded
+	lost    int64      // lines dropped for lack of space since the last successful write
 	closed  bool
-	wake    chan struct{} // holds a token when the writer has a reason to look
+	wake    chan struct{} // holds a token if the writer has work
 	writer  sync.WaitGroup
 }
 
-// Open opens the ledger in the file at path, which need not exist: it is made
-// for the first line, and the head beside it. With path "" the lines are kept
-// in memory.
+// Open opens the ledger in the file at path, which need not exist: the first line creates it, and the
+// head beside it. With path "" the lines are kept in memory.
 func Open(path string, o Options) *Ledger {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -91,11 +86,11 @@ func Open(path string, o Options) *Ledger {
 	o.MaxSize = cmp.Or(o.MaxSize, 4<<30)
 	l := &Ledger{o: o, file: newFile(path), who: whoWrites(o.Node), batch: newBatch(), wake: make(chan struct{}, 1)}
 	l.scratch.New = func() any { b := make([]byte, 0, 1024); return &b }
-	l.room = sync.NewCond(&l.mu)
+	l.space = sync.NewCond(&l.mu)
 	return l
 }
 
-// whoWrites returns the member of every line that names the process that wrote it.
+// whoWrites returns the members of every line that name the process that wrote it.
 func whoWrites(node string) []byte {
 	name := strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil && u.Username != "" {
@@ -104,10 +99,9 @@ func whoWrites(node string) []byte {
 	return appendMember(appendMember(nil, "node", node), "os_user", name)
 }
 
-// Note adds a line, which is on disk within a second. It waits only when
-// more lines are pending than there is room for, and then for at most a
-// second; when that does not help the line is lost, and the loss is a line of
-// its own later on.
+// Note adds a line, which is on disk within a second. It waits only while the pending lines exceed
+// their limit, and then for at most a second. If the limit is still exceeded, the line is lost, and a
+// later line reports the loss.
 func (l *Ledger) Note(e Entry) {
 	buf := l.build(&e)
 	l.mu.Lock()
@@ -116,7 +110,7 @@ func (l *Ledger) Note(e Entry) {
 	l.scratch.Put(buf)
 }
 
-// build writes a line into a buffer that goes back to l.scratch.
+// build writes a line into a buffer, which the caller returns to l.scratch.
 func (l *Ledger) build(e *Entry) *[]byte {
 	buf := l.scratch.Get().(*[]byte)
 	*buf = e.append((*buf)[:0], l.who, &l.seen)
@@ -136,7 +130,7 @@ func (l *Ledger) Keep(ctx context.Context, e Entry) error {
 	switch {
 	case closed:
 		return ErrClosed
-	case failing != nil: // the line is written when writing works again; no caller waits
+	case failing != nil: // the line stays pending until writing succeeds; no caller waits
 		return l.tolerate(fmt.Errorf("%w: %w", ErrFailing, failing))
 	case b == nil:
 		return l.tolerate(fmt.Errorf("%w: %w", ErrFailing, errFull))
@@ -167,8 +161,8 @@ func (l *Ledger) tolerate(err error) error {
 	return err
 }
 
-// Ready reports why nothing can be kept at the moment; nil when it can, or
-// when the ledger is lenient. It costs next to nothing.
+// Ready returns the error because of which nothing can be kept now. It returns nil if lines can be
+// kept, or if the ledger is lenient. It takes one lock and does no I/O.
 func (l *Ledger) Ready() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +175,7 @@ func (l *Ledger) Ready() error {
 	return nil
 }
 
-// Sync returns when all lines that were added before are on disk.
+// Sync returns after all lines that were added before are on disk.
 func (l *Ledger) Sync(ctx context.Context) error {
 	l.mu.Lock()
 	b := l.writing
@@ -197,13 +191,13 @@ func (l *Ledger) Sync(ctx context.Context) error {
 	return l.awaitBatch(ctx, b)
 }
 
-// Close writes what is pending and closes the file. It gives up when ctx is
-// done. Safe to call twice.
+// Close writes the pending lines and closes the file. It gives up when ctx is done. It is safe to call
+// twice.
 func (l *Ledger) Close(ctx context.Context) error {
 	l.mu.Lock()
 	l.closed = true
 	l.nudge()
-	l.room.Broadcast()
+	l.space.Broadcast()
 	l.mu.Unlock()
 	ended := make(chan struct{})
 	go func() {
@@ -224,5 +218,5 @@ func (l *Ledger) Close(ctx context.Context) error {
 	return fmt.Errorf("close the audit ledger: %d lines could not be written: %w", left, l.failing)
 }
 
-// hexOf writes a hash the way lines do.
+// hexOf returns a hash in the form in which lines hold it.
 func hexOf(h hash) string { return hex.EncodeToString(h[:]) }

@@ -19,7 +19,7 @@ import (
 	"gatehouse/tool"
 )
 
-// ledger opens one that is closed with the test.
+// ledger opens a ledger that is closed at the end of the test.
 func ledger(t testing.TB, path string, o Options) *Ledger {
 	t.Helper()
 	l := Open(path, o)
@@ -29,7 +29,7 @@ func ledger(t testing.TB, path string, o Options) *Ledger {
 
 func fresh(t testing.TB) string { return filepath.Join(t.TempDir(), "audit.db") }
 
-// fill writes lines of some variety, in batches of one and of many.
+// fill writes lines of several kinds, in batches of one and of many.
 func fill(t testing.TB, l *Ledger, n int) {
 	t.Helper()
 	for i := range n {
@@ -93,7 +93,7 @@ func TestALineTellsWhatWasDone(t *testing.T) {
 	}
 	g := got[0]
 	if strings.Contains(string(g.Raw), "s3cret") || strings.Contains(string(g.Raw), "secret-session") {
-		t.Errorf("the line tells a secret: %s", g.Raw)
+		t.Errorf("the line contains a secret: %s", g.Raw)
 	}
 	if g.Session != SessionHash("secret-session") || len(g.Session) != 16 || len(g.Digest) != 64 || g.OSUser == "" {
 		t.Errorf("got session %q, digest %q, user %q", g.Session, g.Digest, g.OSUser)
@@ -223,7 +223,7 @@ func TestNothingIsMadeForReading(t *testing.T) {
 	}
 }
 
-// Lines that wait for others are on disk within the time they may wait.
+// Noted lines are on disk within the time for which they may wait.
 func TestNotedLinesAreWrittenSoon(t *testing.T) {
 	l := ledger(t, fresh(t), Options{Flush: 20 * time.Millisecond})
 	l.Note(Entry{Kind: "call"})
@@ -251,9 +251,8 @@ func TestClosingWritesWhatIsPending(t *testing.T) {
 	}
 }
 
-// A full disk is told at once, to those who wait and to those who ask, and
-// delays no caller; when there is room again, everything that was pending is
-// written.
+// A full disk is reported at once, to callers that wait and to callers of Ready, and delays no caller.
+// When space is free again, everything that was pending is written.
 //
 //redteam:attack What destroys is written down before it begins: the disk of the ledger is full
 func TestFullDisk(t *testing.T) {
@@ -269,7 +268,7 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		pages(1) // no more than there are
+		pages(1) // limits the file to its present size
 		kept := 1
 		for l.state() == nil && kept < 1000 {
 			err = l.Keep(t.Context(), Entry{Kind: "call", Reason: strings.Repeat("x", 250)})
@@ -301,7 +300,7 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// state is what the last write met, lenient or not.
+// state returns the error of the last write, lenient or not.
 func (l *Ledger) state() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -326,7 +325,7 @@ func TestLossIsALine(t *testing.T) {
 	l.Sync(t.Context())
 	l.Sync(t.Context())
 	lost := collect(t, l, Filter{Kind: "audit.lost"})
-	if len(lost) == 0 || !strings.Contains(lost[0].Reason, "found no room") {
+	if len(lost) == 0 || !strings.Contains(lost[0].Reason, "were dropped") {
 		t.Errorf("got %v, want a line about the loss", lost)
 	}
 	if r := verify(t, l); !r.OK {
@@ -414,7 +413,7 @@ func TestFactsBecomeLines(t *testing.T) {
 	}
 }
 
-// Sessions that take turns have the hash of each, remembered or not.
+// Alternating sessions each keep their own hash, cached or not.
 func TestNamesOfSessions(t *testing.T) {
 	var names sessionNames
 	for turn := range 2 * mostOthers {
@@ -469,7 +468,7 @@ func TestOldLinesAreRemovedAndTheRestIsStillWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 { // a second time there is nothing to do
+	for range 2 { // the second time nothing is left to do
 		if err := l.file.pruneNow(t.Context(), l, time.Now()); err != nil {
 			t.Fatal(err)
 		}
@@ -486,14 +485,14 @@ func TestOldLinesAreRemovedAndTheRestIsStillWhole(t *testing.T) {
 	if r, err := VerifyLines(t.Context(), old); err != nil || !r.OK || r.Lines != 200 {
 		t.Errorf("archive: got %+v, %v", r, err)
 	}
-	// A later removal rests on its own line alone.
+	// A later removal depends on its own line alone.
 	if err := l.file.pruneNow(t.Context(), l, time.Now().Add(2*time.Hour)); err != nil {
 		t.Fatal(err)
 	}
 	if r := verify(t, l); !r.OK || r.First < 300 || r.Lines == 0 {
 		t.Errorf("got %+v", r)
 	}
-	// Removing more by hand is no removal by the ledger.
+	// Lines removed by hand do not count as a removal by the ledger.
 	db, _, _ := l.file.writer()
 	if _, err := db.Exec("DELETE FROM block WHERE first = (SELECT min(first) FROM block)"); err != nil {
 		t.Fatal(err)
@@ -508,7 +507,7 @@ func TestSizeIsBounded(t *testing.T) {
 	for i := range 40 {
 		for range 30 {
 			var reason strings.Builder
-			for range 15 { // nothing that packs well
+			for range 15 { // data that does not compress well
 				fmt.Fprintf(&reason, "%016x", rand.Uint64())
 			}
 			l.Note(Entry{Kind: "call", Reason: reason.String(), Tool: fmt.Sprint(rand.Int())})

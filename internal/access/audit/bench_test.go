@@ -17,8 +17,8 @@ var usual = Entry{
 	), Outcome: OK, Took: 1234 * time.Microsecond,
 }
 
-// What a call that reads pays itself: building its line and handing it over.
-// The writer is kept from running, so that it does not compete for the clock.
+// BenchmarkNote measures what a call that reads pays itself: building its line and adding it to the
+// batch. The writer is kept from running, so that it does not compete for the clock.
 func BenchmarkNote(b *testing.B) {
 	l := Open("", Options{Pending: 1 << 40})
 	l.started = true
@@ -31,7 +31,7 @@ func BenchmarkNote(b *testing.B) {
 	}
 }
 
-// What a line costs in all, the writer's work included.
+// BenchmarkLine measures the whole cost of a line, including the writer's work.
 func BenchmarkLine(b *testing.B) {
 	l := ledger(b, fresh(b), Options{})
 	b.ReportAllocs()

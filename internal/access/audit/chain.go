@@ -7,11 +7,10 @@ import (
 	"strconv"
 )
 
-// hash is the SHA-256 of a line without its newline. That of the line before
-// the first is all zeros.
+// hash is the SHA-256 of a line without its newline. The hash before the first line is all zeros.
 type hash = [sha256.Size]byte
 
-// link is a place in the chain: a line's number and hash.
+// link is a position in the chain: a line's number and hash.
 type link struct {
 	seq  int64
 	hash hash
@@ -22,8 +21,8 @@ const (
 	prevMember = `,"prev":"`
 )
 
-// appendLine writes one line of the chain behind the place at, and gives the
-// line's own place. members are what Entry.append wrote.
+// appendLine appends the line that follows the position at, and returns its own position. members were
+// written by Entry.append.
 func appendLine(dst []byte, at link, members []byte) ([]byte, link) {
 	from := len(dst)
 	dst = append(dst, seqMember...)
@@ -37,7 +36,7 @@ func appendLine(dst []byte, at link, members []byte) ([]byte, link) {
 	return append(dst, '\n'), next
 }
 
-// parseLink reads a line's number and the hash of the line before.
+// parseLink returns a line's number and the hash of the line before.
 func parseLink(line []byte) (seq int64, prev hash, ok bool) {
 	rest, ok := bytes.CutPrefix(line, []byte(seqMember))
 	if !ok {

@@ -14,58 +14,57 @@ import (
 	"gatehouse/tool"
 )
 
-// Level says how much a line matters.
+// Level is the importance of a line.
 type Level string
 
 const (
 	Info     Level = "info"
-	Security Level = "security" // it changed something, reached out, or was denied
+	Security Level = "security" // it changed something, reached outside the host, or was denied
 )
 
 // Outcomes of calls.
 const (
-	Started   = "started"   // the intent: it is about to run
+	Started   = "started"   // the intent: the call is about to run
 	OK        = "ok"        //
 	Failed    = "error"     // an error for the client program
-	Refused   = "refused"   // the tool or the schema said no
-	Denied    = "denied"    // the policy said no
-	Busy      = "busy"      // there was no room for it
-	Asked     = "asked"     // it asks the client something and will be run again
+	Refused   = "refused"   // by the tool or its schema
+	Denied    = "denied"    // by the policy
+	Busy      = "busy"      // a limit was reached
+	Asked     = "asked"     // it asks the client for input and will be run again
 	Cancelled = "cancelled" //
 	TimedOut  = "timeout"   //
-	Overdue   = "overdue"   // it ended long after it was answered for
+	Overdue   = "overdue"   // it ended long after it was answered
 	Pending   = "pending"   // it waits for an operator
 	Approved  = "approved"  //
 )
 
-// Entry is what a line tells. Empty fields are left out; texts are cut at
-// 256 bytes.
+// Entry is the content of a line. Empty fields are left out; texts are cut at 256 bytes.
 type Entry struct {
 	At    time.Time // zero means now
 	Kind  string    // call, session.created, auth.login, config.changed, ...
 	Level Level     // "" means Info
 
 	Principal  string
-	Credential string // its public id
-	Session    string // its id; only a hash is kept
+	Credential string // its public ID
+	Session    string // its ID; only a hash is kept
 	Context    string
 	Client     string
 
-	Call   string // the id of the call, the same in every round
+	Call   string // the ID of the call, the same in every round
 	Method string
 	Module string
 	Tool   string // or prompt, or URI
 	Depth  int
 
 	Args    json.RawMessage // checked JSON; kept redacted, and as a digest
-	Input   *schema.Schema  // of Args; says which members are secret. nil leaves that to their names
+	Input   *schema.Schema  // of Args; names the members that are secret. nil decides by their names
 	Outcome string
-	Reason  string        // of a no
-	Rule    string        // of the policy, that decided
-	Took    time.Duration // 0 leaves it out
+	Reason  string        // of a refusal or an error
+	Rule    string        // of the policy that decided
+	Took    time.Duration // 0 omits it
 }
 
-// Line is an Entry as it was kept.
+// Line is an Entry read from the ledger.
 type Line struct {
 	Seq        int64           `json:"seq"`
 	Prev       string          `json:"prev"` // SHA-256 of the line before, in hex
@@ -94,9 +93,9 @@ type Line struct {
 	Raw []byte `json:"-"` // the line itself, without its newline
 }
 
-// levels are tools whose level is not the one their effects tell: those that
-// reach out although they change nothing, and small changes that would drown
-// what matters.
+// levels are the tools whose level does not follow from their effects: those that reach outside the
+// host although they change nothing, and small changes that are so frequent that they would hide
+// important lines.
 var levels = map[string]Level{
 	"process_start": Security, "process_stop": Security, "process_kill": Security, "process_input": Security,
 	"rag_ingest": Security, "ws_start": Security, "webview_connect": Security, "webview_eval": Security,
@@ -104,11 +103,11 @@ var levels = map[string]Level{
 	"webview_disconnect": Info, "ide_chat_send": Info, "ide_session_create": Info,
 }
 
-// private are arguments of tools that are kept as a digest only: what is typed
-// into a process is often a password.
+// private are the arguments of tools that are kept as a digest only, because the input of a process is
+// often a password.
 var private = map[string]map[string]bool{"process_input": {"input": true}}
 
-// LevelOf is the level of a call of a tool, by its own name and its effects.
+// LevelOf returns the level of a call of a tool, by the tool's name and effects.
 func LevelOf(name string, e tool.Effects) Level {
 	if l, ok := levels[name]; ok {
 		return l
@@ -121,11 +120,11 @@ func LevelOf(name string, e tool.Effects) Level {
 
 const longestText = 256 // bytes of one text in a line
 
-// append writes the entry as JSON members, each with a comma behind it but for
-// the last, without braces: number and chain are put in front later.
+// append writes the entry as JSON members, separated by commas and without braces: number and chain are
+// put in front later.
 func (e *Entry) append(b, who []byte, seen *seen) []byte {
 	at := e.At
-	if y := at.Year(); y < 1970 || y > 9999 { // zero, or nothing a line could hold
+	if y := at.Year(); y < 1970 || y > 9999 { // zero, or outside the format of a line
 		at = time.Now()
 	}
 	b = append(b, `"at":"`...)
@@ -166,7 +165,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 			b[from:],
 			0,
 		) != nil {
-			b = append(b[:from], left...) // they were not validated; a line must be readable in any case
+			b = append(b[:from], left...) // they were not validated, and the line must stay valid JSON
 		}
 		b = append(b, ',')
 	}
@@ -181,8 +180,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 	return b[:len(b)-1]
 }
 
-// appendMember writes one member that holds a text, and a comma; nothing when
-// the text is empty.
+// appendMember writes a member that holds a text, and a comma. It writes nothing if the text is empty.
 func appendMember(b []byte, name, text string) []byte {
 	if text == "" {
 		return b
@@ -194,7 +192,7 @@ func appendMember(b []byte, name, text string) []byte {
 	return append(b, ',')
 }
 
-// appendReason is appendMember for what tools say, which may quote a secret.
+// appendReason is appendMember for messages of tools, which may quote a secret.
 func appendReason(b []byte, text string) []byte {
 	if text == "" {
 		return b
@@ -219,8 +217,8 @@ func appendTime(b []byte, t time.Time) []byte {
 	return append(appendDigits(b, t.Nanosecond()/1000, 100_000), 'Z')
 }
 
-// clockText remembers the text of the second that was written last: there are
-// many lines in one. The zero value is ready. Safe for concurrent use.
+// clockText caches the text of the second that was written last, because many lines share a second. The
+// zero value is ready. It is safe for concurrent use.
 type clockText struct{ last atomic.Pointer[secondText] }
 
 type secondText struct {
@@ -228,7 +226,7 @@ type secondText struct {
 	text [len("2006-01-02T15:04:05.")]byte
 }
 
-// append is appendTime.
+// append appends a time as appendTime does.
 func (c *clockText) append(b []byte, t time.Time) []byte {
 	s := c.last.Load()
 	if s == nil || s.unix != t.Unix() {
@@ -250,8 +248,8 @@ func (c *clockText) append(b []byte, t time.Time) []byte {
 	)
 }
 
-// appendMillis writes a duration in milliseconds, in microseconds' precision and
-// without zeros at the end.
+// appendMillis writes a duration in milliseconds, with the precision of microseconds and without zeros
+// at the end.
 func appendMillis(b []byte, d time.Duration) []byte {
 	us := d.Microseconds()
 	b = strconv.AppendInt(b, us/1000, 10)
@@ -265,8 +263,7 @@ func appendMillis(b []byte, d time.Duration) []byte {
 	return b
 }
 
-// appendDigits writes a number with as many digits as the power of ten that
-// its first digit stands for.
+// appendDigits writes a number with as many digits as the power of ten of its first digit has.
 func appendDigits(b []byte, n, power int) []byte {
 	for ; power > 0; power /= 10 {
 		b = append(b, byte('0'+n/power%10))

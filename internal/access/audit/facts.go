@@ -13,23 +13,22 @@ import (
 	"gatehouse/tool"
 )
 
-// subjects are the facts that Watch writes down. Calls are not among them:
-// dispatch writes them itself, because they must not be lost.
+// subjects are the events that Watch records. Calls are not among them: dispatch records them itself,
+// because they must not be lost.
 var subjects = []string{
 	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>", "connection.>", "module.*", "package.>",
-	"module.sandbox.sandbox.network", // what code in a sandbox was let out to
+	"module.sandbox.sandbox.network", // network access that was allowed to a sandbox
 	"module.shell.program.*",         // what programs a line with lists has started
 }
 
-// keepFacts is how many facts of one subject may wait for us.
+// keepFacts is how many events of one subject may wait to be recorded.
 const keepFacts = 4096
 
-// Watch records the events on the bus about sessions, logins, users,
-// tokens, contexts, settings, approvals and connections, and of ways out of sandboxes, until ctx is done. It
-// listens from the moment it is called; what it returns does the writing. A
-// fact that another process has kept is not written down again. A
-// fact may fall out when thousands come at once, and then the next line says
-// how many did; what must not be lost is given to Keep instead.
+// Watch subscribes to the events about sessions, logins, users, tokens, contexts, settings, approvals,
+// connections and network access of sandboxes, and returns a function that records them until ctx is
+// done. An event that another process has recorded is not recorded again. Events may be lost if
+// thousands arrive at once; the next line then reports how many. What must not be lost is given to Keep
+// instead.
 func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
 	var heard []iter.Seq[bus.Event]
 	for _, pattern := range subjects {
@@ -51,17 +50,17 @@ func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
 	}
 }
 
-// EntryOf returns the entry of an event. Members of its data that an entry has a
-// field for go there, everything is kept redacted as its arguments.
+// EntryOf returns the entry of an event. Members of its data for which an entry has a field go there;
+// all data is kept redacted as the arguments.
 func EntryOf(f bus.Event) Entry {
 	e := Entry{At: f.At, Kind: f.Subject, Level: factLevel(f.Subject), Principal: principalOf(f.Owner)}
 	if f.Lost > 0 {
-		e.Reason = fmt.Sprintf("%d facts before this one came too fast to be kept", f.Lost)
+		e.Reason = fmt.Sprintf("%d events before this one arrived too fast to be recorded", f.Lost)
 	}
 	if rawjson.Check(f.Data, 0) != nil || rawjson.Kind(f.Data) != '{' {
 		return e
 	}
-	fields := map[string]*string{ // by names in lower case
+	fields := map[string]*string{ // by name in lower case
 		"principal": &e.Principal, "user": &e.Principal, "credential": &e.Credential, "session": &e.Session,
 		"context": &e.Context, "client": &e.Client, "outcome": &e.Outcome, "reason": &e.Reason, "tool": &e.Tool, "call": &e.Call, "rule": &e.Rule,
 	}
@@ -83,7 +82,7 @@ func EntryOf(f bus.Event) Entry {
 	return e
 }
 
-// principalOf is the first half of an owner.
+// principalOf returns the principal of an owner, its first half.
 func principalOf(owner string) string {
 	if principal, _ := tool.SplitOwner(owner); principal != "" {
 		return principal
@@ -91,7 +90,7 @@ func principalOf(owner string) string {
 	return owner
 }
 
-// factLevel is security for all but the coming and going of sessions.
+// factLevel returns Security for all events except the start and end of sessions.
 func factLevel(subject string) Level {
 	if strings.HasPrefix(subject, "session.") {
 		return Info

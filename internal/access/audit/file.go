@@ -14,19 +14,19 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// A block is lines that became durable together, packed. Times are in
-// microseconds; hash is that of its last line.
+// A block holds lines that became durable together, compressed. Times are in microseconds; hash is the
+// hash of its last line.
 const tables = `
 CREATE TABLE block (
 	first INTEGER PRIMARY KEY, through INTEGER NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL,
 	hash BLOB NOT NULL, lines BLOB NOT NULL);
 CREATE INDEX block_until ON block (until);`
 
-// pageSize holds a block of a busy host in a page or two, each of which costs
-// two calls of the system to write.
+// pageSize lets a block of a busy host fit into one or two pages, because each page costs two system
+// calls to write.
 const pageSize = 16 << 10
 
-const longestBlock = 64 << 10 // bytes after which a block takes no further line
+const longestBlock = 64 << 10 // bytes after which a block accepts no further line
 
 // file is the SQLite file and its head.
 type file struct {
@@ -35,11 +35,11 @@ type file struct {
 
 	mu    sync.Mutex // guards the fields below while opening and closing
 	open  *sqlfile.File
-	shape os.FileInfo // of the file that is open for writing; nil when none is, or in memory
+	shape os.FileInfo // of the file that is open for writing; nil if none is open, or if it is in memory
 
-	// Of the writer alone.
-	pruned       time.Time // when old lines were last looked for
-	text, packed []byte    // of the last block, for their room
+	// Only the writer uses these.
+	pruned       time.Time // when the writer last looked for old lines
+	text, packed []byte    // buffers of the last block, which the next one reuses
 }
 
 func newFile(path string) *file {
@@ -61,9 +61,8 @@ func (f *file) close() error {
 	return f.open.Close()
 }
 
-// writer opens the file for writing. When it is not the file any more that
-// stands at its path, because it was moved or removed, the one that
-// stands there is opened; the head then shows what is missing.
+// writer opens the file for writing. If the file at its path is no longer the open one, because it was
+// moved or removed, writer opens the file at the path; the head then shows which lines are missing.
 func (f *file) writer() (db *sql.DB, opened bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,14 +82,14 @@ func (f *file) writer() (db *sql.DB, opened bool, err error) {
 	return db, opened, err
 }
 
-// reader opens the file for reading; nil when there is none yet.
+// reader opens the file for reading. It returns nil if the file does not exist.
 func (f *file) reader() (*sql.DB, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.open.Reader()
 }
 
-// append writes a batch behind the end of the chain.
+// append writes a batch at the end of the chain.
 func (f *file) append(l *Ledger, b *batch) error {
 	db, opened, err := f.writer()
 	if err != nil {
@@ -134,7 +133,7 @@ func (f *file) append(l *Ledger, b *batch) error {
 	return nil
 }
 
-// endOf is where the chain in the file ends.
+// endOf returns the end of the chain in the file.
 func endOf(ctx context.Context, tx *sql.Tx) (end link, err error) {
 	var last []byte
 	err = tx.QueryRowContext(ctx, "SELECT through, hash FROM block ORDER BY first DESC LIMIT 1").Scan(&end.seq, &last)
@@ -147,10 +146,10 @@ func endOf(ctx context.Context, tx *sql.Tx) (end link, err error) {
 	return end, err
 }
 
-// headLost reports whether the chain has lines and the head names none of them:
-// it was removed or emptied, perhaps with lines at the end. For the first line the
-// file is made before any line is durable, so that a kill leaves it empty at
-// worst, while there are only the blocks of writers that began together.
+// headLost reports whether the chain has lines and the head names none of them: the head was removed or
+// emptied, perhaps with lines at the end. The head is created before the first line is durable. If a
+// process is killed in between, the head is empty at worst, and the file has only the blocks of writers
+// that started together.
 func (f *file) headLost(ctx context.Context, tx *sql.Tx, end link) (bool, error) {
 	if f.head.path == "" {
 		return false, nil
@@ -171,16 +170,16 @@ func (f *file) headLost(ctx context.Context, tx *sql.Tx, end link) (bool, error)
 	return blocks > mostFirst, err
 }
 
-const mostFirst = 16 // blocks of writers that begin a ledger together, before the first of them writes the head
+const mostFirst = 16 // blocks of writers that start a ledger together, before the first of them writes the head
 
-// sayHeadLost adds a line that says so for ever, because the head that is written
-// next would hide it.
+// sayHeadLost adds a line that records the loss permanently, because the head that is written next
+// would hide it.
 func (f *file) sayHeadLost(ctx context.Context, tx *sql.Tx, l *Ledger, end link) (link, error) {
 	l.o.Log.Error("audit: the head of the ledger was missing; run gatehouse audit verify", "behind", end.seq)
 	e := Entry{
 		Kind:   headLostKind,
 		Level:  Security,
-		Reason: "the head was missing or empty: whether lines behind the one before were removed cannot be told",
+		Reason: "the head was missing or empty: whether lines behind the one before were removed is unknown",
 	}
 	b := newBatch()
 	b.text = e.append(nil, l.who, &l.seen)
@@ -188,9 +187,8 @@ func (f *file) sayHeadLost(ctx context.Context, tx *sql.Tx, l *Ledger, end link)
 	return f.insert(ctx, tx, end, b)
 }
 
-// compare holds the end of the chain against the head. When the chain has
-// lost lines, the next line follows the ones that are missing: the gap stays
-// for Verify to find.
+// compare compares the end of the chain with the head. If the chain has lost lines, the next line gets
+// the number after the missing ones, so that Verify finds the gap.
 func (f *file) compare(l *Ledger, end link) link {
 	at, err := f.head.lastLink()
 	if err != nil {
@@ -209,7 +207,7 @@ func (f *file) compare(l *Ledger, end link) link {
 	return at
 }
 
-// insert chains the lines of a batch and puts them into blocks.
+// insert chains the lines of a batch and stores them in blocks.
 func (f *file) insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link, error) {
 	put, err := tx.PrepareContext(ctx, "INSERT INTO block VALUES (?,?,?,?,?,?)")
 	if err != nil {
@@ -218,7 +216,7 @@ func (f *file) insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link
 	defer put.Close()
 	text := f.text[:0]
 	var first int64
-	var since, until [timeWidth]byte // as text; all have the same width, so that texts compare as times do
+	var since, until [timeWidth]byte // as text; all have the same width, so that texts sort as times do
 	from := 0
 	for i, to := range b.ends {
 		members := b.text[from:to]
@@ -251,7 +249,7 @@ const (
 	timeWidth = len("2006-01-02T15:04:05.000000Z")
 )
 
-// micros is a time in a line as it is kept beside the lines.
+// micros returns the time of a line as the block table stores it.
 func micros(text string) int64 {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	if err != nil {

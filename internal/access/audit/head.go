@@ -10,16 +10,15 @@ import (
 	"strconv"
 )
 
-// head is the file that remembers where the chain ends. Every process that
-// has written lines appends "number hash" to it, so that none can set it back;
-// the highest number counts. It is written after the lines are durable and not
-// flushed by itself: after a power cut it may lag behind the chain, but it is
-// never ahead of it.
+// head is the file that stores where the chain ends. Every process that has written lines appends
+// "number hash" to it, so that none can set it back; the highest number counts. It is written after the
+// lines are durable and is not flushed separately: after a power failure it may lag behind the chain,
+// but it is never ahead of it.
 type head struct{ path string }
 
-const longestHead = 64 << 10 // bytes before it is made short again
+const longestHead = 64 << 10 // bytes after which the file is shortened
 
-// addLink appends a place.
+// addLink appends a position.
 func (h head) addLink(at link) error {
 	if h.path == "" {
 		return nil
@@ -32,7 +31,7 @@ func (h head) addLink(at link) error {
 	return errors.Join(err, f.Close())
 }
 
-// createFile makes an empty head.
+// createFile creates an empty head.
 func (h head) createFile() error {
 	f, err := os.OpenFile(h.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -45,8 +44,8 @@ func record(at link) []byte {
 	return fmt.Appendf(nil, "%d %x\n", at.seq, at.hash)
 }
 
-// shorten replaces a long head by its last place. The caller keeps all
-// others from adding lines to the chain, and at is its end.
+// shorten replaces a long head by its last position, at, which is the end of the chain. The caller must
+// keep all others from adding lines to the chain.
 func (h head) shorten(at link) error {
 	info, err := os.Stat(h.path)
 	if h.path == "" || errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() < longestHead {
@@ -62,7 +61,7 @@ func (h head) shorten(at link) error {
 	return os.Rename(next, h.path)
 }
 
-// lastLink gives the last place of the head; the zero link when there is no head.
+// lastLink returns the last position of the head; the zero link if there is no head.
 func (h head) lastLink() (last link, err error) {
 	if h.path == "" {
 		return last, nil

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	victimFile = "GATEHOUSE_TEST_AUDIT_VICTIM" // the ledger of the host that will be killed
-	enough     = 100_000                       // lines, before it is
+	victimFile = "GATEHOUSE_TEST_AUDIT_VICTIM" // the ledger of the host that the test kills
+	enough     = 100_000                       // lines before the kill
 )
 
-// A host is killed without a word while 64 callers keep it busy. The chain it
-// leaves is whole, and holds every write that was answered, every destroying
-// call that had begun, and every one that was answered.
+// A host is killed with SIGKILL while 64 callers keep it busy. The chain in its file is complete, and
+// holds every write that was answered, every destructive call that had begun, and every destructive
+// call that was answered.
 //
 //redteam:attack What destroys is written down before it begins: the writer of the ledger is killed
 func TestKilledInTheMiddle(t *testing.T) {
@@ -36,7 +36,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 		t.Skip("needs a further pipe to a child process")
 	}
 	path := filepath.Join(t.TempDir(), "audit.db")
-	told := runVictim(t, path)
+	reported := runVictim(t, path)
 	l := audit.Open(path, audit.Options{})
 	defer l.Close(context.Background())
 	r, err := l.Verify(t.Context())
@@ -54,7 +54,7 @@ func TestKilledInTheMiddle(t *testing.T) {
 		there[line.Outcome+" "+line.Call] = true
 	}
 	missing := 0
-	for what := range told {
+	for what := range reported {
 		if !there[what] {
 			if missing++; missing <= 5 {
 				t.Errorf("missing: %s", what)
@@ -62,13 +62,13 @@ func TestKilledInTheMiddle(t *testing.T) {
 		}
 	}
 	if missing > 5 {
-		t.Errorf("%d missing of %d", missing, len(told))
+		t.Errorf("%d missing of %d", missing, len(reported))
 	}
-	t.Logf("%d lines, %d of them promised, all there; the head knows of %d", r.Lines, len(told), r.Head)
+	t.Logf("%d lines, %d of them promised, all there; the head knows of %d", r.Lines, len(reported), r.Head)
 }
 
-// runVictim runs a host until it has written enough, kills it, and gives what
-// it had promised until then: lines that must be in its ledger.
+// runVictim runs a host until it has written enough, kills it, and returns what it had reported until
+// then: lines that must be in its ledger.
 func runVictim(t *testing.T, path string) map[string]bool {
 	t.Helper()
 	exe, err := os.Executable()
@@ -87,24 +87,24 @@ func runVictim(t *testing.T, path string) map[string]bool {
 		t.Fatal(err)
 	}
 	out.Close()
-	told := map[string]bool{}
+	reported := map[string]bool{}
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		if told[lines.Text()] = true; len(told) == enough*9/10 { // reads are not told of
+		if reported[lines.Text()] = true; len(reported) == enough*9/10 { // reads are not reported
 			if err := cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	cmd.Wait()
-	if len(told) < enough*9/10 {
-		t.Fatalf("the host ended by itself after %d lines", len(told))
+	if len(reported) < enough*9/10 {
+		t.Fatalf("the host ended by itself after %d lines", len(reported))
 	}
-	return told
+	return reported
 }
 
-// workshop offers a tool of each kind. What destroys tells that it has begun:
-// by then its intent must be on disk.
+// workshop offers a tool of each kind. A destructive tool reports that it has begun: by then its intent
+// must be on disk.
 type workshop struct{ tell func(what, call string) }
 
 func (w workshop) Offer(context.Context, module.Audience) (*module.Offer, error) {

@@ -2,9 +2,8 @@ package audit
 
 import "bytes"
 
-// triggers are words in a text behind which a secret follows, in lower case.
-// What stands between the word and the secret must hold = or :, unless free is
-// set or the word is an option of a command.
+// triggers are lower-case words in a text that a secret follows. The text between the word and the
+// secret must contain = or :, unless free is set or the word is an option of a command.
 var triggers = [...]struct {
 	word string
 	free bool // a space is enough
@@ -14,8 +13,8 @@ var triggers = [...]struct {
 	{"access_key", false}, {"access-key", false}, {"private_key", false}, {"authorization", false},
 }
 
-// second are the letters that come second in triggers, a bit for each, by the
-// first: hardly a place in a text begins with such a pair.
+// second holds the second letters of triggers as a bit set, indexed by the first letter. Few positions
+// in a text start with such a pair, so it rules out most of them cheaply.
 var second = func() (of [256]uint32) {
 	for _, x := range triggers {
 		of[x.word[0]] |= 1 << (x.word[1] - 'a')
@@ -23,17 +22,16 @@ var second = func() (of [256]uint32) {
 	return of
 }()
 
-// mayAnnounce reports whether some trigger begins with two letters, in lower
-// case.
+// mayAnnounce reports whether some trigger begins with the two lower-case letters.
 func mayAnnounce(a, b byte) bool { return b >= 'a' && b <= 'z' && second[a]>>(b-'a')&1 == 1 }
 
-// prefixes begin secrets that can be told by themselves.
+// prefixes begin secrets that are recognized without a word before them.
 var prefixes = [...]string{"gh_", "ghp_", "github_pat_", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ"}
 
-const shortestKey = 16 // bytes behind a prefix that make it a secret
+const shortestKey = 16 // bytes after a prefix that make it a secret
 
-// appendMasked appends the body of a JSON string and masks what looks like a
-// secret in it: commands hold passwords more often than one would think.
+// appendMasked appends the body of a JSON string and masks what looks like a secret in it, because
+// commands often contain passwords.
 func appendMasked(dst, s []byte) []byte {
 	from := 0
 	for i := 0; i < len(s); i++ {
@@ -48,8 +46,8 @@ func appendMasked(dst, s []byte) []byte {
 	return append(dst, s[from:]...)
 }
 
-// secretAt finds the secret that what begins at i announces; none when end is
-// not beyond start.
+// secretAt returns the position of the secret that the text at i announces. There is none if end is not
+// greater than start.
 func secretAt(s []byte, i int) (start, end int) {
 	switch s[i] | 0x20 {
 	case 'b', 'p', 's', 't', 'a':
@@ -67,7 +65,7 @@ func secretAt(s []byte, i int) (start, end int) {
 	return 0, 0
 }
 
-// announced looks for a trigger at i and for the secret behind it.
+// announced looks for a trigger at i and for the secret after it.
 func announced(s []byte, i int) (start, end int) {
 	for _, t := range triggers {
 		if !hasFold(s[i:], t.word) {
@@ -87,15 +85,15 @@ func announced(s []byte, i int) (start, end int) {
 		}
 		end = endOfWord(s, at)
 		if w := s[at:end]; hasFold(w, "bearer") && len(w) == 6 || hasFold(w, "basic") && len(w) == 5 {
-			return 0, 0 // the scheme; what follows is found by its own word
+			return 0, 0 // the scheme; the credentials after it have a trigger of their own
 		}
 		return at, end
 	}
 	return 0, 0
 }
 
-// isOption reports whether the word at i belongs to an option of a command,
-// such as --password or -password.
+// isOption reports whether the word at i is part of an option of a command, such as --password or
+// -password.
 func isOption(s []byte, i int) bool {
 	for i > 0 && isName(s[i-1]) && s[i-1] != '-' {
 		i--
@@ -107,8 +105,7 @@ func isName(c byte) bool {
 	return c == '_' || c == '-' || '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
 }
 
-// endOfWord is where a secret that begins at i ends: at a space, a quote, an
-// ampersand, or an escape.
+// endOfWord returns the end of a secret that begins at i: a space, a quote, an ampersand, or an escape.
 func endOfWord(s []byte, i int) int {
 	for i < len(s) && bytes.IndexByte([]byte(" \"'&,;\\"), s[i]) < 0 {
 		i++
@@ -116,7 +113,7 @@ func endOfWord(s []byte, i int) int {
 	return i
 }
 
-// selfEvident finds a key that can be told by its first letters.
+// selfEvident finds a key that is recognized by its prefix.
 func selfEvident(s []byte, i int) (start, end int) {
 	if i > 0 && isName(s[i-1]) {
 		return 0, 0
@@ -155,7 +152,7 @@ func userinfo(s []byte, i int) (start, end int) {
 	return 0, 0
 }
 
-// hasFold is HasPrefix where s may be in upper case; word is in lower case.
+// hasFold is strings.HasPrefix for a text in any case; word is in lower case.
 func hasFold(s []byte, word string) bool {
 	if len(s) < len(word) {
 		return false

@@ -6,17 +6,16 @@ import (
 	"github.com/klauspost/compress/s2"
 )
 
-// mostUnpacked is how large the lines of one block may become; a block takes
-// no further line after longestBlock.
+// mostUnpacked limits the size of the lines of one block; a block accepts no further line after
+// longestBlock.
 const mostUnpacked = 16 << 20
 
 var errPacked = errors.New("a block of the audit ledger is damaged: it cannot be unpacked")
 
-// pack makes the text of a block smaller, to about a tenth. It uses the room
-// that scratch has.
+// pack compresses the text of a block to about a tenth. It uses the capacity of scratch.
 func pack(scratch, text []byte) []byte { return s2.Encode(scratch[:cap(scratch)], text) }
 
-// unpack is the text of a block. What is empty stays so.
+// unpack returns the text of a block. Empty input gives empty output.
 func unpack(packed []byte) ([]byte, error) {
 	if len(packed) == 0 {
 		return nil, nil

@@ -13,12 +13,12 @@ import (
 
 const (
 	pruneEvery = 10 * time.Minute
-	pruneAtOne = 32 << 20 // bytes of lines that one look removes at most: others wait meanwhile
+	pruneAtOne = 32 << 20 // bytes of lines that one pass removes at most, because other writers wait meanwhile
 )
 
-// prune removes the oldest blocks when they are too old or too many, and says
-// so in the chain within the same transaction: the line names the last one
-// removed and its hash, so that what remains can still be verified.
+// prune removes the oldest blocks if they are too old or too large in total. It records the removal in
+// the chain within the same transaction: the line names the last line removed and its hash, so that the
+// remaining chain can still be verified.
 func (f *file) prune(ctx context.Context, l *Ledger, now time.Time) error {
 	if now.Sub(f.pruned) < pruneEvery {
 		return nil
@@ -42,7 +42,7 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 		return err
 	}
 	if more {
-		f.pruned = time.Time{} // go on after the next lines
+		f.pruned = time.Time{} // continue after the next lines
 	}
 	end, err := endOf(ctx, tx)
 	if err != nil {
@@ -56,7 +56,7 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	e := Entry{Kind: removalKind, Level: Security, Args: args, Reason: "older than what is kept"}
+	e := Entry{Kind: removalKind, Level: Security, Args: args, Reason: "older than the retention time, or beyond the size limit"}
 	b := newBatch()
 	b.text = e.append(nil, l.who, &l.seen)
 	b.ends = []int{len(b.text)}
@@ -70,8 +70,8 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 	return f.head.addLink(end)
 }
 
-// surplus is the last line that may go, 0 when all stay, and whether there
-// is more than one look removes. The newest block always stays.
+// surplus returns the last line to remove, 0 if all stay, and whether more is left than one pass
+// removes. The newest block always stays.
 func surplus(ctx context.Context, tx *sql.Tx, o Options, now time.Time) (through int64, more bool, err error) {
 	var used, newest sql.NullInt64
 	err = errors.Join(
@@ -82,7 +82,7 @@ func surplus(ctx context.Context, tx *sql.Tx, o Options, now time.Time) (through
 	if err != nil || !newest.Valid {
 		return 0, false, err
 	}
-	over, taken := used.Int64-o.MaxSize, int64(0)
+	over, removedAt := used.Int64-o.MaxSize, int64(0)
 	oldest := int64(-1) << 62
 	if o.Keep > 0 {
 		oldest = now.Add(-o.Keep).UnixMicro()
@@ -101,19 +101,19 @@ func surplus(ctx context.Context, tx *sql.Tx, o Options, now time.Time) (through
 		if err := rows.Scan(&last, &until, &size); err != nil {
 			return 0, false, err
 		}
-		if taken >= over && until >= oldest {
+		if removedAt >= over && until >= oldest {
 			break
 		}
-		if taken >= pruneAtOne {
+		if removedAt >= pruneAtOne {
 			return through, true, nil
 		}
-		through, taken = last, taken+size
+		through, removedAt = last, removedAt+size
 	}
 	return through, false, rows.Err()
 }
 
-// takeOut removes all blocks up to a line, into an archive if there is one,
-// and gives the hash of the last line.
+// takeOut removes all blocks up to a line, into an archive if one is configured, and returns the hash
+// of the last line.
 func (f *file) takeOut(
 	ctx context.Context,
 	tx *sql.Tx,
@@ -133,7 +133,7 @@ func (f *file) takeOut(
 	return fmt.Sprintf("%x", sum), archive, err
 }
 
-// store writes the blocks up to a line to a file of their own.
+// store writes the blocks up to a line to an archive file.
 func store(ctx context.Context, tx *sql.Tx, folder string, through int64) (name string, err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return "", err

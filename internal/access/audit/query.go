@@ -16,26 +16,26 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Filter chooses lines; empty fields fit all.
+// Filter selects lines; empty fields match all.
 type Filter struct {
-	Since, Until time.Time // of the line's own time; Until itself is out
+	Since, Until time.Time // of the line's own time; Until itself is excluded
 	After        int64     // lines with a higher number
 	Kind         string
 	Level        Level
 	Principal    string
 	Context      string
-	Session      string // as it stands in lines; see SessionHash
+	Session      string // as lines hold it; see SessionHash
 	Tool         string
 	Call         string
 	Outcome      string
-	Last         int // only the newest so many; 0 means all
+	Last         int // only this many of the newest; 0 means all
 }
 
-// page is how many blocks are read at once.
+// page is the number of blocks that are read at once.
 const page = 32
 
-// Query yields the lines that fit, in the order they were written. Lines that
-// are not on disk yet are left out; see Sync. It ends after an error.
+// Query yields the matching lines in the order in which they were written. It omits lines that are not
+// on disk yet; see Sync. It ends after an error.
 func (l *Ledger) Query(ctx context.Context, f Filter) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		if f.Last > 0 {
@@ -46,8 +46,8 @@ func (l *Ledger) Query(ctx context.Context, f Filter) iter.Seq2[Line, error] {
 	}
 }
 
-// ahead yields what fits behind f.After and moves that on. It reports whether
-// more is wanted.
+// ahead yields the matching lines after f.After and advances f.After. It reports whether the caller
+// wants more.
 func (l *Ledger) ahead(ctx context.Context, f *Filter, yield func(Line, error) bool) bool {
 	marks := f.marks()
 	for from, more := f.After, true; more; {
@@ -69,7 +69,7 @@ func (l *Ledger) ahead(ctx context.Context, f *Filter, yield func(Line, error) b
 	return true
 }
 
-// pass yields what fits in one block.
+// pass yields the matching lines of one block.
 func (f *Filter) pass(text []byte, marks [][]byte, yield func(Line, error) bool) bool {
 	for raw := range bytes.Lines(text) {
 		seq, _, ok := parseLink(raw)
@@ -88,7 +88,7 @@ func (f *Filter) pass(text []byte, marks [][]byte, yield func(Line, error) bool)
 	return true
 }
 
-// blockOf finds the first block that can hold a line behind after which fits.
+// blockOf returns the first block that can hold a matching line after the given one.
 func (l *Ledger) blockOf(ctx context.Context, after int64, f *Filter) (first int64, err error) {
 	db, err := l.file.reader()
 	if db == nil || err != nil {
@@ -109,7 +109,7 @@ func (l *Ledger) blockOf(ctx context.Context, after int64, f *Filter) (first int
 	return max(behind.Int64, recent.Int64), nil
 }
 
-// newest yields the last lines that fit, found from the end.
+// newest yields the last matching lines, which it searches from the end.
 func (l *Ledger) newest(ctx context.Context, f Filter, yield func(Line, error) bool) {
 	var found []Line
 	least, err := l.blockOf(ctx, f.After, &f)
@@ -142,11 +142,11 @@ func (l *Ledger) newest(ctx context.Context, f Filter, yield func(Line, error) b
 	}
 }
 
-// look is how often Follow looks for lines of other processes.
+// look is the interval at which Follow looks for lines of other processes.
 const look = 250 * time.Millisecond
 
-// Follow yields what Query does and then what is written from then on, by
-// this process or another, until ctx is done.
+// Follow yields the lines that Query yields, and then each line that this process or another writes,
+// until ctx is done.
 func (l *Ledger) Follow(ctx context.Context, f Filter) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		if f.Last > 0 {
@@ -202,8 +202,8 @@ func (l *Ledger) blocks(ctx context.Context, where string, args ...any) (blocks 
 	return blocks, nil
 }
 
-// marks are what a line must hold as text to fit; looking for them first saves
-// decoding most of the others.
+// marks are texts that a matching line must contain; looking for them first saves decoding most other
+// lines.
 func (f *Filter) marks() (marks [][]byte) {
 	for name, text := range map[string]string{
 		"kind": f.Kind, "level": string(f.Level), "principal": f.Principal, "context": f.Context,
@@ -216,7 +216,7 @@ func (f *Filter) marks() (marks [][]byte) {
 	return marks
 }
 
-// match decodes a line when it fits.
+// match decodes a line if it fits.
 func (f *Filter) match(raw []byte, marks [][]byte) (line Line, fits bool, err error) {
 	for _, m := range marks {
 		if !bytes.Contains(raw, m) {
@@ -229,8 +229,8 @@ func (f *Filter) match(raw []byte, marks [][]byte) (line Line, fits bool, err er
 	return line, f.fits(&line), nil
 }
 
-// fits reports whether a line does, marks or not: a mark may have been found
-// within its arguments.
+// fits reports whether a decoded line matches. The marks do not suffice, because one may have been
+// found within the arguments.
 func (f *Filter) fits(l *Line) bool {
 	is := func(want, got string) bool { return want == "" || want == got }
 	return (f.Since.IsZero() || !l.At.Before(f.Since)) && (f.Until.IsZero() || l.At.Before(f.Until)) &&
@@ -241,7 +241,7 @@ func (f *Filter) fits(l *Line) bool {
 		is(f.Session, l.Session) && is(f.Tool, l.Tool) && is(f.Call, l.Call) && is(f.Outcome, l.Outcome)
 }
 
-// ParseLine reads one line, as Export writes it.
+// ParseLine parses one line in the form that Export writes.
 func ParseLine(raw []byte) (line Line, err error) {
 	raw = bytes.TrimSuffix(raw, []byte("\n"))
 	if err := rawjson.Check(raw, 0); err != nil {
@@ -254,7 +254,7 @@ func ParseLine(raw []byte) (line Line, err error) {
 	return line, nil
 }
 
-// Export writes all lines as they are, one JSON object on each.
+// Export writes all lines unchanged, one JSON object per line.
 func (l *Ledger) Export(ctx context.Context, w io.Writer) error {
 	if err := l.Sync(ctx); err != nil {
 		return err
@@ -275,7 +275,7 @@ type block struct {
 	damaged                      bool // its lines cannot be unpacked
 }
 
-// eachBlock reads all blocks as they are at one moment.
+// eachBlock reads all blocks in one snapshot of the file.
 func (l *Ledger) eachBlock(ctx context.Context, f func(block) error) error {
 	db, err := l.file.reader()
 	if db == nil || err != nil {

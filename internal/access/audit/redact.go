@@ -16,23 +16,21 @@ import (
 const (
 	longestArgs   = 2 << 10 // bytes of redacted arguments
 	longestString = 240     // bytes of a string in them
-	closing       = 160     // bytes kept free for what ends arguments that are too long
-	deepest       = 32      // objects and arrays inside each other
+	closing       = 160     // bytes kept free to end arguments that are too long
+	deepest       = 32      // objects and arrays nested in each other
 	mask          = `"***"`
-	left          = `"…"` // stands for what was left out
+	left          = `"…"` // replaces omitted content
 )
 
-// redact appends arguments without their secrets, at most 2 KiB. Members whose
-// name or schema says that they are secret are masked whatever they hold;
-// within other texts, what follows words like "password=" is.
-// So are the members in private.
+// redact appends arguments without their secrets, at most 2 KiB. It masks the values of members whose
+// name or schema marks them as secret, of the members in private, and, within other texts, the value
+// after words like "password=".
 func redact(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool) []byte {
 	return redactShaped(dst, args, names, secret, private, nil)
 }
 
-// redactShaped also masks members that the schema does not allow: nothing says
-// what is in them, and a password under a wrong name is one of the reasons why a
-// call is refused.
+// redactShaped also masks members that the schema does not allow, because their content is unknown, and
+// a password under a wrong name is a common reason for a refused call.
 func redactShaped(
 	dst []byte,
 	args json.RawMessage,
@@ -58,8 +56,8 @@ func redactShaped(
 type redactor struct {
 	dst   []byte
 	cur   rawjson.Cursor
-	until int // of dst; beyond it nothing more is taken
-	over  int // members and elements that were left out; once there is one, all further are
+	until int // of dst; beyond it nothing more is appended
+	over  int // members and elements that were omitted; after the first, all further are omitted
 
 	names           *memberNames
 	secret, private map[string]bool
@@ -141,15 +139,14 @@ func (r *redactor) comma(first *bool) {
 	*first = false
 }
 
-// string takes a string as it was written, with its escapes, so that a long
-// one is never decoded.
+// string appends a string in its escaped form, so that a long one is never decoded.
 func (r *redactor) string(v []byte) {
 	if len(v) < 2 {
 		return
 	}
 	body, cut := v[1:len(v)-1], false
-	if room := min(longestString, max(0, r.until-len(r.dst))); len(body) > room {
-		body, cut = body[:validPrefix(body, room)], true
+	if space := min(longestString, max(0, r.until-len(r.dst))); len(body) > space {
+		body, cut = body[:validPrefix(body, space)], true
 	}
 	r.dst = append(r.dst, '"')
 	r.dst = appendMasked(r.dst, body)
@@ -161,8 +158,8 @@ func (r *redactor) string(v []byte) {
 	r.dst = append(r.dst, '"')
 }
 
-// validPrefix returns how many of at most n bytes of a string's body can be taken without
-// cutting a character or an escape.
+// validPrefix returns how many of at most n bytes of a string's body can be kept without cutting a
+// character or an escape.
 func validPrefix(body []byte, n int) int {
 	at := 0
 	for at < n {
@@ -190,7 +187,7 @@ func isHighSurrogate(b []byte) bool {
 	return len(b) >= 6 && b[2]|0x20 == 'd' && strings.IndexByte("89abAB", b[3]) >= 0
 }
 
-// secretWords make a member secret when they are anywhere in its name.
+// secretWords mark a member as secret if its name contains one of them.
 var secretWords = []string{
 	"secret",
 	"password",
@@ -203,11 +200,11 @@ var secretWords = []string{
 	"apikey",
 }
 
-// secretNames make a member secret when they are all of its name. Environments
-// are full of secrets under any name.
+// secretNames mark a member as secret if they are its whole name. Environments are included because
+// they hold secrets under any name.
 var secretNames = []string{"pwd", "auth", "pin", "env", "environment"}
 
-// isSecret reports by a member's name whether it holds a secret.
+// isSecret reports whether a member's name marks it as secret.
 func isSecret(name []byte) bool {
 	if len(name) > 128 {
 		return false
@@ -231,8 +228,8 @@ func isSecret(name []byte) bool {
 	return slices.Contains(secretNames, string(n))
 }
 
-// endsWord reports whether a word ends where rest begins: key, keys, key_id and
-// keyFile, but not keyboard or keyword.
+// endsWord reports whether a word ends where rest begins: in key, keys, key_id and keyFile, but not in
+// keyboard or keyword.
 func endsWord(low, name []byte) bool {
 	if len(low) > 0 && low[0] == 's' {
 		low, name = low[1:], name[1:]
@@ -240,15 +237,14 @@ func endsWord(low, name []byte) bool {
 	return len(low) == 0 || low[0] < 'a' || low[0] > 'z' || name[0] != low[0]
 }
 
-// secretCache remembers what schemas call secret, because asking them costs
-// more than a call.
+// secretCache caches the secret members of schemas, because finding them costs more than a call.
 type secretCache struct {
 	mu     sync.RWMutex
 	by     map[*schema.Schema]map[string]bool
 	shapes map[*schema.Schema]*shape
 }
 
-// shape is which members an object may have by its schema. nil says nothing.
+// shape holds the members that an object may have by its schema. nil allows all.
 type shape struct {
 	members map[string]*shape
 	closed  bool   // no other members are allowed
@@ -270,7 +266,7 @@ func (s *shape) element() *shape {
 	return s.items
 }
 
-// shapeOf is the shape of what a schema allows.
+// shapeOf returns the shape that a schema allows.
 func (c *secretCache) shapeOf(in *schema.Schema) *shape {
 	if in == nil {
 		return nil
@@ -291,8 +287,8 @@ func (c *secretCache) shapeOf(in *schema.Schema) *shape {
 	return s
 }
 
-// shapeIn reads a schema. What it cannot judge, because parts of the schema stand
-// elsewhere, it leaves open.
+// shapeIn derives a shape from a schema. It leaves a part open, as nil, if that part depends on a
+// reference or another construct that it does not follow.
 func shapeIn(raw []byte, depth int) *shape {
 	if depth > deepest || rawjson.Kind(raw) != '{' {
 		return nil
@@ -321,7 +317,7 @@ func shapeIn(raw []byte, depth int) *shape {
 
 const mostSchemas = 10_000
 
-// of are the names of members that a schema calls secret.
+// of returns the names of the members that a schema marks as secret.
 func (c *secretCache) of(in *schema.Schema) map[string]bool {
 	if in == nil {
 		return nil
@@ -342,8 +338,8 @@ func (c *secretCache) of(in *schema.Schema) map[string]bool {
 	return names
 }
 
-// secretMembers looks through a schema for properties with format password,
-// writeOnly or x-secret.
+// secretMembers adds the names of the properties with format password, writeOnly or x-secret in a
+// schema.
 func secretMembers(raw []byte, names map[string]bool, depth int) map[string]bool {
 	if depth > deepest {
 		return names

@@ -47,8 +47,8 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 }
 
-// A password under a name that the tool does not know is in no line: nothing says
-// what such a member holds.
+// A password under a name that the tool does not know is in no line, because the content of such a
+// member is unknown.
 //
 //redteam:attack What destroys is written down before it begins: passwords under wrong names of arguments
 func TestMembersTheSchemaDoesNotAllowAreMasked(t *testing.T) {
@@ -125,7 +125,7 @@ func TestEveryTriggerIsLookedFor(t *testing.T) {
 	}
 }
 
-// A name says the same the second time, when it is remembered.
+// A cached name gives the same result.
 func TestNamesOfMembersAreRemembered(t *testing.T) {
 	var names memberNames
 	for range 2 {

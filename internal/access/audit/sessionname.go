@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// SessionHash is what stands for a session in the ledger.
+// SessionHash returns the name of a session in the ledger, a hash of its ID.
 func SessionHash(id string) string { return string(appendHash(nil, id)) }
 
 func appendHash(b []byte, id string) []byte {
@@ -15,8 +15,7 @@ func appendHash(b []byte, id string) []byte {
 	return hex.AppendEncode(b, h[:8])
 }
 
-// seen is what a ledger remembers because finding it out again costs more. The
-// zero value is ready.
+// seen holds the caches of a ledger. The zero value is ready.
 type seen struct {
 	secrets  secretCache
 	sessions sessionNames
@@ -24,28 +23,26 @@ type seen struct {
 	second   clockText
 }
 
-// sessionNames remembers the hashes of sessions: a session makes many lines,
-// and a hash costs a tenth of a line. The zero value is ready. Safe for
-// concurrent use.
+// sessionNames caches the hashes of sessions, because a session writes many lines and a hash costs a
+// tenth of a line. The zero value is ready. It is safe for concurrent use.
 type sessionNames struct {
-	seen [256]atomic.Pointer[sessionName] // by a hash of the id
+	seen [256]atomic.Pointer[sessionName] // by a hash of the ID
 }
 
 type sessionName struct {
 	id     string
 	hash   [16]byte     // in hex
-	others atomic.Int32 // lines of other sessions that came to its place
+	others atomic.Int32 // lines of other sessions with the same slot
 }
 
-// mostOthers is after how many of them another takes the place: where a great
-// many sessions take turns, remembering each costs more than it saves.
+// mostOthers is the number of such lines after which another session replaces the cached one. If a
+// great many sessions alternate, replacing at each line would cost more than it saves.
 const mostOthers = 8
 
 var nameSeed = maphash.MakeSeed()
 
-// memberNames remembers which names of members mean a secret: tools are called
-// with the same ones again and again. The zero value is ready. Safe for
-// concurrent use.
+// memberNames caches which names of members mark a secret, because tools are called with the same names
+// again and again. The zero value is ready. It is safe for concurrent use.
 type memberNames struct {
 	seen [256]atomic.Pointer[memberName] // by a hash of the name; the newer replaces
 }
@@ -55,10 +52,10 @@ type memberName struct {
 	secret bool
 }
 
-// longestName is how long a name may be that is remembered, in bytes.
+// longestName is the longest name that is cached, in bytes.
 const longestName = 64
 
-// secret is isSecret.
+// secret returns isSecret(name), cached.
 func (n *memberNames) secret(name []byte) bool {
 	if n == nil || len(name) > longestName {
 		return isSecret(name)
@@ -72,7 +69,7 @@ func (n *memberNames) secret(name []byte) bool {
 	return m.secret
 }
 
-// append writes what stands for a session.
+// append appends the name of a session in the ledger.
 func (n *sessionNames) append(b []byte, id string) []byte {
 	at := &n.seen[maphash.String(nameSeed, id)%uint64(len(n.seen))]
 	known := at.Load()

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// kinds are the kinds of the problems of a report, with the lines they name.
+// kinds lists the kinds of a report's problems, with the lines they name.
 func kinds(r Report) (all []string) {
 	for _, p := range r.Problems {
 		all = append(all, fmt.Sprintf("%s %d-%d", p.Kind, p.First, p.Last))
@@ -23,7 +23,7 @@ func kinds(r Report) (all []string) {
 	return all
 }
 
-// replaceLines rewrites the blocks that hold a text, and says how many did.
+// replaceLines rewrites the blocks that hold a text and returns their number.
 func replaceLines(t *testing.T, db *sql.DB, from, to string) (n int) {
 	t.Helper()
 	rows, err := db.Query("SELECT first, lines FROM block")
@@ -110,7 +110,7 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 			if _, err := db.Exec("UPDATE block SET hash = ? WHERE first = 31", c.end.hash[:]); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"altered 41-41"}}, // one of the two neighbours, and the row vouches for the other
+		}, []string{"altered 41-41"}}, // the row confirms one of the two neighbours
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := fresh(t)
@@ -129,8 +129,8 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 	}
 }
 
-// Whatever byte of the file is changed: either it is found, or every line can
-// still be read exactly as it was written.
+// If any byte of the file is changed, Verify finds it, or every line can still be read exactly as it
+// was written.
 //
 //redteam:attack What destroys is written down before it begins: any one byte of the ledger is changed
 func TestOneByte(t *testing.T) {
@@ -141,7 +141,7 @@ func TestOneByte(t *testing.T) {
 	if err := l.Export(t.Context(), &before); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Close(t.Context()); err != nil { // the last one out moves everything into the one file
+	if err := l.Close(t.Context()); err != nil { // the last connection to close moves everything into the one file
 		t.Fatal(err)
 	}
 	whole, err := os.ReadFile(path)
@@ -182,8 +182,8 @@ func TestOneByte(t *testing.T) {
 	}
 }
 
-// When the file is cut back, or replaced by an old copy, and used again, the
-// gap stays for ever.
+// If the file is cut back, or replaced by an old copy, and then used again, Verify finds the gap
+// permanently.
 func TestAnOldCopyIsFoundAlsoAfterFurtherLines(t *testing.T) {
 	path := fresh(t)
 	l := Open(path, Options{})
@@ -206,7 +206,7 @@ func TestAnOldCopyIsFoundAlsoAfterFurtherLines(t *testing.T) {
 	}
 }
 
-// A file that is removed under a running host is noticed by the next line.
+// A file that is removed while the host runs is noticed by the next line.
 func TestARemovedFileIsNoticed(t *testing.T) {
 	path := fresh(t)
 	l := ledger(t, path, Options{})
@@ -239,7 +239,7 @@ func TestExportedLines(t *testing.T) {
 		"one twice":       {strings.Join(slices.Insert(slices.Clone(all), 9, all[8]), ""), []string{"order 9-9"}},
 		"one altered":     {strings.Replace(out.String(), "call_14", "call_x4", 1), []string{"altered 15-15"}},
 		"its link":        {strings.Replace(out.String(), all[14][10:40], strings.Repeat("0", 30), 1), []string{"altered 15-15"}},
-		"no JSON":         {"hello\n", []string{"altered 1-1"}},
+		"no JSON":         {"plain text\n", []string{"altered 1-1"}},
 	} {
 		r, err := VerifyLines(t.Context(), strings.NewReader(c.text))
 		if err != nil {
@@ -257,9 +257,8 @@ func TestExportedLines(t *testing.T) {
 	}
 }
 
-// A head that was removed or emptied stays a finding when the ledger is used
-// again, whether lines were cut off with it or not, and also by a host that has it
-// open.
+// Verify reports a head that was removed or emptied also after the ledger is used again, whether or not
+// lines were cut off with it, and also by a host that has it open.
 //
 //redteam:attack What destroys is written down before it begins: the head is removed, lines with it, and the ledger is used once
 func TestALostHeadStaysAFinding(t *testing.T) {
@@ -316,8 +315,7 @@ func TestALostHeadStaysAFinding(t *testing.T) {
 	}
 }
 
-// Writers that begin a ledger together, and a kill right after its first line,
-// are no findings.
+// Writers that start a ledger together, and a kill right after its first line, cause no findings.
 func TestAHeadThatIsNotYetWrittenIsNoFinding(t *testing.T) {
 	path := fresh(t)
 	l := Open(path, Options{})
@@ -325,7 +323,7 @@ func TestAHeadThatIsNotYetWrittenIsNoFinding(t *testing.T) {
 	if err := l.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(path+".head", 0); err != nil { // as a kill before the head is written leaves it
+	if err := os.Truncate(path+".head", 0); err != nil { // the state after a kill before the head is written
 		t.Fatal(err)
 	}
 	l = ledger(t, path, Options{})

@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
 	OK       bool      `json:"ok"`
 	Lines    int64     `json:"lines"`
-	First    int64     `json:"first"`    // number of the first line that is kept; 0 when there is none
+	First    int64     `json:"first"`    // number of the first line that is kept; 0 if there is none
 	Last     int64     `json:"last"`     // number of the last
-	Head     int64     `json:"head"`     // the last line the head knows of
-	Hash     string    `json:"hash"`     // of the last line: write it down elsewhere to be sure of all before it
+	Head     int64     `json:"head"`     // the last line that the head names
+	Hash     string    `json:"hash"`     // of the last line: a copy kept elsewhere proves all lines before it
 	Until    time.Time `json:"until"`    // time of the last line
-	Removed  int64     `json:"removed"`  // lines at the beginning that retention removed, as a line of the ledger itself says
+	Removed  int64     `json:"removed"`  // lines at the beginning that retention removed, according to a line of the ledger
 	Problems []Problem `json:"problems"` // at most 100
 }
 
-// Problem is one place where the ledger is not what was written.
+// Problem is one place at which the ledger differs from what was written.
 type Problem struct {
 	Kind    string `json:"kind"` // altered, missing, order, truncated, beginning, index, head, damaged
 	First   int64  `json:"first"`
@@ -35,12 +35,12 @@ type Problem struct {
 
 const mostProblems = 100
 
-// Verify reads the whole chain and holds it against itself and the head. The
-// error is for what kept it from reading; what it found wrong is in the report.
+// Verify reads the whole chain and compares it with itself and with the head. The error reports a
+// failure to read; findings are in the report.
 func (l *Ledger) Verify(ctx context.Context) (Report, error) {
 	var c checker
 	var err error
-	// The head comes first: lines that are added meanwhile are behind it.
+	// The head is read first, so that lines added meanwhile are after it.
 	if c.head, err = l.file.head.lastLink(); err != nil {
 		c.problem("head", 0, 0, err.Error())
 	}
@@ -59,7 +59,7 @@ func (l *Ledger) Verify(ctx context.Context) (Report, error) {
 	return c.makeReport(l.file.path != ""), nil
 }
 
-// intact has SQLite look through its own file.
+// intact runs SQLite's integrity check on the file.
 func (l *Ledger) intact(ctx context.Context, c *checker) error {
 	db, err := l.file.reader()
 	if db == nil || err != nil {
@@ -78,8 +78,7 @@ func (l *Ledger) intact(ctx context.Context, c *checker) error {
 	return nil
 }
 
-// VerifyLines checks lines that Export or retention wrote. They may begin
-// anywhere in the chain.
+// VerifyLines checks lines that Export or retention wrote. They may begin anywhere in the chain.
 func VerifyLines(ctx context.Context, r io.Reader) (Report, error) {
 	c := checker{export: true}
 	in := bufio.NewReaderSize(r, 64<<10)
@@ -98,17 +97,17 @@ func VerifyLines(ctx context.Context, r io.Reader) (Report, error) {
 	return Report{}, context.Cause(ctx)
 }
 
-// checker walks the chain from front to back.
+// checker reads the chain from the first line to the last.
 type checker struct {
 	export   bool
 	head     link
 	lines    int64
 	first    int64
-	before   link   // what the first line follows
-	end      link   // the line just read
+	before   link   // the position before the first line
+	end      link   // the line last read
 	at       string // its time, as text
 	sure     int64  // the last line whose hash a row confirms
-	broken   int64  // the last line that did not fit the one before it
+	broken   int64  // the last line that did not match the one before it
 	removals []removal
 	problems []Problem
 	more     int
@@ -122,7 +121,7 @@ func (c *checker) problem(kind string, first, last int64, message string) {
 	c.problems = append(c.problems, Problem{kind, first, max(first, last), message})
 }
 
-// block checks the lines of a row, and what stands beside them.
+// block checks the lines of a row and the row's other columns.
 func (c *checker) block(b block) {
 	if b.damaged {
 		c.problem("altered", b.first, b.through, fmt.Sprintf("lines %d to %d cannot be unpacked", b.first, b.through))
@@ -131,7 +130,7 @@ func (c *checker) block(b block) {
 	first, since, until := int64(0), "", ""
 	for raw := range bytes.Lines(b.lines) {
 		if !c.checkLine(bytes.TrimSuffix(raw, []byte("\n"))) {
-			return // reported; without its number the row cannot be judged
+			return // reported; without its number the row cannot be checked
 		}
 		if first == 0 {
 			first, since, until = c.end.seq, c.at, c.at
@@ -143,21 +142,21 @@ func (c *checker) block(b block) {
 			"missing",
 			b.first,
 			b.through,
-			fmt.Sprintf("lines %d to %d are gone: their row is empty", b.first, b.through),
+			fmt.Sprintf("lines %d to %d are missing: their row is empty", b.first, b.through),
 		)
 		return
 	}
 	if bytes.Equal(b.hash, c.end.hash[:]) {
 		c.sure = c.end.seq
 	} else {
-		c.altered(c.end.seq, fmt.Sprintf("line %d was altered, or the hash beside it", c.end.seq))
+		c.altered(c.end.seq, fmt.Sprintf("line %d was altered, or the hash in its row", c.end.seq))
 	}
 	if b.first != first || b.through != c.end.seq || b.since != micros(since) || b.until != micros(until) {
 		c.problem(
 			"index",
 			first,
 			c.end.seq,
-			fmt.Sprintf("what stands beside lines %d to %d does not fit them: queries may miss them", first, c.end.seq),
+			fmt.Sprintf("the row of lines %d to %d does not match them: queries may miss them", first, c.end.seq),
 		)
 	}
 }
@@ -179,7 +178,7 @@ func (c *checker) checkLine(raw []byte) bool {
 	case c.lines == 0:
 		c.first, c.before = seq, link{seq - 1, prev}
 		if seq == 1 && prev != (hash{}) && !c.export {
-			c.problem("altered", 1, 0, "line 1 was altered: it follows none")
+			c.problem("altered", 1, 0, "line 1 was altered: it is the first, but names a line before it")
 		}
 	case seq > c.end.seq+1:
 		c.problem(
@@ -189,14 +188,14 @@ func (c *checker) checkLine(raw []byte) bool {
 			fmt.Sprintf("%s missing between lines %d and %d", lines(c.end.seq+1, seq-1), c.end.seq, seq),
 		)
 	case seq <= c.end.seq:
-		c.problem("order", seq, 0, fmt.Sprintf("line %d stands behind line %d", seq, c.end.seq))
+		c.problem("order", seq, 0, fmt.Sprintf("line %d comes after line %d", seq, c.end.seq))
 	case prev != c.end.hash:
 		c.unlinked(seq)
 	}
 	c.lines++
 	c.end, c.at = link{seq, sha256.Sum256(raw)}, at
 	if seq == c.head.seq && c.end.hash != c.head.hash {
-		c.altered(seq, fmt.Sprintf("line %d was altered: the head knows another", seq))
+		c.altered(seq, fmt.Sprintf("line %d was altered: the head holds another hash for it", seq))
 	}
 	c.removal(raw)
 	if isKind(raw, headLostKind) {
@@ -205,7 +204,7 @@ func (c *checker) checkLine(raw []byte) bool {
 			seq,
 			0,
 			fmt.Sprintf(
-				"the head was missing when line %d was written: whether lines were removed behind line %d cannot be told",
+				"the head was missing when line %d was written: whether lines after line %d were removed is unknown",
 				seq,
 				seq-1,
 			),
@@ -214,9 +213,9 @@ func (c *checker) checkLine(raw []byte) bool {
 	return true
 }
 
-// unlinked is for two neighbours that do not fit. Which of them was altered
-// shows when one of them fits its other side: the row confirms its last line,
-// and a line that was altered alone fits neither neighbour.
+// unlinked handles two neighbours that do not match. One of them was altered; it is the one that does
+// not match its other side either: the row confirms its last line, and a line that was altered alone
+// matches neither neighbour.
 func (c *checker) unlinked(seq int64) {
 	switch seq - 1 {
 	case c.sure:
@@ -227,7 +226,7 @@ func (c *checker) unlinked(seq int64) {
 		}
 		fallthrough
 	default:
-		c.altered(seq-1, fmt.Sprintf("line %d was altered: line %d follows another", seq-1, seq))
+		c.altered(seq-1, fmt.Sprintf("line %d was altered: line %d holds another hash for it", seq-1, seq))
 	}
 	c.broken = seq
 }
@@ -247,7 +246,7 @@ func lines(first, last int64) string {
 	return fmt.Sprintf("lines %d to %d are", first, last)
 }
 
-// atOf cuts the time out of a line.
+// atOf returns the time of a line.
 func atOf(raw []byte) (string, bool) {
 	_, rest, ok := bytes.Cut(raw, []byte(`",`+atMember))
 	if !ok || len(rest) < timeWidth+1 || rest[timeWidth] != '"' {
@@ -256,7 +255,7 @@ func atOf(raw []byte) (string, bool) {
 	return string(rest[:timeWidth]), true
 }
 
-// removal is the entry of the ledger about removing its oldest lines.
+// removal is the entry that records the removal of the oldest lines.
 type removal struct {
 	Through int64  `json:"through"`
 	Hash    string `json:"hash"` // of the last line that was removed
@@ -265,13 +264,13 @@ type removal struct {
 
 const (
 	removalKind  = "audit.pruned"
-	headLostKind = "audit.headless" // the head was missing while there were lines
+	headLostKind = "audit.headless" // the head was missing although the chain had lines
 )
 
-// isKind reports whether a line is of a kind of the ledger's own.
+// isKind reports whether a line has one of the kinds that the ledger itself writes.
 func isKind(raw []byte, kind string) bool {
 	if !bytes.Contains(raw, []byte(`"kind":"`+kind+`"`)) {
-		return false // without reading it
+		return false // without decoding it
 	}
 	line, err := ParseLine(raw)
 	return err == nil && line.Kind == kind
@@ -288,14 +287,14 @@ func (c *checker) removal(raw []byte) {
 	}
 }
 
-// makeReport judges the beginning and the end.
+// makeReport checks the beginning and the end and returns the report.
 func (c *checker) makeReport(onDisk bool) Report {
 	if c.lines > 0 && c.before.seq > 0 && !c.export && !c.sealed() {
 		c.problem(
 			"beginning",
 			1,
 			c.before.seq,
-			fmt.Sprintf("%s missing at the beginning, and no line says that they were removed", lines(1, c.before.seq)),
+			fmt.Sprintf("%s missing at the beginning, and no line records their removal", lines(1, c.before.seq)),
 		)
 	}
 	switch {
@@ -304,10 +303,10 @@ func (c *checker) makeReport(onDisk bool) Report {
 			"truncated",
 			c.end.seq+1,
 			c.head.seq,
-			fmt.Sprintf("%s missing at the end: the head knows of them", lines(c.end.seq+1, c.head.seq)),
+			fmt.Sprintf("%s missing at the end: the head names them", lines(c.end.seq+1, c.head.seq)),
 		)
 	case onDisk && c.head.seq == 0 && c.lines > 0:
-		c.problem("head", 0, 0, "the head is missing: whether lines are missing at the end cannot be told")
+		c.problem("head", 0, 0, "the head is missing: whether lines are missing at the end is unknown")
 	}
 	if c.more > 0 {
 		c.problems = append(c.problems, Problem{"more", 0, 0, fmt.Sprintf("and %d more", c.more)})
@@ -328,8 +327,8 @@ func (c *checker) makeReport(onDisk bool) Report {
 	return r
 }
 
-// sealed reports whether a line of the ledger says that exactly what is
-// missing at the beginning was removed.
+// sealed reports whether a line of the ledger records the removal of exactly the lines that are missing
+// at the beginning.
 func (c *checker) sealed() bool {
 	for _, r := range c.removals {
 		if r.Through == c.before.seq && r.Hash == hexOf(c.before.hash) {

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// batch is the lines that become durable together. It is guarded by
-// Ledger.mu until the writer has taken it.
+// batch holds the lines that become durable together. Ledger.mu guards it until the writer has taken
+// it.
 type batch struct {
-	text   []byte // the lines' members, one after the other
+	text   []byte // the members of all lines, concatenated
 	ends   []int  // where each line ends in text
 	urgent bool   // a caller waits
 	tries  int
-	done   chan struct{} // closed when it is durable, or has failed for the first time
+	done   chan struct{} // closed when the batch is durable, or has failed for the first time
 	err    error         // set before done is closed
 }
 
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
-// emptyBatch uses the memory of one that was written. It is called with mu held.
+// emptyBatch returns a batch that reuses the memory of a written one. The caller holds mu.
 func (l *Ledger) emptyBatch() *batch {
 	b := newBatch()
 	if l.spare != nil {
@@ -31,16 +31,15 @@ func (l *Ledger) emptyBatch() *batch {
 func (b *batch) lines() int { return len(b.ends) }
 
 const (
-	fullBatch = 1 << 20         // bytes that are not held back for others to join
+	fullBatch = 1 << 20         // bytes after which a batch does not wait for more lines
 	retry     = time.Second     // after a failed write
-	roomWait  = time.Second     // for a line when there is no room
-	slowWrite = 2 * time.Second // that the log should know of
+	spaceWait = time.Second     // how long a line waits for space
+	slowWrite = 2 * time.Second // duration of a write from which it is logged
 )
 
-// addLine puts a line into the batch, or returns nil when it cannot. It is called
-// with mu held.
+// addLine adds a line to the batch, or returns nil if it cannot. The caller holds mu.
 func (l *Ledger) addLine(line []byte, urgent bool) *batch {
-	if !l.makeRoom(len(line)) {
+	if !l.awaitSpace(len(line)) {
 		if l.lost++; l.lost == 1 {
 			l.o.Log.Error("audit: lines are lost", "err", l.failing)
 		}
@@ -56,22 +55,21 @@ func (l *Ledger) addLine(line []byte, urgent bool) *batch {
 	return b
 }
 
-// makeRoom waits for the writer when it is only slow.
-func (l *Ledger) makeRoom(n int) bool {
+// makeRoom waits for the writer, if it is only slow, until n bytes fit.
+func (l *Ledger) awaitSpace(n int) bool {
 	if len(l.batch.text)+n <= l.o.Pending || l.closed {
 		return !l.closed
 	}
-	deadline := time.Now().Add(roomWait)
-	wake := time.AfterFunc(roomWait, l.room.Broadcast)
+	deadline := time.Now().Add(spaceWait)
+	wake := time.AfterFunc(spaceWait, l.space.Broadcast)
 	defer wake.Stop()
 	for len(l.batch.text)+n > l.o.Pending && l.failing == nil && !l.closed && time.Now().Before(deadline) {
-		l.room.Wait()
+		l.space.Wait()
 	}
 	return !l.closed && len(l.batch.text)+n <= l.o.Pending
 }
 
-// nudge makes the writer look, and starts it for the first line. It is called
-// with mu held.
+// nudge wakes the writer, and starts it for the first line. The caller holds mu.
 func (l *Ledger) nudge() {
 	if !l.started && l.batch.lines() > 0 {
 		l.started = true
@@ -83,8 +81,7 @@ func (l *Ledger) nudge() {
 	}
 }
 
-// writeLoop is the writer: it takes what has gathered, writes it and looks again,
-// until the ledger is closed.
+// writeLoop is the writer: it writes batch after batch until the ledger is closed.
 func (l *Ledger) writeLoop() {
 	for {
 		b := l.nextBatch()
@@ -102,9 +99,9 @@ func (l *Ledger) writeLoop() {
 	}
 }
 
-// nextBatch waits for a batch: at once if a caller waits for it, else for as
-// long as lines may gather. It returns nil when the ledger is closed and
-// nothing is left, or nothing can be written.
+// nextBatch waits for a batch: a batch with a waiting caller is returned at once, any other after the
+// time for which lines may gather. It returns nil if the ledger is closed and nothing is left, or
+// nothing can be written.
 func (l *Ledger) nextBatch() *batch {
 	var first time.Time
 	timer := time.NewTimer(time.Hour)
@@ -142,12 +139,12 @@ func (l *Ledger) nextBatch() *batch {
 	}
 }
 
-// finishBatch reports the result of writing a batch to its waiters. The lines of a
-// failed one stay and are tried again.
+// finishBatch reports the result of writing a batch to its waiters. The lines of a failed batch stay
+// and are tried again.
 func (l *Ledger) finishBatch(b *batch, err error) (written bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	defer l.room.Broadcast()
+	defer l.space.Broadcast()
 	l.writing = nil
 	if err == nil {
 		if l.failing != nil {
@@ -163,7 +160,7 @@ func (l *Ledger) finishBatch(b *batch, err error) (written bool) {
 	}
 	if l.failing == nil {
 		l.o.Log.Error(
-			"audit: lines cannot be written; calls that change something are refused meanwhile unless settings say otherwise",
+			"audit: lines cannot be written; meanwhile calls with side effects are refused, unless the settings are lenient",
 			"err",
 			err,
 		)
@@ -175,7 +172,7 @@ func (l *Ledger) finishBatch(b *batch, err error) (written bool) {
 	return false
 }
 
-// putBack puts the lines of a failed batch before those that came since.
+// putBack puts the lines of a failed batch before those that were added since.
 func (l *Ledger) putBack(b *batch) {
 	since := l.batch
 	again := newBatch()
@@ -189,14 +186,14 @@ func (l *Ledger) putBack(b *batch) {
 		again.text = append(again.text, since.text[from:end]...)
 		again.ends = append(again.ends, len(again.text))
 	}
-	if since.urgent { // those who wait for these lines are told now
+	if since.urgent { // their callers learn now that writing fails
 		since.err = b.err
 		close(since.done)
 	}
 	l.batch = again
 }
 
-// noteLost records in the ledger how many lines it lacks.
+// noteLost records in the ledger how many lines were dropped.
 func (l *Ledger) noteLost() {
 	if l.lost == 0 {
 		return
@@ -204,7 +201,7 @@ func (l *Ledger) noteLost() {
 	e := Entry{
 		Kind:   "audit.lost",
 		Level:  Security,
-		Reason: fmt.Sprintf("%d lines found no room while nothing could be written", l.lost),
+		Reason: fmt.Sprintf("%d lines were dropped while nothing could be written", l.lost),
 	}
 	l.lost = 0
 	buf := l.build(&e)
@@ -213,7 +210,7 @@ func (l *Ledger) noteLost() {
 	l.scratch.Put(buf)
 }
 
-// prune removes old lines when it is time to.
+// prune removes old lines if a pass is due.
 func (l *Ledger) prune() {
 	ctx, cancel := context.WithTimeout(context.Background(), l.o.Wait*2)
 	defer cancel()

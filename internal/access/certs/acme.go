@@ -13,9 +13,9 @@ import (
 	"golang.org/x/crypto/acme/autocert"
 )
 
-// useACME shows certificates that an authority gives for public names. It
-// proves that the names are ours inside the TLS handshake, so the door must
-// be reachable from outside at port 443 and needs no other.
+// useACME uses certificates that an authority issues for public names. It proves control of the names
+// inside the TLS handshake, so the listener must be reachable from outside at port 443 and needs no
+// other port.
 func (s *Source) useACME(o Options) {
 	m := &autocert.Manager{
 		Prompt:     autocert.AcceptTOS,
@@ -43,8 +43,8 @@ func (s *Source) useACME(o Options) {
 	}
 }
 
-// logFailure logs why there is no certificate: loudly for a name that is ours,
-// for anyone may ask for others.
+// logFailure logs why there is no certificate: as an error for a configured name, and at a lower level
+// for others, because any client may ask for any name.
 func logFailure(o Options, name string, err error) {
 	level := slog.LevelDebug
 	if slices.ContainsFunc(o.ACME.Domains, func(d string) bool { return strings.EqualFold(d, name) }) {
@@ -53,5 +53,5 @@ func logFailure(o Options, name string, err error) {
 	o.Log.Log(context.Background(), level, "no certificate for a connection", "name", clip(name), "err", err)
 }
 
-// clip keeps a stranger's text short.
+// clip limits the length of a client's text.
 func clip(s string) string { return s[:min(len(s), 80)] }

@@ -25,13 +25,13 @@ import (
 	"golang.org/x/crypto/acme"
 )
 
-// fakeACME is an authority that issues certificates to clients that prove a name by
-// TLS-ALPN at one address. It takes every signature for good.
+// fakeACME is an authority that issues certificates to clients that prove a name by TLS-ALPN at one
+// address. It does not verify signatures.
 type fakeACME struct {
 	t      *testing.T
 	ca     authority
 	server *httptest.Server
-	prove  string // where names are looked for
+	prove  string // the address at which names are proved
 	orders int
 	valid  bool
 	issued []byte // PEM
@@ -118,7 +118,7 @@ const domain = "tools.example.com"
 
 var name = map[string]string{"type": "dns", "value": domain}
 
-// readJWS is the payload of a signed request.
+// readJWS returns the payload of a signed request.
 func readJWS(r *http.Request) ([]byte, error) {
 	if r.Method != http.MethodPost {
 		return nil, nil
@@ -157,7 +157,7 @@ func (f *fakeACME) order(w http.ResponseWriter, code int) {
 	f.say(w, code, o)
 }
 
-// proved asks the door for the certificate that proves the name.
+// proved fetches the certificate that proves the name from the listener.
 func (f *fakeACME) proved() bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -197,8 +197,8 @@ func (f *fakeACME) issue(payload []byte) {
 	f.issued = append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), f.ca.pem()...)
 }
 
-// door serves handshakes with what a source shows.
-func door(t *testing.T, s *Source) (address string) {
+// listener serves handshakes with the certificate of a source.
+func listener(t *testing.T, s *Source) (address string) {
 	t.Helper()
 	ln, err := tls.Listen("tcp", "127.0.0.1:0", s.Config())
 	if err != nil {
@@ -234,15 +234,15 @@ func visit(t *testing.T, address string, c *tls.Config) (*x509.Certificate, erro
 	return conn.(*tls.Conn).ConnectionState().PeerCertificates[0], nil
 }
 
-// The first visitor of a public name is shown a certificate that was fetched
-// for it, and so is the first after a new start, without fetching.
+// The first client of a public name receives a certificate that was fetched for it. After a restart the
+// first client receives the same one without a fetch.
 func TestACertificateForAPublicName(t *testing.T) {
 	f, folder := newACME(t), filepath.Join(t.TempDir(), "acme")
 	roots := x509.NewCertPool()
 	roots.AddCert(f.server.Certificate())
 	o := Options{ACME: ACME{Domains: []string{domain}, Directory: f.url("/"), Folder: folder, Roots: roots}}
 	s := open(t, o)
-	f.prove = door(t, s)
+	f.prove = listener(t, s)
 	if got := s.Lines(); len(got) != 1 || got[0] != "Using certificates for "+domain+" by ACME" {
 		t.Errorf("says %q", got)
 	}
@@ -251,7 +251,7 @@ func TestACertificateForAPublicName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := visit(t, door(t, open(t, o)), client)
+	again, err := visit(t, listener(t, open(t, o)), client)
 	if err != nil || !bytes.Equal(again.Raw, first.Raw) || f.orders != 1 {
 		t.Errorf("after a new start: %v, %d orders", err, f.orders)
 	}

@@ -1,10 +1,9 @@
-// Package certs finds the certificate a door shows.
+// Package certs provides the certificate of a listener.
 //
-// It is one of three: a pair of files that the administrator maintains, certificates
-// for public names from an ACME authority, or a self-signed one that is made
-// and kept here. All of them stay fresh while the host runs: files are read
-// again when they change, the others are renewed in time. What cannot be read
-// leaves the old one in use and is logged.
+// It comes from one of three sources: a pair of files that the administrator maintains, an ACME
+// authority for public names, or a self-signed certificate that is made and stored here. Each is kept
+// current while the host runs: files are read again when they change, the others are renewed in time.
+// If a new one cannot be read, the old one stays in use and the error is logged.
 package certs
 
 import (
@@ -17,40 +16,38 @@ import (
 	"time"
 )
 
-// Options say which certificate is shown. Without Cert, Key and ACME.Domains
-// it is a self-signed one.
+// Options selects the certificate. Without Cert, Key and ACME.Domains it is self-signed.
 type Options struct {
-	Cert, Key string // PEM files, both or neither; the first certificate is the door's own
-	ClientCA  string // PEM file of those who sign clients' certificates; "" asks for none
+	Cert, Key string // PEM files, both or neither; the first certificate is the listener's own
+	ClientCA  string // PEM file of the authorities that sign clients' certificates; "" requests none
 	ACME      ACME
 	Folder    string       // of the self-signed pair; "" keeps it in memory
-	Log       *slog.Logger // nil drops what is said
+	Log       *slog.Logger // nil discards the log
 
 	now func() time.Time // for tests; nil means time.Now
 }
 
-// ACME says where certificates for public names come from. The user who fills in
-// Domains agrees to the terms of the authority.
+// ACME configures certificates for public names. The user who sets Domains agrees to the terms of the
+// authority.
 type ACME struct {
 	Domains   []string
-	Email     string // where the authority writes to; may be ""
+	Email     string // the contact that the authority is given; may be ""
 	Directory string // URL of the authority; "" means Let's Encrypt
 	Folder    string // of its certificates and the account's key
-	// Roots are the authorities by which Directory is known; nil means the
-	// system's.
-	// Tests set it, for a directory of their own.
+	// Roots verify the server at Directory; nil means the system's. Tests set it for a directory of
+	// their own.
 	Roots *x509.CertPool
 }
 
-// Source has certificates for a door. Safe for concurrent use.
+// Source provides certificates for a listener. It is safe for concurrent use.
 type Source struct {
 	config *tls.Config
 	says   func() []string
 	trust  string
 }
 
-// Open finds the certificate; it is there, and fit to be shown, when Open
-// returns. With ACME it is fetched at the first connection for its name.
+// Open loads or makes the certificate, so that it is valid when Open returns. With ACME it is fetched
+// at the first connection for its name.
 func Open(o Options) (*Source, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -81,19 +78,19 @@ func Open(o Options) (*Source, error) {
 	return s, nil
 }
 
-// Config is what a listener is wrapped with: TLS 1.2 and up, HTTP/2 where the
-// client knows it. With a ClientCA a client may show a certificate, and one
-// that it shows must be good. It is not to be changed.
+// Config returns the configuration of a listener: TLS 1.2 or later, and HTTP/2 if the client supports
+// it. With a ClientCA a client may send a certificate, which must then be valid. The caller must not
+// change the result.
 func (s *Source) Config() *tls.Config { return s.config }
 
-// Lines say at the start of a host what its callers will be shown.
+// Lines returns lines about the certificate that a host prints when it starts.
 func (s *Source) Lines() []string { return s.says() }
 
-// Trust is the file a client has to be given before it believes the
-// certificate; "" when that is the business of others.
+// Trust returns the file that a client must trust before it accepts the certificate; "" if an authority
+// issued it.
 func (s *Source) Trust() string { return s.trust }
 
-// Fingerprint is how a person compares certificates.
+// Fingerprint returns the SHA-256 of a certificate in the form in which people compare it.
 func Fingerprint(der []byte) string {
 	sum := sha256.Sum256(der)
 	return "SHA256:" + strings.ReplaceAll(fmt.Sprintf("% X", sum[:]), " ", ":")

@@ -21,7 +21,7 @@ import (
 	"time"
 )
 
-// clock is a time that tests move.
+// clock is a time that tests set.
 type clock struct {
 	mu sync.Mutex
 	t  time.Time
@@ -50,8 +50,7 @@ func open(t *testing.T, o Options) *Source {
 	return s
 }
 
-// shown is the certificate that a client of the source gets. The error is the
-// client's.
+// shown returns the certificate that a client of the source receives. The error is the client's.
 func shown(t *testing.T, s *Source, client *tls.Config) (*x509.Certificate, error) {
 	t.Helper()
 	state, err := shake(t, s, client)
@@ -61,8 +60,7 @@ func shown(t *testing.T, s *Source, client *tls.Config) (*x509.Certificate, erro
 	return state.PeerCertificates[0], nil
 }
 
-// shake connects a client to the source and waits until both sides have said
-// that the other is good.
+// shake connects a client to the source and waits until both sides have accepted each other.
 func shake(t *testing.T, s *Source, client *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -163,7 +161,7 @@ func TestThePairIsKeptAndPrivate(t *testing.T) {
 	}
 }
 
-// What cannot be shown any more, or can be known by others, is made anew.
+// A certificate that is no longer valid, or whose key others could read, is replaced.
 func TestADamagedPairIsMadeAnew(t *testing.T) {
 	for name, harm := range map[string]func(crt, key string) error{
 		"cut certificate": func(crt, _ string) error { return os.Truncate(crt, 100) },
@@ -255,7 +253,7 @@ func TestWithoutAFolderItEndsWithTheHost(t *testing.T) {
 	}
 	var said strings.Builder
 	s := open(t, Options{Folder: filepath.Join(file, "tls"), Log: slog.New(slog.NewTextHandler(&said, nil))})
-	if _, err := shown(t, s, anyServer); err != nil || !strings.Contains(said.String(), "ends with this host") {
+	if _, err := shown(t, s, anyServer); err != nil || !strings.Contains(said.String(), "is lost when this host ends") {
 		t.Errorf("got %v and the log\n%s", err, said.String())
 	}
 	if s := open(t, Options{}); s.Trust() != "" {

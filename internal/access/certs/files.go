@@ -18,16 +18,15 @@ import (
 //lint:ignore ST1005 people are told these words
 var ErrHalf = errors.New("Both --cert and --key must be provided together")
 
-// lookEvery is how often changed files are looked for, at most; only
-// connections look.
+// lookEvery is the minimum interval between looks for changed files, which happen at connections only.
 const lookEvery = time.Second
 
-// stamps tell one state of some files from another.
+// stamps identify one state of some files.
 type stamps []fs.FileInfo
 
 func stampsOf(paths ...string) (s stamps) {
 	for _, p := range paths {
-		info, _ := os.Stat(p) // nil when it is gone
+		info, _ := os.Stat(p) // nil if it does not exist
 		s = append(s, info)
 	}
 	return s
@@ -47,7 +46,7 @@ func (s stamps) equal(o stamps) bool {
 	return true
 }
 
-// watchedFiles is what was read from files, and is read again when they change.
+// watchedFiles holds the value that was read from files, and reads it again after they change.
 type watchedFiles[T any] struct {
 	paths []string
 	read  func() (T, error)
@@ -62,13 +61,13 @@ type watchedFiles[T any] struct {
 
 // load reads the files for the first time.
 func (w *watchedFiles[T]) load() error {
-	w.seen, w.looked = stampsOf(w.paths...), w.now() // before reading: a change in between is seen next time
+	w.seen, w.looked = stampsOf(w.paths...), w.now() // before reading, so that a change in between is noticed next time
 	var err error
 	w.value, err = w.read()
 	return err
 }
 
-// current is the newest value that could be read.
+// current returns the newest value that could be read.
 func (w *watchedFiles[T]) current() T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -84,7 +83,7 @@ func (w *watchedFiles[T]) current() T {
 	w.seen = seen
 	v, err := w.read()
 	if err != nil {
-		w.log.Error("cannot use what changed, the old one stays in use", "files", w.paths, "err", err)
+		w.log.Error("cannot use the changed files, the old content stays in use", "files", w.paths, "err", err)
 		return w.value
 	}
 	w.log.Info("read again", "files", w.paths)
@@ -92,7 +91,7 @@ func (w *watchedFiles[T]) current() T {
 	return v
 }
 
-// useFiles shows the certificate of two files.
+// useFiles uses the certificate of two files.
 func (s *Source) useFiles(o Options) error {
 	pair := &watchedFiles[*tls.Certificate]{
 		paths: []string{o.Cert, o.Key},
@@ -115,7 +114,7 @@ func (s *Source) useFiles(o Options) error {
 	return nil
 }
 
-// warn says what is odd about files that can be used all the same.
+// warn logs problems of files that are usable nevertheless.
 func warn(o Options, leaf *x509.Certificate) {
 	switch left := leaf.NotAfter.Sub(o.now()); {
 	case left < 0:
@@ -124,11 +123,11 @@ func warn(o Options, leaf *x509.Certificate) {
 		o.Log.Warn("the certificate expires soon", "file", o.Cert, "expires", leaf.NotAfter)
 	}
 	if info, err := os.Stat(o.Key); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
-		o.Log.Warn("everyone on this machine can read the key: run chmod o-rwx on it", "file", o.Key)
+		o.Log.Warn("every user of this machine can read the key: run chmod o-rwx on it", "file", o.Key)
 	}
 }
 
-// askClients lets clients show certificates signed by an authority in a file.
+// askClients lets clients send certificates signed by an authority in a file.
 func (s *Source) askClients(o Options) error {
 	base := s.config.Clone()
 	trusted := &watchedFiles[*tls.Config]{
@@ -163,7 +162,7 @@ func readPool(path string) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(b) {
 		return nil, fmt.Errorf(
-			"client CA %s: there is no certificate in it; expected PEM, with BEGIN CERTIFICATE",
+			"client CA %s: it contains no certificate; expected PEM, with BEGIN CERTIFICATE",
 			path,
 		)
 	}

@@ -18,7 +18,7 @@ import (
 	"time"
 )
 
-// files writes a new pair and gives their names.
+// files writes a new pair and returns its paths.
 func files(t *testing.T, dir string, now time.Time) (crt, key string) {
 	t.Helper()
 	_, c, k, err := makePair(now)
@@ -61,7 +61,7 @@ func TestFilesAreReadAgainWhenTheyChange(t *testing.T) {
 		}
 		c.pass(lookEvery)
 	}
-	if n := strings.Count(said.String(), "the old one stays in use"); n != 1 {
+	if n := strings.Count(said.String(), "the old content stays in use"); n != 1 {
 		t.Errorf("the log says so %d times, want once:\n%s", n, said.String())
 	}
 
@@ -80,13 +80,13 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, o := range map[string]Options{
-		"Both --cert and --key must be provided together":                    {Cert: crt},
-		"Both --cert and --key must be provided together\x00":                {Key: key},
-		"certificate /no/such with key " + key + ": open /no/such":           {Cert: "/no/such", Key: key},
-		"certificate " + crt + " with key " + crt:                            {Cert: crt, Key: crt},
-		"client CA: open /no/such":                                           {ClientCA: "/no/such"},
-		"client CA " + empty + ": there is no certificate in it":             {ClientCA: empty},
-		"client CA " + key + ": there is no certificate in it; expected PEM": {ClientCA: key},
+		"Both --cert and --key must be provided together":                 {Cert: crt},
+		"Both --cert and --key must be provided together\x00":             {Key: key},
+		"certificate /no/such with key " + key + ": open /no/such":        {Cert: "/no/such", Key: key},
+		"certificate " + crt + " with key " + crt:                         {Cert: crt, Key: crt},
+		"client CA: open /no/such":                                        {ClientCA: "/no/such"},
+		"client CA " + empty + ": it contains no certificate":             {ClientCA: empty},
+		"client CA " + key + ": it contains no certificate; expected PEM": {ClientCA: key},
 	} {
 		_, err := Open(o)
 		if err == nil || !strings.Contains(err.Error(), strings.Trim(want, "\x00")) {
@@ -145,7 +145,7 @@ func (a authority) pem() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// client is a certificate for a caller.
+// client returns a certificate for a caller.
 func (a authority) client(t *testing.T, name string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -165,7 +165,8 @@ func (a authority) client(t *testing.T, name string) tls.Certificate {
 
 func showing(c tls.Certificate) *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{c},
-		// The client of crypto/tls keeps back what the server did not ask for.
+		// crypto/tls does not send a certificate from an authority that the server did not name, unless
+		// this function returns it.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c, nil }}
 }
 
@@ -190,8 +191,8 @@ func TestClientsMayShowACertificate(t *testing.T) {
 		t.Error("a stranger's is accepted")
 	}
 
-	// Who is trusted can change while the host runs; a session that was begun
-	// before is no way around it.
+	// The trusted authorities can change while the host runs; resuming an earlier TLS session does not
+	// bypass them.
 	ann := showing(ours.client(t, "ann"))
 	ann.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	for range 2 {

@@ -17,11 +17,11 @@ type StoredCertificate struct {
 	NotAfter  time.Time
 }
 
-// StoredCertificates lists the certificates of its domains that lie in the folder. What
-// cannot be read is left out: it is fetched anew when it is asked for.
+// StoredCertificates lists the certificates of its domains in the folder. It omits certificates that
+// cannot be read, because they are fetched again on demand.
 func (a ACME) StoredCertificates() (all []StoredCertificate) {
 	for _, d := range a.Domains {
-		for _, name := range []string{d, d + "+rsa"} { // as autocert names them
+		for _, name := range []string{d, d + "+rsa"} { // the names that autocert uses
 			c := firstCertificate(filepath.Join(a.Folder, name))
 			if c == nil {
 				continue
@@ -32,8 +32,7 @@ func (a ACME) StoredCertificates() (all []StoredCertificate) {
 	return all
 }
 
-// firstCertificate reads the first certificate of a PEM file, which begins
-// with its key.
+// firstCertificate returns the first certificate of a PEM file, which begins with its key.
 func firstCertificate(path string) *x509.Certificate {
 	f, err := os.Open(path)
 	if err != nil {

@@ -23,9 +23,9 @@ import (
 const (
 	validity    = 365 * 24 * time.Hour
 	renewBefore = 30 * 24 * time.Hour
-	retryAfter  = time.Hour // when a renewal failed
+	retryAfter  = time.Hour // after a failed renewal
 	maxPEM      = 64 << 10  // bytes of one file
-	// tolerance is for clocks of clients that are behind ours.
+	// tolerance allows for clients whose clocks are behind.
 	tolerance = time.Hour
 )
 
@@ -38,7 +38,7 @@ type selfSigned struct {
 	retry time.Time
 }
 
-// useSelfSigned shows a certificate of our own making.
+// useSelfSigned uses a self-signed certificate.
 func (s *Source) useSelfSigned(o Options) error {
 	w := &selfSigned{opts: o}
 	var err error
@@ -55,7 +55,7 @@ func (s *Source) useSelfSigned(o Options) error {
 	return nil
 }
 
-// current is the certificate, renewed when its time comes.
+// current returns the certificate, renewed if it expires soon.
 func (w *selfSigned) current() *tls.Certificate {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +71,7 @@ func (w *selfSigned) current() *tls.Certificate {
 	}
 	w.cert = c
 	w.opts.Log.Info(
-		"renewed the self-signed certificate",
+		"the self-signed certificate was renewed",
 		"fingerprint",
 		Fingerprint(c.Leaf.Raw),
 		"expires",
@@ -80,8 +80,8 @@ func (w *selfSigned) current() *tls.Certificate {
 	return c
 }
 
-// loadOrMake takes the pair that is kept, if it is fit, or makes one. A host whose
-// folder cannot be written shows one all the same, and says what follows.
+// loadOrMake returns the stored pair if it is valid, or makes one. If the folder cannot be written, it
+// uses the new pair in memory and logs the consequence.
 func (w *selfSigned) loadOrMake() (*tls.Certificate, error) {
 	if w.opts.Folder == "" {
 		c, _, _, err := makePair(w.opts.now())
@@ -91,11 +91,11 @@ func (w *selfSigned) loadOrMake() (*tls.Certificate, error) {
 	if err == nil {
 		return c, nil
 	}
-	w.opts.Log.Debug("a self-signed certificate is made", "because", err)
+	w.opts.Log.Debug("making a self-signed certificate", "because", err)
 	c, err = w.replace()
 	if err != nil {
 		w.opts.Log.Warn(
-			"the self-signed certificate ends with this host: cannot keep it on disk",
+			"the self-signed certificate is lost when this host ends, because it cannot be written to disk",
 			"folder",
 			w.opts.Folder,
 			"err",
@@ -106,8 +106,8 @@ func (w *selfSigned) loadOrMake() (*tls.Certificate, error) {
 	return c, err
 }
 
-// replace makes the pair on disk anew, unless another process has just done
-// so: then that one is used by all.
+// replace makes a new pair on disk, unless another process has just done so; then all processes use
+// that one.
 func (w *selfSigned) replace() (*tls.Certificate, error) {
 	unlock, err := atomicfile.Lock(filepath.Join(w.opts.Folder, "self-signed.lock"))
 	if err != nil {
@@ -122,16 +122,15 @@ func (w *selfSigned) replace() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A reader between the two finds a pair that does not match, and waits
-	// for the lock.
+	// A reader between the two writes finds a pair that does not match, and waits for the lock.
 	err = errors.Join(
 		atomicfile.Write(filepath.Join(w.opts.Folder, "self-signed.key"), key),
 		atomicfile.Write(filepath.Join(w.opts.Folder, "self-signed.crt"), cert))
 	return c, err
 }
 
-// kept reads the pair on disk. The error says why it cannot be shown. A key
-// that others could read counts as lost.
+// kept reads the pair on disk. The error is the reason for which it cannot be used. A key that other
+// users could read counts as compromised.
 func kept(folder string, now time.Time) (*tls.Certificate, error) {
 	cert, err := atomicfile.Read(filepath.Join(folder, "self-signed.crt"), maxPEM)
 	if err != nil {
@@ -148,7 +147,7 @@ func kept(folder string, now time.Time) (*tls.Certificate, error) {
 	return &c, checkValidity(c.Leaf, now)
 }
 
-// checkValidity says why a certificate cannot be shown, if so.
+// checkValidity returns an error if a certificate must not be used now.
 func checkValidity(leaf *x509.Certificate, now time.Time) error {
 	switch {
 	case now.Before(leaf.NotBefore):
@@ -164,7 +163,7 @@ func checkValidity(leaf *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// makePair makes a key and its certificate, also as PEM.
+// makePair makes a key and its certificate, and returns both also as PEM.
 func makePair(now time.Time) (c *tls.Certificate, cert, key []byte, err error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -184,8 +183,7 @@ func makePair(now time.Time) (c *tls.Certificate, cert, key []byte, err error) {
 	return &pair, cert, key, err
 }
 
-// sign makes a certificate that is good for this machine alone and signs
-// nothing further.
+// sign makes a certificate for this machine's names that cannot sign other certificates.
 func sign(key crypto.Signer, now time.Time) (der []byte, err error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {

@@ -1,5 +1,4 @@
-// Package confirm asks the person behind a call before something is done
-// that cannot be undone.
+// Package confirm asks the caller's user for confirmation before an action that cannot be undone.
 package confirm
 
 import (
@@ -9,22 +8,20 @@ import (
 	"gatehouse/tool"
 )
 
-// Needed is the code of the refusal by which a handler asks for an operator's
-// approval of its call. Its message is the question.
+// Needed is the code of the refusal with which a handler asks for an operator's approval of its call.
+// Its message is the question.
 const Needed = tool.CodeNeedsApproval
 
-// Given is the key under which a call that runs again finds that an operator
-// has approved of it.
+// Given is the key under which a call that runs again finds that an operator has approved it.
 const Given = "gatehouse/agreed"
 
-// Key is that of the question to the person behind a client.
+// Key is the key of the question to the user of a client.
 const Key = "confirm"
 
-// Ask asks whether to go on. Where the client cannot ask, or an operator has to
-// agree, the call waits for an operator's approval and runs again after it;
-// where the settings let the caller's word stand for that, the caller repeats
-// the call with what it has asked about, thing, as confirm. The error is to be
-// returned by the handler; nothing may have been done before.
+// Ask asks whether to continue. If the client cannot ask its user, or an operator has to approve, the
+// call waits for an operator's approval and runs again after it. If the settings accept the caller's
+// word instead, the caller repeats the call with the name of the thing as the argument confirm. The
+// handler must return the error and must not have changed anything before.
 func Ask(c *tool.Call, thing, question, confirm string) error {
 	can := c.Caller.Can
 	if can&tool.CanElicit == 0 || can&tool.OnlyOperator != 0 {
@@ -33,16 +30,16 @@ func Ask(c *tool.Call, thing, question, confirm string) error {
 		}
 		if can&tool.WordCounts == 0 || can&tool.OnlyOperator != 0 {
 			return &tool.Refusal{Code: Needed, Message: question,
-				Next: "Nothing was done. An operator has to agree, or a person at a client that can ask: the settings of this host let no caller agree for them."}
+				Next: "Nothing was done. An operator has to approve it, or a user at a client that can ask: the settings of this host do not let a caller confirm it."}
 		}
 		if confirm == thing {
 			return nil
 		}
 		return &tool.Refusal{
 			Code:    tool.CodeUnconfirmed,
-			Message: "nothing was done: this needs the agreement of the person, and this client cannot ask",
+			Message: "nothing was done: this needs the agreement of the user, and this client cannot ask",
 			Next: fmt.Sprintf(
-				"Ask the person yourself: %s If they agree, repeat the call with confirm set to %q.",
+				"Ask the user yourself: %s If they agree, repeat the call with confirm set to %q.",
 				question,
 				thing,
 			),

@@ -24,7 +24,7 @@ func TestNothingHappensWithoutAYes(t *testing.T) {
 		"cannot ask":         {0, nil, "", "needs_approval"},
 		"says so itself":     {0, nil, "the barn", "needs_approval"},
 		"word, not asked":    {tool.WordCounts, nil, "", "unconfirmed"},
-		"another thing":      {tool.WordCounts, nil, "the house", "unconfirmed"},
+		"another thing":      {tool.WordCounts, nil, "the other", "unconfirmed"},
 		"has asked":          {tool.WordCounts, nil, "the barn", ""},
 		"only an operator":   {tool.CanElicit | tool.OnlyOperator, moduletest.Accept(map[string]bool{"confirm": true}), "", "needs_approval"},
 		"operator, not word": {tool.WordCounts | tool.OnlyOperator, nil, "the barn", "needs_approval"},

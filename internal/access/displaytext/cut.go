@@ -2,9 +2,8 @@ package displaytext
 
 import "unicode/utf8"
 
-// Cut returns a text of at most so many bytes as it is. Of a longer one it
-// returns the beginning that fits, which ends with a whole character, with mark
-// behind it to say so.
+// Cut returns a text unchanged if it has at most so many bytes. Otherwise it returns the longest
+// beginning of whole characters that fits together with mark, followed by mark.
 func Cut(s string, most int, mark string) string {
 	n := max(most, 0)
 	if len(s) <= n {
@@ -15,11 +14,11 @@ func Cut(s string, most int, mark string) string {
 			return s[:i] + mark
 		}
 	}
-	return s[:n] + mark // it is no UTF-8 there, so that there is no character to cut
+	return s[:n] + mark // not UTF-8 at this position, so no character is cut
 }
 
-// Whole is how many bytes of b there are before a character that its end cuts
-// off. It is len(b) if there is none.
+// Whole returns the number of bytes of b before a character that its end cuts off. It is len(b) if no
+// character is cut off.
 func Whole(b []byte) int {
 	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(b[i]) {

@@ -20,7 +20,7 @@ func TestCut(t *testing.T) {
 		{"aéb", 3, "aé..."},
 		{"€", 2, "..."},
 		{"a😀", 4, "a..."},
-		{"a\x80\x80\x80\x80\x80b", 5, "a\x80\x80\x80\x80..."}, // no UTF-8: nothing to keep whole
+		{"a\x80\x80\x80\x80\x80b", 5, "a\x80\x80\x80\x80..."}, // not UTF-8: no character to keep whole
 		{"ab", 0, "..."},
 		{"ab", -1, "..."},
 	} {

@@ -1,9 +1,8 @@
-// Package displaytext makes what others wrote safe to show to a person: on a
-// terminal, in a question, in a list of tools.
+// Package displaytext makes untrusted text safe to show to a person: on a terminal, in a question, in a
+// list of tools.
 //
-// Control characters steer terminals, and characters that change the direction
-// of text or cannot be seen make one text look like another. They are shown as
-// JSON would escape them.
+// Control characters can control a terminal, and characters that change the direction of text or are
+// invisible make one text look like another. They are shown as JSON escapes.
 package displaytext
 
 import (
@@ -13,22 +12,20 @@ import (
 	"unicode/utf16"
 )
 
-// Text shows what would steer a terminal or deceive its reader as \uXXXX. Line
+// Text returns s with characters that could control a terminal or deceive its reader as \uXXXX. Line
 // breaks and tabs stay.
 func Text(s string) string { return escape(s, func(r rune) bool { return r == '\n' || r == '\t' }) }
 
-// Line is Text on one line: line breaks and tabs are shown as well.
+// Line is Text on one line: line breaks and tabs are escaped as well.
 func Line(s string) string { return escape(s, func(rune) bool { return false }) }
 
-// JSON escapes the same within JSON, which stays the same value. It must be
-// valid.
+// JSON escapes the same characters within JSON, which keeps its value. b must be valid.
 func JSON[T ~[]byte](b T) T {
-	return T(escape(string(b), func(r rune) bool { return r < ' ' })) // between values; strings hold none
+	return T(escape(string(b), func(r rune) bool { return r < ' ' })) // only white space between values, because strings hold no raw control characters
 }
 
-// Described is JSON in which the texts of members called description and title
-// are as Text shows them, at every depth. Everything else stays as it was, byte
-// for byte. It must be valid.
+// Described returns JSON in which the members called description and title are escaped as Text does, at
+// every depth. All other bytes stay unchanged. b must be valid.
 func Described[T ~[]byte](b T) T {
 	var out []byte // nil while nothing was changed
 	from, key := 0, ""
@@ -68,8 +65,8 @@ func Described[T ~[]byte](b T) T {
 	return append(out, b[from:]...)
 }
 
-// Deceives reports whether a character steers a terminal or cannot be seen, and
-// so does not belong in a name or a title.
+// Deceives reports whether a character can control a terminal or is invisible, and so does not belong
+// in a name or a title.
 func Deceives(r rune) bool {
 	switch {
 	case r < ' ', r >= 0x7f && r <= 0x9f: // C0, delete, C1
@@ -83,11 +80,11 @@ func Deceives(r rune) bool {
 		r == 0x180e,
 		r == 0x3164,
 		r == 0xffa0: // invisible
-	case r == 0x200b, r >= 0x200e && r <= 0x200f: // not the joiners, which scripts need
+	case r == 0x200b, r >= 0x200e && r <= 0x200f: // not the joiners, which some scripts need
 	case r >= 0x2028 && r <= 0x202e: // lines, paragraphs, direction
 	case r >= 0x2060 && r <= 0x206f: // invisible operators, isolates
 	case r == 0xfeff, r >= 0xfff0 && r <= 0xfffb:
-	case r >= 0xe0000 && r <= 0xe0fff: // tags, which spell text that cannot be seen
+	case r >= 0xe0000 && r <= 0xe0fff: // tags, which spell invisible text
 	default:
 		return false
 	}

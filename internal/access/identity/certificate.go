@@ -8,10 +8,9 @@ import (
 	"time"
 )
 
-// ofCertificate returns the principal of a client certificate, which the server has
-// verified against its authorities. A link decides, the most exact first:
-// fingerprint, URI, mail address, DNS name, common name. Without a link the
-// common name or a DNS name may be that of a user.
+// ofCertificate returns the principal of a client certificate, which the server has verified against
+// its authorities. The most specific link decides, in this order: fingerprint, URI, mail address, DNS
+// name, common name. Without a link the common name or a DNS name may be the name of a user.
 func (s *Service) ofCertificate(ctx context.Context, c *x509.Certificate) (Principal, error) {
 	now := time.Now()
 	if now.Before(c.NotBefore) || !now.Before(c.NotAfter) {

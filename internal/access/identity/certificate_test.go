@@ -69,9 +69,9 @@ func (a *authority) issue(t *testing.T, template *x509.Certificate) tls.Certific
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// Certificates come through a real handshake.
+// Certificates are presented in a real TLS handshake.
 func TestCertificates(t *testing.T) {
-	s := house(t, Options{ClientCA: true})
+	s := newTestService(t, Options{ClientCA: true})
 	ca, stranger := newAuthority(t), newAuthority(t)
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
@@ -87,7 +87,7 @@ func TestCertificates(t *testing.T) {
 		t.Helper()
 		config := srv.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 		if c != nil {
-			// Presented whatever authorities the server names.
+			// The certificate is sent regardless of the authorities that the server names.
 			config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c, nil }
 		}
 		transport := &http.Transport{TLSClientConfig: config}
@@ -134,7 +134,7 @@ func TestCertificates(t *testing.T) {
 	}{
 		"name of a user":           {ca, named("alice"), "alice by certificate"},
 		"DNS name of a user":       {ca, &x509.Certificate{DNSNames: []string{"alice"}}, "alice by certificate"},
-		"name of nobody":           {ca, named("carol"), invalid401},
+		"name of no user":          {ca, named("carol"), invalid401},
 		"no name":                  {ca, named(""), invalid401},
 		"name that cannot be":      {ca, named("anonymous"), invalid401},
 		"linked URI":               {ca, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, URIs: []*url.URL{spiffe}}, "bob by certificate"},
@@ -182,9 +182,9 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// A connection that outlives its certificate does not help.
+// An open connection does not extend the life of its certificate.
 func TestACertificateRunsOut(t *testing.T) {
-	s := house(t, Options{ClientCA: true})
+	s := newTestService(t, Options{ClientCA: true})
 	c := newAuthority(
 		t,
 	).issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Second)})

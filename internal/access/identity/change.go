@@ -8,23 +8,22 @@ import (
 	"time"
 )
 
-// ErrPassword means that a password is not that of the user, who may not exist
-// or have none.
+// ErrPassword means that a password is wrong, or that the user does not exist or has no password.
 var ErrPassword = errors.New("the password is wrong")
 
-// lastWords is how long what was opened with a login goes on after the password
-// was changed there, so that the answer arrives.
+// lastWords is how long connections opened with a login stay open after the password was changed with
+// it, so that the answer arrives.
 const lastWords = 5 * time.Second
 
-// ChangePassword replaces a user's password for a caller who knows the present
-// one, and ends the user's logins: new requests with them are refused at once.
-// What was opened with the login here, "" for none, ends a moment later than
-// the rest. Tokens, and logins with the new password, stay. Besides ErrPassword the error is a *Denied after too
-// many tries, or says what is wrong with the new password.
+// ChangePassword replaces a user's password for a caller who knows the present one, and ends the user's
+// logins: new requests with them are refused at once. Connections opened with the login here, "" for
+// none, end a moment later than the rest. Tokens, and logins with the new password, stay valid. Besides
+// ErrPassword the error is a *Denied after too many tries, or states what is wrong with the new
+// password.
 func (s *Service) ChangePassword(ctx context.Context, name, present, next, here string) error {
 	if wait := s.tries.held.countTry(clip(name) + "\n" + here); wait > 0 {
 		s.publishEvent("login_limited", clip(name), "", "")
-		return &Denied{Status: 429, Code: "too_many_tries", Message: "too many tries; wait " + seconds(wait) + " s"}
+		return &Denied{Status: 429, Code: "too_many_tries", Message: "too many tries: wait " + seconds(wait) + " s"}
 	}
 	s.refreshCaches(false)
 	a, there, err := s.findAccount(ctx, "name = ?", name)
@@ -46,7 +45,8 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 	s.keepForNow(here) // before the change is noticed
 	var lasting []string
 	if err := s.store.changeInTx(ctx, func(tx *sql.Tx) error {
-		// Another call may have changed it since it was compared.
+		// The condition on the epoch detects another call that changed the password after it was
+		// compared.
 		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE number = ? AND epoch = ?", kept, a.number, a.epoch)); err != nil {
 			return err
 		}
@@ -59,20 +59,20 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 		}
 		return err
 	}
-	s.refreshCaches(true) // ends the logins, but for the one here
-	gone := s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == here })
-	if len(gone) > 0 || slices.Contains(lasting, here) {
+	s.refreshCaches(true) // ends the logins, except the one here
+	removed := s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == here })
+	if len(removed) > 0 || slices.Contains(lasting, here) {
 		s.endLater(name, here)
 	} else {
-		s.keepNoLonger(here) // a token, a certificate or a socket: they stay
+		s.keepNoLonger(here) // a token, a certificate or a socket: they stay valid
 	}
 	s.publishEvent("password_changed", name, "", "")
 	return nil
 }
 
-// endLogins ends the lasting logins of a user, and what was opened with them but
-// for one, which may be "". It returns the ids of all of them. Logins that are
-// not lasting end with the user's epoch, in each process by itself.
+// endLogins ends the lasting logins of a user, and what was opened with them except with keep, which
+// may be "". It returns the IDs of all of them. Logins that are not lasting end with the user's epoch,
+// in each process separately.
 func endLogins(tx *sql.Tx, name, keep string) (ids []string, err error) {
 	rows, err := tx.Query("DELETE FROM login WHERE user = (SELECT number FROM user WHERE name = ?) RETURNING id", name)
 	if err != nil {
@@ -97,9 +97,9 @@ func endLogins(tx *sql.Tx, name, keep string) (ids []string, err error) {
 	return ids, recordRevocations(tx, time.Now(), others...)
 }
 
-// endOutdated ends the logins kept in memory whose user is gone or has another
-// password by now, also if another process changed it. Only they end: a login
-// with the new password, and what tokens opened, goes on.
+// endOutdated ends the logins kept in memory whose user was removed or has another password by now,
+// also if another process changed it. It ends nothing else: a login with the new password, and what
+// tokens opened, stays.
 func (s *Service) endOutdated(ctx context.Context, db *sql.DB) ([]Revocation, error) {
 	if len(s.brief.listLogins()) == 0 {
 		return nil, nil
@@ -130,9 +130,8 @@ func (s *Service) endOutdated(ctx context.Context, db *sql.DB) ([]Revocation, er
 	return ended, nil
 }
 
-// A login in which the password is changed leaves: it is refused at once, and
-// what was opened with it ends when its timer fires, which is nil until the
-// password was changed.
+// A login in which the password is changed is leaving: requests with it are refused at once, and what
+// was opened with it ends when its timer fires. The timer is nil until the password was changed.
 
 func (s *Service) keepForNow(id string) {
 	s.mu.Lock()
@@ -164,8 +163,8 @@ type leavingLogin struct {
 	timer *time.Timer
 }
 
-// endLater ends, here and in other processes, what a user has opened with a
-// login, when the answer has been sent.
+// endLater ends, in this and in other processes, what a user has opened with a login, after the answer
+// has been sent.
 func (s *Service) endLater(name, id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -190,11 +189,11 @@ func (s *Service) endNow(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.create(ctx, func(tx *sql.Tx) error { return recordRevocations(tx, time.Now(), Revocation{l.user, id}) }); err != nil {
-		s.log.Error("what was opened before a password was changed is still open", "user", l.user, "err", err)
+		s.log.Error("connections opened before a password was changed are still open", "user", l.user, "err", err)
 	}
 }
 
-// endAllNow is for the end of the service.
+// endAllNow ends all leaving logins when the service closes.
 func (s *Service) endAllNow() {
 	s.mu.Lock()
 	var ids []string

@@ -9,7 +9,7 @@ import (
 )
 
 func TestAPasswordIsChangedByWhoKnowsIt(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	ended := make(chan Revocation, 10)
 	s.OnRevoked(func(r Revocation) { ended <- r })
 	brief, lasting := logIn(t, s, "bob", "battery staple", false), logIn(t, s, "bob", "battery staple", true)
@@ -56,9 +56,9 @@ func TestAPasswordIsChangedByWhoKnowsIt(t *testing.T) {
 	logIn(t, s, "bob", "a new password", false)
 }
 
-// Guessing is as slow here as at the door, and says as little.
+// Guessing the present password is as slow as guessing at the login, and reveals as little.
 func TestGuessingAPasswordWhileLoggedIn(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	if err := s.AddUser(t.Context(), "robot", nil, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -80,8 +80,8 @@ func TestGuessingAPasswordWhileLoggedIn(t *testing.T) {
 	}
 }
 
-// What was opened with the login in which the password is changed goes on until
-// the answer is sent, and then ends like the rest, at the latest with the host.
+// What was opened with the login in which the password is changed stays open until the answer is sent,
+// and then ends like the rest, at the latest when the host ends.
 func TestTheLoginOfAChangeEndsLast(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "identity.db")
 	s, err := Open(path, Options{})
@@ -103,7 +103,7 @@ func TestTheLoginOfAChangeEndsLast(t *testing.T) {
 	var ended []string
 	s.OnRevoked(
 		func(r Revocation) { ended = append(ended, r.Credential) },
-	) // from this goroutine alone, as the service does not run
+	) // called by this goroutine only, because the service does not run
 	if err := s.ChangePassword(t.Context(), "bob", "battery staple", "a new password", here); err != nil {
 		t.Fatal(err)
 	}
@@ -124,13 +124,13 @@ func TestTheLoginOfAChangeEndsLast(t *testing.T) {
 	}
 	other.refreshCaches(true)
 	if r := <-told; r != (Revocation{"bob", here}) {
-		t.Errorf("another process is told %+v", r)
+		t.Errorf("another process receives %+v", r)
 	}
 }
 
-// A password that is changed, in the login or by the command line, ends what was
-// opened with the old one, in every process, and nothing else: not a login with
-// the new password that is there before the moment of grace is over, nor tokens.
+// A password change, by a login or by the command line, ends what was opened with the old password, in
+// every process, and nothing else: neither a login with the new password made before the moment of
+// grace is over, nor tokens.
 func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "identity.db")
 	s := empty(t, path, Options{})
@@ -159,7 +159,7 @@ func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 	if !slices.Equal(elsewhere, []string{theirs[0].ID}) {
 		t.Errorf("in another process ended %q, want its login with the old password alone", elsewhere)
 	}
-	s.endAllNow() // the moment is over
+	s.endAllNow() // ends the moment of grace
 	if !slices.Equal(ended, []string{mine[0].ID}) {
 		t.Errorf("ended are %q, want the login of the change alone (a token is %s)", ended, token.ID)
 	}
@@ -168,7 +168,7 @@ func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 			t.Errorf("a login with the new password is %s", got)
 		}
 	}
-	// A token opened what it opened with no password at all.
+	// Connections opened by a token do not depend on a password.
 	ended = nil
 	if err := s.ChangePassword(t.Context(), "bob", "a second password", "a third password", token.ID); err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 	if slices.Contains(ended, token.ID) || slices.Contains(ended, "") || len(ended) != 2 {
 		t.Errorf("ended are %q, want the two logins", ended)
 	}
-	// The command line's.
+	// This change is made by the command line.
 	logIn(t, s, "bob", "a third password", false)
 	ended = nil
 	if err := other.SetPassword(t.Context(), "bob", "a fourth password"); err != nil {

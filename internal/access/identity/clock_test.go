@@ -8,7 +8,7 @@ import (
 	"gatehouse/internal/tests/hosttest/wallclock"
 )
 
-// set lets this package go by a clock that a test can set.
+// set makes this package use a clock that a test can set.
 func set(t *testing.T) *wallclock.Clock {
 	c := new(wallclock.Clock)
 	was := clock
@@ -17,8 +17,8 @@ func set(t *testing.T) *wallclock.Clock {
 	return c
 }
 
-// What another process has revoked ends here, also where the clock was set back
-// meanwhile: the time of day does not say when to look.
+// A credential that another process has revoked ends in this process, also if the clock was set back
+// meanwhile, because the interval of the check does not depend on the time of day.
 //
 //redteam:attack One principal, however it comes: the clock is set back, and a token is revoked
 func TestAClockSetBackLetsNoRevokedTokenGoOn(t *testing.T) {

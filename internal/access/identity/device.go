@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	deviceLife  = 400 * 24 * time.Hour // what browsers keep a cookie for at most
-	mostDevices = 50                   // of one user; the one that was not used for longest goes
+	deviceLife  = 400 * 24 * time.Hour // the longest time for which browsers keep a cookie
+	mostDevices = 50                   // of one user; the least recently used is removed
 )
 
 // knownDevice reports whether a request comes from a browser in which this user
@@ -33,8 +33,8 @@ func (s *Service) knownDevice(r *http.Request, user string) (hash digest, known 
 	return hash, known && err == nil
 }
 
-// rememberDevice gives the browser in which a user has just logged in a cookie to
-// be told from others by. That it may fail is no matter.
+// rememberDevice sets a cookie that identifies the browser in which a user has just logged in. A
+// failure is only logged, because the device then only lacks its own budget of tries.
 func (s *Service) rememberDevice(w http.ResponseWriter, r *http.Request, user string) {
 	hash, known := s.knownDevice(r, user)
 	secret := ""
@@ -54,7 +54,7 @@ func (s *Service) rememberDevice(w http.ResponseWriter, r *http.Request, user st
 	})
 	if err != nil {
 		if !errors.Is(err, ErrNoUser) {
-			s.log.WarnContext(r.Context(), "a device is not remembered", "user", user, "err", err)
+			s.log.WarnContext(r.Context(), "cannot remember a device", "user", user, "err", err)
 		}
 		return
 	}
@@ -65,9 +65,8 @@ func (s *Service) rememberDevice(w http.ResponseWriter, r *http.Request, user st
 	}
 }
 
-// claimed is how events call the user whom a caller claims to be: by name if
-// there is such a user, and otherwise by a digest, because people type passwords
-// where their name belongs.
+// claimed returns the name of the user that a caller claims to be, as events show it: the name if there
+// is such a user, and otherwise a digest, because people type passwords into the field for the name.
 func (s *Service) claimed(ctx context.Context, name string) string {
 	if _, there, err := s.findAccount(ctx, "name = ?", name); there && err == nil {
 		return name

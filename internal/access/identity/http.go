@@ -21,8 +21,8 @@ func Public(r *http.Request) bool {
 	}
 }
 
-// HTTP returns the principal of a request. It reads headers and the connection,
-// never the body, and treats all methods alike.
+// HTTP returns the principal of a request. It reads headers and the connection, never the body, and
+// handles all methods alike.
 func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 	s.refreshCaches(false)
 	from, local := From(r)
@@ -37,7 +37,7 @@ func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 	if secret, ok := s.cookie(r); ok {
 		if err := s.sameAs.Check(r); err != nil {
 			return Principal{}, &Denied{Status: 403, Code: "cross_origin",
-				Message: "a page of another origin may not act with your login; send a token instead"}
+				Message: "a page of another origin may not use your login: send a token instead"}
 		}
 		p, ok, err := s.ofCookie(r.Context(), secret)
 		if err == nil && !ok {
@@ -53,8 +53,8 @@ func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 	return s.resolveRequest(r.Context(), from, p, err)
 }
 
-// refusal is why a credential is not good here and now, in the words its
-// caller reads. None says more than that.
+// refusal is the reason for which a credential is not accepted, in the words that the caller reads. No
+// refusal reveals more than that.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
@@ -63,16 +63,16 @@ const (
 	errToken    refusal = "this token is not valid here: it may have expired or been revoked"
 	errMistyped refusal = "this is not a complete token: check that all of it was copied"
 	errLogin    refusal = "this login is over: log in again"
-	errCert     refusal = "this certificate does not stand for anybody here"
-	errUnnamed  refusal = "say who you are: send a token as Authorization: Bearer gh_..., or log in at /auth/login"
-	errNoHeader refusal = "say who you are: send a token in _meta, as " + MetaToken
+	errCert     refusal = "this certificate belongs to no user of this host"
+	errUnnamed  refusal = "authenticate: send a token as Authorization: Bearer gh_..., or log in at /auth/login"
+	errNoHeader refusal = "authenticate: send a token in _meta, as " + MetaToken
 	errTwo      refusal = "more than one token was sent: send one, as Authorization: Bearer or X-API-Key"
-	errScheme   refusal = "only tokens are understood here: send Authorization: Bearer gh_..."
+	errScheme   refusal = "only tokens are accepted: send Authorization: Bearer gh_..."
 )
 
-var errCannotAsk = errors.New("it cannot be checked just now who is asking; try again in a moment")
+var errCannotAsk = errors.New("the caller cannot be identified now: try again in a moment")
 
-// resolveRequest turns the result of one way to authenticate into a principal or a denial.
+// resolveRequest turns the result of one authentication method into a principal or a denial.
 func (s *Service) resolveRequest(ctx context.Context, from netip.Addr, p Principal, err error) (Principal, *Denied) {
 	if err == nil {
 		return p, nil
@@ -89,7 +89,7 @@ func (s *Service) resolveRequest(ctx context.Context, from netip.Addr, p Princip
 		return Principal{}, s.denied("invalid_token", why)
 	}
 	if ctx.Err() == nil {
-		s.log.WarnContext(ctx, "cannot tell who is asking", "err", err)
+		s.log.WarnContext(ctx, "cannot identify the caller", "err", err)
 	}
 	return Principal{}, &Denied{
 		Status:  503,
@@ -99,31 +99,31 @@ func (s *Service) resolveRequest(ctx context.Context, from netip.Addr, p Princip
 	}
 }
 
-// denied is a 401 with its challenge.
+// denied returns a 401 with its challenge.
 func (s *Service) denied(code string, why refusal) *Denied {
 	wire := code
 	if code == "unauthorized" {
-		wire = "" // RFC 6750: a request without credentials is no error
+		wire = "" // RFC 6750: a request without credentials gets no error code
 	}
 	return &Denied{Status: 401, Code: code, Message: string(why), Header: s.challenge(wire)}
 }
 
-// InsufficientScope is the answer to a caller whose credential lacks scopes
-// that its principal could be given.
+// InsufficientScope returns the denial of a caller whose credential lacks scopes that its principal
+// could be granted.
 func (s *Service) InsufficientScope(needed ...string) *Denied {
 	return &Denied{Status: 403, Code: "insufficient_scope", Header: s.challenge("insufficient_scope", needed...),
 		Message: "the credential's scope does not cover this; it needs " + strings.Join(needed, " ")}
 }
 
-// ScopeError is a credential that is valid and good for too little.
+// ScopeError is the error for a valid credential whose scopes do not suffice.
 type ScopeError struct{ Needed []string }
 
 func (e *ScopeError) Error() string {
 	return "the credential lacks a scope: " + strings.Join(e.Needed, " ")
 }
 
-// challenge is the WWW-Authenticate header. All values come from the settings
-// or were checked, so none holds a quote.
+// challenge returns the WWW-Authenticate header. All values come from the settings or were checked, so
+// no value contains a quote.
 func (s *Service) challenge(code string, scopes ...string) http.Header {
 	var b strings.Builder
 	b.WriteString(`Bearer realm="gatehouse"`)
@@ -143,7 +143,7 @@ func (s *Service) challenge(code string, scopes ...string) http.Header {
 	return http.Header{"Www-Authenticate": {b.String()}}
 }
 
-// headerToken reads the token out of the headers.
+// headerToken returns the token in the headers.
 func headerToken(h http.Header) (token string, presented bool, err error) {
 	auth, keys := h["Authorization"], h["X-Api-Key"]
 	switch {
@@ -163,8 +163,8 @@ func headerToken(h http.Header) (token string, presented bool, err error) {
 
 const mostToken = 16 << 10 // bytes
 
-// bearer returns the principal of a token, in whichever header it came. local tells whether
-// the caller is on this machine; only then the local token counts.
+// bearer returns the principal of a token, whichever header held it. local reports whether the caller
+// is on this machine; the local token is accepted only then.
 func (s *Service) bearer(ctx context.Context, token string, local bool) (Principal, error) {
 	if len(token) > mostToken {
 		return Principal{}, errToken
@@ -178,7 +178,8 @@ func (s *Service) bearer(ctx context.Context, token string, local bool) (Princip
 		return Principal{}, errMistyped
 	case locals:
 		if local && s.local.is(hash) {
-			// As over the socket: who can read the file can read and change everything here anyway.
+			// The user is the same as over the socket, because a caller who can read the token file can
+			// read and change all data of the host.
 			return Principal{Name: s.owner, Roles: []string{Admin}, Way: Local, Credential: "local"}, nil
 		}
 		return Principal{}, errToken
@@ -198,10 +199,10 @@ func found(p Principal, ok bool, err error) (Principal, error) {
 	return p, err
 }
 
-// Line returns the principal at the other end of a newline connection that sent this
-// token in _meta, "" for none: then the caller is refused, also from this machine, or
-// anonymous where the options say so. addr is where a TCP connection comes from;
-// what has no address is not taken for this machine.
+// Line returns the principal at the other end of a newline-delimited connection that sent this token in
+// _meta. "" means no token: then the caller is refused, also from this machine, or anonymous if the
+// options allow it. addr is the remote address of a TCP connection; a connection without an address
+// does not count as local.
 func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Principal, *Denied) {
 	s.refreshCaches(false)
 	var p Principal
@@ -210,7 +211,7 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 	switch {
 	case token != "":
 		p, err = s.bearer(ctx, token, addr.IsLoopback())
-	case s.o.Insecure || s.o.Embedded && !addr.IsValid(): // a Unix socket of a system that names no peers
+	case s.o.Insecure || s.o.Embedded && !addr.IsValid(): // a Unix socket on a system that reports no peer credentials
 		p = nobody
 	default:
 		err = errNoHeader
@@ -218,8 +219,7 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 	return s.resolveRequest(ctx, addr, p, err)
 }
 
-// MetaToken is the key of _meta under which listeners without headers find a
-// token.
+// MetaToken is the key of _meta in which listeners without headers look for a token.
 const MetaToken = "gatehouse/token"
 
 // unnamed returns the principal of an HTTP request without credentials.
@@ -230,16 +230,15 @@ func (s *Service) unnamed(local bool) (Principal, error) {
 	return Principal{}, errUnnamed
 }
 
-// Authenticates reports whether there is, or ever was, anything by which
-// callers are told apart beyond loopback.
+// Authenticates reports whether any means to identify callers, beyond the local ones, is configured or
+// ever was.
 func (s *Service) Authenticates() bool {
 	return s.byHand.secret != "" || s.oauth != nil || s.o.ClientCA || s.watch.claimed.Load() || s.watch.lost.Load()
 }
 
-// MustAuthenticate refuses a listener that other machines can reach while no user
-// could log in there. host is the address the listener binds to; "" means loopback. The
-// local token does not count. In mode Required no caller is admitted before a user
-// exists, so a pairing code will do.
+// MustAuthenticate refuses a listener that other machines can reach while no user could log in there.
+// host is the address the listener binds to; "" means loopback. The local token does not count. In mode
+// Required no caller is admitted before a user exists, so a pairing code suffices.
 func (s *Service) MustAuthenticate(host string) error {
 	if s.o.Insecure || s.o.Embedded || s.o.Mode == Required || isLoopback(host) || s.Authenticates() {
 		return nil
@@ -258,8 +257,8 @@ var errNoToken = errors.New("no client could connect over TCP, where every calle
 	"set one (auth.token, or --auth-token of gatehouse serve), or add a user (gatehouse user add NAME); " +
 	"auth.insecure, or --insecure of gatehouse serve, serves every client without credentials")
 
-// MustHaveTokens refuses a TCP listener that no client could use, and beyond
-// loopback what MustAuthenticate refuses. On loopback the local token will do.
+// MustHaveTokens refuses a TCP listener that no client could use, and beyond loopback one that
+// MustAuthenticate refuses. On loopback the local token suffices.
 func (s *Service) MustHaveTokens(host string) error {
 	switch {
 	case s.o.Insecure || s.o.Mode == Required || s.Authenticates() || isLoopback(host) && s.local.secret != "":
@@ -270,8 +269,8 @@ func (s *Service) MustHaveTokens(host string) error {
 	return beyond(host)
 }
 
-// isLoopback reports whether only this machine reaches a listener there. A
-// name other than localhost may mean anything.
+// isLoopback reports whether only this machine can reach a listener at host. Names other than localhost
+// do not count, because they may resolve to any address.
 func isLoopback(host string) bool {
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	if host == "" || host == "localhost" {
@@ -281,5 +280,5 @@ func isLoopback(host string) bool {
 	return err == nil && a.Unmap().IsLoopback()
 }
 
-// seconds rounds up, for Retry-After.
+// seconds formats a duration for Retry-After, rounded up.
 func seconds(d time.Duration) string { return strconv.Itoa(int((d + time.Second - 1) / time.Second)) }

@@ -1,15 +1,14 @@
-// Package identity turns whatever a caller brings into one Principal.
+// Package identity resolves the credentials of a caller to one Principal.
 //
-// Callers bring a session cookie, a token, a client certificate, an access
-// token of an OAuth provider, or the kernel's word about who is at the other
-// end of a socket. One credential counts: a header before a cookie, a cookie
-// before a certificate. What is presented and wrong is refused, also where
-// nothing would have been needed, and every refusal of a kind costs and reads
-// the same, so that callers do not learn which users exist.
+// Credentials are a session cookie, a token, a client certificate, an access token of an OAuth
+// provider, or the peer credentials of a socket, which the kernel reports. One credential counts: a
+// header before a cookie, a cookie before a certificate. A wrong credential is refused, also if none
+// would have been needed, and every refusal of a kind costs and reads the same, so that callers do not
+// learn which users exist.
 //
-// Users, tokens and lasting logins lie in one SQLite file that several
-// processes may share; what one of them changes, the others follow within a
-// second. Passwords are kept as argon2id, everything random as SHA-256.
+// Users, tokens and lasting logins are stored in one SQLite file that several processes may share; each
+// process notices the changes of the others within a second. Passwords are stored as argon2id, random
+// secrets as SHA-256.
 package identity
 
 import (
@@ -24,51 +23,50 @@ import (
 	"time"
 )
 
-// Mode is whether callers on this machine need credentials.
+// Mode defines whether callers on this machine need credentials.
 type Mode uint8
 
 const (
-	// OpenLoopback lets callers over HTTP from loopback in as the anonymous
-	// principal, as long as nothing was ever set up here to tell callers apart:
-	// no user, no token set by hand, no OAuth provider, no authority for client
-	// certificates. Over TCP, where nothing else says who connects, every client
-	// needs a token.
+	// OpenLoopback admits callers over HTTP from loopback as the anonymous principal, if no means to
+	// identify callers was ever set up: no user, no token set by hand, no OAuth provider, no authority
+	// for client certificates. Over TCP, where nothing else identifies the client, every client needs a
+	// token.
 	OpenLoopback Mode = iota
 	// Required refuses callers without credentials.
 	Required
 )
 
-// Options of a Service. The zero value serves loopback callers.
+// Options configures a Service. The zero value serves loopback callers.
 type Options struct {
 	Mode     Mode
 	Insecure bool // a caller without credentials is anonymous, from any address
-	Embedded bool // the same at all doors but TCP: a program has its own way to decide who gets as far as those
+	Embedded bool // the same on all listeners except TCP, for an embedding program that authenticates callers itself
 
-	AuthToken  string // a token set by hand, at least 16 bytes; good from everywhere
-	LocalToken string // path of the file that keeps the local token, made when missing; "" means there is none
-	ClientCA   bool   // the doors verify client certificates
+	AuthToken  string // a token set by hand, at least 16 bytes; accepted from every address
+	LocalToken string // path of the file of the local token, created if missing; "" means there is none
+	ClientCA   bool   // the listeners verify client certificates
 
-	// Known are paths of files outside the folder of the users' file. They are
-	// made when there is a user, and remember it when that file is lost.
+	// Known are paths of marker files outside the folder of the users' file. They are created when a
+	// user exists, and record that fact if the users' file is lost.
 	Known []string
 	OAuth *OAuth // nil means no provider
 
-	Origins []string // web origins besides our own whose pages may act with a cookie: scheme://host[:port]
-	Secure  bool     // a proxy in front speaks TLS, so cookies are Secure although this host sees none
+	Origins []string // other web origins whose pages may use a cookie: scheme://host[:port]
+	Secure  bool     // a proxy in front terminates TLS, so cookies are Secure although this host sees no TLS
 
-	Log  *slog.Logger // nil means none
-	Told func(Event)  // receives events for the ledger; must not block; nil means none
+	Log     *slog.Logger // nil means none
+	OnEvent func(Event)  // receives events for the ledger; must not block; nil means none
 }
 
-// Event is something about users and credentials that should be remembered.
+// Event is an event about users or credentials that the ledger records.
 type Event struct {
 	Kind       string // login, login_failed, logout, paired, user_added, token_revoked ...
-	Principal  string // who, or who was claimed
-	Credential string // public id; "" when there is none
+	Principal  string // the principal, or the one that was claimed
+	Credential string // public ID; "" if there is none
 	From       string // network address; "" from the command line
 }
 
-// Service knows who is who. Safe for concurrent use.
+// Service authenticates callers and manages users and their credentials. It is safe for concurrent use.
 type Service struct {
 	o      Options
 	log    *slog.Logger
@@ -84,19 +82,19 @@ type Service struct {
 	sameAs *http.CrossOriginProtection
 	local  fixed
 	byHand fixed
-	owner  string   // name of the user this process belongs to
-	salt   [16]byte // of digests in events; another one in each process
+	owner  string   // name of the user that this process runs as
+	salt   [16]byte // of digests in events; different in each process
 
-	// mu guards what follows, up to removals.
+	// mu guards the fields up to removals.
 	mu      sync.Mutex
 	revoked []func(Revocation)
-	leaving map[string]*leavingLogin // by id; see ChangePassword
+	leaving map[string]*leavingLogin // by ID; see ChangePassword
 
 	removals sync.Mutex   // guards removed, and is held while its function runs
 	removed  *removalHook // nil until OnRemoved
 }
 
-// fixed is a token that is not in the file.
+// fixed is a token that is not stored in the file.
 type fixed struct {
 	secret string // "" means there is none
 	hash   [sha256.Size]byte
@@ -110,9 +108,8 @@ func (f *fixed) is(hash [sha256.Size]byte) bool {
 
 const leastByHand = 16 // bytes of a token set by hand
 
-// Open opens the users kept in the file at path, which need not exist: it is
-// made with the first user. With path "" they are kept in memory. The error
-// names the option or file that is wrong.
+// Open opens the users stored in the file at path, which need not exist: the first user creates it.
+// With path "" they are kept in memory. The error names the option or file that is wrong.
 func Open(path string, o Options) (*Service, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -151,7 +148,7 @@ func (s *Service) configure() (err error) {
 	if o.LocalToken != "" {
 		token, err := loadLocalToken(o.LocalToken)
 		if errors.Is(err, errNotMade) {
-			s.log.Warn("there is no local token: its file cannot be made", "file", o.LocalToken, "err", err)
+			s.log.Warn("there is no local token: its file cannot be created", "file", o.LocalToken, "err", err)
 			token, err = "", nil
 		}
 		if err != nil {
@@ -169,11 +166,11 @@ func (s *Service) configure() (err error) {
 	return nil
 }
 
-// LocalToken returns the token for callers on this machine; "" when there is none.
+// LocalToken returns the token for callers on this machine; "" if there is none.
 func (s *Service) LocalToken() string { return s.local.secret }
 
-// Run follows what other processes change, records last uses, and keeps the
-// provider's keys fresh, until ctx is done.
+// Run notices changes by other processes, records last uses, and refreshes the provider's keys, until
+// ctx is done.
 func (s *Service) Run(ctx context.Context) error {
 	var all sync.WaitGroup
 	all.Go(func() { every(ctx, lookEvery, func() { s.refreshCaches(false) }) })
@@ -208,19 +205,19 @@ func (s *Service) Close() error {
 }
 
 func (s *Service) publishEvent(kind, principal, credential, from string) {
-	if s.o.Told != nil {
-		s.o.Told(Event{kind, principal, credential, from})
+	if s.o.OnEvent != nil {
+		s.o.OnEvent(Event{kind, principal, credential, from})
 	}
 }
 
-// Revocation means that a principal or credential lost what it was granted.
+// Revocation reports that a principal or credential lost rights.
 type Revocation struct {
 	Principal  string
 	Credential string // "" means all of the principal's
 }
 
-// Ends reports whether something that p opened is to end. It may come back
-// with what holds now.
+// Ends reports whether something that p opened must end. Its caller may open it again with the rights
+// that hold now.
 func (r Revocation) Ends(p Principal) bool {
 	return r.Principal == p.Name && (r.Credential == "" || r.Credential == p.Credential)
 }

@@ -17,11 +17,11 @@ import (
 	"gatehouse/tool"
 )
 
-// cheap is a cost for tests that are not about it.
+// cheap is a low cost for tests that do not test the cost.
 var cheap = cost{memory: 8, passes: 1, threads: 1}
 
-// house is a service with a file of its own, an admin alice and a reader bob.
-func house(t testing.TB, o Options) *Service {
+// newTestService returns a service with its own file, an admin alice and a reader bob.
+func newTestService(t testing.TB, o Options) *Service {
 	t.Helper()
 	s := empty(t, filepath.Join(t.TempDir(), "identity.db"), o)
 	add(t, s, "alice", "correct horse", Admin)
@@ -65,7 +65,7 @@ const (
 	away = "192.0.2.7:5000"
 )
 
-// request is one from an address, with headers as name: value.
+// request returns a request from an address, with headers as name: value.
 func request(method, path, from string, headers ...string) *http.Request {
 	r := httptest.NewRequest(method, path, nil)
 	r.RemoteAddr = from
@@ -76,7 +76,7 @@ func request(method, path, from string, headers ...string) *http.Request {
 	return r
 }
 
-// outcome is what HTTP says, on one line.
+// outcome returns the result of HTTP on one line.
 func outcome(s *Service, r *http.Request) string {
 	p, d := s.HTTP(r)
 	if d == nil {
@@ -93,12 +93,12 @@ const (
 	invalid401 = "Unauthorized: invalid_token"
 )
 
-// Every way in over HTTP, from this machine and from elsewhere, alike for
+// Every way to authenticate over HTTP, from this machine and from elsewhere, gives the same result for
 // every method.
 //
 //redteam:attack One principal, however it comes: wrong, ended and doubled credentials of each kind
 func TestEveryWayIn(t *testing.T) {
-	s := house(t, Options{AuthToken: "a token set by hand", LocalToken: filepath.Join(t.TempDir(), "token")})
+	s := newTestService(t, Options{AuthToken: "a token set by hand", LocalToken: filepath.Join(t.TempDir(), "token")})
 	good, _ := newToken(t, s, Token{User: "bob"})
 	gone, made := newToken(t, s, Token{User: "bob"})
 	if err := s.RevokeToken(t.Context(), made.ID); err != nil {
@@ -114,28 +114,28 @@ func TestEveryWayIn(t *testing.T) {
 	bearer := func(token string) string { return "Authorization: Bearer " + token }
 
 	for name, c := range map[string]struct{ header, here, away string }{
-		"nothing":                {"", unnamed401, unnamed401},
-		"token":                  {bearer(good), "bob by token", "bob by token"},
-		"token, another case":    {"Authorization: bEARER  " + good, "bob by token", "bob by token"},
-		"API key":                {"X-API-Key: " + good, "bob by token", "bob by token"},
-		"revoked token":          {bearer(gone), invalid401, invalid401},
-		"expired token":          {bearer(old), invalid401, invalid401},
-		"unknown token":          {bearer(newSecret(tokenPrefix)), invalid401, invalid401},
-		"mistyped token":         {bearer(good[:len(good)-1]), invalid401, invalid401},
-		"empty token":            {"Authorization: Bearer", invalid401, invalid401},
-		"endless token":          {bearer(strings.Repeat("x", mostToken+1)), invalid401, invalid401},
-		"another scheme":         {"Authorization: Basic YWxpY2U6eA==", invalid401, invalid401},
-		"set by hand":            {bearer("a token set by hand"), s.owner + " by flag", s.owner + " by flag"},
-		"nearly set by hand":     {bearer("a token set by hanD"), invalid401, invalid401},
-		"local token":            {bearer(s.LocalToken()), s.owner + " by local", invalid401},
-		"unknown local token":    {bearer(newSecret(localPrefix)), invalid401, invalid401},
-		"login":                  {"Cookie: " + cookie, "alice by cookie", "alice by cookie"},
-		"lasting login":          {"Cookie: " + lasting, "alice by cookie", "alice by cookie"},
-		"unknown login":          {"Cookie: " + cookieName + "=" + newCookie(), invalid401, invalid401},
-		"two logins":             {"Cookie: " + cookie + "; " + lasting, invalid401, invalid401},
-		"token as a cookie":      {"Cookie: " + cookieName + "=" + good, invalid401, invalid401},
-		"login as a token":       {bearer(strings.TrimPrefix(cookie, cookieName+"=")), invalid401, invalid401},
-		"somebody else's cookie": {"Cookie: theirs=1", unnamed401, unnamed401},
+		"nothing":               {"", unnamed401, unnamed401},
+		"token":                 {bearer(good), "bob by token", "bob by token"},
+		"token, another case":   {"Authorization: bEARER  " + good, "bob by token", "bob by token"},
+		"API key":               {"X-API-Key: " + good, "bob by token", "bob by token"},
+		"revoked token":         {bearer(gone), invalid401, invalid401},
+		"expired token":         {bearer(old), invalid401, invalid401},
+		"unknown token":         {bearer(newSecret(tokenPrefix)), invalid401, invalid401},
+		"mistyped token":        {bearer(good[:len(good)-1]), invalid401, invalid401},
+		"empty token":           {"Authorization: Bearer", invalid401, invalid401},
+		"endless token":         {bearer(strings.Repeat("x", mostToken+1)), invalid401, invalid401},
+		"another scheme":        {"Authorization: Basic YWxpY2U6eA==", invalid401, invalid401},
+		"set by hand":           {bearer("a token set by hand"), s.owner + " by flag", s.owner + " by flag"},
+		"nearly set by hand":    {bearer("a token set by hanD"), invalid401, invalid401},
+		"local token":           {bearer(s.LocalToken()), s.owner + " by local", invalid401},
+		"unknown local token":   {bearer(newSecret(localPrefix)), invalid401, invalid401},
+		"login":                 {"Cookie: " + cookie, "alice by cookie", "alice by cookie"},
+		"lasting login":         {"Cookie: " + lasting, "alice by cookie", "alice by cookie"},
+		"unknown login":         {"Cookie: " + cookieName + "=" + newCookie(), invalid401, invalid401},
+		"two logins":            {"Cookie: " + cookie + "; " + lasting, invalid401, invalid401},
+		"token as a cookie":     {"Cookie: " + cookieName + "=" + good, invalid401, invalid401},
+		"login as a token":      {bearer(strings.TrimPrefix(cookie, cookieName+"=")), invalid401, invalid401},
+		"another site's cookie": {"Cookie: theirs=1", unnamed401, unnamed401},
 	} {
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "DELETE", "TRACE"} {
 			var headers []string
@@ -152,9 +152,9 @@ func TestEveryWayIn(t *testing.T) {
 	}
 }
 
-// One credential counts, and a wrong one is not made good by another.
+// One credential counts, and a valid second one does not make up for a wrong one.
 func TestOneCredentialCounts(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	good, _ := newToken(t, s, Token{User: "bob"})
 	cookie := "Cookie: " + logIn(t, s, "alice", "correct horse", false)
 	for name, c := range map[string]struct {
@@ -175,8 +175,8 @@ func TestOneCredentialCounts(t *testing.T) {
 	}
 }
 
-// When callers without credentials are let in.
-func TestTheOpenDoor(t *testing.T) {
+// Callers without credentials are admitted only while no user was ever set up.
+func TestAnonymousLoopbackCallers(t *testing.T) {
 	dir := t.TempDir()
 	local := filepath.Join(dir, "token")
 	for name, c := range map[string]struct {
@@ -221,7 +221,7 @@ func TestTheOpenDoor(t *testing.T) {
 	}
 }
 
-// Removing the last user does not open the house again.
+// Removing the last user does not admit callers without credentials again.
 func TestClosedStaysClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "identity.db")
 	s := empty(t, path, Options{})
@@ -256,7 +256,7 @@ func TestPublicIsWhatTheDesignNames(t *testing.T) {
 }
 
 func TestPrincipalsBecomeCallers(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	secret, made := newToken(
 		t,
 		s,
@@ -285,11 +285,11 @@ func TestPrincipalsBecomeCallers(t *testing.T) {
 }
 
 func TestLastUseIsRecordedWithoutAWritePerRequest(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	secret, made := newToken(t, s, Token{User: "bob"})
 	cookie := logIn(t, s, "bob", "battery staple", true)
 	writes := commits(t, s)
-	time.Sleep(2 * time.Millisecond) // uses are told apart by the millisecond
+	time.Sleep(2 * time.Millisecond) // uses are recorded in milliseconds
 	for range 100 {
 		for _, header := range []string{"X-API-Key: " + secret, "Cookie: " + cookie} {
 			if got := outcome(s, request("POST", "/mcp", away, header)); !strings.HasPrefix(got, "bob by ") {
@@ -316,8 +316,7 @@ func TestLastUseIsRecordedWithoutAWritePerRequest(t *testing.T) {
 	}
 }
 
-// commits counts what other connections have committed since the last call,
-// as far as one can tell: none, or some.
+// commits reports whether other connections have committed since the last call: 0 for none, 1 for some.
 func commits(t *testing.T, s *Service) func() int {
 	t.Helper()
 	version := func() int64 {
@@ -336,9 +335,9 @@ func commits(t *testing.T, s *Service) func() int {
 	}
 }
 
-// Where the file cannot be read, no caller is admitted by it, and none is told why.
+// If the file cannot be read, no caller is admitted by it, and the refusal does not reveal the reason.
 func TestWhatCannotBeAskedIsRefused(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	secret, _ := newToken(t, s, Token{User: "bob"})
 	db, err := s.store.reader()
 	if err != nil {
@@ -350,8 +349,8 @@ func TestWhatCannotBeAskedIsRefused(t *testing.T) {
 	}
 }
 
-func TestRevocationsAreTold(t *testing.T) {
-	s := house(t, Options{})
+func TestRevocationsArePublished(t *testing.T) {
+	s := newTestService(t, Options{})
 	type call struct {
 		what string
 		do   func() error
@@ -389,7 +388,7 @@ func TestRevocationsAreTold(t *testing.T) {
 			}
 			holders = append(holders, p)
 		}
-		if c.what == "revoke alice's token" { // the first is the one in hand
+		if c.what == "revoke alice's token" { // the first refers to the token in use
 			if all, _ := s.Tokens(ctx, "alice"); all[0].ID != holders[0].Credential {
 				t.Fatalf("the tokens are %+v", all)
 			}
@@ -416,7 +415,7 @@ func TestRevocationsAreTold(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
-// logInAs opens a login without the trouble of a password.
+// logInAs opens a login without a password check.
 func logInAs(t testing.TB, s *Service, name string) string {
 	t.Helper()
 	a, ok, err := s.findAccount(t.Context(), "name = ?", name)
@@ -430,9 +429,9 @@ func logInAs(t testing.TB, s *Service, name string) string {
 	return cookieName + "=" + secret
 }
 
-// A name that is used again does not inherit anything.
+// A user whose name was used before inherits nothing.
 func TestANameUsedAgainInheritsNothing(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	secret, _ := newToken(t, s, Token{User: "bob"})
 	brief, lasting := logIn(t, s, "bob", "battery staple", false), logIn(t, s, "bob", "battery staple", true)
 	if err := s.RemoveUser(t.Context(), "bob"); err != nil {
@@ -447,7 +446,7 @@ func TestANameUsedAgainInheritsNothing(t *testing.T) {
 }
 
 func TestMistakesAreNamed(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	ctx := t.Context()
 	for want, do := range map[string]func() error{
 		`user "Alice"`:                        func() error { return s.AddUser(ctx, "Alice", nil, "") },
@@ -460,7 +459,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		"8 to 1024 bytes, this one has 7":     func() error { return s.AddUser(ctx, "carol", nil, "1234567") },
 		"this one has 1025":                   func() error { return s.SetPassword(ctx, "bob", strings.Repeat("x", 1025)) },
 		"there is no such user":               func() error { return s.SetRoles(ctx, "carol", nil) },
-		"there is none with that id":          func() error { return s.RevokeToken(ctx, "t_x") },
+		"no credential has that id":           func() error { return s.RevokeToken(ctx, "t_x") },
 		`scope "a b"`:                         func() error { return second(s.CreateToken(ctx, Token{User: "bob", Scopes: []string{"a b"}})) },
 		"before it is made":                   func() error { return second(s.CreateToken(ctx, Token{User: "bob", Until: time.Unix(1, 0)})) },
 		`certificate "alice"`:                 func() error { return s.Link(ctx, LinkCertificate, "alice", "bob") },
@@ -508,7 +507,7 @@ func TestAFileOthersCanReadIsRefused(t *testing.T) {
 	}
 }
 
-// A host without users makes no file.
+// A host without users creates no file.
 func TestNothingIsPaidForNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data", "identity.db")
 	s := empty(t, path, Options{})
@@ -522,11 +521,11 @@ func TestNothingIsPaidForNothing(t *testing.T) {
 	}
 }
 
-// What happens is told once, with names and without secrets.
-func TestWhatIsTold(t *testing.T) {
-	var told []Event
-	s := house(t, Options{Told: func(e Event) { told = append(told, e) }})
-	told = nil
+// Each event is published once, with names and without secrets.
+func TestPublishedEvents(t *testing.T) {
+	var events []Event
+	s := newTestService(t, Options{OnEvent: func(e Event) { events = append(events, e) }})
+	events = nil
 	_, made := newToken(t, s, Token{User: "bob"})
 	s.RevokeToken(t.Context(), made.ID)
 	post(s, "/auth/login", `{"user":"alice","password":"wrong password"}`)
@@ -537,13 +536,13 @@ func TestWhatIsTold(t *testing.T) {
 		{"login_failed", "alice", "", "192.0.2.7"},
 		{"refused", "", "", "192.0.2.7"},
 	}
-	if !slices.Equal(told, want) {
-		t.Errorf("told %+v, want %+v", told, want)
+	if !slices.Equal(events, want) {
+		t.Errorf("events %+v, want %+v", events, want)
 	}
 }
 
 func TestRunFollowsAndEnds(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -554,7 +553,7 @@ func TestRunFollowsAndEnds(t *testing.T) {
 }
 
 func BenchmarkToken(b *testing.B) {
-	s := house(b, Options{})
+	s := newTestService(b, Options{})
 	secret, _ := newToken(b, s, Token{User: "bob"})
 	r := request("POST", "/mcp", away, "Authorization: Bearer "+secret)
 	b.ReportAllocs()
@@ -576,12 +575,12 @@ func BenchmarkAnonymous(b *testing.B) {
 	}
 }
 
-// What was read before a change is not remembered after it.
+// A value that was read before a change is not cached after it.
 func TestNothingOldIsRemembered(t *testing.T) {
 	var k credentialCache
 	h := digestOf("secret")
 	epoch := k.currentEpoch()
-	k.forget() // the file changes while it is read
+	k.forget() // the file changes during the read
 	k.storePrincipal(epoch, h, Principal{Name: "alice"})
 	if p, ok := k.lookup(h); ok {
 		t.Errorf("%s is remembered", p.Name)
@@ -598,9 +597,9 @@ func TestNothingOldIsRemembered(t *testing.T) {
 	}
 }
 
-// A login is no token, also when it is remembered.
+// A login does not count as a token, also if it is cached.
 func TestAWayIsNoOther(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	_, secret, _ := strings.Cut(logIn(t, s, "alice", "correct horse", true), "=")
 	if _, ok, err := s.ofCookie(t.Context(), secret); !ok || err != nil {
 		t.Fatal(ok, err)
@@ -610,9 +609,9 @@ func TestAWayIsNoOther(t *testing.T) {
 	}
 }
 
-// What was acknowledged is on disk, and readers do not wait for writers.
+// Acknowledged changes are on disk, and readers do not wait for writers.
 func TestTheFileIsDurable(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	db, err := s.store.writer()
 	if err != nil {
 		t.Fatal(err)
@@ -629,25 +628,25 @@ func TestTheFileIsDurable(t *testing.T) {
 	}
 }
 
-// Things belong to ids: a user whose name was another one's before has another,
-// also where an older program removed that one; users of an older program's file
-// keep what belongs to their names.
+// Data belongs to user IDs: a user with the name of a removed user has a new ID, also if an earlier
+// version removed that user; users in a file of an earlier version keep the data that belongs to their
+// names.
 //
 //redteam:attack What is not yours is not there: a user is removed, and the next one has the name
 func TestANameUsedAgainIsAnotherOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "identity.db")
 	old := newStore(path)
-	old.file.Additions = "" // as an older program left it
+	old.file.Additions = "" // the state that an earlier version left
 	db, err := old.writer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"ann", "bob", "gone"} {
+	for _, name := range []string{"ann", "bob", "removed"} {
 		if _, err := db.Exec("INSERT INTO user (name, roles, password, created) VALUES (?, '[]', '', 1)", name); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := db.Exec("DELETE FROM user WHERE name = 'gone'"); err != nil {
+	if _, err := db.Exec("DELETE FROM user WHERE name = 'removed'"); err != nil {
 		t.Fatal(err)
 	}
 	if err := old.closeFile(); err != nil {
@@ -665,8 +664,8 @@ func TestANameUsedAgainIsAnotherOwner(t *testing.T) {
 	if got := owner("ann"); got != "ann" {
 		t.Errorf("what belonged to ann is %s's now", got)
 	}
-	add(t, s, "gone", "")
-	if got := owner("gone"); got == "gone" {
+	add(t, s, "removed", "")
+	if got := owner("removed"); got == "removed" {
 		t.Error("a user inherits from one whom an older program removed")
 	}
 	seen := map[string]bool{"bob": true}

@@ -20,35 +20,34 @@ import (
 )
 
 const (
-	keysEvery = time.Hour       // how often keys are fetched without a reason
-	keysPause = time.Minute     // between fetches for a key that is not known
-	keysRetry = 5 * time.Second // between fetches while there are no keys at all
-	keysKeep  = 24 * time.Hour  // how long keys hold while the provider cannot be reached
-	fetchTime = 5 * time.Second // one document
-	mostFetch = 1 << 20         // bytes of it
+	keysEvery = time.Hour       // how often keys are fetched without a request
+	keysPause = time.Minute     // between fetches for an unknown key
+	keysRetry = 5 * time.Second // between fetches while no keys are known
+	keysKeep  = 24 * time.Hour  // how long keys stay valid while the provider cannot be reached
+	fetchTime = 5 * time.Second // for one document
+	mostFetch = 1 << 20         // bytes of a document
 	mostKeys  = 64
 	mostTries = 8 // keys tried on a token that names none
 )
 
-// keys are the provider's public keys. They are fetched when the first token
-// comes, when a token names one that is not known, at most once a minute, and
-// every hour; never for a request whose key is known.
+// keys holds the provider's public keys. They are fetched when the first token arrives, when a token
+// names an unknown key, at most once a minute, and every hour; never for a request whose key is known.
 type keys struct {
 	o      OAuth
 	client *http.Client
-	// ctx ends with the service. A fetch outlives the request that began it, because other
-	// requests wait for the same keys.
+	// ctx ends with the service. A fetch outlives the request that started it, because other requests
+	// wait for the same keys.
 	ctx   context.Context
 	stop  context.CancelFunc
-	under sync.WaitGroup // the fetch that is under way
+	under sync.WaitGroup // the running fetch
 
 	mu     sync.Mutex
 	set    []jose.JSONWebKey
-	got    time.Time     // when set came
-	tried  time.Time     // when a fetch last began
-	flight chan struct{} // closed when the fetch that is under way has ended; nil when none is
+	got    time.Time     // when set was fetched
+	tried  time.Time     // when the last fetch started
+	flight chan struct{} // closed when the running fetch ends; nil if none runs
 	failed error         // of the last fetch
-	url    string        // of the keys, once it is known
+	url    string        // of the keys; "" until it is known
 }
 
 func newKeys(o OAuth) *keys {
@@ -64,14 +63,13 @@ func newKeys(o OAuth) *keys {
 	return k
 }
 
-// stopFetching ends the fetch that is under way and waits for it.
+// stopFetching cancels the running fetch and waits for its end.
 func (k *keys) stopFetching() {
 	k.stop()
 	k.under.Wait()
 }
 
-// findKey gives the keys that may have made a signature, all that fit when the
-// token names none.
+// findKey returns the keys that may have made a signature, all suitable ones if the token names none.
 func (k *keys) findKey(ctx context.Context, kid, alg string) ([]jose.JSONWebKey, error) {
 	k.mu.Lock()
 	fits := k.fitting(kid, alg)
@@ -99,10 +97,9 @@ func (k *keys) findKey(ctx context.Context, kid, alg string) ([]jose.JSONWebKey,
 	return nil, errToken
 }
 
-// startFetch has the keys fetched if that may help now, and gives what is closed
-// at the end of the fetch; nil when none is due. It is called with mu held.
-// The fetch is bounded by its own deadline, so that one impatient caller does
-// not spoil it for the others.
+// startFetch starts a fetch of the keys if it may help now, and returns a channel that is closed at its
+// end; nil if none is due. The caller holds mu. The fetch has its own deadline, so that a caller that
+// gives up does not cancel it for the others.
 func (k *keys) startFetch() chan struct{} {
 	if k.flight != nil || k.ctx.Err() != nil {
 		return k.flight
@@ -120,12 +117,11 @@ func (k *keys) startFetch() chan struct{} {
 	return flight
 }
 
-// refresh fetches now and then, so that keys the provider took back lose
-// their force.
+// refresh fetches the keys regularly, so that keys the provider has withdrawn are no longer accepted.
 func (k *keys) refresh(ctx context.Context) {
 	k.mu.Lock()
 	var flight chan struct{}
-	if !k.got.IsZero() { // otherwise no request has needed them yet
+	if !k.got.IsZero() { // otherwise no request has needed the keys yet
 		flight = k.startFetch()
 	}
 	k.mu.Unlock()
@@ -174,8 +170,8 @@ func (k *keys) has(kid string) bool {
 		slices.ContainsFunc(k.set, func(key jose.JSONWebKey) bool { return key.KeyID == kid })
 }
 
-// makes reports whether a key can make signatures by an algorithm, so that no
-// key is used in a way its owner did not mean.
+// makes reports whether a key can make signatures by an algorithm, so that no key is used for an
+// algorithm that it was not made for.
 func makes(key any, alg string) bool {
 	switch key := key.(type) {
 	case *rsa.PublicKey:
@@ -188,7 +184,7 @@ func makes(key any, alg string) bool {
 	return false
 }
 
-// download fetches the keys, and before that, where they are.
+// download fetches the keys, after discovering their URL if necessary.
 func (k *keys) download(ctx context.Context) ([]jose.JSONWebKey, error) {
 	k.mu.Lock()
 	from := k.url
@@ -213,7 +209,7 @@ func (k *keys) download(ctx context.Context) ([]jose.JSONWebKey, error) {
 	return set, nil
 }
 
-// parseKeys reads a JWK set. Keys of kinds we do not know are left out.
+// parseKeys parses a JWK set. It omits keys of unknown kinds.
 func parseKeys(body []byte) (set []jose.JSONWebKey, err error) {
 	var doc struct {
 		Keys []json.RawMessage `json:"keys"`
@@ -233,8 +229,8 @@ func parseKeys(body []byte) (set []jose.JSONWebKey, err error) {
 	return set, nil
 }
 
-// discover asks the provider's metadata where its keys are: OpenID Connect's
-// place first, then those of RFC 8414.
+// discover reads the URL of the keys from the provider's metadata: first at the location of OpenID
+// Connect, then at those of RFC 8414.
 func (k *keys) discover(ctx context.Context) (string, error) {
 	issuer, err := url.Parse(k.o.Issuer)
 	if err != nil {

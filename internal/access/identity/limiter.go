@@ -10,14 +10,13 @@ const (
 	loginTries   = 3 // of one network, and of one known device
 	accountTries = 60
 	loginWindow  = 20 * time.Second
-	mostWatched  = 20_000 // keys a limiter remembers
+	mostWatched  = 20_000 // keys of one limiter
 )
 
-// tries are how often passwords may be guessed. What bounds a guesser is its
-// network; an account in all networks together is bounded far above what a person
-// needs, so that guesses from one network, or from some, keep no user out. A
-// browser in which its user has logged in before has a budget of its own, which no
-// guesser can use up.
+// tries limits how often passwords may be guessed. The limit per network stops a guesser; the limit per
+// account over all networks is far above what a person needs, so that guesses from one or several
+// networks do not lock a user out. A browser in which its user has logged in before has a budget of its
+// own, which no guesser can use up.
 type tries struct {
 	network, account, device, held *limiter
 }
@@ -29,14 +28,14 @@ func newTries() tries {
 	}
 }
 
-// limiter allows so many tries in any span of a window, for each key. What it
-// remembers is bounded: when too many keys are tried at once, new ones wait.
+// limiter allows a number of tries in any window of time, for each key. Its memory is bounded: if too
+// many keys are tried at once, new ones wait.
 type limiter struct {
 	tries  int
 	window time.Duration
 
 	mu    sync.Mutex
-	tried map[string][]time.Time // the last tries, the oldest first
+	tried map[string][]time.Time // the last tries, oldest first
 	swept time.Time
 }
 
@@ -44,8 +43,8 @@ func newLimiter(tries int, window time.Duration) *limiter {
 	return &limiter{tries: tries, window: window, tried: map[string][]time.Time{}}
 }
 
-// countTry counts a try. When it is one too many, it does not count and wait says
-// when the next one may come.
+// countTry counts a try. If it is over the limit, it does not count, and wait is the time until the
+// next try is allowed.
 func (l *limiter) countTry(key string) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +64,7 @@ func (l *limiter) countTry(key string) (wait time.Duration) {
 	return 0
 }
 
-// dropExpired forgets keys that were not tried for a window.
+// dropExpired removes keys that were not tried for a window.
 func (l *limiter) dropExpired(now time.Time) {
 	if now.Sub(l.swept) < l.window {
 		return
@@ -78,8 +77,8 @@ func (l *limiter) dropExpired(now time.Time) {
 	}
 }
 
-// network is what counts as one address: all of IPv4, the half of IPv6 that a
-// provider gives to one customer.
+// network returns the key of an address: the whole IPv4 address, or the upper half of an IPv6 address,
+// which a provider assigns to one customer.
 func network(a netip.Addr) string {
 	a = a.Unmap().WithZone("")
 	if a.Is6() && !a.IsLoopback() {

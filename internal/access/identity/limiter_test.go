@@ -21,7 +21,7 @@ func TestThreeTriesInTwentySeconds(t *testing.T) {
 			{0, 0}, {time.Second, 0}, {time.Second, 0},
 			{0, 18 * time.Second},
 			{17 * time.Second, time.Second},
-			{time.Second, 0}, // the first has become old
+			{time.Second, 0}, // the first try has expired
 			{0, time.Second},
 			{time.Second, 0}, {time.Second, 0},
 			{0, 18 * time.Second},
@@ -68,7 +68,7 @@ func TestLoginsAreLimited(t *testing.T) {
 	wrong := func(user string) string { return `{"user":"` + user + `","password":"some password"}` }
 	const right = `{"user":"alice","password":"correct horse"}`
 	t.Run("by address", func(t *testing.T) {
-		s := house(t, Options{})
+		s := newTestService(t, Options{})
 		for i := range 3 {
 			if w := post(s, "/auth/login", wrong(fmt.Sprint("user", i))); w.Code != 401 {
 				t.Fatalf("got %d", w.Code)
@@ -86,7 +86,7 @@ func TestLoginsAreLimited(t *testing.T) {
 		}
 	})
 	t.Run("by account in all networks, known or not", func(t *testing.T) {
-		s := house(t, Options{})
+		s := newTestService(t, Options{})
 		s.tries.account = newLimiter(4, loginWindow)
 		var said []string
 		for _, user := range []string{"alice", "nobody"} {
@@ -102,13 +102,13 @@ func TestLoginsAreLimited(t *testing.T) {
 	})
 }
 
-// Guesses of a stranger, at whatever pace, keep a user out neither in another
-// network nor at a device of the user's, and each of them stays slow.
+// A stranger's guesses, at any rate, lock a user out neither in another network nor at a device of the
+// user, and each of them stays slow.
 //
 //redteam:attack One principal, however it comes: a stranger guesses so that the user is locked out
-func TestAGuesserLocksNobodyOut(t *testing.T) {
+func TestGuessingLocksNoUserOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := house(t, Options{})
+		s := newTestService(t, Options{})
 		defer s.Close()
 		cookies := func() (pairs []string) {
 			s.tries = newTries()
@@ -121,11 +121,11 @@ func TestAGuesserLocksNobodyOut(t *testing.T) {
 			}
 			return pairs
 		}()
-		known := "Cookie: " + cookies[1] // the session has ended long ago
+		known := "Cookie: " + cookies[1] // the session has ended before
 		const right, wrong = `{"user":"alice","password":"correct horse"}`, `{"user":"alice","password":"not the horse"}`
 		s.tries = newTries()
 		judged := 0
-		for i := range 120 { // two minutes of a guess a second, from the network of the user's device too
+		for i := range 120 { // two minutes of one guess a second, also from the network of the user's device
 			for _, from := range []string{"198.51.100.1:1", away} {
 				if w := postFrom(s, from, "/auth/login", wrong); w.Code == 401 {
 					judged++
@@ -145,7 +145,7 @@ func TestAGuesserLocksNobodyOut(t *testing.T) {
 		if judged > 2*3*7 {
 			t.Errorf("%d guesses were judged in two minutes from two networks", judged)
 		}
-		// The device has three tries of its own, and is alice's alone.
+		// The device has three tries of its own, for alice only.
 		time.Sleep(loginWindow)
 		for i, want := range []int{401, 401, 401, 429} {
 			if w := post(s, "/auth/login", wrong, known); w.Code != want {
@@ -183,7 +183,7 @@ func TestPairing(t *testing.T) {
 		want int
 	}{
 		{entry(old, "alice", "correct horse"), 403},
-		{entry("aaaa-bbbb-cccc", "Alice", "short"), 403}, // what else is wrong is not said
+		{entry("aaaa-bbbb-cccc", "Alice", "short"), 403}, // further errors of the request are not reported
 		{entry(code, "Alice", "correct horse"), 400},
 		{entry(code, "alice", "short"), 400},
 		{entry(strings.ToUpper(code), "alice", "correct horse"), 201},
@@ -213,7 +213,7 @@ func TestPairing(t *testing.T) {
 	}
 }
 
-// Of many who have the code at once, one is let in.
+// If many callers send the code at once, one is admitted.
 func TestACodeWorksOnce(t *testing.T) {
 	s := empty(t, "", Options{})
 	code, err := s.Pairing(t.Context())
@@ -254,7 +254,7 @@ func TestACodeRunsOut(t *testing.T) {
 	})
 }
 
-// Another user was faster: the code of a host that has a user now is worth nothing.
+// If another user was created first, the code of the host is no longer valid.
 func TestACodeDoesNotMakeASecondUser(t *testing.T) {
 	s := empty(t, "", Options{})
 	code, err := s.Pairing(t.Context())

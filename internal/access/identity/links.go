@@ -12,8 +12,8 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// Link has a client certificate or a subject of the OAuth provider stand for
-// a user. kind is LinkCertificate or LinkOAuth.
+// Link makes a client certificate or a subject of the OAuth provider identify a user. kind is
+// LinkCertificate or LinkOAuth.
 func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
 	if err := checkLink(kind, subject); err != nil {
 		return err
@@ -28,7 +28,7 @@ func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
 			),
 		)
 		if sqlfile.IsTaken(err) {
-			return fmt.Errorf("%s %s stands for a user already: %w", kind, subject, ErrTaken)
+			return fmt.Errorf("%s %s belongs to a user already: %w", kind, subject, ErrTaken)
 		}
 		return err
 	})
@@ -41,7 +41,7 @@ func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
 // Kinds of links.
 const (
 	LinkCertificate = "certificate" // subject is sha256:HEX, uri:URI, email:ADDRESS, dns:NAME or cn:NAME
-	LinkOAuth       = "oauth"       // subject is what the user claim holds
+	LinkOAuth       = "oauth"       // subject is the value of the user claim
 )
 
 const mostSubject = 512 // bytes
@@ -66,7 +66,7 @@ func checkLink(kind, subject string) error {
 	return fmt.Errorf("link %q: expected %s or %s", clip(kind), LinkCertificate, LinkOAuth)
 }
 
-// Unlink takes a link away and ends what was opened through it.
+// Unlink removes a link and ends what was opened through it.
 func (s *Service) Unlink(ctx context.Context, kind, subject string) error {
 	var user string
 	err := s.changeRows(ctx, ErrNone, func(tx *sql.Tx) error {
@@ -89,14 +89,14 @@ func (s *Service) Unlink(ctx context.Context, kind, subject string) error {
 	return err
 }
 
-// Link is what stands for a user.
+// Link is a certificate or an OAuth subject that identifies a user.
 type Link struct {
 	Kind    string `json:"kind"`
 	Subject string `json:"subject"`
 	User    string `json:"user"`
 }
 
-// Links are all links, by user.
+// Links returns all links, ordered by user.
 func (s *Service) Links(ctx context.Context) (all []Link, err error) {
 	err = s.each(ctx, func(scan func(...any) error) error {
 		var l Link

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// loadLocalToken reads the token kept at path, or makes one there. Several
-// processes may do so at once and get the same.
+// loadLocalToken reads the token stored at path, or creates one there. Several processes may do so at
+// once and get the same.
 func loadLocalToken(path string) (string, error) {
 	token, err := readLocalToken(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -26,9 +26,9 @@ func loadLocalToken(path string) (string, error) {
 	return readLocalToken(path)
 }
 
-// errNotMade is a token that was not there and cannot be made, on a disk that is
-// full for example. The host serves without it.
-var errNotMade = errors.New("it cannot be made")
+// errNotMade means that the token did not exist and cannot be created, for example on a full disk. The
+// host serves without it.
+var errNotMade = errors.New("it cannot be created")
 
 func readLocalToken(path string) (string, error) {
 	f, err := os.Open(path)
@@ -44,7 +44,7 @@ func readLocalToken(path string) (string, error) {
 		return "", fmt.Errorf("%s is not a regular file", path)
 	}
 	if m := info.Mode().Perm(); m&0o077 != 0 && runtime.GOOS != "windows" {
-		return "", fmt.Errorf("%s can be read by others (mode %04o): remove it, and a new token is made", path, m)
+		return "", fmt.Errorf("%s can be read by others (mode %04o): remove it, and a new token is created", path, m)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, 256))
 	if err != nil {
@@ -52,13 +52,13 @@ func readLocalToken(path string) (string, error) {
 	}
 	token := strings.TrimSpace(string(b))
 	if spell(token) != locals {
-		return "", fmt.Errorf("%s holds no token: remove it, and a new one is made", path)
+		return "", fmt.Errorf("%s holds no token: remove it, and a new one is created", path)
 	}
 	return token, nil
 }
 
-// makeLocalToken makes the file whole or not at all. That another process was
-// faster is no error.
+// makeLocalToken creates the file completely or not at all. It succeeds if another process created it
+// first.
 func makeLocalToken(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -72,20 +72,18 @@ func makeLocalToken(path string) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	// A link, unlike a rename, never replaces what is there.
+	// A link, unlike a rename, never replaces an existing file.
 	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%w; keep the token on a file system that knows hard links", err)
+		return fmt.Errorf("%w; keep the token on a file system that supports hard links", err)
 	}
 	return nil
 }
 
-// forwarding are the headers by which a proxy says that the caller is not who
-// is connecting.
+// forwarding are the headers by which a proxy reports that it forwards the request of another host.
 var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"}
 
-// From is the address a request comes from, the zero Addr when it cannot be
-// told, and whether that is this machine. A proxy on this machine does not make
-// its callers local.
+// From returns the address of a request, the zero Addr if it is unknown, and whether that is this
+// machine. Callers behind a proxy on this machine are not local.
 func From(r *http.Request) (from netip.Addr, local bool) {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {

@@ -54,8 +54,8 @@ func TestALocalTokenThatIsNoneIsRefused(t *testing.T) {
 	}
 }
 
-// Which doors may open, and which refuse to.
-func TestDoorsBeyondLoopbackNeedALogin(t *testing.T) {
+// MustAuthenticate decides which listeners may open.
+func TestListenersBeyondLoopbackNeedALogin(t *testing.T) {
 	outside := []string{
 		"0.0.0.0",
 		"::",
@@ -102,7 +102,7 @@ func TestDoorsBeyondLoopbackNeedALogin(t *testing.T) {
 }
 
 func TestLines(t *testing.T) {
-	s := house(t, Options{LocalToken: filepath.Join(t.TempDir(), "token")})
+	s := newTestService(t, Options{LocalToken: filepath.Join(t.TempDir(), "token")})
 	open := empty(t, "", Options{})
 	insecure := empty(t, "", Options{Insecure: true})
 	fresh := empty(t, "", Options{LocalToken: filepath.Join(t.TempDir(), "token")})
@@ -150,12 +150,12 @@ func TestLines(t *testing.T) {
 }
 
 // A TCP listener that would refuse every client does not open.
-func TestATCPDoorNeedsATokenThatThereIs(t *testing.T) {
+func TestTCPListenersNeedAnExistingToken(t *testing.T) {
 	local := filepath.Join(t.TempDir(), "token")
 	for name, c := range map[string]struct {
 		options    Options
 		user       bool
-		here, away bool // opens
+		here, away bool // whether a listener on loopback, or elsewhere, opens
 	}{
 		"nothing":       {Options{}, false, false, false},
 		"embedded":      {Options{Embedded: true}, false, false, false},
@@ -183,7 +183,7 @@ func TestATCPDoorNeedsATokenThatThereIs(t *testing.T) {
 }
 
 func TestPeers(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	p, ok := s.Peer(uint32(os.Getuid()))
 	if !ok || p.Name != s.owner || !p.Has(Admin) || p.Way != Peer {
 		t.Errorf("our own user is %+v, %t", p, ok)
@@ -192,7 +192,7 @@ func TestPeers(t *testing.T) {
 		t.Errorf("the owner is %+v", p)
 	}
 	if p, ok := s.Peer(4_000_000_001); ok {
-		t.Errorf("a user nobody knows is %+v", p)
+		t.Errorf("an unknown user is %+v", p)
 	}
 	name, ok := systemUser("1")
 	if !ok || os.Getuid() == 1 {

@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Handler serves what lies below /auth/, and the metadata of the protected
-// resource below /.well-known/oauth-protected-resource. All of it is for
-// requests whose Host and Origin the server has checked.
+// Handler serves the paths below /auth/, and the metadata of the protected resource below
+// /.well-known/oauth-protected-resource. The server must have checked the Host and Origin of each
+// request.
 func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /auth/login", s.login)
@@ -27,7 +27,7 @@ func (s *Service) Handler() http.Handler {
 	return mux
 }
 
-// Cookie names. With TLS the prefix makes browsers take it from us alone.
+// Cookie names. With TLS the prefix makes browsers accept the cookie from this host only.
 const (
 	cookieName   = "gatehouse_session"
 	deviceName   = "gatehouse_device"
@@ -43,7 +43,7 @@ func (s *Service) cookieName(r *http.Request, name string) string {
 	return name
 }
 
-// cookieFor is one that browsers send to this server alone, from its own pages.
+// cookieFor returns a cookie that browsers send to this server only, from its own pages only.
 func (s *Service) cookieFor(r *http.Request, name, value string) *http.Cookie {
 	return &http.Cookie{
 		Name: s.cookieName(r, name), Value: value, Path: "/",
@@ -51,7 +51,7 @@ func (s *Service) cookieFor(r *http.Request, name, value string) *http.Cookie {
 	}
 }
 
-// cookie is the session cookie; two of them are as wrong as a false one.
+// cookie returns the session cookie. ok is false if there are two, because one of them is not ours.
 func (s *Service) cookie(r *http.Request) (secret string, ok bool) {
 	all := r.CookiesNamed(s.cookieName(r, cookieName))
 	switch len(all) {
@@ -74,7 +74,7 @@ func (s *Service) setCookie(w http.ResponseWriter, r *http.Request, secret strin
 	http.SetCookie(w, c)
 }
 
-// entry is what /auth/login and /auth/pair take.
+// entry is the body of /auth/login and /auth/pair.
 type entry struct {
 	User     string `json:"user"`
 	Password string `json:"password"`
@@ -84,7 +84,7 @@ type entry struct {
 
 const mostEntry = 16 << 10 // bytes
 
-// readEntry reads an entry as JSON or as a form. It has answered when ok is false.
+// readEntry reads an entry as JSON or as a form. If ok is false, it has answered the request.
 func (s *Service) readEntry(w http.ResponseWriter, r *http.Request) (e entry, form, ok bool) {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	form = kind == "application/x-www-form-urlencoded"
@@ -96,10 +96,10 @@ func (s *Service) readEntry(w http.ResponseWriter, r *http.Request) (e entry, fo
 		writeError(w, 403, "cross_origin", "only pages of this server may log in here")
 		return e, form, false
 	}
-	http.NewResponseController(w).SetReadDeadline(time.Now().Add(authTime)) // where there is a connection
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(authTime)) // fails harmlessly if there is no connection, as in tests
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostEntry))
 	if _, big := errors.AsType[*http.MaxBytesError](err); big {
-		writeError(w, 413, "too_large", "this is too long for a login")
+		writeError(w, 413, "too_large", "the body is too long for a login")
 		return e, form, false
 	}
 	if err == nil {
@@ -125,9 +125,8 @@ func parseEntry(body []byte, form bool) (e entry, err error) {
 	return entry{v.Get("user"), v.Get("password"), v.Get("lasting") != "", v.Get("code")}, err
 }
 
-// slow answers a caller who tries too often, by network or by account, and counts
-// whether or not there is such an account. A device that the account's user has
-// logged in with is counted by itself.
+// slow refuses a caller who tries too often, by network or by account, and counts the try even if the
+// account does not exist. A device that the account's user has logged in with is counted separately.
 func (s *Service) slow(w http.ResponseWriter, r *http.Request, account string) bool {
 	from, _ := From(r)
 	var wait time.Duration
@@ -140,7 +139,7 @@ func (s *Service) slow(w http.ResponseWriter, r *http.Request, account string) b
 		return false
 	}
 	w.Header().Set("Retry-After", seconds(wait))
-	writeError(w, 429, "too_many_tries", "too many tries; wait "+seconds(wait)+" s")
+	writeError(w, 429, "too_many_tries", "too many tries: wait "+seconds(wait)+" s")
 	s.publishEvent("login_limited", s.claimed(r.Context(), account), "", from.String())
 	return true
 }
@@ -173,11 +172,11 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 	answer(w, 200, map[string]any{"user": l.User, "expires": l.Until, "lasting": l.Lasting})
 }
 
-// errWrong is the one answer to a wrong password, an unknown user, and a user
-// without a password.
+// errWrong is the error for a wrong password, an unknown user, and a user without a password, so that
+// they cannot be distinguished.
 var errWrong = errors.New("user or password is wrong")
 
-// logIn compares a password and opens a login. Unknown users cost the same.
+// logIn compares a password and opens a login. The cost is the same for unknown users.
 func (s *Service) logIn(ctx context.Context, e entry, agent string) (secret string, l Login, err error) {
 	s.refreshCaches(false)
 	a, there, err := s.findAccount(ctx, "name = ?", e.User)
@@ -195,12 +194,13 @@ func (s *Service) logIn(ctx context.Context, e entry, agent string) (secret stri
 	}
 	secret, l, err = s.openLogin(ctx, a, e.Lasting, agent)
 	if errors.Is(err, ErrNoUser) {
-		err = errWrong // removed, or another password, since it was compared
+		err = errWrong // the user was removed or got another password after the comparison
 	}
 	return secret, l, err
 }
 
-// renew makes a hash of the present cost. That it may fail is no matter.
+// renew stores a hash with the present cost. A failure is only logged, because the old hash still
+// works.
 func (s *Service) renew(ctx context.Context, a account, password string) {
 	kept, err := s.pass.hash(ctx, password)
 	if err != nil {
@@ -221,7 +221,7 @@ func (s *Service) renew(ctx context.Context, a account, password string) {
 	}
 }
 
-// endPresented ends the login a request came with: a new one takes its place.
+// endPresented ends the login with which a request came, because a new one replaces it.
 func (s *Service) endPresented(r *http.Request) (id string) {
 	secret, ok := s.cookie(r)
 	if !ok {
@@ -270,7 +270,7 @@ func (s *Service) pairFirst(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// unable answers when it is not the caller's fault.
+// unable answers a request that failed for a reason on the server's side.
 func (s *Service) unable(w http.ResponseWriter, r *http.Request, err error) {
 	if !errors.Is(err, errBusy) && r.Context().Err() == nil {
 		s.log.ErrorContext(r.Context(), "cannot log in", "err", err)

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// post sends an entry from away.
+// post sends an entry from another machine.
 func post(s *Service, path, body string, headers ...string) *httptest.ResponseRecorder {
 	return postFrom(s, away, path, body, headers...)
 }
@@ -33,7 +33,7 @@ func postFrom(s *Service, from, path, body string, headers ...string) *httptest.
 	return w
 }
 
-// logIn gives a cookie as name=value. It forgets earlier tries.
+// logIn returns a cookie as name=value. It resets the limiter of tries.
 func logIn(t testing.TB, s *Service, user, password string, lasting bool) string {
 	t.Helper()
 	s.tries = newTries()
@@ -47,7 +47,7 @@ func logIn(t testing.TB, s *Service, user, password string, lasting bool) string
 }
 
 func TestTheCookie(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	for name, c := range map[string]struct {
 		lasting, tls bool
 		name         string
@@ -89,7 +89,7 @@ func TestTheCookie(t *testing.T) {
 
 // Only hashes are in the file.
 func TestNoSecretIsInTheFile(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	secret, _ := newToken(t, s, Token{User: "bob"})
 	_, cookie, _ := strings.Cut(logIn(t, s, "alice", "correct horse", true), "=")
 	for _, text := range []string{secret, cookie, "correct horse"} {
@@ -102,7 +102,7 @@ func TestNoSecretIsInTheFile(t *testing.T) {
 }
 
 func TestAFormMayLogIn(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	w := post(s, "/auth/login", "user=alice&password=correct+horse&lasting=on")
 	if w.Code != 303 || w.Header().Get("Location") != "/" || len(w.Result().Cookies()) != 2 ||
 		w.Result().Cookies()[0].MaxAge == 0 {
@@ -110,11 +110,11 @@ func TestAFormMayLogIn(t *testing.T) {
 	}
 }
 
-// A failed login reveals nothing: text, headers and work are the same.
+// A failed login reveals nothing: text, headers and amount of work are the same.
 //
 //redteam:attack One principal, however it comes: the time and text of a refused login tell who is known
 func TestWrongLoginsAreAlike(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	add(t, s, "ci", "") // has no password
 	derived := 0
 	plain := s.pass.derive
@@ -124,7 +124,7 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 	}
 	var said string
 	for name, body := range map[string]string{
-		"unknown user":       `{"user":"nobody","password":"some password"}`,
+		"unknown user":       `{"user":"stranger","password":"some password"}`,
 		"wrong password":     `{"user":"alice","password":"some password"}`,
 		"without a password": `{"user":"ci","password":"some password"}`,
 		"not even a name":    `{"user":"A\u0000 B","password":"some password"}`,
@@ -148,8 +148,9 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", name, got.String(), said)
 		}
 	}
-	// Too short and too long is known to the sender, and costs nothing.
-	for _, user := range []string{"alice", "nobody"} {
+	// An entry that is too short or too long is refused without cost, because the sender knows its
+	// length.
+	for _, user := range []string{"alice", "stranger"} {
 		s.tries = newTries()
 		derived = 0
 		if w := post(s, "/auth/login", `{"user":"`+user+`","password":"short"}`); w.Code != 401 || derived != 0 {
@@ -158,11 +159,11 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 	}
 }
 
-// A page of another origin cannot use a login, whatever its browser says.
+// A page of another origin cannot use a login, whatever headers its browser sends.
 //
 //redteam:attack Origin and Host: another page of loopback uses the cookie
 func TestForeignPagesCannotUseALogin(t *testing.T) {
-	s := house(t, Options{Origins: []string{"https://app.example.com", "*"}})
+	s := newTestService(t, Options{Origins: []string{"https://app.example.com", "*"}})
 	cookie := "Cookie: " + logIn(t, s, "alice", "correct horse", false)
 	const denied = "Forbidden: cross_origin"
 	for name, c := range map[string]struct {
@@ -208,7 +209,7 @@ func TestForeignPagesCannotUseALogin(t *testing.T) {
 }
 
 func TestLoginsEnd(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	for _, lasting := range []bool{false, true} {
 		cookie := logIn(t, s, "alice", "correct horse", lasting)
 		w := post(s, "/auth/logout", "", "Cookie: "+cookie)
@@ -237,9 +238,9 @@ func TestLoginsEnd(t *testing.T) {
 	}
 }
 
-// Roles are those of now, not those of the login.
+// The roles of a caller are the user's present roles, not those at the time of the login.
 func TestRolesAreThoseOfNow(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	secret, _ := newToken(t, s, Token{User: "alice"})
 	headers := []string{
 		"X-API-Key: " + secret,
@@ -262,7 +263,7 @@ func TestRolesAreThoseOfNow(t *testing.T) {
 }
 
 func TestOldestLoginsGo(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	a, _, err := s.findAccount(t.Context(), "name = 'bob'")
 	if err != nil {
 		t.Fatal(err)
@@ -319,7 +320,7 @@ func TestLoginsRunOut(t *testing.T) {
 }
 
 func TestLoginsThatAreNotUnderstood(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	for name, c := range map[string]struct {
 		method, kind, body string
 		want               int

@@ -10,21 +10,21 @@ import (
 	"gatehouse/internal/access/displaytext"
 )
 
-// Login is an open session of a person who logged in with a password.
+// Login is an open session of a user who logged in with a password.
 type Login struct {
 	ID      string    `json:"id"`
 	User    string    `json:"user"`
-	Agent   string    `json:"agent,omitempty"` // what the browser calls itself
+	Agent   string    `json:"agent,omitempty"` // the User-Agent of the browser
 	Lasting bool      `json:"lasting"`         // outlives this process and its browser window
 	Created time.Time `json:"created"`
 	Until   time.Time `json:"until"`
-	Used    time.Time `json:"lastUsed"` // up to a minute behind
+	Used    time.Time `json:"lastUsed"` // up to a minute late
 }
 
 const (
 	briefLife   = 12 * time.Hour
 	lastingLife = 30 * 24 * time.Hour
-	mostLogins  = 50 // of one user and kind; the oldest goes
+	mostLogins  = 50 // of one user and kind; the oldest is removed
 	mostAgent   = 200
 )
 
@@ -39,7 +39,7 @@ type temporaryLogin struct {
 	number, epoch int64 // of the user
 }
 
-// openLogin makes a login for a user who has just shown the password.
+// openLogin opens a login for a user whose password was just verified.
 func (s *Service) openLogin(ctx context.Context, a account, lasting bool, agent string) (secret string, l Login, err error) {
 	secret = newCookie()
 	now := clock().UTC().Truncate(time.Millisecond)
@@ -59,7 +59,7 @@ func (s *Service) openLogin(ctx context.Context, a account, lasting bool, agent 
 	l.Until = now.Add(lastingLife)
 	hash := digestOf(secret)
 	err = s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
-		// The password may have been changed since it was compared.
+		// The epoch is checked because the password may have changed since it was compared.
 		if err := touched(tx.Exec(`INSERT INTO login (id, hash, user, agent, created, until, used)
 			SELECT ?, ?, number, ?, ?, ?, ? FROM user WHERE number = ? AND epoch = ?`,
 			l.ID, hash[:], l.Agent, stamp(now), stamp(l.Until), stamp(now), a.number, a.epoch)); err != nil {
@@ -106,17 +106,17 @@ func (t *temporaryLogins) findLogin(hash digest) (l temporaryLogin, ok bool) {
 	return l, ok
 }
 
-// removeLogins ends the matching logins and returns them.
-func (t *temporaryLogins) removeLogins(fits func(*temporaryLogin) bool) (gone []Login) {
+// removeLogins removes the matching logins and returns them.
+func (t *temporaryLogins) removeLogins(fits func(*temporaryLogin) bool) (removed []Login) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for h, l := range t.all {
 		if fits(l) {
 			delete(t.all, h)
-			gone = append(gone, l.Login)
+			removed = append(removed, l.Login)
 		}
 	}
-	return gone
+	return removed
 }
 
 func (t *temporaryLogins) listLogins() (all []Login) {
@@ -128,8 +128,8 @@ func (t *temporaryLogins) listLogins() (all []Login) {
 	return all
 }
 
-// ofBrief finds the principal of a login kept in memory. It asks the file
-// whether the user is still there, with the password it logged in with.
+// ofBrief returns the principal of a login kept in memory. It checks in the file that the user still
+// exists and still has the password of the login.
 func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
 	l, ok := s.brief.findLogin(hash)
 	now := clock()
@@ -149,7 +149,7 @@ func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok boo
 	return p, true, nil
 }
 
-// ofCookie finds the principal of a session cookie.
+// ofCookie returns the principal of a session cookie.
 func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok bool, err error) {
 	if len(secret) != cookieSize {
 		return p, false, nil
@@ -161,8 +161,8 @@ func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok 
 	return s.ofLogin(ctx, hash)
 }
 
-// Logins are the open logins of a user, or of all users for "", the oldest
-// first. Those that are not lasting are known to their own process only.
+// Logins lists the open logins of a user, or of all users for "", oldest first. Logins that are not
+// lasting are known to their own process only.
 func (s *Service) Logins(ctx context.Context, user string) (all []Login, err error) {
 	all = slices.DeleteFunc(s.brief.listLogins(), func(l Login) bool { return user != "" && l.User != user })
 	now := clock()
@@ -183,12 +183,12 @@ func (s *Service) Logins(ctx context.Context, user string) (all []Login, err err
 
 // EndLogin ends a login and what was opened with it.
 func (s *Service) EndLogin(ctx context.Context, id string) error {
-	gone := s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == id })
-	if len(gone) == 0 {
+	removed := s.brief.removeLogins(func(l *temporaryLogin) bool { return l.ID == id })
+	if len(removed) == 0 {
 		return s.drop(ctx, "login", "logout", id)
 	}
 	s.known.forget()
-	s.publishEvent("logout", gone[0].User, id, "")
-	s.revoke([]Revocation{{gone[0].User, id}})
+	s.publishEvent("logout", removed[0].User, id, "")
+	s.revoke([]Revocation{{removed[0].User, id}})
 	return nil
 }

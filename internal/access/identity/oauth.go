@@ -26,21 +26,20 @@ type OAuth struct {
 	Issuer   string // exactly as in the provider's metadata
 	Resource string // where callers reach this server, such as https://tools.example.com/mcp; tokens must be issued for it
 
-	Audiences []string // what tokens may be issued for besides Resource
-	JWKS      string   // URL of the provider's keys; "" means that its metadata tells
-	Scopes    []string // shown to clients as what there is to ask for
+	Audiences []string // audiences accepted besides Resource
+	JWKS      string   // URL of the provider's keys; "" means that its metadata names it
+	Scopes    []string // published to clients as the scopes to request
 	Required  []string // every token needs all of these
 
-	// Grants say what a scope of the provider is good for here, in the words
-	// of tokens' scopes. A token without any of them is good for nothing. nil
-	// takes scopes as they come, and a token without any for everything its
-	// principal may.
+	// Grants maps a scope of the provider to the scopes of tokens that it grants here. A token with
+	// none of them grants nothing. nil uses scopes unchanged, and then a token without any scope grants
+	// everything that its principal may do.
 	Grants map[string][]string
 
-	UserClaim  string // names the caller; "" means sub
-	RolesClaim string // its roles here, a string or strings; "" means that only users here have roles
-	// Client fetches metadata and keys; nil means a client of our own. Tests set it, for a
-	// provider of their own.
+	UserClaim  string // the claim that names the caller; "" means sub
+	RolesClaim string // the claim of its roles here, a string or strings; "" means that only users here have roles
+	// Client fetches metadata and keys; nil means a default client. Tests set it for a provider of
+	// their own.
 	Client *http.Client
 }
 
@@ -49,8 +48,8 @@ const (
 	skew      = time.Minute // between the provider's clock and ours
 )
 
-// algorithms are the signatures that are believed: none, and those that need
-// a shared secret, are not.
+// algorithms are the accepted signatures. The algorithm none and those with a shared secret are not
+// accepted.
 var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
 	jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
@@ -61,7 +60,7 @@ type provider struct {
 	OAuth
 	keys        *keys
 	accepts     jwt.Audience
-	host        string // of the issuer; stands behind the names it gives
+	host        string // of the issuer; the suffix of the names it defines
 	metadataURL string
 	document    []byte // the metadata of this resource
 }
@@ -108,7 +107,7 @@ func newProvider(o OAuth) (*provider, error) {
 	return p, err
 }
 
-// checkURL accepts https, and http on loopback.
+// checkURL returns an error unless s is an https URL, or http on loopback.
 func checkURL(what, s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
@@ -119,14 +118,14 @@ func checkURL(what, s string) (*url.URL, error) {
 	return u, nil
 }
 
-// metadata serves RFC 9728.
+// metadata serves the document of RFC 9728.
 func (s *Service) metadata(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "max-age=300")
 	w.Write(s.oauth.document)
 }
 
-// claims are what an access token says beyond the registered claims.
+// claims are the claims of an access token that are used beyond the registered ones.
 type claims struct {
 	jwt.Claims
 	Scope  string `json:"scope"`
@@ -134,7 +133,7 @@ type claims struct {
 	Client string `json:"client_id"`
 }
 
-// names is a string of words, or several strings.
+// names is a space-separated string of words, or an array of strings.
 type names []string
 
 func (n *names) UnmarshalJSON(b []byte) error {
@@ -146,9 +145,8 @@ func (n *names) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(n))
 }
 
-// ofJWT returns the principal of an access token. What was verified is remembered
-// until the token runs out or
-// its key is taken back.
+// ofJWT returns the principal of an access token. A verified token is cached until it expires or its
+// key is withdrawn.
 func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Principal, error) {
 	now := clock()
 	if p, ok := s.known.lookup(hash); ok && p.Live(now) && s.oauth.keys.has(p.signer) {
@@ -172,8 +170,7 @@ func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Princip
 	return p, nil
 }
 
-// verify believes a token that the provider signed for us and that is neither
-// too old nor too new.
+// verify returns the claims of a token if the provider signed it for this resource and it is valid now.
 func (o *provider) verify(
 	ctx context.Context,
 	token string,
@@ -199,8 +196,8 @@ func (o *provider) verify(
 	return c, nil, "", errToken
 }
 
-// isAccessToken refuses JWTs that are for something else: RFC 9068 tokens say
-// at+jwt, older providers JWT or nothing.
+// isAccessToken reports false for JWTs that are not access tokens: RFC 9068 tokens have the type
+// at+jwt, those of older providers JWT or none.
 func isAccessToken(typ any) bool {
 	s, ok := typ.(string)
 	if typ != nil && !ok {
@@ -210,7 +207,7 @@ func isAccessToken(typ any) bool {
 	return s == "" || s == "jwt" || s == "at+jwt"
 }
 
-// hold checks what a token claims about itself.
+// hold checks the registered claims of a token.
 func (o *provider) hold(c claims, now time.Time) error {
 	expected := jwt.Expected{Issuer: o.Issuer, AnyAudience: o.accepts, Time: now}
 	if c.Expiry == nil || !now.Before(c.Expiry.Time().Add(skew)) || c.ValidateWithLeeway(expected, skew) != nil {
@@ -219,8 +216,8 @@ func (o *provider) hold(c claims, now time.Time) error {
 	return nil
 }
 
-// subject finds the principal behind the claims: the user linked to it, or a
-// name that ends in the provider's host and so is no user's here.
+// subject returns the principal of the claims: the user linked to it, or a name that ends in the
+// provider's host and so never equals a user's name here.
 func (s *Service) subject(ctx context.Context, all map[string]any) (p Principal, err error) {
 	name, _ := all[s.oauth.UserClaim].(string)
 	if name == "" || len(name) > mostSubject {
@@ -253,7 +250,7 @@ func (o *provider) roles(all map[string]any) []string {
 	return roles
 }
 
-// scopes are what a token is good for here.
+// scopes returns the scopes that a token grants here.
 func (o *provider) scopes(c claims) ([]string, error) {
 	have := slices.Concat(strings.Fields(c.Scope), c.Scp)
 	for _, need := range o.Required {
@@ -280,10 +277,10 @@ func (o *provider) scopes(c claims) ([]string, error) {
 	return slices.Compact(granted), nil
 }
 
-// StepUp finds what the bearer of an access token could ask the provider for,
-// so that something comes within its reach; enough says whether scopes here
-// would do. Of several the least is named, with what every token needs. Without
-// such a scope, and for credentials of other kinds, there is nothing.
+// StepUp returns the scopes for which the bearer of an access token could ask the provider to reach
+// something; enough reports whether given scopes here would suffice. Of several it returns the smallest
+// grant, together with the scopes that every token needs. If no scope suffices, and for other kinds of
+// credentials, it returns nothing.
 func (s *Service) StepUp(who tool.Caller, enough func(scopes []string) bool) (needed []string, challenge string) {
 	if s.oauth == nil || !strings.HasPrefix(who.Credential, oauthID) {
 		return nil, ""
@@ -292,7 +289,7 @@ func (s *Service) StepUp(who tool.Caller, enough func(scopes []string) bool) (ne
 	for name, granted := range s.oauth.offers() {
 		n := len(granted)
 		if slices.Contains(granted, "*") {
-			n = math.MaxInt - 1 // all there is, however short it is to say
+			n = math.MaxInt - 1 // everything, which is the largest grant although its name is short
 		}
 		if n < size && enough(slices.Concat(who.Scopes, granted)) {
 			least, size = name, n
@@ -305,8 +302,7 @@ func (s *Service) StepUp(who tool.Caller, enough func(scopes []string) bool) (ne
 	return needed, s.challenge("insufficient_scope", needed...).Get("WWW-Authenticate")
 }
 
-// offers are the scopes there are to ask for, by name, and what each is good
-// for here.
+// offers yields the scopes that can be requested, by name, and the scopes that each grants here.
 func (o *provider) offers() iter.Seq2[string, []string] {
 	return func(yield func(string, []string) bool) {
 		names := o.Scopes
@@ -325,6 +321,6 @@ func (o *provider) offers() iter.Seq2[string, []string] {
 	}
 }
 
-const oauthID = "o_" // how the public ids of access tokens begin
+const oauthID = "o_" // the prefix of the public IDs of access tokens
 
 var errNoKeys = errors.New("cannot fetch the keys of the OAuth provider")

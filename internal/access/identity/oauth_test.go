@@ -28,12 +28,11 @@ import (
 
 const audience = "https://tools.example.com/mcp"
 
-// issuer is a provider that signs what it is told. It is reached without a
-// network.
+// issuer is a provider that signs any claims. It is reached without a network.
 type issuer struct {
 	url     string
 	mu      sync.Mutex
-	keys    map[string]crypto.Signer // by kid
+	keys    map[string]crypto.Signer // by key ID
 	broken  bool
 	fetches atomic.Int32 // of the keys
 	slow    time.Duration
@@ -53,7 +52,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// RoundTrip makes an issuer a transport to itself.
+// RoundTrip makes an issuer the transport of its own client.
 func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 	time.Sleep(i.slow)
 	w := httptest.NewRecorder()
@@ -66,7 +65,7 @@ func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 		json.NewEncoder(w).Encode(map[string]string{"issuer": i.url, "jwks_uri": i.url + "/keys"})
 	case r.URL.String() == i.url+"/keys":
 		i.fetches.Add(1)
-		// Real sets also hold keys for encryption and keys of unknown types.
+		// Sets of real providers also hold keys for encryption and keys of unknown types.
 		set := []any{
 			map[string]string{"kty": "XX", "kid": "strange"},
 			map[string]string{"kty": "oct", "k": "c2VjcmV0", "kid": "shared"},
@@ -87,7 +86,7 @@ func (i *issuer) options() *OAuth {
 
 type said = map[string]any
 
-// good are the claims of a token that is believed.
+// good returns the claims of a valid token.
 func (i *issuer) good() said {
 	now := time.Now()
 	return said{
@@ -100,7 +99,7 @@ func (i *issuer) good() said {
 	}
 }
 
-// with is a copy of claims with some changed; nil takes one out.
+// with returns a copy of claims with some changed; nil removes one.
 func with(c said, changes said) said {
 	c = maps.Clone(c)
 	for k, v := range changes {
@@ -222,10 +221,10 @@ func TestTokensThatAreNotBelieved(t *testing.T) {
 		"another issuer":            es(said{"iss": "https://id.example.com"}),
 		"issuer with a slash more":  es(said{"iss": i.url + "/"}),
 		"no issuer":                 es(said{"iss": nil}),
-		"for somebody else":         es(said{"aud": "https://other.example.com/mcp"}),
+		"for another host":          es(said{"aud": "https://other.example.com/mcp"}),
 		"for a longer name":         es(said{"aud": audience + "/more"}),
 		"for several others":        es(said{"aud": []string{"a", "b"}}),
-		"for nobody":                es(said{"aud": nil}),
+		"for no host":               es(said{"aud": nil}),
 		"for an empty list":         es(said{"aud": []string{}}),
 		"too old":                   es(said{"exp": now.Add(-skew - 2*time.Second).Unix()}),
 		"without an end":            es(said{"exp": nil}),
@@ -400,8 +399,8 @@ func TestMetadataAndChallenges(t *testing.T) {
 	}
 }
 
-// A provider that changes its keys is followed; strangers cannot make us
-// fetch more often than once a minute, and known keys cost no fetch at all.
+// New keys of a provider are fetched; strangers cannot cause fetches more often than once a minute, and
+// known keys cause none.
 func TestKeysChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
@@ -440,7 +439,7 @@ func TestKeysChange(t *testing.T) {
 			t.Errorf("the keys were fetched %d times, want 2", n)
 		}
 
-		// A key that was taken back loses its force with the next fetch.
+		// A withdrawn key is refused after the next fetch.
 		i.mu.Lock()
 		delete(i.keys, "es")
 		i.mu.Unlock()
@@ -453,14 +452,14 @@ func TestKeysChange(t *testing.T) {
 			t.Errorf("signed by the key that is left: %s", got)
 		}
 
-		// A provider that is gone for hours is no matter; for a day it is.
+		// Tokens stay valid if the provider is unreachable for hours, but not for a day.
 		i.mu.Lock()
 		i.broken = true
 		i.mu.Unlock()
 		time.Sleep(23 * time.Hour)
 		s.oauth.keys.refresh(t.Context())
 		if got := ask(next); got != good {
-			t.Errorf("while the provider is gone: %s", got)
+			t.Errorf("while the provider is unreachable: %s", got)
 		}
 		time.Sleep(2 * time.Hour)
 		s.oauth.keys.refresh(t.Context())
@@ -480,8 +479,8 @@ func TestKeysChange(t *testing.T) {
 	})
 }
 
-// Many callers at once wait for one fetch, and an impatient one spoils it for
-// no other caller.
+// Many concurrent callers share one fetch, and a caller that gives up does not cancel it for the
+// others.
 func TestOneFetchForMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
@@ -506,7 +505,7 @@ func TestOneFetchForMany(t *testing.T) {
 			}
 			go func() { results <- outcome(s, r) }()
 			if n == 0 {
-				synctest.Wait() // it is the one that begins the fetch
+				synctest.Wait() // this caller starts the fetch
 			}
 		}
 		good := 0
@@ -521,7 +520,7 @@ func TestOneFetchForMany(t *testing.T) {
 	})
 }
 
-// What is verified once is remembered, and forgotten when it ends.
+// A verified token is cached until it expires.
 func TestAccessTokensRunOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)
@@ -554,7 +553,7 @@ func TestWhereKeysAreLookedFor(t *testing.T) {
 	meta := func(issuer, keys string) string { return fmt.Sprintf(`{"issuer":%q,"jwks_uri":%q}`, issuer, keys) }
 	for name, c := range map[string]struct {
 		places map[string]string
-		want   string // in the error; "" means that it works
+		want   string // in the error; "" means that it is accepted
 	}{
 		"OpenID Connect": {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, url+"/keys"), "/tenant/keys": string(keys)}, ""},
 		"RFC 8414":       {map[string]string{"/.well-known/oauth-authorization-server/tenant": meta(url, url+"/keys"), "/tenant/keys": string(keys)}, ""},
@@ -601,7 +600,7 @@ func FuzzJWT(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		p, d := s.HTTP(request("GET", "/mcp", away, "Authorization: Bearer "+token))
 		if d == nil && token != good {
-			// Another spelling of the same signature is still the provider's word.
+			// Another encoding of the same signature is still valid.
 			if p.Name != "1234@id.example.com" {
 				t.Errorf("%q stands for %s", token, p.Name)
 			}

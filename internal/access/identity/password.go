@@ -20,30 +20,29 @@ const (
 	authTime      = 5 * time.Second
 )
 
-// cost is what hashing one password takes.
+// cost holds the parameters of hashing one password.
 type cost struct {
 	memory  uint32 // KiB
 	passes  uint32
 	threads uint8
 }
 
-// defaultCost is about a tenth of a second on one core. A hash keeps the cost
-// it was made with; it is made anew at the next login when this changes.
+// defaultCost takes about a tenth of a second on one core. A hash stores the cost it was made with; if
+// defaultCost has changed, the next login makes a new hash.
 var defaultCost = cost{memory: 32 << 10, passes: 3, threads: 1}
 
-// sane keeps an altered file from taking all memory.
+// sane reports whether a cost is within limits, so that an altered file cannot exhaust memory.
 func (c cost) sane() bool {
 	return c.memory >= 8 && c.memory <= 1<<20 && c.passes >= 1 && c.passes <= 32 && c.threads >= 1 && c.threads <= 16
 }
 
-var errBusy = errors.New("too many logins at once; try again in a moment")
+var errBusy = errors.New("too many logins at once: try again in a moment")
 
-// passwords hashes and checks passwords, a few at a time, because each takes
-// memory.
+// passwords hashes and verifies passwords, a few at a time, because each needs memory.
 type passwords struct {
 	cost   cost
 	slots  chan struct{}
-	decoy  hash // compared with when there is no user
+	decoy  hash // compared with if the user does not exist
 	derive func(password, salt []byte, c cost) []byte
 }
 
@@ -68,7 +67,7 @@ func random(n int) []byte {
 	return b
 }
 
-// checkPassword returns an error that says why a chosen password is not accepted.
+// checkPassword returns an error if a chosen password is not acceptable.
 func checkPassword(password string) error {
 	if n := len(password); n < leastPassword || n > mostPassword {
 		return fmt.Errorf("a password has %d to %d bytes, this one has %d", leastPassword, mostPassword, n)
@@ -76,7 +75,7 @@ func checkPassword(password string) error {
 	return nil
 }
 
-// hashPassword derives a key when it is its turn.
+// hashPassword waits for a slot and derives a key.
 func (p *passwords) hashPassword(ctx context.Context, password string, salt []byte, c cost) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, authTime, errBusy)
 	defer cancel()
@@ -89,7 +88,7 @@ func (p *passwords) hashPassword(ctx context.Context, password string, salt []by
 	}
 }
 
-// hash makes what is kept of a password.
+// hash returns the stored form of a password.
 func (p *passwords) hash(ctx context.Context, password string) (string, error) {
 	if err := checkPassword(password); err != nil {
 		return "", err
@@ -100,12 +99,11 @@ func (p *passwords) hash(ctx context.Context, password string) (string, error) {
 	return h.String(), err
 }
 
-// verify compares a password with what is kept, which is "" when there is no
-// such user or none with a password: it costs one derivation in every case.
-// stale means that the hash should be made anew.
+// verify compares a password with its stored form, which is "" if the user does not exist or has no
+// password: it costs one derivation in every case. stale means that the hash should be renewed.
 func (p *passwords) verify(ctx context.Context, kept, password string) (ok, stale bool, err error) {
 	if checkPassword(password) != nil {
-		return false, false, nil // for any user
+		return false, false, nil // the decoy matches no user
 	}
 	h, there := parseHash(kept)
 	if !there {
@@ -119,7 +117,7 @@ func (p *passwords) verify(ctx context.Context, kept, password string) (ok, stal
 	return ok, ok && h.cost != p.cost, nil
 }
 
-// hash is a password as it is kept, written in the form other programs use:
+// hash is the stored form of a password, which other programs use as well:
 // $argon2id$v=19$m=32768,t=3,p=1$salt$key.
 type hash struct {
 	cost

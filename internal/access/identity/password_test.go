@@ -34,7 +34,7 @@ func TestPasswordsAreKeptAsArgon2id(t *testing.T) {
 	}
 }
 
-// A known answer, from the reference implementation of argon2.
+// The hash was made by the reference implementation of argon2.
 func TestOtherProgramsHashesAreRead(t *testing.T) {
 	const kept = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc"
 	if ok, stale, err := newPasswords(cheap).verify(t.Context(), kept, "password"); !ok || !stale || err != nil {
@@ -42,9 +42,9 @@ func TestOtherProgramsHashesAreRead(t *testing.T) {
 	}
 }
 
-// When the cost has changed, a login makes the hash anew.
+// If the cost has changed, a login renews the hash.
 func TestHashesAreRenewed(t *testing.T) {
-	s := house(t, Options{})
+	s := newTestService(t, Options{})
 	s.pass.cost = cost{memory: 16, passes: 2, threads: 1}
 	logIn(t, s, "alice", "correct horse", false)
 	a, _, err := s.findAccount(t.Context(), "name = 'alice'")
@@ -54,7 +54,7 @@ func TestHashesAreRenewed(t *testing.T) {
 	logIn(t, s, "alice", "correct horse", false)
 }
 
-// What an altered file holds is no password, and does not take all memory.
+// An altered hash matches no password and does not exhaust memory.
 func TestAlteredHashesAreNone(t *testing.T) {
 	good, err := newPasswords(cheap).hash(t.Context(), "correct horse")
 	if err != nil {
@@ -104,7 +104,7 @@ func FuzzHash(f *testing.F) {
 	})
 }
 
-// A typo is found without looking anywhere.
+// A mistyped token is recognized by its checksum, without reading the file.
 func TestTyposAreFound(t *testing.T) {
 	const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
 	for _, prefix := range []string{tokenPrefix, localPrefix} {

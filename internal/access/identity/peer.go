@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Peer returns the principal of the process at the other end of a Unix socket, as the kernel reports it. This
-// process's own user is an admin: it could read and change everything here
-// anyway. root and others have the roles of the user of their name; others
-// without such a user are unknown here.
+// Peer returns the principal of the process at the other end of a Unix socket, as the kernel reports
+// it. The user of this process is an admin, because that user could read and change all data of the
+// host anyway. root and other users have the roles of the user of their name; other users without such
+// a user are not admitted.
 func (s *Service) Peer(uid uint32) (Principal, bool) {
 	if int64(uid) == int64(os.Getuid()) {
 		return Principal{
@@ -44,26 +44,26 @@ func (s *Service) Peer(uid uint32) (Principal, bool) {
 // StdioID is the credential of the caller on standard input and output.
 const StdioID = "stdio"
 
-// Owner is who started this process, for standard input and output. It has no
-// role: what is at the other end is usually an agent.
+// Owner returns the principal of the user that started this process, for standard input and output. It
+// has no role, because the other end is usually an agent.
 func (s *Service) Owner() Principal { return Principal{Name: s.owner, Way: Stdio, Credential: StdioID} }
 
-// systemUser is the name of a user of the operating system.
+// systemUser returns the name of a user of the operating system.
 func systemUser(uid string) (string, bool) {
 	u, err := user.LookupId(uid)
-	if err != nil || u.Username == "" || u.Username == Nobody {
+	if err != nil || u.Username == "" || u.Username == AnonymousName {
 		return "", false
 	}
 	return u.Username, true
 }
 
-// processOwner is the name of the user this process belongs to.
+// processOwner returns the name of the user that this process runs as.
 func processOwner() string {
 	if name, ok := systemUser(strconv.Itoa(os.Getuid())); ok {
 		return name
 	}
-	if u, err := user.Current(); err == nil && u.Username != "" && u.Username != Nobody {
-		_, name, found := strings.Cut(u.Username, `\`) // a domain of Windows
+	if u, err := user.Current(); err == nil && u.Username != "" && u.Username != AnonymousName {
+		_, name, found := strings.Cut(u.Username, `\`) // a Windows domain precedes the name
 		if !found {
 			name = u.Username
 		}

@@ -8,16 +8,16 @@ import (
 	"gatehouse/tool"
 )
 
-// Way is how a caller proved who it is.
+// Way is the method by which a caller was authenticated.
 type Way string
 
 const (
 	Anonymous   Way = "anonymous"   // no credentials were required
 	Cookie      Way = "cookie"      // logged in with a password
 	ByToken     Way = "token"       // a token or API key of a user
-	Certificate Way = "certificate" // a client certificate the door verified
+	Certificate Way = "certificate" // a client certificate that the listener verified
 	ByOAuth     Way = "oauth"       // an access token of the OAuth provider
-	Peer        Way = "peer"        // the kernel's word about a Unix socket
+	Peer        Way = "peer"        // the peer credentials of a Unix socket, from the kernel
 	Local       Way = "local"       // the token of this machine, from this machine
 	Flag        Way = "flag"        // the token set by hand
 	Stdio       Way = "stdio"       // the user who started this process
@@ -26,26 +26,26 @@ const (
 // Admin is the role of those who may administer this host.
 const Admin = "admin"
 
-// Nobody is the name of the principal without credentials.
-const Nobody = "anonymous"
+// AnonymousName is the name of the principal without credentials.
+const AnonymousName = "anonymous"
 
-// Principal is who is asking. Its slices are shared: do not change them. Users
-// of this host and of its operating system share one space of names; names an
-// OAuth provider gives end in @ and its host, which no user's does.
+// Principal is an authenticated caller. Its slices are shared: do not change them. Users of this host
+// and of its operating system share one namespace; names from an OAuth provider end in @ and its host,
+// which no user's name does.
 type Principal struct {
 	Name       string
-	ID         string    // what its things belong to; "" means the name. A name that is used again has another id
-	Roles      []string  // what it is to this host
-	Scopes     []string  // what the credential is good for; empty means everything its principal may
+	ID         string    // owns the data of the principal; "" means the name. A reused name has another ID
+	Roles      []string  // its roles on this host
+	Scopes     []string  // what the credential grants; empty means everything its principal may do
 	Context    string    // the context the credential is bound to; "" means none
-	Until      time.Time // when the credential ends; zero means never
+	Until      time.Time // when the credential expires; zero means never
 	Way        Way
-	Credential string // public id of the credential, for the ledger and revocation; never a secret
+	Credential string // public ID of the credential, for the ledger and revocation; never a secret
 
-	signer string // the provider's key that signed the access token
+	signer string // ID of the provider's key that signed the access token
 }
 
-// Caller returns the principal as the other packages use it.
+// Caller returns the principal in the form that other packages use.
 func (p Principal) Caller() tool.Caller {
 	return tool.Caller{
 		Principal:  p.Name,
@@ -60,17 +60,17 @@ func (p Principal) Caller() tool.Caller {
 // Has reports whether the principal has a role.
 func (p Principal) Has(role string) bool { return slices.Contains(p.Roles, role) }
 
-// Live reports whether the credential has not run out. A holder of a
-// principal for long asks again.
+// Live reports whether the credential has not expired. Code that holds a principal for long must check
+// again.
 func (p Principal) Live(now time.Time) bool { return p.Until.IsZero() || now.Before(p.Until) }
 
-var nobody = Principal{Name: Nobody, Way: Anonymous}
+var nobody = Principal{Name: AnonymousName, Way: Anonymous}
 
-// Denied is why a caller was turned away, ready for an HTTP answer.
+// Denied is the refusal of a caller, with the contents of an HTTP answer.
 type Denied struct {
 	Status  int         // 401, 403, 429 or 503
 	Code    string      // for programs: unauthorized, invalid_token, ...
-	Message string      // says what to do; names nothing the caller may not know
+	Message string      // states what to do; reveals nothing that the caller must not know
 	Header  http.Header // WWW-Authenticate, Retry-After; may be nil
 }
 

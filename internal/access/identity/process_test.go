@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// TestMain lets this binary be another process on the same file.
+// TestMain runs this binary as another process on the same file if a variable asks for it.
 func TestMain(m *testing.M) {
 	if role := os.Getenv("IDENTITY_TEST_ROLE"); role != "" {
 		if err := play(role, os.Getenv("IDENTITY_TEST_FILE")); err != nil {
@@ -50,7 +50,7 @@ func play(role, path string) error {
 	return fmt.Errorf("no role %s", role)
 }
 
-// obey does what is asked on standard input, a line each, and says done.
+// obey runs the commands on standard input, one per line, and prints done after each.
 func obey(ctx context.Context, s *Service) error {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -76,8 +76,7 @@ func obey(ctx context.Context, s *Service) error {
 	return s.Close()
 }
 
-// other starts another process on a file; ask sends it a line and waits for
-// the answer.
+// other starts another process on a file; ask sends it a line and waits for the answer.
 func other(t *testing.T, path string) (ask func(string) string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -112,8 +111,8 @@ func other(t *testing.T, path string) (ask func(string) string) {
 	}
 }
 
-// What another process changes holds here within a second, also while this
-// one began without a file.
+// A change by another process is effective here within a second, also if this one started without a
+// file.
 func TestTwoProcessesOnOneFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "identity.db")
 	s := empty(t, path, Options{})
@@ -121,8 +120,8 @@ func TestTwoProcessesOnOneFile(t *testing.T) {
 	running := make(chan error)
 	go func() { running <- s.Run(ctx) }()
 	defer func() { cancel(); <-running }()
-	told := make(chan Revocation, 100)
-	s.OnRevoked(func(r Revocation) { told <- r })
+	revoked := make(chan Revocation, 100)
+	s.OnRevoked(func(r Revocation) { revoked <- r })
 	ask := other(t, path)
 
 	becomes := func(what, want string, headers ...string) {
@@ -143,19 +142,19 @@ func TestTwoProcessesOnOneFile(t *testing.T) {
 	hears := func(want Revocation) {
 		t.Helper()
 		select {
-		case r := <-told:
+		case r := <-revoked:
 			if r != want {
-				t.Errorf("told %+v, want %+v", r, want)
+				t.Errorf("received %+v, want %+v", r, want)
 			}
 		case <-time.After(time.Minute):
-			t.Errorf("nothing was told, want %+v", want)
+			t.Errorf("received nothing, want %+v", want)
 		}
 	}
 
 	becomes("no user", "anonymous by anonymous")
 	ask("add alice")
 	becomes("a user", unnamed401)
-	hears(Revocation{Principal: Nobody}) // callers admitted before
+	hears(Revocation{Principal: AnonymousName}) // callers admitted before
 	token := "X-API-Key: " + ask("token alice")
 	becomes("a token", "alice by token", token)
 	p, _ := s.HTTP(request("GET", "/mcp", here, token))
@@ -173,14 +172,14 @@ func TestTwoProcessesOnOneFile(t *testing.T) {
 	becomes("a removed user", invalid401, token)
 	hears(Revocation{Principal: "alice"})
 
-	// And the other way round, at once: it asks the file.
+	// The other direction is immediate, because the other process reads the file.
 	add(t, s, "bob", "")
 	if answer := ask("add bob"); !strings.Contains(answer, "taken") {
 		t.Errorf("the other process could add bob again: %s", answer)
 	}
 }
 
-// Whatever was acknowledged is there after kill -9.
+// Acknowledged changes are on disk after kill -9.
 func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "identity.db")
 	cmd := exec.Command(os.Args[0])
@@ -220,7 +219,7 @@ func TestKilled(t *testing.T) {
 	add(t, s, "alice", "correct horse")
 }
 
-// Processes that make the file at the same moment share it.
+// Processes that create the file at the same moment share it.
 func TestManyMakeTheFileTogether(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data", "identity.db")
 	local := filepath.Join(t.TempDir(), "state", "token")
@@ -255,7 +254,7 @@ func TestManyMakeTheFileTogether(t *testing.T) {
 	}
 }
 
-// files are what lies beside a file and begins with its name.
+// files returns the files next to a file whose names begin with its name.
 func files(t *testing.T, path string) map[string][]byte {
 	t.Helper()
 	all, err := filepath.Glob(path + "*")

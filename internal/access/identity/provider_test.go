@@ -26,9 +26,8 @@ import (
 
 const offered = "mcp.read mcp.write"
 
-// realProvider starts oidc-provider, a certified OpenID Connect provider, and
-// gives its issuer. The package is pinned with the other npm packages of the
-// tests.
+// realProvider starts oidc-provider, a certified OpenID Connect provider, and returns its issuer. The
+// package is pinned with the other npm packages of the tests.
 func realProvider(t *testing.T, resource string) (issuer string) {
 	t.Helper()
 	if testing.Short() {
@@ -74,8 +73,8 @@ func realProvider(t *testing.T, resource string) (issuer string) {
 	return hello.Issuer
 }
 
-// npmPackages finds the folder the pinned packages were installed in, which a
-// variable may name, and the Node that came with them.
+// npmPackages returns the folder in which the pinned packages are installed, which a variable may name,
+// and the Node program installed with them.
 func npmPackages(t *testing.T) (folder, node string) {
 	t.Helper()
 	const top = "../../.."
@@ -107,7 +106,7 @@ func npmPackages(t *testing.T) (folder, node string) {
 	return folder, node
 }
 
-// client is an OAuth client that knows nothing but the address of a resource.
+// client is an OAuth client that is configured with nothing but the address of a resource.
 type client struct {
 	t    *testing.T
 	http *http.Client
@@ -165,7 +164,7 @@ func (c *client) document(url string, into any) {
 	}
 }
 
-// challenge reads one parameter of WWW-Authenticate.
+// challenge returns one parameter of WWW-Authenticate.
 func challenge(res *http.Response, name string) string {
 	m := regexp.MustCompile(name + `="([^"]*)"`).FindStringSubmatch(res.Header.Get("WWW-Authenticate"))
 	if m == nil {
@@ -174,14 +173,14 @@ func challenge(res *http.Response, name string) string {
 	return m[1]
 }
 
-// server is what a client finds out about an authorization server.
+// server is the metadata of an authorization server that a client uses.
 type server struct {
 	Authorize string `json:"authorization_endpoint"`
 	Token     string `json:"token_endpoint"`
 	Register  string `json:"registration_endpoint"`
 }
 
-// register makes the client known (RFC 7591).
+// register registers the client (RFC 7591).
 func (c *client) register(s server) (id string) {
 	c.t.Helper()
 	body, _ := json.Marshal(map[string]any{
@@ -198,7 +197,7 @@ func (c *client) register(s server) (id string) {
 	return made.ID
 }
 
-// authorize walks the code flow with PKCE and gives an access token.
+// authorize runs the code flow with PKCE and returns an access token.
 func (c *client) authorize(s server, id, resource, scope string) string {
 	c.t.Helper()
 	verifier := rand.Text() + rand.Text()
@@ -237,9 +236,8 @@ func (c *client) authorize(s server, id, resource, scope string) string {
 	return issued.Token
 }
 
-// A client that knows only the address of this server finds the provider from
-// a 401, registers, is authorized, and is let in; with a token for another
-// server, or for none, it is not.
+// A client that knows only the address of this server finds the provider from a 401, registers, is
+// authorized, and is admitted; with a token for another server, or for none, it is refused.
 func TestARealProvider(t *testing.T) {
 	var s *Service
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

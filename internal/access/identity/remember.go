@@ -9,15 +9,14 @@ import (
 	"syscall"
 )
 
-// knownText is what is in the files that remember that there were users.
+// knownText is the content of the marker files.
 const knownText = `There have been users on this host. As long as this file is here, nobody is let in
 without credentials, also if the file of users is lost or its disk is not mounted.
 `
 
-// remember writes down, apart from the file of users, that there has been a user,
-// or finds that it was written down while the file knows of none. Then callers
-// are told apart all the same, and none is let in but the host's own user: a file
-// that is lost must not open the host to every caller.
+// remember writes marker files, outside the folder of the file of users, if a user was ever created. If
+// a marker exists but the file has no user, the file was lost: then callers must authenticate, and only
+// the host's own user is admitted, because a lost file must not open the host to every caller.
 func (s *Service) remember(claimed bool) {
 	w := &s.watch
 	if claimed {
@@ -25,7 +24,7 @@ func (s *Service) remember(claimed bool) {
 		for _, path := range s.o.Known {
 			if err := note(path); err != nil {
 				s.log.Warn(
-					"if the file of users is lost, it is not noticed: cannot write down that there are users",
+					"cannot write a marker file: if the file of users is lost, the loss will not be noticed",
 					"file",
 					path,
 					"err",
@@ -42,9 +41,9 @@ func (s *Service) remember(claimed bool) {
 	}
 	if !w.lost.Swap(true) {
 		s.log.Error(
-			"THE FILE OF USERS IS LOST: there were users here, and it is missing or empty. Only this host's own user is let in. "+
+			"THE FILE OF USERS IS LOST: this host had users, and the file is missing or empty. Only this host's own user is admitted. "+
 				"Mount its disk or restore it (gatehouse backup restore), or add a user (gatehouse user add NAME). "+
-				"Only if this host is to be open again, remove what remembers the users too",
+				"Only if this host must be open again, remove the marker files too",
 			"file",
 			s.store.file.Path,
 			"remembered",
@@ -53,8 +52,7 @@ func (s *Service) remember(claimed bool) {
 	}
 }
 
-// marks are the files that say that there were users. One that cannot be looked
-// at counts as one that is there.
+// marks returns the marker files that exist. A marker that cannot be checked counts as existing.
 func (s *Service) marks() (found []string) {
 	for _, path := range s.o.Known {
 		if _, err := os.Lstat(path); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
@@ -64,7 +62,7 @@ func (s *Service) marks() (found []string) {
 	return found
 }
 
-// note writes a mark that is not there.
+// note creates a marker if it does not exist.
 func note(path string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return nil
@@ -80,9 +78,8 @@ func note(path string) error {
 	return errors.Join(err, f.Sync(), f.Close())
 }
 
-// Lost reports whether there were users here and their file is gone or empty.
+// Lost reports whether this host had users and their file is missing or empty.
 func (s *Service) Lost() bool { return s.watch.lost.Load() }
 
-// Degraded returns why users and tokens can be read and not changed; nil when
-// they can be changed.
+// Degraded returns why users and tokens can be read but not changed; nil if they can be changed.
 func (s *Service) Degraded() error { return s.store.file.Frozen() }

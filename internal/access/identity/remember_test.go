@@ -37,7 +37,7 @@ func TestALostFileOfUsersOpensNothing(t *testing.T) {
 			o := Options{
 				Known: []string{filepath.Join(top, "state", "has-users"), filepath.Join(top, "config", "has-users")},
 			}
-			// Users of a host that did not write down yet that it has some.
+			// Users created by a version that wrote no markers are marked when the file is opened.
 			before, err := Open(path, Options{})
 			if err != nil {
 				t.Fatal(err)
@@ -52,7 +52,7 @@ func TestALostFileOfUsersOpensNothing(t *testing.T) {
 			if err := lose(path); err != nil {
 				t.Fatal(err)
 			}
-			os.Remove(o.Known[1]) // one of the two is enough
+			os.Remove(o.Known[1]) // one of the two markers is enough
 			for _, suffix := range []string{"-wal", "-shm"} {
 				os.Remove(path + suffix)
 			}
@@ -69,7 +69,7 @@ func TestALostFileOfUsersOpensNothing(t *testing.T) {
 			if p := s.Owner(); p.Name == "" {
 				t.Error("nor is its owner let in")
 			}
-			// The person who rules adds the users again.
+			// The administrator adds the users again.
 			add(t, s, "ann", "correct horse")
 			if s.Lost() {
 				t.Error("it counts as lost with a user in it")
@@ -82,7 +82,7 @@ func TestALostFileOfUsersOpensNothing(t *testing.T) {
 	}
 }
 
-// A host that never had a user is as open as before, and leaves no mark.
+// A host that never had a user is as open as before, and creates no marker.
 func TestAHostWithoutUsersIsNotTakenForOneThatLostThem(t *testing.T) {
 	top := t.TempDir()
 	o := Options{

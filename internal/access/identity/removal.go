@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// noticeTime is how long AwaitEndings waits for hosts to notice a removal:
-	// they look at the file every lookEvery.
+	// noticeTime is how long AwaitEndings waits for hosts to notice a removal: they check the file
+	// every lookEvery.
 	noticeTime = 3 * lookEvery
-	reportTime = 20 * time.Second // how long AwaitEndings waits for the reports of hosts that noticed
+	reportTime = 20 * time.Second // how long AwaitEndings waits for the reports of hosts that noticed the removal
 	mostListed = 1000             // entries of one report
 )
 
-// Removal is a user who was removed, for hosts that end what belongs to it.
+// Removal is the removal of a user, for hosts that end what belongs to the user.
 type Removal struct {
-	Number int64 // later removals have higher ones
+	Number int64 // increases with each removal
 	Name   string
-	Owner  string // the principal half of the owner of the user's things; see Principal.ID
+	Owner  string // the principal half of the owner of the user's data; see Principal.ID
 	At     time.Time
-	Heir   string // the principal half of the owner that gets them; "" means that they end
+	Heir   string // the principal half of the owner that receives the data; "" means that it ends
 }
 
-// ErrNoHeir is the answer to a removal in favour of a user that is not there.
+// ErrNoHeir is the error of a removal in favour of a user that does not exist.
 var ErrNoHeir = errors.New("the user who is to get what it owns does not exist, or is the one that is removed")
 
 // removalHook is a subscriber of removals, and the last removal passed to it.
@@ -35,8 +35,8 @@ type removalHook struct {
 	last int64
 }
 
-// OnRemoved calls f with every removal that is in the file, at once, and later ones
-// within a second. f must not block; it is never called twice at the same time.
+// OnRemoved calls f with every removal in the file, at once, and with later ones within a second. f
+// must not block; calls of f never overlap.
 func (s *Service) OnRemoved(f func([]Removal)) error {
 	s.removals.Lock()
 	s.removed = &removalHook{f: f}
@@ -94,8 +94,8 @@ func retire(tx *sql.Tx, name, heir string) error {
 	return err
 }
 
-// HeirOf finds the user that gets what a removed one had; ok is false if that
-// user was removed since.
+// HeirOf returns the user that receives what a removed user had; ok is false if that user was removed
+// since.
 func (s *Service) HeirOf(ctx context.Context, r Removal) (p Principal, ok bool, err error) {
 	err = s.each(ctx, func(scan func(...any) error) error {
 		var roles string
@@ -108,12 +108,12 @@ func (s *Service) HeirOf(ctx context.Context, r Removal) (p Principal, ok bool, 
 	return p, ok, err
 }
 
-// Noticed tells the callers of AwaitEndings that this host ends what
-// belongs to a removed user, and that its report follows.
+// Noticed records for the callers of AwaitEndings that this host ends what belongs to a removed user,
+// and that its report follows.
 func (s *Service) Noticed(ctx context.Context, r Removal) error { return s.reportRemoval(ctx, r, "") }
 
-// Ended reports what this host has handed over and ended of a removed user, one
-// text for each thing, at most 1000 of each.
+// Ended reports what this host has handed over and ended for a removed user, one text per item, at most
+// 1000 of each.
 func (s *Service) Ended(ctx context.Context, r Removal, handed, ended []string) error {
 	ended = ended[:min(len(ended), mostListed)]
 	if len(handed) == 0 {
@@ -126,7 +126,7 @@ func (s *Service) Ended(ctx context.Context, r Removal, handed, ended []string) 
 	return s.reportRemoval(ctx, r, string(b))
 }
 
-// handedAndEnded is a report of a host that handed something over.
+// handedAndEnded is the report of a host that handed something over.
 type handedAndEnded struct {
 	Handed []string `json:"handed"`
 	Ended  []string `json:"ended"`
@@ -135,7 +135,8 @@ type handedAndEnded struct {
 func (s *Service) reportRemoval(ctx context.Context, r Removal, ended string) error {
 	host := hex.EncodeToString(s.salt[:8])
 	return s.store.changeInTx(ctx, func(tx *sql.Tx) error {
-		// Reports are read within seconds; the removals stay, for hosts that start later.
+		// Reports are read within seconds, so old ones are deleted; the removals stay, for hosts that
+		// start later.
 		_, err := tx.Exec("DELETE FROM ending WHERE removal IN (SELECT number FROM removal WHERE at < ?)",
 			stamp(time.Now().Add(-keepEnded)))
 		if err != nil {
@@ -146,17 +147,17 @@ func (s *Service) reportRemoval(ctx context.Context, r Removal, ended string) er
 	})
 }
 
-// Endings are what running hosts have reported of one removal.
+// Endings collects the reports of running hosts about one removal.
 type Endings struct {
-	Hosts  int      // that noticed the removal
+	Hosts  int      // hosts that noticed the removal
 	Silent int      // of these, hosts that did not report in time
 	Handed []string // what they handed over
 	Ended  []string // what they ended
 }
 
-// AwaitEndings waits until the running hosts have reported what they ended of
-// the user of that name who was removed last. Hosts that do not notice the
-// removal within one and a half seconds are taken not to run.
+// AwaitEndings waits until the running hosts have reported what they ended for the last removed user of
+// that name. A host that does not notice the removal within one and a half seconds counts as not
+// running.
 func (s *Service) AwaitEndings(ctx context.Context, name string) (Endings, error) {
 	begun := time.Now()
 	tick := time.NewTicker(lookEvery / 5)

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// What a token looks like: a prefix that tells whose it is, 160 random bits,
-// and a checksum that tells a typo from a token without looking anywhere.
+// A token consists of a prefix that names its kind, 160 random bits, and a checksum, which detects
+// typing errors without a look-up.
 const (
 	tokenPrefix = "gh_"
 	localPrefix = "gh_local_"
-	secretSize  = 32 // characters that are random
+	secretSize  = 32 // random characters
 	checkSize   = 6  // characters of checksum
 )
 
@@ -23,21 +23,21 @@ func newSecret(prefix string) string {
 	return s + checksum(s)
 }
 
-// checksum is the first 30 bits of the CRC-32.
+// checksum returns the first 30 bits of the CRC-32.
 func checksum(s string) string {
 	sum := crc32.ChecksumIEEE([]byte(s))
 	b := []byte{byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
 	return letters.EncodeToString(b)[:checkSize]
 }
 
-// spelling says what a token could be by its looks.
+// spelling is the kind of a token, as far as its text shows it.
 type spelling uint8
 
 const (
-	foreign  spelling = iota // none of ours
-	mistyped                 // begins like ours and is not complete or not right
-	ours                     // of a user
-	locals                   // of this machine
+	foreign  spelling = iota // not a token of this program
+	mistyped                 // has a prefix of ours but is incomplete or has a wrong checksum
+	ours                     // a token of a user
+	locals                   // a token of this machine
 )
 
 func spell(token string) spelling {
@@ -57,12 +57,12 @@ func spell(token string) spelling {
 	return kind
 }
 
-// newCookie is 128 random bits.
+// newCookie returns 128 random bits.
 func newCookie() string { return letters.EncodeToString(random(16)) }
 
 const cookieSize = 26 // characters
 
-// newID is a public name for a credential, which nothing follows from.
+// newID returns a random public ID for a credential, from which nothing else can be derived.
 func newID(prefix string) string { return prefix + letters.EncodeToString(random(10)) }
 
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }

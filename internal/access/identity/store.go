@@ -12,9 +12,9 @@ import (
 
 const patience = 5 * time.Second // for the disk, and for other processes on the file
 
-// Numbers of users are never used twice, so that what belonged to a user who
-// was removed cannot fall to a new one of the same name. Times are in
-// milliseconds, 0 is never. ended is what other processes must be told.
+// Numbers of users are never reused, so that the data of a removed user cannot pass to a new user of
+// the same name. Times are in milliseconds, 0 means never. The table ended holds the revocations for
+// other processes.
 const schema = `
 CREATE TABLE user (
 	number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, roles TEXT NOT NULL,
@@ -34,13 +34,12 @@ CREATE TABLE link (
 CREATE TABLE ended (
 	seq INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, credential TEXT NOT NULL, at INTEGER NOT NULL);`
 
-// additions came later, so that files of earlier programs get them when they are
-// opened. A device is a browser in which a user has logged in. Retired are the users
-// who were removed; an owner is the id of a user whose name was another one's. A
-// removal tells hosts whose things to end, and an ending is what one host has ended
-// of it: a JSON array of texts or, if it handed some over, an object of two arrays,
-// or "" while the host is still ending them. An heir is the owner that gets what a
-// removed user had.
+// additions are later tables, which files of earlier versions get when they are opened. A device is a
+// browser in which a user has logged in. Retired are the removed users; an owner is the ID of a user
+// whose name was used before. A removal names a user whose data hosts must end. An ending is the report
+// of one host about it: a JSON array of texts or, if the host handed something over, an object of two
+// arrays, or "" while the host is still working. An heir is the owner that receives the data of a
+// removed user.
 const additions = `
 CREATE TABLE IF NOT EXISTS device (
 	hash BLOB PRIMARY KEY, user INTEGER NOT NULL REFERENCES user ON DELETE CASCADE, used INTEGER NOT NULL);
@@ -53,13 +52,11 @@ CREATE TABLE IF NOT EXISTS ending (
 	removal INTEGER NOT NULL, host TEXT NOT NULL, ended TEXT NOT NULL, PRIMARY KEY (removal, host));
 CREATE TABLE IF NOT EXISTS heir (removal INTEGER PRIMARY KEY, owner TEXT NOT NULL);`
 
-// ownerID is what things of a user belong to: its name, unless that has been
-// another user's. Things of users who were there before there were ids belong to
-// their names.
+// ownerID selects the ID that owns a user's data: the name, unless another user had that name before.
+// The data of users created before IDs existed belongs to their names.
 const ownerID = "coalesce((SELECT owner.id FROM owner WHERE owner.user = user.number), '')"
 
-// store is the SQLite file. It opens itself when there is something to read
-// or to write.
+// store is the SQLite file, which is opened at the first read or write.
 type store struct{ file sqlfile.File }
 
 func newStore(path string) *store {
@@ -78,7 +75,7 @@ func newStore(path string) *store {
 
 var errClosed = errors.New("the users' file is closed")
 
-// reader gives the connections for reading, nil when there is no file yet.
+// reader returns the connections for reading, nil if the file does not exist yet.
 func (s *store) reader() (*sql.DB, error) {
 	db, err := s.file.Reader()
 	return db, opening(err)
@@ -89,7 +86,7 @@ func (s *store) writer() (*sql.DB, error) {
 	return db, opening(err)
 }
 
-// opening adds to an error what failed.
+// opening adds to an error that opening the file failed.
 func opening(err error) error {
 	switch {
 	case err == nil:
@@ -100,7 +97,7 @@ func opening(err error) error {
 	return fmt.Errorf("the file of users: %w; if it is damaged, restore it (gatehouse backup restore)", err)
 }
 
-// changeInTx runs f in a transaction that is on disk when change returns.
+// changeInTx runs f in a transaction, which is on disk when changeInTx returns.
 func (s *store) changeInTx(ctx context.Context, f func(*sql.Tx) error) error {
 	db, err := s.writer()
 	if err != nil {
@@ -121,7 +118,7 @@ func (s *store) changeInTx(ctx context.Context, f func(*sql.Tx) error) error {
 
 func (s *store) closeFile() error { return s.file.Close() }
 
-// moment and stamp are how times lie in the file.
+// stamp and moment convert times to and from the format of the file.
 func stamp(t time.Time) int64 {
 	if t.IsZero() {
 		return 0

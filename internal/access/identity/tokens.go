@@ -13,11 +13,11 @@ type Token struct {
 	ID      string    `json:"id"`
 	Name    string    `json:"name,omitempty"` // for people; at most 64 bytes
 	User    string    `json:"user"`
-	Context string    `json:"context,omitempty"` // the context it is bound to; "" means none
-	Scopes  []string  `json:"scopes,omitempty"`  // what it is good for; empty means everything the user may
+	Context string    `json:"context,omitempty"` // the context that it is bound to; "" means none
+	Scopes  []string  `json:"scopes,omitempty"`  // what it grants; empty means everything the user may do
 	Created time.Time `json:"created"`
 	Until   time.Time `json:"until,omitzero"`    // zero means never
-	Used    time.Time `json:"lastUsed,omitzero"` // zero means never; up to a minute behind
+	Used    time.Time `json:"lastUsed,omitzero"` // zero means never; up to a minute late
 }
 
 const (
@@ -26,7 +26,7 @@ const (
 	mostScope  = 256 // bytes
 )
 
-// checkScope accepts what RFC 6749 lets stand in a scope.
+// checkScope returns an error unless a scope has the syntax of RFC 6749.
 func checkScope(scope string) error {
 	ok := scope != "" && len(scope) <= mostScope
 	for _, c := range []byte(scope) {
@@ -59,8 +59,8 @@ func (t *Token) validate() error {
 	return errors.Join(errs...)
 }
 
-// CreateToken makes a token for t.User. The secret is not kept and cannot be
-// shown again. ID, Created and Used of t are set.
+// CreateToken creates a token for t.User. The secret is not stored and cannot be shown again. It
+// ignores t.ID, t.Created and t.Used.
 func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made Token, err error) {
 	secret = newSecret(tokenPrefix)
 	t.ID, t.Created, t.Used = newID("t_"), clock().UTC().Truncate(time.Millisecond), time.Time{}
@@ -100,7 +100,7 @@ func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made
 	return secret, t, nil
 }
 
-// Tokens are the tokens of a user, or of all users for "", the oldest first.
+// Tokens lists the tokens of a user, or of all users for "", oldest first.
 func (s *Service) Tokens(ctx context.Context, user string) (all []Token, err error) {
 	err = s.each(ctx, func(scan func(...any) error) error {
 		var t Token
@@ -144,19 +144,19 @@ func (s *Service) drop(ctx context.Context, table, kind, id string) error {
 	return err
 }
 
-// ofToken finds the principal of a user's token. An expired one is none.
+// ofToken returns the principal of a user's token. An expired token has none.
 func (s *Service) ofToken(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
 	return s.lookup(ctx, hash, ByToken, `SELECT id, user.name, roles, context, scopes, until, `+ownerID+`
 		FROM token JOIN user ON user = number WHERE hash = ?`, hash[:])
 }
 
-// ofLogin finds the principal of a lasting login.
+// ofLogin returns the principal of a lasting login.
 func (s *Service) ofLogin(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
 	return s.lookup(ctx, hash, Cookie, `SELECT id, user.name, roles, '', '[]', until, `+ownerID+`
 		FROM login JOIN user ON user = number WHERE hash = ?`, hash[:])
 }
 
-// lookup finds what a secret stands for, in memory or in the file.
+// lookup returns the principal of a secret, from the cache or from the file.
 func (s *Service) lookup(
 	ctx context.Context,
 	hash digest,

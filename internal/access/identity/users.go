@@ -17,7 +17,7 @@ import (
 type User struct {
 	Name     string    `json:"name"`
 	Roles    []string  `json:"roles"`
-	Password bool      `json:"password"` // has one; without, only tokens and certificates let in
+	Password bool      `json:"password"` // a user without one can only use tokens and certificates
 	Tokens   int       `json:"tokens"`
 	Created  time.Time `json:"created"`
 }
@@ -25,10 +25,10 @@ type User struct {
 var (
 	// ErrNoUser means that no user has that name.
 	ErrNoUser = errors.New("there is no such user")
-	// ErrTaken means that something of that name is there.
+	// ErrTaken means that the name is in use.
 	ErrTaken = errors.New("that name is taken")
-	// ErrNone means that no credential has that id.
-	ErrNone = errors.New("there is none with that id")
+	// ErrNone means that no credential has that ID.
+	ErrNone = errors.New("no credential has that id")
 )
 
 const (
@@ -36,8 +36,8 @@ const (
 	mostRoles = 32
 )
 
-// checkName accepts names of users and roles: lower-case letters, digits and
-// . _ - inside.
+// checkName returns an error unless a name of a user or a role consists of lower-case letters, digits
+// and, inside, the characters . _ -.
 func checkName(what, name string) error {
 	ok := name != "" && len(name) <= mostName
 	for i, c := range []byte(name) {
@@ -60,13 +60,13 @@ func checkName(what, name string) error {
 }
 
 func checkUser(name string) error {
-	if name == Nobody {
-		return fmt.Errorf("user %q: that is the name of those who did not say who they are; choose another", name)
+	if name == AnonymousName {
+		return fmt.Errorf("user %q: that is the name of callers without credentials: choose another", name)
 	}
 	return checkName("user", name)
 }
 
-// tidyRoles sorts roles and drops doubles, so that equal rights look equal.
+// tidyRoles sorts roles and removes duplicates, so that equal sets have equal representations.
 func tidyRoles(roles []string) ([]string, error) {
 	roles = slices.Compact(slices.Sorted(slices.Values(roles)))
 	if len(roles) > mostRoles {
@@ -82,13 +82,13 @@ func tidyRoles(roles []string) ([]string, error) {
 
 func clip(s string) string { return displaytext.Cut(s, mostName, "") }
 
-// AddUser adds a user. Without a password it can be let in by tokens,
-// certificates and the OAuth provider.
+// AddUser adds a user. A user without a password is admitted by tokens, certificates and the OAuth
+// provider.
 func (s *Service) AddUser(ctx context.Context, name string, roles []string, password string) error {
 	return s.addUser(ctx, name, roles, password, false)
 }
 
-// addUser adds a user, with first only if it is the first.
+// addUser adds a user; with first, only if no user exists.
 func (s *Service) addUser(ctx context.Context, name string, roles []string, password string, first bool) error {
 	roles, err := tidyRoles(roles)
 	if err = errors.Join(checkUser(name), err); err != nil {
@@ -120,8 +120,8 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 		if err != nil {
 			return err
 		}
-		// Numbers are never used twice. Where fewer users are known than numbers
-		// were given, an older program removed some, perhaps one of this name.
+		// Numbers are never reused. If the known users are fewer than the numbers given out, an earlier
+		// version removed some, perhaps one of this name, so the new user gets an ID of its own.
 		_, err = tx.Exec(`INSERT INTO owner SELECT number, name || '~' || number FROM user WHERE number = ? AND (
 			EXISTS (SELECT 1 FROM retired WHERE retired.name = user.name)
 			OR number > (SELECT count(*) FROM user) + (SELECT count(*) FROM retired))`, number)
@@ -133,7 +133,7 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 	return err
 }
 
-// joinNames writes names as they lie in the file.
+// joinNames encodes names for the file.
 func joinNames(names []string) string {
 	if len(names) == 0 {
 		return "[]"
@@ -143,11 +143,11 @@ func joinNames(names []string) string {
 }
 
 func unlist(text string) (names []string) {
-	json.Unmarshal([]byte(text), &names) // written by list; anything else is nothing
+	json.Unmarshal([]byte(text), &names) // written by joinNames; any other content gives no names
 	return names
 }
 
-// Users are all users, by name.
+// Users lists all users, by name.
 func (s *Service) Users(ctx context.Context) (all []User, err error) {
 	err = s.each(ctx, func(scan func(...any) error) error {
 		var u User
@@ -164,7 +164,7 @@ func (s *Service) Users(ctx context.Context) (all []User, err error) {
 	return all, err
 }
 
-// each runs a query and f for each row. Without a file there is none.
+// each runs a query and calls f for each row. If the file does not exist, there are no rows.
 func (s *Service) each(ctx context.Context, f func(scan func(...any) error) error, query string, args ...any) error {
 	db, err := s.store.reader()
 	if db == nil || err != nil {
@@ -185,15 +185,15 @@ func (s *Service) each(ctx context.Context, f func(scan func(...any) error) erro
 	return rows.Err()
 }
 
-// RemoveUser removes a user with all its credentials, and ends what they
-// opened. Running hosts end what belongs to the user; see OnRemoved and
-// AwaitEndings. The host stays closed also when no user is left.
+// RemoveUser removes a user with all its credentials, and ends what they opened. Running hosts end what
+// belongs to the user; see OnRemoved and AwaitEndings. Callers without credentials stay refused even if
+// no user is left.
 func (s *Service) RemoveUser(ctx context.Context, name string) error {
 	return s.RemoveUserFor(ctx, name, "")
 }
 
-// RemoveUserFor is RemoveUser, and what belongs to the user goes to another one
-// where that is possible. The error wraps ErrNoHeir if there is no such user.
+// RemoveUserFor is RemoveUser, but hands what belongs to the user to another user where that is
+// possible. The error wraps ErrNoHeir if that user does not exist.
 func (s *Service) RemoveUserFor(ctx context.Context, name, heir string) error {
 	return s.alter(ctx, name, "user_removed", func(tx *sql.Tx) (sql.Result, error) {
 		if err := retire(tx, name, heir); err != nil {
@@ -203,8 +203,8 @@ func (s *Service) RemoveUserFor(ctx context.Context, name, heir string) error {
 	})
 }
 
-// SetRoles replaces a user's roles. What the user has open ends and comes
-// back with the new ones.
+// SetRoles replaces a user's roles. Connections of the user end and can be opened again with the new
+// roles.
 func (s *Service) SetRoles(ctx context.Context, name string, roles []string) error {
 	roles, err := tidyRoles(roles)
 	if err != nil {
@@ -215,7 +215,7 @@ func (s *Service) SetRoles(ctx context.Context, name string, roles []string) err
 	})
 }
 
-// SetPassword replaces a user's password and ends its logins. Tokens stay.
+// SetPassword replaces a user's password and ends its logins. Tokens stay valid.
 func (s *Service) SetPassword(ctx context.Context, name, password string) error {
 	kept, err := s.pass.hash(ctx, password)
 	if err != nil {
@@ -234,7 +234,7 @@ func (s *Service) SetPassword(ctx context.Context, name, password string) error 
 	return err
 }
 
-// alter changes one user and ends what it has open.
+// alter changes one user and ends its connections.
 func (s *Service) alter(ctx context.Context, name, kind string, change func(*sql.Tx) (sql.Result, error)) error {
 	err := s.changeRows(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		if err := touched(change(tx)); err != nil {
@@ -248,7 +248,7 @@ func (s *Service) alter(ctx context.Context, name, kind string, change func(*sql
 	return err
 }
 
-// touched makes a change of nothing ErrNoUser.
+// touched returns ErrNoUser if a statement changed no row.
 func touched(r sql.Result, err error) error {
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func touched(r sql.Result, err error) error {
 	return ErrNoUser
 }
 
-// account is a user as logging in needs it.
+// account holds the fields of a user that a login needs.
 type account struct {
 	number, epoch int64
 	name, kept    string
@@ -267,7 +267,7 @@ type account struct {
 	roles         []string
 }
 
-// findAccount reads the user a query selects; ok is false when there is none.
+// findAccount reads the user that a query selects; ok is false if there is none.
 func (s *Service) findAccount(ctx context.Context, where string, args ...any) (a account, ok bool, err error) {
 	db, err := s.store.reader()
 	if db == nil || err != nil {

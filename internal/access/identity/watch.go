@@ -11,31 +11,31 @@ import (
 )
 
 const (
-	lookEvery  = 500 * time.Millisecond // so that what others change holds within a second
+	lookEvery  = 500 * time.Millisecond // so that changes by others are effective within a second
 	flushEvery = time.Minute
-	keepEnded  = 24 * time.Hour // revocations, for processes that sleep
+	keepEnded  = 24 * time.Hour // how long revocations stay, for processes that were suspended
 	mostKnown  = 100_000        // credentials in memory
 )
 
 // watch detects changes of the file by any process.
 type watch struct {
-	last atomic.Int64 // the last look, in nanoseconds of uptime; 0 means never
-	// claimed is set once there has been a user. It stays set when the last
-	// one is removed, so that removing users never lets anonymous callers in.
+	last atomic.Int64 // the last check, in nanoseconds of uptime; 0 means never
+	// claimed is set once a user was created. It stays set after the last one is removed, so that
+	// removing users never admits anonymous callers.
 	claimed atomic.Bool
-	// lost is set while there were users here once and their file does not know
-	// of any: it was removed, emptied, or its disk is not mounted.
+	// lost is set if this host had users but their file has none: it was removed, emptied, or its disk
+	// is not mounted.
 	lost atomic.Bool
 
 	mu      sync.Mutex
 	version int64
-	seq     int64 // the last revocation that was told
+	seq     int64 // the last revocation that was passed on
 	met     bool  // the file has been read once
 }
 
-// clock is replaced by tests, and start a moment that spans are counted from: the
-// monotonic clock decides when to look, because a time of day that was set back
-// would let what another process has revoked go on until it is reached again.
+// clock is replaced by tests, and start is the moment from which intervals are measured. The monotonic
+// clock decides when to check, because a check by the time of day would be skipped, after that was set
+// back, until the old time is reached again, and revoked credentials would stay valid for so long.
 var (
 	clock = time.Now
 	start = clock()
@@ -43,8 +43,8 @@ var (
 
 func uptime() time.Duration { return clock().Sub(start) }
 
-// refreshCaches brings the caches up to date, at most every half second unless it
-// is forced. It costs an atomic load when nothing is due.
+// refreshCaches brings the caches up to date, at most every half second unless it is forced. If nothing
+// is due, it costs one atomic load.
 func (s *Service) refreshCaches(force bool) error {
 	w := &s.watch
 	now := int64(uptime())
@@ -58,31 +58,31 @@ func (s *Service) refreshCaches(force bool) error {
 	}
 	w.last.Store(now)
 	version := w.version
-	told, err := s.compare(force)
+	revoked, err := s.compare(force)
 	changed := force || w.version != version
 	w.mu.Unlock()
 	if err != nil {
-		// What cannot be looked up any more is refused, not remembered.
+		// If the file cannot be read, credentials are refused, not served from the cache.
 		s.known.forget()
 		s.log.Error("cannot read the file of users; logins and tokens are refused", "err", err)
 	}
-	s.revoke(told)
-	if changed { // after what it had open has ended
+	s.revoke(revoked)
+	if changed { // after the connections of the removed users have ended
 		if err := s.followRemovals(); err != nil {
-			s.log.Error("cannot read which users were removed; what belongs to them goes on", "err", err)
+			s.log.Error("cannot read which users were removed; what belongs to them stays", "err", err)
 		}
 	}
 	return err
 }
 
-// compare reads what has changed; the caller holds watch.mu.
-func (s *Service) compare(force bool) (told []Revocation, err error) {
+// compare reads the changes; the caller holds watch.mu.
+func (s *Service) compare(force bool) (revoked []Revocation, err error) {
 	db, err := s.store.reader()
 	if err != nil {
 		return nil, err
 	}
 	if db == nil {
-		s.watch.met = true // and it was empty: whatever is in it later is news
+		s.watch.met = true // the file was empty: everything that is in it later is new
 		s.remember(s.watch.claimed.Load())
 		return nil, nil
 	}
@@ -104,26 +104,26 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	claimed = claimed || w.claimed.Load()
 	s.remember(claimed)
 	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure && !s.o.Embedded {
-		told = append(told, Revocation{Principal: Nobody}) // anonymous callers need credentials from now on
+		revoked = append(revoked, Revocation{Principal: AnonymousName}) // anonymous callers need credentials from now on
 	}
 	outdated, err := s.endOutdated(ctx, db)
 	if err != nil {
-		return told, err
+		return revoked, err
 	}
-	told = append(told, outdated...)
+	revoked = append(revoked, outdated...)
 	if w.met && seq > w.seq {
 		ended, err := endedAfter(ctx, db, w.seq)
 		if err != nil {
-			return told, err
+			return revoked, err
 		}
-		told = append(told, ended...)
+		revoked = append(revoked, ended...)
 	}
 	w.met, w.seq = true, max(seq, w.seq)
-	return told, nil
+	return revoked, nil
 }
 
-// changed reports whether a process has committed a change. In memory only
-// this process does, and it looks by force.
+// changed reports whether a process has committed a change. A file in memory is only changed by this
+// process, which forces the check.
 func (s *Service) changed(ctx context.Context) (bool, error) {
 	version, err := s.store.file.Changes(ctx)
 	changed := version != s.watch.version
@@ -149,8 +149,7 @@ func endedAfter(ctx context.Context, db *sql.DB, seq int64) (all []Revocation, e
 	return all, rows.Err()
 }
 
-// recordRevocations records revocations for all processes, in the transaction that makes them
-// true.
+// recordRevocations records revocations for all processes, in the transaction that causes them.
 func recordRevocations(tx *sql.Tx, now time.Time, all ...Revocation) error {
 	for _, r := range all {
 		if _, err := tx.Exec("INSERT INTO ended (user, credential, at) VALUES (?, ?, ?)", r.Principal, r.Credential, stamp(now)); err != nil {
@@ -161,8 +160,8 @@ func recordRevocations(tx *sql.Tx, now time.Time, all ...Revocation) error {
 	return err
 }
 
-// changeRows changes the file, which is not made for it: without one the answer
-// is missing. What it revoked has been told when it returns.
+// changeRows changes the file. It does not create the file: if there is none, it returns the error
+// missing. When it returns, the revocations of f have been passed on.
 func (s *Service) changeRows(ctx context.Context, missing error, f func(*sql.Tx) error) error {
 	if db, err := s.store.reader(); err != nil {
 		return err
@@ -172,7 +171,7 @@ func (s *Service) changeRows(ctx context.Context, missing error, f func(*sql.Tx)
 	return s.create(ctx, f)
 }
 
-// create is change for what may be the first thing in the file.
+// create is changeRows for a change that may create the file.
 func (s *Service) create(ctx context.Context, f func(*sql.Tx) error) error {
 	if err := s.store.changeInTx(ctx, f); err != nil {
 		return err
@@ -182,11 +181,11 @@ func (s *Service) create(ctx context.Context, f func(*sql.Tx) error) error {
 
 type digest = [sha256.Size]byte
 
-// credentialCache are the credentials looked up since the file last changed, by the
-// hash of their secret.
+// credentialCache holds the credentials that were looked up since the file last changed, by the hash of
+// their secret.
 type credentialCache struct {
 	mu    sync.RWMutex
-	epoch uint64 // counts the forgettings
+	epoch uint64 // counts the calls of forget
 	all   map[digest]Principal
 }
 
@@ -197,8 +196,8 @@ func (c *credentialCache) lookup(h digest) (Principal, bool) {
 	return p, ok
 }
 
-// currentEpoch is called before the file is read; put forgets what was read if the
-// file may have changed since.
+// currentEpoch must be called before the file is read; put discards the result if the file may have
+// changed since.
 func (c *credentialCache) currentEpoch() uint64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -224,10 +223,10 @@ func (c *credentialCache) forget() {
 	c.all = nil
 }
 
-// uses are the last uses of tokens and logins that are not yet in the file.
+// uses holds the last uses of tokens and logins that are not yet in the file.
 type uses struct {
 	mu  sync.Mutex
-	all map[string]int64 // by public id, in milliseconds
+	all map[string]int64 // by public ID, in milliseconds
 }
 
 func (u *uses) note(id string, now time.Time) {
@@ -247,7 +246,7 @@ func (u *uses) drain() map[string]int64 {
 	return all
 }
 
-// flush writes the last uses, all in one transaction.
+// flush writes the last uses in one transaction.
 func (s *Service) flush() error {
 	all := s.uses.drain()
 	if len(all) == 0 {

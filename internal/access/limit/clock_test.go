@@ -7,7 +7,7 @@ import (
 	"gatehouse/internal/tests/hosttest/wallclock"
 )
 
-// A clock that is set gives no requests, and takes none away.
+// Setting the clock neither grants requests nor removes any.
 //
 //redteam:attack No principal takes the host from the others: the clock is set forward to refill a budget, and back to starve its owner
 func TestAClockThatJumpsChangesNoRate(t *testing.T) {

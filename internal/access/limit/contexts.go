@@ -6,23 +6,22 @@ import (
 	"math"
 )
 
-// Context are the limits of one context. Zero values limit nothing.
+// Context holds the limits of one context. Zero values mean no limit.
 type Context struct {
-	Calls int     // that run at once there, of all its callers together; more wait for their turn
-	Rate  float64 // calls a second of one principal there
-	Burst int     // of them, how many may come at once; 0 means twice the rate, at least 1
+	Calls int     // that run at once there, of all its callers together; more calls wait
+	Rate  float64 // calls per second of one principal there
+	Burst int     // calls of a principal that may arrive at once; 0 means twice the rate, at least 1
 }
 
 // contextLimits holds the limits of one context. Queue.mu guards it.
 type contextLimits struct {
 	slots
-	rates  *Rates // nil: as fast as they come
+	rates  *Rates // nil: no rate
 	limits Context
 }
 
-// SetContexts changes the limits of contexts; those that are not named have
-// none. Calls that run go on, those that wait are let in where there is space
-// now.
+// SetContexts replaces the limits of all contexts; contexts that are not named have none. Running calls
+// continue, and waiting calls are admitted if slots are free now.
 func (q *Queue) SetContexts(all map[string]Context) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -47,8 +46,7 @@ func (q *Queue) SetContexts(all map[string]Context) {
 	q.paced.Store(paced)
 }
 
-// setLimits changes the limits of one context. Where the rate stays what it was,
-// the change fills no bucket.
+// setLimits changes the limits of one context. If the rate stays the same, the change fills no bucket.
 func (q *Queue) setLimits(r *contextLimits, c Context) {
 	if r.total = int64(c.Calls); c.Calls <= 0 {
 		r.total = math.MaxInt
@@ -67,8 +65,8 @@ func (q *Queue) setLimits(r *contextLimits, c Context) {
 	q.hand(&r.slots)
 }
 
-// inContext finds the slots of a pass's context, once: whatever becomes of the
-// context, the pass gives back what it took.
+// inContext returns the slots of a pass's context and stores them in the pass, so that the pass
+// releases the slots that it acquired even if the context changes.
 func (q *Queue) inContext(p *Pass) *slots {
 	if p.ofContext == nil {
 		p.ofContext = &q.unlimited
@@ -79,8 +77,8 @@ func (q *Queue) inContext(p *Pass) *slots {
 	return p.ofContext
 }
 
-// pace holds a call to the rate of its context, for a moment at most: one that
-// would have to be held longer than Rates do is refused.
+// pace delays a call to the rate of its context, for a moment at most: a call that would have to be
+// delayed for longer than Rates allows is refused.
 func (q *Queue) pace(ctx context.Context, who Who) error {
 	if !q.paced.Load() {
 		return nil

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// in is a call of a principal in a context.
+// in returns a call of a principal in a context.
 func in(name, who string) Who {
 	return Who{Holder: Holder{Principal: who}, Session: who, Context: name, Tool: "t"}
 }
@@ -42,8 +42,8 @@ func TestCallsOfOneContextWaitForEachOther(t *testing.T) {
 	})
 }
 
-// However full one context is, calls elsewhere do not notice, also of those who
-// wait in it, and also if no other call may wait.
+// However full one context is, calls elsewhere are not delayed, also those of principals that wait in
+// it, and also if no other call may wait.
 func TestAFullContextHoldsUpNobodyElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 8, Waiting: 100})
@@ -80,7 +80,7 @@ func TestLimitsOfContextsChangeWhileCallsWait(t *testing.T) {
 				t.Errorf("%d calls run, want %d", n, want)
 			}
 		}
-		for i := range 3 { // they came before there was a limit, and count for none
+		for i := range 3 { // they arrived before there was a limit, and do not count
 			go work(q, in("c", fmt.Sprint(i)), time.Second)
 		}
 		runs(3)
@@ -92,7 +92,7 @@ func TestLimitsOfContextsChangeWhileCallsWait(t *testing.T) {
 		runs(1)
 		q.SetContexts(map[string]Context{"c": {Calls: 4}, "d": {Calls: 1}})
 		runs(4)
-		q.SetContexts(map[string]Context{"c": {Calls: 2}}) // those that run go on
+		q.SetContexts(map[string]Context{"c": {Calls: 2}}) // running calls continue
 		runs(4)
 		q.SetContexts(nil)
 		runs(9)
@@ -100,7 +100,7 @@ func TestLimitsOfContextsChangeWhileCallsWait(t *testing.T) {
 		runs(0)
 		q.SetContexts(nil)
 		if len(q.contexts) != 0 {
-			t.Errorf("%d contexts are remembered whose limits are gone", len(q.contexts))
+			t.Errorf("%d contexts are kept although their limits were removed", len(q.contexts))
 		}
 	})
 }
@@ -156,13 +156,13 @@ func TestTheRateOfOnePrincipalInOneContext(t *testing.T) {
 	})
 }
 
-// What is held for its rate has an end: its turn, its refusal or its caller's.
+// A call that is delayed for its rate ends with its turn, its refusal or its caller.
 func TestAHeldCallEndsWithItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{})
 		q.SetContexts(map[string]Context{"slow": {Rate: 1, Burst: 1}})
 		work(q, in("slow", "ann"), 0)
-		cause := errors.New("gone")
+		cause := errors.New("client closed")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		time.AfterFunc(100*time.Millisecond, func() { cancel(cause) })
 		began := time.Now()
@@ -184,7 +184,7 @@ func TestAHeldCallEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// Whatever happens to limits while calls come and go, nothing is lost or left.
+// If limits change while calls come and go, no slot is lost or left over.
 func TestLimitsChangeUnderLoad(t *testing.T) {
 	q := NewQueue(Options{Calls: 6, Session: 4, Waiting: 1000})
 	stop := make(chan struct{})

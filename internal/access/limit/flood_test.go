@@ -23,11 +23,10 @@ import (
 	"gatehouse/tool"
 )
 
-// BenchmarkFlood measures how long a quiet session waits for its answers over
-// HTTP while another session floods the host over 64 connections: alone, with
-// the limits as they are beyond loopback, and without a rate. Run it with
-// -benchtime 5x; each round takes about ten seconds, and what is told are
-// medians over the rounds. With 1x it is only tried.
+// BenchmarkFlood measures how long a quiet session waits for its answers over HTTP while another
+// session floods the host over 64 connections: alone, with the default limits beyond loopback, and
+// without a rate. Run it with -benchtime 5x; each round lasts about ten seconds, and the reported
+// values are medians over the rounds. With 1x it only checks that the benchmark runs.
 func BenchmarkFlood(b *testing.B) {
 	window := 3 * time.Second
 	if b.N == 1 {
@@ -59,11 +58,11 @@ func median(v []float64) float64 {
 
 type figures struct {
 	p99   float64 // of the quiet session, in µs
-	flood float64 // answers to the other one, a second
+	flood float64 // answers to the flooding session per second
 }
 
-// quiet makes 40 calls a second from one session beside so many connections of
-// another that send as fast as they are answered.
+// quiet makes 40 calls a second from one session while conns connections of another session send as
+// fast as they are answered.
 func quiet(b *testing.B, o limit.Options, conns int, window time.Duration) figures {
 	addr := serve(b, limit.New(o))
 	ctx, cancel := context.WithCancel(b.Context())
@@ -71,7 +70,7 @@ func quiet(b *testing.B, o limit.Options, conns int, window time.Duration) figur
 	var all sync.WaitGroup
 	defer all.Wait()
 	var answers atomic.Int64
-	session, err := hello(addr, "flood")
+	session, err := openSession(addr, "flood")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -87,11 +86,11 @@ func quiet(b *testing.B, o limit.Options, conns int, window time.Duration) figur
 		})
 	}
 	defer cancel()
-	mine, err := hello(addr, "quiet")
+	mine, err := openSession(addr, "quiet")
 	if err != nil {
 		b.Fatal(err)
 	}
-	time.Sleep(window / 3) // the burst is over
+	time.Sleep(window / 3) // the burst is used up
 	c := &nethttp.Client{Transport: &nethttp.Transport{}}
 	defer c.CloseIdleConnections()
 	var took []float64
@@ -113,8 +112,8 @@ func quiet(b *testing.B, o limit.Options, conns int, window time.Duration) figur
 	return f
 }
 
-// serve runs a host behind its HTTP door, with the limits where they belong:
-// the rate at the door, the queue at the calls.
+// serve runs a host with an HTTP listener and the limits in their places: the rate at the listener, the
+// queue at the calls.
 func serve(b *testing.B, l *limit.Limits) (addr string) {
 	offer := &module.Offer{
 		Tools: []tool.Tool{tool.New(tool.Def{Name: "t_echo", Description: "Echoes.", Effects: tool.Reads},
@@ -127,7 +126,7 @@ func serve(b *testing.B, l *limit.Limits) (addr string) {
 	h := hosttest.New(b, hosttest.Options{Queue: l.Queue, Modules: map[string]module.New{
 		"t": func(context.Context, module.Deps) (module.Module, error) { return echoing{offer}, nil },
 	}})
-	door, err := httpserver.New(
+	listener, err := httpserver.New(
 		h.Engine,
 		httpserver.Options{Identify: func(r *nethttp.Request) (protocol.Caller, *httpserver.Denied) {
 			who := r.Header.Get("X-Who")
@@ -153,7 +152,7 @@ func serve(b *testing.B, l *limit.Limits) (addr string) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var all sync.WaitGroup
-	all.Go(func() { door.Serve(ctx, ln) })
+	all.Go(func() { listener.Serve(ctx, ln) })
 	b.Cleanup(func() { cancel(); all.Wait() })
 	return ln.Addr().String()
 }
@@ -163,8 +162,8 @@ type echoing struct{ offer *module.Offer }
 func (e echoing) Offer(context.Context, module.Audience) (*module.Offer, error) { return e.offer, nil }
 func (echoing) Close(context.Context) error                                     { return nil }
 
-// hello opens a session for a principal.
-func hello(addr, who string) (session string, err error) {
+// openSession initializes a session for a principal.
+func openSession(addr, who string) (session string, err error) {
 	r := request(
 		context.Background(),
 		addr,
@@ -190,7 +189,7 @@ func call(ctx context.Context, c *nethttp.Client, addr, who, session string) (st
 			addr,
 			who,
 			session,
-			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"hello"}}}`,
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"text"}}}`,
 		),
 	)
 	if err != nil {

@@ -14,17 +14,15 @@ import (
 
 // Options of New. Zero values are replaced by the defaults that are named.
 type Options struct {
-	// Rate is how many requests a second one principal may make, and one
-	// session; 0 means no limit. On standard input and loopback there is none
-	// unless it is set, elsewhere it is DefaultRate.
+	// Rate is how many requests per second one principal may make, and one session; 0 means the
+	// default, which is no limit on standard input and loopback, and DefaultRate elsewhere.
 	Rate  float64
 	Burst int // requests that may come at once; 0 means twice the rate, at least 1
-	// Keys is how many principals and sessions are remembered; 0 means 65,536. Tests set it,
-	// because no other host has that many.
+	// Keys is how many principals and sessions are tracked; 0 means 65,536. Tests set it to a smaller
+	// number.
 	Keys int
-	// Hold is how long a request that came too soon may be kept waiting, for
-	// its turn or for its refusal; 0 means 1 s, negative not at all.
-	// Tests set it, so as not to wait.
+	// Hold is how long a request that came too soon may be delayed, for its turn or for its refusal; 0
+	// means 1 s, negative not at all. Tests set it to save time.
 	Hold time.Duration
 
 	Calls   int // that run at once on this host; 0 means 1,024
@@ -45,7 +43,7 @@ type Options struct {
 	Administrator operator.Func
 }
 
-// The rate beyond loopback, when nothing is said.
+// The rate beyond loopback if none is configured.
 const (
 	DefaultRate  = 50
 	DefaultBurst = 100
@@ -57,7 +55,7 @@ const (
 	openBurst = 2000
 )
 
-// Limits are the limits of one host. Safe for concurrent use.
+// Limits holds the limits of one host. It is safe for concurrent use.
 type Limits struct {
 	*Rates
 	*Queue
@@ -66,7 +64,7 @@ type Limits struct {
 	Streams *Shares // of events that are open
 }
 
-// New makes Limits.
+// New returns Limits.
 func New(o Options) *Limits {
 	return &Limits{
 		Rates: NewRates(o),
@@ -82,15 +80,16 @@ func New(o Options) *Limits {
 	}
 }
 
-// Busy says that there was no space, or that a caller came too often.
+// Busy is the error of a caller that came too often, or found no free slot and no free place in the
+// queue.
 type Busy struct {
 	Why   string        // for the caller
-	Retry time.Duration // when to come again; at least 1 s
+	Retry time.Duration // when to try again; at least 1 s
 }
 
 func (b *Busy) Error() string { return fmt.Sprintf("busy: %s; try again in %d s", b.Why, b.Seconds()) }
 
-// Seconds is Retry as the Retry-After header has it.
+// Seconds returns Retry in the form of the Retry-After header.
 func (b *Busy) Seconds() int { return seconds(b.Retry) }
 
 // seconds rounds up, to at least one.
@@ -98,18 +97,18 @@ func seconds(d time.Duration) int {
 	return max(1, int((d+time.Second-1)/time.Second))
 }
 
-// Stats are what metrics show. Counters only grow.
+// Stats holds the values of the metrics. Counters only grow.
 type Stats struct {
-	Running int // calls that run, those that found no slot of their own included
+	Running int // calls that run, including nested calls without a slot of their own
 	Waiting int // calls that wait
-	Keys    int // principals and sessions whose rate is remembered
-	Held    int // requests that wait because they came too soon
+	Keys    int // principals and sessions whose rate is tracked
+	Held    int // requests that are delayed because they came too soon
 
-	Entered   uint64        // calls that were let in
+	Entered   uint64        // calls that were admitted
 	Queued    uint64        // of those, how many had to wait
-	Waited    time.Duration // how long, all together
+	Waited    time.Duration // their total waiting time
 	Full      uint64        // calls refused because too many waited
-	Late      uint64        // calls that waited in vain
+	Late      uint64        // calls that waited too long and were refused
 	Bytes     int64         // of messages that are being read or have not been answered
 	Streams   int64         // of events that are open
 	NoBytes   uint64        // messages refused because their caller had its share of the bytes
@@ -118,7 +117,7 @@ type Stats struct {
 	TooSoon   uint64        // requests refused because they came too often
 }
 
-// Stats of both halves.
+// Stats returns the values of both parts.
 func (l *Limits) Stats() Stats {
 	s := l.Queue.Stats()
 	r := l.Rates.Stats()

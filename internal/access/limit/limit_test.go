@@ -45,7 +45,7 @@ func TestABurstAndThenTheRate(t *testing.T) {
 	})
 }
 
-// A request that is refused for one key is not counted against the others.
+// A request that is refused for one key does not count against the other keys.
 func TestAllKeysOrNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRates(Options{Rate: 1, Burst: 2})
@@ -91,8 +91,8 @@ func TestRememberedKeysAreBounded(t *testing.T) {
 	})
 }
 
-// A client that sends as fast as it is answered is slowed down to its rate; one
-// that floods over many connections cannot make the host refuse all the time.
+// A client that sends as fast as it is answered is slowed down to its rate; a client that floods over
+// many connections cannot make the host answer refusals at full speed.
 func TestHolding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range []struct{ conns, served, refused int }{{40, 600, 0}, {64, 600, 200}} {
@@ -146,7 +146,7 @@ func TestHoldingIsBounded(t *testing.T) {
 		if s := r.Stats(); s.Held != mostHeldKey {
 			t.Errorf("%d are held, want %d", s.Held, mostHeldKey)
 		}
-		cause := errors.New("gone")
+		cause := errors.New("client closed")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(cause)
 		r.Allow("other")
@@ -189,7 +189,7 @@ func work(q *Queue, who Who, took time.Duration) error {
 	return nil
 }
 
-// However many calls one session sends, another waits for one of them at most.
+// However many calls one session sends, a call of another session waits for one of them at most.
 //
 //redteam:attack No principal takes the host from the others: one principal asks without end
 func TestAFloodDoesNotStarveOthers(t *testing.T) {
@@ -217,10 +217,10 @@ func TestAFloodDoesNotStarveOthers(t *testing.T) {
 	})
 }
 
-// Turns go to principals first: many sessions are no way to get more.
+// Turns alternate between principals first, so that many sessions do not get a principal more of them.
 func TestTurnsGoToPrincipalsThenSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(Options{Calls: 1, Waiting: 100}) // space for all: this is about turns
+		q := NewQueue(Options{Calls: 1, Waiting: 100}) // large enough, because this test is about turns
 		var mu sync.Mutex
 		done := map[string]int{}
 		stop := make(chan struct{})
@@ -291,9 +291,9 @@ func TestWaitingEnds(t *testing.T) {
 		var busy *Busy
 		if _, err := q.Enter(t.Context(), Who{Holder: Holder{Principal: "a"}}, time.Second); !errors.As(err, &busy) ||
 			busy.Seconds() < 1 {
-			t.Errorf("got %v, want to be told that it is busy", err)
+			t.Errorf("got %v, want a Busy", err)
 		}
-		cause := errors.New("gone")
+		cause := errors.New("client closed")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() { time.Sleep(time.Second); cancel(cause) }()
 		if _, err := q.Enter(ctx, Who{Holder: Holder{Principal: "a"}}, time.Minute); err != cause {
@@ -309,7 +309,7 @@ func TestWaitingEnds(t *testing.T) {
 	})
 }
 
-// A call inside another never waits, and does not take what is not there.
+// A nested call never waits, and acquires no slot that is not free.
 func TestNestedCallsNeverWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 2})
@@ -339,7 +339,7 @@ func TestNestedCallsNeverWait(t *testing.T) {
 }
 
 // No principal fills the queue for the others.
-func TestTheWaitingRoomIsShared(t *testing.T) {
+func TestTheWaitingSpaceIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 1, Session: 1000, Waiting: 100, Line: 30})
 		pass, _ := q.Enter(t.Context(), Who{Holder: Holder{Principal: "a"}}, time.Second)
@@ -370,8 +370,7 @@ func TestTheWaitingRoomIsShared(t *testing.T) {
 	})
 }
 
-// Under any mix of calls that come, wait, give up and leave, no limit is
-// passed and nothing is left over.
+// If calls come, wait, give up and leave in any order, no limit is exceeded and no slot is left over.
 func TestQueueKeepsItsLimits(t *testing.T) {
 	const calls, session, oneTool = 5, 3, 4
 	q := NewQueue(Options{Calls: calls, Session: session, Tool: oneTool, Waiting: 200})

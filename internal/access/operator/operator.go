@@ -4,7 +4,7 @@ package operator
 
 import "gatehouse/tool"
 
-// anonymous is the name of a caller who brought no credential; see identity.
+// anonymous is the name of a caller without a credential; see identity.
 const anonymous = "anonymous"
 
 // Func reports whether a caller is an administrator of the host. With nil, no
@@ -20,16 +20,16 @@ func (f Func) Check(c *tool.Call, what string) error {
 	if f.By(c.Caller) {
 		return nil
 	}
-	next := "Ask an administrator, whose credential is not limited to some scopes."
+	next := "Ask an administrator whose credential has no scopes."
 	if c.Caller.Principal == anonymous {
-		next = "Say who you are: on this machine this user's local token makes its bearer an administrator " +
+		next = "Authenticate: on this machine this user's local token makes its bearer an administrator " +
 			"(gatehouse call --url URL --token local, or Authorization: Bearer), and so does the daemon's socket (gatehouse call --daemon)."
 	}
 	return Denied(what, next)
 }
 
-// Denied returns the refusal for callers that are not administrators, with the
-// next step of a tool that knows a better one than to ask an administrator.
+// Denied returns the refusal for callers that are not administrators. next states the next step, for
+// tools that know a better one than to ask an administrator.
 func Denied(what, next string) error {
 	return &tool.Refusal{
 		Code:    tool.CodeDenied,

@@ -18,7 +18,7 @@ func TestOnlyThoseWhoRulePass(t *testing.T) {
 		{"ann", ann, true},
 		{"bob", ann, false},
 		{"", ann, false},
-		{"ann", nil, false}, // where no administrator is configured
+		{"ann", nil, false}, // no administrator is configured
 	} {
 		call := &tool.Call{Caller: tool.Caller{Principal: c.who}}
 		err := c.rules.Check(call, "ring the bell")

@@ -7,13 +7,12 @@ import (
 	"gatehouse/tool"
 )
 
-// Cut is what of a caller matters to a policy: two callers with the same cut
-// see the same view, for any principal. It can be read: roles, scopes and the
-// patterns of principals that fit, sorted.
+// Cut is the part of a caller that a policy depends on: callers with the same cut see the same view. It
+// is readable text: roles, scopes and the matching patterns of principals, sorted.
 type Cut string
 
-// Cut says what of a caller matters. Only roles and names that some rule
-// mentions are in it, so that 10,000 principals with two roles make two views.
+// Cut returns the cut of a caller. It contains only roles and names that some rule mentions, so that
+// 10,000 principals with two roles make two views.
 func (p *Policy) Cut(c tool.Caller) Cut {
 	if len(p.roles) == 0 && len(p.principals) == 0 && len(c.Scopes) == 0 {
 		return ""
@@ -44,8 +43,8 @@ func (p *Policy) Cut(c tool.Caller) Cut {
 	return Cut(b.String())
 }
 
-// Uniform reports whether no rule tells one caller from another: whatever is
-// seen, everyone without scopes sees the same.
+// Uniform reports whether no rule distinguishes callers, so that all callers without scopes see the
+// same.
 func (p *Policy) Uniform() bool { return len(p.roles) == 0 && len(p.principals) == 0 }
 
 var (
@@ -53,7 +52,7 @@ var (
 	unescape = strings.NewReplacer("\\\\", "\\", "\\n", "\n")
 )
 
-// who is a cut, read.
+// who is a parsed cut.
 type who struct{ roles, scopes, principals []string }
 
 func (c Cut) parseCut() (w who) {
@@ -75,22 +74,22 @@ func (w who) hasRole(any []string) bool {
 	return slices.ContainsFunc(any, func(r string) bool { return slices.Contains(w.roles, r) })
 }
 
-// isOneOf reports whether one of the patterns fits the principal.
+// isOneOf reports whether one of the patterns matches the principal.
 func (p *Policy) isOneOf(w who, patterns []string) bool {
 	return slices.ContainsFunc(patterns, func(pat string) bool { return slices.Contains(w.principals, pat) })
 }
 
-// Entry is whether a caller may enter a context.
+// Entry states whether a caller may enter a context.
 type Entry uint8
 
 const (
-	Unknown   Entry = iota // to this caller the context does not exist
-	Forbidden              // the caller may know of it, and not enter
+	Unknown   Entry = iota // the context does not exist for this caller
+	Forbidden              // the caller may see that it exists, but not enter
 	Welcome
 )
 
-// Enter decides whether a caller with this cut may enter a context. A context
-// without an Access is open to everyone.
+// Enter decides whether a caller with this cut may enter a context. A context without an Access is open
+// to all callers.
 func (p *Policy) Enter(cut Cut, context string) Entry {
 	i := slices.IndexFunc(p.opts.Access, func(a Access) bool { return a.Context == context })
 	if i < 0 {

@@ -13,16 +13,15 @@ import (
 	"gatehouse/tool"
 )
 
-// expression is a condition over the arguments of a call, in the Common
-// Expression Language: args are the canonical arguments, caller has roles and
-// scopes, op has context, method, module, name and effects, and paths and
-// commands, which the host resolves only for expressions that read them.
+// expression is a condition over the arguments of a call, in the Common Expression Language: args holds
+// the canonical arguments, caller has roles and scopes, op has context, method, module, name and
+// effects, and paths and commands, which the host resolves only for expressions that read them.
 type expression struct {
 	program cel.Program
 	needs   needs
 }
 
-// costLimit bounds one evaluation; it is far above what a condition needs.
+// costLimit limits the cost of one evaluation; it is far above what a condition needs.
 const costLimit = 100_000
 
 func environment() (*cel.Env, error) {
@@ -33,7 +32,7 @@ func environment() (*cel.Env, error) {
 	)
 }
 
-// parseExpression compiles an expression to be looked at.
+// parseExpression parses and type-checks an expression without making it a program.
 func parseExpression(text string) (*cel.Ast, error) {
 	env, err := environment()
 	if err != nil {
@@ -53,7 +52,7 @@ func compileExpression(text string) (*expression, error) {
 		return nil, err
 	}
 	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
-		return nil, fmt.Errorf("gives a %s, expected true or false", t)
+		return nil, fmt.Errorf("returns a %s, expected true or false", t)
 	}
 	p, err := env.Program(ast, cel.CostLimit(costLimit))
 	if err != nil {
@@ -70,12 +69,12 @@ func (e *expression) holds(in map[string]any) (bool, error) {
 	}
 	yes, ok := out.Value().(bool)
 	if !ok {
-		return false, errors.New("neither true nor false")
+		return false, errors.New("the result is neither true nor false")
 	}
 	return yes, nil
 }
 
-// inputs decodes what expressions see.
+// inputs returns the variables of expressions.
 func inputs(g *Gate, raw json.RawMessage, caller *tool.Caller) (map[string]any, error) {
 	args := map[string]any{}
 	if len(raw) > 0 {
@@ -108,9 +107,8 @@ func nonNil(s []string) []string {
 	return s
 }
 
-// exactly turns numbers into values that compare as they were written:
-// integers where they are whole, and an error where none of the language's
-// numbers can hold one.
+// exactly converts JSON numbers to values that compare exactly: to integers if they are whole, and to
+// an error if no number of the language can represent one.
 func exactly(v any) (any, error) {
 	var err error
 	switch x := v.(type) {
@@ -147,7 +145,7 @@ func parseNumber(s string) (any, error) {
 		if math.Abs(f) < 1<<53 {
 			return int64(f), nil
 		}
-		return nil, fmt.Errorf("number %s is too large to be judged exactly", s)
+		return nil, fmt.Errorf("number %s is too large to be compared exactly", s)
 	}
 	return f, nil
 }
@@ -170,8 +168,7 @@ func effectNames(e tool.Effects) []string {
 	return out
 }
 
-// ParseEffects reads names of effects: reads, writes, destroys, open-world,
-// idempotent.
+// ParseEffects parses names of effects: reads, writes, destroys, open-world, idempotent.
 func ParseEffects(names []string) (e tool.Effects, err error) {
 next:
 	for _, n := range names {

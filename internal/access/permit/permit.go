@@ -1,10 +1,9 @@
-// Package permit decides who may do what: it is the one place that says yes.
+// Package permit decides which caller may do what. No other package allows an operation.
 //
-// A policy is a list of rules; the first that fits decides. Rules that look
-// only at who asks for what are settled when a view is built; only a rule
-// that reads arguments costs anything per call. What no rule fits gets the
-// Default of the policy, which the settings' is to allow; what a rule cannot judge
-// is refused.
+// A policy is a list of rules; the first rule that matches decides. Rules that depend only on the
+// caller and the operation are evaluated when a view is built; only rules that read arguments cost time
+// per call. If no rule matches, the Default of the policy applies, which is to allow in the default
+// settings. If a rule cannot be evaluated, the call is refused.
 package permit
 
 import (
@@ -19,13 +18,13 @@ import (
 	"gatehouse/tool"
 )
 
-// Kind is what a verdict says. The zero value refuses.
+// Kind is the kind of a verdict. The zero value refuses.
 type Kind uint8
 
 const (
 	Refuse      Kind = iota
-	AskOperator      // someone who runs this host must say yes
-	AskClient        // the person behind the client must say yes
+	AskOperator      // an operator of this host must approve
+	AskClient        // the user of the client must approve
 	Allow
 )
 
@@ -33,8 +32,7 @@ var kinds = [...]string{Refuse: "refuse", AskOperator: "ask-operator", AskClient
 
 func (k Kind) String() string { return kinds[k] }
 
-// ParseKind reads a kind by its name: refuse, ask-operator, ask-client (or
-// ask) and allow.
+// ParseKind parses a kind: refuse, ask-operator, ask-client (or ask) and allow.
 func ParseKind(name string) (Kind, error) {
 	if name == "ask" {
 		return AskClient, nil
@@ -45,51 +43,50 @@ func ParseKind(name string) (Kind, error) {
 	return Refuse, fmt.Errorf("%q: expected allow, ask, ask-operator or refuse", name)
 }
 
-// Verdict is a decision and where it comes from.
+// Verdict is a decision and its origin.
 type Verdict struct {
 	Kind     Kind
 	Rule     string        // the rule that decided; for the ledger
-	Reason   string        // for the caller; names nothing the caller may not know
-	Remember time.Duration // how long a yes holds for the same call; 0 means for this once
+	Reason   string        // for the caller; reveals nothing that the caller must not know
+	Remember time.Duration // how long an approval lasts for the same call; 0 means for one call
 }
 
-// Rule is one line of a policy. Empty fields fit everything; patterns are
-// those of path.Match.
+// Rule is one rule of a policy. Empty fields match everything; patterns are those of path.Match.
 type Rule struct {
 	Name       string
 	Contexts   []string     // patterns
 	Principals []string     // patterns
-	Roles      []string     // the caller has one of them
+	Roles      []string     // of which the caller has one
 	Methods    []string     // tools/call and so on; empty means tools/call
 	Modules    []string     // names
 	Names      []string     // patterns of tool and prompt names in the module, or of URIs
-	Effects    tool.Effects // the operation has one of them; 0 fits all
+	Effects    tool.Effects // of which the operation has one; 0 matches all
 	When       string       // an expression over args, caller and op; "" means always
 	Then       Kind
 	Reason     string
 	Remember   time.Duration
-	// Own marks a rule that a context brings itself, on top of the host's. It
-	// is weighed apart: where a rule of either sort fits, the stricter verdict
-	// holds, so that an own rule never allows what the host's refuse.
+	// Own marks a rule of a context itself, in addition to the host's rules. The two sorts are
+	// evaluated separately: if a rule of either matches, the stricter verdict holds, so that an own
+	// rule never allows what the host's rules refuse.
 	Own bool
 }
 
-// Access says who may enter a context.
+// Access states which callers may enter a context.
 type Access struct {
 	Context string
-	Roles   []string // one of them; with Users, either will do
+	Roles   []string // the caller has one of them, or matches Users
 	Users   []string // patterns of principals
-	KnownTo []string // roles that may know of it without entering
+	KnownTo []string // roles that may see that it exists without entering
 }
 
-// Options of a Policy.
+// Options configures a Policy.
 type Options struct {
 	Rules    []Rule
-	Access   []Access // contexts that are not here are open to everyone
-	ReadOnly bool     // refuses every tool that does not promise to change nothing
-	Default  Kind     // where no rule fits
-	// Host resolves what the arguments of a call name, for expressions over
-	// op.paths and op.commands. With nil nothing can be resolved.
+	Access   []Access // contexts that are not named are open to all callers
+	ReadOnly bool     // refuses every tool that is not declared to change nothing
+	Default  Kind     // if no rule matches
+	// Host resolves the paths and commands in the arguments of a call, for expressions over op.paths
+	// and op.commands. With nil nothing can be resolved.
 	Host Host
 }
 
@@ -97,17 +94,17 @@ type Options struct {
 type Policy struct {
 	opts       Options
 	rules      []rule
-	roles      map[string]bool // that some rule or access names
-	principals []string        // patterns that some rule or access names
+	roles      map[string]bool // named by some rule or access
+	principals []string        // patterns named by some rule or access
 }
 
-// rule is a Rule with its expression compiled.
+// rule is a Rule with its compiled expression.
 type rule struct {
 	*Rule
 	when *expression // nil means always
 }
 
-// New compiles a policy. The error names the rule and what is wrong with it.
+// New compiles a policy. The error names the rule and its mistake.
 func New(o Options) (*Policy, error) {
 	p := &Policy{opts: o, roles: map[string]bool{}}
 	var errs []error
@@ -136,8 +133,8 @@ func New(o Options) (*Policy, error) {
 	return p, errors.Join(errs...)
 }
 
-// Open is the policy of a host without rules: everyone may do everything,
-// or, with readOnly, whatever changes nothing.
+// Open returns the policy of a host without rules: every caller may do everything or, with readOnly,
+// everything that changes nothing.
 func Open(readOnly bool) *Policy {
 	p, _ := New(Options{ReadOnly: readOnly, Default: Allow})
 	return p
@@ -182,15 +179,15 @@ func matches(patterns []string, name string) bool {
 	})
 }
 
-// Op is something that can be done, before its arguments are known.
+// Op is an operation, before its arguments are known.
 type Op struct {
 	Context, Method, Module, Name string
 	Effects                       tool.Effects
-	Tool                          *tool.Tool // nil if it is not the call of a tool
+	Tool                          *tool.Tool // nil unless it is the call of a tool
 }
 
-// Gate compiles the rules that concern one operation for one cut. It is
-// called once, when a view is built.
+// Gate compiles the rules that apply to one operation for one cut. It is called once, when a view is
+// built.
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
 	g := &Gate{
 		op:        op,
@@ -218,23 +215,23 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 	return g
 }
 
-// settled is a verdict as it can be carried out: only calls of tools wait for
-// an approval, so that for everything else asking is refusing, and what is
-// listed can be had.
+// settled returns a verdict that can be carried out. Only calls of tools can wait for an approval, so
+// for other operations a verdict that asks becomes a refusal, and everything that is listed can be
+// used.
 func (op Op) settled(v Verdict) Verdict {
 	if op.Method != "tools/call" && (v.Kind == AskClient || v.Kind == AskOperator) {
 		v.Kind = Refuse
 		if v.Reason == "" {
-			v.Reason = "it needs an approval, which only the call of a tool can have"
+			v.Reason = "it needs an approval, and only the call of a tool can be approved"
 		}
 	}
 	return v
 }
 
-// chain is rules in order; the first that fits decides.
+// chain is a sequence of rules; the first that matches decides.
 type chain struct {
 	rules []conditional // they read arguments
-	last  *Verdict      // when none of them decides; nil means no rule decides
+	last  *Verdict      // applies if none of them matches; nil means that no rule decides
 }
 
 func (c *chain) addRule(r *rule, op Op) {
@@ -246,21 +243,21 @@ func (c *chain) addRule(r *rule, op Op) {
 	c.rules = append(c.rules, conditional{r.when, v})
 }
 
-// passes reports whether some arguments get a verdict that does not refuse.
+// passes reports whether some arguments get a verdict other than a refusal.
 func (c *chain) passes() bool {
 	return c.last != nil && c.last.Kind != Refuse ||
 		slices.ContainsFunc(c.rules, func(c conditional) bool { return c.verdict.Kind != Refuse })
 }
 
-// silent reports whether some arguments get no verdict at all.
+// silent reports whether some arguments get no verdict.
 func (c *chain) silent() bool { return c.last == nil }
 
-// decide is the verdict of the first rule that fits, nil when none does.
+// decide returns the verdict of the first rule that matches, nil if none does.
 func (c *chain) decide(in map[string]any) *Verdict {
 	for i := range c.rules {
 		r := &c.rules[i]
 		if in == nil {
-			return &Verdict{Kind: Refuse, Rule: r.verdict.Rule, Reason: "the arguments cannot be judged"}
+			return &Verdict{Kind: Refuse, Rule: r.verdict.Rule, Reason: "a rule cannot be evaluated for these arguments"}
 		}
 		yes, err := r.when.holds(in)
 		if err != nil {
@@ -273,11 +270,11 @@ func (c *chain) decide(in map[string]any) *Verdict {
 	return c.last
 }
 
-// barred is what no rule can allow: writing on a host that only reads, and
-// what the credential's scopes leave out.
+// barred returns what no rule can allow: writing on a read-only host, and operations outside the
+// credential's scopes.
 func (p *Policy) barred(w who, op Op) (reason string, barred bool) {
 	if p.opts.ReadOnly && op.Method == "tools/call" && !op.Effects.ReadOnly() {
-		return "this host only reads", true
+		return "this host is read-only", true
 	}
 	if len(w.scopes) > 0 && !slices.ContainsFunc(w.scopes, func(s string) bool { return covers(s, op) }) {
 		return "the credential's scope does not cover it", true
@@ -312,8 +309,7 @@ func (r *rule) usesFormerName(module string) bool {
 	return ok && slices.Contains(r.Modules, former)
 }
 
-// effective are the effects rules count with: those of an operation that
-// promises nothing are the worst.
+// effective returns the effects that rules compare: an operation that declares none has the worst.
 func effective(e tool.Effects) tool.Effects {
 	if e == 0 {
 		return tool.Writes | tool.Destroys | tool.OpenWorld
@@ -321,15 +317,15 @@ func effective(e tool.Effects) tool.Effects {
 	return e
 }
 
-// Gate is the compiled decision for one entry of a view. Listing and calling
-// ask the same gate. nil refuses.
+// Gate is the compiled decision for one entry of a view. Listing and calling use the same gate. nil
+// refuses.
 type Gate struct {
 	op         Op
 	who        who
 	host       Host
 	needs      needs // of all rules that read arguments
 	hosts, own chain
-	otherwise  Verdict // when neither says anything
+	otherwise  Verdict // if neither chain decides
 }
 
 type conditional struct {
@@ -337,8 +333,8 @@ type conditional struct {
 	verdict Verdict
 }
 
-// Listed reports whether there are arguments that would not be refused. Rules
-// that read arguments are not weighed against each other for that.
+// Listed reports whether some arguments would not be refused. It does not compare rules that read
+// arguments with each other.
 func (g *Gate) Listed() bool {
 	if g == nil {
 		return false
@@ -348,15 +344,14 @@ func (g *Gate) Listed() bool {
 		h.silent() && o.silent() && g.otherwise.Kind != Refuse
 }
 
-// Decide judges one call by its canonical arguments. Where an expression
-// cannot be judged, a rule that restricts applies and one that allows does
-// not. caller is whose folders paths are resolved in; with nil, rules over
-// op.paths and op.commands cannot be judged.
+// Decide decides one call by its canonical arguments. If an expression cannot be evaluated, a rule that
+// restricts applies and a rule that allows does not. Paths are resolved in the folders of caller; with
+// nil, rules over op.paths and op.commands cannot be evaluated.
 func (g *Gate) Decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	if g == nil {
 		return Verdict{Rule: "none"}
 	}
-	var in map[string]any // nil when the arguments cannot be judged: then every rule that reads them refuses
+	var in map[string]any // nil if the arguments cannot be decoded: then every rule that reads them refuses
 	if len(g.hosts.rules)+len(g.own.rules) > 0 {
 		in, _ = inputs(g, args, caller)
 	}
@@ -370,9 +365,8 @@ func (g *Gate) Decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	return *a
 }
 
-// covers reports whether a scope includes an operation. A scope is "*",
-// "read" (whatever changes nothing), or kind:pattern with a kind of tools,
-// resources or prompts. MetricsScope includes none.
+// covers reports whether a scope includes an operation. A scope is "*", "read" (everything that changes
+// nothing), or kind:pattern with a kind of tools, resources or prompts. MetricsScope includes none.
 func covers(scope string, op Op) bool {
 	switch scope {
 	case "*":
@@ -385,12 +379,11 @@ func covers(scope string, op Op) bool {
 	return prefix != "" && strings.HasPrefix(op.Method, prefix) && matches([]string{pattern}, op.Name)
 }
 
-// MetricsScope lets a credential read how this host fares, and nothing else.
+// MetricsScope lets a credential read the metrics and the state of this host, and nothing else.
 const MetricsScope = "metrics"
 
-// Watches reports whether a caller may read how this host fares: who
-// administers it, unless the credential is scoped to something else, and a caller who
-// was given a credential for it.
+// Watches reports whether a caller may read the metrics and the state of this host: an administrator,
+// unless the credential has other scopes, or a caller whose credential has MetricsScope.
 func Watches(c tool.Caller, admin string) bool {
 	if slices.Contains(c.Scopes, MetricsScope) {
 		return true
@@ -398,7 +391,7 @@ func Watches(c tool.Caller, admin string) bool {
 	return slices.Contains(c.Roles, admin) && (len(c.Scopes) == 0 || slices.Contains(c.Scopes, "*"))
 }
 
-// CheckScope says what is wrong with a scope, if anything.
+// CheckScope returns an error if a scope is not valid.
 func CheckScope(s string) error {
 	kind, pattern, ok := strings.Cut(s, ":")
 	if s == "*" || s == "read" || s == MetricsScope ||

@@ -61,13 +61,13 @@ func TestTheFirstRuleThatFitsDecides(t *testing.T) {
 		{admin, write, `{"path":"/etc/x"}`, Allow},
 		{tool.Caller{}, read, `{"path":"/etc/x"}`, Refuse},
 		{tool.Caller{}, read, `{"path":"/home"}`, Allow},
-		{tool.Caller{}, read, `{}`, Refuse},                                           // cannot be judged: the restricting rule applies
+		{tool.Caller{}, read, `{}`, Refuse},                                           // cannot be evaluated: the restricting rule applies
 		{tool.Caller{}, read, `{"path":7}`, Refuse},                                   // likewise
-		{tool.Caller{}, write, `{"path":"/x","size":9007199254740993}`, AskOperator},  // exactly one too many
-		{tool.Caller{}, write, `{"path":"/x","size":9007199254740992}`, AskClient},    // exactly not
-		{tool.Caller{}, write, `{"path":"/x","size":1e400}`, Refuse},                  // no number can hold it
-		{tool.Caller{Principal: "anna"}, unclear, `{}`, AskClient},                    // promises nothing: counts as writing
-		{tool.Caller{}, Op{Method: "resources/read", Name: "file:///x"}, `{}`, Allow}, // rules speak of tools unless they say so
+		{tool.Caller{}, write, `{"path":"/x","size":9007199254740993}`, AskOperator},  // one more than the largest exact number
+		{tool.Caller{}, write, `{"path":"/x","size":9007199254740992}`, AskClient},    // the largest exact number
+		{tool.Caller{}, write, `{"path":"/x","size":1e400}`, Refuse},                  // no number can represent it
+		{tool.Caller{Principal: "anna"}, unclear, `{}`, AskClient},                    // declares no effects: counts as writing
+		{tool.Caller{}, Op{Method: "resources/read", Name: "file:///x"}, `{}`, Allow}, // rules apply to tools unless they name methods
 	} {
 		if v := decide(p, c.who, c.op, c.args); v.Kind != c.want {
 			t.Errorf("%d: %s %s: got %v by %q, want %v", i, c.op.Name, c.args, v.Kind, v.Rule, c.want)
@@ -165,7 +165,7 @@ func TestMistakesAreNamed(t *testing.T) {
 	for _, o := range []Options{
 		{Rules: []Rule{{When: `args.path ==`}}},
 		{Rules: []Rule{{When: `1 + 1`}}},
-		{Rules: []Rule{{When: `nobody.knows`}}},
+		{Rules: []Rule{{When: `unknown.field`}}},
 		{Rules: []Rule{{Names: []string{"["}}}},
 		{Access: []Access{{Users: []string{"["}}}},
 	} {
@@ -193,8 +193,8 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// A context's own rules may be stricter than the host's, never laxer; where
-// only one of them speaks, it decides.
+// A context's own rules may be stricter than the host's, never less strict; if only one sort matches,
+// it decides.
 //
 //redteam:attack One function says yes: a context allows itself what the host refuses
 func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
@@ -231,8 +231,7 @@ func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 	}
 }
 
-// No question can be asked about reading a resource or getting a prompt, so a rule
-// that asks hides them.
+// Reading a resource or getting a prompt cannot ask for approval, so a rule that asks hides them.
 func TestAskingAboutWhatIsNoToolRefuses(t *testing.T) {
 	p := policy(
 		t,

@@ -13,11 +13,11 @@ import (
 	"gatehouse/tool"
 )
 
-// A Host resolves what the arguments of a call name. An error means that it
-// cannot be known, so that rules which read it fail closed.
+// Host resolves the paths and commands in the arguments of a call. An error means that they cannot be
+// determined, so that rules that read them fail closed.
 type Host interface {
-	// Paths are the paths the arguments name, absolute and with links
-	// followed. A path that is a link itself is there as well, not followed.
+	// Paths returns the paths that the arguments name, absolute and with links resolved. If a path is
+	// itself a link, its unresolved form is included as well.
 	Paths(caller *tool.Caller, op Op, args json.RawMessage) ([]string, error)
 	// Commands are the programs that the arguments make the call run.
 	Commands(caller *tool.Caller, op Op, args json.RawMessage) ([]Command, error)
@@ -25,19 +25,19 @@ type Host interface {
 
 // Command is a program that a call runs.
 type Command struct {
-	Program string   // as it is written, without quotes: /bin/rm
+	Program string   // as written, without quotes: /bin/rm
 	Name    string   // its last element in lower case: rm
 	Args    []string // without quotes
-	Open    bool     // an expansion makes some of the arguments, so that none are given to rules
+	Open    bool     // an expansion produces some of the arguments, so rules get none
 }
 
-// needs says which members of op an expression reads that the host resolves.
+// needs states which members of op that the host resolves an expression reads.
 type needs struct{ paths, commands bool }
 
 func (n needs) or(o needs) needs { return needs{n.paths || o.paths, n.commands || o.commands} }
 
-// resolve adds op.paths and op.commands if a rule of this gate reads them. What
-// cannot be resolved is left out: an expression that reads it has no value.
+// resolve adds op.paths and op.commands if a rule of this gate reads them. A member that cannot be
+// resolved is omitted, so that an expression that reads it has no value.
 func (g *Gate) resolve(op map[string]any, args json.RawMessage, caller *tool.Caller) {
 	if g.needs == (needs{}) || g.host == nil || caller == nil {
 		return
@@ -61,8 +61,8 @@ func (g *Gate) resolve(op map[string]any, args json.RawMessage, caller *tool.Cal
 	}
 }
 
-// needsOf finds what an expression reads of op. One that reads op by a name
-// that only its evaluation knows may read everything.
+// needsOf returns the members of op that an expression reads. If the name of a member is computed, it
+// returns all.
 func needsOf(a *cel.Ast) (n needs) {
 	for name := range members(a, "op", true) {
 		n.paths = n.paths || name == "paths" || name == ""
@@ -71,9 +71,8 @@ func needsOf(a *cel.Ast) (n needs) {
 	return n
 }
 
-// members are the members of a variable that an expression reads; "" stands
-// for one whose name is not written in it. has(args.path) reads no more than
-// whether there is one, and is left out if tests is false.
+// members yields the members of a variable that an expression reads, and "" for a member whose name is
+// computed. has(args.path) only tests whether the member exists, and is omitted if tests is false.
 func members(a *cel.Ast, variable string, tests bool) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		root := ast.NavigateAST(a.NativeRep())
@@ -111,9 +110,9 @@ func member(e ast.NavigableExpr) string {
 	return ""
 }
 
-// Warnings finds rules that compare as text what an argument names of the
-// host, because one file and one program have many spellings. tools are those
-// of the host, with their modules.
+// Warnings returns a warning for each rule that compares an argument with a path or a program as text,
+// because one file and one program have many spellings. tools are those of the host, with their
+// modules.
 func Warnings(rules []Rule, tools iter.Seq2[string, *tool.Tool]) (all []string) {
 	for i := range rules {
 		r := &rules[i]

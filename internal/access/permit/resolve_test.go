@@ -10,7 +10,7 @@ import (
 	"gatehouse/tool"
 )
 
-// host resolves what it was given, and counts how often it is asked.
+// host returns fixed results and counts how often it is called.
 type host struct {
 	paths    []string
 	commands []Command
@@ -28,7 +28,7 @@ func (h *host) Commands(*tool.Caller, Op, json.RawMessage) ([]Command, error) {
 	return h.commands, h.err
 }
 
-// The host resolves only what a rule in force reads.
+// The host resolves only the members that an applicable rule reads.
 func TestOnlyWhatARuleReadsIsResolved(t *testing.T) {
 	for when, want := range map[string]string{
 		`args.path == "x"`:                                      "",
@@ -70,7 +70,7 @@ func TestOnlyWhatARuleReadsIsResolved(t *testing.T) {
 	}
 }
 
-// A rule over what cannot be resolved restricts, and does not allow.
+// A rule over members that cannot be resolved restricts, and does not allow.
 //
 //redteam:attack One function says yes: what a call names cannot be resolved
 func TestRulesOverWhatCannotBeResolvedFailClosed(t *testing.T) {
@@ -90,7 +90,7 @@ func TestRulesOverWhatCannotBeResolvedFailClosed(t *testing.T) {
 	}
 }
 
-// Arguments that an expansion makes cannot be read; the program still can.
+// Arguments that an expansion produces cannot be read; the program still can.
 func TestOpenArgumentsCannotBeRead(t *testing.T) {
 	h := &host{commands: []Command{{Program: "ls", Name: "ls", Open: true}}}
 	for when, want := range map[string]Kind{
@@ -127,7 +127,7 @@ func TestWarningsOfTextThatIsCompared(t *testing.T) {
 		`args.command.matches("^rm")`:         "args.command op.commands",
 		`args.args.exists(a, a == "x")`:       "args.args op.commands",
 		`args.limit > 5 && args.path == "x"`:  "args.path op.paths",
-		`"private" in args.path.split("/")[0`: "", // a mistake is another check's to tell
+		`"private" in args.path.split("/")[0`: "", // another check reports the mistake
 	} {
 		got := strings.Join(Warnings([]Rule{{Name: "r", When: when}}, tools), "\n")
 		for word := range strings.FieldsSeq(want) {

@@ -1,5 +1,5 @@
-// Package resolve finds what the arguments of a call name on this host, for rules
-// that compare paths and commands (op.paths and op.commands).
+// Package resolve determines the paths and commands in the arguments of a call, for rules over op.paths
+// and op.commands.
 package resolve
 
 import (
@@ -17,22 +17,21 @@ import (
 	"gatehouse/tool"
 )
 
-// Resolver implements permit.Host. All fields are needed.
+// Resolver implements permit.Host. All fields are required.
 type Resolver struct {
 	// RootsOf returns the folders in which a call of a caller runs.
 	RootsOf func(tool.Caller) tool.Roots
-	// Working narrows the folders of a call to those of its client; done closes
-	// what it opened.
+	// Working restricts the folders of a call to those of its client; done closes what it opened.
 	Working func(*tool.Call) (done func(), err error)
-	// Asks reports whether the client of a call is asked for its folders, so
-	// that relative paths are not known before.
+	// Asks reports whether the client of a call is asked for its folders, so that relative paths cannot
+	// be resolved before.
 	Asks func(*tool.Caller) bool
-	// Shell is the program that runs command lines which name none; "" means sh.
+	// Shell is the program that runs command lines that name none; "" means sh.
 	Shell string
 }
 
-// Paths resolves paths in the folders in which the call will look them up.
-// Links can change between this and the call; the roots confine the call anyway.
+// Paths resolves paths in the folders in which the call will look them up. Links can change between
+// this and the call; the roots confine the call in any case.
 func (n Resolver) Paths(caller *tool.Caller, op permit.Op, args json.RawMessage) ([]string, error) {
 	written, err := pathsOf(op, args)
 	if err != nil || len(written) == 0 {
@@ -48,7 +47,7 @@ func (n Resolver) Paths(caller *tool.Caller, op permit.Op, args json.RawMessage)
 	var all []string
 	for _, path := range written {
 		if asked && !filepath.IsAbs(path) {
-			return nil, errors.New("which folder the path " + path + " begins in is for the client to announce")
+			return nil, errors.New("the path " + path + " is relative to a folder that the client has not announced")
 		}
 		place, err := roots.Locate(call.Roots, path)
 		if err != nil {
@@ -71,7 +70,7 @@ func pathsOf(op permit.Op, args json.RawMessage) ([]string, error) {
 	case op.Tool != nil:
 		in, err := op.Tool.Named(args)
 		if err == nil && len(in[tool.NamesUnknown]) > 0 {
-			err = errors.New(op.Name + " touches paths that its arguments do not hold")
+			err = errors.New(op.Name + " uses paths that its arguments do not contain")
 		}
 		return in[tool.NamesPath], err
 	case op.Module == "file" && strings.HasPrefix(op.Method, "resources/") && strings.HasPrefix(op.Name, "file://"):
@@ -81,28 +80,28 @@ func pathsOf(op permit.Op, args json.RawMessage) ([]string, error) {
 		}
 		plain, err := url.PathUnescape(vars.Path)
 		if err != nil || !strings.HasPrefix(vars.Path, "/") {
-			return nil, errors.New("the URI names no path")
+			return nil, errors.New("the URI contains no path")
 		}
-		return []string{vars.Path, plain}, nil // matching the template may have decoded it
+		return []string{vars.Path, plain}, nil // matching the template may have decoded escapes
 	}
-	return nil, errors.New("which paths " + op.Method + " of " + op.Name + " reads is not known")
+	return nil, errors.New("the paths that " + op.Method + " of " + op.Name + " reads are not known")
 }
 
-// Commands parses what a call runs, as the shell of the host would.
+// Commands parses the command of a call as the shell of the host would.
 func (n Resolver) Commands(_ *tool.Caller, op permit.Op, args json.RawMessage) ([]permit.Command, error) {
 	if op.Tool == nil {
-		return nil, errors.New("which commands " + op.Method + " of " + op.Name + " runs is not known")
+		return nil, errors.New("the commands that " + op.Method + " of " + op.Name + " runs are not known")
 	}
 	in, err := op.Tool.Named(args)
 	if err != nil {
 		return nil, err
 	}
 	if len(in[tool.NamesCode]) > 0 {
-		return nil, errors.New(op.Name + " runs programs that its arguments do not hold")
+		return nil, errors.New(op.Name + " runs programs that its arguments do not contain")
 	}
 	for _, v := range in[tool.NamesEnv] {
 		if name, value, _ := strings.Cut(v, "="); shellpolicy.Steers(name) || shellpolicy.Runs(value) {
-			return nil, errors.New("the variable " + name + " changes what commands do")
+			return nil, errors.New("the variable " + name + " changes the effect of commands")
 		}
 	}
 	var found []shellpolicy.Found

@@ -8,8 +8,7 @@ import (
 	"gatehouse/tool"
 )
 
-// A rule over the commands of a call that runs programs it does not hold cannot
-// be judged.
+// A rule over the commands of a call that runs programs outside its arguments cannot be evaluated.
 func TestCodeThatArgumentsDoNotHold(t *testing.T) {
 	type in struct {
 		Source string `json:"source,omitempty" names:"code"`

@@ -8,33 +8,33 @@ import (
 	"sync"
 )
 
-// shortest is how long, in bytes, a secret is that cannot match by chance.
+// shortest is the length, in bytes, from which a secret does not match by chance.
 const shortest = 6
 
-// Hider removes secrets from the output of a program or a server, as they are and
-// as JSON writes them. It guards against accidents: a holder of a secret can
-// say it in other words. The zero value finds nothing.
+// Hider removes secrets from the output of a program or a server, in their plain form and in the form
+// of a JSON string. It guards against accidents only: a program with a secret can print it in another
+// encoding. The zero value removes nothing.
 type Hider struct{ forms [][]byte }
 
-// NewHider makes a Hider; secrets of fewer than six bytes are passed on.
+// NewHider returns a Hider. It ignores secrets of fewer than six bytes.
 func NewHider(texts ...Text) (h Hider) {
 	for _, t := range texts {
 		value := t.Reveal()
 		if len(value) < shortest {
 			continue
 		}
-		quoted, _ := json.Marshal(value) // a string
+		quoted, _ := json.Marshal(value) // cannot fail for a string
 		h.forms = append(h.forms, []byte(value))
 		if inner := quoted[1 : len(quoted)-1]; string(inner) != value {
 			h.forms = append(h.forms, inner)
 		}
 	}
-	// The longest first: one may begin like another.
+	// The longest come first, because one secret may be the beginning of another.
 	slices.SortStableFunc(h.forms, func(a, b []byte) int { return len(b) - len(a) })
 	return h
 }
 
-// Hide takes the secrets out of what is all there.
+// Hide removes the secrets from a complete text.
 func (h Hider) Hide(said []byte) []byte {
 	for _, form := range h.forms {
 		said = bytes.ReplaceAll(said, form, []byte(Mask))
@@ -42,8 +42,8 @@ func (h Hider) Hide(said []byte) []byte {
 	return said
 }
 
-// Writer passes on without the secrets what is written to it. What could be the
-// beginning of a secret waits for what comes next, or for Flush.
+// Writer returns a writer that removes the secrets and passes the rest to the writer to. Bytes that
+// could be the beginning of a secret are held until the next Write or Flush.
 func (h Hider) Writer(to io.Writer) *HidingWriter { return &HidingWriter{to: to, hider: h} }
 
 // HidingWriter is safe for concurrent use.
@@ -55,7 +55,7 @@ type HidingWriter struct {
 	held []byte // shorter than the longest secret
 }
 
-// Write implements io.Writer; the error is that of the Writer behind.
+// Write implements io.Writer; the error is that of the underlying writer.
 func (w *HidingWriter) Write(b []byte) (int, error) {
 	if len(w.hider.forms) == 0 {
 		return w.to.Write(b)
@@ -73,7 +73,7 @@ func (w *HidingWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Flush passes on what waits.
+// Flush writes the bytes that are held.
 func (w *HidingWriter) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,7 +85,7 @@ func (w *HidingWriter) Flush() error {
 	return err
 }
 
-// begun is how many bytes at the end begin a secret.
+// begun returns the number of bytes at the end of said that are the beginning of a secret.
 func (h Hider) begun(said []byte) (n int) {
 	for _, form := range h.forms {
 		for k := min(len(form)-1, len(said)); k > n; k-- {

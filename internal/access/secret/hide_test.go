@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// However what is said is cut, the secrets are not in what comes out, and all
-// the rest is.
+// However the output is split, the secrets are removed and all other bytes stay.
 //
 //redteam:attack Keys stay here: a program prints its secret in pieces
 func TestSecretsAreHiddenWhereverTheyAreCut(t *testing.T) {
@@ -43,7 +42,7 @@ func TestSecretsAreHiddenWhereverTheyAreCut(t *testing.T) {
 	}
 }
 
-// What cannot become a secret any more does not wait.
+// Bytes that can no longer begin a secret are not held.
 func TestOnlyTheBeginningOfASecretWaits(t *testing.T) {
 	var out strings.Builder
 	w := NewHider(New("correct horse")).Writer(&out)

@@ -6,13 +6,12 @@ import (
 	"io/fs"
 )
 
-// Recipient is the public key of the store, as age writes it: what is
-// encrypted to it is opened with the store's key alone. The key is made if
-// there is none.
+// Recipient returns the public key of the store in age's format: only the store's key decrypts data
+// that is encrypted to it. It creates the key if there is none.
 func (s *Store) Recipient() (string, error) {
 	i, err := s.identity()
 	if errors.Is(err, fs.ErrNotExist) {
-		// A change of nothing makes the key, or says that it was lost.
+		// A change without effect creates the key, or returns the error if it was lost.
 		if err = s.changeRecords(true, func(map[string]record) error { return nil }); err == nil {
 			i, err = s.identity()
 		}

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// opening is how a setting refers to a secret: ${secret:NAME}.
+// opening begins a reference to a secret in a setting: ${secret:NAME}.
 const opening = "${secret:"
 
-// Names are the secrets that a setting refers to. The error says what is
-// wrong with a reference. Whatever else looks like a variable stays text.
+// Names returns the secrets that a setting refers to. The error describes an invalid reference. Other
+// variables stay unchanged.
 func Names(setting string) (names []string, err error) {
 	_, err = replace(setting, func(name string) (string, error) {
 		names = append(names, name)
@@ -20,7 +20,7 @@ func Names(setting string) (names []string, err error) {
 	return names, err
 }
 
-// replace puts values where secrets are referred to.
+// replace replaces references to secrets by values.
 func replace(setting string, value func(name string) (string, error)) (string, error) {
 	var b strings.Builder
 	for {
@@ -45,8 +45,8 @@ func replace(setting string, value func(name string) (string, error)) (string, e
 	}
 }
 
-// Fill gives settings, by their names, with the secrets they refer to. What
-// refers to none is returned as a secret as well, so that callers need not distinguish.
+// Fill returns settings, by name, with the secrets that they refer to. Settings without references are
+// returned as secrets as well, so that callers need not distinguish.
 func (s *Store) Fill(settings map[string]string) (map[string]Text, error) {
 	var all map[string]record
 	filled := make(map[string]Text, len(settings))

@@ -1,9 +1,8 @@
-// Package secret keeps what must not be seen: values that cannot print
-// themselves, and a file of them that is encrypted at rest.
+// Package secret holds secret values: a type that never prints its value, and a file of values that is
+// encrypted at rest.
 //
-// A Text says "[secret]" to fmt, to logs and to code that reads it by
-// reflection, and refuses to become JSON, YAML or text. The only way to what
-// it holds is Reveal, a name that is easy to look for.
+// A Text prints as "[secret]" in fmt, in logs and under reflection, and refuses to be encoded as JSON,
+// YAML or text. Only Reveal returns the value, under a name that is easy to search for.
 package secret
 
 import (
@@ -17,18 +16,16 @@ import (
 	"log/slog"
 )
 
-// Mask is what a Text shows instead of itself.
+// Mask is printed in place of a Text.
 const Mask = "[secret]"
 
-// ErrSealed is the answer to an attempt to write a Text somewhere.
+// ErrSealed is the error of encoding a Text.
 var ErrSealed = errors.New("a secret cannot be written out")
 
-// Text is a secret. The zero value is an empty one. Texts are compared with
-// Equal, and only so.
+// Text is a secret. The zero value is an empty one. Compare Texts with Equal only.
 type Text struct {
-	// A function, because fmt shows unexported fields of other structs
-	// without asking their methods. It follows pointers there, but of a
-	// function it shows the address.
+	// The value is inside a function, because fmt prints unexported fields of other structs without
+	// calling their methods, and follows pointers there, but prints a function as its address.
 	reveal func() string
 }
 
@@ -44,11 +41,11 @@ var (
 	_ encoding.BinaryMarshaler = Text{}
 )
 
-// New makes a secret of a value.
+// New returns a secret with a value.
 func New(value string) Text { return Text{func() string { return value }} }
 
-// Reveal returns the value of the secret. The caller passes the value to
-// the code that needs it, and to no other.
+// Reveal returns the value of the secret. The caller must pass it to the code that needs it, and to no
+// other.
 func (t Text) Reveal() string {
 	if t.reveal == nil {
 		return ""
@@ -56,11 +53,10 @@ func (t Text) Reveal() string {
 	return t.reveal()
 }
 
-// Empty reports whether there is nothing to hide.
+// Empty reports whether the secret is empty.
 func (t Text) Empty() bool { return t.Reveal() == "" }
 
-// Equal compares in a time that says nothing about the values, not even how
-// long they are.
+// Equal compares in constant time, so that the time reveals neither the values nor their lengths.
 func (t Text) Equal(other Text) bool {
 	a, b := sha256.Sum256([]byte(t.Reveal())), sha256.Sum256([]byte(other.Reveal()))
 	return subtle.ConstantTimeCompare(a[:], b[:]) == 1
@@ -71,15 +67,15 @@ func (t Text) String() string             { return Mask }
 func (t Text) GoString() string           { return Mask }
 func (t Text) LogValue() slog.Value       { return slog.StringValue(Mask) }
 
-// The writers refuse rather than mask: a mask that is read back would become
-// the value.
+// The encoders return an error instead of a mask, because a mask that is read back would become the
+// value.
 func (t Text) MarshalJSON() ([]byte, error)        { return nil, ErrSealed }
 func (t Text) MarshalText() ([]byte, error)        { return nil, ErrSealed }
 func (t Text) AppendText(b []byte) ([]byte, error) { return b, ErrSealed }
 func (t Text) MarshalBinary() ([]byte, error)      { return nil, ErrSealed }
 func (t Text) MarshalYAML() (any, error)           { return nil, ErrSealed }
 
-// UnmarshalText takes a value in, from a setting for instance.
+// UnmarshalText sets the secret, for example from a setting.
 func (t *Text) UnmarshalText(b []byte) error {
 	*t = New(string(b))
 	return nil

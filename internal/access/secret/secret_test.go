@@ -15,7 +15,7 @@ import (
 
 const plain = "hunter2-hunter2"
 
-// holder has a secret where fmt looks without asking.
+// holder has a secret in an unexported field, which fmt prints without calling its methods.
 type holder struct {
 	Open   Text
 	hidden Text

@@ -20,7 +20,7 @@ import (
 // Limits of a Store.
 const (
 	MaxValue = 64 << 10 // bytes of one secret
-	maxFile  = 8 << 20  // bytes of all of them, encrypted
+	maxFile  = 8 << 20  // bytes of all secrets, encrypted
 	maxCount = 1000
 	maxKey   = 4 << 10 // bytes of the key's file
 )
@@ -29,20 +29,19 @@ const (
 var (
 	ErrNotFound = errors.New("there is no such secret")
 	ErrName     = errors.New("expected 1 to 64 of letters, digits, _, - and ., beginning with a letter or _")
-	ErrLost     = errors.New("the key of the secrets is gone")
+	ErrLost     = errors.New("the key of the secrets is missing")
 )
 
-// Store is a file of named secrets, encrypted with age to a key of its own.
-// Several processes may share it; a reader sees all of a change or nothing.
-// Nothing is kept in memory between two calls. Safe for concurrent use.
+// Store is a file of named secrets, encrypted with age to a key of its own. Several processes may share
+// it; a reader sees a change completely or not at all. Nothing is cached between calls. It is safe for
+// concurrent use.
 type Store struct {
 	file string
 	key  string
 }
 
-// In is the store of a folder: secrets.age there, and the key in keyFile, or
-// in secrets.key beside it when keyFile is "". Neither is touched before it
-// is needed.
+// In returns the store of a folder: the file secrets.age, and the key in keyFile, or in secrets.key of
+// the same folder if keyFile is "". The files are opened only when they are needed.
 func In(folder, keyFile string) *Store {
 	if keyFile == "" {
 		keyFile = filepath.Join(folder, "secrets.key")
@@ -50,13 +49,13 @@ func In(folder, keyFile string) *Store {
 	return &Store{file: filepath.Join(folder, "secrets.age"), key: keyFile}
 }
 
-// record is one secret as it is kept inside the encryption.
+// record is one secret in the encrypted file.
 type record struct {
 	Value string    `json:"value"`
 	Set   time.Time `json:"set"`
 }
 
-// Entry is a secret without what it holds.
+// Entry describes a secret without its value.
 type Entry struct {
 	Name string    `json:"name"`
 	Set  time.Time `json:"set"`
@@ -86,7 +85,7 @@ func (s *Store) Set(name string, value Text) error {
 	}
 	return s.changeRecords(true, func(all map[string]record) error {
 		if _, there := all[name]; !there && len(all) >= maxCount {
-			return fmt.Errorf("there are %d secrets, which is as many as can be kept; remove one", len(all))
+			return fmt.Errorf("there are %d secrets, which is the limit; remove one", len(all))
 		}
 		all[name] = record{value.Reveal(), time.Now().UTC().Truncate(time.Second)}
 		return nil
@@ -117,7 +116,7 @@ func (s *Store) Get(name string) (Text, error) {
 	return New(r.Value), nil
 }
 
-// List is what there is, by name.
+// List lists the secrets by name, without their values.
 func (s *Store) List() ([]Entry, error) {
 	all, err := s.readRecords()
 	if err != nil {
@@ -131,7 +130,7 @@ func (s *Store) List() ([]Entry, error) {
 	return entries, nil
 }
 
-// changeRecords reads, changes and writes all secrets, one process at a time.
+// changeRecords reads, changes and writes all secrets, under a lock that excludes other processes.
 func (s *Store) changeRecords(create bool, f func(map[string]record) error) error {
 	unlock, err := atomicfile.Lock(s.file + ".lock")
 	if err != nil {
@@ -159,7 +158,7 @@ func (s *Store) changeRecords(create bool, f func(map[string]record) error) erro
 	return atomicfile.Write(s.file, sealed)
 }
 
-// readRecords decrypts all secrets. No file is no secrets.
+// readRecords decrypts all secrets. A missing file holds no secrets.
 func (s *Store) readRecords() (map[string]record, error) {
 	sealed, err := atomicfile.Read(s.file, maxFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -171,7 +170,7 @@ func (s *Store) readRecords() (map[string]record, error) {
 	identity, err := s.identity()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf(
-			"%w: %s was encrypted to the one that was in %s; bring it back, or remove %s and set the secrets again",
+			"%w: %s was encrypted with the key that was in %s; restore it, or remove %s and set the secrets again",
 			ErrLost,
 			s.file,
 			s.key,
@@ -188,7 +187,7 @@ func (s *Store) readRecords() (map[string]record, error) {
 	return all, nil
 }
 
-// identity reads the key. The errors never repeat what was read.
+// identity reads the key. Its errors never quote the content of the file.
 func (s *Store) identity() (*age.X25519Identity, error) {
 	b, err := atomicfile.Read(s.key, maxKey)
 	if err != nil {
@@ -204,7 +203,7 @@ func (s *Store) identity() (*age.X25519Identity, error) {
 		break
 	}
 	return nil, fmt.Errorf(
-		"%s holds no key; expected a line that begins with AGE-SECRET-KEY-1, as age-keygen writes it",
+		"%s holds no key; expected a line that begins with AGE-SECRET-KEY-1, as age-keygen writes",
 		s.key,
 	)
 }
@@ -220,7 +219,7 @@ func (s *Store) newIdentity() (*age.X25519Identity, error) {
 		i,
 	)
 	if err := atomicfile.Create(s.key, []byte(text)); err != nil {
-		return nil, fmt.Errorf("keep the key of the secrets: %w", err)
+		return nil, fmt.Errorf("write the key of the secrets: %w", err)
 	}
 	return i, nil
 }
@@ -258,7 +257,7 @@ func decrypt(sealed []byte, by age.Identity) (map[string]record, error) {
 	}
 	all := map[string]record{}
 	if err := json.Unmarshal(plain, &all); err != nil {
-		return nil, errors.New("it holds no secrets") // the error would quote them
+		return nil, errors.New("the decrypted content is not a list of secrets") // the decoder's error would quote them
 	}
 	return all, nil
 }

@@ -72,11 +72,11 @@ func TestTheKeyMayLieElsewhere(t *testing.T) {
 
 func TestWhatCannotBeReadIsExplained(t *testing.T) {
 	for want, harm := range map[string]func(file, key string) error{
-		"the key of the secrets is gone":   func(_, key string) error { return os.Remove(key) },
-		"holds no key; expected":           func(_, key string) error { return os.WriteFile(key, []byte("AGE-SECRET-KEY-1HUNTER2"), 0o600) },
-		"can be read by others":            func(_, key string) error { return os.Chmod(key, 0o644) },
-		"can be read by others (mode 0640": func(file, _ string) error { return os.Chmod(file, 0o640) },
-		"decrypt ":                         func(file, _ string) error { return os.Truncate(file, 150) },
+		"the key of the secrets is missing": func(_, key string) error { return os.Remove(key) },
+		"holds no key; expected":            func(_, key string) error { return os.WriteFile(key, []byte("AGE-SECRET-KEY-1HUNTER2"), 0o600) },
+		"can be read by others":             func(_, key string) error { return os.Chmod(key, 0o644) },
+		"can be read by others (mode 0640":  func(file, _ string) error { return os.Chmod(file, 0o640) },
+		"decrypt ":                          func(file, _ string) error { return os.Truncate(file, 150) },
 		"did not match any of the recipients": func(_, key string) error {
 			if err := os.Remove(key); err != nil {
 				return err
@@ -150,7 +150,7 @@ func TestSettingsAreFilled(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"plain": "x ${HOME} $secret", "one": plain, "two": "Bearer " + plain + ", " + plain,
-		"text": "${secret:TOKEN}", // what a secret holds is not read again
+		"text": "${secret:TOKEN}", // a reference inside a secret is not replaced
 	} {
 		if got[name].Reveal() != want {
 			t.Errorf("%s is %q, want %q", name, got[name].Reveal(), want)
@@ -169,8 +169,8 @@ func TestSettingsAreFilled(t *testing.T) {
 	}
 }
 
-// Whatever the text, each reference that is found has a good name, and text
-// without one comes back as it was.
+// For any text, each reference that is found has a valid name, and text without one is returned
+// unchanged.
 func FuzzReplace(f *testing.F) {
 	for _, s := range []string{"", "a", "${secret:A}", "x${secret:A}y${secret:", "${secret:}", "${secret:a}}", "$${secret:a}"} {
 		f.Add(s)

@@ -2,7 +2,7 @@ package secret
 
 import "strings"
 
-// words in the name of a variable say that it holds a secret.
+// words in the name of a variable mark its value as a secret.
 var words = []string{
 	"SECRET",
 	"PASSWORD",
@@ -17,13 +17,13 @@ var words = []string{
 	"AUTH_KEY",
 }
 
-// beginnings are those of keys that can be told by themselves.
+// beginnings are prefixes of keys that are recognized without the name of the variable.
 var beginnings = []string{"gh_", "ghp_", "github_pat_", "glpat-", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ", "-----BEGIN"}
 
-const leastKey = 20 // bytes of a key that is told by its beginning
+const leastKey = 20 // bytes of a key that is recognized by its prefix
 
-// Suspicious reports whether a variable looks like a secret, by its name or by its
-// value. What refers to something else, such as the path of a file, does not.
+// Suspicious reports whether a variable looks like a secret, by its name or by its value. Variables
+// that refer to something else, such as the path of a file, do not.
 func Suspicious(name, value string) bool {
 	if value == "" {
 		return false

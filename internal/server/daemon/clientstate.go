@@ -11,34 +11,34 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// clientState is the state of a client's session in the forwarder: messages to send,
-// requests without an answer, and the messages that open the session again at a
-// new daemon. Safe for concurrent use.
+// clientState is the state of a client's session in the forwarder: messages to send, requests without
+// an answer, and the messages that open the session again at a new daemon. It is safe for concurrent
+// use.
 type clientState struct {
 	mu      sync.Mutex
 	changed sync.Cond
 
-	queue []*message          // to be sent, in order
-	open  map[string]*message // sent or in the queue and not answered, by id
-	sent  uint64              // lines on this connection
-	held  bool                // nothing is sent now
-	busy  bool                // a goroutine is sending
-	write func([]byte) (int, error)
-	begun bool // the client has said something
-	last  bool // the client has said its last
-	gone  bool // the peer no longer reads
+	queue        []*message          // to be sent, in order
+	open         map[string]*message // requests that are sent or queued and not answered, by ID
+	sent         uint64              // lines on this connection
+	held         bool                // nothing may be sent now
+	busy         bool                // a goroutine is sending
+	write        func([]byte) (int, error)
+	begun        bool // the client has sent a message
+	last         bool // the client has closed its input
+	clientClosed bool // the client no longer reads
 
-	hello   []byte // the client's initialize, nil before it was answered
-	welcome []byte // the result of it
-	ready   []byte // notifications/initialized
-	level   []byte // logging/setLevel
-	subs    []sub
+	initialize []byte // the client's initialize request, nil before it was answered
+	welcome    []byte // the result of the initialize request
+	ready      []byte // notifications/initialized
+	level      []byte // logging/setLevel
+	subs       []sub
 
-	asksBack bool // the next daemon can be asked which tools change nothing
+	asksBack bool // the next daemon can report which tools change nothing
 
-	round   int               // how many daemons there were before this one
-	asks    map[string]string // requests of this daemon to the client, by the id the client sees
-	swallow map[string]bool   // ids whose answers are ours
+	round   int               // the number of daemons before this one
+	asks    map[string]string // requests of this daemon to the client, by the ID that the client sees
+	swallow map[string]bool   // IDs of requests of the forwarder itself, whose answers the client must not see
 }
 
 // sub is a subscription of the session.
@@ -59,7 +59,7 @@ func (t *clientState) enqueue(line []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.begun = true
-	for len(t.queue) >= mostWaiting && !t.gone {
+	for len(t.queue) >= mostWaiting && !t.clientClosed {
 		t.changed.Wait()
 	}
 	switch {
@@ -79,14 +79,14 @@ func (t *clientState) enqueue(line []byte) {
 	}
 	t.queue = append(t.queue, m)
 	if len(t.queue) == 1 && !t.held && !t.busy {
-		t.sendPending() // waking another goroutine for it costs more than a usual call
+		t.sendPending() // the caller sends it, because waking another goroutine costs more than a usual call
 		return
 	}
 	t.changed.Broadcast()
 }
 
-// sendPending sends the next message over the connection there is. The lock is not
-// held while it does.
+// sendPending sends the next message over the present connection. It does not hold the lock while it
+// writes.
 func (t *clientState) sendPending() error {
 	m, write := t.queue[0], t.write
 	t.queue = t.queue[1:]
@@ -99,7 +99,7 @@ func (t *clientState) sendPending() error {
 	t.busy = false
 	if err != nil {
 		t.held = true
-		if n < len(line)-1 { // a part of a line is useless to the peer
+		if n < len(line)-1 { // an incomplete line is useless to the peer
 			m.n = 0
 			t.sent--
 			t.queue = append([]*message{m}, t.queue...)
@@ -109,8 +109,8 @@ func (t *clientState) sendPending() error {
 	return err
 }
 
-// cancel notes that the client waits no longer for an answer, and reports
-// whether the request had not been sent yet.
+// cancel records that the client no longer waits for an answer, and reports whether the request had not
+// been sent yet.
 func (t *clientState) cancel(line []byte) (unsent bool) {
 	_, _, params := parts(line)
 	if rawjson.Kind(params) != '{' {
@@ -134,16 +134,16 @@ func (t *clientState) cancel(line []byte) (unsent bool) {
 	return true
 }
 
-// reply makes a client's response one to the daemon that asked, and reports
-// whether that is there.
+// reply translates a client's response into one to the daemon that sent the request, and reports
+// whether that daemon is still the present one.
 func (t *clientState) reply(m *message) bool {
 	if rawjson.Kind(m.raw) != '{' || rawjson.Check(m.raw, deepest) != nil {
-		return true // for the daemon to judge
+		return true // the daemon answers it with an error
 	}
 	id, _, _ := parts(m.raw)
 	theirs, asked := t.asks[string(id)]
 	if !asked {
-		return t.round == 0 // of a daemon that is gone
+		return t.round == 0 // its daemon has ended
 	}
 	delete(t.asks, string(id))
 	if theirs != string(id) {
@@ -152,7 +152,7 @@ func (t *clientState) reply(m *message) bool {
 	return true
 }
 
-// over notes that the client has said its last.
+// over records that the client has closed its input.
 func (t *clientState) over() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,27 +160,27 @@ func (t *clientState) over() {
 	t.changed.Broadcast()
 }
 
-// endClient marks the client as gone and wakes all waiting goroutines.
+// endClient records that the client no longer reads and wakes all waiting goroutines.
 func (t *clientState) endClient() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.gone = true
+	t.clientClosed = true
 	t.changed.Broadcast()
 }
 
-// first waits for the first message of the client, no longer than patience.
+// first waits for the first message of the client, for at most patience.
 func (t *clientState) first(ctx context.Context, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer context.AfterFunc(ctx, t.wake)()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for !t.begun && !t.last && !t.gone && ctx.Err() == nil {
+	for !t.begun && !t.last && !t.clientClosed && ctx.Err() == nil {
 		t.changed.Wait()
 	}
 }
 
-// done reports whether the client has said its last and has every answer.
+// done reports whether the client has closed its input and has every answer.
 func (t *clientState) done() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -194,13 +194,13 @@ func (t *clientState) waiting() bool {
 	return t.wants()
 }
 
-// wants: a subscription alone needs no daemon to be started, it waits for one.
+// wants reports whether m needs a daemon to be started. A subscription does not; it waits for one.
 func (t *clientState) wants() bool {
 	return slices.ContainsFunc(t.queue, func(m *message) bool { return m.method != listen || !m.again }) ||
 		slices.ContainsFunc(t.unanswered(), func(m *message) bool { return m.method != listen })
 }
 
-// unanswered are the messages that wait for an answer, in no order.
+// unanswered returns the messages that wait for an answer, in no order.
 func (t *clientState) unanswered() (all []*message) {
 	for _, m := range t.open {
 		if !slices.Contains(all, m) {
@@ -210,7 +210,7 @@ func (t *clientState) unanswered() (all []*message) {
 	return all
 }
 
-// flow has messages sent over a new connection.
+// flow sends messages over a new connection with write.
 func (t *clientState) flow(write func([]byte) (int, error)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -218,7 +218,7 @@ func (t *clientState) flow(write func([]byte) (int, error)) {
 	t.changed.Broadcast()
 }
 
-// hold has messages wait.
+// hold stops sending.
 func (t *clientState) hold() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -233,15 +233,14 @@ func (t *clientState) wake() {
 	t.changed.Broadcast()
 }
 
-// pump sends what waits until ctx is done, sending fails, or the client has
-// said its last and all of it was sent: then it reports true. The caller calls
-// wake when ctx is done.
+// pump sends queued messages until ctx is done, sending fails, or the client has closed its input and
+// all messages were sent: then it returns true. The caller must call wake when ctx is done.
 func (t *clientState) pump(ctx context.Context) (all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
 		switch {
-		case ctx.Err() != nil || t.gone:
+		case ctx.Err() != nil || t.clientClosed:
 			return false
 		case t.held || t.busy:
 		case len(t.queue) > 0:
@@ -256,8 +255,7 @@ func (t *clientState) pump(ctx context.Context) (all bool) {
 	}
 }
 
-// heard takes a message of the daemon and returns what the client is to see of
-// it; nil for nothing.
+// heard processes a message of the daemon and returns the message for the client; nil for none.
 func (t *clientState) heard(line []byte) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -290,7 +288,7 @@ func (t *clientState) one(line []byte) []byte {
 	return line
 }
 
-// answer takes a response.
+// answer processes a response.
 func (t *clientState) answer(line []byte, id string) []byte {
 	if t.swallow[id] {
 		delete(t.swallow, id)
@@ -301,7 +299,7 @@ func (t *clientState) answer(line []byte, id string) []byte {
 		return line
 	}
 	if m.method == listen && t.held && !m.cancelled {
-		return nil // it ends with the daemon, and goes on with the next
+		return nil // the subscription ends with the daemon, and continues with the next
 	}
 	delete(t.open, id)
 	if m.answered(id); m.batch {
@@ -313,11 +311,11 @@ func (t *clientState) answer(line []byte, id string) []byte {
 	return line
 }
 
-// remember keeps what a new daemon must be told.
+// remember keeps the messages that a new daemon must receive.
 func (t *clientState) remember(m *message, result []byte) {
 	switch m.method {
 	case "initialize":
-		t.hello, t.welcome = m.raw, bytes.Clone(result)
+		t.initialize, t.welcome = m.raw, bytes.Clone(result)
 	case "logging/setLevel":
 		if !m.modern {
 			t.level = m.raw
@@ -330,8 +328,8 @@ func (t *clientState) remember(m *message, result []byte) {
 	}
 }
 
-// trackServerRequest records a request of the daemon. Daemons count theirs alike, so that those
-// of later ones get ids of their own.
+// trackServerRequest records a request of the daemon and returns it with an ID for the client. All
+// daemons use the same IDs, so requests of later ones get IDs of their own.
 func (t *clientState) trackServerRequest(line, id []byte) []byte {
 	ours := string(id)
 	if t.round > 0 {
@@ -346,7 +344,7 @@ func (t *clientState) trackServerRequest(line, id []byte) []byte {
 	return line
 }
 
-// withdraw has a daemon take back a request under the id the client knows.
+// withdraw translates a daemon's cancellation of a request to the ID that the client knows.
 func (t *clientState) withdraw(line, params []byte) []byte {
 	if rawjson.Kind(params) != '{' {
 		return line
@@ -361,7 +359,7 @@ func (t *clientState) withdraw(line, params []byte) []byte {
 	return line
 }
 
-// acknowledged passes on the first acknowledgement of a subscription only.
+// acknowledged passes only the first acknowledgement of a subscription to the client.
 func (t *clientState) acknowledged(line, params []byte) []byte {
 	if rawjson.Kind(params) != '{' {
 		return line
@@ -378,15 +376,14 @@ func (t *clientState) acknowledged(line, params []byte) []byte {
 	return line
 }
 
-// connectionEnded sorts what was sent over a connection that has ended: what was not
-// taken, or can be served twice, is sent again; the rest is answered. After a
-// crash, calls of tools that may change nothing wait for decide. It returns
-// what the client is to be told.
+// connectionEnded processes the messages that were sent over a connection that has ended: messages that
+// were not received, or can be served twice, are sent again; the rest is answered. After a crash, calls
+// of tools that may change nothing wait for decide. It returns messages for the client.
 func (t *clientState) connectionEnded(end ending) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held = true
-	for t.busy { // the connection is closed, so it will not take long
+	for t.busy { // the connection is closed, so this does not take long
 		t.changed.Wait()
 	}
 	var again []*message
@@ -399,7 +396,7 @@ func (t *clientState) connectionEnded(end ending) (say [][]byte) {
 		case untaken, len(m.calls) == 0:
 			m.n, m.again = 0, !untaken
 			again = append(again, m)
-		case !end.known && !end.told && t.asksBack && m.tool() != "":
+		case !end.known && !end.announced && t.asksBack && m.tool() != "":
 			m.n, m.doubt = 0, true
 		default:
 			say = append(say, m.interrupted())
@@ -434,8 +431,8 @@ func (t *clientState) doubtful() (all []*message) {
 	return all
 }
 
-// decide sends the doubtful calls again whose tools change nothing, and returns
-// what the client is to be told of the others.
+// decide sends the doubtful calls of tools that change nothing again, and returns the answers to the
+// others.
 func (t *clientState) decide(calls []*message, reads map[string]bool) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -463,7 +460,7 @@ func (t *clientState) removeMessage(m *message) {
 	}
 }
 
-// refuseClient answers everything that waits.
+// refuseClient returns error responses to all waiting requests.
 func (t *clientState) refuseClient(why string) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -481,16 +478,15 @@ func (t *clientState) refuseClient(why string) (say [][]byte) {
 	return say
 }
 
-// session is what opens the client's session at a new daemon: the first line
-// alone, and then the others, whose answers are swallowed. id is that of the
-// first; nil when there is no session.
+// session returns the messages that open the client's session at a new daemon: first alone, and then
+// the others, whose answers are swallowed. id is the ID of first; nil if there is no session.
 func (t *clientState) session() (id, first []byte, others [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.hello == nil {
+	if t.initialize == nil {
 		return nil, nil, nil
 	}
-	id, _, _ = parts(t.hello)
+	id, _, _ = parts(t.initialize)
 	others = [][]byte{}
 	if t.ready != nil && !t.queued(t.ready) {
 		others = append(others, t.ready)
@@ -504,7 +500,7 @@ func (t *clientState) session() (id, first []byte, others [][]byte) {
 		others = append(others, line)
 	}
 	t.sent = 1 + uint64(len(others))
-	return id, t.hello, others
+	return id, t.initialize, others
 }
 
 func (t *clientState) queued(line []byte) bool {
@@ -518,9 +514,9 @@ func raws(subs []sub) (all [][]byte) {
 	return all
 }
 
-// sameSession reports whether a new daemon's welcome lets the session go on,
-// and what the client is to be told of lists that may be others now.
-func (t *clientState) sameSession(welcome []byte) (news [][]byte, same bool) {
+// sameSession reports whether the session can continue after a new daemon's result of initialize, and
+// returns notifications for the client about lists that may have changed.
+func (t *clientState) sameSession(welcome []byte) (changes [][]byte, same bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was, _ := rawjson.Get(t.welcome, "protocolVersion")
@@ -537,37 +533,38 @@ func (t *clientState) sameSession(welcome []byte) (news [][]byte, same bool) {
 		if rawjson.Kind(one) != '{' {
 			continue
 		}
-		if told, _ := rawjson.Get(one, "listChanged"); string(told) == "true" {
-			news = append(news, []byte(`{"jsonrpc":"2.0","method":"notifications/`+list+`/list_changed"}`))
+		if listChanged, _ := rawjson.Get(one, "listChanged"); string(listChanged) == "true" {
+			changes = append(changes, []byte(`{"jsonrpc":"2.0","method":"notifications/`+list+`/list_changed"}`))
 		}
 	}
-	return news, true
+	return changes, true
 }
 
-// kept is a conversation on its way from one process to the next.
+// kept is the state of a conversation that one process hands to the next. Its fields are a format that
+// other versions read.
 type kept struct {
-	Hello   string // all of these are JSON; "" when there is none
+	Hello   string // all of these are JSON; "" if there is none
 	Welcome string
 	Ready   string
 	Level   string
 	Subs    []sub
 	Round   int
 	Queue   []string
-	Again   []string // ids of messages that were sent before
-	Lost    []string // calls that may have run
+	Again   []string // IDs of messages that were sent before
+	Lost    []string // IDs of calls that may have run
 	Last    bool
-	Rest    []byte // of the input, no whole line
+	Rest    []byte // of the input: an incomplete line
 }
 
 func (t *clientState) snapshot(rest []byte) kept {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := kept{
-		Hello: string(t.hello), Welcome: string(t.welcome), Ready: string(t.ready), Level: string(t.level),
+		Hello: string(t.initialize), Welcome: string(t.welcome), Ready: string(t.ready), Level: string(t.level),
 		Subs: t.subs, Round: t.round, Last: t.last, Rest: rest,
 	}
 	for _, m := range t.unanswered() {
-		if m.doubt { // the next process knows nothing of it
+		if m.doubt { // the next process cannot decide it
 			k.Lost = append(k.Lost, string(m.raw))
 		}
 	}
@@ -580,10 +577,10 @@ func (t *clientState) snapshot(rest []byte) kept {
 	return k
 }
 
-// restore goes on with what another process has kept.
+// restore continues with the state that another process has handed over.
 func (t *clientState) restore(k kept) {
 	t.subs, t.round, t.last, t.begun = k.Subs, k.Round, k.Last, true
-	for into, text := range map[*[]byte]string{&t.hello: k.Hello, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
+	for into, text := range map[*[]byte]string{&t.initialize: k.Hello, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
 		if text != "" {
 			*into = []byte(text)
 		}

@@ -10,7 +10,7 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// send takes lines of the client and has all of them sent.
+// send passes lines of the client and sends all of them.
 func send(t *testing.T, k *clientState, lines ...string) {
 	t.Helper()
 	for _, l := range lines {
@@ -19,7 +19,7 @@ func send(t *testing.T, k *clientState, lines ...string) {
 	drain(k)
 }
 
-// drain is what is sent over a new connection.
+// drain returns what is sent over a new connection.
 func drain(k *clientState) (lines []string) {
 	k.flow(func(b []byte) (int, error) {
 		lines = append(lines, strings.TrimSuffix(string(b), "\n"))
@@ -49,31 +49,31 @@ func call(id string) string {
 	return `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"name":"x"}}`
 }
 
-// What the daemon had not taken goes to the next one, in order; of what it had
-// taken, only what changes nothing.
+// Messages that the daemon had not received go to the next one, in order; of those that it had
+// received, only those that change nothing.
 func TestOnlyWhatWasNotTakenIsSentAgain(t *testing.T) {
 	list := `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`
 	for _, c := range []struct {
 		what        string
 		end         ending
 		again       []string
-		interrupted []string // ids
+		interrupted []string // IDs
 	}{
 		{"everything was taken", ending{known: true, lines: 4}, []string{list}, []string{"2", "3", `"four"`}},
 		{"the last was not", ending{known: true, lines: 3}, []string{list, call(`"four"`)}, []string{"2", "3"}},
 		{"nothing was", ending{known: true, lines: 0}, []string{call("2"), list, call("3"), call(`"four"`)}, nil},
-		{"nobody knows", ending{}, []string{list}, []string{"2", "3", `"four"`}},
+		{"unknown", ending{}, []string{list}, []string{"2", "3", `"four"`}},
 	} {
 		k := newClientState()
 		send(t, k, call("2"), list, call("3"), call(`"four"`))
 		k.hold()
-		k.enqueue([]byte(call("5"))) // came later, was never sent
+		k.enqueue([]byte(call("5"))) // arrived later, was never sent
 		var ids []string
 		for _, line := range k.connectionEnded(c.end) {
 			id, _ := rawjson.Get(line, "id")
 			ids = append(ids, string(id))
 			if !strings.Contains(string(line), `"isError":true`) || !strings.Contains(string(line), "it may have run") {
-				t.Errorf("%s: the client is told %s", c.what, line)
+				t.Errorf("%s: the client receives %s", c.what, line)
 			}
 		}
 		if !slices.Equal(ids, c.interrupted) {
@@ -85,7 +85,7 @@ func TestOnlyWhatWasNotTakenIsSentAgain(t *testing.T) {
 	}
 }
 
-// What has its answer is over.
+// A request with an answer is finished.
 func TestAnsweredRequestsAreNotSentAgain(t *testing.T) {
 	k := newClientState()
 	send(t, k, call("2"), call("3"))
@@ -99,7 +99,7 @@ func TestAnsweredRequestsAreNotSentAgain(t *testing.T) {
 	k.heard([]byte(`{"jsonrpc":"2.0","id":3,"error":{"code":-1,"message":"no"}}`))
 	k.over()
 	if say := k.connectionEnded(ending{}); len(say) > 0 || !k.done() {
-		t.Errorf("the client is told %s", say)
+		t.Errorf("the client receives %s", say)
 	}
 }
 
@@ -109,21 +109,21 @@ func TestCancelledRequestsAreOverWithTheDaemon(t *testing.T) {
 	k.hold()
 	k.enqueue([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`))
 	if got := drain(k); len(got) != 1 {
-		t.Errorf("the daemon is told %v", got)
+		t.Errorf("the daemon receives %v", got)
 	}
 	if say := k.connectionEnded(ending{}); len(say) > 0 {
-		t.Errorf("the client is told %s", say)
+		t.Errorf("the client receives %s", say)
 	}
-	// One that was never sent needs to be cancelled nowhere.
+	// A request that was never sent needs no cancellation.
 	k.enqueue([]byte(call("3")))
 	k.enqueue([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`))
 	if got := drain(k); len(got) > 0 {
-		t.Errorf("the next daemon is told %v", got)
+		t.Errorf("the next daemon receives %v", got)
 	}
 }
 
-// The session is opened at a new daemon with the lines the client opened it
-// with; it hears nothing of that but that lists may be others.
+// The session is opened at a new daemon with the lines that the client opened it with; the client only
+// sees notifications that lists may have changed.
 func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 	k := newClientState()
 	sub := func(id, uri string) string {
@@ -148,13 +148,13 @@ func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 	k.connectionEnded(ending{known: true, lines: 7})
 	id, first, others := k.session()
 	if string(id) != "1" || string(first) != hello1 || !slices.Equal(texts(others), []string{ready1, level, lines[4]}) {
-		t.Errorf("the new daemon is told %s, %s", first, others)
+		t.Errorf("the new daemon receives %s, %s", first, others)
 	}
 	result, _ := rawjson.Get([]byte(welcome1), "result")
-	news, same := k.sameSession(result)
-	if !same || len(news) != 2 || !strings.Contains(string(news[0]), "tools/list_changed") ||
-		!strings.Contains(string(news[1]), "resources/list_changed") {
-		t.Errorf("the client is told %s, %v", news, same)
+	changes, same := k.sameSession(result)
+	if !same || len(changes) != 2 || !strings.Contains(string(changes[0]), "tools/list_changed") ||
+		!strings.Contains(string(changes[1]), "resources/list_changed") {
+		t.Errorf("the client receives %s, %v", changes, same)
 	}
 	for _, id := range []string{"4", "6"} {
 		if got := k.heard([]byte(`{"jsonrpc":"2.0","id":` + id + `,"result":{}}`)); got != nil {
@@ -166,8 +166,8 @@ func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 	}
 }
 
-// Daemons count their requests alike. An answer to one that is gone does not
-// become the answer to another.
+// All daemons use the same request IDs. An answer to a daemon that has ended does not become the answer
+// to another.
 func TestRequestsOfTwoDaemonsAreNotMixed(t *testing.T) {
 	k := newClientState()
 	ask := `{"jsonrpc":"2.0","id":"gh-1","method":"roots/list"}`
@@ -175,29 +175,29 @@ func TestRequestsOfTwoDaemonsAreNotMixed(t *testing.T) {
 	if got := k.heard([]byte(ask)); string(got) != ask {
 		t.Errorf("the client is asked %s", got)
 	}
-	told := texts(k.connectionEnded(ending{}))
-	if len(told) != 1 || !strings.Contains(told[0], `"requestId":"gh-1"`) ||
-		!strings.Contains(told[0], "notifications/cancelled") {
-		t.Errorf("the client is told %v", told)
+	cancelled := texts(k.connectionEnded(ending{}))
+	if len(cancelled) != 1 || !strings.Contains(cancelled[0], `"requestId":"gh-1"`) ||
+		!strings.Contains(cancelled[0], "notifications/cancelled") {
+		t.Errorf("the client receives %v", cancelled)
 	}
 	got := k.heard([]byte(ask))
 	if want := strings.Replace(ask, "gh-1", "r1-gh-1", 1); string(got) != want {
 		t.Errorf("the client is asked %s, want %s", got, want)
 	}
-	gone := k.heard([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"gh-1"}}`))
-	if !strings.Contains(string(gone), `"requestId":"r1-gh-1"`) {
-		t.Errorf("the client is told %s", gone)
+	withdrawn := k.heard([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"gh-1"}}`))
+	if !strings.Contains(string(withdrawn), `"requestId":"r1-gh-1"`) {
+		t.Errorf("the client receives %s", withdrawn)
 	}
 	k.enqueue([]byte(reply(`"gh-1"`)))    // for the first
 	k.enqueue([]byte(reply(`"r1-gh-1"`))) // for the second
 	k.enqueue([]byte(reply(`"r1-gh-1"`))) // twice
 	if got := drain(k); !slices.Equal(got, []string{reply(`"gh-1"`)}) {
-		t.Errorf("the second daemon is told %v", got)
+		t.Errorf("the second daemon receives %v", got)
 	}
 }
 
-// A subscription that stands alone ends with the daemon and goes on with the
-// next, and the client hears of neither.
+// A subscription without a session ends with the daemon and continues with the next, and the client
+// notices neither.
 func TestListeningGoesOn(t *testing.T) {
 	k := newClientState()
 	listening := `{"jsonrpc":"2.0","id":"s","method":"subscriptions/listen","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
@@ -206,15 +206,15 @@ func TestListeningGoesOn(t *testing.T) {
 	if got := k.heard([]byte(ack)); got == nil {
 		t.Error("the first acknowledgement is not seen")
 	}
-	k.hold() // the daemon says that it is stopping
+	k.hold() // the daemon announces that it is stopping
 	if got := k.heard([]byte(`{"jsonrpc":"2.0","id":"s","result":{}}`)); got != nil {
 		t.Errorf("the client sees %s", got)
 	}
 	if say := k.connectionEnded(ending{known: true, lines: 1}); len(say) > 0 || k.waiting() {
-		t.Errorf("the client is told %s, and a daemon is started: %v", say, k.waiting())
+		t.Errorf("the client receives %s, and a daemon is started: %v", say, k.waiting())
 	}
 	if got := drain(k); !slices.Equal(got, []string{listening}) {
-		t.Errorf("the next daemon is told %v", got)
+		t.Errorf("the next daemon receives %v", got)
 	}
 	if got := k.heard([]byte(ack)); got != nil {
 		t.Errorf("the client sees %s a second time", got)
@@ -234,15 +234,15 @@ func TestBatchIsAnsweredWhole(t *testing.T) {
 	}
 	if len(say) != 1 || json.Unmarshal(say[0], &all) != nil || len(all) != 2 || all[0].ID != 1 || all[1].ID != 2 ||
 		!strings.Contains(all[0].Error.Message, "may have run") {
-		t.Errorf("the client is told %s", say)
+		t.Errorf("the client receives %s", say)
 	}
 	if k.waiting() {
 		t.Error("something still waits")
 	}
 }
 
-// The context of the command line is that of every message which opens a
-// session or stands alone, whatever the client says.
+// The context of the command line applies to every message that opens a session or has none, whatever
+// the client sends.
 func TestContextIsAddedWhereItCounts(t *testing.T) {
 	for in, want := range map[string]string{
 		hello1: `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"_meta":{"gatehouse/context":"a\"b"}}}`,
@@ -261,7 +261,7 @@ func TestContextIsAddedWhereItCounts(t *testing.T) {
 	}
 }
 
-// What one process keeps, the next goes on with.
+// The state that one process hands over is continued by the next.
 func TestConversationGoesToAnotherProcess(t *testing.T) {
 	k := newClientState()
 	send(t, k, hello1, ready1, call("2"), `{"jsonrpc":"2.0","id":"<&>","method":"tools/list"}`)
@@ -294,12 +294,11 @@ func TestConversationGoesToAnotherProcess(t *testing.T) {
 	}
 }
 
-// Whatever both sides send, every request is answered exactly once, by a
-// daemon or by us.
+// Whatever both sides send, every request is answered exactly once, by a daemon or by the forwarder.
 func FuzzTalk(f *testing.F) {
 	f.Add([]byte(hello1+"\n"+ready1+"\n"+call("2")), []byte(welcome1), uint64(2), true)
 	f.Add([]byte("["+call("1")+"]\n{\n"), []byte("[{\"id\":1,\"result\":{}}]"), uint64(0), false)
-	f.Fuzz(func(t *testing.T, client, daemon []byte, taken uint64, known bool) {
+	f.Fuzz(func(t *testing.T, client, daemon []byte, received uint64, known bool) {
 		k := newClientState()
 		for line := range strings.SplitSeq(string(client), "\n") {
 			if line != "" && len(k.queue) < mostWaiting {
@@ -313,9 +312,9 @@ func FuzzTalk(f *testing.F) {
 			}
 		}
 		owed := len(k.open)
-		for _, line := range k.connectionEnded(ending{known: known, lines: taken}) {
+		for _, line := range k.connectionEnded(ending{known: known, lines: received}) {
 			if err := rawjson.Check(line, deepest); err != nil {
-				t.Fatalf("the client is told %s: %v", line, err)
+				t.Fatalf("the client receives %s: %v", line, err)
 			}
 		}
 		if len(k.open) > owed {
@@ -332,7 +331,7 @@ func FuzzTalk(f *testing.F) {
 		newClientState().restore(there)
 		for _, line := range k.refuseClient("no") {
 			if err := rawjson.Check(line, deepest); err != nil {
-				t.Fatalf("the client is told %s: %v", line, err)
+				t.Fatalf("the client receives %s: %v", line, err)
 			}
 		}
 		if len(k.open) > 0 {

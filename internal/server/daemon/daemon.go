@@ -1,15 +1,13 @@
-// Package daemon runs a host in the background: PID file, proof of readiness,
-// health, and the link that gatehouse stdio uses to reach it.
+// Package daemon runs a host in the background: PID file, proof of readiness, health, and the link that
+// gatehouse stdio uses to reach it.
 //
-// It wraps a host and does not build one. The process that runs a daemon claims its PID
-// file, opens its listeners, proves to its parent that it serves, and tells
-// the system's manager. A client first greets it over its Unix socket:
-// the greeting tells both which program the other is, so that two versions
-// never mix. Forwarder carries a client's messages over that link and outlives
-// the daemon at its other end.
+// It wraps a host and does not build one. The process that runs a daemon claims its PID file, opens its
+// listeners, proves to its parent that it serves, and notifies the service manager. A client first
+// greets it over its Unix socket: the greeting identifies both programs, so that two versions never
+// mix. Forwarder carries a client's messages over that link and outlives the daemon at its other end.
 //
-// This package starts the daemon directly and not through proc, because a process
-// that proc starts ends with its parent.
+// This package starts the daemon directly and not through proc, because a process that proc starts ends
+// with its parent.
 package daemon
 
 import (
@@ -20,22 +18,22 @@ import (
 	"time"
 )
 
-// About is how a daemon describes itself.
+// About is a daemon's description of itself.
 type About struct {
 	PID        int       `json:"pid"`
 	Version    string    `json:"version"`
-	Build      string    `json:"build"`      // equal where the program is the same
-	Executable string    `json:"executable"` // where the program lay when it started
-	Replaced   bool      `json:"replaced"`   // another program lies there by now
+	Build      string    `json:"build"`      // equal if the program is the same
+	Executable string    `json:"executable"` // path of the program when it started
+	Replaced   bool      `json:"replaced"`   // another program is at that path by now
 	Started    time.Time `json:"started"`
-	Ready      bool      `json:"ready"` // it serves, and is not stopping
+	Ready      bool      `json:"ready"` // it serves calls, and is not stopping
 	Doors      []string  `json:"doors"`
-	Health     string    `json:"health,omitempty"` // URL of its health; "" where it shows none
-	Folders    []string  `json:"folders"`          // that tools may touch
+	Health     string    `json:"health,omitempty"` // URL of its health; "" if it has none
+	Folders    []string  `json:"folders"`          // that tools may access
 	Limited    bool      `json:"limited"`          // clients may work in no other folders
-	Dir        string    `json:"dir"`              // where it was started
-	Args       []string  `json:"args"`             // with which it was started, without the command
-	Accepted   bool      `json:"accepted"`         // of a greeting: what follows is served
+	Dir        string    `json:"dir"`              // working directory at its start
+	Args       []string  `json:"args"`             // arguments after the command
+	Accepted   bool      `json:"accepted"`         // of a greeting: the messages that follow are served
 }
 
 // Running is the error of starting a second daemon.
@@ -51,19 +49,19 @@ func (r *Running) Error() string {
 // Build identifies the program that a process runs.
 type Build struct {
 	Version string
-	ID      string // the version, and what tells two programs of one version apart
-	Path    string // where it lay when it started
+	ID      string // the version, and what distinguishes two builds of one version
+	Path    string // at its start
 	file    fs.FileInfo
 }
 
-// Self is the build of this process. Call it early: what is at the path later
-// may be another.
+// Self returns the build of this process. Call it early, because another program may be at the path
+// later.
 func Self(version string) (Build, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return Build{}, fmt.Errorf("find this program's file: %w", err)
 	}
-	info, err := os.Stat("/proc/self/exe") // the program itself, even if another is at its path by now
+	info, err := os.Stat("/proc/self/exe") // this program itself, even if another is at its path by now
 	if err != nil {
 		info, err = os.Stat(path)
 	}
@@ -77,8 +75,8 @@ func Self(version string) (Build, error) {
 	return b, nil
 }
 
-// source is the commit this program was made from; "" when there is none, or
-// it was changed since.
+// source returns the commit from which this program was built; "" if it is unknown, or files were
+// changed since.
 func source() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -96,8 +94,8 @@ func source() string {
 	return commit
 }
 
-// Replaced reports whether another program lies where this one did. One that
-// is gone is not replaced.
+// Replaced reports whether another program is at the path of this one. A removed program is not
+// replaced.
 func (b Build) Replaced() bool {
 	now, err := os.Stat(b.Path)
 	if err != nil || b.file == nil {
@@ -106,8 +104,8 @@ func (b Build) Replaced() bool {
 	return !os.SameFile(now, b.file) || now.Size() != b.file.Size() || !now.ModTime().Equal(b.file.ModTime())
 }
 
-// OwnFolder makes a folder for this user only, and refuses one that is
-// another user's: its owner could put a socket there.
+// OwnFolder makes a folder for this user only, and refuses one of another user, because its owner could
+// put a socket there.
 func OwnFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -117,7 +115,7 @@ func OwnFolder(dir string) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return fmt.Errorf("%s is no folder; remove it, or set GATEHOUSE_RUNTIME_DIR", dir)
+		return fmt.Errorf("%s is not a folder; remove it, or set GATEHOUSE_RUNTIME_DIR", dir)
 	case !owned(info):
 		return fmt.Errorf("%s belongs to another user; set GATEHOUSE_RUNTIME_DIR to a folder of your own", dir)
 	case exposed(info):

@@ -14,11 +14,11 @@ import (
 // greetTime is how long a daemon may take to answer a greeting.
 const greetTime = 5 * time.Second
 
-// turnMost is how long Turn waits. After it the caller goes on without the turn:
-// the PID file still lets only one daemon run.
+// turnMost is how long Turn waits. After it the caller continues without the turn, because the PID file
+// still lets only one daemon run.
 const turnMost = time.Minute
 
-// Ask returns what the daemon at a socket says about itself.
+// Ask returns the description of the daemon at a socket.
 func Ask(ctx context.Context, path string) (About, error) {
 	c, err := dialSocket(ctx, path)
 	if err != nil {
@@ -29,15 +29,14 @@ func Ask(ctx context.Context, path string) (About, error) {
 	return Greet(c, "", false, Work{}, greetTime)
 }
 
-// Dial connects to the daemon at a socket, for a program of that build whose
-// client works in these folders. When the error is ErrRefused, About says who
-// refused.
+// Dial connects to the daemon at a socket, for a program of that build whose client works in these
+// folders. If the error is ErrRefused, About describes the daemon that refused.
 func Dial(ctx context.Context, path, build string, work Work) (net.Conn, About, error) {
 	return openLink(ctx, path, greeting{Build: build, Talk: true, Work: work})
 }
 
-// DialPlain is Dial for a command, of any build, that speaks a few messages and
-// nothing of the link.
+// DialPlain is Dial for a command of any build that exchanges a few messages and uses no further line
+// of the link.
 func DialPlain(ctx context.Context, path string, work Work) (net.Conn, About, error) {
 	return openLink(ctx, path, greeting{Talk: true, Plain: true, Work: work})
 }
@@ -59,7 +58,7 @@ func openLink(ctx context.Context, path string, g greeting) (net.Conn, About, er
 	return c, about, nil
 }
 
-// dialSocket connects to a socket, unless it is another user's.
+// dialSocket connects to a socket, unless it belongs to another user.
 func dialSocket(ctx context.Context, path string) (net.Conn, error) {
 	d := net.Dialer{Timeout: greetTime}
 	c, err := d.DialContext(ctx, "unix", path)
@@ -77,8 +76,8 @@ func dialSocket(ctx context.Context, path string) (net.Conn, error) {
 	return c, nil
 }
 
-// Turn waits until no other process starts a daemon, so that several who find none
-// start one. release lets the next one look.
+// Turn waits until no other process starts a daemon, so that several processes that find none start
+// only one. release ends the turn.
 func Turn(ctx context.Context, path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -16,66 +16,64 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Forwarder carries one client's messages to a daemon and back, and outlives
-// the daemon: when the connection is lost it finds the next one, opens the
-// client's session there again, and sends what the daemon before had not
-// taken. A tool call that may have run is not sent twice; it is answered with
-// an error that says so, unless the tool says that it changes nothing.
+// Forwarder forwards one client's messages to a daemon and back, and outlives the daemon: if the
+// connection is lost it finds the next one, opens the client's session there again, and sends what the
+// daemon before had not received. A tool call that may have run is not sent twice; it is answered with
+// an error that says so, unless the tool is declared to change nothing.
 type Forwarder struct {
 	In  io.Reader
 	Out io.Writer
 	Log *slog.Logger // nil: nothing is logged
 
-	// Dial connects to the daemon, without starting one; ErrRefused means that
-	// another program is there, or that it is stopping.
+	// Dial connects to the daemon, without starting one; ErrRefused means that the daemon is another
+	// program, or is stopping.
 	Dial func(context.Context) (net.Conn, About, error)
-	// Start starts a daemon if there is none. last is the one the client had;
-	// its PID is 0 at first.
+	// Start starts a daemon if none runs. last is the previous daemon of the client; its PID is 0 at
+	// first.
 	Start func(ctx context.Context, last About) error
-	// Retire ends a daemon that is another program than this one, and outdated,
-	// and starts one anew; it reports false when it is not for this one to do.
+	// Retire ends a daemon that runs an outdated version of this program, and starts a new one. It
+	// returns false if this process must not do that.
 	Retire func(context.Context, About) (bool, error)
-	// Reads returns the tools of the client's view that change nothing. It is
-	// called with a daemon there, after one has crashed; nil means that none are
-	// known.
+	// Reads returns the tools of the client's view that change nothing. It is called with a new daemon
+	// running, after one has crashed; nil means that none are known.
 	Reads func(context.Context) (map[string]bool, error)
-	// Takeover is called when the daemon is another program than this one, with
-	// what is needed to go on. It does not return when another process has
-	// taken this one's place; otherwise the error ends the forwarder.
+	// Takeover is called if the daemon is another version of this program, with the state that the
+	// successor needs. It does not return if another program has replaced this process; otherwise the
+	// error ends the forwarder.
 	Takeover func(about About, state []byte) error
 
 	Limit    int           // bytes of one message; 0 means 24 MiB
-	Patience time.Duration // for answers when the client has said its last; 0 means 60 s
-	Context  string        // in which the client is; "" leaves that to the client and the daemon
+	Patience time.Duration // for answers after the client has closed its input; 0 means 60 s
+	Context  string        // context of the client; "" leaves the choice to the client and the daemon
 
 	in      *input
 	t       *clientState
 	reading sync.WaitGroup
 
 	mu   sync.Mutex // held while a line is written to Out
-	last About      // the daemon the client has, or had
+	last About      // the present daemon of the client, or the last one
 }
 
 const (
 	redialEvery  = 100 * time.Millisecond
 	patientAfter = 10 * time.Second
-	// grace is how long after a daemon has stopped as it should no client starts
-	// another: the one that stopped it may be about to.
+	// grace is how long clients wait before they start a daemon after one has stopped in an orderly
+	// way, because the process that stopped it may be about to start the next.
 	grace        = 3 * time.Second
-	replayTime   = 30 * time.Second // for a new daemon to open the session again
-	flushTime    = 10 * time.Second // until a daemon must have taken a message
-	firstTime    = 5 * time.Second  // for the client's first message, where it can only be refused
+	replayTime   = 30 * time.Second // for opening the session again at a new daemon
+	flushTime    = 10 * time.Second // until a daemon must have accepted a message
+	firstTime    = 5 * time.Second  // for the client's first message, if it can only be refused
 	readAtOnce   = 64 << 10
 	mostFailures = 5
-	mostWaiting  = 1024 // messages of the client that are held while there is no daemon
+	mostWaiting  = 1024 // messages of the client that are queued while no daemon runs
 )
 
-// errClientGone ends the forwarder well.
-var errClientGone = errors.New("the client has gone")
+// errClientGone ends the forwarder without an error, because the client has closed the connection.
+var errClientGone = errors.New("the client has closed the connection")
 
-// Run forwards until the client has gone, ctx is done, or there is no daemon
-// and none can be started. state is what a process before this one handed to
-// its Takeover; nil begins anew.
+// Run forwards messages until the client has closed the connection, ctx is done, or no daemon runs and
+// none can be started. state is the state that an earlier process passed to its Takeover; nil starts a
+// new conversation.
 func (f *Forwarder) Run(ctx context.Context, state []byte) error {
 	if f.Log == nil {
 		f.Log = slog.New(slog.DiscardHandler)
@@ -108,7 +106,7 @@ func (f *Forwarder) Run(ctx context.Context, state []byte) error {
 	return err
 }
 
-// readClient takes the client's messages until it ends or is interrupted.
+// readClient reads the client's messages until the input ends or is interrupted.
 func (f *Forwarder) readClient(ctx context.Context) {
 	for {
 		line, err := f.in.nextLine()
@@ -140,9 +138,9 @@ func (f *Forwarder) writeClient(line []byte) error {
 	return err
 }
 
-// carry goes from daemon to daemon.
+// carry serves the client with one daemon after another.
 func (f *Forwarder) carry(ctx context.Context, first bool) error {
-	lost := time.Time{} // when the last one stopped as it should
+	lost := time.Time{} // when the last daemon stopped in an orderly way
 	failed := 0
 	for {
 		c, err := f.reach(ctx, first, lost)
@@ -155,7 +153,7 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 			if failed++; failed == mostFailures || errors.Is(err, errDiffers) {
 				return f.giveUp(ctx, err)
 			}
-			f.Log.Warn("the session could not be opened again; trying once more", "err", err)
+			f.Log.Warn("the session could not be reopened; trying once more", "err", err)
 			f.connectionEnded(ending{})
 			continue
 		}
@@ -173,12 +171,11 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 		if end.known {
 			lost = time.Now()
 		}
-		f.Log.Info("the daemon has gone; looking for the next", "pid", f.last.PID, "stopped", end.known)
+		f.Log.Info("the connection to the daemon has ended; looking for the next daemon", "pid", f.last.PID, "stopped", end.known)
 	}
 }
 
-// decide asks the daemon that is there about the calls that the one before may
-// have run.
+// decide asks the present daemon about the calls that the previous one may have run.
 func (f *Forwarder) decide(ctx context.Context) {
 	calls := f.t.doubtful()
 	if len(calls) == 0 {
@@ -188,15 +185,15 @@ func (f *Forwarder) decide(ctx context.Context) {
 	defer cancel()
 	reads, err := f.Reads(ctx)
 	if err != nil {
-		f.Log.Warn("which calls change nothing is not known, so none is made again", "err", err)
+		f.Log.Warn("cannot find out which calls change nothing, so no call is repeated", "err", err)
 	}
 	for _, line := range f.t.decide(calls, reads) {
 		f.writeClient(line)
 	}
 }
 
-// errDiffers is why a session cannot go on with a new daemon.
-var errDiffers = errors.New("the new daemon does not go on with this session; start the client again")
+// errDiffers means that a session cannot continue at a new daemon.
+var errDiffers = errors.New("the new daemon cannot continue this session; restart the client")
 
 // replay opens the client's session at a new daemon.
 func (f *Forwarder) replay(ctx context.Context, c net.Conn, in *bufio.Reader) error {
@@ -214,7 +211,7 @@ func (f *Forwarder) replay(ctx context.Context, c net.Conn, in *bufio.Reader) er
 	if err != nil {
 		return err
 	}
-	news, same := f.t.sameSession(welcome)
+	changes, same := f.t.sameSession(welcome)
 	if !same {
 		return errDiffers
 	}
@@ -223,7 +220,7 @@ func (f *Forwarder) replay(ctx context.Context, c net.Conn, in *bufio.Reader) er
 			return err
 		}
 	}
-	for _, line := range news {
+	for _, line := range changes {
 		if err := f.writeClient(line); err != nil {
 			return err
 		}
@@ -231,8 +228,8 @@ func (f *Forwarder) replay(ctx context.Context, c net.Conn, in *bufio.Reader) er
 	return nil
 }
 
-// answerTo reads up to the result of a request. What is said before it is for
-// no client.
+// answerTo reads up to the result of a request. It drops the messages before it, which are not meant
+// for the client.
 func answerTo(in *bufio.Reader, id []byte) ([]byte, error) {
 	for {
 		line, err := wholeLine(in)
@@ -253,8 +250,8 @@ func answerTo(in *bufio.Reader, id []byte) ([]byte, error) {
 	}
 }
 
-// reach finds a daemon, and starts one when there is something to say: at once
-// when the last one was lost, after a grace when it was stopped.
+// reach connects to a daemon, and starts one if messages are waiting: at once if the last one was lost,
+// after a grace period if it was stopped.
 func (f *Forwarder) reach(ctx context.Context, first bool, stopped time.Time) (net.Conn, error) {
 	began := time.Now()
 	for {
@@ -281,7 +278,7 @@ func (f *Forwarder) reach(ctx context.Context, first bool, stopped time.Time) (n
 			if err := f.Start(ctx, f.last); err != nil {
 				return nil, err
 			}
-			first, stopped = false, time.Now() // one that ends at once is not started without end
+			first, stopped = false, time.Now() // the grace period applies, so that a daemon that ends at once is not started in a tight loop
 			continue
 		}
 		pause := redialEvery
@@ -296,7 +293,7 @@ func (f *Forwarder) reach(ctx context.Context, first bool, stopped time.Time) (n
 	}
 }
 
-// takeover hands this client to the program that the daemon is.
+// takeover hands this client to the program that the daemon runs.
 func (f *Forwarder) takeover(about About) error {
 	if !f.in.interruptible() {
 		return fmt.Errorf("a daemon of another version runs, %s as process %d", about.Version, about.PID)
@@ -311,22 +308,22 @@ func (f *Forwarder) takeover(about About) error {
 	return f.Takeover(about, state)
 }
 
-// resume goes on where another process was.
+// resume continues with the state of another process.
 func (f *Forwarder) resume(state []byte) error {
 	if state == nil {
 		return nil
 	}
 	var k kept
 	if err := json.Unmarshal(state, &k); err != nil {
-		return fmt.Errorf("go on with the client of the process before: %w", err)
+		return fmt.Errorf("continue with the client of the previous process: %w", err)
 	}
 	f.t.restore(k)
 	f.in.buf = []byte(k.Rest)
 	return nil
 }
 
-// giveUp answers what waits, because no daemon will. A client begins by asking
-// something, and one that is still about to is told why as well.
+// giveUp answers waiting requests with an error, because no daemon will serve them. It waits for a
+// client that has not sent its first request, so that this one gets an answer as well.
 func (f *Forwarder) giveUp(ctx context.Context, err error) error {
 	f.t.first(ctx, firstTime)
 	if !errors.Is(err, errClientGone) && ctx.Err() == nil {
@@ -335,20 +332,20 @@ func (f *Forwarder) giveUp(ctx context.Context, err error) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return errClientGone // the client has ended this process
+		return errClientGone // the client gets no further answers
 	}
 	return err
 }
 
-// ending is how a connection ended.
+// ending describes the end of a connection.
 type ending struct {
-	known bool   // the daemon said how much it took
-	told  bool   // the daemon said that it was stopping
-	lines uint64 // that it took
+	known     bool   // the daemon reported how many lines it received
+	announced bool   // the daemon announced that it was stopping
+	lines     uint64 // that it received
 }
 
-// forward carries messages over one connection until it ends. The error is one
-// of the client's side.
+// forward forwards messages over one connection until it ends. It returns an error only if the client's
+// side has failed.
 func (f *Forwarder) forward(ctx context.Context, c net.Conn, in *bufio.Reader) (ending, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -364,7 +361,7 @@ func (f *Forwarder) forward(ctx context.Context, c net.Conn, in *bufio.Reader) (
 	return end, err
 }
 
-// writeDaemon sends what the client says until the connection or the client ends.
+// writeDaemon sends the client's messages until the connection or the client ends.
 func (f *Forwarder) writeDaemon(ctx context.Context, c net.Conn) {
 	defer context.AfterFunc(ctx, f.t.wake)()
 	switch {
@@ -374,7 +371,7 @@ func (f *Forwarder) writeDaemon(ctx context.Context, c net.Conn) {
 		defer late.Stop()
 		<-ctx.Done()
 	case ctx.Err() == nil:
-		c.SetReadDeadline(time.Now().Add(flushTime)) // its last words may be there
+		c.SetReadDeadline(time.Now().Add(flushTime)) // its last lines may have arrived
 	}
 }
 
@@ -386,7 +383,7 @@ func closeWrite(c net.Conn) {
 	c.Close()
 }
 
-// readLines hands what the daemon says to the client until the connection ends.
+// readLines passes the daemon's messages to the client until the connection ends.
 func (f *Forwarder) readLines(in *bufio.Reader) (end ending, err error) {
 	for {
 		line, err := wholeLine(in)
@@ -396,7 +393,7 @@ func (f *Forwarder) readLines(in *bufio.Reader) (end ending, err error) {
 		switch word, lines := linkLine(line); word {
 		case linkStopping:
 			f.t.hold()
-			end.told = true
+			end.announced = true
 			continue
 		case linkBye:
 			end.known, end.lines = true, lines
@@ -406,12 +403,12 @@ func (f *Forwarder) readLines(in *bufio.Reader) (end ending, err error) {
 			continue
 		}
 		if err := f.writeClient(line); err != nil {
-			return end, errors.Join(errors.New("the output failed"), err)
+			return end, errors.Join(errors.New("writing to the client failed"), err)
 		}
 	}
 }
 
-// connectionEnded sorts what was sent over a connection that has ended.
+// connectionEnded processes the messages that were sent over a connection that has ended.
 func (f *Forwarder) connectionEnded(end ending) {
 	for _, line := range f.t.connectionEnded(end) {
 		f.writeClient(line)

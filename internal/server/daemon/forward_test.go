@@ -17,16 +17,16 @@ import (
 	"time"
 )
 
-// fleet is a row of daemons at one socket, each of which serves one
-// connection for a while and is then stopped, or killed.
+// fleet is a sequence of daemons at one socket, each of which serves one connection for a while and is
+// then stopped or killed.
 type fleet struct {
 	path  string
-	kills bool // not all of them end as they should
+	kills bool // some of them are killed
 
 	mu   sync.Mutex
 	rand *rand.Rand
 	ran  map[string]int // how often each call has run
-	seen map[string]int // how often each method has come
+	seen map[string]int // how often each method was received
 	ends int
 }
 
@@ -46,7 +46,7 @@ func (f *fleet) count(method, id string) {
 	}
 }
 
-// serve answers each line until the daemon's life is over.
+// serve answers each line until the daemon ends.
 func (f *fleet) serve(c net.Conn) {
 	left, killed := f.life()
 	in := bufio.NewReaderSize(c, 16)
@@ -59,12 +59,12 @@ func (f *fleet) serve(c net.Conn) {
 	}
 	if killed {
 		if outer, ok := c.(*conn); ok {
-			in.ReadBytes('\n') // taken, and never answered
+			in.ReadBytes('\n') // received, and never answered
 			outer.Conn.Close()
 		}
 		return
 	}
-	for c.SetReadDeadline(time.Now()); ; { // what was read already is served
+	for c.SetReadDeadline(time.Now()); ; { // lines that were read already are served
 		line, err := in.ReadBytes('\n')
 		if err != nil {
 			return
@@ -113,8 +113,8 @@ func forward(t *testing.T, f *Forwarder, path string) (in io.WriteCloser, out *b
 	return write, bufio.NewReader(read), done
 }
 
-// Daemons come and go while a client is at work. Every request is answered
-// once; no call runs twice; and where daemons end as they should, none fails.
+// Daemons end and start while a client is at work. Every request is answered once, no call runs twice,
+// and no call fails if daemons end in an orderly way.
 func TestEveryRequestIsAnsweredOnce(t *testing.T) {
 	for seed := range uint64(8) {
 		kills := seed%2 == 1
@@ -169,15 +169,15 @@ func TestEveryRequestIsAnsweredOnce(t *testing.T) {
 				}
 			}
 			if fleet.seen["initialize"] < 2 {
-				t.Error("no daemon but the first was told of the session")
+				t.Error("only the first daemon received the session")
 			}
 			t.Logf("%d daemons, %d calls interrupted", fleet.ends, interrupted)
 		})
 	}
 }
 
-// Messages pass whole whatever their size, up to the limit; beyond it the
-// client is told, and goes on.
+// Messages of any size up to the limit pass unchanged; for a longer one the client receives an error,
+// and can continue.
 func TestLongMessagesPass(t *testing.T) {
 	fleet := newFleet(t, 1, false)
 	in, out, ended := forward(t, &Forwarder{Limit: 1 << 20}, fleet.path)
@@ -201,14 +201,14 @@ func TestLongMessagesPass(t *testing.T) {
 	}
 }
 
-// Where no daemon can be had, the client is told why, and this ends.
-func TestClientIsToldThatThereIsNoHost(t *testing.T) {
+// If no daemon can be started, the client receives the reason, and the forwarder ends.
+func TestClientReceivesThatNoHostRuns(t *testing.T) {
 	why := errors.New("the disk is full\nand more")
 	f := &Forwarder{}
 	started := make(chan struct{})
 	f.Start = func(context.Context, About) error { close(started); return why }
-	in, out, ended := forward(t, f, filepath.Join(t.TempDir(), "nobody"))
-	<-started // so that the client speaks after all is lost
+	in, out, ended := forward(t, f, filepath.Join(t.TempDir(), "no-daemon"))
+	<-started // the client sends its first message after starting has failed
 	go fmt.Fprintln(in, hello1)
 	line, _ := out.ReadString('\n')
 	var r struct {
@@ -217,14 +217,14 @@ func TestClientIsToldThatThereIsNoHost(t *testing.T) {
 	}
 	if json.Unmarshal([]byte(line), &r) != nil || r.ID != 1 ||
 		!strings.Contains(r.Error.Message, "there is no host: the disk is full and more") {
-		t.Errorf("the client is told %s", line)
+		t.Errorf("the client receives %s", line)
 	}
 	if err := <-ended; !errors.Is(err, why) {
 		t.Errorf("it ends with %v", err)
 	}
 }
 
-// A daemon that speaks another revision cannot take a session over.
+// A daemon with another protocol revision cannot continue a session.
 func TestSessionThatCannotGoOnEndsWithAWord(t *testing.T) {
 	var served atomic.Int64
 	path, _ := listening(t, About{PID: 1, Build: "b", Ready: true}, func(c net.Conn) {
@@ -244,9 +244,9 @@ func TestSessionThatCannotGoOnEndsWithAWord(t *testing.T) {
 	if line, err := out.ReadString('\n'); !strings.Contains(line, `"v1"`) {
 		t.Fatalf("got %s, %v", line, err)
 	}
-	go fmt.Fprintln(in, call("2")) // the daemon takes it, and ends
+	go fmt.Fprintln(in, call("2")) // the daemon receives it, and ends
 	if line, _ := out.ReadString('\n'); !strings.Contains(line, `"id":2`) || !strings.Contains(line, "interrupted") {
-		t.Errorf("the client is told %s", line)
+		t.Errorf("the client receives %s", line)
 	}
 	if err := <-ended; !errors.Is(err, errDiffers) {
 		t.Errorf("it ends with %v", err)

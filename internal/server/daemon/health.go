@@ -12,21 +12,20 @@ import (
 	"time"
 )
 
-// Health shows at an address of its own whether the daemon lives and serves:
-// GET /health, and GET /ready, which fails before the listeners close. It says
-// nothing else, to any client.
+// Health serves the state of the daemon at an address of its own: GET /health, and GET /ready, which
+// fails before the listeners close. It reveals nothing else, and answers any client.
 type Health struct {
-	// Check reports why the daemon does not serve as it should; nil is good.
-	// It is called at most once a second, with a context that ends after 2 s.
+	// Check returns an error if the daemon does not work as it should. It is called at most once a
+	// second, with a context that ends after 2 s.
 	Check func(context.Context) error
 	Log   *slog.Logger // nil: nothing is logged
-	// Degraded returns what the daemon cannot do at the moment, "" for nothing;
-	// all callers of /ready may read it. nil means that nothing ever is.
+	// Degraded returns what the daemon cannot do at the moment, "" for nothing; all callers of /ready
+	// may read it. nil means never degraded.
 	Degraded func() string
 
 	ready atomic.Bool
 
-	mu   sync.Mutex // held while Check runs: those who ask meanwhile share its answer
+	mu   sync.Mutex // held while Check runs: concurrent requests share its result
 	at   time.Time
 	last error
 }
@@ -37,10 +36,10 @@ const (
 	healthStop  = time.Second
 )
 
-// Ready says whether the daemon takes calls, from now on.
+// Ready sets whether the daemon accepts calls.
 func (h *Health) Ready(yes bool) { h.ready.Store(yes) }
 
-// Serve answers on the listener until ctx is done, and closes it.
+// Serve serves requests on the listener until ctx is done, and closes it.
 func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 	mux := http.NewServeMux()
 	health := func(healthy, not string) http.HandlerFunc {
@@ -64,7 +63,7 @@ func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 		}
 		if h.Degraded != nil {
 			if reason := h.Degraded(); reason != "" {
-				text, _ := json.Marshal(reason) // a string
+				text, _ := json.Marshal(reason) // cannot fail for a string
 				says(w, http.StatusOK, `{"status":"degraded","service":"gatehouse","reason":`+string(text)+`}`)
 				return
 			}
@@ -106,7 +105,7 @@ func (h *Health) probe(ctx context.Context) error {
 	if h.Check == nil || !h.at.IsZero() && time.Since(h.at) < healthFresh {
 		return h.last
 	}
-	// The client may have gone; the answer serves all.
+	// The check continues if the client closes its connection, because other requests share the result.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTime)
 	defer cancel()
 	err := h.Check(ctx)
@@ -124,8 +123,8 @@ func says(w http.ResponseWriter, status int, body string) {
 	w.Write([]byte(body))
 }
 
-// AskHealth returns the health of the daemon at an address, such as
-// http://127.0.0.1:9101: "healthy", "unhealthy", or why there is no answer.
+// AskHealth returns the health of the daemon at an address, such as http://127.0.0.1:9101: "healthy",
+// "unhealthy", or the reason for which there is no answer.
 func AskHealth(ctx context.Context, url string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*healthTime)
 	defer cancel()
@@ -133,7 +132,7 @@ func AskHealth(ctx context.Context, url string) string {
 	if err != nil {
 		return err.Error()
 	}
-	t := &http.Transport{DisableKeepAlives: true} // no proxy: it is this machine's
+	t := &http.Transport{DisableKeepAlives: true} // no proxy, because the address is on this machine
 	resp, err := t.RoundTrip(r)
 	if err != nil {
 		return err.Error()

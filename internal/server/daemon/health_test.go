@@ -59,7 +59,7 @@ func TestHealthAndReadinessAreTwoThings(t *testing.T) {
 	}
 }
 
-// Many may ask; the daemon looks once a second.
+// Many requests cause one check a second.
 func TestHealthIsLookedAtOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looked, answer := 0, error(nil)
@@ -69,7 +69,7 @@ func TestHealthIsLookedAtOnceASecond(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		answer = errors.New("nobody answers")
+		answer = errors.New("no answer")
 		if h.probe(t.Context()) != nil || looked != 1 {
 			t.Errorf("looked %d times within a moment", looked)
 		}

@@ -14,11 +14,11 @@ var (
 	errInterrupted = errors.New("reading was interrupted")
 )
 
-// longestAnswer bounds one message of a daemon, in bytes. It is far beyond
-// what one sends; without it a broken one could fill the memory.
+// longestAnswer limits one message of a daemon, in bytes. It is far beyond what a daemon sends, but
+// keeps a broken one from filling the memory.
 const longestAnswer = 256 << 20
 
-// wholeLine reads a line without its end. What is behind the last end is none.
+// wholeLine reads a line without its end. It drops an incomplete last line.
 func wholeLine(in *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
@@ -35,7 +35,7 @@ func wholeLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// linkLine reads what a daemon says beside messages; word is "" for a message.
+// linkLine parses a line of the daemon that is not a message; word is "" for a message.
 func linkLine(line []byte) (word string, lines uint64) {
 	if len(line) == 0 || line[0] != linkWord[0] {
 		return "", 0
@@ -46,27 +46,27 @@ func linkLine(line []byte) (word string, lines uint64) {
 			return linkBye, last.Lines
 		}
 	}
-	return linkStopping, 0 // whatever it is, it is no message
+	return linkStopping, 0 // an unknown line is not a message either
 }
 
-// input reads a client's lines so that reading can be stopped without losing
-// what has arrived: another process may go on with it.
+// input reads a client's lines so that reading can be interrupted without losing bytes, because another
+// process may continue to read.
 type input struct {
 	src   feed
 	limit int
-	long  bool // the rest of a line that is too long is being thrown away
+	long  bool // the rest of a line that is too long is being discarded
 
-	mu   sync.Mutex // held by the one who reads
+	mu   sync.Mutex // held while reading
 	buf  []byte
-	from int // where in buf the next line begins
-	seen int // up to where buf holds no line end
+	from int // start of the next line in buf
+	seen int // up to where buf has no line end
 }
 
-// feed is where bytes come from.
+// feed is a source of bytes.
 type feed interface {
-	// read waits for bytes; errInterrupted when there will be none for us.
+	// read waits for bytes; it returns errInterrupted after interrupt.
 	read(p []byte) (int, error)
-	// interrupt has read return, now and from now on; it takes no bytes then.
+	// interrupt makes read return, now and in the future, without consuming bytes.
 	interrupt()
 	interruptible() bool
 }
@@ -83,15 +83,15 @@ func newInput(r io.Reader, limit int) *input { return &input{src: sourceOf(r), l
 func (in *input) interrupt()          { in.src.interrupt() }
 func (in *input) interruptible() bool { return in.src.interruptible() }
 
-// rest is what was read and is no whole line. It waits until no goroutine reads.
+// rest returns the bytes that were read after the last whole line. It waits until no goroutine reads.
 func (in *input) rest() []byte {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return bytes.Clone(in.buf[in.from:])
 }
 
-// nextLine returns the next line that is not blank, without its end. A last line
-// without an end is one too.
+// nextLine returns the next line that is not blank, without its end. A last line without an end counts
+// as a line.
 func (in *input) nextLine() ([]byte, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -108,7 +108,7 @@ func (in *input) nextLine() ([]byte, error) {
 	}
 }
 
-// cut takes a line out of the buffer, if there is a whole one.
+// cut removes a line from the buffer, if there is a whole one.
 func (in *input) cut() (line []byte, ok bool, err error) {
 	i := bytes.IndexByte(in.buf[in.seen:], '\n')
 	if i < 0 {
@@ -131,7 +131,7 @@ func (in *input) cut() (line []byte, ok bool, err error) {
 	return bytes.Clone(line), true, nil
 }
 
-// more reads what comes into the buffer.
+// more reads bytes into the buffer.
 func (in *input) more() error {
 	if in.from > 0 {
 		n := copy(in.buf, in.buf[in.from:])
@@ -148,7 +148,7 @@ func (in *input) more() error {
 	return err
 }
 
-// final is the last line, which has no end.
+// final returns the last line, which has no end.
 func (in *input) final(err error) ([]byte, error) {
 	line := bytes.Trim(in.buf[in.from:], " \t\r")
 	if err == io.EOF && !in.long && len(line) > 0 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sourceOf makes a source of an input. A file is waited for beside a pipe of
-// our own, so that waiting can be ended while nothing has been read.
+// sourceOf returns a source for an input. For a file, it polls the file together with a pipe of its
+// own, so that waiting can be ended without reading bytes.
 func sourceOf(r io.Reader) feed {
 	f, ok := r.(*os.File)
 	if !ok {
@@ -24,7 +24,7 @@ func sourceOf(r io.Reader) feed {
 	return &polled{f: f, fd: int(f.Fd()), wake: wake, stop: stop}
 }
 
-// polled is a file that is read only when something is there.
+// polled is a file that is read only when it is readable.
 type polled struct {
 	f          *os.File // kept, so that the finalizer does not close it
 	fd         int

@@ -12,15 +12,15 @@ import (
 	"time"
 )
 
-// The link is what a daemon and the thin clients of its own socket say to each
-// other beside the protocol's messages, in lines that are no JSON:
+// The link is the protocol between a daemon and the thin clients of its own socket, in lines that are
+// not JSON, between the lines of MCP:
 //
 //	gatehouse-link 1 {"build":"...","talk":true,"work":{"folders":["/p"]}}   the client's first line
 //	gatehouse-link 1 {"pid":..., "accepted":true}  the daemon's answer: About
-//	gatehouse-link stopping                        send nothing more here
-//	gatehouse-link bye {"lines":7}                 the last line: seven of the client's were taken
+//	gatehouse-link stopping                        the client must send nothing more
+//	gatehouse-link bye {"lines":7}                 the last line: seven of the client's lines were received
 //
-// A client that begins with a message gets none of it.
+// A client whose first line is a message receives none of these lines.
 const (
 	linkWord     = "gatehouse-link "
 	linkGreeting = linkWord + "1 "
@@ -31,23 +31,23 @@ const (
 const (
 	longestGreeting = 64 << 10
 	longestAbout    = 256 << 10
-	byeTime         = time.Second // for the last words to a client that does not read
+	byeTime         = time.Second // for the last lines to a client that does not read
 )
 
-// greeting is a client's first line. With Talk it goes on with messages, if
-// the daemon is of its build; without, it only wants to know.
+// greeting is a client's first line. With Talk messages follow, if the daemon has the same build;
+// without, the client only wants the daemon's description.
 type greeting struct {
 	Build string `json:"build"`
 	Talk  bool   `json:"talk"`
-	Plain bool   `json:"plain,omitempty"` // with Talk: of any build, and nothing but messages follows
+	Plain bool   `json:"plain,omitempty"` // with Talk: for any build, and without further lines of the link
 	Work  Work   `json:"work"`
 }
 
-// Work says in which folders a client works. The paths are absolute.
+// Work holds the folders in which a client works. The paths are absolute.
 type Work struct {
 	Folders []string `json:"folders,omitempty"`
-	// Named means that the client's user named the folders; otherwise they are
-	// the folder the client was started in.
+	// Named means that the client's user named the folders; otherwise they are the client's working
+	// directory.
 	Named bool `json:"named,omitempty"`
 }
 
@@ -55,19 +55,19 @@ type closingMessage struct {
 	Lines uint64 `json:"lines"`
 }
 
-// Listener is a daemon's own socket. Connections that begin with a greeting
-// are answered and, when they end, told how much of what they sent was taken.
+// Listener is a daemon's own socket. Connections that begin with a greeting are answered. When they
+// end, the client is sent the number of lines that were received.
 type Listener struct {
 	net.Listener
 	about func() About
 
 	mu       sync.Mutex
 	stopping bool
-	open     map[*conn]struct{} // that were greeted and accepted
+	open     map[*conn]struct{} // greeted and accepted
 }
 
-// Link makes the listener of a daemon's own socket from one. about is called
-// for each greeting, from any goroutine.
+// Link returns the listener of a daemon's own socket on top of ln. about is called for each greeting,
+// from any goroutine.
 func Link(ln net.Listener, about func() About) *Listener {
 	return &Listener{Listener: ln, about: about, open: map[*conn]struct{}{}}
 }
@@ -81,8 +81,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return &conn{Conn: c, l: l}, nil
 }
 
-// Stopping tells all linked clients to send nothing more, now and later. It
-// returns when they have been told, or after a second.
+// Stopping announces to all linked clients, also to later ones, that they must send nothing more. It
+// returns when all have received it, or after a second.
 func (l *Listener) Stopping() {
 	l.mu.Lock()
 	l.stopping = true
@@ -91,18 +91,18 @@ func (l *Listener) Stopping() {
 		all = append(all, c)
 	}
 	l.mu.Unlock()
-	var told sync.WaitGroup
+	var sends sync.WaitGroup
 	for _, c := range all {
-		told.Go(func() { c.writeLine(linkStopping) })
+		sends.Go(func() { c.writeLine(linkStopping) })
 	}
 	done := make(chan struct{})
 	go func() {
-		told.Wait() // a client that does not read is cut off by its writer
+		sends.Wait() // a client that does not read is cut off by its writer
 		close(done)
 	}()
 	select {
 	case <-done:
-	case <-time.After(byeTime): // a client that does not read delays no other
+	case <-time.After(byeTime): // a client that does not read delays no other client
 	}
 }
 
@@ -122,17 +122,17 @@ func (l *Listener) removeConn(c *conn) {
 // conn is one connection of the daemon's own socket.
 type conn struct {
 	net.Conn
-	l      *Listener
-	begun  bool                 // the first bytes have been read; the reader's own
-	rest   []byte               // was read behind the greeting
-	work   atomic.Pointer[Work] // from the greeting; nil until then
-	linked atomic.Bool
-	taken  atomic.Uint64 // lines that were handed to the reader whole
-	broken atomic.Bool   // a write failed, perhaps half way
-	bye    sync.Once
+	l        *Listener
+	begun    bool                 // the first bytes have been read; used by the reader only
+	rest     []byte               // bytes that were read after the greeting
+	work     atomic.Pointer[Work] // from the greeting; nil until then
+	linked   atomic.Bool
+	received atomic.Uint64 // whole lines that were passed to the reader
+	broken   atomic.Bool   // a write failed, perhaps after a part of the line
+	bye      sync.Once
 }
 
-// NetConn is the connection below, which knows who the peer is.
+// NetConn returns the underlying connection, from which the peer can be determined.
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // ClientWork returns the folders in which the client works. It is complete
@@ -162,13 +162,13 @@ func (c *conn) Read(p []byte) (int, error) {
 
 func (c *conn) countBytes(p []byte, err error) (int, error) {
 	if c.linked.Load() {
-		c.taken.Add(uint64(bytes.Count(p, []byte{'\n'})))
+		c.received.Add(uint64(bytes.Count(p, []byte{'\n'})))
 	}
 	return len(p), err
 }
 
-// readGreeting reads the first bytes. If they are a greeting it is answered and
-// nothing of it is handed on.
+// readGreeting reads the first bytes. If they are a greeting it is answered and none of its bytes are
+// returned.
 func (c *conn) readGreeting(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n == 0 {
@@ -236,7 +236,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close says how much was taken, and closes.
+// Close sends the number of received lines, and closes the connection.
 func (c *conn) Close() error {
 	c.bye.Do(func() {
 		if !c.linked.Load() {
@@ -244,36 +244,34 @@ func (c *conn) Close() error {
 		}
 		c.l.removeConn(c)
 		c.SetWriteDeadline(time.Now().Add(byeTime))
-		if last, err := json.Marshal(closingMessage{c.taken.Load()}); err == nil && !c.broken.Load() {
+		if last, err := json.Marshal(closingMessage{c.received.Load()}); err == nil && !c.broken.Load() {
 			c.writeLine(linkBye + string(last))
 		}
 	})
 	return c.Conn.Close()
 }
 
-// ErrRefused means that a daemon does not serve the client that greeted it,
-// because it is of another build, or stopping.
+// ErrRefused means that a daemon does not serve a client, because it is of another build, or stopping.
 var ErrRefused = errors.New("the daemon does not serve this program")
 
-// ErrUnfit means that the running daemon does not fit the client.
-var ErrUnfit = errors.New("another daemon is wanted")
+// ErrUnfit means that the running daemon does not fit the client's options.
+var ErrUnfit = errors.New("the running daemon has other options")
 
-// Greet sends a greeting over a connection to a daemon's socket, within timeout, and
-// returns the daemon's description of itself. With talk, messages may follow when
-// the error is nil; it is ErrRefused when the daemon answered and refuses.
-// Nothing behind the answer has been read.
+// Greet sends a greeting over a connection to a daemon's socket, within timeout, and returns the
+// daemon's description of itself. With talk, messages may follow if the error is nil; it is ErrRefused
+// if the daemon answered and refuses. Greet reads no byte after the answer.
 func Greet(c net.Conn, build string, talk bool, work Work, timeout time.Duration) (About, error) {
 	return greet(c, greeting{Build: build, Talk: talk, Work: work}, timeout)
 }
 
 func greet(c net.Conn, g greeting, timeout time.Duration) (About, error) {
-	hello, err := json.Marshal(g)
+	initialize, err := json.Marshal(g)
 	if err != nil {
 		return About{}, err
 	}
 	c.SetDeadline(time.Now().Add(timeout))
 	defer c.SetDeadline(time.Time{})
-	if _, err := c.Write([]byte(linkGreeting + string(hello) + "\n")); err != nil {
+	if _, err := c.Write([]byte(linkGreeting + string(initialize) + "\n")); err != nil {
 		return About{}, err
 	}
 	line, err := oneLine(c, longestAbout)
@@ -291,7 +289,7 @@ func greet(c net.Conn, g greeting, timeout time.Duration) (About, error) {
 	return a, nil
 }
 
-// oneLine reads a line byte by byte, so that nothing behind it is read.
+// oneLine reads a line byte by byte, so that no byte after it is read.
 func oneLine(r io.Reader, limit int) ([]byte, error) {
 	var line []byte
 	one := make([]byte, 1)
@@ -304,5 +302,5 @@ func oneLine(r io.Reader, limit int) ([]byte, error) {
 		}
 		line = append(line, one[0])
 	}
-	return nil, errors.New("its answer has no end")
+	return nil, errors.New("its answer is too long, or ended before the end of the line")
 }

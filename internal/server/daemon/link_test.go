@@ -16,7 +16,7 @@ import (
 
 const testPatience = time.Minute
 
-// listening is a daemon's own socket whose connections are handed to serve.
+// listening opens a daemon's own socket whose connections are passed to serve.
 func listening(t *testing.T, about About, serve func(net.Conn)) (path string, l *Listener) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s")
@@ -93,7 +93,7 @@ func TestGreetingTellsWhoTheDaemonIs(t *testing.T) {
 	}
 }
 
-// The greeting may arrive in pieces, and messages right behind it.
+// The greeting may arrive in pieces, and messages in the same piece as its end.
 func TestMessagesBehindTheGreetingAreServed(t *testing.T) {
 	path, _ := listening(t, About{Build: "b", Ready: true}, echo)
 	c := dial(t, path)
@@ -109,15 +109,15 @@ func TestMessagesBehindTheGreetingAreServed(t *testing.T) {
 	}
 }
 
-// A linked client is told that the daemon stops and, at the end, how many of
-// its lines were taken; what came later was not.
+// A linked client receives that the daemon stops and, at the end, how many of its lines were received;
+// later lines were not.
 func TestFarewellCountsWhatWasTaken(t *testing.T) {
-	taken, end := make(chan string, 9), make(chan struct{})
+	received, end := make(chan string, 9), make(chan struct{})
 	path, l := listening(t, About{Build: "b", Ready: true}, func(c net.Conn) {
 		in := bufio.NewReaderSize(c, 16)
 		for range 2 {
 			line, _ := in.ReadString('\n')
-			taken <- line
+			received <- line
 		}
 		<-end
 	})
@@ -126,15 +126,15 @@ func TestFarewellCountsWhatWasTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprint(c, "one\n")
-	<-taken
+	<-received
 	fmt.Fprint(c, "two\n")
-	<-taken
+	<-received
 	l.Stopping()
 	in := bufio.NewScanner(c)
 	if in.Scan(); in.Text() != "gatehouse-link stopping" {
 		t.Errorf("got %q", in.Text())
 	}
-	fmt.Fprint(c, "three, which nobody reads\n")
+	fmt.Fprint(c, "three, which is not read\n")
 	close(end)
 	if in.Scan(); in.Text() != `gatehouse-link bye {"lines":2}` {
 		t.Errorf("got %q", in.Text())
@@ -175,8 +175,8 @@ func TestAnswerThatIsNoneIsAnError(t *testing.T) {
 	}
 }
 
-// Whatever a stranger sends, a connection ends or hands on lines, and what it
-// counts is what it handed on.
+// Whatever a client sends, a connection ends or passes on lines, and its count equals the number of
+// lines passed on.
 func FuzzLink(f *testing.F) {
 	f.Add([]byte("gatehouse-link 1 {\"build\":\"b\",\"talk\":true}\nx\ny"), 3)
 	f.Add([]byte("{\"jsonrpc\":\"2.0\"}\n"), 1)
@@ -199,8 +199,8 @@ func FuzzLink(f *testing.F) {
 		if !bytes.HasSuffix(sent, got) {
 			t.Errorf("%q became %q", sent, got)
 		}
-		if n := uint64(bytes.Count(got, []byte{'\n'})); c.linked.Load() && c.taken.Load() != n {
-			t.Errorf("%d lines were handed on, %d counted", n, c.taken.Load())
+		if n := uint64(bytes.Count(got, []byte{'\n'})); c.linked.Load() && c.received.Load() != n {
+			t.Errorf("%d lines were handed on, %d counted", n, c.received.Load())
 		}
 		c.Close()
 	})

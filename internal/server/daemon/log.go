@@ -16,20 +16,19 @@ import (
 	"time"
 )
 
-// A daemon's log is one text without end. Each file of it is named after the
-// position in that text at which it begins, so that a position stays true
-// whatever is thrown away in front of it.
+// A daemon's log is one endless text. Each file of it is named after the position in that text at which
+// it begins, so that a position stays valid after older files are removed.
 const (
 	logPrefix = "daemon-"
 	logSuffix = ".log"
 
-	// LogFile is how long a file of the log gets before the next one is begun;
-	// LogFiles is how many are kept.
+	// LogFile is the size after which a new file of the log is started; LogFiles is the number of files
+	// that are kept.
 	LogFile  = 8 << 20
 	LogFiles = 2
 )
 
-// Log writes a daemon's log. Safe for concurrent use.
+// Log writes a daemon's log. It is safe for concurrent use.
 type Log struct {
 	dir   string
 	limit int64
@@ -40,7 +39,7 @@ type Log struct {
 	size int64
 }
 
-// OpenLog opens the log in a folder, which it makes, to go on where it ended.
+// OpenLog opens the log in a folder, which it creates if necessary, and continues at its end.
 func OpenLog(dir string) (*Log, error) { return openLog(dir, LogFile) }
 
 func openLog(dir string, limit int64) (*Log, error) {
@@ -74,27 +73,27 @@ func (l *Log) openFile(base int64) error {
 	}
 	if l.f != nil {
 		l.f.Close()
-		debug.SetCrashOutput(f, debug.CrashOptions{}) // standard error is still the file before
+		debug.SetCrashOutput(f, debug.CrashOptions{}) // standard error still refers to the file before
 	}
 	l.f, l.base, l.size = f, base, size
 	return nil
 }
 
-// File is the file that is written now.
+// File returns the file that is written now.
 func (l *Log) File() *os.File {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.f
 }
 
-// Position is where the log ends now.
+// Position returns the position of the end of the log.
 func (l *Log) Position() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.base + l.size
 }
 
-// Write appends. When the next file cannot be begun it goes on with this one.
+// Write appends to the log. If the next file cannot be created, it continues with the present one.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,10 +105,10 @@ func (l *Log) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// rotate begins the next file and removes those that are too old.
+// rotate starts the next file and removes those that are too old.
 func (l *Log) rotate() {
 	if info, err := l.f.Stat(); err == nil {
-		l.size = info.Size() // others may have written too
+		l.size = info.Size() // other processes may have written as well
 	}
 	if l.openFile(l.base+l.size) != nil {
 		return
@@ -132,7 +131,7 @@ func logPath(dir string, base int64) string {
 	return filepath.Join(dir, fmt.Sprintf("%s%016d%s", logPrefix, base, logSuffix))
 }
 
-// logFiles are the positions at which the log's files begin, oldest first.
+// logFiles returns the positions at which the log's files begin, oldest first.
 func logFiles(dir string) (bases []int64, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -159,8 +158,8 @@ type LogReader struct {
 	pos int64 // of the next byte to read
 }
 
-// ReadLog reads the log from a position on. A position before what is kept
-// becomes the first that is; one behind the end, the end.
+// ReadLog reads the log from a position on. A position before the oldest file becomes its beginning;
+// one after the end becomes the end.
 func ReadLog(dir string, from int64) (*LogReader, error) {
 	files, err := logFiles(dir)
 	if err != nil {
@@ -186,7 +185,7 @@ func Tail(dir string, lines int) (*LogReader, error) {
 		return nil, err
 	}
 	r := &LogReader{dir: dir, pos: files[0]}
-	const most = 1 << 20 // bytes looked at; longer lines are rare enough
+	const most = 1 << 20 // bytes to search; lines longer than that are cut
 	r.pos = max(r.pos, end-most)
 	var text strings.Builder
 	if err := r.Copy(&text); err != nil {
@@ -197,7 +196,7 @@ func Tail(dir string, lines int) (*LogReader, error) {
 	return r, nil
 }
 
-// lastLines is where the last n lines of a text begin.
+// lastLines returns where the last n lines of a text begin.
 func lastLines(text string, n int) int {
 	if n <= 0 {
 		return len(text)
@@ -220,10 +219,10 @@ func logEnd(dir string, files []int64) (int64, error) {
 	return last + info.Size(), nil
 }
 
-// Position is where reading goes on.
+// Position returns the position of the next byte to read.
 func (r *LogReader) Position() int64 { return r.pos }
 
-// Copy writes what there is from the position on.
+// Copy writes the log from the position to its present end.
 func (r *LogReader) Copy(w io.Writer) error {
 	for {
 		more, err := r.copyFile(w)
@@ -233,21 +232,20 @@ func (r *LogReader) Copy(w io.Writer) error {
 	}
 }
 
-// copyFile copies from the file that holds the position, and reports whether
-// there is another behind it.
+// copyFile copies from the file that holds the position, and reports whether another file follows.
 func (r *LogReader) copyFile(w io.Writer) (more bool, err error) {
 	files, err := logFiles(r.dir)
 	if err != nil || len(files) == 0 {
 		return false, err
 	}
-	r.pos = max(r.pos, files[0]) // what was in front is gone
+	r.pos = max(r.pos, files[0]) // older files were removed
 	at, exact := slices.BinarySearch(files, r.pos)
 	if !exact {
 		at--
 	}
 	f, err := os.Open(logPath(r.dir, files[at]))
 	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil // it was thrown away just now
+		return true, nil // the file was removed just now
 	}
 	if err != nil {
 		return false, fmt.Errorf("read the daemon's log: %w", err)
@@ -260,13 +258,13 @@ func (r *LogReader) copyFile(w io.Writer) (more bool, err error) {
 	n, err := io.Copy(w, io.NewSectionReader(f, r.pos-files[at], left))
 	r.pos += n
 	if more && n < left && err == nil {
-		r.pos = files[at+1] // a gap: the file was truncated
+		r.pos = files[at+1] // the file was truncated
 	}
 	return more, err
 }
 
-// Follow copies what there is and what comes, until ctx is done, looking every
-// so often.
+// Follow copies the log, now and as it grows, until ctx is done. It checks for new text at the given
+// interval.
 func (r *LogReader) Follow(ctx context.Context, w io.Writer, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -23,8 +23,7 @@ func readFrom(t *testing.T, r *LogReader, err error) string {
 	return b.String()
 }
 
-// A position in the log stays true over new files and new daemons, and what
-// was thrown away is left out.
+// A position in the log stays valid across new files and new daemons; removed text is skipped.
 func TestLogIsOneTextWithoutEnd(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	var all strings.Builder

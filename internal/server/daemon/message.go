@@ -8,37 +8,37 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-const deepest = 128 // arrays and objects inside each other
+const deepest = 128 // nested arrays and objects
 
-// message is one of the client's, as it goes to a daemon.
+// message is a message of the client on its way to a daemon.
 type message struct {
 	raw    []byte
-	ids    []string // of requests in it that have no answer yet, as they are written
+	ids    []string // IDs of its requests without an answer, as JSON
 	calls  []string // those of ids that must not run twice
 	method string   // "" for a response or a batch
 	uri    string   // of a subscription
 	batch  bool
-	modern bool // it stands alone
+	modern bool // it belongs to no session
 	n      uint64
-	// cancelled means that the client waits for no answer any longer.
+	// cancelled means that the client no longer waits for an answer.
 	cancelled bool
-	// doubt means that it is a call that may have run, of a tool that may change
-	// nothing; the next daemon knows.
+	// doubt means that it is a call that may have run, of a tool that may change nothing; the next
+	// daemon can decide.
 	doubt bool
-	// again means that it was sent before: a subscription is acknowledged once.
+	// again means that it was sent before; its acknowledgement is not passed on a second time.
 	again bool
 }
 
-// encodeLine is the message as it is sent, with its end.
+// encodeLine returns the message with a line end.
 func (m *message) encodeLine() []byte { return append(m.raw[:len(m.raw):len(m.raw)], '\n') }
 
-// metaVersion is what says in a request's _meta that it stands alone.
+// metaVersion is the key in a request's _meta that marks a request without a session.
 const (
 	metaVersion = "io.modelcontextprotocol/protocolVersion"
 	metaContext = "gatehouse/context"
 )
 
-// repeatable are the methods that change nothing when they are served twice.
+// repeatable are the methods that have no effect when they are served twice.
 var repeatable = []string{
 	"initialize", "ping", "server/discover", "tools/list", "prompts/list", "prompts/get", "resources/list", "resources/read",
 	"resources/templates/list", "resources/subscribe", "resources/unsubscribe", "completion/complete", "logging/setLevel",
@@ -47,12 +47,12 @@ var repeatable = []string{
 
 const listen = "subscriptions/listen"
 
-// parseMessage reads what a line is. One that is no JSON is passed on as it is, to be
-// answered by the host.
+// parseMessage parses a line. A line that is not JSON is forwarded unchanged, so that the host answers
+// it.
 func parseMessage(line []byte) *message {
 	m := &message{raw: line}
 	if rawjson.Check(line, deepest) != nil {
-		// The line is passed on as it came, because the host says what it replaced.
+		// The line is forwarded unchanged, because the host reports bytes that it replaced.
 		line = bytes.Clone(line)
 		if rawjson.Repair(line) == 0 || rawjson.Check(line, deepest) != nil {
 			return m
@@ -103,15 +103,14 @@ func (m *message) tool() (name string) {
 	return name
 }
 
-// answered takes an id off, and reports whether none is left.
+// answered removes an ID, and reports whether none is left.
 func (m *message) answered(id string) bool {
 	m.ids = slices.DeleteFunc(m.ids, func(s string) bool { return s == id })
 	m.calls = slices.DeleteFunc(m.calls, func(s string) bool { return s == id })
 	return len(m.ids) == 0
 }
 
-// parts are the members of a message that say what it is. id is nil for a
-// notification.
+// parts returns the members of a message that identify it. id is nil for a notification.
 func parts(obj []byte) (id []byte, method string, params []byte) {
 	for k, v := range rawjson.Object(obj) {
 		switch string(k) {
@@ -138,8 +137,7 @@ func modern(params []byte) bool {
 	return there
 }
 
-// inContext adds to a message that opens a session, or stands alone, which
-// context it is for.
+// inContext adds the context to a message that opens a session or belongs to none.
 func inContext(line []byte, context string) []byte {
 	if context == "" || rawjson.Check(line, deepest) != nil || rawjson.Kind(line) != '{' {
 		return line
@@ -160,7 +158,7 @@ func inContext(line []byte, context string) []byte {
 	return rawjson.Splice(line, rawjson.Edit{Key: "params", Value: params})
 }
 
-// interrupted answers the requests of a message that may have run.
+// interrupted returns error responses to the requests of a message that may have run.
 func (m *message) interrupted() []byte {
 	var all [][]byte
 	for _, id := range m.ids {
@@ -169,10 +167,9 @@ func (m *message) interrupted() []byte {
 	return m.joined(all)
 }
 
-// lost is the answer to one request that may have run, or that was answered
-// to no client.
+// lost returns the response to one request that may have run, or whose answer was lost.
 func (m *message) lost(id string) []byte {
-	const why = "the host ended while this ran, and it may have run. Look what has become of it before asking again."
+	const why = "the host ended while this ran, and it may have run. Check its result before you repeat it."
 	if m.method != "tools/call" {
 		return fault(id, why)
 	}
@@ -185,7 +182,7 @@ func (m *message) lost(id string) []byte {
 	)
 }
 
-// refused answers the requests of a message that will not be served.
+// refused returns error responses to the requests of a message that will not be served.
 func (m *message) refused(why string) []byte {
 	var all [][]byte
 	for _, id := range m.ids {

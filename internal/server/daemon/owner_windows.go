@@ -2,7 +2,7 @@ package daemon
 
 import "io/fs"
 
-// On Windows a user's own folders are closed to others by what they inherit.
+// On Windows the inherited access rights of a user's folders exclude other users.
 
 func owned(fs.FileInfo) bool   { return true }
 func exposed(fs.FileInfo) bool { return false }

@@ -14,9 +14,8 @@ import (
 	"gatehouse/internal/files/filelock"
 )
 
-// PIDFile is the claim of the one daemon. The system lets go of it when the
-// process ends, however it ends, so that what a killed one left is known to
-// mean nothing.
+// PIDFile is the claim of the one daemon. The operating system releases it when the process ends in any
+// way, so the file of a killed daemon is recognized as stale.
 type PIDFile struct {
 	f    *os.File
 	path string
@@ -28,8 +27,8 @@ const (
 	longestPID = 32 // bytes
 )
 
-// ClaimPID writes this process's number into the file and keeps it claimed
-// until Release. The error is *Running when there is a daemon already.
+// ClaimPID writes this process's number into the file and keeps it claimed until Release. The error is
+// a *Running if another daemon has claimed it.
 func ClaimPID(path string) (*PIDFile, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("PID file: %w", err)
@@ -62,7 +61,7 @@ func claimOnce(path string) (*PIDFile, error) {
 	}
 	if err := p.writePID(); err != nil {
 		return nil, errors.Join(
-			fmt.Errorf("PID file: %w; make room, or choose another place with --pid-file", err),
+			fmt.Errorf("PID file: %w; free some space, or choose another place with --pid-file", err),
 			p.Release(),
 		)
 	}
@@ -80,13 +79,13 @@ func (p *PIDFile) claim() error {
 	if !p.same() {
 		return errMoved
 	}
-	if _, err := readPID(p.f); err != nil { // it is another program's, so it is not overwritten
+	if _, err := readPID(p.f); err != nil { // the file belongs to another program, so it is not overwritten
 		return fmt.Errorf("PID file %s: %w", p.path, err)
 	}
 	return nil
 }
 
-// same reports whether the file we have open is still the one at its path.
+// same reports whether the open file is still the one at its path.
 func (p *PIDFile) same() bool {
 	ours, err := p.f.Stat()
 	there, err2 := os.Lstat(p.path)
@@ -101,7 +100,7 @@ func (p *PIDFile) writePID() error {
 	return err
 }
 
-// Release removes the file and lets go of the claim.
+// Release removes the file and releases the claim.
 func (p *PIDFile) Release() error {
 	var err error
 	if p.same() {
@@ -110,9 +109,9 @@ func (p *PIDFile) Release() error {
 	return errors.Join(err, p.f.Close())
 }
 
-// FindPID looks for the process that has claimed a file. pid is 0 when there
-// is no file, or a daemon has not written its number yet; when running is
-// false, pid is what a daemon left that ended without a word.
+// FindPID returns the process that has claimed a file. pid is 0 if there is no file, or a daemon has
+// not written its number yet; if running is false, pid is the number of a daemon that ended without
+// removing the file.
 func FindPID(path string) (pid int, running bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -37,8 +37,7 @@ func TestOnlyOneClaimsThePIDFile(t *testing.T) {
 	}
 }
 
-// What a killed daemon left means nothing, even if its number is another
-// process's by now.
+// The file of a killed daemon is stale, even if another process has its number by now.
 func TestStalePIDFileIsKnownAsStale(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "g.pid")
 	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getppid())+"\n"), 0o644); err != nil {
@@ -58,7 +57,7 @@ func TestStalePIDFileIsKnownAsStale(t *testing.T) {
 
 func TestAnotherFileIsNoPIDFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "g.pid")
-	for _, text := range []string{"hello", "-5", "1", "99999999999999999999", strings.Repeat("1", 100)} {
+	for _, text := range []string{"text", "-5", "1", "99999999999999999999", strings.Repeat("1", 100)} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -72,7 +71,7 @@ func TestAnotherFileIsNoPIDFile(t *testing.T) {
 	}
 }
 
-// A file that was replaced is not removed with the claim on the old one.
+// Releasing the claim on an old file does not remove the file that replaced it.
 func TestReleaseLeavesWhatIsAnothers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "g.pid")
 	p, err := ClaimPID(path)
@@ -110,7 +109,7 @@ func TestFolderOfAnotherIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if os.Getuid() != 0 {
-		return // only root can give folders away
+		return // only root can change the owner of folders
 	}
 	if err := os.Chown(dir, 65534, -1); err != nil {
 		t.Fatal(err)

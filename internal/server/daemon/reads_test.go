@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// After a crash a call that changes nothing is made again, and one that may
-// have changed something is not.
+// After a crash a call that changes nothing is repeated, and one that may have changed something is
+// not.
 func TestReadsAreMadeAgainAfterACrash(t *testing.T) {
 	reads := map[string]bool{"look": true}
 	for _, c := range []struct {
@@ -71,7 +71,7 @@ func TestReadsAreMadeAgainAfterACrash(t *testing.T) {
 			line, err := out.ReadString('\n')
 			if err != nil || !strings.Contains(line, `"id":2`) ||
 				strings.Contains(line, "interrupted") != c.interrupted {
-				t.Errorf("the client is told %s, %v", line, err)
+				t.Errorf("the client receives %s, %v", line, err)
 			}
 			in.Close()
 			if err := <-ended; err != nil {

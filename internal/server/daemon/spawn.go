@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// Spawn says how a daemon is started in the background.
+// Spawn describes how a daemon is started in the background.
 type Spawn struct {
 	Path string   // of the program
 	Args []string // without the program's name
-	Dir  string   // "" means this process's
+	Dir  string   // "" means this process's directory
 	Logs string   // folder of the daemon's log
 }
 
-// startReport is the one line that a daemon writes to its standard output for
-// the process that started it, when it serves or cannot start.
+// startReport is the one line that a daemon writes to its standard output for the process that started
+// it, after it serves or has failed to start.
 type startReport struct {
 	About *About `json:"about,omitempty"`
 	Error string `json:"error,omitempty"`
@@ -32,7 +32,7 @@ type startReport struct {
 
 const longestProof = 256 << 10
 
-// StartError is why a daemon that was started does not serve.
+// StartError is the reason for which a daemon that was started does not serve.
 type StartError struct {
 	Reason string
 	Usage  bool // a mistake in the settings
@@ -40,9 +40,9 @@ type StartError struct {
 
 func (e *StartError) Error() string { return e.Reason }
 
-// Start starts a daemon in a session of its own and waits until it has proved
-// that it serves. When ctx ends before that, the daemon is killed. The error
-// is a *StartError when it has said, or left in its log, why it does not.
+// Start starts a daemon in a session of its own and waits until it has reported that it serves. If ctx
+// ends before that, the daemon is killed. The error is a *StartError if the daemon has reported, or
+// logged, why it does not serve.
 func (s Spawn) Start(ctx context.Context) (About, error) {
 	log, err := OpenLog(s.Logs)
 	if err != nil {
@@ -80,7 +80,7 @@ func (s Spawn) Start(ctx context.Context) (About, error) {
 	return About{}, &StartError{Reason: lastLogLines(s.Logs, began, end)}
 }
 
-// lastLogLines returns the log of a daemon that ended without a proof.
+// lastLogLines returns the log of a daemon that ended without a report.
 func lastLogLines(dir string, from int64, end error) string {
 	why := "the daemon ended before it served"
 	if end != nil {
@@ -100,11 +100,10 @@ func lastLogLines(dir string, from int64, end error) string {
 	return why + ":\n" + words[:min(len(words), most)]
 }
 
-// Prove tells the process that started this daemon that it serves, and closes
-// standard output.
+// Prove reports to the process that started this daemon that it serves, and closes standard output.
 func Prove(out *os.File, a About) error { return prove(out, startReport{About: &a}) }
 
-// GiveUp tells the process that started this daemon why it cannot serve.
+// GiveUp reports to the process that started this daemon why it cannot serve.
 func GiveUp(out *os.File, reason error, usage bool) error {
 	return prove(out, startReport{Error: reason.Error(), Usage: usage})
 }
@@ -118,9 +117,9 @@ func prove(out *os.File, p startReport) error {
 	return errors.Join(err, clearFile(out))
 }
 
-// Stop asks a daemon to end, and kills it when it has not after patience. gone
-// reports whether it has ended; it is asked ten times a second.
-func Stop(ctx context.Context, pid int, patience time.Duration, gone func() (bool, error)) (killed bool, err error) {
+// Stop asks a daemon to end, and kills it if it has not ended after patience. ended reports whether it
+// has ended; it is called ten times a second.
+func Stop(ctx context.Context, pid int, patience time.Duration, ended func() (bool, error)) (killed bool, err error) {
 	p, err := os.FindProcess(pid)
 	if err != nil {
 		return false, err
@@ -130,8 +129,8 @@ func Stop(ctx context.Context, pid int, patience time.Duration, gone func() (boo
 		return false, fmt.Errorf("stop process %d: %w", pid, err)
 	}
 	for _, wait := range []time.Duration{patience, 10 * time.Second} {
-		ended, err := until(ctx, wait, gone)
-		if ended || err != nil {
+		done, err := until(ctx, wait, ended)
+		if done || err != nil {
 			return killed, err
 		}
 		if killed {
@@ -145,7 +144,7 @@ func Stop(ctx context.Context, pid int, patience time.Duration, gone func() (boo
 	return true, fmt.Errorf("process %d does not end, although it was killed", pid)
 }
 
-// until asks until something is so, at most for a time.
+// until calls so until it returns true, at most for a time.
 func until(ctx context.Context, wait time.Duration, so func() (bool, error)) (bool, error) {
 	late := time.NewTimer(wait)
 	defer late.Stop()

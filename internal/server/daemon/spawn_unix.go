@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alone gives a child a session of its own: no terminal ends it.
+// alone starts a child in a session of its own, so that no terminal ends it.
 func alone(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // clearFile replaces a file by /dev/null, so that later output to its descriptor

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// alone keeps a child from the console of its parent.
+// alone detaches a child from the console of its parent.
 func alone(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		HideWindow:    true,
@@ -18,5 +18,5 @@ func alone(cmd *exec.Cmd) {
 
 func clearFile(f *os.File) error { return f.Close() }
 
-// terminate ends a process at once: one without a console cannot be asked.
+// terminate kills a process, because a process without a console cannot be asked to end.
 func terminate(p *os.Process) error { return p.Kill() }

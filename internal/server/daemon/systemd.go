@@ -11,31 +11,30 @@ import (
 	"time"
 )
 
-// Notify tells the system's manager something, as systemd's sd_notify does:
-// "READY=1", "STOPPING=1" and so on. If no manager asked for notifications, it does
-// nothing.
+// Notify sends a notification to the service manager, as systemd's sd_notify does: "READY=1",
+// "STOPPING=1" and so on. If no manager asked for notifications, it does nothing.
 func Notify(getenv func(string) string, state string) error {
 	path := getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
 	}
 	if path[0] == '@' {
-		path = "\x00" + path[1:] // in no folder
+		path = "\x00" + path[1:] // an abstract socket
 	}
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
-		return fmt.Errorf("tell the system's manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	defer conn.Close()
 	conn.SetWriteDeadline(time.Now().Add(time.Second))
 	if _, err := conn.Write([]byte(state)); err != nil {
-		return fmt.Errorf("tell the system's manager: %w", err)
+		return fmt.Errorf("notify the service manager: %w", err)
 	}
 	return nil
 }
 
-// Watchdog tells the system's manager that the daemon is well, twice in each
-// period it asks for, until ctx is done. When check fails it stays silent.
+// Watchdog notifies the service manager that the daemon works, twice in each period that the manager
+// asks for, until ctx is done. If check fails, it sends nothing.
 func Watchdog(ctx context.Context, getenv func(string) string, check func(context.Context) error) {
 	usec, err := strconv.ParseInt(getenv("WATCHDOG_USEC"), 10, 64)
 	if pid := getenv("WATCHDOG_PID"); err != nil || usec <= 0 || pid != "" && pid != strconv.Itoa(os.Getpid()) {
@@ -58,22 +57,21 @@ func Watchdog(ctx context.Context, getenv func(string) string, check func(contex
 	}
 }
 
-// Doors that the system's manager can open for a daemon, by the name that the
-// unit gives them (FileDescriptorName=).
+// Listeners that the service manager can open for a daemon, by the name that the unit gives them
+// (FileDescriptorName=).
 const (
-	DoorSocket = "socket" // the daemon's own Unix socket
-	DoorTCP    = "tcp"
-	DoorHTTP   = "http"
-	DoorHealth = "health"
+	ListenerSocket = "socket" // the daemon's own Unix socket
+	ListenerTCP    = "tcp"
+	ListenerHTTP   = "http"
+	ListenerHealth = "health"
 )
 
 const firstPassed = 3 // descriptor, by systemd's convention
 
-// Passed returns the listeners that the system's manager has opened for this
-// process (LISTEN_FDS), by door. One without a name of ours is the socket when
-// it is a Unix socket, else tcp. It takes them once: clear the variables
-// afterwards, so that no child believes them to be its own.
-func Passed(getenv func(string) string) (doors map[string]net.Listener, err error) {
+// Passed returns the listeners that the service manager has opened for this process (LISTEN_FDS), by
+// name. A listener with another name is the socket if it is a Unix socket, else tcp. Call it once, and
+// clear the variables afterwards, so that no child uses them.
+func Passed(getenv func(string) string) (listeners map[string]net.Listener, err error) {
 	if getenv("LISTEN_PID") != strconv.Itoa(os.Getpid()) {
 		return nil, nil
 	}
@@ -82,10 +80,10 @@ func Passed(getenv func(string) string) (doors map[string]net.Listener, err erro
 		return nil, fmt.Errorf("LISTEN_FDS is %q: expected a number up to 16", getenv("LISTEN_FDS"))
 	}
 	names := strings.Split(getenv("LISTEN_FDNAMES"), ":")
-	doors = map[string]net.Listener{}
+	listeners = map[string]net.Listener{}
 	defer func() {
 		if err != nil {
-			for _, ln := range doors {
+			for _, ln := range listeners {
 				ln.Close()
 			}
 		}
@@ -97,30 +95,30 @@ func Passed(getenv func(string) string) (doors map[string]net.Listener, err erro
 		}
 		ln, err := passed(i)
 		if err != nil {
-			return doors, err
+			return listeners, err
 		}
-		door, err := doorOf(name, ln)
-		if err == nil && doors[door] != nil {
+		listener, err := listenerOf(name, ln)
+		if err == nil && listeners[listener] != nil {
 			err = fmt.Errorf(
-				"the unit opens two sockets for the door %s; name them socket, tcp, http or health (FileDescriptorName=)",
-				door,
+				"the unit opens two sockets for the listener %s; name them socket, tcp, http or health (FileDescriptorName=)",
+				listener,
 			)
 		}
 		if err != nil {
-			return doors, errors.Join(err, ln.Close())
+			return listeners, errors.Join(err, ln.Close())
 		}
-		doors[door] = ln
+		listeners[listener] = ln
 	}
-	return doors, nil
+	return listeners, nil
 }
 
-// passed makes a listener of the i-th descriptor.
+// passed returns a listener on the i-th descriptor.
 func passed(i int) (net.Listener, error) {
 	f := os.NewFile(uintptr(firstPassed+i), "passed-"+strconv.Itoa(i))
 	if f == nil {
 		return nil, fmt.Errorf("the unit's socket %d is not open", i+1)
 	}
-	defer f.Close() // the listener has its own
+	defer f.Close() // the listener has a copy
 	ln, err := net.FileListener(f)
 	if err != nil {
 		return nil, fmt.Errorf("the unit's socket %d cannot be listened on: %w", i+1, err)
@@ -128,22 +126,22 @@ func passed(i int) (net.Listener, error) {
 	return ln, nil
 }
 
-func doorOf(name string, ln net.Listener) (string, error) {
+func listenerOf(name string, ln net.Listener) (string, error) {
 	unix := ln.Addr().Network() == "unix"
 	switch name {
-	case DoorSocket:
+	case ListenerSocket:
 		if !unix {
-			return "", errors.New("the unit's socket named socket is no Unix socket")
+			return "", errors.New("the unit's socket named socket is not a Unix socket")
 		}
 		return name, nil
-	case DoorTCP, DoorHTTP, DoorHealth:
+	case ListenerTCP, ListenerHTTP, ListenerHealth:
 		if unix {
 			return "", fmt.Errorf("the unit's socket named %s is a Unix socket; expected TCP", name)
 		}
 		return name, nil
 	}
 	if unix {
-		return DoorSocket, nil
+		return ListenerSocket, nil
 	}
-	return DoorTCP, nil
+	return ListenerTCP, nil
 }

@@ -15,7 +15,7 @@ import (
 
 func vars(m map[string]string) func(string) string { return func(n string) string { return m[n] } }
 
-func TestManagerIsTold(t *testing.T) {
+func TestManagerIsNotified(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "notify")
 	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
@@ -35,11 +35,11 @@ func TestManagerIsTold(t *testing.T) {
 		t.Errorf("without a manager: %v", err)
 	}
 	if err := Notify(vars(map[string]string{"NOTIFY_SOCKET": path + "x"}), "READY=1"); err == nil {
-		t.Error("a manager that is not there was told")
+		t.Error("a missing manager was notified")
 	}
 }
 
-// The watchdog hears of a daemon that is well, and nothing of one that is not.
+// The watchdog notifies the manager while the daemon works, and not otherwise.
 func TestWatchdogHearsWhileAllIsWell(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 10500*time.Millisecond)
@@ -58,9 +58,9 @@ func TestWatchdogHearsWhileAllIsWell(t *testing.T) {
 }
 
 func TestSocketsOfAnotherProcessAreNotTaken(t *testing.T) {
-	doors, err := Passed(vars(map[string]string{"LISTEN_PID": strconv.Itoa(os.Getpid() + 1), "LISTEN_FDS": "3"}))
-	if len(doors) > 0 || err != nil {
-		t.Errorf("got %v, %v", doors, err)
+	listeners, err := Passed(vars(map[string]string{"LISTEN_PID": strconv.Itoa(os.Getpid() + 1), "LISTEN_FDS": "3"}))
+	if len(listeners) > 0 || err != nil {
+		t.Errorf("got %v, %v", listeners, err)
 	}
 	_, err = Passed(vars(map[string]string{"LISTEN_PID": strconv.Itoa(os.Getpid()), "LISTEN_FDS": "many"}))
 	if err == nil {

@@ -2,10 +2,10 @@ package daemon
 
 import "errors"
 
-// Replace fails: here no program takes another's place.
+// Replace fails, because Windows cannot replace the program of a process.
 func Replace(string, string, []byte) error {
-	return errors.New("the daemon is of another version than this program; start the client again")
+	return errors.New("the daemon is of another version than this program; restart the client")
 }
 
-// Resumed is nothing.
+// Resumed returns nil, because Replace never succeeds.
 func Resumed(func(string) string) ([]byte, error) { return nil, nil }

@@ -18,7 +18,7 @@ const (
 	noBatching   = "batches exist only in revision 2025-03-26; send one message at a time"
 )
 
-// batch collects what the requests of one POST answer. x.mu guards it.
+// batch collects the answers to the requests of one POST. x.mu guards it.
 type batch struct {
 	left    int
 	answers [][]byte // until the response becomes a stream
@@ -37,11 +37,10 @@ type part struct{ x *exchange }
 func (p part) Note(msg []byte) bool   { return p.x.Note(msg) }
 func (p part) Answer(_ int, m []byte) { p.x.partDone(m) }
 func (p part) Drop()                  { p.x.partDone(nil) }
-func (p part) Detach()                {} // the revision that has batches cannot come back
+func (p part) Detach()                {} // only revision 2025-03-26 has batches, and its clients cannot resume a stream
 func (p part) Late()                  { p.x.Late() }
 
-// partDone takes the answer of one request, nil if there is none; with the
-// last one the exchange ends.
+// partDone adds the answer to one request, nil if there is none. The last one ends the exchange.
 func (x *exchange) partDone(msg []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -62,13 +61,13 @@ func (x *exchange) partDone(msg []byte) {
 		return
 	}
 	x.held.Release()
-	if x.w != nil && !x.gone {
+	if x.w != nil && !x.clientClosed {
 		x.replyAll(x.batch.drain())
 	}
 	x.finishExchange()
 }
 
-// replyAll writes the answers as one array. x.mu is held.
+// replyAll writes the answers as one array. The caller holds x.mu.
 func (x *exchange) replyAll(answers [][]byte) {
 	if len(answers) == 0 {
 		x.reply(202, nil)
@@ -78,8 +77,7 @@ func (x *exchange) replyAll(answers [][]byte) {
 	x.reply(200, slices.Concat([]byte("["), all, []byte("]")))
 }
 
-// postBatch serves several messages at once, if the revision of the client has
-// batches.
+// postBatch serves several messages at once, if the client's revision has batches.
 func (d *Server) postBatch(
 	x *exchange,
 	r *nethttp.Request,
@@ -122,8 +120,7 @@ func (d *Server) postBatch(
 	x.serveClient(r.Context(), func() { x.serveBatch(msgs, faults) })
 }
 
-// serveBatch serves the messages of a batch; a bad one is answered like a
-// request.
+// serveBatch serves the messages of a batch; a faulty one is answered like a request.
 func (x *exchange) serveBatch(msgs []protocol.Message, faults []*protocol.Fault) {
 	var requests []*protocol.Message
 	for i := range msgs {
@@ -138,11 +135,11 @@ func (x *exchange) serveBatch(msgs []protocol.Message, faults []*protocol.Fault)
 		x.partDone(protocol.Respond(f))
 	}
 	serveAll(x.server.engine, x.session, requests, part{x})
-	x.partDone(nil) // ourselves
+	x.partDone(nil) // for this function itself
 }
 
-// serveAll serves requests, some at a time, and returns when the engine needs
-// no goroutine for any of them.
+// serveAll serves requests, a limited number at a time, and returns when the engine needs no goroutine
+// for any of them.
 func serveAll(e engine, s *session.Session, requests []*protocol.Message, sink protocol.Sink) {
 	var workers sync.WaitGroup
 	work := make(chan *protocol.Message)

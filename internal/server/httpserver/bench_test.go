@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// nowhere is a connection, and a response, that takes everything.
+// nowhere is a connection, and a response, that discards everything.
 type nowhere struct {
 	net.Conn
 	header nethttp.Header

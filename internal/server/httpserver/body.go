@@ -37,7 +37,7 @@ func (d *Server) readBody(
 		return nil, held, d.tooBusy(w, err)
 	}
 	if b, ok := r.Body.(interface{ Whole() []byte }); ok {
-		return bytes.Clone(b.Whole()), held, nil // it is here already, and below the limit
+		return bytes.Clone(b.Whole()), held, nil // it has arrived already, and is below the limit
 	}
 	ctl, began := nethttp.NewResponseController(w), time.Now()
 	body := &steady{r: r.Body, ctl: ctl, span: d.opts.BodySpan, end: began.Add(d.opts.BodyTime)}
@@ -45,9 +45,9 @@ func (d *Server) readBody(
 	msg, err := readAll(body, r.ContentLength, most, func(more int64) error {
 		return held.GrowWait(r.Context(), more, d.opts.BytesWait)
 	}, held.Shrink)
-	ctl.SetReadDeadline(noLimit) // net/http reads on, to see when the client goes
+	ctl.SetReadDeadline(noLimit) // net/http continues to read, to notice that the client closes the connection
 	if time.Since(began) > answerTime/2 {
-		extend(w, 0) // a server's limit for the answer counts from the headers
+		extend(w, 0) // the write deadline of a server counts from the headers
 	}
 	if err == nil {
 		return msg, held, nil
@@ -82,7 +82,7 @@ func (d *Server) tooBusy(w nethttp.ResponseWriter, err error) *protocol.Fault {
 	if busy, ok := errors.AsType[*limit.Busy](err); ok {
 		w.Header().Set("Retry-After", strconv.Itoa(busy.Seconds()))
 	}
-	nethttp.NewResponseController(w).EnableFullDuplex() // the answer comes before the end of the body
+	nethttp.NewResponseController(w).EnableFullDuplex() // the answer is sent before the end of the body
 	return &protocol.Fault{Status: 429, Code: protocol.CodeInternal, Message: err.Error()}
 }
 
@@ -120,17 +120,15 @@ func (d *Server) tooLarge(w nethttp.ResponseWriter) *protocol.Fault {
 		Message: fmt.Sprintf("a message has at most %d bytes", d.opts.MaxBody)}
 }
 
-// A client that sends too much is read from for so long, and so many bytes, so
-// that it comes to reading why it was refused.
+// Limits for reading from a client that sends too much, so that the client can read the refusal.
 const (
 	lingerTime  = 5 * time.Second
 	lingerBytes = 256 << 20
 )
 
-// linger sends the answer and then reads what the client still sends: a
-// connection that is closed with unread bytes is reset, and the client loses
-// the answer that has arrived. A client that waits to be told to go on sends
-// nothing, and in HTTP/2 only the stream ends.
+// linger sends the answer and then reads what the client still sends, because a connection that is
+// closed with unread bytes is reset, and the client would lose the answer. A client that waits for 100
+// Continue sends nothing, and in HTTP/2 only the stream ends.
 func linger(w nethttp.ResponseWriter, r *nethttp.Request) {
 	if r.ProtoMajor != 1 || r.Header.Get("Expect") != "" {
 		return
@@ -181,8 +179,7 @@ func readAll(
 	return buf, drained(r, n)
 }
 
-// drained reads the end of the body after its last byte, by which net/http
-// knows that the connection is free.
+// drained reads the end of the body after its last byte, so that net/http can reuse the connection.
 func drained(r io.Reader, n int64) error {
 	if n < 0 {
 		return nil
@@ -211,7 +208,7 @@ func grow(
 	return bigger, nil
 }
 
-// wantJSON checks the content type; a missing one is taken for JSON.
+// wantJSON checks the content type; a missing one counts as JSON.
 func wantJSON(h nethttp.Header) *protocol.Fault {
 	v := h["Content-Type"]
 	if len(v) == 0 || len(v) == 1 && (v[0] == "application/json" || v[0] == "") {
@@ -226,18 +223,18 @@ func wantJSON(h nethttp.Header) *protocol.Fault {
 		Message: "Content-Type must be application/json in UTF-8, not " + clip(strings.Join(v, ", "))}
 }
 
-// accept is what a client says it can read.
+// accept is the parsed Accept header.
 type accept struct {
-	none   bool // it says nothing
+	none   bool // the header is missing
 	json   bool // named
 	events bool // named
 	any    bool // */*
 }
 
-// onlyEvents reports a client that reads event streams and no JSON.
+// onlyEvents reports whether a client accepts event streams and not JSON.
 func (a accept) onlyEvents() bool { return a.events && !a.json && !a.any }
 
-// readAccept reads the Accept headers; what has weight 0 is not accepted.
+// readAccept parses the Accept headers; a type with weight 0 is not accepted.
 func readAccept(values []string) accept {
 	if len(values) == 1 && values[0] == usualAccept {
 		return accept{json: true, events: true}
@@ -262,10 +259,10 @@ func readAccept(values []string) accept {
 	return a
 }
 
-// usualAccept is what nearly every client sends.
+// usualAccept is the header of nearly all clients.
 const usualAccept = "application/json, text/event-stream"
 
-// refused reports a weight of 0.
+// refused reports whether the parameters contain a weight of 0.
 func refused(params string) bool {
 	for p := range strings.SplitSeq(params, ";") {
 		k, v, _ := strings.Cut(strings.Trim(p, " \t"), "=")

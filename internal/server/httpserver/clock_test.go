@@ -19,7 +19,7 @@ import (
 	"gatehouse/tool"
 )
 
-// script is an engine that does what a test says.
+// script is an engine whose behaviour a test defines.
 type script struct {
 	table  *session.Table
 	legacy func(m *protocol.Message, sink protocol.Sink)
@@ -55,15 +55,15 @@ func (s *script) Modern(
 }
 func (s *script) Sessions() *session.Table { return s.table }
 
-// stage is a door in a bubble of its own time.
+// stage is a server in a synctest bubble.
 type stage struct {
-	t    *testing.T
-	door *Server
-	ln   *memory
-	s    *session.Session
+	t      *testing.T
+	server *Server
+	ln     *memory
+	s      *session.Session
 }
 
-// onStage runs f against a door that serves a script.
+// onStage runs f against a server that serves a script.
 func onStage(t *testing.T, name string, s *script, f func(t *testing.T, st *stage)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -75,7 +75,7 @@ func onStage(t *testing.T, name string, s *script, f func(t *testing.T, st *stag
 			if err != nil {
 				t.Fatal(err)
 			}
-			st := &stage{t: t, door: d, ln: newMemory(), s: sess}
+			st := &stage{t: t, server: d, ln: newMemory(), s: sess}
 			ctx, stop := context.WithCancel(t.Context())
 			closed := make(chan error, 1)
 			go func() { closed <- d.Serve(ctx, st.ln) }()
@@ -92,12 +92,12 @@ func onStage(t *testing.T, name string, s *script, f func(t *testing.T, st *stag
 	})
 }
 
-// client is the other end of a connection, which reads only when told to.
+// client is the other end of a connection, which reads only on request.
 type client struct {
 	net.Conn
 	mu   sync.Mutex
 	seen bytes.Buffer
-	at   []time.Time // when something came
+	at   []time.Time // when something arrived
 	end  error
 }
 
@@ -161,9 +161,9 @@ func TestKeepAlive(t *testing.T) {
 		onStage(t, version, &script{}, func(t *testing.T, st *stage) {
 			c := st.connect(st.listening(version)).read()
 			time.Sleep(5 * time.Minute)
-			st.s.Notify([]byte(`"hello"`))
+			st.s.Notify([]byte(`"note"`))
 			time.Sleep(5 * time.Minute)
-			has(t, c.saw(), ": alive\n\n", "data: \"hello\"\n\n")
+			has(t, c.saw(), ": alive\n\n", "data: \"note\"\n\n")
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			for i := 1; i < len(c.at); i++ {
@@ -184,15 +184,15 @@ func TestKeepAlive(t *testing.T) {
 		time.Sleep(time.Minute)
 		st.s.Queue().Close()
 		time.Sleep(time.Minute)
-		st.door.pulse.mu.Lock()
-		defer st.door.pulse.mu.Unlock()
-		if st.door.pulse.timer != nil || st.door.pulse.wires != nil {
+		st.server.pulse.mu.Lock()
+		defer st.server.pulse.mu.Unlock()
+		if st.server.pulse.timer != nil || st.server.pulse.wires != nil {
 			t.Error("the timer runs with nothing to keep alive")
 		}
 	})
 }
 
-// A client that reads nothing is cut off, and no other client notices.
+// A client that reads nothing is cut off, and no other client is affected.
 //
 //redteam:attack No principal takes the host from the others: a client that stops reading
 func TestClientThatStopsReading(t *testing.T) {
@@ -201,10 +201,10 @@ func TestClientThatStopsReading(t *testing.T) {
 		readSome(t, c)
 		other := st.connect(posting("Mcp-Method: x\r\n", "{")).read()
 		time.Sleep(time.Minute)
-		if n := len(st.door.pulse.all()); n != 0 {
+		if n := len(st.server.pulse.all()); n != 0 {
 			t.Errorf("%d streams are open, want the stuck one cut off", n)
 		}
-		if st.s.Queue().Attach(nobody{}, 0, false, false) != nil {
+		if st.s.Queue().Attach(discarding{}, 0, false, false) != nil {
 			t.Error("the stuck connection still holds the stream")
 		}
 		has(t, other.saw(), " 400 ")
@@ -217,7 +217,7 @@ func TestClientThatStopsReading(t *testing.T) {
 			st.s.Notify(make([]byte, 64<<10))
 		}
 		time.Sleep(writeTime + time.Second)
-		if n := len(st.door.pulse.all()); n != 0 {
+		if n := len(st.server.pulse.all()); n != 0 {
 			t.Errorf("%d streams are open, want the stuck one cut off", n)
 		}
 		c.Close()
@@ -238,7 +238,7 @@ func TestClientThatStopsReading(t *testing.T) {
 		if took == 0 || took > writeTime+time.Second {
 			t.Errorf("the sender was held up for %s", took)
 		}
-		if n := st.door.serving.Load(); n != 0 {
+		if n := st.server.serving.Load(); n != 0 {
 			t.Errorf("%d requests are being served for a client that does not read", n)
 		}
 		c.Close()
@@ -269,20 +269,20 @@ func TestClientThatStopsReading(t *testing.T) {
 	onStage(t, "an answer", plain, func(t *testing.T, st *stage) {
 		c := st.connect(posting("Mcp-Method: x\r\n", initialize))
 		time.Sleep(5 * time.Minute)
-		if n := st.door.serving.Load(); n != 0 {
+		if n := st.server.serving.Load(); n != 0 {
 			t.Errorf("%d requests are being served for a client that does not read", n)
 		}
 		c.Close()
 	})
 }
 
-// nobody is a client that reads no stream and keeps nothing.
-type nobody struct{}
+// discarding is a client that reads no stream and keeps nothing.
+type discarding struct{}
 
-func (nobody) WriteEvent(string, []byte) error { return nil }
-func (nobody) Close()                          {}
+func (discarding) WriteEvent(string, []byte) error { return nil }
+func (discarding) Close()                          {}
 
-// readSome reads the beginning of a stream and no more.
+// readSome reads only the beginning of a stream.
 func readSome(t *testing.T, c *client) {
 	t.Helper()
 	buf := make([]byte, 4096)
@@ -311,7 +311,7 @@ func TestSlowHeaders(t *testing.T) {
 	onStage(t, "body", &script{}, func(t *testing.T, st *stage) {
 		c := st.connect("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{").read()
 		time.Sleep(time.Minute + 5*time.Second)
-		has(t, c.saw(), " 400 ", "could not be read to its end")
+		has(t, c.saw(), " 400 ", "could not be read completely")
 	})
 	onStage(t, "nothing at all", &script{}, func(t *testing.T, st *stage) {
 		c := st.connect("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").read()
@@ -323,8 +323,8 @@ func TestSlowHeaders(t *testing.T) {
 	})
 }
 
-// A call may take its time; limits on reading and writing are for the client,
-// not for the tool.
+// A long call is not interrupted, because the limits on reading and writing apply to the client, not to
+// the tool.
 func TestLongCall(t *testing.T) {
 	long := &script{modern: func(ctx context.Context, sink protocol.Sink) {
 		select {
@@ -364,7 +364,7 @@ func TestLongCall(t *testing.T) {
 	})
 }
 
-// Large events are cut into pieces for the deadline, not for the client.
+// Large events are written in pieces, each with a deadline; the client sees one event.
 func TestLargeEvent(t *testing.T) {
 	for _, version := range []string{"HTTP/1.1", "HTTP/1.0"} {
 		onStage(t, version, &script{}, func(t *testing.T, st *stage) {
@@ -382,7 +382,7 @@ func TestLargeEvent(t *testing.T) {
 	}
 }
 
-// unchunk undoes the transfer coding, strictly.
+// unchunk decodes the chunked transfer coding, strictly.
 func unchunk(t *testing.T, body string) string {
 	t.Helper()
 	var out strings.Builder

@@ -21,7 +21,7 @@ import (
 // those whose first request net/http answers, and inside TLS, whether it
 // arrives with the next request, before it, or in the middle of the answer.
 func TestAnEmptyLineAfterABodyIsIgnored(t *testing.T) {
-	clear, secure := newHouse(t, Options{}, hosttest.Options{}), newHouse(t, Options{}, hosttest.Options{})
+	clear, secure := newTestHost(t, Options{}, hosttest.Options{}), newTestHost(t, Options{}, hosttest.Options{})
 	other := httptest.NewTLSServer(nethttp.NotFoundHandler()) // for its certificate
 	defer other.Close()
 	pool := x509.NewCertPool()
@@ -56,7 +56,7 @@ func TestAnEmptyLineAfterABodyIsIgnored(t *testing.T) {
 				go func() {
 					for _, p := range pieces {
 						io.WriteString(c, p)
-						time.Sleep(10 * time.Millisecond) // so that it arrives apart
+						time.Sleep(10 * time.Millisecond) // so that it arrives separately
 					}
 				}()
 				in := bufio.NewReader(c)
@@ -91,7 +91,7 @@ func TestAnEmptyLineAfterABodyIsIgnored(t *testing.T) {
 	}
 }
 
-// rawPost is a request that stands alone; a chunked one is net/http's to answer.
+// rawPost returns a request without a session; net/http answers a chunked one.
 func rawPost(framing string, id int) string {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"server/discover","params":{"_meta":{%s}}}`, id, envelope)
 	head := "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" +

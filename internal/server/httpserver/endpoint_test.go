@@ -17,9 +17,9 @@ import (
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`
 
-// The tests of design E, word for word where it counts.
+// The cases are the tests of design E.
 func TestDesignE(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	plain := []string{"Accept", "application/json", "Content-Type", ""}
 	t.Run("initialize creates session", func(t *testing.T) {
 		r := h.do("POST", "/mcp", initialize, plain...)
@@ -62,7 +62,7 @@ func TestDesignECurlLines(t *testing.T) {
 	if err != nil {
 		t.Skip("curl is not installed")
 	}
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	u, _ := url.Parse(h.url)
 	run := func(args ...string) string {
 		t.Helper()
@@ -94,7 +94,7 @@ func TestDesignECurlLines(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	h := newHouse(t, Options{Name: "our <house>", Version: "1.2.3"}, hosttest.Options{})
+	h := newTestHost(t, Options{Name: "our <house>", Version: "1.2.3"}, hosttest.Options{})
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -139,7 +139,7 @@ func TestPlaces(t *testing.T) {
 
 func TestADegradedHostSaysSoAndServes(t *testing.T) {
 	reason := `the disk is "full"`
-	h := newHouse(t, Options{Degraded: func() string { return reason }}, hosttest.Options{})
+	h := newTestHost(t, Options{Degraded: func() string { return reason }}, hosttest.Options{})
 	if r := h.do("GET", "/ready", ""); r.status != 200 ||
 		r.body != `{"status":"degraded","service":"gatehouse","reason":"the disk is \"full\""}` {
 		t.Errorf("got %d %s", r.status, r.body)
@@ -151,16 +151,16 @@ func TestADegradedHostSaysSoAndServes(t *testing.T) {
 }
 
 func TestContextInThePath(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	r := h.do("POST", "/mcp/nowhere", initialize)
 	if r.status != 404 {
 		t.Errorf("an unknown context: got %d %s, want 404", r.status, r.body)
 	}
 }
 
-// places is a house with two contexts that differ by their tools, and one that
-// only some may enter.
-func places(t *testing.T) *house {
+// places returns a host with two contexts that have different tools, and one that only some callers may
+// enter.
+func places(t *testing.T) *testHost {
 	t.Helper()
 	p, err := permit.New(
 		permit.Options{
@@ -181,7 +181,7 @@ func places(t *testing.T) *house {
 		}
 		return who, nil
 	}
-	h := newHouse(t, Options{Identify: identify}, hosttest.Options{Policy: p})
+	h := newTestHost(t, Options{Identify: identify}, hosttest.Options{Policy: p})
 	h.Views.Set(views.Rules{Policy: p, Specs: []views.Spec{
 		{
 			Name:  "default",
@@ -205,12 +205,12 @@ func TestTheContextOfARequest(t *testing.T) {
 		{"/mcp", []string{"X-MCP-Context", "work"}, 200, "t_log", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", " work "}, 200, "t_log", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", " "}, 200, "t_echo", "Origin, X-MCP-Context"},
-		{"/mcp/default", []string{"X-MCP-Context", "work"}, 200, "t_echo", "Origin"}, // the path goes first
+		{"/mcp/default", []string{"X-MCP-Context", "work"}, 200, "t_echo", "Origin"}, // the path has priority
 		{"/mcp", []string{"X-MCP-Context", "nowhere"}, 404, "Context not found", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", "vault"}, 404, "Context not found", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", "vault", "X-Role", "staff"}, 403, "Context not allowed", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", "vault", "X-Role", "keeper"}, 200, "t_ask", "Origin, X-MCP-Context"},
-		{"/mcp", []string{"X-MCP-Context", "work, default"}, 400, "may be there once", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", "work, default"}, 400, "may be sent once", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-Bound", "work"}, 200, "t_log", "Origin"},
 		{"/mcp/work", []string{"X-Bound", "work"}, 200, "t_log", "Origin"},
 		{"/mcp/default", []string{"X-Bound", "work"}, 404, "Context not found", "Origin"},
@@ -233,8 +233,8 @@ func TestTheContextOfARequest(t *testing.T) {
 	}
 }
 
-// modernList asks for the tools in one request that stands alone.
-func (h *house) modernList(path string, headers ...string) reply {
+// modernList lists the tools in one request without a session.
+func (h *testHost) modernList(path string, headers ...string) reply {
 	h.t.Helper()
 	return h.do(
 		"POST",
@@ -243,7 +243,7 @@ func (h *house) modernList(path string, headers ...string) reply {
 		append([]string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/list"}, headers...)...)
 }
 
-// A session is one of the context it was opened in, whatever is asked later.
+// A session stays in the context in which it was opened, whatever later requests name.
 func TestASessionStaysInItsContext(t *testing.T) {
 	h := places(t)
 	id := h.do("POST", "/mcp", initialize, "X-MCP-Context", "work").header.Get("Mcp-Session-Id")
@@ -262,7 +262,7 @@ func TestASessionStaysInItsContext(t *testing.T) {
 		{"POST", "/mcp/default", nil, 404},
 		{"GET", "/mcp/default", []string{"Accept", "text/event-stream"}, 404},
 		{"DELETE", "/mcp/default", nil, 404},
-		{"POST", "/mcp", []string{"X-Bound", "default"}, 404}, // a credential that is not good there
+		{"POST", "/mcp", []string{"X-Bound", "default"}, 404}, // a credential that is bound to another context
 		{"POST", "/mcp", []string{"X-Bound", "work"}, 200},
 	} {
 		body := ""
@@ -278,7 +278,7 @@ func TestASessionStaysInItsContext(t *testing.T) {
 }
 
 func TestSessionLife(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	list := `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
 	ask := func(headers ...string) reply { return h.do("POST", "/mcp", list, headers...) }
@@ -308,7 +308,7 @@ func TestSessionLife(t *testing.T) {
 }
 
 func TestWithoutSessions(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{NoTable: true})
+	h := newTestHost(t, Options{}, hosttest.Options{NoTable: true})
 	r := h.do("POST", "/mcp", initialize)
 	if r.status != 200 || r.header.Get("Mcp-Session-Id") != "" {
 		t.Errorf("initialize: got %d with session %q, want 200 without", r.status, r.header.Get("Mcp-Session-Id"))
@@ -323,7 +323,7 @@ func TestWithoutSessions(t *testing.T) {
 		"2025-06-18",
 	)
 	if has(t, r.body, "data: ", `"progress":3`, `"id":3,"result"`); strings.Contains(r.body, "id: ") {
-		t.Errorf("a stream nobody can come back for has event ids:\n%s", r.body)
+		t.Errorf("a stream that cannot be resumed has event ids:\n%s", r.body)
 	}
 	for _, method := range []string{"GET", "DELETE"} {
 		if r := h.do(method, "/mcp", "", "Accept", "text/event-stream"); r.status != 405 ||
@@ -334,7 +334,7 @@ func TestWithoutSessions(t *testing.T) {
 }
 
 func TestModern(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	echo := call("a", "t_echo", `{"text":"hi"}`, envelope)
 	r := h.do("POST", "/mcp", echo, append(modern("tools/call", "t_echo"), "Mcp-Session-Id", "nonsense")...)
 	if r.status != 200 || r.header.Get("Mcp-Session-Id") != "" || r.header.Get("Content-Length") == "" {
@@ -386,7 +386,7 @@ func TestModern(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	old, newer := h.session("2025-03-26"), h.session("2025-06-18")
 	two := "[" + call(1, "t_echo", `{"text":"one"}`) + "," + call(2, "t_echo", `{"text":"two"}`) +
 		`,{"jsonrpc":"2.0","method":"notifications/initialized"},{"jsonrpc":"2.0","id":3},{"jsonrpc":"2.0","id":4,"method":"ping"}]`

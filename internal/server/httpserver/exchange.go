@@ -15,43 +15,42 @@ import (
 	"gatehouse/tool"
 )
 
-// errGone ends a modern request whose client has closed the connection, which
-// is how it cancels.
+// errGone ends a modern request whose client has closed the connection, which cancels it.
 var errGone = errors.New("the client closed the connection")
 
-// answerTime is how long a client may take to accept an answer.
+// answerTime is how long a client may take to receive an answer.
 const answerTime = 30 * time.Second
 
-// smallAnswer is a length below which h1 sends an answer in one piece, after
-// its handler, under a limit of its own.
+// smallAnswer is the length below which h1 sends an answer in one write, after its handler, under a
+// limit of its own.
 const smallAnswer = 32 << 10
 
-// exchange is one POST: what its requests send back, as JSON or, from the
-// first note on, as a stream. It is the sink of a single request; those of a
-// batch share it. Safe for concurrent use.
+// exchange is one POST: the messages that its requests send back, as JSON or, from the first
+// notification on, as a stream. It is the sink of a single request; those of a batch share it. It is
+// safe for concurrent use.
 type exchange struct {
 	server  *Server
 	session *session.Session // nil for a modern request
 	framing framing
-	streams bool // the client reads event streams
-	events  bool // and nothing else
-	returns bool // the client can come back for a stream
+	streams bool // the client accepts event streams
+	events  bool // and not JSON
+	returns bool // the client can resume a stream
 	begun   bool // the engine answers it, and releases what is held then
 	caller  tool.Caller
 
-	mu       sync.Mutex
-	w        nethttp.ResponseWriter // nil when the response is no longer ours to write
-	batch    *batch                 // nil for a single request
-	wire     *wire
-	stream   *session.Stream // where events have ids; nil otherwise
-	nudge    chan struct{}   // wakes the serving goroutine while it waits
-	answered bool            // the last message was given
-	over     bool            // nothing is left for the serving goroutine
-	gone     bool            // the client has
-	late     bool            // the serving goroutine is stuck inside a handler
-	cancel   func(error)     // ends a modern request
-	held     limit.Held      // the bytes of its message, until it was answered
-	counted  limit.Held      // among the streams, while the wire is open
+	mu           sync.Mutex
+	w            nethttp.ResponseWriter // nil after the response belongs to net/http again
+	batch        *batch                 // nil for a single request
+	wire         *wire
+	stream       *session.Stream // if events have IDs; nil otherwise
+	nudge        chan struct{}   // wakes the serving goroutine while it waits
+	answered     bool            // the last message was sent
+	over         bool            // the serving goroutine has nothing left to do
+	clientClosed bool            // the client has closed the connection
+	late         bool            // the serving goroutine is blocked in a handler
+	cancel       func(error)     // ends a modern request
+	held         limit.Held      // the bytes of its message, until it was answered
+	counted      limit.Held      // among the streams, while the wire is open
 }
 
 // newExchange makes the exchange of a request whose message has been read; held are
@@ -83,9 +82,8 @@ func (x *exchange) count() error {
 	return err
 }
 
-// serveClient runs f, which has the engine serve the request, and stays until the
-// response is complete. In HTTP/2 a response can only be ended by the serving
-// goroutine, which therefore has to be free.
+// serveClient runs f, in which the engine serves the request, and returns when the response is
+// complete. In HTTP/2 only the serving goroutine can end a response, so it must stay free.
 func (x *exchange) serveClient(client context.Context, f func()) {
 	if x.framing == http2 {
 		x.aside(f)
@@ -104,14 +102,12 @@ func (x *exchange) aside(f func()) {
 	}()
 }
 
-// resumable reports whether the client knows how to come back for a stream
-// that was closed before its end.
+// resumable reports whether the client can resume a stream that was closed before its end.
 func resumable(s *session.Session) bool {
 	return s != nil && s.ID != "" && s.Known().Revision >= mcpversion.V20251125
 }
 
-// Note sends a message before the answer; with it the response becomes a
-// stream.
+// Note sends a message before the answer; the response becomes a stream.
 func (x *exchange) Note(msg []byte) bool {
 	x.mu.Lock()
 	if x.answered || !x.openExchange() {
@@ -130,12 +126,12 @@ func (x *exchange) Note(msg []byte) bool {
 	return true
 }
 
-// openExchange makes the response a stream, if it is not one yet. x.mu is held.
+// openExchange makes the response a stream, if it is not one yet. The caller holds x.mu.
 func (x *exchange) openExchange() bool {
 	if x.wire != nil {
-		return x.stream != nil || !x.gone // with a stream the client can come back
+		return x.stream != nil || !x.clientClosed // with a stream the client can resume
 	}
-	if !x.streams || x.gone || x.w == nil || x.count() != nil {
+	if !x.streams || x.clientClosed || x.w == nil || x.count() != nil {
 		return false
 	}
 	id := ""
@@ -146,8 +142,8 @@ func (x *exchange) openExchange() bool {
 	x.wire = x.server.newWire(x.w, x.framing, x.wireOver, x.wakeUp)
 	x.wire.mu.Lock()
 	if x.framing == chunked {
-		// The connection may be taken over, and then the server does not read the next
-		// request on it: a client that pools connections must not send one.
+		// The connection may be taken over, and then the server does not read the next request on it,
+		// so a client that pools connections must not send one.
 		x.w.Header().Set("Connection", "close")
 	}
 	x.wire.writeOpening(opening(id, x.returns, x.server.opts.Retry))
@@ -166,7 +162,7 @@ func (x *exchange) openExchange() bool {
 	return true
 }
 
-// sendEvent sends one message on the open stream. x.mu is held.
+// sendEvent sends one message on the open stream. The caller holds x.mu.
 func (x *exchange) sendEvent(msg []byte, last bool) {
 	switch {
 	case x.stream != nil && last:
@@ -175,7 +171,7 @@ func (x *exchange) sendEvent(msg []byte, last bool) {
 		x.stream.Send(bytes.Clone(msg))
 	default:
 		if msg != nil && x.wire.WriteEvent("", msg) != nil {
-			go x.wire.failWith(errGone) // it tells us, and we hold x.mu
+			go x.wire.failWith(errGone) // on another goroutine, because it calls back and this one holds x.mu
 			return
 		}
 		if last {
@@ -197,24 +193,22 @@ func (x *exchange) Answer(status int, msg []byte) {
 		x.sendEvent(msg, true)
 		return
 	}
-	if x.w != nil && !x.gone {
+	if x.w != nil && !x.clientClosed {
 		x.reply(status, msg)
 	}
 	x.finishExchange()
 }
 
-// Challenge says which credential the answer wants, unless the answer has
-// begun already.
+// Challenge sets the WWW-Authenticate header of the answer, unless the answer has started already.
 func (x *exchange) Challenge(header string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.w != nil && !x.gone && x.wire == nil {
+	if x.w != nil && !x.clientClosed && x.wire == nil {
 		x.w.Header().Set("WWW-Authenticate", header)
 	}
 }
 
-// reply writes a JSON response, or only a status when there is nothing to
-// say. x.mu is held.
+// reply writes a JSON response, or only a status if there is no message. The caller holds x.mu.
 func (x *exchange) reply(status int, msg []byte) {
 	if _, own := x.w.(declarer); !own || x.late || len(msg) >= smallAnswer {
 		extend(x.w, len(msg))
@@ -229,15 +223,14 @@ func (x *exchange) reply(status int, msg []byte) {
 	}
 }
 
-// extend gives the client its time to take an answer of so many bytes: a
-// server's own limit counts from the headers and may have passed.
+// extend sets the deadline for the client to receive an answer of so many bytes, because the server's
+// own limit counts from the headers and may have passed.
 func extend(w nethttp.ResponseWriter, size int) {
 	t := answerTime + time.Duration(size/(64<<10))*time.Second // at 64 KiB/s at least
 	nethttp.NewResponseController(w).SetWriteDeadline(time.Now().Add(t))
 }
 
-// Drop ends the exchange without a response: the request was cancelled, or
-// there was none.
+// Drop ends the exchange without a response, because the request was cancelled or had none.
 func (x *exchange) Drop() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -250,17 +243,17 @@ func (x *exchange) Drop() {
 		x.sendEvent(nil, true)
 		return
 	}
-	if x.w != nil && !x.gone {
+	if x.w != nil && !x.clientClosed {
 		x.reply(202, nil)
 	}
 	x.finishExchange()
 }
 
-// Detach ends the response while the request goes on: a client that can come
-// back does so with the id it was given.
+// Detach ends the response while the request continues: a client that supports it resumes with the
+// event ID that it was given.
 func (x *exchange) Detach() {
 	x.mu.Lock()
-	if !x.returns || x.framing == http10 || x.answered || x.gone || !x.openExchange() {
+	if !x.returns || x.framing == http10 || x.answered || x.clientClosed || !x.openExchange() {
 		x.mu.Unlock()
 		return
 	}
@@ -271,9 +264,8 @@ func (x *exchange) Detach() {
 	w.Close()
 }
 
-// Late reports that the serving goroutine is stuck inside a handler that does
-// not heed its deadline. The answer will come from elsewhere and must not
-// wait for that goroutine.
+// Late reports that the serving goroutine is blocked in a handler that ignores its deadline. Another
+// goroutine will write the answer and must not wait for that one.
 func (x *exchange) Late() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -287,8 +279,8 @@ func (x *exchange) Late() {
 	}
 }
 
-// letGo sends what was written and ends the response without the serving
-// goroutine, where the connection can be taken. x.mu is held.
+// letGo sends what was written and ends the response without the serving goroutine, if the connection
+// can be taken over. The caller holds x.mu.
 func (x *exchange) letGo() {
 	ctl := nethttp.NewResponseController(x.w)
 	ctl.Flush()
@@ -300,13 +292,13 @@ func (x *exchange) letGo() {
 	}
 }
 
-// finishExchange marks the end for the serving goroutine. x.mu is held.
+// finishExchange marks the end for the serving goroutine. The caller holds x.mu.
 func (x *exchange) finishExchange() {
 	x.over = true
 	x.wake()
 }
 
-// wake asks the serving goroutine to look again. x.mu is held.
+// wake makes the serving goroutine check the state again. The caller holds x.mu.
 func (x *exchange) wake() {
 	if x.nudge != nil {
 		poke(x.nudge)
@@ -319,11 +311,11 @@ func (x *exchange) wakeUp() {
 	x.wake()
 }
 
-// wireOver is called when the wire has ended. A modern client that has gone has
-// cancelled; a legacy one may come back.
+// wireOver is called when the wire has ended. If a modern client has closed the connection, its request
+// is cancelled; a legacy client may resume.
 func (x *exchange) wireOver(cause error) {
 	x.mu.Lock()
-	x.gone = x.gone || cause != nil
+	x.clientClosed = x.clientClosed || cause != nil
 	x.counted.Release()
 	st, w, cancel := x.stream, x.wire, x.cancel
 	if x.answered {
@@ -337,7 +329,7 @@ func (x *exchange) wireOver(cause error) {
 	switch {
 	case cancel == nil:
 	case cause == nil:
-		cancel(session.ErrStop) // we have closed it ourselves
+		cancel(session.ErrStop) // the server itself has closed it
 	default:
 		cancel(errGone)
 	}
@@ -346,7 +338,7 @@ func (x *exchange) wireOver(cause error) {
 // lost is called when the client has closed its connection.
 func (x *exchange) lost() {
 	x.mu.Lock()
-	x.gone = true
+	x.clientClosed = true
 	w, cancel := x.wire, x.cancel
 	if x.answered {
 		cancel = nil
@@ -363,9 +355,8 @@ func (x *exchange) lost() {
 	}
 }
 
-// waitForEngine runs on the serving goroutine after the engine has returned:
-// it stays until the response is complete, or leaves at once when
-// the connection can be taken over.
+// waitForEngine runs on the serving goroutine after the engine has returned: it returns when the
+// response is complete, or at once if the connection can be taken over.
 func (x *exchange) waitForEngine(client context.Context) {
 	x.mu.Lock()
 	for !x.over {
@@ -392,7 +383,7 @@ func (x *exchange) waitForEngine(client context.Context) {
 		}
 		x.mu.Lock()
 	}
-	x.w = nil // net/http wants it back
+	x.w = nil // it belongs to net/http after the return
 	if x.wire == nil {
 		x.counted.Release() // of a stream that was not opened
 	}

@@ -12,8 +12,8 @@ import (
 
 var noLimit time.Time
 
-// sessionless answers GET and DELETE where there are no sessions: in the
-// modern era and on a host that serves without them.
+// sessionless answers GET and DELETE without sessions: in the modern era and on a host that serves
+// without them.
 func (d *Server) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	if d.engine.Sessions() != nil && !mcpversion.ModernName(r.Header.Get("Mcp-Protocol-Version")) {
 		return false
@@ -22,8 +22,8 @@ func (d *Server) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool 
 	return true
 }
 
-// serveGet opens the stream of what is said outside any request or, with
-// Last-Event-ID, goes on with a stream that broke.
+// serveGet opens the stream of messages that belong to no request or, with Last-Event-ID, resumes a
+// stream that broke.
 func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
 	if d.sessionless(w, r) {
 		return
@@ -39,14 +39,14 @@ func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 	}
 	st, after, resume := s.Queue(), uint64(0), false
 	if id := r.Header.Get("Last-Event-ID"); id != "" {
-		// A 404 would tell the client that its session is gone, and a fresh
-		// stream would let it wait for ever for the rest of the old one.
+		// A 404 would mean to the client that its session has ended, and with a new stream it would
+		// wait forever for the rest of the old one.
 		if st, after, resume = s.FindStream(id); !resume {
 			writeFault(
 				w,
 				400,
 				protocol.CodeInvalidRequest,
-				"nothing is kept after Last-Event-ID "+clip(id)+"; open the stream without it",
+				"no events are kept after Last-Event-ID "+clip(id)+"; open the stream without it",
 			)
 			return
 		}
@@ -62,9 +62,8 @@ func (d *Server) serveGet(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 	d.listen(w, r, s, st, after, resume, counted)
 }
 
-// listen attaches the connection to the stream. A stream that is being read
-// is taken over only by a client that has read it before, or when the client
-// that read it has closed its connection.
+// listen attaches the connection to the stream. A stream with a reader is taken over only by a client
+// that has read it before, or if the previous reader has closed its connection.
 func (d *Server) listen(
 	w nethttp.ResponseWriter,
 	r *nethttp.Request,
@@ -78,9 +77,9 @@ func (d *Server) listen(
 	g.st, g.release = st, s.KeepAlive()
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
-	g.wire.mu.Lock() // nothing is written before the stream is ours
+	g.wire.mu.Lock() // nothing is written before the stream is attached
 	err := st.Attach(g.wire, after, resume, resume)
-	if old, ok := st.Reader().(*wire); err != nil && ok && old.gone() {
+	if old, ok := st.Reader().(*wire); err != nil && ok && old.clientClosed() {
 		old.failWith(errGone)
 		err = st.Attach(g.wire, after, resume, resume)
 	}
@@ -93,7 +92,7 @@ func (d *Server) listen(
 	}
 	takes := g.wire.kind == chunked
 	if takes {
-		w.Header().Set("Connection", "close") // it will not serve another request
+		w.Header().Set("Connection", "close") // the connection will not serve another request
 	}
 	g.wire.writeOpening(opening(st.Prime(), resumable(s), d.opts.Retry))
 	if takes && g.wire.takeOver() {
@@ -102,14 +101,14 @@ func (d *Server) listen(
 	g.wait(r)
 }
 
-// listener serves a GET that reads a stream.
+// streamReader serves a GET that reads a stream.
 type listener struct {
 	wire    *wire
 	st      *session.Stream
 	release func()
 	counted limit.Held      // among the streams, until the wire has ended
-	ended   <-chan struct{} // what is read has ended; may be nil
-	nudge   chan struct{}   // the wire wants the serving goroutine
+	ended   <-chan struct{} // the end of the stream; may be nil
+	nudge   chan struct{}   // the wire needs the serving goroutine
 	done    chan struct{}   // the wire has ended
 }
 
@@ -128,7 +127,7 @@ func (g *listener) over(error) {
 
 func (g *listener) wakeUp() { poke(g.nudge) }
 
-// wait keeps the serving goroutine while net/http has the connection.
+// wait blocks the serving goroutine while net/http owns the connection.
 func (g *listener) wait(r *nethttp.Request) {
 	for {
 		select {

@@ -1,11 +1,10 @@
-// Package httpserver serves Streamable HTTP: one endpoint that accepts messages
-// by POST and answers with JSON or with a stream of events.
+// Package httpserver serves Streamable HTTP: one endpoint that accepts messages by POST and answers
+// with JSON or with an event stream.
 //
-// It checks the Host and Origin of a request before it reads the body, passes
-// the message to the engine and writes what the engine returns. A stream that stays
-// open costs a connection and a few hundred bytes, not a goroutine, wherever
-// HTTP allows the connection to be taken over. The server keeps no protocol
-// state of its own: sessions and streams belong to internal/mcp/session.
+// It checks the Host and Origin of a request before it reads the body, passes the message to the engine
+// and writes what the engine returns. A stream that stays open costs a connection and a few hundred
+// bytes, not a goroutine, wherever HTTP allows the connection to be taken over. The server keeps no
+// protocol state of its own: sessions and streams belong to internal/mcp/session.
 package httpserver
 
 import (
@@ -27,10 +26,10 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a Server. The zero value serves loopback clients.
+// Options configures a Server. The zero value serves loopback clients.
 type Options struct {
-	Bind    string   // the host that is listened on; "" means loopback
-	Hosts   []string // names a Host header may have besides the loopback ones
+	Bind    string   // the host to listen on; "" means loopback
+	Hosts   []string // names that a Host header may have besides the loopback names
 	Origins []string // origins of web pages that may call, as scheme://host[:port]; "*" means any, without credentials
 
 	MaxBody   int64         // bytes of one POST; 0 means 24 MiB
@@ -38,15 +37,14 @@ type Options struct {
 	BodySpan  time.Duration // in which 64 KiB of a body must arrive, or its end; 0 means 10 s
 	BytesWait time.Duration // for the bytes that other requests of a caller hold; 0 means 5 s
 	KeepAlive time.Duration // the longest silence of a stream; 0 means 25 s
-	Retry     time.Duration // when a client should come back to a stream that ended; 0 means 3 s
-	Patience  time.Duration // for requests in flight when the server stops; 0 means 10 s
+	Retry     time.Duration // how long a client waits before it resumes a stream that ended; 0 means 3 s
+	Patience  time.Duration // for running requests when the server stops; 0 means 10 s
 
 	Name    string // of this server, for its page; "" means gatehouse
 	Version string // likewise; "" shows none
 
-	// Degraded returns what the host cannot do at the moment, "" if it can do
-	// everything. Any client may read it at /ready, so it names no path and no
-	// user. nil means that nothing is ever degraded.
+	// Degraded returns what the host cannot do at the moment, "" if it can do everything. Any client
+	// may read it at /ready, so it contains no path and no user. nil means never degraded.
 	Degraded func() string
 
 	// Identify returns the caller before the body is read. nil
@@ -55,12 +53,11 @@ type Options struct {
 	// Public reports whether a request needs no identity; nil means that only the
 	// message endpoints require one.
 	Public func(*nethttp.Request) bool
-	// Auth serves what lies below /auth/ and the metadata of the protected
-	// resource; nil means that there is none.
+	// Auth serves the paths below /auth/ and the metadata of the protected resource; nil means none.
 	Auth nethttp.Handler
-	// Metrics is served at /metrics; nil means that there is none.
+	// Metrics is served at /metrics; nil means none.
 	Metrics nethttp.Handler
-	// Watches returns an error for callers that may not read them; if nil, every caller may.
+	// Watches returns a refusal for callers that may not read the metrics; if nil, every caller may.
 	Watches func(protocol.Caller) *Denied
 	// Socket upgrades requests of identified callers to /ws; nil means that
 	// there are no WebSockets.
@@ -83,11 +80,11 @@ type Options struct {
 	Log *slog.Logger // nil: nothing is logged
 }
 
-// Denied is the reason why a caller was refused.
+// Denied is the refusal of a caller.
 type Denied struct {
 	Status  int            // 401 or 403
-	Message string         // says what was expected
-	Header  nethttp.Header // for instance WWW-Authenticate; may be nil
+	Message string         // states what was expected
+	Header  nethttp.Header // for example WWW-Authenticate; may be nil
 }
 
 // engine is the part of *protocol.Engine that the server uses.
@@ -101,7 +98,7 @@ type engine interface {
 	Sessions() *session.Table
 }
 
-// Server serves HTTP. Safe for concurrent use.
+// Server serves HTTP. It is safe for concurrent use.
 type Server struct {
 	engine   engine
 	opts     Options
@@ -121,7 +118,7 @@ type Server struct {
 	legacyShares *limit.Shares
 }
 
-// New returns a server. The error names an origin or host that cannot be read.
+// New returns a server. The error names an origin or host that cannot be parsed.
 func New(e *protocol.Engine, o Options) (*Server, error) {
 	d, err := newServer(e, o)
 	if err == nil {
@@ -213,8 +210,8 @@ func (d *Server) routes() {
 	})
 }
 
-// ServeHTTP serves one request. Where it comes from is checked first, so that
-// a page on a foreign site learns nothing and starts nothing.
+// ServeHTTP serves one request. It checks the origin first, so that a page of a foreign site can
+// neither read nor start anything.
 func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	d.serving.Add(1)
 	defer d.serving.Add(-1)
@@ -222,7 +219,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		d.refuseRequest(
 			w,
 			r,
-			"Host "+clip(r.Host)+" is not a name of this server; add it to the allowed hosts if it should be",
+			"Host "+clip(r.Host)+" is not a name of this server; to allow it, add it to the allowed hosts",
 		)
 		return
 	}
@@ -232,7 +229,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 			r,
 			"Origin "+clip(
 				r.Header.Get("Origin"),
-			)+" is not allowed to call this server; the administrator adds it to the allowed origins if it should be (--origin, listen.http.origins)",
+			)+" is not allowed to call this server; to allow it, the administrator adds it to the allowed origins (--origin, listen.http.origins)",
 		)
 		return
 	}
@@ -246,7 +243,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		writeFault(w, 503, protocol.CodeInternal, "the server is stopping; try again later")
 		return
 	}
-	if r.URL.Path == "/mcp" && !d.opts.Alone { // which the mux would find too, at a price
+	if r.URL.Path == "/mcp" && !d.opts.Alone { // the mux would find it as well, but at a higher cost
 		d.endpoint(w, r)
 		return
 	}
@@ -256,8 +253,8 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	d.mux.ServeHTTP(w, r)
 }
 
-// known identifies the caller of a path that is not a message endpoint, because
-// the message endpoints identify theirs.
+// known identifies the caller of a path that is not a message endpoint. The message endpoints identify
+// their callers themselves.
 func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) || d.isRegistry(r) {
 		return true
@@ -292,9 +289,8 @@ func (d *Server) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
 	return denied == nil
 }
 
-// identifiesItself reports whether a request comes to one of the endpoints of
-// messages. What is near them, and methods they do not have, are asked like
-// everything else.
+// identifiesItself reports whether a request is for a message endpoint, which identifies its callers
+// itself. Other paths, and methods that the endpoints do not have, need known.
 func identifiesItself(r *nethttp.Request) bool {
 	switch p := r.URL.Path; p {
 	case "/mcp":
@@ -315,7 +311,7 @@ func (d *Server) Serving() int { return int(d.serving.Load()) }
 // Streams returns how many event streams are open.
 func (d *Server) Streams() int { return d.pulse.wireCount() }
 
-// poke sends on a channel with a buffer of one, unless a value waits in it.
+// poke sends on a channel with a buffer of one, unless the buffer is full.
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -329,7 +325,7 @@ func (d *Server) refuseRequest(w nethttp.ResponseWriter, r *nethttp.Request, why
 	writeFault(w, 403, protocol.CodeInvalidRequest, why)
 }
 
-// endpoint is /mcp.
+// endpoint serves /mcp.
 func (d *Server) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 	who, ok := d.identify(w, r)
 	if !ok {
@@ -347,8 +343,8 @@ func (d *Server) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 	}
 }
 
-// socket is /ws. A client that has one does more than a GET does, so it is not let in
-// more easily than a POST: not with the cookie of another origin's page.
+// socket serves /ws. A client with a WebSocket can do more than with a GET, so it is admitted under the
+// same conditions as a POST: not with the cookie of another origin's page.
 func (d *Server) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 	as := r.WithContext(r.Context())
 	as.Method = "POST"
@@ -357,7 +353,7 @@ func (d *Server) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 	}
 }
 
-// identify returns the caller. It answers the request if the caller is refused.
+// identify returns the caller. If the caller is refused, it answers the request.
 func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Caller, bool) {
 	who, denied := d.opts.Identify(r)
 	if !d.admitted(w, denied) {
@@ -369,7 +365,7 @@ func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protoco
 			w,
 			400,
 			protocol.CodeInvalidRequest,
-			"the header X-MCP-Context may be there once, with the name of one context",
+			"the header X-MCP-Context may be sent once, with the name of one context",
 		)
 		return who, false
 	}
@@ -382,9 +378,8 @@ func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protoco
 	return who, true
 }
 
-// chosen returns the context that a request names: in its path or, without that, in
-// a header, which the answer then varies with. It reports false when the header
-// names several.
+// chosen returns the context that a request names: in its path or otherwise in a header, which it then
+// adds to the Vary header of the answer. It returns false if the header names several contexts.
 func chosen(answer nethttp.Header, r *nethttp.Request) (name string, ok bool) {
 	if name := r.PathValue("context"); name != "" {
 		return name, true
@@ -398,13 +393,13 @@ func chosen(answer nethttp.Header, r *nethttp.Request) (name string, ok bool) {
 	return name, len(values) == 1 && !strings.ContainsAny(name, ", ")
 }
 
-// elsewhere reports whether a caller chose, or is bound to, another context
-// than the one a session was opened in: it is a session there alone.
+// elsewhere reports whether a caller chose, or is bound to, another context than the one in which a
+// session was opened; the session is valid in that one only.
 func elsewhere(who protocol.Caller, context string) bool {
 	return who.Context != "" && who.Context != context || who.Bound != "" && who.Bound != context
 }
 
-// only serves one method, HEAD counting as GET.
+// only serves one method; HEAD counts as GET.
 func (d *Server) only(method string, f nethttp.HandlerFunc) nethttp.HandlerFunc {
 	return func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		if r.Method != method && !(method == "GET" && r.Method == "HEAD") {
@@ -429,7 +424,7 @@ func (d *Server) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
 	writeText(200, "application/json", string(body))(w, r)
 }
 
-// writeText returns a handler that always writes the same short body.
+// writeText returns a handler that always writes the same body.
 func writeText(status int, mime, body string) nethttp.HandlerFunc {
 	return func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 		w.Header().Set("Content-Type", mime)

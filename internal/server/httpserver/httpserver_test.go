@@ -18,16 +18,15 @@ import (
 	"gatehouse/tool"
 )
 
-// house is a host behind its HTTP door, with tools that do what a test tells
-// them to.
-type house struct {
+// testHost is a host behind its HTTP server, with tools whose behaviour a test defines.
+type testHost struct {
 	*hosttest.Host
 	t       testing.TB
 	server  *Server
 	url     string
 	started chan context.Context // a call of t_hold has begun
-	release chan string          // what it is to answer
-	dropped chan error           // why it was cancelled
+	release chan string          // its answer
+	dropped chan error           // the cause of its cancellation
 }
 
 type text struct {
@@ -38,7 +37,7 @@ type count struct {
 	N int `json:"n"`
 }
 
-func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
+func (h *testHost) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{Tools: []tool.Tool{
 		tool.New(tool.Def{Name: "t_echo", Description: "Echoes.", Effects: tool.Reads, Budget: -1},
 			func(_ context.Context, _ *tool.Call, in text) (text, error) { return in, nil }),
@@ -66,7 +65,7 @@ func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
 				return text{<-h.release}, nil
 			},
 		),
-		tool.New(tool.Def{Name: "t_progress", Description: "Tells how far it is.", Effects: tool.Reads},
+		tool.New(tool.Def{Name: "t_progress", Description: "Reports its progress.", Effects: tool.Reads},
 			func(_ context.Context, c *tool.Call, in count) (text, error) {
 				for i := range in.N {
 					c.Peer.Progress(float64(i+1), float64(in.N), "")
@@ -103,9 +102,9 @@ func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	}}, nil
 }
 
-func (h *house) Close(context.Context) error { return nil }
+func (h *testHost) Close(context.Context) error { return nil }
 
-func (h *house) hold(ctx context.Context, _ *tool.Call, _ struct{}) (text, error) {
+func (h *testHost) hold(ctx context.Context, _ *tool.Call, _ struct{}) (text, error) {
 	h.started <- ctx
 	select {
 	case s := <-h.release:
@@ -116,9 +115,9 @@ func (h *house) hold(ctx context.Context, _ *tool.Call, _ struct{}) (text, error
 	}
 }
 
-func newHouse(t testing.TB, o Options, ho hosttest.Options) *house {
+func newTestHost(t testing.TB, o Options, ho hosttest.Options) *testHost {
 	t.Helper()
-	h := &house{
+	h := &testHost{
 		t:       t,
 		started: make(chan context.Context, 100),
 		release: make(chan string),
@@ -141,16 +140,15 @@ func newHouse(t testing.TB, o Options, ho hosttest.Options) *house {
 	return h
 }
 
-// reply is a whole response.
+// reply is a complete response.
 type reply struct {
 	status int
 	header nethttp.Header
 	body   string
 }
 
-// do sends one request; headers come in pairs, and an empty value removes
-// one that is usual.
-func (h *house) do(method, path, body string, headers ...string) reply {
+// do sends one request; headers are pairs, and an empty value removes a default header.
+func (h *testHost) do(method, path, body string, headers ...string) reply {
 	h.t.Helper()
 	res := h.open(method, path, body, headers...)
 	defer res.Body.Close()
@@ -161,7 +159,7 @@ func (h *house) do(method, path, body string, headers ...string) reply {
 	return reply{res.StatusCode, res.Header, string(b)}
 }
 
-func (h *house) open(method, path, body string, headers ...string) *nethttp.Response {
+func (h *testHost) open(method, path, body string, headers ...string) *nethttp.Response {
 	h.t.Helper()
 	res, err := nethttp.DefaultClient.Do(h.request(h.t.Context(), method, path, body, headers...))
 	if err != nil {
@@ -170,7 +168,7 @@ func (h *house) open(method, path, body string, headers ...string) *nethttp.Resp
 	return res
 }
 
-func (h *house) request(ctx context.Context, method, path, body string, headers ...string) *nethttp.Request {
+func (h *testHost) request(ctx context.Context, method, path, body string, headers ...string) *nethttp.Request {
 	h.t.Helper()
 	req, err := nethttp.NewRequestWithContext(ctx, method, h.url+path, strings.NewReader(body))
 	if err != nil {
@@ -193,8 +191,8 @@ func (h *house) request(ctx context.Context, method, path, body string, headers 
 	return req
 }
 
-// session opens a session of a revision and returns its id.
-func (h *house) session(revision string) string {
+// session opens a session of a revision and returns its ID.
+func (h *testHost) session(revision string) string {
 	h.t.Helper()
 	r := h.do(
 		"POST",
@@ -208,7 +206,7 @@ func (h *house) session(revision string) string {
 	return id
 }
 
-// call is the message that calls a tool.
+// call returns a message that calls a tool.
 func call(id any, name, args string, meta ...string) string {
 	m := ""
 	if len(meta) > 0 {
@@ -226,7 +224,7 @@ func call(id any, name, args string, meta ...string) string {
 
 const envelope = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`
 
-// modern are the headers of a modern request.
+// modern returns the headers of a modern request.
 func modern(method string, name ...string) []string {
 	h := []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method}
 	if len(name) > 0 {
@@ -253,7 +251,7 @@ func stream(t testing.TB, res *nethttp.Response) *events {
 	return &events{t, res, bufio.NewReader(res.Body)}
 }
 
-// raw reads one block, comments included; ok is false at an orderly end.
+// raw reads one block, including comments; ok is false at an orderly end.
 func (e *events) raw() (ev event, ok bool, err error) {
 	for {
 		line, err := e.r.ReadString('\n')
@@ -284,7 +282,7 @@ func (e *events) raw() (ev event, ok bool, err error) {
 	}
 }
 
-// next is the next event with data.
+// next returns the next event with data.
 func (e *events) next() event {
 	e.t.Helper()
 	for {
@@ -298,7 +296,7 @@ func (e *events) next() event {
 	}
 }
 
-// end reads to the end of the stream and returns the data of what came.
+// end reads to the end of the stream and returns the data of the events.
 func (e *events) end() (data []string) {
 	e.t.Helper()
 	for {

@@ -16,9 +16,8 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// BenchmarkIdleStream measures what an open stream costs while nothing
-// happens: resident bytes and goroutines of the serving side for each of
-// 5,000 sessions with their GET streams on cleartext HTTP/1.1. The clients are
+// BenchmarkIdleStream measures the cost of an idle open stream: resident bytes and goroutines of the
+// serving side for each of 5,000 sessions with their GET streams on cleartext HTTP/1.1. The clients are
 // bare sockets of the same process, which cost about 0.4 KiB each.
 func BenchmarkIdleStream(b *testing.B) {
 	for _, withStream := range []bool{false, true} {
@@ -31,7 +30,7 @@ func BenchmarkIdleStream(b *testing.B) {
 }
 
 func measureIdle(b *testing.B, n int, withStream bool) {
-	h := newHouse(b, Options{KeepAlive: time.Hour}, hosttest.Options{})
+	h := newTestHost(b, Options{KeepAlive: time.Hour}, hosttest.Options{})
 	open := func(n int) {
 		for range n {
 			id := h.openSession(b)
@@ -40,15 +39,15 @@ func measureIdle(b *testing.B, n int, withStream bool) {
 			}
 		}
 	}
-	open(100) // what is made once
+	open(100) // allocates what is made only once
 	before, goroutines := resident(), runtime.NumGoroutine()
 	open(n)
 	b.ReportMetric(float64(resident()-before)/float64(n), "B/session")
 	b.ReportMetric(float64(runtime.NumGoroutine()-goroutines)/float64(n), "goroutines/session")
 }
 
-// openSession shakes hands without net/http's client.
-func (h *house) openSession(b *testing.B) string {
+// openSession initializes a session without net/http's client.
+func (h *testHost) openSession(b *testing.B) string {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
 		b.Fatal(err)
@@ -69,7 +68,7 @@ func (h *house) openSession(b *testing.B) string {
 	return ""
 }
 
-func (h *house) openStream(b *testing.B, id string) {
+func (h *testHost) openStream(b *testing.B, id string) {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
 		b.Fatal(err)
@@ -90,15 +89,15 @@ func (h *house) openStream(b *testing.B, id string) {
 	}
 }
 
-// resident is the memory of this process after it has given back what it can.
+// resident returns the memory of this process after a garbage collection.
 func resident() int {
 	for range 3 {
 		runtime.GC()
-		time.Sleep(50 * time.Millisecond) // sockets that were closed are finalized
+		time.Sleep(50 * time.Millisecond) // finalizes sockets that were closed
 	}
 	debug.FreeOSMemory()
 	status, err := os.ReadFile("/proc/self/statm")
-	if err != nil { // elsewhere, what Go has taken from the system
+	if err != nil { // on other systems, the memory that Go has obtained
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
 		return int(m.Sys - m.HeapReleased)

@@ -21,7 +21,7 @@ import (
 )
 
 func TestContentType(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	for value, want := range map[string]int{
 		"application/json":                  200,
 		"application/json; charset=utf-8":   200,
@@ -43,7 +43,7 @@ func TestContentType(t *testing.T) {
 }
 
 func TestBadMessages(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	for name, c := range map[string]struct {
 		body string
@@ -51,7 +51,7 @@ func TestBadMessages(t *testing.T) {
 	}{
 		"nothing":           {"", "-32700"},
 		"half a message":    {`{"jsonrpc":"2.0","id":1`, "-32700"},
-		"no JSON":           {"hello", "-32700"},
+		"no JSON":           {"no json", "-32700"},
 		"two messages":      {initialize + initialize, "-32700"},
 		"invalid UTF-8":     {"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pi\xffng\"}", "-32700"},
 		"deep nesting":      {`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + "}}", "-32700"},
@@ -68,7 +68,7 @@ func TestBadMessages(t *testing.T) {
 }
 
 func TestOversized(t *testing.T) {
-	h := newHouse(t, Options{MaxBody: 1000}, hosttest.Options{})
+	h := newTestHost(t, Options{MaxBody: 1000}, hosttest.Options{})
 	fits := call(1, "t_echo", `{"text":"hi"}`)
 	fits += strings.Repeat(" ", 1000-len(fits))
 	id := h.session("2025-11-25")
@@ -99,7 +99,7 @@ func TestOversized(t *testing.T) {
 			t.Errorf("%s: got %d %s, want %d", c.name, c.got.status, c.got.body, c.status)
 		}
 	}
-	// A length that is announced is refused before anything has come.
+	// A body whose announced length is too large is refused before any of it has arrived.
 	conn := h.dial()
 	fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
 	has(t, readHead(t, conn), " 413 ")
@@ -108,7 +108,7 @@ func TestOversized(t *testing.T) {
 	has(t, readHead(t, conn), " 413 ")
 }
 
-func (h *house) dial() net.Conn {
+func (h *testHost) dial() net.Conn {
 	h.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
@@ -130,7 +130,7 @@ func readHead(t *testing.T, conn net.Conn) string {
 }
 
 func TestTruncated(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	conn := h.dial()
 	fmt.Fprintf(
 		conn,
@@ -146,17 +146,17 @@ func TestTruncated(t *testing.T) {
 	}
 }
 
-// A body that does not come is not waited for.
+// The server does not wait for a body that does not arrive.
 func TestSlowBody(t *testing.T) {
-	h := newHouse(t, Options{BodyTime: 50 * time.Millisecond}, hosttest.Options{})
+	h := newTestHost(t, Options{BodyTime: 50 * time.Millisecond}, hosttest.Options{})
 	conn := h.dial()
 	fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 	has(t, readHead(t, conn), " 400 ")
 }
 
-// The deadline of the body must not end the request that came in it.
+// The deadline of the body must not end the request to which it belongs.
 func TestSlowCallAfterItsBody(t *testing.T) {
-	h := newHouse(t, Options{BodyTime: 20 * time.Millisecond}, hosttest.Options{})
+	h := newTestHost(t, Options{BodyTime: 20 * time.Millisecond}, hosttest.Options{})
 	go func() {
 		soon(t, h.started, "the call to begin")
 		time.Sleep(100 * time.Millisecond)
@@ -177,10 +177,10 @@ func TestReadAll(t *testing.T) {
 	if got, _ := readAll(bytes.NewReader(body[:100]), 100, 1000, noCount, noRelease); cap(got) > 112 {
 		t.Errorf("100 bytes took %d", cap(got))
 	}
-	// Announced, but never sent: no room is made for it.
+	// The body is announced, but never sent: no buffer is allocated for it.
 	got, err := readAll(strings.NewReader("x"), 24<<20, 24<<20, noCount, noRelease)
 	if !errors.Is(err, io.ErrUnexpectedEOF) || cap(got) > firstRead {
-		t.Errorf("got %v with room for %d bytes", err, cap(got))
+		t.Errorf("got %v with a buffer of %d bytes", err, cap(got))
 	}
 	broken := errors.New("broken")
 	if _, err := readAll(iotest.ErrReader(broken), 10, 100, noCount, noRelease); !errors.Is(err, broken) {
@@ -210,7 +210,7 @@ func TestAccept(t *testing.T) {
 }
 
 func TestDenied(t *testing.T) {
-	h := newHouse(t, Options{Identify: func(r *nethttp.Request) (protocol.Caller, *Denied) {
+	h := newTestHost(t, Options{Identify: func(r *nethttp.Request) (protocol.Caller, *Denied) {
 		if name, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
 			return protocol.Caller{Caller: tool.Caller{Principal: name}}, nil
 		}
@@ -255,8 +255,7 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// memory is a listener without sockets: as many connections as there is
-// memory for, and the clock of a synctest bubble.
+// memory is a listener without sockets, for connections inside a synctest bubble.
 type memory struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -290,9 +289,9 @@ func (m *memory) dial(ctx context.Context) (net.Conn, error) {
 }
 
 func TestTenThousandAtOnce(t *testing.T) {
-	// So many that all of them may wait, where none is answered before all have
-	// come: the usual queue refuses one principal's tenth thousand.
-	h := newHouse(t, Options{}, hosttest.Options{Slots: 5_000})
+	// All of the requests may wait, because none is answered before all have arrived, and the default
+	// queue would refuse most of one principal's 10,000.
+	h := newTestHost(t, Options{}, hosttest.Options{Slots: 5_000})
 	ln := newMemory()
 	ctx, stop := context.WithCancel(t.Context())
 	closed := make(chan error, 1)
@@ -337,7 +336,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 		t.Errorf("%d of %d requests were answered, each with its own answer", n, requests)
 	}
 	stop()
-	if err := soon(t, closed, "the door to close"); err != nil {
+	if err := soon(t, closed, "the server to close"); err != nil {
 		t.Error(err)
 	}
 }

@@ -12,15 +12,15 @@ import (
 // legacyStreamLimit is how many streams of the old transport are served at once.
 const legacyStreamLimit = 1024
 
-// pipe is what this file uses of *protocol.Pipe.
+// pipe is the part of *protocol.Pipe that this file uses.
 type pipe interface {
 	Receive(frame []byte)
 	Close(cause error)
 	Done() <-chan struct{}
 }
 
-// legacyStreams are the clients of revision 2024-11-05, which use two endpoints: a
-// stream that carries every message to them, and an address to post to.
+// legacyStreams holds the clients of revision 2024-11-05, which use two endpoints: a stream of all
+// messages to them, and an address to which they post.
 type legacyStreams struct {
 	mu   sync.Mutex
 	open map[string]*legacyStream
@@ -28,7 +28,7 @@ type legacyStreams struct {
 
 type legacyStream struct {
 	principal string
-	context   string // that was chosen; "" means the default
+	context   string // the chosen one; "" means the default
 	bound     string
 	pipe      pipe
 }
@@ -50,8 +50,8 @@ func (e *legacyStreams) removeStream(id string) {
 	delete(e.open, id)
 }
 
-// findStream finds the stream of a caller. A message that names another context than
-// the stream was opened in, or comes with another binding, is none for it.
+// findStream returns the stream of a caller. It returns none if the message names another context than
+// the one in which the stream was opened, or comes with another binding.
 func (e *legacyStreams) findStream(id string, who protocol.Caller) *legacyStream {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -63,7 +63,7 @@ func (e *legacyStreams) findStream(id string, who protocol.Caller) *legacyStream
 	return c
 }
 
-// openLegacyStream is GET /sse: the stream, whose first event says where to post.
+// openLegacyStream serves GET /sse: a stream whose first event names the address to post to.
 func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) {
 	who, ok := d.identify(w, r)
 	if !ok {
@@ -101,8 +101,7 @@ func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 	g.wait(r)
 }
 
-// postLegacyStream is POST /messages: it takes a message, which is answered on the
-// stream.
+// postLegacyStream serves POST /messages: it accepts a message, which is answered on the stream.
 func (d *Server) postLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) {
 	who, ok := d.identify(w, r)
 	if !ok {

@@ -10,16 +10,15 @@ import (
 	"sync/atomic"
 )
 
-// origin is where a web page comes from, as browsers write it.
+// origin is the origin of a web page, in the form that browsers send.
 type origin struct {
 	scheme, host string
-	port         uint16 // 0: the scheme has no default and none was given
+	port         uint16 // 0: none was given, and the scheme has no default
 }
 
-// parseOrigin reads an Origin header. Browsers write it in one way only: all
-// of it lower case, nothing but scheme, host and port, addresses in their
-// shortest form. What is written differently comes from no browser, and is
-// refused rather than interpreted.
+// parseOrigin parses an Origin header. Browsers write it in one way only: in lower case, with nothing
+// but scheme, host and port, and addresses in their shortest form. Any other form does not come from a
+// browser, and is refused rather than interpreted.
 func parseOrigin(s string) (o origin, ok bool) {
 	scheme, rest, found := strings.Cut(s, "://")
 	if !found || !isScheme(scheme) {
@@ -46,7 +45,7 @@ func defaultPort(scheme string) uint16 {
 	return 0
 }
 
-// splitPort takes host[:port] apart; the brackets of an IPv6 address stay.
+// splitPort splits host[:port]; the brackets of an IPv6 address stay.
 func splitPort(s string) (host string, port uint16, ok bool) {
 	host = s
 	if i := strings.LastIndexByte(s, ':'); i >= 0 && !strings.HasSuffix(s, "]") {
@@ -71,8 +70,8 @@ func isScheme(s string) bool {
 	return s != ""
 }
 
-// isHost accepts lower-case names without empty labels, and addresses in
-// their canonical form.
+// isHost reports whether s is a lower-case name without empty labels, or an address in its canonical
+// form.
 func isHost(s string) bool {
 	if inner, ok := strings.CutPrefix(s, "["); ok {
 		inner, ok = strings.CutSuffix(inner, "]")
@@ -92,8 +91,8 @@ func isHost(s string) bool {
 	return len(s) <= 253
 }
 
-// loopback reports whether a host is this machine: localhost or an address in
-// 127.0.0.0/8 or ::1, and no other name, whatever it begins with.
+// loopback reports whether a host is this machine: localhost or an address in 127.0.0.0/8 or ::1. Other
+// names do not count, even if they begin with localhost.
 func loopback(host string) bool {
 	if host == "localhost" || host == "127.0.0.1" {
 		return true
@@ -102,7 +101,7 @@ func loopback(host string) bool {
 	return err == nil && a.Unmap().IsLoopback()
 }
 
-// loopbackBind reports whether only this machine can reach a listener there.
+// loopbackBind reports whether only this machine can reach a listener on host.
 func loopbackBind(host string) bool { return host == "" || loopback(host) }
 
 // origins decides which web pages may call.
@@ -131,7 +130,7 @@ func newOrigins(list []string, local bool) (origins, error) {
 	return o, nil
 }
 
-// Header values that never change; net/http does not modify them.
+// Constant header values; net/http does not modify them.
 var (
 	varyOrigin   = []string{"Origin"}
 	varyContext  = []string{"Origin, X-MCP-Context"}
@@ -142,10 +141,10 @@ var (
 	aDay         = []string{"86400"}
 )
 
-// admit decides about the Origin headers of a request and writes what the
-// browser needs to know into h, the headers of the answer. No Origin means
-// that no web page is asking. Other ports of loopback are foreign: behind them
-// may be a sandbox or a server that runs untrusted code.
+// admit decides about the Origin headers of a request and writes the headers that the browser needs
+// into h, the header of the answer. A request without Origin does not come from a web page of another
+// origin. Other ports of loopback are foreign, because a sandbox or a server with untrusted code may
+// listen there.
 func (o *origins) admit(h nethttp.Header, r *nethttp.Request) bool {
 	h["Vary"] = varyOrigin
 	values := r.Header["Origin"]
@@ -172,8 +171,8 @@ func (o *origins) admit(h nethttp.Header, r *nethttp.Request) bool {
 	return true
 }
 
-// own reports whether a page of this origin came from where the request goes to.
-// Host was checked before, so it is a name of this listener.
+// own reports whether a page of this origin came from the address to which the request goes. Host was
+// checked before, so it is a name of this listener.
 func (o origin) own(r *nethttp.Request) bool {
 	scheme := "http"
 	if r.TLS != nil {
@@ -186,7 +185,7 @@ func (o origin) own(r *nethttp.Request) bool {
 	return ok && o.scheme == scheme && o.host == host && o.port == port
 }
 
-// requestHeaders are the headers a page may send.
+// requestHeaders are the headers that a page may send.
 const requestHeaders = "Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, MCP-Protocol-Version, Mcp-Session-Id, Traceparent, Tracestate, X-API-Key, X-MCP-Context"
 
 // preflight answers OPTIONS.
@@ -205,8 +204,8 @@ func (d *Server) preflight(w nethttp.ResponseWriter, r *nethttp.Request) {
 	w.WriteHeader(204)
 }
 
-// paramHeaders repeats the Mcp-Param headers a page asks to send; their names
-// follow from the tools' arguments.
+// paramHeaders returns the Mcp-Param headers that a page asks to send; their names depend on the tools'
+// arguments.
 func paramHeaders(asked []string) string {
 	var out strings.Builder
 	for _, v := range asked {
@@ -229,12 +228,12 @@ func isToken(s string) bool {
 	return s != ""
 }
 
-// hosts decides which Host headers are ours. A page that points a name of its
-// own at this machine (DNS rebinding) is known by that name.
+// hosts decides which Host headers are accepted. A page that resolves a name of its own to this machine
+// (DNS rebinding) sends that name.
 type hosts struct {
 	names map[string]bool
 	any   bool
-	last  atomic.Pointer[string] // that was allowed: most requests name the same
+	last  atomic.Pointer[string] // the last one accepted, because most requests have the same
 }
 
 func newHosts(list []string, local bool) (*hosts, error) {

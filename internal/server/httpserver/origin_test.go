@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// What no browser on this machine writes, however much it looks like it.
+// Origins that no browser sends for a page of this machine, although they resemble one.
 var foreign = []string{
 	"https://evil.com",
 	"null",
@@ -79,7 +79,7 @@ var foreign = []string{
 	"http://localhost http://evil.example",
 }
 
-// asked is a request of a page to a host, over TLS or not.
+// asked returns a request of a page to a host, over TLS or not.
 func asked(secure bool, host string, origins ...string) *nethttp.Request {
 	r := &nethttp.Request{Host: host, Header: nethttp.Header{}}
 	if secure {
@@ -217,11 +217,11 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// Every way into the server refuses the same strangers.
+// Every route of the server refuses the same foreign pages.
 //
 //redteam:attack Origin and Host: every route from a foreign page
 func TestForeignersAreRefusedEverywhere(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	for _, where := range [][2]string{
 		{"POST", "/mcp"}, {"GET", "/mcp"}, {"DELETE", "/mcp"}, {"OPTIONS", "/mcp"}, {"PUT", "/mcp"}, {"POST", "/mcp/work"},
@@ -249,7 +249,7 @@ func TestForeignersAreRefusedEverywhere(t *testing.T) {
 }
 
 func TestCORS(t *testing.T) {
-	h := newHouse(t, Options{Origins: []string{"https://app.example.com"}}, hosttest.Options{})
+	h := newTestHost(t, Options{Origins: []string{"https://app.example.com"}}, hosttest.Options{})
 	const page = "https://app.example.com"
 	for name, r := range map[string]reply{
 		"an answer":       h.do("POST", "/mcp", initialize, "Origin", page),
@@ -311,7 +311,7 @@ func FuzzOrigin(f *testing.F) {
 		if !o.admit(nethttp.Header{}, asked(false, host, s)) {
 			return
 		}
-		// What is admitted is exactly what a browser writes for a page of that host.
+		// The admitted origins are exactly those that a browser sends for a page of that host.
 		bare, _ := strings.CutSuffix(strings.ToLower(host), ":80")
 		if page := "http://" + bare; s != page && s != page+":80" {
 			t.Errorf("%q was admitted to %q", s, host)

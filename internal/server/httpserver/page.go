@@ -15,11 +15,10 @@ var pageText string
 //go:embed page.css
 var pageStyle string
 
-// newPage returns a function that renders the page for a person who opens the
-// server in a browser at an address. The page says nothing that
-// /.well-known/mcp and the handshake do not say. It is filled in without
-// package html/template, because a program that executes a template is linked
-// with every exported method of its types: 5 MB of them.
+// newPage returns a function that renders the page for a person who opens the server in a browser at an
+// address. The page contains only what /.well-known/mcp and the handshake reveal as well. It does not
+// use package html/template, because a program that executes a template is linked with every exported
+// method of its types, which adds 5 MB.
 func newPage(o Options) func(address string) []byte {
 	version := ""
 	if o.Version != "" {
@@ -53,5 +52,5 @@ func (d *Server) showPage(w nethttp.ResponseWriter, r *nethttp.Request) {
 	if r.TLS != nil {
 		scheme = "https://"
 	}
-	w.Write(d.page(scheme + r.Host)) // which has been checked
+	w.Write(d.page(scheme + r.Host)) // Host has been checked
 }

@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/mcp/session"
 )
 
-// post takes one message, or a batch of them.
+// post accepts one message, or a batch of them.
 func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
 	if r.ProtoMajor > 1 {
 		unlimited(w) // a server's limits would reset the stream in the middle of a call
@@ -51,23 +51,22 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	d.postLegacy(x, r, who, m, a)
 }
 
-// unlimited lifts a server's time limits from this request.
+// unlimited removes a server's time limits from this request.
 func unlimited(w nethttp.ResponseWriter) {
 	nethttp.NewResponseController(w).SetWriteDeadline(noLimit)
 }
 
-// headerOf reads headers under the names the protocol gives them.
+// headerOf returns a function that reads headers by the names of the protocol.
 func headerOf(h nethttp.Header) protocol.Header {
 	return func(name string) []string {
-		if name == "MCP-Protocol-Version" { // saves making its canonical form
+		if name == "MCP-Protocol-Version" { // saves computing its canonical form
 			return h["Mcp-Protocol-Version"]
 		}
 		return h.Values(name)
 	}
 }
 
-// postModern serves a message that stands alone. Session headers mean nothing
-// here.
+// postModern serves a message without a session. It ignores session headers.
 func (d *Server) postModern(
 	x *exchange,
 	r *nethttp.Request,
@@ -89,20 +88,20 @@ func (d *Server) postModern(
 		}
 	}
 	x.begun = true
-	ctx, cancel := context.WithCancelCause(context.Background()) // of the connection, which may outlive r
+	ctx, cancel := context.WithCancelCause(context.Background()) // the context of the connection, which may outlive r
 	x.cancel = cancel
 	stop := whenOver(r.Context(), x.lost)
 	x.serveClient(r.Context(), func() {
 		d.engine.Modern(ctx, who, m, h, x)
 		if !m.IsRequest() {
-			x.Drop() // unless it was answered
+			x.Drop() // has no effect if it was answered
 		}
 	})
 	stop()
 }
 
-// whenOver is context.AfterFunc for a context that may do that by itself, at a
-// third of the cost.
+// whenOver is context.AfterFunc, but calls the method AfterFunc of a context that has one, at a third
+// of the cost.
 func whenOver(ctx context.Context, f func()) (stop func() bool) {
 	if own, ok := ctx.(interface {
 		AfterFunc(f func()) (stop func() bool)
@@ -142,9 +141,8 @@ func (d *Server) initialize(
 	answerJSON(w, 200, response)
 }
 
-// postLegacy serves a message of a session. A client that does not name event
-// streams among what it accepts gets JSON whatever happens, and one that names
-// nothing else a stream.
+// postLegacy serves a message of a session. A client that does not accept event streams always gets
+// JSON, and one that accepts nothing else always gets a stream.
 func (d *Server) postLegacy(
 	x *exchange,
 	r *nethttp.Request,
@@ -186,9 +184,8 @@ func (d *Server) accept(w nethttp.ResponseWriter, s *session.Session, m *protoco
 	w.WriteHeader(202)
 }
 
-// sessionOf finds the session a legacy request belongs to, and what is known
-// of its principal who has come with this credential; on a host without
-// sessions one is made for this request alone.
+// sessionOf returns the session of a legacy request, and updates what the session knows about its
+// principal from this credential. On a host without sessions it makes one for this request.
 func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Caller) (*session.Session, *session.Facts, *protocol.Fault) {
 	version := ""
 	if v := r.Header["Mcp-Protocol-Version"]; len(v) > 0 {
@@ -199,7 +196,7 @@ func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Caller) (*session.S
 			return nil, nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
 				Message: "MCP-Protocol-Version " + clip(
 					version,
-				) + " is not a revision with sessions that is spoken here"}
+				) + " is not a supported revision with sessions"}
 		}
 	}
 	sessions := d.engine.Sessions()
@@ -210,7 +207,7 @@ func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Caller) (*session.S
 	ids := r.Header["Mcp-Session-Id"]
 	if len(ids) != 1 || ids[0] == "" {
 		return nil, nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
-			Message: "the header Mcp-Session-Id is missing; initialize gives one"}
+			Message: "the header Mcp-Session-Id is missing; initialize returns one"}
 	}
 	s, ok := sessions.Get(ids[0], who.Principal)
 	if !ok || elsewhere(*who, s.Known().Context) {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// keepAlive keeps open streams alive: one timer for all of them, which runs only
-// while there are any.
+// keepAlive keeps open streams alive: one timer for all of them, which runs only while streams are
+// open.
 type keepAlive struct {
 	every time.Duration // half of the longest silence
 
@@ -32,11 +32,11 @@ func (k *keepAlive) removeWire(w *wire) {
 	defer k.mu.Unlock()
 	delete(k.wires, w)
 	if len(k.wires) == 0 {
-		k.wires = nil // a map keeps the room of its largest day
+		k.wires = nil // because a map never shrinks
 	}
 }
 
-// all is the open streams of this moment.
+// all returns the open streams.
 func (k *keepAlive) all() []*wire {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -66,8 +66,8 @@ func (k *keepAlive) beat() {
 	k.timer.Reset(k.every)
 }
 
-// each calls f for every open stream, several at a time so that those that
-// are stuck do not add up.
+// each calls f for every open stream, several at a time so that the waiting times of blocked ones do
+// not add up.
 func (k *keepAlive) each(f func(*wire)) {
 	var workers sync.WaitGroup
 	work := make(chan *wire)

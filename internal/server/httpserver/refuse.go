@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/mcp/protocol"
 )
 
-// writeFault answers with a JSON-RPC error that belongs to no request.
+// writeFault answers with a JSON-RPC error without an ID.
 func writeFault(w nethttp.ResponseWriter, status, code int, msg string) {
 	answerFault(w, &protocol.Fault{Status: status, Code: code, Message: msg})
 }
@@ -45,7 +45,7 @@ func answerEvent(w nethttp.ResponseWriter, msg []byte) {
 	fmt.Fprintf(w, "data: %s\n\n", flattened(msg))
 }
 
-// declarer is a response that knows its length without a header.
+// declarer is a response whose length can be set without a header.
 type declarer interface{ Declare(length int) }
 
 func notAllowed(w nethttp.ResponseWriter, allow string) {
@@ -53,7 +53,7 @@ func notAllowed(w nethttp.ResponseWriter, allow string) {
 	writeFault(w, 405, protocol.CodeInvalidRequest, "this method is not served here; allowed: "+allow)
 }
 
-// clip shortens what a stranger sent before it is said back, and quotes it.
+// clip shortens and quotes a client's text before it is returned in a message.
 func clip(s string) string {
 	return strconv.QuoteToASCII(displaytext.Cut(s, 100, "..."))
 }

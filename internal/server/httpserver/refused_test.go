@@ -12,10 +12,10 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// A client that sends too much reads why it is refused before its connection
-// is closed, whether or not it says how much it sends.
+// A client that sends too much can read why it is refused before its connection is closed, whether or
+// not it announces the length.
 func TestAnOversizedBodyIsAnsweredBeforeTheConnectionCloses(t *testing.T) {
-	h := newHouse(t, Options{MaxBody: 64 << 10}, hosttest.Options{})
+	h := newTestHost(t, Options{MaxBody: 64 << 10}, hosttest.Options{})
 	defer h.serve()()
 	const size = 8 << 20
 	for name, head := range map[string]string{
@@ -57,9 +57,9 @@ func TestAnOversizedBodyIsAnsweredBeforeTheConnectionCloses(t *testing.T) {
 	}
 }
 
-// A client of a session that reads event streams alone gets its answers so.
+// A client of a session that accepts only event streams gets its answers as streams.
 func TestAnAnswerIsAStreamForWhoReadsNothingElse(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	one := func(body string, headers ...string) reply {
 		t.Helper()
 		r := h.do("POST", "/mcp", body, append([]string{"Accept", "text/event-stream"}, headers...)...)

@@ -20,16 +20,14 @@ const (
 	lastWait    = 2 * time.Second // for goroutines whose connections were closed
 )
 
-// Serve serves the listener until ctx is done and closes it. Then new requests
-// are refused, streams on which nothing is owed end, and requests in flight
-// get Options.Patience to finish before their connections are closed. It
-// returns nil after an orderly end, and an error when the listener failed or
-// when a handler could not be made to return.
+// Serve serves the listener until ctx is done and closes it. Then new requests are refused, idle
+// streams end, and running requests get Options.Patience to finish before their connections are closed.
+// It returns nil after an orderly end, and an error if the listener failed or a handler did not return.
 func (d *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &h1.Server{Handler: d, Log: d.log, Rest: &nethttp.Server{
 		Handler:           d,
 		ReadHeaderTimeout: headerTime,
-		WriteTimeout:      answerTime, // from the headers; extended for whatever takes longer
+		WriteTimeout:      answerTime, // from the headers on; extended for longer answers
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
@@ -47,7 +45,7 @@ func (d *Server) Serve(ctx context.Context, ln net.Listener) error {
 	return err
 }
 
-// drain ends what is open.
+// drain ends open requests and streams.
 func (d *Server) drain(srv *h1.Server) error {
 	d.stopping.Store(true)
 	d.pulse.each((*wire).dismiss)
@@ -61,15 +59,14 @@ func (d *Server) drain(srv *h1.Server) error {
 	defer cancel()
 	d.rest(last, nil)
 	if n := d.serving.Load(); n > 0 {
-		return fmt.Errorf("%d requests could not be ended: their handlers do not heed cancellation", n)
+		return fmt.Errorf("%d requests could not be ended: their handlers ignore cancellation", n)
 	}
 	return nil
 }
 
 func (d *Server) streaming() bool { return len(d.pulse.all()) > 0 }
 
-// rest waits until no request is being served and busy, if given, returns
-// false, or until ctx is done.
+// rest waits until no request is being served and busy, if given, returns false, or until ctx is done.
 func (d *Server) rest(ctx context.Context, busy func() bool) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
@@ -82,8 +79,8 @@ func (d *Server) rest(ctx context.Context, busy func() bool) {
 	}
 }
 
-// Close ends every open stream. It is for a Server that is embedded as a
-// handler in another server; Serve does it itself.
+// Close ends every open stream. A program that uses a Server as a handler in another server calls it;
+// Serve does so itself.
 func (d *Server) Close() {
 	d.stopping.Store(true)
 	d.pulse.each((*wire).Close)

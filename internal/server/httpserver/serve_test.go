@@ -26,8 +26,8 @@ func overTLS(t *testing.T, h nethttp.Handler, two bool) (*nethttp.Client, string
 	return server.Client(), server.URL
 }
 
-// serve runs the house's door on a listener of its own until stop is called.
-func (h *house) serve() (stop func() error) {
+// serve runs the host's server on a listener of its own until stop is called.
+func (h *testHost) serve() (stop func() error) {
 	h.t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,8 +37,8 @@ func (h *house) serve() (stop func() error) {
 	return h.serveOn(ln)
 }
 
-// serveOn is serve on a listener that is open.
-func (h *house) serveOn(ln net.Listener) (stop func() error) {
+// serveOn is serve on a given listener.
+func (h *testHost) serveOn(ln net.Listener) (stop func() error) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -47,12 +47,12 @@ func (h *house) serveOn(ln net.Listener) (stop func() error) {
 	return func() error {
 		h.t.Helper()
 		cancel()
-		return soon(h.t, done, "the door to close")
+		return soon(h.t, done, "the server to close")
 	}
 }
 
 func TestServeStops(t *testing.T) {
-	h := newHouse(t, Options{Patience: 5 * time.Second}, hosttest.Options{})
+	h := newTestHost(t, Options{Patience: 5 * time.Second}, hosttest.Options{})
 	stop := h.serve()
 	id := h.session("2025-11-25")
 	listening := stream(t, h.listen(id))
@@ -70,24 +70,24 @@ func TestServeStops(t *testing.T) {
 		t.Errorf("the stream ended with %q", data)
 	}
 	subscribed.end()
-	if resp, err := nethttp.Get(h.url + "/health"); err == nil { // the streams end before the listener does
+	if resp, err := nethttp.Get(h.url + "/health"); err == nil { // the streams end before the listener closes
 		resp.Body.Close()
 		if resp.StatusCode != 503 {
-			t.Errorf("a door that is closing answers %s", resp.Status)
+			t.Errorf("a server that is closing answers %s", resp.Status)
 		}
 	}
 	h.release <- "in time"
 	has(t, soon(t, answered, "the call in flight").body, "in time")
-	if err := soon(t, stopped, "the door to close"); err != nil {
+	if err := soon(t, stopped, "the server to close"); err != nil {
 		t.Errorf("an orderly end is %v, want nil", err)
 	}
 	if n := len(h.server.pulse.all()); n != 0 {
-		t.Errorf("%d streams outlive the door", n)
+		t.Errorf("%d streams outlive the server", n)
 	}
 }
 
 func TestServeLosesPatience(t *testing.T) {
-	h := newHouse(t, Options{Patience: 50 * time.Millisecond}, hosttest.Options{})
+	h := newTestHost(t, Options{Patience: 50 * time.Millisecond}, hosttest.Options{})
 	stop := h.serve()
 	id := h.session("2025-11-25")
 	asked := stream(t, h.open("POST", "/mcp", call(9, "t_ask", `{}`), "Mcp-Session-Id", id))
@@ -122,7 +122,7 @@ func TestServeLosesPatience(t *testing.T) {
 }
 
 func TestServeSaysWhatItCouldNotEnd(t *testing.T) {
-	h := newHouse(t, Options{Patience: 50 * time.Millisecond}, hosttest.Options{})
+	h := newTestHost(t, Options{Patience: 50 * time.Millisecond}, hosttest.Options{})
 	stop := h.serve()
 	id := h.session("2025-11-25")
 	r := h.do("POST", "/mcp", call(1, "t_stuck", `{}`), "Mcp-Session-Id", id)
@@ -130,12 +130,12 @@ func TestServeSaysWhatItCouldNotEnd(t *testing.T) {
 	err := stop()
 	close(h.release)
 	if err == nil || !strings.Contains(err.Error(), "do not heed") {
-		t.Errorf("got %v, want to be told of the handler that is stuck", err)
+		t.Errorf("got %v, want an error about the blocked handler", err)
 	}
 }
 
 func TestServeFails(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -146,9 +146,9 @@ func TestServeFails(t *testing.T) {
 	}
 }
 
-// Headers have a limit of their own; that they do not come is TestSlowHeaders.
+// Headers have a limit of their own; TestSlowHeaders covers headers that do not arrive.
 func TestHeaders(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	h.serve()
 	dial := func() net.Conn {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))

@@ -22,7 +22,7 @@ func byHeader(r *nethttp.Request) (protocol.Caller, *Denied) {
 }
 
 // halfSent opens a connection and sends the head of a large body and some of it.
-func halfSent(t *testing.T, h *house, who string, size, sent int) net.Conn {
+func halfSent(t *testing.T, h *testHost, who string, size, sent int) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	if err != nil {
@@ -36,7 +36,7 @@ func halfSent(t *testing.T, h *house, who string, size, sent int) net.Conn {
 }
 
 // post sends a message whole and returns the status and the answer.
-func (h *house) post(who, msg string) (int, string) {
+func (h *testHost) post(who, msg string) (int, string) {
 	h.t.Helper()
 	r, err := nethttp.NewRequestWithContext(h.t.Context(), "POST", h.url+"/mcp", strings.NewReader(msg))
 	if err != nil {
@@ -67,7 +67,7 @@ func (h *house) post(who, msg string) (int, string) {
 func TestHalfSentBodiesHoldTheirOwnShare(t *testing.T) {
 	const mib = 1 << 20
 	bytes := limit.NewShares(limit.Resource{Name: "bytes", Total: 16 * mib, Kept: -1})
-	h := newHouse(t, Options{
+	h := newTestHost(t, Options{
 		Identify: byHeader, Bytes: bytes, BodySpan: 3 * time.Second, BytesWait: 100 * time.Millisecond,
 	}, hosttest.Options{})
 	var conns []net.Conn
@@ -124,7 +124,7 @@ func TestHalfSentBodiesHoldTheirOwnShare(t *testing.T) {
 func TestTheBytesOfAMessageAreGivenBack(t *testing.T) {
 	bytes := limit.NewShares(limit.Resource{Name: "bytes", Total: 1 << 20, Kept: -1})
 	streams := limit.NewShares(limit.Resource{Name: "streams", Total: 100, Kept: -1})
-	h := newHouse(t, Options{Identify: byHeader, Bytes: bytes, Streams: streams}, hosttest.Options{})
+	h := newTestHost(t, Options{Identify: byHeader, Bytes: bytes, Streams: streams}, hosttest.Options{})
 	for _, msg := range []string{
 		call(1, "t_echo", `{"text":"a"}`, envelope), call(1, "t_progress", `{"n":3}`, envelope), "{", "[]", "",
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`,
@@ -149,7 +149,7 @@ func TestTheBytesOfAMessageAreGivenBack(t *testing.T) {
 //redteam:attack No principal takes the host from the others: one caller opens streams without end
 func TestStreamsAreDivided(t *testing.T) {
 	streams := limit.NewShares(limit.Resource{Name: "streams", Total: 10, Kept: -1})
-	h := newHouse(t, Options{Identify: byHeader, Streams: streams, KeepAlive: 200 * time.Millisecond}, hosttest.Options{})
+	h := newTestHost(t, Options{Identify: byHeader, Streams: streams, KeepAlive: 200 * time.Millisecond}, hosttest.Options{})
 	listen := func(who string) *nethttp.Response {
 		t.Helper()
 		msg := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` +

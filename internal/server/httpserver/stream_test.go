@@ -16,7 +16,7 @@ import (
 
 const progressToken = `"progressToken":"p"`
 
-func (h *house) listen(id string, headers ...string) *nethttp.Response {
+func (h *testHost) listen(id string, headers ...string) *nethttp.Response {
 	h.t.Helper()
 	return h.open(
 		"GET",
@@ -25,19 +25,19 @@ func (h *house) listen(id string, headers ...string) *nethttp.Response {
 		append([]string{"Accept", "text/event-stream", "Mcp-Session-Id", id}, headers...)...)
 }
 
-func (h *house) found(id string) *session.Session {
+func (h *testHost) found(id string) *session.Session {
 	h.t.Helper()
 	s, ok := h.Table.Get(id, "anonymous")
 	if !ok {
-		h.t.Fatal("the session is gone")
+		h.t.Fatal("the session has ended")
 	}
 	return s
 }
 
 func TestAnswerThatStreams(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	progress := call(5, "t_progress", `{"n":2}`, progressToken)
-	t.Run("is primed for those who know of it", func(t *testing.T) {
+	t.Run("is primed for clients that support it", func(t *testing.T) {
 		res := h.open("POST", "/mcp", progress, "Mcp-Session-Id", h.session("2025-11-25"))
 		defer res.Body.Close()
 		s := stream(t, res)
@@ -72,7 +72,7 @@ func TestAnswerThatStreams(t *testing.T) {
 			res.Body.Close()
 		}
 	})
-	t.Run("only for those who accept it", func(t *testing.T) {
+	t.Run("only for clients that accept it", func(t *testing.T) {
 		id := h.session("2025-11-25")
 		for _, accept := range []string{"application/json", "", "*/*"} {
 			r := h.do("POST", "/mcp", progress, "Mcp-Session-Id", id, "Accept", accept)
@@ -100,10 +100,9 @@ func TestAnswerThatStreams(t *testing.T) {
 	})
 }
 
-// A person who is asked may think for long: the connection stays, the
-// goroutine does not.
+// A person who is asked may take long to answer: the connection stays open without a goroutine.
 func TestQuestion(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	s := stream(t, h.open("POST", "/mcp", call(9, "t_ask", `{}`), "Mcp-Session-Id", id))
 	q := s.next()
@@ -136,7 +135,7 @@ func waitFor(t testing.TB, what string, ok func() bool) {
 }
 
 func TestSentAway(t *testing.T) {
-	h := newHouse(t, Options{Retry: 20 * time.Millisecond}, hosttest.Options{})
+	h := newTestHost(t, Options{Retry: 20 * time.Millisecond}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	standalone := h.listen(id)
 	defer standalone.Body.Close()
@@ -157,9 +156,9 @@ func TestSentAway(t *testing.T) {
 	has(t, again[0], `"id":1,"result"`, "back again")
 }
 
-// Older clients do not come back, so they are not sent away.
+// Older clients do not resume, so their connection is not closed.
 func TestNotSentAway(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	for _, headers := range [][]string{
 		{"Mcp-Session-Id", h.session("2025-06-18")},
 		{"Mcp-Session-Id", h.session("2025-11-25"), "Accept", "application/json"},
@@ -173,31 +172,31 @@ func TestNotSentAway(t *testing.T) {
 	}
 }
 
-// A client that died and comes back without an event id gets its stream at
-// once: the host notices that the earlier connection is closed.
+// If a client crashed and opens its stream again without an event ID, it gets the stream at once,
+// because the server notices that the earlier connection is closed.
 func TestListeningAgainAfterTheClientDied(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	first := h.listen(id)
 	if ev, _, _ := stream(t, first).raw(); ev.id != "0-0" {
 		t.Fatalf("the first event is %+v", ev)
 	}
-	first.Body.Close() // and the connection, which can serve nothing else
+	first.Body.Close() // closes the connection, too, which can serve nothing else
 	again := h.listen(id)
 	for end := time.Now().Add(10 * time.Second); again.StatusCode == 409 && time.Now().Before(end); again = h.listen(id) {
-		again.Body.Close() // the end of the first is still on its way
+		again.Body.Close() // the end of the first may not have arrived yet
 	}
 	defer again.Body.Close()
 	s := stream(t, again)
 	s.raw()
-	h.found(id).Notify([]byte(`"news"`))
-	if ev := s.next(); again.StatusCode != 200 || ev.data != `"news"` {
+	h.found(id).Notify([]byte(`"note"`))
+	if ev := s.next(); again.StatusCode != 200 || ev.data != `"note"` {
 		t.Errorf("got %d and %+v, want the stream", again.StatusCode, ev)
 	}
 }
 
 func TestListening(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	res := h.listen(id)
 	defer res.Body.Close()
@@ -209,7 +208,7 @@ func TestListening(t *testing.T) {
 	if ev := s.next(); ev.id != "0-1" || ev.data != `{ "a":  1}` {
 		t.Errorf("got %+v, want the message on one line", ev)
 	}
-	t.Run("a second one is refused while the first lives", func(t *testing.T) {
+	t.Run("a second one is refused while the first is open", func(t *testing.T) {
 		if r := h.do("GET", "/mcp", "", "Accept", "text/event-stream", "Mcp-Session-Id", id); r.status != 409 {
 			t.Errorf("got %d %s, want 409", r.status, r.body)
 		}
@@ -243,7 +242,7 @@ func TestListening(t *testing.T) {
 		{"only JSON", []string{"Mcp-Session-Id", other, "Accept", "application/json"}, 406},
 		{"no session", []string{"Accept", "text/event-stream"}, 400},
 		{"unknown session", []string{"Accept", "text/event-stream", "Mcp-Session-Id", id}, 404},
-		{"an event nobody knows", []string{"Accept", "text/event-stream", "Mcp-Session-Id", other, "Last-Event-ID", "77-1"}, 400},
+		{"an unknown event", []string{"Accept", "text/event-stream", "Mcp-Session-Id", other, "Last-Event-ID", "77-1"}, 400},
 		{"no event at all", []string{"Accept", "text/event-stream", "Mcp-Session-Id", other, "Last-Event-ID", "\x80☃"}, 400},
 	} {
 		if r := h.do("GET", "/mcp", "", c.headers...); r.status != c.status {
@@ -252,9 +251,9 @@ func TestListening(t *testing.T) {
 	}
 }
 
-// A stream that is open is a sign of life, and needs no goroutine.
+// An open stream keeps its session alive, and needs no goroutine.
 func TestAnOpenStreamCostsNoGoroutine(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	const streams = 50
 	nethttp.DefaultTransport.(*nethttp.Transport).CloseIdleConnections()
 	open := func(i int) net.Conn {
@@ -300,7 +299,7 @@ func TestAnOpenStreamCostsNoGoroutine(t *testing.T) {
 }
 
 func TestSubscription(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	body := `{"jsonrpc":"2.0","id":77,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{` + envelope + `}}}`
 	ctx, leave := context.WithCancel(t.Context())
 	res, err := nethttp.DefaultClient.Do(h.request(ctx, "POST", "/mcp", body, modern("subscriptions/listen")...))
@@ -314,15 +313,15 @@ func TestSubscription(t *testing.T) {
 	has(t, s.next().data, "notifications/subscriptions/acknowledged")
 	waitFor(t, "the serving goroutine to leave", func() bool { return h.server.serving.Load() == 0 })
 	for _, w := range h.server.pulse.all() {
-		w.beat() // something was just written
+		w.beat() // an event was just written
 		w.beat()
 	}
 	if ev, _, _ := s.raw(); ev.comment != "alive" {
 		t.Errorf("got %+v, want a comment that keeps the stream alive", ev)
 	}
 	leave()
-	for _, w := range h.server.pulse.all() { // what a keep-alive finds out sooner or later
-		waitFor(t, "the door to notice that the client has gone", func() bool {
+	for _, w := range h.server.pulse.all() { // a keep-alive finds it later
+		waitFor(t, "the server to notice that the client has disconnected", func() bool {
 			w.beat()
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -330,13 +329,13 @@ func TestSubscription(t *testing.T) {
 		})
 	}
 	if n := len(h.server.pulse.all()); n != 0 {
-		t.Errorf("%d streams are open after the only client has gone", n)
+		t.Errorf("%d streams are open after the only client has disconnected", n)
 	}
 }
 
-// A modern client that closes its connection has cancelled.
+// A modern client that closes its connection cancels its request.
 func TestModernClientVanishes(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	ctx, leave := context.WithCancel(t.Context())
 	go func() {
 		res, err := nethttp.DefaultClient.Do(
@@ -349,15 +348,15 @@ func TestModernClientVanishes(t *testing.T) {
 	soon(t, h.started, "the call to begin")
 	leave()
 	if err := soon(t, h.dropped, "the call to be cancelled"); err == nil {
-		t.Error("the call was not told why it is cancelled")
+		t.Error("the call has no cause of its cancellation")
 	}
 	waitFor(t, "the request to end", func() bool { return h.server.serving.Load() == 0 })
 }
 
-// A legacy client that closes its connection has not: its call goes on, and
-// what came of it waits for the client to come back.
+// A legacy client that closes its connection does not cancel its request: the call continues, and its
+// result waits for the client to resume.
 func TestLegacyClientVanishes(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	ctx, leave := context.WithCancel(t.Context())
 	res, err := nethttp.DefaultClient.Do(h.request(ctx, "POST", "/mcp", call(1, "t_ask", `{}`), "Mcp-Session-Id", id))
@@ -398,13 +397,13 @@ func TestLegacyClientVanishes(t *testing.T) {
 		t.Errorf("the call was cancelled: %v", context.Cause(held))
 	case <-time.After(50 * time.Millisecond):
 	}
-	h.release <- "for nobody"
+	h.release <- "for no client"
 }
 
-// A handler that heeds no deadline keeps its goroutine, but neither the
-// answer nor the client.
+// A handler that ignores its deadline keeps its goroutine, but delays neither the answer nor the
+// client.
 func TestStuckHandler(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	defer close(h.release)
 	id := h.session("2025-11-25")
 	for name, r := range map[string]reply{
@@ -418,9 +417,9 @@ func TestStuckHandler(t *testing.T) {
 	}
 }
 
-// The old transport: a stream says where to post, and carries the answers.
-func TestElder(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+// In the old transport a stream names the address to post to, and carries the answers.
+func TestLegacyStream(t *testing.T) {
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	res := h.open("GET", "/sse", "", "Accept", "text/event-stream")
 	defer res.Body.Close()
 	s := stream(t, res)
@@ -458,9 +457,9 @@ func TestElder(t *testing.T) {
 	waitFor(t, "the stream to end", func() bool { return h.do("POST", where.data, initialize).status == 404 })
 }
 
-// HTTP/2 and TLS keep the goroutine, and everything works the same.
+// HTTP/2 and TLS keep the goroutine; the behaviour is the same.
 func TestWhereTheConnectionIsNotOurs(t *testing.T) {
-	h := newHouse(t, Options{}, hosttest.Options{})
+	h := newTestHost(t, Options{}, hosttest.Options{})
 	for _, version := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(version, func(t *testing.T) {
 			client, url := overTLS(t, h.server, version == "HTTP/2.0")
@@ -480,9 +479,9 @@ func TestWhereTheConnectionIsNotOurs(t *testing.T) {
 			id := h.session("2025-11-25")
 			listening := stream(t, do("GET", "", "Accept", "text/event-stream", "Mcp-Session-Id", id))
 			listening.raw()
-			h.found(id).Notify([]byte(`"hello"`))
-			if ev := listening.next(); ev.data != `"hello"` {
-				t.Errorf("got %+v, want what was told", ev)
+			h.found(id).Notify([]byte(`"note"`))
+			if ev := listening.next(); ev.data != `"note"` {
+				t.Errorf("got %+v, want the notification", ev)
 			}
 			asking := stream(t, do("POST", call(9, "t_ask", `{}`), "Mcp-Session-Id", id))
 			asking.next()

@@ -13,23 +13,22 @@ import (
 )
 
 const (
-	writeTime = 10 * time.Second     // until a client must have taken a piece
+	writeTime = 10 * time.Second     // until a client must have received a piece
 	pieceSize = 256 << 10            // bytes written under one deadline
-	joinSize  = 16 << 10             // events up to this many bytes are written in one go
-	beatTime  = 5 * time.Millisecond // how long a keep-alive may hold up the others
-	abortTime = time.Second          // for a write in progress when its stream must close
+	joinSize  = 16 << 10             // events up to this many bytes are written in one write
+	beatTime  = 5 * time.Millisecond // how long a keep-alive may delay the others
+	abortTime = time.Second          // for a running write whose stream must close
 )
 
 var errEnded = errors.New("the stream has ended")
 
-// framing is how a response is framed, and with that, what can be done with
-// its connection.
+// framing is the framing of a response, which determines what can be done with its connection.
 type framing uint8
 
 const (
 	http10  framing = iota // ends with the connection
-	chunked                // HTTP/1.1: easy to go on with by hand
-	secure                 // the same inside TLS: taken over only to be ended, for a write that timed out cannot be finished
+	chunked                // HTTP/1.1: can be continued on the bare connection
+	secure                 // the same inside TLS: taken over only to be ended, because a write that timed out cannot be finished
 	http2                  // shares its connection
 )
 
@@ -45,33 +44,32 @@ func framingOf(r *nethttp.Request) framing {
 	return chunked
 }
 
-// wire is one open event stream to a client. It begins as the response of a
-// request and may take the connection over from net/http, which frees the
-// goroutine and its buffers. It is a session.Writer. Safe for concurrent use.
+// wire is one open event stream to a client. It begins as the response of a request and may take the
+// connection over from net/http, which releases the goroutine and its buffers. It is a session.Writer.
+// It is safe for concurrent use.
 type wire struct {
-	limit atomic.Pointer[deadliner] // of the connection; for those who cannot have mu
+	limit atomic.Pointer[deadliner] // of the connection; for goroutines that cannot hold mu
 	pulse *keepAlive
-	nudge func()      // asks the serving goroutine to look after the wire
-	over  func(error) // told once how it ended; nil: as it should
+	nudge func()      // makes the serving goroutine check the wire
+	over  func(error) // called once with the cause of its end; nil: an orderly end
 	kind  framing
 
 	mu     sync.Mutex
-	rw     nethttp.ResponseWriter // nil once taken over
+	rw     nethttp.ResponseWriter // nil after the connection was taken over
 	ctl    *nethttp.ResponseController
-	conn   net.Conn // once taken over; framed by us
-	broken error    // why the last event could not be written
+	conn   net.Conn // set after it was taken over; then this package writes the framing
+	broken error    // the error of writing the last event
 	busy   bool     // written to since the last beat
-	due    bool     // a keep-alive, while net/http has the connection
+	due    bool     // a keep-alive is due, while net/http owns the connection
 	ended  bool
-	idle   bool   // nothing is owed on it: it may be ended at any time
-	leave  func() // ends an idle stream with its last message; nil: by closing it
+	idle   bool   // no message is due on it: it may be ended at any time
+	leave  func() // ends an idle stream with a last message; nil: by closing it
 }
 
 type deadliner interface{ SetWriteDeadline(time.Time) error }
 
-// newWire prepares an event stream as the response w. over is told of its
-// end, nudge when it wants the serving goroutine; neither is called by a
-// goroutine that is inside one of the wire's methods.
+// newWire prepares an event stream as the response w. It calls over at its end, and nudge if it needs
+// the serving goroutine; it calls neither from a goroutine that is inside one of the wire's methods.
 func (d *Server) newWire(w nethttp.ResponseWriter, kind framing, over func(error), nudge func()) *wire {
 	wr := &wire{pulse: &d.pulse, kind: kind, rw: w, ctl: nethttp.NewResponseController(w), over: over, nudge: nudge}
 	limit := deadliner(wr.ctl)
@@ -79,8 +77,8 @@ func (d *Server) newWire(w nethttp.ResponseWriter, kind framing, over func(error
 	return wr
 }
 
-// writeOpening writes the head of the response and what opens the stream, and
-// unlocks w.mu, which the caller has locked so that no event comes before it.
+// writeOpening writes the head of the response and the opening of the stream, and unlocks w.mu, which
+// the caller has locked so that no event precedes the opening.
 func (w *wire) writeOpening(opening []byte) {
 	h := w.rw.Header()
 	h["Content-Type"] = eventType
@@ -102,9 +100,9 @@ var (
 	no        = []string{"no"}
 )
 
-// opening is what a stream begins with. An event without data would be
-// dropped by the parsers of clients that are meant to take its id, and an
-// empty one confuses older clients; so only those get it that know of priming.
+// opening returns the beginning of a stream. Parsers of clients drop an event without data, although
+// they must record its ID, and an empty event confuses older clients; so only clients that support
+// priming get one.
 func opening(id string, prime bool, retry time.Duration) []byte {
 	b := []byte(": open\n\n")
 	if id == "" {
@@ -120,7 +118,7 @@ func opening(id string, prime bool, retry time.Duration) []byte {
 	return append(b, "\n\n"...)
 }
 
-// WriteEvent writes one message as an event; an empty id is left out.
+// WriteEvent writes one message as an event; an empty ID is omitted.
 func (w *wire) WriteEvent(id string, msg []byte) error {
 	var head [64]byte
 	prefix := head[:0]
@@ -132,7 +130,7 @@ func (w *wire) WriteEvent(id string, msg []byte) error {
 	return w.event(append(prefix, "data: "...), msg)
 }
 
-// event writes a message after a prefix that ends where its data begin.
+// event writes a message after a prefix that ends at the start of its data.
 func (w *wire) event(prefix, msg []byte) error {
 	if bytes.IndexByte(msg, '\n') >= 0 || bytes.IndexByte(msg, '\r') >= 0 {
 		msg = flattened(msg)
@@ -149,8 +147,7 @@ func (w *wire) event(prefix, msg []byte) error {
 
 var eventEnd = []byte("\n\n")
 
-// flattened copies a message without its line breaks, which in JSON stand
-// between tokens only.
+// flattened returns a message without its line breaks, which in JSON occur between tokens only.
 func flattened(msg []byte) []byte {
 	flat := bytes.Clone(msg)
 	for i, c := range flat {
@@ -161,10 +158,10 @@ func flattened(msg []byte) []byte {
 	return flat
 }
 
-// buffers are for events that are written in one go.
+// buffers are for events that are written in one write.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
 
-// writeMessage writes three parts as one chunk. w.mu is held.
+// writeMessage writes three parts as one chunk. The caller holds w.mu.
 func (w *wire) writeMessage(prefix, msg, suffix []byte) error {
 	n := len(prefix) + len(msg) + len(suffix)
 	if n > joinSize {
@@ -188,8 +185,8 @@ func (w *wire) writeMessage(prefix, msg, suffix []byte) error {
 	return err
 }
 
-// flush sends what net/http has of us. In HTTP/2 a deadline that passes
-// resets the stream even if nothing is being written.
+// flush sends what net/http has buffered. In HTTP/2 a deadline that passes resets the stream even if
+// nothing is being written.
 func (w *wire) flush() error {
 	err := w.ctl.Flush()
 	if w.kind == http2 {
@@ -198,7 +195,7 @@ func (w *wire) flush() error {
 	return err
 }
 
-// writeLarge writes a large event without joining it.
+// writeLarge writes a large event without joining its parts.
 func (w *wire) writeLarge(parts ...[]byte) error {
 	n := 0
 	for _, p := range parts {
@@ -219,8 +216,8 @@ func (w *wire) writeLarge(parts ...[]byte) error {
 	return nil
 }
 
-// writeBuffer hands bytes to the connection. The deadline is for each piece: a slow
-// client gets a large message, one that has stopped reading does not hold us.
+// writeBuffer writes bytes to the connection. Each piece has its own deadline: a slow client receives a
+// large message, but a client that has stopped reading does not block the server.
 func (w *wire) writeBuffer(b []byte) error {
 	for len(b) > 0 {
 		piece := b[:min(len(b), pieceSize)]
@@ -239,9 +236,8 @@ func (w *wire) writeBuffer(b []byte) error {
 	return nil
 }
 
-// takeOver takes the connection from net/http, so that no goroutine needs to
-// wait beside it. It reports false where that cannot be done. The serving
-// goroutine must not have ended.
+// takeOver takes the connection over from net/http, so that no goroutine needs to wait for it. It
+// returns false if that is not possible. The serving goroutine must still be running.
 func (w *wire) takeOver() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -258,8 +254,8 @@ func (w *wire) takeOver() bool {
 	return true
 }
 
-// Close ends the stream as it should be; what was written arrives. A write
-// that is stuck is given up, because another request has taken the stream.
+// Close ends the stream in an orderly way; written events arrive. A blocked write is abandoned, because
+// another request has taken the stream over.
 func (w *wire) Close() {
 	if !w.mu.TryLock() {
 		(*w.limit.Load()).SetWriteDeadline(time.Now().Add(abortTime))
@@ -268,16 +264,15 @@ func (w *wire) Close() {
 	w.closeLocked(nil)
 }
 
-// goneTime is how long is waited for the end of a connection that may have
-// been closed already.
+// goneTime is how long clientClosed waits for the end of a connection that may have been closed already.
 const goneTime = 20 * time.Millisecond
 
-// gone reports whether the client has closed a connection that was taken from
-// net/http. The server does not read from such a connection, so its end is noticed only
-// when a keep-alive cannot be written, or here.
-func (w *wire) gone() bool {
+// clientClosed reports whether the client has closed a connection that was taken over from net/http. The server
+// does not read from such a connection, so it notices the end only when a keep-alive cannot be written,
+// or here.
+func (w *wire) clientClosed() bool {
 	if !w.mu.TryLock() {
-		return false // being written to
+		return false // a write is running
 	}
 	conn := w.conn
 	w.mu.Unlock()
@@ -289,7 +284,7 @@ func (w *wire) gone() bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// failWith ends the stream at once: the client is gone or must go.
+// failWith ends the stream at once, because the client has disconnected or is cut off.
 func (w *wire) failWith(cause error) {
 	w.mu.Lock()
 	w.closeLocked(cause)
@@ -312,7 +307,7 @@ func (w *wire) closeLocked(cause error) {
 		}
 		w.conn.Close()
 	} else if cause == nil {
-		w.ctl.SetWriteDeadline(time.Now().Add(writeTime)) // for what net/http still writes
+		w.ctl.SetWriteDeadline(time.Now().Add(writeTime)) // for the bytes that net/http still writes
 	}
 	w.rw = nil
 	w.mu.Unlock()
@@ -322,12 +317,11 @@ func (w *wire) closeLocked(cause error) {
 	}
 }
 
-// beat is called when a keep-alive may be due. It hardly ever waits: a client
-// whose buffers are full is left to a goroutine of its own, for as long as a
-// write may take.
+// beat is called when a keep-alive may be due. It hardly ever waits: if a client's buffers are full, a
+// separate goroutine waits, for as long as a write may take.
 func (w *wire) beat() {
 	if !w.mu.TryLock() {
-		return // being written to
+		return // a write is running
 	}
 	if w.ended || w.busy {
 		w.busy = false
@@ -362,7 +356,7 @@ var (
 	aliveChunk = []byte("9\r\n: alive\n\n\r\n")
 )
 
-// finishBeat writes what is left of a keep-alive. w.mu is held.
+// finishBeat writes the rest of a keep-alive. The caller holds w.mu.
 func (w *wire) finishBeat(rest []byte) {
 	if err := w.writeBuffer(rest); err != nil {
 		w.closeLocked(err)
@@ -371,7 +365,7 @@ func (w *wire) finishBeat(rest []byte) {
 	w.mu.Unlock()
 }
 
-// alive writes a keep-alive that is due while net/http has the connection.
+// alive writes a keep-alive that is due while net/http owns the connection.
 func (w *wire) alive() {
 	w.mu.Lock()
 	if w.ended || !w.due || w.rw == nil {
@@ -386,15 +380,15 @@ func (w *wire) alive() {
 	w.mu.Unlock()
 }
 
-// setIdle says that nothing is owed on the stream, a subscription, and how it
-// is ended with a last message.
+// setIdle marks the stream, a subscription, as idle, and sets the function that ends it with a last
+// message.
 func (w *wire) setIdle(leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.idle, w.leave = true, leave
 }
 
-// dismiss ends the stream if nothing is owed on it.
+// dismiss ends the stream if it is idle.
 func (w *wire) dismiss() {
 	w.mu.Lock()
 	idle, leave := w.idle, w.leave

@@ -9,14 +9,13 @@ import (
 	"gatehouse/internal/mcp/newline"
 )
 
-// screen refuses connections that speak another protocol. A page in a
-// browser can have it send a request to any port of this machine; its body
-// would be read as messages after lines that are not JSON. So a connection that
-// begins with anything else is closed.
+// screen refuses connections with another protocol. A page can make its browser send a request to any
+// port of this machine, and without this check the lines of its body would be read as messages after
+// other lines are rejected. So a connection that begins with anything else is closed.
 type screen struct {
 	receiver
 	refuseForeign func()
-	known         bool // a message has come: it is one of ours
+	known         bool // a message has arrived: the client uses this protocol
 	stranger      bool
 }
 
@@ -49,22 +48,21 @@ func (s *screen) Oversized(limit int, id []byte) {
 	}
 }
 
-// foreign tells lines that begin another protocol: the methods and headers of
-// HTTP begin with a capital letter, TLS with the byte of a handshake. No JSON
-// does.
+// foreign reports whether a line begins another protocol: the methods and headers of HTTP begin with a
+// capital letter, TLS with the byte of a handshake. JSON begins with neither.
 func foreign(line []byte) bool {
 	return line[0] >= 'A' && line[0] <= 'Z' || line[0] == 0x16
 }
 
-const wrongProtocol = "This port speaks JSON-RPC, one message to a line, and no HTTP.\n"
+const wrongProtocol = "This port serves JSON-RPC, one message per line, and not HTTP.\n"
 
-// refuseForeign tells a client of another protocol, in HTTP because most are
-// HTTP clients, which protocol is served here, and closes the connection.
+// refuseForeign reports to a client of another protocol, in HTTP because most are HTTP clients, which
+// protocol is served here, and closes the connection.
 func (d *server) refuseForeign(ctx context.Context, conn net.Conn) {
 	d.o.Log.WarnContext(
 		ctx,
-		"connection closed: it speaks another protocol, such as HTTP",
-		"door",
+		"connection closed: the client uses another protocol, such as HTTP",
+		"listener",
 		conn.LocalAddr().String(),
 		"from",
 		conn.RemoteAddr().String(),

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// probeTime is how long a socket that is there already may take to show that
-// a process listens on it.
+// probeTime is how long an existing socket may take to accept a probe, which shows that a process
+// listens on it.
 const probeTime = time.Second
 
 // ListenTCP listens on host:port; without a host it listens on 127.0.0.1
@@ -29,7 +29,7 @@ func ListenTCP(addr string) (net.Listener, error) {
 	}
 	network := "tcp"
 	if a, err := netip.ParseAddr(host); err == nil && a.Is4() {
-		network = "tcp4" // with tcp, 0.0.0.0 would mean every IPv6 address as well
+		network = "tcp4" // with tcp, 0.0.0.0 would also mean every IPv6 address
 	}
 	ln, err := net.Listen(network, net.JoinHostPort(host, port))
 	if err != nil {
@@ -38,8 +38,8 @@ func ListenTCP(addr string) (net.Listener, error) {
 	return ln, nil
 }
 
-// WarnExposed is what to say before listening on an address that other
-// machines can reach; nothing for loopback.
+// WarnExposed returns the warning for listening on an address that other machines can reach; nil for
+// loopback.
 func WarnExposed(addr string) []string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -59,13 +59,12 @@ func WarnExposed(addr string) []string {
 	}
 }
 
-// maxPath is the longest path of a Unix socket that every platform takes.
+// maxPath is the longest path of a Unix socket that every platform supports.
 const maxPath = 103
 
-// ListenUnix listens on a Unix socket. The folder is made, for this user only,
-// if it is not there; the socket can be used by this user only. A socket that
-// is there already is removed if no process answers on it, and the error says so
-// if one does. Closing the listener removes the socket.
+// ListenUnix listens on a Unix socket that only this user can use. If the folder does not exist, it is
+// created for this user only. An existing socket is removed if no process answers on it; otherwise the
+// error reports that a process listens. Closing the listener removes the socket.
 func ListenUnix(path string) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf(
@@ -86,7 +85,7 @@ func ListenUnix(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on unix socket: %w", err)
 	}
 	u := &unixListener{UnixListener: ln.(*net.UnixListener), path: path}
-	u.SetUnlinkOnClose(false) // the file may be another's by then
+	u.SetUnlinkOnClose(false) // the file may belong to another process by then
 	if err := u.own(); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on unix socket: %w", err), u.Close())
 	}
@@ -103,7 +102,7 @@ func clear(path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s is there already and is not a socket; remove it or choose another path", path)
+		return fmt.Errorf("%s exists and is not a socket; remove it or choose another path", path)
 	}
 	conn, err := net.DialTimeout("unix", path, probeTime)
 	if err == nil {
@@ -111,13 +110,12 @@ func clear(path string) error {
 		return fmt.Errorf("another process listens on %s; stop it or choose another path", path)
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("cannot tell whether another process listens on %s: %w", path, err)
+		return fmt.Errorf("cannot determine whether another process listens on %s: %w", path, err)
 	}
 	return os.Remove(path)
 }
 
-// unixListener removes its socket at the end, unless another process has put
-// its own there.
+// unixListener removes its socket when it closes, unless another process has put its own there.
 type unixListener struct {
 	*net.UnixListener
 	path  string
@@ -125,8 +123,7 @@ type unixListener struct {
 	close sync.Once
 }
 
-// own closes the socket to other users. Until it has, they are turned away by
-// their uid.
+// own closes the socket to other users. Before that, their connections are refused by their user ID.
 func (u *unixListener) own() (err error) {
 	if err := os.Chmod(u.path, 0o600); err != nil {
 		return err
@@ -145,8 +142,8 @@ func (u *unixListener) Close() error {
 	return err
 }
 
-// isOurs reports whether a file is the one we made. Its number alone does not
-// say so: it is given to another as soon as the first is removed.
+// isOurs reports whether a file is the socket that this process made. Its inode number alone does not
+// suffice, because the file system reuses the number of a removed file at once.
 func (u *unixListener) isOurs(now fs.FileInfo) bool {
 	return u.made == nil || os.SameFile(u.made, now) && u.made.ModTime().Equal(now.ModTime())
 }

@@ -17,17 +17,16 @@ func PeerUID(conn net.Conn) (uid uint32, known bool) {
 	return uid, known && err == nil
 }
 
-// PeerIsChild reports whether the process at the other end of a Unix socket came
-// of a child of this host, or of another host; also where it has ended, so that
-// nothing is known of it any more. It is false where the system does not say.
+// PeerIsChild reports whether the process at the other end of a Unix socket descends from a child of
+// this host, or of another host. It returns true if that process has ended, because then its origin is
+// unknown, and false if the system does not report the process.
 func PeerIsChild(conn net.Conn) bool {
 	u, ok := below(conn).(*net.UnixConn)
 	return ok && peerIsChild(u)
 }
 
-// checkPeer turns away processes of other users on a Unix socket. Where the
-// system does not tell who a peer is (neither Linux nor macOS), the modes of
-// the socket and of its folder have to do.
+// checkPeer refuses processes of other users on a Unix socket. If the system does not report the peer
+// (neither Linux nor macOS), the modes of the socket and of its folder are the only protection.
 func checkPeer(conn net.Conn) error {
 	u, ok := below(conn).(*net.UnixConn)
 	if !ok {
@@ -35,7 +34,7 @@ func checkPeer(conn net.Conn) error {
 	}
 	uid, known, err := peerUID(u)
 	if err != nil {
-		return fmt.Errorf("cannot tell which user is connecting: %w", err)
+		return fmt.Errorf("cannot determine which user is connecting: %w", err)
 	}
 	if known && !allowed(uid, os.Getuid()) {
 		return fmt.Errorf("user %d may not connect; this server belongs to user %d", uid, os.Getuid())
@@ -43,7 +42,7 @@ func checkPeer(conn net.Conn) error {
 	return nil
 }
 
-// below is the connection that others may be wrapped around.
+// below returns the connection inside wrappers.
 func below(conn net.Conn) net.Conn {
 	for {
 		outer, ok := conn.(interface{ NetConn() net.Conn })
@@ -54,5 +53,5 @@ func below(conn net.Conn) net.Conn {
 	}
 }
 
-// allowed reports whether a peer may use a server of user own.
+// allowed reports whether a peer may use a server of the user own.
 func allowed(peer uint32, own int) bool { return peer == 0 || int64(peer) == int64(own) }

@@ -7,8 +7,7 @@ import (
 	"unsafe"
 )
 
-// The kernel's names for asking who is at the other end; sys/un.h and
-// sys/ucred.h.
+// Constants of sys/un.h and sys/ucred.h for asking the kernel for the peer.
 const (
 	solLocal       = 0
 	localPeercred  = 1
@@ -24,7 +23,7 @@ type xucred struct {
 	groups  [xucredGroupMax]uint32
 }
 
-// peerUID is the user of the process at the other end.
+// peerUID returns the user of the process at the other end.
 func peerUID(conn *net.UnixConn) (uid uint32, known bool, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -44,7 +43,7 @@ func peerUID(conn *net.UnixConn) (uid uint32, known bool, err error) {
 		return 0, false, failed
 	case cred.version != xucredVersion:
 		return 0, false, fmt.Errorf(
-			"the system describes its users in version %d, expected %d",
+			"the system reports credentials in version %d, expected %d",
 			cred.version,
 			xucredVersion,
 		)
@@ -52,5 +51,5 @@ func peerUID(conn *net.UnixConn) (uid uint32, known bool, err error) {
 	return cred.uid, true, nil
 }
 
-// peerIsChild: this system does not say which process is at the other end.
+// peerIsChild returns false, because this system does not report the peer process.
 func peerIsChild(*net.UnixConn) bool { return false }

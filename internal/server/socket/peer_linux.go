@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/exec/proc"
 )
 
-// peerUID is the user of the process at the other end.
+// peerUID returns the user of the process at the other end.
 func peerUID(conn *net.UnixConn) (uid uint32, known bool, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -31,8 +31,8 @@ func peerUID(conn *net.UnixConn) (uid uint32, known bool, err error) {
 	return cred.Uid, true, nil
 }
 
-// peerIsChild asks the kernel for the process itself where it can (Linux 6.5),
-// because by the time that a number is looked up it may be another's.
+// peerIsChild asks the kernel for a descriptor of the process if it can (Linux 6.5), because a process
+// number may belong to another process by the time it is looked up.
 func peerIsChild(conn *net.UnixConn) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -42,10 +42,10 @@ func peerIsChild(conn *net.UnixConn) bool {
 	err = raw.Control(func(fd uintptr) {
 		cred, err := syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
 		if err != nil || cred.Pid <= 0 {
-			return // it is in another space of process numbers
+			return // it is in another PID namespace
 		}
 		if int(cred.Uid) != os.Getuid() {
-			child = false // it is known by its own user, who is not the host's
+			child = false // recognized by its user, who is not the host's
 			return
 		}
 		pidfd, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
@@ -56,7 +56,7 @@ func peerIsChild(conn *net.UnixConn) bool {
 		defer unix.Close(pidfd)
 		child = proc.IsChild(int(cred.Pid))
 		if unix.PidfdSendSignal(pidfd, 0, nil, 0) == unix.ESRCH {
-			child = true // it has ended: what was looked at may have been another
+			child = true // it has ended, and the number may have belonged to another process
 		}
 	})
 	return child || err != nil

@@ -15,13 +15,12 @@ import (
 
 const nobody = 65534
 
-// asNobody does something on a thread that is another user's for good, and so
-// ends with it.
-func asNobody(t *testing.T, do func()) {
+// asOtherUser runs do on a thread that changes its user permanently, and therefore ends with it.
+func asOtherUser(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked
+		runtime.LockOSThread() // never unlocked, so the thread ends
 		if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, nobody, nobody, nobody); errno != 0 {
 			done <- errno
 			return
@@ -34,12 +33,11 @@ func asNobody(t *testing.T, do func()) {
 	}
 }
 
-// Processes of other users come no further than the socket: its folder and its
-// mode keep them out, and if both were opened, the kernel says who
-// they are.
+// Processes of other users cannot get beyond the socket: its folder and its mode exclude them, and if
+// both were opened, the kernel reports their user.
 func TestOtherUsersAreTurnedAway(t *testing.T) {
 	if os.Getuid() != 0 {
-		t.Skip("only root can be somebody else for a while")
+		t.Skip("only root can become another user")
 	}
 	ln, path := listenUnix(t)
 	open(t, ln, nil, Options{})
@@ -57,7 +55,7 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 		}
 		defer conn.Close()
 		conn.SetDeadline(time.Now().Add(time.Minute))
-		fmt.Fprintln(conn, hello) // may come too late to be taken
+		fmt.Fprintln(conn, hello) // may arrive too late to be read
 		conn.(*net.UnixConn).CloseWrite()
 		said, _ := io.ReadAll(conn) // a refused peer is disconnected
 		return string(said)
@@ -72,7 +70,7 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 		must(os.Chmod(filepath.Dir(path), c.folder))
 		must(os.Chmod(path, c.socket))
 		got := ""
-		asNobody(t, func() { got = ask() })
+		asOtherUser(t, func() { got = ask() })
 		if !strings.Contains(got, c.want) || strings.Contains(got, "protocolVersion") {
 			t.Errorf("folder %o, socket %o: got %s, want %s", c.folder, c.socket, got, c.want)
 		}

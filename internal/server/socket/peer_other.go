@@ -4,8 +4,8 @@ package socket
 
 import "net"
 
-// peerUID: this system does not say who is at the other end.
+// peerUID returns known false, because this system does not report the peer.
 func peerUID(*net.UnixConn) (uid uint32, known bool, err error) { return 0, false, nil }
 
-// peerIsChild: this system does not say which process is at the other end.
+// peerIsChild returns false, because this system does not report the peer process.
 func peerIsChild(*net.UnixConn) bool { return false }

@@ -1,8 +1,7 @@
-// Package socket serves clients on TCP and Unix sockets, with one message
-// on each line.
+// Package socket serves clients on TCP and Unix sockets, with one message per line.
 //
-// Each connection is a client of its own. On a Unix socket only processes of
-// the same user, and root, are let in.
+// Each connection is a client of its own. On a Unix socket only processes of the same user, and of
+// root, are admitted.
 package socket
 
 import (
@@ -21,7 +20,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of Serve. The zero value is usable.
+// Options configures Serve. The zero value is usable.
 type Options struct {
 	Limit int // bytes of one message; 0 means 24 MiB
 	Max   int // connections at once, which principals share; 0 means 1024
@@ -34,8 +33,8 @@ type Options struct {
 }
 
 const (
-	writeTime  = 30 * time.Second // until a client must have taken a message
-	refuseTime = time.Second      // to say why a connection is refused
+	writeTime  = 30 * time.Second // until a client must have received a message
+	refuseTime = time.Second      // for writing why a connection is refused
 	firstPause = 5 * time.Millisecond
 	longPause  = time.Second
 )
@@ -55,10 +54,10 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Serve serves every connection of the listener until ctx is done, and closes
-// the listener. who returns the caller behind a connection; if it is nil, every
-// peer is anonymous. When it returns, all connections are closed and their
-// goroutines have ended. The error is why listening failed.
+// Serve serves every connection of the listener until ctx is done, and closes the listener. who returns
+// the caller of a connection; if it is nil, every peer is anonymous. When Serve returns, all
+// connections are closed and their goroutines have ended. It returns the error because of which
+// listening failed.
 func Serve(
 	ctx context.Context,
 	ln net.Listener,
@@ -85,7 +84,7 @@ func Serve(
 	return err
 }
 
-// server is what the connections of one listener share.
+// server holds what the connections of one listener share.
 type server struct {
 	engine *protocol.Engine
 	who    func(net.Conn) (protocol.Caller, error)
@@ -94,8 +93,8 @@ type server struct {
 	open   sync.WaitGroup
 }
 
-// accept takes connections until ctx is done. A failing accept, for instance
-// for want of descriptors, is tried again after a pause.
+// accept accepts connections until ctx is done. If accepting fails, for example for lack of
+// descriptors, it tries again after a pause.
 func (d *server) accept(ctx context.Context, ln net.Listener) error {
 	pause := firstPause
 	for {
@@ -110,7 +109,7 @@ func (d *server) accept(ctx context.Context, ln net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 		}
-		d.o.Log.WarnContext(ctx, "cannot accept a connection", "door", ln.Addr().String(), "err", err, "again", pause)
+		d.o.Log.WarnContext(ctx, "cannot accept a connection", "listener", ln.Addr().String(), "err", err, "again", pause)
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, longPause)
@@ -120,10 +119,10 @@ func (d *server) accept(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-// admit starts serving a connection, or says why it does not.
+// admit starts to serve a connection, or refuses it with the reason.
 func (d *server) admit(ctx context.Context, conn net.Conn) {
 	if err := checkPeer(conn); err != nil {
-		d.o.Log.WarnContext(ctx, "connection refused", "door", conn.LocalAddr().String(), "err", err)
+		d.o.Log.WarnContext(ctx, "connection refused", "listener", conn.LocalAddr().String(), "err", err)
 		refuseConn(conn, err.Error())
 		return
 	}
@@ -143,8 +142,8 @@ func (d *server) admit(ctx context.Context, conn net.Conn) {
 	})
 }
 
-// refuseConn tells a client why it is not served. What fits into the socket's
-// buffer is sent at once.
+// refuseConn sends a client the reason for which it is not served. The message fits into the socket's
+// buffer, so it is sent at once.
 func refuseConn(conn net.Conn, why string) {
 	defer conn.Close()
 	conn.SetWriteDeadline(time.Now().Add(refuseTime))
@@ -159,12 +158,12 @@ func (d *server) serveConn(ctx context.Context, conn net.Conn, who protocol.Call
 		conn.SetWriteDeadline(time.Now().Add(writeTime))
 		err := w.Write(msg)
 		if err != nil {
-			conn.Close() // which ends reading too
+			conn.Close() // ends reading, too
 		}
 		return err
 	})
 	defer pipe.Close(nil)
-	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Now()) })() // the last is read
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Now()) })() // the line being read is the last
 	over := make(chan struct{})
 	defer close(over)
 	d.open.Go(func() {
@@ -178,7 +177,7 @@ func (d *server) serveConn(ctx context.Context, conn net.Conn, who protocol.Call
 	d.drain(ctx, pipe)
 }
 
-// drain answers what is in flight when nothing more will be read.
+// drain answers running requests after the last message was read.
 func (d *server) drain(ctx context.Context, pipe *protocol.Pipe) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.o.Patience)
 	defer cancel()

@@ -39,7 +39,7 @@ func open(t *testing.T, ln net.Listener, who func(net.Conn) (protocol.Caller, er
 		case err := <-done:
 			return err
 		case <-time.After(time.Minute):
-			return errors.New("the door does not close")
+			return errors.New("the listener does not close")
 		}
 	})
 	t.Cleanup(func() { stop() })
@@ -90,7 +90,7 @@ func listenTCP(t *testing.T) net.Listener {
 
 func listenUnix(t *testing.T) (net.Listener, string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "gh") // t.TempDir may be too long for a socket
+	dir, err := os.MkdirTemp("", "gh") // the path of t.TempDir may be too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestConnections(t *testing.T) {
 			one.say(hello)
 			one.hears(`"id":1,"result"`)
 			two.say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
-			two.hears("initialize first") // the other's handshake is not ours
+			two.hears("initialize first") // the sessions of two connections are separate
 			two.say(strings.Repeat("x", 5000), ping)
 			two.hears("longer than 1000 bytes")
 			two.hears(`"id":3,"result":{}`)
@@ -123,7 +123,7 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// A client that has said its last still gets its answers.
+// A client that has closed its side still gets its answers.
 func TestHalfClosed(t *testing.T) {
 	ln := listenTCP(t)
 	open(t, ln, nil, Options{})
@@ -137,8 +137,8 @@ func TestHalfClosed(t *testing.T) {
 	}
 }
 
-// What a web page can have a browser send to this port is not taken for
-// messages, whatever stands in it.
+// The requests that a web page can make a browser send to this port are not read as messages, whatever
+// they contain.
 //
 //redteam:attack Doors that speak lines hear no HTTP: HTTP and TLS are sent to TCP and Unix sockets
 func TestOtherProtocolsAreTurnedAway(t *testing.T) {
@@ -171,7 +171,7 @@ func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 	} {
 		c := dial(t, ln.Addr())
 		io.WriteString(c, sent)
-		said, _ := io.ReadAll(c.in) // to the end, or until the reset that unread lines cause
+		said, _ := io.ReadAll(c.in) // to the end, or to the reset that unread lines cause
 		if strings.Contains(string(said), `"result"`) {
 			t.Errorf("%s: got %q, want nothing of ours", name, said)
 		}
@@ -183,7 +183,7 @@ func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 	c.say("no message, and none of HTTP", hello)
 	c.hears(`"error"`)
 	c.hears(`"id":1,"result"`)
-	c.say("GET / HTTP/1.1", ping) // a known peer goes on after an error
+	c.say("GET / HTTP/1.1", ping) // a client that has sent a valid message may continue after an error
 	c.hears(`"error"`)
 	c.hears(`"id":3,"result":{}`)
 	if heard.Load() == 0 {
@@ -210,7 +210,7 @@ func TestTooMany(t *testing.T) {
 		}
 		c.Close()
 	}
-	t.Error("the place of a client that has gone is not given to another")
+	t.Error("the slot of a client that has disconnected is not reused")
 }
 
 func TestRefusedByName(t *testing.T) {
@@ -237,7 +237,7 @@ func TestStopClosesEverything(t *testing.T) {
 	}
 	for _, c := range clients {
 		if _, err := c.in.ReadByte(); err == nil {
-			t.Error("a connection outlives the door")
+			t.Error("a connection outlives the listener")
 		}
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
@@ -270,14 +270,14 @@ func TestAcceptIsTriedAgain(t *testing.T) {
 	c.hears(`"id":3`)
 }
 
-func TestAListenerThatDiesIsToldOf(t *testing.T) {
+func TestAFailedListenerIsReported(t *testing.T) {
 	ln := listenTCP(t)
 	h := hosttest.New(t, hosttest.Options{})
 	done := make(chan error, 1)
 	go func() { done <- Serve(t.Context(), ln, h.Engine, nil, Options{}) }()
 	ln.Close()
 	if err := <-done; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("got %v, want to be told", err)
+		t.Errorf("got %v, want the error", err)
 	}
 }
 
@@ -311,11 +311,11 @@ func TestListenUnix(t *testing.T) {
 			other.Close()
 			t.Fatal("the socket of another process was taken")
 		} else if !strings.Contains(err.Error(), "another process listens") {
-			t.Errorf("got %v, want to be told who is there", err)
+			t.Errorf("got %v, want the error that another process listens", err)
 		}
 	})
-	t.Run("one that nobody answers on is replaced", func(t *testing.T) {
-		ln.(*unixListener).UnixListener.Close() // as a crash leaves it
+	t.Run("one on which no process answers is replaced", func(t *testing.T) {
+		ln.(*unixListener).UnixListener.Close() // the state after a crash
 		if _, err := os.Lstat(path); err != nil {
 			t.Fatal(err)
 		}
@@ -323,9 +323,9 @@ func TestListenUnix(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ln.Close() // the first one's end must not remove the second one's socket
+		ln.Close() // closing the first must not remove the second one's socket
 		if _, err := os.Lstat(path); err != nil {
-			t.Errorf("the second socket is gone: %v", err)
+			t.Errorf("the second socket was removed: %v", err)
 		}
 		again.Close()
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
@@ -353,7 +353,7 @@ func TestListenUnix(t *testing.T) {
 	t.Run("too long", func(t *testing.T) {
 		if _, err := ListenUnix("/tmp/" + strings.Repeat("x", 200)); err == nil ||
 			!strings.Contains(err.Error(), "the system allows") {
-			t.Errorf("got %v, want to be told of the limit", err)
+			t.Errorf("got %v, want the error about the limit", err)
 		}
 	})
 }

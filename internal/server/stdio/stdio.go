@@ -1,8 +1,7 @@
-// Package stdio serves one client over a pair of pipes: the client writes
-// messages to standard input and reads messages from standard output, one on
-// each line.
+// Package stdio serves one client over a pair of pipes: the client writes messages to standard input
+// and reads messages from standard output, one per line.
 //
-// Nothing but protocol is ever written to the output.
+// Only messages of the protocol are written to the output.
 package stdio
 
 import (
@@ -16,10 +15,10 @@ import (
 	"gatehouse/internal/mcp/protocol"
 )
 
-// Options of Serve. The zero value is usable.
+// Options configures Serve. The zero value is usable.
 type Options struct {
 	Limit    int           // bytes of one message; 0 means 24 MiB
-	Patience time.Duration // for requests in flight when the input ends; 0 means 60 s
+	Patience time.Duration // for running requests when the input ends; 0 means 60 s
 	Stop     time.Duration // the same when the listener closes; 0 means 5 s
 	Log      *slog.Logger  // nil: nothing is logged
 }
@@ -27,13 +26,12 @@ type Options struct {
 // unblockTime is how long a read that was interrupted may take to return.
 const unblockTime = 100 * time.Millisecond
 
-// Serve serves one client until its input ends, ctx is done or the output
-// fails. At the end of the input what is in flight is still answered, for as
-// long as Options.Patience, and when ctx is done for as long as Options.Stop;
-// the result is nil then.
+// Serve serves one client until its input ends, ctx is done or the output fails. At the end of the
+// input, running requests are still answered, for at most Options.Patience, and after ctx is done for
+// at most Options.Stop; the result is nil then.
 //
-// A read from in that cannot be interrupted stays behind until in ends; what
-// it finds is thrown away.
+// If a read from in cannot be interrupted, its goroutine stays until in ends; what it reads is
+// discarded.
 func Serve(ctx context.Context, e *protocol.Engine, who protocol.Caller, in io.Reader, out io.Writer, o Options) error {
 	if o.Patience == 0 {
 		o.Patience = time.Minute
@@ -66,7 +64,7 @@ func Serve(ctx context.Context, e *protocol.Engine, who protocol.Caller, in io.R
 		unblock(in, read)
 		drainPipe(ctx, pipe, o.Stop)
 		pipe.Close(context.Cause(ctx))
-		o.Log.DebugContext(ctx, "standard input is left", "why", context.Cause(ctx))
+		o.Log.DebugContext(ctx, "standard input is no longer read", "why", context.Cause(ctx))
 		return nil
 	case <-pipe.Done():
 		unblock(in, read)
@@ -74,14 +72,14 @@ func Serve(ctx context.Context, e *protocol.Engine, who protocol.Caller, in io.R
 	}
 }
 
-// drain answers what is in flight after the input has ended.
+// drain answers running requests after the input has ended.
 func drain(ctx context.Context, pipe *protocol.Pipe, failed <-chan error, err error, o Options) error {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Patience)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(o.Stop, cancel) })()
 	pipe.Drain(last)
 	if err != nil {
-		return errors.Join(errors.New("the input failed"), err)
+		return errors.Join(errors.New("reading the input failed"), err)
 	}
 	select {
 	case err := <-failed:
@@ -91,14 +89,14 @@ func drain(ctx context.Context, pipe *protocol.Pipe, failed <-chan error, err er
 	}
 }
 
-// drainPipe answers what is in flight when nothing more is taken.
+// drainPipe answers running requests after the last message was read.
 func drainPipe(ctx context.Context, pipe *protocol.Pipe, patience time.Duration) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	pipe.Drain(last)
 }
 
-// ended returns the reason why a pipe ended on its own.
+// ended returns the reason for which a pipe ended without being stopped.
 func ended(failed <-chan error) error {
 	select {
 	case err := <-failed:
@@ -109,12 +107,12 @@ func ended(failed <-chan error) error {
 }
 
 func outputFailed(err error) error {
-	return errors.Join(errors.New("the output failed"), err)
+	return errors.Join(errors.New("writing the output failed"), err)
 }
 
 // open passes frames on until ctx is done.
 type open struct {
-	// ctx is that of the one Serve that an open belongs to.
+	// ctx belongs to the one call of Serve that this value belongs to.
 	ctx  context.Context
 	pipe *protocol.Pipe
 }
@@ -132,8 +130,7 @@ func (o open) Oversized(limit int, id []byte) {
 	}
 }
 
-// unblock interrupts a read where the input can do that, and waits a moment
-// for it to return.
+// unblock interrupts a read if the input supports that, and waits a moment for it to return.
 func unblock(in io.Reader, read <-chan error) {
 	d, ok := in.(interface{ SetReadDeadline(time.Time) error })
 	if !ok || d.SetReadDeadline(time.Now()) != nil {

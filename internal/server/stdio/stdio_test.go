@@ -16,7 +16,7 @@ import (
 	"gatehouse/tool"
 )
 
-// slow is a module whose one tool answers when it is told to.
+// slow is a module whose one tool answers when a test releases it.
 type slow struct{ release chan string }
 
 type text struct {
@@ -45,7 +45,7 @@ func newHost(t *testing.T) (*hosttest.Host, chan string) {
 	}}), s.release
 }
 
-// output is what was written, call by call.
+// output holds the written bytes, call by call.
 type output struct {
 	mu     sync.Mutex
 	frames []string
@@ -76,7 +76,7 @@ const (
 
 var anonymous = protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}}
 
-// The end of the input is not the end of what was asked.
+// Requests are answered after the end of the input.
 func TestTheEndOfInputIsAnswered(t *testing.T) {
 	h, release := newHost(t)
 	var out output
@@ -149,7 +149,7 @@ func TestBrokenOutput(t *testing.T) {
 	}
 }
 
-// A signal ends the door although the input goes on.
+// Serve returns when its context ends, although the input stays open.
 func TestStop(t *testing.T) {
 	h, _ := newHost(t)
 	in, w := io.Pipe()
@@ -172,16 +172,16 @@ func TestStop(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("the door does not close")
+		t.Fatal("the server does not close")
 	}
 	before := out.all()
 	io.WriteString(w, ping+"\n")
 	if after := out.all(); after != before {
-		t.Errorf("a door that has closed said %q", after[len(before):])
+		t.Errorf("a server that has closed wrote %q", after[len(before):])
 	}
 }
 
-// Many answers at once come out as whole lines.
+// Many concurrent answers are written as whole lines.
 //
 //redteam:attack Nothing but protocol reaches standard output: many answers are written at once
 func TestLinesStayWhole(t *testing.T) {

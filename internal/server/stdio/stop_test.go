@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// A signal lets the calls that run finish, as the other listeners do, for a
-// while.
+// When the context ends, running calls may finish for a while, as with the other listeners.
 func TestStopAnswersWhatRuns(t *testing.T) {
 	for name, finishes := range map[string]bool{"a call that ends": true, "a call that does not": false} {
 		t.Run(name, func(t *testing.T) {
@@ -26,7 +25,7 @@ func TestStopAnswersWhatRuns(t *testing.T) {
 			}
 			go func() { done <- Serve(ctx, h.Engine, anonymous, in, out, Options{Stop: wait}) }()
 			io.WriteString(w, hello+"\n"+hold+"\n"+ping+"\n")
-			for !strings.Contains(out.all(), `"id":3`) { // by then the call runs
+			for !strings.Contains(out.all(), `"id":3`) { // from then on the call runs
 				time.Sleep(time.Millisecond)
 			}
 			stop()

@@ -1,8 +1,8 @@
-// Package websocket serves the message hub over WebSockets: at /ws of the host's
-// HTTP server, and at a listener on loopback that serves nothing else.
+// Package websocket serves the message hub over WebSockets: at /ws of the host's HTTP server, and at a
+// listener on loopback that serves nothing else.
 //
-// A program that cannot send a header is let in by a ticket, which the caller of
-// Start gets and which is valid once. Only app imports this package.
+// A program that cannot send a header uses a ticket, which the caller of Start gets and which is valid
+// once. Only app imports this package.
 package websocket
 
 import (
@@ -36,21 +36,21 @@ const (
 
 	eventQueue       = 4096            // events that may wait for the hub
 	ticketTime       = 2 * time.Minute // how long a ticket can be used
-	ticketLife       = time.Hour       // how long a client that came with one may stay
+	ticketLife       = time.Hour       // how long a client that used one may stay connected
 	maxTickets       = 1000            // unused ones at once
 	listenerPatience = 2 * time.Second // for the listener to close
 )
 
-// Options of a Server. All fields are needed.
+// Options configures a Server. All fields are required.
 type Options struct {
 	Bus    bus.Bus
 	Engine *protocol.Engine
 	// Sees reports whether the view of a caller has a tool of a module; name ""
 	// means any tool of it.
 	Sees func(ctx context.Context, c tool.Caller, module, name string) (bool, error)
-	// Identify returns the caller of a request that brings no ticket.
+	// Identify returns the caller of a request without a ticket.
 	Identify func(*http.Request) (protocol.Caller, *httpserver.Denied)
-	// Pace holds the messages of a connection to the rates of its caller.
+	// Pace delays the messages of a connection to the rates of its caller.
 	Pace func(who protocol.Caller, r *http.Request) func(context.Context) error
 	// Claim takes one of the MaxClients clients for a caller, or returns why it gets none.
 	Claim func(tool.Caller) (release func(), err error)
@@ -59,25 +59,25 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Server serves the hub. New makes one; Run serves it. Safe for concurrent use.
+// Server serves the hub. New makes one; Run serves it. It is safe for concurrent use.
 type Server struct {
 	opts Options
 	hub  *hub.Hub
 
 	mu        sync.Mutex
-	life      context.Context // of the listener; nil while Run does not serve, which ends it
-	addr      string          // of the listener; "" while there is none
+	life      context.Context // of the listener, which ends with Run; nil while Run does not serve
+	addr      string          // of the listener; "" while it is not open
 	listeners sync.WaitGroup
 	tickets   map[string]ticket
 }
 
-// ticket lets a client in once with the identity of a caller.
+// ticket admits a client once with the identity of a caller.
 type ticket struct {
 	caller tool.Caller
 	until  time.Time
 }
 
-// New makes a server and its hub, which has no clients before Run.
+// New returns a server and its hub, which has no clients before Run.
 func New(o Options) *Server {
 	s := &Server{opts: o, tickets: map[string]ticket{}}
 	s.hub = hub.New(hub.Options{May: s.mayHear, Claim: o.Claim, Clients: MaxClients, Log: o.Log})
@@ -91,7 +91,7 @@ func (s *Server) Hub() *hub.Hub { return s.hub }
 func (s *Server) Revoke(r identity.Revocation) {
 	s.hub.Drop(func(c tool.Caller) bool {
 		return c.Principal == r.Principal && (r.Credential == "" || c.Credential == r.Credential)
-	}, "what let you in was revoked")
+	}, "your credential was revoked")
 }
 
 // Run serves the hub until ctx is done. Then the listener closes first, so that
@@ -130,13 +130,13 @@ func (s *Server) forward(ctx context.Context) {
 			data, err := json.Marshal(struct {
 				Subject string          `json:"subject"`
 				Fact    json.RawMessage `json:"fact,omitempty"`
-				Lost    int             `json:"lost,omitempty"` // facts before this one
+				Lost    int             `json:"lost,omitempty"` // events lost before this one
 			}{f.Subject, f.Data, f.Lost})
 			if err == nil {
 				_, err = s.hub.Send(owner, channel, hub.Message{Type: "event", Data: data, Timestamp: f.At})
 			}
 			if err != nil {
-				s.opts.Log.Error("event cannot be passed on", "subject", f.Subject, "err", err)
+				s.opts.Log.Error("an event cannot be forwarded", "subject", f.Subject, "err", err)
 			}
 		}
 	}
@@ -145,8 +145,8 @@ func (s *Server) forward(ctx context.Context) {
 // moduleEvent is the member of a module's events that names the owner.
 type moduleEvent struct{ Owner string }
 
-// ownerOf returns the owner of an event, which that of a module has in its data;
-// "" means that it has none.
+// ownerOf returns the owner of an event; an event of a module has it in its data. "" means that it has
+// none.
 func ownerOf(f bus.Event) string {
 	if f.Owner != "" || !strings.HasPrefix(f.Subject, "module.") {
 		return f.Owner
@@ -155,8 +155,8 @@ func ownerOf(f bus.Event) string {
 	return of.Owner
 }
 
-// mayHear decides whether a caller may subscribe to a kind of channel. A caller
-// who may not read the output of processes may not subscribe to it either.
+// mayHear decides whether a caller may subscribe to a kind of channel. Channels of processes are for
+// callers who may read the output of processes.
 func (s *Server) mayHear(ctx context.Context, c tool.Caller, kind string) error {
 	ok, err := s.opts.Sees(ctx, c, hubModule, "")
 	if ok && err == nil && kind == hub.Process {
@@ -168,18 +168,18 @@ func (s *Server) mayHear(ctx context.Context, c tool.Caller, kind string) error 
 	case !ok:
 		return &tool.Refusal{
 			Code:    tool.CodeDenied,
-			Message: "you may not listen to this",
-			Next:    "It takes a tool of " + hubModule + " in your context, and process_output for processes.",
+			Message: "you may not subscribe to this channel",
+			Next:    "This needs a tool of " + hubModule + " in your context, and process_output for processes.",
 		}
 	}
 	return nil
 }
 
-// Serve connects a client that the HTTP server has identified, with the owner that
-// it has in the context of the request. s is nil on a host without the hub.
+// Serve serves a client that the HTTP server has identified, with the owner that it has in the context
+// of the request. s is nil on a host without the hub.
 func (s *Server) Serve(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
 	if s == nil {
-		refuseUpgrade(w, "this host serves no WebSockets: name its module "+hubModule+" to have some")
+		refuseUpgrade(w, "this host serves no WebSockets: enable its module "+hubModule)
 		return
 	}
 	stateless, fault := s.opts.Engine.Stateless(who, "")
@@ -189,7 +189,7 @@ func (s *Server) Serve(w http.ResponseWriter, r *http.Request, who protocol.Call
 	}
 	f := stateless.Facts()
 	if err := s.mayHear(r.Context(), f.Caller, ""); err != nil {
-		refuseUpgrade(w, "there are no WebSockets for you in the context "+f.Context)
+		refuseUpgrade(w, "you have no access to WebSockets in the context "+f.Context)
 		return
 	}
 	s.hub.Serve(w, r, hub.Caller{Caller: f.Caller, Until: f.Until, Pace: s.opts.Pace(who, r)})
@@ -205,15 +205,15 @@ func respond(w http.ResponseWriter, f *protocol.Fault) {
 	w.Write(protocol.Respond(f))
 }
 
-// Started is an open listener and a ticket that lets one client in.
+// Started is an open listener and a ticket that admits one client.
 type Started struct {
 	Addr   string
 	Ticket string
 	Until  time.Time // when the ticket stops being valid
 }
 
-// Start opens the listener that serves only the hub, unless it is open, and
-// returns its address with a ticket for the caller.
+// Start opens the listener that serves only the hub, unless it is open, and returns its address with a
+// ticket for the caller.
 func (s *Server) Start(ctx context.Context, c tool.Caller, addr string) (Started, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,8 +238,8 @@ func (s *Server) Start(ctx context.Context, c tool.Caller, addr string) (Started
 	return Started{Addr: s.addr, Ticket: t, Until: until}, nil
 }
 
-// listen opens the listener; the caller holds s.mu. It is on loopback only,
-// because other machines need the HTTP server with its certificates.
+// listen opens the listener; the caller holds s.mu. It listens on loopback only, because other machines
+// need the HTTP server with its certificates.
 func (s *Server) listen(ctx context.Context, addr string) error {
 	at, err := netip.ParseAddrPort(strings.Replace(addr, "localhost:", "127.0.0.1:", 1))
 	switch {
@@ -304,8 +304,8 @@ func (s *Server) Addr() string {
 
 var errTicket = errors.New("this ticket is not valid: it is good once, for two minutes")
 
-// identify returns the caller that a ticket in the address of a request stands
-// for, and without one the caller of the request.
+// identify returns the caller of the ticket in the address of a request, or the caller of a request
+// without a ticket.
 func (s *Server) identify(r *http.Request) (protocol.Caller, *httpserver.Denied) {
 	presented, there := r.URL.Query()["ticket"]
 	if !there {
@@ -319,6 +319,6 @@ func (s *Server) identify(r *http.Request) (protocol.Caller, *httpserver.Denied)
 		return protocol.Caller{}, &httpserver.Denied{Status: http.StatusUnauthorized, Message: errTicket.Error()}
 	}
 	c := t.caller
-	c.Session, c.Owner = "", "" // the engine sets them anew, for the context of the ticket
+	c.Session, c.Owner = "", "" // the engine sets them for the context of the ticket
 	return protocol.Caller{Caller: c, Bound: c.Context, Until: time.Now().Add(ticketLife)}, nil
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Old clients send an empty line after a body. One is ignored before a request.
+// Old clients send an empty line after a body. One empty line before a request is ignored.
 func TestAnEmptyLineBeforeARequestIsIgnored(t *testing.T) {
 	addr, s := serve(t, echo)
 	_ = s
@@ -22,7 +22,7 @@ func TestAnEmptyLineBeforeARequestIsIgnored(t *testing.T) {
 		go func() {
 			for _, p := range pieces {
 				io.WriteString(c, p)
-				time.Sleep(10 * time.Millisecond) // so that it arrives apart
+				time.Sleep(10 * time.Millisecond) // so that it arrives separately
 			}
 		}()
 		in := bufio.NewReader(c)

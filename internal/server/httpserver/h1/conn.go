@@ -16,18 +16,18 @@ import (
 type phase uint8
 
 const (
-	fresh     phase = iota // nothing has come yet
+	fresh     phase = iota // no byte has arrived yet
 	idle                   // between two requests
-	arriving               // a request is not yet whole
+	arriving               // a request is incomplete
 	answering              // a handler runs
-	writing                // an answer is on its way
+	writing                // an answer is being written
 )
 
-// aLongTimeAgo makes a read return at once.
+// aLongTimeAgo is a deadline that makes a read return at once.
 var aLongTimeAgo = time.Unix(1, 0)
 
-// conn is one connection while it is served here. One goroutine serves it;
-// beside it the sweep looks at its phase, and the watch may read from it.
+// conn is one connection that this package serves. One goroutine serves it; the sweep reads its phase,
+// and the watch may read from the connection.
 type conn struct {
 	srv    *Server
 	nc     net.Conn
@@ -36,11 +36,11 @@ type conn struct {
 	watch  clientWatch
 
 	reader reader
-	buf    []byte // what has been read
-	used   int    // bytes of buf that are done with
+	buf    []byte // the bytes that were read
+	used   int    // bytes of buf that are processed
 
-	like  nethttp.Request // what all requests here have in common
-	spare nethttp.Header  // an empty header for the next answer; nil when there is none
+	like  nethttp.Request // the fields that all requests of this connection share
+	spare nethttp.Header  // an empty header for the next answer; nil if there is none
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -51,7 +51,7 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return c
 }
 
-// setPhase begins a phase. The time is that of the last sweep.
+// setPhase starts a phase. Its time is that of the last sweep.
 func (c *conn) setPhase(p phase) { c.state.Store(c.srv.now.Load()<<8 | int64(p)) }
 
 func (c *conn) phase() (p phase, since int64) {
@@ -59,7 +59,7 @@ func (c *conn) phase() (p phase, since int64) {
 	return phase(v & 0xff), v >> 8
 }
 
-// closeIfIdle ends what takes too long, as net/http would end it.
+// closeIfIdle ends what takes too long, as net/http would.
 func (c *conn) closeIfIdle(now int64) {
 	p, since := c.phase()
 	took := time.Duration(now-since) * time.Second
@@ -68,13 +68,13 @@ func (c *conn) closeIfIdle(now int64) {
 	case p == fresh && took > rest.ReadHeaderTimeout, p == idle && took > rest.IdleTimeout:
 		c.nc.Close()
 	case p == arriving && took > hurryAfter:
-		c.nc.SetReadDeadline(aLongTimeAgo) // the reader then hands it over
+		c.nc.SetReadDeadline(aLongTimeAgo) // the reader then hands the connection over
 	case p == writing && took > rest.WriteTimeout:
 		c.nc.Close()
 	}
 }
 
-// serveConn is the connection's goroutine.
+// serveConn runs on the connection's goroutine.
 func (c *conn) serveConn() {
 	defer c.srv.forget(c)
 	c.buf = make([]byte, 0, bufferSize)
@@ -84,12 +84,12 @@ func (c *conn) serveConn() {
 		case v == other:
 			c.handOver()
 			return
-		case v == more: // and no more will come
+		case v == more: // and no more bytes will arrive
 			c.nc.Close()
 			return
 		}
-		stays, taken := c.answer(h)
-		if taken {
+		stays, hijacked := c.answer(h)
+		if hijacked {
 			return
 		}
 		if !stays {
@@ -99,7 +99,7 @@ func (c *conn) serveConn() {
 	}
 }
 
-// readHead waits for the next request. It says more when there will be none.
+// readHead waits for the next request. It returns more if there will be none.
 func (c *conn) readHead() (head, verdict) {
 	c.compactBuffer()
 	blank := true // an empty line may come before a request, RFC 9112, section 2.2
@@ -113,7 +113,7 @@ func (c *conn) readHead() (head, verdict) {
 				return h, v
 			}
 		}
-		if !c.makeRoom() {
+		if !c.growBuffer() {
 			return head{}, other
 		}
 		n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])
@@ -130,8 +130,7 @@ func (c *conn) readHead() (head, verdict) {
 	}
 }
 
-// compactBuffer makes the unused bytes the beginning of the buffer, and the buffer
-// small again.
+// compactBuffer moves the unused bytes to the beginning of the buffer, and shrinks the buffer.
 func (c *conn) compactBuffer() {
 	left := c.buf[c.used:]
 	if cap(c.buf) > bufferSize && len(left) <= bufferSize {
@@ -151,8 +150,8 @@ func (c *conn) compactBuffer() {
 	}
 }
 
-// makeRoom makes the buffer larger if it is full, up to its limit.
-func (c *conn) makeRoom() bool {
+// growBuffer enlarges the buffer if it is full, up to its limit.
+func (c *conn) growBuffer() bool {
 	if len(c.buf) < cap(c.buf) {
 		return true
 	}
@@ -165,8 +164,8 @@ func (c *conn) makeRoom() bool {
 	return true
 }
 
-// isTimeout reports whether reading goes on after an error: a sweep may have
-// hurried a request that was just about to end.
+// isTimeout reports whether reading continues after an error, because a sweep may have set a deadline
+// while a request was about to become complete.
 func (c *conn) isTimeout(err error) bool {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
@@ -175,23 +174,22 @@ func (c *conn) isTimeout(err error) bool {
 	return len(c.buf) == 0
 }
 
-// handOver makes the connection net/http's, with what was read of it.
+// handOver passes the connection to net/http, with the bytes that were read.
 func (c *conn) handOver() {
 	c.nc.SetReadDeadline(time.Time{})
 	c.srv.handed.offer(&prefixedConn{Conn: c.nc, read: c.buf})
 }
 
-// requestState is what one request needs, in one piece.
+// requestState is the memory of one request, in one allocation.
 type requestState struct {
 	ctx  clientContext
 	w    response
 	body requestBody
 }
 
-// answer has the handler answer the request at the beginning of the buffer.
-// It reports whether the connection stays open for another one, and whether
-// the handler has taken it.
-func (c *conn) answer(h head) (stays, taken bool) {
+// answer lets the handler answer the request at the beginning of the buffer. It reports whether the
+// connection stays open for another one, and whether the handler has hijacked it.
+func (c *conn) answer(h head) (stays, hijacked bool) {
 	c.setPhase(answering)
 	t := &requestState{ctx: clientContext{Context: c.srv.ctx}, w: response{conn: c, closes: h.closes, declared: -1}}
 	defer t.ctx.cancelContext()
@@ -205,14 +203,14 @@ func (c *conn) answer(h head) (stays, taken bool) {
 		c.watch.stopWatch()
 		return false, false
 	}
-	stays, taken = w.finishResponse()
-	if !taken {
+	stays, hijacked = w.finishResponse()
+	if !hijacked {
 		c.watch.stopWatch()
 	}
-	return stays && ok, taken
+	return stays && ok, hijacked
 }
 
-// request is what the handler is given.
+// request returns the request for the handler.
 func (c *conn) request(t *requestState, h head) *nethttp.Request {
 	if c.like.RequestURI != h.path {
 		c.like.URL, c.like.RequestURI = &url.URL{Path: h.path}, h.path
@@ -223,18 +221,18 @@ func (c *conn) request(t *requestState, h head) *nethttp.Request {
 	return r
 }
 
-// requestBody lies in the connection's buffer.
+// requestBody is a body in the connection's buffer.
 type requestBody struct {
 	bytes.Reader
 	all []byte
 }
 
-// Whole is the body without reading it. It must not be kept.
+// Whole returns the body without reading it. The caller must not keep it.
 func (b *requestBody) Whole() []byte { return b.all }
 
 func (*requestBody) Close() error { return nil }
 
-// handle calls the handler and reports whether it returned as it should.
+// handle calls the handler and reports whether it returned without a panic.
 func (c *conn) handle(w *response, r *nethttp.Request) (ok bool) {
 	defer func() {
 		v := recover()

@@ -1,13 +1,11 @@
-// Package h1 answers the plain POST that nearly every HTTP/1.1 request of a
-// client is, at a fraction of the usual cost, and hands all others to
-// net/http.
+// Package h1 answers plain POST requests, which are nearly all HTTP/1.1 requests of clients, at a
+// fraction of the cost of net/http, and passes all other connections to net/http.
 //
-// A request is plain when it lies whole in a small buffer soon after its
-// first byte and can be read in one way only: POST, a path of harmless
-// characters, one Host, one Content-Length, nothing that changes the framing.
-// From the first request that is not plain on, a connection belongs to
-// net/http, which is given the very bytes that came. So there is one judge of
-// everything unusual, and handlers see the same requests from both.
+// A request is plain if it arrives completely in a small buffer soon after its first byte and can be
+// parsed in one way only: POST, a path of unreserved characters, one Host, one Content-Length, and no
+// field that changes the framing. From the first request that is not plain, net/http serves the
+// connection, starting with the unchanged bytes of that request. So one parser decides all unusual
+// cases, and handlers see the same requests from both.
 package h1
 
 import (
@@ -22,27 +20,26 @@ import (
 	"time"
 )
 
-// Limits. What takes longer or is larger is left to net/http, or ended as it
-// would end it.
+// Limits. Requests beyond them are passed to net/http, or ended as it would end them.
 const (
-	bufferSize   = 4 << 10              // bytes a connection holds while nothing is asked
-	largestBytes = 16 << 10             // of a plain request, with its head
+	bufferSize   = 4 << 10              // bytes that an idle connection holds
+	largestBytes = 16 << 10             // of a plain request, including its head
 	largestHead  = 8 << 10              // bytes
 	mostFields   = 64                   // in one head
-	hurryAfter   = 2 * time.Second      // until a request must be whole
-	sweepEvery   = time.Second          // how exact the limits of time are
-	watchAfter   = 5 * time.Millisecond // until a client is watched for leaving
+	hurryAfter   = 2 * time.Second      // until a request must be complete
+	sweepEvery   = time.Second          // the precision of the time limits
+	watchAfter   = 5 * time.Millisecond // until the server watches whether the client closes the connection
 )
 
 // Server serves connections. Set the fields before Serve.
 type Server struct {
-	Handler nethttp.Handler // must not change a request's header or URL, and keep neither the header nor the body
-	Rest    *nethttp.Server // serves what is not plain, with the same handler; its limits of time hold here too
+	Handler nethttp.Handler // must not change a request's header or URL, and must keep neither the header nor the body
+	Rest    *nethttp.Server // serves requests that are not plain, with the same handler; its time limits apply here too
 	Log     *slog.Logger
 
 	once   sync.Once
-	handed *handoverListener // the connections that became net/http's
-	now    atomic.Int64      // seconds since the server began, as of the last sweep
+	handed *handoverListener // passes connections to net/http
+	now    atomic.Int64      // seconds since the start of the server, at the last sweep
 	dated  atomic.Pointer[date]
 	// ctx is the parent of the contexts of requests, as in net/http.
 	ctx   context.Context
@@ -63,8 +60,8 @@ func (s *Server) init() {
 	})
 }
 
-// Serve accepts connections until the listener fails or Shutdown or Close is
-// called, which it reports as net/http.ErrServerClosed. It is called once.
+// Serve accepts connections until the listener fails, or until Shutdown or Close is called; then it
+// returns net/http.ErrServerClosed. Call it once.
 func (s *Server) Serve(ln net.Listener) error {
 	s.init()
 	s.mu.Lock()
@@ -115,8 +112,8 @@ func isTemporary(err error) bool {
 	return ok && ne.Temporary()
 }
 
-// serveAccepted begins to serve a connection. What is encrypted is net/http's from the
-// start: its framing is decided inside TLS.
+// serveAccepted starts to serve a connection. net/http serves a TLS connection from the start, because
+// the protocol is negotiated inside TLS.
 func (s *Server) serveAccepted(nc net.Conn) {
 	if _, secret := nc.(*tls.Conn); secret {
 		s.handed.offer(nc)
@@ -148,8 +145,8 @@ func (s *Server) isClosing() bool {
 	return s.closing
 }
 
-// Shutdown stops accepting, closes idle connections and waits for the others
-// until ctx is done. Connections that handlers have taken over are theirs.
+// Shutdown stops accepting, closes idle connections and waits for the others until ctx is done. It does
+// not wait for hijacked connections.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopAccepting()
 	rest := make(chan error, 1)
@@ -192,8 +189,8 @@ func (s *Server) stopAccepting() {
 	}
 }
 
-// closeIdle closes the connections on which nothing is being answered, and
-// says how many are left.
+// closeIdle closes the connections on which no request is being answered, and returns the number of the
+// others.
 func (s *Server) closeIdle() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,7 +224,7 @@ func (s *Server) sweepConns() {
 	}
 }
 
-// date is the Date header of the current second.
+// date returns the Date header of the current second.
 func (s *Server) date() string {
 	now := time.Now()
 	if d := s.dated.Load(); d != nil && d.second == now.Unix() {

@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// serve runs a server until the test ends and says how many requests came by
-// way of net/http.
+// serve runs a server until the test ends and returns a counter of the requests that net/http served.
 func serve(t testing.TB, h nethttp.HandlerFunc) (addr string, s *Server) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -114,8 +113,7 @@ func TestRequestsInOnePieceAndInManyAreTheSame(t *testing.T) {
 	}
 }
 
-// From the first request on that is not plain, net/http serves, and loses
-// nothing of what came.
+// From the first request that is not plain, net/http serves the connection, and no byte is lost.
 //
 //redteam:attack A request is read in one way: requests of doubtful form, in pipelines and in pieces
 func TestWhatIsNotPlainIsLeftToNetHTTP(t *testing.T) {
@@ -176,14 +174,14 @@ func TestNetHTTPRefusesWhatItRefuses(t *testing.T) {
 	}
 }
 
-// Each handler is answered for in the same way by both.
+// Both servers send the same answer for each handler.
 func TestAnswersAreThoseOfNetHTTP(t *testing.T) {
 	handlers := map[string]nethttp.HandlerFunc{
 		"nothing":      func(nethttp.ResponseWriter, *nethttp.Request) {},
 		"a status":     func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.WriteHeader(202) },
 		"no content":   func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.WriteHeader(204) },
 		"not modified": func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.WriteHeader(304) },
-		"text":         func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "hello") },
+		"text":         func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "text") },
 		"a page":       func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "<html>") },
 		"twice":        func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "a"); io.WriteString(w, "b") },
 		"a late field": func(w nethttp.ResponseWriter, _ *nethttp.Request) {
@@ -229,8 +227,8 @@ func TestAnswersAreThoseOfNetHTTP(t *testing.T) {
 	}
 }
 
-// exchange is an answer in a form that can be compared. Whether a body has
-// chunks is each server's own affair.
+// exchange returns an answer in a form that can be compared. Each server may decide whether a body has
+// chunks.
 func exchange(t *testing.T, addr, request string) string {
 	c := dial(t, addr)
 	io.WriteString(c, request)
@@ -313,7 +311,7 @@ func TestARequestThatComesDuringALongOneIsNotLost(t *testing.T) {
 	c := dial(t, addr)
 	r := bufio.NewReader(c)
 	io.WriteString(c, post("/long", "1"))
-	time.Sleep(4 * watchAfter) // whether it is being watched by now or not must make no difference
+	time.Sleep(4 * watchAfter) // whether or not the watch has started must make no difference
 	for i := range 3 {
 		io.WriteString(c, post("/next", strings.Repeat("n", i)))
 	}
@@ -457,8 +455,8 @@ func TestTheContextOfARequest(t *testing.T) {
 	}
 }
 
-// Clients that share a connection differ in little; what is known of the one
-// before is not read again. Its values stay what they were, wherever they went.
+// Heads that differ from the previous one in some values only are not parsed completely again. The
+// values of earlier requests do not change.
 func TestHeadsThatAreAlikeAreReadByWhatDiffers(t *testing.T) {
 	const text = "POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nMcp-Session-Id: %s\r\nAccept: x\r\n\r\n{}"
 	var r reader

@@ -6,39 +6,39 @@ import (
 	"net/textproto"
 )
 
-// verdict is what the bytes at hand are.
+// verdict is the classification of the bytes in the buffer.
 type verdict uint8
 
 const (
-	more  verdict = iota // not yet a whole request
-	plain                // a whole request that is served here
-	other                // something net/http must judge
+	more  verdict = iota // not yet a complete request
+	plain                // a complete request that this package serves
+	other                // a request for net/http
 )
 
 // head is the head of a plain request.
 type head struct {
-	size   int // bytes, with the blank line
+	size   int // bytes, including the blank line
 	length int // bytes of the body
 	closes bool
 	path   string
 	host   string
-	header nethttp.Header // without Host and Content-Length; that of the next request if their heads are alike
+	header nethttp.Header // without Host and Content-Length; shared with the next request if their heads are equal
 }
 
-// reader reads heads and remembers the last one: a client repeats itself, but
-// for the length of the body, and clients that share a connection are alike.
-// Its zero value is ready.
+// reader parses heads and remembers the last one, because a client repeats its head except for the
+// length of the body, and the clients of a shared connection send similar heads. Its zero value is
+// ready.
 type reader struct {
 	last     head
-	raw      []byte // the last head; empty when there is none to go by
-	from, to int    // where its Content-Length stands in raw
-	lines    []line // of its fields
-	first    int    // where they begin
+	raw      []byte // the last head; empty if there is none to compare with
+	from, to int    // position of its Content-Length in raw
+	lines    []line // its fields
+	first    int    // start of the fields
 }
 
 var blankLine = []byte("\r\n\r\n")
 
-// readRequestHead looks at the request at the beginning of b.
+// readRequestHead classifies the request at the beginning of b.
 func (r *reader) readRequestHead(b []byte) (head, verdict) {
 	h, ok := r.repeated(b)
 	if !ok {
@@ -65,7 +65,7 @@ func (r *reader) readRequestHead(b []byte) (head, verdict) {
 	return h, plain
 }
 
-// repeated recognises the last head, with any length of the body.
+// repeated reports whether b begins with the last head, with any length of the body.
 func (r *reader) repeated(b []byte) (head, bool) {
 	if len(r.raw) == 0 || len(b) < r.from || !bytes.Equal(b[:r.from], r.raw[:r.from]) {
 		return head{}, false
@@ -80,7 +80,7 @@ func (r *reader) repeated(b []byte) (head, bool) {
 	return h, true
 }
 
-// parseDigits reads up to six digits at the beginning of b.
+// parseDigits parses up to six digits at the beginning of b.
 func parseDigits(b []byte) (n, digits int) {
 	for digits < len(b) && digits < 6 && b[digits] >= '0' && b[digits] <= '9' {
 		n = 10*n + int(b[digits]-'0')
@@ -96,8 +96,7 @@ func couldBePost(b []byte) bool {
 	return string(b[:n]) == verb[:n]
 }
 
-// parseHead reads a head that ends with a blank line. It reports false for
-// whatever is not plain.
+// parseHead parses a head that ends with a blank line. It returns false if the request is not plain.
 func (r *reader) parseHead(raw []byte) (head, bool) {
 	line, rest, _ := bytes.Cut(raw, blankLine[:2])
 	path, ok := bytes.CutSuffix(line[len(verb):], []byte(" HTTP/1.1"))
@@ -135,7 +134,7 @@ func (r *reader) parseHead(raw []byte) (head, bool) {
 	return h, true
 }
 
-// isPlainPath reports a path that means what it says: no escapes, no query.
+// isPlainPath reports whether a path has neither escapes nor a query, so that it has only one meaning.
 func isPlainPath(path []byte) bool {
 	if len(path) == 0 || path[0] != '/' {
 		return false
@@ -151,19 +150,18 @@ func isPlainPath(path []byte) bool {
 // fields collects the header.
 type fields struct {
 	header   nethttp.Header
-	at       int // where the next line stands in the head
+	at       int // position of the next line in the head
 	count    int
 	hosts    int
 	host     string
 	length   []byte // the value of the only Content-Length
-	lengthAt int    // where it stands in the head
+	lengthAt int    // its position in the head
 	closes   bool
-	talked   bool // Connection was there
+	talked   bool // a Connection field was present
 	lines    []line
 }
 
-// addField takes one line and reports whether it is one that a plain request may
-// have.
+// addField adds one line and reports whether a plain request may have it.
 func (f *fields) addField(text []byte) bool {
 	name, value, ok := bytes.Cut(text, []byte(":"))
 	value = bytes.Trim(value, " \t")
@@ -174,7 +172,7 @@ func (f *fields) addField(text []byte) bool {
 	f.lines = append(f.lines, line{end: f.at + len(text) + len("\r\n"), colon: len(name), key: key})
 	switch key {
 	case "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "Pragma", "Http2-Settings":
-		return false // they change what the rest means
+		return false // these fields change the meaning of the rest
 	case "Content-Length":
 		ok = f.length == nil && len(value) > 0
 		f.length, f.lengthAt = value, f.at+bytes.LastIndex(text, value)
@@ -208,7 +206,7 @@ func validHost(b []byte) bool {
 	return len(b) > 0
 }
 
-// token reports a field name of RFC 9110, section 5.6.2.
+// token reports whether b is a field name of RFC 9110, section 5.6.2.
 func token(b []byte) bool {
 	for _, c := range b {
 		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) >= 0) {

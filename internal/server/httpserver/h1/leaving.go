@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// clientContext is the context of a request: it ends when the client leaves or the
-// request has been answered. Unlike those of package context it costs next to
-// nothing as long as no goroutine waits for its end.
+// clientContext is the context of a request: it ends when the client closes the connection or the
+// request has been answered. In contrast to package context it allocates nothing until a goroutine
+// waits for its end.
 type clientContext struct {
-	// The parent, for its values. A leaving is itself a context.
+	// The parent, for its values.
 	context.Context
 
 	mu    sync.Mutex
 	over  bool
-	done  chan struct{} // made by the first call of Done
-	after []*func()     // to be called at the end; nil where it was stopped
+	done  chan struct{} // created by the first call of Done
+	after []*func()     // called at the end; nil if it was stopped
 }
 
 func (c *clientContext) Deadline() (time.Time, bool) { return time.Time{}, false }
@@ -42,8 +42,8 @@ func (c *clientContext) Err() error {
 	return nil
 }
 
-// AfterFunc is what package context asks for instead of Done, so that no goroutine
-// has to wait in a goroutine.
+// AfterFunc is the method that package context uses instead of Done, so that it needs no goroutine of
+// its own to wait.
 func (c *clientContext) AfterFunc(f func()) (stop func() bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

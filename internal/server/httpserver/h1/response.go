@@ -13,41 +13,41 @@ import (
 	"time"
 )
 
-// holds is how many bytes of an answer are kept back in the hope that the
-// handler returns before, so that the whole answer is one write.
+// holds is the number of bytes of an answer that are held back until the handler returns, so that the
+// whole answer is one write.
 const holds = 64 << 10
 
-// framing is how the end of an answer is marked.
+// framing is the way in which the end of an answer is marked.
 type framing uint8
 
 const (
 	undecided framing = iota
 	counted           // by Content-Length
 	chunked
-	bare // there is no body
+	bare // no body
 )
 
-// response is what a handler writes to. As with net/http one goroutine at a
-// time may use it, but for SetWriteDeadline and Hijack.
+// response is the ResponseWriter of a handler. As in net/http, one goroutine at a time may use it,
+// except for SetWriteDeadline and Hijack.
 type response struct {
 	conn   *conn
 	header nethttp.Header
 	status int
-	closes bool // the connection, after the answer
+	closes bool // the connection closes after the answer
 
 	framing  framing
-	declared int64   // Content-Length, as the handler gave it; -1: it did not
+	declared int64   // Content-Length set by the handler; -1 if it set none
 	written  int64   // bytes of the body
-	out      *[]byte // what is not yet sent: the head, and then the body
-	body     int     // where the body begins in out, while undecided
+	out      *[]byte // not yet sent: the head, and then the body
+	body     int     // where the body begins in out, while the framing is undecided
 	failed   error
 
-	flowing  atomic.Bool  // answers are being sent before the handler has returned
-	deadline atomic.Int64 // as the handler set it, in nanoseconds of Unix time; 0: it did not
+	flowing  atomic.Bool  // the answer is being sent before the handler has returned
+	deadline atomic.Int64 // set by the handler, in nanoseconds of Unix time; 0 if it set none
 	limited  atomic.Bool  // the connection has a write deadline
 
-	mu    sync.Mutex
-	taken bool // hijacked, or done with
+	mu       sync.Mutex
+	hijacked bool // hijacked or finished
 }
 
 var outs = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
@@ -61,10 +61,10 @@ func (w *response) Header() nethttp.Header {
 	return w.header
 }
 
-// Declare is the header Content-Length without a header.
+// Declare sets Content-Length without a header entry.
 func (w *response) Declare(length int) { w.declared = int64(length) }
 
-// WriteHeader writes the head as far as it is known.
+// WriteHeader writes the head, except for the fields that are not known yet.
 func (w *response) WriteHeader(status int) {
 	if w.status != 0 {
 		return
@@ -89,7 +89,7 @@ func (w *response) WriteHeader(status int) {
 	*w.out = b
 }
 
-// inform sends an interim answer.
+// inform sends an interim response.
 func (w *response) inform(status int) {
 	b := appendStatus(nil, status)
 	for key, values := range w.header {
@@ -107,7 +107,7 @@ func appendStatus(b []byte, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
-// appendHeader writes the header but for what the framing adds later.
+// appendHeader writes the header without the fields that the framing adds later.
 func (w *response) appendHeader(b []byte) []byte {
 	dated := false
 	if values, given := w.header["Content-Length"]; given {
@@ -121,7 +121,7 @@ func (w *response) appendHeader(b []byte) []byte {
 		case "Content-Length":
 			continue
 		case "Transfer-Encoding":
-			continue // the framing is ours
+			continue // this package decides the framing
 		case "Connection":
 			w.closes = w.closes || len(values) == 1 && strings.EqualFold(values[0], "close")
 			continue
@@ -199,7 +199,7 @@ func (w *response) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// sniff guesses a content type that the handler did not give.
+// sniff determines a content type if the handler set none.
 func (w *response) sniff(p []byte) {
 	h := w.Header()
 	if _, given := h["Content-Type"]; !given && len(p) > 0 {
@@ -207,8 +207,8 @@ func (w *response) sniff(p []byte) {
 	}
 }
 
-// chunk turns an answer whose length is not known into chunks; what was held
-// back becomes the first.
+// chunk switches an answer of unknown length to chunked coding; the bytes held back become the first
+// chunk.
 func (w *response) chunk() {
 	held := bytes.Clone((*w.out)[w.body:])
 	b := append((*w.out)[:w.body], "Transfer-Encoding: chunked\r\n\r\n"...)
@@ -226,10 +226,9 @@ func appendChunk(b, p []byte) []byte {
 	return append(b, "\r\n"...)
 }
 
-// part adds to an answer that is being sent; what is small stays until it is
-// flushed.
+// part adds to an answer that is being sent; small parts stay in the buffer until it is flushed.
 func (w *response) part(p []byte) error {
-	if w.framing == counted && len(p) >= bufferSize { // as it is: copying a long list costs as much as making it
+	if w.framing == counted && len(p) >= bufferSize { // without a copy, which would cost as much as producing a long list
 		w.startStreaming()
 		w.flushBuffer()
 		return w.sendBytes(p)
@@ -246,8 +245,8 @@ func (w *response) part(p []byte) error {
 	return w.flushBuffer()
 }
 
-// startStreaming is called before anything is sent while the handler still runs: from
-// now on its deadlines hold for the connection.
+// startStreaming must be called before anything is sent while the handler still runs: from then on the
+// handler's deadlines apply to the connection.
 func (w *response) startStreaming() {
 	if !w.flowing.Swap(true) {
 		w.limit(w.deadline.Load())
@@ -261,7 +260,7 @@ func (w *response) limit(nanos int64) {
 	}
 }
 
-// flushBuffer sends what is there.
+// flushBuffer sends the content of the buffer.
 func (w *response) flushBuffer() error {
 	err := w.sendBytes(*w.out)
 	*w.out = (*w.out)[:0]
@@ -296,11 +295,11 @@ func (w *response) FlushError() error {
 // Flush is FlushError without the error.
 func (w *response) Flush() { w.FlushError() }
 
-// SetReadDeadline has nothing to limit: the body is there.
+// SetReadDeadline does nothing, because the body was read completely.
 func (w *response) SetReadDeadline(time.Time) error { return nil }
 
-// SetWriteDeadline limits what is written before the handler returns. The
-// rest of an answer has the server's own limit. Safe for concurrent use.
+// SetWriteDeadline limits writes before the handler returns. The rest of an answer has the server's own
+// limit. It is safe for concurrent use.
 func (w *response) SetWriteDeadline(t time.Time) error {
 	nanos := int64(0)
 	if !t.IsZero() {
@@ -317,13 +316,13 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-// Hijack gives the connection away, with what was written so far on its way.
+// Hijack passes the connection to the caller, after sending what was written so far.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.mu.Lock()
-	taken := w.taken
-	w.taken = true
+	hijacked := w.hijacked
+	w.hijacked = true
 	w.mu.Unlock()
-	if taken {
+	if hijacked {
 		return nil, nil, nethttp.ErrHijacked
 	}
 	c := w.conn
@@ -351,17 +350,17 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (w *response) isTaken() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.taken
+	return w.hijacked
 }
 
-// finishResponse sends what is left when the handler has returned. It reports whether
-// the connection can serve another request, and whether it was taken.
-func (w *response) finishResponse() (stays, taken bool) {
+// finishResponse sends the rest after the handler has returned. It reports whether the connection can
+// serve another request, and whether it was hijacked.
+func (w *response) finishResponse() (stays, hijacked bool) {
 	w.mu.Lock()
-	taken = w.taken
-	w.taken = true
+	hijacked = w.hijacked
+	w.hijacked = true
 	w.mu.Unlock()
-	if taken {
+	if hijacked {
 		return false, true
 	}
 	if w.status == 0 {
@@ -380,7 +379,7 @@ func (w *response) finishResponse() (stays, taken bool) {
 	return err == nil && whole && !w.closes, false
 }
 
-// flushAndEnd writes the end of the body and reports whether the body is whole.
+// flushAndEnd writes the end of the body and reports whether the body is complete.
 func (w *response) flushAndEnd() bool {
 	switch w.framing {
 	case chunked:
@@ -393,13 +392,13 @@ func (w *response) flushAndEnd() bool {
 	return true
 }
 
-// countResponse puts the length of a body that was held back in front of it.
+// countResponse inserts the Content-Length of a body that was held back.
 func (w *response) countResponse() {
 	b := *w.out
 	size := len(b) - w.body
 	var field [48]byte
 	f := append(strconv.AppendInt(append(field[:0], "Content-Length: "...), int64(size), 10), "\r\n\r\n"...)
-	b = append(b, f...) // makes room
+	b = append(b, f...) // grows b
 	copy(b[w.body+len(f):], b[w.body:w.body+size])
 	copy(b[w.body:], f)
 	*w.out = b

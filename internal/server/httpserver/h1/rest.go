@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// handoverListener is a listener whose connections were accepted elsewhere.
+// handoverListener is a listener of connections that were accepted elsewhere.
 type handoverListener struct {
 	addr  net.Addr
 	conns chan net.Conn
@@ -17,7 +17,7 @@ func newHanded() *handoverListener {
 	return &handoverListener{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// offer hands a connection over, or closes it if no server accepts it any more.
+// offer passes a connection on, or closes it if no server accepts it any more.
 func (h *handoverListener) offer(c net.Conn) {
 	select {
 	case h.conns <- c:
@@ -54,12 +54,12 @@ func (b *prefixedConn) Read(p []byte) (int, error) {
 	}
 	n := copy(p, b.read)
 	if b.read = b.read[n:]; len(b.read) == 0 {
-		b.read = nil // let the buffer go
+		b.read = nil // releases the buffer
 	}
 	return n, nil
 }
 
-// CloseWrite lets net/http end its half before it closes.
+// CloseWrite lets net/http close its half before it closes the connection.
 func (p *prefixedConn) CloseWrite() error {
 	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -4,15 +4,14 @@ import "bytes"
 
 // line is one field of the last head.
 type line struct {
-	end   int // where it ends in the head, with its line break
-	colon int // bytes of its name
+	end   int // its end in the head, including its line break
+	colon int // length of its name
 	key   string
 }
 
-// varied recognises a head that differs from the last one in the values of
-// fields alone, and in none that the rest depends on. Most of it is then known
-// already, and its header is that of the last head, changed: the handler that served
-// that has returned. When it does not, the last head is forgotten.
+// varied recognizes a head that differs from the last one only in values of fields that do not affect
+// the framing. It reuses the parsed header of the last head with these values changed, which is safe
+// because that request's handler has returned. If it fails, the last head is forgotten.
 func (r *reader) varied(b []byte) (head, bool) {
 	if len(r.raw) == 0 {
 		return head{}, false
@@ -31,7 +30,7 @@ func (r *reader) varied(b []byte) (head, bool) {
 type variation struct {
 	*reader
 	b  []byte
-	at int // how far b is known
+	at int // how far b was compared
 	h  head
 }
 
@@ -57,7 +56,7 @@ func (v *variation) fields() bool {
 	return true
 }
 
-// changed takes in a line with another value than before.
+// changed processes a line whose value differs.
 func (v *variation) changed(l *line, name []byte) bool {
 	rest := v.b[v.at:]
 	size := bytes.Index(rest[:min(len(rest), largestHead)], blankLine[:2])

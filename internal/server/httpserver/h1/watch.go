@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// clientWatch notices that the client leaves while its request is being answered.
-// It reads from the connection, but only once a request takes long: most are
-// answered before. Its zero value with nc set is ready.
+// clientWatch notices that the client closes the connection while its request is being answered. It
+// reads from the connection, but only after a request has taken long, because most are answered before.
+// Its zero value with nc set is ready.
 type clientWatch struct {
 	nc    net.Conn
 	timer *time.Timer
 
 	mu      sync.Mutex
-	armed   bool           // the timer runs; it is not set anew for each of many requests
+	armed   bool           // the timer runs; it is not reset for each of many requests
 	turn    uint64         // counts requests
-	met     uint64         // the request that the timer was set for, or found when it fired
+	met     uint64         // the request for which the timer was set, or that it found when it fired
 	on      bool           // a request is being answered
 	client  *clientContext // of that request
-	reading chan struct{}  // closed when the read has ended; nil: there is none
+	reading chan struct{}  // closed when the read has ended; nil if no read runs
 	extra   byte           // the first byte of the next request
-	has     bool           // there is one
+	has     bool           // extra is set
 }
 
-// begin is called when a request begins, whose context ends when the client
-// goes.
+// begin is called at the start of a request, whose context client ends when the client closes the
+// connection.
 func (c *clientWatch) begin(client *clientContext) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,8 +44,8 @@ func (c *clientWatch) begin(client *clientContext) {
 	}
 }
 
-// tick begins to watch once it finds the same request twice. When it finds
-// none, the next one sets the timer again.
+// tick starts to watch if it finds the same request twice. If it finds none, the next request sets the
+// timer again.
 func (c *clientWatch) tick() {
 	c.mu.Lock()
 	if c.on && c.met != c.turn {
@@ -59,7 +59,7 @@ func (c *clientWatch) tick() {
 	c.readAhead()
 }
 
-// readAhead reads until something comes, the client goes, or end is called.
+// readAhead reads until a byte arrives, the client closes the connection, or stopWatch is called.
 func (c *clientWatch) readAhead() {
 	c.mu.Lock()
 	if !c.on || c.has || c.reading != nil {
@@ -85,8 +85,8 @@ func (c *clientWatch) readAhead() {
 	}
 }
 
-// keepsWatching looks at an error of the read and tells the request if the client is
-// gone. A deadline that end did not set is a late sweep's.
+// keepsWatching handles an error of the read and cancels the request's context if the client has closed
+// the connection. A timeout that stopWatch did not cause is due to a late sweep.
 func (c *clientWatch) keepsWatching(err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,7 +121,7 @@ func (c *clientWatch) stopWatch() {
 	c.mu.Unlock()
 }
 
-// seen takes the byte that came while a request was being answered.
+// seen returns the byte that arrived while a request was being answered.
 func (c *clientWatch) seen() (byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
