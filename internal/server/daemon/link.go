@@ -265,13 +265,13 @@ func Greet(c net.Conn, build string, talk bool, work Work, timeout time.Duration
 }
 
 func greet(c net.Conn, g greeting, timeout time.Duration) (About, error) {
-	initialize, err := json.Marshal(g)
+	encoded, err := json.Marshal(g)
 	if err != nil {
 		return About{}, err
 	}
 	c.SetDeadline(time.Now().Add(timeout))
 	defer c.SetDeadline(time.Time{})
-	if _, err := c.Write([]byte(linkGreeting + string(initialize) + "\n")); err != nil {
+	if _, err := c.Write([]byte(linkGreeting + string(encoded) + "\n")); err != nil {
 		return About{}, err
 	}
 	line, err := oneLine(c, longestAbout)

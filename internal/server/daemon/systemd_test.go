@@ -87,9 +87,9 @@ func TestSocketsAreKnownByNameAndKind(t *testing.T) {
 		{"socket", unix, "socket"}, {"gatehouse.socket", unix, "socket"}, {"", tcp, "tcp"}, {"http", tcp, "http"}, {"health", tcp, "health"},
 		{"http", unix, ""}, {"socket", tcp, ""},
 	} {
-		door, err := doorOf(c.name, c.ln)
-		if door != c.want || (err != nil) != (c.want == "") {
-			t.Errorf("%q: got %q, %v", c.name, door, err)
+		name, err := listenerOf(c.name, c.ln)
+		if name != c.want || (err != nil) != (c.want == "") {
+			t.Errorf("%q: got %q, %v", c.name, name, err)
 		}
 	}
 }
