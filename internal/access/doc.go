@@ -6,6 +6,6 @@
 // safe to show).
 //
 // The packages of servers, dispatch, modules and app import them; they import files, mcp/rawjson and
-// tool, never a module. Start with identity for "who is the caller" and with permit for "may this call
+// tool, never a module. Begin with identity for "who is the caller" and with permit for "may this call
 // run".
 package access

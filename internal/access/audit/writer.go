@@ -55,7 +55,7 @@ func (l *Ledger) addLine(line []byte, urgent bool) *batch {
 	return b
 }
 
-// makeRoom waits for the writer, if it is only slow, until n bytes fit.
+// awaitSpace waits for the writer, if it is only slow, until n bytes fit.
 func (l *Ledger) awaitSpace(n int) bool {
 	if len(l.batch.text)+n <= l.o.Pending || l.closed {
 		return !l.closed

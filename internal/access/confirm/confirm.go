@@ -63,7 +63,7 @@ func Ask(c *tool.Call, thing, question, confirm string) error {
 		return err
 	}
 	if action != "accept" || !said.Confirm {
-		return &tool.Refusal{Code: tool.CodeDeclined, Message: "nothing was done: the person did not agree"}
+		return &tool.Refusal{Code: tool.CodeDeclined, Message: "nothing was done: the user did not agree"}
 	}
 	return nil
 }

@@ -18,12 +18,12 @@ import (
 // firstRead is how much memory a body gets before anything has arrived.
 const firstRead = 64 << 10
 
-// leastBytes of a body, or its end, must come in each Options.BodySpan, so that a
+// leastBytes of a body, or its end, must arrive in each Options.BodySpan, so that a
 // client which sends slowly does not hold the memory for long.
 const leastBytes = 64 << 10
 
-// readBody reads one message. What it returns belongs to the caller: the
-// engine and the handlers of tools look at it for as long as they like. Its bytes
+// readBody reads one message. The caller owns the result: the
+// engine and the handlers of tools may keep it. Its bytes
 // are counted as held until the request has been answered.
 func (d *Server) readBody(
 	w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller,
@@ -61,7 +61,7 @@ func (d *Server) readBody(
 	}
 	w.Header().Set("Connection", "close")
 	return nil, held, &protocol.Fault{Status: 400, Code: protocol.CodeParse,
-		Message: fmt.Sprintf("the body could not be read to its end (%d bytes came): %v", len(msg), err)}
+		Message: fmt.Sprintf("the body could not be read completely (%d bytes arrived): %v", len(msg), err)}
 }
 
 // firstSize is how many bytes are counted before a body of n bytes is read: all of

@@ -101,7 +101,7 @@ func (d *Server) listen(
 	g.wait(r)
 }
 
-// streamReader serves a GET that reads a stream.
+// listener is a GET request that reads a stream.
 type listener struct {
 	wire    *wire
 	st      *session.Stream

@@ -140,7 +140,7 @@ func TestTruncated(t *testing.T) {
 	)
 	conn.(*net.TCPConn).CloseWrite()
 	got := readHead(t, conn)
-	has(t, got, " 400 ", "-32700", "could not be read to its end")
+	has(t, got, " 400 ", "-32700", "could not be read completely")
 	if n := h.Table.Len(); n != 0 {
 		t.Errorf("half a message has opened %d sessions", n)
 	}
