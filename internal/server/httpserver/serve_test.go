@@ -129,7 +129,7 @@ func TestServeSaysWhatItCouldNotEnd(t *testing.T) {
 	has(t, r.body, `"isError":true`)
 	err := stop()
 	close(h.release)
-	if err == nil || !strings.Contains(err.Error(), "do not heed") {
+	if err == nil || !strings.Contains(err.Error(), "ignore cancellation") {
 		t.Errorf("got %v, want an error about the blocked handler", err)
 	}
 }
