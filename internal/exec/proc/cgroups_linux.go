@@ -13,17 +13,17 @@ import (
 	"gatehouse/internal/exec/procid"
 )
 
-// cgroups are the folders below which groups of our own can be made.
+// cgroups holds the folders in which this host can make cgroups.
 type cgroups struct {
-	v2     string // version 2; "" when there is none
-	counts bool   // processes are counted in version 2
-	pids   string // version 1, where processes are counted; "" when there is none
+	v2     string // version 2; "" if there is none
+	counts bool   // version 2 counts processes
+	pids   string // version 1, if it counts processes; "" otherwise
 
 	noKeeper bool // tests set it, to do with the mark alone
 }
 
-// hostGroups is looked up once: a host stays in its groups. What an earlier
-// host that was killed left in them is ended first.
+// hostGroups is looked up once, because a host stays in its groups. It first ends the processes that a
+// killed host left in them.
 var hostGroups = sync.OnceValue(func() cgroups {
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -48,8 +48,8 @@ var hostGroups = sync.OnceValue(func() cgroups {
 	return g
 })
 
-// Sweep ends what hosts left behind that were killed. A host does so once, when
-// it starts; otherwise the first child it starts does.
+// Sweep ends the processes that killed hosts left behind. A host calls it once when it starts;
+// otherwise its first child triggers it.
 func Sweep() {
 	if g := hostGroups(); g.v2 == "" && g.pids == "" {
 		sweepMarked()
@@ -69,8 +69,8 @@ var watchGroups = sync.OnceFunc(func() {
 	_ = keeper.Watch(folders, leafPrefix+procid.Self()+"-")
 })
 
-// findGroups reads where this process is in the hierarchies, from what the
-// kernel tells of its mounts and groups.
+// findGroups determines the position of this process in the hierarchies from the mounts and groups that
+// the kernel reports.
 func findGroups(mounts, own string) (g cgroups) {
 	in := map[string]string{} // controllers -> path
 	for line := range strings.Lines(own) {
@@ -99,7 +99,7 @@ func findGroups(mounts, own string) (g cgroups) {
 	return g
 }
 
-// below is a group's folder where only what is below root is mounted.
+// below returns the folder of a group if only the part below root is mounted.
 func below(at, root, path string) string {
 	rel, err := filepath.Rel(root, path)
 	if path == "" || strings.Contains(path, "..") || err != nil || !filepath.IsLocal(rel) {
@@ -108,7 +108,7 @@ func below(at, root, path string) string {
 	return filepath.Join(at, rel)
 }
 
-// usable tries whether a group can be made.
+// usable reports whether a group can be made in a folder, by making one.
 func usable(path string) bool {
 	if path == "" {
 		return false
@@ -119,11 +119,11 @@ func usable(path string) bool {
 
 const leafPrefix = "gatehouse-"
 
-// leafName returns a unique name that says whose the group is.
+// leafName returns a unique name that contains the name of this process.
 func leafName() string { return leafPrefix + procid.Self() + "-" + rand.Text() }
 
-// sweepLeft ends what hosts left behind that are gone: of this folder, and of
-// the same space of process numbers.
+// sweepLeft ends the processes that ended hosts left in groups of this folder, if they are in the same
+// PID namespace.
 func sweepLeft(path string) {
 	entries, _ := os.ReadDir(path)
 	for _, e := range entries {

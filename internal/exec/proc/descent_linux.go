@@ -11,13 +11,13 @@ import (
 	"gatehouse/internal/exec/shield"
 )
 
-// mostAncestors bounds how far up is looked.
+// mostAncestors limits how many ancestors are checked.
 const mostAncestors = 64
 
-// children are the processes that this host has started, by their numbers.
+// children are the processes that this host has started, by number.
 var children struct {
 	sync.Mutex
-	born map[int]string // what tells each from a later process of its number
+	born map[int]string // distinguishes each from a later process with its number
 }
 
 func bear(pid int) {
@@ -35,11 +35,10 @@ func bury(pid int) {
 	delete(children.born, pid)
 }
 
-// IsChild reports whether a process of this host's user is a child of a host,
-// this or another, or came of one. It goes by the mounts that shield has made in
-// its namespace, which it cannot undo, by the group it was born in, by its
-// ancestors, and by the mark in its environment. What cannot be looked at is
-// held to be one.
+// IsChild reports whether a process of this host's user is a child of this or another host, or descends
+// from one. It checks the mounts that shield has made in its namespace, which it cannot undo, the group
+// in which it was born, its ancestors, and the mark in its environment. A process that cannot be
+// checked counts as a child.
 func IsChild(pid int) bool {
 	own, err := os.Readlink("/proc/self/ns/mnt")
 	if err != nil {
@@ -62,9 +61,8 @@ func IsChild(pid int) bool {
 	return true
 }
 
-// shieldedFrom reports whether a process is in a namespace that shield has made,
-// or in a copy of one; known is false where this user may not look, which a
-// process can bring about by itself.
+// shieldedFrom reports whether a process is in a namespace that shield has made, or in a copy of one;
+// known is false if this user may not read it, which a process can cause itself.
 func shieldedFrom(own string, pid int) (shielded, known bool) {
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", pid))
 	if err != nil {
@@ -107,8 +105,8 @@ func inOurGroup(pid int) bool {
 	return false
 }
 
-// ofHost reports whether a group is called as leafName does it: other programs'
-// groups may begin alike, a service called gatehouse-main for one.
+// ofHost reports whether a group has a name made by leafName. The prefix alone does not suffice,
+// because other groups may have it, for example a service called gatehouse-main.
 func ofHost(group string) bool {
 	rest, ok := strings.CutPrefix(group, leafPrefix)
 	return ok && strings.Count(rest, "-") == 3 && rest[0] >= '0' && rest[0] <= '9'

@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/exec/shield"
 )
 
-// However a child of a host turns away from it, it is known as one.
+// A child of a host is recognized, however it separates itself from the host.
 //
 //redteam:attack Children never answer: a double fork, a session of its own, a terminal, a clean environment, another namespace
 func TestWhatCameOfAChildIsKnown(t *testing.T) {
@@ -62,7 +62,7 @@ func TestWhatCameOfAChildIsKnown(t *testing.T) {
 	}
 }
 
-// The host, what started it, and what it did not start by Start are no children.
+// The host, its parent, and processes that Start did not start are not children.
 func TestWhatCameOfNoChildIsLeftAlone(t *testing.T) {
 	if IsChild(os.Getppid()) {
 		t.Skip("these tests run in a child of a host themselves")

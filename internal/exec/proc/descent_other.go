@@ -2,12 +2,11 @@
 
 package proc
 
-// IsChild reports whether a process came of a child of a host; this system does
-// not say.
+// IsChild returns false, because this system does not report the descent of a process.
 func IsChild(int) bool { return false }
 
 func bear(int) {}
 func bury(int) {}
 
-// Sweep does nothing: what a killed host left behind is not known here.
+// Sweep does nothing, because this system does not show what a killed host left behind.
 func Sweep() {}

@@ -19,34 +19,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keptPrefix begins the names of groups that outlive a host.
+// keptPrefix is the prefix of the names of groups that outlive a host.
 const keptPrefix = leafPrefix + "kept-"
 
-// Detached is a process that does not end with its host. Safe for concurrent
-// use.
+// Detached is a process that does not end with its host. It is safe for concurrent use.
 type Detached struct {
 	mark  Mark
 	whole whole
 	grace time.Duration
 	began time.Time
-	child bool     // of this host, so that its end can be seen
-	pidfd *os.File // can be read when it has ended
+	child bool     // child of this host, so that its exit status can be read
+	pidfd *os.File // readable when the process has ended
 	done  chan struct{}
 	state State
-	over  chan struct{} // follow has returned
+	over  chan struct{} // closed when followToEnd has returned
 
 	mu      sync.Mutex
 	reaped  bool
 	stopped error
 }
 
-// Detach starts a process that goes on when the host ends. Stdin has to be nil
-// or a file, Stdout and Stderr files; Input and Terminal are not used. Whole is
-// meant. The caller calls Leave, or waits for Done.
+// Detach starts a process that continues after the host ends. Stdin must be nil or a file, Stdout and
+// Stderr must be files; Input and Terminal are ignored. Whole is implied. The caller must call Leave,
+// or wait for Done.
 func Detach(spec Spec) (*Detached, error) {
 	d := &Detached{grace: spec.Grace, whole: whole{kept: true}}
 	started := make(chan error)
-	shield.Thread(func() (spoilt bool) { // which enters the groups of version 1
+	shield.Thread(func() (spoilt bool) { // the thread enters the groups of version 1
 		spoilt, err := d.start(spec)
 		started <- err
 		return spoilt
@@ -71,7 +70,7 @@ func (d *Detached) start(spec Spec) (spoilt bool, err error) {
 		return spoilt, err
 	}
 	pid := cmd.Process.Pid
-	cmd.Process.Release() // follow waits for it
+	cmd.Process.Release() // followToEnd waits for it
 	d.child = true
 	d.mark = Mark{Pid: pid, Born: procid.Of(pid), Boot: boot(), V2: d.whole.v2, V1: d.whole.v1, Label: d.whole.marked}
 	if err := d.followToEnd(); err != nil {
@@ -84,8 +83,8 @@ func (d *Detached) start(spec Spec) (spoilt bool, err error) {
 	return spoilt, nil
 }
 
-// Find finds a process that an earlier host detached. ErrGone means that it has
-// ended; what came of it and is left is ended too.
+// Find returns a process that an earlier host detached. ErrGone means that it has ended; then Find also
+// ends its remaining descendants.
 func Find(m Mark, grace time.Duration) (*Detached, error) {
 	for _, group := range []string{m.V2, m.V1} {
 		if group != "" && !strings.HasPrefix(filepath.Base(group), keptPrefix) {
@@ -109,8 +108,8 @@ func Find(m Mark, grace time.Duration) (*Detached, error) {
 	return d, nil
 }
 
-// followToEnd follows the process to its end. What was opened is surely the process
-// that is meant, if it still is the one of that number afterwards.
+// followToEnd follows the process to its end. The opened descriptor belongs to the right process if
+// that process still has its number afterwards.
 func (d *Detached) followToEnd() error {
 	fd, err := unix.PidfdOpen(d.mark.Pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -140,7 +139,7 @@ func (d *Detached) follow() {
 		})
 	}
 	if err != nil {
-		return // it was left
+		return // Leave was called
 	}
 	d.whole.kill()
 	bury(d.mark.Pid)
@@ -152,7 +151,7 @@ func (d *Detached) follow() {
 	close(d.done)
 }
 
-// reap takes the zombie away and looks at how it ended. d.mu is held.
+// reap collects the zombie and its exit status. The caller holds d.mu.
 func (d *Detached) reap() {
 	d.reaped = true
 	d.state = State{Code: -1, Unseen: true}
@@ -162,7 +161,7 @@ func (d *Detached) reap() {
 	if !d.child {
 		return
 	}
-	syscall.Kill(-d.mark.Pid, syscall.SIGKILL) // the zombie keeps the number
+	syscall.Kill(-d.mark.Pid, syscall.SIGKILL) // the zombie still occupies the number
 	var status syscall.WaitStatus
 	var usage syscall.Rusage
 	if pid, err := syscall.Wait4(d.mark.Pid, &status, 0, &usage); err != nil || pid != d.mark.Pid {
@@ -175,22 +174,21 @@ func (d *Detached) reap() {
 	}
 }
 
-// Wait waits for the end and tells of it. The end of a process that was found
-// again is not seen: its State is Unseen.
+// Wait waits for the end and returns the state. The end of a process that was found by Find cannot be
+// observed: its State is Unseen.
 func (d *Detached) Wait() (State, error) {
 	<-d.done
 	return d.state, nil
 }
 
-// Leave stops following the process, which goes on. Done is not closed then,
-// unless it was already.
+// Leave stops following the process, which continues. It does not close Done.
 func (d *Detached) Leave() {
 	d.pidfd.SetReadDeadline(time.Unix(1, 0))
 	<-d.over
 }
 
-// Stop asks the process and all that came of it to end, and kills them when the
-// grace is over or ctx ends. One that was left is not stopped.
+// Stop asks the process and its descendants to end, and kills them after the grace period or when ctx
+// ends. It does nothing after Leave.
 func (d *Detached) Stop(ctx context.Context) error {
 	select {
 	case <-d.over:
@@ -218,8 +216,7 @@ func (d *Detached) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill kills the process and all that came of it at once. One that was left is
-// not killed.
+// Kill kills the process and its descendants at once. It does nothing after Leave.
 func (d *Detached) Kill() error {
 	d.signal(ErrStopped, syscall.SIGKILL)
 	d.whole.kill()
@@ -231,7 +228,7 @@ func (d *Detached) Kill() error {
 	}
 }
 
-// followError returns the error of a process that is no longer followed.
+// followError returns the error for a process that is no longer followed.
 func (d *Detached) followError() error {
 	select {
 	case <-d.done:
@@ -241,7 +238,7 @@ func (d *Detached) followError() error {
 	}
 }
 
-// signal reaches the group as long as its number is surely its own.
+// signal signals the group while its number certainly belongs to it.
 func (d *Detached) signal(why error, s syscall.Signal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -254,16 +251,16 @@ func (d *Detached) signal(why error, s syscall.Signal) {
 	syscall.Kill(-d.mark.Pid, s)
 }
 
-// Usage adds up what the process and what came of it use now.
+// Usage returns the sum of the present usage of the process and its descendants.
 func (d *Detached) Usage() (Usage, error) { return usageOf(&d.whole, d.mark.Pid) }
 
-// boot tells this start of the system from others.
+// boot identifies the present boot of the system.
 var boot = sync.OnceValue(func() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b))
 })
 
-// parentOf tells whose child a process is, and whether it has ended.
+// parentOf returns the parent of a process, and whether the process has ended.
 func parentOf(pid int) (parent int, zombie, there bool) {
 	stat, err := procid.ReadStat(pid)
 	if err != nil {
@@ -273,8 +270,7 @@ func parentOf(pid int) (parent int, zombie, there bool) {
 	return parent, stat.Ended(), err == nil
 }
 
-// Free gives back the place on the disk of a file's beginning, whose length stays
-// as it is.
+// Free releases the disk space of the beginning of a file; the length of the file does not change.
 func Free(f *os.File, until int64) error {
 	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, until)
 }

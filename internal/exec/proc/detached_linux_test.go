@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// detachable skips where processes cannot be followed.
+// detachable skips the test on systems that cannot detach processes.
 func detachable(t *testing.T) {
 	t.Helper()
 	d, err := Detach(Spec{Path: "true"})
@@ -36,7 +36,7 @@ func detach(t *testing.T, spec Spec) *Detached {
 	return d
 }
 
-// patiently waits for what must happen.
+// patiently waits for a condition that must become true.
 func patiently(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
@@ -66,7 +66,7 @@ func TestADetachedProcessTellsItsEnd(t *testing.T) {
 	}
 }
 
-// What was left is found again, writes on, and is ended with all that came of it.
+// A process that was left is found again, continues to write, and ends with all its descendants.
 func TestADetachedProcessIsFoundAgain(t *testing.T) {
 	detachable(t)
 	dir := t.TempDir()
@@ -131,7 +131,7 @@ func TestADetachedProcessIsFoundAgain(t *testing.T) {
 	patiently(t, "what it started in a session of its own is left", func() bool { return !running(pid) })
 }
 
-// A process outlives the host that was killed, and the next host can end it.
+// A process outlives its killed host, and the next host can end it.
 func TestADetachedProcessOutlivesAKilledHost(t *testing.T) {
 	if os.Getenv("GATEHOUSE_TEST_DETACH") != "" {
 		d, err := Detach(Spec{Path: "sleep", Args: []string{"1000"}})
@@ -172,8 +172,8 @@ func TestADetachedProcessOutlivesAKilledHost(t *testing.T) {
 	patiently(t, "it is still there", func() bool { return !running(m.Pid) })
 }
 
-// A mark of another process, of another start of the system or of another user
-// else's groups finds nothing, and ends nothing.
+// A mark of another process, of another boot of the system or of another host's groups finds nothing,
+// and ends nothing.
 func TestAMarkFindsItsOwnProcessOnly(t *testing.T) {
 	detachable(t)
 	d := detach(t, Spec{Path: "sleep", Args: []string{"1000"}})

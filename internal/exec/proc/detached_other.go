@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Detached is a process that does not end with its host. There are none here.
+// Detached is a process that does not end with its host. This system does not support them.
 type Detached struct {
 	mark Mark
 	done chan struct{}

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// BaseEnv is the part of the host's environment that programs need to run at
-// all: where things are, who the user is, the language. Everything else, such
-// as tokens and the host's own settings, stays behind.
+// BaseEnv returns the part of the host's environment that programs need to run: paths, the user, the
+// language. It omits everything else, such as tokens and the host's own settings.
 func BaseEnv() []string { return filterEnv(os.Environ(), runtime.GOOS == "windows") }
 
 func filterEnv(env []string, windows bool) []string {
@@ -30,7 +29,7 @@ func filterEnv(env []string, windows bool) []string {
 		}
 	}
 	if out == nil {
-		out = []string{} // nil would mean all of it
+		out = []string{} // nil would mean the whole environment
 	}
 	return out
 }

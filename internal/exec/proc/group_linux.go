@@ -6,18 +6,18 @@ import (
 	"unsafe"
 )
 
-// group is the process group a child leads.
+// group is the process group that a child leads.
 type group struct {
 	cmd *exec.Cmd
 	pid int
 }
 
-// dieWithHost lets the kernel kill the child when the thread that started it
-// ends; own keeps that thread.
+// dieWithHost makes the kernel kill the child when the thread that started it ends; own keeps that
+// thread.
 func dieWithHost(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
-// await waits for the child's end and leaves it a zombie, so that its number,
-// which is the group's, cannot be reused yet.
+// await waits for the child's end and leaves it a zombie, so that its number, which is also the
+// group's, cannot be reused yet.
 func (g *group) await() {
 	const byPid = 1
 	var info [128]byte // siginfo_t
@@ -25,10 +25,10 @@ func (g *group) await() {
 		_, _, e := syscall.Syscall6(syscall.SYS_WAITID, byPid, uintptr(g.cmd.Process.Pid),
 			uintptr(unsafe.Pointer(&info)), syscall.WEXITED|syscall.WNOWAIT, 0, 0)
 		if e != syscall.EINTR {
-			return // any other error is reap's to tell
+			return // reap reports any other error
 		}
 	}
 }
 
-// reap takes the zombie away.
+// reap collects the zombie.
 func (g *group) reap() error { return g.cmd.Wait() }

@@ -7,20 +7,18 @@ import (
 	"syscall"
 )
 
-// group is the process group a child leads.
+// group is the process group that a child leads.
 type group struct {
 	cmd *exec.Cmd
 	pid int
 	err error // of the wait
 }
 
-// dieWithHost has no counterpart here: a host that is killed leaves its
-// children running.
+// dieWithHost does nothing: on this system the children of a killed host continue to run.
 func dieWithHost(*syscall.SysProcAttr) {}
 
-// await also reaps. Until the group is killed right after, its number could in
-// theory be given to a new group; it would take all numbers to be used up in
-// between.
+// await also reaps the child. Before the group is killed right afterwards, its number could in theory
+// be reused for a new group, but only if all numbers were used up in between.
 func (g *group) await() { g.err = g.cmd.Wait() }
 
 func (g *group) reap() error { return g.err }

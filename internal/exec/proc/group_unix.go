@@ -20,21 +20,20 @@ func (g *group) start(cmd *exec.Cmd, pid int) error {
 	return nil
 }
 
-// requestEnd requests the end. A group that is suspended must go on to hear it.
+// requestEnd requests the end of the group. A suspended group must be resumed to receive the signal.
 func (g *group) requestEnd() {
 	syscall.Kill(-g.pid, syscall.SIGTERM)
 	syscall.Kill(-g.pid, syscall.SIGCONT)
 }
 
-// hangUp says that the terminal is gone: a shell that talks to a person does not
-// end for less.
+// hangUp sends SIGHUP, because an interactive shell ignores weaker requests to end.
 func (g *group) hangUp() { syscall.Kill(-g.pid, syscall.SIGHUP) }
 
 func (g *group) kill() { syscall.Kill(-g.pid, syscall.SIGKILL) }
 
-// close waits a moment for what was killed to be gone, so that the caller
-// finds nothing of it at work. Zombies that are not reaped do not delay it
-// for long, and asking with signal 0 does no harm to a process that has the number by now.
+// close waits a moment for the killed processes to end, so that none of them still runs when the caller
+// continues. Zombies that are not reaped do not delay it for long, and probing with signal 0 does not
+// affect a process that has reused the number.
 func (g *group) close() {
 	for range 100 {
 		if syscall.Kill(-g.pid, 0) == syscall.ESRCH {
@@ -44,8 +43,8 @@ func (g *group) close() {
 	}
 }
 
-// Signal sends a signal to the child's group, and to none once the child has
-// ended and the number may be another's.
+// Signal sends a signal to the child's group. It sends none after the child has ended, because the
+// number may have been reused.
 func (p *Process) Signal(s syscall.Signal) (err error) {
 	p.signal(func() { err = syscall.Kill(-p.group.pid, s) })
 	if errors.Is(err, syscall.ESRCH) {

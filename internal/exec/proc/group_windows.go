@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// group is the job object a child belongs to. What the child starts in the
-// moment before it is put there stays outside.
+// group is the job object of a child. Processes that the child starts before it is assigned to the job
+// stay outside.
 type group struct {
 	cmd *exec.Cmd
 	job syscall.Handle
@@ -44,8 +44,8 @@ func (g *group) prepare(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }
 
-// start puts the child into a job that the system ends with the last handle to
-// it, that is with the host. A child without a job is ended at once.
+// start assigns the child to a job that the system ends when the last handle to it is closed, which is
+// when the host ends. If that fails, the child is ended at once.
 func (g *group) start(cmd *exec.Cmd, _ int) (err error) {
 	g.cmd = cmd
 	defer func() {
@@ -77,7 +77,7 @@ func (g *group) start(cmd *exec.Cmd, _ int) (err error) {
 	return nil
 }
 
-// requestEnd sends Ctrl-Break, which only console programs hear.
+// requestEnd sends Ctrl-Break, which only console programs receive.
 func (g *group) requestEnd() {
 	consoleCtrlEvent.Call(syscall.CTRL_BREAK_EVENT, uintptr(g.cmd.Process.Pid))
 }
@@ -86,7 +86,7 @@ func (g *group) hangUp() {}
 
 func (g *group) kill() {
 	terminateJobObject.Call(uintptr(g.job), 1)
-	g.cmd.Process.Kill() // where it is not in the job
+	g.cmd.Process.Kill() // for a child that is not in the job
 }
 
 func (g *group) await() { g.err = g.cmd.Wait() }
@@ -102,7 +102,7 @@ func (g *group) close() {
 
 func signalOf(*os.ProcessState) string { return "" }
 
-// isPipeGone knows the errors of a pipe whose reader is gone.
+// isPipeGone reports whether an error means that a pipe has no reader.
 func isPipeGone(err error) bool {
 	const noData = syscall.Errno(232)
 	return errors.Is(err, syscall.ERROR_BROKEN_PIPE) || errors.Is(err, noData)

@@ -8,24 +8,23 @@ import (
 	"time"
 )
 
-// ErrNoInput is what Type returns when the child's input was not kept open, is
-// closed, or has no reader left.
+// ErrNoInput is returned by Type if the child's input was not kept open, is closed, or has no reader.
 var ErrNoInput = errors.New("its input is closed")
 
 // typeWait is how long Type waits for a child that does not read.
 const typeWait = 5 * time.Second
 
-// input is what a child with Spec.Input or Spec.Terminal reads.
+// input is the input of a child with Spec.Input or Spec.Terminal.
 type input struct {
 	mu       sync.Mutex
-	to       *os.File // nil when there is none
+	to       *os.File // nil if there is none
 	terminal bool
 	closed   bool
 }
 
-// Type writes to the input of a child that was started with Input or Terminal.
-// It waits for a child that does not read until ctx ends, at most 5 s, and says
-// how many bytes went. One Type at a time reaches the child.
+// Type writes to the input of a child that was started with Input or Terminal. It waits until ctx ends,
+// at most 5 s, if the child does not read, and returns the number of bytes written. Concurrent calls
+// are serialized.
 func (p *Process) Type(ctx context.Context, b []byte) (int, error) {
 	in := &p.input
 	in.mu.Lock()
@@ -51,8 +50,8 @@ func (p *Process) Type(ctx context.Context, b []byte) (int, error) {
 	return n, ErrNoInput
 }
 
-// CloseInput tells the child that no more is to be read. A terminal is sent
-// Ctrl-D, which ends the input of programs that read lines.
+// CloseInput closes the child's input. To a terminal it sends Ctrl-D, which ends the input of programs
+// that read lines.
 func (p *Process) CloseInput(ctx context.Context) error {
 	if p.input.terminal {
 		_, err := p.Type(ctx, []byte{4})

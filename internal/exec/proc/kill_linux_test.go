@@ -10,8 +10,8 @@ import (
 	"gatehouse/internal/exec/procid"
 )
 
-// What is killed is not asked first: it could do something about it.
-func TestKillAsksNobody(t *testing.T) {
+// Kill sends SIGKILL without a request to end before, because the child could react to that.
+func TestKillDoesNotAskFirst(t *testing.T) {
 	dir := t.TempDir()
 	const script = `trap 'echo asked > asked' TERM; echo > ready; while :; do sleep 0.02; done`
 	seen := func(name string) bool {
@@ -46,8 +46,7 @@ func TestKillAsksNobody(t *testing.T) {
 	}
 }
 
-// A host that starts ends what one that was killed has left, before it starts
-// anything itself.
+// A host that starts first ends the processes that a killed host has left.
 func TestSweepEndsWhatIsLeft(t *testing.T) {
 	g := hostGroups()
 	at := g.v2

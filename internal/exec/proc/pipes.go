@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// pipes carry what is not a file to and from the child. exec.Cmd could do
-// that, but then the kernel could not tell the child's end from its output's.
+// pipes copies data between the child and readers or writers that are not files. exec.Cmd could do
+// that, but it would not distinguish the child's end from the end of its output.
 type pipes struct {
-	theirs []*os.File // the child's ends; closed here once it has them
+	theirs []*os.File // the child's ends; closed in this process after the child has them
 	ours   []*os.File
 	copies []func()
 
-	out  sync.WaitGroup // copies of output
+	out  sync.WaitGroup // running copies of output
 	over chan struct{}  // closed when those have ended
 
 	mu  sync.Mutex
 	err error
 }
 
-// open gives the command its three files.
+// open sets the command's three files.
 func (p *pipes) open(cmd *exec.Cmd, spec Spec) (err error) {
 	p.over = make(chan struct{})
 	defer func() {
@@ -47,7 +47,7 @@ func (p *pipes) open(cmd *exec.Cmd, spec Spec) (err error) {
 	return err
 }
 
-// same compares writers of any type, also those that cannot be compared.
+// same compares writers of any type, including types that are not comparable.
 func same(a, b io.Writer) (equal bool) {
 	defer func() { recover() }()
 	return a != nil && a == b
@@ -68,7 +68,7 @@ func (p *pipes) input(from io.Reader) (io.Reader, error) {
 	p.copies = append(p.copies, func() {
 		_, err := io.Copy(w, from)
 		w.Close()
-		// The child may end, or close its input, before all is read.
+		// The child may end, or close its input, before all input is read.
 		if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, os.ErrClosed) && !isPipeGone(err) {
 			p.fail(fmt.Errorf("input: %w", err))
 		}
@@ -92,7 +92,7 @@ func (p *pipes) output(to io.Writer) (io.Writer, error) {
 	p.copies = append(p.copies, func() {
 		defer p.out.Done()
 		err := pass(to, r)
-		r.Close() // a child that prints on gets EPIPE
+		r.Close() // the child gets EPIPE if it continues to print
 		if err != nil && !errors.Is(err, os.ErrClosed) {
 			p.fail(fmt.Errorf("output: %w", err))
 		}
@@ -100,7 +100,7 @@ func (p *pipes) output(to io.Writer) (io.Writer, error) {
 	return w, nil
 }
 
-// pass copies all there is, and flushes.
+// pass copies all data, and flushes.
 func pass(to io.Writer, from io.Reader) error {
 	_, err := io.Copy(to, from)
 	if f, ok := to.(interface{ Flush() error }); ok {
@@ -109,7 +109,7 @@ func pass(to io.Writer, from io.Reader) error {
 	return err
 }
 
-// started closes the child's ends, and begins to copy if there is a child.
+// started closes the child's ends, and starts to copy if the child was started.
 func (p *pipes) started(ok bool) {
 	for _, f := range p.theirs {
 		f.Close()
@@ -128,7 +128,7 @@ func (p *pipes) started(ok bool) {
 	}()
 }
 
-// wait tells whether all output arrived within d.
+// wait reports whether all output arrived within d.
 func (p *pipes) wait(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -140,7 +140,7 @@ func (p *pipes) wait(d time.Duration) bool {
 	}
 }
 
-// close ends the copies, but for one that a Reader or Writer holds up.
+// close ends the copies, except for one that a Reader or Writer blocks.
 func (p *pipes) close() {
 	for _, f := range p.ours {
 		f.Close()

@@ -1,15 +1,12 @@
-// Package proc starts every child process, and makes sure it and what it
-// started end.
+// Package proc starts every child process, and ensures that it and its descendants end.
 //
-// A child leads its own group: a process group on Unix, a job object on
-// Windows. When it ends, is stopped, or the context it was started with ends,
-// the whole group is ended with it. On Linux the child also dies with the host.
-// A process that leaves the group on purpose (setsid) is caught where Spec.Whole
-// asks for that; otherwise it cannot hold up Wait.
+// A child leads its own group: a process group on Unix, a job object on Windows. When it ends, is
+// stopped, or the context it was started with ends, the whole group is ended with it. On Linux the
+// child also dies with the host. A process that leaves the group on purpose (setsid) is ended as well
+// if Spec.Whole is set; otherwise it does not delay Wait.
 //
-// Each child occupies one operating system thread from Start until it has
-// ended. On Linux that is needed, not only convenient: the kernel ties "die
-// with your parent" to the thread that started the child, so that thread must
+// Each child occupies one operating system thread from Start until it has ended. Linux requires this:
+// the kernel binds the parent-death signal to the thread that started the child, so that thread must
 // not end before.
 package proc
 
@@ -29,81 +26,78 @@ import (
 
 const (
 	defaultGrace = 5 * time.Second
-	lastWords    = 250 * time.Millisecond // for what the child started, to finish its output
-	pipeWait     = time.Second            // for output that is still on its way when the group is gone
-	countWait    = 250 * time.Millisecond // between two counts of processes that no cgroup counts
-	killWait     = 10 * time.Second       // for the kernel to end what was killed
+	lastWords    = 250 * time.Millisecond // for the child's descendants, to finish their output
+	pipeWait     = time.Second            // for output that is in transit after the group has ended
+	countWait    = 250 * time.Millisecond // between two counts, if no cgroup counts the processes
+	killWait     = 10 * time.Second       // for the kernel to end killed processes
 )
 
 // ErrStopped is State.Stopped after Stop.
 var ErrStopped = errors.New("it was stopped")
 
-// ErrTooMany is State.Stopped of a child that became more processes than
-// Spec.Processes allows.
+// ErrTooMany is State.Stopped of a child with more processes than Spec.Processes allows.
 var ErrTooMany = errors.New("it became more processes than it may")
 
-// Spec is what to start. Only Path is needed.
+// Spec describes the process to start. Only Path is required.
 type Spec struct {
-	Path string   // a file, or a name that is looked up in the host's PATH
+	Path string   // a file, or a name to look up in the host's PATH
 	Args []string // without the program's name
 	Dir  string   // "" means the host's
 	Env  []string // the whole environment; nil means BaseEnv()
 
-	// Stdin nil means nothing to read. A Reader that is not an *os.File is
-	// read until the child has ended and then one Read longer, so it should
-	// not block for ever.
+	// Stdin nil means no input. A Reader that is not an *os.File is read until the child has ended, and
+	// for one Read more, so it must not block forever.
 	Stdin io.Reader
-	// Stdout and Stderr nil mean thrown away. The same Writer for both keeps
-	// their order and is never used concurrently. A Writer that blocks holds
-	// up the child, not the end. One that has a Flush() error is flushed when
-	// nothing more comes.
+	// Stdout and Stderr are discarded if nil. The same Writer for both keeps the order of their output
+	// and is never used concurrently. A Writer that blocks delays the child, but not its end. A Writer
+	// with a method Flush() error is flushed after the last output.
 	Stdout, Stderr io.Writer
 
-	Grace time.Duration // from the request to end until it is killed; 0 means 5 s
+	Grace time.Duration // from the request to end to the kill; 0 means 5 s
 
-	// Input keeps the child's input open for Process.Type; Stdin is then not used.
+	// Input keeps the child's input open for Process.Type; Stdin is then ignored.
 	Input bool
-	// Terminal gives the child a terminal of its own, of this size. Stdout gets
-	// what it shows, Type types into it; Stdin and Stderr are not used.
+	// Terminal gives the child a terminal of this size. Stdout receives its output, Type writes its
+	// input; Stdin and Stderr are ignored.
 	Terminal *Size
 	// Whole means that what left the group ends with the child too, and all of it
 	// with the host. On Linux that is done by a cgroup, or where none can be made by
 	// a process above the child, see package keeper; elsewhere it changes nothing.
 	Whole bool
-	// Processes limits how many processes and threads the child and what it
-	// starts may be at once; 0 means no limit. It needs Whole. Where no cgroup
-	// counts them (see Contained) they are counted every countWait, processes
-	// alone, and all are ended with ErrTooMany once they are more.
+	// Processes limits how many processes and threads the child and its descendants may have at once; 0
+	// means no limit. It requires Whole. If no cgroup counts them (see Contained), processes without
+	// their threads are counted every countWait, and all are ended with ErrTooMany if they exceed the
+	// limit.
 	Processes int
 
 	// Files follow standard error in the child, on Unix. The caller closes them.
 	Files []*os.File
 
-	// Own are folders of the host's own that this child may use; all others are
-	// closed to it. See package shield.
+	// Own are folders of the host that this child may use; all other folders of the host are hidden
+	// from it. See package shield.
 	Own []string
 	// OwnReadOnly are such folders that this child may read and run programs of, and
 	// not write. Where nothing closes folders to children it may write them.
 	OwnReadOnly []string
 
-	cgroups *cgroups // for tests; nil means those of the host
+	cgroups *cgroups // for tests; nil means the host's
 }
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal, in characters.
 type Size struct{ Cols, Rows int }
 
-// State is how a child ended.
+// State describes how a child ended.
 type State struct {
-	Code    int           // exit code; -1 when a signal ended it
-	Signal  string        // that signal, in words
+	Code    int           // exit code; -1 if a signal ended it
+	Signal  string        // the name of that signal
 	Took    time.Duration // from Start to the end
-	CPU     time.Duration // user and system time of the child and what it waited for
-	Stopped error         // why we ended it; nil when it ended by itself
-	Unseen  bool          // its end was not observed, so that Code and Signal say nothing
-	Cut     bool          // something outside the group still held the output, so the rest of it is lost
+	CPU     time.Duration // user and system time of the child and of the children that it waited for
+	Stopped error         // why this package ended it; nil if it ended by itself
+	Unseen  bool          // its end was not observed, so that Code and Signal are not set
+	Cut     bool          // a process outside the group still held the output, so the rest of it is lost
 }
 
-// Process is a child that was started. Safe for concurrent use.
+// Process is a child that was started. It is safe for concurrent use.
 type Process struct {
 	cmd    *exec.Cmd
 	pipes  pipes
@@ -112,19 +106,18 @@ type Process struct {
 	input  input
 	grace  time.Duration
 	began  time.Time
-	exited chan struct{} // the child has ended; its group may go on
-	done   chan struct{} // all is over: state and err are set
+	exited chan struct{} // the child has ended; its group may still run
+	done   chan struct{} // closed when everything has ended: state and err are set
 
 	state State
 	err   error
 
 	mu      sync.Mutex
-	reaped  bool  // the group's number may belong to others
-	stopped error // why we ended it
+	reaped  bool  // the group's number may have been reused
+	stopped error // why this package ended it
 }
 
-// Start starts a child, which is ended when ctx ends. The caller calls
-// Wait or Stop.
+// Start starts a child, which is ended when ctx ends. The caller must call Wait or Stop.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -146,7 +139,7 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	return p, nil
 }
 
-// explain tells a folder that is missing from a program that is.
+// explain distinguishes a missing folder from a missing program.
 func explain(err error, dir string) error {
 	if dir != "" {
 		if info, e := os.Stat(dir); e != nil {
@@ -158,23 +151,22 @@ func explain(err error, dir string) error {
 	return err
 }
 
-// Pid is the number of the child, and on Unix of its group.
+// Pid returns the number of the child, which on Unix is also its group's.
 func (p *Process) Pid() int { return p.whole.leader(p.cmd) }
 
-// Done is closed when the child, its group and its output have ended.
+// Done returns a channel that is closed when the child, its group and its output have ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for the end of the child, its group and its output, and tells how
-// the child ended. A child that fails is no error; the error is that it could
-// not be waited for or that a Writer did not take its output. It may be called
-// more than once.
+// Wait waits for the end of the child, its group and its output, and returns the child's state. An exit
+// code other than 0 is not an error; an error means that waiting failed or that a Writer failed. Wait
+// may be called more than once.
 func (p *Process) Wait() (State, error) {
 	<-p.done
 	return p.state, p.err
 }
 
-// Stop asks the group to end, and kills it when the grace is over or ctx ends.
-// It returns when all is over, or with an error when even that did not help.
+// Stop asks the group to end, and kills it after the grace period or when ctx ends. It returns after
+// everything has ended, or an error if even the kill had no effect.
 func (p *Process) Stop(ctx context.Context) error {
 	p.terminate(ErrStopped, ctx.Done())
 	select {
@@ -185,8 +177,8 @@ func (p *Process) Stop(ctx context.Context) error {
 	}
 }
 
-// Kill kills the group at once. It returns when all is over, or with an error
-// when even that did not help.
+// Kill kills the group at once. It returns after everything has ended, or an error if the kill had no
+// effect.
 func (p *Process) Kill() error {
 	p.first(ErrStopped)
 	p.signal(p.group.kill)
@@ -199,8 +191,7 @@ func (p *Process) Kill() error {
 	}
 }
 
-// terminate asks, waits and kills, until the child has ended. The rest of its group
-// is own's.
+// terminate asks, waits and kills, until the child has ended. own ends the rest of the group.
 func (p *Process) terminate(why error, hurry <-chan struct{}) {
 	if p.first(why) {
 		p.signal(p.group.requestEnd)
@@ -221,8 +212,8 @@ func (p *Process) terminate(why error, hurry <-chan struct{}) {
 	p.signal(p.whole.kill)
 }
 
-// count ends the child and all that came of it once that is more than most
-// processes. It ends with the child.
+// count ends the child and its descendants when they are more than most processes. It returns when the
+// child ends.
 func (p *Process) count(most int) {
 	tick := time.NewTicker(countWait)
 	defer tick.Stop()
@@ -256,7 +247,7 @@ func (p *Process) first(why error) bool {
 	return true
 }
 
-// signal reaches the group as long as its number is surely its own.
+// signal calls f while the group's number certainly belongs to it.
 func (p *Process) signal(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,8 +256,8 @@ func (p *Process) signal(f func()) {
 	}
 }
 
-// own is the child's life. It stays on one thread, which is spoilt once it has
-// given up the host's own folders for the child.
+// own manages the child from its start to its end. It stays on one thread, which cannot be reused after
+// it has given up the host's folders for the child.
 func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spoilt bool) {
 	spoilt, err := p.start(spec)
 	if err != nil {
@@ -379,8 +370,8 @@ func (p *Process) open(spec Spec) error {
 	return p.pipes.open(p.cmd, spec)
 }
 
-// A file that was just written may be held open, for a moment, by a child that
-// another thread is starting: until then the system does not run it.
+// A file that was just written may be held open, for a moment, by a child that another thread is
+// starting; until then the kernel refuses to run it, so that launch tries again.
 const (
 	busyTries = 40
 	busyWait  = 50 * time.Millisecond
@@ -400,7 +391,7 @@ func launch(cmd **exec.Cmd) error {
 	return err
 }
 
-// again is a command that failed to start, for one more try.
+// again returns a copy of a command that failed to start, for another try.
 func again(c *exec.Cmd) *exec.Cmd {
 	return &exec.Cmd{
 		Path:        c.Path,

@@ -16,14 +16,14 @@ import (
 	"time"
 )
 
-// alive tells whether a process is there and no zombie: who takes orphans away
-// is not for us to say.
+// alive reports whether a process exists and is not a zombie, because the reaper of orphans is outside
+// the test's control.
 func alive(pid int) bool {
 	state, _, ok := stat(strconv.Itoa(pid))
 	return ok && state != "Z" && state != "X"
 }
 
-// members are the processes of a group that are no zombies.
+// members returns the processes of a group that are not zombies.
 func members(group int) (pids []string) {
 	list, _ := os.ReadDir("/proc")
 	for _, e := range list {
@@ -39,7 +39,7 @@ func stat(pid string) (state string, group int, ok bool) {
 	if err != nil {
 		return "", 0, false
 	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name may hold anything
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name may contain any character
 	if len(f) < 3 {
 		return "", 0, false
 	}
@@ -56,8 +56,8 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-// While another thread starts a child, that child holds what is open here, also
-// a program that is being written.
+// While another thread starts a child, that child holds the files open here, including a program that
+// is being written.
 func TestAProgramThatIsHeldOpenIsStartedAMomentLater(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "program")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o700)
@@ -89,8 +89,8 @@ func TestWhoLeavesTheGroupCannotHoldUpWait(t *testing.T) {
 	}
 }
 
-// The kernel kills a child with "die with your parent" when the thread that
-// started it ends. A caller's thread may end at any time.
+// The parent-death signal kills a child when the thread that started it ends, and a caller's thread may
+// end at any time.
 func TestAChildOutlivesItsCallersThread(t *testing.T) {
 	out := newLineWriter()
 	reader, writer, err := os.Pipe()

@@ -41,7 +41,7 @@ func wait(t *testing.T, p *Process) State {
 	return s
 }
 
-// lineWriter hands on the first line it gets.
+// lineWriter passes on the first line that it receives.
 type lineWriter struct {
 	mu    sync.Mutex
 	buf   bytes.Buffer
@@ -70,7 +70,7 @@ func (w *lineWriter) pid(t *testing.T) int {
 	return n
 }
 
-// eventually asks again and again: the kernel does not report the end of an orphan.
+// eventually polls, because the kernel does not report the end of an orphan.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -231,7 +231,7 @@ func TestWhatAChildLeavesBehindEndsWithIt(t *testing.T) {
 	if s.Code != 0 || s.Cut || s.Stopped != nil || n == 0 {
 		t.Errorf("%+v, %q", s, out.String())
 	}
-	if late != "" && late != "late\n" { // it has a quarter of a second for it
+	if late != "" && late != "late\n" { // it has a quarter of a second to print it
 		t.Errorf("%q", late)
 	}
 	eventually(t, "the background child is gone", func() bool { return !alive(n) })
@@ -271,7 +271,7 @@ func TestManyAtOnceLeaveNothingOpen(t *testing.T) {
 	}
 }
 
-func TestAWriterThatFailsIsTold(t *testing.T) {
+func TestAFailedWriterIsReported(t *testing.T) {
 	full := errors.New("disk full")
 	spec := shell("while echo x; do :; done")
 	spec.Stdout = writerFunc(func([]byte) (int, error) { return 0, full })
@@ -318,8 +318,8 @@ type endless struct{}
 
 func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
-// BenchmarkStart starts by turns with this room and with os/exec, and tells how
-// many times as long the median of ours takes. The bar is 1.3 times.
+// BenchmarkStart starts children alternately with this package and with os/exec, and reports the ratio
+// of the medians. The limit is 1.3.
 func BenchmarkStart(b *testing.B) {
 	for name, whole := range map[string]bool{"group": false, "whole": true} {
 		b.Run(name, func(b *testing.B) {

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// transcript remembers what was written to it.
+// transcript records what was written to it.
 type transcript struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -83,8 +83,7 @@ func TestInputStaysOpenUntilItIsClosed(t *testing.T) {
 	}
 }
 
-// Who types waits neither for ever nor longer than it wants for a child that
-// does not read.
+// Type does not wait forever, and not longer than its context, for a child that does not read.
 func TestTypingIntoTheDeafEnds(t *testing.T) {
 	p := start(t, t.Context(), Spec{Path: "sleep", Args: []string{"1000"}, Input: true})
 	for wait := 50 * time.Millisecond; ; wait *= 2 {
@@ -92,7 +91,7 @@ func TestTypingIntoTheDeafEnds(t *testing.T) {
 		n, err := p.Type(ctx, make([]byte, 1<<20))
 		cancel()
 		if n == 0 && errors.Is(err, context.DeadlineExceeded) && wait < time.Minute {
-			continue // it was over before the first byte
+			continue // the context had ended before the first byte
 		}
 		if !errors.Is(err, context.DeadlineExceeded) || n == 0 || n == 1<<20 {
 			t.Errorf("typed %d: %v", n, err)
@@ -120,8 +119,7 @@ func TestTerminalsLeaveNothingOpen(t *testing.T) {
 	}
 }
 
-// A shell that talks to a person ignores the request to end, but not that the
-// person has gone.
+// An interactive shell ignores the request to end, but not a hangup.
 func TestAShellInATerminalEndsWhenAsked(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip("bash is not installed")

@@ -12,7 +12,7 @@ import (
 	"github.com/creack/pty"
 )
 
-// openTerminal gives the command a terminal in place of its three files.
+// openTerminal gives the command a terminal as its three files.
 func (p *pipes) openTerminal(cmd *exec.Cmd, spec Spec, in *input) error {
 	p.over = make(chan struct{})
 	ours, theirs, err := pty.Open()
@@ -33,7 +33,7 @@ func (p *pipes) openTerminal(cmd *exec.Cmd, spec Spec, in *input) error {
 	p.out.Add(1)
 	p.copies = append(p.copies, func() {
 		defer p.out.Done()
-		// A terminal returns EIO if its other end is closed.
+		// A terminal returns EIO after its other end was closed.
 		if err := pass(to, ours); err != nil && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrClosed) {
 			p.fail(err)
 		}
@@ -41,14 +41,14 @@ func (p *pipes) openTerminal(cmd *exec.Cmd, spec Spec, in *input) error {
 	return nil
 }
 
-// leadSession makes the child the leader of a session, and so of a group, whose
-// terminal is its standard input.
+// leadSession makes the child the leader of a session, and so of a group, with its standard input as
+// the controlling terminal.
 func leadSession(cmd *exec.Cmd) {
 	cmd.SysProcAttr.Setpgid = false
 	cmd.SysProcAttr.Setsid, cmd.SysProcAttr.Setctty, cmd.SysProcAttr.Ctty = true, true, 0
 }
 
-// Resize changes the size of the child's terminal and tells the child.
+// Resize changes the size of the child's terminal and notifies the child.
 func (p *Process) Resize(s Size) error {
 	if !p.input.terminal {
 		return errors.New("it has no terminal")

@@ -11,5 +11,5 @@ func (p *pipes) openTerminal(*exec.Cmd, Spec, *input) error { return errNoTermin
 
 func leadSession(*exec.Cmd) {}
 
-// Resize is not supported here.
+// Resize is not supported on Windows.
 func (p *Process) Resize(Size) error { return errNoTerminal }

@@ -2,10 +2,10 @@ package proc
 
 import "time"
 
-// Usage is what a child and what it started use at one moment.
+// Usage is the present resource usage of a child and its descendants.
 type Usage struct {
-	Processes int           // that are alive
-	CPU       time.Duration // user and system time of those, and of what they waited for
-	Memory    int64         // bytes in memory; what is shared counts for each
-	Ports     []int         // TCP ports they listen on, in order
+	Processes int           // running processes
+	CPU       time.Duration // user and system time of those, and of the children they waited for
+	Memory    int64         // bytes of memory; shared memory counts for each process
+	Ports     []int         // TCP ports they listen on, sorted
 }

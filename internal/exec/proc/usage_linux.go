@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	ticks   = 100  // of the kernel's process clock in a second, on every platform of Go's
-	mostFDs = 4096 // open files of one process that are looked at
+	ticks   = 100  // of the kernel's process clock per second, on every platform that Go supports
+	mostFDs = 4096 // open files of one process that are examined
 )
 
-// Usage adds up what the child and what it started use now. Without Whole that
-// is the child's group. It reads a few small files for each process.
+// Usage returns the sum of the present usage of the child and its descendants; without Whole, of the
+// child's group. It reads a few small files for each process.
 func (p *Process) Usage() (u Usage, err error) { return usageOf(&p.whole, p.Pid()) }
 
 func usageOf(w *whole, leader int) (u Usage, err error) {
@@ -49,7 +49,7 @@ type stats struct {
 	memory int64
 }
 
-// statOf reads what the kernel tells of a process that is no zombie.
+// statOf reads the statistics of a process that is not a zombie.
 func statOf(pid int) (s stats, ok bool) {
 	stat, err := procid.ReadStat(pid)
 	if err != nil || stat.Field(24) == "" || stat.Ended() {
@@ -71,8 +71,7 @@ func groupMembers(group int) (pids []int) {
 	return pids
 }
 
-// listening are the ports by the inodes of the sockets that listen, in the
-// network a process sees.
+// listening returns the ports of listening sockets by inode, in the network namespace of a process.
 func listening(pid int) map[string]int {
 	ports := map[string]int{}
 	for _, file := range []string{"tcp", "tcp6"} {

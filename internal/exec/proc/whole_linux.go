@@ -34,17 +34,17 @@ import (
 const mark = "GATEHOUSE_TREE"
 
 const (
-	sweeps    = 200              // looks for what is left, before giving up
+	sweeps    = 200              // searches for remaining processes before giving up
 	sweepWait = time.Millisecond // between two of them
-	emptyWait = 5 * time.Second  // for the kernel to let go of a group
+	emptyWait = 5 * time.Second  // for the kernel to release a group
 )
 
-// whole is everything that comes of one child.
+// whole manages all descendants of one child.
 type whole struct {
 	in     cgroups
-	v2, v1 string   // our group, in one of the two; "" for none
-	dir    *os.File // v2, as long as the child is being started
-	marked string   // "" when there is a group
+	v2, v1 string   // the child's group, in one of the two; "" for none
+	dir    *os.File // v2, while the child is being started
+	marked string   // "" if there is a group
 	limit  bool     // Spec.Processes holds
 	kept   bool     // it outlives the host
 
@@ -54,13 +54,13 @@ type whole struct {
 	end     keeper.End
 }
 
-// Contained tells whether a cgroup holds the child, and whether the number of
-// its processes is limited.
+// Contained reports whether a cgroup contains the child, and whether the number of its processes is
+// limited.
 func (p *Process) Contained() (cgroup, limited bool) {
 	return p.whole.v2 != "" || p.whole.v1 != "", p.whole.limit
 }
 
-// prepare makes the groups. What cannot be made is done without.
+// prepare makes the groups. It continues without a group that cannot be made.
 func (w *whole) prepare(cmd *exec.Cmd, spec *Spec) {
 	if w.in = hostGroups(); spec.cgroups != nil {
 		w.in = *spec.cgroups
@@ -110,7 +110,7 @@ func (w *whole) makeV2(cmd *exec.Cmd, name string, most int) {
 	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
 }
 
-// makeV1 takes this thread into a group. The thread counts until it leaves.
+// makeV1 moves this thread into a group. The thread counts as a process until it leaves.
 func (w *whole) makeV1(name string, most int) {
 	path := filepath.Join(w.in.pids, name)
 	if os.Mkdir(path, 0o755) != nil {
@@ -124,9 +124,8 @@ func (w *whole) makeV1(name string, most int) {
 	w.v1, w.limit = path, limit || w.limit
 }
 
-// withdraw tells whether it is worth starting without a group what could not be
-// started in one: the system may know cgroups and still not let a process start
-// in them.
+// withdraw reports whether starting without a group may succeed after it failed in one, because a
+// system may have cgroups but refuse to start processes in them.
 func (w *whole) withdraw(cmd *exec.Cmd) bool {
 	if w.dir == nil {
 		return false
@@ -140,7 +139,7 @@ func (w *whole) withdraw(cmd *exec.Cmd) bool {
 	return true
 }
 
-// started takes this thread out of the child's group.
+// started moves this thread out of the child's group.
 func (w *whole) started(*exec.Cmd) {
 	if w.dir != nil {
 		w.dir.Close()
@@ -151,14 +150,14 @@ func (w *whole) started(*exec.Cmd) {
 	}
 }
 
-// requestEnd requests the end of all.
+// requestEnd requests the end of all processes.
 func (w *whole) requestEnd() {
 	for _, pid := range w.members() {
 		syscall.Kill(pid, syscall.SIGTERM)
 	}
 }
 
-// kill ends all, also what is being started meanwhile.
+// kill kills all processes, including those that are being started meanwhile.
 func (w *whole) kill() {
 	if w.keeper != nil {
 		w.keeper.End()
@@ -185,14 +184,14 @@ func (w *whole) kill() {
 	}
 }
 
-// gone reports whether there was a group and no process is in it: then it could be
-// removed, which is the quickest way to know.
+// gone reports whether there was a group without processes. It tries to remove the group, which is the
+// fastest test.
 func (w *whole) gone() bool {
 	path := w.v2 + w.v1
 	return path != "" && syscall.Rmdir(path) == nil
 }
 
-// close removes the groups, which are empty in a moment.
+// close removes the groups, which become empty within a moment.
 func (w *whole) close() {
 	if w.dir != nil {
 		w.dir.Close()
@@ -208,7 +207,7 @@ func (w *whole) close() {
 	}
 }
 
-// members are the processes that are alive, never this one.
+// members returns the running processes, except this one.
 func (w *whole) members() []int {
 	switch {
 	case w.v2 != "":
@@ -236,7 +235,7 @@ func inGroup(path string) (pids []int) {
 	return pids
 }
 
-// withMark looks at every process there is that may be looked at.
+// withMark returns all readable processes with the mark.
 func withMark(m string) (pids []int) {
 	for pid := range processes {
 		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
@@ -263,8 +262,8 @@ func processes(yield func(int) bool) {
 	}
 }
 
-// put writes to a file of the kernel's, without what os.File does to files that
-// may block: it is done several times for each child.
+// put writes to a kernel file. It avoids the overhead of os.File, because it is called several times
+// for each child.
 func put(dir, file, value string) error {
 	fd, err := syscall.Open(dir+"/"+file, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"gatehouse/internal/exec/procid"
 )
 
-// ways are the means by which a child's descendants are held, as far as this
-// machine has them.
+// ways returns the available means of containing a child's descendants on this machine.
 func ways() map[string]cgroups {
 	w := map[string]cgroups{"mark": {noKeeper: true}, "keeper": {}}
 	if g := hostGroups(); g.v2 != "" {
@@ -26,8 +25,7 @@ func ways() map[string]cgroups {
 	return w
 }
 
-// escapes are scripts that print the number of a process which leaves the group
-// of the script, and then wait.
+// escapes are scripts that print the number of a process that leaves the script's group, and then wait.
 var escapes = map[string]string{
 	"background":     "sleep 1000 & echo $!; wait",
 	"setsid":         "setsid sh -c 'echo $$; exec sleep 1000' & wait",
@@ -67,7 +65,7 @@ func TestNothingThatComesOfAChildIsLeft(t *testing.T) {
 	}
 }
 
-// A fork bomb meets its limit, and its end.
+// A fork bomb is limited, and ended.
 //
 //redteam:attack A package's server is a stranger: a child of the host forks without limit, with a control group that counts and without
 func TestAForkBombIsBounded(t *testing.T) {
@@ -76,7 +74,8 @@ func TestAForkBombIsBounded(t *testing.T) {
 	for way, groups := range ways() {
 		t.Run(way, func(t *testing.T) {
 			var out bytes.Buffer
-			// bash tries again when it cannot fork. Each ends by itself in the end, in case nothing holds them.
+			// bash retries if it cannot fork. Each process ends by itself after a while, in case
+			// nothing contains them.
 			spec := Spec{
 				Path: "bash",
 				Args: []string{
@@ -151,7 +150,7 @@ func FuzzFindGroups(f *testing.F) {
 	})
 }
 
-// What a host that was killed left in its groups is ended by the next one.
+// The next host ends what a killed host left in its groups.
 func TestLeftGroupsAreSwept(t *testing.T) {
 	g := hostGroups()
 	path := g.v2

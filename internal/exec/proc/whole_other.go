@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-// whole has nothing to add to the group here.
+// whole does nothing on this system.
 type whole struct{}
 
 // cgroups exist on Linux only.
@@ -26,7 +26,7 @@ func (w *whole) reap() bool                          { return false }
 func (w *whole) correct(*State)                      {}
 func (p *Process) Contained() (cgroup, limited bool) { return false, false }
 
-// Usage is not told on this system.
+// Usage is not supported on this system.
 func (p *Process) Usage() (Usage, error) {
 	return Usage{}, errors.New("what a process uses is told on Linux only")
 }

@@ -1,10 +1,8 @@
-// Package procid says whether a process is alive. It names a process so that
-// another one that has the same number by now is told apart: by the number, by
-// when the process began, and by the space of process numbers in which it has
-// that number.
+// Package procid reports whether a process is alive. It names a process by its number, its start time
+// and the PID namespace of the number, so that a later process with the same number has another name.
 //
-// A host puts its name into the names of folders and groups, which the next host
-// removes if this one could not.
+// A host puts its name into the names of folders and groups, which the next host removes if the first
+// could not.
 package procid
 
 import (
@@ -15,12 +13,11 @@ import (
 	"sync"
 )
 
-// Self is the name of this process.
+// Self returns the name of this process.
 var Self = sync.OnceValue(func() string { return Of(os.Getpid()) })
 
-// Of names a process, also one that has ended and whose parent has not waited
-// for it. It returns "" if there is no such process or if the system does not
-// say when it began.
+// Of returns the name of a process, including one that has ended and was not waited for. It returns ""
+// if the process does not exist or the system does not report its start time.
 func Of(pid int) string {
 	s := statusOf(pid)
 	if s.began == "" {
@@ -29,27 +26,26 @@ func Of(pid int) string {
 	return fmt.Sprintf("%s-%d-%s", space(), pid, s.began)
 }
 
-// status is what the system says of a process number.
+// status is what the system reports about a process number.
 type status struct {
-	began string // "" if the system does not say
-	ended bool   // there is no such process, or only its parent has not waited for it
+	began string // "" if the system does not report it
+	ended bool   // the process does not exist, or is a zombie
 }
 
-// Alive reports whether the process of this name may be alive. It does so too of
-// a name that it cannot judge, because what belongs to a live process must not be
-// removed.
+// Alive reports whether the process with this name may be alive. It returns true for a name that it
+// cannot evaluate, because data of a running process must not be removed.
 func Alive(name string) bool {
 	pid, in := numberOf(name)
 	if pid == 0 || in == "" || in != space() {
 		return true
 	}
 	s := statusOf(pid)
-	// Without a time the number alone has to do.
+	// Without a start time only the number is compared.
 	return !s.ended && (s.began == "" || strings.HasSuffix(name, "-"+s.began))
 }
 
-// Watch returns a function that reports whether the process that has this number
-// now has ended. What has the number later does not count.
+// Watch returns a function that reports whether the process that has this number now has ended. A later
+// process with that number does not count.
 func Watch(pid int) (ended func() bool) {
 	name := Of(pid)
 	if name == "" {
@@ -58,11 +54,11 @@ func Watch(pid int) (ended func() bool) {
 	return func() bool { return !Alive(name) }
 }
 
-// parts are how many a name has; a dash is between two.
+// parts is the number of parts of a name, separated by dashes.
 const parts = 3
 
-// Left reports whether a thing was left by a process that has ended: it is called
-// prefix, the name of the process, a dash, and anything.
+// Left reports whether a file or group was left by a process that has ended: its name is prefix, the
+// name of the process, a dash, and any text.
 func Left(prefix, called string) bool {
 	rest, ok := strings.CutPrefix(called, prefix)
 	f := strings.SplitN(rest, "-", parts+1)
@@ -72,8 +68,7 @@ func Left(prefix, called string) bool {
 	return !Alive(strings.Join(f[:parts], "-"))
 }
 
-// numberOf is the process number in a name, 0 if it is none, and the space it is
-// a number of.
+// numberOf returns the process number in a name, 0 if the name is not valid, and its PID namespace.
 func numberOf(name string) (pid int, space string) {
 	f := strings.Split(name, "-")
 	if len(f) != parts {

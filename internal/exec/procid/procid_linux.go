@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// space is that of this process's numbers; "" if it is not known.
+// space returns the PID namespace of this process; "" if it is unknown.
 func space() string {
 	link, _ := os.Readlink("/proc/self/ns/pid")
 	return strings.Trim(strings.TrimPrefix(link, "pid:"), "[]")
@@ -22,13 +22,13 @@ func statusOf(pid int) status {
 	return status{stat.Field(startTime), stat.Ended()}
 }
 
-// Numbers of fields, as proc(5) counts them.
+// Numbers of fields, as in proc(5).
 const (
 	stateField = 3
-	startTime  = 22 // in ticks since the machine started
+	startTime  = 22 // in ticks since the boot
 )
 
-// Stat is what /proc/PID/stat says of a process.
+// Stat is the content of /proc/PID/stat from field 3 on.
 type Stat []string
 
 // ReadStat reads the Stat of a process.
@@ -40,11 +40,10 @@ func ReadStat(pid int) (Stat, error) {
 	return parse(string(b)), nil
 }
 
-// parse leaves the number and the name out: the name may hold anything.
+// parse omits the number and the name, because the name may contain any character.
 func parse(stat string) Stat { return strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:]) }
 
-// Field is the field of a number from 3 on, as proc(5) counts them; "" if there is
-// none.
+// Field returns a field by its number in proc(5), from 3 on; "" if it does not exist.
 func (s Stat) Field(number int) string {
 	if i := number - stateField; i >= 0 && i < len(s) {
 		return s[i]
@@ -52,6 +51,5 @@ func (s Stat) Field(number int) string {
 	return ""
 }
 
-// Ended reports whether the process has ended and its parent has not waited for
-// it yet.
+// Ended reports whether the process has ended and was not waited for yet.
 func (s Stat) Ended() bool { return s.Field(stateField) == "Z" || s.Field(stateField) == "X" }

@@ -20,8 +20,8 @@ func TestANameMayHoldAnything(t *testing.T) {
 	}
 }
 
-// A process that has ended is not alive, also if its parent does not wait for
-// it. It keeps its name until then.
+// A process that has ended is not alive, even if its parent has not waited for it. It keeps its name
+// until then.
 func TestAZombieHasEnded(t *testing.T) {
 	cmd := exec.Command("cat")
 	in, err := cmd.StdinPipe()
@@ -36,7 +36,7 @@ func TestAZombieHasEnded(t *testing.T) {
 		t.Error("it runs")
 	}
 	in.Close()
-	for !ended() { // the test's own deadline ends it
+	for !ended() { // limited by the test's own deadline
 	}
 	if Of(cmd.Process.Pid) != name || Alive(name) {
 		t.Errorf("a zombie is %q, alive: %v; it was %q", Of(cmd.Process.Pid), Alive(name), name)

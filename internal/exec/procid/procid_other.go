@@ -9,7 +9,7 @@ import (
 	"github.com/shirou/gopsutil/v4/process"
 )
 
-// space names the one space of process numbers that there is on these systems.
+// space returns a name for the one PID namespace of these systems.
 func space() string { return runtime.GOOS }
 
 func statusOf(pid int) status {

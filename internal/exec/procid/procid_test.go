@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// other is a process that ends when in is closed.
+// other starts a process that ends when its input is closed.
 func other(t *testing.T) (name string, end func()) {
 	t.Helper()
 	cmd := exec.Command("cat")
@@ -41,7 +41,7 @@ func TestAProcessHasItsNameWhileItIsThere(t *testing.T) {
 	}
 }
 
-func TestANumberThatIsSomebodyElsesIsToldApart(t *testing.T) {
+func TestAReusedNumberIsRecognized(t *testing.T) {
 	space, rest, _ := strings.Cut(Self(), "-")
 	pid, began, _ := strings.Cut(rest, "-")
 	if pid != strconv.Itoa(os.Getpid()) || began == "" {
@@ -60,9 +60,9 @@ func TestWhatCannotBeJudgedIsAlive(t *testing.T) {
 	}
 }
 
-func TestWhatWasLeftBehindIsToldByItsName(t *testing.T) {
+func TestLeftThingsAreRecognizedByName(t *testing.T) {
 	space, _, _ := strings.Cut(Self(), "-")
-	gone := space + "-4194305-1" // above the largest number there can be
+	gone := space + "-4194305-1" // above the largest possible number
 	for called, want := range map[string]bool{
 		"left-" + gone + "-rest":               true,
 		"left-" + gone + "-rest-of-it":         true,
@@ -70,7 +70,7 @@ func TestWhatWasLeftBehindIsToldByItsName(t *testing.T) {
 		"left-" + gone + "-":                   false,
 		"else-" + gone + "-rest":               false,
 		"left-" + Self() + "-rest":             false,
-		"left-1-4194305-1-rest":                false, // another space, where the number may be in use
+		"left-1-4194305-1-rest":                false, // another namespace, in which the number may be in use
 		"left-" + space + "-x-1-rest":          false,
 		"left-" + strconv.Itoa(1<<30) + "-one": false,
 	} {
@@ -80,7 +80,7 @@ func TestWhatWasLeftBehindIsToldByItsName(t *testing.T) {
 	}
 }
 
-// What watches a process is not misled by another one that has its number later.
+// Watch is not misled by another process that gets the number later.
 func TestWatch(t *testing.T) {
 	name, end := other(t)
 	pid, _ := numberOf(name)

@@ -8,24 +8,23 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// A Found is one program that a command line runs, without the quoting of the
-// line: sh -c 'r\m x' runs sh and rm.
+// Found is one program that a command line runs, without the quoting of the line: sh -c 'r\m x' runs sh
+// and rm.
 type Found struct {
 	Program string   // as the shell looks it up: rm, /bin/rm
-	Name    string   // its last element in lower case, because some file systems do not tell RM from rm: rm
-	Args    []string // nil if an expansion makes some of them
-	Known   bool     // reports whether Args are all of the arguments
+	Name    string   // its last element in lower case, because some file systems ignore case
+	Args    []string // nil if an expansion produces some of them
+	Known   bool     // Args are all of the arguments
 }
 
-// Line returns the programs that a line runs which is given to a shell with
-// -c, through pipes, lists, substitutions, and programs that run others. The
-// program ">" stands for writing to a file by redirection. It returns an
-// error if the line may run what is not known from its text.
+// Line returns the programs that a line runs if it is passed to a shell with -c, through pipes, lists,
+// substitutions, and programs that run others. The program ">" stands for writing to a file by
+// redirection. It returns an error if the text of the line does not determine what runs.
 func Line(line, shell string) ([]Found, error) {
 	return findCommands(func(j *judging) { j.shell(line, path.Base(strings.ReplaceAll(shell, `\`, "/")), 0) })
 }
 
-// Program is Line of a program that is started with arguments, without a shell.
+// Program is Line for a program that is started with arguments, without a shell.
 func Program(argv ...string) ([]Found, error) {
 	words := make([]word, len(argv))
 	for i, a := range argv {

@@ -27,10 +27,9 @@ import (
 )
 
 const (
-	// MaxLine is how long a line may be that is judged, in bytes.
+	// MaxLine is the longest line that is judged, in bytes.
 	MaxLine = 64 << 10
-	// MaxDepth is how many command lines and programs that run others may be
-	// nested in each other.
+	// MaxDepth limits the nesting of command lines and of programs that run others.
 	MaxDepth = 16
 
 	mostParsed   = 512 << 10 // bytes of all lines within a line
@@ -40,7 +39,7 @@ const (
 	mostShown    = 200       // bytes of a command in a verdict
 )
 
-// Rules are the patterns of allow and deny lists. Safe for concurrent use.
+// Rules are the patterns of allow and deny lists. They are safe for concurrent use.
 type Rules struct{ allow, deny []pattern }
 
 // New compiles patterns. Each is a glob on the program's base name (*, ? and
@@ -70,11 +69,10 @@ func New(allow, deny []string) (*Rules, error) {
 	return r, nil
 }
 
-// Empty reports whether there is no pattern, so that everything is allowed and
-// nothing is looked at.
+// Empty reports whether there is no pattern, so that every line is allowed without being parsed.
 func (r *Rules) Empty() bool { return r == nil || len(r.allow)+len(r.deny) == 0 }
 
-// Decision is what became of a line. The zero value refuses.
+// Decision is the decision about a line. The zero value refuses.
 type Decision uint8
 
 const (
@@ -88,15 +86,15 @@ func (d Decision) String() string {
 	return [...]string{"unclear", "denied", "unlisted", "allowed"}[min(d, Allowed)]
 }
 
-// worse are the decisions by how much they weigh, the heaviest first.
+// worse ranks the decisions; the most severe comes first.
 var worse = [...]int{Denied: 0, Unclear: 1, Unlisted: 2, Allowed: 3}
 
-// Verdict is what was decided and why. The zero value refuses.
+// Verdict is a decision and its reason. The zero value refuses.
 type Verdict struct {
 	Decision Decision
-	Command  string   // the simple command that decided, "…" for what is not known of it; "" when all are allowed
-	Pattern  string   // the pattern that decided, or may fit; "" when none did
-	Reason   string   // as a sentence without its full stop; "" when allowed
+	Command  string   // the simple command that decided, with "…" for unknown parts; "" if all are allowed
+	Pattern  string   // the pattern that decided, or may match; "" if none did
+	Reason   string   // a sentence without its full stop; "" if allowed
 	Commands []string // the simple commands that were found, at most 100
 }
 
@@ -130,7 +128,7 @@ func (r *Rules) JudgeEarly(line, shell string) Verdict {
 	return j.verdict
 }
 
-// judging is the judging of one line.
+// judging is the state of judging one line.
 type judging struct {
 	rules   *Rules
 	verdict Verdict
@@ -143,7 +141,7 @@ type judging struct {
 	lenient  bool // nothing has to be clear from the line alone
 }
 
-// decide notes a decision; the heaviest counts, and of equals the first.
+// decide records a decision; the most severe one counts, and of equal ones the first.
 func (j *judging) decide(d Decision, cmd, pattern, format string, args ...any) {
 	v := &j.verdict
 	if j.lenient && d == Unclear {
@@ -158,7 +156,7 @@ func (j *judging) unclear(cmd, format string, args ...any) {
 	j.decide(Unclear, cmd, "", format, args...)
 }
 
-// shell judges a line of a shell, by its base name.
+// shell judges a line for a shell with a base name.
 func (j *judging) shell(line, name string, depth int) {
 	switch dialect(name) {
 	case posix:
@@ -167,7 +165,7 @@ func (j *judging) shell(line, name string, depth int) {
 	case bash:
 		j.judgeLine(line, syntax.LangBash, depth)
 	case plain:
-		// Other shells agree with bash on lines without anything special.
+		// Other shells agree with bash on lines without special characters.
 		if i := strings.IndexFunc(line, isSpecial); i >= 0 {
 			r, _ := utf8.DecodeRuneInString(line[i:])
 			j.unclear("", "what %q means to %s is not known here; only plain commands can be judged for it", r, name)
@@ -200,7 +198,7 @@ func dialect(name string) language {
 	return foreign
 }
 
-// isSpecial reports characters that zsh and ksh may read in a way of their own.
+// isSpecial reports whether zsh or ksh may interpret a character differently.
 func isSpecial(r rune) bool {
 	safe := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
 		strings.ContainsRune("_./:,@%+- '\";|&<>\n\t", r)
@@ -232,8 +230,7 @@ func (j *judging) judgeLine(line string, lang syntax.LangVariant, depth int) {
 
 func isControl(r rune) bool { return (r < ' ' && r != '\n' && r != '\t') || r == 0x7f }
 
-// parseLine gives an error for everything that is wrong with a line, also for what
-// the parser itself stumbles over.
+// parseLine returns an error for every mistake in a line, including panics of the parser.
 func parseLine(line string, lang syntax.LangVariant) (f *syntax.File, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -243,8 +240,7 @@ func parseLine(line string, lang syntax.LangVariant) (f *syntax.File, err error)
 	return syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(line), "")
 }
 
-// command judges one simple command. open means that more arguments follow
-// that are not known.
+// command judges one simple command. open means that further, unknown arguments follow.
 func (j *judging) command(words []word, open bool, lang syntax.LangVariant, depth int) {
 	if len(words) == 0 {
 		return
@@ -297,7 +293,7 @@ type simple struct {
 
 func (c *simple) args() []word { return c.words[1:] }
 
-// denied holds a command against the deny list.
+// denied compares a command with the deny list.
 func (j *judging) denied(c *simple) {
 	for i := range j.rules.deny {
 		p := &j.rules.deny[i]
@@ -310,7 +306,7 @@ func (j *judging) denied(c *simple) {
 	}
 }
 
-// allowed holds a command against the allow list.
+// allowed compares a command with the allow list.
 func (j *judging) allowed(c *simple) {
 	if j.early && c.depth > 0 && c.name != ">" {
 		return // another command runs it, and its entry may say that it may
@@ -332,14 +328,14 @@ func (j *judging) allowed(c *simple) {
 	j.decide(Unlisted, c.shown, "", "no pattern of the allow list fits %s", c.shown)
 }
 
-// named reports whether an allow pattern names the program with arguments, and
-// does not just let everything pass: who allows git means git, not whatever git
-// is told to run.
+// named reports whether an allow pattern names the program with arguments, in contrast to a pattern
+// that allows every program: an administrator who allows git means git itself, not the programs that
+// git is made to run.
 func (j *judging) named(c *simple) bool {
 	return slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.names() && p.says() && p.allows(c) })
 }
 
-// formatWords is a command for people.
+// formatWords formats a command for a message.
 func formatWords(words []word, open bool) string {
 	var b strings.Builder
 	for i, w := range words {

@@ -6,21 +6,21 @@ import (
 	"fmt"
 )
 
-// Ask puts a server's question to a person. It returns accept with what was
-// filled in, decline, or cancel.
+// Ask puts a server's question to a user. It returns accept with the content of the form, decline, or
+// cancel.
 type Ask func(Question) (action string, content map[string]any)
 
-// Question is a form that a server wants filled in.
+// Question is a form that a server asks the user to fill in.
 type Question struct {
 	Message string `json:"message"`
 	Form    Schema `json:"requestedSchema"`
 	Mode    string `json:"mode"`
 }
 
-// maxRounds bounds how often one call may ask.
+// maxRounds limits how often one call may ask.
 const maxRounds = 10
 
-// answer is the result of elicitation/create.
+// answer returns the result of elicitation/create.
 func (o Options) answer(params json.RawMessage) json.RawMessage {
 	var q Question
 	said := map[string]any{"action": "cancel"}
@@ -38,7 +38,7 @@ func (o Options) answer(params json.RawMessage) json.RawMessage {
 	return b
 }
 
-// rounds calls a tool again with the answers to its questions until it has none.
+// rounds calls a tool again with the answers to its questions until it asks no more.
 func (c *Client) rounds(
 	ctx context.Context,
 	name string,

@@ -20,13 +20,13 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Options describe the caller and receive what arrives beside the answers.
+// Options describes the caller and receives what arrives before the answers.
 type Options struct {
 	Name, Version string
 	Progress      func(done, total float64, note string) // nil drops them
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
-	Context       string                                 // which of the server's contexts; "" leaves that to the server
-	Ask           Ask                                    // nil: there is no person to answer questions
+	Context       string                                 // the context on the server; "" leaves the choice to the server
+	Ask           Ask                                    // nil: there is no user to answer questions
 	Token         string                                 // for HTTP and TCP servers that require one; "" sends none
 }
 
@@ -44,8 +44,7 @@ type Server struct {
 	Version string `json:"version"`
 }
 
-// ConnectError means that no server was reached, or that the peer does not speak the
-// protocol.
+// ConnectError means that no server was reached, or that the peer does not use the protocol.
 type ConnectError struct {
 	To  string
 	Err error
@@ -65,10 +64,10 @@ func (c *Client) Server() (s Server) {
 	return s
 }
 
-// Version is the protocol revision in use.
+// Version returns the protocol revision in use.
 func (c *Client) Version() string { return c.conn.Revision() }
 
-// Close ends the connection, and the session if there is one.
+// Close ends the connection, and the session if it has one.
 func (c *Client) Close() error { return c.conn.Close() }
 
 // DialUnix connects to a host's Unix socket.

@@ -114,8 +114,8 @@ func TestTheNewestRevisionIsTriedFirst(t *testing.T) {
 	}
 }
 
-// An older server over HTTP: it refuses the first question, opens a session,
-// and answers a call by a stream that it ends in the middle.
+// An older server over HTTP refuses the first request, opens a session, and answers a call by a stream
+// that it ends in the middle.
 func TestAnOlderServerGetsAHandshake(t *testing.T) {
 	var methods []string
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -215,7 +215,7 @@ func TestLinesInBothEras(t *testing.T) {
 	}
 }
 
-// Over TCP, where there are no headers, every request brings the token.
+// Over TCP, which has no headers, every request carries the token.
 func TestATokenGoesIntoTheMessages(t *testing.T) {
 	for version, answer := range map[string]func(ask) string{"2026-07-28": modernAnswer, "2025-06-18": legacyAnswer} {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -284,18 +284,18 @@ func TestGivingUpCancelsTheRequest(t *testing.T) {
 	}
 }
 
-func TestNobodyToTalkTo(t *testing.T) {
+func TestUnreachableServers(t *testing.T) {
 	closed := httptest.NewServer(nil)
 	closed.Close()
 	locked := serve(
 		t,
 		func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "who are you?", http.StatusUnauthorized) },
 	)
-	other := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>hello") })
+	other := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>page") })
 	for address, want := range map[string]string{
 		closed.URL:         "connection refused",
 		locked.URL:         "401 Unauthorized: who are you?",
-		other.URL:          "200 OK: <html>hello",
+		other.URL:          "200 OK: <html>page",
 		"localhost:3000":   "expected a URL",
 		"ftp://a.example/": "expected a URL",
 	} {

@@ -48,7 +48,7 @@ type httpCarrier struct {
 	o   HTTPOptions
 
 	mu      sync.Mutex
-	session string // id; "" when there is none
+	session string // its ID; "" if there is none
 }
 
 var _ carrier = (*httpCarrier)(nil)
@@ -95,7 +95,7 @@ func (w *httpCarrier) closeCarrier(version string) error {
 	return resp.Body.Close()
 }
 
-// do sends one HTTP request with the headers that every one carries.
+// do sends one HTTP request with the headers that all requests have.
 func (w *httpCarrier) do(
 	ctx context.Context,
 	method, version string,
@@ -247,7 +247,7 @@ func (w *httpCarrier) readStream(ctx context.Context, c *Conn, body io.Reader, o
 		if err != nil {
 			return err
 		}
-		defer resp.Body.Close() // few: each costs the server a pause
+		defer resp.Body.Close() // few, because a server pauses before each
 		s.reset(resp.Body)
 	}
 }
@@ -328,13 +328,13 @@ func (c *Conn) Follow(ctx context.Context) error {
 	}
 }
 
-// httpError returns the error of an HTTP response that is no answer.
+// httpError returns the error for an HTTP response with an error status.
 func httpError(resp *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	return &statusError{resp.StatusCode, firstLine(body)}
 }
 
-// firstLine is the beginning of a body, for an error message.
+// firstLine returns the beginning of a body, for an error message.
 func firstLine(body []byte) string {
 	var e struct {
 		Error struct{ Message string }

@@ -16,18 +16,18 @@ import (
 type stream struct {
 	in    *bufio.Reader
 	limit int           // bytes of one event
-	last  string        // id of the last event that had one
-	retry time.Duration // the pause before asking again
+	last  string        // ID of the last event that had one
+	retry time.Duration // the pause before resuming
 }
 
 func newStream(r io.Reader, limit int) *stream {
 	return &stream{in: bufio.NewReaderSize(r, 64<<10), limit: limit, retry: time.Second}
 }
 
-// reset continues with the same events on another connection.
+// reset continues the stream on another connection.
 func (s *stream) reset(r io.Reader) { s.in.Reset(r) }
 
-// nextEvent is the data of the next event; it may be empty. io.EOF is the end.
+// nextEvent returns the data of the next event, which may be empty. It returns io.EOF at the end.
 func (s *stream) nextEvent() ([]byte, error) {
 	var data []byte
 	id, seen := "", false
@@ -66,8 +66,7 @@ func (s *stream) nextEvent() ([]byte, error) {
 	}
 }
 
-// headerValue puts a text into a header: as it is when it survives that, and
-// in base64 otherwise.
+// headerValue encodes a text for a header: unchanged if the header can carry it, otherwise in base64.
 func headerValue(s string) string {
 	plain := s == strings.TrimSpace(s) && !strings.HasPrefix(s, "=?base64?")
 	for i := 0; plain && i < len(s); i++ {

@@ -23,10 +23,10 @@ type Tool struct {
 	Input  Schema          `json:"inputSchema"`
 	Output json.RawMessage `json:"outputSchema"`
 
-	Raw json.RawMessage `json:"-"` // the whole entry as it came
+	Raw json.RawMessage `json:"-"` // the whole entry, unchanged
 }
 
-// Schema is what this client reads of a JSON Schema.
+// Schema holds the parts of a JSON Schema that this client uses.
 type Schema struct {
 	Type        Types           `json:"type"`
 	Title       string          `json:"title"`
@@ -41,8 +41,8 @@ type Schema struct {
 	Hints `json:"-"`
 }
 
-// Hints say what values must be like; nil and 0 say nothing. They help to make
-// an example: one that cannot be read is left out, with those behind it.
+// Hints describe valid values; nil and 0 mean no hint. They are used to make an example; a hint that
+// cannot be decoded is omitted, with those after it.
 type Hints struct {
 	Const            any      `json:"const"`
 	Examples         []any    `json:"examples"`
@@ -60,14 +60,13 @@ type Hints struct {
 	OneOf            []Schema `json:"oneOf"`
 }
 
-// UnmarshalJSON reads a schema; true and false, which are schemas too, are
-// read as one that says nothing.
+// UnmarshalJSON decodes a schema; the schemas true and false are decoded as an empty one.
 func (s *Schema) UnmarshalJSON(b []byte) error {
 	if string(b) == "true" || string(b) == "false" {
 		*s = Schema{}
 		return nil
 	}
-	json.Unmarshal(b, &s.Hints) // what it cannot read says nothing
+	json.Unmarshal(b, &s.Hints) // fields that cannot be decoded stay empty
 	type plain Schema
 	return json.Unmarshal(b, (*plain)(s))
 }
@@ -75,7 +74,7 @@ func (s *Schema) UnmarshalJSON(b []byte) error {
 // Types is one type or several.
 type Types []string
 
-// UnmarshalJSON reads a name or a list of names.
+// UnmarshalJSON decodes a name or a list of names.
 func (t *Types) UnmarshalJSON(b []byte) error {
 	var one string
 	if json.Unmarshal(b, &one) == nil {
@@ -91,14 +90,14 @@ type Property struct {
 	Schema
 }
 
-// Properties are the members of an object in the order they were written.
+// Properties are the members of an object in their written order.
 type Properties []Property
 
-// UnmarshalJSON reads an object and keeps its order.
+// UnmarshalJSON decodes an object and keeps its order.
 func (p *Properties) UnmarshalJSON(b []byte) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return errors.Join(err, errors.New("properties is no object"))
+		return errors.Join(err, errors.New("properties is not an object"))
 	}
 	for d.More() {
 		name, err := d.Token()
@@ -114,7 +113,7 @@ func (p *Properties) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Lookup is the property of a name.
+// Lookup returns the property with a name.
 func (p Properties) Lookup(name string) (Schema, bool) {
 	for _, one := range p {
 		if one.Name == name {
@@ -145,12 +144,12 @@ func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 			Next  string            `json:"nextCursor"`
 		}
 		if err := json.Unmarshal(raw, &page); err != nil {
-			return nil, fmt.Errorf("the list of tools is not understood: %w", err)
+			return nil, fmt.Errorf("the list of tools cannot be parsed: %w", err)
 		}
 		for _, entry := range page.Tools {
 			t := Tool{Raw: entry}
 			if err := json.Unmarshal(entry, &t); err != nil {
-				return nil, fmt.Errorf("an entry of the list of tools is not understood: %w", err)
+				return nil, fmt.Errorf("an entry of the list of tools cannot be parsed: %w", err)
 			}
 			all = append(all, t)
 		}
@@ -162,18 +161,18 @@ func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 	return nil, fmt.Errorf("the list of tools does not end after %d pages", maxPages)
 }
 
-// Result is what a tool gave back.
+// Result is the result of a tool.
 type Result struct {
 	Content    []Content       `json:"content"`
 	Structured json.RawMessage `json:"structuredContent"`
 	IsError    bool            `json:"isError"`
 	Kind       string          `json:"resultType"`
 	Meta       struct {
-		Job    string          `json:"gatehouse/job"`    // in which the call goes on; "" where it has ended
-		Fields json.RawMessage `json:"gatehouse/fields"` // of a tool whose product is the first block, a text
+		Job    string          `json:"gatehouse/job"`    // in which the call continues; "" if it has ended
+		Fields json.RawMessage `json:"gatehouse/fields"` // of a tool whose first block is a text that is its product
 	} `json:"_meta"`
 
-	Raw json.RawMessage `json:"-"` // the whole result as it came
+	Raw json.RawMessage `json:"-"` // the whole result, unchanged
 }
 
 // Content is one block of a result.
@@ -191,8 +190,8 @@ type Content struct {
 	} `json:"resource"`
 }
 
-// Call calls a tool with its arguments, a JSON object. A failure of the tool
-// is a Result that says so; *RPCError is the server's refusal.
+// Call calls a tool with its arguments, a JSON object. A failure of the tool is a Result with IsError;
+// *RPCError is an error of the server.
 func (c *Client) Call(ctx context.Context, t Tool, args json.RawMessage) (*Result, error) {
 	params := map[string]any{"name": t.Name, "arguments": args}
 	raw, err := c.rounds(ctx, t.Name, params, paramHeaders(t.Input, args))
@@ -201,10 +200,10 @@ func (c *Client) Call(ctx context.Context, t Tool, args json.RawMessage) (*Resul
 	}
 	r := &Result{Raw: raw}
 	if err := json.Unmarshal(raw, r); err != nil {
-		return nil, fmt.Errorf("the result of %s is not understood: %w", t.Name, err)
+		return nil, fmt.Errorf("the result of %s cannot be parsed: %w", t.Name, err)
 	}
 	if r.Kind != "" && r.Kind != "complete" {
-		return nil, fmt.Errorf("%s wants more than this client can give (%s)", t.Name, r.Kind)
+		return nil, fmt.Errorf("%s requires input that this client cannot provide (%s)", t.Name, r.Kind)
 	}
 	return r, nil
 }
@@ -212,7 +211,7 @@ func (c *Client) Call(ctx context.Context, t Tool, args json.RawMessage) (*Resul
 // paramHeaders returns headers that repeat the arguments whose schema requires it.
 func paramHeaders(s Schema, args json.RawMessage) map[string]string {
 	var given map[string]json.RawMessage
-	json.Unmarshal(args, &given) // an object, or the server refuses it
+	json.Unmarshal(args, &given) // anything but an object is refused by the server
 	headers := map[string]string{}
 	for _, p := range s.Properties {
 		v, ok := given[p.Name]
@@ -221,7 +220,7 @@ func paramHeaders(s Schema, args json.RawMessage) map[string]string {
 		}
 		if p.Header != "" {
 			text := string(v)
-			json.Unmarshal(v, &text) // a string loses its quotes, the rest stays as it is
+			json.Unmarshal(v, &text) // a string loses its quotes, other values stay unchanged
 			headers["Mcp-Param-"+p.Header] = headerValue(text)
 		}
 		maps.Copy(headers, paramHeaders(p.Schema, v))

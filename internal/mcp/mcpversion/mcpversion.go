@@ -1,5 +1,5 @@
-// Package mcpversion knows the released revisions of the Model Context
-// Protocol, as data: their names, their order and what each of them has.
+// Package mcpversion describes the released revisions of the Model Context Protocol as data: their
+// names, their order and their features.
 package mcpversion
 
 // Revision is one released revision. Later ones compare greater; the zero
@@ -15,8 +15,7 @@ const (
 	V20260728
 )
 
-// Latest is the newest revision, LatestLegacy the newest that begins with a
-// handshake.
+// Latest is the newest revision, LatestLegacy the newest with a handshake.
 const (
 	Latest       = V20260728
 	LatestLegacy = V20251125
@@ -26,7 +25,7 @@ var names = [...]string{"", "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-2
 
 func (r Revision) String() string { return names[r] }
 
-// Parse finds a revision by its name.
+// Parse returns the revision with a name.
 func Parse(name string) (Revision, bool) {
 	for r := V20241105; r <= Latest; r++ {
 		if names[r] == name {
@@ -36,8 +35,7 @@ func Parse(name string) (Revision, bool) {
 	return None, false
 }
 
-// Names lists every revision, newest first, as an answer to a client that
-// asked for another.
+// Names lists every revision, newest first, for the answer to a client that asked for another.
 func Names() []string {
 	var out []string
 	for r := Latest; r > None; r-- {
@@ -46,34 +44,34 @@ func Names() []string {
 	return out
 }
 
-// Modern reports whether every request of the revision stands alone: no
-// handshake, no session, nothing remembered between requests.
+// Modern reports whether the revision has no handshake and no session, so that no request depends on an
+// earlier one.
 func (r Revision) Modern() bool { return r >= V20260728 }
 
 // ModernName is Modern for a name that may belong to no released revision;
 // names are dates and compare as text.
 func ModernName(name string) bool { return name >= names[V20260728] }
 
-// Feature is something that not every revision has.
+// Feature is a feature that not every revision has.
 type Feature uint8
 
 const (
 	Batches             Feature = iota // several messages in one array
-	ProgressNotes                      // a message in progress notifications
+	ProgressNotes                      // messages in progress notifications
 	ToolAnnotations                    // hints about a tool's effects
 	Audio                              // audio content
-	CompletionsFlag                    // the capability is named
+	CompletionsFlag                    // a capability for completions
 	Titles                             // title beside name, wider _meta
 	Structured                         // structuredContent and outputSchema, objects only
 	StructuredAny                      // structuredContent of any JSON type
 	ResourceLinks                      // resource_link content
-	Elicitation                        // elicitation/create, forms
-	ElicitationURL                     // elicitation/create, addresses
+	Elicitation                        // elicitation/create with forms
+	ElicitationURL                     // elicitation/create with URLs
 	Icons                              // icons; description and websiteUrl of an implementation
 	SamplingTools                      // tools inside sampling
 	CoreTasks                          // the experimental tasks of 2025-11-25
-	ToolErrorsForInput                 // arguments that do not fit are a tool error
-	ResourceErrorLegacy                // -32002 for a resource that is not there
+	ToolErrorsForInput                 // invalid arguments are a tool error
+	ResourceErrorLegacy                // -32002 for an unknown resource
 	features
 )
 

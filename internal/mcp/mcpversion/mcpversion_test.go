@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Which revision has what, written out once more: a 2024-11-05, b 2025-03-26,
-// c 2025-06-18, d 2025-11-25, e 2026-07-28.
+// The features of the revisions, listed independently of the code: a 2024-11-05, b 2025-03-26, c
+// 2025-06-18, d 2025-11-25, e 2026-07-28.
 var table = map[Feature]string{
 	Batches: "b", ProgressNotes: "bcde", ToolAnnotations: "bcde", Audio: "bcde", CompletionsFlag: "bcde",
 	Titles: "cde", Structured: "cde", StructuredAny: "e", ResourceLinks: "cde", Elicitation: "cde",

@@ -1,10 +1,8 @@
-// Package newline splits a byte stream into frames of at most N bytes, one
-// message to a line.
+// Package newline splits a byte stream into frames of at most N bytes, one message to a line.
 //
-// Lines end in \n or \r\n; blank ones are skipped. A line that is too long is
-// thrown away as it arrives, never held in memory, and the next line is read
-// as if nothing had happened. Of what a frame says it knows only the id of a
-// request that was too long.
+// Lines end in \n or \r\n; blank ones are skipped. A line that is too long is discarded as it arrives,
+// without being held in memory, and reading continues with the next line. The package does not
+// interpret frames, except that it finds the ID of a request that was too long.
 package newline
 
 import (
@@ -28,7 +26,7 @@ const window = 4 << 10
 // line.
 var ErrTooLong = errors.New("a line is longer than the limit")
 
-// Reader reads frames. Not safe for concurrent use.
+// Reader reads frames. It is not safe for concurrent use.
 type Reader struct {
 	r     *bufio.Reader
 	limit int
@@ -65,9 +63,8 @@ func NewReader(r io.Reader, limit int) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, window), limit: limit}
 }
 
-// Next returns the next frame, which the caller may keep. A last line without
-// an end is a frame too. The error is ErrTooLong, io.EOF, or why reading
-// failed.
+// Next returns the next frame, which the caller may keep. A last line without an end counts as a frame.
+// The error is ErrTooLong, io.EOF, or the error of reading.
 func (r *Reader) Next() ([]byte, error) {
 	for {
 		frame, err := r.line()
@@ -94,7 +91,7 @@ func (r *Reader) line() ([]byte, error) {
 		if !full {
 			part = bytes.TrimSuffix(part, []byte("\n"))
 		}
-		if len(frame)+len(part) > r.limit+1 { // 1 for a \r that may come last
+		if len(frame)+len(part) > r.limit+1 { // 1 for a \r at the end
 			return nil, r.discard(frame, part, err)
 		}
 		if full || len(frame) > 0 {
@@ -152,10 +149,10 @@ func (r *Reader) discard(frame, part []byte, err error) error {
 		s.Write(part)
 	}
 	r.id = s.Request()
-	return ErrTooLong // the end of the stream, if that was it, comes next
+	return ErrTooLong // the end of the stream is reported by the next call
 }
 
-// Receiver takes what a reader finds.
+// Receiver receives the frames of a reader.
 type Receiver interface {
 	// ReceiveAsync accepts a frame and returns soon. It returns the remaining work,
 	// which is run once on any goroutine; nil if there is none.
@@ -260,17 +257,17 @@ func (f *feed) takeOverIfSlow() {
 	}
 }
 
-// Writer writes frames. Not safe for concurrent use.
+// Writer writes frames. It is not safe for concurrent use.
 type Writer struct {
 	w   io.Writer
 	buf []byte
 }
 
-// NewWriter writes frames to w, each with one call of Write.
+// NewWriter returns a writer that writes each frame to w with one call of Write.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes one message as a line. Line breaks inside it, which in JSON can
-// only stand between tokens, become spaces.
+// Write writes one message as a line. Line breaks inside it, which in JSON can only be between tokens,
+// become spaces.
 func (w *Writer) Write(msg []byte) error {
 	w.buf = append(append(w.buf[:0], msg...), '\n')
 	flatten(w.buf[:len(msg)])

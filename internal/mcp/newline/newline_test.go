@@ -13,11 +13,11 @@ import (
 	"testing/synctest"
 )
 
-// taken notes what it was handed.
-type taken []string
+// received records the frames.
+type received []string
 
-func (t *taken) ReceiveAsync(frame []byte) func() { *t = append(*t, string(frame)); return nil }
-func (t *taken) Oversized(limit int, _ []byte) {
+func (t *received) ReceiveAsync(frame []byte) func() { *t = append(*t, string(frame)); return nil }
+func (t *received) Oversized(limit int, _ []byte) {
 	*t = append(*t, fmt.Sprintf("too long for %d", limit))
 }
 
@@ -49,7 +49,7 @@ func TestFrames(t *testing.T) {
 				"byte by byte": iotest.OneByteReader(strings.NewReader(c.in)),
 				"with its end": iotest.DataErrReader(strings.NewReader(c.in)),
 			} {
-				var got taken
+				var got received
 				if err := NewReader(in, c.limit).Feed(&got); err != nil {
 					t.Fatalf("%s: %v", name, err)
 				}
@@ -61,17 +61,17 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-func TestFailureIsTold(t *testing.T) {
+func TestFailureIsReported(t *testing.T) {
 	broken := errors.New("reset by peer")
-	var got taken
+	var got received
 	err := NewReader(io.MultiReader(strings.NewReader("a\nhalf a li"), iotest.ErrReader(broken)), 0).Feed(&got)
-	if !errors.Is(err, broken) || !slices.Equal(got, taken{"a"}) {
+	if !errors.Is(err, broken) || !slices.Equal(got, received{"a"}) {
 		t.Errorf("got %q and %v, want the whole line and the failure", got, err)
 	}
 }
 
-// A line of any length costs no more than the window once it is past the
-// limit, and no frame shares memory with another.
+// A line beyond the limit needs no more memory than the window, and no frame shares memory with
+// another.
 func TestMemory(t *testing.T) {
 	endless := io.LimitReader(zeros{}, 256<<20)
 	r := NewReader(io.MultiReader(endless, strings.NewReader("\nab\ncd\n")), 1<<20)
@@ -140,7 +140,7 @@ func FuzzReader(f *testing.F) {
 	f.Add(bytes.Repeat([]byte("x"), window+1), window)
 	f.Fuzz(func(t *testing.T, in []byte, limit int) {
 		limit = 1 + limit&0xffff
-		var whole, pieces taken
+		var whole, pieces received
 		if err := NewReader(bytes.NewReader(in), limit).Feed(&whole); err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func FuzzReader(f *testing.F) {
 		if !slices.Equal(whole, pieces) {
 			t.Fatalf("%q read in pieces gives %q, want %q", in, pieces, whole)
 		}
-		var want taken
+		var want received
 		for line := range strings.SplitSeq(string(in), "\n") {
 			line = strings.TrimSuffix(line, "\r")
 			switch {
@@ -164,7 +164,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// slow works on its first frame until the second has come.
+// slow works on its first frame until the second has arrived.
 type slow struct {
 	frames chan string
 	second chan struct{}
@@ -180,7 +180,7 @@ func (s slow) ReceiveAsync(frame []byte) func() {
 	}
 }
 
-func TestASlowFrameHoldsUpNobody(t *testing.T) {
+func TestASlowFrameDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		in, out := io.Pipe()
 		s := slow{make(chan string), make(chan struct{})}
@@ -197,7 +197,7 @@ func TestASlowFrameHoldsUpNobody(t *testing.T) {
 			t.Error(err)
 		}
 		close(s.second)
-		synctest.Wait() // the bubble ends only when the one who worked has
+		synctest.Wait() // the bubble ends only after the goroutine of the slow frame
 	})
 }
 

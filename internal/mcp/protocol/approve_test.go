@@ -17,7 +17,7 @@ import (
 	"gatehouse/tool"
 )
 
-// gated is a host with one tool whose calls need a yes, and how often it ran.
+// gated is a host with one tool whose calls need an approval, and the number of its runs.
 type gated struct {
 	*hosttest.Host
 	ran atomic.Int32
@@ -136,7 +136,7 @@ func TestAPersonsYesIsGoodForOneCall(t *testing.T) {
 	asked := k.say("tools/call", wipe)
 	wants(t, asked, `it cannot be undone`)
 	st := state(t, asked)
-	wants(t, k.say("tools/call", strings.Replace(yes(st, ""), `"x"`, `"y"`, 1)), `requestState`) // another call
+	wants(t, k.say("tools/call", strings.Replace(yes(st, ""), `"x"`, `"y"`, 1)), `requestState`) // with other arguments
 	wants(t, k.say("tools/call", yes(st, "")), `"gone":"x"`)
 	wants(t, k.say("tools/call", yes(st, "")), `used already`)
 	wants(t, k.say("tools/call", wipe), `"resultType":"input_required"`)
@@ -187,7 +187,7 @@ func TestARememberedYesIsNotAskedForAgain(t *testing.T) {
 	wants(t, k.say("tools/call", strings.Replace(wipe, `"x"`, `"y"`, 1)), `input_required`)
 }
 
-// pending waits until a request for approval is in the book.
+// pending waits until a request for approval is in the store.
 func pending(t *testing.T, b *approvals.Store) approvals.Request {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -199,7 +199,7 @@ func pending(t *testing.T, b *approvals.Store) approvals.Request {
 	return approvals.Request{}
 }
 
-func TestAnOperatorDecidesWhileNobodyWaits(t *testing.T) {
+func TestAnOperatorDecidesWhileNoClientWaits(t *testing.T) {
 	g := newGated(t, permit.AskOperator, 0)
 	tasks := g.talk(t, `{"extensions":{"io.modelcontextprotocol/tasks":{}}}`)
 	for _, c := range []struct {

@@ -14,7 +14,7 @@ import (
 
 const canElicit = `{"elicitation":{}}`
 
-// asked is the keys of an input_required result.
+// asked returns the keys of an input_required result.
 func (a answer) asked() string {
 	var keys []string
 	for k := range rawjson.Object([]byte(a.get("inputRequests"))) {
@@ -23,7 +23,7 @@ func (a answer) asked() string {
 	return strings.Join(keys, " ")
 }
 
-// retry comes back with answers to a round.
+// retry sends answers to a round.
 func (p *peer) retry(a answer, call string, answers ...string) answer {
 	p.t.Helper()
 	return p.modern(
@@ -48,7 +48,7 @@ func mustGet(t testing.TB, obj []byte, name string) []byte {
 
 func TestRounds(t *testing.T) {
 	const call = `"name":"t_two","arguments":{"of":"x","at":1}`
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		first := p.modern(canElicit, "tools/call", call)
 		equal(t, "kind", first.get("resultType"), "input_required")
@@ -64,7 +64,7 @@ func TestRounds(t *testing.T) {
 		equal(t, "said", last.text(), `{"said":"Ada Bob 42"}`)
 		equal(t, "done", h.history(), "first second")
 
-		// Replayed, a state is as good as before: effects are in it.
+		// A state can be replayed, because it contains the recorded effects.
 		again := p.retry(second, call, `"two":`+named("Eve"))
 		equal(t, "said", again.text(), `{"said":"Ada Eve 42"}`)
 		equal(t, "done", h.history(), "first second")
@@ -72,7 +72,7 @@ func TestRounds(t *testing.T) {
 }
 
 func TestAnswersThatAreNone(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		first := p.modern(canElicit, "tools/call", `"name":"t_ask"`)
 		for _, bad := range []string{
@@ -96,7 +96,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 }
 
 func TestAnswersBeforeTheirQuestions(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		early := func(call, answers string) answer {
 			return p.modern(canElicit, "tools/call", join(call, `"inputResponses":{`+answers+`}`))
@@ -112,7 +112,7 @@ func TestAnswersBeforeTheirQuestions(t *testing.T) {
 		)
 		equal(t, "effects", h.history(), "first second")
 
-		// What a client brings never stands for what a handler has recorded.
+		// Values in a client's answers never replace values that a handler has recorded.
 		forged := early(`"name":"t_two"`, `"=first":666,"first":666,"":1,"one":`+named("Ada"))
 		equal(t, "forged", forged.asked(), "two")
 		equal(
@@ -122,7 +122,7 @@ func TestAnswersBeforeTheirQuestions(t *testing.T) {
 			`{"said":"Ada Bob 42"}`,
 		)
 
-		// The first run with answers tells what it has to tell, once.
+		// The first run with answers sends its notifications once.
 		id := p.start(
 			"tools/call",
 			join(envelope(canElicit, `"io.modelcontextprotocol/logLevel":"info"`), `"name":"t_two"`,
@@ -135,10 +135,9 @@ func TestAnswersBeforeTheirQuestions(t *testing.T) {
 	})
 }
 
-// A state is good for its owner, its call and its time, and is whole or
-// nothing.
+// A state is valid for its owner, its call and a limited time only, and only unchanged.
 func TestStateOfAnotherCall(t *testing.T) {
-	visit(t, hosttest.Options{AskFor: time.Minute}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{AskFor: time.Minute}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		const call = `"name":"t_two","arguments":{"of":"x","at":1}`
 		first := p.modern(canElicit, "tools/call", call)
@@ -153,14 +152,14 @@ func TestStateOfAnotherCall(t *testing.T) {
 		refuse := func(what string, got answer) {
 			t.Helper()
 			equal(t, what, got.code(), -32602)
-			has(t, got.raw, "params.requestState", "call again without it")
+			has(t, got.raw, "params.requestState", "repeat the call without it")
 		}
 		refuse("another tool", try(p, "tools/call", `"name":"t_ask"`, state))
 		refuse("other arguments", try(p, "tools/call", `"name":"t_two","arguments":{"of":"y","at":1}`, state))
 		refuse("fewer arguments", try(p, "tools/call", `"name":"t_two","arguments":{"of":"x"}`, state))
 		refuse("no arguments", try(p, "tools/call", `"name":"t_two"`, state))
 		refuse("another method", try(p, "prompts/get", `"name":"t_ask"`, state))
-		refuse("another owner", try(h.dialAs(t, "somebody"), "tools/call", call, state))
+		refuse("another owner", try(h.dialAs(t, "another"), "tools/call", call, state))
 		refuse("a longer one", try(p, "tools/call", call, state[:len(state)-1]+`-TAMPERED"`))
 		refuse("a shorter one", try(p, "tools/call", call, state[:len(state)-2]+`"`))
 		refuse("an empty one", try(p, "tools/call", call, `""`))
@@ -169,7 +168,7 @@ func TestStateOfAnotherCall(t *testing.T) {
 		}
 		equal(t, "unharmed", try(p, "tools/call", call, state).asked(), "two")
 
-		h.offer(newcomer) // another tool: this one's definition is the same
+		h.offer(newcomer) // another tool does not change the definition of this one
 		equal(t, "the same definition", try(p, "tools/call", call, state).asked(), "two")
 		time.Sleep(61 * time.Second)
 		refuse("an old one", try(p, "tools/call", call, state))
@@ -177,7 +176,7 @@ func TestStateOfAnotherCall(t *testing.T) {
 }
 
 func TestEveryByteOfAStateCounts(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		first := p.modern(canElicit, "tools/call", `"name":"t_ask"`)
 		state := first.get("requestState")
@@ -206,7 +205,7 @@ func TestStateOfADefinitionThatHasChanged(t *testing.T) {
 		a.Name, a.Description = "t_changing", description
 		return a
 	}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		h.offer(ask("Asks."))
 		first := p.modern(canElicit, "tools/call", `"name":"t_changing"`)
@@ -216,7 +215,7 @@ func TestStateOfADefinitionThatHasChanged(t *testing.T) {
 }
 
 func TestStateOfPromptsAndResources(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for _, c := range []struct{ method, params, want string }{
 			{"prompts/get", `"name":"t_ask"`, `{"type":"text","text":"Ada"}`},
@@ -241,7 +240,7 @@ func TestStateOfPromptsAndResources(t *testing.T) {
 }
 
 func TestQuestionsHaveTheirLimits(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		got := p.modern(canElicit, "tools/call", `"name":"t_endless"`)
 		n := 0
@@ -264,7 +263,7 @@ func TestQuestionsHaveTheirLimits(t *testing.T) {
 			`"isError":true`,
 		)
 
-		// Answers count as well, once they must be kept.
+		// Answers count towards the limit as well, if they must be kept.
 		two := p.modern(canElicit, "tools/call", `"name":"t_two"`)
 		has(t, p.retry(two, `"name":"t_two"`, `"one":`+named(strings.Repeat("x", 17_000))).raw, "too_large")
 		last := p.retry(
@@ -272,15 +271,15 @@ func TestQuestionsHaveTheirLimits(t *testing.T) {
 			`"name":"t_ask"`,
 			`"name":`+named(strings.Repeat("x", 17_000)),
 		)
-		lacks(t, last.raw, "too_large") // nothing is kept of it
+		lacks(t, last.raw, "too_large") // nothing of it is stored
 	})
 }
 
-// Three questions at once, in one result or as three requests.
+// Three questions at once are sent in one result or as three requests.
 func TestSeveralQuestionsAtOnce(t *testing.T) {
 	const caps = `{"elicitation":{},"sampling":{},"roots":{}}`
 	const sampled = `{"role":"assistant","model":"m","content":{"type":"text","text":"ok"}}`
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		first := p.modern(caps, "tools/call", `"name":"t_survey"`)
 		equal(t, "asked", first.asked(), "who where what")
@@ -322,7 +321,7 @@ func TestCapabilitiesThatAreNeeded(t *testing.T) {
 		{`{"elicitation":{},"sampling":{}}`, "t_survey", `{"roots":{}}`},
 	} {
 		t.Run(c.caps+" "+c.tool, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				got := h.dial(t).modern(c.caps, "tools/call", `"name":"`+c.tool+`"`)
 				if c.missing == "" {
 					equal(t, "kind", got.get("resultType"), "input_required")
@@ -340,7 +339,7 @@ func TestCapabilitiesThatAreNeeded(t *testing.T) {
 }
 
 func TestStateSurvivesJSONThatLooksLikeMarkup(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		first := p.modern(canElicit, "tools/call", `"name":"t_two"`)
 		second := p.retry(first, `"name":"t_two"`, `"one":`+named(`<&>é\u2028`))

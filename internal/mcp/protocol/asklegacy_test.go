@@ -12,7 +12,7 @@ import (
 
 var ourID = regexp.MustCompile(`"id":"(gh-\d+)"`)
 
-// question is the next frame, which must ask something; it gives its id.
+// question returns the ID of the next frame, which must be a request.
 func (p *peer) question() string {
 	p.t.Helper()
 	m := ourID.FindSubmatch(p.next())
@@ -23,7 +23,7 @@ func (p *peer) question() string {
 }
 
 func TestTwoCallsThatAskAtOnceDoNotMix(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		one := p.start("tools/call", `"name":"t_ask"`)
 		q1 := p.question()
@@ -38,9 +38,9 @@ func TestTwoCallsThatAskAtOnceDoNotMix(t *testing.T) {
 	})
 }
 
-// Clients of their own connections cannot answer each other's questions.
+// Clients of different connections cannot answer each other's questions.
 func TestQuestionsOfAnotherConnection(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p, q := h.legacy(t, "2025-11-25", canElicit), h.legacy(t, "2025-11-25", canElicit)
 		id := p.start("tools/call", `"name":"t_ask"`)
 		ask := p.question()
@@ -52,8 +52,8 @@ func TestQuestionsOfAnotherConnection(t *testing.T) {
 	})
 }
 
-func TestNobodyAnswers(t *testing.T) {
-	visit(t, hosttest.Options{AskFor: time.Minute}, func(t *testing.T, h *house) {
+func TestUnansweredQuestions(t *testing.T) {
+	visit(t, hosttest.Options{AskFor: time.Minute}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		id := p.start("tools/call", `"name":"t_ask"`)
 		ask := p.question()
@@ -61,7 +61,7 @@ func TestNobodyAnswers(t *testing.T) {
 		p.quiet()
 		time.Sleep(2 * time.Second)
 		got := p.await(id)
-		has(t, got.text(), "unanswered: no answer came in time")
+		has(t, got.text(), "unanswered: no answer arrived in time")
 		has(t, strings.Join(got.notes, ""), `"method":"notifications/cancelled","params":{"requestId":"`+ask+`"`)
 		p.reply(ask, named("late"))
 		p.quiet()
@@ -69,7 +69,7 @@ func TestNobodyAnswers(t *testing.T) {
 }
 
 func TestCancelledWhileAsking(t *testing.T) {
-	visit(t, hosttest.Options{AskFor: time.Minute}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{AskFor: time.Minute}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		id := p.start("tools/call", `"name":"t_ask"`)
 		ask := p.question()
@@ -77,13 +77,13 @@ func TestCancelledWhileAsking(t *testing.T) {
 		p.quiet()
 		p.reply(ask, named("Ada"))
 		p.quiet()
-		time.Sleep(2 * time.Minute) // nor without an answer
+		time.Sleep(2 * time.Minute) // and without an answer
 		p.quiet()
 	})
 }
 
 func TestConnectionEndsWhileAsking(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", `{"elicitation":{},"sampling":{},"roots":{}}`)
 		p.start("tools/call", `"name":"t_survey"`)
 		p.start("tools/call", `"name":"t_ask"`)
@@ -97,10 +97,9 @@ func TestConnectionEndsWhileAsking(t *testing.T) {
 	})
 }
 
-// A client that closes its end can still read: what waits for its answer ends
-// with one of ours.
+// If a client closes its input it can still read: a call that waits for its answer ends with an error.
 func TestInputEndsWhileAsking(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		p.start("tools/call", `"name":"t_ask"`)
 		p.question()
@@ -112,7 +111,7 @@ func TestInputEndsWhileAsking(t *testing.T) {
 }
 
 func TestLegacyRoundsHaveTheirLimit(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		id := p.start("tools/call", `"name":"t_endless"`)
 		for range 10 {
@@ -123,7 +122,7 @@ func TestLegacyRoundsHaveTheirLimit(t *testing.T) {
 }
 
 func TestLegacyAnswersAreChecked(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		id := p.start("tools/call", `"name":"t_ask"`)
 		for _, bad := range []string{`5`, `null`, `{}`, `{"action":"accept"}`, `{"action":"accept","content":{"name":"A"}}`} {
@@ -134,9 +133,9 @@ func TestLegacyAnswersAreChecked(t *testing.T) {
 	})
 }
 
-// What a round repeats is not told again.
+// Notifications of a round that is repeated are not sent again.
 func TestLegacyRoundsTellOnce(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		id := p.start("tools/call", `"name":"t_two"`)
 		has(t, string(p.next()), `"data":"starting"`)
@@ -154,9 +153,9 @@ func TestLegacyRoundsTellOnce(t *testing.T) {
 	})
 }
 
-// A client of a revision without elicitation cannot be asked, whatever it says.
+// A client of a revision without elicitation is not asked, whatever capabilities it declares.
 func TestElicitationNeedsItsRevision(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, rev := range legacyRevisions {
 			p := h.legacy(t, rev, canElicit)
 			id := p.start("tools/call", `"name":"t_ask"`)

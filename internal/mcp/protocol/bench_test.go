@@ -25,7 +25,7 @@ func offering(ts ...tool.Tool) module.New {
 	}
 }
 
-// quiet takes answers and drops them.
+// quiet discards answers.
 type quiet struct{ n int }
 
 func (*quiet) Note([]byte) bool { return true }
@@ -57,7 +57,7 @@ func BenchmarkCall(b *testing.B) {
 		var q quiet
 		for b.Loop() {
 			m := parse(
-				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"hello there"}}}`,
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"plain text"}}}`,
 			)
 			h.Engine.Legacy(s, m, &q)
 		}
@@ -69,7 +69,7 @@ func BenchmarkCall(b *testing.B) {
 		defer cancel()
 		for b.Loop() {
 			m := parse(
-				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `,"name":"t_echo","arguments":{"text":"hello there"}}}`,
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `,"name":"t_echo","arguments":{"text":"plain text"}}}`,
 			)
 			h.Engine.Modern(ctx, who, m, nil, &q)
 		}

@@ -19,7 +19,7 @@ func (p *peer) cancel(id string) {
 }
 
 func TestCancelledRequestIsSilent(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		for era, start := range map[string]func() string{
 			"legacy": func() string { return p.start("tools/call", `"_meta":{"progressToken":1},"name":"t_wait"`) },
@@ -33,17 +33,17 @@ func TestCancelledRequestIsSilent(t *testing.T) {
 			equal(t, era+" slots in use", h.Calls.Running(), 0)
 			equal(t, era, h.history(), "t_wait stopped: the client cancelled the request")
 			h.runs = nil
-			h.clock <- struct{}{} // its id is free again
+			h.clock <- struct{}{} // its ID is free again
 			p.n--
 			has(t, p.await(start()).raw, "done")
 		}
 	})
 }
 
-// A cancel may come at once, before the request has been looked at: nothing
-// is sent, and nothing is left behind.
+// A cancellation may arrive before the request was handled: then nothing is sent, and nothing is left
+// behind.
 func TestCancelStraightAfterTheRequest(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		for range 100 {
 			for _, params := range []string{`"name":"t_wait"`, `"name":"t_ask"`, join(envelope(canElicit), `"name":"t_wait"`)} {
@@ -57,15 +57,15 @@ func TestCancelStraightAfterTheRequest(t *testing.T) {
 		equal(t, "slots in use", h.Calls.Running(), 0)
 		h.offer(newcomer)
 		time.Sleep(time.Second)
-		lacks(t, strings.Join(p.rest(), "\n"), "subscriptionId") // the legacy session is told
+		lacks(t, strings.Join(p.rest(), "\n"), "subscriptionId") // the legacy session is notified
 	})
 }
 
 func TestCancelOfSomethingElse(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p, q := h.legacy(t, "2025-11-25", ""), h.legacy(t, "2025-11-25", "")
 		id := p.start("tools/call", `"name":"t_wait"`)
-		q.cancel(id) // of another connection
+		q.cancel(id) // from another connection
 		p.cancel(`"` + id + `"`)
 		p.cancel(`999`)
 		p.quiet()
@@ -76,9 +76,9 @@ func TestCancelOfSomethingElse(t *testing.T) {
 	})
 }
 
-// A cancel names a string by its value, not by its spelling.
+// A cancellation identifies a string ID by its value, not by its encoding.
 func TestCancelOfAnIDSpeltOtherwise(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		p.send(`{"jsonrpc":"2.0","id":"caf\u00e9","method":"tools/call","params":{"name":"t_wait"}}`)
 		p.cancel(`"café"`)
@@ -87,28 +87,29 @@ func TestCancelOfAnIDSpeltOtherwise(t *testing.T) {
 	})
 }
 
-// On a door whose connection stands for the request, its end is a cancel.
+// If a transport ties a modern request to its connection, the end of the connection cancels the
+// request.
 func TestConnectionOfAModernRequestEnds(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		msgs, _, _ := protocol.Parse([]byte(body("tools/call", `"name":"t_wait"`)))
-		ctx, gone := context.WithCancelCause(t.Context())
+		ctx, disconnect := context.WithCancelCause(t.Context())
 		k := &keeper{t: t}
 		go h.Engine.Modern(ctx, anybody, &msgs[0], nil, k)
 		synctest.Wait()
-		gone(errors.New("the client has gone"))
+		disconnect(errors.New("the client disconnected"))
 		synctest.Wait()
 		equal(t, "dropped", k.over() && k.dropped, true)
-		equal(t, "why", h.history(), "t_wait stopped: the client has gone")
+		equal(t, "why", h.history(), "t_wait stopped: the client disconnected")
 	})
 }
 
-// A request that is answered in the moment in which its client goes ends once.
+// A request that is answered while its client disconnects ends once.
 func TestConnectionEndsAtTheLastMoment(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(telling(func(*tool.Call) { time.Sleep(time.Second) }))
 		for range 200 {
-			ctx, gone := context.WithCancel(t.Context())
-			time.AfterFunc(time.Second, gone)
+			ctx, disconnect := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, disconnect)
 			k := &keeper{t: t}
 			h.Engine.Modern(ctx, anybody, parsed(t, body("tools/call", `"name":"t_tell"`)), nil, k)
 			synctest.Wait()
@@ -118,9 +119,9 @@ func TestConnectionEndsAtTheLastMoment(t *testing.T) {
 	})
 }
 
-// The request of a session outlives nothing but its session.
+// A request of a session ends at the latest with its session.
 func TestSessionEndsWhileCallsRun(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		hello, _, _ := protocol.Parse(
 			[]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"capabilities":{"elicitation":{}}}}`),
 		)
@@ -161,7 +162,7 @@ func TestSessionEndsWhileCallsRun(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
-	visit(t, hosttest.Options{Timeout: 10 * time.Second}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Timeout: 10 * time.Second}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		began := time.Now()
 		got := p.call("t_wait", "{}")
@@ -178,10 +179,10 @@ func TestDeadline(t *testing.T) {
 	})
 }
 
-// A handler that ignores its deadline keeps its slot and is counted; its
-// client is answered all the same, once.
+// A handler that ignores its deadline keeps its slot and is counted; its client is answered
+// nevertheless, once.
 func TestHandlerThatIgnoresItsDeadline(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		for _, ask := range []func() answer{
 			func() answer { return p.call("t_stubborn", "{}") },

@@ -41,7 +41,7 @@ func (c *changes) init() {
 	c.listeners = make(map[*listener]struct{})
 }
 
-// Changed reports that modules offer something else now. It never blocks.
+// Changed reports that the offers of modules have changed. It never blocks.
 func (e *Engine) Changed() {
 	select {
 	case e.changes.signal <- struct{}{}:
@@ -198,9 +198,8 @@ func (e *Engine) Revoked(principal, credential string) {
 	}
 }
 
-// NotifyShutdown ends every subscription with its result, and returns when clients
-// have taken what they were told, or ctx is done. It is for a host that stops,
-// before it closes connections.
+// NotifyShutdown ends every subscription with its result, and returns after the clients have received
+// it, or when ctx is done. A host calls it before it closes connections.
 func (e *Engine) NotifyShutdown(ctx context.Context) {
 	c := &e.changes
 	var sessions []*session.Session
@@ -247,7 +246,7 @@ func (e *Engine) NotifyShutdown(ctx context.Context) {
 	}
 }
 
-// SessionEnded tells that a session of the table has ended; see session.Options.
+// SessionEnded reports that a session of the table has ended; see session.Options.
 func (e *Engine) SessionEnded(s *session.Session, cause error) {
 	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)
 	e.publishSession(SessionEnded, s)

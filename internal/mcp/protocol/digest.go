@@ -8,9 +8,8 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// digestJSON writes a JSON value to a hash so that two texts of the same
-// value give the same digest whatever their order of members and white space.
-// Numbers count by their text.
+// digestJSON writes a JSON value to a hash, so that two texts of the same value have the same digest,
+// independent of the order of members and of white space. Numbers are compared as text.
 func digestJSON(w io.Writer, v []byte) {
 	switch rawjson.Kind(v) {
 	case '{':

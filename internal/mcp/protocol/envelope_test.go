@@ -12,7 +12,7 @@ import (
 
 const modernRev = "2026-07-28"
 
-// body is a modern request; headersOf are the headers that go with it.
+// body returns a modern request; headersOf returns the headers for it.
 func body(method, params string) string {
 	return `{"jsonrpc":"2.0","id":"i","method":"` + method + `","params":{` + join(envelope(""), params) + `}}`
 }
@@ -61,7 +61,7 @@ func TestEnvelope(t *testing.T) {
 		{"a log level that is none", version + "," + caps + `,"io.modelcontextprotocol/logLevel":1`, 400, -32602},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				k := h.post(
 					t,
 					headersOf("tools/list", ""),
@@ -82,12 +82,12 @@ func TestVersionOfAnEnvelope(t *testing.T) {
 	ask := func(v string) string {
 		return `{"jsonrpc":"2.0","id":"i","method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"` + v + `","io.modelcontextprotocol/clientCapabilities":{}}}}`
 	}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, v := range []string{"2030-01-01", "v999.0.0", "DRAFT"} {
 			k := h.post(t, headersOf("tools/list", "").with("MCP-Protocol-Version", v), ask(v))
 			refused(t, k, 400, -32022)
 			has(t, k.answer, `"requested":"`+v+`"`, `"supported":["2026-07-28","2025-11-25",`)
-			// A mismatch is found first.
+			// A mismatch is reported first.
 			refused(t, h.post(t, headersOf("tools/list", ""), ask(v)), 400, -32020)
 		}
 		refused(t, h.post(t, headersOf("tools/list", ""), ask("2025-11-25")), 400, -32020)
@@ -164,11 +164,11 @@ func TestHeadersMustAgreeWithTheBody(t *testing.T) {
 			visit(
 				t,
 				hosttest.Options{},
-				func(t *testing.T, h *house) { refused(t, h.post(t, c.head, c.body), 400, -32020) },
+				func(t *testing.T, h *testHost) { refused(t, h.post(t, c.head, c.body), 400, -32020) },
 			)
 		})
 	}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for name, head := range map[string]headers{
 			"as it is":    good,
 			"with blanks": good.with("Mcp-Name", "  t_echo\t").with("Mcp-Method", " tools/call ").with("MCP-Protocol-Version", " "+modernRev),
@@ -189,27 +189,27 @@ func TestHeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// Where several things are wrong, the one is told that a client can mend first.
+// Of several errors, the one that a client can fix is reported first.
 func TestOrderOfChecks(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		noMeta := func(method string) string {
 			return `{"jsonrpc":"2.0","id":"i","method":"` + method + `","params":{}}`
 		}
 		refused(t, h.post(t, headersOf("server/discover", ""), noMeta("server/discover")), 400, -32602)
 		refused(t, h.post(t, headersOf("x", ""), noMeta("server/discover")), 400, -32020)
 		refused(t, h.post(t, headersOf("tools/call", ""), noMeta("tools/call")), 400, -32602)
-		// The method before its name: tasks/result carries none.
+		// The method is checked before its name, because tasks/result has none.
 		refused(t, h.post(t, headersOf("tasks/result", ""), body("tasks/result", `"taskId":"x"`)), 404, -32601)
-		// The extension before the task's name.
+		// The extension is checked before the task's name.
 		refused(t, h.post(t, headersOf("tasks/get", ""), body("tasks/get", `"taskId":"x"`)), 400, -32021)
-		// The name before whether there is such a tool.
+		// The name is checked before whether the tool exists.
 		refused(t, h.post(t, headersOf("tools/call", "other"), body("tools/call", `"name":"none"`)), 400, -32020)
 		refused(t, h.post(t, headersOf("tools/call", "none"), body("tools/call", `"name":"none"`)), 400, -32602)
 		refused(t, h.post(t, headersOf("no/such", ""), body("no/such", ``)), 404, -32601)
 		for _, gone := range []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"} {
 			refused(t, h.post(t, headersOf(gone, ""), body(gone, ``)), 404, -32601)
 		}
-		// Arguments that do not fit are a result that the model reads.
+		// Invalid arguments are reported in a result, which the model reads.
 		k := h.post(t, headersOf("tools/call", "  t_echo  "), body("tools/call", `"name":"t_echo","arguments":{}`))
 		equal(t, "status", k.status, 200)
 		has(t, k.answer, `"isError":true`)
@@ -260,7 +260,7 @@ func TestArgumentsInHeaders(t *testing.T) {
 		{"nested and missing", `{"in":{"s":"x"}}`, nil, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				head := headersOf("tools/call", "t_head")
 				for name, val := range c.head {
 					head = head.with(name, val)
@@ -275,15 +275,15 @@ func TestArgumentsInHeaders(t *testing.T) {
 			})
 		})
 	}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		head := headersOf("tools/call", "t_head").with(word, "x", "x")
 		refused(t, h.post(t, head, body("tools/call", `"name":"t_head","arguments":{"s":"x"}`)), 400, -32020)
 	})
 }
 
-// Every large integer that both sides spell the same way is the same.
+// A large integer is equal if both sides spell it the same way.
 func TestHugeIntegerInAHeader(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		const huge = "123456789012345678901234567890"
 		head := headersOf("tools/call", "t_head")
 		k := h.post(
@@ -302,7 +302,7 @@ func TestHugeIntegerInAHeader(t *testing.T) {
 }
 
 func TestModernMessagesThatAreNoRequests(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		k := h.post(
 			t,
 			headersOf("notifications/x", ""),

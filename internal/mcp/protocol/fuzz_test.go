@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// seeds are the frames that clients send in the transcripts.
+// seeds returns the frames that clients send in the transcripts.
 func seeds(f *testing.F) (frames [][]byte) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
@@ -33,8 +33,8 @@ func seeds(f *testing.F) (frames [][]byte) {
 	return frames
 }
 
-// FuzzParse: nothing panics; what is accepted holds what was sent, and what is
-// refused can be answered.
+// FuzzParse checks that nothing panics, that an accepted message contains what was sent, and that a
+// refused one can be answered.
 func FuzzParse(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)
@@ -69,7 +69,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// encode writes a message from its parts.
+// encode encodes a message.
 func encode(m *protocol.Message) []byte {
 	b := []byte(`{"jsonrpc":"2.0"`)
 	member := func(name string, raw []byte) {
@@ -87,17 +87,17 @@ func encode(m *protocol.Message) []byte {
 	return append(b, '}')
 }
 
-// FuzzEnvelope: whatever a modern request says, it ends once.
+// FuzzEnvelope checks that any modern request ends once.
 func FuzzEnvelope(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s, "tools/call", "t_echo")
 	}
-	h := newHouse(f, hosttest.Options{Timeout: 50 * time.Millisecond})
+	h := newTestHost(f, hosttest.Options{Timeout: 50 * time.Millisecond})
 	f.Fuzz(func(t *testing.T, frame []byte, method, name string) {
 		msgs, _, _ := protocol.Parse(frame)
 		for i := range msgs {
 			if m := &msgs[i]; m.Method == "subscriptions/listen" || strings.Contains(string(frame), "t_stubborn") {
-				continue // these have to be ended
+				continue // these must be ended by the test
 			}
 			ended := make(chan struct{})
 			k := &ending{keeper: keeper{t: t}, ended: ended}
@@ -108,13 +108,13 @@ func FuzzEnvelope(f *testing.F) {
 			h.Engine.Modern(t.Context(), anybody, &msgs[i], head, k)
 			<-ended
 			if msgs[i].IsRequest() && k.dropped {
-				t.Fatal("a request was dropped that nobody cancelled")
+				t.Fatal("a request was dropped that was not cancelled")
 			}
 		}
 	})
 }
 
-// ending tells when the request has.
+// ending records the end of a request.
 type ending struct {
 	keeper
 	ended chan struct{}
@@ -123,8 +123,8 @@ type ending struct {
 func (e *ending) Answer(status int, msg []byte) { e.keeper.Answer(status, msg); close(e.ended) }
 func (e *ending) Drop()                         { e.keeper.Drop(); close(e.ended) }
 
-// FuzzPipe: a conversation of any lines; everything that is said is JSON on
-// one line, no id is answered that was not asked, and the pipe ends.
+// FuzzPipe sends arbitrary lines: every message of the server is JSON on one line, only requested IDs
+// are answered, and the pipe ends.
 func FuzzPipe(f *testing.F) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
@@ -143,10 +143,10 @@ func FuzzPipe(f *testing.F) {
 		}
 		f.Add(talk)
 	}
-	h := newHouse(f, hosttest.Options{Timeout: 20 * time.Millisecond, AskFor: 20 * time.Millisecond, InFlight: 8})
+	h := newTestHost(f, hosttest.Options{Timeout: 20 * time.Millisecond, AskFor: 20 * time.Millisecond, InFlight: 8})
 	f.Fuzz(func(t *testing.T, talk []byte) {
 		if bytes.Contains(talk, []byte("t_stubborn")) {
-			return // it waits for a client
+			return // a call waits for the client
 		}
 		pipe := h.Engine.Pipe(anybody, func(m []byte) error {
 			if err := rawjson.Check(m, 0); err != nil || bytes.ContainsAny(m, "\r\n") {
@@ -163,9 +163,9 @@ func FuzzPipe(f *testing.F) {
 	})
 }
 
-// FuzzCursor: any cursor is a page or a clear refusal.
+// FuzzCursor checks that any cursor gives a page or a clear error.
 func FuzzCursor(f *testing.F) {
-	h := newHouse(f, hosttest.Options{Page: 2})
+	h := newTestHost(f, hosttest.Options{Page: 2})
 	p := h.dial(f)
 	p.hello("2025-11-25", "")
 	for _, list := range []string{"tools/list", "resources/list"} {

@@ -17,32 +17,31 @@ import (
 	"gatehouse/tool"
 )
 
-// visit runs a test in a host of its own, whose clock runs only while no goroutine
-// has anything to do.
-func visit(t *testing.T, o hosttest.Options, f func(t *testing.T, h *house)) {
+// visit runs a test with a host of its own, in a synctest bubble.
+func visit(t *testing.T, o hosttest.Options, f func(t *testing.T, h *testHost)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		h := newHouse(t, o)
+		h := newTestHost(t, o)
 		f(t, h)
 		h.Stop()
 	})
 }
 
-// house is a host with one module, called t, that has something of everything.
-type house struct {
+// testHost is a host with one module, called t, that has entries of every kind.
+type testHost struct {
 	*hosttest.Host
-	clock chan struct{} // a token lets the handlers that wait for it go on
+	clock chan struct{} // a token lets the handlers that wait for it continue
 
 	mu      sync.Mutex
 	deps    module.Deps
-	extra   []tool.Tool // offered besides
+	extra   []tool.Tool // additional tools
 	changed map[string]map[int]func(json.RawMessage)
-	opened  int // watches, ever
+	opened  int // watches opened in total
 	runs    []string
 }
 
-func newHouse(t testing.TB, o hosttest.Options) *house {
-	h := &house{clock: make(chan struct{}, 100), changed: map[string]map[int]func(json.RawMessage){}}
+func newTestHost(t testing.TB, o hosttest.Options) *testHost {
+	h := &testHost{clock: make(chan struct{}, 100), changed: map[string]map[int]func(json.RawMessage){}}
 	mods := map[string]module.New{"t": h.make}
 	maps.Copy(mods, o.Modules)
 	o.Modules = mods
@@ -50,25 +49,25 @@ func newHouse(t testing.TB, o hosttest.Options) *house {
 	return h
 }
 
-func (h *house) make(_ context.Context, d module.Deps) (module.Module, error) {
+func (h *testHost) make(_ context.Context, d module.Deps) (module.Module, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.deps = d
 	return h, nil
 }
 
-func (*house) Close(context.Context) error { return nil }
+func (*testHost) Close(context.Context) error { return nil }
 
-// offer adds a tool to what the module offers and says so.
-func (h *house) offer(extra ...tool.Tool) {
+// offer adds a tool to the module and reports the change.
+func (h *testHost) offer(extra ...tool.Tool) {
 	h.mu.Lock()
 	h.extra = extra
 	h.mu.Unlock()
 	h.deps.Changed(module.Audience{})
 }
 
-// touch tells of a change of a resource.
-func (h *house) touch(uri string) {
+// touch reports a change of a resource.
+func (h *testHost) touch(uri string) {
 	h.mu.Lock()
 	var fs []func(json.RawMessage)
 	for _, f := range h.changed[uri] {
@@ -80,8 +79,8 @@ func (h *house) touch(uri string) {
 	}
 }
 
-// watchers is how many watches are open.
-func (h *house) watchers() (n int) {
+// watchers returns the number of open watches.
+func (h *testHost) watchers() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, fs := range h.changed {
@@ -90,7 +89,7 @@ func (h *house) watchers() (n int) {
 	return n
 }
 
-func (h *house) watch(_ tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+func (h *testHost) watch(_ tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
 	if strings.HasSuffix(uri, "broken") {
 		return nil, fmt.Errorf("no watch today")
 	}
@@ -109,20 +108,20 @@ func (h *house) watch(_ tool.Caller, uri string, changed func(json.RawMessage)) 
 	}, nil
 }
 
-// ran notes that a handler ran.
-func (h *house) ran(what string) {
+// ran records that a handler ran.
+func (h *testHost) ran(what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.runs = append(h.runs, what)
 }
 
-func (h *house) history() string {
+func (h *testHost) history() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return strings.Join(h.runs, " ")
 }
 
-func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
+func (h *testHost) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	h.mu.Lock()
 	extra := h.extra
 	h.mu.Unlock()
@@ -168,7 +167,7 @@ var asker = tool.New(tool.Def{Name: "t_ask", Description: "Asks.", Effects: tool
 		return echoOut{name}, err
 	})
 
-func (h *house) tools() []tool.Tool {
+func (h *testHost) tools() []tool.Tool {
 	return []tool.Tool{
 		echo, asker,
 		tool.New(tool.Def{
@@ -282,8 +281,8 @@ type bulkOut struct {
 	Text  string `json:"text" text:"product"`
 }
 
-// waiting is a tool that works until the clock ticks or it is told to stop.
-func (h *house) waiting(name string, mode tool.TaskMode) tool.Tool {
+// waiting returns a tool that works until the clock ticks or it is cancelled.
+func (h *testHost) waiting(name string, mode tool.TaskMode) tool.Tool {
 	return tool.New(tool.Def{Name: name, Description: "Waits.", Effects: tool.Reads, Task: mode},
 		func(ctx context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 			select {
@@ -296,8 +295,8 @@ func (h *house) waiting(name string, mode tool.TaskMode) tool.Tool {
 		})
 }
 
-// stubborn does not care about its deadline.
-func (h *house) stubborn() tool.Tool {
+// stubborn returns a tool that ignores its deadline.
+func (h *testHost) stubborn() tool.Tool {
 	return tool.New(
 		tool.Def{
 			Name:        "t_stubborn",
@@ -313,8 +312,8 @@ func (h *house) stubborn() tool.Tool {
 	)
 }
 
-// detaching sends its client away and works on.
-func (h *house) detaching() tool.Tool {
+// detaching returns a tool that detaches and continues.
+func (h *testHost) detaching() tool.Tool {
 	return tool.New(tool.Def{Name: "t_detach", Description: "Detaches.", Effects: tool.Reads},
 		func(ctx context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 			tool.Detach(ctx, c)
@@ -341,8 +340,8 @@ func elicited(a map[string]tool.Answer, key string) (string, error) {
 	return v.Name, err
 }
 
-// twoRounds does something once, asks, does something once more, asks again.
-func (h *house) twoRounds() tool.Tool {
+// twoRounds returns a tool that does something once, asks, does something once more, and asks again.
+func (h *testHost) twoRounds() tool.Tool {
 	return tool.New(tool.Def{Name: "t_two", Description: "Asks twice.", Effects: tool.Reads},
 		func(_ context.Context, c *tool.Call, _ struct {
 			Of string `json:"of,omitempty"`
@@ -372,8 +371,8 @@ func (h *house) twoRounds() tool.Tool {
 		})
 }
 
-// survey asks three things at once.
-func (h *house) survey() tool.Tool {
+// survey returns a tool that asks three questions at once.
+func (h *testHost) survey() tool.Tool {
 	return tool.New(tool.Def{Name: "t_survey", Description: "Asks much.", Effects: tool.Reads},
 		func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 			h.ran("survey")
@@ -387,8 +386,8 @@ func (h *house) survey() tool.Tool {
 		})
 }
 
-// endless never has enough.
-func (h *house) endless() tool.Tool {
+// endless returns a tool that asks without end.
+func (h *testHost) endless() tool.Tool {
 	return tool.New(tool.Def{Name: "t_endless", Description: "Asks for ever.", Effects: tool.Reads},
 		func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 			for i := 0; ; i++ {
@@ -399,7 +398,7 @@ func (h *house) endless() tool.Tool {
 		})
 }
 
-func (h *house) samples() tool.Tool {
+func (h *testHost) samples() tool.Tool {
 	return tool.New(tool.Def{Name: "t_sample", Description: "Asks the model.", Effects: tool.Reads},
 		func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 			a, err := c.Peer.Ask(tool.Sample("s", map[string]any{"messages": []any{}, "maxTokens": 5}))
@@ -407,8 +406,8 @@ func (h *house) samples() tool.Tool {
 		})
 }
 
-// taskAsks is a job that asks, twice.
-func (h *house) taskAsks() tool.Tool {
+// taskAsks returns a job that asks twice.
+func (h *testHost) taskAsks() tool.Tool {
 	return tool.New(
 		tool.Def{Name: "t_confirm", Description: "A job that asks.", Effects: tool.Reads, Task: tool.TaskAlways},
 		func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
@@ -424,8 +423,8 @@ func (h *house) taskAsks() tool.Tool {
 	)
 }
 
-// hoarder remembers more than it may.
-func (h *house) hoarder() tool.Tool {
+// hoarder returns a tool that stores more than the limit.
+func (h *testHost) hoarder() tool.Tool {
 	return tool.New(tool.Def{Name: "t_hoard", Description: "Remembers too much.", Effects: tool.Reads},
 		func(_ context.Context, c *tool.Call, in struct {
 			Size int `json:"size"`
@@ -440,7 +439,7 @@ func (h *house) hoarder() tool.Tool {
 
 func prompts() []module.Prompt {
 	return []module.Prompt{{
-		Name: "t_greet", Title: "Greet", Description: "Greets somebody.",
+		Name: "t_greet", Title: "Greet", Description: "Greets a person.",
 		Args: []module.PromptArg{{Name: "name", Title: "Name", Description: "whom", Required: true}, {Name: "style"}},
 		Get: func(_ context.Context, c *tool.Call) (tool.Result, error) {
 			var in struct{ Name, Style string }
@@ -474,7 +473,7 @@ func prompts() []module.Prompt {
 	}}
 }
 
-func (h *house) resources() []module.Resource {
+func (h *testHost) resources() []module.Resource {
 	return []module.Resource{
 		{
 			URI:         "test://plain",
@@ -537,7 +536,7 @@ func reverse(_ context.Context, c *tool.Call) (tool.Result, error) {
 	return tool.Result{Structured: map[string]string{"text": string(b)}}, nil
 }
 
-// newcomer is a tool that comes later.
+// newcomer is a tool that is added later.
 var newcomer = tool.New(tool.Def{Name: "t_new", Description: "Is new.", Effects: tool.Reads},
 	func(context.Context, *tool.Call, nothing) (tool.Result, error) {
 		return tool.Result{Content: []tool.Content{tool.Text("new")}}, nil

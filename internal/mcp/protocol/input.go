@@ -106,8 +106,8 @@ func resumable(method string) bool {
 	return method == "tools/call" || method == "prompts/get" || method == "resources/read"
 }
 
-// sealedState is the state that a modern client carries between rounds. It is encrypted
-// and expires, and is valid only for the same caller and the same call.
+// sealedState is the state that a modern client carries between rounds. It is encrypted and expires,
+// and is valid only for the same caller and the same call.
 type sealedState struct {
 	ID       string                     `json:"i"`
 	Round    int                        `json:"n"`
@@ -143,8 +143,8 @@ func (r *request) inputRequired(c *call, qs []tool.Question) {
 	r.sendResult(append(b, '}'))
 }
 
-// encodeState encodes what is kept between rounds. Raw JSON in it comes back as
-// it was: encoding/json would escape what HTML minds.
+// encodeState encodes the values kept between rounds. It does not escape HTML characters, as
+// encoding/json would, so that raw JSON stays unchanged.
 func encodeState(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -153,7 +153,7 @@ func encodeState(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// appendQuestion writes one question as the revision has it.
+// appendQuestion writes one question in the form of the revision.
 func appendQuestion(b []byte, rev mcpversion.Revision, q tool.Question) []byte {
 	b = append(b, `{"method":`...)
 	b = rawjson.AppendString(b, q.Method)
@@ -166,14 +166,14 @@ func questionParams(rev mcpversion.Revision, q tool.Question) []byte {
 	if len(p) == 0 {
 		p = []byte("{}")
 	}
-	if rev.Modern() { // the id of a URL elicitation is the key there
+	if rev.Modern() { // the ID of a URL elicitation is the key in this revision
 		p = rawjson.Splice(p, rawjson.Edit{Key: "elicitationId"})
 	}
 	return rawjson.Compact(nil, p)
 }
 
-// binding is what a sealed state is good for: this owner, this call with
-// these arguments, this definition of what is called.
+// binding returns the values that a sealed state is bound to: this owner, this call with these
+// arguments, and this definition of the tool.
 func (r *request) binding(c *call) []byte {
 	h := sha256.New()
 	for _, part := range []string{r.facts.Owner, c.method, c.name, c.entry.Module, c.entry.Name} {
@@ -189,9 +189,8 @@ func (r *request) binding(c *call) []byte {
 	return h.Sum(nil)
 }
 
-// resume takes up a conversation whose client has come back. Without a state
-// it is the first round, and whatever answers came along are kept for the
-// questions it may ask.
+// resume continues a conversation whose client has returned with answers. Without a state it is the
+// first round, and answers are kept for the questions that it may ask.
 func (r *request) resume(c *call) *Fault {
 	if state := r.msg.has.of().requestState; state != nil {
 		if f := r.unseal(c, state); f != nil {
@@ -222,14 +221,14 @@ func (r *request) resume(c *call) *Fault {
 func (r *request) unseal(c *call, state []byte) *Fault {
 	token, ok := rawjson.String(state)
 	if !ok {
-		return badParam("requestState", "the string it was given as")
+		return badParam("requestState", "the string that the server sent")
 	}
 	plain, err := r.e.opts.Seal.OpenWithin(sealPurpose, r.binding(c), token, time.Now(), r.e.opts.AskFor)
 	if err != nil {
 		return &Fault{
 			Status:  400,
 			Code:    CodeInvalidParams,
-			Message: "params.requestState: " + err.Error() + "; call again without it",
+			Message: "params.requestState: " + err.Error() + "; repeat the call without it",
 		}
 	}
 	var s sealedState
@@ -237,7 +236,7 @@ func (r *request) unseal(c *call, state []byte) *Fault {
 		return &Fault{
 			Status:  400,
 			Code:    CodeInvalidParams,
-			Message: "params.requestState: from another release of this host; call again without it",
+			Message: "params.requestState: it was made by another release of this host; repeat the call without it",
 		}
 	}
 	c.id, c.round, c.askedKeys, c.recorded, c.state = s.ID, s.Round, s.Asked, s.Recorded, s.State

@@ -21,7 +21,7 @@ type inputGroup struct {
 
 	mu        sync.Mutex
 	remaining int
-	ids       map[string]string // ids of requests without a response yet, by the questions' keys
+	ids       map[string]string // IDs of requests without a response yet, by the questions' keys
 	answers   map[string]json.RawMessage
 	finished  bool
 	fallback  map[string]json.RawMessage // the answers used after a failure; nil if a question is not optional
@@ -29,7 +29,7 @@ type inputGroup struct {
 }
 
 var (
-	errNoAnswer     = errors.New("no answer came in time")
+	errNoAnswer     = errors.New("no answer arrived in time")
 	errInputClosed  = errors.New("the client has closed its input, so it cannot answer")
 	errSessionEnded = errors.New("the session has ended")
 	errNoStream     = errors.New("the client reads no stream on which it can get requests; " +

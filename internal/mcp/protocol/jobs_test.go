@@ -20,7 +20,7 @@ func (p *peer) task(method, id string, more ...string) answer {
 }
 
 func TestTaskIsThereBeforeItIsAnswered(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		got := p.modern(tasksCaps, "tools/call", `"name":"t_work"`)
 		for name, want := range map[string]string{"resultType": "task", "status": "working", "ttlMs": "3600000", "pollIntervalMs": "1000",
@@ -48,7 +48,7 @@ func TestTaskIsThereBeforeItIsAnswered(t *testing.T) {
 	})
 }
 
-// A tool's own failure completes its task; a wire error fails it.
+// A tool's own failure completes its task; a protocol error fails it.
 func TestHowTasksEnd(t *testing.T) {
 	for name, want := range map[string][]string{
 		"t_refuse":   {`"status":"completed"`, `"isError":true`, "no such thing"},
@@ -57,7 +57,7 @@ func TestHowTasksEnd(t *testing.T) {
 		"t_stubborn": {`"status":"completed"`, `"isError":true`, "timeout: no result within 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				for _, made := range h.tools() {
 					if made.Name == name {
 						made.Name, made.Task = "t_job", tool.TaskAlways
@@ -82,7 +82,7 @@ func TestHowTasksEnd(t *testing.T) {
 }
 
 func TestInputInsideATask(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		id := p.modern(tasksCaps, "tools/call", `"name":"t_confirm"`).get("taskId")
 		synctest.Wait()
@@ -114,7 +114,7 @@ func TestInputInsideATask(t *testing.T) {
 }
 
 func TestTaskAsksWithinItsLimits(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		endless := h.endless()
 		endless.Name, endless.Task = "t_job", tool.TaskAlways
 		h.offer(endless)
@@ -133,10 +133,10 @@ func TestTaskAsksWithinItsLimits(t *testing.T) {
 	})
 }
 
-// A call that takes long becomes a task for those who can follow one; what it
-// says from then on is said there.
+// A call that takes long becomes a task for clients that can follow one; its later progress is reported
+// there.
 func TestPromotion(t *testing.T) {
-	visit(t, hosttest.Options{Promote: 5 * time.Second}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Promote: 5 * time.Second}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		began := time.Now()
 		got := p.modern(tasksCaps, "tools/call", `"name":"t_slow"`)
@@ -163,10 +163,10 @@ func TestPromotion(t *testing.T) {
 	})
 }
 
-// A call that ends in the moment in which it would become a task is one or the
-// other, and its outcome is there either way.
+// A call that ends at the moment at which it would become a task is one or the other, and its outcome
+// is available either way.
 func TestPromotionAtTheLastMoment(t *testing.T) {
-	visit(t, hosttest.Options{Promote: 5 * time.Second}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Promote: 5 * time.Second}, func(t *testing.T, h *testHost) {
 		h.offer(tool.New(tool.Def{Name: "t_sleep", Description: "Sleeps.", Effects: tool.Reads},
 			func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 				time.Sleep(5 * time.Second)
@@ -191,10 +191,10 @@ func TestPromotionAtTheLastMoment(t *testing.T) {
 
 // The same at a deadline that a handler ignores.
 func TestAnswerAtTheLastMoment(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(tool.New(tool.Def{Name: "t_sleep", Description: "Sleeps.", Effects: tool.Reads, Timeout: time.Second},
 			func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
-				time.Sleep(1250 * time.Millisecond) // with the grace that is left
+				time.Sleep(1250 * time.Millisecond) // with the rest of the grace period
 				return echoOut{"rested"}, nil
 			}))
 		p := h.legacy(t, "2025-11-25", "")
@@ -208,7 +208,7 @@ func TestAnswerAtTheLastMoment(t *testing.T) {
 }
 
 func TestDetachSendsTheClientAway(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		got := p.modern(tasksCaps, "tools/call", `"name":"t_detach"`)
 		equal(t, "kind", got.get("resultType"), "task")
@@ -221,7 +221,7 @@ func TestDetachSendsTheClientAway(t *testing.T) {
 		h.clock <- struct{}{}
 		equal(
 			t,
-			"one who cannot follow waits",
+			"a client without tasks waits",
 			p.modern("", "tools/call", `"name":"t_detach"`).text(),
 			`{"said":"detached"}`,
 		)
@@ -234,9 +234,9 @@ func TestDetachSendsTheClientAway(t *testing.T) {
 	})
 }
 
-// First a question, then a task: the answers go along.
+// First a question, then a task: the answers are passed on.
 func TestQuestionAndThenATask(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(tool.New(tool.Def{Name: "t_first", Description: "Asks, then works.", Effects: tool.Reads},
 			func(ctx context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 				a, err := c.Peer.Ask(tool.Elicit("name", "Who?", nameForm))
@@ -277,7 +277,7 @@ func TestQuestionAndThenATask(t *testing.T) {
 }
 
 func TestTasksOfOthersAreNotThere(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p, other := h.dial(t), h.dialAs(t, "other")
 		id := p.modern(tasksCaps, "tools/call", `"name":"t_confirm"`).get("taskId")
 		synctest.Wait()
@@ -296,7 +296,7 @@ func TestTasksOfOthersAreNotThere(t *testing.T) {
 }
 
 func TestTimeToLive(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		id := p.ask("tools/call", `"name":"t_work","task":{"ttl":120000}`).get("task.taskId")
 		h.clock <- struct{}{}
@@ -310,14 +310,14 @@ func TestTimeToLive(t *testing.T) {
 	})
 }
 
-// Whatever waits for an answer is there after a restart, and goes on when the
-// answer has come; what worked says that it was interrupted.
+// A job that waits for an answer exists after a restart, and continues after the answer; a job that was
+// running reports that it was interrupted.
 func TestTasksAfterARestart(t *testing.T) {
 	dir := t.TempDir()
 	ring := seal.Ephemeral()
 	o := hosttest.Options{JobsFile: filepath.Join(dir, "jobs.db"), Seal: ring}
 	var waiting, working, state string
-	visit(t, o, func(t *testing.T, h *house) {
+	visit(t, o, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		waiting = p.modern(tasksCaps, "tools/call", `"name":"t_confirm"`).get("taskId")
 		working = p.modern(tasksCaps, "tools/call", `"name":"t_work"`).get("taskId")
@@ -325,7 +325,7 @@ func TestTasksAfterARestart(t *testing.T) {
 		synctest.Wait()
 		p.task("tasks/update", waiting, `"inputResponses":{"one":`+named("Ada")+`}`)
 	})
-	visit(t, o, func(t *testing.T, h *house) {
+	visit(t, o, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		equal(t, "asked", p.task("tasks/get", waiting).asked(), "two")
 		p.task("tasks/update", waiting, `"inputResponses":{"two":`+named("Bob")+`}`)
@@ -341,9 +341,9 @@ func TestTasksAfterARestart(t *testing.T) {
 	})
 }
 
-// A client that knows no tasks is given a job before it gives up.
+// A client without tasks gets a job before it gives up.
 func TestHandOver(t *testing.T) {
-	visit(t, hosttest.Options{Silence: 5 * time.Second, JobTools: true}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Silence: 5 * time.Second, JobTools: true}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-06-18", canElicit)
 		began := time.Now()
 		got := p.call("t_slow", "{}")
@@ -359,24 +359,24 @@ func TestHandOver(t *testing.T) {
 
 		never := p.start("tools/call", `"name":"t_wait"`)
 		time.Sleep(10 * time.Second)
-		p.quiet() // it is never a job
+		p.quiet() // it never becomes a job
 		h.clock <- struct{}{}
 		p.await(never)
 	})
-	visit(t, hosttest.Options{Silence: 5 * time.Second}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Silence: 5 * time.Second}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-06-18", "")
 		id := p.start("tools/call", `"name":"t_slow"`)
 		time.Sleep(20 * time.Second)
-		p.quiet() // there is nothing to wait with
+		p.quiet() // the view has no tool to wait with
 		h.clock <- struct{}{}
 		equal(t, "said", p.await(id).text(), `{"said":"done"}`)
 	})
 }
 
-// One with a progress token hears instead that its call goes on, also when
-// the handler has told of progress before.
+// A client with a progress token gets a sign that its call continues, also if the handler has reported
+// progress before.
 func TestSignsOfLife(t *testing.T) {
-	visit(t, hosttest.Options{Silence: 4 * time.Second, JobTools: true}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Silence: 4 * time.Second, JobTools: true}, func(t *testing.T, h *testHost) {
 		h.offer(tool.New(tool.Def{Name: "t_half", Description: "Gets half way.", Effects: tool.Reads},
 			func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 				c.Peer.Progress(1e9, 2e9, "half way")
@@ -400,9 +400,9 @@ func TestSignsOfLife(t *testing.T) {
 	})
 }
 
-// A module can start a job of its own; it asks like a task.
+// A module can start a job itself; it asks like a task.
 func TestJobsOfModules(t *testing.T) {
-	visit(t, hosttest.Options{JobTools: true}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{JobTools: true}, func(t *testing.T, h *testHost) {
 		h.offer(tool.New(tool.Def{Name: "t_start", Description: "Starts a job.", Effects: tool.Reads},
 			func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
 				id, err := h.deps.Job(c, "a job", func(_ context.Context, c *tool.Call) (tool.Result, error) {

@@ -14,7 +14,7 @@ func TestIDsAreEchoedTokenForToken(t *testing.T) {
 		`1`, `0`, `-1`, `-0`, `9007199254740993123`, `-99999999999999999999999999999`,
 		`"a"`, `""`, `"1"`, `"\u0061\n\"é"`, `"` + strings.Repeat("x", 10_000) + `"`,
 	}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for _, id := range ids {
 			p.send(`{"jsonrpc":"2.0","id":` + id + `,"method":"ping"}`)
@@ -39,7 +39,7 @@ func TestRefusedFrames(t *testing.T) {
 	for _, c := range []struct {
 		name, frame string
 		code        int
-		id          string // echoed; "" when there must be none
+		id          string // returned by the server; "" if there must be none
 	}{
 		{"nothing", ``, parse, ""},
 		{"cut short", `{"jsonrpc":"2.0","id":1`, parse, ""},
@@ -89,7 +89,7 @@ func TestRefusedFrames(t *testing.T) {
 		{"a batch where there are none", `[{"jsonrpc":"2.0","id":1,"method":"ping"}]`, invalid, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				p := h.legacy(t, "2025-11-25", "")
 				p.send(c.frame)
 				got := p.rest()
@@ -122,7 +122,7 @@ func TestDeepestMessage(t *testing.T) {
 }
 
 func TestToleratedFrames(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for _, frame := range []string{
 			`{"jsonrpc":"2.0","id":1,"method":"ping","x-extra":{"a":1},"trace":null}`,
@@ -136,7 +136,7 @@ func TestToleratedFrames(t *testing.T) {
 }
 
 func TestNotificationsAreNeverAnswered(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		for _, frame := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
@@ -161,7 +161,7 @@ func TestNotificationsAreNeverAnswered(t *testing.T) {
 }
 
 func TestResponsesToNothingAreIgnored(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		for _, id := range []string{`1`, `"gh-1"`, `"gh-99999999999"`} {
 			p.send(`{"jsonrpc":"2.0","id":` + id + `,"result":{}}`)
@@ -172,7 +172,7 @@ func TestResponsesToNothingAreIgnored(t *testing.T) {
 }
 
 func TestAnIDIsNotUsedTwiceAtOnce(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		wait := func(id, more string) {
 			p.send(
@@ -184,11 +184,11 @@ func TestAnIDIsNotUsedTwiceAtOnce(t *testing.T) {
 		}
 		wait(`"a"`, "")
 		wait(`"\u0061"`, "") // the same string
-		has(t, string(p.next()), "this id is in flight already")
-		wait(`"a"`, envelope("")) // the other era shares the connection
-		has(t, string(p.next()), "this id is in flight already")
+		has(t, string(p.next()), "a request with this id is already running")
+		wait(`"a"`, envelope("")) // the other era uses the same connection
+		has(t, string(p.next()), "a request with this id is already running")
 		wait(`1`, "")
-		wait(`"1"`, "") // another id
+		wait(`"1"`, "") // another ID
 		p.quiet()
 		for range 3 {
 			h.clock <- struct{}{}
@@ -201,7 +201,7 @@ func TestAnIDIsNotUsedTwiceAtOnce(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-03-26", "")
 		p.send(`[{"jsonrpc":"2.0","id":1,"method":"ping"},
 			{"jsonrpc":"2.0","method":"notifications/x"},
@@ -209,7 +209,7 @@ func TestBatch(t *testing.T) {
 			{"jsonrpc":"2.0","id":1,"result":{}},
 			"no",
 			{"jsonrpc":"2.0","id":2,"method":"no/such"}]`)
-		p.quiet() // one is still at work
+		p.quiet() // one is still running
 		h.clock <- struct{}{}
 		got := p.rest()
 		if len(got) != 1 || !strings.HasPrefix(got[0], "[") {
@@ -234,7 +234,7 @@ func TestBatch(t *testing.T) {
 
 		p.send(`[{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"t_wait"}}]`)
 		p.send(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w"}}`)
-		p.quiet() // nothing of it is left to be answered
+		p.quiet() // no answer follows
 		p.send(
 			`[{"jsonrpc":"2.0","id":"w","method":"tools/call","params":{"name":"t_wait"}},{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"w"}},{"jsonrpc":"2.0","id":"p","method":"ping"}]`,
 		)
@@ -243,7 +243,7 @@ func TestBatch(t *testing.T) {
 }
 
 func TestOversizedFrame(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		p.pipe.Oversized(1000, nil)
 		has(t, string(p.next()), `-32600`, "longer than 1000 bytes")

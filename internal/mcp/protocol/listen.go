@@ -46,8 +46,7 @@ type filter struct {
 	Tasks     []string `json:"taskIds,omitempty"`
 }
 
-// readFilter reads what a client wants to hear of; what it does not know of is
-// left out.
+// readFilter decodes the requested notifications; it omits unknown ones.
 func readFilter(raw []byte) (want filter, err error) {
 	if rawjson.Kind(raw) != '{' {
 		return want, errors.New("an object such as {\"toolsListChanged\":true}")
@@ -78,8 +77,8 @@ func readFilter(raw []byte) (want filter, err error) {
 	return want, nil
 }
 
-// listen serves subscriptions/listen. It returns at once; the subscription lives until
-// the client disconnects or cancels it, the credential expires, or the host stops.
+// listen serves subscriptions/listen. It returns at once; the subscription lasts until the client
+// disconnects or cancels it, the credential expires, or the host stops.
 func (r *request) listen() {
 	raw, _ := rawjson.Get(r.msg.Params, "notifications")
 	want, err := readFilter(raw)
@@ -156,7 +155,7 @@ func (l *listener) openFilter(want *filter) filter {
 	return got
 }
 
-// withSubscriptionID adds the subscription's id to params.
+// withSubscriptionID adds the subscription's ID to params.
 func (l *listener) withSubscriptionID(params []byte) []byte {
 	meta, ok := rawjson.Get(params, "_meta")
 	if !ok {

@@ -17,7 +17,7 @@ import (
 	"gatehouse/tool"
 )
 
-// listen opens a subscription and takes its acknowledgement.
+// listen opens a subscription and reads its acknowledgement.
 func (p *peer) listen(notifications string) (id string) {
 	p.t.Helper()
 	id = p.startModern(tasksCaps, "subscriptions/listen", `"notifications":{`+notifications+`}`)
@@ -30,7 +30,7 @@ func (p *peer) listen(notifications string) (id string) {
 	return id
 }
 
-// changed is how many list_changed of a list there are for a subscription.
+// changed returns the number of list_changed notifications of a list for a subscription.
 func changed(notes []string, list, id string) (n int) {
 	for _, m := range notes {
 		if strings.Contains(m, `"notifications/`+list+`/list_changed"`) &&
@@ -42,7 +42,7 @@ func changed(notes []string, list, id string) (n int) {
 }
 
 func TestTwoSubscriptionsOnOneConnection(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		one, two := p.listen(`"toolsListChanged":true`), p.listen(`"toolsListChanged":true`)
 		h.offer(newcomer)
@@ -66,9 +66,9 @@ func TestTwoSubscriptionsOnOneConnection(t *testing.T) {
 	})
 }
 
-// Nothing follows a cancel, not even what was on its way.
+// No message follows a cancellation, not even one that was queued.
 func TestCancelledSubscriptionIsSilentAtOnce(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for range 50 {
 			id := p.listen(`"toolsListChanged":true,"resourceSubscriptions":["test://plain"]`)
@@ -88,7 +88,7 @@ func TestCancelledSubscriptionIsSilentAtOnce(t *testing.T) {
 }
 
 func TestOnlyWhatWasAskedFor(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		p.listen(`"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["test://plain"]`)
 		h.offer(newcomer)
@@ -101,7 +101,7 @@ func TestOnlyWhatWasAskedFor(t *testing.T) {
 }
 
 func TestAcknowledgedSubset(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for _, c := range []struct{ caps, want, got string }{
 			{`{}`, `{}`, `{}`},
@@ -127,9 +127,9 @@ func TestAcknowledgedSubset(t *testing.T) {
 	})
 }
 
-// A task is told of to those alone who can follow one and own it.
+// Notifications about a task are sent only to its owner, and only if the client can follow tasks.
 func TestTasksOnASubscription(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p, other := h.dial(t), h.dialAs(t, "other")
 		task := p.modern(tasksCaps, "tools/call", `"name":"t_work"`).get("taskId")
 		for _, q := range []struct {
@@ -154,9 +154,9 @@ func TestTasksOnASubscription(t *testing.T) {
 	})
 }
 
-// An offer that is made anew and says the same notifies no client.
+// An offer that is replaced by an equal one causes no notification.
 func TestListChangedIsExact(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p, q := h.legacy(t, "2025-11-25", ""), h.dial(t)
 		q.listen(`"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true`)
 		for range 3 {
@@ -166,7 +166,7 @@ func TestListChangedIsExact(t *testing.T) {
 		p.quiet()
 		q.quiet()
 		h.offer(newcomer)
-		h.offer() // back within the moment in which changes are gathered
+		h.offer() // within the delay in which changes are collected
 		time.Sleep(time.Second)
 		p.quiet()
 		q.quiet()
@@ -177,9 +177,9 @@ func TestListChangedIsExact(t *testing.T) {
 	})
 }
 
-// Nothing is missed that changes while a subscription is being opened.
+// No change is missed while a subscription is being opened.
 func TestChangesWhileASubscriptionOpens(t *testing.T) {
-	var h *house
+	var h *testHost
 	slow := module.Resource{
 		URI:  "slow://x",
 		Name: "x",
@@ -194,18 +194,18 @@ func TestChangesWhileASubscriptionOpens(t *testing.T) {
 			return one{&module.Offer{Resources: []module.Resource{slow}}}, nil
 		}},
 	}
-	visit(t, o, func(t *testing.T, made *house) {
+	visit(t, o, func(t *testing.T, made *testHost) {
 		h = made
 		p := h.dial(t)
 		id := p.listen(`"toolsListChanged":true,"resourceSubscriptions":["slow://x"]`)
 		time.Sleep(time.Second)
-		equal(t, "told", changed(p.rest(), "tools", id), 1)
+		equal(t, "notifications", changed(p.rest(), "tools", id), 1)
 	})
 }
 
-// A session is not told of what changed before its handshake.
+// A session is not notified of changes before its handshake.
 func TestChangesAroundTheHandshake(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for i := range 20 {
 			p := h.dial(t)
 			if i%2 == 0 {
@@ -223,7 +223,7 @@ func TestChangesAroundTheHandshake(t *testing.T) {
 }
 
 func TestOneWatchForAllSubscribers(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		var all []*peer
 		for i := range 10 {
 			p := h.legacy(t, "2025-11-25", "")
@@ -239,7 +239,7 @@ func TestOneWatchForAllSubscribers(t *testing.T) {
 		equal(t, "opened", h.opened, 1)
 		h.touch("test://plain")
 		for i, p := range all {
-			equal(t, fmt.Sprint("told ", i), len(p.rest()), 1)
+			equal(t, fmt.Sprint("notifications ", i), len(p.rest()), 1)
 			p.pipe.Close(nil)
 			synctest.Wait()
 			equal(t, "watches", h.watchers(), min(len(all)-i-1, 1))
@@ -250,13 +250,13 @@ func TestOneWatchForAllSubscribers(t *testing.T) {
 	})
 }
 
-// A module that is replaced tells those who subscribed to its earlier self.
+// A module that is replaced notifies the subscribers of its predecessor.
 func TestWatchOfAModuleThatIsReplaced(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p, q := h.dial(t), h.legacy(t, "2025-11-25", "")
 		p.listen(`"resourceSubscriptions":["test://plain"]`)
 		q.ask("resources/subscribe", `"uri":"test://plain"`)
-		next := &house{clock: h.clock, changed: map[string]map[int]func(json.RawMessage){}}
+		next := &testHost{clock: h.clock, changed: map[string]map[int]func(json.RawMessage){}}
 		if err := h.Modules.Add(t.Context(), "t", next.make); err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestWatchOfAModuleThatIsReplaced(t *testing.T) {
 	})
 }
 
-// A module may tell of a change while it opens the watch, and need not close it.
+// A module may report a change while it opens the watch, and need not close it.
 func TestWatchThatTellsAtOnce(t *testing.T) {
 	eager := module.Resource{
 		URI:  "eager://x",
@@ -296,7 +296,7 @@ func TestWatchThatTellsAtOnce(t *testing.T) {
 			return one{&module.Offer{Resources: []module.Resource{eager}}}, nil
 		}},
 	}
-	visit(t, o, func(t *testing.T, h *house) {
+	visit(t, o, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		p.cancel(p.listen(`"resourceSubscriptions":["eager://x"]`))
 		q := h.legacy(t, "2025-11-25", "")
@@ -304,10 +304,10 @@ func TestWatchThatTellsAtOnce(t *testing.T) {
 	})
 }
 
-// What a module refuses to watch is the client's mistake; what fails is ours.
+// If a module refuses to watch a resource, the client made an error; any other failure is internal.
 func TestRefusedWatchIsTheClientsMistake(t *testing.T) {
 	var shy []module.Resource
-	for name, err := range map[string]error{"gone": tool.Refuse("not_found", "it is gone"), "odd": tool.Refuse("not_watched", "it is odd"), "broken": errors.New("no luck")} {
+	for name, err := range map[string]error{"removed": tool.Refuse("not_found", "it was removed"), "odd": tool.Refuse("not_watched", "it is odd"), "broken": errors.New("no luck")} {
 		shy = append(
 			shy,
 			module.Resource{
@@ -322,16 +322,16 @@ func TestRefusedWatchIsTheClientsMistake(t *testing.T) {
 			return one{&module.Offer{Resources: shy}}, nil
 		}},
 	}
-	visit(t, o, func(t *testing.T, h *house) {
+	visit(t, o, func(t *testing.T, h *testHost) {
 		q := h.legacy(t, "2025-11-25", "")
-		equal(t, "gone", q.ask("resources/subscribe", `"uri":"shy://gone"`).code(), -32002)
+		equal(t, "removed", q.ask("resources/subscribe", `"uri":"shy://removed"`).code(), -32002)
 		equal(t, "odd", q.ask("resources/subscribe", `"uri":"shy://odd"`).code(), -32602)
 		equal(t, "broken", q.ask("resources/subscribe", `"uri":"shy://broken"`).code(), -32603)
 	})
 }
 
 func TestLegacySubscriptionsHaveALimit(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		for i := range 1000 {
 			p.ask("resources/subscribe", fmt.Sprintf(`"uri":"test://item/%d"`, i))
@@ -346,9 +346,9 @@ func TestLegacySubscriptionsHaveALimit(t *testing.T) {
 	})
 }
 
-// Whatever clients leave open is gone with them: goroutines, watches, slots.
+// Everything that clients leave open ends with their connections: goroutines, watches, slots.
 func TestConnectionsLeaveNothingBehind(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		synctest.Wait()
 		before := runtime.NumGoroutine()
 		for range 50 {
@@ -362,7 +362,7 @@ func TestConnectionsLeaveNothingBehind(t *testing.T) {
 			p.pipe.Close(nil)
 		}
 		synctest.Wait()
-		if after := runtime.NumGoroutine(); after > before+5 { // the runtime's own may run
+		if after := runtime.NumGoroutine(); after > before+5 { // the runtime's own goroutines may run
 			stacks := make([]byte, 1<<20)
 			t.Errorf("%d goroutines more:\n%s", after-before, stacks[:runtime.Stack(stacks, true)])
 		}
@@ -371,16 +371,16 @@ func TestConnectionsLeaveNothingBehind(t *testing.T) {
 	})
 }
 
-// One client that does not read delays no other client.
+// A client that does not read delays no other client.
 func TestClientThatDoesNotRead(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		stuck := make(chan struct{})
 		told := false
 		pipe := h.Engine.Pipe(anybody, func(m []byte) error {
 			if told {
 				<-stuck
 			}
-			told = true // the acknowledgement goes through
+			told = true // the acknowledgement is sent
 			return nil
 		})
 		pipe.Receive(
@@ -415,9 +415,9 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
-// A client that fell behind is told to look again, not left in the dark.
+// A client that missed notifications is asked to read again.
 func TestClientThatFellBehind(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		stuck := make(chan struct{})
 		var got []string
 		pipe := h.Engine.Pipe(anybody, func(m []byte) error {
@@ -446,7 +446,7 @@ func TestClientThatFellBehind(t *testing.T) {
 }
 
 func TestThousandsOfSessions(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		hello, _, _ := protocol.Parse([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`))
 		for range 5000 {
 			if _, _, f := h.Engine.Open(anybody, &hello[0]); f != nil {
@@ -456,13 +456,13 @@ func TestThousandsOfSessions(t *testing.T) {
 		p := h.legacy(t, "2025-11-25", "")
 		h.offer(newcomer)
 		time.Sleep(time.Second)
-		equal(t, "told", len(p.rest()), 1)
-		equal(t, "goroutines of sessions that nobody reads", runtime.NumGoroutine() < 200, true)
+		equal(t, "notifications", len(p.rest()), 1)
+		equal(t, "goroutines of sessions without a reader", runtime.NumGoroutine() < 200, true)
 	})
 }
 
 func TestHostStops(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		id := p.listen(`"toolsListChanged":true,"resourceSubscriptions":["test://plain"]`)
 		call := p.start("tools/call", `"name":"t_wait"`)

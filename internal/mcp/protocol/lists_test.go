@@ -13,7 +13,7 @@ import (
 	"gatehouse/tool"
 )
 
-// entry is the raw entry of a list with this name; "" when there is none.
+// entry returns the raw entry of a list with this name; "" if there is none.
 func (a answer) entry(list, name string) string {
 	var r map[string]json.RawMessage
 	var all []json.RawMessage
@@ -41,10 +41,10 @@ func (a answer) names(list string) (names []string) {
 	return names
 }
 
-// What an entry of a list has, by the revision that was the first to have it.
+// The members of list entries, by the first revision that has them.
 func TestMembersOfListings(t *testing.T) {
 	lists := map[string]answer{}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, method := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list"} {
 			for _, rev := range legacyRevisions {
 				lists[method+rev] = h.legacy(t, rev, "").ask(method, "")
@@ -79,9 +79,9 @@ func TestMembersOfListings(t *testing.T) {
 	}
 }
 
-// How a tool runs as a task is said in the one revision that asks for it.
+// Task support is listed in the one revision that defines it.
 func TestTaskSupportIsListed(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, rev := range legacyRevisions {
 			list := h.legacy(t, rev, "").ask("tools/list", "")
 			for name, want := range map[string]string{"t_wait": "", "t_slow": "optional", "t_work": "optional", "t_must": "required"} {
@@ -97,7 +97,7 @@ func TestTaskSupportIsListed(t *testing.T) {
 }
 
 func TestListsAreInOrderAndTheSameEveryTime(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for _, l := range []struct{ method, list string }{
 			{"tools/list", "tools"}, {"prompts/list", "prompts"}, {"resources/list", "resources"},
@@ -131,11 +131,11 @@ func pages(p *peer, method, list string) (names []string, n int) {
 
 func TestPages(t *testing.T) {
 	var whole []string
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		whole = h.legacy(t, "2025-06-18", "").ask("tools/list", "").names("tools")
 	})
 	for _, size := range []int{1, 2, 7, len(whole) - 1, len(whole), len(whole) + 1} {
-		visit(t, hosttest.Options{Page: size}, func(t *testing.T, h *house) {
+		visit(t, hosttest.Options{Page: size}, func(t *testing.T, h *testHost) {
 			names, n := pages(h.legacy(t, "2025-06-18", ""), "tools/list", "tools")
 			equal(t, "names", fmt.Sprint(names), fmt.Sprint(whole))
 			equal(t, "pages", n, (len(whole)+size-1)/size)
@@ -144,7 +144,7 @@ func TestPages(t *testing.T) {
 }
 
 func TestCursors(t *testing.T) {
-	visit(t, hosttest.Options{Page: 2}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Page: 2}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		cursor := p.ask("tools/list", "").get("nextCursor")
 		for _, bad := range []string{
@@ -160,15 +160,15 @@ func TestCursors(t *testing.T) {
 			equal(t, "a cursor of tools/list for "+other, got.code(), -32602)
 			has(t, got.raw, "malformed cursor: use a nextCursor exactly as it was given")
 		}
-		// An empty one is none: it begins at the beginning.
+		// An empty cursor counts as none: the list starts at the beginning.
 		equal(t, "empty", p.ask("tools/list", `"cursor":""`).get("nextCursor"), cursor)
-		// The same page in another revision, and in a session of another caller.
+		// The cursor is valid in another revision, and in a session of another caller.
 		equal(t, "elsewhere", fmt.Sprint(h.dial(t).modern("", "tools/list", `"cursor":"`+cursor+`"`).names("tools")),
 			fmt.Sprint(p.ask("tools/list", `"cursor":"`+cursor+`"`).names("tools")))
 	})
 }
 
-// A list that changes between two pages neither repeats nor skips what stays.
+// If a list changes between two pages, entries that stay are neither repeated nor skipped.
 func TestCursorOfAnEntryThatHasGone(t *testing.T) {
 	tools := func(names ...string) (ts []tool.Tool) {
 		for _, n := range names {
@@ -178,7 +178,7 @@ func TestCursorOfAnEntryThatHasGone(t *testing.T) {
 		}
 		return ts
 	}
-	visit(t, hosttest.Options{Page: 2}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Page: 2}, func(t *testing.T, h *testHost) {
 		h.offer(tools("a_1", "a_2", "a_3", "a_4")...)
 		p := h.legacy(t, "2025-11-25", "")
 		first := p.ask("tools/list", "")
@@ -190,7 +190,7 @@ func TestCursorOfAnEntryThatHasGone(t *testing.T) {
 }
 
 func TestListsSayHowLongTheyHold(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for _, m := range []string{"server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list"} {
 			got := p.modern("", m, "")
@@ -207,10 +207,9 @@ func TestListsSayHowLongTheyHold(t *testing.T) {
 	})
 }
 
-// A view is encoded once: what is handed out again is the same bytes, until
-// the offer changes.
+// A view is encoded once: the same bytes are sent again until the offer changes.
 func TestPagesAreMadeOnce(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		before := p.modern("", "tools/list", "")
 		h.offer(newcomer)

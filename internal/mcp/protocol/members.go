@@ -2,12 +2,12 @@ package protocol
 
 import "gatehouse/internal/mcp/rawjson"
 
-// members are those of a message's params that are asked for again and again,
-// found in one walk. They are raw; one that is absent is nil.
+// members are the frequently used members of a message's params, found in one pass. They are raw; an
+// absent one is nil.
 type members struct {
 	name, arguments []byte
 
-	rare *rareMembers // nil where there are none, as in most calls of the older era
+	rare *rareMembers // nil if there are none, as in most calls of the older era
 }
 
 // rareMembers are the members of params that most calls do not have.
@@ -23,7 +23,7 @@ type rareMembers struct {
 
 var noneRare rareMembers // never written
 
-// of are the rare members; all absent where there are none.
+// of returns the rare members; all of them are absent if m has none.
 func (m *members) of() *rareMembers {
 	if m.rare == nil {
 		return &noneRare

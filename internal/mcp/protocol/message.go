@@ -26,7 +26,7 @@ const (
 
 // Limits of a frame.
 const (
-	maxDepth = 128  // arrays and objects inside each other
+	maxDepth = 128  // nested arrays and objects
 	maxBatch = 1000 // messages
 )
 
@@ -35,37 +35,35 @@ const (
 type Message struct {
 	ID     []byte // raw token: a string or an integer; nil for a notification
 	Method string // "" for a response
-	Params []byte // raw object; nil when absent
+	Params []byte // raw object; nil if absent
 	Result []byte // of a response
 	Error  []byte // of a response
-	// Replaced is how many surrogates stood alone in the frame. Each has become
-	// U+FFFD.
+	// Replaced is the number of lone surrogates in the frame. Each was replaced by U+FFFD.
 	Replaced int
 	has      members
 
-	// Trace is the W3C traceparent that came beside the message, in a header;
-	// one in its _meta goes before it.
+	// Trace is the W3C traceparent in a header of the message; one in its _meta takes precedence.
 	Trace string
-	// By is what is known of a session's principal who has come with this
-	// message, where every message brings a credential: its roles and scopes
-	// hold. nil means what the session knows. It is not changed.
+	// By holds what this message's credential proves about the principal of the session, if every
+	// message carries a credential: its roles and scopes apply. nil means those of the session. It must
+	// not be changed.
 	By *session.Facts
 }
 
-// IsRequest reports whether the message wants an answer.
+// IsRequest reports whether the message requires an answer.
 func (m *Message) IsRequest() bool { return m.Method != "" && m.ID != nil }
 
 // IsResponse reports whether the message is a response to a request of the server.
 func (m *Message) IsResponse() bool { return m.Method == "" }
 
-// Fault is why a message was refused, ready to be answered.
+// Fault is the error with which a message was refused.
 type Fault struct {
 	Status  int    // HTTP status; other transports ignore it
-	Outside bool   // the caller is not in its context any more: the status stands in a session too
+	Outside bool   // the caller may no longer use its context: the status is sent in a session, too
 	Code    int    // JSON-RPC error code
 	Message string // says what is wrong and what was expected
 	Data    json.RawMessage
-	ID      []byte // of the request it answers; nil when it could not be read
+	ID      []byte // of the request; nil if it could not be read
 	Silent  bool   // it concerns a notification: only a status may report it
 	// Challenge is the value of the WWW-Authenticate header.
 	Challenge string
@@ -77,11 +75,10 @@ func invalid(id []byte, msg string) *Fault {
 	return &Fault{Status: 400, Code: CodeInvalidRequest, Message: msg, ID: id}
 }
 
-// Parse reads one frame: a message, or a batch of them. Everything is
-// checked: the grammar, the encoding, duplicate members, nesting. Surrogates
-// that stand alone are replaced in the frame, see Message.Replaced. In a batch
-// a bad element is a *Fault among the messages' faults and the others stand;
-// a bad notification is left out, because there is no one to answer.
+// Parse parses one frame: a message, or a batch of them. It checks the grammar, the encoding, duplicate
+// members and nesting, and replaces lone surrogates in the frame, see Message.Replaced. In a batch each
+// bad element becomes a *Fault, and the others are kept; a bad notification is omitted, because it has
+// no answer.
 func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 	err := rawjson.Check(frame, maxDepth)
 	replaced := 0
@@ -107,8 +104,7 @@ func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 	return nil, []*Fault{invalid(nil, "a message is a JSON object")}, false
 }
 
-// parseBatch reads the elements of a batch. One that is none is a fault like
-// that of a message.
+// parseBatch parses the elements of a batch. An element that is not a message becomes a fault.
 func parseBatch(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 	n := 0
 	for el := range rawjson.Elements(frame) {
@@ -137,13 +133,13 @@ func parseFault(frame []byte, err error) *Fault {
 	return &Fault{Status: 400, Code: CodeParse, Message: "parse error: " + err.Error(), ID: s.Request()}
 }
 
-// parseMessage reads one object that Check has passed.
+// parseMessage parses one object that Check has accepted.
 func parseMessage(b []byte) (m Message, f *Fault) {
 	if rawjson.Kind(b) != '{' {
 		return m, invalid(nil, "a message is a JSON object")
 	}
 	var version, method, id []byte
-	silent := true // a fault may be, if it is a notification's
+	silent := true // a fault is not answered if it concerns a notification
 	members := rawjson.Walk(b)
 	for {
 		key, val, ok := members.Next()
@@ -186,7 +182,7 @@ func parseMessage(b []byte) (m Message, f *Fault) {
 	return m, m.finishParsing(method)
 }
 
-// finishParsing checks that the members make a request, a notification or a response.
+// finishParsing checks that the members form a request, a notification or a response.
 func (m *Message) finishParsing(method []byte) *Fault {
 	if method == nil {
 		if m.ID == nil || (m.Result == nil) == (m.Error == nil) {
@@ -243,7 +239,7 @@ func wrongCase(key string) string {
 	return ""
 }
 
-// appendResult makes a response around a raw result.
+// appendResult appends a response with a raw result.
 func appendResult(dst, id, result []byte) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
 	dst = append(dst, id...)
@@ -252,8 +248,8 @@ func appendResult(dst, id, result []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendError makes an error response. An id that could not be read is left
-// out: JSON-RPC would have it null, which the protocol's schemas do not allow.
+// appendError appends an error response. It omits an ID that could not be read: JSON-RPC requires null
+// for it, which the protocol's schemas do not allow.
 func appendError(dst []byte, f *Fault) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0",`...)
 	if f.ID != nil {
@@ -272,7 +268,7 @@ func appendError(dst []byte, f *Fault) []byte {
 	return append(dst, "}}"...)
 }
 
-// appendNote makes a notification with raw params.
+// appendNote appends a notification with raw params.
 func appendNote(dst []byte, method string, params []byte) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","method":"`...)
 	dst = append(dst, method...)
@@ -284,7 +280,7 @@ func appendNote(dst []byte, method string, params []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendRequest encodes a request to the client.
+// appendRequest appends a request to the client.
 func appendRequest(dst []byte, id, method string, params []byte) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
 	dst = rawjson.AppendString(dst, id)

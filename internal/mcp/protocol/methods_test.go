@@ -7,14 +7,13 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// Which revision has which method, with params that are good. It is written
-// out here once more on purpose.
+// The methods of the revisions, with valid params, listed independently of the code.
 var methodTable = []struct {
 	method, params string
 	revisions      string // one letter each: a 2024-11-05, b 2025-03-26, c 2025-06-18, d 2025-11-25, e 2026-07-28
 }{
 	{"ping", ``, "abcd"},
-	{"server/discover", ``, "abcde"}, // modern whatever session it comes in
+	{"server/discover", ``, "abcde"}, // modern in any session
 	{"tools/list", ``, "abcde"},
 	{"tools/call", `"name":"t_echo","arguments":{"text":"x"}`, "abcde"},
 	{"resources/list", ``, "abcde"},
@@ -46,7 +45,7 @@ var methodTable = []struct {
 const tasksCaps = `{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 
 func TestMethodsOfEachRevision(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for i, rev := range legacyRevisions {
 			p := h.legacy(t, rev, "")
 			for _, m := range methodTable {
@@ -88,7 +87,7 @@ func TestNegotiation(t *testing.T) {
 		{`"capabilities":null,"clientInfo":5`, "2025-11-25"},
 	} {
 		t.Run(c.params, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				p := h.dial(t)
 				equal(t, "revision", p.ask("initialize", c.params).get("protocolVersion"), c.want)
 				if p.rev = c.want; p.ask("tools/list", "").Error != nil {
@@ -100,7 +99,7 @@ func TestNegotiation(t *testing.T) {
 }
 
 func TestHandshakeThatIsNone(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for _, m := range methodTable {
 			if m.method == "ping" || m.method == "server/discover" {
@@ -113,12 +112,12 @@ func TestHandshakeThatIsNone(t *testing.T) {
 		p.hello("2025-06-18", "")
 		got := p.ask("initialize", `"protocolVersion":"2025-11-25"`)
 		equal(t, "a second one", got.code(), -32600)
-		has(t, p.ask("tools/list", "").raw, "outputSchema") // still as in the first
+		has(t, p.ask("tools/list", "").raw, "outputSchema") // still as in the first handshake
 	})
 }
 
 func TestCapabilitiesOfEachRevision(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, rev := range legacyRevisions {
 			caps := h.dial(t).ask("initialize", `"protocolVersion":"`+rev+`"`).get("capabilities")
 			has(t, caps, `"tools":{"listChanged":true}`, `"logging":{}`, `"subscribe":true`)

@@ -136,7 +136,7 @@ func (r *request) sameHeader(name, body string, compare bool) *Fault {
 	case len(vals) == 0:
 		return mismatchedHeader("header " + name + " is missing")
 	case len(vals) > 1:
-		return mismatchedHeader("header " + name + " is there more than once")
+		return mismatchedHeader("header " + name + " was sent more than once")
 	case compare && strings.Trim(vals[0], " \t") != body:
 		return mismatchedHeader("header " + name + " and the body differ")
 	}
@@ -155,7 +155,7 @@ func (r *request) nameHeader(body string) *Fault {
 	}
 	vals := r.head("Mcp-Name")
 	if len(vals) != 1 {
-		return mismatchedHeader("header Mcp-Name must be there once")
+		return mismatchedHeader("header Mcp-Name must be sent once")
 	}
 	got, ok := decodeHeader(vals[0])
 	if !ok || got != body {
@@ -164,8 +164,8 @@ func (r *request) nameHeader(body string) *Fault {
 	return nil
 }
 
-// decodeHeader undoes the encoding that headers need for what is not plain
-// ASCII: =?base64?...?= around base64 of UTF-8.
+// decodeHeader decodes the encoding of header values that are not plain ASCII: =?base64?...?= around
+// base64 of UTF-8.
 func decodeHeader(v string) (string, bool) {
 	v = strings.Trim(v, " \t")
 	enc, ok := strings.CutPrefix(v, "=?base64?")
@@ -195,7 +195,7 @@ func (r *request) paramHeaders(e *views.Entry, args []byte) *Fault {
 	return nil
 }
 
-// argument finds a value by the names that lead to it; null counts as absent.
+// argument returns the value at a path of names; null counts as absent.
 func argument(args []byte, path []string) []byte {
 	for _, name := range path {
 		if rawjson.Kind(args) != '{' {
@@ -222,7 +222,7 @@ func (r *request) paramHeader(name string, val []byte) *Fault {
 	case val == nil:
 		return mismatchedHeader("header " + header + " has no argument in the body")
 	case len(vals) != 1:
-		return mismatchedHeader("header " + header + " must be there once, as the argument is in the body")
+		return mismatchedHeader("header " + header + " must be sent once, because the argument is in the body")
 	}
 	got, ok := decodeHeader(vals[0])
 	if !ok || !mirrors(got, val) {
@@ -231,8 +231,8 @@ func (r *request) paramHeader(name string, val []byte) *Fault {
 	return nil
 }
 
-// mirrors compares a header with a JSON value: strings as text, integers as
-// numbers, booleans by their names.
+// mirrors reports whether a header equals a JSON value: strings as text, integers as numbers, booleans
+// by their names.
 func mirrors(header string, val []byte) bool {
 	switch rawjson.Kind(val) {
 	case '"':

@@ -16,16 +16,16 @@ import (
 	"gatehouse/tool"
 )
 
-// telling is a tool that tells what a test wants.
+// telling returns a tool that sends the notifications of a test.
 func telling(f func(c *tool.Call)) tool.Tool {
-	return tool.New(tool.Def{Name: "t_tell", Description: "Tells.", Effects: tool.Reads, Task: tool.TaskNever},
+	return tool.New(tool.Def{Name: "t_tell", Description: "Sends notifications.", Effects: tool.Reads, Task: tool.TaskNever},
 		func(_ context.Context, c *tool.Call, _ nothing) (tool.Result, error) {
 			f(c)
 			return tool.Result{Content: []tool.Content{tool.Text("told")}}, nil
 		})
 }
 
-// progress is the values of the progress notifications among these.
+// progress returns the values of the progress notifications.
 func progress(t *testing.T, notes []string) (all []float64) {
 	t.Helper()
 	for _, n := range notes {
@@ -60,7 +60,7 @@ func TestProgressAdvancesAndIsGathered(t *testing.T) {
 				p.Progress(float64(i), 0, "")
 			}
 		}, []float64{0, 99}},
-		{"in a burst, and then at work: the last is told in time", func(p tool.Peer) {
+		{"in a burst, and then at work: the last is sent in time", func(p tool.Peer) {
 			p.Progress(1, 0, "")
 			p.Progress(2, 0, "")
 			time.Sleep(time.Second)
@@ -84,7 +84,7 @@ func TestProgressAdvancesAndIsGathered(t *testing.T) {
 		}, []float64{1}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				h.offer(telling(func(call *tool.Call) { c.tell(call.Peer) }))
 				p := h.legacy(t, "2025-11-25", "")
 				got := p.ask("tools/call", `"_meta":{"progressToken":"p"},"name":"t_tell"`)
@@ -97,7 +97,7 @@ func TestProgressAdvancesAndIsGathered(t *testing.T) {
 }
 
 func TestProgressTokens(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(telling(func(c *tool.Call) { c.Peer.Progress(1, 2, "half") }))
 		p := h.legacy(t, "2025-11-25", "")
 		for _, token := range []string{`"p"`, `"\u0070\n"`, `7`, `-0`, `123456789012345678901234567890`} {
@@ -117,12 +117,12 @@ func TestProgressTokens(t *testing.T) {
 
 func TestLevelsOfLogs(t *testing.T) {
 	levels := []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(telling(func(c *tool.Call) {
 			for _, l := range []slog.Level{-8, -4, 0, 1, 2, 4, 8, 12, 16, 20, 99} {
 				c.Peer.Log(l, l)
 			}
-			c.Peer.Log(slog.LevelError+8, func() {}) // no JSON: the client hears why
+			c.Peer.Log(slog.LevelError+8, func() {}) // not JSON: the client receives the error
 		}))
 		p := h.legacy(t, "2025-11-25", "")
 		for i, least := range levels {
@@ -147,9 +147,9 @@ func TestLevelsOfLogs(t *testing.T) {
 	})
 }
 
-// Whatever a handler leaves behind says nothing into a finished call.
+// A goroutine that a handler leaves behind sends nothing into a finished call.
 func TestNotesAfterTheEnd(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		var late sync.WaitGroup
 		h.offer(telling(func(c *tool.Call) {
 			peer := c.Peer
@@ -171,9 +171,9 @@ func TestNotesAfterTheEnd(t *testing.T) {
 	})
 }
 
-// Many goroutines of one handler: what is told stays in order.
+// If many goroutines of one handler report progress, it is sent in order.
 func TestProgressFromManyGoroutines(t *testing.T) {
-	h := newHouse(t, hosttest.Options{})
+	h := newTestHost(t, hosttest.Options{})
 	h.offer(telling(func(c *tool.Call) {
 		var wg sync.WaitGroup
 		for range 8 {
@@ -198,9 +198,9 @@ func TestProgressFromManyGoroutines(t *testing.T) {
 	equal(t, "the last", last, 199)
 }
 
-// A sink that can tell nothing is not asked to; the answer comes all the same.
+// A sink that accepts no notification gets none; the answer is sent nevertheless.
 func TestMuteSink(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(telling(func(c *tool.Call) { c.Peer.Progress(1, 2, ""); c.Peer.Progress(2, 2, "") }))
 		msgs, _, _ := protocol.Parse([]byte(body("tools/call", `"name":"t_tell"`)))
 		k := &keeper{t: t, mute: true}

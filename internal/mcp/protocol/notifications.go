@@ -198,7 +198,7 @@ func parseLevel(name string) (slog.Level, bool) {
 	return 0, false
 }
 
-// levelName is the highest named level that is not above l.
+// levelName returns the highest named level that is not above l.
 func levelName(l slog.Level) string {
 	name := levels[0].name
 	for _, x := range levels {

@@ -16,8 +16,7 @@ import (
 	"gatehouse/tool"
 )
 
-// peer is a client on a pipe. What it is sent is held against the schema of
-// its revision as it comes.
+// peer is a client on a pipe. It checks received messages against the schema of its revision.
 type peer struct {
 	t    testing.TB
 	pipe *protocol.Pipe
@@ -26,16 +25,16 @@ type peer struct {
 	n    int
 
 	mu    sync.Mutex        // one goroutine may send while another reads
-	asked map[string]asking // by raw id
+	asked map[string]asking // by raw ID
 
 	unjudged bool
 }
 
 type asking struct{ method, rev string }
 
-func (h *house) dial(t testing.TB) *peer { return h.dialAs(t, "anonymous") }
+func (h *testHost) dial(t testing.TB) *peer { return h.dialAs(t, "anonymous") }
 
-func (h *house) dialAs(t testing.TB, principal string) *peer {
+func (h *testHost) dialAs(t testing.TB, principal string) *peer {
 	p := &peer{t: t, in: make(chan []byte, 10_000), asked: map[string]asking{}}
 	p.pipe = h.Engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: principal}}, func(m []byte) error {
 		p.in <- append([]byte(nil), m...)
@@ -45,8 +44,8 @@ func (h *house) dialAs(t testing.TB, principal string) *peer {
 	return p
 }
 
-// legacy is a client that has shaken hands.
-func (h *house) legacy(t testing.TB, rev, caps string) *peer {
+// legacy returns an initialized client.
+func (h *testHost) legacy(t testing.TB, rev, caps string) *peer {
 	p := h.dial(t)
 	p.hello(rev, caps)
 	return p
@@ -90,12 +89,12 @@ func (p *peer) note(frame []byte) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if _, open := p.asked[string(id)]; !open { // an id that is taken gets an error, which any request may
+	if _, open := p.asked[string(id)]; !open { // an error for an ID in use may answer any request
 		p.asked[string(id)] = asking{name, rev}
 	}
 }
 
-// next is the next frame; time passes until it comes.
+// next returns the next frame; the clock of the bubble advances until it arrives.
 func (p *peer) next() []byte {
 	p.t.Helper()
 	select {
@@ -108,7 +107,7 @@ func (p *peer) next() []byte {
 	}
 }
 
-// rest is what has come by the time all goroutines wait.
+// rest returns the frames that have arrived when all goroutines wait.
 func (p *peer) rest() (all []string) {
 	synctest.Wait()
 	for {
@@ -122,7 +121,7 @@ func (p *peer) rest() (all []string) {
 	}
 }
 
-// quiet fails the test if anything has come.
+// quiet fails the test if a frame has arrived.
 func (p *peer) quiet() {
 	p.t.Helper()
 	for _, m := range p.rest() {
@@ -130,7 +129,7 @@ func (p *peer) quiet() {
 	}
 }
 
-// see holds a message against its schema.
+// see checks a message against its schema.
 func (p *peer) see(m []byte) {
 	if judge == nil || p.unjudged {
 		return
@@ -139,7 +138,7 @@ func (p *peer) see(m []byte) {
 	defer p.mu.Unlock()
 	s := conformance.Sighting{Revision: p.rev, Message: m}
 	if bytes.Contains(m, []byte(`"jsonrpc":"2.0","error"`)) && p.rev < "2025-11-25" {
-		return // an error without an id: what older schemas demand there cannot be given
+		return // an error without an ID, which older schemas do not allow
 	}
 	id, _ := rawjson.Get(m, "id")
 	if _, isRequest := rawjson.Get(m, "method"); !isRequest && m[0] == '{' {
@@ -153,7 +152,7 @@ func (p *peer) see(m []byte) {
 	judge.See(s)
 }
 
-// answer is a response taken apart.
+// answer is a parsed response.
 type answer struct {
 	ID     json.RawMessage
 	Result json.RawMessage
@@ -163,10 +162,10 @@ type answer struct {
 		Data    json.RawMessage
 	}
 	raw   string
-	notes []string // what came before it
+	notes []string // notifications before it
 }
 
-// text is the text of a tool's first block.
+// text returns the text of a tool's first block.
 func (a answer) text() string {
 	var r struct{ Content []struct{ Text string } }
 	if json.Unmarshal(a.Result, &r) != nil || len(r.Content) == 0 {
@@ -175,7 +174,7 @@ func (a answer) text() string {
 	return r.Content[0].Text
 }
 
-// get reads a member of the result by a dotted path; "" when it is not there.
+// get returns a member of the result by a dotted path; "" if it is absent.
 func (a answer) get(path string) string {
 	v := []byte(a.Result)
 	for name := range strings.SplitSeq(path, ".") {
@@ -197,14 +196,14 @@ func (a answer) code() int {
 	return a.Error.Code
 }
 
-// ask sends a request of the peer's own session and waits for its answer;
-// params are the members of an object.
+// ask sends a request of the peer's own session and waits for its answer; params are the members of an
+// object.
 func (p *peer) ask(method, params string) answer {
 	p.t.Helper()
 	return p.await(p.start(method, params))
 }
 
-// start sends a request and gives its id.
+// start sends a request and returns its ID.
 func (p *peer) start(method, params string) (id string) {
 	p.n++
 	id = fmt.Sprint(p.n)
@@ -212,8 +211,8 @@ func (p *peer) start(method, params string) (id string) {
 	return id
 }
 
-// modern sends a request that stands alone, of a client with these
-// capabilities, and waits for its answer.
+// modern sends a request without a session, of a client with these capabilities, and waits for its
+// answer.
 func (p *peer) modern(caps, method, params string) answer {
 	p.t.Helper()
 	return p.await(p.startModern(caps, method, params))
@@ -227,7 +226,7 @@ func join(members ...string) string {
 	return strings.Join(strings.FieldsFunc(strings.Join(members, "\x00"), func(r rune) bool { return r == 0 }), ",")
 }
 
-// envelope is the _meta of a modern request, and what else is to be in it.
+// envelope returns the _meta of a modern request, with further members.
 func envelope(caps string, more ...string) string {
 	if caps == "" {
 		caps = "{}"
@@ -263,14 +262,14 @@ func (p *peer) call(name, args string) answer {
 	return p.ask("tools/call", `"name":"`+name+`","arguments":`+args)
 }
 
-// reply answers a request of the host's.
+// reply answers a request of the host.
 func (p *peer) reply(id, result string) {
 	p.send(`{"jsonrpc":"2.0","id":"` + id + `","result":` + result + `}`)
 }
 
 func named(name string) string { return `{"action":"accept","content":{"name":"` + name + `"}}` }
 
-// has fails the test unless got holds every one of these.
+// has fails the test unless got contains every one of these.
 func has(t testing.TB, got string, want ...string) {
 	t.Helper()
 	for _, w := range want {
@@ -280,7 +279,7 @@ func has(t testing.TB, got string, want ...string) {
 	}
 }
 
-// lacks fails the test if got holds any of these.
+// lacks fails the test if got contains any of these.
 func lacks(t testing.TB, got string, unwanted ...string) {
 	t.Helper()
 	for _, w := range unwanted {
@@ -297,7 +296,7 @@ func equal[T comparable](t testing.TB, what string, got, want T) {
 	}
 }
 
-// sameJSON reports whether two texts are the same value.
+// sameJSON reports whether two texts have the same value.
 func sameJSON(a, b []byte) bool {
 	var x, y any
 	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && fmt.Sprint(x) == fmt.Sprint(y)

@@ -13,16 +13,15 @@ import (
 	"gatehouse/internal/mcp/session"
 )
 
-// Pipe is one client on a newline-framed connection. Legacy messages share
-// the connection's one session; modern ones stand alone. Nothing of it is
-// shared with other connections.
+// Pipe is one client on a newline-framed connection. Legacy messages share the connection's one
+// session; modern ones have none. Connections share nothing.
 type Pipe struct {
 	e     *Engine
 	who   Caller
 	sess  *session.Session
-	slots chan struct{} // one for each request that is worked on
+	slots chan struct{} // one for each running request
 	open  openRequests  // requests that have not been answered
-	// ctx ends with the pipe. Requests live in it after Take has returned.
+	// ctx ends with the pipe. Requests use it after ReceiveAsync has returned.
 	ctx  context.Context
 	stop context.CancelCauseFunc
 	done chan struct{}
@@ -34,8 +33,8 @@ type Pipe struct {
 	write func([]byte) error
 }
 
-// openPerSlot is how many requests may be open at once for each that may be
-// worked on: the others wait for the client, or are subscriptions.
+// openPerSlot is the number of open requests per slot: the others wait for the client, or are
+// subscriptions.
 const openPerSlot = 16
 
 // errPipe is the error of a pipe whose output cannot be written.
@@ -122,9 +121,8 @@ func (p *Pipe) Refused(why error, id []byte) {
 	p.sendMessage(appendError(nil, &Fault{Code: CodeInternal, ID: id, Message: why.Error()}))
 }
 
-// Oversized answers a frame that was longer than limit bytes and was thrown
-// away unread by the door; the connection goes on. id is that of the request in it, a
-// raw token, or nil if none could be found.
+// Oversized answers a frame that was longer than limit bytes and was discarded unread by the transport;
+// the connection stays open. id is the ID of the request in it, a raw token, or nil if none was found.
 func (p *Pipe) Oversized(limit int, id []byte) {
 	p.sendMessage(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
@@ -246,10 +244,9 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 	}
 }
 
-// Drain waits until every request that was received has been answered, or
-// until ctx is done. The server calls it when its input has ended. A client that
-// sends no more cannot cancel a subscription or answer a question, so what waits for
-// that ends.
+// Drain waits until every request that was received has been answered, or until ctx is done. The server
+// calls it when its input has ended. A client that sends no more cannot cancel a subscription or answer
+// a question, so requests that wait for that end.
 func (p *Pipe) Drain(ctx context.Context) {
 	idle := p.open.idle()
 	for _, end := range p.open.closeInput() {
@@ -262,7 +259,7 @@ func (p *Pipe) Drain(ctx context.Context) {
 	}
 }
 
-// Close cancels what is in flight and ends the pipe. Safe to call twice.
+// Close cancels running requests and ends the pipe. It is safe to call twice.
 func (p *Pipe) Close(cause error) {
 	p.once.Do(func() {
 		p.e.changes.mu.Lock()
@@ -280,7 +277,7 @@ func (p *Pipe) Close(cause error) {
 	})
 }
 
-// batch gathers the answers to one batch; the last one sends them.
+// batch collects the answers to one batch; the last one sends them.
 type batch struct {
 	p    *Pipe
 	mu   sync.Mutex

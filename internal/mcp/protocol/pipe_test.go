@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// drained reports how long the pipe waited for its last answers.
+// drained returns how long the pipe waited for its last answers.
 func (p *peer) drained(limit time.Duration) time.Duration {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -23,11 +23,11 @@ func (p *peer) drained(limit time.Duration) time.Duration {
 }
 
 func TestDrain(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		equal(t, "with nothing open", p.drained(time.Minute), 0)
 	})
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		for range 10 {
 			p.start("tools/call", `"name":"t_wait"`)
@@ -40,12 +40,12 @@ func TestDrain(t *testing.T) {
 		equal(t, "with calls that run", p.drained(time.Minute), 10*time.Second)
 		equal(t, "answers", len(p.rest()), 10)
 	})
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		p.start("tools/call", `"name":"t_wait"`)
 		equal(t, "no longer than it may", p.drained(5*time.Second), 5*time.Second)
 	})
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		for range 5 {
 			p.startModern("", "subscriptions/listen", `"notifications":{"toolsListChanged":true}`)
@@ -53,7 +53,7 @@ func TestDrain(t *testing.T) {
 		}
 		task := p.ask("tools/call", `"name":"t_confirm","task":{}`).get("task.taskId")
 		p.start("tasks/result", `"taskId":"`+task+`"`)
-		// Not even for what comes while the last is looked at.
+		// It does not wait for a request either that starts to wait while the last message is handled.
 		equal(t, "with what waits for the client", p.drained(time.Minute), 0)
 		got := strings.Join(p.rest(), "\n")
 		equal(t, "subscriptions", strings.Count(got, `"result":{"resultType":"complete"`), 5)
@@ -70,7 +70,7 @@ func TestDrain(t *testing.T) {
 			1,
 		)
 	})
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		task := p.ask("tools/call", `"name":"t_work","task":{}`).get("task.taskId")
 		p.start("tasks/result", `"taskId":"`+task+`"`)
@@ -79,10 +79,10 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// A client that has many requests at work is not read further; what waits for
-// the client itself does not count.
+// Messages of a client with too many running requests are not read; requests that wait for the client
+// do not count.
 func TestRequestsInFlight(t *testing.T) {
-	visit(t, hosttest.Options{InFlight: 4}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{InFlight: 4}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		for range 10 {
 			p.listen(`"toolsListChanged":true`)
@@ -109,7 +109,7 @@ func TestRequestsInFlight(t *testing.T) {
 }
 
 func TestTooManyOpenRequests(t *testing.T) {
-	visit(t, hosttest.Options{InFlight: 1}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{InFlight: 1}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		for range 16 {
 			p.listen(`"toolsListChanged":true`)
@@ -121,7 +121,7 @@ func TestTooManyOpenRequests(t *testing.T) {
 }
 
 func TestOutputThatFails(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		pipe := h.Engine.Pipe(anybody, func([]byte) error { return errors.New("broken") })
 		pipe.Receive(
 			[]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + envelope("") + `,"name":"t_wait"}}`),
@@ -137,10 +137,10 @@ func TestOutputThatFails(t *testing.T) {
 	})
 }
 
-// Many clients, many requests each, all at once, with cancels in between:
-// every request is answered once or not at all, and nothing stays behind.
+// If many clients send many requests at once and cancel some, every request is answered at most once,
+// and nothing is left behind.
 func TestEverythingAtOnce(t *testing.T) {
-	h := newHouse(t, hosttest.Options{Promote: time.Millisecond, AskFor: time.Minute})
+	h := newTestHost(t, hosttest.Options{Promote: time.Millisecond, AskFor: time.Minute})
 	const clients, requests = 8, 60
 	var wg sync.WaitGroup
 	for range clients {
@@ -202,7 +202,7 @@ func TestEverythingAtOnce(t *testing.T) {
 }
 
 func TestTenThousandRequests(t *testing.T) {
-	h := newHouse(t, hosttest.Options{})
+	h := newTestHost(t, hosttest.Options{})
 	p := h.legacy(t, "2025-11-25", "")
 	const n = 10_000
 	go func() {

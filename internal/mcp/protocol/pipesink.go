@@ -65,8 +65,7 @@ func (s *pipeSink) removeOpen() {
 	}
 }
 
-// openRequests counts the open requests of a pipe and knows which of them wait for the
-// client.
+// openRequests counts the open requests of a pipe and records which of them wait for the client.
 type openRequests struct {
 	limit int
 

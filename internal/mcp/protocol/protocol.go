@@ -1,9 +1,9 @@
-// Package protocol is the engine: JSON-RPC and the Model Context Protocol in
-// every released revision, both eras on one endpoint, chosen per message.
+// Package protocol is the engine: JSON-RPC and the Model Context Protocol in every released revision,
+// both eras on one endpoint, chosen per message.
 //
-// It knows no tools. A transport passes frames to it (see transport.go). The
-// engine determines caller, method and revision, lets package dispatch run the
-// call, and encodes the result for the caller's revision.
+// It has no tools of its own. A transport passes frames to it (see transport.go). The engine determines
+// caller, method and revision, lets package dispatch run the call, and encodes the result for the
+// caller's revision.
 package protocol
 
 import (
@@ -40,7 +40,7 @@ type Options struct {
 	// none. A nil function means none for all views.
 	Instructions func(*views.View) string
 	Promote      time.Duration // a call this slow becomes a task if the client can follow one; 0 means 20 s
-	Silence      time.Duration // after which a client without tasks gets a sign of life; 0 means 40 s
+	Silence      time.Duration // after which a client without tasks gets a sign that the call continues; 0 means 40 s
 	AskFor       time.Duration // how long a user may take to answer; 0 means 10 minutes
 	InFlight     int           // requests of one newline connection at once; 0 means 256
 
@@ -117,7 +117,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// request is one request while the engine serves it.
+// request is one request that the engine serves.
 type request struct {
 	e    *Engine
 	msg  *Message // never nil
@@ -126,11 +126,11 @@ type request struct {
 	sink Sink
 	head Header
 
-	facts      *session.Facts // may be shared: changed by way of own
+	facts      *session.Facts // may be shared: changed through ownFacts only
 	factsOwned bool           // facts are this request's alone
-	ready      bool           // the session had its handshake
+	ready      bool           // the session is initialized
 	view       *views.View
-	// ctx is that of this one request; a request is handed on in place of it.
+	// ctx is the context of this one request; functions receive the request instead of it.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	note   notifications
@@ -143,7 +143,7 @@ type request struct {
 func (e *Engine) Legacy(s *session.Session, m *Message, sink Sink) {
 	parent := e.base
 	if s.ID != "" {
-		parent = context.Background() // the end of its session ends it, at the latest when the host stops
+		parent = context.Background() // the end of its session cancels it, at the latest when the host stops
 	}
 	if r := e.newLegacy(parent, s, m, sink); r.register(s) {
 		r.dispatch()
@@ -166,16 +166,16 @@ func (r *request) ownFacts() *session.Facts {
 	return r.facts
 }
 
-// register makes the request cancellable by its id. If the id is in use or the session
-// has ended it answers with an error and returns false.
+// register makes the request cancellable by its ID. If the ID is in use or the session has ended it
+// answers with an error and returns false.
 func (r *request) register(s *session.Session) bool {
 	r.end.session, r.end.key = s, flightKey(r.msg.ID)
 	if terms, ok := s.BeginRequest(r.end.key, r.abandon); ok {
 		r.applyTerms(terms)
 		return true
 	}
-	r.end.session = nil // another request has registered this id
-	why := "this id is in flight already"
+	r.end.session = nil // another request has registered this ID
+	why := "a request with this id is already running"
 	if s.Ended() {
 		why = "the session has ended"
 	}
@@ -186,7 +186,7 @@ func (r *request) register(s *session.Session) bool {
 // applyTerms sets what the request uses of its session: facts, revision and log level.
 func (r *request) applyTerms(t session.Terms) {
 	if r.sess == nil {
-		return // a modern request uses the session only for the ids
+		return // a modern request uses the session only for the IDs
 	}
 	r.facts, r.ready = cmp.Or(r.msg.By, t.Facts), t.Initialized
 	r.rev = r.facts.Revision

@@ -16,8 +16,8 @@ import (
 	"gatehouse/tool"
 )
 
-// guarded is a host with two contexts, one of them for developers, and a pipe
-// without credentials.
+// guarded returns a host with two contexts, one of them for developers, and a function that opens a
+// pipe without credentials.
 func guarded(t *testing.T) (*hosttest.Host, func(who protocol.Caller) *talk) {
 	t.Helper()
 	p, err := permit.New(permit.Options{Default: permit.Allow, Access: []permit.Access{
@@ -51,7 +51,7 @@ func tokens(_ context.Context, token string) (protocol.Caller, error) {
 	return protocol.Caller{}, errors.New("no")
 }
 
-// sayAs sends a modern request with what _meta says of the caller.
+// sayAs sends a modern request with members of _meta that identify the caller.
 func (k *talk) sayAs(meta string) string {
 	caps := k.caps
 	k.caps += meta
@@ -81,7 +81,7 @@ func TestWhoEntersWhichContext(t *testing.T) {
 	}
 	anon := dial(protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}})
 	if got := anon.sayAs(`,"gatehouse/context":"git"`); !strings.Contains(got, `Context not found`) {
-		t.Errorf("a caller who may not know of a context is told of it: %s", got)
+		t.Errorf("a caller who may not know of a context sees it: %s", got)
 	}
 	if got := anon.sayAs(`,"gatehouse/token":"ann"`); !strings.Contains(got, `not valid here`) {
 		t.Errorf("a token counts where none is known: %s", got)
@@ -102,7 +102,7 @@ func TestWhatACredentialOpenedEndsWithIt(t *testing.T) {
 	h.Engine.Revoked("bo", "")
 	select {
 	case m := <-k.in:
-		t.Fatalf("another credential's end was told: %s", m)
+		t.Fatalf("another credential's end was reported: %s", m)
 	case <-time.After(20 * time.Millisecond):
 	}
 	h.Engine.Revoked("ann", "t1")

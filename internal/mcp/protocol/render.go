@@ -14,7 +14,7 @@ import (
 	"gatehouse/tool"
 )
 
-// render appends a result the way the caller's revision has it.
+// render appends a result in the form of the caller's revision.
 func (r *request) render(b []byte, c *call, res *dispatch.Result) []byte {
 	if res.Raw != nil {
 		return r.relayed(b, c.method, res.Raw)
@@ -37,11 +37,10 @@ func (r *request) render(b []byte, c *call, res *dispatch.Result) []byte {
 	return append(r.tail(b, c.method, withFields(res.Meta, res.Fields)), '}')
 }
 
-// metaFields is the member of _meta that holds the fields of an output whose
-// product is sent as text.
+// metaFields is the member of _meta that holds the fields of an output whose product is sent as text.
 const metaFields = "gatehouse/fields"
 
-// withFields adds the fields to the _meta of a handler, which is not changed.
+// withFields returns the _meta of a handler with the fields; it does not change meta.
 func withFields(meta map[string]json.RawMessage, fields json.RawMessage) map[string]json.RawMessage {
 	if fields == nil {
 		return meta
@@ -52,7 +51,7 @@ func withFields(meta map[string]json.RawMessage, fields json.RawMessage) map[str
 	return all
 }
 
-// tail ends a result object: caching hints, kind, _meta.
+// tail appends the end of a result object: caching hints, kind, _meta.
 func (r *request) tail(b []byte, method string, meta map[string]json.RawMessage) []byte {
 	if !r.rev.Modern() {
 		if len(meta) > 0 {
@@ -90,7 +89,7 @@ func comma(b []byte) []byte {
 	return b
 }
 
-// relayed passes a whole result on; only what the revision demands is added.
+// relayed passes a result on, and adds only what the revision requires.
 func (r *request) relayed(b []byte, method string, raw []byte) []byte {
 	if !r.rev.Modern() {
 		return rawjson.Compact(b, raw)
@@ -110,7 +109,7 @@ func (r *request) relayed(b []byte, method string, raw []byte) []byte {
 	return rawjson.Compact(b, rawjson.Splice(raw, demanded...))
 }
 
-// withMeta gives a result object a _meta.
+// withMeta adds a _meta to a result object.
 func withMeta(raw []byte, meta map[string]json.RawMessage) []byte {
 	if len(meta) == 0 {
 		return raw
@@ -118,7 +117,7 @@ func withMeta(raw []byte, meta map[string]json.RawMessage) []byte {
 	return rawjson.Splice(raw, rawjson.Edit{Key: "_meta", Value: encodeMeta(meta)})
 }
 
-// toolResult writes content, structuredContent and isError.
+// toolResult appends content, structuredContent and isError.
 func (r *request) toolResult(b []byte, res *dispatch.Result) []byte {
 	structured := res.Complete && r.rev.Has(mcpversion.Structured) &&
 		(rawjson.Kind(res.Full) == '{' || res.Full != nil && r.rev.Has(mcpversion.StructuredAny))
@@ -126,8 +125,7 @@ func (r *request) toolResult(b []byte, res *dispatch.Result) []byte {
 	empty := true
 	switch {
 	case res.HasProduct && res.Product == "" && res.Facts != "" && !res.Complete:
-		// The API of Claude refuses an empty text, and the client with it every
-		// later message of the conversation.
+		// Claude's API refuses an empty text, and with it every later message of the conversation.
 		b = textBlock(b, "\n"+res.Facts)
 		empty = false
 	case res.HasProduct:
@@ -158,8 +156,8 @@ func (r *request) toolResult(b []byte, res *dispatch.Result) []byte {
 	return b
 }
 
-// serialised is the text of a structured output: compact JSON, or indented
-// JSON for the revisions without structured content.
+// serialised returns the text of a structured output: compact JSON, or indented JSON for the revisions
+// without structured content.
 func (r *request) serialised(full json.RawMessage) string {
 	var pretty bytes.Buffer
 	if r.rev.Has(mcpversion.Structured) || json.Indent(&pretty, full, "", "  ") != nil {
@@ -168,8 +166,8 @@ func (r *request) serialised(full json.RawMessage) string {
 	return pretty.String()
 }
 
-// block writes one content block; a kind the revision does not have becomes
-// text that says what was there.
+// block appends one content block; a kind that the revision does not have becomes a text that describes
+// the block.
 func (r *request) block(b []byte, c *tool.Content) []byte {
 	if c.Raw != nil {
 		return rawjson.Compact(b, c.Raw)
@@ -228,7 +226,7 @@ func link(b []byte, c *tool.Content) []byte {
 	return b
 }
 
-// extras writes a block's annotations and _meta.
+// extras appends a block's annotations and _meta.
 func (r *request) extras(b []byte, c *tool.Content) []byte {
 	if c.Annotations != nil {
 		a, _ := json.Marshal(c.Annotations)
@@ -242,8 +240,8 @@ func (r *request) extras(b []byte, c *tool.Content) []byte {
 	return b
 }
 
-// contents writes the contents of a resource. A block without a URI or a type
-// of its own has those of what was read.
+// contents appends the contents of a resource. A block without a URI or type gets those of the
+// resource.
 func (r *request) contents(b []byte, conv *call, blocks []tool.Content) []byte {
 	b = append(b, `{"contents":[`...)
 	for i := range blocks {
@@ -262,7 +260,7 @@ func (r *request) contents(b []byte, conv *call, blocks []tool.Content) []byte {
 	return append(b, ']')
 }
 
-// content writes one resource's text or blob.
+// content appends one resource's text or blob.
 func (r *request) content(b []byte, c *tool.Content) []byte {
 	b = append(b, `{"uri":`...)
 	b = rawjson.AppendString(b, c.URI)
@@ -279,7 +277,7 @@ func (r *request) content(b []byte, c *tool.Content) []byte {
 	return append(rawjson.AppendString(b, c.Text), '}')
 }
 
-// messages writes a prompt.
+// messages appends a prompt.
 func (r *request) messages(b []byte, res *dispatch.Result) []byte {
 	b = append(b, '{')
 	if res.Description != "" {
@@ -299,7 +297,7 @@ func (r *request) messages(b []byte, res *dispatch.Result) []byte {
 	return append(b, ']')
 }
 
-// completion writes at most 100 values.
+// completion appends at most 100 values.
 func completion(b []byte, c *tool.Completion) []byte {
 	if c == nil {
 		c = &tool.Completion{}

@@ -20,7 +20,7 @@ func TestStructuredOutputByRevision(t *testing.T) {
 		text   = `{"content":[{"type":"text","text":"a <b>\nc"},{"type":"text","text":"\n[lines=2]"}]`
 		fields = `"gatehouse/fields":{"lines":2}`
 	)
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, rev := range append(legacyRevisions, modernRev) {
 			p := h.dial(t)
 			call := func(name, args string) answer {
@@ -45,7 +45,7 @@ func TestStructuredOutputByRevision(t *testing.T) {
 }
 
 func TestContentThatARevisionLacks(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for rev, want := range map[string]struct{ audio, link bool }{
 			"2024-11-05": {false, false}, "2025-03-26": {true, false}, "2025-06-18": {true, true}, "2025-11-25": {true, true},
 		} {
@@ -81,7 +81,7 @@ func TestContentThatARevisionLacks(t *testing.T) {
 }
 
 func TestFailuresOfTools(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		for name, want := range map[string]string{
 			"t_refuse": "not_found: no such thing\nLook elsewhere.",
@@ -113,8 +113,8 @@ func TestFailuresOfTools(t *testing.T) {
 
 var incident = regexp.MustCompile(`internal error, see ([a-z0-9_]+) in the log`)
 
-func TestAPanicHarmsNobodyElse(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+func TestAPanicAffectsNoOtherRequest(t *testing.T) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		id := p.start("tools/call", `"name":"t_wait"`)
 		got := p.call("t_panic", "{}")
@@ -130,7 +130,7 @@ func TestAPanicHarmsNobodyElse(t *testing.T) {
 }
 
 func TestOutputThatDoesNotFitItsSchema(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		got := h.legacy(t, "2025-11-25", "").call("t_lies", "{}")
 		equal(t, "code", got.code(), -32603)
 		if !incident.MatchString(got.raw) {
@@ -139,10 +139,10 @@ func TestOutputThatDoesNotFitItsSchema(t *testing.T) {
 	})
 }
 
-// A text over its budget ends at a line and says where the rest is; there it
-// is read to its end, page by page.
+// A text over its budget ends at a line and names the resource with the rest, which can be read page by
+// page.
 func TestTextThatIsTooLong(t *testing.T) {
-	visit(t, hosttest.Options{Budget: 1000}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Budget: 1000}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		text := p.call("t_long", "{}").text()
 		if len(text) > 1200 {
@@ -173,14 +173,14 @@ func TestTextThatIsTooLong(t *testing.T) {
 		}
 		equal(t, "all of it", read.String() == whole, true)
 
-		q := h.dialAs(t, "somebody else")
+		q := h.dialAs(t, "another")
 		q.hello("2025-11-25", "")
 		has(t, q.ask("resources/read", `"uri":"`+m[2]+`"`).raw, `"code":-32002`, "no such output")
 	})
 }
 
 func TestWhatACallPrints(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(tool.New(tool.Def{Name: "t_print", Description: "Prints.", Effects: tool.Reads},
 			func(_ context.Context, c *tool.Call, _ nothing) (tool.Result, error) {
 				for i := range 5 {
@@ -210,13 +210,13 @@ func TestWhatACallPrints(t *testing.T) {
 func TestRelayedResultsAreNotRetyped(t *testing.T) {
 	const raw = `{"content":[{"type":"text","text":"x","vendor":1e400},{"type":"theirs","z":1,"a":{"b":1,"a":2}}],"n":12345678901234567890,"z":1,"a":2}`
 	const listed = `"execution":{"taskSupport":"optional"},"inputSchema":{"type":"object","maximum":12345678901234567890},"vendor":{"b":1,"a":2}}`
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		h.offer(tool.Tool{Def: tool.Def{Name: "t_relay", Raw: json.RawMessage(`{"name":"theirs",` + listed)},
 			Run: func(context.Context, *tool.Call) (tool.Result, error) {
 				return tool.Result{Raw: json.RawMessage(raw)}, nil
 			}})
 		p := h.legacy(t, "2025-11-25", "")
-		p.unjudged = true // what is relayed is not ours to answer for
+		p.unjudged = true // relayed results are not checked
 		equal(t, "legacy", string(p.call("t_relay", "{}").Result), raw)
 		equal(
 			t,
@@ -230,7 +230,7 @@ func TestRelayedResultsAreNotRetyped(t *testing.T) {
 }
 
 func TestReadingResources(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		has(
 			t,
@@ -264,10 +264,10 @@ func TestReadingResources(t *testing.T) {
 	})
 }
 
-// JavaScript writes a string that was cut inside a character with a lone
-// surrogate, which no UTF-8 can hold.
+// JavaScript encodes a string that was cut inside a character with a lone surrogate, which UTF-8 cannot
+// represent.
 func TestLoneSurrogatesAreReplacedAndTheAnswerSaysSo(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		p.send(
 			`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"a\ud83d"}}}`,

@@ -15,8 +15,8 @@ import (
 	"gatehouse/tool"
 )
 
-// rounds are the jobs that handlers have started for themselves. What they
-// run is known to this process only: after a restart such a job fails.
+// rounds holds the jobs that handlers have started themselves. Their functions exist in this process
+// only: after a restart such a job fails.
 type rounds struct {
 	mu sync.Mutex
 	by map[string]modulehost.Round
@@ -24,8 +24,7 @@ type rounds struct {
 
 func (x *rounds) init() { x.by = make(map[string]modulehost.Round) }
 
-// StartJob runs something that outlives the call which starts it; see
-// module.Deps.Job.
+// StartJob runs a function that outlives the call which starts it; see module.Deps.Job.
 func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (string, error) {
 	req, err := json.Marshal(taskRequest{Caller: who, Revision: mcpversion.Latest.String()})
 	if err != nil {

@@ -10,8 +10,7 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// judge holds what the peers of all tests are sent against the published
-// schemas; nil where these are not installed.
+// judge checks the messages of all tests against the published schemas; nil if these are not installed.
 var judge *conformance.Judge
 
 func TestMain(m *testing.M) { os.Exit(judged(m)) }
@@ -48,13 +47,13 @@ func installed() (conformance.Tools, error) {
 	return conformance.Open(dir)
 }
 
-// Every message the peers see is judged as it comes, and the tests fail at
-// their end for one that does not fit. This test is for its absence.
+// The peers check every message as it arrives, and the tests fail at their end for one that does not
+// match. This test checks that the schemas are installed.
 func TestMessagesFitTheirSchemas(t *testing.T) {
 	if judge == nil {
 		t.Skip("the published schemas are not installed: run " + conformance.InstallLine)
 	}
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, rev := range legacyRevisions {
 			h.legacy(t, rev, "").ask("tools/list", "")
 		}

@@ -10,11 +10,11 @@ import (
 	"gatehouse/tool"
 )
 
-// keeper is a sink that keeps what it is told and holds the engine to its
-// promises: one call at a time, and nothing after the end.
+// keeper is a sink that records its calls and checks the engine's promises: one call at a time, and
+// none after the end.
 type keeper struct {
 	t    testing.TB
-	mute bool // it can tell nothing before the answer
+	mute bool // it accepts no notification before the answer
 
 	mu       sync.Mutex
 	notes    []string
@@ -70,13 +70,13 @@ func (k *keeper) over() bool {
 	return k.ended
 }
 
-// headers are those of an HTTP request.
+// headers are the headers of an HTTP request.
 type headers map[string][]string
 
 func (h headers) get(name string) []string { return h[name] }
 
 // post serves one modern message with headers.
-func (h *house) post(t testing.TB, head headers, body string) *keeper {
+func (h *testHost) post(t testing.TB, head headers, body string) *keeper {
 	t.Helper()
 	msgs, faults, _ := protocol.Parse([]byte(body))
 	if len(faults) > 0 {

@@ -9,14 +9,12 @@ import (
 	"gatehouse/tool"
 )
 
-// JobWait is the tool with which a client that knows no tasks waits for a
-// call that has become a job.
+// JobWait is the tool with which a client without tasks waits for a call that has become a job.
 const JobWait = "job_wait"
 
-// Clients give up on a call that sends nothing for a minute, some of them
-// regardless of their settings. Before that, the client gets a task if it can
-// follow one, else progress if it sent a progress token, else the id of a job
-// that it can wait for.
+// Clients give up on a call that sends nothing for a minute, some of them regardless of their settings.
+// Before that, the client gets a task if it can follow one, else progress if it sent a progress token,
+// else the ID of a job that it can wait for.
 
 // silenceLimit returns how long a call may run without sending anything.
 func (r *request) silenceLimit() time.Duration {
@@ -46,9 +44,9 @@ func (c *call) sendHeartbeats() {
 	time.AfterFunc(c.r.e.opts.Silence/2, c.sendHeartbeats)
 }
 
-// convertToJob answers with the id of a job, if the view has the tool that waits for
-// jobs. It also applies to tools that start jobs themselves if the call waits for an
-// approval, because its handler has not run. It reports whether the call is a job now.
+// convertToJob answers with the ID of a job, if the view has the tool that waits for jobs. It also
+// applies to tools that start jobs themselves if the call waits for an approval, because its handler
+// has not run. It reports whether the call is a job now.
 func (c *call) convertToJob(why string) bool {
 	r := c.r
 	if r.view == nil || r.view.Tool(JobWait) == nil {
@@ -65,8 +63,8 @@ func (c *call) convertToJob(why string) bool {
 	})
 }
 
-// warnEarlyAnswer tells the sink that the answer is sent while the goroutine that
-// serves the request still runs the handler.
+// warnEarlyAnswer warns the sink that the answer is sent while the goroutine that serves the request
+// still runs the handler.
 func (r *request) warnEarlyAnswer() {
 	if l, ok := r.sink.(interface{ Late() }); ok {
 		l.Late()

@@ -73,8 +73,7 @@ func (r *request) startAsTask(c *call) bool {
 	return false
 }
 
-// createTask stores the job of a call. The job is durable before the client gets its
-// id.
+// createTask stores the job of a call. The job is durable before the client gets its ID.
 func (r *request) createTask(c *call) (*task, error) {
 	req, err := encodeState(taskRequest{
 		Call: c.id, Tool: c.entry.Listed, Args: c.args, Params: r.msg.Params,
@@ -285,9 +284,9 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 		c.entry = v.Tool(q.Tool)
 	}
 	if c.entry == nil {
-		text := "unknown tool: " + q.Tool + "; it is no longer there"
+		text := "unknown tool: " + q.Tool + "; it no longer exists"
 		if q.Tool == "" {
-			text = "what this job runs was lost when the host stopped; start it again"
+			text = "the function of this job was lost when the host stopped; start the job again"
 		}
 		run.Fail(&tool.WireError{Code: CodeInvalidParams, Message: text})
 		return

@@ -15,8 +15,7 @@ import (
 // The tasks of 2025-11-25: the client asks for one with params.task, fetches
 // the result with a request that waits, and is asked on that request's stream.
 
-// legacyTask is a task as 2025-11-25 shows it. A tool's own failure counts as
-// the task's there.
+// legacyTask returns a task in the form of 2025-11-25, in which a tool's own failure fails the task.
 func legacyTask(rec *jobs.Record) []byte {
 	shown := *rec
 	if v, ok := rawjson.Get(rec.Result, "isError"); ok && rec.Status == jobs.Completed && string(v) == "true" {

@@ -24,19 +24,19 @@ var update = flag.Bool("update", false, "write what the host says into the trans
 //
 //	-> frame     what the client sends
 //	.. 50ms      time that passes
-//	!! tick      a waiting handler may go on
+//	!! tick      a waiting handler continues
 //	!! touch URI a resource changes
-//	!! grow      there is one more tool
-//	!! shrink    there is not any more
+//	!! grow      a tool is added
+//	!! shrink    the tool is removed
 //	!! end       the client closes its end
-//	<- frame     what the host says to that, compared as JSON by value
-//	<~ frame     the same, on a stream of its own: it may come earlier or later
+//	<- frame     what the host answers, compared as JSON by value
+//	<~ frame     the same, on a separate stream: it may arrive earlier or later
 //	<? frame     the same, or nothing
 //	# remark
 //
-// In what the host says, "$name" stands for any value, which is kept under
-// that name and can be used in later frames, on either side. "$*" in a text
-// stands for any part of it. Each file has a house of its own.
+// In messages of the host, "$name" stands for any value, which is stored under that name and can be
+// used in later frames, on either side. "$*" in a text stands for any part of it. Each file has a host
+// of its own.
 func TestTranscripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -51,7 +51,7 @@ func TestTranscripts(t *testing.T) {
 				AskFor:   time.Minute,
 				Page:     50,
 			}
-			visit(t, o, func(t *testing.T, h *house) {
+			visit(t, o, func(t *testing.T, h *testHost) {
 				tr := transcript{t: t, h: h, peer: h.dial(t), names: map[string]string{}}
 				tr.play(file)
 			})
@@ -61,13 +61,13 @@ func TestTranscripts(t *testing.T) {
 
 type transcript struct {
 	t     *testing.T
-	h     *house
+	h     *testHost
 	peer  *peer
 	names map[string]string
 	out   bytes.Buffer
 }
 
-// hearing is a line of what the host is to say.
+// hearing is an expected line of the host.
 type hearing struct {
 	line       int
 	verb, want string
@@ -102,7 +102,7 @@ func (tr *transcript) play(file string) {
 	}
 }
 
-// compare holds what was said against what is wanted.
+// compare compares received frames with the expected ones.
 func (tr *transcript) compare(n int, want []*hearing, said []string) {
 	for _, got := range said {
 		if h := tr.find(want, got); h != nil {
@@ -127,8 +127,7 @@ func (tr *transcript) compare(n int, want []*hearing, said []string) {
 	}
 }
 
-// find finds the line that a frame fits: the first in order, or one that
-// stands outside it.
+// find returns the expected line that a frame matches: the first in order, or one outside the order.
 func (tr *transcript) find(want []*hearing, got string) *hearing {
 	first := true
 	for _, h := range want {
@@ -184,15 +183,15 @@ func (tr *transcript) act(n int, what string) {
 	case "end":
 		tr.peer.pipe.Drain(tr.t.Context())
 	default:
-		tr.t.Fatalf("line %d: nobody can do %s", n, what)
+		tr.t.Fatalf("line %d: unknown action %s", n, what)
 	}
 }
 
-// volatile finds what is another value in every run.
+// volatile matches values that differ in every run.
 var volatile = regexp.MustCompile(`"(requestState|taskId|gatehouse/job)":"([^"]+)"`)
 
-// write adds what the host said to the new transcript, under names for what
-// is volatile: state1, task1, job1 and so on.
+// write adds a frame of the host to the new transcript, with names for volatile values: state1, task1,
+// job1 and so on.
 func (tr *transcript) write(got string) {
 	for _, m := range volatile.FindAllStringSubmatch(got, -1) {
 		kind := map[string]string{"requestState": "state", "taskId": "task", "gatehouse/job": "job"}[m[1]]

@@ -42,43 +42,41 @@ type Era uint8
 
 const (
 	Legacy Era = iota // handshake and session
-	Modern            // every request stands alone
+	Modern            // no session
 )
 
-// Header reads one header of the request a message came in, all values. It is
-// nil where there are no headers.
+// Header returns all values of one header of the request in which a message arrived. It is nil on
+// transports without headers.
 type Header func(name string) []string
 
-// Caller is the caller as far as the door knows: filled by identity, completed
-// by the engine. An empty Principal is a connection on which no caller has proved
-// anything yet; a message on it must bring a token.
+// Caller is the caller as far as the transport knows: filled by identity, completed by the engine. An
+// empty Principal is a connection that has not authenticated yet; a message on it must carry a token.
 type Caller struct {
 	tool.Caller
 	Bound string    // the only context that the credential allows; "" means any
 	Until time.Time // when the credential expires; zero means never
 
-	// Prove returns the identity of a token that comes inside a
-	// message, on transports without headers. nil rejects all tokens.
+	// Prove returns the identity of a token inside a message, on transports without headers. nil
+	// rejects all tokens.
 	Prove func(ctx context.Context, token string) (Caller, error)
 
-	// Work returns the folders in which the client of a connection works, and
-	// whether its user named them; see tool.Caller. It is called when the
-	// client has said something. nil: clients of this listener name none.
+	// Work returns the folders in which the client of a connection works, and whether its user named
+	// them; see tool.Caller. It is called after the client has sent a message. nil: clients of this
+	// listener name none.
 	Work func() (folders []string, named bool)
 
 	// Advice tells clients without a token which one to use. It follows
 	// "put a token into ...". "" adds nothing.
 	Advice string
 
-	// Pace holds a request of a connection until its turn has come, or says
-	// that there were too many. nil: as fast as they come.
+	// Pace delays a request of a connection to the caller's rate, or returns an error if there are too
+	// many. nil: no rate.
 	Pace func(context.Context) error
 }
 
-// EraOf decides how one message is served: modern when its envelope or the
-// version header names a modern revision, when the envelope has no version but
-// is one otherwise, and server/discover always. Other headers do not decide:
-// legacy clients send them too.
+// EraOf determines the era of one message: it is modern if its envelope or the version header names a
+// modern revision, if it has an envelope without a version, or if the method is server/discover. Other
+// headers are ignored, because legacy clients send them too.
 func (e *Engine) EraOf(m *Message, h Header) Era {
 	if v, ok := m.envelopeVersion(); ok {
 		if mcpversion.ModernName(v) {
@@ -95,37 +93,34 @@ func (e *Engine) EraOf(m *Message, h Header) Era {
 	return Legacy
 }
 
-// Open serves the initialize request. With sessions it opens one, and the
-// door sends its id; without them s is nil. f is set when the handshake was
-// refused.
+// Open serves the initialize request. With sessions it opens one, whose ID the transport sends; without
+// sessions s is nil. f is set if the handshake was refused.
 func (e *Engine) Open(who Caller, m *Message) (s *session.Session, response []byte, f *Fault) {
 	return e.initialize(who, m)
 }
 
-// Respond makes the response to a fault.
+// Respond returns the response for a fault.
 func Respond(f *Fault) []byte { return appendError(nil, f) }
 
-// Sessions is the table of sessions with an id; nil when the host serves
-// without.
+// Sessions returns the table of sessions with an ID; nil if the host serves without sessions.
 func (e *Engine) Sessions() *session.Table { return e.sessions }
 
-// Pipe makes one client's end of a newline-framed connection: all eras, all
-// messages, state of its own. write sends one frame, without its newline; it
-// is called from one goroutine at a time and its error ends the pipe.
+// Pipe returns the server's end of a newline-framed connection: all eras, all messages, with its own
+// state. write sends one frame, without its newline; it is called from one goroutine at a time, and its
+// error ends the pipe.
 func (e *Engine) Pipe(who Caller, write func(msg []byte) error) *Pipe { return e.newPipe(who, write) }
 
-// ReceiveAsync takes one frame, which the pipe keeps, and returns the work on the
-// request in it, if there is one: to be run once, on any goroutine, for as long
-// as it takes. Take itself blocks only when the client has too many requests in
-// flight or does not read its answers.
+// ReceiveAsync accepts one frame, which the pipe keeps, and returns the work on the request in it, if
+// there is one: the caller must run it once, on any goroutine. ReceiveAsync itself blocks only if the
+// client has too many running requests or does not read its answers.
 func (p *Pipe) ReceiveAsync(frame []byte) (work func()) { return p.receive(frame) }
 
-// Receive takes one frame and works on a goroutine of its own.
+// Receive accepts one frame and works on it on a new goroutine.
 func (p *Pipe) Receive(frame []byte) {
 	if work := p.receive(frame); work != nil {
 		go work()
 	}
 }
 
-// Done is closed when the pipe has ended, also by a failed write.
+// Done returns a channel that is closed when the pipe has ended, also by a failed write.
 func (p *Pipe) Done() <-chan struct{} { return p.done }

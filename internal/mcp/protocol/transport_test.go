@@ -22,7 +22,7 @@ func parsed(t *testing.T, frame string) *protocol.Message {
 	return &msgs[0]
 }
 
-func (h *house) open(t *testing.T, params string) *session.Session {
+func (h *testHost) open(t *testing.T, params string) *session.Session {
 	t.Helper()
 	s, answer, f := h.Engine.Open(
 		anybody,
@@ -35,8 +35,8 @@ func (h *house) open(t *testing.T, params string) *session.Session {
 	return s
 }
 
-func TestHandshakeOfADoorWithSessions(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+func TestHandshakeOfATransportWithSessions(t *testing.T) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		s := h.open(t, `"protocolVersion":"2025-06-18","clientInfo":{"name":"c","version":"1"}`)
 		f := s.Facts()
 		equal(t, "principal", f.Principal, "anonymous")
@@ -60,8 +60,8 @@ func TestHandshakeOfADoorWithSessions(t *testing.T) {
 	})
 }
 
-func TestWhatASessionIsTold(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+func TestNotificationsOfASession(t *testing.T) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		s := h.open(t, `"capabilities":{"elicitation":{}}`)
 		accept := func(frame string, want bool) {
 			t.Helper()
@@ -94,9 +94,9 @@ func TestWhatASessionIsTold(t *testing.T) {
 	})
 }
 
-// A client without a stream is asked on the session's, or told that it cannot.
+// A client without a stream is asked on the session's stream, or gets an error.
 func TestAskingAClientWithoutAStream(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		s := h.open(t, `"capabilities":{"elicitation":{}}`)
 		k := &keeper{t: t, mute: true}
 		h.Engine.Legacy(s, parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_ask"}}`), k)
@@ -126,10 +126,10 @@ func (r *reader) WriteEvent(_ string, msg []byte) error {
 }
 func (*reader) Close() {}
 
-// A legacy client of HTTP takes any status but 200 for an accident of the
-// connection; only what is no good request of its session has another.
+// A legacy client of HTTP treats any status but 200 as a connection failure; only requests that are not
+// valid in a session get another.
 func TestStatusesOfLegacyErrors(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		s := h.open(t, ``)
 		for frame, want := range map[string]int{
 			`"method":"no/such"`:                                         200,
@@ -152,7 +152,7 @@ func TestStatusesOfLegacyErrors(t *testing.T) {
 }
 
 func TestHostWithoutSessions(t *testing.T) {
-	visit(t, hosttest.Options{NoTable: true}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{NoTable: true}, func(t *testing.T, h *testHost) {
 		if s := h.open(t, `"capabilities":{"elicitation":{}}`); s != nil {
 			t.Fatal("there is a session")
 		}
@@ -184,7 +184,7 @@ func TestHostWithoutSessions(t *testing.T) {
 	})
 }
 
-// What becomes of a module's own job that goes wrong.
+// Failures of a module's own job.
 func TestJobsOfModulesThatFail(t *testing.T) {
 	for name, c := range map[string]struct {
 		run  func() (tool.Result, error)
@@ -199,7 +199,7 @@ func TestJobsOfModulesThatFail(t *testing.T) {
 		"what is right": {func() (tool.Result, error) { return tool.Result{Structured: 7}, nil }, `"structuredContent":7`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 				h.offer(tool.New(tool.Def{Name: "t_start", Description: "Starts a job.", Effects: tool.Reads},
 					func(_ context.Context, call *tool.Call, _ nothing) (echoOut, error) {
 						id, err := h.deps.Job(

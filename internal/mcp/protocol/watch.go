@@ -15,8 +15,8 @@ import (
 	"gatehouse/tool"
 )
 
-// watches are the open watches of resources: one for all the subscribers of
-// one view, or one for each subscriber.
+// watches holds the open watches of resources: one for all subscribers with the same view, or one for
+// each subscriber.
 type watches struct {
 	mu  sync.Mutex
 	all map[watchKey]*sharedWatch
@@ -25,19 +25,19 @@ type watches struct {
 type watchKey struct {
 	context   string
 	cut       permit.Cut
-	principal string // "" where everyone of the same cut has the same view
+	principal string // "" if all callers with the same cut have the same view
 	module    string
 	uri       string
-	each      *func(json.RawMessage) // the one subscriber, where each has a watch of its own
+	each      *func(json.RawMessage) // the one subscriber, if each has a watch of its own
 }
 
 // sharedWatch is one watch of a resource that several subscribers share.
 type sharedWatch struct {
-	refs int // subscribers, and those that are about to be; guarded by watches.mu
+	refs int // subscribers, including future ones; guarded by watches.mu
 
 	opening  chan struct{} // holds a token while the module opens or closes the watch
 	caller   tool.Caller
-	resource *module.Resource // whose watch it is
+	resource *module.Resource // the watched resource
 	stop     func()           // nil while it is not open
 	closed   bool             // the last subscriber has left; it is not reused
 
@@ -87,7 +87,7 @@ func (e *Engine) watch(
 	}), nil
 }
 
-// watchTimeout is how long the check may take whether a caller may watch a resource.
+// watchTimeout limits the check whether a caller may watch a resource.
 const watchTimeout = 10 * time.Second
 
 // checkWatch returns an error if a caller may not watch a resource. The permission is
@@ -154,8 +154,8 @@ func (x *sharedWatch) openWatch(who tool.Caller, of *module.Resource, uri string
 	return x.replace(of, uri)
 }
 
-// replace opens the watch of a resource and closes the previous one; a nil resource
-// opens none. The token is held.
+// replace opens the watch of a resource and closes the previous one; a nil resource opens none. The
+// caller holds the token.
 func (x *sharedWatch) replace(of *module.Resource, uri string) error {
 	earlier := x.stop
 	x.resource, x.stop = of, nil
@@ -219,8 +219,8 @@ func (x *sharedWatch) renew(ctx context.Context, e *Engine, k watchKey) {
 	})
 }
 
-// currentEntry finds the resource of a watch in the caller's current view; nil if it is
-// gone. It returns false if the view cannot be determined.
+// currentEntry finds the resource of a watch in the caller's current view; nil if it was removed. It
+// returns false if the view cannot be determined.
 func (e *Engine) currentEntry(ctx context.Context, who tool.Caller, k watchKey) (*views.Entry, *session.Facts, bool) {
 	f := &session.Facts{Caller: who, Cut: e.opts.Views.Cut(who)}
 	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)

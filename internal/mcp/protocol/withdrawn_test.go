@@ -10,8 +10,7 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// rules are those of a host whose default context is open and refuses some
-// resources.
+// rules returns the rules of a host whose default context is open and refuses some resources.
 func rules(t *testing.T, refused ...string) views.Rules {
 	t.Helper()
 	o := permit.Options{Default: permit.Allow}
@@ -25,10 +24,10 @@ func rules(t *testing.T, refused ...string) views.Rules {
 	return views.Rules{Policy: p, Specs: []views.Spec{{Name: "default"}}}
 }
 
-// A client that may no longer read a resource is no longer notified of it, in either era,
-// also of what was subscribed to before.
+// A client that may no longer read a resource is no longer notified of it, in either era, also for
+// earlier subscriptions.
 func TestSubscriptionsEndWithThePermission(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		l, m := h.dial(t), h.dial(t)
 		l.hello("2025-11-25", "{}")
 		l.ask("resources/subscribe", `"uri":"test://plain"`)
@@ -48,7 +47,7 @@ func TestSubscriptionsEndWithThePermission(t *testing.T) {
 		equal(t, "the session hears of what it may read", len(l.rest()), 1)
 		equal(t, "so does the subscription", len(m.rest()), 1)
 
-		// Who may read it again is told to, and of every change from then on.
+		// A client that may read it again is notified at once, and of every later change.
 		h.Views.Set(rules(t))
 		h.Engine.Changed()
 		time.Sleep(time.Second)
@@ -66,10 +65,10 @@ func TestSubscriptionsEndWithThePermission(t *testing.T) {
 	})
 }
 
-// Who is in a context that goes is told that everything is another now, finds
-// it gone, and hears nothing more. Should it come back, so does everything.
+// A client in a context that is removed is notified that everything has changed, then finds the context
+// missing, and gets no more notifications. If the context is added again, they resume.
 func TestAContextThatGoes(t *testing.T) {
-	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		l, m := h.dial(t), h.dial(t)
 		l.hello("2025-11-25", "{}")
 		l.ask("resources/subscribe", `"uri":"test://plain"`)

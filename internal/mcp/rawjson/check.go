@@ -6,19 +6,19 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultDepth is how deep arrays and objects may nest when Check is not told.
+// DefaultDepth is how deep arrays and objects may nest if Check gets 0.
 const DefaultDepth = 128
 
-// SyntaxError says where a text stops being JSON as Check wants it.
+// SyntaxError is the position at which a text is not valid for Check.
 type SyntaxError struct {
-	Offset int // bytes before the one that is wrong
+	Offset int // bytes before the wrong one
 	Msg    string
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("%s at byte %d", e.Msg, e.Offset) }
 
-// A fault is why a text was refused. A number and not a string, because a
-// string kept in the checker would move its keys to the heap.
+// A fault is the reason for which a text was refused. It is a number and not a string, because a string
+// stored in the checker would move its keys to the heap.
 type fault uint8
 
 const (
@@ -63,12 +63,11 @@ func (f fault) String() string {
 	}[f]
 }
 
-// Check reports whether b is exactly one JSON value by RFC 8259, white space
-// around it allowed, and stricter than that where readers are known to differ:
-// valid UTF-8, no lone surrogates in \u escapes, no object with two members of
-// one (decoded) name, and at most maxDepth arrays and objects inside each other
-// (0 means DefaultDepth). The error is a *SyntaxError. Time is linear in len(b)
-// whatever b holds; an object of more than smallObject members allocates.
+// Check reports whether b is exactly one JSON value by RFC 8259, with optional white space around it,
+// and with stricter rules where parsers are known to differ: valid UTF-8, no lone surrogates in \u
+// escapes, no object with two members of one (decoded) name, and at most maxDepth nested arrays and
+// objects (0 means DefaultDepth). The error is a *SyntaxError. Time is linear in len(b) whatever b
+// holds; an object of more than smallObject members allocates.
 func Check(b []byte, maxDepth int) error {
 	if maxDepth <= 0 {
 		maxDepth = DefaultDepth
@@ -84,12 +83,11 @@ func Check(b []byte, maxDepth int) error {
 	return nil
 }
 
-// smallObject is up to how many members keys are compared one by one.
+// smallObject is the number of members up to which keys are compared one by one.
 const smallObject = 16
 
-// checker walks a text by recursion, at most left levels deep. Its methods take
-// the place to read from and return the place after, or -1 when they have set
-// why and at.
+// checker parses a text by recursion, at most left levels deep. Its methods receive the position to
+// read from and return the position after the value, or -1 after they have set why and at.
 type checker struct {
 	b    []byte
 	left int
@@ -213,7 +211,7 @@ func (c *checker) object(i int) int {
 		return c.failAt(i, tooDeep)
 	}
 	base := c.keys.n
-	var many map[string]struct{} // takes over from the stack in a large object
+	var many map[string]struct{} // replaces the stack in a large object
 	i = skipSpace(c.b, i+1)
 	if i < len(c.b) && c.b[i] == '}' {
 		c.left++
@@ -256,7 +254,7 @@ func (c *checker) object(i int) int {
 	}
 }
 
-// string reads the string that starts at i and tells whether it holds escapes.
+// string parses the string that starts at i and reports whether it contains escapes.
 func (c *checker) string(i int) (end int, escaped bool) {
 	b := c.b
 	for i++; ; {
@@ -290,9 +288,9 @@ const (
 	each01 = 0x0101010101010101
 )
 
-// skipPlain goes to the next byte that needs a look: a quote, a backslash, a
-// control character or the start of a character beyond ASCII. It goes by eight
-// bytes at a time; a borrow can only raise a flag above a true one.
+// skipPlain returns the position of the next byte that needs a check: a quote, a backslash, a control
+// character or the start of a character beyond ASCII. It tests eight bytes at a time; a borrow can only
+// set a flag above a true one.
 func skipPlain(b []byte, i int) int {
 	for ; i+8 <= len(b); i += 8 {
 		x := binary.LittleEndian.Uint64(b[i:])

@@ -2,15 +2,15 @@ package rawjson
 
 import "bytes"
 
-// span is where a member name stands between its quotes.
+// span is the position of a member name between its quotes.
 type span struct {
 	from, to int
 	escaped  bool
 }
 
-// keyStack holds the names of the members read so far in each open object, the
-// innermost last. It keeps places instead of slices, and the first few of them
-// in itself, so that the common case stays off the heap.
+// keyStack holds the names of the members read so far in each open object, the innermost last. It
+// stores positions instead of slices, and the first few of them inside itself, so that the common case
+// needs no heap memory.
 type keyStack struct {
 	few  [32]span
 	more []span
@@ -33,7 +33,7 @@ func (k *keyStack) at(i int) span {
 	return k.more[i-len(k.few)]
 }
 
-// spill puts the names of the innermost object into a map.
+// spill copies the names of the innermost object into a map.
 func (c *checker) spill(base int) map[string]struct{} {
 	many := make(map[string]struct{}, 4*smallObject)
 	for i := base; i < c.keys.n; i++ {
@@ -42,7 +42,7 @@ func (c *checker) spill(base int) map[string]struct{} {
 	return many
 }
 
-// seen notes a name of the innermost object and reports whether it was there.
+// seen adds a name of the innermost object and reports whether it was present.
 func (c *checker) seen(key span, base int, many map[string]struct{}) bool {
 	if many != nil {
 		before := len(many)

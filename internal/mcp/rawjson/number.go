@@ -2,8 +2,8 @@ package rawjson
 
 import "math"
 
-// IsInteger reports whether a token is an integer by its spelling: an optional
-// minus and digits, no fraction, no exponent, no leading zero. Any length.
+// IsInteger reports whether a token has the form of an integer: an optional minus and digits, no
+// fraction, no exponent, no leading zero. Any length is allowed.
 func IsInteger(tok []byte) bool {
 	i := 0
 	if len(tok) > 0 && tok[0] == '-' {
@@ -13,9 +13,8 @@ func IsInteger(tok []byte) bool {
 	return end == len(tok) && end > i && (tok[i] != '0' || end == i+1)
 }
 
-// Int gives the value of a number that is a whole one, however it is spelt:
-// 1.0 and 1e2 count. It reports false for fractions, for what does not fit an
-// int64, and for anything but a number.
+// Int returns the value of a whole number in any notation: 1.0 and 1e2 count. It returns false for
+// fractions, for values outside int64, and for anything but a number.
 func Int(v []byte) (int64, bool) {
 	if n, ok := shortInt(v); ok {
 		return n, true
@@ -27,7 +26,7 @@ func Int(v []byte) (int64, bool) {
 	return n.int64()
 }
 
-// shortInt reads the common spelling: up to 18 digits and nothing else.
+// shortInt parses the common notation: up to 18 digits and nothing else.
 func shortInt(v []byte) (n int64, ok bool) {
 	if len(v) == 0 || len(v) > 18 || v[0] == '0' && len(v) > 1 {
 		return 0, false
@@ -41,21 +40,20 @@ func shortInt(v []byte) (n int64, ok bool) {
 	return n, true
 }
 
-// Whole reports whether v is a number without a fraction, however large and
-// however it is spelt.
+// Whole reports whether v is a number without a fraction, of any size and in any notation.
 func Whole(v []byte) bool {
 	n, ok := parseNumber(v)
 	return ok && n.isInteger()
 }
 
-// number is the text of a number taken apart.
+// number is a parsed number.
 type number struct {
 	neg      bool
 	int, dec []byte // digits before and after the point
-	exp      int    // power of ten; beyond half a billion it is only known to be large
+	exp      int    // power of ten; beyond half a billion only its sign is used
 }
 
-// parseNumber takes a number apart. It reports false for anything else.
+// parseNumber parses a number. It returns false for anything else.
 func parseNumber(v []byte) (n number, ok bool) {
 	v = trimSpace(v)
 	c := checker{b: v}
@@ -90,8 +88,7 @@ func exponent(v []byte) (e int) {
 	return e
 }
 
-// digit gives the digit that stands for ten to the power of p once the exponent
-// has been worked in.
+// digit returns the digit for ten to the power of p after applying the exponent.
 func (n *number) digit(p int) byte {
 	p -= n.exp
 	switch {
@@ -105,7 +102,7 @@ func (n *number) digit(p int) byte {
 
 // isInteger reports whether the number has no fraction.
 func (n *number) isInteger() bool {
-	// Only digits that are written down can be other than zero.
+	// Only written digits can be nonzero.
 	lowest := n.exp - len(n.dec)
 	highest := min(0, n.exp+len(n.int))
 	for p := lowest; p < highest; p++ {

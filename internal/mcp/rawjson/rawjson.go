@@ -1,10 +1,9 @@
 // Package rawjson reads and splices JSON text without decoding it into values.
 //
-// Text from outside goes through Check once. Everything else here trusts that:
-// on text that was not checked it gives wrong answers, but it never panics and
-// always ends. Slices that are returned alias the text they were read from, so
-// the text must not be changed while they are in use. All functions are safe
-// for concurrent use on the same text; a Cursor or Members has one user.
+// Text from outside goes through Check once. All other functions rely on that: on text that was not
+// checked they return wrong results, but they never panic and always end. Returned slices alias the
+// text they were read from, so the text must not be changed while they are in use. All functions are
+// safe for concurrent use on the same text; a Cursor or Members is not.
 package rawjson
 
 import (
@@ -12,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// Kind tells what a value is by its first byte: '{', '[', '"', 't', 'f', 'n',
-// '0' for any number, and 0 for what no value starts with.
+// Kind returns the type of a value by its first byte: '{', '[', '"', 't', 'f', 'n', '0' for any number,
+// and 0 for a byte that starts no value.
 func Kind(v []byte) byte {
 	if i := skipSpace(v, 0); i < len(v) {
 		return kindOf(v[i])
@@ -31,8 +30,8 @@ func kindOf(c byte) byte {
 	return 0
 }
 
-// Get finds the member of an object by its decoded key. The value has no white
-// space around it. It reads the whole object up to the member.
+// Get returns the member of an object with a decoded key. The value has no white space around it. Get
+// reads the whole object up to the member.
 func Get(obj []byte, key string) ([]byte, bool) {
 	m := Walk(obj)
 	for {
@@ -46,7 +45,7 @@ func Get(obj []byte, key string) ([]byte, bool) {
 	}
 }
 
-// String decodes a JSON string. It reports false for any other value.
+// String decodes a JSON string. It returns false for any other value.
 func String(v []byte) (string, bool) {
 	body, ok := stringBody(v)
 	if !ok {
@@ -63,7 +62,7 @@ func String(v []byte) (string, bool) {
 // not allocate.
 func Equal(v []byte, s string) bool {
 	body, ok := stringBody(v)
-	if !ok || len(body) < len(s) { // decoding never makes text longer
+	if !ok || len(body) < len(s) { // decoding never makes a text longer
 		return false
 	}
 	if len(body) == len(s) {
@@ -72,8 +71,8 @@ func Equal(v []byte, s string) bool {
 	return decodesTo(body, s)
 }
 
-// Bytes decodes a JSON string like String; without escapes the result aliases v
-// and nothing is allocated.
+// Bytes decodes a JSON string like String; without escapes the result aliases v and nothing is
+// allocated.
 func Bytes(v []byte) ([]byte, bool) {
 	body, ok := stringBody(v)
 	if !ok {
@@ -82,8 +81,8 @@ func Bytes(v []byte) ([]byte, bool) {
 	return decodedBody(body)
 }
 
-// Length counts the code points of a JSON string once it is decoded, 0 for any
-// other value. It does not allocate.
+// Length returns the number of code points of a decoded JSON string, 0 for any other value. It does not
+// allocate.
 func Length(v []byte) (n int) {
 	body, _ := stringBody(v)
 	for i := 0; i < len(body); n++ {
@@ -99,7 +98,7 @@ func Length(v []byte) (n int) {
 	return n
 }
 
-// stringBody gives what stands between the quotes of a string.
+// stringBody returns the bytes between the quotes of a string.
 func stringBody(v []byte) ([]byte, bool) {
 	v = trimSpace(v)
 	if len(v) < 2 || v[0] != '"' || skipString(v, 0) != len(v) {

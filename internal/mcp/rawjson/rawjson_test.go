@@ -89,8 +89,8 @@ func TestCheckKeepsToTheDepthItIsGiven(t *testing.T) {
 	}
 }
 
-// A large object with one repeated name, escaped the second time, is found out
-// in every position, and large objects nest in small ones and the other way.
+// A repeated name in a large object, escaped the second time, is found in every position, also if large
+// objects nest in small ones and the other way round.
 func TestCheckFindsDuplicatesInLargeObjects(t *testing.T) {
 	for _, n := range []int{1, smallObject - 1, smallObject, smallObject + 1, 1000} {
 		var b []byte
@@ -172,7 +172,7 @@ func TestElements(t *testing.T) {
 	}
 }
 
-// A cursor goes into what it wants and past the rest, once.
+// A cursor enters some values and skips the rest, once.
 func TestCursor(t *testing.T) {
 	text := []byte(`{"a":[1,[2],{}],"b":{"c":true}} `)
 	c := At(text)
@@ -379,7 +379,7 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// holdsAgainstStd compares what we read in a checked text with encoding/json.
+// holdsAgainstStd compares the results for a checked text with encoding/json.
 func holdsAgainstStd(t *testing.T, b []byte) {
 	var v any
 	if json.Unmarshal(b, &v) != nil { // numbers beyond float64
@@ -419,7 +419,7 @@ func holdsAgainstStd(t *testing.T, b []byte) {
 	}
 }
 
-// On unchecked text, everything ends without a panic.
+// On unchecked text, every function ends without a panic.
 func FuzzUnchecked(f *testing.F) {
 	for _, s := range []string{message, `{"a":`, `{"a`, `[1,,2`, `{"\`, `{,,,`, `{"a":}`, `"\`} {
 		f.Add([]byte(s), "a")

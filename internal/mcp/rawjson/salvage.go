@@ -1,9 +1,8 @@
 package rawjson
 
-// Salvage finds the id of a JSON-RPC request in bytes that are not JSON, or
-// that are read once and not kept. It looks only at the members of the
-// outermost object, and keeps no more than a small part of any text. The zero
-// value is ready to be written to.
+// Salvage finds the ID of a JSON-RPC request in bytes that are not JSON, or that are read once and not
+// kept. It examines only the members of the outermost object, and stores only a small part of any text.
+// The zero value is ready to be written to.
 type Salvage struct {
 	depth   int // of the value that the next byte is part of
 	began   bool
@@ -13,14 +12,14 @@ type Salvage struct {
 	token []byte // of the outermost object: the text since the last separator
 	key   string
 	id    []byte
-	call  bool // there is a method
-	twice bool // there are two ids
+	call  bool // a method was found
+	twice bool // two IDs were found
 }
 
-// mostToken is how much of a token is kept: more than any id that is answered.
+// mostToken is how much of a token is kept: more than any ID that is answered.
 const mostToken = 1 << 10
 
-// Write takes the next bytes. It always takes all of them and returns no error.
+// Write processes the next bytes. It always accepts all of them and returns no error.
 func (s *Salvage) Write(p []byte) (int, error) {
 	for _, c := range p {
 		switch {
@@ -35,7 +34,7 @@ func (s *Salvage) Write(p []byte) (int, error) {
 			}
 			s.began = true
 			if s.depth++; s.depth == 1 && c == '[' {
-				s.depth++ // a batch has no id of its own
+				s.depth++ // a batch itself has no ID
 			}
 		case c == '}' || c == ']':
 			if s.depth == 1 {
@@ -84,9 +83,8 @@ func (s *Salvage) member() {
 	s.key, s.token = "", s.token[:0]
 }
 
-// Request returns the id of the request that was written, a string or a number
-// as it stands there. It returns nil if no id was found, or two, or no method,
-// because only a request is answered.
+// Request returns the ID of the request that was written, a string or a number in its JSON form. It
+// returns nil if it found no ID, two IDs, or no method, because only a request is answered.
 func (s *Salvage) Request() []byte {
 	kind := Kind(s.id)
 	if !s.call || s.twice || len(s.id) > mostToken || kind != '"' && kind != '0' || Check(s.id, 0) != nil {
@@ -95,10 +93,9 @@ func (s *Salvage) Request() []byte {
 	return s.id
 }
 
-// Repair replaces every surrogate in b that stands alone by U+FFFD, in place,
-// and returns how many there were. JSON's grammar allows them, and JavaScript
-// writes them for strings that were cut inside a character; no text in UTF-8
-// can hold them.
+// Repair replaces every lone surrogate in b by U+FFFD, in place, and returns their number. JSON's
+// grammar allows them, and JavaScript writes them for strings that were cut inside a character; UTF-8
+// cannot represent them.
 func Repair(b []byte) (replaced int) {
 	for i := 0; i+1 < len(b); {
 		if b[i] != '\\' {

@@ -8,7 +8,7 @@ import (
 func TestSalvage(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	for text, want := range map[string]string{
-		`{"jsonrpc":"2.0","id":7,"method":"a"`:                                         "", // the members may go on
+		`{"jsonrpc":"2.0","id":7,"method":"a"`:                                         "", // more members may follow
 		`{"jsonrpc":"2.0","id":7,"method":"a"}`:                                        "7",
 		`{"method":"a","params":{"id":3,"x":[{"id":4}],"s":"},\"id\":5"},"id":"q\"1"}`: `"q\"1"`,
 		`{"method":"a","params":{"x":` + "\"\xff\x01" + `"},"id":9}`:                   "9",
@@ -47,7 +47,7 @@ func FuzzSalvage(f *testing.F) {
 		s.Write(b)
 		id := s.Request()
 		if Check(b, 0) != nil || Kind(b) != '{' {
-			return // whatever it found is a guess, which must only be an id
+			return // the result is a guess, which must only be an ID
 		}
 		method, ok := Get(b, "method")
 		want, _ := Get(b, "id")

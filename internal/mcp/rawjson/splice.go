@@ -6,10 +6,9 @@ type Edit struct {
 	Value []byte // JSON text that replaces the value or is added last; nil removes the member
 }
 
-// Splice changes top-level members of an object and keeps the order and every
-// byte of the others. Of two edits of one key the later counts. An empty obj is
-// taken as {}. The result shares no memory with obj, except that anything but
-// an object is returned as it is.
+// Splice changes top-level members of an object and keeps the order and every byte of the others. Of
+// two edits of one key the later applies. An empty obj counts as {}. The result shares no memory with
+// obj, except that anything but an object is returned unchanged.
 func Splice(obj []byte, edits ...Edit) []byte {
 	if len(trimSpace(obj)) == 0 {
 		obj = []byte("{}")
@@ -20,11 +19,11 @@ func Splice(obj []byte, edits ...Edit) []byte {
 	}
 	c.Enter()
 	s := splicer{src: obj, edits: edits, used: make([]bool, len(edits))}
-	s.dst = append(make([]byte, 0, len(obj)+room(edits)), obj[:c.i]...)
+	s.dst = append(make([]byte, 0, len(obj)+space(edits)), obj[:c.i]...)
 	return s.splice(c)
 }
 
-func room(edits []Edit) (n int) {
+func space(edits []Edit) (n int) {
 	for _, e := range edits {
 		n += len(e.Key) + len(e.Value) + 8
 	}
@@ -34,12 +33,12 @@ func room(edits []Edit) (n int) {
 type splicer struct {
 	src, dst []byte
 	edits    []Edit
-	used     []bool // which edits met a member
-	wrote    bool   // a member is in dst
+	used     []bool // edits whose member exists
+	wrote    bool   // dst contains a member
 }
 
 func (s *splicer) splice(c Cursor) []byte {
-	tail := c.i // where the white space after the last member begins
+	tail := c.i // start of the white space after the last member
 	for {
 		start := s.afterComma(c.i)
 		key, ok := c.Key()
@@ -57,7 +56,7 @@ func (s *splicer) splice(c Cursor) []byte {
 	return append(s.dst, s.src[tail:]...)
 }
 
-// afterComma gives the place after the comma that ends the member before i.
+// afterComma returns the position after the comma that ends the member before i.
 func (s *splicer) afterComma(i int) int {
 	if j := skipSpace(s.src, i); j < len(s.src) && s.src[j] == ',' {
 		return j + 1
@@ -65,7 +64,7 @@ func (s *splicer) afterComma(i int) int {
 	return i
 }
 
-// member writes a member: head is its name with all up to its value.
+// member writes a member: head is its name and all text up to its value.
 func (s *splicer) member(key, head, value []byte) {
 	if e := s.last(key); e >= 0 {
 		s.used[e] = true
@@ -78,7 +77,7 @@ func (s *splicer) member(key, head, value []byte) {
 	s.dst = append(s.dst, value...)
 }
 
-// addNode writes the members that were not there.
+// addNode writes the members that did not exist.
 func (s *splicer) addNode() {
 	for i, e := range s.edits {
 		if e.Value == nil || s.used[i] || s.superseded(i) {
@@ -107,7 +106,7 @@ func (s *splicer) comma() {
 	s.wrote = true
 }
 
-// last finds the edit of a key that counts, -1 when there is none.
+// last returns the edit of a key that applies, -1 if there is none.
 func (s *splicer) last(key []byte) int {
 	for i := len(s.edits) - 1; i >= 0; i-- {
 		if s.edits[i].Key == string(key) {

@@ -5,13 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// AppendString appends s as a JSON string. Only what must be escaped is; each
-// invalid byte becomes U+FFFD.
+// AppendString appends s as a JSON string. It escapes only what must be escaped; each invalid byte
+// becomes U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	at := len(dst)
 	dst = append(dst, s...)
-	same := skipPlain(dst, at) - at // nearly always all of it
+	same := skipPlain(dst, at) - at // nearly always the whole rest
 	if same == len(s) {
 		return append(dst, '"')
 	}
@@ -57,8 +57,8 @@ func appendEscape(dst []byte, c byte) []byte {
 	return append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
 }
 
-// Compact appends src without the white space between its tokens, so that it
-// holds no newline. dst and src must not overlap, but dst may be src[:0].
+// Compact appends src without the white space between its tokens, so that it contains no newline. dst
+// and src must not overlap, but dst may be src[:0].
 func Compact(dst, src []byte) []byte {
 	for i := 0; i < len(src); {
 		switch c := src[i]; {
@@ -79,8 +79,8 @@ func Compact(dst, src []byte) []byte {
 	return dst
 }
 
-// unescape decodes the escape that starts at b[i] and gives the place after it,
-// -1 when it is none. A surrogate pair is one escape; a lone one is none.
+// unescape decodes the escape that starts at b[i] and returns the position after it, -1 if it is not
+// valid. A surrogate pair is one escape; a lone surrogate is not valid.
 func unescape(b []byte, i int) (r rune, next int) {
 	if i+1 >= len(b) {
 		return 0, -1
@@ -122,7 +122,7 @@ func unescapeHex(b []byte, i int) (r rune, next int) {
 	return r, i + 12
 }
 
-// hex4 reads four hexadecimal digits, -1 when they are not there.
+// hex4 parses four hexadecimal digits; it returns -1 if they are missing.
 func hex4(b []byte, i int) (r rune) {
 	if i+4 > len(b) {
 		return -1

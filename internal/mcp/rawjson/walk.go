@@ -14,10 +14,10 @@ type Cursor struct {
 	i int
 }
 
-// At starts at the beginning of a text.
+// At returns a cursor at the beginning of a text.
 func At(text []byte) Cursor { return Cursor{b: text} }
 
-// Kind tells what the next value is, as Kind does, without passing it.
+// Kind returns the type of the next value, as Kind does, without passing it.
 func (c *Cursor) Kind() byte {
 	if c.i = skipSpace(c.b, c.i); c.i < len(c.b) {
 		return kindOf(c.b[c.i])
@@ -25,7 +25,7 @@ func (c *Cursor) Kind() byte {
 	return 0
 }
 
-// Value passes the next value and returns its text, nil when there is none.
+// Value passes the next value and returns its text, nil if there is none.
 func (c *Cursor) Value() []byte {
 	start := skipSpace(c.b, c.i)
 	end := skipValue(c.b, start)
@@ -37,12 +37,12 @@ func (c *Cursor) Value() []byte {
 	return c.b[start:end:end]
 }
 
-// Enter passes the bracket of an array or object that Kind has announced.
+// Enter passes the opening bracket of the array or object that Kind has reported.
 func (c *Cursor) Enter() { c.i = min(c.i+1, len(c.b)) }
 
-// Key passes the next member name of the object that was entered, so that the
-// member's value is next. At the object's end it passes that and reports false.
-// The key is decoded; it aliases the text when it holds no escapes.
+// Key passes the next member name of the object that was entered, so that the member's value is next.
+// At the end of the object it passes the bracket and returns false. The key is decoded; it aliases the
+// text if it contains no escapes.
 func (c *Cursor) Key() (key []byte, ok bool) {
 	i := skipSpace(c.b, c.i)
 	if i < len(c.b) && c.b[i] == ',' {
@@ -65,8 +65,8 @@ func (c *Cursor) Key() (key []byte, ok bool) {
 	return key, true
 }
 
-// closeBracket passes the closing bracket at i; when something else is there, the
-// text was never checked and the cursor goes to its end.
+// closeBracket passes the closing bracket at i. If another byte is there, the text was never checked,
+// and the cursor moves to the end.
 func (c *Cursor) closeBracket(i int, bracket byte) ([]byte, bool) {
 	if i < len(c.b) && c.b[i] == bracket {
 		c.i = i + 1
@@ -76,8 +76,8 @@ func (c *Cursor) closeBracket(i int, bracket byte) ([]byte, bool) {
 	return nil, false
 }
 
-// More reports whether the array that was entered has another element, which
-// is next then. At the array's end it passes that.
+// More reports whether the array that was entered has another element, which is then next. At the end
+// of the array it passes the bracket.
 func (c *Cursor) More() bool {
 	i := skipSpace(c.b, c.i)
 	if i < len(c.b) && c.b[i] == ',' {
@@ -91,14 +91,13 @@ func (c *Cursor) More() bool {
 	return true
 }
 
-// Offset is how many bytes of the text have been passed.
+// Offset returns the number of bytes that were passed.
 func (c *Cursor) Offset() int { return c.i }
 
-// Members walks the members of an object without allocating. Walk makes one.
+// Members iterates over the members of an object without allocating. Walk returns one.
 type Members struct{ c Cursor }
 
-// Walk starts before the first member of an object. Anything but an object has
-// no members.
+// Walk returns an iterator before the first member of an object. Anything but an object has no members.
 func Walk(obj []byte) Members {
 	c := At(obj)
 	if c.Kind() != '{' {
@@ -108,8 +107,8 @@ func Walk(obj []byte) Members {
 	return Members{c}
 }
 
-// Next gives the next member: its decoded key, which aliases the text when it
-// holds no escapes, and the text of its value without white space around it.
+// Next returns the next member: its decoded key, which aliases the text if it contains no escapes, and
+// the text of its value without white space around it.
 func (m *Members) Next() (key, value []byte, ok bool) {
 	if key, ok = m.c.Key(); !ok {
 		m.c = Cursor{}
@@ -121,7 +120,7 @@ func (m *Members) Next() (key, value []byte, ok bool) {
 	return key, value, true
 }
 
-// Object yields what Members.Next gives, for use with range.
+// Object yields the results of Members.Next.
 func Object(obj []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		m := Walk(obj)
@@ -134,9 +133,8 @@ func Object(obj []byte) iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// Each calls f with the members of an object, in order, until it returns false.
-// It makes a string of each key; Walk does not. The error says that obj is no
-// object.
+// Each calls f with the members of an object, in order, until it returns false. It allocates a string
+// for each key; Walk does not. It returns an error if obj is not an object.
 func Each(obj []byte, f func(key string, value []byte) bool) error {
 	if Kind(obj) != '{' {
 		return errors.New("expected a JSON object")
@@ -165,7 +163,7 @@ func Elements(arr []byte) iter.Seq[[]byte] {
 	}
 }
 
-// skipValue gives the place after the value that starts at i, or -1.
+// skipValue returns the position after the value that starts at i, or -1.
 func skipValue(b []byte, i int) int {
 	if i >= len(b) {
 		return -1
@@ -204,7 +202,7 @@ func skipNested(b []byte, i int) int {
 	return -1
 }
 
-// skipString gives the place after the closing quote of the string at i, or -1.
+// skipString returns the position after the closing quote of the string at i, or -1.
 func skipString(b []byte, i int) int {
 	for i++; ; i += 2 {
 		if i = skipToQuote(b, i); i >= len(b) {
@@ -216,7 +214,7 @@ func skipString(b []byte, i int) int {
 	}
 }
 
-// skipToQuote goes to the next quote or backslash, eight bytes at a time.
+// skipToQuote returns the position of the next quote or backslash; it tests eight bytes at a time.
 func skipToQuote(b []byte, i int) int {
 	for ; i+8 <= len(b); i += 8 {
 		x := binary.LittleEndian.Uint64(b[i:])
@@ -231,7 +229,7 @@ func skipToQuote(b []byte, i int) int {
 	return i
 }
 
-// decodedBody decodes what stands between quotes; without escapes it is body.
+// decodedBody decodes the bytes between quotes; without escapes it returns body.
 func decodedBody(body []byte) ([]byte, bool) {
 	if bytes.IndexByte(body, '\\') < 0 {
 		return body, true

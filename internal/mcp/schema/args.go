@@ -13,8 +13,8 @@ type Arg struct {
 	Doc      string
 	Title    string
 	Required bool
-	Default  json.RawMessage // nil when there is none
-	Enum     []string        // allowed values, strings without their quotes
+	Default  json.RawMessage // nil if there is none
+	Enum     []string        // allowed values; strings without their quotes
 	Format   string
 	Expected string // in words, with all limits: "an integer from 1 to 2000"
 	Members  []Arg  // of an object, or of the objects in a list

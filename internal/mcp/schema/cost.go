@@ -17,8 +17,7 @@ const (
 	maxWays  = 10_000    // subschemas tried on one value at the top
 )
 
-// baseURI is what relative references are resolved against. No schema is loaded
-// from it.
+// baseURI is the base of relative references. No schema is loaded from it.
 const baseURI = "schema:///root"
 
 // cost holds, for each depth of the value, how many subschemas are tried on one
@@ -38,9 +37,8 @@ func (c cost) exceeded(d *decoder, size int) bool {
 	return steps > maxSteps || most*float64(size) > maxRead
 }
 
-// costOf estimates the cost of a schema. It refuses references that lead to
-// nothing in the schema, and references in a circle on the same value, because
-// checking them would not end.
+// costOf estimates the cost of a schema. It refuses references to nothing in the schema, and circular
+// references on the same value, because checking them would not end.
 func costOf(root *jsonschema.Schema, draft07 bool) (cost, error) {
 	g := &graph{
 		draft07: draft07,
@@ -192,7 +190,7 @@ func children(s *jsonschema.Schema) func(func(string, *jsonschema.Schema) bool) 
 	}
 }
 
-// refer returns the schema that a reference leads to.
+// refer returns the schema of a reference.
 func (g *graph) refer(s *jsonschema.Schema, ref string) (*jsonschema.Schema, error) {
 	u, err := url.Parse(ref)
 	if err != nil {
@@ -208,7 +206,7 @@ func (g *graph) refer(s *jsonschema.Schema, ref string) (*jsonschema.Schema, err
 	to := g.places[u.String()+"#"+fragment]
 	if to == nil {
 		return nil, fmt.Errorf(
-			"schema: reference %q leads to nothing inside the schema, and nothing outside is fetched",
+			"schema: reference %q is not defined inside the schema, and external schemas are not fetched",
 			clip(ref, 100),
 		)
 	}

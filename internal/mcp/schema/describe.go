@@ -124,7 +124,7 @@ func describeValue(v []byte) string {
 	case '[':
 		return "an array"
 	case 0:
-		return "something that is not JSON"
+		return "text that is not JSON"
 	case '"':
 		if s, ok := rawjson.String(v); ok {
 			return string(rawjson.AppendString(nil, clip(s, 60)))
@@ -138,13 +138,13 @@ func hintFor(n *node, v []byte) string {
 	s, isText := rawjson.String(v)
 	switch {
 	case n.never:
-		return "leave it out"
+		return "omit it"
 	case n.enum != nil && isText:
 		return didYouMean(s, n.enumWords())
 	case rawjson.Kind(v) == 'n' && n.types != 0:
-		return "leave it out when there is nothing to say"
+		return "omit it if it has no value"
 	case isText && n.types&(isArray|isObject) != 0 && n.types&isString == 0 && looksNested(s):
-		return "send JSON itself, not a string of it"
+		return "send the JSON value, not a string that contains it"
 	}
 	return ""
 }

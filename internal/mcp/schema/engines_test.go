@@ -14,17 +14,17 @@ import (
 	"testing"
 )
 
-// real is a schema from a real server, with values made for it.
+// real is a schema of a real server, with values made for it.
 type real struct {
 	name   string
 	schema *Schema
-	full   *fullEngine // the full engine, also where the walker needs none
-	right  [][]byte    // values that fit
-	wrong  [][]byte    // values that do not
+	full   *fullEngine // the full engine, even if the walker decides alone
+	right  [][]byte    // valid values
+	wrong  [][]byte    // invalid values
 }
 
-// realSchemas reads the schemas of our own tools, of servers from npm and of the
-// protocol itself, by where they are from.
+// realSchemas reads the schemas of this program's tools, of servers from npm and of the protocol
+// itself, by their origin.
 func realSchemas(tb testing.TB) map[string][]real {
 	tb.Helper()
 	all := map[string][]real{}
@@ -76,7 +76,7 @@ func realSchemas(tb testing.TB) map[string][]real {
 		tb.Fatal(err)
 	}
 	for i, name := range slices.Sorted(maps.Keys(defs.Defs)) {
-		if i%5 != 0 { // each schema holds all definitions, which takes time
+		if i%5 != 0 { // each schema contains all definitions, which takes time
 			continue
 		}
 		add("MCP 2025-11-25", name, bytes.Replace(protocol, []byte("{"), []byte(`{"$ref":"#/$defs/`+name+`",`), 1))
@@ -84,7 +84,7 @@ func realSchemas(tb testing.TB) map[string][]real {
 	return all
 }
 
-// ownSchemas reads the schemas that the tests of the tools keep.
+// ownSchemas reads the schemas that the tests of the tools store.
 func ownSchemas(tb testing.TB, add func(name string, raw json.RawMessage)) {
 	tb.Helper()
 	root, err := filepath.Abs(".")
@@ -122,8 +122,8 @@ func ownSchemas(tb testing.TB, add func(name string, raw json.RawMessage)) {
 	}
 }
 
-// makeValues makes values with the required members and with all of them, and
-// spoils each in every place.
+// makeValues makes values with the required members and with all members, and makes invalid variants of
+// each.
 func (x *real) makeValues(tb testing.TB) {
 	tb.Helper()
 	var root any
@@ -148,10 +148,10 @@ func (x *real) makeValues(tb testing.TB) {
 	}
 }
 
-// sample makes a value that fits a schema, unless that is stricter than most.
+// sample makes a value that is valid by a schema, unless the schema is unusually strict.
 type sample struct {
 	root  any
-	every bool // optional members too
+	every bool // include optional members
 }
 
 func (s sample) of(schema any, depth int) any {
@@ -252,17 +252,16 @@ func spoil(v any, try func()) {
 	}
 }
 
-// walk is what the walker alone says.
+// walk returns the verdict of the walker alone.
 func (s *Schema) walk(raw []byte) error {
 	only := *s
 	only.full = nil
 	return only.Check(raw)
 }
 
-// What each engine wins on real schemas: the walker decides most alone and finds
-// most of what is wrong, in words that name the place; the full engine finds
-// what is left. Neither says of a value of a real schema what the other denies.
-// go test -v prints the table of docs/benchmarks.md.
+// TestEngines measures what each engine contributes on real schemas: the walker decides most values
+// alone, with errors that name the position; the full engine decides the rest. The engines never
+// contradict each other on a value of a real schema. go test -v prints the table of docs/benchmarks.md.
 func TestEngines(t *testing.T) {
 	sources := realSchemas(t)
 	for _, from := range slices.Sorted(maps.Keys(sources)) {
@@ -303,8 +302,8 @@ func TestEngines(t *testing.T) {
 	}
 }
 
-// The time of one check by each engine, over all values of the schemas that the
-// walker decides alone.
+// BenchmarkEngines measures one check by each engine, over all values of the schemas that the walker
+// decides alone.
 func BenchmarkEngines(b *testing.B) {
 	type pair struct {
 		x   real

@@ -118,7 +118,7 @@ func (f *field) constrain(o *object, name string) error {
 	case "number", "integer":
 	default:
 		if f.tag("min")+f.tag("max") != "" {
-			return fmt.Errorf("min and max mean nothing for this type")
+			return fmt.Errorf("min and max do not apply to this type")
 		}
 	}
 	return f.bounds(o, low, high)
@@ -147,7 +147,7 @@ func (f *field) words(o *object, name string) error {
 			continue
 		}
 		if name != "string" {
-			return fmt.Errorf("%s means nothing for this type", key)
+			return fmt.Errorf("%s does not apply to this type", key)
 		}
 		o.addText(key, v)
 	}
@@ -173,7 +173,7 @@ func (f *field) bounds(o *object, low, high string) error {
 			continue
 		}
 		if rawjson.Check([]byte(v), 0) != nil || rawjson.Kind([]byte(v)) != '0' {
-			return fmt.Errorf("%s: %q is no number", b.tag, v)
+			return fmt.Errorf("%s: %q is not a number", b.tag, v)
 		}
 		o.addMember(b.keyword, []byte(v))
 	}

@@ -31,7 +31,7 @@ type tree struct {
 	vals map[string]*flagValue
 }
 
-// flagValue is what the words said of one member so far.
+// flagValue is the value of one member so far.
 type flagValue struct {
 	node   *node
 	raw    []byte
@@ -100,7 +100,7 @@ func (t *tree) member(word, name string) (*node, error) {
 	return n.extra, nil
 }
 
-// unknownWord says which key was probably meant, and which keys there are.
+// unknownWord returns which key was probably meant, and the possible keys.
 func unknownWord(name string, known []string) string {
 	all := hintUnknown("", known)
 	if near := didYouMean(name, known); near != "" {
@@ -135,8 +135,8 @@ func isJSON(text string, kind byte) bool {
 	return rawjson.Kind([]byte(text)) == kind && rawjson.Check([]byte(text), 0) == nil
 }
 
-// typed returns the text of a word as the type that its schema allows: as JSON
-// if that has an allowed type, else as a string.
+// typed converts the text of a word to the type that its schema allows: to JSON if that has an allowed
+// type, else to a string.
 func typed(word string, n *node, text string) ([]byte, error) {
 	if n == nil || n.types == 0 {
 		if n != nil && n.enum != nil && len(n.enumWords()) == len(n.enum) {

@@ -7,11 +7,10 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// CheckForm checks the content that a person entered into a form. schema is the
-// requestedSchema of elicitation/create: a flat object of strings, numbers,
-// integers, booleans, choices and lists of choices. Formats are enforced. The
-// error is a *Mismatch if the content does not fit, and another error if the
-// form is not valid.
+// CheckForm checks the content that a user entered into a form. schema is the requestedSchema of
+// elicitation/create: a flat object of strings, numbers, integers, booleans, choices and lists of
+// choices. Formats are enforced. The error is a *Mismatch if the content does not fit, and another
+// error if the form is not valid.
 func CheckForm(schema, content []byte) error {
 	s, err := CompileStrict(schema)
 	if err != nil {

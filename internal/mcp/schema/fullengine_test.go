@@ -14,8 +14,8 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// The keywords the walker does not know are enforced all the same, and the
-// message still names the place.
+// Keywords that the walker does not check are enforced nevertheless, and the message still names the
+// position.
 func TestFullEngine(t *testing.T) {
 	for _, c := range []struct{ schema, good, bad, want string }{
 		{
@@ -113,7 +113,7 @@ func TestNumbersBeyondFloatsAreRefusedByTheFullEngine(t *testing.T) {
 	}
 }
 
-// The walker alone answers what tools commonly use.
+// The walker alone decides schemas with the keywords that tools commonly use.
 func TestCommonKeywordsNeedNoFullEngine(t *testing.T) {
 	for _, schema := range []string{editSchema, `{}`, `true`, `{"oneOf":[{"const":"a","title":"A"},{"const":"b"}]}`, `{"x-anything":{"allOf":[]},"examples":[1],"$comment":"c","deprecated":true}`,
 		`{"$defs":{"unused":{"not":{}}}}`, `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}`} {
@@ -123,8 +123,8 @@ func TestCommonKeywordsNeedNoFullEngine(t *testing.T) {
 	}
 }
 
-// The official suite of both dialects, as it comes with jsonschema-go. Schemas
-// we refuse on purpose (references to elsewhere) are counted, not run.
+// The official suite of both dialects, as included in jsonschema-go. Schemas that this package refuses
+// on purpose (external references) are counted, not run.
 func TestOfficialSuite(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/google/jsonschema-go").
 		Output()
@@ -155,7 +155,7 @@ func TestOfficialSuite(t *testing.T) {
 	}
 }
 
-// suiteResult counts checks, and how many one engine answers rightly alone.
+// suiteResult counts checks, and those that one engine decides correctly alone.
 type suiteResult struct{ run, refused, walker, full int }
 
 func suiteFile(t *testing.T, file, dialect string, sum *suiteResult) {
@@ -212,7 +212,7 @@ func suiteFile(t *testing.T, file, dialect string, sum *suiteResult) {
 	}
 }
 
-// Where both engines know a schema, they agree.
+// If both engines support a schema, they agree.
 func FuzzEnginesAgree(f *testing.F) {
 	for _, v := range []string{`{"path":"a","edits":[{"old":"1","new":""}],"ratio":0.5,"exact":{"a":[1,2]}}`, `{"path":"a","limit":7,"tag":"abc","mode":"hex","pair":[1,2]}`} {
 		f.Add([]byte(editSchema), []byte(v))
@@ -241,8 +241,7 @@ func FuzzEnginesAgree(f *testing.F) {
 	})
 }
 
-// A keyword in other letters means nothing, wherever it stands; a property may
-// have any name.
+// A keyword in another case means nothing, in any position; a property may have any name.
 func TestKeywordsAreExact(t *testing.T) {
 	s := mustCompile(
 		t,

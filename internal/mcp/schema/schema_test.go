@@ -34,7 +34,7 @@ const editSchema = `{"type":"object","properties":{
 	"pair":{"type":"array","minItems":2,"maxItems":2}
 	},"required":["path"],"additionalProperties":false}`
 
-// What a model reads when its arguments are wrong.
+// The messages that a model reads if its arguments are wrong.
 func TestProblems(t *testing.T) {
 	s := mustCompile(t, editSchema)
 	for _, c := range []struct{ args, want string }{
@@ -43,10 +43,10 @@ func TestProblems(t *testing.T) {
 		{`{"path":7}`, `path: expected a string of at least 1 character, got 7`},
 		{
 			`{"path":null}`,
-			`path: expected a string of at least 1 character, got null, leave it out when there is nothing to say`,
+			`path: expected a string of at least 1 character, got null, omit it if it has no value`,
 		},
 		{`[]`, `arguments: expected an object, got an array`},
-		{`"{\"path\":1}"`, `arguments: expected an object, got "{\"path\":1}", send JSON itself, not a string of it`},
+		{`"{\"path\":1}"`, `arguments: expected an object, got "{\"path\":1}", send the JSON value, not a string that contains it`},
 		{`{"path":"a","offest":1}`, `offest: unknown argument, did you mean "offset"?`},
 		{`{"path":"a","OffSet":1}`, `OffSet: unknown argument, did you mean "offset"?`},
 		{`{"path":"a","filePath":"b"}`, `filePath: unknown argument, did you mean "file_path"?`},
@@ -82,7 +82,7 @@ func TestProblems(t *testing.T) {
 		},
 		{
 			`{"path":"a","edits":"[{\"old\":\"x\"}]"}`,
-			`edits: expected an array of 1 to 3 items, got "[{\"old\":\"x\"}]", send JSON itself, not a string of it`,
+			`edits: expected an array of 1 to 3 items, got "[{\"old\":\"x\"}]", send the JSON value, not a string that contains it`,
 		},
 		{`{"path":"a","ratio":0}`, `ratio: expected a number greater than 0 and at most 1, got 0`},
 		{`{"path":"a","ratio":true}`, `ratio: expected a number greater than 0 and at most 1, got true`},
@@ -232,9 +232,9 @@ func TestCompileRefuses(t *testing.T) {
 		{`{"properties":{"a":null}}`, "/properties/a: expected an object or a boolean, got null"},
 		{
 			`{"$ref":"https://example.com/other.json"}`,
-			`reference "https://example.com/other.json" leads to nothing inside the schema, and nothing outside is fetched`,
+			`reference "https://example.com/other.json" is not defined inside the schema, and external schemas are not fetched`,
 		},
-		{`{"$ref":"#/$defs/x"}`, "leads to nothing inside the schema"},
+		{`{"$ref":"#/$defs/x"}`, "is not defined inside the schema"},
 		{`{"$ref":"#"}`, "leads back to itself without going into the value"},
 		{
 			`{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"anyOf":[{},{"$ref":"#/$defs/a"}]}},"properties":{"p":{"$ref":"#/$defs/a"}}}`,
@@ -270,8 +270,7 @@ func TestCompileRefuses(t *testing.T) {
 	}
 }
 
-// Schemas that grow when they are followed are refused, or the values that
-// would make them slow are.
+// A schema whose cost grows exponentially is refused, or the values that would make it slow are.
 func TestHostileSchemasDoNotHang(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`{"$ref":"#/$defs/d0","$defs":{`)
@@ -314,7 +313,7 @@ func TestHostileSchemasDoNotHang(t *testing.T) {
 	}
 }
 
-// Numbers at the edge of int64 are told apart; beyond it they are float64.
+// Bounds at the edge of int64 are exact; beyond it they are float64.
 func TestBoundsAreExact(t *testing.T) {
 	s := mustCompile(t, `{"maximum":9007199254740993,"exclusiveMinimum":-9223372036854775808}`)
 	for text, want := range map[string]bool{

@@ -36,7 +36,7 @@ type deepName struct {
 	Only string `json:"only"`
 }
 
-// Every tag and every kind of type, with the whole schema that follows.
+// Every tag and every kind of type, with the complete schema.
 func TestFor(t *testing.T) {
 	const end = `,"additionalProperties":false}`
 	for _, c := range []struct {
@@ -183,13 +183,13 @@ func TestForRefuses(t *testing.T) {
 		}{}, "m: map[float64]int: keys must be strings or integers"},
 		{struct {
 			A int `json:"a" min:"x"`
-		}{}, `a: min: "x" is no number`},
+		}{}, `a: min: "x" is not a number`},
 		{struct {
 			A bool `json:"a" max:"1"`
-		}{}, "a: min and max mean nothing for this type"},
+		}{}, "a: min and max do not apply to this type"},
 		{struct {
 			A int `json:"a" pattern:"x"`
-		}{}, "a: pattern means nothing for this type"},
+		}{}, "a: pattern does not apply to this type"},
 		{struct {
 			A int `json:"a" enum:"1,x"`
 		}{}, `a: enum: "x" is no integer`},
@@ -278,7 +278,7 @@ type everything struct {
 	Trees []loop
 }
 
-// Generate fills what testing/quick cannot make itself.
+// Generate generates values for types that testing/quick does not support.
 func (everything) Generate(r *rand.Rand) everything {
 	some := func() bool { return r.IntN(2) == 0 }
 	text := func() string { return string([]rune{rune(r.IntN(0x3000)), '"', rune(r.IntN(128))}) }
@@ -303,7 +303,7 @@ func (everything) Generate(r *rand.Rand) everything {
 	return e
 }
 
-// Whatever a Go value encodes to fits the schema that its type has as output.
+// The encoding of any Go value is valid by the output schema of its type.
 func TestOutputsFitTheirOwnSchema(t *testing.T) {
 	raw, err := ForOutput(reflect.TypeFor[everything]())
 	if err != nil {
@@ -345,7 +345,7 @@ func TestOutputsFitTheirOwnSchema(t *testing.T) {
 	}
 }
 
-// What the schema of a type lets through, decodes into the type.
+// Arguments that are valid by the schema of a type can be decoded into the type.
 func TestArgumentsThatFitDecode(t *testing.T) {
 	s := compiled(t, reflect.TypeFor[readArgs]())
 	args, err := s.Canonical([]byte(`{"path":"a"}`))

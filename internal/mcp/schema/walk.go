@@ -11,8 +11,8 @@ const (
 	maxWork     = 4 << 20 // most steps of one walk, besides reading the text
 )
 
-// walker checks one text against nodes, in one pass and without decoding it. It
-// lives on the stack. If the value fits, only filling in defaults allocates.
+// walker checks one text against nodes, in one pass and without decoding it. It is allocated on the
+// stack. If the value fits, only filling in defaults allocates.
 type walker struct {
 	text         []byte
 	cur          rawjson.Cursor

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	keepKeys = 4        // how many keys a ring holds after Rotate, the new one included
+	keepKeys = 4        // keys of a ring after Rotate, including the new one
 	maxFile  = 64 << 10 // bytes
 )
 
-// keyFile is what lies on disk. Secrets are base64 in JSON.
+// keyFile is the content of the file. Secrets are base64 in JSON.
 type keyFile struct {
 	Keys []fileKey `json:"keys"` // the first one seals
 }
@@ -27,18 +27,17 @@ type fileKey struct {
 	Secret []byte `json:"secret"`
 }
 
-// stamp tells one state of a file from another.
+// stamp identifies one state of a file.
 type stamp struct {
 	at   time.Time
 	size int64
 	info fs.FileInfo
 }
 
-// Load reads the ring kept at path, or makes one there with a new key. The
-// file has mode 0600, and Load refuses one that others can read. Several
-// processes may load the same path at the same time, also while it does not
-// exist: all of them get the same keys. A key that another process rotated in
-// later is found when a token names it.
+// Load reads the ring stored at path, or creates one there with a new key. The file has mode 0600, and
+// Load refuses a file that other users can read. Several processes may load the same path at the same
+// time, also while it does not exist: all of them get the same keys. A key that another process rotates
+// in later is read when a token names it.
 func Load(path string) (*Ring, error) {
 	r := &Ring{path: path}
 	err := r.reload()
@@ -53,9 +52,8 @@ func Load(path string) (*Ring, error) {
 	return r, nil
 }
 
-// Rotate puts a new key first and forgets all but the last four. Tokens under
-// a forgotten key no longer open. A ring that was loaded changes its file as
-// well.
+// Rotate adds a new first key and drops all but the last four. Tokens under a dropped key can no longer
+// be opened. Rotate also changes the file of a loaded ring.
 func (r *Ring) Rotate() error {
 	if r.path == "" {
 		return r.rotateHere()
@@ -65,7 +63,7 @@ func (r *Ring) Rotate() error {
 		return fmt.Errorf("rotate sealing keys: %w", err)
 	}
 	defer unlock()
-	keys, _, err := readKeys(r.path) // what another process has rotated in stays
+	keys, _, err := readKeys(r.path) // keeps the keys that another process has rotated in
 	if err != nil {
 		return fmt.Errorf("rotate sealing keys: %w", err)
 	}
@@ -93,7 +91,7 @@ func (r *Ring) rotateHere() error {
 	return err
 }
 
-// turn puts a new key first. Ids are random, so it looks for a free one.
+// turn adds a new first key. IDs are random, so it looks for an unused one.
 func turn(keys []Key) []Key {
 	fresh := NewKey()
 	for taken := true; taken; {
@@ -140,7 +138,7 @@ func readKeys(path string) ([]Key, stamp, error) {
 	keys, err := parseKeys(b)
 	if err != nil {
 		return nil, stamp{}, fmt.Errorf(
-			"%s: %w; remove it and a new one is made, which ends what the old keys sealed",
+			"%s: %w; remove it and a new one is created; values sealed with the old keys can then not be opened",
 			path,
 			err,
 		)
@@ -148,7 +146,7 @@ func readKeys(path string) ([]Key, stamp, error) {
 	return keys, stamp{info.ModTime(), info.Size(), info}, nil
 }
 
-// parseKeys never repeats what it read: that may be secret.
+// parseKeys parses a key file. Its errors never quote the content, which may be secret.
 func parseKeys(b []byte) ([]Key, error) {
 	var file keyFile
 	d := json.NewDecoder(bytes.NewReader(b))
@@ -166,15 +164,15 @@ func parseKeys(b []byte) ([]Key, error) {
 	return keys, nil
 }
 
-// create makes the file with one new key, whole or not at all. That another
-// process was faster is no error.
+// create creates the file with one new key, completely or not at all. It succeeds if another process
+// created it first.
 func create(path string) error {
 	content, err := encodeKeys([]Key{NewKey()})
 	if err != nil {
 		return err
 	}
 	if err := atomicfile.Create(path, content); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%w; keep the keys on a file system that knows hard links", err)
+		return fmt.Errorf("%w; keep the keys on a file system that supports hard links", err)
 	}
 	return nil
 }

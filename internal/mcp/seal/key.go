@@ -8,13 +8,13 @@ import (
 	"log/slog"
 )
 
-// A Key is one secret of a ring. It does not print itself.
+// Key is one secret of a ring. It never prints its secret.
 type Key struct {
-	ID     uint32   // travels in every token, in the clear
+	ID     uint32   // part of every token, not encrypted
 	Secret [32]byte // from a random source, never from a password
 }
 
-// NewKey makes a key with a random id.
+// NewKey returns a key with a random ID.
 func NewKey() Key {
 	var k Key
 	var id [4]byte
@@ -24,13 +24,13 @@ func NewKey() Key {
 	return k
 }
 
-// Format prints the id alone, whatever the verb.
+// Format prints only the ID, for every verb.
 func (k Key) Format(f fmt.State, _ rune) { io.WriteString(f, k.keyName()) }
 
-// LogValue logs the id alone.
+// LogValue logs only the ID.
 func (k Key) LogValue() slog.Value { return slog.StringValue(k.keyName()) }
 
-// MarshalText keeps the secret out of JSON and its like.
+// MarshalText keeps the secret out of JSON and other encodings.
 func (k Key) MarshalText() ([]byte, error) { return []byte(k.keyName()), nil }
 
 func (k Key) keyName() string { return fmt.Sprintf("key %08x", k.ID) }

@@ -1,13 +1,12 @@
-// Package seal seals what a client carries for us, so that it cannot be read,
-// changed or used for anything else.
+// Package seal encrypts and authenticates values that a client stores for the server, so that the
+// client cannot read or change them, or use them for another purpose.
 //
-// A token is sealed for one purpose (a constant of the room that seals), bound
-// to bytes that both sides know (the owner, the method, a digest of the
-// parameters) and valid until a time. It promises nothing about replay: the
-// same token opens as often as it is shown before it expires.
+// A token is sealed for one purpose (a constant of the package that seals), bound to bytes that both
+// sides know (the owner, the method, a digest of the parameters) and valid until a time. It does not
+// prevent replay: the same token can be opened any number of times before it expires.
 //
-// AES-256-GCM with a random 96-bit nonce: one key may seal 2^32 tokens, so a
-// ring that is used hard is rotated long before that.
+// The cipher is AES-256-GCM with a random 96-bit nonce: one key may seal 2^32 tokens, so a frequently
+// used ring must be rotated long before that.
 package seal
 
 import (
@@ -24,47 +23,44 @@ import (
 )
 
 const (
-	// MaxToken is the length in bytes above which Open refuses a token
-	// without looking into it.
+	// MaxToken is the length in bytes above which Open refuses a token without decoding it.
 	MaxToken = 64 << 10
-	// MaxPlain is how many bytes fit into a token that Open accepts.
+	// MaxPlain is the number of bytes that fit into a token that Open accepts.
 	MaxPlain = MaxToken/4*3 - overhead
 
 	version  = 1
-	prefix   = 1 + 4 // version, key id
-	expiry   = 8     // milliseconds since 1970, inside the sealed part
+	prefix   = 1 + 4 // version, key ID
+	expiry   = 8     // milliseconds since 1970, encrypted
 	never    = math.MaxInt64
 	overhead = prefix + 12 + expiry + 16
 )
 
 var (
-	// ErrAltered means that the token was not made by this ring for this
-	// purpose and binding, or is no longer what it was. It says no more, so
-	// that it teaches a forger nothing.
+	// ErrAltered means that the token was not made by this ring for this purpose and binding, or was
+	// changed. It does not distinguish these cases, so that a forger learns nothing.
 	ErrAltered = errors.New("the sealed value is not valid here")
-	// ErrExpired means that the token is genuine and its time is over.
+	// ErrExpired means that the token is genuine but has expired.
 	ErrExpired = errors.New("the sealed value has expired")
 )
 
 var text = base64.RawURLEncoding.Strict()
 
-// A Ring seals with its first key and opens with all of them. Safe for
-// concurrent use.
+// Ring seals with its first key and opens with all of them. It is safe for concurrent use.
 type Ring struct {
-	path string // "" when the keys live in memory only
+	path string // "" if the keys are in memory only
 
 	mu   sync.RWMutex
 	keys []opener
-	seen stamp // of the file the keys were read from
+	seen stamp // the state of the file from which the keys were read
 }
 
-// opener is a key made ready.
+// opener is a key with its cipher.
 type opener struct {
 	Key
 	aead cipher.AEAD
 }
 
-// NewRing makes a ring of keys that live in memory only. The first one seals.
+// NewRing returns a ring of keys in memory. The first one seals.
 func NewRing(keys ...Key) (*Ring, error) {
 	o, err := openers(keys)
 	if err != nil {
@@ -73,12 +69,12 @@ func NewRing(keys ...Key) (*Ring, error) {
 	return &Ring{keys: o}, nil
 }
 
-// Ephemeral makes a ring with one new key. What it seals cannot be opened
-// after a restart, nor by another process.
+// Ephemeral returns a ring with one new key. Its tokens cannot be opened after a restart, nor by
+// another process.
 func Ephemeral() *Ring {
 	r, err := NewRing(NewKey())
 	if err != nil {
-		panic(err) // a new key is a good key
+		panic(err) // cannot fail for a new key
 	}
 	return r
 }
@@ -94,7 +90,7 @@ func openers(keys []Key) ([]opener, error) {
 			return nil, fmt.Errorf("key %08x has no secret", k.ID)
 		}
 		if ids[k.ID] {
-			return nil, fmt.Errorf("key id %08x is there twice", k.ID)
+			return nil, fmt.Errorf("key id %08x occurs twice", k.ID)
 		}
 		ids[k.ID] = true
 		block, err := aes.NewCipher(k.Secret[:])
@@ -110,10 +106,9 @@ func openers(keys []Key) ([]opener, error) {
 	return out, nil
 }
 
-// Seal makes a URL-safe token of plain. It opens only for the same purpose and
-// binding, before expires; the zero time means that it does not expire until
-// its key is rotated away. More than MaxPlain bytes make a token that Open
-// refuses. Times count in milliseconds.
+// Seal returns a URL-safe token of plain. Only the same purpose and binding open it, before expires;
+// the zero time means that it does not expire until its key is rotated out. For more than MaxPlain
+// bytes it returns a token that Open refuses. Times are in milliseconds.
 func (r *Ring) Seal(purpose string, bind, plain []byte, expires time.Time) string {
 	r.mu.RLock()
 	k := r.keys[0]
@@ -133,14 +128,14 @@ func (r *Ring) Seal(purpose string, bind, plain []byte, expires time.Time) strin
 	return text.EncodeToString(k.aead.Seal(raw, nil, inner, extra(raw[:prefix], purpose, bind)))
 }
 
-// Open gives back what was sealed for this purpose and binding. The error is
-// ErrAltered or ErrExpired.
+// Open returns the value that was sealed for this purpose and binding. The error is ErrAltered or
+// ErrExpired.
 func (r *Ring) Open(purpose string, bind []byte, token string, now time.Time) ([]byte, error) {
 	plain, _, err := r.unseal(purpose, bind, token, now)
 	return plain, err
 }
 
-// unseal returns also when the token expires, in milliseconds since 1970.
+// unseal also returns the time at which the token expires, in milliseconds since 1970.
 func (r *Ring) unseal(purpose string, bind []byte, token string, now time.Time) (plain []byte, until int64, err error) {
 	raw, err := decodeToken(token)
 	if err != nil {
@@ -161,9 +156,9 @@ func (r *Ring) unseal(purpose string, bind []byte, token string, now time.Time) 
 	return inner[expiry:], until, nil
 }
 
-// OpenWithin is Open for what is valid for a certain time. It refuses what would
-// be valid for longer as well: that was sealed before the clock was set back, and
-// marks that it was used may have ended by the clock's new time.
+// OpenWithin is Open for tokens that are valid for a limited time. It also refuses a token with a
+// longer validity, because that was sealed before the clock was set back, and the record of its use may
+// have expired by the new time.
 func (r *Ring) OpenWithin(
 	purpose string,
 	bind []byte,
@@ -178,9 +173,9 @@ func (r *Ring) OpenWithin(
 	return plain, err
 }
 
-// decodeToken accepts exactly one spelling of each token.
+// decodeToken accepts exactly one encoding of each token.
 func decodeToken(token string) ([]byte, error) {
-	// The decoder skips line ends even when strict.
+	// The decoder skips line ends even in strict mode.
 	if len(token) > MaxToken || strings.ContainsAny(token, "\r\n") {
 		return nil, ErrAltered
 	}
@@ -191,8 +186,8 @@ func decodeToken(token string) ([]byte, error) {
 	return raw, nil
 }
 
-// extra is what is authenticated with the sealed part. The length before the
-// purpose keeps "a"+"bc" apart from "ab"+"c".
+// extra returns the data that is authenticated with the sealed part. The length before the purpose
+// distinguishes "a"+"bc" from "ab"+"c".
 func extra(head []byte, purpose string, bind []byte) []byte {
 	b := make([]byte, 0, len(head)+4+len(purpose)+len(bind))
 	b = append(b, head...)
@@ -201,8 +196,8 @@ func extra(head []byte, purpose string, bind []byte) []byte {
 	return append(b, bind...)
 }
 
-// findKey looks a key up by its id, and once more in the file when another
-// process may have rotated it.
+// findKey returns the key with an ID. If it is unknown, it reads the file again, because another
+// process may have rotated the keys.
 func (r *Ring) findKey(id uint32) (opener, bool) {
 	if k, ok := r.known(id); ok {
 		return k, true

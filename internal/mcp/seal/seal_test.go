@@ -36,7 +36,7 @@ func TestRefusesEverythingElse(t *testing.T) {
 	r := Ephemeral()
 	token := r.Seal("state", []byte("alice"), []byte("secret"), later)
 	raw, _ := base64.RawURLEncoding.DecodeString(token)
-	// The last character holds two bits that decode to nothing.
+	// The last character holds two bits that are not part of the value.
 	const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 	last := strings.IndexByte(alphabet, token[len(token)-1])
 	loose := token[:len(token)-1] + string(alphabet[last|1])
@@ -74,7 +74,7 @@ func TestRefusesEverythingElse(t *testing.T) {
 	}
 }
 
-// What was sealed before the clock was set back is not valid for longer.
+// A token that was sealed before the clock was set back is not valid for longer.
 //
 //redteam:attack State that clients carry is sealed: the clock is set back, so that sealed state outlives its mark of use
 func TestSealedStateDoesNotOutliveAClockSetBack(t *testing.T) {
@@ -274,7 +274,7 @@ func FuzzOpen(f *testing.F) {
 		if err != nil && !errors.Is(err, ErrAltered) && !errors.Is(err, ErrExpired) {
 			t.Errorf("unexpected error %v", err)
 		}
-		// Only the seed can open, and only for what it was sealed.
+		// Only the seed can be opened, and only for its purpose.
 		if err == nil && (purpose != "state" || string(bind) != "alice" || string(got) != "x") {
 			t.Errorf("%q opened for %q, %q: %q", token, purpose, bind, got)
 		}

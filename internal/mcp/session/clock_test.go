@@ -7,7 +7,7 @@ import (
 	"gatehouse/internal/tests/hosttest/wallclock"
 )
 
-// Sessions end when they were idle for so long, whatever the time of day.
+// Sessions end after their idle time, whatever the time of day is set to.
 //
 //redteam:attack No principal takes the host from the others: the clock is set forward, so that all sessions are idle
 func TestAClockThatJumpsEndsNoSession(t *testing.T) {

@@ -7,14 +7,14 @@ import (
 
 // Terms are the session values that apply to one request.
 type Terms struct {
-	Facts       *Facts     // not to be changed
-	Level       slog.Level // least level of log messages the client wants
-	Initialized bool       // the handshake has happened
+	Facts       *Facts     // must not be changed
+	Level       slog.Level // minimum level of log messages for the client
+	Initialized bool       // the handshake is complete
 }
 
-// BeginRequest notes a request in flight by its raw id, so that it can be cancelled
-// and the session is not swept before Finish. It reports false when the id is
-// already in flight or the session is over.
+// BeginRequest registers a running request by its raw ID, so that it can be cancelled and the session
+// does not end as idle before FinishRequest. It returns false if a request with this ID is running or
+// the session has ended.
 func (s *Session) BeginRequest(id string, cancel func(cause error)) (Terms, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,7 +25,7 @@ func (s *Session) BeginRequest(id string, cancel func(cause error)) (Terms, bool
 	return Terms{s.facts, s.level, s.initialized}, true
 }
 
-// addFlight registers a request under an unused id. s.mu is held.
+// addFlight registers a request under an unused ID. The caller holds s.mu.
 func (s *Session) addFlight(id string, cancel func(cause error)) bool {
 	free := -1
 	for i := range s.first {
@@ -53,13 +53,13 @@ func (s *Session) addFlight(id string, cancel func(cause error)) bool {
 	return true
 }
 
-// inFlight is one request in flight.
+// inFlight is one running request.
 type inFlight struct {
 	id     string
 	cancel func(cause error)
 }
 
-// FinishRequest forgets a request in flight; once for each that began.
+// FinishRequest removes a running request; call it once for each BeginRequest that succeeded.
 func (s *Session) FinishRequest(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,12 +75,11 @@ func (s *Session) FinishRequest(id string) {
 		return
 	}
 	if delete(s.extra.flights, id); len(s.extra.flights) == 0 {
-		s.extra.flights = nil // a session that is idle again costs what it did
+		s.extra.flights = nil // an idle session shrinks to its original size
 	}
 }
 
-// Cancel cancels the request with this raw id and reports whether it was in
-// flight.
+// Cancel cancels the request with this raw ID and reports whether it was running.
 func (s *Session) Cancel(id string, cause error) bool {
 	s.mu.Lock()
 	var cancel func(error)
@@ -99,9 +98,9 @@ func (s *Session) Cancel(id string, cause error) bool {
 	return cancel != nil
 }
 
-// Expect makes an id for a request of ours to the client; take is called once
-// with its response, or with the zero Reply when the session ends first. It
-// reports false when the session is over.
+// Expect returns an ID for a request of the server to the client. take is called once with its
+// response, or with the zero Reply if the session ends first. Expect returns false if the session has
+// ended.
 func (s *Session) Expect(take func(Reply)) (id string, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,8 +126,8 @@ func (s *Session) ForgetExpected(id string) {
 	}
 }
 
-// Respond hands in the client's response to a request of ours and reports
-// whether one was expected.
+// Respond passes on the client's response to a request of the server and reports whether one was
+// expected.
 func (s *Session) Respond(id string, r Reply) bool {
 	s.mu.Lock()
 	var take func(Reply)

@@ -1,10 +1,8 @@
-// Package session keeps the state of a legacy client between its requests: the
-// caller, the client's capabilities, its streams, and the open requests in
-// both directions.
+// Package session keeps the state of a legacy client between its requests: the caller, the client's
+// capabilities, its streams, and the open requests in both directions.
 //
-// It knows no method and no transport. A session belongs to the principal
-// that opened it, lives until it is ended or idle for too long, and costs
-// well under 1 KiB and no goroutine while it is idle.
+// It knows no method and no transport. A session belongs to the principal that opened it, lasts until
+// it is ended or idle for too long, and costs well under 1 KiB and no goroutine while it is idle.
 package session
 
 import (
@@ -20,53 +18,53 @@ import (
 	"gatehouse/tool"
 )
 
-// Facts are what is known about the caller of one request: from the session
-// record, or from the request alone where there is no session.
+// Facts holds what is known about the caller of one request: from the session, or from the request
+// alone if there is no session.
 type Facts struct {
 	tool.Caller
 	Cut      permit.Cut
 	Revision mcpversion.Revision
-	Until    time.Time // when the credential ends; streams end with it, jobs do not. Zero means never
+	Until    time.Time // when the credential expires, which ends streams but not jobs. Zero means never
 }
 
-// Session is one legacy client's session. Safe for concurrent use.
+// Session is one legacy client's session. It is safe for concurrent use.
 type Session struct {
-	ID string // "" on a connection that is its own session
+	ID string // "" on a connection with its own session
 
 	opened  int64         // unix nanoseconds
 	counted limit.Held    // among the sessions of its table, which releases it
 	kept    *limit.Shares // of the bytes that streams keep; nil means no limit
 	active  atomic.Int64  // the last sign of life, in nanoseconds of uptime
 
-	// A call takes mu three times: when the session is found, when the call
-	// begins and when it ends.
+	// A call locks mu three times: when the session is looked up, when the call begins and when it
+	// ends.
 	mu          sync.Mutex
-	busy        int32 // requests and streams that are open
+	busy        int32 // open requests and streams
 	initialized bool
 	ended       bool
-	facts       *Facts      // never changed, only replaced: requests share it
-	first       [2]inFlight // requests in flight, while there are not more
-	level       slog.Level  // least level of log messages the client wants
-	queue       *Stream     // messages outside any request; made on first use
-	extra       *extra      // further requests, and questions; made on first use
-	stop        []func()    // run once at the end
+	facts       *Facts      // never changed, only replaced, because requests share it
+	first       [2]inFlight // running requests, up to two
+	level       slog.Level  // minimum level of log messages for the client
+	queue       *Stream     // messages outside any request; created on first use
+	extra       *extra      // further requests, and questions; created on first use
+	stop        []func()    // called once at the end
 	resync      func(*Session) [][]byte
 	seen        [3]uint64 // what the client last knew of its lists
 }
 
 // extra is the part of a session that most sessions never need.
 type extra struct {
-	flights   map[string]func(cause error) // by raw request id: cancels it
-	replies   map[string]func(Reply)       // by the id of a request to the client: receives its response
+	flights   map[string]func(cause error) // by raw request ID: cancels it
+	replies   map[string]func(Reply)       // by the ID of a request to the client: receives its response
 	streams   map[uint64]*Stream           // answers that stream, for resuming
 	nextReply uint64
 	nextID    uint64
-	subs      map[string]func() // subscriptions by URI: stops them; nil while they are suspended
+	subs      map[string]func() // by URI: stops the subscription; nil while it is suspended
 }
 
 // Reply is a client's response to a request of the server.
 type Reply struct {
-	Result []byte // raw result object; nil when Error is set
+	Result []byte // raw result object; nil if Error is set
 	Error  []byte // raw error object
 }
 
@@ -84,9 +82,9 @@ func (s *Session) Opened() time.Time { return time.Unix(0, s.opened) }
 // Touch records activity, which restarts the idle time.
 func (s *Session) Touch() { s.active.Store(int64(uptime())) }
 
-// clock is replaced by tests, and start a moment that spans are counted from: the
-// monotonic clock decides what is idle, because the time of day can be set while
-// the host runs, which must neither end all sessions nor keep them.
+// clock is replaced by tests, and start is the moment from which intervals are measured. The monotonic
+// clock decides which sessions are idle, because the time of day can be set while the host runs, which
+// must neither end all sessions nor keep them.
 var (
 	clock = time.Now
 	start = clock()
@@ -94,8 +92,7 @@ var (
 
 func uptime() time.Duration { return clock().Sub(start) }
 
-// KeepAlive keeps the session from being swept while something of it is open; call
-// the result when that has ended.
+// KeepAlive keeps the session from ending as idle until release is called.
 func (s *Session) KeepAlive() (release func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +108,7 @@ func (s *Session) KeepAlive() (release func()) {
 // Facts returns a copy of the facts of the handshake.
 func (s *Session) Facts() Facts { return *s.Known() }
 
-// Known is Facts without a copy: it must not be changed.
+// Known is Facts without a copy: the caller must not change it.
 func (s *Session) Known() *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,9 +127,8 @@ func (s *Session) Initialize(f Facts) bool {
 	return true
 }
 
-// Authenticated notes by which credential the principal has come this time, and when
-// that ends. Streams of the session end with the last one that was shown. What
-// it returns is Known with that credential.
+// Authenticated records the credential that the principal has used this time, and when it expires.
+// Streams of the session end with the most recent credential. The result is Known with that credential.
 func (s *Session) Authenticated(c *tool.Caller, until time.Time) *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +162,7 @@ func (s *Session) disconnectStreams() {
 	}
 }
 
-// Initialized reports whether the handshake has happened.
+// Initialized reports whether the handshake is complete.
 func (s *Session) Initialized() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 
 func anonymous() Facts { return Facts{Caller: tool.Caller{Principal: "anonymous"}} }
 
-// sweeping runs f beside a table that sweeps.
+// sweeping runs f with a table that ends idle sessions.
 func sweeping(t *testing.T, o Options, f func(t *testing.T, table *Table)) {
 	synctest.Test(t, func(t *testing.T) {
 		table := NewTable(o)
@@ -66,8 +66,8 @@ func TestASessionBelongsToItsPrincipal(t *testing.T) {
 	}
 }
 
-// A client that only ever posts is alive: activity of any kind counts, and
-// there is no rule that a stream must be opened.
+// A client that only ever posts is active: activity of any kind counts, and no stream needs to be
+// opened.
 func TestIdle(t *testing.T) {
 	sweeping(t, Options{}, func(t *testing.T, table *Table) {
 		posts, _ := table.Open(anonymous())
@@ -116,11 +116,11 @@ func TestEnd(t *testing.T) {
 			}
 			want := []string{"cancelled: " + ErrClosed.Error(), "unsubscribed", "answered: true", "stopped"}
 			if !slices.Equal(told, want) {
-				t.Errorf("the end told %q, want %q", told, want)
+				t.Errorf("the end reported %q, want %q", told, want)
 			}
 			s.OnEnd(tell("late"))
 			if told[len(told)-1] != "late" {
-				t.Error("who comes after the end is not told")
+				t.Error("a function registered after the end was not called")
 			}
 			if begins(s, "2", nil) || s.Subscribe("file:///b", nil) {
 				t.Error("an ended session takes on more")
@@ -148,7 +148,7 @@ func TestFull(t *testing.T) {
 	}
 	table.End(s, ErrClosed)
 	if _, err := table.Open(anonymous()); err != nil {
-		t.Errorf("there is room again, but: %v", err)
+		t.Errorf("there is space again, but: %v", err)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestFlights(t *testing.T) {
 	if !begins(s, `1`, drop) || !begins(s, `"1"`, drop) {
 		t.Error("a number and a string are different ids")
 	}
-	gone := errors.New("gone")
+	gone := errors.New("stopped")
 	if !s.Cancel(`"a"`, gone) || cause != gone {
 		t.Errorf("cancelled with %v, want %v", cause, gone)
 	}

@@ -17,8 +17,8 @@ const (
 	queueBytes  = 4 << 20 // and their bytes; one message of any size may wait
 	replayLimit = 256     // events kept after they were written
 	replayBytes = 1 << 20 // and their bytes
-	keptAnswers = 64      // streams of answers a session keeps
-	keptBytes   = 2 << 20 // and the bytes of those that have finished
+	keptAnswers = 64      // answer streams of one session that are kept
+	keptBytes   = 2 << 20 // and the bytes of the finished ones
 )
 
 // ErrTaken means that a connection is already reading the stream.
@@ -28,7 +28,7 @@ var ErrTaken = errors.New("another connection reads this stream")
 // goroutine at a time; a write that fails ends the attachment. WriteEvent
 // must not block for longer than the connection's own write deadline.
 type Writer interface {
-	// WriteEvent writes one message under its event id.
+	// WriteEvent writes one message with its event ID.
 	WriteEvent(id string, msg []byte) error
 	// Close ends the connection's use of the stream. It may be called while
 	// WriteEvent blocks, because another connection replaces this one, and
@@ -41,14 +41,14 @@ type Writer interface {
 // connection reads them, and the last ones are kept so that a broken connection can
 // resume. A goroutine writes them; it exits when there is nothing to write.
 type Stream struct {
-	id     uint64 // 0 is the stream outside any request
+	id     uint64 // 0 for the stream outside any request
 	resync func() [][]byte
 
 	mu       sync.Mutex
 	events   []event // the last ones, written or waiting
 	first    uint64  // sequence number of events[0]
 	next     uint64  // sequence number of the next event
-	sent     uint64  // everything below was written to w
+	sent     uint64  // all events below were written to w
 	bytes    int     // of events
 	waiting  int     // of those not yet written
 	w        Writer
@@ -84,7 +84,7 @@ func (st *Stream) Send(msg []byte) bool {
 	return true
 }
 
-// Last adds the final message and closes the stream when it has been written.
+// Last adds the final message; the stream closes after it was written.
 func (st *Stream) Last(msg []byte) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -229,15 +229,15 @@ func (st *Stream) Reader() Writer {
 	return st.w
 }
 
-// Read reports whether a connection reads the stream at the moment.
+// Read reports whether a connection reads the stream now.
 func (st *Stream) Read() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.w != nil
 }
 
-// Idle reports whether the session's reader, if there is one, has been
-// given all that was said outside any request.
+// Idle reports whether all messages outside any request were written to the session's reader, or there
+// is no reader.
 func (s *Session) Idle() bool {
 	s.mu.Lock()
 	st := s.queue
@@ -336,7 +336,7 @@ func (st *Stream) resyncReader() {
 	_ = st.held.Set(int64(st.bytes)) // a few small messages, which are written now
 }
 
-// closeWriter closes a connection that has left. st.mu is held, but released while it
+// closeWriter closes a connection that no longer reads the stream. st.mu is held, but released while it
 // closes: another connection may attach, so flush reads st.w again.
 func (st *Stream) closeWriter(w Writer) {
 	st.mu.Unlock()
@@ -344,8 +344,8 @@ func (st *Stream) closeWriter(w Writer) {
 	st.mu.Lock()
 }
 
-// Prime is the event id that stands before the next event to be written: a
-// client that resumes from it gets everything it was not sent.
+// Prime returns the event ID before the next event to be written: a client that resumes from it gets
+// every event that it was not sent.
 func (st *Stream) Prime() string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -357,7 +357,7 @@ func EventID(stream, seq uint64) string {
 	return strconv.FormatUint(stream, 36) + "-" + strconv.FormatUint(seq, 36)
 }
 
-// ParseEventID decodes an event id.
+// ParseEventID decodes an event ID.
 func ParseEventID(id string) (stream, seq uint64, ok bool) {
 	a, b, found := strings.Cut(id, "-")
 	if !found {
@@ -386,12 +386,12 @@ func (s *Session) notificationStream() *Stream {
 	return s.queue
 }
 
-// Notify says something outside any request. It never blocks; see Stream for
-// what happens without a reader.
+// Notify sends a message outside any request. It never blocks; see Stream for the behaviour without a
+// reader.
 func (s *Session) Notify(msg []byte) { s.Queue().Send(msg) }
 
-// OnLoss sets what is told to a client that has missed something: messages
-// that make it look again. It is set before anything is said.
+// OnLoss sets the messages for a client that has missed some, which make it read everything again. Call
+// it before the first message.
 func (s *Session) OnLoss(resync func(*Session) [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -446,7 +446,7 @@ func (st *Stream) finished() (bytes int, ok bool) {
 	return st.bytes, st.closed && st.w == nil
 }
 
-// FindStream returns the stream of an event id and the position in it.
+// FindStream returns the stream of an event ID and the position in it.
 func (s *Session) FindStream(eventID string) (st *Stream, after uint64, ok bool) {
 	id, seq, ok := ParseEventID(eventID)
 	if !ok {

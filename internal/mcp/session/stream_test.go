@@ -10,13 +10,13 @@ import (
 	"testing/synctest"
 )
 
-// reader is a connection that notes what it was sent.
+// reader is a connection that records its messages.
 type reader struct {
 	mu     sync.Mutex
 	got    []string
 	closed int
 	fail   error
-	stuck  chan struct{} // a write waits for it
+	stuck  chan struct{} // a write blocks until it is closed
 }
 
 func (r *reader) WriteEvent(id string, msg []byte) error {
@@ -159,8 +159,7 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// A connection may come at the very moment in which another leaves. Whatever
-// the order, the new one is served.
+// A connection may attach at the moment at which another closes. In any order, the new one is served.
 func TestAttachWhileTheOldOneIsClosed(t *testing.T) {
 	for _, how := range []string{"failed", "finished"} {
 		bubble(t, how, func(t *testing.T, s *Session) {
@@ -184,7 +183,7 @@ func TestAttachWhileTheOldOneIsClosed(t *testing.T) {
 	}
 }
 
-// leaver runs then while it is being closed.
+// leaver calls a function while it is being closed.
 type leaver struct {
 	reader
 	then func()
@@ -248,12 +247,12 @@ func TestOverflow(t *testing.T) {
 			t.Errorf("got %.30q...%q, want what is kept and then the word to look again", got, got[len(got)-12:])
 		}
 	})
-	bubble(t, "an answer nobody reads refuses more, but never its end", func(t *testing.T, s *Session) {
+	bubble(t, "an answer without a reader refuses more, but never its end", func(t *testing.T, s *Session) {
 		st := s.Open()
 		n := 0
 		for st.Send([]byte("progress")) {
 			if n++; n > 10*queueLimit {
-				t.Fatal("an answer nobody reads grows without bound")
+				t.Fatal("an answer without a reader grows without bound")
 			}
 		}
 		st.Last([]byte("end"))
@@ -306,7 +305,7 @@ func FuzzEventID(f *testing.F) {
 			t.Errorf("%q is %d, %d, and written again %d, %d", id, stream, seq, a, b)
 		}
 		s := New(Facts{})
-		if st, after, ok := s.FindStream(id); ok { // no number, however large, breaks a stream
+		if st, after, ok := s.FindStream(id); ok { // numbers of any size are handled
 			send(st, "a")
 			st.Attach(&reader{}, after, true, true)
 		}

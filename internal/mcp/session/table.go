@@ -13,17 +13,17 @@ import (
 	"gatehouse/internal/access/operator"
 )
 
-// Why a session ended.
+// The causes for which a session ends.
 var (
 	ErrIdle   = errors.New("the session was idle for too long")
 	ErrClosed = errors.New("the client ended the session")
 	ErrStop   = errors.New("the host is stopping")
-	// ErrExpired and ErrRevoked end what a credential has opened.
+	// ErrExpired and ErrRevoked end the sessions that a credential has opened.
 	ErrExpired = errors.New("the credential has expired")
 	ErrRevoked = errors.New("the credential was revoked")
 )
 
-// Options of a Table.
+// Options configures a Table.
 type Options struct {
 	IdleTTL time.Duration // 0 means 30 minutes
 	Sweep   time.Duration // 0 means 30 seconds
@@ -36,7 +36,7 @@ type Options struct {
 	Ended func(s *Session, cause error)
 }
 
-// Table holds the sessions that have an id. Safe for concurrent use.
+// Table holds the sessions with an ID. It is safe for concurrent use.
 type Table struct {
 	opts   Options
 	shares *limit.Shares
@@ -45,7 +45,7 @@ type Table struct {
 	byID   map[string]*Session
 }
 
-// NewTable makes an empty table.
+// NewTable returns an empty table.
 func NewTable(o Options) *Table {
 	if o.IdleTTL == 0 {
 		o.IdleTTL = 30 * time.Minute
@@ -82,9 +82,9 @@ func (t *Table) Open(f Facts) (*Session, error) {
 	return s, nil
 }
 
-// Get finds a session by its id and records activity. It finds only sessions that the
-// principal has opened. The caller must check that the principal is authenticated now:
-// a session may outlive the credential it was opened with, if another one is used.
+// Get returns the session with an ID and records activity. It returns only sessions that the principal
+// has opened. The caller must check that the principal is authenticated now: a session may outlive the
+// credential it was opened with, if another one is used.
 func (t *Table) Get(id, principal string) (*Session, bool) {
 	t.mu.RLock()
 	s := t.byID[id]
@@ -169,7 +169,7 @@ func (t *Table) endIdle(now time.Time) {
 	})
 }
 
-// newID makes a version 4 UUID.
+// newID returns a version 4 UUID.
 func newID() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails
