@@ -32,7 +32,7 @@ func drivers(ctx context.Context, s *sheet, n int) error {
 		ids := 0
 		m := manager.New(
 			manager.Options{
-				Ladder: []manager.Rung{r},
+				Ladder: []manager.LadderEntry{r},
 				NoPool: true,
 				NewID:  func(kind string) string { ids++; return fmt.Sprint(kind, "_", ids) },
 			},
@@ -66,7 +66,7 @@ func driverRound(ctx context.Context, s *sheet, m *manager.Manager, name string)
 	}
 	began := time.Now()
 	if err := s.row(name+": cold create", restored).timed(func() error {
-		b, err = m.Create(ctx, "bench", manager.Ask{})
+		b, err = m.Create(ctx, "bench", manager.Spec{})
 		return err
 	}); err != nil {
 		return err
@@ -91,7 +91,7 @@ func driverRound(ctx context.Context, s *sheet, m *manager.Manager, name string)
 	}
 	defer func() { err = errors.Join(err, m.RemoveSnapshot("bench", kept.ID)) }()
 	if err := s.row(fmt.Sprintf("%s: of a snapshot (%s), to running", name, kept.Kept), restored).timed(func() error {
-		again, err = m.Restore(ctx, "bench", kept.ID, manager.Ask{})
+		again, err = m.Restore(ctx, "bench", kept.ID, manager.Spec{})
 		return err
 	}); err != nil {
 		return err
@@ -99,7 +99,7 @@ func driverRound(ctx context.Context, s *sheet, m *manager.Manager, name string)
 	if err := errors.Join(python(ctx, again), m.Destroy("bench", again.ID)); err != nil {
 		return err
 	}
-	if again, err = m.Create(ctx, "bench", manager.Ask{}); err != nil {
+	if again, err = m.Create(ctx, "bench", manager.Spec{}); err != nil {
 		return err
 	}
 	return s.row(name+": destroy, nothing runs", destroyed).timed(func() error { return m.Destroy("bench", again.ID) })
@@ -109,7 +109,7 @@ func driverRound(ctx context.Context, s *sheet, m *manager.Manager, name string)
 func scripts(ctx context.Context, s *sheet, n int) error {
 	m := newManager(0)
 	defer m.Close()
-	b, err := m.Create(ctx, "bench", manager.Ask{})
+	b, err := m.Create(ctx, "bench", manager.Spec{})
 	if err != nil {
 		return err
 	}

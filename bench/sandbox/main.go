@@ -158,7 +158,7 @@ func system() string {
 func newManager(pool int) *manager.Manager {
 	ids := 0
 	return manager.New(manager.Options{
-		Ladder: []manager.Rung{
+		Ladder: []manager.LadderEntry{
 			{
 				Name: namespaces.Name,
 				Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) },

@@ -34,7 +34,7 @@ func coldRound(ctx context.Context, s *sheet, m *manager.Manager) error {
 	var b *manager.Box
 	began := time.Now()
 	if err := s.row("cold create", "p95 18").timed(func() (err error) {
-		b, err = m.Create(ctx, "bench", manager.Ask{})
+		b, err = m.Create(ctx, "bench", manager.Spec{})
 		return err
 	}); err != nil {
 		return err
@@ -97,7 +97,7 @@ func warmRound(ctx context.Context, s *sheet, m *manager.Manager) error {
 	var b *manager.Box
 	began := time.Now()
 	if err := s.row("claim from the pool", "p95 2").timed(func() (err error) {
-		b, err = m.Create(ctx, "bench", manager.Ask{})
+		b, err = m.Create(ctx, "bench", manager.Spec{})
 		return err
 	}); err != nil {
 		return err
