@@ -203,7 +203,7 @@ func TestASlowFrameDelaysNoOther(t *testing.T) {
 
 // budget is a Memory of so many bytes.
 type budget struct {
-	taken
+	received
 	left, used int64
 	refused    []string
 }
@@ -232,8 +232,8 @@ func TestLongFramesAreCounted(t *testing.T) {
 	if err := NewReader(strings.NewReader(in), 1<<20).Feed(b); err != nil {
 		t.Fatal(err)
 	}
-	if len(b.taken) != 4 || len(b.taken[1]) < 20<<10 || !slices.Equal(b.refused, []string{"no bytes 3"}) {
-		t.Errorf("%d frames were received, %q were refused", len(b.taken), b.refused)
+	if len(b.received) != 4 || len(b.received[1]) < 20<<10 || !slices.Equal(b.refused, []string{"no bytes 3"}) {
+		t.Errorf("%d frames were received, %q were refused", len(b.received), b.refused)
 	}
 	if b.used != 0 {
 		t.Errorf("%d bytes are counted after the end", b.used)

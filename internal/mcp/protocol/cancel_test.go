@@ -206,7 +206,7 @@ func TestHandlerThatIgnoresItsDeadline(t *testing.T) {
 
 // One principal gets two of four slots.
 func TestBusySlots(t *testing.T) {
-	visit(t, hosttest.Options{Slots: 4, Timeout: 10 * time.Second}, func(t *testing.T, h *house) {
+	visit(t, hosttest.Options{Slots: 4, Timeout: 10 * time.Second}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", "")
 		for range 3 {
 			p.start("tools/call", `"name":"t_wait"`)
