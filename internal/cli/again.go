@@ -10,18 +10,16 @@ import (
 	"gatehouse/internal/config"
 )
 
-// restarts says how a host with these settings is started again when it was
-// asked to; "" where it cannot be. A client that started a host over standard
-// input and output would not know that it has another one.
+// restarts describes how a host with these settings is restarted on request; it returns "" if it cannot be. A host
+// on standard input and output cannot be restarted, because its client would not learn that another host answers.
 func restarts(cfg config.Config) string {
 	if runtime.GOOS == "windows" || cfg.Doors.Stdio {
 		return ""
 	}
-	return "the program replaces itself, with the same arguments and process id, and opens its listeners again; sessions start again"
+	return "the program replaces itself, with the same arguments and process id, and opens its listeners again; sessions start anew"
 }
 
-// again puts a fresh process of this program in the place of this one. It
-// returns only with an error.
+// again replaces this process with a new one of the same program. It returns only with an error.
 func again() error {
 	program, err := os.Executable()
 	if err == nil {
@@ -30,5 +28,5 @@ func again() error {
 	if errors.Is(err, os.ErrNotExist) {
 		err = fmt.Errorf("%w; was it moved or removed?", err)
 	}
-	return fmt.Errorf("cannot start again: %w", err)
+	return fmt.Errorf("cannot restart the program: %w", err)
 }

@@ -19,7 +19,7 @@ import (
 	"gatehouse/internal/server/socket"
 )
 
-// warn prints what the settings expose, before any listener opens.
+// warn prints warnings about what the settings expose, before any listener opens.
 func warn(stderr io.Writer, cfg config.Config) {
 	var lines []string
 	if cfg.Doors.HTTP.Open {
@@ -29,14 +29,14 @@ func warn(stderr io.Writer, cfg config.Config) {
 		lines = append(lines, socket.WarnExposed(cfg.Doors.TCP)...)
 	}
 	if cfg.Roots.Unrestricted {
-		lines = append(lines, "WARNING: Running unrestricted lets the tools touch every file this user can.",
+		lines = append(lines, "WARNING: Running unrestricted lets the tools access every file this user can.",
 			"         Consider naming folders with -d instead.")
 	}
 	if hasShell(cfg) && !cfg.Modules.Shell.Confine {
 		lines = append(
 			lines,
-			"WARNING: Command lines may do whatever this user may. --allow and --deny restrict the programs they start.",
-			"         Consider modules.shell.confine, which gives each a sandbox.",
+			"WARNING: Command lines have all permissions of this user. --allow and --deny restrict the programs they start.",
+			"         Consider modules.shell.confine, which runs each command line in a sandbox.",
 		)
 	}
 	for _, line := range lines {
@@ -44,8 +44,8 @@ func warn(stderr io.Writer, cfg config.Config) {
 	}
 }
 
-// announce prints what is served, from where, and on which listeners. For HTTP it
-// adds what to paste into a terminal or a client's configuration.
+// announce prints the modules that are served, their folders, and the listeners. For HTTP it adds text to paste
+// into a terminal or a client's configuration.
 func announce(w Environment, cfg config.Config, host *app.App, same command) {
 	say := func(format string, args ...any) { fmt.Fprintf(w.Err, "[gatehouse] "+format+"\n", args...) }
 	var kinds []string
@@ -59,7 +59,7 @@ func announce(w Environment, cfg config.Config, host *app.App, same command) {
 		say("Allowed directories: %s", strings.Join(host.Folders(), ", "))
 	}
 	if cfg.View.ReadOnly {
-		say("Read-only: tools that change something are left out")
+		say("Read-only: tools that change anything are not offered")
 	}
 	for _, d := range host.Doors() {
 		for _, line := range d.Notes {
@@ -69,7 +69,7 @@ func announce(w Environment, cfg config.Config, host *app.App, same command) {
 		case d.Kind != app.Stdio:
 			say("Listening on %s", d.Address)
 		case isTerminal(w.In):
-			say("Waiting for a client's messages on standard input; Ctrl-D ends. For people: gatehouse tools")
+			say("Waiting for a client's messages on standard input; Ctrl-D ends the server. To list the tools: gatehouse tools")
 		}
 		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
 			shown := credential{
@@ -92,35 +92,35 @@ func pair(ctx context.Context, w Environment, host *app.App) error {
 	if code != "" {
 		fmt.Fprintf(
 			w.Err,
-			"[gatehouse] No user exists yet. Make the first user, an administrator, within 15 minutes, with the code\n"+
-				"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without it: gatehouse user add NAME --role admin\n",
+			"[gatehouse] No user exists yet. Create the first user, an administrator, within 15 minutes, with the code\n"+
+				"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without the code: gatehouse user add NAME --role admin\n",
 			code,
 		)
 	}
 	return err
 }
 
-// credential is the local token, for what a person pastes.
+// credential is the local token, for the text that the user pastes.
 type credential struct {
-	token  string // "" where none is needed
-	file   string // where it lies
-	secret bool   // not to be shown: standard error is no terminal, and may be kept
+	token  string // "" if none is needed
+	file   string // the path of the file that holds it
+	secret bool   // not printed, because standard error is not a terminal and may be stored
 }
 
-// header returns the header for a client's settings, the same in words of a
-// shell, and what to say besides.
+// header returns the header for a client's settings, the same header as an option of a shell command, and a note
+// for the user.
 func (c credential) header() (value, shell, note string) {
 	switch {
 	case c.token == "":
 		return "", "", ""
 	case c.secret:
-		return "Bearer TOKEN", ` -H "Authorization: Bearer $(cat '` + c.file + `')"`, "\nTOKEN is what lies in " + c.file
+		return "Bearer TOKEN", ` -H "Authorization: Bearer $(cat '` + c.file + `')"`, "\nTOKEN is the content of " + c.file
 	}
 	return "Bearer " + c.token, " -H 'Authorization: Bearer " + c.token + "'", ""
 }
 
-// usage is a command that asks the server at an address: a call of its example,
-// or the list of its tools.
+// usage returns a command that calls the server at an address: a call of the example tool, or the list of the
+// tools if there is no example.
 func usage(url, local, example string) string {
 	if example == "" {
 		return fmt.Sprintf("List the tools:\n  %s tools --url %s%s", program(), url, local)
@@ -128,7 +128,7 @@ func usage(url, local, example string) string {
 	return fmt.Sprintf("Call a tool:\n  %s call --url %s%s %s", program(), url, local, example)
 }
 
-// lineSnippet is what a person pastes to use the server on a TCP listener.
+// lineSnippet prints text to paste that uses the server on a TCP listener.
 func lineSnippet(stderr io.Writer, d app.Listener, example string, token bool) {
 	local := ""
 	if token {
@@ -137,12 +137,12 @@ func lineSnippet(stderr io.Writer, d app.Listener, example string, token bool) {
 	fmt.Fprintf(stderr, "\n%s\n\n", usage(reachable(d.Address), local, example))
 }
 
-// reachable is the address of a listener as a client on this machine names it.
+// reachable returns the address of a listener as a client on this machine names it.
 func reachable(address string) string {
 	return strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(address)
 }
 
-// program is this program as a person can start it.
+// program returns the name or path by which the user can start this program.
 func program() string {
 	if path, err := os.Executable(); err == nil {
 		return path
@@ -150,21 +150,20 @@ func program() string {
 	return "gatehouse"
 }
 
-// command is a program that a client starts, with its arguments and what it
-// needs in its environment.
+// command is a program that a client starts, with its arguments and environment.
 type command struct {
 	program string
 	args    []string
 	env     map[string]string
 }
 
-// sameServer makes the command by which a client starts a server that offers
-// the same tools over its standard input and output.
+// sameServer returns the command by which a client starts a server that offers the same tools over its standard
+// input and output.
 type sameServer func(l *config.Loaded, folders []string) command
 
-// sameOnStdio repeats the command line of serve without what concerns listeners
-// and logins: modules, folders as absolute paths, and every other flag, so that a
-// server that was restricted is as restricted where the entry is pasted.
+// sameOnStdio repeats the command line of serve without the flags of listeners and authentication: modules,
+// folders as absolute paths, and every other flag. A restricted server has the same restrictions where the entry
+// is pasted.
 func sameOnStdio(c *cobra.Command, w Environment, modules []string, l *config.Loaded, folders []string) command {
 	same := command{program(), slices.Concat([]string{"serve"}, modules), l.Environment(w.Getenv)}
 	if l.Roots.Unrestricted {
@@ -187,7 +186,7 @@ func sameOnStdio(c *cobra.Command, w Environment, modules []string, l *config.Lo
 	return same
 }
 
-// flagValue is the value of a flag as a command line takes it.
+// flagValue returns the value of a flag in the form in which a command line accepts it.
 func flagValue(f *pflag.Flag) string {
 	text := f.Value.String()
 	switch {
@@ -201,14 +200,14 @@ func flagValue(f *pflag.Flag) string {
 	return text
 }
 
-// snippets are what a person pastes to use the server on a listener. The token
-// is good from this machine alone.
+// snippets prints text to paste that uses the server on an HTTP listener. The token is valid on this machine
+// alone.
 func snippets(stderr io.Writer, d app.Listener, same command, example string, as credential) {
 	url := reachable(d.Address)
 	trust, ca := "", ""
 	if d.Trust != "" {
 		trust = fmt.Sprintf(
-			"\nA client that is written in JavaScript believes the certificate with\n  export NODE_EXTRA_CA_CERTS=%s",
+			"\nA client that is written in JavaScript accepts the certificate with\n  export NODE_EXTRA_CA_CERTS=%s",
 			d.Trust,
 		)
 		ca = "--cacert " + d.Trust + " "

@@ -14,7 +14,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// serveSettings are those of gatehouse serve with these arguments and variables.
+// serveSettings returns the settings of gatehouse serve with these arguments and variables.
 func serveSettings(t *testing.T, args []string, env map[string]string) (*cobra.Command, []string, *config.Loaded) {
 	t.Helper()
 	var host hostFlags
@@ -35,8 +35,8 @@ func serveSettings(t *testing.T, args []string, env map[string]string) (*cobra.C
 	return c, c.Flags().Args(), l
 }
 
-// A client that is given the printed entry starts a server that is restricted as
-// the one that printed it.
+// TestThePrintedEntryStartsTheSameServer checks that a client with the printed entry starts a server with the same
+// restrictions as the one that printed it.
 func TestThePrintedEntryStartsTheSameServer(t *testing.T) {
 	home, folder := t.TempDir(), t.TempDir()
 	file := filepath.Join(home, "other.yaml")

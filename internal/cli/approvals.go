@@ -24,11 +24,11 @@ func approving(w Environment) *cobra.Command {
 	var all, asJSON bool
 	c := &cobra.Command{
 		Use:   "approvals",
-		Short: "Say yes or no to calls that wait for an operator",
-		Long: `Say yes or no to calls that wait for an operator, because a rule says
-"then: ask-operator". Without a command, list what waits. The hosts of this user on
-this machine hear of a decision within a second. A yes is for that one call,
-with those arguments, unless the rule lets it hold for a while.`,
+		Short: "Approve or deny calls that wait for an operator",
+		Long: `Approve or deny calls that wait for an operator, because a rule says
+"then: ask-operator". Without a command, list the calls that wait. The hosts of
+this user on this machine receive a decision within a second. An approval holds
+for that one call with those arguments, unless the rule has it remembered.`,
 		Example: `  gatehouse approvals
   gatehouse approvals show ap_5KQ7
   gatehouse approvals approve ap_5KQ7
@@ -40,13 +40,13 @@ with those arguments, unless the rule lets it hold for a while.`,
 
 		SuggestionsMinimumDistance: 2,
 	}
-	c.Flags().BoolVar(&all, "all", false, "those of the last day that were decided too")
+	c.Flags().BoolVar(&all, "all", false, "list decided requests of the last day as well")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.AddCommand(approvalShow(w), decide(w, "approve", true), decide(w, "deny", false), passphrase(w))
 	return c
 }
 
-// withApprovals runs f with the approvals of the hosts of this user open.
+// withApprovals opens the approvals of this user's hosts and runs f with them.
 func withApprovals(w Environment, f func(*approvals.Store) error) error {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
@@ -56,16 +56,16 @@ func withApprovals(w Environment, f func(*approvals.Store) error) error {
 	return errors.Join(f(b), b.Close())
 }
 
-// passphrase sets what every yes needs.
+// passphrase sets the passphrase that every approval requires.
 func passphrase(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "passphrase",
-		Short: "Set the passphrase that every yes needs",
-		Long: `Set the passphrase that every yes needs where the settings say
-"approvals: {proof: passphrase}". It is read from the terminal and nowhere kept:
-it makes the key that signs a yes, of which the config folder has the other half.
-Hosts take it when they start. To change it, the present one is needed; one that
-was forgotten is removed with its file.`,
+		Short: "Set the passphrase that every approval requires",
+		Long: `Set the passphrase that every approval requires if the settings contain
+"approvals: {proof: passphrase}". It is read from the terminal and never stored:
+the key that signs an approval is derived from it and from a file in the config
+folder. Hosts read that file when they start. To change the passphrase, enter the
+current one; if it is lost, remove the file.`,
 		Example: "  gatehouse approvals passphrase",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -101,7 +101,7 @@ was forgotten is removed with its file.`,
 				return err
 			}
 			if !bytes.Equal(first, second) {
-				return errors.New("the two are not the same")
+				return errors.New("the two passphrases differ; run the command again")
 			}
 			p, err := approvals.NewProof(first)
 			if err == nil {
@@ -115,7 +115,7 @@ was forgotten is removed with its file.`,
 			}
 			fmt.Fprintf(
 				w.Err,
-				"[gatehouse] Every yes needs it where the settings say approvals.proof: passphrase; its other half is in %s\n",
+				"[gatehouse] Every approval requires it if approvals.proof is passphrase in the settings; the key file is %s\n",
 				file,
 			)
 			return writeDown(w, changed{"approval.passphrase", struct {
@@ -125,8 +125,8 @@ was forgotten is removed with its file.`,
 	}
 }
 
-// confirmApproval approves of one request, with the passphrase where one is set: a host
-// that asks for none takes the yes as well.
+// confirmApproval approves one request, with the passphrase if one is set. A host that requires none accepts the
+// approval as well.
 func confirmApproval(
 	w Environment,
 	b *approvals.Store,
@@ -180,7 +180,7 @@ func listApprovals(w Environment, b *approvals.Store, all, asJSON bool) error {
 		return showJSON(w.Out, map[string]any{"approvals": orEmpty(list)})
 	}
 	if len(list) == 0 {
-		fmt.Fprintln(w.Err, "[gatehouse] Nothing waits for an operator")
+		fmt.Fprintln(w.Err, "[gatehouse] No call waits for an operator")
 		return nil
 	}
 	t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
@@ -231,7 +231,7 @@ func decide(w Environment, word string, yes bool) *cobra.Command {
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usagef(
-					"%s wants an ID, as gatehouse approvals shows it; its beginning is enough",
+					"%s requires an ID, as gatehouse approvals shows it; its beginning is enough",
 					c.CommandPath(),
 				)
 			}
@@ -264,19 +264,18 @@ func decide(w Environment, word string, yes bool) *cobra.Command {
 	}
 }
 
-// decision is what the ledger keeps of a yes or no.
+// decision is the data that the ledger records of an approval or denial.
 type decision struct {
 	ID   string `json:"id"`
 	Tool string `json:"tool"`
 	For  string `json:"for"`
 	By   string `json:"by"`
-	// Proof is by what the operator was known: the passphrase, or only that the
-	// command ran as the host's user, which a program of that user can as well.
+	// Proof is how the operator was identified: by the passphrase, or only because the command ran as the host's
+	// user, which any program of that user can do.
 	Proof string `json:"proof"`
 }
 
-// findApproval finds the one request whose id begins so, first among those
-// that wait.
+// findApproval returns the one request whose id has this prefix, preferring requests that wait.
 func findApproval(b *approvals.Store, id string) (approvals.Request, error) {
 	list, err := b.Pending(true)
 	if err != nil {
@@ -301,7 +300,7 @@ func findApproval(b *approvals.Store, id string) (approvals.Request, error) {
 	case len(all) == 1:
 		return all[0], nil
 	case len(all) > 1:
-		return approvals.Request{}, fmt.Errorf("%d requests begin so; give more of the ID", len(all))
+		return approvals.Request{}, fmt.Errorf("%d requests have an ID that begins so; give more of the ID", len(all))
 	}
 	return approvals.Request{}, fmt.Errorf(
 		"%w: gatehouse approvals --all lists those of the last day",
@@ -309,7 +308,7 @@ func findApproval(b *approvals.Store, id string) (approvals.Request, error) {
 	)
 }
 
-// operator is who decides at a command line.
+// operator returns the name of the operator at a command line.
 func operator() string {
 	if u, err := osuser.Current(); err == nil && u.Username != "" {
 		return u.Username

@@ -12,8 +12,8 @@ import (
 // stdinLimit bounds arguments that are read from standard input, in bytes.
 const stdinLimit = 24 << 20
 
-// arguments makes the object a tool is called with, from one piece of JSON
-// ("-" reads standard input) or from words of the form key=value.
+// arguments returns the object a tool is called with, from one JSON text ("-" reads standard input) or from words
+// of the form key=value.
 func arguments(s client.Schema, words []string, text string, stdin io.Reader) (json.RawMessage, error) {
 	switch {
 	case text == "":
@@ -29,20 +29,19 @@ func arguments(s client.Schema, words []string, text string, stdin io.Reader) (j
 	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
-		return nil, usagef(`--json wants an object such as {"path":"README.md"}`)
+		return nil, usagef(`--json requires an object such as {"path":"README.md"}`)
 	}
 	return json.RawMessage(text), nil
 }
 
-// fromWords reads key=value words by the tool's schema. A key of a list may
-// be repeated.
+// fromWords converts key=value words by the tool's schema. The key of a list may be repeated.
 func fromWords(s client.Schema, words []string) (json.RawMessage, error) {
 	object := map[string]json.RawMessage{}
 	lists := map[string][]json.RawMessage{}
 	for _, word := range words {
 		key, text, ok := strings.Cut(word, "=")
 		if !ok || key == "" {
-			return nil, usagef("%q is no argument; expected key=value", word)
+			return nil, usagef("%q is not an argument; expected key=value", word)
 		}
 		property, _ := s.Properties.Lookup(key)
 		if property.Items != nil && !strings.HasPrefix(text, "[") {
@@ -66,9 +65,8 @@ func fromWords(s client.Schema, words []string) (json.RawMessage, error) {
 	return json.Marshal(object)
 }
 
-// value is one argument as JSON. What may be a string is one; what has
-// another type must be written as that type is in JSON; without a type it is
-// whatever it reads as.
+// value converts one argument to JSON. If the schema allows a string, the text is one; a value of another type
+// must be written as in JSON; without a type the text is JSON if it parses, and a string otherwise.
 func value(key string, s client.Schema, text string) (json.RawMessage, error) {
 	asString, err := json.Marshal(text)
 	if err != nil {
@@ -90,7 +88,7 @@ func value(key string, s client.Schema, text string) (json.RawMessage, error) {
 	return json.RawMessage(text), nil
 }
 
-// reads reports whether valid JSON looks like a type.
+// reads reports whether valid JSON has the form of a type.
 func reads(text, kind string) bool {
 	text = strings.TrimSpace(text)
 	switch kind {
@@ -108,7 +106,7 @@ func reads(text, kind string) bool {
 	return false
 }
 
-// kinds are a schema's types in words.
+// kinds describes a schema's types for an error text.
 func kinds(s client.Schema) []string {
 	words := map[string]string{
 		"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false",

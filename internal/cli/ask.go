@@ -20,8 +20,8 @@ import (
 	"gatehouse/internal/mcp/client"
 )
 
-// asker puts questions to the person at the terminal; nil where standard input
-// is none. A yes needs the passphrase, where one is set.
+// asker returns a function that asks the user at the terminal, or nil if standard input is not a terminal. An
+// approval requires the passphrase, if one is set.
 func asker(w Environment, f config.Folders) client.Ask {
 	in, ok := w.In.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
@@ -58,8 +58,8 @@ func asker(w Environment, f config.Folders) client.Ask {
 	}
 }
 
-// askOne asks for one value of a form. A no to a question that can only be
-// agreed to declines all of it.
+// askOne asks for one value of a form. Answering no to a question that only asks for consent declines the whole
+// form.
 func askOne(to io.Writer, lines *bufio.Reader, p client.Property, needed bool) (v any, action string) {
 	called := p.Title
 	if called == "" {
@@ -90,7 +90,7 @@ func askOne(to io.Writer, lines *bufio.Reader, p client.Property, needed bool) (
 			if n, err := strconv.ParseFloat(line, 64); err == nil {
 				return n, "accept"
 			}
-			fmt.Fprintln(to, "That is no number.")
+			fmt.Fprintln(to, "That is not a number.")
 		default:
 			return line, "accept"
 		}
@@ -98,7 +98,7 @@ func askOne(to io.Writer, lines *bufio.Reader, p client.Property, needed bool) (
 	return nil, "cancel"
 }
 
-// readPassphrase reads a line that is not shown.
+// readPassphrase reads a line without echoing it.
 func readPassphrase(w Environment, in *os.File, prompt string) ([]byte, error) {
 	fmt.Fprint(w.Err, prompt)
 	b, err := term.ReadPassword(int(in.Fd()))
@@ -106,8 +106,7 @@ func readPassphrase(w Environment, in *os.File, prompt string) ([]byte, error) {
 	return bytes.TrimRight(b, "\r\n"), err
 }
 
-// openTerminal opens the terminal of this process, wherever its standard input
-// comes from.
+// openTerminal opens the terminal of this process, even if its standard input is redirected.
 func openTerminal() (*os.File, error) {
 	name := "/dev/tty"
 	if os.PathSeparator == '\\' {
@@ -115,7 +114,7 @@ func openTerminal() (*os.File, error) {
 	}
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
 	if err != nil {
-		return nil, fmt.Errorf("the passphrase is read from a terminal alone, and there is none: %w", err)
+		return nil, fmt.Errorf("the passphrase can be read only from a terminal, and this process has none: %w", err)
 	}
 	return f, nil
 }

@@ -20,17 +20,17 @@ import (
 	"gatehouse/internal/config"
 )
 
-// errNotWhole ends a command that has said what is wrong with the ledger.
-var errNotWhole = errors.New("the ledger is not what was written")
+// errNotWhole ends a command that has printed what is wrong with the ledger.
+var errNotWhole = errors.New("the ledger was altered")
 
 func auditing(w Environment) *cobra.Command {
 	var q auditQuery
 	c := &cobra.Command{
 		Use:   "audit",
-		Short: "Show what was done on this host, by whom",
-		Long: `Show what was done on this host, by whom: calls, logins, sessions, refusals,
-approvals and changes of settings, the oldest first. Secrets among the
-arguments are masked. Without flags, the last 50 lines.`,
+		Short: "Show what was done on this host, and by which principal",
+		Long: `Show what was done on this host, and by which principal: calls, logins,
+sessions, refusals, approvals and changes of settings, the oldest first. Secrets
+in arguments are masked. Without flags, the last 50 entries.`,
 		Example: `  gatehouse audit --since 2h --principal alice
   gatehouse audit --level security --outcome denied --json
   gatehouse audit --follow
@@ -52,7 +52,7 @@ arguments are masked. Without flags, the last 50 lines.`,
 	return c
 }
 
-// auditQuery is what the flags ask for.
+// auditQuery is the query that the flags describe.
 type auditQuery struct {
 	since, until, level, session string
 	f                            audit.Filter
@@ -79,11 +79,11 @@ func (a *auditQuery) flags(c *cobra.Command) {
 	f.StringVar(&a.level, "level", "", "only this level: info or security")
 	f.StringVar(&a.f.Kind, "kind", "", "only this kind: call, approval, session.created, auth.login, ...")
 	f.StringVar(&a.f.Context, "context", "", "only what was done in this context")
-	f.StringVar(&a.session, "session", "", "only what was done in this session: its id, or the hash that lines show")
+	f.StringVar(&a.session, "session", "", "only what was done in this session: its id, or the hash that the ledger shows")
 	f.StringVar(&a.f.Call, "call", "", "only the lines of this call")
-	f.IntVarP(&a.f.Last, "last", "n", 0, "only the newest so many (default 50, all with --since)")
-	f.BoolVarP(&a.follow, "follow", "f", false, "go on with what is done from now on")
-	f.BoolVar(&a.json, "json", false, "print the lines as they are kept, one JSON object each")
+	f.IntVarP(&a.f.Last, "last", "n", 0, "only this many of the newest (default 50, all with --since)")
+	f.BoolVarP(&a.follow, "follow", "f", false, "continue with new entries until interrupted")
+	f.BoolVar(&a.json, "json", false, "print the stored entries, one JSON object per line")
 }
 
 func (a *auditQuery) filter(now time.Time) (f audit.Filter, err error) {
@@ -100,7 +100,7 @@ func (a *auditQuery) filter(now time.Time) (f audit.Filter, err error) {
 		return f, usagef("--level: %q is neither info nor security", a.level)
 	}
 	if f.Last < 0 {
-		return f, usagef("--last: %d is no number of lines", f.Last)
+		return f, usagef("--last: %d is not a number of lines", f.Last)
 	}
 	if f.Last == 0 && a.since == "" {
 		f.Last = 50
@@ -114,7 +114,7 @@ func (a *auditQuery) filter(now time.Time) (f audit.Filter, err error) {
 	return f, nil
 }
 
-// moment reads a span of time before now, or a time.
+// moment parses a duration before now, or a time.
 func moment(flag, text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -132,7 +132,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	}
 	if err != nil || d < 0 {
 		return time.Time{}, usagef(
-			"%s: %q is no time; expected a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z",
+			"%s: %q is not a time; expected a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z",
 			flag,
 			text,
 		)
@@ -140,8 +140,7 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return now.Add(-d), nil
 }
 
-// withLedger runs f with the ledger of the hosts on this machine open. It is
-// only read.
+// withLedger opens the ledger of the hosts on this machine for reading and runs f with it.
 func withLedger(w Environment, f func(*audit.Ledger) error) error {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
@@ -150,7 +149,7 @@ func withLedger(w Environment, f func(*audit.Ledger) error) error {
 	path := filepath.Join(cfg.Folders.Data, audit.FileName)
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		if _, err := os.Stat(path + ".head"); err != nil {
-			fmt.Fprintf(w.Err, "[gatehouse] There is no ledger yet; a host keeps it in %s\n", path)
+			fmt.Fprintf(w.Err, "[gatehouse] There is no ledger yet; a host creates it at %s\n", path)
 		}
 	}
 	l := audit.Open(path, audit.Options{})
@@ -178,8 +177,7 @@ func showLines(ctx context.Context, w Environment, l *audit.Ledger, f audit.Filt
 
 const lineHeader = "TIME\tLEVEL\tPRINCIPAL\tCONTEXT\tWHAT\tOUTCOME\tMS\tARGUMENTS"
 
-// printLines prints a table; one that is followed has columns of fixed width,
-// because the lines to come are not known.
+// printLines prints a table. With follow its columns have a fixed width, because later lines are not known yet.
 func printLines(out io.Writer, lines iter.Seq2[audit.Line, error], follow bool) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if follow {
@@ -204,7 +202,7 @@ func printLines(out io.Writer, lines iter.Seq2[audit.Line, error], follow bool) 
 	return t.Flush()
 }
 
-// row is one line for people.
+// row formats one entry for a user.
 func row(l audit.Line) string {
 	what := l.Kind
 	if l.Tool != "" {
@@ -246,10 +244,10 @@ func auditVerify(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify",
 		Short: "Find lines that were altered, removed or moved",
-		Long: `Find lines that were altered, removed, moved, or cut off at the end, and say
-which. The exit code is 1 when there are any. The hash it prints stands for
-every line up to the last: written down elsewhere, it shows later that
-nobody wrote the whole ledger anew.`,
+		Long: `Find entries that were altered, removed, moved, or cut off at the end, and print
+which. The exit code is 1 if there are any. The printed hash covers every entry
+up to the last: if you store it elsewhere, it shows later whether the whole
+ledger was written anew.`,
 		Example: `  gatehouse audit verify
   gatehouse audit verify --file audit-1-20000.jsonl`,
 		Args: noArgs,
@@ -310,7 +308,7 @@ func printReport(out io.Writer, r audit.Report) error {
 		)
 	}
 	if r.Removed > 0 && r.OK {
-		fmt.Fprintf(out, "lines 1 to %d were removed for their age or number, as the ledger itself says\n", r.Removed)
+		fmt.Fprintf(out, "lines 1 to %d were removed for their age or number, as the ledger records\n", r.Removed)
 	}
 	return nil
 }
@@ -320,9 +318,9 @@ func auditExport(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Write all lines as JSON, one object each",
-		Long: `Write all lines as JSON, one object each, on standard output or to a file that
-only you can read. Each holds the SHA-256 of the one before, without its
-newline, so that they can be verified anywhere.`,
+		Long: `Write all entries as JSON, one object per line, to standard output or to a file
+that only you can read. Each contains the SHA-256 of the entry before it, without
+its newline, so that the entries can be verified on any machine.`,
 		Example: "  gatehouse audit export -o audit.jsonl",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -14,8 +14,7 @@ import (
 	"gatehouse/internal/access/audit"
 )
 
-// ledgerOf fills a ledger with three calls and a login, and gives the
-// environment of a command that reads it.
+// ledgerOf fills a ledger with three calls and a login, and returns a function that runs audit commands on it.
 func ledgerOf(t *testing.T) (path string, run func(args ...string) (out, errs string, code int)) {
 	t.Helper()
 	data := t.TempDir()
@@ -118,7 +117,7 @@ func TestAuditFollows(t *testing.T) {
 	}
 }
 
-// until ends something when a text has been written.
+// until calls a function when a text has been written.
 type until struct {
 	bytes.Buffer
 	want    string
@@ -171,7 +170,7 @@ func TestAuditVerifies(t *testing.T) {
 	out, errs, code := run("verify", "--json")
 	if code != exitFailed || json.Unmarshal([]byte(out), &r) != nil || r.OK || len(r.Problems) != 1 ||
 		r.Problems[0].Last != 4 {
-		t.Errorf("the ledger is gone: got %d, %s%s", code, out, errs)
+		t.Errorf("the ledger was removed: got %d, %s%s", code, out, errs)
 	}
 	if err := os.Remove(path + ".head"); err != nil {
 		t.Fatal(err)

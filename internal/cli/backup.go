@@ -25,16 +25,16 @@ import (
 func backups(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "backup",
-		Short: "Back up all a host keeps, encrypted, and bring it back",
-		Long: `Back up all the hosts of this user keep: state, contexts, users and tokens,
-secrets with their key, the ledger, jobs, settings and the data of packages.
-A backup is one encrypted file in a folder, an S3-compatible service or a share.
-Hosts may go on meanwhile.
+		Short: "Back up all data of a host, encrypted, and restore it",
+		Long: `Back up all data of this user's hosts: state, contexts, users and tokens, secrets
+with their key, the ledger, jobs, settings and the data of packages. A backup is
+one encrypted file in a folder, an S3-compatible service or a share. Hosts may
+keep running meanwhile.
 
-TARGET is the name of a target, or an absolute folder; it may be left out
-where there is one target alone. The password is the secret BACKUP_PASSWORD,
-the one --secret names, or what standard input holds with --ask. Who loses it
-has no backup: keep it elsewhere as well.`,
+TARGET is the name of a target, or an absolute folder; it may be left out if
+there is only one target. The password is the secret BACKUP_PASSWORD, the one
+--secret names, or the text on standard input with --ask. Without the password
+a backup cannot be read: store the password elsewhere as well.`,
 		Example: `  gatehouse backup target set disk --path /mnt/disk --keep 7
   gatehouse secret set BACKUP_PASSWORD
   gatehouse backup create
@@ -56,7 +56,7 @@ has no backup: keep it elsewhere as well.`,
 	return c
 }
 
-// backupSetup is what the commands of backups work on.
+// backupSetup holds what the commands of backups share.
 type backupSetup struct {
 	w    Environment
 	cfg  config.Config
@@ -96,7 +96,7 @@ func (f *keyFlags) register(set *pflag.FlagSet) {
 	)
 }
 
-// openBackups opens the vault and finds the key.
+// openBackups opens the vault and determines the key.
 func (f *keyFlags) openBackups(w Environment) (*backupSetup, backup.Key, error) {
 	v, err := openVault(w)
 	if err != nil {
@@ -134,15 +134,15 @@ func (f *keyFlags) key(v *backupSetup) (k backup.Key, err error) {
 		err,
 		secret.ErrNotFound,
 	) {
-		return k, usagef("there is no password: keep one with gatehouse secret set %s, or use --ask", name)
+		return k, usagef("there is no password: store one with gatehouse secret set %s, or use --ask", name)
 	}
 	return k, err
 }
 
-// oneTarget is the argument of a command that takes one target at most.
+// oneTarget checks the arguments of a command that accepts at most one target.
 func oneTarget(c *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return usagef("%s takes one target, got %q as well", c.CommandPath(), args[1])
+		return usagef("%s accepts one target, got %q as well", c.CommandPath(), args[1])
 	}
 	return nil
 }
@@ -154,21 +154,21 @@ func first(args []string) string {
 	return args[0]
 }
 
-// asMistake makes a usage error of what was asked for wrongly.
+// asMistake turns an error that the command line caused into a usage error.
 func asMistake(err error) error {
 	if _, wrong := errors.AsType[*backup.Invalid](err); wrong {
 		return &usageError{err}
 	}
 	switch {
 	case errors.Is(err, backup.ErrNoTarget):
-		return usagef("%v; gatehouse backup list shows those there are, gatehouse backup target set makes one", err)
+		return usagef("%v; gatehouse backup list lists the targets, gatehouse backup target set creates one", err)
 	case errors.Is(err, backup.ErrNoBackup):
-		return fmt.Errorf("%w; gatehouse backup list TARGET shows those there are", err)
+		return fmt.Errorf("%w; gatehouse backup list TARGET lists the backups", err)
 	}
 	return err
 }
 
-// tells prints each phase when it starts.
+// tells returns a function that prints each phase when it starts.
 func (b *backupSetup) tells() backup.Progress {
 	last := ""
 	return func(phase string, _, _ int64) {
@@ -184,7 +184,7 @@ func backupCreate(w Environment) *cobra.Command {
 	var packages []string
 	c := &cobra.Command{
 		Use:   "create [TARGET]",
-		Short: "Make a backup",
+		Short: "Create a backup",
 		Args:  oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.openBackups(w)
@@ -201,7 +201,7 @@ func backupCreate(w Environment) *cobra.Command {
 				return asMistake(err)
 			}
 			fmt.Fprintln(w.Out, made.Name)
-			fmt.Fprintf(w.Err, "[gatehouse] Made a backup of %d files, %d bytes\n", len(made.Manifest.Files), made.Size)
+			fmt.Fprintf(w.Err, "[gatehouse] Created a backup of %d files, %d bytes\n", len(made.Manifest.Files), made.Size)
 			for _, old := range made.Removed {
 				fmt.Fprintf(w.Err, "[gatehouse] Removed %s\n", old)
 			}
@@ -251,7 +251,7 @@ func backupList(w Environment) *cobra.Command {
 	return c
 }
 
-// backupEntry is a backup as commands show it.
+// backupEntry is a backup in the output of the commands.
 type backupEntry struct {
 	Name    string    `json:"name"`
 	Created time.Time `json:"created"`
@@ -280,10 +280,10 @@ func (b *backupSetup) listTargets(asJSON bool) error {
 		return showJSON(b.w.Out, map[string]any{"targets": orEmpty(all)})
 	}
 	if waiting, err := backup.Waiting(app.BackedUp(b.cfg)); err == nil && waiting != nil {
-		fmt.Fprintf(b.w.Err, "[gatehouse] %s is restored when a host starts and no other runs\n", waiting.Backup)
+		fmt.Fprintf(b.w.Err, "[gatehouse] %s will be restored when a host starts while no other runs\n", waiting.Backup)
 	}
 	if len(all) == 0 {
-		fmt.Fprintln(b.w.Err, "[gatehouse] There are no targets; make one with gatehouse backup target set NAME")
+		fmt.Fprintln(b.w.Err, "[gatehouse] There are no targets; create one with gatehouse backup target set NAME")
 		return nil
 	}
 	t := tabwriter.NewWriter(b.w.Out, 0, 0, 2, ' ', 0)
@@ -314,7 +314,7 @@ func backupInfo(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "info [TARGET]",
-		Short: "Say what is in a backup, without restoring it",
+		Short: "Describe the contents of a backup without restoring it",
 		Args:  oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.openBackups(w)
@@ -330,7 +330,7 @@ func backupInfo(w Environment) *cobra.Command {
 			}
 			fmt.Fprintf(
 				w.Out,
-				"%s\nmade %s by %s (%s), version %s\n%d files, %d bytes, packed into %d\n\n",
+				"%s\ncreated %s by %s (%s), version %s\n%d files, %d bytes, packed into %d\n\n",
 				e.Name,
 				m.Created.Local().Format("2006-01-02 15:04"),
 				orDash(m.Host.Name),
@@ -371,13 +371,13 @@ func backupRead(w Environment) *cobra.Command {
 		Short: "Write one file of a backup to standard output, or list a folder of it",
 		Long: `Write one file of a backup to standard output, or list a folder of it, without
 restoring anything. PATH begins with data, config, state or key, as backup info
-shows it; / is the top. A backup is one encrypted stream, which cannot be
-mounted: it is read from its beginning up to the file.`,
+shows it; / is the top. A backup is one encrypted stream that cannot be mounted:
+the command reads it from its beginning up to the file.`,
 		Example: `  gatehouse backup read /
   gatehouse backup read config/gatehouse.yaml > gatehouse.yaml`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("%s takes a path; / lists the top", c.CommandPath())
+				return usagef("%s requires a path; / lists the top", c.CommandPath())
 			}
 			return oneTarget(c, args[1:])
 		},
@@ -429,13 +429,12 @@ func backupRestore(w Environment) *cobra.Command {
 	var packages []string
 	c := &cobra.Command{
 		Use:   "restore [TARGET]",
-		Short: "Bring a backup back",
-		Long: `Bring a backup back. All the hosts of this user keep becomes what it was then;
-what is there now is kept in .before-restore in each folder, until the next
-restore. While a host is running the restore waits, and takes effect when one
-starts and no other runs. With --package those packages alone are brought back,
-and everything else stays as it is; a host that is running brings them back
-within seconds.`,
+		Short: "Restore a backup",
+		Long: `Restore a backup. It replaces all data of this user's hosts; each folder keeps its
+previous content in .before-restore until the next restore. While a host is
+running the restore waits, and takes effect when a host starts while no other
+runs. With --package only those packages are restored, and everything else stays
+unchanged; a running host restores them within seconds.`,
 		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.openBackups(w)
@@ -457,16 +456,16 @@ within seconds.`,
 			}
 			leave()
 			if done == nil {
-				next := "Stop all hosts and start one again"
+				next := "Stop all hosts and start one"
 				if len(packages) > 0 || m.OfPackages() {
-					next = "The one that runs the packages brings them back within seconds"
+					next = "The host that runs the packages restores them within seconds"
 				}
-				fmt.Fprintf(w.Err, "[gatehouse] %s is unpacked and waits: a host is running. %s\n", e.Name, next)
+				fmt.Fprintf(w.Err, "[gatehouse] %s is unpacked and waits because a host is running. %s\n", e.Name, next)
 				return writeDown(w, changed{"config.restore_staged", named(e.Name)})
 			}
 			fmt.Fprintf(
 				w.Err,
-				"[gatehouse] Restored %s with %d files; what was there is in .before-restore\n",
+				"[gatehouse] Restored %s with %d files; the previous content is in .before-restore\n",
 				e.Name,
 				done.Files,
 			)
@@ -477,14 +476,14 @@ within seconds.`,
 	c.Flags().
 		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
-	c.Flags().StringSliceVar(&packages, "package", nil, "bring the package with this `id` back alone; can be repeated")
+	c.Flags().StringSliceVar(&packages, "package", nil, "restore only the package with this `id`; can be repeated")
 	return c
 }
 
 func backupCancel(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel",
-		Short: "Take back a restore that waits",
+		Short: "Cancel a restore that waits",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			v, err := openVault(w)
@@ -502,7 +501,7 @@ func backupCancel(w Environment) *cobra.Command {
 			if err := backup.Cancel(app.BackedUp(v.cfg)); err != nil {
 				return err
 			}
-			fmt.Fprintf(w.Err, "[gatehouse] %s is not restored\n", waiting.Backup)
+			fmt.Fprintf(w.Err, "[gatehouse] The restore of %s is cancelled\n", waiting.Backup)
 			return writeDown(w, changed{"config.restore_cancelled", named(waiting.Backup)})
 		},
 	}

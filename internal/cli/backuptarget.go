@@ -12,7 +12,7 @@ import (
 func backupTarget(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "target",
-		Short: "Make and remove targets of backups",
+		Short: "Create and remove targets of backups",
 		Args:  knownCommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -24,10 +24,10 @@ func backupTargetSet(w Environment) *cobra.Command {
 	var t backup.Target
 	c := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Make a target, or replace the one of its name, after trying it",
+		Short: "Create a target, or replace the one with its name, after testing it",
 		Example: `  gatehouse backup target set disk --path /mnt/disk --keep 7
   gatehouse backup target set cloud --kind s3 --endpoint https://s3.example.com --bucket backups --access-key KEY --secret S3_KEY
-  gatehouse backup target set nas --kind smb --host nas --share backups --user house --secret NAS`,
+  gatehouse backup target set nas --kind smb --host nas --share backups --user backup --secret NAS`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			v, err := openVault(w)
@@ -43,7 +43,7 @@ func backupTargetSet(w Environment) *cobra.Command {
 			if err := v.room.SetTarget(c.Context(), t); err != nil {
 				return asMistake(err)
 			}
-			fmt.Fprintf(w.Err, "[gatehouse] Made target %s\n", t.Name)
+			fmt.Fprintf(w.Err, "[gatehouse] Created target %s\n", t.Name)
 			return writeDown(w, changed{"config.backup_target_set", named(t.Name)})
 		},
 	}
@@ -51,7 +51,7 @@ func backupTargetSet(w Environment) *cobra.Command {
 	f.SortFlags = false
 	f.StringVar(&t.Kind, "kind", backup.Directory, "directory, s3 or smb")
 	f.StringVar(&t.Path, "path", "", "the folder; in a bucket or share, below it")
-	f.IntVar(&t.Keep, "keep", 0, "how many backups of this host stay; 0 keeps all")
+	f.IntVar(&t.Keep, "keep", 0, "how many backups of this host are kept; 0 keeps all")
 	f.StringVar(&t.Endpoint, "endpoint", "", "of s3: https://host or https://host:port")
 	f.StringVar(&t.Bucket, "bucket", "", "of s3")
 	f.StringVar(&t.Region, "region", "", "of s3 (default: us-east-1)")
@@ -66,7 +66,7 @@ func backupTargetSet(w Environment) *cobra.Command {
 func backupTargetRemove(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Forget a target; the backups in it stay",
+		Short: "Remove a target; its backups stay",
 		Args:  exactly("NAME"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			v, err := openVault(w)

@@ -17,19 +17,19 @@ func call(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "call TOOL [key=value...]",
 		Short: "Call one tool",
-		Long: `Call one tool and print what it gives back: its text as it is, or its
-structure as JSON. Without --url, --unix or --daemon the tool runs right here, in the
-folders named with -d.
+		Long: `Call one tool and print its result: its text unchanged, or its structured
+content as JSON. Without --url, --unix or --daemon the tool runs in this process,
+in the folders named with -d.
 
-Arguments are key=value, read by the tool's own schema; the key of a list can
-be repeated. --json gives all of them as one object, "-" reads it from
-standard input. "gatehouse tools TOOL" says what a tool takes.
+Arguments are key=value, converted by the tool's schema; the key of a list can be
+repeated. --json gives all of them as one object; "-" reads it from standard
+input. "gatehouse tools TOOL" describes a tool's arguments.
 
-What goes on as a job is followed to its end, and how far it is goes to standard
-error. With --no-wait the job's name is the answer; "gatehouse call job_wait"
-takes it. Interrupting ends the waiting, and job_cancel the job.
+If the call continues as a job, the command waits for its end and prints its
+progress to standard error. With --no-wait it prints the job's id, for
+"gatehouse call job_wait". An interrupt ends the waiting; job_cancel ends the job.
 
-Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
+Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong,
 3 no server could be reached.`,
 		Example: `  gatehouse call file_read path=README.md
   gatehouse call dir_list path=. -d ~/projects
@@ -37,13 +37,13 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
   gatehouse call --url http://127.0.0.1:3000/mcp lang_list`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef(`which tool? "gatehouse tools" lists what there is`)
+				return usagef(`which tool? "gatehouse tools" lists the tools`)
 			}
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if noWait && !t.running() {
-				return usagef("--no-wait needs a server that goes on: --url, --unix or --daemon")
+				return usagef("--no-wait needs a server that keeps running: --url, --unix or --daemon")
 			}
 			cl, end, err := t.connectTarget(c, w)
 			if err != nil {
@@ -64,15 +64,14 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 	c.Flags().SortFlags = false
 	c.Flags().StringVar(&text, "json", "", "all arguments as one JSON `object`, - reads it from standard input")
 	c.Flags().BoolVar(&full, "full", false, "print the whole result as JSON")
-	c.Flags().BoolVar(&noWait, "no-wait", false, "answer with the job, where the tool starts one")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "print the job's id if the tool starts a job")
 	t.register(c.Flags())
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)
 	return c
 }
 
-// callTool finds the tool, so that its schema can read the arguments, and
-// calls it.
+// callTool finds the tool, because its schema is needed to convert the arguments, and calls it.
 func callTool(
 	ctx context.Context,
 	w Environment,
@@ -101,7 +100,7 @@ func callTool(
 	return r, nil
 }
 
-// printResult prints a result: whole, or what people want of it.
+// printResult prints a result: all of it with full, else the part that a user needs.
 func printResult(w Environment, r *client.Result, full bool) (err error) {
 	switch {
 	case full:
@@ -119,8 +118,8 @@ func printResult(w Environment, r *client.Result, full bool) (err error) {
 	return err
 }
 
-// broken distinguishes a server's refusal, and giving up, from a connection that
-// broke: the latter counts as no server.
+// broken distinguishes an error that the server returned, and an interrupt, from a lost connection, which counts
+// as an unreachable server.
 func broken(err error) error {
 	_, refused := errors.AsType[*client.RPCError](err)
 	if refused || errors.Is(err, context.Canceled) {

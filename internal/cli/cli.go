@@ -12,7 +12,7 @@ import (
 	"gatehouse/internal/mcp/client"
 )
 
-// Exit codes.
+// These are the exit codes.
 const (
 	exitOK          = 0
 	exitFailed      = 1 // the tool, or the host, failed
@@ -21,7 +21,7 @@ const (
 	exitInterrupted = 130
 )
 
-// Environment is what a command touches of the world around it.
+// Environment holds everything outside the process that a command uses.
 type Environment struct {
 	In       io.Reader
 	Out, Err io.Writer

@@ -56,8 +56,8 @@ func TestWordsBecomeArguments(t *testing.T) {
 		"ratio=x":                    "ratio=x: expected a number or null",
 		"counts=x":                   "counts=x: expected a whole number",
 		"env=x":                      "env=x: expected an object in JSON",
-		"path":                       `"path" is no argument; expected key=value`,
-		"=x":                         `"=x" is no argument; expected key=value`,
+		"path":                       `"path" is not an argument; expected key=value`,
+		"=x":                         `"=x" is not an argument; expected key=value`,
 		"path=a path=b":              "path is given twice",
 	} {
 		got, err := arguments(s, strings.Fields(words), "", nil)
@@ -80,7 +80,7 @@ func TestArgumentsAsJSON(t *testing.T) {
 	}
 	for _, bad := range []string{"[1]", "null", "{", "1"} {
 		if _, err := arguments(client.Schema{}, nil, bad, nil); err == nil ||
-			!strings.Contains(err.Error(), "--json wants an object") {
+			!strings.Contains(err.Error(), "--json requires an object") {
 			t.Errorf("%s: got %v, want a refusal", bad, err)
 		}
 	}
@@ -185,7 +185,7 @@ func TestExitCodes(t *testing.T) {
 		{"the tool failed", alive, errToolFailed, exitFailed, ""},
 		{"refused", alive, refused, exitFailed, "gatehouse: no (-32602)\n"},
 		{"usage", alive, usagef("not so"), exitUsage, "gatehouse: not so\nRun \"gatehouse --help\" for how to use it.\n"},
-		{"nobody", alive, broken(io.EOF), exitConnect, "gatehouse: cannot connect to the server: no answer: EOF\n"},
+		{"no server", alive, broken(io.EOF), exitConnect, "gatehouse: cannot connect to the server: no answer: EOF\n"},
 		{"two lines", alive, errors.Join(io.EOF, refused), exitFailed, "gatehouse: EOF\ngatehouse: no (-32602)\n"},
 		{"interrupted", stopped, broken(signal), exitInterrupted, "gatehouse: interrupted\n"},
 		{"interrupted inside", stopped, broken(context.Canceled), exitInterrupted, "gatehouse: interrupted\n"},

@@ -23,9 +23,8 @@ func moduleNames(_ *cobra.Command, named []string, begin string) ([]string, cobr
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// toolNames completes the tool of a command, among those of the server that the
-// command line names, and then its arguments. Packages have tools too, at a host
-// that runs.
+// toolNames completes the tool of a command with the tools of the server that the command line names, and then its
+// arguments. Only a running host has the tools of packages.
 func (t *target) toolNames(w Environment) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, begin string) ([]string, cobra.ShellCompDirective) {
 		if len(words) > 0 && c.Name() != "call" {
@@ -62,8 +61,7 @@ func (t *target) toolNames(w Environment) cobra.CompletionFunc {
 	}
 }
 
-// completeContext completes --context with the contexts of the settings and of
-// the commands.
+// completeContext completes --context with the contexts of the settings and those that commands created.
 func completeContext(c *cobra.Command, w Environment) {
 	c.RegisterFlagCompletionFunc(
 		"context",

@@ -15,8 +15,8 @@ func configCommand(w Environment) *cobra.Command {
 		Short: "Check and show the settings",
 		Long: `Check and show the settings. They come from gatehouse.yaml in the config
 folder (or the file --config or GATEHOUSE_CONFIG names), from the environment,
-and from flags, each before the one before it. docs/settings.md has them all.
-A server reads them again on SIGHUP.`,
+and from flags; later sources override earlier ones. docs/settings.md lists them
+all. A server reads them again on SIGHUP.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -27,11 +27,11 @@ A server reads them again on SIGHUP.`,
 func configCheck(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "check [FILE]",
-		Short: "Look for mistakes in the settings",
-		Long: `Look for mistakes in the settings. Each is told with file, line and column, and
-with what was expected; the exit code is then 1. What the settings name, such
-as certificates and folders, is not opened. Rules that compare paths or commands
-as text are warned of, because other spellings pass them.`,
+		Short: "Check the settings for mistakes",
+		Long: `Check the settings for mistakes. Each is printed with file, line and column, and
+with what was expected; the exit code is then 1. Files that the settings name,
+such as certificates and folders, are not opened. The command warns of rules that
+compare paths or commands as text, because other spellings evade them.`,
 		Example: `  gatehouse config check
   gatehouse config check ./gatehouse.yaml`,
 		Args: cobra.MaximumNArgs(1),
@@ -51,7 +51,7 @@ as text are warned of, because other spellings pass them.`,
 			case err != nil:
 				return err
 			case l.File == "":
-				fmt.Fprintf(w.Out, "no file, and the environment is understood\n")
+				fmt.Fprintf(w.Out, "no file, and the environment is valid\n")
 			default:
 				fmt.Fprintf(w.Out, "%s: understood\n", l.File)
 			}
@@ -60,7 +60,7 @@ as text are warned of, because other spellings pass them.`,
 	}
 }
 
-// noteText prints warnings of rules that compare text.
+// noteText prints warnings about rules that compare text.
 func noteText(w Environment, warnings []string) {
 	for _, s := range warnings {
 		fmt.Fprintf(w.Err, "[gatehouse] Warning: %s\n", s)
@@ -80,8 +80,8 @@ func configShow(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show",
 		Short: "Show the settings in force and where each comes from",
-		Long: `Show the settings in force, as a file could say them, and where each comes
-from. Secrets are left out.`,
+		Long: `Show the settings in force, in the form of a file, and where each comes from.
+Secrets are left out.`,
 		Example: "  gatehouse config show --read-only",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -103,9 +103,9 @@ func configSchema(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "Print the JSON Schema of the file",
-		Long: `Print the JSON Schema of the file, for editors that check while one writes. With
-  # yaml-language-server: $schema=gatehouse.schema.json
-as the first line, many do.`,
+		Long: `Print the JSON Schema of the file, for editors that check it while you type. Many
+editors use it if the first line is
+  # yaml-language-server: $schema=gatehouse.schema.json`,
 		Example: "  gatehouse config schema > gatehouse.schema.json",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {

@@ -28,14 +28,14 @@ import (
 func contextCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "context",
-		Short: "Make and change contexts: named views of this host",
-		Long: `Make and change contexts: named views of this host, each with its choice of
-tools, who may enter, rules, folders, environment, and tools, prompts and
-resources of its own. Callers choose one by --context, /mcp/NAME, the header X-MCP-Context, or
-the token they bring. Hosts that run follow every change within a second.
+		Short: "Create and change contexts: named views of this host",
+		Long: `Create and change contexts: named views of this host, each with its choice of
+tools, its callers, rules, folders, environment, and tools, prompts and resources
+of its own. Callers choose one by --context, /mcp/NAME, the header X-MCP-Context, or
+their token. Running hosts apply every change within a second.
 
-Contexts that a configuration defines, and those every host has by itself, are
-changed there and not here.`,
+Contexts that the settings define are changed in gatehouse.yaml; those that every
+host has cannot be changed.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 
@@ -45,7 +45,7 @@ changed there and not here.`,
 	return c
 }
 
-// definedContexts are those of the settings, which are changed there alone.
+// definedContexts returns the contexts of the settings, which can be changed only there.
 func definedContexts(w Environment) (config.Config, []contextstore.Record, error) {
 	l, err := readSettings(w)
 	if err != nil {
@@ -58,7 +58,7 @@ func definedContexts(w Environment) (config.Config, []contextstore.Record, error
 	return l.Config, all, nil
 }
 
-// findContext finds a context by its name; nil when there is none.
+// findContext returns the context with this name, or nil if there is none.
 func findContext(all []contextstore.Record, name string) *contextstore.Record {
 	if i := slices.IndexFunc(all, func(r contextstore.Record) bool { return r.Name == name }); i >= 0 {
 		return &all[i]
@@ -66,8 +66,7 @@ func findContext(all []contextstore.Record, name string) *contextstore.Record {
 	return nil
 }
 
-// withContexts runs f with the book of contexts open, and with the contexts of
-// the settings.
+// withContexts opens the store of contexts and runs f with it and with the contexts of the settings.
 func withContexts(w Environment, f func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error) error {
 	cfg, defined, err := definedContexts(w)
 	if err != nil {
@@ -90,7 +89,7 @@ func withContexts(w Environment, f func(b *contextstore.Store, cfg config.Config
 	err = f(b, cfg, defined)
 	if errors.Is(err, contextstore.ErrFixed) {
 		err = fmt.Errorf(
-			"%w: the settings define it, or every host has it; change it in gatehouse.yaml, or take another name",
+			"%w: the settings define it, or every host has it; change it in gatehouse.yaml, or use another name",
 			err,
 		)
 	}
@@ -100,26 +99,25 @@ func withContexts(w Environment, f func(b *contextstore.Store, cfg config.Config
 	return errors.Join(err, b.Close())
 }
 
-// definitionFlags define a context. On update, those that are given
-// replace what was there.
+// definitionFlags define a context. On update, the flags that are given replace the previous values.
 type definitionFlags struct {
 	set  *pflag.FlagSet
 	d    contextstore.Definition
 	dirs []string
 	vars []string
 	from string
-	read []byte // what is in it
+	read []byte // its content
 }
 
 func (f *definitionFlags) register(set *pflag.FlagSet) {
 	f.set = set
 	set.SortFlags = false
-	set.StringVar(&f.d.Description, "description", "", "what it is for")
+	set.StringVar(&f.d.Description, "description", "", "description of the context")
 	set.StringSliceVar(
 		&f.d.Modules,
 		"module",
 		nil,
-		"modules it holds, comma-separated (default: those every caller gets)",
+		"modules it contains, comma-separated (default: those every caller gets)",
 	)
 	set.StringSliceVar(
 		&f.d.Tools,
@@ -135,25 +133,25 @@ func (f *definitionFlags) register(set *pflag.FlagSet) {
 		&f.d.Results,
 		"results",
 		"",
-		"what is sent of tools whose product is text: text (the default) or structured",
+		"what is sent of tools that produce text: text (the default) or structured",
 	)
-	set.StringSliceVar(&f.d.Roles, "role", nil, "roles that may enter, comma-separated (default: everyone)")
-	set.StringSliceVar(&f.d.Users, "user", nil, "users that may enter, names or patterns")
-	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may know of it without entering")
+	set.StringSliceVar(&f.d.Roles, "role", nil, "roles that may use it, comma-separated (default: everyone)")
+	set.StringSliceVar(&f.d.Users, "user", nil, "users that may use it, names or patterns")
+	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may see it without using it")
 	set.IntVar(
 		&f.d.Limits.Calls,
 		"calls",
 		0,
 		"calls that run at once in it, of all callers together (default: as many as on the host)",
 	)
-	set.Float64Var(&f.d.Limits.Rate, "rate", 0, "calls a second of one caller in it (default: no limit)")
-	set.IntVar(&f.d.Limits.Burst, "burst", 0, "calls of one caller that may come at once (default: twice the rate)")
+	set.Float64Var(&f.d.Limits.Rate, "rate", 0, "calls per second of one caller in it (default: no limit)")
+	set.IntVar(&f.d.Limits.Burst, "burst", 0, "calls of one caller that may arrive at once (default: twice the rate)")
 	set.StringArrayVarP(
 		&f.dirs,
 		"directory",
 		"d",
 		nil,
-		"folder its tools may touch; can be repeated (default: the host's)",
+		"folder its tools may access; can be repeated (default: the host's)",
 	)
 	set.StringArrayVar(
 		&f.vars,
@@ -183,7 +181,7 @@ func (f *definitionFlags) load(stdin io.Reader) error {
 	return err
 }
 
-// apply puts what was given into a definition.
+// apply writes the given flags into a definition.
 func (f *definitionFlags) apply(to *contextstore.Definition) error {
 	if f.from != "" {
 		if err := to.ReadJSON(f.read); err != nil {
@@ -235,8 +233,8 @@ func (f *definitionFlags) apply(to *contextstore.Definition) error {
 	return nil
 }
 
-// asRoot makes a folder of a path as a person writes it. It has to be there
-// now; whether it is when a host opens it is another matter.
+// asRoot converts a path on the command line into a folder of a context. The folder must exist now; whether it
+// exists when a host opens it is checked again by that host.
 func asRoot(dir string) (contextstore.Root, error) {
 	if dir == "" || dir == "~" || strings.HasPrefix(dir, "~/") {
 		return contextstore.Root{Path: dir}, nil
@@ -246,7 +244,7 @@ func asRoot(dir string) (contextstore.Root, error) {
 		return contextstore.Root{}, err
 	}
 	if info, err := os.Stat(abs); err != nil || !info.IsDir() {
-		return contextstore.Root{}, usagef("--directory %s: there is no such folder", dir)
+		return contextstore.Root{}, usagef("--directory %s: the folder does not exist", dir)
 	}
 	return contextstore.Root{Path: abs}, nil
 }
@@ -258,8 +256,8 @@ func contextCreate(w Environment) *cobra.Command {
 	var f definitionFlags
 	c := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a context",
-		Long: `Make a context. Rules, and tools, prompts and resources of its own, come from a
+		Short: "Create a context",
+		Long: `Create a context. Rules, and tools, prompts and resources of its own, come from a
 file:
 
   {"own_tools": [{"name": "log", "description": "Shows the last commits.",
@@ -286,7 +284,7 @@ file:
 				if _, err := b.Create(r, byCommand); err != nil {
 					return fmt.Errorf("context %s: %w", args[0], err)
 				}
-				fmt.Fprintf(w.Err, "[gatehouse] Made context %s\n", args[0])
+				fmt.Fprintf(w.Err, "[gatehouse] Created context %s\n", args[0])
 				noteUnserved(w, cfg, r.Modules)
 				noteText(w, app.RuleWarnings(c.Context(), cfg, &r))
 				return writeDown(w, changed{"context.created", named(args[0])})
@@ -297,14 +295,13 @@ file:
 	return c
 }
 
-// noteUnserved says which modules of a context a host of these settings does not
-// have.
+// noteUnserved prints which modules of a context a host with these settings does not serve.
 func noteUnserved(w Environment, cfg config.Config, modules []string) {
 	if missing := app.Unserved(cfg, modules); len(missing) > 0 {
 		fmt.Fprintf(
 			w.Err,
-			"[gatehouse] A host with these settings does not serve %s: the context holds nothing of it there.\n"+
-				"[gatehouse] Name it where the host is started: gatehouse serve %s\n",
+			"[gatehouse] A host with these settings does not serve %s: the context offers none of its tools there.\n"+
+				"[gatehouse] Name it when you start the host: gatehouse serve %s\n",
 			strings.Join(missing, ", "),
 			strings.Join(modules, " "),
 		)
@@ -315,9 +312,9 @@ func contextUpdate(w Environment) *cobra.Command {
 	var f definitionFlags
 	c := &cobra.Command{
 		Use:   "update NAME",
-		Short: "Change a context; what is not given stays as it is",
-		Long: `Change a context. A flag, or a member of the file, replaces what was there as
-a whole; an empty list, and null in the file, take it away. The rest stays.`,
+		Short: "Change a context; values that are not given stay unchanged",
+		Long: `Change a context. A flag, or a member of the file, replaces the whole previous
+value; an empty list, and null in the file, remove it. The rest stays unchanged.`,
 		Example: `  gatehouse context update notes --tool 'file_*,!file_delete'
   gatehouse context update notes --role ''`,
 		Args: exactly("NAME"),
@@ -349,7 +346,7 @@ func contextList(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "list",
-		Short:   "List the contexts that were made here and those of the settings",
+		Short:   "List the contexts that commands created and those of the settings",
 		Example: "  gatehouse context list",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -368,11 +365,11 @@ func contextList(w Environment) *cobra.Command {
 
 func printContexts(w Environment, all []contextstore.Record) error {
 	if len(all) == 0 {
-		fmt.Fprintln(w.Err, "[gatehouse] There are no contexts; make one with gatehouse context create NAME")
+		fmt.Fprintln(w.Err, "[gatehouse] There are no contexts; create one with gatehouse context create NAME")
 		return nil
 	}
 	t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tWHO MAY ENTER\tMODULES\tOWN\tSINCE\tDESCRIPTION")
+	fmt.Fprintln(t, "NAME\tCALLERS\tMODULES\tOWN\tSINCE\tDESCRIPTION")
 	for _, r := range all {
 		who := dash(slices.Concat(r.Roles, r.Users))
 		if who == "-" {
@@ -395,7 +392,7 @@ func printContexts(w Environment, all []contextstore.Record) error {
 func contextShow(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "show NAME",
-		Short:   "Print a context as JSON, as --from reads it",
+		Short:   "Print a context as JSON, in the form that --from reads",
 		Example: "  gatehouse context show notes",
 		Args:    exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -416,11 +413,11 @@ func contextShow(w Environment) *cobra.Command {
 func contextDelete(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "delete NAME...",
-		Short:   "Remove contexts; who is in one finds it gone",
+		Short:   "Remove contexts; sessions in them lose access",
 		Example: "  gatehouse context delete notes",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("%s wants the name of a context", c.CommandPath())
+				return usagef("%s requires the name of a context", c.CommandPath())
 			}
 			return nil
 		},
@@ -446,11 +443,11 @@ func contextCheck(w Environment) *cobra.Command {
 	var args string
 	c := &cobra.Command{
 		Use:   "check NAME",
-		Short: "Tell whether a caller may use something in a context, and which rule decides",
-		Long: `Tell whether a caller may call a tool, read a resource or get a prompt in a
-context, and which rule decides: allow, ask, ask-operator, refuse, or absent
-where the context does not hold it. It is judged by the settings and the contexts
-that were made here, as a host that is started now would.`,
+		Short: "Report whether a caller may use something in a context, and which rule decides",
+		Long: `Report whether a caller may call a tool, read a resource or get a prompt in a
+context, and which rule decides: allow, ask, ask-operator, refuse, or absent if
+the context does not contain it. The decision uses the settings and the contexts
+that commands created, as a host that is started now would.`,
 		Example: `  gatehouse context check notes --user ann --tool file_delete
   gatehouse context check build --role ci --resource gatehouse:///public`,
 		Args: exactly("NAME"),
@@ -486,16 +483,16 @@ that were made here, as a host that is started now would.`,
 		},
 	}
 	c.Flags().SortFlags = false
-	c.Flags().StringVar(&q.User, "user", "", "who asks; with the roles of that user")
-	c.Flags().StringSliceVar(&q.Roles, "role", nil, "roles of who asks, comma-separated")
+	c.Flags().StringVar(&q.User, "user", "", "the caller; it has the roles of that user")
+	c.Flags().StringSliceVar(&q.Roles, "role", nil, "further roles of the caller, comma-separated")
 	c.Flags().StringVar(&q.Tool, "tool", "", "the tool, by its name in the context")
 	c.Flags().StringVar(&q.Resource, "resource", "", "the URI of a resource")
 	c.Flags().StringVar(&q.Prompt, "prompt", "", "the prompt, by its name in the context")
-	c.Flags().StringVar(&args, "args", "", "arguments of the call as `JSON`, for rules that look at them")
+	c.Flags().StringVar(&args, "args", "", "arguments of the call as `JSON`, for rules that use them")
 	return c
 }
 
-// rolesOf adds the roles that the users of this machine's hosts have.
+// rolesOf adds the roles that the caller has as a user of this machine's hosts.
 func rolesOf(ctx context.Context, w Environment, q *contextadmin.Question) error {
 	if q.User == "" {
 		return nil

@@ -24,23 +24,23 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		out      string // a pattern
 		said     string // likewise
 	}{
-		{"", "context list", 0, `^$`, `no contexts; make one`},
+		{"", "context list", 0, `^$`, `no contexts; create one`},
 		{"", "context delete notes", 1, `^$`, `context notes: no such context`},
-		{"", "context create notes -d " + dir + " --tool file_*,!file_delete --env A=b=c --env B=", 0, `^$`, `^\[gatehouse\] Made context notes\n$`},
+		{"", "context create notes -d " + dir + " --tool file_*,!file_delete --env A=b=c --env B=", 0, `^$`, `^\[gatehouse\] Created context notes\n$`},
 		{"", "context create notes", 1, `^$`, `context notes: there is a context of that name`},
 		{"", "context create Notes", 2, `^$`, `name: "Notes": expected`},
 		{"", "context create admin", 1, `^$`, `fixed and cannot be changed`},
 		{"", "context create default", 1, `^$`, `fixed and cannot be changed`},
 		{"", "context create file", 1, `^$`, `fixed and cannot be changed`},
-		{"", "context create x -d " + dir + "/none", 2, `^$`, `there is no such folder`},
+		{"", "context create x -d " + dir + "/none", 2, `^$`, `the folder does not exist`},
 		{"", "context create x --env A", 2, `^$`, `--env A: expected NAME=value`},
 		{"", "context create x --module attic", 2, `^$`, `there is no module "attic"; expected some of file`},
 		{"", "context create x --tool [", 2, `^$`, `tools: "\[" is no pattern`},
 		{"", "context create x --from /none", 2, `^$`, `no such file`},
 		{"{", "context create x --from -", 2, `^$`, `expected a JSON object`},
 		{`{"tool":[]}`, "context create x --from -", 2, `^$`, `unknown field "tool"`},
-		{"", "context create", 2, `^$`, `wants NAME, got 0`},
-		{"", "context create build --module none --role ci,dev --from " + file, 0, `^$`, `Made`},
+		{"", "context create", 2, `^$`, `requires NAME, got 0`},
+		{"", "context create build --module none --role ci,dev --from " + file, 0, `^$`, `Created`},
 		{"", "context list", 0, `(?m)^build +ci,dev +- +1 .*Builds\.\nnotes +everyone +default +0 .* -$`, `^$`},
 		{"", "context show notes", 0, `"env": \{\n +"A": "b=c",\n +"B": ""`, `^$`},
 		{"", "context show none", 1, `^$`, `no such context`},
@@ -80,8 +80,8 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 	}
 }
 
-// Contexts of the settings are listed and shown beside those that were made, and
-// their names are taken. What a caller may do is told with what decides it.
+// TestContextsOfTheSettings checks that contexts of the settings are listed and shown beside the stored ones, that
+// their names cannot be used again, and that context check prints what decides.
 func TestContextsOfTheSettings(t *testing.T) {
 	folder := t.TempDir()
 	env := map[string]string{"GATEHOUSE_DATA_DIR": t.TempDir(), "GATEHOUSE_CONFIG_DIR": folder, "HOME": t.TempDir()}
@@ -102,7 +102,7 @@ rules:
 		said string // likewise
 	}{
 		{"context create two", 1, `^$`, `context two: .*the settings define it`},
-		{"context create three --module process", 0, `^$`, `Made context three\n.*does not serve process(?s:.*)gatehouse serve process`},
+		{"context create three --module process", 0, `^$`, `Created context three\n.*does not serve process(?s:.*)gatehouse serve process`},
 		{"context list", 0, `(?m)^one +everyone +file +0 +settings +First\.?\ntwo +dev +file +0 +settings +-\nthree +everyone +process`, `^$`},
 		{"context show two", 0, `"roles": \[\n +"dev"`, `^$`},
 		{"context check one --user eve --tool file_read", 0, `"verdict": "allow",\n +"rule": "default",\n +"listed": true`, `^$`},

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	startTime = time.Minute      // until a daemon must have proved that it serves
-	stopTime  = 30 * time.Second // until one that was asked to stop is killed
+	startTime = time.Minute      // within which a daemon must have reported that it serves
+	stopTime  = 30 * time.Second // after which a daemon that was asked to stop is killed
 )
 
 func daemonCommand(w Environment) *cobra.Command {
@@ -35,9 +35,8 @@ func daemonCommand(w Environment) *cobra.Command {
 		Short: "Run one host in the background, for all clients of this user",
 		Long: `Run one host in the background, for all clients of this user. It always opens
 a Unix socket in the runtime folder, for the command line and for gatehouse
-stdio, and beside it what --mcp-transport says: socket (the default: nothing
-more), tcp, http or all. All users of a machine can reach its loopback
-addresses.
+stdio, and also what --mcp-transport names: socket (the default: nothing more),
+tcp, http or all. All users of a machine can reach its loopback addresses.
 
 Settings come from gatehouse.yaml, where they are under daemon, from the
 environment and from flags: GATEHOUSE_MCP_TRANSPORT, GATEHOUSE_MCP_ADDR,
@@ -85,7 +84,7 @@ func (f *daemonFlags) register(set *pflag.FlagSet) {
 	f.host.register(set)
 }
 
-// addFound adds the flags by which a daemon is found again.
+// addFound adds the flags that locate a running daemon.
 func (f *daemonFlags) addFound(set *pflag.FlagSet) {
 	set.StringVar(
 		&f.health,
@@ -97,7 +96,7 @@ func (f *daemonFlags) addFound(set *pflag.FlagSet) {
 		&f.pidFile,
 		"pid-file",
 		"",
-		"`file` for the process number; empty or off for none (default: gatehouse.pid in the runtime folder)",
+		"`file` for the process id; empty or off for none (default: gatehouse.pid in the runtime folder)",
 	)
 }
 
@@ -119,7 +118,7 @@ func (f *daemonFlags) config(c *cobra.Command, w Environment, modules ...string)
 	return l, nil
 }
 
-// applyTo puts the flags that were given into the settings.
+// applyTo writes the given flags into the settings.
 func (f *daemonFlags) applyTo(c *cobra.Command, l *config.Loaded) {
 	flags{c.Flags(), l}.applyAll([]flagged{
 		{"mcp-transport", "daemon.transport", func() { l.Daemon.Transport = f.transport }},
@@ -129,8 +128,7 @@ func (f *daemonFlags) applyTo(c *cobra.Command, l *config.Loaded) {
 	})
 }
 
-// findDaemon is enough of the settings to find the daemon that runs, whatever is
-// wrong with the others.
+// findDaemon returns enough of the settings to find the running daemon, even if other settings are invalid.
 func (f *daemonFlags) findDaemon(c *cobra.Command, w Environment) (*config.Loaded, error) {
 	l, err := readSettings(w)
 	if err != nil {
@@ -141,8 +139,8 @@ func (f *daemonFlags) findDaemon(c *cobra.Command, w Environment) (*config.Loade
 	return l, nil
 }
 
-// openListeners sets the listeners of a daemon: its own socket, and what its
-// transport says. If that is not set, the listeners that listen names stay.
+// openListeners sets the listeners of a daemon: its own socket, and those that its transport names. If no
+// transport is set, the listeners that listen names stay.
 func openListeners(l *config.Loaded) {
 	d := &l.Doors
 	d.Stdio, d.Unix = false, socketPath(l.Config)
@@ -151,7 +149,7 @@ func openListeners(l *config.Loaded) {
 		addr = a
 	}
 	switch t := l.Daemon.Transport; {
-	case t == "" && l.Daemon.Addr == "": // what listen names, if anything
+	case t == "" && l.Daemon.Addr == "": // the listeners that listen names, if any
 	case t == "socket":
 		d.TCP, d.HTTP.Open = "", false
 	case t == "http":
@@ -165,8 +163,8 @@ func openListeners(l *config.Loaded) {
 	}
 }
 
-// absoluteSocket makes the path of a socket mean the same from every folder; an
-// address of another kind is left as it is.
+// absoluteSocket makes the path of a socket absolute, because the daemon does not run in the current folder; an
+// address of another kind is returned unchanged.
 func absoluteSocket(addr string) string {
 	if strings.ContainsRune(addr, filepath.Separator) || addr != "" && !strings.Contains(addr, ":") {
 		if abs, err := filepath.Abs(addr); err == nil {
@@ -176,14 +174,14 @@ func absoluteSocket(addr string) string {
 	return addr
 }
 
-// socketPath is where the daemon's own socket is.
+// socketPath returns the path of the daemon's own socket.
 func socketPath(cfg config.Config) string { return cmp.Or(cfg.Doors.Unix, cfg.Folders.Socket()) }
 
 func logFolder(cfg config.Config) string { return filepath.Join(cfg.Folders.State, "daemon") }
 
 func turnFile(cfg config.Config) string { return filepath.Join(cfg.Folders.Runtime, "daemon.start") }
 
-// given is a command line that says what these flags were given, except some.
+// given returns the arguments that repeat the flags of this command line, except some.
 func given(set *pflag.FlagSet, except ...string) (args []string) {
 	set.Visit(func(f *pflag.Flag) {
 		if slices.Contains(except, f.Name) {
@@ -195,7 +193,7 @@ func given(set *pflag.FlagSet, except ...string) (args []string) {
 		}
 		for _, v := range values {
 			if abs, err := filepath.Abs(v); err == nil && inFolder(f.Name, v) {
-				v = abs // it is to mean the same from wherever
+				v = abs // the daemon may run in another folder
 			}
 			if f.Name == "mcp-addr" {
 				v = absoluteSocket(v)
@@ -206,21 +204,20 @@ func given(set *pflag.FlagSet, except ...string) (args []string) {
 	return args
 }
 
-// inFolder reports whether a flag's value is a path that begins in the current
-// folder.
+// inFolder reports whether a flag's value is a path relative to the current folder.
 func inFolder(flag, value string) bool {
 	return value != "" && (flag == "directory" || flag == "config" || flag == "pid-file" && value != config.Off)
 }
 
-// daemonInfo is what is known of the daemon of this user.
+// daemonInfo is what is known about the daemon of this user.
 type daemonInfo struct {
-	pid    int // 0 when none runs, or it has not said yet
+	pid    int // 0 if none runs, or it has not reported its id yet
 	runs   bool
-	stale  int // process of a daemon that ended without a word; 0 for none
+	stale  int // process of a daemon that ended unexpectedly; 0 for none
 	about  daemon.About
-	silent error // why its socket does not answer; nil when it does
+	silent error // why its socket does not answer; nil if it does
 
-	claimed bool // the PID file is the daemon's
+	claimed bool // a daemon holds the lock of the PID file
 }
 
 // findDaemon looks for the daemon: first at its socket, then at its PID file.
@@ -251,8 +248,8 @@ func errNoDaemon() error {
 	return &client.ConnectError{To: "the daemon", Err: errors.New("none runs; start it with gatehouse daemon start")}
 }
 
-// dialDaemon connects a command to the daemon that runs. It works in the named
-// folders, or else in the current one if the daemon may touch that.
+// dialDaemon connects a command to the running daemon. The client works in the named folders, or else in the
+// current one if the daemon's tools may access that.
 func dialDaemon(ctx context.Context, w Environment, named []string, o client.Options) (*client.Client, error) {
 	l, err := readSettings(w)
 	if err != nil {
@@ -273,7 +270,7 @@ func dialDaemon(ctx context.Context, w Environment, named []string, o client.Opt
 	if err := allowed(about, work); err != nil && work.Named {
 		return nil, &usageError{err}
 	} else if err != nil {
-		work = daemon.Work{} // the daemon's own folders, as the command names none
+		work = daemon.Work{} // the daemon's own folders, because the command names none
 	}
 	c, _, err := daemon.DialPlain(ctx, path, work)
 	if errors.Is(err, daemon.ErrRefused) {
@@ -290,12 +287,12 @@ func daemonStart(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "start [module...]",
 		Short: "Start the daemon and wait until it serves",
-		Long: `Start the daemon and wait until it has proved that it serves. It leaves this
-terminal and logs to a file; see gatehouse daemon logs. Its tools may touch the
-folders that settings or -d name. Where none is named, each client of gatehouse
+		Long: `Start the daemon and wait until it reports that it serves. It detaches from this
+terminal and logs to a file; see gatehouse daemon logs. Its tools may access the
+folders that settings or -d name. If none is named, each client of gatehouse
 stdio works in its own folder, and all other callers in the one the daemon is
 started in.`,
-		Example: `  gatehouse daemon start                        # clients bring their folders
+		Example: `  gatehouse daemon start                        # each client in its own folders
   gatehouse daemon start -d ~/projects -t tcp   # TCP on 127.0.0.1:9100
   gatehouse daemon start file process -t http -a 127.0.0.1:8080
   gatehouse daemon start -t socket -a ~/.gatehouse.sock`,
@@ -304,7 +301,7 @@ started in.`,
 			if err != nil {
 				return err
 			}
-			warnForeign(w.Err, w.Getenv, l) // what the daemon says of them goes to its log
+			warnForeign(w.Err, w.Getenv, l) // the daemon's own warnings go to its log
 			return startDaemon(c.Context(), w, l.Config, "", slices.Concat(given(c.Flags()), modulesFlag(args)))
 		},
 		ValidArgsFunction: moduleNames,
@@ -314,8 +311,8 @@ started in.`,
 	return c
 }
 
-// A daemon that was killed this moment has its PID file claimed until the
-// last of its threads is gone, and does not answer any more.
+// A daemon that was just killed does not answer, but holds the lock of its PID file until its last thread has
+// ended. A start waits up to dyingTime for that and checks at intervals of dyingLook.
 const (
 	dyingTime = 2 * time.Second
 	dyingLook = 20 * time.Millisecond
@@ -342,20 +339,20 @@ func startDaemon(ctx context.Context, w Environment, cfg config.Config, dir stri
 	case f.runs:
 		return fmt.Errorf("%w; gatehouse daemon status shows it", &daemon.Running{PID: f.pid})
 	case f.stale != 0:
-		fmt.Fprintf(w.Err, "[gatehouse] The daemon before, process %d, ended without a word\n", f.stale)
+		fmt.Fprintf(w.Err, "[gatehouse] The previous daemon, process %d, ended unexpectedly\n", f.stale)
 	}
 	about, err := spawnDaemon(ctx, cfg, dir, args)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w.Err, "[gatehouse] The daemon runs, as process %d\n", about.PID)
+	fmt.Fprintf(w.Err, "[gatehouse] The daemon runs as process %d\n", about.PID)
 	for _, door := range about.Doors {
 		fmt.Fprintf(w.Err, "[gatehouse] Listening on %s\n", door)
 	}
 	return nil
 }
 
-// spawnDaemon starts a daemon and waits for its proof.
+// spawnDaemon starts a daemon and waits until it reports that it serves.
 func spawnDaemon(ctx context.Context, cfg config.Config, dir string, args []string) (daemon.About, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -364,7 +361,7 @@ func spawnDaemon(ctx context.Context, cfg config.Config, dir string, args []stri
 	ctx, cancel := context.WithTimeoutCause(
 		ctx,
 		startTime,
-		fmt.Errorf("it has not proved within %v that it serves", startTime),
+		fmt.Errorf("it did not report within %v that it serves", startTime),
 	)
 	defer cancel()
 	s := daemon.Spawn{
@@ -386,9 +383,9 @@ func daemonStop(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stop",
 		Short: "Stop the daemon",
-		Long: `Stop the daemon. It takes no more calls, finishes those it has or cancels them
-at its deadline, and closes everything. One that has not ended in time is
-killed. Where none runs, nothing is done.`,
+		Long: `Stop the daemon. It accepts no more calls, waits for the running calls until
+their deadlines, and closes everything. A daemon that has not stopped in time is
+killed. If none runs, the command does nothing.`,
 		Example: `  gatehouse daemon stop
   gatehouse daemon stop --timeout 5s`,
 		Args: noArgs,
@@ -401,12 +398,12 @@ killed. Where none runs, nothing is done.`,
 			return err
 		},
 	}
-	c.Flags().DurationVar(&patience, "timeout", stopTime, "how long it may take until it is killed")
+	c.Flags().DurationVar(&patience, "timeout", stopTime, "how long it may take before it is killed")
 	f.addFound(c.Flags())
 	return c
 }
 
-// stopDaemon stops the daemon and returns what it found.
+// stopDaemon stops the daemon and returns the information it found about it.
 func stopDaemon(ctx context.Context, w Environment, cfg config.Config, patience time.Duration) (daemonInfo, error) {
 	f, err := findDaemon(ctx, cfg)
 	if err != nil {
@@ -417,7 +414,7 @@ func stopDaemon(ctx context.Context, w Environment, cfg config.Config, patience 
 	case f.runs && f.pid == 0:
 		return f, errors.New("the daemon is just starting; try again in a moment")
 	case !f.runs && f.stale != 0:
-		fmt.Fprintf(w.Err, "[gatehouse] No daemon runs; the one before, process %d, ended without a word\n", f.stale)
+		fmt.Fprintf(w.Err, "[gatehouse] No daemon runs; the previous one, process %d, ended unexpectedly\n", f.stale)
 		return f, daemon.RemoveStale(path)
 	case !f.runs:
 		fmt.Fprintln(w.Err, "[gatehouse] No daemon runs")
@@ -443,8 +440,8 @@ func stopDaemon(ctx context.Context, w Environment, cfg config.Config, patience 
 	return f, nil
 }
 
-// gone returns a function that reports whether the daemon has ended. The lock of
-// its PID file ends with it.
+// gone returns a function that reports whether the daemon has ended. The daemon holds the lock of its PID file
+// until then.
 func (d daemonInfo) gone(path string) func() (bool, error) {
 	if !d.claimed {
 		ended := procid.Watch(d.pid)
@@ -460,10 +457,10 @@ func daemonRestart(w Environment) *cobra.Command {
 	var f daemonFlags
 	c := &cobra.Command{
 		Use:   "restart",
-		Short: "Stop the daemon and start it again as it was, for instance after an upgrade",
+		Short: "Restart the daemon with the same flags, for instance after an upgrade",
 		Long: `Stop the daemon and start it again with the flags and in the folder it was
-started with. Clients of gatehouse stdio do not notice. With a mistake in the
-settings the daemon that runs is left alone.`,
+started with. Clients of gatehouse stdio do not notice. If the settings have a
+mistake, the running daemon keeps running.`,
 		Example: "  gatehouse daemon restart",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -501,9 +498,9 @@ settings the daemon that runs is left alone.`,
 	return c
 }
 
-// startedIn is the folder in which the next daemon is started in the place of
-// one. Where that is gone it is one that its tools may touch anyway; never the
-// current folder of the user, which its tools would be let into.
+// startedIn returns the folder in which the daemon is restarted: the one it was started in or, if that no longer
+// exists, one that its tools may access anyway. It is never the current folder of the user, because the tools
+// would gain access to it.
 func startedIn(a daemon.About) (dir string, err error) {
 	for _, dir := range append([]string{a.Dir}, a.Folders...) {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() && filepath.IsAbs(dir) {
@@ -511,7 +508,7 @@ func startedIn(a daemon.About) (dir string, err error) {
 		}
 	}
 	return "", fmt.Errorf(
-		"the folder the daemon was started in is gone: %s; make it again, or stop the daemon and start it in another",
+		"the folder the daemon was started in no longer exists: %s; create it, or stop the daemon and start it in another",
 		cmp.Or(a.Dir, strings.Join(a.Folders, ", ")),
 	)
 }
@@ -521,8 +518,8 @@ func daemonStatus(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "status",
-		Short: "Say whether the daemon runs, and how it is",
-		Long: `Say whether the daemon runs, and how it is.
+		Short: "Report whether the daemon runs and serves",
+		Long: `Report whether the daemon runs and serves.
 
 Exit codes: 0 it runs and is ready, 1 it runs and does not serve as it should,
 3 none runs.`,
@@ -558,7 +555,7 @@ type daemonState struct {
 	PID     int           `json:"pid,omitempty"`
 	Silent  string        `json:"silent,omitempty"` // why its socket does not answer
 	About   *daemon.About `json:"about,omitempty"`
-	Health  string        `json:"health,omitempty"` // "" where none is shown
+	Health  string        `json:"health,omitempty"` // "" if none is served
 }
 
 func statusOf(ctx context.Context, cfg config.Config) (daemonState, error) {
@@ -583,7 +580,7 @@ func (s daemonState) print(w Environment) {
 	say := func(format string, args ...any) { fmt.Fprintf(w.Out, format+"\n", args...) }
 	switch {
 	case !s.Running && s.Stale != 0:
-		say("No daemon runs; the one before, process %d, ended without a word", s.Stale)
+		say("No daemon runs; the previous one, process %d, ended unexpectedly", s.Stale)
 		return
 	case !s.Running:
 		say("No daemon runs")
@@ -596,7 +593,7 @@ func (s daemonState) print(w Environment) {
 	say("The daemon runs as process %d since %s", a.PID, a.Started.Local().Format(time.DateTime))
 	say("Version: %s (%s)", a.Version, a.Build)
 	if a.Replaced {
-		say("Another version lies at %s by now: gatehouse daemon restart", a.Executable)
+		say("Another version is installed at %s: run gatehouse daemon restart", a.Executable)
 	}
 	say("Ready: %s", map[bool]string{true: "yes", false: "no"}[a.Ready])
 	if s.Health != "" {
@@ -608,7 +605,7 @@ func (s daemonState) print(w Environment) {
 	say("Allowed directories: %s", strings.Join(a.Folders, ", "))
 }
 
-// verdict is nil when all is well.
+// verdict returns nil if the daemon runs and serves.
 func (s daemonState) verdict() error {
 	switch {
 	case !s.Running:

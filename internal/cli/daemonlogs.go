@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/server/daemon"
 )
 
-// followEvery is how often a log is looked at that is followed.
+// followEvery is how often a followed log is read.
 const followEvery = 200 * time.Millisecond
 
 func daemonLogs(w Environment) *cobra.Command {
@@ -20,13 +20,12 @@ func daemonLogs(w Environment) *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use:   "logs",
-		Short: "Show what the daemon has logged",
-		Long: `Show what daemons in the background have logged, the last one and those
-before; about 16 MiB are kept. The cursor that is printed on standard error
-says where the next reading goes on with --cursor; it stays good when a new
-file is begun or the daemon is started again. What a daemon says that runs in
-the foreground, or under systemd, goes to its standard error and so into the
-journal.`,
+		Short: "Show the log of the daemon",
+		Long: `Show the logs of daemons in the background, the last one and earlier ones; about
+16 MiB are kept. The cursor printed on standard error is the position from which
+--cursor continues; it stays valid when a new file is begun or the daemon is
+restarted. A daemon in the foreground or under systemd logs to its standard
+error instead, and so to the journal.`,
 		Example: `  gatehouse daemon logs -n 20
   gatehouse daemon logs --follow
   gatehouse daemon logs --cursor 41210`,
@@ -44,8 +43,8 @@ journal.`,
 	}
 	c.Flags().IntVarP(&lines, "lines", "n", 100, "how many of the last lines")
 	c.Flags().
-		Int64Var(&cursor, "cursor", -1, "`position` from which on everything is shown, as an earlier call has printed it")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
+		Int64Var(&cursor, "cursor", -1, "`position` from which the log is shown, as an earlier command printed it")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new lines until interrupted")
 	return c
 }
 
@@ -59,7 +58,7 @@ func showLog(ctx context.Context, w Environment, dir string, lines int, cursor i
 		return err
 	}
 	if cursor >= 0 && r.Position() > cursor {
-		fmt.Fprintf(w.Err, "[gatehouse] What was logged before %d is no longer kept\n", r.Position())
+		fmt.Fprintf(w.Err, "[gatehouse] The log before %d is no longer kept\n", r.Position())
 	}
 	if follow {
 		err = r.Follow(ctx, w.Out, followEvery)

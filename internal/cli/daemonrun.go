@@ -28,14 +28,14 @@ func daemonRun(w Environment) *cobra.Command {
 	var background bool
 	c := &cobra.Command{
 		Use:   "run [module...]",
-		Short: "Be the daemon, in the foreground",
-		Long: `Be the daemon, in the foreground, and log to standard error: for systemd,
-containers, and looking what is wrong. The first SIGTERM or Ctrl-C stops it in
-order, a second one at once; SIGHUP reads the settings again.
+		Short: "Run the daemon in the foreground",
+		Long: `Run the daemon in the foreground and log to standard error: for systemd,
+containers, and debugging. The first SIGTERM or Ctrl-C stops it gracefully, a
+second one at once; SIGHUP reads the settings again.
 
-Under systemd it says when it is ready (Type=notify), answers the watchdog, and
-takes sockets that are open already: a Unix socket is its own, and the others
-are known by FileDescriptorName=, which is tcp, http or health.`,
+Under systemd it reports when it is ready (Type=notify), answers the watchdog, and
+uses sockets that systemd has opened: a Unix socket becomes its own, and the
+others are known by FileDescriptorName=, which is tcp, http or health.`,
 		Example: `  gatehouse daemon run -d ~/projects
   gatehouse daemon run -t tcp --health-addr 127.0.0.1:9101`,
 		RunE: func(c *cobra.Command, words []string) error {
@@ -48,13 +48,13 @@ are known by FileDescriptorName=, which is tcp, http or health.`,
 		},
 	}
 	f.register(c.Flags())
-	c.Flags().BoolVar(&background, "background", false, "prove to the parent process on standard output that it serves")
+	c.Flags().BoolVar(&background, "background", false, "report to the parent process on standard output that it serves")
 	c.Flags().MarkHidden("background")
 	return c
 }
 
-// inBackground runs the daemon for gatehouse daemon start: its output goes
-// to its log, and whether it serves to its parent.
+// inBackground runs the daemon for gatehouse daemon start: its output goes to its log, and it reports to its
+// parent whether it serves.
 func inBackground(ctx context.Context, load func() (*config.Loaded, error), w Environment, args []string) error {
 	out, ok := w.Out.(*os.File)
 	if !ok {

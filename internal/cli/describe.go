@@ -21,7 +21,7 @@ func listTools(out io.Writer, all []client.Tool) error {
 	return w.Flush()
 }
 
-// effect is what a tool does to the world, in a word.
+// effect returns what a tool does, in a word.
 func effect(t client.Tool) string {
 	is := func(p *bool, otherwise bool) bool {
 		if p == nil {
@@ -38,14 +38,14 @@ func effect(t client.Tool) string {
 	return "writes"
 }
 
-// effectOf says the same in a sentence.
+// effectOf describes the same in a sentence.
 var effectOf = map[string]string{
 	"reads":    "changes nothing",
-	"writes":   "adds or changes, and overwrites nothing",
-	"destroys": "may overwrite or remove what is there",
+	"writes":   "adds or changes data without overwriting any",
+	"destroys": "may overwrite or remove existing data",
 }
 
-// sentence is the first sentence of a text.
+// sentence returns the first sentence of a text.
 func sentence(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	if i := strings.Index(s, ". "); i >= 0 {
@@ -54,8 +54,8 @@ func sentence(s string) string {
 	return s
 }
 
-// describeTool prints everything about one tool that helps to call it. flags
-// are those of the example.
+// describeTool prints the description of one tool: its arguments, its effect and an example. flags are those of
+// the example.
 func describeTool(out io.Writer, t client.Tool, flags []string) error {
 	title := t.Name
 	if t.Title != "" {
@@ -82,7 +82,7 @@ func describeTool(out io.Writer, t client.Tool, flags []string) error {
 	return err
 }
 
-// traits are the type of an argument and whether it can be left out.
+// traits returns the type of an argument and whether it can be left out.
 func traits(s client.Schema, p client.Property) []string {
 	all := []string{kind(p.Schema)}
 	if len(p.Enum) > 0 {
@@ -115,10 +115,9 @@ func choices(enum []any) string {
 	return strings.Join(all, "|")
 }
 
-// showResult prints what a tool gave back: its text, or its structure as
-// readable JSON. Blocks that are neither are named on stderr. The facts that
-// follow a tool's product go to stderr, because a pipe would take them for a
-// part of it.
+// showResult prints the result of a tool: its text, or its structured content as indented JSON. It names other
+// blocks on stderr. The fields that follow a tool's text also go to stderr, because a program that reads the
+// output from a pipe would read them as a part of the text.
 func showResult(out, stderr io.Writer, r *client.Result) error {
 	if len(r.Structured) > 0 && !hasProduct(r) {
 		return printJSON(out, r.Structured)
@@ -127,7 +126,7 @@ func showResult(out, stderr io.Writer, r *client.Result) error {
 	for i, c := range r.Content {
 		to := out
 		none := len(r.Content) == 1 && r.Meta.Fields != nil &&
-			strings.HasPrefix(c.Text, "\n[") // an empty product is left out
+			strings.HasPrefix(c.Text, "\n[") // an empty text is not sent
 		if (i > 0 || none) && product && c.Type == "text" {
 			to, c.Text = stderr, strings.TrimPrefix(c.Text, "\n")
 		}
@@ -138,8 +137,8 @@ func showResult(out, stderr io.Writer, r *client.Result) error {
 	return nil
 }
 
-// hasProduct reports whether the text is more than the structure as JSON: a
-// tool whose product is text sends that as it is.
+// hasProduct reports whether the text is more than the structured content as JSON: a tool that produces text sends
+// that text unchanged.
 func hasProduct(r *client.Result) bool {
 	return slices.ContainsFunc(r.Content, func(c client.Content) bool {
 		return c.Type != "text" || (c.Text != "" && !sameJSON(c.Text, r.Structured))
@@ -187,8 +186,7 @@ func printLine(out io.Writer, s string) error {
 	return err
 }
 
-// printJSON prints raw JSON for people: indented, numbers and order as they
-// came.
+// printJSON prints raw JSON indented, and keeps numbers and order unchanged.
 func printJSON(out io.Writer, raw json.RawMessage) error {
 	var b bytes.Buffer
 	if err := json.Indent(&b, raw, "", "  "); err != nil {

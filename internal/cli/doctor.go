@@ -22,7 +22,7 @@ import (
 	"gatehouse/internal/modules/shell"
 )
 
-// finding is what one check found. fix is the line that would help.
+// finding is the result of one check. fix is the command or advice that would help.
 type finding struct {
 	grade string // ok, warn or fail
 	what  string
@@ -41,10 +41,10 @@ func doctor(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Check what this machine has and lacks",
-		Long: `Check what this machine has and lacks: settings, folders, the default door,
-limits, the clients that are connected, one call through the whole host, and what
-sandboxes are made of. Each line is ok, warn or fail; what is not ok comes with the
-line that fixes it. The exit code is 1 when something failed.`,
+		Long: `Check what this machine has and lacks: settings, folders, the default listener,
+limits, the clients that are connected, one call through a complete host, and the
+requirements of sandboxes. Each line is ok, warn or fail; a line that is not ok
+names the fix. The exit code is 1 if a check failed.`,
 		Example: "  gatehouse doctor",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -63,7 +63,7 @@ line that fixes it. The exit code is 1 when something failed.`,
 				checkChildren(cfg.Children),
 				checkApprovals(cfg.Config),
 				checkCall(c, w),
-				ok("other programs: none is needed"),
+				ok("other programs: none are needed"),
 			)
 			findings = append(findings, checkClients(w, cfg)...)
 			findings = append(findings, checkLists(c.Context(), cfg.Modules.Shell)...)
@@ -94,25 +94,25 @@ func printFindings(w Environment, findings []finding) error {
 func checkSettings(file string, err error) finding {
 	switch _, inFile := errors.AsType[*config.PositionError](err); {
 	case err == nil && file == "":
-		return ok("settings: the environment is understood")
+		return ok("settings: the environment is valid")
 	case err == nil:
-		return ok("settings: the environment and %s are understood", file)
+		return ok("settings: the environment and %s are valid", file)
 	case inFile:
 		return ok(
 			"settings: %s",
 			strings.ReplaceAll(err.Error(), "\n", "; "),
-		).but("fail", "correct the file; gatehouse config check looks again")
+		).but("fail", "correct the file; gatehouse config check checks it again")
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	name, _, _ := strings.Cut(text, ":")
 	return ok("settings: %s", text).but("fail", "unset %s, or correct it", name)
 }
 
-// checkFolders looks whether the host could keep its things where it would.
+// checkFolders checks whether the host can store its data in its folders.
 func checkFolders(f config.Folders) (all []finding) {
 	for _, one := range []struct{ name, path, lost string }{
-		{"data", f.Data, "keys are made anew at every start"},
-		{"state", f.State, "jobs are forgotten at every start"},
+		{"data", f.Data, "new keys are created at every start"},
+		{"state", f.State, "jobs are lost at every start"},
 		{"cache", f.Cache, "long output is kept in the system's temporary folder"},
 		{"runtime", f.Runtime, "the Unix socket needs a path of its own"},
 	} {
@@ -144,7 +144,7 @@ func checkFolder(name, path, lost string) finding {
 	return f
 }
 
-// reason is an error without the path it repeats.
+// reason returns an error without the path that the message already contains.
 func reason(err error) error {
 	if p, isPath := errors.AsType[*os.PathError](err); isPath {
 		return p.Err
@@ -152,8 +152,7 @@ func reason(err error) error {
 	return err
 }
 
-// socketLimit is how long the path of a Unix socket may be where it may be
-// least, in bytes.
+// socketLimit is the shortest limit that a supported system has for the path of a Unix socket, in bytes.
 const socketLimit = 103
 
 func checkSocket(f config.Folders) finding {
@@ -165,7 +164,7 @@ func checkSocket(f config.Folders) finding {
 	return ok("unix socket: %s", path)
 }
 
-// checkHere looks whether the default folder can be served.
+// checkHere checks whether the default folder can be served.
 func checkHere() finding {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -180,27 +179,27 @@ func checkHere() finding {
 
 func checkPort(h config.HTTP) finding {
 	addr := net.JoinHostPort(h.Host, strconv.Itoa(h.Port))
-	f := ok("http door: %s is free", addr)
+	f := ok("http listener: %s is free", addr)
 	l, err := net.Listen("tcp", addr)
 	switch {
 	case err == nil:
 		l.Close()
 		return f
 	case errors.Is(err, syscall.EADDRINUSE):
-		return ok("http door: %s is taken", addr).but("warn", "gatehouse serve --http --port %d", h.Port+1)
+		return ok("http listener: %s is in use", addr).but("warn", "gatehouse serve --http --port %d", h.Port+1)
 	}
-	return ok("http door: %v", err).but("warn", "gatehouse serve --http --host 127.0.0.1 --port 3000")
+	return ok("http listener: %v", err).but("warn", "gatehouse serve --http --host 127.0.0.1 --port 3000")
 }
 
-// manyFiles is how many open files do for a few thousand clients.
+// manyFiles is a limit of open files that is enough for a few thousand clients.
 const manyFiles = 4096
 
-// checkDescriptors reads the limit where the system reports it in a file. The
-// program has raised it as far as it may go.
+// checkDescriptors reads the limit if the system reports it in a file. The program has already raised it as far as
+// it may.
 func checkDescriptors() finding {
 	f, err := os.Open("/proc/self/limits")
 	if err != nil {
-		return ok("open files: this system does not tell its limit")
+		return ok("open files: this system does not report its limit")
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
@@ -210,7 +209,7 @@ func checkDescriptors() finding {
 			return gradeDescriptors(fields[0])
 		}
 	}
-	return ok("open files: this system does not tell its limit")
+	return ok("open files: this system does not report its limit")
 }
 
 func gradeDescriptors(limit string) finding {
@@ -221,20 +220,20 @@ func gradeDescriptors(limit string) finding {
 	return ok(
 		"open files: only %d at once",
 		n,
-	).but("warn", "ulimit -n %d, before the start; each client takes one", manyFiles)
+	).but("warn", "ulimit -n %d, before the start; each client uses one", manyFiles)
 }
 
-// checkChildren reports whether child processes are kept from the host's own files.
+// checkChildren reports whether child processes are denied access to the host's own files.
 func checkChildren(c config.Children) finding {
 	how := shield.Possible()
-	f := ok("child processes: kept from this host's own files by %s", how)
+	f := ok("child processes: denied access to this host's own files by %s", how)
 	switch {
 	case c.HostFiles:
 		return ok(
 			"child processes: they may read this host's own files, secrets included",
 		).but("warn", "set children.host_files to false")
 	case how == shield.None:
-		return ok("child processes: nothing keeps them from this host's own files, because the kernel has no Landlock").
+		return ok("child processes: nothing denies them access to this host's own files, because the kernel has no Landlock").
 			but("warn", "use Linux 5.19 or newer with Landlock (lsm=...,landlock), or run code in sandboxes: modules.shell.confine")
 	case how == shield.Landlock:
 		f.what += "; sudo does not work in them, and they create nothing in the folders above those, which needs CAP_SYS_ADMIN"
@@ -262,26 +261,26 @@ func checkLists(ctx context.Context, s shell.Settings) []finding {
 
 // checkApprovals reports what an approval proves.
 func checkApprovals(c config.Config) finding {
-	f := ok("approvals: a yes needs the passphrase")
+	f := ok("approvals: an approval requires the passphrase")
 	_, err := approvals.LoadProof(app.ProofFile(c.Folders))
 	switch {
 	case c.Approvals.Proof != "passphrase":
-		f = ok("approvals: same account; any program of this user that no host has started can say yes").
+		f = ok("approvals: same account; any program of this user that no host has started can approve").
 			but("warn", "set approvals.proof to passphrase, and run gatehouse approvals passphrase at a terminal")
 	case err != nil:
 		return f.but("fail", "%v", err)
 	}
 	if c.Approvals.CallersWord {
-		f.what += "; callers whose client cannot ask say themselves that their person agreed (approvals.callers_word)"
+		f.what += "; callers whose client cannot ask its user state themselves that the user agreed (approvals.callers_word)"
 	}
 	return f
 }
 
-// checkCall builds a whole host and asks it for its tools.
+// checkCall builds a complete host and lists its tools.
 func checkCall(c *cobra.Command, w Environment) finding {
 	cl, end, err := new(target).connectTarget(c, w)
 	if err != nil {
-		return ok("a host in this process: %v", err).but("fail", "gatehouse tools -v, which says more")
+		return ok("a host in this process: %v", err).but("fail", "run gatehouse tools -v for details")
 	}
 	defer end()
 	all, err := cl.Tools(c.Context())
@@ -290,7 +289,7 @@ func checkCall(c *cobra.Command, w Environment) finding {
 			"a host in this process: %d tools, %v",
 			len(all),
 			err,
-		).but("fail", "gatehouse tools -v, which says more")
+		).but("fail", "run gatehouse tools -v for details")
 	}
 	return ok("a host in this process: %d tools answer, protocol %s", len(all), cl.Version())
 }

@@ -11,9 +11,8 @@ import (
 	"gatehouse/internal/sandbox/manager"
 )
 
-// checkSandboxes tries what sandboxes are made of, each driver by itself, and
-// says which one they would be made by. A host serves without them, so nothing
-// of it is a failure.
+// checkSandboxes tests each driver of sandboxes by itself and reports which one would be used. No finding is a
+// failure, because a host serves without sandboxes.
 func checkSandboxes(ctx context.Context, s manager.Settings, cache string) (all []finding) {
 	chosen := ""
 	ladder := s.Ladder()
@@ -27,13 +26,13 @@ func checkSandboxes(ctx context.Context, s manager.Settings, cache string) (all 
 					"%s: %v",
 					what,
 					err,
-				).but("warn", "free memory, make room in the folder for temporary files, or raise the limits of this user"),
+				).but("warn", "free memory, free space in the folder for temporary files, or raise the limits of this user"),
 			)
 			continue
 		}
 		found := d.Doctor(ctx)
 		if chosen == "" && slices.Contains(ladder, r.Name) && works(found) && d.Capabilities().Tier >= least(s) {
-			chosen = fmt.Sprintf("%s, of the tier %s", r.Name, d.Capabilities().Tier)
+			chosen = fmt.Sprintf("%s, with the isolation %s", r.Name, d.Capabilities().Tier)
 		}
 		all = append(all, findingsOf(what, found)...)
 		d.Close()
@@ -41,12 +40,12 @@ func checkSandboxes(ctx context.Context, s manager.Settings, cache string) (all 
 	if chosen != "" {
 		return append(all, ok("sandboxes are made by the driver %s", chosen))
 	}
-	return append(all, ok("sandboxes: none can be made of the tier %s or above", least(s)).
-		but("warn", "one of the fixes above, modules.sandbox.drivers, or a lower modules.sandbox.min_isolation if that will do"),
+	return append(all, ok("sandboxes: none can be made with the isolation %s or above", least(s)).
+		but("warn", "apply one of the fixes above, or set modules.sandbox.drivers or a lower modules.sandbox.min_isolation"),
 	)
 }
 
-// each is what is in a, and then what is in b alone.
+// each returns the entries of a, and then those that only b has.
 func each(a, b []string) []string {
 	all := slices.Clone(a)
 	for _, name := range b {
@@ -70,7 +69,7 @@ func least(s manager.Settings) sandbox.Tier {
 
 func findingsOf(what string, found []sandbox.Finding) (all []finding) {
 	for _, f := range found {
-		detail := strings.TrimSuffix(f.Detail, "; "+f.Remedy) // Create's error says both
+		detail := strings.TrimSuffix(f.Detail, "; "+f.Remedy) // Create's error contains both
 		line := ok("%s: %s: %s", what, f.Name, detail)
 		switch {
 		case f.OK:
@@ -79,10 +78,10 @@ func findingsOf(what string, found []sandbox.Finding) (all []finding) {
 		case f.Needed:
 			line = line.but(
 				"warn",
-				"look in the kernel's log (dmesg) for what was refused; until then there are no sandboxes",
+				"read the kernel's log (dmesg) for what was refused; until this is fixed there are no sandboxes",
 			)
 		default:
-			line = line.but("warn", "nothing to be done here; sandboxes hold less")
+			line = line.but("warn", "this machine cannot change that; sandboxes have fewer resources")
 		}
 		all = append(all, line)
 	}

@@ -7,8 +7,8 @@ import (
 	"gatehouse/internal/config"
 )
 
-// Whatever this machine lacks, each line says so and names what to do; none is
-// a failure, since a host serves without sandboxes.
+// TestDoctorTellsOfSandboxes checks that each line names what to do, whatever this machine lacks, and that none is
+// a failure, because a host serves without sandboxes.
 func TestDoctorTellsOfSandboxes(t *testing.T) {
 	found := map[string]bool{}
 	for _, f := range checkSandboxes(t.Context(), config.Default().Modules.Sandbox, t.TempDir()) {
@@ -19,6 +19,6 @@ func TestDoctorTellsOfSandboxes(t *testing.T) {
 		found[name] = true
 	}
 	if !found["a sandbox is made and runs a program"] {
-		t.Errorf("whether one can be made is not told: %v", found)
+		t.Errorf("whether one can be made is not reported: %v", found)
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"gatehouse/internal/mcp/client"
 )
 
-// exampleOf is a command line that calls a tool as it stands: with values that
-// fit the schema, and for tools that only read with a path that exists.
+// exampleOf returns a command line that calls a tool and runs unchanged: its values fit the schema, and for
+// read-only tools its path exists.
 func exampleOf(t client.Tool, flags []string) string {
 	words := slices.Concat([]string{"gatehouse", "call", t.Name}, example(t), flags)
 	for i, w := range words {
@@ -24,8 +24,7 @@ func exampleOf(t client.Tool, flags []string) string {
 	return strings.Join(words, " ")
 }
 
-// sameTarget repeats the flags that say which server to ask. A token is not
-// shown; its caller has it.
+// sameTarget repeats the flags that select the server. A token is not printed, because the caller has it.
 func sameTarget(c *cobra.Command, t *target) (flags []string) {
 	for _, name := range append(t.host.names(), "url", "unix", "daemon", "ca", "token") {
 		f := c.Flags().Lookup(name)
@@ -45,7 +44,7 @@ func sameTarget(c *cobra.Command, t *target) (flags []string) {
 	return flags
 }
 
-// quoted is a word as a POSIX shell reads it.
+// quoted returns a word as a POSIX shell reads it.
 func quoted(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
 		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+", r)
@@ -55,10 +54,10 @@ func quoted(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// wanted are optional arguments that tools want all the same, in place of others.
+// wanted are optional arguments that an example contains even so, if the tool requires none.
 var wanted = []string{"path", "pattern", "old_string", "new_string", "input"}
 
-// example gives a value to the arguments that the tool needs.
+// example returns values for the arguments that the tool requires.
 func example(t client.Tool) (words []string) {
 	s := t.Input
 	for _, p := range s.Properties {
@@ -89,10 +88,10 @@ func asJSON(v any) string {
 	return strings.TrimSpace(b.String())
 }
 
-// sampleDepth bounds how deep a sample goes into a schema, which may be a stranger's.
+// sampleDepth bounds how deep a sample follows a schema, which may come from a third party.
 const sampleDepth = 4
 
-// sampleOf is a value that fits a schema.
+// sampleOf returns a value that fits a schema.
 func sampleOf(t client.Tool, name string, s client.Schema, depth int) any {
 	given := slices.Concat(s.Enum, s.Examples)
 	var usual any
@@ -138,7 +137,7 @@ func sampleOf(t client.Tool, name string, s client.Schema, depth int) any {
 	return object
 }
 
-// sampleNumber is 1, or the next number that the limits allow.
+// sampleNumber returns 1, or the next number that the limits allow.
 func sampleNumber(s client.Schema) float64 {
 	n := 1.0
 	step := 1.0
@@ -166,8 +165,8 @@ var formats = map[string]string{
 	"ipv4": "192.0.2.1", "ipv6": "2001:db8::1", "duration": "PT1M",
 }
 
-// sampleText is a string that fits a schema. Where none of the usual ones fits
-// a pattern, it is the name in capitals, to be replaced.
+// sampleText returns a string that fits a schema. If none of the usual ones matches the pattern, it is the name in
+// capitals, to be replaced by the user.
 func sampleText(t client.Tool, name string, s client.Schema) string {
 	all := []string{
 		strings.ToUpper(name),
@@ -197,7 +196,7 @@ func sampleText(t client.Tool, name string, s client.Schema) string {
 		lower == "destination":
 		all = slices.Insert(all, 0, samplePath(t, lower, s))
 	case lower == "command":
-		all = slices.Insert(all, 0, "whoami") // there on every system, as a program and in every shell
+		all = slices.Insert(all, 0, "whoami") // exists on every system, as a program and in every shell
 	}
 	for _, text := range all {
 		if fits(s, text) {
@@ -212,8 +211,7 @@ func sampleText(t client.Tool, name string, s client.Schema) string {
 	return strings.ToUpper(name)
 }
 
-// fits reports whether a text is one the schema takes. A pattern that Go cannot
-// read fits nothing.
+// fits reports whether the schema accepts a text. A pattern that Go cannot compile matches nothing.
 func fits(s client.Schema, text string) bool {
 	n := float64(len(text))
 	if n < s.MinLength || s.MaxLength != nil && n > *s.MaxLength {
@@ -226,9 +224,8 @@ func fits(s client.Schema, text string) bool {
 	return err == nil && p.MatchString(text)
 }
 
-// samplePath is a path that a tool finds here if it only reads. What others
-// change or remove is a file that is unlikely to exist, because the example may
-// be run by who only wanted to look at it.
+// samplePath returns a path that exists here if the tool only reads. For other tools it is a file that is unlikely
+// to exist, because a user may run the example only to look at it.
 func samplePath(t client.Tool, name string, s client.Schema) string {
 	about := strings.ToLower(t.Name + " " + s.Description)
 	dir := strings.HasPrefix(about, "dir") || strings.Contains(about, "director") || strings.HasPrefix(name, "dir")
@@ -242,7 +239,7 @@ func samplePath(t client.Tool, name string, s client.Schema) string {
 	case dir:
 		return "."
 	}
-	entries, _ := os.ReadDir(".") // without them it is a name that is likely
+	entries, _ := os.ReadDir(".") // without entries the result is a likely name
 	file := "README.md"
 	for _, e := range entries {
 		switch {

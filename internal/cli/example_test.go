@@ -14,8 +14,8 @@ import (
 	"mvdan.cc/sh/v3/shell"
 )
 
-// The example that is printed of a tool can be run as it stands: the tool does
-// something, or refuses for what it found, not for how it was called.
+// TestExamplesRunAsTheyStand checks that the printed example of a tool runs unchanged: the tool succeeds, or
+// refuses because of the data it found, not because of its arguments.
 func TestExamplesRunAsTheyStand(t *testing.T) {
 	t.Chdir(t.TempDir())
 	home := t.TempDir()

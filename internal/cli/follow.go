@@ -16,12 +16,12 @@ import (
 const (
 	jobWait = "job_wait" // the tool by which a job is followed
 
-	// mostWait is how many seconds pass at most between two looks at a job of
-	// which there is nothing new. Its end is heard of at once.
+	// mostWait is the longest time, in seconds, of one job_wait call while the job makes no progress. The end of
+	// the job is reported at once.
 	mostWait = 8
 )
 
-// jobState is what job_wait returns for a job that has not ended well.
+// jobState is the result of job_wait for a job that has no result.
 type jobState struct {
 	ID     string  `json:"id"`
 	Status string  `json:"status"`
@@ -32,16 +32,16 @@ type jobState struct {
 
 // follower follows the jobs of one server.
 type follower struct {
-	stderr io.Writer // hears how far they are
+	stderr io.Writer // receives their progress
 	client *client.Client
-	stays  bool // the server goes on after the command, and its jobs do
-	every  int  // seconds that pass at most between two looks at a job; 0 means mostWait
+	stays  bool // the server and its jobs outlive the command
+	every  int  // the longest time of one job_wait call in seconds; 0 means mostWait
 
 	wait client.Tool // found with the first job
 }
 
-// follow waits for the job in which a call goes on, if it does, and gives its
-// result instead. Where the server has no tool to wait with, the job is it.
+// follow waits for the job if a call continues as one, and returns the job's result instead. If the server has no
+// tool to wait with, it returns the result that names the job.
 func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result, error) {
 	if r.Meta.Job == "" {
 		return r, nil
@@ -64,17 +64,17 @@ func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result
 	return r, nil
 }
 
-// begun reports that a call continues as a job: in the server's words, where it says
-// why, for instance that it needs an approval.
+// begun reports that a call continues as a job, in the server's words if it gives the reason, for instance that an
+// approval is required.
 func begun(r *client.Result) string {
 	if len(r.Structured) == 0 && len(r.Content) > 0 && r.Content[0].Text != "" {
 		why, _, _ := strings.Cut(r.Content[0].Text, "\n")
 		return why
 	}
-	return "it goes on as job " + r.Meta.Job
+	return "the call continues as job " + r.Meta.Job
 }
 
-// awaitEnd waits for the end of one job and gives its result.
+// awaitEnd waits for the end of one job and returns its result.
 func (f *follower) awaitEnd(ctx context.Context, id string) (*client.Result, error) {
 	tell, last := progress(f.stderr), jobState{}
 	for seconds := 1; ; seconds = min(2*seconds, cmp.Or(f.every, mostWait)) {
@@ -95,7 +95,7 @@ func (f *follower) awaitEnd(ctx context.Context, id string) (*client.Result, err
 	}
 }
 
-// poll waits a while for a job. It gives its result, or how it is without one.
+// poll waits for a job for a limited time. It returns the job's result, or its state if it has none yet.
 func (f *follower) poll(ctx context.Context, id string, seconds int) (now jobState, r *client.Result, err error) {
 	args, err := json.Marshal(map[string]any{"id": id, "seconds": seconds})
 	if err != nil {
@@ -105,7 +105,7 @@ func (f *follower) poll(ctx context.Context, id string, seconds int) (now jobSta
 	if _, refused := errors.AsType[*client.RPCError](err); err != nil && !refused && f.stays {
 		fmt.Fprintf(
 			f.stderr,
-			"[gatehouse] it may still go on; follow it with: gatehouse call %s id=%s\n",
+			"[gatehouse] it may still be running; follow it with: gatehouse call %s id=%s\n",
 			jobWait,
 			printable(id),
 		)

@@ -7,8 +7,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// foreign are settings of the servers that this program stands in for, and what
-// to use in their place where they are not read.
+// foreign are variables of the servers that this program replaces, and what to use instead if they are not read.
 var foreign = []struct{ name, instead string }{
 	{
 		"CORE_MCP_TRANSPORT",
@@ -20,8 +19,8 @@ var foreign = []struct{ name, instead string }{
 	{"BOUVET_HTTP_PORT", "GATEHOUSE_HTTP_PORT"},
 }
 
-// warnForeign says of each variable of another server that the settings were not
-// read from what replaces it here.
+// warnForeign prints, for each variable of another server that the settings were not read from, what replaces it
+// here.
 func warnForeign(stderr io.Writer, getenv func(string) string, l *config.Loaded) {
 	for _, f := range foreign {
 		if getenv(f.name) != "" && !l.From(f.name) {

@@ -27,7 +27,7 @@ func TestVariablesOfOtherServersNameWhatReplacesThem(t *testing.T) {
 			strings.Count(got, "\n") != 1 {
 			t.Errorf("%s: %q", f.name, got)
 		}
-		// GATEHOUSE_TRANSPORT is no setting's: it opens several.
+		// GATEHOUSE_TRANSPORT belongs to no setting, because it opens several listeners.
 		for _, name := range regexp.MustCompile(`GATEHOUSE_\w+`).FindAllString(f.instead, -1) {
 			if name != "GATEHOUSE_TRANSPORT" && !strings.Contains(string(settings), "`"+name+"`") {
 				t.Errorf("%s: docs/settings.md has no %s", f.name, name)

@@ -16,8 +16,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A name that is none of a tool here is compared with those of other modules,
-// and the answer says how to have such a tool from this server.
+// TestAToolOfAnotherModuleIsFound checks that an unknown name is compared with the tools of other modules, and
+// that the error names how to offer such a tool.
 func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 	env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH"), "XDG_RUNTIME_DIR": t.TempDir()}
 	w := Environment{
@@ -34,9 +34,9 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 			"did you mean file_read, of the module file? It is not shown here: the server must be started with that module, as by gatehouse serve file"},
 		{"proces_list", "process_list, of the module process? It is not shown here: --modules process", "as by gatehouse serve process"},
 		{"shel_run", "shell_run, of the module shell? It is not shown here: --modules file,shell", "as by gatehouse serve file shell"},
-		{"file_read", "it may be where the module is named that it begins with: --modules file", "as by gatehouse serve file"},
+		{"file_read", "it may exist if you name the module it begins with: --modules file", "as by gatehouse serve file"},
 		{"dir_lst", "did you mean dir_list?", "did you mean dir_list?"},
-		{"utter_nonsense_of_mine", `"gatehouse tools" lists what there is`, `"gatehouse tools" lists what there is`},
+		{"utter_nonsense_of_mine", `"gatehouse tools" lists the tools`, `"gatehouse tools" lists the tools`},
 	} {
 		for where, one := range map[*target]string{new(target): c.want, {url: "http://127.0.0.1:1"}: c.wantRunning} {
 			_, err := where.findTool(t.Context(), w, here, c.name)
@@ -48,8 +48,8 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 	}
 }
 
-// Where a text of this program names a command with a flag, or a help text a
-// flag, the command has that flag.
+// TestFlagsThatTextsNameExist checks that a flag named in a text of this program exists for the command that the
+// text names, or whose help it is.
 func TestFlagsThatTextsNameExist(t *testing.T) {
 	root := Root(
 		Environment{
@@ -125,7 +125,7 @@ func TestFlagsThatTextsNameExist(t *testing.T) {
 	}
 	var each func(c *cobra.Command)
 	each = func(c *cobra.Command) {
-		// The usage texts of flags name others of the same command: "needs --http".
+		// The usage texts of flags name other flags of the same command: "needs --http".
 		for word := range strings.FieldsSeq(c.LocalFlags().FlagUsages()) {
 			if name, isFlag := strings.CutPrefix(strings.Trim(word, "().,;:"), "--"); isFlag && !has(c, name) {
 				t.Errorf("%s: a flag is explained by --%s, which the command has not", c.CommandPath(), name)
@@ -138,8 +138,8 @@ func TestFlagsThatTextsNameExist(t *testing.T) {
 	each(root)
 }
 
-// commandLine is the part of a text that is a command line: up to the end of
-// the sentence, the quotes, or the next command.
+// commandLine returns the part of a text that is a command line: up to the end of the sentence, the quotes, or the
+// next command.
 func commandLine(s string) string {
 	for _, end := range []string{"; ", ", ", ". ", ") ", " # ", " | ", " && ", "gatehouse ", "`", "\"", ")", "\n", " or --", " and --"} {
 		s, _, _ = strings.Cut(s, end)

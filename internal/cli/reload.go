@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// reloader reads the settings again when SIGHUP asks for it.
+// reloader reads the settings again on SIGHUP.
 type reloader struct {
 	load func() (*config.Loaded, error)
 	host interface {
@@ -23,12 +23,11 @@ type reloader struct {
 	level *slog.LevelVar
 }
 
-// errHangup is why a server ends whose terminal has gone.
-var errHangup = errors.New("the terminal has gone")
+// errHangup is the reason a server ends if its terminal was closed.
+var errHangup = errors.New("the terminal was closed")
 
-// listen follows the signal until the returned function has been called. A
-// server that was started at a terminal ends when that goes: the signal then
-// means so.
+// listen handles the signal until the returned function is called. A server that was started at a terminal ends on
+// SIGHUP, because the signal then means that the terminal was closed.
 func (r *reloader) listen(ctx context.Context, stop context.CancelCauseFunc) (end func()) {
 	attached := terminal()
 	hup := make(chan os.Signal, 1)
@@ -56,7 +55,7 @@ func (r *reloader) listen(ctx context.Context, stop context.CancelCauseFunc) (en
 	}
 }
 
-// terminal reports whether this process has a terminal that controls it.
+// terminal reports whether this process has a controlling terminal.
 func terminal() bool {
 	f, err := os.Open("/dev/tty")
 	if err != nil {
@@ -66,8 +65,7 @@ func terminal() bool {
 	return true
 }
 
-// reload puts the settings in force as they are now. With a mistake in them
-// everything stays as it was.
+// reload applies the current settings. If they contain a mistake, nothing changes.
 func (r *reloader) reload() {
 	l, err := r.load()
 	var live, restart []string
@@ -76,12 +74,12 @@ func (r *reloader) reload() {
 		err = l.Explain(err)
 	}
 	if err != nil {
-		r.log.Error("the settings stay as they were", "err", err)
+		r.log.Error("the settings were not reloaded", "err", err)
 		return
 	}
 	r.level.Set(l.Log.Level)
 	r.log.Info("settings read again", "file", l.File, "changed", strings.Join(live, " "))
 	if len(restart) > 0 {
-		r.log.Warn("some settings need a new start", "settings", strings.Join(restart, " "))
+		r.log.Warn("some settings need a restart", "settings", strings.Join(restart, " "))
 	}
 }

@@ -25,8 +25,7 @@ import (
 	"gatehouse/internal/modules/standard"
 )
 
-// target is the server a command talks to: a running one, or one of its own
-// inside this process.
+// target is the server a command calls: a running one, or one inside this process.
 type target struct {
 	host hostFlags
 	url  string
@@ -36,9 +35,9 @@ type target struct {
 	daemon bool
 
 	token string
-	lists bool // nothing is called: the tools are the same with a mistake in the settings
-	// keeps makes a host inside this process one of the data folder, which manages
-	// its packages. Other hosts inside this process keep nothing.
+	lists bool // only lists tools, which a mistake in the settings does not change
+	// keeps makes a host in this process use the data folder, in order to manage its packages. Other hosts in this
+	// process store nothing.
 	keeps bool
 	// ask answers questions in place of the user at the terminal; nil asks the user.
 	ask func(Environment, config.Folders) client.Ask
@@ -49,11 +48,11 @@ func (t *target) register(set *pflag.FlagSet) {
 		&t.url,
 		"url",
 		"",
-		"ask the server at this `address`, of http, https or tcp, instead of serving from here",
+		"call the server at this `address`, http, https or tcp, instead of one in this process",
 	)
-	set.StringVar(&t.unix, "unix", "", "ask the server at this Unix socket `path` instead")
-	set.BoolVar(&t.daemon, "daemon", false, "ask the daemon of this user, see gatehouse daemon")
-	set.StringVar(&t.ca, "ca", "", "PEM `file` of authorities to believe besides the system's; needs --url")
+	set.StringVar(&t.unix, "unix", "", "call the server at this Unix socket `path` instead")
+	set.BoolVar(&t.daemon, "daemon", false, "call the daemon of this user, see gatehouse daemon")
+	set.StringVar(&t.ca, "ca", "", "PEM `file` of authorities to accept besides the system's; needs --url")
 	set.StringVar(
 		&t.token,
 		"token",
@@ -63,10 +62,10 @@ func (t *target) register(set *pflag.FlagSet) {
 	t.host.register(set)
 }
 
-// running reports whether a server is named that goes on after the command.
+// running reports whether the command line names a server that keeps running after the command.
 func (t *target) running() bool { return t.url != "" || t.unix != "" || t.daemon }
 
-// connectTarget finds the server. end closes everything that was opened.
+// connectTarget connects to the server. end closes everything that was opened.
 func (t *target) connectTarget(c *cobra.Command, w Environment) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
 	if cfg, err := config.FromEnv(w.Getenv); err == nil {
@@ -90,7 +89,7 @@ func (t *target) connectTarget(c *cobra.Command, w Environment) (cl *client.Clie
 	}
 	for _, name := range t.host.names() {
 		if c.Flags().Changed(name) && name != "verbose" && name != "context" && !(t.daemon && name == "directory") {
-			return nil, nil, usagef("--%s is for a server of your own; a running one has its own settings", name)
+			return nil, nil, usagef("--%s applies only to a server in this process; a running server has its own settings", name)
 		}
 	}
 	o.Context = t.host.context
@@ -117,9 +116,9 @@ func (t *target) connectTarget(c *cobra.Command, w Environment) (cl *client.Clie
 	return cl, func() { cl.Close() }, nil
 }
 
-// credential is the token for the server: what was given, or what the local
-// token's file holds, or what the environment says. The local token goes only
-// where the user said so: any program may listen on this machine.
+// credential returns the token for the server: from the flag, from the local token's file, or from the
+// environment. The local token is sent only if the user requests it, because any program may listen on this
+// machine.
 func (t *target) credential(getenv func(string) string) (string, error) {
 	switch t.token {
 	case "":
@@ -137,18 +136,17 @@ func (t *target) credential(getenv func(string) string) (string, error) {
 	}
 	token, err := os.ReadFile(app.LocalTokenFile(cfg.Folders))
 	if err != nil {
-		return "", usagef("--token local: %w; a server with --http or --tcp makes it", err)
+		return "", usagef("--token local: %w; a server with --http or --tcp creates it", err)
 	}
 	return strings.TrimSpace(string(token)), nil
 }
 
-// authorities are those by whom a server is known: the system's, those in a
-// file, and for a server on this machine its self-signed certificate. nil
-// means just the system's.
+// authorities returns the certificates that verify a server: the system's, those in a file, and for a server on
+// this machine its self-signed certificate. nil means only the system's.
 func authorities(address, file string, getenv func(string) string) (*x509.CertPool, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "https" {
-		return nil, nil // dialling says what is wrong with it
+		return nil, nil // dialling reports what is wrong with it
 	}
 	var own []byte
 	if file != "" {
@@ -156,7 +154,7 @@ func authorities(address, file string, getenv func(string) string) (*x509.CertPo
 			return nil, usagef("--ca: %w", err)
 		}
 	} else if cfg, err := config.FromEnv(getenv); err == nil && config.Loopback(u.Hostname()) {
-		own, _ = os.ReadFile(filepath.Join(cfg.Folders.Cache, "tls", "self-signed.crt")) // without it, the system's decide
+		own, _ = os.ReadFile(filepath.Join(cfg.Folders.Cache, "tls", "self-signed.crt")) // if it does not exist, the system's certificates decide
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {
@@ -171,8 +169,8 @@ func authorities(address, file string, getenv func(string) string) (*x509.CertPo
 	return pool, nil
 }
 
-// within builds a host that lives as long as the command, keeps nothing, and
-// is asked through a pipe like any other.
+// within builds a host that lasts as long as the command and stores nothing. The command calls it through a pipe,
+// as it calls any other server.
 func (t *target) within(ctx context.Context, w Environment, o client.Options) (*client.Client, func(), error) {
 	l, err := t.host.config(w.Getenv)
 	if err == nil {
@@ -196,10 +194,10 @@ func (t *target) within(ctx context.Context, w Environment, o client.Options) (*
 	}
 	cfg := l.Config
 	if !t.host.verbose {
-		cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // a command says its answer, not how it was made
+		cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // a command prints its result, not the host's log
 	}
 	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
-	cfg.Limits.Result = cfg.Limits.Message // the reader of a terminal can page
+	cfg.Limits.Result = cfg.Limits.Message // a terminal can scroll
 	if t.keeps {
 		cfg.View, cfg.Contexts = config.View{Modules: []string{packageModule}}, nil
 	}
@@ -237,7 +235,7 @@ func (t *target) within(ctx context.Context, w Environment, o client.Options) (*
 // progress prints the progress of a tool.
 func progress(stderr io.Writer) func(done, total float64, note string) {
 	return func(done, total float64, note string) {
-		s := fmt.Sprint(math.Round(done*1000) / 1000) // what is printed moves it by less
+		s := fmt.Sprint(math.Round(done*1000) / 1000) // floating-point noise is rounded away
 		if total > 0 {
 			s += fmt.Sprintf(" of %v", total)
 		}
@@ -251,8 +249,7 @@ func progress(stderr io.Writer) func(done, total float64, note string) {
 	}
 }
 
-// printable takes out of a stranger's text what would steer a terminal or
-// deceive its reader.
+// printable removes from a third party's text what would control a terminal or deceive its reader.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if displaytext.Deceives(r) && r != '\n' && r != '\t' {
@@ -262,8 +259,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// findTool picks a tool by its name, or guesses what was meant: a tool of this list,
-// or one of a module that the server does not show.
+// findTool returns the tool with a name, or an error that suggests another: a tool of this list, or one of a
+// module that the server does not offer.
 func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool, name string) (client.Tool, error) {
 	for _, t := range all {
 		if t.Name == name {
@@ -273,7 +270,7 @@ func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool,
 	near := nearest(name, toolNames(all))
 	if module := elsewhere(all, name); module != "" {
 		return client.Tool{}, usagef(
-			"there is no tool %q here; it may be where the module is named that it begins with: %s",
+			"there is no tool %q here; it may exist if you name the module it begins with: %s",
 			name,
 			t.naming(module),
 		)
@@ -293,7 +290,7 @@ func (t *target) findTool(ctx context.Context, w Environment, all []client.Tool,
 	if near != "" {
 		return client.Tool{}, usagef("there is no tool %q; did you mean %s?", name, near)
 	}
-	return client.Tool{}, usagef("there is no tool %q; \"gatehouse tools\" lists what there is", name)
+	return client.Tool{}, usagef("there is no tool %q; \"gatehouse tools\" lists the tools", name)
 }
 
 func toolNames(all []client.Tool) iter.Seq[string] {
@@ -306,8 +303,8 @@ func toolNames(all []client.Tool) iter.Seq[string] {
 	}
 }
 
-// naming is how to have the tools of a module. A running server has modules of
-// its own, and a command that asks it takes no --modules.
+// naming describes how to offer the tools of a module. A running server has its own modules, and a command that
+// calls it does not accept --modules.
 func (t *target) naming(module string) string {
 	if t.running() {
 		return "the server must be started with that module, as by gatehouse serve " + strings.ReplaceAll(
@@ -319,12 +316,12 @@ func (t *target) naming(module string) string {
 	return "--modules " + module
 }
 
-// other finds the tool of any module of this program that is nearest to a name.
-// It looks at the program alone, never at what a server hides.
+// other returns the tool of any module of this program whose name is nearest. It searches the program alone, never
+// what a server hides.
 func (t *target) other(ctx context.Context, w Environment, name string) (tool, module string) {
 	var modules []string
 	for _, g := range standard.Modules(standard.Deps{}) {
-		if !g.Preset || g.Name == "shell" { // of a preset only shell has tools by names of ours that are used often
+		if !g.Preset || g.Name == "shell" { // of the presets, only shell has common tools with this program's own names
 			modules = append(modules, g.Name)
 		}
 	}
@@ -354,8 +351,7 @@ func (t *target) other(ctx context.Context, w Environment, name string) (tool, m
 	return tool, prefix
 }
 
-// elsewhere is how to name the module that a tool's name begins with, when none
-// of its tools is here.
+// elsewhere describes how to name the module that a tool's name begins with, if none of its tools is offered.
 func elsewhere(all []client.Tool, name string) string {
 	prefix, _, _ := strings.Cut(name, "_")
 	for _, t := range all {
@@ -366,13 +362,13 @@ func elsewhere(all []client.Tool, name string) string {
 	return moduleFlag(prefix)
 }
 
-// moduleFlag is how to name a module so that its tools have names of ours; "" if
-// there is none of this name.
+// moduleFlag returns the flag that names a module so that its tools have this program's own names, or "" if there
+// is no such module.
 func moduleFlag(module string) string {
 	for _, g := range standard.Modules(standard.Deps{}) {
 		switch {
 		case g.Name != module:
-		case g.Preset: // by itself it has another server's names
+		case g.Preset: // alone it uses another server's names
 			return "file," + g.Name
 		default:
 			return g.Name

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Rules that compare a path or a command as text are warned of where they are
-// written, checked and judged, and are taken all the same.
+// TestRulesThatCompareTextAreWarnedOf checks that rules that compare a path or a command as text cause a warning
+// when they are written, checked and evaluated, and are accepted nevertheless.
 func TestRulesThatCompareTextAreWarnedOf(t *testing.T) {
 	run := home(t)
 	dir := t.TempDir()

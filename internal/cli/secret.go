@@ -17,11 +17,11 @@ import (
 func secrets(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "secret",
-		Short: "Keep secrets for what runs in contexts",
-		Long: `Keep secrets for what runs in contexts. They lie encrypted in the config
+		Short: "Store secrets for programs that run in contexts",
+		Long: `Store secrets for programs that run in contexts. They are encrypted in the config
 folder, in secrets.age; the key is in secrets.key beside it, or in the file
-GATEHOUSE_SECRET_KEY_FILE names. A context gets one by its name, as
-${secret:NAME} in its env. No command shows what a secret holds.`,
+that GATEHOUSE_SECRET_KEY_FILE names. A context refers to a secret by its name, as
+${secret:NAME} in its env. No command prints the value of a secret.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -29,9 +29,8 @@ ${secret:NAME} in its env. No command shows what a secret holds.`,
 	return c
 }
 
-// secretStore is the store of this user. A mistake in the settings is in its way
-// only where another key than the usual one could be meant: then what is kept
-// cannot be opened, and the store says so.
+// secretStore opens the secret store of this user. A mistake in the settings matters only if they might name
+// another key than the default; the stored secrets then cannot be decrypted, and the store reports that.
 func secretStore(w Environment) (*secret.Store, error) {
 	l, err := readSettings(w)
 	if err != nil {
@@ -43,10 +42,10 @@ func secretStore(w Environment) (*secret.Store, error) {
 func secretSet(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "set NAME",
-		Short: "Keep what standard input holds under a name",
-		Long: `Keep what standard input holds under a name, without the line break at its
-end. A secret of that name is replaced. At a terminal the value is asked for
-and not shown.`,
+		Short: "Store the value on standard input under a name",
+		Long: `Store the value on standard input under a name, without the line break at its
+end. A secret of that name is replaced. At a terminal the command asks for the
+value and does not echo it.`,
 		Example: `  gatehouse secret set GITHUB_TOKEN < token
   pass show work/mail | gatehouse secret set MAIL`,
 		Args: oneName,
@@ -65,7 +64,7 @@ and not shown.`,
 			if err := s.Set(args[0], value); err != nil {
 				return err
 			}
-			fmt.Fprintf(w.Err, "[gatehouse] Kept secret %s\n", args[0])
+			fmt.Fprintf(w.Err, "[gatehouse] Stored secret %s\n", args[0])
 			return writeDown(w, changed{"secret.set", named(args[0])})
 		},
 	}
@@ -73,12 +72,12 @@ and not shown.`,
 
 func oneName(c *cobra.Command, args []string) error {
 	if len(args) != 1 {
-		return usagef("%s wants the name of one secret", c.CommandPath())
+		return usagef("%s requires the name of one secret", c.CommandPath())
 	}
 	return nil
 }
 
-// readSecret takes a value from a pipe, or asks for it.
+// readSecret reads a value from a pipe, or asks for it.
 func readSecret(w Environment, name string) (secret.Text, error) {
 	if f, ok := w.In.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		fmt.Fprintf(w.Err, "Value of %s, not shown: ", name)
@@ -101,7 +100,7 @@ func secretList(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "list",
-		Short: "List the secrets by name, without what they hold",
+		Short: "List the secrets by name, without their values",
 		Args:  noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			s, err := secretStore(w)
@@ -133,7 +132,7 @@ func secretList(w Environment) *cobra.Command {
 func secretRemove(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Forget a secret",
+		Short: "Remove a secret",
 		Args:  oneName,
 		RunE: func(c *cobra.Command, args []string) error {
 			s, err := secretStore(w)
@@ -141,7 +140,7 @@ func secretRemove(w Environment) *cobra.Command {
 				return err
 			}
 			if err := s.Remove(args[0]); errors.Is(err, secret.ErrNotFound) {
-				return fmt.Errorf("%w; gatehouse secret list says what there is", err)
+				return fmt.Errorf("%w; gatehouse secret list lists the secrets", err)
 			} else if err != nil {
 				return err
 			}

@@ -29,20 +29,22 @@ func serveCommand(w Environment) *cobra.Command {
 		Short:   "Serve tools to MCP clients",
 		Long: `Serve tools to MCP clients.
 
-Without a door, it serves standard input and output: a client starts the
-command itself. --http, --tcp and --unix open doors that clients connect to;
---stdio serves standard input and output as well, and when the client there
-has gone, the other doors stay open.
+Without a listener, it serves standard input and output: a client starts the
+command itself. --http, --tcp and --unix open listeners that clients connect to;
+--stdio serves standard input and output as well, and when that client
+disconnects, the other listeners stay open.
 
-Naming modules offers those alone. Without a name, all that only touch the
-folders are offered: file, dir and lang. filesystem and shell by themselves
-stand in for other people's servers, with their tools alone, by their names.
+Named modules are offered alone. Without a name, the modules that only access the
+folders are offered: file, dir and lang. filesystem and shell, named alone,
+replace third-party servers, with only the tools of those servers under their
+names.
 
 Settings come from gatehouse.yaml (see gatehouse config), from the environment
-and from flags; flags go first, then the environment: GATEHOUSE_TRANSPORT
-(stdio, http, both, tcp or unix), GATEHOUSE_HTTP_HOST, GATEHOUSE_HTTP_PORT,
-GATEHOUSE_LOG (debug, info, warn or error), and MCP_ADDR=host:port, which serves
-TCP there. SIGHUP reads them again; no session ends by it.`,
+and from flags; flags override the environment, which overrides the file:
+GATEHOUSE_TRANSPORT (stdio, http, both, tcp or unix), GATEHOUSE_HTTP_HOST,
+GATEHOUSE_HTTP_PORT, GATEHOUSE_LOG (debug, info, warn or error), and
+MCP_ADDR=host:port, which serves TCP there. SIGHUP reads them again without
+ending sessions.`,
 		Example: `  gatehouse serve -d ~/projects                  # stdio, for MCP clients
   gatehouse serve --http                         # HTTP on 127.0.0.1:3000
   gatehouse serve file dir --http -p 8080        # two modules on another port
@@ -100,7 +102,7 @@ func serveConfig(
 	return l, nil
 }
 
-// nameModules takes the modules that a command line names as arguments.
+// nameModules applies the modules that a command line names as arguments.
 func nameModules(l *config.Loaded, host hostFlags, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -113,7 +115,7 @@ func nameModules(l *config.Loaded, host hostFlags, names []string) error {
 	return nil
 }
 
-// modulesFlag is the flag that names modules as arguments do.
+// modulesFlag returns the --modules flag that names the same modules.
 func modulesFlag(names []string) []string {
 	if len(names) == 0 {
 		return nil
@@ -121,8 +123,7 @@ func modulesFlag(names []string) []string {
 	return []string{"--modules=" + strings.Join(names, ",")}
 }
 
-// originals has a host that stands in for another server alone listen where that
-// server's variables say.
+// originals sets the listeners of a host that only replaces another server from that server's variables.
 func originals(w Environment, l *config.Loaded) error {
 	name := l.View.Context
 	if name == "" && len(l.View.Modules) == 1 {
@@ -137,9 +138,9 @@ func originals(w Environment, l *config.Loaded) error {
 	return nil
 }
 
-// runServer builds the host, prints its addresses, and runs it until ctx is done
-// or its last listener has closed. load makes the settings, now and whenever they
-// are asked for again; same is what a client runs to have this server to itself.
+// runServer builds the host, prints its addresses, and runs it until ctx is done or its last listener has closed.
+// load reads the settings, now and at each reload; same returns the command by which a client starts this server
+// for itself.
 func runServer(ctx context.Context, load func() (*config.Loaded, error), w Environment, same sameServer) error {
 	l, err := load()
 	if err != nil {
@@ -173,8 +174,7 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w Envir
 	return err
 }
 
-// asUsage marks the errors of building a host that a setting caused, and says
-// where the setting stands.
+// asUsage marks errors of building a host that a setting caused, and adds the position of the setting.
 func asUsage(l *config.Loaded, err error) error {
 	if _, ok := errors.AsType[*app.SettingError](err); ok {
 		return &usageError{l.Explain(err)}
@@ -182,15 +182,15 @@ func asUsage(l *config.Loaded, err error) error {
 	return err
 }
 
-// advise adds what to do about an address that is taken.
+// advise adds what to do about an address that is in use.
 func advise(err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; end who listens there, or choose another address (port 0 takes any free one)", err)
+		return fmt.Errorf("%w; stop the program that listens there, or choose another address (port 0 means any free one)", err)
 	}
 	return err
 }
 
-// logger logs to stderr as the settings say. level follows them later.
+// logger returns a logger to stderr with the format of the settings. level follows the settings later.
 func logger(stderr io.Writer, cfg config.Config, level *slog.LevelVar) *slog.Logger {
 	level.Set(cfg.Log.Level)
 	return telemetry.Logger(stderr, cfg.Log.Format, level)

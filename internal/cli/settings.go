@@ -12,8 +12,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// hostFlags are the flags of every command that builds a host: what it may
-// touch and what it shows.
+// hostFlags are the flags of every command that builds a host: what its tools may access and what it offers.
 type hostFlags struct {
 	set          *pflag.FlagSet
 	file         string
@@ -25,8 +24,8 @@ type hostFlags struct {
 	readOnly     bool
 	verbose      bool
 
-	// mistaken is called with a mistake in the file by a command that can go on
-	// with what could be read; nil refuses it.
+	// mistaken is called with a mistake in the file by a command that can continue with the valid part; if it is
+	// nil, a mistake is an error.
 	mistaken func(error)
 	noFile   bool // the file is not read
 }
@@ -39,9 +38,9 @@ func (f *hostFlags) register(set *pflag.FlagSet) {
 		"directory",
 		"d",
 		nil,
-		"folder the tools may touch; can be repeated (default: the current one)",
+		"folder the tools may access; can be repeated (default: the current one)",
 	)
-	set.BoolVar(&f.unrestricted, "unrestricted", false, "let the tools touch every file this user can")
+	set.BoolVar(&f.unrestricted, "unrestricted", false, "let the tools access every file this user can")
 	set.StringVar(&f.context, "context", "", "named view that callers get")
 	set.StringSliceVar(&f.modules, "modules", nil, "modules to offer, comma-separated (default: all)")
 	set.StringSliceVar(
@@ -63,7 +62,7 @@ func otherNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// names are the flags that add adds; they need a host of one's own.
+// names returns the flags that add adds; they apply only to a host in this process.
 func (f *hostFlags) names() (names []string) {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	new(hostFlags).register(set)
@@ -71,8 +70,7 @@ func (f *hostFlags) names() (names []string) {
 	return names
 }
 
-// config is what the file and the environment say, with what these flags say
-// on top.
+// config returns the settings of the file and the environment, overridden by these flags.
 func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
 	l, err := f.load(getenv)
 	if err != nil {
@@ -96,7 +94,7 @@ func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
 	return l, nil
 }
 
-// load reads the settings below the flags.
+// load reads the settings without the flags.
 func (f *hostFlags) load(getenv func(string) string) (*config.Loaded, error) {
 	bare, err := config.WithoutFile(getenv)
 	if err != nil || f.noFile {
@@ -110,13 +108,13 @@ func (f *hostFlags) load(getenv func(string) string) (*config.Loaded, error) {
 	return l, err
 }
 
-// goesOn warns that a command ignores the invalid part of the settings.
+// goesOn returns a function that warns that a command ignores the invalid part of the settings.
 func goesOn(w Environment) func(error) {
 	return func(err error) {
 		text := strings.ReplaceAll(err.Error(), "\n", "\n[gatehouse] ")
 		fmt.Fprintf(
 			w.Err,
-			"[gatehouse] The settings have a mistake, and this command goes on without it:\n[gatehouse] %s\n",
+			"[gatehouse] The settings have a mistake, and this command continues without it:\n[gatehouse] %s\n",
 			text,
 		)
 	}
@@ -132,19 +130,19 @@ func readSettings(w Environment) (*config.Loaded, error) {
 	return l, nil
 }
 
-// flagged is a flag, the setting it is for, and how it gets there.
+// flagged is a flag, its setting, and the function that applies it.
 type flagged struct {
 	flag, path string
 	apply      func()
 }
 
-// flags are those of a command line and the settings they change.
+// flags holds the flags of a command line and the settings they change.
 type flags struct {
 	set *pflag.FlagSet
 	to  *config.Loaded
 }
 
-// applyAll applies the flags that were given; without a command line, none.
+// applyAll applies the given flags; without a command line, none.
 func (f flags) applyAll(all []flagged) {
 	if f.set == nil {
 		return
@@ -189,7 +187,7 @@ func (f *listenerFlags) register(set *pflag.FlagSet) {
 		&f.rate,
 		"rate-limit",
 		0,
-		"requests a second of one principal, and of one session; 0 lets them come as they do (default: 50 from other machines)",
+		"requests per second of one principal, and of one session; 0 means no limit (default: 50 from other machines)",
 	)
 	set.BoolVar(&f.noSession, "no-session", false, "serve without sessions; needs --http")
 	set.BoolVar(
@@ -210,29 +208,28 @@ func (f *listenerFlags) register(set *pflag.FlagSet) {
 		&f.tls.ACME.Domains,
 		"acme-domain",
 		nil,
-		"public names to get a certificate for from Let's Encrypt, whose terms that agrees to; needs --tls and port 443",
+		"public names to get a certificate for from Let's Encrypt, which agrees to its terms; needs --tls and port 443",
 	)
-	set.StringVar(&f.tcp, "tcp", "", "serve lines over TCP on this `address`, host:port")
-	set.StringVar(&f.unix, "unix", "", "serve lines over a Unix socket at this `path`")
+	set.StringVar(&f.tcp, "tcp", "", "serve newline-delimited messages over TCP on this `address`, host:port")
+	set.StringVar(&f.unix, "unix", "", "serve newline-delimited messages over a Unix socket at this `path`")
 	set.BoolVar(&f.auth.Required, "require-auth", false, "require credentials of every caller, also on this machine")
 	set.StringVar(
 		&f.token,
 		"auth-token",
 		"",
-		"a `token` that lets its bearer in, at least 16 characters; better: gatehouse token create",
+		"a `token` that authenticates its bearer, at least 16 characters; better: gatehouse token create",
 	)
 	set.BoolVar(
 		&f.auth.Insecure,
 		"insecure",
 		false,
-		"require no credentials of any caller: only behind a proxy that has a login",
+		"require no credentials of any caller: only behind a proxy that authenticates",
 	)
 	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default if no listener is named)")
 }
 
-// apply enables the listeners that were named. Naming one on the command line
-// disables those that the file and the environment enable; other settings of a
-// listener stay as they are unless a flag overrides them.
+// apply opens the listeners that were named. Naming one on the command line closes those that the file and the
+// environment open; other settings of a listener stay unchanged unless a flag overrides them.
 func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	if err := f.applyListeners(c, l); err != nil {
 		return err
@@ -262,7 +259,7 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	return nil
 }
 
-// applyListeners enables the listeners that were named, or standard input and output.
+// applyListeners opens the listeners that were named, or standard input and output.
 func (f *listenerFlags) applyListeners(c *cobra.Command, l *config.Loaded) error {
 	d, given := &l.Doors, c.Flags().Changed
 	if given("http") || given("tcp") || given("unix") || given("stdio") {

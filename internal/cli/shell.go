@@ -23,7 +23,7 @@ type shellFlags struct {
 }
 
 func (f *shellFlags) register(set *pflag.FlagSet) {
-	set.IntVarP(&f.timeout, "timeout", "t", 30, "seconds a command may take, up to 3600; needs the module shell")
+	set.IntVarP(&f.timeout, "timeout", "t", 30, "seconds a command may run, up to 3600; needs the module shell")
 	set.StringSliceVar(
 		&f.allow,
 		"allow",
@@ -37,17 +37,17 @@ func (f *shellFlags) register(set *pflag.FlagSet) {
 		"working-dir",
 		"w",
 		"",
-		"`folder` commands begin in, inside the allowed ones (default: the first of them); needs the module shell",
+		"`folder` commands run in, inside the allowed ones (default: the first of them); needs the module shell",
 	)
 	set.BoolVar(
 		&f.noStderr,
 		"no-stderr",
 		false,
-		"throw away what commands print to standard error; needs the module shell",
+		"discard what commands print to standard error; needs the module shell",
 	)
 }
 
-// apply puts the flags that were given into the settings.
+// apply writes the given flags into the settings.
 func (f *shellFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	s := &l.Modules.Shell
 	all := []flagged{
@@ -63,7 +63,7 @@ func (f *shellFlags) apply(c *cobra.Command, l *config.Loaded) error {
 			return usagef("--%s needs the module shell: gatehouse serve shell", one.flag)
 		}
 	}
-	if c.Flags().Changed("timeout") && f.timeout == 0 { // in a file it means the default
+	if c.Flags().Changed("timeout") && f.timeout == 0 { // in a file, 0 means the default
 		return &usageError{config.NoTimeout(0)}
 	}
 	flags{c.Flags(), l}.applyAll(all)

@@ -28,27 +28,26 @@ func stdioCommand(w Environment) *cobra.Command {
 		Use:   "stdio",
 		Short: "Connect a client's standard input and output to the daemon",
 		Long: `Connect a client's standard input and output to the daemon of this user, which
-is started when there is none. All clients share one host, and it stays when
-they go. When the daemon ends, is restarted or upgraded, the session is opened
-at the next one and the client does not notice; a tool call that may have run
-is not made twice, but answered with an error that says so.
+is started if none runs. All clients share one host, which keeps running when
+they disconnect. If the daemon ends, is restarted or upgraded, the command opens the
+session at the next daemon and the client does not notice; a tool call that may
+have run is not repeated, but answered with an error that states this.
 
 Each client works in its own folders: those that -d names, or else the one it is
-started in. Where settings, or gatehouse daemon start -d, name folders, clients
-may work in these and below them; with -d for another folder, this says so and
-ends.
+started in. If settings, or gatehouse daemon start -d, name folders, clients may
+work in these and below them; with -d for another folder, the command fails.
 
-A daemon that is started this way opens its Unix socket alone, unless settings
-say more. A daemon that runs already has its own settings: with flags that name
-others, this says so and ends.
+A daemon that is started this way opens only its Unix socket, unless settings open
+more. A running daemon has its own settings: if the flags name others, the command
+fails.
 
-To have a host in this very process instead, with no daemon: gatehouse serve.`,
+To run a host in this process instead, without a daemon: gatehouse serve.`,
 		Example: `  gatehouse stdio
   gatehouse stdio --context review
   {"mcpServers": {"gatehouse": {"command": "gatehouse", "args": ["stdio"]}}}`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			host.mistaken = goesOn(w) // a daemon that runs has read them already
+			host.mistaken = goesOn(w) // a running daemon has read the settings already
 			l, err := host.config(w.Getenv)
 			if err != nil {
 				return err
@@ -56,7 +55,7 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 			openListeners(l)
 			cfg := l.Config
 			if !host.verbose {
-				cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // clients show people what is said as trouble
+				cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // clients show users this output as an error
 			}
 			work, err := workOf(l.Config, host.folders)
 			s := &forwarder{
@@ -84,7 +83,7 @@ type forwarder struct {
 	w     Environment
 	l     *config.Loaded
 	work  daemon.Work
-	wrong error    // why the client can work in none of its folders
+	wrong error    // the reason why the client can work in none of its folders
 	args  []string // for a daemon that is started here
 	log   *slog.Logger
 	build daemon.Build
@@ -109,7 +108,7 @@ func (s *forwarder) forwardStdio(ctx context.Context, view string) (err error) {
 	return f.Run(ctx, state)
 }
 
-// dial connects to the daemon, if it has the settings that were asked for.
+// dial connects to the daemon, if it has the settings that the command line names.
 func (s *forwarder) dial(ctx context.Context) (net.Conn, daemon.About, error) {
 	if s.wrong != nil {
 		return nil, daemon.About{}, &usageError{fmt.Errorf("%w: %w", daemon.ErrUnfit, s.wrong)}
@@ -137,8 +136,8 @@ func (s *forwarder) dial(ctx context.Context) (net.Conn, daemon.About, error) {
 	return c, about, nil
 }
 
-// workOf returns the folders in which a client of these settings works: those
-// named on the command line, or else the current folder.
+// workOf returns the folders in which a client with these settings works: those named on the command line, or else
+// the current folder.
 func workOf(cfg config.Config, named []string) (daemon.Work, error) {
 	if len(named) == 0 {
 		here, err := os.Getwd()
@@ -146,14 +145,14 @@ func workOf(cfg config.Config, named []string) (daemon.Work, error) {
 			return daemon.Work{}, fmt.Errorf("find the current folder: %w", err)
 		}
 		if dirs := cfg.Roots.Folders; len(dirs) > 0 && !roots.Meet(here, dirs) {
-			return daemon.Work{Folders: absolute(dirs)}, nil // as gatehouse serve has it
+			return daemon.Work{Folders: absolute(dirs)}, nil // the same as gatehouse serve
 		}
 		return daemon.Work{Folders: []string{here}}, nil
 	}
 	work := daemon.Work{Folders: absolute(named), Named: true}
 	for i, dir := range work.Folders {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-			return work, fmt.Errorf("-d %s: there is no such folder", named[i])
+			return work, fmt.Errorf("-d %s: the folder does not exist", named[i])
 		}
 	}
 	return work, nil
@@ -169,8 +168,8 @@ func absolute(paths []string) []string {
 	return all
 }
 
-// allowed returns why a daemon does not open the folders in which a client
-// works; nil if it does. The daemon itself opens no others in any case.
+// allowed returns an error if a daemon does not open the folders in which a client works. The daemon itself
+// refuses all others in any case.
 func allowed(about daemon.About, work daemon.Work) error {
 	if !about.Limited {
 		return nil
@@ -180,7 +179,7 @@ func allowed(about daemon.About, work daemon.Work) error {
 		switch {
 		case work.Named && !roots.Inside(dir, about.Folders):
 			return fmt.Errorf(
-				"%w: the daemon, process %d, may touch %s, and %s lies elsewhere; stop the daemon and start it with -d for both, or use gatehouse serve",
+				"%w: the daemon, process %d, may access %s, and %s is outside of it; stop the daemon and start it with -d for both, or use gatehouse serve",
 				daemon.ErrUnfit,
 				about.PID,
 				limits,
@@ -194,7 +193,7 @@ func allowed(about daemon.About, work daemon.Work) error {
 		return nil
 	}
 	return fmt.Errorf(
-		"%w: the daemon, process %d, may touch %s, and this client works in %s; name one of the daemon's folders with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
+		"%w: the daemon, process %d, may access %s, and this client works in %s; name one of the daemon's folders with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
 		daemon.ErrUnfit,
 		about.PID,
 		limits,
@@ -202,7 +201,7 @@ func allowed(about daemon.About, work daemon.Work) error {
 	)
 }
 
-// reads returns the tools that change nothing, by their own word, of a context.
+// reads returns the tools of a context that are declared read-only.
 func (s *forwarder) reads(ctx context.Context, view string) (map[string]bool, error) {
 	c, _, err := daemon.DialPlain(ctx, socketPath(s.l.Config), s.work)
 	if err != nil {
@@ -226,8 +225,8 @@ func (s *forwarder) reads(ctx context.Context, view string) (map[string]bool, er
 	return reads, err
 }
 
-// startDaemon starts a daemon, unless another process has meanwhile: with the flags and
-// in the folder of the one before, if the client had one.
+// startDaemon starts a daemon, unless another process has done so meanwhile, with the flags and in the folder of
+// the last one that the client was connected to, if there was one.
 func (s *forwarder) startDaemon(ctx context.Context, last daemon.About) error {
 	cfg := s.l.Config
 	done, err := daemon.Turn(ctx, turnFile(cfg))
@@ -236,7 +235,7 @@ func (s *forwarder) startDaemon(ctx context.Context, last daemon.About) error {
 	}
 	defer done()
 	if about, err := daemon.Ask(ctx, socketPath(cfg)); err == nil && about.PID != 0 {
-		return nil // whether it is one for us shows when we connect
+		return nil // the next connection checks whether it has the right settings
 	}
 	args, dir := s.args, s.work.Folders[0]
 	if last.PID != 0 {
@@ -253,14 +252,14 @@ func (s *forwarder) startDaemon(ctx context.Context, last daemon.About) error {
 	return nil
 }
 
-// helpless adds what the user can do if no daemon can be started.
+// helpless adds advice to an error if no daemon can be started.
 func (s *forwarder) helpless(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
 	fmt.Fprintln(
 		s.w.Err,
-		"[gatehouse] No daemon could be started. gatehouse daemon logs may say more; gatehouse serve needs none, and runs the host in the client's own process",
+		"[gatehouse] No daemon could be started. gatehouse daemon logs may show the reason; gatehouse serve needs no daemon and runs the host in the client's own process",
 	)
 	if _, usage := errors.AsType[*usageError](err); usage {
 		return err
@@ -268,8 +267,7 @@ func (s *forwarder) helpless(err error) error {
 	return &client.ConnectError{To: "the daemon", Err: err}
 }
 
-// retire ends a daemon in whose place another program lies by now, and starts
-// that, if it is this one.
+// retire ends a daemon whose program file was replaced, and starts the new program if it is this one.
 func (s *forwarder) retire(ctx context.Context, about daemon.About) (retired bool, err error) {
 	if !about.Replaced || s.build.Replaced() {
 		return false, nil
@@ -281,7 +279,7 @@ func (s *forwarder) retire(ctx context.Context, about daemon.About) (retired boo
 	}
 	defer done()
 	if now, err := daemon.Ask(ctx, socketPath(cfg)); err != nil || now.PID != about.PID {
-		return true, nil // another process has
+		return true, nil // another process has done so
 	}
 	dir, err := startedIn(about)
 	if err != nil {
@@ -296,8 +294,8 @@ func (s *forwarder) retire(ctx context.Context, about daemon.About) (retired boo
 	return err == nil, err
 }
 
-// takeover settles that the daemon is another program than this one: if one
-// lies in this one's place, it goes on from here.
+// takeover handles a daemon that runs another program than this one: if this program's file was replaced, it
+// continues in the replacement.
 func (s *forwarder) takeover(about daemon.About, state []byte) error {
 	if s.build.Replaced() {
 		return daemon.Replace(s.build.Path, s.l.Folders.Runtime, state)

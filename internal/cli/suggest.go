@@ -28,9 +28,8 @@ func flagNames(c *cobra.Command) iter.Seq[string] {
 	}
 }
 
-// nearest is the candidate that a mistyped word most likely meant: one that
-// begins with it, or the one with the fewest differing letters, at most a
-// third of them. "" when nothing is near.
+// nearest returns the candidate that a mistyped word most likely meant: one that begins with it, or the one with
+// the fewest differing letters, at most a third of them. It returns "" if none is near.
 func nearest(word string, candidates iter.Seq[string]) string {
 	best, least := "", len(word)/3+2
 	for c := range candidates {
@@ -45,7 +44,7 @@ func nearest(word string, candidates iter.Seq[string]) string {
 	return best
 }
 
-// distance counts the letters to insert, remove or replace between two words.
+// distance returns the number of letters to insert, remove or replace between two words.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

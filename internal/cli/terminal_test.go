@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A character device such as /dev/null is no terminal: no person answers what
-// is asked there.
+// TestWhatIsNoTerminal checks that a character device such as /dev/null is not a terminal, because no user answers
+// a question there.
 func TestWhatIsNoTerminal(t *testing.T) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {

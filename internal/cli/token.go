@@ -21,10 +21,10 @@ import (
 func token(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "token",
-		Short: "Make and revoke tokens, for programs that act for a user",
-		Long: `Make and revoke tokens, for programs that act for a user. They are sent as
+		Short: "Create and revoke tokens, for programs that act for a user",
+		Long: `Create and revoke tokens, for programs that act for a user. They are sent as
 "Authorization: Bearer" or "X-API-Key"; on TCP in _meta, as gatehouse/token.
-Hosts that run follow every change within a second.`,
+Running hosts apply every change within a second.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 
@@ -34,7 +34,7 @@ Hosts that run follow every change within a second.`,
 	return c
 }
 
-// defaultExpiry is how long a token holds when nothing is said.
+// defaultExpiry is how long a token is valid by default.
 const defaultExpiry = "90d"
 
 func tokenCreate(w Environment) *cobra.Command {
@@ -43,10 +43,10 @@ func tokenCreate(w Environment) *cobra.Command {
 	var anyway bool
 	c := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token and show it once",
-		Long: `Make a token and show it once, on standard output. Without --user it is the
-only user's. A token can be bound to a context, and good for part of what its
-user may: * or read, or tools:, resources: and prompts: with a pattern.`,
+		Short: "Create a token and print it once",
+		Long: `Create a token and print it once, on standard output. Without --user it belongs to
+the only user. A token can be bound to a context, and restricted to a part of its
+user's permissions: * or read, or tools:, resources: and prompts: with a pattern.`,
 		Example: `  gatehouse token create --user alice --name laptop
   gatehouse token create --user ci --context build --scope read,tools:file_* --expires 30d`,
 		Args: noArgs,
@@ -66,20 +66,20 @@ user may: * or read, or tools:, resources: and prompts: with a pattern.`,
 			return withUsers(w, func(s *identity.Service) error { return createToken(c.Context(), w, s, t) })
 		},
 	}
-	c.Flags().StringVar(&t.User, "user", "", "whom the token stands for")
+	c.Flags().StringVar(&t.User, "user", "", "the user the token belongs to")
 	c.Flags().StringVar(&t.Context, "context", "", "named view the token is bound to")
 	c.Flags().
-		BoolVar(&anyway, "any-context", false, "make it also if no such context is known here, because a host with other settings has it")
+		BoolVar(&anyway, "any-context", false, "create it even if no such context is known here, because a host with other settings has it")
 	c.Flags().
-		StringSliceVar(&t.Scopes, "scope", nil, "what the token is good for, comma-separated; metrics is for /metrics alone (default: all its user may)")
-	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it holds, such as 12h, 30d, 8w or never")
-	c.Flags().StringVar(&t.Name, "name", "", "what people call it")
+		StringSliceVar(&t.Scopes, "scope", nil, "what the token permits, comma-separated; metrics is for /metrics alone (default: all permissions of its user)")
+	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it is valid, such as 12h, 30d, 8w or never")
+	c.Flags().StringVar(&t.Name, "name", "", "a name to recognize it by")
 	return c
 }
 
-// knownContext refuses a context that no host with these settings has: a token
-// that is bound to it opens nothing. The contexts of a host depend on the modules
-// it is told to serve, so each module counts as one that has its own.
+// knownContext refuses a context that no host with these settings has, because a token that is bound to it would
+// permit nothing. The contexts of a host depend on its modules, so each module counts as one that has its own
+// context.
 func knownContext(w Environment, name string, anyway bool) error {
 	if name == "" || anyway {
 		return nil
@@ -90,14 +90,14 @@ func knownContext(w Environment, name string, anyway bool) error {
 		names, err = app.ContextNames(l.Config)
 	}
 	if err != nil {
-		fmt.Fprintf(w.Err, "[gatehouse] It is not checked whether there is a context %s: %v\n", name, err)
+		fmt.Fprintf(w.Err, "[gatehouse] Cannot check whether there is a context %s: %v\n", name, err)
 		return nil
 	}
 	if slices.Contains(names, name) || len(l.Contexts) == 0 && app.ReservedContext(name) {
 		return nil
 	}
-	return usagef("--context: there is no context %q; expected one of %s. Make one with gatehouse context create %s, "+
-		"or say --any-context if a host with other settings has it", name, strings.Join(names, ", "), name)
+	return usagef("--context: there is no context %q; expected one of %s. Create one with gatehouse context create %s, "+
+		"or use --any-context if a host with other settings has it", name, strings.Join(names, ", "), name)
 }
 
 func createToken(ctx context.Context, w Environment, s *identity.Service, t identity.Token) error {
@@ -126,14 +126,14 @@ func onlyUser(ctx context.Context, s *identity.Service) (string, error) {
 	case err != nil:
 		return "", err
 	case len(users) == 0:
-		return "", errors.New("there is no user the token could stand for; add one with gatehouse user add NAME")
+		return "", errors.New("there is no user the token could belong to; add one with gatehouse user add NAME")
 	case len(users) > 1:
-		return "", usagef("there are %d users: say whose token it is with --user", len(users))
+		return "", usagef("there are %d users: name the token's user with --user", len(users))
 	}
 	return users[0].Name, nil
 }
 
-// parseExpiry reads a span of time and gives when it ends; zero is never.
+// parseExpiry parses a duration and returns the time when it ends; the zero time means never.
 func parseExpiry(text string, now time.Time) (time.Time, error) {
 	if text == "never" {
 		return time.Time{}, nil
@@ -150,7 +150,7 @@ func parseExpiry(text string, now time.Time) (time.Time, error) {
 	}
 	if err != nil || d < time.Second {
 		return time.Time{}, usagef(
-			"--expires: %q is no span of time; expected something like 12h, 30d, 8w or never",
+			"--expires: %q is not a duration; expected one such as 12h, 30d, 8w or never",
 			text,
 		)
 	}
@@ -223,11 +223,11 @@ func day(t time.Time) string {
 func tokenRevoke(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "revoke ID...",
-		Short:   "Revoke tokens; what was opened with them ends",
+		Short:   "Revoke tokens and end what was opened with them",
 		Example: "  gatehouse token revoke t_abcdefghijklmnop",
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("%s wants the ID of a token, as gatehouse token list shows it", c.CommandPath())
+				return usagef("%s requires the ID of a token, as gatehouse token list shows it", c.CommandPath())
 			}
 			return nil
 		},

@@ -22,17 +22,17 @@ func TestTokensFromTheCommandLine(t *testing.T) {
 		{"user add alice --no-password", 0, ``, ``},
 		{"token create", 0, secret, `Token t_[a-z2-7]{16} of user alice, expires 20`},
 		{"user add ci --no-password", 0, ``, ``},
-		{"token create", 2, `^$`, `2 users: say whose token it is with --user`},
+		{"token create", 2, `^$`, `2 users: name the token's user with --user`},
 		{"token create --user carol", 1, `^$`, `user carol: there is no such user`},
 		{"token create --user ci --context nope", 2, `^$`, `no context "nope"; expected one of default.*gatehouse context create nope`},
 		{"context create dev", 0, ``, ``},
 		{"token create --user ci --name build --context dev --scope read,tools:file_* --expires never", 0, secret, `of user ci, never expires`},
 		{"token create --user ci --scope everything", 2, `^$`, `--scope: scope "everything": expected`},
-		{"token create --user ci --expires soon", 2, `^$`, `"soon" is no span of time`},
+		{"token create --user ci --expires soon", 2, `^$`, `"soon" is not a duration`},
 		{"token create ci", 2, `^$`, `takes no arguments`},
 		{"token list", 0, `(?m)^t_\w+ +alice +- +- +- +20\d\d-.* +never\nt_\w+ +ci +build +dev +read,tools:file_\* +never +never\n`, `^$`},
 		{"token list --user alice", 0, `^ID.*\nt_\w+ +alice.*\n$`, `^$`},
-		{"token revoke", 2, `^$`, `wants the ID of a token`},
+		{"token revoke", 2, `^$`, `requires the ID of a token`},
 	} {
 		code, out, said := run("", strings.Fields(step.line)...)
 		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) ||
@@ -75,7 +75,8 @@ func TestExpiries(t *testing.T) {
 	}
 }
 
-// A token is bound to a context that there is, of whatever sort.
+// TestATokenIsBoundToAContextThatThereIs checks that a token can be bound only to an existing context, of any
+// kind.
 func TestATokenIsBoundToAContextThatThereIs(t *testing.T) {
 	run := home(t)
 	run("", "user", "add", "ci", "--no-password")

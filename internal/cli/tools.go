@@ -14,16 +14,16 @@ func toolsCommand(w Environment) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "tools [TOOL]",
-		Short: "List the tools, or explain one",
-		Long: `List the tools with what each does to the world (reads, writes or destroys),
-or explain one: its arguments, which of them it needs, and an example.`,
+		Short: "List the tools, or describe one",
+		Long: `List the tools with the effect of each (reads, writes or destroys), or describe
+one: its arguments, which of them are required, and an example.`,
 		Example: `  gatehouse tools
   gatehouse tools file_read
   gatehouse tools --json
   gatehouse tools --url http://127.0.0.1:3000/mcp`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usagef("explain one tool at a time, got %d", len(args))
+				return usagef("expected at most one tool to describe, got %d", len(args))
 			}
 			return nil
 		},
@@ -61,7 +61,7 @@ or explain one: its arguments, which of them it needs, and an example.`,
 	return c
 }
 
-// printEntries prints the list as it came, as one JSON array.
+// printEntries prints the list unchanged, as one JSON array.
 func printEntries(w Environment, all []client.Tool) error {
 	entries := make([]json.RawMessage, len(all))
 	for i, t := range all {

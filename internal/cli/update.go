@@ -15,11 +15,11 @@ func updating(w Environment) *cobra.Command {
 	var program string
 	c := &cobra.Command{
 		Use:   "update",
-		Short: "Replace this program by a newer release, or bring the one before back",
-		Long: `Replace this program by a newer release, or bring the one before back. Releases
+		Short: "Replace this program by a newer release, or restore the previous one",
+		Long: `Replace this program by a newer release, or restore the previous one. Releases
 come from the folder or URL that update.source names in the settings, and must
-be signed with update.key, a public key of minisign. The one that ran before is
-kept beside it. Hosts that run go on with theirs until they are started again.`,
+be signed with update.key, a minisign public key. The replaced program is kept
+beside the new one. Running hosts keep using the old program until they restart.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 
@@ -40,7 +40,7 @@ kept beside it. Hosts that run go on with theirs until they are started again.`,
 			}},
 		)
 	}
-	sub("check", "Say whether there is a newer release", func(c *cobra.Command, u *update.Updater) error {
+	sub("check", "Report whether there is a newer release", func(c *cobra.Command, u *update.Updater) error {
 		r, newer, err := u.Check(c.Context())
 		if err != nil {
 			return err
@@ -73,18 +73,18 @@ kept beside it. Hosts that run go on with theirs until they are started again.`,
 		}
 		fmt.Fprintf(
 			w.Err,
-			"[gatehouse] Replaced %s by %s; hosts that run follow when they are started again\n",
+			"[gatehouse] Replaced %s by %s; running hosts use it after a restart\n",
 			app.Version,
 			r.Version,
 		)
 		return writeDown(w, changed{"config.updated", named(r.Version)})
 	})
-	sub("rollback", "Put the program that ran before back", func(c *cobra.Command, u *update.Updater) error {
+	sub("rollback", "Restore the previous program", func(c *cobra.Command, u *update.Updater) error {
 		version, err := u.Rollback(c.Context())
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(w.Err, "[gatehouse] Put %s back; hosts that run follow when they are started again\n", version)
+		fmt.Fprintf(w.Err, "[gatehouse] Restored %s; running hosts use it after a restart\n", version)
 		return writeDown(w, changed{"config.rolled_back", named(version)})
 	})
 	return c

@@ -20,8 +20,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// openUsers opens the file of users that hosts on this machine read. Hosts
-// that run notice changes within a second.
+// openUsers opens the file of users that hosts on this machine read. Running hosts apply changes within a second.
 func openUsers(w Environment, told func(identity.Event)) (*identity.Service, error) {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
@@ -33,11 +32,10 @@ func openUsers(w Environment, told func(identity.Event)) (*identity.Service, err
 	)
 }
 
-// identityFile is where a host keeps its users.
+// identityFile returns the path of the file in which a host stores its users.
 func identityFile(f config.Folders) string { return filepath.Join(f.Data, "identity.db") }
 
-// withUsers runs f with the file of users open, and writes down what it
-// changes.
+// withUsers opens the file of users, runs f with it, and records in the ledger what f changes.
 func withUsers(w Environment, f func(*identity.Service) error) error {
 	var saw auditTrail
 	s, err := openUsers(w, saw.told)
@@ -50,12 +48,12 @@ func withUsers(w Environment, f func(*identity.Service) error) error {
 func user(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "user",
-		Short: "Add and remove the people and programs this host knows",
-		Long: `Add and remove the people and programs this host knows.
+		Short: "Add and remove the users of this host",
+		Long: `Add and remove the users of this host, which are people or programs.
 
 Once there has been a user, callers on this machine need credentials as well:
 the local token that the host prints, a token of a user, or a login.
-Hosts that run follow every change within a second.`,
+Running hosts apply every change within a second.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 
@@ -65,11 +63,11 @@ Hosts that run follow every change within a second.`,
 	return c
 }
 
-// exactly wants arguments by their names.
+// exactly requires as many arguments as there are names.
 func exactly(names ...string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != len(names) {
-			return usagef("%s wants %s, got %d arguments", c.CommandPath(), strings.Join(names, " "), len(args))
+			return usagef("%s requires %s, got %d arguments", c.CommandPath(), strings.Join(names, " "), len(args))
 		}
 		return nil
 	}
@@ -81,8 +79,8 @@ func userAdd(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "add NAME",
 		Short: "Add a user",
-		Long: `Add a user. Without a flag, a strong password is made and shown once, on
-standard output. A user without a password is let in by tokens, certificates
+		Long: `Add a user. Without a flag, a strong password is generated and printed once, on
+standard output. A user without a password authenticates by tokens, certificates
 or an OAuth provider.`,
 		Example: `  gatehouse user add alice --role admin
   gatehouse user add bob --role reader,writer --password-stdin < password
@@ -118,7 +116,7 @@ func passwordFlag(c *cobra.Command, stdin *bool) {
 	c.Flags().BoolVar(stdin, "password-stdin", false, "read the password from the first line of standard input")
 }
 
-// choosePassword reads a password, or makes one.
+// choosePassword reads a password, or generates one.
 func choosePassword(w Environment, stdin bool) (password string, made bool, err error) {
 	if !stdin {
 		return rand.Text(), true, nil
@@ -210,27 +208,27 @@ func userRemove(w Environment) *cobra.Command {
 		Short: "Remove a user with its tokens and logins",
 		Long: `Remove a user with its tokens and logins, and end what belongs to it.
 
-Hosts that run end the user's sessions within a second, and then its processes,
+Running hosts end the user's sessions within a second, and then its processes,
 terminals, port forwards, sandboxes, snapshots and jobs. They remove its kept output
-and what file_undo could take back. The command waits for the hosts and lists what
-they ended; a host that does not run ends processes and jobs that outlived it when it
+and the data of file_undo. The command waits for the hosts and lists what they
+ended; a host that is not running ends processes and jobs that outlived it when it
 starts again.
 
 With --to OTHER the running processes and terminals, port forwards, sandboxes, snapshots,
 kept output and the records of ended jobs go to that user, in the contexts that OTHER may
-enter. Unfinished jobs end all the same, because they act with the rights of the
-removed user, and so do processes that end with a session and what file_undo could take back.
+use. Unfinished jobs end nevertheless, because they act with the permissions of the
+removed user, and so do processes that end with a session and the data of file_undo.
 The command lists what was handed over and what was ended. Files, contexts and packages
 belong to the host and stay.
 
-A later user of that name gets nothing. A user of the operating system of that name is the same owner: what it
-started through this host is ended, too. The host stays closed to callers without
-credentials also when no user is left.`,
+A later user of that name inherits nothing. A user of the operating system of that name
+is the same owner: what it started through this host is ended, too. The host stays
+closed to callers without credentials even if no user is left.`,
 		Example: `  gatehouse user remove alice
   gatehouse user remove alice --to bob`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			err := withUsers(w, func(s *identity.Service) error { // is in the ledger before the wait
+			err := withUsers(w, func(s *identity.Service) error { // recorded in the ledger before the wait
 				err := s.RemoveUserFor(c.Context(), args[0], to)
 				if errors.Is(err, identity.ErrNoHeir) {
 					return fmt.Errorf("--to %s: %w; nothing was changed (gatehouse user list shows the users)", to, err)
@@ -258,12 +256,12 @@ credentials also when no user is left.`,
 			})
 		},
 	}
-	c.Flags().StringVar(&to, "to", "", "`user` who gets what can be handed over")
+	c.Flags().StringVar(&to, "to", "", "`user` that receives what can be handed over")
 	return c
 }
 
-// showEndings says what running hosts have handed over to an heir, if there is
-// one, and ended of a removed user.
+// showEndings prints what running hosts have handed over to an heir, if there is one, and what they ended of a
+// removed user.
 func showEndings(to io.Writer, name, heir string, e identity.Endings) {
 	for _, line := range e.Handed {
 		fmt.Fprintf(to, "[gatehouse] Handed over to %s: %s\n", heir, printable(line))
@@ -275,7 +273,7 @@ func showEndings(to io.Writer, name, heir string, e identity.Endings) {
 	case e.Hosts == 0:
 		fmt.Fprintf(
 			to,
-			"[gatehouse] No host of this data folder runs; one that starts ends%s what %s left running\n",
+			"[gatehouse] No host of this data folder runs; the next one that starts ends%s what %s left running\n",
 			orHandsOver(heir),
 			name,
 		)
@@ -304,8 +302,8 @@ func userPassword(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "password NAME",
 		Short: "Give a user a new password",
-		Long: `Give a user a new password. Without --password-stdin a strong one is made and
-shown once, on standard output. The user's logins end; tokens stay.`,
+		Long: `Give a user a new password. Without --password-stdin a strong one is generated and
+printed once, on standard output. The user's logins end; tokens stay valid.`,
 		Example: `  gatehouse user password alice
   gatehouse user password alice --password-stdin < password`,
 		Args: exactly("NAME"),
@@ -331,13 +329,13 @@ func userRoles(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "roles NAME [ROLE,...]",
 		Short: "Set a user's roles",
-		Long: `Set a user's roles to these and no others; without any, the user has none.
-What the user has open ends and comes back with the new ones.`,
+		Long: `Set a user's roles to these and no others; without any, the user has none. The
+user's sessions end; new ones have the new roles.`,
 		Example: `  gatehouse user roles alice admin,writer
   gatehouse user roles alice`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("%s wants NAME and roles", c.CommandPath())
+				return usagef("%s requires NAME and roles", c.CommandPath())
 			}
 			return nil
 		},
@@ -360,11 +358,12 @@ What the user has open ends and comes back with the new ones.`,
 func userLink(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:   "link NAME certificate|oauth SUBJECT",
-		Short: "Have a certificate or an OAuth subject stand for a user",
-		Long: `Have a client certificate or a subject of the OAuth provider stand for a user.
-A certificate is named by sha256:HEX, uri:URI, email:ADDRESS, dns:NAME or
-cn:NAME; the most exact link decides. Without a link, a certificate stands for
-the user whose name is its common name or one of its DNS names.`,
+		Short: "Link a certificate or an OAuth subject to a user",
+		Long: `Link a client certificate or a subject of the OAuth provider to a user, so that
+it authenticates that user. A certificate is named by sha256:HEX, uri:URI,
+email:ADDRESS, dns:NAME or cn:NAME; the most exact link decides. Without a link, a
+certificate authenticates the user whose name is its common name or one of its
+DNS names.`,
 		Example: `  gatehouse user link alice certificate email:alice@example.com
   gatehouse user link alice oauth 248289761001`,
 		Args: exactly("NAME", "certificate|oauth", "SUBJECT"),
@@ -380,7 +379,7 @@ the user whose name is its common name or one of its DNS names.`,
 func userUnlink(w Environment) *cobra.Command {
 	return &cobra.Command{
 		Use:     "unlink certificate|oauth SUBJECT",
-		Short:   "Take a link away",
+		Short:   "Remove a link",
 		Example: "  gatehouse user unlink certificate email:alice@example.com",
 		Args:    exactly("certificate|oauth", "SUBJECT"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -389,7 +388,7 @@ func userUnlink(w Environment) *cobra.Command {
 	}
 }
 
-// dash shows an empty list as something.
+// dash returns "-" for an empty list.
 func dash(list []string) string {
 	if len(list) == 0 {
 		return "-"
@@ -397,7 +396,7 @@ func dash(list []string) string {
 	return strings.Join(list, ",")
 }
 
-// orEmpty makes no list an empty one, for JSON.
+// orEmpty returns an empty list for nil, because JSON would show null.
 func orEmpty[T any](list []T) []T {
 	if list == nil {
 		return []T{}

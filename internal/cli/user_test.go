@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/access/identity"
 )
 
-// home runs commands against a data folder of their own.
+// home returns a function that runs commands with a data folder of their own.
 func home(t *testing.T) func(in string, args ...string) (code int, out, said string) {
 	t.Helper()
 	env := map[string]string{"GATEHOUSE_DATA_DIR": t.TempDir(), "HOME": t.TempDir()}
@@ -48,12 +48,12 @@ func TestUsersFromTheCommandLine(t *testing.T) {
 		{"short\n", "user add carol --password-stdin", 1, `^$`, `8 to 1024 bytes, this one has 5`},
 		{"", "user add carol --password-stdin", 2, `^$`, `no password on standard input`},
 		{"x", "user add carol --password-stdin --no-password", 2, `^$`, `exclude each other`},
-		{"", "user add", 2, `^$`, `wants NAME, got 0 arguments`},
+		{"", "user add", 2, `^$`, `requires NAME, got 0 arguments`},
 		{"", "user list", 0, `(?m)^alice +admin,writer +yes +0 .*-\nbob +- +yes .*\nci +- +no `, `^$`},
 		{"", "user roles alice reader,admin writer", 0, `^$`, `alice: reader,admin,writer`},
 		{"", "user roles bob", 0, `^$`, `bob: -`},
 		{"", "user roles carol x", 1, `^$`, `no such user`},
-		{"", "user roles", 2, `^$`, `wants NAME and roles`},
+		{"", "user roles", 2, `^$`, `requires NAME and roles`},
 		{"new password\n", "user password bob --password-stdin", 0, `^$`, `new password\n$`},
 		{"", "user password bob", 0, `^[A-Z2-7]{26}\n$`, `not shown again`},
 		{"", "user link ci certificate cn:builder", 0, `^$`, `^$`},

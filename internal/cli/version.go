@@ -16,8 +16,8 @@ func version() *cobra.Command {
 	asJSON := false
 	c := &cobra.Command{
 		Use:   "version",
-		Short: "Say which version this is",
-		Long:  "Say which version this is, what it was built from, and which revisions of the protocol it speaks.",
+		Short: "Print the version",
+		Long:  "Print the version, what it was built from, and the protocol revisions it supports.",
 		Example: `  gatehouse version
   gatehouse version --json`,
 		Args: noArgs,
@@ -37,7 +37,7 @@ func version() *cobra.Command {
 	return c
 }
 
-// versionText is the version in two lines.
+// versionText returns the version in two lines.
 func versionText() string {
 	return fmt.Sprintf(
 		"gatehouse %s (%s)\nprotocol %s\n",
@@ -47,7 +47,7 @@ func versionText() string {
 	)
 }
 
-// built says from what this program was made, as far as it knows.
+// built returns what this program was built from, as far as that is recorded.
 func built() []string {
 	facts := []string{runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

@@ -14,19 +14,18 @@ import (
 	"gatehouse/internal/dispatch/bus"
 )
 
-// changed is something a command has changed.
+// changed describes something that a command has changed.
 type changed struct {
-	subject string // as a host tells it: auth.user_added, context.created, secret.set
+	subject string // as a host publishes it: auth.user_added, context.created, secret.set
 	fact    any
 }
 
 // notifyTime is how long a command waits for the state that hosts share.
 const notifyTime = 5 * time.Second
 
-// writeDown keeps what a command has changed in the ledger of this machine,
-// beside what hosts keep there, and makes the notification of it that a host
-// makes of its own changes. A change that could not be written down was
-// made nevertheless, and the error says so.
+// writeDown records what a command has changed in the ledger of this machine, which hosts write as well, and
+// publishes the notification that a host publishes for its own changes. If that fails, the change has been made
+// nevertheless, and the error states this.
 func writeDown(w Environment, changes ...changed) error {
 	if len(changes) == 0 {
 		return nil
@@ -44,7 +43,7 @@ func writeDown(w Environment, changes ...changed) error {
 		}
 		if err := l.Keep(context.Background(), audit.EntryOf(fact)); err != nil {
 			return errors.Join(
-				fmt.Errorf("%s was done, but could not be written down: %w", c.subject, err),
+				fmt.Errorf("%s was done, but could not be recorded in the ledger: %w", c.subject, err),
 				l.Close(context.Background()),
 			)
 		}
@@ -56,13 +55,13 @@ func writeDown(w Environment, changes ...changed) error {
 	if untold := app.Notify(ctx, cfg.Folders, facts...); untold != nil {
 		err = errors.Join(
 			err,
-			fmt.Errorf("it was done and written down, but no notification could be made of it: %w", untold),
+			fmt.Errorf("it was done and recorded, but no notification could be published: %w", untold),
 		)
 	}
 	return err
 }
 
-// named is the fact that something of this name was changed.
+// named returns the data of an event about something with this name.
 func named(name string) any {
 	return struct {
 		Name string `json:"name"`
@@ -70,7 +69,7 @@ func named(name string) any {
 	}{name, byCommand}
 }
 
-// byCommand is who changed what was changed by a command.
+// byCommand is the actor of changes that a command made.
 const byCommand = "command line"
 
 // auditTrail collects the events of identity while a command runs.

@@ -9,201 +9,199 @@ import (
 	"gatehouse/internal/sandbox/manager"
 )
 
-// Config is one host's settings. Make it with Default, FromEnv or Load: the
-// zero value has limits of zero.
+// Config holds the settings of one host. Make it with Default, FromEnv or Load, because the limits of the zero
+// value are zero.
 //
-// The tags are the one definition of each setting: its name in the file, its
-// text in the schema and in docs/settings.md, its variable where that is not
-// GATEHOUSE_ and its path, and live where it follows the file while the host
-// runs.
+// The struct tags define each setting once: its name in the file, its text in the schema and in docs/settings.md,
+// its environment variable if that is not GATEHOUSE_ and its path, and live if a running host applies a change of
+// the file.
 type Config struct {
-	Doors     Listeners           `yaml:"listen" doc:"Where callers come in. Any number of doors may be open; naming one on the command line or with GATEHOUSE_TRANSPORT closes those named here."`
-	Auth      Auth                `doc:"Who is let in."`
-	Roots     Roots               `doc:"The folders the tools may touch."`
+	Doors     Listeners           `yaml:"listen" doc:"Where the host listens. Any number of listeners may be open; a transport named on the command line or in GATEHOUSE_TRANSPORT closes those named here."`
+	Auth      Auth                `doc:"How callers authenticate."`
+	Roots     Roots               `doc:"The folders the tools may access."`
 	View      View                `doc:"What callers see by default."`
-	Sessions  Sessions            `doc:"What is kept for clients of the revisions that have sessions."`
-	Limits    Limits              `doc:"What one caller can take."`
-	Contexts  []Context           `doc:"Named views. When there are some, they are all there are; the first is for callers who name none. Without any, there is one with everything and one for each module." live:"yes"`
-	Rules     []Rule              `doc:"Who may do what. The first rule that fits decides; what no rule fits is allowed." live:"yes"`
-	Modules   Modules             `doc:"What single modules are told."`
-	Packages  []packages.Declared `doc:"Third-party MCP servers that this host installs. One that is no longer named is removed, and its data are kept. Packages that were installed otherwise stay." live:"yes"`
-	Log       Log                 `doc:"What the host says of itself, on standard error."`
-	Audit     Audit               `doc:"What is remembered of what was done."`
-	Observe   Observe             `doc:"What the host shows to those who watch it."`
-	Daemon    Daemon              `doc:"What a host in the background is told besides."`
-	Secrets   Secrets             `doc:"Where the named secrets are."`
+	Sessions  Sessions            `doc:"What the host keeps for clients of the protocol revisions that have sessions."`
+	Limits    Limits              `doc:"Limits of what one caller can use."`
+	Contexts  []Context           `doc:"Named views. If there are any, there are no others, and the first is used for callers who name none. Without any, there is one context with everything and one for each module." live:"yes"`
+	Rules     []Rule              `doc:"Who may do what. The first rule that matches decides; a call that no rule matches is allowed." live:"yes"`
+	Modules   Modules             `doc:"Settings of single modules."`
+	Packages  []packages.Declared `doc:"Third-party MCP servers that this host installs. A package that is no longer named is removed, and its data are kept. Packages that were installed otherwise stay." live:"yes"`
+	Log       Log                 `doc:"What the host logs on standard error."`
+	Audit     Audit               `doc:"What the host records about the calls it runs."`
+	Observe   Observe             `doc:"What the host publishes for monitoring."`
+	Daemon    Daemon              `doc:"Settings of a host that runs in the background."`
+	Secrets   Secrets             `doc:"Where the named secrets are stored."`
 	Update    Update              `doc:"Where newer releases of this program come from."`
-	Approvals Approvals           `doc:"How people say yes to calls that need it."`
-	Children  Children            `doc:"What child processes of the host may reach: commands, processes, packages, programs of contexts."`
-	Folders   Folders             `yaml:"-"` // by environment alone: they say where the file is
+	Approvals Approvals           `doc:"How an operator approves a call that needs approval."`
+	Children  Children            `doc:"What child processes of the host can access: commands, processes, packages, programs of contexts."`
+	Folders   Folders             `yaml:"-"` // set by the environment alone, because they locate the file
 }
 
-// Listeners are where callers come in. Any number may be open at once.
+// Listeners configures where the host listens. Any number of listeners may be open at once.
 type Listeners struct {
 	Stdio bool   `doc:"Serve standard input and output." env:"-"`
-	HTTP  HTTP   `doc:"Serve Streamable HTTP at /mcp. The section opens the door."`
-	TCP   string `doc:"Serve lines on this host:port, to those who bring a token in _meta. An empty host means loopback." env:"MCP_ADDR" kind:"address"`
-	Unix  string `doc:"Serve lines on a Unix socket at this path." env:"MCP_UNIX_SOCKET" kind:"path"`
+	HTTP  HTTP   `doc:"Serve Streamable HTTP at /mcp. The presence of the section opens the listener."`
+	TCP   string `doc:"Serve newline-delimited messages on this host:port to callers that send a token in _meta. An empty host means loopback." env:"MCP_ADDR" kind:"address"`
+	Unix  string `doc:"Serve newline-delimited messages on a Unix socket at this path." env:"MCP_UNIX_SOCKET" kind:"path"`
 }
 
-// Any reports whether a door is open.
+// Any reports whether a listener is open.
 func (l Listeners) Any() bool { return l.Stdio || l.HTTP.Open || l.TCP != "" || l.Unix != "" }
 
-// HTTP is the door for Streamable HTTP.
+// HTTP configures the listener for Streamable HTTP.
 type HTTP struct {
-	Open    bool     `doc:"Whether the door is open; true when the section is there." env:"-"`
-	Host    string   `doc:"Address to bind to. Beyond loopback everyone on the network can reach it." env:"GATEHOUSE_HTTP_HOST"`
-	Port    int      `doc:"Port to listen on; 0 takes any free one." env:"GATEHOUSE_HTTP_PORT" kind:"port"`
+	Open    bool     `doc:"Whether the listener is open; true if the section is present." env:"-"`
+	Host    string   `doc:"Address to bind to. If it is not a loopback address, the whole network can reach the listener." env:"GATEHOUSE_HTTP_HOST"`
+	Port    int      `doc:"Port to listen on; 0 means any free one." env:"GATEHOUSE_HTTP_PORT" kind:"port"`
 	Hosts   []string `doc:"Names of this machine that requests may use besides those of loopback."`
-	Origins []string `doc:"Web origins that may call besides the listener's own on loopback: scheme://host[:port], or * for every one, then without credentials."`
-	TLS     TLS      `doc:"Serve HTTPS. The section turns it on; alone, with a self-signed certificate."`
+	Origins []string `doc:"Web origins that may call besides the listener's own on loopback: scheme://host[:port], or * for every origin, then without credentials."`
+	TLS     TLS      `doc:"Serve HTTPS. The presence of the section turns it on; without a certificate, the host makes a self-signed one."`
 }
 
-// TLS is how the HTTP door proves who it is, and asks clients to.
+// TLS configures the certificate of the HTTP listener and the certificates it requires of clients.
 type TLS struct {
-	On       bool   `doc:"Whether HTTPS is served; true when the section is there."`
+	On       bool   `doc:"Whether HTTPS is served; true if the section is present."`
 	Cert     string `doc:"PEM file with the certificate; read again when it changes." kind:"path"`
 	Key      string `doc:"PEM file with the certificate's key; read again when it changes." kind:"path"`
 	ClientCA string `doc:"PEM file of authorities that sign clients' certificates; read again when it changes." kind:"path"`
 	ACME     ACME   `doc:"Certificates for public names."`
 }
 
-// ACME is where certificates for public names come from. Naming a domain
-// agrees to the terms of the authority.
+// ACME configures the authority that issues certificates for public names. A domain named here states agreement to
+// the terms of the authority.
 type ACME struct {
-	Domains   []string `doc:"Public names to get a certificate for, which agrees to the authority's terms. The door must be reachable at port 443."`
-	Email     string   `doc:"Where the authority writes to."`
-	Directory string   `doc:"URL of the authority; left out, Let's Encrypt."`
+	Domains   []string `doc:"Public names to get a certificate for, which agrees to the authority's terms. The listener must be reachable at port 443."`
+	Email     string   `doc:"E-mail address at which the authority contacts the administrator."`
+	Directory string   `doc:"URL of the authority's ACME directory; empty means Let's Encrypt."`
 }
 
-// Auth says who is let in.
+// Auth configures authentication.
 type Auth struct {
-	Required  bool        `doc:"Refuse callers without credentials, also from this machine."`
+	Required  bool        `doc:"Refuse callers without credentials, including those on this machine."`
 	Insecure  bool        `doc:"Serve every caller without credentials, from any address: only behind a proxy that authenticates."`
-	Token     secret.Text `doc:"A token set by hand that lets its bearer in, at least 16 characters." secret:"yes"`
-	BehindTLS bool        `doc:"A proxy in front speaks TLS, so cookies are for HTTPS alone."`
-	OAuth     OAuth       `yaml:"oauth" doc:"A provider whose access tokens are taken."`
+	Token     secret.Text `doc:"A token that authenticates its bearer, at least 16 characters." secret:"yes"`
+	BehindTLS bool        `doc:"A proxy in front of the host terminates TLS, so cookies are marked for HTTPS only."`
+	OAuth     OAuth       `yaml:"oauth" doc:"An authorization server whose access tokens are accepted."`
 }
 
-// OAuth is an authorization server whose access tokens are taken. Without an
-// Issuer there is none.
+// OAuth configures an authorization server whose access tokens are accepted. Without an Issuer no access tokens
+// are accepted.
 type OAuth struct {
-	Issuer     string              `doc:"The provider, exactly as in its metadata."`
-	Resource   string              `doc:"Where callers reach this server, such as https://tools.example.com/mcp; tokens must be issued for it."`
-	Audiences  []string            `doc:"What tokens may be issued for besides resource."`
-	JWKS       string              `doc:"URL of the provider's keys; left out, its metadata tells."`
-	Scopes     []string            `doc:"What clients are told there is to ask for."`
-	Required   []string            `doc:"Scopes that every token needs."`
-	Grants     map[string][]string `doc:"What a scope of the provider is good for here, in the words of tokens' scopes."`
-	UserClaim  string              `doc:"The claim that names the caller; left out, sub."`
+	Issuer     string              `doc:"The authorization server's issuer, exactly as in its metadata."`
+	Resource   string              `doc:"The URL at which callers reach this server, such as https://tools.example.com/mcp; tokens must be issued for it."`
+	Audiences  []string            `doc:"Audiences that tokens may be issued for besides resource."`
+	JWKS       string              `doc:"URL of the authorization server's keys; empty means the URL in its metadata."`
+	Scopes     []string            `doc:"Scopes that clients are told they can request."`
+	Required   []string            `doc:"Scopes that every token must have."`
+	Grants     map[string][]string `doc:"What a scope of the authorization server permits here, in the scopes of this host's tokens."`
+	UserClaim  string              `doc:"The claim that names the caller; empty means sub."`
 	RolesClaim string              `doc:"The claim with the caller's roles here."`
 }
 
-// Roots are the folders the tools may touch.
+// Roots configures the folders the tools may access.
 type Roots struct {
-	Folders      []string `doc:"Folders; relative paths start in the first. None means the current one." kind:"path"`
-	Unrestricted bool     `doc:"Open the whole file system; folders then only say where relative paths start."`
-	Fixed        bool     `doc:"Keep the preset filesystem to these folders. By default the folders that a client announces (roots/list) over standard input, or over the socket of a daemon that names no folders, replace them, as in the original server; never those of a client over HTTP or TCP." live:"yes"`
-	Client       bool     `doc:"Leave each call only those of its context's folders in which its client says it works (roots/list), for every context. Clients that cannot say have them all; nothing is ever added." live:"yes"`
+	Folders      []string `doc:"Folders; relative paths are resolved in the first. None means the working directory." kind:"path"`
+	Unrestricted bool     `doc:"Open the whole file system; folders then only set where relative paths are resolved."`
+	Fixed        bool     `doc:"Keep the preset filesystem to these folders. By default the folders that a client announces (roots/list) over standard input, or over the socket of a daemon that names no folders, replace them, as in the original server; those of a client over HTTP or TCP never do." live:"yes"`
+	Client       bool     `doc:"Restrict each call to the folders of its context in which its client says it works (roots/list), for every context. A client that cannot list roots has all of them; no folder is ever added." live:"yes"`
 }
 
-// View is what callers see by default.
+// View configures what callers see by default.
 type View struct {
-	Context  string   `doc:"The context of callers who name none; left out, the first." live:"yes"`
+	Context  string   `doc:"The context of callers who name none; empty means the first." live:"yes"`
 	Modules  []string `doc:"Modules to build; none means the standard ones and those that contexts name."`
-	Tools    []string `doc:"Tools to offer, names and patterns; ! in front excludes. Only without contexts, which have a list of their own." live:"yes"`
-	ReadOnly bool     `doc:"Refuse every tool that does not promise to change nothing." live:"yes"`
-	Results  string   `doc:"What is sent of a tool whose product is text: text alone (the default), or the whole output as structured content with its schema. Only without contexts, which have a setting of their own." enum:"text,structured" live:"yes"`
+	Tools    []string `doc:"Tools to offer, names and patterns; ! in front excludes. Only for a host without contexts, because each context has its own list." live:"yes"`
+	ReadOnly bool     `doc:"Refuse every tool that is not declared read-only." live:"yes"`
+	Results  string   `doc:"What is sent of a tool that produces text: text alone (the default), or the whole output as structured content with its schema. Only for a host without contexts, because each context has its own setting." enum:"text,structured" live:"yes"`
 }
 
-// Sessions are what is kept for clients of the revisions that have sessions.
+// Sessions configures the sessions of protocol revisions that have them.
 type Sessions struct {
 	Off   bool          `doc:"Serve without sessions."`
-	Idle  time.Duration `doc:"A session ends after this long without a sign of life."`
-	Sweep time.Duration `doc:"How often idle sessions are looked for."`
+	Idle  time.Duration `doc:"A session ends after this long without a request."`
+	Sweep time.Duration `doc:"How often the host looks for idle sessions."`
 	Max   int           `doc:"Sessions at once, which callers share: each may have as many as it leaves free, and a sixteenth is for administrators."`
 }
 
-// Limits bound what one caller can take.
+// Limits bounds what one caller can use.
 type Limits struct {
-	Message      int           `doc:"Size of one message, at every door." unit:"bytes"`
-	Result       int           `doc:"Size of the text in one tool result; the rest goes to the spool." unit:"bytes"`
-	Deadline     time.Duration `doc:"Time for one tool call, unless the tool says otherwise."`
-	SpoolEntry   int64         `doc:"How much is kept of one long output." unit:"bytes"`
-	SpoolTotal   int64         `doc:"How much is kept of all of them." unit:"bytes"`
+	Message      int           `doc:"Size of one message, on every listener." unit:"bytes"`
+	Result       int           `doc:"Size of the text in one tool result; the rest is kept in the spool." unit:"bytes"`
+	Deadline     time.Duration `doc:"Time limit of one tool call, unless the tool sets its own."`
+	SpoolEntry   int64         `doc:"How much of one long output is kept." unit:"bytes"`
+	SpoolTotal   int64         `doc:"How much of all long outputs together is kept." unit:"bytes"`
 	SpoolKeep    time.Duration `doc:"How long a long output can be read."`
 	JobKeep      time.Duration `doc:"How long the result of a finished job can be read."`
-	StopPatience time.Duration `doc:"How long each part of the host may take to stop."`
+	StopPatience time.Duration `doc:"How long each part of the host may need to stop."`
 
-	Rate         *float64 `doc:"Requests a second of one principal, and of one session; 0 means no limit. Left out, there is none on standard input and loopback, and 50 elsewhere." live:"yes"`
-	Burst        int      `doc:"Requests that may come at once; 0 means twice the rate." live:"yes"`
+	Rate         *float64 `doc:"Requests per second of one principal, and of one session; 0 means no limit. If unset, there is no limit on standard input and loopback, and 50 elsewhere." live:"yes"`
+	Burst        int      `doc:"Requests that may arrive at once; 0 means twice the rate." live:"yes"`
 	Calls        int      `doc:"Calls that run at once on this host, which callers share: each may have as many as it leaves free, and a sixteenth is for administrators; 0 means 1024."`
 	CallsSession int      `doc:"Calls that run at once for one session; 0 means 64."`
-	CallsTool    int      `doc:"Calls that run at once of one tool, which callers share in the same way; 0 means as many as on the host."`
-	Bytes        int64    `doc:"Memory for messages that are being read or have not been answered, which callers share; 0 means 128 MiB. It is never less than four messages of the largest size." unit:"bytes"`
+	CallsTool    int      `doc:"Calls that run at once of one tool, which callers share in the same way; 0 means the limit of the host."`
+	Bytes        int64    `doc:"Memory for messages that are being read or are not answered yet, which callers share; 0 means 128 MiB. It is never less than four messages of the largest size." unit:"bytes"`
 	Streams      int      `doc:"Event streams that are open at once, which callers share; 0 means 40000."`
-	CallsWaiting int      `doc:"Calls that wait for their turn on this host; 0 means sixteen times calls."`
+	CallsWaiting int      `doc:"Calls that wait to run on this host; 0 means sixteen times calls."`
 }
 
-// Log is what the host says of itself, always on standard error.
+// Log configures the log, which is always written to standard error.
 type Log struct {
-	Level  slog.Level `doc:"What is worth saying." enum:"debug,info,warn,error" env:"GATEHOUSE_LOG" live:"yes"`
-	Format string     `doc:"How it is written." enum:"text,json"`
+	Level  slog.Level `doc:"Lowest level that is logged." enum:"debug,info,warn,error" env:"GATEHOUSE_LOG" live:"yes"`
+	Format string     `doc:"Format of the log." enum:"text,json"`
 }
 
-// Audit is what is remembered of what was done.
+// Audit configures the audit ledger.
 type Audit struct {
-	Lenient bool          `doc:"Let calls that change something go on while nothing can be written."`
-	Node    string        `doc:"Name of this node in the ledger; left out, the machine's."`
-	Keep    time.Duration `doc:"Lines older than this are removed; 0 means never."`
-	MaxSize int64         `doc:"Size of the lines that are kept; 0 means 4 GiB." unit:"bytes"`
-	Archive string        `doc:"Folder that removed lines are written to first." kind:"path"`
+	Lenient bool          `doc:"Allow calls that change something even if the ledger cannot be written."`
+	Node    string        `doc:"Name of this node in the ledger; empty means the name of the machine."`
+	Keep    time.Duration `doc:"Entries older than this are removed; 0 means never."`
+	MaxSize int64         `doc:"Total size of the entries that are kept; 0 means 4 GiB." unit:"bytes"`
+	Archive string        `doc:"Folder to which entries are written before they are removed." kind:"path"`
 }
 
-// Observe is what the host shows to those who watch it.
+// Observe configures what the host publishes for monitoring.
 type Observe struct {
-	Metrics bool   `doc:"Serve /metrics for Prometheus at the HTTP door, to admins and to tokens with the scope metrics, or to every client if no authentication is set up."`
+	Metrics bool   `doc:"Serve /metrics for Prometheus on the HTTP listener, to admins and to tokens with the scope metrics, or to every client if no authentication is set up."`
 	Traces  Traces `doc:"Send traces to an OpenTelemetry collector."`
 }
 
-// Traces are sent to a collector by OTLP over HTTP, as JSON. Without an
-// Endpoint there are none. The OTEL_ variables go before the file; see otel.go.
+// Traces configures traces that are sent to a collector by OTLP over HTTP, as JSON. Without an Endpoint no trace
+// is sent. The OTEL_ variables override the file; see otel.go.
 type Traces struct {
-	Endpoint string            `doc:"URL of the collector's traces, such as http://127.0.0.1:4318/v1/traces."`
-	Sample   float64           `doc:"Part of the calls that are traced when the caller does not say, from 0 to 1."`
+	Endpoint string            `doc:"URL of the collector's trace endpoint, such as http://127.0.0.1:4318/v1/traces."`
+	Sample   float64           `doc:"Share of the calls that are traced if the caller does not decide, from 0 to 1."`
 	Headers  map[string]string `doc:"Headers of each request to the collector." secret:"yes"`
-	Service  string            `doc:"What this host is called in traces; left out, gatehouse."`
-	// Attributes are what else is known of this host.
-	Attributes map[string]string `doc:"What else is to be said of this host in traces."`
+	Service  string            `doc:"Service name of this host in traces; empty means gatehouse."`
+	// Attributes are added to the resource attributes of this host.
+	Attributes map[string]string `doc:"Further resource attributes of this host in traces."`
 }
 
-// Secrets are where the named secrets are.
+// Secrets configures where the named secrets are stored.
 type Secrets struct {
-	KeyFile string `doc:"File with the key that opens them; left out, secrets.key in the config folder." env:"GATEHOUSE_SECRET_KEY_FILE" kind:"path"`
+	KeyFile string `doc:"File with the key that decrypts them; empty means secrets.key in the config folder." env:"GATEHOUSE_SECRET_KEY_FILE" kind:"path"`
 }
 
-// Approvals are how people say yes.
+// Approvals configures how an operator approves a call.
 type Approvals struct {
-	Proof       string `doc:"What every yes needs besides: passphrase has an operator type one at a terminal (gatehouse approvals passphrase sets it), and no client's answer counts; none means that any process of this account can say yes, and the ledger says so." enum:"none,passphrase"`
-	CallersWord bool   `doc:"Let a caller whose client cannot ask say itself that its person agreed, by the argument confirm. Otherwise such a call waits for an operator."`
+	Proof       string `doc:"What every approval requires in addition: passphrase makes an operator type a passphrase at a terminal (gatehouse approvals passphrase sets it), and no answer of a client counts; none means that any process of this account can approve, and the ledger records that." enum:"none,passphrase"`
+	CallersWord bool   `doc:"Let a caller whose client cannot ask its user state by the argument confirm that the user agreed. Otherwise such a call waits for an operator."`
 }
 
-// Children are what child processes may reach.
+// Children configures what child processes can access.
 type Children struct {
-	HostFiles bool `doc:"Let child processes read and change the host's own files: settings, secrets, stores, sockets. Otherwise the kernel keeps them away, with a mount namespace and Landlock where the host has CAP_SYS_ADMIN, else with Landlock alone; gatehouse doctor says which, and when neither works. They can then mount nothing and trace only one another; with Landlock alone sudo does not work in them, and they create nothing in the folders above the closed ones, the home folder for one."`
+	HostFiles bool `doc:"Let child processes read and change the host's own files: settings, secrets, stores, sockets. Otherwise the kernel denies access, with a mount namespace and Landlock if the host has CAP_SYS_ADMIN, else with Landlock alone; gatehouse doctor reports which is used, and whether neither works. Child processes then cannot mount anything and can trace only each other; with Landlock alone sudo does not work in them, and they cannot create entries in the folders above the denied ones, such as the home folder."`
 }
 
-// Folders are where the host keeps things, by the platform's convention.
+// Folders are the directories in which the host stores its data, by the platform's convention.
 type Folders struct {
-	Config  string // what a person wrote
-	Data    string // what must outlive everything: keys, the state tree
-	Cache   string // what can be made again
-	State   string // what should outlive a restart: jobs, logs
-	Runtime string // what lives as long as the login: sockets
+	Config  string // written by the administrator
+	Data    string // must never be lost: keys, the state tree
+	Cache   string // can be made again
+	State   string // should survive a restart: jobs, logs
+	Runtime string // lasts as long as the login: sockets
 }
 
-// Default is a host with every setting at its default, no door open and
-// Folders empty.
+// Default returns a host with every setting at its default. No listener is open, and Folders is empty.
 func Default() Config {
 	return Config{
 		Doors: Listeners{HTTP: HTTP{Host: "127.0.0.1", Port: 3000}},

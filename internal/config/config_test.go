@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// environment is a getenv that knows only these variables and a home.
+// environment returns a getenv that knows only these variables and a home folder.
 func environment(t *testing.T, pairs ...string) func(string) string {
 	t.Helper()
 	env := map[string]string{"HOME": t.TempDir()}
 	for _, p := range pairs {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok {
-			t.Fatalf("%q is no pair", p)
+			t.Fatalf("%q is not NAME=value", p)
 		}
 		env[name] = value
 	}
@@ -29,7 +29,7 @@ func TestAnEmptyEnvironmentIsTheDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Doors.Any() {
-		t.Errorf("a door is open: %+v", c.Doors)
+		t.Errorf("a listener is open: %+v", c.Doors)
 	}
 	if c.Doors.HTTP.Host != "127.0.0.1" || c.Doors.HTTP.Port != 3000 {
 		t.Errorf("HTTP would listen on %s:%d", c.Doors.HTTP.Host, c.Doors.HTTP.Port)
@@ -82,10 +82,10 @@ func TestMistakesNameTheVariableAndWhatWasExpected(t *testing.T) {
 		t.Fatal("no mistake was found")
 	}
 	for _, want := range []string{
-		`GATEHOUSE_TRANSPORT: "pigeon" is no transport; expected stdio, http, both, tcp or unix`,
-		`GATEHOUSE_HTTP_PORT: "70000" is no port; expected a number from 0 to 65535`,
-		`GATEHOUSE_LOG: "loud" is no level; expected debug, info, warn or error`,
-		`MCP_ADDR: "nowhere" is no address; expected host:port`,
+		`GATEHOUSE_TRANSPORT: "pigeon" is not a transport; expected stdio, http, both, tcp or unix`,
+		`GATEHOUSE_HTTP_PORT: "70000" is not a port; expected a number from 0 to 65535`,
+		`GATEHOUSE_LOG: "loud" is not a level; expected debug, info, warn or error`,
+		`MCP_ADDR: "nowhere" is not an address; expected host:port`,
 		`GATEHOUSE_STATE_DIR: "here" is not absolute`,
 	} {
 		if !strings.Contains(err.Error(), want) {

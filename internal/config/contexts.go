@@ -12,54 +12,53 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-// Context is a named view that the file defines. Patterns are those of
-// path.Match on the modules' own names; "!" in front takes away; a list that
-// is left out means all.
+// Context is a named view that the file defines. Patterns are those of path.Match and are matched against the
+// modules' own names; "!" in front excludes; an empty list means all.
 type Context struct {
 	Name        string            `doc:"Name; callers choose the context by it." need:"yes"`
-	Description string            `doc:"What it is for."`
-	Modules     []string          `doc:"Modules whose offers are part of it; left out, all but those that run programs (process, sandbox, shell), unless view.modules names them."`
+	Description string            `doc:"Description of the context."`
+	Modules     []string          `doc:"Modules whose tools, prompts and resources are part of it; empty means all except those that run programs (process, sandbox, shell), unless view.modules names them."`
 	Tools       []string          `doc:"Patterns of tools; ! in front excludes."`
 	Prompts     []string          `doc:"Patterns of prompts."`
-	Resources   []string          `doc:"Patterns of URIs, in which * stops at no slash."`
-	Rename      map[string]string `doc:"A tool's or prompt's own name and its name here."`
-	Describe    map[string]string `doc:"A tool's or prompt's own name and its description here."`
+	Resources   []string          `doc:"Patterns of URIs, in which * also matches slashes."`
+	Rename      map[string]string `doc:"Own names of tools or prompts, each with its name in this context."`
+	Describe    map[string]string `doc:"Own names of tools or prompts, each with its description in this context."`
 	Style       string            `doc:"How names are written." enum:"underscore,dot,colon"`
-	Aliases     bool              `doc:"Call tools by the first alias they declare."`
-	Results     string            `doc:"What is sent of a tool whose product is text: text alone (the default), or the whole output as structured content with its schema." enum:"text,structured"`
-	Env         map[string]string `doc:"Variables of what runs in it; ${secret:NAME} stands for a secret."`
-	Roots       []string          `doc:"Folders its tools may touch; left out, those of the host." kind:"path"`
-	ClientRoots bool              `doc:"Leave each call only those of the folders in which its client says it works, as roots.client does for every context."`
-	Roles       []string          `doc:"Roles that may enter. With users, either will do; with neither, every caller may."`
-	Users       []string          `doc:"Patterns of users that may enter."`
-	KnownTo     []string          `doc:"Roles that may know of it without entering."`
-	Limits      ContextLimits     `doc:"What its callers can take, besides the limits of the host."`
+	Aliases     bool              `doc:"Offer tools under the first alias they declare."`
+	Results     string            `doc:"What is sent of a tool that produces text: text alone (the default), or the whole output as structured content with its schema." enum:"text,structured"`
+	Env         map[string]string `doc:"Environment variables of the programs that run in it; ${secret:NAME} stands for a secret."`
+	Roots       []string          `doc:"Folders its tools may access; empty means those of the host." kind:"path"`
+	ClientRoots bool              `doc:"Restrict each call to the folders in which its client says it works, as roots.client does for every context."`
+	Roles       []string          `doc:"Roles that may use it. If users is set too, either one is enough; if both are empty, every caller may."`
+	Users       []string          `doc:"Patterns of users that may use it."`
+	KnownTo     []string          `doc:"Roles that may see it without using it."`
+	Limits      ContextLimits     `doc:"Limits of its callers, besides the limits of the host."`
 }
 
-// ContextLimits bound what the callers of one context can take.
+// ContextLimits bounds what the callers of one context can use.
 type ContextLimits struct {
-	Calls int     `doc:"Calls that run at once in it, of all callers together; more wait for their turn. 0 means as many as on the host."`
-	Rate  float64 `doc:"Calls a second of one caller in it; 0 means no limit."`
-	Burst int     `doc:"Calls of one caller that may come at once; 0 means twice the rate."`
+	Calls int     `doc:"Calls that run at once in it, of all callers together; more calls wait. 0 means the limit of the host."`
+	Rate  float64 `doc:"Calls per second of one caller in it; 0 means no limit."`
+	Burst int     `doc:"Calls of one caller that may arrive at once; 0 means twice the rate."`
 }
 
-// Rule is one line of the policy. Fields that are left out fit everything.
+// Rule is one rule of the policy. A field that is left out matches everything.
 type Rule struct {
-	Name       string        `doc:"What the rule is called in the ledger."`
+	Name       string        `doc:"Name of the rule in the ledger."`
 	Contexts   []string      `doc:"Patterns of contexts."`
 	Principals []string      `doc:"Patterns of users."`
-	Roles      []string      `doc:"The caller has one of these."`
-	Methods    []string      `doc:"Methods such as tools/call, which is meant when there are none; * fits all."`
+	Roles      []string      `doc:"Roles, of which the caller must have one."`
+	Methods    []string      `doc:"Methods such as tools/call, which is the default; * matches all."`
 	Modules    []string      `doc:"Names of modules."`
 	Names      []string      `doc:"Patterns of tools and prompts by their own names, or of URIs."`
-	Effects    []string      `doc:"What the tool does, one of these." enum:"reads,writes,destroys,open-world,idempotent"`
-	When       string        `doc:"An expression (CEL) over args, caller and op that must hold. op.paths and op.commands are what the host resolves of the arguments."`
+	Effects    []string      `doc:"Effects, of which the tool must have one." enum:"reads,writes,destroys,open-world,idempotent"`
+	When       string        `doc:"An expression (CEL) over args, caller and op that must be true. op.paths and op.commands are the paths and commands that the host resolves from the arguments."`
 	Then       string        `doc:"The decision." enum:"allow,ask,ask-operator,refuse" need:"yes"`
-	Reason     string        `doc:"What a caller is told who is refused."`
-	Remember   time.Duration `doc:"How long a yes to ask or ask-operator holds for the same call; 0 means for that call alone."`
+	Reason     string        `doc:"Reason that a refused caller receives."`
+	Remember   time.Duration `doc:"How long an approval after ask or ask-operator holds for the same call; 0 means for that call alone."`
 }
 
-// Permit are the settings of the policy that the rules and contexts make.
+// Permit returns the settings of the policy that the rules and contexts define.
 func (c Config) Permit() (permit.Options, error) {
 	o := permit.Options{ReadOnly: c.View.ReadOnly, Default: permit.Allow}
 	for _, x := range c.Contexts {
@@ -92,14 +91,14 @@ func (r Rule) permit() (p permit.Rule, err error) {
 	return p, err
 }
 
-// validateRule says what is wrong with a rule by itself.
+// validateRule reports what is wrong with a rule that is checked alone.
 func (r Rule) validateRule(w *problems, at string) {
 	p, err := r.permit()
 	if err != nil {
-		return // the enums have been checked, with their places
+		return // the enums have been checked, with their positions
 	}
 	if _, err := permit.New(permit.Options{Rules: []permit.Rule{p}}); err != nil {
-		// permit names the rule, or counts the one it was given.
+		// permit prefixes the rule's name, or its number in the list that it received, which is always 1 here.
 		text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "rule 1: "), r.Name+": ")
 		where := at
 		if field, rest, ok := strings.Cut(text, ": "); ok &&
@@ -112,18 +111,18 @@ func (r Rule) validateRule(w *problems, at string) {
 	if r.Remember != 0 && !asks {
 		w.addf(
 			at+".remember",
-			"a rule that says %s has no yes to remember; leave it out, or say ask or ask-operator",
+			"a rule whose decision is %s has no approval to remember; leave remember out, or set then to ask or ask-operator",
 			r.Then,
 		)
 	}
 	if r.Remember < 0 {
-		w.addf(at+".remember", "%v: expected a length of time from now on", r.Remember)
+		w.addf(at+".remember", "%v: expected a duration above 0", r.Remember)
 	}
 }
 
-// spelled reports whether a word has 1 to most bytes, all letters and digits or
-// among others; which begins with none of later. Regular expressions would
-// cost every start of the program a part of a millisecond.
+// spelled reports whether a word has 1 to most bytes that are all letters, digits or characters of others, and
+// does not begin with a character of later. It is written by hand because compiling regular expressions would add
+// a part of a millisecond to every start of the program.
 func spelled(word string, most int, others, later string) bool {
 	for i, c := range []byte(word) {
 		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
@@ -135,8 +134,7 @@ func spelled(word string, most int, others, later string) bool {
 	return word != "" && len(word) <= most
 }
 
-// isContextName reports whether a word can be a context's name, which is part
-// of URLs.
+// isContextName reports whether a word can be the name of a context, which is part of URLs.
 func isContextName(s string) bool { return spelled(s, 64, "-", "-") && s == strings.ToLower(s) }
 
 func isListedName(s string) bool { return spelled(s, 128, "_.:-", "") }
@@ -156,12 +154,12 @@ func (c Context) validateContext(w *problems, at string) {
 		case !isListedName(to):
 			w.addf(at+".rename."+from, "%q: expected 1 to 128 of letters, digits, _, -, . and :", to)
 		case taken[to] != "":
-			w.addf(at+".rename."+from, "%s would be %s as well", taken[to], to)
+			w.addf(at+".rename."+from, "%s would be named %s as well", taken[to], to)
 		}
 		taken[to] = from
 	}
 	if len(c.KnownTo) > 0 && len(c.Roles)+len(c.Users) == 0 {
-		w.addf(at+".known_to", "means something only where roles or users say who may enter")
+		w.addf(at+".known_to", "has an effect only if roles or users restrict who may use the context")
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
 		c.checkVariable(w, at+".env."+name, name)
@@ -179,16 +177,16 @@ func (l ContextLimits) validateLimits(w *problems, at string) {
 	atLeast(w, at+".rate", "rate", l.Rate, 0)
 	atLeast(w, at+".burst", "burst", l.Burst, 0)
 	if l.Burst > 0 && l.Rate == 0 {
-		w.addf(at+".burst", "means something only with a rate")
+		w.addf(at+".burst", "has an effect only with a rate")
 	}
 }
 
 func (c Context) checkVariable(w *problems, at, name string) {
 	if !isVariable(name) {
-		w.addf(at, "%q is no name of a variable; expected letters, digits and _", name)
+		w.addf(at, "%q is not the name of a variable; expected letters, digits and _", name)
 	}
 	if strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_") {
-		w.addf(at, "names that begin with GATEHOUSE_ are kept for the host")
+		w.addf(at, "names that begin with GATEHOUSE_ are reserved for the host")
 	}
 	if _, err := secret.Names(c.Env[name]); err != nil {
 		w.addf(at, "%v", err)
@@ -200,14 +198,14 @@ func (w *problems) patterns(at string, list []string) {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
 			w.addf(
 				fmt.Sprintf("%s[%d]", at, i),
-				"%q is no pattern; expected a name such as file_read, or file_* for all that begin so",
+				"%q is not a pattern; expected a name such as file_read, or file_* for all that begin so",
 				p,
 			)
 		}
 	}
 }
 
-// checkContexts looks at what contexts and rules say together.
+// checkContexts checks contexts and rules against each other.
 func (c Config) checkContexts(w *problems) {
 	names := map[string]bool{}
 	for i, x := range c.Contexts {
@@ -219,7 +217,7 @@ func (c Config) checkContexts(w *problems) {
 		names[x.Name] = true
 	}
 	if len(c.Contexts) > 0 && len(c.View.Tools) > 0 {
-		w.addf("view.tools", "is for a host without contexts; name the tools in each of them")
+		w.addf("view.tools", "applies only to a host without contexts; name the tools in each context instead")
 	}
 	for i, r := range c.Rules {
 		r.validateRule(w, fmt.Sprintf("rules[%d]", i))

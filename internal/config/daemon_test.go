@@ -13,7 +13,7 @@ func TestDaemonBySaidAndUnsaid(t *testing.T) {
 	}
 	if d := c.Daemon; d.Transport != "" || d.HealthAddr() != "" || d.SecondSocket() != "" ||
 		d.PID(c.Folders) != filepath.FromSlash("/run/a/gatehouse/gatehouse.pid") {
-		t.Errorf("unsaid: %+v, health %s, PID file %s", d, d.HealthAddr(), d.PID(c.Folders))
+		t.Errorf("unset: %+v, health %s, PID file %s", d, d.HealthAddr(), d.PID(c.Folders))
 	}
 	c, err = FromEnv(
 		environment(
@@ -33,7 +33,7 @@ func TestDaemonBySaidAndUnsaid(t *testing.T) {
 	}
 	_, err = FromEnv(environment(t, "GATEHOUSE_MCP_TRANSPORT=carrier-pigeon"))
 	if err == nil || !strings.Contains(err.Error(), "expected tcp, socket, http or all") {
-		t.Errorf("a transport that is none: %v", err)
+		t.Errorf("a transport that does not exist: %v", err)
 	}
 }
 
@@ -67,6 +67,6 @@ func TestDaemonInTheFile(t *testing.T) {
 	_, err = read(t, "daemon:\n  health: nowhere\n")
 	if err == nil || !strings.Contains(err.Error(), "g.yaml:2:3: daemon.health") ||
 		!strings.Contains(err.Error(), "or off") {
-		t.Errorf("a place for health that is none: %v", err)
+		t.Errorf("an invalid address for health: %v", err)
 	}
 }

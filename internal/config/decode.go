@@ -19,17 +19,17 @@ import (
 	"gatehouse/internal/mcp/schema"
 )
 
-// Limits of a file.
+// These are the limits of a file.
 const (
 	maxFile    = 1 << 20 // bytes
 	maxNesting = 64      // brackets that are open at once
 )
 
-// Place is where a setting was said.
+// Place is the position at which a setting was set.
 type Place struct {
 	File         string
 	Line, Column int    // from 1
-	By           string // a variable or a flag, when it was no file
+	By           string // a variable or a flag, if it was not set in a file
 }
 
 func (p Place) String() string {
@@ -42,10 +42,10 @@ func (p Place) String() string {
 	return "default"
 }
 
-// PositionError is a mistake in a file.
+// PositionError is an error at a position in a file.
 type PositionError struct {
 	Place
-	Path string // of the setting; "" when the text is no YAML
+	Path string // of the setting; "" if the text is not YAML
 	Err  error
 }
 
@@ -66,8 +66,8 @@ type decoder struct {
 	wrong []error
 }
 
-// decodeFile reads a file's text over what c holds, and says where each setting
-// stands. The error joins all mistakes, each a *Misplaced.
+// decodeFile reads a file's text over what c holds and returns the position of each setting. The error joins all
+// mistakes, each a *PositionError.
 func decodeFile(file, home string, text []byte, c *Config) (map[string]Place, error) {
 	d := &decoder{file: file, home: home, said: map[string]Place{}}
 	root, err := d.parseYAML(text)
@@ -81,7 +81,7 @@ func decodeFile(file, home string, text []byte, c *Config) (map[string]Place, er
 	return d.said, errors.Join(d.wrong...)
 }
 
-// inOrder compares mistakes by where they are.
+// inOrder compares errors by their positions.
 func inOrder(a, b error) int {
 	x, _ := errors.AsType[*PositionError](a)
 	y, _ := errors.AsType[*PositionError](b)
@@ -91,7 +91,7 @@ func inOrder(a, b error) int {
 	return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
 }
 
-// parseYAML makes nodes of the text; nil when it says nothing.
+// parseYAML parses the text into nodes; it returns nil if the text is empty.
 func (d *decoder) parseYAML(text []byte) (ast.Node, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	switch line, deep := tooDeep(text); {
@@ -123,7 +123,7 @@ func (d *decoder) parseYAML(text []byte) (ast.Node, error) {
 	return root, nil
 }
 
-// tooDeep looks for nesting that the parser would follow without end.
+// tooDeep looks for nesting that the parser would follow without a limit.
 func tooDeep(text []byte) (line int, deep bool) {
 	line, open := 1, 0
 	for _, b := range text {
@@ -158,8 +158,7 @@ func (d *decoder) bad(n ast.Node, path, format string, args ...any) {
 	d.wrong = append(d.wrong, d.mistake(n.GetToken(), path, format, args...))
 }
 
-// pairs are the entries of a mapping. ok is false when n is none, which has
-// been said then.
+// pairs returns the entries of a mapping. If n is not a mapping, it records an error and ok is false.
 func (d *decoder) pairs(s setting, path string, n ast.Node) (all []*ast.MappingValueNode, ok bool) {
 	switch m := n.(type) {
 	case *ast.MappingNode:
@@ -171,23 +170,23 @@ func (d *decoder) pairs(s setting, path string, n ast.Node) (all []*ast.MappingV
 	return nil, false
 }
 
-// key is the text of an entry's name.
+// key returns the name of an entry.
 func (d *decoder) key(path string, e *ast.MappingValueNode) (string, bool) {
 	k, ok := e.Key.(*ast.StringNode)
 	if !ok {
-		d.bad(e.Key, path, "%s is no name of a setting", clip(e.Key.String()))
+		d.bad(e.Key, path, "%s is not the name of a setting", clip(e.Key.String()))
 		return "", false
 	}
 	return k.Value, true
 }
 
-// unexpected says that a node is not what a setting holds.
+// unexpected records that a node does not fit its setting.
 func (d *decoder) unexpected(s setting, path string, n ast.Node) {
 	switch n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
-		d.bad(n, path, "anchors and aliases are not read here; write the value out")
+		d.bad(n, path, "anchors and aliases are not supported; write the value out")
 	case *ast.TagNode:
-		d.bad(n, path, "tags are not read here; write the value without it")
+		d.bad(n, path, "tags are not supported; write the value without it")
 	case *ast.NullNode:
 		d.bad(n, path, "is empty; leave it out, or give it %s", s.expects())
 	case *ast.MappingNode, *ast.MappingValueNode:
@@ -237,7 +236,7 @@ func (d *decoder) unknown(n ast.Node, path, key string, known []setting) {
 	d.bad(n, path, "there is no such setting; %s", hint)
 }
 
-// needed looks for settings that must be there.
+// needed records an error for each required setting that is missing.
 func (d *decoder) needed(n ast.Node, path string, known []setting, v reflect.Value) {
 	for _, s := range known {
 		if _, said := d.said[join(path, s.key)]; !said && s.tag.Get("need") != "" {
@@ -246,7 +245,7 @@ func (d *decoder) needed(n ast.Node, path string, known []setting, v reflect.Val
 	}
 }
 
-// value reads what stands after a name.
+// value reads the value of an entry.
 func (d *decoder) value(s setting, path string, n ast.Node, v reflect.Value) {
 	switch {
 	case s.section():
@@ -265,8 +264,8 @@ func (d *decoder) value(s setting, path string, n ast.Node, v reflect.Value) {
 	}
 }
 
-// openedBySection turns on what its section alone turns on, and says which
-// setting that is; in the section it may be turned off again.
+// openedBySection sets the setting that the presence of its section turns on, and returns its name. An entry in
+// the section can turn it off again.
 func openedBySection(v reflect.Value) (key string) {
 	switch x := v.Addr().Interface().(type) {
 	case *HTTP:
@@ -291,7 +290,7 @@ func (d *decoder) decodeList(s setting, path string, n ast.Node, v reflect.Value
 	}
 }
 
-// first is where a node begins: a mapping's own token is its first colon.
+// first returns the token at which a node begins, because a mapping's own token is its first colon.
 func first(n ast.Node) *token.Token {
 	switch m := n.(type) {
 	case *ast.MappingNode:
@@ -323,7 +322,7 @@ func (d *decoder) texts(s setting, path string, n ast.Node, v reflect.Value) {
 	v.Set(reflect.ValueOf(list))
 }
 
-// table reads names with texts, or with lists of texts.
+// table reads a mapping of names to texts, or to lists of texts.
 func (d *decoder) table(s setting, path string, n ast.Node, v reflect.Value) {
 	pairs, ok := d.pairs(s, path, n)
 	if !ok {
@@ -344,8 +343,8 @@ func (d *decoder) table(s setting, path string, n ast.Node, v reflect.Value) {
 	}
 }
 
-// decodeText is a text. What YAML would take for something else must be quoted, so
-// that the user knows it had no effect.
+// decodeText reads a text. A value that YAML would read as another type must be quoted; otherwise the user would
+// not learn that it had no effect.
 func (d *decoder) decodeText(path string, n ast.Node) (string, bool) {
 	switch x := n.(type) {
 	case *ast.StringNode:
@@ -353,7 +352,7 @@ func (d *decoder) decodeText(path string, n ast.Node) (string, bool) {
 	case *ast.LiteralNode:
 		return x.Value.Value, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
-		d.bad(n, path, "%s is no text for YAML; put it in quotes", clip(n.GetToken().Value))
+		d.bad(n, path, "%s is not text in YAML; put it in quotes", clip(n.GetToken().Value))
 		return "", false
 	}
 	d.unexpected(setting{typ: reflect.TypeFor[string]()}, path, n)
@@ -365,7 +364,7 @@ func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
 	fits := false
 	switch x := n.(type) {
 	case *ast.StringNode:
-		// Quoted text is text; a bare word may be a time, a size or a level.
+		// Quoted text is text; an unquoted word may also be a duration, a size or a level.
 		text, fits = x.Value, s.textual() || s.typ == durationType || s.typ == levelType || s.tag.Get("unit") != ""
 	case *ast.LiteralNode:
 		text, fits = x.Value.Value, s.textual()
@@ -390,8 +389,8 @@ func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
 	}
 }
 
-// path makes a path in the file one from the top: it begins in the file's
-// folder, or with ~ at home.
+// path makes a path in the file absolute: a relative path begins in the file's folder, and ~ stands for the home
+// folder.
 func (d *decoder) path(s setting, text string) string {
 	if s.tag.Get("kind") != "path" || text == "" || text == s.tag.Get("none") || filepath.IsAbs(text) {
 		return text
@@ -402,8 +401,8 @@ func (d *decoder) path(s setting, text string) string {
 	return filepath.Join(filepath.Dir(d.file), text)
 }
 
-// underscore is what an underscore in a value becomes: YAML allows it to group
-// the digits of a number.
+// underscore returns the replacement of an underscore in a value, because YAML allows underscores to group the
+// digits of a number.
 func underscore(s setting) string {
 	if s.numeric() {
 		return ""
@@ -423,5 +422,5 @@ func (s setting) numeric() bool {
 	return false
 }
 
-// clip keeps what is repeated from a file short.
+// clip shortens a text that an error quotes from a file.
 func clip(s string) string { return displaytext.Cut(s, 60, "...") }

@@ -7,8 +7,8 @@ import (
 	"gatehouse/tool"
 )
 
-// docs/security.md and docs/settings.md say that what no rule fits is allowed,
-// and that a last rule without conditions closes the list.
+// TestWhatNoRuleFitsIsAllowed checks what docs/security.md and docs/settings.md state: a call that no rule matches
+// is allowed, and a last rule without conditions refuses the rest.
 func TestWhatNoRuleFitsIsAllowed(t *testing.T) {
 	op := permit.Op{Method: "tools/call", Module: "file", Name: "file_write", Effects: tool.Writes}
 	c := Default()

@@ -12,19 +12,18 @@ import (
 	"strings"
 )
 
-// Environment variables that are no setting's. The folders' are in folders.go;
-// those of settings are written on them, or are GATEHOUSE_ and their path.
+// These environment variables belong to no setting. Those of the folders are in folders.go; those of settings are
+// in the settings' tags, or are GATEHOUSE_ and their path.
 const (
-	EnvConfig    = "GATEHOUSE_CONFIG"    // path of the settings' file
+	EnvConfig    = "GATEHOUSE_CONFIG"    // path of the settings file
 	EnvTransport = "GATEHOUSE_TRANSPORT" // stdio, http, both, tcp or unix
 )
 
-// DefaultTCP is where the TCP door listens when nothing says where.
+// DefaultTCP is the address of the TCP listener if none is set.
 const DefaultTCP = "127.0.0.1:9100"
 
-// FromEnv is Default with what the environment says, and no file. getenv is
-// os.Getenv or a test's own. The error joins all mistakes; each names its
-// variable.
+// FromEnv returns Default with the values of the environment, and reads no file. getenv is os.Getenv or the
+// function of a test. The error joins all mistakes; each names its variable.
 func FromEnv(getenv func(string) string) (Config, error) {
 	c := Default()
 	e := envReader{getenv: getenv, into: &c, said: map[string]Place{}}
@@ -41,21 +40,20 @@ type envReader struct {
 	wrong  []error
 }
 
-// setFrom hands the value of a variable, if it has one, to take.
-func (e *envReader) setFrom(name string, take func(string) error) {
+// setFrom passes the value of a variable, if it has one, to set.
+func (e *envReader) setFrom(name string, set func(string) error) {
 	v := e.getenv(name)
 	if v == "" {
 		if v, name = original(e.getenv, name); v == "" {
 			return
 		}
 	}
-	if err := take(v); err != nil {
+	if err := set(v); err != nil {
 		e.wrong = append(e.wrong, fmt.Errorf("%s: %w", name, err))
 	}
 }
 
-// readAll takes the variable of each setting, and then the one that says which
-// doors are open.
+// readAll reads the variable of each setting, and then the one that names the listeners to open.
 func (e *envReader) readAll() {
 	e.section(reflect.ValueOf(e.into).Elem(), "")
 	e.otel()
@@ -84,9 +82,8 @@ func (e *envReader) section(v reflect.Value, path string) {
 	}
 }
 
-// transport opens the doors that one word names and closes the others. It
-// comes after MCP_ADDR, whose address it keeps only for the TCP door, and
-// after the file, whose addresses it keeps for the doors it opens.
+// transport opens the listeners that one word names and closes the others. It runs after MCP_ADDR, whose address
+// it keeps only for the TCP listener, and after the file, whose addresses it keeps for the listeners it opens.
 func (c *Config) transport(word string) error {
 	d := &c.Doors
 	tcp, unix := d.TCP, d.Unix
@@ -103,15 +100,15 @@ func (c *Config) transport(word string) error {
 	case "unix":
 		d.Unix = cmp.Or(unix, c.Folders.Socket())
 	default:
-		return fmt.Errorf("%q is no transport; expected stdio, http, both, tcp or unix", word)
+		return fmt.Errorf("%q is not a transport; expected stdio, http, both, tcp or unix", word)
 	}
 	return nil
 }
 
-// Socket is where the Unix door listens when nothing says where.
+// Socket returns the path of the Unix socket if none is set.
 func (f Folders) Socket() string { return filepath.Join(f.Runtime, "gatehouse.sock") }
 
-// ParseLevel reads a level of logging.
+// ParseLevel parses a level of logging.
 func ParseLevel(s string) (slog.Level, error) {
 	switch strings.ToLower(s) {
 	case "debug":
@@ -123,24 +120,23 @@ func ParseLevel(s string) (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return slog.LevelInfo, fmt.Errorf("%q is no level; expected debug, info, warn or error", s)
+	return slog.LevelInfo, fmt.Errorf("%q is not a level; expected debug, info, warn or error", s)
 }
 
-// ParsePort reads a port; 0 means any free one.
+// ParsePort parses a port; 0 means any free one.
 func ParsePort(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 16)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no port; expected a number from 0 to 65535", s)
+		return 0, fmt.Errorf("%q is not a port; expected a number from 0 to 65535", s)
 	}
 	return int(n), nil
 }
 
-// ParseTCP reads host:port. An empty host becomes loopback, never every
-// interface.
+// ParseTCP parses host:port. An empty host becomes loopback, never every interface.
 func ParseTCP(s string) (string, error) {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return "", fmt.Errorf("%q is no address; expected host:port, such as %s", s, DefaultTCP)
+		return "", fmt.Errorf("%q is not an address; expected host:port, such as %s", s, DefaultTCP)
 	}
 	if _, err := ParsePort(port); err != nil {
 		return "", err

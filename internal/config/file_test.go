@@ -26,7 +26,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/settings.md and docs/gatehouse.schema.json")
 
-// read loads a file with this text and an environment of these pairs.
+// read loads a file with this text in an environment of these variables.
 func read(t *testing.T, text string, pairs ...string) (*Loaded, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "g.yaml")
@@ -132,25 +132,25 @@ func TestMistakesInTheFileHaveAPlace(t *testing.T) {
 		"root: 1\n":                              "g.yaml:1:1: root: there is no such setting; did you mean roots?",
 		"listen:\n  http:\n    prot: 80\n":       "g.yaml:3:5: listen.http.prot: there is no such setting; did you mean port?",
 		"zzz: 1\n":                               "g.yaml:1:1: zzz: there is no such setting; expected listen, auth, roots,",
-		"log:\n  level: loud\n":                  `g.yaml:2:10: log.level: "loud" is no level; expected debug, info, warn or error`,
+		"log:\n  level: loud\n":                  `g.yaml:2:10: log.level: "loud" is not a level; expected debug, info, warn or error`,
 		"log:\n  format: xml\n":                  `g.yaml:2:11: log.format: "xml": expected text or json`,
 		"listen: {http: {port: \"80\"}}\n":       "g.yaml:1:23: listen.http.port: 80: expected a whole number",
-		"listen: {http: {port: 99999}}\n":        `g.yaml:1:23: listen.http.port: "99999" is no port; expected a number from 0 to 65535`,
-		"listen: {tcp: nowhere}\n":               `g.yaml:1:15: listen.tcp: "nowhere" is no address; expected host:port`,
-		"listen: 3000\n":                         "g.yaml:1:9: listen: 3000: expected names with values",
+		"listen: {http: {port: 99999}}\n":        `g.yaml:1:23: listen.http.port: "99999" is not a port; expected a number from 0 to 65535`,
+		"listen: {tcp: nowhere}\n":               `g.yaml:1:15: listen.tcp: "nowhere" is not an address; expected host:port`,
+		"listen: 3000\n":                         "g.yaml:1:9: listen: 3000: expected a mapping of names to values",
 		"listen: {http: {origins: a.example}}":   "g.yaml:1:26: listen.http.origins: a.example: expected a list, such as [a, b]",
 		"listen: {http: {origins: [a.example]}}": `g.yaml:1:17: listen.http.origins: origin "a.example": expected scheme://host`,
 		"listen: {http: {tls: {cert: x}}}":       "g.yaml:1:17: listen.http.tls: Both --cert and --key must be provided together",
-		"view:\n  modules: [1]\n":                "g.yaml:2:13: view.modules[0]: 1 is no text for YAML; put it in quotes",
+		"view:\n  modules: [1]\n":                "g.yaml:2:13: view.modules[0]: 1 is not text in YAML; put it in quotes",
 		"view: {read_only: yes}\n":               "g.yaml:1:19: view.read_only: yes: expected true or false",
 		"view: {read_only: }\n":                  "view.read_only: is empty; leave it out, or give it true or false",
-		"limits:\n  deadline: 5\n":               "g.yaml:2:13: limits.deadline: 5: expected a length of time, such as 30s, 10m or 24h",
-		"limits:\n  deadline: soon\n":            `g.yaml:2:13: limits.deadline: "soon" is no length of time`,
+		"limits:\n  deadline: 5\n":               "g.yaml:2:13: limits.deadline: 5: expected a duration, such as 30s, 10m or 24h",
+		"limits:\n  deadline: soon\n":            `g.yaml:2:13: limits.deadline: "soon" is not a duration`,
 		"limits:\n  deadline: 1ms\n":             "g.yaml:2:3: limits.deadline: tool deadline is 1ms: expected at least 1s",
 		"modules: {flie: {}}\n":                  "g.yaml:1:11: modules.flie: there is no such setting; did you mean file?",
 		"modules: {file: {denny: []}}\n":         "g.yaml:1:18: modules.file.denny: there is no such setting; did you mean deny?",
-		"modules: {file: {deny: [\"!x\"]}}\n":    `modules.file.deny[0]: "!x" is no pattern of names; expected one such as .env`,
-		"modules: {file: {allow: [a/**/b]}}\n":   `modules.file.allow[0]: "a/**/b" is no pattern of names; expected one such as .env`,
+		"modules: {file: {deny: [\"!x\"]}}\n":    `modules.file.deny[0]: "!x" is not a pattern of names; expected one such as .env`,
+		"modules: {file: {allow: [a/**/b]}}\n":   `modules.file.allow[0]: "a/**/b" is not a pattern of names; expected one such as .env`,
 		"modules: {file: {max_edit: -1}}\n":      "modules.file.max_edit: largest file to edit is -1: expected at least 0",
 		"limits: {message: 24MB}\n":              `g.yaml:1:19: limits.message: "24MB": expected a number of bytes, such as 65536, 64KiB or 24MiB`,
 		"limits: {message: 9999999TiB}\n":        "expected a number of bytes",
@@ -159,30 +159,30 @@ func TestMistakesInTheFileHaveAPlace(t *testing.T) {
 		"a: 1\na: 2\n":                           `g.yaml:2:1: mapping key "a" already defined at [1:1]`,
 		"a: [1\n":                                "g.yaml:1:4: ",
 		"a:\n\tb: 1\n":                           "g.yaml:2:1: found character '\t'",
-		"- a\n":                                  "g.yaml:1:1: is a list; expected names with values",
-		"log: &x {level: info}\n":                "g.yaml:1:6: log: anchors and aliases are not read here",
-		"view: {modules: [&a x, *a]}\n":          "anchors and aliases are not read here",
-		"log: {level: !!str info}\n":             "tags are not read here",
+		"- a\n":                                  "g.yaml:1:1: is a list; expected a mapping of names to values",
+		"log: &x {level: info}\n":                "g.yaml:1:6: log: anchors and aliases are not supported",
+		"view: {modules: [&a x, *a]}\n":          "anchors and aliases are not supported",
+		"log: {level: !!str info}\n":             "tags are not supported",
 		"log: {level: info}\n---\nlog: {}\n":     "g.yaml:3:",
-		"1: 2\n":                                 "1 is no name of a setting",
+		"1: 2\n":                                 "1 is not the name of a setting",
 		"contexts: {a: 1}\n":                     "g.yaml:1:11: contexts: holds names with values; expected a list",
 		"contexts:\n  - modules: [file]\n":       "contexts[0]: name is missing; expected text",
 		"contexts:\n  - name: A b\n":             `g.yaml:2:5: contexts[0].name: "A b": expected 1 to 64 of a-z`,
 		"contexts:\n  - name: a\n  - name: a\n":  `g.yaml:3:5: contexts[1].name: there are two contexts called "a"`,
-		"contexts:\n  - name: a\n    tools:\n      - file_*\n      - '['\n":             `g.yaml:5:9: contexts[0].tools[1]: "[" is no pattern`,
+		"contexts:\n  - name: a\n    tools:\n      - file_*\n      - '['\n":             `g.yaml:5:9: contexts[0].tools[1]: "[" is not a pattern`,
 		"contexts:\n  - name: a\n    env:\n      A: ${secret:}\n":                       "g.yaml:4:7: contexts[0].env.A: name \"\": expected 1 to 64",
-		"contexts:\n  - name: a\n    env: {GATEHOUSE_X: y}\n":                           "names that begin with GATEHOUSE_ are kept for the host",
-		"contexts:\n  - name: a\n    known_to: [x]\n":                                   "g.yaml:3:5: contexts[0].known_to: means something only where",
+		"contexts:\n  - name: a\n    env: {GATEHOUSE_X: y}\n":                           "names that begin with GATEHOUSE_ are reserved for the host",
+		"contexts:\n  - name: a\n    known_to: [x]\n":                                   "g.yaml:3:5: contexts[0].known_to: has an effect only if",
 		"contexts:\n  - name: a\n    limits: {calls: -1}\n":                             "g.yaml:3:14: contexts[0].limits.calls: calls at once is -1: expected at least 0",
-		"contexts:\n  - name: a\n    limits: {burst: 5}\n":                              "g.yaml:3:14: contexts[0].limits.burst: means something only with a rate",
+		"contexts:\n  - name: a\n    limits: {burst: 5}\n":                              "g.yaml:3:14: contexts[0].limits.burst: has an effect only with a rate",
 		"contexts:\n  - name: a\n    limits: {rats: 5}\n":                               "g.yaml:3:14: contexts[0].limits.rats: there is no such setting; did you mean rate?",
-		"contexts: [{name: a}]\nview: {tools: [x]}\n":                                   "g.yaml:2:8: view.tools: is for a host without contexts",
+		"contexts: [{name: a}]\nview: {tools: [x]}\n":                                   "g.yaml:2:8: view.tools: applies only to a host without contexts",
 		"rules:\n  - then: maybe\n":                                                     `g.yaml:2:11: rules[0].then: "maybe": expected allow, ask, ask-operator or refuse`,
 		"rules:\n  - names: [x]\n":                                                      "rules[0]: then is missing; expected allow, ask, ask-operator or refuse",
 		"rules:\n  - then: ask\n    effects: [explodes]\n":                              `g.yaml:3:15: rules[0].effects[0]: "explodes": expected reads,`,
 		"rules:\n  - then: ask\n  - name: x\n    when: args.path ==\n    then: allow\n": "g.yaml:4:5: rules[1].when: ",
 		"rules:\n  - names: ['[']\n    then: refuse\n":                                  "g.yaml:2:5: rules[0].names: \"[\" is no pattern",
-		"rules:\n  - then: allow\n    remember: 10m\n":                                  "g.yaml:3:5: rules[0].remember: a rule that says allow has no yes to remember",
+		"rules:\n  - then: allow\n    remember: 10m\n":                                  "g.yaml:3:5: rules[0].remember: a rule whose decision is allow has no approval to remember",
 		strings.Repeat("[", 100000):                                                     "g.yaml:1:1: more than 64 brackets are open at once",
 		"x: " + strings.Repeat("a", maxFile):                                            "g.yaml:1:1: has more than 1048576 bytes",
 	} {
@@ -238,12 +238,12 @@ func TestTheEnvironmentGoesBeforeTheFile(t *testing.T) {
 		}
 	}
 	if _, err := read(t, "", "GATEHOUSE_LIMITS_DEADLINE=soon"); err == nil ||
-		!strings.Contains(err.Error(), `GATEHOUSE_LIMITS_DEADLINE: "soon" is no length`) {
+		!strings.Contains(err.Error(), `GATEHOUSE_LIMITS_DEADLINE: "soon" is not a duration`) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// What is shown could be the file: read again, it says the same.
+// TestWhatIsShownCanBeReadAgain checks that the output of Show is a valid file that yields the same settings.
 func TestWhatIsShownCanBeReadAgain(t *testing.T) {
 	l, err := read(t, full(t), "GATEHOUSE_AUTH_TOKEN=hunter2-hunter2-hunter2")
 	if err != nil {
@@ -286,7 +286,7 @@ func TestDifferences(t *testing.T) {
 	}
 }
 
-// compiled is the schema, ready to check.
+// compiled returns the compiled schema.
 func compiled(t testing.TB) *jsonschema.Resolved {
 	t.Helper()
 	var s jsonschema.Schema
@@ -300,8 +300,8 @@ func compiled(t testing.TB) *jsonschema.Resolved {
 	return r
 }
 
-// agree checks that the schema takes a text if decoding does. What only the
-// decoder can see, such as a bad port of a TCP address, is not asked for.
+// agree checks that the schema accepts a text if and only if the decoder does. Errors that only the decoder can
+// detect, such as a bad port in a TCP address, are skipped.
 func agree(t *testing.T, schema *jsonschema.Resolved, text string) {
 	t.Helper()
 	var v any
@@ -345,7 +345,8 @@ func TestTheSchemaAgreesWithTheReader(t *testing.T) {
 	}
 }
 
-// Every setting has a text, and what is published says what the code says.
+// TestThePublishedPagesAreCurrent checks that every setting has a text, and that the generated pages match the
+// code.
 func TestThePublishedPagesAreCurrent(t *testing.T) {
 	for _, s := range leaves(reflect.TypeFor[Config](), "") {
 		if s.tag.Get("doc") == "" {
@@ -378,7 +379,7 @@ func TestLengthsOfTime(t *testing.T) {
 	}
 }
 
-// No text makes reading panic, and what it takes it takes again as it shows it.
+// FuzzDecode checks that no text makes the decoder panic, and that the output of Show decodes again.
 func FuzzDecode(f *testing.F) {
 	f.Add(full(f))
 	for _, s := range []string{"a: [", "log: {level: info", "? a\n: b", "- - -", "a: &a [*a]", "<<: {}", "\x00", "listen: {http: {tls: }}", "contexts:\n- name: a\n  env:\n    A: |\n      x\n"} {

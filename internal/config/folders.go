@@ -8,17 +8,16 @@ import (
 	"strconv"
 )
 
-// folderRule is one of the Folders: the variable that sets it for us alone, the
-// variable of the platform's convention, and where it lies without either.
+// folderRule locates one of the Folders: the variable that sets it for this program alone, the variable of the
+// platform's convention, and the default location without either.
 type folderRule struct {
 	ours   string
-	theirs string // holds a folder that several programs share
-	under  string // below the person's own folder, shared as well
-	own    string // what we add below theirs or under
+	theirs string // a folder that several programs share
+	under  string // below the user's home folder, shared as well
+	own    string // this program's own part below theirs or under
 }
 
-// platform says where things lie on a system, in the order of Folders:
-// config, data, cache, state, runtime.
+// platform returns the locations on a system, in the order of Folders: config, data, cache, state, runtime.
 func platform(goos string) [5]folderRule {
 	names := [5]string{"CONFIG", "DATA", "CACHE", "STATE", "RUNTIME"}
 	var p [5]folderRule
@@ -55,9 +54,8 @@ func platform(goos string) [5]folderRule {
 	return p
 }
 
-// platformFolders fills Folders for this system. set reports mistakes in our
-// own variables; those of the convention are ignored when they are not
-// absolute, as the convention demands.
+// platformFolders fills Folders for this system. set reports errors in this program's own variables; those of the
+// convention are ignored if they are not absolute, as the convention requires.
 func platformFolders(getenv func(string) string, set func(string, func(string) error)) (f Folders) {
 	home := homeFolder(getenv)
 	into := [5]*string{&f.Config, &f.Data, &f.Cache, &f.State, &f.Runtime}
@@ -66,7 +64,7 @@ func platformFolders(getenv func(string) string, set func(string, func(string) e
 		set(p.ours, func(v string) error {
 			if !filepath.IsAbs(v) {
 				return errors.New(
-					strconv.Quote(v) + " is not absolute; expected a path from the top, such as /var/lib/gatehouse",
+					strconv.Quote(v) + " is not absolute; expected an absolute path, such as /var/lib/gatehouse",
 				)
 			}
 			*into[i] = filepath.Clean(v)
@@ -93,8 +91,8 @@ func (f folderRule) resolveIn(getenv func(string) string, home, temporary string
 	return filepath.Join(temporary, "gatehouse-"+strconv.Itoa(os.Getuid()))
 }
 
-// homeFolder is the person's own folder, or a private one in the system's
-// folder for temporary files where there is none.
+// homeFolder returns the user's home folder, or a private folder in the system's temporary folder if there is
+// none.
 func homeFolder(getenv func(string) string) string {
 	for _, name := range []string{"HOME", "USERPROFILE"} {
 		if v := getenv(name); filepath.IsAbs(v) {

@@ -14,21 +14,20 @@ import (
 	"strings"
 )
 
-// FileName is what the settings' file is called in the config folder.
+// FileName is the name of the settings file in the config folder.
 const FileName = "gatehouse.yaml"
 
-// Loaded are settings that remember where each was said.
+// Loaded holds settings and the position at which each was set.
 type Loaded struct {
 	Config
-	File string // that was read; "" when there is none
+	File string // the file that was read; "" if there is none
 	said map[string]Place
 }
 
-// Load is Default with what the file and the environment say; the
-// environment goes first. file "" means gatehouse.yaml in the config folder,
-// or what GATEHOUSE_CONFIG names; the former need not exist. What is returned
-// beside an error is what could be read: enough to find a host that runs, not
-// to start one.
+// Load returns Default with the values of the file and of the environment, which overrides the file. An empty file
+// means the one that GATEHOUSE_CONFIG names, or else gatehouse.yaml in the config folder, which need not exist.
+// The settings returned with an error hold what could be read: enough to find a running host, but not to start
+// one.
 func Load(getenv func(string) string, file string) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
 	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
@@ -47,7 +46,7 @@ func Load(getenv func(string) string, file string) (*Loaded, error) {
 	return l, errors.Join(append(e.wrong, err)...)
 }
 
-// WithoutFile is Load if there were no file.
+// WithoutFile returns what Load returns if there is no file.
 func WithoutFile(getenv func(string) string) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
 	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
@@ -56,8 +55,7 @@ func WithoutFile(getenv func(string) string) (*Loaded, error) {
 	return l, errors.Join(e.wrong...)
 }
 
-// readFile reads the settings' file. name is "" when there is none and none
-// was asked for.
+// readFile reads the settings file. name is "" if there is none and the caller named none.
 func readFile(file, folder string) (text []byte, name string, err error) {
 	asked := file != ""
 	if !asked {
@@ -87,8 +85,8 @@ func hasFolder(folder string) bool {
 	return err == nil && info.IsDir()
 }
 
-// By notes that a flag or something else said a setting.
-func (l *Loaded) By(path, who string) { l.said[path] = Place{By: who} }
+// By records that a flag or another source set a setting.
+func (l *Loaded) By(path, source string) { l.said[path] = Place{By: source} }
 
 // From reports whether a setting was read from a variable.
 func (l *Loaded) From(variable string) bool {
@@ -100,15 +98,14 @@ func (l *Loaded) From(variable string) bool {
 	return false
 }
 
-// Where is where a setting was said; what is zero was not, and holds its
-// default.
+// Where returns the position at which a setting was set; the zero Place means that it holds its default.
 func (l *Loaded) Where(path string) Place { return l.said[path] }
 
-// Validate is Config.Validate; mistakes in the file are *Misplaced.
+// Validate is Config.Validate; mistakes in the file are *PositionError.
 func (l *Loaded) Validate() error { return l.Explain(l.Config.Validate()) }
 
-// Explain adds to each *Mistake in an error where its setting was said, if
-// that was in a file.
+// Explain adds to each *SettingProblem in an error the position at which its setting was set, if that was in a
+// file.
 func (l *Loaded) Explain(err error) error {
 	if err == nil {
 		return nil
@@ -130,7 +127,7 @@ func (l *Loaded) Explain(err error) error {
 	return err
 }
 
-// near is where a setting was said, or the section it is in.
+// near returns the position of a setting, or of the section that contains it.
 func (l *Loaded) near(path string) Place {
 	for path != "" {
 		if at, ok := l.said[path]; ok {
@@ -142,10 +139,9 @@ func (l *Loaded) near(path string) Place {
 	return Place{}
 }
 
-// Environment is the variables that made these settings what they are, with
-// their values, for a program that is to start with the same ones. Left out are
-// secrets, and what concerns listeners and logins: GATEHOUSE_TRANSPORT, listen,
-// daemon and auth.
+// Environment returns the variables that set these settings, with their values, for a program that is started with
+// the same settings. It leaves out secrets, and the settings of listeners and authentication: GATEHOUSE_TRANSPORT,
+// listen, daemon and auth.
 func (l *Loaded) Environment(getenv func(string) string) map[string]string {
 	found := map[string]string{}
 	take := func(name string) {

@@ -14,17 +14,17 @@ import (
 	"gatehouse/internal/sandbox/manager"
 )
 
-// Modules are what single modules are told.
+// Modules holds the settings of single modules.
 type Modules struct {
-	File    file.Settings     `doc:"Files. What is protected by its name is so for every tool, in every folder."`
-	Shell   shell.Settings    `doc:"Command lines. They can be run only where the module is named, or its context is."`
-	Process process.Settings  `doc:"Processes. They can be started only where the module is named."`
-	Package packages.Settings `doc:"Other people's MCP servers."`
+	File    file.Settings     `doc:"Files. A file that is protected by its name is protected for every tool, in every folder."`
+	Shell   shell.Settings    `doc:"Command lines. They can be run only if the module, or its context, is named."`
+	Process process.Settings  `doc:"Processes. They can be started only if the module is named."`
+	Package packages.Settings `doc:"Third-party MCP servers."`
 
-	Sandbox manager.Settings `doc:"Sandboxes for code. They can be had only where the module is named, or its context is."`
+	Sandbox manager.Settings `doc:"Sandboxes for code. They can be created only if the module, or its context, is named."`
 }
 
-// longestCommand is the most time a command can be given.
+// longestCommand is the longest time limit of a command.
 const longestCommand = time.Hour
 
 func (m Modules) validate(w *problems) {
@@ -86,15 +86,15 @@ func validateProcesses(w *problems, p process.Settings) {
 		value     int
 	}{
 		{"running", "processes of one caller", p.PerOwner}, {"context", "processes of one context", p.PerContext},
-		{"everyones", "processes at once", p.Total}, {"processes", "what one process may become", p.Processes},
-		{"buffer", "output that is kept", p.Buffer}, {"kept", "processes that are remembered", p.MaxEnded},
+		{"everyones", "processes at once", p.Total}, {"processes", "processes of one process group", p.Processes},
+		{"buffer", "output that is kept", p.Buffer}, {"kept", "ended processes that are kept", p.MaxEnded},
 	} {
 		atLeast(w, "modules.process."+x.key, x.what, x.value, 0)
 	}
-	atLeast(w, "modules.process.keep", "time they are remembered", p.Retention, 0)
+	atLeast(w, "modules.process.keep", "time that ended processes are kept", p.Retention, 0)
 }
 
-// NoTimeout says that a command cannot be given this time.
+// NoTimeout returns the error for a timeout that a command cannot have.
 func NoTimeout(t time.Duration) error {
 	return fmt.Errorf("timeout is %v: expected whole seconds, from 1 to %d", t, longestCommand/time.Second)
 }
@@ -124,7 +124,7 @@ func (w *problems) names(at string, list []string) {
 		if _, err := roots.NewGuard([]string{p}); err != nil || p[0] == '!' {
 			w.addf(
 				fmt.Sprintf("%s[%d]", at, i),
-				"%q is no pattern of names; expected one such as .env, *.key, secrets/** or write:dist/**",
+				"%q is not a pattern of names; expected one such as .env, *.key, secrets/** or write:dist/**",
 				p,
 			)
 		}

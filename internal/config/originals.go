@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// originals are the variables of the servers that this program stands in for,
-// by the variable of ours whose value they give where ours is not set. They are
-// read by every command, because each says nothing but what ours says.
+// originals maps variables of this program to those of the servers that it replaces, which give the value if its
+// own variable is not set. Every command reads them, because each means exactly what the own variable means.
 var originals = map[string][]string{
 	"GATEHOUSE_MCP_TRANSPORT": {"CORE_MCP_TRANSPORT"},
 	"GATEHOUSE_MCP_ADDR":      {"CORE_MCP_ADDR", "CORE_MCP_TCP_ADDR"},
@@ -25,9 +24,9 @@ var originals = map[string][]string{
 	"GATEHOUSE_POOL_MAX_BOOTS": {"BOUVET_POOL_MAX_BOOTS"},
 }
 
-// original is the value that a variable of ours has from one of an original's,
-// and which. It is "" where the original's word means nothing here, such as the
-// transport stdio, which is no matter of a daemon.
+// original returns the value that another server's variable gives a variable of this program, and the name of that
+// variable. It returns "" if the value has no meaning here, such as the transport stdio, which a daemon does not
+// have.
 func original(getenv func(string) string, name string) (value, by string) {
 	for _, by := range originals[name] {
 		value := getenv(by)
@@ -54,12 +53,10 @@ var bouvet = []string{
 	"BOUVET_POOL_MIN_SIZE", "BOUVET_POOL_MAX_BOOTS", "BOUVET_HTTP_HOST", "BOUVET_HTTP_PORT",
 }
 
-// Bouvet has a host that serves the preset of design D listen as the original
-// does, where one of its variables is set: on standard input and output and over
-// HTTP at port 8080, without sessions, so that each request is answered alone.
-// It stays on loopback unless BOUVET_HTTP_HOST names another address; the
-// original listens on all of them and requires no credentials. What was said
-// by the settings' own names goes first.
+// Bouvet sets the listeners of a host with the preset of design D as the original server has them, if one of its
+// variables is set: standard input and output, and HTTP at port 8080, without sessions, so that each request is
+// answered alone. It stays on loopback unless BOUVET_HTTP_HOST names another address, while the original listens
+// on all of them and requires no credentials. Settings that were set by their own names take precedence.
 func (l *Loaded) Bouvet(getenv func(string) string) error {
 	if !slices.ContainsFunc(bouvet, func(name string) bool { return getenv(name) != "" }) {
 		return nil
@@ -102,8 +99,8 @@ func (l *Loaded) Bouvet(getenv func(string) string) error {
 	return errors.Join(e.wrong...)
 }
 
-// Core has a host that serves the preset of design C listen where
-// CORE_MCP_TRANSPORT says: stdio, tcp or a Unix socket.
+// Core sets the listeners of a host with the preset of design C as CORE_MCP_TRANSPORT names them: stdio, tcp or a
+// Unix socket.
 func (l *Loaded) Core(getenv func(string) string) error {
 	word := getenv("CORE_MCP_TRANSPORT")
 	if word == "" || getenv(EnvTransport) != "" {

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Variables of other servers give settings of ours, and ours go first.
+// TestVariablesOfOriginals checks that variables of other servers set settings of this one, which its own
+// variables override.
 func TestVariablesOfOriginals(t *testing.T) {
 	c, err := FromEnv(
 		environment(
@@ -45,7 +46,7 @@ func TestVariablesOfOriginals(t *testing.T) {
 		t.Errorf("got %+v, %v", c.Daemon, err)
 	}
 	if _, err := FromEnv(environment(t, "CORE_MCP_TRANSPORT=stdio", "MCP_AUTH_TOKEN=")); err != nil {
-		t.Errorf("stdio is no matter of a daemon: %v", err)
+		t.Errorf("stdio does not apply to a daemon: %v", err)
 	}
 	if _, err := FromEnv(environment(t, "BOUVET_POOL_MIN_SIZE=many")); err == nil ||
 		err.Error()[:20] != "BOUVET_POOL_MIN_SIZE" {
@@ -53,7 +54,7 @@ func TestVariablesOfOriginals(t *testing.T) {
 	}
 }
 
-// Every variable of ours in the table is one.
+// TestOriginalsNameSettings checks that every own variable in the table belongs to a setting.
 func TestOriginalsNameSettings(t *testing.T) {
 	known := map[string]bool{}
 	var walk func(typ reflect.Type, path string)
@@ -74,8 +75,8 @@ func TestOriginalsNameSettings(t *testing.T) {
 	}
 }
 
-// A host that serves the preset of design D listens as the original does, but on
-// loopback.
+// TestListenersOfDesignD checks that a host with the preset of design D listens as the original server does, but
+// on loopback.
 func TestListenersOfDesignD(t *testing.T) {
 	for _, c := range []struct {
 		env         []string
@@ -104,7 +105,7 @@ func TestListenersOfDesignD(t *testing.T) {
 	}
 	getenv := environment(t, "BOUVET_HTTP_PORT=http")
 	if l, err := Load(getenv, ""); err != nil || l.Bouvet(getenv) == nil {
-		t.Errorf("a port that is none is taken: %v", err)
+		t.Errorf("an invalid port is accepted: %v", err)
 	}
 }
 

@@ -7,9 +7,8 @@ import (
 	"strings"
 )
 
-// otel reads the variables by which OpenTelemetry is set up everywhere, as far
-// as they concern traces. This host speaks OTLP over HTTP: an exporter of
-// another kind is meant for other programs, and leaves traces off.
+// otel reads the variables that configure OpenTelemetry in every program, as far as they concern traces. This host
+// sends OTLP over HTTP: an exporter of another kind is meant for other programs and leaves traces off.
 func (e *envReader) otel() {
 	t := &e.into.Observe.Traces
 	get := func(names ...string) (string, string) {
@@ -51,8 +50,8 @@ func (e *envReader) otel() {
 
 func (e *envReader) say(path, name string) { e.said[path] = Place{By: name} }
 
-// sampler reads which calls are traced. A caller's own decision always counts,
-// so that of two samplers which differ only in that, one is the other.
+// sampler reads which calls are traced. The decision of the caller always counts, so two samplers that differ only
+// in that are the same here.
 func (e *envReader) sampler(t *Traces) {
 	e.setFrom("OTEL_TRACES_SAMPLER", func(v string) error {
 		e.say("observe.traces.sample", "OTEL_TRACES_SAMPLER")
@@ -69,12 +68,12 @@ func (e *envReader) sampler(t *Traces) {
 			}
 			f, err := strconv.ParseFloat(arg, 64)
 			if err != nil {
-				return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG is %q; expected a part from 0 to 1", arg)
+				return fmt.Errorf("OTEL_TRACES_SAMPLER_ARG is %q; expected a number from 0 to 1", arg)
 			}
 			t.Sample = f
 		default:
 			return fmt.Errorf(
-				"%q is not known here; expected always_on, always_off or traceidratio, with or without parentbased_ in front",
+				"%q is not supported; expected always_on, always_off or traceidratio, with or without parentbased_ in front",
 				v,
 			)
 		}
@@ -82,7 +81,7 @@ func (e *envReader) sampler(t *Traces) {
 	})
 }
 
-// pairs reads key=value,key=value with percent-encoded values.
+// pairs parses key=value,key=value with percent-encoded values.
 func pairs(text string) (map[string]string, error) {
 	m := map[string]string{}
 	for _, one := range words(text) {

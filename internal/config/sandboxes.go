@@ -39,7 +39,7 @@ func validateSandboxes(s manager.Settings, w *problems) {
 	atLeast(w, "modules.sandbox.image_bytes", "image_bytes", s.ImageBytes, 1<<20)
 	atLeast(w, "modules.sandbox.machine_bytes", "machine_bytes", s.MachineBytes, 1<<20)
 	if !slices.Contains([]string{"", "kvm", "tcg"}, s.Accelerator) {
-		w.addf("modules.sandbox.accelerator", "%q is no accelerator; expected kvm, tcg or nothing", s.Accelerator)
+		w.addf("modules.sandbox.accelerator", "%q is not an accelerator; expected kvm, tcg or nothing", s.Accelerator)
 	}
 	validateSandboxDrivers(s, w)
 	validateSandboxTemplates(s, w)
@@ -49,7 +49,7 @@ func validateSandboxes(s manager.Settings, w *problems) {
 	default:
 		w.addf(
 			"modules.sandbox.min_isolation",
-			"%q is no tier; expected process, filtered, namespaces, user kernel or machine",
+			"%q is not a level of isolation; expected process, filtered, namespaces, user kernel or machine",
 			s.Isolation,
 		)
 	}
@@ -70,9 +70,9 @@ func validateSandboxDrivers(s manager.Settings, w *problems) {
 func checkDriver(w *problems, path, name string, unsafe bool) {
 	switch {
 	case name == "process" && !unsafe:
-		w.addf(path, "the driver process holds nothing back, which has to be wanted: set unsafe: true beside it")
+		w.addf(path, "the driver process isolates nothing; set unsafe: true beside it to use it")
 	case name != "process" && !slices.Contains(manager.DriverNames(), name):
-		w.addf(path, "%q is no driver; expected %s or process", name, strings.Join(manager.DriverNames(), ", "))
+		w.addf(path, "%q is not a driver; expected %s or process", name, strings.Join(manager.DriverNames(), ", "))
 	}
 }
 
@@ -82,9 +82,9 @@ func validateSandboxTemplates(s manager.Settings, w *problems) {
 		path := fmt.Sprintf("modules.sandbox.templates[%d]", i)
 		switch {
 		case t.Name == "" || len(t.Name) > 64:
-			w.addf(path+".name", "a template has a name of 1 to 64 bytes")
+			w.addf(path+".name", "the name of a template must have 1 to 64 bytes")
 		case names[t.Name]:
-			w.addf(path+".name", "there are two templates %q", t.Name)
+			w.addf(path+".name", "there are two templates named %q", t.Name)
 		}
 		names[t.Name] = true
 		if t.Driver != "" {
@@ -92,7 +92,7 @@ func validateSandboxTemplates(s manager.Settings, w *problems) {
 			if ladder := s.Ladder(); !slices.Contains(ladder, t.Driver) {
 				w.addf(
 					path+".driver",
-					"%s is not among the drivers that may be asked for, which are %s: add it to modules.sandbox.drivers",
+					"%s is not among the drivers that callers may request, which are %s: add it to modules.sandbox.drivers",
 					t.Driver,
 					strings.Join(ladder, ", "),
 				)
@@ -100,7 +100,7 @@ func validateSandboxTemplates(s manager.Settings, w *problems) {
 		}
 		for _, v := range t.Env {
 			if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
-				w.addf(path+".env", "%q is no variable; expected NAME=value", v)
+				w.addf(path+".env", "%q is not a variable; expected NAME=value", v)
 			}
 		}
 		for _, n := range []int{t.Memory, t.VCPUs, t.Processes, t.Disk} {

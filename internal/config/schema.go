@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// Schema is the JSON Schema of the file, for editors and for checks before a
-// file is put in place. It follows from the settings' structs, as reading
-// does; what only several settings together can say is left to Validate.
+// Schema returns the JSON Schema of the file, for editors and for checks before a file is deployed. It is derived
+// from the settings' structs, as decoding is; rules that involve several settings are checked by Validate alone.
 func Schema() []byte {
 	s := object(reflect.TypeFor[Config](), reflect.ValueOf(Default()), "")
 	s["$schema"] = "https://json-schema.org/draft/2020-12/schema"
@@ -21,12 +20,12 @@ func Schema() []byte {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	if err := e.Encode(s); err != nil {
-		panic("config: the schema is no JSON: " + err.Error()) // maps, strings and numbers only
+		panic("config: the schema is not JSON: " + err.Error()) // maps, strings and numbers only
 	}
 	return b.Bytes()
 }
 
-// object is the schema of a struct; def holds its defaults, if it is valid.
+// object returns the schema of a struct; def holds its defaults, if it is valid.
 func object(t reflect.Type, def reflect.Value, path string) map[string]any {
 	properties := map[string]any{}
 	var needed []string
@@ -47,7 +46,7 @@ func object(t reflect.Type, def reflect.Value, path string) map[string]any {
 	return o
 }
 
-// schema is what a setting may hold.
+// schema returns the schema of a setting's values.
 func (s setting) schema(def reflect.Value) map[string]any {
 	var m map[string]any
 	switch {
@@ -121,7 +120,7 @@ func plainType(t reflect.Type) string {
 	return "integer"
 }
 
-// Reference is the documentation of every setting, as Markdown.
+// Reference returns the documentation of every setting, as Markdown.
 func Reference() []byte {
 	var b bytes.Buffer
 	b.WriteString(`# Settings
@@ -172,7 +171,7 @@ func reference(b *bytes.Buffer, t reflect.Type, def reflect.Value, path string) 
 	b.WriteString("\n")
 }
 
-// notes are what else there is to say of a setting.
+// notes returns the remarks that follow the text of a setting.
 func (s setting) notes(def reflect.Value) string {
 	var n []string
 	if e := s.enum(); e != nil {

@@ -14,17 +14,17 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-// setting is one field of the settings' structs as file, environment, schema
-// and documentation see it.
+// setting is one field of the settings' structs as the file, the environment, the schema and the documentation use
+// it.
 type setting struct {
-	path string // listen.http.port; of a list's entries without their number
+	path string // listen.http.port; of a list's entries, without their index
 	key  string // the last part of the path
 	typ  reflect.Type
 	tag  reflect.StructTag
 	at   int // the field's place in its struct
 }
 
-// settingsIn lists the settings of a struct.
+// settingsIn returns the settings of a struct.
 func settingsIn(t reflect.Type, path string) (all []setting) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -40,8 +40,7 @@ func settingsIn(t reflect.Type, path string) (all []setting) {
 	return all
 }
 
-// leaves lists all settings below a type that hold a value of their own.
-// Lists of structs are leaves.
+// leaves returns all settings below a type that hold a value of their own. Lists of structs are leaves.
 func leaves(t reflect.Type, path string) (all []setting) {
 	for _, s := range settingsIn(t, path) {
 		if s.section() {
@@ -68,7 +67,7 @@ func (s setting) isList() bool {
 	return s.typ.Kind() == reflect.Slice && s.typ.Elem().Kind() == reflect.Struct
 }
 
-// enum are the words a setting may hold, or each of its entries.
+// enum returns the values that a setting, or each of its entries, may have.
 func (s setting) enum() []string {
 	if e := s.tag.Get("enum"); e != "" {
 		return strings.Split(e, ",")
@@ -78,7 +77,7 @@ func (s setting) enum() []string {
 
 func (s setting) secret() bool { return s.tag.Get("secret") != "" }
 
-// variable is the environment variable of a setting; "" when it has none.
+// variable returns the environment variable of a setting, or "" if it has none.
 func (s setting) variable() string {
 	switch e := s.tag.Get("env"); {
 	case e == "-", s.isList(), s.typ.Kind() == reflect.Map:
@@ -89,8 +88,7 @@ func (s setting) variable() string {
 	return "GATEHOUSE_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
 }
 
-// snake writes a Go name as the file does: SpoolEntry is spool_entry, ClientCA
-// is client_ca.
+// snake converts a Go name into its form in the file: SpoolEntry becomes spool_entry, ClientCA becomes client_ca.
 func snake(name string) string {
 	var b strings.Builder
 	runes := []rune(name)
@@ -111,7 +109,7 @@ var (
 	secretType   = reflect.TypeFor[secret.Text]()
 )
 
-// expects says what a setting holds, for a person.
+// expects describes the values of a setting for an error text.
 func (s setting) expects() string {
 	switch t := s.typ; {
 	case s.tag.Get("kind") == "address":
@@ -119,7 +117,7 @@ func (s setting) expects() string {
 	case s.isList(), t.Kind() == reflect.Slice:
 		return "a list, such as [a, b]"
 	case t == durationType:
-		return "a length of time, such as 30s, 10m or 24h"
+		return "a duration, such as 30s, 10m or 24h"
 	case t == levelType || s.enum() != nil:
 		return oneOf(s.enum())
 	case s.tag.Get("unit") == "bytes":
@@ -129,7 +127,7 @@ func (s setting) expects() string {
 	case t.Kind() == reflect.String, t == secretType:
 		return "text"
 	case t.Kind() == reflect.Map, s.section():
-		return "names with values"
+		return "a mapping of names to values"
 	case t.Kind() == reflect.Pointer, t.Kind() == reflect.Float64:
 		return "a number"
 	}
@@ -143,8 +141,7 @@ func oneOf(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-// parseText reads a text into a setting's field: a value of the environment, or a
-// scalar of the file.
+// parseText parses a text into a setting's field: a value of the environment, or a scalar of the file.
 func (s setting) parseText(v reflect.Value, text string) error {
 	if e := s.enum(); e != nil && s.typ.Kind() == reflect.String {
 		if !slices.Contains(e, text) {
@@ -209,7 +206,7 @@ func (s setting) takeKind(v reflect.Value, text string) error {
 	return nil
 }
 
-// words splits what the environment says of a list.
+// words splits the value that an environment variable gives a list.
 func words(text string) (list []string) {
 	for w := range strings.SplitSeq(text, ",") {
 		if w = strings.TrimSpace(w); w != "" {
@@ -239,7 +236,7 @@ func parseCount(text string, bytes bool) (int64, error) {
 	return n << shift, nil
 }
 
-// showCount writes a number of bytes as briefly as parseCount reads it.
+// showCount formats a number of bytes as briefly as parseCount reads it.
 func showCount(n int64) string {
 	for i := len(sizes) - 1; i >= 0; i-- {
 		if u := sizes[i]; n > 0 && n%(1<<u.shift) == 0 {
@@ -249,7 +246,7 @@ func showCount(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// parseDuration reads a length of time; besides Go's units there are days.
+// parseDuration parses a duration; besides Go's units it accepts days.
 func parseDuration(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
@@ -258,12 +255,12 @@ func parseDuration(text string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
-		return 0, fmt.Errorf("%q is no length of time; expected one such as 30s, 10m or 24h", text)
+		return 0, fmt.Errorf("%q is not a duration; expected one such as 30s, 10m or 24h", text)
 	}
 	return d, nil
 }
 
-// showDuration writes a length of time without the zeros of Duration.String.
+// showDuration formats a duration without the zeros of Duration.String.
 func showDuration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

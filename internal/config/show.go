@@ -15,8 +15,7 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-// Show writes the settings in force as a file could say them, each with where
-// it was said. Secrets are left out.
+// Show writes the settings in force in the form of a file, each with its source. Secrets are left out.
 func (l *Loaded) Show(w io.Writer) error {
 	s := yamlWriter{from: l, out: w}
 	s.section(reflect.ValueOf(l.Config), "", "")
@@ -59,7 +58,7 @@ func (y *yamlWriter) section(v reflect.Value, path, indent string) {
 	}
 }
 
-// unsaid reports whether a value stands for not having been given one.
+// unsaid reports whether a value is the one that stands for an unset setting.
 func unsaid(v reflect.Value) bool {
 	if t, ok := v.Interface().(secret.Text); ok {
 		return t.Empty()
@@ -81,7 +80,7 @@ func (y *yamlWriter) writeList(v reflect.Value, path, indent string) {
 	}
 }
 
-// entry writes what one of a list says, and leaves out what it does not.
+// entry writes one entry of a list without its unset fields.
 func (y *yamlWriter) entry(v reflect.Value, at, indent string) {
 	for _, one := range settingsIn(v.Type(), at) {
 		f := v.Field(one.at)
@@ -107,7 +106,7 @@ func (y *yamlWriter) table(v reflect.Value, indent string) {
 	}
 }
 
-// formatValue writes a value as the file would.
+// formatValue formats a value as the file would contain it.
 func (s setting) formatValue(v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case time.Duration:
@@ -133,20 +132,19 @@ func (s setting) formatValue(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// quote writes a text so that it is read back as it is. JSON's quotes are
-// YAML's as well.
+// quote quotes a text so that it is read back unchanged. JSON's quoted strings are valid in YAML as well.
 func quote(s string) string {
-	// Such text YAML takes for text without quotes.
+	// YAML reads such a text as text without quotes.
 	if spelled(strings.TrimPrefix(s, "/"), 1<<10, "_./-", "_.-0123456789") &&
 		!slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(s)) {
 		return s
 	}
-	b, _ := json.Marshal(s) // a string
+	b, _ := json.Marshal(s) // a string cannot fail
 	return string(b)
 }
 
-// Differences are the settings that are not the same in two configurations:
-// those that a running host can follow, and those that need a new start.
+// Differences returns the settings that differ between two configurations: those that a running host can apply,
+// and those that require a restart.
 func Differences(a, b Config) (live, restart []string) {
 	compare := func(s setting, x, y reflect.Value) {
 		same := reflect.DeepEqual(x.Interface(), y.Interface())
@@ -176,7 +174,7 @@ func Differences(a, b Config) (live, restart []string) {
 	return live, restart
 }
 
-// Env are the variables of what runs in a context, as the file says them.
+// Env returns the environment variables of the programs that run in a context, as the file states them.
 func (c Config) Env(context string) map[string]string {
 	for _, x := range c.Contexts {
 		if x.Name == context {

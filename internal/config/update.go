@@ -4,11 +4,10 @@ import (
 	releases "gatehouse/internal/maintenance/update"
 )
 
-// Update says where newer releases of this program come from. Without a Source
-// there are none.
+// Update configures where newer releases of this program are found. Without a Source updates are off.
 type Update struct {
-	Source string `doc:"Where releases are: an absolute folder, or a URL that begins with https://. It holds manifest.json, its signature manifest.json.minisig, and the programs."`
-	Key    string `doc:"The public key of minisign that releases are signed with. Nothing else is believed."`
+	Source string `doc:"Location of releases: an absolute folder, or a URL that begins with https://. It holds manifest.json, its signature manifest.json.minisig, and the programs."`
+	Key    string `doc:"The minisign public key that releases are signed with. No other signature is accepted."`
 }
 
 func (u Update) validate(w *problems) {

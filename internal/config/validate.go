@@ -14,7 +14,7 @@ import (
 	"gatehouse/internal/access/certs"
 )
 
-// SettingProblem is a setting that cannot be.
+// SettingProblem is the error of an invalid setting.
 type SettingProblem struct {
 	Path string // of the setting, such as listen.http.port
 	Err  error  // what is wrong, and what was expected
@@ -23,15 +23,15 @@ type SettingProblem struct {
 func (s *SettingProblem) Error() string { return s.Err.Error() }
 func (s *SettingProblem) Unwrap() error { return s.Err }
 
-// problems collects mistakes.
+// problems collects errors.
 type problems struct{ all []error }
 
 func (p *problems) addf(path, format string, args ...any) {
 	p.all = append(p.all, &SettingProblem{path, fmt.Errorf(format, args...)})
 }
 
-// Validate says what is wrong with the settings, all of it at once; each is a
-// *Mistake. The doors are checked only where they are open.
+// Validate reports everything that is wrong with the settings at once; each error is a *SettingProblem. Listeners
+// are checked only if they are open.
 func (c Config) Validate() error {
 	w := &problems{}
 	c.Doors.validate(w)
@@ -45,7 +45,7 @@ func (c Config) Validate() error {
 	c.checkContexts(w)
 	c.checkPackages(w)
 	if p := c.Approvals.Proof; p != "" && p != "none" && p != "passphrase" {
-		w.addf("approvals.proof", "%q is no proof of a person; expected none or passphrase", p)
+		w.addf("approvals.proof", "%q is not a proof of an operator; expected none or passphrase", p)
 	}
 	if c.Audit.Keep < 0 || c.Audit.MaxSize < 0 {
 		w.addf("audit", "keep is %v and max_size is %d: expected no less than 0", c.Audit.Keep, c.Audit.MaxSize)
@@ -114,8 +114,8 @@ func (p *problems) url(path, what, value string, schemes ...string) {
 	}
 }
 
-// publicName reports whether an authority on the internet could know a name:
-// labels with a dot between, neither an address nor a pattern.
+// publicName reports whether an authority on the internet could know a name: labels separated by dots, neither an
+// address nor a pattern.
 func publicName(d string) bool {
 	labels := strings.Split(d, ".")
 	if _, err := netip.ParseAddr(d); err == nil || len(labels) < 2 || len(d) > 253 {
@@ -148,7 +148,7 @@ func (a Auth) validate(w *problems) {
 		w.url("auth.oauth.jwks", "jwks", o.JWKS, "https", "http")
 		w.url("auth.oauth.resource", "resource", o.Resource, "https", "http")
 	} else if o.Resource != "" || o.JWKS != "" {
-		w.addf("auth.oauth", "there is no issuer; expected the URL of a provider")
+		w.addf("auth.oauth", "there is no issuer; expected the URL of an authorization server")
 	}
 }
 
@@ -189,12 +189,11 @@ func atLeast[T cmp.Ordered](w *problems, path, what string, got, least T) {
 func (o Observe) validate(w *problems) {
 	w.url("observe.traces.endpoint", "endpoint", o.Traces.Endpoint, "http", "https")
 	if s := o.Traces.Sample; !(s >= 0 && s <= 1) {
-		w.addf("observe.traces.sample", "sample is %v: expected a part from 0 to 1", s)
+		w.addf("observe.traces.sample", "sample is %v: expected a number from 0 to 1", s)
 	}
 }
 
-// Loopback reports whether a host to listen on can be reached from this
-// machine alone.
+// Loopback reports whether a host to listen on can be reached from this machine alone.
 func Loopback(host string) bool {
 	if host == "localhost" {
 		return true
