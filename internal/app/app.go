@@ -41,46 +41,44 @@ import (
 	"gatehouse/module"
 )
 
-// Version is what this host calls itself.
+// Version is the version of this program.
 const Version = "0.1.0"
 
-// Options are what a host is given besides its settings. The zero value is a
-// host without standard input and output.
+// Options are the parts of a host that are not settings. The zero value is a host without standard input and
+// output.
 type Options struct {
-	Log   *slog.Logger  // nil drops what the host says
-	Info  protocol.Info // how it introduces itself; without a name, as Gatehouse
+	Log   *slog.Logger  // nil discards the log
+	Info  protocol.Info // sent to clients at initialize; an empty name means Gatehouse
 	Extra []Guest       // modules that are not in the standard list
-	// Configs are the configurations of modules of Extra, by name; see
-	// module.DecodeConfig.
+	// Configs maps names of modules in Extra to their configurations; see module.DecodeConfig.
 	Configs map[string]json.RawMessage
-	Bare    bool     // no module of the standard list, unless it is named
+	Bare    bool     // leave out the standard modules that are not named
 	Hosts   []string // names of this machine that requests over HTTP may use, besides those of loopback
-	// Embedded serves callers without a token, except over TCP: who gets as
-	// far as the other doors is for the program around this host to decide.
+	// Embedded serves callers without a token, except over TCP. The program that embeds this host decides who
+	// reaches the other listeners.
 	Embedded bool
-	// Private keeps nothing on disk that outlives the host.
+	// Private stores nothing on disk that outlives the host.
 	Private bool
-	// AnyFolder opens whatever folders clients name that came over a daemon's
-	// own socket; otherwise they get what of those lies in the folders of the
-	// settings.
+	// AnyFolder opens any folder that a client of a daemon's own socket names. Otherwise such a client gets those
+	// of its folders that are inside the folders of the settings.
 	AnyFolder bool
-	// OneCall says that the host ends with the first call.
+	// OneCall means that the host ends with the first call.
 	OneCall bool
-	// Again says how this host is started again after it has ended with Again
-	// reporting true; "" means that there is no such way.
+	// Again describes how this host is restarted after it has ended with Again reporting true; "" means that it
+	// cannot be restarted.
 	Again string
 
-	In   io.Reader // of the stdio door
+	In   io.Reader // of the stdio listener
 	Out  io.Writer
-	Conn net.Conn // one client more, newline-framed; the host ends with it if no other door is open
+	Conn net.Conn // a further client, newline-framed; the host ends with it if no other listener is open
 
-	// Settings is the file that the settings came from; "" when there is none.
+	// Settings is the path of the file that the settings came from; "" if there is none.
 	Settings string
 
-	// Socket is the path of one Unix socket more; "" opens none.
+	// Socket is the path of a further Unix socket; "" opens none.
 	Socket string
-	// Listeners are doors that another program has opened, by kind: the
-	// door of the settings is served there. The host closes them.
+	// Listeners are listeners that another program has opened, by kind. The host serves the listener of the
+	// settings there, and closes them.
 	Listeners map[string]net.Listener
 }
 
@@ -90,22 +88,22 @@ type Guest struct {
 	New  module.New
 }
 
-// SettingError is a setting that cannot be, as opposed to an accident.
+// SettingError is the error of an invalid setting, as opposed to a failure.
 type SettingError struct{ Err error }
 
 func (e *SettingError) Error() string { return e.Err.Error() }
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// Part is a part of the host that runs.
+// Part is a part of a running host.
 type Part = core.Part
 
-// App is a host with all its parts. New makes one. One struct, because each field is
-// a subsystem that New builds once and that the parts close in reverse order.
+// App is a host with all its parts. New creates one. It is one struct, because each field is a subsystem that New
+// builds once and that the parts close in reverse order.
 type App struct {
 	cfg    config.Config
 	opts   Options
 	log    *slog.Logger
-	parts  []Part // in the order of starting
+	parts  []Part // in the order in which they start
 	doors  []Listener
 	guests []guest
 
@@ -117,7 +115,7 @@ type App struct {
 	who    *identity.Service
 	ring   *seal.Ring
 	bus    bus.Bus
-	core   *core.Core // what serves a call; the next fields are parts of it
+	core   *core.Core // serves calls; the next fields are parts of it
 	host   *modulehost.Host
 	views  *views.Registry
 	limits *limit.Limits
@@ -126,29 +124,28 @@ type App struct {
 	engine *protocol.Engine
 
 	pacing      atomic.Bool   // a rate was set, so it applies to all callers
-	connections atomic.Uint64 // that newline doors have had
+	connections atomic.Uint64 // number of connections that newline-framed listeners have accepted
 
 	contexts     *contextmanager.Manager
 	contextStore *contextstore.Store
 	settings     settingsInForce
 	observed     telemetrySources
 
-	restored *backup.Restored // when this host started; nil for nothing
+	restored *backup.Restored // the backup that was restored when this host started; nil for none
 	readOnly bool             // the data folder could not be written when this host started
 
 	narrower *clientroots.Narrower
 	tree     *liveTree
 	sockets  *websocket.Server // nil without the module ws
-	journal  *server.Journal   // nil without the module that shows it
-	noticing bool              // notifications are made of events
-	mailer   *smtp.Mailer      // mails them; nil without its module
+	journal  *server.Journal   // nil without the module that serves it
+	noticing bool              // notifications are created from events
+	mailer   *smtp.Mailer      // mails notifications; nil without its module
 	leaving  shutdownRequest
 	packageEvents
 }
 
-// New builds a host: every folder, file and listener is open when it
-// returns, and nothing runs. After an error nothing is left open. A mistake
-// in the settings is a *SettingError.
+// New builds a host: when it returns, every folder, file and listener is open, and nothing runs. After an error
+// nothing is left open. A mistake in the settings is a *SettingError.
 func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -175,7 +172,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	return a, nil
 }
 
-// abandon stops what has been built so far.
+// abandon closes what has been built so far.
 func (a *App) abandon() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -185,8 +182,8 @@ func (a *App) abandon() {
 	core.Run(ctx, a.log, a.cfg.Limits.StopPatience, a.parts...)
 }
 
-// Run serves until ctx is done, the last door has closed by itself, or a
-// part fails. It returns when everything has stopped.
+// Run serves until ctx is done, the last listener has closed, or a part fails. It returns when everything has
+// stopped.
 func (a *App) Run(ctx context.Context) error {
 	parts := slices.Clone(a.parts)
 	if len(a.doors) > 0 {
@@ -226,7 +223,7 @@ func (a *App) openRoots(context.Context) (err error) {
 	return nil
 }
 
-// build makes what serves a call.
+// build creates the parts that serve a call.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
 	counted := limits(a.cfg)
@@ -277,19 +274,19 @@ func (a *App) build(context.Context) error {
 	a.core = core.New(o)
 	a.host, a.views, a.calls = a.core.Modules, a.core.Views, a.core.Calls
 	a.table, a.engine = a.core.Sessions, a.core.Engine
-	a.watch() // metrics and the ledger stop after all that publishes events
+	a.watch() // metrics and the ledger stop after everything that publishes events
 	a.watchLedger()
 	a.parts = append(a.parts, a.core.Parts(a.cfg.Limits.StopPatience)...)
 	return nil
 }
 
-// The host's own modules, part of every view.
+// These are the host's own modules, which are part of every view.
 const (
 	resourcesModule = core.ResourcesModule
 	jobModule       = core.JobModule
 )
 
-// greetingModule is the host's own module in the default context alone.
+// greetingModule is the host's own module that only the default context contains.
 const greetingModule = "greeting"
 
 func (a *App) addModules(ctx context.Context) error {
@@ -321,8 +318,7 @@ func (a *App) addModules(ctx context.Context) error {
 	return a.startContexts()
 }
 
-// Modules are the names of the modules that are served to callers who name no
-// context.
+// Modules returns the names of the modules that are served to callers who name no context.
 func (a *App) Modules() []string {
 	first := standsIn(a.cfg.View)
 	if (preset(first) != nil || slices.Contains(viewNames(), first)) && len(a.cfg.Contexts) == 0 {
@@ -331,7 +327,7 @@ func (a *App) Modules() []string {
 	return defaultModules(a.guests)
 }
 
-// moduleNames are those of all modules a context may hold.
+// moduleNames returns the names of all modules that a context can contain.
 func (a *App) moduleNames() (names []string) {
 	for _, g := range a.guests {
 		names = append(names, g.Name)
@@ -339,12 +335,11 @@ func (a *App) moduleNames() (names []string) {
 	return names
 }
 
-// examples are calls that every folder can answer, of the modules file and dir
-// and of presets.
+// examples are calls that succeed in every folder, of the modules file and dir and of presets.
 var examples = []string{"dir_list path=.", "list_directory path=.", "lang_list"}
 
-// Example returns a call that the owner of this host can make, as arguments of
-// gatehouse call; "" if none of the usual ones is there.
+// Example returns a call that the owner of this host can make, as arguments of gatehouse call, or "" if none of
+// examples is offered.
 func (a *App) Example() string {
 	who := a.owner().Caller
 	who.Context = a.views.Default()
@@ -358,7 +353,7 @@ func (a *App) Example() string {
 	return ""
 }
 
-// Folders are the paths of the folders the tools may touch.
+// Folders returns the paths of the folders the tools may access.
 func (a *App) Folders() (paths []string) {
 	for _, r := range a.roots.List() {
 		paths = append(paths, r.Path)

@@ -17,7 +17,7 @@ import (
 	"gatehouse/module"
 )
 
-// settings are those of a host that keeps everything below one folder.
+// settings returns the settings of a host that stores everything below one folder.
 func settings(t *testing.T) config.Config {
 	t.Helper()
 	home := t.TempDir()
@@ -33,7 +33,7 @@ func settings(t *testing.T) config.Config {
 	return c
 }
 
-// spools are the spool folders below the cache.
+// spools returns the spool folders below the cache.
 func spools(t *testing.T, c config.Config) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(c.Folders.Cache, "spool-*"))
@@ -43,7 +43,7 @@ func spools(t *testing.T, c config.Config) []string {
 	return found
 }
 
-// witness is a module that notes when it is closed.
+// witness is a module that counts how often it is closed.
 type witness struct{ closed *int }
 
 func (w witness) Offer(context.Context, module.Audience) (*module.Offer, error) {
@@ -52,7 +52,7 @@ func (w witness) Offer(context.Context, module.Audience) (*module.Offer, error) 
 
 func (w witness) Close(context.Context) error { *w.closed++; return nil }
 
-// Whichever step of building fails, what was built before is closed again.
+// TestAFailedStartLeavesNothingOpen fails each step of building and checks that the earlier ones are undone.
 func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 	taken, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -75,7 +75,7 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 		{"module", func(_ *config.Config, o *Options) { o.Extra = append(o.Extra, bad) }, "module broken: no luck", 1},
 		{"door", func(c *config.Config, _ *Options) {
 			c.Doors.HTTP.Open, c.Doors.HTTP.Port = true, taken.Addr().(*net.TCPAddr).Port
-		}, "open the HTTP door", 1},
+		}, "open the HTTP listener", 1},
 		{"second door", func(c *config.Config, _ *Options) {
 			c.Doors.Unix, c.Doors.TCP = filepath.Join(t.TempDir(), "s"), taken.Addr().String()
 		}, "listen on tcp", 1},
@@ -122,9 +122,8 @@ func TestSettingsThatCannotBe(t *testing.T) {
 	}
 }
 
-// A host that cannot write its folders serves all the same and says what it
-// will forget: where a file is in the way, and where there is nothing and
-// nothing can be made, as in a home that can only be read.
+// A host that cannot write its folders serves nevertheless and logs what it will lose: if a file is in place of
+// the folder, and if nothing can be created, as in a read-only home folder.
 func TestAHostWithoutFoldersServes(t *testing.T) {
 	file, nowhere := filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "nowhere")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -146,7 +145,7 @@ func TestAHostWithoutFoldersServes(t *testing.T) {
 		if err := a.Run(ctx); err != nil {
 			t.Error(err)
 		}
-		for _, want := range []string{"jobs are kept in memory", "cannot keep keys"} {
+		for _, want := range []string{"jobs are kept in memory", "cannot write keys"} {
 			if !strings.Contains(said.String(), want) {
 				t.Errorf("%q is missing from\n%s", want, said.String())
 			}
@@ -163,7 +162,7 @@ func TestAHostRemovesItsSpoolAndWhatOthersLeft(t *testing.T) {
 	mine := strconv.Itoa(os.Getpid())
 	space, _, _ := strings.Cut(procid.Self(), "-")
 	for name, when := range map[string]time.Time{
-		// Of the first the number is this process's, but it began at another time.
+		// The first folder has the id of this process, but an earlier start time.
 		"spool-of-" + space + "-" + mine + "-1-a": old, "spool-of-" + procid.Self() + "-b": old,
 		"spool-999999999-a": old, "spool-999999998-b": time.Now(), "spool-" + mine + "-c": old, "other-999999999-a": old,
 	} {

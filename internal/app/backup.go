@@ -21,8 +21,8 @@ import (
 	"gatehouse/tool"
 )
 
-// BackedUp are the folders that backups hold. What belongs to processes of
-// this machine is left out: their records, and the log of the daemon.
+// BackedUp returns the folders that backups contain. The records of running processes and the log of the daemon
+// are left out, because they belong to this machine.
 func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
 	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive, packages.StoreFolder(filepath.Join(f.Data, "packages"))}
@@ -37,8 +37,8 @@ func BackedUp(cfg config.Config) backup.Folders {
 	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
 }
 
-// enter takes the folders, and puts a restore in place that waits for it. A
-// private host, which keeps nothing, leaves them as they are.
+// enter locks the folders, and puts a waiting restore in place. A private host, which stores nothing, does
+// neither.
 func (a *App) enter(context.Context) error {
 	if a.opts.Private || a.cfg.Folders.Data == "" {
 		return nil
@@ -47,7 +47,7 @@ func (a *App) enter(context.Context) error {
 	if done != nil {
 		a.restored = done
 		a.log.Warn(
-			"a backup was restored; what was there before is in .before-restore",
+			"a backup was restored; the previous content is in .before-restore",
 			"backup",
 			done.Backup,
 			"created",
@@ -60,9 +60,9 @@ func (a *App) enter(context.Context) error {
 	}
 	if err != nil {
 		if waits, _ := backup.Waiting(BackedUp(a.cfg)); done == nil && waits != nil {
-			return err // it is half done: going on would mix two states
+			return err // the restore is incomplete: to continue would mix two states
 		}
-		a.readOnly = !cannotExist(a.cfg.Folders.Data) // without a folder there is nothing that could be kept or changed
+		a.readOnly = !cannotExist(a.cfg.Folders.Data) // without a folder there is nothing to store or change
 		a.log.Warn(
 			"a restore would not wait for this host: cannot lock the folder",
 			"folder",
@@ -79,7 +79,7 @@ func (a *App) enter(context.Context) error {
 	return nil
 }
 
-// tellRestored has the ledger remember what happened before it was opened.
+// tellRestored records in the ledger the restore that happened before the ledger was opened.
 func (a *App) tellRestored(context.Context) error {
 	if a.restored != nil {
 		a.publish("config.restored", a.restored)
@@ -87,8 +87,7 @@ func (a *App) tellRestored(context.Context) error {
 	return nil
 }
 
-// NewKeeper makes the room that backs this person's hosts up. host says whose
-// backups it makes.
+// NewKeeper returns the manager that backs up this user's hosts. host is the host whose backups it makes.
 func NewKeeper(cfg config.Config, o backup.Options) *backup.Manager {
 	o.Folders, o.Version = BackedUp(cfg), Version
 	if cfg.Folders.Config != "" {
@@ -97,8 +96,7 @@ func NewKeeper(cfg config.Config, o backup.Options) *backup.Manager {
 	return backup.New(o)
 }
 
-// HostOf reads which host the folders belong to, for commands that run without
-// one.
+// HostOf reads the identity of the host that the folders belong to, for commands that run without a host.
 func HostOf(ctx context.Context, f config.Folders) (host backup.Host, err error) {
 	err = withState(f, func(t *state.Tree) error {
 		m, err := state.Attach[hostRecord](ctx, t, "/private/host", state.Durable)
@@ -115,8 +113,7 @@ func HostOf(ctx context.Context, f config.Folders) (host backup.Host, err error)
 	return host, err
 }
 
-// PackagesOf reads the records of the packages in the folders, for commands that
-// run without a host.
+// PackagesOf reads the records of the packages in the folders, for commands that run without a host.
 func PackagesOf(ctx context.Context, f config.Folders) (records map[string]json.RawMessage, err error) {
 	err = withState(f, func(t *state.Tree) error {
 		m, err := state.Attach[map[string]packages.Record](ctx, t, packageRecordsAt, state.Durable)
@@ -129,7 +126,7 @@ func PackagesOf(ctx context.Context, f config.Folders) (records map[string]json.
 	return records, err
 }
 
-// withState opens the state of a user's hosts for a moment.
+// withState opens the state of a user's hosts, runs use with it, and closes it.
 func withState(f config.Folders, use func(*state.Tree) error) error {
 	log, err := state.OpenFile(stateFileOf(f), state.FileOptions{})
 	if err != nil {
@@ -139,7 +136,7 @@ func withState(f config.Folders, use func(*state.Tree) error) error {
 	return errors.Join(use(t), t.Close(), log.Close())
 }
 
-// recordsOf are the records of packages as backups hold them.
+// recordsOf returns the records of packages in the form that backups contain.
 func recordsOf(m *state.Mount[map[string]packages.Record]) (map[string]json.RawMessage, error) {
 	all, _, err := m.Get()
 	if err != nil {
@@ -176,8 +173,7 @@ func (a *App) backupDeps() (c keeping.Config, err error) {
 	return c, nil
 }
 
-// jobState is a member of /public/jobs: something that takes long, with its
-// phases. It stays a while after it has ended.
+// jobState is a member of /public/jobs: a long operation with its phases. It stays for a while after it has ended.
 type jobState struct {
 	Owner    string            `json:"owner"`
 	Title    string            `json:"title"`
@@ -187,9 +183,9 @@ type jobState struct {
 	Progress progress.Progress `json:"progress"`
 }
 
-const endedShown = 50 // jobs that have ended, of all owners
+const endedShown = 50 // ended jobs that stay, of all owners
 
-// showJob shows one job of an owner in the tree.
+// showJob adds a job of an owner to the tree.
 func (l *liveTree) showJob(who tool.Caller, job, title string) (show func(progress.Progress), ended func(error)) {
 	var mu sync.Mutex
 	now := jobState{
@@ -227,7 +223,7 @@ func (l *liveTree) showJob(who tool.Caller, job, title string) (show func(progre
 	}
 }
 
-// forgetEnded keeps the newest that have ended.
+// forgetEnded removes all ended jobs except the newest.
 func forgetEnded(all map[string]jobState) {
 	ended := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(id string) bool { return all[id].Ended == nil })
 	slices.SortFunc(ended, func(a, b string) int { return all[b].Ended.Compare(*all[a].Ended) })

@@ -19,7 +19,7 @@ import (
 	"gatehouse/tool"
 )
 
-// started is a host that a test ends by itself.
+// started returns a running host that the test stops itself.
 func started(t *testing.T, cfg config.Config) (a *App, stop func()) {
 	t.Helper()
 	a, err := New(t.Context(), cfg, Options{})
@@ -63,8 +63,8 @@ func (c *tenant) wait(begun map[string]any) map[string]any {
 
 const backupKey = "correct horse battery"
 
-// A host is filled, backed up and lost. Another one, on other folders, becomes
-// it when it is started again.
+// A host is filled, backed up and lost. Another host with other folders becomes that host when it is restarted
+// with the backup.
 func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	first := ruled(t, "backup", "file", "notification")
 	if err := secret.In(first.Folders.Config, "").Set(backup.DefaultSecret, secret.New(backupKey)); err != nil {
@@ -129,7 +129,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	}
 	args := fmt.Sprintf(`"target":%q,"password":%q`, shelf, backupKey)
 	if got := fmt.Sprint(admin.result("backup_restore", "{"+args+"}")); !strings.Contains(got, "unconfirmed") {
-		t.Fatalf("nobody was asked: %s", got)
+		t.Fatalf("no client was asked: %s", got)
 	}
 	if got := fmt.Sprint(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":"a wrong password","confirm":%q}`, shelf, name))); !strings.Contains(
 		got,

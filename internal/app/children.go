@@ -9,8 +9,8 @@ import (
 	"gatehouse/internal/exec/shield"
 )
 
-// closeFiles keeps the child processes of this host from what is its own. It
-// comes before all that could start one.
+// closeFiles denies the child processes of this host access to the host's own files. It runs before anything that
+// could start a child process.
 func (a *App) closeFiles(context.Context) error {
 	if !a.opts.Private {
 		proc.Sweep()
@@ -26,9 +26,9 @@ func (a *App) closeFiles(context.Context) error {
 	return nil
 }
 
-// OwnFiles are the folders and files that children of a host of these settings
-// are kept from; settings is the file they came from. What lies in open was
-// given to the tools by the settings although it is in one of the folders.
+// OwnFiles returns the folders and files that children of a host with these settings cannot access. settings is
+// the file that the settings came from. Folders in open are inside of those folders, but the settings give the
+// tools access to them.
 func OwnFiles(cfg config.Config, settings string) (folders, files, open []string) {
 	f, tls := cfg.Folders, cfg.Doors.HTTP.TLS
 	for _, dir := range []string{f.Config, f.Data, f.State, f.Cache, f.Runtime} {

@@ -17,8 +17,8 @@ import (
 	"gatehouse/tool"
 )
 
-// An era is how a client of one generation calls tools and is asked for its
-// roots. says is what it answers, and counts how often it was asked.
+// An era is how a client of one generation calls tools and is asked for its roots. says is its answer, and it
+// counts how often it was asked.
 type era struct {
 	name string
 	call func(c *tenant, in, name, args string, can bool, says func() string) string
@@ -118,7 +118,7 @@ func callModern(c *tenant, in, name, args string, can bool, says func() string) 
 	}
 }
 
-// announce is a roots/list result of folders.
+// announce returns a roots/list result with these folders.
 func announce(paths ...string) string {
 	list := []map[string]string{}
 	for _, p := range paths {
@@ -128,8 +128,8 @@ func announce(paths ...string) string {
 	return string(b)
 }
 
-// A client that says where it works is kept to that, now and when it says
-// something else; one that cannot say has what its context has.
+// A client that lists its roots is restricted to them, now and after a change; a client that cannot list roots has
+// all folders of its context.
 func TestCallsAreNarrowedToWhatTheClientAnnounces(t *testing.T) {
 	for _, e := range rootsEras {
 		t.Run(e.name, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestCallsAreNarrowedToWhatTheClientAnnounces(t *testing.T) {
 	}
 }
 
-// Contexts that do not want it ask no client.
+// Contexts without this setting ask no client.
 func TestNarrowingIsForTheContextsThatWantIt(t *testing.T) {
 	cfg := settings(t)
 	dir := cfg.Roots.Folders[0]
@@ -198,8 +198,8 @@ func TestNarrowingIsForTheContextsThatWantIt(t *testing.T) {
 	}
 }
 
-// asks is a module whose tools call file_read in the ways that tools can: inside
-// a call, from nowhere, and in a job.
+// asks is a module whose tools call file_read in the ways that tools can: inside a call, without a call, and in a
+// job.
 type asks struct{ deps module.Deps }
 
 func (a *asks) Close(context.Context) error { return nil }
@@ -261,8 +261,8 @@ func (a *asks) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	}}, nil
 }
 
-// What a call does through others, or later, it does in the folders it was
-// given itself; where that is not known, in none.
+// A call that another call makes, and a job, have the folders of the original call; without an original call they
+// have none.
 //
 //redteam:attack Tools run with what the call carries: a call inside a call asks for wider folders
 func TestCallsInsideCallsAreNarrowedAlike(t *testing.T) {
@@ -308,9 +308,8 @@ func TestCallsInsideCallsAreNarrowedAlike(t *testing.T) {
 	}
 }
 
-// The folders that a local client announces replace those of the preset
-// filesystem, and nothing else: not for other modules, other clients, read-only
-// hosts' writes, protected files, or where the settings keep the folders.
+// The folders that a local client announces replace those of the preset filesystem. They change nothing for other
+// modules, other clients, writes on read-only hosts, and protected files, or if the settings fix the folders.
 func TestAnnouncedFoldersReplaceThoseOfThePreset(t *testing.T) {
 	host, mine, other := t.TempDir(), t.TempDir(), t.TempDir()
 	putFile(t, "text of the host", host, "a.txt")

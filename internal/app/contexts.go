@@ -13,14 +13,14 @@ import (
 	"gatehouse/internal/modules/standard"
 )
 
-// The host's own modules in the administration context, and nowhere else.
+// These are the host's own modules that only the administration context contains.
 const (
 	contextModule = "context"
 	sshModule     = "ssh"
 )
 
-// ContextsFile is where hosts of one person keep the contexts that are made
-// while they run; "" keeps them in memory.
+// ContextsFile returns the path of the file in which the hosts of one user store the contexts that are created at
+// run time; "" means that they are kept in memory.
 func ContextsFile(f config.Folders) string {
 	if f.Data == "" {
 		return ""
@@ -28,16 +28,15 @@ func ContextsFile(f config.Folders) string {
 	return filepath.Join(f.Data, "contexts.db")
 }
 
-// ReservedContext reports whether a name is that of a context which some host
-// has by itself, so that the book must not take it.
+// ReservedContext reports whether a name is that of a context that some host has by default, so that the store
+// must not accept it.
 func ReservedContext(name string) bool {
 	return name == DefaultContext || name == contextstore.Admin || slices.Contains(viewNames(), name) ||
 		slices.ContainsFunc(standard.Modules(standard.Deps{}), func(g standard.Module) bool { return g.Name == name })
 }
 
-// openContexts opens the store of contexts that are made at run time. If it cannot
-// be read, the host starts without them, and callers that are bound to one of them
-// find no context.
+// openContexts opens the store of contexts that are created at run time. If it cannot be read, the host starts
+// without them, and callers that are bound to one of them find no context.
 func (a *App) openContexts(context.Context) error {
 	fixed, err := fixedContexts(a.cfg, a.guests)
 	if err != nil {
@@ -47,7 +46,7 @@ func (a *App) openContexts(context.Context) error {
 	o := contextstore.Options{
 		Log: a.log,
 		Fixed: func(name string) bool {
-			if a.contexts == nil { // while the store is opened
+			if a.contexts == nil { // while the store is being opened
 				return fixed.Has(name)
 			}
 			return a.contexts.IsFixed(name)
@@ -57,7 +56,7 @@ func (a *App) openContexts(context.Context) error {
 	path := ContextsFile(a.cfg.Folders)
 	store, err := contextstore.Open(path, o)
 	if err != nil {
-		a.log.Error("contexts made at run time are left out: the file cannot be read", "file", path, "err", err)
+		a.log.Error("contexts created at run time are left out: the file cannot be read", "file", path, "err", err)
 		if store, err = contextstore.Open("", o); err != nil {
 			return err
 		}

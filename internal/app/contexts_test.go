@@ -18,7 +18,7 @@ import (
 	"gatehouse/tool"
 )
 
-// tenant is a client of a host that runs, as one principal.
+// tenant is a client of a running host, with one principal.
 type tenant struct {
 	t    *testing.T
 	pipe *protocol.Pipe
@@ -27,7 +27,7 @@ type tenant struct {
 	meta string // members of the _meta of each request, each followed by a comma
 }
 
-// live starts a host and returns what makes its clients.
+// live starts a host and returns a function that creates its clients.
 func live(t *testing.T) (*App, func(name string, roles ...string) *tenant) {
 	t.Helper()
 	return liveWith(t, Options{})
@@ -56,7 +56,7 @@ func liveOn(t *testing.T, cfg config.Config, o Options) (*App, func(name string,
 	return a, func(name string, roles ...string) *tenant { return tenantOf(t, a, name, roles...) }
 }
 
-// tenantOf makes a client of a host that runs.
+// tenantOf returns a client of a running host.
 func tenantOf(t *testing.T, a *App, name string, roles ...string) *tenant {
 	c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
 	c.pipe = a.engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: name, Roles: roles}}, func(m []byte) error {
@@ -78,8 +78,7 @@ func (c *tenant) message() json.RawMessage {
 	}
 }
 
-// say sends a request that stands alone, into a context, and returns the
-// answer.
+// say sends a request to a context, in a session of its own, and returns the answer.
 func (c *tenant) say(in, method, params string) string {
 	c.t.Helper()
 	c.next++
@@ -260,8 +259,8 @@ func TestAContextIsMadeChangedAndRemovedWhileTheHostRuns(t *testing.T) {
 	}
 }
 
-// Resources that a context defines are listed, read, completed and subscribed
-// to, by the callers of that context alone and under its rules.
+// Resources that a context defines are listed, read, completed and subscribed to by the callers of that context
+// alone and under its rules.
 func TestAContextDefinesResources(t *testing.T) {
 	_, client := live(t)
 	admin, ann := client("root", "admin"), client("ann")
@@ -371,7 +370,7 @@ func TestAContextDefinesResources(t *testing.T) {
 	expect(t, ann.say("dev", "resources/read", `"uri":"team://motd"`), `"error"`, "not found")
 }
 
-// What the command line writes reaches live sessions within a second.
+// Changes that the command line writes reach running sessions within a second.
 func TestTheHostFollowsTheCommandLine(t *testing.T) {
 	a, client := live(t)
 	cli, err := contextstore.Open(ContextsFile(a.cfg.Folders), contextstore.Options{})
@@ -411,8 +410,8 @@ func TestTheHostFollowsTheCommandLine(t *testing.T) {
 	expect(t, string(bob.message()), "list_changed")
 }
 
-// Contexts come and go while they are used; nothing of one is found in another,
-// and nothing is left of those that are gone.
+// Contexts are created and removed while they are used. No context offers tools of another one, and nothing
+// remains of removed contexts.
 func TestContextsComeAndGoUnderUse(t *testing.T) {
 	a, client := live(t)
 	admin := client("root", "admin")
@@ -464,12 +463,12 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 	for i := range 3 {
 		admin.call("admin", "context_delete", fmt.Sprintf(`{"name":"c%d"}`, i))
 	}
-	eventually(t, "the modules of removed contexts are gone", func() bool {
+	eventually(t, "the modules of removed contexts are closed", func() bool {
 		return !slices.ContainsFunc(a.host.Names(), func(n string) bool { return strings.HasPrefix(n, "own-") })
 	})
 }
 
-// A context of the book can be the one that callers get who name none.
+// A stored context can be the default for callers who name none.
 func TestAContextOfTheBookAsDefault(t *testing.T) {
 	cfg := settings(t)
 	book, err := contextstore.Open(ContextsFile(cfg.Folders), contextstore.Options{})
@@ -491,7 +490,7 @@ func TestAContextOfTheBookAsDefault(t *testing.T) {
 	a.abandon()
 }
 
-// Where the folders of a context cannot be opened it has none, not the host's.
+// If the folders of a context cannot be opened, the context has no folders; it does not fall back to the host's.
 func TestAContextWhoseFoldersAreGoneHasNone(t *testing.T) {
 	_, client := live(t)
 	admin, ann := client("root", "admin"), client("ann")
@@ -505,8 +504,7 @@ func TestAContextWhoseFoldersAreGoneHasNone(t *testing.T) {
 	expect(t, ann.call("lost", "file_exists", `{"path":"."}`), `"exists":true`)
 }
 
-// A context that a command makes is there at once, and stands once in the
-// ledger: the command that makes a change records it.
+// A context that a command creates is available at once and is recorded once in the ledger, by the command.
 func TestContextsOfACommand(t *testing.T) {
 	a, client := live(t)
 	ann, admin := client("ann"), client("root", "admin")

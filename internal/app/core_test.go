@@ -12,8 +12,8 @@ import (
 	"gatehouse/internal/modules/standard"
 )
 
-// The context core stands in for design C: its names, complete structured
-// results, and what a tool of ours would page comes whole.
+// The context core replaces the server of design C: its names, complete structured results, and content that this
+// program's own tools would split into pages comes whole.
 func TestCoreStandsInForDesignC(t *testing.T) {
 	cfg := settings(t)
 	cfg.View.Modules = []string{"core"}
@@ -94,8 +94,7 @@ func TestCoreStandsInForDesignC(t *testing.T) {
 	}
 }
 
-// Naming core adds its modules to no other context, and leaves those that were
-// named themselves where they are.
+// Naming core adds its modules to no other context, and does not move modules that were named themselves.
 func TestModulesOfCoreAreApart(t *testing.T) {
 	for named, want := range map[string]string{"core": "", "core file": "file_read"} {
 		cfg := settings(t)

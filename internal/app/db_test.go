@@ -78,9 +78,8 @@ func TestWhatAUserInterfaceKeepsIsPublicAndLasts(t *testing.T) {
 	}
 }
 
-// A dump that is too large for an answer is no error: it has the revision, and a
-// link to all of it, in which no value is cut. A caller that asks for the whole
-// result, as the command line does, gets it.
+// A dump that is too large for an answer is not an error: the answer has the revision and a link to the whole
+// dump, in which no value is cut. A caller that asks for the whole result, as the command line does, gets it.
 func TestALargeDumpIsALink(t *testing.T) {
 	cfg := ruled(t, "db")
 	a, client := liveOn(t, cfg, Options{})

@@ -24,7 +24,7 @@ import (
 	"gatehouse/internal/server/stdio"
 )
 
-// Kinds of doors, as a person reads them.
+// These are the kinds of listeners, in the form shown to users.
 const (
 	Stdio = "stdio"
 	HTTP  = "HTTP"
@@ -33,18 +33,18 @@ const (
 	Unix  = "Unix"
 )
 
-// Listener is an open door.
+// Listener is an open listener of the host.
 type Listener struct {
 	Kind    string
-	Address string   // a URL; "" where there is none
-	Notes   []string // what to say of it before its address
-	Trust   string   // the file a client needs before it believes the certificate; "" where none is needed
+	Address string   // a URL; "" if there is none
+	Notes   []string // printed before its address
+	Trust   string   // the file a client needs to verify the certificate; "" if none is needed
 
 	part  Part
-	close func() // when it is never served
+	close func() // called if it is never served
 }
 
-// Doors are the doors that are open, in a fixed order.
+// Doors returns the open listeners, in a fixed order.
 func (a *App) Doors() []Listener { return a.doors }
 
 func (a *App) doorsPart() Part {
@@ -55,7 +55,7 @@ func (a *App) doorsPart() Part {
 	return core.Together("doors", parts...)
 }
 
-// openDoors listens at every door that the settings name.
+// openDoors opens every listener that the settings name.
 func (a *App) openDoors(ctx context.Context) error {
 	d := a.cfg.Doors
 	for _, door := range []struct {
@@ -81,7 +81,7 @@ func (a *App) openDoors(ctx context.Context) error {
 	return nil
 }
 
-// HTTPDoor makes the HTTP door without a listener.
+// HTTPDoor returns the HTTP server without a listener.
 func (a *App) HTTPDoor() (*httpserver.Server, error) {
 	h := a.cfg.Doors.HTTP
 	info := introduce(a.opts.Info)
@@ -95,7 +95,7 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 		Metrics:  a.observed.handler,
 		Watches:  a.mayWatch,
 		Socket: func(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
-			a.sockets.Serve(w, r, who) // which the modules make after this server
+			a.sockets.Serve(w, r, who) // the modules create sockets after this server
 		},
 		Registry:      a.serveRegistry,
 		MaxBody:       int64(a.cfg.Limits.Message),
@@ -103,8 +103,7 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 		Streams:       a.limits.Streams,
 		Opens:         a.limits.Opens,
 		Administrator: a.rules,
-		// The door must have given up on its last request before the host
-		// gives up on the door.
+		// The server must give up waiting for its last request before the host gives up waiting for the server.
 		Patience: a.cfg.Limits.StopPatience / 2,
 		Name:     info.Name,
 		Version:  info.Version,
@@ -129,7 +128,7 @@ func (a *App) openHTTP(ctx context.Context) (Listener, error) {
 	}
 	ln, err := a.listenHTTP(ctx, h)
 	if err != nil {
-		return Listener{}, fmt.Errorf("open the HTTP door: %w", err)
+		return Listener{}, fmt.Errorf("open the HTTP listener: %w", err)
 	}
 	open := Listener{Kind: HTTP, Address: httpserver.URL(ln.Addr(), h.TLS.On), close: func() { ln.Close() }}
 	if h.TLS.On {
@@ -141,7 +140,7 @@ func (a *App) openHTTP(ctx context.Context) (Listener, error) {
 		ln = tls.NewListener(ln, source.Config())
 		open.Kind, open.Notes, open.Trust = HTTPS, source.Lines(), source.Trust()
 		if d := h.TLS.ACME.Domains; len(d) > 0 {
-			open.Address = "https://" + d[0] + "/mcp" // whatever port leads here: the certificate is for this
+			open.Address = "https://" + d[0] + "/mcp" // the certificate is for this name, whichever port leads here
 		}
 	}
 	open.part = Part{Name: "http", Run: func(ctx context.Context) error { return door.Serve(ctx, ln) }}
@@ -170,7 +169,7 @@ func (a *App) OpenListener(ln net.Listener) (Listener, error) {
 		part: Part{Name: "http", Run: func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
 }
 
-// authority is where certificates for public names come from.
+// authority returns the settings of the authority that issues certificates for public names.
 func (a *App) authority(t config.TLS) certs.ACME {
 	return certs.ACME{
 		Domains:   t.ACME.Domains,
@@ -180,7 +179,7 @@ func (a *App) authority(t config.TLS) certs.ACME {
 	}
 }
 
-// openCerts finds the certificate of the HTTP door.
+// openCerts returns the source of the HTTP listener's certificate.
 func (a *App) openCerts(t config.TLS) (*certs.Source, error) {
 	o := certs.Options{
 		Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Log: a.log,
@@ -196,13 +195,13 @@ func (a *App) openCerts(t config.TLS) (*certs.Source, error) {
 	return source, nil
 }
 
-// openStdio serves the user who started this process.
+// openStdio serves the program that started this process.
 func (a *App) openStdio(context.Context) (Listener, error) { return a.OpenStdio(a.opts.In, a.opts.Out) }
 
-// OpenStdio makes a door of an input and an output, for one client.
+// OpenStdio returns a listener that serves one client on an input and an output.
 func (a *App) OpenStdio(in io.Reader, out io.Writer) (Listener, error) {
 	if in == nil || out == nil {
-		return Listener{}, errors.New("open the stdio door: there is no standard input and output")
+		return Listener{}, errors.New("open the stdio listener: there is no standard input and output")
 	}
 	return Listener{Kind: Stdio, part: Part{Name: "stdio", Run: func(ctx context.Context) error {
 		return stdio.Serve(
@@ -216,7 +215,7 @@ func (a *App) OpenStdio(in io.Reader, out io.Writer) (Listener, error) {
 	}}, close: func() {}}, nil
 }
 
-// openConn serves the one client that Options.Conn is.
+// openConn serves the one client of Options.Conn.
 func (a *App) openConn(context.Context) (Listener, error) {
 	conn := a.opts.Conn
 	d, err := a.OpenStdio(conn, conn)
@@ -226,8 +225,7 @@ func (a *App) openConn(context.Context) (Listener, error) {
 
 func (a *App) openTCP(ctx context.Context) (Listener, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
 
-// OpenTCP listens on host:port. Its callers bring a token each; the error says
-// so where there is none that they could bring.
+// OpenTCP listens on host:port. Each caller must send a token; OpenTCP returns an error if no token exists.
 func (a *App) OpenTCP(_ context.Context, addr string) (Listener, error) {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
 		if err := a.who.MustHaveTokens(host); err != nil {
@@ -244,7 +242,7 @@ func (a *App) OpenTCP(_ context.Context, addr string) (Listener, error) {
 	open := a.lines(TCP, "tcp://"+ln.Addr().String(), ln)
 	if a.who.LocalToken() != "" && !a.cfg.Auth.Insecure {
 		open.Notes = []string{
-			"TCP needs a token in _meta, as " + identity.MetaToken + "; this user's lies in " + LocalTokenFile(
+			"TCP needs a token in _meta, as " + identity.MetaToken + "; this user's is in " + LocalTokenFile(
 				a.cfg.Folders,
 			),
 		}
@@ -268,7 +266,7 @@ func (a *App) OpenUnix(_ context.Context, path string) (Listener, error) {
 	return a.lines(Unix, "unix://"+ln.Addr().String(), ln), nil
 }
 
-// lines is a door for newline-framed clients.
+// lines returns a listener for newline-framed clients.
 func (a *App) lines(kind, address string, ln net.Listener) Listener {
 	return Listener{
 		Kind:    kind,
@@ -282,6 +280,6 @@ func (a *App) lines(kind, address string, ln net.Listener) Listener {
 	}
 }
 
-// Serve serves the door until ctx is done or its last client has gone for
-// good. It is for a door that was opened beside those of the settings.
+// Serve serves the listener until ctx is done or its last client has disconnected. It is for a listener that was
+// opened besides those of the settings.
 func (l Listener) Serve(ctx context.Context) error { return l.part.Run(ctx) }

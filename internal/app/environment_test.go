@@ -13,9 +13,8 @@ import (
 	"gatehouse/internal/dispatch/contextstore"
 )
 
-// What runs in a context of the configuration or of the book finds the
-// variables of that context, its secrets filled in, and of no other. The
-// secrets are neither in answers nor in the ledger.
+// A program that runs in a context of the settings or of the store gets the environment variables of that context
+// and of no other, with the secrets filled in. The secrets appear neither in answers nor in the ledger.
 func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 	needShell(t)
 	const token = "correct horse battery"
@@ -55,7 +54,7 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 			t.Errorf("%s with a secret that is missing: %s", name, got)
 		}
 	}
-	// A process is there in the context that started it alone.
+	// A process is visible only in the context that started it.
 	var begun struct {
 		Result struct{ StructuredContent struct{ ID string } }
 	}
@@ -85,7 +84,7 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 	}
 }
 
-// unquoted undoes how JSON writes angle brackets.
+// unquoted undoes JSON's escaping of angle brackets.
 func unquoted(s string) string {
 	return strings.NewReplacer(`\u003c`, "<", `\u003e`, ">").Replace(s)
 }

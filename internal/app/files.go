@@ -9,12 +9,12 @@ import (
 	"gatehouse/tool"
 )
 
-// rootOptions are how every folder of this host is opened.
+// rootOptions returns the options with which every folder of this host is opened.
 func (a *App) rootOptions() roots.Options {
 	return roots.Options{Protect: a.cfg.Modules.File.Protected()}
 }
 
-// clientRoots makes what narrows the folders of calls to those of their clients.
+// clientRoots returns the narrower that restricts calls to the folders of their clients.
 func (a *App) clientRoots() *clientroots.Narrower {
 	return clientroots.New(clientroots.Options{
 		Roots:     a.roots,
@@ -36,7 +36,7 @@ func clientRootSettings(cfg config.Config) clientroots.Settings {
 	return s
 }
 
-// resolver resolves the names in the arguments of calls for the rules.
+// resolver returns the resolver of names in the arguments of calls, for the rules.
 func (a *App) resolver() resolve.Resolver {
 	return resolve.Resolver{
 		RootsOf: func(who tool.Caller) tool.Roots {

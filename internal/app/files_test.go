@@ -15,7 +15,7 @@ import (
 	"gatehouse/tool"
 )
 
-// client of a host with these settings, as a principal without roles.
+// clientOf returns a client of a new host with these settings, as a principal without roles.
 func clientOf(t *testing.T, cfg config.Config) *tenant {
 	t.Helper()
 	a, err := New(t.Context(), cfg, Options{})
@@ -25,13 +25,13 @@ func clientOf(t *testing.T, cfg config.Config) *tenant {
 	return clientTo(t, a)
 }
 
-// clientTo runs a host until the test ends, and is its client.
+// clientTo runs a host until the test ends, and returns a client of it.
 func clientTo(t *testing.T, a *App) *tenant {
 	t.Helper()
 	return clientAs(t, a, tool.Caller{Principal: "ann"})
 }
 
-// clientAs is clientTo for a caller.
+// clientAs is clientTo for a given caller.
 func clientAs(t *testing.T, a *App, who tool.Caller) *tenant {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -63,8 +63,7 @@ func putFile(t *testing.T, text string, path ...string) {
 	}
 }
 
-// What the settings say of files holds for every module, in the folders of the
-// host and in those that a context has for itself.
+// The settings of files hold for every module, in the folders of the host and in those of a context.
 func TestSettingsOfFiles(t *testing.T) {
 	cfg := settings(t)
 	own := t.TempDir()

@@ -14,7 +14,7 @@ import (
 	"gatehouse/internal/packages/packagestest"
 )
 
-// withHome counts the living processes whose home is a folder.
+// withHome returns the number of living processes whose HOME is a folder.
 func withHome(t *testing.T, dir string) (n int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/environ")
@@ -30,8 +30,8 @@ func withHome(t *testing.T, dir string) (n int) {
 	return n
 }
 
-// A package that forks without limit meets one, while the host goes on, and nothing
-// of it is left when the package is removed.
+// A package that forks without limit reaches a limit while the host keeps running, and no process of it remains
+// after the package is removed.
 //
 //redteam:attack A package's server is a stranger: an installed package forks without limit
 func TestAPackageThatForksWithoutLimit(t *testing.T) {
@@ -45,7 +45,7 @@ func TestAPackageThatForksWithoutLimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Each ends on its own in the end, in case nothing holds them.
+	// Each child ends on its own in the end, in case nothing limits them.
 	script := fmt.Sprintf(`( while [ ! -e "$HOME/go" ]; do sleep 0.05; done
 		i=0; while [ $i -lt %d ]; do sleep 120 & i=$((i+1)); done; echo > "$HOME/all" ) 2>/dev/null & exec %s`, many, program)
 	args, err := json.Marshal(map[string]any{

@@ -9,9 +9,8 @@ import (
 const listTools = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
 
-// A request that a proxy of this machine forwards is no caller of this machine:
-// neither open loopback nor the local token lets it in, whichever version of HTTP
-// carries it. What a sandbox's proxy forwards says Via.
+// A request that a proxy on this machine forwards does not count as a request from this machine: neither open
+// loopback nor the local token admits it, in any version of HTTP. The proxy of a sandbox sends Via.
 //
 //redteam:attack A sandbox has no network until it is given one: a forwarded request uses open loopback and the local token, over HTTP/1.1, TLS and HTTP/2
 func TestWhatIsForwardedIsNotOfThisMachine(t *testing.T) {

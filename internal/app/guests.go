@@ -13,11 +13,11 @@ import (
 	"gatehouse/internal/modules/standard"
 )
 
-// DefaultContext is the name of the view that holds all modules of a host.
+// DefaultContext is the name of the view that contains all modules of a host.
 const DefaultContext = "default"
 
-// instructions are read by every client's model once. They speak of paths where
-// a tool of the view takes one.
+// instructions returns the text that every client's model reads once. It mentions paths only if a tool of the view
+// has one.
 func instructions(v *views.View) string {
 	var said []string
 	if slices.ContainsFunc(v.Entries(views.Tools), takesPath) {
@@ -34,7 +34,7 @@ var folderTools = []string{"file", "dir", "lang", "filesystem", "shell", "proces
 
 func takesPath(e *views.Entry) bool { return slices.Contains(folderTools, e.Module) }
 
-// introduce fills in how the host introduces itself.
+// introduce fills in the information that the host sends at initialize.
 func introduce(i protocol.Info) protocol.Info {
 	if i.Name == "" {
 		i.Name, i.Title = "gatehouse", "Gatehouse"
@@ -45,21 +45,18 @@ func introduce(i protocol.Info) protocol.Info {
 	return i
 }
 
-// guest is a module of this host. One that is apart is in no context but its
-// own and those that name it. One that is implicit was not named: it is in the
-// administrators' context, and has none of its own.
+// guest is a module of this host. A module that is apart is only in its own context and in contexts that name it.
+// A module that is implicit was not named: it is in the administration context, and has no context of its own.
 type guest struct {
 	Guest
 	apart    bool
 	implicit bool
 }
 
-// choose picks the modules of a host: those that were named, or the standard
-// ones that are served unasked, and the extra ones in either case. A module
-// that is named twice is there once. Presets are there where nothing was
-// named, or where their context was, so that naming modules holds nothing
-// back; those that run programs only in the latter case. all are the modules of
-// the binary.
+// choose returns the modules of a host: those that were named, or else the standard ones that are served by
+// default, and the extra ones in either case. A module that is named twice is listed once. Presets are listed if
+// no module was named or if their context was; naming modules therefore removes presets from no context that uses
+// them. Presets that run programs are listed only in the latter case. all are the modules of the binary.
 func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error) {
 	var chosen []guest
 	v, names := cfg.View, named(cfg, o)
@@ -78,7 +75,7 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 			}
 		}
 		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
-			// A context has named it for itself, or a view is made of it.
+			// A context has named it for itself, or a view consists of it.
 			apart := (all[i].Runs || stands[name] && !(unasked && all[i].Default)) && !slices.Contains(v.Modules, name)
 			chosen = append(chosen, guest{Guest: Guest{name, all[i].New}, apart: apart})
 		}
@@ -96,7 +93,7 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Configs)) {
 		if !slices.ContainsFunc(o.Extra, func(g Guest) bool { return g.Name == name }) {
-			return nil, fmt.Errorf("there is a configuration for module %q, which the program does not add", name)
+			return nil, fmt.Errorf("there is a configuration for module %q, which the program did not add", name)
 		}
 	}
 	for _, g := range o.Extra {
@@ -114,8 +111,8 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 	return chosen, nil
 }
 
-// withViews puts the modules that views of the guest list are made of in the
-// place of those views' names. stands tells which were not named themselves.
+// withViews replaces the names of views that consist of several modules by the names of those modules. stands
+// holds the modules that were not named themselves.
 func withViews(names []string, context string) (modules []string, stands map[string]bool) {
 	stands = map[string]bool{}
 	modules = slices.Clone(names)
@@ -133,7 +130,7 @@ func withViews(names []string, context string) (modules []string, stands map[str
 	return modules, stands
 }
 
-// viewNames are those of the views of the guest list.
+// viewNames returns the names of the views that consist of several modules.
 func viewNames() (names []string) {
 	for _, v := range standard.Views() {
 		names = append(names, v.Name)
@@ -141,8 +138,7 @@ func viewNames() (names []string) {
 	return names
 }
 
-// preset finds a module that stands in for another server; nil when it
-// does not.
+// preset returns the module of this name if it is a preset that replaces another server, or else nil.
 func preset(name string) *standard.Module {
 	all := standard.Modules(standard.Deps{})
 	i := slices.IndexFunc(all, func(g standard.Module) bool { return g.Name == name && g.Preset })
@@ -159,7 +155,7 @@ func guestNames(all []standard.Module) (names []string) {
 	return names
 }
 
-// defaultModules are those of callers who name no context.
+// defaultModules returns the modules of callers who name no context.
 func defaultModules(guests []guest) []string {
 	names := []string{}
 	for _, g := range guests {
@@ -170,9 +166,8 @@ func defaultModules(guests []guest) []string {
 	return names
 }
 
-// specs are the contexts of a host: one with all its modules but presets, and
-// one for each alone. The first is the one callers get who name none: where a
-// preset alone was named, its own.
+// specs returns the contexts of a host: one with all its modules except presets, and one for each module. The
+// first is the default for callers who name none: if only a preset was named, its context.
 func specs(v config.View, guests []guest) []views.Spec {
 	all := []views.Spec{
 		{
@@ -189,7 +184,7 @@ func specs(v config.View, guests []guest) []views.Spec {
 		if g.implicit {
 			continue
 		}
-		// A preset stands in for another server, whose names its tools have.
+		// A preset replaces another server, and its tools have the names of that server.
 		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
 		if p := preset(g.Name); p != nil {
 			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})
@@ -219,17 +214,16 @@ func specs(v config.View, guests []guest) []views.Spec {
 	return all
 }
 
-// withPackages adds the tools of installed packages to a context, because an
-// administrator who installs a package wants it used. The tools that manage
-// packages are in contexts that name the module alone.
+// withPackages adds the tools of installed packages to a context, because an administrator installs a package for
+// use. The tools that manage packages are only in contexts that name the module.
 func withPackages(s views.Spec) views.Spec {
 	s.Modules = append(s.Modules, packageModule)
 	s.Tools = slices.Concat(s.Tools, []string{"!" + packageModule + "_*"})
 	return s
 }
 
-// standsIn is the context of callers who name none, as far as the settings name
-// it: a context, or a view of the guest list that was named alone.
+// standsIn returns the context of callers who name none, as far as the settings determine it: a context, or a view
+// that was named alone.
 func standsIn(v config.View) string {
 	if v.Context == "" && len(v.Modules) == 1 && slices.Contains(viewNames(), v.Modules[0]) {
 		return v.Modules[0]
@@ -237,8 +231,8 @@ func standsIn(v config.View) string {
 	return v.Context
 }
 
-// narrowed are those of some names that patterns choose, which may be none; a
-// list without any would mean all tools.
+// narrowed returns the names that match the patterns. If there are none it returns a pattern that matches nothing,
+// because an empty list would mean all tools.
 func narrowed(names, patterns []string) []string {
 	kept := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !views.Chosen(patterns, name) })
 	if len(kept) == 0 {
@@ -247,12 +241,12 @@ func narrowed(names, patterns []string) []string {
 	return kept
 }
 
-// checkView says what is wrong with the choice of tools.
+// checkView returns an error if the choice of tools is invalid.
 func checkView(v config.View) error {
 	for _, p := range v.Tools {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
 			return fmt.Errorf(
-				"tools: %q is no pattern; expected a name such as file_read, or file_* for all that begin so",
+				"tools: %q is not a pattern; expected a name such as file_read, or file_* for all that begin so",
 				p,
 			)
 		}

@@ -14,7 +14,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// Rules over op.paths see where a path leads, whichever way it is written.
+// Rules over op.paths compare the resolved path, however the call spells it.
 //
 //redteam:attack One function says yes: other spellings of a path and of a program pass a rule
 func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
@@ -92,8 +92,8 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 	) {
 		t.Errorf("in upper case: %s", got)
 	}
-	// Where the client says which folders it works in, a relative path is not
-	// known before, and an absolute one is.
+	// If the client announces its folders, a relative path cannot be resolved before the call; an absolute path
+	// can.
 	if got := callModern(c, "kept", "file_read", `{"path":"a/open"}`, true, no); !strings.Contains(got, "kept out") {
 		t.Errorf("a relative path of a client with folders of its own: %s", got)
 	}
@@ -126,8 +126,7 @@ func readModern(c *tenant, uri string) string {
 	return string(c.message())
 }
 
-// Rules over op.commands see the programs that would run, whichever way a line
-// says it.
+// Rules over op.commands compare the programs that would run, however the command line spells them.
 //
 //redteam:attack One function says yes: quotes, paths, wrappers and variables hide a program from a rule
 func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
@@ -188,7 +187,7 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 	}
 }
 
-// logText keeps what is logged.
+// logText collects the text of the log.
 type logText struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -206,8 +205,7 @@ func (l *logText) String() string {
 	return l.b.String()
 }
 
-// A host warns once of each rule in force that compares text, also of one that
-// comes later.
+// A host warns once of each rule that compares text, including rules that are added later.
 func TestAHostWarnsOfRulesThatCompareText(t *testing.T) {
 	cfg := settings(t)
 	rule := config.Rule{Name: "first", When: `args.path == "x"`, Then: "refuse"}

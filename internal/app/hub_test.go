@@ -20,7 +20,7 @@ import (
 	"gatehouse/tool"
 )
 
-// hearing is a host with a hub, at which ann and bob have a token each.
+// hearing is a host with a hub. The users ann and bob have a token each.
 type hearing struct {
 	t      *testing.T
 	app    *App
@@ -70,7 +70,7 @@ func hearingHost(t *testing.T, change func(*config.Config)) *hearing {
 	return h
 }
 
-// as is a client of the tools.
+// as returns a client of the tools.
 func (h *hearing) as(name string) *tenant {
 	c := &tenant{t: h.t, in: make(chan json.RawMessage, 1000)}
 	c.pipe = h.app.engine.Pipe(protocol.Caller{Caller: tool.Caller{Principal: name}}, func(m []byte) error {
@@ -81,7 +81,7 @@ func (h *hearing) as(name string) *tenant {
 	return c
 }
 
-// does calls a tool and gives a member of its structured result.
+// does calls a tool and decodes its structured result into a value.
 func (c *tenant) does(name, args string, into any) {
 	c.t.Helper()
 	c.meta = `"gatehouse/results":"structured",`
@@ -99,7 +99,7 @@ func (c *tenant) does(name, args string, into any) {
 	}
 }
 
-// dial connects; headers are names and values in turn.
+// dial connects; headers alternates names and values.
 func (h *hearing) dial(address string, headers ...string) (*websocket.Conn, int) {
 	h.t.Helper()
 	o := &websocket.DialOptions{HTTPHeader: nethttp.Header{}}
@@ -123,7 +123,7 @@ func (h *hearing) dial(address string, headers ...string) (*websocket.Conn, int)
 	return nil, r.StatusCode
 }
 
-// enter is a client at the host's door with a token.
+// enter connects to the host's listener with a token.
 func (h *hearing) enter(name, path string) *websocket.Conn {
 	h.t.Helper()
 	conn, status := h.dial("ws://"+h.door+path, "Authorization", "Bearer "+h.tokens[name])
@@ -155,8 +155,7 @@ func (h *hearing) hear(conn *websocket.Conn) (m hub.Message) {
 	return m
 }
 
-// The hub asks like every door: for a known user, from a page that may
-// call, by a name that is ours.
+// The hub checks the same as every listener: a known user, an allowed origin, and a host name of this machine.
 func TestWhoComesToTheHubIsAskedLikeEverywhere(t *testing.T) {
 	h := hearingHost(t, func(c *config.Config) { c.Doors.HTTP.Origins = []string{"https://app.example.com"} })
 	token := []string{"Authorization", "Bearer " + h.tokens["ann"]}
@@ -192,8 +191,8 @@ func TestWhoComesToTheHubIsAskedLikeEverywhere(t *testing.T) {
 	}
 }
 
-// A page of another origin may not open a socket with a user's login, though
-// it is on this machine and a GET would do no harm.
+// A page of another origin cannot open a socket with a user's login, even from this machine, although a GET
+// request alone would be harmless.
 //
 //redteam:attack WebSockets come in by the same checks: another page opens a WebSocket with the cookie
 func TestALoginOpensNoSocketForOtherPages(t *testing.T) {
@@ -252,7 +251,7 @@ func TestNewsOfAProcessReachItsOwner(t *testing.T) {
 	}
 }
 
-// Facts reach the owner they are about, and no other owner.
+// An event reaches the owner it concerns, and no other owner.
 func TestFactsReachWhoTheyAreAbout(t *testing.T) {
 	h := hearingHost(t, nil)
 	mine, bobs := h.enter("ann", "/ws"), h.enter("bob", "/ws")
@@ -310,8 +309,7 @@ func TestPublishingReachesOnesOwnClients(t *testing.T) {
 	}
 }
 
-// What let a client in is taken away: its socket ends, and that of others does
-// not.
+// When a credential is revoked, the sockets that it opened end, and no others.
 //
 //redteam:attack WebSockets come in by the same checks: a socket goes on after its token was revoked
 func TestASocketEndsWithItsToken(t *testing.T) {
@@ -335,8 +333,8 @@ func TestASocketEndsWithItsToken(t *testing.T) {
 	}
 }
 
-// ws_start opens a door of its own on loopback, also on a host without any,
-// and lets its caller in with a ticket that is good once.
+// ws_start opens a listener of its own on loopback, even on a host without any, and issues its caller a ticket
+// that is valid once.
 func TestADoorOfItsOwn(t *testing.T) {
 	h := hearingHost(t, func(c *config.Config) { c.Doors.HTTP.Open = false; c.Doors.TCP = "127.0.0.1:0" })
 	ann := h.as("ann")
@@ -356,7 +354,7 @@ func TestADoorOfItsOwn(t *testing.T) {
 	}
 	var out struct{ Clients int }
 	if ann.does("ws_publish", `{"channel":"chat:1","data":1}`, &out); out.Clients != 1 {
-		t.Error("the ticket let somebody else in")
+		t.Error("the ticket admitted a second client")
 	}
 	base := "ws://" + at.Addr
 	for _, c := range []struct {

@@ -15,8 +15,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Judge answers a question about the contexts of settings and of the folders'
-// book, without a host that runs. Roles of users are the caller's to know.
+// Judge answers a question about the contexts of the settings and of the stored contexts without a running host.
+// The caller supplies the roles of users.
 func Judge(ctx context.Context, cfg config.Config, o Options, q contextadmin.Question) (contextadmin.Verdict, error) {
 	o.Private, o.OneCall = true, true
 	cfg.Doors = config.Listeners{}
@@ -28,7 +28,7 @@ func Judge(ctx context.Context, cfg config.Config, o Options, q contextadmin.Que
 	return a.judge(ctx, q)
 }
 
-// judge answers what a caller may do in a context.
+// judge reports what a caller may do in a context.
 func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmin.Verdict, err error) {
 	asked := 0
 	for _, name := range []string{q.Tool, q.Resource, q.Prompt} {
@@ -60,7 +60,7 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 		return v, &tool.Refusal{
 			Code:    tool.CodeNotFound,
 			Message: "there is no context " + q.Context,
-			Next:    "context_list shows those there are.",
+			Next:    "context_list lists the contexts.",
 		}
 	case err != nil:
 		return v, err
@@ -90,19 +90,19 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 		}
 	}
 	if e == nil {
-		v.Verdict, v.Rule, v.Reason = "absent", "what the context "+q.Context+" holds", "it is not in this context"
+		v.Verdict, v.Rule, v.Reason = "absent", "the content of the context "+q.Context, "it is not in this context"
 		return v, nil
 	}
 	said := e.Gate.Decide(args, &who)
 	v.Verdict, v.Rule, v.Reason, v.Listed = said.Kind.String(), said.Rule, said.Reason, e.Gate.Listed()
 	if v.Rule == "" {
-		v.Rule = "no rule fits: the default"
+		v.Rule = "no rule matches: the default"
 	}
 	return v, nil
 }
 
-// Defined are the contexts of the settings, as they could be made in the book;
-// those that every host has by itself are not among them.
+// Defined returns the contexts of the settings in the form of stored ones; the contexts that every host has are
+// not among them.
 func Defined(cfg config.Config) ([]contextstore.Record, error) {
 	if len(cfg.Contexts) == 0 {
 		return nil, nil
@@ -122,8 +122,8 @@ func Defined(cfg config.Config) ([]contextstore.Record, error) {
 	return all, nil
 }
 
-// Unserved are modules that a host with these settings does not have, so that
-// a context which names them holds nothing of them.
+// Unserved returns the modules that a host with these settings does not have, so that a context that names them
+// offers none of their tools.
 func Unserved(cfg config.Config, modules []string) (missing []string) {
 	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"gatehouse/internal/dispatch"
 )
 
-// openLedger opens what remembers what is done. It is opened before and closed
-// after every part that writes to it. A private host keeps none.
+// openLedger opens the audit ledger. It is opened before and closed after every part that writes to it. A private
+// host has none.
 func (a *App) openLedger(context.Context) error {
 	if a.opts.Private {
 		return nil
@@ -19,7 +19,7 @@ func (a *App) openLedger(context.Context) error {
 	path := filepath.Join(dir, audit.FileName)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		a.log.Warn(
-			"what is done is remembered only until this host ends: cannot keep the ledger on disk",
+			"the ledger is lost when this host ends: cannot write it to disk",
 			"folder",
 			dir,
 			"err",
@@ -34,23 +34,22 @@ func (a *App) openLedger(context.Context) error {
 	return nil
 }
 
-// callLedger is where calls are written down; nil when they are not.
+// callLedger returns the ledger of calls, or nil if they are not recorded.
 func (a *App) callLedger() dispatch.Ledger {
 	if a.ledger == nil {
-		return nil // and not an interface that holds nothing
+		return nil // an untyped nil, not an interface that holds a nil pointer
 	}
 	return a.ledger
 }
 
-// watchLedger has the facts of the house written down from now on: who came,
-// who was turned away, and what was changed.
+// watchLedger records the host's events in the ledger from now on: connections, refusals and changes.
 func (a *App) watchLedger() {
 	if a.ledger == nil {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	write := a.ledger.Watch(ctx, a.bus)
-	a.addPart("facts for the ledger", func(end context.Context) error {
+	a.addPart("events for the ledger", func(end context.Context) error {
 		defer context.AfterFunc(end, stop)()
 		return write()
 	})

@@ -12,7 +12,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// limited waits until so many calls run and so many wait.
+// limited waits until this many calls run and this many wait.
 func limited(t *testing.T, a *App, running, waiting int) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -26,8 +26,7 @@ func limited(t *testing.T, a *App, running, waiting int) {
 	}
 }
 
-// Limits of a context hold in it alone, change while calls wait, and the change
-// is written down.
+// Limits of a context apply to it alone and can change while calls wait, and the change is recorded.
 func TestAContextHoldsItsCallersToItsLimits(t *testing.T) {
 	a, client := live(t)
 	admin, ann := client("root", "admin"), client("ann")
@@ -91,7 +90,7 @@ func TestAContextHoldsItsCallersToItsLimits(t *testing.T) {
 	}
 }
 
-// New settings change the limits of contexts without a new start.
+// New settings change the limits of contexts without a restart.
 func TestLimitsOfContextsFollowTheSettings(t *testing.T) {
 	cfg := settings(t)
 	with := func(l config.ContextLimits) config.Config {

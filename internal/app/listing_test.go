@@ -8,8 +8,8 @@ import (
 	"gatehouse/internal/config"
 )
 
-// Every client pays for the listing on every turn. This is what it is sent, in
-// the revision that most of them speak.
+// A client sends the listing to its model on every turn, so its size is a cost. The test measures it in the
+// revision that most clients use.
 func TestListingsStaySmall(t *testing.T) {
 	cfg := settings(t)
 	cfg.Contexts = []config.Context{

@@ -9,7 +9,7 @@ import (
 	"gatehouse/tool"
 )
 
-// logins is the room that knows who is asking, as the auth module sees it.
+// logins implements auth.Service with the identity service of a host.
 type logins struct{ app *App }
 
 // Logins implements auth.Service.

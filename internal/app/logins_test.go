@@ -55,7 +55,7 @@ func (v *browser) logIn(user, password string) int {
 	return status
 }
 
-// call calls a tool in a session of its own, as older clients do.
+// call calls a tool in a session of its own, as clients of earlier revisions do.
 func (v *browser) call(name, args string) (status int, answer string) {
 	v.t.Helper()
 	status, answer, h := v.post(
@@ -131,7 +131,7 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 	if status, _ := phone.call("auth_session_list", `{}`); status != 401 {
 		t.Errorf("the phone is answered %d", status)
 	}
-	// The answer arrives although the session it is for ends.
+	// The answer arrives although its session ends.
 	if status, answer := desk.call("auth_password", `{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 ||
 		!strings.Contains(answer, `"changed":true`) {
 		t.Errorf("%d %s", status, answer)
@@ -154,9 +154,8 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 	}
 }
 
-// On an open loopback any process and user of the machine is a caller, so an
-// anonymous one administers nothing; the person who can read this user's local
-// token does, as over the socket.
+// On an open loopback any process and user of the machine is a caller, so an anonymous caller cannot administer. A
+// caller with the local token of this user can, as can one on the Unix socket.
 //
 //redteam:attack Matters of the whole host are for administrators: an anonymous caller on an open loopback administers
 func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
@@ -205,8 +204,8 @@ func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
 	}
 }
 
-// A session whose caller may not be in its context any more is answered as
-// docs/contexts.md says, in every method, and goes on when the caller may again.
+// A session whose caller may no longer use its context is answered as docs/contexts.md describes, in every method,
+// and works again when the caller may use the context again.
 func TestASessionThatLostItsContextIsAnswered404(t *testing.T) {
 	cfg := ruled(t, "file")
 	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0

@@ -31,7 +31,7 @@ func (a *App) smtpDeps() (smtp.Config, error) {
 
 func (h hostControl) hostName() string { return h.About().Name }
 
-// toldSince returns the notifications after an id in the form that the Mailer takes.
+// toldSince returns the notifications after an id in the form that the Mailer accepts.
 func (a *App) toldSince(id int64) (all []smtp.Notification) {
 	notes, err := a.tree.shelf.Since(id)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"gatehouse/internal/dispatch/bus"
 )
 
-// mailbox is a mail server on this machine that takes everything.
+// mailbox is a mail server on this machine that accepts everything.
 type mailbox struct {
 	port  int
 	mu    sync.Mutex
@@ -103,7 +103,7 @@ func TestAHostWritesToPeople(t *testing.T) {
 	eventually(t, "the mail", func() bool { return len(box.all()) == 1 })
 	expect(t, box.all()[0], "Subject: [gatehouse] Backup failed", "To: <ann@example.com>", "The disk is full.")
 
-	// The password is in no file as it is, and in no part of the tree.
+	// The password is in no file in plain text, and in no part of the tree.
 	tree, err := a.tree.state.Read(nil).JSON()
 	if err != nil || strings.Contains(string(tree), "hunter2") {
 		t.Errorf("the tree is %s, %v", tree, err)
@@ -116,7 +116,7 @@ func TestAHostWritesToPeople(t *testing.T) {
 			}
 		}
 	}
-	// Another start has the settings, and does not mail again what was mailed.
+	// After a restart the settings are kept, and nothing is mailed twice.
 	_, other := liveOn(t, cfg, Options{})
 	root := other("root", "admin")
 	if got := root.result("smtp_info", `{}`); got["hasPassword"] != true || got["host"] != "127.0.0.1" {

@@ -70,7 +70,7 @@ func (a *App) dbDeps() (db.Config, error) {
 	return db.Config{Tree: a.tree.state, See: a.tree.sight.See, SeesAll: seesEverything, Rules: a.rules}, nil
 }
 
-// publicKeyDeps returns no key on a private host, which would have to keep it.
+// publicKeyDeps returns no key on a private host, which would have to store it.
 func (a *App) publicKeyDeps() (c pubkey.Config, err error) {
 	if !a.opts.Private && a.cfg.Folders.Config != "" {
 		c.Recipient = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Recipient

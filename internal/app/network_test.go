@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// A forward of a real host passes connections on, belongs to its creator,
-// and ends with the host.
+// A forward of a complete host relays connections, belongs to its creator, and ends with the host.
 func TestAForwardEndsWithItsHost(t *testing.T) {
 	target, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

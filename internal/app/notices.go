@@ -23,7 +23,7 @@ func (a *App) notificationDeps() (notification.Config, error) {
 	return notification.Config{Store: a.tree.shelf, Rules: a.rules}, nil
 }
 
-// startNotices makes the notifier, which the modules notification and smtp need.
+// startNotices creates the notifier, which the modules notification and smtp need.
 func (a *App) startNotices() {
 	if a.noticing {
 		return
@@ -46,7 +46,7 @@ func (a *App) addNotice(ctx context.Context, news notify.Notification) {
 		return
 	}
 	if note.ID == 0 {
-		return // it was there already
+		return // it was added already
 	}
 	if a.mailer != nil {
 		a.mailer.Wake()
@@ -56,9 +56,8 @@ func (a *App) addNotice(ctx context.Context, news notify.Notification) {
 	})
 }
 
-// Notify adds notifications of facts to what hosts of the folders share: for a
-// command that changes something no host is told of. Folders of which no host
-// was ever started have no notifications.
+// Notify adds notifications of events to those that hosts of the folders share, for a command that changes
+// something without a running host. Folders that no host has used yet have no notifications.
 func Notify(ctx context.Context, f config.Folders, events ...bus.Event) (err error) {
 	if _, err := os.Stat(stateFileOf(f)); err != nil || f.Data == "" {
 		return nil

@@ -33,14 +33,14 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 			),
 		},
 	)
-	eventually(t, "the first is there", func() bool { return eve.unread() == 1.0 })
+	eventually(t, "the first arrived", func() bool { return eve.unread() == 1.0 })
 	if _, err := a.book.Ask("bob/default", "file_delete", "rule 1", json.RawMessage(`{}`), func(approvals.Request) {}); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.who.AddUser(t.Context(), "carol", nil, ""); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all are there", func() bool { return eve.unread() == 3.0 })
+	eventually(t, "all arrived", func() bool { return eve.unread() == 3.0 })
 	got := fmt.Sprint(admin.result("notification_list", `{}`))
 	expect(
 		t,
@@ -51,14 +51,14 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 		"title:file_delete waits for an operator's approval",
 		"title:A user was added: carol",
 	)
-	// What a change has changed is in the tree when its caller has the answer.
+	// When a caller receives the answer, the tree contains the change.
 	if admin.result("notification_mark_seen_before", `{"before":100}`); eve.unread() != 0.0 {
 		t.Errorf("%v are unread after all were seen", eve.unread())
 	}
 	if got := fmt.Sprint(eve.result("notification_list", `{}`)); !strings.Contains(got, "denied") {
 		t.Errorf("eve reads %s", got)
 	}
-	// Another host of the same folder of data has them, and is told.
+	// Another host of the same data folder has the notifications and receives updates.
 	b, other := liveOn(t, cfg, Options{})
 	root := other("root", "admin")
 	if got := fmt.Sprint(root.result("notification_list", `{}`)); strings.Count(got, "seen:true") != 3 {
@@ -72,7 +72,7 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 	})
 }
 
-// What a command changes becomes a notification of the hosts that run.
+// A change made by a command becomes a notification of the running hosts.
 func TestWhatACommandChangesBecomesANotification(t *testing.T) {
 	cfg := ruled(t, "notification", "server")
 	fact := func(kind string) bus.Event {
@@ -89,7 +89,7 @@ func TestWhatACommandChangesBecomesANotification(t *testing.T) {
 	if err := Notify(t.Context(), cfg.Folders, fact("user_added"), fact("token_created"), fact("token_revoked"), fact("login")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "three are there", func() bool { return admin.unread() == 3.0 })
+	eventually(t, "three arrived", func() bool { return admin.unread() == 3.0 })
 	got := fmt.Sprint(admin.result("notification_list", `{}`))
 	expect(t, got, "A user was added: dora", "A token was made for dora", "A token was revoked of dora")
 }

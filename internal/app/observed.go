@@ -14,7 +14,7 @@ import (
 	"gatehouse/internal/telemetry/metrics"
 )
 
-// telemetrySources is what is shown to those who watch this host.
+// telemetrySources is what the host exposes for monitoring.
 type telemetrySources struct {
 	tracer  *telemetry.Tracer // nil: no traces
 	handler nethttp.Handler   // of /metrics; nil: none
@@ -23,18 +23,18 @@ type telemetrySources struct {
 	doors []*httpserver.Server
 }
 
-// watched is the bus as those see it who log and trace.
+// watched returns the bus with logging and tracing added.
 func (a *App) watched(b bus.Bus) bus.Bus {
 	if t := a.cfg.Observe.Traces; t.Endpoint != "" {
 		a.observed.tracer = telemetry.NewTracer(telemetry.TraceOptions{
 			Endpoint: t.Endpoint, Headers: t.Headers, Sample: t.Sample, Service: t.Service, Version: Version, Attributes: t.Attributes, Log: a.log,
 		})
-		a.addPart("traces", a.observed.tracer.Run) // stops after everyone whose calls it traces
+		a.addPart("traces", a.observed.tracer.Run) // stops after the parts whose calls it traces
 	}
 	return telemetry.Watch(b, a.observed.tracer)
 }
 
-// watch counts what happens from now on, if the settings ask for metrics.
+// watch counts events from now on, if the settings ask for metrics.
 func (a *App) watch() {
 	if !a.cfg.Observe.Metrics {
 		return
@@ -59,8 +59,8 @@ func (a *App) watch() {
 	})
 }
 
-// metricsDeps opens the store of measurements, and records the calls of this host
-// in it. A host without the module records none.
+// metricsDeps opens the store of measurements, and records the calls of this host in it. A host without the module
+// records none.
 func (a *App) metricsDeps() (metricsmodule.Config, error) {
 	path := ""
 	if !a.opts.Private {
@@ -75,7 +75,7 @@ func (a *App) metricsDeps() (metricsmodule.Config, error) {
 	return metricsmodule.Config{Store: store}, nil
 }
 
-// http is told of every door that serves HTTP.
+// http adds the metrics of an HTTP server.
 func (t *telemetrySources) http(d *httpserver.Server) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// A call is traced below what its caller says, in a header or in _meta, in
-// every era.
+// A call is traced as a child of the trace that its caller sends, in a header or in _meta, in every protocol
+// revision.
 func TestCallsAreTraced(t *testing.T) {
 	var mu sync.Mutex
 	var sent strings.Builder
@@ -59,7 +59,7 @@ func TestCallsAreTraced(t *testing.T) {
 	headers := []string{"Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/call", "Mcp-Name: file_read"}
 	call(`,"_meta":{`+modern+`}`, append(headers, "Traceparent: "+trace("1"))...)
 	call(`,"_meta":{`+modern+`,"traceparent":"`+trace("2")+`"}`, headers...)
-	call(`,"_meta":{`+modern+`}`, headers...) // says nothing, and none are sampled
+	call(`,"_meta":{`+modern+`}`, headers...) // sends no trace, and none are sampled
 	init := ask(t, client, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`)
 	session := "Mcp-Session-Id: " + init.Header.Get("Mcp-Session-Id")
 	call("", session, "Traceparent: "+trace("3"))

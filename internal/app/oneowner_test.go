@@ -11,10 +11,9 @@ import (
 	"testing"
 )
 
-// The preset of design D, as its variables start it: on standard input and
-// output and over HTTP, without sessions. The program on the pipe and a program
-// with the local token are one owner, so what one creates the other sees, uses
-// and ends. A caller without the token owns none of it.
+// The test starts the preset of design D as its variables do: on standard input and output and over HTTP, without
+// sessions. The program on the pipe and a program with the local token are one owner: what one creates the other
+// sees, uses and ends. A caller without the token owns none of it.
 func TestStandardInputAndTheLocalTokenAreOneOwner(t *testing.T) {
 	if !sandboxesWork(t) {
 		t.Skip("this machine runs no sandboxes")

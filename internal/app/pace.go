@@ -16,15 +16,14 @@ import (
 // mostSessionKey is the longest session id that has a rate of its own.
 const mostSessionKey = 128
 
-// origin is where a request comes from.
+// origin is the source of a request.
 type origin struct {
 	addr netip.Addr // the zero Addr of a Unix socket
 	here bool       // this machine, and no proxy on it
 }
 
-// pace holds a request to the rates: that of its principal, or of its address
-// while no users exist, and that of its session. A rate that is not set is for
-// strangers to this machine.
+// pace limits a request to the rates: that of its principal, or of its address while no users exist, and that of
+// its session. A rate that is not set applies only to requests from other machines.
 func (a *App) pace(ctx context.Context, principal, session string, from origin) error {
 	if from.here && !a.pacing.Load() {
 		return nil
@@ -41,18 +40,17 @@ func (a *App) pace(ctx context.Context, principal, session string, from origin) 
 	return a.limits.Rates.Wait(ctx, who, session)
 }
 
-// paced has the requests of one connection held to the rates. The connection
-// is its session.
+// paced limits the requests of one connection to the rates. The connection counts as a session.
 func (a *App) paced(who protocol.Caller, from origin) protocol.Caller {
 	connection := "connection " + strconv.FormatUint(a.connections.Add(1), 10)
 	who.Pace = func(ctx context.Context) error { return a.pace(ctx, who.Principal, connection, from) }
 	return who
 }
 
-// tooMany is the answer to a request that came too soon.
+// tooMany returns the answer to a request that exceeded a rate.
 func tooMany(err error) *httpserver.Denied {
 	busy, ok := errors.AsType[*limit.Busy](err)
-	if !ok { // the client has gone
+	if !ok { // the client has disconnected
 		return &httpserver.Denied{Status: nethttp.StatusServiceUnavailable, Message: err.Error()}
 	}
 	return &httpserver.Denied{
@@ -62,8 +60,8 @@ func tooMany(err error) *httpserver.Denied {
 	}
 }
 
-// remote is where a request comes from. A client that comes through a proxy on this
-// machine is treated like one from another machine.
+// remote returns the source of a request. A client behind a proxy on this machine is treated like one on another
+// machine.
 func remote(r *nethttp.Request) origin {
 	if addr, here := identity.From(r); addr.IsValid() {
 		return origin{addr, here}
@@ -71,5 +69,5 @@ func remote(r *nethttp.Request) origin {
 	return origin{here: true}
 }
 
-// remoteEnd is where a connection comes from.
+// remoteEnd returns the source of a connection.
 func remoteEnd(addr netip.Addr) origin { return origin{addr, !addr.IsValid() || addr.IsLoopback()} }

@@ -14,7 +14,7 @@ import (
 	"gatehouse/internal/mcp/protocol"
 )
 
-// flood sends n requests and tells how many were turned away, and how.
+// flood sends n requests and returns how many were refused, and the last refusal.
 func flood(
 	t *testing.T,
 	a *App,
@@ -51,7 +51,7 @@ func flood(
 	return refused, last
 }
 
-// slow is a host with a rate that nothing is held for.
+// slow returns a host with a low rate.
 func slow(t *testing.T, set bool) *App {
 	cfg := settings(t)
 	cfg.Auth.Insecure = true
@@ -100,7 +100,7 @@ func TestARateThatWasSetIsEverybodys(t *testing.T) {
 	}
 }
 
-// On a newline door the answer is an error, and the connection goes on.
+// On a newline-framed listener the answer is an error, and the connection stays open.
 func TestLinesAreHeldToARate(t *testing.T) {
 	a := slow(t, true)
 	var got [][]byte

@@ -29,12 +29,11 @@ import (
 
 const packageModule = "package"
 
-// packageRecordsAt is where the records of packages are kept.
+// packageRecordsAt is where the records of packages are stored.
 const packageRecordsAt = "/private/packages"
 
-// packageHouse opens the packages of this host, once for the modules that
-// speak of them; nil where nothing is kept on disk, and where their module is
-// not.
+// packageHouse opens the packages of this host, once for all modules that use them. It returns nil if nothing is
+// stored on disk, or without the module of packages.
 func (a *App) packageHouse() (*packages.Manager, error) {
 	if a.house != nil || a.opts.Private || a.cfg.Folders.Data == "" || !a.hasGuest(packageModule) {
 		return a.house, nil
@@ -69,8 +68,7 @@ func (a *App) packageHouse() (*packages.Manager, error) {
 	return house, nil
 }
 
-// restoredPackages gives the records of packages that a restore has brought
-// back.
+// restoredPackages returns a function that reads the records of packages that a restore has put in place.
 func restoredPackages(folder string) func() (map[string]packages.Record, func() error, error) {
 	return func() (map[string]packages.Record, func() error, error) {
 		raw, done, err := backup.ReadRestored(folder)
@@ -89,23 +87,22 @@ func restoredPackages(folder string) func() (map[string]packages.Record, func() 
 	}
 }
 
-// waitingPackages gives the packages that a restore is to bring back while this
-// host runs.
+// waitingPackages returns the packages that a restore is to bring back while this host runs.
 func (a *App) waitingPackages() (ids []string, put func() error, err error) {
 	f := BackedUp(a.cfg)
 	ids, err = backup.PackagesWaiting(f)
 	return ids, func() error {
 		done, err := backup.PutPackages(f)
 		if done != nil && err == nil {
-			a.log.Info("packages of a backup were brought back", "backup", done.Backup, "packages", done.Packages)
+			a.log.Info("packages of a backup were restored", "backup", done.Backup, "packages", done.Packages)
 			a.publish("config.restored", done)
 		}
 		return err
 	}, err
 }
 
-// putPackages brings packages of a backup back at once. now is false if this host
-// does not run the packages; then the restore waits.
+// putPackages restores packages of a backup at once. now is false if this host does not run the packages; then the
+// restore waits.
 func (a *App) putPackages() (now bool, err error) {
 	if a.house == nil {
 		return false, nil
@@ -124,16 +121,15 @@ func refusedBusy(err error) bool {
 	return ok && r.Code == tool.CodeBusy
 }
 
-// tellBroken has administrators notified of a package that is left alone.
+// tellBroken notifies administrators that a package is no longer restarted.
 func (a *App) tellBroken(id string, why error) {
 	a.tellOfPackage(notify.Notification{
 		Code: "package.broken", Level: notify.Error, Title: "The package " + id + " keeps failing",
-		Message: why.Error() + ". It is no longer started by itself: see package_logs, then package_restart.",
+		Message: why.Error() + ". It is no longer started automatically: see package_logs, then call package_restart.",
 	})
 }
 
-// tellUnapplied has administrators notified of packages of the settings that are not
-// as the settings say.
+// tellUnapplied notifies administrators that packages differ from what the settings state.
 func (a *App) tellUnapplied(why error) {
 	a.tellOfPackage(notify.Notification{
 		Code: "package.unapplied", Level: notify.Error, Title: "Packages of the settings are not installed",
@@ -141,8 +137,8 @@ func (a *App) tellUnapplied(why error) {
 	})
 }
 
-// tellRelisted has the ledger remember, and administrators notified, that a
-// package's tools are not those that were agreed to when it was installed.
+// tellRelisted records in the ledger, and notifies administrators, that a package's tools differ from those that
+// were approved when it was installed.
 func (a *App) tellRelisted(id string, c packages.ToolChanges) {
 	for _, list := range []*[]string{&c.Added, &c.Removed, &c.Changed} {
 		if most := 20; len(*list) > most {
@@ -158,7 +154,7 @@ func (a *App) tellRelisted(id string, c packages.ToolChanges) {
 	for _, one := range []struct {
 		what string
 		list []string
-	}{{"new", c.Added}, {"gone", c.Removed}, {"with another description or schema", c.Changed}} {
+	}{{"new", c.Added}, {"removed", c.Removed}, {"with another description or schema", c.Changed}} {
 		if len(one.list) > 0 {
 			said = append(said, one.what+": "+strings.Join(one.list, ", "))
 		}
@@ -166,23 +162,22 @@ func (a *App) tellRelisted(id string, c packages.ToolChanges) {
 	data, _ := json.Marshal(fact) // strings only
 	a.tellOfPackage(notify.Notification{
 		Code: "package.tools_changed", Level: notify.Warning, Title: "The package " + id + " changed its tools", Data: data,
-		Message: "Its server did so by itself, not an installation: " + strings.Join(said, "; ") +
-			". Look at them (package_info); package_stop ends it.",
+		Message: "Its server changed them, not an installation: " + strings.Join(said, "; ") +
+			". Review them with package_info; package_stop stops the package.",
 	})
 }
 
 func (a *App) tellOfPackage(news notify.Notification) {
 	data, err := json.Marshal(news)
 	if err != nil {
-		return // strings only: it cannot fail
+		return // only strings: it cannot fail
 	}
 	a.bus.Publish(bus.Event{Subject: "module." + packageModule + "." + notify.Subject, At: time.Now(), Data: data})
 }
 
-// packageEvents are the packages of a host, and who is told when their tools
-// are others.
+// packageEvents holds the packages of a host, and publishes changes of their tools.
 type packageEvents struct {
-	house           *packages.Manager // nil before it is needed, and where there are none
+	house           *packages.Manager // nil before it is needed, and if there are none
 	packagesChanged atomic.Pointer[func()]
 }
 
@@ -214,26 +209,25 @@ func (a *App) packageDeps() (c hosting.Config, err error) {
 	return c, err
 }
 
-// takenNames are those of modules, whose tools no package may seem to have.
+// takenNames returns the names of modules, which packages may not use.
 func (a *App) takenNames() []string {
 	names := append(guestNames(standard.Modules(standard.Deps{})), a.host.Names()...)
 	return slices.DeleteFunc(
 		append(names, packageModule, resourcesModule, jobModule, publicModule, contextModule, sshModule),
 		func(n string) bool {
-			return strings.ContainsAny(n, "/") // of contexts, which no tool is named after
+			return strings.ContainsAny(n, "/") // modules of contexts, which no tool is named after
 		},
 	)
 }
 
-// showPackage shows one package in the tree; nil when it is gone.
+// showPackage shows one package in the tree; nil removes it.
 func (l *liveTree) showPackage(id string, p *packages.Public) {
 	if err := state.Merge(context.Background(), l.packages, map[string]*packages.Public{id: p}); err != nil {
 		l.app.log.Warn("a package is not shown", "package", id, "err", err)
 	}
 }
 
-// seesPackage lets administrators see every package, and every caller
-// else those of which they may call a tool.
+// seesPackage lets administrators see every package, and every other caller those of which it may call a tool.
 func (l *liveTree) seesPackage(who tool.Caller) func(string, any) bool {
 	if l.app.rules(who) {
 		return func(string, any) bool { return true }
@@ -242,7 +236,7 @@ func (l *liveTree) seesPackage(who tool.Caller) func(string, any) bool {
 	return func(id string, _ any) bool { return mine()[id] }
 }
 
-// callable are the packages of which a caller may call a tool.
+// callable returns the packages of which a caller may call a tool.
 func (l *liveTree) callable(who tool.Caller) map[string]bool {
 	mine, seen := map[string]bool{}, map[string]bool{}
 	v, err := l.app.views.View(context.Background(), &who, l.app.views.Cut(who))

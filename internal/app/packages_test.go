@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// packageArgs are those with which the test's own program becomes a package.
+// packageArgs returns the arguments that install the test's own program as a package.
 func packageArgs(t *testing.T, id, how string) string {
 	t.Helper()
 	program, err := os.Executable()
@@ -40,8 +40,7 @@ func packageArgs(t *testing.T, id, how string) string {
 	return string(b)
 }
 
-// A package is installed by an administrator, and its tools are available to all users
-// who has them in view.
+// A package is installed by an administrator, and its tools are available to all users whose view contains them.
 func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	_, client := liveOn(t, ruled(t, "package", "server"), Options{})
 	admin, eve := client("ann", "admin"), client("eve")
@@ -53,7 +52,7 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	}
 	unconfirmed := strings.Replace(packageArgs(t, "up", "good"), `"confirm":"up"`, `"confirm":""`, 1)
 	if got := fmt.Sprint(admin.result("package_install", unconfirmed)); !strings.Contains(got, "unconfirmed") {
-		t.Fatalf("nobody was asked: %s", got)
+		t.Fatalf("no client was asked: %s", got)
 	}
 	begun := admin.result("package_install", packageArgs(t, "up", "good"))
 	done := admin.wait(begun)
@@ -86,13 +85,13 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	if got := admin.result("package_remove", `{"id":"up","confirm":"up"}`); got["removed"] != "up" {
 		t.Error(got)
 	}
-	eventually(t, "the tools are gone", func() bool { return !slices.Contains(eve.names("default"), "up_echo") })
+	eventually(t, "the tools are removed", func() bool { return !slices.Contains(eve.names("default"), "up_echo") })
 	if v, revision := admin.readPublic("default", at); revision != "" {
 		t.Errorf("it is still shown: %v", v)
 	}
 }
 
-// A package has its own folder, and nothing else of the host's.
+// A package can access its own folder, and no other files of the host.
 //
 //redteam:attack Children are kept from the host's own files: a package reads the key, the stores and another package's data
 func TestAPackageReadsNothingOfTheHosts(t *testing.T) {
@@ -147,7 +146,7 @@ func TestAPackageReadsNothingOfTheHosts(t *testing.T) {
 	}
 }
 
-// Who may call none of its tools does not see a package.
+// A caller who may call none of a package's tools does not see the package.
 func TestAPackageIsSeenByThoseWhoMayCallIt(t *testing.T) {
 	cfg := ruled(t, "package")
 	cfg.View.Tools = []string{"!up_*"}
@@ -173,8 +172,8 @@ func TestThoseWhoRuleAreToldOfAPackageThatIsLeftAlone(t *testing.T) {
 	})
 }
 
-// What a package's server lists later is not what was agreed to when it was
-// installed: the ledger and the administrators are told.
+// If a package's server later lists other tools than those that were approved when it was installed, the change is
+// recorded in the ledger and administrators are notified.
 //
 //redteam:attack A package's server is a stranger: its tools change after the installation was agreed to
 func TestToolsThatChangeByThemselvesAreTold(t *testing.T) {
@@ -203,8 +202,8 @@ func TestToolsThatChangeByThemselvesAreTold(t *testing.T) {
 	})
 }
 
-// A secret that is written out in a package's record is pointed out, and its value
-// is not repeated; ids that pass for this host's are refused.
+// The installation warns of a secret that is written out in a package's record without repeating its value, and
+// refuses ids that are reserved for this host.
 func TestAPackageIsInstalledWithWarnings(t *testing.T) {
 	_, client := liveOn(t, ruled(t, "package"), Options{})
 	admin := client("ann", "admin")
@@ -223,7 +222,7 @@ func TestAPackageIsInstalledWithWarnings(t *testing.T) {
 	}
 }
 
-// Packages are in backups with their data, and come back on another host.
+// Backups contain packages with their data and restore them on another host.
 func TestABackupBringsPackagesBack(t *testing.T) {
 	first := ruled(t, "package", "backup")
 	if err := secret.In(first.Folders.Config, "").Set(backup.DefaultSecret, secret.New(backupKey)); err != nil {
@@ -269,9 +268,8 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	}
 }
 
-// Packages that a restore brings alone run on the host that is running: packages
-// it did not have, and those it has, which end first. It makes no difference
-// whether its own tool or another process restores them.
+// Packages that are restored alone run on the running host: packages it did not have, and those it has, which end
+// first. The result is the same if another process restores them.
 func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 	shelf := t.TempDir()
 	first := ruled(t, "package", "backup")
@@ -290,7 +288,7 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 	stop()
 
 	second := ruled(t, "package", "backup")
-	second.Modules.Package.Idle = time.Second // so that it looks for restores of other processes often
+	second.Modules.Package.Idle = time.Second // so that it checks for restores of other processes often
 	b, client := liveOn(t, second, Options{})
 	admin = client("ann", "admin")
 	kept := filepath.Join(second.Folders.Data, "packages", "up", "data", "kept")
@@ -317,7 +315,7 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 	if err := os.Remove(kept); err != nil {
 		t.Fatal(err)
 	}
-	restore() // in place of the one that runs
+	restore() // replaces the running one
 	runs()
 	if v, _ := admin.readPublic("default", publicstate.PublicURI+"/packageData/up"); fmt.Sprint(v) == "<nil>" {
 		t.Error("it is not shown")

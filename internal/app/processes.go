@@ -11,19 +11,18 @@ import (
 	"gatehouse/internal/modules/process"
 )
 
-// endings is how many ends of sessions may wait to be told to processes.
+// endings is how many ends of sessions may wait until processes are notified.
 const endings = 4096
 
-// processDeps are the settings of processes, the environment of their contexts,
-// the hub that publishes their output, the sessions that some of them end with,
-// and the folder of those that outlive this host.
+// processDeps returns the settings of processes, the environment of their contexts, the hub that publishes their
+// output, the sessions that some of them end with, and the folder of those that outlive this host.
 func (a *App) processDeps() (c process.Config, err error) {
 	c.Settings = a.cfg.Modules.Process
 	c.Claim = claims("running processes", cmp.Or(c.Total, process.DefaultTotal))
 	if !a.opts.Private {
 		begun := make(chan struct{})
 		c.Folder, c.Ready = filepath.Join(a.cfg.Folders.State, "processes"), begun
-		a.addPart("detached processes", func(ctx context.Context) error { // when the tree follows the facts
+		a.addPart("detached processes", func(ctx context.Context) error { // after the tree follows the events
 			close(begun)
 			<-ctx.Done()
 			return nil
@@ -36,11 +35,10 @@ func (a *App) processDeps() (c process.Config, err error) {
 	return c, nil
 }
 
-// sessions are those of the table.
+// sessions implements process.Sessions with the sessions of a host.
 type sessions struct{ app *App }
 
-// Ended implements process.Sessions. Where facts were lost, every session that
-// is not there is said to have ended.
+// Ended implements process.Sessions. If events were lost, it reports every session that no longer exists as ended.
 func (s sessions) Ended(ctx context.Context) iter.Seq[func(string) bool] {
 	events := protocol.SessionEnded.Follow(ctx, s.app.bus, endings)
 	return func(yield func(func(string) bool) bool) {

@@ -24,7 +24,7 @@ type visitor struct {
 	token   string
 }
 
-// send posts a message and gives the last one that comes back.
+// send posts a message and returns the last message of the response.
 func (v *visitor) send(method, body string) string {
 	v.h.t.Helper()
 	r, err := nethttp.NewRequestWithContext(v.h.t.Context(), method, "http://"+v.h.door+"/mcp", strings.NewReader(body))
@@ -61,8 +61,7 @@ func (v *visitor) send(method, body string) string {
 	}
 }
 
-// A process that is to end with its session does when the client ends that, in
-// a host with doors, facts and sessions as they are.
+// A process that was started to end with its session does so when the client ends the session, in a complete host.
 func TestAProcessEndsWithASessionOverHTTP(t *testing.T) {
 	h := hearingHost(t, nil)
 	v := &visitor{h: h, token: h.tokens["ann"]}
@@ -107,8 +106,7 @@ func TestAProcessEndsWithASessionOverHTTP(t *testing.T) {
 	}
 }
 
-// A process that was told to goes on when the host ends; the next one has it, in
-// its tools and in its tree.
+// A detached process keeps running when the host ends; the next host has it, in its tools and in its tree.
 func TestADetachedProcessSurvivesARestart(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes outlive their host on Linux only")

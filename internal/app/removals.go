@@ -12,19 +12,19 @@ import (
 	"gatehouse/module"
 )
 
-// lateEnd is after how long a host looks a second time for what belongs to a
-// removed user: calls that ran when its sessions ended may have made something.
+// lateEnd is the delay before a host looks a second time for what belongs to a removed user, because calls that
+// ran when its sessions ended may have created something.
 const lateEnd = time.Second
 
-// removals are users who were removed, until what belonged to them has ended.
+// removals holds the removed users until what belonged to them has ended.
 type removals struct {
 	mu      sync.Mutex
 	waiting []identity.Removal
 	wake    chan struct{} // holds a token while some wait
 }
 
-// followRemovals ends, while this host runs, what belongs to users who are
-// removed, and at its start what those left who were removed before.
+// followRemovals ends what belongs to users who are removed while this host runs and, at its start, what earlier
+// removed users have left.
 func (a *App) followRemovals(context.Context) error {
 	r := &removals{wake: make(chan struct{}, 1)}
 	a.addPart("removed users", func(ctx context.Context) error {
@@ -53,11 +53,10 @@ func (a *App) followRemovals(context.Context) error {
 	})
 }
 
-// endRemoved ends what belongs to removed users. Those who were removed before
-// this host began are owners only of what is older than the removal, because a
-// user of the operating system of that name is the same owner.
+// endRemoved ends what belongs to removed users. Users who were removed before this host began own only what is
+// older than the removal, because a later user of the operating system of that name is the same owner.
 func (a *App) endRemoved(ctx context.Context, all []identity.Removal, began time.Time) {
-	until := map[string]time.Time{} // by owner: what was made before then ends
+	until := map[string]time.Time{} // by owner: what was created before then ends
 	var now []identity.Removal
 	for _, r := range all {
 		if until[r.Owner] = r.At; !r.At.Before(began) {
@@ -105,11 +104,10 @@ func (a *App) endRemoved(ctx context.Context, all []identity.Removal, began time
 	}
 }
 
-// handOver gives what belongs to removed users to their heirs, in the order of
-// the removals, and tells what it gave, by removal. What was in a context that
-// the heir may not enter stays, because the heir could not reach it; so does
-// everything of a removal whose heir was removed since. The records of ended jobs
-// go with the rest if records is true, which it is before jobs are ended.
+// handOver gives what belongs to removed users to their heirs, in the order of the removals, and returns what it
+// gave, by removal. It leaves what was in a context that the heir may not use, because the heir could not reach
+// it, and everything of a removal whose heir was removed since. The records of ended jobs are included if records
+// is true, which it is before jobs are ended.
 func (a *App) handOver(
 	ctx context.Context, all []identity.Removal, until map[string]time.Time, records bool,
 ) map[int64][]string {
@@ -148,7 +146,7 @@ func (a *App) handOver(
 	return handed
 }
 
-// handJobsOver shows the ended jobs for which heir names an owner to that owner.
+// handJobsOver shows ended jobs to their new owner, if heir names one.
 func (l *liveTree) handJobsOver(heir module.Heir) {
 	if _, err := l.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
 		for id, j := range *all {
@@ -159,12 +157,12 @@ func (l *liveTree) handJobsOver(heir module.Heir) {
 		}
 		return nil
 	}); err != nil {
-		l.app.log.Warn("jobs of a removed user are shown as before", "err", err)
+		l.app.log.Warn("jobs of a removed user are not shown to the new owner", "err", err)
 	}
 }
 
-// endOwned ends what belongs to owners and was made before a time of each, and
-// tells what it ended, by owner.
+// endOwned ends what belongs to owners and was created before each owner's time, and returns what it ended, by
+// owner.
 func (a *App) endOwned(ctx context.Context, until map[string]time.Time) map[string][]string {
 	found := map[string]bool{}
 	a.endMatching(ctx, func(owner string, made time.Time) bool { // of many removed users, few have left anything
@@ -183,16 +181,15 @@ func (a *App) endOwned(ctx context.Context, until map[string]time.Time) map[stri
 	return ended
 }
 
-// endMatching ends everything for which match holds; see module.Owned. Jobs are
-// first, so that they start nothing more.
+// endMatching ends everything that match accepts; see module.Owned. Jobs end first, because they could start more.
 func (a *App) endMatching(ctx context.Context, match func(owner string, made time.Time) bool) []string {
 	jobs, err := a.jobs.EndOwned(match)
 	if err != nil {
-		a.log.Error("jobs of a removed user go on", "err", err)
+		a.log.Error("jobs of a removed user keep running", "err", err)
 	}
 	return slices.Concat(jobs, a.host.EndOwned(ctx, match), a.spool.EndOwned(match))
 }
 
-// ownerID is the owner without its context: a user's name, or the id of one whose
-// name was another user's before.
+// ownerID returns the owner without its context: a user's name, or the id of a user whose name belonged to another
+// user before.
 func ownerID(owner string) string { return owner[:max(strings.LastIndexByte(owner, '/'), 0)] }

@@ -24,8 +24,7 @@ import (
 	"gatehouse/tool"
 )
 
-// longJob is a module whose tool starts a job that ends when it is cancelled,
-// and then closes cancelled.
+// longJob returns a module whose tool starts a job that runs until it is cancelled and then closes cancelled.
 func longJob(cancelled chan struct{}) Guest {
 	return Guest{"long", func(_ context.Context, d module.Deps) (module.Module, error) {
 		type began struct {
@@ -67,9 +66,9 @@ func sandboxesWork(t *testing.T) bool {
 	return true
 }
 
-// A user is removed by another process, as the command does it. The host ends
-// what belongs to the user and reports it; what belongs to others, also to one
-// whose name begins alike, goes on, and the next user of the name has nothing.
+// A user is removed by another process, as the command does it. The host ends what belongs to the user and reports
+// it. What belongs to others keeps running, even to a user whose name begins with the same letters, and the next
+// user of the name owns nothing.
 //
 //redteam:attack What is not yours is not there: a removed user's process, forward, job and sandbox go on
 func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
@@ -120,7 +119,7 @@ func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
 	if err := command.RemoveUser(t.Context(), "ann"); err != nil {
 		t.Fatal(err)
 	}
-	// On a loaded machine the host may notice later than the command waits.
+	// On a loaded machine the host may act later than the command waits.
 	var e identity.Endings
 	eventually(t, "the host has reported", func() bool {
 		e, err = command.AwaitEndings(t.Context(), "ann")
@@ -175,8 +174,8 @@ func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
 	}
 }
 
-// What outlives a host is ended by the next one, if its user was removed
-// meanwhile; a user of the operating system of that name keeps what is newer.
+// What outlives a host is ended by the next one if its user was removed meanwhile; a user of the operating system
+// of that name keeps what is newer.
 func TestAHostEndsAtItsStartWhatARemovedUserLeft(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes outlive their host on Linux only")
@@ -237,8 +236,8 @@ func TestAHostEndsAtItsStartWhatARemovedUserLeft(t *testing.T) {
 	})
 }
 
-// A detached process that outlived its host goes to the heir when the next host
-// starts, and is still the heir's for the one after that.
+// A detached process that outlived its host goes to the heir when the next host starts, and still belongs to the
+// heir on the host after that.
 func TestAHostHandsOverAtItsStart(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("processes outlive their host on Linux only")
@@ -298,15 +297,14 @@ func TestAHostHandsOverAtItsStart(t *testing.T) {
 	eventually(t, "the process has ended", func() bool { return !runs(was.PID) })
 }
 
-// runs reports whether a process has not ended; one whose parent has not waited for
-// it has.
+// runs reports whether a process has not ended; a zombie has ended.
 func runs(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(b), ") Z ")
 }
 
-// An administrator lists what belongs to all callers, with its owner, and ends it.
-// Other callers are refused the list, and what they name is not there.
+// An administrator lists what belongs to all callers, with its owner, and ends it. Other callers are refused the
+// list, and cannot find what belongs to others.
 func TestAdministratorsSeeAndEndWhatBelongsToOthers(t *testing.T) {
 	cfg := settings(t)
 	cfg.View.Modules = []string{"process", "net"}
@@ -367,15 +365,14 @@ func TestAdministratorsSeeAndEndWhatBelongsToOthers(t *testing.T) {
 			string(r.StructuredContent),
 			one.id,
 		) {
-			t.Errorf("%s: it goes on", one.end)
+			t.Errorf("%s: it keeps running", one.end)
 		}
 	}
 	<-cancelled
 }
 
-// What a removed user owns goes to the user that the removal names, where that
-// is possible; the rest ends. The report tells both apart, and what one of a
-// context has that the heir may not enter is not handed over.
+// What a removed user owns goes to the user that the removal names, if that is possible; the rest ends. The report
+// distinguishes the two, and nothing is handed over from a context that the heir may not use.
 //
 //redteam:attack What is not yours is not there: an heir gets what is in a context that it may not enter
 func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/mcp/schema"
 )
 
-// texts are the tools whose product is text.
+// texts are the tools that produce text.
 var texts = []string{
 	"dir_list", "dir_size", "file_edit", "file_read", "file_search", "process_output", "process_run", "process_screen",
 	"shell_run", "shell_system",
@@ -58,9 +58,9 @@ func (c *tenant) schemas(in string) map[string]json.RawMessage {
 	return all
 }
 
-// The address of a view decides what is sent of a tool whose product is text:
-// text alone, or the whole output with its schema. Neither sends the text twice
-// to a client that hands on one half of a result, and neither keeps any of it.
+// The endpoint of a view determines what is sent of a tool that produces text: text alone, or the whole output
+// with its schema. Neither sends the text twice to a client that forwards only one half of a result, and neither
+// omits any of it.
 func TestResultsFollowTheView(t *testing.T) {
 	cfg := settings(t)
 	folder := cfg.Roots.Folders[0]

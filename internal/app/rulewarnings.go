@@ -11,9 +11,8 @@ import (
 	"gatehouse/module"
 )
 
-// RuleWarnings finds rules that compare as text what arguments name of the
-// host: those of one context, or with nil those of the settings. Settings with
-// mistakes give none.
+// RuleWarnings returns warnings of rules that compare paths or commands in arguments as text: the rules of one
+// context, or those of the settings if of is nil. For invalid settings it returns none.
 func RuleWarnings(ctx context.Context, cfg config.Config, of *contextstore.Record) []string {
 	var rules []permit.Rule
 	if of != nil {

@@ -14,9 +14,8 @@ import (
 	"gatehouse/internal/sandbox/qemu"
 )
 
-// SandboxDrivers are the drivers of those names, in that order. A name that is
-// none is left out.
-// What drivers keep from run to run is in the cache folder.
+// SandboxDrivers returns the drivers with these names, in that order. Unknown names are left out. Data that
+// drivers keep between runs is in the cache folder.
 func SandboxDrivers(names []string, s manager.Settings, cache string, log *slog.Logger) (ladder []manager.LadderEntry) {
 	make := map[string]func() (sandbox.Driver, error){
 		namespaces.Name: func() (sandbox.Driver, error) {
@@ -45,7 +44,7 @@ func SandboxDrivers(names []string, s manager.Settings, cache string, log *slog.
 	return ladder
 }
 
-// machines is where what virtual machines boot is kept; "" where nothing is.
+// machines returns the folder for the files that virtual machines boot from, or "" if there is none.
 func machines(cache string) string {
 	if cache == "" {
 		return ""
@@ -53,7 +52,7 @@ func machines(cache string) string {
 	return filepath.Join(cache, "machines")
 }
 
-// sandboxTemplates are what sandboxes can be made of.
+// sandboxTemplates returns the templates of sandboxes.
 func sandboxTemplates(s manager.Settings) map[string]manager.Template {
 	all := map[string]manager.Template{}
 	for _, t := range s.Templates {

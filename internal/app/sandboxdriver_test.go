@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/sandbox/process"
 )
 
-// Every driver that settings can name is one that can be opened.
+// Every driver that settings can name can be opened.
 func TestTheDriversAreThoseOfTheSettings(t *testing.T) {
 	names := append(manager.DriverNames(), process.Name, "magic")
 	ladder := SandboxDrivers(names, manager.Settings{}, t.TempDir(), nil)

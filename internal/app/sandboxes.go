@@ -17,7 +17,7 @@ import (
 	"gatehouse/tool"
 )
 
-// sandboxModule is the module that runs code which is not trusted.
+// sandboxModule is the module that runs untrusted code.
 const sandboxModule = "sandbox"
 
 func (a *App) sandboxDeps() (c sandbox.Config, err error) {
@@ -38,9 +38,8 @@ func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 	return c, nil
 }
 
-// sandboxSecrets are those that a caller may have swapped in on the way out of
-// sandboxes: the variables of its context that refer to one secret, where the
-// settings say to which hosts that one may go.
+// sandboxSecrets returns the secrets that the proxy may insert into a caller's requests from sandboxes: the
+// variables of its context that refer to one secret, if the settings name the hosts it may be sent to.
 func (a *App) sandboxSecrets(who tool.Caller) (map[string]manager.Secret, error) {
 	hosts := map[string][]string{}
 	for _, s := range a.cfg.Modules.Sandbox.Secrets {
@@ -68,7 +67,7 @@ func (a *App) sandboxSecrets(who tool.Caller) (map[string]manager.Secret, error)
 	return all, nil
 }
 
-// specOf is the context of that name, or the one of callers who name none.
+// specOf returns the context of that name, or the default one.
 func (a *App) specOf(name string) views.Spec {
 	rules := a.views.Rules()
 	if name == "" {
@@ -80,8 +79,8 @@ func (a *App) specOf(name string) views.Spec {
 	return views.Spec{}
 }
 
-// untilSandboxesAreServed waits for a session in a context that offers
-// sandboxes. Callers without sessions are noticed by their first call.
+// untilSandboxesAreServed waits for a session in a context that offers sandboxes. Callers without sessions are
+// noticed at their first call.
 func (a *App) untilSandboxesAreServed(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -92,7 +91,7 @@ func (a *App) untilSandboxesAreServed(ctx context.Context) {
 	}
 }
 
-// sandboxState is a member of /public/sandboxes: one that is alive.
+// sandboxState is a member of /public/sandboxes: a running sandbox.
 type sandboxState struct {
 	Owner     string    `json:"owner"`
 	Driver    string    `json:"driver"`
@@ -103,11 +102,10 @@ type sandboxState struct {
 
 func seesSandbox(who tool.Caller) func(string, any) bool { return seesProcess(who) }
 
-// sandboxEvents follows what becomes of sandboxes. A sandbox whose end was told
-// before its beginning is not shown.
+// sandboxEvents follows the events of sandboxes. A sandbox whose end was published before its start is not shown.
 type sandboxEvents struct {
 	all   map[string]sandboxState
-	fresh map[string]*sandboxState // to be written; nil for those that are gone
+	fresh map[string]*sandboxState // to be written; nil for those that have ended
 	ended map[string]struct{}
 }
 

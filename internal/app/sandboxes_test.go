@@ -16,8 +16,8 @@ import (
 	"gatehouse/tool"
 )
 
-// A context's callers may use in sandboxes the secrets of its own variables,
-// and of these only those for which the settings name hosts.
+// Callers of a context may use in sandboxes the secrets of its variables, and of these only those for which the
+// settings name hosts.
 func TestSecretsOfSandboxesFollowTheContext(t *testing.T) {
 	cfg := settings(t)
 	for name, value := range map[string]string{"DEPLOY": "correct horse", "OTHER": "battery staple"} {
@@ -54,12 +54,11 @@ func TestSecretsOfSandboxesFollowTheContext(t *testing.T) {
 		}
 	}
 	if _, err := a.sandboxSecrets(tool.Caller{Context: "lost"}); err == nil {
-		t.Error("a secret that is missing is not told")
+		t.Error("a missing secret is not reported")
 	}
 }
 
-// A template names an image of the host; callers name templates, and of images
-// at most those of registries.
+// A template names an image of the host. Callers name templates and, of images, only those of registries.
 func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 	d, err := namespaces.New(namespaces.Options{})
 	if err != nil {
@@ -98,8 +97,8 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 			t.Errorf("%s: %s, want %s", c.args, made, c.want)
 		}
 	}
-	// An image without an interpreter: what is missing, and what to do, which is
-	// nothing about the host's programs.
+	// For an image without an interpreter the error names what is missing and what to do, and nothing about the
+	// host's programs.
 	var box struct {
 		ID string `json:"sandbox_id"`
 	}

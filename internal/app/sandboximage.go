@@ -13,9 +13,8 @@ import (
 	"gatehouse/internal/sandbox/manager"
 )
 
-// sandboxImages opens the store of images, where the settings name one or a
-// registry. A folder that cannot be opened leaves templates with images out;
-// who asks for one is told why.
+// sandboxImages opens the store of images, if the settings name an image or a registry. If its folder cannot be
+// opened, templates with images are left out, and a caller who asks for one receives the reason.
 func (a *App) sandboxImages(c *sandbox.Config) {
 	s := a.cfg.Modules.Sandbox
 	named := slices.ContainsFunc(s.Templates, func(t manager.TemplateSettings) bool { return t.Image != "" })
@@ -47,18 +46,17 @@ func (a *App) sandboxImages(c *sandbox.Config) {
 	}
 }
 
-// callersImage says why a caller may not name an image: paths are for the administrator who
-// runs the host. Which registries there are the store knows.
+// callersImage returns an error if a caller may not name an image: only the administrator may name paths. The
+// store checks the registry.
 func callersImage(ref string) error {
 	r, err := image.ParseRef(ref)
 	if err == nil && r.Kind.Local() {
-		err = errors.New("files of this host are named by its templates alone; expected host/name:tag of a registry")
+		err = errors.New("only templates can name files of this host; expected host/name:tag of a registry")
 	}
 	return err
 }
 
-// registryLogins are who pulls images. One whose secret is missing is left
-// out.
+// registryLogins returns the logins for registries. A login whose secret is missing is left out.
 func (a *App) registryLogins() map[string]image.Login {
 	all := map[string]image.Login{}
 	for _, l := range a.cfg.Modules.Sandbox.Logins {

@@ -18,23 +18,22 @@ const (
 	serverModule = "server"
 
 	sampleEvery = 10 * time.Second       // the machine is measured for the public tree
-	leaveAfter  = 300 * time.Millisecond // the answer to the caller who ends the host is sent
+	leaveAfter  = 300 * time.Millisecond // so that the caller who ends the host receives the answer
 )
 
-// shutdownRequest is how a host is asked to end.
+// shutdownRequest is a request to end the host.
 type shutdownRequest struct {
 	once  sync.Once
 	asked chan struct{}
 	again bool // guarded by once, and read when asked is closed
 }
 
-// hasGuest reports whether a module of the guest list is on this host.
+// hasGuest reports whether this host has a module.
 func (a *App) hasGuest(name string) bool {
 	return slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == name })
 }
 
-// keepJournal keeps what this host says from now on, for the module that shows
-// it.
+// keepJournal stores this host's log from now on, for the module that shows it.
 func (a *App) keepJournal() {
 	a.leaving.asked = make(chan struct{})
 	if !a.hasGuest(serverModule) {
@@ -71,7 +70,7 @@ func (a *App) serverDeps() (c server.Config, err error) {
 	return c, err
 }
 
-// Again reports whether this host has ended to be started again.
+// Again reports whether this host has ended in order to be restarted.
 func (a *App) Again() bool {
 	select {
 	case <-a.leaving.asked:
@@ -81,11 +80,10 @@ func (a *App) Again() bool {
 	}
 }
 
-// rules reports whether a caller administers this host: a user with the role,
-// the host's own user over a Unix socket or with the local token, and the program
-// that started it and speaks to it over standard input and output. An anonymous
-// caller never does, also where nothing was set up to tell callers apart, because
-// any process and any other user of this machine can be one.
+// rules reports whether a caller administers this host: a user with the role, the host's own user over a Unix
+// socket or with the local token, and the program that started the host and uses its standard input and output. An
+// anonymous caller never administers it, even if no authentication is set up, because any process and any other
+// user of this machine can be one.
 func (a *App) rules(who tool.Caller) bool {
 	if len(who.Scopes) > 0 || who.Child {
 		return false
@@ -94,7 +92,7 @@ func (a *App) rules(who tool.Caller) bool {
 	return seesEverything(who) || who.Principal == owner.Name && who.Credential == owner.Credential
 }
 
-// hostControl is the host as the server module knows it.
+// hostControl implements server.Host.
 type hostControl struct{ app *App }
 
 // About implements server.Host.
@@ -140,13 +138,13 @@ func (h hostControl) remember(ctx context.Context, f func(*hostRecord)) error {
 // Stop implements server.Host. The host ends when the answer has been sent.
 func (h hostControl) Stop(again bool) (how string, err error) {
 	a := h.app
-	how = "it ends; the program that started it can start it again"
+	how = "the host ends; the program that started it can restart it"
 	if again {
 		if how = a.opts.Again; how == "" {
 			return "", &tool.Refusal{
 				Code:    tool.CodeUnsupported,
-				Message: "this host cannot start itself again",
-				Next:    "Only the program that started it can: end it with server_shutdown, and start it there.",
+				Message: "this host cannot restart itself",
+				Next:    "Only the program that started it can: end the host with server_shutdown, and start it there.",
 			}
 		}
 	}
@@ -163,7 +161,7 @@ func (h hostControl) Stop(again bool) (how string, err error) {
 	return how, nil
 }
 
-// recall shows what this host remembers of itself.
+// recall writes the stored record of this host to the tree.
 func (l *liveTree) recall(ctx context.Context) error {
 	self, _, err := l.self.Get()
 	if err != nil {
@@ -174,13 +172,13 @@ func (l *liveTree) recall(ctx context.Context) error {
 			i.Name = introduce(l.app.opts.Info).Name
 		}
 		i.Language = self.Language
-		i.Unread, err = l.shelf.Unread() // in here, so that the last to look has looked last
+		i.Unread, err = l.shelf.Unread() // read inside the change, so that the last writer has the newest count
 		return err
 	})
 	return err
 }
 
-// recalling follows what other hosts of the same folder of data remember.
+// recalling follows changes that other hosts of the same data folder make to the record.
 func (l *liveTree) recalling(ctx context.Context) error {
 	sub, _, err := l.state.Subscribe(state.Pointer{"private"}, "")
 	if err != nil {
@@ -189,7 +187,7 @@ func (l *liveTree) recalling(ctx context.Context) error {
 	defer sub.Close()
 	for {
 		if err := l.recall(ctx); err != nil && ctx.Err() == nil {
-			l.app.log.Warn("the public tree is behind what this host remembers", "err", err)
+			l.app.log.Warn("the public tree is older than the record of this host", "err", err)
 		}
 		if _, err := sub.Next(ctx); err != nil {
 			return nil // the host stops

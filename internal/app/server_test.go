@@ -10,7 +10,7 @@ import (
 	"gatehouse/internal/modules/publicstate"
 )
 
-// ruled are settings of a host with some of its modules.
+// ruled returns settings of a host with some of its modules.
 func ruled(t *testing.T, modules ...string) config.Config {
 	t.Helper()
 	cfg := settings(t)
@@ -18,7 +18,7 @@ func ruled(t *testing.T, modules ...string) config.Config {
 	return cfg
 }
 
-// result is the structured result of a call, or the text of what went wrong.
+// result returns the structured result of a call, or the text of its error.
 func (c *tenant) result(name, args string) map[string]any {
 	c.t.Helper()
 	answer := c.call("default", name, args)
@@ -62,7 +62,7 @@ func TestAHostIsNamedForGood(t *testing.T) {
 		"connected to House on the hill",
 		"in the language de",
 	)
-	// Another host of the same folder of data has the name, and is told of the next.
+	// Another host of the same data folder has the name, and receives the next change.
 	b, other := liveOn(t, cfg, Options{})
 	root := other("root", "admin")
 	if got := root.result("server_info", `{}`); got["name"] != "House on the hill" || got["id"] == nil ||
@@ -97,7 +97,7 @@ func TestTheMachineIsInThePublicTree(t *testing.T) {
 		v, _ := eve.readPublic("default", publicstate.PublicURI+"/serverInfo/metrics/general")
 		return v != nil
 	})
-	// Without the module, nothing is measured.
+	// Without the module, the machine is not measured.
 	bare, _ := live(t)
 	if info, _, err := bare.tree.info.Get(); err != nil || info.Metrics != nil {
 		t.Errorf("%+v, %v", info.Metrics, err)
@@ -129,6 +129,6 @@ func TestAHostEndsWhenItIsAsked(t *testing.T) {
 		got,
 		"unsupported",
 	) {
-		t.Errorf("a host that nobody starts again: %s", got)
+		t.Errorf("a host that no program restarts: %s", got)
 	}
 }

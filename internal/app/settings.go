@@ -23,18 +23,16 @@ import (
 	"gatehouse/tool"
 )
 
-// settingsInForce are the settings as they are now: the ones a host was started with, and what it
-// was told later and can follow.
+// settingsInForce holds the current settings: those that the host was started with, and later changes that a
+// running host can apply.
 type settingsInForce struct {
-	mu  sync.Mutex // held while new ones are put in force
+	mu  sync.Mutex // held while new settings are applied
 	now config.Config
 }
 
-// Reload puts new settings in force, as far as a running host can follow: its
-// contexts, rules and default view. Sessions go on; clients whose lists are
-// others now are told. live are the settings that changed, restart those
-// that differ and will be looked at again at the next start. After an error
-// everything is as it was.
+// Reload applies new settings, as far as a running host can: its contexts, rules and default view. Sessions
+// continue; clients whose lists changed are notified. live are the settings that changed, restart those that
+// differ and apply only after a restart. After an error nothing has changed.
 func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	a.settings.mu.Lock()
 	defer a.settings.mu.Unlock()
@@ -67,9 +65,8 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	return live, restart, nil
 }
 
-// limits are the settings of the room that slows callers down. The rate is
-// that of every door: where only this machine can reach one, there is none
-// unless it is set.
+// limits returns the settings of the rate limiter. The rate applies to every listener; by default there is no rate
+// on a host that only this machine can reach.
 func limits(cfg config.Config) limit.Options {
 	l := cfg.Limits
 	o := limit.Options{
@@ -93,8 +90,8 @@ func limits(cfg config.Config) limit.Options {
 	return o
 }
 
-// named are the modules that settings ask for by name. Contexts of a file may
-// name more of the standard ones than are served unasked.
+// named returns the modules that settings name. Contexts of a file may name standard modules that are not served
+// by default.
 func named(cfg config.Config, o Options) []string {
 	names := slices.Clone(cfg.View.Modules)
 	if len(names) > 0 || len(cfg.Contexts) == 0 {
@@ -112,9 +109,9 @@ func named(cfg config.Config, o Options) []string {
 	return names
 }
 
-// CheckSettings says what config.Validate cannot know: which modules and
-// contexts there are not. A mistake is a *SettingError. Nothing is opened but the
-// file of the contexts that were made at run time, if there is one.
+// CheckSettings reports mistakes that config.Validate cannot find: modules and contexts that do not exist. A
+// mistake is a *SettingError. The only file it opens is that of the contexts that were created at run time, if
+// there is one.
 func CheckSettings(cfg config.Config) error {
 	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err == nil {
@@ -127,7 +124,7 @@ func CheckSettings(cfg config.Config) error {
 	for i, c := range cfg.Contexts {
 		if c.Name == contextstore.Admin && err == nil {
 			err = &config.SettingProblem{Path: fmt.Sprintf("contexts[%d].name", i), Err: fmt.Errorf(
-				"%q is the context in which this host is administered: what is said of it here counts for nothing, and callers cannot be let in; choose another name",
+				"%q is the context in which this host is administered: settings of it have no effect and cannot admit callers; choose another name",
 				c.Name,
 			)}
 		}
@@ -144,9 +141,8 @@ func CheckSettings(cfg config.Config) error {
 	return &SettingError{err}
 }
 
-// ContextNames are the contexts that callers of a host with these settings may be
-// in, those of the settings first and those that were made at run time after them,
-// and the administration last.
+// ContextNames returns the contexts that callers of a host with these settings may use: those of the settings
+// first, then those that were created at run time, and the administration last.
 func ContextNames(cfg config.Config) ([]string, error) {
 	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
@@ -170,8 +166,8 @@ func ContextNames(cfg config.Config) ([]string, error) {
 	return append(names, contextstore.Admin), nil
 }
 
-// madeContexts are the contexts that were made at run time; none where their file
-// is not there or cannot be read, which the host itself says when it starts.
+// madeContexts returns the contexts that were created at run time. It returns none if their file does not exist or
+// cannot be read, which the host itself reports when it starts.
 func madeContexts(f config.Folders) *contextstore.Snapshot {
 	none := &contextstore.Snapshot{}
 	path := ContextsFile(f)
@@ -189,8 +185,8 @@ func madeContexts(f config.Folders) *contextstore.Snapshot {
 	return b.Current()
 }
 
-// fixedContexts are those of the settings: of the file, if it has some, or
-// one with everything and one for each module.
+// fixedContexts returns the contexts of the settings: those of the file, if it has any, or else one with
+// everything and one for each module.
 func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error) {
 	v := cfg.View
 	policy, err := cfg.Permit()
@@ -244,7 +240,7 @@ func spec(c config.Context, guests []guest) views.Spec {
 	}
 }
 
-// knownModules says which of some names is no module of this host.
+// knownModules returns an error if a name is not that of a module of this host.
 func knownModules(names []string, guests []guest, path string) error {
 	for _, name := range names {
 		if !slices.ContainsFunc(guests, func(g guest) bool { return g.Name == name }) {
@@ -267,9 +263,8 @@ func knownModules(names []string, guests []guest, path string) error {
 	return nil
 }
 
-// checkRenames says which new name of a tool is that of another tool of the same
-// context: one of the two would be left out. Modules that cannot be made without
-// a host are passed over.
+// checkRenames returns an error if the new name of a tool is that of another tool of the same context, because one
+// of the two would be left out. Modules that cannot be created without a host are skipped.
 func checkRenames(cfg config.Config, guests []guest) error {
 	if !slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return len(c.Rename) > 0 }) {
 		return nil
@@ -312,8 +307,8 @@ func checkRenames(cfg config.Config, guests []guest) error {
 	return nil
 }
 
-// bareHost has the modules that can be made without a host, to look at what they
-// offer. The caller closes it.
+// bareHost returns a host with the modules that can be created without one, to read what they offer. The caller
+// closes it.
 func bareHost(ctx context.Context, guests []guest) *modulehost.Host {
 	host := modulehost.NewHost(modulehost.Options{Bus: bus.New(), Log: slog.New(slog.DiscardHandler)})
 	for _, g := range guests {
@@ -322,14 +317,13 @@ func bareHost(ctx context.Context, guests []guest) *modulehost.Host {
 				ctx,
 				g.Name,
 				standard.Modules(standard.Deps{})[i].New,
-			) // whose error is that module's to tell when the host starts
+			) // the module reports its error when the host starts
 		}
 	}
 	return host
 }
 
-// checkDefault says what is wrong with the context that callers get who name
-// none.
+// checkDefault returns an error if the default context is invalid.
 func checkDefault(name string, fixed *contextstore.Fixed, book *contextstore.Snapshot) error {
 	if name == "" || name != contextstore.Admin && fixed.Has(name) || book.Find(name) != nil {
 		return nil

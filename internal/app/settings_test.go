@@ -42,8 +42,8 @@ func body(t *testing.T, resp *nethttp.Response) string {
 	return string(b)
 }
 
-// New settings are in force for a session that was begun before them, which
-// goes on and is told that its lists are others.
+// New settings apply to a session that began before them; the session continues, and the client is notified that
+// its lists changed.
 func TestSessionsOutliveNewSettings(t *testing.T) {
 	cfg := settings(t)
 	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
@@ -95,7 +95,7 @@ func TestSessionsOutliveNewSettings(t *testing.T) {
 	}
 }
 
-// The contexts of the settings replace those a host has by itself.
+// The contexts of the settings replace those a host has by default.
 func TestContextsOfTheSettings(t *testing.T) {
 	cfg := settings(t)
 	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
@@ -124,7 +124,7 @@ func TestContextsOfTheSettings(t *testing.T) {
 	}
 }
 
-// What no host can do is told before one is started.
+// CheckSettings reports what no host can do before a host is started.
 func TestMistakesOfContexts(t *testing.T) {
 	for name, c := range map[string]struct {
 		context string
@@ -147,8 +147,7 @@ func TestMistakesOfContexts(t *testing.T) {
 	}
 }
 
-// What a client is told of how to use a view fits what is in it, and the default
-// view has a greeting.
+// The instructions that a client receives fit the content of its view, and the default view has a greeting.
 func TestWhatAClientIsTold(t *testing.T) {
 	_, client := live(t)
 	ann, root := client("ann"), client("root", "admin")

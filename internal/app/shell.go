@@ -16,14 +16,14 @@ import (
 
 const shellModule = "shell"
 
-// checkShell finds at the start what every command line would stumble over: a
-// shell that is not there, and a folder outside of those of the host.
+// checkShell checks at the start what would make every command line fail: a shell that does not exist, and a
+// folder outside of those of the host.
 func (a *App) checkShell(context.Context) error {
 	s := a.cfg.Modules.Shell
 	if !slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == shellModule }) {
 		return nil
 	}
-	if s.Shell != "" && !s.Confine { // a sandbox has programs of its own
+	if s.Shell != "" && !s.Confine { // a sandbox has its own programs
 		if _, err := exec.LookPath(s.Shell); err != nil {
 			cause := err
 			if e, ok := errors.AsType[*exec.Error](err); ok {

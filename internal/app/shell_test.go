@@ -12,14 +12,14 @@ import (
 	"gatehouse/internal/modules/shell"
 )
 
-// A host has a shell if it is named, and in no view besides.
+// A host offers a shell only if it is named, and in no other view.
 func TestTheShellIsNowhereUnlessItIsNamed(t *testing.T) {
 	isShell := func(name string) bool { return strings.HasPrefix(name, "shell_") || name == "execute_command" }
 	all, preset := []string{"shell_run", "shell_execute_command", "shell_system"}, []string{"execute_command"}
 	for _, x := range []struct {
 		what   string
 		change func(*config.Config)
-		has    map[string][]string // by context; nil where there is none
+		has    map[string][]string // by context; nil if there is none
 	}{
 		{"nothing is named", func(*config.Config) {}, map[string][]string{"default": {}, "file": {}, "shell": nil}},
 		{"other modules are named", func(c *config.Config) { c.View.Modules = []string{"file", "process"} }, map[string][]string{"default": {}, "shell": nil}},
@@ -48,8 +48,7 @@ func TestTheShellIsNowhereUnlessItIsNamed(t *testing.T) {
 	}
 }
 
-// Processes can be started in the contexts that name them, not in one that
-// says nothing of modules.
+// Processes can be started in the contexts that name their module, not in a context that names no modules.
 func TestAContextThatNamesNoModulesRunsNoPrograms(t *testing.T) {
 	cfg := settings(t)
 	cfg.Contexts = []config.Context{{Name: "main"}, {Name: "ops", Modules: []string{"process"}}}
@@ -66,8 +65,7 @@ func needShell(t *testing.T) {
 	}
 }
 
-// shellHost is a host at a door whose default context stands for the other
-// shell server.
+// shellHost returns a client of a host whose default context replaces the other shell server.
 func shellHost(t *testing.T, change func(*shell.Settings)) *visitor {
 	t.Helper()
 	needShell(t)
@@ -86,7 +84,7 @@ func shellHost(t *testing.T, change func(*shell.Settings)) *visitor {
 	return v
 }
 
-// execute calls the one tool.
+// execute calls the preset's only tool.
 func (v *visitor) execute(command string) (r struct {
 	IsError           bool
 	Content           []struct{ Type, Text, URI string }
@@ -143,7 +141,7 @@ func TestThePresetShellOverHTTP(t *testing.T) {
 	}
 }
 
-// What does not fit into a result can be read in full, by the caller who ran it.
+// Output that does not fit into a result can be read in full by the caller who ran the command.
 func TestLongOutputOfACommandCanBeRead(t *testing.T) {
 	v := shellHost(t, func(s *shell.Settings) { s.Output = 4 << 10 })
 	r := v.execute("seq 1 30000; echo over >&2")
@@ -168,11 +166,11 @@ func TestLongOutputOfACommandCanBeRead(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
 	)
 	if got := other.read(uri); got != "" {
-		t.Errorf("somebody else reads %.100s", got)
+		t.Errorf("another caller reads %.100s", got)
 	}
 }
 
-// read reads a long output, page by page; "" when it cannot be read.
+// read reads a long output, page by page, and returns "" if it cannot be read.
 func (v *visitor) read(uri string) string {
 	v.h.t.Helper()
 	var whole strings.Builder
@@ -205,7 +203,7 @@ func (v *visitor) read(uri string) string {
 	}
 }
 
-// A waiting caller sees what a command has printed so far.
+// A waiting caller receives the output of a command while it runs.
 func TestPartialOutputOfACommandRidesOnProgress(t *testing.T) {
 	needShell(t)
 	cfg := settings(t)
@@ -219,7 +217,7 @@ func TestPartialOutputOfACommandRidesOnProgress(t *testing.T) {
 	for {
 		m := string(c.message())
 		if strings.Contains(m, `"id":77`) {
-			t.Fatalf("it ended before it said anything: %s", m)
+			t.Fatalf("it ended before it printed anything: %s", m)
 		}
 		if strings.Contains(m, `"notifications/progress"`) && strings.Contains(m, "first") {
 			break

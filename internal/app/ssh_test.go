@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The keys of the machine's user are for administrators, in the context that
-// is theirs.
+// The SSH keys of the machine's user are for administrators, in the administration context.
 //
 //redteam:attack Keys of SSH are the administration's: an ordinary user adds a key
 func TestKeysOfSSHAreForTheAdministration(t *testing.T) {
@@ -29,7 +28,7 @@ func TestKeysOfSSHAreForTheAdministration(t *testing.T) {
 			t.Errorf("got %s", answer)
 		}
 	}
-	// The names of the original are called there too, and are not listed.
+	// The names of the original tools can be called there too, but are not listed.
 	if got := admin.names("admin"); slices.Contains(got, "ssh.list") {
 		t.Errorf("aliases are listed: %v", got)
 	}

@@ -29,22 +29,22 @@ import (
 	"gatehouse/tool"
 )
 
-// publicModule is the host's own module that shows the state tree.
+// publicModule is the host's own module that serves the state tree.
 const publicModule = "public"
 
-// liveTree is what this host says of itself: the state tree and who writes to it.
+// liveTree is the state tree of this host and everything that writes to it.
 type liveTree struct {
 	app     *App
 	state   *state.Tree
 	watches publicstate.Watches
-	sight   publicstate.Options // what the callers see of it
+	sight   publicstate.Options // determines what callers see of it
 
 	self      *state.Mount[hostRecord]
 	info      *state.Mount[serverInfo]
 	contexts  *state.Mount[map[string]contextState]
 	sessions  *state.Mount[map[string]sessionState]
 	connected connectionCounter
-	looked    *state.Demand[sessionState] // at the sessions
+	looked    *state.Demand[sessionState] // of the sessions
 	processes *state.Mount[map[string]processState]
 	sandboxes *state.Mount[map[string]sandboxState]
 	jobs      *state.Mount[map[string]jobState]
@@ -52,33 +52,33 @@ type liveTree struct {
 	mail      *state.Mount[smtp.Kept]
 
 	modules *state.Mount[map[string]moduleState]
-	failed  atomic.Pointer[[]modulehost.Offered] // what modules that make no offer offered last
+	failed  atomic.Pointer[[]modulehost.Offered] // the last known offers of modules that fail
 
 	packages       *state.Mount[map[string]packages.Public]
 	packageRecords *state.Mount[map[string]packages.Record] // at /private/packages
 }
 
-// hostRecord is what a host remembers of itself, at /private/host.
+// hostRecord is the stored record of a host, at /private/host.
 type hostRecord struct {
 	ID       string `json:"id"`
-	Name     string `json:"name,omitempty"`     // given by a user
-	Language string `json:"language,omitempty"` // of the people here, as POSIX names it
+	Name     string `json:"name,omitempty"`     // set by a user
+	Language string `json:"language,omitempty"` // of the users, as POSIX names it
 }
 
-// serverInfo is at /public/serverInfo.
+// serverInfo is the value at /public/serverInfo.
 type serverInfo struct {
-	ID         string       `json:"id"` // the same for all hosts of one folder of data
+	ID         string       `json:"id"` // the same for all hosts of one data folder
 	Name       string       `json:"name"`
 	Title      string       `json:"title,omitempty"`
 	Version    string       `json:"version"`
 	Platform   string       `json:"platform"` // as Go names it: linux/amd64
 	Started    time.Time    `json:"started"`
-	Transports []string     `json:"transports"` // kinds of doors, without their addresses
+	Transports []string     `json:"transports"` // kinds of listeners, without their addresses
 	Status     serverStatus `json:"status"`
 
 	Unread   int            `json:"unreadNotificationCount"`
-	Language string         `json:"language,omitempty"` // people here want to be answered in
-	Metrics  *server.Sample `json:"metrics,omitempty"`  // of the machine, where the server module is
+	Language string         `json:"language,omitempty"` // the language in which users want answers
+	Metrics  *server.Sample `json:"metrics,omitempty"`  // of the machine, if the host has the server module
 }
 
 type serverStatus struct {
@@ -91,18 +91,18 @@ type contextState struct {
 	Default     bool   `json:"default,omitempty"`
 }
 
-// sessionState is a member of /public/sessions. Its name there is made from
-// the session's id and does not lead back to it.
+// sessionState is a member of /public/sessions. Its name there is derived from the session's id, which cannot be
+// computed from it.
 type sessionState struct {
 	Principal   string    `json:"principal"`
 	Context     string    `json:"context"`
 	Client      string    `json:"client,omitempty"`
 	Revision    string    `json:"revision"` // of the protocol
 	Since       time.Time `json:"since"`
-	Connections int       `json:"connections,omitempty"` // alike, where each connection is a session
+	Connections int       `json:"connections,omitempty"` // number of equal connections, if each connection is a session
 }
 
-// processState is a member of /public/processes: one that runs.
+// processState is a member of /public/processes: a running process.
 type processState struct {
 	Owner   string    `json:"owner"`
 	Command string    `json:"command"` // the program, without its arguments
@@ -111,8 +111,8 @@ type processState struct {
 	ended   func() bool
 }
 
-// stateFile is where hosts of one person keep the durable part of the state
-// tree; "" keeps it in memory.
+// stateFile returns the path of the file in which the hosts of one user store the durable part of the state tree;
+// "" keeps it in memory.
 func (a *App) stateFile() string {
 	if a.opts.Private || a.cfg.Folders.Data == "" {
 		return ""
@@ -122,14 +122,14 @@ func (a *App) stateFile() string {
 
 func stateFileOf(f config.Folders) string { return filepath.Join(f.Data, "state.db") }
 
-// openState opens the tree and makes its mounts.
+// openState opens the tree and attaches its mounts.
 func (a *App) openState(ctx context.Context) error {
 	o := state.Options{Logger: a.log}
 	closeLog := func() error { return nil }
 	if path := a.stateFile(); path != "" {
 		log, err := state.OpenFile(path, state.FileOptions{})
 		if err != nil {
-			a.log.Warn("the state of this host ends with it: cannot keep it on disk", "file", path, "err", err)
+			a.log.Warn("the state of this host is lost when it ends: cannot write it to disk", "file", path, "err", err)
 		} else {
 			o.Log, closeLog = log, log.Close
 		}
@@ -195,7 +195,7 @@ func (l *liveTree) mount(ctx context.Context) (err error) {
 	return nil
 }
 
-// attachMany makes a live public mount of many, which has none at first.
+// attachMany attaches a live public mount of a map, which is empty at first.
 func attachMany[E any](ctx context.Context, t *liveTree, name string) (*state.Mount[map[string]E], error) {
 	m, err := state.Attach[map[string]E](ctx, t.state, "/public/"+name, state.Live)
 	if err != nil {
@@ -205,7 +205,7 @@ func attachMany[E any](ctx context.Context, t *liveTree, name string) (*state.Mo
 	return m, err
 }
 
-// attachUI makes the mount that user interfaces write to, and no other part.
+// attachUI attaches the mount that user interfaces write to, and no other part of the host does.
 func (l *liveTree) attachUI(ctx context.Context) error {
 	ui, err := state.Attach[map[string]any](ctx, l.state, db.UI, state.Durable)
 	if err != nil {
@@ -218,12 +218,12 @@ func (l *liveTree) attachUI(ctx context.Context) error {
 		*v = map[string]any{}
 		return nil
 	}); err != nil {
-		l.app.log.Debug("what user interfaces keep was there already, or cannot be kept", "err", err)
+		l.app.log.Debug("the data of user interfaces exists already, or cannot be stored", "err", err)
 	}
 	return nil
 }
 
-// module makes the module that shows the tree.
+// module returns the constructor of the module that serves the tree.
 func (l *liveTree) module() module.New {
 	l.sight = publicstate.Options{
 		Tree: l.state, Watches: &l.watches, SeesAll: seesEverything, Prompt: l.prompt,
@@ -257,7 +257,7 @@ func (l *liveTree) module() module.New {
 	return publicstate.New(l.sight)
 }
 
-// prompt is the system prompt for a caller.
+// prompt returns the system prompt for a caller.
 func (l *liveTree) prompt(ctx context.Context, who tool.Caller) string {
 	info, _, err := l.info.Get()
 	if err != nil || info.Name == "" {
@@ -270,9 +270,9 @@ func (l *liveTree) prompt(ctx context.Context, who tool.Caller) string {
 	})
 }
 
-// seesEverything reports whether a caller may see all there is below /public:
-// an administrator whose credential is not limited to some scopes. Both are
-// in the cut of a caller, so such callers share no view with others.
+// seesEverything reports whether a caller may see everything below /public: an administrator whose credential has
+// no restricted scopes. Both are part of the key by which views are shared, so such callers share no view with
+// others.
 func seesEverything(who tool.Caller) bool {
 	return slices.Contains(who.Roles, identity.Admin) && len(who.Scopes) == 0
 }
@@ -284,8 +284,8 @@ func (l *liveTree) seesContext(who tool.Caller) func(string, any) bool {
 	}
 }
 
-// seesSession lets every principal see its own sessions; of those without credentials
-// for only the one that asks.
+// seesSession lets every principal see its own sessions. A caller without credentials sees only the session that
+// asks.
 func seesSession(who tool.Caller) func(string, any) bool {
 	mine := ""
 	if who.Session != "" {
@@ -304,14 +304,13 @@ func seesProcess(who tool.Caller) func(string, any) bool {
 	}
 }
 
-// showState fills the tree and keeps it up to date.
+// showState fills the tree and keeps it current.
 func (a *App) showState(ctx context.Context) error { return a.tree.begin(ctx) }
 
-// begin fills the tree with what is known when all doors are open, and follows
-// what happens from then on.
+// begin fills the tree with what is known when all listeners are open, and follows events from then on.
 func (l *liveTree) begin(ctx context.Context) error {
 	if _, err := l.self.Update(ctx, state.Any, nameHost); err != nil {
-		l.app.log.Warn("this host is another one at the next start: cannot keep its id", "err", err)
+		l.app.log.Warn("this host will have another id after a restart: cannot store its id", "err", err)
 	}
 	self, _, err := l.self.Get()
 	if err != nil {
@@ -332,13 +331,13 @@ func (l *liveTree) begin(ctx context.Context) error {
 	if err := l.recall(ctx); err != nil {
 		return err
 	}
-	l.app.addPart("what the host remembers", l.recalling)
+	l.app.addPart("record of the host", l.recalling)
 	l.follow()
 	l.syncs()
 	return nil
 }
 
-// nameHost gives a host its id, for good.
+// nameHost gives a host its permanent id.
 func nameHost(s *hostRecord) error {
 	if s.ID == "" {
 		s.ID = "host_" + strings.ToLower(rand.Text())
@@ -346,7 +345,7 @@ func nameHost(s *hostRecord) error {
 	return nil
 }
 
-// follow takes in what happens in this house, on a part of its own.
+// follow follows the host's events in a part of its own.
 func (l *liveTree) follow() {
 	ctx, stop := context.WithCancel(context.Background())
 	f := newFollower(ctx, l)
@@ -361,12 +360,11 @@ func (l *liveTree) follow() {
 	})
 }
 
-// farewellTime is how long clients have to take what they are told before the
-// doors close.
+// farewellTime is how long clients have to receive the last notifications before the listeners close.
 const farewellTime = time.Second
 
-// farewell tells clients that the host stops, and answers those that listen,
-// while the doors are still open. It stops before all other parts.
+// farewell notifies clients that the host stops, and answers subscriptions, while the listeners are still open. It
+// stops before all other parts.
 func (a *App) farewell(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, farewellTime)
 	defer cancel()
@@ -398,7 +396,7 @@ func (l *liveTree) lookAtContexts() {
 	}
 }
 
-// sessionKey names a session without giving its id away.
+// sessionKey returns a name for a session that does not reveal its id.
 func sessionKey(id string) string {
 	sum := sha256.Sum256([]byte("session " + id))
 	return hex.EncodeToString(sum[:8])

@@ -20,8 +20,7 @@ import (
 	"gatehouse/tool"
 )
 
-// readPublic reads an address as a client does, and gives its JSON and its
-// revision; "" where it is refused.
+// readPublic reads a resource as a client does, and returns its JSON and its revision, or "" if it is refused.
 func (c *tenant) readPublic(in, uri string) (value any, revision string) {
 	c.t.Helper()
 	answer := c.say(in, "resources/read", fmt.Sprintf(`"uri":%q`, uri))
@@ -50,7 +49,7 @@ func members(v any) []string {
 	return slices.Sorted(maps.Keys(m))
 }
 
-// eventually waits for what comes by way of facts.
+// eventually waits for a condition that events bring about.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
@@ -94,7 +93,7 @@ func TestPublicTreeSaysWhatThisHostIs(t *testing.T) {
 			t.Errorf("%s is %v", uri, v)
 		}
 	}
-	// The id is the host's, whenever it is started.
+	// The id of the host is the same after a restart.
 	b, err := New(t.Context(), a.cfg, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -136,7 +135,7 @@ func TestEveryoneSeesTheirOwnSessionsAndContexts(t *testing.T) {
 	)
 	expect(t, got, `"values":["sessions/`+sessions(ann)[0]+`"]`)
 	bob.pipe.Close(nil)
-	eventually(t, "bob's session is gone", func() bool { return len(sessions(admin)) == 2 })
+	eventually(t, "bob's session has ended", func() bool { return len(sessions(admin)) == 2 })
 
 	all, _ := admin.readPublic("default", publicstate.PublicURI+"/contexts")
 	hers, _ := ann.readPublic("default", publicstate.PublicURI+"/contexts")
@@ -154,7 +153,7 @@ func TestEveryoneSeesTheirOwnSessionsAndContexts(t *testing.T) {
 	})
 }
 
-// note waits for an update of a resource, and gives its _meta.
+// note waits for an update of a resource, and returns its _meta.
 func (c *tenant) note(uri string) (meta map[string]json.RawMessage) {
 	c.t.Helper()
 	for {
@@ -185,8 +184,8 @@ func (c *tenant) listen(uri string) {
 	}
 }
 
-// A client of each era is told of the same change, with the patch that leads
-// to what reading gives.
+// Clients of both eras are notified of the same change, with the patch that leads to the value that a read
+// returns.
 func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 	a, client := live(t)
 	older, modern := client("root", "admin"), client("root", "admin")
@@ -237,7 +236,7 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 			)
 		}
 	}
-	// No client is notified twice, and who has unsubscribed is not told at all.
+	// No client is notified twice, and a client that has unsubscribed is not notified at all.
 	older.pipe.Receive(
 		fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"un","method":"resources/unsubscribe","params":{"uri":%q}}`, uri),
 	)
@@ -267,12 +266,11 @@ func TestPromptFitsTheView(t *testing.T) {
 		"text/plain",
 	)
 	if strings.Contains(got, "lang_") || strings.Contains(got, "admin") {
-		t.Errorf("it tells of what is not there: %s", got)
+		t.Errorf("it mentions something that does not exist: %s", got)
 	}
 }
 
-// Facts that come out of order, twice or not at all leave no session or
-// process behind.
+// Events that arrive out of order, twice or not at all leave no session or process behind.
 func TestFactsOutOfOrder(t *testing.T) {
 	a, client := live(t)
 	admin := client("root", "admin")
@@ -297,8 +295,8 @@ func TestFactsOutOfOrder(t *testing.T) {
 	}
 }
 
-// After a tool that asks for it the caller's subscriptions are brought up to
-// date at once, even when there is nothing but the revision to tell.
+// After a tool that requests it the caller's subscriptions are brought up to date at once, even if only the
+// revision has changed.
 func TestToolsThatSync(t *testing.T) {
 	touch := func(name string, sync bool) tool.Tool {
 		return tool.New(
@@ -341,7 +339,7 @@ func TestToolsThatSync(t *testing.T) {
 	}
 }
 
-// While no tool asks for it, calls are not followed for its sake.
+// If no tool requests it, calls are not followed.
 func TestCallsAreFollowedOnlyForTools(t *testing.T) {
 	a, client := live(t)
 	root := client("root", "admin")
@@ -354,9 +352,9 @@ func TestCallsAreFollowedOnlyForTools(t *testing.T) {
 	}
 }
 
-// A client that reads, and subscribes only after what it read has changed, is
-// told of that change, also when another client of its context follows the same
-// resource already. Calls of a tool that syncs are told to no other client.
+// A client that reads a resource and subscribes only after it has changed is notified of that change, even if
+// another client of its context follows the same resource already. Calls of a tool that syncs notify no other
+// client.
 func TestFollowersDoNotShare(t *testing.T) {
 	touch := tool.New(tool.Def{Name: "touch", Description: "Changes nothing.", Effects: tool.Reads, Sync: true},
 		func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
@@ -426,7 +424,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 		),
 	}
 	put(1)
-	for _, c := range []*tenant{ann, bob} { // told, so that nothing of theirs is pending
+	for _, c := range []*tenant{ann, bob} { // notified, so that nothing of theirs is pending
 		if meta := c.note(uri); string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` {
 			t.Fatalf("told %s", meta)
 		}
@@ -437,7 +435,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 		meta := c.note(uri)
 		if string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` ||
 			string(meta[publicstate.MetaFrom]) != from {
-			t.Errorf("who read %s is told %s", from, meta)
+			t.Errorf("the client that read %s received %s", from, meta)
 		}
 	}
 	for i := range 20 {
@@ -453,12 +451,12 @@ func TestFollowersDoNotShare(t *testing.T) {
 	put(2)
 	for _, c := range []*tenant{ann, bob, older} {
 		if meta := c.note(uri); string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":2}]` {
-			t.Errorf("another caller is told %s", meta)
+			t.Errorf("another caller received %s", meta)
 		}
 	}
 }
 
-// Callers who are no administrators get patches of what is theirs.
+// Callers who are not administrators get patches of the part they see.
 func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	a, client := live(t)
 	ann, bob := client("ann"), client("bob")
@@ -470,7 +468,7 @@ func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 		json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`),
 	)
 	if meta := ann.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"op":"add","path":"/p1"`) {
-		t.Errorf("ann is told %s", meta)
+		t.Errorf("ann received %s", meta)
 	}
 	a.publish(
 		"module.process.process.started",
@@ -478,7 +476,7 @@ func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	)
 	if meta := bob.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/p2"`) ||
 		strings.Contains(string(meta[publicstate.MetaPatch]), "p1") {
-		t.Errorf("bob is told %s", meta)
+		t.Errorf("bob received %s", meta)
 	}
 	got := ann.say("default", "resources/list", "")
 	expect(
@@ -491,8 +489,8 @@ func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	)
 }
 
-// Whether a file may be followed does not hang on what the tools of the view
-// are called, or on which of them are in it.
+// Whether a client may subscribe to a file does not depend on the names of the tools in its view, or on which
+// tools are in it.
 func TestFilesAreFollowedInEveryView(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.txt")
@@ -558,8 +556,8 @@ func TestFilesAreFollowedInEveryView(t *testing.T) {
 	}
 }
 
-// When the host stops, those who follow its status are told, and a subscription
-// that listens ends with the result it was promised.
+// When the host stops, clients that follow its status are notified, and a subscription that listens ends with the
+// result that the protocol requires.
 func TestFollowersAreToldOfTheEnd(t *testing.T) {
 	a, err := New(t.Context(), settings(t), Options{})
 	if err != nil {

@@ -14,29 +14,28 @@ import (
 )
 
 const (
-	factQueue   = 4096                  // facts of one kind that may wait
+	factQueue   = 4096                  // events of one kind that may wait
 	factGather  = 50 * time.Millisecond // changes within it are written to the tree as one
-	mostRunning = 10_000                // processes that are shown, and ends without a beginning that are remembered
+	mostRunning = 10_000                // processes that are shown, and ends without a start that are kept
 )
 
-// eventFollower turns the facts of the house into what the tree says of it. It
-// belongs to one goroutine.
+// eventFollower turns the host's events into changes of the tree. It belongs to one goroutine.
 type eventFollower struct {
 	tree  *liveTree
 	kinds []iter.Seq[bus.Event]
 	facts chan bus.Event
-	due   <-chan time.Time // when what has changed is written; nil while nothing has
+	due   <-chan time.Time // when changes are written; nil if there are none
 
 	processes map[string]processState
-	ended     map[string]struct{} // processes whose end was told before their beginning
+	ended     map[string]struct{} // processes whose end was published before their start
 
-	newSessions  map[string]*sessionState // to be written; nil for those that are gone
+	newSessions  map[string]*sessionState // to be written; nil for those that have ended
 	newProcesses map[string]*processState
 
 	sandboxes sandboxEvents
 }
 
-// newFollower follows from now on.
+// newFollower follows events from now on.
 func newFollower(ctx context.Context, t *liveTree) *eventFollower {
 	f := &eventFollower{
 		tree: t, facts: make(chan bus.Event), ended: map[string]struct{}{},
@@ -50,7 +49,7 @@ func newFollower(ctx context.Context, t *liveTree) *eventFollower {
 	return f
 }
 
-// followEvents takes facts in until ctx is done.
+// followEvents receives events until ctx is done.
 func (e *eventFollower) followEvents(ctx context.Context) {
 	var reading sync.WaitGroup
 	defer reading.Wait()
@@ -91,7 +90,7 @@ func (e *eventFollower) handleEvent(fact bus.Event) {
 		e.process(fact)
 	default:
 		e.tree.lookAtContexts()
-		e.tree.watches.Recheck() // what each may see follows from the rules
+		e.tree.watches.Recheck() // the rules determine what each client may see
 	}
 	if e.due == nil && len(e.newSessions)+len(e.newProcesses)+len(e.sandboxes.fresh) > 0 {
 		e.due = time.After(factGather)
@@ -146,8 +145,7 @@ func (e *eventFollower) setProcess(id string, p *processState) {
 	e.newProcesses[id] = p
 }
 
-// lookAtProcesses takes away those that are gone, after the facts of some were
-// lost.
+// lookAtProcesses removes processes that have ended, after events were lost.
 func (e *eventFollower) lookAtProcesses() {
 	for id, p := range e.processes {
 		if p.ended() {

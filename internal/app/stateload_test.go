@@ -34,8 +34,7 @@ func things(t *testing.T, a *App) (*state.Mount[map[string]int], map[string]int)
 	return m, values
 }
 
-// crowd are the clients of one era that follow a hundred places, and notes
-// when each was told.
+// crowd holds clients of one era that follow a hundred paths, and the times at which each was notified.
 type crowd struct {
 	mu    sync.Mutex
 	began time.Time
@@ -59,8 +58,8 @@ func (c *crowd) hears(m []byte) error {
 	return nil
 }
 
-// A thousand clients of both eras follow a hundred places beside one that does
-// not read. Each is told once, soon after the window.
+// A thousand clients of both eras follow a hundred paths beside one client that does not read. Each is notified
+// once, soon after the window.
 func TestThousandClientsAreTold(t *testing.T) {
 	a, client := live(t)
 	m, values := things(t, a)
@@ -129,7 +128,7 @@ func TestThousandClientsAreTold(t *testing.T) {
 	)
 }
 
-// Clients come, subscribe and go, and leave nothing.
+// Clients connect, subscribe and disconnect, and leave nothing behind.
 func TestClientsComeAndGo(t *testing.T) {
 	rounds := 1000
 	if os.Getenv("GATEHOUSE_TEST_ALL") != "" {
@@ -137,7 +136,7 @@ func TestClientsComeAndGo(t *testing.T) {
 	}
 	a, client := live(t)
 	m, _ := things(t, a)
-	for i := range 300 { // as much as the tree remembers of its past
+	for i := range 300 { // as many changes as the tree keeps
 		if err := state.Put(t.Context(), m, "0", i); err != nil {
 			t.Fatal(err)
 		}
@@ -187,14 +186,14 @@ func TestClientsComeAndGo(t *testing.T) {
 	half, _ := run()
 	full, after := run()
 	t.Logf("after %d and %d: %d and %d bytes, %d goroutines, before %d", rounds, 2*rounds, half, full, after, before)
-	if after > before+5 { // those of the last sessions may be ending
+	if after > before+5 { // those of the last sessions may still be ending
 		eventually(
 			t,
 			fmt.Sprintf("the goroutines are %d again, and not %d", before, after),
 			func() bool { return runtime.NumGoroutine() <= before+5 },
 		)
 	}
-	if float64(full) > 1.05*float64(half)+1<<20 { // what the tree remembers of its past is of no fixed size
+	if float64(full) > 1.05*float64(half)+1<<20 { // the changes that the tree keeps have no fixed size
 		t.Errorf("%d bytes, %d after half of them", full, half)
 	}
 	if open := a.tree.watches.Len(); open != 0 {

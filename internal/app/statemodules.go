@@ -15,22 +15,22 @@ import (
 // moduleState is a member of /public/modules.
 type moduleState struct {
 	Version string   `json:"version"`
-	State   string   `json:"state"`           // running, or failed if it makes no offer
+	State   string   `json:"state"`           // running, or failed if it cannot list what it offers
 	Error   string   `json:"error,omitempty"` // why it failed, for administrators
-	Tools   []string `json:"tools"`           // by the module's own names, the last known ones if it failed
+	Tools   []string `json:"tools"`           // by the module's own names; the last known ones if it failed
 }
 
-// mostModuleError limits the text of an error in the tree, in bytes. A panic
-// has a stack in it, which belongs in the log.
+// mostModuleError limits the text of an error in the tree, in bytes. A panic contains a stack trace, which belongs
+// in the log.
 const mostModuleError = 300
 
-// shortError is the first line of an error.
+// shortError returns the first line of an error.
 func shortError(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return displaytext.Line(displaytext.Cut(line, mostModuleError, ""))
 }
 
-// showModules writes how the modules are doing to the tree.
+// showModules writes the state of the modules to the tree.
 func (l *liveTree) showModules(all []modulehost.Status) {
 	shown := make(map[string]moduleState, len(all))
 	var failed []modulehost.Offered
@@ -59,9 +59,8 @@ func (l *liveTree) showModules(all []modulehost.Status) {
 	}
 }
 
-// partOfModule lets a caller see the modules of which their context has
-// something for them: with the tools that they may call, by the names these
-// have there, and without the reason of a failure.
+// partOfModule lets a caller see the modules of which its context offers it something, with the tools that it may
+// call under the names of its context, and without the reason of a failure.
 func (l *liveTree) partOfModule(who tool.Caller) func(string, any) (any, bool) {
 	mine := sync.OnceValue(func() map[string][]any { return l.toolsOfModules(who) })
 	return func(name string, member any) (any, bool) {
@@ -74,8 +73,8 @@ func (l *liveTree) partOfModule(who tool.Caller) func(string, any) (any, bool) {
 	}
 }
 
-// toolsOfModules lists the tools of a caller's view by module. A module without
-// tools is there if it has a resource or prompt for the caller.
+// toolsOfModules returns the tools of a caller's view by module. A module without tools is included if it has a
+// resource or prompt for the caller.
 func (l *liveTree) toolsOfModules(who tool.Caller) map[string][]any {
 	current := l.app.views
 	all := map[string][]any{}

@@ -61,9 +61,8 @@ func (c *tenant) modulesOf(in string) map[string]moduleState {
 	return all
 }
 
-// Each caller sees the modules of which they have something, with the tools
-// that they may call by the names of their view. Whether a module fails is a
-// patch for those callers alone; the reason is for administrators.
+// Each caller sees the modules that offer it something, with the tools that it may call under the names of its
+// view. If a module fails, only those callers receive a patch, and only administrators the reason.
 func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 	cfg := settings(t)
 	cfg.Rules = []config.Rule{
@@ -125,23 +124,23 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 	}
 
 	uri := publicstate.PublicURI + "/modules"
-	root = client("chief", "admin") // who has read nothing: after two states the first update is to read again
+	root = client("chief", "admin") // has read nothing: after two states the first update requests a new read
 	for _, c := range []*tenant{root, ann, bob} {
 		c.listen(uri)
 	}
 	s.fail(true)
 	if p := string(ann.note(uri)[publicstate.MetaPatch]); p != `[{"op":"replace","path":"/shaky/state","value":"failed"}]` {
-		t.Errorf("ann is told %s", p)
+		t.Errorf("ann received %s", p)
 	}
 	if meta := root.note(uri); !strings.Contains(
 		string(meta[publicstate.MetaPatch]),
 		`cannot open /home/ann/shaky.sock`,
 	) {
-		t.Errorf("the administrator is told %s", meta)
+		t.Errorf("the administrator received %s", meta)
 	}
 	s.fail(false)
 	if p := string(ann.note(uri)[publicstate.MetaPatch]); p != `[{"op":"replace","path":"/shaky/state","value":"running"}]` {
-		t.Errorf("ann is told %s", p)
+		t.Errorf("ann received %s", p)
 	}
 	root.note(uri)
 	if err := a.host.Remove("shaky")(t.Context()); err != nil {
@@ -156,11 +155,11 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p := string(bob.note(uri)[publicstate.MetaPatch]); p != `[{"op":"remove","path":"/file"}]` {
-		t.Errorf("bob, who sees no shaky module, is told %s", p)
+		t.Errorf("bob, who sees no shaky module, received %s", p)
 	}
 }
 
-// The tools of a package come and go in the module of packages as patches.
+// The tools of a package appear and disappear as patches of the module of packages.
 func TestToolsOfAPackageAreShownWithTheirModule(t *testing.T) {
 	_, client := liveOn(t, ruled(t, "package"), Options{})
 	admin, eve, follower := client("root", "admin"), client("eve"), client("frank")
@@ -177,7 +176,7 @@ func TestToolsOfAPackageAreShownWithTheirModule(t *testing.T) {
 	}
 	admin.result("package_stop", `{"id":"up","confirm":"up"}`)
 	admin.result("package_remove", `{"id":"up","confirm":"up"}`)
-	eventually(t, "they are gone", func() bool {
+	eventually(t, "they are removed", func() bool {
 		return !slices.Contains(tools(eve), "up_echo") && !slices.Contains(tools(admin), "up_echo")
 	})
 }

@@ -13,18 +13,16 @@ import (
 	"gatehouse/internal/state"
 )
 
-// sessionsIdle is how long the sessions stay in the tree when no client reads
-// them any more.
+// sessionsIdle is how long the sessions stay in the tree after the last client has read them.
 const sessionsIdle = 30 * time.Second
 
-// connectionCounter are those that are sessions of their own: no table knows them, so
-// they are counted.
+// connectionCounter counts the connections that are sessions of their own, because no table contains them.
 type connectionCounter struct {
 	mu  sync.Mutex
 	all map[string]sessionState
 }
 
-// sessionsNow are the sessions there are.
+// sessionsNow returns the current sessions.
 func (l *liveTree) sessionsNow() map[string]sessionState {
 	l.connected.mu.Lock()
 	all := maps.Clone(l.connected.all)
@@ -48,7 +46,7 @@ func (l *liveTree) sessionsNow() map[string]sessionState {
 	return all
 }
 
-// session takes in that one has begun or ended.
+// session handles an event that a session has begun or ended.
 func (e *eventFollower) session(what string, fact bus.Event) {
 	if fact.Lost > 0 {
 		e.lookAgain()
@@ -71,9 +69,8 @@ func (e *eventFollower) session(what string, fact bus.Event) {
 	}
 }
 
-// addOrRemove counts a connection that has come or gone and gives what is to be shown
-// of those that are alike; nil when none is left. One whose credential has
-// changed since it came is found by its client.
+// addOrRemove counts a connection that has opened or closed and returns the state to show for equal connections,
+// or nil if none is left. A connection whose credential has changed since it opened is found by its client.
 func (c *connectionCounter) addOrRemove(key string, like sessionState, came bool) (string, *sessionState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,14 +102,14 @@ func (c *connectionCounter) addOrRemove(key string, like sessionState, came bool
 	return key, &s
 }
 
-// setSession has the tree changed, if a client reads it.
+// setSession changes the tree, if a client reads it.
 func (e *eventFollower) setSession(key string, s *sessionState) {
 	if e.tree.looked.Wanted() {
 		e.newSessions[key] = s
 	}
 }
 
-// lookAgain finds out which sessions there are, after facts of some were lost.
+// lookAgain lists the current sessions again, after events were lost.
 func (e *eventFollower) lookAgain() {
 	if !e.tree.looked.Wanted() {
 		return

@@ -8,9 +8,8 @@ import (
 	"gatehouse/module"
 )
 
-// subscriptionSync brings a caller's subscriptions up to date after a tool that asks
-// for it. Calls are followed only while there is such a tool, since dispatch
-// does not publish calls without followers.
+// subscriptionSync brings a caller's subscriptions up to date after a tool that requests it. Calls are followed
+// only while there is such a tool, because dispatch does not publish calls without followers.
 type subscriptionSync struct {
 	tree   *liveTree
 	stale  chan struct{} // holds a token when offers have changed
@@ -19,7 +18,7 @@ type subscriptionSync struct {
 	tools  map[qualifiedTool]bool
 }
 
-// qualifiedTool is a tool by what calls are told of as.
+// qualifiedTool identifies a tool in the events of calls.
 type qualifiedTool struct{ Module, Name string }
 
 func (l *liveTree) syncs() {
@@ -31,7 +30,7 @@ func (l *liveTree) syncs() {
 		default:
 		}
 	})
-	l.app.addPart("subscriptions in step", s.syncLoop)
+	l.app.addPart("synchronized subscriptions", s.syncLoop)
 }
 
 func (s *subscriptionSync) syncLoop(ctx context.Context) error {
@@ -42,7 +41,7 @@ func (s *subscriptionSync) syncLoop(ctx context.Context) error {
 		select {
 		case <-s.stale:
 			s.look(ctx)
-			s.tree.watches.Recheck() // of packages and modules each sees those whose tools they may call
+			s.tree.watches.Recheck() // each client sees the packages and modules whose tools it may call
 			if len(s.tools) > 0 && !s.follow {
 				s.follow, done = true, make(chan struct{})
 				facts := s.tree.app.bus.Follow(ctx, string(dispatch.CallFinished), factQueue)
@@ -64,7 +63,7 @@ func (s *subscriptionSync) syncLoop(ctx context.Context) error {
 	}
 }
 
-// look shows the modules, and finds the tools that ask for it.
+// look shows the modules, and finds the tools that request it.
 func (s *subscriptionSync) look(ctx context.Context) {
 	s.tools = map[qualifiedTool]bool{}
 	all := s.tree.app.host.Statuses(ctx)

@@ -17,8 +17,8 @@ import (
 	"gatehouse/internal/mcp/seal"
 )
 
-// openStores opens what is kept on disk. A host whose folders cannot be
-// written still serves; it says what it will forget.
+// openStores opens the stores on disk. A host whose folders cannot be written still serves; it logs what it will
+// lose.
 func (a *App) openStores(context.Context) (err error) {
 	if err := a.openSpool(); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (a *App) openStores(context.Context) (err error) {
 		a.ring = a.loadKeys()
 		if a.jobs, err = a.openJobs(); err != nil {
 			a.log.Warn(
-				"jobs are kept in memory and end with this host: cannot keep them on disk",
+				"jobs are kept in memory and end with this host: cannot write them to disk",
 				"folder",
 				a.cfg.Folders.State,
 				"err",
@@ -49,7 +49,7 @@ func (a *App) openStores(context.Context) (err error) {
 	}
 	a.book = approvals.Open(book, o)
 	if err := a.book.ProofErr(); err != nil {
-		a.log.Warn("calls that need an approval cannot get one until this host is started again", "err", err)
+		a.log.Warn("calls that need an approval cannot get one until this host is restarted", "err", err)
 	}
 	a.addPart("approvals", func(ctx context.Context) error {
 		return errors.Join(a.book.Run(ctx), a.book.Close())
@@ -57,10 +57,10 @@ func (a *App) openStores(context.Context) (err error) {
 	return nil
 }
 
-// ApprovalsFile is where hosts keep what waits for an operator.
+// ApprovalsFile returns the path of the file in which hosts store the calls that wait for an operator.
 func ApprovalsFile(f config.Folders) string { return filepath.Join(f.State, "approvals.db") }
 
-// ProofFile is where the proof is that every yes needs.
+// ProofFile returns the path of the key file that every approval with a passphrase requires.
 func ProofFile(f config.Folders) string { return filepath.Join(f.Config, "approvals.proof") }
 
 func (a *App) loadKeys() *seal.Ring {
@@ -70,7 +70,7 @@ func (a *App) loadKeys() *seal.Ring {
 		ring, err = seal.Load(filepath.Join(dir, "keys.json"))
 	}
 	if err != nil {
-		a.log.Warn("questions to people end with this host: cannot keep keys on disk", "folder", dir, "err", err)
+		a.log.Warn("questions to users end with this host: cannot write keys to disk", "folder", dir, "err", err)
 		return seal.Ephemeral()
 	}
 	return ring
@@ -84,8 +84,8 @@ func (a *App) openJobs() (*jobs.Manager, error) {
 	return jobs.Open(filepath.Join(dir, "jobs.db"), jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep})
 }
 
-// openSpool takes a folder of this host's own, because a spool belongs to one
-// host at a time, and removes it at the end.
+// openSpool creates a folder for this host alone, because a spool belongs to one host at a time, and removes it at
+// the end.
 func (a *App) openSpool() error {
 	dir, err := spoolFolder(a.cfg.Folders.Cache, time.Now())
 	if err != nil {
@@ -111,9 +111,8 @@ func (a *App) openSpool() error {
 	return nil
 }
 
-// spoolFolder makes a fresh folder below the cache, or below the system's
-// folder for temporary files when there is no cache. It removes those of
-// hosts that ended without a word.
+// spoolFolder creates a new folder below the cache, or below the system's folder for temporary files if there is
+// no cache. It removes those of hosts that ended without removing them.
 func spoolFolder(cache string, now time.Time) (string, error) {
 	if cache != "" && os.MkdirAll(cache, 0o700) == nil {
 		removeLeftovers(cache, now)
@@ -125,17 +124,16 @@ func spoolFolder(cache string, now time.Time) (string, error) {
 }
 
 const (
-	// spoolPrefix begins with what hosts of the version before expect a number behind,
-	// which is none, so that they leave the folders of this version.
+	// The previous version expects a number after olderPrefix. spoolPrefix has none there, so hosts of that
+	// version leave the folders of this version alone.
 	spoolPrefix = olderPrefix + "of-"
 	olderPrefix = "spool-"
-	// leftoverAge keeps the folders of hosts that live where their process
-	// cannot be seen, in another container with the same home.
+	// leftoverAge protects the folders of hosts whose process cannot be seen from here, such as in another
+	// container with the same home folder.
 	leftoverAge = 24 * time.Hour
 )
 
-// removeLeftovers removes the spool folders whose host is gone and which
-// nothing was put into for a day.
+// removeLeftovers removes the spool folders whose host has ended and to which nothing was added for a day.
 func removeLeftovers(cache string, now time.Time) {
 	entries, err := os.ReadDir(cache)
 	if err != nil {
@@ -153,8 +151,8 @@ func removeLeftovers(cache string, now time.Time) {
 	}
 }
 
-// olderSpool reads the process out of the name of a spool folder as hosts of the
-// version before name it: without when it began. Remove it one version later.
+// olderSpool returns the process id in the name of a spool folder of the previous version, which does not contain
+// the start time of the process. Remove it one version later.
 func olderSpool(name string) (pid int, ok bool) {
 	digits, _, ok := strings.Cut(strings.TrimPrefix(name, olderPrefix), "-")
 	pid, err := strconv.Atoi(digits)

@@ -14,8 +14,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// overHTTPS runs a host with a self-signed certificate and gives its URL and
-// a client that believes it.
+// overHTTPS runs a host with a self-signed certificate and returns its URL and a client that trusts it.
 func overHTTPS(t *testing.T, two bool) (string, *nethttp.Client) {
 	t.Helper()
 	cfg := settings(t)
@@ -35,7 +34,7 @@ func overHTTPS(t *testing.T, two bool) (string, *nethttp.Client) {
 	})
 	door := a.Doors()[0]
 	if door.Kind != HTTPS || !strings.HasPrefix(door.Address, "https://127.0.0.1:") {
-		t.Fatalf("the door is %s at %s", door.Kind, door.Address)
+		t.Fatalf("the listener is %s at %s", door.Kind, door.Address)
 	}
 	crt, err := os.ReadFile(door.Trust)
 	if err != nil {
@@ -48,7 +47,7 @@ func overHTTPS(t *testing.T, two bool) (string, *nethttp.Client) {
 	return door.Address, &nethttp.Client{Transport: transport}
 }
 
-// ask sends one request; the caller closes what comes back.
+// ask sends one request; the caller closes the response.
 func ask(t *testing.T, client *nethttp.Client, method, url, body string, headers ...string) *nethttp.Response {
 	t.Helper()
 	r, err := nethttp.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -69,7 +68,7 @@ func ask(t *testing.T, client *nethttp.Client, method, url, body string, headers
 	return resp
 }
 
-// first reads a stream until a line holds a text.
+// first reads a stream until a line contains a text.
 func first(t *testing.T, resp *nethttp.Response, text string) {
 	t.Helper()
 	late := time.AfterFunc(time.Minute, func() { resp.Body.Close() })

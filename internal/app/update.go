@@ -37,11 +37,11 @@ func NewUpdater(cfg config.Update, program string) (*update.Updater, error) {
 }
 
 const (
-	tryWait   = 30 * time.Second // for a program to say its version
+	tryWait   = 30 * time.Second // for a program to print its version
 	tryOutput = 4 << 10          // bytes of it that are read
 )
 
-// versionOf runs a program and reads which version it says it is.
+// versionOf runs a program and returns the version that it prints.
 func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
@@ -60,7 +60,7 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	line, _, _ := strings.Cut(out.String(), "\n")
 	words := strings.Fields(line)
 	if len(words) < 2 || words[0] != "gatehouse" {
-		return "", fmt.Errorf("it says %.60q where its version was expected", line)
+		return "", fmt.Errorf("it prints %.60q, but its version was expected", line)
 	}
 	return words[1], nil
 }
@@ -73,7 +73,7 @@ func (l *limitedBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// updateDeps are those of the module that replaces the program.
+// updateDeps returns the configuration of the module that replaces the program.
 func (a *App) updateDeps() (c making.Config, err error) {
 	c.Current, c.Rules, c.Show = Version, a.rules, a.tree.showJob
 	c.Updater, err = NewUpdater(a.cfg.Update, "")

@@ -16,7 +16,7 @@ import (
 
 const socketModule = "ws"
 
-// openWebSockets makes the hub and its server, on a host that has their module.
+// openWebSockets creates the hub and its server, if the host has their module.
 func (a *App) openWebSockets() *hub.Hub {
 	if !a.hasGuest(socketModule) {
 		return nil
@@ -52,8 +52,7 @@ func (a *App) webSocketDeps() (c ws.Config, err error) {
 	return c, nil
 }
 
-// ownOrigins are those of pages that the host's own HTTP listeners on loopback
-// serve.
+// ownOrigins returns the origins of pages that the host's own HTTP listeners on loopback serve.
 func (a *App) ownOrigins() (all []string) {
 	for _, d := range a.Doors() {
 		u, err := url.Parse(d.Address)

@@ -21,7 +21,7 @@ import (
 	"gatehouse/internal/server/socket"
 )
 
-// openIdentity opens the room that knows who is asking.
+// openIdentity opens the identity service.
 func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
@@ -54,7 +54,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	return nil
 }
 
-// provider is the OAuth provider of the settings; nil when there is none.
+// provider returns the OAuth provider of the settings, or nil if there is none.
 func provider(o config.OAuth) *identity.OAuth {
 	if o.Issuer == "" {
 		return nil
@@ -65,9 +65,8 @@ func provider(o config.OAuth) *identity.OAuth {
 	}
 }
 
-// cannotExist reports whether there is certainly no such file: then no user was
-// ever let in or kept out by it. A file that only cannot be read is no reason
-// to admit every caller.
+// cannotExist reports whether a file certainly does not exist, so that no user can be stored in it. A file that
+// exists but cannot be read is no reason to admit every caller.
 func cannotExist(path string) bool {
 	_, err := os.Stat(path)
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
@@ -87,9 +86,9 @@ func (a *App) event(subject string, fact any) bus.Event {
 	return e
 }
 
-// KnownUsers are the files that remember, outside the data folder, that this host
-// has users: in the folder of state and, where there is one, that of settings.
-// One of them is on another disk than the data, if any of a person's folders are.
+// KnownUsers returns the files that record, outside the data folder, that this host has users: one in the state
+// folder and, if there is one, one in the config folder. If the user's folders are on several disks, one of the
+// files is on another disk than the data.
 func KnownUsers(f config.Folders) (paths []string) {
 	const name = "has-users"
 	if f.State != "" {
@@ -101,18 +100,18 @@ func KnownUsers(f config.Folders) (paths []string) {
 	return paths
 }
 
-// LocalTokenFile is where the token for callers on this machine is kept.
+// LocalTokenFile returns the path of the token for callers on this machine.
 func LocalTokenFile(f config.Folders) string { return filepath.Join(f.State, "local-token") }
 
-// LocalToken is the token for callers on this machine; "" when there is none.
+// LocalToken returns the token for callers on this machine, or "" if there is none.
 func (a *App) LocalToken() string { return a.who.LocalToken() }
 
-// HasTokens reports whether there is, or can come to be, a token that lets its
-// bearer in over TCP, or none is required.
+// HasTokens reports whether a token exists or can be created that authenticates its bearer over TCP, or none is
+// required.
 func (a *App) HasTokens() bool { return a.who.MustHaveTokens("") == nil }
 
-// Pairing is the code with which the first user is made, if this host has
-// none and needs one; see identity.
+// Pairing returns the code with which the first user is created, if this host has none and needs one; see
+// identity.
 func (a *App) Pairing(ctx context.Context) (string, error) {
 	if !a.cfg.Auth.Required {
 		return "", nil
@@ -124,11 +123,11 @@ func whoIs(p identity.Principal) protocol.Caller {
 	return protocol.Caller{Caller: p.Caller(), Bound: p.Context, Until: p.Until}
 }
 
-// identify says who sends an HTTP request.
+// identify returns the caller that sends an HTTP request.
 func (a *App) identify(r *nethttp.Request) (protocol.Caller, *httpserver.Denied) {
 	p, denied := a.who.HTTP(r)
 	if denied != nil {
-		if err := a.pace(r.Context(), "", "", remote(r)); err != nil { // who guesses is slowed down too
+		if err := a.pace(r.Context(), "", "", remote(r)); err != nil { // a caller who guesses tokens is limited too
 			return protocol.Caller{}, tooMany(err)
 		}
 		return protocol.Caller{}, &httpserver.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
@@ -139,8 +138,7 @@ func (a *App) identify(r *nethttp.Request) (protocol.Caller, *httpserver.Denied)
 	return whoIs(p), nil
 }
 
-// mayWatch says who may not read the metrics. Without authentication
-// every caller may.
+// mayWatch returns a refusal for a caller who may not read the metrics. Without authentication every caller may.
 func (a *App) mayWatch(who protocol.Caller) *httpserver.Denied {
 	if who.Principal == identity.AnonymousName || permit.Watches(who.Caller, identity.Admin) {
 		return nil
@@ -154,19 +152,18 @@ func (a *App) mayWatch(who protocol.Caller) *httpserver.Denied {
 		denied.Header.Set("WWW-Authenticate", challenge)
 	}
 	return &httpserver.Denied{Status: denied.Status, Header: denied.Header,
-		Message: "metrics are for admins and for tokens with the scope metrics: make one with gatehouse token create --scope metrics"}
+		Message: "metrics are for admins and for tokens with the scope metrics: create one with gatehouse token create --scope metrics"}
 }
 
-// owner is the principal of the user who started this process.
+// owner returns the principal of the user who started this process.
 func (a *App) owner() protocol.Caller {
 	who := whoIs(a.who.Owner())
 	who.Local = true
 	return who
 }
 
-// connected says who is at the other end of a connection: the peer the kernel
-// names on a Unix socket. Every other caller must send a token in a message,
-// unless the host requires no credentials.
+// connected returns the caller at the other end of a connection: on a Unix socket the peer that the kernel names.
+// Every other caller must send a token in a message, unless the host requires no credentials.
 func (a *App) connected(conn net.Conn) (protocol.Caller, error) {
 	a.publishConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
@@ -190,21 +187,21 @@ func (a *App) connected(conn net.Conn) (protocol.Caller, error) {
 	return a.paced(a.proving(whoIs(p), addr), remoteEnd(addr)), nil
 }
 
-// advice says to a caller without a token, if it is on this machine, where it
-// finds one. A user who cannot read the file must not have the token.
+// advice tells a caller without a token, if it is on this machine, where the token is. A user who cannot read the
+// file must not have the token.
 func (a *App) advice(addr netip.Addr) string {
 	if !addr.IsLoopback() || a.who.LocalToken() == "" {
 		return ""
 	}
-	said := "; the one for this user's programs on this machine lies in " + LocalTokenFile(a.cfg.Folders)
+	said := "; the one for this user's programs on this machine is in " + LocalTokenFile(a.cfg.Folders)
 	if !a.cfg.Auth.Required && !a.who.Authenticates() {
-		said += "; a server that was started with --insecure asks for none"
+		said += "; a server that was started with --insecure requires none"
 	}
 	return said
 }
 
-// publishConnection publishes an event about a connection at a newline door: where it comes from,
-// and on a Unix socket whose process it is.
+// publishConnection publishes an event about a connection to a newline-framed listener: its remote address and, on
+// a Unix socket, its process.
 func (a *App) publishConnection(conn net.Conn) {
 	fact := map[string]any{"door": conn.LocalAddr().Network()}
 	if uid, known := socket.PeerUID(conn); known {
@@ -215,7 +212,7 @@ func (a *App) publishConnection(conn net.Conn) {
 	a.publish("connection.opened", fact)
 }
 
-// proving adds how a token is proved that comes over this connection.
+// proving adds to a caller the check of tokens that arrive over this connection.
 func (a *App) proving(who protocol.Caller, addr netip.Addr) protocol.Caller {
 	child := who.Child
 	who.Prove = func(ctx context.Context, token string) (protocol.Caller, error) {
@@ -232,8 +229,8 @@ func (a *App) proving(who protocol.Caller, addr netip.Addr) protocol.Caller {
 	return who
 }
 
-// asChild is a caller that came of a child of this host: whatever it brings, it
-// is no administrator, because no person is known to be there.
+// asChild returns the caller of a child process of this host. It is never an administrator, whatever credential it
+// sends, because the child process may act without a user.
 func asChild(who protocol.Caller) protocol.Caller {
 	who.Roles, who.Child = nil, true
 	return who
@@ -246,13 +243,12 @@ func address(conn net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// Degraded says what this host cannot do at the moment, for every caller
-// whether it is ready; "" if it can do everything. It goes on serving what only
-// reads.
+// Degraded describes what this host cannot do at the moment, for readiness checks; "" if it can do everything. A
+// degraded host continues to serve calls that only read.
 func (a *App) Degraded() string {
 	switch {
 	case a.who.Lost():
-		return "the file of users is lost; only the host's own user is let in"
+		return "the file of users is lost; only the host's own user is admitted"
 	case a.ledger != nil && a.ledger.Ready() != nil:
 		return "the ledger cannot be written; calls that change something are refused"
 	case a.who.Degraded() != nil, a.readOnly:

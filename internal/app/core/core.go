@@ -1,6 +1,6 @@
-// Package core builds what serves a call, from the protocol engine down to the
-// modules, and connects it. The host (package app) and the host of tests
-// (hosttest) are both built by New, so that tests run what users run.
+// Package core builds the parts that serve a call, from the protocol engine down to the modules, and connects
+// them. The host (package app) and the host of tests (hosttest) are both built by New, so that tests run what
+// users run.
 package core
 
 import (
@@ -23,17 +23,17 @@ import (
 	"gatehouse/module"
 )
 
-// The modules that every host has, whatever it is configured to have.
+// These are the modules that every host has, whatever its configuration.
 const (
 	ResourcesModule = "resources"
 	JobModule       = "job"
 )
 
-// Options of a Core. New fills in the fields of the members that connect them:
-// buses, views, the engine and the modules.
+// Options configures a Core. New fills in the fields that connect the parts: buses, views, the engine and the
+// modules.
 type Options struct {
 	Bus bus.Bus // events, and requests unless Requests is set
-	// Requests is the bus that calls take to the modules; nil means Bus.
+	// Requests is the bus that carries calls to the modules; nil means Bus.
 	Requests bus.Bus
 	Jobs     *jobs.Manager
 	Spool    *spool.Spool
@@ -45,7 +45,7 @@ type Options struct {
 	Engine   protocol.Options
 }
 
-// Core is what serves a call. Its fields do not change.
+// Core holds the parts that serve a call. Its fields do not change.
 type Core struct {
 	Modules  *modulehost.Host
 	Views    *views.Registry
@@ -98,8 +98,8 @@ func (c *Core) AddResources(ctx context.Context) error {
 	return c.Modules.Add(ctx, ResourcesModule, resources.New(c.spool, help))
 }
 
-// AddJobs adds the module with which clients without tasks follow jobs. rules
-// reports who is an administrator; nil means no caller.
+// AddJobs adds the module with which clients without tasks follow jobs. rules reports whether a caller is an
+// administrator; nil means no caller is.
 func (c *Core) AddJobs(ctx context.Context, rules operator.Func) error {
 	return c.Modules.Add(ctx, JobModule, job.New(c.jobs, rules))
 }

@@ -9,23 +9,20 @@ import (
 	"time"
 )
 
-// A Part runs for as long as the host does. Run blocks until ctx is done or
-// the part cannot continue, and returns only after every goroutine it
-// started has ended.
+// A Part runs for as long as the host does. Run blocks until ctx is done or the part cannot continue, and returns
+// only after every goroutine it started has ended.
 type Part struct {
 	Name string
 	Run  func(ctx context.Context) error
 }
 
-// errStop is the cause of the context of a part whose turn to stop has come.
+// errStop is the cause with which the context of a part is cancelled when the part is stopped.
 var errStop = errors.New("the host is stopping")
 
-// Run starts the parts in order and waits until ctx is done or one of them
-// has ended, with or without an error. Then it stops them one at a time from the end: each
-// has a context of its own, so that it stops when its turn comes and not when
-// the signal does, and each may take as long as patience. A part that takes
-// longer is left behind and reported. All errors are joined; a context's own
-// end is no error.
+// Run starts the parts in order and waits until ctx is done or one of them has ended, with or without an error.
+// Then it stops them one at a time in reverse order: each has its own context, so that it stops when its turn
+// comes and not when ctx is done, and each may need up to patience. A part that needs longer is abandoned and
+// reported. All errors are joined; the end of a context is not an error.
 func Run(ctx context.Context, log *slog.Logger, patience time.Duration, parts ...Part) error {
 	ended := make(chan *running, len(parts))
 	var all []*running
@@ -79,8 +76,8 @@ func (r *running) stopPart(patience time.Duration) error {
 	return fmt.Errorf("%s: %w", r.Name, r.err)
 }
 
-// Closing returns a part that only has to be closed when its turn comes. close
-// gets a context that ends with the patience.
+// Closing returns a part that is only closed when its turn comes. close receives a context that ends after
+// patience.
 func Closing(name string, patience time.Duration, close func(context.Context) error) Part {
 	return Part{name, func(ctx context.Context) error {
 		<-ctx.Done()
@@ -90,8 +87,8 @@ func Closing(name string, patience time.Duration, close func(context.Context) er
 	}}
 }
 
-// Together returns one part that runs several. It ends when all of them have
-// ended, or when one fails: then the others are stopped.
+// Together returns one part that runs several. It ends when all of them have ended, or when one fails: then the
+// others are stopped.
 func Together(name string, parts ...Part) Part {
 	return Part{name, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancelCause(ctx)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// diary is what the parts of a test did, in order.
+// diary records the stops of a test's parts, in order.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -24,7 +24,7 @@ func (d *diary) write(line string) {
 	d.lines = append(d.lines, line)
 }
 
-// part notes when it stops, after taking its time.
+// part records when it stops, after a delay.
 func (d *diary) part(name string, takes time.Duration, err error) Part {
 	return Part{name, func(ctx context.Context) error {
 		<-ctx.Done()
@@ -36,7 +36,7 @@ func (d *diary) part(name string, takes time.Duration, err error) Part {
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// Each part stops only after the one that was started later has ended.
+// Each part stops only after the part that was started after it has ended.
 func TestStopsInReverse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
@@ -69,7 +69,7 @@ func TestTheFirstFailureStopsTheRest(t *testing.T) {
 		broken := errors.New("address already in use")
 		err := Run(t.Context(), quiet(), time.Second, d.part("store", 0, errors.New("disk full")),
 			Part{"door", func(context.Context) error { return broken }})
-		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "door: address already in use") ||
+		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "listener: address already in use") ||
 			!strings.Contains(err.Error(), "store: disk full") {
 			t.Errorf("got %v, want both errors with their parts' names", err)
 		}
@@ -106,11 +106,11 @@ func TestPatienceEnds(t *testing.T) {
 			d.part("store", 0, nil),
 			Part{"door", func(context.Context) error { <-free; return nil }},
 		)
-		if err == nil || err.Error() != "door did not stop within 5s" {
-			t.Errorf("got %v, want the door named", err)
+		if err == nil || err.Error() != "listener did not stop within 5s" {
+			t.Errorf("got %v, want the listener named", err)
 		}
 		if !slices.Equal(d.lines, []string{"store"}) {
-			t.Errorf("stopped %v, want the store stopped all the same", d.lines)
+			t.Errorf("stopped %v, want the store stopped nevertheless", d.lines)
 		}
 	})
 }
@@ -144,7 +144,7 @@ func TestADoorThatFailsClosesTheOthers(t *testing.T) {
 			Part{"tcp", func(context.Context) error { return errors.New("no") }},
 		)
 		err := Run(t.Context(), quiet(), time.Second, doors)
-		if err == nil || err.Error() != "doors: tcp: no" || !slices.Equal(d.lines, []string{"http"}) {
+		if err == nil || err.Error() != "listeners: tcp: no" || !slices.Equal(d.lines, []string{"http"}) {
 			t.Errorf("got %v and stopped %v, want tcp's error and http stopped", err, d.lines)
 		}
 	})
