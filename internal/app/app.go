@@ -97,7 +97,7 @@ func (e *SettingError) Unwrap() error { return e.Err }
 // Part is a part of a running host.
 type Part = core.Part
 
-// App is a host with all its parts. New creates one. It is one struct, because each field is a subsystem that New
+// App is a host with all its parts. New creates one. One struct, because each field is a subsystem that New
 // builds once and that the parts close in reverse order.
 type App struct {
 	cfg    config.Config
