@@ -279,7 +279,7 @@ func TestNewRefusesWhatCannotBe(t *testing.T) {
 		"no/such":                      gatehouse.WithWorkspaceRoot(filepath.Join(t.TempDir(), "no/such")),
 		`there is no module "attic"`:   gatehouse.WithModules("attic"),
 		`there is no context "attic"`:  gatehouse.WithContext("attic"),
-		"is no pattern":                gatehouse.WithTools("["),
+		"is not a pattern":             gatehouse.WithTools("["),
 		"tool deadline":                gatehouse.WithDeadline(-time.Second),
 		"origin":                       gatehouse.WithOrigins("pages.example"),
 		`host "a b"`:                   gatehouse.WithHosts("a b"),

@@ -436,7 +436,7 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 				if !strings.Contains(got, "Context not found") && !strings.Contains(got, "unknown tool") &&
 					!strings.Contains(got, `"text":"`+in) &&
 					!strings.Contains(got, "not offered") &&
-					!strings.Contains(got, "not there at the moment") &&
+					!strings.Contains(got, "not available at the moment") &&
 					!strings.Contains(got, "no longer offered") {
 					t.Errorf("%s: %s", in, got)
 				}

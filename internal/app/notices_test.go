@@ -91,5 +91,5 @@ func TestWhatACommandChangesBecomesANotification(t *testing.T) {
 	}
 	eventually(t, "three arrived", func() bool { return admin.unread() == 3.0 })
 	got := fmt.Sprint(admin.result("notification_list", `{}`))
-	expect(t, got, "A user was added: dora", "A token was made for dora", "A token was revoked of dora")
+	expect(t, got, "A user was added: dora", "A token was created for dora", "A token was revoked for dora")
 }

@@ -262,7 +262,7 @@ func TestPromptFitsTheView(t *testing.T) {
 		"context file as ann",
 		"- file: ",
 		"file_read",
-		"some can destroy: ",
+		"the following can destroy data: ",
 		"text/plain",
 	)
 	if strings.Contains(got, "lang_") || strings.Contains(got, "admin") {

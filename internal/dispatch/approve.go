@@ -21,24 +21,23 @@ import (
 	"gatehouse/tool"
 )
 
-// What approval needs to know between rounds is recorded beside what the
-// handler keeps, under names that neither a handler nor a client can use: a
-// client's answers do not begin with "=", a handler's values do not have the
-// second one.
+// These are the keys under which approval records its data between rounds, beside the handler's. Neither a handler
+// nor a client can use them: the keys of a client's answers do not begin with "=", and those of a handler's values
+// do not continue with the second one.
 const (
 	house        = "==gatehouse/"
-	askedKey     = house + "asked"    // we asked the client, for this call
-	approvedKey  = house + "approved" // a yes was used up, for this call
-	operatorKey  = house + "operator" // it was an operator's, for this call
-	approvalLife = 24 * time.Hour     // how long a used answer is remembered as used
+	askedKey     = house + "asked"    // the client was asked about this call
+	approvedKey  = house + "approved" // an approval was spent on this call
+	operatorKey  = house + "operator" // the approval came from an operator
+	approvalLife = 24 * time.Hour     // how long a used answer is recorded as used
 )
 
-// ApprovalKey is the key of the question by which a person is asked to let a
-// call run. An answer to it that came before it was asked does not count.
+// ApprovalKey is the key of the question that asks a user to approve a call. An answer to it that arrives before
+// the question was asked does not count.
 const ApprovalKey = "gatehouse_approval"
 
-// Pending is the error of a call that waits for an operator. No goroutine waits
-// with it: Then says what happens when the decision has come.
+// Pending is the error of a call that waits for an operator. No goroutine waits with it: Then sets what is done
+// when the decision arrives.
 type Pending struct {
 	Approval approvals.Request
 
@@ -51,7 +50,7 @@ func (p *Pending) Error() string {
 	return "waits for an operator's approval, " + p.Approval.ID
 }
 
-// Then sets what is done with the decision, which may have come already.
+// Then sets the function that is called with the decision, which may exist already.
 func (p *Pending) Then(f func(approvals.Request)) {
 	p.mu.Lock()
 	p.then = f
@@ -72,13 +71,13 @@ func (p *Pending) decided(r approvals.Request) {
 	}
 }
 
-// approve asks the person that the verdict names, unless an approval exists. It reports
-// true when the call may run; otherwise the result or the error says why not.
+// approve asks the user or operator that the verdict names, unless an approval exists. It reports true if the call
+// may run; otherwise the result or the error gives the reason.
 func (d *Dispatcher) approve(r *Request, v permit.Verdict) (bool, Result, error) {
 	book := d.opts.Approvals
 	if book == nil {
 		return false, refused(
-			tool.Refuse(tool.CodeDenied, "%s needs an approval, and this host keeps none", r.Entry.Listed),
+			tool.Refuse(tool.CodeDenied, "%s needs an approval, and this host stores none", r.Entry.Listed),
 		), nil
 	}
 	ok, err := d.standingApproval(book, r, v)
@@ -97,14 +96,14 @@ func (d *Dispatcher) approve(r *Request, v permit.Verdict) (bool, Result, error)
 	return d.askClient(book, r, v)
 }
 
-// onlyOperator reports whether no yes of the caller's own client counts: every
-// yes needs a proof, or the client came of a child of this host.
+// onlyOperator reports whether approvals of the caller's own client do not count, because every approval needs a
+// proof, or because the client is a child process of the host.
 func (d *Dispatcher) onlyOperator(r *Request) bool {
 	return r.Facts.Child || d.opts.Approvals != nil && d.opts.Approvals.Proves()
 }
 
-// askedCaller is the caller as handlers see it: what its word is worth here is the
-// host's to say.
+// askedCaller returns the caller in the form that handlers see, because the host decides whether the caller's own
+// statement counts as an approval.
 func (d *Dispatcher) askedCaller(r *Request) *tool.Caller {
 	only := d.onlyOperator(r)
 	if !only && !d.opts.WordCounts {
@@ -119,28 +118,27 @@ func (d *Dispatcher) askedCaller(r *Request) *tool.Caller {
 	return &who
 }
 
-// confirmWith takes up a handler's question to an operator: the call waits, if it is a
-// client's own. It returns the *Pending, or why there is none.
+// confirmWith puts a handler's question to an operator: the call waits, if it came from a client directly. It
+// returns the *Pending, or an error with the reason why the call cannot wait.
 func (d *Dispatcher) confirmWith(r *Request, question string) error {
 	book := d.opts.Approvals
 	switch {
 	case r.Depth > 0:
 		return &tool.Refusal{
 			Code:    tool.CodeDenied,
-			Message: r.Entry.Listed + " needs a person's agreement, which only a call of a client's own can get: " + question,
+			Message: r.Entry.Listed + " needs a user's agreement, which only a call that came from a client directly can get: " + question,
 		}
 	case book == nil || d.opts.NoOperators:
 		return &tool.Refusal{
 			Code:    tool.CodeUnconfirmed,
-			Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and the client cannot ask: " + question,
-			Next:    "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes.",
+			Message: "nothing was done: " + r.Entry.Listed + " needs a user's agreement, and the client cannot ask: " + question,
+			Next:    "Run it at a terminal, which asks you, or on a server, where gatehouse approvals lists the calls that wait. With approvals.callers_word in the settings, confirm stands for the user's agreement.",
 		}
 	}
 	return d.askOperator(book, r, "agreement: "+question)
 }
 
-// operatorConfirmed reports whether an operator's yes to a handler's question was
-// spent on this call.
+// operatorConfirmed reports whether an operator's answer to a handler's question was spent on this call.
 func (d *Dispatcher) operatorConfirmed(r *Request) bool {
 	digest := callDigest(r)
 	if string(r.Recorded[operatorKey]) != digest {
@@ -149,20 +147,20 @@ func (d *Dispatcher) operatorConfirmed(r *Request) bool {
 	return d.opts.Approvals == nil || d.opts.Approvals.WasProved(r.ID+" "+digest)
 }
 
-// recordAnswers tells the ledger whose word let a call go on that needed an agreement.
+// recordAnswers records in the ledger who agreed to a call that needed an agreement.
 func (d *Dispatcher) recordAnswers(r *Request, theirs map[string]json.RawMessage, err error) {
 	if err != nil || r.Method != "tools/call" || d.opts.Ledger == nil {
 		return
 	}
 	if _, ok := theirs[confirm.Key]; ok {
-		d.recordApproved(r, permit.Verdict{}, "by the person behind the client, as the client says")
+		d.recordApproved(r, permit.Verdict{}, "by the user of the client, as the client states")
 		return
 	}
 	if !d.opts.WordCounts || d.onlyOperator(r) || r.Facts.Can&tool.CanElicit != 0 || r.Recorded[operatorKey] != nil {
 		return
 	}
 	if said, ok := rawjson.Get(r.Args, "confirm"); ok && len(said) > 2 && said[0] == '"' {
-		d.recordApproved(r, permit.Verdict{}, "by the caller's own word (confirm)")
+		d.recordApproved(r, permit.Verdict{}, "by the caller's own statement (confirm)")
 	}
 }
 
@@ -170,12 +168,11 @@ func unkept(err error) *tool.Refusal {
 	if ref, ok := errors.AsType[*tool.Refusal](err); ok {
 		return ref
 	}
-	return tool.Refuse(tool.CodeUnavailable, "approvals cannot be kept at the moment: %v", err)
+	return tool.Refuse(tool.CodeUnavailable, "approvals cannot be stored at the moment: %v", err)
 }
 
-// standingApproval reports whether an earlier yes covers the call: one the rule lets
-// hold, or one that this very conversation has used up. A sealed state that
-// carries the latter is good once.
+// standingApproval reports whether an earlier approval covers the call: one that the rule has remembered, or one
+// that an earlier round of this call has used. A sealed state that contains the latter can be used once.
 func (d *Dispatcher) standingApproval(book *approvals.Store, r *Request, v permit.Verdict) (bool, error) {
 	if v.Remember > 0 {
 		if ok, err := book.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
@@ -192,8 +189,7 @@ func (d *Dispatcher) standingApproval(book *approvals.Store, r *Request, v permi
 	return fresh, err
 }
 
-// askClient puts the question to the person behind the client, or takes the
-// answer to it.
+// askClient asks the user of the client, or evaluates the user's answer.
 func (d *Dispatcher) askClient(book *approvals.Store, r *Request, v permit.Verdict) (bool, Result, error) {
 	answer, answered := r.Recorded[ApprovalKey]
 	if !answered || string(r.Recorded[askedKey]) != callDigest(r) {
@@ -212,11 +208,11 @@ func (d *Dispatcher) askClient(book *approvals.Store, r *Request, v permit.Verdi
 		return false, refused(tool.Refuse(tool.CodeDenied, "this approval was used already; call again")), nil
 	}
 	d.approved(book, r, v)
-	d.recordApproved(r, v, "by the person behind the client")
+	d.recordApproved(r, v, "by the user of the client")
 	return true, Result{}, nil
 }
 
-// question is the result that asks.
+// question returns the result that asks the client.
 func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	if r.ID == "" {
 		r.ID = NewID()
@@ -231,7 +227,7 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	}
 	msg := fmt.Sprintf("Allow %s with %s?%s", displaytext.Line(r.Entry.Listed), args, why)
 	form := json.RawMessage(
-		`{"type":"object","properties":{"approve":{"type":"boolean","title":"Approve","description":"yes lets it run once"}},"required":["approve"]}`,
+		`{"type":"object","properties":{"approve":{"type":"boolean","title":"Approve","description":"true lets it run once"}},"required":["approve"]}`,
 	)
 	recorded := maps.Clone(r.Recorded)
 	if recorded == nil {
@@ -246,13 +242,13 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	}
 }
 
-// askOperator has the call wait: the error is a *Pending, or a refusal.
+// askOperator makes the call wait for an operator: the error is a *Pending, or a refusal.
 func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) error {
 	if d.opts.NoOperators {
 		return &tool.Refusal{
 			Code:    tool.CodeDenied,
 			Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators",
-			Next:    "Call it at a server, where gatehouse approvals lists what waits.",
+			Next:    "Call it on a server, where gatehouse approvals lists the calls that wait.",
 		}
 	}
 	p := &Pending{}
@@ -264,12 +260,12 @@ func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) 
 		return unkept(err)
 	}
 	p.Approval = req
-	d.opts.Log.Info("approval is waited for", "approval", req.ID, "tool", r.Entry.Name, "owner", r.Facts.Owner)
+	d.opts.Log.Info("call waits for an approval", "approval", req.ID, "tool", r.Entry.Name, "owner", r.Facts.Owner)
 	return p
 }
 
-// Approved takes an operator's decision into a call that waited for it. It
-// reports false when the answer was no, came too late or was used.
+// Approved applies an operator's decision to the call that waited for it. It reports false if the call was denied,
+// or if the approval arrived too late or was used already.
 func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
 	book := d.opts.Approvals
 	if ap.State != approvals.Allowed {
@@ -278,7 +274,7 @@ func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
 	ok, err := book.Spend(ap, r.Facts.Owner, r.Entry.Name)
 	if err != nil {
 		d.opts.Log.Error("approval cannot be used", "approval", ap.ID, "err", err)
-		d.recordRefused(r, audit.Denied, "an approval was not believed, "+ap.ID+": "+err.Error())
+		d.recordRefused(r, audit.Denied, "an approval was not accepted, "+ap.ID+": "+err.Error())
 	}
 	if !ok {
 		return false
@@ -300,15 +296,14 @@ func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
 	return true
 }
 
-// Withdraw takes back a request for approval that no call could use.
+// Withdraw removes a request for approval whose call can no longer use it.
 func (d *Dispatcher) Withdraw(p *Pending) {
 	if _, err := d.opts.Approvals.Decide(p.Approval.ID, false, "host"); err != nil {
 		d.opts.Log.Debug("approval is not withdrawn", "approval", p.Approval.ID, "err", err)
 	}
 }
 
-// approved notes the yes for the rounds to come, and for the same call if the
-// rule lets it hold.
+// approved records the approval for later rounds and, if the rule has it remembered, for equal calls.
 func (d *Dispatcher) approved(book *approvals.Store, r *Request, v permit.Verdict) {
 	r.Recorded = maps.Clone(r.Recorded)
 	if r.Recorded == nil {
@@ -317,13 +312,12 @@ func (d *Dispatcher) approved(book *approvals.Store, r *Request, v permit.Verdic
 	r.Recorded[approvedKey] = json.RawMessage(callDigest(r))
 	if v.Remember > 0 {
 		if err := book.Remember(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); err != nil {
-			d.opts.Log.Warn("approval is not remembered", "err", err)
+			d.opts.Log.Warn("approval cannot be stored", "err", err)
 		}
 	}
 }
 
-// callDigest names a call: what is run, with which arguments. It is a JSON
-// string.
+// callDigest returns a digest of a call: its tool and its arguments. It is a JSON string.
 func callDigest(r *Request) string {
 	h := sha256.New()
 	for _, part := range []string{r.Facts.Owner, r.Entry.Module, r.Entry.Name, string(r.Args)} {
@@ -340,7 +334,7 @@ func recordDigest(m map[string]json.RawMessage) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// split takes what approval keeps out of what the handler sees.
+// split separates what approval has recorded from what the handler has recorded.
 func split(recorded map[string]json.RawMessage) (ours, theirs map[string]json.RawMessage) {
 	for k, v := range recorded {
 		if strings.HasPrefix(k, house) || k == ApprovalKey {

@@ -26,41 +26,40 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of Calls. Bus, Views, Spool and Log are needed.
+// Options configures a Dispatcher. Bus, Views, Spool and Log are required.
 type Options struct {
 	Bus   bus.Bus
 	Views *views.Registry
 	Spool *spool.Spool
 	Log   *slog.Logger
-	// Approvals keeps the yes and no of people; nil refuses what needs them.
+	// Approvals stores the decisions of users and operators; nil refuses calls that need one.
 	Approvals *approvals.Store
-	// WordCounts lets a caller whose client cannot ask say that its person
-	// agreed. NoOperators says that no operator decides the requests in Approvals.
+	// WordCounts lets a caller whose client cannot ask state that the user agreed. NoOperators means that no
+	// operator decides the requests in Approvals.
 	WordCounts, NoOperators bool
 
-	Ledger Ledger       // nil remembers nothing
-	Queue  *limit.Queue // who may run now; nil makes one with Slots
-	// Administrator reports who gets the slots that are kept for administrators; nil
-	// means no caller.
+	Ledger Ledger       // nil records nothing
+	Queue  *limit.Queue // decides which call runs next; nil makes one with Slots
+	// Administrator reports whether a caller may use the slots that are reserved for administrators; nil means
+	// that no caller may.
 	Administrator operator.Func
-	Timeout       time.Duration // of a call that says nothing else; 0 means 60 s
-	Grace         time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
+	Timeout       time.Duration // of a call that sets no other; 0 means 60 s
+	Grace         time.Duration // between the deadline and abandoning the handler; 0 means 250 ms
 	Budget        int           // bytes of text in a result; 0 means 32,000
-	// Slots is how many calls run at once, where there is no Queue; 0 means 1,024. Tests that
-	// build no Queue set it.
+	// Slots is how many calls run at once if there is no Queue; 0 means 1,024. Tests that build no Queue set it.
 	Slots int
 	Depth int // calls inside calls; 0 means 8
 }
 
-// Dispatcher runs calls. Safe for concurrent use.
+// Dispatcher runs calls. It is safe for concurrent use.
 type Dispatcher struct {
 	opts    Options
 	queue   *limit.Queue
 	overdue atomic.Int64
-	alarms  sync.Pool // of *alarm, that will not fire
+	alarms  sync.Pool // of *alarm whose timers are stopped
 }
 
-// New makes Calls.
+// New returns a Dispatcher.
 func New(o Options) *Dispatcher {
 	if o.Timeout == 0 {
 		o.Timeout = time.Minute
@@ -82,55 +81,51 @@ func New(o Options) *Dispatcher {
 	return c
 }
 
-// Request is one call on its way in.
+// Request is one call.
 type Request struct {
-	ID     string // of the first round; "" makes a new one
+	ID     string // of the first round; "" creates one
 	Facts  *session.Facts
 	Entry  *views.Entry
 	Method string
-	Name   string          // the URI of a read; otherwise "" for the entry's own name
-	Args   json.RawMessage // as the caller gave them; checked here for tools
+	Name   string          // the URI of a read; otherwise "" means the entry's own name
+	Args   json.RawMessage // as the caller sent them; checked here for tools
 	Params json.RawMessage // whole, for relays
-	// Complete asks for the whole structured output also where the view sends
-	// text alone. It changes nothing of the text.
+	// Complete asks for the whole structured output even if the view sends text alone. It does not change the
+	// text.
 	Complete bool
 
 	Recorded map[string]json.RawMessage // of earlier rounds
 	State    []byte
 	Depth    int
 
-	// Cancel ends the context that Do is given, which the call's deadline
-	// does too; nil if the caller's context must not be ended.
+	// Cancel ends the context that is passed to Do, which the call's deadline does too; nil if the caller's
+	// context must not be ended.
 	Cancel context.CancelCauseFunc
 
-	Notes Notes // nil hears nothing
-	// Slow is called, once and from another goroutine, when the call has run
-	// for SlowAfter; nil never.
+	Notes Notes // nil receives nothing
+	// Slow is called once, from another goroutine, when the call has run for SlowAfter; it may be nil.
 	Slow      func()
 	SlowAfter time.Duration
-	// Late is called, once and from another goroutine, when the handler has
-	// ignored its deadline; Do returns only when the handler does, and the
-	// caller drops what it then says. nil waits.
+	// Late is called once, from another goroutine, when the handler has ignored its deadline. Do returns only when
+	// the handler does, and the caller discards that result. If Late is nil, the caller waits for the handler.
 	Late func(Result, error)
 }
 
-// Notes hears what a running call tells. Output arrives as progress.
+// Notes receives what a running call reports. Output arrives as progress.
 type Notes interface {
 	Progress(done, total float64, note string)
 	Log(level slog.Level, data json.RawMessage)
 	Detach()
 }
 
-// Result is what a call gives back: checked, cut to its budget, ready to be
-// written in any revision.
+// Result is the result of a call: checked, cut to its budget, and ready to be encoded for any revision.
 type Result struct {
 	tool.Result
 	Full json.RawMessage // the whole output, never cut; nil if the tool gave none
-	// Complete says that the client is sent Full as structured content.
+	// Complete means that the client is sent Full as structured content.
 	Complete bool
-	// Product is the text that the tool was called for, cut to its budget. If
-	// HasProduct is set, the client is sent it and the facts, which Fields
-	// repeats for programs; otherwise it is sent Full as JSON.
+	// Product is the text that the tool was called for, cut to its budget. If HasProduct is set, the client is
+	// sent Product and Facts, and programs can read Fields; otherwise it is sent Full as JSON.
 	Product    string
 	HasProduct bool
 	Fields     json.RawMessage            // the output's members that are not in the text
@@ -138,15 +133,14 @@ type Result struct {
 	ID         string
 }
 
-// Overdue is how many handlers have ignored their deadline and still run.
+// Overdue returns the number of handlers that have ignored their deadline and still run.
 func (d *Dispatcher) Overdue() int64 { return d.overdue.Load() }
 
-// Running is how many calls run.
+// Running returns the number of running calls.
 func (d *Dispatcher) Running() int { return d.queue.Running() }
 
-// Do runs one call. The error is a *tool.WireError, a *tool.Refusal (of
-// anything but a tool, whose refusals are results), or the context's cause
-// when it ended before the call began.
+// Do runs one call. The error is a *tool.WireError, a *tool.Refusal (unless the entry is a tool, whose refusals
+// are results), or the cause of ctx if it ended before the call began.
 func (d *Dispatcher) Do(ctx context.Context, r *Request) (Result, error) {
 	if r.ID == "" {
 		r.ID = NewID()
@@ -179,8 +173,7 @@ func (d *Dispatcher) Do(ctx context.Context, r *Request) (Result, error) {
 	return d.runCall(ctx, r)
 }
 
-// admit asks the gate, and the person that the gate names. It reports
-// true when the call may run.
+// admit asks the gate, and the user or operator that the gate names. It reports true if the call may run.
 func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
 	isTool := r.Method == "tools/call"
@@ -194,7 +187,7 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	switch {
 	case reason != "":
 	case v.Kind != permit.Refuse:
-		reason = "it needs an approval, which can be given only to a call of a client's own"
+		reason = "it needs an approval, which only a call that came from a client directly can get"
 	default:
 		reason = "not allowed here"
 	}
@@ -205,8 +198,7 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	return false, Result{}, ref
 }
 
-// enter waits for the call's turn, and for no longer than a call may take. A
-// call inside another does not wait.
+// enter waits until the call may run, for at most the time limit of a call. A call inside another does not wait.
 func (d *Dispatcher) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
 	if r.Depth > 0 {
 		return d.queue.Nested(), nil
@@ -231,21 +223,20 @@ func (d *Dispatcher) enter(ctx context.Context, r *Request) (*limit.Pass, error)
 	return pass, err
 }
 
-// errDeadline is the cause a handler's context ends with at its deadline.
+// errDeadline is the cause with which a handler's context ends at its deadline.
 var errDeadline = errors.New("the call's deadline passed")
 
-// flight is all that one running call needs, in one piece. It is the handler's
-// context as well: one that says when it will end. The watch ends it; it has no
-// timer of its own.
+// flight holds everything that one running call needs, in one allocation. It is also the handler's context, with
+// the deadline of the call. The watch ends it, so it has no timer.
 type flight struct {
-	// A flight is itself the context of its call, so that a call costs no second one.
+	// A flight is the context of its call, so that a call does not allocate a second one.
 	context.Context
 	watch watch
 	out   output
 	req   bus.Request
 }
 
-// runCall sends the request over the bus under its deadline.
+// runCall sends the request over the bus and applies its deadline.
 func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	limit := d.timeLimit(r)
 	cancel := r.Cancel
@@ -313,14 +304,13 @@ func isPending(err error) bool {
 	return ok
 }
 
-// Deadline is when the handler's context ends.
+// Deadline returns when the handler's context ends.
 func (f *flight) Deadline() (time.Time, bool) { return f.watch.began.Add(f.watch.limit), true }
 
-// errLate is what Do returns after Late has been called: no client is left to
-// hear it.
+// errLate is what Do returns after Late was called, because the client has been answered already.
 var errLate = errors.New("answered already: the handler ignored its deadline")
 
-// IsLate reports whether an error of Do means that Late has answered.
+// IsLate reports whether an error of Do means that Late has answered the call.
 func IsLate(err error) bool { return errors.Is(err, errLate) }
 
 func (d *Dispatcher) timeLimit(r *Request) time.Duration {
@@ -341,8 +331,8 @@ func timedOut(after time.Duration) *tool.Refusal {
 	}
 }
 
-// record writes the outcome to the ledger and the log and publishes it; cause is
-// what came over the bus. What it returns is what may be answered.
+// record writes the outcome to the ledger and the log and publishes it; cause is the error that came over the bus.
+// It returns the result that may be sent to the client.
 func (d *Dispatcher) record(r *Request, began time.Time, res Result, err, cause error) (Result, error) {
 	now := time.Now()
 	took := now.Sub(began)
@@ -356,7 +346,7 @@ func (d *Dispatcher) record(r *Request, began time.Time, res Result, err, cause 
 	return res, err
 }
 
-// CallFinished is the topic of every call that ended, whatever its outcome.
+// CallFinished is the topic of every call that has ended, whatever its outcome.
 const CallFinished = bus.Topic[Finished]("call.finished")
 
 // Finished describes a call that ended.
@@ -399,8 +389,8 @@ func (d *Dispatcher) publishFinished(r *Request, took time.Duration, res *Result
 	d.opts.Bus.Publish(e)
 }
 
-// Inner runs another tool for a running call: the same view, gate, limits and
-// ledger, one level deeper. Questions cannot be asked from in there.
+// Inner runs another tool for a running call, in the same view, with the same gate, limits and ledger, one level
+// deeper. The inner call cannot ask questions.
 func (d *Dispatcher) Inner(
 	ctx context.Context,
 	who tool.Caller,
@@ -433,7 +423,7 @@ func (d *Dispatcher) Inner(
 	return res.Result, err
 }
 
-// mismatch turns arguments that do not fit into something a model can act on.
+// mismatch turns an error about arguments into a refusal that a model can act on.
 func mismatch(err error) *tool.Refusal {
 	if m, ok := errors.AsType[*schema.Mismatch](err); ok {
 		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: m.Error()}
@@ -441,8 +431,8 @@ func mismatch(err error) *tool.Refusal {
 	return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 }
 
-// unquoted is what the ledger is told of arguments that do not fit: what is wrong
-// where, without the values, one of which may be a password in the wrong place.
+// unquoted returns the text about wrong arguments for the ledger: what is wrong and where, without the values,
+// because one of them may be a password.
 func unquoted(err error) string {
 	m, ok := errors.AsType[*schema.Mismatch](err)
 	if !ok {
@@ -463,8 +453,7 @@ func refused(r *tool.Refusal) Result {
 	return Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(r.Text())}}}
 }
 
-// NewID makes the id of a call. It is unguessable: the generator behind it is
-// ChaCha8, seeded by the system.
+// NewID returns an id for a call. It cannot be guessed, because it comes from ChaCha8, seeded by the system.
 func NewID() string {
 	const letters = "abcdefghijklmnopqrstuvwxyz234567"
 	id := [29]byte{'c', 'a', 'l', 'l', '_'}

@@ -50,7 +50,7 @@ func printableText(s string) (tool.Result, error) {
 	return tool.Result{Content: []tool.Content{tool.Text(s)}}, nil
 }
 
-// visit runs a test in a host with these tools.
+// visit runs a test on a host with these tools.
 func visit(t *testing.T, o hosttest.Options, w *workshop, f func(t *testing.T, h *hosttest.Host)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func visit(t *testing.T, o hosttest.Options, w *workshop, f func(t *testing.T, h
 
 var ann = tool.Caller{Principal: "ann", Context: "default", Owner: "ann/default"}
 
-// request is a call of a tool by ann.
+// request returns a call of a tool by ann.
 func request(t *testing.T, h *hosttest.Host, name, args string) *dispatch.Request {
 	t.Helper()
 	f := &session.Facts{Caller: ann, Cut: h.Views.Cut(ann)}
@@ -128,7 +128,7 @@ func TestCallsInsideCalls(t *testing.T) {
 			res, err := h.Calls.Do(t.Context(), r)
 			return first(t, res, err)
 		}
-		// With a single slot, which the parent holds.
+		// These calls run with a single slot, which the parent holds.
 		if got := do("w_branch"); got != "leaf of ann/default" {
 			t.Errorf("got %q", got)
 		}
@@ -146,7 +146,7 @@ func TestCallsInsideCalls(t *testing.T) {
 	})
 }
 
-// brokenBus fails in its own ways.
+// brokenBus fails with given errors.
 type brokenBus struct {
 	bus.Bus
 	err error
@@ -161,8 +161,8 @@ func TestWhatErrorsBecome(t *testing.T) {
 		err  error
 		want string
 	}{
-		{fmt.Errorf("module w: %w", bus.ErrAbsent), "unavailable: w_x is not there at the moment; nothing was run\nTry again in a moment."},
-		{fmt.Errorf("module w: %w", bus.ErrLost), "unavailable: no answer came; w_x may have run\nLook at the outcome before you try again."},
+		{fmt.Errorf("module w: %w", bus.ErrAbsent), "unavailable: w_x is not available at the moment; nothing was run\nTry again in a moment."},
+		{fmt.Errorf("module w: %w", bus.ErrLost), "unavailable: no answer came; w_x may have run\nCheck the outcome before you try again."},
 		{context.Canceled, "cancelled: the call was cancelled"},
 		{context.DeadlineExceeded, "timeout: no result within 1m0s\nPart of the work may have been done. Ask for less at once."},
 		{tool.Refuse("stale", "it is old"), "stale: it is old"},
@@ -295,8 +295,8 @@ func TestBudget(t *testing.T) {
 	})
 }
 
-// Structured output is never cut: if it is too large the call is refused, and
-// all of it can be read from the spool.
+// Structured output is never cut: if it is too large the call is refused, and all of it can be read from the
+// spool.
 func TestBudgetOfStructuredOutput(t *testing.T) {
 	type names struct {
 		Names []string `json:"names"`
@@ -366,7 +366,7 @@ func TestBudgetOfStructuredOutput(t *testing.T) {
 		if huge := do("w_huge", true); !huge.IsError || !strings.Contains(huge.Content[0].Text, "too_large") {
 			t.Errorf("more than a message holds: got %.100q", huge.Content[0].Text)
 		}
-		// A text is cut to its budget; what is beside it does not refuse it.
+		// A text is cut to its budget; fields beside it do not cause a refusal.
 		got := do("w_page", false)
 		if got.IsError || got.Product != "text" || got.Complete || len(got.Facts) > 1200 {
 			t.Errorf("got %+v", got)
@@ -374,7 +374,7 @@ func TestBudgetOfStructuredOutput(t *testing.T) {
 	})
 }
 
-// What cannot be kept is cut all the same, and says so.
+// Text that cannot be spooled is cut nevertheless, and the result states it.
 func TestBudgetWithoutSpool(t *testing.T) {
 	w := workshop{tools: []tool.Tool{
 		made(
@@ -389,13 +389,13 @@ func TestBudgetWithoutSpool(t *testing.T) {
 		r := request(t, h, "w_x", "")
 		r.Facts.Owner = strings.Repeat("o", 2000) // no spool takes that
 		res, err := h.Calls.Do(t.Context(), r)
-		if got := first(t, res, err); !strings.HasSuffix(got, "[cut after 1000 of 2000 bytes; it could not be kept]") {
+		if got := first(t, res, err); !strings.HasSuffix(got, "[cut after 1000 of 2000 bytes; it could not be stored]") {
 			t.Errorf("got %q", got)
 		}
 	})
 }
 
-// A handler is given canonical arguments, whatever the caller wrote.
+// A handler receives canonical arguments, whatever the caller sent.
 //
 //redteam:attack What is advertised is enforced: arguments that the schema does not have
 func TestArgumentsAreCanonical(t *testing.T) {
@@ -474,7 +474,7 @@ func TestFactsOfCalls(t *testing.T) {
 	})
 }
 
-// Slow is told once, and not of a call that has ended.
+// Slow is called once, and not for a call that has ended.
 func TestSlowCalls(t *testing.T) {
 	w := workshop{tools: []tool.Tool{
 		made("w_sleep", tool.Reads, func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
@@ -501,7 +501,7 @@ func TestSlowCalls(t *testing.T) {
 	})
 }
 
-// What views list is what can be called: the same gate decides.
+// The tools that a view lists are those that can be called, because the same gate decides.
 func TestListedIsCallable(t *testing.T) {
 	var w workshop
 	effects := []tool.Effects{

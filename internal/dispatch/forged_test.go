@@ -14,8 +14,8 @@ import (
 	"gatehouse/tool"
 )
 
-// What a client carries is sealed with a key that any program of the account can
-// read. With a passphrase, a yes in there counts only if this host saw it proven.
+// A client's state is sealed with a key that any program of the account can read. If a passphrase is set, an
+// approval in a sealed state counts only if this host verified it.
 //
 //redteam:attack Children never answer: a program of the account reads the key of sealed state and seals a yes
 func TestAForgedStateHoldsNoYes(t *testing.T) {
@@ -54,7 +54,7 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 		ours, ourBook := hostWith(approvals.Options{Log: log, Proof: key})
 		defer ourBook.Close()
 
-		// approve asks for the call and says yes as the book wants it.
+		// approve asks for the call and approves it as the store requires.
 		approve := func(c *dispatch.Dispatcher, book *approvals.Store) *dispatch.Request {
 			r := request(t, h, "w_wipe", `{}`)
 			_, err := c.Do(t.Context(), r)
@@ -76,19 +76,19 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 			}
 			ap.State, ap.By = approvals.Allowed, "op"
 			if !c.Approved(r, ap) {
-				t.Fatal("the yes does not count")
+				t.Fatal("the approval does not count")
 			}
 			return r
 		}
 		if _, err := theirs.Do(t.Context(), approve(theirs, theirBook)); err != nil || ran != 1 {
-			t.Fatalf("where no passphrase is needed: %v, ran %d times", err, ran)
+			t.Fatalf("without a passphrase: %v, ran %d times", err, ran)
 		}
 		_, err := ours.Do(t.Context(), approve(theirs, theirBook))
 		if _, waits := errors.AsType[*dispatch.Pending](err); !waits || ran != 1 {
-			t.Errorf("a yes that this host never saw: got %v, ran %d times", err, ran-1)
+			t.Errorf("an approval that this host never verified: got %v, ran %d times", err, ran-1)
 		}
 		if _, err := ours.Do(t.Context(), approve(ours, ourBook)); err != nil || ran != 2 {
-			t.Errorf("a yes with the passphrase: got %v, ran %d times", err, ran-1)
+			t.Errorf("an approval with the passphrase: got %v, ran %d times", err, ran-1)
 		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 	"gatehouse/tool"
 )
 
-// A handler that ignores its deadline is answered for, once; what it says
-// then is dropped, and until then it holds its slot.
+// A call whose handler ignores its deadline is answered once by the dispatcher. The handler's result is then
+// discarded, and the call holds its slot until the handler returns.
 func TestCallsThatAreLate(t *testing.T) {
 	release := make(chan struct{})
 	w := workshop{tools: []tool.Tool{
@@ -51,7 +51,7 @@ func TestCallsThatAreLate(t *testing.T) {
 	})
 }
 
-// notes keeps what a call tells.
+// notes collects what a call reports.
 type notes struct{ told []string }
 
 func (n *notes) Progress(done, total float64, note string) {

@@ -13,25 +13,24 @@ import (
 	"gatehouse/tool"
 )
 
-// Ledger remembers what was done. Calls that only read are noted; the line of
-// one that writes is kept before its answer leaves; one that destroys is kept
-// before it begins as well, and does not begin when that fails.
+// Ledger records calls. A call that only reads is noted; the entry of a call that writes is durable before its
+// answer is sent; a call that destroys is also recorded before it begins, and does not begin if that fails.
 type Ledger interface {
-	// Note adds a line soon, and does not wait for the disk.
+	// Note adds an entry soon, without waiting for the disk.
 	Note(audit.Entry)
-	// Keep returns when the line is durable.
+	// Keep returns when the entry is durable.
 	Keep(context.Context, audit.Entry) error
-	// Ready says why nothing can be kept at the moment. It costs next to nothing.
+	// Ready returns an error if no entry can be written at the moment. It is cheap enough for every call.
 	Ready() error
 }
 
-// ledgerDuty is what the ledger owes to a call.
+// ledgerDuty is how the ledger records a call.
 type ledgerDuty uint8
 
 const (
 	noted ledgerDuty = iota
 	kept
-	foretold // kept before it begins as well
+	foretold // recorded before it begins as well
 )
 
 func dutyOf(r *Request) ledgerDuty {
@@ -48,13 +47,13 @@ func dutyOf(r *Request) ledgerDuty {
 	switch {
 	case e.ReadOnly():
 		return noted
-	case e&tool.Destroys != 0 || e&tool.Writes == 0: // what promises nothing is the worst
+	case e&tool.Destroys != 0 || e&tool.Writes == 0: // a tool that declares nothing counts as destructive
 		return foretold
 	}
 	return kept
 }
 
-// ledgerEntry is what the ledger is told of a call.
+// ledgerEntry returns the entry of a call.
 func (d *Dispatcher) ledgerEntry(r *Request, outcome string) audit.Entry {
 	f := r.Facts
 	e := audit.Entry{
@@ -73,8 +72,8 @@ func (d *Dispatcher) ledgerEntry(r *Request, outcome string) audit.Entry {
 	return e
 }
 
-// recordIntent keeps the intent of a call that destroys, and stops every call that
-// changes something while nothing can be kept. It returns why it may not run.
+// recordIntent records the intent of a call that destroys, and refuses every call that changes something while the
+// ledger cannot be written. It returns the reason why the call may not run.
 func (d *Dispatcher) recordIntent(ctx context.Context, r *Request) error {
 	owed := dutyOf(r)
 	if d.opts.Ledger == nil || owed == noted {
@@ -87,15 +86,15 @@ func (d *Dispatcher) recordIntent(ctx context.Context, r *Request) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	d.opts.Log.Error("call refused: it cannot be written down", "call", r.ID, "name", r.Entry.Listed, "err", err)
+	d.opts.Log.Error("call refused: it cannot be recorded in the ledger", "call", r.ID, "name", r.Entry.Listed, "err", err)
 	return &tool.Refusal{
-		Code: tool.CodeUnavailable, Message: "this host cannot write down what is done at the moment, so it changes nothing; nothing was run",
-		Next: "What only reads still works. The administrator finds the reason in the log of the host.",
+		Code: tool.CodeUnavailable, Message: "this host cannot write its ledger at the moment, so it changes nothing; nothing was run",
+		Next: "Tools that only read still work. The administrator finds the reason in the log of the host.",
 	}
 }
 
-// recordEnd tells the ledger how a call ended. The error says that a call which
-// changed something could not be kept: it must not be answered as if it was.
+// recordEnd records how a call ended. It returns an error if a call that changed something could not be recorded:
+// the call must then not be answered as if it had been.
 func (d *Dispatcher) recordEnd(r *Request, at time.Time, took time.Duration, res *Result, cause error) error {
 	if d.opts.Ledger == nil {
 		return nil
@@ -109,7 +108,7 @@ func (d *Dispatcher) recordEnd(r *Request, at time.Time, took time.Duration, res
 	}
 	if err := d.opts.Ledger.Keep(context.Background(), e); err != nil {
 		d.opts.Log.Error(
-			"call ran and cannot be written down",
+			"call ran and cannot be recorded in the ledger",
 			"call",
 			r.ID,
 			"name",
@@ -120,14 +119,14 @@ func (d *Dispatcher) recordEnd(r *Request, at time.Time, took time.Duration, res
 			err,
 		)
 		return &tool.Refusal{
-			Code: tool.CodeUnavailable, Message: r.Entry.Listed + " may have run, but this host could not write it down, and so does not tell its result",
-			Next: "Look at the outcome before you try again.",
+			Code: tool.CodeUnavailable, Message: r.Entry.Listed + " may have run, but this host could not record it and therefore withholds the result",
+			Next: "Check the outcome before you try again.",
 		}
 	}
 	return nil
 }
 
-// outcomeOf sorts how a call ended; cause is what came over the bus.
+// outcomeOf classifies how a call ended; cause is the error that came over the bus.
 func outcomeOf(res *Result, cause error) (outcome, reason string) {
 	if ref, ok := errors.AsType[*tool.Refusal](cause); ok {
 		switch ref.Code {
@@ -151,7 +150,7 @@ func outcomeOf(res *Result, cause error) (outcome, reason string) {
 		return audit.Refused, firstLine(res.Content)
 	}
 	if v, ok := rawjson.Get(res.Raw, "isError"); ok && bytes.Equal(v, []byte("true")) {
-		return audit.Refused, "" // a relay's own words are its result, not ours to read
+		return audit.Refused, "" // the texts of a relayed result belong to the relay
 	}
 	return audit.OK, ""
 }
@@ -166,7 +165,7 @@ func firstLine(blocks []tool.Content) string {
 	return ""
 }
 
-// recordRefused tells the ledger of a call that did not run.
+// recordRefused records a call that did not run.
 func (d *Dispatcher) recordRefused(r *Request, outcome, reason string) {
 	if d.opts.Ledger == nil {
 		return
@@ -179,8 +178,7 @@ func (d *Dispatcher) recordRefused(r *Request, outcome, reason string) {
 	d.opts.Ledger.Note(e)
 }
 
-// recordOverdue tells the ledger that a call which was answered for long ago has
-// ended.
+// recordOverdue records that a call has ended after it was answered without its handler.
 func (d *Dispatcher) recordOverdue(r *Request, took time.Duration) {
 	if d.opts.Ledger != nil {
 		e := d.ledgerEntry(r, audit.Overdue)
@@ -189,8 +187,7 @@ func (d *Dispatcher) recordOverdue(r *Request, took time.Duration) {
 	}
 }
 
-// recordNotAdmitted tells the ledger what the gate, or approval, said to a call that
-// does not run now.
+// recordNotAdmitted records the decision of the gate, or of approval, about a call that does not run now.
 func (d *Dispatcher) recordNotAdmitted(r *Request, res *Result, err error) {
 	if p, ok := errors.AsType[*Pending](err); ok {
 		d.recordRefused(r, audit.Pending, "waits for an operator, "+p.Approval.ID)
@@ -200,13 +197,13 @@ func (d *Dispatcher) recordNotAdmitted(r *Request, res *Result, err error) {
 	case err != nil:
 		d.recordRefused(r, audit.Denied, err.Error())
 	case res.Input != nil:
-		d.recordRefused(r, audit.Asked, "a person must approve it")
+		d.recordRefused(r, audit.Asked, "a user must approve it")
 	default:
 		d.recordRefused(r, audit.Denied, firstLine(res.Content))
 	}
 }
 
-// recordApproved tells the ledger that a person said yes to a call.
+// recordApproved records that a user approved a call.
 func (d *Dispatcher) recordApproved(r *Request, v permit.Verdict, by string) {
 	if d.opts.Ledger == nil {
 		return

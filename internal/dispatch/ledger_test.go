@@ -24,7 +24,7 @@ import (
 	"gatehouse/tool"
 )
 
-// diary is a ledger that lists what it is told, and can be full.
+// diary is a ledger that lists its entries, and can be full.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -54,7 +54,7 @@ func (d *diary) Ready() error {
 	return d.full
 }
 
-// page takes out what was written.
+// page removes and returns the entries.
 func (d *diary) page() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -138,10 +138,10 @@ func TestWhatTheLedgerIsTold(t *testing.T) {
 					t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 				}
 				if d.last.Call == "" || d.last.Principal != "ann" || d.last.Context != "default" {
-					t.Errorf("%s: the line does not say who: %+v", c.name, d.last)
+					t.Errorf("%s: the entry does not name the caller: %+v", c.name, d.last)
 				}
 				if c.name == "w_forbidden" && (d.last.Rule != "no" || !strings.Contains(d.last.Reason, "never")) {
-					t.Errorf("the denial does not say why: %+v", d.last)
+					t.Errorf("the denial does not give a reason: %+v", d.last)
 				}
 			}
 			r := request(t, h, "w_stubborn", "{}")
@@ -206,7 +206,7 @@ func TestNothingIsChangedThatCannotBeWrittenDown(t *testing.T) {
 	})
 }
 
-// A session that floods a small host does not hold up another.
+// A session that floods a small host does not delay another session.
 func TestAFloodOfCalls(t *testing.T) {
 	w := workshop{tools: []tool.Tool{made("w_work", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
 		time.Sleep(10 * time.Millisecond)
@@ -255,13 +255,13 @@ func TestABusyHostSaysWhenToComeAgain(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 		if got := d.page(); !slices.Contains(got, "note w_work busy info") {
-			t.Errorf("the ledger was told %q", got)
+			t.Errorf("the ledger received %q", got)
 		}
 		time.Sleep(time.Hour)
 	})
 }
 
-// What a call costs beside the ledger, by what it does.
+// BenchmarkLedger measures what a call costs besides the ledger, by its effects.
 func BenchmarkLedger(b *testing.B) {
 	for _, c := range []struct {
 		name    string

@@ -13,13 +13,12 @@ import (
 	"gatehouse/tool"
 )
 
-// tailBytes are the most of a call's output that one progress notification
-// carries.
+// tailBytes is the largest part of a call's output that one progress notification contains.
 const tailBytes = 4 << 10
 
-// output takes what a call tells while it runs. What it prints goes to the
-// spool, whatever its size. At most every 100 ms the part of it that was not
-// told yet is told as progress, and of more than tailBytes the newest.
+// output receives what a call reports while it runs. Printed output goes to the spool, whatever its size. At most
+// every 100 ms the part that was not sent yet is sent as progress: if it is longer than tailBytes, only the
+// newest.
 type output struct {
 	calls *Dispatcher
 	req   *Request
@@ -29,13 +28,13 @@ type output struct {
 	failed  bool
 	tail    []byte // printed since the last notification, at most tailBytes
 	told    time.Time
-	done    float64 // as the handler told it, and a little more for every tail told since
+	done    float64 // as the handler reported it, plus nudge for every tail sent since
 	total   float64
 	written int64
 }
 
-// nudge is how far progress gets with each tail of the output: a step that the
-// handler's own progress passes.
+// nudge is added to the progress for each tail of the output, because progress must increase. It is so small that
+// the handler's own progress exceeds it.
 const nudge = 1e-6
 
 func (o *output) Progress(done, total float64, note string) {
@@ -85,12 +84,12 @@ func (o *output) spool(chunk []byte) {
 		w, err := o.calls.opts.Spool.Create(o.req.Facts.Owner, "text/plain")
 		if err != nil {
 			o.failed = true
-			o.calls.opts.Log.Warn("output is not kept", "call", o.req.ID, "err", err)
+			o.calls.opts.Log.Warn("output cannot be spooled", "call", o.req.ID, "err", err)
 			return
 		}
 		o.w = w
 	}
-	o.w.Write(chunk) // never fails its caller; what did not fit is counted there
+	o.w.Write(chunk) // never fails; it counts what did not fit
 }
 
 func (o *output) keepTail(chunk []byte) {
@@ -104,7 +103,7 @@ func (o *output) keepTail(chunk []byte) {
 	o.tail = append(o.tail, chunk...)
 }
 
-// printableText makes output that may start within a character fit for a message.
+// printableText makes output valid for a message, because it may start within a character.
 func printableText(b []byte) string {
 	for len(b) > 0 && !utf8.RuneStart(b[0]) {
 		b = b[1:]
@@ -120,9 +119,8 @@ func (o *output) closeSpool() {
 	}
 }
 
-// link adds where the output can be read to the result. Where the product is
-// text, the address is text too: there are agents that end with an error when a
-// result has a link, because their model's API has no place for one.
+// link adds the URI of the output to the result. If the tool produces text, the URI is text too, because some
+// agents fail on a result with a link: their model's API has no place for one.
 func (o *output) link(res *Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -29,13 +29,13 @@ func TestTailOfAnOutput(t *testing.T) {
 	}
 }
 
-// Progress carries what was not told yet, whole characters of it, so that what
-// a client is told in all is the output once.
+// Progress contains only output that was not sent yet, in whole characters, so that a client receives the output
+// once.
 func TestProgressTellsOutputOnce(t *testing.T) {
 	var told []string
 	o := output{failed: true, req: &Request{Notes: notesFunc(func(note string) { told = append(told, note) })}}
 	for _, chunk := range []string{"one é", " two \xc3", "\xa9 three", "\xe2\x82", "\xac end"} {
-		o.told = time.Time{} // as if the last notification was long ago
+		o.told = time.Time{} // as if the last notification were long ago
 		o.Output([]byte(chunk))
 	}
 	if got, want := fmt.Sprintf("%q", told), `["one é" " two " "é three" "€ end"]`; got != want {
@@ -43,7 +43,7 @@ func TestProgressTellsOutputOnce(t *testing.T) {
 	}
 }
 
-// notesFunc takes the text of progress alone.
+// notesFunc receives the text of progress.
 type notesFunc func(string)
 
 func (f notesFunc) Progress(_, _ float64, note string) { f(note) }

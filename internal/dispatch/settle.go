@@ -14,13 +14,13 @@ import (
 	"gatehouse/tool"
 )
 
-// SpoolURI is where a spooled text can be read.
+// SpoolURI is the URI prefix of spooled texts.
 const SpoolURI = "gatehouse:///spool/"
 
 const codeInternal = -32603
 
-// finishCall turns what came over the bus into a result: errors into what the
-// client or the model reads, output checked against its schema, text cut.
+// finishCall turns the outcome that came over the bus into a result: it classifies errors, checks output against
+// its schema, and cuts text.
 func (d *Dispatcher) finishCall(r *Request, got bus.Outcome, err error, out *output) (Result, error) {
 	if err != nil {
 		return d.failed(r, err)
@@ -48,7 +48,7 @@ func (d *Dispatcher) finishCall(r *Request, got bus.Outcome, err error, out *out
 	return res, nil
 }
 
-// failed sorts an error by whom it is for.
+// failed turns an error into the refusal or wire error that its receiver needs.
 func (d *Dispatcher) failed(r *Request, err error) (Result, error) {
 	if w, ok := errors.AsType[*tool.WireError](err); ok {
 		return Result{}, w
@@ -59,14 +59,14 @@ func (d *Dispatcher) failed(r *Request, err error) (Result, error) {
 	case errors.Is(err, bus.ErrAbsent):
 		ref = &tool.Refusal{
 			Code:    tool.CodeUnavailable,
-			Message: r.Entry.Listed + " is not there at the moment; nothing was run",
+			Message: r.Entry.Listed + " is not available at the moment; nothing was run",
 			Next:    "Try again in a moment.",
 		}
 	case errors.Is(err, bus.ErrLost):
 		ref = &tool.Refusal{
 			Code:    tool.CodeUnavailable,
 			Message: "no answer came; " + r.Entry.Listed + " may have run",
-			Next:    "Look at the outcome before you try again.",
+			Next:    "Check the outcome before you try again.",
 		}
 	case errors.Is(err, context.Canceled):
 		ref = tool.Refuse(tool.CodeCancelled, "the call was cancelled")
@@ -81,7 +81,7 @@ func (d *Dispatcher) failed(r *Request, err error) (Result, error) {
 	return Result{}, ref
 }
 
-// checkOutput encodes the handler's output and holds it to its own schema.
+// checkOutput encodes the handler's output and checks it against the tool's schema.
 func (d *Dispatcher) checkOutput(r *Request, res *Result) error {
 	e := r.Entry
 	if res.Result.Structured == nil {
@@ -104,9 +104,9 @@ func (d *Dispatcher) checkOutput(r *Request, res *Result) error {
 	return nil
 }
 
-// shape chooses what of an output the client is sent. A view of texts sends a
-// tool's product as text alone, because the most used clients hand the model
-// the structured content of a result or its text, never both.
+// shape chooses which part of an output the client is sent. A view of texts sends a tool's product as text alone,
+// because the most common clients give the model either the structured content of a result or its text, never
+// both.
 func shape(r *Request, res *Result) {
 	e := r.Entry
 	res.Complete = !res.IsError && (!e.Text || r.Complete)
@@ -129,8 +129,7 @@ func shape(r *Request, res *Result) {
 	}
 }
 
-// mostFields is the size up to which an output's fields are repeated for
-// programs beside its text, in bytes.
+// mostFields is the size up to which an output's fields are repeated for programs beside its text, in bytes.
 const mostFields = 32 << 10
 
 func product(v []byte) (string, bool) {
@@ -138,8 +137,8 @@ func product(v []byte) (string, bool) {
 	return s, rawjson.Kind(v) == '"'
 }
 
-// EncodeResult is the result of something that is no tool: encoded, but held to no
-// schema and cut to no budget.
+// EncodeResult returns the result of an entry that is not a tool: encoded, but not checked against a schema or cut
+// to a budget.
 func EncodeResult(res tool.Result) (Result, error) {
 	out := Result{Result: res}
 	if res.Structured != nil {
@@ -152,7 +151,7 @@ func EncodeResult(res tool.Result) (Result, error) {
 	return out, nil
 }
 
-// Refused is the result of a refusal.
+// Refused returns the result of a refusal.
 func Refused(r *tool.Refusal) Result { return refused(r) }
 
 func encodeJSON(v any) (json.RawMessage, error) {
@@ -168,16 +167,15 @@ func encodeJSON(v any) (json.RawMessage, error) {
 	return bytes.TrimRight(b.Bytes(), "\n"), nil
 }
 
-// incident logs what is wrong with a tool of ours and gives the client an id
-// to ask about.
+// incident logs what is wrong with one of this program's tools and returns an error with an id for the client to
+// ask about.
 func (d *Dispatcher) incident(r *Request, err error) *tool.WireError {
 	d.opts.Log.Error("internal error", "incident", r.ID, "name", r.Entry.Listed, "err", err)
 	return &tool.WireError{Code: codeInternal, Message: "internal error, see " + r.ID + " in the log"}
 }
 
-// trim cuts the text of a result to its budget; all of it stays readable in
-// the spool for a while. Structured output is never cut, because what is left
-// of it could be taken for all of it: if it is too large the call is refused.
+// trim cuts the text of a result to its budget; the whole text can be read from the spool for a while. Structured
+// output is never cut, because the rest could be mistaken for the whole: if it is too large the call is refused.
 func (d *Dispatcher) trim(r *Request, res *Result) error {
 	left := d.opts.Budget
 	if t := r.Entry.Tool; t != nil && t.Budget != 0 {
@@ -208,14 +206,12 @@ func (d *Dispatcher) trim(r *Request, res *Result) error {
 	return nil
 }
 
-// mostComplete is the largest structured output that a client is sent that
-// asks for all of it, by its view or for one call, in bytes: tool.MostUnpaged
-// with what JSON escapes in text.
+// mostComplete is the largest structured output, in bytes, that is sent to a client that asks for all of it, by
+// its view or for one call: tool.MostUnpaged plus what JSON escapes in text.
 const mostComplete = 16 << 20
 
-// fit refuses a result whose structured output is too large to be sent, and
-// says where all of it can be read. A budget below 0 means no limit but that
-// of a message.
+// fit refuses a result whose structured output is too large to be sent, and adds the URI of the whole output. A
+// budget below 0 means no limit except that of a message.
 func (d *Dispatcher) fit(r *Request, res *Result, budget int) error {
 	most := budget
 	if most < 0 || r.Entry.Whole || r.Complete {
@@ -225,7 +221,7 @@ func (d *Dispatcher) fit(r *Request, res *Result, budget int) error {
 		return nil
 	}
 	if res.HasProduct {
-		res.Complete = false // the text is cut to its own budget
+		res.Complete = false // the text is cut to its budget
 		return nil
 	}
 	ref := &tool.Refusal{
@@ -234,7 +230,7 @@ func (d *Dispatcher) fit(r *Request, res *Result, budget int) error {
 		Next:    "Ask for less.",
 	}
 	if h, err := d.opts.Spool.Put(r.Facts.Owner, "application/json", res.Full); err == nil {
-		ref.Next = "Read " + SpoolURI + h + " for all of it, or ask for less."
+		ref.Next = "Read " + SpoolURI + h + " for the whole output, or ask for less."
 		kept := tool.Link(SpoolURI+h, "result", "application/json")
 		kept.Size = int64(len(res.Full))
 		if t := r.Entry.Tool; t != nil && t.Linked != "" {
@@ -247,7 +243,7 @@ func (d *Dispatcher) fit(r *Request, res *Result, budget int) error {
 	return ref
 }
 
-// linked leaves the large member out of a result, and links to all of it.
+// linked removes the large member from a result, and links to the whole output.
 func (d *Dispatcher) linked(r *Request, res *Result, large string, all tool.Content) error {
 	uri, err := json.Marshal(all.URI)
 	if err != nil {
@@ -265,7 +261,7 @@ func (d *Dispatcher) linked(r *Request, res *Result, large string, all tool.Cont
 	return nil
 }
 
-// oversize refuses a result that is too large, and links to where all of it is.
+// oversize refuses a result that is too large, and links to the whole output.
 type oversize struct {
 	*tool.Refusal
 	kept tool.Content
@@ -273,13 +269,13 @@ type oversize struct {
 
 func (e *oversize) Unwrap() error { return e.Refusal }
 
-// cut ends a text at a line within the budget and says how to get the rest.
+// cut ends a text after a line within the budget and adds how to read the rest.
 func (d *Dispatcher) cut(r *Request, text string, budget int) (string, bool) {
 	if len(text) <= budget {
 		return text, false
 	}
 	n := lineEnd(text, budget)
-	rest := "it could not be kept"
+	rest := "it could not be stored"
 	if h, err := d.opts.Spool.Put(r.Facts.Owner, "text/plain", []byte(text)); err == nil {
 		rest = fmt.Sprintf("read %s%s?offset=%d for the rest", SpoolURI, h, n)
 	} else {
@@ -294,8 +290,7 @@ func (d *Dispatcher) cut(r *Request, text string, budget int) (string, bool) {
 	), true
 }
 
-// lineEnd is where to cut: after the last line that fits, or, within one long
-// line, between two characters.
+// lineEnd returns where to cut: after the last line that fits or, within one long line, between two characters.
 func lineEnd(text string, budget int) int {
 	if i := strings.LastIndexByte(text[:budget], '\n'); i >= budget/2 {
 		return i + 1

@@ -9,10 +9,9 @@ import (
 	"gatehouse/internal/dispatch/bus"
 )
 
-// watch looks at the clock for one call, with one timer: it tells when the
-// call is slow, ends its context at the deadline, and makes sure that it is
-// answered once, by its handler or, when that ignores the deadline, by the
-// timer.
+// watch applies the time limits of one call with one timer: it reports that the call is slow, ends its context at
+// the deadline, and ensures that the call is answered once, by its handler or, if that ignores the deadline, by
+// the timer.
 type watch struct {
 	calls  *Dispatcher
 	req    *Request
@@ -26,14 +25,14 @@ type watch struct {
 	next  stage
 }
 
-// alarm is a timer that calls one watch after the other: making one costs as
-// much as half of what it is for.
+// alarm is a timer that is reused by one watch after the other. Alarms are pooled, because allocating a timer for
+// each call would cost half as much as the rest of the watch.
 type alarm struct {
 	timer *time.Timer
 	watch atomic.Pointer[watch]
 }
 
-// newAlarm makes one that is set for nothing.
+// newAlarm returns an alarm whose timer is stopped.
 func newAlarm() any {
 	a := &alarm{}
 	a.timer = time.AfterFunc(time.Hour, a.fire)
@@ -47,7 +46,7 @@ func (a *alarm) fire() {
 	}
 }
 
-// stage is what the timer means when it fires next.
+// stage is the meaning of the timer's next expiry.
 type stage uint8
 
 const (
@@ -56,8 +55,8 @@ const (
 	late
 )
 
-// arm sets the timer to when the call is slow or, if slowness is not reported, to
-// its deadline.
+// arm sets the timer to the time at which the call counts as slow or, if slowness is not reported, to its
+// deadline.
 func (w *watch) arm() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +95,7 @@ func (w *watch) tick() {
 	}
 }
 
-// done ends the watch and reports whether the handler's word counts.
+// done ends the watch and reports whether the handler's result counts.
 func (w *watch) done() bool {
 	first := w.state.CompareAndSwap(0, 1)
 	w.mu.Lock()

@@ -1,7 +1,7 @@
 // Package bus carries requests to modules and events to their followers.
 //
-// In this process a request is a function call: no queue, no copy, no
-// encoding. A bus between processes encodes the same plain data.
+// In this process a request is a function call without a queue, copy or encoding. A bus between processes encodes
+// the same plain data.
 package bus
 
 import (
@@ -17,12 +17,12 @@ import (
 
 // Request is one call as it crosses the bus: plain data only.
 type Request struct {
-	Call     string                     `json:"call"` // the id of the call, the same in every round: a duplicate is known by it
+	Call     string                     `json:"call"` // the id of the call, the same in every round, so that duplicates can be detected
 	Module   string                     `json:"module"`
-	Node     string                     `json:"node,omitempty"` // "" is any
+	Node     string                     `json:"node,omitempty"` // "" means any
 	Method   string                     `json:"method"`
 	Name     string                     `json:"name"`
-	Entry    string                     `json:"entry,omitempty"` // what was offered, where that is not Name: the template of a URI
+	Entry    string                     `json:"entry,omitempty"` // the offered entry if that is not Name, such as the template of a URI
 	Caller   *tool.Caller               `json:"caller"`          // read-only
 	Args     json.RawMessage            `json:"args,omitempty"`
 	Params   json.RawMessage            `json:"params,omitempty"`
@@ -33,8 +33,8 @@ type Request struct {
 	Unpaged  bool                       `json:"unpaged,omitempty"` // see tool.Call
 }
 
-// Notes is where a running call's side remarks go. Its methods do not block
-// for long, may be called concurrently, and do nothing once Do has returned.
+// Notes receives what a running call reports besides its result. Its methods do not block for long, may be called
+// concurrently, and do nothing once Do has returned.
 type Notes interface {
 	Progress(done, total float64, note string)
 	Log(level slog.Level, data json.RawMessage)
@@ -45,8 +45,7 @@ type Notes interface {
 // Handler serves the requests of one module.
 type Handler func(context.Context, *Request, Notes) (Outcome, error)
 
-// Outcome is what comes back: the handler's result, and what must be kept for
-// the next round when Result.Input asks for one.
+// Outcome is the handler's result, and the values to pass to the next round if Result.Input asks for one.
 type Outcome struct {
 	Result   tool.Result                `json:"result"`
 	Recorded map[string]json.RawMessage `json:"recorded,omitempty"` // only with Result.Input
@@ -54,25 +53,22 @@ type Outcome struct {
 
 // Bus carries requests and events. Safe for concurrent use.
 type Bus interface {
-	// Do runs a request and waits for its outcome. Errors that crossed the
-	// bus are *tool.Refusal and *tool.WireError; ErrAbsent and ErrLost are
-	// the bus's own; anything else is the handler's, as text.
+	// Do runs a request and waits for its outcome. Errors that crossed the bus are *tool.Refusal and
+	// *tool.WireError; ErrAbsent and ErrLost are the bus's own; any other error is the handler's, as text.
 	Do(ctx context.Context, r *Request, n Notes) (Outcome, error)
-	// Serve takes requests for a module until stop, which waits for those
-	// that run. A second Serve of one name replaces the first for new
-	// requests.
+	// Serve accepts requests for a module until stop is called, which waits for those that run. A second Serve of
+	// the same name replaces the first for new requests.
 	Serve(module string, h Handler) (stop func(context.Context) error, err error)
 	// Publish sends an event to its followers. It never blocks.
 	Publish(f Event)
-	// Follow yields the events whose subject matches pattern, from now on.
-	// "*" matches one dotted part, a final ">" all that follow. Up to keep
-	// events wait for a slow reader; the oldest are dropped and counted.
+	// Follow yields the events whose subject matches pattern, from now on. "*" matches one dotted part, a final
+	// ">" all remaining parts. Up to keep events wait for a slow reader; the oldest are dropped and counted.
 	Follow(ctx context.Context, pattern string, keep int) iter.Seq[Event]
 }
 
 var (
-	// ErrAbsent means that no module served the request and nothing ran: safe to retry.
-	ErrAbsent = errors.New("nobody there, not run")
+	// ErrAbsent means that no module served the request and nothing ran, so that it is safe to retry.
+	ErrAbsent = errors.New("no module serves it, not run")
 	// ErrLost means that no answer came and the request may have run.
 	ErrLost = errors.New("no answer, may have run")
 )

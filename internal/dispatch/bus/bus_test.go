@@ -109,7 +109,7 @@ func TestSubjects(t *testing.T) {
 // Followed is computed again when another reader follows.
 func TestFollowedIsForgotten(t *testing.T) {
 	b := New()
-	for range 2 { // the second answer is remembered
+	for range 2 { // the second answer is cached
 		if b.Followed("call.finished") {
 			t.Error("nobody listens")
 		}
@@ -117,20 +117,20 @@ func TestFollowedIsForgotten(t *testing.T) {
 	ctx, leave := context.WithCancel(t.Context())
 	facts := b.Follow(ctx, "call.*", 1)
 	if !b.Followed("call.finished") || b.Followed("session.ended") {
-		t.Error("somebody listens to calls alone")
+		t.Error("only calls are followed")
 	}
 	leave()
 	for range facts { // ends once it has left
 	}
 	if b.Followed("call.finished") {
-		t.Error("nobody listens any more")
+		t.Error("there are no followers any more")
 	}
 	for i := range 2 * mostRemembered {
 		if b.Followed(fmt.Sprint("some.", i)) {
-			t.Error("nobody listens to any of many")
+			t.Error("none of many is followed")
 		}
 	}
 	if n := len(*b.followed.Load()); n > mostRemembered+1 {
-		t.Errorf("%d subjects are remembered", n)
+		t.Errorf("%d subjects are cached", n)
 	}
 }

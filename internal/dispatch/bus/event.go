@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Event is something that has happened, for instance session.created or
-// call.finished. Data is JSON, so that an event can cross to another process.
+// Event is something that has happened, for instance session.created or call.finished. Data is JSON, so that an
+// event can be sent to another process.
 type Event struct {
 	Subject string          `json:"subject"`
 	Owner   string          `json:"owner,omitempty"`

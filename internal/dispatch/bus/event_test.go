@@ -35,7 +35,7 @@ func TestTopic(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 
-	// The value of this process is passed on as it is; JSON carries the same.
+	// The value of this process is passed on unchanged; JSON contains the same.
 	if string(e.Data) != `{"name":"here","count":1}` {
 		t.Errorf("data is %s", e.Data)
 	}

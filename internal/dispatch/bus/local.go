@@ -14,15 +14,15 @@ import (
 
 // Local is the bus within one process. Its zero value is not ready; use New.
 type Local struct {
-	// mu guards modules. It is another lock than fmu, so that a request does not wait for an event
-	// that is published.
+	// mu guards modules. It is separate from fmu, so that a request does not wait for an event that is being
+	// published.
 	mu      sync.RWMutex
 	modules map[string]*endpoint
 
 	// fmu guards followers and followed.
 	fmu       sync.RWMutex
 	followers map[*follower]struct{}
-	followed  atomic.Pointer[map[string]bool] // what Followed has said; nil once the followers are others
+	followed  atomic.Pointer[map[string]bool] // cached answers of Followed; nil after the followers changed
 }
 
 // endpoint is one generation of one module, with the requests that run in it.
@@ -60,7 +60,7 @@ func (e *endpoint) leave() {
 	}
 }
 
-// Serve takes the requests for a module.
+// Serve accepts requests for a module.
 func (b *Local) Serve(module string, h Handler) (func(context.Context) error, error) {
 	if module == "" || h == nil {
 		return nil, errors.New("serve: a module needs a name and a handler")
@@ -92,7 +92,7 @@ func (e *endpoint) drain(ctx context.Context) error {
 	}
 }
 
-// follower is one reader of facts with its bounded queue.
+// follower is one reader of events with its bounded queue.
 type follower struct {
 	pattern []string
 	keep    int
@@ -100,10 +100,10 @@ type follower struct {
 	mu    sync.Mutex
 	facts []Event
 	lost  int
-	ready chan struct{} // holds a token while facts wait
+	ready chan struct{} // holds a token while events wait
 }
 
-// Publish hands a fact to everyone who follows its subject.
+// Publish delivers an event to every follower of its subject.
 func (b *Local) Publish(f Event) {
 	b.fmu.RLock()
 	defer b.fmu.RUnlock()
@@ -120,8 +120,8 @@ func (b *Local) Publish(f Event) {
 	}
 }
 
-// Followed reports whether anyone would see a fact of this subject, for
-// callers that can save themselves making it.
+// Followed reports whether an event of this subject has a follower, so that a publisher need not create one
+// without.
 func (b *Local) Followed(subject string) bool {
 	if said := b.followed.Load(); said != nil {
 		if yes, known := (*said)[subject]; known {
@@ -138,11 +138,11 @@ func (b *Local) Followed(subject string) bool {
 	return yes
 }
 
-// mostRemembered is how many subjects Followed remembers.
+// mostRemembered is how many subjects Followed caches.
 const mostRemembered = 64
 
-// remember notes what was said of a subject. b.fmu is held for reading, so that
-// the followers stay what they are.
+// remember caches whether a subject has followers. b.fmu must be held for reading, so that the followers cannot
+// change meanwhile.
 func (b *Local) remember(subject string, yes bool) {
 	said := map[string]bool{subject: yes}
 	if old := b.followed.Load(); old != nil && len(*old) < mostRemembered {
@@ -182,8 +182,7 @@ func (fo *follower) nextEvent() (Event, bool) {
 	return f, true
 }
 
-// Follow starts listening at once, not when the sequence is first read; the
-// sequence may be read only once.
+// Follow subscribes at once, not when the sequence is first read; the sequence may be read only once.
 func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[Event] {
 	fo := &follower{pattern: strings.Split(pattern, "."), keep: max(keep, 1), ready: make(chan struct{}, 1)}
 	b.fmu.Lock()

@@ -1,9 +1,8 @@
-// Package contextmanager applies the contexts of the configuration, and those that
-// are made at run time, to a running host: the rules, the folders of each context,
-// its limits, and the tools that it defines.
+// Package contextmanager applies the contexts of the configuration, and those that are created at run time, to a
+// running host: the rules, the folders of each context, its limits, and the tools that it defines.
 //
-// package contextstore keeps the contexts that are made at run time; this package
-// applies each change. Only app imports it.
+// Package contextstore stores the contexts that are created at run time; this package applies each change. Only
+// app imports it.
 package contextmanager
 
 import (
@@ -26,15 +25,14 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a Manager. Fill may be nil; all other fields are needed.
+// Options configures a Manager. Fill may be nil; all other fields are required.
 type Options struct {
 	Store   *contextstore.Store
 	Fixed   contextstore.Fixed // the contexts of the configuration
-	Fill    contextstore.Fill  // puts secrets into variables; nil if the host keeps none
+	Fill    contextstore.Fill  // puts secrets into variables; nil if the host stores none
 	Roots   *roots.Set         // the folders of the host, for contexts without their own
 	Folders roots.Options      // how folders of contexts are opened
-	// Patience is how long active calls may take to end after their context was
-	// removed.
+	// Patience is how long active calls may take to end after their context was removed.
 	Patience time.Duration
 	Log      *slog.Logger
 }
@@ -44,12 +42,12 @@ type Targets struct {
 	Views   *views.Registry
 	Limits  *limit.Limits
 	Modules *modulehost.Host
-	// Custom makes the module of what a context defines for itself.
+	// Custom returns a module for what a context defines for itself.
 	Custom func() CustomModule
 	// Changed notifies the clients that their lists may have changed.
 	Changed func()
-	// Publish publishes a change of a context that is made at run time. recorded
-	// reports that the process which made it has written it to the ledger.
+	// Publish publishes a change of a context that was created at run time. recorded means that the process that
+	// made the change has written it to the ledger.
 	Publish func(subject string, change Change, recorded bool)
 }
 
@@ -59,14 +57,14 @@ type CustomModule interface {
 	Make(context.Context, module.Deps) (module.Module, error)
 }
 
-// Change is what is published of a context that was created, changed or removed.
+// Change is the event of a context that was created, changed or removed.
 type Change struct {
 	Name     string `json:"name"`
 	Revision int64  `json:"revision"`
 	By       string `json:"by,omitempty"`
 }
 
-// Manager applies contexts. Safe for concurrent use.
+// Manager applies contexts. It is safe for concurrent use.
 type Manager struct {
 	opts Options
 	to   Targets // set by Start
@@ -75,14 +73,14 @@ type Manager struct {
 	fixed  contextstore.Fixed
 	now    *contextstore.Snapshot
 	own    map[string]CustomModule        // by context
-	dirs   map[string][]contextstore.Root // by context, what folders was made from
-	warned map[string]bool                // of rules in force
+	dirs   map[string][]contextstore.Root // by context, the roots from which folders was opened
+	warned map[string]bool                // by the text of the rule in force
 
 	folders  atomic.Pointer[map[string]tool.Roots] // by context; a context that is not in it has none
 	removing sync.WaitGroup                        // modules whose context was removed
 }
 
-// New makes a manager, which applies nothing before Start.
+// New returns a manager, which applies nothing before Start.
 func New(o Options) *Manager {
 	return &Manager{
 		opts:  o,
@@ -93,8 +91,7 @@ func New(o Options) *Manager {
 	}
 }
 
-// Start applies the contexts as they are, and each change from now on. The error is
-// one of the configuration.
+// Start applies the contexts, and each change from now on. The error is one of the configuration.
 func (m *Manager) Start(to Targets) error {
 	rules, err := m.fixed.With(nil)
 	if err != nil {
@@ -131,12 +128,11 @@ func (m *Manager) Close(context.Context) error {
 // Refresh applies what other processes have changed in the store.
 func (m *Manager) Refresh() {
 	if err := m.opts.Store.Refresh(); err != nil {
-		m.opts.Log.Warn("contexts made by another process cannot be read at the moment", "err", err)
+		m.opts.Log.Warn("contexts of another process cannot be read at the moment", "err", err)
 	}
 }
 
-// SetFixed replaces the contexts of the configuration. After an error, which is one
-// of fixed, everything stays as it was.
+// SetFixed replaces the contexts of the configuration. After an error, which is one of fixed, nothing has changed.
 func (m *Manager) SetFixed(fixed contextstore.Fixed) error {
 	if _, err := fixed.With(nil); err != nil {
 		return err
@@ -148,17 +144,15 @@ func (m *Manager) SetFixed(fixed contextstore.Fixed) error {
 	return nil
 }
 
-// apply applies the contexts as they are now, and warns of rules that compare
-// text.
+// apply applies the current contexts, and warns of rules that compare text.
 func (m *Manager) apply(always bool) {
 	if m.replace(always) {
 		m.warnOfText()
 	}
 }
 
-// replace applies the contexts and reports whether anything changed. The folders and
-// tools of a context are there before callers can enter it, and removed after they
-// no longer can.
+// replace applies the contexts and reports whether anything changed. The folders and tools of a context are added
+// before callers can use it, and removed after they no longer can.
 func (m *Manager) replace(always bool) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -172,7 +166,7 @@ func (m *Manager) replace(always bool) bool {
 		m.opts.Log.Error("some contexts are left out", "err", err)
 	}
 	if rules.Policy == nil {
-		return false // the configuration was checked before, so that this cannot happen; change nothing
+		return false // the configuration was checked before, so this cannot happen; change nothing
 	}
 	m.openFolders(next, &rules)
 	m.setLimits(next, &rules)
@@ -184,8 +178,7 @@ func (m *Manager) replace(always bool) bool {
 	return true
 }
 
-// openFolders opens the folders of contexts that have their own. A context whose
-// folders cannot be opened has none.
+// openFolders opens the folders of contexts that have their own. If they cannot be opened, the context has none.
 func (m *Manager) openFolders(next *contextstore.Snapshot, rules *views.Rules) {
 	all := map[string]tool.Roots{}
 	dirs := map[string][]contextstore.Root{}
@@ -228,8 +221,8 @@ func (m *Manager) setLimits(next *contextstore.Snapshot, rules *views.Rules) {
 	m.to.Limits.SetContexts(all)
 }
 
-// findRecord returns what a context has besides its view, in the configuration or in the
-// store; nil if it has nothing.
+// findRecord returns what a context has besides its view, in the configuration or in the store, or nil if it has
+// nothing.
 func (m *Manager) findRecord(in *contextstore.Snapshot, name string) *contextstore.Record {
 	if m.fixed.Has(name) {
 		return m.fixed.Find(name)
@@ -245,7 +238,7 @@ func openRoots(list []contextstore.Root, o roots.Options) (*roots.Set, error) {
 	return roots.Open(dirs, o)
 }
 
-// noRoots are the folders of a context that has none.
+// noRoots is the roots of a context without folders.
 type noRoots struct{}
 
 func (noRoots) List() []tool.Root { return nil }
@@ -253,8 +246,8 @@ func (noRoots) Resolve(string) (*os.Root, string, error) {
 	return nil, "", tool.Refuse(tool.CodeOutsideRoot, "this context has no folders")
 }
 
-// RootsOf returns the folders of a caller's context; nil for a caller without one. A
-// context that was removed has none, also for calls that began before.
+// RootsOf returns the folders of a caller's context, or nil for a caller without one. A removed context has no
+// folders, even for calls that began before.
 func (m *Manager) RootsOf(who tool.Caller) tool.Roots {
 	if all := m.folders.Load(); all != nil && who.Context != "" {
 		if r := (*all)[who.Context]; r != nil {
@@ -276,8 +269,7 @@ func (m *Manager) Environment(who tool.Caller) (contextstore.Environment, error)
 	return r.Environment(m.opts.Fill)
 }
 
-// Variables returns the variables of a context as they are written, with references
-// to secrets.
+// Variables returns the variables of a context in the form of the definition, with references to secrets.
 func (m *Manager) Variables(context string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -312,8 +304,8 @@ func (m *Manager) define(next *contextstore.Snapshot, rules *views.Rules) {
 	}
 }
 
-// undefine removes the modules whose contexts were removed. Their active calls may
-// take as long as when the host stops.
+// undefine removes the modules whose contexts were removed. Their active calls have as much time to end as when
+// the host stops.
 func (m *Manager) undefine(rules *views.Rules) {
 	for name := range m.own {
 		if rules.Spec(name) != nil {
@@ -325,7 +317,7 @@ func (m *Manager) undefine(rules *views.Rules) {
 			ctx, cancel := context.WithTimeout(context.Background(), m.opts.Patience)
 			defer cancel()
 			if err := end(ctx); err != nil {
-				m.opts.Log.Warn("calls in a context that is gone still run", "context", name, "err", err)
+				m.opts.Log.Warn("calls in a removed context still run", "context", name, "err", err)
 			}
 		})
 	}
@@ -348,8 +340,8 @@ func (m *Manager) publish(was, next *contextstore.Snapshot) {
 	}
 }
 
-// publishChange publishes one change. The process that makes a change writes it to
-// the ledger, so that one of another process is there already.
+// publishChange publishes one change. The process that makes a change writes it to the ledger, so a change of
+// another process has been recorded already.
 func (m *Manager) publishChange(subject string, r contextstore.Record, removed bool) {
 	ours := m.opts.Store.Made(r.Name, r.Revision, removed)
 	m.to.Publish(subject, Change{r.Name, r.Revision, r.By}, !ours)
@@ -372,13 +364,12 @@ func (m *Manager) Definitions() (all []contextstore.Record) {
 	return all
 }
 
-// warnOfText logs each rule in force that compares text, once for as long as it
-// is in force.
+// warnOfText logs a warning of each rule in force that compares text, once for as long as it is in force.
 func (m *Manager) warnOfText() {
 	m.mu.Lock()
 	rules := slices.Clone(m.fixed.Policy.Rules)
 	for i := range m.now.Records {
-		own, _ := m.now.Records[i].Permit() // one with mistakes is left out, which was logged
+		own, _ := m.now.Records[i].Permit() // a context with mistakes is left out, which was logged
 		rules = append(rules, own...)
 	}
 	m.mu.Unlock()
@@ -396,7 +387,7 @@ func (m *Manager) warnOfText() {
 	m.mu.Unlock()
 	for s := range all {
 		if !was[s] {
-			m.opts.Log.WarnContext(ctx, "a rule does not hold what it seems to", slog.String("rule", s))
+			m.opts.Log.WarnContext(ctx, "a rule can be evaded", slog.String("rule", s))
 		}
 	}
 }

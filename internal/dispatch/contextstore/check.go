@@ -17,7 +17,7 @@ import (
 	"gatehouse/internal/dispatch/views"
 )
 
-// Limits of one record.
+// These are the limits of one record.
 const (
 	maxRecord   = 256 << 10 // bytes of its JSON
 	maxOwn      = 200       // tools, and prompts
@@ -25,16 +25,15 @@ const (
 	maxTemplate = 64 << 10  // bytes
 )
 
-// Invalid is a record that cannot be: each line names a member and says what
-// was expected.
+// Invalid is the error of an invalid record: each line names a member and what was expected.
 type Invalid struct{ Err error }
 
 func (e *Invalid) Error() string { return e.Err.Error() }
 
-// NameForm is what names of contexts look like.
+// NameForm is the form of names of contexts.
 var NameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
-// admit checks a record before it is kept.
+// admit checks a record before it is stored.
 func (s *Store) admit(r *Record) error {
 	if r.Name == Admin || s.opts.Fixed(r.Name) {
 		return ErrFixed
@@ -56,7 +55,7 @@ func (s *Store) admit(r *Record) error {
 	return nil
 }
 
-// Check says everything that is wrong with a record; the error is an *Invalid.
+// Check reports everything that is wrong with a record; the error is an *Invalid.
 func (r *Record) Check() error {
 	c := &check{}
 	if !NameForm.MatchString(r.Name) {
@@ -80,7 +79,7 @@ func (r *Record) Check() error {
 	return nil
 }
 
-// check collects what is wrong.
+// check collects errors.
 type check struct{ errs []error }
 
 func (c *check) bad(where, format string, args ...any) {
@@ -111,7 +110,7 @@ func (c *check) patterns(where string, list []string) {
 	c.checkList(where, list)
 	for _, p := range list {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "!" {
-			c.bad(where, "%q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
+			c.bad(where, "%q is not a pattern; expected a name such as file_read, or file_* for all that begin so", p)
 		}
 	}
 }
@@ -150,7 +149,7 @@ func (c *check) access(r *Record) {
 	c.patterns("users", r.Users)
 	c.checkList("known_to", r.KnownTo)
 	if len(r.KnownTo) > 0 && len(r.Roles)+len(r.Users) == 0 {
-		c.bad("known_to", "means something only where roles or users say who may enter")
+		c.bad("known_to", "has an effect only if roles or users restrict who may use the context")
 	}
 	if len(r.Rules) > maxList {
 		c.bad("rules", "there are %d; at most %d", len(r.Rules), maxList)
@@ -165,7 +164,7 @@ func (c *check) access(r *Record) {
 	}
 }
 
-// permit is the rule as permit has it, for this context alone.
+// permit returns the rule in the form of package permit, for this context alone.
 func (r *Rule) permit(context string, i int) (p permit.Rule, err error) {
 	name := r.Name
 	if name == "" {
@@ -189,16 +188,16 @@ func (r *Rule) permit(context string, i int) (p permit.Rule, err error) {
 	return p, nil
 }
 
-// span reads a length of time within limits.
+// span parses a duration within limits.
 func span(s string, least, most time.Duration) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < least || d > most {
-		return 0, fmt.Errorf("%q: expected a length of time from %v to %v, such as 30s", s, least, most)
+		return 0, fmt.Errorf("%q: expected a duration from %v to %v, such as 30s", s, least, most)
 	}
 	return d, nil
 }
 
-// mostLimit is beyond what a host could do anyway.
+// mostLimit is higher than what any host can do.
 const mostLimit = 1_000_000
 
 func (c *check) limits(l Limits) {
@@ -209,7 +208,7 @@ func (c *check) limits(l Limits) {
 		if !(one.v >= 0 && one.v <= mostLimit) {
 			c.bad(
 				"limits",
-				"%s is %v; expected a number from 0, which limits nothing, to %d",
+				"%s is %v; expected a number from 0, which means no limit, to %d",
 				one.what,
 				one.v,
 				mostLimit,
@@ -217,7 +216,7 @@ func (c *check) limits(l Limits) {
 		}
 	}
 	if l.Burst > 0 && l.Rate == 0 {
-		c.bad("limits", "burst means something only with a rate")
+		c.bad("limits", "burst has an effect only with a rate")
 	}
 }
 
@@ -239,9 +238,9 @@ func (c *check) environment(r *Record) {
 func (c *check) variable(name string) {
 	switch {
 	case !variable.MatchString(name):
-		c.bad("env", "%q is no name of a variable; expected letters, digits and _", name)
+		c.bad("env", "%q is not the name of a variable; expected letters, digits and _", name)
 	case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
-		c.bad("env", "%s: names that begin with GATEHOUSE_ are kept for the host", name)
+		c.bad("env", "%s: names that begin with GATEHOUSE_ are reserved for the host", name)
 	}
 }
 
@@ -252,7 +251,7 @@ func (c *check) roots(list []Root) {
 	for _, r := range list {
 		c.checkText("roots", r.Path, 4<<10)
 		if !isAbs(r.Path) {
-			c.bad("roots", "%q is not absolute; expected a path from the top, or one that begins with ~", r.Path)
+			c.bad("roots", "%q is not absolute; expected an absolute path, or one that begins with ~", r.Path)
 		}
 	}
 }

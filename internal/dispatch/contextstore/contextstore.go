@@ -1,10 +1,9 @@
-// Package contextstore keeps the contexts that people make while the host
-// runs: what is in them, who may enter, and what they define for themselves.
+// Package contextstore stores the contexts that administrators create while the host runs: their content, who may
+// use them, and what they define for themselves.
 //
-// A record is checked before it is kept, and every change is whole. The book
-// is a file that the command line and running hosts share; each follows what
-// the others change within a second. What contexts there are besides, by
-// configuration, is not known here: Fixed lays the book on top of them.
+// A record is checked before it is stored, and every change is atomic. The store is a file that the command line
+// and running hosts share; each follows the changes of the others within a second. The contexts of the
+// configuration are not stored: Fixed adds the stored contexts to them.
 package contextstore
 
 import (
@@ -23,13 +22,13 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// Errors of the book. What is wrong with a record is an *Invalid.
+// These are the errors of the store. An invalid record gives an *Invalid.
 var (
 	ErrNotFound = errors.New("no such context")
-	ErrExists   = errors.New("there is a context of that name")
+	ErrExists   = errors.New("a context of that name exists")
 	ErrFixed    = errors.New("that context is fixed and cannot be changed here")
 	ErrStale    = errors.New("it was changed meanwhile")
-	ErrFull     = fmt.Errorf("the book is full: %d contexts", maxRecords)
+	ErrFull     = fmt.Errorf("there are already %d contexts, which is the limit; delete one first", maxRecords)
 )
 
 const maxRecords = 1000
@@ -39,36 +38,34 @@ CREATE TABLE context (name TEXT PRIMARY KEY, record BLOB NOT NULL);
 CREATE TABLE turn (n INTEGER NOT NULL);
 INSERT INTO turn VALUES (0);`
 
-// Options of a Book. The zero value is good.
+// Options configures a Store. The zero value is usable.
 type Options struct {
 	Log  *slog.Logger
-	Look time.Duration // how often the file is looked at for changes of other processes; 0 means 250 ms
-	// Fixed reports whether a name belongs to a context that is not the
-	// book's; nil means none but the administration's.
+	Look time.Duration // how often the file is checked for changes of other processes; 0 means 250 ms
+	// Fixed reports whether a name belongs to a context that is not in the store; nil means that only the
+	// administration does.
 	Fixed func(name string) bool
-	// Modules are the names of modules that a context may choose from; nil
-	// leaves them unchecked.
+	// Modules returns the names of modules that a context may choose from; nil leaves them unchecked.
 	Modules func() []string
 }
 
-// Store holds the records. Safe for concurrent use.
+// Store holds the records. It is safe for concurrent use.
 type Store struct {
 	opts Options
 	file sqlfile.File
 	now  atomic.Pointer[Snapshot]
 
-	// reading is held while the records are read from the file, which takes longer than mu may be
-	// held.
+	// reading is held while the records are read from the file, which takes longer than mu may be held.
 	reading sync.Mutex
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu      sync.Mutex
 	changed []func()
-	made    map[string]int64 // by name: the last turn in which this process changed it
+	made    map[string]int64 // by name, the last turn in which this process changed it
 }
 
-// Made reports whether a change of a context was made by this process: the one
-// that led to a revision, or one after a revision that was removed since.
+// Made reports whether this process changed a context: made the change that led to a revision, or removed the
+// context after that revision.
 func (s *Store) Made(name string, revision int64, removed bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +83,7 @@ type Snapshot struct {
 	Records []Record
 }
 
-// Find finds a record; nil when there is none.
+// Find returns the record with this name, or nil.
 func (s *Snapshot) Find(name string) *Record {
 	i, ok := slices.BinarySearchFunc(
 		s.Records,
@@ -99,8 +96,8 @@ func (s *Snapshot) Find(name string) *Record {
 	return &s.Records[i]
 }
 
-// Open opens the book in the file at path, which need not exist; "" keeps it
-// in memory. The error is that of a file that cannot be read.
+// Open opens the store in the file at path, which need not exist; "" keeps it in memory. It returns an error if
+// the file cannot be read.
 func Open(path string, o Options) (*Store, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -122,18 +119,18 @@ func Open(path string, o Options) (*Store, error) {
 // Close closes the file.
 func (s *Store) Close() error { return s.file.Close() }
 
-// Current is what the book holds, as far as this process knows.
+// Current returns the content of the store, as far as this process knows it.
 func (s *Store) Current() *Snapshot { return s.now.Load() }
 
-// OnChange registers f to be told that Current is another than before. It is
-// called by the goroutine that made the change, or by Run, and may be called concurrently.
+// OnChange registers a function that is called when Current changes. It is called by the goroutine that made the
+// change, or by Run, and may be called concurrently.
 func (s *Store) OnChange(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = append(s.changed, f)
 }
 
-// Run follows what other processes change until ctx is done.
+// Run follows changes of other processes until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(s.opts.Look)
 	defer tick.Stop()
@@ -146,14 +143,14 @@ func (s *Store) Run(ctx context.Context) error {
 		}
 		err := s.Refresh()
 		if err != nil && !failing {
-			s.opts.Log.Error("contexts cannot be read; those known so far stay", "err", err)
+			s.opts.Log.Error("contexts cannot be read; the known ones stay in force", "err", err)
 		}
 		failing = err != nil
 	}
 }
 
-// Refresh reads the records if they have changed and tells of it. Run does so
-// by itself, a moment after every change.
+// Refresh reads the records if they have changed and calls the registered functions. Run does so too, soon after
+// every change.
 func (s *Store) Refresh() error {
 	if !s.file.Exists() {
 		return nil
@@ -174,7 +171,7 @@ func (s *Store) notifySubscribers() {
 	}
 }
 
-// readChanges takes in the records, unless they are those that are known.
+// readChanges reads the records, unless they are unchanged.
 func (s *Store) readChanges() (news bool, err error) {
 	if !s.file.Exists() {
 		return false, nil
@@ -231,7 +228,7 @@ func readAll(db *sql.DB) (*Snapshot, error) {
 	return s, rows.Err()
 }
 
-// Create keeps a new context. by says who made it.
+// Create stores a new context. by is the name of its creator.
 func (s *Store) Create(r Record, by string) (Record, error) {
 	if err := s.admit(&r); err != nil {
 		return r, err
@@ -256,9 +253,8 @@ func (s *Store) Create(r Record, by string) (Record, error) {
 	})
 }
 
-// Update changes a context: change gets the record as it is and makes it what
-// it should be, all but its name. Its error leaves everything as it was. No reader
-// else can change the book while it runs.
+// Update changes a context: change receives the record and modifies it, except for its name. If change returns an
+// error, nothing is stored. No other process can change the store while it runs.
 func (s *Store) Update(name string, by string, change func(*Record) error) (r Record, err error) {
 	if s.opts.Fixed(name) || name == Admin {
 		return r, ErrFixed
@@ -291,7 +287,7 @@ func (s *Store) Update(name string, by string, change func(*Record) error) (r Re
 	})
 }
 
-// amended is a record after a change, checked.
+// amended returns a record after a change, checked.
 func (s *Store) amended(was Record, change func(*Record) error) (Record, error) {
 	r := was
 	if err := change(&r); err != nil {
@@ -301,7 +297,7 @@ func (s *Store) amended(was Record, change func(*Record) error) (Record, error) 
 	return r, s.admit(&r)
 }
 
-// Delete takes a context out of the book.
+// Delete removes a context from the store.
 func (s *Store) Delete(name string) error {
 	if s.opts.Fixed(name) || name == Admin {
 		return ErrFixed
@@ -326,8 +322,7 @@ func changedOne(res sql.Result, err, otherwise error) error {
 	return err
 }
 
-// changeRecord changes one context: it runs f in a transaction of its own, which
-// makes one turn.
+// changeRecord changes one context: it runs f in its own transaction, which is one turn.
 func (s *Store) changeRecord(name string, f func(tx *sql.Tx, turn int64) error) error {
 	db, err := s.file.DB()
 	if err != nil {
@@ -349,7 +344,7 @@ func (s *Store) changeRecord(name string, f func(tx *sql.Tx, turn int64) error) 
 	if s.made == nil {
 		s.made = map[string]int64{}
 	}
-	s.made[name] = turn // before others can see it; if it fails, none does
+	s.made[name] = turn // before other processes can see it; if it fails, none can
 	s.mu.Unlock()
 	if err := tx.Commit(); err != nil {
 		return err

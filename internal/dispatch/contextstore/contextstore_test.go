@@ -38,7 +38,7 @@ func TestARecordIsKeptAcrossARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "data", "contexts.db")
 	b := open(t, path, Options{})
 	if _, err := os.Stat(path); err == nil {
-		t.Error("a book in which nothing stands made its file")
+		t.Error("an empty store created its file")
 	}
 	made, err := b.Create(
 		Record{Name: "dev", Definition: Definition{Env: map[string]string{"A": "1"}, Roles: []string{"dev"}}},
@@ -81,7 +81,7 @@ func TestWhatTheBookRefuses(t *testing.T) {
 	}
 	for _, name := range []string{"", "Dev", "-dev", "a/b", "a.b", "ä", strings.Repeat("a", 65), "a b", "..", "a\n"} {
 		if _, ok := errors.AsType[*Invalid](create(name)); !ok {
-			t.Errorf("%q was taken as a name", name)
+			t.Errorf("%q was accepted as a name", name)
 		}
 	}
 	for name, want := range map[string]error{"dev2": ErrNotFound, "default": ErrFixed, "admin": ErrFixed} {
@@ -121,7 +121,7 @@ func TestChangesAreToldOnceEach(t *testing.T) {
 			t.Fatal(err)
 		}
 		if now := b.Current().Turn; told != i+1 || now <= turn {
-			t.Errorf("step %d: told %d times, turn %d after %d", i, told, now, turn)
+			t.Errorf("step %d: notified %d times, turn %d after %d", i, told, now, turn)
 		}
 		turn = b.Current().Turn
 	}
@@ -129,11 +129,11 @@ func TestChangesAreToldOnceEach(t *testing.T) {
 		t.Errorf("left: %v", names(b.Current()))
 	}
 	if err := b.Delete("dev"); !errors.Is(err, ErrNotFound) || told != 3 || b.Current().Turn != turn {
-		t.Errorf("got %v, told %d times", err, told)
+		t.Errorf("got %v, notified %d times", err, told)
 	}
 }
 
-// What another process writes is followed within the second that is promised.
+// Changes of another process are followed within the second that the documentation promises.
 func TestAnotherProcessIsFollowed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "contexts.db")
 	synctest.Test(t, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestAnotherProcessIsFollowed(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if len(told) != 1 || host.Current().Find("dev") == nil {
-			t.Errorf("told %d times of %v", len(told), names(host.Current()))
+			t.Errorf("notified %d times of %v", len(told), names(host.Current()))
 		}
 		stop()
 		if err := <-ended; err != nil {
@@ -280,43 +280,43 @@ func TestARecordThatIsRight(t *testing.T) {
 
 func TestWhatIsWrongIsNamed(t *testing.T) {
 	for want, spoil := range map[string]func(*Record){
-		`tools: "[" is no pattern`:                            func(r *Record) { r.Tools = []string{"["} },
-		`users: "[" is no pattern`:                            func(r *Record) { r.Users = []string{"["} },
-		`rename: "a b": expected`:                             func(r *Record) { r.Rename["x"] = "a b" },
-		`would both be cat`:                                   func(r *Record) { r.Rename["x"] = "cat" },
-		`known_to: means something only where roles or users`: func(r *Record) { r.Roles, r.Users = nil, nil },
-		`rules: rule 1: then: "maybe": expected allow`:        func(r *Record) { r.Rules[0].Then = "maybe" },
-		`rules: dev: rule 1: when:`:                           func(r *Record) { r.Rules[0].When = "args.(" },
-		`effect "sings"`:                                      func(r *Record) { r.Rules[0].Effects = []string{"sings"} },
-		`remember: "1s1": expected a length of time`:          func(r *Record) { r.Rules[0].Remember = "1s1" },
-		`env: "A=B" is no name of a variable`:                 func(r *Record) { r.Env["A=B"] = "" },
-		`names that begin with GATEHOUSE_ are kept`:           func(r *Record) { r.Env["gatehouse_x"] = "" },
-		`env: TEAM: ${secret: is not closed`:                  func(r *Record) { r.Env["TEAM"] = "${secret:x" },
-		`env: TEAM: is not UTF-8 text`:                        func(r *Record) { r.Env["TEAM"] = "a\x00" },
-		`roots: "src" is not absolute`:                        func(r *Record) { r.Roots[0].Path = "src" },
-		`own_tools: "a-b": expected a name`:                   func(r *Record) { r.OwnTools[0].Name = "a-b" },
-		`own_tools: there are two called "issue"`:             func(r *Record) { r.OwnTools[0].Name = "issue" },
-		`log: description is empty`:                           func(r *Record) { r.OwnTools[0].Description = "" },
-		`log: timeout: "1h": expected`:                        func(r *Record) { r.OwnTools[0].Timeout = "1h" },
-		`log: input: expected a schema with "type":"object"`:  func(r *Record) { r.OwnTools[0].Input = json.RawMessage(`{"type":"string"}`) },
-		`log: expected either command or http`:                func(r *Record) { r.OwnTools[0].HTTP = r.OwnTools[1].HTTP },
-		`command: path: expected the program itself`:          func(r *Record) { r.OwnTools[0].Command.Path = "{{count}}" },
-		`args[0]: {{nope}}: there is no such argument`:        func(r *Record) { r.OwnTools[0].Command.Args[0] = "{{nope}}" },
-		`args[0]: {{env.API}}: variables can only`:            func(r *Record) { r.OwnTools[0].Command.Args[0] = "{{env.API}}" },
-		`args[0]: {{}} is no placeholder`:                     func(r *Record) { r.OwnTools[0].Command.Args[0] = "{{}}" },
-		`a {{ has no }}`:                                      func(r *Record) { r.OwnTools[0].Command.Stdin = "{{count" },
-		`url: expected a fixed host`:                          func(r *Record) { r.OwnTools[1].HTTP.URL = "https://{{id}}.example.com/" },
-		`url: expected an address that begins`:                func(r *Record) { r.OwnTools[1].HTTP.URL = "file:///etc/passwd" },
-		`headers: "Host" cannot be set`:                       func(r *Record) { r.OwnTools[1].HTTP.Headers["Host"] = "x" },
-		`{{env.NO}}: the context has no variable NO`:          func(r *Record) { r.OwnTools[1].HTTP.Headers["X"] = "{{env.NO}}" },
-		`body: GET has none`:                                  func(r *Record) { r.OwnTools[1].HTTP.Body = json.RawMessage(`{}`) },
-		`method "FETCH": expected`:                            func(r *Record) { r.OwnTools[1].HTTP.Method = "FETCH" },
-		`greet: expected either template or messages`:         func(r *Record) { r.OwnPrompts[0].Template = "" },
-		`template: {{whom}}: there is no such argument`:       func(r *Record) { r.OwnPrompts[0].Template = "{{whom}}" },
-		`messages[0]: role "system": expected user`:           func(r *Record) { r.OwnPrompts[0].Template = ""; r.OwnPrompts[0].Messages = []Message{{Role: "system"}} },
-		`limits: calls is -1; expected a number from 0`:       func(r *Record) { r.Limits.Calls = -1 },
-		`limits: rate is 1e+09; expected`:                     func(r *Record) { r.Limits.Rate = 1e9 },
-		`limits: burst means something only with a rate`:      func(r *Record) { r.Limits.Burst = 5 },
+		`tools: "[" is not a pattern`:                        func(r *Record) { r.Tools = []string{"["} },
+		`users: "[" is not a pattern`:                        func(r *Record) { r.Users = []string{"["} },
+		`rename: "a b": expected`:                            func(r *Record) { r.Rename["x"] = "a b" },
+		`would both be cat`:                                  func(r *Record) { r.Rename["x"] = "cat" },
+		`known_to: has an effect only if roles or users`:     func(r *Record) { r.Roles, r.Users = nil, nil },
+		`rules: rule 1: then: "maybe": expected allow`:       func(r *Record) { r.Rules[0].Then = "maybe" },
+		`rules: dev: rule 1: when:`:                          func(r *Record) { r.Rules[0].When = "args.(" },
+		`effect "sings"`:                                     func(r *Record) { r.Rules[0].Effects = []string{"sings"} },
+		`remember: "1s1": expected a duration`:               func(r *Record) { r.Rules[0].Remember = "1s1" },
+		`env: "A=B" is not the name of a variable`:           func(r *Record) { r.Env["A=B"] = "" },
+		`names that begin with GATEHOUSE_ are reserved`:      func(r *Record) { r.Env["gatehouse_x"] = "" },
+		`env: TEAM: ${secret: is not closed`:                 func(r *Record) { r.Env["TEAM"] = "${secret:x" },
+		`env: TEAM: is not UTF-8 text`:                       func(r *Record) { r.Env["TEAM"] = "a\x00" },
+		`roots: "src" is not absolute`:                       func(r *Record) { r.Roots[0].Path = "src" },
+		`own_tools: "a-b": expected a name`:                  func(r *Record) { r.OwnTools[0].Name = "a-b" },
+		`own_tools: there are two called "issue"`:            func(r *Record) { r.OwnTools[0].Name = "issue" },
+		`log: description is empty`:                          func(r *Record) { r.OwnTools[0].Description = "" },
+		`log: timeout: "1h": expected`:                       func(r *Record) { r.OwnTools[0].Timeout = "1h" },
+		`log: input: expected a schema with "type":"object"`: func(r *Record) { r.OwnTools[0].Input = json.RawMessage(`{"type":"string"}`) },
+		`log: expected either command or http`:               func(r *Record) { r.OwnTools[0].HTTP = r.OwnTools[1].HTTP },
+		`command: path: expected the program itself`:         func(r *Record) { r.OwnTools[0].Command.Path = "{{count}}" },
+		`args[0]: {{nope}}: there is no such argument`:       func(r *Record) { r.OwnTools[0].Command.Args[0] = "{{nope}}" },
+		`args[0]: {{env.API}}: variables can only`:           func(r *Record) { r.OwnTools[0].Command.Args[0] = "{{env.API}}" },
+		`args[0]: {{}} is not a placeholder`:                 func(r *Record) { r.OwnTools[0].Command.Args[0] = "{{}}" },
+		`a {{ has no }}`:                                     func(r *Record) { r.OwnTools[0].Command.Stdin = "{{count" },
+		`url: expected a fixed host`:                         func(r *Record) { r.OwnTools[1].HTTP.URL = "https://{{id}}.example.com/" },
+		`url: expected an address that begins`:               func(r *Record) { r.OwnTools[1].HTTP.URL = "file:///etc/passwd" },
+		`headers: "Host" cannot be set`:                      func(r *Record) { r.OwnTools[1].HTTP.Headers["Host"] = "x" },
+		`{{env.NO}}: the context has no variable NO`:         func(r *Record) { r.OwnTools[1].HTTP.Headers["X"] = "{{env.NO}}" },
+		`body: GET has none`:                                 func(r *Record) { r.OwnTools[1].HTTP.Body = json.RawMessage(`{}`) },
+		`method "FETCH": expected`:                           func(r *Record) { r.OwnTools[1].HTTP.Method = "FETCH" },
+		`greet: expected either template or messages`:        func(r *Record) { r.OwnPrompts[0].Template = "" },
+		`template: {{whom}}: there is no such argument`:      func(r *Record) { r.OwnPrompts[0].Template = "{{whom}}" },
+		`messages[0]: role "system": expected user`:          func(r *Record) { r.OwnPrompts[0].Template = ""; r.OwnPrompts[0].Messages = []Message{{Role: "system"}} },
+		`limits: calls is -1; expected a number from 0`:      func(r *Record) { r.Limits.Calls = -1 },
+		`limits: rate is 1e+09; expected`:                    func(r *Record) { r.Limits.Rate = 1e9 },
+		`limits: burst has an effect only with a rate`:       func(r *Record) { r.Limits.Burst = 5 },
 
 		`own_resources: motd: expected one of text, file, command and http; there are 2`: func(r *Record) { r.OwnResources[0].File = "a" },
 		`expected one of text, file, command and http; there are 0`:                      func(r *Record) { r.OwnResources[0].Text = nil },
@@ -411,9 +411,9 @@ func TestTheBookComesOnTopOfWhatIsFixed(t *testing.T) {
 	}
 	op := permit.Op{Context: "free", Method: "tools/call", Name: "file_delete", Effects: tool.Destroys}
 	if rules.Policy.Gate("", op).Listed() {
-		t.Error("a context of the book allows what the configuration refuses")
+		t.Error("a stored context allows what the configuration refuses")
 	}
 	if again, _ := f.With(nil); len(again.Specs) != 3 {
-		t.Errorf("laid a second time there are %d contexts, want 3", len(again.Specs))
+		t.Errorf("added a second time there are %d contexts, want 3", len(again.Specs))
 	}
 }

@@ -8,18 +8,16 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-// Environment is what programs that run in a context find in theirs, besides
-// what every program needs.
+// Environment holds the variables of the programs that run in a context, besides those that every program needs.
 type Environment struct {
 	Plain  map[string]string
 	Secret map[string]secret.Text // the variables whose values refer to secrets, filled in
 }
 
-// Fill puts secrets into settings that refer to them; see secret.Store.
+// Fill replaces references to secrets in settings; see secret.Store.
 type Fill func(settings map[string]string) (map[string]secret.Text, error)
 
-// Environment makes the context's environment. A nil fill refuses a context
-// that refers to secrets.
+// Environment returns the context's environment. If fill is nil, it refuses a context that refers to secrets.
 func (r *Record) Environment(fill Fill) (e Environment, err error) {
 	hidden := map[string]string{}
 	e.Plain = map[string]string{}
@@ -34,13 +32,13 @@ func (r *Record) Environment(fill Fill) (e Environment, err error) {
 		return e, nil
 	}
 	if fill == nil {
-		return e, errors.New("this host keeps no secrets")
+		return e, errors.New("this host stores no secrets")
 	}
 	e.Secret, err = fill(hidden)
 	return e, err
 }
 
-// Find is the value of a variable.
+// Find returns the value of a variable.
 func (e *Environment) Find(name string) (string, bool) {
 	if t, ok := e.Secret[name]; ok {
 		return t.Reveal(), true
@@ -49,7 +47,7 @@ func (e *Environment) Find(name string) (string, bool) {
 	return s, ok
 }
 
-// Strings are the variables as a program is given them, in order.
+// Strings returns the variables in the form that a program receives, in order.
 func (e *Environment) Strings() (env []string) {
 	for _, name := range slices.Sorted(maps.Keys(e.Plain)) {
 		env = append(env, name+"="+e.Plain[name])
@@ -60,12 +58,12 @@ func (e *Environment) Strings() (env []string) {
 	return env
 }
 
-// Hider takes the secrets out of what a program or a server says.
+// Hider returns what removes the secrets from the output of a program or a server.
 func (e *Environment) Hider() secret.Hider {
 	return secret.NewHider(slices.Collect(maps.Values(e.Secret))...)
 }
 
-// Mask takes the secrets out of what a program or a server has said.
+// Mask removes the secrets from the output of a program or a server.
 func (e *Environment) Mask(said []byte) []byte {
 	h := e.Hider()
 	return h.Hide(said)

@@ -9,27 +9,24 @@ import (
 	"gatehouse/internal/dispatch/views"
 )
 
-// Admin is the reserved context in which a host is administered, and the role
-// that may enter it. It is in no other context, no rule opens it, and no caller
-// else learns that it is there.
+// Admin is the reserved context in which a host is administered, and the role that may use it. It is part of no
+// other context, no rule opens it, and no other caller learns that it exists.
 const (
 	Admin     = "admin"
 	AdminRole = "admin"
 )
 
-// Fixed is what a host has without the book: the contexts of its
-// configuration and the policy over all of them.
+// Fixed is what a host has without the store: the contexts of its configuration and the policy over all of them.
 type Fixed struct {
 	Specs   []views.Spec
 	Default string // "" means the first of Specs
 	Policy  permit.Options
-	Modules []string // of a context of the book that names none
+	Modules []string // of a stored context that names none
 	Admin   []string // modules of the administration context
-	Records []Record // what fixed contexts have besides their Spec: Env, Roots and Limits
+	Records []Record // fields of fixed contexts that their Spec does not have: Env, Roots and Limits
 }
 
-// Find finds what a fixed context has besides its Spec; nil when that is
-// nothing.
+// Find returns what a fixed context has besides its Spec, or nil if it has nothing.
 func (f *Fixed) Find(name string) *Record {
 	i := slices.IndexFunc(f.Records, func(r Record) bool { return r.Name == name })
 	if i < 0 {
@@ -38,8 +35,7 @@ func (f *Fixed) Find(name string) *Record {
 	return &f.Records[i]
 }
 
-// Definition is what is said of a fixed context, as of one of the book; nil
-// when there is none.
+// Definition returns a fixed context in the form of a stored one, or nil if there is none.
 func (f *Fixed) Definition(name string) *Record {
 	i := slices.IndexFunc(f.Specs, func(s views.Spec) bool { return s.Name == name })
 	if i < 0 {
@@ -61,14 +57,14 @@ func (f *Fixed) Definition(name string) *Record {
 	return r
 }
 
-// Has reports whether a name is taken by a fixed context.
+// Has reports whether a fixed context has this name.
 func (f *Fixed) Has(name string) bool {
 	return name == Admin || slices.ContainsFunc(f.Specs, func(s views.Spec) bool { return s.Name == name })
 }
 
-// With lays the records on top. A record that cannot be, or whose name is
-// taken, is left out; that error says which and why, and the rules are good all
-// the same. An error without rules is one of the fixed part.
+// With adds the records to the fixed contexts. An invalid record, or one whose name is in use, is left out; the
+// error names it and the reason, and the rules are valid nevertheless. An error without rules concerns the fixed
+// part.
 func (f *Fixed) With(records []Record) (views.Rules, error) {
 	f.reserve()
 	specs := slices.Clone(f.Specs)
@@ -94,8 +90,8 @@ func (f *Fixed) With(records []Record) (views.Rules, error) {
 	return views.Rules{Specs: specs, Default: f.Default, Policy: p}, errors.Join(left...)
 }
 
-// fits checks a record that was written by any program with access to the file, perhaps
-// before the configuration took its name.
+// fits checks a record again, because any program with access to the file may have written it, or the
+// configuration may have used its name since.
 func (f *Fixed) fits(r *Record) ([]permit.Rule, error) {
 	if f.Has(r.Name) {
 		return nil, ErrFixed
@@ -106,8 +102,7 @@ func (f *Fixed) fits(r *Record) ([]permit.Rule, error) {
 	return r.Permit()
 }
 
-// reserve puts the administration context in its place, whatever else was said
-// about it.
+// reserve sets the administration context, and overrides other definitions of it.
 func (f *Fixed) reserve() {
 	f.Specs = slices.DeleteFunc(slices.Clone(f.Specs), func(s views.Spec) bool { return s.Name == Admin })
 	if (f.Default == "" || f.Default == Admin) && len(f.Specs) > 0 {

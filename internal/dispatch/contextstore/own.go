@@ -21,7 +21,7 @@ import (
 	"gatehouse/internal/mcp/schema"
 )
 
-// Limits of a tool that a context defines.
+// These are the limits of a tool that a context defines.
 const (
 	DefaultTimeout   = 30 * time.Second
 	maxTimeout       = 10 * time.Minute
@@ -31,8 +31,7 @@ const (
 
 var ownName = regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`)
 
-// EnvPrefix begins the placeholders that stand for variables of the context,
-// which only headers may hold.
+// EnvPrefix is the prefix of placeholders that stand for variables of the context, which only headers may contain.
 const EnvPrefix = "env."
 
 func isAbs(path string) bool {
@@ -62,7 +61,7 @@ func (c *check) own(r *Record) {
 		res := &r.OwnResources[i]
 		c.checkName("own_resources", res.Name, seen)
 		if uris[res.URI] {
-			c.bad("own_resources", "there are two with the URI %q", res.URI)
+			c.bad("own_resources", "two resources have the URI %q", res.URI)
 		}
 		uris[res.URI] = true
 		c.resource(res, r)
@@ -74,7 +73,7 @@ func (c *check) checkName(where, name string, seen map[string]bool) {
 		c.bad(where, "%q: expected a name of 1 to 64 letters, digits and _", name)
 	}
 	if seen[name] {
-		c.bad(where, "there are two called %q", name)
+		c.bad(where, "two are called %q", name)
 	}
 	seen[name] = true
 }
@@ -82,7 +81,7 @@ func (c *check) checkName(where, name string, seen map[string]bool) {
 func (c *check) tool(t *Tool, r *Record) {
 	where := "own_tools: " + t.Name
 	if t.Description == "" {
-		c.bad(where, "description is empty; say in a sentence what the tool does")
+		c.bad(where, "description is empty; describe in a sentence what the tool does")
 	}
 	c.checkText(where+": description", t.Description, 4<<10)
 	c.checkText(where+": help", t.Help, maxTemplate)
@@ -121,7 +120,7 @@ func (c *check) bounds(where, timeout string, output int) {
 	}
 }
 
-// Arguments are the names that the input schema declares.
+// Arguments returns the names that the input schema declares.
 func (t *Tool) Arguments() ([]string, error) {
 	if t.Input == nil {
 		return nil, nil
@@ -142,8 +141,7 @@ func (t *Tool) Arguments() ([]string, error) {
 	return slices.Sorted(maps.Keys(s.Properties)), nil
 }
 
-// template checks a template that may hold these names; EnvPrefix ones only
-// where env says which there are.
+// template checks a template that may contain these names, and those with EnvPrefix if env has them.
 func (c *check) template(where, text string, names []string, env map[string]bool) Template {
 	c.checkText(where, text, maxTemplate)
 	t, err := ParseTemplate(text)
@@ -155,7 +153,7 @@ func (c *check) template(where, text string, names []string, env map[string]bool
 		v, isEnv := strings.CutPrefix(n, EnvPrefix)
 		switch {
 		case isEnv && env == nil:
-			c.bad(where, "{{%s}}: variables can only be put into headers; programs find them in their environment", n)
+			c.bad(where, "{{%s}}: variables can only be put into headers; programs get them in their environment", n)
 		case isEnv && !env[v]:
 			c.bad(where, "{{%s}}: the context has no variable %s", n, v)
 		case !isEnv && !slices.Contains(names, n):
@@ -167,7 +165,7 @@ func (c *check) template(where, text string, names []string, env map[string]bool
 
 func orNone(names []string) string {
 	if len(names) == 0 {
-		return "none, for none is declared"
+		return "none, because none is declared"
 	}
 	return strings.Join(names, ", ")
 }
@@ -244,7 +242,7 @@ func (c *check) body(where string, v any, args []string) {
 	}
 }
 
-// fixedHost makes sure that no argument decides where a request goes.
+// fixedHost checks that no argument determines where a request is sent.
 func fixedHost(text string) error {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok || scheme != "http" && scheme != "https" {
@@ -255,7 +253,7 @@ func fixedHost(text string) error {
 		return errors.New("expected a fixed host, then a /; arguments can be put in after that")
 	}
 	if _, err := url.Parse(scheme + "://" + host + "/"); err != nil {
-		return fmt.Errorf("%q is no host", host)
+		return fmt.Errorf("%q is not a host", host)
 	}
 	return nil
 }
@@ -269,7 +267,7 @@ func (c *check) prompt(p *Prompt) {
 			c.bad(where, "argument %q: expected a name of letters, digits, _, - and .", a.Name)
 		}
 		if slices.Contains(names, a.Name) {
-			c.bad(where, "there are two arguments called %q", a.Name)
+			c.bad(where, "two arguments are called %q", a.Name)
 		}
 		names = append(names, a.Name)
 		c.checkList(where+": values of "+a.Name, a.Values)
@@ -290,15 +288,14 @@ func (c *check) prompt(p *Prompt) {
 	}
 }
 
-// ownURI is what URIs of a context's own resources begin with. The scheme is
-// fixed, so that no template fits the URIs of every other resource.
+// ownURI is the form of URIs of a context's own resources. The scheme is fixed, so that no template matches the
+// URIs of every other resource.
 var ownURI = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]{0,63}:[^\s]+$`)
 
-// maxURI is how long a URI may be, in bytes: longer ones are not held against
-// templates when they are read.
+// maxURI is the longest URI, in bytes: longer ones are not matched against templates when they are read.
 const maxURI = 2 << 10
 
-// Template reads the URI as an RFC 6570 template; nil if it has no variables.
+// Template parses the URI as an RFC 6570 template; it returns nil if the URI has no variables.
 func (r *Resource) Template() (*uritemplate.Template, error) {
 	t, err := uritemplate.New(r.URI)
 	if err != nil || len(t.Varnames()) == 0 {
@@ -317,7 +314,7 @@ func (c *check) resource(res *Resource, r *Record) {
 	case strings.EqualFold(scheme, "gatehouse") || strings.EqualFold(scheme, "file"):
 		c.bad(
 			where,
-			"uri %q: the host's own resources have the scheme %s; take another",
+			"uri %q: the host's own resources have the scheme %s; use another",
 			res.URI,
 			strings.ToLower(scheme),
 		)
@@ -350,14 +347,14 @@ func (c *check) variables(where string, list []Variable, names []string) {
 			c.bad(where, "variables: the uri has no variable %q; expected one of %s", v.Name, orNone(names))
 		}
 		if slices.Contains(seen, v.Name) {
-			c.bad(where, "variables: there are two called %q", v.Name)
+			c.bad(where, "variables: two are called %q", v.Name)
 		}
 		seen = append(seen, v.Name)
 		c.checkList(where+": values of "+v.Name, v.Values)
 	}
 }
 
-// content checks what a resource's content comes from.
+// content checks the source of a resource's content.
 func (c *check) content(where string, res *Resource, names []string, r *Record) {
 	given := 0
 	for _, is := range []bool{res.Text != nil, res.File != "", res.Command != nil, res.HTTP != nil} {
@@ -396,7 +393,7 @@ func (c *check) content(where string, res *Resource, names []string, r *Record) 
 	}
 }
 
-// Decode reads a record strictly: what it does not know is a mistake.
+// Decode reads a record strictly: an unknown member is an error.
 func Decode(raw []byte, into *Record) error { return decodeStrict(raw, into) }
 
 func decodeStrict(raw []byte, into any) error {
@@ -406,7 +403,7 @@ func decodeStrict(raw []byte, into any) error {
 		return &Invalid{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "json: "))}
 	}
 	if d.More() {
-		return &Invalid{errors.New("there is more after the record")}
+		return &Invalid{errors.New("there is text after the record")}
 	}
 	return nil
 }

@@ -19,8 +19,7 @@ import (
 	"gatehouse/tool"
 )
 
-// shop is a module with something of every kind; its handlers note what they
-// did.
+// shop is a module with an entry of every kind; its handlers record that they ran.
 type shop struct {
 	name string
 	mu   *sync.Mutex
@@ -78,7 +77,7 @@ func (s *shop) Offer(context.Context, module.Audience) (*module.Offer, error) {
 
 var shops = []string{"red", "blue"}
 
-// answers is a sink that keeps what one request is told.
+// answers is a sink that collects the response to one request.
 type answers struct {
 	mu     sync.Mutex
 	notes  []string
@@ -101,7 +100,7 @@ func (a *answers) Answer(status int, m []byte) {
 func (a *answers) Drop()   {}
 func (a *answers) Detach() {}
 
-// world is a host with contexts and a policy that chance has made.
+// world is a host with random contexts and a random policy.
 type world struct {
 	t    *testing.T
 	r    *rand.Rand
@@ -137,7 +136,7 @@ var (
 	roles        = []string{"dev", "staff", "admin"}
 )
 
-// record makes a context of the book at random.
+// record returns a random context.
 func (w *world) record(name string) contextstore.Record {
 	d := contextstore.Definition{
 		Tools: w.some(
@@ -175,7 +174,7 @@ func (w *world) record(name string) contextstore.Record {
 	return contextstore.Record{Name: name, Definition: d}
 }
 
-// policy is that of the host, at random.
+// policy returns a random policy of the host.
 func (w *world) policy() permit.Options {
 	o := permit.Options{ReadOnly: w.r.IntN(5) == 0, Default: permit.Allow}
 	if w.r.IntN(4) == 0 {
@@ -204,7 +203,7 @@ func (w *world) caller() tool.Caller {
 	}
 }
 
-// ask sends one request into a context, chosen in one of the ways there are.
+// ask sends one request to a context, which is named in a random way.
 func (w *world) ask(who tool.Caller, in, method, params string) (int, string) {
 	a := &answers{}
 	caller := protocol.Caller{Caller: who}
@@ -236,7 +235,7 @@ func (w *world) ask(who tool.Caller, in, method, params string) (int, string) {
 	return a.status, a.body
 }
 
-// listed are the names of a kind that a caller is shown.
+// listed returns the names of a kind that a caller can list.
 func (w *world) listed(who tool.Caller, in, method, member, name string) []string {
 	_, body := w.ask(who, in, method, "")
 	var r struct {
@@ -253,7 +252,7 @@ func (w *world) listed(who tool.Caller, in, method, member, name string) []strin
 	return names
 }
 
-// known are all names that a thing of a shop could go by.
+// known returns all names that an entry of a shop could have.
 func known(kind string, s string) (names []string) {
 	switch kind {
 	case "tool":
@@ -267,7 +266,7 @@ func known(kind string, s string) (names []string) {
 	return names
 }
 
-// check holds everything one caller can do in one context to what is listed.
+// check compares everything that one caller can do in one context with what is listed.
 func (w *world) check(who tool.Caller, in string) {
 	t := w.t
 	bad := func(format string, args ...any) {
@@ -289,7 +288,7 @@ func (w *world) check(who tool.Caller, in string) {
 		for _, name := range known("tool", s) {
 			is := slices.Contains(tools, name)
 			if before, kind, original := strings.Cut(name, ".original."); original && in == contextstore.Admin {
-				is = slices.Contains(tools, before+"_"+kind) // it answers to aliases of what it lists
+				is = slices.Contains(tools, before+"_"+kind) // it accepts the aliases of the tools it lists
 			}
 			if yes := can("tools/call", fmt.Sprintf(`"name":%q,"arguments":{}`, name), "unknown tool"); yes != is {
 				bad("tool %s: callable %t, listed %v", name, yes, tools)
@@ -339,7 +338,7 @@ func (w *world) check(who tool.Caller, in string) {
 	}
 }
 
-// methods are one request of every kind.
+// everything holds one request of every kind.
 var everything = map[string]string{
 	"tools/list": "", "prompts/list": "", "resources/list": "", "resources/templates/list": "", "server/discover": "",
 	"tools/call": `"name":"red_look","arguments":{}`, "prompts/get": `"name":"red_greet"`, "resources/read": `"uri":"red://one"`,
@@ -347,8 +346,8 @@ var everything = map[string]string{
 	"subscriptions/listen": `"notifications":{"toolsListChanged":true}`, "tasks/get": `"taskId":"x"`, "no/such": "",
 }
 
-// What is listed is what can be done, in every way there is; and a context that
-// is hidden from a caller is answered like one that is not there at all.
+// What is listed is exactly what can be used, in every way; and a context that is hidden from a caller is answered
+// like one that does not exist.
 func TestWhatIsListedIsWhatCanBeDone(t *testing.T) {
 	w := newWorld(t)
 	entered, hidden, known := 0, 0, 0
@@ -379,7 +378,7 @@ func TestWhatIsListedIsWhatCanBeDone(t *testing.T) {
 					status, says = 403, "Context not allowed"
 					if i := slices.IndexFunc(records, func(r contextstore.Record) bool { return r.Name == in }); i < 0 ||
 						!slices.ContainsFunc(records[i].KnownTo, func(r string) bool { return slices.Contains(who.Roles, r) }) {
-						t.Errorf("%+v is told of %s", who, in)
+						t.Errorf("%+v learns of %s", who, in)
 					}
 				} else {
 					hidden++
@@ -403,8 +402,8 @@ func TestWhatIsListedIsWhatCanBeDone(t *testing.T) {
 	}
 }
 
-// The binding of a credential goes before what the door says, that before what
-// the message says, and that before the default.
+// The context is that of the credential's binding or else of the listener or else of the message or else the
+// default.
 func TestWhichContextIsMeant(t *testing.T) {
 	w := newWorld(t)
 	f := contextstore.Fixed{
@@ -429,7 +428,7 @@ func TestWhichContextIsMeant(t *testing.T) {
 		{"", "door", "", "in_door"},
 		{"bound", "", "", "in_bound"},
 		{"bound", "bound", "meta", "in_bound"},
-		{"bound", "door", "", "Context not found"}, // what a binding does not allow is not there
+		{"bound", "door", "", "Context not found"}, // a context that the binding does not allow is not found
 		{"bound", "", "meta", "Context not found"},
 		{"bound", "", "bound", "in_bound"},
 	} {
@@ -447,7 +446,7 @@ func TestWhichContextIsMeant(t *testing.T) {
 	}
 }
 
-// Ten thousand principals with two roles make two views.
+// Ten thousand principals with two roles cause two views.
 func TestTenThousandPrincipalsMakeTwoViews(t *testing.T) {
 	w := newWorld(t)
 	w.r = rand.New(rand.NewPCG(1, 1))

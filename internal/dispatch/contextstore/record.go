@@ -15,42 +15,42 @@ import (
 	"gatehouse/tool"
 )
 
-// Record is one context of the book, as it is kept and shown.
+// Record is one stored context.
 type Record struct {
 	Name string `json:"name" doc:"a-z, 0-9 and -, at most 64"`
 	Definition
 
-	Fixed    bool      `json:"fixed,omitempty" doc:"by the host or its configuration; it is changed there"`
-	Revision int64     `json:"revision" doc:"grows with every change; 0 of one that is fixed"`
+	Fixed    bool      `json:"fixed,omitempty" doc:"the host or its configuration defines it and it can be changed only there"`
+	Revision int64     `json:"revision" doc:"increases with every change; 0 for a fixed context"`
 	Created  time.Time `json:"created,omitzero"`
 	Updated  time.Time `json:"updated,omitzero"`
-	By       string    `json:"by,omitempty" doc:"who changed it last"`
+	By       string    `json:"by,omitempty" doc:"principal that changed it last"`
 }
 
-// Definition is what a person says of a context. Patterns are those of
-// path.Match; "!" in front takes away; none at all means all.
+// Definition is what an administrator can define of a context. Patterns are those of path.Match; "!" in front
+// excludes; an empty list means all.
 type Definition struct {
-	Description string `json:"description,omitempty" doc:"for people"`
+	Description string `json:"description,omitempty" doc:"description for users"`
 
 	Modules   []string          `json:"modules,omitzero" doc:"names; without it those of the default context, [] for none"`
-	Tools     []string          `json:"tools,omitempty" doc:"patterns of tool names such as file_*; ! in front takes away"`
+	Tools     []string          `json:"tools,omitempty" doc:"patterns of tool names such as file_*; ! in front excludes"`
 	Prompts   []string          `json:"prompts,omitempty" doc:"patterns of prompt names"`
 	Resources []string          `json:"resources,omitempty" doc:"patterns of URIs"`
-	Rename    map[string]string `json:"rename,omitempty" doc:"a tool's or prompt's own name to its name here"`
-	Describe  map[string]string `json:"describe,omitempty" doc:"a tool's or prompt's own name to its description here"`
+	Rename    map[string]string `json:"rename,omitempty" doc:"own names of tools or prompts, each with its name here"`
+	Describe  map[string]string `json:"describe,omitempty" doc:"own names of tools or prompts, each with its description here"`
 	Style     string            `json:"style,omitempty" enum:"underscore,dot,colon"`
-	Aliases   bool              `json:"aliases,omitempty" doc:"tools go by the first alias they declare"`
-	Results   string            `json:"results,omitempty" doc:"structured sends the whole output of every tool with its schema; without it a tool whose product is text sends text alone" enum:"text,structured"`
+	Aliases   bool              `json:"aliases,omitempty" doc:"list tools under the first alias they declare"`
+	Results   string            `json:"results,omitempty" doc:"structured sends the whole output of every tool with its schema; without it a tool that produces text sends text alone" enum:"text,structured"`
 
-	Roles   []string `json:"roles,omitempty" doc:"who may enter; with users, either will do; neither means everyone"`
-	Users   []string `json:"users,omitempty" doc:"patterns of principals who may enter"`
-	KnownTo []string `json:"known_to,omitempty" doc:"roles that may know of it without entering"`
-	Rules   []Rule   `json:"rules,omitempty" doc:"permission rules on top of the host's, never laxer; the first that fits decides"`
+	Roles   []string `json:"roles,omitempty" doc:"roles that may use it; if users is set too, either one is enough; if both are empty, every caller may"`
+	Users   []string `json:"users,omitempty" doc:"patterns of principals that may use it"`
+	KnownTo []string `json:"known_to,omitempty" doc:"roles that may see it without using it"`
+	Rules   []Rule   `json:"rules,omitempty" doc:"permission rules in addition to the host's, never less strict; the first that matches decides"`
 
-	Limits Limits `json:"limits,omitzero" doc:"what its callers can take"`
+	Limits Limits `json:"limits,omitzero" doc:"limits of its callers"`
 
 	Env   map[string]string `json:"env,omitempty" doc:"environment of programs that run in it; ${secret:NAME} stands for a secret"`
-	Roots []Root            `json:"roots,omitempty" doc:"folders its tools may touch; none means the host's"`
+	Roots []Root            `json:"roots,omitempty" doc:"folders its tools may access; none means the host's"`
 
 	OwnTools   []Tool   `json:"own_tools,omitempty" doc:"tools it defines: programs and HTTP requests"`
 	OwnPrompts []Prompt `json:"own_prompts,omitempty" doc:"prompts it defines, with {{argument}} in them"`
@@ -70,14 +70,14 @@ type Rule struct {
 	When       string   `json:"when,omitempty"`    // an expression over args, caller and op
 	Then       string   `json:"then" doc:"allow, ask, ask-operator or refuse"`
 	Reason     string   `json:"reason,omitempty"`
-	Remember   string   `json:"remember,omitempty"` // how long a yes holds, such as 10m
+	Remember   string   `json:"remember,omitempty"` // how long an approval holds, such as 10m
 }
 
-// Limits are what the callers of a context can take. Zero limits nothing.
+// Limits bounds what the callers of a context can use. Zero means no limit.
 type Limits struct {
-	Calls int     `json:"calls,omitempty" doc:"calls that run at once, of all callers together; more wait" min:"0"`
-	Rate  float64 `json:"rate,omitempty" doc:"calls a second of one caller" min:"0"`
-	Burst int     `json:"burst,omitempty" doc:"calls of one caller that may come at once; 0 means twice the rate" min:"0"`
+	Calls int     `json:"calls,omitempty" doc:"calls that run at once, of all callers together; more calls wait" min:"0"`
+	Rate  float64 `json:"rate,omitempty" doc:"calls per second of one caller" min:"0"`
+	Burst int     `json:"burst,omitempty" doc:"calls of one caller that may arrive at once; 0 means twice the rate" min:"0"`
 }
 
 // Root is a folder. A path is absolute or begins with ~.
@@ -102,7 +102,7 @@ type PromptArg struct {
 	Title       string   `json:"title,omitempty"`
 	Description string   `json:"description,omitempty"`
 	Required    bool     `json:"required,omitempty"`
-	Values      []string `json:"values,omitempty"` // proposed while it is typed
+	Values      []string `json:"values,omitempty"` // proposed as completions
 }
 
 // Message is one message of a prompt, a template.
@@ -119,7 +119,7 @@ type Tool struct {
 	Help        string          `json:"help,omitempty"`
 	Input       json.RawMessage `json:"input,omitempty" doc:"JSON Schema of its arguments, an object"` // JSON Schema of an object; none means no arguments
 	Output      json.RawMessage `json:"output,omitempty" doc:"JSON Schema of its result"`              // JSON Schema; what comes back is then JSON
-	Effects     []string        `json:"effects,omitempty"`                                             // none is taken for the worst
+	Effects     []string        `json:"effects,omitempty"`                                             // none counts as destructive
 	Timeout     string          `json:"timeout,omitempty"`                                             // such as 30s, which is the default; at most 10m
 	MaxOutput   int             `json:"max_output,omitempty"`                                          // bytes; 0 means 1 MiB, at most 16 MiB
 	Command     *Command        `json:"command,omitempty"`
@@ -139,22 +139,20 @@ type HTTP struct {
 	Method  string            `json:"method,omitempty"` // "" means POST
 	URL     string            `json:"url"`              // a template
 	Headers map[string]string `json:"headers,omitempty"`
-	// Body is JSON. A string that is a placeholder and nothing else stands for
-	// the argument's value, others are templates. Without a Body, methods that
-	// have one send all arguments.
+	// Body is JSON. A string that consists of one placeholder stands for the argument's value, others are
+	// templates. Without a Body, methods that have one send all arguments.
 	Body json.RawMessage `json:"body,omitempty" doc:"any JSON"`
 }
 
-// Resource is a resource that a context defines, or a template of such: exactly
-// one of Text, File, Command and HTTP gives its content. {{name}} in those
-// stands for a variable of the URI template.
+// Resource is a resource or resource template that a context defines: exactly one of Text, File, Command and HTTP
+// gives its content. {{name}} in those stands for a variable of the URI template.
 type Resource struct {
 	URI         string     `json:"uri" doc:"a URI with a scheme, or an RFC 6570 template such as team://notes/{topic}"`
 	Name        string     `json:"name"`
 	Title       string     `json:"title,omitempty"`
 	Description string     `json:"description,omitempty"`
-	MIME        string     `json:"mime_type,omitempty" doc:"without it that of the answer or of the file's extension, else text/plain"`
-	Variables   []Variable `json:"variables,omitempty" doc:"values of the template's variables, proposed while they are typed"`
+	MIME        string     `json:"mime_type,omitempty" doc:"MIME type; without it that of the answer or of the file's extension, else text/plain"`
+	Variables   []Variable `json:"variables,omitempty" doc:"values of the template's variables, proposed as completions"`
 	Timeout     string     `json:"timeout,omitempty" doc:"of a command or request, such as 30s, which is the default; at most 10m"`
 	MaxOutput   int        `json:"max_output,omitempty" doc:"bytes of the content; 0 means 1 MiB, at most 16 MiB"`
 
@@ -170,14 +168,13 @@ type Variable struct {
 	Values []string `json:"values"`
 }
 
-// Module is the name of the module with what a context defines for itself.
+// Module returns the name of the module with what a context defines for itself.
 func (r *Record) Module() string { return "own-" + r.Name }
 
 // Defines reports whether the context has such a module.
 func (r *Record) Defines() bool { return len(r.OwnTools)+len(r.OwnPrompts)+len(r.OwnResources) > 0 }
 
-// Spec is the definition of the view. modules stands for those of the default
-// context.
+// Spec returns the definition of the view. modules are used if the context names none.
 func (r *Record) Spec(modules []string) views.Spec {
 	chosen := r.Modules
 	if chosen == nil {
@@ -204,20 +201,20 @@ func (r *Record) Spec(modules []string) views.Spec {
 	}
 }
 
-// withOwn adds what a context defines for itself to its choice.
+// withOwn adds what a context defines for itself to its patterns.
 func withOwn(patterns, own []string) []string {
 	if !slices.ContainsFunc(patterns, func(p string) bool { return !strings.HasPrefix(p, "!") }) {
-		return patterns // all but some are chosen anyway
+		return patterns // all except some are chosen anyway
 	}
 	return slices.Concat(patterns, own)
 }
 
-// Access says who may enter.
+// Access returns who may use the context.
 func (r *Record) Access() permit.Access {
 	return permit.Access{Context: r.Name, Roles: r.Roles, Users: r.Users, KnownTo: r.KnownTo}
 }
 
-// Permit are the context's rules as permit has them.
+// Permit returns the context's rules in the form of package permit.
 func (r *Record) Permit() (rules []permit.Rule, err error) {
 	for i := range r.Rules {
 		one, err := r.Rules[i].permit(r.Name, i)
@@ -229,16 +226,16 @@ func (r *Record) Permit() (rules []permit.Rule, err error) {
 	return rules, nil
 }
 
-// Does is what the tool does to the world; 0 claims nothing.
+// Does returns the effects of the tool; 0 declares nothing.
 func (t *Tool) Does() tool.Effects {
 	e, _ := permit.ParseEffects(t.Effects) // they have been checked
 	return e
 }
 
-// Deadline is how long a call of the tool may take.
+// Deadline returns how long a call of the tool may take.
 func (t *Tool) Deadline() time.Duration { return deadline(t.Timeout) }
 
-// Deadline is how long reading the resource may take.
+// Deadline returns how long reading the resource may take.
 func (r *Resource) Deadline() time.Duration { return deadline(r.Timeout) }
 
 func deadline(timeout string) time.Duration {
@@ -248,10 +245,10 @@ func deadline(timeout string) time.Duration {
 	return DefaultTimeout
 }
 
-// Most is how many bytes a call of the tool may give back.
+// Most returns how many bytes a call of the tool may return.
 func (t *Tool) Most() int { return most(t.MaxOutput) }
 
-// Most is how many bytes the resource's content may have.
+// Most returns how many bytes the resource's content may have.
 func (r *Resource) Most() int { return most(r.MaxOutput) }
 
 func most(output int) int {
@@ -261,9 +258,8 @@ func most(output int) int {
 	return DefaultMaxOutput
 }
 
-// Replace changes members by their JSON names: given ones are taken as they
-// are, cleared ones go back to nothing, the rest stays. The error is an
-// *Invalid that names a member which is not there or cannot be read.
+// Replace changes members by their JSON names: it sets the given ones, resets the cleared ones, and keeps the
+// rest. The error is an *Invalid that names a member that does not exist or cannot be read.
 func (d *Definition) Replace(given map[string]json.RawMessage, clear []string) error {
 	raw, err := json.Marshal(d)
 	if err != nil {
@@ -294,8 +290,8 @@ func (d *Definition) Replace(given map[string]json.RawMessage, clear []string) e
 	return nil
 }
 
-// ReadJSON is Replace with the members of a JSON object; null clears one. What
-// only a Record has is passed over, so that a record that was shown can be read.
+// ReadJSON is Replace with the members of a JSON object; null clears one. Members that only a Record has are
+// ignored, so that a record that was shown can be read.
 func (d *Definition) ReadJSON(raw []byte) error {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &given); err != nil || given == nil {

@@ -8,9 +8,8 @@ import (
 	"strings"
 )
 
-// Template is a text with placeholders: {{name}} must have a value, {{name?}}
-// may have none. A backslash before {{ makes it plain text. Values are put in
-// once, as they are: what looks like a placeholder in them is text.
+// Template is a text with placeholders: {{name}} must have a value, {{name?}} may have none. A backslash before {{
+// makes it plain text. Values are inserted once and unchanged: a placeholder in a value is text.
 type Template struct{ parts []part }
 
 type part struct {
@@ -19,12 +18,12 @@ type part struct {
 	optional bool
 }
 
-// ErrAbsent is the answer of Expand when a value is missing that must be there.
+// ErrAbsent is the error of Expand if a required value is missing.
 var ErrAbsent = errors.New("has no value")
 
 var placeholder = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,127}$`)
 
-// ParseTemplate reads a template.
+// ParseTemplate parses a template.
 func ParseTemplate(s string) (t Template, err error) {
 	for s != "" {
 		before, after, found := strings.Cut(s, "{{")
@@ -45,7 +44,7 @@ func ParseTemplate(s string) (t Template, err error) {
 		name, optional := strings.CutSuffix(strings.TrimSpace(inner), "?")
 		if !placeholder.MatchString(name) {
 			return t, fmt.Errorf(
-				"{{%s}} is no placeholder; expected a name such as {{path}}, or {{path?}} for one that may be missing",
+				"{{%s}} is not a placeholder; expected a name such as {{path}}, or {{path?}} for one that may be missing",
 				inner,
 			)
 		}
@@ -61,7 +60,7 @@ func (t *Template) addText(text string) {
 	}
 }
 
-// Names are the placeholders, each once.
+// Names returns the names of the placeholders, each once.
 func (t Template) Names() (names []string) {
 	for _, p := range t.parts {
 		if p.name != "" && !slices.Contains(names, p.name) {
@@ -71,7 +70,7 @@ func (t Template) Names() (names []string) {
 	return names
 }
 
-// Only is the name of the placeholder that is all of the template.
+// Only returns the name of the placeholder, if the template consists of one.
 func (t Template) Only() (name string, ok bool) {
 	if len(t.parts) != 1 {
 		return "", false
@@ -79,8 +78,7 @@ func (t Template) Only() (name string, ok bool) {
 	return t.parts[0].name, t.parts[0].name != ""
 }
 
-// Leads is the name of the placeholder that the template begins with; "" when it
-// begins with a text of its own.
+// Leads returns the name of the placeholder with which the template begins, or "" if it begins with text.
 func (t Template) Leads() string {
 	if len(t.parts) == 0 {
 		return ""
@@ -88,15 +86,13 @@ func (t Template) Leads() string {
 	return t.parts[0].name
 }
 
-// Droppable reports whether the template means nothing without one of its
-// optional values, because that value is missing.
+// Droppable reports whether the template should be left out because one of its optional values is missing.
 func (t Template) Droppable(has func(name string) bool) bool {
 	return slices.ContainsFunc(t.parts, func(p part) bool { return p.optional && !has(p.name) })
 }
 
-// Expand puts the values in. One that is missing is "" where it is optional,
-// and otherwise an error. before is what the text holds so far, for values that
-// are written differently in different places.
+// Expand inserts the values. A missing value is "" if it is optional, and an error otherwise. before is the text
+// so far, for values whose encoding depends on their position.
 func (t Template) Expand(value func(name, before string) (string, bool)) (string, error) {
 	var b strings.Builder
 	for _, p := range t.parts {

@@ -50,8 +50,7 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// What goes in without an error comes out with each placeholder replaced once,
-// whatever the text.
+// A valid template expands with each placeholder replaced once, whatever the text.
 func FuzzTemplate(f *testing.F) {
 	for _, s := range []string{"{{a}}", `\{{`, "{{a?}} {{", "x}}{{b}}", "{{{{a}}}}"} {
 		f.Add(s)
@@ -71,8 +70,8 @@ func FuzzTemplate(f *testing.F) {
 	})
 }
 
-// Whatever a definition says, checking it and making a view of it ends without
-// harm, and what was taken is the same when it is read again.
+// For every definition, checking it and building a view of it ends without a panic, and an accepted definition is
+// the same when it is read again.
 func FuzzDefinition(f *testing.F) {
 	r := whole()
 	raw, err := json.Marshal(r.Definition)

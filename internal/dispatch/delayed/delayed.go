@@ -1,6 +1,5 @@
-// Package delayed passes on what a call prints while it runs, once it is known
-// that the call takes long or prints much: what is short is in the result, and
-// needs neither progress nor a resource.
+// Package delayed forwards the output of a running call once the call has run long or printed much. Short output
+// is in the result, and needs neither progress nor a resource.
 package delayed
 
 import (
@@ -10,12 +9,11 @@ import (
 )
 
 const (
-	enough = 32 << 10               // bytes that are held back
-	soon   = 500 * time.Millisecond // how long they are
+	enough = 32 << 10               // bytes that are buffered before forwarding
+	soon   = 500 * time.Millisecond // how long they are buffered
 )
 
-// Feed is a Writer between the writers and the receiver of the output. It is safe for
-// concurrent use; writing to it never fails.
+// Feed is a writer that forwards output to a receiver. It is safe for concurrent use; writing to it never fails.
 type Feed struct {
 	to    io.Writer
 	timer *time.Timer
@@ -25,15 +23,14 @@ type Feed struct {
 	held   []byte
 }
 
-// To makes a feed that passes on to w, whose errors are of no interest. The caller who
-// makes one calls Close when the call has ended.
+// To returns a feed that forwards to w and ignores w's errors. The caller must call Close when the call has ended.
 func To(w io.Writer) *Feed {
 	f := &Feed{to: w}
 	f.timer = time.AfterFunc(soon, f.openWriter)
 	return f
 }
 
-// Write takes all of b, in the order of the calls.
+// Write accepts all of b, in the order of the calls.
 func (f *Feed) Write(b []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,7 +43,7 @@ func (f *Feed) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Close ends the waiting. What was held back until now is not passed on.
+// Close stops the feed. Output that is still buffered is not forwarded.
 func (f *Feed) Close() error {
 	f.timer.Stop()
 	return nil

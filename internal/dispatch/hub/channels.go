@@ -8,21 +8,21 @@ import (
 	"gatehouse/tool"
 )
 
-// Kinds of channels, as their names begin.
+// These are the kinds of channels, with which their names begin.
 const (
 	Process = "process" // the output and state of a process; fed by the module that runs it
 	Chat    = "chat"    // a conversation
-	IDE     = "ide"     // news for editors, by type
-	Event   = "event"   // facts of the house, by subject; * is all of them
+	IDE     = "ide"     // messages for editors, by type
+	Event   = "event"   // events of the host, by subject; * is all of them
 )
 
 const mostName = 200 // bytes of a channel's name
 
-// Public reports whether a tool's caller may say something on channels of this
-// kind. The others are the house's own, so that what is heard there is true.
+// Public reports whether a tool's caller may send messages on channels of this kind. On the others only the host
+// sends, so that their messages can be trusted.
 func Public(kind string) bool { return kind == Chat || kind == IDE }
 
-// kindOf checks a channel's name and tells its kind.
+// kindOf checks a channel's name and returns its kind.
 func kindOf(name string) (kind string, err error) {
 	kind, id, ok := strings.Cut(name, ":")
 	switch kind {
@@ -47,7 +47,7 @@ func kindOf(name string) (kind string, err error) {
 	return kind, nil
 }
 
-// isDisallowed reports whether a character is none of those a channel's name is made of.
+// isDisallowed reports whether a character cannot be part of a channel's name.
 func isDisallowed(r rune) bool {
 	switch {
 	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
@@ -56,19 +56,18 @@ func isDisallowed(r rune) bool {
 	return !strings.ContainsRune("-_.:/@+*", r)
 }
 
-// KindOf checks the name of a channel and tells its kind. The error is a
-// *tool.Refusal.
+// KindOf checks the name of a channel and returns its kind. The error is a *tool.Refusal.
 func KindOf(name string) (string, error) { return kindOf(name) }
 
-// Feed is a channel that exists for as long as it is fed. Its methods
-// never block and do nothing once it is closed.
+// Feed sends on a channel that exists for as long as the feed is open. Its methods never block and do nothing once
+// it is closed.
 type Feed struct {
 	hub *Hub
 	at  address
 }
 
-// Open makes a channel of an owner that is fed. The name is one of the house's
-// own kinds, and it is not fed yet.
+// Open creates a feed for a channel of an owner. The name is of a kind that only the host sends on, and the
+// channel has no feed yet.
 func (h *Hub) Open(owner, name string) *Feed {
 	f := &Feed{h, address{owner, name}}
 	h.mu.Lock()
@@ -77,7 +76,7 @@ func (h *Hub) Open(owner, name string) *Feed {
 	return f
 }
 
-// channel finds one, or makes it. h.mu is held.
+// channel returns a channel, and creates it if necessary. h.mu must be held.
 func (h *Hub) channel(at address) *channel {
 	ch := h.channels[at]
 	if ch == nil {
@@ -90,17 +89,16 @@ func (h *Hub) channel(at address) *channel {
 // HasListeners reports whether a client listens.
 func (f *Feed) HasListeners() bool { return f.hub.HasListeners(f.at.owner, f.at.name) }
 
-// Send says something to those who listen.
+// Send sends a message to the clients that listen.
 func (f *Feed) Send(m Message) { f.say(m, false) }
 
-// State says how things are, to those who listen now and to those who join
-// later.
+// State sends a message to the clients that listen, and to those that subscribe later.
 func (f *Feed) State(m Message) { f.say(m, true) }
 
 func (f *Feed) say(m Message, stays bool) {
 	b, err := m.encodeFor(f.at.name)
 	if err != nil {
-		f.hub.log.Error("message cannot be said", "channel", f.at.name, "err", err)
+		f.hub.log.Error("message cannot be encoded", "channel", f.at.name, "err", err)
 		return
 	}
 	f.hub.mu.Lock()
@@ -115,7 +113,7 @@ func (f *Feed) say(m Message, stays bool) {
 	ch.broadcast(b)
 }
 
-// Close ends the channel. Those who listen are told that they no longer do.
+// Close ends the channel. Its clients receive an unsubscribe message.
 func (f *Feed) Close() {
 	h := f.hub
 	h.mu.Lock()
@@ -132,8 +130,7 @@ func (f *Feed) Close() {
 	delete(h.channels, f.at)
 }
 
-// join makes a client a member and tells it so, before anything else is said
-// to it there.
+// join subscribes a client and confirms it before any other message is sent to the client on the channel.
 func (h *Hub) join(c *client, name, kind string) error {
 	at := address{c.who.Owner, name}
 	h.mu.Lock()
@@ -166,7 +163,7 @@ func (h *Hub) join(c *client, name, kind string) error {
 	return nil
 }
 
-// part ends a membership.
+// part ends a subscription.
 func (h *Hub) part(c *client, name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -175,8 +172,7 @@ func (h *Hub) part(c *client, name string) {
 	c.enqueue(b)
 }
 
-// forget takes a client out of a channel, and the channel away if it was the
-// last one there. h.mu is held.
+// forget removes a client from a channel, and the channel if it was the last client. h.mu must be held.
 func (h *Hub) forget(c *client, name string) {
 	ch := c.channels[name]
 	if ch == nil {
@@ -189,7 +185,7 @@ func (h *Hub) forget(c *client, name string) {
 	}
 }
 
-// leave takes a client out of everything.
+// leave removes a client from all channels.
 func (h *Hub) leave(c *client) {
 	h.mu.Lock()
 	for name := range c.channels {
@@ -201,7 +197,7 @@ func (h *Hub) leave(c *client) {
 	h.releasePlace(c.claimed)
 }
 
-// problem is the data of an error message.
+// problem returns the data of an error message.
 func problem(r *tool.Refusal) json.RawMessage {
 	b, _ := json.Marshal(struct { // strings
 		Code    tool.Code `json:"code"`

@@ -17,16 +17,15 @@ import (
 	"gatehouse/tool"
 )
 
-// client is one WebSocket. One goroutine reads from it and one writes to it;
-// both end with the connection.
+// client is one WebSocket. One goroutine reads from it and one writes to it; both end with the connection.
 type client struct {
 	hub   *Hub
 	conn  *websocket.Conn
 	who   Caller
 	id    string
 	since time.Time
-	heard atomic.Int64  // its last sign of life, in nanoseconds after since: the time of day can be set
-	asked atomic.Bool   // whether it is there, and it has not answered yet
+	heard atomic.Int64  // when it last sent something, in nanoseconds after since, because the time of day can be set
+	asked atomic.Bool   // a ping was sent and is not answered yet
 	wake  chan struct{} // holds a token while there is something for the writer
 	cut   func()        // closes the connection at once
 	// claimed gives its place among those of its principal back.
@@ -39,11 +38,10 @@ type client struct {
 	queue   [][]byte
 	waiting int // bytes in the queue
 	sent    int64
-	over    *websocket.CloseError // why it is let go; nil while it is not
+	over    *websocket.CloseError // why it is disconnected; nil while it is not
 }
 
-// enqueue has a message on its way, or lets a client go for which too much is on
-// its way already. It never blocks.
+// enqueue queues a message, or disconnects a client with too many queued messages. It never blocks.
 func (c *client) enqueue(b []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,7 +51,7 @@ func (c *client) enqueue(b []byte) bool {
 	if o := c.hub.o; len(c.queue) >= o.Queue || len(c.queue) > 0 && c.waiting+len(b) > o.Waiting {
 		c.finishWriting(
 			websocket.StatusTryAgainLater,
-			fmt.Sprintf("too slow: %d messages were waiting; come back and read faster", len(c.queue)),
+			fmt.Sprintf("too slow: %d messages were waiting; reconnect and read faster", len(c.queue)),
 		)
 		return false
 	}
@@ -63,8 +61,7 @@ func (c *client) enqueue(b []byte) bool {
 	return true
 }
 
-// closeWith lets the client go, if that is not happening already. The reason has at
-// most 120 bytes.
+// closeWith disconnects the client, unless that has begun already. The reason has at most 120 bytes.
 func (c *client) closeWith(code websocket.StatusCode, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,8 +70,8 @@ func (c *client) closeWith(code websocket.StatusCode, reason string) {
 	}
 }
 
-// finishWriting is end with c.mu held. What waits is not sent any more: a client that
-// is let go has to look again anyway.
+// finishWriting is closeWith with c.mu held. Queued messages are not sent any more, because a client that is
+// disconnected has to read the current state again anyway.
 func (c *client) finishWriting(code websocket.StatusCode, reason string) {
 	c.over = &websocket.CloseError{Code: code, Reason: reason}
 	c.queue, c.waiting = nil, 0
@@ -88,7 +85,7 @@ func (c *client) wakeWriter() {
 	}
 }
 
-// nextMessage is what to write; nothing and no end means to wait.
+// nextMessage returns the next message to write; neither a message nor a close error means to wait.
 func (c *client) nextMessage() (b []byte, over *websocket.CloseError) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,15 +95,15 @@ func (c *client) nextMessage() (b []byte, over *websocket.CloseError) {
 	b = c.queue[0]
 	c.queue[0] = nil
 	if c.queue = c.queue[1:]; len(c.queue) == 0 {
-		c.queue = nil // what it stood in may have grown
+		c.queue = nil // its array may have grown
 	}
 	c.waiting -= len(b)
 	c.sent++
 	return b, nil
 }
 
-// writeLoop sends what is put, until the connection or the client is over. A client
-// that does not take a message in time cannot be told anything any more.
+// writeLoop writes queued messages until the connection or the client has ended. A client that does not accept a
+// message in time is disconnected without a close message.
 func (c *client) writeLoop(ctx context.Context) {
 	defer c.cut()
 	for {
@@ -127,15 +124,15 @@ func (c *client) writeLoop(ctx context.Context) {
 	}
 }
 
-// writeClose says goodbye, and waits a moment for the client to say it too.
+// writeClose sends a close message, and waits for the client's for a limited time.
 func (c *client) writeClose(over *websocket.CloseError) {
-	c.hub.log.Debug("WebSocket client is let go", "client", c.id, "owner", c.who.Owner, "why", over.Reason)
+	c.hub.log.Debug("WebSocket client is disconnected", "client", c.id, "owner", c.who.Owner, "why", over.Reason)
 	late := time.AfterFunc(goodbye, c.cut)
 	defer late.Stop()
 	c.conn.Close(over.Code, over.Reason)
 }
 
-// goodbye is how long a client that is let go may take to answer.
+// goodbye is how long a client may take to answer the close message.
 const goodbye = 5 * time.Second
 
 func (c *client) sendMessage(ctx context.Context, b []byte) bool {
@@ -144,7 +141,7 @@ func (c *client) sendMessage(ctx context.Context, b []byte) bool {
 	return c.conn.Write(ctx, websocket.MessageText, b) == nil
 }
 
-// ping asks the client whether it is there, and ends it if it does not answer.
+// ping sends a ping, and ends the client if it has not answered the last one.
 func (c *client) ping() {
 	ctx, cancel := context.WithTimeout(context.Background(), c.hub.o.Pong-c.hub.o.Ping)
 	defer cancel()
@@ -156,7 +153,7 @@ func (c *client) ping() {
 	c.cut()
 }
 
-// readLoop takes what the client says until the connection is over.
+// readLoop handles the client's messages until the connection has ended.
 func (c *client) readLoop(ctx context.Context) {
 	defer c.hub.leave(c)
 	defer c.cut()
@@ -174,7 +171,7 @@ func (c *client) readLoop(ctx context.Context) {
 		switch {
 		case int64(len(b)) > c.hub.o.Message:
 			c.closeWith(websocket.StatusMessageTooBig, fmt.Sprintf("a message has at most %d bytes", c.hub.o.Message))
-			<-ctx.Done() // the rest of it is the writer's to throw away
+			<-ctx.Done() // the writer discards the rest of it
 			return
 		case kind != websocket.MessageText:
 			c.closeWith(websocket.StatusUnsupportedData, "messages are JSON, as text")
@@ -184,7 +181,7 @@ func (c *client) readLoop(ctx context.Context) {
 	}
 }
 
-// handleMessage does what one message asks for.
+// handleMessage handles one message.
 func (c *client) handleMessage(ctx context.Context, b []byte) {
 	if c.who.Pace != nil {
 		if err := c.who.Pace(ctx); err != nil {
@@ -209,7 +206,7 @@ func (c *client) do(ctx context.Context, m request) error {
 	case unsubscribe:
 		c.hub.part(c, m.channel)
 	case subscribe:
-		kind, _ := kindOf(m.channel) // decode has looked
+		kind, _ := kindOf(m.channel) // decodeRequest has checked it
 		if may := c.hub.o.May; may != nil {
 			if err := may(ctx, c.who.Caller, kind); err != nil {
 				return err
@@ -225,13 +222,13 @@ func (c *client) sendError(channel string, err error) {
 	r, ok := errors.AsType[*tool.Refusal](err)
 	if !ok {
 		c.hub.log.Error("WebSocket message failed", "client", c.id, "err", err)
-		r = tool.Refuse(tool.CodeInternal, "this did not work; the log of the host says why")
+		r = tool.Refuse(tool.CodeInternal, "this failed; the log of the host has the reason")
 	}
 	b, _ := Message{Type: "error", Data: problem(r)}.encodeFor(channel) // strings and a time
 	c.enqueue(b)
 }
 
-// What a client may ask for.
+// These are the messages that a client may send.
 const (
 	ping        = "ping"
 	subscribe   = "subscribe"
@@ -241,7 +238,7 @@ const (
 // request is a message from a client.
 type request struct{ kind, channel string }
 
-// decodeRequest reads a message. The channel is data's, or the channel's own.
+// decodeRequest decodes a message. The channel is in data or in channel.
 func decodeRequest(b []byte) (request, error) {
 	var in struct {
 		Type    string          `json:"type"`
@@ -251,7 +248,7 @@ func decodeRequest(b []byte) (request, error) {
 	if err := json.Unmarshal(b, &in); err != nil {
 		return request{}, &tool.Refusal{
 			Code:    tool.CodeInvalidArguments,
-			Message: "this is no message",
+			Message: "this is not a message",
 			Next:    `Send {"type":"subscribe","data":"process:<id>"}, one in each frame.`,
 		}
 	}
@@ -272,7 +269,7 @@ func decodeRequest(b []byte) (request, error) {
 	return request{in.Type, named}, nil
 }
 
-// Info is what is told about a client.
+// Info describes a client.
 type Info struct {
 	ID       string    `json:"id"`
 	Since    time.Time `json:"since"`
@@ -281,7 +278,7 @@ type Info struct {
 	Queued   int       `json:"queued" doc:"messages that wait for it"`
 }
 
-// Clients are those of an owner, oldest first.
+// Clients returns the clients of an owner, oldest first.
 func (h *Hub) Clients(owner string) []Info {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -300,7 +297,7 @@ func (h *Hub) Clients(owner string) []Info {
 	return all
 }
 
-// clientInfo describes the client. The hub's mu is held.
+// clientInfo describes the client. The hub's mu must be held.
 func (c *client) clientInfo() Info {
 	i := Info{ID: c.id, Since: c.since, Channels: []string{}}
 	for name := range c.channels {

@@ -15,7 +15,7 @@ import (
 	"gatehouse/tool"
 )
 
-// pipes is a listener in memory, so that time can be the test's.
+// pipes is a listener in memory, so that a test can use a synthetic clock.
 type pipes chan net.Conn
 
 func (p pipes) Accept() (net.Conn, error) {
@@ -28,8 +28,8 @@ func (p pipes) Accept() (net.Conn, error) {
 func (p pipes) Close() error   { return nil }
 func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
-// inBubble serves one client whose credential ends at some time, in memory.
-// The last result is the line below the client.
+// inBubble serves one client whose credential expires after a time, in memory. The last result is the connection
+// below the client.
 func inBubble(t *testing.T, o Options, until time.Duration) (*Hub, *websocket.Conn, func(), net.Conn) {
 	h, ln := New(o), make(pipes)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -70,8 +70,8 @@ func (h *Hub) count() int {
 	return len(h.clients)
 }
 
-// A client that answers pings stays for ever; one that does not is gone a
-// minute after its last sign of life.
+// A client that answers pings stays connected; one that does not is disconnected a minute after it last sent
+// something.
 func TestSilentClientsAreAskedWhetherTheyAreThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, conn, stop, _ := inBubble(t, Options{}, 0)
@@ -84,7 +84,7 @@ func TestSilentClientsAreAskedWhetherTheyAreThere(t *testing.T) {
 		}()
 		time.Sleep(time.Hour)
 		if h.count() != 1 {
-			t.Fatal("a client that answers pings was let go")
+			t.Fatal("a client that answers pings was disconnected")
 		}
 		quit()
 		<-read
@@ -92,14 +92,14 @@ func TestSilentClientsAreAskedWhetherTheyAreThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, stop, line := inBubble(t, Options{}, 0)
 		defer stop()
-		go io.Copy(io.Discard, line) // it takes what it is sent, and says nothing
+		go io.Copy(io.Discard, line) // it reads what it is sent, and sends nothing
 		time.Sleep(59 * time.Second)
 		if h.count() != 1 {
-			t.Error("it was let go too early")
+			t.Error("it was disconnected too early")
 		}
-		time.Sleep(6 * time.Second) // the hub looks every few seconds
+		time.Sleep(6 * time.Second) // the hub checks every few seconds
 		if h.count() != 0 {
-			t.Error("a client that does not answer is still there")
+			t.Error("a client that does not answer is still connected")
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestAClientEndsWithItsCredential(t *testing.T) {
 	})
 }
 
-// A client that is slow but reads on hears why it is let go.
+// A client that is slow but keeps reading receives the reason why it is disconnected.
 func TestASlowClientIsToldWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, conn, stop, _ := inBubble(t, Options{Queue: 8}, 0)
@@ -143,7 +143,7 @@ func TestASlowClientIsToldWhy(t *testing.T) {
 			}
 			c, ok := errors.AsType[websocket.CloseError](err)
 			if !ok || c.Code != websocket.StatusTryAgainLater ||
-				c.Reason != "too slow: 8 messages were waiting; come back and read faster" {
+				c.Reason != "too slow: 8 messages were waiting; reconnect and read faster" {
 				t.Errorf("got %v", err)
 			}
 			break
@@ -154,8 +154,8 @@ func TestASlowClientIsToldWhy(t *testing.T) {
 	})
 }
 
-// A client that reads nothing at all is gone when a message was not taken in
-// time; it is too late to tell it.
+// A client that does not read at all is disconnected when a message was not accepted in time; it cannot receive a
+// reason.
 func TestAStuckClientIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, conn, stop, _ := inBubble(t, Options{}, 0)
@@ -169,7 +169,7 @@ func TestAStuckClientIsCutOff(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		if h.count() != 0 {
-			t.Error("it is still there")
+			t.Error("it is still connected")
 		}
 	})
 }

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// One client of many reads nothing. The others hear all that is said, in order,
-// while it is stuck, and it is let go. GATEHOUSE_TEST_ALL=1 makes it 2,000
-// clients; how long messages take is told either way.
+// One client of many does not read. The others receive all messages in order while it is stuck, and it is
+// disconnected. GATEHOUSE_TEST_ALL=1 tests 2,000 clients; the test prints the latencies either way.
 //
 //redteam:attack No principal takes the host from the others: a WebSocket client that does not read
 func TestOneThatDoesNotReadHoldsUpNobody(t *testing.T) {
@@ -26,19 +25,19 @@ func TestOneThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	crowd := h.crowd(clients)
 	without := h.speak(crowd, rounds, "before")
 
-	stuck := h.as("ann").joins("chat:all").joins("chat:more") // and reads no more
+	stuck := h.as("ann").joins("chat:all").joins("chat:more") // and reads nothing more
 	h.fill(func(i Info) bool { return i.Queued > 10 })
 	with := h.speak(crowd, rounds, "during")
 	if n := len(h.hub.Clients("ann/default")); n != clients+1 {
 		t.Fatalf("%d clients, want %d and the stuck one", n, clients)
 	}
-	h.fill(func(i Info) bool { return i.Queued == 0 }) // what waited is not sent any more
+	h.fill(func(i Info) bool { return i.Queued == 0 }) // queued messages are not sent any more
 	t.Logf("%d clients: p99 %v without and %v with a stuck one", clients, p99(without), p99(with))
 	h.speak(crowd, 1, "after")
 	stuck.conn.CloseNow()
 }
 
-// fill says something to the stuck client alone until it is as it should be.
+// fill sends messages to the stuck client alone until a condition holds.
 func (h *house) fill(until func(Info) bool) {
 	h.t.Helper()
 	long := said(strings.Repeat(".", 64<<10))
@@ -55,7 +54,7 @@ func (h *house) fill(until func(Info) bool) {
 	}
 }
 
-// crowd is many clients that listen to one channel.
+// crowd returns many clients that listen to one channel.
 func (h *house) crowd(n int) []*ear {
 	h.t.Helper()
 	all := make([]*ear, n)
@@ -80,8 +79,7 @@ func (h *house) crowd(n int) []*ear {
 	return all
 }
 
-// speak says something so often, and gives how long each message took
-// to be heard by each.
+// speak sends messages and returns how long each took to reach each client.
 func (h *house) speak(crowd []*ear, rounds int, what string) []time.Duration {
 	h.t.Helper()
 	took := make([][]time.Duration, len(crowd))

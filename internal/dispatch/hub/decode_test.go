@@ -7,8 +7,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Whatever a client sends is understood or refused, and what is understood
-// names a channel there can be.
+// Every message is either decoded or refused, and a decoded one names a valid channel.
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		`{"type":"ping"}`, `{"type":"subscribe","data":"process:p1"}`, `{"type":"unsubscribe","channel":"chat:1"}`,

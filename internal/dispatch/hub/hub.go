@@ -1,10 +1,9 @@
-// Package hub keeps WebSocket clients and passes messages on channels.
+// Package hub serves WebSocket clients and delivers messages on channels.
 //
-// A channel belongs to an owner, a principal in a context: what is said on it
-// reaches only clients of that owner, whatever they call it. Saying something
-// never waits for those who hear it. A client that does not keep up is told so
-// and let go; the others notice nothing. Who calls, and from which page, is
-// settled before a request gets here.
+// A channel belongs to an owner, a principal in a context: a message reaches only clients of that owner, even if
+// another owner has a channel of the same name. Sending never waits for the receivers. A client that does not keep
+// up is disconnected with a reason, without effect on the others. The caller of a request and the origin of its
+// page are checked before the request arrives here.
 package hub
 
 import (
@@ -25,31 +24,31 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a Hub. The zero value is usable: each zero stands for the default.
+// Options configures a Hub. The zero value is usable: each zero stands for the default.
 type Options struct {
 	Message int64 // bytes of one message from a client; 0 means 64 KiB
 	Clients int   // at once; 0 means 4096
-	// Claim takes one of the clients for a caller, or returns why it gets none; nil means
-	// that the first caller that asks gets one. release is called when the client has left.
+	// Claim reserves one of the clients for a caller, or returns why the caller gets none; nil means that the first
+	// caller that asks gets one. release is called when the client has disconnected.
 	Claim    func(tool.Caller) (release func(), err error)
 	Channels int           // of one client; 0 means 100
 	Queue    int           // messages that wait for one client; 0 means 256
 	Waiting  int           // bytes that wait for one client; 0 means 4 MiB
-	Ping     time.Duration // of silence, after which a client is asked whether it is there; 0 means 30 s
-	Pong     time.Duration // of silence, after which it is not; more than Ping; 0 means 60 s
-	Write    time.Duration // for one message to be taken; 0 means 10 s
+	Ping     time.Duration // of silence, after which a client is sent a ping; 0 means 30 s
+	Pong     time.Duration // of silence, after which it is disconnected; more than Ping; 0 means 60 s
+	Write    time.Duration // for a client to accept one message; 0 means 10 s
 
-	// May says whether a caller may listen to channels of a kind; the error is
-	// for the caller to read. nil lets every caller listen to its own channels.
+	// May returns an error, which is sent to the caller, if the caller may not listen to channels of a kind. nil
+	// lets every caller listen to its own channels.
 	May func(ctx context.Context, c tool.Caller, kind string) error
 	Log *slog.Logger // nil: nothing is logged
 }
 
-// Caller is who is behind a client.
+// Caller is the caller of a client.
 type Caller struct {
 	tool.Caller
 	Until time.Time                   // when the credential ends, and the client with it; zero means never
-	Pace  func(context.Context) error // holds back what comes too fast; nil means nothing does
+	Pace  func(context.Context) error // delays messages that arrive too fast; nil means no limit
 }
 
 // Hub is safe for concurrent use.
@@ -61,22 +60,22 @@ type Hub struct {
 	mu       sync.Mutex // taken before a client's
 	closed   bool
 	clients  map[*client]struct{}
-	all      int // clients, with those that are just coming
+	all      int // clients, including those that are connecting
 	channels map[address]*channel
 }
 
-// address is a channel's: no owner's channel is another's.
+// address identifies a channel; channels of different owners are different channels.
 type address struct{ owner, name string }
 
-// channel is one that is listened to or fed.
+// channel is a channel with clients or a feed.
 type channel struct {
 	members map[*client]struct{}
 	feed    *Feed  // nil if it is not fed
-	state   []byte // what those are told who join; nil means nothing
+	state   []byte // sent to clients that subscribe; nil means nothing
 }
 
-// New makes a hub without clients. Serve takes them in from then on; Run must
-// run for them to be looked after.
+// New returns a hub without clients. Serve adds clients; Run must run to ping them and to disconnect them at the
+// end.
 func New(o Options) *Hub {
 	o.Message = cmp.Or(o.Message, 64<<10)
 	o.Clients = cmp.Or(o.Clients, 4096)
@@ -97,8 +96,8 @@ func New(o Options) *Hub {
 	}
 }
 
-// Serve makes a client of a request that asks for a WebSocket, and answers any
-// other. It returns when that is done: the client goes on by itself.
+// Serve turns a request for a WebSocket into a client, and answers any other request. It returns when that is
+// done; the client is served by goroutines of the hub.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 	claimed, full := h.reserve(who.Caller)
 	if full != "" {
@@ -111,13 +110,13 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 		g,
 		r,
 		&websocket.AcceptOptions{InsecureSkipVerify: true},
-	) // the door has looked at Origin
+	) // the HTTP listener has checked Origin
 	if err != nil {
 		h.log.DebugContext(r.Context(), "no WebSocket", "from", r.RemoteAddr, "err", err)
 		h.releasePlace(claimed)
 		return
 	}
-	conn.SetReadLimit(-1) // the client sees to that
+	conn.SetReadLimit(-1) // the client limits it itself
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	cut := func() {
 		cancel()
@@ -134,7 +133,7 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 	}
 }
 
-// admit takes a client in, unless the hub has closed meanwhile.
+// admit adds a client, unless the hub has closed meanwhile.
 func (h *Hub) admit(ctx context.Context, c *client) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,8 +146,8 @@ func (h *Hub) admit(ctx context.Context, c *client) bool {
 	return true
 }
 
-// hijackOnce keeps hold of the connection below a WebSocket, whose own ways to close
-// it may wait for the peer.
+// hijackOnce keeps the connection below a WebSocket, because the WebSocket's own ways to close it may wait for the
+// peer.
 type hijackOnce struct {
 	http.ResponseWriter
 	conn net.Conn
@@ -160,7 +159,7 @@ func (h *hijackOnce) Hijack() (_ net.Conn, _ *bufio.ReadWriter, err error) {
 	return conn, rw, err
 }
 
-// reserve takes a place for a client, or says why there is none.
+// reserve reserves a place for a client, or returns the reason why there is none.
 func (h *Hub) reserve(c tool.Caller) (release func(), full string) {
 	claimed := func() {}
 	if h.o.Claim != nil {
@@ -184,7 +183,7 @@ func (h *Hub) reserve(c tool.Caller) (release func(), full string) {
 	return nil, full
 }
 
-// releasePlace gives back what reserve has taken.
+// releasePlace releases a place that reserve has reserved.
 func (h *Hub) releasePlace(claimed func()) {
 	h.mu.Lock()
 	h.all--
@@ -192,8 +191,8 @@ func (h *Hub) releasePlace(claimed func()) {
 	claimed()
 }
 
-// Run looks after the clients until ctx is done. Then it tells them that the
-// server is going away, and returns when they and all that served them are gone.
+// Run pings the clients until ctx is done. Then it sends them a close message, and returns when they and their
+// goroutines have ended.
 func (h *Hub) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(h.o.Ping/8, time.Millisecond))
 	defer tick.Stop()
@@ -208,21 +207,21 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// pingIdle asks those that are silent whether they are there.
+// pingIdle pings clients that have been silent.
 func (h *Hub) pingIdle(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
 		switch silent := now.Sub(c.since) - time.Duration(c.heard.Load()); {
 		case !c.who.Until.IsZero() && now.After(c.who.Until):
-			c.closeWith(websocket.StatusPolicyViolation, "the credential has expired: come back with a new one")
+			c.closeWith(websocket.StatusPolicyViolation, "the credential has expired: reconnect with a new one")
 		case silent > h.o.Ping && c.asked.CompareAndSwap(false, true):
 			h.work.Go(c.ping)
 		}
 	}
 }
 
-// farewell is how long clients may take to hear that the server stops.
+// farewell is how long clients have to receive the close message when the server stops.
 const farewell = time.Second
 
 func (h *Hub) disconnectAll() {
@@ -240,8 +239,8 @@ func (h *Hub) disconnectAll() {
 	h.work.Wait()
 }
 
-// Send says something on an owner's channel and tells how many clients it is
-// on its way to. It is not for channels that are fed.
+// Send sends a message on an owner's channel and returns the number of clients it was queued for. It must not be
+// used on channels with a feed.
 func (h *Hub) Send(owner, name string, m Message) (int, error) {
 	if _, err := kindOf(name); err != nil {
 		return 0, err
@@ -267,7 +266,7 @@ func (h *Hub) HasListeners(owner, name string) bool {
 	return ch != nil && len(ch.members) > 0
 }
 
-// broadcast has a message on its way to every member. The hub's mu is held.
+// broadcast queues a message for every client of the channel. The hub's mu must be held.
 func (ch *channel) broadcast(b []byte) (n int) {
 	for c := range ch.members {
 		if c.enqueue(b) {
@@ -277,8 +276,8 @@ func (ch *channel) broadcast(b []byte) (n int) {
 	return n
 }
 
-// Drop lets go of all clients whose callers are named, for a reason of at most
-// 120 bytes: what let them in no longer holds.
+// Drop disconnects all clients whose callers match named, with a reason of at most 120 bytes, because their
+// credential is no longer valid.
 func (h *Hub) Drop(named func(tool.Caller) bool, reason string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -289,13 +288,13 @@ func (h *Hub) Drop(named func(tool.Caller) bool, reason string) {
 	}
 }
 
-// Message is what goes over the wire, both ways; each has a frame of its own.
+// Message is a message on the wire, in both directions, one in each frame.
 type Message struct {
 	Type      string          `json:"type"` // process_output, process_status, event, error, ping, pong, subscribe, unsubscribe
 	Channel   string          `json:"channel,omitempty"`
 	ProcessID string          `json:"processId,omitempty"`
 	Data      json.RawMessage `json:"data,omitempty"`
-	Timestamp time.Time       `json:"timestamp,omitzero"` // when it was said; zero means now
+	Timestamp time.Time       `json:"timestamp,omitzero"` // when it was sent; zero means now
 }
 
 func (m Message) encodeFor(channel string) ([]byte, error) {

@@ -17,9 +17,9 @@ import (
 	"gatehouse/tool"
 )
 
-const patience = 45 * time.Second // of a test that would otherwise wait for ever
+const patience = 45 * time.Second // of a test that would otherwise wait forever
 
-// house is a hub behind a server; who calls is what the path says.
+// house is a hub behind a server; the path names the caller.
 type house struct {
 	t    testing.TB
 	hub  *Hub
@@ -106,7 +106,7 @@ func (e *ear) hear() Message {
 	return m
 }
 
-// ends reads until the connection does, and tells how.
+// ends reads until the connection ends, and returns its close error.
 func (e *ear) ends() websocket.CloseError {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -134,7 +134,7 @@ func closing(t testing.TB, err error) (c websocket.CloseError) {
 	return c
 }
 
-// joins subscribes and hears that it has.
+// joins subscribes and waits for the confirmation.
 func (e *ear) joins(channel string) *ear {
 	e.t.Helper()
 	e.say(fmt.Sprintf(`{"type":"subscribe","data":%q}`, channel))
@@ -144,7 +144,7 @@ func (e *ear) joins(channel string) *ear {
 	return e
 }
 
-// refused asks for something and hears why it may not.
+// refused sends a message and expects an error with this code.
 func (e *ear) refused(text, code string) string {
 	e.t.Helper()
 	e.say(text)
@@ -156,7 +156,7 @@ func (e *ear) refused(text, code string) string {
 	return p.Message
 }
 
-// quiet makes sure that nothing was said before the answer to a ping.
+// quiet checks that no message arrived before the answer to a ping.
 func (e *ear) quiet() {
 	e.t.Helper()
 	e.say(`{"type":"ping"}`)
@@ -169,7 +169,7 @@ func said(text string) Message {
 	return Message{Type: "event", Data: json.RawMessage(fmt.Sprintf("%q", text))}
 }
 
-// what a message said.
+// text returns the data of a message as a string.
 func (m Message) text() (s string) { json.Unmarshal(m.Data, &s); return s }
 
 func TestWhatIsSaidOnAChannelIsHeardThere(t *testing.T) {
@@ -197,12 +197,12 @@ func TestWhatIsSaidOnAChannelIsHeardThere(t *testing.T) {
 	one.hear()
 	two.quiet()
 	if n, err := h.hub.Send("ann/default", "chat:9", said("nobody")); n != 0 || err != nil {
-		t.Errorf("got %d, %v; want nobody", n, err)
+		t.Errorf("got %d, %v; want no listener", n, err)
 	}
 }
 
-// A channel that is fed tells those who join late how things are, and says
-// when it is over.
+// A channel with a feed sends its state to clients that subscribe late, and an unsubscribe message when it is
+// closed.
 func TestAFedChannelTellsHowThingsAre(t *testing.T) {
 	h := open(t, Options{})
 	f := h.hub.Open("ann/default", "process:p1")
@@ -212,7 +212,7 @@ func TestAFedChannelTellsHowThingsAre(t *testing.T) {
 		t.Errorf("got %+v", m)
 	}
 	if !f.HasListeners() {
-		t.Error("somebody listens, and the feed does not know")
+		t.Error("a client listens, but the feed does not report it")
 	}
 	f.Send(said("line"))
 	f.State(said("over"))
@@ -227,7 +227,7 @@ func TestAFedChannelTellsHowThingsAre(t *testing.T) {
 	}
 	f.Close()
 	f.Close()
-	f.Send(said("from the grave"))
+	f.Send(said("after the end"))
 	if m := late.hear(); m.Type != "unsubscribe" || m.Channel != "process:p1" {
 		t.Errorf("got %+v", m)
 	}
@@ -238,8 +238,7 @@ func TestAFedChannelTellsHowThingsAre(t *testing.T) {
 	}
 }
 
-// A channel of another owner is answered as if it did not exist, and what is said to
-// one owner is not heard by another.
+// A channel of another owner is answered as if it did not exist, and messages to one owner do not reach another.
 //
 //redteam:attack WebSockets come in by the same checks: a channel of another principal is named
 func TestOwnersDoNotHearEachOther(t *testing.T) {
@@ -320,7 +319,7 @@ func TestThereIsRoomForSoMany(t *testing.T) {
 	}})
 	first := h.as("ann")
 	h.as("ann").quiet()
-	first.quiet() // both have been let in
+	first.quiet() // both are connected
 	if _, err := h.dial("ann"); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("a third client of one owner: %v", err)
 	}

@@ -13,15 +13,15 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// A host that runs jobs locks a file beside theirs for as long as it lives, so
-// that the other hosts on the file know that it is alive.
+// A host that runs jobs holds a lock on a file beside the jobs for as long as it runs, so that the other hosts on
+// the same file know that it is alive.
 
 const (
 	hostFile  = "-alive-"
 	hostEnd   = ".lock"
-	olderFile = "-host-" // of the version before, and what it looks for
+	olderFile = "-host-" // of the previous version, which looks for it
 
-	lockMost  = 2 * time.Second // how long a host waits for others that look whether it is alive
+	lockMost  = 2 * time.Second // how long a host waits for others that check whether it is alive
 	lockPause = time.Millisecond
 )
 
@@ -37,8 +37,8 @@ func lockHost(base, host string) (*sqlfile.HostLock, error) {
 	}
 }
 
-// hostAlive reports whether a host holds its lock; in doubt it does. The files
-// of one that is gone are removed.
+// hostAlive reports whether a host holds its lock; if that is unknown, it returns true. It removes the files of a
+// host that has ended.
 func hostAlive(base, host string) bool {
 	host = filepath.Base(host)
 	path, older := base+hostFile+host+hostEnd, base+olderFile+host
@@ -58,7 +58,7 @@ func missing(path string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// removeHosts removes the files that hosts which are gone left.
+// removeHosts removes the files that ended hosts have left.
 func (s *store) removeHosts() {
 	left, err := os.ReadDir(filepath.Dir(s.file.Path))
 	if err != nil || s.file.Path == "" {

@@ -1,14 +1,12 @@
-// Package jobs keeps what outlives a request: one durable, owned record each.
+// Package jobs stores calls that outlive their request: one durable record each, which belongs to an owner.
 //
-// A job is created by the code that runs a call (Create), which then reports through
-// the Running it got. When the call asks something, its run ends and the
-// record waits; when the last answer has come, Jobs runs the next round
-// itself, through Options.Resume. A record that has ended never changes again.
+// The code that runs a call creates a job with Create, and reports through the Running it receives. If the call
+// asks questions, its run ends and the record waits; when the last answer has arrived, the Manager runs the next
+// round through Options.Resume. A record that has ended never changes again.
 //
-// Records lie in one SQLite file, which several hosts on one machine may share.
-// A host that ended without a word leaves its working jobs failed; what waits
-// for answers stays and can be answered by any host. Only the owner
-// learns that a record exists.
+// Records are in one SQLite file, which several hosts on one machine may share. If a host ends unexpectedly, its
+// working jobs fail; jobs that wait for answers stay and can be answered on any host. Only the owner learns that a
+// record exists.
 package jobs
 
 import (
@@ -25,7 +23,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Status is where a job stands.
+// Status is the state of a job.
 type Status string
 
 const (
@@ -39,38 +37,35 @@ const (
 // Terminal reports whether the job has ended.
 func (s Status) Terminal() bool { return s == Completed || s == Failed || s == Cancelled }
 
-// Record is all there is to know of a job. What hangs on it is shared: do not
-// change it.
+// Record is everything about a job. Its maps and slices are shared: do not change them.
 type Record struct {
 	ID        string
 	Owner     string
 	Title     string // at most 1 KiB
 	Status    Status
-	Note      string        // what it does just now, or why it ended; at most 1 KiB
+	Note      string        // what it currently does, or why it ended; at most 1 KiB
 	Created   time.Time     // UTC, in whole milliseconds, as Updated
 	Updated   time.Time     // of the last visible change
 	TTL       time.Duration // how long after Created the record is kept, if the job has ended by then
-	Poll      time.Duration // how often a client should look
+	Poll      time.Duration // how often a client should poll
 	Request   json.RawMessage
 	Result    json.RawMessage // of a completed job
 	Error     *tool.WireError // of a failed one
-	Questions []tool.Question // that are still open
+	Questions []tool.Question // the open questions
 	Recorded  map[string]json.RawMessage
 	State     []byte
-	Round     int64 // which run of the call this is, from 1
+	Round     int64 // the number of the current run, from 1
 	Done      float64
 	Total     float64 // 0 means unknown
 }
 
 var (
-	// ErrNotFound means that there is no such job for this owner; a foreign
-	// job and none at all look the same.
+	// ErrNotFound means that the owner has no such job; a job of another owner gives the same error.
 	ErrNotFound = errors.New("no such job; it may have expired")
-	// ErrTerminal comes with the record of a job that has ended.
+	// ErrTerminal is returned with the record of a job that has ended.
 	ErrTerminal = errors.New("the job has ended")
-	// ErrSettled means that a round came too late: its job was cancelled, or
-	// the round had ended before.
-	ErrSettled = errors.New("the round was settled before")
+	// ErrSettled means that a round ended too late: its job was cancelled, or the round had ended before.
+	ErrSettled = errors.New("the round has ended already")
 	// ErrTooMany means that the owner has too many jobs that have not ended.
 	ErrTooMany = errors.New("too many unfinished jobs: wait for one, or cancel one")
 	// ErrTooLarge means that a record would pass 32 MiB.
@@ -84,45 +79,41 @@ var (
 	ErrStopping = errors.New("the host is stopping")
 )
 
-// Resume runs a further round of a job whose questions are all answered: r
-// holds what to run (Request), the answers with whatever else was recorded
-// (Recorded), and State. It settles run before it returns, and may end early
-// when ctx ends.
+// Resume runs a further round of a job whose questions are all answered: r holds the call (Request), the answers
+// and other recorded values (Recorded), and State. It ends run before it returns, and may end early when ctx is
+// done.
 type Resume = func(ctx context.Context, r Record, run *Running)
 
-// Options of Open. The zero value is good.
+// Options configures Open. The zero value is usable.
 type Options struct {
 	Log         *slog.Logger  // nil means none
-	NewID       func() string // an unguessable id; nil means 128 random bits in base32
+	NewID       func() string // returns an unguessable id; nil means 128 random bits in base32
 	DefaultTTL  time.Duration // for records that name none; 0 means 1 h
 	MaxTTL      time.Duration // 0 means 24 h
 	Poll        time.Duration // for records that name none; 0 means 1 s
 	MaxPerOwner int           // unfinished jobs; 0 means 100. Ten times as many ended ones are kept, the newest
-	// Resume is what SetResume sets. Tests set it, because what they resume is there before they
-	// open the store.
+	// Resume is what SetResume sets. Tests set it, because their jobs exist before they open the store.
 	Resume Resume
 }
 
-// Manager are the jobs of one host. Safe for concurrent use.
+// Manager manages the jobs of one host. It is safe for concurrent use.
 type Manager struct {
 	o     Options
 	store *store
 	crew  workers
 
-	// ctx ends when the host stops. Rounds of jobs live in it, because a job outlives the call
-	// that made it.
+	// ctx ends when the host stops. Rounds of jobs use it, because a job outlives the call that created it.
 	ctx  context.Context
 	stop context.CancelCauseFunc
 
-	// mu is never held while the disk or a callback is waited for.
+	// mu is never held while waiting for the disk or a callback.
 	mu     sync.Mutex
 	resume Resume
 	live   map[string]*live
 }
 
-// Open opens the jobs kept in the file at path, which need not exist: it is
-// made for the first job. With path "" they are kept in memory. A job that an
-// earlier host left working is failed now.
+// Open opens the jobs in the file at path, which need not exist: it is created for the first job. If path is ""
+// the jobs are kept in memory. Open fails the jobs that an ended host left working.
 func Open(path string, o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -147,17 +138,16 @@ func Open(path string, o Options) (*Manager, error) {
 	return j, nil
 }
 
-// SetResume sets how further rounds are run, for a runner that can only be built
-// after Open. Without it the last open question cannot be answered.
+// SetResume sets the function that runs further rounds, for a runner that can only be built after Open. Without it
+// the last open question cannot be answered.
 func (m *Manager) SetResume(f Resume) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.resume = f
 }
 
-// Create makes a job of r, which is on disk when Create returns. Of r, ID,
-// TTL and Poll may be zero; Status and the times are set. The caller runs the
-// first round and settles it with Finish, Fail or Ask.
+// Create creates a job from r, which is on disk when Create returns. ID, TTL and Poll of r may be zero; Status and
+// the times are set. The caller runs the first round and ends it with Finish, Fail or Ask.
 func (m *Manager) Create(ctx context.Context, r Record) (*Running, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
@@ -178,7 +168,7 @@ func (m *Manager) Create(ctx context.Context, r Record) (*Running, error) {
 	return run, err
 }
 
-// Get gives one job of an owner.
+// Get returns one job of an owner.
 func (m *Manager) Get(owner, id string) (Record, error) {
 	if r, ok := m.running(id); ok && r.Owner == owner {
 		return r, nil
@@ -193,9 +183,8 @@ func (m *Manager) Get(owner, id string) (Record, error) {
 	return r.Record, nil
 }
 
-// List gives an owner's jobs, the newest first, at most limit (0 means 50, at
-// most 1000), and the cursor for the next page, "" at the end. Request,
-// Result, Recorded and State are left to Get.
+// List returns an owner's jobs, the newest first, at most limit (0 means 50, at most 1000), and the cursor for the
+// next page, "" at the end. Request, Result, Recorded and State are left out; Get returns them.
 func (m *Manager) List(owner, cursor string, limit int) (list []Record, next string, err error) {
 	limit = min(cmp.Or(max(limit, 0), 50), 1000)
 	from, err := parseCursor(cursor)
@@ -217,8 +206,8 @@ func (m *Manager) List(owner, cursor string, limit int) (list []Record, next str
 	return list, next, nil
 }
 
-// Cancel ends a job and the context of its round, and does not wait for the
-// round. A job that has ended before comes back with ErrTerminal.
+// Cancel ends a job and the context of its round, and does not wait for the round. It returns a job that has ended
+// before with ErrTerminal.
 func (m *Manager) Cancel(owner, id string) (Record, error) {
 	return m.changeJob(id, func(r *row) error {
 		if r.Owner != owner || r.expired(time.Now()) {
@@ -232,9 +221,8 @@ func (m *Manager) Cancel(owner, id string) (Record, error) {
 	})
 }
 
-// EndOwned cancels the unfinished jobs for which match holds, also those that
-// other hosts run, and returns a line for each. Records of ended jobs stay until
-// they expire; only their owner could read them.
+// EndOwned cancels the unfinished jobs that match accepts, including those that other hosts run, and returns a
+// line for each. Records of ended jobs stay until they expire; only their owner can read them.
 func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended []string, err error) {
 	all, err := m.store.unfinished()
 	for _, r := range all {
@@ -254,9 +242,8 @@ func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended
 	return ended, err
 }
 
-// HandOver gives the ended jobs for which heir names an owner to that owner,
-// and returns a line for each. Unfinished jobs stay, because their next round
-// acts with the rights of the caller that started them.
+// HandOver gives ended jobs to the owner that heir names for them, and returns a line for each. Unfinished jobs
+// stay, because their next round acts with the permissions of the caller that started them.
 func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (handed []string, err error) {
 	all, err := m.store.ended()
 	for _, r := range all {
@@ -275,8 +262,8 @@ func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (hand
 	return handed, err
 }
 
-// Unfinished are the jobs of all owners that have not ended, the oldest first, at
-// most 1000. Request, Result, Recorded and State are left out.
+// Unfinished returns the jobs of all owners that have not ended, the oldest first, at most 1000. Request, Result,
+// Recorded and State are left out.
 func (m *Manager) Unfinished() (all []Record, err error) {
 	rows, err := m.store.unfinished()
 	for _, r := range rows[:min(len(rows), 1000)] {
@@ -286,16 +273,15 @@ func (m *Manager) Unfinished() (all []Record, err error) {
 	return all, err
 }
 
-// Owner is whose job that is; the error is ErrNotFound.
+// Owner returns the owner of a job; the error is ErrNotFound.
 func (m *Manager) Owner(id string) (string, error) {
 	r, err := m.store.readRow(id)
 	return r.Owner, err
 }
 
-// Answer stores answers to open questions; unknown keys and what is not JSON
-// are ignored, and what is not answered stays open. With the last answer the job works again and
-// Jobs runs its next round. A job that waits for nothing comes back as it is,
-// one that has ended with ErrTerminal.
+// Answer stores answers to open questions. It ignores unknown keys and values that are not JSON; unanswered
+// questions stay open. With the last answer the Manager runs the job's next round. A job that waits for nothing is
+// returned unchanged, and one that has ended with ErrTerminal.
 func (m *Manager) Answer(owner, id string, answers map[string]json.RawMessage) (Record, error) {
 	m.mu.Lock()
 	resume := m.resume
@@ -312,7 +298,7 @@ func (m *Manager) Answer(owner, id string, answers map[string]json.RawMessage) (
 		case len(r.Questions) > 0:
 			return nil
 		case resume == nil:
-			return errors.New("jobs: the last answer came, and SetResume was not called")
+			return errors.New("jobs: the last answer arrived, but SetResume was not called")
 		case m.ctx.Err() != nil:
 			return ErrStopping
 		}
@@ -326,8 +312,7 @@ func (m *Manager) Answer(owner, id string, answers map[string]json.RawMessage) (
 	return r, err
 }
 
-// answer moves what is answered from the questions to the recorded values and
-// tells whether there was any.
+// answer moves the answered questions to the recorded values and reports whether there were any.
 func (r *row) answer(answers map[string]json.RawMessage) bool {
 	recorded := maps.Clone(r.Recorded)
 	if recorded == nil {
@@ -348,10 +333,9 @@ func (r *row) answer(answers map[string]json.RawMessage) bool {
 	return true
 }
 
-// changeJob is the one way a stored record changes: f works on the newest state,
-// and every watcher sees the changes in the order they were stored.
-// When f fails nothing changes and the record comes with f's error, but not
-// with ErrNotFound.
+// changeJob is the only way to change a stored record: f works on the newest state, and every watcher sees the
+// changes in the order in which they were stored. If f fails nothing changes, and the record is returned with f's
+// error, except for ErrNotFound.
 func (m *Manager) changeJob(id string, f func(*row) error) (Record, error) {
 	var out Record
 	err := m.store.changeRow(id, func(r *row) error {

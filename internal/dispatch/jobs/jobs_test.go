@@ -137,7 +137,7 @@ func TestRoundsGoOnWhenTheLastAnswerCame(t *testing.T) {
 			t.Fatal(err)
 		}
 		if run.Context().Err() == nil {
-			t.Error("the first round's context lives on")
+			t.Error("the first round's context has not ended")
 		}
 		if err := run.Finish(nil); err != ErrSettled {
 			t.Errorf("the first round ended twice: %v", err)
@@ -308,7 +308,7 @@ func TestNothingIsOpenedBeforeTheFirstJob(t *testing.T) {
 	j.List("alice", "", 0)
 	j.Cancel("alice", "x")
 	if _, err := os.Stat(filepath.Dir(path)); err == nil {
-		t.Error("the folder is there")
+		t.Error("the folder was created")
 	}
 	create(t, j, Record{})
 	for _, name := range []string{path, path + "-wal"} {
@@ -431,7 +431,7 @@ func TestUnansweredQuestionsFailTheJob(t *testing.T) {
 		}
 		time.Sleep(time.Hour + 30*time.Second)
 		r, err := j.Wait(t.Context(), "alice", run.ID(), func(r Record) bool { return r.Status.Terminal() })
-		if err != nil || r.Status != Failed || r.Note != "no answer came in time" {
+		if err != nil || r.Status != Failed || r.Note != "no answer arrived in time" {
 			t.Errorf("%+v, %v", r, err)
 		}
 		synctest.Wait()
@@ -498,7 +498,7 @@ func TestWatchersMissNoQuestionAndNoEnd(t *testing.T) {
 				seen = append(seen, r.Status)
 			}
 			time.Sleep(time.Minute)        // slower than anything here
-			j.Get("alice", r.ID)           // and it may look
+			j.Get("alice", r.ID)           // and it may read
 			if r.Status == InputRequired { // and act
 				j.Answer("alice", r.ID, raw("a", "1"))
 			}
@@ -515,7 +515,7 @@ func TestWatchersMissNoQuestionAndNoEnd(t *testing.T) {
 		}
 		slow()
 		if len(j.live) != 0 {
-			t.Errorf("%d are still remembered", len(j.live))
+			t.Errorf("%d are still held", len(j.live))
 		}
 		j.Close(context.Background())
 	})
@@ -588,7 +588,7 @@ func TestOneEndWins(t *testing.T) {
 		j.mu.Lock()
 		defer j.mu.Unlock()
 		if len(j.live) != 0 {
-			t.Errorf("%d are still remembered", len(j.live))
+			t.Errorf("%d are still held", len(j.live))
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// live is a job that runs here or is watched here. Guarded by Jobs.mu.
+// live is a job that runs in this process or is watched in it. It is guarded by Manager.mu.
 type live struct {
 	row      row
 	run      *Running // nil when no round runs here
@@ -15,7 +15,7 @@ type live struct {
 	watchers map[*watcher]struct{}
 }
 
-// startRunning takes in a job whose round is about to run here.
+// startRunning adds a job whose round is about to run in this process.
 func (m *Manager) startRunning(r row) *Running {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -34,7 +34,7 @@ func (m *Manager) startRunningLocked(r row) *Running {
 	return run
 }
 
-// running gives a job whose round runs here, with its newest remarks.
+// running returns a job whose round runs in this process, with its newest note and progress.
 func (m *Manager) running(id string) (Record, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -44,7 +44,7 @@ func (m *Manager) running(id string) (Record, bool) {
 	return Record{}, false
 }
 
-// overlay puts remarks that are not on disk yet onto a stored row.
+// overlay adds a note and progress that are not on disk yet to a stored row.
 func (m *Manager) overlay(r *row) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +53,7 @@ func (m *Manager) overlay(r *row) {
 	}
 }
 
-// updateLive changes a running job in memory, and on disk now and then.
+// updateLive changes a running job in memory, and on disk at intervals.
 func (m *Manager) updateLive(run *Running, f func(*row)) {
 	m.mu.Lock()
 	e := m.live[run.id]
@@ -79,9 +79,9 @@ func (m *Manager) updateLive(run *Running, f func(*row)) {
 	}
 }
 
-// publish shows a stored change to those who watch, ends the round it ends and
-// begins the one it begins. The store calls it in the order of the changes; a
-// state that was read rather than changed may come late, and is dropped then.
+// publish sends a stored change to the watchers, ends the round that it ends and begins the round that it begins.
+// The store calls it in the order of the changes; a state that was read rather than changed may arrive late, and
+// is then dropped.
 func (m *Manager) publish(r row) {
 	m.mu.Lock()
 	e := m.live[r.ID]
@@ -115,14 +115,14 @@ func causeOf(s Status) error {
 	return ErrSettled
 }
 
-// removeLive forgets a job that neither runs nor is watched; mu is held.
+// removeLive removes a job that neither runs nor is watched. mu must be held.
 func (m *Manager) removeLive(id string) {
 	if e := m.live[id]; e != nil && e.run == nil && len(e.watchers) == 0 {
 		delete(m.live, id)
 	}
 }
 
-// round runs a further round to its end, whatever it does.
+// round runs a further round and ends it even if resume does not.
 func (m *Manager) round(run *Running, r Record, resume Resume) {
 	defer func() {
 		end := "the round ended without an outcome"
@@ -139,13 +139,13 @@ func (m *Manager) round(run *Running, r Record, resume Resume) {
 			)
 		}
 		if err := run.Fail(internalError(end)); err == nil {
-			m.o.Log.Error("a job's round was not settled", "job", run.id)
+			m.o.Log.Error("a job's round was not ended", "job", run.id)
 		}
 	}()
 	resume(run.ctx, r, run)
 }
 
-// refresh brings in what another host has done to a job.
+// refresh applies what another host has done to a job.
 func (m *Manager) refresh(id string) {
 	r, err := m.store.readRow(id)
 	if err != nil {
@@ -154,7 +154,7 @@ func (m *Manager) refresh(id string) {
 	}
 	m.mu.Lock()
 	e := m.live[id]
-	// As long as our own round runs, memory is ahead of the disk.
+	// As long as a round runs in this process, the state in memory is newer than the one on disk.
 	ours := e != nil && e.run != nil && r.Status == Working && r.Round == e.run.round
 	m.mu.Unlock()
 	if !ours {
@@ -162,7 +162,7 @@ func (m *Manager) refresh(id string) {
 	}
 }
 
-// forget ends all that hangs on a job that is gone.
+// forget ends everything that belongs to a removed job.
 func (m *Manager) forget(id string) {
 	m.mu.Lock()
 	e := m.live[id]

@@ -68,8 +68,8 @@ func (s *store) create(r row, limit int, after func(row)) error {
 	}, func() { after(r) })
 }
 
-// makeRoom keeps an owner's records to their number: unfinished ones are
-// refused, of the ended ones the oldest goes.
+// makeRoom enforces the limits of an owner's records: it refuses more unfinished ones, and removes the oldest
+// ended one.
 func makeRoom(tx *sql.Tx, owner string, limit int) error {
 	var open, ended int
 	err := tx.QueryRow(`SELECT count(*) FILTER (WHERE status IN ('working','input_required')),
@@ -91,7 +91,7 @@ func makeRoom(tx *sql.Tx, owner string, limit int) error {
 	return err
 }
 
-// removeRows removes the records that a condition names.
+// removeRows removes the records that match a condition.
 func removeRows(tx *sql.Tx, where string, args ...any) (ids []string, err error) {
 	ids, err = texts(tx.Query(`SELECT id FROM job WHERE `+where, args...))
 	for _, id := range ids {
@@ -128,7 +128,7 @@ func (s *store) changeRow(id string, f func(*row) error, after func(row)) error 
 		if r.size() > maxBody {
 			return ErrTooLarge
 		}
-		if r.next { // it will run here
+		if r.next { // it will run in this process
 			if err := s.lockHost(); err != nil {
 				return err
 			}
@@ -169,8 +169,7 @@ func update(tx *sql.Tx, r row) error {
 	return nil
 }
 
-// updateNote stores a running job's note and progress, and tells whether that
-// round is still the one that runs.
+// updateNote stores a running job's note and progress, and reports whether that round is still the current one.
 func (s *store) updateNote(r row) (ours bool, err error) {
 	db, err := s.writer(false)
 	if err != nil || db == nil {
@@ -223,12 +222,12 @@ func (s *store) readRow(id string) (row, error) {
 	return readWhole(db, id)
 }
 
-// listRows gives rows without their bodies, the newest first.
+// listRows returns rows without their bodies, the newest first.
 func (s *store) listRows(owner string, before int64, limit int) ([]row, error) {
 	return s.rows(`owner = ? AND place < ? ORDER BY place DESC LIMIT ?`, owner, before, limit)
 }
 
-// rows gives the rows that a condition names, without their bodies.
+// rows returns the rows that match a condition, without their bodies.
 func (s *store) rows(where string, args ...any) (list []row, err error) {
 	db, err := s.reader()
 	if err != nil || db == nil {
@@ -252,20 +251,19 @@ func (s *store) rows(where string, args ...any) (list []row, err error) {
 	return list, rows.Err()
 }
 
-// unfinished gives the rows of all owners that have not ended, without their
-// bodies, the oldest first.
+// unfinished returns the rows of all owners that have not ended, without their bodies, the oldest first.
 func (s *store) unfinished() ([]row, error) {
 	return s.rows(`status IN ('working','input_required') ORDER BY created`)
 }
 
-// ended gives the rows of all owners that have ended, without their bodies, the
-// oldest first, so that they keep their order when they are handed over.
+// ended returns the rows of all owners that have ended, without their bodies, the oldest first, so that they keep
+// their order when they are handed over.
 func (s *store) ended() ([]row, error) {
 	return s.rows(`status NOT IN ('working','input_required') ORDER BY place`)
 }
 
-// changeOwner gives a job that has ended to another owner, as its newest, and reports
-// whether it was still there.
+// changeOwner gives an ended job to another owner, as the newest of that owner, and reports whether the job still
+// existed.
 func (s *store) changeOwner(owner, id, to string) (given bool, err error) {
 	db, err := s.writer(false)
 	if err != nil || db == nil {
@@ -283,7 +281,7 @@ func (s *store) changeOwner(owner, id, to string) (given bool, err error) {
 	return n > 0, err
 }
 
-// removeExpired removes what row.expired tells of, and gives the ids.
+// removeExpired removes the rows for which row.expired holds, and returns their ids.
 func (s *store) removeExpired(at time.Time) (ids []string, err error) {
 	db, err := s.writer(false)
 	if err != nil || db == nil {
@@ -303,8 +301,7 @@ func (s *store) removeExpired(at time.Time) (ids []string, err error) {
 	return ids, err
 }
 
-// unanswered gives the jobs that have waited for answers longer than a record
-// is kept.
+// unanswered returns the jobs that have waited for answers longer than a record is kept.
 func (s *store) unanswered(at time.Time) ([]string, error) {
 	db, err := s.reader()
 	if err != nil || db == nil {
@@ -313,7 +310,7 @@ func (s *store) unanswered(at time.Time) ([]string, error) {
 	return texts(db.Query(`SELECT id FROM job WHERE status = 'input_required' AND updated+ttl <= ?`, at.UnixMilli()))
 }
 
-// orphan is a working job whose host is gone.
+// orphan is a working job whose host has ended.
 type orphan struct{ id, host string }
 
 func (s *store) orphans() (list []orphan, err error) {

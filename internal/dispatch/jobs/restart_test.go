@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A child of this test program is a host that makes jobs until it is killed.
+// A child of this test program is a host that creates jobs until it is killed.
 const childPath = "JOBS_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child tells of each job only when it is stored.
+// child prints a job only after it is stored.
 func child(path string) {
 	j, err := Open(path, Options{MaxPerOwner: 1 << 20})
 	if err != nil {
@@ -73,7 +73,7 @@ func startChild(t *testing.T, path string) (kill func(), lines *bufio.Scanner) {
 	return kill, bufio.NewScanner(out)
 }
 
-// What was told of a job is there after kill -9, at whatever point of its life.
+// Acknowledged jobs survive kill -9 at any point of their lives.
 //
 //redteam:attack A kill leaves whole files: a host is killed while jobs are made, ask and end
 func TestAKilledHostLosesNothingItAcknowledged(t *testing.T) {
@@ -91,7 +91,7 @@ func TestAKilledHostLosesNothingItAcknowledged(t *testing.T) {
 		}
 	}
 	if len(told) < 60 {
-		t.Fatalf("the child told of %d jobs", len(told))
+		t.Fatalf("the child printed %d jobs", len(told))
 	}
 
 	answered := make(chan Record, len(told))
@@ -167,14 +167,14 @@ func TestHostsThatShareAFile(t *testing.T) {
 	select {
 	case <-run.Context().Done():
 	case <-time.After(time.Minute):
-		t.Fatal("the round was not told that the other host cancelled its job")
+		t.Fatal("the round did not learn that the other host cancelled its job")
 	}
 	if context.Cause(run.Context()) != ErrCancelled {
 		t.Errorf("cause %v", context.Cause(run.Context()))
 	}
 }
 
-// Other hosts that tidy up do not keep one from showing that it is alive.
+// The cleanup of other hosts does not remove the lock by which a host shows that it is alive.
 func TestTidyingDoesNotUnlockAHost(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "jobs.db")
 	ctx, stop := context.WithCancel(t.Context())

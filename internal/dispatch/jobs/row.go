@@ -16,30 +16,30 @@ const (
 	linger  = time.Minute
 )
 
-// row is a record as it is stored.
+// row is a stored record.
 type row struct {
 	Record
-	rev   int64  // counts the changes
+	rev   int64  // number of changes
 	host  string // that runs the round
 	place int64  // in its owner's list: microseconds since 1970 at creation, or one more than the last one's
 
-	fresh bool // Result is to be stored; this and the next are not themselves stored
-	next  bool // this change begins a round here
+	fresh bool // Result is to be stored; this field and the next are not stored
+	next  bool // this change begins a round in this process
 }
 
-// markEnded makes a record terminal. What only a further round would need goes.
+// markEnded makes a record terminal and removes what only a further round would need.
 func (r *row) markEnded(s Status) {
 	r.Status = s
 	r.Questions, r.Recorded, r.State = nil, nil, nil
 }
 
-// expired tells whether the record's time is over. A job that ended late is
-// kept a little longer, so that its owner can see how it ended.
+// expired reports whether the record has expired. A job that ended late is kept longer, so that its owner can see
+// how it ended.
 func (r *row) expired(at time.Time) bool {
 	return r.Status.Terminal() && !at.Before(r.Created.Add(r.TTL)) && !at.Before(r.Updated.Add(min(r.TTL, linger)))
 }
 
-// size is what a record holds, in bytes, near enough to be a limit.
+// size returns the approximate size of a record in bytes, for the limit.
 func (r *row) size() int {
 	n := len(r.Request) + len(r.Result) + len(r.State)
 	for k, v := range r.Recorded {
@@ -54,8 +54,7 @@ func (r *row) size() int {
 	return n
 }
 
-// now has no more digits than are stored, so that a record is the same before
-// and after a restart.
+// now has the precision that is stored, so that a record is the same before and after a restart.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 func newID() string {
@@ -64,12 +63,12 @@ func newID() string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }
 
-// cursorAfter names a place in a list, which holds when its record is gone.
+// cursorAfter returns a cursor for a place in a list, which stays valid after its record was removed.
 func cursorAfter(r row) string {
 	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(r.place)))
 }
 
-// parseCursor gives the place before which a page begins.
+// parseCursor returns the place before which a page begins.
 func parseCursor(c string) (int64, error) {
 	if c == "" {
 		return math.MaxInt64, nil

@@ -12,10 +12,9 @@ const (
 	stopText   = "the host stopped while this job ran; it may have done part of its work"
 )
 
-// Run removes what has expired and looks for what other hosts on the same file
-// have done, until ctx ends. Then nothing new is started, the contexts of all
-// rounds end with ErrStopping, and Run returns when the goroutines that Jobs
-// started have.
+// Run removes expired jobs and follows what other hosts on the same file do, until ctx is done. Then it starts
+// nothing new, ends the contexts of all rounds with ErrStopping, and returns when the goroutines of the Manager
+// have ended.
 func (m *Manager) Run(ctx context.Context) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -36,8 +35,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	return m.crew.Wait(context.Background())
 }
 
-// Close ends what runs, waits for it until ctx ends, fails what is still
-// working then, and closes the file. It is safe to call twice.
+// Close ends running jobs, waits for them until ctx is done, fails those that still run, and closes the file. It
+// is safe to call twice.
 func (m *Manager) Close(ctx context.Context) error {
 	m.stop(ErrStopping)
 	err := m.crew.Wait(ctx)
@@ -45,7 +44,7 @@ func (m *Manager) Close(ctx context.Context) error {
 		m.failAs(id, stopText, func(r *row) bool { return r.Status == Working && r.host == m.store.host })
 	}
 	if e := m.crew.Wait(ctx); err == nil {
-		err = e // the last changes have reached those who watch
+		err = e // the last changes have reached the watchers
 	}
 	m.crew.closeToNew()
 	if e := m.store.closeFile(); err == nil {
@@ -54,7 +53,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	return err
 }
 
-// Live is how many jobs this process runs or follows.
+// Live returns the number of jobs that this process runs or watches.
 func (m *Manager) Live() int { return len(m.liveIDs(false)) }
 
 func (m *Manager) liveIDs(onlyRunning bool) (ids []string) {
@@ -68,8 +67,8 @@ func (m *Manager) liveIDs(onlyRunning bool) (ids []string) {
 	return ids
 }
 
-// removeExpired removes the records whose time is over, fails those whose questions
-// no client answered, and those whose host is gone.
+// removeExpired removes expired records, and fails jobs whose questions no client answered and those whose host
+// has ended.
 func (m *Manager) removeExpired() {
 	if there, err := m.store.openExisting(false); err != nil || !there {
 		return
@@ -77,27 +76,27 @@ func (m *Manager) removeExpired() {
 	at := time.Now()
 	gone, err := m.store.removeExpired(at)
 	if err != nil {
-		m.o.Log.Warn("expired jobs stay", "error", err)
+		m.o.Log.Warn("cannot remove expired jobs", "error", err)
 	}
 	for _, id := range gone {
 		m.forget(id)
 	}
 	late, err := m.store.unanswered(at)
 	if err != nil {
-		m.o.Log.Warn("unanswered jobs stay", "error", err)
+		m.o.Log.Warn("cannot fail unanswered jobs", "error", err)
 	}
 	for _, id := range late {
-		m.failAs(id, "no answer came in time", func(r *row) bool {
+		m.failAs(id, "no answer arrived in time", func(r *row) bool {
 			return r.Status == InputRequired && !at.Before(r.Updated.Add(r.TTL))
 		})
 	}
 	if err := m.failOrphans(); err != nil {
-		m.o.Log.Warn("jobs of a host that is gone stay", "error", err)
+		m.o.Log.Warn("cannot fail the jobs of an ended host", "error", err)
 	}
 	m.store.removeHosts()
 }
 
-// failOrphans fails what is working for a host that is gone.
+// failOrphans fails the working jobs of ended hosts.
 func (m *Manager) failOrphans() error {
 	ids, err := m.store.orphans()
 	for _, o := range ids {
@@ -106,7 +105,7 @@ func (m *Manager) failOrphans() error {
 	return err
 }
 
-// failAs fails a job that still is what it was taken for.
+// failAs fails a job for which still holds when it is changed.
 func (m *Manager) failAs(id, text string, still func(*row) bool) {
 	_, err := m.changeJob(id, func(r *row) error {
 		if !still(r) {
@@ -121,8 +120,7 @@ func (m *Manager) failAs(id, text string, still func(*row) bool) {
 	}
 }
 
-// catchUp looks at the jobs that run or are watched here when another host has
-// written to the file since.
+// catchUp reads the jobs that run or are watched in this process again if another host has written to the file.
 func (m *Manager) catchUp(seen int64) int64 {
 	ids := m.liveIDs(false)
 	if len(ids) == 0 {
@@ -138,8 +136,7 @@ func (m *Manager) catchUp(seen int64) int64 {
 	return version
 }
 
-// workers counts goroutines, as a WaitGroup that can be waited for with a
-// deadline and while it still grows.
+// workers counts goroutines, like a sync.WaitGroup that can be waited for with a deadline and while it grows.
 type workers struct {
 	mu     sync.Mutex
 	n      int
@@ -147,7 +144,7 @@ type workers struct {
 	closed bool
 }
 
-// Go runs f, unless the crew is closed.
+// Go runs f, unless workers is closed.
 func (w *workers) Go(f func()) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

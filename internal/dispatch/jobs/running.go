@@ -12,11 +12,10 @@ import (
 	"gatehouse/tool"
 )
 
-const saveEvery = time.Second // at most so often a remark is put on disk
+const saveEvery = time.Second // the shortest interval at which notes and progress are written to disk
 
-// Running is one round of a job, held by the goroutine that runs it. It is
-// settled once, by Finish, Fail or Ask; afterwards these give ErrSettled and
-// the rest does nothing. Safe for concurrent use.
+// Running is one round of a job, used by the goroutine that runs it. It is ended once, by Finish, Fail or Ask;
+// afterwards these return ErrSettled and the other methods do nothing. It is safe for concurrent use.
 type Running struct {
 	j     *Manager
 	id    string
@@ -26,15 +25,14 @@ type Running struct {
 	cancel context.CancelCauseFunc
 }
 
-// ID names the job.
+// ID returns the id of the job.
 func (run *Running) ID() string { return run.id }
 
-// Context ends when the job is cancelled (ErrCancelled), the host stops
-// (ErrStopping) or the round is settled (ErrSettled); the error in brackets is
-// its cause. It is not derived from the request that created the job.
+// Context ends when the job is cancelled (ErrCancelled), the host stops (ErrStopping) or the round has ended
+// (ErrSettled); the error in parentheses is its cause. It is not derived from the request that created the job.
 func (run *Running) Context() context.Context { return run.ctx }
 
-// Record is the job as it is now, or with only its ID once it is gone.
+// Record returns the current state of the job, or a record with only its ID if the job was removed.
 func (run *Running) Record() Record {
 	if r, ok := run.j.running(run.id); ok {
 		return r
@@ -46,17 +44,16 @@ func (run *Running) Record() Record {
 	return r.Record
 }
 
-// Note says in a few words what the job does just now. Those who watch see it
-// at once; it is on disk at most once per second.
+// Note sets a short text about what the job currently does. Watchers receive it at once; it is written to disk at
+// most once per second.
 func (run *Running) Note(text string) {
 	run.j.updateLive(run, func(r *row) { r.Note = displaytext.Cut(text, maxText, "") })
 }
 
-// Progress tells how far the job is, as Note does; total 0 means unknown, and
-// an empty note leaves the last one.
+// Progress reports the job's progress, as Note does; total 0 means unknown, and an empty note keeps the last one.
 func (run *Running) Progress(done, total float64, note string) {
 	if math.IsNaN(done+total) || math.IsInf(done+total, 0) {
-		return // no number that JSON knows
+		return // not a number in JSON
 	}
 	run.j.updateLive(run, func(r *row) {
 		r.Done, r.Total = done, total
@@ -66,8 +63,8 @@ func (run *Running) Progress(done, total float64, note string) {
 	})
 }
 
-// Finish completes the job. The result is a JSON object that may say that the
-// tool failed. One that is too large fails the job, with ErrTooLarge.
+// Finish completes the job. The result is a JSON object, which may state that the tool failed. A result that is
+// too large fails the job with ErrTooLarge.
 func (run *Running) Finish(result json.RawMessage) error {
 	err := run.finishAs(func(r *row) error {
 		r.markEnded(Completed)
@@ -77,8 +74,7 @@ func (run *Running) Finish(result json.RawMessage) error {
 	return run.orFail(err)
 }
 
-// Fail ends the job with an error for the client program; nil stands for an
-// internal error.
+// Fail ends the job with an error for the client program; nil stands for an internal error.
 func (run *Running) Fail(e *tool.WireError) error {
 	if e == nil {
 		e = internalError("internal error")
@@ -94,9 +90,9 @@ func (run *Running) Fail(e *tool.WireError) error {
 // Interrupt fails the job because the host stops while it runs.
 func (run *Running) Interrupt() error { return run.Fail(internalError(stopText)) }
 
-// Ask ends the round with questions, at least one and each with its own key.
-// The next round gets recorded, with the answers added under the questions'
-// keys, and state. Too much of that fails the job, with ErrTooLarge.
+// Ask ends the round with questions, at least one and each with its own key. The next round receives recorded,
+// with the answers added under the questions' keys, and state. If they are too large the job fails with
+// ErrTooLarge.
 func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, state []byte) error {
 	keys := map[string]bool{}
 	for _, q := range q {
@@ -116,7 +112,7 @@ func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, 
 	return run.orFail(err)
 }
 
-// finishAs ends the round, if nothing else has.
+// finishAs ends the round, unless it has ended.
 func (run *Running) finishAs(f func(*row) error) error {
 	_, err := run.j.changeJob(run.id, func(r *row) error {
 		if r.Status != Working || r.Round != run.round {
@@ -124,13 +120,13 @@ func (run *Running) finishAs(f func(*row) error) error {
 		}
 		return f(r)
 	})
-	if errors.Is(err, ErrNotFound) { // it ended elsewhere, and expired
+	if errors.Is(err, ErrNotFound) { // it ended in another process, and expired
 		return ErrSettled
 	}
 	return err
 }
 
-// orFail sees to it that a round that could not be stored for its size ends.
+// orFail fails a round that could not be stored because of its size.
 func (run *Running) orFail(err error) error {
 	if errors.Is(err, ErrTooLarge) {
 		err = errors.Join(err, run.finishAs(func(r *row) error {

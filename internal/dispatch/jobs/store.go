@@ -15,8 +15,7 @@ import (
 
 const patience = 15 * time.Second // for the disk, and for other hosts on the file
 
-// The request and the result have a table of their own, so that a note on a
-// job does not write them again.
+// The request and the result are in a separate table, so that a note on a job does not write them again.
 const schema = `
 CREATE TABLE job (
 	id TEXT PRIMARY KEY, owner TEXT NOT NULL, title TEXT NOT NULL, status TEXT NOT NULL, note TEXT NOT NULL,
@@ -33,14 +32,14 @@ CREATE TABLE body (id TEXT PRIMARY KEY REFERENCES job (id), request BLOB, result
 const columns = `job.id, owner, title, status, note, created, updated, ttl, poll,
 	error, questions, recorded, state, done, total, rev, round, host, place`
 
-// store is the SQLite file. It opens itself when there is something to read or
-// to write. All changes go through one connection, which is also their order.
+// store is the SQLite file. It is opened by the first read or write. All changes use one connection, which also
+// orders them.
 type store struct {
 	file sqlfile.File
-	host string // this instance, among those that share the file
+	host string // this host among those that share the file
 
 	mu   sync.Mutex
-	lock *sqlfile.HostLock // taken for the first job that runs here
+	lock *sqlfile.HostLock // acquired for the first job that runs in this process
 	over bool              // closed
 }
 
@@ -48,7 +47,7 @@ func newStore(path string) *store {
 	return &store{file: sqlfile.File{Path: path, Schema: schema, Version: 1, Journal: 16 << 20}, host: newID()}
 }
 
-// openExisting opens the file, if it is there or may be made.
+// openExisting opens the file, if it exists or may be created.
 func (s *store) openExisting(create bool) (bool, error) {
 	if !create && !s.file.Exists() {
 		return false, nil
@@ -57,7 +56,7 @@ func (s *store) openExisting(create bool) (bool, error) {
 	return err == nil, opening(err)
 }
 
-// opening says of an error what it is about.
+// opening adds to an error what was opened.
 func opening(err error) error {
 	switch {
 	case err == nil:
@@ -65,10 +64,10 @@ func opening(err error) error {
 	case errors.Is(err, sqlfile.ErrClosed):
 		return ErrStopping
 	}
-	return fmt.Errorf("the file of jobs: %w; if it is damaged, move it away and a new one is made", err)
+	return fmt.Errorf("the file of jobs: %w; if it is damaged, move it away and a new one is created", err)
 }
 
-// lockHost makes this host known as alive to the others on the file.
+// lockHost acquires the lock that shows the other hosts on the file that this one is alive.
 func (s *store) lockHost() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +91,7 @@ func (s *store) closeFile() error {
 	return err
 }
 
-// reader and writer give the connections, or nil when there is no file yet.
+// reader and writer return the connections, or nil if there is no file yet.
 func (s *store) reader() (*sql.DB, error) {
 	db, err := s.file.Reader()
 	return db, opening(err)
@@ -106,8 +105,7 @@ func (s *store) writer(create bool) (*sql.DB, error) {
 	return db, opening(err)
 }
 
-// transact runs f in a transaction and then, still in the order of the
-// transactions, after.
+// transact runs f in a transaction and then after, in the order of the transactions.
 func (s *store) transact(db *sql.DB, f func(*sql.Tx) error, after func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -115,7 +113,7 @@ func (s *store) transact(db *sql.DB, f func(*sql.Tx) error, after func()) error 
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
 	}
-	defer conn.Close() // lets the next one in
+	defer conn.Close() // releases the connection for the next transaction
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("jobs: %w", err)
@@ -131,7 +129,7 @@ func (s *store) transact(db *sql.DB, f func(*sql.Tx) error, after func()) error 
 	return nil
 }
 
-// fields are what a row holds as JSON.
+// fields are the JSON columns of a row.
 type fields struct{ fault, questions, recorded []byte }
 
 func (r *row) fields() (f fields, err error) {
@@ -140,12 +138,12 @@ func (r *row) fields() (f fields, err error) {
 	f.questions, errs[1] = encodeColumn(r.Questions)
 	f.recorded, errs[2] = encodeColumn(r.Recorded)
 	if err = errors.Join(errs[:]...); err != nil {
-		err = fmt.Errorf("jobs: what is to be kept is not JSON: %w", err)
+		err = fmt.Errorf("jobs: a value to store is not JSON: %w", err)
 	}
 	return f, err
 }
 
-// encodeColumn leaves raw JSON as it is: encoding/json would escape what HTML minds.
+// encodeColumn keeps raw JSON unchanged, while encoding/json would escape characters for HTML.
 func encodeColumn(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -154,7 +152,7 @@ func encodeColumn(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// scan reads the columns, and more after them.
+// scan reads the columns, and then more.
 func scan(from interface{ Scan(...any) error }, more ...any) (r row, err error) {
 	var f fields
 	var created, updated, ttl, poll int64

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// watcher brings one caller the changes of one job, one at a time, on a
-// goroutine that lives only while there is something to bring.
+// watcher delivers the changes of one job to one caller, one at a time, on a goroutine that runs only while there
+// are changes to deliver.
 type watcher struct {
 	crew *workers
 	f    func(Record)
-	gone chan struct{} // closed when the record is gone
+	gone chan struct{} // closed when the record is removed
 
 	mu      sync.Mutex
 	queue   []Record
@@ -18,8 +18,8 @@ type watcher struct {
 	stopped bool
 }
 
-// push adds a change. Remarks replace each other; an end or a question is
-// never replaced, so the queue is no longer than the job has rounds.
+// push adds a change. Notes and progress replace each other; an end or a question is never replaced, so the queue
+// is no longer than the job has rounds.
 func (w *watcher) push(r Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,17 +66,16 @@ func (w *watcher) dropOldest() {
 	}
 }
 
-// notifyWatchers shows the newest state to all who watch; Jobs.mu is held.
+// notifyWatchers sends the newest state to all watchers. Manager.mu must be held.
 func (e *live) notifyWatchers() {
 	for w := range e.watchers {
 		w.push(e.row.Record)
 	}
 }
 
-// Watch calls f with the record after every visible change from now on, one
-// call at a time, in order. Progress that comes faster than f takes it is
-// merged; an end and a question are never left out. f may call anything here.
-// After stop no call begins, though one may still be under way.
+// Watch calls f with the record after every visible change from now on, one call at a time, in order. Progress
+// that arrives faster than f returns is merged; an end and a question are never left out. f may call any method
+// here. After stop no call begins, though one may still be running.
 func (m *Manager) Watch(owner, id string, f func(Record)) (stop func(), err error) {
 	w, err := m.watch(owner, id, f)
 	if err != nil {
@@ -102,7 +101,7 @@ func (m *Manager) watch(owner, id string, f func(Record)) (*watcher, error) {
 	}
 	e.watchers[w] = struct{}{}
 	m.mu.Unlock()
-	m.refresh(id) // it may have changed between the look and the watch
+	m.refresh(id) // it may have changed between the read and the watch
 	return w, nil
 }
 
@@ -116,9 +115,9 @@ func (m *Manager) unwatch(id string, w *watcher) {
 	}
 }
 
-// Wait waits until the record is as wished, and gives it. The error is
-// ErrNotFound (also when it expires meanwhile), ErrTerminal with the record
-// when the job ended otherwise, ErrStopping, or the cause of ctx's end.
+// Wait waits until until reports true for the record, and returns it. The error is ErrNotFound (also if the job
+// expires meanwhile), ErrTerminal with the record if the job ended otherwise, ErrStopping, or the cause of ctx's
+// end.
 func (m *Manager) Wait(ctx context.Context, owner, id string, until func(Record) bool) (Record, error) {
 	changes, done := make(chan Record), make(chan struct{})
 	defer close(done)

@@ -18,7 +18,7 @@ import (
 type instance struct {
 	host   *Host
 	name   string
-	only   string // the one context it is for; "" means every one
+	only   string // the only context that has it; "" means every context
 	module module.Module
 	stop   func(context.Context) error
 
@@ -28,7 +28,7 @@ type instance struct {
 	last   *offered                     // the last good offer to no principal; nil before the first
 }
 
-// isNotFor reports whether callers in a context are to know nothing of it.
+// isNotFor reports whether callers in a context cannot see the module.
 func (in *instance) isNotFor(context string) bool { return in.only != "" && in.only != context }
 
 // offered is an offer with its handlers by name.
@@ -40,11 +40,11 @@ type offered struct {
 	prompts    map[string]*module.Prompt
 }
 
-// generations are unique over all modules of the process, so that a number
-// alone tells whether anything changed.
+// generations counts generations over all modules of the process, so that the number alone shows whether anything
+// changed.
 var generations atomic.Uint64
 
-// offer returns what the module offers, from memory while nothing changed.
+// offer returns what the module offers, from the cache if nothing changed.
 func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, error) {
 	in.mu.Lock()
 	if o := in.offers[to]; o != nil {
@@ -69,7 +69,7 @@ func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, er
 		in.last = o
 	}
 	if in.epoch != epoch {
-		return o, nil // changed meanwhile: good for this once
+		return o, nil // changed meanwhile: valid for this call only
 	}
 	if !of.Personal {
 		to = module.Audience{}
@@ -84,7 +84,7 @@ func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, er
 	return o, nil
 }
 
-// ask gets an offer from the module itself, whose panic is an error like any.
+// ask requests an offer from the module. A panic of the module is an error.
 func (in *instance) ask(ctx context.Context, to module.Audience) (of *module.Offer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -92,7 +92,7 @@ func (in *instance) ask(ctx context.Context, to module.Audience) (of *module.Off
 		}
 	}()
 	if of, err = in.module.Offer(ctx, to); of == nil && err == nil {
-		err = errors.New("neither an offer nor an error")
+		err = errors.New("the module returned neither an offer nor an error")
 	}
 	return of, err
 }
@@ -120,8 +120,8 @@ func index(of *module.Offer) *offered {
 	return o
 }
 
-// changed forgets what is stale and tells the host. An audience that names
-// only a principal means it in every context, and the other way round.
+// changed removes the stale offers and notifies the host. An audience that names only a principal means that
+// principal in every context, and the other way round.
 func (in *instance) changed(a module.Audience) {
 	in.mu.Lock()
 	in.epoch++
@@ -133,7 +133,7 @@ func (in *instance) changed(a module.Audience) {
 	in.host.notifyChanged(a)
 }
 
-// serveRequest runs one request off the bus.
+// serveRequest runs one request from the bus.
 func (in *instance) serveRequest(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
 	if in.isNotFor(r.Caller.Context) {
 		return bus.Outcome{}, tool.Refuse(tool.CodeNotFound, "%s is not offered", r.Name)
@@ -149,8 +149,7 @@ func (in *instance) serveRequest(ctx context.Context, r *bus.Request, n bus.Note
 	return in.host.execute(ctx, r, n, run)
 }
 
-// execute runs a handler. A panic affects no other call: it is logged with an id,
-// and the caller is told that id.
+// execute runs a handler. A panic affects no other call: it is logged with an id, and the caller receives that id.
 func (h *Host) execute(
 	ctx context.Context,
 	r *bus.Request,
@@ -179,8 +178,7 @@ func (h *Host) execute(
 	return rc.outcome(res, err)
 }
 
-// narrowedKey is under which a context tells how the call was narrowed that it
-// belongs to.
+// narrowedKey is the key under which a context holds how the call that it belongs to was narrowed.
 type narrowedKey struct{}
 
 func (h *Host) narrow(ctx context.Context, rc *running) (context.Context, func(), error) {
@@ -232,7 +230,7 @@ func (o *offered) handler(r *bus.Request) tool.Handler {
 	return nil
 }
 
-// closeModule waits for the calls that run, within ctx, and closes the module.
+// closeModule waits for the running calls until ctx is done, and closes the module.
 func (in *instance) closeModule(ctx context.Context) error {
 	err := in.stop(ctx)
 	if cerr := in.module.Close(ctx); cerr != nil {

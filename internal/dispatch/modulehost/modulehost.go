@@ -1,8 +1,7 @@
-// Package modulehost runs modules on this node: it keeps what they offer and
-// turns each request that comes off the bus into a call of the right handler.
+// Package modulehost runs modules on this node: it caches what they offer and turns each request from the bus into
+// a call of the right handler.
 //
-// The modules themselves live in the folders below; none of them knows
-// another, and none is known here.
+// The modules themselves are in internal/modules; none of them imports another, and this package imports none.
 package modulehost
 
 import (
@@ -24,17 +23,16 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a Host. Bus and Log are needed.
+// Options configures a Host. Bus and Log are required.
 type Options struct {
 	Bus   bus.Bus
 	Roots tool.Roots // nil means none
-	// RootsOf gives the folders of a caller's context, where they are not
-	// Roots; nil, and a nil answer, mean Roots. It is asked for every call.
+	// RootsOf returns the folders of a caller's context if they are not Roots. If it is nil or returns nil, Roots
+	// are used. It is called for every call.
 	RootsOf func(tool.Caller) tool.Roots
-	// Narrow may narrow the folders of a call before its handler runs; nil
-	// leaves them. See Narrower.
+	// Narrow may restrict the folders of a call before its handler runs; nil does not. See Narrower.
 	Narrow Narrower
-	Node   string // names this node in handles
+	Node   string // the name of this node in handles
 	Log    *slog.Logger
 	// Configs are what Deps.Config decodes, by module; see module.DecodeConfig.
 	Configs map[string]json.RawMessage
@@ -42,15 +40,13 @@ type Options struct {
 	OneCall bool // the host ends with the first call, see module.Deps
 }
 
-// A Narrower may replace the folders of a call by fewer of them, for which it
-// may ask the client; an error is the call's, ErrAsked included. It says how it
-// did, and gets that again as from for what the call makes: calls inside it, and
-// runs of jobs. inner says that this is a call inside another,
-// which cannot ask questions. done runs when the handler has returned; it is not nil
-// unless there is an error.
+// A Narrower may replace the folders of a call by fewer of them, for which it may ask the client; an error becomes
+// the call's, ErrAsked included. It returns how it narrowed the call, and receives that value as from for calls
+// inside the call and for runs of its jobs. inner means that this is a call inside another, which cannot ask
+// questions. done is called when the handler has returned; it is not nil unless there is an error.
 type Narrower func(module string, c *tool.Call, inner bool, from any) (how any, done func(), err error)
 
-// Host holds the modules of this node. Safe for concurrent use.
+// Host runs the modules of this node. It is safe for concurrent use.
 type Host struct {
 	opts Options
 
@@ -61,19 +57,17 @@ type Host struct {
 	job     JobFunc
 }
 
-// CallFunc runs another tool in the view of a running call of this caller,
-// which is depth calls deep itself.
+// CallFunc runs another tool in the view of a running call of this caller; depth is the depth of the running call.
 type CallFunc func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error)
 
-// JobFunc starts something that outlives the request of a running call of
-// this caller. Every round of it is one run.
+// JobFunc starts a job that outlives the request of a running call of this caller. Every round of the job is one
+// run.
 type JobFunc func(who tool.Caller, title string, run Round) (id string, err error)
 
-// Round is one run of a job: with what earlier rounds have recorded, and the
-// state they left.
+// Round is one run of a job, with the values that earlier rounds recorded, and the state they left.
 type Round func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error)
 
-// NewHost makes a host without modules.
+// NewHost returns a host without modules.
 func NewHost(o Options) *Host {
 	if o.Roots == nil {
 		o.Roots = noRoots{}
@@ -81,27 +75,26 @@ func NewHost(o Options) *Host {
 	return &Host{opts: o}
 }
 
-// Bind gives modules their way back in: to other tools and to jobs. It is
-// called once, before the first module is added.
+// Bind sets the functions by which modules call other tools and start jobs. It is called once, before the first
+// module is added.
 func (h *Host) Bind(call CallFunc, job JobFunc) { h.call, h.job = call, job }
 
-// OnChange registers f to be told, soon after, that offers have changed. It
-// is called from a goroutine of the module; f must not block.
+// OnChange registers a function that is called soon after offers have changed, from a goroutine of the module. f
+// must not block.
 func (h *Host) OnChange(f func(module.Audience)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.changed = append(h.changed, f)
 }
 
-// Add makes a module and serves it. The name is how views and handles know
-// it. A module of the same name is replaced: calls that run in it finish, and
-// then it is closed.
+// Add creates a module and serves it under a name that views and handles use. It replaces a module of the same
+// name, which is closed when its running calls have ended.
 func (h *Host) Add(ctx context.Context, name string, make module.New) error {
 	return h.AddFor(ctx, "", name, make)
 }
 
-// AddFor is Add for a module that only one context has: for callers in every
-// other it is not there, neither to see nor to call. "" means every context.
+// AddFor is Add for a module that only one context has: callers in other contexts can neither see nor call it. ""
+// means every context.
 func (h *Host) AddFor(ctx context.Context, only, name string, make module.New) error {
 	in := &instance{host: h, name: name, only: only, offers: map[module.Audience]*offered{}}
 	m, err := make(ctx, h.deps(in))
@@ -128,8 +121,7 @@ func (h *Host) AddFor(ctx context.Context, only, name string, make module.New) e
 	return nil
 }
 
-// Remove takes a module away at once, if it is there. end closes it when the
-// calls that run in it have finished, or its context is done.
+// Remove removes a module at once, if it exists. end closes it when its running calls have ended, or ctx is done.
 func (h *Host) Remove(name string) (end func(context.Context) error) {
 	h.mu.Lock()
 	i := slices.IndexFunc(h.order, func(o *instance) bool { return o.name == name })
@@ -138,13 +130,13 @@ func (h *Host) Remove(name string) (end func(context.Context) error) {
 		return func(context.Context) error { return nil }
 	}
 	in := h.order[i]
-	h.order = slices.Concat(h.order[:i], h.order[i+1:]) // others may be reading the old one
+	h.order = slices.Concat(h.order[:i], h.order[i+1:]) // another goroutine may be reading the old slice
 	h.mu.Unlock()
 	h.notifyChanged(module.Audience{})
 	return in.closeModule
 }
 
-// Names lists the modules in the order they were added.
+// Names returns the names of the modules in the order in which they were added.
 func (h *Host) Names() []string {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -155,16 +147,16 @@ func (h *Host) Names() []string {
 	return names
 }
 
-// Offered is what one module offers one audience, as of a generation: an
-// unchanged generation is an unchanged offer.
+// Offered is what one module offers one audience, with its generation: if the generation is the same, so is the
+// offer.
 type Offered struct {
 	Module     string
 	Offer      *module.Offer
 	Generation uint64
 }
 
-// Offers collects what the modules offer an audience. A module that fails to
-// make its offer is left out and logged; it does not take the others along.
+// Offers returns what the modules offer an audience. A module that cannot list its offer is left out and logged,
+// without effect on the others.
 func (h *Host) Offers(ctx context.Context, to module.Audience) []Offered {
 	h.mu.RLock()
 	order := slices.Clone(h.order)
@@ -184,17 +176,16 @@ func (h *Host) Offers(ctx context.Context, to module.Audience) []Offered {
 	return out
 }
 
-// Status is how one module is doing.
+// Status is the state of one module.
 type Status struct {
 	Module string
-	// Offered is what it offers everyone or, of a module that only one context
-	// has, what it offers there. If Err is set it is the last good offer, and
-	// its Offer is nil if there was none.
+	// Offered is what the module offers every caller or, if only one context has it, what it offers there. If Err
+	// is set it is the last good offer, and its Offer is nil if there was none.
 	Offered Offered
-	Err     error // why it makes no offer; nil means that it makes one
+	Err     error // why it cannot list its offer; nil if it can
 }
 
-// Statuses tells how the modules are doing, in the order they were added.
+// Statuses returns the states of the modules, in the order in which they were added.
 func (h *Host) Statuses(ctx context.Context) []Status {
 	h.mu.RLock()
 	order := slices.Clone(h.order)
@@ -216,8 +207,7 @@ func (h *Host) Statuses(ctx context.Context) []Status {
 	return all
 }
 
-// EndOwned ends, in all modules, everything for which match holds; see
-// module.Owned.
+// EndOwned ends, in all modules, everything that match accepts; see module.Owned.
 func (h *Host) EndOwned(ctx context.Context, match func(owner string, made time.Time) bool) (ended []string) {
 	h.mu.RLock()
 	order := slices.Clone(h.order)
@@ -230,8 +220,8 @@ func (h *Host) EndOwned(ctx context.Context, match func(owner string, made time.
 	return ended
 }
 
-// HandOver gives, in all modules, everything for which heir names an owner to
-// that owner, where the module can; see module.Transferable.
+// HandOver gives what belongs to an owner to the owner that heir names for it, in all modules that can; see
+// module.Transferable.
 func (h *Host) HandOver(ctx context.Context, heir module.Heir) (handed []string) {
 	h.mu.RLock()
 	order := slices.Clone(h.order)
@@ -257,7 +247,7 @@ func (h *Host) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// rootsOf finds the folders a caller's calls may touch.
+// rootsOf returns the folders that a caller's calls may access.
 func (h *Host) rootsOf(who tool.Caller) tool.Roots {
 	if h.opts.RootsOf != nil {
 		if r := h.opts.RootsOf(who); r != nil {
@@ -318,8 +308,7 @@ func (h *Host) deps(in *instance) module.Deps {
 	}
 }
 
-// round makes a job's runs of a handler that is given what its parent call
-// was given.
+// round returns the runs of a job's handler, which receives what its parent call received.
 func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 	from := bus.Request{
 		Call: parent.ID, Module: module, Method: parent.Method, Name: parent.Name, Caller: new(parent.Caller),
@@ -340,7 +329,7 @@ func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 	}
 }
 
-// NewID makes an unguessable handle that names its kind and this node.
+// NewID returns an unguessable handle that contains its kind and this node.
 func (h *Host) NewID(kind string) string {
 	var b [15]byte
 	rand.Read(b[:])

@@ -18,7 +18,7 @@ import (
 	"gatehouse/tool"
 )
 
-// workshop is a module that a test shapes.
+// workshop is a module that a test configures.
 type workshop struct {
 	mu     sync.Mutex
 	deps   module.Deps
@@ -44,7 +44,7 @@ func (w *workshop) Close(context.Context) error {
 	return nil
 }
 
-// holding is a workshop with one tool called run.
+// holding returns a workshop with one tool called run.
 func holding(run tool.Handler) *workshop {
 	o := &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "run"}, Run: run}}}
 	return &workshop{offer: func(module.Audience) (*module.Offer, error) { return o, nil }}
@@ -62,7 +62,7 @@ func add(t *testing.T, h *modulehost.Host, name string, w *workshop) {
 	}
 }
 
-// run asks a module's tool over the bus.
+// run calls a module's tool over the bus.
 func run(b bus.Bus, name string, r bus.Request, n bus.Notes) (bus.Outcome, error) {
 	r.Module, r.Method, r.Name = name, "tools/call", "run"
 	if r.Caller == nil {
@@ -75,8 +75,7 @@ func said(s string) (tool.Result, error) {
 	return tool.Result{Content: []tool.Content{tool.Text(s)}}, nil
 }
 
-// An old generation is closed when its last call has returned, and not before;
-// new calls go to the new one.
+// An old generation is closed when its last call has returned, and not before; new calls go to the new generation.
 func TestGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, b, _ := newHost(t)
@@ -119,7 +118,7 @@ func TestGenerations(t *testing.T) {
 	})
 }
 
-// One offer for everyone is asked for once; a personal one once for each.
+// An offer for every caller is requested once; a personal one once for each principal.
 func TestOffersAreRemembered(t *testing.T) {
 	h, b, _ := newHost(t)
 	personal := false
@@ -173,7 +172,7 @@ func TestOffersAreRemembered(t *testing.T) {
 	}
 }
 
-// A module that makes no offer does not take the others along.
+// A module that cannot list its offer has no effect on the others.
 func TestModulesThatFail(t *testing.T) {
 	h, b, log := newHost(t)
 	add(t, h, "good", holding(func(context.Context, *tool.Call) (tool.Result, error) { return said("ok") }))
@@ -228,7 +227,7 @@ func TestRequestsForWhatHasGone(t *testing.T) {
 	}
 }
 
-// notes keeps what a call tells.
+// notes collects what a call reports.
 type notes struct{ told []string }
 
 func (n *notes) Progress(done, total float64, note string) {
@@ -255,7 +254,7 @@ func TestAsking(t *testing.T) {
 			err = err2
 		}
 		if err != nil {
-			return said("what is returned besides a question does not count")
+			return said("a result returned with a question does not count")
 		}
 		c.Peer.Progress(1, 2, "two")
 		return said(fmt.Sprint(n, len(a)))
@@ -294,7 +293,7 @@ func TestAsking(t *testing.T) {
 	}
 	out.Recorded["r"] = json.RawMessage(`{"action":"accept","content":{"n":5}}`)
 	if wrong, _ := do(out.Recorded); wrong.Result.Input == nil {
-		t.Errorf("an answer that does not fit was taken: %+v", wrong.Result)
+		t.Errorf("an answer that does not fit was accepted: %+v", wrong.Result)
 	}
 	caller = &tool.Caller{}
 	if _, err := run(b, "m", bus.Request{Caller: caller}, nil); err != nil {
@@ -320,7 +319,7 @@ func TestAnswersThatFit(t *testing.T) {
 		{tool.Elicit("q", "?", []byte(form)), `{"action":"decline"}`, true},
 		{tool.Elicit("q", "?", []byte(form)), `{"action":"accept","content":{}}`, false},
 		{tool.Elicit("q", "?", []byte(form)), `null`, false},
-		// A form that is none is its author's mistake, not the person's.
+		// An invalid form is an error of its author, not of the user.
 		{tool.Elicit("q", "?", []byte(`{"type":"object","properties":{"deep":{"type":"object"}}}`)), `{"action":"accept","content":{"deep":{}}}`, true},
 		{tool.Question{Key: "q", Method: "x/other"}, `5`, true},
 	} {
@@ -397,7 +396,7 @@ func TestRecordingHasALimit(t *testing.T) {
 	}
 }
 
-// ErrAsked without a question is a mistake, and says so.
+// ErrAsked without a question is an error that names the cause.
 func TestAskedWithoutAsking(t *testing.T) {
 	h, b, _ := newHost(t)
 	add(
@@ -412,7 +411,7 @@ func TestAskedWithoutAsking(t *testing.T) {
 	}
 }
 
-// A relay sets its own questions, its state, and where the retry must go.
+// A relay sets its own questions, its state, and the node for the retry.
 func TestRelayedQuestions(t *testing.T) {
 	h, b, _ := newHost(t)
 	add(t, h, "m", holding(func(_ context.Context, c *tool.Call) (tool.Result, error) {
@@ -438,7 +437,7 @@ func TestRelayedQuestions(t *testing.T) {
 	}
 }
 
-// folders are roots by name alone.
+// folders is a tool.Roots that has only names.
 type folders struct {
 	tool.Roots
 	name string
@@ -446,7 +445,7 @@ type folders struct {
 
 func (f folders) List() []tool.Root { return []tool.Root{{Name: f.name}} }
 
-// A call runs in the folders it was narrowed to, and what it makes knows how.
+// A call runs in the folders it was narrowed to, and its inner calls and jobs receive how it was narrowed.
 func TestCallsAreNarrowed(t *testing.T) {
 	b := bus.New()
 	var trace []string
@@ -535,7 +534,7 @@ func TestCallsAreNarrowed(t *testing.T) {
 	}
 }
 
-// A result says in which job its call goes on, unless that is not one alone.
+// A result names the job in which its call continues, if there is exactly one.
 func TestAResultNamesTheJob(t *testing.T) {
 	h, b, _ := newHost(t)
 	var start int

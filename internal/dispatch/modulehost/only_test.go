@@ -14,7 +14,7 @@ import (
 	"gatehouse/tool"
 )
 
-// teller is a module with one tool that says which folder it may touch.
+// teller is a module with one tool that returns the folder it may access.
 type teller struct{}
 
 func newTeller(context.Context, module.Deps) (module.Module, error) { return teller{}, nil }
@@ -28,7 +28,7 @@ func (teller) Offer(context.Context, module.Audience) (*module.Offer, error) {
 		})}}, nil
 }
 
-// place is a root that is only named.
+// place is a root that has only a name.
 type place string
 
 func (p place) List() []tool.Root                      { return []tool.Root{{Name: "x", Path: string(p)}} }
@@ -95,13 +95,13 @@ func TestAModuleForOneContextIsNowhereElse(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := ask(b, "dev", "own"); err != nil {
-		t.Errorf("the end of the old one took the new one along: %v", err)
+		t.Errorf("the end of the old one removed the new one: %v", err)
 	}
 	if err := h.Remove("own")(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if _, err := ask(b, "dev", "own"); !errors.Is(err, bus.ErrAbsent) {
-		t.Errorf("got %v, want nobody there", err)
+		t.Errorf("got %v, want that no module serves it", err)
 	}
 	if err := h.Remove("own")(t.Context()); err != nil {
 		t.Error(err)

@@ -18,14 +18,14 @@ import (
 	"gatehouse/tool"
 )
 
-// Limits of a conversation that goes over several rounds.
+// These are the limits of a call with several rounds.
 const (
 	RecordLimit = 16 << 10 // bytes of answers and recorded values
-	valueKey    = "="      // prefix of what Record keeps, beside answers under their questions' keys
+	valueKey    = "="      // prefix of the keys of recorded values; answers have their questions' keys
 )
 
-// IsAnswerKey reports whether a client may bring an answer under this key: a
-// key that a handler's own recorded values could have is no question's.
+// IsAnswerKey reports whether a client may send an answer under this key: questions cannot have the keys of a
+// handler's recorded values.
 func IsAnswerKey(key string) bool { return key != "" && !strings.HasPrefix(key, valueKey) }
 
 // running is one call while its handler runs: the call, and the peer behind it.
@@ -35,14 +35,14 @@ type running struct {
 	req   *bus.Request
 	notes bus.Notes
 
-	narrowed any // how, for the calls and jobs that this one makes
+	narrowed any // how it was narrowed, for the calls and jobs that it makes
 
 	mu       sync.Mutex
-	recorded map[string]json.RawMessage // grows; the request's own map is not touched
-	owned    bool                       // recorded is a copy of ours
-	unseen   map[string]bool            // recorded earlier and not yet asked for again: while there are any, notes are replays
+	recorded map[string]json.RawMessage // grows; the request's own map is not changed
+	owned    bool                       // recorded is a copy that this call may change
+	unseen   map[string]bool            // recorded earlier and not yet requested again: while there are any, notes are replays
 	asked    []tool.Question
-	jobs     []string // that the handler has started
+	jobs     []string // jobs that the handler has started
 	ended    bool
 }
 
@@ -62,16 +62,16 @@ func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {
 	return rc
 }
 
-// endCall silences the peer: the handler has returned, and whatever it left
-// behind must not talk into a finished call.
+// endCall disconnects the peer, because the handler has returned and goroutines that it left must not report to a
+// call that has ended.
 func (rc *running) endCall() {
 	rc.mu.Lock()
 	rc.ended = true
 	rc.mu.Unlock()
 }
 
-// isDetached reports whether notes are muted: after the end, and while a further
-// round repeats what an earlier one has already told.
+// isDetached reports whether notes are discarded: after the end, and while a further round repeats what an earlier
+// one has already reported.
 func (rc *running) isDetached() bool {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -154,7 +154,7 @@ func (rc *running) Recall(key string) (json.RawMessage, bool) {
 
 func (rc *running) Record(key string, v any) error {
 	if strings.HasPrefix(key, valueKey) {
-		return fmt.Errorf("record: %q is kept for the host", key)
+		return fmt.Errorf("record: %q is reserved for the host", key)
 	}
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -176,7 +176,7 @@ func (rc *running) Record(key string, v any) error {
 	return nil
 }
 
-// Size is what recorded values count against RecordLimit, in bytes.
+// Size returns what recorded values count against RecordLimit, in bytes.
 func Size(m map[string]json.RawMessage) (n int) {
 	for k, v := range m {
 		n += len(k) + len(v)
@@ -184,19 +184,19 @@ func Size(m map[string]json.RawMessage) (n int) {
 	return n
 }
 
-// started notes a job that the handler has started.
+// started records a job that the handler has started.
 func (rc *running) started(job string) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
 	rc.jobs = append(rc.jobs, job)
 }
 
-// JobMeta is the member of a result's _meta that names the job in which its
-// call goes on, for clients that follow it.
+// JobMeta is the member of a result's _meta that names the job in which its call continues, for clients that
+// follow it.
 const JobMeta = "gatehouse/job"
 
-// marked names the job in a good result, if it was just one; rc.mu is held.
-// What a relay gives back is not ours to mark.
+// marked adds the job's id to a successful result, if there is exactly one job. rc.mu must be held. The result of
+// a relay is not changed.
 func (rc *running) marked(res tool.Result) tool.Result {
 	if len(rc.jobs) != 1 || res.Raw != nil || res.IsError {
 		return res
@@ -210,8 +210,7 @@ func (rc *running) marked(res tool.Result) tool.Result {
 	return res
 }
 
-// outcome makes what goes back over the bus. An unanswered question wins over
-// whatever the handler returned.
+// outcome returns what is sent over the bus. An unanswered question overrides what the handler returned.
 func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
 	rc.mu.Lock()
 	defer rc.mu.Unlock()
@@ -235,7 +234,7 @@ func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
 	return out, nil
 }
 
-// checkAbilities checks that the client said it can answer each of the questions.
+// checkAbilities checks that the client has declared that it can answer each of the questions.
 func checkAbilities(can tool.Abilities, qs []tool.Question) error {
 	for _, q := range qs {
 		need, name := needs(q)
@@ -250,8 +249,8 @@ func checkAbilities(can tool.Abilities, qs []tool.Question) error {
 	return nil
 }
 
-// CodeMissingAbility is the protocol's number for a request that needs a
-// capability the client did not declare (2026-07-28).
+// CodeMissingAbility is the protocol's error code for a request that needs a capability the client did not declare
+// (2026-07-28).
 const CodeMissingAbility = -32021
 
 func needs(q tool.Question) (tool.Abilities, string) {
@@ -278,8 +277,8 @@ func needs(q tool.Question) (tool.Abilities, string) {
 	return 0, "{}"
 }
 
-// answerFits checks an answer against its question. One that does not fit is no
-// answer: the question is asked again.
+// answerFits checks an answer against its question. An answer that does not fit is ignored, and the question is
+// asked again.
 func answerFits(q tool.Question, a json.RawMessage) bool {
 	if q.Optional && string(a) == "null" {
 		return true
@@ -322,15 +321,14 @@ func fitsForm(params, a json.RawMessage) bool {
 		if p.Schema == nil {
 			return true
 		}
-		// A form that is none itself is its author's mistake, which asking again
-		// would not mend.
+		// An invalid form is an error of its author, which asking again would not correct.
 		_, wrong := errors.AsType[*schema.Mismatch](schema.CheckForm(p.Schema, r.Content))
 		return !wrong
 	}
 	return false
 }
 
-// noRoots is a host that gives its modules no folders.
+// noRoots is the roots of a host that gives its modules no folders.
 type noRoots struct{}
 
 func (noRoots) Resolve(string) (*os.Root, string, error) {

@@ -1,8 +1,7 @@
-// Package notifier turns events on the bus, and approvals that wait, into
-// notifications for the administrators of a host.
+// Package notifier turns events on the bus, and approvals that wait, into notifications for the administrators of
+// a host.
 //
-// It knows neither where notifications are kept nor who reads them: Options.Add
-// is given each. Only app imports this package.
+// It does not store notifications: Options.Add receives each. Only app imports this package.
 package notifier
 
 import (
@@ -22,28 +21,28 @@ import (
 
 const (
 	eventQueue        = 1024            // events of one pattern that may wait
-	approvalsInterval = 2 * time.Second // between two looks at the approvals that wait
+	approvalsInterval = 2 * time.Second // between two reads of the approvals that wait
 )
 
-// ConfigChanged is the topic of settings that were read again.
+// ConfigChanged is the topic of settings that were reloaded.
 const ConfigChanged = bus.Topic[ChangedSettings]("config.changed")
 
-// ChangedSettings names the settings that differ from those before.
+// ChangedSettings names the settings that differ from the previous ones.
 type ChangedSettings struct {
 	Live    []string `json:"live"`    // in force now
-	Restart []string `json:"restart"` // in force after the next start
+	Restart []string `json:"restart"` // in force after a restart
 }
 
-// Options of a Notifier. All fields are needed.
+// Options configures a Notifier. All fields are required.
 type Options struct {
 	Bus bus.Bus
 	// Pending lists the approvals that wait for an operator.
 	Pending func() ([]approvals.Request, error)
-	// Add keeps a notification. It may be called concurrently.
+	// Add stores a notification. It may be called concurrently.
 	Add func(ctx context.Context, news notify.Notification)
 }
 
-// Notifier makes notifications. New makes one; Run serves it.
+// Notifier creates notifications. New returns one; Run serves it.
 type Notifier struct {
 	opts     Options
 	patterns []iter.Seq[bus.Event]
@@ -61,7 +60,7 @@ func New(o Options) *Notifier {
 	return n
 }
 
-// Run makes notifications until ctx is done.
+// Run creates notifications until ctx is done.
 func (n *Notifier) Run(ctx context.Context) error {
 	defer context.AfterFunc(ctx, n.stop)()
 	var all sync.WaitGroup
@@ -87,8 +86,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// addApprovals notifies of requests that wait for an operator. Every host of the
-// same data folder sees them; Once keeps each from being added twice.
+// addApprovals adds a notification of each request that waits for an operator. Every host of the same data folder
+// sees the requests; Once prevents that one is added twice.
 func (n *Notifier) addApprovals(ctx context.Context) {
 	waiting, err := n.opts.Pending()
 	if err != nil {
@@ -107,7 +106,7 @@ func (n *Notifier) addApprovals(ctx context.Context) {
 			Once:  "approval " + r.ID,
 			Title: r.Tool + " waits for an operator's approval",
 			Message: fmt.Sprintf(
-				"%s wants to call it; the request ends %s. Decide with: gatehouse approvals approve %s",
+				"%s called it; the request ends %s. Decide with: gatehouse approvals approve %s",
 				r.Owner,
 				r.Until.UTC().Format("2006-01-02 15:04 MST"),
 				r.ID,
@@ -134,8 +133,8 @@ func Of(f bus.Event) (notify.Notification, bool) {
 	}
 	if d, ok := ConfigChanged.Decode(f); ok {
 		return notify.Notification{
-			Code: f.Subject, Level: notify.Warning, Title: "Some settings need a new start", Data: f.Data,
-			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(
+			Code: f.Subject, Level: notify.Warning, Title: "Some settings need a restart", Data: f.Data,
+			Message: "They were changed while the host runs and apply after a restart: " + strings.Join(
 				d.Restart,
 				", ",
 			),
@@ -144,27 +143,27 @@ func Of(f bus.Event) (notify.Notification, bool) {
 	return ofAuth(f)
 }
 
-// authNews are the events of identity of which administrators are notified. The
-// title is followed by the name of the user.
+// authNews are the events of identity of which administrators are notified. The title is followed by the name of
+// the user.
 var authNews = map[string]struct {
 	level notify.Level
 	title string
 }{
-	"auth.login_limited":     {notify.Warning, "Too many tries to log in as"},
-	"auth.paired":            {notify.Info, "The first administrator was made:"},
+	"auth.login_limited":     {notify.Warning, "Too many attempts to log in as"},
+	"auth.paired":            {notify.Info, "The first administrator was created:"},
 	"auth.user_added":        {notify.Info, "A user was added:"},
 	"auth.user_removed":      {notify.Info, "A user was removed:"},
-	"auth.owned_ended":       {notify.Info, "What belonged to a removed user was ended:"},
-	"auth.owned_handed_over": {notify.Info, "What belonged to a removed user went to another one:"},
-	"auth.roles_changed":     {notify.Info, "Roles were changed of"},
-	"auth.password_changed":  {notify.Info, "The password was changed of"},
-	"auth.token_created":     {notify.Info, "A token was made for"},
-	"auth.token_revoked":     {notify.Info, "A token was revoked of"},
-	"auth.link_added":        {notify.Info, "A certificate or OAuth subject now stands for"},
-	"auth.link_removed":      {notify.Info, "A certificate or OAuth subject stands no longer for"},
+	"auth.owned_ended":       {notify.Info, "Everything of a removed user was ended:"},
+	"auth.owned_handed_over": {notify.Info, "What belonged to a removed user was handed over:"},
+	"auth.roles_changed":     {notify.Info, "Roles were changed for"},
+	"auth.password_changed":  {notify.Info, "The password was changed for"},
+	"auth.token_created":     {notify.Info, "A token was created for"},
+	"auth.token_revoked":     {notify.Info, "A token was revoked for"},
+	"auth.link_added":        {notify.Info, "A certificate or OAuth subject was linked to"},
+	"auth.link_removed":      {notify.Info, "A certificate or OAuth subject was unlinked from"},
 }
 
-const limitedPer = 10 * time.Minute // one notification of many tries
+const limitedPer = 10 * time.Minute // one notification for many attempts
 
 func ofAuth(f bus.Event) (news notify.Notification, ok bool) {
 	kind, ok := authNews[f.Subject]

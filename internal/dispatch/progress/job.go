@@ -8,22 +8,21 @@ import (
 	"gatehouse/tool"
 )
 
-// Show receives the progress of an owner's job: it is called for each step, and once
-// of the end, nil for a good one. A nil Show does nothing.
+// Show receives the progress of an owner's job: step is called for each step, and ended once with the job's error,
+// nil for success. A nil Show does nothing.
 type Show func(who tool.Caller, job, title string) (step func(Progress), ended func(error))
 
-// Started is the answer of a tool whose work goes on as a job.
+// Started is the result of a tool whose work continues as a job.
 type Started struct {
 	Job    string `json:"job" doc:"follow it with job_wait"`
 	Status string `json:"status"`
 }
 
-// Work is what a job does. It says where it stands with tell, which is never
-// nil; what it gives is the structured result of the job.
+// Work is what a job does. It reports its progress with tell, which is never nil, and returns the structured
+// result of the job.
 type Work func(ctx context.Context, c *tool.Call, tell func(Progress)) (result any, err error)
 
-// Start runs work as a job that outlives the call. Where it stands is shown,
-// and sent to the followers of the job.
+// Start runs work as a job that outlives the call. Its progress is shown, and sent to the followers of the job.
 func (s Show) Start(d module.Deps, c *tool.Call, title string, work Work) (Started, error) {
 	ids, who := make(chan string, 1), c.Caller
 	id, err := d.Job(c, title, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
@@ -60,7 +59,7 @@ func (s Show) runWork(ctx context.Context, c *tool.Call, who tool.Caller, id, ti
 	return out, err
 }
 
-// sendProgress says in the protocol's terms which phase runs, and how far it is.
+// sendProgress sends the current phase and its progress in the form of the protocol.
 func sendProgress(peer tool.Peer, p Progress) {
 	for i, one := range p.Phases {
 		a := one.Progress

@@ -10,8 +10,7 @@ import (
 	"gatehouse/tool"
 )
 
-// What a job tells is shown under its title until it ends, and goes to the client that
-// follows it.
+// The progress of a job is shown under its title until the job ends, and sent to the client that follows it.
 func TestAJobIsShownUntilItEnds(t *testing.T) {
 	fell := errors.New("the barrow fell over")
 	for name, fails := range map[string]error{"done": nil, "failed": fell} {

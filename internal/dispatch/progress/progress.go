@@ -1,5 +1,5 @@
-// Package progress says how far something is that takes long and goes through
-// phases, in a form that people and programs can follow.
+// Package progress describes the progress of a long operation through its phases, in a form that users and
+// programs can follow.
 package progress
 
 import (
@@ -8,21 +8,20 @@ import (
 	"time"
 )
 
-// Progress is where something stands as a whole and in each of its phases.
+// Progress is the progress of an operation as a whole and in each of its phases.
 type Progress struct {
 	Overall Amount  `json:"overall"`
 	Phases  []Phase `json:"phases"`
 }
 
-// Phase is one step of several.
+// Phase is one step of an operation.
 type Phase struct {
 	Name     string `json:"name"`
 	Progress Amount `json:"progress"`
 }
 
-// Amount is null before it has begun, false while it runs and it is unknown how
-// far it is, true when it is done, and otherwise an object with done, total
-// and units. The zero value has not begun.
+// Amount is encoded as null before it has begun, as false while it runs and its progress is unknown, as true when
+// it is done, and otherwise as an object with done, total and units. The zero value has not begun.
 type Amount struct {
 	State State
 	Done  int64
@@ -30,7 +29,7 @@ type Amount struct {
 	Units string // bytes or steps
 }
 
-// State is how far an Amount is in words.
+// State is the state of an Amount.
 type State uint8
 
 const (
@@ -86,11 +85,10 @@ func (a *Amount) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// showEvery is how often what moves is shown; a new phase is shown at once.
+// showEvery is the interval at which progress within a phase is shown; a new phase is shown at once.
 const showEvery = 250 * time.Millisecond
 
-// Track follows something through its phases, in their order. Safe for
-// concurrent use.
+// Track follows an operation through its phases, in their order. It is safe for concurrent use.
 type Track struct {
 	show func(Progress)
 
@@ -100,8 +98,7 @@ type Track struct {
 	shown time.Time
 }
 
-// New makes a track. show is told of every step that is worth showing, one
-// call at a time; what it is given is its own.
+// New returns a Track. show is called for every step that is shown, one call at a time; its argument is a copy.
 func New(show func(Progress), names ...string) *Track {
 	t := &Track{show: show, at: -1}
 	for _, n := range names {
@@ -110,8 +107,8 @@ func New(show func(Progress), names ...string) *Track {
 	return t
 }
 
-// At says how far a phase is, and that those before it are done. A phase that
-// was not announced is ignored, and so is one that is over.
+// At reports the progress of a phase, and that the phases before it are done. An unknown phase is ignored, and so
+// is one that has ended.
 func (t *Track) At(name string, done, total int64, units string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +137,7 @@ func (t *Track) phaseIndex(name string) int {
 	return -1
 }
 
-// Finish says that all is done.
+// Finish marks all phases as done.
 func (t *Track) Finish() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,7 +148,7 @@ func (t *Track) Finish() {
 	t.reportState()
 }
 
-// reportState shows a copy; t.mu is held.
+// reportState shows a copy. t.mu must be held.
 func (t *Track) reportState() {
 	t.shown = time.Now()
 	p := t.now

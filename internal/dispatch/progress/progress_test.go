@@ -37,7 +37,7 @@ func TestPhasesAreShownAsTheyBegin(t *testing.T) {
 	}
 }
 
-// What moves fast is shown now and then only.
+// Frequent steps are shown at intervals.
 func TestSmallStepsAreNotAllShown(t *testing.T) {
 	shown := 0
 	track := New(func(Progress) { shown++ }, "carry")

@@ -16,8 +16,8 @@ import (
 
 const maxHeader = 16 << 10 // bytes, the line end included
 
-// header is the first line of an item's file. It is written when the item
-// starts and once more, in the same length, when it is closed.
+// header is the first line of an item's file. It is written when the item is created and again, with the same
+// length, when it is closed.
 type header struct {
 	Owner   string `json:"owner"`
 	MIME    string `json:"mime"`
@@ -27,7 +27,7 @@ type header struct {
 	Closed  bool   `json:"closed"`
 }
 
-// first makes the line with room for larger numbers later.
+// first encodes the line with space for larger numbers later.
 func (h header) first() []byte {
 	const room = 40 // digits that expires and dropped may grow by
 	b, err := json.Marshal(h)
@@ -37,7 +37,7 @@ func (h header) first() []byte {
 	return h.again(int64(len(b)) + room)
 }
 
-// again makes the line n bytes long.
+// again encodes the line with a length of n bytes.
 func (h header) again(n int64) []byte {
 	b, err := json.Marshal(h)
 	if err != nil {
@@ -47,7 +47,7 @@ func (h header) again(n int64) []byte {
 	return append(b, '\n')
 }
 
-// parseHeader reads the line and tells how long it is.
+// parseHeader reads the line and returns its length.
 func parseHeader(r io.Reader) (h header, n int64, err error) {
 	line, err := bufio.NewReaderSize(io.LimitReader(r, maxHeader), maxHeader).ReadSlice('\n')
 	if err != nil {
@@ -64,8 +64,8 @@ func parseHeader(r io.Reader) (h header, n int64, err error) {
 	return h, int64(len(line)), nil
 }
 
-// recover takes in what an earlier host left. Files it cannot read are left
-// alone: they are not ours to remove.
+// recover adds the items that an earlier host has left. Files that it cannot read stay, because they may belong to
+// another program.
 func (s *Spool) recover() error {
 	dir, err := s.root.Open(".")
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *Spool) recoverOne(e fs.DirEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.items[handle] = it
-	s.refundBytes(it, itemCost+it.size) // past the caps too: it is there
+	s.refundBytes(it, itemCost+it.size) // even above the limits, because it exists
 }
 
 func (s *Spool) readItem(handle string) (*item, error) {
@@ -113,7 +113,7 @@ func (s *Spool) readItem(handle string) (*item, error) {
 		return nil, err
 	}
 	if m := info.Mode(); !m.IsRegular() || m.Perm()&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, fmt.Errorf("mode %v is not what we write", m)
+		return nil, fmt.Errorf("mode %v is not that of an item", m)
 	}
 	return itemOf(handle, f, info, s.o.Keep)
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-const bufferSize = 32 << 10 // bytes an open item holds back; readers flush it
+const bufferSize = 32 << 10 // bytes that an open item buffers; readers flush it
 
 // An item is one file: a header line, then the data.
 type item struct {
@@ -17,15 +17,15 @@ type item struct {
 
 	mu      sync.Mutex
 	file    *os.File // nil once closed
-	buf     []byte   // the data's last bytes, not yet in the file
+	buf     []byte   // the last bytes of the data, not yet in the file
 	size    int64    // bytes of data, those in buf included
 	dropped int64
-	full    bool // a byte was dropped, so all later ones are: an item has no holes
+	full    bool // a byte was dropped, so all later ones are dropped: an item has no gaps
 	gone    bool
 	expires time.Time // counts once the item is closed
 }
 
-// openFile makes the file.
+// openFile creates the file.
 func (it *item) openFile(root *os.Root) error {
 	f, err := root.OpenFile(it.handle+suffix, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -47,8 +47,8 @@ func (it *item) header(closed bool) header {
 	return header{it.owner, it.mime, it.created.UnixMilli(), it.expires.UnixMilli(), it.dropped, closed}
 }
 
-// flush moves the buffer into the file; the lock is held. A file that takes no
-// more, on a full disk for instance, is an item that is full.
+// flush writes the buffer to the file. The lock must be held. If the file accepts no more, for instance because
+// the disk is full, the item is full.
 func (it *item) flush() (err error) {
 	if len(it.buf) > 0 {
 		b := it.buf
@@ -58,7 +58,7 @@ func (it *item) flush() (err error) {
 	return err
 }
 
-// store writes b, which is already counted in size, at an offset of the data.
+// store writes b, which size already counts, at an offset of the data.
 func (it *item) store(b []byte, at int64) error {
 	n, err := it.file.WriteAt(b, it.head+at)
 	if lost := int64(len(b) - n); lost > 0 {
@@ -69,7 +69,7 @@ func (it *item) store(b []byte, at int64) error {
 	return err
 }
 
-// closeItem ends the writing and starts the time the item is kept.
+// closeItem ends writing and starts the time for which the item is kept.
 func (it *item) closeItem(keep time.Duration) error {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -88,7 +88,7 @@ func (it *item) closeItem(keep time.Duration) error {
 	return err
 }
 
-// closeFile lets go of the file of an item that is about to be removed.
+// closeFile closes the file of an item that is about to be removed.
 func (it *item) closeFile() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
@@ -105,12 +105,12 @@ func (it *item) expired(now time.Time) bool {
 	return it.gone || it.file == nil && it.head > 0 && !now.Before(it.expires)
 }
 
-// extent flushes and tells how far the data goes, and whether more may come.
+// extent flushes and returns the size of the data, and whether more may follow.
 func (it *item) extent() (size, dropped int64, open bool) {
 	it.mu.Lock()
 	defer it.mu.Unlock()
 	if it.file != nil {
-		it.flush() // what fails here counts as dropped
+		it.flush() // bytes that cannot be written count as dropped
 	}
 	return it.size, it.dropped, it.file != nil
 }

@@ -16,7 +16,7 @@ const (
 	maxRead     = 8 << 20
 )
 
-// Chunk is a piece of an item. Read on from Next.
+// Chunk is a part of an item. The next part begins at Next.
 type Chunk struct {
 	Data    []byte
 	Offset  int64 // of Data's first byte
@@ -27,11 +27,10 @@ type Chunk struct {
 	Dropped int64 // bytes that were printed but not kept
 }
 
-// Read gives up to limit bytes from offset: 0 means 64 KiB, and more than 8 MiB
-// are not given. A negative offset counts from the end; one past the end means
-// the end. Text ends after a line if more follows, otherwise between runes,
-// unless limit has no room for that; a negative offset moves forward to a rune.
-// While the writer is open an empty chunk means that nothing new is there.
+// Read returns up to limit bytes from offset: 0 means 64 KiB, and 8 MiB is the most. A negative offset counts from
+// the end; one past the end means the end. Text ends after a line if more follows, otherwise between runes, unless
+// limit is too small for that; a negative offset moves forward to the start of a rune. While the writer is open,
+// an empty chunk means that there is no new data.
 func (s *Spool) Read(owner, handle string, offset int64, limit int) (Chunk, error) {
 	it := s.findItem(owner, handle)
 	if it == nil {
@@ -60,7 +59,7 @@ func (s *Spool) Read(owner, handle string, offset int64, limit int) (Chunk, erro
 	return c, nil
 }
 
-// place turns an offset a caller gave into one that exists.
+// place converts a caller's offset into one that exists.
 func place(offset, size int64) int64 {
 	if offset < 0 {
 		offset = max(0, size+offset)
@@ -76,7 +75,7 @@ func (s *Spool) data(it *item, at, n int64) ([]byte, error) {
 	f, err := s.root.Open(it.handle + suffix)
 	if err != nil {
 		if s.findItem(it.owner, it.handle) == nil {
-			return nil, ErrNotFound // removed between the look and the read
+			return nil, ErrNotFound // removed between the lookup and the read
 		}
 		return nil, fmt.Errorf("read spool: %w", err)
 	}
@@ -98,8 +97,8 @@ func isText(mime string) bool {
 	return strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml")
 }
 
-// cut tells where a chunk of text ends. A chunk at the end of an open item may
-// end with half a line, a prompt for instance, but not with half a rune.
+// cut returns where a chunk of text ends. A chunk at the end of an open item may end within a line, such as a
+// prompt, but not within a rune.
 func cut(b []byte, more, open bool) int {
 	if more {
 		if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
@@ -111,12 +110,12 @@ func cut(b []byte, more, open bool) int {
 	}
 	n := displaytext.Whole(b)
 	if n == 0 && more {
-		return len(b) // a reader must get on
+		return len(b) // the reader must make progress
 	}
 	return n
 }
 
-// toRune is how many bytes at the start of b belong to a rune before it.
+// toRune returns how many bytes at the start of b belong to the previous rune.
 func toRune(b []byte) int {
 	for i := range min(len(b), utf8.UTFMax) {
 		if utf8.RuneStart(b[i]) {

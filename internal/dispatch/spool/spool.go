@@ -1,12 +1,10 @@
-// Package spool holds output that is too long to send: owned, capped, expiring,
-// read by a cursor.
+// Package spool stores output that is too long to send. An item belongs to an owner, has a size limit, expires,
+// and is read by offset.
 //
-// Each item is one file in one folder, named after its unguessable handle.
-// A limit never blocks a writer: what does not fit is dropped and
-// counted. An item expires some time after its writer was closed; while it is
-// written it stays. Items survive a restart of the host but are not synced to
-// disk, so a power cut may take the newest of them. A folder belongs to one
-// Spool at a time.
+// Each item is one file in one folder, named after its unguessable handle. A limit never blocks a writer: bytes
+// that do not fit are dropped and counted. An item expires some time after its writer was closed; it stays while
+// it is written. Items survive a restart of the host but are not synced to disk, so a power failure may lose the
+// newest of them. A folder belongs to one Spool at a time.
 package spool
 
 import (
@@ -26,11 +24,10 @@ import (
 )
 
 var (
-	// ErrNotFound means that there is no such item for this owner; a foreign
-	// item and none at all look the same.
+	// ErrNotFound means that the owner has no such item; an item of another owner gives the same error.
 	ErrNotFound = errors.New("no such output; it may have expired")
-	// ErrFull means that there is no room for one more item.
-	ErrFull = errors.New("no room for more output: wait until older output expires, or remove some")
+	// ErrFull means that there is no space for another item.
+	ErrFull = errors.New("no space for more output: wait until older output expires, or remove some")
 )
 
 const (
@@ -42,9 +39,9 @@ const (
 	suffix     = ".spool"
 )
 
-// Options are the limits of a spool. The zero value is good.
+// Options configures a Spool. The zero value is usable.
 type Options struct {
-	MaxItem  int64         // bytes in one item; 0 means 256 MiB
+	MaxItem  int64         // bytes of one item; 0 means 256 MiB
 	MaxOwner int64         // bytes of one owner's items, each costing 4 KiB more; 0 means 1 GiB
 	MaxTotal int64         // the same for all owners together; 0 means 4 GiB
 	Keep     time.Duration // how long an item stays after it was closed; 0 means 1 h
@@ -52,20 +49,20 @@ type Options struct {
 	NewID    func() string // an unguessable handle of letters, digits, "-", "_" and "."; nil means 128 random bits in base32
 }
 
-// A Spool is a folder of items. Safe for concurrent use.
+// Spool is a folder of items. It is safe for concurrent use.
 type Spool struct {
 	o    Options
 	root *os.Root
 
-	// mu is taken after an item's lock, never before it.
+	// mu is acquired after an item's lock, never before it.
 	mu    sync.Mutex
 	items map[string]*item
 	used  map[string]int64 // cost by owner
 	total int64
 }
 
-// Open opens the folder dir, which it makes with mode 0700 if need be, and
-// finds the items an earlier host left there.
+// Open opens the folder dir, which it creates with mode 0700 if necessary, and finds the items that an earlier
+// host left there.
 func Open(dir string, o Options) (*Spool, error) {
 	o.MaxItem = cmp.Or(o.MaxItem, 256<<20)
 	o.MaxOwner = cmp.Or(o.MaxOwner, 1<<30)
@@ -98,8 +95,8 @@ func newID() string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
 }
 
-// Create starts an item of an owner; "" as mime means text/plain. The error is
-// ErrFull if the owner, or all owners together, have reached the limit.
+// Create starts an item of an owner; an empty mime means text/plain. The error is ErrFull if the owner, or all
+// owners together, have reached the limit.
 func (s *Spool) Create(owner, mime string) (*Writer, error) {
 	if mime == "" {
 		mime = "text/plain"
@@ -122,8 +119,7 @@ func (s *Spool) Create(owner, mime string) (*Writer, error) {
 	return &Writer{s, it}, nil
 }
 
-// Put stores data as a whole item and returns its handle. What is past a cap
-// is dropped, as with Create.
+// Put stores data as a complete item and returns its handle. Bytes above a limit are dropped, as with Create.
 func (s *Spool) Put(owner, mime string, data []byte) (string, error) {
 	w, err := s.Create(owner, mime)
 	if err != nil {
@@ -133,7 +129,7 @@ func (s *Spool) Put(owner, mime string, data []byte) (string, error) {
 	return w.Handle(), w.Close()
 }
 
-// Remove removes an item, also while it is written or read.
+// Remove removes an item, even while it is written or read.
 func (s *Spool) Remove(owner, handle string) error {
 	it := s.findItem(owner, handle)
 	if it == nil {
@@ -142,8 +138,8 @@ func (s *Spool) Remove(owner, handle string) error {
 	return s.removeItem(it)
 }
 
-// EndOwned removes the items for which match holds, also while they are written
-// or read, and returns a line for each owner that had some.
+// EndOwned removes the items that match accepts, even while they are written or read, and returns a line for each
+// owner that had any.
 func (s *Spool) EndOwned(match func(owner string, made time.Time) bool) (ended []string) {
 	of := map[string]int{}
 	for _, it := range s.all() {
@@ -151,7 +147,7 @@ func (s *Spool) EndOwned(match func(owner string, made time.Time) bool) (ended [
 			continue
 		}
 		if err := s.removeItem(it); err != nil {
-			s.o.Log.Warn("output of a removed user stays until it expires", "error", err)
+			s.o.Log.Warn("cannot remove output of a removed user, which stays until it expires", "error", err)
 			continue
 		}
 		of[it.owner]++
@@ -162,9 +158,9 @@ func (s *Spool) EndOwned(match func(owner string, made time.Time) bool) (ended [
 	return ended
 }
 
-// HandOver gives the closed items for which heir names an owner to that owner,
-// under the handles they have, and returns a line for each owner that gave
-// some. What the new owner has no room for stays, and so does what is written.
+// HandOver gives closed items to the owner that heir names for them, under the same handles, and returns a line
+// for each previous owner. Items that do not fit into the new owner's limit stay, and so do items that are being
+// written.
 func (s *Spool) HandOver(heir func(owner string, made time.Time) string) (handed []string) {
 	of := map[string]int{}
 	for _, it := range s.all() {
@@ -185,8 +181,8 @@ func (s *Spool) HandOver(heir func(owner string, made time.Time) string) (handed
 	return handed
 }
 
-// changeOwner replaces an item by one of another owner. The owner is in the header
-// line, whose length follows from it, so the file is written anew.
+// changeOwner replaces an item by one of another owner. The owner is in the header line, whose length depends on
+// it, so the file is written anew.
 func (s *Spool) changeOwner(it *item, to string) (given bool, err error) {
 	it.mu.Lock()
 	open, gone := it.file != nil || it.head == 0, it.gone
@@ -201,7 +197,7 @@ func (s *Spool) changeOwner(it *item, to string) (given bool, err error) {
 	}
 	line := next.header(true).first()
 	next.head = int64(len(line))
-	const unfinished = ".handed" // which an item never ends in, so that what a killed host leaves is no item
+	const unfinished = ".handed" // no handle ends so, and a file that a killed host leaves is not read as an item
 	name := it.handle + unfinished
 	defer s.root.Remove(name)
 	if err := s.copyItem(it.handle+suffix, head, name, line); err != nil {
@@ -225,7 +221,7 @@ func (s *Spool) changeOwner(it *item, to string) (given bool, err error) {
 	return true, nil
 }
 
-// copyItem copies the data of an item behind another header line.
+// copyItem copies the data of an item after another header line.
 func (s *Spool) copyItem(from string, head int64, to string, line []byte) (err error) {
 	in, err := s.root.Open(from)
 	if err != nil {
@@ -251,7 +247,7 @@ func (s *Spool) copyItem(from string, head int64, to string, line []byte) (err e
 	return err
 }
 
-// Run removes what has expired, every minute, until ctx ends.
+// Run removes expired items, every minute, until ctx is done.
 func (s *Spool) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -265,8 +261,7 @@ func (s *Spool) Run(ctx context.Context) error {
 	}
 }
 
-// Close ends all writers and lets go of the folder. What is in it stays for
-// the next Open.
+// Close closes all writers and the folder. The items stay for the next Open.
 func (s *Spool) Close() error {
 	for _, it := range s.all() {
 		it.closeItem(s.o.Keep)
@@ -278,13 +273,13 @@ func (s *Spool) removeExpired(now time.Time) {
 	for _, it := range s.all() {
 		if it.expired(now) {
 			if err := s.removeItem(it); err != nil {
-				s.o.Log.Warn("expired output stays", "error", err)
+				s.o.Log.Warn("cannot remove expired output", "error", err)
 			}
 		}
 	}
 }
 
-// findItem gives nil for what is unknown, foreign or expired.
+// findItem returns nil for an item that is unknown, belongs to another owner, or has expired.
 func (s *Spool) findItem(owner, handle string) *item {
 	s.mu.Lock()
 	it := s.items[handle]
@@ -305,7 +300,7 @@ func (s *Spool) all() []*item {
 	return list
 }
 
-// addItem takes an item in, if there is room for its cost.
+// addItem adds an item, if there is space for its cost.
 func (s *Spool) addItem(it *item) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -320,7 +315,7 @@ func (s *Spool) addItem(it *item) error {
 	return nil
 }
 
-// charge takes room for up to n more bytes and tells how many there are.
+// charge reserves space for up to n more bytes and returns how many it reserved.
 func (s *Spool) charge(it *item, n int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,7 +324,7 @@ func (s *Spool) charge(it *item, n int64) int64 {
 	return n
 }
 
-// dropItem forgets an item and gives its cost back.
+// dropItem removes an item and releases its cost.
 func (s *Spool) dropItem(it *item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,7 +338,7 @@ func (s *Spool) dropItem(it *item) {
 	}
 }
 
-// room and pay want the lock held.
+// room and refundBytes require that the lock is held.
 func (s *Spool) room(owner string) int64 {
 	return min(s.o.MaxOwner-s.used[owner], s.o.MaxTotal-s.total)
 }
@@ -363,7 +358,7 @@ func (s *Spool) removeItem(it *item) error {
 	return nil
 }
 
-// goodHandle keeps to names that are a plain file name everywhere.
+// goodHandle reports whether a handle is a plain file name on every system.
 func goodHandle(h string) bool {
 	if h == "" || len(h) > maxHandle || h[0] == '.' {
 		return false

@@ -184,7 +184,7 @@ func TestRemovingMakesRoomAgain(t *testing.T) {
 	}
 	fmt.Fprint(a, "too late")
 	if a.Dropped() != 8 || a.Close() != nil {
-		t.Errorf("writing to what was removed: dropped %d", a.Dropped())
+		t.Errorf("writing to a removed item: dropped %d", a.Dropped())
 	}
 	create(t, s, "alice", "")
 	s.Remove("alice", b.Handle())
@@ -424,8 +424,7 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// Whatever the text and the sizes, the chunks make up the whole, and valid
-// text is cut between runes wherever the limit allows.
+// For all texts and sizes, the chunks make up the whole, and valid text is cut between runes if the limit allows.
 func FuzzRead(f *testing.F) {
 	s, err := Open(f.TempDir(), Options{})
 	if err != nil {
@@ -484,8 +483,8 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-// Items go to another owner with their handles, also for the next host. What is
-// still written stays, and so does what the new owner has no room for.
+// Items go to another owner with their handles, and stay there after a restart. Items that are being written stay,
+// and so do those that do not fit into the new owner's limit.
 func TestItemsAreHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(dir, Options{MaxOwner: 3*itemCost + 200})
@@ -529,7 +528,7 @@ func TestItemsAreHandedOver(t *testing.T) {
 		t.Error("nothing was handed over")
 	}
 	if first != nil && second != nil {
-		t.Error("more was handed over than there is room for")
+		t.Error("more was handed over than there is space for")
 	}
 	if err := open.Close(); err != nil {
 		t.Fatal(err)

@@ -1,25 +1,25 @@
 package spool
 
-// A Writer fills one item. Safe for concurrent use.
+// Writer writes one item. It is safe for concurrent use.
 type Writer struct {
 	s  *Spool
 	it *item
 }
 
-// Handle names the item for Read, also while it is written.
+// Handle returns the handle by which Read finds the item, even while it is written.
 func (w *Writer) Handle() string { return w.it.handle }
 
-// Write never fails and always claims to have taken all of p, so that a cap or
-// a full disk does not end the writing program; see Dropped.
+// Write never fails and always reports that it wrote all of p, so that a limit or a full disk does not end the
+// program that writes; see Dropped.
 func (w *Writer) Write(p []byte) (int, error) {
 	if started, err := w.writeBytes(p); started {
-		// Not under the lock: a log handler may itself be a writer.
+		// This runs without the lock, because a log handler may itself write to the spool.
 		w.s.o.Log.Warn("output is being dropped", "owner", w.it.owner, "kept", w.Size(), "error", err)
 	}
 	return len(p), nil
 }
 
-// writeBytes tells whether this was the first write to lose something.
+// writeBytes reports whether this was the first write that lost bytes.
 func (w *Writer) writeBytes(p []byte) (started bool, err error) {
 	it := w.it
 	it.mu.Lock()
@@ -36,7 +36,7 @@ func (w *Writer) writeBytes(p []byte) (started bool, err error) {
 	return it.full, it.appendBytes(p[:n])
 }
 
-// appendBytes adds bytes there is room for; the lock is held.
+// appendBytes adds bytes for which space is reserved. The lock must be held.
 func (it *item) appendBytes(p []byte) error {
 	if len(it.buf)+len(p) > bufferSize {
 		if err := it.flush(); err != nil {
@@ -55,21 +55,20 @@ func (it *item) appendBytes(p []byte) error {
 	return nil
 }
 
-// Size is how many bytes the item holds.
+// Size returns how many bytes the item has.
 func (w *Writer) Size() int64 {
 	w.it.mu.Lock()
 	defer w.it.mu.Unlock()
 	return w.it.size
 }
 
-// Dropped is how many bytes were lost to a cap, a full disk, or because they
-// came after Close or Remove.
+// Dropped returns how many bytes were lost to a limit, a full disk, or because they came after Close or Remove.
 func (w *Writer) Dropped() int64 {
 	w.it.mu.Lock()
 	defer w.it.mu.Unlock()
 	return w.it.dropped
 }
 
-// Close says that no more will come; from now on the item expires. A second
-// Close does nothing. The error is the disk's; what it lost counts as dropped.
+// Close ends writing; from now on the item expires. A second Close does nothing. The error is the disk's; bytes
+// that it lost count as dropped.
 func (w *Writer) Close() error { return w.it.closeItem(w.s.o.Keep) }

@@ -15,7 +15,7 @@ import (
 	"gatehouse/tool"
 )
 
-// ErrCursor is the answer for a cursor that this host has not given out.
+// ErrCursor is the error for a cursor that this host has not issued.
 var ErrCursor = errors.New("malformed cursor")
 
 type pageKey struct {
@@ -27,12 +27,11 @@ type pageKey struct {
 // members are the names of the lists in their results.
 var members = [kinds]string{"tools", "prompts", "resources", "resourceTemplates"}
 
-// Page returns the result object of a list request, encoded. It is made once
-// and then only handed out; no caller may change it. cursor is "" for the first
-// page.
+// Page returns the encoded result object of a list request. It is created once and shared; no caller may change
+// it. cursor is "" for the first page.
 //
-// A cursor names the last entry it has shown, so that a list which changes
-// between two pages neither repeats nor skips what stays.
+// A cursor names the last entry of its page, so that a list that changes between two pages neither repeats nor
+// skips entries that remain.
 func (v *View) Page(k Kind, r mcpversion.Revision, cursor string) ([]byte, error) {
 	from, err := v.pageStart(k, cursor)
 	if err != nil {
@@ -90,8 +89,8 @@ func (v *View) encodePage(k Kind, r mcpversion.Revision, from int) []byte {
 	return b.Bytes()
 }
 
-// Stamp is a fingerprint of a list as the newest revision sees it: a list
-// with the same stamp has not changed.
+// Stamp returns a fingerprint of a list as the newest revision sees it: a list with the same stamp has not
+// changed.
 func (v *View) Stamp(k Kind) uint64 { return v.stamps[k] }
 
 func (v *View) stamp(k Kind) uint64 {
@@ -102,8 +101,7 @@ func (v *View) stamp(k Kind) uint64 {
 	return h.Sum64()
 }
 
-// Digest is a fingerprint of what an entry is: its module, its names and what
-// the newest revision lists of it.
+// Digest returns a fingerprint of an entry: its module, its names and what the newest revision lists of it.
 func (e *Entry) Digest() [sha256.Size]byte {
 	k := Templates
 	switch {
@@ -130,8 +128,7 @@ func (e *Entry) listing(k Kind, r mcpversion.Revision) []byte {
 	}
 }
 
-// relisted splices the view's name, and its description if it has one, into a
-// relayed entry.
+// relisted replaces the name in a relayed entry by the view's, and the description if the view has one.
 func (e *Entry) relisted(raw json.RawMessage, member string) []byte {
 	edits := []rawjson.Edit{{Key: member, Value: rawjson.AppendString(nil, e.Listed)}}
 	if e.describe != "" {
@@ -140,7 +137,7 @@ func (e *Entry) relisted(raw json.RawMessage, member string) []byte {
 	return rawjson.Compact(nil, rawjson.Splice(raw, edits...))
 }
 
-// described is the view's description where it has one of its own.
+// described returns the view's description, if it has one, or else the entry's own.
 func (e *Entry) described(own string) string {
 	if e.describe != "" {
 		return e.describe
@@ -185,8 +182,8 @@ func (e *Entry) toolListing(r mcpversion.Revision) []byte {
 	return marshal(l)
 }
 
-// annotations says what the effects promise; what they do not promise stays
-// at the protocol's own defaults, which are the worst.
+// annotations encodes what the effects declare. What they do not declare stays at the protocol's defaults, which
+// assume the worst.
 func annotations(e tool.Effects) json.RawMessage {
 	if e == 0 {
 		return nil
@@ -295,9 +292,8 @@ func (e *Entry) resourceListing(k Kind, r mcpversion.Revision) []byte {
 	return marshal(l)
 }
 
-// marshal encodes a listing without escaping what is legal in JSON. The
-// values are our own structs: it cannot fail but for a schema that is not
-// JSON, which compile has refused.
+// marshal encodes a listing without escaping what is legal in JSON. The values are structs of this package, so it
+// can only fail for a schema that is not JSON, which compile has refused.
 func marshal(v any) []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

@@ -84,7 +84,7 @@ func TestAPageIsMadeOnce(t *testing.T) {
 	expect(t, "made for another revision", tails, 2)
 }
 
-// Whatever cursors a client invents, what is kept is bounded by the list.
+// The cache of pages is bounded by the list, whatever cursors a client invents.
 func TestInventedCursorsAreNotKept(t *testing.T) {
 	h := &house{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
@@ -129,7 +129,7 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// A digest tells definitions apart, and nothing else.
+// A digest distinguishes definitions, and nothing else.
 func TestDigests(t *testing.T) {
 	digest := func(d tool.Def, rename map[string]string) string {
 		h := &house{offers: map[string]*module.Offer{"m": {Tools: []tool.Tool{{Def: d}}}}}

@@ -24,7 +24,7 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 		{Spec{Style: Colon}, "[m:read_all other]"},
 		{Spec{Aliases: true, Style: Dot}, "[other package.action.read]"},
 		{Spec{Rename: map[string]string{"m_read_all": "r"}, Aliases: true}, "[other r]"},
-		{Spec{Rename: map[string]string{"m_read_all": "other"}}, "[other]"}, // taken by the first
+		{Spec{Rename: map[string]string{"m_read_all": "other"}}, "[other]"}, // used by the first
 	} {
 		c.spec.Name = "x"
 		h := &house{offers: map[string]*module.Offer{"m": o}}
@@ -54,8 +54,8 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 	}
 }
 
-// Where a view answers to aliases a tool is called by each that it declares,
-// and is listed once. An alias of two tools calls neither.
+// In a view with aliases, a tool can be called by each alias that it declares, and is listed once. An alias of two
+// tools calls neither.
 func TestAliasesThatAreCalled(t *testing.T) {
 	o := named("a_one", "a_two", "a_three")
 	for i, aliases := range [][]string{{"first.one", "second.one"}, {"first.two", "both", "a_one"}, {"first.three", "both"}} {
@@ -111,7 +111,7 @@ func TestResourcesOfAContext(t *testing.T) {
 	}
 }
 
-// A caller who may not enter a context is told so only if it may know of it.
+// A caller who may not use a context learns that it exists only if it may know of it.
 func TestEntering(t *testing.T) {
 	p, err := permit.New(permit.Options{Default: permit.Allow, Access: []permit.Access{
 		{Context: "secret", Roles: []string{"in"}, KnownTo: []string{"near"}},
@@ -140,7 +140,7 @@ func TestEntering(t *testing.T) {
 	}
 }
 
-// A relayed entry keeps what we do not know of; its name is the view's.
+// A relayed entry keeps unknown members; its name is the view's.
 func TestRelayedEntries(t *testing.T) {
 	raw := func(s string) []byte { return []byte(s) }
 	o := &module.Offer{

@@ -19,9 +19,8 @@ type Host struct {
 	Language             string    // that users want answers in, as POSIX names it; "" for none
 }
 
-// SystemPrompt tells a model about the host, what the caller's view holds, and
-// which actions the user must confirm. It says nothing that the caller could not
-// find out by listing.
+// SystemPrompt returns a text that describes to a model the host, the content of the caller's view, and which
+// actions the user must confirm. It contains nothing that the caller could not list.
 func (r *Registry) SystemPrompt(ctx context.Context, who tool.Caller, info Host) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "You are connected to %s %s", info.Name, info.Version)
@@ -34,7 +33,7 @@ func (r *Registry) SystemPrompt(ctx context.Context, who tool.Caller, info Host)
 	}
 	b.WriteString(".\n")
 	if info.Language != "" {
-		fmt.Fprintf(&b, "Answer the people here in the language %s, unless they write in another.\n", info.Language)
+		fmt.Fprintf(&b, "Answer the users of this host in the language %s, unless they write in another.\n", info.Language)
 	}
 	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {
@@ -42,7 +41,7 @@ func (r *Registry) SystemPrompt(ctx context.Context, who tool.Caller, info Host)
 	}
 	fmt.Fprintf(&b, "You work in the context %s as %s.\n", who.Context, who.Principal)
 	describeTools(&b, v)
-	b.WriteString("\n" + `Before you do anything that destroys or cannot be undone, tell the person
+	b.WriteString("\n" + `Before you do anything that destroys or cannot be undone, tell the user
 what it will do and to what, and go on only when they have said yes to exactly
 that. A yes to one act is no yes to the next. When in doubt, look first.
 `)
@@ -51,16 +50,15 @@ that. A yes to one act is no yes to the next. When in doubt, look first.
 		open = append(open, s.Name)
 	}
 	if len(open) > 1 {
-		fmt.Fprintf(&b, "\nContexts you may enter: %s.\n", strings.Join(open, ", "))
+		fmt.Fprintf(&b, "\nContexts you may use: %s.\n", strings.Join(open, ", "))
 	}
 	if e, _ := v.Resource("gatehouse:///public"); e != nil {
-		b.WriteString("\nThe resource gatehouse:///public shows what this host is and does at the moment.\n")
+		b.WriteString("\nThe resource gatehouse:///public describes this host and its current activity.\n")
 	}
 	return b.String()
 }
 
-// describeTools lists the modules of a view with their tools, and which of those
-// are destructive.
+// describeTools lists the modules of a view with their tools, and which of those are destructive.
 func describeTools(b *strings.Builder, v *View) {
 	tools := map[string][]string{}
 	var destroy []string
@@ -79,6 +77,6 @@ func describeTools(b *strings.Builder, v *View) {
 		fmt.Fprintf(b, "- %s: %s\n", m, strings.Join(tools[m], ", "))
 	}
 	if len(destroy) > 0 {
-		fmt.Fprintf(b, "Of these, some can destroy: %s.\n", strings.Join(destroy, ", "))
+		fmt.Fprintf(b, "Of these, the following can destroy data: %s.\n", strings.Join(destroy, ", "))
 	}
 }

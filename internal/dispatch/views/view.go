@@ -19,20 +19,19 @@ import (
 	"gatehouse/tool"
 )
 
-// View is what one kind of caller sees of one context. It is immutable; after
-// a change there is a new one.
+// View is what one kind of caller sees of one context. It is immutable; a change creates a new one.
 type View struct {
 	Name     string
 	personal bool
-	cut      bool     // not everyone who asks this host gets it
-	offers   []uint64 // generations it was built from
+	cut      bool     // not every caller of this host gets it
+	offers   []uint64 // the generations it was built from
 	epoch    atomic.Uint64
 	page     int
 	tail     Tail
 
-	lists     [kinds][]*Entry // in the order they are listed
+	lists     [kinds][]*Entry // in the order in which they are listed
 	tools     map[string]*Entry
-	aliases   map[string]*Entry // of tools, by names that can be called and are not listed
+	aliases   map[string]*Entry // of tools, by names that can be called but are not listed
 	prompts   map[string]*Entry
 	resources map[string]*Entry
 	templates map[string]*Entry
@@ -45,7 +44,7 @@ type View struct {
 	pages map[pageKey][]byte
 }
 
-// Entry is one thing in a view.
+// Entry is one tool, prompt, resource, template or method in a view.
 type Entry struct {
 	Listed string // its name in this view: a tool's or prompt's name, a URI or a template
 	Module string
@@ -56,9 +55,9 @@ type Entry struct {
 	In, Out  *schema.Schema // of a tool; Out may be nil
 	Product  string         // the output member that the tool is called for, a text; "" if it has none
 	Text     bool           // the view sends the product and the facts as text, and no structured content
-	Unpaged  bool           // tools that page themselves give all there is; see tool.Call
+	Unpaged  bool           // tools that page their output return all of it; see tool.Call
 	Whole    bool           // the view sends structured content whole, whatever the tool's budget
-	InText   []string       // the output members that the text holds
+	InText   []string       // the output members that the text contains
 	Headers  []schema.Header
 	Resource *module.Resource
 	Prompt   *module.Prompt
@@ -79,8 +78,8 @@ const (
 	kinds
 )
 
-// Tool finds a tool by the name this view gives it or, where the view answers
-// to aliases, by one of those. A listed name wins over an alias.
+// Tool returns the tool that has this name in the view or, if the view accepts aliases, this alias. A listed name
+// takes precedence over an alias. It returns nil if there is none.
 func (v *View) Tool(name string) *Entry {
 	if e := v.tools[name]; e != nil {
 		return e
@@ -88,18 +87,18 @@ func (v *View) Tool(name string) *Entry {
 	return v.aliases[name]
 }
 
-// Prompt finds a prompt.
+// Prompt returns a prompt, or nil.
 func (v *View) Prompt(name string) *Entry { return v.prompts[name] }
 
-// Method finds an extension method.
+// Method returns an extension method, or nil.
 func (v *View) Method(name string) *Entry { return v.methods[name] }
 
-// maxURI is how long a URI may be that is held against templates, in bytes:
-// their time can grow with its square.
+// maxURI is the longest URI, in bytes, that is matched against templates, because the time of a match can grow
+// with the square of its length.
 const maxURI = 2 << 10
 
-// Resource finds what a URI names: a resource, or the first template that it
-// fits, with the template's variables.
+// Resource returns the entry that a URI names: a resource, or the first template that it matches, with the
+// template's variables.
 func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
 	if e := v.resources[uri]; e != nil {
 		return e, nil
@@ -115,7 +114,7 @@ func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
 	return nil, nil
 }
 
-// match reports whether a URI fits a template, and with which variables.
+// match reports whether a URI matches a template, and with which variables.
 func (e *Entry) match(uri string) (vars map[string]string, ok bool) {
 	m := e.template.Match(uri)
 	if m == nil {
@@ -128,8 +127,7 @@ func (e *Entry) match(uri string) (vars map[string]string, ok bool) {
 	return vars, true
 }
 
-// Vars are the variables of a template in a URI that fits it; none of a
-// resource that is no template.
+// Vars returns the variables of a template in a URI that matches it, or none for a resource without a template.
 func (e *Entry) Vars(uri string) map[string]string {
 	if e.template == nil {
 		return nil
@@ -138,9 +136,8 @@ func (e *Entry) Vars(uri string) map[string]string {
 	return vars
 }
 
-// Near finds the tool or prompt of this view that was probably meant by a name
-// that is not in it; "" when none is close. What the view does not hold is
-// never named.
+// Near returns the name of the tool or prompt of this view that an unknown name most likely meant, or "" if none
+// is close. It never names anything that is not in the view.
 func (v *View) Near(k Kind, name string) string {
 	names := make([]string, len(v.lists[k]))
 	for i, e := range v.lists[k] {
@@ -150,30 +147,29 @@ func (v *View) Near(k Kind, name string) string {
 	return near
 }
 
-// Template finds a template by its text.
+// Template returns the template with this text, or nil.
 func (v *View) Template(text string) *Entry { return v.templates[text] }
 
-// Len is how many entries a list has.
+// Len returns the number of entries of a list.
 func (v *View) Len(k Kind) int { return len(v.lists[k]) }
 
-// Shared reports whether every caller of this host gets this view unasked.
+// Shared reports whether every caller of this host gets this view by default.
 func (v *View) Shared() bool { return !v.personal && !v.cut }
 
 // Personal reports whether callers of the same cut may get other views.
 func (v *View) Personal() bool { return v.personal }
 
-// Extensions are what modules say of their extensions, by name. The map is not
-// to be changed.
+// Extensions returns the values that modules declare for their extensions, by name. The map must not be changed.
 func (v *View) Extensions() map[string]json.RawMessage { return v.extensions }
 
-// Entries lists a kind in its order. The slice is not to be changed.
+// Entries returns the entries of a kind in their order. The slice must not be changed.
 func (v *View) Entries(k Kind) []*Entry { return v.lists[k] }
 
 func (v *View) sameOffers(offers []modulehost.Offered) bool {
 	return slices.EqualFunc(v.offers, offers, func(g uint64, o modulehost.Offered) bool { return g == o.Generation })
 }
 
-// compile makes a view of what a context chooses from the offers.
+// compile builds a view of what a context chooses from the offers.
 func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View {
 	v := &View{
 		Name: spec.Name, page: r.opts.Page, tail: r.opts.Tail,
@@ -200,10 +196,9 @@ func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View
 	return v
 }
 
-// aliases are the names besides the listed one that tools can be called by. An
-// alias that several tools declare stands for none of them, because the caller
-// cannot know which one runs. A tool that the context renames answers to that
-// name alone.
+// aliases returns the names besides the listed one by which tools can be called. An alias that several tools
+// declare calls none of them, because the caller cannot know which one would run. A tool that the context renames
+// has only its new name.
 func aliases(spec *Spec, tools []*Entry) map[string]*Entry {
 	all := map[string]*Entry{}
 	for _, e := range tools {
@@ -227,7 +222,7 @@ type builder struct {
 	spec   *Spec
 	cut    permit.Cut
 	v      *View
-	all    bool // also what is refused
+	all    bool // also entries that are refused
 }
 
 func (b builder) addModule(o modulehost.Offered) {
@@ -278,8 +273,8 @@ func (b builder) gate(e *Entry, method string, eff tool.Effects) *permit.Gate {
 	})
 }
 
-// addEntry lists an entry unless it is refused whatever the arguments. A name that
-// is already taken goes to the first.
+// addEntry lists an entry unless it is refused for all arguments. If two entries have the same name, the first is
+// listed.
 func (b builder) addEntry(k Kind, byName map[string]*Entry, e *Entry, method string, eff tool.Effects) {
 	if e.Gate = b.gate(e, method, eff); !e.Gate.Listed() && !b.all {
 		return
@@ -293,7 +288,7 @@ func (b builder) addEntry(k Kind, byName map[string]*Entry, e *Entry, method str
 func (b builder) free(byName map[string]*Entry, e *Entry) bool {
 	first := byName[e.Listed]
 	if first != nil {
-		b.c.opts.Log.Warn("name is taken, left out", "name", e.Listed, "module", e.Module, "by", first.Module)
+		b.c.opts.Log.Warn("name is in use, entry left out", "name", e.Listed, "module", e.Module, "by", first.Module)
 	}
 	return first == nil
 }
@@ -334,9 +329,8 @@ func (b builder) tool(mod string, t *tool.Tool) {
 	b.addEntry(Tools, b.v.tools, e, "tools/call", t.Effects)
 }
 
-// toolName is the name a view gives a tool: what it was renamed to, else the
-// original's name it declares where the view asks for those, else its own in
-// the view's style.
+// toolName returns the name of a tool in the view: the name it was renamed to, else the alias it declares if the
+// view lists aliases, else its own name in the view's style.
 func (b builder) toolName(mod string, t *tool.Tool) string {
 	if n := b.spec.Rename[t.Name]; n != "" {
 		return n
@@ -364,8 +358,8 @@ func (b builder) renamed(name string) string {
 // Chosen reports whether the patterns of a Spec choose a tool of that name.
 func Chosen(patterns []string, name string) bool { return chosen(patterns, pathMatch, name) }
 
-// chosen applies patterns: the ones with "!" take away, the others, if there
-// are any, must match. It is enough that one of the names a thing goes by does.
+// chosen applies patterns: those with "!" exclude; of the others, if there are any, one must match. It is enough
+// that one of the entry's names does.
 func chosen(patterns []string, match func(pattern, name string) bool, names ...string) bool {
 	fits := func(pattern string) bool {
 		return slices.ContainsFunc(names, func(n string) bool { return match(pattern, n) })
@@ -389,7 +383,7 @@ func pathMatch(pattern, name string) bool {
 	return ok
 }
 
-// wildcard matches a URI: * stands for anything, slashes too.
+// wildcard matches a URI: * matches any characters, including slashes.
 func wildcard(pattern, uri string) bool {
 	head, rest, more := strings.Cut(pattern, "*")
 	if !more {
@@ -407,11 +401,9 @@ func wildcard(pattern, uri string) bool {
 	return false
 }
 
-// compileSchemas takes the schemas from the definition: Go types, JSON, or a
-// relayed listing entry.
-//
-// A view of texts lists no output schema of a tool whose product is text,
-// because clients check a result against the schema that is listed.
+// compileSchemas reads the schemas of the definition: Go types, JSON, or a relayed listing entry.
+// A view of texts lists no output schema of a tool that produces text, because clients check a result against the
+// listed schema.
 func (e *Entry) compileSchemas(by *compiler, results string) (err error) {
 	d := &e.Tool.Def
 	e.input, e.output = d.Input, d.Output
@@ -455,8 +447,7 @@ func (e *Entry) compileSchemas(by *compiler, results string) (err error) {
 	return err
 }
 
-// compiler remembers validators by their text, because the same offer is
-// built into many views.
+// compiler caches validators by their text, because the same offer is built into many views.
 type compiler struct {
 	mu sync.Mutex
 	by map[string]*schema.Schema

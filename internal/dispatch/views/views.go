@@ -1,6 +1,5 @@
-// Package views makes the views callers get: which tools, resources and
-// prompts there are under which names, with one gate each, immutable and
-// encoded once.
+// Package views builds the views of callers: the tools, resources and prompts that each may use, and under which
+// names, with one gate each. A view is immutable and encoded once.
 package views
 
 import (
@@ -18,14 +17,12 @@ import (
 	"gatehouse/tool"
 )
 
-// ErrNotFound is the answer for a context that is not there and for one the
-// caller may not know of.
+// ErrNotFound is the error for a context that does not exist and for one the caller may not know of.
 //
 //lint:ignore ST1005 clients are told these words
 var ErrNotFound = errors.New("Context not found")
 
-// ErrForbidden is the answer for a context the caller knows of and may not
-// enter.
+// ErrForbidden is the error for a context that the caller may know of but may not use.
 //
 //lint:ignore ST1005 clients are told these words
 var ErrForbidden = errors.New("Context not allowed")
@@ -39,58 +36,56 @@ const (
 	Colon      Style = "colon"      // file:read; not every client accepts it
 )
 
-// Spec defines one context: a named choice from what the modules offer, and
-// how it is presented. Patterns are those of path.Match on the modules' own
-// names; "!" in front takes away; nil means all.
+// Spec defines one context: a named choice from what the modules offer, and how it is presented. Patterns are
+// those of path.Match and are matched against the modules' own names; "!" in front excludes; nil means all.
 type Spec struct {
 	Name        string
 	Description string
 	Modules     []string          // names
 	Tools       []string          // patterns of names; with Aliases, of those too
 	Prompts     []string          // patterns of names
-	Resources   []string          // patterns of URIs and templates, in which * stops at no slash
+	Resources   []string          // patterns of URIs and templates, in which * also matches slashes
 	Rename      map[string]string // a tool's or prompt's own name -> its name here
 	Describe    map[string]string // a tool's or prompt's own name -> its description here
 	Style       Style             // "" means Underscore
-	Aliases     bool              // tools are listed by the first alias they declare, and answer to all of them
-	CallAliases bool              // tools answer to their aliases, and are listed by their own names
+	Aliases     bool              // tools are listed by the first alias they declare, and can be called by all of them
+	CallAliases bool              // tools can be called by their aliases, and are listed by their own names
 	Results     string            // TextResults or Structured; "" means TextResults
-	Unpaged     bool              // tools that page themselves give all there is, up to tool.MostUnpaged
+	Unpaged     bool              // tools that page their output return all of it, up to tool.MostUnpaged
 }
 
-// What a view sends of a tool whose product is text.
+// These are what a view sends of a tool that produces text.
 const (
 	TextResults = "text"       // the product and the facts, as text alone
 	Structured  = "structured" // the whole output as structured content, with its schema
 )
 
-// Rules are everything about contexts that can change while the host runs.
-// They are immutable; a change makes new ones.
+// Rules holds everything about contexts that can change while the host runs. It is immutable; a change creates new
+// rules.
 type Rules struct {
 	Specs   []Spec
 	Default string // of callers who name none; "" means the first
 	Policy  *permit.Policy
 }
 
-// Options of Contexts. Offers, Rules.Policy and Log are needed.
+// Options configures a Registry. Offers, Rules.Policy and Log are required.
 type Options struct {
 	Offers func(context.Context, module.Audience) []modulehost.Offered
 	Rules  Rules
 	Always []string // modules that are part of every context
 	Page   int      // entries of a list page; 0 means 1,000
 	Tail   Tail     // nil means nothing
-	// Look is called when a context is asked for that the rules do not have:
-	// it may have been defined elsewhere a moment ago. nil does nothing.
+	// Look is called when a caller asks for a context that the rules do not have, because another process may have
+	// just defined it. nil does nothing.
 	Look func()
 	Log  *slog.Logger
 }
 
-// Tail gives the members that a list result ends with in some revision, each
-// with a comma in front: envelope and caching hints. shared says that every
-// caller of the host gets the same list.
+// Tail returns the members that end a list result in some revision, each with a comma in front: envelope and
+// caching hints. shared means that every caller of the host gets the same list.
 type Tail func(r mcpversion.Revision, shared bool) string
 
-// Registry builds views and keeps them. Safe for concurrent use.
+// Registry builds and caches views. It is safe for concurrent use.
 type Registry struct {
 	opts  Options
 	rules atomic.Pointer[Rules]
@@ -108,10 +103,10 @@ type key struct {
 	context   string
 	cut       permit.Cut
 	principal string // "" unless some offer is personal
-	all       bool   // with what the caller is refused; never kept
+	all       bool   // with entries that the caller is refused; never cached
 }
 
-// New makes Contexts.
+// New returns a Registry.
 func New(o Options) *Registry {
 	if o.Page == 0 {
 		o.Page = 1000
@@ -124,8 +119,7 @@ func New(o Options) *Registry {
 	return c
 }
 
-// Set replaces the rules. Views are built anew as they are next asked for;
-// calls that run keep the one they have.
+// Set replaces the rules. Views are rebuilt when they are next requested; running calls keep theirs.
 func (c *Registry) Set(r Rules) {
 	if len(r.Specs) == 0 {
 		r.Specs = []Spec{{Name: "default"}}
@@ -140,16 +134,16 @@ func (c *Registry) Set(r Rules) {
 	c.epoch.Add(1)
 }
 
-// Rules are the rules in force. They are not to be changed.
+// Rules returns the rules in force. They must not be changed.
 func (r *Registry) Rules() *Rules { return r.rules.Load() }
 
-// Default is the name of the context a caller gets who names none.
+// Default returns the name of the context of callers who name none.
 func (r *Registry) Default() string { return r.rules.Load().Default }
 
-// Cut is the caller's cut by the policy in force.
+// Cut returns the caller's cut by the policy in force.
 func (r *Registry) Cut(who tool.Caller) permit.Cut { return r.rules.Load().Policy.Cut(who) }
 
-// Spec finds the definition of a context.
+// Spec returns the definition of a context, or nil.
 func (r *Rules) Spec(name string) *Spec {
 	i := slices.IndexFunc(r.Specs, func(s Spec) bool { return s.Name == name })
 	if i < 0 {
@@ -158,7 +152,7 @@ func (r *Rules) Spec(name string) *Spec {
 	return &r.Specs[i]
 }
 
-// Open lists the contexts a caller may enter, in their order.
+// Open returns the contexts that a caller may use, in their order.
 func (c *Registry) Open(who tool.Caller) (specs []Spec) {
 	r := c.rules.Load()
 	cut := r.Policy.Cut(who)
@@ -170,12 +164,11 @@ func (c *Registry) Open(who tool.Caller) (specs []Spec) {
 	return specs
 }
 
-// Stale says that offers have changed; views are looked at again when they
-// are next asked for.
+// Stale marks that offers have changed, so that views are checked when they are next requested.
 func (r *Registry) Stale() { r.epoch.Add(1) }
 
-// View returns what a caller gets. who.Context names the context; the cut is
-// the caller's, see Cut. The error is ErrNotFound or ErrForbidden.
+// View returns the view of a caller. who.Context names the context; the cut is the caller's, see Cut. The error is
+// ErrNotFound or ErrForbidden.
 func (r *Registry) View(ctx context.Context, who *tool.Caller, cut permit.Cut) (*View, error) {
 	epoch := r.epoch.Load()
 	k := key{rules: r.rules.Load(), context: who.Context, cut: cut}
@@ -196,8 +189,7 @@ func (r *Registry) cached(k key) *View {
 	return r.views[k]
 }
 
-// build makes the view anew, or keeps the old one when the offers turn out
-// to be the same.
+// build builds the view again, or keeps the old one if the offers are the same.
 func (r *Registry) build(ctx context.Context, who *tool.Caller, k key, old *View, epoch uint64) (*View, error) {
 	spec := k.rules.Spec(k.context)
 	if spec == nil && r.opts.Look != nil {
@@ -226,22 +218,22 @@ func (r *Registry) build(ctx context.Context, who *tool.Caller, k key, old *View
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if k.rules != r.rules.Load() {
-		return v, nil // the rules changed meanwhile: good for this once
+		return v, nil // the rules changed meanwhile: valid for this call only
 	}
 	if len(r.views) >= 10_000 {
 		clear(r.views)
 	}
 	if v.personal {
-		r.views[k] = v // tells the next caller that the principal matters
+		r.views[k] = v // records for the next caller that the principal matters
 		k.principal = who.Principal
 	}
 	r.views[k] = v
 	return v, nil
 }
 
-// Whole is what a context holds for a caller, with what the policy refuses:
-// each entry with its gate. It is for those who judge the policy, never for
-// the caller. The error is ErrNotFound for a context that is not there.
+// Whole returns what a context contains for a caller, including what the policy refuses: each entry with its gate.
+// It is for evaluating the policy, never for the caller. The error is ErrNotFound for a context that does not
+// exist.
 func (r *Registry) Whole(ctx context.Context, who *tool.Caller) (*View, permit.Entry, error) {
 	k := key{rules: r.rules.Load(), context: who.Context, cut: r.Cut(*who), all: true}
 	spec := k.rules.Spec(k.context)
@@ -252,9 +244,8 @@ func (r *Registry) Whole(ctx context.Context, who *tool.Caller) (*View, permit.E
 	return v, k.rules.Policy.Enter(k.cut, k.context), nil
 }
 
-// Of gives what a caller's context takes from some offers alone, as View does
-// from all of them. It is compiled anew for each call. The error is ErrNotFound
-// or ErrForbidden.
+// Of returns what a caller's context chooses from some offers alone, as View does from all of them. It is compiled
+// again for each call. The error is ErrNotFound or ErrForbidden.
 func (r *Registry) Of(who tool.Caller, offers []modulehost.Offered) (*View, error) {
 	k := key{rules: r.rules.Load(), context: who.Context, cut: r.Cut(who)}
 	spec := k.rules.Spec(k.context)
@@ -270,8 +261,7 @@ func (r *Registry) Of(who tool.Caller, offers []modulehost.Offered) (*View, erro
 	return r.compile(k, spec, offers), nil
 }
 
-// Defined finds the definition of a tool by the name it has in a caller's
-// view.
+// Defined returns the definition of a tool by the name it has in a caller's view.
 func (r *Registry) Defined(ctx context.Context, who tool.Caller, name string) (*tool.Def, bool) {
 	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {
@@ -284,7 +274,7 @@ func (r *Registry) Defined(ctx context.Context, who tool.Caller, name string) (*
 	return &e.Tool.Def, true
 }
 
-// ToolNames lists the tools of a caller's view.
+// ToolNames returns the names of the tools of a caller's view.
 func (r *Registry) ToolNames(ctx context.Context, who tool.Caller) (names []string) {
 	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"gatehouse/tool"
 )
 
-// house is what modules offer, for tests: it may differ by audience.
+// house is a source of offers for tests; offers may differ by audience.
 type house struct {
 	offers     map[string]*module.Offer
 	personal   map[string]func(module.Audience) *module.Offer
@@ -167,7 +167,7 @@ func TestPersonalOffersMakePersonalViews(t *testing.T) {
 		}
 	}
 	if v := view(t, c, tool.Caller{Principal: "ann"}); v.Tool("p_bob") != nil {
-		t.Error("ann can call what is bob's")
+		t.Error("ann can call bob's tool")
 	}
 	h.personal = nil // nothing is personal any more
 	h.generation++
@@ -177,7 +177,7 @@ func TestPersonalOffersMakePersonalViews(t *testing.T) {
 	}
 }
 
-// A change that changes nothing keeps the view, and its pages.
+// A change without effect keeps the view, and its pages.
 func TestStaleViewsAreLookedAtAgain(t *testing.T) {
 	h := &house{offers: map[string]*module.Offer{"a": named("a_x")}}
 	c := h.contexts(Rules{})
@@ -188,7 +188,7 @@ func TestStaleViewsAreLookedAtAgain(t *testing.T) {
 	}
 	h.generation++
 	if view(t, c, tool.Caller{}) != v {
-		t.Error("nobody said that anything has changed")
+		t.Error("the views were rebuilt without Stale")
 	}
 	c.Stale()
 	w := view(t, c, tool.Caller{})
@@ -198,7 +198,7 @@ func TestStaleViewsAreLookedAtAgain(t *testing.T) {
 	h.generation++
 	c.Stale()
 	expect(t, "with another list", view(t, c, tool.Caller{}).Stamp(Tools) != v.Stamp(Tools), true)
-	expect(t, "what was handed out stays as it was", fmt.Sprint(listed(v, Tools)), "[a_x]")
+	expect(t, "a view that was returned does not change", fmt.Sprint(listed(v, Tools)), "[a_x]")
 }
 
 func TestPatterns(t *testing.T) {
@@ -249,7 +249,7 @@ func TestModulesOfAContext(t *testing.T) {
 	}
 }
 
-// A name that two have goes to the first; nothing is listed twice.
+// A name of two entries goes to the first; nothing is listed twice.
 func TestNamesThatAreTaken(t *testing.T) {
 	offer := func(about string) *module.Offer {
 		return &module.Offer{
@@ -272,10 +272,10 @@ func TestNamesThatAreTaken(t *testing.T) {
 	expect(t, "tool", v.Tool("same").Module, "a")
 	expect(t, "template", v.Template("x://{same}").Module, "a")
 	expect(t, "method", v.Method("x/same").Module, "a")
-	expect(t, "warned of", strings.Count(h.log.String(), "name is taken"), 5)
+	expect(t, "warned of", strings.Count(h.log.String(), "name is in use"), 5)
 }
 
-// What cannot be served is left out, and the others stand.
+// Entries that cannot be served are left out, and the others are listed.
 func TestToolsThatAreBroken(t *testing.T) {
 	o := named("good")
 	o.Tools = append(
@@ -297,7 +297,7 @@ func TestToolsThatAreBroken(t *testing.T) {
 	expect(t, "told of", strings.Count(h.log.String(), "left out"), 4)
 }
 
-// Rules that change while the host runs: views follow, handed out ones stay.
+// Rules change while the host runs: new views follow, and views that were returned do not change.
 func TestRulesThatChange(t *testing.T) {
 	h := &house{offers: map[string]*module.Offer{"a": named("a_x", "a_y")}}
 	c := h.contexts(Rules{})
@@ -316,7 +316,7 @@ func TestRulesThatChange(t *testing.T) {
 	}
 }
 
-// Whatever the policy and the choice, what is listed is what can be called.
+// Whatever the policy and the choice, the listed entries are those that can be called.
 func TestListedIsWhatIsFound(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	effects := []tool.Effects{
@@ -405,7 +405,7 @@ func TestURIsAndTemplates(t *testing.T) {
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	for uri, want := range map[string]string{
 		"x://a/b":                          "exact map[]",
-		"x://c/b":                          "path map[path:c/b]", // the first in order that it fits
+		"x://c/b":                          "path map[path:c/b]", // the first in order that it matches
 		"x://a%2Fb/c":                      "path map[path:a/b/c]",
 		"y://q?a=1&b=2":                    "query map[a:1 b:2]",
 		"y://q":                            "query map[a: b:]",
@@ -428,7 +428,7 @@ func TestURIsAndTemplates(t *testing.T) {
 	}
 }
 
-// A hostile URI costs no more than a moment, whatever the template.
+// A hostile URI takes little time, whatever the template.
 func FuzzResource(f *testing.F) {
 	o := &module.Offer{Templates: []module.Resource{
 		{URI: "x://{a}/{b}"}, {URI: "x://{+p*}"}, {URI: "y://{/path*}{?q*}{&r}{#f}"}, {URI: "z://{a:3}{.ext}{;m}"},
