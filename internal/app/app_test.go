@@ -105,8 +105,8 @@ func TestSettingsThatCannotBe(t *testing.T) {
 	for want, change := range map[string]func(*config.Config, *Options){
 		`there is no module "attic"; expected some of file, dir, lang`: func(c *config.Config, _ *Options) { c.View.Modules = []string{"attic"} },
 		`there is no context "attic"; expected one of default, file`:   func(c *config.Config, _ *Options) { c.View.Context = "attic" },
-		`tools: "[" is not a pattern`:                                     func(c *config.Config, _ *Options) { c.View.Tools = []string{"["} },
-		`tools: "!" is not a pattern`:                                     func(c *config.Config, _ *Options) { c.View.Tools = []string{"!"} },
+		`tools: "[" is not a pattern`:                                  func(c *config.Config, _ *Options) { c.View.Tools = []string{"["} },
+		`tools: "!" is not a pattern`:                                  func(c *config.Config, _ *Options) { c.View.Tools = []string{"!"} },
 		`there are two modules called "file"`:                          func(_ *config.Config, o *Options) { o.Extra = []Guest{{Name: "file"}} },
 		`a module cannot be called "resources"`:                        func(_ *config.Config, o *Options) { o.Extra = []Guest{{Name: "resources"}} },
 		`origin`: func(c *config.Config, _ *Options) {

@@ -134,7 +134,7 @@ flags before both. A mistake is told with its line and column:
 [gatehouse.schema.json](gatehouse.schema.json), or ` + "`gatehouse config schema`" + `.
 
 On SIGHUP a host reads the file again. Settings marked *live* change at once
-and no session ends; for others the log says that they need a new start. A
+and no session ends; for others the log says that they need a restart. A
 file with a mistake changes nothing.
 
 `)
