@@ -57,7 +57,7 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
   gatehouse package add mine ./my-server`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return usagef("%s wants NAME and TARGET, such as npm:@modelcontextprotocol/server-memory", c.CommandPath())
+				return usagef("%s requires NAME and TARGET, such as npm:@modelcontextprotocol/server-memory", c.CommandPath())
 			}
 			return nil
 		},
