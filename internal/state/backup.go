@@ -13,9 +13,8 @@ import (
 	"slices"
 )
 
-// Backup writes everything the log holds at this moment to a new file at path,
-// private to its user, while changes go on. The file is there whole or not at
-// all; one that is there already is an error that matches fs.ErrExist.
+// Backup writes everything the log holds at this moment to a new file at path, private to its user, while changes
+// continue. The file is created completely or not at all; if it exists, the error matches fs.ErrExist.
 func (l *FileLog) Backup(ctx context.Context, path string) (err error) {
 	defer func() {
 		if err != nil {
@@ -48,8 +47,7 @@ func (l *FileLog) Backup(ctx context.Context, path string) (err error) {
 	return syncFile(filepath.Dir(path))
 }
 
-// beside is a connection that holds up no change; of what is in memory there
-// is only one.
+// beside returns a connection that does not delay changes. A log in memory has only one connection.
 func (l *FileLog) beside() (db *sql.DB, done func(), err error) {
 	if l.file.Path == "" {
 		db, err = l.file.DB()
@@ -91,10 +89,9 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Restore makes every mount what it was when a backup was made, all of them or
-// none; one the backup does not know becomes null. Revisions go on from where
-// they are, so that followers are notified. The backup is read as a whole
-// first, and a damaged one changes nothing.
+// Restore sets every mount to its value at the time of a backup, all of them or none; a mount that is not in the
+// backup becomes null. Revisions increase as with any change, so that followers are notified. The backup is read
+// completely first, and a damaged one changes nothing.
 func (l *FileLog) Restore(ctx context.Context, path string) error {
 	saved, err := readBackup(ctx, path)
 	if err != nil {
@@ -124,13 +121,13 @@ func (l *FileLog) Restore(ctx context.Context, path string) error {
 	return nil
 }
 
-// restore makes a value that of a mount, if it is not.
+// restore sets a mount to a value, unless it has it already.
 func restore(ctx context.Context, tx *sql.Tx, name string, value any) error {
 	k, err := findMount(ctx, tx, name)
 	if err != nil {
 		return err
 	}
-	// A value that cannot be read any more is what a restore is for.
+	// A value that cannot be read any more is replaced, because that is the purpose of a restore.
 	if is, err := fold(ctx, tx, name, k); err == nil && k.revision > 0 && equal(is, value) {
 		return nil
 	}
@@ -157,7 +154,7 @@ func mountNames(ctx context.Context, tx *sql.Tx) (names []string, err error) {
 	return names, rows.Err()
 }
 
-// readBackup reads what all mounts are in a backup, which stays as it is.
+// readBackup returns the values of all mounts in a backup, which it does not change.
 func readBackup(ctx context.Context, path string) (map[string]any, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err

@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// A Demand is a live mount that holds its members only while a client
-// reads or follows them, so that it costs nothing otherwise. The package that
-// reads or follows a part of the tree in which the mount lies finds it filled;
-// when the last subscription has gone and no client has read for a while, it is
-// emptied. OnDemand makes one. Safe for concurrent use.
+// A Demand is a live mount that holds its members only while a client reads or follows them, so that it costs
+// nothing otherwise. A client that reads or follows a part of the tree that contains the mount finds it filled.
+// When the last subscription has ended and no client has read it for a while, it is emptied. OnDemand creates one.
+// It is safe for concurrent use.
 type Demand[E any] struct {
 	to   *Mount[map[string]E]
 	fill func() map[string]E
 	idle time.Duration
 
-	looked atomic.Bool // a client does; set before the members are looked up
+	looked atomic.Bool // a client reads or follows; set before the members are listed
 
 	mu     sync.Mutex // taken before the mount's
 	last   time.Time  // when the first client read it
@@ -25,15 +24,15 @@ type Demand[E any] struct {
 	filled bool
 }
 
-// demand is a Demand as the tree sees it.
+// demand is a Demand without its type parameter.
 type demand interface {
-	// wake fills the mount, if it lies in the part at a pointer.
+	// wake fills the mount, if it is in the part at a pointer.
 	wake(at Pointer)
 }
 
-// OnDemand makes the members of a mount be there on demand. fill gives them as
-// they are; it is run while the mount cannot be written to, and must use
-// neither the mount nor the tree. Once is called once, before the first read.
+// OnDemand fills the members of a mount on demand. fill returns the current members; it runs while the mount
+// cannot be written to, and must use neither the mount nor the tree. OnDemand must be called once for a mount,
+// before the first read.
 func OnDemand[E any](m *Mount[map[string]E], idle time.Duration, fill func() map[string]E) *Demand[E] {
 	d := &Demand[E]{to: m, fill: fill, idle: idle}
 	t := m.tree
@@ -48,11 +47,11 @@ func OnDemand[E any](m *Mount[map[string]E], idle time.Duration, fill func() map
 	return d
 }
 
-// Wanted reports whether changes are to be written. What happens after it has
-// said no is in what fill gives later.
+// Wanted reports whether changes should be written. Changes after it returned false are part of what fill returns
+// later.
 func (d *Demand[E]) Wanted() bool { return d.looked.Load() }
 
-// wake fills what lies in the part at a pointer and is there on demand.
+// wake fills the mounts on demand in the part at a pointer.
 func (t *Tree) wake(at Pointer) {
 	if all := t.demands.Load(); all != nil {
 		for _, d := range *all {
@@ -72,7 +71,7 @@ func (d *Demand[E]) wake(at Pointer) {
 		return
 	}
 	d.looked.Store(true)
-	if d.setSource(d.fill) != nil { // the tree is closed, or a member is no value
+	if d.setSource(d.fill) != nil { // the tree is closed, or a member is not a value
 		d.looked.Store(false)
 		return
 	}
@@ -88,7 +87,7 @@ func (d *Demand[E]) setSource(to func() map[string]E) error {
 	return err
 }
 
-// rest empties the mount when no client reads it any more.
+// rest empties the mount if no client reads it any more.
 func (d *Demand[E]) rest() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,8 +104,7 @@ func (d *Demand[E]) rest() {
 	d.setSource(func() map[string]E { return map[string]E{} }) // a closed tree has no readers
 }
 
-// followed reports whether a client follows a part of the tree in which a place
-// lies, or one below it.
+// followed reports whether a client follows a part of the tree that contains a place, or one below it.
 func (t *Tree) followed(place Pointer) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,29 +5,28 @@ import (
 	"strconv"
 )
 
-// Diff gives a patch that turns one value into another, the smallest of those
-// it knows: what is alike at both ends of an array is left alone, an array
-// that has moved on is cut at its beginning, and a container is replaced as a
-// whole where that is shorter. It is empty if and only if the values are equal.
+// Diff returns a patch that turns one value into another, the smallest of those it considers: equal elements at
+// both ends of an array are kept, elements that fell off the beginning of an array are removed, and a container is
+// replaced as a whole if that is shorter. It is empty if and only if the values are equal.
 func Diff(old, new any) Patch {
 	d := differ{}
 	d.diff(old, new)
 	return d.ops
 }
 
-// differ gathers the operations of a patch.
+// differ collects the operations of a patch.
 type differ struct {
 	ops  Patch
-	path Pointer // where it is
-	cost int     // about how many bytes the operations take when they are written
-	old  int     // and the values that they replace or remove
-	held int     // about how much memory the objects take that have changed, without their members
+	path Pointer // the current position
+	cost int     // approximate size of the encoded operations, in bytes
+	old  int     // the same for the values that they replace or remove
+	held int     // approximate memory of the changed objects, without their members
 }
 
 const (
 	memberBytes = 48      // of an object's memory, for each member
 	opBytes     = 28      // of an operation beside its path and value
-	mostOld     = 1 << 24 // past which old values are not counted any more
+	mostOld     = 1 << 24 // above which old values are not counted any more
 )
 
 func (d *differ) pathBytes() (n int) {
@@ -77,8 +76,7 @@ func (d *differ) diff(old, new any) {
 	d.push(Replace, old, new)
 }
 
-// orReplace replaces the whole where that is shorter than what was found
-// since before.
+// orReplace replaces the whole value if that is shorter than the operations that were found since before.
 func (d *differ) orReplace(before *differ, old, new any) {
 	if len(d.ops) == len(before.ops) {
 		return
@@ -149,10 +147,10 @@ func (d *differ) arrays(a, b []any) {
 	}
 }
 
-// moved reports how many elements fell off the beginning of an array whose
-// rest is how the new one begins; 0 when that is not what has happened.
+// moved returns how many elements fell off the beginning of an array whose rest is the beginning of the new one,
+// or 0 if none did.
 func moved(a, b []any) int {
-	looks := 4*len(a) + 256 // arrays of much that is alike would take the square
+	looks := 4*len(a) + 256 // arrays with many equal elements would need quadratic time
 	for n := 1; n < len(a) && looks > 0; n++ {
 		rest := a[n:]
 		if len(b) < len(rest) {

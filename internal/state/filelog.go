@@ -29,32 +29,30 @@ CREATE TABLE change (
 
 const version = 1
 
-// FileOptions of a FileLog. The zero value is good.
+// FileOptions configures a FileLog. The zero value is usable.
 type FileOptions struct {
-	// Look is how often the file is looked at for changes of other processes;
-	// 0 means 1 s.
+	// Look is how often the file is checked for changes of other processes; 0 means 1 s.
 	Look time.Duration
-	// Compact is after how many changes a mount is written as a whole and the
-	// changes are dropped; 0 means 4096. It also happens when the changes have
-	// more bytes than CompactBytes (0 means 4 MiB) and than the whole.
+	// Compact is the number of changes after which a mount is written as a whole and the changes are removed; 0
+	// means 4096. It also happens if the changes have more bytes than CompactBytes (0 means 4 MiB) and than the
+	// value.
 	Compact      int
 	CompactBytes int
 }
 
-// FileLog is a log in a SQLite file. What it has accepted survives the death
-// of the process and a loss of power. Several processes may share the file.
+// FileLog is a log in a SQLite file. Accepted changes survive a crash of the process and a power failure. Several
+// processes may share the file.
 type FileLog struct {
 	o    FileOptions
 	file sqlfile.File
 
 	mu     sync.Mutex
-	news   chan struct{} // closed with the next change made here
+	news   chan struct{} // closed with the next change of this process
 	closed chan struct{}
 }
 
-// OpenFile opens the log in the file at path, which need not exist; "" keeps
-// it in memory. The error is that of a file that cannot be read or belongs to
-// another release.
+// OpenFile opens the log in the file at path, which need not exist; "" keeps it in memory. It returns an error if
+// the file cannot be read or belongs to another release.
 func OpenFile(path string, o FileOptions) (*FileLog, error) {
 	if o.Look == 0 {
 		o.Look = time.Second
@@ -75,7 +73,7 @@ func OpenFile(path string, o FileOptions) (*FileLog, error) {
 	return l, nil
 }
 
-// Close ends who follows and closes the file; safe to call twice.
+// Close ends all followers and closes the file. It is safe to call twice.
 func (l *FileLog) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,8 +85,7 @@ func (l *FileLog) Close() error {
 	return l.file.Close()
 }
 
-// within runs f in a transaction: one that only reads, or one that is alone
-// among all processes.
+// within runs f in a transaction: one that only reads, or one that excludes all other processes.
 func (l *FileLog) within(ctx context.Context, reads bool, f func(*sql.Tx) error) error {
 	db, err := l.file.DB()
 	if errors.Is(err, sqlfile.ErrClosed) {
@@ -108,7 +105,7 @@ func (l *FileLog) within(ctx context.Context, reads bool, f func(*sql.Tx) error)
 	return tx.Commit()
 }
 
-// kept is what the file says of a mount.
+// kept is the stored state of a mount.
 type kept struct{ revision, base, bytes uint64 }
 
 func findMount(ctx context.Context, tx *sql.Tx, mount string) (k kept, err error) {
@@ -151,8 +148,7 @@ func (l *FileLog) Append(ctx context.Context, mount string, expected uint64, p P
 	return next, nil
 }
 
-// writeMount writes what is said of a mount, and the mount as a whole when its
-// changes have become many.
+// writeMount writes the state of a mount, and its whole value if there are many changes.
 func (l *FileLog) writeMount(ctx context.Context, tx *sql.Tx, mount string, k kept) error {
 	if k.revision-k.base >= uint64(l.o.Compact) || k.bytes > uint64(l.o.CompactBytes) {
 		v, err := fold(ctx, tx, mount, k)
@@ -178,7 +174,7 @@ func (l *FileLog) writeMount(ctx context.Context, tx *sql.Tx, mount string, k ke
 	return err
 }
 
-// writeMount makes a whole value what there is of a mount.
+// writeMount replaces the changes of a mount by a whole value.
 func writeMount(ctx context.Context, tx *sql.Tx, mount string, revision uint64, value []byte) error {
 	_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO snapshot VALUES (?, ?)", mount, value)
 	if err == nil {
@@ -190,7 +186,7 @@ func writeMount(ctx context.Context, tx *sql.Tx, mount string, revision uint64, 
 	return err
 }
 
-// fold makes the value of a mount from its snapshot and the changes after it.
+// fold returns the value of a mount from its snapshot and the changes after it.
 func fold(ctx context.Context, tx *sql.Tx, mount string, k kept) (v any, err error) {
 	var b []byte
 	err = tx.QueryRowContext(ctx, "SELECT value FROM snapshot WHERE name = ?", mount).Scan(&b)
@@ -213,7 +209,7 @@ func fold(ctx context.Context, tx *sql.Tx, mount string, k kept) (v any, err err
 	return v, nil
 }
 
-// changes reads what leads from one revision to another, as one patch.
+// changes returns the changes from one revision to another, as one patch.
 func changes(ctx context.Context, tx *sql.Tx, mount string, from, to uint64) (all Patch, err error) {
 	rows, err := tx.QueryContext(
 		ctx,
@@ -249,7 +245,7 @@ func changes(ctx context.Context, tx *sql.Tx, mount string, from, to uint64) (al
 	return all, nil
 }
 
-// since is what leads from a revision to the present.
+// since returns the change from a revision to the current one.
 func (l *FileLog) since(ctx context.Context, mount string, from uint64) (c Change, err error) {
 	err = l.within(ctx, true, func(tx *sql.Tx) error {
 		k, err := findMount(ctx, tx, mount)
@@ -272,7 +268,7 @@ func (l *FileLog) since(ctx context.Context, mount string, from uint64) (c Chang
 	return c, err
 }
 
-// wakeFollowers tells those who follow in this process.
+// wakeFollowers notifies the followers in this process.
 func (l *FileLog) wakeFollowers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,8 +282,7 @@ func (l *FileLog) nextChange() <-chan struct{} {
 	return l.news
 }
 
-// Follow implements Log. What other processes change is seen within the time
-// of FileOptions.Look.
+// Follow implements Log. Changes of other processes are seen within FileOptions.Look.
 func (l *FileLog) Follow(ctx context.Context, mount string, from uint64) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		tick := time.NewTicker(l.o.Look)

@@ -6,17 +6,16 @@ import (
 	"sync"
 )
 
-// memoryKept is how many changes of a mount a MemoryLog can tell one by one.
+// memoryKept is how many changes of a mount a MemoryLog can yield one by one.
 const memoryKept = 1024
 
-// MemoryLog is a log that lasts as long as its process. The zero value is
-// ready.
+// MemoryLog is a log that lasts as long as its process. The zero value is usable.
 type MemoryLog struct {
 	mu     sync.Mutex
 	mounts map[string]*remembered
 }
 
-// remembered is one mount: its value, and the last changes that led there.
+// remembered is one mount: its value, and the last changes.
 type remembered struct {
 	value    any
 	revision uint64
@@ -65,8 +64,7 @@ func (l *MemoryLog) Append(ctx context.Context, mount string, expected uint64, p
 	return m.revision, nil
 }
 
-// since is what leads from a revision to the present, and what is closed when
-// there is more.
+// since returns the change from a revision to the current one, and a channel that is closed at the next change.
 func (l *MemoryLog) since(mount string, from uint64) (Change, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -8,19 +8,16 @@ import (
 	"reflect"
 )
 
-// Mount is a place in the tree as its writer sees it, with values of a Go type
-// that are kept as their JSON. Attach makes one. Safe for concurrent use; one
-// change is made at a time.
+// Mount is a place in the tree with values of a Go type, which are stored as their JSON. Attach creates one. It is
+// safe for concurrent use; changes are made one at a time.
 type Mount[T any] struct {
 	tree *Tree
 	m    *mount
 }
 
-// Attach makes a mount at a pointer below /public or /private. A durable one
-// has the value it had when its log was last written to. Nothing is at the
-// pointer before the first change. The errors are ErrMount, ErrMounted,
-// ErrSecret where T holds a secret and the place is public, ErrClosed, and
-// those of the log.
+// Attach creates a mount at a pointer below /public or /private. A durable one has the last value in its log. The
+// pointer has no value before the first change. The errors are ErrMount, ErrMounted, ErrSecret if T contains a
+// secret and the place is public, ErrClosed, and those of the log.
 func Attach[T any](ctx context.Context, t *Tree, at string, d Durability) (*Mount[T], error) {
 	m, err := t.attach(ctx, at, d, reflect.TypeFor[T]())
 	if err != nil {
@@ -29,8 +26,8 @@ func Attach[T any](ctx context.Context, t *Tree, at string, d Durability) (*Moun
 	return &Mount[T]{t, m}, nil
 }
 
-// Get is the value and its revision, the zero value at 0 when nothing was ever
-// written. The value is the caller's.
+// Get returns the value and its revision, or the zero value at 0 if nothing was ever written. The caller may
+// change the value.
 func (m *Mount[T]) Get() (v T, revision uint64, err error) {
 	now := m.tree.now.Load()
 	value, _ := m.m.at.lookup(now.root)
@@ -49,11 +46,10 @@ func decodeAs[T any](value any) (v T, err error) {
 	return v, json.Unmarshal(b, &v)
 }
 
-// Update changes the value if the mount is at the expected revision, and gives
-// the revision it is at then. f gets a copy of the value to change; it may be
-// run again, must not use the mount, and with an error changes nothing. The
-// error is f's, a *Conflict, ErrSecret, ErrValue, ErrClosed, or the log's,
-// after which it is unknown whether the change will be there.
+// Update changes the value if the mount is at the expected revision, and returns the new revision. f receives a
+// copy of the value to change; it may run again, must not use the mount, and changes nothing if it returns an
+// error. The error is f's, a *Conflict, ErrSecret, ErrValue, ErrClosed, or the log's, after which it is unknown
+// whether the change was stored.
 func (m *Mount[T]) Update(ctx context.Context, expected uint64, f func(*T) error) (uint64, error) {
 	return m.tree.changeMount(ctx, m.m, expected, func(old any) (Patch, error) {
 		v, err := decodeAs[T](old)
@@ -71,13 +67,13 @@ func (m *Mount[T]) Update(ctx context.Context, expected uint64, f func(*T) error
 	})
 }
 
-// Set makes a value that of the mount, whatever it was.
+// Set sets the value of the mount, whatever it was.
 func (m *Mount[T]) Set(ctx context.Context, v T) (uint64, error) {
 	return m.Update(ctx, Any, func(old *T) error { *old = v; return nil })
 }
 
-// Apply changes the value by a patch, whose cost is that of what it changes.
-// What comes out must still be a T.
+// Apply changes the value by a patch; the cost depends on the size of the change only. The result must still be a
+// T.
 func (m *Mount[T]) Apply(ctx context.Context, expected uint64, p Patch) (uint64, error) {
 	return m.tree.changeMount(ctx, m.m, expected, func(old any) (Patch, error) {
 		v, err := Apply(old, p)
@@ -91,18 +87,17 @@ func (m *Mount[T]) Apply(ctx context.Context, expected uint64, p Patch) (uint64,
 	})
 }
 
-// Put makes e the member of a mount of many, without looking at the others.
+// Put sets a member of a mount of a map, without reading the others.
 func Put[E any](ctx context.Context, m *Mount[map[string]E], key string, e E) error {
 	return Merge(ctx, m, map[string]*E{key: &e})
 }
 
-// Drop takes a member out of a mount of many, if it is there.
+// Drop removes a member of a mount of a map, if it exists.
 func Drop[E any](ctx context.Context, m *Mount[map[string]E], key string) error {
 	return Merge(ctx, m, map[string]*E{key: nil})
 }
 
-// Merge puts members into a mount of many, and drops those that are nil, in
-// one change.
+// Merge sets members of a mount of a map, and removes those that are nil, in one change.
 func Merge[E any](ctx context.Context, m *Mount[map[string]E], members map[string]*E) error {
 	values := make(map[string]any, len(members))
 	for key, e := range members {
@@ -140,9 +135,8 @@ func Merge[E any](ctx context.Context, m *Mount[map[string]E], members map[strin
 	return err
 }
 
-// Update changes the mount at a pointer, as Mount.Update does, for those who
-// do not know its type. f gets the value, which it must not change, and gives
-// what shall be there.
+// Update changes the mount at a pointer, as Mount.Update does, for callers that do not know its type. f receives
+// the value, which it must not change, and returns the new one.
 func (t *Tree) Update(ctx context.Context, at string, expected uint64, f func(old any) (any, error)) (uint64, error) {
 	m, err := t.mount(at)
 	if err != nil {
@@ -161,9 +155,9 @@ func (t *Tree) Update(ctx context.Context, at string, expected uint64, f func(ol
 	})
 }
 
-// changeMount is one transaction: it makes a patch of the value as it is now and
-// brings it through the log into the tree. Where others write to the same log
-// and were faster, it begins again, unless a certain revision was expected.
+// changeMount is one transaction: it makes a patch of the current value and writes it through the log into the
+// tree. If another process has changed the same log first, it starts again, unless a certain revision was
+// expected.
 func (t *Tree) changeMount(ctx context.Context, m *mount, expected uint64, f func(old any) (Patch, error)) (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,18 +10,17 @@ import (
 	"unsafe"
 )
 
-// MaxPatch is how many bytes a patch may take when it is written.
+// MaxPatch is the largest size of an encoded patch, in bytes.
 const MaxPatch = 16 << 20
 
-// ErrPatch is matched by the errors of patches that are none, or that do not
-// fit the value they are for.
+// ErrPatch is matched by the errors of invalid patches, and of patches that do not fit their value.
 var ErrPatch = errors.New("not a patch for this")
 
-// Kind says what an operation does.
+// Kind is the kind of an operation.
 type Kind string
 
-// The operations of RFC 6902 that are used here. Moving and copying are
-// written out, and there is nothing to test: a patch belongs to a revision.
+// These are the operations of RFC 6902 that are used here. Moves and copies are encoded as these, and tests are
+// not needed because a patch belongs to a revision.
 const (
 	Add     Kind = "add"
 	Replace Kind = "replace"
@@ -32,7 +31,7 @@ const (
 type Op struct {
 	Kind  Kind
 	Path  Pointer
-	Value any // of Add and Replace; never changed by anyone
+	Value any // of Add and Replace; must not be changed
 }
 
 // Patch turns one value into another, operation by operation. As JSON it is an
@@ -45,7 +44,7 @@ type wireOp struct {
 	Value *json.RawMessage `json:"value,omitempty"`
 }
 
-// MarshalJSON writes the patch; an empty one is [].
+// MarshalJSON encodes the patch; an empty one is [].
 func (p Patch) MarshalJSON() ([]byte, error) {
 	ops := make([]wireOp, len(p))
 	for i, o := range p {
@@ -62,9 +61,9 @@ func (p Patch) MarshalJSON() ([]byte, error) {
 	return encodeValue(ops)
 }
 
-// DecodePatch reads a patch. Operations but the three, values that are missing
-// or too deep, and paths that are no pointers are errors; members RFC 6902
-// does not name are ignored, as it asks. The error is an ErrPatch.
+// DecodePatch decodes a patch. Other operations than the three, values that are missing or too deep, and invalid
+// pointers are errors; members that RFC 6902 does not define are ignored, as it requires. The error is an
+// ErrPatch.
 func DecodePatch(b []byte) (Patch, error) {
 	if len(b) > MaxPatch {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrPatch, len(b), MaxPatch)
@@ -102,7 +101,7 @@ func DecodePatch(b []byte) (Patch, error) {
 	return p, nil
 }
 
-// validate holds one operation to the limits, wherever it is applied.
+// validate checks one operation against the limits.
 func (o *Op) validate() error {
 	switch {
 	case o.Kind != Add && o.Kind != Replace && o.Kind != Remove:
@@ -123,9 +122,8 @@ func (o *Op) validate() error {
 	return checkValue(o.Value, MaxDepth-len(o.Path))
 }
 
-// Apply gives what a patch makes of a value, which itself stays as it is.
-// What the patch does not touch is shared between the two. The error is an
-// ErrPatch.
+// Apply returns the result of a patch on a value, which is not changed. The two share the parts that the patch
+// does not change. The error is an ErrPatch.
 func Apply(v any, p Patch) (any, error) {
 	var e editor
 	for i := range p {
@@ -215,7 +213,7 @@ func (e *editor) mark(p unsafe.Pointer) {
 	e.own[p] = struct{}{}
 }
 
-// object is a container that may be changed: it, or a copy.
+// object returns a container that may be changed: the given one, or a copy.
 func (e *editor) object(c map[string]any) map[string]any {
 	if _, mine := e.own[reflect.ValueOf(c).UnsafePointer()]; mine {
 		return c
@@ -235,7 +233,7 @@ func (e *editor) array(c []any) []any {
 	return e.markOwned(c)
 }
 
-// markOwned notes an array as one that may be changed: inserting may have moved it.
+// markOwned marks an array as one that may be changed, because inserting may have moved it.
 func (e *editor) markOwned(c []any) []any {
 	e.mark(unsafe.Pointer(unsafe.SliceData(c)))
 	return c

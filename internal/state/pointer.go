@@ -8,23 +8,21 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of what can be in the tree.
+// These are the limits of values in the tree.
 const (
-	MaxDepth   = 64                        // values inside each other
+	MaxDepth   = 64                        // nesting of values
 	MaxKey     = 512                       // bytes of a member's name
 	maxPointer = MaxDepth * (2*MaxKey + 2) // bytes of a pointer, every character of every key escaped
 )
 
-// ErrPointer is matched by the errors of pointers that are none.
+// ErrPointer is matched by the errors of invalid pointers.
 var ErrPointer = errors.New("not a JSON Pointer")
 
-// Pointer is an RFC 6901 JSON Pointer as its unescaped tokens; nil is the
-// whole value.
+// Pointer is an RFC 6901 JSON Pointer as its unescaped tokens; nil is the whole value.
 type Pointer []string
 
-// ParsePointer reads a pointer strictly: it is empty or begins with a slash,
-// "~" stands only before 0 and 1, and the text is valid UTF-8. The error is an
-// ErrPointer.
+// ParsePointer parses a pointer strictly: it is empty or begins with a slash, "~" occurs only before 0 and 1, and
+// the text is valid UTF-8. The error is an ErrPointer.
 func ParsePointer(s string) (Pointer, error) {
 	switch {
 	case s == "":
@@ -73,7 +71,7 @@ func unescape(t string) (string, error) {
 
 var escaper = strings.NewReplacer("~", "~0", "/", "~1")
 
-// String is the pointer as it is written; it parses to the same pointer.
+// String returns the encoded pointer, which parses to the same pointer.
 func (p Pointer) String() string {
 	var b strings.Builder
 	for _, t := range p {
@@ -96,8 +94,7 @@ func (p Pointer) Has(other Pointer) bool {
 	return true
 }
 
-// index reads a token as a place in an array of n elements: decimal without
-// leading zeros and below n.
+// index parses a token as an index of an array of n elements: decimal without leading zeros and below n.
 func index(token string, n int) (int, bool) {
 	if token == "" || len(token) > 1 && token[0] == '0' || token[0] < '0' || token[0] > '9' {
 		return 0, false
@@ -106,7 +103,7 @@ func index(token string, n int) (int, bool) {
 	return i, err == nil && i < n
 }
 
-// In finds the value a pointer names inside v, which is a value of a tree.
+// In returns the value at the pointer inside v, which is a value of a tree.
 func (p Pointer) In(v any) (any, bool) { return p.lookup(v) }
 
 func (p Pointer) lookup(v any) (any, bool) {

@@ -18,43 +18,42 @@ import (
 	"time"
 )
 
-// Options of a Tree. The zero value is a tree of which nothing is kept.
+// Options configures a Tree. The zero value is a tree that stores nothing.
 type Options struct {
-	// Log keeps the durable mounts; nil keeps them as long as the tree. The package that
-	// opened it closes it, after the tree.
+	// Log stores the durable mounts; nil keeps them as long as the tree. The code that opened it closes it after
+	// the tree.
 	Log Log
-	// Window is how long changes are gathered, from the first one on, before a
-	// subscriber is told; 0 means 500 ms.
+	// Window is how long changes are collected, from the first one on, before a subscriber is notified; 0 means
+	// 500 ms.
 	Window time.Duration
-	// Pending is about how many bytes of changes may wait for one subscriber,
-	// and how many are remembered for those who come back. Who missed more is
-	// told to read again. 0 means 2 MiB.
+	// Pending is the approximate number of bytes of changes that may wait for one subscriber, and that are kept
+	// for readers that subscribe later. A subscriber that missed more must read again. 0 means 2 MiB.
 	Pending int
 	Logger  *slog.Logger // nil means none
 }
 
-// Durability says what becomes of a mount when the process ends.
+// Durability is whether a mount survives the end of the process.
 type Durability uint8
 
 const (
-	Live    Durability = iota // it is gone
+	Live    Durability = iota // it is lost
 	Durable                   // it is in the Log
 )
 
-// Errors of mounts.
+// These are the errors of mounts.
 var (
 	ErrMount   = errors.New("not a place for a mount")
 	ErrMounted = errors.New("there is a mount already")
 	ErrNoMount = errors.New("there is no such mount")
 )
 
-// Any is the revision to expect when every revision will do.
+// Any is the expected revision of a change for which every revision is acceptable.
 const Any = ^uint64(0)
 
-// Tree is the document. Safe for concurrent use.
+// Tree is the document. It is safe for concurrent use.
 type Tree struct {
 	o     Options
-	epoch string // tells the revisions of this tree from those of its earlier lives
+	epoch string // distinguishes the revisions of this tree from those before a restart
 	now   atomic.Pointer[moment]
 
 	demands atomic.Pointer[[]demand] // mounts that are filled when a client reads them
@@ -63,11 +62,11 @@ type Tree struct {
 	mounts   map[string]*mount
 	topics   map[string]*topic
 	subs     int
-	past     []moment // what was before now, the newest at the end
+	past     []moment // earlier moments, the newest at the end
 	pastSize int
 	closed   bool
 
-	// run is that of Run, while it runs. What follows the tree belongs to no call.
+	// run is the context of Run, while it runs, because followers belong to no call.
 	run     context.Context
 	follows sync.WaitGroup
 }
@@ -76,10 +75,10 @@ type Tree struct {
 type moment struct {
 	root      any
 	revisions map[*mount]uint64
-	weight    int // about how many bytes the change to it carried and replaced
+	weight    int // approximate bytes that the change to it added and replaced
 }
 
-// mount is one place of the tree with one writer at a time.
+// mount is one place of the tree; it has one writer at a time.
 type mount struct {
 	at   Pointer
 	name string // at, written
@@ -90,7 +89,7 @@ type mount struct {
 	revision uint64
 }
 
-// New makes a tree without mounts.
+// New returns a tree without mounts.
 func New(o Options) *Tree {
 	if o.Log == nil {
 		o.Log = new(MemoryLog)
@@ -109,8 +108,7 @@ func New(o Options) *Tree {
 	return t
 }
 
-// Run follows what other processes change in the durable mounts, until ctx is
-// done.
+// Run follows the changes that other processes make in the durable mounts, until ctx is done.
 func (t *Tree) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -128,7 +126,7 @@ func (t *Tree) Run(ctx context.Context) error {
 	return nil
 }
 
-// follow begins to follow a mount while Run runs. t.mu is held.
+// follow starts to follow a mount while Run runs. t.mu must be held.
 func (t *Tree) follow(m *mount) {
 	ctx := t.run
 	if ctx == nil || m.log == nil {
@@ -169,8 +167,7 @@ func (t *Tree) followOnce(ctx context.Context, m *mount) error {
 	return nil
 }
 
-// catchUp takes in what the log has of a mount that the tree does not. m.mu is
-// held.
+// catchUp applies the changes in the log of a mount that the tree does not have. m.mu must be held.
 func (t *Tree) catchUp(ctx context.Context, m *mount) error {
 	for c, err := range m.log.Follow(ctx, m.name, m.revision) {
 		if err != nil {
@@ -189,8 +186,8 @@ func (t *Tree) catchUp(ctx context.Context, m *mount) error {
 	return context.Cause(ctx)
 }
 
-// CatchUp takes in what the log has of the durable mounts that the tree does
-// not: after a restore, for instance. Run does so by itself.
+// CatchUp applies the changes in the logs of durable mounts that the tree does not have, for instance after a
+// restore. Run does so on its own.
 func (t *Tree) CatchUp(ctx context.Context) error {
 	t.mu.Lock()
 	all := slices.Collect(maps.Values(t.mounts))
@@ -207,8 +204,7 @@ func (t *Tree) CatchUp(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Close ends all subscriptions; nothing can be changed any more. Safe to call
-// twice.
+// Close ends all subscriptions; nothing can be changed any more. It is safe to call twice.
 func (t *Tree) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -223,7 +219,7 @@ func (t *Tree) Close() error {
 	return nil
 }
 
-// attach makes a mount, with what the log has of it.
+// attach creates a mount with its value in the log.
 func (t *Tree) attach(ctx context.Context, at string, d Durability, typ reflect.Type) (*mount, error) {
 	p, err := ParsePointer(at)
 	if err != nil {
@@ -258,7 +254,7 @@ func (t *Tree) attach(ctx context.Context, at string, d Durability, typ reflect.
 	return m, nil
 }
 
-// addMount makes a mount known, if nothing is mounted there, above or below.
+// addMount registers a mount, unless another one is at its pointer, above it or below it.
 func (t *Tree) addMount(m *mount) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -283,10 +279,10 @@ func (t *Tree) mount(at string) (*mount, error) {
 	return nil, fmt.Errorf("%w: %q", ErrNoMount, at)
 }
 
-// publish makes a new value of a mount what readers see. m.mu is held.
+// publish makes a new value of a mount visible to readers. m.mu must be held.
 func (t *Tree) publish(m *mount, revision uint64, v any) {
 	d := differ{}
-	d.diff(m.value, v) // they share what is alike, so this costs what has changed
+	d.diff(m.value, v) // they share equal parts, so the cost depends on the change only
 	m.value, m.revision = v, revision
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,7 +297,7 @@ func (t *Tree) publish(m *mount, revision uint64, v any) {
 	t.touch(was, is)
 }
 
-// putAt is the tree with another value of a mount.
+// putAt returns the tree with another value of a mount.
 func putAt(v any, at Pointer, value any) any {
 	if len(at) == 0 {
 		return value
@@ -315,13 +311,13 @@ func putAt(v any, at Pointer, value any) any {
 	return c
 }
 
-// pastMoments are how many moments are remembered at most.
+// pastMoments is how many earlier moments are kept at most.
 const pastMoments = 256
 
-// remember keeps the moment before a change for those who come back, and drops
-// the oldest. t.mu is held.
+// remember keeps the moment before a change for readers that subscribe later, and removes the oldest. t.mu must be
+// held.
 func (t *Tree) remember(was moment, weight int) {
-	was.weight = weight // what keeping it costs is what the change took away
+	was.weight = weight // the cost of keeping it is the size of what the change removed
 	t.past = append(t.past, was)
 	t.pastSize += weight
 	n := 0
@@ -334,12 +330,10 @@ func (t *Tree) remember(was moment, weight int) {
 	}
 }
 
-// Revision says of a part of the tree which of its states was seen. It is
-// opaque but for one thing: two that are equal mean the same state.
+// Revision identifies a state of a part of the tree. It is opaque, but two equal revisions mean the same state.
 type Revision string
 
-// revision is that of the part at a pointer: how often the mounts around and
-// below it have changed.
+// revision returns the revision of the part at a pointer: how often the mounts around and below it have changed.
 func (t *Tree) revision(m *moment, at Pointer) Revision {
 	var n uint64
 	for x, r := range m.revisions {
@@ -356,24 +350,24 @@ type View struct {
 	Found    bool // whether there is something at the pointer
 	Revision Revision
 
-	of Revision // of the part as a whole, whatever is seen of it
+	of Revision // of the whole part, whatever a Sight shows of it
 }
 
-// Mark is what a subscription begins with whose client was shown the view.
+// Mark returns the mark for a subscription of a client that was shown the view.
 func (v View) Mark() Mark { return Mark{v.Revision, v.of} }
 
-// JSON writes the value, the members of objects sorted by name.
+// JSON encodes the value, with the members of objects sorted by name.
 func (v View) JSON() ([]byte, error) { return encodeValue(v.Value) }
 
-// Read gives the part of the tree at a pointer. It does not wait, but what
-// is there on demand is filled by the first who reads it.
+// Read returns the part of the tree at a pointer. It does not wait, except that the first reader of a mount on
+// demand fills it.
 func (t *Tree) Read(at Pointer) View {
 	t.wake(at)
 	return t.view(t.now.Load(), at)
 }
 
-// See is Read for a reader that sees what sight shows; nil shows all. What is
-// not all has a revision made of its value.
+// See is Read for a reader that sees what sight shows; nil shows all. The revision of a restricted view is derived
+// from its value.
 func (t *Tree) See(at Pointer, sight Sight) View {
 	t.wake(at)
 	return t.seen(t.now.Load(), at, sight)

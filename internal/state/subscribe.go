@@ -7,42 +7,41 @@ import (
 	"time"
 )
 
-// mostSubs are how many subscriptions a tree bears at once.
+// mostSubs is how many subscriptions a tree accepts at once.
 const mostSubs = 100_000
 
-// ErrFull is the answer to one subscription too many.
+// ErrFull is the error of one subscription too many.
 var ErrFull = errors.New("too many subscriptions")
 
-// Update is what a subscriber is told: what leads from one state of its part
-// of the tree to another. Where there is nothing at the pointer the part
-// counts as null.
+// Update is a change that a subscriber receives: it leads from one state of its part of the tree to another. If
+// there is no value at the pointer, the part counts as null.
 type Update struct {
-	From     Revision // the state before; what was told or shown last
+	From     Revision // the state before, which was sent or shown last
 	Revision Revision // the state after
 	Patch    Patch    // relative to the pointer; empty only after Flush
-	// Again says that too much has changed for a patch: read the part again.
+	// Again means that too much has changed for a patch: read the part again.
 	Again bool
 }
 
-// Sub is a subscription to a part of the tree. Next and Take are for one
-// goroutine at a time, the other methods for all.
+// Sub is a subscription to a part of the tree. Next and Take must be called by one goroutine at a time, the other
+// methods by any.
 type Sub struct {
 	t     *Tree
 	at    Pointer
-	sight Sight // nil for one that sees the part as it is
+	sight Sight // nil for one that sees the whole part
 	topic *topic
-	wake  chan struct{} // holds a token when Next has a reason to look
+	wake  chan struct{} // holds a token when Next has a reason to check
 	ended chan struct{}
 	known Revision // of the last Update; Next's own
 
-	// Guarded by Tree.mu.
-	ready  func() // called when Take has a reason to look; may be nil
-	base   any    // the part as it was last told
-	lost   bool   // base was given up
+	// Tree.mu guards the fields below.
+	ready  func() // called when Take may have an Update; may be nil
+	base   any    // the part as it was last sent
+	lost   bool   // base was dropped
 	weight int    // of the changes since
 	dirty  bool   // something has changed
-	ripe   bool   // and it is time to tell
-	flush  bool   // even if nothing has
+	ripe   bool   // and the window has ended
+	flush  bool   // send an Update even if nothing has changed
 	window *time.Timer
 	opened int // counts windows, so that the end of an earlier one does nothing
 }
@@ -56,42 +55,38 @@ type topic struct {
 	last difference
 }
 
-// difference is the patch between two values that subscribers of one part were
-// told last, because many of them are told the same.
+// difference is the patch between two values that subscribers of one part received last. It is cached, because
+// many of them receive the same.
 type difference struct {
 	old, now any
 	ops      Patch
 	cost     int
 }
 
-// A Sight gives the part of the tree that one subscriber follows, as far as it
-// may see it. It gets the whole tree at one moment and changes nothing of it.
-// It is called without locks held and may answer differently at another time.
+// A Sight returns the part of the tree that one subscriber follows, as far as it may see it. It receives the whole
+// tree at one moment and must not change it. It is called without locks held and may return another result later.
 type Sight func(root any) (value any, found bool)
 
-// Mark names what a reader was shown, so that a subscription can begin there.
-// The zero Mark stands for the moment of the subscription.
+// Mark identifies what a reader was shown, so that a subscription can begin there. The zero Mark means the moment
+// of the subscription.
 type Mark struct {
-	shown Revision // as the reader was told
+	shown Revision // as the reader received it
 	at    Revision // of the part as a whole
 }
 
-// Unknown is the Mark of a reader of whom it is not known what it was shown:
-// its first Update says Again.
+// Unknown is the Mark of a reader if it is not known what it was shown: its first Update has Again set.
 var Unknown = Mark{"?", "?"}
 
-// Subscribe is Follow for a subscriber that sees the part as it is, from a
-// revision of it that was seen before; "" means from now on.
+// Subscribe is Follow for a subscriber that sees the whole part, from a revision of it that it has seen; "" means
+// from now on.
 func (t *Tree) Subscribe(at Pointer, from Revision) (s *Sub, now View, err error) {
 	return t.Follow(at, Mark{from, from}, nil)
 }
 
-// Follow follows the part of the tree at a pointer, as sight shows it, from
-// what a reader was shown. now is the part as it is, and no change after it
-// goes untold. If it is at another revision than from, that counts as a change
-// of this moment, and if it is not known any more what has become of the part
-// since, or the subscriber has another sight of it by now, the first Update
-// says Again. The error is ErrFull or ErrClosed.
+// Follow follows the part of the tree at a pointer, as sight shows it, from what a reader was shown. now is the
+// current part, and the subscriber is notified of every change after it. If the part is at another revision than
+// from, that counts as a change of this moment. If the changes since from are not known any more, or sight now
+// shows another value of it, the first Update has Again set. The error is ErrFull or ErrClosed.
 func (t *Tree) Follow(at Pointer, from Mark, sight Sight) (s *Sub, now View, err error) {
 	t.wake(at)
 	t.mu.Lock()
@@ -140,8 +135,8 @@ func (t *Tree) Follow(at Pointer, from Mark, sight Sight) (s *Sub, now View, err
 	return s, now, nil
 }
 
-// moment finds the one at which a part of the tree was at a revision; nil when
-// it is not remembered. t.mu is held.
+// moment returns the moment at which a part of the tree was at a revision, or nil if it is not kept. t.mu must be
+// held.
 func (t *Tree) moment(at Pointer, r Revision) *moment {
 	if now := t.now.Load(); t.revision(now, at) == r {
 		return now
@@ -155,9 +150,8 @@ func (t *Tree) moment(at Pointer, r Revision) *moment {
 	return nil
 }
 
-// touch tells the subscribers of what a change has touched. Unchanged parts of
-// two moments are one and the same, so a part costs a look whatever the size
-// of the change. t.mu is held.
+// touch wakes the subscribers of the parts that a change has affected. Two moments share their unchanged parts, so
+// one comparison for each part is enough, whatever the size of the change. t.mu must be held.
 func (t *Tree) touch(was, is *moment) {
 	for _, p := range t.topics {
 		old, _ := p.at.lookup(was.root)
@@ -184,7 +178,7 @@ func (s *Sub) touched(weight int) {
 	}
 }
 
-// openSub opens a window. t.mu is held.
+// openSub starts a window. t.mu must be held.
 func (s *Sub) openSub() {
 	s.dirty = true
 	s.opened++
@@ -198,8 +192,8 @@ func (s *Sub) openSub() {
 	})
 }
 
-// Look has the part compared with what was told last, as after a change: what
-// a Sight shows may depend on more than the tree.
+// Look compares the part with what was sent last, as after a change, because what a Sight shows may depend on more
+// than the tree.
 func (s *Sub) Look() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -210,8 +204,8 @@ func (s *Sub) Look() {
 	}
 }
 
-// OnReady has f called whenever Take may have an Update. f must return at once
-// and use nothing of the tree: it is called with the tree locked.
+// OnReady sets a function that is called whenever Take may have an Update. f must return at once and not use the
+// tree, because the tree is locked.
 func (s *Sub) OnReady(f func()) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -220,7 +214,7 @@ func (s *Sub) OnReady(f func()) {
 	}
 }
 
-// ripen lets Next tell what there is. t.mu is held.
+// ripen ends the window, so that Next returns the Update. t.mu must be held.
 func (s *Sub) ripen() {
 	s.ripe = true
 	if s.ready != nil {
@@ -232,8 +226,8 @@ func (s *Sub) ripen() {
 	}
 }
 
-// Flush ends the window at once. With always, Next then gives an Update even if
-// nothing has changed, so that the revision is known.
+// Flush ends the window at once. With always, Next then returns an Update even if nothing has changed, so that the
+// subscriber knows the revision.
 func (s *Sub) Flush(always bool) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -243,9 +237,8 @@ func (s *Sub) Flush(always bool) {
 	}
 }
 
-// Next waits for an Update. The error is ErrClosed after Close, or the cause
-// of ctx. Changes that come meanwhile are put together: a slow follower gets
-// fewer and larger updates, or one that says Again.
+// Next waits for an Update. The error is ErrClosed after Close, or the cause of ctx. Changes that arrive meanwhile
+// are merged: a slow follower gets fewer and larger updates, or one with Again set.
 func (s *Sub) Next(ctx context.Context) (Update, error) {
 	for {
 		select {
@@ -265,7 +258,7 @@ func (s *Sub) Next(ctx context.Context) (Update, error) {
 	}
 }
 
-// Take gives the Update of a window that is over, if there is one.
+// Take returns the Update of a window that has ended, if there is one.
 func (s *Sub) Take() (u Update, ok bool) {
 	s.t.mu.Lock()
 	if !s.ripe {
@@ -294,8 +287,8 @@ func (s *Sub) Take() (u Update, ok bool) {
 			u.Patch, u.Again = nil, true
 		}
 		if len(d.ops) == 0 && !flush {
-			// What was changed was changed back, or is not seen. The
-			// revision of the whole may be another all the same.
+			// The change was undone, or the subscriber cannot see it. The revision of the whole part may have
+			// changed nevertheless.
 			return Update{}, false
 		}
 	}
@@ -303,7 +296,7 @@ func (s *Sub) Take() (u Update, ok bool) {
 	return u, true
 }
 
-// difference is the patch from one value to another.
+// difference returns the patch from one value to another.
 func (p *topic) difference(old, now any) difference {
 	p.mu.Lock()
 	last := p.last
@@ -320,7 +313,7 @@ func (p *topic) difference(old, now any) difference {
 	return last
 }
 
-// Close ends the subscription and frees what it holds; safe to call twice.
+// Close ends the subscription and frees its memory. It is safe to call twice.
 func (s *Sub) Close() {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
@@ -340,7 +333,7 @@ func (s *Sub) Close() {
 	s.releaseSub()
 }
 
-// releaseSub lets go of everything. t.mu is held.
+// releaseSub frees the memory of a subscription. t.mu must be held.
 func (s *Sub) releaseSub() {
 	close(s.ended)
 	s.base, s.dirty, s.ripe, s.ready = nil, false, false, nil

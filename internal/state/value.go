@@ -12,12 +12,11 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-// Values in the tree are what encoding/json makes of JSON, with numbers as
-// json.Number: nil, bool, string, json.Number, []any and map[string]any. They
-// are never changed: a change makes new containers on the way to it, and what
-// is beside the way is shared.
+// Values in the tree are those into which encoding/json decodes JSON, with numbers as json.Number: nil, bool,
+// string, json.Number, []any and map[string]any. They are never changed: a change creates new containers on the
+// path to the changed value, and shares all others.
 
-// ErrSecret is the answer to an attempt to put a secret into the tree.
+// ErrSecret is the error of an attempt to put a secret into the tree.
 var ErrSecret = errors.New(
 	"a secret cannot be in the state tree; keep it with internal/access/secret and put its name here",
 )
@@ -25,7 +24,7 @@ var ErrSecret = errors.New(
 // ErrValue is matched by the errors of values that cannot be in the tree.
 var ErrValue = errors.New("not a value for the state tree")
 
-// parseValue reads one JSON value.
+// parseValue parses one JSON value.
 func parseValue(b []byte) (v any, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.UseNumber()
@@ -38,7 +37,7 @@ func parseValue(b []byte) (v any, err error) {
 	return v, nil
 }
 
-// encodeValue writes a value, the members of objects in their order by name.
+// encodeValue encodes a value, with the members of objects sorted by name.
 func encodeValue(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -52,7 +51,7 @@ func encodeValue(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
 }
 
-// valueOf makes a value of the tree from a Go value.
+// valueOf converts a Go value into a value of the tree.
 func valueOf(goValue any) (any, error) {
 	b, err := encodeValue(goValue)
 	if err != nil {
@@ -65,7 +64,7 @@ func valueOf(goValue any) (any, error) {
 	return v, checkValue(v, MaxDepth)
 }
 
-// checkValue holds a value to the limits of the tree; depth is what is left.
+// checkValue checks a value against the limits of the tree; depth is the nesting that is still allowed.
 func checkValue(v any, depth int) error {
 	switch c := v.(type) {
 	case nil, bool, string, json.Number:
@@ -96,8 +95,7 @@ func checkValue(v any, depth int) error {
 	return nil
 }
 
-// same reports whether two values are one and the same. Equal containers that
-// were made separately are not.
+// same reports whether two values are identical. Equal containers that were created separately are not.
 func same(a, b any) bool {
 	switch x := a.(type) {
 	case map[string]any:
@@ -147,8 +145,7 @@ func equal(a, b any) bool {
 	return false
 }
 
-// size is about how many bytes a value takes when it is written. It stops
-// counting past most.
+// size returns the approximate size of an encoded value in bytes. It stops counting above most.
 func size(v any, most int) int {
 	switch c := v.(type) {
 	case string:
@@ -177,7 +174,7 @@ func size(v any, most int) int {
 	return 5
 }
 
-// holdsSecret reports whether a type has a secret in it, however deep.
+// holdsSecret reports whether a type contains a secret at any depth.
 func holdsSecret(t reflect.Type) bool {
 	seen := map[reflect.Type]bool{}
 	var look func(reflect.Type) bool

@@ -14,11 +14,11 @@ type watched struct {
 	tracer *Tracer // nil traces nothing
 }
 
-// Watch makes the requests of a bus known to the log, by their contexts, and
-// to a tracer, if there is one.
+// Watch returns a bus that adds the call to the context of its requests, for the log, and traces them if t is not
+// nil.
 func Watch(b bus.Bus, t *Tracer) bus.Bus { return watched{b, t} }
 
-// Followed passes on whether anyone would see a fact.
+// Followed reports whether an event has a follower.
 func (w watched) Followed(subject string) bool {
 	f, ok := w.Bus.(interface{ Followed(string) bool })
 	return !ok || f.Followed(subject)
@@ -33,8 +33,7 @@ func (w watched) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outco
 	if s == nil {
 		return w.Bus.Do(mark, r, n)
 	}
-	// What the call starts in turn belongs below it. The request is the
-	// caller's, so the change is made to a copy.
+	// What the call starts belongs below its span. The request is the caller's, so the change is made to a copy.
 	mark.trace = s.traceID()
 	inner, who := *r, *r.Caller
 	who.Trace = s.traceparent()
@@ -54,8 +53,8 @@ func (w watched) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outco
 	return out, err
 }
 
-// spanName is the method with what it was for, where there are few of that;
-// URIs are many and may say too much.
+// spanName returns the method with its tool or prompt. It leaves out URIs, because there are many of them and they
+// may reveal too much.
 func spanName(r *bus.Request) string {
 	if strings.HasPrefix(r.Method, "tools/") || strings.HasPrefix(r.Method, "prompts/") {
 		return r.Method + " " + r.Name

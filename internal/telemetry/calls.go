@@ -21,15 +21,14 @@ const (
 
 type series struct{ scope, kind, agent string }
 
-// callRecorder adds up calls, so that a thousand calls of one tool are one event.
+// callRecorder sums calls, so that a thousand calls of one tool are one event.
 type callRecorder struct {
 	store *metrics.Store
 	log   *slog.Logger
 	sums  map[series]*metrics.Event
 }
 
-// RecordCalls writes the calls that finish to a store until ctx is done, summed by
-// tool, context and caller.
+// RecordCalls writes the calls that finish to a store until ctx is done, summed by tool, context and caller.
 func RecordCalls(ctx context.Context, b bus.Bus, store *metrics.Store, log *slog.Logger) {
 	newCallRecorder(store, log).follow(ctx, b)
 }

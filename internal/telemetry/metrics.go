@@ -17,30 +17,29 @@ import (
 	"gatehouse/internal/dispatch/bus"
 )
 
-// Limits of Metrics.
+// These are the limits of Metrics.
 const (
-	waitingFacts = 8192 // that were not counted yet; more are lost, and that is counted
-	maxSeries    = 2000 // names a metric tells apart; the rest is called other
+	waitingFacts = 8192 // events that are not counted yet; more are lost, and the loss is counted
+	maxSeries    = 2000 // names of a metric; further ones are counted as other
 	scrapes      = 4    // at once
 	scrapeTime   = 10 * time.Second
 )
 
-// Sources are called at each scrape. Each may be nil: then there is
-// nothing of the kind.
+// Sources are called at each scrape. A nil source has no metrics.
 type Sources struct {
 	Version  string
 	Sessions func() int           // open ones
 	Streams  func() int           // open event streams over HTTP
 	Requests func() int           // HTTP requests being served
-	Jobs     func() int           // that are not finished
+	Jobs     func() int           // unfinished jobs
 	Overdue  func() int           // calls that ignore their deadline
 	Limits   func() limit.Stats   // of calls and rates
-	Traces   *Tracer              // what became of spans
-	Log      *slog.Logger         // hears of scrapes that fail; nil means none
-	Extra    prometheus.Collector // whatever else is to be shown
+	Traces   *Tracer              // sent and dropped spans
+	Log      *slog.Logger         // logs scrapes that fail; nil means none
+	Extra    prometheus.Collector // further metrics
 }
 
-// Metrics counts what happens on a host. Safe for concurrent use.
+// Metrics counts events of a host. It is safe for concurrent use.
 type Metrics struct {
 	registry *prometheus.Registry
 	calls    *prometheus.HistogramVec
@@ -51,7 +50,7 @@ type Metrics struct {
 	names map[string]bool // of the series of calls and events; only Follow's goroutine uses it
 }
 
-// NewMetrics makes Metrics that know nothing yet; see Follow.
+// NewMetrics returns Metrics without counts; see Follow.
 func NewMetrics(s Sources) *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(), log: s.Log, names: map[string]bool{},
@@ -82,7 +81,7 @@ func NewMetrics(s Sources) *Metrics {
 	return m
 }
 
-// Handler serves the metrics as Prometheus reads them.
+// Handler serves the metrics in the format of Prometheus.
 func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(
@@ -92,8 +91,8 @@ func (m *Metrics) Handler() http.Handler {
 	})
 }
 
-// Follow counts what a bus tells until ctx is done. It listens from the moment
-// it is called.
+// Follow counts the events of a bus until ctx is done. It subscribes when it is called, and counts in the returned
+// function.
 func (m *Metrics) Follow(ctx context.Context, b bus.Bus) func() error {
 	facts := b.Follow(ctx, ">", waitingFacts)
 	return func() error {
@@ -116,12 +115,12 @@ func (m *Metrics) countEvent(f bus.Event) {
 	}
 	name := ""
 	if strings.HasPrefix(c.Method, "tools/") || strings.HasPrefix(c.Method, "prompts/") {
-		name = m.known(c.Name) // those of resources are without end
+		name = m.known(c.Name) // the names of resources are unlimited
 	}
 	m.calls.WithLabelValues(c.Method, c.Module, name, c.Outcome).Observe(c.Millis / 1000)
 }
 
-// known is a name that has a series already, or may still get one.
+// known returns a name that has a series or may still get one, and other for all further names.
 func (m *Metrics) known(name string) string {
 	if m.names[name] {
 		return name
@@ -133,10 +132,10 @@ func (m *Metrics) known(name string) string {
 	return name
 }
 
-// moment is the collector of what is read at each scrape.
+// moment collects the values that are read at each scrape.
 type moment struct{ Sources }
 
-// reading is one metric of the moment.
+// reading is the value of one metric at a scrape.
 type reading struct {
 	name, help string
 	kind       prometheus.ValueType
@@ -157,7 +156,7 @@ func (m moment) Collect(ch chan<- prometheus.Metric) {
 
 func (r reading) desc() *prometheus.Desc { return prometheus.NewDesc(r.name, r.help, nil, nil) }
 
-// readSources asks every source.
+// readSources reads every source.
 func (m moment) readSources() (all []reading) {
 	gauge := func(name, help string, ask func() int) {
 		if ask != nil {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The shapes of OTLP in JSON, as far as they are used here. Times are
-// nanoseconds in text, ids are hexadecimal.
+// These are the structures of OTLP in JSON, as far as they are used here. Times are nanoseconds as text, ids are
+// hexadecimal.
 type (
 	otlpRequest struct {
 		ResourceSpans []otlpResourceSpans `json:"resourceSpans"`
@@ -63,7 +63,7 @@ const (
 	statusError = 2
 )
 
-// encodeBatch writes a batch as the collector takes it.
+// encodeBatch encodes a batch for the collector.
 func (t *Tracer) encodeBatch(batch []*span) ([]byte, error) {
 	attrs := []attribute{{"service.name", t.o.Service}, {"service.version", t.o.Version}}
 	for _, k := range slices.Sorted(maps.Keys(t.o.Attributes)) {
@@ -103,7 +103,7 @@ func attributes(from []attribute) []otlpAttribute {
 	return list
 }
 
-// sendBatch sends a batch. A collector that is busy is asked once more.
+// sendBatch sends a batch. If the collector is busy it tries once more.
 func (t *Tracer) sendBatch(ctx context.Context, batch []*span) error {
 	body, err := t.encodeBatch(batch)
 	if err != nil {
@@ -122,8 +122,7 @@ func (t *Tracer) sendBatch(ctx context.Context, batch []*span) error {
 	}
 }
 
-// post sends one request. wait is how long to wait before another, if that
-// may help.
+// post sends one request. wait is how long to wait before another try, if that may help.
 func (t *Tracer) post(ctx context.Context, body []byte) (wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTime)
 	defer cancel()

@@ -6,9 +6,8 @@ import (
 	"log/slog"
 )
 
-// Logger writes what the host says, as text or, with the format "json", as
-// lines of JSON. What is logged for a call carries the call's id as request,
-// and as trace the id of the trace it is part of.
+// Logger returns a logger that writes text or, with the format "json", lines of JSON. Entries about a call have
+// the call's id as request, and the id of the trace it is part of as trace.
 func Logger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	o := &slog.HandlerOptions{Level: level}
 	if format == "json" {
@@ -17,12 +16,12 @@ func Logger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	return slog.New(handler{slog.NewTextHandler(w, o)})
 }
 
-// handler adds what the context knows of the call.
+// handler adds the call and the trace of the context.
 type handler struct{ slog.Handler }
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	if c, ok := ctx.Value(callKey{}).(*marked); ok {
-		r = r.Clone() // the record's room for attributes may be shared
+		r = r.Clone() // the record's array of attributes may be shared
 		r.AddAttrs(slog.String("request", c.id))
 		if c.trace != "" {
 			r.AddAttrs(slog.String("trace", c.trace))
@@ -36,15 +35,14 @@ func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 }
 func (h handler) WithGroup(name string) slog.Handler { return handler{h.Handler.WithGroup(name)} }
 
-// marked is the context of a call: it knows the call's id and the id of the
-// trace it is part of.
+// marked is the context of a call: it contains the call's id and the id of the trace it is part of.
 type marked struct {
 	// A marked is itself the context of a call.
 	context.Context
 	id, trace string
 }
 
-// callKey is what a marked context gives itself for.
+// callKey is the key for which a marked context returns itself.
 type callKey struct{}
 
 func (m *marked) Value(key any) any {

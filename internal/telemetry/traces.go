@@ -12,28 +12,27 @@ import (
 	"time"
 )
 
-// Limits of a Tracer.
+// These are the limits of a Tracer.
 const (
-	waitingSpans = 4096 // that are not sent yet; more are dropped and counted
+	waitingSpans = 4096 // spans that are not sent yet; more are dropped and counted
 	batchSpans   = 512
 	batchTime    = 5 * time.Second
 	sendTime     = 10 * time.Second
 )
 
-// TraceOptions say where traces go.
+// TraceOptions configures where traces are sent.
 type TraceOptions struct {
-	Endpoint   string            // URL that takes OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces
+	Endpoint   string            // URL that accepts OTLP over HTTP, such as http://127.0.0.1:4318/v1/traces
 	Headers    map[string]string // of each request there
-	Sample     float64           // part of the calls that are traced where the caller does not say
+	Sample     float64           // share of the calls that are traced if the caller does not decide
 	Service    string            // "" means gatehouse
 	Version    string
 	Attributes map[string]string // of this host, in every batch
-	Log        *slog.Logger      // nil drops what is said
-	Client     *http.Client      // nil makes one
+	Log        *slog.Logger      // nil discards the log
+	Client     *http.Client      // nil creates one
 }
 
-// Tracer sends spans to a collector. Safe for concurrent use; calls never
-// wait for it.
+// Tracer sends spans to a collector. It is safe for concurrent use; calls never wait for it.
 type Tracer struct {
 	o       TraceOptions
 	spans   chan *span
@@ -41,7 +40,7 @@ type Tracer struct {
 	sent    atomic.Uint64
 }
 
-// NewTracer makes a Tracer; Run sends what it collects.
+// NewTracer returns a Tracer; Run sends the spans that it collects.
 func NewTracer(o TraceOptions) *Tracer {
 	if o.Service == "" {
 		o.Service = "gatehouse"
@@ -57,11 +56,11 @@ func NewTracer(o TraceOptions) *Tracer {
 	return &Tracer{o: o, spans: make(chan *span, waitingSpans)}
 }
 
-// span is one piece of work in a trace.
+// span is one operation in a trace.
 type span struct {
 	trace  [16]byte
 	id     [8]byte
-	parent [8]byte // zero: the first of its trace
+	parent [8]byte // zero for the first span of its trace
 	name   string
 	begin  time.Time
 	end    time.Time
@@ -74,8 +73,8 @@ type attribute struct{ key, value string }
 func (s *span) traceID() string     { return hex.EncodeToString(s.trace[:]) }
 func (s *span) traceparent() string { return fmt.Sprintf("00-%x-%x-01", s.trace, s.id) }
 
-// startSpan starts a span below what a traceparent names. nil means that the work
-// is not traced: the caller has said so, or the dice.
+// startSpan starts a span below the one that a traceparent names. It returns nil if the operation is not traced,
+// because the caller or the sampling decided so.
 func (t *Tracer) startSpan(traceparent string) *span {
 	s := &span{begin: time.Now()}
 	trace, parent, sampled, ok := parseTraceparent(traceparent)
@@ -91,7 +90,7 @@ func (t *Tracer) startSpan(traceparent string) *span {
 	return s
 }
 
-// random fills b; all zero is no id.
+// random fills b with random bytes; all zero is not a valid id.
 func random(b []byte) {
 	for {
 		zero := true
@@ -105,7 +104,7 @@ func random(b []byte) {
 	}
 }
 
-// parseTraceparent reads the header of W3C Trace Context.
+// parseTraceparent parses the header of W3C Trace Context.
 func parseTraceparent(s string) (trace [16]byte, parent [8]byte, sampled, ok bool) {
 	// 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
 	if len(s) < 55 || s[2] != '-' || s[35] != '-' || s[52] != '-' || len(s) > 55 && (s[:2] == "00" || s[55] != '-') {
@@ -136,7 +135,7 @@ func lowerHex(s string) bool {
 	return true
 }
 
-// endSpan hands a span over to be sent. When too many wait it is dropped.
+// endSpan queues a span to be sent. If too many spans wait it is dropped.
 func (t *Tracer) endSpan(s *span, at time.Time) {
 	s.end = at
 	select {
@@ -146,9 +145,8 @@ func (t *Tracer) endSpan(s *span, at time.Time) {
 	}
 }
 
-// Run sends what is collected until ctx is done, and then what is left, for
-// which it takes no longer than 10 s. That a collector cannot be reached is
-// logged once, until it can be again.
+// Run sends the collected spans until ctx is done, and then the rest, for at most 10 s. An unreachable collector
+// is logged once, until it can be reached again.
 func (t *Tracer) Run(ctx context.Context) error {
 	tick := time.NewTicker(batchTime)
 	defer tick.Stop()
@@ -192,5 +190,5 @@ func (t *Tracer) Run(ctx context.Context) error {
 	}
 }
 
-// errCollector is a collector's refusal.
+// errCollector is the error of a collector that refuses a request.
 var errCollector = errors.New("the collector refused")

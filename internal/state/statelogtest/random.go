@@ -8,9 +8,8 @@ import (
 	"slices"
 )
 
-// Random gives a value that differs from v here and there, or wholly. It has
-// members with names that need escaping, nulls, empty containers, and arrays
-// that grow, shrink and move on. v itself stays as it is.
+// Random returns a value that differs from v in some places, or completely. It has members with names that need
+// escaping, nulls, empty containers, and arrays that grow, shrink and shift. It does not change v.
 func Random(r *rand.Rand, v any) any { return change(r, v, 0) }
 
 const deepest = 4

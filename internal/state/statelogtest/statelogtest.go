@@ -15,23 +15,22 @@ import (
 	"gatehouse/internal/state"
 )
 
-// patience is how long the suite waits for what should come soon; it is only
-// spent when it does not.
+// patience is how long the suite waits for an event that should happen soon; a passing test does not wait that
+// long.
 const patience = 30 * time.Second
 
-// Options of Run.
+// Options configures Run.
 type Options struct {
-	// Make gives a fresh log that the test cleans up.
+	// Make returns a new log that the test cleans up.
 	Make func(t *testing.T) state.Log
-	// Again closes a log of Make, as a process does that ends, and opens what
-	// it has left; nil for logs that leave nothing.
+	// Again closes a log of Make, as the end of a process does, and opens what it has stored; nil for logs that
+	// store nothing.
 	Again func(t *testing.T, l state.Log) state.Log
-	// Changes are enough of them for a log to forget the way and keep the
-	// whole.
+	// Changes is a number of changes after which a log drops them and keeps the whole value.
 	Changes int
 }
 
-// Run holds a log to its contract.
+// Run checks a log against the contract of state.Log.
 func Run(t *testing.T, o Options) {
 	for name, f := range map[string]func(*testing.T, Options){
 		"revisions count changes":        revisionsCount,
@@ -212,8 +211,7 @@ func oneWins(t *testing.T, o Options) {
 	}
 }
 
-// folds makes more changes than a log keeps, and looks in between from
-// everywhere.
+// folds makes more changes than a log keeps, and reads in between from all earlier revisions.
 func folds(t *testing.T, o Options) {
 	l := o.Make(t)
 	rnd := rand.New(rand.NewPCG(1, 2))

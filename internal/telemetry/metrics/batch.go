@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// batch is one transaction of Record. Store.mu is held.
+// batch is one transaction of Record. Store.mu must be held.
 type batch struct {
 	s *Store
 	// ctx is that of the one Record that a batch belongs to.
@@ -18,12 +18,12 @@ type batch struct {
 	scope  string
 	insert *sql.Stmt     // of an event; nil before the first
 	sum    *sql.Stmt     // adds to a sum; nil before the first
-	made   map[key]int64 // series that exist once the transaction does
+	made   map[key]int64 // series that exist once the transaction is committed
 	folded bool
 	swept  bool
 }
 
-// countSeries counts the series of a scope that was not written to before.
+// countSeries counts the series of a scope that this Store has not written to yet.
 func (b *batch) countSeries() error {
 	if _, ok := b.s.of[b.scope]; ok {
 		return nil
@@ -125,8 +125,8 @@ func rowOf(e *Event) sums {
 	return r
 }
 
-// findSeries finds the row of a series, and makes it. One too many becomes Other,
-// first in what names single agents and repositories, then as a whole.
+// findSeries returns the row of a series, and creates it if necessary. A series above the limit is counted as
+// Other: first its agent and repository, and then all of it.
 func (b *batch) findSeries(k key) (id int64, err error) {
 	for _, try := range []struct {
 		key  key
@@ -157,7 +157,7 @@ func (b *batch) lookUp(k key) (id int64, err error) {
 	err = b.tx.QueryRowContext(b.ctx, "SELECT id FROM series WHERE scope = ? AND kind = ? AND repo = ? AND agent = ?", k.scope, k.kind, k.repo, k.agent).
 		Scan(&id)
 	if err == nil {
-		b.s.series[k] = id // it was there before, so it stays whatever becomes of this transaction
+		b.s.series[k] = id // it existed before, so it stays even if this transaction is rolled back
 	}
 	return id, err
 }
@@ -179,7 +179,7 @@ func (b *batch) create(k key) (int64, error) {
 	return id, err
 }
 
-// prune forgets what is old, once a day.
+// prune removes old events, once a day.
 func (b *batch) prune() error {
 	now := b.s.o.Now()
 	if now.Sub(b.s.pruned) < day {
@@ -202,7 +202,7 @@ func (b *batch) prune() error {
 	return nil
 }
 
-// remember takes over what the transaction made.
+// remember keeps the series that the transaction created.
 func (b *batch) remember() {
 	maps.Copy(b.s.series, b.made)
 	b.s.of[b.scope] += len(b.made)
@@ -210,6 +210,6 @@ func (b *batch) remember() {
 		b.s.pruned = b.s.o.Now()
 	}
 	if len(b.s.series) > 4*MaxSeries {
-		clear(b.s.series) // of scopes that are no longer written to
+		clear(b.s.series) // series of scopes that are no longer written to
 	}
 }

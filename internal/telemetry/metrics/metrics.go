@@ -1,10 +1,8 @@
-// Package metrics keeps what agents and this house count and measure, and adds
-// it up over time.
+// Package metrics stores what agents and this host count and measure, and sums it over time.
 //
-// An event has a type and may have a value. Events live in a scope, the name
-// of a context: what is recorded there is seen there and nowhere else. Sums by
-// the hour and by the day are kept beside the events, so that a question about
-// weeks reads hundreds of rows and not millions.
+// An event has a type and may have a value. Events belong to a scope, the name of a context, and can be read only
+// there. Sums by the hour and by the day are stored beside the events, so that a query about weeks reads hundreds
+// of rows and not millions.
 package metrics
 
 import (
@@ -19,7 +17,7 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// Limits of an event.
+// These are the limits of an event.
 const (
 	MaxName   = 200     // bytes of a type, repository, agent, label or its value
 	MaxLabels = 16      // labels of one event
@@ -30,8 +28,7 @@ const (
 // Other is what an event is counted under when its scope has too many series.
 const Other = "other"
 
-// Event is something that happened. Value is what was measured, in whatever
-// unit the type means.
+// Event is an event to count. Value is a measurement, in the unit that the type implies.
 type Event struct {
 	At     time.Time // zero means now
 	Type   string
@@ -39,23 +36,22 @@ type Event struct {
 	Agent  string
 	Value  *float64
 	Labels map[string]string
-	Data   json.RawMessage // kept and given back as it is
+	Data   json.RawMessage // stored and returned unchanged
 
-	// Of several events that were added up before: how many, and their values'
-	// smallest and largest; Value is the sum then. Zero means one event.
+	// Count, Min and Max describe several events that were summed before: their number, and their smallest and
+	// largest value; Value is then the sum. A zero Count means one event.
 	Count    int64
 	Min, Max float64
 }
 
-// Options of a Store.
+// Options configures a Store.
 type Options struct {
 	Keep time.Duration    // of single events and hourly sums; 0 means 90 days. Daily sums stay ten times as long.
 	Now  func() time.Time // nil means time.Now
 	Most int              // series of one scope; 0 means MaxSeries
 }
 
-// Store keeps events in a file. Safe for concurrent use, also by several
-// processes.
+// Store stores events in a file. It is safe for concurrent use, also by several processes.
 type Store struct {
 	o    Options
 	file sqlfile.File
@@ -103,14 +99,14 @@ func Open(path string, o Options) *Store {
 	}
 }
 
-// Durable reports whether what is recorded outlives the Store.
+// Durable reports whether recorded events outlive the Store.
 func (s *Store) Durable() bool { return s.file.Path != "" }
 
 // Close closes the file.
 func (s *Store) Close() error { return s.file.Close() }
 
-// Record keeps events. When it returns without an error they are on disk.
-// folded says that an event was counted as Other.
+// Record stores events. If it returns without an error they are on disk. folded means that an event was counted as
+// Other.
 func (s *Store) Record(ctx context.Context, scope string, events ...Event) (folded bool, err error) {
 	for i := range events {
 		if err := events[i].validate(); err != nil {
@@ -147,14 +143,14 @@ func (s *Store) Record(ctx context.Context, scope string, events ...Event) (fold
 	return b.folded, nil
 }
 
-// Invalid says what is wrong with an event or a query.
+// Invalid is the error of an invalid event or query.
 type Invalid struct{ why string }
 
 func (i *Invalid) Error() string { return i.why }
 
 func invalid(format string, args ...any) error { return &Invalid{fmt.Sprintf(format, args...)} }
 
-// validate says what is wrong with an event.
+// validate returns an error if an event is invalid.
 func (e *Event) validate() error {
 	if e.Type == "" {
 		return invalid("type is empty")
@@ -178,7 +174,7 @@ func (e *Event) validate() error {
 	return nil
 }
 
-// exists reports whether anything was ever recorded.
+// exists returns the database, or nil if nothing was ever recorded.
 func (s *Store) exists() (*sql.DB, error) {
 	if !s.file.Exists() {
 		return nil, fs.ErrNotExist

@@ -17,7 +17,7 @@ import (
 // MaxSteps is how many steps a series over time may have.
 const MaxSteps = 500
 
-// Query asks about the events of a scope from a time until now.
+// Query selects the events of a scope from a time until now.
 type Query struct {
 	Scope string
 	Since time.Time
@@ -28,14 +28,14 @@ type Query struct {
 	Last  int           // how many single events, the newest first
 }
 
-// Sum is what was added up.
+// Sum is the sum of events.
 type Sum struct {
 	Count         int64
 	Valued        int64 // how many had a value
 	Sum, Min, Max float64
 }
 
-// sums is a Sum as it is kept.
+// sums is a Sum in its stored form.
 type sums struct {
 	n, valued     int64
 	sum, min, max float64
@@ -54,7 +54,7 @@ func (s *Sum) add(o sums) {
 	s.Sum += o.sum
 }
 
-// Named is a Sum of all that has a name in common.
+// Named is a Sum of all events with a common name.
 type Named struct {
 	Name string
 	Sum
@@ -67,8 +67,7 @@ type Step struct {
 	Sum
 }
 
-// Answer is what a Query finds. The Named are sorted by count, the largest
-// first; Steps by time.
+// Answer is the result of a Query. The Named are sorted by count, the largest first; Steps by time.
 type Answer struct {
 	Sum
 	Types, Repos, Agents, Groups []Named
@@ -76,9 +75,8 @@ type Answer struct {
 	Events                       []Event
 }
 
-// Query adds up. It reads daily and hourly sums where they are fine enough;
-// only grouping by a label, and steps that are no whole hours, read every
-// event.
+// Query sums events. It reads daily and hourly sums if they are fine enough; only grouping by a label, and steps
+// that are not whole hours, read every event.
 func (s *Store) Query(ctx context.Context, q Query) (Answer, error) {
 	if err := q.validate(s.o.Now()); err != nil {
 		return Answer{}, err
@@ -124,14 +122,14 @@ func (q *Query) validate(now time.Time) error {
 	return nil
 }
 
-// reader is one query on its way.
+// reader executes one query.
 type reader struct {
-	// ctx is that of the one query that a reader is.
+	// ctx is that of the one query.
 	ctx    context.Context
 	tx     *sql.Tx
 	q      Query
-	series map[int64]key // of those that are asked for
-	only   string        // and a condition that chooses them
+	series map[int64]key // the selected series
+	only   string        // and an SQL condition that selects them
 
 	all                          Sum
 	types, repos, agents, groups map[string]*Sum
@@ -163,17 +161,16 @@ func (r *reader) readPoints(now time.Time) error {
 	return r.readEvents()
 }
 
-// part is a stretch of time and what is read for it: sums of a width, or
-// events.
+// part is a range of time and what is read for it: sums of a width, or events.
 type part struct {
 	from, to time.Time
 	width    time.Duration // 0: events
 }
 
-// plan divides the time: whole days, before them whole hours, before them
-// events. Sums of a day or hour that is not over hold what there is of it.
+// plan divides the time: whole days, before them whole hours, before them events. The sum of a day or hour that is
+// not over contains its events so far.
 func (r *reader) plan(now time.Time, step time.Duration) []part {
-	end := now.Add(100 * 365 * day) // clocks differ; nothing of the future is left out
+	end := now.Add(100 * 365 * day) // clocks differ, so events in the future are included
 	if r.byLabel() || step%hour != 0 {
 		return []part{{r.q.Since, end, 0}}
 	}
@@ -223,7 +220,7 @@ func (r *reader) readSeries() error {
 	return rows.Err()
 }
 
-// readTotals adds up a part by series, and by label where that is asked for.
+// readTotals sums a part by series, and by label if the query groups by it.
 func (r *reader) readTotals(p part) error {
 	label, args := "''", []any(nil)
 	if r.byLabel() {
@@ -236,8 +233,8 @@ func (r *reader) readTotals(p part) error {
 	})
 }
 
-// readSteps adds up a part by step and group. The database does it, because
-// there may be many more series than groups.
+// readSteps sums a part by step and group. The database does it, because there may be many more series than
+// groups.
 func (r *reader) readSteps(p part) error {
 	group, args := "''", []any{r.q.Step.Milliseconds()}
 	switch column := map[string]string{"type": "kind", "repo": "repo", "agent_id": "agent"}[r.q.Group]; {
@@ -252,10 +249,10 @@ func (r *reader) readSteps(p part) error {
 	})
 }
 
-// ofLabel is the value of a label, or nothing.
+// ofLabel is the value of a label, or an empty string.
 const ofLabel = "coalesce((SELECT value FROM json_each(labels) WHERE key = ?), '')"
 
-// each adds up a part by a number and a name.
+// each sums a part by a number and a name.
 func (r *reader) each(p part, number, name string, args []any, found func(int64, string, sums)) error {
 	if !p.from.Before(p.to) {
 		return nil
@@ -285,8 +282,7 @@ func (r *reader) each(p part, number, name string, args []any, found func(int64,
 	return rows.Err()
 }
 
-// rows chooses among sums: those of all series together unless the query asks for
-// single ones.
+// rows selects among sums: those of all series together unless the query asks for single ones.
 func (r *reader) rows(number string) string {
 	if number != "series" && r.q.Group == "" && r.only == "" {
 		return "series = 0"
@@ -294,8 +290,7 @@ func (r *reader) rows(number string) string {
 	return "series > 0"
 }
 
-// groupOf is the group an event falls into; label is the value of the label
-// that is grouped by.
+// groupOf returns the group of an event; label is the value of the label by which the query groups.
 func (r *reader) groupOf(k key, label string) string {
 	switch r.q.Group {
 	case "type":
