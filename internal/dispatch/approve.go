@@ -25,11 +25,11 @@ import (
 // nor a client can use them: the keys of a client's answers do not begin with "=", and those of a handler's values
 // do not continue with the second one.
 const (
-	house        = "==gatehouse/"
-	askedKey     = house + "asked"    // the client was asked about this call
-	approvedKey  = house + "approved" // an approval was spent on this call
-	operatorKey  = house + "operator" // the approval came from an operator
-	approvalLife = 24 * time.Hour     // how long a used answer is recorded as used
+	recordPrefix = "==gatehouse/"
+	askedKey     = recordPrefix + "asked"    // the client was asked about this call
+	approvedKey  = recordPrefix + "approved" // an approval was spent on this call
+	operatorKey  = recordPrefix + "operator" // the approval came from an operator
+	approvalLife = 24 * time.Hour            // how long a used answer is recorded as used
 )
 
 // ApprovalKey is the key of the question that asks a user to approve a call. An answer to it that arrives before
@@ -74,26 +74,26 @@ func (p *Pending) decided(r approvals.Request) {
 // approve asks the user or operator that the verdict names, unless an approval exists. It reports true if the call
 // may run; otherwise the result or the error gives the reason.
 func (d *Dispatcher) approve(r *Request, v permit.Verdict) (bool, Result, error) {
-	book := d.opts.Approvals
-	if book == nil {
+	store := d.opts.Approvals
+	if store == nil {
 		return false, refused(
 			tool.Refuse(tool.CodeDenied, "%s needs an approval, and this host stores none", r.Entry.Listed),
 		), nil
 	}
-	ok, err := d.standingApproval(book, r, v)
+	ok, err := d.standingApproval(store, r, v)
 	switch {
 	case err != nil:
 		return false, refused(unkept(err)), nil
 	case ok:
 		return true, Result{}, nil
 	case v.Kind == permit.AskOperator, d.onlyOperator(r), r.Facts.Can&tool.CanElicit == 0:
-		err := d.askOperator(book, r, v.Rule)
+		err := d.askOperator(store, r, v.Rule)
 		if long, ok := errors.AsType[*tool.Refusal](err); ok {
 			return false, refused(long), nil
 		}
 		return false, Result{}, err
 	}
-	return d.askClient(book, r, v)
+	return d.askClient(store, r, v)
 }
 
 // onlyOperator reports whether approvals of the caller's own client do not count, because every approval needs a
@@ -121,21 +121,21 @@ func (d *Dispatcher) askedCaller(r *Request) *tool.Caller {
 // confirmWith puts a handler's question to an operator: the call waits, if it came from a client directly. It
 // returns the *Pending, or an error with the reason why the call cannot wait.
 func (d *Dispatcher) confirmWith(r *Request, question string) error {
-	book := d.opts.Approvals
+	store := d.opts.Approvals
 	switch {
 	case r.Depth > 0:
 		return &tool.Refusal{
 			Code:    tool.CodeDenied,
 			Message: r.Entry.Listed + " needs a user's agreement, which only a call that came from a client directly can get: " + question,
 		}
-	case book == nil || d.opts.NoOperators:
+	case store == nil || d.opts.NoOperators:
 		return &tool.Refusal{
 			Code:    tool.CodeUnconfirmed,
 			Message: "nothing was done: " + r.Entry.Listed + " needs a user's agreement, and the client cannot ask: " + question,
 			Next:    "Run it at a terminal, which asks you, or on a server, where gatehouse approvals lists the calls that wait. With approvals.callers_word in the settings, confirm stands for the user's agreement.",
 		}
 	}
-	return d.askOperator(book, r, "agreement: "+question)
+	return d.askOperator(store, r, "agreement: "+question)
 }
 
 // operatorConfirmed reports whether an operator's answer to a handler's question was spent on this call.
@@ -173,16 +173,16 @@ func unkept(err error) *tool.Refusal {
 
 // standingApproval reports whether an earlier approval covers the call: one that the rule has remembered, or one
 // that an earlier round of this call has used. A sealed state that contains the latter can be used once.
-func (d *Dispatcher) standingApproval(book *approvals.Store, r *Request, v permit.Verdict) (bool, error) {
+func (d *Dispatcher) standingApproval(store *approvals.Store, r *Request, v permit.Verdict) (bool, error) {
 	if v.Remember > 0 {
-		if ok, err := book.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
+		if ok, err := store.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
 			return ok, err
 		}
 	}
-	if string(r.Recorded[approvedKey]) != callDigest(r) || !book.WasProved(r.ID+" "+callDigest(r)) {
+	if string(r.Recorded[approvedKey]) != callDigest(r) || !store.WasProved(r.ID+" "+callDigest(r)) {
 		return false, nil
 	}
-	fresh, err := book.Once(r.ID+" "+recordDigest(r.Recorded), approvalLife)
+	fresh, err := store.Once(r.ID+" "+recordDigest(r.Recorded), approvalLife)
 	if err == nil && !fresh {
 		err = tool.Refuse(tool.CodeDenied, "this answer was used already; call again")
 	}
@@ -190,7 +190,7 @@ func (d *Dispatcher) standingApproval(book *approvals.Store, r *Request, v permi
 }
 
 // askClient asks the user of the client, or evaluates the user's answer.
-func (d *Dispatcher) askClient(book *approvals.Store, r *Request, v permit.Verdict) (bool, Result, error) {
+func (d *Dispatcher) askClient(store *approvals.Store, r *Request, v permit.Verdict) (bool, Result, error) {
 	answer, answered := r.Recorded[ApprovalKey]
 	if !answered || string(r.Recorded[askedKey]) != callDigest(r) {
 		return false, d.question(r, v), nil
@@ -200,14 +200,14 @@ func (d *Dispatcher) askClient(book *approvals.Store, r *Request, v permit.Verdi
 	if err != nil || action != "accept" || !said.Approve {
 		return false, refused(tool.Refuse(tool.CodeDenied, "%s was not approved", r.Entry.Listed)), nil
 	}
-	fresh, err := book.Once(r.ID+" approval", approvalLife)
+	fresh, err := store.Once(r.ID+" approval", approvalLife)
 	switch {
 	case err != nil:
 		return false, refused(unkept(err)), nil
 	case !fresh:
 		return false, refused(tool.Refuse(tool.CodeDenied, "this approval was used already; call again")), nil
 	}
-	d.approved(book, r, v)
+	d.approved(store, r, v)
 	d.recordApproved(r, v, "by the user of the client")
 	return true, Result{}, nil
 }
@@ -243,7 +243,7 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 }
 
 // askOperator makes the call wait for an operator: the error is a *Pending, or a refusal.
-func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) error {
+func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why string) error {
 	if d.opts.NoOperators {
 		return &tool.Refusal{
 			Code:    tool.CodeDenied,
@@ -252,7 +252,7 @@ func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) 
 		}
 	}
 	p := &Pending{}
-	req, err := book.Ask(r.Facts.Owner, r.Entry.Name, why, r.Args, p.decided)
+	req, err := store.Ask(r.Facts.Owner, r.Entry.Name, why, r.Args, p.decided)
 	if long, ok := errors.AsType[*approvals.TooLong](err); ok {
 		return tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, long)
 	}
@@ -267,11 +267,11 @@ func (d *Dispatcher) askOperator(book *approvals.Store, r *Request, why string) 
 // Approved applies an operator's decision to the call that waited for it. It reports false if the call was denied,
 // or if the approval arrived too late or was used already.
 func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
-	book := d.opts.Approvals
+	store := d.opts.Approvals
 	if ap.State != approvals.Allowed {
 		return false
 	}
-	ok, err := book.Spend(ap, r.Facts.Owner, r.Entry.Name)
+	ok, err := store.Spend(ap, r.Facts.Owner, r.Entry.Name)
 	if err != nil {
 		d.opts.Log.Error("approval cannot be used", "approval", ap.ID, "err", err)
 		d.recordRefused(r, audit.Denied, "an approval was not accepted, "+ap.ID+": "+err.Error())
@@ -285,11 +285,11 @@ func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
 	}
 	r.Args = args
 	v := r.Entry.Gate.Decide(args, &r.Facts.Caller)
-	d.approved(book, r, v)
+	d.approved(store, r, v)
 	r.Recorded[operatorKey] = json.RawMessage(callDigest(r))
-	book.Proved(r.ID+" "+callDigest(r), approvalLife)
+	store.Proved(r.ID+" "+callDigest(r), approvalLife)
 	proof := "the same account"
-	if book.Proves() {
+	if store.Proves() {
 		proof = "the passphrase"
 	}
 	d.recordApproved(r, v, "by operator "+ap.By+" ("+proof+"), "+ap.ID)
@@ -304,14 +304,14 @@ func (d *Dispatcher) Withdraw(p *Pending) {
 }
 
 // approved records the approval for later rounds and, if the rule has it remembered, for equal calls.
-func (d *Dispatcher) approved(book *approvals.Store, r *Request, v permit.Verdict) {
+func (d *Dispatcher) approved(store *approvals.Store, r *Request, v permit.Verdict) {
 	r.Recorded = maps.Clone(r.Recorded)
 	if r.Recorded == nil {
 		r.Recorded = map[string]json.RawMessage{}
 	}
 	r.Recorded[approvedKey] = json.RawMessage(callDigest(r))
 	if v.Remember > 0 {
-		if err := book.Remember(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); err != nil {
+		if err := store.Remember(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); err != nil {
 			d.opts.Log.Warn("approval cannot be stored", "err", err)
 		}
 	}
@@ -337,7 +337,7 @@ func recordDigest(m map[string]json.RawMessage) string {
 // split separates what approval has recorded from what the handler has recorded.
 func split(recorded map[string]json.RawMessage) (ours, theirs map[string]json.RawMessage) {
 	for k, v := range recorded {
-		if strings.HasPrefix(k, house) || k == ApprovalKey {
+		if strings.HasPrefix(k, recordPrefix) || k == ApprovalKey {
 			if ours == nil {
 				ours, theirs = map[string]json.RawMessage{}, maps.Clone(recorded)
 			}

@@ -43,19 +43,19 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 	}
 	visit(t, hosttest.Options{Policy: policy}, &w, func(t *testing.T, h *hosttest.Host) {
 		hostWith := func(o approvals.Options) (*dispatch.Dispatcher, *approvals.Store) {
-			book := approvals.Open("", o)
+			store := approvals.Open("", o)
 			return dispatch.New(
-				dispatch.Options{Approvals: book, Bus: h.Bus, Views: h.Views, Spool: h.Spool, Log: o.Log},
-			), book
+				dispatch.Options{Approvals: store, Bus: h.Bus, Views: h.Views, Spool: h.Spool, Log: o.Log},
+			), store
 		}
 		log := slog.New(slog.NewTextHandler(t.Output(), nil))
-		theirs, theirBook := hostWith(approvals.Options{Log: log})
-		defer theirBook.Close()
-		ours, ourBook := hostWith(approvals.Options{Log: log, Proof: key})
-		defer ourBook.Close()
+		theirs, theirStore := hostWith(approvals.Options{Log: log})
+		defer theirStore.Close()
+		ours, ourStore := hostWith(approvals.Options{Log: log, Proof: key})
+		defer ourStore.Close()
 
 		// approve asks for the call and approves it as the store requires.
-		approve := func(c *dispatch.Dispatcher, book *approvals.Store) *dispatch.Request {
+		approve := func(c *dispatch.Dispatcher, store *approvals.Store) *dispatch.Request {
 			r := request(t, h, "w_wipe", `{}`)
 			_, err := c.Do(t.Context(), r)
 			p, ok := errors.AsType[*dispatch.Pending](err)
@@ -63,15 +63,15 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 				t.Fatalf("got %v, want that it waits", err)
 			}
 			ap := p.Approval
-			if book.Proves() {
+			if store.Proves() {
 				signature, err := proof.Sign(pass, ap)
 				if err == nil {
-					_, err = book.DecideProven(ap.ID, "op", signature)
+					_, err = store.DecideProven(ap.ID, "op", signature)
 				}
 				if err != nil {
 					t.Fatal(err)
 				}
-			} else if _, err := book.Decide(ap.ID, true, "op"); err != nil {
+			} else if _, err := store.Decide(ap.ID, true, "op"); err != nil {
 				t.Fatal(err)
 			}
 			ap.State, ap.By = approvals.Allowed, "op"
@@ -80,14 +80,14 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 			}
 			return r
 		}
-		if _, err := theirs.Do(t.Context(), approve(theirs, theirBook)); err != nil || ran != 1 {
+		if _, err := theirs.Do(t.Context(), approve(theirs, theirStore)); err != nil || ran != 1 {
 			t.Fatalf("without a passphrase: %v, ran %d times", err, ran)
 		}
-		_, err := ours.Do(t.Context(), approve(theirs, theirBook))
+		_, err := ours.Do(t.Context(), approve(theirs, theirStore))
 		if _, waits := errors.AsType[*dispatch.Pending](err); !waits || ran != 1 {
 			t.Errorf("an approval that this host never verified: got %v, ran %d times", err, ran-1)
 		}
-		if _, err := ours.Do(t.Context(), approve(ours, ourBook)); err != nil || ran != 2 {
+		if _, err := ours.Do(t.Context(), approve(ours, ourStore)); err != nil || ran != 2 {
 			t.Errorf("an approval with the passphrase: got %v, ran %d times", err, ran-1)
 		}
 	})

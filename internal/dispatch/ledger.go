@@ -30,7 +30,7 @@ type ledgerDuty uint8
 const (
 	noted ledgerDuty = iota
 	kept
-	foretold // recorded before it begins as well
+	recordedBefore // recorded before it begins as well
 )
 
 func dutyOf(r *Request) ledgerDuty {
@@ -48,7 +48,7 @@ func dutyOf(r *Request) ledgerDuty {
 	case e.ReadOnly():
 		return noted
 	case e&tool.Destroys != 0 || e&tool.Writes == 0: // a tool that declares nothing counts as destructive
-		return foretold
+		return recordedBefore
 	}
 	return kept
 }
@@ -80,7 +80,7 @@ func (d *Dispatcher) recordIntent(ctx context.Context, r *Request) error {
 		return nil
 	}
 	err := d.opts.Ledger.Ready()
-	if err == nil && owed == foretold {
+	if err == nil && owed == recordedBefore {
 		err = d.opts.Ledger.Keep(ctx, d.ledgerEntry(r, audit.Started))
 	}
 	if err == nil || ctx.Err() != nil {

@@ -27,7 +27,7 @@ type output struct {
 	w       *spool.Writer
 	failed  bool
 	tail    []byte // printed since the last notification, at most tailBytes
-	told    time.Time
+	sentAt  time.Time
 	done    float64 // as the handler reported it, plus nudge for every tail sent since
 	total   float64
 	written int64
@@ -68,8 +68,8 @@ func (o *output) Output(chunk []byte) {
 	}
 	o.keepTail(chunk)
 	whole := displaytext.Whole(o.tail)
-	if now := time.Now(); whole > 0 && now.Sub(o.told) >= 100*time.Millisecond {
-		o.told = now
+	if now := time.Now(); whole > 0 && now.Sub(o.sentAt) >= 100*time.Millisecond {
+		o.sentAt = now
 		o.done += nudge
 		o.req.Notes.Progress(o.done, o.total, printableText(o.tail[:whole]))
 		o.tail = append(o.tail[:0], o.tail[whole:]...)

@@ -35,7 +35,7 @@ func TestProgressTellsOutputOnce(t *testing.T) {
 	var told []string
 	o := output{failed: true, req: &Request{Notes: notesFunc(func(note string) { told = append(told, note) })}}
 	for _, chunk := range []string{"one é", " two \xc3", "\xa9 three", "\xe2\x82", "\xac end"} {
-		o.told = time.Time{} // as if the last notification were long ago
+		o.sentAt = time.Time{} // as if the last notification were long ago
 		o.Output([]byte(chunk))
 	}
 	if got, want := fmt.Sprintf("%q", told), `["one é" " two " "é three" "€ end"]`; got != want {

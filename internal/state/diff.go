@@ -93,23 +93,23 @@ func (d *differ) orReplace(before *differ, old, new any) {
 
 func (d *differ) objects(a, b map[string]any) {
 	d.held += memberBytes * len(a)
-	var gone, news []string
+	var removed, added []string
 	for k := range a {
 		if _, stays := b[k]; !stays {
-			gone = append(gone, k)
+			removed = append(removed, k)
 		}
 	}
 	for k, new := range b {
 		if old, was := a[k]; !was || !same(old, new) {
-			news = append(news, k)
+			added = append(added, k)
 		}
 	}
-	slices.Sort(gone)
-	slices.Sort(news)
-	for _, k := range gone {
+	slices.Sort(removed)
+	slices.Sort(added)
+	for _, k := range removed {
 		d.below(k, func() { d.push(Remove, a[k], nil) })
 	}
-	for _, k := range news {
+	for _, k := range added {
 		old, was := a[k]
 		if was {
 			d.below(k, func() { d.diff(old, b[k]) })

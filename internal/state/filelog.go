@@ -46,9 +46,9 @@ type FileLog struct {
 	o    FileOptions
 	file sqlfile.File
 
-	mu     sync.Mutex
-	news   chan struct{} // closed with the next change of this process
-	closed chan struct{}
+	mu      sync.Mutex
+	changed chan struct{} // closed with the next change of this process
+	closed  chan struct{}
 }
 
 // OpenFile opens the log in the file at path, which need not exist; "" keeps it in memory. It returns an error if
@@ -65,7 +65,7 @@ func OpenFile(path string, o FileOptions) (*FileLog, error) {
 	}
 	l := &FileLog{
 		o: o, file: sqlfile.File{Path: path, Schema: tables, Version: version},
-		news: make(chan struct{}), closed: make(chan struct{}),
+		changed: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if _, err := l.file.DB(); err != nil {
 		return nil, errors.Join(err, l.file.Close())
@@ -272,14 +272,14 @@ func (l *FileLog) since(ctx context.Context, mount string, from uint64) (c Chang
 func (l *FileLog) wakeFollowers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	close(l.news)
-	l.news = make(chan struct{})
+	close(l.changed)
+	l.changed = make(chan struct{})
 }
 
 func (l *FileLog) nextChange() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.news
+	return l.changed
 }
 
 // Follow implements Log. Changes of other processes are seen within FileOptions.Look.
@@ -288,7 +288,7 @@ func (l *FileLog) Follow(ctx context.Context, mount string, from uint64) iter.Se
 		tick := time.NewTicker(l.o.Look)
 		defer tick.Stop()
 		for first := true; ; first = false {
-			news := l.nextChange()
+			changed := l.nextChange()
 			c, err := l.since(ctx, mount, from)
 			switch {
 			case ctx.Err() != nil:
@@ -302,7 +302,7 @@ func (l *FileLog) Follow(ctx context.Context, mount string, from uint64) iter.Se
 			}
 			from = c.Revision
 			select {
-			case <-news:
+			case <-changed:
 			case <-tick.C:
 			case <-l.closed:
 				yield(Change{}, ErrClosed)

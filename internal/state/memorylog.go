@@ -20,7 +20,7 @@ type remembered struct {
 	value    any
 	revision uint64
 	last     []Patch       // the newest at the end
-	news     chan struct{} // closed with the next change
+	changed  chan struct{} // closed with the next change
 }
 
 func (l *MemoryLog) mount(name string) *remembered {
@@ -29,7 +29,7 @@ func (l *MemoryLog) mount(name string) *remembered {
 		if l.mounts == nil {
 			l.mounts = make(map[string]*remembered)
 		}
-		m = &remembered{news: make(chan struct{})}
+		m = &remembered{changed: make(chan struct{})}
 		l.mounts[name] = m
 	}
 	return m
@@ -59,8 +59,8 @@ func (l *MemoryLog) Append(ctx context.Context, mount string, expected uint64, p
 		m.last = append([]Patch(nil), m.last[memoryKept/2:]...)
 	}
 	m.last = append(m.last, p)
-	close(m.news)
-	m.news = make(chan struct{})
+	close(m.changed)
+	m.changed = make(chan struct{})
 	return m.revision, nil
 }
 
@@ -76,20 +76,20 @@ func (l *MemoryLog) since(mount string, from uint64) (Change, <-chan struct{}) {
 	default:
 		c.Patch = concat(m.last[kept-(m.revision-from):])
 	}
-	return c, m.news
+	return c, m.changed
 }
 
 // Follow implements Log.
 func (l *MemoryLog) Follow(ctx context.Context, mount string, from uint64) iter.Seq2[Change, error] {
 	return func(yield func(Change, error) bool) {
 		for {
-			c, news := l.since(mount, from)
+			c, changed := l.since(mount, from)
 			if !yield(c, nil) {
 				return
 			}
 			from = c.Revision
 			select {
-			case <-news:
+			case <-changed:
 			case <-ctx.Done():
 				return
 			}

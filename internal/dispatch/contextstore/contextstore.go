@@ -155,8 +155,8 @@ func (s *Store) Refresh() error {
 	if !s.file.Exists() {
 		return nil
 	}
-	news, err := s.readChanges()
-	if news {
+	changed, err := s.readChanges()
+	if changed {
 		s.notifySubscribers()
 	}
 	return err
@@ -172,7 +172,7 @@ func (s *Store) notifySubscribers() {
 }
 
 // readChanges reads the records, unless they are unchanged.
-func (s *Store) readChanges() (news bool, err error) {
+func (s *Store) readChanges() (changed bool, err error) {
 	if !s.file.Exists() {
 		return false, nil
 	}

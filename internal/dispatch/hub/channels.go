@@ -90,12 +90,12 @@ func (h *Hub) channel(at address) *channel {
 func (f *Feed) HasListeners() bool { return f.hub.HasListeners(f.at.owner, f.at.name) }
 
 // Send sends a message to the clients that listen.
-func (f *Feed) Send(m Message) { f.say(m, false) }
+func (f *Feed) Send(m Message) { f.sendMessage(m, false) }
 
 // State sends a message to the clients that listen, and to those that subscribe later.
-func (f *Feed) State(m Message) { f.say(m, true) }
+func (f *Feed) State(m Message) { f.sendMessage(m, true) }
 
-func (f *Feed) say(m Message, stays bool) {
+func (f *Feed) sendMessage(m Message, stays bool) {
 	b, err := m.encodeFor(f.at.name)
 	if err != nil {
 		f.hub.log.Error("message cannot be encoded", "channel", f.at.name, "err", err)

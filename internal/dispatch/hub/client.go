@@ -19,16 +19,16 @@ import (
 
 // client is one WebSocket. One goroutine reads from it and one writes to it; both end with the connection.
 type client struct {
-	hub   *Hub
-	conn  *websocket.Conn
-	who   Caller
-	id    string
-	since time.Time
-	heard atomic.Int64  // when it last sent something, in nanoseconds after since, because the time of day can be set
-	asked atomic.Bool   // a ping was sent and is not answered yet
-	wake  chan struct{} // holds a token while there is something for the writer
-	cut   func()        // closes the connection at once
-	// claimed gives its place among those of its principal back.
+	hub          *Hub
+	conn         *websocket.Conn
+	who          Caller
+	id           string
+	since        time.Time
+	lastReceived atomic.Int64  // when it last sent something, in nanoseconds after since, because the time of day can be set
+	asked        atomic.Bool   // a ping was sent and is not answered yet
+	wake         chan struct{} // holds a token while there is something for the writer
+	cut          func()        // closes the connection at once
+	// claimed releases its place among those of its principal.
 	claimed func()
 
 	channels map[string]*channel // guarded by hub.mu
@@ -146,7 +146,7 @@ func (c *client) ping() {
 	ctx, cancel := context.WithTimeout(context.Background(), c.hub.o.Pong-c.hub.o.Ping)
 	defer cancel()
 	if c.conn.Ping(ctx) == nil {
-		c.heard.Store(int64(time.Since(c.since)))
+		c.lastReceived.Store(int64(time.Since(c.since)))
 		c.asked.Store(false)
 		return
 	}
@@ -167,7 +167,7 @@ func (c *client) readLoop(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		c.heard.Store(int64(time.Since(c.since)))
+		c.lastReceived.Store(int64(time.Since(c.since)))
 		switch {
 		case int64(len(b)) > c.hub.o.Message:
 			c.closeWith(websocket.StatusMessageTooBig, fmt.Sprintf("a message has at most %d bytes", c.hub.o.Message))

@@ -38,7 +38,7 @@ func TestOneThatDoesNotReadHoldsUpNobody(t *testing.T) {
 }
 
 // fill sends messages to the stuck client alone until a condition holds.
-func (h *house) fill(until func(Info) bool) {
+func (h *testHub) fill(until func(Info) bool) {
 	h.t.Helper()
 	long := said(strings.Repeat(".", 64<<10))
 	for end := time.Now().Add(patience); ; {
@@ -55,7 +55,7 @@ func (h *house) fill(until func(Info) bool) {
 }
 
 // crowd returns many clients that listen to one channel.
-func (h *house) crowd(n int) []*ear {
+func (h *testHub) crowd(n int) []*ear {
 	h.t.Helper()
 	all := make([]*ear, n)
 	var wg sync.WaitGroup
@@ -80,7 +80,7 @@ func (h *house) crowd(n int) []*ear {
 }
 
 // speak sends messages and returns how long each took to reach each client.
-func (h *house) speak(crowd []*ear, rounds int, what string) []time.Duration {
+func (h *testHub) speak(crowd []*ear, rounds int, what string) []time.Duration {
 	h.t.Helper()
 	took := make([][]time.Duration, len(crowd))
 	for round := range rounds {

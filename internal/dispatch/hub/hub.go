@@ -212,7 +212,7 @@ func (h *Hub) pingIdle(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
-		switch silent := now.Sub(c.since) - time.Duration(c.heard.Load()); {
+		switch silent := now.Sub(c.since) - time.Duration(c.lastReceived.Load()); {
 		case !c.who.Until.IsZero() && now.After(c.who.Until):
 			c.closeWith(websocket.StatusPolicyViolation, "the credential has expired: reconnect with a new one")
 		case silent > h.o.Ping && c.asked.CompareAndSwap(false, true):

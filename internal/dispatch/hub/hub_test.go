@@ -19,8 +19,8 @@ import (
 
 const patience = 45 * time.Second // of a test that would otherwise wait forever
 
-// house is a hub behind a server; the path names the caller.
-type house struct {
+// testHub is a hub behind a server; the path names the caller.
+type testHub struct {
 	t    testing.TB
 	hub  *Hub
 	url  string
@@ -28,9 +28,9 @@ type house struct {
 	stop func()
 }
 
-func open(t testing.TB, o Options) *house {
+func open(t testing.TB, o Options) *testHub {
 	t.Helper()
-	h := &house{t: t, hub: New(o), done: make(chan struct{})}
+	h := &testHub{t: t, hub: New(o), done: make(chan struct{})}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.hub.Serve(w, r, callerOf(r))
 	}))
@@ -58,7 +58,7 @@ type ear struct {
 	conn *websocket.Conn
 }
 
-func (h *house) as(name string) *ear {
+func (h *testHub) as(name string) *ear {
 	h.t.Helper()
 	e, err := h.dial(name)
 	if err != nil {
@@ -67,7 +67,7 @@ func (h *house) as(name string) *ear {
 	return e
 }
 
-func (h *house) dial(name string) (*ear, error) {
+func (h *testHub) dial(name string) (*ear, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	conn, _, err := websocket.Dial(ctx, h.url+"/"+name, nil)

@@ -98,9 +98,9 @@ type Options struct {
 
 // Manager manages the jobs of one host. It is safe for concurrent use.
 type Manager struct {
-	o     Options
-	store *store
-	crew  workers
+	o       Options
+	store   *store
+	workers workers
 
 	// ctx ends when the host stops. Rounds of jobs use it, because a job outlives the call that created it.
 	ctx  context.Context

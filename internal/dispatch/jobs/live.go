@@ -93,7 +93,7 @@ func (m *Manager) publish(r row) {
 	if r.next {
 		run, resume := m.startRunningLocked(r), m.resume
 		e = m.live[r.ID]
-		m.crew.Go(func() { m.round(run, r.Record, resume) })
+		m.workers.Go(func() { m.round(run, r.Record, resume) })
 	} else {
 		e.row = r
 		if e.run != nil && (r.Status != Working || r.Round != e.run.round) {

@@ -31,7 +31,7 @@ func (s *store) create(r row, limit int, after func(row)) error {
 	}
 	r.rev, r.host = 1, s.host
 	return s.transact(db, func(tx *sql.Tx) error {
-		if err := makeRoom(tx, r.Owner, limit); err != nil {
+		if err := enforceLimits(tx, r.Owner, limit); err != nil {
 			return err
 		}
 		_, err := tx.Exec(
@@ -68,9 +68,9 @@ func (s *store) create(r row, limit int, after func(row)) error {
 	}, func() { after(r) })
 }
 
-// makeRoom enforces the limits of an owner's records: it refuses more unfinished ones, and removes the oldest
+// enforceLimits enforces the limits of an owner's records: it refuses more unfinished ones, and removes the oldest
 // ended one.
-func makeRoom(tx *sql.Tx, owner string, limit int) error {
+func enforceLimits(tx *sql.Tx, owner string, limit int) error {
 	var open, ended int
 	err := tx.QueryRow(`SELECT count(*) FILTER (WHERE status IN ('working','input_required')),
 		count(*) FILTER (WHERE status NOT IN ('working','input_required')) FROM job WHERE owner = ?`, owner).Scan(&open, &ended)

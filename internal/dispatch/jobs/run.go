@@ -32,21 +32,21 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 	}
 	m.stop(ErrStopping)
-	return m.crew.Wait(context.Background())
+	return m.workers.Wait(context.Background())
 }
 
 // Close ends running jobs, waits for them until ctx is done, fails those that still run, and closes the file. It
 // is safe to call twice.
 func (m *Manager) Close(ctx context.Context) error {
 	m.stop(ErrStopping)
-	err := m.crew.Wait(ctx)
+	err := m.workers.Wait(ctx)
 	for _, id := range m.liveIDs(true) {
 		m.failAs(id, stopText, func(r *row) bool { return r.Status == Working && r.host == m.store.host })
 	}
-	if e := m.crew.Wait(ctx); err == nil {
+	if e := m.workers.Wait(ctx); err == nil {
 		err = e // the last changes have reached the watchers
 	}
-	m.crew.closeToNew()
+	m.workers.closeToNew()
 	if e := m.store.closeFile(); err == nil {
 		err = e
 	}
@@ -74,11 +74,11 @@ func (m *Manager) removeExpired() {
 		return
 	}
 	at := time.Now()
-	gone, err := m.store.removeExpired(at)
+	removed, err := m.store.removeExpired(at)
 	if err != nil {
 		m.o.Log.Warn("cannot remove expired jobs", "error", err)
 	}
-	for _, id := range gone {
+	for _, id := range removed {
 		m.forget(id)
 	}
 	late, err := m.store.unanswered(at)

@@ -8,9 +8,9 @@ import (
 // watcher delivers the changes of one job to one caller, one at a time, on a goroutine that runs only while there
 // are changes to deliver.
 type watcher struct {
-	crew *workers
-	f    func(Record)
-	gone chan struct{} // closed when the record is removed
+	workers *workers
+	f       func(Record)
+	removed chan struct{} // closed when the record is removed
 
 	mu      sync.Mutex
 	queue   []Record
@@ -32,7 +32,7 @@ func (w *watcher) push(r Record) {
 		w.queue = append(w.queue, r)
 	}
 	if !w.busy {
-		w.busy = w.crew.Go(w.drain)
+		w.busy = w.workers.Go(w.drain)
 	}
 }
 
@@ -62,7 +62,7 @@ func (w *watcher) dropOldest() {
 	defer w.mu.Unlock()
 	if !w.stopped {
 		w.stopped, w.queue = true, nil
-		close(w.gone)
+		close(w.removed)
 	}
 }
 
@@ -92,7 +92,7 @@ func (m *Manager) watch(owner, id string, f func(Record)) (*watcher, error) {
 	if r.Owner != owner || r.expired(now()) {
 		return nil, ErrNotFound
 	}
-	w := &watcher{crew: &m.crew, f: f, gone: make(chan struct{})}
+	w := &watcher{workers: &m.workers, f: f, removed: make(chan struct{})}
 	m.mu.Lock()
 	e := m.live[id]
 	if e == nil {
@@ -140,7 +140,7 @@ func (m *Manager) Wait(ctx context.Context, owner, id string, until func(Record)
 		}
 		select {
 		case r = <-changes:
-		case <-w.gone:
+		case <-w.removed:
 			return Record{}, ErrNotFound
 		case <-ctx.Done():
 			return r, context.Cause(ctx)

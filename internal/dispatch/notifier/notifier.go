@@ -39,7 +39,7 @@ type Options struct {
 	// Pending lists the approvals that wait for an operator.
 	Pending func() ([]approvals.Request, error)
 	// Add stores a notification. It may be called concurrently.
-	Add func(ctx context.Context, news notify.Notification)
+	Add func(ctx context.Context, note notify.Notification)
 }
 
 // Notifier creates notifications. New returns one; Run serves it.
@@ -68,8 +68,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	for _, events := range n.patterns {
 		all.Go(func() {
 			for event := range events {
-				if news, ok := Of(event); ok {
-					n.opts.Add(ctx, news)
+				if note, ok := Of(event); ok {
+					n.opts.Add(ctx, note)
 				}
 			}
 		})
@@ -120,16 +120,16 @@ func (n *Notifier) addApprovals(ctx context.Context) {
 // Of returns the notification of an event, if administrators get one.
 func Of(f bus.Event) (notify.Notification, bool) {
 	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
-		news, ok := bus.Decode[notify.Notification](f)
+		note, ok := bus.Decode[notify.Notification](f)
 		if !ok {
-			return news, false
+			return note, false
 		}
 		module, _, _ := strings.Cut(rest, ".")
-		news.PackageID = module // a module cannot notify under another name
-		if news.Once != "" {
-			news.Once = module + " " + news.Once
+		note.PackageID = module // a module cannot notify under another name
+		if note.Once != "" {
+			note.Once = module + " " + note.Once
 		}
-		return news, true
+		return note, true
 	}
 	if d, ok := ConfigChanged.Decode(f); ok {
 		return notify.Notification{
@@ -143,9 +143,9 @@ func Of(f bus.Event) (notify.Notification, bool) {
 	return ofAuth(f)
 }
 
-// authNews are the events of identity of which administrators are notified. The title is followed by the name of
+// authNotifications are the events of identity of which administrators are notified. The title is followed by the name of
 // the user.
-var authNews = map[string]struct {
+var authNotifications = map[string]struct {
 	level notify.Level
 	title string
 }{
@@ -165,21 +165,21 @@ var authNews = map[string]struct {
 
 const limitedPer = 10 * time.Minute // one notification for many attempts
 
-func ofAuth(f bus.Event) (news notify.Notification, ok bool) {
-	kind, ok := authNews[f.Subject]
+func ofAuth(f bus.Event) (note notify.Notification, ok bool) {
+	kind, ok := authNotifications[f.Subject]
 	if !ok {
-		return news, false
+		return note, false
 	}
 	e, ok := bus.Decode[identity.Event](f)
 	if !ok {
-		return news, false
+		return note, false
 	}
-	news = notify.Notification{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
+	note = notify.Notification{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
 	if e.From != "" {
-		news.Message = "It came from " + e.From + "."
+		note.Message = "It came from " + e.From + "."
 	}
 	if f.Subject == "auth.login_limited" {
-		news.Once = fmt.Sprintf("%s %s %d", f.Subject, e.Principal, f.At.Unix()/int64(limitedPer/time.Second))
+		note.Once = fmt.Sprintf("%s %s %d", f.Subject, e.Principal, f.At.Unix()/int64(limitedPer/time.Second))
 	}
-	return news, true
+	return note, true
 }

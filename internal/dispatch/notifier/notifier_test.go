@@ -22,15 +22,15 @@ func TestNotificationsOfEvents(t *testing.T) {
 		{"module.x.notification", `{"title":"hello","packageId":"y"}`, ": hello from x"},
 		{"module.x.notification", `[]`, ""},
 	} {
-		news, ok := Of(bus.Event{Subject: c.subject, At: at, Data: json.RawMessage(c.data)})
+		note, ok := Of(bus.Event{Subject: c.subject, At: at, Data: json.RawMessage(c.data)})
 		got := ""
 		if ok {
-			got = string(news.Level) + ": " + news.Title
-			if news.Message != "" {
-				got += ". " + news.Message
+			got = string(note.Level) + ": " + note.Title
+			if note.Message != "" {
+				got += ". " + note.Message
 			}
-			if news.PackageID != "" {
-				got += " from " + news.PackageID
+			if note.PackageID != "" {
+				got += " from " + note.PackageID
 			}
 		}
 		if got != c.want {

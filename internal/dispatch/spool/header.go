@@ -29,12 +29,12 @@ type header struct {
 
 // first encodes the line with space for larger numbers later.
 func (h header) first() []byte {
-	const room = 40 // digits that expires and dropped may grow by
+	const space = 40 // digits that expires and dropped may grow by
 	b, err := json.Marshal(h)
 	if err != nil {
 		panic(err) // strings and numbers always encode
 	}
-	return h.again(int64(len(b)) + room)
+	return h.again(int64(len(b)) + space)
 }
 
 // again encodes the line with a length of n bytes.

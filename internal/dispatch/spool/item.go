@@ -21,7 +21,7 @@ type item struct {
 	size    int64    // bytes of data, those in buf included
 	dropped int64
 	full    bool // a byte was dropped, so all later ones are dropped: an item has no gaps
-	gone    bool
+	removed bool
 	expires time.Time // counts once the item is closed
 }
 
@@ -92,7 +92,7 @@ func (it *item) closeItem(keep time.Duration) error {
 func (it *item) closeFile() {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	it.gone = true
+	it.removed = true
 	if it.file != nil {
 		it.file.Close()
 		it.file, it.buf = nil, nil
@@ -102,7 +102,7 @@ func (it *item) closeFile() {
 func (it *item) expired(now time.Time) bool {
 	it.mu.Lock()
 	defer it.mu.Unlock()
-	return it.gone || it.file == nil && it.head > 0 && !now.Before(it.expires)
+	return it.removed || it.file == nil && it.head > 0 && !now.Before(it.expires)
 }
 
 // extent flushes and returns the size of the data, and whether more may follow.

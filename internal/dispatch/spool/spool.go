@@ -185,14 +185,14 @@ func (s *Spool) HandOver(heir func(owner string, made time.Time) string) (handed
 // it, so the file is written anew.
 func (s *Spool) changeOwner(it *item, to string) (given bool, err error) {
 	it.mu.Lock()
-	open, gone := it.file != nil || it.head == 0, it.gone
+	open, removed := it.file != nil || it.head == 0, it.removed
 	next := &item{
 		handle: it.handle, owner: to, mime: it.mime, created: it.created,
 		size: it.size, dropped: it.dropped, full: it.full, expires: it.expires,
 	}
 	head := it.head
 	it.mu.Unlock()
-	if open || gone {
+	if open || removed {
 		return false, nil
 	}
 	line := next.header(true).first()
@@ -307,7 +307,7 @@ func (s *Spool) addItem(it *item) error {
 	if s.items[it.handle] != nil {
 		return errors.New("spool: NewID made the same handle twice")
 	}
-	if s.room(it.owner) < itemCost {
+	if s.space(it.owner) < itemCost {
 		return ErrFull
 	}
 	s.items[it.handle] = it
@@ -319,7 +319,7 @@ func (s *Spool) addItem(it *item) error {
 func (s *Spool) charge(it *item, n int64) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n = max(0, min(n, s.room(it.owner)))
+	n = max(0, min(n, s.space(it.owner)))
 	s.refundBytes(it, n)
 	return n
 }
@@ -338,8 +338,8 @@ func (s *Spool) dropItem(it *item) {
 	}
 }
 
-// room and refundBytes require that the lock is held.
-func (s *Spool) room(owner string) int64 {
+// space and refundBytes require that the lock is held.
+func (s *Spool) space(owner string) int64 {
 	return min(s.o.MaxOwner-s.used[owner], s.o.MaxTotal-s.total)
 }
 

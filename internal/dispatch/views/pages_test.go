@@ -46,7 +46,7 @@ func TestPagesHoldTheWholeList(t *testing.T) {
 			names = append(names, fmt.Sprintf("t_%d", i))
 		}
 		for _, size := range []int{1, 2, 3, 7, 100} {
-			h := &house{offers: map[string]*module.Offer{"m": named(names...)}}
+			h := &offerSource{offers: map[string]*module.Offer{"m": named(names...)}}
 			v := view(t, h.contexts(Rules{}, func(o *Options) { o.Page = size }), tool.Caller{})
 			got, pages := readAll(t, v, Tools)
 			expect(t, "names", fmt.Sprint(got), fmt.Sprint(names))
@@ -57,7 +57,7 @@ func TestPagesHoldTheWholeList(t *testing.T) {
 
 func TestAPageIsMadeOnce(t *testing.T) {
 	tails := 0
-	h := &house{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
 	c := h.contexts(Rules{}, func(o *Options) {
 		o.Page = 1
 		o.Tail = func(_ mcpversion.Revision, shared bool) string {
@@ -86,7 +86,7 @@ func TestAPageIsMadeOnce(t *testing.T) {
 
 // The cache of pages is bounded by the list, whatever cursors a client invents.
 func TestInventedCursorsAreNotKept(t *testing.T) {
-	h := &house{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	for i := range 1000 {
 		cursor := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "tools t_a%d%s", i, strings.Repeat("x", i)))
@@ -98,7 +98,7 @@ func TestInventedCursorsAreNotKept(t *testing.T) {
 }
 
 func TestCursorsThatAreNone(t *testing.T) {
-	h := &house{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	enc := base64.RawURLEncoding.EncodeToString
 	for _, bad := range []string{"!", "tools", enc([]byte("tools")), enc([]byte("prompts t_a")), enc([]byte(" tools t_a")), base64.StdEncoding.EncodeToString([]byte("tools t_a!"))} {
@@ -112,7 +112,7 @@ func TestCursorsThatAreNone(t *testing.T) {
 }
 
 func FuzzCursor(f *testing.F) {
-	h := &house{offers: map[string]*module.Offer{"m": named("t_a", "t_b", "t_c")}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": named("t_a", "t_b", "t_c")}}
 	v := view(f, h.contexts(Rules{}, func(o *Options) { o.Page = 1 }), tool.Caller{})
 	f.Add(base64.RawURLEncoding.EncodeToString([]byte("tools t_a")))
 	f.Add("")
@@ -132,7 +132,7 @@ func FuzzCursor(f *testing.F) {
 // A digest distinguishes definitions, and nothing else.
 func TestDigests(t *testing.T) {
 	digest := func(d tool.Def, rename map[string]string) string {
-		h := &house{offers: map[string]*module.Offer{"m": {Tools: []tool.Tool{{Def: d}}}}}
+		h := &offerSource{offers: map[string]*module.Offer{"m": {Tools: []tool.Tool{{Def: d}}}}}
 		v := view(t, h.contexts(Rules{Specs: []Spec{{Name: "x", Rename: rename}}}), tool.Caller{})
 		return fmt.Sprintf("%x", v.Entries(Tools)[0].Digest())
 	}

@@ -27,7 +27,7 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 		{Spec{Rename: map[string]string{"m_read_all": "other"}}, "[other]"}, // used by the first
 	} {
 		c.spec.Name = "x"
-		h := &house{offers: map[string]*module.Offer{"m": o}}
+		h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 		v := view(t, h.contexts(Rules{Specs: []Spec{c.spec}}), tool.Caller{})
 		expect(t, "tools", fmt.Sprint(listed(v, Tools)), c.tools)
 		for _, e := range v.Entries(Tools) {
@@ -41,7 +41,7 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 		Rename:   map[string]string{"m_ask": "ask"},
 		Describe: map[string]string{"m_ask": "Ours.", "other": "Ours too."},
 	}
-	h := &house{offers: map[string]*module.Offer{"m": o}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 	v := view(t, h.contexts(Rules{Specs: []Spec{spec}}), tool.Caller{})
 	for k, want := range map[Kind]string{Prompts: `{"name":"ask","description":"Ours."}`, Tools: `"name":"other","description":"Ours too."`} {
 		p, err := v.Page(k, mcpversion.V20241105, "")
@@ -71,7 +71,7 @@ func TestAliasesThatAreCalled(t *testing.T) {
 		{Spec{Aliases: true, Tools: []string{"a_two"}}, "[first.two]", "a_one=a_two both=a_two first.two=a_two"},
 	} {
 		c.spec.Name = "x"
-		h := &house{offers: map[string]*module.Offer{"a": o}}
+		h := &offerSource{offers: map[string]*module.Offer{"a": o}}
 		v := view(t, h.contexts(Rules{Specs: []Spec{c.spec}}), tool.Caller{})
 		expect(t, "tools", fmt.Sprint(listed(v, Tools)), c.tools)
 		var called []string
@@ -104,7 +104,7 @@ func TestResourcesOfAContext(t *testing.T) {
 		if patterns == "" {
 			spec.Resources = nil
 		}
-		h := &house{offers: map[string]*module.Offer{"m": o}}
+		h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 		v := view(t, h.contexts(Rules{Specs: []Spec{spec}}), tool.Caller{})
 		expect(t, patterns, strings.Join(append(listed(v, Resources), listed(v, Templates)...), " "), want)
 		expect(t, "prompts", fmt.Sprint(listed(v, Prompts)), "[p_one]")
@@ -119,7 +119,7 @@ func TestEntering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &house{offers: map[string]*module.Offer{"m": named("m_x")}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": named("m_x")}}
 	c := h.contexts(Rules{Specs: []Spec{{Name: "open"}, {Name: "secret"}}, Policy: p})
 	for role, want := range map[string]struct {
 		err  error
@@ -158,7 +158,7 @@ func TestRelayedEntries(t *testing.T) {
 		Resources: []module.Resource{{URI: "m://r", Raw: raw(`{"uri":"theirs://r","name":"r","x":1}`)}},
 		Templates: []module.Resource{{URI: "m://{t}", Raw: raw(`{"uriTemplate":"theirs://{t}","name":"t","x":1}`)}},
 	}
-	h := &house{offers: map[string]*module.Offer{"m": o}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	for k, want := range map[Kind]string{
 		Tools:     `{"tools":[{"vendor":[1,{"b":1e99}],"name":"m_t","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}}]}`,

@@ -18,8 +18,8 @@ import (
 	"gatehouse/tool"
 )
 
-// house is a source of offers for tests; offers may differ by audience.
-type house struct {
+// offerSource is a source of offers for tests; offers may differ by audience.
+type offerSource struct {
 	offers     map[string]*module.Offer
 	personal   map[string]func(module.Audience) *module.Offer
 	generation uint64
@@ -27,7 +27,7 @@ type house struct {
 	log        bytes.Buffer
 }
 
-func (h *house) collect(_ context.Context, to module.Audience) (all []modulehost.Offered) {
+func (h *offerSource) collect(_ context.Context, to module.Audience) (all []modulehost.Offered) {
 	h.asked++
 	for i, name := range sortedKeys(h.offers) {
 		all = append(
@@ -65,7 +65,7 @@ func sortedKeys[V any](m map[string]V) (keys []string) {
 	return keys
 }
 
-func (h *house) contexts(r Rules, more ...func(*Options)) *Registry {
+func (h *offerSource) contexts(r Rules, more ...func(*Options)) *Registry {
 	if r.Policy == nil {
 		r.Policy = permit.Open(false)
 	}
@@ -111,7 +111,7 @@ func expect[T comparable](t testing.TB, what string, got, want T) {
 }
 
 func TestTenThousandPrincipalsShareOneView(t *testing.T) {
-	h := &house{offers: map[string]*module.Offer{"a": named("a_x")}}
+	h := &offerSource{offers: map[string]*module.Offer{"a": named("a_x")}}
 	c := h.contexts(Rules{})
 	one := view(t, c, tool.Caller{Principal: "first"})
 	for i := range 10_000 {
@@ -126,7 +126,7 @@ func TestTenThousandPrincipalsShareOneView(t *testing.T) {
 }
 
 func TestTwoCutsMakeTwoViews(t *testing.T) {
-	h := &house{offers: map[string]*module.Offer{"a": named("a_x")}}
+	h := &offerSource{offers: map[string]*module.Offer{"a": named("a_x")}}
 	p, err := permit.New(
 		permit.Options{
 			Default: permit.Allow,
@@ -148,7 +148,7 @@ func TestTwoCutsMakeTwoViews(t *testing.T) {
 }
 
 func TestPersonalOffersMakePersonalViews(t *testing.T) {
-	h := &house{
+	h := &offerSource{
 		offers: map[string]*module.Offer{"a": named("a_x")},
 		personal: map[string]func(module.Audience) *module.Offer{
 			"p": func(to module.Audience) *module.Offer { return named("p_" + to.Principal) },
@@ -179,7 +179,7 @@ func TestPersonalOffersMakePersonalViews(t *testing.T) {
 
 // A change without effect keeps the view, and its pages.
 func TestStaleViewsAreLookedAtAgain(t *testing.T) {
-	h := &house{offers: map[string]*module.Offer{"a": named("a_x")}}
+	h := &offerSource{offers: map[string]*module.Offer{"a": named("a_x")}}
 	c := h.contexts(Rules{})
 	v := view(t, c, tool.Caller{})
 	c.Stale()
@@ -221,7 +221,7 @@ func TestPatterns(t *testing.T) {
 		if patterns == "" {
 			spec.Tools = nil
 		}
-		h := &house{offers: map[string]*module.Offer{"m": named(names...)}}
+		h := &offerSource{offers: map[string]*module.Offer{"m": named(names...)}}
 		v := view(t, h.contexts(Rules{Specs: []Spec{spec}}), tool.Caller{})
 		expect(t, patterns, strings.Join(listed(v, Tools), " "), want)
 		for _, n := range names {
@@ -233,7 +233,7 @@ func TestPatterns(t *testing.T) {
 }
 
 func TestModulesOfAContext(t *testing.T) {
-	h := &house{offers: map[string]*module.Offer{"a": named("a_x"), "b": named("b_x"), "z": named("z_x")}}
+	h := &offerSource{offers: map[string]*module.Offer{"a": named("a_x"), "b": named("b_x"), "z": named("z_x")}}
 	c := h.contexts(
 		Rules{
 			Specs: []Spec{{Name: "all"}, {Name: "some", Modules: []string{"b"}}, {Name: "none", Modules: []string{}}},
@@ -260,7 +260,7 @@ func TestNamesThatAreTaken(t *testing.T) {
 			Methods:   map[string]tool.Handler{"x/same": nil},
 		}
 	}
-	h := &house{offers: map[string]*module.Offer{"a": offer("first"), "b": offer("second")}}
+	h := &offerSource{offers: map[string]*module.Offer{"a": offer("first"), "b": offer("second")}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	for k := range kinds {
 		expect(t, "entries", v.Len(k), 1)
@@ -290,7 +290,7 @@ func TestToolsThatAreBroken(t *testing.T) {
 		tool.Tool{Def: tool.Def{Name: "output", Output: json.RawMessage(`[]`)}},
 	)
 	o.Templates = []module.Resource{{URI: "x://{"}, {URI: "x://{id}"}}
-	h := &house{offers: map[string]*module.Offer{"a": o}}
+	h := &offerSource{offers: map[string]*module.Offer{"a": o}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	expect(t, "tools", fmt.Sprint(listed(v, Tools)), "[good]")
 	expect(t, "templates", fmt.Sprint(listed(v, Templates)), "[x://{id}]")
@@ -299,7 +299,7 @@ func TestToolsThatAreBroken(t *testing.T) {
 
 // Rules change while the host runs: new views follow, and views that were returned do not change.
 func TestRulesThatChange(t *testing.T) {
-	h := &house{offers: map[string]*module.Offer{"a": named("a_x", "a_y")}}
+	h := &offerSource{offers: map[string]*module.Offer{"a": named("a_x", "a_y")}}
 	c := h.contexts(Rules{})
 	before := view(t, c, tool.Caller{})
 	c.Set(
@@ -345,7 +345,7 @@ func TestListedIsWhatIsFound(t *testing.T) {
 		}
 		spec.Name, spec.Style = "x", []Style{Underscore, Dot, Colon}[rnd.IntN(3)]
 		policy := permit.Open(rnd.IntN(2) == 0)
-		h := &house{offers: map[string]*module.Offer{"m": o}}
+		h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 		v := view(t, h.contexts(Rules{Specs: []Spec{spec}, Policy: policy}), tool.Caller{})
 		found := 0
 		for _, e := range v.Entries(Tools) {
@@ -373,7 +373,7 @@ func TestNearNames(t *testing.T) {
 	for _, name := range []string{"file_read", "file_write", "file_delete"} {
 		o.Tools = append(o.Tools, tool.Tool{Def: tool.Def{Name: name, Effects: tool.Reads}})
 	}
-	h := &house{offers: map[string]*module.Offer{"file": o}}
+	h := &offerSource{offers: map[string]*module.Offer{"file": o}}
 	v := view(
 		t,
 		h.contexts(
@@ -401,7 +401,7 @@ func TestURIsAndTemplates(t *testing.T) {
 			{URI: "y://q{?a,b}", Name: "query"},
 		},
 	}
-	h := &house{offers: map[string]*module.Offer{"m": o}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	for uri, want := range map[string]string{
 		"x://a/b":                          "exact map[]",
@@ -433,7 +433,7 @@ func FuzzResource(f *testing.F) {
 	o := &module.Offer{Templates: []module.Resource{
 		{URI: "x://{a}/{b}"}, {URI: "x://{+p*}"}, {URI: "y://{/path*}{?q*}{&r}{#f}"}, {URI: "z://{a:3}{.ext}{;m}"},
 	}}
-	h := &house{offers: map[string]*module.Offer{"m": o}}
+	h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 	v := view(f, h.contexts(Rules{}), tool.Caller{})
 	for _, s := range []string{"x://a/b", "x://a,b,c", "y:///a/b?q=1&r=2#f", "z://abc.d;m=1", "x://%%%", "x://é"} {
 		f.Add(s)
