@@ -85,7 +85,7 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{`{"template":"tiny"}`, "ID=tiny"},
 		{`{"template":"gone"}`, "nowhere"},
-		{fmt.Sprintf(`{"image":%q}`, "dir:"+root), "templates alone"},
+		{fmt.Sprintf(`{"image":%q}`, "dir:"+root), "only templates can name files"},
 		{`{"image":"other.example.com/x:1"}`, "the registry is not allowed"},
 	} {
 		made := ann.call("lab", "sandbox_create", c.args)

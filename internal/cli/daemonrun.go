@@ -282,7 +282,7 @@ func openHealth(passed net.Listener, addr string) (net.Listener, error) {
 // adviseDaemon adds what to do about an address that is taken.
 func adviseDaemon(err error, instead string) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; end who listens there, or choose %s", err, instead)
+		return fmt.Errorf("%w; stop the program that listens there, or choose %s", err, instead)
 	}
 	return err
 }

@@ -270,7 +270,7 @@ func storeSecrets(w Environment, values map[string]secret.Text) (forget func() e
 		if !slices.ContainsFunc(before, func(e secret.Entry) bool { return e.Name == name }) {
 			added = append(added, name)
 		}
-		fmt.Fprintf(w.Err, "[gatehouse] Kept secret %s\n", name)
+		fmt.Fprintf(w.Err, "[gatehouse] Stored secret %s\n", name)
 		if err := writeDown(w, changed{"secret.set", named(name)}); err != nil {
 			return nil, errors.Join(err, forget())
 		}
