@@ -49,12 +49,12 @@ func TestStopsInReverse(t *testing.T) {
 			10*time.Second,
 			d.part("store", 0, nil),
 			d.part("modules", time.Second, nil),
-			d.part("door", 2*time.Second, nil),
+			d.part("listener", 2*time.Second, nil),
 		)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := []string{"door", "modules", "store"}; !slices.Equal(d.lines, want) {
+		if want := []string{"listener", "modules", "store"}; !slices.Equal(d.lines, want) {
 			t.Errorf("stopped %v, want %v", d.lines, want)
 		}
 		if took := time.Since(begin) - time.Minute; took != 3*time.Second {
@@ -68,7 +68,7 @@ func TestTheFirstFailureStopsTheRest(t *testing.T) {
 		var d diary
 		broken := errors.New("address already in use")
 		err := Run(t.Context(), quiet(), time.Second, d.part("store", 0, errors.New("disk full")),
-			Part{"door", func(context.Context) error { return broken }})
+			Part{"listener", func(context.Context) error { return broken }})
 		if !errors.Is(err, broken) || !strings.Contains(err.Error(), "listener: address already in use") ||
 			!strings.Contains(err.Error(), "store: disk full") {
 			t.Errorf("got %v, want both errors with their parts' names", err)
@@ -84,7 +84,7 @@ func TestAPartThatEndsWellStopsTheRest(t *testing.T) {
 			quiet(),
 			time.Second,
 			d.part("store", 0, nil),
-			Part{"door", func(context.Context) error { return nil }},
+			Part{"listener", func(context.Context) error { return nil }},
 		)
 		if err != nil || !slices.Equal(d.lines, []string{"store"}) {
 			t.Errorf("got %v and stopped %v, want the store stopped without an error", err, d.lines)
@@ -104,7 +104,7 @@ func TestPatienceEnds(t *testing.T) {
 			quiet(),
 			5*time.Second,
 			d.part("store", 0, nil),
-			Part{"door", func(context.Context) error { <-free; return nil }},
+			Part{"listener", func(context.Context) error { <-free; return nil }},
 		)
 		if err == nil || err.Error() != "listener did not stop within 5s" {
 			t.Errorf("got %v, want the listener named", err)
@@ -122,7 +122,7 @@ func TestDoorsStayOpenUntilTheLastHasEnded(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		doors := Together(
-			"doors",
+			"listeners",
 			Part{"stdio", func(context.Context) error { d.write("stdio"); return nil }},
 			d.part("http", 0, nil),
 		)
@@ -139,7 +139,7 @@ func TestADoorThatFailsClosesTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		doors := Together(
-			"doors",
+			"listeners",
 			d.part("http", 0, nil),
 			Part{"tcp", func(context.Context) error { return errors.New("no") }},
 		)
