@@ -181,8 +181,8 @@ func (f *definitionFlags) load(stdin io.Reader) error {
 	return err
 }
 
-// apply writes the given flags into a definition.
-func (f *definitionFlags) apply(to *contextstore.Definition) error {
+// applyDefinition writes the given flags into a definition.
+func (f *definitionFlags) applyDefinition(to *contextstore.Definition) error {
 	if f.from != "" {
 		if err := to.ReadJSON(f.read); err != nil {
 			return err
@@ -278,7 +278,7 @@ file:
 			}
 			return withContexts(w, func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error {
 				r := contextstore.Record{Name: args[0]}
-				if err := f.apply(&r.Definition); err != nil {
+				if err := f.applyDefinition(&r.Definition); err != nil {
 					return err
 				}
 				if _, err := b.Create(r, byCommand); err != nil {
@@ -326,7 +326,7 @@ value; an empty list, and null in the file, remove it. The rest stays unchanged.
 				r, err := b.Update(
 					args[0],
 					byCommand,
-					func(r *contextstore.Record) error { return f.apply(&r.Definition) },
+					func(r *contextstore.Record) error { return f.applyDefinition(&r.Definition) },
 				)
 				if err != nil {
 					return fmt.Errorf("context %s: %w", args[0], err)

@@ -65,7 +65,7 @@ Exit codes: 0 done, 1 a server could not be taken over, 2 the command line is wr
 			return m.run(c, args)
 		},
 	}
-	f.add(c.Flags())
+	f.registerFlags(c.Flags())
 	c.Flags().Lookup("json").Hidden = true
 	f.addYes(c.Flags())
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "list the servers and what would become of them")

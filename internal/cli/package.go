@@ -60,7 +60,7 @@ type packageFlags struct {
 	json bool
 }
 
-func (p *packageFlags) add(set *pflag.FlagSet) {
+func (p *packageFlags) registerFlags(set *pflag.FlagSet) {
 	set.SortFlags = false
 	set.BoolVar(&p.json, "json", false, "print JSON")
 	set.StringVar(&p.t.url, "url", "", "manage the packages of the host at this `address`, of http, https or tcp")
@@ -232,7 +232,7 @@ func packageList(w Environment) *cobra.Command {
 			})
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	return c
 }
 
@@ -268,7 +268,7 @@ func packageInfo(w Environment) *cobra.Command {
 			})
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	c.ValidArgsFunction = p.packageNames(w)
 	return c
 }
@@ -342,7 +342,7 @@ names it.`,
 			})
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	c.Flags().StringSliceVar(&in.Off, "off", nil, "`tool` to offer no longer; can be repeated")
 	c.Flags().StringSliceVar(&in.On, "on", nil, "`tool` to offer again; can be repeated")
 	c.ValidArgsFunction = p.packageNames(w)
@@ -371,7 +371,7 @@ func packageLogs(w Environment) *cobra.Command {
 			})
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	c.Flags().IntVarP(&limit, "lines", "n", limit, "newest lines to print, at most 1000")
 	c.ValidArgsFunction = p.packageNames(w)
 	return c
@@ -392,7 +392,7 @@ func packageSet(w Environment, word, short string) *cobra.Command {
 			})
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	c.ValidArgsFunction = p.packageNames(w)
 	return c
 }
@@ -419,7 +419,7 @@ func packageRemove(w Environment) *cobra.Command {
 			})
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	p.addYes(c.Flags())
 	c.Flags().BoolVar(&in.KeepData, "keep-data", false, "keep its data for the next package of that name")
 	c.ValidArgsFunction = p.packageNames(w)

@@ -85,7 +85,7 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 			return done.print(w)
 		},
 	}
-	f.add(c.Flags())
+	f.registerFlags(c.Flags())
 	f.addYes(c.Flags())
 	c.Flags().StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "header of requests to a remote server, `NAME=VALUE`; can be repeated")
@@ -307,7 +307,7 @@ updated. Data are kept; after an error a package is as before.`,
 			return updatePackages(c.Context(), w, a, p.json, args)
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	p.addYes(c.Flags())
 	c.ValidArgsFunction = p.packageNames(w)
 	return c

@@ -40,7 +40,7 @@ when it starts and when it reads its settings again.`,
 			})
 		},
 	}
-	p.add(c.Flags())
+	p.registerFlags(c.Flags())
 	p.addYes(c.Flags())
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "show the differences and change nothing")
 	return c

@@ -29,7 +29,7 @@ type searchFlags struct {
 	json    bool
 }
 
-func (f *searchFlags) add(set *pflag.FlagSet) {
+func (f *searchFlags) registerFlags(set *pflag.FlagSet) {
 	set.SortFlags = false
 	set.StringSliceVar(&f.kinds, "source", nil, "where to search: "+strings.Join(catalog.Kinds(), ", ")+" (default: all)")
 	set.IntVarP(&f.limit, "limit", "n", 20, "most results")
@@ -114,7 +114,7 @@ for a day; without a network the search answers from there and says how old it i
 			return printEntryTable(w, r.Entries)
 		},
 	}
-	f.add(c.Flags())
+	f.registerFlags(c.Flags())
 	return c
 }
 
@@ -190,7 +190,7 @@ hits, the command asks at a terminal; -f takes the first.`,
 			return nil
 		},
 	}
-	f.add(c.Flags())
+	f.registerFlags(c.Flags())
 	c.Flags().BoolVarP(&first, "first", "f", false, "take the first hit")
 	c.Flags().IntVar(&take, "take", 0, "take the hit with this `number`")
 	c.Flags().BoolVar(&again, "again", false, "choose again, although a choice is remembered")

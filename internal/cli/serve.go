@@ -93,7 +93,7 @@ func serveConfig(
 	if err := doors.apply(c, l); err != nil {
 		return l, err
 	}
-	if err := shell.apply(c, l); err != nil {
+	if err := shell.applyShell(c, l); err != nil {
 		return l, err
 	}
 	if err := l.Validate(); err != nil {

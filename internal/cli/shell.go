@@ -47,8 +47,8 @@ func (f *shellFlags) register(set *pflag.FlagSet) {
 	)
 }
 
-// apply writes the given flags into the settings.
-func (f *shellFlags) apply(c *cobra.Command, l *config.Loaded) error {
+// applyShell writes the given flags into the settings.
+func (f *shellFlags) applyShell(c *cobra.Command, l *config.Loaded) error {
 	s := &l.Modules.Shell
 	all := []flagged{
 		{"timeout", "modules.shell.timeout", func() { s.Timeout = time.Duration(f.timeout) * time.Second }},

@@ -98,7 +98,7 @@ func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, er
 	r = p.rec
 	plan.Record = r
 	p.activity = Installing
-	if !h.register(p) {
+	if !h.addInstance(p) {
 		return i, h.Check(&plan)
 	}
 	if err := h.putRecord(r); err != nil {
@@ -117,8 +117,8 @@ func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, er
 	return p.instanceInfo(), nil
 }
 
-// register adds a package. It returns false if the id is in use.
-func (h *Manager) register(p *instance) bool {
+// addInstance adds a package. It returns false if the id is in use.
+func (h *Manager) addInstance(p *instance) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.all[p.id] != nil {
@@ -224,7 +224,7 @@ func (p *instance) tryProgram(ctx context.Context, r *Record) (*upstream, listin
 		}
 	}
 	r.Shared = sharing
-	u, listed, err := p.launch(ctx, r)
+	u, listed, err := p.launchServer(ctx, r)
 	if err == nil || !sharing || ctx.Err() != nil || !deniedWrite.MatchString(Words(err)) {
 		return u, listed, err
 	}
@@ -233,7 +233,7 @@ func (p *instance) tryProgram(ctx context.Context, r *Record) (*upstream, listin
 	if err := p.manager.store.separate(ctx, top); err != nil {
 		return nil, listing{}, err
 	}
-	return p.launch(ctx, r)
+	return p.launchServer(ctx, r)
 }
 
 // deniedWrite finds in the output of a server that it could not write.

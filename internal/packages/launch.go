@@ -21,9 +21,9 @@ import (
 	"gatehouse/tool"
 )
 
-// launch starts a server, performs the handshake and lists its tools. If it fails the
+// launchServer starts a server, performs the handshake and lists its tools. If it fails the
 // server has exited, and the error contains its last output.
-func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, l listing, err error) {
+func (p *instance) launchServer(ctx context.Context, r *Record) (u *upstream, l listing, err error) {
 	since := p.journal.endOffset()
 	defer func() {
 		if err == nil {
@@ -62,7 +62,7 @@ func (p *instance) startChild(r *Record) (*upstream, error) {
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
 		return nil, err
 	}
-	command, args, err := p.command(r)
+	command, args, err := p.startCommand(r)
 	if err != nil {
 		return nil, err
 	}
@@ -184,8 +184,8 @@ func (p *instance) expand(r *Record, text string) string {
 	return strings.NewReplacer("${data}", p.data(), "${program}", r.program(p.folder())).Replace(text)
 }
 
-// command returns the program to start and its arguments.
-func (p *instance) command(r *Record) (command string, args []string, err error) {
+// startCommand returns the program to start and its arguments.
+func (p *instance) startCommand(r *Record) (command string, args []string, err error) {
 	for _, a := range r.Args {
 		args = append(args, p.expand(r, a))
 	}
@@ -221,7 +221,7 @@ func (p *instance) manifestCommand(r *Record) (command string, args []string, er
 			Next:    "Set command; ./name is in the program's folder.",
 		}
 	}
-	entry, err := m.entry()
+	entry, err := m.startFile()
 	if err != nil {
 		return "", nil, err
 	}
@@ -259,9 +259,9 @@ func readManifest(root *os.Root, in string) (m manifest, err error) {
 	return m, err
 }
 
-// entry returns the program of the package: the only one, or the one with the package's
+// startFile returns the program of the package: the only one, or the one with the package's
 // name.
-func (m manifest) entry() (string, error) {
+func (m manifest) startFile() (string, error) {
 	var one string
 	var many map[string]string
 	switch {

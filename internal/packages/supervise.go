@@ -265,7 +265,7 @@ func (p *instance) startInstance() chan struct{} {
 		if last != nil {
 			<-last.gone
 		}
-		u, listed, err := p.launch(ctx, &rec)
+		u, listed, err := p.launchServer(ctx, &rec)
 		p.mu.Lock()
 		p.starting, p.cancel = nil, nil
 		if err != nil {

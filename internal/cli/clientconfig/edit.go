@@ -53,7 +53,7 @@ func (c *Client) entryPath(name string) []step {
 // Put returns a text with a server in it. An entry of its name is changed where it
 // differs; members of it that do not say how the server is reached stay.
 func (c *Client) Put(text []byte, s Server) ([]byte, error) {
-	want, err := c.entry(s)
+	want, err := c.makeEntry(s)
 	if err != nil {
 		return nil, err
 	}

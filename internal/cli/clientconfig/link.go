@@ -23,7 +23,7 @@ func (c *Client) InstallLink(s Server) (string, error) {
 	if c.Link == 0 {
 		return "", fmt.Errorf("%s documents no installation links", c.Title)
 	}
-	o, err := c.entry(s)
+	o, err := c.makeEntry(s)
 	if err != nil {
 		return "", err
 	}

@@ -20,8 +20,8 @@ type Server struct {
 	Disabled bool   // only read
 }
 
-// entry writes a server as a client wants it.
-func (c *Client) entry(s Server) (object, error) {
+// makeEntry writes a server as a client wants it.
+func (c *Client) makeEntry(s Server) (object, error) {
 	sh := c.stdio
 	if s.URL != "" {
 		sh = c.http

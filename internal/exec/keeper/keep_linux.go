@@ -48,7 +48,7 @@ func keep() (exit int) {
 		return 0
 	}
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
-	pid, err := launch(p)
+	pid, err := launchKeeper(p)
 	errno, _ := err.(syscall.Errno)
 	if err != nil && errno == 0 {
 		errno = syscall.EINVAL
@@ -113,8 +113,8 @@ func readPlan(host io.Reader) (p plan, err error) {
 	return p, json.Unmarshal(b, &p)
 }
 
-// launch starts the program with the keeper's own files.
-func launch(p plan) (pid int, err error) {
+// launchKeeper starts the program with the keeper's own files.
+func launchKeeper(p plan) (pid int, err error) {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if p.Session {
 		attr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0, Pdeathsig: syscall.SIGKILL}

@@ -54,7 +54,7 @@ func Start(cmd *exec.Cmd) (*Kept, error) {
 		return nil, cmd.Err
 	}
 	p := plan{Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(), Session: cmd.SysProcAttr != nil && cmd.SysProcAttr.Setsid}
-	k, err := start(p, &exec.Cmd{Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+	k, err := startKept(p, &exec.Cmd{Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
 	if err != nil {
 		return nil, err
 	}
@@ -76,8 +76,8 @@ func Start(cmd *exec.Cmd) (*Kept, error) {
 	return nil, err
 }
 
-// start starts a keeper and hands it its plan.
-func start(p plan, cmd *exec.Cmd) (*Kept, error) {
+// startKept starts a keeper and hands it its plan.
+func startKept(p plan, cmd *exec.Cmd) (*Kept, error) {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (k *Kept) Leave() (done bool) {
 // Watch starts a keeper that ends the control groups below some folders whose names have a prefix, when this process
 // has ended. It is not ended before.
 func Watch(folders []string, prefix string) error {
-	k, err := start(plan{Groups: folders, Prefix: prefix}, &exec.Cmd{Dir: "/"})
+	k, err := startKept(plan{Groups: folders, Prefix: prefix}, &exec.Cmd{Dir: "/"})
 	if err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func (r *Rules) Denying(m *Image) (pattern string, denied bool) {
 	for i := range r.deny {
 		p := &r.deny[i]
 		for _, file := range slices.Concat(m.Paths, m.Copies) {
-			if p.denies(m.command(file)) != no {
+			if p.denies(m.commandOf(file)) != no {
 				return p.text, true
 			}
 		}
@@ -76,7 +76,7 @@ func Matches(pattern, name string) bool {
 	return g.match(name, false)
 }
 
-func (m *Image) command(file string) *simple {
+func (m *Image) commandOf(file string) *simple {
 	c := &simple{words: []word{literal(file)}, name: path.Base(file), open: m.Cut}
 	for _, a := range m.Args {
 		c.words = append(c.words, literal(a))
@@ -90,7 +90,7 @@ func (p *pattern) allowsImage(m *Image) bool {
 		named = m.Paths
 	}
 	return slices.ContainsFunc(named, func(name string) bool { return p.program.match(name, false) }) &&
-		(len(p.args.tokens) == 0 || p.args.match(argText(m.command("").args(), m.Cut), false))
+		(len(p.args.tokens) == 0 || p.args.match(argText(m.commandOf("").args(), m.Cut), false))
 }
 
 // IsInterpreter reports whether a program of this name runs a file that it is given.

@@ -90,7 +90,7 @@ func supervise() int {
 	}
 	s.out = bufio.NewWriterSize(s.host, 2*flushBytes)
 	s.enc = json.NewEncoder(s.out)
-	err := s.prepare()
+	err := s.prepareLine()
 	if err == nil {
 		err = s.serve()
 	}
@@ -104,8 +104,8 @@ func supervise() int {
 	return exitLike(*s.status)
 }
 
-// prepare reads the plan and starts the line.
-func (s *supervisor) prepare() error {
+// prepareLine reads the plan and starts the line.
+func (s *supervisor) prepareLine() error {
 	if err := s.readPlan(); err != nil {
 		return err
 	}

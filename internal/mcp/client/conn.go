@@ -219,7 +219,7 @@ func (c *Conn) failPending(why error) {
 // response is an *RPCError; a missing answer is a *NoAnswerError.
 func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 	p := &pendingRequest{make(chan answer, 1), r.Progress}
-	id, err := c.register(p)
+	id, err := c.addPending(p)
 	if err != nil {
 		return nil, err
 	}
@@ -270,8 +270,8 @@ func (c *Conn) Notify(ctx context.Context, method string, params json.RawMessage
 	return c.carrier.notify(ctx, c.version, encodeMessage(0, method, params), true)
 }
 
-// register adds a request to the pending ones and returns its id.
-func (c *Conn) register(p *pendingRequest) (int64, error) {
+// addPending adds a request to the pending ones and returns its id.
+func (c *Conn) addPending(p *pendingRequest) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {

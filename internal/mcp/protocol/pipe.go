@@ -142,7 +142,7 @@ func (p *Pipe) handle(m *Message, sink *pipeSink) (work func()) {
 	case modern:
 		return p.serveModern(m, sink)
 	default:
-		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.register(p.sess) {
+		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.registerCall(p.sess) {
 			return r.dispatch
 		}
 	}
@@ -152,7 +152,7 @@ func (p *Pipe) handle(m *Message, sink *pipeSink) (work func()) {
 // serveModern returns the work of a modern request, which may carry its own token.
 func (p *Pipe) serveModern(m *Message, sink *pipeSink) (work func()) {
 	r := p.e.newModern(p.e.base, m, nil, sink)
-	if !r.register(p.sess) {
+	if !r.registerCall(p.sess) {
 		return nil
 	}
 	return func() {

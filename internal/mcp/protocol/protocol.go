@@ -145,7 +145,7 @@ func (e *Engine) Legacy(s *session.Session, m *Message, sink Sink) {
 	if s.ID != "" {
 		parent = context.Background() // the end of its session cancels it, at the latest when the host stops
 	}
-	if r := e.newLegacy(parent, s, m, sink); r.register(s) {
+	if r := e.newLegacy(parent, s, m, sink); r.registerCall(s) {
 		r.dispatch()
 	}
 }
@@ -166,9 +166,9 @@ func (r *request) ownFacts() *session.Facts {
 	return r.facts
 }
 
-// register makes the request cancellable by its ID. If the ID is in use or the session has ended it
+// registerCall makes the request cancellable by its ID. If the ID is in use or the session has ended it
 // answers with an error and returns false.
-func (r *request) register(s *session.Session) bool {
+func (r *request) registerCall(s *session.Session) bool {
 	r.end.session, r.end.key = s, flightKey(r.msg.ID)
 	if terms, ok := s.BeginRequest(r.end.key, r.abandon); ok {
 		r.applyTerms(terms)

@@ -37,9 +37,9 @@ type appliedOut struct {
 	Job   string          `json:"job,omitempty" doc:"follow it with job_wait"`
 }
 
-// apply makes the packages those that are declared. Without a difference, and with
+// applyPackages makes the packages those that are declared. Without a difference, and with
 // dry_run, it changes nothing.
-func (k *manager) apply(_ context.Context, c *tool.Call, in applyIn) (appliedOut, error) {
+func (k *manager) applyPackages(_ context.Context, c *tool.Call, in applyIn) (appliedOut, error) {
 	if err := k.checkOperator(c); err != nil {
 		return appliedOut{}, err
 	}

@@ -285,7 +285,7 @@ func (k *manager) definitions() []tool.Tool {
 			Help: "Packages that are missing are installed, those that differ are changed, and those that an earlier " +
 				"apply installed and that are no longer declared are removed, with their data kept. Packages that were " +
 				"installed otherwise stay. " + confirmHelp,
-		}, k.apply),
+		}, k.applyPackages),
 		tool.New(tool.Def{
 			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"package.logs"},

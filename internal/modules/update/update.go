@@ -87,7 +87,7 @@ func (m *updates) definitions() []tool.Tool {
 			Description: "Replaces this host's program by the newest release, after the user has agreed. It returns " +
 				"a job.",
 			Help: updateHelp,
-		}, m.apply),
+		}, m.installUpdate),
 		tool.New(tool.Def{
 			Name: "server_update_rollback", Title: "Undo an update", Effects: tool.Writes | tool.Destroys,
 			Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute,
@@ -190,7 +190,7 @@ type updateResult struct {
 
 const restartHint = "It runs after the host is restarted: server_restart."
 
-func (m *updates) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, error) {
+func (m *updates) installUpdate(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, error) {
 	if err := m.checkAllowed(c); err != nil {
 		return jobOut{}, err
 	}

@@ -106,7 +106,7 @@ func (c *Catalog) searchDocker(ctx context.Context, from string, q Query) (found
 		return nil, r, fmt.Errorf("it is not a catalogue: %s", clean(err.Error(), longestField))
 	}
 	for _, name := range slices.Sorted(maps.Keys(catalog.Registry)) {
-		e := catalog.Registry[name].entry(name)
+		e := catalog.Registry[name].catalogEntry(name)
 		if e.score(q.Word) > 0 {
 			found = append(found, e)
 		}
@@ -114,7 +114,7 @@ func (c *Catalog) searchDocker(ctx context.Context, from string, q Query) (found
 	return found, r, nil
 }
 
-func (s dockerServer) entry(name string) Entry {
+func (s dockerServer) catalogEntry(name string) Entry {
 	e := Entry{
 		Name: name, Title: s.Title, Description: s.Description, Publisher: s.Metadata.Owner, Repository: s.Source,
 		Website: s.Upstream, Downloads: 0,

@@ -236,7 +236,7 @@ func (c *Catalog) fetchListing(ctx context.Context, base string, l *listing) err
 			return errors.New("the answer of the registry has no servers")
 		}
 		for _, raw := range page.Servers {
-			l.add(raw)
+			l.addEntry(raw)
 		}
 		if len(l.lines) > mostEntries {
 			return fmt.Errorf("the registry has more than %d servers", mostEntries)
@@ -254,9 +254,9 @@ func (c *Catalog) fetchListing(ctx context.Context, base string, l *listing) err
 	return fmt.Errorf("the registry has more than %d pages", mostPages)
 }
 
-// add adds an entry, or removes a deleted one. An entry that is not understood is left
+// addEntry adds an entry, or removes a deleted one. An entry that is not understood is left
 // out.
-func (l *listing) add(raw json.RawMessage) {
+func (l *listing) addEntry(raw json.RawMessage) {
 	e, err := parseServer(raw)
 	if err != nil || len(raw) > longestEntry {
 		return
