@@ -1,5 +1,7 @@
 package clientconfig
 
+import "slices"
+
 // Scope says for whom a file of a client is.
 type Scope string
 
@@ -342,10 +344,8 @@ func FindClient(name string) *Client {
 		if c.ID == name {
 			return c
 		}
-		for _, a := range c.Aliases {
-			if a == name {
-				return c
-			}
+		if slices.Contains(c.Aliases, name) {
+			return c
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -104,10 +105,8 @@ func (m Machine) Installed(c *Client) bool {
 	if path == "" {
 		return false
 	}
-	for _, p := range c.Programs {
-		if m.Look(p) {
-			return true
-		}
+	if slices.ContainsFunc(c.Programs, m.Look) {
+		return true
 	}
 	for _, dir := range c.Folders {
 		if _, err := os.Stat(m.expand(dir)); err == nil {

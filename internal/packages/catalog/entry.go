@@ -141,7 +141,7 @@ func (e *Entry) score(word string) (n int) {
 
 // fits reports whether text has all words of a query. Both are in lower case.
 func fits(text, query string) bool {
-	for _, w := range strings.Fields(query) {
+	for w := range strings.FieldsSeq(query) {
 		if !strings.Contains(text, w) {
 			return false
 		}
