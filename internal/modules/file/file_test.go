@@ -117,7 +117,7 @@ func (h *fixture) call(name string, args ...any) map[string]any {
 		if strings.Contains(r.Text(), h.out) && !strings.Contains(strings.Join(strs(args), " "), h.out) {
 			h.t.Errorf("%s %v: %q tells of what is outside", name, args, r.Text())
 		}
-		return map[string]any{"error": "!" + r.Code, "message": r.Text()}
+		return map[string]any{"error": "!" + string(r.Code), "message": r.Text()}
 	}
 	b, err := json.Marshal(res.Structured)
 	if err != nil {
