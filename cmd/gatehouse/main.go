@@ -1,4 +1,4 @@
-// Command gatehouse is the house where agents get their tools: see
+// Command gatehouse gives AI agents their tools over MCP: see
 // internal/cli for its commands and internal/app for the tour.
 package main
 

@@ -75,15 +75,15 @@ func Root(w Environment) *cobra.Command {
 	printVersion := false
 	root := &cobra.Command{
 		Use:   "gatehouse",
-		Short: "The house where agents get their tools",
-		Long: `Gatehouse is a host for tools, spoken to by the Model Context Protocol (MCP).
-One program serves a person's folders to any MCP client, over standard input
-and output, HTTP, TCP or a Unix socket.`,
+		Short: "Gives AI agents their tools over the Model Context Protocol",
+		Long: `Gatehouse gives MCP clients tools for files, commands, sandboxes and other MCP
+servers. It serves the folders that you name over standard input and output,
+HTTP, TCP or a Unix socket.`,
 		Example: `  gatehouse setup                          # connects the MCP clients of this machine
   gatehouse serve -d ~/projects            # stdio, for MCP clients
   gatehouse serve --http                   # http://127.0.0.1:3000/mcp
-  gatehouse tools                          # what there is
-  gatehouse call file_read path=README.md  # one call, from here`,
+  gatehouse tools                          # lists the tools
+  gatehouse call file_read path=README.md  # calls a tool`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          knownCommand,

@@ -40,14 +40,14 @@ this host, so that every client has its tools. CLIENT is a name of gatehouse con
 --list, FILE a configuration file of any client; without one, all clients that are
 found are read.
 
-A server that npx or another runner starts becomes an npm package, any other a
-program of this machine. Values that look like secrets go to the secret store, and
+A server that npx or another runner starts becomes an npm package, one with an
+address a remote server, any other a program of this machine. Values that look like secrets go to the secret store, and
 the package refers to them. Then it offers to remove the servers from the file of
 the client and to add this host in their place; gatehouse connect --remove restores
-the file. Servers that are reached by an address are listed and stay where they are.
+the file.
 
 Exit codes: 0 done, 1 a server could not be taken over, 2 the command line is wrong.`,
-		Example: `  gatehouse import --dry-run              # what there is, and what would be done
+		Example: `  gatehouse import --dry-run              # lists the servers and what would be done
   gatehouse import claude-desktop
   gatehouse import ./mcp.json --only github --yes
   gatehouse import cursor --keep --yes    # the file of the client stays as it is`,
@@ -249,12 +249,12 @@ func (m *importer) wishes(from clientconfig.Source, all []clientconfig.Server) [
 // wish makes a package of a server. notes say what is different about it.
 func (m *importer) wish(from clientconfig.Source, s clientconfig.Server) (wish packages.Wish, notes []string, err error) {
 	switch {
-	case s.URL != "":
-		return wish, nil, fmt.Errorf("servers that are reached by an address (%s) are not taken over yet", s.URL)
-	case s.Command == "":
-		return wish, nil, errors.New("it names no program")
 	case s.Disabled:
 		return wish, nil, errors.New("it is switched off there")
+	case s.URL != "":
+		return m.remoteWish(s)
+	case s.Command == "":
+		return wish, nil, errors.New("it names no program")
 	}
 	env := map[string]string{}
 	for name, value := range s.Env {
@@ -291,6 +291,35 @@ func (m *importer) wish(from clientconfig.Source, s clientconfig.Server) (wish p
 	}
 	m.taken[wish.ID] = true
 	return wish, notes, nil
+}
+
+// remoteWish makes a package of a server that is reached by an address.
+func (m *importer) remoteWish(s clientconfig.Server) (wish packages.Wish, notes []string, err error) {
+	address, err := m.expandVariables(s.URL)
+	if err != nil {
+		return wish, nil, fmt.Errorf("its address %w", err)
+	}
+	headers := map[string]string{}
+	for name, value := range s.Headers {
+		if headers[name], err = m.expandVariables(value); err != nil {
+			return wish, nil, fmt.Errorf("its header %s %w", name, err)
+		}
+	}
+	if s.TokenEnv != "" {
+		token := m.w.Getenv(s.TokenEnv)
+		if token == "" {
+			return wish, nil, fmt.Errorf("its token is in the variable %s, which is not set here", s.TokenEnv)
+		}
+		headers["Authorization"] = "Bearer " + token
+	}
+	if wish, err = packages.ParseTarget(m.packageID(s.Name), []string{"url:" + address}, nil); err == nil {
+		err = wish.SetHeaders(headers)
+	}
+	if err != nil {
+		return wish, nil, err
+	}
+	m.taken[wish.ID] = true
+	return wish, nil, nil
 }
 
 // packageID makes the id of a package of the name of a server.

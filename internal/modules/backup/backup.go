@@ -56,7 +56,7 @@ func (b *backupTools) Close(context.Context) error { return nil }
 
 const keyHelp = "A backup is encrypted with `password`, of 12 characters or more, or with the secret of the host that `secret` names; without both it is the secret BACKUP_PASSWORD. Secrets are kept with `gatehouse secret set NAME`, where no model sees them. Who loses the password has no backup."
 
-const createHelp = `Puts all this host keeps into one encrypted file in a target: its state, contexts, users and tokens, secrets with their key, the ledger, jobs, settings and the data of packages.
+const createHelp = `Writes everything that this host stores to one encrypted file in a target: its state, contexts, users and tokens, secrets with their key, the ledger, jobs, settings and the data of packages.
 
 - It answers with a job at once; job_wait follows it, job_cancel ends it, gatehouse:///public/jobs shows its phases. One that is interrupted leaves nothing.
 - Databases are taken as they are at one moment, while everything goes on.
