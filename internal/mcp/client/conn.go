@@ -137,10 +137,9 @@ type Conn struct {
 	carrier carrier
 	done    chan struct{} // closed when the connection can carry nothing more
 
-	version string          // the revision in use; set by Connect
-	info    json.RawMessage // the result of server/discover or initialize; set by Connect
-
 	mu      sync.Mutex
+	version string          // the revision in use; Connect sets it while the server may already send
+	info    json.RawMessage // the result of server/discover or initialize; set by Connect
 	pending map[int64]*pendingRequest
 	next    int64
 	err     error // why it ended; set before done is closed
@@ -161,13 +160,32 @@ func newConn(w carrier, o ConnOptions) *Conn {
 }
 
 // Revision returns the protocol revision in use.
-func (c *Conn) Revision() string { return c.version }
+func (c *Conn) Revision() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.version
+}
 
 // IsModern reports whether requests stand alone, as in revision 2026-07-28.
-func (c *Conn) IsModern() bool { return c.version == modern }
+func (c *Conn) IsModern() bool { return c.Revision() == modern }
 
 // Info returns the server's result of server/discover or initialize.
-func (c *Conn) Info() json.RawMessage { return c.info }
+func (c *Conn) Info() json.RawMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.info
+}
+
+// setRevision records the revision in use and, unless it is nil, what the server said about
+// itself.
+func (c *Conn) setRevision(version string, info json.RawMessage) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.version = version
+	if info != nil {
+		c.info = info
+	}
+}
 
 // Done is closed when the connection can carry nothing more.
 func (c *Conn) Done() <-chan struct{} { return c.done }
@@ -192,7 +210,7 @@ func (c *Conn) Idle() time.Duration {
 // Close ends the connection, and the session if there is one.
 func (c *Conn) Close() error {
 	c.Fail(errors.New("the connection was closed"))
-	return c.carrier.closeCarrier(c.version)
+	return c.carrier.closeCarrier(c.Revision())
 }
 
 // Fail ends the connection: pending requests fail, and later ones are refused.
@@ -224,9 +242,10 @@ func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 		return nil, err
 	}
 	defer c.forget(id)
+	version := c.Revision()
 	o := &outgoing{
-		id: id, method: r.Method, name: r.Name, headers: r.Headers, version: c.version,
-		text: c.encodeRequest(id, &r),
+		id: id, method: r.Method, name: r.Name, headers: r.Headers, version: version,
+		text: c.encodeRequest(id, &r, version),
 	}
 	if err := c.carrier.request(ctx, c, o); err != nil {
 		if errors.Is(err, ErrSessionLost) {
@@ -267,7 +286,7 @@ func (c *Conn) cancel(ctx context.Context, id int64) {
 
 // Notify sends a notification. It fails if the server does not read it before ctx is done.
 func (c *Conn) Notify(ctx context.Context, method string, params json.RawMessage) error {
-	return c.carrier.notify(ctx, c.version, encodeMessage(0, method, params), true)
+	return c.carrier.notify(ctx, c.Revision(), encodeMessage(0, method, params), true)
 }
 
 // addPending adds a request to the pending ones and returns its id.
@@ -295,7 +314,7 @@ func (c *Conn) forget(id int64) {
 
 // encodeRequest encodes a request with the members of _meta that the revision, the
 // options and its progress require. All others stay as the caller wrote them.
-func (c *Conn) encodeRequest(id int64, r *Request) []byte {
+func (c *Conn) encodeRequest(id int64, r *Request, version string) []byte {
 	params := r.Params
 	if len(params) == 0 {
 		params = json.RawMessage(`{}`)
@@ -306,7 +325,7 @@ func (c *Conn) encodeRequest(id int64, r *Request) []byte {
 			edits = append(edits, rawjson.Edit{Key: string(k), Value: v})
 		}
 	}
-	if c.version == modern {
+	if version == modern {
 		edits = append(edits,
 			rawjson.Edit{Key: "io.modelcontextprotocol/protocolVersion", Value: rawjson.AppendString(nil, modern)},
 			rawjson.Edit{Key: "io.modelcontextprotocol/clientCapabilities", Value: c.o.Capabilities},
@@ -316,7 +335,7 @@ func (c *Conn) encodeRequest(id int64, r *Request) []byte {
 	if len(c.o.Meta) > 0 {
 		add(c.o.Meta)
 	}
-	if len(c.o.HandshakeMeta) > 0 && (c.version == modern || r.Method == "initialize") {
+	if len(c.o.HandshakeMeta) > 0 && (version == modern || r.Method == "initialize") {
 		add(c.o.HandshakeMeta)
 	}
 	if r.Progress != nil {
@@ -527,7 +546,7 @@ func (c *Conn) reply(id []byte, result json.RawMessage, failure *RPCError) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c.carrier.notify(ctx, c.version, append(b, '}', '\n'), false) // a server that does not read gets no reply
+	c.carrier.notify(ctx, c.Revision(), append(b, '}', '\n'), false) // a server that does not read gets no reply
 }
 
 func (c *Conn) receiveNotification(method string, params json.RawMessage) {

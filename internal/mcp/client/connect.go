@@ -47,7 +47,7 @@ func (c *Conn) Connect(ctx context.Context, before string) error {
 // revision. Any refusal except one of access means that it is of the older kind
 // (docs of 2026-07-28, "Versioning").
 func (c *Conn) discover(ctx context.Context) (known bool, err error) {
-	c.version = modern
+	c.setRevision(modern, nil)
 	soon, cancel := context.WithTimeout(ctx, discoverTimeout)
 	defer cancel()
 	raw, err := c.Do(soon, Request{Method: "server/discover"})
@@ -67,7 +67,7 @@ func (c *Conn) discover(ctx context.Context) (known bool, err error) {
 	versions, _ := rawjson.Get(raw, "supportedVersions")
 	for v := range rawjson.Elements(versions) {
 		if rawjson.Equal(v, modern) {
-			c.info = raw
+			c.setRevision(modern, raw)
 			return true, nil
 		}
 	}
@@ -76,7 +76,7 @@ func (c *Conn) discover(ctx context.Context) (known bool, err error) {
 
 // initialize opens a session of the older kind.
 func (c *Conn) initialize(ctx context.Context) error {
-	c.version = latestLegacy
+	c.setRevision(latestLegacy, nil)
 	params := fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`,
 		latestLegacy, c.o.Capabilities, c.clientInfo())
 	raw, err := c.Do(ctx, Request{Method: "initialize", Params: params})
@@ -92,6 +92,6 @@ func (c *Conn) initialize(ctx context.Context) error {
 	if !slices.Contains(legacyRevisions, r.Version) {
 		return fmt.Errorf("the server uses protocol revision %.40q, which this program does not support", r.Version)
 	}
-	c.version, c.info = r.Version, raw
+	c.setRevision(r.Version, raw)
 	return c.Notify(ctx, "notifications/initialized", nil)
 }

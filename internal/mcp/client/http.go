@@ -299,7 +299,7 @@ func (w *httpCarrier) readEvents(c *Conn, s *stream, o *outgoing) error {
 // offers no such stream. Connections that are no legacy HTTP have none.
 func (c *Conn) Follow(ctx context.Context) error {
 	w, ok := c.carrier.(*httpCarrier)
-	if !ok || c.version == modern {
+	if !ok || c.IsModern() {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -314,7 +314,7 @@ func (c *Conn) Follow(ctx context.Context) error {
 	s := newStream(http.NoBody, c.o.Limit)
 	s.retry = 0
 	for {
-		resp, err := w.resume(ctx, s, c.version)
+		resp, err := w.resume(ctx, s, c.Revision())
 		if err != nil {
 			return err
 		}
