@@ -344,7 +344,7 @@ func (p *instance) relay(ctx context.Context, r client.Request, repeat bool) (js
 		case try > 0:
 			return nil, &tool.Refusal{
 				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", p.id, gone.Why),
+				Message: fmt.Sprintf("package %s did not answer, so nothing was changed: %v", p.id, gone.Why),
 				Next:    "Try again in a moment.",
 			}
 		}

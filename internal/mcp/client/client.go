@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 
 	"gatehouse/internal/mcp/rawjson"
 )
@@ -159,10 +160,13 @@ func (o Options) conn(headerless bool) ConnOptions {
 	}
 	if o.Ask != nil {
 		c.Capabilities = json.RawMessage(`{"elicitation":{"form":{}}}`)
+		var asking sync.Mutex
 		c.Answer = func(_ context.Context, method string, params json.RawMessage) (json.RawMessage, *RPCError) {
 			if method != "elicitation/create" {
 				return nil, &RPCError{Code: -32601, Message: "this client answers only elicitation/create"}
 			}
+			asking.Lock() // a terminal shows one question at a time
+			defer asking.Unlock()
 			return o.answer(params), nil
 		}
 	}

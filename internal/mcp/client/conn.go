@@ -16,6 +16,7 @@ import (
 
 const (
 	maxPending = 256 // requests of one connection at once
+	maxAnswers = 16  // requests of one server that are answered at once
 
 	// edgeBytes is how much of both ends of a message that is too long is kept, to find
 	// its id.
@@ -34,8 +35,8 @@ type ConnOptions struct {
 
 	// Notified receives notifications except the progress of a request.
 	Notified func(method string, params json.RawMessage)
-	// Answer answers a request of the server. It runs on a goroutine of its own and may
-	// block; its context ends with the connection. If it is nil, every
+	// Answer answers a request of the server. It may be called concurrently and may
+	// block until ctx is done, which ends with the connection. If it is nil, every
 	// request except ping is refused.
 	Answer func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *RPCError)
 	// Invalid receives what the server sent instead of a message.
@@ -135,14 +136,19 @@ type answer struct {
 type Conn struct {
 	o       ConnOptions
 	carrier carrier
-	done    chan struct{} // closed when the connection can carry nothing more
+	// life ends when the connection can carry nothing more. It is a field, because the
+	// connection outlives the call that makes it.
+	life context.Context
+	end  context.CancelFunc
+
+	answering chan struct{} // holds one for each request of the server that is being answered
 
 	mu      sync.Mutex
 	version string          // the revision in use; Connect sets it while the server may already send
 	info    json.RawMessage // the result of server/discover or initialize; set by Connect
 	pending map[int64]*pendingRequest
 	next    int64
-	err     error // why it ended; set before done is closed
+	err     error // why it ended; set before life ends
 	used    time.Time
 }
 
@@ -153,10 +159,12 @@ func newConn(w carrier, o ConnOptions) *Conn {
 	if o.Capabilities == nil {
 		o.Capabilities = json.RawMessage(`{}`)
 	}
-	return &Conn{
-		o: o, carrier: w, done: make(chan struct{}), version: modern,
+	c := &Conn{
+		o: o, carrier: w, answering: make(chan struct{}, maxAnswers), version: modern,
 		pending: map[int64]*pendingRequest{}, used: time.Now(),
 	}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c
 }
 
 // Revision returns the protocol revision in use.
@@ -188,7 +196,18 @@ func (c *Conn) setRevision(version string, info json.RawMessage) {
 }
 
 // Done is closed when the connection can carry nothing more.
-func (c *Conn) Done() <-chan struct{} { return c.done }
+func (c *Conn) Done() <-chan struct{} { return c.life.Done() }
+
+// within returns a context that ends with ctx or the connection. The caller must call
+// cancel.
+func (c *Conn) within(ctx context.Context) (_ context.Context, cancel func()) {
+	ctx, end := context.WithCancel(ctx)
+	stop := context.AfterFunc(c.life, end)
+	return ctx, func() {
+		stop()
+		end()
+	}
+}
 
 // Err returns why the connection ended; nil while it has not.
 func (c *Conn) Err() error {
@@ -220,7 +239,7 @@ func (c *Conn) Fail(why error) {
 	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = why
-		close(c.done)
+		c.end()
 	}
 	c.failPending(&NoAnswerError{true, c.err})
 }
@@ -517,17 +536,15 @@ func (c *Conn) receiveRequest(id []byte, method string, params json.RawMessage) 
 	case c.o.Answer == nil:
 		c.reply(id, nil, &RPCError{Code: -32601, Message: "this client answers no questions"})
 	default:
-		go func() { // it ends with the connection
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			go func() {
-				select {
-				case <-c.done:
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
-			result, err := c.o.Answer(ctx, method, params)
+		select {
+		case c.answering <- struct{}{}:
+		default:
+			c.reply(id, nil, &RPCError{Code: -32000, Message: fmt.Sprintf("%d requests are being answered", maxAnswers)})
+			return
+		}
+		go func() { // Answer returns when the connection ends
+			defer func() { <-c.answering }()
+			result, err := c.o.Answer(c.life, method, params)
 			c.reply(id, result, err)
 		}()
 	}

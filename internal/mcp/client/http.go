@@ -33,9 +33,7 @@ func NewHTTP(address string, h HTTPOptions, o ConnOptions) *Conn {
 	if h.Client == nil {
 		h.Client = &http.Client{}
 	}
-	w := &httpCarrier{url: address, o: h}
-	c := newConn(w, o)
-	return c
+	return newConn(&httpCarrier{url: address, o: h}, o)
 }
 
 // ErrSessionLost means that the server no longer knows the session. The request was
@@ -142,15 +140,8 @@ func (w *httpCarrier) notify(ctx context.Context, version string, text []byte, _
 // request posts a request and passes on what the response carries, until the answer
 // has come.
 func (w *httpCarrier) request(ctx context.Context, c *Conn, o *outgoing) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := c.within(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-c.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	headers := map[string]string{}
 	if o.version == modern {
 		headers["Mcp-Method"] = o.method
@@ -302,15 +293,8 @@ func (c *Conn) Follow(ctx context.Context) error {
 	if !ok || c.IsModern() {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := c.within(ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-c.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	s := newStream(http.NoBody, c.o.Limit)
 	s.retry = 0
 	for {

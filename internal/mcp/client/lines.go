@@ -27,7 +27,7 @@ type Lines struct {
 func NewLines(write func(context.Context, []byte) (int, error), o ConnOptions) *Lines {
 	w := &lineCarrier{write: write, out: make(chan *outgoing, outboxSize)}
 	l := &Lines{Conn: newConn(w, o)}
-	w.done = l.done
+	w.life = l.life
 	l.frames = frames{limit: l.o.Limit, line: l.receive, long: l.receiveTooLong}
 	go func() { // it ends with the connection
 		if err := w.writeLoop(); err != nil {
@@ -62,7 +62,7 @@ func overConn(conn net.Conn, o ConnOptions) *Lines {
 type lineCarrier struct {
 	write func(context.Context, []byte) (int, error)
 	out   chan *outgoing
-	done  <-chan struct{} // of the connection
+	life  context.Context // of the connection, which this is a part of
 	conn  net.Conn        // nil: the owner of write ends it
 }
 
@@ -79,7 +79,7 @@ func (w *lineCarrier) request(ctx context.Context, c *Conn, o *outgoing) error {
 	select {
 	case w.out <- o:
 		return nil
-	case <-w.done:
+	case <-w.life.Done():
 		return &NoAnswerError{false, c.Err()}
 	case <-ctx.Done():
 		return &NoAnswerError{false, context.Cause(ctx)}
@@ -99,7 +99,7 @@ func (w *lineCarrier) notify(ctx context.Context, _ string, text []byte, wait bo
 	select {
 	case w.out <- o:
 		return nil
-	case <-w.done:
+	case <-w.life.Done():
 		return errors.New("the connection has ended")
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -108,15 +108,6 @@ func (w *lineCarrier) notify(ctx context.Context, _ string, text []byte, wait bo
 
 // writeLoop writes the queued messages, one at a time, until the connection ends.
 func (w *lineCarrier) writeLoop() error {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() {
-		select {
-		case <-w.done:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	for {
 		select {
 		case o := <-w.out:
@@ -124,12 +115,12 @@ func (w *lineCarrier) writeLoop() error {
 				continue
 			}
 			for text := o.text; len(text) > 0; {
-				n, err := w.write(ctx, text)
+				n, err := w.write(w.life, text)
 				if text = text[n:]; err != nil && len(text) > 0 {
 					return err
 				}
 			}
-		case <-w.done:
+		case <-w.life.Done():
 			return nil
 		}
 	}
