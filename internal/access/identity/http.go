@@ -212,7 +212,7 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 	case token != "":
 		p, err = s.bearer(ctx, token, addr.IsLoopback())
 	case s.o.Insecure || s.o.Embedded && !addr.IsValid(): // a Unix socket on a system that reports no peer credentials
-		p = nobody
+		p = anonymous
 	default:
 		err = errNoHeader
 	}
@@ -225,7 +225,7 @@ const MetaToken = "gatehouse/token"
 // unnamed returns the principal of an HTTP request without credentials.
 func (s *Service) unnamed(local bool) (Principal, error) {
 	if s.o.Insecure || s.o.Embedded || local && s.o.Mode == OpenLoopback && !s.Authenticates() {
-		return nobody, nil
+		return anonymous, nil
 	}
 	return Principal{}, errUnnamed
 }

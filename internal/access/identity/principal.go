@@ -64,7 +64,7 @@ func (p Principal) Has(role string) bool { return slices.Contains(p.Roles, role)
 // again.
 func (p Principal) Live(now time.Time) bool { return p.Until.IsZero() || now.Before(p.Until) }
 
-var nobody = Principal{Name: AnonymousName, Way: Anonymous}
+var anonymous = Principal{Name: AnonymousName, Way: Anonymous}
 
 // Denied is the refusal of a caller, with the contents of an HTTP answer.
 type Denied struct {

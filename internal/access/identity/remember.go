@@ -10,8 +10,8 @@ import (
 )
 
 // knownText is the content of the marker files.
-const knownText = `There have been users on this host. As long as this file is here, nobody is let in
-without credentials, also if the file of users is lost or its disk is not mounted.
+const knownText = `There have been users on this host. While this file exists, no caller is admitted
+without credentials, even if the file of users is lost or its disk is not mounted.
 `
 
 // remember writes marker files, outside the folder of the file of users, if a user was ever created. If

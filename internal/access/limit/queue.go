@@ -328,7 +328,7 @@ func (q *Queue) giveBack(p *Pass) {
 	}
 }
 
-// hand gives free slots to those who wait for them. A call that gets one goes on
+// hand gives free slots to the calls that wait for them. A call that gets one proceeds
 // to the next stage, where it may have to wait again.
 func (q *Queue) hand(s *slots) {
 	for {

@@ -45,7 +45,7 @@ func (c *Catalog) npmBase(ctx context.Context) (string, error) {
 
 var npmWord = regexp.MustCompile(`^(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
 
-// searchNPM searches npm by its own search. If the registry has none, it looks for a
+// searchNPM uses the search API of the npm registry. If the registry has none, it looks for a
 // package of exactly that name.
 func (c *Catalog) searchNPM(ctx context.Context, q Query) (found []Entry, r Report, err error) {
 	if q.Offline {

@@ -47,8 +47,8 @@ const npmPackage = `{"name":"@big/weather","description":"An MCP server","dist-t
  "dist":{"attestations":{"provenance":{"predicateType":"https://slsa.dev/provenance/v1"}},"signatures":[{}]}},
  "2.0.0":{"deprecated":"use 3","dist":{"signatures":[{}]}}}}`
 
-// npm is searched by its own search and sorted by downloads, and by exact name where
-// that has nothing.
+// Hits of the search API of npm are sorted by downloads. A registry without that API is
+// asked for the package of exactly that name.
 func TestNPMIsSearched(t *testing.T) {
 	s := answering(t, map[string]string{"/-/v1/search": npmSearch, "/@big%2fweather": npmPackage})
 	o := Options{Search: only(packages.Off), Version: "1.0"}
