@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -217,27 +218,21 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 	if err != nil {
 		return done, err
 	}
-	in := map[string]any{"id": wish.ID, "source": wish.Source.String(), "start": wish.Start}
-	for name, value := range map[string]string{
-		"command": wish.Command, "title": wish.Title, "version": wish.Version, "results": wish.Results,
-	} {
-		if value != "" {
-			in[name] = value
-		}
-	}
-	if len(wish.Args) > 0 {
-		in["args"] = wish.Args
-	}
-	if len(wish.Env) > 0 {
-		in["env"] = wish.Env
-	}
-	if len(wish.Headers) > 0 {
-		in["headers"] = wish.Headers
-	}
+	in := givenMembers(map[string]any{
+		"id": wish.ID, "source": wish.Source.String(), "start": wish.Start, "command": wish.Command, "title": wish.Title,
+		"version": wish.Version, "results": wish.Results, "args": wish.Args, "env": wish.Env, "headers": wish.Headers,
+	})
 	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
 		return done, errors.Join(err, forget())
 	}
 	return done, nil
+}
+
+// givenMembers removes the members that are empty texts, lists or maps from the arguments
+// of a tool, because a tool takes a missing member as its default.
+func givenMembers(all map[string]any) map[string]any {
+	maps.DeleteFunc(all, func(_ string, v any) bool { return reflect.ValueOf(v).Len() == 0 })
+	return all
 }
 
 // storeSecrets stores values in the secret store of this user. forget removes those

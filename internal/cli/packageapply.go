@@ -50,27 +50,10 @@ when it starts and when it reads its settings again.`,
 func declaredArguments(all []packages.Declared) []map[string]any {
 	out := []map[string]any{}
 	for _, d := range all {
-		one := map[string]any{"name": d.Name}
-		for name, value := range map[string]string{
-			"source": d.Source, "command": d.Command, "start": d.Start, "results": d.Results, "title": d.Title,
-		} {
-			if value != "" {
-				one[name] = value
-			}
-		}
-		if len(d.Args) > 0 {
-			one["args"] = d.Args
-		}
-		if len(d.Env) > 0 {
-			one["env"] = d.Env
-		}
-		if len(d.Headers) > 0 {
-			one["headers"] = d.Headers
-		}
-		if len(d.Off) > 0 {
-			one["off"] = d.Off
-		}
-		out = append(out, one)
+		out = append(out, givenMembers(map[string]any{
+			"name": d.Name, "source": d.Source, "command": d.Command, "start": d.Start, "results": d.Results,
+			"title": d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "off": d.Off,
+		}))
 	}
 	return out
 }
