@@ -119,6 +119,24 @@ func checkObjects(t *testing.T, dir string) {
 	}
 }
 
+// acquireAfterKill waits until the manager has the lock of the killed host. A child of the killed host
+// that had not yet reached its exec still holds it.
+func acquireAfterKill(t *testing.T, m *Manager) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		got, err := m.acquire()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the lock of the killed host is still held")
+		}
+	}
+}
+
 func afterTheKill(t *testing.T, dir string) {
 	t.Helper()
 	log, err := state.OpenFile(filepath.Join(dir, "state.db"), state.FileOptions{})
@@ -128,6 +146,7 @@ func afterTheKill(t *testing.T, dir string) {
 	defer log.Close()
 	h := reopen(t, Options{}, filepath.Join(dir, "packages"), log)
 	defer h.end()
+	acquireAfterKill(t, h.Manager)
 	list, err := h.List()
 	if err != nil || len(list) > 1 {
 		t.Fatalf("got %+v, %v", list, err)
