@@ -43,6 +43,9 @@ func packageAdd(w Environment) *cobra.Command {
   FOLDER, ARCHIVE     the path of a program, which is copied; an archive is a
                       .tgz, .tar.gz, .tar, .zip or .mcpb
   PROGRAM             a program of this machine
+  https://HOST/PATH   a remote server, by Streamable HTTP or the older HTTP+SSE
+  unix:/PATH          a running server at a Unix socket; tcp:HOST:PORT over TCP.
+                      --header 'Authorization=Bearer TOKEN' is the token it requires
   npx [-y] NAME       as an MCP client would start it: the npm package NAME
   search:WORD         what gatehouse search finds for WORD; of several hits the
                       one that gatehouse pick remembers, or that you choose

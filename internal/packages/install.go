@@ -181,7 +181,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 
 	r := plan.Record
 	track.At(PhaseFetch, 0, 0, "")
-	if r.Source.Kind != Command && r.Source.Kind != URL {
+	if r.Source.Kind != Command && !r.Source.IsRemote() {
 		r.Program = programPrefix + strings.ToLower(rand.Text()[:12])
 		if err := p.fetch(ctx, &r, plan, func(done, total int64, units string) { track.At(PhaseFetch, done, total, units) }); err != nil {
 			return p.discard(r, cause(ctx, err))

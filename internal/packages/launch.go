@@ -36,8 +36,8 @@ func (p *instance) launchServer(ctx context.Context, r *Record) (u *upstream, l 
 		err = withOutput(err, p.journal.tail(since, 10))
 		u = nil
 	}()
-	if r.Source.Kind == URL {
-		u, err = p.connectRemote(r)
+	if r.Source.IsRemote() {
+		u, err = p.connectRemote(ctx, r)
 	} else {
 		u, err = p.startChild(r)
 	}

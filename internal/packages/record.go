@@ -64,7 +64,7 @@ type Server struct {
 
 // Source is where a program comes from.
 type Source struct {
-	Kind string `json:"kind"`           // command, npm, folder, archive or url
+	Kind string `json:"kind"`           // command, npm, folder, archive, url, unix or tcp
 	From string `json:"from,omitempty"` // name@version, a path, or an address
 }
 
@@ -74,7 +74,9 @@ const (
 	NPM     = "npm"     // a package that the host's npm installs
 	Folder  = "folder"  // copied
 	Archive = "archive" // unpacked: .tar.gz, .tgz, .tar or .zip
-	URL     = "url"     // a remote server, by Streamable HTTP
+	URL     = "url"     // a remote server, by Streamable HTTP or the older HTTP+SSE
+	Unix    = "unix"    // a running server, by newline-framed messages over a Unix socket
+	TCP     = "tcp"     // the same over TCP, at HOST:PORT
 )
 
 // When a server is started.
@@ -91,8 +93,12 @@ const (
 	Removing   = "removing"
 )
 
-// ParseSource parses a source: command, npm:name@version, folder:path, archive:path or
-// url:address.
+// IsRemote reports whether the server runs already, so that nothing is installed and no
+// process is started.
+func (s Source) IsRemote() bool { return s.Kind == URL || s.Kind == Unix || s.Kind == TCP }
+
+// ParseSource parses a source: command, npm:name@version, folder:path, archive:path,
+// url:address, unix:path or tcp:host:port.
 func ParseSource(text string) (Source, error) {
 	kind, from, _ := strings.Cut(text, ":")
 	s := Source{kind, from}
@@ -106,10 +112,13 @@ func ParseSource(text string) (Source, error) {
 			"source %q: expected npm:name or npm:name@version, such as npm:@modelcontextprotocol/server-memory@2026.8.31",
 			text,
 		)
-	case (kind == Folder || kind == Archive || kind == URL) && from != "":
+	case kind == TCP && from != "":
+		return Source{TCP, strings.TrimPrefix(from, "//")}, nil // a host prints its listener as tcp://HOST:PORT
+	case (kind == Folder || kind == Archive || kind == URL || kind == Unix) && from != "":
 		return s, nil
 	}
-	return s, fmt.Errorf("source %q: expected command, npm:name@version, folder:path, archive:path or url:https://HOST/PATH", text)
+	return s, fmt.Errorf("source %q: expected command, npm:name@version, folder:path, archive:path, "+
+		"url:https://HOST/PATH, unix:/PATH or tcp:HOST:PORT", text)
 }
 
 // String is the source as ParseSource reads it.

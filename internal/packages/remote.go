@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +20,7 @@ import (
 )
 
 const (
+	bearer      = "Bearer "
 	maxHeaders  = 50
 	dialTimeout = 10 * time.Second // for the connection and the TLS handshake of a remote server
 )
@@ -30,16 +33,16 @@ var reservedHeaders = []string{
 
 // checkRemote validates the address and the headers of a remote server.
 func (r *Record) checkRemote() error {
-	u, err := url.Parse(r.Source.From)
 	switch {
-	case r.Source.Kind != URL && len(r.Headers) > 0:
-		return invalid("headers: only a package with a source url:ADDRESS has any")
-	case r.Source.Kind != URL:
+	case !r.Source.IsRemote() && len(r.Headers) > 0:
+		return invalid("headers: only a package whose server runs already, at an address, has any")
+	case !r.Source.IsRemote():
 		return nil
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Fragment != "":
-		return invalid("source %q: expected url:https://HOST/PATH, or http", r.Source.String())
-	case u.User != nil:
-		return invalid("source: a password in the address would be shown; use headers with ${secret:NAME}")
+	}
+	if err := r.checkAddress(); err != nil {
+		return err
+	}
+	switch {
 	case r.Command != "" || len(r.Args) > 0 || len(r.Env) > 0:
 		return invalid("command, args and env: a remote server has none")
 	case len(r.Headers) > maxHeaders || size(slices.Collect(maps.Values(r.Headers))) > maxText:
@@ -47,6 +50,9 @@ func (r *Record) checkRemote() error {
 	}
 	for name, value := range r.Headers {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if r.Source.Kind != URL && (canonical != "Authorization" || !strings.HasPrefix(value, bearer)) {
+			return invalid("headers: a socket has none but Authorization, which is Bearer and the token of the server")
+		}
 		if !headerForm(name) || slices.Contains(reservedHeaders, canonical) ||
 			strings.HasPrefix(canonical, "Mcp-Param-") {
 			return invalid("headers: %q cannot be set", name)
@@ -61,14 +67,38 @@ func (r *Record) checkRemote() error {
 	return nil
 }
 
+// checkAddress validates the address of a remote server.
+func (r *Record) checkAddress() error {
+	switch r.Source.Kind {
+	case Unix:
+		if !filepath.IsAbs(r.Source.From) {
+			return invalid("source %q: expected unix: and an absolute path", r.Source.String())
+		}
+	case TCP:
+		if host, port, err := net.SplitHostPort(r.Source.From); err != nil || host == "" || port == "" {
+			return invalid("source %q: expected tcp:HOST:PORT", r.Source.String())
+		}
+	default:
+		u, err := url.Parse(r.Source.From)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Fragment != "" {
+			return invalid("source %q: expected url:https://HOST/PATH, or http", r.Source.String())
+		}
+		if u.User != nil {
+			return invalid("source: a password in the address would be shown; use headers with ${secret:NAME}")
+		}
+	}
+	return nil
+}
+
 // headerForm reports whether name is a token of RFC 9110, section 5.6.2.
 func headerForm(name string) bool {
 	return name != "" && len(name) <= 100 && strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
 }
 
-// connectRemote returns an upstream for a server at an address. Redirects to another
-// host are refused, because the headers are for this one.
-func (p *instance) connectRemote(r *Record) (*upstream, error) {
+// connectRemote returns an upstream for a server at an address. Over HTTP redirects to
+// another host are refused, because the headers are for this one. Over a socket the
+// credential of the header Authorization is part of each message.
+func (p *instance) connectRemote(ctx context.Context, r *Record) (*upstream, error) {
 	fill := p.manager.opts.Secrets
 	if fill == nil {
 		fill = noSecrets
@@ -92,11 +122,21 @@ func (p *instance) connectRemote(r *Record) (*upstream, error) {
 		gone: make(chan struct{}), used: time.Now(),
 	}
 	limit := int(p.manager.opts.Message)
-	u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: remoteClient(), Headers: headers}, client.ConnOptions{
+	o := client.ConnOptions{
 		Name: p.manager.opts.Name, Version: p.manager.opts.Version, Limit: limit,
 		Notified: u.handleNotification, Invalid: u.handleInvalid,
 		TooLong: func(n int64) error { return u.tooLong(n, limit) },
-	})
+	}
+	if r.Source.Kind == URL {
+		u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: remoteClient(), Headers: headers}, o)
+	} else {
+		dialer := net.Dialer{Timeout: dialTimeout}
+		socket, err := dialer.DialContext(ctx, r.Source.Kind, r.Source.From)
+		if err != nil {
+			return nil, err
+		}
+		u.conn = client.NewSocket(socket, strings.TrimPrefix(headers.Get("Authorization"), bearer), o)
+	}
 	go func() { // it ends with the connection, which ends with the manager
 		select {
 		case <-p.manager.ctx.Done():

@@ -47,7 +47,7 @@ func parseWords(words []string) (s Source, command string, args []string, err er
 	switch {
 	case first == Command && len(rest) > 0:
 		return Source{Kind: Command}, rest[0], rest[1:], nil
-	case named && slices.Contains([]string{NPM, Folder, Archive, URL}, kind):
+	case named && slices.Contains([]string{NPM, Folder, Archive, URL, Unix, TCP}, kind):
 		s, err = ParseSource(first)
 		return s, "", rest, err
 	case strings.HasPrefix(first, "https://") || strings.HasPrefix(first, "http://"):

@@ -99,7 +99,7 @@ func DialTCP(ctx context.Context, address string, o Options) (*Client, error) {
 // Over speaks newline-framed messages over a connection, which it closes. to
 // names the other end in errors.
 func Over(ctx context.Context, to string, conn net.Conn, o Options) (*Client, error) {
-	return connectClient(ctx, to, overConn(conn, o.conn(true)).Conn, o)
+	return connectClient(ctx, to, NewSocket(conn, o.Token, o.conn()), o)
 }
 
 // DialHTTP connects to a server by its URL. A URL without a path gets /mcp.
@@ -115,7 +115,7 @@ func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 		u.Path = "/mcp"
 	}
 	h := HTTPOptions{Client: httpClient(o), Token: o.Token}
-	return connectClient(ctx, u.String(), NewHTTP(u.String(), h, o.conn(false)), o)
+	return connectClient(ctx, u.String(), NewHTTP(u.String(), h, o.conn()), o)
 }
 
 // httpClient follows the environment as the default one does, and trusts the
@@ -145,13 +145,9 @@ func connectClient(ctx context.Context, to string, conn *Conn, o Options) (*Clie
 	return &Client{o, conn}, nil
 }
 
-// conn returns the options of the connection. Where no header carries the
-// credentials, they are part of every message.
-func (o Options) conn(headerless bool) ConnOptions {
+// conn returns the options of the connection.
+func (o Options) conn() ConnOptions {
 	c := ConnOptions{Name: o.Name, Version: o.Version}
-	if o.Token != "" && headerless {
-		c.Meta = rawjson.Splice([]byte(`{}`), rawjson.Edit{Key: "gatehouse/token", Value: rawjson.AppendString(nil, o.Token)})
-	}
 	if o.Context != "" {
 		c.HandshakeMeta = rawjson.Splice(
 			[]byte(`{}`),

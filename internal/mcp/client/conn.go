@@ -82,8 +82,6 @@ type carrier interface {
 	// notify sends a message that has no answer. If the server does not read, it
 	// waits until ctx is done or, without wait, drops the message.
 	notify(ctx context.Context, version string, text []byte, wait bool) error
-	// headerless reports whether credentials must be part of the messages.
-	headerless() bool
 	// closeCarrier ends the connection.
 	closeCarrier(version string) error
 }
@@ -134,8 +132,7 @@ type answer struct {
 //
 // Connect must be called once, before any other request.
 type Conn struct {
-	o       ConnOptions
-	carrier carrier
+	o ConnOptions
 	// life ends when the connection can carry nothing more. It is a field, because the
 	// connection outlives the call that makes it.
 	life context.Context
@@ -144,6 +141,7 @@ type Conn struct {
 	answering chan struct{} // holds one for each request of the server that is being answered
 
 	mu      sync.Mutex
+	carrier carrier         // Connect may replace it
 	version string          // the revision in use; Connect sets it while the server may already send
 	info    json.RawMessage // the result of server/discover or initialize; set by Connect
 	pending map[int64]*pendingRequest
@@ -172,6 +170,13 @@ func (c *Conn) Revision() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.version
+}
+
+// transport returns what carries the messages.
+func (c *Conn) transport() carrier {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.carrier
 }
 
 // IsModern reports whether requests stand alone, as in revision 2026-07-28.
@@ -229,7 +234,7 @@ func (c *Conn) Idle() time.Duration {
 // Close ends the connection, and the session if there is one.
 func (c *Conn) Close() error {
 	c.Fail(errors.New("the connection was closed"))
-	return c.carrier.closeCarrier(c.Revision())
+	return c.transport().closeCarrier(c.Revision())
 }
 
 // Fail ends the connection: pending requests fail, and later ones are refused.
@@ -266,7 +271,7 @@ func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 		id: id, method: r.Method, name: r.Name, headers: r.Headers, version: version,
 		text: c.encodeRequest(id, &r, version),
 	}
-	if err := c.carrier.request(ctx, c, o); err != nil {
+	if err := c.transport().request(ctx, c, o); err != nil {
 		if errors.Is(err, ErrSessionLost) {
 			c.forget(id) // it was not run; other requests of the session may have been
 			c.Fail(ErrSessionLost)
@@ -305,7 +310,7 @@ func (c *Conn) cancel(ctx context.Context, id int64) {
 
 // Notify sends a notification. It fails if the server does not read it before ctx is done.
 func (c *Conn) Notify(ctx context.Context, method string, params json.RawMessage) error {
-	return c.carrier.notify(ctx, c.Revision(), encodeMessage(0, method, params), true)
+	return c.transport().notify(ctx, c.Revision(), encodeMessage(0, method, params), true)
 }
 
 // addPending adds a request to the pending ones and returns its id.
@@ -563,7 +568,7 @@ func (c *Conn) reply(id []byte, result json.RawMessage, failure *RPCError) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	c.carrier.notify(ctx, c.Revision(), append(b, '}', '\n'), false) // a server that does not read gets no reply
+	c.transport().notify(ctx, c.Revision(), append(b, '}', '\n'), false) // a server that does not read gets no reply
 }
 
 func (c *Conn) receiveNotification(method string, params json.RawMessage) {

@@ -27,17 +27,27 @@ const (
 var legacyRevisions = []string{latestLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Connect finds out which revision the server speaks: it sends server/discover and, if
-// that is unknown to the server, initialize. before is the revision that the server
+// that is unknown to the server, initialize; over HTTP also by the older HTTP+SSE. before is the revision that the server
 // spoke earlier, "" if that is unknown; after a legacy one initialize is sent first.
 func (c *Conn) Connect(ctx context.Context, before string) error {
 	if before != "" && before != modern {
-		err := c.initialize(ctx)
+		err := c.connectLegacy(ctx)
 		if _, refused := errors.AsType[*RPCError](err); !refused {
 			return err
 		}
 	}
 	known, err := c.discover(ctx)
 	if known || err != nil {
+		return err
+	}
+	return c.connectLegacy(ctx)
+}
+
+// connectLegacy opens a session of the older kind: over HTTP by Streamable HTTP, and by
+// HTTP+SSE if the server refuses that.
+func (c *Conn) connectLegacy(ctx context.Context) error {
+	err := c.initialize(ctx)
+	if !refusesPost(err) || c.useSSE(ctx) != nil {
 		return err
 	}
 	return c.initialize(ctx)

@@ -70,8 +70,6 @@ func isUnreachable(err error) bool {
 	return errors.As(err, &unreachable)
 }
 
-func (w *httpCarrier) headerless() bool { return false }
-
 func (w *httpCarrier) sessionID() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,19 +148,9 @@ func (w *httpCarrier) request(ctx context.Context, c *Conn, o *outgoing) error {
 		}
 		maps.Copy(headers, o.headers)
 	}
-	if !o.markSent() {
-		return &NoAnswerError{false, context.Canceled}
-	}
-	var written atomic.Bool
-	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteHeaderField: func(string, []string) { written.Store(true) },
-	})
-	resp, err := w.do(traced, http.MethodPost, o.version, o.text, headers)
+	resp, err := w.post(ctx, o, headers)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return &NoAnswerError{written.Load(), err}
+		return err
 	}
 	defer resp.Body.Close()
 	if id := resp.Header.Get("Mcp-Session-Id"); id != "" && o.method == "initialize" {
@@ -178,6 +166,25 @@ func (w *httpCarrier) request(ctx context.Context, c *Conn, o *outgoing) error {
 		return &NoAnswerError{mayHaveRun, err}
 	}
 	return nil
+}
+
+// post posts a request. The error is a *NoAnswerError.
+func (w *httpCarrier) post(ctx context.Context, o *outgoing, headers map[string]string) (*http.Response, error) {
+	if !o.markSent() {
+		return nil, &NoAnswerError{false, context.Canceled}
+	}
+	var written atomic.Bool
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		WroteHeaderField: func(string, []string) { written.Store(true) },
+	})
+	resp, err := w.do(traced, http.MethodPost, o.version, o.text, headers)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, &NoAnswerError{written.Load(), err}
+	}
+	return resp, nil
 }
 
 // readAnswer reads the response out of one HTTP response: a JSON body, or a
@@ -289,7 +296,7 @@ func (w *httpCarrier) readEvents(c *Conn, s *stream, o *outgoing) error {
 // that a GET opens. It returns when ctx is done, the connection has ended, or the server
 // offers no such stream. Connections that are no legacy HTTP have none.
 func (c *Conn) Follow(ctx context.Context) error {
-	w, ok := c.carrier.(*httpCarrier)
+	w, ok := c.transport().(*httpCarrier)
 	if !ok || c.IsModern() {
 		return nil
 	}

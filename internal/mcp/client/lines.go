@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"time"
+
+	"gatehouse/internal/mcp/rawjson"
 )
 
 const (
@@ -40,13 +42,22 @@ func NewLines(write func(context.Context, []byte) (int, error), o ConnOptions) *
 // Write receives what the server sends.
 func (l *Lines) Write(p []byte) (int, error) { return l.frames.Write(p) }
 
-// overConn returns a connection over a socket, which it closes.
-func overConn(conn net.Conn, o ConnOptions) *Lines {
+// NewSocket returns a connection by newline-framed messages over a socket, or over one end of
+// a net.Pipe to a server in this process. It closes conn. token, unless it is "", is
+// part of every message, as the sockets of a Gatehouse expect it.
+func NewSocket(conn net.Conn, token string, o ConnOptions) *Conn {
+	if token != "" {
+		meta := o.Meta
+		if meta == nil {
+			meta = []byte(`{}`)
+		}
+		o.Meta = rawjson.Splice(meta, rawjson.Edit{Key: "gatehouse/token", Value: rawjson.AppendString(nil, token)})
+	}
 	l := NewLines(func(ctx context.Context, b []byte) (int, error) {
 		conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 		return conn.Write(b)
 	}, o)
-	l.carrier.(*lineCarrier).conn = conn
+	l.transport().(*lineCarrier).conn = conn
 	go func() { // it ends when the socket is closed
 		_, err := io.CopyBuffer(struct{ io.Writer }{l}, struct{ io.Reader }{conn}, make([]byte, 64<<10))
 		if err == nil {
@@ -55,7 +66,7 @@ func overConn(conn net.Conn, o ConnOptions) *Lines {
 		l.Fail(err)
 		conn.Close()
 	}()
-	return l
+	return l.Conn
 }
 
 // lineCarrier is a carrier of lines.
@@ -65,8 +76,6 @@ type lineCarrier struct {
 	life  context.Context // of the connection, which this is a part of
 	conn  net.Conn        // nil: the owner of write ends it
 }
-
-func (w *lineCarrier) headerless() bool { return true }
 
 func (w *lineCarrier) closeCarrier(string) error {
 	if w.conn == nil {

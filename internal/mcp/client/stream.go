@@ -17,6 +17,7 @@ type stream struct {
 	in    *bufio.Reader
 	limit int           // bytes of one event
 	last  string        // ID of the last event that had one
+	kind  string        // of the last event; "" means a message
 	retry time.Duration // the pause before resuming
 }
 
@@ -30,7 +31,7 @@ func (s *stream) reset(r io.Reader) { s.in.Reset(r) }
 // nextEvent returns the data of the next event, which may be empty. It returns io.EOF at the end.
 func (s *stream) nextEvent() ([]byte, error) {
 	var data []byte
-	id, seen := "", false
+	id, kind, seen := "", "", false
 	for {
 		line, err := readLine(s.in, s.limit)
 		if err != nil {
@@ -40,9 +41,10 @@ func (s *stream) nextEvent() ([]byte, error) {
 			if id != "" {
 				s.last = id
 			}
-			if seen {
+			if s.kind = kind; seen {
 				return data, nil
 			}
+			kind = ""
 			continue
 		}
 		field, value, _ := bytes.Cut(line, []byte(":"))
@@ -56,6 +58,8 @@ func (s *stream) nextEvent() ([]byte, error) {
 			if data = append(data, value...); len(data) > s.limit {
 				return nil, fmt.Errorf("the server sent an event of more than %d bytes", s.limit)
 			}
+		case "event":
+			kind = string(value)
 		case "id":
 			id = string(value)
 		case "retry":

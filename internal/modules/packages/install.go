@@ -130,7 +130,7 @@ func question(r packages.Record) string {
 	}
 	what = displaytext.Cut(what, 600, "...")
 	text := fmt.Sprintf("Install the package %s (%s)? Its program runs with the permissions of this host.", r.ID, what)
-	if r.Source.Kind == packages.URL {
+	if r.Source.IsRemote() {
 		text = fmt.Sprintf("Install the package %s (%s)? Its server receives the arguments of its calls.", r.ID, what)
 	}
 	if names := r.Readable(); len(names) > 0 {

@@ -190,7 +190,7 @@ const (
 
 - source is "command" (a program of this machine), "npm:name@version" (installed by the host's npm into the package's
   own folder, without running scripts), "folder:path" or "archive:path" (.tar.gz, .tgz, .tar, .zip), which are copied,
-  or "url:https://HOST/PATH" for a remote server. Paths are in the folders of this host.
+  or the address of a running server: "url:https://HOST/PATH", "unix:/PATH" of its socket, or "tcp:HOST:PORT". Paths are in the folders of this host.
 - command is the program to start. It may be missing if a package.json names the program. ./name is in the program's
   folder; ${program} and ${data} in command, args and env stand for the package's folders.
 - results "text" removes the structured content from its results, and the output schemas from its tools. Claude Code and

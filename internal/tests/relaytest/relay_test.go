@@ -47,11 +47,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func newFixture() (*gatehouse.Server, error) {
-	return gatehouse.New(
+func newFixture(more ...gatehouse.Option) (*gatehouse.Server, error) {
+	return gatehouse.New(append([]gatehouse.Option{
 		gatehouse.WithModules(), gatehouse.WithModule("fixture", fixture.New), gatehouse.WithInsecure(),
 		gatehouse.WithInfo("fixture", "1.0.0"), gatehouse.WithLogger(slog.New(slog.DiscardHandler)),
-	)
+	}, more...)...)
 }
 
 // upstream is a server over HTTP whose requests a test can see and refuse.
