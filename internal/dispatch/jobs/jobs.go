@@ -4,7 +4,8 @@
 // asks questions, its run ends and the record waits; when the last answer has arrived, the Manager runs the next
 // round through Options.Resume. A record that has ended never changes again.
 //
-// Records are in one SQLite file, which several hosts on one machine may share. If a host ends unexpectedly, its
+// Records are in one SQLite file, which several hosts on one machine may share. A job whose end cannot be stored,
+// as on a full disk, fails: in memory, until the file can be written again. If a host ends unexpectedly, its
 // working jobs fail; jobs that wait for answers stay and can be answered on any host. Only the owner learns that a
 // record exists.
 package jobs
@@ -267,8 +268,9 @@ func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (hand
 func (m *Manager) Unfinished() (all []Record, err error) {
 	rows, err := m.store.unfinished()
 	for _, r := range rows[:min(len(rows), 1000)] {
-		m.overlay(&r)
-		all = append(all, r.Record)
+		if m.overlay(&r); !r.Status.Terminal() {
+			all = append(all, r.Record)
+		}
 	}
 	return all, err
 }
@@ -348,6 +350,12 @@ func (m *Manager) changeJob(id string, f func(*row) error) (Record, error) {
 	})
 	if errors.Is(err, ErrNotFound) {
 		return Record{}, ErrNotFound
+	}
+	if r, ok := m.unstored(id); err != nil && ok {
+		out = r.Record
+		if refused := f(&r); refused != nil {
+			err = refused // it has ended, although the file cannot be asked
+		}
 	}
 	return out, err
 }

@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"time"
@@ -12,6 +13,7 @@ type live struct {
 	row      row
 	run      *Running // nil when no round runs here
 	saved    time.Time
+	unstored bool // the job has failed, and that is in memory only; storeFailures stores it
 	watchers map[*watcher]struct{}
 }
 
@@ -34,21 +36,27 @@ func (m *Manager) startRunningLocked(r row) *Running {
 	return run
 }
 
-// running returns a job whose round runs in this process, with its newest note and progress.
+// running returns a job whose newest state is in this process: its round runs here, or its end could not be stored.
 func (m *Manager) running(id string) (Record, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e := m.live[id]; e != nil && e.run != nil {
+	if e := m.live[id]; e != nil && (e.run != nil || e.unstored) {
 		return e.row.Record, true
 	}
 	return Record{}, false
 }
 
-// overlay adds a note and progress that are not on disk yet to a stored row.
+// overlay adds what is not on disk yet to a stored row: a note and progress, or the failure of the job.
 func (m *Manager) overlay(r *row) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if e := m.live[r.ID]; e != nil && e.run != nil && r.Status == Working && r.Round == e.row.Round {
+	e := m.live[r.ID]
+	if e != nil && e.unstored && r.Status == Working && r.Round == e.row.Round {
+		r.markEnded(e.row.Status)
+		r.Error, r.Note, r.Updated = e.row.Error, e.row.Note, e.row.Updated
+		return
+	}
+	if e != nil && e.run != nil && r.Status == Working && r.Round == e.row.Round {
 		r.Note, r.Done, r.Total, r.Updated = e.row.Note, e.row.Done, e.row.Total, e.row.Updated
 	}
 }
@@ -95,7 +103,13 @@ func (m *Manager) publish(r row) {
 		e = m.live[r.ID]
 		m.workers.Go(func() { m.round(run, r.Record, resume) })
 	} else {
-		e.row = r
+		known := e.unstored // the watchers know that it has ended
+		e.row, e.unstored = r, false
+		if known {
+			m.removeLive(r.ID)
+			m.mu.Unlock()
+			return
+		}
 		if e.run != nil && (r.Status != Working || r.Round != e.run.round) {
 			over, e.run = e.run, nil
 		}
@@ -108,6 +122,54 @@ func (m *Manager) publish(r row) {
 	}
 }
 
+// failInMemory ends a job whose end cannot be stored: fail changes its record in memory, for this host's callers.
+// Other hosts see a working job, until storeFailures succeeds or this host ends.
+func (m *Manager) failInMemory(run *Running, fail func(*row)) {
+	m.mu.Lock()
+	e := m.live[run.id]
+	if e == nil || e.run != run {
+		m.mu.Unlock()
+		return
+	}
+	fail(&e.row)
+	e.row.Updated = now()
+	e.run, e.unstored = nil, true
+	e.notifyWatchers()
+	m.mu.Unlock()
+	run.cancel(ErrSettled)
+	m.o.Log.Error("a job failed because its outcome cannot be stored", "job", run.id, "err", e.row.Note)
+}
+
+// unstored returns a job whose failure is in memory only.
+func (m *Manager) unstored(id string) (row, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e := m.live[id]; e != nil && e.unstored {
+		return e.row, true
+	}
+	return row{}, false
+}
+
+// storeFailures stores the failures that are in memory only.
+func (m *Manager) storeFailures() {
+	m.mu.Lock()
+	var ids []string
+	for id, e := range m.live {
+		if e.unstored {
+			ids = append(ids, id)
+		}
+	}
+	m.mu.Unlock()
+	for _, id := range ids {
+		_, err := m.changeJob(id, func(r *row) error { return nil }) // overlay makes the change
+		if errors.Is(err, ErrNotFound) {
+			m.forget(id)
+		} else if err != nil {
+			return // the next ones would fail as well
+		}
+	}
+}
+
 func causeOf(s Status) error {
 	if s == Cancelled {
 		return ErrCancelled
@@ -117,7 +179,7 @@ func causeOf(s Status) error {
 
 // removeLive removes a job that neither runs nor is watched. mu must be held.
 func (m *Manager) removeLive(id string) {
-	if e := m.live[id]; e != nil && e.run == nil && len(e.watchers) == 0 {
+	if e := m.live[id]; e != nil && e.run == nil && !e.unstored && len(e.watchers) == 0 {
 		delete(m.live, id)
 	}
 }
@@ -148,8 +210,10 @@ func (m *Manager) round(run *Running, r Record, resume Resume) {
 // refresh applies what another host has done to a job.
 func (m *Manager) refresh(id string) {
 	r, err := m.store.readRow(id)
-	if err != nil {
+	if errors.Is(err, ErrNotFound) {
 		m.forget(id)
+	}
+	if err != nil {
 		return
 	}
 	m.mu.Lock()

@@ -23,6 +23,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if time.Since(swept) >= sweepEvery {
 			swept = time.Now()
+			m.storeFailures()
 			m.removeExpired()
 		}
 		seen = m.catchUp(seen)
@@ -40,6 +41,7 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) Close(ctx context.Context) error {
 	m.stop(ErrStopping)
 	err := m.workers.Wait(ctx)
+	m.storeFailures()
 	for _, id := range m.liveIDs(true) {
 		m.failAs(id, stopText, func(r *row) bool { return r.Status == Working && r.host == m.store.host })
 	}

@@ -112,8 +112,28 @@ func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, 
 	return run.orFail(err)
 }
 
-// finishAs ends the round, unless it has ended.
+// finishAs ends the round, unless it has ended. If the end cannot be stored the job fails, in memory if need be,
+// so that no caller waits for it, and finishAs returns why.
 func (run *Running) finishAs(f func(*row) error) error {
+	err := run.storeEnd(f)
+	if err == nil || errors.Is(err, ErrSettled) || errors.Is(err, ErrTooLarge) {
+		return err
+	}
+	text := displaytext.Cut("the outcome of this job could not be stored; it may have done its work: "+err.Error(), maxText, "")
+	fail := func(r *row) {
+		r.markEnded(Failed)
+		r.Result, r.fresh = nil, false
+		r.Error, r.Note = internalError(text), text
+	}
+	// A failure is small and may fit where the outcome did not.
+	if again := run.storeEnd(func(r *row) error { fail(r); return nil }); again != nil && again != ErrSettled {
+		run.j.failInMemory(run, fail)
+	}
+	return err
+}
+
+// storeEnd stores the end of the round, unless it has ended.
+func (run *Running) storeEnd(f func(*row) error) error {
 	_, err := run.j.changeJob(run.id, func(r *row) error {
 		if r.Status != Working || r.Round != run.round {
 			return ErrSettled
