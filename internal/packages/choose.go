@@ -22,7 +22,7 @@ func (h *Manager) ChooseTools(id string, off, on []string) (all []Listed, err er
 		return nil, err
 	}
 	defer leave()
-	p, err := h.findInstance(id)
+	p, err := h.findPackage(id)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (h *Manager) ChooseTools(id string, off, on []string) (all []Listed, err er
 	return all, nil
 }
 
-func (p *instance) chooseTools(off, on []string) error {
+func (p *managedPackage) chooseTools(off, on []string) error {
 	done, err := p.claim("choosing tools")
 	if err != nil {
 		return err

@@ -211,7 +211,7 @@ func (h *Manager) applyStep(ctx context.Context, s *Step, tell Tell) error {
 	case ToRemove:
 		return h.Remove(s.ID, true)
 	}
-	p, err := h.findInstance(s.ID)
+	p, err := h.findPackage(s.ID)
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (h *Manager) applyStep(ctx context.Context, s *Step, tell Tell) error {
 		return err
 	}
 	p.mu.Lock()
-	ran, was := p.running != nil, p.rec
+	ran, was := p.shared.running != nil, p.rec
 	p.mu.Unlock()
 	if was.State != Installed {
 		done()

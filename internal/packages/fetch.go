@@ -25,7 +25,7 @@ const (
 )
 
 // fetch fills the folder of a new program.
-func (p *instance) fetch(ctx context.Context, r *Record, plan Plan, say func(done, total int64, units string)) error {
+func (p *managedPackage) fetch(ctx context.Context, r *Record, plan Plan, say func(done, total int64, units string)) error {
 	dir := filepath.Join(p.folder(), r.Program)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (r *Record) adopt(dir, in string) error {
 // npm has the host's npm install the package with what it needs. Scripts of
 // packages do not run. A version that was installed before is installed by its
 // lock file.
-func (p *instance) npm(ctx context.Context, r *Record, dir string, fresh bool) error {
+func (p *managedPackage) npm(ctx context.Context, r *Record, dir string, fresh bool) error {
 	args := []string{"install", "--save-exact"}
 	name := npmPackage(r.Source.From)
 	p.mu.Lock()

@@ -91,14 +91,14 @@ func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, er
 	}
 	r := plan.Record
 	r.State, r.Installed, r.Server, r.Program = Installing, time.Now().UTC().Truncate(time.Second), Server{}, ""
-	p := h.newInstance(r)
+	p := h.newPackage(r)
 	if _, err := os.Stat(p.data()); err == nil {
 		p.rec.Keep = true
 	}
 	r = p.rec
 	plan.Record = r
 	p.activity = Installing
-	if !h.addInstance(p) {
+	if !h.addPackage(p) {
 		return i, h.Check(&plan)
 	}
 	if err := h.putRecord(r); err != nil {
@@ -114,11 +114,11 @@ func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, er
 	p.mu.Unlock()
 	p.publishState()
 	p.startIfWanted(false)
-	return p.instanceInfo(), nil
+	return p.info(), nil
 }
 
-// addInstance adds a package. It returns false if the id is in use.
-func (h *Manager) addInstance(p *instance) bool {
+// addPackage adds a package. It returns false if the id is in use.
+func (h *Manager) addPackage(p *managedPackage) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.all[p.id] != nil {
@@ -129,7 +129,7 @@ func (h *Manager) addInstance(p *instance) bool {
 }
 
 // unregister removes a package from the manager.
-func (h *Manager) unregister(p *instance) {
+func (h *Manager) unregister(p *managedPackage) {
 	p.mu.Lock()
 	p.removed = true
 	p.mu.Unlock()
@@ -144,8 +144,8 @@ func (h *Manager) unregister(p *instance) {
 }
 
 // removeFailed removes a package whose first installation failed.
-func (p *instance) removeFailed() error {
-	err := p.stopInstance()
+func (p *managedPackage) removeFailed() error {
+	err := p.stopServers()
 	err = errors.Join(err, p.erase(p.rec.Keep), p.manager.deleteRecord(p.id)) // no other goroutine changes the record
 	p.manager.unregister(p)
 	return err
@@ -159,7 +159,7 @@ func (h *Manager) deleteRecord(id string) error {
 
 // install fetches a program into a new folder, tries it, and makes it the package's
 // program. The server that ran before has been stopped when it returns.
-func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
+func (p *managedPackage) install(ctx context.Context, plan Plan, tell Tell) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer context.AfterFunc(p.manager.ctx, func() { end(errClosing) })()
@@ -188,7 +188,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 		}
 	}
 	track.At(PhaseTry, 0, 0, "")
-	if err := p.stopInstance(); err != nil {
+	if err := p.stopServers(); err != nil {
 		return p.discard(r, err)
 	}
 	u, listed, err := p.tryProgram(ctx, &r)
@@ -215,7 +215,7 @@ func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 
 // tryProgram starts a new program with the files that it shares with other packages. A
 // server that fails because it writes there gets copies of its own.
-func (p *instance) tryProgram(ctx context.Context, r *Record) (*upstream, listing, error) {
+func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, listing, error) {
 	top := filepath.Join(p.folder(), programTop(r.Program))
 	sharing := p.manager.opts.Share && r.Program != "" && !r.Writable
 	if sharing {
@@ -249,7 +249,7 @@ func cause(ctx context.Context, err error) error {
 }
 
 // discard removes a program that was not installed.
-func (p *instance) discard(r Record, err error) error {
+func (p *managedPackage) discard(r Record, err error) error {
 	if r.Program != "" {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(p.folder(), programTop(r.Program))))
 	}
@@ -265,7 +265,7 @@ func programTop(program string) string {
 }
 
 // removeOldPrograms removes the programs of earlier installations.
-func (p *instance) removeOldPrograms() {
+func (p *managedPackage) removeOldPrograms() {
 	p.mu.Lock()
 	now := programTop(p.rec.Program)
 	p.mu.Unlock()
@@ -283,7 +283,7 @@ func (p *instance) removeOldPrograms() {
 }
 
 // erase removes the package's folder; keep leaves its data.
-func (p *instance) erase(keep bool) error {
+func (p *managedPackage) erase(keep bool) error {
 	entries, err := os.ReadDir(p.folder())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -318,7 +318,7 @@ func (h *Manager) Rebuild(ctx context.Context, id, from string, tell Tell) (i In
 		return i, err
 	}
 	defer leave()
-	p, err := h.findInstance(id)
+	p, err := h.findPackage(id)
 	if err != nil {
 		return i, err
 	}
@@ -327,15 +327,15 @@ func (h *Manager) Rebuild(ctx context.Context, id, from string, tell Tell) (i In
 		return i, err
 	}
 	p.mu.Lock()
-	ran := p.running != nil
+	ran := p.shared.running != nil
 	p.mu.Unlock()
 	err = p.rebuild(ctx, from, tell)
 	done()
 	p.startIfWanted(ran)
-	return p.instanceInfo(), err
+	return p.info(), err
 }
 
-func (p *instance) rebuild(ctx context.Context, from string, tell Tell) error {
+func (p *managedPackage) rebuild(ctx context.Context, from string, tell Tell) error {
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
@@ -360,7 +360,7 @@ func (p *instance) rebuild(ctx context.Context, from string, tell Tell) error {
 }
 
 // reinstall installs a package by another plan. If it fails the package is unchanged.
-func (p *instance) reinstall(ctx context.Context, plan Plan, tell Tell) error {
+func (p *managedPackage) reinstall(ctx context.Context, plan Plan, tell Tell) error {
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
@@ -385,7 +385,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return err
 	}
 	defer leave()
-	p, err := h.findInstance(id)
+	p, err := h.findPackage(id)
 	if err != nil {
 		return err
 	}
@@ -402,7 +402,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return err
 	}
 	p.publishState()
-	if err := errors.Join(p.stopInstance(), p.erase(keepData), h.deleteRecord(id)); err != nil {
+	if err := errors.Join(p.stopServers(), p.erase(keepData), h.deleteRecord(id)); err != nil {
 		return fmt.Errorf("package %s is removed in part; this host removes the rest when it starts again: %w", id, err)
 	}
 	h.unregister(p)
@@ -437,7 +437,7 @@ func (h *Manager) load(id string, r Record) error {
 		h.log.Warn("a record of a package is left out", "package", id)
 		return nil
 	}
-	p := h.newInstance(r)
+	p := h.newPackage(r)
 	switch r.State {
 	case Installing, Removing:
 		if err := errors.Join(p.erase(r.Keep), h.deleteRecord(id)); err != nil {
@@ -515,7 +515,7 @@ func (h *Manager) replace(ids []string, put func() error) error {
 		}
 		old = append(old, func() { done(); p.startIfWanted(false) })
 	}
-	var ended []*instance
+	var ended []*managedPackage
 	for _, id := range ids {
 		h.mu.Lock()
 		p := h.all[id]
@@ -523,7 +523,7 @@ func (h *Manager) replace(ids []string, put func() error) error {
 		if p == nil {
 			continue
 		}
-		if err := p.stopInstance(); err != nil {
+		if err := p.stopServers(); err != nil {
 			h.log.Warn("a package does not end", "package", id, "err", err)
 		}
 		p.mu.Lock()
@@ -545,8 +545,8 @@ func (h *Manager) replace(ids []string, put func() error) error {
 	return errors.Join(err, e)
 }
 
-// reload makes instances from the current records of the ids.
-func (h *Manager) reload(ids []string) (now []*instance, err error) {
+// reload loads packages from the current records of the ids.
+func (h *Manager) reload(ids []string) (now []*managedPackage, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := h.storeRestored(); err != nil {
@@ -625,14 +625,14 @@ func (h *Manager) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) 
 		tell = func(progress.Progress) {}
 	}
 	track := progress.New(tell, PhaseStop, PhaseReinstall, PhaseStart)
-	all := h.instances()
+	all := h.sortedPackages()
 	track.At(PhaseStop, 0, int64(len(all)), "steps")
-	ran := map[*instance]bool{}
+	ran := map[*managedPackage]bool{}
 	for i, p := range all {
 		p.mu.Lock()
-		ran[p] = p.running != nil
+		ran[p] = p.shared.running != nil
 		p.mu.Unlock()
-		if err := p.stopInstance(); err != nil {
+		if err := p.stopServers(); err != nil {
 			h.log.Warn("a package does not end", "package", p.id, "err", err)
 		}
 		p.publishState()
@@ -653,7 +653,7 @@ func (h *Manager) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) 
 		if err != nil {
 			o.Error = shorten(err.Error(), 500)
 		}
-		o.Version = p.instanceInfo().Public.Version
+		o.Version = p.info().Public.Version
 		out = append(out, o)
 	}
 	track.At(PhaseStart, 0, int64(len(all)), "steps")

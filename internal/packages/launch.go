@@ -23,7 +23,7 @@ import (
 
 // launchServer starts a server, performs the handshake and lists its tools. If it fails the
 // server has exited, and the error contains its last output.
-func (p *instance) launchServer(ctx context.Context, r *Record) (u *upstream, l listing, err error) {
+func (p *managedPackage) launchServer(ctx context.Context, r *Record) (u *upstream, l listing, err error) {
 	since := p.journal.endOffset()
 	defer func() {
 		if err == nil {
@@ -58,7 +58,7 @@ func (p *instance) launchServer(ctx context.Context, r *Record) (u *upstream, l 
 }
 
 // startChild starts a server as a child process.
-func (p *instance) startChild(r *Record) (*upstream, error) {
+func (p *managedPackage) startChild(r *Record) (*upstream, error) {
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (p *instance) startChild(r *Record) (*upstream, error) {
 }
 
 // ownFolders are the folders that a server may write.
-func (p *instance) ownFolders(r *Record) []string {
+func (p *managedPackage) ownFolders(r *Record) []string {
 	if !r.Shared {
 		return []string{p.folder()}
 	}
@@ -96,7 +96,7 @@ func (p *instance) ownFolders(r *Record) []string {
 
 // readOnlyFolders are those that it may read: its program, whose files other packages
 // may have too.
-func (p *instance) readOnlyFolders(r *Record) []string {
+func (p *managedPackage) readOnlyFolders(r *Record) []string {
 	if !r.Shared {
 		return nil
 	}
@@ -140,7 +140,7 @@ func Words(err error) string {
 
 // environment returns the environment of a server: the basic variables, a home that is
 // its data folder, and the variables of the record with their secrets.
-func (p *instance) environment(r *Record) (env []string, h secret.Hider, err error) {
+func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, err error) {
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	env = append(env, "HOME="+p.data(), "GATEHOUSE_PACKAGE_DATA="+p.data())
 	if len(r.Env) == 0 {
@@ -180,12 +180,12 @@ func noSecrets(settings map[string]string) (map[string]secret.Text, error) {
 }
 
 // expand replaces ${data} and ${program} by the package's folders.
-func (p *instance) expand(r *Record, text string) string {
+func (p *managedPackage) expand(r *Record, text string) string {
 	return strings.NewReplacer("${data}", p.data(), "${program}", r.program(p.folder())).Replace(text)
 }
 
 // startCommand returns the program to start and its arguments.
-func (p *instance) startCommand(r *Record) (command string, args []string, err error) {
+func (p *managedPackage) startCommand(r *Record) (command string, args []string, err error) {
 	for _, a := range r.Args {
 		args = append(args, p.expand(r, a))
 	}
@@ -203,7 +203,7 @@ func (p *instance) startCommand(r *Record) (command string, args []string, err e
 }
 
 // manifestCommand returns the program that package.json names.
-func (p *instance) manifestCommand(r *Record) (command string, args []string, err error) {
+func (p *managedPackage) manifestCommand(r *Record) (command string, args []string, err error) {
 	root, err := os.OpenRoot(r.program(p.folder()))
 	if err != nil {
 		return "", nil, err

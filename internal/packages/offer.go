@@ -3,7 +3,6 @@ package packages
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -87,7 +86,7 @@ func (u *upstream) list(ctx context.Context) (l listing, err error) {
 }
 
 // setListing stores what a server offers; see setTools.
-func (p *instance) setListing(l listing, agreed bool) {
+func (p *managedPackage) setListing(l listing, agreed bool) {
 	offer, left := makeOffer(p.id, &l)
 	p.mu.Lock()
 	same := sameOffer(p.offer, offer)
@@ -197,7 +196,7 @@ func sameOffer(a, b *Offer) bool {
 
 // Offers returns what all packages offer besides tools.
 func (h *Manager) Offers() (all []*Offer) {
-	for _, p := range h.instances() {
+	for _, p := range h.sortedPackages() {
 		p.mu.Lock()
 		if !p.removed && p.rec.State != Installing && p.offer != nil {
 			all = append(all, p.offer)
@@ -254,7 +253,7 @@ func (h *Manager) Complete(ctx context.Context, id string, ref, argument, known 
 
 // relay sends a request that may be repeated to a server, and starts it if it does not run.
 func (h *Manager) relay(ctx context.Context, id string, r client.Request) (json.RawMessage, error) {
-	p, err := h.findInstance(id)
+	p, err := h.findPackage(id)
 	if err != nil {
 		return nil, err
 	}
@@ -316,42 +315,4 @@ func blockHere(id string, block json.RawMessage) json.RawMessage {
 		}
 	}
 	return block
-}
-
-// relay sends a request to the server of a package, and starts it if it does not run. A
-// request of which nothing was sent is sent once more. One that may have run is
-// sent again only if repeat is set, because it changes nothing.
-func (p *instance) relay(ctx context.Context, r client.Request, repeat bool) (json.RawMessage, error) {
-	for try := 0; ; try++ {
-		u, err := p.ready(ctx)
-		if err != nil {
-			return nil, err
-		}
-		raw, err := u.conn.Do(ctx, r)
-		u.releaseUpstream()
-		gone, ok := errors.AsType[*client.NoAnswerError](err)
-		switch {
-		case !ok:
-			return raw, wireError(err)
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case gone.MayHaveRun && !repeat:
-			return nil, &tool.Refusal{
-				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", p.id, shorten(r.Name, 100), gone.Why),
-				Next:    "Check the outcome before you try again.",
-			}
-		case try > 0:
-			return nil, &tool.Refusal{
-				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s did not answer, so nothing was changed: %v", p.id, gone.Why),
-				Next:    "Try again in a moment.",
-			}
-		}
-		if u.conn.Err() != nil {
-			p.waitExited(ctx, u)
-		} else if err := sleep(ctx, listDelay); err != nil {
-			return nil, err
-		}
-	}
 }

@@ -93,7 +93,7 @@ type Manager struct {
 	mu      sync.Mutex
 	release func() error // of the lock; nil while another host has it
 	closed  bool
-	all     map[string]*instance
+	all     map[string]*managedPackage
 	offered []Offered // as of the last change; nil when it has to be made
 	epoch   uint64    // how often it was forgotten
 
@@ -136,7 +136,7 @@ func Open(o Options) (*Manager, error) {
 		cmp.Or(o.restart.max, time.Minute),
 		cmp.Or(o.restart.stableAfter, time.Minute),
 	}
-	h := &Manager{opts: o, log: o.Log, all: map[string]*instance{}, wake: make(chan struct{}, 1)}
+	h := &Manager{opts: o, log: o.Log, all: map[string]*managedPackage{}, wake: make(chan struct{}, 1)}
 	h.store.dir = filepath.Join(o.Folder, storeFolder)
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	got, err := h.acquireUsed()
@@ -232,15 +232,15 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 			begun = true
 			h.goCollect()
 			h.opts.Changed()
-			for _, p := range h.instances() {
+			for _, p := range h.sortedPackages() {
 				p.publishState()
 				if !h.opts.Manual {
 					p.startIfWanted(false)
 				}
 			}
 		}
-		for _, p := range h.instances() {
-			p.stopIfIdle()
+		for _, p := range h.sortedPackages() {
+			p.shared.stopIfIdle()
 		}
 		if got {
 			h.tryPutRestored()
@@ -331,17 +331,17 @@ func errOtherHost() *tool.Refusal {
 	}
 }
 
-// instances returns the packages, sorted by id.
-func (h *Manager) instances() []*instance {
+// sortedPackages returns the packages, sorted by id.
+func (h *Manager) sortedPackages() []*managedPackage {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := slices.Collect(maps.Values(h.all))
-	slices.SortFunc(all, func(a, b *instance) int { return compare(a.id, b.id) })
+	slices.SortFunc(all, func(a, b *managedPackage) int { return compare(a.id, b.id) })
 	return all
 }
 
-// findInstance returns one package.
-func (h *Manager) findInstance(id string) (*instance, error) {
+// findPackage returns one package.
+func (h *Manager) findPackage(id string) (*managedPackage, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p := h.all[id]; p != nil {

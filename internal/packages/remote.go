@@ -98,7 +98,7 @@ func headerForm(name string) bool {
 // connectRemote returns an upstream for a server at an address. Over HTTP redirects to
 // another host are refused, because the headers are for this one. Over a socket the
 // credential of the header Authorization is part of each message.
-func (p *instance) connectRemote(ctx context.Context, r *Record) (*upstream, error) {
+func (p *managedPackage) connectRemote(ctx context.Context, r *Record) (*upstream, error) {
 	fill := p.manager.opts.Secrets
 	if fill == nil {
 		fill = noSecrets
