@@ -11,9 +11,12 @@ FUZZTIME ?= 1000x
 APT      := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3
 
 export CGO_ENABLED ?= 0
+# The race detector reports a race at once. Without this each program that tests
+# start, and that is built with it, waits for a second before it ends.
+export GORACE ?= atexit_sleep_ms=0
 
 .PHONY: help run build runsc check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench \
-	verify-soak verify-redteam verify-packages verify-registry setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+	verify-soak verify-redteam verify-packages verify-registry setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -48,7 +51,7 @@ LONG = race sandboxes suites fuzz cross bench soak redteam packages registry
 check: format vet unit suite
 
 # All steps run even when one fails; the last line counts them.
-STEPS = setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild cross
+STEPS = setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild cross
 
 test:
 	@passed=0; failed=0; broken=; \
@@ -143,31 +146,44 @@ TIDY = .ci/tidy
 # All packages but those whose tests are a step of their own.
 UNITS = $$($(GO) list ./... | grep -Ev 'internal/tests/conformance(/clients|/documented)?$$' $(SANDBOXES:%=| grep -v '%$$'))
 
+# go vet is a step of its own.
+GOTEST = $(GO) test -vet=off
+
 unit:
-	$(TIDY) $(GO) test -short -timeout 10m $(UNITS)
+	$(TIDY) $(GOTEST) -short -timeout 10m $(UNITS)
 
 suite:
-	$(TIDY) $(GO) test -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
+	$(TIDY) $(GOTEST) -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
 
 race:
-	CGO_ENABLED=1 $(TIDY) $(GO) test -race -short -p 2 -timeout 15m $(UNITS)
+	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -short -p 2 -timeout 15m $(UNITS)
 
 verify-race:
-	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GO) test -race -p 2 -count=1 -timeout 90m $(UNITS)
+	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -race -p 2 -count=1 -timeout 90m $(UNITS)
+	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) $(NORACE)
+
+# Tests that the detector makes slow and for which it finds nothing, because they
+# measure, or do no two things at once. They are in files of the build tag !race.
+NORACE = -p 1 -count=1 -timeout 30m -run "^($$(cat $(NORACEFILES) | sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' | paste -sd'|'))\$$" \
+	$$(echo $(NORACEFILES) | xargs -n1 dirname | sort -u | sed 's,^,./,')
+NORACEFILES = $$(git ls-files --cached --others --exclude-standard '*norace_test.go')
+
+norace:
+	$(TIDY) $(GOTEST) -short $(NORACE)
 
 # One after the other, since they hold each other up, and then what each driver
 # holds here; one that this machine has not is listed as not run.
 sandboxes:
 	@mkdir -p out; rm -f out/sandbox-matrix.md
-	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GO) test -race -short -p 1 -count=1 -timeout 15m $(SANDBOXES:%=./%)
+	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GOTEST) -race -short -p 1 -count=1 -timeout 15m $(SANDBOXES:%=./%)
 	@sed -n '/^| checks/,$$p' out/sandbox-matrix.md | cut -d"|" -f2,4-
 
 # Machines are emulated where there is no KVM: they get the suite once, without
 # the detector.
 verify-sandboxes:
 	@mkdir -p out; rm -f out/sandbox-matrix.md
-	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GO) test -race -p 1 -count=1 -timeout 60m $(SANDBOXES:%=./%)
-	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GO) test -count=1 -timeout 60m $(SANDBOXES:%=./%)
+	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GOTEST) -race -p 1 -count=1 -timeout 60m $(SANDBOXES:%=./%)
+	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GOTEST) -count=1 -timeout 60m $(SANDBOXES:%=./%)
 	@sed -n '/^| checks/,$$p' out/sandbox-matrix.md | cut -d"|" -f2,4-
 
 # The official suites and foreign clients, while nothing else runs: they give a
@@ -175,15 +191,15 @@ verify-sandboxes:
 # Then the clients that people use, and what each shows its model, and the
 # commands of the documents.
 suites:
-	$(TIDY) $(GO) test -v -p 1 -count=1 -timeout 15m ./internal/tests/conformance ./internal/tests/conformance/clients ./internal/tests/conformance/documented
+	$(TIDY) $(GOTEST) -v -p 1 -count=1 -timeout 15m ./internal/tests/conformance ./internal/tests/conformance/clients ./internal/tests/conformance/documented
 
 verify-suites:
-	CGO_ENABLED=1 $(TIDY) $(GO) test -race -v -p 1 -count=1 -timeout 30m ./internal/tests/conformance ./internal/tests/conformance/clients
+	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -v -p 1 -count=1 -timeout 30m ./internal/tests/conformance ./internal/tests/conformance/clients
 
 # Each package is built once for all its targets.
 fuzz:
 	@mkdir -p out; top=$$PWD; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
-		$(GO) test -c -fuzz . -o out/fuzz.test ./$$dir || exit 1; \
+		$(GOTEST) -c -fuzz . -o out/fuzz.test ./$$dir || exit 1; \
 		for f in $$(grep -h '^func Fuzz' $$dir/*_test.go | sed 's/func \([A-Za-z0-9_]*\).*/\1/' | sort -u); do \
 			echo "$$dir $$f"; \
 			(cd $$dir && $$top/out/fuzz.test -test.run '^$$' -test.fuzz "^$$f\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$top/out/fuzzcache) >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
@@ -194,7 +210,7 @@ verify-fuzz:
 	$(MAKE) --no-print-directory fuzz FUZZTIME=30s
 
 benchonce:
-	$(TIDY) $(GO) test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,')
+	$(TIDY) $(GOTEST) -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 # The programs that are measured are a Go module of their own. -mod=mod takes
 # in what the product has come to need.
@@ -214,13 +230,13 @@ verify-redteam: redteam
 # Third-party servers are added by one command each, and docs/packages.md says what
 # came of it. It needs npm and its registry.
 verify-packages:
-	GATEHOUSE_VERIFY_PACKAGES=1 $(GO) test ./cmd/gatehouse -run TestThirdPartyServers -count=1 -timeout 5h -v
+	GATEHOUSE_VERIFY_PACKAGES=1 $(GOTEST) ./cmd/gatehouse -run TestThirdPartyServers -count=1 -timeout 5h -v
 
 # The search for packages against the official registry's server, on a PostgreSQL.
 REGISTRY ?= v1.8.7
 verify-registry:
 	GOBIN=$(abspath out) $(GO) install github.com/modelcontextprotocol/registry/cmd/registry@$(REGISTRY)
-	GATEHOUSE_REGISTRY_SERVER=$(abspath out)/registry $(GO) test ./internal/packages/catalog -run TestTheOfficialServer -count=1 -v
+	GATEHOUSE_REGISTRY_SERVER=$(abspath out)/registry $(GOTEST) ./internal/packages/catalog -run TestTheOfficialServer -count=1 -v
 
 soak:
 	cd bench && $(GO) run -mod=mod ./cmd/bench -only soak $(BENCHFLAGS)

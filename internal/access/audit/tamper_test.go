@@ -152,9 +152,13 @@ func TestOneByte(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	step, least := 61, 100
+	if testing.Short() {
+		step, least = 4*61+1, 25 // odd, so that each bit has its turn
+	}
 	found, harmless := 0, 0
 	folder := t.TempDir()
-	for at := 0; at < len(whole); at += 61 {
+	for at := 0; at < len(whole); at += step {
 		damaged := bytes.Clone(whole)
 		damaged[at] ^= 1 << (at % 8)
 		copyPath := filepath.Join(folder, fmt.Sprint(at))
@@ -177,7 +181,7 @@ func TestOneByte(t *testing.T) {
 		os.Remove(copyPath)
 	}
 	t.Logf("%d changes found, %d in space that holds nothing", found, harmless)
-	if found < 100 {
+	if found < least {
 		t.Errorf("only %d changes found: the test tries too little", found)
 	}
 }
