@@ -61,7 +61,7 @@ func WithModules(names ...string) Option {
 // WithModule adds a module of the program. The name of the module is not put before
 // the names of its tools: give tools their full name.
 func WithModule(name string, make module.New) Option {
-	return func(s *settings) { s.app.Extra = append(s.app.Extra, app.Guest{Name: name, New: make}) }
+	return func(s *settings) { s.app.Extra = append(s.app.Extra, app.Module{Name: name, New: make}) }
 }
 
 // WithModuleConfig sets the configuration of a module that WithModule adds. The
@@ -110,7 +110,7 @@ func WithoutSessions() Option { return func(s *settings) { s.cfg.Sessions.Off = 
 // or "*" for all, which then call without credentials. Pages on loopback are always
 // allowed.
 func WithOrigins(origins ...string) Option {
-	return func(s *settings) { s.cfg.Doors.HTTP.Origins = append(s.cfg.Doors.HTTP.Origins, origins...) }
+	return func(s *settings) { s.cfg.Listen.HTTP.Origins = append(s.cfg.Listen.HTTP.Origins, origins...) }
 }
 
 // WithHosts accepts requests whose Host header has one of these names, besides those
@@ -215,7 +215,7 @@ func New(opts ...Option) (*Server, error) {
 	}
 	srv := &Server{app: host, log: s.app.Log, ended: make(chan struct{})}
 	srv.closing, srv.close = context.WithCancel(context.Background())
-	handler, err := host.HTTPDoor()
+	handler, err := host.NewHTTPServer()
 	if err != nil {
 		return nil, errors.Join(err, srv.Shutdown(context.Background()))
 	}
@@ -301,7 +301,7 @@ func (s *Server) serveWith(ctx context.Context, open func(context.Context) (app.
 	if err != nil {
 		return err
 	}
-	s.log.Info("listening", "door", listener.Kind, "address", listener.Address)
+	s.log.Info("listening", "listener", listener.Kind, "address", listener.Address)
 	s.startServing()
 	return listener.Serve(ctx)
 }

@@ -38,7 +38,7 @@ func (l *Lines) Close() error { return l.w.Close() }
 
 // Greet shakes hands.
 func (l *Lines) Greet() error {
-	if _, err := io.WriteString(l.w, hello+"\n"); err != nil {
+	if _, err := io.WriteString(l.w, initialize+"\n"); err != nil {
 		return err
 	}
 	if line, err := l.r.ReadSlice('\n'); err != nil {

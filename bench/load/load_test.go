@@ -105,13 +105,13 @@ func TestAWrongAnswerIsNoticed(t *testing.T) {
 	}
 }
 
-func TestStreamsTellWhoWasTold(t *testing.T) {
-	told := make(chan struct{})
+func TestAwaitCountsTheNotifiedStreams(t *testing.T) {
+	notified := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		io.WriteString(w, ": open\n\n")
 		w.(http.Flusher).Flush()
-		<-told
+		<-notified
 		if r.Header.Get("Mcp-Session-Id") == "deaf" {
 			panic(http.ErrAbortHandler)
 		}
@@ -123,7 +123,7 @@ func TestStreamsTellWhoWasTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer open.Close()
-	took, err := open.Await(10*time.Second, func() error { close(told); return nil })
+	took, err := open.Await(10*time.Second, func() error { close(notified); return nil })
 	if err != nil || len(took) != 2 {
 		t.Errorf("%d of 3 were told, %v; want 2", len(took), err)
 	}

@@ -160,10 +160,10 @@ func Line(era Era) *Request {
 
 // Initialize is the legacy handshake's first message.
 func Initialize() []byte {
-	return []byte(post(Legacy, "", "initialize", "", hello))
+	return []byte(post(Legacy, "", "initialize", "", initialize))
 }
 
-const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
+const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
 
 // Initialized is its last.
 func Initialized(session string) []byte {
@@ -246,14 +246,14 @@ func (c *Client) OpenAs(token string) (string, error) {
 func OpenSessions(conns []*Client, n int) ([]string, error) {
 	ids := make([]string, n)
 	errs := make([]error, len(conns))
-	var crew sync.WaitGroup
+	var workers sync.WaitGroup
 	for k, c := range conns {
-		crew.Go(func() {
+		workers.Go(func() {
 			for i := k; i < n && errs[k] == nil; i += len(conns) {
 				ids[i], errs[k] = c.Open()
 			}
 		})
 	}
-	crew.Wait()
+	workers.Wait()
 	return ids, errors.Join(errs...)
 }

@@ -44,14 +44,14 @@ func run(all []exchange, r *Request, sessions []string, d time.Duration, calls i
 	begin := time.Now()
 	took := make([][]time.Duration, len(all))
 	errs := make([]error, len(all))
-	var crew sync.WaitGroup
+	var workers sync.WaitGroup
 	for i, x := range all {
 		quota := calls / len(all)
-		crew.Go(func() {
+		workers.Go(func() {
 			took[i], errs[i] = one(x, r.Clone(i*10_000_000), sessions, i, begin.Add(d), quota)
 		})
 	}
-	crew.Wait()
+	workers.Wait()
 	f := Figures{Elapsed: time.Since(begin)}
 	if err := errors.Join(errs...); err != nil {
 		return f, err

@@ -23,15 +23,15 @@ type stream struct {
 func OpenStreams(addr string, sessions []string) (*Streams, error) {
 	s := &Streams{all: make([]*stream, len(sessions))}
 	errs := make([]error, 8)
-	var crew sync.WaitGroup
+	var workers sync.WaitGroup
 	for k := range errs {
-		crew.Go(func() {
+		workers.Go(func() {
 			for i := k; i < len(sessions) && errs[k] == nil; i += len(errs) {
 				s.all[i], errs[k] = openStream(addr, sessions[i])
 			}
 		})
 	}
-	crew.Wait()
+	workers.Wait()
 	if err := errors.Join(errs...); err != nil {
 		s.Close()
 		return nil, err
@@ -73,18 +73,18 @@ func (s *Streams) Close() {
 // until the deadline. begin is called when all are being read. It returns how
 // long each took from then on; those to which nothing came are left out.
 func (s *Streams) Await(deadline time.Duration, begin func() error) ([]time.Duration, error) {
-	var crew sync.WaitGroup
+	var workers sync.WaitGroup
 	for _, st := range s.all {
 		st.c.conn.SetDeadline(time.Now().Add(deadline))
-		crew.Go(st.await)
+		workers.Go(st.await)
 	}
 	from := time.Now()
 	if err := begin(); err != nil {
 		s.Close()
-		crew.Wait()
+		workers.Wait()
 		return nil, err
 	}
-	crew.Wait()
+	workers.Wait()
 	var took []time.Duration
 	for _, st := range s.all {
 		if st.err == nil {

@@ -30,7 +30,7 @@ func overHTTP(ctx context.Context, s *sheet, n int) error {
 		return err
 	}
 	cfg.View.Modules, cfg.Roots.Folders = []string{"sandbox"}, []string{home}
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port = true, 0
 	a, err := app.New(ctx, cfg, app.Options{Private: true})
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func overHTTP(ctx context.Context, s *sheet, n int) error {
 	life, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(life) }()
-	err = clientRounds(ctx, s, n, a.Doors()[0].Address)
+	err = clientRounds(ctx, s, n, a.Listeners()[0].Address)
 	stop()
 	return errors.Join(err, <-ended)
 }

@@ -60,8 +60,8 @@ func (t Task) Names() []string {
 	return names
 }
 
-// Doors are how a subject serves what it is told to; nil where it cannot.
-type Doors struct {
+// Server are how a subject serves what it is told to; nil where it cannot.
+type Server struct {
 	HTTP  *http.Server
 	Serve func(net.Listener) error       // instead of HTTP, for a subject that serves a listener itself
 	Lines func(io.ReadWriteCloser) error // one client of lines, until it leaves
@@ -71,7 +71,7 @@ type Doors struct {
 }
 
 // Run serves until standard input ends and ends the process.
-func (t Task) Run(d Doors) {
+func (t Task) Run(d Server) {
 	log.SetFlags(0)
 	if err := t.run(d); err != nil {
 		log.Fatal(err)
@@ -79,7 +79,7 @@ func (t Task) Run(d Doors) {
 	os.Exit(0)
 }
 
-func (t Task) run(d Doors) error {
+func (t Task) run(d Server) error {
 	if t.Control != "" {
 		if err := control(t.Control, d.Extra); err != nil {
 			return err
@@ -129,7 +129,7 @@ func ready(address string) {
 	fmt.Println(string(b))
 }
 
-func (d Doors) openUnix(path string, failed chan<- error) error {
+func (d Server) openUnix(path string, failed chan<- error) error {
 	if d.Unix != nil {
 		go func() { failed <- d.Unix(path) }()
 		return nil
@@ -154,7 +154,7 @@ func (d Doors) openUnix(path string, failed chan<- error) error {
 	return nil
 }
 
-func (d Doors) stdio() error {
+func (d Server) stdio() error {
 	switch {
 	case d.Stdio != nil:
 		return d.Stdio()

@@ -96,7 +96,7 @@ func home(e *testscript.Env) error {
 	}
 	e.Setenv("TESTDATA", testdata)
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // a race fails at once, there is nothing to wait for
-	e.Values[shelfKey{}] = &shelf{thin: map[string]*thin{}}
+	e.Values[connectionsKey{}] = &connections{thin: map[string]*thin{}}
 	e.Defer(func() { endDaemon(filepath.Join(e.WorkDir, "run", "gatehouse", "gatehouse.pid")) })
 	return nil
 }
@@ -131,15 +131,15 @@ func (r *record) String() string {
 	return r.text.String()
 }
 
-// shelf holds the server of one story, and its clients by name.
-type shelf struct {
+// connections holds the server of one story, and its clients by name.
+type connections struct {
 	server *server
 	thin   map[string]*thin
 }
 
-type shelfKey struct{}
+type connectionsKey struct{}
 
-func on(ts *testscript.TestScript) *shelf { return ts.Value(shelfKey{}).(*shelf) }
+func on(ts *testscript.TestScript) *connections { return ts.Value(connectionsKey{}).(*connections) }
 
 // serve starts "gatehouse serve" with its arguments and waits until it listens
 // at as many doors as the first argument says. $HTTP, $TCP and $UNIX then

@@ -49,7 +49,7 @@ const Version = "0.1.0"
 type Options struct {
 	Log   *slog.Logger  // nil discards the log
 	Info  protocol.Info // sent to clients at initialize; an empty name means Gatehouse
-	Extra []Guest       // modules that are not in the standard list
+	Extra []Module      // modules that are not in the standard list
 	// Configs maps names of modules in Extra to their configurations; see module.DecodeConfig.
 	Configs map[string]json.RawMessage
 	Bare    bool     // leave out the standard modules that are not named
@@ -82,8 +82,8 @@ type Options struct {
 	Listeners map[string]net.Listener
 }
 
-// Guest is a module with its name.
-type Guest struct {
+// Module is a module with its name.
+type Module struct {
 	Name string
 	New  module.New
 }
@@ -100,28 +100,28 @@ type Part = core.Part
 // App is a host with all its parts. New creates one. One struct, because each field is a subsystem that New
 // builds once and that the parts close in reverse order.
 type App struct {
-	cfg    config.Config
-	opts   Options
-	log    *slog.Logger
-	parts  []Part // in the order in which they start
-	doors  []Listener
-	guests []guest
+	cfg       config.Config
+	opts      Options
+	log       *slog.Logger
+	parts     []Part // in the order in which they start
+	listeners []Listener
+	enabled   []enabledModule
 
-	roots  *roots.Set
-	spool  *spool.Spool
-	jobs   *jobs.Manager
-	book   *approvals.Store
-	ledger *audit.Ledger // nil on a private host
-	who    *identity.Service
-	ring   *seal.Ring
-	bus    bus.Bus
-	core   *core.Core // serves calls; the next fields are parts of it
-	host   *modulehost.Host
-	views  *views.Registry
-	limits *limit.Limits
-	calls  *dispatch.Dispatcher
-	table  *session.Table
-	engine *protocol.Engine
+	roots     *roots.Set
+	spool     *spool.Spool
+	jobs      *jobs.Manager
+	approvals *approvals.Store
+	ledger    *audit.Ledger // nil on a private host
+	who       *identity.Service
+	ring      *seal.Ring
+	bus       bus.Bus
+	core      *core.Core // serves calls; the next fields are parts of it
+	host      *modulehost.Host
+	views     *views.Registry
+	limits    *limit.Limits
+	calls     *dispatch.Dispatcher
+	table     *session.Table
+	engine    *protocol.Engine
 
 	pacing      atomic.Bool   // a rate was set, so it applies to all callers
 	connections atomic.Uint64 // number of connections that newline-framed listeners have accepted
@@ -157,14 +157,14 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 			a = nil
 		}
 	}()
-	if a.guests, err = choose(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
+	if a.enabled, err = choose(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
 		return a, &SettingError{err}
 	}
 	a.keepJournal()
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openContexts, a.openState, a.build, a.addModules, a.followRemovals, a.openDoors, a.showState, a.tellRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openContexts, a.openState, a.build, a.addModules, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -176,7 +176,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 func (a *App) abandon() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for _, d := range a.doors {
+	for _, d := range a.listeners {
 		d.close()
 	}
 	core.Run(ctx, a.log, a.cfg.Limits.StopPatience, a.parts...)
@@ -186,8 +186,8 @@ func (a *App) abandon() {
 // stopped.
 func (a *App) Run(ctx context.Context) error {
 	parts := slices.Clone(a.parts)
-	if len(a.doors) > 0 {
-		parts = append(parts, a.doorsPart())
+	if len(a.listeners) > 0 {
+		parts = append(parts, a.listenersPart())
 	}
 	parts = append(parts, core.Closing("farewell", a.cfg.Limits.StopPatience, a.farewell))
 	return core.Run(ctx, a.log, a.cfg.Limits.StopPatience, parts...)
@@ -254,7 +254,7 @@ func (a *App) build(context.Context) error {
 			Budget:        a.cfg.Limits.Result,
 			WordCounts:    a.cfg.Approvals.CallersWord,
 			NoOperators:   a.opts.Private,
-			Approvals:     a.book,
+			Approvals:     a.approvals,
 			Queue:         a.limits.Queue,
 			Administrator: a.rules,
 			Ledger:        a.callLedger(),
@@ -302,7 +302,7 @@ func (a *App) addModules(ctx context.Context) error {
 	if err := a.host.Add(ctx, greetingModule, resources.Greeting); err != nil {
 		return err
 	}
-	for _, g := range a.guests {
+	for _, g := range a.enabled {
 		if err := a.host.Add(ctx, g.Name, g.New); err != nil {
 			return err
 		}
@@ -324,12 +324,12 @@ func (a *App) Modules() []string {
 	if (preset(first) != nil || slices.Contains(viewNames(), first)) && len(a.cfg.Contexts) == 0 {
 		return []string{first}
 	}
-	return defaultModules(a.guests)
+	return defaultModules(a.enabled)
 }
 
 // moduleNames returns the names of all modules that a context can contain.
 func (a *App) moduleNames() (names []string) {
-	for _, g := range a.guests {
+	for _, g := range a.enabled {
 		names = append(names, g.Name)
 	}
 	return names

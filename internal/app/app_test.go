@@ -60,8 +60,8 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 	}
 	defer taken.Close()
 	closed := 0
-	good := Guest{"witness", func(context.Context, module.Deps) (module.Module, error) { return witness{&closed}, nil }}
-	bad := Guest{
+	good := Module{"witness", func(context.Context, module.Deps) (module.Module, error) { return witness{&closed}, nil }}
+	bad := Module{
 		"broken",
 		func(context.Context, module.Deps) (module.Module, error) { return nil, errors.New("no luck") },
 	}
@@ -74,18 +74,18 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 		{"folder", func(c *config.Config, _ *Options) { c.Roots.Folders = []string{"/no/such/folder"} }, "/no/such/folder", 0},
 		{"module", func(_ *config.Config, o *Options) { o.Extra = append(o.Extra, bad) }, "module broken: no luck", 1},
 		{"door", func(c *config.Config, _ *Options) {
-			c.Doors.HTTP.Open, c.Doors.HTTP.Port = true, taken.Addr().(*net.TCPAddr).Port
+			c.Listen.HTTP.Open, c.Listen.HTTP.Port = true, taken.Addr().(*net.TCPAddr).Port
 		}, "open the HTTP listener", 1},
 		{"second door", func(c *config.Config, _ *Options) {
-			c.Doors.Unix, c.Doors.TCP = filepath.Join(t.TempDir(), "s"), taken.Addr().String()
+			c.Listen.Unix, c.Listen.TCP = filepath.Join(t.TempDir(), "s"), taken.Addr().String()
 		}, "listen on tcp", 1},
 		{"third door", func(c *config.Config, o *Options) {
-			c.Doors.TCP, c.Doors.Unix = "127.0.0.1:0", "/dev/null/sock"
+			c.Listen.TCP, c.Listen.Unix = "127.0.0.1:0", "/dev/null/sock"
 		}, "listen on unix", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			closed = 0
-			cfg, opts := settings(t), Options{Extra: []Guest{good}}
+			cfg, opts := settings(t), Options{Extra: []Module{good}}
 			c.change(&cfg, &opts)
 			a, err := New(t.Context(), cfg, opts)
 			if a != nil || err == nil || !strings.Contains(err.Error(), c.want) {
@@ -107,10 +107,10 @@ func TestSettingsThatCannotBe(t *testing.T) {
 		`there is no context "attic"; expected one of default, file`:   func(c *config.Config, _ *Options) { c.View.Context = "attic" },
 		`tools: "[" is not a pattern`:                                  func(c *config.Config, _ *Options) { c.View.Tools = []string{"["} },
 		`tools: "!" is not a pattern`:                                  func(c *config.Config, _ *Options) { c.View.Tools = []string{"!"} },
-		`there are two modules called "file"`:                          func(_ *config.Config, o *Options) { o.Extra = []Guest{{Name: "file"}} },
-		`a module cannot be called "resources"`:                        func(_ *config.Config, o *Options) { o.Extra = []Guest{{Name: "resources"}} },
+		`there are two modules called "file"`:                          func(_ *config.Config, o *Options) { o.Extra = []Module{{Name: "file"}} },
+		`a module cannot be called "resources"`:                        func(_ *config.Config, o *Options) { o.Extra = []Module{{Name: "resources"}} },
 		`origin`: func(c *config.Config, _ *Options) {
-			c.Doors.HTTP.Open, c.Doors.HTTP.Port, c.Doors.HTTP.Origins = true, 0, []string{"nonsense"}
+			c.Listen.HTTP.Open, c.Listen.HTTP.Port, c.Listen.HTTP.Origins = true, 0, []string{"nonsense"}
 		},
 	} {
 		cfg, opts := settings(t), Options{}
@@ -192,9 +192,9 @@ func TestAHostRemovesItsSpoolAndWhatOthersLeft(t *testing.T) {
 }
 
 func TestTheNamedContextIsTheFirst(t *testing.T) {
-	guests := []guest{{Guest: Guest{Name: "file"}}, {Guest: Guest{Name: "dir"}}}
+	enabled := []enabledModule{{Module: Module{Name: "file"}}, {Module: Module{Name: "dir"}}}
 	var names []string
-	for _, s := range specs(config.View{Context: "dir"}, guests) {
+	for _, s := range specs(config.View{Context: "dir"}, enabled) {
 		names = append(names, s.Name)
 	}
 	if got := strings.Join(names, " "); got != "dir file default" {

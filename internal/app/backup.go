@@ -79,8 +79,8 @@ func (a *App) enter(context.Context) error {
 	return nil
 }
 
-// tellRestored records in the ledger the restore that happened before the ledger was opened.
-func (a *App) tellRestored(context.Context) error {
+// notifyRestored records in the ledger the restore that happened before the ledger was opened.
+func (a *App) notifyRestored(context.Context) error {
 	if a.restored != nil {
 		a.publish("config.restored", a.restored)
 	}
@@ -161,7 +161,7 @@ func (a *App) backupDeps() (c keeping.Config, err error) {
 		c.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
 	}
 	c.PutPackages = a.putPackages
-	c.Room = NewKeeper(a.cfg, backup.Options{
+	c.Backups = NewKeeper(a.cfg, backup.Options{
 		Log: a.log,
 		Host: func(context.Context) (backup.Host, error) {
 			self, _, err := a.tree.self.Get()

@@ -70,7 +70,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if err := secret.In(first.Folders.Config, "").Set(backup.DefaultSecret, secret.New(backupKey)); err != nil {
 		t.Fatal(err)
 	}
-	shelf := t.TempDir()
+	folder := t.TempDir()
 	a, stop := started(t, first)
 	admin, eve := tenantOf(t, a, "ann", "admin"), tenantOf(t, a, "eve")
 	if got := fmt.Sprint(eve.result("backup_list", `{}`)); !strings.Contains(got, "denied") {
@@ -82,7 +82,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if err := a.who.AddUser(t.Context(), "bob", nil, "a password of bob"); err != nil {
 		t.Fatal(err)
 	}
-	if got := admin.result("backup_target_set", fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q,"keep":3}`, shelf)); got["name"] != "shelf" {
+	if got := admin.result("backup_target_set", fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q,"keep":3}`, folder)); got["name"] != "shelf" {
 		t.Fatal(got)
 	}
 	begun := admin.result("backup_create", `{}`)
@@ -127,11 +127,11 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if got, _, _ := b.tree.self.Get(); got.ID == self.ID {
 		t.Fatal("the fresh host is the same")
 	}
-	args := fmt.Sprintf(`"target":%q,"password":%q`, shelf, backupKey)
+	args := fmt.Sprintf(`"target":%q,"password":%q`, folder, backupKey)
 	if got := fmt.Sprint(admin.result("backup_restore", "{"+args+"}")); !strings.Contains(got, "unconfirmed") {
 		t.Fatalf("no client was asked: %s", got)
 	}
-	if got := fmt.Sprint(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":"a wrong password","confirm":%q}`, shelf, name))); !strings.Contains(
+	if got := fmt.Sprint(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":"a wrong password","confirm":%q}`, folder, name))); !strings.Contains(
 		got,
 		"denied",
 	) {
@@ -184,8 +184,8 @@ func TestAJobThatIsCancelledIsShownSo(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(cfg.Folders.Data, "large"), make([]byte, 16<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	shelf := t.TempDir()
-	begun := admin.result("backup_create", fmt.Sprintf(`{"target":%q,"password":%q}`, shelf, backupKey))
+	folder := t.TempDir()
+	begun := admin.result("backup_create", fmt.Sprintf(`{"target":%q,"password":%q}`, folder, backupKey))
 	id, _ := begun["job"].(string)
 	admin.result("job_cancel", fmt.Sprintf(`{"id":%q}`, id))
 	status := any(nil)
@@ -193,7 +193,7 @@ func TestAJobThatIsCancelledIsShownSo(t *testing.T) {
 		status, _ = admin.readPublic("default", publicstate.PublicURI+"/jobs/"+id+"/status")
 		return status != nil && status != "working"
 	})
-	left, err := os.ReadDir(shelf)
+	left, err := os.ReadDir(folder)
 	if err != nil || status == "cancelled" && len(left) > 0 || status == "completed" && len(left) != 1 {
 		t.Errorf("%v, and the target holds %v (%v)", status, left, err)
 	}

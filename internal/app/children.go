@@ -30,7 +30,7 @@ func (a *App) closeFiles(context.Context) error {
 // the file that the settings came from. Folders in open are inside of those folders, but the settings give the
 // tools access to them.
 func OwnFiles(cfg config.Config, settings string) (folders, files, open []string) {
-	f, tls := cfg.Folders, cfg.Doors.HTTP.TLS
+	f, tls := cfg.Folders, cfg.Listen.HTTP.TLS
 	for _, dir := range []string{f.Config, f.Data, f.State, f.Cache, f.Runtime} {
 		if filepath.IsAbs(dir) {
 			folders = append(folders, dir)
@@ -39,7 +39,7 @@ func OwnFiles(cfg config.Config, settings string) (folders, files, open []string
 	if cfg.Audit.Archive != "" {
 		folders = append(folders, cfg.Audit.Archive)
 	}
-	for _, file := range []string{settings, cfg.Secrets.KeyFile, tls.Key, cfg.Doors.Unix, cfg.Daemon.PID(f)} {
+	for _, file := range []string{settings, cfg.Secrets.KeyFile, tls.Key, cfg.Listen.Unix, cfg.Daemon.PID(f)} {
 		if file != "" {
 			files = append(files, file)
 		}

@@ -277,7 +277,7 @@ func TestCallsInsideCallsAreNarrowedAlike(t *testing.T) {
 				t.Context(),
 				cfg,
 				Options{
-					Extra: []Guest{
+					Extra: []Module{
 						{
 							"asks",
 							func(_ context.Context, d module.Deps) (module.Module, error) { return &asks{d}, nil },

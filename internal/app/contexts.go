@@ -38,7 +38,7 @@ func ReservedContext(name string) bool {
 // openContexts opens the store of contexts that are created at run time. If it cannot be read, the host starts
 // without them, and callers that are bound to one of them find no context.
 func (a *App) openContexts(context.Context) error {
-	fixed, err := fixedContexts(a.cfg, a.guests)
+	fixed, err := fixedContexts(a.cfg, a.enabled)
 	if err != nil {
 		return err
 	}

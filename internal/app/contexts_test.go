@@ -471,14 +471,14 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 // A stored context can be the default for callers who name none.
 func TestAContextOfTheBookAsDefault(t *testing.T) {
 	cfg := settings(t)
-	book, err := contextstore.Open(ContextsFile(cfg.Folders), contextstore.Options{})
+	store, err := contextstore.Open(ContextsFile(cfg.Folders), contextstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := book.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Tools: []string{"file_read"}}}, ""); err != nil {
+	if _, err := store.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Tools: []string{"file_read"}}}, ""); err != nil {
 		t.Fatal(err)
 	}
-	book.Close()
+	store.Close()
 	cfg.View.Context = "notes"
 	a, err := New(t.Context(), cfg, Options{})
 	if err != nil {
@@ -541,8 +541,8 @@ func TestContextsOfACommand(t *testing.T) {
 		}
 	}
 	for what, kept := range map[string]bool{"context.created made3": true, "context.removed made3": true, "context.created ours": false, "context.removed ours": false} {
-		if is, told := got[what]; !told || is != kept {
-			t.Errorf("%s: told %v, kept by another %v, want %v", what, told, is, kept)
+		if is, known := got[what]; !known || is != kept {
+			t.Errorf("%s: told %v, kept by another %v, want %v", what, known, is, kept)
 		}
 	}
 }

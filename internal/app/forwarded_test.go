@@ -16,7 +16,7 @@ const listTools = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_met
 func TestWhatIsForwardedIsNotOfThisMachine(t *testing.T) {
 	plain := func(t *testing.T) (string, *nethttp.Client) {
 		cfg := settings(t)
-		cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+		cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port = true, 0
 		a, err := New(t.Context(), cfg, Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -30,7 +30,7 @@ func TestWhatIsForwardedIsNotOfThisMachine(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		return a.Doors()[0].Address, &nethttp.Client{}
+		return a.Listeners()[0].Address, &nethttp.Client{}
 	}
 	for name, open := range map[string]func(*testing.T) (string, *nethttp.Client){
 		"HTTP/1.1": plain,

@@ -32,8 +32,8 @@ func hearingHost(t *testing.T, change func(*config.Config)) *hearing {
 	t.Helper()
 	cfg := settings(t)
 	cfg.View.Modules = []string{"process", "ws"}
-	cfg.Doors.Stdio = false
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+	cfg.Listen.Stdio = false
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port = true, 0
 	cfg.Auth.Required = true
 	if change != nil {
 		change(&cfg)
@@ -52,8 +52,8 @@ func hearingHost(t *testing.T, change func(*config.Config)) *hearing {
 		}
 	})
 	h := &hearing{t: t, app: a, tokens: map[string]string{}}
-	if len(a.doors) > 0 {
-		u, err := url.Parse(a.doors[0].Address)
+	if len(a.listeners) > 0 {
+		u, err := url.Parse(a.listeners[0].Address)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,7 +157,7 @@ func (h *hearing) hear(conn *websocket.Conn) (m hub.Message) {
 
 // The hub checks the same as every listener: a known user, an allowed origin, and a host name of this machine.
 func TestWhoComesToTheHubIsAskedLikeEverywhere(t *testing.T) {
-	h := hearingHost(t, func(c *config.Config) { c.Doors.HTTP.Origins = []string{"https://app.example.com"} })
+	h := hearingHost(t, func(c *config.Config) { c.Listen.HTTP.Origins = []string{"https://app.example.com"} })
 	token := []string{"Authorization", "Bearer " + h.tokens["ann"]}
 	for _, c := range []struct {
 		name, path string
@@ -335,8 +335,8 @@ func TestASocketEndsWithItsToken(t *testing.T) {
 
 // ws_start opens a listener of its own on loopback, even on a host without any, and issues its caller a ticket
 // that is valid once.
-func TestADoorOfItsOwn(t *testing.T) {
-	h := hearingHost(t, func(c *config.Config) { c.Doors.HTTP.Open = false; c.Doors.TCP = "127.0.0.1:0" })
+func TestAListenerOfItsOwn(t *testing.T) {
+	h := hearingHost(t, func(c *config.Config) { c.Listen.HTTP.Open = false; c.Listen.TCP = "127.0.0.1:0" })
 	ann := h.as("ann")
 	var at, again struct{ Addr, URL, Message, Expires string }
 	ann.does("ws_start", `{}`, &at)

@@ -19,7 +19,7 @@ import (
 // The caller supplies the roles of users.
 func Judge(ctx context.Context, cfg config.Config, o Options, q contextadmin.Question) (contextadmin.Verdict, error) {
 	o.Private, o.OneCall = true, true
-	cfg.Doors = config.Listeners{}
+	cfg.Listen = config.Listeners{}
 	a, err := New(ctx, cfg, o)
 	if err != nil {
 		return contextadmin.Verdict{}, err
@@ -107,11 +107,11 @@ func Defined(cfg config.Config) ([]contextstore.Record, error) {
 	if len(cfg.Contexts) == 0 {
 		return nil, nil
 	}
-	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil, err
 	}
-	fixed, err := fixedContexts(cfg, guests)
+	fixed, err := fixedContexts(cfg, enabled)
 	if err != nil {
 		return nil, err
 	}
@@ -125,12 +125,12 @@ func Defined(cfg config.Config) ([]contextstore.Record, error) {
 // Unserved returns the modules that a host with these settings does not have, so that a context that names them
 // offers none of their tools.
 func Unserved(cfg config.Config, modules []string) (missing []string) {
-	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil
 	}
 	for _, m := range modules {
-		if !slices.ContainsFunc(guests, func(g guest) bool { return g.Name == m }) {
+		if !slices.ContainsFunc(enabled, func(g enabledModule) bool { return g.Name == m }) {
 			missing = append(missing, m)
 		}
 	}

@@ -88,21 +88,21 @@ func (v *browser) call(name, args string) (status int, answer string) {
 func TestPeopleLookAfterTheirLogins(t *testing.T) {
 	cfg := ruled(t, "auth")
 	cfg.Auth.Required = true
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Host, cfg.Listen.HTTP.Port = true, "127.0.0.1", 0
 	a, _ := liveOn(t, cfg, Options{})
 	for user, roles := range map[string][]string{"ann": nil, "bob": nil} {
 		if err := a.who.AddUser(t.Context(), user, roles, user+"'s password"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	url := a.Doors()[0].Address
-	desk, phone, bob := &browser{t: t, url: url}, &browser{t: t, url: url}, &browser{t: t, url: url}
-	for v, user := range map[*browser]string{desk: "ann", phone: "ann", bob: "bob"} {
+	url := a.Listeners()[0].Address
+	desktop, phone, bob := &browser{t: t, url: url}, &browser{t: t, url: url}, &browser{t: t, url: url}
+	for v, user := range map[*browser]string{desktop: "ann", phone: "ann", bob: "bob"} {
 		if got := v.logIn(user, user+"'s password"); got != 200 {
 			t.Fatalf("%s cannot log in: %d", user, got)
 		}
 	}
-	status, answer := desk.call("auth_session_list", `{}`)
+	status, answer := desktop.call("auth_session_list", `{}`)
 	var r struct {
 		Result struct {
 			StructuredContent struct {
@@ -123,7 +123,7 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 			t.Errorf("bob ends ann's session: %s", answer)
 		}
 		if id != list.Current {
-			if _, answer := desk.call("auth_session_kill", `{"ids":["`+id+`"]}`); !strings.Contains(answer, id) {
+			if _, answer := desktop.call("auth_session_kill", `{"ids":["`+id+`"]}`); !strings.Contains(answer, id) {
 				t.Errorf("ann cannot end %s: %s", id, answer)
 			}
 		}
@@ -132,11 +132,11 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 		t.Errorf("the phone is answered %d", status)
 	}
 	// The answer arrives although its session ends.
-	if status, answer := desk.call("auth_password", `{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 ||
+	if status, answer := desktop.call("auth_password", `{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 ||
 		!strings.Contains(answer, `"changed":true`) {
 		t.Errorf("%d %s", status, answer)
 	}
-	if status, _ := desk.call("auth_session_list", `{}`); status != 401 {
+	if status, _ := desktop.call("auth_session_list", `{}`); status != 401 {
 		t.Errorf("the old login is answered %d", status)
 	}
 	if err := a.ledger.Sync(t.Context()); err != nil {
@@ -160,10 +160,10 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 //redteam:attack Matters of the whole host are for administrators: an anonymous caller on an open loopback administers
 func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
 	cfg := ruled(t, "server", "package", "smtp", "backup")
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Host, cfg.Listen.HTTP.Port = true, "127.0.0.1", 0
 	a, _ := liveOn(t, cfg, Options{})
 	ask := func(context, params string, headers ...string) string {
-		v := &browser{t: t, url: a.Doors()[0].Address}
+		v := &browser{t: t, url: a.Listeners()[0].Address}
 		_, answer, _ := v.post("/mcp/"+context, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{`+params+
 			`,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
 			append(headers, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call")...)
@@ -208,11 +208,11 @@ func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
 // and works again when the caller may use the context again.
 func TestASessionThatLostItsContextIsAnswered404(t *testing.T) {
 	cfg := ruled(t, "file")
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Host, cfg.Listen.HTTP.Port = true, "127.0.0.1", 0
 	a, client := liveOn(t, cfg, Options{})
 	admin := client("root", "admin")
 	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"]}`), `"revision":1`)
-	v := &browser{t: t, url: a.Doors()[0].Address}
+	v := &browser{t: t, url: a.Listeners()[0].Address}
 	local := []string{"Authorization", "Bearer " + a.LocalToken()}
 	status, answer, h := v.post(
 		"/mcp/dev",

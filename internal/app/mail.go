@@ -13,8 +13,8 @@ func (a *App) smtpDeps() (smtp.Config, error) {
 		Mount:   a.tree.mail,
 		Secrets: &smtp.Memory{},
 		Name:    hostControl{a}.hostName,
-		Since:   a.toldSince,
-		Newest:  a.toldLast,
+		Since:   a.notificationsSince,
+		Newest:  a.newestNotification,
 		Log:     a.log,
 	}
 	if dir := a.cfg.Folders.Config; dir != "" && !a.opts.Private {
@@ -31,9 +31,9 @@ func (a *App) smtpDeps() (smtp.Config, error) {
 
 func (h hostControl) hostName() string { return h.About().Name }
 
-// toldSince returns the notifications after an id in the form that the Mailer accepts.
-func (a *App) toldSince(id int64) (all []smtp.Notification) {
-	notes, err := a.tree.shelf.Since(id)
+// notificationsSince returns the notifications after an id in the form that the Mailer accepts.
+func (a *App) notificationsSince(id int64) (all []smtp.Notification) {
+	notes, err := a.tree.notices.Since(id)
 	if err != nil {
 		a.log.Warn("read notifications to mail them", "err", err)
 	}
@@ -46,8 +46,8 @@ func (a *App) toldSince(id int64) (all []smtp.Notification) {
 	return all
 }
 
-func (a *App) toldLast() int64 {
-	id, err := a.tree.shelf.Newest()
+func (a *App) newestNotification() int64 {
+	id, err := a.tree.notices.Newest()
 	if err != nil {
 		a.log.Warn("read notifications to mail them", "err", err)
 	}

@@ -47,8 +47,8 @@ func (a *App) fileDeps() (c file.Config, err error) {
 
 func (a *App) networkDeps() (c network.Config, err error) {
 	c.Rules = a.rules
-	t := a.cfg.Doors.HTTP.TLS
-	if !a.cfg.Doors.HTTP.Open || !t.On || len(t.ACME.Domains) == 0 {
+	t := a.cfg.Listen.HTTP.TLS
+	if !a.cfg.Listen.HTTP.Open || !t.On || len(t.ACME.Domains) == 0 {
 		return c, nil
 	}
 	from := a.authority(t)

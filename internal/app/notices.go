@@ -20,7 +20,7 @@ const noticeTime = 5 * time.Second
 
 func (a *App) notificationDeps() (notification.Config, error) {
 	a.startNotices()
-	return notification.Config{Store: a.tree.shelf, Rules: a.rules}, nil
+	return notification.Config{Store: a.tree.notices, Rules: a.rules}, nil
 }
 
 // startNotices creates the notifier, which the modules notification and smtp need.
@@ -31,18 +31,18 @@ func (a *App) startNotices() {
 	a.noticing = true
 	n := notifier.New(notifier.Options{
 		Bus:     a.bus,
-		Pending: func() ([]approvals.Request, error) { return a.book.Pending(false) },
+		Pending: func() ([]approvals.Request, error) { return a.approvals.Pending(false) },
 		Add:     a.addNotice,
 	})
 	a.addPart("notices", n.Run)
 }
 
-func (a *App) addNotice(ctx context.Context, news notify.Notification) {
+func (a *App) addNotice(ctx context.Context, n notify.Notification) {
 	ctx, cancel := context.WithTimeout(ctx, noticeTime)
 	defer cancel()
-	note, err := a.tree.shelf.Add(ctx, news)
+	note, err := a.tree.notices.Add(ctx, n)
 	if err != nil {
-		a.log.Warn("a notification is lost", "code", news.Code, "title", news.Title, "err", err)
+		a.log.Warn("a notification is lost", "code", n.Code, "title", n.Title, "err", err)
 		return
 	}
 	if note.ID == 0 {
@@ -64,8 +64,8 @@ func Notify(ctx context.Context, f config.Folders, events ...bus.Event) (err err
 	}
 	var all []notify.Notification
 	for _, event := range events {
-		if news, ok := notifier.Of(event); ok {
-			all = append(all, news)
+		if n, ok := notifier.Of(event); ok {
+			all = append(all, n)
 		}
 	}
 	if len(all) == 0 {
@@ -81,9 +81,9 @@ func Notify(ctx context.Context, f config.Folders, events ...bus.Event) (err err
 	if err != nil {
 		return err
 	}
-	shelf := notification.NewStore(m, nil)
-	for _, news := range all {
-		if _, err := shelf.Add(ctx, news); err != nil {
+	folder := notification.NewStore(m, nil)
+	for _, n := range all {
+		if _, err := folder.Add(ctx, n); err != nil {
 			return err
 		}
 	}

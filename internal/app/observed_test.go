@@ -24,7 +24,7 @@ func TestCallsAreTraced(t *testing.T) {
 	}))
 	defer collector.Close()
 	cfg := settings(t)
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port = true, 0
 	cfg.Observe.Traces.Endpoint, cfg.Observe.Traces.Sample = collector.URL, 0
 	if err := os.WriteFile(filepath.Join(cfg.Roots.Folders[0], "a.txt"), []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
@@ -37,7 +37,7 @@ func TestCallsAreTraced(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
 
-	url, client := a.Doors()[0].Address, &nethttp.Client{Transport: &nethttp.Transport{}}
+	url, client := a.Listeners()[0].Address, &nethttp.Client{Transport: &nethttp.Transport{}}
 	trace := func(id string) string { return "00-" + strings.Repeat(id, 32) + "-b7ad6b7169203331-01" }
 	const modern = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`
 	call := func(meta string, headers ...string) {

@@ -21,14 +21,14 @@ func TestStandardInputAndTheLocalTokenAreOneOwner(t *testing.T) {
 	cfg := settings(t)
 	cfg.View.Modules = []string{"sandbox"}
 	cfg.Modules.Sandbox.Pool.Enabled, cfg.Modules.Sandbox.Driver = false, "namespaces"
-	cfg.Sessions.Off, cfg.Doors.Stdio = true, true
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	cfg.Sessions.Off, cfg.Listen.Stdio = true, true
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Host, cfg.Listen.HTTP.Port = true, "127.0.0.1", 0
 	in, toHost := io.Pipe()
 	fromHost, out := io.Pipe()
 	a, _ := liveOn(t, cfg, Options{In: in, Out: out})
 	t.Cleanup(func() { toHost.Close(); out.Close() })
 	var url string
-	for _, d := range a.Doors() {
+	for _, d := range a.Listeners() {
 		if d.Kind == "HTTP" {
 			url = d.Address
 		}

@@ -23,7 +23,7 @@ func flood(
 	headers ...string,
 ) (refused int, last *httptest.ResponseRecorder) {
 	t.Helper()
-	door, err := a.HTTPDoor()
+	listener, err := a.NewHTTPServer()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func flood(
 			r.Header.Set(name, value)
 		}
 		w := httptest.NewRecorder()
-		door.ServeHTTP(w, r)
+		listener.ServeHTTP(w, r)
 		if w.Code == 429 {
 			refused, last = refused+1, w
 		}
@@ -55,7 +55,7 @@ func flood(
 func slow(t *testing.T, set bool) *App {
 	cfg := settings(t)
 	cfg.Auth.Insecure = true
-	cfg.Doors.Stdio = false
+	cfg.Listen.Stdio = false
 	a, err := New(t.Context(), cfg, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -139,7 +139,7 @@ func TestConnectionsAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	for f := range facts {
-		if !strings.Contains(string(f.Data), `"door":"pipe"`) {
+		if !strings.Contains(string(f.Data), `"listener":"pipe"`) {
 			t.Errorf("got %s", f.Data)
 		}
 		break

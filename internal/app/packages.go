@@ -19,7 +19,7 @@ import (
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/maintenance/backup"
-	hosting "gatehouse/internal/modules/packages"
+	packagemodule "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/packages/catalog"
@@ -32,20 +32,20 @@ const packageModule = "package"
 // packageRecordsAt is where the records of packages are stored.
 const packageRecordsAt = "/private/packages"
 
-// packageHouse opens the packages of this host, once for all modules that use them. It returns nil if nothing is
+// openPackages opens the packages of this host, once for all modules that use them. It returns nil if nothing is
 // stored on disk, or without the module of packages.
-func (a *App) packageHouse() (*packages.Manager, error) {
-	if a.house != nil || a.opts.Private || a.cfg.Folders.Data == "" || !a.hasGuest(packageModule) {
-		return a.house, nil
+func (a *App) openPackages() (*packages.Manager, error) {
+	if a.manager != nil || a.opts.Private || a.cfg.Folders.Data == "" || !a.hasModule(packageModule) {
+		return a.manager, nil
 	}
 	o := packages.Options{
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Settings: a.cfg.Modules.Package, Manual: a.opts.OneCall,
-		Lazy:   slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == packageModule && g.implicit }),
-		Broken: a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Lazy:   slices.ContainsFunc(a.enabled, func(g enabledModule) bool { return g.Name == packageModule && g.implicit }),
+		Broken: a.notifyBroken, Relisted: a.notifyRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
 		Share:   !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
-		Waiting: a.waitingPackages, Unapplied: a.tellUnapplied,
+		Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()
@@ -58,14 +58,14 @@ func (a *App) packageHouse() (*packages.Manager, error) {
 	if a.cfg.Folders.Config != "" {
 		o.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
 	}
-	house, err := packages.Open(o)
+	manager, err := packages.Open(o)
 	if err != nil {
 		return nil, err
 	}
-	a.house = house
-	house.Declare(a.cfg.Packages)
-	a.addPart("packages", house.Run)
-	return house, nil
+	a.manager = manager
+	manager.Declare(a.cfg.Packages)
+	a.addPart("packages", manager.Run)
+	return manager, nil
 }
 
 // restoredPackages returns a function that reads the records of packages that a restore has put in place.
@@ -104,10 +104,10 @@ func (a *App) waitingPackages() (ids []string, put func() error, err error) {
 // putPackages restores packages of a backup at once. now is false if this host does not run the packages; then the
 // restore waits.
 func (a *App) putPackages() (now bool, err error) {
-	if a.house == nil {
+	if a.manager == nil {
 		return false, nil
 	}
-	switch _, err = a.house.PutRestored(); {
+	switch _, err = a.manager.PutRestored(); {
 	case err == nil:
 		return true, nil
 	case refusedBusy(err):
@@ -121,25 +121,25 @@ func refusedBusy(err error) bool {
 	return ok && r.Code == tool.CodeBusy
 }
 
-// tellBroken notifies administrators that a package is no longer restarted.
-func (a *App) tellBroken(id string, why error) {
-	a.tellOfPackage(notify.Notification{
+// notifyBroken notifies administrators that a package is no longer restarted.
+func (a *App) notifyBroken(id string, why error) {
+	a.notifyOfPackage(notify.Notification{
 		Code: "package.broken", Level: notify.Error, Title: "The package " + id + " keeps failing",
 		Message: why.Error() + ". It is no longer started automatically: see package_logs, then call package_restart.",
 	})
 }
 
-// tellUnapplied notifies administrators that packages differ from what the settings state.
-func (a *App) tellUnapplied(why error) {
-	a.tellOfPackage(notify.Notification{
+// notifyUnapplied notifies administrators that packages differ from what the settings state.
+func (a *App) notifyUnapplied(why error) {
+	a.notifyOfPackage(notify.Notification{
 		Code: "package.unapplied", Level: notify.Error, Title: "Packages of the settings are not installed",
 		Message: why.Error() + ". gatehouse package apply tries again.",
 	})
 }
 
-// tellRelisted records in the ledger, and notifies administrators, that a package's tools differ from those that
+// notifyRelisted records in the ledger, and notifies administrators, that a package's tools differ from those that
 // were approved when it was installed.
-func (a *App) tellRelisted(id string, c packages.ToolChanges) {
+func (a *App) notifyRelisted(id string, c packages.ToolChanges) {
 	for _, list := range []*[]string{&c.Added, &c.Removed, &c.Changed} {
 		if most := 20; len(*list) > most {
 			*list = append((*list)[:most:most], fmt.Sprintf("and %d more", len(*list)-most))
@@ -160,15 +160,15 @@ func (a *App) tellRelisted(id string, c packages.ToolChanges) {
 		}
 	}
 	data, _ := json.Marshal(fact) // strings only
-	a.tellOfPackage(notify.Notification{
+	a.notifyOfPackage(notify.Notification{
 		Code: "package.tools_changed", Level: notify.Warning, Title: "The package " + id + " changed its tools", Data: data,
 		Message: "Its server changed them, not an installation: " + strings.Join(said, "; ") +
 			". Review them with package_info; package_stop stops the package.",
 	})
 }
 
-func (a *App) tellOfPackage(news notify.Notification) {
-	data, err := json.Marshal(news)
+func (a *App) notifyOfPackage(n notify.Notification) {
+	data, err := json.Marshal(n)
 	if err != nil {
 		return // only strings: it cannot fail
 	}
@@ -177,7 +177,7 @@ func (a *App) tellOfPackage(news notify.Notification) {
 
 // packageEvents holds the packages of a host, and publishes changes of their tools.
 type packageEvents struct {
-	house           *packages.Manager // nil before it is needed, and if there are none
+	manager         *packages.Manager // nil before it is needed, and if there are none
 	packagesChanged atomic.Pointer[func()]
 }
 
@@ -193,10 +193,10 @@ func CatalogOptions(cfg config.Config) catalog.Options {
 // implicitPackages reports whether the module of packages is on this host without
 // being named.
 func (a *App) implicitPackages() bool {
-	return slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == packageModule && g.implicit })
+	return slices.ContainsFunc(a.enabled, func(g enabledModule) bool { return g.Name == packageModule && g.implicit })
 }
 
-func (a *App) packageDeps() (c hosting.Config, err error) {
+func (a *App) packageDeps() (c packagemodule.Config, err error) {
 	c.Rules, c.Show, c.Unsynced = a.rules, a.tree.showJob, a.implicitPackages()
 	o := CatalogOptions(a.cfg)
 	o.Log = a.log
@@ -205,13 +205,13 @@ func (a *App) packageDeps() (c hosting.Config, err error) {
 	}
 	c.Catalog = catalog.New(o)
 	c.Changed = func(f func()) { a.packagesChanged.Store(&f) }
-	c.Packages, err = a.packageHouse()
+	c.Packages, err = a.openPackages()
 	return c, err
 }
 
 // takenNames returns the names of modules, which packages may not use.
 func (a *App) takenNames() []string {
-	names := append(guestNames(standard.Modules(standard.Deps{})), a.host.Names()...)
+	names := append(moduleNames(standard.Modules(standard.Deps{})), a.host.Names()...)
 	return slices.DeleteFunc(
 		append(names, packageModule, resourcesModule, jobModule, publicModule, contextModule, sshModule),
 		func(n string) bool {
@@ -240,7 +240,7 @@ func (l *liveTree) seesPackage(who tool.Caller) func(string, any) bool {
 func (l *liveTree) callable(who tool.Caller) map[string]bool {
 	mine, seen := map[string]bool{}, map[string]bool{}
 	v, err := l.app.views.View(context.Background(), &who, l.app.views.Cut(who))
-	if err != nil || l.app.house == nil {
+	if err != nil || l.app.manager == nil {
 		return mine
 	}
 	for _, e := range v.Entries(views.Tools) {
@@ -248,7 +248,7 @@ func (l *liveTree) callable(who tool.Caller) map[string]bool {
 			seen[e.Name] = true
 		}
 	}
-	for _, o := range l.app.house.Tools() {
+	for _, o := range l.app.manager.Tools() {
 		if seen[o.Name] {
 			mine[o.Package] = true
 		}

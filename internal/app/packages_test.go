@@ -165,7 +165,7 @@ func TestAPackageIsSeenByThoseWhoMayCallIt(t *testing.T) {
 func TestThoseWhoRuleAreToldOfAPackageThatIsLeftAlone(t *testing.T) {
 	a, client := liveOn(t, ruled(t, "package", "notification"), Options{})
 	admin := client("ann", "admin")
-	a.tellBroken("up", errors.New("its program ended with code 4"))
+	a.notifyBroken("up", errors.New("its program ended with code 4"))
 	eventually(t, "it is in the list", func() bool {
 		got := fmt.Sprint(admin.result("notification_list", `{}`))
 		return strings.Contains(got, "package.broken") && strings.Contains(got, "code 4")
@@ -228,13 +228,13 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	if err := secret.In(first.Folders.Config, "").Set(backup.DefaultSecret, secret.New(backupKey)); err != nil {
 		t.Fatal(err)
 	}
-	shelf := t.TempDir()
+	folder := t.TempDir()
 	a, stop := started(t, first)
 	admin := tenantOf(t, a, "ann", "admin")
 	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
 	eventually(t, "the tools are listed", func() bool { return slices.Contains(admin.names("default"), "up_keep") })
 	expect(t, admin.call("default", "up_keep", `{}`), "kept")
-	if got := admin.result("backup_target_set", fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q}`, shelf)); got["name"] != "shelf" {
+	if got := admin.result("backup_target_set", fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q}`, folder)); got["name"] != "shelf" {
 		t.Fatal(got)
 	}
 	made := admin.wait(admin.result("backup_create", `{}`))
@@ -251,7 +251,7 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	b, stop := started(t, second)
 	admin = tenantOf(t, b, "ann", "admin")
 	staged := admin.wait(
-		admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":%q,"confirm":%q}`, shelf, backupKey, name)),
+		admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":%q,"confirm":%q}`, folder, backupKey, name)),
 	)
 	if staged["backup"] != name {
 		t.Fatal(staged)
@@ -271,7 +271,7 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 // Packages that are restored alone run on the running host: packages it did not have, and those it has, which end
 // first. The result is the same if another process restores them.
 func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
-	shelf := t.TempDir()
+	folder := t.TempDir()
 	first := ruled(t, "package", "backup")
 	a, stop := started(t, first)
 	admin := tenantOf(t, a, "ann", "admin")
@@ -279,7 +279,7 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 	eventually(t, "the tools are listed", func() bool { return slices.Contains(admin.names("default"), "up_keep") })
 	expect(t, admin.call("default", "up_keep", `{}`), "kept")
 	made := admin.wait(
-		admin.result("backup_create", fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"]}`, shelf, backupKey)),
+		admin.result("backup_create", fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"]}`, folder, backupKey)),
 	)
 	name, _ := made["backup"].(string)
 	if name == "" {
@@ -294,7 +294,7 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 	kept := filepath.Join(second.Folders.Data, "packages", "up", "data", "kept")
 	restore := func() {
 		t.Helper()
-		args := fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"],"confirm":%q}`, shelf, backupKey, name)
+		args := fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"],"confirm":%q}`, folder, backupKey, name)
 		done := admin.wait(admin.result("backup_restore", args))
 		if next, _ := done["next"].(string); !strings.Contains(next, "are back and run") {
 			t.Fatal(done)
@@ -333,7 +333,7 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hold.Release()
-	if _, _, err := hold.Restore(t.Context(), shelf, name, []string{"up"}, backup.Key{Password: secret.New(backupKey)}, nil); err != nil {
+	if _, _, err := hold.Restore(t.Context(), folder, name, []string{"up"}, backup.Key{Password: secret.New(backupKey)}, nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "what another process restored is there", func() bool {

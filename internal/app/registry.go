@@ -185,10 +185,10 @@ func (a *App) registryEntries(r *nethttp.Request, who protocol.Caller) (all []re
 		who.Context = a.views.Default()
 	}
 	enters := slices.ContainsFunc(a.views.Open(who.Caller), func(s views.Spec) bool { return s.Name == who.Context })
-	if a.house == nil || !enters {
+	if a.manager == nil || !enters {
 		return nil
 	}
-	list, err := a.house.List()
+	list, err := a.manager.List()
 	if err != nil {
 		return nil
 	}

@@ -18,17 +18,17 @@ import (
 // the shape that a client of the official registry reads.
 func TestPackagesAreServedAsARegistry(t *testing.T) {
 	cfg := ruled(t, "package", "file")
-	cfg.Doors.HTTP.Open = true
+	cfg.Listen.HTTP.Open = true
 	a, client := liveOn(t, cfg, Options{})
 	admin := client("ann", "admin")
 	for _, id := range []string{"alpha", "beta", "gamma-x"} {
 		admin.wait(admin.result("package_install", strings.Replace(packageArgs(t, id, "good"), `"env":{`, `"env":{"MODE":"value-of-it",`, 1)))
 	}
-	door, err := a.HTTPDoor()
+	listener, err := a.NewHTTPServer()
 	if err != nil {
 		t.Fatal(err)
 	}
-	site := httptest.NewServer(door)
+	site := httptest.NewServer(listener)
 	t.Cleanup(site.Close)
 	get := func(path, context string) (int, string) {
 		t.Helper()
@@ -142,16 +142,16 @@ func TestPackagesAreServedAsARegistry(t *testing.T) {
 //redteam:attack What is not yours is not there: a caller without credentials reads which packages a host has
 func TestTheRegistryAsksWhoCalls(t *testing.T) {
 	cfg := ruled(t, "package")
-	cfg.Doors.HTTP.Open, cfg.Auth.Required = true, true
+	cfg.Listen.HTTP.Open, cfg.Auth.Required = true, true
 	a, _ := liveOn(t, cfg, Options{})
-	door, err := a.HTTPDoor()
+	listener, err := a.NewHTTPServer()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{"/v0.1/servers", "/v0.1/servers/a%2Fb/versions"} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest("GET", "http://127.0.0.1"+path, nil)
-		door.ServeHTTP(w, r)
+		listener.ServeHTTP(w, r)
 		if w.Code != 401 {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}

@@ -25,8 +25,8 @@ import (
 )
 
 // longJob returns a module whose tool starts a job that runs until it is cancelled and then closes cancelled.
-func longJob(cancelled chan struct{}) Guest {
-	return Guest{"long", func(_ context.Context, d module.Deps) (module.Module, error) {
+func longJob(cancelled chan struct{}) Module {
+	return Module{"long", func(_ context.Context, d module.Deps) (module.Module, error) {
 		type began struct {
 			Job string `json:"job"`
 		}
@@ -80,7 +80,7 @@ func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
 		cfg.Modules.Sandbox.Pool.Enabled, cfg.Modules.Sandbox.Driver = false, "namespaces"
 	}
 	cancelled := make(chan struct{})
-	a, client := liveOn(t, cfg, Options{Extra: []Guest{longJob(cancelled)}})
+	a, client := liveOn(t, cfg, Options{Extra: []Module{longJob(cancelled)}})
 	for _, name := range []string{"ann", "anna"} {
 		if err := a.who.AddUser(t.Context(), name, nil, ""); err != nil {
 			t.Fatal(err)
@@ -314,7 +314,7 @@ func TestAdministratorsSeeAndEndWhatBelongsToOthers(t *testing.T) {
 		cfg.Modules.Sandbox.Pool.Enabled, cfg.Modules.Sandbox.Driver = false, "namespaces"
 	}
 	cancelled := make(chan struct{})
-	_, client := liveOn(t, cfg, Options{Extra: []Guest{longJob(cancelled)}})
+	_, client := liveOn(t, cfg, Options{Extra: []Module{longJob(cancelled)}})
 	ann, bob, admin := client("ann"), client("bob"), client("chief", identity.Admin)
 	type thing struct{ list, id, end, arg string }
 	var made struct {
@@ -389,7 +389,7 @@ func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {
 		{Name: "closed", Modules: []string{"process"}, Users: []string{"ann"}},
 	}
 	cancelled := make(chan struct{})
-	a, client := liveOn(t, cfg, Options{Extra: []Guest{longJob(cancelled)}})
+	a, client := liveOn(t, cfg, Options{Extra: []Module{longJob(cancelled)}})
 	for _, name := range []string{"ann", "bob"} {
 		if err := a.who.AddUser(t.Context(), name, nil, ""); err != nil {
 			t.Fatal(err)

@@ -25,11 +25,11 @@ func RuleWarnings(ctx context.Context, cfg config.Config, of *contextstore.Recor
 		return nil
 	}
 	// Every standard module counts, because another start may serve another choice.
-	var guests []guest
+	var enabled []enabledModule
 	for _, g := range standard.Modules(standard.Deps{}) {
-		guests = append(guests, guest{Guest: Guest{g.Name, g.New}})
+		enabled = append(enabled, enabledModule{Module: Module{g.Name, g.New}})
 	}
-	host := bareHost(ctx, guests)
+	host := bareHost(ctx, enabled)
 	defer host.Close(ctx)
 	return permit.Warnings(rules, modulehost.Tools(host.Offers(ctx, module.Audience{})))
 }

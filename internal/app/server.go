@@ -28,15 +28,15 @@ type shutdownRequest struct {
 	again bool // guarded by once, and read when asked is closed
 }
 
-// hasGuest reports whether this host has a module.
-func (a *App) hasGuest(name string) bool {
-	return slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == name })
+// hasModule reports whether this host has a module.
+func (a *App) hasModule(name string) bool {
+	return slices.ContainsFunc(a.enabled, func(g enabledModule) bool { return g.Name == name })
 }
 
 // keepJournal stores this host's log from now on, for the module that shows it.
 func (a *App) keepJournal() {
 	a.leaving.asked = make(chan struct{})
-	if !a.hasGuest(serverModule) {
+	if !a.hasModule(serverModule) {
 		return
 	}
 	a.journal = server.NewJournal(slog.LevelInfo)
@@ -66,7 +66,7 @@ func (a *App) serverDeps() (c server.Config, err error) {
 		return nil
 	})
 	c.Show = a.tree.showJob
-	c.Packages, err = a.packageHouse()
+	c.Packages, err = a.openPackages()
 	return c, err
 }
 
@@ -172,7 +172,7 @@ func (l *liveTree) recall(ctx context.Context) error {
 			i.Name = introduce(l.app.opts.Info).Name
 		}
 		i.Language = self.Language
-		i.Unread, err = l.shelf.Unread() // read inside the change, so that the last writer has the newest count
+		i.Unread, err = l.notices.Unread() // read inside the change, so that the last writer has the newest count
 		return err
 	})
 	return err

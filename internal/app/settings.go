@@ -42,7 +42,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	next.Roots.Client, next.Roots.Fixed = cfg.Roots.Client, cfg.Roots.Fixed
 	next.View.Context, next.View.Tools, next.View.ReadOnly = cfg.View.Context, cfg.View.Tools, cfg.View.ReadOnly
 	next.Limits.Rate, next.Limits.Burst = cfg.Limits.Rate, cfg.Limits.Burst
-	fixed, err := fixedContexts(next, a.guests)
+	fixed, err := fixedContexts(next, a.enabled)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,8 +53,8 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}
-	if a.house != nil && slices.Contains(live, "packages") {
-		a.house.Declare(next.Packages)
+	if a.manager != nil && slices.Contains(live, "packages") {
+		a.manager.Declare(next.Packages)
 	}
 	a.narrower.Set(clientRootSettings(next))
 	rates := limits(next)
@@ -79,7 +79,7 @@ func limits(cfg config.Config) limit.Options {
 		Message: int64(l.Message),
 		Streams: l.Streams,
 	}
-	d := cfg.Doors
+	d := cfg.Listen
 	beyond := d.HTTP.Open && !config.Loopback(d.HTTP.Host) || d.TCP != "" && !config.LoopbackAddr(d.TCP)
 	switch {
 	case l.Rate != nil:
@@ -113,13 +113,13 @@ func named(cfg config.Config, o Options) []string {
 // mistake is a *SettingError. The only file it opens is that of the contexts that were created at run time, if
 // there is one.
 func CheckSettings(cfg config.Config) error {
-	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err == nil {
 		err = checkView(cfg.View)
 	}
 	var fixed contextstore.Fixed
 	if err == nil {
-		fixed, err = fixedContexts(cfg, guests)
+		fixed, err = fixedContexts(cfg, enabled)
 	}
 	for i, c := range cfg.Contexts {
 		if c.Name == contextstore.Admin && err == nil {
@@ -133,9 +133,9 @@ func CheckSettings(cfg config.Config) error {
 		err = checkDefault(cfg.View.Context, &fixed, madeContexts(cfg.Folders))
 	}
 	if err == nil {
-		err = checkRenames(cfg, guests)
+		err = checkRenames(cfg, enabled)
 	}
-	if _, told := errors.AsType[*SettingError](err); err == nil || told {
+	if _, invalid := errors.AsType[*SettingError](err); err == nil || invalid {
 		return err
 	}
 	return &SettingError{err}
@@ -144,11 +144,11 @@ func CheckSettings(cfg config.Config) error {
 // ContextNames returns the contexts that callers of a host with these settings may use: those of the settings
 // first, then those that were created at run time, and the administration last.
 func ContextNames(cfg config.Config) ([]string, error) {
-	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil, err
 	}
-	fixed, err := fixedContexts(cfg, guests)
+	fixed, err := fixedContexts(cfg, enabled)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func madeContexts(f config.Folders) *contextstore.Snapshot {
 
 // fixedContexts returns the contexts of the settings: those of the file, if it has any, or else one with
 // everything and one for each module.
-func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error) {
+func fixedContexts(cfg config.Config, enabled []enabledModule) (contextstore.Fixed, error) {
 	v := cfg.View
 	policy, err := cfg.Permit()
 	if err != nil {
@@ -195,19 +195,19 @@ func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error
 	}
 	f := contextstore.Fixed{
 		Default: v.Context,
-		Modules: defaultModules(guests),
-		Admin:   adminModules(guests),
+		Modules: defaultModules(enabled),
+		Admin:   adminModules(enabled),
 		Policy:  policy,
 	}
 	if len(cfg.Contexts) == 0 {
-		f.Specs = specs(v, guests)
+		f.Specs = specs(v, enabled)
 		return f, nil
 	}
 	for i, c := range cfg.Contexts {
-		if err := knownModules(c.Modules, guests, fmt.Sprintf("contexts[%d].modules", i)); err != nil {
+		if err := knownModules(c.Modules, enabled, fmt.Sprintf("contexts[%d].modules", i)); err != nil {
 			return f, err
 		}
-		f.Specs = append(f.Specs, spec(c, guests))
+		f.Specs = append(f.Specs, spec(c, enabled))
 		own := contextstore.Definition{Env: c.Env, Limits: contextstore.Limits(c.Limits)}
 		if r := (contextstore.Record{Name: c.Name, Definition: own}); len(c.Env)+len(c.Roots) > 0 ||
 			c.Limits != (config.ContextLimits{}) {
@@ -221,18 +221,18 @@ func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error
 }
 
 // adminModules are those of the context in which a host is administered.
-func adminModules(guests []guest) []string {
+func adminModules(enabled []enabledModule) []string {
 	names := []string{contextModule, sshModule}
-	if slices.ContainsFunc(guests, func(g guest) bool { return g.Name == packageModule }) {
+	if slices.ContainsFunc(enabled, func(g enabledModule) bool { return g.Name == packageModule }) {
 		names = append(names, packageModule)
 	}
 	return names
 }
 
-func spec(c config.Context, guests []guest) views.Spec {
+func spec(c config.Context, enabled []enabledModule) views.Spec {
 	modules := c.Modules
 	if modules == nil {
-		modules = defaultModules(guests)
+		modules = defaultModules(enabled)
 	}
 	return views.Spec{
 		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts, Resources: c.Resources,
@@ -241,11 +241,11 @@ func spec(c config.Context, guests []guest) views.Spec {
 }
 
 // knownModules returns an error if a name is not that of a module of this host.
-func knownModules(names []string, guests []guest, path string) error {
+func knownModules(names []string, enabled []enabledModule, path string) error {
 	for _, name := range names {
-		if !slices.ContainsFunc(guests, func(g guest) bool { return g.Name == name }) {
+		if !slices.ContainsFunc(enabled, func(g enabledModule) bool { return g.Name == name }) {
 			var known []string
-			for _, g := range guests {
+			for _, g := range enabled {
 				known = append(known, g.Name)
 			}
 			return &SettingError{
@@ -265,12 +265,12 @@ func knownModules(names []string, guests []guest, path string) error {
 
 // checkRenames returns an error if the new name of a tool is that of another tool of the same context, because one
 // of the two would be left out. Modules that cannot be created without a host are skipped.
-func checkRenames(cfg config.Config, guests []guest) error {
+func checkRenames(cfg config.Config, enabled []enabledModule) error {
 	if !slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return len(c.Rename) > 0 }) {
 		return nil
 	}
 	ctx := context.Background()
-	host := bareHost(ctx, guests)
+	host := bareHost(ctx, enabled)
 	defer host.Close(ctx)
 	set := views.New(
 		views.Options{
@@ -285,7 +285,7 @@ func checkRenames(cfg config.Config, guests []guest) error {
 		}
 		plain := c
 		plain.Rename = nil
-		set.Set(views.Rules{Policy: permit.Open(false), Specs: []views.Spec{spec(plain, guests)}})
+		set.Set(views.Rules{Policy: permit.Open(false), Specs: []views.Spec{spec(plain, enabled)}})
 		v, _, err := set.Whole(ctx, &tool.Caller{Context: c.Name})
 		if err != nil {
 			continue
@@ -309,9 +309,9 @@ func checkRenames(cfg config.Config, guests []guest) error {
 
 // bareHost returns a host with the modules that can be created without one, to read what they offer. The caller
 // closes it.
-func bareHost(ctx context.Context, guests []guest) *modulehost.Host {
+func bareHost(ctx context.Context, enabled []enabledModule) *modulehost.Host {
 	host := modulehost.NewHost(modulehost.Options{Bus: bus.New(), Log: slog.New(slog.DiscardHandler)})
-	for _, g := range guests {
+	for _, g := range enabled {
 		if i := slices.IndexFunc(standard.Modules(standard.Deps{}), func(s standard.Module) bool { return s.Name == g.Name }); i >= 0 {
 			host.Add(
 				ctx,
@@ -324,15 +324,15 @@ func bareHost(ctx context.Context, guests []guest) *modulehost.Host {
 }
 
 // checkDefault returns an error if the default context is invalid.
-func checkDefault(name string, fixed *contextstore.Fixed, book *contextstore.Snapshot) error {
-	if name == "" || name != contextstore.Admin && fixed.Has(name) || book.Find(name) != nil {
+func checkDefault(name string, fixed *contextstore.Fixed, stored *contextstore.Snapshot) error {
+	if name == "" || name != contextstore.Admin && fixed.Has(name) || stored.Find(name) != nil {
 		return nil
 	}
 	var names []string
 	for _, s := range fixed.Specs {
 		names = append(names, s.Name)
 	}
-	for _, r := range book.Records {
+	for _, r := range stored.Records {
 		names = append(names, r.Name)
 	}
 	return &SettingError{

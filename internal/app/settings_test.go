@@ -46,9 +46,9 @@ func body(t *testing.T, resp *nethttp.Response) string {
 // its lists changed.
 func TestSessionsOutliveNewSettings(t *testing.T) {
 	cfg := settings(t)
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port = true, 0
 	a := serving(t, cfg)
-	url := a.Doors()[0].Address
+	url := a.Listeners()[0].Address
 	client := &nethttp.Client{Transport: &nethttp.Transport{}}
 	init := ask(t, client, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`)
 	session := "Mcp-Session-Id: " + init.Header.Get("Mcp-Session-Id")
@@ -98,7 +98,7 @@ func TestSessionsOutliveNewSettings(t *testing.T) {
 // The contexts of the settings replace those a host has by default.
 func TestContextsOfTheSettings(t *testing.T) {
 	cfg := settings(t)
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port = true, 0
 	cfg.Contexts = []config.Context{
 		{
 			Name:    "reading",
@@ -109,7 +109,7 @@ func TestContextsOfTheSettings(t *testing.T) {
 		{Name: "closed", Users: []string{"ann"}, KnownTo: []string{"staff"}},
 	}
 	a := serving(t, cfg)
-	url := a.Doors()[0].Address
+	url := a.Listeners()[0].Address
 	client := &nethttp.Client{Transport: &nethttp.Transport{}}
 	for path, want := range map[string]string{"": `"look"`, "/reading": `"look"`, "/closed": "Context not found", "/default": "Context not found", "/file": "Context not found"} {
 		got := body(

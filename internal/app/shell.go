@@ -20,7 +20,7 @@ const shellModule = "shell"
 // folder outside of those of the host.
 func (a *App) checkShell(context.Context) error {
 	s := a.cfg.Modules.Shell
-	if !slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == shellModule }) {
+	if !slices.ContainsFunc(a.enabled, func(g enabledModule) bool { return g.Name == shellModule }) {
 		return nil
 	}
 	if s.Shell != "" && !s.Confine { // a sandbox has its own programs

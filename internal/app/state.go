@@ -48,7 +48,7 @@ type liveTree struct {
 	processes *state.Mount[map[string]processState]
 	sandboxes *state.Mount[map[string]sandboxState]
 	jobs      *state.Mount[map[string]jobState]
-	shelf     *notification.Store // at /private/notifications
+	notices   *notification.Store // at /private/notifications
 	mail      *state.Mount[smtp.Kept]
 
 	modules *state.Mount[map[string]moduleState]
@@ -187,7 +187,7 @@ func (l *liveTree) mount(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.shelf = notification.NewStore(notes, func(int) {
+	l.notices = notification.NewStore(notes, func(int) {
 		if err := l.recall(context.Background()); err != nil {
 			l.app.log.Warn("the number of unread notifications is not shown", "err", err)
 		}
@@ -321,7 +321,7 @@ func (l *liveTree) begin(ctx context.Context) error {
 		ID: self.ID, Name: about.Name, Title: about.Title, Version: about.Version,
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: time.Now().UTC(), Transports: []string{}, Status: serverStatus{"starting"},
 	}
-	for _, d := range l.app.doors {
+	for _, d := range l.app.listeners {
 		info.Transports = append(info.Transports, strings.ToLower(d.Kind))
 	}
 	if _, err := l.info.Set(ctx, info); err != nil {

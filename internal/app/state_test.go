@@ -307,7 +307,7 @@ func TestToolsThatSync(t *testing.T) {
 		)
 	}
 	offer := &module.Offer{Tools: []tool.Tool{touch("silently", false), touch("sync", true)}}
-	a, client := liveWith(t, Options{Extra: []Guest{{"touch", moduletest.Fixed(offer)}}})
+	a, client := liveWith(t, Options{Extra: []Module{{"touch", moduletest.Fixed(offer)}}})
 	eventually(
 		t,
 		"calls are followed",
@@ -362,7 +362,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 		})
 	a, client := liveWith(
 		t,
-		Options{Extra: []Guest{{"touch", moduletest.Fixed(&module.Offer{Tools: []tool.Tool{touch}})}}},
+		Options{Extra: []Module{{"touch", moduletest.Fixed(&module.Offer{Tools: []tool.Tool{touch}})}}},
 	)
 	eventually(
 		t,

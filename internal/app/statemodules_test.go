@@ -87,7 +87,7 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 		{Name: "dotted", Modules: []string{"shaky"}, Style: "dot"},
 	}
 	s := &shaky{}
-	a, client := liveOn(t, cfg, Options{Extra: []Guest{{"shaky", s.New}}})
+	a, client := liveOn(t, cfg, Options{Extra: []Module{{"shaky", s.New}}})
 	root, ann, bob := client("root", "admin"), client("ann"), client("bob")
 	eventually(t, "modules are shown", func() bool { return len(root.modulesOf("main")) > 0 })
 

@@ -24,9 +24,9 @@ func (a *App) openStores(context.Context) (err error) {
 		return err
 	}
 	a.ring, a.jobs = seal.Ephemeral(), nil
-	book := ""
+	path := ""
 	if !a.opts.Private {
-		book = ApprovalsFile(a.cfg.Folders)
+		path = ApprovalsFile(a.cfg.Folders)
 		a.ring = a.loadKeys()
 		if a.jobs, err = a.openJobs(); err != nil {
 			a.log.Warn(
@@ -47,12 +47,12 @@ func (a *App) openStores(context.Context) (err error) {
 	if a.cfg.Approvals.Proof == "passphrase" && !a.opts.Private {
 		o.Proof = ProofFile(a.cfg.Folders)
 	}
-	a.book = approvals.Open(book, o)
-	if err := a.book.ProofErr(); err != nil {
+	a.approvals = approvals.Open(path, o)
+	if err := a.approvals.ProofErr(); err != nil {
 		a.log.Warn("calls that need an approval cannot get one until this host is restarted", "err", err)
 	}
 	a.addPart("approvals", func(ctx context.Context) error {
-		return errors.Join(a.book.Run(ctx), a.book.Close())
+		return errors.Join(a.approvals.Run(ctx), a.approvals.Close())
 	})
 	return nil
 }

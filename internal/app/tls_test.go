@@ -18,7 +18,7 @@ import (
 func overHTTPS(t *testing.T, two bool) (string, *nethttp.Client) {
 	t.Helper()
 	cfg := settings(t)
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port, cfg.Doors.HTTP.TLS = true, 0, config.TLS{On: true}
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port, cfg.Listen.HTTP.TLS = true, 0, config.TLS{On: true}
 	a, err := New(t.Context(), cfg, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -32,11 +32,11 @@ func overHTTPS(t *testing.T, two bool) (string, *nethttp.Client) {
 			t.Error(err)
 		}
 	})
-	door := a.Doors()[0]
-	if door.Kind != HTTPS || !strings.HasPrefix(door.Address, "https://127.0.0.1:") {
-		t.Fatalf("the listener is %s at %s", door.Kind, door.Address)
+	listener := a.Listeners()[0]
+	if listener.Kind != HTTPS || !strings.HasPrefix(listener.Address, "https://127.0.0.1:") {
+		t.Fatalf("the listener is %s at %s", listener.Kind, listener.Address)
 	}
-	crt, err := os.ReadFile(door.Trust)
+	crt, err := os.ReadFile(listener.Trust)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func overHTTPS(t *testing.T, two bool) (string, *nethttp.Client) {
 	pool.AppendCertsFromPEM(crt)
 	transport := &nethttp.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: two}
 	t.Cleanup(transport.CloseIdleConnections)
-	return door.Address, &nethttp.Client{Transport: transport}
+	return listener.Address, &nethttp.Client{Transport: transport}
 }
 
 // ask sends one request; the caller closes the response.

@@ -18,7 +18,7 @@ const socketModule = "ws"
 
 // openWebSockets creates the hub and its server, if the host has their module.
 func (a *App) openWebSockets() *hub.Hub {
-	if !a.hasGuest(socketModule) {
+	if !a.hasModule(socketModule) {
 		return nil
 	}
 	if a.sockets == nil {
@@ -31,7 +31,7 @@ func (a *App) openWebSockets() *hub.Hub {
 			Pace: func(who protocol.Caller, r *http.Request) func(context.Context) error {
 				return a.paced(who, remote(r)).Pace
 			},
-			Origins: func() []string { return slices.Concat(a.cfg.Doors.HTTP.Origins, a.ownOrigins()) },
+			Origins: func() []string { return slices.Concat(a.cfg.Listen.HTTP.Origins, a.ownOrigins()) },
 			Log:     a.log,
 		})
 		a.who.OnRevoked(a.sockets.Revoke)
@@ -54,7 +54,7 @@ func (a *App) webSocketDeps() (c ws.Config, err error) {
 
 // ownOrigins returns the origins of pages that the host's own HTTP listeners on loopback serve.
 func (a *App) ownOrigins() (all []string) {
-	for _, d := range a.Doors() {
+	for _, d := range a.Listeners() {
 		u, err := url.Parse(d.Address)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" {
 			continue

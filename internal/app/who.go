@@ -25,8 +25,8 @@ import (
 func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
-		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
-		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
+		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
+		Origins: a.cfg.Listen.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
 	}
 	if c.Required {
 		o.Mode = identity.Required
@@ -35,7 +35,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.Data, "identity.db")
 		o.Known = KnownUsers(a.cfg.Folders)
-		if a.cfg.Doors.HTTP.Open || a.cfg.Doors.TCP != "" {
+		if a.cfg.Listen.HTTP.Open || a.cfg.Listen.TCP != "" {
 			o.LocalToken = LocalTokenFile(a.cfg.Folders)
 		}
 	}
@@ -203,7 +203,8 @@ func (a *App) advice(addr netip.Addr) string {
 // publishConnection publishes an event about a connection to a newline-framed listener: its remote address and, on
 // a Unix socket, its process.
 func (a *App) publishConnection(conn net.Conn) {
-	fact := map[string]any{"door": conn.LocalAddr().Network()}
+	kind := conn.LocalAddr().Network()
+	fact := map[string]any{"listener": kind, "door": kind} // door is the former name of listener
 	if uid, known := socket.PeerUID(conn); known {
 		fact["uid"] = uid
 	} else {

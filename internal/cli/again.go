@@ -13,7 +13,7 @@ import (
 // restarts describes how a host with these settings is restarted on request; it returns "" if it cannot be. A host
 // on standard input and output cannot be restarted, because its client would not learn that another host answers.
 func restarts(cfg config.Config) string {
-	if runtime.GOOS == "windows" || cfg.Doors.Stdio {
+	if runtime.GOOS == "windows" || cfg.Listen.Stdio {
 		return ""
 	}
 	return "the program replaces itself, with the same arguments and process id, and opens its listeners again; sessions start anew"

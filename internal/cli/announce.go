@@ -22,11 +22,11 @@ import (
 // warn prints warnings about what the settings expose, before any listener opens.
 func warn(stderr io.Writer, cfg config.Config) {
 	var lines []string
-	if cfg.Doors.HTTP.Open {
-		lines = append(lines, httpserver.WarnExposed(cfg.Doors.HTTP.Host, cfg.Doors.HTTP.TLS.On)...)
+	if cfg.Listen.HTTP.Open {
+		lines = append(lines, httpserver.WarnExposed(cfg.Listen.HTTP.Host, cfg.Listen.HTTP.TLS.On)...)
 	}
-	if cfg.Doors.TCP != "" {
-		lines = append(lines, socket.WarnExposed(cfg.Doors.TCP)...)
+	if cfg.Listen.TCP != "" {
+		lines = append(lines, socket.WarnExposed(cfg.Listen.TCP)...)
 	}
 	if cfg.Roots.Unrestricted {
 		lines = append(lines, "WARNING: Running unrestricted lets the tools access every file this user can.",
@@ -49,7 +49,7 @@ func warn(stderr io.Writer, cfg config.Config) {
 func announce(w Environment, cfg config.Config, host *app.App, same command) {
 	say := func(format string, args ...any) { fmt.Fprintf(w.Err, "[gatehouse] "+format+"\n", args...) }
 	var kinds []string
-	for _, d := range host.Doors() {
+	for _, d := range host.Listeners() {
 		kinds = append(kinds, d.Kind)
 	}
 	say("%s server (%s)", strings.Join(host.Modules(), ", "), strings.Join(kinds, ", "))
@@ -61,7 +61,7 @@ func announce(w Environment, cfg config.Config, host *app.App, same command) {
 	if cfg.View.ReadOnly {
 		say("Read-only: tools that change anything are not offered")
 	}
-	for _, d := range host.Doors() {
+	for _, d := range host.Listeners() {
 		for _, line := range d.Notes {
 			say("%s", line)
 		}

@@ -80,7 +80,7 @@ func TestThePrintedEntryStartsTheSameServer(t *testing.T) {
 		again := map[string]string{"HOME": home}
 		maps.Copy(again, same.env)
 		_, _, got := serveSettings(t, same.args[1:], again)
-		if d := got.Doors; !d.Stdio || d.HTTP.Open || d.TCP != "" || d.Unix != "" {
+		if d := got.Listen; !d.Stdio || d.HTTP.Open || d.TCP != "" || d.Unix != "" {
 			t.Errorf("%v: listens at %+v, not at standard input and output alone", same.args, d)
 		}
 		for what, pair := range map[string][2]any{

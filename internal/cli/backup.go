@@ -58,9 +58,9 @@ a backup cannot be read: store the password elsewhere as well.`,
 
 // backupSetup holds what the commands of backups share.
 type backupSetup struct {
-	w    Environment
-	cfg  config.Config
-	room *backup.Manager
+	w       Environment
+	cfg     config.Config
+	backups *backup.Manager
 }
 
 func openVault(w Environment) (*backupSetup, error) {
@@ -69,7 +69,7 @@ func openVault(w Environment) (*backupSetup, error) {
 		return nil, &usageError{err}
 	}
 	v := &backupSetup{w: w, cfg: l.Config}
-	v.room = app.NewKeeper(v.cfg, backup.Options{
+	v.backups = app.NewKeeper(v.cfg, backup.Options{
 		Host: func(ctx context.Context) (backup.Host, error) { return app.HostOf(ctx, v.cfg.Folders) },
 		Packages: func(ctx context.Context) (map[string]json.RawMessage, error) {
 			return app.PackagesOf(ctx, v.cfg.Folders)
@@ -168,8 +168,8 @@ func asMistake(err error) error {
 	return err
 }
 
-// tells returns a function that prints each phase when it starts.
-func (b *backupSetup) tells() backup.Progress {
+// progress returns a function that prints each phase when it starts.
+func (b *backupSetup) progress() backup.Progress {
 	last := ""
 	return func(phase string, _, _ int64) {
 		if phase != last {
@@ -191,12 +191,12 @@ func backupCreate(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			hold, err := v.room.Reserve()
+			hold, err := v.backups.Reserve()
 			if err != nil {
 				return err
 			}
 			defer hold.Release()
-			made, err := hold.Create(c.Context(), first(args), packages, k, v.tells())
+			made, err := hold.Create(c.Context(), first(args), packages, k, v.progress())
 			if err != nil {
 				return asMistake(err)
 			}
@@ -232,7 +232,7 @@ func backupList(w Environment) *cobra.Command {
 			if len(args) == 0 {
 				return v.listTargets(asJSON)
 			}
-			all, err := v.room.List(c.Context(), args[0])
+			all, err := v.backups.List(c.Context(), args[0])
 			if err != nil {
 				return asMistake(err)
 			}
@@ -272,7 +272,7 @@ func entries(all []backup.Entry) []backupEntry {
 }
 
 func (b *backupSetup) listTargets(asJSON bool) error {
-	all, err := b.room.Targets()
+	all, err := b.backups.Targets()
 	if err != nil {
 		return err
 	}
@@ -321,7 +321,7 @@ func backupInfo(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			e, m, err := v.room.Info(c.Context(), first(args), name, k)
+			e, m, err := v.backups.Info(c.Context(), first(args), name, k)
 			if err != nil {
 				return asMistake(err)
 			}
@@ -387,7 +387,7 @@ the command reads it from its beginning up to the file.`,
 				return err
 			}
 			target, path := first(args[1:]), strings.Trim(args[0], "/")
-			e, m, err := v.room.Info(c.Context(), target, name, k)
+			e, m, err := v.backups.Info(c.Context(), target, name, k)
 			if err != nil {
 				return asMistake(err)
 			}
@@ -399,7 +399,7 @@ the command reads it from its beginning up to the file.`,
 				}
 				return t.Flush()
 			}
-			err = v.room.ReadFile(
+			err = v.backups.ReadFile(
 				c.Context(),
 				target,
 				e.Name,
@@ -441,12 +441,12 @@ unchanged; a running host restores them within seconds.`,
 			if err != nil {
 				return err
 			}
-			hold, err := v.room.Reserve()
+			hold, err := v.backups.Reserve()
 			if err != nil {
 				return err
 			}
 			defer hold.Release()
-			e, m, err := hold.Restore(c.Context(), first(args), name, packages, k, v.tells())
+			e, m, err := hold.Restore(c.Context(), first(args), name, packages, k, v.progress())
 			if err != nil {
 				return asMistake(err)
 			}

@@ -40,7 +40,7 @@ func backupTargetSet(w Environment) *cobra.Command {
 					return err
 				}
 			}
-			if err := v.room.SetTarget(c.Context(), t); err != nil {
+			if err := v.backups.SetTarget(c.Context(), t); err != nil {
 				return asMistake(err)
 			}
 			fmt.Fprintf(w.Err, "[gatehouse] Created target %s\n", t.Name)
@@ -73,7 +73,7 @@ func backupTargetRemove(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := v.room.RemoveTarget(args[0]); err != nil {
+			if err := v.backups.RemoveTarget(args[0]); err != nil {
 				return asMistake(err)
 			}
 			fmt.Fprintf(w.Err, "[gatehouse] Removed target %s\n", args[0])

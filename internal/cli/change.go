@@ -31,11 +31,11 @@ func (f *changeFlags) register(set *pflag.FlagSet) {
 
 // changer shows changes of clients' files, asks, and makes them.
 type changer struct {
-	w       Environment
-	machine clientconfig.Machine
-	book    clientconfig.Book
-	flags   changeFlags
-	answers *bufio.Reader // nil if standard input is no terminal
+	w           Environment
+	machine     clientconfig.Machine
+	connections clientconfig.Store
+	flags       changeFlags
+	answers     *bufio.Reader // nil if standard input is no terminal
 }
 
 func (f changeFlags) changer(w Environment, l *config.Loaded) (changer, error) {
@@ -47,7 +47,7 @@ func (f changeFlags) changer(w Environment, l *config.Loaded) (changer, error) {
 	if err != nil {
 		return changer{}, fmt.Errorf("find the home folder: %w", err)
 	}
-	k := changer{w: w, machine: m, book: clientconfig.Book{Dir: clientsFolder(l)}, flags: f}
+	k := changer{w: w, machine: m, connections: clientconfig.Store{Dir: clientsFolder(l)}, flags: f}
 	if isTerminal(w.In) {
 		k.answers = bufio.NewReader(w.In)
 	}
@@ -109,7 +109,7 @@ func (k *changer) apply(plan func() (*clientconfig.Change, error)) (outcome, err
 				return skipped, err
 			}
 		}
-		backup, err := k.book.Apply(ch)
+		backup, err := k.connections.Apply(ch)
 		if errors.Is(err, clientconfig.ErrModified) && try < maxTries {
 			continue
 		}

@@ -320,7 +320,7 @@ func findClient(name string) (*clientconfig.Client, error) {
 func (k *connector) connectOne(c *clientconfig.Client) error {
 	if k.flags.remove {
 		did, err := k.apply(func() (*clientconfig.Change, error) {
-			return k.machine.PlanRemove(k.book, c, k.scope, k.flags.name)
+			return k.machine.PlanRemove(k.connections, c, k.scope, k.flags.name)
 		})
 		switch {
 		case err != nil || did == skipped:
@@ -370,7 +370,7 @@ func (k *connector) ours(ch *clientconfig.Change) error {
 		if s.Name != ch.Name || ourProgram(s) {
 			continue
 		}
-		if known, err := k.book.Knows(ch); err != nil || known {
+		if known, err := k.connections.Knows(ch); err != nil || known {
 			return err
 		}
 		return fmt.Errorf(

@@ -142,7 +142,7 @@ func (f *daemonFlags) findDaemon(c *cobra.Command, w Environment) (*config.Loade
 // openListeners sets the listeners of a daemon: its own socket, and those that its transport names. If no
 // transport is set, the listeners that listen names stay.
 func openListeners(l *config.Loaded) {
-	d := &l.Doors
+	d := &l.Listen
 	d.Stdio, d.Unix = false, socketPath(l.Config)
 	addr := cmp.Or(l.Daemon.Addr, config.DefaultTCP)
 	if a, err := config.ParseTCP(addr); err == nil {
@@ -175,7 +175,7 @@ func absoluteSocket(addr string) string {
 }
 
 // socketPath returns the path of the daemon's own socket.
-func socketPath(cfg config.Config) string { return cmp.Or(cfg.Doors.Unix, cfg.Folders.Socket()) }
+func socketPath(cfg config.Config) string { return cmp.Or(cfg.Listen.Unix, cfg.Folders.Socket()) }
 
 func logFolder(cfg config.Config) string { return filepath.Join(cfg.Folders.State, "daemon") }
 
@@ -346,8 +346,8 @@ func startDaemon(ctx context.Context, w Environment, cfg config.Config, dir stri
 		return err
 	}
 	fmt.Fprintf(w.Err, "[gatehouse] The daemon runs as process %d\n", about.PID)
-	for _, door := range about.Doors {
-		fmt.Fprintf(w.Err, "[gatehouse] Listening on %s\n", door)
+	for _, address := range about.Listeners {
+		fmt.Fprintf(w.Err, "[gatehouse] Listening on %s\n", address)
 	}
 	return nil
 }
@@ -599,8 +599,8 @@ func (s daemonState) print(w Environment) {
 	if s.Health != "" {
 		say("Health: %s (%s/health)", s.Health, a.Health)
 	}
-	for _, d := range a.Doors {
-		say("Door: %s", d)
+	for _, d := range a.Listeners {
+		say("Listener: %s", d)
 	}
 	say("Allowed directories: %s", strings.Join(a.Folders, ", "))
 }

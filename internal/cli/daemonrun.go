@@ -182,9 +182,9 @@ func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		os.Unsetenv(name)
 	}
-	take := func(door string) net.Listener {
-		ln := passed[door]
-		delete(passed, door)
+	take := func(kind string) net.Listener {
+		ln := passed[kind]
+		delete(passed, kind)
 		return ln
 	}
 	if path := cfg.Daemon.PID(cfg.Folders); path != "" {
@@ -194,7 +194,7 @@ func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 	}
 	own := take(daemon.ListenerSocket)
 	if own == nil {
-		if own, err = socket.ListenUnix(cfg.Doors.Unix); err != nil {
+		if own, err = socket.ListenUnix(cfg.Listen.Unix); err != nil {
 			return err
 		}
 	}
@@ -204,17 +204,17 @@ func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 	}
 	listeners := map[string]net.Listener{app.Unix: r.link}
 	if ln := take(daemon.ListenerTCP); ln != nil {
-		cfg.Doors.TCP, listeners[app.TCP] = ln.Addr().String(), ln
-	} else if cfg.Doors.TCP == config.DefaultTCP && cfg.Daemon.Addr == "" && r.l.Config.Doors.TCP == cfg.Doors.TCP {
-		if ln := anyPort(cfg.Doors.TCP); ln != nil {
-			cfg.Doors.TCP, listeners[app.TCP] = ln.Addr().String(), ln
+		cfg.Listen.TCP, listeners[app.TCP] = ln.Addr().String(), ln
+	} else if cfg.Listen.TCP == config.DefaultTCP && cfg.Daemon.Addr == "" && r.l.Config.Listen.TCP == cfg.Listen.TCP {
+		if ln := anyPort(cfg.Listen.TCP); ln != nil {
+			cfg.Listen.TCP, listeners[app.TCP] = ln.Addr().String(), ln
 		}
 	}
 	if ln := take(daemon.ListenerHTTP); ln != nil {
 		at := ln.Addr().(*net.TCPAddr)
-		cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, at.IP.String(), at.Port
+		cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Host, cfg.Listen.HTTP.Port = true, at.IP.String(), at.Port
 		listeners[app.HTTP] = ln
-	} else if h := &cfg.Doors.HTTP; h.Open && cfg.Daemon.Transport == "http" && cfg.Daemon.Addr == "" {
+	} else if h := &cfg.Listen.HTTP; h.Open && cfg.Daemon.Transport == "http" && cfg.Daemon.Addr == "" {
 		if ln := anyPort(net.JoinHostPort(h.Host, strconv.Itoa(h.Port))); ln != nil {
 			h.Port, listeners[app.HTTP] = ln.Addr().(*net.TCPAddr).Port, ln
 		}
@@ -314,8 +314,8 @@ func (r *runningDaemon) about() daemon.About {
 	}
 	if r.host != nil {
 		a.Folders, a.Limited = r.host.Folders(), limited(r.l.Config)
-		for _, d := range r.host.Doors() {
-			a.Doors = append(a.Doors, d.Address)
+		for _, d := range r.host.Listeners() {
+			a.Listeners = append(a.Listeners, d.Address)
 		}
 	}
 	return a
@@ -330,7 +330,7 @@ func (r *runningDaemon) announce() {
 	} else {
 		say("Allowed directories: %s", strings.Join(r.host.Folders(), ", "))
 	}
-	for _, d := range r.host.Doors() {
+	for _, d := range r.host.Listeners() {
 		for _, line := range d.Notes {
 			say("%s", line)
 		}
@@ -395,7 +395,7 @@ func (r *runningDaemon) awaitReady(ctx context.Context) error {
 	}
 	r.ready.Store(true)
 	r.health.Ready(true)
-	if err := daemon.Notify(r.w.Getenv, "READY=1\nSTATUS=Serving "+strings.Join(r.about().Doors, " ")); err != nil {
+	if err := daemon.Notify(r.w.Getenv, "READY=1\nSTATUS=Serving "+strings.Join(r.about().Listeners, " ")); err != nil {
 		r.log.Warn("the system's manager does not know that the daemon is ready", "err", err)
 	}
 	if err := r.prove(r.about()); err != nil {

@@ -76,7 +76,7 @@ func begun(r *client.Result) string {
 
 // awaitEnd waits for the end of one job and returns its result.
 func (f *follower) awaitEnd(ctx context.Context, id string) (*client.Result, error) {
-	tell, last := progress(f.stderr), jobState{}
+	show, last := progress(f.stderr), jobState{}
 	for seconds := 1; ; seconds = min(2*seconds, cmp.Or(f.every, mostWait)) {
 		now, r, err := f.poll(ctx, id, seconds)
 		switch {
@@ -88,7 +88,7 @@ func (f *follower) awaitEnd(ctx context.Context, id string) (*client.Result, err
 			return nil, errors.New("the job was cancelled")
 		}
 		if now != last && (now.Done > 0 || now.Note != "") {
-			tell(now.Done, now.Total, now.Note)
+			show(now.Done, now.Total, now.Note)
 			seconds = 1
 		}
 		last = now

@@ -196,7 +196,7 @@ func (t *target) within(ctx context.Context, w Environment, o client.Options) (*
 	if !t.host.verbose {
 		cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // a command prints its result, not the host's log
 	}
-	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
+	cfg.Listen.Stdio, cfg.Listen.HTTP.Open, cfg.Listen.TCP, cfg.Listen.Unix = false, false, "", ""
 	cfg.Limits.Result = cfg.Limits.Message // a terminal can scroll
 	if t.keeps {
 		cfg.View, cfg.Contexts = config.View{Modules: []string{packageModule}}, nil

@@ -21,7 +21,7 @@ import (
 
 func serveCommand(w Environment) *cobra.Command {
 	var host hostFlags
-	var doors listenerFlags
+	var listeners listenerFlags
 	var shell shellFlags
 	c := &cobra.Command{
 		Use:     "serve [module...]",
@@ -56,14 +56,14 @@ ending sessions.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return runServer(
 				c.Context(),
-				func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, &shell, args) },
+				func() (*config.Loaded, error) { return serveConfig(c, w, &host, &listeners, &shell, args) },
 				w,
 				func(l *config.Loaded, folders []string) command { return sameOnStdio(c, w, args, l, folders) },
 			)
 		},
 	}
 	c.Flags().SortFlags = false
-	doors.register(c.Flags())
+	listeners.register(c.Flags())
 	host.register(c.Flags())
 	shell.register(c.Flags())
 	c.ValidArgsFunction = moduleNames
@@ -76,7 +76,7 @@ func serveConfig(
 	c *cobra.Command,
 	w Environment,
 	host *hostFlags,
-	doors *listenerFlags,
+	listeners *listenerFlags,
 	shell *shellFlags,
 	args []string,
 ) (*config.Loaded, error) {
@@ -90,7 +90,7 @@ func serveConfig(
 	if err := originals(w, l); err != nil {
 		return l, &usageError{err}
 	}
-	if err := doors.apply(c, l); err != nil {
+	if err := listeners.apply(c, l); err != nil {
 		return l, err
 	}
 	if err := shell.applyShell(c, l); err != nil {

@@ -235,11 +235,11 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 		return err
 	}
 	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain", "metrics"} {
-		if c.Flags().Changed(name) && !l.Doors.HTTP.Open {
+		if c.Flags().Changed(name) && !l.Listen.HTTP.Open {
 			return usagef("--%s needs --http", name)
 		}
 	}
-	h := &l.Doors.HTTP
+	h := &l.Listen.HTTP
 	flags{c.Flags(), l}.applyAll([]flagged{
 		{"port", "listen.http.port", func() { h.Port = f.port }},
 		{"host", "listen.http.host", func() { h.Host = strings.Trim(f.host, "[]") }},
@@ -261,7 +261,7 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 
 // applyListeners opens the listeners that were named, or standard input and output.
 func (f *listenerFlags) applyListeners(c *cobra.Command, l *config.Loaded) error {
-	d, given := &l.Doors, c.Flags().Changed
+	d, given := &l.Listen, c.Flags().Changed
 	if given("http") || given("tcp") || given("unix") || given("stdio") {
 		d.Stdio, d.HTTP.Open, d.TCP, d.Unix = f.stdio, f.http, "", f.unix
 		for flag, path := range map[string]string{"stdio": "listen.stdio", "http": "listen.http.open", "tcp": "listen.tcp", "unix": "listen.unix"} {

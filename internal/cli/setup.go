@@ -40,7 +40,7 @@ func firstStart(w Environment) bool {
 	if err != nil || l.File != "" {
 		return false
 	}
-	connected, err := clientconfig.Book{Dir: clientsFolder(l)}.Any()
+	connected, err := clientconfig.Store{Dir: clientsFolder(l)}.Any()
 	return err == nil && !connected
 }
 

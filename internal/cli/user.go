@@ -21,14 +21,14 @@ import (
 )
 
 // openUsers opens the file of users that hosts on this machine read. Running hosts apply changes within a second.
-func openUsers(w Environment, told func(identity.Event)) (*identity.Service, error) {
+func openUsers(w Environment, onEvent func(identity.Event)) (*identity.Service, error) {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return nil, &usageError{err}
 	}
 	return identity.Open(
 		identityFile(cfg.Folders),
-		identity.Options{OnEvent: told, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))},
+		identity.Options{OnEvent: onEvent, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))},
 	)
 }
 
@@ -38,7 +38,7 @@ func identityFile(f config.Folders) string { return filepath.Join(f.Data, "ident
 // withUsers opens the file of users, runs f with it, and records in the ledger what f changes.
 func withUsers(w Environment, f func(*identity.Service) error) error {
 	var saw auditTrail
-	s, err := openUsers(w, saw.told)
+	s, err := openUsers(w, saw.record)
 	if err != nil {
 		return err
 	}

@@ -52,10 +52,10 @@ func writeDown(w Environment, changes ...changed) error {
 	err = l.Close(context.Background())
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTime)
 	defer cancel()
-	if untold := app.Notify(ctx, cfg.Folders, facts...); untold != nil {
+	if notifyErr := app.Notify(ctx, cfg.Folders, facts...); notifyErr != nil {
 		err = errors.Join(
 			err,
-			fmt.Errorf("it was done and recorded, but no notification could be published: %w", untold),
+			fmt.Errorf("it was done and recorded, but no notification could be published: %w", notifyErr),
 		)
 	}
 	return err
@@ -75,4 +75,4 @@ const byCommand = "command line"
 // auditTrail collects the events of identity while a command runs.
 type auditTrail struct{ seen []changed }
 
-func (n *auditTrail) told(e identity.Event) { n.seen = append(n.seen, changed{"auth." + e.Kind, e}) }
+func (n *auditTrail) record(e identity.Event) { n.seen = append(n.seen, changed{"auth." + e.Kind, e}) }

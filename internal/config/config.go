@@ -16,7 +16,7 @@ import (
 // its environment variable if that is not GATEHOUSE_ and its path, and live if a running host applies a change of
 // the file.
 type Config struct {
-	Doors     Listeners           `yaml:"listen" doc:"Where the host listens. Any number of listeners may be open; a transport named on the command line or in GATEHOUSE_TRANSPORT closes those named here."`
+	Listen    Listeners           `yaml:"listen" doc:"Where the host listens. Any number of listeners may be open; a transport named on the command line or in GATEHOUSE_TRANSPORT closes those named here."`
 	Auth      Auth                `doc:"How callers authenticate."`
 	Roots     Roots               `doc:"The folders the tools may access."`
 	View      View                `doc:"What callers see by default."`
@@ -204,7 +204,7 @@ type Folders struct {
 // Default returns a host with every setting at its default. No listener is open, and Folders is empty.
 func Default() Config {
 	return Config{
-		Doors: Listeners{HTTP: HTTP{Host: "127.0.0.1", Port: 3000}},
+		Listen: Listeners{HTTP: HTTP{Host: "127.0.0.1", Port: 3000}},
 		Sessions: Sessions{
 			Idle:  30 * time.Minute,
 			Sweep: 30 * time.Second,

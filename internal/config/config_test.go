@@ -28,11 +28,11 @@ func TestAnEmptyEnvironmentIsTheDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Doors.Any() {
-		t.Errorf("a listener is open: %+v", c.Doors)
+	if c.Listen.Any() {
+		t.Errorf("a listener is open: %+v", c.Listen)
 	}
-	if c.Doors.HTTP.Host != "127.0.0.1" || c.Doors.HTTP.Port != 3000 {
-		t.Errorf("HTTP would listen on %s:%d", c.Doors.HTTP.Host, c.Doors.HTTP.Port)
+	if c.Listen.HTTP.Host != "127.0.0.1" || c.Listen.HTTP.Port != 3000 {
+		t.Errorf("HTTP would listen on %s:%d", c.Listen.HTTP.Host, c.Listen.HTTP.Port)
 	}
 	if err := c.Validate(); err != nil {
 		t.Errorf("the default is not valid: %v", err)
@@ -44,7 +44,7 @@ func TestAnEmptyEnvironmentIsTheDefault(t *testing.T) {
 	}
 }
 
-func TestTheTransportVariableOpensDoors(t *testing.T) {
+func TestTheTransportVariableOpensListeners(t *testing.T) {
 	for _, c := range []struct {
 		env  []string
 		want Listeners
@@ -62,15 +62,15 @@ func TestTheTransportVariableOpensDoors(t *testing.T) {
 		if err != nil {
 			t.Errorf("%v: %v", c.env, err)
 		}
-		d := got.Doors
+		d := got.Listen
 		if d.Stdio != c.want.Stdio || d.HTTP.Open != c.want.HTTP.Open || d.TCP != c.want.TCP || d.Unix != c.want.Unix {
 			t.Errorf("%v opens %+v, want %+v", c.env, d, c.want)
 		}
 	}
 	run := t.TempDir()
 	got, err := FromEnv(environment(t, "GATEHOUSE_TRANSPORT=unix", "GATEHOUSE_RUNTIME_DIR="+run))
-	if want := filepath.Join(run, "gatehouse.sock"); err != nil || got.Doors.Unix != want {
-		t.Errorf("unix listens on %q (%v), want %q", got.Doors.Unix, err, want)
+	if want := filepath.Join(run, "gatehouse.sock"); err != nil || got.Listen.Unix != want {
+		t.Errorf("unix listens on %q (%v), want %q", got.Listen.Unix, err, want)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestLevels(t *testing.T) {
 
 func TestValidateReportsEverythingAtOnce(t *testing.T) {
 	c := Default()
-	c.Doors.HTTP = HTTP{
+	c.Listen.HTTP = HTTP{
 		Open:    true,
 		Port:    -1,
 		Origins: []string{"*", "https://a.example", "https://a.example/x", "a.example"},

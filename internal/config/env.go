@@ -85,7 +85,7 @@ func (e *envReader) section(v reflect.Value, path string) {
 // transport opens the listeners that one word names and closes the others. It runs after MCP_ADDR, whose address
 // it keeps only for the TCP listener, and after the file, whose addresses it keeps for the listeners it opens.
 func (c *Config) transport(word string) error {
-	d := &c.Doors
+	d := &c.Listen
 	tcp, unix := d.TCP, d.Unix
 	d.Stdio, d.HTTP.Open, d.TCP, d.Unix = false, false, "", ""
 	switch word {

@@ -59,7 +59,7 @@ func TestEverythingAFileCanSay(t *testing.T) {
 	}
 	rate := 12.5
 	for what, pair := range map[string][2]any{
-		"doors": {l.Doors, Listeners{Stdio: true, TCP: "127.0.0.1:9100", Unix: "/run/gatehouse/sock", HTTP: HTTP{
+		"doors": {l.Listen, Listeners{Stdio: true, TCP: "127.0.0.1:9100", Unix: "/run/gatehouse/sock", HTTP: HTTP{
 			Open: true, Host: "0.0.0.0", Port: 8443, Hosts: []string{"tools.example.com"}, Origins: []string{"https://app.example.com", "*"},
 			TLS: TLS{On: true, Cert: "/etc/gatehouse/server.crt", Key: "/etc/gatehouse/server.key", ClientCA: "/etc/gatehouse/clients.crt"},
 		}}},
@@ -220,14 +220,14 @@ func TestTheEnvironmentGoesBeforeTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Log.Level != slog.LevelError || l.Doors.HTTP.Host != "::1" || l.Doors.HTTP.Port != 80 || l.Limits.Deadline != time.Minute ||
+	if l.Log.Level != slog.LevelError || l.Listen.HTTP.Host != "::1" || l.Listen.HTTP.Port != 80 || l.Limits.Deadline != time.Minute ||
 		!slices.Equal(l.View.Modules, []string{"file", "dir"}) ||
 		*l.Limits.Rate != 5 ||
 		!l.Observe.Metrics ||
 		l.Limits.Message != 1<<20 {
 		t.Errorf("got %+v", l.Config)
 	}
-	if d := l.Doors; d.Stdio || !d.HTTP.Open || d.Unix != "" {
+	if d := l.Listen; d.Stdio || !d.HTTP.Open || d.Unix != "" {
 		t.Errorf("GATEHOUSE_TRANSPORT=http opens %+v", d)
 	}
 	for path, want := range map[string]string{
@@ -278,7 +278,7 @@ func TestWhatIsShownCanBeReadAgain(t *testing.T) {
 func TestDifferences(t *testing.T) {
 	a, b := Default(), Default()
 	a.Auth.Token, b.Auth.Token = secret.New("same"), secret.New("same")
-	b.Log.Level, b.Limits.Message, b.Rules, b.Doors.HTTP.Port = slog.LevelDebug, 1, []Rule{{}}, 1
+	b.Log.Level, b.Limits.Message, b.Rules, b.Listen.HTTP.Port = slog.LevelDebug, 1, []Rule{{}}, 1
 	live, restart := Differences(a, b)
 	if !slices.Equal(live, []string{"rules", "log.level"}) ||
 		!slices.Equal(restart, []string{"listen.http.port", "limits.message"}) {

@@ -76,7 +76,7 @@ func (l *Loaded) Bouvet(getenv func(string) string) error {
 		}
 		l.By("listen.http.open", "BOUVET_TRANSPORT")
 	}
-	h := &l.Doors.HTTP
+	h := &l.Listen.HTTP
 	if unsaid("listen.http.port") {
 		h.Port = 8080
 		e.setFrom("BOUVET_HTTP_PORT", func(text string) (err error) {
@@ -110,12 +110,12 @@ func (l *Loaded) Core(getenv func(string) string) error {
 		word = "unix"
 	}
 	addr := getenv("CORE_MCP_ADDR")
-	if word == "unix" && l.Doors.Unix == "" {
-		l.Doors.Unix = addr // the path of a socket
+	if word == "unix" && l.Listen.Unix == "" {
+		l.Listen.Unix = addr // the path of a socket
 	}
-	if word == "tcp" && l.Doors.TCP == "" && addr != "" {
+	if word == "tcp" && l.Listen.TCP == "" && addr != "" {
 		var err error
-		if l.Doors.TCP, err = ParseTCP(addr); err != nil {
+		if l.Listen.TCP, err = ParseTCP(addr); err != nil {
 			return fmt.Errorf("CORE_MCP_ADDR: %w", err)
 		}
 	}

@@ -31,11 +31,11 @@ func TestVariablesOfOriginals(t *testing.T) {
 		t.Errorf("the daemon is %+v, want %+v", c.Daemon, d)
 	}
 	s := c.Modules.Sandbox
-	if c.Doors.Unix != "/x/core.sock" || c.Auth.Token.Reveal() != "a token of 20 bytes." || s.Pool.MinSize != 7 ||
+	if c.Listen.Unix != "/x/core.sock" || c.Auth.Token.Reveal() != "a token of 20 bytes." || s.Pool.MinSize != 7 ||
 		s.Pool.Enabled ||
 		s.Kernel != "/x/vmlinux" ||
 		s.Chroot != "/x/ours" {
-		t.Errorf("got %+v, %+v", c.Doors, s)
+		t.Errorf("got %+v, %+v", c.Listen, s)
 	}
 	// The address of a socket is a path.
 	c, err = FromEnv(environment(t, "CORE_MCP_TRANSPORT=unix", "CORE_MCP_ADDR=/x/s"))
@@ -97,7 +97,7 @@ func TestListenersOfDesignD(t *testing.T) {
 		if err == nil {
 			err = l.Bouvet(getenv)
 		}
-		if d := l.Doors; err != nil || d.Stdio != c.stdio || d.HTTP.Open != c.http || d.HTTP.Host != c.host ||
+		if d := l.Listen; err != nil || d.Stdio != c.stdio || d.HTTP.Open != c.http || d.HTTP.Host != c.host ||
 			d.HTTP.Port != c.port ||
 			l.Sessions.Off != c.off {
 			t.Errorf("%v: %+v, sessions off %t, %v", c.env, d, l.Sessions.Off, err)
@@ -128,7 +128,7 @@ func TestListenersOfDesignC(t *testing.T) {
 		if err == nil {
 			err = l.Core(getenv)
 		}
-		if d := l.Doors; err != nil || d.Stdio != c.stdio || d.TCP != c.tcp || d.Unix != c.unix || d.HTTP.Open {
+		if d := l.Listen; err != nil || d.Stdio != c.stdio || d.TCP != c.tcp || d.Unix != c.unix || d.HTTP.Open {
 			t.Errorf("%v: %+v, %v", c.env, d, err)
 		}
 	}

@@ -34,7 +34,7 @@ func (p *problems) addf(path, format string, args ...any) {
 // are checked only if they are open.
 func (c Config) Validate() error {
 	w := &problems{}
-	c.Doors.validate(w)
+	c.Listen.validate(w)
 	c.Daemon.validate(w)
 	c.Update.validate(w)
 	c.Auth.validate(w)

@@ -177,7 +177,7 @@ func describeRecord(mark string, r Record) (lines []string) {
 // missing, changes what differs, and removes packages that an earlier Apply installed
 // and that are no longer declared; their data are kept. Packages that were installed
 // otherwise stay. A step that fails does not prevent the others.
-func (h *Manager) Apply(ctx context.Context, declared []Declared, tell Tell) ([]Step, error) {
+func (h *Manager) Apply(ctx context.Context, declared []Declared, report Report) ([]Step, error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (h *Manager) Apply(ctx context.Context, declared []Declared, tell Tell) ([]
 		if ctx.Err() != nil {
 			return steps[:i], context.Cause(ctx)
 		}
-		if err := h.applyStep(ctx, &steps[i], tell); err != nil {
+		if err := h.applyStep(ctx, &steps[i], report); err != nil {
 			steps[i].Error = shorten(err.Error(), 500)
 			errs = append(errs, fmt.Errorf("package %s: %w", steps[i].ID, err))
 		}
@@ -202,11 +202,11 @@ func (h *Manager) Apply(ctx context.Context, declared []Declared, tell Tell) ([]
 	return steps, errors.Join(errs...)
 }
 
-func (h *Manager) applyStep(ctx context.Context, s *Step, tell Tell) error {
+func (h *Manager) applyStep(ctx context.Context, s *Step, report Report) error {
 	switch s.Action {
 	case ToInstall:
 		s.record.By = bySettings
-		_, err := h.Install(ctx, Plan{Record: s.record}, tell)
+		_, err := h.Install(ctx, Plan{Record: s.record}, report)
 		return err
 	case ToRemove:
 		return h.Remove(s.ID, true)
@@ -227,7 +227,7 @@ func (h *Manager) applyStep(ctx context.Context, s *Step, tell Tell) error {
 		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
 	}
 	if s.Action == ToUpdate {
-		err = p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, tell)
+		err = p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, report)
 	} else if err = p.saveRecord(s.record); err == nil {
 		h.invalidateTools()
 	}

@@ -26,8 +26,8 @@ const (
 	PhaseKeep  = "keep"
 )
 
-// Tell is told how far something is; nil is told nothing.
-type Tell func(progress.Progress)
+// Report is told how far something is; nil is told nothing.
+type Report func(progress.Progress)
 
 // Plan describes a package to install.
 type Plan struct {
@@ -80,7 +80,7 @@ func (h *Manager) Check(plan *Plan) error {
 
 // Install fetches a program, checks that it is an MCP server, and keeps it. If it fails
 // it removes everything except the data of an earlier package with that id.
-func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, err error) {
+func (h *Manager) Install(ctx context.Context, plan Plan, report Report) (i Info, err error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return i, err
@@ -105,7 +105,7 @@ func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, er
 		h.unregister(p)
 		return i, err
 	}
-	if err := p.install(ctx, plan, tell); err != nil {
+	if err := p.install(ctx, plan, report); err != nil {
 		return i, errors.Join(err, p.removeFailed())
 	}
 	h.invalidateTools()
@@ -159,7 +159,7 @@ func (h *Manager) deleteRecord(id string) error {
 
 // install fetches a program into a new folder, tries it, and makes it the package's
 // program. The server that ran before has been stopped when it returns.
-func (p *managedPackage) install(ctx context.Context, plan Plan, tell Tell) error {
+func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	defer context.AfterFunc(p.manager.ctx, func() { end(errClosing) })()
@@ -174,8 +174,8 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, tell Tell) erro
 		p.progress = &now
 		p.mu.Unlock()
 		p.publishState()
-		if tell != nil {
-			tell(now)
+		if report != nil {
+			report(now)
 		}
 	}, PhaseFetch, PhaseTry, PhaseKeep)
 
@@ -312,7 +312,7 @@ func (p *managedPackage) erase(keep bool) error {
 
 // Rebuild installs a package again from its source, or from another source of the same
 // kind. Its data are kept. If it fails the package is unchanged.
-func (h *Manager) Rebuild(ctx context.Context, id, from string, tell Tell) (i Info, err error) {
+func (h *Manager) Rebuild(ctx context.Context, id, from string, report Report) (i Info, err error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return i, err
@@ -329,13 +329,13 @@ func (h *Manager) Rebuild(ctx context.Context, id, from string, tell Tell) (i In
 	p.mu.Lock()
 	ran := p.shared.running != nil
 	p.mu.Unlock()
-	err = p.rebuild(ctx, from, tell)
+	err = p.rebuild(ctx, from, report)
 	done()
 	p.startIfWanted(ran)
 	return p.info(), err
 }
 
-func (p *managedPackage) rebuild(ctx context.Context, from string, tell Tell) error {
+func (p *managedPackage) rebuild(ctx context.Context, from string, report Report) error {
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
@@ -356,11 +356,11 @@ func (p *managedPackage) rebuild(ctx context.Context, from string, tell Tell) er
 		}
 		plan.Source, plan.Version, plan.fresh = source, "", true
 	}
-	return p.reinstall(ctx, plan, tell)
+	return p.reinstall(ctx, plan, report)
 }
 
 // reinstall installs a package by another plan. If it fails the package is unchanged.
-func (p *managedPackage) reinstall(ctx context.Context, plan Plan, tell Tell) error {
+func (p *managedPackage) reinstall(ctx context.Context, plan Plan, report Report) error {
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
@@ -370,7 +370,7 @@ func (p *managedPackage) reinstall(ctx context.Context, plan Plan, tell Tell) er
 		return err
 	}
 	p.publishState()
-	if err := p.install(ctx, plan, tell); err != nil {
+	if err := p.install(ctx, plan, report); err != nil {
 		return errors.Join(err, p.saveRecord(was))
 	}
 	p.manager.invalidateTools()
@@ -615,16 +615,16 @@ const (
 
 // RebuildAll stops every server, installs every package again from its source, and
 // starts the servers that ran. A package that cannot be installed again is unchanged.
-func (h *Manager) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) {
+func (h *Manager) RebuildAll(ctx context.Context, report Report) ([]Outcome, error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	if tell == nil {
-		tell = func(progress.Progress) {}
+	if report == nil {
+		report = func(progress.Progress) {}
 	}
-	track := progress.New(tell, PhaseStop, PhaseReinstall, PhaseStart)
+	track := progress.New(report, PhaseStop, PhaseReinstall, PhaseStart)
 	all := h.sortedPackages()
 	track.At(PhaseStop, 0, int64(len(all)), "steps")
 	ran := map[*managedPackage]bool{}

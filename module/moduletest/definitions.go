@@ -14,7 +14,7 @@ import (
 )
 
 // definitionsAreSound: everything that is offered can be listed and called.
-func (g *guest) definitionsAreSound(t *testing.T) {
+func (g *instance) definitionsAreSound(t *testing.T) {
 	for _, to := range audiences {
 		for _, err := range faults(g.offer(t, to), g.o.Check) {
 			t.Errorf("offered to %+v: %v", to, err)

@@ -23,7 +23,7 @@ var errCut = errors.New("the suite cancelled the call")
 
 // bearsNoArguments runs every tool with nothing, for clients that can do
 // everything and for one that can do nothing. A refusal is a good answer.
-func (g *guest) bearsNoArguments(t *testing.T) {
+func (g *instance) bearsNoArguments(t *testing.T) {
 	for _, to := range audiences {
 		for _, x := range g.offer(t, to).Tools {
 			for _, can := range []tool.Abilities{0, ^tool.Abilities(0)} {
@@ -39,7 +39,7 @@ func (g *guest) bearsNoArguments(t *testing.T) {
 
 // endsWhenCancelled runs every tool in a context that has ended, and those in
 // Options.Busy in one that ends while they work.
-func (g *guest) endsWhenCancelled(t *testing.T) {
+func (g *instance) endsWhenCancelled(t *testing.T) {
 	cancelled, cancel := context.WithCancelCause(t.Context())
 	cancel(errCut)
 	tools := g.offer(t, audiences[0]).Tools
@@ -59,7 +59,7 @@ func (g *guest) endsWhenCancelled(t *testing.T) {
 }
 
 // interrupt cancels a call a moment after it has begun.
-func (g *guest) interrupt(t *testing.T, x tool.Tool, args json.RawMessage) {
+func (g *instance) interrupt(t *testing.T, x tool.Tool, args json.RawMessage) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	c := g.call(t, audiences[0], x.Name, 0)
@@ -80,7 +80,7 @@ func (g *guest) interrupt(t *testing.T, x tool.Tool, args json.RawMessage) {
 }
 
 // callEverything runs every tool once and drops what it says.
-func (g *guest) callEverything(t *testing.T) {
+func (g *instance) callEverything(t *testing.T) {
 	for _, x := range g.offer(t, audiences[0]).Tools {
 		if _, err := run(t.Context(), x.Run, g.call(t, audiences[0], x.Name, 0)); broken(err) {
 			t.Errorf("%s with {}: %v", x.Name, err)
@@ -89,7 +89,7 @@ func (g *guest) callEverything(t *testing.T) {
 }
 
 // call makes a call without arguments and without a session.
-func (g *guest) call(t testing.TB, to module.Audience, name string, can tool.Abilities) *Call {
+func (g *instance) call(t testing.TB, to module.Audience, name string, can tool.Abilities) *Call {
 	c := NewCall(t)
 	c.Name, c.Roots = name, g.o.Roots
 	c.Caller.Can = can

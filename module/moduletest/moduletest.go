@@ -61,8 +61,8 @@ func Run(t *testing.T, make module.New, o Options) {
 	t.Run("nothing is left after close", func(t *testing.T) { nothingIsLeft(t, make, o) })
 }
 
-// guest is one generation of the module with the host it was given.
-type guest struct {
+// instance is one generation of the module with the host it was given.
+type instance struct {
 	o      Options
 	host   *Host
 	module module.Module
@@ -70,7 +70,7 @@ type guest struct {
 }
 
 // start makes a generation and closes it with the test.
-func (o Options) start(t testing.TB, make module.New) *guest {
+func (o Options) start(t testing.TB, make module.New) *instance {
 	t.Helper()
 	h := NewHost(t)
 	h.Config = o.Config
@@ -85,7 +85,7 @@ func (o Options) start(t testing.TB, make module.New) *guest {
 	if m == nil {
 		t.Fatal("the module is nil without an error")
 	}
-	g := &guest{o: o, host: h, module: m}
+	g := &instance{o: o, host: h, module: m}
 	g.close = sync.OnceValue(func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -106,7 +106,7 @@ var audiences = [...]module.Audience{
 }
 
 // offer asks for an offer and fails the test without one.
-func (g *guest) offer(t testing.TB, to module.Audience) *module.Offer {
+func (g *instance) offer(t testing.TB, to module.Audience) *module.Offer {
 	t.Helper()
 	o, err := g.module.Offer(t.Context(), to)
 	if err == nil && o == nil {

@@ -15,7 +15,7 @@ import (
 
 // offersAreSteady: asking is cheap and free of races, the answer is the same
 // until Changed is called, and an offer once given stays as it is.
-func (g *guest) offersAreSteady(t *testing.T) {
+func (g *instance) offersAreSteady(t *testing.T) {
 	for _, to := range audiences {
 		given := g.offer(t, to)
 		before := describe(given)
@@ -44,7 +44,7 @@ func (g *guest) offersAreSteady(t *testing.T) {
 }
 
 // askOften asks for the same offer a hundred times from four goroutines.
-func (g *guest) askOften(t *testing.T, to module.Audience, before string) {
+func (g *instance) askOften(t *testing.T, to module.Audience, before string) {
 	changes := len(g.host.Changed())
 	began := time.Now()
 	var wg sync.WaitGroup

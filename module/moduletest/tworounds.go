@@ -64,7 +64,7 @@ var (
 )
 
 func twoRounds(c *tool.Call, effect func() (int, error)) (out twoOut, err error) {
-	tell(c, 1, "asking")
+	reportStep(c, 1, "asking")
 	first, err := c.Peer.Ask(askName)
 	if err != nil {
 		return out, err
@@ -75,7 +75,7 @@ func twoRounds(c *tool.Call, effect func() (int, error)) (out twoOut, err error)
 	if out.Times, err = tool.Once(c, "effect", effect); err != nil {
 		return out, err
 	}
-	tell(c, 2, "working")
+	reportStep(c, 2, "working")
 	then, err := c.Peer.Ask(askColour, askRoots)
 	if err != nil {
 		return out, err
@@ -88,11 +88,11 @@ func twoRounds(c *tool.Call, effect func() (int, error)) (out twoOut, err error)
 		return out, err
 	}
 	out.Roots = len(roots.Roots)
-	tell(c, 3, "done")
+	reportStep(c, 3, "done")
 	return out, nil
 }
 
-func tell(c *tool.Call, step float64, what string) {
+func reportStep(c *tool.Call, step float64, what string) {
 	c.Peer.Progress(step, 3, what)
 	c.Peer.Log(slog.LevelInfo, what)
 }

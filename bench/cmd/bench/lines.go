@@ -14,8 +14,8 @@ import (
 // way makes a figure of its own.
 func (b *bench) lines() error {
 	for rep := range b.reps {
-		for _, door := range []string{"stdio", "unix"} {
-			if err := b.linesRound(rep, door); err != nil {
+		for _, endpoint := range []string{"stdio", "unix"} {
+			if err := b.linesRound(rep, endpoint); err != nil {
 				return err
 			}
 		}
@@ -23,7 +23,7 @@ func (b *bench) lines() error {
 	return nil
 }
 
-func (b *bench) linesRound(rep int, door string) (err error) {
+func (b *bench) linesRound(rep int, endpoint string) (err error) {
 	var all []*talker
 	defer func() {
 		for _, t := range all {
@@ -32,7 +32,7 @@ func (b *bench) linesRound(rep int, door string) (err error) {
 		}
 	}()
 	talk := func(name string, args ...string) error {
-		t, err := b.lab.talk(name, door, args...)
+		t, err := b.lab.talk(name, endpoint, args...)
 		if err == nil {
 			all = append(all, t)
 		}
@@ -56,7 +56,7 @@ func (b *bench) linesRound(rep int, door string) (err error) {
 			}
 		}
 	}
-	at, decoding := door+", one at a time: ", door+", plain decoding and encoding: "
+	at, decoding := endpoint+", one at a time: ", endpoint+", plain decoding and encoding: "
 	for i, t := range all {
 		coder := i == len(all)-1
 		if !coder {
@@ -66,7 +66,7 @@ func (b *bench) linesRound(rep int, door string) (err error) {
 			t.note(b.sheet, decoding)
 		}
 		if b.pprof != "" && !coder {
-			if err := t.p.profiled(filepath.Join(b.pprof, folders[t.p.name]+"-"+door), func() error { return t.turn(2 * b.slice) }); err != nil {
+			if err := t.p.profiled(filepath.Join(b.pprof, folders[t.p.name]+"-"+endpoint), func() error { return t.turn(2 * b.slice) }); err != nil {
 				return err
 			}
 		}
@@ -91,10 +91,10 @@ type talker struct {
 	p50     []float64
 }
 
-func (l *lab) talk(name, door string, args ...string) (*talker, error) {
+func (l *lab) talk(name, endpoint string, args ...string) (*talker, error) {
 	sock := filepath.Join(l.dir, strconv.Itoa(l.count+1)+".door")
 	greets := name != plain
-	if door == "unix" {
+	if endpoint == "unix" {
 		args = append(args, "-unix", sock)
 	} else {
 		args = append(args, "-stdio")
@@ -107,7 +107,7 @@ func (l *lab) talk(name, door string, args ...string) (*talker, error) {
 	if err := p.connect(); err != nil {
 		return nil, err
 	}
-	if door == "unix" {
+	if endpoint == "unix" {
 		t.lines, err = load.DialUnix(sock)
 	} else {
 		t.lines = load.NewLines(p.out, p.in)
@@ -120,7 +120,7 @@ func (l *lab) talk(name, door string, args ...string) (*talker, error) {
 	}
 	if err != nil {
 		p.stop()
-		return nil, fmt.Errorf("%s, %s: %w", name, door, err)
+		return nil, fmt.Errorf("%s, %s: %w", name, endpoint, err)
 	}
 	return t, nil
 }

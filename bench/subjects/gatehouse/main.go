@@ -41,7 +41,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	task.Run(subject.Doors{
+	task.Run(subject.Server{
 		Serve: func(ln net.Listener) error { return s.Serve(context.Background(), ln) },
 		Unix:  func(path string) error { return s.ServeUnix(context.Background(), path) },
 		Stdio: func() error { return s.ServeStdio(context.Background()) },

@@ -19,7 +19,7 @@ func main() {
 		add(s, name)
 	}
 	there := false
-	task.Run(subject.Doors{
+	task.Run(subject.Server{
 		HTTP: &http.Server{Handler: handler(s)},
 		Lines: func(c io.ReadWriteCloser) error {
 			return s.Run(context.Background(), &mcp.IOTransport{Reader: c, Writer: c})

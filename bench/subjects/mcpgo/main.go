@@ -21,7 +21,7 @@ func main() {
 	}
 	s.AddTools(all...)
 	there := false
-	task.Run(subject.Doors{
+	task.Run(subject.Server{
 		HTTP:  &http.Server{Handler: server.NewStreamableHTTPServer(s, server.WithStateful(true))},
 		Lines: func(c io.ReadWriteCloser) error { return server.NewStdioServer(s).Listen(context.Background(), c, c) },
 		Extra: map[string]func(string) error{"change": func(string) error {

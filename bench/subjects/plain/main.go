@@ -24,7 +24,7 @@ func main() {
 	if *decodes {
 		lines = p.serveLines
 	}
-	task.Run(subject.Doors{
+	task.Run(subject.Server{
 		HTTP:  &http.Server{Handler: p},
 		Lines: lines,
 		Extra: map[string]func(string) error{"change": p.change},

@@ -115,18 +115,18 @@ func TestPatienceEnds(t *testing.T) {
 	})
 }
 
-func TestDoorsStayOpenUntilTheLastHasEnded(t *testing.T) {
+func TestListenersStayOpenUntilTheLastHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		begin := time.Now()
-		doors := Together(
+		listeners := Together(
 			"listeners",
 			Part{"stdio", func(context.Context) error { d.write("stdio"); return nil }},
 			d.part("http", 0, nil),
 		)
-		if err := Run(ctx, quiet(), time.Second, doors); err != nil {
+		if err := Run(ctx, quiet(), time.Second, listeners); err != nil {
 			t.Fatal(err)
 		}
 		if time.Since(begin) != time.Hour || !slices.Equal(d.lines, []string{"stdio", "http"}) {
@@ -135,15 +135,15 @@ func TestDoorsStayOpenUntilTheLastHasEnded(t *testing.T) {
 	})
 }
 
-func TestADoorThatFailsClosesTheOthers(t *testing.T) {
+func TestAListenerThatFailsClosesTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
-		doors := Together(
+		listeners := Together(
 			"listeners",
 			d.part("http", 0, nil),
 			Part{"tcp", func(context.Context) error { return errors.New("no") }},
 		)
-		err := Run(t.Context(), quiet(), time.Second, doors)
+		err := Run(t.Context(), quiet(), time.Second, listeners)
 		if err == nil || err.Error() != "listeners: tcp: no" || !slices.Equal(d.lines, []string{"http"}) {
 			t.Errorf("got %v and stopped %v, want tcp's error and http stopped", err, d.lines)
 		}

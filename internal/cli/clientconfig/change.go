@@ -157,7 +157,7 @@ func (m Machine) PlanPut(c *Client, s Scope, server Server) (*Change, error) {
 
 // PlanRemove works out how a server gets out of the file of a client. A file that
 // nothing else has changed becomes what it was before the server came.
-func (m Machine) PlanRemove(b Book, c *Client, s Scope, name string) (*Change, error) {
+func (m Machine) PlanRemove(b Store, c *Client, s Scope, name string) (*Change, error) {
 	ch, err := m.open(c, s, name)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (m Machine) PlanRemove(b Book, c *Client, s Scope, name string) (*Change, e
 // was none. A reader of the file sees the old content or the new one, also
 // after a crash between any two steps. The error is ErrModified if the file is
 // not what the change was worked out from.
-func (b Book) Apply(ch *Change) (backup string, err error) {
+func (b Store) Apply(ch *Change) (backup string, err error) {
 	unlock, err := b.lock()
 	if err != nil {
 		return "", err
@@ -228,13 +228,13 @@ func (b Book) Apply(ch *Change) (backup string, err error) {
 }
 
 // Knows reports whether the server of a change was added by a change before it.
-func (b Book) Knows(ch *Change) (bool, error) {
+func (b Store) Knows(ch *Change) (bool, error) {
 	c, err := b.find(ch.target, ch.Name)
 	return c != nil, err
 }
 
 // connection is what is remembered of a change that adds a server.
-func (b Book) connection(ch *Change) (*connection, error) {
+func (b Store) connection(ch *Change) (*connection, error) {
 	now := &connection{
 		Client: ch.Client.ID, File: ch.target, Name: ch.Name, Existed: ch.Existed,
 		Before: digest(ch.Before), After: digest(ch.After), At: time.Now().UTC().Truncate(time.Second),

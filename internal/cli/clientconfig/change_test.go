@@ -11,14 +11,14 @@ import (
 )
 
 // machine is one with an empty home folder and no program installed.
-func machine(t *testing.T) (Machine, Book) {
+func machine(t *testing.T) (Machine, Store) {
 	t.Helper()
 	home := t.TempDir()
 	return Machine{
 		GOOS: runtime.GOOS, Home: home, Project: filepath.Join(home, "project"),
 		Getenv: func(string) string { return "" },
 		Look:   func(string) bool { return false },
-	}, Book{filepath.Join(home, "book")}
+	}, Store{filepath.Join(home, "book")}
 }
 
 func writeFile(t *testing.T, path, text string) {
@@ -40,7 +40,7 @@ func readFile(t *testing.T, path string) string {
 	return string(b)
 }
 
-func connect(t *testing.T, m Machine, b Book, id string, s Server) *Change {
+func connect(t *testing.T, m Machine, b Store, id string, s Server) *Change {
 	t.Helper()
 	ch, err := m.PlanPut(FindClient(id), User, s)
 	if err != nil {
@@ -52,7 +52,7 @@ func connect(t *testing.T, m Machine, b Book, id string, s Server) *Change {
 	return ch
 }
 
-func disconnect(t *testing.T, m Machine, b Book, id string) *Change {
+func disconnect(t *testing.T, m Machine, b Store, id string) *Change {
 	t.Helper()
 	ch, err := m.PlanRemove(b, FindClient(id), User, "gatehouse")
 	if err != nil {

@@ -28,7 +28,7 @@ func changeOnce(home string) {
 		Getenv: func(string) string { return "" },
 		Look:   func(string) bool { return false },
 	}
-	b := Book{filepath.Join(home, "book")}
+	b := Store{filepath.Join(home, "book")}
 	c := FindClient("cursor")
 	ch, err := m.PlanPut(c, User, byStdio)
 	if err == nil && !ch.Changes() {

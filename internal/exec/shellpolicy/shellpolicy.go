@@ -35,7 +35,7 @@ const (
 	mostParsed   = 512 << 10 // bytes of all lines within a line
 	mostCommands = 5000      // simple commands of a line
 	mostWords    = 5000      // of one of them, after brace expansion
-	mostTold     = 100       // commands that Verdict.Commands holds
+	mostReported = 100       // commands that Verdict.Commands holds
 	mostShown    = 200       // bytes of a command in a verdict
 )
 
@@ -246,7 +246,7 @@ func (j *judging) command(words []word, open bool, lang syntax.LangVariant, dept
 		return
 	}
 	shown := formatWords(words, open)
-	if j.found++; len(j.verdict.Commands) < mostTold && !slices.Contains(j.verdict.Commands, shown) {
+	if j.found++; len(j.verdict.Commands) < mostReported && !slices.Contains(j.verdict.Commands, shown) {
 		j.verdict.Commands = append(j.verdict.Commands, shown)
 	}
 	switch {

@@ -58,8 +58,8 @@ func ways(t *testing.T, f func(t *testing.T)) {
 
 const key = "the-key-itself"
 
-// house makes folders as a host has them, closed to children.
-func house(t *testing.T) (top, config, work string) {
+// protectedFolders makes folders as a host has them, closed to children.
+func protectedFolders(t *testing.T) (top, config, work string) {
 	t.Helper()
 	top, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -84,7 +84,7 @@ func house(t *testing.T) (top, config, work string) {
 //redteam:attack Children are kept from the host's own files: links, mounts, namespaces, and the root, folder and memory of other processes
 func TestAChildCannotReadWhatIsTheHosts(t *testing.T) {
 	ways(t, func(t *testing.T) {
-		top, config, work := house(t)
+		top, config, work := protectedFolders(t)
 		file := filepath.Join(config, "secrets.key")
 		if err := os.Symlink(config, filepath.Join(work, "link")); err != nil {
 			t.Fatal(err)
@@ -124,7 +124,7 @@ func TestAChildCannotReadWhatIsTheHosts(t *testing.T) {
 //redteam:attack Children are kept from the host's own files: settings are written, and folders moved away
 func TestAChildCannotChangeWhatIsTheHosts(t *testing.T) {
 	ways(t, func(t *testing.T) {
-		_, config, work := house(t)
+		_, config, work := protectedFolders(t)
 		run(t, work, nil, strings.ReplaceAll(`
 			echo x > DIR/secrets.key; echo x > DIR/gatehouse.yaml; rm -rf DIR; mkdir DIR/d
 			echo y > new; mv new DIR/gatehouse.yaml; ln -s /dev/null DIR/link; rmdir DIR; mv DIR gone`, "DIR", config))
@@ -140,7 +140,7 @@ func TestAChildCannotChangeWhatIsTheHosts(t *testing.T) {
 
 func TestAChildWorksWhereItMay(t *testing.T) {
 	ways(t, func(t *testing.T) {
-		_, _, work := house(t)
+		_, _, work := protectedFolders(t)
 		d, err := os.Open(work)
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +169,7 @@ func TestAChildWorksWhereItMay(t *testing.T) {
 // A package has a folder of its own among those that are closed.
 func TestWhatIsAChildsOwnStaysOpen(t *testing.T) {
 	ways(t, func(t *testing.T) {
-		_, config, work := house(t)
+		_, config, work := protectedFolders(t)
 		own := filepath.Join(config, "packages", "one")
 		if err := os.MkdirAll(own, 0o700); err != nil {
 			t.Fatal(err)
@@ -198,7 +198,7 @@ func TestWhatIsAChildsOwnStaysOpen(t *testing.T) {
 //redteam:attack Children are kept from the host's own files: a folder that was not there yet, and one that was replaced
 func TestWhatIsNewIsClosedToo(t *testing.T) {
 	ways(t, func(t *testing.T) {
-		top, config, work := house(t)
+		top, config, work := protectedFolders(t)
 		later, file := filepath.Join(top, "later"), filepath.Join(top, "key.txt")
 		write := func(to, what string) {
 			t.Helper()
@@ -237,7 +237,7 @@ func TestTheEnvironmentOfTheHostIsItsOwn(t *testing.T) {
 	if Possible() != Namespace {
 		t.Skip("only who may mount can be read by who may do everything")
 	}
-	_, _, work := house(t)
+	_, _, work := protectedFolders(t)
 	got := run(t, work, nil, fmt.Sprintf("for p in /proc/%d /proc/%[1]d/task/*; do cat $p/environ; done", os.Getpid()))
 	if strings.Contains(got, "PATH=") {
 		t.Errorf("got %.300q", got)
@@ -258,7 +258,7 @@ func TestNothingIsClosedWithoutAHost(t *testing.T) {
 // a file in it and by a folder beside it that the child may write.
 func TestAFolderIsReadable(t *testing.T) {
 	ways(t, func(t *testing.T) {
-		_, config, work := house(t)
+		_, config, work := protectedFolders(t)
 		program, data := filepath.Join(config, "program"), filepath.Join(config, "data")
 		for _, dir := range []string{program, data} {
 			if err := os.Mkdir(dir, 0o700); err != nil {

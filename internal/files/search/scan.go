@@ -57,7 +57,7 @@ type scanner struct {
 // scan searches what r gives, size bytes if that is known, else -1.
 func (s *scanner) scan(ctx context.Context, r io.Reader, size int64) (found, error) {
 	w := window{r: r, size: size, line: 1}
-	w.b = s.room(size)[:0]
+	w.b = s.grow(size)[:0]
 	if err := w.refill(ctx); err != nil {
 		return found{}, err
 	}
@@ -95,8 +95,8 @@ func First(ctx context.Context, p *Pattern, r io.Reader, size int64) (line int, 
 	return got.hits[0].Line, nil
 }
 
-// room is the buffer for a file, kept between files.
-func (s *scanner) room(size int64) []byte {
+// grow is the buffer for a file, kept between files.
+func (s *scanner) grow(size int64) []byte {
 	want := windowSize
 	if size >= 0 && size < windowSize {
 		want = max(int(size)+1, 64<<10)

@@ -181,11 +181,11 @@ func (r *run) scanner() *scanner {
 	return s
 }
 
-// tellEvery is how many files pass between two reports of progress.
-const tellEvery = 512
+// progressEvery is how many files pass between two reports of progress.
+const progressEvery = 512
 
 func (r *run) reportProgress(n int64) {
-	if now := r.searched.Add(n); r.q.Progress != nil && now/tellEvery != (now-n)/tellEvery {
+	if now := r.searched.Add(n); r.q.Progress != nil && now/progressEvery != (now-n)/progressEvery {
 		r.q.Progress(now)
 	}
 }

@@ -54,8 +54,8 @@ func search(t testing.TB, dir string, q Query) Result {
 	return res
 }
 
-// told writes a result as path:line:text.
-func told(res Result) (lines []string) {
+// resultLines writes a result as path:line:text.
+func resultLines(res Result) (lines []string) {
 	for _, f := range res.Files {
 		if len(f.Hits) == 0 {
 			lines = append(lines, fmt.Sprintf("%s:%d", f.Path, f.Count))
@@ -132,7 +132,7 @@ func TestAgreesWithNaive(t *testing.T) {
 				source = "(?i)" + source
 			}
 			want := naive(dir, regexp.MustCompile(source))
-			got := told(search(t, dir, Query{Pattern: compile(t, text, how), PerFile: 1000}))
+			got := resultLines(search(t, dir, Query{Pattern: compile(t, text, how), PerFile: 1000}))
 			slices.Sort(got)
 			if !slices.Equal(got, want) {
 				t.Errorf("%q %+v:\ngot  %q\nwant %q", text, how, got, want)
@@ -268,7 +268,7 @@ func TestModes(t *testing.T) {
 		{"after a line", Query{Pattern: open, Limit: 2, After: Key{Rank: 1, Path: "a/one.go", Line: 4}}, "a/one.go:6:var x = Open a/two.go:3:var y = Open // Open"},
 		{"all", Query{Mode: Files, Pattern: open, Tree: walk.Options{All: true}}, "a/one.go:1 a/two.go:1 b.md:1 skip.log:1 wide.txt:1"},
 	} {
-		if got := strings.Join(told(search(t, dir, c.q)), " "); got != c.want {
+		if got := strings.Join(resultLines(search(t, dir, c.q)), " "); got != c.want {
 			t.Errorf("%s: got  %s\nwant %s", c.what, got, c.want)
 		}
 	}
@@ -287,7 +287,7 @@ func TestPagesMakeTheWhole(t *testing.T) {
 		put(t, dir, fmt.Sprintf("%d/f", i*7%40), strings.Repeat("hit\nmiss\n", i%5)+strings.Repeat("func hit\n", i%3))
 	}
 	hit := compile(t, "hit", How{})
-	want := told(search(t, dir, Query{Pattern: hit, Limit: 1000}))
+	want := resultLines(search(t, dir, Query{Pattern: hit, Limit: 1000}))
 	for _, limit := range []int{1, 3, 7} {
 		var got []string
 		var after Key
@@ -298,7 +298,7 @@ func TestPagesMakeTheWhole(t *testing.T) {
 			}
 			f := res.Files[len(res.Files)-1]
 			res.Files[len(res.Files)-1].Hits = f.Hits[:(len(f.Hits)+1)/2] // the page ends within the file
-			got = append(got, told(res)...)
+			got = append(got, resultLines(res)...)
 			f = res.Files[len(res.Files)-1]
 			after = Key{f.Rank, f.Path, f.Hits[len(f.Hits)-1].Line}
 		}
@@ -411,7 +411,7 @@ func TestBinary(t *testing.T) {
 	put(t, dir, "late", "needle\n"+strings.Repeat("text\n", 3000)+"\x00\nneedle\n")
 	put(t, dir, "never", strings.Repeat("text\n", 3000)+"\x00\nneedle\n")
 	res := search(t, dir, Query{Pattern: compile(t, "needle", How{})})
-	if got := told(res); len(got) != 1 || got[0] != "late:1:needle" || res.Binary != 2 {
+	if got := resultLines(res); len(got) != 1 || got[0] != "late:1:needle" || res.Binary != 2 {
 		t.Errorf("%q, %+v", got, res)
 	}
 }

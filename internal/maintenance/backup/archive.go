@@ -151,13 +151,13 @@ func writeArchive(ctx context.Context, w io.Writer, to []age.Recipient, m *Manif
 	return nil
 }
 
-func addFile(ctx context.Context, to *tar.Writer, f File, from string, told func(int64)) error {
+func addFile(ctx context.Context, to *tar.Writer, f File, from string, seen func(int64)) error {
 	file, err := os.Open(from)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	read := &telling{r: &interruptible{ctx, file}, told: told}
+	read := &telling{r: &interruptible{ctx, file}, told: seen}
 	err = addMember(to, f.Member(), f.Size, f.Modified, io.LimitReader(read, f.Size))
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s became shorter during the backup; try again", from)

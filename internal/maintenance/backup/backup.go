@@ -139,7 +139,7 @@ func (h *Hold) Create(
 	if err := h.use(); err != nil {
 		return made, err
 	}
-	r := h.room
+	r := h.manager
 	recipients, err := key.recipients(r.o.work)
 	if err != nil {
 		return made, err
@@ -326,7 +326,7 @@ func (h *Hold) Restore(
 	if err := h.use(); err != nil {
 		return Entry{}, nil, err
 	}
-	r := h.room
+	r := h.manager
 	e, body, done, err := r.readBackup(ctx, target, name, len(packages) == 0)
 	if err != nil {
 		return e, nil, err

@@ -30,8 +30,8 @@ const password = "correct horse battery"
 type machine struct {
 	t *testing.T
 	Folders
-	room *Manager
-	now  time.Time
+	backups *Manager
+	now     time.Time
 }
 
 func newMachine(t *testing.T, id string) *machine {
@@ -43,7 +43,7 @@ func newMachine(t *testing.T, id string) *machine {
 		Config: filepath.Join(top, "config"),
 		State:  filepath.Join(top, "state"),
 	}
-	m.room = New(Options{
+	m.backups = New(Options{
 		Folders: m.Folders, Secrets: secret.In(m.Config, ""), Version: "test", work: 4,
 		Host: func(context.Context) (Host, error) { return Host{ID: id, Name: "house"}, nil },
 		now:  func() time.Time { return m.now },
@@ -64,7 +64,7 @@ func (m *machine) put(folder, name, text string) {
 func (m *machine) target(keep int) (dir string) {
 	m.t.Helper()
 	dir = m.t.TempDir()
-	if err := m.room.SetTarget(m.t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir, Keep: keep}); err != nil {
+	if err := m.backups.SetTarget(m.t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir, Keep: keep}); err != nil {
 		m.t.Fatal(err)
 	}
 	return dir
@@ -72,7 +72,7 @@ func (m *machine) target(keep int) (dir string) {
 
 func (m *machine) create() Made {
 	m.t.Helper()
-	made, err := m.room.Create(m.t.Context(), "shelf", key(password), nil)
+	made, err := m.backups.Create(m.t.Context(), "shelf", key(password), nil)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -82,10 +82,10 @@ func (m *machine) create() Made {
 // bring restores the newest backup of a folder and starts a host.
 func (m *machine) bring(dir string) {
 	m.t.Helper()
-	if err := m.room.SetTarget(m.t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir}); err != nil {
+	if err := m.backups.SetTarget(m.t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir}); err != nil {
 		m.t.Fatal(err)
 	}
-	if _, _, err := m.room.Restore(m.t.Context(), "shelf", "", key(password), nil); err != nil {
+	if _, _, err := m.backups.Restore(m.t.Context(), "shelf", "", key(password), nil); err != nil {
 		m.t.Fatal(err)
 	}
 	done, leave, err := Enter(m.Folders, slog.New(slog.DiscardHandler))
@@ -163,10 +163,10 @@ func TestABackupBringsEverythingToAFreshMachine(t *testing.T) {
 		}
 	}
 	dir := old.target(0)
-	var told []string
-	made, err := old.room.Create(t.Context(), "shelf", key(password), func(phase string, done, total int64) {
-		if len(told) == 0 || told[len(told)-1] != phase {
-			told = append(told, phase)
+	var seen []string
+	made, err := old.backups.Create(t.Context(), "shelf", key(password), func(phase string, done, total int64) {
+		if len(seen) == 0 || seen[len(seen)-1] != phase {
+			seen = append(seen, phase)
 		}
 		if total > 0 && done > total {
 			t.Errorf("%s: %d of %d", phase, done, total)
@@ -175,8 +175,8 @@ func TestABackupBringsEverythingToAFreshMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(told, []string{PhaseSnapshot, PhaseWrite, PhaseTidy}) {
-		t.Errorf("phases %v", told)
+	if !slices.Equal(seen, []string{PhaseSnapshot, PhaseWrite, PhaseTidy}) {
+		t.Errorf("phases %v", seen)
 	}
 	if left := names(t, dir); len(left) != 1 || left[0] != made.Name {
 		t.Errorf("the target holds %v, want %s alone", left, made.Name)
@@ -228,14 +228,14 @@ func TestSomeFoldersAreLeftAlone(t *testing.T) {
 	old.put(old.State, "processes/1", "of the old machine")
 	old.put(old.State, "jobs", "old")
 	old.Not = []string{filepath.Join(old.State, "processes"), filepath.Join(old.State, "nothing")}
-	old.room.o.Folders = old.Folders
+	old.backups.o.Folders = old.Folders
 	dir := old.target(0)
 	old.create()
 	fresh := newMachine(t, "host_b")
 	fresh.put(fresh.State, "processes/1", "of the new one")
 	fresh.put(fresh.State, "jobs", "new")
 	fresh.Not = []string{filepath.Join(fresh.State, "processes")}
-	fresh.room.o.Folders = fresh.Folders
+	fresh.backups.o.Folders = fresh.Folders
 	fresh.bring(dir)
 	if got, want := all(t, fresh.State), map[string]string{"processes/1": "of the new one", "jobs": "old"}; !maps.Equal(
 		got,
@@ -290,7 +290,7 @@ func TestAnInterruptedBackupLeavesNothing(t *testing.T) {
 	for _, at := range []string{PhaseSnapshot, PhaseWrite} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		stopped := errors.New("somebody pulled the plug")
-		_, err := m.room.Create(ctx, "shelf", key(password), func(phase string, _, _ int64) {
+		_, err := m.backups.Create(ctx, "shelf", key(password), func(phase string, _, _ int64) {
 			if phase == at {
 				cancel(stopped)
 			}
@@ -330,7 +330,7 @@ func TestWhatOthersLeftUnfinishedIsTakenAway(t *testing.T) {
 func TestATargetKeepsTheNewestOfEachHost(t *testing.T) {
 	m, other := newMachine(t, "host_a"), newMachine(t, "host_b")
 	dir := m.target(2)
-	if err := other.room.SetTarget(t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir, Keep: 1}); err != nil {
+	if err := other.backups.SetTarget(t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir, Keep: 1}); err != nil {
 		t.Fatal(err)
 	}
 	theirs := other.create()
@@ -339,7 +339,7 @@ func TestATargetKeepsTheNewestOfEachHost(t *testing.T) {
 		m.now = m.now.Add(time.Hour)
 		made = append(made, m.create().Name)
 	}
-	got, err := m.room.List(t.Context(), "shelf")
+	got, err := m.backups.List(t.Context(), "shelf")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestInfoReadsTheBeginningAlone(t *testing.T) {
 	m.put(m.Data, "noise", noise.String())
 	dir := m.target(0)
 	made := m.create()
-	e, manifest, err := m.room.Info(t.Context(), "", "", key(password))
+	e, manifest, err := m.backups.Info(t.Context(), "", "", key(password))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +383,7 @@ func TestInfoReadsTheBeginningAlone(t *testing.T) {
 	if err := os.Truncate(filepath.Join(dir, made.Name), made.Size/2); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := m.room.Info(t.Context(), "shelf", made.Name, key(password)); err != nil {
+	if _, _, err := m.backups.Info(t.Context(), "shelf", made.Name, key(password)); err != nil {
 		t.Errorf("the end was asked for: %v", err)
 	}
 }
@@ -405,7 +405,7 @@ func TestDamageChangesNothing(t *testing.T) {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, _, err := m.room.Restore(t.Context(), "shelf", made.Name, key(password), nil)
+		_, _, err := m.backups.Restore(t.Context(), "shelf", made.Name, key(password), nil)
 		if !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrPassword) {
 			t.Errorf("%s: got %v", what, err)
 		}
@@ -436,7 +436,7 @@ func TestKeys(t *testing.T) {
 		"is not a public key":      {Recipients: []string{"age1nothing"}},
 		"not with both":            {Recipients: []string{"age1nothing"}, Password: secret.New(password)},
 	} {
-		if _, err := m.room.Create(t.Context(), "shelf", k, nil); !isInvalid(err) ||
+		if _, err := m.backups.Create(t.Context(), "shelf", k, nil); !isInvalid(err) ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
@@ -445,12 +445,12 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := m.room.Create(t.Context(), "shelf", Key{Recipients: []string{pair.Recipient().String()}}, nil)
+	made, err := m.backups.Create(t.Context(), "shelf", Key{Recipients: []string{pair.Recipient().String()}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	info := func(k Key) error {
-		_, _, err := m.room.Info(t.Context(), "shelf", made.Name, k)
+		_, _, err := m.backups.Info(t.Context(), "shelf", made.Name, k)
 		return err
 	}
 	if err := info(Key{Identity: secret.New("# kept apart\n" + pair.String() + "\n")}); err != nil {
@@ -479,7 +479,7 @@ func isInvalid(err error) bool {
 func TestTheKeyOfTheSecretsMayLieElsewhere(t *testing.T) {
 	old := newMachine(t, "host_a")
 	old.KeyFile = filepath.Join(t.TempDir(), "key")
-	old.room.o.Folders = old.Folders
+	old.backups.o.Folders = old.Folders
 	if err := secret.In(old.Config, old.KeyFile).Set("A", secret.New("value")); err != nil {
 		t.Fatal(err)
 	}
@@ -491,7 +491,7 @@ func TestTheKeyOfTheSecretsMayLieElsewhere(t *testing.T) {
 			if elsewhere {
 				fresh.KeyFile = filepath.Join(t.TempDir(), "other", "key")
 				fresh.put(filepath.Dir(fresh.KeyFile), "key", "# another")
-				fresh.room.o.Folders = fresh.Folders
+				fresh.backups.o.Folders = fresh.Folders
 			}
 			fresh.bring(dir)
 			if v, err := secret.In(fresh.Config, fresh.KeyFile).Get("A"); err != nil || v.Reveal() != "value" {
@@ -543,33 +543,33 @@ func TestTargetsThatCannotBe(t *testing.T) {
 		"needs secret, the name":           with(smb, func(t *Target) { t.User = "me" }),
 		"path \"/abs\"":                    with(smb, func(t *Target) { t.Path = "/abs" }),
 	} {
-		if err := m.room.SetTarget(t.Context(), target); !isInvalid(err) || !strings.Contains(err.Error(), want) {
+		if err := m.backups.SetTarget(t.Context(), target); !isInvalid(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if all, err := m.room.Targets(); len(all) > 0 || err != nil {
+	if all, err := m.backups.Targets(); len(all) > 0 || err != nil {
 		t.Errorf("there are targets %v, %v", all, err)
 	}
-	if err := m.room.RemoveTarget("x"); !errors.Is(err, ErrNoTarget) {
+	if err := m.backups.RemoveTarget("x"); !errors.Is(err, ErrNoTarget) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := m.room.List(t.Context(), ""); !errors.Is(err, ErrNoTarget) {
+	if _, err := m.backups.List(t.Context(), ""); !errors.Is(err, ErrNoTarget) {
 		t.Errorf("got %v", err)
 	}
 	m.target(1)
-	if _, _, err := m.room.Info(t.Context(), "", "../../etc/passwd", key(password)); !isInvalid(err) {
+	if _, _, err := m.backups.Info(t.Context(), "", "../../etc/passwd", key(password)); !isInvalid(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := m.room.Info(t.Context(), "", newName("x", m.now, false), key(password)); !errors.Is(
+	if _, _, err := m.backups.Info(t.Context(), "", newName("x", m.now, false), key(password)); !errors.Is(
 		err,
 		ErrNoBackup,
 	) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := m.room.Restore(t.Context(), "", "", key(password), nil); !errors.Is(err, ErrNoBackup) {
+	if _, _, err := m.backups.Restore(t.Context(), "", "", key(password), nil); !errors.Is(err, ErrNoBackup) {
 		t.Errorf("got %v", err)
 	}
-	if err := m.room.RemoveTarget("shelf"); err != nil {
+	if err := m.backups.RemoveTarget("shelf"); err != nil {
 		t.Error(err)
 	}
 }

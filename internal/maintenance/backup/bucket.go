@@ -179,9 +179,9 @@ type bucketUpload struct {
 
 func (u *bucketUpload) Write(p []byte) (n int, err error) {
 	for n < len(p) {
-		room := min(cap(u.buf)-len(u.buf), len(p)-n)
-		u.buf = append(u.buf, p[n:n+room]...)
-		n += room
+		free := min(cap(u.buf)-len(u.buf), len(p)-n)
+		u.buf = append(u.buf, p[n:n+free]...)
+		n += free
 		if len(u.buf) == cap(u.buf) {
 			if err := u.sendParts(u.ctx); err != nil {
 				return n, err

@@ -331,7 +331,7 @@ func withS3(t *testing.T, path string, keep int) (*machine, *fakeS3) {
 	if err := secret.In(m.Config, "").Set("S3", secret.New(fakeSecret)); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.room.SetTarget(t.Context(), f.target(path, keep)); err != nil {
+	if err := m.backups.SetTarget(t.Context(), f.target(path, keep)); err != nil {
 		t.Fatal(err)
 	}
 	return m, f
@@ -355,13 +355,13 @@ func TestABucketHoldsBackups(t *testing.T) {
 	var made []string
 	for range 3 {
 		m.now = m.now.Add(time.Hour)
-		one, err := m.room.Create(t.Context(), "cloud", key(password), nil)
+		one, err := m.backups.Create(t.Context(), "cloud", key(password), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		made = append(made, one.Name)
 	}
-	got, err := m.room.List(t.Context(), "cloud")
+	got, err := m.backups.List(t.Context(), "cloud")
 	if err != nil || len(got) != 2 || got[0].Name != made[2] || got[1].Name != made[1] ||
 		got[0].Size != int64(len(f.objects["hosts/my house/"+made[2]])) {
 		t.Fatalf("got %+v, %v", got, err)
@@ -369,12 +369,12 @@ func TestABucketHoldsBackups(t *testing.T) {
 	if len(f.uploads) > 0 {
 		t.Errorf("unfinished: %v", f.uploads)
 	}
-	if _, manifest, err := m.room.Info(t.Context(), "cloud", made[1], key(password)); err != nil ||
+	if _, manifest, err := m.backups.Info(t.Context(), "cloud", made[1], key(password)); err != nil ||
 		len(manifest.Files) == 0 {
 		t.Error(err)
 	}
 	m.put(m.Data, "large", "changed")
-	if _, _, err := m.room.Restore(t.Context(), "cloud", "", key(password), nil); err != nil {
+	if _, _, err := m.backups.Restore(t.Context(), "cloud", "", key(password), nil); err != nil {
 		t.Fatal(err)
 	}
 	done, leave, err := Enter(m.Folders, quiet)
@@ -385,7 +385,7 @@ func TestABucketHoldsBackups(t *testing.T) {
 	if all(t, m.Data)["large"] != large {
 		t.Error("the large file is another one")
 	}
-	if _, _, err := m.room.Info(t.Context(), "cloud", newName("x", m.now, false), key(password)); !errors.Is(
+	if _, _, err := m.backups.Info(t.Context(), "cloud", newName("x", m.now, false), key(password)); !errors.Is(
 		err,
 		ErrNoBackup,
 	) {
@@ -397,7 +397,7 @@ func TestAnInterruptedUploadLeavesNothing(t *testing.T) {
 	m, f := withS3(t, "", 0)
 	m.put(m.Data, "large", incompressible(12<<20))
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := m.room.Create(ctx, "cloud", key(password), func(phase string, done, _ int64) {
+	_, err := m.backups.Create(ctx, "cloud", key(password), func(phase string, done, _ int64) {
 		if phase == PhaseWrite && done > 8<<20 {
 			cancel()
 		}
@@ -411,7 +411,7 @@ func TestAnInterruptedUploadLeavesNothing(t *testing.T) {
 		}
 		return 0, ""
 	}
-	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err == nil ||
+	if _, err := m.backups.Create(t.Context(), "cloud", key(password), nil); err == nil ||
 		!strings.Contains(err.Error(), "send part 2") {
 		t.Errorf("got %v", err)
 	}
@@ -433,7 +433,7 @@ func TestAServiceThatStumbles(t *testing.T) {
 		}
 		return 0, ""
 	}
-	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err != nil || !failed {
+	if _, err := m.backups.Create(t.Context(), "cloud", key(password), nil); err != nil || !failed {
 		t.Errorf("one failure was too much: %v", err)
 	}
 	// Uploads that were left a day ago are removed, younger ones are not.
@@ -442,7 +442,7 @@ func TestAServiceThatStumbles(t *testing.T) {
 	f.uploads["old"] = &fakeUpload{old, m.now.Add(-25 * time.Hour), nil}
 	f.uploads["young"] = &fakeUpload{young, m.now.Add(-time.Hour), nil}
 	f.mu.Unlock()
-	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err != nil {
+	if _, err := m.backups.Create(t.Context(), "cloud", key(password), nil); err != nil {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
@@ -454,7 +454,7 @@ func TestAServiceThatStumbles(t *testing.T) {
 		"NoSuchBucket":          func() Target { t := f.target("", 0); t.Bucket = "another"; return t }(),
 		"SignatureDoesNotMatch": func() Target { t := f.target("", 0); t.Region = "us-west-1"; return t }(),
 	} {
-		if err := m.room.SetTarget(t.Context(), target); err == nil || !strings.Contains(err.Error(), want) {
+		if err := m.backups.SetTarget(t.Context(), target); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
@@ -468,13 +468,13 @@ func TestAServiceThatStumbles(t *testing.T) {
 func TestADownloadThatDoesNotEnd(t *testing.T) {
 	m, f := withS3(t, "", 0)
 	m.put(m.Data, "file", incompressible(1<<20))
-	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err != nil {
+	if _, err := m.backups.Create(t.Context(), "cloud", key(password), nil); err != nil {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
 	f.cut = true
 	f.mu.Unlock()
-	_, _, err := m.room.Restore(t.Context(), "cloud", "", key(password), nil)
+	_, _, err := m.backups.Restore(t.Context(), "cloud", "", key(password), nil)
 	if err == nil || errors.Is(err, ErrDamaged) || !errors.Is(err, io.ErrUnexpectedEOF) ||
 		!strings.Contains(err.Error(), "bytes of the backup arrived") {
 		t.Errorf("a cut: got %v", err)
@@ -485,7 +485,7 @@ func TestADownloadThatDoesNotEnd(t *testing.T) {
 	f.mu.Lock()
 	f.cut = false
 	f.mu.Unlock()
-	if _, _, err := m.room.Restore(t.Context(), "cloud", "", key(password), nil); err != nil {
+	if _, _, err := m.backups.Restore(t.Context(), "cloud", "", key(password), nil); err != nil {
 		t.Errorf("the next time: %v", err)
 	}
 

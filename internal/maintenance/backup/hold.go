@@ -12,10 +12,10 @@ const holdFor = time.Minute
 // Hold reserves a Manager for one Create or Restore before the work starts, so that
 // a second caller is refused at once. Release ends it.
 type Hold struct {
-	room  *Manager
-	since time.Time // guarded by room.mu
-	begun bool      // guarded by room.mu
-	once  sync.Once
+	manager *Manager
+	since   time.Time // guarded by manager.mu
+	begun   bool      // guarded by manager.mu
+	once    sync.Once
 }
 
 // Reserve returns a Hold, or ErrBusy while there is another. A Hold expires if it is
@@ -27,15 +27,15 @@ func (r *Manager) Reserve() (*Hold, error) {
 	if h := r.holder; h != nil && (h.begun || now.Sub(h.since) < holdFor) {
 		return nil, ErrBusy
 	}
-	r.holder = &Hold{room: r, since: now}
+	r.holder = &Hold{manager: r, since: now}
 	return r.holder, nil
 }
 
 // use marks the Hold as used.
 func (h *Hold) use() error {
-	h.room.mu.Lock()
-	defer h.room.mu.Unlock()
-	if h.room.holder != h || h.begun {
+	h.manager.mu.Lock()
+	defer h.manager.mu.Unlock()
+	if h.manager.holder != h || h.begun {
 		return ErrBusy
 	}
 	h.begun = true
@@ -45,10 +45,10 @@ func (h *Hold) use() error {
 // Release ends the reservation. It can be called twice.
 func (h *Hold) Release() {
 	h.once.Do(func() {
-		h.room.mu.Lock()
-		defer h.room.mu.Unlock()
-		if h.room.holder == h {
-			h.room.holder = nil
+		h.manager.mu.Lock()
+		defer h.manager.mu.Unlock()
+		if h.manager.holder == h {
+			h.manager.holder = nil
 		}
 	})
 }

@@ -26,13 +26,13 @@ func (m *machine) withPackages(ids ...string) {
 		m.put(m.Data, "packages/"+id+"/data/notes", id+" notes")
 		records[id] = json.RawMessage(fmt.Sprintf(`{"id":%q}`, id))
 	}
-	m.room.o.Packages = func(context.Context) (map[string]json.RawMessage, error) { return records, nil }
+	m.backups.o.Packages = func(context.Context) (map[string]json.RawMessage, error) { return records, nil }
 }
 
 // some makes a backup of packages alone.
 func (m *machine) some(ids ...string) (Made, error) {
 	m.t.Helper()
-	h, err := m.room.Reserve()
+	h, err := m.backups.Reserve()
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func (m *machine) some(ids ...string) (Made, error) {
 // bringPackages restores packages and starts a host.
 func (m *machine) bringPackages(dir, name string, ids ...string) *Restored {
 	m.t.Helper()
-	h, err := m.room.Reserve()
+	h, err := m.backups.Reserve()
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -87,15 +87,15 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 		t.Errorf("it holds the packages %v in format %d", ids, made.Manifest.Format)
 	}
 	// It does not push the backup of everything out of a target that keeps one.
-	left, err := m.room.List(t.Context(), "shelf")
+	left, err := m.backups.List(t.Context(), "shelf")
 	if err != nil || len(left) != 2 || len(made.Removed) > 0 {
 		t.Errorf("there are %v, removed %v, %v", left, made.Removed, err)
 	}
 	// A restore of everything takes the newest backup of everything.
-	if e, _, err := m.room.FindBackup(t.Context(), "shelf", "", nil, key(password)); err != nil || e.Name != whole.Name {
+	if e, _, err := m.backups.FindBackup(t.Context(), "shelf", "", nil, key(password)); err != nil || e.Name != whole.Name {
 		t.Errorf("everything would come from %s, %v", e.Name, err)
 	}
-	if e, _, err := m.room.FindBackup(t.Context(), "shelf", "", []string{"one"}, key(password)); err != nil ||
+	if e, _, err := m.backups.FindBackup(t.Context(), "shelf", "", []string{"one"}, key(password)); err != nil ||
 		e.Name != made.Name {
 		t.Errorf("one would come from %s, %v", e.Name, err)
 	}
@@ -155,7 +155,7 @@ func TestABackupOfPackagesReplacesNothingElse(t *testing.T) {
 		got["packages/one/data/notes"] != "" {
 		t.Errorf("there is %v", got)
 	}
-	if _, _, err := other.room.Restore(t.Context(), dir, "", key(password), nil); !errors.Is(err, ErrNoBackup) {
+	if _, _, err := other.backups.Restore(t.Context(), dir, "", key(password), nil); !errors.Is(err, ErrNoBackup) {
 		t.Errorf("everything is restored from a backup of packages: %v", err)
 	}
 	// A manifest of packages that names other files is damaged.
@@ -175,7 +175,7 @@ func TestPackagesOutOfAnOlderBackup(t *testing.T) {
 	m.target(0)
 	m.put(m.Data, "packages/one/data/notes", "notes")
 	m.create()
-	if _, _, err := m.room.FindBackup(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) ||
+	if _, _, err := m.backups.FindBackup(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) ||
 		!strings.Contains(err.Error(), "restore everything") {
 		t.Errorf("got %v", err)
 	}
@@ -186,20 +186,20 @@ func TestPackagesOutOfAnOlderBackup(t *testing.T) {
 func TestOneAtATime(t *testing.T) {
 	m := newMachine(t, "host_a")
 	m.target(0)
-	h, err := m.room.Reserve()
+	h, err := m.backups.Reserve()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if _, err := m.room.Reserve(); !errors.Is(err, ErrBusy) {
+		if _, err := m.backups.Reserve(); !errors.Is(err, ErrBusy) {
 			t.Errorf("got %v", err)
 		}
 	}
-	if _, err := m.room.Create(t.Context(), "shelf", key(password), nil); !errors.Is(err, ErrBusy) {
+	if _, err := m.backups.Create(t.Context(), "shelf", key(password), nil); !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 	m.now = m.now.Add(holdFor)
-	next, err := m.room.Reserve()
+	next, err := m.backups.Reserve()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,11 +211,11 @@ func TestOneAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.now = m.now.Add(time.Hour)
-	if _, err := m.room.Reserve(); !errors.Is(err, ErrBusy) {
+	if _, err := m.backups.Reserve(); !errors.Is(err, ErrBusy) {
 		t.Errorf("a right in use lapses: %v", err)
 	}
 	next.Release()
-	if h, err = m.room.Reserve(); err != nil {
+	if h, err = m.backups.Reserve(); err != nil {
 		t.Fatal(err)
 	}
 	h.Release()
@@ -230,7 +230,7 @@ func TestOneFileIsReadOutOfABackup(t *testing.T) {
 	made := m.create()
 	for path, want := range map[string]string{"data/a/two": "second", "config/gatehouse.yaml": "settings"} {
 		got := ""
-		if err := m.room.ReadFile(t.Context(), "shelf", "", path, key(password), func(e Entry, f File, r io.Reader) error {
+		if err := m.backups.ReadFile(t.Context(), "shelf", "", path, key(password), func(e Entry, f File, r io.Reader) error {
 			b, err := io.ReadAll(r)
 			got = string(b)
 			if e.Name != made.Name || f.Member() != path {
@@ -244,15 +244,15 @@ func TestOneFileIsReadOutOfABackup(t *testing.T) {
 	}
 	full := errors.New("no space")
 	use := func(Entry, File, io.Reader) error { return full }
-	if err := m.room.ReadFile(t.Context(), "shelf", "", "data/a/one", key(password), use); err != full {
+	if err := m.backups.ReadFile(t.Context(), "shelf", "", "data/a/one", key(password), use); err != full {
 		t.Errorf("an error of the reader's becomes %v", err)
 	}
 	for _, path := range []string{"data/a", "data/a/three", "../data/a/one", ""} {
-		if err := m.room.ReadFile(t.Context(), "shelf", "", path, key(password), use); !errors.Is(err, ErrNoFile) {
+		if err := m.backups.ReadFile(t.Context(), "shelf", "", path, key(password), use); !errors.Is(err, ErrNoFile) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	if err := m.room.ReadFile(t.Context(), "shelf", "", "data/a/one", Key{Password: secret.New("another password")}, use); !errors.Is(
+	if err := m.backups.ReadFile(t.Context(), "shelf", "", "data/a/one", Key{Password: secret.New("another password")}, use); !errors.Is(
 		err,
 		ErrPassword,
 	) {

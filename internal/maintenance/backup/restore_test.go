@@ -35,10 +35,10 @@ func TestARestoreSurvivesInterruptions(t *testing.T) {
 		m.put(m.Data, "d1", "old")
 		m.put(m.Data, "other", "old")
 		m.put(m.Config, "sub/c2", "old")
-		if err := m.room.SetTarget(t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir}); err != nil {
+		if err := m.backups.SetTarget(t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir}); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := m.room.Restore(t.Context(), "shelf", "", key(password), nil); err != nil {
+		if _, _, err := m.backups.Restore(t.Context(), "shelf", "", key(password), nil); err != nil {
 			t.Fatal(err)
 		}
 		left, cut := stop, errors.New("the power is out")
@@ -86,7 +86,7 @@ func TestARestoreWaitsForOtherHosts(t *testing.T) {
 	if err != nil || none != nil {
 		t.Fatal(none, err)
 	}
-	if _, _, err := m.room.Restore(t.Context(), "", "", key(password), nil); err != nil {
+	if _, _, err := m.backups.Restore(t.Context(), "", "", key(password), nil); err != nil {
 		t.Fatal(err)
 	}
 	m.put(m.Data, "file", "since")
@@ -115,7 +115,7 @@ func TestARestoreThatWaitsCanBeCancelled(t *testing.T) {
 	m.target(0)
 	m.create()
 	m.put(m.Data, "file", "since")
-	if _, _, err := m.room.Restore(t.Context(), "", "", key(password), nil); err != nil {
+	if _, _, err := m.backups.Restore(t.Context(), "", "", key(password), nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := Cancel(m.Folders); err != nil {

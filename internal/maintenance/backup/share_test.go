@@ -127,7 +127,7 @@ func TestAShareHoldsBackups(t *testing.T) {
 		Path:   "hosts/house",
 		Keep:   1,
 	}
-	if err := m.room.SetTarget(t.Context(), target); err != nil {
+	if err := m.backups.SetTarget(t.Context(), target); err != nil {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Target){
@@ -136,7 +136,7 @@ func TestAShareHoldsBackups(t *testing.T) {
 	} {
 		bad := target
 		change(&bad)
-		if err := m.room.SetTarget(t.Context(), bad); err == nil || !strings.Contains(err.Error(), want) {
+		if err := m.backups.SetTarget(t.Context(), bad); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
@@ -145,7 +145,7 @@ func TestAShareHoldsBackups(t *testing.T) {
 	var last string
 	for range 2 {
 		m.now = m.now.Add(time.Hour)
-		made, err := m.room.Create(t.Context(), "nas", key(password), nil)
+		made, err := m.backups.Create(t.Context(), "nas", key(password), nil)
 		if err != nil || made.Left != nil {
 			t.Fatal(err, made.Left)
 		}
@@ -156,7 +156,7 @@ func TestAShareHoldsBackups(t *testing.T) {
 		t.Errorf("the share holds %v, want %s alone", got, last)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := m.room.Create(ctx, "nas", key(password), func(phase string, done, _ int64) {
+	if _, err := m.backups.Create(ctx, "nas", key(password), func(phase string, done, _ int64) {
 		if phase == PhaseWrite && done > 3<<20 {
 			cancel()
 		}
@@ -167,7 +167,7 @@ func TestAShareHoldsBackups(t *testing.T) {
 		t.Errorf("after an interruption the share holds %v", got)
 	}
 	m.put(m.Data, "large", "changed")
-	if _, _, err := m.room.Restore(t.Context(), "nas", "", key(password), nil); err != nil {
+	if _, _, err := m.backups.Restore(t.Context(), "nas", "", key(password), nil); err != nil {
 		t.Fatal(err)
 	}
 	done, leave, err := Enter(m.Folders, quiet)

@@ -19,7 +19,7 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	Room    *backup.Manager `json:"-"` // nil: this host keeps nothing that could be backed up
+	Backups *backup.Manager `json:"-"` // nil: this host keeps nothing that could be backed up
 	Secrets *secret.Store   `json:"-"` // nil: there are none
 	Folders backup.Folders  `json:"-"`
 	// PutPackages puts a restore of packages alone that waits in place; now is
@@ -136,7 +136,7 @@ func (b *backupTools) ready(c *tool.Call) error {
 	if err := b.cfg.Rules.Check(c, "deal with its backups"); err != nil {
 		return err
 	}
-	if b.cfg.Room == nil {
+	if b.cfg.Backups == nil {
 		return &tool.Refusal{
 			Code:    tool.CodeUnsupported,
 			Message: "this host keeps nothing on disk",
@@ -216,7 +216,7 @@ func refusalOf(err error) error {
 func (b *backupTools) startJob(
 	c *tool.Call, title string, names []string, run func(context.Context, *backup.Hold, backup.Progress) (any, error),
 ) (progress.Started, error) {
-	hold, err := b.cfg.Room.Reserve()
+	hold, err := b.cfg.Backups.Reserve()
 	if err != nil {
 		return progress.Started{}, refusalOf(err)
 	}

@@ -43,7 +43,7 @@ func visit(t *testing.T) *person {
 	room := backup.New(backup.Options{Folders: folders, Secrets: secrets, Version: "test",
 		Host: func(context.Context) (backup.Host, error) { return backup.Host{ID: "host_a", Name: "house"}, nil }})
 	p := &person{t: t, shelf: t.TempDir()}
-	cfg := Config{Room: room, Secrets: secrets, Folders: folders,
+	cfg := Config{Backups: room, Secrets: secrets, Folders: folders,
 		Rules: func(who tool.Caller) bool { return who.Principal == "ann" },
 		Show: func(tool.Caller, string, string) (func(progress.Progress), func(error)) {
 			return func(now progress.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }

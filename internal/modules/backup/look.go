@@ -52,7 +52,7 @@ func (b *backupTools) listBackups(ctx context.Context, c *tool.Call, in listIn) 
 	if err := b.ready(c); err != nil {
 		return out, err
 	}
-	all, err := b.cfg.Room.Targets()
+	all, err := b.cfg.Backups.Targets()
 	if err != nil {
 		return out, err
 	}
@@ -84,7 +84,7 @@ func (b *backupTools) listBackups(ctx context.Context, c *tool.Call, in listIn) 
 	if out.Target = in.Target; in.Target == "" {
 		out.Target = all[0].Name
 	}
-	entries, err := b.cfg.Room.List(ctx, out.Target)
+	entries, err := b.cfg.Backups.List(ctx, out.Target)
 	if err != nil {
 		return out, refusalOf(err)
 	}
@@ -131,7 +131,7 @@ func (b *backupTools) backupInfo(ctx context.Context, c *tool.Call, in oneIn) (i
 	if err != nil {
 		return infoOut{}, err
 	}
-	e, m, err := b.cfg.Room.Info(ctx, in.Target, in.Backup, key)
+	e, m, err := b.cfg.Backups.Info(ctx, in.Target, in.Backup, key)
 	if err != nil {
 		return infoOut{}, refusalOf(err)
 	}
@@ -184,7 +184,7 @@ func (b *backupTools) setTarget(ctx context.Context, c *tool.Call, in targetIn) 
 		Name: in.Name, Kind: in.Kind, Path: in.Path, Endpoint: in.Endpoint, Bucket: in.Bucket, Region: in.Region, AccessKey: in.AccessKey,
 		Host: in.Host, Share: in.Share, User: in.User, Secret: in.Secret, Keep: in.Keep,
 	}
-	return targetSet{in.Name, in.Kind}, refusalOf(b.cfg.Room.SetTarget(ctx, t))
+	return targetSet{in.Name, in.Kind}, refusalOf(b.cfg.Backups.SetTarget(ctx, t))
 }
 
 type nameIn struct {
@@ -199,5 +199,5 @@ func (b *backupTools) removeTarget(_ context.Context, c *tool.Call, in nameIn) (
 	if err := b.ready(c); err != nil {
 		return targetRemoved{}, err
 	}
-	return targetRemoved{in.Name}, refusalOf(b.cfg.Room.RemoveTarget(in.Name))
+	return targetRemoved{in.Name}, refusalOf(b.cfg.Backups.RemoveTarget(in.Name))
 }

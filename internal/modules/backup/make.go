@@ -47,11 +47,11 @@ func (b *backupTools) create(ctx context.Context, c *tool.Call, in createIn) (pr
 	if err := key.CheckCreate(); err != nil {
 		return progress.Started{}, refusalOf(err)
 	}
-	t, err := b.cfg.Room.Target(in.Target)
+	t, err := b.cfg.Backups.Target(in.Target)
 	if err != nil {
 		return progress.Started{}, refusalOf(err)
 	}
-	if err := b.cfg.Room.CheckPackages(ctx, in.Packages); err != nil {
+	if err := b.cfg.Backups.CheckPackages(ctx, in.Packages); err != nil {
 		return progress.Started{}, refusalOf(err)
 	}
 	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
@@ -123,7 +123,7 @@ func (b *backupTools) restore(ctx context.Context, c *tool.Call, in restoreIn) (
 	}
 	// The agreement is to one backup, also when a newer one comes meanwhile.
 	chosen, err := tool.Once(c, "backup", func() (map[string]string, error) {
-		e, m, err := b.cfg.Room.FindBackup(ctx, in.Target, in.Backup, in.Packages, key)
+		e, m, err := b.cfg.Backups.FindBackup(ctx, in.Target, in.Backup, in.Packages, key)
 		if err != nil {
 			return nil, refusalOf(err)
 		}

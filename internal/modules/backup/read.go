@@ -47,14 +47,14 @@ func (b *backupTools) readBackup(ctx context.Context, c *tool.Call, in readIn) (
 			Next:    "A person reads it with: gatehouse backup read " + path,
 		}
 	}
-	e, m, err := b.cfg.Room.Info(ctx, in.Target, in.Backup, key)
+	e, m, err := b.cfg.Backups.Info(ctx, in.Target, in.Backup, key)
 	if err != nil {
 		return out, refusalOf(err)
 	}
 	if list := m.Folder(path); path == "" || len(list) > 0 {
 		return listing(path, e, list), nil
 	}
-	err = b.cfg.Room.ReadFile(
+	err = b.cfg.Backups.ReadFile(
 		ctx,
 		in.Target,
 		e.Name,

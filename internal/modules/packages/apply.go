@@ -61,7 +61,7 @@ func (k *manager) applyPackages(_ context.Context, c *tool.Call, in applyIn) (ap
 		return appliedOut{}, err
 	}
 	started, err := k.startJob(c, "change of packages by the settings", "",
-		func(ctx context.Context, c *tool.Call, say packages.Tell) (any, error) {
+		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
 			done, err := k.cfg.Packages.Apply(ctx, declared, say)
 			for _, s := range done {
 				if s.Error == "" {

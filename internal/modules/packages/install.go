@@ -65,7 +65,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 		c,
 		"installation of package "+in.ID,
 		in.ID,
-		func(ctx context.Context, c *tool.Call, say packages.Tell) (any, error) {
+		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
 			i, err := k.cfg.Packages.Install(ctx, packages.Plan{Record: r, Open: opener(c, asked)}, say)
 			if err != nil {
 				return nil, err
@@ -180,7 +180,7 @@ func (k *manager) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut
 		c,
 		"rebuild of package "+in.ID,
 		in.ID,
-		func(ctx context.Context, c *tool.Call, say packages.Tell) (any, error) {
+		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
 			i, err := k.cfg.Packages.Rebuild(ctx, in.ID, in.Source, say)
 			if err != nil {
 				return nil, err

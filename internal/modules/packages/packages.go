@@ -331,7 +331,7 @@ type jobOut struct {
 
 // startJob runs a function as a job and shows its phases.
 func (k *manager) startJob(
-	c *tool.Call, title, id string, run func(context.Context, *tool.Call, packages.Tell) (any, error),
+	c *tool.Call, title, id string, run func(context.Context, *tool.Call, packages.Report) (any, error),
 ) (jobOut, error) {
 	work := func(ctx context.Context, c *tool.Call, tell func(progress.Progress)) (any, error) {
 		out, err := run(ctx, c, tell)

@@ -88,7 +88,7 @@ func New(cfg Config) module.New {
 		if err != nil {
 			return nil, err
 		}
-		o.NewID, o.Tell, o.Log = d.NewID, d.Publish, d.Log
+		o.NewID, o.Publish, o.Log = d.NewID, d.Publish, d.Log
 		if m.cfg.Original == nil {
 			m.cfg.Original = func(string) bool { return false }
 		}

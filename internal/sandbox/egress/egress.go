@@ -90,7 +90,7 @@ func Sockets() (ours, theirs *os.File, err error) {
 // Set replaces what may be reached. If that is nothing, the listener is closed. adjust makes the agent give
 // programs the environment for a proxy on a port, or with 0 that for none; it also requests the listener from
 // an agent that can send it.
-func (d *Server) Set(n sandbox.Network, tell func(port int64) error) error {
+func (d *Server) Set(n sandbox.Network, notify func(port int64) error) error {
 	if err := proxy.Check(n); err != nil {
 		return err
 	}
@@ -100,24 +100,24 @@ func (d *Server) Set(n sandbox.Network, tell func(port int64) error) error {
 	case d.closed:
 		return sandbox.ErrClosed
 	case len(n.Allow) > 0 && d.proxy == nil:
-		return d.openNetwork(n, tell)
+		return d.openNetwork(n, notify)
 	case d.proxy == nil:
 		return nil
 	case len(n.Allow) == 0:
 		d.shut()
-		return tell(0)
+		return notify(0)
 	}
 	return d.proxy.Set(n)
 }
 
-func (d *Server) openNetwork(n sandbox.Network, tell func(port int64) error) error {
-	l, err := d.makeListener(tell)
+func (d *Server) openNetwork(n sandbox.Network, notify func(port int64) error) error {
+	l, err := d.makeListener(notify)
 	if err != nil {
 		return err
 	}
 	p := proxy.New(d.options)
 	if err := p.Set(n); err != nil {
-		return errors.Join(err, p.Close(), l.Close(), tell(0))
+		return errors.Join(err, p.Close(), l.Close(), notify(0))
 	}
 	d.proxy, d.listener, d.served = p, l, make(chan struct{})
 	go func() {
@@ -128,7 +128,7 @@ func (d *Server) openNetwork(n sandbox.Network, tell func(port int64) error) err
 }
 
 // makeListener creates a listener inside the sandbox.
-func (d *Server) makeListener(tell func(port int64) error) (net.Listener, error) {
+func (d *Server) makeListener(notify func(port int64) error) (net.Listener, error) {
 	if d.listen != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), listenerWait)
 		defer cancel()
@@ -136,18 +136,18 @@ func (d *Server) makeListener(tell func(port int64) error) (net.Listener, error)
 		if err != nil {
 			return nil, err
 		}
-		if err := tell(Port); err != nil {
+		if err := notify(Port); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
 		return l, nil
 	}
 	d.drain()
-	if err := tell(Port); err != nil {
+	if err := notify(Port); err != nil {
 		return nil, err
 	}
 	l, err := d.receive()
 	if err != nil {
-		return nil, errors.Join(err, tell(0))
+		return nil, errors.Join(err, notify(0))
 	}
 	return l, nil
 }

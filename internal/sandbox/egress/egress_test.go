@@ -164,11 +164,11 @@ func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
 		return l, err
 	}, proxy.Options{OwnListener: nobodys})
 	told := []int64{}
-	tell := func(port int64) error {
+	notify := func(port int64) error {
 		told = append(told, port)
 		return nil
 	}
-	if err := d.Set(n, tell); !errors.Is(err, refused) || len(told) != 0 {
+	if err := d.Set(n, notify); !errors.Is(err, refused) || len(told) != 0 {
 		t.Errorf("%v, and %v was told", err, told)
 	}
 	refuse = false
@@ -180,14 +180,14 @@ func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
 		t.Error("the listener of a door that did not open is there")
 	}
 	for range 2 {
-		if err := d.Set(n, tell); err != nil {
+		if err := d.Set(n, notify); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err != nil ||
 			!strings.Contains(got, "served") {
 			t.Errorf("%q, %v", got, err)
 		}
-		if err := d.Set(sandbox.Network{}, tell); err != nil {
+		if err := d.Set(sandbox.Network{}, notify); err != nil {
 			t.Error(err)
 		}
 		if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err == nil {
@@ -197,13 +197,13 @@ func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
 	if want := []int64{Port, 0, Port, 0}; !slices.Equal(told, want) {
 		t.Errorf("the agent was told %v, want %v", told, want)
 	}
-	if err := errors.Join(d.Set(n, tell), d.Close(), d.Close()); err != nil {
+	if err := errors.Join(d.Set(n, notify), d.Close(), d.Close()); err != nil {
 		t.Error(err)
 	}
 	if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err == nil {
 		t.Errorf("a door that is closed: %q", got)
 	}
-	if err := d.Set(n, tell); !errors.Is(err, sandbox.ErrClosed) {
+	if err := d.Set(n, notify); !errors.Is(err, sandbox.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }

@@ -95,7 +95,7 @@ func (b *Box) Owner() string {
 
 // markInUse publishes the creation and starts the timers of the sandbox.
 func (b *Box) markInUse() {
-	b.manager.o.Tell("sandbox.created", Event{
+	b.manager.o.Publish("sandbox.created", Event{
 		ID:       b.ID,
 		Owner:    b.Owner(),
 		Driver:   b.Driver,
@@ -175,7 +175,7 @@ func (b *Box) destroyBox(why string) bool {
 	}
 	b.mu.Unlock()
 	b.closePorts()
-	m.o.Tell("sandbox.destroyed", Event{ID: b.ID, Owner: owner, Why: why})
+	m.o.Publish("sandbox.destroyed", Event{ID: b.ID, Owner: owner, Why: why})
 	return true
 }
 

@@ -66,9 +66,9 @@ type Options struct {
 	Ready  int  // how many are kept ready; 0 means 3
 	Boots  int  // how many are made ready concurrently; 0 means twice the number of processors
 
-	NewID func(kind string) string        // makes ids that cannot be guessed
-	Tell  func(subject string, event any) // publishes an event; nil means none are published
-	Log   *slog.Logger                    // nil means nothing is logged
+	NewID   func(kind string) string        // makes ids that cannot be guessed
+	Publish func(subject string, event any) // publishes an event; nil means none are published
+	Log     *slog.Logger                    // nil means nothing is logged
 }
 
 // ErrNotFound is returned for every id that is not one of the caller's sandboxes, whether it exists or not.
@@ -109,8 +109,8 @@ func New(o Options) *Manager {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Tell == nil {
-		o.Tell = func(string, any) {}
+	if o.Publish == nil {
+		o.Publish = func(string, any) {}
 	}
 	o.Limits = fillLimits(o.Limits, sandbox.Defaults())
 	o.Most = fillLimits(o.Most, ceiling(o.Limits))
@@ -441,7 +441,7 @@ func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (hand
 		m.granted.all += memory
 		m.granted.of[p] += memory
 		b.owner, b.memory = to, memory
-		m.o.Tell("sandbox.handed_over", Event{ID: b.ID, Owner: to, From: from})
+		m.o.Publish("sandbox.handed_over", Event{ID: b.ID, Owner: to, From: from})
 		handed = append(handed, "sandbox "+b.ID+": "+b.Driver)
 	}
 	for _, s := range m.snapshots {

@@ -160,7 +160,7 @@ func TestSandboxesEndWhenNobodyUsesThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var told []string
-		m := open(t, &fake{}, Options{Tell: func(subject string, fact any) {
+		m := open(t, &fake{}, Options{Publish: func(subject string, fact any) {
 			mu.Lock()
 			defer mu.Unlock()
 			if d, ok := fact.(Event); ok && d.Why != "" {

@@ -82,7 +82,7 @@ func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[str
 	b.out.rules, b.out.env = n, env
 	b.out.mu.Unlock()
 	for name, s := range secrets {
-		b.tell(sandbox.Decision{
+		b.publishDecision(sandbox.Decision{
 			Allowed: true, Method: "secret", Target: name, Rule: strings.Join(s.Hosts, ", "),
 			Reason: "requests to these hosts may carry the secret of this variable; the sandbox contains a placeholder",
 		})
@@ -108,7 +108,7 @@ func (b *Box) decided(d sandbox.Decision) {
 	}
 	b.out.said = append(b.out.said, d)
 	b.out.mu.Unlock()
-	b.tell(d)
+	b.publishDecision(d)
 }
 
 // mark returns the placeholder of a secret, which cannot be guessed and does not change.
@@ -131,10 +131,10 @@ func (b *Box) with(env []string) []string {
 	return slices.Concat(b.out.env, env)
 }
 
-// tell publishes a decision.
-func (b *Box) tell(d sandbox.Decision) {
+// publishDecision publishes a decision.
+func (b *Box) publishDecision(d sandbox.Decision) {
 	principal, context := split(b.Owner())
-	b.manager.o.Tell("sandbox.network", networkDecision{b.ID, principal, context, d.Allowed, d.Method, d.Target,
+	b.manager.o.Publish("sandbox.network", networkDecision{b.ID, principal, context, d.Allowed, d.Method, d.Target,
 		d.Address, d.Rule, d.Reason})
 }
 

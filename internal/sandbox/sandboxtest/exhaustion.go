@@ -91,12 +91,12 @@ func (s suite) exhaustion(t *testing.T) {
 				}
 			}
 			before := others()
-			release, told := s.takeAll(t, greedy, c)
+			release, seen := s.takeAll(t, greedy, c)
 			during := others()
 			release()
 			after := others()
 			t.Logf("the host and another sandbox: before %q, meanwhile %q, afterwards %q; the first one %q",
-				before, during, after, told)
+				before, during, after, seen)
 			if during != before || after != before {
 				t.Error("they did not have the same all the time")
 			}
@@ -122,7 +122,7 @@ func ableOnHost(t *testing.T, probe, kind, want string) string {
 
 // takeAll has a sandbox take a resource until it is refused, and keep it until release is called. told is what it
 // got, or how it ended.
-func (s suite) takeAll(t *testing.T, b sandbox.Sandbox, c counted) (release func(), told []string) {
+func (s suite) takeAll(t *testing.T, b sandbox.Sandbox, c counted) (release func(), seen []string) {
 	t.Helper()
 	read, write := io.Pipe()
 	p, err := b.Exec(t.Context(), sandbox.Command{
@@ -154,9 +154,9 @@ func (s suite) takeAll(t *testing.T, b sandbox.Sandbox, c counted) (release func
 		io.Copy(io.Discard, read)
 	}()
 	select {
-	case told = <-enough:
+	case seen = <-enough:
 	case <-time.After(patience / 3):
-		told = []string{"it has not ended taking more"}
+		seen = []string{"it has not ended taking more"}
 	}
 	return func() {
 		p.Signal(9)
@@ -164,5 +164,5 @@ func (s suite) takeAll(t *testing.T, b sandbox.Sandbox, c counted) (release func
 		if err := <-ended; err != nil && s.driver.Capabilities().Tier < sandbox.UserKernel {
 			t.Error(err)
 		}
-	}, told
+	}, seen
 }

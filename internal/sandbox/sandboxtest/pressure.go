@@ -41,14 +41,14 @@ func (s suite) pressure(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := s.probed(t, sandbox.Spec{Limits: limits})
 			r := run(t, b, sandbox.Command{Argv: []string{probePath, "use-up", c.what, c.most}})
-			_, got, told := strings.Cut(r.stdout, "refused: ")
+			_, got, seen := strings.Cut(r.stdout, "refused: ")
 			got, _, _ = strings.Cut(got, "\n")
 			switch {
-			case told && slices.Contains(c.refused, got):
+			case seen && slices.Contains(c.refused, got):
 			case r.Outcome == sandbox.OutOfMemory, r.Outcome == sandbox.Signalled:
 			// the probe's own threads are among those that are refused
 			case r.Outcome == sandbox.Failed && strings.Contains(r.stderr, "runtime"):
-			case r.Outcome == sandbox.OK && !told && !s.together() && !held[c.what]:
+			case r.Outcome == sandbox.OK && !seen && !s.together() && !held[c.what]:
 				t.Logf("%s are not held together here", c.name) // each process by itself
 			default:
 				t.Errorf("%+v, %v: %q %.300q", r.Result, r.err, r.stdout, r.stderr)

@@ -58,18 +58,18 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		if !known(group.name) {
 			t.Errorf("the matrix does not tell what %q is about", group.name)
 		}
-		told := Verdict{Group: group.name, Tells: "not run"}
+		seen := Verdict{Group: group.name, Tells: "not run"}
 		held := t.Run(group.name, func(t *testing.T) {
 			s.lacks.Store(false)
 			s.other.Store(nil)
 			defer func() {
 				switch {
 				case !t.Skipped():
-					told.Tells = "held"
+					seen.Tells = "held"
 				case s.lacks.Load():
-					told.Tells = "not offered"
+					seen.Tells = "not offered"
 				case s.noWall():
-					told.Tells = "not held back"
+					seen.Tells = "not held back"
 				}
 			}()
 			if s.noWall() && slices.Contains(walls, group.name) {
@@ -80,12 +80,12 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		how := s.other.Load()
 		switch { // what ran in parallel has ended only now
 		case !held:
-			told.Tells = "FAILED"
-		case told.Tells == "held" && how != nil:
-			told.Tells = "held; " + *how
+			seen.Tells = "FAILED"
+		case seen.Tells == "held" && how != nil:
+			seen.Tells = "held; " + *how
 		}
-		t.Log(told)
-		verdicts = append(verdicts, told)
+		t.Log(seen)
+		verdicts = append(verdicts, seen)
 	}
 	return verdicts
 }

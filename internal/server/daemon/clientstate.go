@@ -543,24 +543,24 @@ func (t *clientState) sameSession(welcome []byte) (changes [][]byte, same bool) 
 // kept is the state of a conversation that one process hands to the next. Its fields are a format that
 // other versions read.
 type kept struct {
-	Hello   string // all of these are JSON; "" if there is none
-	Welcome string
-	Ready   string
-	Level   string
-	Subs    []sub
-	Round   int
-	Queue   []string
-	Again   []string // IDs of messages that were sent before
-	Lost    []string // IDs of calls that may have run
-	Last    bool
-	Rest    []byte // of the input: an incomplete line
+	Initialize string `json:"Hello"` // all of these are JSON; "" if there is none
+	Welcome    string
+	Ready      string
+	Level      string
+	Subs       []sub
+	Round      int
+	Queue      []string
+	Again      []string // IDs of messages that were sent before
+	Lost       []string // IDs of calls that may have run
+	Last       bool
+	Rest       []byte // of the input: an incomplete line
 }
 
 func (t *clientState) snapshot(rest []byte) kept {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := kept{
-		Hello: string(t.initialize), Welcome: string(t.welcome), Ready: string(t.ready), Level: string(t.level),
+		Initialize: string(t.initialize), Welcome: string(t.welcome), Ready: string(t.ready), Level: string(t.level),
 		Subs: t.subs, Round: t.round, Last: t.last, Rest: rest,
 	}
 	for _, m := range t.unanswered() {
@@ -580,7 +580,7 @@ func (t *clientState) snapshot(rest []byte) kept {
 // restore continues with the state that another process has handed over.
 func (t *clientState) restore(k kept) {
 	t.subs, t.round, t.last, t.begun = k.Subs, k.Round, k.Last, true
-	for into, text := range map[*[]byte]string{&t.initialize: k.Hello, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
+	for into, text := range map[*[]byte]string{&t.initialize: k.Initialize, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
 		if text != "" {
 			*into = []byte(text)
 		}

@@ -11,6 +11,7 @@
 package daemon
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -26,14 +27,44 @@ type About struct {
 	Executable string    `json:"executable"` // path of the program when it started
 	Replaced   bool      `json:"replaced"`   // another program is at that path by now
 	Started    time.Time `json:"started"`
-	Ready      bool      `json:"ready"` // it serves calls, and is not stopping
-	Doors      []string  `json:"doors"`
+	Ready      bool      `json:"ready"`            // it serves calls, and is not stopping
+	Listeners  []string  `json:"listeners"`        // their addresses
 	Health     string    `json:"health,omitempty"` // URL of its health; "" if it has none
 	Folders    []string  `json:"folders"`          // that tools may access
 	Limited    bool      `json:"limited"`          // clients may work in no other folders
 	Dir        string    `json:"dir"`              // working directory at its start
 	Args       []string  `json:"args"`             // arguments after the command
 	Accepted   bool      `json:"accepted"`         // of a greeting: the messages that follow are served
+}
+
+// formerAbout holds the members of About under the names that the version before gave them.
+type formerAbout struct {
+	Doors []string `json:"doors"`
+}
+
+// aboutFields is About without its methods.
+type aboutFields About
+
+// MarshalJSON encodes the listeners under their former name too, because a client of the version before reads it.
+func (a About) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		aboutFields
+		formerAbout
+	}{aboutFields(a), formerAbout{a.Listeners}})
+}
+
+// UnmarshalJSON accepts the former name of the listeners, which a daemon of the version before sends.
+func (a *About) UnmarshalJSON(data []byte) error {
+	var former formerAbout
+	if err := json.Unmarshal(data, (*aboutFields)(a)); err != nil {
+		return err
+	}
+	if a.Listeners != nil {
+		return nil
+	}
+	err := json.Unmarshal(data, &former)
+	a.Listeners = former.Doors
+	return err
 }
 
 // Running is the error of starting a second daemon.

@@ -3,11 +3,13 @@ package daemon
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -90,6 +92,22 @@ func TestGreetingTellsWhoTheDaemonIs(t *testing.T) {
 	path, _ = listening(t, About{Build: "b"}, echo)
 	if _, err := Greet(dial(t, path), "b", true, Work{}, testPatience); !errors.Is(err, ErrRefused) {
 		t.Errorf("a daemon that is not ready: %v", err)
+	}
+}
+
+// Daemons and clients of the version before call the listeners doors.
+func TestTheFormerNameOfListeners(t *testing.T) {
+	encoded, err := json.Marshal(About{Listeners: []string{"tcp://127.0.0.1:1"}})
+	if err != nil || strings.Count(string(encoded), `["tcp://127.0.0.1:1"]`) != 2 ||
+		!strings.Contains(string(encoded), `"doors":[`) || !strings.Contains(string(encoded), `"listeners":[`) {
+		t.Errorf("encoded as %s, %v", encoded, err)
+	}
+	for _, name := range []string{"doors", "listeners"} {
+		var a About
+		err := json.Unmarshal([]byte(`{"pid":3,"`+name+`":["unix:///x"]}`), &a)
+		if err != nil || a.PID != 3 || !slices.Equal(a.Listeners, []string{"unix:///x"}) {
+			t.Errorf("%s: got %+v, %v", name, a, err)
+		}
 	}
 }
 

@@ -62,9 +62,9 @@ func (c *Column) overLines() {
 // dial opens one newline connection.
 type dial = func(context.Context) (io.ReadWriteCloser, error)
 
-// lineDoors are the newline doors of a running fixture, and its standard
+// lineEndpoints are the newline doors of a running fixture, and its standard
 // streams, for which each connection is a process of its own.
-func lineDoors(d Doors, bin string) map[string]dial {
+func lineEndpoints(d Endpoints, bin string) map[string]dial {
 	network := func(network, addr string) dial {
 		return func(ctx context.Context) (io.ReadWriteCloser, error) {
 			return new(net.Dialer).DialContext(ctx, network, addr)
@@ -142,7 +142,7 @@ func throughLines(
 	ctx context.Context,
 	t Tools,
 	all *turns,
-	door string,
+	endpoint string,
 	d dial,
 	seen Witness,
 	out string,
@@ -151,9 +151,9 @@ func throughLines(
 	defer shim.Close()
 	front := httptest.NewServer(http.HandlerFunc(shim.ServeHTTP))
 	defer front.Close()
-	columns, err := overAll(ctx, t, all, front.URL+"/mcp", filepath.Join(out, door), (*Column).overLines)
+	columns, err := overAll(ctx, t, all, front.URL+"/mcp", filepath.Join(out, endpoint), (*Column).overLines)
 	for i := range columns {
-		columns[i].Name += " " + door
+		columns[i].Name += " " + endpoint
 	}
 	return columns, err
 }
@@ -206,21 +206,21 @@ func (s Suite) column(ctx context.Context, t Tools, url, out string) (Column, er
 // of that process are tried one after the other, because the suites change
 // what it lists; standard streams have processes of their own and are tried
 // meanwhile.
-func Everything(ctx context.Context, t Tools, bin string, d Doors, seen Witness, out string) ([]Column, error) {
-	doors := lineDoors(d, bin)
+func Everything(ctx context.Context, t Tools, bin string, d Endpoints, seen Witness, out string) ([]Column, error) {
+	endpoints := lineEndpoints(d, bin)
 	var all turns
 	var meanwhile sync.WaitGroup
 	var stdio, locked []Column
 	var stdioErr, lockedErr error
 	meanwhile.Go(func() {
-		stdio, stdioErr = throughLines(ctx, t, &all, "stdio", doors["stdio"], seen, out)
+		stdio, stdioErr = throughLines(ctx, t, &all, "stdio", endpoints["stdio"], seen, out)
 		locked, lockedErr = withToken(ctx, t, &all, bin, out)
 	})
 	columns, err := overHTTP(ctx, t, &all, d.URL, filepath.Join(out, "http"))
-	for _, door := range []string{"tcp", "unix"} {
+	for _, endpoint := range []string{"tcp", "unix"} {
 		if err == nil {
 			var more []Column
-			more, err = throughLines(ctx, t, &all, door, doors[door], seen, out)
+			more, err = throughLines(ctx, t, &all, endpoint, endpoints[endpoint], seen, out)
 			columns = append(columns, more...)
 		}
 	}
@@ -245,7 +245,7 @@ func RunAll(ctx context.Context, t Tools, w io.Writer) error {
 		return err
 	}
 	defer s.Stop()
-	columns, err := Everything(ctx, t, bin, s.Doors, nil, dir)
+	columns, err := Everything(ctx, t, bin, s.Endpoints, nil, dir)
 	if printErr := Print(w, columns); err == nil {
 		err = printErr
 	}

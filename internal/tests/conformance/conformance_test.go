@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// house is what the tests of this package share: the packages, the fixture
+// fixtureHost is what the tests of this package share: the packages, the fixture
 // as one process, and a judge before which everything it says is held.
-type house struct {
+type fixtureHost struct {
 	tools  Tools
 	bin    string
 	server *Server
@@ -22,13 +22,13 @@ type house struct {
 	err    error
 }
 
-var shared house // made by TestMain before any test, and not changed after
+var shared fixtureHost // made by TestMain before any test, and not changed after
 
 func TestMain(m *testing.M) {
-	os.Exit(withHouse(m))
+	os.Exit(runWithFixture(m))
 }
 
-func withHouse(m *testing.M) int {
+func runWithFixture(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "conformance")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -45,7 +45,7 @@ func withHouse(m *testing.M) int {
 }
 
 // open leaves an error for the tests that need a house; the others run.
-func (h *house) open(ctx context.Context, dir string) (stop func() error) {
+func (h *fixtureHost) open(ctx context.Context, dir string) (stop func() error) {
 	stop = func() error { return nil }
 	tools, err := ToolsDir()
 	if err == nil {
@@ -76,8 +76,8 @@ func (h *house) open(ctx context.Context, dir string) (stop func() error) {
 	}
 }
 
-// needHouse is called by every test that talks to the fixture.
-func needHouse(t *testing.T) *house {
+// needFixture is called by every test that talks to the fixture.
+func needFixture(t *testing.T) *fixtureHost {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("with -short nothing is run that needs the pinned npm packages")
@@ -95,7 +95,7 @@ func needHouse(t *testing.T) *house {
 
 // holdsUp fails the test for every message the judge objects to and did not
 // object to before.
-func (h *house) holdsUp(t *testing.T, before []string) {
+func (h *fixtureHost) holdsUp(t *testing.T, before []string) {
 	t.Helper()
 	for _, o := range h.judge.Objections() {
 		if !slices.Contains(before, o) {
@@ -108,10 +108,10 @@ func (h *house) holdsUp(t *testing.T, before []string) {
 // process and one URL; no check fails, none warns, and every message on the
 // way is valid.
 func TestOfficialSuites(t *testing.T) {
-	h := needHouse(t)
-	doors := h.server.Doors
-	doors.URL = h.url
-	columns, err := Everything(t.Context(), h.tools, h.bin, doors, h.judge, t.TempDir())
+	h := needFixture(t)
+	endpoints := h.server.Endpoints
+	endpoints.URL = h.url
+	columns, err := Everything(t.Context(), h.tools, h.bin, endpoints, h.judge, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

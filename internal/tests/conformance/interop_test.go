@@ -19,22 +19,22 @@ import (
 // patience is how long a foreign client may take for all it does.
 const patience = 2 * time.Minute
 
-// stdioDoor writes a program that runs the fixture on its standard streams
+// stdioEndpoint writes a program that runs the fixture on its standard streams
 // and keeps both sides of the conversation beside itself, in a folder of the
 // test's own. When the test ends, what the fixture said is judged.
-func (h *house) stdioDoor(t *testing.T) string {
+func (h *fixtureHost) stdioEndpoint(t *testing.T) string {
 	t.Helper()
-	door := filepath.Join(t.TempDir(), "door")
+	endpoint := filepath.Join(t.TempDir(), "door")
 	script := fmt.Sprintf("#!/bin/sh\ntee \"$0.$$.in\" | '%s' --stdio 2>\"$0.$$.err\" | tee \"$0.$$.out\"\n", h.bin)
-	if err := os.WriteFile(door, []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(endpoint, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { h.judgeLogs(t, door) })
-	return door
+	t.Cleanup(func() { h.judgeLogs(t, endpoint) })
+	return endpoint
 }
 
-func (h *house) judgeLogs(t *testing.T, door string) {
-	files, err := filepath.Glob(door + ".*.out")
+func (h *fixtureHost) judgeLogs(t *testing.T, endpoint string) {
+	files, err := filepath.Glob(endpoint + ".*.out")
 	if err != nil || len(files) == 0 {
 		t.Errorf("the client never started the fixture (%v)", err)
 	}
@@ -54,7 +54,7 @@ func (h *house) judgeLogs(t *testing.T, door string) {
 }
 
 // judgeLines judges one side of a conversation with the help of the other.
-func (h *house) judgeLines(asked, said []byte) {
+func (h *fixtureHost) judgeLines(asked, said []byte) {
 	x := &exchange{methods: map[string]string{}}
 	for line := range bytes.Lines(asked) {
 		x.note(line)
@@ -89,16 +89,16 @@ func output(t *testing.T, cmd *exec.Cmd) []byte {
 // The inspector's command line, in each era it can be told to speak, over
 // HTTP and as the parent of a stdio server.
 func TestInspector(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	for _, era := range []string{"legacy", "auto", "modern"} {
-		for _, door := range []string{"http", "stdio"} {
-			t.Run(era+" "+door, func(t *testing.T) {
+		for _, endpoint := range []string{"http", "stdio"} {
+			t.Run(era+" "+endpoint, func(t *testing.T) {
 				before := h.judge.Objections()
-				h.inspect(t, era, door, `"test_simple_text"`, "--method", "tools/list")
+				h.inspect(t, era, endpoint, `"test_simple_text"`, "--method", "tools/list")
 				h.inspect(
 					t,
 					era,
-					door,
+					endpoint,
 					`Hello, Ada!`,
 					"--method",
 					"tools/call",
@@ -110,7 +110,7 @@ func TestInspector(t *testing.T) {
 				h.inspect(
 					t,
 					era,
-					door,
+					endpoint,
 					`static text resource`,
 					"--method",
 					"resources/read",
@@ -120,7 +120,7 @@ func TestInspector(t *testing.T) {
 				h.inspect(
 					t,
 					era,
-					door,
+					endpoint,
 					`a simple prompt`,
 					"--method",
 					"prompts/get",
@@ -133,15 +133,15 @@ func TestInspector(t *testing.T) {
 	}
 }
 
-func (h *house) inspect(t *testing.T, era, door, want string, args ...string) {
+func (h *fixtureHost) inspect(t *testing.T, era, endpoint, want string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	args = slices.Concat([]string{"--cli"}, args, []string{"--format", "json", "-q", "--protocol-era", era})
-	if door == "http" {
+	if endpoint == "http" {
 		args = append(args, "--transport", "http", "--server-url", h.url)
 	} else {
-		args = append(args, h.stdioDoor(t))
+		args = append(args, h.stdioEndpoint(t))
 	}
 	older, newer := h.judge.Count("2025-11-25"), h.judge.Count(modernRevision)
 	script := h.tools.Script(
@@ -157,7 +157,7 @@ func (h *house) inspect(t *testing.T, era, door, want string, args ...string) {
 	if !bytes.Contains(out, []byte(want)) {
 		t.Errorf("inspector %s printed %s, want %s in it", strings.Join(args, " "), tail(out), want)
 	}
-	if door != "http" {
+	if endpoint != "http" {
 		return // the messages are judged when the test ends
 	}
 	if era == "legacy" && h.judge.Count("2025-11-25") == older ||
@@ -168,13 +168,13 @@ func (h *house) inspect(t *testing.T, era, door, want string, args ...string) {
 
 // The inspector finds nothing to object to in the tools' schemas.
 func TestInspectorFindsSchemasPortable(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	h.inspect(t, "modern", "http", `"greet"`, "--method", "tools/list", "--strict")
 }
 
 // mcp-remote lets a client that only knows stdio use the HTTP door.
 func TestMCPRemote(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	before := h.judge.Objections()
@@ -205,7 +205,7 @@ func TestMCPRemote(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
 		`"protocolVersion":"2025-11-25"`,
 	)
-	talk.tell(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	talk.writeMessage(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	talk.ask(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, `"test_simple_text"`)
 	talk.ask(
 		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"greet","arguments":{"name":"Ada"}}}`,
@@ -225,7 +225,7 @@ type lines struct {
 	out *bufio.Reader
 }
 
-func (l *lines) tell(msg string) {
+func (l *lines) writeMessage(msg string) {
 	l.t.Helper()
 	if _, err := io.WriteString(l.in, msg+"\n"); err != nil {
 		l.t.Fatal(err)
@@ -234,7 +234,7 @@ func (l *lines) tell(msg string) {
 
 func (l *lines) ask(msg, want string) {
 	l.t.Helper()
-	l.tell(msg)
+	l.writeMessage(msg)
 	got, err := l.out.ReadString('\n')
 	if err != nil {
 		l.t.Fatalf("after %s: %v", msg, err)
@@ -312,28 +312,28 @@ func (r report) check(t *testing.T, revision string) {
 // The official TypeScript client lists, reads, calls, is asked and is told,
 // in each era and over each door it knows.
 func TestTypeScriptClient(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	revisions := map[string]string{"legacy": "2025-11-25", "auto": modernRevision, "modern": modernRevision}
 	for _, mode := range []string{"legacy", "auto", "modern"} {
-		for _, door := range []string{"http", "stdio"} {
-			t.Run(mode+" "+door, func(t *testing.T) {
+		for _, endpoint := range []string{"http", "stdio"} {
+			t.Run(mode+" "+endpoint, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				cmd := h.tools.Command(ctx, t.TempDir(), h.tools.Script("client.mjs"), mode, door, h.door(t, door))
+				cmd := h.tools.Command(ctx, t.TempDir(), h.tools.Script("client.mjs"), mode, endpoint, h.endpoint(t, endpoint))
 				h.reported(t, cmd, revisions[mode])
 			})
 		}
 	}
 }
 
-func (h *house) door(t *testing.T, door string) string {
-	if door == "http" {
+func (h *fixtureHost) endpoint(t *testing.T, endpoint string) string {
+	if endpoint == "http" {
 		return h.url
 	}
-	return h.stdioDoor(t)
+	return h.stdioEndpoint(t)
 }
 
-func (h *house) reported(t *testing.T, cmd *exec.Cmd, revision string) {
+func (h *fixtureHost) reported(t *testing.T, cmd *exec.Cmd, revision string) {
 	t.Helper()
 	before := h.judge.Objections()
 	var r report
@@ -348,18 +348,18 @@ func (h *house) reported(t *testing.T, cmd *exec.Cmd, revision string) {
 // The official Go SDK's client does the same. It is built from a Go module of
 // its own.
 func TestGoSDKClient(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	bin := buildGoSDK(t)
 	for _, revision := range []string{"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", modernRevision} {
-		for _, door := range []string{"http", "stdio"} {
-			t.Run(revision+" "+door, func(t *testing.T) {
+		for _, endpoint := range []string{"http", "stdio"} {
+			t.Run(revision+" "+endpoint, func(t *testing.T) {
 				if revision < "2025-06-18" {
-					h.listed(t, bin, revision, door)
+					h.listed(t, bin, revision, endpoint)
 					return
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				h.reported(t, exec.CommandContext(ctx, bin, revision, door, h.door(t, door)), revision)
+				h.reported(t, exec.CommandContext(ctx, bin, revision, endpoint, h.endpoint(t, endpoint)), revision)
 			})
 		}
 	}
@@ -376,12 +376,12 @@ func buildGoSDK(t *testing.T) string {
 }
 
 // listed is for the revisions without elicitation and structured content.
-func (h *house) listed(t *testing.T, bin, revision, door string) {
+func (h *fixtureHost) listed(t *testing.T, bin, revision, endpoint string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	before := h.judge.Objections()
-	cmd := exec.CommandContext(ctx, bin, "-plain", revision, door, h.door(t, door))
+	cmd := exec.CommandContext(ctx, bin, "-plain", revision, endpoint, h.endpoint(t, endpoint))
 	var r report
 	if err := json.Unmarshal(output(t, cmd), &r); err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // it says close, the connection takes another request after the stream of a
 // call that asked has ended. Found as lost requests of the Go SDK's client.
 func TestConnectionServesAgainOrSaysClose(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	session := h.initialize(t)
 	one := h.connect(t)
 	resp := one.post(
@@ -54,7 +54,7 @@ func TestConnectionServesAgainOrSaysClose(t *testing.T) {
 }
 
 // initialize opens a legacy session and returns its id.
-func (h *house) initialize(t *testing.T) string {
+func (h *fixtureHost) initialize(t *testing.T) string {
 	t.Helper()
 	c := h.connect(t)
 	resp := c.post(
@@ -79,7 +79,7 @@ type connection struct {
 	host string
 }
 
-func (h *house) connect(t *testing.T) *connection {
+func (h *fixtureHost) connect(t *testing.T) *connection {
 	t.Helper()
 	u, err := url.Parse(h.server.URL)
 	if err != nil {

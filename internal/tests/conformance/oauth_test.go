@@ -55,20 +55,20 @@ func provider(t *testing.T, tools Tools, resource string) (issuer string) {
 			t.Logf("the provider said:\n%s", said.String())
 		}
 	})
-	var hello struct{ Issuer string }
-	if err != nil || json.Unmarshal(line, &hello) != nil {
+	var metadata struct{ Issuer string }
+	if err != nil || json.Unmarshal(line, &metadata) != nil {
 		t.Fatalf("the provider did not start: %v, %s", err, line)
 	}
-	return hello.Issuer
+	return metadata.Issuer
 }
 
 // protectedHost runs a host that takes the tokens of a provider alone: one
 // scope of it is good for reading, the other for everything.
 func protectedHost(t *testing.T, tools Tools) (url, folder string) {
 	t.Helper()
-	var door atomic.Pointer[http.Handler]
+	var endpoint atomic.Pointer[http.Handler]
 	srv := httptest.NewServer(
-		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*door.Load()).ServeHTTP(w, r) }),
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*endpoint.Load()).ServeHTTP(w, r) }),
 	)
 	t.Cleanup(srv.Close)
 	url = srv.URL + "/mcp"
@@ -96,12 +96,12 @@ func protectedHost(t *testing.T, tools Tools) (url, folder string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := a.HTTPDoor()
+	h, err := a.NewHTTPServer()
 	if err != nil {
 		t.Fatal(err)
 	}
 	handler := http.Handler(h)
-	door.Store(&handler)
+	endpoint.Store(&handler)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
@@ -189,7 +189,7 @@ func registered(known string) []string {
 // in either way there is, is let in, has its token refreshed, and asks for more
 // when it needs more: in both eras.
 func TestTypeScriptClientWithOAuth(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	for _, mode := range []string{"legacy", "modern"} {
 		for _, known := range []string{"registers", "document"} {
 			t.Run(mode+" "+known, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestTypeScriptClientWithOAuth(t *testing.T) {
 
 // The official Go client does the same.
 func TestGoSDKClientWithOAuth(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	bin := buildGoSDK(t)
 	for _, revision := range []string{"2025-11-25", modernRevision} {
 		for _, known := range []string{"registers", "document"} {

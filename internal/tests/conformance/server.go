@@ -31,8 +31,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return bin, nil
 }
 
-// Doors is where a running fixture answers.
-type Doors struct {
+// Endpoints is where a running fixture answers.
+type Endpoints struct {
 	URL  string `json:"url"`
 	TCP  string `json:"tcp"`
 	Unix string `json:"unix"`
@@ -40,7 +40,7 @@ type Doors struct {
 
 // Server is a running fixture.
 type Server struct {
-	Doors
+	Endpoints
 	cmd    *exec.Cmd
 	stderr *log
 	once   sync.Once
@@ -84,7 +84,7 @@ func start(ctx context.Context, bin string, args ...string) (*Server, error) {
 			s.Stop()
 			return nil, fmt.Errorf("fixtureserver ended before it was ready: %s", s.Log())
 		}
-		return s, json.Unmarshal([]byte(line), &s.Doors)
+		return s, json.Unmarshal([]byte(line), &s.Endpoints)
 	case <-time.After(time.Minute):
 		s.Stop()
 		return nil, fmt.Errorf("fixtureserver was not ready within a minute: %s", s.Log())

@@ -12,7 +12,7 @@ func unsettled() Column {
 }
 
 func TestWhatWasSlowOnceIsRunAgainAndSaidSo(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	c := unsettled()
 	if err := Suites()[1].settle(t.Context(), h.tools, new(turns), h.url, t.TempDir(), &c, func(*Column) {}); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestWhatWasSlowOnceIsRunAgainAndSaidSo(t *testing.T) {
 }
 
 func TestADefectStaysHoweverOftenItIsRun(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	broken := httptest.NewServer(http.NotFoundHandler())
 	defer broken.Close()
 	c := unsettled()

@@ -7,7 +7,7 @@ import (
 
 // What the judge must object to, so that its silence means something.
 func TestJudgeObjects(t *testing.T) {
-	h := needHouse(t)
+	h := needFixture(t)
 	j, err := NewJudge(t.Context(), h.tools, t.TempDir())
 	if err != nil {
 		t.Fatal(err)

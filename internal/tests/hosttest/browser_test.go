@@ -128,19 +128,19 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 	root := ""
 	h := sandboxHost(t, func(c *config.Config) {
 		c.View.Modules = []string{"file"}
-		c.Doors.TCP = "127.0.0.1:0"
+		c.Listen.TCP = "127.0.0.1:0"
 		root = c.Roots.Folders[0]
 	})
 	at, err := url.Parse(h.url)
 	must(t, err)
 	lines := ""
-	for _, d := range h.app.Doors() {
+	for _, d := range h.app.Listeners() {
 		if rest, ok := strings.CutPrefix(d.Address, "tcp://"); ok {
 			lines = rest
 		}
 	}
 	if lines == "" {
-		t.Fatalf("no TCP listener among %v", h.app.Doors())
+		t.Fatalf("no TCP listener among %v", h.app.Listeners())
 	}
 	written := func() []string {
 		t.Helper()

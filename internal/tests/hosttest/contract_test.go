@@ -35,7 +35,7 @@ func compiles(x tool.Tool) error {
 
 // Every module that is in the binary keeps the contract.
 func TestModulesKeepTheContract(t *testing.T) {
-	guests := standard.Modules(standard.Deps{})
+	modules := standard.Modules(standard.Deps{})
 	j, err := jobs.Open("", jobs.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -50,12 +50,12 @@ func TestModulesKeepTheContract(t *testing.T) {
 		Find:  func(context.Context, tool.Caller, string) (*tool.Def, bool) { return nil, false },
 		Names: func(context.Context, tool.Caller) []string { return nil },
 	}
-	guests = append(
-		guests,
+	modules = append(
+		modules,
 		standard.Module{Name: "resources", New: resources.New(sp, help)},
 		standard.Module{Name: "job", New: job.New(j, nil)},
 	)
-	for _, g := range guests {
+	for _, g := range modules {
 		t.Run(g.Name, func(t *testing.T) {
 			moduletest.Run(t, g.New, moduletest.Options{Check: compiles})
 		})

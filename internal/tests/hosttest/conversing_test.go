@@ -147,10 +147,10 @@ func twoRounds(t *testing.T, named hosttest.Named) {
 func saidOnce(t *testing.T, r *hosttest.Reply) {
 	t.Helper()
 	var logs, progress []string
-	for _, p := range r.Told("notifications/message") {
+	for _, p := range r.Notifications("notifications/message") {
 		logs = append(logs, string(hosttest.Get(p, "data")))
 	}
-	for _, p := range r.Told("notifications/progress") {
+	for _, p := range r.Notifications("notifications/progress") {
 		progress = append(progress, string(hosttest.Get(p, "progress")))
 	}
 	if got := strings.Join(logs, " "); got != `"asking" "working" "done"` {

@@ -117,10 +117,10 @@ type byHTTP struct {
 	session string
 }
 
-func (g *gatehouse) byHTTP(door string, c credential, beyond bool) *byHTTP {
+func (g *gateHost) byHTTP(listener string, c credential, beyond bool) *byHTTP {
 	scheme := "http://"
 	transport := &http.Transport{DisableKeepAlives: true} // a certificate is shown with a connection
-	if door == "HTTPS" {
+	if listener == "HTTPS" {
 		scheme = "https://"
 		transport.TLSClientConfig = &tls.Config{
 			RootCAs:            g.trust,
@@ -129,7 +129,7 @@ func (g *gatehouse) byHTTP(door string, c credential, beyond bool) *byHTTP {
 	}
 	b := &byHTTP{
 		t:    g.t,
-		url:  scheme + g.reach(door, beyond) + "/mcp",
+		url:  scheme + g.reach(listener, beyond) + "/mcp",
 		http: &http.Client{Transport: transport, Timeout: gateWait},
 	}
 	b.brings(c)
@@ -341,18 +341,18 @@ func (b *byLine) try(era, op string) string {
 }
 
 // at is a caller at a door.
-func (g *gatehouse) at(door string, c credential, beyond bool) caller {
+func (g *gateHost) at(listener string, c credential, beyond bool) caller {
 	g.t.Helper()
-	switch door {
+	switch listener {
 	case "HTTP", "HTTPS":
-		return g.byHTTP(door, c, beyond)
+		return g.byHTTP(listener, c, beyond)
 	}
 	b := &byLine{t: g.t, token: c.token}
-	switch door {
+	switch listener {
 	case "TCP":
 		b.dial = func() (net.Conn, error) { return net.Dial("tcp", g.reach("TCP", beyond)) }
 	case "Unix":
-		b.dial = func() (net.Conn, error) { return net.Dial("unix", g.cfg.Doors.Unix) }
+		b.dial = func() (net.Conn, error) { return net.Dial("unix", g.cfg.Listen.Unix) }
 	case "stdio":
 		b.dial = g.standard
 	}
@@ -360,7 +360,7 @@ func (g *gatehouse) at(door string, c credential, beyond bool) caller {
 }
 
 // standard opens standard input and output once more.
-func (g *gatehouse) standard() (net.Conn, error) {
+func (g *gateHost) standard() (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	d, err := g.app.OpenStdio(theirs, theirs)
 	if err != nil {

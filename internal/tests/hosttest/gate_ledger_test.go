@@ -33,7 +33,7 @@ func victimSettings(t *testing.T, home string) config.Config {
 	c, err := config.FromEnv(func(name string) string { return map[string]string{"HOME": home}[name] })
 	must(t, err)
 	c.Roots.Folders = []string{home}
-	c.Doors.Unix = filepath.Join(home, "s")
+	c.Listen.Unix = filepath.Join(home, "s")
 	return c
 }
 
@@ -82,7 +82,7 @@ func TestVictim(t *testing.T) {
 		victimSettings(t, home),
 		app.Options{
 			Bare: true,
-			Extra: []app.Guest{{Name: "mill", New: func(context.Context, module.Deps) (module.Module, error) {
+			Extra: []app.Module{{Name: "mill", New: func(context.Context, module.Deps) (module.Module, error) {
 				return mill{func(n int) { tell("%d", n) }}, nil
 			}}},
 		},

@@ -19,7 +19,7 @@ type line struct {
 	in *bufio.Reader
 }
 
-func (g *gatehouse) line(t *testing.T) *line {
+func (g *gateHost) line(t *testing.T) *line {
 	t.Helper()
 	conn, err := net.Dial("tcp", g.reach(app.TCP, false))
 	must(t, err)
@@ -41,7 +41,7 @@ func (l *line) asks(message string) string {
 const (
 	lineAlone = `{"jsonrpc":"2.0","id":1,"method":"%s","params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 		`"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}%s}}}`
-	lineHello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"%s","_meta":{%s}}}`
+	lineInitialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"%s","_meta":{%s}}}`
 )
 
 func tokenMember(token string) string { return fmt.Sprintf(`"gatehouse/token":%q`, token) }
@@ -50,7 +50,7 @@ func tokenMember(token string) string { return fmt.Sprintf(`"gatehouse/token":%q
 // up, in every method of every era, and says where there is one.
 //
 //redteam:attack Lines over TCP bring a token: messages without a token, with a wrong one, and from other listeners
-func TestATCPDoorAsks(t *testing.T) {
+func TestATCPListenerRequiresAToken(t *testing.T) {
 	g := openGate(t, false)
 	needed := func(got string) bool {
 		return strings.Contains(got, `"code":-32600`) && strings.Contains(got, `params._meta[\"gatehouse/token\"]`) &&
@@ -71,7 +71,7 @@ func TestATCPDoorAsks(t *testing.T) {
 	}
 	for _, version := range []string{"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"} {
 		l := g.line(t)
-		if got := l.asks(fmt.Sprintf(lineHello, version, "")); !needed(got) {
+		if got := l.asks(fmt.Sprintf(lineInitialize, version, "")); !needed(got) {
 			t.Errorf("the handshake of %s: %s", version, got)
 		}
 		if got := l.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(
@@ -88,17 +88,17 @@ func TestATCPDoorAsks(t *testing.T) {
 // a token that is wrong.
 //
 //redteam:attack Lines over TCP bring a token: tokens in odd places of a message
-func TestATCPDoorIsNotTalkedRound(t *testing.T) {
+func TestATCPListenerCannotBeBypassed(t *testing.T) {
 	g := openGate(t, false)
 	other, _ := openElsewhere(t)
 	for name, c := range map[string]struct{ sent, want string }{
 		"garbage":              {`{"jsonrpc":"2.0","id":1,"method":`, `"code":-32700`},
-		"a batch":              {`[` + fmt.Sprintf(lineHello, "2025-03-26", "") + `]`, `batches exist only`},
+		"a batch":              {`[` + fmt.Sprintf(lineInitialize, "2025-03-26", "") + `]`, `batches exist only`},
 		"a batch of calls":     {`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"probe_who"}}]`, `batches exist only`},
 		"another host's token": {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, ","+tokenMember(other)), "the token is not valid here"},
 		"an empty token":       {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, ","+tokenMember("")), "the token is not valid here"},
 		"a token of numbers":   {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, `,"gatehouse/token":1`), "the token is not valid here"},
-		"a wrong handshake":    {fmt.Sprintf(lineHello, "2025-11-25", tokenMember(other)), "the token is not valid here"},
+		"a wrong handshake":    {fmt.Sprintf(lineInitialize, "2025-11-25", tokenMember(other)), "the token is not valid here"},
 		"a token elsewhere":    {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`+tokenMember(g.app.LocalToken())+",", ""), "credentials are needed"},
 	} {
 		if got := g.line(t).asks(c.sent); !strings.Contains(got, c.want) || !strings.Contains(got, `"error"`) ||
@@ -110,7 +110,7 @@ func TestATCPDoorIsNotTalkedRound(t *testing.T) {
 
 // This user's local token lets in, and so does a token of a user; that counts
 // for the message it is in, or for the connection whose handshake brought it.
-func TestATokenOpensTheTCPDoor(t *testing.T) {
+func TestATokenIsAcceptedOverTCP(t *testing.T) {
 	g := openGate(t, false)
 	tries := func(token, want string) {
 		t.Helper()
@@ -127,7 +127,7 @@ func TestATokenOpensTheTCPDoor(t *testing.T) {
 			t.Errorf("the next message, without one: %s", got)
 		}
 		session := g.line(t)
-		if got := session.asks(fmt.Sprintf(lineHello, "2025-11-25", tokenMember(token))); !strings.Contains(
+		if got := session.asks(fmt.Sprintf(lineInitialize, "2025-11-25", tokenMember(token))); !strings.Contains(
 			got,
 			"serverInfo",
 		) {
@@ -154,8 +154,8 @@ func TestATokenOpensTheTCPDoor(t *testing.T) {
 }
 
 // With --insecure the listener requires no token. A token that is wrong is refused even then.
-func TestAnInsecureTCPDoorAsksNobody(t *testing.T) {
-	g := &gatehouse{t: t, cfg: gateSettings(t)}
+func TestAnInsecureTCPListenerRequiresNoToken(t *testing.T) {
+	g := &gateHost{t: t, cfg: gateSettings(t)}
 	g.cfg.Auth.Insecure = true
 	g.run("127.0.0.1", false)
 	if got := g.line(t).asks(fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who","arguments":{},`, "")); !strings.Contains(
@@ -165,7 +165,7 @@ func TestAnInsecureTCPDoorAsksNobody(t *testing.T) {
 		t.Errorf("alone: %s", got)
 	}
 	l := g.line(t)
-	if got := l.asks(fmt.Sprintf(lineHello, "2025-11-25", "")); !strings.Contains(got, "serverInfo") {
+	if got := l.asks(fmt.Sprintf(lineInitialize, "2025-11-25", "")); !strings.Contains(got, "serverInfo") {
 		t.Errorf("the handshake: %s", got)
 	}
 	if got := l.asks(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"probe_who","arguments":{}}}`); !strings.Contains(

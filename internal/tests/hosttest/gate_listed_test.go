@@ -73,7 +73,7 @@ var stalls = []string{"red", "blue"}
 // fair is a whole host with stalls, settings that chance makes, and people with
 // tokens that chance makes.
 type fair struct {
-	*gatehouse
+	*gateHost
 	r    *rand.Rand
 	did  atomic.Int64
 	http *http.Client
@@ -85,13 +85,13 @@ var fairPeople = map[string][]string{"ann": {"dev"}, "bob": {"staff", "dev"}, "e
 
 func newFair(t *testing.T) *fair {
 	f := &fair{
-		gatehouse: &gatehouse{t: t, cfg: gateSettings(t)},
-		http:      &http.Client{Timeout: gateWait, Transport: &http.Transport{}},
+		gateHost: &gateHost{t: t, cfg: gateSettings(t)},
+		http:     &http.Client{Timeout: gateWait, Transport: &http.Transport{}},
 	}
 	t.Cleanup(f.http.CloseIdleConnections)
 	f.cfg.Auth.Required = true
 	for _, name := range stalls {
-		f.also = append(f.also, app.Guest{Name: name, New: func(context.Context, module.Deps) (module.Module, error) {
+		f.also = append(f.also, app.Module{Name: name, New: func(context.Context, module.Deps) (module.Module, error) {
 			return &stall{name, &f.did}, nil
 		}})
 	}
@@ -187,8 +187,8 @@ func entry(c config.Config, who, bound, in string) (status int) {
 	return 200
 }
 
-// guest is a client with a token, in one era, in one context.
-type guest struct {
+// listedClient is a client with a token, in one era, in one context.
+type listedClient struct {
 	f                    *fair
 	secret, in, era, who string
 	byPath               bool
@@ -196,7 +196,7 @@ type guest struct {
 }
 
 // ask sends a request and gives its status and what it says.
-func (g *guest) ask(method, params string, name ...string) (int, string) {
+func (g *listedClient) ask(method, params string, name ...string) (int, string) {
 	t := g.f.t
 	t.Helper()
 	url := "http://" + g.f.reach("HTTP", false) + "/mcp"
@@ -245,13 +245,13 @@ func (g *guest) ask(method, params string, name ...string) (int, string) {
 }
 
 // done reports whether something was done, by what was answered.
-func (g *guest) done(method, params string, name ...string) bool {
+func (g *listedClient) done(method, params string, name ...string) bool {
 	status, body := g.ask(method, params, name...)
 	return status == 200 && strings.Contains(body, `"result":`) && !strings.Contains(body, `"isError":true`)
 }
 
 // listed are the entries of a list.
-func (g *guest) listed(method, member, name string) (names []string) {
+func (g *listedClient) listed(method, member, name string) (names []string) {
 	_, body := g.ask(method, "")
 	var r struct {
 		Result map[string]json.RawMessage `json:"result"`
@@ -267,7 +267,7 @@ func (g *guest) listed(method, member, name string) (names []string) {
 }
 
 // compare holds everything that could be done to what is listed.
-func (g *guest) compare() (yes, no int) {
+func (g *listedClient) compare() (yes, no int) {
 	t := g.f.t
 	tools, prompts := g.listed("tools/list", "tools", "name"), g.listed("prompts/list", "prompts", "name")
 	uris, templates := g.listed(
@@ -351,7 +351,7 @@ func (g *guest) compare() (yes, no int) {
 	return yes, no
 }
 
-func (g *guest) subscribed(uri string) bool {
+func (g *listedClient) subscribed(uri string) bool {
 	if g.era == legacyEra {
 		return g.done("resources/subscribe", fmt.Sprintf(`"uri":%q`, uri))
 	}
@@ -391,7 +391,7 @@ func TestWhatIsListedIsWhatATokenCanDo(t *testing.T) {
 			)
 			for _, in := range []string{"", "c0", "c1", "c2", "admin2"} {
 				for _, era := range gateEras {
-					g := &guest{f: f, secret: secret, in: in, era: era, who: who, byPath: in != "" && f.r.IntN(2) == 0}
+					g := &listedClient{f: f, secret: secret, in: in, era: era, who: who, byPath: in != "" && f.r.IntN(2) == 0}
 					if want := entry(c, who, bound, in); want != 200 {
 						turned++
 						g.turnedAway(want)
@@ -419,7 +419,7 @@ func TestWhatIsListedIsWhatATokenCanDo(t *testing.T) {
 	}
 }
 
-func (g *guest) turnedAway(status int) {
+func (g *listedClient) turnedAway(status int) {
 	says := map[int]string{404: "Context not found", 403: "Context not allowed"}[status]
 	requests := map[string]string{"initialize": handshake}
 	if g.era == modernEra {

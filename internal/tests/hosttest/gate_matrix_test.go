@@ -21,23 +21,23 @@ var gateColumns = []string{
 	"right", "wrong", "expired", "revoked", "wrong role", "may only know", "unknown context", "other's session", "beyond loopback",
 }
 
-// gateDoors are all doors.
-var gateDoors = []string{"HTTP", "HTTPS", "TCP", "Unix", "stdio"}
+// gateListeners are all doors.
+var gateListeners = []string{"HTTP", "HTTPS", "TCP", "Unix", "stdio"}
 
 // gateWay is a way in. A state that a credential cannot be in has the reason.
 type gateWay struct {
-	name  string
-	doors map[string]string // those where it does not exist, and why; its credential is refused there all the same
-	role  string            // why its principal may know of no context, unless it has a role that may
+	name    string
+	without map[string]string // those where it does not exist, and why; its credential is refused there all the same
+	role    string            // why its principal may know of no context, unless it has a role that may
 
-	right func(g *gatehouse, door string) credential
-	wrong func(g *gatehouse, door string) credential
+	right func(g *gateHost, listener string) credential
+	wrong func(g *gateHost, listener string) credential
 	// ages gives a credential and what makes it run out; nil when it has.
-	ages, revoked func(g *gatehouse, door string) (c credential, end func())
+	ages, revoked func(g *gateHost, listener string) (c credential, end func())
 	// brief gives one that runs out by itself, which ends a connection.
-	brief func(g *gatehouse, door string, life time.Duration) credential
+	brief func(g *gateHost, listener string, life time.Duration) credential
 	// anyway is its secret, to be tried where the way does not exist.
-	anyway func(g *gatehouse) string
+	anyway func(g *gateHost) string
 	// why there is no credential that is wrong, expired or revoked.
 	never map[string]string
 	far   string // what comes of trying beyond loopback, where that is not tried
@@ -62,51 +62,51 @@ func gateWays() []gateWay {
 	}
 	bearer, key := inHeader("Authorization", "Bearer "), inHeader("X-API-Key", "")
 	// byToken is a way that shows a user's token somehow.
-	byToken := func(name string, show func(door, secret string) credential) gateWay {
+	byToken := func(name string, show func(listener, secret string) credential) gateWay {
 		return gateWay{
 			name: name,
-			right: func(g *gatehouse, door string) credential {
+			right: func(g *gateHost, listener string) credential {
 				secret, _ := g.token(identity.Token{User: "alice"})
-				return show(door, secret)
+				return show(listener, secret)
 			},
-			wrong: func(g *gatehouse, door string) credential {
+			wrong: func(g *gateHost, listener string) credential {
 				other, _ := openElsewhere(g.t)
-				return show(door, other)
+				return show(listener, other)
 			},
-			ages: func(g *gatehouse, door string) (credential, func()) {
+			ages: func(g *gateHost, listener string) (credential, func()) {
 				secret, id := g.token(identity.Token{User: "alice", Until: time.Now().Add(time.Hour)})
-				return show(door, secret), func() { g.age("token", id) }
+				return show(listener, secret), func() { g.age("token", id) }
 			},
-			brief: func(g *gatehouse, door string, life time.Duration) credential {
+			brief: func(g *gateHost, listener string, life time.Duration) credential {
 				secret, _ := g.token(identity.Token{User: "alice", Until: time.Now().Add(life)})
-				return show(door, secret)
+				return show(listener, secret)
 			},
-			revoked: func(g *gatehouse, door string) (credential, func()) {
+			revoked: func(g *gateHost, listener string) (credential, func()) {
 				secret, id := g.token(identity.Token{User: "alice"})
-				return show(door, secret), func() { must(g.t, g.users.RevokeToken(g.t.Context(), id)) }
+				return show(listener, secret), func() { must(g.t, g.users.RevokeToken(g.t.Context(), id)) }
 			},
 		}
 	}
-	fixed := func(name string, secret func(*gatehouse) string) gateWay {
+	fixed := func(name string, secret func(*gateHost) string) gateWay {
 		return gateWay{
 			name: name, role: noRole, anyway: secret,
-			right: func(g *gatehouse, door string) credential { return bearer(door, secret(g)) },
-			wrong: func(g *gatehouse, door string) credential {
+			right: func(g *gateHost, listener string) credential { return bearer(listener, secret(g)) },
+			wrong: func(g *gateHost, listener string) credential {
 				s := []byte(secret(g))
 				s[len(s)-1] ^= 1
-				return bearer(door, string(s))
+				return bearer(listener, string(s))
 			},
 		}
 	}
 
 	tokens := byToken("bearer token", bearer)
-	tokens.doors = map[string]string{"stdio": theOwner}
-	tokens.anyway = func(g *gatehouse) string {
+	tokens.without = map[string]string{"stdio": theOwner}
+	tokens.anyway = func(g *gateHost) string {
 		secret, _ := g.token(identity.Token{User: "alice"})
 		return secret
 	}
 	keys := byToken("API key", key)
-	keys.doors = map[string]string{
+	keys.without = map[string]string{
 		"TCP":   noHeaders + "; the same token goes into _meta, see above",
 		"Unix":  noHeaders + "; the same token goes into _meta, see above",
 		"stdio": theOwner,
@@ -114,13 +114,13 @@ func gateWays() []gateWay {
 
 	anonymous := gateWay{
 		name: "anonymous", role: noRole,
-		doors: map[string]string{
+		without: map[string]string{
 			"TCP":   "every line needs a token, unless --insecure says otherwise",
 			"Unix":  "the kernel always says who connects",
 			"stdio": theOwner,
 		},
-		right: func(*gatehouse, string) credential { return credential{} },
-		revoked: func(g *gatehouse, _ string) (credential, func()) {
+		right: func(*gateHost, string) credential { return credential{} },
+		revoked: func(g *gateHost, _ string) (credential, func()) {
 			return credential{}, func() { must(g.t, g.users.AddUser(g.t.Context(), "first", nil, "")) }
 		},
 		never: map[string]string{"expired": "there is nothing that could expire"},
@@ -128,44 +128,44 @@ func gateWays() []gateWay {
 	}
 	cookie := gateWay{
 		name: "cookie",
-		anyway: func(g *gatehouse) string {
+		anyway: func(g *gateHost) string {
 			if g.cookie.header == nil {
 				g.cookie = g.login("HTTP")
 			}
 			_, secret, _ := strings.Cut(g.cookie.header.Get("Cookie"), "=")
 			return secret
 		},
-		doors: map[string]string{"TCP": noHeaders, "Unix": noHeaders, "stdio": noHeaders},
-		right: func(g *gatehouse, door string) credential {
-			g.cookie = g.login(door)
+		without: map[string]string{"TCP": noHeaders, "Unix": noHeaders, "stdio": noHeaders},
+		right: func(g *gateHost, listener string) credential {
+			g.cookie = g.login(listener)
 			return g.cookie
 		},
-		wrong: func(g *gatehouse, _ string) credential {
+		wrong: func(g *gateHost, _ string) credential {
 			name, value, _ := strings.Cut(g.cookie.header.Get("Cookie"), "=")
 			flipped := []byte(value)
 			flipped[3] ^= 1
 			return headers("Cookie", name+"="+string(flipped))
 		},
-		ages: func(g *gatehouse, door string) (credential, func()) {
-			c := g.login(door)
+		ages: func(g *gateHost, listener string) (credential, func()) {
+			c := g.login(listener)
 			return c, func() { g.age("login", g.lastLogin()) }
 		},
-		revoked: func(g *gatehouse, door string) (credential, func()) {
-			c := g.login(door)
-			return c, func() { g.logout(door, c) }
+		revoked: func(g *gateHost, listener string) (credential, func()) {
+			c := g.login(listener)
+			return c, func() { g.logout(listener, c) }
 		},
 	}
 	certificate := gateWay{
-		name:  "client certificate",
-		doors: map[string]string{"HTTP": noTLS, "TCP": noTLS, "Unix": noTLS, "stdio": noTLS},
-		right: func(g *gatehouse, _ string) credential { return g.certificate(g.ca, "alice", time.Hour) },
-		wrong: func(g *gatehouse, _ string) credential {
+		name:    "client certificate",
+		without: map[string]string{"HTTP": noTLS, "TCP": noTLS, "Unix": noTLS, "stdio": noTLS},
+		right:   func(g *gateHost, _ string) credential { return g.certificate(g.ca, "alice", time.Hour) },
+		wrong: func(g *gateHost, _ string) credential {
 			return g.certificate(newGateAuthority(g.t), "alice", time.Hour)
 		},
-		ages: func(g *gatehouse, _ string) (credential, func()) {
+		ages: func(g *gateHost, _ string) (credential, func()) {
 			return g.certificate(g.ca, "alice", -time.Minute), nil
 		},
-		revoked: func(g *gatehouse, _ string) (credential, func()) {
+		revoked: func(g *gateHost, _ string) (credential, func()) {
 			return g.certificate(
 				g.ca,
 				"gone",
@@ -174,40 +174,40 @@ func gateWays() []gateWay {
 		},
 	}
 	oauth := gateWay{
-		name:   "OAuth token",
-		anyway: func(g *gatehouse) string { return g.issuer.issue(gateSubject, time.Hour, nil) },
-		doors:  map[string]string{"stdio": theOwner},
-		right: func(g *gatehouse, door string) credential {
-			return bearer(door, g.issuer.issue(gateSubject, time.Hour, nil))
+		name:    "OAuth token",
+		anyway:  func(g *gateHost) string { return g.issuer.issue(gateSubject, time.Hour, nil) },
+		without: map[string]string{"stdio": theOwner},
+		right: func(g *gateHost, listener string) credential {
+			return bearer(listener, g.issuer.issue(gateSubject, time.Hour, nil))
 		},
-		wrong: func(g *gatehouse, door string) credential {
+		wrong: func(g *gateHost, listener string) credential {
 			return bearer(
-				door,
+				listener,
 				g.issuer.issue(gateSubject, time.Hour, map[string]any{"aud": "https://other.example.com/mcp"}),
 			)
 		},
-		ages: func(g *gatehouse, door string) (credential, func()) {
-			return bearer(door, g.issuer.issue(gateSubject, -2*time.Minute, nil)), nil
+		ages: func(g *gateHost, listener string) (credential, func()) {
+			return bearer(listener, g.issuer.issue(gateSubject, -2*time.Minute, nil)), nil
 		},
-		revoked: func(g *gatehouse, door string) (credential, func()) {
+		revoked: func(g *gateHost, listener string) (credential, func()) {
 			must(g.t, g.users.Link(g.t.Context(), identity.LinkOAuth, "5678", "alice"))
-			return bearer(door, g.issuer.issue("5678", time.Hour, nil)), func() {
+			return bearer(listener, g.issuer.issue("5678", time.Hour, nil)), func() {
 				must(g.t, g.users.Unlink(g.t.Context(), identity.LinkOAuth, "5678"))
 			}
 		},
 	}
 	peer := gateWay{
 		name: "peer uid", role: noRole,
-		doors: map[string]string{"HTTP": noPeer, "HTTPS": noPeer, "TCP": noPeer, "stdio": theOwner},
-		right: func(*gatehouse, string) credential { return credential{} },
+		without: map[string]string{"HTTP": noPeer, "HTTPS": noPeer, "TCP": noPeer, "stdio": theOwner},
+		right:   func(*gateHost, string) credential { return credential{} },
 		never: map[string]string{
 			"expired": "a process does not stop being its user's", "revoked": "a process does not stop being its user's",
 			"wrong": "see TestOtherUsersAreTurnedAway",
 		},
 		far: "a socket is on this machine",
 	}
-	local := fixed("local token", func(g *gatehouse) string { return g.app.LocalToken() })
-	local.doors = map[string]string{
+	local := fixed("local token", func(g *gateHost) string { return g.app.LocalToken() })
+	local.without = map[string]string{
 		"Unix":  "a socket has no address that could be loopback; its peer is known anyway",
 		"stdio": theOwner,
 	}
@@ -215,22 +215,22 @@ func gateWays() []gateWay {
 		"expired": "it lives as long as its file",
 		"revoked": "it lives as long as its file, which the host reads at its start",
 	}
-	flag := fixed("--auth-token", func(*gatehouse) string { return gateFlag })
-	flag.doors = map[string]string{"stdio": theOwner}
+	flag := fixed("--auth-token", func(*gateHost) string { return gateFlag })
+	flag.without = map[string]string{"stdio": theOwner}
 	flag.never = map[string]string{
 		"expired": "it lives as long as the setting",
 		"revoked": "it lives as long as the setting",
 	}
 	owner := gateWay{
 		name: "who started it", role: noRole,
-		doors: map[string]string{
+		without: map[string]string{
 			"HTTP":  "others reach it too",
 			"HTTPS": "others reach it too",
 			"TCP":   "others reach it too",
 			"Unix":  "the kernel says who connects",
 		},
-		right: func(*gatehouse, string) credential { return credential{} },
-		wrong: func(*gatehouse, string) credential { return credential{token: gateFlag} },
+		right: func(*gateHost, string) credential { return credential{} },
+		wrong: func(*gateHost, string) credential { return credential{token: gateFlag} },
 		never: map[string]string{"expired": "the host ends with its input", "revoked": "the host ends with its input"},
 		far:   "a pipe is on this machine",
 	}
@@ -256,16 +256,16 @@ func openElsewhere(t testing.TB) (secret, id string) {
 	return secret, made.ID
 }
 
-func (g *gatehouse) certificate(by *gateAuthority, name string, life time.Duration) credential {
+func (g *gateHost) certificate(by *gateAuthority, name string, life time.Duration) credential {
 	c := by.issue(name, life)
 	return credential{cert: &c}
 }
 
 // login logs alice in, once for each host and purpose: three times are allowed
 // within 20 s.
-func (g *gatehouse) login(door string) credential {
+func (g *gateHost) login(listener string) credential {
 	g.t.Helper()
-	b := g.byHTTP(door, credential{}, false)
+	b := g.byHTTP(listener, credential{}, false)
 	entry, _ := json.Marshal(map[string]any{"user": "alice", "password": gatePassword, "lasting": true})
 	r, err := http.NewRequestWithContext(
 		g.t.Context(),
@@ -282,15 +282,15 @@ func (g *gatehouse) login(door string) credential {
 		g.t.Fatalf("logging in: %s, %d cookies", res.Status, len(res.Cookies()))
 	}
 	c := res.Cookies()[0]
-	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure != (door == "HTTPS") {
-		g.t.Errorf("the cookie at %s is %v", door, c)
+	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure != (listener == "HTTPS") {
+		g.t.Errorf("the cookie at %s is %v", listener, c)
 	}
 	return headers("Cookie", c.Name+"="+c.Value)
 }
 
-func (g *gatehouse) logout(door string, c credential) {
+func (g *gateHost) logout(listener string, c credential) {
 	g.t.Helper()
-	b := g.byHTTP(door, c, false)
+	b := g.byHTTP(listener, c, false)
 	res, err := b.http.Do(b.request(g.t.Context(), "POST", strings.TrimSuffix(b.url, "/mcp")+"/auth/logout", ""))
 	must(g.t, err)
 	res.Body.Close()
@@ -300,7 +300,7 @@ func (g *gatehouse) logout(door string, c credential) {
 }
 
 // lastLogin is the id of alice's newest login.
-func (g *gatehouse) lastLogin() string {
+func (g *gateHost) lastLogin() string {
 	g.t.Helper()
 	all, err := g.users.Logins(g.t.Context(), "alice")
 	must(g.t, err)
@@ -315,7 +315,7 @@ type matrix struct {
 	t    *testing.T
 	way  gateWay
 	door string
-	host func(open, fresh bool) *gatehouse
+	host func(open, fresh bool) *gateHost
 	good credential // the right one
 }
 
@@ -405,16 +405,16 @@ func (m *matrix) cell(column string) string {
 }
 
 // begun is a caller who tries to begin a session, whatever comes of it.
-func (m *matrix) begun(g *gatehouse, door string, c credential) caller {
-	b := g.at(door, c, false)
+func (m *matrix) begun(g *gateHost, listener string, c credential) caller {
+	b := g.at(listener, c, false)
 	if b.open() == "ok" {
-		m.t.Errorf("%s at %s: a session begins with a credential that is not good", m.way.name, door)
+		m.t.Errorf("%s at %s: a session begins with a credential that is not good", m.way.name, listener)
 	}
 	return b
 }
 
 // opened is a caller with a session.
-func (m *matrix) opened(g *gatehouse, c credential, beyond bool) caller {
+func (m *matrix) opened(g *gateHost, c credential, beyond bool) caller {
 	m.t.Helper()
 	b := g.at(m.door, c, beyond)
 	if got := b.open(); got != "ok" {
@@ -425,7 +425,7 @@ func (m *matrix) opened(g *gatehouse, c credential, beyond bool) caller {
 
 // swapped uses a session that the right credential began with a wrong one, and
 // where a connection is the session, begins one.
-func (m *matrix) swapped(g *gatehouse, wrong credential) string {
+func (m *matrix) swapped(g *gateHost, wrong credential) string {
 	if m.door == "HTTP" || m.door == "HTTPS" {
 		c := m.opened(g, m.good, false)
 		c.brings(wrong)
@@ -435,7 +435,7 @@ func (m *matrix) swapped(g *gatehouse, wrong credential) string {
 }
 
 // ended begins a session with a credential whose end then comes.
-func (m *matrix) ended(g *gatehouse, c credential, end func()) string {
+func (m *matrix) ended(g *gateHost, c credential, end func()) string {
 	if end == nil {
 		return m.swapped(g, c)
 	}
@@ -462,7 +462,7 @@ func (m *matrix) over(b caller, who string) {
 
 // ranOut waits until a credential has run out under a session. Where that was
 // faster than the session, it is given longer.
-func (m *matrix) ranOut(g *gatehouse, life time.Duration) string {
+func (m *matrix) ranOut(g *gateHost, life time.Duration) string {
 	b := g.at(m.door, m.way.brief(g, m.door, life), false)
 	if b.open() != "ok" || m.all(b) != "alice" {
 		return m.ranOut(g, 4*life)
@@ -472,7 +472,7 @@ func (m *matrix) ranOut(g *gatehouse, life time.Duration) string {
 }
 
 // elsewhere asks for another context, with a session and alone.
-func (m *matrix) elsewhere(g *gatehouse, context string) string {
+func (m *matrix) elsewhere(g *gateHost, context string) string {
 	if m.door == "HTTP" || m.door == "HTTPS" {
 		c := m.opened(g, m.good, false)
 		c.names(context)
@@ -499,7 +499,7 @@ func (m *matrix) elsewhere(g *gatehouse, context string) string {
 }
 
 // others uses a session of another caller.
-func (m *matrix) others(g *gatehouse) string {
+func (m *matrix) others(g *gateHost) string {
 	if m.door != "HTTP" && m.door != "HTTPS" {
 		return "- a connection is its own session"
 	}
@@ -521,7 +521,7 @@ func (m *matrix) others(g *gatehouse) string {
 	return c.try(legacyEra, "call")
 }
 
-func (m *matrix) beyond(g *gatehouse) string {
+func (m *matrix) beyond(g *gateHost) string {
 	switch {
 	case m.way.far != "":
 		return "- " + m.way.far
@@ -540,15 +540,15 @@ func (m *matrix) beyond(g *gatehouse) string {
 //
 //redteam:attack One principal, however it comes: every route with every method, by every kind of credential and by none
 func TestTheGate(t *testing.T) {
-	hosts := map[string]*gatehouse{}
+	hosts := map[string]*gateHost{}
 	var rows [][]string
 	for _, way := range gateWays() {
-		for _, door := range gateDoors {
-			secure := door == "HTTPS"
-			host := func(open, fresh bool) *gatehouse {
+		for _, listener := range gateListeners {
+			secure := listener == "HTTPS"
+			host := func(open, fresh bool) *gateHost {
 				name := fmt.Sprint(way.name == "cookie", open, secure) // logins are few: they have a host of their own
 				if hosts[name] == nil || fresh {
-					g := (*gatehouse)(nil)
+					g := (*gateHost)(nil)
 					if open {
 						g = openGate(t, secure)
 					} else {
@@ -561,13 +561,13 @@ func TestTheGate(t *testing.T) {
 				}
 				return hosts[name]
 			}
-			m := &matrix{t: t, way: way, door: door, host: host}
-			row := []string{way.name, door}
-			if why := way.doors[door]; why != "" {
+			m := &matrix{t: t, way: way, door: listener, host: host}
+			row := []string{way.name, listener}
+			if why := way.without[listener]; why != "" {
 				rows = append(rows, append(row, "- "+why+m.anyway()))
 				continue
 			}
-			m.good = way.right(host(way.name == "anonymous", false), door)
+			m.good = way.right(host(way.name == "anonymous", false), listener)
 			for _, column := range gateColumns {
 				row = append(row, m.cell(column))
 			}

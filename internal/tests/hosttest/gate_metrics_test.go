@@ -69,7 +69,7 @@ func TestWhoReadsTheMetrics(t *testing.T) {
 		}
 	}
 
-	open := &gatehouse{t: t, cfg: gateSettings(t)}
+	open := &gateHost{t: t, cfg: gateSettings(t)}
 	withMetrics(&open.cfg)
 	open.run("127.0.0.1", false)
 	if status, _ := open.byHTTP("HTTP", credential{}, false).status("GET", "/metrics", ""); status != 200 {

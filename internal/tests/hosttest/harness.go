@@ -67,8 +67,8 @@ type Note struct {
 	Params json.RawMessage
 }
 
-// Told are the params of the notes of one method.
-func (r Reply) Told(method string) (all []json.RawMessage) {
+// Notifications are the params of the notes of one method.
+func (r Reply) Notifications(method string) (all []json.RawMessage) {
 	for _, n := range r.Notes {
 		if n.Method == method {
 			all = append(all, n.Params)

@@ -54,7 +54,7 @@ func TestRinger(t *testing.T) {
 		t.Context(),
 		cfg,
 		app.Options{
-			Extra: []app.Guest{{Name: "bell", New: func(_ context.Context, d module.Deps) (module.Module, error) {
+			Extra: []app.Module{{Name: "bell", New: func(_ context.Context, d module.Deps) (module.Module, error) {
 				return bell{d}, nil
 			}}},
 		},

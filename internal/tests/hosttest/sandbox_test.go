@@ -42,20 +42,20 @@ func needSandboxes(t testing.TB) {
 	}
 }
 
-// sandboxHouse is a host with sandboxes at a door, which knows ann and bob.
-type sandboxHouse struct {
+// sandboxedHost is a host with sandboxes at a door, which knows ann and bob.
+type sandboxedHost struct {
 	t      *testing.T
 	app    *app.App
 	url    string
 	tokens map[string]string
 }
 
-func sandboxHost(t *testing.T, change func(*config.Config)) *sandboxHouse {
+func sandboxHost(t *testing.T, change func(*config.Config)) *sandboxedHost {
 	t.Helper()
 	cfg := gateSettings(t)
 	cfg.Contexts = nil
 	cfg.View.Modules = []string{"file", "sandbox"}
-	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Host, cfg.Listen.HTTP.Port = true, "127.0.0.1", 0
 	cfg.Auth.Required = true
 	cfg.Modules.Sandbox.Pool.Enabled = false
 	if change != nil {
@@ -78,7 +78,7 @@ func sandboxHost(t *testing.T, change func(*config.Config)) *sandboxHouse {
 			t.Error(err)
 		}
 	})
-	h := &sandboxHouse{t: t, app: a, url: a.Doors()[0].Address, tokens: map[string]string{}}
+	h := &sandboxedHost{t: t, app: a, url: a.Listeners()[0].Address, tokens: map[string]string{}}
 	users, err := identity.Open(filepath.Join(cfg.Folders.Data, "identity.db"), identity.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -97,14 +97,14 @@ func sandboxHost(t *testing.T, change func(*config.Config)) *sandboxHouse {
 
 // coder is a client that calls tools over HTTP, in one context.
 type coder struct {
-	h       *sandboxHouse
+	h       *sandboxedHost
 	who, in string
 	session string
 	ids     atomic.Int32
 }
 
 // enter begins a session.
-func (h *sandboxHouse) enter(who, in string) *coder {
+func (h *sandboxedHost) enter(who, in string) *coder {
 	h.t.Helper()
 	c := &coder{h: h, who: who, in: in}
 	c.send(

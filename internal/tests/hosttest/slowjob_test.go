@@ -100,7 +100,7 @@ func grows(t *testing.T, h hosttest.Harness) {
 	t.Helper()
 	r := fine(t, "print", hosttest.Call(h, "slow_print", `{"bytes":5000000,"piece":1000}`, nil))
 	last := -1.0
-	told := r.Told("notifications/progress")
+	told := r.Notifications("notifications/progress")
 	for _, p := range told {
 		// A host that says of a slow call that it goes on takes a step between two whole ones.
 		n, err := strconv.ParseFloat(string(hosttest.Get(p, "progress")), 64)

@@ -19,7 +19,7 @@ import (
 	"gatehouse"
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/mcp/rawjson"
-	hosting "gatehouse/internal/modules/packages"
+	packagemodule "gatehouse/internal/modules/packages"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/state"
 	"gatehouse/internal/tests/conformance/fixture"
@@ -122,7 +122,7 @@ func install(t *testing.T, r packages.Record, fill func(map[string]string) (map[
 	if _, err := m.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
 		t.Fatalf("install: %v %s", err, packages.Words(err))
 	}
-	return m, hosting.New(hosting.Config{Packages: m, Rules: func(tool.Caller) bool { return true }})
+	return m, packagemodule.New(packagemodule.Config{Packages: m, Rules: func(tool.Caller) bool { return true }})
 }
 
 // upstreams are the fixture in both eras and over both transports, by name.

@@ -163,7 +163,7 @@ func TestCoverageLinesSayEnough(t *testing.T) {
 // standard_test.go, endpoints are knocked at in endpoints_test.go; everything
 // else is looked for here.
 func TestWhatIsPresentExists(t *testing.T) {
-	h := house{
+	h := sourceTree{
 		t:       t,
 		sources: sources(t),
 		help:    answer(t, "--help"),
@@ -188,7 +188,7 @@ func TestWhatIsPresentExists(t *testing.T) {
 			continue
 		}
 		for _, name := range e.ourNames() {
-			if !h.has(e.kind, name) {
+			if !h.contains(e.kind, name) {
 				t.Errorf(
 					"docs/coverage.md:%d: %s %s is listed as present, but there is no %s",
 					e.line,
@@ -201,15 +201,15 @@ func TestWhatIsPresentExists(t *testing.T) {
 	}
 }
 
-// house is what this tree shows of itself.
-type house struct {
+// sourceTree is what this tree shows of itself.
+type sourceTree struct {
 	t           *testing.T
 	sources     []source
 	help, serve string // what the binary says of itself; "" before there is one
 }
 
-// has reports whether something of a kind exists under a name of ours.
-func (h house) has(kind, name string) bool {
+// contains reports whether something of a kind exists under a name of ours.
+func (h sourceTree) contains(kind, name string) bool {
 	switch kind {
 	case "flag":
 		return h.serve == "" || hasWord(h.serve, name)
@@ -244,10 +244,10 @@ func hasWord(text, name string) bool {
 
 // mentions reports whether the product's source in some rooms holds a text.
 // A room that is not built yet holds nothing against it.
-func (h house) mentions(rooms []string, text string) bool {
+func (h sourceTree) mentions(folders []string, text string) bool {
 	built := false
 	for _, s := range h.sources {
-		if s.isTest() || !anyWithin(s.folder(), rooms) {
+		if s.isTest() || !anyWithin(s.folder(), folders) {
 			continue
 		}
 		built = true
@@ -259,7 +259,7 @@ func (h house) mentions(rooms []string, text string) bool {
 }
 
 // exports reports whether the public door declares a function or method.
-func (h house) exports(name string) bool {
+func (h sourceTree) exports(name string) bool {
 	built := false
 	for _, s := range h.sources {
 		if s.isTest() || s.folder() != "." {

@@ -97,7 +97,7 @@ func TestEveryPackageSaysWhatItIs(t *testing.T) {
 
 var drawers = []string{"util", "utils", "common", "helper", "helpers", "misc", "shared", "base", "testutil"}
 
-func TestNoRoomIsADrawer(t *testing.T) {
+func TestNoPackageHasAMeaninglessName(t *testing.T) {
 	for folder, files := range packages(t) {
 		for _, name := range []string{path.Base(folder), files[0].ast.Name.Name} {
 			if slices.Contains(drawers, name) {
@@ -123,8 +123,8 @@ func TestNoFileIsEndless(t *testing.T) {
 
 func generated(s source) bool { return ast.IsGenerated(s.ast) }
 
-// platformRooms are the folders whose code may differ between platforms.
-var platformRooms = []string{
+// platformFolders are the folders whose code may differ between platforms.
+var platformFolders = []string{
 	"internal/files/filelock", "internal/exec", "internal/sandbox", "internal/access/identity", "internal/server/daemon", "internal/server/socket",
 }
 
@@ -132,10 +132,10 @@ var platformFile = regexp.MustCompile(
 	`_(linux|darwin|windows|freebsd|openbsd|netbsd|solaris|plan9|js|wasip1|amd64|arm64|386|arm|wasm)(_test)?\.go$`,
 )
 
-func TestPlatformsDifferInFewRooms(t *testing.T) {
+func TestPlatformsDifferInFewFolders(t *testing.T) {
 	const why = "a difference between platforms belongs behind filelock, exec, sandbox, identity, daemon or socket, so that the rest is the same everywhere"
 	for _, s := range sources(t) {
-		if anyWithin(s.folder(), platformRooms) {
+		if anyWithin(s.folder(), platformFolders) {
 			continue
 		}
 		if platformFile.MatchString(s.path) {
@@ -152,9 +152,9 @@ func TestPlatformsDifferInFewRooms(t *testing.T) {
 	}
 }
 
-// stdoutRooms may touch standard output: the commands whose answer it is, and
+// stdoutFolders may touch standard output: the commands whose answer it is, and
 // the public door, whose ServeStdio hands it to the protocol.
-var stdoutRooms = []string{"cmd", "internal/cli", "internal/tests/conformance", "internal/tests/repotest/count", "."}
+var stdoutFolders = []string{"cmd", "internal/cli", "internal/tests/conformance", "internal/tests/repotest/count", "."}
 
 // On stdio, standard output belongs to the protocol: one stray line ends the
 // conversation.
@@ -162,7 +162,7 @@ var stdoutRooms = []string{"cmd", "internal/cli", "internal/tests/conformance", 
 //redteam:attack Nothing but protocol reaches standard output: code of the host prints
 func TestNobodyElseWritesToStdout(t *testing.T) {
 	for _, s := range sources(t) {
-		if s.isTest() || anyWithin(s.folder(), stdoutRooms) {
+		if s.isTest() || anyWithin(s.folder(), stdoutFolders) {
 			continue
 		}
 		ast.Inspect(s.ast, func(n ast.Node) bool {

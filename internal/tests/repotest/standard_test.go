@@ -12,7 +12,7 @@ import (
 	"gatehouse/internal/tests/repotest/pages"
 )
 
-func guests(t *testing.T) []catalog.Module {
+func catalogModules(t *testing.T) []catalog.Module {
 	t.Helper()
 	all, err := catalog.Standard(t.Context())
 	if err != nil {
@@ -22,7 +22,7 @@ func guests(t *testing.T) []catalog.Module {
 }
 
 func TestToolsAreWellDefined(t *testing.T) {
-	for _, m := range guests(t) {
+	for _, m := range catalogModules(t) {
 		for _, one := range m.Tools {
 			for _, fault := range faults(m.Name, one) {
 				t.Errorf("%s: %s", one.Def.Name, fault)
@@ -33,7 +33,7 @@ func TestToolsAreWellDefined(t *testing.T) {
 
 func TestToolsLookAsTheyDid(t *testing.T) {
 	kept := map[string]bool{}
-	for _, m := range guests(t) {
+	for _, m := range catalogModules(t) {
 		for _, one := range m.Tools {
 			text, err := snap(one)
 			if err != nil {
@@ -70,7 +70,7 @@ func dropLeft(t *testing.T, pattern string, kept map[string]bool, remedy string)
 
 func TestToolsListedAsPresentAreOffered(t *testing.T) {
 	var offered []string
-	for _, m := range guests(t) {
+	for _, m := range catalogModules(t) {
 		for _, one := range m.Tools {
 			offered = append(offered, one.Def.Name)
 		}
@@ -96,7 +96,7 @@ func TestGeneratedDocsAreCurrent(t *testing.T) {
 	const remedy = "go generate ./internal/tests/repotest/gen"
 	dir := filepath.Join(top(t), "docs", "modules")
 	kept := map[string]bool{}
-	for _, m := range guests(t) {
+	for _, m := range catalogModules(t) {
 		want, err := pages.Page(m)
 		if err != nil {
 			t.Errorf("page of module %s: %v", m.Name, err)
@@ -144,7 +144,7 @@ func firstDifference(got, want string) string {
 // without properties, and some clients an output schema that may be null or
 // says nothing.
 func TestToolsCanBeListedEverywhere(t *testing.T) {
-	for _, m := range guests(t) {
+	for _, m := range catalogModules(t) {
 		for _, one := range m.Tools {
 			if one.Def.Title == "" {
 				t.Errorf("%s has no title", one.Def.Name)

@@ -389,7 +389,7 @@ func entry(ctx context.Context, s *session, text string) error {
 	if err := json.Unmarshal([]byte(text), &settings); err != nil {
 		return err
 	}
-	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
 	for name, e := range settings.Servers {
 		if e.URL != "" {
 			cmd := s.command(ctx, `exec gatehouse serve --http -p 0`)
@@ -400,7 +400,7 @@ func entry(ctx context.Context, s *session, text string) error {
 			if err := cmd.Start(); err != nil {
 				return err
 			}
-			answer, err := post(stderr, e.URL, hello)
+			answer, err := post(stderr, e.URL, initialize)
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 			_, _ = io.Copy(io.Discard, stderr)
 			_ = cmd.Wait()
@@ -415,7 +415,7 @@ func entry(ctx context.Context, s *session, text string) error {
 		}
 		cmd := s.command(ctx, `exec "$0" "$@"`)
 		cmd.Args = append(append(cmd.Args, command), e.Args...)
-		cmd.Stdin = strings.NewReader(hello + "\n")
+		cmd.Stdin = strings.NewReader(initialize + "\n")
 		out, err := cmd.Output()
 		if err != nil || !bytes.Contains(out, []byte(`"serverInfo"`)) {
 			return fmt.Errorf("%s answers %s, %v", name, out, err)

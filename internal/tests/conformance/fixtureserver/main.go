@@ -81,17 +81,17 @@ func run(ctx context.Context, f flags) (err error) {
 func serve(ctx context.Context, s *gatehouse.Server, f flags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var doors sync.WaitGroup
+	var listening sync.WaitGroup
 	failed := make(chan error, 5)
-	open := func(name string, door func() error) {
-		doors.Go(func() {
-			if err := door(); err != nil && ctx.Err() == nil {
+	open := func(name string, listener func() error) {
+		listening.Go(func() {
+			if err := listener(); err != nil && ctx.Err() == nil {
 				failed <- fmt.Errorf("%s: %w", name, err)
 				cancel()
 			}
 		})
 	}
-	var at conformance.Doors
+	var at conformance.Endpoints
 	if f.http != "" {
 		l, err := net.Listen("tcp", f.http)
 		if err != nil {
@@ -122,7 +122,7 @@ func serve(ctx context.Context, s *gatehouse.Server, f flags) error {
 		}
 		fmt.Fprintf(os.Stderr, "%s%s\n", conformance.Ready, b)
 	}
-	doors.Wait()
+	listening.Wait()
 	close(failed)
 	return <-failed
 }
@@ -146,7 +146,7 @@ func free(addr string) (string, error) {
 
 // answering waits until the doors that open on their own take connections,
 // and reports whether they do.
-func answering(ctx context.Context, at conformance.Doors) bool {
+func answering(ctx context.Context, at conformance.Endpoints) bool {
 	for network, addr := range map[string]string{"tcp": at.TCP, "unix": at.Unix} {
 		if addr == "" {
 			continue

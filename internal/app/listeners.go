@@ -44,21 +44,21 @@ type Listener struct {
 	close func() // called if it is never served
 }
 
-// Doors returns the open listeners, in a fixed order.
-func (a *App) Doors() []Listener { return a.doors }
+// Listeners returns the open listeners, in a fixed order.
+func (a *App) Listeners() []Listener { return a.listeners }
 
-func (a *App) doorsPart() Part {
+func (a *App) listenersPart() Part {
 	var parts []Part
-	for _, d := range a.doors {
+	for _, d := range a.listeners {
 		parts = append(parts, d.part)
 	}
-	return core.Together("doors", parts...)
+	return core.Together("listeners", parts...)
 }
 
-// openDoors opens every listener that the settings name.
-func (a *App) openDoors(ctx context.Context) error {
-	d := a.cfg.Doors
-	for _, door := range []struct {
+// openListeners opens every listener that the settings name.
+func (a *App) openListeners(ctx context.Context) error {
+	d := a.cfg.Listen
+	for _, listener := range []struct {
 		named bool
 		open  func(context.Context) (Listener, error)
 	}{
@@ -69,23 +69,23 @@ func (a *App) openDoors(ctx context.Context) error {
 		{a.opts.Socket != "", func(ctx context.Context) (Listener, error) { return a.OpenUnix(ctx, a.opts.Socket) }},
 		{a.opts.Conn != nil, a.openConn},
 	} {
-		if !door.named {
+		if !listener.named {
 			continue
 		}
-		open, err := door.open(ctx)
+		open, err := listener.open(ctx)
 		if err != nil {
 			return err
 		}
-		a.doors = append(a.doors, open)
+		a.listeners = append(a.listeners, open)
 	}
 	return nil
 }
 
-// HTTPDoor returns the HTTP server without a listener.
-func (a *App) HTTPDoor() (*httpserver.Server, error) {
-	h := a.cfg.Doors.HTTP
+// NewHTTPServer returns the HTTP server without a listener.
+func (a *App) NewHTTPServer() (*httpserver.Server, error) {
+	h := a.cfg.Listen.HTTP
 	info := introduce(a.opts.Info)
-	door, err := httpserver.New(a.engine, httpserver.Options{
+	listener, err := httpserver.New(a.engine, httpserver.Options{
 		Bind:     h.Host,
 		Hosts:    slices.Concat(a.opts.Hosts, h.Hosts, h.TLS.ACME.Domains),
 		Origins:  h.Origins,
@@ -113,16 +113,16 @@ func (a *App) HTTPDoor() (*httpserver.Server, error) {
 	if err != nil {
 		return nil, &SettingError{err}
 	}
-	a.observed.http(door)
-	return door, nil
+	a.observed.http(listener)
+	return listener, nil
 }
 
 func (a *App) openHTTP(ctx context.Context) (Listener, error) {
-	door, err := a.HTTPDoor()
+	listener, err := a.NewHTTPServer()
 	if err != nil {
 		return Listener{}, err
 	}
-	h := a.cfg.Doors.HTTP
+	h := a.cfg.Listen.HTTP
 	if err := a.who.MustAuthenticate(h.Host); err != nil {
 		return Listener{}, &SettingError{err}
 	}
@@ -143,7 +143,7 @@ func (a *App) openHTTP(ctx context.Context) (Listener, error) {
 			open.Address = "https://" + d[0] + "/mcp" // the certificate is for this name, whichever port leads here
 		}
 	}
-	open.part = Part{Name: "http", Run: func(ctx context.Context) error { return door.Serve(ctx, ln) }}
+	open.part = Part{Name: "http", Run: func(ctx context.Context) error { return listener.Serve(ctx, ln) }}
 	return open, nil
 }
 
@@ -161,12 +161,12 @@ func (a *App) listenHTTP(ctx context.Context, h config.HTTP) (net.Listener, erro
 
 // OpenListener serves HTTP on a listener that the caller has opened.
 func (a *App) OpenListener(ln net.Listener) (Listener, error) {
-	door, err := a.HTTPDoor()
+	listener, err := a.NewHTTPServer()
 	if err != nil {
 		return Listener{}, err
 	}
 	return Listener{Kind: HTTP, Address: httpserver.URL(ln.Addr(), false), close: func() { ln.Close() },
-		part: Part{Name: "http", Run: func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
+		part: Part{Name: "http", Run: func(ctx context.Context) error { return listener.Serve(ctx, ln) }}}, nil
 }
 
 // authority returns the settings of the authority that issues certificates for public names.
@@ -223,7 +223,7 @@ func (a *App) openConn(context.Context) (Listener, error) {
 	return d, err
 }
 
-func (a *App) openTCP(ctx context.Context) (Listener, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
+func (a *App) openTCP(ctx context.Context) (Listener, error) { return a.OpenTCP(ctx, a.cfg.Listen.TCP) }
 
 // OpenTCP listens on host:port. Each caller must send a token; OpenTCP returns an error if no token exists.
 func (a *App) OpenTCP(_ context.Context, addr string) (Listener, error) {
@@ -233,7 +233,7 @@ func (a *App) OpenTCP(_ context.Context, addr string) (Listener, error) {
 		}
 	}
 	ln := a.opts.Listeners[TCP]
-	if ln == nil || addr != a.cfg.Doors.TCP {
+	if ln == nil || addr != a.cfg.Listen.TCP {
 		var err error
 		if ln, err = socket.ListenTCP(addr); err != nil {
 			return Listener{}, err
@@ -251,13 +251,13 @@ func (a *App) OpenTCP(_ context.Context, addr string) (Listener, error) {
 }
 
 func (a *App) openUnix(ctx context.Context) (Listener, error) {
-	return a.OpenUnix(ctx, a.cfg.Doors.Unix)
+	return a.OpenUnix(ctx, a.cfg.Listen.Unix)
 }
 
 // OpenUnix listens on a Unix socket at a path.
 func (a *App) OpenUnix(_ context.Context, path string) (Listener, error) {
 	ln := a.opts.Listeners[Unix]
-	if ln == nil || path != a.cfg.Doors.Unix {
+	if ln == nil || path != a.cfg.Listen.Unix {
 		var err error
 		if ln, err = socket.ListenUnix(path); err != nil {
 			return Listener{}, err

@@ -16,9 +16,9 @@ import (
 // ours: a subscriber of a task is told of each new status, in the shape
 // of tasks/get, on the listen stream and tagged with it.
 func TestTaskNotifications(t *testing.T) {
-	h := needHouse(t)
-	for door, dial := range lineDoors(h.server.Doors, h.bin) {
-		t.Run(door, func(t *testing.T) {
+	h := needFixture(t)
+	for endpoint, dial := range lineEndpoints(h.server.Endpoints, h.bin) {
+		t.Run(endpoint, func(t *testing.T) {
 			conn, err := dial(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -48,7 +48,7 @@ func TestTaskNotifications(t *testing.T) {
 }
 
 // post sends a message over HTTP and gives what comes back, as it comes.
-func (h *house) post(t *testing.T, msg string) <-chan []byte {
+func (h *fixtureHost) post(t *testing.T, msg string) <-chan []byte {
 	var e envelope
 	var named struct {
 		Params struct{ Name, TaskID string }
@@ -90,7 +90,7 @@ const tasksMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-2
 
 // followTask starts a task that asks, listens for it, answers it, and waits
 // to be told that it is done.
-func (h *house) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
+func (h *fixtureHost) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
 	t.Helper()
 	before := h.judge.Objections()
 	var created struct {
@@ -109,7 +109,7 @@ func (h *house) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
 		t.Fatalf("no task was made: %+v", created)
 	}
 	h.untilItAsks(t, ask, id)
-	news := ask(
+	messages := ask(
 		fmt.Sprintf(
 			`{"jsonrpc":"2.0","id":"news","method":"subscriptions/listen","params":{"notifications":{"taskIds":[%q]},%s}}`,
 			id,
@@ -120,7 +120,7 @@ func (h *house) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
 		Method string
 		Params struct{ Notifications struct{ TaskIDs []string } }
 	}
-	h.next(t, news, "", &ack)
+	h.next(t, messages, "", &ack)
 	if ack.Method != "notifications/subscriptions/acknowledged" || len(ack.Params.Notifications.TaskIDs) != 1 {
 		t.Fatalf("the subscription was acknowledged as %+v", ack)
 	}
@@ -131,15 +131,15 @@ func (h *house) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
 			tasksMeta,
 		),
 	)
-	if acks != news {
+	if acks != messages {
 		h.next(t, acks, "tasks/update", nil)
 	}
-	h.untilDone(t, news, id)
+	h.untilDone(t, messages, id)
 	h.holdsUp(t, before)
 }
 
 // untilItAsks polls the task, as a client without subscriptions would.
-func (h *house) untilItAsks(t *testing.T, ask func(msg string) <-chan []byte, id string) {
+func (h *fixtureHost) untilItAsks(t *testing.T, ask func(msg string) <-chan []byte, id string) {
 	t.Helper()
 	for i := range 300 {
 		var got struct{ Result struct{ Status string } }
@@ -164,10 +164,10 @@ func (h *house) untilItAsks(t *testing.T, ask func(msg string) <-chan []byte, id
 	t.Fatal("the task did not ask within 30 seconds")
 }
 
-func (h *house) untilDone(t *testing.T, news <-chan []byte, id string) {
+func (h *fixtureHost) untilDone(t *testing.T, messages <-chan []byte, id string) {
 	t.Helper()
 	for {
-		var told struct {
+		var status struct {
 			Method string
 			Params struct {
 				TaskID, Status string
@@ -175,15 +175,15 @@ func (h *house) untilDone(t *testing.T, news <-chan []byte, id string) {
 				Meta           map[string]any `json:"_meta"`
 			}
 		}
-		h.next(t, news, "tasks/update", &told)
-		if told.Method != "notifications/tasks" {
+		h.next(t, messages, "tasks/update", &status)
+		if status.Method != "notifications/tasks" {
 			continue // the answer to tasks/update, where all share one connection
 		}
-		if told.Params.TaskID != id || told.Params.Meta["io.modelcontextprotocol/subscriptionId"] != "news" {
-			t.Errorf("told of another task, or without the subscription: %+v", told.Params)
+		if status.Params.TaskID != id || status.Params.Meta["io.modelcontextprotocol/subscriptionId"] != "news" {
+			t.Errorf("told of another task, or without the subscription: %+v", status.Params)
 		}
-		if told.Params.Status == "completed" {
-			if c := told.Params.Result.Content; len(c) != 1 || c[0].Text != "Deleted a.txt." {
+		if status.Params.Status == "completed" {
+			if c := status.Params.Result.Content; len(c) != 1 || c[0].Text != "Deleted a.txt." {
 				t.Errorf("the result told is %+v", c)
 			}
 			return
@@ -192,7 +192,7 @@ func (h *house) untilDone(t *testing.T, news <-chan []byte, id string) {
 }
 
 // next waits for a message, has it judged, and decodes it.
-func (h *house) next(t *testing.T, said <-chan []byte, answers string, into any) {
+func (h *fixtureHost) next(t *testing.T, said <-chan []byte, answers string, into any) {
 	t.Helper()
 	select {
 	case msg, open := <-said:

@@ -45,10 +45,10 @@ func introduce(i protocol.Info) protocol.Info {
 	return i
 }
 
-// guest is a module of this host. A module that is apart is only in its own context and in contexts that name it.
+// enabledModule is a module of this host. A module that is apart is only in its own context and in contexts that name it.
 // A module that is implicit was not named: it is in the administration context, and has no context of its own.
-type guest struct {
-	Guest
+type enabledModule struct {
+	Module
 	apart    bool
 	implicit bool
 }
@@ -57,8 +57,8 @@ type guest struct {
 // default, and the extra ones in either case. A module that is named twice is listed once. Presets are listed if
 // no module was named or if their context was; naming modules therefore removes presets from no context that uses
 // them. Presets that run programs are listed only in the latter case. all are the modules of the binary.
-func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error) {
-	var chosen []guest
+func choose(cfg config.Config, o Options, all []standard.Module) ([]enabledModule, error) {
+	var chosen []enabledModule
 	v, names := cfg.View, named(cfg, o)
 	unasked := len(names) == 0 && !o.Bare
 	names, stands := withViews(names, v.Context)
@@ -70,29 +70,29 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 				Err: fmt.Errorf(
 					"there is no module %q; expected some of %s",
 					name,
-					strings.Join(append(guestNames(all), viewNames()...), ", "),
+					strings.Join(append(moduleNames(all), viewNames()...), ", "),
 				),
 			}
 		}
-		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
+		if !slices.ContainsFunc(chosen, func(g enabledModule) bool { return g.Name == name }) {
 			// A context has named it for itself, or a view consists of it.
 			apart := (all[i].Runs || stands[name] && !(unasked && all[i].Default)) && !slices.Contains(v.Modules, name)
-			chosen = append(chosen, guest{Guest: Guest{name, all[i].New}, apart: apart})
+			chosen = append(chosen, enabledModule{Module: Module{name, all[i].New}, apart: apart})
 		}
 	}
 	for _, g := range all {
 		switch {
 		case slices.Contains(names, g.Name):
 		case unasked && g.Default:
-			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}})
+			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}})
 		case g.Preset && (unasked && !g.Runs || v.Context == g.Name):
-			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}, apart: true})
+			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}, apart: true})
 		case g.Name == packageModule && !o.Bare:
-			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}, apart: true, implicit: true})
+			chosen = append(chosen, enabledModule{Module: Module{g.Name, g.New}, apart: true, implicit: true})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.Configs)) {
-		if !slices.ContainsFunc(o.Extra, func(g Guest) bool { return g.Name == name }) {
+		if !slices.ContainsFunc(o.Extra, func(g Module) bool { return g.Name == name }) {
 			return nil, fmt.Errorf("there is a configuration for module %q, which the program did not add", name)
 		}
 	}
@@ -103,10 +103,10 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error
 		) {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
 		}
-		if slices.ContainsFunc(chosen, func(c guest) bool { return c.Name == g.Name }) {
+		if slices.ContainsFunc(chosen, func(c enabledModule) bool { return c.Name == g.Name }) {
 			return nil, fmt.Errorf("there are two modules called %q", g.Name)
 		}
-		chosen = append(chosen, guest{Guest: g})
+		chosen = append(chosen, enabledModule{Module: g})
 	}
 	return chosen, nil
 }
@@ -148,7 +148,7 @@ func preset(name string) *standard.Module {
 	return &all[i]
 }
 
-func guestNames(all []standard.Module) (names []string) {
+func moduleNames(all []standard.Module) (names []string) {
 	for _, g := range all {
 		names = append(names, g.Name)
 	}
@@ -156,9 +156,9 @@ func guestNames(all []standard.Module) (names []string) {
 }
 
 // defaultModules returns the modules of callers who name no context.
-func defaultModules(guests []guest) []string {
+func defaultModules(enabled []enabledModule) []string {
 	names := []string{}
-	for _, g := range guests {
+	for _, g := range enabled {
 		if !g.apart {
 			names = append(names, g.Name)
 		}
@@ -168,19 +168,19 @@ func defaultModules(guests []guest) []string {
 
 // specs returns the contexts of a host: one with all its modules except presets, and one for each module. The
 // first is the default for callers who name none: if only a preset was named, its context.
-func specs(v config.View, guests []guest) []views.Spec {
+func specs(v config.View, enabled []enabledModule) []views.Spec {
 	all := []views.Spec{
 		{
 			Name:    DefaultContext,
-			Modules: append(defaultModules(guests), greetingModule),
+			Modules: append(defaultModules(enabled), greetingModule),
 			Tools:   v.Tools,
 			Results: v.Results,
 		},
 	}
-	if len(v.Modules) == 0 && slices.ContainsFunc(guests, func(g guest) bool { return g.implicit }) {
+	if len(v.Modules) == 0 && slices.ContainsFunc(enabled, func(g enabledModule) bool { return g.implicit }) {
 		all[0] = withPackages(all[0])
 	}
-	for _, g := range guests {
+	for _, g := range enabled {
 		if g.implicit {
 			continue
 		}
@@ -204,7 +204,7 @@ func specs(v config.View, guests []guest) []views.Spec {
 		})
 	}
 	first := standsIn(v)
-	own := slices.DeleteFunc(slices.Clone(guests), func(g guest) bool { return g.implicit })
+	own := slices.DeleteFunc(slices.Clone(enabled), func(g enabledModule) bool { return g.implicit })
 	if first == "" && len(own) == 1 && preset(own[0].Name) != nil {
 		first = own[0].Name
 	}

@@ -45,20 +45,20 @@ const (
 	gateSubject  = "1234" // at the provider, alice
 )
 
-// gatehouse is a whole host with its doors open, and what is needed to come in
+// gateHost is a whole host with its doors open, and what is needed to come in
 // by each of them in each way there is.
-type gatehouse struct {
-	t      *testing.T
-	app    *app.App
-	cfg    config.Config
-	users  *identity.Service // on the same file, as a command of its own would be
-	doors  map[string]app.Listener
-	far    string // an address of this machine that is not loopback; "" when it has none
-	trust  *x509.CertPool
-	ca     *gateAuthority
-	issuer *gateIssuer // nil on an open host
-	cookie credential  // of alice's first login
-	also   []app.Guest // modules besides the probe
+type gateHost struct {
+	t         *testing.T
+	app       *app.App
+	cfg       config.Config
+	users     *identity.Service // on the same file, as a command of its own would be
+	listeners map[string]app.Listener
+	far       string // an address of this machine that is not loopback; "" when it has none
+	trust     *x509.CertPool
+	ca        *gateAuthority
+	issuer    *gateIssuer  // nil on an open host
+	cookie    credential   // of alice's first login
+	also      []app.Module // modules besides the probe
 }
 
 // gateSettings are those of a host that keeps everything below one folder.
@@ -84,25 +84,25 @@ func gateSettings(t testing.TB) config.Config {
 
 // openGate runs a host that asks for nothing from loopback, guardedGate one
 // that requires credentials, and listens where other machines could reach it.
-func openGate(t *testing.T, secure bool) *gatehouse {
-	g := &gatehouse{t: t, cfg: gateSettings(t)}
+func openGate(t *testing.T, secure bool) *gateHost {
+	g := &gateHost{t: t, cfg: gateSettings(t)}
 	g.run("127.0.0.1", secure)
 	return g
 }
 
-func guardedGate(t *testing.T, secure bool, change ...func(*config.Config)) *gatehouse {
-	g := &gatehouse{t: t, cfg: gateSettings(t), ca: newGateAuthority(t), issuer: newGateIssuer(t)}
+func guardedGate(t *testing.T, secure bool, change ...func(*config.Config)) *gateHost {
+	g := &gateHost{t: t, cfg: gateSettings(t), ca: newGateAuthority(t), issuer: newGateIssuer(t)}
 	g.cfg.Auth.Required, g.cfg.Auth.Token = true, secret.New(gateFlag)
 	g.cfg.Auth.OAuth = config.OAuth{Issuer: g.issuer.srv.URL, Resource: gateResource}
 	if secure {
-		g.cfg.Doors.HTTP.TLS.ClientCA = g.ca.file
+		g.cfg.Listen.HTTP.TLS.ClientCA = g.ca.file
 	}
 	for _, c := range change {
 		c(&g.cfg)
 	}
 	g.far = farAddress()
 	if g.far != "" {
-		g.cfg.Doors.HTTP.Hosts = []string{g.far}
+		g.cfg.Listen.HTTP.Hosts = []string{g.far}
 	}
 	g.run("0.0.0.0", secure)
 	g.invite()
@@ -110,10 +110,10 @@ func guardedGate(t *testing.T, secure bool, change ...func(*config.Config)) *gat
 }
 
 // run opens all doors but one: of HTTP and HTTPS a host has one.
-func (g *gatehouse) run(host string, secure bool) {
+func (g *gateHost) run(host string, secure bool) {
 	t := g.t
 	t.Helper()
-	d := &g.cfg.Doors
+	d := &g.cfg.Listen
 	d.HTTP.Open, d.HTTP.Host, d.HTTP.Port, d.HTTP.TLS.On = true, host, 0, secure
 	d.TCP = host + ":0"
 	folder, err := os.MkdirTemp("", "gate") // short, and such that other users could come as far as the socket
@@ -122,7 +122,7 @@ func (g *gatehouse) run(host string, secure bool) {
 	}
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	d.Unix = filepath.Join(folder, "s")
-	o := app.Options{Bare: true, Extra: append([]app.Guest{{Name: "probe", New: newProbe}}, g.also...)}
+	o := app.Options{Bare: true, Extra: append([]app.Module{{Name: "probe", New: newProbe}}, g.also...)}
 	o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if g.app, err = app.New(t.Context(), g.cfg, o); err != nil {
 		t.Fatal(err)
@@ -136,9 +136,9 @@ func (g *gatehouse) run(host string, secure bool) {
 			t.Error(err)
 		}
 	})
-	g.doors = map[string]app.Listener{}
-	for _, d := range g.app.Doors() {
-		g.doors[d.Kind] = d
+	g.listeners = map[string]app.Listener{}
+	for _, d := range g.app.Listeners() {
+		g.listeners[d.Kind] = d
 		if d.Trust != "" {
 			pem, err := os.ReadFile(d.Trust)
 			if err != nil {
@@ -154,11 +154,11 @@ func (g *gatehouse) run(host string, secure bool) {
 	t.Cleanup(func() { g.users.Close() })
 }
 
-func (g *gatehouse) database() string { return filepath.Join(g.cfg.Folders.Data, "identity.db") }
+func (g *gateHost) database() string { return filepath.Join(g.cfg.Folders.Data, "identity.db") }
 
 // invite adds the people this host knows. alice may know of the lab; no user is
 // staff but zoe.
-func (g *gatehouse) invite() {
+func (g *gateHost) invite() {
 	g.t.Helper()
 	for name, roles := range map[string][]string{"alice": {"guest"}, "gone": {"guest"}, "zoe": {"staff", "admin"}} {
 		if err := g.users.AddUser(g.t.Context(), name, roles, gatePassword); err != nil {
@@ -171,7 +171,7 @@ func (g *gatehouse) invite() {
 }
 
 // token makes a token of a user.
-func (g *gatehouse) token(t identity.Token) (secret, id string) {
+func (g *gateHost) token(t identity.Token) (secret, id string) {
 	g.t.Helper()
 	secret, made, err := g.users.CreateToken(g.t.Context(), t)
 	if err != nil {
@@ -181,7 +181,7 @@ func (g *gatehouse) token(t identity.Token) (secret, id string) {
 }
 
 // age has a credential of the file run out long ago.
-func (g *gatehouse) age(table, id string) {
+func (g *gateHost) age(table, id string) {
 	g.t.Helper()
 	db, err := sql.Open("sqlite", g.database()+"?_pragma=busy_timeout(10000)")
 	if err != nil {
@@ -204,9 +204,9 @@ func (g *gatehouse) age(table, id string) {
 
 // reach is where a TCP or HTTP door is reached: from loopback, or by an address
 // that others could use too.
-func (g *gatehouse) reach(kind string, beyond bool) string {
+func (g *gateHost) reach(kind string, beyond bool) string {
 	g.t.Helper()
-	u, err := url.Parse(g.doors[kind].Address)
+	u, err := url.Parse(g.listeners[kind].Address)
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -379,10 +379,14 @@ func until(t testing.TB, what string, holds func() bool) {
 //redteam:attack Loopback by default: a host without users is told to bind to every address
 func TestAHostRefusesToBindBeyondLoopback(t *testing.T) {
 	for name, change := range map[string]func(*config.Config){
-		"HTTP":  func(c *config.Config) { c.Doors.HTTP.Open, c.Doors.HTTP.Host, c.Doors.HTTP.Port = true, "0.0.0.0", 0 },
-		"HTTPS": func(c *config.Config) { c.Doors.HTTP.Open, c.Doors.HTTP.Host, c.Doors.HTTP.TLS.On = true, "::", true },
-		"TCP":   func(c *config.Config) { c.Doors.TCP = "0.0.0.0:0" },
-		"name":  func(c *config.Config) { c.Doors.HTTP.Open, c.Doors.HTTP.Host = true, "gatehouse.example" },
+		"HTTP": func(c *config.Config) {
+			c.Listen.HTTP.Open, c.Listen.HTTP.Host, c.Listen.HTTP.Port = true, "0.0.0.0", 0
+		},
+		"HTTPS": func(c *config.Config) {
+			c.Listen.HTTP.Open, c.Listen.HTTP.Host, c.Listen.HTTP.TLS.On = true, "::", true
+		},
+		"TCP":  func(c *config.Config) { c.Listen.TCP = "0.0.0.0:0" },
+		"name": func(c *config.Config) { c.Listen.HTTP.Open, c.Listen.HTTP.Host = true, "gatehouse.example" },
 	} {
 		cfg := gateSettings(t)
 		change(&cfg)
@@ -400,7 +404,7 @@ func TestAHostRefusesToBindBeyondLoopback(t *testing.T) {
 		},
 	} {
 		cfg := gateSettings(t)
-		cfg.Doors.TCP = "0.0.0.0:0"
+		cfg.Listen.TCP = "0.0.0.0:0"
 		change(&cfg)
 		a, err := app.New(t.Context(), cfg, app.Options{Bare: true})
 		if err != nil {

@@ -20,12 +20,12 @@ import (
 
 // Limits of a Book.
 const (
-	maxBook    = 1 << 20 // bytes of the list
+	maxList    = 1 << 20 // bytes of the list
 	maxBackups = 10      // of one file that no connection needs any more
 )
 
-// Book remembers in a folder which files were changed and what they held before.
-type Book struct{ Dir string }
+// Store remembers in a folder which files were changed and what they held before.
+type Store struct{ Dir string }
 
 // connection is one server that was added to a file.
 type connection struct {
@@ -44,10 +44,10 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (b Book) list() string { return filepath.Join(b.Dir, "connections.json") }
+func (b Store) list() string { return filepath.Join(b.Dir, "connections.json") }
 
 // backup is the file that keeps what another file held.
-func (b Book) backup(file, sum string) string {
+func (b Store) backup(file, sum string) string {
 	return filepath.Join(b.Dir, "backups", digest([]byte(file))[:12]+"-"+sum+".bak")
 }
 
@@ -56,7 +56,7 @@ func (b Book) backup(file, sum string) string {
 const lockTime = 15 * time.Second
 
 // lock excludes other processes that change files of clients.
-func (b Book) lock() (unlock func(), err error) {
+func (b Store) lock() (unlock func(), err error) {
 	if err := os.MkdirAll(b.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ func (b Book) lock() (unlock func(), err error) {
 	return func() { held.Release() }, nil
 }
 
-func (b Book) read() ([]connection, error) {
-	text, err := atomicfile.Read(b.list(), maxBook)
+func (b Store) read() ([]connection, error) {
+	text, err := atomicfile.Read(b.list(), maxList)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -86,13 +86,13 @@ func (b Book) read() ([]connection, error) {
 }
 
 // Any reports whether any client is connected, as far as is remembered.
-func (b Book) Any() (bool, error) {
+func (b Store) Any() (bool, error) {
 	all, err := b.read()
 	return len(all) > 0, err
 }
 
 // find returns the connection of a file under a name; nil if there is none.
-func (b Book) find(file, name string) (*connection, error) {
+func (b Store) find(file, name string) (*connection, error) {
 	all, err := b.read()
 	for i, c := range all {
 		if c.File == file && c.Name == name {
@@ -104,7 +104,7 @@ func (b Book) find(file, name string) (*connection, error) {
 
 // keep puts a connection in the place of the one of the same file and name; nil
 // only removes that.
-func (b Book) keep(file, name string, now *connection) error {
+func (b Store) keep(file, name string, now *connection) error {
 	all, err := b.read()
 	if err != nil {
 		return err
@@ -124,13 +124,13 @@ func (b Book) keep(file, name string, now *connection) error {
 }
 
 // store keeps what a file held and returns where.
-func (b Book) store(file string, held []byte) (string, error) {
+func (b Store) store(file string, held []byte) (string, error) {
 	path := b.backup(file, digest(held))
 	return path, atomicfile.Write(path, held)
 }
 
 // prune removes the oldest backups of a file that no connection needs.
-func (b Book) prune(file string, all []connection) error {
+func (b Store) prune(file string, all []connection) error {
 	folder := filepath.Join(b.Dir, "backups")
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
