@@ -90,7 +90,7 @@ func TestAServerOfHTTPWithSSE(t *testing.T) {
 			if r.Text() != `echo {"a":1}` {
 				t.Errorf("got %s %v", r.Result, r.Error)
 			}
-			if told := r.Told("notifications/progress"); len(told) != 1 ||
+			if told := r.Notifications("notifications/progress"); len(told) != 1 ||
 				!strings.Contains(string(told[0]), `"half"`) {
 				t.Errorf("it was told %s", told)
 			}
