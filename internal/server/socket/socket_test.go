@@ -140,7 +140,7 @@ func TestHalfClosed(t *testing.T) {
 // The requests that a web page can make a browser send to this port are not read as messages, whatever
 // they contain.
 //
-//redteam:attack Doors that speak lines hear no HTTP: HTTP and TLS are sent to TCP and Unix sockets
+//redteam:attack Listeners for newline-framed messages reject HTTP: HTTP and TLS are sent to TCP and Unix sockets
 func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 	ln := listenTCP(t)
 	h := hosttest.New(t, hosttest.Options{})

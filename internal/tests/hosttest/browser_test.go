@@ -122,7 +122,7 @@ func newHostile(t *testing.T, address, host, lines string) *hostile {
 // ports of sandboxes are. No page has the host do anything, or reads what it says.
 //
 //redteam:attack Origin and Host: a real browser that is logged in opens hostile pages on other ports and addresses of loopback
-//redteam:attack Doors that speak lines hear no HTTP: a page in a real browser posts lines to the TCP listener
+//redteam:attack Listeners for newline-framed messages reject HTTP: a page in a real browser posts lines to the TCP listener
 func TestAHostilePageInARealBrowser(t *testing.T) {
 	c := newChromium(t)
 	root := ""
