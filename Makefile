@@ -16,7 +16,7 @@ export CGO_ENABLED ?= 0
 export GORACE ?= atexit_sleep_ms=0
 
 .PHONY: help run build runsc check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench \
-	verify-soak verify-redteam verify-packages verify-registry setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+	verify-soak verify-redteam verify-packages verify-registry verify-release release releasetest setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -24,6 +24,7 @@ help:
 	@echo "make test          set up what tests need, and run a short form of everything (20 minutes)"
 	@echo "make verify-NAME   the long form of one part: $(LONG)"
 	@echo "make build         bin/gatehouse"
+	@echo "make release       everything that is published, in dist/, for all platforms"
 	@echo "make runsc         bin/gatehouse-runsc, which the driver gvisor needs"
 	@echo "make conformance   the official suites and foreign clients, one table"
 	@echo "make bench         measure against peers, and write docs/benchmarks.md (a quarter of an hour)"
@@ -46,12 +47,12 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # What make test has a short form of.
-LONG = race sandboxes suites fuzz cross bench soak redteam packages registry
+LONG = race sandboxes suites fuzz cross bench soak redteam packages registry release
 
 check: format vet unit suite
 
 # All steps run even when one fails; the last line counts them.
-STEPS = setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild cross
+STEPS = setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild cross releasetest
 
 test:
 	@passed=0; failed=0; broken=; \
@@ -68,7 +69,8 @@ test:
 # for the official suites, an editor and Python to be driven in a terminal, a
 # browser for hostile pages. All come from the system's package manager, as do a container runtime, QEMU and a
 # kernel for it, without which drivers of sandboxes are skipped and said to be;
-# the suites themselves are pinned and installed below .tools.
+# the suites themselves are pinned and installed below .tools. What a release is
+# tried with comes from there too: package managers, shells, and Ruby for a formula.
 setup:
 	@need=; \
 	command -v cc >/dev/null || need="$$need gcc libc6-dev"; \
@@ -83,6 +85,9 @@ setup:
 	@if command -v apt-get >/dev/null && ! command -v crun >/dev/null; then \
 		$(call install,crun) || echo "without crun the driver oci is not tried"; \
 	fi
+	@need=; \
+	for p in ruby rpm busybox zsh fish minisign mandoc; do command -v $$p >/dev/null || need="$$need $$p"; done; \
+	if [ -n "$$need" ] && command -v apt-get >/dev/null; then $(call install,$$need); fi
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ command -v apt-get >/dev/null && { $(call install,chromium); }; } || echo "without chromium no page in a real browser is tried"
 	@if command -v apt-get >/dev/null && { ! command -v qemu-system-x86_64 || ! command -v mke2fs; } >/dev/null; then \
@@ -98,6 +103,7 @@ setup:
 		mkdir -p .tools; $(call thrice,$(MAKE) --no-print-directory runsc RUNSC=.tools/gatehouse-runsc) || echo "without runsc the driver gvisor is not tried"; \
 	fi
 	@$(call thrice,$(GO) mod download)
+	@$(call thrice,(cd release && $(GO) mod download))
 	@$(call thrice,$(GO) run ./internal/tests/conformance/run install)
 
 # What comes over a network is tried three times before it counts as failed.
@@ -223,6 +229,21 @@ bench:
 
 verify-bench: bench
 
+# What is published comes from a Go module of its own, which needs Go and nothing
+# else. The same commit gives the same bytes. It is signed if GATEHOUSE_RELEASE_KEY
+# holds a secret key of minisign's. RELEASEFLAGS such as -platforms linux/amd64
+# or -dirty; see cd release && go run . -help.
+release:
+	cd release && $(GO) run . -o ../dist $(RELEASEFLAGS)
+
+# A release for this platform, of which each part is unpacked, installed and run.
+releasetest:
+	cd release && $(GO) vet ./... && ../$(TIDY) $(GO) test -count=1 -timeout 20m ./...
+
+# The whole release twice, from two folders and without a cache of what was compiled.
+verify-release:
+	cd release && GATEHOUSE_TEST_ALL=1 ../$(TIDY) $(GO) test -count=1 -timeout 3h -v ./...
+
 verify-soak: soak
 
 verify-redteam: redteam
@@ -261,4 +282,4 @@ cross:
 	done
 
 clean:
-	rm -rf bin out .tools
+	rm -rf bin dist out .tools

@@ -41,8 +41,8 @@ import (
 	"gatehouse/module"
 )
 
-// Version is the version of this program.
-const Version = "0.1.0"
+// Version is the version of this program. Only the linker sets another one, for tests of upgrades.
+var Version = "0.1.0"
 
 // Options are the parts of a host that are not settings. The zero value is a host without standard input and
 // output.

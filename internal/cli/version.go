@@ -3,13 +3,13 @@ package cli
 import (
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/server/daemon"
 )
 
 func version() *cobra.Command {
@@ -50,21 +50,12 @@ func versionText() string {
 // built returns what this program was built from, as far as that is recorded.
 func built() []string {
 	facts := []string{runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return facts
-	}
-	commit, changed := "", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			commit = s.Value[:min(12, len(s.Value))]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			changed = " with changes"
+	if commit, changed := daemon.Commit(); commit != "" {
+		text := "commit " + commit[:min(12, len(commit))]
+		if changed {
+			text += " with changes"
 		}
-	}
-	if commit != "" {
-		facts = append([]string{"commit " + commit + changed}, facts...)
+		facts = append([]string{text}, facts...)
 	}
 	return facts
 }

@@ -99,30 +99,36 @@ func Self(version string) (Build, error) {
 	if err != nil {
 		return Build{}, fmt.Errorf("find this program's file: %w", err)
 	}
-	b := Build{Version: version, Path: path, file: info, ID: version + "+" + source()}
-	if source() == "" {
+	id, changed := Commit()
+	b := Build{Version: version, Path: path, file: info, ID: version + "+" + id}
+	if id == "" || changed {
 		b.ID = fmt.Sprintf("%s+%d.%d", version, info.Size(), info.ModTime().UnixNano())
 	}
 	return b, nil
 }
 
-// source returns the commit from which this program was built; "" if it is unknown, or files were
-// changed since.
-func source() string {
+// commit is set by the linker in releases, which are built without a version control system.
+var commit string
+
+// Commit returns the commit from which this program was built, "" if it is unknown, and whether files
+// were changed since.
+func Commit() (id string, changed bool) {
+	if commit != "" {
+		return commit, false
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return ""
+		return "", false
 	}
-	commit := ""
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
-			commit = s.Value
-		case s.Key == "vcs.modified" && s.Value == "true":
-			return ""
+			id = s.Value
+		case s.Key == "vcs.modified":
+			changed = s.Value == "true"
 		}
 	}
-	return commit
+	return id, changed
 }
 
 // Replaced reports whether another program is at the path of this one. A removed program is not

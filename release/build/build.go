@@ -1,0 +1,145 @@
+// Package build compiles the programs of a release and writes their manual pages,
+// with the go command and nothing else.
+package build
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/go-git/go-git/v5"
+
+	"gatehouse/release/product"
+)
+
+// Go runs the go command in a folder and returns what it prints. Variables that
+// would change what it builds are not passed on.
+func Go(dir string, env []string, args ...string) (string, error) {
+	cmd := exec.Command("go", args...)
+	cmd.Dir = dir
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if !strings.HasPrefix(name, "GO") || passedOn[name] {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-trimpath", "PWD="+dir)
+	cmd.Env = append(cmd.Env, env...)
+	var out, problems bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problems
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w: %s", strings.Join(args, " "), err, problems.Bytes())
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+var passedOn = map[string]bool{
+	"GOPATH": true, "GOCACHE": true, "GOMODCACHE": true, "GOPROXY": true, "GONOPROXY": true, "GOPRIVATE": true,
+	"GOSUMDB": true, "GONOSUMDB": true, "GOTMPDIR": true, "GOTOOLCHAIN": true, "GOINSECURE": true, "GOROOT": true,
+}
+
+// Identify fills in what the source says of the release: its module, version, commit and
+// time. It returns an error if files differ from the commit, unless dirty is true.
+func Identify(r *product.Release, dirty bool) error {
+	mod, err := os.ReadFile(filepath.Join(r.Source, "go.mod"))
+	if err != nil {
+		return err
+	}
+	if r.Module, err = firstMatch(mod, `(?m)^module (\S+)$`); err != nil {
+		return err
+	}
+	if r.Version == "" {
+		app, err := os.ReadFile(filepath.Join(r.Source, "internal/app/app.go"))
+		if err != nil {
+			return err
+		}
+		if r.Version, err = firstMatch(app, `(?m)^var Version = "([^"]+)"$`); err != nil {
+			return err
+		}
+	}
+	tree, err := git.PlainOpenWithOptions(r.Source, &git.PlainOpenOptions{EnableDotGitCommonDir: true})
+	if err != nil {
+		return fmt.Errorf("open the repository in %s: %w", r.Source, err)
+	}
+	head, err := tree.Head()
+	if err != nil {
+		return fmt.Errorf("read the current commit: %w", err)
+	}
+	commit, err := tree.CommitObject(head.Hash())
+	if err != nil {
+		return fmt.Errorf("read the current commit: %w", err)
+	}
+	r.Commit, r.Time = commit.Hash.String(), commit.Committer.When.UTC()
+	if dirty {
+		return nil
+	}
+	return checkClean(tree)
+}
+
+func checkClean(tree *git.Repository) error {
+	files, err := tree.Worktree()
+	if err != nil {
+		return err
+	}
+	status, err := files.StatusWithOptions(git.StatusOptions{Strategy: git.Preload})
+	if err != nil {
+		return fmt.Errorf("compare the files with the commit: %w", err)
+	}
+	for name, s := range status {
+		if s.Worktree != git.Unmodified || s.Staging != git.Unmodified {
+			return fmt.Errorf("%s is not as it was committed; commit it, or use -dirty for a release that is not published", name)
+		}
+	}
+	return nil
+}
+
+func firstMatch(text []byte, pattern string) (string, error) {
+	m := regexp.MustCompile(pattern).FindSubmatch(text)
+	if m == nil {
+		return "", fmt.Errorf("nothing matches %s", pattern)
+	}
+	return string(m[1]), nil
+}
+
+// Programs compiles the programs for every platform.
+func Programs(r *product.Release) error {
+	flags := fmt.Sprintf("-s -w -buildid= -X %[1]s/internal/app.Version=%[2]s -X %[1]s/internal/server/daemon.commit=%[3]s",
+		r.Module, r.Version, r.Commit)
+	for _, p := range r.Platforms {
+		if err := compile(r.Source, flags, r.Program(product.Name, p), p, "./cmd/gatehouse"); err != nil {
+			return err
+		}
+		if p.OS != "linux" || !r.Runsc {
+			continue
+		}
+		dir := filepath.Join(r.Source, "runsc")
+		version, err := Go(dir, nil, "list", "-m", "-f", "{{.Version}}", "gvisor.dev/gvisor")
+		if err != nil {
+			return err
+		}
+		flags := "-s -w -buildid= -X gvisor.dev/gvisor/runsc/version.version=" + version
+		if err := compile(dir, flags, r.Program(product.Runsc, p), p, "."); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func compile(dir, flags, to string, p product.Platform, what string) error {
+	_, err := Go(dir, []string{"GOOS=" + p.OS, "GOARCH=" + p.Arch},
+		"build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", to, what)
+	return err
+}
+
+// Manual returns the folder of manual pages and completions, which it writes.
+func Manual(r *product.Release) (string, error) {
+	dir := filepath.Join(r.Work, "manual")
+	_, err := Go(r.Source, nil,
+		"run", "./internal/cli/manual", "-o", dir, "-time", strconv.FormatInt(r.Time.Unix(), 10))
+	return dir, err
+}
