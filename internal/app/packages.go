@@ -45,7 +45,7 @@ func (a *App) openPackages() (*packages.Manager, error) {
 		Lazy:   slices.ContainsFunc(a.enabled, func(g enabledModule) bool { return g.Name == packageModule && g.implicit }),
 		Broken: a.notifyBroken, Relisted: a.notifyRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
 		Share:   !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
-		Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
+		Watches: a.claimWatch(), Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()

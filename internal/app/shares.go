@@ -21,6 +21,15 @@ func claims(name string, total int) func(principal string, administrator bool) (
 	}
 }
 
+// watchedResources is how many resources of packages clients may watch at once.
+const watchedResources = 20_000
+
+// claimWatch divides the watched resources of packages among principals.
+func (a *App) claimWatch() func(c tool.Caller) (release func(), err error) {
+	claim := claims("watched resources of packages", watchedResources)
+	return func(c tool.Caller) (release func(), err error) { return claim(c.Principal, a.rules(c)) }
+}
+
 // claimSocket divides the WebSocket clients among principals.
 func (a *App) claimSocket() func(c tool.Caller) (release func(), err error) {
 	claim := claims("WebSocket clients", websocket.MaxClients)

@@ -73,7 +73,7 @@ func (p *managedPackage) startChild(r *Record) (*upstream, error) {
 	words := &lineWriter{journal: &p.journal}
 	return connectUpstream(
 		int(p.manager.opts.Message),
-		&p.journal,
+		p,
 		hider,
 		client.ConnOptions{Name: p.manager.opts.Name, Version: p.manager.opts.Version},
 		func(f io.Writer) (*proc.Process, error) {

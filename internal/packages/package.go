@@ -35,6 +35,8 @@ type managedPackage struct {
 
 	shared *instance // the one whose listing is offered; never nil
 
+	watched subscriptions // has a lock of its own, which is taken before the manager's
+
 	tools  []Offered
 	offer  *Offer // nil before the server was listed
 	hidden []string
@@ -43,6 +45,7 @@ type managedPackage struct {
 func (h *Manager) newPackage(r Record) *managedPackage {
 	p := &managedPackage{manager: h, id: r.ID, rec: r}
 	p.shared = &instance{pkg: p}
+	p.watched.init(p)
 	p.journal.dir = filepath.Join(h.folder(r.ID), "log")
 	return p
 }

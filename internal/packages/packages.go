@@ -47,6 +47,9 @@ type Options struct {
 	// Unapplied is called if packages that the settings declare cannot be installed.
 	// It must not block. It may be nil.
 	Unapplied func(why error)
+	// Watches counts a resource of a package that a caller watches, and returns a function
+	// that ends that, or why there are too many. nil means no limit.
+	Watches func(c tool.Caller) (release func(), err error)
 	// Share keeps files that several packages have once. It is for hosts whose
 	// servers cannot write below a folder that they may only read (see package shield).
 	Share bool
@@ -124,6 +127,9 @@ func Open(o Options) (*Manager, error) {
 	}
 	if o.Relisted == nil {
 		o.Relisted = func(string, ToolChanges) {}
+	}
+	if o.Watches == nil {
+		o.Watches = func(tool.Caller) (func(), error) { return func() {}, nil }
 	}
 	if o.Broken == nil {
 		o.Broken = func(string, error) {}

@@ -118,7 +118,7 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record) (*upstrea
 		}
 	}
 	u := &upstream{
-		journal: &p.journal, secrets: secret.NewHider(hidden...), relist: make(chan struct{}, 1),
+		journal: &p.journal, watched: &p.watched, secrets: secret.NewHider(hidden...), relist: make(chan struct{}, 1),
 		gone: make(chan struct{}), used: time.Now(),
 	}
 	limit := int(p.manager.opts.Message)
@@ -168,7 +168,7 @@ func remoteClient() *http.Client {
 // has ended.
 func (u *upstream) follow(ctx context.Context) {
 	if !u.conn.IsModern() {
-		u.conn.Follow(ctx) // a server may refuse it
+		u.conn.Follow(ctx, u.watched.missed) // a server may refuse it
 		return
 	}
 	want := []byte(`{}`)

@@ -31,6 +31,7 @@ type upstream struct {
 	journal *journal
 	secrets secret.Hider  // of its environment; hidden in everything except results
 	relist  chan struct{} // capacity 1: its tools have changed
+	watched *subscriptions
 	gone    chan struct{} // closed when the server has exited
 	server  Server
 
@@ -47,13 +48,13 @@ type upstream struct {
 // output goes to the writer.
 func connectUpstream(
 	limit int,
-	j *journal,
+	p *managedPackage,
 	h secret.Hider,
 	o client.ConnOptions,
 	start func(io.Writer) (*proc.Process, error),
 ) (*upstream, error) {
 	u := &upstream{
-		journal: j, secrets: h, relist: make(chan struct{}, 1), gone: make(chan struct{}), used: time.Now(),
+		journal: &p.journal, watched: &p.watched, secrets: h, relist: make(chan struct{}, 1), gone: make(chan struct{}), used: time.Now(),
 	}
 	child := make(chan *proc.Process, 1)
 	ready := sync.OnceFunc(func() { u.child = <-child }) // the child may speak before start returns
@@ -256,6 +257,11 @@ func (u *upstream) handleNotification(method string, params json.RawMessage) {
 		select {
 		case u.relist <- struct{}{}:
 		default:
+		}
+	case "notifications/resources/updated":
+		if uri, ok := stringMember(params, "uri"); ok {
+			meta, _ := rawjson.Get(params, "_meta")
+			u.watched.updated(uri, bytes.Clone(withoutReserved(meta)))
 		}
 	case "notifications/message":
 		level, _ := rawjson.Get(params, "level")

@@ -54,6 +54,11 @@ type Request struct {
 	Headers map[string]string // further headers, over HTTP only
 	// Progress receives the params of each progress notification of the request.
 	Progress func(params json.RawMessage)
+	// Notified receives other notifications that are known to belong to the request: over
+	// HTTP those that its response carries, and those that name it as their subscription. It
+	// returns whether it has handled one; otherwise ConnOptions.Notified receives it. It must
+	// not block.
+	Notified func(method string, params json.RawMessage) (handled bool)
 }
 
 // NoAnswerError means that a request got no answer.
@@ -120,6 +125,7 @@ func (l *outgoing) withdraw() bool {
 type pendingRequest struct {
 	answer   chan answer // holds one
 	progress func(json.RawMessage)
+	notified func(string, json.RawMessage) bool
 }
 
 type answer struct {
@@ -260,7 +266,7 @@ func (c *Conn) failPending(why error) {
 // Do sends a request and returns its result as the server sent it. An error
 // response is an *RPCError; a missing answer is a *NoAnswerError.
 func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
-	p := &pendingRequest{make(chan answer, 1), r.Progress}
+	p := &pendingRequest{make(chan answer, 1), r.Progress, r.Notified}
 	id, err := c.addPending(p)
 	if err != nil {
 		return nil, err
@@ -394,7 +400,8 @@ func encodeMessage(id int64, method string, params json.RawMessage) []byte {
 }
 
 // receive handles what the server sent: a message, or a batch of revision 2025-03-26.
-func (c *Conn) receive(text []byte) {
+// within is the id of the request whose response carries it; 0 means that it is unknown.
+func (c *Conn) receive(text []byte, within int64) {
 	text = bytes.TrimSpace(text)
 	if len(text) == 0 {
 		return
@@ -409,11 +416,11 @@ func (c *Conn) receive(text []byte) {
 	}
 	switch rawjson.Kind(text) {
 	case '{':
-		c.receiveMessage(text)
+		c.receiveMessage(text, within)
 	case '[':
 		for m := range rawjson.Elements(text) {
 			if rawjson.Kind(m) == '{' {
-				c.receiveMessage(m)
+				c.receiveMessage(m, within)
 			}
 		}
 	default:
@@ -485,7 +492,7 @@ func (c *Conn) isPending(id int64) bool {
 	return c.pending[id] != nil
 }
 
-func (c *Conn) receiveMessage(m []byte) {
+func (c *Conn) receiveMessage(m []byte, within int64) {
 	id, hasID := rawjson.Get(m, "id")
 	if raw, ok := rawjson.Get(m, "method"); ok {
 		method, _ := rawjson.String(raw)
@@ -494,7 +501,7 @@ func (c *Conn) receiveMessage(m []byte) {
 			c.receiveRequest(bytes.Clone(id), method, bytes.Clone(params))
 			return
 		}
-		c.receiveNotification(method, params)
+		c.receiveNotification(method, params, within)
 		return
 	}
 	n, ok := rawjson.Int(id)
@@ -571,7 +578,10 @@ func (c *Conn) reply(id []byte, result json.RawMessage, failure *RPCError) {
 	c.transport().notify(ctx, c.Revision(), append(b, '}', '\n'), false) // a server that does not read gets no reply
 }
 
-func (c *Conn) receiveNotification(method string, params json.RawMessage) {
+// subscriptionID names the subscription of a notification in its _meta.
+const subscriptionID = "io.modelcontextprotocol/subscriptionId"
+
+func (c *Conn) receiveNotification(method string, params json.RawMessage, within int64) {
 	if method == "notifications/progress" {
 		token, _ := rawjson.Get(params, "progressToken")
 		id, ok := rawjson.Int(token)
@@ -584,6 +594,16 @@ func (c *Conn) receiveNotification(method string, params json.RawMessage) {
 		if p != nil && p.progress != nil {
 			p.progress(params)
 		}
+		return
+	}
+	if meta, ok := rawjson.Get(params, "_meta"); ok && within == 0 && rawjson.Kind(meta) == '{' {
+		id, _ := rawjson.Get(meta, subscriptionID)
+		within, _ = rawjson.Int(id)
+	}
+	c.mu.Lock()
+	p := c.pending[within]
+	c.mu.Unlock()
+	if p != nil && p.notified != nil && p.notified(method, params) {
 		return
 	}
 	if c.o.Notified != nil {

@@ -207,7 +207,7 @@ func (w *httpCarrier) readAnswer(ctx context.Context, c *Conn, resp *http.Respon
 			c.deliver(o.id, answer{err: parseError(e)}) // an error without an id answers what was sent
 			return w.lost(resp, o)
 		}
-		c.receive(body)
+		c.receive(body, o.id)
 		if c.isPending(o.id) {
 			return &statusError{resp.StatusCode, firstLine(body)}
 		}
@@ -268,7 +268,8 @@ func (w *httpCarrier) resume(ctx context.Context, s *stream, version string) (*h
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode != http.StatusOK {
+	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if resp.StatusCode != http.StatusOK || kind != "text/event-stream" {
 		defer resp.Body.Close()
 		return nil, httpError(resp)
 	}
@@ -278,13 +279,17 @@ func (w *httpCarrier) resume(ctx context.Context, s *stream, version string) (*h
 // readEvents reads one stream to its end or to the response of o, which is nil for a
 // stream without one.
 func (w *httpCarrier) readEvents(c *Conn, s *stream, o *outgoing) error {
+	within := int64(0)
+	if o != nil {
+		within = o.id
+	}
 	for {
 		data, err := s.nextEvent()
 		if err != nil {
 			return err
 		}
 		if len(data) > 0 {
-			c.receive(data)
+			c.receive(data, within)
 		}
 		if o != nil && !c.isPending(o.id) {
 			return nil
@@ -293,9 +298,11 @@ func (w *httpCarrier) readEvents(c *Conn, s *stream, o *outgoing) error {
 }
 
 // Follow receives what a legacy server sends outside of requests, over the stream
-// that a GET opens. It returns when ctx is done, the connection has ended, or the server
-// offers no such stream. Connections that are no legacy HTTP have none.
-func (c *Conn) Follow(ctx context.Context) error {
+// that a GET opens, and opens it again when it ends. It returns when ctx is done, the
+// connection has ended, or the server refuses such a stream. Connections that are no legacy
+// HTTP have none. missed is called when a stream is open before which notifications may be
+// lost: the first, and another if the server has not named its events.
+func (c *Conn) Follow(ctx context.Context, missed func()) error {
 	w, ok := c.transport().(*httpCarrier)
 	if !ok || c.IsModern() {
 		return nil
@@ -304,18 +311,29 @@ func (c *Conn) Follow(ctx context.Context) error {
 	defer cancel()
 	s := newStream(http.NoBody, c.o.Limit)
 	s.retry = 0
-	for {
+	for opened := false; ; {
 		resp, err := w.resume(ctx, s, c.Revision())
-		if err != nil {
+		var status *statusError
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, &status) && status.code < 500:
+			if opened && status.code == http.StatusNotFound && w.sessionID() != "" {
+				c.Fail(ErrSessionLost)
+			}
 			return err
+		case err != nil:
+			s.retry = min(max(2*s.retry, time.Second), time.Minute)
+			continue
 		}
+		if s.last == "" {
+			missed()
+		}
+		opened = true
 		s.retry = max(s.retry, time.Second) // between two streams
 		s.reset(resp.Body)
-		err = w.readEvents(c, s, nil)
+		w.readEvents(c, s, nil) // it ends for many reasons, none of which is final
 		resp.Body.Close()
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
-		}
 	}
 }
 

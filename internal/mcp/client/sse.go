@@ -112,7 +112,7 @@ func (c *Conn) readMessages(s *stream) error {
 			return fmt.Errorf("its stream has ended: %w", err)
 		}
 		if s.kind == "" || s.kind == "message" {
-			c.receive(data)
+			c.receive(data, 0)
 		}
 	}
 }

@@ -122,6 +122,9 @@ func (e *Engine) restoreSubscriptions(
 // subscribeFault returns the error for a failed subscription. A refusal is the client's
 // error, any other error is internal.
 func (r *request) subscribeFault(uri string, err error) *Fault {
+	if w, ok := errors.AsType[*tool.WireError](err); ok {
+		return &Fault{Code: w.Code, Message: w.Message, Data: w.Data}
+	}
 	ref, ok := errors.AsType[*tool.Refusal](err)
 	switch {
 	case !ok:

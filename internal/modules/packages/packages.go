@@ -114,7 +114,7 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 		o.Templates = append(o.Templates, module.Resource{
 			URI: packages.Address(id) + "{+uri}", Name: id + " resource",
 			Description: "Any resource of the package " + id + " by its own URI, such as one that a result links to.",
-			Read:        k.reader(id), Timeout: k.cfg.Packages.Patience(),
+			Read:        k.reader(id), Watch: k.watcher(id), Timeout: k.cfg.Packages.Patience(),
 		})
 	}
 	for _, p := range of.Prompts {
@@ -133,7 +133,9 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 }
 
 func (k *manager) relayResource(r packages.OfferedResource) module.Resource {
-	return module.Resource{URI: r.URI, Raw: r.Raw, Read: k.reader(r.Package), Timeout: k.cfg.Packages.Patience()}
+	return module.Resource{
+		URI: r.URI, Raw: r.Raw, Read: k.reader(r.Package), Watch: k.watcher(r.Package), Timeout: k.cfg.Packages.Patience(),
+	}
 }
 
 // reader returns the handler that reads resources of a package by their addresses here.
@@ -142,6 +144,13 @@ func (k *manager) reader(id string) tool.Handler {
 		meta, _ := rawjson.Get(c.Params, "_meta")
 		raw, err := k.cfg.Packages.Read(ctx, id, c.Name, meta)
 		return tool.Result{Raw: raw}, err
+	}
+}
+
+// watcher returns the function that watches resources of a package by their addresses here.
+func (k *manager) watcher(id string) module.Watch {
+	return func(c tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+		return k.cfg.Packages.Watch(c, id, uri, changed)
 	}
 }
 

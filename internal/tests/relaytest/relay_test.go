@@ -34,7 +34,7 @@ const childVariable = "GATEHOUSE_TEST_RELAY_CHILD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) != "" {
-		s, err := newFixture()
+		s, err := newFixture(gatehouse.WithModule("live", (&live{}).open))
 		if err == nil {
 			err = s.ServeStdio(context.Background())
 		}
@@ -62,9 +62,9 @@ type upstream struct {
 
 // serveFixture serves the fixture over HTTP. With legacy it answers server/discover
 // as a server does that has never heard of it.
-func serveFixture(t *testing.T, legacy bool) *upstream {
+func serveFixture(t *testing.T, legacy bool, more ...gatehouse.Option) *upstream {
 	t.Helper()
-	s, err := newFixture()
+	s, err := newFixture(more...)
 	if err != nil {
 		t.Fatal(err)
 	}

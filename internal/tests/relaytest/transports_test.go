@@ -24,7 +24,7 @@ import (
 
 // serveSSE starts a server of the official TypeScript SDK that knows HTTP+SSE alone, and
 // returns its address without a path.
-func serveSSE(t *testing.T) string {
+func serveSSE(t *testing.T, args ...string) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("with -short nothing is run that needs the pinned npm packages")
@@ -41,7 +41,7 @@ func serveSSE(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := tools.Command(context.Background(), t.TempDir(), script, tools.Dir)
+	cmd := tools.Command(context.Background(), t.TempDir(), script, append([]string{tools.Dir}, args...)...)
 	cmd.Stderr = t.Output()
 	return startPrinting(t, cmd)
 }

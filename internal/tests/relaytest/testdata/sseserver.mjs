@@ -1,6 +1,6 @@
 // A server of the official TypeScript SDK over HTTP+SSE alone, the HTTP transport of
-// revision 2024-11-05: sseserver.mjs FOLDER-OF-NODE-MODULES. It prints its address, and
-// ends with its standard input.
+// revision 2024-11-05: sseserver.mjs FOLDER-OF-NODE-MODULES [mute]. It prints its address,
+// and ends with its standard input. With mute it has no subscriptions.
 import { createRequire } from "node:module";
 import { createServer } from "node:http";
 
@@ -12,14 +12,14 @@ const types = require("@modelcontextprotocol/sdk/types.js");
 function serverOfASession() {
   const server = new Server(
     { name: "sse", version: "1" },
-    { capabilities: { tools: {}, resources: { subscribe: true }, logging: {} } },
+    { capabilities: { tools: {}, resources: { subscribe: process.argv[3] !== "mute" }, logging: {} } },
   );
   server.setRequestHandler(types.ListToolsRequestSchema, async () => ({
     tools: ["echo", "touch"].map((name) => ({ name, inputSchema: { type: "object" } })),
   }));
   server.setRequestHandler(types.CallToolRequestSchema, async (request, { sendNotification }) => {
     if (request.params.name === "touch") {
-      await sendNotification({ method: "notifications/resources/updated", params: { uri: "sse://watched" } });
+      await sendNotification({ method: "notifications/resources/updated", params: { uri: "test://watched" } });
     }
     const token = request.params._meta?.progressToken;
     if (token !== undefined) {
@@ -31,13 +31,18 @@ function serverOfASession() {
     return { content: [{ type: "text", text: "echo " + JSON.stringify(request.params.arguments) }] };
   });
   server.setRequestHandler(types.ListResourcesRequestSchema, async () => ({
-    resources: [{ uri: "sse://watched", name: "watched" }],
+    resources: [{ uri: "test://watched", name: "watched" }],
   }));
   server.setRequestHandler(types.ReadResourceRequestSchema, async (request) => ({
     contents: [{ uri: request.params.uri, text: "watched" }],
   }));
-  server.setRequestHandler(types.SubscribeRequestSchema, async () => ({}));
-  server.setRequestHandler(types.UnsubscribeRequestSchema, async () => ({}));
+  if (process.argv[3] !== "mute") {
+    server.setRequestHandler(types.SubscribeRequestSchema, async (request) => {
+      if (request.params.uri !== "test://watched") throw new Error("no such resource");
+      return {};
+    });
+    server.setRequestHandler(types.UnsubscribeRequestSchema, async () => ({}));
+  }
   return server;
 }
 
