@@ -4,6 +4,7 @@ package firecracker
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -43,6 +44,9 @@ func standIns(t testing.TB) string {
 type disks struct{ dir string }
 
 func (d disks) file(name, says string) (string, error) {
+	if d.dir == "" {
+		return "", errors.New("there is no folder for " + name) // and not the source tree
+	}
 	path := filepath.Join(d.dir, name)
 	return path, os.WriteFile(path, []byte(says), 0o600)
 }

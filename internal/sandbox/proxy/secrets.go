@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/sandbox"
 )
@@ -19,8 +20,11 @@ type hidden struct {
 	value       string
 	hosts       []rule
 	plain       bool
-	sent        []needle // what was inserted in encoded form; of one request
+	sent        []encoded // what was inserted in encoded form; of one request
 }
+
+// encoded is a value of a request that contains a secret in encoded form, and what it would be without it.
+type encoded struct{ secret, placeholder string }
 
 const (
 	mostSecrets  = 100
@@ -59,7 +63,7 @@ func (h hidden) checkSecrets() error {
 			return errors.New("a placeholder may contain only letters, digits, dashes and underscores")
 		}
 	}
-	if len(h.value) < 8 || len(h.value) > longestValue || strings.ContainsAny(h.value, lineEnds) ||
+	if len(h.value) < 8 || len(h.value) > longestValue || strings.ContainsAny(h.value, secret.LineEnds) ||
 		strings.Contains(h.value, h.placeholder) {
 		return errors.New("a secret must have 8 to 16,384 bytes in one line and must not contain its placeholder")
 	}
@@ -128,14 +132,14 @@ func (s hidden) in(r *http.Request) bool {
 
 // insertSecrets inserts the secret. It returns the encoded values that contain it, so that an answer that repeats them
 // can be searched.
-func (s hidden) insertSecrets(r *http.Request) (sent []needle) {
+func (s hidden) insertSecrets(r *http.Request) (sent []encoded) {
 	r.URL.RawQuery = strings.ReplaceAll(r.URL.RawQuery, s.placeholder, url.QueryEscape(s.value))
 	for _, values := range r.Header {
 		for i, v := range values {
 			if plain := basic(v); strings.Contains(plain, s.placeholder) {
 				was := base64.StdEncoding.EncodeToString([]byte(plain))
 				is := base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(plain, s.placeholder, s.value)))
-				sent = append(sent, needle{find: []byte(is), put: []byte(was)})
+				sent = append(sent, encoded{secret: is, placeholder: was})
 				v = "Basic " + is
 			}
 			values[i] = strings.ReplaceAll(v, s.placeholder, s.value)
@@ -170,21 +174,21 @@ func (s secrets) redact(resp *http.Response) error {
 		return fmt.Errorf("the server answered in the encoding %s although none was requested, so the answer "+
 			"cannot be searched for secrets", printable(e))
 	}
-	n := s.needles()
-	status, _ := n.replace([]byte(resp.Status), true)
+	all := s.search()
+	status, _ := all.Replace([]byte(resp.Status), true)
 	resp.Status = string(status)
 	for name, values := range resp.Header {
 		for i, v := range values {
-			out, _ := n.replace([]byte(v), true)
+			out, _ := all.Replace([]byte(v), true)
 			values[i] = string(out)
 		}
-		if out, _ := n.replace([]byte(name), true); string(out) != name {
+		if out, _ := all.Replace([]byte(name), true); string(out) != name {
 			delete(resp.Header, name)
 		}
 	}
 	resp.Header.Del("Content-Length")
 	resp.ContentLength = -1
-	resp.Body = &redactedBody{from: resp.Body, needles: n}
+	resp.Body = &redactedBody{from: resp.Body, search: all}
 	return nil
 }
 

@@ -118,8 +118,8 @@ func guessNext(rounds int, took func(next string) time.Duration) byte {
 // How much arrives at once depends on lengths and line ends alone.
 func TestWhatIsHeldBackDoesNotDependOnTheSecret(t *testing.T) {
 	const value = `sk-"real"/<value>+1`
-	n := secrets{{placeholder: placeholder, value: value}}.needles()
-	split := func(text string) int { out, _ := n.replace([]byte(text), false); return len(out) }
+	n := secrets{{placeholder: placeholder, value: value}}.search()
+	split := func(text string) int { out, _ := n.Replace([]byte(text), false); return len(out) }
 	for _, before := range []string{"", "x", strings.Repeat("x", 1000), "line\n", "line\nx"} {
 		for _, form := range forms(value) {
 			for size := range len(form) {
@@ -137,14 +137,14 @@ func TestWhatIsHeldBackDoesNotDependOnTheSecret(t *testing.T) {
 // The time to search a body does not tell how much of it is like the secret.
 func TestSearchingTakesAsLongWhateverMatches(t *testing.T) {
 	const value = "0123456789abcdef0123456789abcdef0123456789abcdeX"
-	n := secrets{{placeholder: placeholder, value: value}}.needles()
+	n := secrets{{placeholder: placeholder, value: value}}.search()
 	like := bytes.Repeat([]byte(value[:len(value)-1]), 4000)
 	unlike := bytes.Repeat([]byte("-"), len(like))
 	least := [2]time.Duration{time.Hour, time.Hour}
 	for range 30 {
 		for i, body := range [][]byte{like, unlike} {
 			begin := time.Now()
-			n.replace(body, true)
+			n.Replace(body, true)
 			least[i] = min(least[i], time.Since(begin))
 		}
 	}
@@ -155,12 +155,12 @@ func TestSearchingTakesAsLongWhateverMatches(t *testing.T) {
 
 // Whatever the pieces, the secret is replaced, and nothing else is changed.
 func TestSecretsAreFoundWhereverAnAnswerIsCut(t *testing.T) {
-	n := secrets{{placeholder: placeholder, value: guessed}, {placeholder: "OTHER_KEY", value: guessed + "-long"}}.needles()
+	n := secrets{{placeholder: placeholder, value: guessed}, {placeholder: "OTHER_KEY", value: guessed + "-long"}}.search()
 	filler := rand.Text()
 	text := filler + guessed[:7] + guessed + "\n" + guessed + guessed + "-lon\r\n\x00" + guessed[:5] + filler + guessed[:7]
 	want := strings.ReplaceAll(text, guessed, placeholder)
 	for size := range len(text) {
-		b := &redactedBody{from: io.NopCloser(&inPieces{text: text, size: size + 1}), needles: n}
+		b := &redactedBody{from: io.NopCloser(&inPieces{text: text, size: size + 1}), search: n}
 		if got, err := io.ReadAll(b); err != nil || string(got) != want {
 			t.Fatalf("pieces of %d: %q, %v, want %q", size+1, got, err, want)
 		}
@@ -169,8 +169,8 @@ func TestSecretsAreFoundWhereverAnAnswerIsCut(t *testing.T) {
 
 // A connection that breaks off tells nothing of a secret that had begun.
 func TestABrokenAnswerEndsBeforeWhatIsHeldBack(t *testing.T) {
-	n := secrets{{placeholder: placeholder, value: guessed}}.needles()
-	b := &redactedBody{from: io.NopCloser(io.MultiReader(strings.NewReader("a line\n"+guessed[:7]), broken{})), needles: n}
+	n := secrets{{placeholder: placeholder, value: guessed}}.search()
+	b := &redactedBody{from: io.NopCloser(io.MultiReader(strings.NewReader("a line\n"+guessed[:7]), broken{})), search: n}
 	if got, err := io.ReadAll(b); err != io.ErrUnexpectedEOF || string(got) != "a line\n" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -237,10 +237,10 @@ func TestStreamsArriveAtOnce(t *testing.T) {
 
 // BenchmarkRedacted measures a large download from a server that got a secret.
 func BenchmarkRedacted(b *testing.B) {
-	n := secrets{{placeholder: placeholder, value: "a-secret-of-a-common-length-0123456789"}}.needles()
+	n := secrets{{placeholder: placeholder, value: "a-secret-of-a-common-length-0123456789"}}.search()
 	body := []byte(strings.Repeat(rand.Text(), 1<<20/26))
 	b.SetBytes(int64(len(body)))
 	for b.Loop() {
-		io.Copy(io.Discard, &redactedBody{from: io.NopCloser(bytes.NewReader(body)), needles: n})
+		io.Copy(io.Discard, &redactedBody{from: io.NopCloser(bytes.NewReader(body)), search: n})
 	}
 }
