@@ -246,16 +246,12 @@ func checkLists(ctx context.Context, s shell.Settings) []finding {
 	if len(s.Allow)+len(s.Deny) == 0 {
 		return nil
 	}
-	why := "commands run in sandboxes, from which the kernel reports no programs"
-	if !s.Confine {
-		err := supervisor.Available(ctx)
-		if err == nil {
-			return []finding{ok("lists of commands: each program of a line is judged when the kernel has loaded it; " +
-				"sudo does not work in lines")}
-		}
-		why = err.Error()
+	err := supervisor.Available(ctx)
+	if err == nil {
+		return []finding{ok("lists of commands: each program of a line is judged when the kernel has loaded it; " +
+			"sudo does not work in lines")}
 	}
-	return []finding{ok("lists of commands are hints: a line is judged by its text alone (%s)", why).
+	return []finding{ok("lists of commands are hints: a line is judged by its text alone (%v)", err).
 		but("warn", "use Linux 5.19 or newer on the machine itself, with kernel.yama.ptrace_scope of at most 1")}
 }
 

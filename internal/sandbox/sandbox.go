@@ -87,9 +87,21 @@ type Command struct {
 	// most bytes of each stream before the call is ended; 0 means Limits.OutputBytes, less than 0 no limit
 	OutputBytes int
 
+	// Lists decide which programs the processes of the command may start; nil means all of the sandbox. A driver that
+	// cannot enforce them refuses the command.
+	Lists *Lists
+
 	// Terminal gives the program a terminal of this size. Stdin is its keyboard, Stdout receives what it
 	// displays, and Stderr stays empty.
 	Terminal *Size
+}
+
+// Lists are patterns of package shellpolicy. The agent judges each program when the kernel has loaded it, see package
+// supervisor. The first program of the command is not judged.
+type Lists struct {
+	Allow, Deny []string
+	// Report receives what supervisor.ReadReport reads. One goroutine writes to it; while it blocks, the sandbox waits.
+	Report io.Writer
 }
 
 // Size is the size of a terminal in characters.

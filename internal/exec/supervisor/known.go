@@ -41,6 +41,7 @@ func newPlan(s Spec) (*plan, error) {
 		return nil, err
 	}
 	allow, deny := rules.Programs()
+	p.Executable = p.executableFiles(allow)
 	for name := range multiCall {
 		allow = append(allow, name)
 	}

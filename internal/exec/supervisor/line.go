@@ -3,12 +3,10 @@
 package supervisor
 
 import (
-	"bufio"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"sync"
@@ -20,13 +18,13 @@ import (
 // plan is what a supervisor is told.
 type plan struct {
 	Spec
-	Folders []string // those of programs, without links
-	Files   []known
+	Folders    []string // those of programs, without links
+	Files      []known
+	Executable []string // what Landlock lets the line start; nil means everything
 }
 
 const (
 	maxPlan    = 8 << 20
-	maxMessage = 64 << 10
 	probeWait  = 20 * time.Second
 	reportWait = 2 * time.Second // for the rest of a report after the supervisor has ended
 )
@@ -73,37 +71,7 @@ func (l *Line) exchange(body []byte) {
 	if _, err := l.ours.Write(append(size, body...)); err != nil {
 		return
 	}
-	in := bufio.NewScanner(l.ours)
-	in.Buffer(nil, maxMessage)
-	for in.Scan() {
-		var m message
-		if json.Unmarshal(in.Bytes(), &m) == nil {
-			l.report.note(m)
-			if m.Program != nil && l.each != nil {
-				l.each(*m.Program)
-			}
-		}
-	}
-	io.Copy(io.Discard, l.ours) // a message that was too long
-}
-
-func (r *Report) note(m message) {
-	r.Ended = r.Ended || m.Ended
-	if m.Failed != "" {
-		r.Failed = m.Failed
-	}
-	p := m.Program
-	if p == nil {
-		return
-	}
-	if p.Refused != "" && len(r.Refused) < maxRefused {
-		r.Refused = append(r.Refused, *p)
-	}
-	if len(r.Programs) < MaxPrograms {
-		r.Programs = append(r.Programs, *p)
-	} else {
-		r.More++
-	}
+	l.report = ReadReport(l.ours, l.each)
 }
 
 // Close waits for the rest of the report.

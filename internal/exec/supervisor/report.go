@@ -111,7 +111,8 @@ func (s *supervisor) await(tid int, parent caller) {
 	leader := leaderOf(tid) // a thread that loads a program becomes the leader of its process
 	for {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, unix.WALL, nil)
+		var usage unix.Rusage
+		pid, err := unix.Wait4(-1, &status, unix.WALL, &usage)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -119,7 +120,7 @@ func (s *supervisor) await(tid int, parent caller) {
 			return
 		}
 		if !status.Stopped() {
-			s.ended(pid, status)
+			s.ended(pid, status, &usage)
 			if pid == tid || pid == leader {
 				return
 			}

@@ -53,13 +53,14 @@ type supervisor struct {
 	plan     plan
 	rules    *shellpolicy.Rules
 	listener int
-	host     *os.File
+	start    Start
 	out      *bufio.Writer
 	enc      *json.Encoder
 	user     int
 
 	first  int // the first process of the line; 0 before it was started
 	status *unix.WaitStatus
+	usage  unix.Rusage // of the first process
 
 	files     map[string]*file // by path and identity
 	hashes    map[identity][32]byte
@@ -76,47 +77,85 @@ type process struct {
 	scope   string // the program of the line above it
 }
 
+// Start is how the first process of a line is started. Restrict and Process are called by the thread that starts it,
+// which is locked and stays, because the line may end with it.
+type Start struct {
+	Restrict func(executable []string) error // limits the thread; executable is as for landlock.Restrict
+	Process  func() (pid int, err error)
+	Started  func(pid int)
+	Failed   func(error) // called if Process failed; it does not return
+	Report   io.Writer   // gets what ReadReport reads
+}
+
+// Supervise runs a line in this process, whose other children it would take away, and returns how its first process
+// ended and what that used. It judges by the lists of s, and by its environment and folders, which are those of this
+// process; the rest of s is not used. It is for processes that start one line and that the line can neither trace
+// nor signal, such as the launcher of a sandbox.
+func Supervise(s Spec, start Start) (unix.WaitStatus, unix.Rusage, error) {
+	runtime.LockOSThread()
+	// The starting thread keeps its processor while the kernel reports the start of the line to this one.
+	runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0)))
+	p, err := newPlan(s)
+	if err != nil {
+		return 0, unix.Rusage{}, err
+	}
+	v := newSupervisor(*p, start)
+	// This process may be root in its own namespace alone, and then it cannot read every file.
+	v.user = unprivileged
+	if err := v.superviseLine(); err != nil {
+		return 0, unix.Rusage{}, err
+	}
+	return *v.status, v.usage, nil
+}
+
+const unprivileged = -1
+
+func newSupervisor(p plan, start Start) *supervisor {
+	s := &supervisor{
+		plan: p, start: start, user: os.Geteuid(), files: map[string]*file{}, hashes: map[identity][32]byte{},
+		processes: map[int]process{}, buf: make([]byte, maxArgBytes),
+	}
+	s.out = bufio.NewWriterSize(start.Report, 2*flushBytes)
+	s.enc = json.NewEncoder(s.out)
+	return s
+}
+
 // supervise runs a line and returns its exit code. A line that is ended by a signal ends this process the same way.
 func supervise() int {
 	runtime.LockOSThread()
-	// The starting thread keeps its processor while the kernel reports the start of the line to this one.
-	runtime.GOMAXPROCS(4)
+	runtime.GOMAXPROCS(4) // as in Supervise
 	debug.SetGCPercent(-1)
 	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // no process of the line can look into this one
 	unix.CloseOnExec(hostFD)
-	s := &supervisor{
-		host: os.NewFile(hostFD, "host"), user: os.Geteuid(), files: map[string]*file{},
-		hashes: map[identity][32]byte{}, processes: map[int]process{}, buf: make([]byte, maxArgBytes),
+	host := os.NewFile(hostFD, "host")
+	p, err := readPlan(host)
+	s := newSupervisor(p, Start{Report: host})
+	s.start.Restrict, s.start.Process = s.restrict, s.startProcess
+	s.start.Started = func(int) { debug.SetGCPercent(100) }
+	s.start.Failed = func(err error) {
+		host.Write(fmt.Appendf(nil, "{\"failed\":%q}\n", err.Error()))
+		os.Exit(failedCode)
 	}
-	s.out = bufio.NewWriterSize(s.host, 2*flushBytes)
-	s.enc = json.NewEncoder(s.out)
-	err := s.prepareLine()
 	if err == nil {
-		err = s.serve()
+		ignoreSignals()
+		err = s.superviseLine()
 	}
 	if err != nil {
 		s.send(message{Failed: err.Error()})
 		s.out.Flush()
 		return failedCode
 	}
-	s.send(message{Ended: true})
-	s.out.Flush()
 	return exitLike(*s.status)
 }
 
-// prepareLine reads the plan and starts the line.
-func (s *supervisor) prepareLine() error {
-	if err := s.readPlan(); err != nil {
-		return err
-	}
-	var err error
+// superviseLine starts the line and judges its programs until its first process has ended.
+func (s *supervisor) superviseLine() (err error) {
 	if s.rules, err = shellpolicy.New(s.plan.Allow, s.plan.Deny); err != nil {
 		return err
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("prctl(PR_SET_CHILD_SUBREAPER): %w", err)
 	}
-	ignoreSignals()
 	listening, ended := make(chan int), make(chan error, 1)
 	go s.startLine(listening, ended)
 	if s.listener = <-listening; s.listener < 0 {
@@ -124,23 +163,27 @@ func (s *supervisor) prepareLine() error {
 	}
 	// The notification of the first program comes while the thread waits for its start.
 	setFlags(s.listener)
-	return nil
+	if err := s.serve(); err != nil {
+		return err
+	}
+	s.send(message{Ended: true})
+	return s.out.Flush()
 }
 
-func (s *supervisor) readPlan() error {
+func readPlan(host io.Reader) (p plan, err error) {
 	var size [4]byte
-	if _, err := io.ReadFull(s.host, size[:]); err != nil {
-		return fmt.Errorf("read the plan: %w", err)
+	if _, err := io.ReadFull(host, size[:]); err != nil {
+		return p, fmt.Errorf("read the plan: %w", err)
 	}
 	n := binary.LittleEndian.Uint32(size[:])
 	if n > maxPlan {
-		return fmt.Errorf("the plan has %d bytes; at most %d are allowed", n, maxPlan)
+		return p, fmt.Errorf("the plan has %d bytes; at most %d are allowed", n, maxPlan)
 	}
 	body := make([]byte, n)
-	if _, err := io.ReadFull(s.host, body); err != nil {
-		return fmt.Errorf("read the plan: %w", err)
+	if _, err := io.ReadFull(host, body); err != nil {
+		return p, fmt.Errorf("read the plan: %w", err)
 	}
-	return json.Unmarshal(body, &s.plan)
+	return p, json.Unmarshal(body, &p)
 }
 
 // ignoreSignals keeps this process alive until its line has ended, which gets the same signals because it is in the
@@ -168,12 +211,26 @@ func defaultSignal(sig unix.Signal) {
 // startLine restricts a thread, and starts the line from it. The thread stays, because the line ends with it.
 func (s *supervisor) startLine(listening chan<- int, ended chan<- error) {
 	runtime.LockOSThread()
-	listener, err := s.restrict()
+	listener, err := seccomp.Listen(seccomp.Programs())
+	if err == nil {
+		err = s.start.Restrict(s.plan.Executable)
+	}
 	if err != nil {
 		ended <- err
 		listening <- -1
 		return
 	}
+	listening <- listener
+	pid, err := s.start.Process()
+	if err != nil {
+		s.start.Failed(err)
+	}
+	s.start.Started(pid)
+	select {}
+}
+
+// startProcess starts the line of this process's plan.
+func (s *supervisor) startProcess() (int, error) {
 	argv := s.plan.Argv
 	env := slices.Clone(s.plan.Env)
 	for _, kv := range os.Environ() {
@@ -181,16 +238,13 @@ func (s *supervisor) startLine(listening chan<- int, ended chan<- error) {
 			env = append(env, kv)
 		}
 	}
-	listening <- listener
-	_, err = syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
 		Env: env, Files: []uintptr{0, 1, 2}, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
-		s.host.Write(fmt.Appendf(nil, "{\"failed\":%q}\n", "start "+argv[0]+": "+err.Error()))
-		os.Exit(failedCode)
+		return 0, fmt.Errorf("start %s: %w", argv[0], err)
 	}
-	debug.SetGCPercent(100)
-	select {}
+	return pid, nil
 }
 
 // capabilities that could end the supervision, of a host that runs as root.
@@ -206,22 +260,17 @@ var devices = []string{
 }
 
 // restrict restricts the calling thread to what a line may do.
-func (s *supervisor) restrict() (listener int, err error) {
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return -1, fmt.Errorf("prctl(PR_SET_NO_NEW_PRIVS): %w", err)
-	}
+func (s *supervisor) restrict(executable []string) error {
 	for _, c := range capabilities {
 		unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // an ordinary user has none
 	}
-	if !s.plan.Unconfined {
-		if v := landlock.Version(); v < ruleVersion {
-			return -1, fmt.Errorf("the kernel's Landlock has version %d; confining a line needs %d", v, ruleVersion)
-		}
-		if err := landlock.Restrict(slices.Concat(s.plan.Writable, devices)); err != nil {
-			return -1, err
-		}
+	if s.plan.Unconfined {
+		return nil
 	}
-	return seccomp.Listen(seccomp.Programs())
+	if v := landlock.Version(); v < ruleVersion {
+		return fmt.Errorf("the kernel's Landlock has version %d; confining a line needs %d", v, ruleVersion)
+	}
+	return landlock.Restrict(slices.Concat(s.plan.Writable, devices), executable)
 }
 
 // exitLike ends this process as the line ended.
@@ -287,14 +336,15 @@ func (s *supervisor) serve() error {
 func (s *supervisor) reap() {
 	for s.status == nil {
 		var status unix.WaitStatus
-		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, nil)
+		var usage unix.Rusage
+		pid, err := unix.Wait4(-1, &status, unix.WNOHANG|unix.WALL, &usage)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
 		if err != nil || pid == 0 {
 			return
 		}
-		s.ended(pid, status)
+		s.ended(pid, status, &usage)
 		if status.Stopped() {
 			detach(pid, 0)
 		}
@@ -302,12 +352,12 @@ func (s *supervisor) reap() {
 }
 
 // ended notes the end of a process.
-func (s *supervisor) ended(pid int, status unix.WaitStatus) {
+func (s *supervisor) ended(pid int, status unix.WaitStatus, usage *unix.Rusage) {
 	if status.Stopped() {
 		return
 	}
 	delete(s.processes, pid)
 	if pid == s.first {
-		s.status = &status
+		s.status, s.usage = &status, *usage
 	}
 }

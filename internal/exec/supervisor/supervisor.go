@@ -12,6 +12,9 @@
 // contains, becomes the program of a process of the line. What an allowed program does without starting another,
 // such as an interpreter that removes a file, is restricted by Landlock: the line writes only below some folders.
 //
+// With an allow list, Landlock lets the line start only the files of the list, as a second barrier, see executableFiles.
+// In a sandbox the launcher of the agent is the supervisor, see Supervise.
+//
 // What cannot be told apart is refused: files without a name (memfd, deleted), programs that the supervisor may not
 // read, processes that it may not trace, a loader that is told to load a file which the line could replace. Not
 // promised: copies that were changed, programs that another service of the host starts for the line, and loaders
@@ -19,7 +22,10 @@
 package supervisor
 
 import (
+	"bufio"
+	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 )
@@ -94,6 +100,46 @@ const (
 	MaxPrograms = 10_000
 	maxRefused  = 20
 )
+
+// maxMessage limits the bytes of a message.
+const maxMessage = 64 << 10
+
+// ReadReport reads the report of a supervisor to its end, and calls each, unless it is nil, for each program.
+func ReadReport(from io.Reader, each func(Program)) (r Report) {
+	in := bufio.NewScanner(from)
+	in.Buffer(nil, maxMessage)
+	for in.Scan() {
+		var m message
+		if json.Unmarshal(in.Bytes(), &m) != nil {
+			continue
+		}
+		r.note(m)
+		if m.Program != nil && each != nil {
+			each(*m.Program)
+		}
+	}
+	io.Copy(io.Discard, from) // a message that was too long
+	return r
+}
+
+func (r *Report) note(m message) {
+	r.Ended = r.Ended || m.Ended
+	if m.Failed != "" {
+		r.Failed = m.Failed
+	}
+	p := m.Program
+	if p == nil {
+		return
+	}
+	if p.Refused != "" && len(r.Refused) < maxRefused {
+		r.Refused = append(r.Refused, *p)
+	}
+	if len(r.Programs) < MaxPrograms {
+		r.Programs = append(r.Programs, *p)
+	} else {
+		r.More++
+	}
+}
 
 // marker is the first argument of this program when it is started as a supervisor.
 const marker = "gatehouse-supervisor"

@@ -22,15 +22,18 @@ func trickEnv(dir string) []string {
 		"TMPDIR=" + dir}
 }
 
-// tricks returns the lines of testdata/tricks.txt whose programs this machine has. Without GATEHOUSE_TEST_ALL it is
-// each fifth.
+// tricks returns the lines of testdata whose programs this machine has. Without GATEHOUSE_TEST_ALL it is each tenth.
 func tricks(t *testing.T) (lines []string) {
-	b, err := os.ReadFile("testdata/tricks.txt")
-	if err != nil {
-		t.Fatal(err)
+	var all string
+	for _, name := range []string{"testdata/tricks.txt", "testdata/others.txt"} {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all += string(b)
 	}
 	n := 0
-	for line := range strings.Lines(string(b)) {
+	for line := range strings.Lines(all) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}
@@ -41,7 +44,7 @@ func tricks(t *testing.T) (lines []string) {
 				found = true
 			}
 		}
-		if n++; found && (os.Getenv("GATEHOUSE_TEST_ALL") != "" || n%5 == 0) {
+		if n++; found && (os.Getenv("GATEHOUSE_TEST_ALL") != "" || n%10 == 0) {
 			lines = append(lines, line)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/exec/supervisor"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/tool"
@@ -93,22 +95,27 @@ func sandboxPath(all []mapping, p string) string {
 	return ""
 }
 
+func confinedLimits(processes int) sandbox.Limits {
+	return sandbox.Limits{
+		MemoryMiB:   confinedMiB,
+		DiskMiB:     confinedMiB / 2,
+		VCPUs:       confinedCPUs,
+		Processes:   processes,
+		Descriptors: confinedFiles,
+		Call:        MaxSeconds * time.Second,
+	}
+}
+
 // runConfined runs a command in a sandbox of its own. Of the host, the sandbox has
 // only the programs and the folders of the call, all read-only.
-func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at string, out *outcome, to streams) error {
+func (m *runner) runConfined(
+	ctx context.Context, c *tool.Call, o spec, at string, out *outcome, to streams, seen *programs,
+) error {
 	folders, err := mapFolders(c.Roots.List())
 	if err != nil {
 		return err
 	}
-	limits := sandbox.Limits{
-		MemoryMiB:   confinedMiB,
-		DiskMiB:     confinedMiB / 2,
-		VCPUs:       confinedCPUs,
-		Processes:   m.cfg.Processes,
-		Descriptors: confinedFiles,
-		Call:        MaxSeconds * time.Second,
-	}
-	spec := sandbox.Spec{Limits: limits}
+	spec := sandbox.Spec{Limits: confinedLimits(m.cfg.Processes)}
 	for _, f := range folders {
 		spec.Trees = append(spec.Trees, sandbox.Tree{From: f.from, To: f.to})
 	}
@@ -141,11 +148,17 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 	if m.cfg.NoStderr {
 		cmd.Stderr = nil
 	}
+	report := func() supervisor.Report { return supervisor.Report{} }
+	if m.judged() {
+		cmd.Lists, report = m.listsOf(seen.note)
+	}
 	p, err := box.Exec(ctx, cmd)
 	if ctx.Err() != nil && err != nil {
+		report()
 		return context.Cause(ctx)
 	}
 	if err != nil {
+		report()
 		return &tool.Refusal{
 			Code:    tool.CodeNotStarted,
 			Message: err.Error(),
@@ -154,6 +167,8 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 		}
 	}
 	r, err := p.Wait()
+	out.notes = notes(report(), false)
+	seen.close()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -162,6 +177,43 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 		return errors.Join(errors.New("the sandbox of the command failed"), err)
 	}
 	return nil
+}
+
+// listsOf returns the lists of a command in a sandbox, and what waits for the end of their report. each gets each program.
+func (m *runner) listsOf(each func(supervisor.Program)) (*sandbox.Lists, func() supervisor.Report) {
+	from, to := io.Pipe()
+	read := make(chan supervisor.Report, 1)
+	go func() { read <- supervisor.ReadReport(from, each) }()
+	return &sandbox.Lists{Allow: m.cfg.Allow, Deny: m.cfg.Deny, Report: to}, func() supervisor.Report {
+		to.Close() // the command has ended, and writes nothing any more
+		return <-read
+	}
+}
+
+// tryLists finds out whether programs in sandboxes can be judged on this machine.
+func (m *runner) tryLists(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, createWait)
+	defer cancel()
+	box, err := m.driver.Create(ctx, sandbox.Spec{Limits: confinedLimits(supervisorThreads + 16)})
+	if err != nil {
+		return err
+	}
+	defer box.Close()
+	refused := 0
+	lists, report := m.listsOf(func(p supervisor.Program) {
+		if p.Pattern != "" {
+			refused++
+		}
+	})
+	lists.Allow, lists.Deny = nil, []string{"env"}
+	p, err := box.Exec(ctx, sandbox.Command{Argv: []string{"/bin/sh", "-c", "env; env; :"}, Lists: lists})
+	if err == nil {
+		_, err = p.Wait()
+	}
+	if r := report(); err == nil && (refused != 2 || !r.Ended) {
+		err = fmt.Errorf("%d programs of an attempt in a sandbox were refused, not 2", refused)
+	}
+	return err
 }
 
 // stateOf converts the result of a sandbox to the state of a process.

@@ -25,9 +25,11 @@ func (m *runner) prepareLists(ctx context.Context) {
 	if m.rules.Empty() {
 		return
 	}
+	try := supervisor.Available
 	if m.cfg.Confine {
-		m.hints = "commands run in sandboxes, from which the kernel reports no programs"
-	} else if err := supervisor.Available(ctx); err != nil {
+		try = m.tryLists
+	}
+	if err := try(ctx); err != nil {
 		m.hints = err.Error()
 	}
 	if m.hints != "" {
@@ -161,13 +163,13 @@ func (m *runner) writable(folders []tool.Root) (all []string) {
 // mostNotes limits the programs that a result names.
 const mostNotes = 5
 
-// notes returns what a caller has to know of the programs of a line, one sentence each.
-func notes(r supervisor.Report) (all []string) {
+// notes returns what a caller has to know of the programs of a line, one sentence each. root says that they run as root.
+func notes(r supervisor.Report, root bool) (all []string) {
 	for _, p := range r.Refused[:min(len(r.Refused), mostNotes)] {
 		all = append(all, p.Verdict())
 	}
-	if os.Geteuid() == 0 {
-		return all // root loses nothing that a file could give
+	if root {
+		return all // it loses nothing that a file could give
 	}
 	for _, p := range r.Programs {
 		note := fmt.Sprintf("%s has no privileges here, because lines run with no_new_privs where lists of commands "+

@@ -117,7 +117,21 @@ func TestWithoutReportsListsAreHints(t *testing.T) {
 		}
 	}
 	confined := confining(t, `{"deny":["rm"],"confine":true}`)
+	confined.m.(*runner).hints = "this test says so"
 	if got := confined.refusal("run", args{"command": line}); got != codeDenied {
 		t.Errorf("confined: got %q", got)
+	}
+}
+
+// The result says that sudo and its like have no privileges in a line, except to root, who loses nothing.
+func TestAResultSaysThatProgramsHaveNoPrivileges(t *testing.T) {
+	r := supervisor.Report{Programs: []supervisor.Program{
+		{Path: "/usr/bin/sudo", Privileged: true}, {Path: "/usr/bin/sudo", Privileged: true}, {Path: "/bin/ls"},
+	}}
+	if got := notes(r, false); len(got) != 1 || !strings.HasPrefix(got[0], "sudo has no privileges here") {
+		t.Errorf("%q", got)
+	}
+	if got := notes(r, true); len(got) != 0 {
+		t.Errorf("as root: %q", got)
 	}
 }

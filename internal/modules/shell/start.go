@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -84,7 +85,7 @@ func (m *runner) runCommand(ctx context.Context, c *tool.Call, o spec) (*outcome
 	to := streams{hide.Writer(io.MultiWriter(out.stdout, feed)), hide.Writer(io.MultiWriter(out.stderr, feed))}
 
 	if m.cfg.Confine {
-		err = m.runConfined(ctx, c, o, where.Path, out, to)
+		err = m.runConfined(ctx, c, o, where.Path, out, to, seen)
 	} else {
 		err = m.runUnconfined(ctx, c, o, where, out, to, seen)
 	}
@@ -144,7 +145,7 @@ func (m *runner) runUnconfined(
 	if line != nil {
 		report := line.Close()
 		seen.close()
-		if out.notes = notes(report); report.Failed != "" {
+		if out.notes = notes(report, os.Geteuid() == 0); report.Failed != "" {
 			return notStarted(errors.New(report.Failed))
 		}
 	}

@@ -36,12 +36,13 @@ const (
 // waits.
 func init() { runtime.LockOSThread() }
 
-// Main runs the agent or a launcher and exits the process.
-func Main() {
+// Main runs the agent or a launcher and exits the process. A launcher supervises programs that have lists by
+// supervise; without it they are not started.
+func Main(supervise Supervise) {
 	run := serveAgent
 	switch os.Args[0] {
 	case launcherName:
-		run = runLauncher
+		run = func() error { return runLauncher(supervise) }
 	case initName:
 		run = bootGuest
 	case guestName:

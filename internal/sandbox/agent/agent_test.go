@@ -24,7 +24,7 @@ import (
 // own executable for each program.
 func TestMain(m *testing.M) {
 	if os.Args[0] == "agent" || os.Args[0] == "launcher" {
-		agent.Main()
+		agent.Main(nil)
 	}
 	os.Exit(m.Run())
 }

@@ -5,6 +5,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"runtime"
@@ -43,27 +44,35 @@ var maskedFolders = []string{"acpi", "asound", "bus", "driver", "dynamic_debug",
 // readOnlyPaths are paths of /proc that may be read but not written.
 var readOnlyPaths = []string{"sys", "sysrq-trigger"}
 
+// writableFolders are the folders in which a program can write.
+var writableFolders = []string{home, "/tmp", "/var/tmp", "/dev"}
+
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-func runLauncher() error {
+func runLauncher(supervise Supervise) error {
 	// The first thread is locked to the main goroutine, so work there would switch threads at each step.
 	done := make(chan error)
-	go func() { done <- launch() }()
+	go func() { done <- launch(supervise) }()
 	return <-done
 }
 
-func launch() error {
+func launch(supervise Supervise) error {
 	unix.CloseOnExec(channelFD)
 	channel := os.NewFile(channelFD, "channel")
 	if err := defaultSignals(); err != nil {
 		return err
 	}
-	status, err := runToExit(channel)
+	status, err := runToExit(channel, supervise)
 	if err != nil {
-		agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Failed, ID: 1, Body: failure(err).Body()})
-		return err
+		return sendFailure(channel, err)
 	}
 	return agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 1, Body: status.Body()})
+}
+
+// sendFailure reports why a program was not started. It returns the error.
+func sendFailure(channel io.Writer, err error) error {
+	agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Failed, ID: 1, Body: failure(err).Body()})
+	return err
 }
 
 // defaultSignals resets all signals to SIG_DFL, undoing the Go runtime's handlers. For the first process of a
@@ -85,7 +94,7 @@ func defaultSignals() error {
 }
 
 // runToExit runs the program from start to exit.
-func runToExit(channel *os.File) (agentprotocol.ExitStatus, error) {
+func runToExit(channel *os.File, supervise Supervise) (agentprotocol.ExitStatus, error) {
 	plan, program, err := readStart(channel)
 	if err != nil {
 		return agentprotocol.ExitStatus{}, err
@@ -96,16 +105,27 @@ func runToExit(channel *os.File) (agentprotocol.ExitStatus, error) {
 	if err := setLimits(plan); err != nil {
 		return agentprotocol.ExitStatus{}, err
 	}
+	if program.Lists != "" {
+		return runSupervised(channel, plan, program, supervise)
+	}
 	pid, err := startConfined(plan, program)
 	if err != nil {
 		return agentprotocol.ExitStatus{}, err
 	}
-	setOOM("500") // above the program's 1000, so that the kernel kills the program's processes first
-	if err := agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 1}); err != nil {
+	if err := programRuns(channel, pid); err != nil {
 		return agentprotocol.ExitStatus{}, err
 	}
-	go passSignals(channel, pid)
 	return reap(pid)
+}
+
+// programRuns reports that a program runs, and passes signals on to it.
+func programRuns(channel *os.File, pid int) error {
+	setOOM("500") // above the program's 1000, so that the kernel kills the program's processes first
+	if err := agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 1}); err != nil {
+		return err
+	}
+	go passSignals(channel, pid)
+	return nil
 }
 
 func readStart(channel *os.File) (plan agentprotocol.Plan, program agentprotocol.Program, err error) {
@@ -214,7 +234,7 @@ func startConfined(plan agentprotocol.Plan, program agentprotocol.Program) (pid 
 		runtime.LockOSThread()
 		leave, err := joinPidsGroup()
 		if err == nil {
-			err = confineThread(plan)
+			err = confineThread(plan, nil)
 		}
 		if err != nil {
 			done <- started{0, err}
@@ -230,8 +250,8 @@ func startConfined(plan agentprotocol.Plan, program agentprotocol.Program) (pid 
 }
 
 // confineThread gives up the thread's privileges. The order matters: each step needs what the next ones take
-// away.
-func confineThread(plan agentprotocol.Plan) error {
+// away. executable are the only programs that can be started, see landlock.Restrict.
+func confineThread(plan agentprotocol.Plan, executable []string) error {
 	for c := range 64 {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) {
@@ -251,7 +271,7 @@ func confineThread(plan agentprotocol.Plan) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return sysErr("prctl", "PR_SET_NO_NEW_PRIVS", err)
 	}
-	if err := landlock.Restrict([]string{home, "/tmp", "/var/tmp", "/dev"}); err != nil {
+	if err := landlock.Restrict(writableFolders, executable); err != nil {
 		return err
 	}
 	if plan.SingleUser {
@@ -275,15 +295,21 @@ func dropCapabilities() error {
 	return sysErr("capset", "none", unix.Capset(&head, &none[0]))
 }
 
-func startProgram(plan agentprotocol.Plan, program agentprotocol.Program) (int, error) {
-	dir := program.Dir
+// located finds the file, the working directory and the environment of a program.
+func located(plan agentprotocol.Plan, program agentprotocol.Program) (file, dir string, env []string, err error) {
+	dir = program.Dir
 	if dir == "" {
 		dir = home
 	} else if !path.IsAbs(dir) {
 		dir = path.Join(home, dir)
 	}
-	env := environment(plan.Env, program.Env)
-	file, err := lookPath(program.Argv[0], dir, env)
+	env = environment(plan.Env, program.Env)
+	file, err = lookPath(program.Argv[0], dir, env)
+	return file, dir, env, err
+}
+
+func startProgram(plan agentprotocol.Plan, program agentprotocol.Program) (int, error) {
+	file, dir, env, err := located(plan, program)
 	if err != nil {
 		return 0, err
 	}
@@ -385,15 +411,19 @@ func reap(pid int) (agentprotocol.ExitStatus, error) {
 		if got != pid || !status.Exited() && !status.Signaled() {
 			continue
 		}
-		e := agentprotocol.ExitStatus{
-			CPU:    time.Duration(usage.Utime.Nano() + usage.Stime.Nano()),
-			MaxRSS: usage.Maxrss << 10,
-		}
-		if status.Signaled() {
-			e.Signal = uint8(status.Signal())
-		} else {
-			e.Code = uint8(status.ExitStatus())
-		}
-		return e, nil
+		return exitStatus(status, usage), nil
 	}
+}
+
+func exitStatus(status unix.WaitStatus, usage unix.Rusage) agentprotocol.ExitStatus {
+	e := agentprotocol.ExitStatus{
+		CPU:    time.Duration(usage.Utime.Nano() + usage.Stime.Nano()),
+		MaxRSS: usage.Maxrss << 10,
+	}
+	if status.Signaled() {
+		e.Signal = uint8(status.Signal())
+	} else {
+		e.Code = uint8(status.ExitStatus())
+	}
+	return e
 }

@@ -89,6 +89,10 @@ func (r *request) relayProgram(p *os.Process, control *os.File, s *streams) erro
 	}
 	go r.relayStdin(s)
 	last, err := agentprotocol.Read(control)
+	for err == nil && last.Kind == agentprotocol.Judged {
+		r.sendReply(agentprotocol.Judged, last.Body)
+		last, err = agentprotocol.Read(control)
+	}
 	if _, waitErr := p.Wait(); waitErr != nil {
 		return waitErr
 	}

@@ -2,6 +2,7 @@ package agentclient
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +38,7 @@ type process struct {
 
 	stdin          *agentprotocol.Allowance
 	stdout, stderr stream
+	report         io.Writer // nil if the command has no lists
 	drains         sync.WaitGroup
 
 	status agentprotocol.ExitStatus // set before over is closed
@@ -72,6 +74,13 @@ func (l *Client) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, 
 	if c.Terminal != nil {
 		program.Size = agentprotocol.Size(*c.Terminal)
 	}
+	if c.Lists != nil {
+		lists, err := json.Marshal(sandbox.Lists{Allow: c.Lists.Allow, Deny: c.Lists.Deny})
+		if err != nil {
+			return nil, err
+		}
+		program.Lists = string(lists)
+	}
 	id, err := l.addReceiver(p)
 	if err != nil {
 		return nil, err
@@ -79,7 +88,7 @@ func (l *Client) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, 
 	p.id = id
 	if err := l.request(agentprotocol.Start, id, program.Body()); err != nil {
 		if errors.Is(err, agentprotocol.ErrBroken) {
-			return nil, fmt.Errorf("the arguments and the environment together have %d bytes, which is too "+
+			return nil, fmt.Errorf("the arguments, the environment and the lists together have %d bytes, which is too "+
 				"long: pass long data by standard input or a file", len(program.Body()))
 		}
 		return nil, err
@@ -119,6 +128,9 @@ func newProcess(l *Client, c sandbox.Command) *process {
 		stdout:   stream{kind: agentprotocol.Stdout, inbox: agentprotocol.NewInbox(), to: c.Stdout},
 		stderr:   stream{kind: agentprotocol.Stderr, inbox: agentprotocol.NewInbox(), to: c.Stderr},
 	}
+	if c.Lists != nil {
+		p.report = c.Lists.Report
+	}
 	if c.OutputBytes != 0 {
 		p.most = int64(c.OutputBytes)
 	}
@@ -147,6 +159,12 @@ func (p *process) handle(f agentprotocol.Frame) (last bool, err error) {
 			err = p.stdin.Add(int(g.Bytes))
 		}
 		return false, err
+	case agentprotocol.Judged:
+		if p.report == nil {
+			return false, fmt.Errorf("%w: a report of a program without lists", agentprotocol.ErrBroken)
+		}
+		p.report.Write(f.Body) // that it fails is no matter of the sandbox
+		return false, nil
 	case agentprotocol.Exit:
 		status, err := agentprotocol.ParseExitStatus(f.Body)
 		if err != nil {

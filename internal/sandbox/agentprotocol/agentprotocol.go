@@ -43,6 +43,7 @@ const (
 	Dial                    // a Port to connect to; answered by Ready, after which Stdin and Stdout carry its bytes
 	Listen                  // a Port to listen on; answered by Ready, and a Signal ends it
 	Accept                  // the RequestID of a Listen: accept a connection; then as Dial
+	Judged                  // lines of package supervisor about what a program with Lists started
 	afterKinds
 )
 

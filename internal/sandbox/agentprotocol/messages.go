@@ -106,6 +106,8 @@ type Program struct {
 	Argv, Env []string
 	Dir       string
 	Size      Size // size of its terminal; zero means it has none
+	// Lists decide which programs its processes may start, as JSON of package supervisor; "" means that nothing does.
+	Lists string
 }
 
 // Body encodes the body of a Start frame.
@@ -116,6 +118,7 @@ func (p Program) Body() []byte {
 	w.writeText(p.Dir)
 	w.writeNumber(int64(p.Size.Cols))
 	w.writeNumber(int64(p.Size.Rows))
+	w.writeText(p.Lists)
 	return w.b
 }
 
@@ -128,6 +131,7 @@ func ParseProgram(body []byte) (p Program, err error) {
 		r.failShort()
 	}
 	p.Size = Size{Cols: uint16(cols), Rows: uint16(rows)}
+	p.Lists = r.readText()
 	return p, r.finishReading("a program")
 }
 

@@ -13,7 +13,8 @@ import (
 
 // Rights of Landlock's first version, and those that later versions added.
 const (
-	reading  = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	execute  = unix.LANDLOCK_ACCESS_FS_EXECUTE
+	reading  = execute | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	first    = 1<<13 - 1 // reading, and every right to write, create and remove
 	refer    = unix.LANDLOCK_ACCESS_FS_REFER
 	truncate = unix.LANDLOCK_ACCESS_FS_TRUNCATE
@@ -21,7 +22,7 @@ const (
 )
 
 // ofFiles are the rights that apply to files; the others apply to folders only.
-const ofFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | truncate | devices
+const ofFiles = execute | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | truncate | devices
 
 // Version returns the version of the kernel's Landlock, 0 if it has none.
 func Version() int {
@@ -47,11 +48,11 @@ func handled(version int) uint64 {
 	return rights
 }
 
-// Restrict limits the calling thread and the processes it starts, permanently: they can read and execute
-// everything but write only below writable. From version 6 on they cannot signal processes outside, nor
-// connect to abstract sockets outside. The caller has locked its thread by runtime.LockOSThread and set
-// no_new_privs. Paths that do not exist are left out. Without Landlock it does nothing.
-func Restrict(writable []string) error {
+// Restrict limits the calling thread and the processes it starts, permanently: they can read everything, start
+// the programs at or below executable, all if that is nil, and write only below writable. From version 6 on they
+// cannot signal processes outside, nor connect to abstract sockets outside. The caller has locked its thread by
+// runtime.LockOSThread and set no_new_privs. Paths that do not exist are left out. Without Landlock it does nothing.
+func Restrict(writable, executable []string) error {
 	version := Version()
 	if version == 0 {
 		return nil
@@ -68,16 +69,31 @@ func Restrict(writable []string) error {
 	}
 	rules := int(fd)
 	defer unix.Close(rules)
-	if err := addRule(rules, "/", reading); err != nil {
+	everywhere := uint64(reading)
+	if executable != nil {
+		everywhere, all = everywhere&^execute, all&^execute
+	}
+	if err := addRule(rules, "/", everywhere); err != nil {
 		return err
 	}
-	for _, w := range writable {
-		if err := addRule(rules, w, all); err != nil && !errors.Is(err, unix.ENOENT) {
-			return err
-		}
+	if err := addRules(rules, writable, all); err != nil {
+		return err
+	}
+	if err := addRules(rules, executable, execute); err != nil {
+		return err
 	}
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(rules), 0, 0); errno != 0 {
 		return fmt.Errorf("landlock_restrict_self: %w", errno)
+	}
+	return nil
+}
+
+// addRules gives rights to the paths that exist.
+func addRules(rules int, paths []string, rights uint64) error {
+	for _, p := range paths {
+		if err := addRule(rules, p, rights); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
 	}
 	return nil
 }

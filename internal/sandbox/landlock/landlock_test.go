@@ -21,7 +21,7 @@ func TestOnlyWhatIsWritableCanBeWritten(t *testing.T) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		done <- errors.Join(unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
-			Restrict([]string{open, "/not/there", "/dev/null"}))
+			Restrict([]string{open, "/not/there", "/dev/null"}, nil))
 		done <- os.WriteFile(filepath.Join(open, "x"), []byte("x"), 0o600)
 		done <- os.WriteFile("/dev/null", []byte("x"), 0)
 		done <- os.WriteFile(filepath.Join(closed, "x"), []byte("x"), 0o600)

@@ -51,6 +51,9 @@ func (b *instance) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process
 	if err := checkLength(c); err != nil {
 		return nil, err
 	}
+	if c.Lists != nil {
+		return nil, errors.New("the driver process does not judge which programs a command starts")
+	}
 	if err := b.enter(); err != nil {
 		return nil, err
 	}

@@ -157,6 +157,11 @@ var layers = [][]unit{
 	},
 	{
 		{
+			path: "internal/sandbox/agent/cmd/agent",
+			only: []string{"internal/sandbox", "internal/exec/supervisor"},
+			why:  "the agent's program gives it what judges the programs of a command",
+		},
+		{
 			path: "internal/sandbox/process",
 			only: []string{"internal/sandbox", "internal/exec/proc"},
 			why:  "code that is not isolated is a process of the host like any other",
