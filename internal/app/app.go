@@ -255,6 +255,7 @@ func (a *App) build(context.Context) error {
 			WordCounts:    a.cfg.Approvals.CallersWord,
 			NoOperators:   a.opts.Private,
 			Approvals:     a.approvals,
+			Secrets:       a.fillSecrets(),
 			Queue:         a.limits.Queue,
 			Administrator: a.rules,
 			Ledger:        a.callLedger(),

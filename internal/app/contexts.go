@@ -35,6 +35,14 @@ func ReservedContext(name string) bool {
 		slices.ContainsFunc(standard.Modules(standard.Deps{}), func(g standard.Module) bool { return g.Name == name })
 }
 
+// fillSecrets returns what replaces references to secrets in settings, or nil if this host stores none.
+func (a *App) fillSecrets() func(map[string]string) (map[string]secret.Text, error) {
+	if a.cfg.Folders.Config == "" {
+		return nil
+	}
+	return secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
+}
+
 // openContexts opens the store of contexts that are created at run time. If it cannot be read, the host starts
 // without them, and callers that are bound to one of them find no context.
 func (a *App) openContexts(context.Context) error {
@@ -69,9 +77,7 @@ func (a *App) openContexts(context.Context) error {
 		Patience: a.cfg.Limits.StopPatience,
 		Log:      a.log,
 	}
-	if a.cfg.Folders.Config != "" {
-		m.Fill = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
-	}
+	m.Fill = a.fillSecrets()
 	a.contextStore, a.contexts = store, contextmanager.New(m)
 	a.closing("context store", func(context.Context) error { return store.Close() })
 	a.closing("contexts", a.contexts.Close)

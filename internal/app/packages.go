@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/notify"
@@ -55,9 +54,7 @@ func (a *App) openPackages() (*packages.Manager, error) {
 	if o.Message == 0 {
 		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts
 	}
-	if a.cfg.Folders.Config != "" {
-		o.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
-	}
+	o.Secrets = a.fillSecrets()
 	manager, err := packages.Open(o)
 	if err != nil {
 		return nil, err

@@ -236,7 +236,7 @@ func spec(c config.Context, enabled []enabledModule) views.Spec {
 	}
 	return views.Spec{
 		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts, Resources: c.Resources,
-		Rename: c.Rename, Describe: c.Describe, Style: views.Style(c.Style), Aliases: c.Aliases, Results: c.Results,
+		Rename: c.Rename, Describe: c.Describe, Shapes: c.Shape, Style: views.Style(c.Style), Aliases: c.Aliases, Results: c.Results,
 	}
 }
 
@@ -264,9 +264,10 @@ func knownModules(names []string, enabled []enabledModule, path string) error {
 }
 
 // checkRenames returns an error if the new name of a tool is that of another tool of the same context, because one
-// of the two would be left out. Modules that cannot be created without a host are skipped.
+// of the two would be left out, and one if the shape of a tool does not fit it. Modules that cannot be created
+// without a host, and tools of packages, are skipped.
 func checkRenames(cfg config.Config, enabled []enabledModule) error {
-	if !slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return len(c.Rename) > 0 }) {
+	if !slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return len(c.Rename)+len(c.Shape) > 0 }) {
 		return nil
 	}
 	ctx := context.Background()
@@ -280,31 +281,57 @@ func checkRenames(cfg config.Config, enabled []enabledModule) error {
 		},
 	)
 	for i, c := range cfg.Contexts {
-		if len(c.Rename) == 0 {
+		if len(c.Rename)+len(c.Shape) == 0 {
 			continue
 		}
 		plain := c
-		plain.Rename = nil
+		plain.Rename, plain.Shape = nil, nil
 		set.Set(views.Rules{Policy: permit.Open(false), Specs: []views.Spec{spec(plain, enabled)}})
 		v, _, err := set.Whole(ctx, &tool.Caller{Context: c.Name})
 		if err != nil {
 			continue
 		}
-		for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
-			taken := v.Tool(c.Rename[from])
-			if taken == nil || taken.Name == from || c.Rename[taken.Name] != "" ||
-				!slices.ContainsFunc(v.Entries(views.Tools), func(e *views.Entry) bool { return e.Name == from }) {
-				continue
-			}
-			return &SettingError{&config.SettingProblem{Path: fmt.Sprintf("contexts[%d].rename.%s", i, from),
-				Err: fmt.Errorf(
-					"%s is the name of another tool of this context; rename that one as well, or exclude it with !%s in tools",
-					c.Rename[from],
-					taken.Name,
-				)}}
+		at, err := renameProblem(c, v)
+		if err == nil {
+			at, err = shapeProblem(c, v)
+		}
+		if err != nil {
+			return &SettingError{&config.SettingProblem{Path: fmt.Sprintf("contexts[%d].%s", i, at), Err: err}}
 		}
 	}
 	return nil
+}
+
+// renameProblem returns which new name is that of another tool of a view.
+func renameProblem(c config.Context, v *views.View) (at string, err error) {
+	for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
+		taken := v.Tool(c.Rename[from])
+		if taken == nil || taken.Name == from || c.Rename[taken.Name] != "" ||
+			!slices.ContainsFunc(v.Entries(views.Tools), func(e *views.Entry) bool { return e.Name == from }) {
+			continue
+		}
+		return "rename." + from, fmt.Errorf(
+			"%s is the name of another tool of this context; rename that one as well, or exclude it with !%s in tools",
+			c.Rename[from],
+			taken.Name,
+		)
+	}
+	return "", nil
+}
+
+// shapeProblem returns which shape does not fit its tool, which would be left out.
+func shapeProblem(c config.Context, v *views.View) (at string, err error) {
+	for i := range c.Shape {
+		for _, e := range v.Entries(views.Tools) {
+			if e.Name != c.Shape[i].Tool {
+				continue
+			}
+			if err := views.CheckShape(e, &c.Shape[i]); err != nil {
+				return fmt.Sprintf("shape[%d]", i), fmt.Errorf("%s: %w", e.Name, err)
+			}
+		}
+	}
+	return "", nil
 }
 
 // bareHost returns a host with the modules that can be created without one, to read what they offer. The caller

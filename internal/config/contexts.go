@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/views"
 )
 
 // Context is a named view that the file defines. Patterns are those of path.Match and are matched against the
@@ -23,6 +24,7 @@ type Context struct {
 	Resources   []string          `doc:"Patterns of URIs, in which * also matches slashes."`
 	Rename      map[string]string `doc:"Own names of tools or prompts, each with its name in this context."`
 	Describe    map[string]string `doc:"Own names of tools or prompts, each with its description in this context."`
+	Shape       []views.Shape     `doc:"What else changes in tools: arguments that are fixed or have defaults, and results that are cut."`
 	Style       string            `doc:"How names are written." enum:"underscore,dot,colon"`
 	Aliases     bool              `doc:"Offer tools under the first alias they declare."`
 	Results     string            `doc:"What is sent of a tool that produces text: text alone (the default), or the whole output as structured content with its schema." enum:"text,structured"`
@@ -157,6 +159,9 @@ func (c Context) validateContext(w *problems, at string) {
 			w.addf(at+".rename."+from, "%s would be named %s as well", taken[to], to)
 		}
 		taken[to] = from
+	}
+	if inside, err := views.CheckShapes(c.Shape); err != nil {
+		w.addf(at+".shape"+inside, "%v", err)
 	}
 	if len(c.KnownTo) > 0 && len(c.Roles)+len(c.Users) == 0 {
 		w.addf(at+".known_to", "has an effect only if roles or users restrict who may use the context")

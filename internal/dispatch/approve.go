@@ -279,12 +279,10 @@ func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
 	if !ok {
 		return false
 	}
-	args, err := r.Entry.In.Canonical(r.Args)
-	if err != nil {
+	if r.completeArgs() != nil {
 		return false
 	}
-	r.Args = args
-	v := r.Entry.Gate.Decide(args, &r.Facts.Caller)
+	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
 	d.approved(store, r, v)
 	r.Recorded[operatorKey] = json.RawMessage(callDigest(r))
 	store.Proved(r.ID+" "+callDigest(r), approvalLife)

@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/operator"
 	"gatehouse/internal/access/permit"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/spool"
 	"gatehouse/internal/dispatch/views"
@@ -34,6 +35,8 @@ type Options struct {
 	Log   *slog.Logger
 	// Approvals stores the decisions of users and operators; nil refuses calls that need one.
 	Approvals *approvals.Store
+	// Secrets replaces references to secrets in texts that contexts fix as arguments; nil means that there are none.
+	Secrets func(map[string]string) (map[string]secret.Text, error)
 	// WordCounts lets a caller whose client cannot ask state that the user agreed. NoOperators means that no
 	// operator decides the requests in Approvals.
 	WordCounts, NoOperators bool
@@ -109,6 +112,29 @@ type Request struct {
 	// Late is called once, from another goroutine, when the handler has ignored its deadline. Do returns only when
 	// the handler does, and the caller discards that result. If Late is nil, the caller waits for the handler.
 	Late func(Result, error)
+
+	sent json.RawMessage // see CallerArgs
+}
+
+// CallerArgs returns the arguments that the caller sent, with defaults after the call has begun. A further round of the
+// call is made with these, not with Args, which then has the arguments that the context fixes.
+func (r *Request) CallerArgs() json.RawMessage {
+	if r.sent != nil {
+		return r.sent
+	}
+	return r.Args
+}
+
+// completeArgs checks the arguments of a tool, and adds those that the caller did not send, once.
+func (r *Request) completeArgs() error {
+	if r.Method != "tools/call" || r.sent != nil {
+		return nil
+	}
+	sent, all, err := r.Entry.Arguments(r.Args)
+	if err == nil {
+		r.sent, r.Args = sent, all
+	}
+	return err
 }
 
 // Notes receives what a running call reports. Output arrives as progress.
@@ -145,14 +171,9 @@ func (d *Dispatcher) Do(ctx context.Context, r *Request) (Result, error) {
 	if r.ID == "" {
 		r.ID = NewID()
 	}
-	if r.Method == "tools/call" {
-		args, err := r.Entry.In.Canonical(r.Args)
-		if err != nil {
-			ref := mismatch(err)
-			d.recordRefused(r, audit.Refused, unquoted(err))
-			return refused(ref), nil
-		}
-		r.Args = args
+	if err := r.completeArgs(); err != nil {
+		d.recordRefused(r, audit.Refused, unquoted(err))
+		return refused(mismatch(err)), nil
 	}
 	if ok, res, err := d.admit(r); !ok {
 		d.recordNotAdmitted(r, &res, err)
@@ -239,6 +260,10 @@ type flight struct {
 // runCall sends the request over the bus and applies its deadline.
 func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	limit := d.timeLimit(r)
+	args, hider, ref := d.shapedArgs(r)
+	if ref != nil {
+		return d.record(r, time.Now(), refused(ref), nil, ref)
+	}
 	cancel := r.Cancel
 	if cancel == nil {
 		ctx, cancel = context.WithCancelCause(ctx)
@@ -252,7 +277,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 		out:     output{calls: d, req: r},
 		req: bus.Request{
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
-			Caller: d.askedCaller(r), Args: r.Args, Params: r.Params,
+			Caller: d.askedCaller(r), Args: args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
 			Unpaged: r.Entry.Unpaged,
 		},
@@ -271,7 +296,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	}
 	f.watch.arm()
 	defer f.out.closeSpool()
-	got, err := d.opts.Bus.Do(f, &f.req, &f.out)
+	got, err := d.doHidden(f, &f.req, &f.out, hider)
 	if !f.watch.done() {
 		d.recordOverdue(r, time.Since(began))
 		return Result{}, errLate

@@ -27,6 +27,9 @@ func (d *Dispatcher) finishCall(r *Request, got bus.Outcome, err error, out *out
 	}
 	res := Result{Result: got.Result, Recorded: got.Recorded, ID: r.ID}
 	if res.Input != nil || res.Raw != nil {
+		if r.Method == "tools/call" && res.Raw != nil {
+			res.Raw = r.Entry.CutResult(res.Raw)
+		}
 		return res, nil
 	}
 	if err := d.checkOutput(r, &res); err != nil {
@@ -83,9 +86,9 @@ func (d *Dispatcher) failed(r *Request, err error) (Result, error) {
 
 // checkOutput encodes the handler's output and checks it against the tool's schema.
 func (d *Dispatcher) checkOutput(r *Request, res *Result) error {
-	e := r.Entry
+	e, out := r.Entry, r.Entry.WholeOut()
 	if res.Result.Structured == nil {
-		if e.Out != nil && !res.IsError {
+		if out != nil && !res.IsError {
 			return d.incident(r, errors.New("the tool advertises an output schema and gave no output"))
 		}
 		return nil
@@ -95,10 +98,13 @@ func (d *Dispatcher) checkOutput(r *Request, res *Result) error {
 		return d.incident(r, fmt.Errorf("output: %w", err))
 	}
 	res.Full = full
-	if e.Out != nil {
-		if err := e.Out.Check(full); err != nil {
+	if out != nil {
+		if err := out.Check(full); err != nil {
 			return d.incident(r, fmt.Errorf("output does not fit its schema: %w", err))
 		}
+	}
+	if e.Cuts() {
+		res.Full, res.Facts = e.CutValue(full), "" // the facts are text, which may say what is cut
 	}
 	shape(r, res)
 	return nil

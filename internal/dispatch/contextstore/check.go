@@ -134,6 +134,9 @@ func (c *check) view(r *Record) {
 	for _, s := range r.Describe {
 		c.checkText("describe", s, 4<<10)
 	}
+	if at, err := views.CheckShapes(r.Shape); err != nil {
+		c.bad("shape"+at, "%v", err)
+	}
 	if s := views.Style(r.Style); s != "" && s != views.Underscore && s != views.Dot && s != views.Colon {
 		c.bad("style", "%q: expected underscore, dot or colon", r.Style)
 	}

@@ -38,6 +38,7 @@ type Definition struct {
 	Resources []string          `json:"resources,omitempty" doc:"patterns of URIs"`
 	Rename    map[string]string `json:"rename,omitempty" doc:"own names of tools or prompts, each with its name here"`
 	Describe  map[string]string `json:"describe,omitempty" doc:"own names of tools or prompts, each with its description here"`
+	Shape     []views.Shape     `json:"shape,omitempty" doc:"what else changes in tools: arguments that are fixed or have defaults, and results that are cut"`
 	Style     string            `json:"style,omitempty" enum:"underscore,dot,colon"`
 	Aliases   bool              `json:"aliases,omitempty" doc:"list tools under the first alias they declare"`
 	Results   string            `json:"results,omitempty" doc:"structured sends the whole output of every tool with its schema; without it a tool that produces text sends text alone" enum:"text,structured"`
@@ -197,7 +198,7 @@ func (r *Record) Spec(modules []string) views.Spec {
 			r.Tools,
 			tools,
 		), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
-		Rename: r.Rename, Describe: r.Describe, Style: views.Style(r.Style), Aliases: r.Aliases, Results: r.Results,
+		Rename: r.Rename, Describe: r.Describe, Shapes: r.Shape, Style: views.Style(r.Style), Aliases: r.Aliases, Results: r.Results,
 	}
 }
 

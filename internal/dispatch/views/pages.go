@@ -137,6 +137,18 @@ func (e *Entry) relisted(raw json.RawMessage, member string) []byte {
 	return rawjson.Compact(nil, rawjson.Splice(raw, edits...))
 }
 
+// reshaped returns a relayed tool with the schemas that its shape has changed.
+func (e *Entry) reshaped(raw json.RawMessage) json.RawMessage {
+	if e.shape == nil {
+		return raw
+	}
+	edits := []rawjson.Edit{{Key: "inputSchema", Value: e.input}}
+	if e.Cuts() {
+		edits = append(edits, rawjson.Edit{Key: "outputSchema", Value: e.output})
+	}
+	return rawjson.Splice(raw, edits...)
+}
+
 // described returns the view's description, if it has one, or else the entry's own.
 func (e *Entry) described(own string) string {
 	if e.describe != "" {
@@ -160,7 +172,7 @@ type toolListing struct {
 func (e *Entry) toolListing(r mcpversion.Revision) []byte {
 	d := &e.Tool.Def
 	if d.Raw != nil {
-		return e.relisted(d.Raw, "name")
+		return e.relisted(e.reshaped(d.Raw), "name")
 	}
 	l := toolListing{Name: e.Listed, Description: e.described(d.Description), Input: e.input}
 	if r.Has(mcpversion.ToolAnnotations) {

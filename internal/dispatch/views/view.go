@@ -3,6 +3,7 @@ package views
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -62,6 +63,7 @@ type Entry struct {
 	Resource *module.Resource
 	Prompt   *module.Prompt
 
+	shape         *shaped         // what the context changes in its calls; nil if nothing
 	describe      string          // the view's own description; "" means the definition's
 	input, output json.RawMessage // the schemas as listed
 	template      *uritemplate.Template
@@ -178,7 +180,10 @@ func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View
 		templates: map[string]*Entry{}, methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
 		extensions: map[string]json.RawMessage{},
 	}
-	b := builder{r, k.rules.Policy, spec, k.cut, v, k.all}
+	b := builder{r, k.rules.Policy, spec, k.cut, v, k.all, map[string]*Shape{}}
+	for i := range spec.Shapes {
+		b.shapes[spec.Shapes[i].Tool] = &spec.Shapes[i]
+	}
 	for _, o := range offers {
 		v.offers = append(v.offers, o.Generation)
 		v.personal = v.personal || o.Offer.Personal
@@ -223,6 +228,7 @@ type builder struct {
 	cut    permit.Cut
 	v      *View
 	all    bool // also entries that are refused
+	shapes map[string]*Shape
 }
 
 func (b builder) addModule(o modulehost.Offered) {
@@ -325,6 +331,12 @@ func (b builder) tool(mod string, t *tool.Tool) {
 	if err := e.compileSchemas(&b.c.schemas, b.spec.Results); err != nil {
 		b.c.opts.Log.Error("tool left out", "module", mod, "tool", t.Name, "err", err)
 		return
+	}
+	if s := b.shapes[t.Name]; s != nil {
+		if err := e.applyShape(&b.c.schemas, s); err != nil {
+			b.c.opts.Log.Error("tool left out", "context", b.spec.Name, "tool", t.Name, "err", fmt.Errorf("its shape: %w", err))
+			return
+		}
 	}
 	b.addEntry(Tools, b.v.tools, e, "tools/call", t.Effects)
 }

@@ -47,6 +47,7 @@ type Spec struct {
 	Resources   []string          // patterns of URIs and templates, in which * also matches slashes
 	Rename      map[string]string // a tool's or prompt's own name -> its name here
 	Describe    map[string]string // a tool's or prompt's own name -> its description here
+	Shapes      []Shape           // what else changes in tools, each by its own name
 	Style       Style             // "" means Underscore
 	Aliases     bool              // tools are listed by the first alias they declare, and can be called by all of them
 	CallAliases bool              // tools can be called by their aliases, and are listed by their own names

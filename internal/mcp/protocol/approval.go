@@ -45,7 +45,7 @@ func (r *request) approvalDecided(c *call, t *task, ap approvals.Request) {
 		)
 		return
 	}
-	c.recorded, c.args = req.Recorded, req.Args
+	c.recorded, c.args = req.Recorded, req.CallerArgs()
 	t.run.Note("approved")
 	r.runTask(t.run.Context(), c)
 }

@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/permit"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/app/core"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
@@ -50,6 +51,8 @@ type Options struct {
 	JobTools bool            // the tools with which a client without tasks follows jobs
 	NoTable  bool            // serve HTTP without sessions
 	Page     int
+
+	Secrets func(map[string]string) (map[string]secret.Text, error) // of arguments that contexts fix; nil means none
 }
 
 // Host is a running host.
@@ -104,7 +107,7 @@ func New(t testing.TB, o Options) *Host {
 		Views:   views.Options{Rules: views.Rules{Policy: o.Policy}, Log: log, Page: o.Page},
 		Calls: dispatch.Options{
 			Approvals: h.Approvals, Log: log, Timeout: o.Timeout, Budget: o.Budget,
-			Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger,
+			Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger, Secrets: o.Secrets,
 		},
 		Engine: protocol.Options{
 			Seal: o.Seal, Log: log, Info: protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
