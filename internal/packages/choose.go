@@ -36,7 +36,7 @@ func (h *Manager) ChooseTools(id string, off, on []string) (all []Listed, err er
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.tools {
-		all = append(all, Listed{t, slices.Contains(p.rec.Off, t.Name)})
+		all = append(all, Listed{t, p.rec.isOff(&t)})
 	}
 	return all, nil
 }
@@ -48,12 +48,22 @@ func (p *managedPackage) chooseTools(off, on []string) error {
 	}
 	defer done()
 	p.mu.Lock()
-	r, tools := p.rec, p.tools
+	r, was, tools := p.rec, p.rec, p.tools
 	p.mu.Unlock()
 	if r.State != Installed {
 		return tool.Refuse(tool.CodeUnavailable, "package %s is not completely installed", p.id)
 	}
-	r.Off = slices.Clone(r.Off)
+	r.Off = nil // by the names that the tools have now, and those of tools that the server no longer lists
+	for _, name := range was.Off {
+		if !slices.ContainsFunc(tools, func(t Offered) bool { return t.plain == name && t.Name != name }) {
+			r.Off = append(r.Off, name)
+		}
+	}
+	for _, t := range tools {
+		if was.isOff(&t) && !slices.Contains(r.Off, t.Name) {
+			r.Off = append(r.Off, t.Name)
+		}
+	}
 	for _, name := range on {
 		name, err := toolName(p.id, tools, r.Off, name)
 		if err != nil {

@@ -98,11 +98,16 @@ func TestServersThatSayTooMuchAreHeard(t *testing.T) {
 func TestWhatAServerLiesAboutIsLeftOut(t *testing.T) {
 	h := openHome(t, Options{})
 	i := h.install(server(t, "up", "liar"))
-	if want := []string{"up_get_it_now", "up_big", "up_badout", "up___ignore_all_rules"}; !slices.Equal(i.Names, want) {
+	hashed := func(own string) string {
+		return wanted{id: "up", own: own, name: nameHere("up", own), level: 1}.hashed()
+	}
+	if want := []string{
+		hashed("get-it.now"), "up_get_it_now", hashed(strings.Repeat("long", 40)), "up_big", "up_badout", "up___ignore_all_rules",
+	}; !slices.Equal(i.Names, want) {
 		t.Errorf("offered are %q, want %q", i.Names, want)
 	}
 	left := strings.Join(i.Left, "\n")
-	for _, want := range []string{"get_it_now: up_get_it_now is there already", "a tool: it has no name", "an id that is shorter", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has", "tasks: "} {
+	for _, want := range []string{"a tool: it has no name", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has", "tasks: "} {
 		if !strings.Contains(left, want) {
 			t.Errorf("%q is not in\n%s", want, left)
 		}
@@ -335,11 +340,13 @@ func TestNamesAreNotDoubled(t *testing.T) {
 		names = append(names, o.Name+"<"+o.Own)
 	}
 	want := "fire_crawl_scrape<fire_crawl_scrape fire_crawl_map<fire-crawl_map fire_crawl_search<search " +
-		"fire_crawl_fire_crawl_<fire_crawl_ fire_crawl_fire_crawler<fire_crawler fire_crawl_either<either"
+		"fire_crawl_fire_crawl_<fire_crawl_ fire_crawl_fire_crawler<fire_crawler " +
+		wanted{id: "fire-crawl", own: "fire_crawl_search", name: "fire_crawl_search", level: 1}.hashed() +
+		"<fire_crawl_search fire_crawl_either<either"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("offers %s, want %s", got, want)
 	}
-	if got := strings.Join(left, "; "); got != "fire_crawl_search: fire_crawl_search is there already; slow: it runs only as a task, and calls of packages are not made as tasks" {
+	if got := strings.Join(left, "; "); got != "slow: it runs only as a task, and calls of packages are not made as tasks" {
 		t.Errorf("leaves %s", got)
 	}
 }

@@ -130,37 +130,28 @@ func makeOffer(id string, l *listing) (o *Offer, left []string) {
 		}
 	}
 	taken := map[string]bool{}
+	var names []wanted
 	for _, e := range l.Prompts {
 		own, ok := stringMember(e, "name")
-		name := nameHere(id, own)
 		switch {
 		case !ok || own == "" || len(own) > 1<<10:
 			leave("a prompt", "it has no name")
 			continue
-		case len(name) > longestName:
-			leave(own, fmt.Sprintf("%s is longer than %d characters", shorten(name, 120), longestName))
-			continue
 		case len(e) > mostEntry:
 			leave(own, fmt.Sprintf("it has %d bytes; at most %d", len(e), mostEntry))
 			continue
-		case taken[name]:
-			leave(own, name+" is there already")
+		case taken[own]:
+			leave(own, "it is listed twice")
 			continue
 		}
-		taken[name] = true
-		o.Prompts = append(o.Prompts, OfferedPrompt{Package: id, Name: name, Own: own, Raw: displaytext.Described(e)})
+		taken[own] = true
+		names = append(names, wanted{id: id, own: own, name: nameHere(id, own)})
+		o.Prompts = append(o.Prompts, OfferedPrompt{Package: id, Own: own, Raw: displaytext.Described(e)})
+	}
+	for i, name := range uniqueNames(names) {
+		o.Prompts[i].Name = name
 	}
 	return o, left
-}
-
-// nameHere is the name on this host of a tool or prompt of a package: the package's and the
-// server's. A server whose names begin with the package's already keeps them.
-func nameHere(id, own string) string {
-	name := wireName(own)
-	if !strings.HasPrefix(name, prefix(id)+"_") || name == prefix(id)+"_" {
-		name = prefix(id) + "_" + name
-	}
-	return name
 }
 
 func stringMember(e json.RawMessage, member string) (string, bool) {

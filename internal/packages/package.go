@@ -62,7 +62,7 @@ func (p *managedPackage) public() *Public {
 		Status: p.shared.status(), Start: r.Start, Progress: p.progress,
 	}
 	for _, t := range p.tools {
-		if !slices.Contains(r.Off, t.Name) {
+		if !r.isOff(&t) {
 			out.Tools++
 		}
 	}
@@ -125,7 +125,7 @@ func (p *managedPackage) info() Info {
 	defer p.mu.Unlock()
 	i := Info{Record: p.rec, Public: *p.public(), Data: p.data(), Left: p.hidden, Fails: p.shared.failures}
 	for _, t := range p.tools {
-		if !slices.Contains(i.Off, t.Name) {
+		if !i.isOff(&t) {
 			i.Names = append(i.Names, t.Name)
 		}
 	}
@@ -358,7 +358,7 @@ func (h *Manager) Tools() []Offered {
 		if !p.removed && p.rec.State != Installing {
 			for _, t := range p.tools {
 				t.Text = p.rec.Results == TextResults
-				if !slices.Contains(p.rec.Off, t.Name) {
+				if !p.rec.isOff(&t) {
 					offered = append(offered, t)
 				}
 			}

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/rawjson"
@@ -18,7 +18,6 @@ const (
 	maxListing      = 8 << 20  // bytes of all tools of a server
 	mostEntry       = 64 << 10 // bytes of one of them
 	mostDescription = 8 << 10  // bytes of a description; the rest is cut
-	longestName     = 64       // characters of a name that every client takes
 	mostLeft        = 50       // reasons that are kept
 )
 
@@ -29,6 +28,14 @@ type Offered struct {
 	Own     string          // the server's name for it
 	Raw     json.RawMessage // the listing entry, without what is not believed
 	Text    bool            // its results are sent as text alone
+
+	plain string // the name that it would have if no other tool had it too, and of any length
+}
+
+// isOff reports whether an administrator has turned off a tool. A tool that got another name because the server now
+// has a second one for it stays off.
+func (r *Record) isOff(t *Offered) bool {
+	return slices.Contains(r.Off, t.Name) || slices.Contains(r.Off, t.plain)
 }
 
 // listAll asks a server for a list, page by page.
@@ -69,6 +76,7 @@ func (u *upstream) listAll(ctx context.Context, method, member string) (entries 
 // with the reason.
 func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []string) {
 	taken := map[string]bool{}
+	var names []wanted
 	leave := func(name, why string) {
 		if len(left) < mostLeft {
 			left = append(left, fmt.Sprintf("%s: %s", shorten(name, 100), why))
@@ -87,20 +95,8 @@ func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []st
 				continue
 			}
 		}
-		name := nameHere(id, own)
-		switch {
-		case len(name) > longestName:
-			leave(
-				own,
-				fmt.Sprintf(
-					"%s is longer than %d characters; an id that is shorter helps",
-					shorten(name, 120),
-					longestName,
-				),
-			)
-			continue
-		case taken[name]:
-			leave(own, name+" is there already")
+		if taken[own] {
+			leave(own, "it is listed twice")
 			continue
 		}
 		entry, err := sanitize(e)
@@ -108,20 +104,14 @@ func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []st
 			leave(own, err.Error())
 			continue
 		}
-		taken[name] = true
-		tools = append(tools, Offered{Package: id, Name: name, Own: own, Raw: entry})
+		taken[own] = true
+		names = append(names, wanted{id: id, own: own, name: nameHere(id, own)})
+		tools = append(tools, Offered{Package: id, Own: own, Raw: entry})
+	}
+	for i, name := range uniqueNames(names) {
+		tools[i].Name, tools[i].plain = name, names[i].name
 	}
 	return tools, left
-}
-
-// wireName makes a name of letters, digits and _.
-func wireName(own string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
-			return r
-		}
-		return '_'
-	}, own)
 }
 
 // sanitize takes out of a listing entry what a client could act on although
