@@ -89,6 +89,8 @@ type Resource struct {
 	// MayWatch runs as a call before a watch is opened, and may refuse it. nil means
 	// that a caller who may read the resource may watch it.
 	MayWatch tool.Handler
+	// Unlisted keeps a template out of the list of templates: its resources can be read.
+	Unlisted bool
 	// Each gives each subscriber its own watch, because subscribers get different
 	// updates.
 	Each bool

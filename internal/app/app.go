@@ -64,6 +64,8 @@ type Options struct {
 	AnyFolder bool
 	// OneCall means that the host ends with the first call.
 	OneCall bool
+	// Alone is the one server that this host serves; nil serves the modules of the settings.
+	Alone *Alone
 	// Again describes how this host is restarted after it has ended with Again reporting true; "" means that it
 	// cannot be restarted.
 	Again string
@@ -141,6 +143,7 @@ type App struct {
 	noticing bool              // notifications are created from events
 	mailer   *smtp.Mailer      // mails notifications; nil without its module
 	leaving  shutdownRequest
+	alone    aloneServer
 	packageEvents
 }
 
@@ -157,14 +160,16 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 			a = nil
 		}
 	}()
-	if a.enabled, err = choose(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
+	if o.Alone != nil {
+		a.enabled = []enabledModule{{Module: Module{Name: packageModule}}}
+	} else if a.enabled, err = choose(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
 		return a, &SettingError{err}
 	}
 	a.keepJournal()
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openContexts, a.openState, a.build, a.addModules, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openContexts, a.openState, a.openAlone, a.build, a.addModules, a.startAlone, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -244,7 +249,7 @@ func (a *App) build(context.Context) error {
 		},
 		Views: views.Options{
 			Rules:  views.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until the contexts are applied
-			Always: []string{resourcesModule, jobModule, publicModule},
+			Always: a.always(),
 			Look:   a.contexts.Refresh,
 			Log:    a.log,
 		},
@@ -265,7 +270,7 @@ func (a *App) build(context.Context) error {
 			Bytes:        a.limits.Bytes,
 			Log:          a.log,
 			Info:         introduce(a.opts.Info),
-			Instructions: instructions,
+			Instructions: a.instructions,
 			StepUp:       a.who.StepUp,
 		},
 	}
@@ -290,7 +295,23 @@ const (
 // greetingModule is the host's own module that only the default context contains.
 const greetingModule = "greeting"
 
+// always returns the modules that are part of every view.
+func (a *App) always() []string {
+	if a.opts.Alone != nil {
+		return nil
+	}
+	return []string{resourcesModule, jobModule, publicModule}
+}
+
 func (a *App) addModules(ctx context.Context) error {
+	if a.opts.Alone != nil {
+		for _, g := range a.aloneModules() {
+			if err := a.host.Add(ctx, g.Name, g.New); err != nil {
+				return err
+			}
+		}
+		return a.startContexts()
+	}
 	if err := a.core.AddResources(ctx); err != nil {
 		return err
 	}
@@ -321,6 +342,9 @@ func (a *App) addModules(ctx context.Context) error {
 
 // Modules returns the names of the modules that are served to callers who name no context.
 func (a *App) Modules() []string {
+	if a.opts.Alone != nil {
+		return []string{a.opts.Alone.Package.Title}
+	}
 	first := standsIn(a.cfg.View)
 	if (preset(first) != nil || slices.Contains(viewNames(), first)) && len(a.cfg.Contexts) == 0 {
 		return []string{first}

@@ -46,7 +46,7 @@ func (a *App) fillSecrets() func(map[string]string) (map[string]secret.Text, err
 // openContexts opens the store of contexts that are created at run time. If it cannot be read, the host starts
 // without them, and callers that are bound to one of them find no context.
 func (a *App) openContexts(context.Context) error {
-	fixed, err := fixedContexts(a.cfg, a.enabled)
+	fixed, err := a.fixedContexts(a.cfg)
 	if err != nil {
 		return err
 	}
@@ -62,6 +62,9 @@ func (a *App) openContexts(context.Context) error {
 		Modules: a.moduleNames,
 	}
 	path := ContextsFile(a.cfg.Folders)
+	if a.opts.Alone != nil {
+		path = "" // no context can contain what this host serves
+	}
 	store, err := contextstore.Open(path, o)
 	if err != nil {
 		a.log.Error("contexts created at run time are left out: the file cannot be read", "file", path, "err", err)

@@ -34,9 +34,21 @@ const packageRecordsAt = "/private/packages"
 // openPackages opens the packages of this host, once for all modules that use them. It returns nil if nothing is
 // stored on disk, or without the module of packages.
 func (a *App) openPackages() (*packages.Manager, error) {
-	if a.manager != nil || a.opts.Private || a.cfg.Folders.Data == "" || !a.hasModule(packageModule) {
+	if a.manager != nil || a.opts.Private || a.opts.Alone != nil || a.cfg.Folders.Data == "" || !a.hasModule(packageModule) {
 		return a.manager, nil
 	}
+	manager, err := packages.Open(a.packageOptions())
+	if err != nil {
+		return nil, err
+	}
+	a.manager = manager
+	manager.Declare(a.cfg.Packages)
+	a.addPart("packages", manager.Run)
+	return manager, nil
+}
+
+// packageOptions returns the options of the packages of this host.
+func (a *App) packageOptions() packages.Options {
 	o := packages.Options{
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
@@ -55,14 +67,7 @@ func (a *App) openPackages() (*packages.Manager, error) {
 		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts
 	}
 	o.Secrets = a.fillSecrets()
-	manager, err := packages.Open(o)
-	if err != nil {
-		return nil, err
-	}
-	a.manager = manager
-	manager.Declare(a.cfg.Packages)
-	a.addPart("packages", manager.Run)
-	return manager, nil
+	return o
 }
 
 // restoredPackages returns a function that reads the records of packages that a restore has put in place.

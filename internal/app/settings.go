@@ -42,7 +42,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	next.Roots.Client, next.Roots.Fixed = cfg.Roots.Client, cfg.Roots.Fixed
 	next.View.Context, next.View.Tools, next.View.ReadOnly = cfg.View.Context, cfg.View.Tools, cfg.View.ReadOnly
 	next.Limits.Rate, next.Limits.Burst = cfg.Limits.Rate, cfg.Limits.Burst
-	fixed, err := fixedContexts(next, a.enabled)
+	fixed, err := a.fixedContexts(next)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -183,6 +183,18 @@ func madeContexts(f config.Folders) *contextstore.Snapshot {
 	}
 	defer b.Close()
 	return b.Current()
+}
+
+// fixedContexts returns the contexts of this host with settings.
+func (a *App) fixedContexts(cfg config.Config) (contextstore.Fixed, error) {
+	if a.opts.Alone == nil {
+		return fixedContexts(cfg, a.enabled)
+	}
+	policy, err := cfg.Permit()
+	if err != nil {
+		return contextstore.Fixed{}, &SettingError{err}
+	}
+	return contextstore.Fixed{Specs: []views.Spec{aloneSpec(cfg.View.Tools)}, Policy: policy}, nil
 }
 
 // fixedContexts returns the contexts of the settings: those of the file, if it has any, or else one with

@@ -53,7 +53,9 @@ func announce(w Environment, cfg config.Config, host *app.App, same command) {
 		kinds = append(kinds, d.Kind)
 	}
 	say("%s server (%s)", strings.Join(host.Modules(), ", "), strings.Join(kinds, ", "))
-	if cfg.Roots.Unrestricted {
+	if host.ServesAlone() {
+		// It has no tools of this host, which could access folders.
+	} else if cfg.Roots.Unrestricted {
 		say("Allowed directories: all")
 	} else {
 		say("Allowed directories: %s", strings.Join(host.Folders(), ", "))

@@ -107,6 +107,7 @@ HTTP, TCP or a Unix socket.`,
 	root.Flags().BoolVarP(&printVersion, "version", "v", false, "version for gatehouse")
 	root.AddCommand(
 		serveCommand(w),
+		runCommand(w),
 		daemonCommand(w),
 		stdioCommand(w),
 		connectCommand(w),

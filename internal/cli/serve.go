@@ -59,6 +59,7 @@ ending sessions.`,
 				func() (*config.Loaded, error) { return serveConfig(c, w, &host, &listeners, &shell, args) },
 				w,
 				func(l *config.Loaded, folders []string) command { return sameOnStdio(c, w, args, l, folders) },
+				nil,
 			)
 		},
 	}
@@ -140,8 +141,14 @@ func originals(w Environment, l *config.Loaded) error {
 
 // runServer builds the host, prints its addresses, and runs it until ctx is done or its last listener has closed.
 // load reads the settings, now and at each reload; same returns the command by which a client starts this server
-// for itself.
-func runServer(ctx context.Context, load func() (*config.Loaded, error), w Environment, same sameServer) error {
+// for itself. alone is the one server that is served; nil serves the modules of the settings.
+func runServer(
+	ctx context.Context,
+	load func() (*config.Loaded, error),
+	w Environment,
+	same sameServer,
+	alone *app.Alone,
+) error {
 	l, err := load()
 	if err != nil {
 		return err
@@ -153,7 +160,7 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w Envir
 	host, err := app.New(
 		ctx,
 		l.Config,
-		app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File},
+		app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File, Alone: alone},
 	)
 	if err != nil {
 		return advise(asUsage(l, err))

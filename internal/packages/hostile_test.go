@@ -297,7 +297,7 @@ func FuzzListing(f *testing.F) {
 		if rawjson.Check(entry, 0) != nil {
 			return
 		}
-		tools, _ := makeTools("up", []json.RawMessage{entry, entry})
+		tools, _ := makeTools(naming{id: "up"}, []json.RawMessage{entry, entry})
 		if len(tools) > 1 {
 			t.Fatalf("two tools of one name: %v", tools)
 		}
@@ -324,7 +324,7 @@ func TestNamesAreNotDoubled(t *testing.T) {
 	entry := func(name, more string) json.RawMessage {
 		return json.RawMessage(`{"name":"` + name + `","inputSchema":{"type":"object"}` + more + `}`)
 	}
-	tools, left := makeTools("fire-crawl", []json.RawMessage{
+	tools, left := makeTools(naming{id: "fire-crawl"}, []json.RawMessage{
 		entry(
 			"fire_crawl_scrape",
 			"",

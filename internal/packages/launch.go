@@ -53,6 +53,7 @@ func (p *managedPackage) launchServer(ctx context.Context, r *Record) (u *upstre
 	if err := u.connectServer(soon, r.Server.Protocol); err != nil {
 		return u, l, err
 	}
+	p.manager.opts.Alone.describe(u.conn)
 	l, err = u.list(soon)
 	return u, l, err
 }
@@ -70,6 +71,10 @@ func (p *managedPackage) startChild(r *Record) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir := p.data()
+	if a := p.manager.opts.Alone; a != nil {
+		dir = a.Dir
+	}
 	words := &lineWriter{journal: &p.journal}
 	return connectUpstream(
 		int(p.manager.opts.Message),
@@ -78,7 +83,7 @@ func (p *managedPackage) startChild(r *Record) (*upstream, error) {
 		client.ConnOptions{Name: p.manager.opts.Name, Version: p.manager.opts.Version},
 		func(f io.Writer) (*proc.Process, error) {
 			return proc.Start(p.manager.ctx, proc.Spec{
-				Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
+				Path: command, Args: args, Dir: dir, Env: env, Input: true,
 				Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: maxProcesses,
 				Own: p.ownFolders(r), OwnReadOnly: p.readOnlyFolders(r),
 			})
@@ -142,7 +147,11 @@ func Words(err error) string {
 // its data folder, and the variables of the record with their secrets.
 func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, err error) {
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
-	env = append(env, "HOME="+p.data(), "GATEHOUSE_PACKAGE_DATA="+p.data())
+	env = append(env, "HOME="+p.data())
+	if a := p.manager.opts.Alone; a != nil {
+		env = a.aloneEnvironment()
+	}
+	env = append(env, "GATEHOUSE_PACKAGE_DATA="+p.data())
 	if len(r.Env) == 0 {
 		return env, h, nil
 	}
@@ -213,6 +222,11 @@ func (p *managedPackage) manifestCommand(r *Record) (command string, args []stri
 	if r.Source.Kind == NPM {
 		in = "node_modules/" + npmPackage(r.Source.From)
 	}
+	return startManifest(root, in)
+}
+
+// startManifest returns the program that the package.json in a folder names.
+func startManifest(root *os.Root, in string) (command string, args []string, err error) {
 	m, err := readManifest(root, in)
 	if err != nil {
 		return "", nil, &tool.Refusal{
@@ -296,6 +310,9 @@ func isScript(root *os.Root, name string) (bool, error) {
 	line, _ := bufio.NewReader(io.LimitReader(f, 256)).ReadBytes('\n')
 	return bytes.HasPrefix(line, []byte("#!")) && bytes.Contains(line, []byte("node")), nil
 }
+
+// NPMName returns the name of an npm package without its version.
+func NPMName(from string) string { return npmPackage(from) }
 
 // npmPackage returns a package name without its version.
 func npmPackage(from string) string {

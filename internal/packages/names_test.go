@@ -83,7 +83,7 @@ func TestNamesThatCollide(t *testing.T) {
 		{[]string{long + "1", long + "2"}, "up_" + long[:52] + "_HASH up_" + long[:52] + "_HASH"},
 		{[]string{"twice", "twice"}, "up_twice"},
 	} {
-		tools, left := makeTools("up", listed(c.own...))
+		tools, left := makeTools(naming{id: "up"}, listed(c.own...))
 		var got []string
 		for i, o := range tools {
 			name := o.Name
@@ -101,7 +101,7 @@ func TestNamesThatCollide(t *testing.T) {
 		if s := strings.Join(got, " "); s != c.want || len(tools)+len(left) != len(c.own) {
 			t.Errorf("%q are %s, want %s; left out %q", c.own, s, c.want, left)
 		}
-		prompts, _ := makeOffer("up", &listing{Prompts: listed(c.own...)})
+		prompts, _ := makeOffer(naming{id: "up"}, &listing{Prompts: listed(c.own...)})
 		for i, p := range prompts.Prompts {
 			if p.Name != tools[i].Name || p.Own != tools[i].Own {
 				t.Errorf("prompt %q is %s, and the tool is %s", p.Own, p.Name, tools[i].Name)

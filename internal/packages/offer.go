@@ -37,8 +37,24 @@ type OfferedResource struct {
 	Raw     json.RawMessage
 }
 
+// naming says how what a package offers is called on this host.
+type naming struct {
+	id  string
+	own bool // by the server's own names and URIs, because the package is run alone
+}
+
+func (h *Manager) naming(id string) naming { return naming{id, h.opts.Alone != nil} }
+
 // Address returns what the addresses of a package's resources on this host begin with.
-func Address(id string) string { return uriScheme + id + "/" }
+func (h *Manager) Address(id string) string { return h.naming(id).address() }
+
+// address is what the addresses of the package's resources begin with.
+func (n naming) address() string {
+	if n.own {
+		return ""
+	}
+	return uriScheme + n.id + "/"
+}
 
 // OfferedPrompt is a prompt of a package as it is offered.
 type OfferedPrompt struct {
@@ -87,7 +103,7 @@ func (u *upstream) list(ctx context.Context) (l listing, err error) {
 
 // setListing stores what a server offers; see setTools.
 func (p *managedPackage) setListing(l listing, agreed bool) {
-	offer, left := makeOffer(p.id, &l)
+	offer, left := makeOffer(p.manager.naming(p.id), &l)
 	p.mu.Lock()
 	same := sameOffer(p.offer, offer)
 	p.offer = offer
@@ -97,8 +113,8 @@ func (p *managedPackage) setListing(l listing, agreed bool) {
 
 // makeOffer makes of a server's lists what can be offered. What cannot is left out, with
 // the reason.
-func makeOffer(id string, l *listing) (o *Offer, left []string) {
-	o = &Offer{Package: id}
+func makeOffer(n naming, l *listing) (o *Offer, left []string) {
+	o = &Offer{Package: n.id}
 	seen := map[string]bool{}
 	leave := func(what, why string) {
 		if len(left) < mostLeft {
@@ -124,9 +140,12 @@ func makeOffer(id string, l *listing) (o *Offer, left []string) {
 				continue
 			}
 			seen[own] = true
-			here := Address(id) + own
-			raw := rawjson.Splice(displaytext.Described(e), rawjson.Edit{Key: kind.member, Value: quote(here)})
-			*kind.into = append(*kind.into, OfferedResource{Package: id, URI: here, Raw: raw})
+			here, raw := own, e
+			if !n.own {
+				here = n.address() + own
+				raw = rawjson.Splice(displaytext.Described(e), rawjson.Edit{Key: kind.member, Value: quote(here)})
+			}
+			*kind.into = append(*kind.into, OfferedResource{Package: n.id, URI: here, Raw: raw})
 		}
 	}
 	taken := map[string]bool{}
@@ -134,7 +153,7 @@ func makeOffer(id string, l *listing) (o *Offer, left []string) {
 	for _, e := range l.Prompts {
 		own, ok := stringMember(e, "name")
 		switch {
-		case !ok || own == "" || len(own) > 1<<10:
+		case !ok || own == "" || len(own) > longestOwn:
 			leave("a prompt", "it has no name")
 			continue
 		case len(e) > mostEntry:
@@ -145,13 +164,36 @@ func makeOffer(id string, l *listing) (o *Offer, left []string) {
 			continue
 		}
 		taken[own] = true
-		names = append(names, wanted{id: id, own: own, name: nameHere(id, own)})
-		o.Prompts = append(o.Prompts, OfferedPrompt{Package: id, Own: own, Raw: displaytext.Described(e)})
+		names = append(names, wanted{id: n.id, own: own, name: n.nameHere(own)})
+		if !n.own {
+			e = displaytext.Described(e)
+		}
+		o.Prompts = append(o.Prompts, OfferedPrompt{Package: n.id, Own: own, Raw: e})
 	}
-	for i, name := range uniqueNames(names) {
+	for i, name := range n.unique(names) {
 		o.Prompts[i].Name = name
 	}
 	return o, left
+}
+
+// nameHere is the name of a tool or prompt on this host before it is made unique.
+func (n naming) nameHere(own string) string {
+	if n.own {
+		return own
+	}
+	return nameHere(n.id, own)
+}
+
+// unique returns the names on this host, in their order.
+func (n naming) unique(names []wanted) []string {
+	if !n.own {
+		return uniqueNames(names)
+	}
+	all := make([]string, len(names))
+	for i := range names {
+		all[i] = names[i].own
+	}
+	return all
 }
 
 func stringMember(e json.RawMessage, member string) (string, bool) {
@@ -199,7 +241,7 @@ func (h *Manager) Offers() (all []*Offer) {
 
 // Read relays a read of a resource. uri is the address on this host.
 func (h *Manager) Read(ctx context.Context, id, uri string, meta json.RawMessage) (json.RawMessage, error) {
-	own, ok := strings.CutPrefix(uri, Address(id))
+	own, ok := strings.CutPrefix(uri, h.Address(id))
 	if !ok {
 		return nil, tool.Refuse(tool.CodeNotFound, "resource %s is not one of package %s", uri, id)
 	}
@@ -209,7 +251,7 @@ func (h *Manager) Read(ctx context.Context, id, uri string, meta json.RawMessage
 	if err != nil {
 		return nil, err
 	}
-	return rewriteURIs(raw, "contents", func(c json.RawMessage) json.RawMessage { return uriHere(id, c) }), nil
+	return h.naming(id).rewriteURIs(raw, "contents", naming.uriHere), nil
 }
 
 // Prompt relays a request for a prompt.
@@ -222,12 +264,12 @@ func (h *Manager) Prompt(ctx context.Context, id, own string, args, meta json.Ra
 	if err != nil {
 		return nil, err
 	}
-	return rewriteURIs(raw, "messages", func(m json.RawMessage) json.RawMessage {
+	return h.naming(id).rewriteURIs(raw, "messages", func(n naming, m json.RawMessage) json.RawMessage {
 		block, ok := rawjson.Get(m, "content")
 		if !ok || rawjson.Kind(block) != '{' {
 			return m
 		}
-		return rawjson.Splice(m, rawjson.Edit{Key: "content", Value: blockHere(id, block)})
+		return rawjson.Splice(m, rawjson.Edit{Key: "content", Value: n.blockHere(block)})
 	}), nil
 }
 
@@ -260,17 +302,19 @@ func withMeta(params []byte, meta json.RawMessage) json.RawMessage {
 }
 
 // rewriteURIs maps the elements of one array of a result. A result without
-// that array stays byte for byte.
-func rewriteURIs(raw json.RawMessage, member string, f func(json.RawMessage) json.RawMessage) json.RawMessage {
+// that array, or of a package that is run alone, stays byte for byte.
+func (n naming) rewriteURIs(
+	raw json.RawMessage, member string, f func(naming, json.RawMessage) json.RawMessage,
+) json.RawMessage {
 	list, ok := rawjson.Get(raw, member)
-	if !ok || rawjson.Kind(list) != '[' {
+	if n.own || !ok || rawjson.Kind(list) != '[' {
 		return raw
 	}
 	out, changed := []byte{'['}, false
 	for e := range rawjson.Elements(list) {
 		mapped := e
 		if rawjson.Kind(e) == '{' {
-			mapped = f(e)
+			mapped = f(n, e)
 		}
 		changed = changed || len(mapped) != len(e) // an address here is longer
 		if len(out) > 1 {
@@ -285,24 +329,24 @@ func rewriteURIs(raw json.RawMessage, member string, f func(json.RawMessage) jso
 }
 
 // uriHere replaces the URI of an object by its address on this host.
-func uriHere(id string, o json.RawMessage) json.RawMessage {
+func (n naming) uriHere(o json.RawMessage) json.RawMessage {
 	own, ok := stringMember(o, "uri")
 	if !ok || len(own) > mostURI {
 		return o
 	}
-	return rawjson.Splice(o, rawjson.Edit{Key: "uri", Value: quote(Address(id) + own)})
+	return rawjson.Splice(o, rawjson.Edit{Key: "uri", Value: quote(n.address() + own)})
 }
 
 // blockHere replaces the URI in a content block that links to a resource or holds
 // one.
-func blockHere(id string, block json.RawMessage) json.RawMessage {
+func (n naming) blockHere(block json.RawMessage) json.RawMessage {
 	kind, _ := rawjson.Get(block, "type")
 	switch {
 	case rawjson.Equal(kind, "resource_link"):
-		return uriHere(id, block)
+		return n.uriHere(block)
 	case rawjson.Equal(kind, "resource"):
 		if r, ok := rawjson.Get(block, "resource"); ok && rawjson.Kind(r) == '{' {
-			return rawjson.Splice(block, rawjson.Edit{Key: "resource", Value: uriHere(id, r)})
+			return rawjson.Splice(block, rawjson.Edit{Key: "resource", Value: n.uriHere(r)})
 		}
 	}
 	return block

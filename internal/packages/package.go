@@ -170,7 +170,7 @@ func changesOf(was, now []Offered) (c ToolChanges) {
 // administrator has seen them. same means that the rest has not changed, and left names what
 // of it is not offered.
 func (p *managedPackage) setTools(l listing, left []string, agreed, same bool) {
-	tools, more := makeTools(p.id, l.Tools)
+	tools, more := makeTools(p.manager.naming(p.id), l.Tools)
 	left = append(more, left...)
 	p.mu.Lock()
 	changes := changesOf(p.tools, tools)
@@ -209,8 +209,8 @@ func (p *managedPackage) loadListing() {
 		return
 	}
 	var left []string
-	p.tools, p.hidden = makeTools(p.id, l.Tools)
-	p.offer, left = makeOffer(p.id, &l)
+	p.tools, p.hidden = makeTools(p.manager.naming(p.id), l.Tools)
+	p.offer, left = makeOffer(p.manager.naming(p.id), &l)
 	p.hidden = append(p.hidden, left...)
 }
 

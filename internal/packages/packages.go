@@ -58,6 +58,8 @@ type Options struct {
 	Lazy bool
 	// Manual starts only servers that an operation or a call names.
 	Manual bool
+	// Alone is set on a manager of OpenAlone.
+	Alone *Alone
 
 	Log     *slog.Logger // nil discards
 	Name    string       // of this host, sent to servers
@@ -116,6 +118,22 @@ var errClosing = errors.New("the host is stopping")
 // Open opens the packages of a folder. No server starts before Run. If it fails nothing
 // stays open.
 func Open(o Options) (*Manager, error) {
+	h := newManager(o)
+	got, err := h.acquireUsed()
+	if err != nil && !o.Lazy {
+		return nil, fmt.Errorf("packages: %w", err)
+	}
+	if err != nil {
+		h.log.Warn("packages cannot be loaded", "err", err)
+	} else if !got && !h.unused() {
+		h.log.Warn("another host of the same data folder runs the packages, so their tools are not here; "+
+			"clients that start gatehouse stdio in place of gatehouse serve share one host", "folder", o.Folder)
+	}
+	return h, nil
+}
+
+// newManager returns a manager that has not acquired its folder.
+func newManager(o Options) *Manager {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -145,17 +163,7 @@ func Open(o Options) (*Manager, error) {
 	h := &Manager{opts: o, log: o.Log, all: map[string]*managedPackage{}, wake: make(chan struct{}, 1)}
 	h.store.dir = filepath.Join(o.Folder, storeFolder)
 	h.ctx, h.end = context.WithCancelCause(context.Background())
-	got, err := h.acquireUsed()
-	if err != nil && !o.Lazy {
-		return nil, fmt.Errorf("packages: %w", err)
-	}
-	if err != nil {
-		h.log.Warn("packages cannot be loaded", "err", err)
-	} else if !got && !h.unused() {
-		h.log.Warn("another host of the same data folder runs the packages, so their tools are not here; "+
-			"clients that start gatehouse stdio in place of gatehouse serve share one host", "folder", o.Folder)
-	}
-	return h, nil
+	return h
 }
 
 // Files that the one host which runs the packages locks.

@@ -151,6 +151,9 @@ const (
 // prefix is what the names of a package's tools begin with, before the _.
 func prefix(id string) string { return strings.ReplaceAll(id, "-", "_") }
 
+// Check validates a record. The error is a *tool.Refusal.
+func (r *Record) Check() error { return r.checkRecord() }
+
 // checkRecord validates a record.
 func (r *Record) checkRecord() error {
 	switch {

@@ -29,7 +29,7 @@ func (h *Manager) Call(
 	if err != nil {
 		return nil, err
 	}
-	return rewriteURIs(raw, "content", func(b json.RawMessage) json.RawMessage { return blockHere(id, b) }), nil
+	return h.naming(id).rewriteURIs(raw, "content", naming.blockHere), nil
 }
 
 // relay sends a request to the server of a package, and starts it if it does not run. A

@@ -55,7 +55,7 @@ func (s *subscriptions) init(p *managedPackage) {
 func (h *Manager) Watch(
 	c tool.Caller, id, uri string, changed func(meta json.RawMessage),
 ) (stop func(), err error) {
-	own, ok := strings.CutPrefix(uri, Address(id))
+	own, ok := strings.CutPrefix(uri, h.Address(id))
 	if !ok {
 		return nil, tool.Refuse(tool.CodeNotFound, "resource %s is not one of package %s", uri, id)
 	}

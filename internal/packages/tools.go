@@ -18,6 +18,7 @@ const (
 	maxListing      = 8 << 20  // bytes of all tools of a server
 	mostEntry       = 64 << 10 // bytes of one of them
 	mostDescription = 8 << 10  // bytes of a description; the rest is cut
+	longestOwn      = 1 << 10  // bytes of a server's own name
 	mostLeft        = 50       // reasons that are kept
 )
 
@@ -74,7 +75,7 @@ func (u *upstream) listAll(ctx context.Context, method, member string) (entries 
 
 // makeTools makes of a server's list what can be offered. What cannot is left out,
 // with the reason.
-func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []string) {
+func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []string) {
 	taken := map[string]bool{}
 	var names []wanted
 	leave := func(name, why string) {
@@ -85,7 +86,7 @@ func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []st
 	for _, e := range entries {
 		raw, _ := rawjson.Get(e, "name")
 		own, ok := rawjson.String(raw)
-		if !ok || own == "" || len(own) > 1<<10 {
+		if !ok || own == "" || len(own) > longestOwn {
 			leave("a tool", "it has no name")
 			continue
 		}
@@ -99,19 +100,31 @@ func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []st
 			leave(own, "it is listed twice")
 			continue
 		}
-		entry, err := sanitize(e)
+		entry, err := n.listed(e)
 		if err != nil {
 			leave(own, err.Error())
 			continue
 		}
 		taken[own] = true
-		names = append(names, wanted{id: id, own: own, name: nameHere(id, own)})
-		tools = append(tools, Offered{Package: id, Own: own, Raw: entry})
+		names = append(names, wanted{id: n.id, own: own, name: n.nameHere(own)})
+		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry})
 	}
-	for i, name := range uniqueNames(names) {
+	for i, name := range n.unique(names) {
 		tools[i].Name, tools[i].plain = name, names[i].name
 	}
 	return tools, left
+}
+
+// listed returns a listing entry as it is offered. That of a package that is run alone is the
+// server's own.
+func (n naming) listed(e json.RawMessage) (json.RawMessage, error) {
+	if !n.own {
+		return sanitize(e)
+	}
+	if in, ok := rawjson.Get(e, "inputSchema"); !ok || rawjson.Kind(in) != '{' {
+		return nil, errors.New("it has no inputSchema")
+	}
+	return e, nil
 }
 
 // sanitize takes out of a listing entry what a client could act on although

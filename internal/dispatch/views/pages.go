@@ -60,6 +60,10 @@ func (v *View) pageStart(k Kind, cursor string) (int, error) {
 	if err != nil || !ok {
 		return 0, ErrCursor
 	}
+	if v.unsorted {
+		// An entry that has gone begins the list again: what is left is then not skipped.
+		return 1 + slices.IndexFunc(v.lists[k], func(e *Entry) bool { return e.Listed == last }), nil
+	}
 	i, found := slices.BinarySearchFunc(v.lists[k], last, func(e *Entry, name string) int {
 		return strings.Compare(e.Listed, name)
 	})
@@ -128,9 +132,12 @@ func (e *Entry) listing(k Kind, r mcpversion.Revision) []byte {
 	}
 }
 
-// relisted replaces the name in a relayed entry by the view's, and the description if the view has one.
+// relisted replaces the name in a relayed entry by the view's if it differs, and the description if the view has one.
 func (e *Entry) relisted(raw json.RawMessage, member string) []byte {
-	edits := []rawjson.Edit{{Key: member, Value: rawjson.AppendString(nil, e.Listed)}}
+	var edits []rawjson.Edit
+	if own, ok := rawjson.Get(raw, member); !ok || !rawjson.Equal(own, e.Listed) {
+		edits = append(edits, rawjson.Edit{Key: member, Value: rawjson.AppendString(nil, e.Listed)})
+	}
 	if e.describe != "" {
 		edits = append(edits, rawjson.Edit{Key: "description", Value: rawjson.AppendString(nil, e.describe)})
 	}

@@ -29,6 +29,7 @@ type View struct {
 	epoch    atomic.Uint64
 	page     int
 	tail     Tail
+	unsorted bool
 
 	lists     [kinds][]*Entry // in the order in which they are listed
 	tools     map[string]*Entry
@@ -36,6 +37,7 @@ type View struct {
 	prompts   map[string]*Entry
 	resources map[string]*Entry
 	templates map[string]*Entry
+	unlisted  []*Entry          // templates that are in no list
 	methods   map[string]*Entry // extension methods
 	stamps    [kinds]uint64
 
@@ -108,9 +110,11 @@ func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
 	if len(uri) > maxURI {
 		return nil, nil
 	}
-	for _, e := range v.lists[Templates] {
-		if vars, ok := e.match(uri); ok {
-			return e, vars
+	for _, list := range [][]*Entry{v.lists[Templates], v.unlisted} {
+		for _, e := range list {
+			if vars, ok := e.match(uri); ok {
+				return e, vars
+			}
 		}
 	}
 	return nil, nil
@@ -174,7 +178,7 @@ func (v *View) sameOffers(offers []modulehost.Offered) bool {
 // compile builds a view of what a context chooses from the offers.
 func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View {
 	v := &View{
-		Name: spec.Name, page: r.opts.Page, tail: r.opts.Tail,
+		Name: spec.Name, page: r.opts.Page, tail: r.opts.Tail, unsorted: spec.Unsorted,
 		cut:   k.cut != "" || !k.rules.Policy.Uniform() || spec.Name != k.rules.Default,
 		tools: map[string]*Entry{}, prompts: map[string]*Entry{}, resources: map[string]*Entry{},
 		templates: map[string]*Entry{}, methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
@@ -192,7 +196,9 @@ func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View
 		}
 	}
 	for k := range v.lists {
-		slices.SortFunc(v.lists[k], func(a, b *Entry) int { return cmp.Compare(a.Listed, b.Listed) })
+		if !spec.Unsorted {
+			slices.SortFunc(v.lists[k], func(a, b *Entry) int { return cmp.Compare(a.Listed, b.Listed) })
+		}
 		v.stamps[k] = v.stamp(Kind(k))
 	}
 	if spec.Aliases || spec.CallAliases {
@@ -309,6 +315,12 @@ func (b builder) template(mod string, r *module.Resource) {
 		return
 	}
 	e := &Entry{Listed: r.URI, Module: mod, Name: r.URI, Resource: r, template: t}
+	if r.Unlisted {
+		if e.Gate = b.gate(e, "resources/read", tool.Reads); e.Gate.Listed() {
+			b.v.unlisted = append(b.v.unlisted, e)
+		}
+		return
+	}
 	b.addEntry(Templates, b.v.templates, e, "resources/read", tool.Reads)
 }
 

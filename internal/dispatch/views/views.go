@@ -53,6 +53,7 @@ type Spec struct {
 	CallAliases bool              // tools can be called by their aliases, and are listed by their own names
 	Results     string            // TextResults or Structured; "" means TextResults
 	Unpaged     bool              // tools that page their output return all of it, up to tool.MostUnpaged
+	Unsorted    bool              // lists keep the order of the modules' offers; otherwise they are sorted by name
 }
 
 // These are what a view sends of a tool that produces text.

@@ -42,15 +42,78 @@ const (
 	capsTasksExt  = `,"extensions":{"` + tasksExt + `":{}}`
 )
 
-// encodeServerInfos encodes capabilities and server info for each revision.
-func (e *Engine) encodeServerInfos() {
+// about is what the server says of itself, encoded. It does not change.
+type about struct {
+	servers [mcpversion.Latest + 1]serverInfo // by revision
+	tails   map[bool]string                   // by shared: the members that end a modern list
+}
+
+// Description is what another server, for which this host stands in, says of itself.
+type Description struct {
+	Info json.RawMessage // its implementation object; nil means that of this host
+	// Capabilities is its capabilities object: this host declares no others than it. nil means
+	// those of this host.
+	Capabilities json.RawMessage
+}
+
+// Describe replaces what the server says of itself from now on. Lists that were encoded
+// before, and the answers of open sessions, keep what they say.
+func (e *Engine) Describe(d Description) {
+	a := &about{tails: map[bool]string{}}
 	for r := first; r <= latest; r++ {
-		e.serverInfos[r] = serverInfo{capabilities: capabilities(r), info: e.infoJSON(r)}
+		a.servers[r] = serverInfo{capabilities: capabilities(r), info: e.infoJSON(r)}
+		if d.Info != nil {
+			a.servers[r].info = string(rawjson.Compact(nil, d.Info))
+		}
+		if d.Capabilities != nil {
+			a.servers[r].capabilities = string(narrowed(json.RawMessage(a.servers[r].capabilities), d.Capabilities))
+		}
 	}
-	e.tails = map[bool]string{}
 	for shared, scope := range map[bool]string{true: "public", false: "private"} {
-		e.tails[shared] = `,"ttlMs":` + listTTL + `,"cacheScope":"` + scope + `"` + e.envelope("complete")
+		a.tails[shared] = `,"ttlMs":` + listTTL + `,"cacheScope":"` + scope + `"` + a.envelope("complete")
 	}
+	e.about.Store(a)
+}
+
+// switches are the members of a capability that are on or off.
+var switches = []string{"listChanged", "subscribe"}
+
+// narrowed returns of this host's capabilities those that another server has, and the
+// extensions that it declares. The two designs of tasks count as one.
+func narrowed(ours, theirs json.RawMessage) json.RawMessage {
+	theirExtensions, _ := rawjson.Get(theirs, "extensions")
+	_, older := rawjson.Get(theirs, "tasks")
+	_, newer := rawjson.Get(theirExtensions, tasksExt)
+	var edits []rawjson.Edit
+	for key, value := range rawjson.Object(ours) {
+		name := string(key)
+		other, has := rawjson.Get(theirs, name)
+		switch {
+		case name == "extensions":
+			continue
+		case name == "tasks" && (older || newer):
+			continue
+		case !has:
+			edits = append(edits, rawjson.Edit{Key: name})
+			continue
+		}
+		for _, member := range switches {
+			if on, _ := rawjson.Get(other, member); string(on) != "true" {
+				value = rawjson.Splice(value, rawjson.Edit{Key: member})
+			}
+		}
+		edits = append(edits, rawjson.Edit{Key: name, Value: value})
+	}
+	extensions := rawjson.Edit{Key: "extensions"}
+	mine, _ := rawjson.Get(ours, "extensions")
+	tasks := rawjson.Edit{Key: tasksExt}
+	if older || newer {
+		tasks.Value, _ = rawjson.Get(mine, tasksExt)
+	}
+	if all := rawjson.Splice(theirExtensions, tasks); rawjson.Kind(all) == '{' && len(all) > 2 {
+		extensions.Value = all
+	}
+	return rawjson.Splice(ours, append(edits, extensions)...)
 }
 
 func capabilities(r mcpversion.Revision) string {
@@ -91,8 +154,10 @@ func (e *Engine) infoJSON(r mcpversion.Revision) string {
 }
 
 // envelope returns the members that end a modern result, with a leading comma.
-func (e *Engine) envelope(kind string) string {
-	return `,"resultType":"` + kind + `","_meta":{"` + metaServer + `":` + e.serverInfos[latest].info + `}`
+func (e *Engine) envelope(kind string) string { return e.about.Load().envelope(kind) }
+
+func (a *about) envelope(kind string) string {
+	return `,"resultType":"` + kind + `","_meta":{"` + metaServer + `":` + a.servers[latest].info + `}`
 }
 
 // ListTail returns the members that end a list result; see views.Tail.
@@ -100,7 +165,7 @@ func (e *Engine) ListTail(r mcpversion.Revision, shared bool) string {
 	if !r.Modern() {
 		return ""
 	}
-	return e.tails[shared]
+	return e.about.Load().tails[shared]
 }
 
 // empty returns a result without members of its own.
@@ -234,7 +299,7 @@ func badToken(id []byte) *Fault {
 }
 
 func (e *Engine) initializeResult(f *session.Facts, id []byte) []byte {
-	h := e.serverInfos[f.Revision]
+	h := e.about.Load().servers[f.Revision]
 	out := `{"protocolVersion":"` + f.Revision.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` + h.info
 	if v, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err == nil {
 		out += e.instructions(v)
@@ -265,10 +330,10 @@ func (r *request) discover() {
 	out := `{"supportedVersions":` + string(
 		names,
 	) + `,"capabilities":` + string(
-		r.extended(e.serverInfos[r.rev].capabilities),
+		r.extended(e.about.Load().servers[r.rev].capabilities),
 	)
 	out += e.instructions(r.view)
-	r.sendResult([]byte(out + e.tails[true] + "}"))
+	r.sendResult([]byte(out + e.about.Load().tails[true] + "}"))
 }
 
 // extended adds the extensions of the view's modules to the capabilities.
@@ -279,6 +344,9 @@ func (r *request) extended(capabilities string) []byte {
 		if _, ours := rawjson.Get(all, name); !ours {
 			all = rawjson.Splice(all, rawjson.Edit{Key: name, Value: ext})
 		}
+	}
+	if len(all) == 0 {
+		return caps
 	}
 	return rawjson.Splice(caps, rawjson.Edit{Key: "extensions", Value: all})
 }

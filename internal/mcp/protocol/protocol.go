@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/access/limit"
@@ -66,14 +67,13 @@ type Engine struct {
 	opts     Options
 	sessions *session.Table
 	// base is the context of work that outlives its connection.
-	base        context.Context
-	stop        context.CancelCauseFunc
-	serverInfos [mcpversion.Latest + 1]serverInfo // by revision
-	tails       map[bool]string                   // by shared: the members that end a modern list
-	watches     watches
-	changes     changes
-	work        waitGroup // goroutines that the engine started
-	rounds      rounds
+	base    context.Context
+	stop    context.CancelCauseFunc
+	about   atomic.Pointer[about]
+	watches watches
+	changes changes
+	work    waitGroup // goroutines that the engine started
+	rounds  rounds
 }
 
 // New returns an engine. Run must be running while it is used.
@@ -92,7 +92,7 @@ func New(o Options) *Engine {
 	}
 	e := &Engine{opts: o, sessions: o.Sessions}
 	e.base, e.stop = context.WithCancelCause(context.Background())
-	e.encodeServerInfos()
+	e.Describe(Description{})
 	e.watches.init()
 	e.changes.init()
 	e.rounds.init()

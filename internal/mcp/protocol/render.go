@@ -68,7 +68,7 @@ func (r *request) tail(b []byte, method string, meta map[string]json.RawMessage)
 	if len(meta) == 0 {
 		return append(b, r.e.envelope("complete")[1:]...)
 	}
-	all := map[string]json.RawMessage{metaServer: json.RawMessage(r.e.serverInfos[r.rev].info)}
+	all := map[string]json.RawMessage{metaServer: json.RawMessage(r.e.about.Load().servers[r.rev].info)}
 	maps.Copy(all, meta)
 	b = append(b, `"resultType":"complete","_meta":`...)
 	return append(b, encodeMeta(all)...)

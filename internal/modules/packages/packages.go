@@ -32,6 +32,9 @@ type Config struct {
 	// Unsynced makes no tool synchronize subscriptions. A host that has such a tool
 	// publishes every call, which costs more than few calls of these tools gain.
 	Unsynced bool `json:"-"`
+	// Alone offers what the one package of Packages has and nothing else: no tool that manages
+	// packages, and no address besides those that the server lists.
+	Alone bool `json:"-"`
 }
 
 type manager struct {
@@ -45,7 +48,9 @@ func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		k := &manager{deps: d}
 		k.cfg = cfg
-		k.own = k.definitions()
+		if !cfg.Alone {
+			k.own = k.definitions()
+		}
 		for i := range k.own {
 			k.own[i].Sync = k.own[i].Sync && !cfg.Unsynced
 		}
@@ -104,7 +109,7 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 	for _, r := range of.Templates {
 		t := k.relayResource(r)
 		t.Complete = k.relayCompletion(r.Package, func() json.RawMessage {
-			own := strings.TrimPrefix(r.URI, packages.Address(r.Package))
+			own := strings.TrimPrefix(r.URI, k.cfg.Packages.Address(r.Package))
 			return reference("ref/resource", "uri", own)
 		})
 		o.Templates = append(o.Templates, t)
@@ -112,9 +117,9 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 	if len(of.Resources)+len(of.Templates) > 0 {
 		id := of.Package
 		o.Templates = append(o.Templates, module.Resource{
-			URI: packages.Address(id) + "{+uri}", Name: id + " resource",
+			URI: k.cfg.Packages.Address(id) + "{+uri}", Name: id + " resource",
 			Description: "Any resource of the package " + id + " by its own URI, such as one that a result links to.",
-			Read:        k.reader(id), Watch: k.watcher(id), Timeout: k.cfg.Packages.Patience(),
+			Read:        k.reader(id), Watch: k.watcher(id), Timeout: k.cfg.Packages.Patience(), Unlisted: k.cfg.Alone,
 		})
 	}
 	for _, p := range of.Prompts {

@@ -19,6 +19,24 @@ import (
 
 const mostFiles = 5000 // of a folder of server.json
 
+// ReadServer reads a server.json.
+func ReadServer(file string) (Entry, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return Entry{}, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, longestEntry))
+	if err != nil {
+		return Entry{}, err
+	}
+	e, err := parseServer(b)
+	if err != nil {
+		return e, fmt.Errorf("%s is not a server.json: %s", file, clean(err.Error(), longestField))
+	}
+	return e, nil
+}
+
 // searchFiles searches a folder of server.json: files NAME.json in it, and server.json
 // in folders below it.
 func (c *Catalog) searchFiles(dir string, q Query) (found []Entry, r Report, err error) {

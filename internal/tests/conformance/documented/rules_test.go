@@ -94,6 +94,11 @@ var rules = []rule{
 	{file: "docs/packages.md", begins: "gatehouse package apply --dry-run", prints: "install memory"},
 	{file: "docs/packages.md", begins: "<data>/packages", skip: drawing},
 
+	{file: "docs/relay.md", begins: "gatehouse run npm:", skip: elsewhere},
+	{file: "docs/relay.md", begins: "gatehouse run https:", skip: "no such server; internal/tests/relaytest runs one"},
+	{file: "docs/relay.md", begins: "gatehouse run -- ", prints: "github-mcp-server server"},
+	{file: "docs/relay.md", begins: "gatehouse run --http", replace: []string{"-p 8080", "-p 0"}, until: "Listening on http"},
+
 	{
 		file:   "docs/sandbox-matrix.md",
 		begins: "GATEHOUSE_SANDBOX_MATRIX",
