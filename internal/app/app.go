@@ -266,8 +266,11 @@ func (a *App) build(context.Context) error {
 			Ledger:        a.callLedger(),
 		},
 		Engine: protocol.Options{
-			Seal:         a.ring,
-			Bytes:        a.limits.Bytes,
+			Seal:  a.ring,
+			Bytes: a.limits.Bytes,
+			Working: limit.NewShares(limit.Resource{
+				Name: "running jobs", Total: maxRunningJobs, Administrator: a.rules,
+			}),
 			Log:          a.log,
 			Info:         introduce(a.opts.Info),
 			Instructions: a.instructions,

@@ -46,7 +46,7 @@ func (a *App) fileDeps() (c file.Config, err error) {
 }
 
 func (a *App) networkDeps() (c network.Config, err error) {
-	c.Rules = a.rules
+	c.Rules, c.Claim = a.rules, claims("forwards", network.MaxForwards)
 	t := a.cfg.Listen.HTTP.TLS
 	if !a.cfg.Listen.HTTP.Open || !t.On || len(t.ACME.Domains) == 0 {
 		return c, nil

@@ -21,6 +21,9 @@ func claims(name string, total int) func(principal string, administrator bool) (
 	}
 }
 
+// maxRunningJobs is how many calls may run as jobs at once.
+const maxRunningJobs = 2_000
+
 // watchedResources is how many resources of packages clients may watch at once.
 const watchedResources = 20_000
 

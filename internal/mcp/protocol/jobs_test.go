@@ -2,6 +2,8 @@ package protocol_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -9,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/mcp/seal"
 	"gatehouse/internal/tests/hosttest"
 	"gatehouse/tool"
@@ -425,5 +429,43 @@ func TestJobsOfModules(t *testing.T) {
 		p.reply(p.question(), named("Ada"))
 		has(t, p.await(wait).raw, `"status":"working"`)
 		equal(t, "said", p.call("job_wait", `{"id":"`+job+`"}`).text(), `{"said":"Ada"}`)
+	})
+}
+
+// Running jobs are divided among principals, whatever contexts they come in.
+//
+//redteam:attack No principal takes the host from the others: one principal starts jobs without end, each in another context
+func TestRunningJobsAreDivided(t *testing.T) {
+	shares := limit.NewShares(limit.Resource{Name: "running jobs", Total: 4, Kept: -1})
+	visit(t, hosttest.Options{Working: shares}, func(t *testing.T, h *testHost) {
+		end := make(chan struct{})
+		work := func(ctx context.Context, _ map[string]json.RawMessage, _ []byte, _ bus.Notes) (bus.Outcome, error) {
+			select {
+			case <-end:
+			case <-ctx.Done():
+			}
+			return bus.Outcome{}, nil
+		}
+		start := func(principal, in string) error {
+			_, err := h.Engine.StartJob(tool.Caller{Principal: principal, Owner: principal + " in " + in}, "work", work)
+			return err
+		}
+		if err := errors.Join(start("ann", "a"), start("ann", "b")); err != nil {
+			t.Fatal(err)
+		}
+		if busy := (*limit.Busy)(nil); !errors.As(start("ann", "c"), &busy) {
+			t.Error("one principal gets more than it leaves free")
+		}
+		if err := start("bob", "a"); err != nil {
+			t.Errorf("another principal: %v", err)
+		}
+		close(end)
+		synctest.Wait()
+		if used, full := shares.Usage(); used != 0 || full != 1 {
+			t.Errorf("%d are in use at the end, %d were refused", used, full)
+		}
+		if err := start("ann", "c"); err != nil {
+			t.Error(err)
+		}
 	})
 }

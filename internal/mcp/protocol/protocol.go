@@ -48,6 +48,8 @@ type Options struct {
 	// Bytes is what callers share of the messages on newline connections that are long
 	// and have not been answered; nil means no limit.
 	Bytes *limit.Shares
+	// Working is what callers share of the jobs that run; nil means no limit.
+	Working *limit.Shares
 
 	// StepUp is called if a caller's scopes do not cover a request. enough
 	// reports whether other scopes would. StepUp returns the scopes that the

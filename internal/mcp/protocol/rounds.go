@@ -30,7 +30,7 @@ func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (
 	if err != nil {
 		return "", err
 	}
-	job, err := e.opts.Jobs.Create(e.base, jobs.Record{Owner: who.Owner, Title: title, Request: req})
+	job, err := e.createJob(&who, jobs.Record{Owner: who.Owner, Title: title, Request: req})
 	if err != nil {
 		return "", err
 	}
@@ -39,6 +39,21 @@ func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (
 	e.rounds.mu.Unlock()
 	e.work.Go(func() { e.runRound(job.Context(), job, run, nil, nil) })
 	return job.ID(), nil
+}
+
+// createJob stores a job of a caller and counts it as long as its first round runs. The error may be a *limit.Busy.
+func (e *Engine) createJob(who *tool.Caller, rec jobs.Record) (*jobs.Running, error) {
+	held, err := e.opts.Working.Acquire(who, 1)
+	if err != nil {
+		return nil, err
+	}
+	run, err := e.opts.Jobs.Create(e.base, rec)
+	if err != nil {
+		held.Release()
+		return nil, err
+	}
+	context.AfterFunc(run.Context(), held.Release)
+	return run, nil
 }
 
 // findRound returns the function that a waiting job runs.

@@ -89,7 +89,7 @@ func (r *request) createTask(c *call) (*task, error) {
 			rec.TTL = time.Duration(min(ms, int64(24*time.Hour/time.Millisecond))) * time.Millisecond
 		}
 	}
-	run, err := r.e.opts.Jobs.Create(r.e.base, rec)
+	run, err := r.e.createJob(&r.facts.Caller, rec)
 	if err != nil {
 		return nil, err
 	}

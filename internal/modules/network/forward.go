@@ -20,9 +20,10 @@ import (
 	"gatehouse/tool"
 )
 
+// MaxForwards is how many forwards one host has.
+const MaxForwards = 200
+
 const (
-	mostOfOwner    = 20
-	mostForwards   = 200
 	maxConnections = 256 // open connections of one forward
 	forwardDial    = 10 * time.Second
 	forwardIdle    = 10 * time.Minute
@@ -118,14 +119,30 @@ func (n *network) startForward(ctx context.Context, c *tool.Call, in startForwar
 	if err != nil {
 		return forwardOut{}, tool.Refuse(tool.CodeUnsupported, "%v", err)
 	}
+	release, err := n.claimForward(c)
+	if err != nil {
+		return forwardOut{}, errors.Join(err, l.Close())
+	}
 	f := &forward{id: n.newID(), owner: c.Caller.Owner, listener: l, target: in.Target, since: time.Now()}
 	if in.Seconds > 0 {
 		f.until = f.since.Add(time.Duration(in.Seconds) * time.Second)
 	}
-	if err := n.forwards.addForward(f); err != nil {
+	if err := n.forwards.addForward(f, release); err != nil {
+		release()
 		return forwardOut{}, errors.Join(err, l.Close())
 	}
 	return f.out(), nil
+}
+
+// claimForward takes one of the forwards of the host for a caller.
+func (n *network) claimForward(c *tool.Call) (release func(), err error) {
+	if n.cfg.Claim == nil {
+		return func() {}, nil
+	}
+	if release, err = n.cfg.Claim(c.Caller.Principal, n.cfg.Rules.By(c.Caller)); err != nil {
+		return nil, &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Stop one with net_forward_stop."}
+	}
+	return release, nil
 }
 
 func (n *network) newID() string {
@@ -135,24 +152,18 @@ func (n *network) newID() string {
 	return n.deps.NewID("forward")
 }
 
-// addForward registers a forward and starts to serve it. It refuses it if a limit is
-// reached.
-func (s *forwards) addForward(f *forward) error {
+// addForward registers a forward and starts to serve it. It refuses it if the host
+// has as many as it may. It calls release when the forward has ended.
+func (s *forwards) addForward(f *forward, release func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	own := 0
-	for _, o := range s.open {
-		if o.owner == f.owner {
-			own++
-		}
-	}
 	switch {
 	case s.closed:
 		return tool.Refuse(tool.CodeBusy, "the host is stopping")
-	case own >= mostOfOwner || len(s.open) >= mostForwards:
+	case len(s.open) >= MaxForwards:
 		return &tool.Refusal{
 			Code:    tool.CodeBusy,
-			Message: fmt.Sprintf("you have %d forwards, and the host has %d, which is the limit", own, len(s.open)),
+			Message: fmt.Sprintf("the host has %d forwards, which is the limit", len(s.open)),
 			Next:    "Stop one with net_forward_stop.",
 		}
 	}
@@ -166,6 +177,7 @@ func (s *forwards) addForward(f *forward) error {
 		s.mu.Lock()
 		delete(s.open, f.id)
 		s.mu.Unlock()
+		release()
 	})
 	return nil
 }

@@ -20,6 +20,10 @@ type Config struct {
 	// decides who may listen beyond loopback, and list and stop the forwards of all callers; nil
 	// means no caller
 	Rules operator.Func `json:"-"`
+	// Claim takes one of the forwards of the host for a principal, or returns why it
+	// gets none. nil means that the first principal that asks gets one. release is
+	// called when the forward has ended.
+	Claim func(principal string, administrator bool) (release func(), err error) `json:"-"`
 	// ACME returns the state of the certificates that this host gets by ACME; nil
 	// means that it gets none.
 	ACME func() ACME `json:"-"`

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -325,7 +326,24 @@ func TestConnectionsArePassedOn(t *testing.T) {
 
 func TestForwardsHaveLimits(t *testing.T) {
 	target := shout(t)
-	v := visit(t, Config{Rules: func(who tool.Caller) bool { return who.Principal == "ann" }})
+	var mu sync.Mutex
+	held := map[string]int{}
+	v := visit(t, Config{
+		Rules: func(who tool.Caller) bool { return who.Principal == "ann" },
+		Claim: func(principal string, administrator bool) (func(), error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if held[principal] == 3 || administrator != (principal == "ann") {
+				return nil, errors.New("you have 3 of this host's forwards")
+			}
+			held[principal]++
+			return func() {
+				mu.Lock()
+				defer mu.Unlock()
+				held[principal]--
+			}, nil
+		},
+	})
 	at := target.Addr().String()
 	var f forwardOut
 	for want, args := range map[string][]any{
@@ -344,13 +362,27 @@ func TestForwardsHaveLimits(t *testing.T) {
 	if refused := v.ask("ann", "net_forward_start", &f, "target", at, "listen", "0.0.0.0:0"); refused != "" {
 		t.Error(refused)
 	}
-	for range mostOfOwner {
+	for range 3 {
 		if refused := v.ask("eve", "net_forward_start", &f, "target", at); refused != "" {
 			t.Fatal(refused)
 		}
 	}
 	if refused := v.ask("eve", "net_forward_start", nil, "target", at); !strings.HasPrefix(refused, "busy: ") {
 		t.Errorf("got %q", refused)
+	}
+	if refused := v.ask("eve", "net_forward_stop", nil, "id", f.ID); refused != "" {
+		t.Error(refused)
+	}
+	free := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return held["eve"] == 2
+	}
+	for end := time.Now().Add(30 * time.Second); !free() && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if refused := v.ask("eve", "net_forward_start", &f, "target", at); refused != "" {
+		t.Errorf("after one was stopped: %q", refused)
 	}
 	_, closed := listening(t)
 	if refused := v.ask("ann", "net_forward_start", &f, "target", "127.0.0.1:"+strconv.Itoa(closed), "seconds", 3600); refused != "" ||
