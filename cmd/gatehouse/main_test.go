@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"gatehouse/internal/maintenance/backup"
 )
 
 func TestMain(m *testing.M) {
@@ -44,6 +46,8 @@ func params(t *testing.T, dir string, files ...string) testscript.Params {
 			switch cond {
 			case "mounts":
 				return mounts(t.TempDir()), nil
+			case "fuse":
+				return backup.CanMount() == nil, nil
 			case "root":
 				return os.Getuid() == 0, nil
 			}

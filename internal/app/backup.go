@@ -43,6 +43,7 @@ func (a *App) enter(context.Context) error {
 	if a.opts.Private || a.cfg.Folders.Data == "" {
 		return nil
 	}
+	backup.CleanMounts(BackedUp(a.cfg), a.log)
 	done, leave, err := backup.Enter(BackedUp(a.cfg), a.log)
 	if done != nil {
 		a.restored = done
@@ -152,7 +153,7 @@ func recordsOf(m *state.Mount[map[string]packages.Record]) (map[string]json.RawM
 }
 
 func (a *App) backupDeps() (c keeping.Config, err error) {
-	c.Rules, c.Show = a.rules, a.tree.showJob
+	c.Rules, c.Show, c.Mountable = a.rules, a.tree.showJob, backup.CanMount
 	if a.opts.Private || a.cfg.Folders.Data == "" {
 		return c, nil
 	}

@@ -49,6 +49,8 @@ a backup cannot be read: store the password elsewhere as well.`,
 		backupList(w),
 		backupInfo(w),
 		backupRead(w),
+		backupMount(w),
+		backupUnmount(w),
 		backupRestore(w),
 		backupCancel(w),
 		backupTarget(w),
@@ -277,7 +279,12 @@ func (b *backupSetup) listTargets(asJSON bool) error {
 		return err
 	}
 	if asJSON {
-		return showJSON(b.w.Out, map[string]any{"targets": orEmpty(all)})
+		return showJSON(b.w.Out, map[string]any{
+			"targets": orEmpty(all), "mounts": orEmpty(backup.Mounts(app.BackedUp(b.cfg))),
+		})
+	}
+	for _, m := range backup.Mounts(app.BackedUp(b.cfg)) {
+		fmt.Fprintf(b.w.Err, "[gatehouse] %s is mounted at %s\n", m.Backup, m.Path)
 	}
 	if waiting, err := backup.Waiting(app.BackedUp(b.cfg)); err == nil && waiting != nil {
 		fmt.Fprintf(b.w.Err, "[gatehouse] %s will be restored when a host starts while no other runs\n", waiting.Backup)
@@ -371,8 +378,8 @@ func backupRead(w Environment) *cobra.Command {
 		Short: "Write one file of a backup to standard output, or list a folder of it",
 		Long: `Write one file of a backup to standard output, or list a folder of it, without
 restoring anything. PATH begins with data, config, state or key, as backup info
-shows it; / is the top. A backup is one encrypted stream that cannot be mounted:
-the command reads it from its beginning up to the file.`,
+shows it; / is the top. A backup is one encrypted stream: the command reads it
+from its beginning up to the file. To read many files, mount it.`,
 		Example: `  gatehouse backup read /
   gatehouse backup read config/gatehouse.yaml > gatehouse.yaml`,
 		Args: func(c *cobra.Command, args []string) error {

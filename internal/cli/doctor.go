@@ -19,6 +19,8 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/exec/supervisor"
+	"gatehouse/internal/files/fusemount"
+	"gatehouse/internal/maintenance/backup"
 	"gatehouse/internal/modules/shell"
 )
 
@@ -64,6 +66,7 @@ names the fix. The exit code is 1 if a check failed.`,
 				checkApprovals(cfg.Config),
 				checkCall(c, w),
 				ok("other programs: none are needed"),
+				checkMounts(),
 			)
 			findings = append(findings, checkClients(w, cfg)...)
 			findings = append(findings, checkLists(c.Context(), cfg.Modules.Shell)...)
@@ -106,6 +109,16 @@ func checkSettings(file string, err error) finding {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	name, _, _ := strings.Cut(text, ":")
 	return ok("settings: %s", text).but("fail", "unset %s, or correct it", name)
+}
+
+// checkMounts checks whether backups can be mounted.
+func checkMounts() finding {
+	f := ok("mounting backups: FUSE is available")
+	if missing, is := errors.AsType[*fusemount.Unsupported](backup.CanMount()); is {
+		f = ok("mounting backups: %s", missing.Reason)
+		f.grade, f.fix = "warn", missing.Fix
+	}
+	return f
 }
 
 // checkFolders checks whether the host can store its data in its folders.

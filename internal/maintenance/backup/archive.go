@@ -203,6 +203,10 @@ func openArchive(r io.Reader, key Key) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openArchiveWith(r, by...)
+}
+
+func openArchiveWith(r io.Reader, by ...age.Identity) (*archive, error) {
 	plain, err := age.Decrypt(r, by...)
 	if _, wrong := errors.AsType[*age.NoIdentityMatchError](err); wrong {
 		return nil, ErrPassword

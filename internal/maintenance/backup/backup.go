@@ -77,6 +77,8 @@ type Manager struct {
 
 	mu     sync.Mutex
 	holder *Hold // of the backup or restore in progress or reserved; nil means none
+	mounts map[string]*activeMount
+	closed bool
 }
 
 // New returns a Manager. It opens nothing.

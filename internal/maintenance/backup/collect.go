@@ -225,6 +225,7 @@ const (
 	snapshotPrefix = ".snapshot-"
 	stagedFolder   = ".restore"
 	savedFolder    = ".before-restore"
+	mountsFolder   = ".mounts"
 	lockName       = ".in-use.lock" // shared by running hosts, exclusive for one that applies a restore
 	lockOlder      = ".in-use"      // of the version before
 )
@@ -290,7 +291,7 @@ func (f Folders) apart(root string) func(fs.FileInfo) bool {
 // ours reports whether a path belongs to this package.
 func ours(rel string) bool {
 	top, _, _ := strings.Cut(filepath.ToSlash(rel), "/")
-	return top == stagedFolder || top == savedFolder || top == lockOlder || top == lockName ||
+	return top == stagedFolder || top == savedFolder || top == mountsFolder || top == lockOlder || top == lockName ||
 		strings.HasPrefix(top, snapshotPrefix)
 }
 

@@ -27,7 +27,8 @@ type peer struct {
 	mu    sync.Mutex        // one goroutine may send while another reads
 	asked map[string]asking // by raw ID
 
-	unjudged bool
+	unjudged  bool
+	receiving sync.Mutex // one connection is one stream of frames
 }
 
 type asking struct{ method, rev string }
@@ -70,6 +71,8 @@ func (p *peer) hello(rev, caps string) {
 // send sends one frame.
 func (p *peer) send(frame string) {
 	p.note([]byte(frame))
+	p.receiving.Lock()
+	defer p.receiving.Unlock()
 	p.pipe.Receive([]byte(frame))
 }
 

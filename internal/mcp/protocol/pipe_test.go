@@ -181,7 +181,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			for open > 0 {
 				m := string(p.next())
 				if q := ourID.FindStringSubmatch(m); q != nil && strings.Contains(m, `"method"`) {
-					p.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":"` + q[1] + `","result":` + named("Ada") + `}`))
+					p.send(`{"jsonrpc":"2.0","id":"` + q[1] + `","result":` + named("Ada") + `}`)
 					continue
 				}
 				if strings.Contains(m, `"method"`) {

@@ -112,7 +112,8 @@ func (e *Engine) Pipe(who Caller, write func(msg []byte) error) *Pipe { return e
 
 // ReceiveAsync accepts one frame, which the pipe keeps, and returns the work on the request in it, if
 // there is one: the caller must run it once, on any goroutine. ReceiveAsync itself blocks only if the
-// client has too many running requests or does not read its answers.
+// client has too many running requests or does not read its answers. It and Receive are called from one
+// goroutine at a time, that which reads the connection.
 func (p *Pipe) ReceiveAsync(frame []byte) (work func()) { return p.receive(frame) }
 
 // Receive accepts one frame and works on it on a new goroutine.

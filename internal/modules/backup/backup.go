@@ -26,8 +26,11 @@ type Config struct {
 	// false if it goes on waiting, because another host has the packages or one
 	// of them is busy. nil means that restores wait for the next start.
 	PutPackages func() (now bool, err error) `json:"-"`
-	Rules       operator.Func                `json:"-"` // reports who is an administrator; nil means no caller
-	Show        progress.Show                `json:"-"` // shows how far a job is
+	// Mountable returns nil if backups can be mounted; if it returns an error, the
+	// tools for that are not offered. nil means that they are.
+	Mountable func() error  `json:"-"`
+	Rules     operator.Func `json:"-"` // reports who is an administrator; nil means no caller
+	Show      progress.Show `json:"-"` // shows how far a job is
 }
 
 type backupTools struct {
@@ -42,6 +45,9 @@ func New(cfg Config) module.New {
 		k := &backupTools{deps: d}
 		k.cfg = cfg
 		k.offer.Tools = k.definitions()
+		if k.cfg.Mountable == nil || k.cfg.Mountable() == nil {
+			k.offer.Tools = append(k.offer.Tools, k.mountDefinitions()...)
+		}
 		return k, nil
 	}
 }
@@ -51,8 +57,13 @@ func (b *backupTools) Offer(context.Context, module.Audience) (*module.Offer, er
 	return &b.offer, nil
 }
 
-// Close implements module.Module.
-func (b *backupTools) Close(context.Context) error { return nil }
+// Close implements module.Module. It unmounts what is mounted.
+func (b *backupTools) Close(ctx context.Context) error {
+	if b.cfg.Backups == nil {
+		return nil
+	}
+	return b.cfg.Backups.Close(ctx)
+}
 
 const keyHelp = "A backup is encrypted with `password`, of 12 characters or more, or with the secret of the host that `secret` names; without both it is the secret BACKUP_PASSWORD. Secrets are kept with `gatehouse secret set NAME`, where no model sees them. Who loses the password has no backup."
 
@@ -72,7 +83,7 @@ const restoreHelp = `Unpacks a backup beside what is there. A restore of everyth
 - It answers with a job at once; job_wait follows it. A damaged backup changes nothing.
 - ` + keyHelp
 
-const readHelp = `A backup is one encrypted stream, so there is nothing to mount: it is read from its beginning up to the file.
+const readHelp = `A backup is one encrypted stream: it is read from its beginning up to the file. To read many files, use backup_mount where it is listed.
 
 - path begins with data, config, state or key, as backup_info lists it. Without a path, or with that of a folder, it lists what is in it.
 - Text of up to 8 MiB is shown. For other files, and larger ones, a person uses gatehouse backup read PATH, which writes any file to its standard output.
@@ -202,6 +213,16 @@ func refusalOf(err error) error {
 			Code:    tool.CodeNotFound,
 			Message: err.Error(),
 			Next:    "backup_read with the path of a folder, or none, lists what is in it.",
+		}
+	case errors.Is(err, backup.ErrNoMount):
+		return &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error(), Next: "backup_list shows those there are."}
+	case errors.Is(err, backup.ErrMountLimit):
+		return &tool.Refusal{Code: tool.CodeTooMany, Message: err.Error(), Next: "End one with backup_unmount."}
+	case errors.Is(err, backup.ErrMountUsed):
+		return &tool.Refusal{
+			Code:    tool.CodeBusy,
+			Message: err.Error(),
+			Next:    "Close the files and leave the folder, or set force.",
 		}
 	case errors.Is(err, backup.ErrPassword):
 		return &tool.Refusal{Code: tool.CodeDenied, Message: err.Error()}

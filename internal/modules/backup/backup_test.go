@@ -290,3 +290,88 @@ func TestNobodyIsLetInWithoutAHost(t *testing.T) {
 func TestTheModuleKeepsTheContract(t *testing.T) {
 	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
+
+// A backup is mounted, listed and unmounted; the secrets of the host are not in it.
+func TestABackupIsMounted(t *testing.T) {
+	if err := backup.CanMount(); err != nil {
+		t.Skip(err)
+	}
+	p := visit(t)
+	if err := p.module.(*backupTools).cfg.Secrets.Set("TOKEN", secret.New("hidden")); err != nil {
+		t.Fatal(err)
+	}
+	p.ask("backup_target_set", "name", "shelf", "kind", "directory", "path", p.shelf)
+	p.ask("backup_create", "password", words)
+	if _, refused, _ := p.last(t.Context()); refused != "" {
+		t.Fatal(refused)
+	}
+	t.Cleanup(func() {
+		if err := p.module.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	other := func(c *moduletest.Call) { c.Caller.Principal = "eve" }
+	if _, refused := p.askAs("backup_mount", other, "password", words); !strings.Contains(refused, "denied") {
+		t.Errorf("eve: %s", refused)
+	}
+	if _, refused := p.ask("backup_mount", "password", "another password"); !strings.Contains(refused, "the password is wrong") {
+		t.Errorf("a wrong password: %s", refused)
+	}
+	got, refused := p.ask("backup_mount", "password", words)
+	if refused != "" {
+		t.Fatal(refused)
+	}
+	path, _ := got["path"].(string)
+	if text, err := os.ReadFile(filepath.Join(path, "config", "backup-targets.json")); err != nil ||
+		!strings.Contains(string(text), `"shelf"`) {
+		t.Errorf("a file: %s, %v", text, err)
+	}
+	for _, name := range []string{"secrets.age", "secrets.key"} {
+		if _, err := os.Stat(filepath.Join(path, "config", name)); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is there: %v", name, err)
+		}
+	}
+	if list, _ := p.ask("backup_list"); !strings.Contains(fmt.Sprint(list["mounts"]), path) {
+		t.Errorf("listed: %v", list)
+	}
+	if _, refused := p.askAs("backup_unmount", other, "mount", path); !strings.Contains(refused, "denied") {
+		t.Errorf("eve: %s", refused)
+	}
+	file, err := os.Open(filepath.Join(path, "config", "backup-targets.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, refused := p.ask("backup_unmount", "mount", path); !strings.Contains(refused, "busy") {
+		t.Errorf("while it is used: %s", refused)
+	}
+	if out, refused := p.ask("backup_unmount", "mount", got["mount"], "force", true); out["unmounted"] != path {
+		t.Error(out, refused)
+	}
+	if _, refused := p.ask("backup_unmount", "mount", path); !strings.Contains(refused, "no such mount") {
+		t.Errorf("again: %s", refused)
+	}
+}
+
+// Where nothing can be mounted the tools for it are not listed.
+func TestToolsOfMountsAreListedWhereTheyWork(t *testing.T) {
+	for _, missing := range []error{nil, errors.New("no FUSE")} {
+		m, err := New(Config{Mountable: func() error { return missing }})(t.Context(), module.Deps{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		offer, err := m.Offer(t.Context(), module.Audience{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed := 0
+		for _, d := range offer.Tools {
+			if strings.HasSuffix(d.Name, "mount") {
+				listed++
+			}
+		}
+		if want := map[bool]int{true: 2, false: 0}[missing == nil]; listed != want {
+			t.Errorf("%v: %d tools", missing, listed)
+		}
+	}
+}

@@ -22,6 +22,7 @@ type listOut struct {
 	Target  string      `json:"target,omitempty" doc:"whose backups are listed"`
 	Backups []entryOut  `json:"backups,omitempty"`
 	More    int         `json:"more,omitempty" doc:"backups that are not listed"`
+	Mounts  []mountOut  `json:"mounts,omitempty" doc:"backups that are mounted"`
 	Waiting string      `json:"waiting,omitempty" doc:"the backup that is restored when the host starts again"`
 }
 
@@ -77,6 +78,9 @@ func (b *backupTools) listBackups(ctx context.Context, c *tool.Call, in listIn) 
 	}
 	if w, err := backup.Waiting(b.cfg.Folders); err == nil && w != nil {
 		out.Waiting = w.Backup
+	}
+	for _, m := range backup.Mounts(b.cfg.Folders) {
+		out.Mounts = append(out.Mounts, describeMount(m))
 	}
 	if in.Target == "" && len(all) != 1 {
 		return out, nil

@@ -26,6 +26,11 @@ var layers = [][]unit{
 			only: []string{},
 			why:  "whether text is safe to display follows from the text",
 		},
+		{
+			path: "internal/files/fusemount",
+			only: []string{},
+			why:  "a tree of files is mounted without knowing what they hold",
+		},
 		{path: "internal/files/filelock", only: []string{}, why: "a file is locked the same way whatever it holds"},
 	},
 	{
@@ -90,6 +95,7 @@ var layers = [][]unit{
 				"internal/files/filelock",
 				"internal/files/sqlfile",
 				"internal/files/atomicfile",
+				"internal/files/fusemount",
 				"internal/access/secret",
 			},
 			why: "files are saved and restored without knowing their meaning",

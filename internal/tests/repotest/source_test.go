@@ -125,7 +125,7 @@ func generated(s source) bool { return ast.IsGenerated(s.ast) }
 
 // platformFolders are the folders whose code may differ between platforms.
 var platformFolders = []string{
-	"internal/files/filelock", "internal/exec", "internal/sandbox", "internal/access/identity", "internal/server/daemon", "internal/server/socket",
+	"internal/files/filelock", "internal/files/fusemount", "internal/exec", "internal/sandbox", "internal/access/identity", "internal/server/daemon", "internal/server/socket",
 }
 
 var platformFile = regexp.MustCompile(
@@ -133,7 +133,7 @@ var platformFile = regexp.MustCompile(
 )
 
 func TestPlatformsDifferInFewFolders(t *testing.T) {
-	const why = "a difference between platforms belongs behind filelock, exec, sandbox, identity, daemon or socket, so that the rest is the same everywhere"
+	const why = "a difference between platforms belongs behind filelock, fusemount, exec, sandbox, identity, daemon or socket, so that the rest is the same everywhere"
 	for _, s := range sources(t) {
 		if anyWithin(s.folder(), platformFolders) {
 			continue
