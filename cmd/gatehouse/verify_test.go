@@ -95,6 +95,8 @@ func TestThirdPartyServers(t *testing.T) {
 		line := fmt.Sprintf("| `%s` | `%s` | %s | %d | %.0f |\n", s.name, s.words, result, tools, time.Since(begun).Seconds())
 		t.Log(strings.TrimSpace(line))
 		table.WriteString(line)
+		// A run takes hours; what it has found stays if it is interrupted.
+		writeServerTable(t, table.String()+fmt.Sprintf("\nThe run on %s/%s is not complete.\n", runtime.GOOS, runtime.GOARCH))
 	}
 	folder := filepath.Join(dir, "xdg_data_home", "gatehouse", "packages")
 	once, each, err := sizes(folder)

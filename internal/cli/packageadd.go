@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/config"
 	"gatehouse/internal/packages"
 )
 
@@ -86,7 +87,10 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 			if f.json {
 				return showJSON(w.Out, done)
 			}
-			return done.print(w)
+			if err := done.print(w); err != nil {
+				return err
+			}
+			return warnUnlisted(w, &f.t.host)
 		},
 	}
 	f.registerFlags(c.Flags())
@@ -209,6 +213,22 @@ func (p addedPackage) print(w Environment) error {
 	}
 	for _, name := range p.Tools {
 		fmt.Fprintln(w.Out, printable(name))
+	}
+	return nil
+}
+
+// warnUnlisted says so if the settings put the tools of packages in no context.
+func warnUnlisted(w Environment, host *hostFlags) error {
+	l, err := host.config(w.Getenv)
+	if err != nil {
+		return nil // the host that installed the package has settings of its own
+	}
+	inContext := func(c config.Context) bool { return slices.Contains(c.Modules, packageModule) }
+	if modules := l.View.Modules; len(modules) > 0 && !slices.Contains(modules, packageModule) &&
+		!slices.ContainsFunc(l.Contexts, inContext) {
+		const how = "[gatehouse] view.modules is %s, without %s: no context of the settings has these tools. " +
+			"Add %[2]s to view.modules, or make a context: gatehouse context create NAME --module %[2]s\n"
+		fmt.Fprintf(w.Err, how, strings.Join(modules, ", "), packageModule)
 	}
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -67,29 +66,6 @@ func TestFailureIsReported(t *testing.T) {
 	err := NewReader(io.MultiReader(strings.NewReader("a\nhalf a li"), iotest.ErrReader(broken)), 0).Feed(&got)
 	if !errors.Is(err, broken) || !slices.Equal(got, received{"a"}) {
 		t.Errorf("got %q and %v, want the whole line and the failure", got, err)
-	}
-}
-
-// A line beyond the limit needs no more memory than the window, and no frame shares memory with
-// another.
-func TestMemory(t *testing.T) {
-	endless := io.LimitReader(zeros{}, 256<<20)
-	r := NewReader(io.MultiReader(endless, strings.NewReader("\nab\ncd\n")), 1<<20)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := r.Next()
-	runtime.ReadMemStats(&after)
-	if !errors.Is(err, ErrTooLong) {
-		t.Fatalf("got %v, want ErrTooLong", err)
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
-		t.Errorf("a line of 256 MiB with a limit of 1 MiB allocated %d bytes", n)
-	}
-	first, _ := r.Next()
-	second, _ := r.Next()
-	copy(first, "xx")
-	if string(second) != "cd" {
-		t.Error("two frames share memory")
 	}
 }
 

@@ -271,8 +271,13 @@ func TestABadRegistryIsReported(t *testing.T) {
 }
 
 // A search of a listing with 3,000 servers takes at most 50 ms at the 95th percentile,
-// from the disk each time.
+// from the disk each time. With GATEHOUSE_TEST_ALL, on a quiet machine, that is the
+// bar; else a search that takes two seconds does something wrong.
 func TestASearchOfThousandsIsFast(t *testing.T) {
+	bar, rounds, searches := 2*time.Second, 1, 40
+	if os.Getenv("GATEHOUSE_TEST_ALL") != "" {
+		bar, rounds, searches = 50*time.Millisecond, 5, 200
+	}
 	reg := newRegistry(t)
 	for i := range 3000 {
 		reg.publish(fmt.Sprintf("io.github.org%d/server-%d", i%700, i), fmt.Sprintf("Reads and writes number %d of many things, and tells of them", i),
@@ -284,9 +289,9 @@ func TestASearchOfThousandsIsFast(t *testing.T) {
 	find(t, New(o), Query{Word: "server-1"})
 	words := []string{"server-1", "things", "number 7", "nothing-like-it"}
 	p95 := time.Hour
-	for range 5 { // the machine may do other work meanwhile
+	for range rounds { // the machine may do other work meanwhile
 		var took []time.Duration
-		for i := range 200 {
+		for i := range searches {
 			begun := time.Now()
 			r := find(t, New(o), Query{Word: words[i%4]})
 			took = append(took, time.Since(begun))
@@ -296,11 +301,11 @@ func TestASearchOfThousandsIsFast(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("p50 %v, p95 %v", took[len(took)/2], took[len(took)*95/100])
-		if p95 = min(p95, took[len(took)*95/100]); p95 <= 50*time.Millisecond {
+		if p95 = min(p95, took[len(took)*95/100]); p95 <= bar {
 			break
 		}
 	}
-	if p95 > 50*time.Millisecond {
+	if p95 > bar {
 		t.Errorf("p95 %v", p95)
 	}
 	if reg.count() != 30 {
