@@ -17,8 +17,11 @@ import (
 
 	"gatehouse/release/archive"
 	"gatehouse/release/build"
+	"gatehouse/release/image"
 	"gatehouse/release/licence"
+	"gatehouse/release/linux"
 	"gatehouse/release/product"
+	"gatehouse/release/registry"
 	"gatehouse/release/script"
 	"gatehouse/release/sign"
 )
@@ -48,12 +51,13 @@ func release(args []string, getenv func(string) string, log io.Writer) error {
 	version := f.String("version", "", "version (default: that of the source)")
 	platforms := f.String("platforms", "", "platforms such as linux/amd64,darwin/arm64 (default: all)")
 	runsc := f.Bool("runsc", true, "build gatehouse-runsc")
+	fast := f.Bool("fast", false, "compress little, for tests")
 	dirty := f.Bool("dirty", false, "accept files that were changed since the commit")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	m := &maker{
-		Release: &product.Release{Address: *address, Version: *version, Platforms: product.Platforms, Runsc: *runsc},
+		Release: &product.Release{Address: *address, Version: *version, Platforms: product.Platforms, Runsc: *runsc, Fast: *fast},
 		log:     log,
 	}
 	var err error
@@ -97,6 +101,10 @@ func (m *maker) make(dist string) (err error) {
 		{"manual", func() (err error) { m.manual, err = build.Manual(m.Release); return err }},
 		{"licences", m.findLicences},
 		{"archives", m.archives},
+		{"packages", func() error { return linux.Packages(m.Release, m.manual, m.licences()) }},
+		{"image", func() error { return image.Write(m.Release, m.licences(), m.level()) }},
+		{"npm", func() error { return registry.NPM(m.Release, m.licences(), m.level()) }},
+		{"wheels", func() error { return registry.Wheels(m.Release, m.licences(), m.level()) }},
 		{"script", func() error { return script.Write(m.Release) }},
 		{"signatures", func() error { return sign.Release(m.Release, m.key) }},
 	} {
@@ -189,7 +197,7 @@ func (m *maker) archives() error {
 
 // companions are the files that go with the program in every archive.
 func (m *maker) companions() ([]archive.File, error) {
-	all := []archive.File{{Name: "THIRD-PARTY-LICENCES.txt", Mode: 0o644, Body: licence.Text(m.modules)}}
+	all := []archive.File{{Name: "THIRD-PARTY-LICENCES.txt", Mode: 0o644, Body: m.licences()}}
 	for _, name := range []string{"LICENSE", "README.md"} {
 		f, err := archive.Read(name, filepath.Join(m.Source, name), false)
 		if err != nil {
@@ -201,10 +209,20 @@ func (m *maker) companions() ([]archive.File, error) {
 	return append(all, manual...), err
 }
 
+// licences is the text that goes with every program.
+func (m *maker) licences() []byte { return licence.Text(m.modules) }
+
+func (m *maker) level() archive.Level {
+	if m.Fast {
+		return 1
+	}
+	return 9
+}
+
 // pack writes an archive in the form that the users of a platform expect.
 func (m *maker) pack(base string, p product.Platform, files []archive.File) error {
 	if p.OS == "windows" {
-		return archive.Zip(m.File(base+".zip"), files, m.Time)
+		return archive.Zip(m.File(base+".zip"), files, m.Time, m.level())
 	}
-	return archive.TarGz(m.File(base+".tar.gz"), files, m.Time)
+	return archive.TarGz(m.File(base+".tar.gz"), files, m.Time, m.level())
 }

@@ -72,7 +72,7 @@ func environment(name string) string {
 func makeRelease(dist, version, source string) error {
 	var log bytes.Buffer
 	args := []string{"-o", dist, "-source", source, "-address", address, "-version", version, "-platforms",
-		here.OS + "/" + here.Arch, "-runsc=false", "-dirty"}
+		here.OS + "/" + here.Arch, "-runsc=false", "-fast", "-dirty"}
 	if err := release(args, environment, &log); err != nil {
 		return fmt.Errorf("%w: %s", err, log.Bytes())
 	}

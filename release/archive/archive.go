@@ -19,6 +19,9 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
+// Level is how much archives are compressed: 9 for the smallest, 1 for the fastest.
+type Level int
+
 // File is a file of an archive. A name that ends with a slash is a folder.
 type File struct {
 	Name string // with slashes
@@ -95,34 +98,32 @@ func tarMode(m fs.FileMode) int64 {
 }
 
 // TarGz writes files to a new file as a compressed tar archive.
-func TarGz(name string, files []File, at time.Time) error {
-	return create(name, func(w io.Writer) error {
-		z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
-		if err != nil {
-			return err
-		}
-		z.OS = 255 // unknown
-		if err := Tar(z, files, at); err != nil {
-			return err
-		}
-		return z.Close()
-	})
+func TarGz(name string, files []File, at time.Time, l Level) error {
+	return create(name, func(w io.Writer) error { return TarGzTo(w, files, at, l) })
+}
+
+// TarGzTo writes files to w as a compressed tar archive.
+func TarGzTo(w io.Writer, files []File, at time.Time, l Level) error {
+	z, err := gzip.NewWriterLevel(w, int(l))
+	if err != nil {
+		return err
+	}
+	z.OS = 255 // unknown
+	if err := Tar(z, files, at); err != nil {
+		return err
+	}
+	return z.Close()
 }
 
 // Zip writes files to a new file as a zip archive.
-func Zip(name string, files []File, at time.Time) error {
-	return create(name, func(w io.Writer) error { return zipTo(w, sorted(files), at) })
+func Zip(name string, files []File, at time.Time, l Level) error {
+	return create(name, func(w io.Writer) error { return zipTo(w, sorted(files), at, l) })
 }
 
-// ZipOrdered is Zip with the files in the given order.
-func ZipOrdered(name string, files []File, at time.Time) error {
-	return create(name, func(w io.Writer) error { return zipTo(w, files, at) })
-}
-
-func zipTo(w io.Writer, files []File, at time.Time) error {
+func zipTo(w io.Writer, files []File, at time.Time, l Level) error {
 	z := zip.NewWriter(w)
 	z.RegisterCompressor(zip.Deflate, func(w io.Writer) (io.WriteCloser, error) {
-		return flate.NewWriter(w, flate.BestCompression)
+		return flate.NewWriter(w, int(l))
 	})
 	for _, f := range files {
 		h := &zip.FileHeader{Name: f.Name, Method: zip.Deflate, Modified: at.UTC()}

@@ -5,6 +5,7 @@ package product
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -73,6 +74,7 @@ type Release struct {
 	Dist      string    // folder of the finished files
 	Work      string    // folder of everything else
 	Platforms []Platform
+	Fast      bool   // whether to compress little, for tests
 	Runsc     bool   // whether gatehouse-runsc is built for Linux
 	Key       string // minisign's public key that the release is signed with; "" if it is not signed
 }
@@ -107,4 +109,16 @@ func (r *Release) For(system string) (all []Platform) {
 // Base returns the beginning of the names of all files for p.
 func (r *Release) Base(name string, p Platform) string {
 	return name + "-" + r.Version + "-" + p.String()
+}
+
+// ServerName returns the name of the product in MCP's registry: the host of the address, backwards,
+// and the name below it.
+func (r *Release) ServerName() string {
+	host, rest, _ := strings.Cut(r.Address, "/")
+	labels := strings.Split(host, ".")
+	slices.Reverse(labels)
+	if rest == "" {
+		rest = Name
+	}
+	return strings.Join(labels, ".") + "/" + strings.ReplaceAll(rest, "/", "-")
 }
