@@ -87,6 +87,7 @@ setup:
 	fi
 	@need=; \
 	for p in ruby rpm busybox zsh fish minisign mandoc; do command -v $$p >/dev/null || need="$$need $$p"; done; \
+	command -v nix-instantiate >/dev/null || need="$$need nix-bin"; \
 	if [ -n "$$need" ] && command -v apt-get >/dev/null; then $(call install,$$need); fi
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ command -v apt-get >/dev/null && { $(call install,chromium); }; } || echo "without chromium no page in a real browser is tried"

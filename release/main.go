@@ -17,6 +17,7 @@ import (
 
 	"gatehouse/release/archive"
 	"gatehouse/release/build"
+	"gatehouse/release/catalog"
 	"gatehouse/release/image"
 	"gatehouse/release/licence"
 	"gatehouse/release/linux"
@@ -24,6 +25,7 @@ import (
 	"gatehouse/release/registry"
 	"gatehouse/release/script"
 	"gatehouse/release/sign"
+	"gatehouse/release/statement"
 )
 
 func main() {
@@ -105,7 +107,10 @@ func (m *maker) make(dist string) (err error) {
 		{"image", func() error { return image.Write(m.Release, m.licences(), m.level()) }},
 		{"npm", func() error { return registry.NPM(m.Release, m.licences(), m.level()) }},
 		{"wheels", func() error { return registry.Wheels(m.Release, m.licences(), m.level()) }},
+		{"catalogues", func() error { return catalog.Write(m.Release, m.licences(), m.level()) }},
+		{"materials", func() error { return statement.Materials(m.Release, m.modules) }},
 		{"script", func() error { return script.Write(m.Release) }},
+		{"provenance", m.provenance},
 		{"signatures", func() error { return sign.Release(m.Release, m.key) }},
 	} {
 		begin := time.Now()
@@ -207,6 +212,12 @@ func (m *maker) companions() ([]archive.File, error) {
 	}
 	manual, err := archive.ReadFolder("", m.manual)
 	return append(all, manual...), err
+}
+
+func (m *maker) provenance() error {
+	return statement.Provenance(m.Release, m.modules, map[string]any{
+		"address": m.Address, "version": m.Version, "platforms": fmt.Sprint(m.Platforms), "runsc": m.Runsc, "fast": m.Fast,
+	})
 }
 
 // licences is the text that goes with every program.
