@@ -32,6 +32,7 @@ type flooded struct {
 	cmd    *exec.Cmd
 	url    string
 	tokens map[string]string
+	run    func(args ...string) string // runs a command of the program, which must succeed
 }
 
 // long reports whether attacks are made in their long form.
@@ -44,7 +45,13 @@ func newFlooded(t *testing.T, modules, settings string) *flooded {
 		t.Skip("the memory of a process is read from Linux")
 	}
 	program, home := placed(t, account{})
-	env := []string{"HOME=" + home, "XDG_RUNTIME_DIR=" + home, "TMPDIR=" + home, "PATH=/usr/bin:/bin:/usr/sbin:/sbin"}
+	return newFloodedAt(t, program, home, modules, settings)
+}
+
+// newFloodedAt is newFlooded with a program, a home folder and more variables.
+func newFloodedAt(t *testing.T, program, home, modules, settings string, more ...string) *flooded {
+	t.Helper()
+	env := append(more, "HOME="+home, "XDG_RUNTIME_DIR="+home, "TMPDIR="+home, "PATH=/usr/bin:/bin:/usr/sbin:/sbin")
 	file := filepath.Join(home, "settings.yaml")
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		t.Fatal(err)
@@ -60,7 +67,7 @@ func newFlooded(t *testing.T, modules, settings string) *flooded {
 		}
 		return strings.TrimSpace(string(out))
 	}
-	f := &flooded{t: t, tokens: map[string]string{}}
+	f := &flooded{t: t, tokens: map[string]string{}, run: run}
 	for _, user := range []string{"flood", "quiet", "boss"} {
 		args := []string{"user", "add", user, "--no-password"}
 		if user == "boss" {

@@ -1,6 +1,7 @@
 package attacks
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,6 +57,9 @@ func TestAttacksAreFoundRunAndWritten(t *testing.T) {
 		"# X\n\n- **Not here.** x\n\n## Promises\n\n- **Windows\n  too.** They are.\n- **Doors are shut,** always.\n\n## Limits\n\n- **Nor here.** y\n",
 	)
 	got := string(Table(promises, all, verdicts))
+	if read := Verdicts(got); !maps.Equal(read, verdicts) {
+		t.Errorf("of %v the document has %v", verdicts, read)
+	}
 	const want = "| Windows too | pushes | `in TestBad` | **broken** |\n" +
 		"| Windows too | throws a stone | `in TestGood` | held |\n" +
 		"| Doors are shut | knocks | `in TestGood` | held |\n" +

@@ -139,6 +139,18 @@ machine lacked what it needs.
 |---|---|---|---|
 `
 
+// Verdicts returns the verdicts of a document that Table wrote.
+func Verdicts(document string) map[string]string {
+	verdicts := map[string]string{}
+	for line := range strings.Lines(document) {
+		cells := strings.Split(strings.TrimSpace(line), " | ")
+		if n := len(cells); n >= 4 && strings.HasPrefix(cells[n-2], "`") {
+			verdicts[strings.Trim(cells[n-2], "`")] = strings.TrimSuffix(cells[n-1], " |")
+		}
+	}
+	return verdicts
+}
+
 // Table writes docs/security-tests.md, in the order of the promises.
 func Table(promises []string, all []Attack, verdicts map[string]string) []byte {
 	var b bytes.Buffer

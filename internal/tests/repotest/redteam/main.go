@@ -1,13 +1,15 @@
 // Command redteam runs every attack of the tree on a promise of
 // docs/security.md, and writes docs/security-tests.md.
 //
-// It runs anywhere below the top of the tree. Names of promises as arguments
-// run those alone, and write nothing.
+// It runs anywhere below the top of the tree. Names of promises, or of folders such
+// as internal/exec/supervisor, as arguments run their attacks alone; the other
+// verdicts stay as they are in the document.
 package main
 
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -41,24 +43,36 @@ func run(ctx context.Context, only []string) error {
 	}
 	promises := attacks.Promises(string(security))
 	if len(only) > 0 {
-		for _, p := range only {
-			if !slices.Contains(promises, p) {
-				return fmt.Errorf("docs/security.md promises no %q; it promises %s", p, strings.Join(promises, "; "))
+		for _, name := range only {
+			if !slices.Contains(promises, name) &&
+				!slices.ContainsFunc(all, func(a attacks.Attack) bool { return a.Package == name }) {
+				return fmt.Errorf("%q is no folder with attacks, and docs/security.md does not promise it; it promises %s",
+					name, strings.Join(promises, "; "))
 			}
 		}
-		all = slices.DeleteFunc(all, func(a attacks.Attack) bool { return !slices.Contains(only, a.Promise) })
 	}
-	verdicts, err := attacks.Run(ctx, top, all, os.Stderr)
+	document := filepath.Join(top, "docs", "security-tests.md")
+	verdicts := map[string]string{}
+	chosen := all
+	if len(only) > 0 {
+		before, err := os.ReadFile(document)
+		if err != nil {
+			return err
+		}
+		verdicts = attacks.Verdicts(string(before))
+		chosen = slices.DeleteFunc(slices.Clone(all), func(a attacks.Attack) bool {
+			return !slices.Contains(only, a.Promise) && !slices.Contains(only, a.Package)
+		})
+	}
+	now, err := attacks.Run(ctx, top, chosen, os.Stderr)
 	if err != nil {
 		return err
 	}
-	if len(only) == 0 {
-		table := attacks.Table(promises, all, verdicts)
-		if err := os.WriteFile(filepath.Join(top, "docs", "security-tests.md"), table, 0o644); err != nil {
-			return err
-		}
+	maps.Copy(verdicts, now)
+	if err := os.WriteFile(document, attacks.Table(promises, all, verdicts), 0o644); err != nil {
+		return err
 	}
-	return summary(all, verdicts)
+	return summary(chosen, verdicts)
 }
 
 // summary tells how many attacks held, and fails if one did not.
