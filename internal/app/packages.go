@@ -47,11 +47,24 @@ func (a *App) openPackages() (*packages.Manager, error) {
 	return manager, nil
 }
 
+// settingsFile returns the absolute path of the file of the settings, or "".
+func (a *App) settingsFile() string {
+	if a.opts.Settings == "" {
+		return ""
+	}
+	path, err := filepath.Abs(a.opts.Settings)
+	if err != nil {
+		return a.opts.Settings
+	}
+	return path
+}
+
 // packageOptions returns the options of the packages of this host.
 func (a *App) packageOptions() packages.Options {
 	o := packages.Options{
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
-		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
+		SettingsFile: a.settingsFile(),
+		Name:         introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Settings: a.cfg.Modules.Package, Manual: a.opts.OneCall,
 		Lazy:   slices.ContainsFunc(a.enabled, func(g enabledModule) bool { return g.Name == packageModule && g.implicit }),
 		Broken: a.notifyBroken, Relisted: a.notifyRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 
@@ -83,6 +85,7 @@ func (h *Manager) Steps(declared []Declared) (steps []Step, err error) {
 			return nil, invalid("package %s is declared twice", want.ID)
 		}
 		named[want.ID] = true
+		want.DeclaredBy = h.opts.SettingsFile
 		was, there := installed[want.ID]
 		if step, differs := compareRecords(was, want, there); differs {
 			steps = append(steps, step)
@@ -107,6 +110,7 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args, want.Env
 	next.Headers = want.Headers
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
+	next.DeclaredBy = want.DeclaredBy
 	s = Step{ID: want.ID, Action: ToSet, record: next}
 	if was.Source != want.Source || was.Command != want.Command || !slices.Equal(was.Args, want.Args) ||
 		!maps.Equal(was.Env, want.Env) || !maps.Equal(was.Headers, want.Headers) {
@@ -125,6 +129,9 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 		if !slices.Contains(before, "-"+line[1:]) {
 			s.Lines = append(s.Lines, line)
 		}
+	}
+	if was.Declared && was.DeclaredBy == "" && next.DeclaredBy != "" {
+		s.Lines = append(s.Lines, "+ declared by: "+next.DeclaredBy)
 	}
 	for _, name := range slices.Sorted(maps.Keys(want.Env)) {
 		if old, ok := was.Env[name]; ok && old != want.Env[name] {
@@ -178,6 +185,11 @@ func describeRecord(mark string, r Record) (lines []string) {
 // and that are no longer declared; their data are kept. Packages that were installed
 // otherwise stay. A step that fails does not prevent the others.
 func (h *Manager) Apply(ctx context.Context, declared []Declared, report Report) ([]Step, error) {
+	return h.apply(ctx, declared, nil, report)
+}
+
+// apply leaves out the steps for which skip returns true.
+func (h *Manager) apply(ctx context.Context, declared []Declared, skip func(Step) bool, report Report) ([]Step, error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
@@ -188,6 +200,9 @@ func (h *Manager) Apply(ctx context.Context, declared []Declared, report Report)
 	steps, err := h.Steps(declared)
 	if err != nil {
 		return nil, err
+	}
+	if skip != nil {
+		steps = slices.DeleteFunc(steps, skip)
 	}
 	var errs []error
 	for i := range steps {
@@ -258,12 +273,34 @@ func (h *Manager) declares() bool {
 	return len(h.declared) > 0
 }
 
+// declaredElsewhere reports whether a step would change what the settings of another
+// host on this data folder declare. Otherwise two hosts would undo each other's changes.
+func (h *Manager) declaredElsewhere(s Step) bool {
+	p, err := h.findPackage(s.ID)
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	by := p.rec.DeclaredBy
+	p.mu.Unlock()
+	if by == "" || by == h.opts.SettingsFile {
+		return false
+	}
+	if _, err := os.Stat(by); errors.Is(err, fs.ErrNotExist) {
+		return false // it was moved or removed
+	}
+	h.log.Warn("a package stays as it is because other settings declare it; "+
+		"use one data folder for each, or gatehouse package apply",
+		"package", s.ID, "declared_by", by, "not_done", s.Action)
+	return true
+}
+
 // applyDeclared applies the declared packages in the background and reports the result.
 func (h *Manager) applyDeclared() {
 	h.mu.Lock()
 	declared := h.declared
 	h.mu.Unlock()
-	steps, err := h.Apply(h.ctx, declared, nil)
+	steps, err := h.apply(h.ctx, declared, h.declaredElsewhere, nil)
 	for _, s := range steps {
 		if s.Error == "" {
 			h.log.Info("the settings changed a package", "package", s.ID, "action", s.Action)

@@ -103,3 +103,50 @@ func TestAHostAppliesItsSettings(t *testing.T) {
 	}
 	h.eventually("the other is removed", func() bool { return len(h.names()) == 0 })
 }
+
+// Two hosts with settings of their own use one folder one after the other: the second
+// changes and removes nothing that the first declared, while the first's file exists.
+func TestHostsDoNotUndoEachOthersSettings(t *testing.T) {
+	file := func(name string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first, second := file("first.yaml"), file("second.yaml")
+	a, b := declared(t, "alpha", "good"), declared(t, "beta", "good")
+	h := openHome(t, Options{SettingsFile: first})
+	run := func(as string, all ...Declared) []string {
+		t.Helper()
+		h.opts.SettingsFile = as
+		steps, err := h.apply(t.Context(), all, h.declaredElsewhere, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return actions(steps)
+	}
+	if got := run(first, a, b); !slices.Equal(got, []string{"install alpha", "install beta"}) {
+		t.Fatalf("the first did %q", got)
+	}
+	if got := run(second, declared(t, "gamma", "good")); !slices.Equal(got, []string{"install gamma"}) {
+		t.Errorf("the second did %q", got)
+	}
+	other := a
+	other.Title = "Changed"
+	if got := run(second, other, declared(t, "gamma", "good")); len(got) > 0 {
+		t.Errorf("the second, with another alpha, did %q", got)
+	}
+	if got := run("", nil...); len(got) > 0 {
+		t.Errorf("a host without a file did %q", got)
+	}
+	if got := run(first, a); !slices.Equal(got, []string{"remove beta"}) {
+		t.Errorf("the first removes its own: %q", got)
+	}
+	if err := os.Remove(first); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(second, declared(t, "gamma", "good")); !slices.Equal(got, []string{"remove alpha"}) {
+		t.Errorf("the second, without the first's file, did %q", got)
+	}
+}

@@ -61,6 +61,10 @@ type Options struct {
 	// Alone is set on a manager of OpenAlone.
 	Alone *Alone
 
+	// SettingsFile is the file of this host's settings. What another file declares is not
+	// changed by Run, as long as that file exists. "" means that there is none.
+	SettingsFile string
+
 	Log     *slog.Logger // nil discards
 	Name    string       // of this host, sent to servers
 	Version string

@@ -39,6 +39,8 @@ type Record struct {
 
 	// Declared says that the settings name it: it goes when they no longer do.
 	Declared bool `json:"declared,omitempty"`
+	// DeclaredBy is the file of the settings that name it; "" is not known.
+	DeclaredBy string `json:"declared_by,omitempty"`
 
 	State     string    `json:"state"`             // Installing, Installed, Updating or Removing
 	Program   string    `json:"program,omitempty"` // the folder in the package's that holds the program; "" for a command
