@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 
-	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/dispatch/views"
@@ -53,52 +52,29 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 	who.Roles = slices.Compact(who.Roles)
 	who.Owner = who.Principal + "/" + who.Context
 	v.Roles = append([]string{}, who.Roles...)
-
-	view, enter, err := a.views.Whole(ctx, &who)
-	switch {
-	case errors.Is(err, views.ErrNotFound):
-		return v, &tool.Refusal{
-			Code:    tool.CodeNotFound,
-			Message: "there is no context " + q.Context,
-			Next:    "context_list lists the contexts.",
-		}
-	case err != nil:
-		return v, err
-	case enter == permit.Unknown:
-		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, views.ErrNotFound.Error()
-		return v, nil
-	case enter == permit.Forbidden:
-		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, views.ErrForbidden.Error()
-		return v, nil
-	}
 	args := json.RawMessage("{}")
 	if q.Args != nil {
 		if args, err = json.Marshal(q.Args); err != nil {
 			return v, err
 		}
 	}
-	var e *views.Entry
+	kind, name := views.Tools, q.Tool
 	switch {
-	case q.Tool != "":
-		e = view.Tool(q.Tool)
 	case q.Prompt != "":
-		e = view.Prompt(q.Prompt)
-	default:
-		var vars map[string]string
-		if e, vars = view.Resource(q.Resource); len(vars) > 0 {
-			args, _ = json.Marshal(vars)
+		kind, name = views.Prompts, q.Prompt
+	case q.Resource != "":
+		kind, name = views.Resources, q.Resource
+	}
+	got, err := a.views.Access(ctx, &who, kind, name, args)
+	if errors.Is(err, views.ErrNotFound) {
+		return v, &tool.Refusal{
+			Code:    tool.CodeNotFound,
+			Message: "there is no context " + q.Context,
+			Next:    "context_list lists the contexts.",
 		}
 	}
-	if e == nil {
-		v.Verdict, v.Rule, v.Reason = "absent", "the content of the context "+q.Context, "it is not in this context"
-		return v, nil
-	}
-	said := e.Gate.Decide(args, &who)
-	v.Verdict, v.Rule, v.Reason, v.Listed = said.Kind.String(), said.Rule, said.Reason, e.Gate.Listed()
-	if v.Rule == "" {
-		v.Rule = "no rule matches: the default"
-	}
-	return v, nil
+	v.Verdict, v.Rule, v.Reason, v.Listed = got.Verdict, got.Rule, got.Reason, got.Listed
+	return v, err
 }
 
 // Defined returns the contexts of the settings in the form of stored ones; the contexts that every host has are

@@ -28,6 +28,7 @@ func (a *App) processDeps() (c process.Config, err error) {
 			return nil
 		})
 	}
+	c.Lister = func(running func() []process.Running) { a.tree.listProcesses.Store(&running) }
 	c.Hub, c.Env, c.Rules = a.openWebSockets(), a.contexts.Environment, a.rules
 	if a.table != nil {
 		c.Sessions = sessions{a}
@@ -58,4 +59,18 @@ func (s sessions) Ended(ctx context.Context) iter.Seq[func(string) bool] {
 func (s sessions) Lives(id string) (found bool) {
 	s.app.table.All(func(one *session.Session) { found = found || one.ID == id && !one.Ended() })
 	return found
+}
+
+// processesNow returns the running processes.
+func (l *liveTree) processesNow() map[string]processState {
+	all := map[string]processState{}
+	if list := l.listProcesses.Load(); list != nil {
+		for _, p := range (*list)() {
+			if len(all) == mostRunning {
+				break
+			}
+			all[p.ID] = processState{p.Owner, p.Command, p.PID, p.Started.UTC()}
+		}
+	}
+	return all
 }

@@ -8,12 +8,10 @@ import (
 	"time"
 
 	"gatehouse/internal/access/secret"
-	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/sandbox/manager"
-	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
 
@@ -30,6 +28,7 @@ func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
 		Rules:    a.rules,
+		Lister:   func(open func() []*manager.Box) { a.tree.listSandboxes.Store(&open) },
 	}
 	if cache := a.cfg.Folders.Cache; cache != "" {
 		c.Folder = filepath.Join(cache, "snapshots")
@@ -102,46 +101,16 @@ type sandboxState struct {
 
 func seesSandbox(who tool.Caller) func(string, any) bool { return seesProcess(who) }
 
-// sandboxEvents follows the events of sandboxes. A sandbox whose end was published before its start is not shown.
-type sandboxEvents struct {
-	all   map[string]sandboxState
-	fresh map[string]*sandboxState // to be written; nil for those that have ended
-	ended map[string]struct{}
-}
-
-func newShowSandboxes() sandboxEvents {
-	return sandboxEvents{map[string]sandboxState{}, map[string]*sandboxState{}, map[string]struct{}{}}
-}
-
-func (s *sandboxEvents) handleEvent(fact bus.Event) {
-	d, ok := bus.Decode[manager.Event](fact)
-	if !ok || d.ID == "" {
-		return
-	}
-	_, early := s.ended[d.ID]
-	_, there := s.all[d.ID]
-	switch created := fact.Subject == "module.sandbox.sandbox.created"; {
-	case fact.Subject == "module.sandbox.sandbox.handed_over":
-		if one, there := s.all[d.ID]; there {
-			one.Owner = d.Owner
-			s.all[d.ID], s.fresh[d.ID] = one, &one
+// sandboxesNow returns the open sandboxes.
+func (l *liveTree) sandboxesNow() map[string]sandboxState {
+	all := map[string]sandboxState{}
+	if list := l.listSandboxes.Load(); list != nil {
+		for _, b := range (*list)() {
+			if len(all) == mostRunning {
+				break
+			}
+			all[b.ID] = sandboxState{b.Owner(), b.Driver, b.Tier.String(), b.Warm, b.Created.UTC()}
 		}
-	case created && early:
-		delete(s.ended, d.ID)
-	case created && len(s.all) < mostRunning:
-		one := sandboxState{d.Owner, d.Driver, d.Tier, d.FromPool, fact.At.UTC()}
-		s.all[d.ID], s.fresh[d.ID] = one, &one
-	case !created && there:
-		delete(s.all, d.ID)
-		s.fresh[d.ID] = nil
-	case !created && len(s.ended) < mostRunning:
-		s.ended[d.ID] = struct{}{}
 	}
-}
-
-func (s *sandboxEvents) writeState(ctx context.Context, t *liveTree) {
-	if err := state.Merge(ctx, t.sandboxes, s.fresh); err != nil && ctx.Err() == nil {
-		t.app.log.Warn("sandboxes are not shown", "err", err)
-	}
-	clear(s.fresh)
+	return all
 }

@@ -42,18 +42,8 @@ func (a *App) sandboxImages(c *sandbox.Config) {
 	a.closing("images of sandboxes", func(context.Context) error { return store.Close() })
 	c.Image = store.Get
 	if s.CallersImages {
-		c.MayImage = callersImage
+		c.MayImage = image.CheckCallersRef
 	}
-}
-
-// callersImage returns an error if a caller may not name an image: only the administrator may name paths. The
-// store checks the registry.
-func callersImage(ref string) error {
-	r, err := image.ParseRef(ref)
-	if err == nil && r.Kind.Local() {
-		err = errors.New("only templates can name files of this host; expected host/name:tag of a registry")
-	}
-	return err
 }
 
 // registryLogins returns the logins for registries. A login whose secret is missing is left out.

@@ -20,10 +20,12 @@ import (
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
+	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -45,11 +47,15 @@ type liveTree struct {
 	sessions  *state.Mount[map[string]sessionState]
 	connected connectionCounter
 	looked    *state.Demand[sessionState] // of the sessions
-	processes *state.Mount[map[string]processState]
-	sandboxes *state.Mount[map[string]sandboxState]
-	jobs      *state.Mount[map[string]jobState]
-	notices   *notification.Store // at /private/notifications
-	mail      *state.Mount[smtp.Kept]
+
+	processes     *state.Demand[processState]
+	listProcesses atomic.Pointer[func() []process.Running] // nil without the module process
+	sandboxes     *state.Demand[sandboxState]
+	listSandboxes atomic.Pointer[func() []*manager.Box] // nil without the module sandbox
+
+	jobs    *state.Mount[map[string]jobState]
+	notices *notification.Store // at /private/notifications
+	mail    *state.Mount[smtp.Kept]
 
 	modules *state.Mount[map[string]moduleState]
 	failed  atomic.Pointer[[]modulehost.Offered] // the last known offers of modules that fail
@@ -108,7 +114,6 @@ type processState struct {
 	Command string    `json:"command"` // the program, without its arguments
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
-	ended   func() bool
 }
 
 // stateFile returns the path of the file in which the hosts of one user store the durable part of the state tree;
@@ -161,13 +166,17 @@ func (l *liveTree) mount(ctx context.Context) (err error) {
 	if l.sessions, err = attachMany[sessionState](ctx, l, "sessions"); err != nil {
 		return err
 	}
-	l.looked = state.OnDemand(l.sessions, sessionsIdle, l.sessionsNow)
-	if l.sandboxes, err = attachMany[sandboxState](ctx, l, "sandboxes"); err != nil {
+	l.looked = state.OnDemand(l.sessions, membersIdle, l.sessionsNow)
+	sandboxes, err := attachMany[sandboxState](ctx, l, "sandboxes")
+	if err != nil {
 		return err
 	}
-	if l.processes, err = attachMany[processState](ctx, l, "processes"); err != nil {
+	l.sandboxes = state.OnDemand(sandboxes, membersIdle, l.sandboxesNow)
+	processes, err := attachMany[processState](ctx, l, "processes")
+	if err != nil {
 		return err
 	}
+	l.processes = state.OnDemand(processes, membersIdle, l.processesNow)
 	if l.modules, err = attachMany[moduleState](ctx, l, "modules"); err != nil {
 		return err
 	}

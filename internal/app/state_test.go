@@ -270,25 +270,34 @@ func TestPromptFitsTheView(t *testing.T) {
 	}
 }
 
-// Events that arrive out of order, twice or not at all leave no session or process behind.
-func TestFactsOutOfOrder(t *testing.T) {
-	a, client := live(t)
+// Events that are wrong, arrive out of order or not at all change nothing in the tree, because the module is asked
+// which processes run.
+func TestProcessesAreListedByTheirModule(t *testing.T) {
+	cfg := settings(t)
+	cfg.View.Modules = append(cfg.View.Modules, "process")
+	a, client := liveOn(t, cfg, Options{})
 	admin := client("root", "admin")
 	publish := func(subject string, data string) {
 		a.publish(subject, json.RawMessage(data))
 	}
-	publish("module.process.process.exited", `{"id":"quick","owner":"ann/default"}`)
-	publish("module.process.process.started", `{"id":"quick","owner":"ann/default","command":"true","pid":1}`)
-	publish("module.process.process.started", `{"id":"slow","owner":"ann/default","command":"sleep","pid":2}`)
-	publish("session.ended", `{"session":"unknown"}`)
-	publish("session.ended", `{"client":"unknown/1","revision":"2025-11-25"}`)
-	publish("session.created", `not json`)
 	ids := func(of string) []string {
 		v, _ := admin.readPublic("default", publicstate.PublicURI+"/"+of)
 		return members(v)
 	}
-	eventually(t, "one process", func() bool { return slices.Equal(ids("processes"), []string{"slow"}) })
-	publish("module.process.process.exited", `{"id":"slow","owner":"ann/default"}`)
+	id, _ := admin.result("process_start", `{"command":"sleep","args":["1000"]}`)["id"].(string)
+	eventually(t, "one process", func() bool { return slices.Equal(ids("processes"), []string{id}) })
+	publish("module.process.process.exited", `{"id":"`+id+`","owner":"root/default"}`)
+	publish("module.process.process.started", `{"id":"invented","owner":"root/default","command":"true","pid":1}`)
+	publish("session.ended", `{"session":"unknown"}`)
+	publish("session.ended", `{"client":"unknown/1","revision":"2025-11-25"}`)
+	publish("session.created", `not json`)
+	second, _ := admin.result("process_start", `{"command":"sleep","args":["1000"]}`)["id"].(string)
+	want := []string{id, second}
+	slices.Sort(want)
+	eventually(t, "the two processes that run", func() bool { return slices.Equal(ids("processes"), want) })
+	for _, one := range want {
+		admin.result("process_kill", `{"id":"`+one+`"}`)
+	}
 	eventually(t, "no process", func() bool { return len(ids("processes")) == 0 })
 	if got := ids("sessions"); len(got) != 0 {
 		t.Errorf("sessions %v", got)
@@ -458,24 +467,24 @@ func TestFollowersDoNotShare(t *testing.T) {
 
 // Callers who are not administrators get patches of the part they see.
 func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
-	a, client := live(t)
+	cfg := settings(t)
+	cfg.View.Modules = append(cfg.View.Modules, "process")
+	_, client := liveOn(t, cfg, Options{})
 	ann, bob := client("ann"), client("bob")
 	uri := publicstate.PublicURI + "/processes"
 	ann.listen(uri)
 	bob.listen(uri)
-	a.publish(
-		"module.process.process.started",
-		json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`),
-	)
-	if meta := ann.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"op":"add","path":"/p1"`) {
+	of := func(v *tenant) string {
+		id, _ := v.result("process_start", `{"command":"sleep","args":["1000"]}`)["id"].(string)
+		return id
+	}
+	p1 := of(ann)
+	if meta := ann.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"op":"add","path":"/`+p1+`"`) {
 		t.Errorf("ann received %s", meta)
 	}
-	a.publish(
-		"module.process.process.started",
-		json.RawMessage(`{"id":"p2","owner":"bob/default","command":"sleep","pid":8}`),
-	)
-	if meta := bob.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/p2"`) ||
-		strings.Contains(string(meta[publicstate.MetaPatch]), "p1") {
+	p2 := of(bob)
+	if meta := bob.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/`+p2+`"`) ||
+		strings.Contains(string(meta[publicstate.MetaPatch]), p1) {
 		t.Errorf("bob received %s", meta)
 	}
 	got := ann.say("default", "resources/list", "")

@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"maps"
 	"sync"
 	"time"
@@ -10,11 +9,10 @@ import (
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/publicstate"
-	"gatehouse/internal/state"
 )
 
-// sessionsIdle is how long the sessions stay in the tree after the last client has read them.
-const sessionsIdle = 30 * time.Second
+// membersIdle is how long sessions, processes and sandboxes stay in the tree after the last client has read them.
+const membersIdle = 30 * time.Second
 
 // connectionCounter counts the connections that are sessions of their own, because no table contains them.
 type connectionCounter struct {
@@ -111,14 +109,8 @@ func (e *eventFollower) setSession(key string, s *sessionState) {
 
 // lookAgain lists the current sessions again, after events were lost.
 func (e *eventFollower) lookAgain() {
-	if !e.tree.looked.Wanted() {
-		return
-	}
 	clear(e.newSessions)
-	if _, err := e.tree.sessions.Update(context.Background(), state.Any, func(v *map[string]sessionState) error {
-		*v = e.tree.sessionsNow()
-		return nil
-	}); err != nil {
+	if err := e.tree.looked.Refresh(); err != nil {
 		e.tree.app.log.Warn("sessions are not shown", "err", err)
 	}
 }

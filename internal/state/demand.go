@@ -51,6 +51,16 @@ func OnDemand[E any](m *Mount[map[string]E], idle time.Duration, fill func() map
 // later.
 func (d *Demand[E]) Wanted() bool { return d.looked.Load() }
 
+// Refresh lists the members again, if a client reads or follows them. Call it after they have changed.
+func (d *Demand[E]) Refresh() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.filled {
+		return nil
+	}
+	return d.setSource(d.fill)
+}
+
 // wake fills the mounts on demand in the part at a pointer.
 func (t *Tree) wake(at Pointer) {
 	if all := t.demands.Load(); all != nil {

@@ -67,7 +67,7 @@ func Write(path string, content []byte) error {
 	if err := os.Rename(tmp, path); err != nil {
 		return err
 	}
-	syncFolder(path)
+	SyncFolder(filepath.Dir(path)) // the file is in place already
 	return nil
 }
 
@@ -93,7 +93,7 @@ func Replace(path string, content []byte, mode fs.FileMode, unchanged func() err
 	if err := os.Rename(tmp, path); err != nil {
 		return err
 	}
-	syncFolder(path)
+	SyncFolder(filepath.Dir(path)) // the file is in place already
 	return nil
 }
 
@@ -109,7 +109,7 @@ func Create(path string, content []byte) error {
 	if err := os.Link(tmp, path); err != nil {
 		return err
 	}
-	syncFolder(path)
+	SyncFolder(filepath.Dir(path)) // the file is in place already
 	return nil
 }
 
@@ -135,10 +135,13 @@ func stageAs(path, pattern string, content []byte) (tmp string, err error) {
 	return f.Name(), nil
 }
 
-// syncFolder makes a new name survive a power cut where the system can.
-func syncFolder(path string) {
-	if d, err := os.Open(filepath.Dir(path)); err == nil {
-		d.Sync()
-		d.Close()
+// SyncFolder writes the names in a folder to disk, so that a new or renamed file is found after a power cut. The
+// error is that of opening the folder. A failed sync is not an error, because some systems cannot sync a folder.
+func SyncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
 	}
+	d.Sync()
+	return d.Close()
 }

@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"time"
+
+	"gatehouse/internal/files/atomicfile"
 )
 
 // abandoned is the age at which unfinished backups are removed.
@@ -150,5 +152,5 @@ func (l local) Create(name string) (placeFile, error) {
 
 func (l local) Rename(from, to string) error { return l.root.Rename(from, to) }
 func (l local) Remove(name string) error     { return l.root.Remove(name) }
-func (l local) Sync() error                  { return syncFolder(l.root.Name()) }
+func (l local) Sync() error                  { return atomicfile.SyncFolder(l.root.Name()) }
 func (l local) Close() error                 { return l.root.Close() }

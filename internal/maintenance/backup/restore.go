@@ -372,7 +372,7 @@ func move(from, to string, rename renaming) error {
 	if err := rename(from, to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return syncFolder(filepath.Dir(to))
+	return atomicfile.SyncFolder(filepath.Dir(to))
 }
 
 func moveAll(from, to string, rename renaming) error {
@@ -389,14 +389,4 @@ func moveAll(from, to string, rename renaming) error {
 		}
 		return move(p, filepath.Join(to, rel), rename)
 	})
-}
-
-// syncFolder makes new names survive a power failure, if the system supports it.
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	d.Sync()
-	return d.Close()
 }

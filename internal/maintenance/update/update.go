@@ -28,6 +28,8 @@ import (
 	"time"
 
 	"golang.org/x/mod/semver"
+
+	"gatehouse/internal/files/atomicfile"
 )
 
 // Errors of an Updater.
@@ -273,7 +275,7 @@ func (u *Updater) replace(fresh string) error {
 	if err := os.Rename(fresh, u.o.Program); err != nil {
 		return err
 	}
-	return syncFolder(filepath.Dir(u.o.Program))
+	return atomicfile.SyncFolder(filepath.Dir(u.o.Program))
 }
 
 // Rollback restores the previous program and keeps the current one, so that a
@@ -346,15 +348,6 @@ func copyFile(from, to string) error {
 	}
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Sync(), out.Close())
-}
-
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	d.Sync() // not every system can
-	return d.Close()
 }
 
 func (p Progress) report(phase string, done, total int64) {

@@ -54,6 +54,18 @@ type Config struct {
 	// Ready is closed when subscribers receive events. The module then adopts the
 	// detached processes of an earlier host. nil means at once.
 	Ready <-chan struct{}
+	// Lister is called once with a function that returns the running processes of all owners. That function may be
+	// called at any time and concurrently. nil means that no part of the host lists them.
+	Lister func(running func() []Running)
+}
+
+// Running is a process that has not ended.
+type Running struct {
+	ID      string
+	Owner   string
+	Command string // the program, without its arguments
+	PID     int
+	Started time.Time
 }
 
 // Sessions reports the end of the sessions with which a process may end.
@@ -123,6 +135,9 @@ func New(cfg Config) module.New {
 		if m.cfg.Folder != "" {
 			m.wg.Go(m.adoptWhenReady)
 		}
+		if m.cfg.Lister != nil {
+			m.cfg.Lister(m.running)
+		}
 		m.offer.Tools = []tool.Tool{
 			m.startTool(), m.runTool(), m.listTool(), m.outputTool(), m.screenTool(), m.inputTool(), m.resizeTool(),
 			m.stopTool(), m.killTool(), m.removeTool(),
@@ -156,6 +171,18 @@ func (m *manager) configure() error {
 // Offer implements module.Module.
 func (m *manager) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &m.offer, nil
+}
+
+// running returns the processes that have not ended.
+func (m *manager) running() (all []Running) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.records {
+		if _, over := r.ended(); !over {
+			all = append(all, Running{r.id, r.owner, r.command, r.child.Pid(), r.startedAt})
+		}
+	}
+	return all
 }
 
 // adoptWhenReady adopts the processes of an earlier host when subscribers receive

@@ -50,6 +50,9 @@ type Config struct {
 	// Served returns when a client is connected to which sandboxes are offered, or ctx ends; nil means that
 	// the first call shows it.
 	Served func(ctx context.Context)
+	// Lister is called once with a function that returns the open sandboxes of all owners. That function may be
+	// called at any time and concurrently. nil means that no part of the host lists them.
+	Lister func(open func() []*manager.Box)
 }
 
 // Image is a file system for sandboxes.
@@ -93,6 +96,9 @@ func New(cfg Config) module.New {
 			m.cfg.Original = func(string) bool { return false }
 		}
 		m.boxes = manager.New(o)
+		if m.cfg.Lister != nil {
+			m.cfg.Lister(m.boxes.All)
+		}
 		m.life, m.end = context.WithCancel(context.Background())
 		m.offer.Tools = m.definitions()
 		m.offer.Templates = []module.Resource{m.fileResource()}

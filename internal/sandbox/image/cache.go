@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/files/atomicfile"
 	"gatehouse/internal/files/filelock"
 	"gatehouse/internal/sandbox"
 )
@@ -184,7 +185,7 @@ func (c *cache) addImage(ctx context.Context, id string, what *found, most Limit
 	if err := os.Rename(at, c.path("images", hex)); err != nil {
 		return err
 	}
-	return syncFolder(c.path("images"))
+	return atomicfile.SyncFolder(c.path("images"))
 }
 
 // fillImage creates the folder of an image and syncs it to disk.
@@ -305,14 +306,4 @@ func (c *cache) held(hex string) bool {
 	}
 	c.unlock(l, false)
 	return false
-}
-
-// syncFolder writes the names in a folder to disk.
-func syncFolder(path string) error {
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
 }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -121,4 +122,14 @@ func parseRemote(text string) (Ref, error) {
 		}
 	}
 	return out, nil
+}
+
+// CheckCallersRef returns an error if a caller may not name an image: only the administrator may name paths. Whether
+// the registry is allowed is checked when the image is pulled.
+func CheckCallersRef(ref string) error {
+	r, err := ParseRef(ref)
+	if err == nil && r.Kind.Local() {
+		err = errors.New("only templates can name files of this host; expected host/name:tag of a registry")
+	}
+	return err
 }

@@ -102,7 +102,7 @@ var layers = [][]unit{
 		},
 		{
 			path: "internal/maintenance/update",
-			only: []string{},
+			only: []string{"internal/files/atomicfile"},
 			why:  "the program is replaced the same way for every caller",
 		},
 		{
