@@ -35,7 +35,11 @@ func (e *Engine) Modern(ctx context.Context, who Caller, m *Message, h Header, s
 	r := e.newModern(context.Background(), m, h, sink) // ctx ends it
 	gone := context.AfterFunc(ctx, func() { r.abandon(context.Cause(ctx)) })
 	r.onRelease(func() { gone() })
-	r.serveModern(who)
+	if f := r.readEnvelope(who); f != nil {
+		r.sendFault(f)
+		return
+	}
+	r.dispatch()
 }
 
 // newModern returns a request whose context ends with parent.
@@ -43,15 +47,6 @@ func (e *Engine) newModern(parent context.Context, m *Message, h Header, sink Si
 	r := &request{e: e, msg: m, rev: latest, sink: sink, head: h}
 	r.ctx, r.cancel = context.WithCancelCause(parent)
 	return r
-}
-
-// serveModern reads the request's envelope and runs the method.
-func (r *request) serveModern(who Caller) {
-	if f := r.readEnvelope(who); f != nil {
-		r.sendFault(f)
-		return
-	}
-	r.dispatch()
 }
 
 // readEnvelope reads the envelope and checks that the headers match it.

@@ -161,7 +161,11 @@ func (p *Pipe) serveModern(m *Message, sink *pipeSink) (work func()) {
 			r.sendFault(fault)
 			return
 		}
-		r.serveModern(who)
+		if f := r.readEnvelope(who); f != nil {
+			r.sendFault(f)
+			return
+		}
+		r.dispatch()
 	}
 }
 

@@ -91,12 +91,12 @@ func (d *Server) postModern(
 	ctx, cancel := context.WithCancelCause(context.Background()) // the context of the connection, which may outlive r
 	x.cancel = cancel
 	stop := whenOver(r.Context(), x.lost)
-	x.serveClient(r.Context(), func() {
+	if x.framing == http2 {
+		x.aside(func() { d.engine.Modern(ctx, who, m, h, x) })
+	} else { // not by serveClient, so that the stack of a call is short
 		d.engine.Modern(ctx, who, m, h, x)
-		if !m.IsRequest() {
-			x.Drop() // has no effect if it was answered
-		}
-	})
+	}
+	x.waitForEngine(r.Context())
 	stop()
 }
 
