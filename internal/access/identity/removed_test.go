@@ -63,7 +63,7 @@ func TestRemovalsHandOverOrEndWhatIsOwned(t *testing.T) {
 		}
 	}
 	const ann, bob, eve = "ann", "bob", "eve" // users are their own owners
-	now := time.Now().Add(-time.Hour) // before the removal, whatever the resolution of its time
+	now := time.Now().Add(-time.Hour)         // before the removal, whatever the resolution of its time
 	held := &things{all: map[string]time.Time{
 		ann + "/shared": now, ann + "/closed": now, eve + "/shared": now, bob + "/closed": now,
 	}}
