@@ -1,6 +1,5 @@
-// Package atomicfile keeps small files that only their user may read and
-// that several processes share: written whole or not at all, changed by one
-// writer at a time.
+// Package atomicfile reads and writes small files that several processes share and only their user may read. A file
+// is written completely or not at all, and changed by one writer at a time.
 package atomicfile
 
 import (
@@ -13,18 +12,17 @@ import (
 	"runtime"
 )
 
-// ErrExposed is part of the error for a file that others can read.
+// ErrExposed is part of the error for a file that other users can read.
 var ErrExposed = errors.New("can be read by others")
 
-// Read returns what a file holds, at most limit bytes. It refuses a file that
-// others can read and whatever is no regular file. The errors never repeat
-// what was read.
+// Read returns the content of a file of at most limit bytes. It returns an error if other users can read the file,
+// or if it is not a regular file. Errors never contain the content.
 func Read(path string, limit int64) ([]byte, error) {
 	b, _, err := ReadState(path, limit)
 	return b, err
 }
 
-// ReadState is Read with what the file was when it was read.
+// ReadState is Read, and also returns the file's info at the time of reading.
 func ReadState(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -38,7 +36,7 @@ func ReadState(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	if !info.Mode().IsRegular() {
 		return nil, nil, fmt.Errorf("%s is not a regular file", path)
 	}
-	// Windows keeps rights elsewhere; the mode says nothing there.
+	// Windows stores permissions elsewhere, so the mode means nothing there.
 	if m := info.Mode().Perm(); m&0o077 != 0 && runtime.GOOS != "windows" {
 		return nil, nil, fmt.Errorf(
 			"%s %w (mode %04o): run chmod 600 %s, or remove it if someone may have read it",
@@ -55,9 +53,8 @@ func ReadState(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	return b, info, err
 }
 
-// Write replaces a file, or makes it with the folders above it (mode 0700).
-// Readers see the old content or the new one, also after a power cut. The
-// file's mode is 0600.
+// Write replaces a file, or creates it and the folders above it (mode 0700). Readers see the old content or the new
+// one, also after a power failure. The file's mode is 0600.
 func Write(path string, content []byte) error {
 	tmp, err := stage(path, content)
 	if err != nil {
@@ -71,13 +68,13 @@ func Write(path string, content []byte) error {
 	return nil
 }
 
-// ReplaceSuffix is behind the name of a file in those of the files that Replace
-// writes first, as a pattern. One that is left was left by a crash.
+// ReplaceSuffix is a pattern for the end of the names of the temporary files that Replace writes. Such a file that
+// remains was left by a crash.
 const ReplaceSuffix = ".gatehouse-*.tmp"
 
-// Replace is Write for a file of another program, which keeps its mode: mode is
-// that of the old file, or of a new one. unchanged is called as the last step
-// before the new content takes the old one's place; its error stops that.
+// Replace is Write for a file of another program. The file gets the given mode, which is that of the old file or
+// the one for a new file. unchanged is called immediately before the rename; if it returns an error, the old file
+// stays.
 func Replace(path string, content []byte, mode fs.FileMode, unchanged func() error) error {
 	tmp, err := stageAs(path, filepath.Base(path)+ReplaceSuffix, content)
 	if err != nil {
@@ -97,15 +94,14 @@ func Replace(path string, content []byte, mode fs.FileMode, unchanged func() err
 	return nil
 }
 
-// Create is Write for a file that must not be there yet; the error is
-// fs.ErrExist when it is.
+// Create is Write for a file that must not exist yet; the error is fs.ErrExist if it does.
 func Create(path string, content []byte) error {
 	tmp, err := stage(path, content)
 	if err != nil {
 		return err
 	}
 	defer os.Remove(tmp)
-	// A link, unlike a rename, never replaces what is there.
+	// A link, unlike a rename, never replaces an existing file.
 	if err := os.Link(tmp, path); err != nil {
 		return err
 	}
@@ -113,8 +109,8 @@ func Create(path string, content []byte) error {
 	return nil
 }
 
-// stage puts content into a new file beside path, which CreateTemp makes with
-// mode 0600, and returns its name.
+// stage writes content to a new file in the folder of path, which CreateTemp creates with mode 0600, and returns
+// its name.
 func stage(path string, content []byte) (tmp string, err error) {
 	return stageAs(path, filepath.Base(path)+".*.tmp", content)
 }

@@ -16,9 +16,8 @@ import (
 // lockWait is how long Lock waits. Holders work for milliseconds.
 const lockWait = 15 * time.Second
 
-// Lock lets one process at a time change files, and one caller in each process.
-// It waits up to 15 s. path ends in ".lock" and stands for the lock; the folder
-// above it is made if there is none.
+// Lock lets one process at a time change files, and one caller within a process. It waits up to 15 s. path is the
+// path of the lock file and ends in ".lock"; missing folders are created.
 func Lock(path string) (unlock func(), err error) { return lock(path, lockWait) }
 
 func lock(path string, wait time.Duration) (unlock func(), err error) {
@@ -43,7 +42,7 @@ func lock(path string, wait time.Duration) (unlock func(), err error) {
 	return nil, err
 }
 
-// signStale is how long processes of the version before keep a sign.
+// signStale is the age after which processes of the version before ignore a sign.
 const signStale = 10 * time.Second
 
 // sign makes the file at path. Processes of the version before this one know no
@@ -63,8 +62,8 @@ func sign(ctx context.Context, path string) error {
 			return err
 		}
 		info, err := os.Stat(path)
-		// One with content was left by a killed process of this version: if it
-		// were alive we would not have its lock.
+		// A sign with content was left by a killed process of this version: if that process were alive, this one
+		// would not hold its lock.
 		if err == nil && (info.Size() > 0 || time.Since(info.ModTime()) > signStale) {
 			os.Remove(path)
 			continue

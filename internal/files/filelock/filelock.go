@@ -1,7 +1,6 @@
-// Package filelock locks files between processes, and between the users of one
-// process. The kernel keeps the locks, so that one ends with its process,
-// however that ends, and no lock is ever judged stale by its age. A lock is
-// advisory: it stops only those that ask for it.
+// Package filelock locks files between processes, and between the goroutines of one process. The kernel holds the
+// locks, so a lock ends with its process, and no lock is judged stale by its age. Locks are advisory: they stop
+// only programs that use them.
 package filelock
 
 import (
@@ -18,7 +17,7 @@ import (
 // ErrHeld means that another holder has the lock.
 var ErrHeld = errors.New("another process holds the lock")
 
-// Mode says with whom a lock may be shared.
+// Mode determines whether several holders can share a lock.
 type Mode bool
 
 const (
@@ -27,15 +26,15 @@ const (
 )
 
 const (
-	pauseFirst = time.Millisecond // between two attempts; it doubles
+	pauseFirst = time.Millisecond // between two attempts; doubles after each
 	pauseMost  = 8 * time.Millisecond
 )
 
 // A Lock is held until it is released or its process ends.
 type Lock struct{ file *flock.Flock }
 
-// Try locks the file at path, which it makes, with mode 0600, if there is none.
-// It does not wait: the error is ErrHeld if another holder is in the way.
+// Try locks the file at path. It creates the file with mode 0600 if it does not exist. It does not wait: the error
+// is ErrHeld if another holder has the lock.
 func Try(path string, mode Mode) (*Lock, error) {
 	for {
 		l := &Lock{flock.New(path, flock.SetPermissions(0o600))}
@@ -52,16 +51,16 @@ func Try(path string, mode Mode) (*Lock, error) {
 		if l.current() {
 			return l, nil
 		}
-		// A holder removed the file between our opening and our locking it. The
-		// lock that counts is on the file that has the name now.
+		// A holder removed the file after it was opened here and before it was locked. The lock that counts is that
+		// of the file that has the name now.
 		if err := l.Release(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// Wait is Try that waits for other holders until ctx is done; the error is then
-// the cause of that. Waiters have no order.
+// Wait is Try, but waits for other holders until ctx is done, and then returns the cause of ctx. Waiters are not
+// served in order.
 func Wait(ctx context.Context, path string, mode Mode) (l *Lock, err error) {
 	err = poll(ctx, func() error {
 		l, err = Try(path, mode)
@@ -70,7 +69,7 @@ func Wait(ctx context.Context, path string, mode Mode) (l *Lock, err error) {
 	return l, err
 }
 
-// WaitOpen is TryOpen that waits as Wait does.
+// WaitOpen is TryOpen, but waits as Wait does.
 func WaitOpen(ctx context.Context, f *os.File, mode Mode) error {
 	return poll(ctx, func() error { return TryOpen(f, mode) })
 }
@@ -98,14 +97,13 @@ func (l *Lock) current() bool {
 // Release ends the lock and leaves its file.
 func (l *Lock) Release() error { return l.file.Unlock() }
 
-// Remove removes the file of an exclusive lock and ends the lock. Waiters then
-// lock a new file.
+// Remove removes the file of an exclusive lock and ends the lock. Waiters then lock a new file.
 func (l *Lock) Remove() error {
 	err := os.Remove(l.file.Path())
 	uerr := l.file.Unlock()
 	if runtime.GOOS == "windows" {
-		// No open file can be removed there, so it is removed now, unless a waiter
-		// has it open: then it is the waiter's to remove.
+		// An open file cannot be removed on this system, so it is removed after it was closed. If a waiter has it
+		// open, the waiter removes it.
 		os.Remove(l.file.Path())
 		return uerr
 	}

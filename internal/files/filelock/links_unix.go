@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Links returns how many names a file has.
+// Links returns the number of names of a file.
 func Links(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		return uint64(st.Nlink)

@@ -2,5 +2,5 @@ package filelock
 
 import "io/fs"
 
-// Links returns 1: how many names a file has is not in its info on Windows.
+// Links returns 1, because a file's info does not contain the number of its names on Windows.
 func Links(fs.FileInfo) uint64 { return 1 }

@@ -7,5 +7,5 @@ import (
 	"os"
 )
 
-// TryOpen fails: an open file cannot be locked on this system.
+// TryOpen returns an error, because an open file cannot be locked on this system.
 func TryOpen(*os.File, Mode) error { return errors.ErrUnsupported }

@@ -8,13 +8,12 @@ import (
 	"syscall"
 )
 
-// TryOpen locks an open file, or an open directory, until it is closed or its
-// process ends. It serves where there is no path to give to Try: below an
-// os.Root, and where the locked file itself is read and written. A child that is
-// being started keeps a lock that ends meanwhile until it runs its program.
+// TryOpen locks an open file or directory until it is closed or its process ends. Use it if there is no path for
+// Try: below an os.Root, or if the locked file itself is read and written. A child process that is being started
+// keeps a lock that was released meanwhile until it runs its program.
 //
-// It does not wait: the error is ErrHeld if another holder is in the way. Any
-// other error means that this cannot be locked, as on some file systems.
+// It does not wait: the error is ErrHeld if another holder has the lock. Any other error means that the file cannot
+// be locked, as on some file systems.
 func TryOpen(f *os.File, mode Mode) error {
 	how := syscall.LOCK_EX
 	if mode == Shared {

@@ -7,14 +7,12 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// farAway is the offset of the byte that is locked. On Windows other processes
-// can neither read nor write what is locked, so that it must not be one of the
-// file's content. Earlier versions lock the same byte.
+// farAway is the offset of the byte that is locked. On Windows other processes can neither read nor write a locked
+// byte, so it must not be part of the content. Earlier versions lock the same byte.
 const farAway = 1 << 30
 
-// TryOpen locks an open file until it is closed or its process ends. It does
-// not wait: the error is ErrHeld if another holder is in the way. Directories
-// cannot be locked on this system.
+// TryOpen locks an open file until it is closed or its process ends. It does not wait: the error is ErrHeld if
+// another holder has the lock. Directories cannot be locked on this system.
 func TryOpen(f *os.File, mode Mode) error {
 	how := uint32(windows.LOCKFILE_FAIL_IMMEDIATELY)
 	if mode == Exclusive {

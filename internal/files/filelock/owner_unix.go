@@ -8,8 +8,7 @@ import (
 	"syscall"
 )
 
-// OfAnother reports whether a file belongs to another user. Where files have no
-// owner as Unix knows it, none does.
+// OfAnother reports whether a file belongs to another user. It returns false if the file system has no owners.
 func OfAnother(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) != os.Geteuid()

@@ -2,6 +2,5 @@ package filelock
 
 import "io/fs"
 
-// OfAnother reports whether a file belongs to another user. Where files have no
-// owner as Unix knows it, none does.
+// OfAnother returns false, because files on Windows have no owner in the sense of Unix.
 func OfAnother(fs.FileInfo) bool { return false }

@@ -9,18 +9,16 @@ import (
 	"reflect"
 )
 
-// ETagWhole is the largest file, in bytes, whose tag is made from its content.
+// ETagWhole is the size in bytes up to which a file's tag is computed from its content.
 const ETagWhole = 128 << 10
 
-// ETag names one state of a regular file, in 12 letters and digits that every
-// file tool gives and takes. Equal tags mean equal content.
+// ETag identifies one state of a regular file by 12 letters and digits, which every file tool returns and accepts.
+// Equal tags mean equal content.
 //
-// A file of up to ETagWhole bytes is named by its content, so that touching
-// it, or taking a change back, leads to the tag it had. whole is then all of
-// it. A larger file is named by its device, inode, size and the times of its
-// last changes, and whole is not looked at; there a second change of the same
-// length in place, within one tick of the file system's clock (a few
-// milliseconds at worst), can go unseen.
+// For a file of up to ETagWhole bytes it is computed from the content, which whole contains, so that touching the
+// file or undoing a change gives the earlier tag. For a larger file it is computed from device, inode, size and the
+// times of the last changes, and whole is ignored. A second change of the same length in place, within one tick of
+// the file system's clock (a few milliseconds), can then remain unnoticed.
 func ETag(info fs.FileInfo, whole []byte) string {
 	if info.Size() <= ETagWhole {
 		return tagOf('c', whole)
@@ -28,12 +26,12 @@ func ETag(info fs.FileInfo, whole []byte) string {
 	return tagOf('m', identity(info))
 }
 
-// ETagOf is ETag of an open file; it reads a small one.
+// ETagOf is ETag of an open file. It reads a small file.
 func ETagOf(f io.ReaderAt, info fs.FileInfo) (string, error) {
 	if info.Size() > ETagWhole {
 		return ETag(info, nil), nil
 	}
-	whole := make([]byte, ETagWhole+1) // it may have grown meanwhile
+	whole := make([]byte, ETagWhole+1) // it may have grown since
 	n, err := f.ReadAt(whole[:info.Size()+1], 0)
 	if err != nil && err != io.EOF {
 		return "", err
@@ -50,8 +48,8 @@ func tagOf(kind byte, b []byte) string {
 	return tagText.EncodeToString(h.Sum(nil)[:8])[:12] // 60 bits
 }
 
-// identity is what the system knows of a file. Its fields are read by name,
-// since they differ by system; those that are missing count for nothing.
+// identity returns what the system knows about a file. The fields are read by name, because they differ between
+// systems; missing fields are left out.
 func identity(info fs.FileInfo) []byte {
 	b := binary.AppendVarint(nil, info.Size())
 	b = binary.AppendVarint(b, info.ModTime().UnixNano())
@@ -80,7 +78,7 @@ func appendNumbers(b []byte, v reflect.Value) []byte {
 	return b
 }
 
-// Links is how many names a file has; 1 where the system does not say.
+// Links returns the number of names of a file, or 1 if the system does not report it.
 func Links(info fs.FileInfo) int {
 	v := reflect.Indirect(reflect.ValueOf(info.Sys()))
 	if v.Kind() != reflect.Struct {

@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// FileID is the same for two names of one file and different for two files, as
-// long as neither is deleted; "" where the system does not tell.
+// FileID returns the same text for two names of one file, and different texts for different files while both exist.
+// It returns "" if the system does not report it.
 func FileID(info fs.FileInfo) string {
 	v := reflect.Indirect(reflect.ValueOf(info.Sys()))
 	if v.Kind() != reflect.Struct {

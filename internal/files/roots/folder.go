@@ -10,15 +10,14 @@ import (
 	"sync/atomic"
 )
 
-// folder is one open folder. The *os.Root follows the directory it was opened
-// on, even when that is renamed or deleted; a person who deletes a folder and
-// makes it again means the new one, so every use compares the two.
+// folder is one open folder. An *os.Root follows the directory it was opened on, even if that is renamed or
+// deleted. A user who deletes a folder and creates it again means the new one, so each use compares the two.
 type folder struct {
 	name string
-	path string // absolute, as it was given
-	real string // the same without symbolic links; what is opened
+	path string // absolute, as configured
+	real string // the same without symbolic links; this is opened
 
-	// Of a part of another folder:
+	// The fields of a folder that is a part of another one:
 	above string // its name in there; "" for a whole one
 	fixed bool   // it is what it was when it was opened, and closed soon
 	lent  bool   // the caller of the constructor closes the root
@@ -81,8 +80,7 @@ func openReal(real string) (*opened, error) {
 	return &opened{root, info}, nil
 }
 
-// root returns the open folder, opened anew if another directory has taken
-// its place.
+// root returns the open folder. It opens the folder again if another directory has taken its place.
 func (f *folder) root() (*os.Root, error) {
 	o := f.now.Load()
 	if f.fixed {
@@ -93,16 +91,15 @@ func (f *folder) root() (*os.Root, error) {
 	case err == nil && os.SameFile(info, o.info):
 		return o.root, nil
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return o.root, nil // cannot be looked at from here any more, which the open one does not mind
+		return o.root, nil // it cannot be examined by its path any more, but the open one still works
 	}
 	return f.reopen()
 }
 
-// reopen takes only a directory reached without symbolic links. Otherwise a
-// link moved to where an inner folder used to be would open the way out of
-// the outer one.
+// reopen opens a directory only if its path contains no symbolic links. Otherwise a link in the place of an inner
+// folder would lead out of the outer one.
 //
-// The old root is left to the garbage collector: calls may still be using it.
+// The old root is left to the garbage collector, because calls may still use it.
 func (f *folder) reopen() (*os.Root, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

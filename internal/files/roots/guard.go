@@ -9,9 +9,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Protected are the names that file tools stay away from unless Options says
-// otherwise: secrets are neither read nor written, and what git keeps for
-// itself is not written.
+// Protected returns the default patterns of names that file tools must not touch: secrets are neither read nor
+// written, and the files of git are not written.
 func Protected() []string {
 	return []string{
 		".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", "!.env.dist", "!.env.defaults",
@@ -23,25 +22,22 @@ func Protected() []string {
 	}
 }
 
-// A Guard keeps tools away from files by their names. It guards against
-// accidents and against what a model is talked into, on top of the roots,
-// which guard against everything else: it does not know a secret that has
-// another name, through a hard link for instance, and no caller who may run
-// programs is stopped by it. The nil Guard lets everything pass.
+// A Guard keeps tools away from files by their names. It protects against accidents and prompt injection, in
+// addition to the roots. It does not recognize a secret under another name, for instance a hard link, and does not
+// stop callers who may run programs. A nil Guard allows everything.
 type Guard struct{ patterns []pattern }
 
 type pattern struct {
-	parts []string // one per segment, as path.Match wants them, in lower case
-	below bool     // it names a directory and all that is in it
-	not   bool     // what it names may be touched after all
-	write bool     // reading is fine
+	parts []string // one per path segment, in the syntax of path.Match, in lower case
+	below bool     // matches a directory and everything in it
+	not   bool     // allows what it matches
+	write bool     // forbids only writing
 }
 
-// NewGuard compiles patterns; of none it makes the nil Guard. They are tried in order and the last that fits
-// decides. A pattern names files by their last segments, each with * ? and
-// [a-z], whatever their case; with /** at its end it names a directory and all
-// that is in it. In front, "!" takes back what an earlier one named, and
-// "write:" leaves reading alone.
+// NewGuard compiles patterns; without any it returns nil. The last pattern that matches decides. A pattern matches
+// the last segments of a path, each with * ? and [a-z], ignoring case. With /** at its end it matches a directory
+// and everything in it. The prefix "!" allows what earlier patterns forbid, and the prefix "write:" forbids only
+// writing.
 func NewGuard(patterns []string) (*Guard, error) {
 	if len(patterns) == 0 {
 		return nil, nil
@@ -56,7 +52,7 @@ func NewGuard(patterns []string) (*Guard, error) {
 		p.parts = strings.Split(strings.TrimPrefix(rest, "**/"), "/")
 		for _, part := range p.parts {
 			if _, err := path.Match(part, ""); err != nil || part == "" || part == "**" {
-				return nil, fmt.Errorf("protect: %q is no pattern", text)
+				return nil, fmt.Errorf("protect: %q is not a pattern", text)
 			}
 		}
 		g.patterns = append(g.patterns, p)
@@ -64,8 +60,8 @@ func NewGuard(patterns []string) (*Guard, error) {
 	return g, nil
 }
 
-// Refuses reports whether a file of this name, inside a root and without links
-// in it, must not be read or, with write, be changed.
+// Refuses reports whether a file must not be read or, with write, not be changed. name is relative to a root and
+// contains no links.
 func (g *Guard) Refuses(name string, write bool) bool {
 	if g == nil || name == "." {
 		return false
@@ -92,7 +88,7 @@ func (p *pattern) fits(parts []string) bool {
 	return false
 }
 
-// ends reports whether the last of parts are those of the pattern.
+// ends reports whether parts end with the segments of the pattern.
 func (p *pattern) ends(parts []string) bool {
 	skip := len(parts) - len(p.parts)
 	if skip < 0 {
@@ -106,7 +102,7 @@ func (p *pattern) ends(parts []string) bool {
 	return true
 }
 
-// same matches one segment, most of which are words or the ends of words.
+// same matches one segment. Most segments are words or ends of words.
 func same(pattern, name string) bool {
 	end, starred := strings.CutPrefix(pattern, "*")
 	if !strings.ContainsAny(end, `*?[\`) {
@@ -116,17 +112,16 @@ func same(pattern, name string) bool {
 	return ok
 }
 
-// Guard is what keeps tools away from some names in these folders; nil when
-// nothing does.
+// Guard returns the guard of these folders; nil if there is none.
 func (s *Set) Guard() *Guard { return s.guard }
 
-// Guarded is p with another guard; nil lets everything pass.
+// Guarded returns p with another guard; nil allows everything.
 func (p Place) Guarded(g *Guard) Place {
 	p.guard = g
 	return p
 }
 
-// guardOf asks the roots of a call for theirs.
+// guardOf returns the guard of a call's roots.
 func guardOf(rs tool.Roots) *Guard {
 	if s, ok := rs.(interface{ Guard() *Guard }); ok {
 		return s.Guard()
@@ -134,24 +129,20 @@ func guardOf(rs tool.Roots) *Guard {
 	return nil
 }
 
-// Refuses reports whether a guard forbids reading what lies below p under a
-// name without links.
+// Refuses reports whether a guard forbids reading a name below p. The name contains no links.
 func (p Place) Refuses(below string) bool {
 	return p.guard.Refuses(filepath.Join(p.above, p.Name, below), false)
 }
 
-// Locked reports whether a guard forbids changing what lies below p under a
-// name without links.
+// Locked reports whether a guard forbids changing a name below p. The name contains no links.
 func (p Place) Locked(below string) bool {
 	return p.guard.Refuses(filepath.Join(p.above, p.Name, below), true)
 }
 
-// MayRead refuses what the guard keeps from being read, also where it is only
-// reached through links.
+// MayRead returns an error if the guard forbids reading the file, also if links lead to it.
 func (p Place) MayRead() error { return p.may(false) }
 
-// MayWrite refuses what the guard keeps from being changed, also where it is
-// only reached through links.
+// MayWrite returns an error if the guard forbids changing the file, also if links lead to it.
 func (p Place) MayWrite() error { return p.may(true) }
 
 func (p Place) may(write bool) error {
@@ -160,7 +151,7 @@ func (p Place) may(write bool) error {
 	}
 	q, err := p.Followed(true)
 	if err != nil {
-		q = p // whatever is done with it next says what is wrong
+		q = p // the operation on it will report the error
 	}
 	name, leads := filepath.Join(p.above, p.Name), filepath.Join(q.above, q.Name)
 	if !p.guard.Refuses(name, write) && (leads == name || !p.guard.Refuses(leads, write)) {

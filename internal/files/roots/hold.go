@@ -13,23 +13,20 @@ import (
 	"gatehouse/tool"
 )
 
-// holdMost is how long a change waits for another process. A lock is held for
-// microseconds as a rule.
+// holdMost is how long a change waits for another process. A lock is normally held for microseconds.
 const holdMost = 30 * time.Second
 
-// A Hold keeps the other writers of this host, and those of other hosts, from
-// changing what names in some directories stand for. It is an advisory lock of
-// each directory, so it lies on what is changed, wherever the hosts run, and
-// leaves no file behind. Programs that do not ask for it are not stopped.
+// A Hold prevents other writers of this host and of other hosts from changing the entries of some directories. It
+// is an advisory lock on each directory, so it works wherever the hosts run and leaves no file behind. It does not
+// stop programs that do not use it.
 //
-// The nil Hold holds nothing.
+// A nil Hold holds nothing.
 type Hold struct {
 	locked []*os.File
 }
 
-// Hold waits until no other writer holds a directory of the places, whose names
-// must have been followed. A directory that does not exist is passed over, as
-// are those of file systems that know no locks. The caller releases it.
+// Hold waits until no other writer holds the directories of the places, whose names must have been followed. It
+// skips directories that do not exist or that are on file systems without locks. The caller must release it.
 func (w *Writer) Hold(ctx context.Context, places ...Place) (*Hold, error) {
 	var dirs []*os.Root
 	defer func() {
@@ -38,14 +35,14 @@ func (w *Writer) Hold(ctx context.Context, places ...Place) (*Hold, error) {
 		}
 	}()
 	for _, p := range places {
-		if d, err := p.Root.OpenRoot(filepath.Dir(p.Name)); err == nil { // else what is done there next says why not
+		if d, err := p.Root.OpenRoot(filepath.Dir(p.Name)); err == nil { // otherwise the operation that follows reports the error
 			dirs = append(dirs, d)
 		}
 	}
 	return w.holdOpen(ctx, dirs...)
 }
 
-// holdOpen is Hold of directories that are open.
+// holdOpen is Hold for open directories.
 func (w *Writer) holdOpen(ctx context.Context, open ...*os.Root) (*Hold, error) {
 	var dirs []lockable
 	for _, d := range open {
@@ -53,7 +50,8 @@ func (w *Writer) holdOpen(ctx context.Context, open ...*os.Root) (*Hold, error) 
 			dirs = append(dirs, lockable{f, idOf(f)})
 		}
 	}
-	// Every host takes two directories in the same order, and one only once.
+	// Every host locks two directories in the same order, and each only once, so that no two hosts wait for each
+	// other.
 	slices.SortFunc(dirs, func(a, b lockable) int { return cmp.Compare(a.id, b.id) })
 	h := &Hold{}
 	for i, d := range dirs {
@@ -91,8 +89,7 @@ var errHeldLong = &tool.Refusal{
 	Next: "Repeat the call in a moment, or find the program that locks the directory.",
 }
 
-// lock locks an open directory as soon as no other writer has it. File systems
-// that have no locks let everything happen.
+// lock locks an open directory when no other writer has it. On file systems without locks it does nothing.
 func lock(ctx context.Context, dir *os.File) error {
 	if !errors.Is(filelock.TryOpen(dir, filelock.Exclusive), filelock.ErrHeld) {
 		return nil
@@ -105,13 +102,13 @@ func lock(ctx context.Context, dir *os.File) error {
 	return nil
 }
 
-// Release lets the others go on.
+// Release releases the locks.
 func (h *Hold) Release() {
 	if h == nil {
 		return
 	}
 	for _, f := range h.locked {
-		f.Close() // a child that is just being started has it too, until it runs its program
+		f.Close() // a child process that is being started has the file open too, until it runs its program
 	}
 	h.locked = nil
 }

@@ -11,11 +11,11 @@ import (
 	"gatehouse/tool"
 )
 
-// deleted is what Linux adds to the path of an open file whose name is gone.
+// deleted is the suffix that Linux adds to the path of an open file that has no name any more.
 const deleted = " (deleted)"
 
-// pathOf is where an open file lies now, as the system knows it, whatever name
-// it was opened by; "" where the system does not tell.
+// pathOf returns the current path of an open file, whatever name it was opened by; "" if the system does not report
+// it.
 func pathOf(f *os.File) (path string) {
 	if runtime.GOOS != "linux" {
 		return ""
@@ -31,11 +31,9 @@ func pathOf(f *os.File) (path string) {
 	return path
 }
 
-// Judge refuses an open file or directory, or with a name what lies below it,
-// if the guard keeps it from being read or, with write, from being changed. It
-// goes by what was opened. The name it was opened by may have meant another
-// file when that was judged, because links and directories can be swapped in
-// between.
+// Judge returns an error if the guard forbids reading or, with write, changing an open file or directory, or with a
+// name something below it. It checks what was opened, because links and directories can be swapped after a name was
+// checked.
 func (p Place) Judge(f *os.File, below string, write bool) error {
 	if p.guard == nil {
 		return nil
@@ -56,8 +54,8 @@ func (p Place) Judge(f *os.File, below string, write bool) error {
 	return nil
 }
 
-// nameOf is the name by which the guard knows a path: that inside of the folder
-// it lies in, or all of it where it lies in none any more.
+// nameOf returns the name by which the guard knows a path: relative to the folder that contains it, or the whole
+// path if no folder does.
 func (p Place) nameOf(path string) string {
 	if rel, err := filepath.Rel(p.Root.Name(), path); err == nil && filepath.IsLocal(rel) {
 		return filepath.Join(p.above, rel)
@@ -68,8 +66,8 @@ func (p Place) nameOf(path string) string {
 	return strings.TrimLeft(filepath.ToSlash(path[len(filepath.VolumeName(path)):]), "/")
 }
 
-// judgeByName is Judge where the system does not tell the path of an open file:
-// the name without links must still be that file's.
+// judgeByName is Judge for systems that do not report the path of an open file: the name without links must still
+// be that file's.
 func (p Place) judgeByName(f *os.File, below string, write bool) error {
 	q, err := p.Followed(true)
 	if err != nil {
@@ -99,9 +97,8 @@ func (p Place) judgeByName(f *os.File, below string, write bool) error {
 	return nil
 }
 
-// Parent opens the directory that p lies in, and returns the name of p in there.
-// What the guard keeps from being changed is refused, also if the directory is
-// another than the one that was looked up. The caller closes it.
+// Parent opens the directory that contains p, and returns p's name in it. It returns an error if the guard forbids
+// changing p, also if the directory is not the one that was looked up. The caller closes it.
 func (p Place) Parent() (*os.Root, string, error) {
 	dir, base := filepath.Split(p.Name)
 	parent, err := p.Root.OpenRoot(filepath.Clean(dir))
@@ -123,13 +120,11 @@ func (p Place) Parent() (*os.Root, string, error) {
 	return parent, base, nil
 }
 
-// uncoverMost is how many entries of a directory are looked at before it is
-// moved; a larger one stays where it is.
+// uncoverMost is how many entries of a directory are checked before it is moved. A larger directory is not moved.
 const uncoverMost = 100_000
 
-// MayMove refuses to move a directory if something in it is protected by a name
-// that begins with the directory's own and would not be under the new one: what
-// is protected as .aws/credentials must not become aws/credentials.
+// MayMove returns an error if a move would remove the protection of something in a directory, because the pattern
+// contains the directory's name: .aws/credentials must not become aws/credentials.
 func (p Place) MayMove(to Place) error {
 	levels := p.guard.levels()
 	if levels == 0 {
@@ -154,7 +149,7 @@ func (p Place) MayMove(to Place) error {
 			}
 		}
 		if err != nil {
-			return p.Refuse(err) // what cannot be looked at may be protected
+			return p.Refuse(err) // what cannot be read may be protected
 		}
 		for _, write := range []bool{false, true} {
 			was, will := filepath.Join(p.above, p.Name, name), filepath.Join(to.above, to.Name, name)
@@ -177,15 +172,14 @@ func (p Place) MayMove(to Place) error {
 	})
 }
 
-// levels is how many levels below a directory its own name decides whether a
-// name is protected.
+// levels returns how many levels below a directory its own name can decide whether a name is protected.
 func (g *Guard) levels() (n int) {
 	if g == nil {
 		return 0
 	}
 	for _, p := range g.patterns {
 		if p.below && p.not {
-			return uncoverMost // it takes back what any depth below it has
+			return uncoverMost // it allows names at any depth
 		}
 		n = max(n, len(p.parts)-1)
 	}

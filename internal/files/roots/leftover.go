@@ -14,22 +14,21 @@ import (
 )
 
 const (
-	leftAge     = 5 * time.Minute  // a younger file may belong to a process that has not claimed it yet
-	sweepPause  = 10 * time.Minute // between two looks at one directory
-	sweepMost   = 20_000           // entries that one look goes through; more would be felt
+	leftAge     = 5 * time.Minute  // a newer file may belong to a process that has not locked it yet
+	sweepPause  = 10 * time.Minute // between two checks of one directory
+	sweepMost   = 20_000           // entries checked at once; more would delay the call noticeably
 	sweptMost   = 1000             // directories that are remembered
 	sweepAtOnce = 512              // entries read at once
 )
 
-// Writer puts files in place, and clears away what writers that were killed
-// left beside them. The zero value is ready. It is safe for
-// concurrent use.
+// Writer writes files, and removes the temporary files of writers that were killed. The zero value is ready to use.
+// It is safe for concurrent use.
 type Writer struct {
 	mu    sync.Mutex
-	swept map[string]time.Time // directories, and when they were looked at
+	swept map[string]time.Time // directories, and when they were last checked
 }
 
-// tempName is that of a file which is being filled.
+// tempName returns the name of a temporary file.
 func tempName() string { return ".gatehouse-" + rand.Text() + ".tmp" }
 
 func isTemp(name string) bool {
@@ -39,8 +38,7 @@ func isTemp(name string) bool {
 		strings.Trim(middle, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
-// due reports whether it is time to look at a directory, and notes that it is
-// being done.
+// due reports whether a directory should be checked now, and records the check.
 func (w *Writer) due(dir string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -55,8 +53,8 @@ func (w *Writer) due(dir string) bool {
 	return true
 }
 
-// clearLeftovers clears a directory that a file was just put in. What cannot be cleared
-// stays; it does no harm.
+// clearLeftovers removes old temporary files from a directory to which a file was just written. A file that cannot
+// be removed stays, which does no harm.
 func (w *Writer) clearLeftovers(p Place, parent *os.Root) {
 	if !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
 		return
@@ -79,9 +77,8 @@ func (w *Writer) clearLeftovers(p Place, parent *os.Root) {
 	}
 }
 
-// clear removes a temporary file that is ours, has been left alone for
-// a while, and that no process has claimed: the process that fills one locks it until it
-// is whole, and needs but a moment from then until it has its name.
+// clear removes a temporary file if it belongs to this user, is old enough, and no process has locked it. A process
+// locks its temporary file until it is complete, and renames it immediately afterwards.
 func (w *Writer) clear(parent *os.Root, name string) {
 	f, err := parent.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -97,8 +94,8 @@ func (w *Writer) clear(parent *os.Root, name string) {
 	}
 }
 
-// ours reports whether a temporary file can be one of this user's. The superuser
-// gives them the owner of the file they are to replace.
+// ours reports whether a temporary file can be one of this user's. The superuser's have the owner of the file that
+// they replace.
 func ours(info fs.FileInfo) bool {
 	uid, _ := owner(info)
 	return uid < 0 || uid == os.Geteuid() || os.Geteuid() == 0

@@ -7,15 +7,14 @@ import (
 	"sync"
 )
 
-// Rename moves what is at from to to, which must be in the same root.
+// Rename moves a file within one root.
 func Rename(from, to Place) error { return between(from, to, os.Rename, (*os.Root).Rename) }
 
-// Link gives the file at from a second name, which must be in the same root.
+// Link gives a file a second name within one root.
 func Link(from, to Place) error { return between(from, to, os.Link, (*os.Root).Link) }
 
-// between does something with two names in directories that were opened and
-// judged. Where the system has paths for open directories, no name on the way
-// to either is looked up again.
+// between calls an operation with two names in directories that were opened and checked. If the system has paths
+// for open directories, no part of either path is looked up again.
 func between(from, to Place, byPath func(a, b string) error, byName func(r *os.Root, a, b string) error) error {
 	a, err := from.openParent()
 	if err != nil {
@@ -33,7 +32,7 @@ func between(from, to Place, byPath func(a, b string) error, byName func(r *os.R
 	return byPath(a.path(), b.path())
 }
 
-// pathsOfFiles reports whether an open file has a path of its own.
+// pathsOfFiles reports whether the system has paths for open files.
 var pathsOfFiles = sync.OnceValue(func() bool {
 	_, err := os.Stat("/proc/self/fd")
 	return runtime.GOOS == "linux" && err == nil

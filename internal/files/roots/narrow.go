@@ -5,15 +5,13 @@ import (
 	"path/filepath"
 )
 
-// Narrow makes a set of what lies both in this one and in other folders, in
-// their order: a folder inside one of ours becomes one itself, ours stays as it
-// is inside a larger one, and what does not meet any is left out, as is what is
-// no directory. It never reaches further than this set. nil means that nothing
-// is left.
+// Narrow returns the intersection of this set and other folders, in the order of those: a folder inside one of this
+// set becomes a folder of its own, a folder of this set inside a larger one stays as it is, and others and those
+// that are not directories are left out. The result never reaches further than this set. nil means that nothing is
+// left.
 //
-// What it opens it opens through our roots, and protected names stay
-// protected. It is meant for one call: it does not notice that a folder is
-// replaced by another. Close it, before this set; folders that are ours stay
+// It opens folders through the roots of this set, and protected names stay protected. It is meant for one call,
+// because it does not notice that a folder is replaced. Close it before this set; the folders of this set stay
 // open.
 func (s *Set) Narrow(paths []string) *Set {
 	n := &Set{guard: s.guard, home: s.home}
@@ -47,8 +45,7 @@ func (s *Set) Narrow(paths []string) *Set {
 	return n
 }
 
-// within is what a folder and another one have in common; nil for nothing. path
-// is as it was given, real without links.
+// within returns the intersection of two folders, or nil. path is the path as given, real the one without links.
 func (f *folder) within(path, real string) *folder {
 	root, err := f.root()
 	if err != nil {
@@ -72,8 +69,8 @@ func (f *folder) within(path, real string) *folder {
 	return g
 }
 
-// Above is the name that an open folder of the set has inside of the one it is
-// a part of; "" for a whole one. The guard judges names from there.
+// Above returns the name of an open folder of the set within the folder that it is a part of; "" for a whole
+// folder. The guard checks names relative to the latter.
 func (s *Set) Above(root *os.Root) string {
 	for _, f := range s.folders {
 		if f.above != "" && f.now.Load().root == root {
@@ -83,7 +80,7 @@ func (s *Set) Above(root *os.Root) string {
 	return ""
 }
 
-// aboveOf asks the roots of a call.
+// aboveOf returns Above of a call's roots.
 func aboveOf(rs any, root *os.Root) string {
 	if s, ok := rs.(interface{ Above(*os.Root) string }); ok {
 		return s.Above(root)

@@ -11,10 +11,10 @@ import (
 	"gatehouse/tool"
 )
 
-// Place is a path found in the roots of a call. Its methods go through the
-// root and return refusals that speak of the path as the caller wrote it.
+// Place is a path found in the roots of a call. Its methods use the root and return refusals that contain the path
+// as the caller wrote it.
 type Place struct {
-	Root *os.Root // shared, do not close
+	Root *os.Root // shared; must not be closed
 	Name string   // inside Root, clean; "." is the root itself
 	Path string   // as the caller wrote it
 
@@ -23,7 +23,7 @@ type Place struct {
 	above string // name of Root in the folder it is a part of; "" for a whole one
 }
 
-// Locate looks a path up. The error is a *tool.Refusal.
+// Locate finds a path in the roots. The error is a *tool.Refusal.
 func Locate(rs tool.Roots, path string) (Place, error) {
 	root, name, err := rs.Resolve(path)
 	if err != nil {
@@ -32,19 +32,18 @@ func Locate(rs tool.Roots, path string) (Place, error) {
 	return Place{root, name, path, rs, guardOf(rs), aboveOf(rs, root)}, nil
 }
 
-// NamesDir reports whether the caller wrote the path as that of a directory,
-// with a slash at its end.
+// NamesDir reports whether the caller wrote the path with a slash at its end.
 func (p Place) NamesDir() bool {
 	return p.Name == "." || os.IsPathSeparator(p.Path[len(p.Path)-1])
 }
 
-// Stat looks at what is there, links followed.
+// Stat returns the info of the file; it follows links.
 func (p Place) Stat() (fs.FileInfo, error) { return do(p, true, (*os.Root).Stat) }
 
-// Lstat looks at what is there; a link itself is what it finds.
+// Lstat returns the info of the file, or of the link itself.
 func (p Place) Lstat() (fs.FileInfo, error) { return do(p, false, (*os.Root).Lstat) }
 
-// Open opens what is there, links followed, unless the guard forbids it.
+// Open opens the file; it follows links. It returns an error if the guard forbids it.
 func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
 	if err := p.may(flag&(os.O_WRONLY|os.O_RDWR) != 0); err != nil {
 		return nil, err
@@ -68,9 +67,8 @@ func (p Place) openFile(flag int, perm fs.FileMode) (*os.File, error) {
 	})
 }
 
-// Regular opens a regular file for reading, unless the guard forbids it.
-// Anything else is refused before it is opened, since opening a pipe or a
-// device can already do something.
+// Regular opens a regular file for reading, unless the guard forbids it. It refuses other files before opening
+// them, because opening a pipe or a device can have effects.
 func (p Place) Regular() (*os.File, fs.FileInfo, error) {
 	if err := p.MayRead(); err != nil {
 		return nil, nil, err
@@ -82,7 +80,7 @@ func (p Place) Regular() (*os.File, fs.FileInfo, error) {
 	if err := p.MustBeRegular(info); err != nil {
 		return nil, nil, err
 	}
-	f, err := p.openFile(os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been swapped for a pipe since
+	f, err := p.openFile(os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been replaced by a pipe since
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,7 +99,7 @@ func (p Place) Regular() (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// Dir opens a directory as a root of its own, which the caller closes.
+// Dir opens a directory as a root, which the caller closes.
 func (p Place) Dir() (*os.Root, error) {
 	info, err := p.Stat()
 	if err != nil {
@@ -113,7 +111,7 @@ func (p Place) Dir() (*os.Root, error) {
 	return do(p, true, (*os.Root).OpenRoot)
 }
 
-// MustBeRegular refuses what is no regular file.
+// MustBeRegular returns an error if the file is not a regular file.
 func (p Place) MustBeRegular(info fs.FileInfo) error {
 	switch {
 	case info.Mode().IsRegular():
@@ -128,7 +126,7 @@ func (p Place) MustBeRegular(info fs.FileInfo) error {
 	return tool.Refuse(tool.CodeNotAFile, "%s is %s, not a regular file", quote(p.Path), Kind(info.Mode()))
 }
 
-// Kind says in words what is neither a file nor a directory.
+// Kind describes the type of something that is neither a file nor a directory.
 func Kind(m fs.FileMode) string {
 	switch {
 	case m&fs.ModeSymlink != 0:
@@ -145,10 +143,8 @@ func Kind(m fs.FileMode) string {
 	return ""
 }
 
-// do runs one operation. A root refuses every absolute link, every link that
-// leaves it, even to a place the caller may touch, and more than eight links
-// in a row; such a name is followed by hand and the operation tried once more
-// on what it leads to.
+// do runs one operation. A root refuses absolute links, links that leave it, even to a folder that the caller may
+// use, and more than eight links in a row. do follows such a name itself and repeats the operation on the target.
 func do[T any](p Place, last bool, op func(*os.Root, string) (T, error)) (T, error) {
 	v, err := op(p.Root, p.Name)
 	if escapes(err) || errors.Is(err, syscall.ELOOP) {
@@ -164,9 +160,8 @@ func do[T any](p Place, last bool, op func(*os.Root, string) (T, error)) (T, err
 	return v, nil
 }
 
-// plain reports whether a deep name is surely one without links. Each directory
-// is opened from the one above, where looking every name up from the root takes
-// as many steps as the square of the depth.
+// plain reports whether a deep name certainly contains no links. It opens each directory from the one above,
+// because looking each name up from the root takes a number of steps that is quadratic in the depth.
 func plain(root *os.Root, parts []string) bool {
 	dir := root
 	defer func() {
@@ -181,7 +176,7 @@ func plain(root *os.Root, parts []string) bool {
 		info, err := dir.Lstat(part)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return true // nor is there anything below it
+			return true // then nothing is below it
 		case err != nil || info.Mode()&(fs.ModeSymlink|fs.ModeIrregular) != 0:
 			return false
 		case i+1 == len(parts):
@@ -199,13 +194,12 @@ func plain(root *os.Root, parts []string) bool {
 	return false
 }
 
-// maxLinks is how many links one path may lead through.
+// maxLinks is how many links a path may contain.
 const maxLinks = 40
 
-// Followed is the place that p leads to, with no link left in its name; with
-// last false a link at the very end stays. What does not exist yet stays as
-// it is. Another process may change things meanwhile: the name is an aid, and the
-// root that is asked for it decides.
+// Followed returns the place that p leads to. Its name contains no links, except that a link at the end stays if
+// last is false. Names that do not exist stay as they are. Other processes may change the folders meanwhile: the
+// root decides when the name is used.
 func (p Place) Followed(last bool) (Place, error) {
 	q := p
 	done, rest := ".", strings.Split(filepath.ToSlash(p.Name), "/")

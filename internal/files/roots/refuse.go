@@ -9,8 +9,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Refuse turns what the system said about p into a refusal. It never repeats
-// the path inside the system's error, which may begin at the root.
+// Refuse converts an error of the system about p to a refusal. It never contains the path in that error, which may
+// be relative to the root.
 func (p Place) Refuse(err error) error {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return r
@@ -27,7 +27,7 @@ func (p Place) Refuse(err error) error {
 		}
 	case errors.Is(err, syscall.ENOTDIR):
 		return &tool.Refusal{Code: tool.CodeNotADirectory, Message: "a part of " + path + " is a file, not a directory"}
-	case errors.Is(err, syscall.ENOTEMPTY): // before ErrExist, which it also is
+	case errors.Is(err, syscall.ENOTEMPTY): // before ErrExist, which it also matches
 		return &tool.Refusal{
 			Code:    tool.CodeNotEmpty,
 			Message: path + " is not an empty directory",
@@ -62,11 +62,11 @@ func (p Place) Refuse(err error) error {
 	return &tool.Refusal{Code: tool.CodeFailed, Message: path + ": " + errorText(err)}
 }
 
-// escapes recognises an os.Root's own refusal, which the os package does not
-// export.
+// escapes reports whether an error is that of an os.Root for a name that leaves it; the os package does not export
+// it.
 func escapes(err error) bool { return errorText(err) == "path escapes from parent" }
 
-// errorText is the innermost message of a file system error, without its path.
+// errorText returns the innermost message of a file system error, without its path.
 func errorText(err error) string {
 	if err == nil {
 		return ""

@@ -11,25 +11,21 @@ import (
 	"gatehouse/internal/files/filelock"
 )
 
-// ErrStale says that a file is not the one a change was computed from.
+// ErrStale means that a file has changed since the change was computed.
 var ErrStale = errors.New("the file changed meanwhile")
 
-// Replace puts a file where p is, all of it or nothing, and returns it. The
-// place must have been followed. was is the file as it was last seen, nil for
-// none: if something else is there by now, ErrStale is returned and nothing
-// happens. That comparison and the rename are one step among all that replace
-// files this way, in this process and in others: they hold the directory, by
-// hold or, if that is nil, for the moment. The caller keeps the file of was open
-// so that the system gives its number to no other. Between the comparison and
-// the rename, programs that do not know the lock have a few microseconds; where
-// there was no file, nothing is ever replaced on file systems that can link.
+// Replace writes a complete file at p, whose name must have been followed, and returns it open. was is the file as
+// last seen, nil if there was none: if the current file differs, Replace returns ErrStale and changes nothing. The
+// comparison and the rename are one step for all writers that use Replace, in this process and others, because they
+// hold the directory: hold, or a Hold of its own if hold is nil. The caller keeps was's file open, so that the
+// system does not reuse its number. Programs that do not use the lock have a few microseconds between the
+// comparison and the rename. If there was no file, none is ever replaced on file systems with links.
 //
-// data fills the new file. One that replaces another has its mode and, where we
-// may, its owner; mode, less the umask, is for one where there was none.
+// data writes the content. A new version of a file keeps the mode and, if permitted, the owner; mode, less the
+// umask, is for a new file.
 //
-// The file is never written in place. One that has other names (hard links) is
-// parted from them: they may lie outside of the roots, or be a package
-// manager's store.
+// The file is never written in place. Its other names (hard links) keep the old content, because they may be
+// outside of the roots or belong to a package manager's store.
 func (w *Writer) Replace(
 	ctx context.Context, hold *Hold, p Place, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error,
 ) (now fs.FileInfo, err error) {
@@ -64,10 +60,10 @@ func (w *Writer) Replace(
 	if nerr == nil && os.SameFile(now, ours) {
 		return now, nil
 	}
-	return ours, nil // another process was quicker; what we wrote was there
+	return ours, nil // another process was faster; the file was in place until then
 }
 
-// swap gives the temporary file its name, unless was is not what has it.
+// swap renames the temporary file, unless the name does not belong to was any more.
 func swap(parent *os.Root, temp, base string, was fs.FileInfo) error {
 	now, err := parent.Lstat(base)
 	if was != nil {
@@ -85,11 +81,10 @@ func swap(parent *os.Root, temp, base string, was fs.FileInfo) error {
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%w: %w", ErrStale, fs.ErrExist)
 	}
-	return parent.Rename(temp, base) // no second names on this file system
+	return parent.Rename(temp, base) // this file system has no links
 }
 
-// writeTemp makes the temporary file: complete, with the mode of the file it will
-// replace, and on disk.
+// writeTemp creates the temporary file, completely written to disk, with the mode of the file that it will replace.
 func (w *Writer) writeTemp(
 	parent *os.Root,
 	temp string,
@@ -98,7 +93,7 @@ func (w *Writer) writeTemp(
 	data func(*os.File) error,
 ) (info fs.FileInfo, err error) {
 	if was != nil {
-		mode = 0o600 // until it has its owner
+		mode = 0o600 // until its owner is set
 	}
 	f, err := parent.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -112,8 +107,7 @@ func (w *Writer) writeTemp(
 			parent.Remove(temp)
 		}
 	}()
-	// A file that is locked is no leftover. Where it cannot be locked, no writer
-	// removes leftovers.
+	// A locked file is not a leftover. If it cannot be locked, no writer removes leftovers here.
 	filelock.TryOpen(f, filelock.Exclusive)
 	if was != nil {
 		keepOwner(f, was)
@@ -130,8 +124,7 @@ func (w *Writer) writeTemp(
 	return f.Stat()
 }
 
-// keepOwner gives f the owner and group of was where the system has them and
-// we may.
+// keepOwner gives f the owner and group of was, if the system has them and permits it.
 func keepOwner(f *os.File, was fs.FileInfo) {
 	uid, gid := owner(was)
 	if uid >= 0 && (uid != os.Geteuid() || gid != os.Getegid()) {
@@ -141,8 +134,8 @@ func keepOwner(f *os.File, was fs.FileInfo) {
 	}
 }
 
-// owner is -1 where the system does not tell. The fields are read by name,
-// since their type differs by system.
+// owner returns -1 if the system does not report owners. The fields are read by name, because their types differ
+// between systems.
 func owner(info fs.FileInfo) (uid, gid int) {
 	v := reflect.Indirect(reflect.ValueOf(info.Sys()))
 	if v.Kind() != reflect.Struct {
@@ -155,8 +148,8 @@ func owner(info fs.FileInfo) (uid, gid int) {
 	return int(u.Uint()), int(g.Uint())
 }
 
-// syncDir makes the rename last through a power cut. Its failure is not the
-// call's: the file is in place, and some systems cannot do it.
+// syncDir makes the rename durable. Its failure is not an error, because the file is in place and some systems
+// cannot sync a directory.
 func syncDir(dir *os.Root) {
 	if d, err := dir.Open("."); err == nil {
 		d.Sync()

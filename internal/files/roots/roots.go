@@ -1,16 +1,12 @@
-// Package roots holds the folders a call may touch, each opened once.
+// Package roots opens the folders that a call may access.
 //
-// A path is looked up in two steps. Set.Resolve finds by its words alone
-// which folder a path means; that is a convenience and decides nothing. The
-// operation itself then goes through that folder's *os.Root, where the kernel
-// walks the name and refuses whatever leaves the folder, however it is spelt
-// and whatever is swapped underneath. An *os.Root confines names. It does not
-// know about mount points, hard links or devices, so it is no sandbox for
-// programs.
+// A path is looked up in two steps. Set.Resolve finds by its text which folder a path is in; that decides nothing.
+// The operation then uses that folder's *os.Root, in which the kernel resolves the name and refuses what leaves the
+// folder, however it is written and whatever is swapped meanwhile. An *os.Root confines names. It knows nothing
+// about mount points, hard links or devices, so it does not isolate programs.
 //
-// Place is what file tools work with: a path found in its roots, with
-// symbolic links that stay inside followed, and with errors a model can act
-// on.
+// File tools use Place: a path found in its roots, with symbolic links that stay inside followed, and with errors
+// that a model can act on.
 package roots
 
 import (
@@ -31,26 +27,23 @@ type Dir struct {
 	Path string // may be relative to the current directory or begin with ~
 }
 
-// Options adjust a Set. The zero value is fine.
+// Options configures a Set. The zero value is usable.
 type Options struct {
-	// Home is what ~ stands for; "" means the user's home directory. Tests set it, to leave that
-	// alone.
+	// Home replaces ~; "" means the user's home directory. Tests set it to protect that.
 	Home    string
-	Protect []string // names tools stay away from, see NewGuard; nil means Protected(), an empty list none
+	Protect []string // names that tools must not touch, see NewGuard; nil means Protected(), an empty list none
 }
 
-// Set is a list of open folders; it implements tool.Roots. Safe for
-// concurrent use.
+// Set is a list of open folders. It implements tool.Roots and is safe for concurrent use.
 type Set struct {
-	folders []*folder // in order, the first is the default
+	folders []*folder // in order; the first is the default
 	guard   *Guard
 	home    string
 	base    string // relative paths start here; "" means at the first folder
 }
 
-// Open opens the folders in order. It fails if there is none or if one is
-// missing or not a directory, and names that one. A folder given twice is
-// opened once.
+// Open opens the folders in order. It returns an error if there are none, or one is missing or not a directory. A
+// folder that is given twice is opened once.
 func Open(dirs []Dir, o Options) (*Set, error) {
 	if o.Protect == nil {
 		o.Protect = Protected()
@@ -79,8 +72,8 @@ func Open(dirs []Dir, o Options) (*Set, error) {
 	return s, nil
 }
 
-// Unrestricted opens the whole file system, on Windows every volume that is
-// there now. Relative paths start at the current directory.
+// Unrestricted opens the whole file system; on Windows, every volume that exists now. Relative paths start in the
+// current directory.
 func Unrestricted(o Options) (*Set, error) {
 	base, err := os.Getwd()
 	if err != nil {
@@ -94,11 +87,11 @@ func Unrestricted(o Options) (*Set, error) {
 	return s, nil
 }
 
-// Everything reports whether this is what Unrestricted opens.
+// Everything reports whether the set was opened by Unrestricted.
 func (s *Set) Everything() bool { return s.base != "" }
 
-// StartingAt is an unrestricted set whose relative paths start at base, an
-// absolute path. Its folders are those of s and close with s.
+// StartingAt returns an unrestricted set whose relative paths start at base, an absolute path. It shares the
+// folders of s, and is closed with s.
 func (s *Set) StartingAt(base string) *Set {
 	n := &Set{guard: s.guard, home: s.home, base: base}
 	for _, f := range s.folders {
@@ -127,8 +120,7 @@ func volumes() []Dir {
 	return dirs
 }
 
-// Resolve implements tool.Roots. It looks at words only, but for one stat of
-// the folder to notice that it was replaced.
+// Resolve implements tool.Roots. It uses the text of the path, and one stat to notice that the folder was replaced.
 func (s *Set) Resolve(path string) (*os.Root, string, error) {
 	if err := wellFormed(path); err != nil {
 		return nil, "", err
@@ -152,8 +144,7 @@ func (s *Set) Resolve(path string) (*os.Root, string, error) {
 	return root, name, nil
 }
 
-// findFolder picks the folder that leaves the shortest name, so that a folder
-// inside another one wins.
+// findFolder returns the folder that leaves the shortest name, so that a folder inside another one is preferred.
 func (s *Set) findFolder(path string) (best *folder, name string) {
 	if !filepath.IsAbs(path) {
 		if filepath.IsLocal(path) {
@@ -225,8 +216,8 @@ func (s *Set) named(name string) bool {
 	return false
 }
 
-// Outside is the refusal of a path that lies in no folder of the call. It
-// names no folder: a refused caller does not learn which folders exist.
+// Outside returns the refusal of a path that is in no folder of the call. It names no folder, because a refused
+// caller must not learn which folders exist.
 func Outside(path string) *tool.Refusal {
 	return &tool.Refusal{
 		Code:    tool.CodeOutsideRoot,
@@ -263,7 +254,7 @@ func home(o Options) string {
 	if o.Home != "" {
 		return o.Home
 	}
-	h, _ := os.UserHomeDir() // without one, ~ stays a name like any other
+	h, _ := os.UserHomeDir() // without a home directory, ~ is an ordinary name
 	return h
 }
 
@@ -280,8 +271,7 @@ func expand(path, home string) string {
 	return path
 }
 
-// quote shows a path in a message: as it is when it is plain, quoted and cut
-// when it is not.
+// quote returns a path for a message: unchanged if it is plain, otherwise quoted and cut.
 func quote(path string) string {
 	const most = 200
 	path = displaytext.Cut(path, most, "...")

@@ -5,14 +5,13 @@ import "path/filepath"
 // Expand replaces a leading ~ by the user's home directory.
 func Expand(path string) string { return expand(path, home(Options{})) }
 
-// Inside reports whether a folder is one of these or lies below one, with
-// symbolic links followed where they exist. It decides nothing: opening does.
+// Inside reports whether a folder is one of these or below one, after following links that exist. It is not a
+// security check; opening the folder is.
 func Inside(path string, folders []string) bool {
 	return meets(path, folders, false)
 }
 
-// Meet reports whether a folder is one of these, lies below one, or has one
-// below it.
+// Meet reports whether a folder is one of these, below one, or above one.
 func Meet(path string, folders []string) bool {
 	return meets(path, folders, true)
 }

@@ -11,20 +11,18 @@ import (
 	"gatehouse/tool"
 )
 
-// Workplace is a folder that a program begins in. The program may go elsewhere:
-// roots hold file tools, not programs.
+// Workplace is a folder in which a program starts. The program may access others, because roots restrict file tools
+// and not programs.
 type Workplace struct {
-	Path string // to be shown
-	Dir  string // to start in, until Close
+	Path string // for display
+	Dir  string // the working directory, until Close
 
-	open *os.File // nil where Dir is a name
+	open *os.File // nil if Dir is a name
 }
 
-// OpenWorkplace finds the folder dir in r; "" means the first of r, or the
-// system's place for temporary files where r is empty. Where the system can,
-// the program begins in what was opened, whatever has the name by then. field
-// is what the caller knows dir by. The caller calls Close once the
-// program has begun.
+// OpenWorkplace finds the folder dir in r; "" means the first folder of r, or the system's temporary folder if r is
+// empty. If the system permits, the program starts in the opened directory, whatever has its name by then. field is
+// the name of the caller's argument. The caller calls Close after the program was started.
 func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	if dir == "" {
 		if len(r.List()) == 0 {
@@ -36,7 +34,7 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	if err != nil {
 		return Workplace{}, err
 	}
-	f, err := place.Root.OpenFile(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe is not waited for
+	f, err := place.Root.OpenFile(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for the writer of a pipe
 	if err != nil {
 		return Workplace{}, &tool.Refusal{
 			Code:    tool.CodeNotFound,
@@ -56,7 +54,7 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	return w, nil
 }
 
-// Close gives back what was opened.
+// Close closes the folder.
 func (w Workplace) Close() error {
 	if w.open == nil {
 		return nil
@@ -64,6 +62,5 @@ func (w Workplace) Close() error {
 	return w.open.Close()
 }
 
-// Says is the text of an error with the path that means something in the place
-// of the one that was used.
+// Says returns the text of an error in which the path that was used is replaced by the one that the caller knows.
 func (w Workplace) Says(err error) string { return strings.ReplaceAll(err.Error(), w.Dir, w.Path) }

@@ -14,9 +14,8 @@ import (
 	sqlite "modernc.org/sqlite"
 )
 
-// frozen is a file that lies on a disk which is full or can only be read. SQLite
-// cannot open it the usual way then, because its journal needs files beside it.
-// It is read as it is; nothing changes it, because nothing can.
+// frozen is a database file on a disk that is full or read-only. SQLite cannot open it normally, because its
+// journal needs files in the same folder. It is read as it is, and cannot change meanwhile.
 type frozen struct {
 	db    *sql.DB
 	at    time.Time // when opening it for writing last failed
@@ -26,11 +25,11 @@ type frozen struct {
 
 const (
 	tryAgain      = time.Second // between attempts to open a frozen file for writing
-	changesFrozen = -1          // differs from every number SQLite counts, so that a thaw is a change
+	changesFrozen = -1          // different from every number that SQLite counts, so that a thaw is seen as a change
 )
 
-// Frozen returns why the file is read as it was and cannot be written; nil when
-// it can, or when nothing was read or written yet.
+// Frozen returns the reason for which the file is read as it was and cannot be written. It returns nil if the file
+// can be written, or was not used yet.
 func (f *File) Frozen() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,8 +39,8 @@ func (f *File) Frozen() error {
 	return f.frozen.cause
 }
 
-// readFrozen gives connections to a file that could not be opened for writing
-// because of cause, if the disk is the reason. It is called with mu held.
+// readFrozen opens a file for reading that could not be opened for writing because of cause, if the disk is the
+// reason. mu must be held.
 func (f *File) readFrozen(cause error) (*sql.DB, error) {
 	if f.closed || f.Path == "" || !isUnwritable(cause) {
 		return nil, cause
@@ -74,9 +73,8 @@ func (f *File) openFrozen(z *frozen) error {
 	}
 	from, how := f.Path, "&mode=ro&immutable=1"
 	if journal, err := os.Stat(f.Path + "-wal"); err == nil && journal.Size() > 0 || f.Additions != "" {
-		// A host that was killed left its last changes there, and SQLite would
-		// leave them out or want to write. It reads a copy instead. A file of an
-		// older program may also lack what was added to it since.
+		// A host that was killed left its last changes in the journal, which SQLite would ignore or want to write.
+		// A copy is read instead. A file of an older program may also lack additions.
 		if z.copy, err = copyAway(f.Path); err != nil {
 			return err
 		}
@@ -103,7 +101,7 @@ func (f *File) openFrozen(z *frozen) error {
 	return nil
 }
 
-// addTo adds to a copy what later versions of the file have.
+// addTo adds the additions of later versions to a copy.
 func (f *File) addTo(path string) error {
 	if f.Additions == "" {
 		return nil
@@ -120,8 +118,8 @@ func (f *File) addTo(path string) error {
 	return errors.Join(err, db.Close())
 }
 
-// copyAway copies a file and its journal to a folder that only this user reads,
-// in memory if the folder for temporary files has no room.
+// copyAway copies a file and its journal to a folder that only this user can read, or to memory if the temporary
+// folder is full.
 func copyAway(path string) (dir string, err error) {
 	for _, place := range []string{"", "/dev/shm"} {
 		if dir, err = os.MkdirTemp(place, "gatehouse-frozen-*"); err != nil {
@@ -130,7 +128,7 @@ func copyAway(path string) (dir string, err error) {
 		to := filepath.Join(dir, filepath.Base(path))
 		journal := copyFile(path+"-wal", to+"-wal")
 		if errors.Is(journal, os.ErrNotExist) {
-			journal = nil // the host that wrote it ended in order
+			journal = nil // the host that wrote it stopped in order
 		}
 		if err = errors.Join(copyFile(path, to), journal); err == nil {
 			return dir, nil
@@ -154,8 +152,7 @@ func copyFile(from, to string) error {
 	return errors.Join(err, out.Close())
 }
 
-// thaw lets go of what was read while the file could not be written. It is
-// called with mu held.
+// thaw closes what was read while the file could not be written. mu must be held.
 func (f *File) thaw() error {
 	z := f.frozen
 	f.frozen = nil
@@ -175,8 +172,8 @@ func (z *frozen) unfreeze() (err error) {
 	return err
 }
 
-// isUnwritable reports whether an error says that a file or its folder cannot be
-// written: a full disk, a quota, a file system or a folder that can only be read.
+// isUnwritable reports whether an error means that a file or its folder cannot be written: a full disk, a quota, or
+// a read-only file system or folder.
 func isUnwritable(err error) bool {
 	for _, no := range []error{syscall.EROFS, syscall.ENOSPC, syscall.EDQUOT, os.ErrPermission} {
 		if errors.Is(err, no) {

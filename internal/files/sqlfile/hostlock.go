@@ -10,20 +10,18 @@ import (
 	"gatehouse/internal/files/filelock"
 )
 
-// A HostLock is a lock that a host holds for as long as it runs, and which hosts
-// of the version before this one see too. They lock by means of SQLite, on a
-// file of their own: one file cannot hold both locks, because some systems let
-// the two techniques exclude each other even in one process.
+// A HostLock is held by a host while it runs, and is also seen by hosts of the version before. Those lock by means
+// of SQLite, on a file of their own: one file cannot carry both locks, because on some systems the two techniques
+// exclude each other even in one process.
 //
-// One version later filelock alone is enough: then remove HostLock.
+// In the next version filelock alone is enough; HostLock is then removed.
 type HostLock struct {
 	lock  *filelock.Lock
 	older *olderLock
 }
 
-// TryHost locks the file at path, and the one at older as hosts of the version
-// before do. It makes what is missing. It does not wait: the error is
-// filelock.ErrHeld if a host of either version is in the way.
+// TryHost locks the file at path, and the one at older in the way of the version before. It creates missing files.
+// It does not wait: the error is filelock.ErrHeld if a host of either version has the lock.
 func TryHost(path, older string, mode filelock.Mode) (*HostLock, error) {
 	l, err := filelock.Try(path, mode)
 	if err != nil {
@@ -44,20 +42,20 @@ func (l *HostLock) Remove() error {
 	err := os.Remove(l.older.path)
 	rerr := l.older.unlock()
 	if err != nil {
-		os.Remove(l.older.path) // where an open file cannot be removed
+		os.Remove(l.older.path) // on systems that cannot remove an open file
 	}
 	return errors.Join(rerr, l.lock.Remove())
 }
 
-// olderLock is a lock as hosts of the version before take it.
+// olderLock is a lock in the way of the version before.
 type olderLock struct {
 	path string
 	db   *sql.DB
-	conn *sql.Conn // whose transaction is the lock
+	conn *sql.Conn // its transaction is the lock
 }
 
-// tryOlder locks the file that is at path when it returns: a host that finds the
-// lock of one that is gone removes the file.
+// tryOlder locks the file that is at path when it returns, because a host may remove the file of another one that
+// has ended.
 func tryOlder(path string, mode filelock.Mode) (*olderLock, error) {
 	for range 50 {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)

@@ -10,19 +10,18 @@ import (
 	"os"
 )
 
-// magic begins every SQLite file that holds something.
+// magic is the beginning of every SQLite file that is not empty.
 var magic = []byte("SQLite format 3\x00")
 
-// Is reports whether a file is one of SQLite's.
+// Is reports whether a file is a SQLite database.
 func Is(file io.ReaderAt) bool {
 	head := make([]byte, len(magic))
 	n, _ := file.ReadAt(head, 0)
 	return bytes.Equal(head[:n], magic)
 }
 
-// Snapshot writes all that a database holds at this moment to a new file,
-// private to its user, while others go on using it. What is at to already is
-// an error. After an error nothing is left there.
+// Snapshot writes the current content of a database to a new file that only its user can read, while others use the
+// database. It returns an error if to exists. After an error it leaves nothing there.
 func Snapshot(ctx context.Context, path, to string) (err error) {
 	from, err := Address(path)
 	if err != nil {
@@ -44,7 +43,7 @@ func Snapshot(ctx context.Context, path, to string) (err error) {
 	return nil
 }
 
-// claim makes an empty file that only its user reads, which VACUUM fills.
+// claim creates an empty file that only its user can read, for VACUUM.
 func claim(path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package sqlfile opens a SQLite file the way this house keeps its records:
-// private to its user, durable at every commit, shared by several processes.
+// Package sqlfile opens SQLite files that are private to their user, durable after each commit, and shared by
+// several processes.
 package sqlfile
 
 import (
@@ -19,45 +19,42 @@ import (
 	sqlite "modernc.org/sqlite"
 )
 
-// ErrClosed is the answer of a File that was closed.
+// ErrClosed is the error of a File that was closed.
 var ErrClosed = errors.New("the file was closed")
 
-// File is one database file, opened when it is first needed. The zero value
-// with a Path and a Schema is ready. Safe for concurrent use.
+// File is one database file, which is opened at its first use. The zero value with a Path and a Schema is ready to
+// use. It is safe for concurrent use.
 type File struct {
 	Path   string // "" keeps everything in memory
-	Schema string // statements that make an empty file what it should be
-	// Version is kept in the file as user_version; a file of another version
-	// is refused. At least 1.
+	Schema string // statements that create the tables in an empty file
+	// Version is stored in the file as user_version; a file of another version is refused. It is at least 1.
 	Version int
 
-	// Additions are statements that add to a file of this version what it did not
-	// have at first, such as CREATE TABLE IF NOT EXISTS. They run whenever the file
-	// is opened, and leave what older programs know of it as it is.
+	// Additions are statements that add to an existing file what later programs need, such as CREATE TABLE IF NOT
+	// EXISTS. They run whenever the file is opened, and must not change what older programs use.
 	Additions string
 
-	ForeignKeys bool  // references are enforced
-	Journal     int64 // bytes that the write-ahead log is cut to when it was longer; 0 leaves it
+	ForeignKeys bool  // foreign keys are enforced
+	Journal     int64 // bytes to which a longer write-ahead log is cut; 0 leaves it
 	Secret      bool  // a file that other users can read is refused
-	Page        int   // bytes of a page of a new file, a power of two; 0 means SQLite's 4,096. Larger ones suit large rows
+	Page        int   // page size of a new file in bytes, a power of two; 0 means SQLite's 4,096. Larger pages suit large rows
 
 	mu     sync.Mutex
 	db     *sql.DB
-	read   *sql.DB // the same as db in memory; nil before it is needed
-	look   *sql.DB // one connection, of Changes
-	frozen *frozen // what is read where the file cannot be opened for writing; nil elsewhere
+	read   *sql.DB // in memory the same as db; nil before its first use
+	look   *sql.DB // one connection, for Changes
+	frozen *frozen // for reading if the file cannot be opened for writing; otherwise nil
 	closed bool
 }
 
 const (
 	readOnly = "&_query_only=1"
-	readers  = 2                // connections that only read
-	patience = 15 * time.Second // for other processes that make the file at the same moment
+	readers  = 2                // connections for reading
+	patience = 15 * time.Second // wait for other processes that create the file at the same time
 	pause    = 20 * time.Millisecond
 )
 
-// Exists reports whether there is anything to read: a file, or memory that
-// was written to.
+// Exists reports whether there is something to read: a file, or memory that was written.
 func (f *File) Exists() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,16 +69,15 @@ func (f *File) there() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// DB opens the file, and makes it if it is not there. All statements go
-// through one connection, which is also their order.
+// DB opens the file, and creates it if it does not exist. All statements use one connection, and are executed in
+// its order.
 func (f *File) DB() (*sql.DB, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.ready()
 }
 
-// Reader gives connections that can only read, beside those that write; nil
-// when there is no file yet.
+// Reader returns connections that can only read; nil if there is no file yet.
 func (f *File) Reader() (*sql.DB, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,7 +92,7 @@ func (f *File) Reader() (*sql.DB, error) {
 		return f.read, nil
 	}
 	if f.read = db; f.Path == "" {
-		return db, nil // a second connection to memory would see another memory
+		return db, nil // a second connection would see another memory
 	}
 	if f.read, err = f.openConns(readOnly, readers); err != nil {
 		return nil, fmt.Errorf("open %s: %w", f.baseName(), err)
@@ -104,9 +100,8 @@ func (f *File) Reader() (*sql.DB, error) {
 	return f.read, nil
 }
 
-// Changes returns a number that differs once any process, this program
-// included, has committed something; 0 where there is no file yet, and always
-// in memory.
+// Changes returns a number that changes when any process, this program included, commits. It is 0 if there is no
+// file yet, and always in memory.
 func (f *File) Changes(ctx context.Context) (version int64, err error) {
 	if f.Path == "" || !f.Exists() {
 		return 0, nil
@@ -120,7 +115,7 @@ func (f *File) Changes(ctx context.Context) (version int64, err error) {
 		return changesFrozen, nil
 	}
 	if f.look == nil {
-		// One connection: SQLite counts what the others do.
+		// One connection, because SQLite counts the changes of other connections.
 		if f.look, err = f.openConns(readOnly, 1); err != nil {
 			return 0, fmt.Errorf("open %s: %w", f.baseName(), err)
 		}
@@ -162,7 +157,7 @@ func (f *File) openDB() (*sql.DB, error) {
 		}
 	}
 	how := ""
-	if f.Page > 0 { // before the journal: a file's pages stay what they are
+	if f.Page > 0 { // before the journal, because the page size of a file cannot change
 		how = fmt.Sprintf("&_pragma=page_size(%d)", f.Page)
 	}
 	db, err := f.openConns(
@@ -182,7 +177,7 @@ func (f *File) openDB() (*sql.DB, error) {
 	return db, nil
 }
 
-// limit is the journal's in the words of SQLite: -1 is none.
+// limit returns the journal's limit for SQLite: -1 means none.
 func (f *File) limit() int64 {
 	if f.Journal <= 0 {
 		return -1
@@ -190,7 +185,7 @@ func (f *File) limit() int64 {
 	return f.Journal
 }
 
-// openConns keeps its connections: opening one costs more than a query.
+// openConns keeps its connections open, because opening one costs more than a query.
 func (f *File) openConns(how string, conns int) (*sql.DB, error) {
 	name := ":memory:"
 	if f.Path != "" {
@@ -216,8 +211,7 @@ func (f *File) openConns(how string, conns int) (*sql.DB, error) {
 	return db, nil
 }
 
-// ping connects. Processes that make a file together get in each other's way
-// where SQLite does not wait by itself: at the change to WAL.
+// ping connects. Processes that create a file together fail at the change to WAL, where SQLite does not wait.
 func ping(db *sql.DB) (err error) {
 	for end := time.Now().Add(patience); ; time.Sleep(pause) {
 		if err = db.Ping(); !IsBusy(err) || time.Now().After(end) {
@@ -226,19 +220,19 @@ func ping(db *sql.DB) (err error) {
 	}
 }
 
-// IsBusy reports whether an error says that another process has the file.
+// IsBusy reports whether an error means that another process uses the file.
 func IsBusy(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && (e.Code()&0xff == 5 || e.Code()&0xff == 6) // SQLITE_BUSY, SQLITE_LOCKED
 }
 
-// IsTaken reports whether an error says that what must be there once is there.
+// IsTaken reports whether an error means that a unique value exists already.
 func IsTaken(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && e.Code()&0xff == 19 // SQLITE_CONSTRAINT
 }
 
-// Address is a path as the driver takes it, with options behind it.
+// Address returns the address of a path for the driver, with options.
 func Address(path string) (string, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -250,7 +244,7 @@ func Address(path string) (string, error) {
 	return (&url.URL{Scheme: "file", Path: abs}).String(), nil
 }
 
-// touch makes the file before SQLite does, so that only its user reads it.
+// touch creates the file before SQLite does, so that only its user can read it.
 func (f *File) touch() error {
 	if err := os.MkdirAll(filepath.Dir(f.Path), 0o700); err != nil {
 		return err
@@ -269,8 +263,8 @@ func (f *File) touch() error {
 	return nil
 }
 
-// prepare makes an empty file what it should be, once among the processes
-// that may open it at the same moment, and refuses that of a newer program.
+// prepare creates the tables in an empty file, once among the processes that open it at the same time, and refuses
+// a file of a newer program.
 func (f *File) prepare(db *sql.DB) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -310,7 +304,7 @@ func (f *File) prepare(db *sql.DB) error {
 	return tx.Commit()
 }
 
-// Close closes the file; safe to call twice.
+// Close closes the file. It may be called twice.
 func (f *File) Close() (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
