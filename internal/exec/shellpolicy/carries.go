@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// carriers are programs that run commands in a way that is not followed here,
-// by the options that make them do so: long ones as words, short ones as
-// letters, "*" for always. What stands in a language of its own, such as the
-// text behind python -c, counts as such a command.
+// carriers are programs that run commands in a way that is not analyzed here, with the options that make them do
+// so: long options as words, short ones as letters, "*" for always. Code in another language, such as the text
+// after python -c, counts as such a command.
 var carriers = map[string]string{
 	"python": "c", "pypy": "c", "perl": "e E", "ruby": "e", "node": "e p eval print", "nodejs": "e p eval print", "deno": "eval", "bun": "e eval",
 	"php": "r B R E", "lua": "e", "luajit": "e", "tclsh": "", "wish": "", "expect": "*", "osascript": "*", "pwsh": "*", "powershell": "*", "cmd": "*",
@@ -33,13 +32,13 @@ var carriers = map[string]string{
 	"rename": "*", "prename": "*", "find2perl": "*", "install": "strip-program",
 }
 
-// interpreters run what they read where they are given no file.
+// interpreters are programs that execute their standard input if no file is given.
 var interpreters = strings.Fields(
 	"python pypy perl ruby node nodejs bun php lua luajit tclsh wish julia guile sbcl erl",
 )
 
-// carries tells why what a command runs is not known here; "" when it does not
-// look as if it ran anything.
+// carries returns the reason for which the commands that a program runs are unknown here; "" if it seems to run
+// none.
 func carries(c *simple) string {
 	name := plainName(c.name)
 	if strings.HasPrefix(name, "ld-linux") || strings.HasPrefix(name, "ld-musl") || strings.HasPrefix(name, "ld.so") ||
@@ -85,13 +84,13 @@ func carries(c *simple) string {
 	return ""
 }
 
-// informs reports whether a program is only asked about itself.
+// informs reports whether a program is only asked for its version or help.
 func informs(args []word) bool {
 	return len(args) == 1 && (args[0].text == "--version" || args[0].text == "--help" || args[0].text == "-V")
 }
 
-// isCarrier reports whether a word is one of a program's options that run
-// something, also abbreviated, or among other letters.
+// isCarrier reports whether a word is one of a program's options that run something, also if it is abbreviated or
+// among other letters.
 func isCarrier(text, flags string) bool {
 	if len(text) < 2 || text[0] != '-' {
 		return false
@@ -108,7 +107,7 @@ func isCarrier(text, flags string) bool {
 	return false
 }
 
-// readsInput reports whether an interpreter is given no file.
+// readsInput reports whether an interpreter is started without a file.
 func readsInput(c *simple) bool {
 	args := c.args()
 	if informs(args) || len(args) == 1 && (args[0].text == "-v" || args[0].text == "-h") {
@@ -126,7 +125,7 @@ func readsInput(c *simple) bool {
 	return true
 }
 
-// gitSafe are the settings that git may be given for one command.
+// gitSafe are the settings that a command line may pass to git.
 var gitSafe = []string{
 	"user.",
 	"author.",
@@ -145,7 +144,7 @@ var gitSafe = []string{
 	"commit.gpgsign",
 }
 
-// gitCarries tells what git is made to run.
+// gitCarries returns what git is made to run.
 func gitCarries(c *simple) string {
 	why := "what git runs by %s is not known here"
 	say := func(what string) string { return strings.Replace(why, "%s", literal(what).formatWord(), 1) }
@@ -211,7 +210,7 @@ func gitKeyIsSafe(setting string) bool {
 
 var awkRuns = lazily(`system\s*\(|(print|printf)[^;}\n]*\||\|\s*&?\s*getline|\|&|@load`)
 
-// awkCarries tells what an awk program runs.
+// awkCarries returns what an awk program runs.
 func awkCarries(c *simple) string {
 	for _, w := range c.args() {
 		if awkRuns().MatchString(w.text) || isCarrier(w.text, "f l i file load include exec") {
@@ -223,7 +222,7 @@ func awkCarries(c *simple) string {
 
 var sedRuns = lazily(`(^|[;{\n0-9$/!~])\s*e(\s|$|;|})`)
 
-// sedCarries tells what a sed script runs.
+// sedCarries returns what a sed script runs.
 func sedCarries(c *simple) string {
 	if slices.ContainsFunc(c.args(), func(w word) bool { return w.text == "--sandbox" }) {
 		return ""

@@ -13,7 +13,7 @@ type token struct {
 	star  bool
 	set   []span // of ?, every character
 	not   bool   // every character but those of the set
-	exact rune   // when there is no set
+	exact rune   // if there is no set
 }
 
 type span struct{ from, to rune }
@@ -46,7 +46,7 @@ func newGlob(s string, fold bool) glob {
 	return g
 }
 
-// bracket reads a set and tells how long it is; 0 when it is none.
+// bracket reads a set and returns its length, or 0 if there is none.
 func bracket(s []rune) (t token, n int) {
 	i := 1
 	if i < len(s) && (s[i] == '!' || s[i] == '^') {
@@ -95,7 +95,7 @@ func (t *token) holds(r rune) bool {
 	return false
 }
 
-// wild reports whether the pattern fits whatever there is.
+// wild reports whether the pattern matches every text.
 func (g *glob) wild() bool {
 	for _, t := range g.tokens {
 		if !t.star && (t.set == nil || t.not || len(t.set) != 1 || t.set[0] != every[0]) {
@@ -105,14 +105,13 @@ func (g *glob) wild() bool {
 	return true
 }
 
-// moreWords stands in a text for no word or several, each with a space before
-// it. It cannot be in a line.
+// moreWords represents any number of words in a text, each with a space before it. It cannot occur in a line.
 const moreWords = '\x01'
 
-// match holds a text against the pattern. What is unknown of the text must be
-// taken by a star; with loose it is whatever makes the pattern fit.
+// match reports whether a text matches the pattern. Unknown parts of the text must be matched by a star; with loose
+// they may be any text.
 //
-// The time is that of a table of the text's length by the pattern's.
+// The time is proportional to the product of the lengths of text and pattern.
 func (g *glob) match(text string, loose bool) bool {
 	n := len(g.tokens)
 	now, next, tmp := make([]bool, n+1), make([]bool, n+1), make([]bool, n+1)
@@ -136,7 +135,7 @@ func (g *glob) match(text string, loose bool) bool {
 	return now[n]
 }
 
-// stars lets stars take nothing.
+// stars adds the states after stars that match nothing.
 func (g *glob) stars(row []bool) {
 	for i := range g.tokens {
 		if g.tokens[i].star && row[i] {
@@ -145,7 +144,7 @@ func (g *glob) stars(row []bool) {
 	}
 }
 
-// step takes one character. Of what is unknown only a star takes all there may be.
+// step matches one character. Only a star matches an unknown part.
 func (g *glob) step(now, next []bool, r rune) {
 	clear(next)
 	for i := range g.tokens {
@@ -158,7 +157,7 @@ func (g *glob) step(now, next []bool, r rune) {
 	g.stars(next)
 }
 
-// reach takes any text: from where the pattern is, to everywhere behind it.
+// reach matches any text: it adds all states after the present ones.
 func reach(now, next []bool) {
 	ok := false
 	for i := range now {

@@ -7,11 +7,11 @@ import (
 )
 
 // An Image is a file that the kernel has loaded as a program, or the script for which it has loaded an interpreter.
-// The lists judge it as they judge a command of a line, but by the file and not by what the line calls it.
+// It is judged like a command of a line, but by the file and not by the name in the line.
 type Image struct {
-	Paths  []string // where the file is: without links, and the links to it that are known
-	Copies []string // known files with the same content, for which a deny pattern can stand as well
-	Names  []string // the names by which the folders of programs have it; an allow pattern without a path needs one
+	Paths  []string // the path without links, and the known links to it
+	Copies []string // known files with the same content, which deny patterns also match
+	Names  []string // its names in the folders of programs; an allow pattern without a path needs one
 	Args   []string // without the program's name
 	Cut    bool     // Args are only the first ones
 }
@@ -19,8 +19,8 @@ type Image struct {
 // Listed reports whether there is an allow list.
 func (r *Rules) Listed() bool { return r != nil && len(r.allow) > 0 }
 
-// Denying returns the pattern of the deny list that fits an image, or that may fit because not all arguments are
-// known.
+// Denying returns the pattern of the deny list that matches an image, or that may match because not all arguments
+// are known.
 func (r *Rules) Denying(m *Image) (pattern string, denied bool) {
 	for i := range r.deny {
 		p := &r.deny[i]
@@ -33,7 +33,7 @@ func (r *Rules) Denying(m *Image) (pattern string, denied bool) {
 	return "", false
 }
 
-// Allowing returns the indexes of the patterns of the allow list that fit an image.
+// Allowing returns the indexes of the patterns of the allow list that match an image.
 func (r *Rules) Allowing(m *Image) (entries []int) {
 	for i := range r.allow {
 		if r.allow[i].allowsImage(m) {
@@ -50,8 +50,7 @@ func (r *Rules) AllowedWith(entry int, m *Image) bool {
 	})
 }
 
-// Programs returns the globs on names and paths of programs that the lists contain, to look up the files that they
-// mean.
+// Programs returns the globs on names and paths of programs in the lists, with which their files are found.
 func (r *Rules) Programs() (allow, deny []string) {
 	for _, p := range r.allow {
 		allow = append(allow, p.programText())
@@ -70,7 +69,7 @@ func (p *pattern) programText() string {
 	return name
 }
 
-// Matches reports whether a name matches a glob as in a deny pattern, without case.
+// Matches reports whether a name matches a glob of a deny pattern, ignoring case.
 func Matches(pattern, name string) bool {
 	g := newGlob(pattern, true)
 	return g.match(name, false)
@@ -107,7 +106,7 @@ func RunsOthers(name string) bool {
 		slices.Contains([]string{"find", "xargs", "awk", "sed", "hush", "crond", "inetd"}, name)
 }
 
-// builtins are commands that shells have themselves, which no program is started for, and the redirection.
+// builtins are commands that shells implement themselves, and redirection.
 var builtins = strings.Fields(`
 	> . : [ alias bg bind break builtin caller cd command compgen complete continue declare dirs disown echo enable eval
 	exec exit export false fc fg getopts hash help history jobs kill let local logout mapfile popd printf print pushd
@@ -115,7 +114,7 @@ var builtins = strings.Fields(`
 	unalias unset wait whence
 `)
 
-// meansBuiltin reports whether the pattern may mean a command of the shell itself.
+// meansBuiltin reports whether the pattern may match a command that the shell implements itself.
 func (p *pattern) meansBuiltin() bool {
 	return !p.byPath && slices.ContainsFunc(builtins, func(name string) bool { return p.program.match(name, true) })
 }

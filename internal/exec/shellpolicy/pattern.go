@@ -10,8 +10,8 @@ import (
 const (
 	mostPatterns = 500
 	patternBytes = 300
-	mostMatched  = 4 << 10 // bytes of arguments that patterns see; the rest counts as unknown
-	mostLeading  = 32      // places behind leading options where arguments may begin
+	mostMatched  = 4 << 10 // bytes of arguments that patterns are compared with; the rest counts as unknown
+	mostLeading  = 32      // positions after leading options at which the arguments may begin
 )
 
 // pattern is one entry of an allow or deny list.
@@ -19,12 +19,12 @@ type pattern struct {
 	text    string
 	program glob
 	byPath  bool // the program is matched as it is written, with its path
-	args    glob // with a space before each argument; without tokens it fits any
+	args    glob // with a space before each argument; without tokens it matches any
 
 	with []pattern // of the allow list: programs that this one may start, and those may in turn
 
-	flags    []string // that must all be there in whatever order, of a pattern that begins with some
-	operands glob     // what else must be there, then
+	flags    []string // all must occur, in any order; of a pattern that begins with flags
+	operands glob     // what must occur besides them
 }
 
 func compile(list []string, deny bool) (all []pattern, err error) {
@@ -61,8 +61,7 @@ func compile(list []string, deny bool) (all []pattern, err error) {
 	return all, nil
 }
 
-// readFlags finds out which flags a pattern begins with, so that "rm -rf*"
-// also means rm -f -r.
+// readFlags determines the flags with which a pattern begins, so that "rm -rf*" also matches rm -f -r.
 func (p *pattern) readFlags(args []string) {
 	n := 0
 	for n < len(args) && len(args[n]) > 1 && args[n][0] == '-' {
@@ -75,10 +74,10 @@ func (p *pattern) readFlags(args []string) {
 	}
 }
 
-// sameFlags are flags that have two spellings nearly everywhere.
+// sameFlags are flags with two spellings in nearly all programs.
 var sameFlags = map[string]string{"R": "r", "recursive": "r", "force": "f"}
 
-// flagsIn are the flags of a word, -rf being two of them.
+// flagsIn returns the flags of a word; -rf contains two.
 func flagsIn(s string) (all []string) {
 	if name, ok := strings.CutPrefix(s, "--"); ok {
 		name, _, _ = strings.Cut(name, "=")
@@ -94,16 +93,15 @@ func flagsIn(s string) (all []string) {
 	return all
 }
 
-// names reports whether the pattern says which program it means.
+// names reports whether the pattern names a program.
 func (p *pattern) names() bool { return !p.program.wild() }
 
-// says reports whether the pattern says something of the arguments, more than
-// that there may be any.
+// says reports whether the pattern restricts the arguments.
 func (p *pattern) says() bool {
 	return slices.ContainsFunc(p.args.tokens, func(t token) bool { return !t.star && t.exact != ' ' })
 }
 
-// fit is how sure it is that a pattern fits.
+// fit is how certain it is that a pattern matches.
 type fit uint8
 
 const (
@@ -112,7 +110,7 @@ const (
 	surely
 )
 
-// denies tells whether a pattern of the deny list fits.
+// denies reports how a pattern of the deny list matches.
 func (p *pattern) denies(c *simple) fit {
 	if !p.isProgram(c) {
 		return no
@@ -136,7 +134,7 @@ func (p *pattern) denies(c *simple) fit {
 	return best
 }
 
-// isProgram tells whether a pattern of the deny list means the program.
+// isProgram reports how a pattern of the deny list matches the program.
 func (p *pattern) isProgram(c *simple) bool {
 	if p.byPath {
 		return p.program.match(c.words[0].text, true)
@@ -144,7 +142,7 @@ func (p *pattern) isProgram(c *simple) bool {
 	return p.program.match(c.name, true) || p.program.match(strings.TrimSuffix(strings.ToLower(c.name), ".exe"), true)
 }
 
-// hasFlags tells whether all flags of the pattern are there, and its operands.
+// hasFlags reports whether all flags of the pattern occur, and its operands.
 func (p *pattern) hasFlags(c *simple) fit {
 	have := map[string]bool{}
 	var operands []word
@@ -175,8 +173,8 @@ func (p *pattern) hasFlags(c *simple) fit {
 	return no
 }
 
-// beginnings are the places where the arguments may begin that a pattern
-// means: the first, and those behind options, each of which may have a value.
+// beginnings returns the positions at which the arguments of a pattern may begin: the first, and those after
+// options, each of which may have a value.
 func (c *simple) beginnings() []int {
 	args := c.args()
 	at := []int{0}
@@ -194,7 +192,7 @@ func (c *simple) beginnings() []int {
 	return at
 }
 
-// argText is the arguments with a space before each.
+// argText returns the arguments with a space before each.
 func argText(args []word, open bool) string {
 	var b strings.Builder
 	for _, w := range args {
@@ -214,7 +212,7 @@ func argText(args []word, open bool) string {
 	return b.String()
 }
 
-// allows tells whether a pattern of the allow list surely fits.
+// allows reports whether a pattern of the allow list certainly matches.
 func (p *pattern) allows(c *simple) bool {
 	if p.byPath {
 		if text, ok := c.words[0].known(); !ok || !p.program.match(text, false) {
@@ -226,18 +224,17 @@ func (p *pattern) allows(c *simple) bool {
 	return len(p.args.tokens) == 0 || p.args.match(argText(c.args(), c.open), false)
 }
 
-// wouldAllow tells whether it is only the folder of the program that is wrong.
+// wouldAllow reports whether only the folder of the program is wrong.
 func (p *pattern) wouldAllow(c *simple) bool {
 	return !p.byPath && p.program.match(c.name, false) && !ofSystem(c.words[0])
 }
 
-// systemFolders are where a program is what its name says.
+// systemFolders are folders in which a program can be trusted to be what its name says.
 var systemFolders = []string{
 	"/bin", "/usr/bin", "/usr/local/bin", "/sbin", "/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin", "/snap/bin",
 }
 
-// ofSystem tells whether a program is looked up by its name or lies in a
-// folder of the system.
+// ofSystem reports whether a program is looked up by its name or is in a folder of the system.
 func ofSystem(w word) bool {
 	text, ok := w.known()
 	if !ok || !strings.Contains(text, "/") {

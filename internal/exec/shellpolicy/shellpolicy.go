@@ -1,17 +1,14 @@
 // Package shellpolicy judges a shell command line against allow and deny patterns.
 //
-// The line is parsed and every simple command in it is looked at, through
-// pipes, lists, substitutions and functions, and through programs that run
-// others: env, sh -c, xargs, find -exec and many more. A pattern that denies
-// goes before everything else. Where there is a pattern at all, what cannot be
-// judged is refused: a program whose name comes from an expansion, a line that
-// cannot be parsed, one that is too long or nested too deep.
+// The line is parsed and every simple command in it is judged, in pipes, lists, substitutions and functions, and
+// also behind programs that run others: env, sh -c, xargs, find -exec and many more. A deny pattern overrides
+// everything else. If there is any pattern, what cannot be judged is refused: a program whose name comes from an
+// expansion, a line that cannot be parsed, or one that is too long or nested too deep.
 //
-// A line does not tell what the programs do that it names: a script, an
-// interpreter or a build tool that is let through may run anything. On Linux
-// package supervisor holds each program that a line starts against the same
-// lists, when the kernel has loaded it; then the line is the early answer, with
-// a reason that a user can act on. Elsewhere it is the only one.
+// A line does not show what its programs do: a script, an interpreter or a build tool that is allowed may run
+// anything. On Linux, package supervisor compares each program that a line starts with the same lists when the
+// kernel has loaded it. The judgement of the line is then an early answer with a reason that a user can act on; on
+// other systems it is the only one.
 package shellpolicy
 
 import (
@@ -76,8 +73,8 @@ func (r *Rules) Empty() bool { return r == nil || len(r.allow)+len(r.deny) == 0 
 type Decision uint8
 
 const (
-	Unclear  Decision = iota // it cannot be judged, which refuses it
-	Denied                   // a pattern denies a command of it
+	Unclear  Decision = iota // it cannot be judged, and is refused
+	Denied                   // a pattern denies one of its commands
 	Unlisted                 // there is an allow list, and a command is not on it
 	Allowed
 )
@@ -101,9 +98,8 @@ type Verdict struct {
 // Allowed reports whether the line may run.
 func (v Verdict) Allowed() bool { return v.Decision == Allowed }
 
-// Judge decides about a line that is given to a shell with -c. The shell is a
-// name or a path; sh stands for any POSIX shell, so that its lines have to
-// pass as its language and as bash's, which may be behind the name.
+// Judge decides about a line that is passed to a shell with -c. The shell is a name or a path; sh means any POSIX
+// shell, so its lines are judged both as POSIX shell and as bash, which may have that name.
 func (r *Rules) Judge(line, shell string) Verdict {
 	if r.Empty() {
 		return Verdict{Decision: Allowed}
@@ -113,10 +109,10 @@ func (r *Rules) Judge(line, shell string) Verdict {
 	return j.verdict
 }
 
-// JudgeEarly is Judge for a host to which the kernel reports each program that a line starts, see Image. It refuses
-// what is sure to be refused, with a reason that says more than the kernel's, and leaves what programs are made to run
-// to the report. What only the line can tell, it refuses where it is not clear: the shell's own commands and
-// redirections, if a deny pattern means one or if there is an allow list.
+// JudgeEarly is Judge for a host to which the kernel reports each program that a line starts; see Image. It refuses
+// what is certain to be refused, with a better reason than the kernel's report allows, and leaves to the report
+// what programs are made to run. Commands of the shell itself and redirections never reach the kernel, so it
+// refuses those that are unclear if a deny pattern means one or there is an allow list.
 func (r *Rules) JudgeEarly(line, shell string) Verdict {
 	if r.Empty() {
 		return Verdict{Decision: Allowed}

@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// steering are variables by which a program that is let through can be made to
-// run another, or a name to mean another program.
+// steering are variables that make an allowed program run another one, or change which program a name means.
 var steering = strings.Fields(`
 	PATH ENV IFS SHELLOPTS BASHOPTS PS0 PS1 PS4 PROMPT_COMMAND CDPATH FPATH ZDOTDIR SHELL HOME XDG_CONFIG_HOME XDG_CONFIG_DIRS EXECIGNORE GLOBIGNORE HISTFILE
 	PAGER MANPAGER EDITOR VISUAL FCEDIT BROWSER LESSOPEN LESSCLOSE LESSKEY LESSKEYIN LESSKEY_CONTENT
@@ -18,8 +17,7 @@ var steering = strings.Fields(`
 	GCONV_PATH LOCPATH NLSPATH HOSTALIASES RES_OPTIONS MALLOC_CHECK_ TERMINFO TERMCAP TZDIR OPENSSL_CONF OPENSSL_ENGINES CURL_HOME WGETRC VIMINIT EXINIT
 `)
 
-// Steers reports whether a variable of this name can change what commands do
-// that patterns let through, such as PATH or LD_PRELOAD.
+// Steers reports whether a variable can change what allowed commands do, such as PATH or LD_PRELOAD.
 func Steers(name string) bool {
 	name = strings.TrimSuffix(strings.ToUpper(name), "+")
 	for _, prefix := range []string{"LD_", "DYLD_", "BASH_", "NPM_CONFIG_", "COMP_"} {
@@ -33,6 +31,6 @@ func Steers(name string) bool {
 	return slices.Contains(steering, name)
 }
 
-// Runs reports whether a variable's value would run a command where bash takes
-// it for a number or for a variable's name.
+// Runs reports whether bash would run a command in a variable's value if it evaluates the value as a number or as
+// the name of a variable.
 func Runs(value string) bool { return subscript().MatchString(value) }

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// unwrap judges what a command runs besides its own program.
+// unwrap judges the commands that a command runs.
 func (j *judging) unwrap(c *simple) {
 	switch name := plainName(c.name); name {
 	case ".", "source":
@@ -47,8 +47,8 @@ func (j *judging) inner(c *simple, words []word, open bool) {
 	}
 }
 
-// joined judges words that are a line when they are joined, of a shell or, for
-// "", of the one that reads this line.
+// joined judges words that form a line when they are joined, for a shell or, for "", for the shell that reads this
+// line.
 func (j *judging) joined(c *simple, words []word, shell string) {
 	var line []string
 	for _, w := range words {
@@ -70,7 +70,7 @@ func (j *judging) joined(c *simple, words []word, shell string) {
 	}
 }
 
-// ofShell judges sh -c and its kin.
+// ofShell judges sh -c and similar commands.
 func (j *judging) ofShell(c *simple, name string) {
 	args := c.args()
 	text := false
@@ -123,7 +123,7 @@ func (j *judging) ofShell(c *simple, name string) {
 	}
 }
 
-// trap judges what a trap runs.
+// trap judges the command of a trap.
 func (j *judging) trap(c *simple) {
 	args := c.args()
 	for len(args) > 0 && (args[0].text == "--" || args[0].text == "-l" || args[0].text == "-p") {
@@ -134,8 +134,7 @@ func (j *judging) trap(c *simple) {
 	}
 }
 
-// alias judges what an alias stands for. What becomes of it together with the
-// words behind it is not known.
+// alias judges the text of an alias. The effect of that text together with the words after it is unknown.
 func (j *judging) alias(c *simple) {
 	for _, w := range c.args() {
 		_, value, defines := strings.Cut(w.text, "=")
@@ -148,7 +147,7 @@ func (j *judging) alias(c *simple) {
 	}
 }
 
-// findActions are what makes find do more than find.
+// findActions are the expressions with which find runs, deletes or writes something.
 var findActions = []string{"-exec", "-execdir", "-ok", "-okdir", "-delete", "-fprint", "-fprint0", "-fls", "-fprintf"}
 
 // findSimple judges what find runs, deletes and writes.
@@ -186,7 +185,7 @@ func (j *judging) findSimple(c *simple) {
 	}
 }
 
-// xargs judges what xargs runs, with unknown arguments.
+// xargs judges the command of xargs, whose arguments are unknown.
 func (j *judging) xargs(c *simple) {
 	s := wrappers["xargs"]
 	run, replace, ok := j.options(c, &s)
@@ -204,7 +203,7 @@ func (j *judging) xargs(c *simple) {
 	j.inner(c, run, true)
 }
 
-// parallel judges a command that goes through a shell for every argument.
+// parallel judges a command that a shell runs for every argument.
 func (j *judging) parallel(c *simple) {
 	s := wrappers["parallel"]
 	run, _, ok := j.options(c, &s)
@@ -227,7 +226,7 @@ func (j *judging) parallel(c *simple) {
 	j.joined(c, run, "sh")
 }
 
-// watch judges a command that is run again and again, by a shell.
+// watch judges a command that a shell runs repeatedly.
 func (j *judging) watch(c *simple) {
 	s := wrappers["watch"]
 	if run, _, ok := j.options(c, &s); ok {
@@ -235,8 +234,7 @@ func (j *judging) watch(c *simple) {
 	}
 }
 
-// builtin judges commands of a shell that run something, or change what
-// others mean.
+// builtin judges commands of a shell that run something or change the meaning of others.
 func (j *judging) builtin(c *simple, name string) {
 	switch name {
 	case "hash":
@@ -279,7 +277,7 @@ func (j *judging) builtin(c *simple, name string) {
 	}
 }
 
-// refuseOptions finds options with which a command runs something.
+// refuseOptions refuses options with which a command runs something.
 func (j *judging) refuseOptions(c *simple, letters string) {
 	for _, w := range c.args() {
 		if w.mayBeOption() ||
@@ -290,7 +288,7 @@ func (j *judging) refuseOptions(c *simple, letters string) {
 	}
 }
 
-// tested looks for tests of a variable, which evaluate its subscript.
+// tested judges tests of a variable, which evaluate its subscript.
 func (j *judging) tested(c *simple) {
 	args := c.args()
 	for i, w := range args {
@@ -305,7 +303,7 @@ func (j *judging) tested(c *simple) {
 	}
 }
 
-// variables looks at the variables that a command gives values.
+// variables judges the variables that a command assigns.
 func (j *judging) variables(c *simple) {
 	for _, w := range c.args() {
 		name, _, _ := strings.Cut(w.text, "=")

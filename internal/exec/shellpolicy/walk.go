@@ -6,7 +6,7 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// walker looks at the parts of a parsed line.
+// walker judges the parts of a parsed line.
 type walker struct {
 	*judging
 	lang   syntax.LangVariant
@@ -86,8 +86,7 @@ func (w *walker) words(list []*syntax.Word) (all []word) {
 	return all
 }
 
-// declaration is export, declare and the like, where the parser makes them
-// something of their own.
+// declaration judges export, declare and similar commands, for which the parser has a type of its own.
 func (w *walker) declaration(d *syntax.DeclClause) {
 	all := []word{literal(d.Variant.Value)}
 	for _, a := range d.Args {
@@ -103,7 +102,7 @@ func (w *walker) declaration(d *syntax.DeclClause) {
 	w.command(all, false, w.lang, w.depth)
 }
 
-// redirect takes writing to a file for a command called ">".
+// redirect treats writing to a file as a command named ">".
 func (w *walker) redirect(r *syntax.Redirect) {
 	target := unknown
 	if all := words(r.Word, w.lang); len(all) == 1 {
@@ -126,9 +125,8 @@ func (w *walker) redirect(r *syntax.Redirect) {
 	w.command([]word{literal(">"), target}, false, w.lang, w.depth)
 }
 
-// document looks at a here-document, where shells do not agree on each end that
-// one may have. It tells whether its body is to be walked: what is quoted runs
-// nothing.
+// document judges a here-document, about whose end shells may disagree. It reports whether the body must be walked:
+// a quoted one runs nothing.
 func (w *walker) document(r *syntax.Redirect) bool {
 	if r.Hdoc == nil {
 		return true
@@ -155,8 +153,7 @@ func (w *walker) document(r *syntax.Redirect) bool {
 
 var plainEnd = lazily(`^[A-Za-z0-9_.-]+$`)
 
-// delimiter is the word that ends a here-document; what is odd about it is left
-// in it.
+// delimiter returns the word that ends a here-document, with unusual parts unchanged.
 func delimiter(w *syntax.Word) (text string, quoted bool) {
 	if len(w.Parts) != 1 {
 		return "\"", true
@@ -179,8 +176,7 @@ func delimiter(w *syntax.Word) (text string, quoted bool) {
 	return "\"", true
 }
 
-// raw looks for substitutions in text in which the parser sees none, such as an
-// extended pattern.
+// raw finds substitutions in text that the parser does not analyze, such as an extended pattern.
 func (w *walker) raw(s string) {
 	for i := 0; i < len(s); i++ {
 		switch {
@@ -195,14 +191,14 @@ func (w *walker) raw(s string) {
 	}
 }
 
-// assigned looks at the name of a variable that is given a value.
+// assigned judges the name of a variable that is assigned.
 func (w *walker) assigned(name string) {
 	if Steers(name) {
 		w.unclear(name+"=…", "the variable %s changes what other commands do", name)
 	}
 }
 
-// parameter looks for expansions that do more than to give a value.
+// parameter judges expansions that do more than return a value.
 func (w *walker) parameter(p *syntax.ParamExp) {
 	if !all(p.Index) {
 		w.arithmetic(p.Index)
@@ -229,9 +225,8 @@ func (w *walker) parameter(p *syntax.ParamExp) {
 	}
 }
 
-// subscript is an array's element whose index runs a command. Bash evaluates
-// it wherever a text is used as a number or as a variable's name, also one
-// that was quoted.
+// subscript judges an array index that runs a command. Bash evaluates it wherever a text is used as a number or as
+// the name of a variable, even if it is quoted.
 var subscript = lazily("[A-Za-z_][A-Za-z0-9_]*\\[[^\\]]*(\\$\\(|`|\\$\\{)")
 
 func (w *walker) addText(s string) {
@@ -251,10 +246,8 @@ func all(x syntax.ArithmExpr) bool {
 	return ok && (w.Lit() == "@" || w.Lit() == "*")
 }
 
-// arithmetic refuses what is calculated from anything but numbers that stand in
-// the line: bash takes the value of a variable for an expression in turn, and
-// runs the commands in its subscripts. An assignment in it can change any
-// variable. A nil expression is none.
+// arithmetic refuses expressions of anything but numbers, because bash evaluates the value of a variable as an
+// expression too, and runs the commands in its subscripts. An assignment can change any variable. expr may be nil.
 func (w *walker) arithmetic(x syntax.ArithmExpr) {
 	if x == nil || isNil(x) {
 		return
@@ -273,8 +266,7 @@ func (w *walker) arithmetic(x syntax.ArithmExpr) {
 	})
 }
 
-// isNil reports whether an interface holds a nil pointer, as the parser leaves
-// what is not there.
+// isNil reports whether an interface holds a nil pointer, which the parser uses for missing parts.
 func isNil(x syntax.ArithmExpr) bool {
 	switch x := x.(type) {
 	case *syntax.Word:
@@ -289,13 +281,12 @@ func isNil(x syntax.ArithmExpr) bool {
 	return false
 }
 
-// isNumber reports whether a word is a number, in whichever base.
+// isNumber reports whether a word is a number in any base.
 func isNumber(w *syntax.Word) bool { return plainNumber().MatchString(w.Lit()) }
 
 var plainNumber = lazily("^[0-9][0-9A-Za-z]*(#[0-9A-Za-z@_]+)?$")
 
-// compared looks at a comparison of [[ ]], whose sides bash evaluates where they
-// are compared as numbers.
+// compared judges a comparison in [[ ]], whose operands bash evaluates if they are compared as numbers.
 func (w *walker) compared(b *syntax.BinaryTest) {
 	switch b.Op {
 	case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:

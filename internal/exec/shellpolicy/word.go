@@ -11,15 +11,13 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// anything stands in a word for text that only an expansion knows. It cannot
-// be in a line.
+// anything represents text that only an expansion knows. It cannot occur in a line.
 const anything = '\x00'
 
-// mostBraces is how many words a word may become by brace expansion before it
-// is taken for unknown.
+// mostBraces is the number of words above which the result of a brace expansion counts as unknown.
 const mostBraces = 64
 
-// word is what is known of a word before it is expanded.
+// word is what is known of a word before its expansion.
 type word struct {
 	text   string // with anything for the unknown parts
 	many   bool   // it may become no word, or several
@@ -29,23 +27,21 @@ type word struct {
 
 var unknown = word{text: string(anything), many: true, splits: true}
 
-// known gives the text if all of it is known.
+// known returns the text if all of it is known.
 func (w word) known() (string, bool) {
 	return w.text, !w.many && strings.IndexByte(w.text, anything) < 0
 }
 
-// base is the program's name if the word is one: what follows the last slash.
+// base returns the program's name: the part after the last slash.
 func (w word) base() (string, bool) {
 	last := w.text[strings.LastIndexByte(w.text, '/')+1:]
 	return last, !w.many && strings.IndexByte(last, anything) < 0
 }
 
-// mayBeOption reports whether the word may turn out to begin with a dash
-// although it is not known to.
+// mayBeOption reports whether the word may begin with a dash after its expansion.
 func (w word) mayBeOption() bool { return w.many || strings.HasPrefix(w.text, string(anything)) }
 
-// mayBe reports whether the word may turn out to be a text although it is not
-// known to.
+// mayBe reports whether the word may be a text after its expansion.
 func (w word) mayBe(text string) bool {
 	if _, ok := w.known(); ok {
 		return false
@@ -59,11 +55,10 @@ func (w word) mayBe(text string) bool {
 
 func (w word) formatWord() string { return strings.ReplaceAll(w.text, string(anything), "…") }
 
-// literal is a word that stands in the line as it is.
+// literal returns a word without expansions.
 func literal(s string) word { return word{text: s} }
 
-// words are what a word of the line becomes: several by brace expansion, where
-// the language has that.
+// words returns what a word of the line expands to: several words by brace expansion, if the shell has that.
 func words(w *syntax.Word, lang syntax.LangVariant) (all []word) {
 	lists := [][]syntax.WordPart{w.Parts}
 	if lang != syntax.LangPOSIX {
@@ -83,7 +78,7 @@ func words(w *syntax.Word, lang syntax.LangVariant) (all []word) {
 	return all
 }
 
-// braces spells brace expansion out. It gives up where that becomes too much.
+// braces performs brace expansion. It gives up if the result is too large.
 func braces(parts []syntax.WordPart) (all [][]syntax.WordPart, ok bool) {
 	all = [][]syntax.WordPart{nil}
 	for _, p := range parts {
@@ -114,7 +109,7 @@ func braces(parts []syntax.WordPart) (all [][]syntax.WordPart, ok bool) {
 	return all, true
 }
 
-// builder puts a word together.
+// builder builds a word.
 type builder struct {
 	word
 	b    strings.Builder
@@ -135,8 +130,8 @@ func (b *builder) expansion(several bool) {
 	b.many, b.splits = b.many || several, b.splits || several
 }
 
-// files adds a part of a file name pattern, which may become several names or,
-// where the shell is told so, none.
+// files adds a part of a file name pattern, which may expand to several names or, with some settings of the shell,
+// to none.
 func (b *builder) files() {
 	b.b.WriteByte(anything)
 	b.many = true

@@ -7,18 +7,17 @@ import (
 	"strings"
 )
 
-// maxLiterals is how many alternatives are looked for one by one; looking for
-// more takes longer than running the automaton.
+// maxLiterals is how many alternatives are searched one by one. Searching for more is slower than the automaton.
 const maxLiterals = 6
 
-// literals are strings of which at least one is in every match, in lower case
-// if fold. The zero value says nothing is known.
+// literals are strings of which each match contains at least one; in lower case if fold. The zero value means that
+// none are known.
 type literals struct {
 	any  []string
 	fold bool
 }
 
-// score is how much a set of literals promises: the length of the shortest.
+// score rates a set of literals by the length of the shortest.
 func (l literals) score() int {
 	if len(l.any) == 0 || len(l.any) > maxLiterals {
 		return 0
@@ -37,7 +36,7 @@ func better(a, b literals) literals {
 	return a
 }
 
-// required finds the most promising literals of an expression.
+// required returns the best literals of an expression.
 func required(re *syntax.Regexp) literals {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -60,7 +59,7 @@ func required(re *syntax.Regexp) literals {
 	return literals{}
 }
 
-// ofAlternatives needs something of every branch.
+// ofAlternatives returns literals of all branches.
 func ofAlternatives(subs []*syntax.Regexp) (all literals) {
 	for i, sub := range subs {
 		one := required(sub)
@@ -83,7 +82,7 @@ func ofAlternatives(subs []*syntax.Regexp) (all literals) {
 	return all
 }
 
-// folded is the same set for a search without regard to case.
+// folded returns the same set for a search that ignores case.
 func (l literals) folded() literals {
 	if l.fold {
 		return l
@@ -106,8 +105,8 @@ func ofRunes(runes []rune, fold bool) literals {
 		}
 		return literals{any: []string{string(runes)}}
 	}
-	// Case is folded by the letter tables of Unicode. Only ASCII is simple, and
-	// of it not k and s, which the Kelvin sign and the long s fold to.
+	// Case is folded by the tables of Unicode. Only ASCII letters are simple, except k and s, to which the Kelvin
+	// sign and the long s fold.
 	longest, from := "", 0
 	for i := 0; i <= len(runes); i++ {
 		if i < len(runes) && runes[i] < 0x80 && !strings.ContainsRune("kKsS", runes[i]) {
@@ -124,16 +123,16 @@ func ofRunes(runes []rune, fold bool) literals {
 	return literals{any: []string{longest}, fold: true}
 }
 
-// finder looks for the next of some literals. Not safe for concurrent use.
+// finder finds the next of some literals. It is not safe for concurrent use.
 type finder struct {
 	needles []needle
-	next    []int // where each was last seen ahead; -1 for nowhere, -2 for not looked
+	next    []int // the next position of each; -1 for none, -2 if unknown
 }
 
 type needle struct {
 	text []byte
 	fold bool
-	rare int // the byte of text that is looked for first
+	rare int // the byte of the text that is searched first
 }
 
 func (l literals) finder() *finder {
@@ -144,15 +143,14 @@ func (l literals) finder() *finder {
 	return f
 }
 
-// reset begins a new text.
+// reset starts a new text.
 func (f *finder) reset() {
 	for i := range f.next {
 		f.next[i] = -2
 	}
 }
 
-// findFrom returns where in b, from a position that never goes back, the next
-// literal begins, or -1.
+// findFrom returns the position of the next literal in b, or -1. Positions must not decrease.
 func (f *finder) findFrom(b []byte, from int) int {
 	best := -1
 	for i := range f.needles {
@@ -166,7 +164,7 @@ func (f *finder) findFrom(b []byte, from int) int {
 	return best
 }
 
-// index looks for the rarest byte first: memchr is quicker the less it finds.
+// index searches for the rarest byte first, because memchr is faster the less it finds.
 func (n *needle) index(b []byte, from int) int {
 	if !n.fold && len(n.text) == 1 {
 		return at(bytes.IndexByte(b[from:], n.text[0]), from)
@@ -245,10 +243,10 @@ func equalFold(b, text []byte) bool {
 	return true
 }
 
-// often are bytes in the order of how often source text holds them.
+// often are bytes in the order of their frequency in source text.
 const often = " etaonirslcdupm\n\thfgbyv0w1.,x(){}_-\"=/;:2k*3'T5S468IEC97R<>AN[]DOPFLMjzB#GqU&UVHW!$XY+K|\\J@QZ%?^~`"
 
-// isRare reports whether looking for single bytes pays: most lines have none.
+// isRare reports whether a search for single bytes is worth it because most lines contain none.
 func (l literals) isRare() bool {
 	for _, s := range l.any {
 		if i := strings.IndexByte(often, s[0]); len(s) == 1 && i >= 0 && i < strings.IndexByte(often, '_') {

@@ -9,29 +9,28 @@ import (
 	"strings"
 )
 
-// How a pattern is read.
+// These fields determine how a pattern is read.
 type How struct {
 	Literal    bool // not an expression: the text itself
 	IgnoreCase bool
 	Multiline  bool // a match may span lines; ^ and $ still mean those of a line
 }
 
-// Pattern is a compiled pattern. Immutable and safe for concurrent use.
+// Pattern is a compiled pattern. It is immutable and safe for concurrent use.
 type Pattern struct {
 	re        *regexp.Regexp
 	literals  literals
-	plain     bool // re matches exactly where a literal is
+	plain     bool // re matches exactly at the literals
 	multiline bool
-	returns   bool     // it asks for carriage returns, so lines keep theirs
+	returns   bool     // it contains carriage returns, so lines keep theirs
 	program   *program // nil: use re
 }
 
-// maxPattern is how long a pattern may be, in bytes.
+// maxPattern is the length of the longest pattern, in bytes.
 const maxPattern = 16 << 10
 
-// Compile reads a pattern: Go's regular expressions, which are RE2's, or a
-// literal text. The error is for the author of the pattern and says what to
-// write instead.
+// Compile compiles a pattern: a regular expression of Go, which are those of RE2, or a literal text. The error is
+// for the author of the pattern and says what to write instead.
 func Compile(text string, how How) (*Pattern, error) {
 	if len(text) > maxPattern {
 		return nil, fmt.Errorf("the pattern has %d bytes, the most is %d", len(text), maxPattern)
@@ -83,8 +82,7 @@ func parsePattern(source string) (*syntax.Regexp, error) {
 	return tree.Simplify(), nil
 }
 
-// wantsNewline reports whether the expression can match nothing without a
-// newline: one is written out in it.
+// wantsNewline reports whether each match of the expression contains a newline that is written in it.
 func wantsNewline(re *syntax.Regexp) bool {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -99,8 +97,8 @@ func wantsNewline(re *syntax.Regexp) bool {
 	return false
 }
 
-// asksForReturn reports whether a carriage return is written out in the
-// expression, alone or in a class. \s and the like do not ask for one.
+// asksForReturn reports whether the expression contains a carriage return, alone or in a class. \s and the like do
+// not count.
 func asksForReturn(re *syntax.Regexp) bool {
 	switch re.Op {
 	case syntax.OpLiteral:
@@ -138,8 +136,7 @@ func explain(err error) error {
 	return fmt.Errorf("%s: %q", se.Code, se.Expr)
 }
 
-// matcher finds lines that match. It keeps what one worker needs; not safe for
-// concurrent use.
+// matcher finds matching lines. It belongs to one worker and is not safe for concurrent use.
 type matcher struct {
 	p    *Pattern
 	find *finder    // nil without literals
@@ -158,7 +155,7 @@ func (p *Pattern) matcher() *matcher {
 	return m
 }
 
-// reset begins a new text.
+// reset starts a new text.
 func (m *matcher) reset() {
 	if m.find != nil {
 		m.find.reset()

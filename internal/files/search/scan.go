@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	windowSize = 1 << 20  // bytes of a file that are held; longer lines are looked at in pieces
+	windowSize = 1 << 20  // bytes of a file in memory; longer lines are searched in pieces
 	overlap    = 4 << 10  // bytes that two pieces of one line share
 	sniffed    = 8 << 10  // a NUL byte within these makes a file binary
 	wholeMost  = 32 << 20 // bytes of a file that is searched across lines
@@ -29,7 +29,7 @@ type Hit struct {
 	After  []string
 }
 
-// found is what a scan tells of one file.
+// found is the result of scanning one file.
 type found struct {
 	hits  []Hit
 	count int  // of matching lines, of matches when they may span lines
@@ -37,24 +37,24 @@ type found struct {
 
 	defined bool // one of the first hits looks like a definition
 	binary  bool
-	large   bool // too large to be searched across lines
+	large   bool // too large for a search across lines
 }
 
-// scanner searches one file after the other. Not safe for concurrent use.
+// scanner searches files one after the other. It is not safe for concurrent use.
 type scanner struct {
 	m       *matcher
 	context int // lines before and after
 	most    int // hits per file; 0 counts without keeping any
 	only1   bool
-	skip    int // hits that are not kept, the first ones
-	until   int // nor are those after this one; 0 for no such limit
-	after   int // nor are those up to this line
+	skip    int // the number of hits that are skipped
+	until   int // the last hit that is kept, by number; 0 for no such limit
+	after   int // hits up to this line are skipped
 	defines func(line []byte, at int) bool
 	buf     []byte
-	held    []byte // the whole of the file that was scanned last, if it was held; in buf
+	held    []byte // the whole content of the last file, if it was in memory; part of buf
 }
 
-// scan searches what r gives, size bytes if that is known, else -1.
+// scan searches the content of r. size is its length in bytes, or -1 if unknown.
 func (s *scanner) scan(ctx context.Context, r io.Reader, size int64) (found, error) {
 	w := window{r: r, size: size, line: 1}
 	w.b = s.grow(size)[:0]
@@ -76,7 +76,7 @@ func (s *scanner) scan(ctx context.Context, r io.Reader, size int64) (found, err
 	return s.lines(ctx, &w)
 }
 
-// etag is that of the file that was scanned last.
+// etag returns the tag of the last file.
 func (s *scanner) etag(f io.ReaderAt, info fs.FileInfo) (string, error) {
 	if int64(len(s.held)) == info.Size() {
 		return roots.ETag(info, s.held), nil
@@ -84,8 +84,8 @@ func (s *scanner) etag(f io.ReaderAt, info fs.FileInfo) (string, error) {
 	return roots.ETagOf(f, info)
 }
 
-// First is the number of the first line that matches in what r gives, size bytes
-// or, if that is not known, -1; 0 if there is none.
+// First returns the number of the first matching line in r, or 0 if there is none. size is the length of the
+// content in bytes, or -1 if unknown.
 func First(ctx context.Context, p *Pattern, r io.Reader, size int64) (line int, err error) {
 	s := scanner{m: p.matcher(), most: 1, only1: true}
 	got, err := s.scan(ctx, r, size)
@@ -95,7 +95,7 @@ func First(ctx context.Context, p *Pattern, r io.Reader, size int64) (line int, 
 	return got.hits[0].Line, nil
 }
 
-// grow is the buffer for a file, kept between files.
+// grow returns a buffer for a file, which is reused for later files.
 func (s *scanner) grow(size int64) []byte {
 	want := windowSize
 	if size >= 0 && size < windowSize {
@@ -107,7 +107,7 @@ func (s *scanner) grow(size int64) []byte {
 	return s.buf[:cap(s.buf)]
 }
 
-// window is the part of a file that is held.
+// window is the part of a file that is in memory.
 type window struct {
 	r     io.Reader
 	size  int64 // of the file; -1 if not known
@@ -119,8 +119,8 @@ type window struct {
 	utf16 bool
 }
 
-// refill reads on until the window is full or the file ends. A NUL byte is an
-// end, unless the file is in UTF-16.
+// refill reads until the window is full or the file ends. A NUL byte counts as the end, unless the file is in
+// UTF-16.
 func (w *window) refill(ctx context.Context) error {
 	for !w.end && len(w.b) < cap(w.b) {
 		if err := context.Cause(ctx); err != nil {
@@ -148,11 +148,11 @@ func (w *window) refill(ctx context.Context) error {
 
 // lines searches line by line.
 func (s *scanner) lines(ctx context.Context, w *window) (f found, err error) {
-	done, last := 0, 0 // searched of w.b; the line of the last hit
+	done, last := 0, 0 // bytes of w.b that were searched; the line of the last hit
 	for {
 		limit, whole := w.limit(done, s.context)
 		s.m.reset()
-		at, n := 0, w.line // line n begins at at
+		at, n := 0, w.line // line n begins at offset at
 		for from := done; from < limit; {
 			begin, end, next, ok := s.m.matchLine(w.b[:limit], from)
 			if !ok {
@@ -186,9 +186,8 @@ func (s *scanner) lines(ctx context.Context, w *window) (f found, err error) {
 
 var newline = []byte{'\n'}
 
-// limit is how far the window can be searched: up to a line that is whole and
-// is followed by the context of any hit before. whole is false if that is
-// impossible because one line fills the window.
+// limit returns the end of the part of the window that can be searched: the end of a complete line that is followed
+// by the context of any hit before it. whole is false if one line fills the window.
 func (w *window) limit(done, context int) (limit int, whole bool) {
 	if w.end {
 		return len(w.b), true
@@ -202,14 +201,14 @@ func (w *window) limit(done, context int) (limit int, whole bool) {
 	for range context {
 		i := bytes.LastIndexByte(w.b[done:held-1], '\n')
 		if i < 0 {
-			return limit, true // rather without its context than not at all
+			return limit, true // the context is cut, because the alternative is to find nothing
 		}
 		held = done + i + 1
 	}
 	return held, true
 }
 
-// shift makes room for more and returns where the search goes on.
+// shift drops searched content and returns where the search continues.
 func (w *window) shift(limit int, whole bool, context int) (done int) {
 	keep := limit
 	if !whole {
@@ -234,7 +233,7 @@ func (w *window) shift(limit int, whole bool, context int) (done int) {
 	return limit - keep
 }
 
-// hit describes the line from begin to end.
+// hit returns the hit in the line from begin to end.
 func (s *scanner) hit(b []byte, begin, end, n int) Hit {
 	line := b[begin:end]
 	at := 0
@@ -257,7 +256,7 @@ func (s *scanner) hit(b []byte, begin, end, n int) Hit {
 	return h
 }
 
-// linesAfter are the lines that follow the one that ends at end.
+// linesAfter returns the lines after the one that ends at end.
 func linesAfter(b []byte, end, n int) (after []string) {
 	for range n {
 		i := bytes.IndexByte(b[end:], '\n')
@@ -277,10 +276,10 @@ func linesAfter(b []byte, end, n int) (after []string) {
 
 func trimCR(line []byte) []byte { return bytes.TrimSuffix(line, []byte("\r")) }
 
-// longLine is how much of a line is shown, in bytes.
+// longLine is how many bytes of a line are shown.
 const longLine = 240
 
-// excerpt is a line, or the part of a long one around a position.
+// excerpt returns a line, or the part of a long one around a position.
 func excerpt(line []byte, at int) string {
 	if len(line) <= longLine {
 		return string(line)
@@ -303,7 +302,7 @@ func excerpt(line []byte, at int) string {
 	return text
 }
 
-// all reads the rest of a file that is held whole, or says it is too large.
+// all reads the rest of a file, or reports that it is too large.
 func (s *scanner) all(ctx context.Context, w *window, most int) (b []byte, large bool, err error) {
 	for !w.end {
 		if len(w.b) >= most {
@@ -319,7 +318,7 @@ func (s *scanner) all(ctx context.Context, w *window, most int) (b []byte, large
 	return w.b, len(w.b) > most, nil
 }
 
-// searchAcrossLines searches across lines.
+// searchAcrossLines finds matches that may span lines.
 func (s *scanner) searchAcrossLines(ctx context.Context, w *window) (f found, err error) {
 	b, large, err := s.all(ctx, w, wholeMost)
 	if err != nil || large {
@@ -347,11 +346,11 @@ func (s *scanner) searchAcrossLines(ctx context.Context, w *window) (f found, er
 	return f, nil
 }
 
-// definesMost is how many hits of a file say whether it has a definition. It
-// does not depend on the page, so that the order of files does not either.
+// definesMost is the number of hits of a file that determine whether it has a definition. It is independent of the
+// page, so that the order of files is too.
 const definesMost = 20
 
-// addHit keeps a hit on line n if it is one of those that are wanted.
+// addHit keeps a hit on line n if the query wants it.
 func (f *found) addHit(s *scanner, n int, hit func() Hit) {
 	wanted := f.count > s.skip && n > s.after
 	if wanted && (len(f.hits) >= s.most || s.until > 0 && f.count > s.until) {
@@ -373,7 +372,7 @@ func (f *found) addHit(s *scanner, n int, hit func() Hit) {
 // spanMost is how many lines of one match are shown.
 const spanMost = 10
 
-// spanning describes a match that begins in the line at begin.
+// spanning returns the hit of a match that begins in the line at begin.
 func (s *scanner) spanning(b []byte, begin int, span []int, n int) Hit {
 	end := max(span[1], begin)
 	if end > span[0] && b[end-1] == '\n' {
@@ -409,7 +408,7 @@ func (s *scanner) wide(ctx context.Context, w *window) (found, error) {
 		return found{large: large}, err
 	}
 	text := extract.Narrow(b)
-	s.buf = nil // w.b may still be it
+	s.buf = nil // w.b may share its memory
 	defer func() { s.held = nil }()
 	return s.scan(ctx, bytes.NewReader(text), int64(len(text)))
 }

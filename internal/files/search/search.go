@@ -1,11 +1,8 @@
-// Package search finds files by name and lines by content below a directory of
-// an open root, as quickly as a program made for nothing else.
+// Package search finds files by name and lines by content below a directory of an open root.
 //
-// The pattern is a regular expression of RE2 or a literal text. What every
-// match must hold is looked for first; an automaton over bytes then tells which
-// lines are worth a look, and Go's regular expressions decide. Binary files are
-// passed over. Memory is bounded by what is asked for, whatever there is to be
-// found.
+// The pattern is a regular expression of RE2 or a literal text. The search looks for text that each match must
+// contain; an automaton over bytes then selects candidate lines, and Go's regular expressions decide. Binary files
+// are skipped. Memory is limited by the query, whatever the number of files and matches.
 package search
 
 import (
@@ -22,24 +19,24 @@ import (
 	"gatehouse/internal/files/walk"
 )
 
-// Mode is what is asked for.
+// Mode is the kind of result.
 type Mode uint8
 
 const (
 	Content Mode = iota // the lines that match, files with definitions first
-	Files               // the files that hold a match, by path
+	Files               // the files that contain a match, by path
 	Count               // how many matching lines each file has, by path
-	Names               // the files that are chosen by name, by path
+	Names               // the files whose names match, by path
 )
 
 // Query is one search.
 type Query struct {
 	Mode    Mode
-	Pattern *Pattern                     // of the content; not looked at for Names
+	Pattern *Pattern                     // of the content; unused for Names
 	Tree    walk.Options                 // where
 	Globs   walk.Globs                   // of files
 	Only    func(path, name string) bool // nil for all
-	Deny    Denier                       // files with a hit that are not told of; nil for none
+	Deny    Denier                       // files with a hit that are left out; nil for none
 	Context int                          // lines shown before and after a hit
 	PerFile int                          // hits kept of one file; 0 means 20
 	Skip    int                          // hits of each file that are not kept, the first ones
@@ -47,20 +44,20 @@ type Query struct {
 	Limit   int                          // files kept; 0 means 100
 	After   Key                          // files and hits up to this one are left out
 
-	// Progress is told now and then how many files were looked at; nil for
-	// no caller. It is called from several goroutines.
+	// Progress is called occasionally with the number of searched files; nil means that it is not called. It is
+	// called from several goroutines.
 	Progress func(files int64)
 }
 
-// A Denier reports whether a file must not be told of: the one that was opened
-// under a path from the start of the walk.
+// A Denier reports whether a file must be left out of the result. It receives the open file and its path from the
+// start of the walk.
 type Denier func(f *os.File, path string) bool
 
-// Key is a place in the order of results. The zero value is before them all.
+// Key is a position in the order of results. The zero value is before all of them.
 type Key struct {
-	Rank int // 1 for files in which a definition was hit, 2 for the others
+	Rank int // 1 for files with a hit in a definition, 2 for the others
 	Path string
-	Line int // the last hit of that file that was seen; 0 for the file as a whole
+	Line int // the last hit of that file that was returned; 0 for the file as a whole
 }
 
 func (k Key) compare(o Key) int {
@@ -77,23 +74,22 @@ type File struct {
 	More  bool   // there are more hits than were kept
 }
 
-// Result is what a search found.
+// Result is the result of a search.
 type Result struct {
 	Files    []File // the first of those after the key, in order
 	More     bool   // there are more files after these
 	Matched  int64  // files in all
 	Hits     int64  // matching lines in all
 	Longer   bool   // some file has more hits than are kept of each
-	Searched int64  // files looked at
-	Binary   int64  // files passed over
-	Large    int64  // files too large to be searched across lines
+	Searched int64  // files that were searched
+	Binary   int64  // files that were skipped as binary
+	Large    int64  // files too large for a search across lines
 	Failed   int64  // files that could not be read
-	Denied   int64  // files with hits that are not told of
+	Denied   int64  // files with hits that were left out by Deny
 	Tree     walk.Stats
 }
 
-// Run searches. When ctx ends first, the error is its cause and the result is
-// what was found by then.
+// Run searches. If ctx is done first, it returns the cause and what was found until then.
 func Run(ctx context.Context, q Query) (Result, error) {
 	if q.PerFile <= 0 {
 		q.PerFile = 20
@@ -115,7 +111,7 @@ func Run(ctx context.Context, q Query) (Result, error) {
 
 type run struct {
 	q *Query
-	// ctx is that of one search, which a run is.
+	// ctx is the context of one search. It is a field because a run is one search.
 	ctx      context.Context
 	scanners []*scanner // by worker
 
@@ -127,7 +123,7 @@ type run struct {
 	spare bool // files were left out because there were too many
 }
 
-// matchName takes files by their names alone.
+// matchName selects files by name.
 func (r *run) matchName(_ int, d *walk.Dir, entries []walk.Entry) {
 	for _, e := range entries {
 		if e.IsDir() || !r.chosen(d, e.Name) {
@@ -181,7 +177,7 @@ func (r *run) scanner() *scanner {
 	return s
 }
 
-// progressEvery is how many files pass between two reports of progress.
+// progressEvery is the number of files between two reports of progress.
 const progressEvery = 512
 
 func (r *run) reportProgress(n int64) {
@@ -199,7 +195,7 @@ func (r *run) file(s *scanner, d *walk.Dir, name string) {
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
-		return // a file that says it is empty may be one the system makes up, and reading it may wait
+		return // a file of size 0 may be generated by the system, and reading it may block
 	}
 	s.after = 0
 	if r.q.After.Line > 0 && d.Join(name) == r.q.After.Path {
@@ -230,7 +226,7 @@ func (r *run) file(s *scanner, d *walk.Dir, name string) {
 		r.more.Store(true)
 	}
 	if r.q.Mode == Content && len(file.Hits) == 0 || !r.wants(&file) {
-		return // there are none beyond those that are skipped
+		return // there are no more hits
 	}
 	if r.q.Mode == Content {
 		file.ETag, err = s.etag(f, info)
@@ -251,8 +247,8 @@ func (r *run) rank(defined bool) int {
 	return 2
 }
 
-// wants reports whether a file belongs to the first ones after the key, as far
-// as is known by now. It drops the hits that were seen before.
+// wants reports whether a file is among the first ones after the key, as far as is known. It drops the hits up to
+// the key.
 func (r *run) wants(f *File) bool {
 	if c := f.key().compare(r.q.After); c < 0 || c == 0 && !f.skipTo(r.q.After.Line) {
 		return false
@@ -301,7 +297,7 @@ func (r *run) result(stats walk.Stats) Result {
 	}
 }
 
-// lastFirst is a heap whose top is the first to go.
+// lastFirst is a heap whose top is the file that is dropped first.
 type lastFirst []File
 
 func (h lastFirst) Len() int           { return len(h) }

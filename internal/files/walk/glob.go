@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Globs choose entries by their paths. The zero value chooses everything.
+// Globs select entries by their paths. The zero value selects everything.
 type Globs struct {
 	with, without []glob
 }
@@ -17,14 +17,13 @@ type glob struct {
 	pattern
 }
 
-// maxAlternatives is how many patterns one with braces may stand for.
+// maxAlternatives is how many patterns one with braces may expand to.
 const maxAlternatives = 100
 
-// ParseGlobs reads patterns with * (not across a slash), ? and [a-z] for one
-// character, ** for any directories, {a,b} for alternatives. A pattern without
-// a slash is matched against the name, one with a slash against the path from
-// where the walk starts; one that begins with ! excludes. An entry is chosen if
-// one pattern matches, or if all exclude, and none excludes it.
+// ParseGlobs parses patterns with * (not across a slash), ? and [a-z] for one character, ** for any directories,
+// and {a,b} for alternatives. A pattern without a slash is matched against the name, one with a slash against the
+// path from the start of the walk; one that begins with ! excludes. An entry is selected if a pattern matches it,
+// or if all patterns exclude, and no pattern excludes it.
 func ParseGlobs(patterns []string) (g Globs, err error) {
 	for _, p := range patterns {
 		rest, not := strings.CutPrefix(p, "!")
@@ -72,7 +71,7 @@ func SplitGlobs(list string) (globs []string) {
 
 func parseGlob(p string) glob {
 	if strings.HasSuffix(p, "/") {
-		p += "**" // a directory means what is in it
+		p += "**" // a directory means its content
 	}
 	if strings.Contains(p, "/") {
 		return glob{true, compilePath(strings.TrimPrefix(p, "/"))}
@@ -80,10 +79,10 @@ func parseGlob(p string) glob {
 	return glob{false, compilePart(p)}
 }
 
-// Any reports whether the globs choose everything.
+// Any reports whether the globs select everything.
 func (g Globs) Any() bool { return len(g.with)+len(g.without) == 0 }
 
-// Match reports whether an entry is chosen.
+// Match reports whether an entry is selected.
 func (g Globs) Match(path, name string) bool {
 	for i := range g.without {
 		if g.without[i].matches(path, name) {
@@ -105,7 +104,7 @@ func (g *glob) matches(path, name string) bool {
 	return g.match(name)
 }
 
-// expand writes out the braces of a pattern.
+// expand expands the braces of a pattern.
 func expand(p string) ([]string, error) {
 	open := -1
 	depth := 0
@@ -152,10 +151,10 @@ func alternatives(p string, open, end int, commas []int) (all []string, err erro
 	return all, nil
 }
 
-// pattern is a compiled glob. Most patterns are one of the quick kinds.
+// pattern is a compiled glob. Most patterns are of a kind with a fast comparison.
 type pattern struct {
 	kind  kind
-	text  string   // of the quick kinds
+	text  string   // of the fast kinds
 	parts []string // of a path, "**" for any number of them
 }
 
@@ -207,8 +206,7 @@ func (p *pattern) match(s string) bool {
 	return matchParts(p.parts, s)
 }
 
-// matchParts matches part by part. Only the last ** needs to be tried again, as
-// with stars within a part.
+// matchParts matches part by part. Only the last ** is tried again, as with stars within a part.
 func matchParts(parts []string, s string) bool {
 	rest, ended := s, false // ended: no part is left
 	var back []string       // the parts after the last **
@@ -242,8 +240,7 @@ func matchParts(parts []string, s string) bool {
 	}
 }
 
-// matchPart matches one name against one pattern, in time proportional to the
-// product of their lengths at worst.
+// matchPart matches one name with one pattern, in a time of at most the product of their lengths.
 func matchPart(p, s string) bool {
 	star, again := -1, 0
 	i, j := 0, 0
@@ -270,8 +267,8 @@ func matchPart(p, s string) bool {
 	return true
 }
 
-// matchOne matches the first character of s against the first element of p,
-// which is no star, and tells how long both are.
+// matchOne matches the first character of s with the first element of p, which is not a star, and returns the
+// length of both.
 func matchOne(p, s string) (pn, sn int, ok bool) {
 	r, sn := utf8.DecodeRuneInString(s)
 	switch p[0] {

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// Limits of one ignore file; what is beyond is not read.
+// These are the limits of one ignore file; the rest of a larger one is not read.
 const (
 	maxRulesBytes = 256 << 10
 	maxRules      = 4096
 )
 
-// ignoreFiles are the ignore files a directory has.
+// ignoreFiles are the names of ignore files in a directory.
 type ignoreFiles uint8
 
 const (
@@ -26,7 +26,7 @@ const (
 	allIgnoreFiles = gitExclude | gitIgnore | plainIgnore
 )
 
-// Later files win over earlier ones.
+// Later files override earlier ones.
 var ignoreNames = [...]struct {
 	bit  ignoreFiles
 	seen string // the entry that tells of it
@@ -48,7 +48,7 @@ func (f *ignoreFiles) see(name string) {
 	}
 }
 
-// isRepository knows the folders in which version control keeps its own.
+// isRepository reports whether a name is that of a folder of version control data.
 func isRepository(name string) bool {
 	switch name {
 	case ".git", ".hg", ".svn", ".jj", ".bzr":
@@ -57,11 +57,10 @@ func isRepository(name string) bool {
 	return false
 }
 
-// rules are the ignore rules that one directory adds to those above it.
-// Immutable.
+// rules are the ignore rules of one directory, after those of the directories above it. It is immutable.
 type rules struct {
 	base  string // path of the directory from the start of the walk
-	above bool   // the directory lies above the start: base is what leads from it to the start
+	above bool   // the directory is above the start, and base leads from it to the start
 	list  []rule
 	next  *rules // of the directories above
 }
@@ -73,8 +72,8 @@ type rule struct {
 	glob     pattern
 }
 
-// ignore reports whether an entry is ignored. The last rule that matches
-// decides, those of the nearest directory first.
+// ignore reports whether an entry is ignored. The last matching rule decides, and the nearest directory comes
+// first.
 func (r *rules) ignore(rel, name string, isDir func() bool) bool {
 	for ; r != nil; r = r.next {
 		from := ""
@@ -95,7 +94,7 @@ func (r *rules) ignore(rel, name string, isDir func() bool) bool {
 	return false
 }
 
-// from is a path as seen from the directory of the rules.
+// from returns a path relative to the directory of the rules.
 func (r *rules) from(rel string) string {
 	switch {
 	case r.above:
@@ -106,15 +105,14 @@ func (r *rules) from(rel string) string {
 	return rel[len(r.base)+1:]
 }
 
-// Filter says which entries of one directory ignore files and habit leave out.
-// The nil Filter leaves out nothing. Immutable.
+// Filter reports which entries of one directory are left out by ignore files and by default. A nil Filter leaves
+// out nothing. It is immutable.
 type Filter struct {
-	path  string // of the directory, from the one the filter was made for
+	path  string // of the directory, relative to the one of NewFilter
 	rules *rules
 }
 
-// NewFilter makes the filter of a directory inside a root from the ignore files
-// there and above.
+// NewFilter returns the filter of a directory inside a root, with the ignore files there and above.
 func NewFilter(root *os.Root, dir string) *Filter {
 	dir = path.Clean(dir)
 	r := rulesAbove(root, dir)
@@ -125,7 +123,7 @@ func NewFilter(root *os.Root, dir string) *Filter {
 	return &Filter{rules: r}
 }
 
-// Below is the filter of a directory in this one, which is open as root.
+// Below returns the filter of a subdirectory, which is open as root.
 func (f *Filter) Below(name string, root *os.Root) *Filter {
 	if f == nil {
 		return nil
@@ -134,8 +132,7 @@ func (f *Filter) Below(name string, root *os.Root) *Filter {
 	return &Filter{at, readRules(root, at, f.rules, allIgnoreFiles)}
 }
 
-// Ignores reports whether an entry is left out. Whether it is a directory is
-// asked only if that matters.
+// Ignores reports whether an entry is left out. isDir is called only if that matters.
 func (f *Filter) Ignores(name string, isDir func() bool) bool {
 	if f == nil {
 		return false

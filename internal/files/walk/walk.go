@@ -1,10 +1,9 @@
-// Package walk walks what lies below a directory of an open root, with several
-// workers, leaving out what the ignore files there exclude.
+// Package walk visits the entries below a directory of an open root, with several workers, and leaves out what
+// ignore files exclude.
 //
-// Every directory is opened through the one above it, so that a name that is
-// swapped for a link on the way leads nowhere. Links are told of and not
-// followed; therefore there are no loops. Memory does not grow with the number
-// of entries, only with the depth and with the directories still to be seen.
+// Every directory is opened through the one above it, so a name that is swapped for a link leads nowhere. Links are
+// reported and not followed, so there are no loops. Memory grows with the depth and with the directories that wait,
+// but not with the number of entries.
 package walk
 
 import (
@@ -22,31 +21,29 @@ import (
 )
 
 const (
-	// MaxDepth is how many levels below its start a walk goes. Each level keeps
-	// a directory open.
+	// MaxDepth is how many levels below its start a walk goes. Each level keeps a directory open.
 	MaxDepth = 200
 
 	batchSize = 512 // entries read at once
-	shareSize = 64  // entries that are visited at once, so that workers share a large directory
+	shareSize = 64  // entries visited at once, so that workers share a large directory
 )
 
-// Options of a walk. Root is needed.
+// Options configures a walk. Root is required.
 type Options struct {
 	Root    *os.Root
 	Start   string // a directory inside Root, with slashes; "" means Root itself
 	Depth   int    // levels below Start, 1 for its entries alone; 0 means MaxDepth
 	Workers int    // 0 means 2
-	All     bool   // also what ignore files and habit leave out
+	All     bool   // includes what ignore files and defaults leave out
 
-	// Skip leaves out an entry whatever All says; nil for none. The path
-	// begins at Root.
+	// Skip leaves out an entry even with All; nil for none. The path is relative to Root.
 	Skip func(path string, dir bool) bool
 }
 
 // Entry is one name in a directory.
 type Entry struct {
 	Name string
-	Type fs.FileMode // its type bits; what a link leads to is not looked at
+	Type fs.FileMode // its type bits; links are not followed
 
 	listed fs.DirEntry
 }
@@ -54,21 +51,19 @@ type Entry struct {
 // IsDir reports whether the entry is a directory.
 func (e Entry) IsDir() bool { return e.Type.IsDir() }
 
-// Info is what the listing of the directory told of the entry, links not
-// followed.
+// Info returns the entry's info from the directory listing; links are not followed.
 func (e Entry) Info() (fs.FileInfo, error) { return e.listed.Info() }
 
-// Stats is what a walk has seen.
+// Stats are the counts of a walk.
 type Stats struct {
 	Dirs       int64 // directories read
-	Entries    int64 // entries shown to the visitor
-	Ignored    int64 // entries left out by an ignore rule, with all below them
+	Entries    int64 // entries passed to the visitor
+	Ignored    int64 // entries left out by an ignore rule, with everything below them
 	Unreadable int64 // directories that could not be opened or read
 	TooDeep    int64 // directories below MaxDepth
 }
 
-// Dir is an open directory of a walk. It is open while the visitor runs and
-// until its directories have been read.
+// Dir is an open directory of a walk. It stays open while the visitor runs and until its subdirectories were read.
 type Dir struct {
 	Path  string // from Start, with slashes; "" is Start itself
 	Depth int    // levels below Start
@@ -79,7 +74,7 @@ type Dir struct {
 	refs   atomic.Int32
 }
 
-// Join is the path of an entry, from Start.
+// Join returns the path of an entry, from Start.
 func (d *Dir) Join(name string) string {
 	if d.Path == "" {
 		return name
@@ -87,13 +82,12 @@ func (d *Dir) Join(name string) string {
 	return d.Path + "/" + name
 }
 
-// Open opens an entry for reading without waiting: what turns out to be a pipe
-// gives nothing.
+// Open opens an entry for reading without blocking; reading from a pipe returns nothing.
 func (d *Dir) Open(name string) (*os.File, error) {
 	return d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Lstat looks at an entry; of a link, at the link.
+// Lstat returns the info of an entry; of a link, that of the link.
 func (d *Dir) Lstat(name string) (fs.FileInfo, error) { return d.root.Lstat(name) }
 
 func (d *Dir) hold() { d.refs.Add(1) }
@@ -104,13 +98,12 @@ func (d *Dir) closeDir() {
 	}
 }
 
-// Visit is shown some entries of one directory, the directories among them
-// included. It runs on several workers at once, also for one directory.
+// Visit receives some entries of one directory, subdirectories included. It runs on several workers at once, also
+// for one directory.
 type Visit func(worker int, d *Dir, entries []Entry)
 
-// Walk visits everything below a directory, in no order. It ends early when
-// ctx is done, with its cause. A start that cannot be opened is an error; other
-// directories that cannot be are counted.
+// Walk visits everything below a directory, in no particular order. It stops when ctx is done and returns the
+// cause. It returns an error if the start cannot be opened; other directories that cannot be opened are counted.
 func Walk(ctx context.Context, o Options, visit Visit) (Stats, error) {
 	w := &walk{opts: o, visit: visit, ctx: ctx, prefix: path.Clean(o.Start)}
 	if w.opts.Depth <= 0 || w.opts.Depth > MaxDepth {
@@ -145,13 +138,13 @@ func Walk(ctx context.Context, o Options, visit Visit) (Stats, error) {
 type task struct {
 	dir     *Dir // held
 	name    string
-	entries []Entry // nil: the directory name in dir, or dir itself when name is empty
+	entries []Entry // nil: the directory name in dir, or dir itself if name is empty
 }
 
 type walk struct {
 	opts  Options
 	visit Visit
-	// ctx is that of one Walk, whose recursion would hand it down unchanged.
+	// ctx is the context of one Walk. It is a field because each step of the recursion uses the same one.
 	ctx    context.Context
 	prefix string
 
@@ -160,10 +153,10 @@ type walk struct {
 
 	mu    sync.Mutex
 	more  sync.Cond
-	tasks []task // the last is done first, which keeps few directories open
+	tasks []task // the last is processed first, so that few directories are open
 	busy  int
 
-	panicked any // what the first visitor that panicked said
+	panicked any // the value of the first panic of a visitor
 }
 
 func (w *walk) stats() Stats {
@@ -210,8 +203,7 @@ func (w *walk) done() {
 	}
 }
 
-// guarded works until there is nothing left, or until a visitor panics; then the
-// others have nothing left either.
+// guarded works until no task is left or a visitor panics, which also stops the others.
 func (w *walk) guarded(worker int) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -222,7 +214,7 @@ func (w *walk) guarded(worker int) {
 			w.mu.Unlock()
 			w.stopped.Store(true)
 			w.done()
-			w.guarded(worker) // lets go of the directories that are still open
+			w.guarded(worker) // closes the directories that are still open
 		}
 	}()
 	w.work(worker)
@@ -247,8 +239,8 @@ func (w *walk) work(worker int) {
 	}
 }
 
-// openTask opens the directory of a task. The dot makes the system refuse what is
-// no directory any more before it is opened, since opening a pipe waits.
+// openTask opens the directory of a task. The dot makes the system refuse anything but a directory before opening
+// it, because opening a pipe blocks.
 func (w *walk) openTask(t task) (*Dir, error) {
 	if t.name == "" {
 		return t.dir, nil
@@ -293,8 +285,7 @@ func (w *walk) readTask(worker int, t task) {
 	}
 }
 
-// learn adds the directory's own rules. Where the listing is whole, it tells
-// which ignore files there are.
+// learn adds the directory's own rules. A complete listing shows which ignore files exist.
 func (w *walk) learn(d *Dir, list []fs.DirEntry) {
 	if len(list) >= batchSize {
 		d.rules = readRules(d.root, d.Path, d.rules, allIgnoreFiles)
@@ -309,8 +300,7 @@ func (w *walk) learn(d *Dir, list []fs.DirEntry) {
 	}
 }
 
-// batch shows entries to the visitor and leaves the directories among them as
-// tasks.
+// batch passes entries to the visitor and adds tasks for the subdirectories.
 func (w *walk) batch(worker int, d *Dir, list []fs.DirEntry) {
 	kept := make([]Entry, 0, len(list))
 	var tasks []task
