@@ -107,7 +107,7 @@ func TestABrokenPatternOfNamesIsASettingError(t *testing.T) {
 	cfg := settings(t)
 	cfg.Modules.File.Deny = []string{"["}
 	if _, err := New(context.Background(), cfg, Options{}); err == nil ||
-		!strings.Contains(err.Error(), `"[" is no pattern`) {
+		!strings.Contains(err.Error(), `"[" is not a pattern`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -181,7 +181,7 @@ func TestMistakesInTheFileHaveAPlace(t *testing.T) {
 		"rules:\n  - names: [x]\n":                                                      "rules[0]: then is missing; expected allow, ask, ask-operator or refuse",
 		"rules:\n  - then: ask\n    effects: [explodes]\n":                              `g.yaml:3:15: rules[0].effects[0]: "explodes": expected reads,`,
 		"rules:\n  - then: ask\n  - name: x\n    when: args.path ==\n    then: allow\n": "g.yaml:4:5: rules[1].when: ",
-		"rules:\n  - names: ['[']\n    then: refuse\n":                                  "g.yaml:2:5: rules[0].names: \"[\" is no pattern",
+		"rules:\n  - names: ['[']\n    then: refuse\n":                                  "g.yaml:2:5: rules[0].names: \"[\" is not a pattern",
 		"rules:\n  - then: allow\n    remember: 10m\n":                                  "g.yaml:3:5: rules[0].remember: a rule whose decision is allow has no approval to remember",
 		strings.Repeat("[", 100000):                                                     "g.yaml:1:1: more than 64 brackets are open at once",
 		"x: " + strings.Repeat("a", maxFile):                                            "g.yaml:1:1: has more than 1048576 bytes",

@@ -39,7 +39,7 @@ func compile(list []string, deny bool) (all []pattern, err error) {
 		}
 		if len(fields) == 0 || len(text) > patternBytes {
 			return nil, fmt.Errorf(
-				"%q is no pattern; expected one such as ls*, or \"git push*\", of at most %d bytes",
+				"%q is not a pattern; expected one such as ls*, or \"git push*\", of at most %d bytes",
 				text,
 				patternBytes,
 			)

@@ -83,7 +83,7 @@ func TestQuestionsThatAreRefused(t *testing.T) {
 		`{"since":"3w"}`:           `since is "3w"`,
 		`{"step":"soon"}`:          `step is "soon"`,
 		`{"step":"1m"}`:            "more than 500 steps",
-		`{"type":"["}`:             "is no pattern",
+		`{"type":"["}`:             "is not a pattern",
 	} {
 		if got := a.call("metrics_query", "lab", args, &queryOut{}); !strings.HasPrefix(got, "invalid_arguments") ||
 			!strings.Contains(got, want) {

@@ -111,7 +111,7 @@ func (s *Store) Query(ctx context.Context, q Query) (Answer, error) {
 
 func (q *Query) validate(now time.Time) error {
 	if _, err := path.Match(q.Type, ""); err != nil {
-		return invalid("type: %q is no pattern", q.Type)
+		return invalid("type: %q is not a pattern", q.Type)
 	}
 	if q.Step < 0 || q.Step > 0 && q.Step < time.Second {
 		return invalid("step is at least 1s")
