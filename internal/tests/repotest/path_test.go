@@ -281,7 +281,6 @@ func TestPathsAreShort(t *testing.T) {
 	if steps > mostStateFrames {
 		t.Errorf("a state change runs through %d functions before its notification, want at most %d", steps, mostStateFrames)
 	}
-	list := func(all []string) string { return "    " + strings.Join(all, "\n    ") + "\n" }
 	replaceGenerated(t, filepath.Join("docs", "design.md"), pathBegin, pathEnd, fmt.Sprintf(`
 A call over HTTP without a session runs through %d functions in %d packages before
 the handler of its tool:
@@ -292,9 +291,28 @@ subscriber is notified: until it is recorded, when the window has ended in which
 changes are gathered, in the module that reports the update, and in the writer of the
 notification:
 
-%s
-%s
-%s
-%s
-`, len(call), len(packages), list(call), steps, list(change[0]), list(change[1]), list(change[2]), list(change[3])))
+%s%s%s%s
+`, len(call), len(packages), listFrames(call), steps,
+		listFrames(change[0]), listFrames(change[1]), listFrames(change[2]), listFrames(change[3])))
+}
+
+// listFrames returns functions as indented lines of at most 84 characters, which name a package once.
+func listFrames(all []string) string {
+	var b strings.Builder
+	line, last := "   ", ""
+	for _, f := range all {
+		dir, name := filepath.Split(f)
+		pkg, rest, _ := strings.Cut(name, ".")
+		if pkg = dir + pkg; pkg == last {
+			f = rest
+		}
+		last = pkg
+		if len(line)+len(f)+1 > 84 {
+			b.WriteString(line + "\n")
+			line = "       "
+		}
+		line += " " + f
+	}
+	b.WriteString(line + "\n")
+	return b.String()
 }
