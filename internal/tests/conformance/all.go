@@ -18,7 +18,7 @@ import (
 	"sync"
 )
 
-// notOnLines are the scenarios that are about HTTP itself.
+// notOnLines are scenarios that test HTTP itself.
 var notOnLines = map[string]string{
 	"dns-rebinding-protection":             "Host and Origin are HTTP headers",
 	"http-header-validation":               "lines have no headers",
@@ -28,7 +28,7 @@ var notOnLines = map[string]string{
 	"server-session-lifecycle":             "sessions ended by DELETE are HTTP's",
 }
 
-// checksNotOnLines are the checks about HTTP in scenarios that are not.
+// checksNotOnLines are checks of HTTP in other scenarios.
 var checksNotOnLines = map[string]string{
 	"server-session-id-visible-ascii":                          "server-initialize",
 	"sep-2575-http-server-header-mismatch-400":                 "server-stateless",
@@ -36,7 +36,7 @@ var checksNotOnLines = map[string]string{
 	"sep-2663-server-rejects-mismatched-mcp-name-on-tasks-get": "tasks-request-headers",
 }
 
-// overLines leaves out of a column what lines do not have, and says so.
+// overLines removes from a column what newline-framed connections cannot have, and records it.
 func (c *Column) overLines() {
 	c.Left = map[string]string{}
 	c.Scenarios = slices.DeleteFunc(c.Scenarios, func(s Scenario) bool {
@@ -62,8 +62,8 @@ func (c *Column) overLines() {
 // dial opens one newline connection.
 type dial = func(context.Context) (io.ReadWriteCloser, error)
 
-// lineEndpoints are the newline doors of a running fixture, and its standard
-// streams, for which each connection is a process of its own.
+// lineEndpoints returns the newline-framed endpoints of a running fixture, and its standard streams, for which each
+// connection is a process of its own.
 func lineEndpoints(d Endpoints, bin string) map[string]dial {
 	network := func(network, addr string) dial {
 		return func(ctx context.Context) (io.ReadWriteCloser, error) {
@@ -82,8 +82,7 @@ func overHTTP(ctx context.Context, t Tools, all *turns, url, out string) ([]Colu
 	return overAll(ctx, t, all, url, out, func(*Column) {})
 }
 
-// overAll runs every suite; leave takes out of a column what its door does
-// not have.
+// overAll runs every suite; leave removes from a column what its endpoint does not have.
 func overAll(ctx context.Context, t Tools, all *turns, url, out string, leave func(*Column)) ([]Column, error) {
 	var columns []Column
 	for _, s := range Suites() {
@@ -102,16 +101,14 @@ func overAll(ctx context.Context, t Tools, all *turns, url, out string, leave fu
 	return columns, nil
 }
 
-// tries is how often a scenario that is not clean is run in all.
+// tries is how often a scenario that is not clean is run altogether.
 const tries = 3
 
-// turns lets suites share a machine; a suite that needs all of it
-// wait for the others.
+// turns lets suites run side by side, except for one that needs the whole machine.
 type turns struct{ sync.RWMutex }
 
-// settle runs what is not clean again, by itself. The suites allow a server
-// half a second to a second and a half for a message, which a machine that is
-// busy with other tests may take; a defect shows every time.
+// settle repeats scenarios that are not clean, one at a time. The suites allow a server 0.5 to 1.5 s for a message,
+// which may be too short on a busy machine; a defect shows every time.
 func (s Suite) settle(ctx context.Context, t Tools, all *turns, url, out string, c *Column, leave func(*Column)) error {
 	out = strings.ReplaceAll(out, " ", "-")
 	for i := range c.Scenarios {
@@ -137,7 +134,7 @@ func (s Suite) settle(ctx context.Context, t Tools, all *turns, url, out string,
 	return nil
 }
 
-// throughLines runs every suite through the shim against a newline door.
+// throughLines runs every suite through the shim to a newline-framed endpoint.
 func throughLines(
 	ctx context.Context,
 	t Tools,
@@ -158,9 +155,8 @@ func throughLines(
 	return columns, err
 }
 
-// withToken runs every suite against a fixture that refuses callers without a
-// token, which a proxy in front adds: the suites know no credentials. Host and
-// Origin stay as they came, since some scenarios are about them.
+// withToken runs every suite against a fixture that requires a token, which a proxy adds because the suites know no
+// credentials. The proxy does not change Host and Origin, which some scenarios test.
 func withToken(ctx context.Context, t Tools, all *turns, bin, out string) ([]Column, error) {
 	token := rand.Text()
 	s, err := start(ctx, bin, "--http", "127.0.0.1:0", "--auth-token", token)
@@ -202,10 +198,9 @@ func (s Suite) column(ctx context.Context, t Tools, url, out string) (Column, er
 	return Column{Name: s.Name, Want: s.Scenarios, Scenarios: found}, err
 }
 
-// Everything runs all suites over all doors of one fixture process. The doors
-// of that process are tried one after the other, because the suites change
-// what it lists; standard streams have processes of their own and are tried
-// meanwhile.
+// Everything runs all suites over all endpoints of one fixture process. The endpoints are tested one after the
+// other, because the suites change what the process lists. Standard streams have processes of their own and are
+// tested at the same time.
 func Everything(ctx context.Context, t Tools, bin string, d Endpoints, seen Witness, out string) ([]Column, error) {
 	endpoints := lineEndpoints(d, bin)
 	var all turns
@@ -228,8 +223,8 @@ func Everything(ctx context.Context, t Tools, bin string, d Endpoints, seen Witn
 	return slices.Concat(columns, stdio, locked), errors.Join(err, stdioErr, lockedErr)
 }
 
-// RunAll builds and starts the fixture, runs everything, prints the table to
-// w, and returns an error unless all of it is clean.
+// RunAll builds and starts the fixture, runs everything, prints the table to w, and returns an error if a check
+// failed.
 func RunAll(ctx context.Context, t Tools, w io.Writer) error {
 	dir, err := os.MkdirTemp("", "conformance")
 	if err != nil {

@@ -1,9 +1,8 @@
-// Package conformance runs the official conformance suites and other people's
-// clients against our own server, over every door.
+// Package conformance runs the official conformance suites and the clients of others against this server, over
+// every kind of listener.
 //
-// Nothing here is in the product. The suites and clients are npm packages,
-// pinned in the npm folder and installed below .tools by Install; the server
-// they meet is fixtureserver, one process for all of them.
+// Nothing here is part of the product. The suites and clients are npm packages, pinned in the npm folder and
+// installed below .tools by Install. The server is fixtureserver, one process for all of them.
 package conformance
 
 import (
@@ -12,8 +11,7 @@ import (
 	"path/filepath"
 )
 
-// Top is the folder that holds our go.mod, found from the working directory
-// upwards.
+// Top returns the folder of go.mod, found from the working directory upwards.
 func Top() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// fixtureHost is what the tests of this package share: the packages, the fixture
-// as one process, and a judge before which everything it says is held.
+// fixtureHost is shared by the tests of this package: the packages, the fixture as one process, and a judge of
+// every message that it sends.
 type fixtureHost struct {
 	tools  Tools
 	bin    string
@@ -44,7 +44,7 @@ func runWithFixture(m *testing.M) int {
 	return code
 }
 
-// open leaves an error for the tests that need a house; the others run.
+// open stores an error for the tests that need the fixture; the others run without it.
 func (h *fixtureHost) open(ctx context.Context, dir string) (stop func() error) {
 	stop = func() error { return nil }
 	tools, err := ToolsDir()
@@ -76,7 +76,7 @@ func (h *fixtureHost) open(ctx context.Context, dir string) (stop func() error) 
 	}
 }
 
-// needFixture is called by every test that talks to the fixture.
+// needFixture returns the fixture. Every test that uses the fixture calls it.
 func needFixture(t *testing.T) *fixtureHost {
 	t.Helper()
 	if testing.Short() {
@@ -93,8 +93,7 @@ func needFixture(t *testing.T) *fixtureHost {
 	return &shared
 }
 
-// holdsUp fails the test for every message the judge objects to and did not
-// object to before.
+// holdsUp fails the test for every message that the judge found invalid since before.
 func (h *fixtureHost) holdsUp(t *testing.T, before []string) {
 	t.Helper()
 	for _, o := range h.judge.Objections() {
@@ -104,9 +103,8 @@ func (h *fixtureHost) holdsUp(t *testing.T, before []string) {
 	}
 }
 
-// Every scenario of the official suites, over every door, all against one
-// process and one URL; no check fails, none warns, and every message on the
-// way is valid.
+// Every scenario of the official suites runs over every endpoint of one process; no check fails or warns, and every
+// message is valid.
 func TestOfficialSuites(t *testing.T) {
 	h := needFixture(t)
 	endpoints := h.server.Endpoints

@@ -16,12 +16,11 @@ import (
 	"time"
 )
 
-// patience is how long a foreign client may take for all it does.
+// patience limits the whole time of a foreign client.
 const patience = 2 * time.Minute
 
-// stdioEndpoint writes a program that runs the fixture on its standard streams
-// and keeps both sides of the conversation beside itself, in a folder of the
-// test's own. When the test ends, what the fixture said is judged.
+// stdioEndpoint writes a program that runs the fixture on its standard streams and records both directions in a
+// folder of the test. At the end of the test the fixture's messages are judged.
 func (h *fixtureHost) stdioEndpoint(t *testing.T) string {
 	t.Helper()
 	endpoint := filepath.Join(t.TempDir(), "door")
@@ -53,7 +52,7 @@ func (h *fixtureHost) judgeLogs(t *testing.T, endpoint string) {
 	}
 }
 
-// judgeLines judges one side of a conversation with the help of the other.
+// judgeLines judges the messages of one direction with those of the other.
 func (h *fixtureHost) judgeLines(asked, said []byte) {
 	x := &exchange{methods: map[string]string{}}
 	for line := range bytes.Lines(asked) {
@@ -72,8 +71,7 @@ func (h *fixtureHost) judgeLines(asked, said []byte) {
 	}
 }
 
-// output runs a command and returns what it printed; what it wrote to stderr
-// is told when it fails.
+// output runs a command and returns its standard output. If it fails, the test shows its standard error.
 func output(t *testing.T, cmd *exec.Cmd) []byte {
 	t.Helper()
 	var stderr bytes.Buffer
@@ -86,8 +84,7 @@ func output(t *testing.T, cmd *exec.Cmd) []byte {
 	return out
 }
 
-// The inspector's command line, in each era it can be told to speak, over
-// HTTP and as the parent of a stdio server.
+// The inspector's command line, in each era that it supports, over HTTP and as the parent of a stdio server.
 func TestInspector(t *testing.T) {
 	h := needFixture(t)
 	for _, era := range []string{"legacy", "auto", "modern"} {
@@ -166,13 +163,13 @@ func (h *fixtureHost) inspect(t *testing.T, era, endpoint, want string, args ...
 	}
 }
 
-// The inspector finds nothing to object to in the tools' schemas.
+// The inspector accepts the schemas of all tools.
 func TestInspectorFindsSchemasPortable(t *testing.T) {
 	h := needFixture(t)
 	h.inspect(t, "modern", "http", `"greet"`, "--method", "tools/list", "--strict")
 }
 
-// mcp-remote lets a client that only knows stdio use the HTTP door.
+// mcp-remote connects a client that only supports stdio to the HTTP listener.
 func TestMCPRemote(t *testing.T) {
 	h := needFixture(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -218,7 +215,7 @@ func TestMCPRemote(t *testing.T) {
 	h.holdsUp(t, before)
 }
 
-// lines is a conversation in which each answer is the next line.
+// lines is a conversation in which the next line is always the answer.
 type lines struct {
 	t   *testing.T
 	in  io.Writer
@@ -244,7 +241,7 @@ func (l *lines) ask(msg, want string) {
 	}
 }
 
-// report is what the two SDK clients print of what they got.
+// report is what the two SDK clients print.
 type report struct {
 	Revision, Read, Prompt, Simple, Header, Elicited, Rounds, Three, Sampled, State string
 
@@ -309,8 +306,8 @@ func (r report) check(t *testing.T, revision string) {
 	wanted("told of a changed list", r.Changed, true)
 }
 
-// The official TypeScript client lists, reads, calls, is asked and is told,
-// in each era and over each door it knows.
+// The official TypeScript client lists, reads, calls, answers questions and receives notifications, in each era and
+// over each transport that it supports.
 func TestTypeScriptClient(t *testing.T) {
 	h := needFixture(t)
 	revisions := map[string]string{"legacy": "2025-11-25", "auto": modernRevision, "modern": modernRevision}
@@ -345,8 +342,7 @@ func (h *fixtureHost) reported(t *testing.T, cmd *exec.Cmd, revision string) {
 	h.holdsUp(t, before)
 }
 
-// The official Go SDK's client does the same. It is built from a Go module of
-// its own.
+// The official Go SDK's client does the same. It is built as a Go module of its own.
 func TestGoSDKClient(t *testing.T) {
 	h := needFixture(t)
 	bin := buildGoSDK(t)
@@ -375,7 +371,7 @@ func buildGoSDK(t *testing.T) string {
 	return bin
 }
 
-// listed is for the revisions without elicitation and structured content.
+// listed tests the revisions without elicitation and structured content.
 func (h *fixtureHost) listed(t *testing.T, bin, revision, endpoint string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Clients that pool their connections believe the head of a response: unless
-// it says close, the connection takes another request after the stream of a
-// call that asked has ended. Found as lost requests of the Go SDK's client.
+// Clients with a connection pool rely on the head of a response: unless it contains close, the connection accepts
+// another request after the stream of a call that asked has ended. A defect here showed as lost requests of the Go
+// SDK's client.
 func TestConnectionServesAgainOrSaysClose(t *testing.T) {
 	h := needFixture(t)
 	session := h.initialize(t)
@@ -71,8 +71,7 @@ func (h *fixtureHost) initialize(t *testing.T) string {
 	return id
 }
 
-// connection is outside any pool. It goes past the tap, which has a
-// pool of its own.
+// connection is outside any pool. It bypasses the tap, which has a pool of its own.
 type connection struct {
 	net.Conn
 	r    *bufio.Reader
@@ -118,7 +117,7 @@ func (c *connection) post(t *testing.T, session, body string) *http.Response {
 	return resp
 }
 
-// nextData is the next data of an event stream that is not empty.
+// nextData returns the next data of an event stream that are not empty.
 func nextData(t *testing.T, r *bufio.Reader) string {
 	t.Helper()
 	for {

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// link is one newline connection and those who wait for its messages.
+// link is one newline-framed connection, with the HTTP requests that wait for its messages.
 type link struct {
 	conn io.ReadWriteCloser
 	seen Witness
@@ -67,8 +67,8 @@ func (l *link) listen(w *waiter) {
 	}
 }
 
-// forget is called when an HTTP client has gone away. In the modern revision
-// that cancels its request, which lines have a notification for.
+// forget is called when an HTTP client has disconnected. In the modern revision that cancels its request, for which
+// newline-framed connections have a notification.
 func (l *link) forget(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,7 +84,7 @@ func (l *link) forget(w *waiter) {
 	}
 }
 
-// remove is called with l.mu held.
+// remove removes a waiter. l.mu must be held.
 func (l *link) remove(w *waiter) {
 	delete(l.waiting, w.id)
 	for i, x := range l.order {
@@ -97,7 +97,7 @@ func (l *link) remove(w *waiter) {
 
 func (l *link) close() { _ = l.conn.Close() }
 
-// read gives each message to whom it belongs, until the connection ends.
+// read passes each message to its waiter, until the connection ends.
 func (l *link) read() {
 	lines := bufio.NewReaderSize(l.conn, 1<<16)
 	for {
@@ -152,8 +152,8 @@ func (l *link) route(msg []byte) {
 	}
 }
 
-// owner is who a message is for: the request it answers or tells of, or else
-// the reader that has waited longest. It is called with l.mu held.
+// owner returns the waiter for a message: that of the request it belongs to, or the reader that has waited longest.
+// l.mu must be held.
 func (l *link) owner(e envelope) *waiter {
 	switch {
 	case e.isResponse():

@@ -21,8 +21,8 @@ import (
 //go:embed npm
 var suites embed.FS
 
-// Packages are pinned npm packages: a folder "npm" with package.json,
-// package-lock.json and our scripts that use the packages.
+// Packages are pinned npm packages: a folder "npm" with package.json, package-lock.json and scripts that use the
+// packages.
 type Packages struct{ Files fs.FS }
 
 var pinned = Packages{suites}
@@ -33,13 +33,13 @@ type Tools struct {
 	Node string // the program that runs them, Node 22 or later
 }
 
-// ToolsDir is where the packages of this source tree go. Git ignores it.
+// ToolsDir returns the folder for the packages of this source tree. Git ignores it.
 func ToolsDir() (string, error) {
 	top, err := Top()
 	return filepath.Join(top, ".tools", "npm"), err
 }
 
-// InstallLine is what a person types when Open fails.
+// InstallLine is the command to run if Open fails.
 const InstallLine = "go run ./internal/tests/conformance/run install"
 
 // Install installs the packages of the official suites in dir; see
@@ -51,8 +51,8 @@ func Install(ctx context.Context, dir string, log io.Writer) (Tools, error) {
 // Open opens the packages of the official suites in dir; see [Packages.Open].
 func Open(dir string) (Tools, error) { return pinned.Open(dir) }
 
-// Install makes dir hold the pinned packages, and does nothing when it does.
-// What npm says goes to log. It needs npm and a registry.
+// Install installs the pinned packages in dir unless they are there. The output of npm goes to log. It requires npm
+// and a registry.
 func (p Packages) Install(ctx context.Context, dir string, log io.Writer) (Tools, error) {
 	if t, err := p.Open(dir); err == nil {
 		return t, nil
@@ -81,8 +81,7 @@ func (p Packages) Install(ctx context.Context, dir string, log io.Writer) (Tools
 	return p.Open(dir)
 }
 
-// Open finds the packages that Install left in dir and puts our scripts, as
-// they are now, beside them.
+// Open finds the packages that Install put into dir, and writes the current scripts beside them.
 func (p Packages) Open(dir string) (Tools, error) {
 	want, err := p.wanted()
 	if err != nil {
@@ -120,7 +119,7 @@ func findNode(dir string) (string, error) {
 	return node, nil
 }
 
-// wanted identifies what is pinned.
+// wanted identifies the pinned versions.
 func (p Packages) wanted() (string, error) {
 	h := sha256.New()
 	for _, name := range []string{"npm/package.json", "npm/package-lock.json"} {
@@ -154,13 +153,12 @@ func (p Packages) write(dir string) error {
 	})
 }
 
-// Script is the path of a program inside a package, or of one of ours.
+// Script returns the path of a program in a package, or of a script.
 func (t Tools) Script(parts ...string) string {
 	return filepath.Join(append([]string{t.Dir}, parts...)...)
 }
 
-// Command runs a script with Node. Whatever it keeps below the home folder
-// goes to home.
+// Command runs a script with Node, with home as its home folder.
 func (t Tools) Command(ctx context.Context, home, script string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, t.Node, append([]string{script}, args...)...)
 	cmd.Dir = home

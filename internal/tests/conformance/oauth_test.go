@@ -22,7 +22,7 @@ import (
 	"gatehouse/internal/config"
 )
 
-// provider starts oidc-provider for a resource and gives its issuer.
+// provider starts oidc-provider for a resource and returns its issuer.
 func provider(t *testing.T, tools Tools, resource string) (issuer string) {
 	t.Helper()
 	script, err := filepath.Abs(filepath.Join("..", "..", "access", "identity", "testdata", "provider.mjs"))
@@ -62,8 +62,8 @@ func provider(t *testing.T, tools Tools, resource string) (issuer string) {
 	return metadata.Issuer
 }
 
-// protectedHost runs a host that takes the tokens of a provider alone: one
-// scope of it is good for reading, the other for everything.
+// protectedHost runs a host that accepts only tokens of a provider: one scope permits reading, the other
+// everything.
 func protectedHost(t *testing.T, tools Tools) (url, folder string) {
 	t.Helper()
 	var endpoint atomic.Pointer[http.Handler]
@@ -115,7 +115,7 @@ func protectedHost(t *testing.T, tools Tools) (url, folder string) {
 	return url, folder
 }
 
-// admitted is what a client prints that came in with OAuth.
+// admitted is the output of a client that has logged in.
 type admitted struct {
 	Era, Revision, Read, Again, Written, Client string
 	Before, After, Steps                        []string
@@ -136,9 +136,8 @@ func (a admitted) holds(t *testing.T, folder string) {
 	}
 }
 
-// took holds the steps of a client to those it should take. Of what each client
-// does in its own way (finding the provider again, trying how the provider wants
-// to hear from it) nothing is said.
+// took compares the steps of a client with those that it should take. It ignores steps that differ between clients:
+// finding the provider again, and trying how the provider authenticates clients.
 func (a admitted) took(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -155,8 +154,8 @@ func (a admitted) took(t *testing.T, want ...string) {
 	}
 }
 
-// inOrder puts the scopes of a step in order: they are a set, and clients name
-// them in any order (RFC 6749, section 3.3).
+// inOrder sorts the scopes of a step, because they are a set that clients write in any order (RFC 6749, section
+// 3.3).
 func inOrder(step string) string {
 	before, rest, ok := strings.Cut(step, "[")
 	scopes, after, closed := strings.Cut(rest, "]")
@@ -177,7 +176,7 @@ var (
 		"authorize [mcp.read mcp.write offline_access] S256 for the resource", "token authorization_code 200 for the resource"}
 )
 
-// registered is a step of clients that are not described by a document.
+// registered is a step of clients that no document describes.
 func registered(known string) []string {
 	if known == "registers" {
 		return []string{"registration 201"}
@@ -185,9 +184,8 @@ func registered(known string) []string {
 	return nil
 }
 
-// The official TypeScript client finds the provider from a 401, is known to it
-// in either way there is, is let in, has its token refreshed, and asks for more
-// when it needs more: in both eras.
+// The official TypeScript client finds the provider from a 401, is known to it in both ways, is admitted, refreshes
+// its token, and requests another scope when it needs it, in both eras.
 func TestTypeScriptClientWithOAuth(t *testing.T) {
 	h := needFixture(t)
 	for _, mode := range []string{"legacy", "modern"} {

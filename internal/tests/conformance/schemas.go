@@ -28,7 +28,7 @@ type schemas struct {
 	compiled map[string]*jsonschema.Resolved
 }
 
-// shape is what is needed of a definition to file it.
+// shape contains the members of a definition by which it is sorted.
 type shape struct {
 	Properties struct {
 		Method struct{ Const string }
@@ -86,8 +86,8 @@ func (s *schemas) take(b []byte) error {
 	return nil
 }
 
-// file notes what a definition is for. Unions of all messages of one side are
-// of no use: a message is held against its own definition.
+// file records what a definition is for. Unions of all messages of one side are not used, because a message is
+// compared with its own definition.
 func (s *schemas) file(name string, def json.RawMessage) error {
 	if strings.HasPrefix(name, "Client") || strings.HasPrefix(name, "Server") {
 		return nil
@@ -110,8 +110,8 @@ func (s *schemas) file(name string, def json.RawMessage) error {
 	return nil
 }
 
-// allowFractions mends a mistake of the published schemas, as the suite does:
-// the limits and the default of a number field are said to be integers.
+// allowFractions corrects an error of the published schemas, as the suite does: they require integers for the
+// limits and the default of a number field.
 func (s *schemas) allowFractions() error {
 	if s.revision != "2025-06-18" && s.revision != "2025-11-25" {
 		return nil
@@ -151,7 +151,7 @@ func (s *schemas) takeTasks() error {
 	return nil
 }
 
-// kind is the definition a whole message falls under.
+// kind returns the definition of a whole message.
 func (s *schemas) kind(e envelope, answers string) string {
 	switch {
 	case e.Method != "":
@@ -172,8 +172,7 @@ func (s *schemas) kind(e envelope, answers string) string {
 	}
 }
 
-// resultKind is the definition the result of a response falls under, "" when
-// there is none.
+// resultKind returns the definition of a response's result; "" if there is none.
 func (s *schemas) resultKind(e envelope, answers string) string {
 	switch {
 	case s.revision == modernRevision && e.Result.ResultType == "input_required":

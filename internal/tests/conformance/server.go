@@ -31,7 +31,7 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return bin, nil
 }
 
-// Endpoints is where a running fixture answers.
+// Endpoints are the addresses of a running fixture.
 type Endpoints struct {
 	URL  string `json:"url"`
 	TCP  string `json:"tcp"`
@@ -47,12 +47,12 @@ type Server struct {
 	err    error
 }
 
-// Ready begins the line on stderr with which fixtureserver says that its
-// doors are open; the rest of the line is Doors as JSON.
+// Ready begins the line on stderr with which fixtureserver reports that its listeners are open; the rest of the
+// line is Endpoints as JSON.
 const Ready = "fixture ready "
 
-// Start runs the fixture with an HTTP, a TCP and a Unix door, and waits until
-// they are open. Stop must be called.
+// Start runs the fixture with an HTTP, a TCP and a Unix listener, and waits until they are open. Stop must be
+// called.
 func Start(ctx context.Context, bin, dir string) (*Server, error) {
 	return start(
 		ctx,
@@ -109,10 +109,10 @@ func (s *Server) read(r io.Reader, ready chan<- string) {
 	_, _ = io.Copy(io.Discard, r) // after a line too long to scan
 }
 
-// Log is the end of what the server wrote to stderr.
+// Log returns the end of the server's stderr.
 func (s *Server) Log() string { return s.stderr.String() }
 
-// Stop ends the process, by force after a minute, and says how it ended.
+// Stop ends the process, by force after a minute, and returns how it ended.
 func (s *Server) Stop() error {
 	s.once.Do(func() {
 		force := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Kill() })

@@ -11,13 +11,11 @@ import (
 	"sync"
 )
 
-// Shim lets a suite that only speaks HTTP meet a door where messages are
-// lines. All modern requests share one connection; each legacy session has
-// its own, from initialize to DELETE.
+// Shim connects a suite that only supports HTTP to a newline-framed endpoint. All modern requests share one
+// connection; each legacy session has its own, from initialize to DELETE.
 //
-// What HTTP adds to the protocol is the shim's own work and proves nothing
-// about the server: session ids, and status codes, which follow from the
-// JSON-RPC error. Headers never reach the other side.
+// What HTTP adds to the protocol is made by the shim and proves nothing about the server: session ids, and status
+// codes, which follow from the JSON-RPC error. Headers never reach the server.
 type Shim struct {
 	Dial func(context.Context) (io.ReadWriteCloser, error)
 	Seen Witness // may be nil
@@ -39,7 +37,7 @@ func (s *Shim) Close() {
 	}
 }
 
-// envelope is what the shim and the witness need to know of a message.
+// envelope contains the members of a message that the shim and the witness need.
 type envelope struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -112,8 +110,7 @@ func (s *Shim) post(w http.ResponseWriter, r *http.Request) {
 	s.ask(w, r, l, e, body)
 }
 
-// link finds or opens the connection a message belongs to; nil without an
-// error means that its session is gone.
+// link finds or opens the connection of a message; nil without an error means that its session has ended.
 func (s *Shim) link(r *http.Request, e envelope) (l *link, newSession string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,7 +145,7 @@ func (s *Shim) open(ctx context.Context, revision string) (*link, error) {
 	return l, nil
 }
 
-// ask passes a request on and everything that comes back for it.
+// ask passes on a request and everything that the server sends for it.
 func (s *Shim) ask(w http.ResponseWriter, r *http.Request, l *link, e envelope, body []byte) {
 	wait := &waiter{
 		id:     string(e.ID),
@@ -194,8 +191,8 @@ func (s *Shim) ask(w http.ResponseWriter, r *http.Request, l *link, e envelope, 
 	}
 }
 
-// status is what the HTTP door is to say with a message of the modern
-// revision; older ones say everything in the body.
+// status returns the HTTP status for an answer of the modern revision; older revisions put errors only into the
+// body.
 func status(l *link, e envelope) int {
 	switch {
 	case e.Error == nil || l.revision < modernRevision:
@@ -223,7 +220,7 @@ func (s *Shim) session(r *http.Request) *link {
 	return s.sessions[r.Header.Get("Mcp-Session-Id")]
 }
 
-// get is the stream for what belongs to no request.
+// get serves the stream for messages that belong to no request.
 func (s *Shim) get(w http.ResponseWriter, r *http.Request) {
 	l := s.session(r)
 	if l == nil {
@@ -263,7 +260,7 @@ func (s *Shim) delete(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// oneLine removes line breaks, which JSON only has between its tokens.
+// oneLine removes line breaks, which JSON has only between its tokens.
 func oneLine(msg []byte) []byte {
 	return []byte(strings.NewReplacer("\n", " ", "\r", " ").Replace(string(msg)))
 }

@@ -21,7 +21,7 @@ type Suite struct {
 	Scenarios int // how many there are; fewer means that some did not run
 }
 
-// Suites are the runs that make up a whole one.
+// Suites are the runs of the official suites.
 func Suites() []Suite {
 	return []Suite{
 		{"2025-11-25", "conformance-0.2", []string{"--requirements", "2025-11-25"}, 33},
@@ -39,13 +39,13 @@ type Check struct {
 	Details json.RawMessage `json:"details"`
 }
 
-// Scenario is what one scenario found.
+// Scenario is the result of one scenario.
 type Scenario struct {
 	Name   string
 	Checks []Check
 }
 
-// Count is how many checks of the scenario ended in a status.
+// Count returns how many checks of the scenario ended in a status.
 func (s Scenario) Count(status string) int {
 	n := 0
 	for _, c := range s.Checks {
@@ -56,11 +56,11 @@ func (s Scenario) Count(status string) int {
 	return n
 }
 
-// mayBeSkipped are the checks the suites themselves only announce.
+// mayBeSkipped are the checks that the suites do not implement yet.
 var mayBeSkipped = []string{"tasks-status-notifications"}
 
-// Wrong are the checks that stand in the way of a clean run: failures,
-// warnings, and what was skipped without leave.
+// Wrong returns the checks that must not occur in a clean run: failures, warnings, and those that were skipped
+// without permission.
 func (s Scenario) Wrong() []Check {
 	var wrong []Check
 	for _, c := range s.Checks {
@@ -72,15 +72,13 @@ func (s Scenario) Wrong() []Check {
 	return wrong
 }
 
-// Run has the suite talk to url and reads what it found. The suite's own
-// verdict is not asked for: it leaves warnings and the tasks extension out.
-// out is an empty folder for its files.
+// Run runs the suite against url and reads its findings. It ignores the suite's own verdict, which leaves out
+// warnings and the tasks extension. out is an empty folder for its files.
 func (s Suite) Run(ctx context.Context, t Tools, url, out string) ([]Scenario, error) {
 	return s.run(ctx, t, url, out, s.Args...)
 }
 
-// RunOne is Run for one scenario, which a suite speaks in the revision it
-// thinks best unless told.
+// RunOne is Run for one scenario. Without a revision the suite chooses one.
 func (s Suite) RunOne(ctx context.Context, t Tools, url, out, scenario, revision string) (Scenario, error) {
 	args := []string{"--scenario", scenario}
 	if s.Package == "conformance-0.2" {

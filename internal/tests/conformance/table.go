@@ -9,7 +9,7 @@ import (
 	"text/tabwriter"
 )
 
-// Column is one suite's results over one door.
+// Column is one suite's results over one endpoint.
 type Column struct {
 	Name      string
 	Want      int // scenarios
@@ -18,8 +18,8 @@ type Column struct {
 	Again     []string          // scenarios that were run again, and the check that was the reason
 }
 
-// Clean says what is wrong with a column, a line each; nothing means that
-// every scenario ran and every check succeeded.
+// Clean returns the problems of a column, one per line; none means that every scenario ran and every check
+// succeeded.
 func (c Column) Clean() []string {
 	var wrong []string
 	if len(c.Scenarios) != c.Want {
@@ -47,8 +47,7 @@ func cut(s string) string {
 	return s
 }
 
-// Print writes all columns as one table of passed/checked, then what was left
-// out and why.
+// Print writes all columns as one table of passed/checked, followed by what was left out and why.
 func Print(w io.Writer, columns []Column) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprint(t, "scenario")
@@ -74,7 +73,7 @@ func Print(w io.Writer, columns []Column) error {
 	return printLeft(w, columns)
 }
 
-// printLeft says each thing that was left out once, and what was run again.
+// printLeft prints each thing that was left out once, and what was run again.
 func printLeft(w io.Writer, columns []Column) error {
 	left := map[string]bool{}
 	for _, c := range columns {

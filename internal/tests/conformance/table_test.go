@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A column is clean only when all of its scenarios left a result and nothing
-// failed, warned or was skipped without leave.
+// A column is clean only if all of its scenarios have a result, and nothing failed, warned or was skipped without
+// permission.
 func TestCleanSeesEverything(t *testing.T) {
 	ok := Check{ID: "a", Status: "SUCCESS"}
 	for _, c := range []struct {
@@ -58,8 +58,7 @@ func TestResultsAreReadFromTheSuitesFiles(t *testing.T) {
 	}
 }
 
-// What is left out over lines is a scenario or check that exists, so that a
-// change of the suite is noticed.
+// What is left out over newline-framed connections exists in the suite, so that a change of the suite is noticed.
 func TestWhatIsLeftOutIsNamed(t *testing.T) {
 	column := Column{Want: 2, Scenarios: []Scenario{
 		{Name: "dns-rebinding-protection", Checks: []Check{{ID: "x", Status: "FAILURE"}}},

@@ -13,8 +13,7 @@ import (
 	"sync"
 )
 
-// Tap passes HTTP on to a server, unchanged, and shows a Witness every
-// message that comes back.
+// Tap passes HTTP requests on to a server, unchanged, and shows a Witness every message of the answers.
 type Tap struct {
 	proxy *httputil.ReverseProxy
 	seen  Witness
@@ -23,8 +22,7 @@ type Tap struct {
 	sessions map[string]string // session id -> revision
 }
 
-// NewTap makes a Tap before the server at target. The Host header stays as
-// the client sent it.
+// NewTap returns a Tap for the server at target. It does not change the Host header.
 func NewTap(target *url.URL, seen Witness) *Tap {
 	t := &Tap{seen: seen, sessions: map[string]string{}}
 	t.proxy = &httputil.ReverseProxy{
@@ -40,7 +38,7 @@ func NewTap(target *url.URL, seen Witness) *Tap {
 	return t
 }
 
-// exchange is what a request says about the messages that will answer it.
+// exchange contains what a request reveals about the messages that will answer it.
 type exchange struct {
 	revision string
 	methods  map[string]string // id -> method
@@ -67,7 +65,7 @@ func (t *Tap) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	t.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
 }
 
-// note remembers the requests of a body; one that is no JSON has none.
+// note remembers the requests of a body; a body that is not JSON has none.
 func (x *exchange) note(body []byte) {
 	var batch []envelope
 	if json.Unmarshal(body, &batch) != nil {
@@ -124,7 +122,7 @@ func (t *Tap) see(x *exchange, session string, msg []byte) {
 	t.seen.See(s)
 }
 
-// events shows the data of a stream's events while they pass.
+// events shows the data of a stream's events while they are passed on.
 func (t *Tap) events(x *exchange, session string, body io.ReadCloser) io.ReadCloser {
 	r, w := io.Pipe()
 	go func() {
@@ -148,7 +146,7 @@ func (t *Tap) events(x *exchange, session string, body io.ReadCloser) io.ReadClo
 	return &tee{body, w}
 }
 
-// tee copies what is read to its writer, which never says no.
+// tee copies what is read to its writer, which never fails.
 type tee struct {
 	io.ReadCloser
 	to *io.PipeWriter

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// The suite only announces a scenario for notifications/tasks, so here is
-// ours: a subscriber of a task is told of each new status, in the shape
-// of tasks/get, on the listen stream and tagged with it.
+// The suite has no scenario for notifications/tasks, so this is one: a subscriber of a task is notified of each new
+// status, in the form of tasks/get, on the listen stream and tagged with it.
 func TestTaskNotifications(t *testing.T) {
 	h := needFixture(t)
 	for endpoint, dial := range lineEndpoints(h.server.Endpoints, h.bin) {
@@ -47,7 +46,7 @@ func TestTaskNotifications(t *testing.T) {
 	})
 }
 
-// post sends a message over HTTP and gives what comes back, as it comes.
+// post sends a message over HTTP and returns the messages of the answer as they arrive.
 func (h *fixtureHost) post(t *testing.T, msg string) <-chan []byte {
 	var e envelope
 	var named struct {
@@ -88,8 +87,8 @@ func (h *fixtureHost) post(t *testing.T, msg string) <-chan []byte {
 
 const tasksMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
 
-// followTask starts a task that asks, listens for it, answers it, and waits
-// to be told that it is done.
+// followTask starts a task that asks, subscribes to it, answers it, and waits for the notification that it has
+// completed.
 func (h *fixtureHost) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
 	t.Helper()
 	before := h.judge.Objections()
@@ -138,7 +137,7 @@ func (h *fixtureHost) followTask(t *testing.T, ask func(msg string) <-chan []byt
 	h.holdsUp(t, before)
 }
 
-// untilItAsks polls the task, as a client without subscriptions would.
+// untilItAsks polls the task, as a client without subscriptions does.
 func (h *fixtureHost) untilItAsks(t *testing.T, ask func(msg string) <-chan []byte, id string) {
 	t.Helper()
 	for i := range 300 {
@@ -191,7 +190,7 @@ func (h *fixtureHost) untilDone(t *testing.T, messages <-chan []byte, id string)
 	}
 }
 
-// next waits for a message, has it judged, and decodes it.
+// next waits for a message, judges and decodes it.
 func (h *fixtureHost) next(t *testing.T, said <-chan []byte, answers string, into any) {
 	t.Helper()
 	select {

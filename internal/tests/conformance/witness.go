@@ -10,18 +10,18 @@ import (
 	"sync"
 )
 
-// Sighting is one message our server has sent.
+// Sighting is one message that the server has sent.
 type Sighting struct {
 	Revision string // "" when the conversation has not settled on one
 	Answers  string // the method of the request a response is for, if known
 	Message  []byte // valid only during the call
 }
 
-// Witness sees the messages our server sends. Calls may be concurrent.
+// Witness sees the messages that the server sends. Its methods may be called concurrently.
 type Witness interface{ See(Sighting) }
 
-// Judge is a Witness that holds every message against the schema of its
-// revision. The zero value has no schemas; make one with NewJudge.
+// Judge is a Witness that validates every message with the schema of its revision. The zero value has no schemas;
+// NewJudge returns one with schemas.
 type Judge struct {
 	schemas map[string]*schemas
 
@@ -30,7 +30,7 @@ type Judge struct {
 	objects []string
 }
 
-// NewJudge reads the schemas out of the pinned suite and keeps them in dir.
+// NewJudge reads the schemas from the pinned suite and stores them in dir.
 func NewJudge(ctx context.Context, t Tools, dir string) (*Judge, error) {
 	cmd := t.Command(ctx, dir, t.Script("schemas.mjs"), dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -44,14 +44,12 @@ func NewJudge(ctx context.Context, t Tools, dir string) (*Judge, error) {
 		}
 		j.schemas[revision] = s
 	}
-	// The first revision's schema is in none of the packages. It is a subset
-	// of the second's in all that a server sends.
+	// No package contains the first revision's schema. What a server sends in it is a subset of the second's.
 	j.schemas["2024-11-05"] = j.schemas["2025-03-26"]
 	return j, nil
 }
 
-// See judges a message. A conversation that has no revision yet is held
-// against the newest of its era.
+// See validates a message. A conversation without a revision is validated with the newest of its era.
 func (j *Judge) See(s Sighting) {
 	revision := s.Revision
 	if j.schemas[revision] == nil {
@@ -69,7 +67,7 @@ func (j *Judge) See(s Sighting) {
 	}
 }
 
-// Objections are what was wrong, without repetitions.
+// Objections returns the errors found, without repetitions.
 func (j *Judge) Objections() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -78,7 +76,7 @@ func (j *Judge) Objections() []string {
 	return slices.Compact(all)
 }
 
-// Count is how many messages of a revision were judged, all of them for "".
+// Count returns how many messages of a revision were validated; for "", of all.
 func (j *Judge) Count(revision string) int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -91,7 +89,7 @@ func (j *Judge) Count(revision string) int {
 	return n
 }
 
-// Kinds are the definitions that messages were held against.
+// Kinds returns the definitions with which messages were validated.
 func (j *Judge) Kinds() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -103,7 +101,7 @@ func (j *Judge) Kinds() []string {
 	return all
 }
 
-// judge says which definition a message falls under and what is wrong with it.
+// judge returns the definition of a message and its errors.
 func (s *schemas) judge(msg []byte, answers string) (kind string, err error) {
 	msg = bytes.TrimSpace(msg)
 	if len(msg) > 0 && msg[0] == '[' {
@@ -131,7 +129,7 @@ func (s *schemas) judge(msg []byte, answers string) (kind string, err error) {
 	return inner, s.validate(inner, r.Result)
 }
 
-// judgeBatch is for the one revision that has batches.
+// judgeBatch validates a batch, which one revision has.
 func (s *schemas) judgeBatch(msg []byte) (string, error) {
 	if s.revision != "2025-03-26" {
 		return "batch", fmt.Errorf("revision %s has no batches", s.revision)

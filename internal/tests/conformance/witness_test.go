@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What the judge must object to, so that its silence means something.
+// The judge objects to these messages, so a run without objections has a meaning.
 func TestJudgeObjects(t *testing.T) {
 	h := needFixture(t)
 	j, err := NewJudge(t.Context(), h.tools, t.TempDir())

@@ -17,9 +17,8 @@ import (
 	"gatehouse/internal/config"
 )
 
-// hostileScript defines, for the host at HOST, write, which makes a call that
-// writes a file, and attack, which tries every way that a page has to send the
-// host a request. attack returns what the page could read.
+// hostileScript defines two functions for the host at HOST: write makes a call that writes a file, and attack tries
+// every way in which a page can send the host a request. attack returns what the page could read.
 const hostileScript = `
 const site = "http://HOST";
 const wait = (ms) => new Promise((done) => setTimeout(done, ms));
@@ -90,7 +89,7 @@ const attack = async (tag) => {
 };
 `
 
-// hostile is a server on an address of loopback whose pages attack a host.
+// hostile is a server on a loopback address whose pages attack a host.
 type hostile struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -117,9 +116,9 @@ func newHostile(t *testing.T, address, host, lines string) *hostile {
 	return h
 }
 
-// The user of a real browser is logged in, and opens pages of other servers of this
-// machine: on another port, by another name, and on another address, where exposed
-// ports of sandboxes are. No page has the host do anything, or reads what it says.
+// A user is logged in with a real browser, and opens pages of other servers of this machine: on another port, under
+// another name, and at another address, which exposed ports of sandboxes have. No page makes the host do anything,
+// or reads an answer.
 //
 //redteam:attack Origin and Host: a real browser that is logged in opens hostile pages on other ports and addresses of loopback
 //redteam:attack Listeners for newline-framed messages reject HTTP: a page in a real browser posts lines to the TCP listener
@@ -154,7 +153,7 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 	}
 	script := strings.NewReplacer("HOST", at.Host, "LINES", lines).Replace(hostileScript)
 
-	// The listener's own pages may log in and call.
+	// The host's own pages may log in and call.
 	own := func(file string) {
 		t.Helper()
 		c.open("http://" + at.Host + "/health")
@@ -184,7 +183,7 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 		if got := c.run(`attack("` + strings.NewReplacer(":", "", "/", "", ".", "").Replace(page) + `")`); got != "" {
 			t.Errorf("%s: the page reads %v", page, got)
 		}
-		// The same as a navigation, which no rule for fetching holds back.
+		// The same as a navigation, which the rules for fetch do not restrict.
 		c.run(
 			`(async () => { await post("text/plain", "frames"); document.forms[0].target = "_top"; document.forms[0].submit(); await wait(1000); })().catch(() => 0), 0`,
 		)

@@ -22,8 +22,8 @@ type chromium struct {
 	last atomic.Int32
 }
 
-// newChromium starts a browser with a profile of its own. It skips the test where
-// there is none, but not in continuous integration.
+// newChromium starts a browser with a profile of its own. Without a browser it skips the test, but not in
+// continuous integration.
 func newChromium(t *testing.T) *chromium {
 	t.Helper()
 	program := ""
@@ -40,8 +40,8 @@ func newChromium(t *testing.T) *chromium {
 	default:
 		t.Skip("there is no chromium: make setup installs it")
 	}
-	// The path is short, because Chromium exits if that of a socket below it
-	// is longer than a Unix socket's may be (108 bytes on Linux).
+	// The path is short, because Chromium exits if the path of a socket in it exceeds the limit of Unix sockets
+	// (108 bytes on Linux).
 	home, err := os.MkdirTemp("", "c")
 	must(t, err)
 	t.Cleanup(func() { // processes of Chromium can write there a little longer than it runs
@@ -93,8 +93,7 @@ func newChromium(t *testing.T) *chromium {
 	return c
 }
 
-// do sends one command of the DevTools protocol and returns its result. Events
-// are passed over.
+// do sends one command of the DevTools protocol and returns its result. It ignores events.
 func (c *chromium) do(session, method string, params map[string]any) map[string]any {
 	c.t.Helper()
 	id := c.last.Add(1)
@@ -127,7 +126,7 @@ func (c *chromium) do(session, method string, params map[string]any) map[string]
 	}
 }
 
-// open goes to a page and waits until it was read.
+// open opens a page and waits until it has loaded.
 func (c *chromium) open(url string) {
 	c.t.Helper()
 	c.do(c.page, "Page.navigate", map[string]any{"url": url})

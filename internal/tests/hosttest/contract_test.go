@@ -14,7 +14,7 @@ import (
 	"gatehouse/tool"
 )
 
-// compiles holds a tool's schemas to the compiler that will check calls.
+// compiles checks a tool's schemas with the compiler that checks calls.
 func compiles(x tool.Tool) error {
 	if x.In != nil {
 		if _, err := schema.For(x.In); err != nil {
@@ -33,7 +33,7 @@ func compiles(x tool.Tool) error {
 	return err
 }
 
-// Every module that is in the binary keeps the contract.
+// Every module in the program fulfills the contract.
 func TestModulesKeepTheContract(t *testing.T) {
 	modules := standard.Modules(standard.Deps{})
 	j, err := jobs.Open("", jobs.Options{})

@@ -14,21 +14,18 @@ import (
 
 const toolsChanged = "notifications/tools/list_changed"
 
-// changing: each client sees what is its own, and hears of a change once, when
-// there is one.
+// changing: each client sees what is its own, and is notified of a change once, if there is one.
 func changing(t *testing.T, named hosttest.Named) {
 	base := named.Make(t, offering("changing", moduletest.Changing(&moduletest.Board{})))
 	ada, bob := base.As("ada"), base.As("bob")
 	adas, bobs := ada.Listen(), bob.Listen()
 	if base.Traits().Restarts {
-		// Who listens to a host that stops is told that this is over, and
-		// looks again at the next one.
+		// A client that listens to a host that stops is notified of the end, and reads again at the next host.
 		fine(t, "list", ada.Do("tools/list", `{}`, nil))
 		same(t, "end of listening", hosttest.Get(adas.Ended(), "resultType"), `"complete"`)
 		adas, bobs = nil, nil
 	}
-	// Without a session an older client cannot be told at all, and has to
-	// look: its lists are right all the same.
+	// Without a session an older client cannot be notified and must poll: its lists are right nevertheless.
 	if told := adas != nil; told == (base.Traits().Restarts || !base.Traits().CanAsk()) {
 		t.Fatalf("listening: %v", told)
 	}
@@ -74,8 +71,8 @@ func changing(t *testing.T, named hosttest.Named) {
 	}
 }
 
-// ada answers what the TwoRounds probe asks; the colour only when asked for a
-// second time, so that a wrong answer is seen to be asked again.
+// ada answers the questions of the TwoRounds probe. The colour is right only at the second question, so that a
+// wrong answer is seen to be asked again.
 func ada(asked *[]string) hosttest.Answer {
 	wrong := false
 	return func(method string, params json.RawMessage) json.RawMessage {
@@ -97,8 +94,8 @@ func ada(asked *[]string) hosttest.Answer {
 	}
 }
 
-// twoRounds: a handler that asks runs again from the top, does what it does
-// once, and says everything once.
+// twoRounds: a handler that asks runs again from the top, performs its effects once, and sends each notification
+// once.
 func twoRounds(t *testing.T, named hosttest.Named) {
 	var effects atomic.Int64
 	h := named.Make(t, offering("two", moduletest.TwoRounds(func() (int, error) { return int(effects.Add(1)), nil })))
@@ -128,7 +125,7 @@ func twoRounds(t *testing.T, named hosttest.Named) {
 		if n := effects.Load(); n != int64(i+1) {
 			t.Errorf("%s: the effect ran %d times in all, want %d", name, n, i+1)
 		}
-		// The wrong colour is asked again, alone.
+		// Only the wrong colour is asked again.
 		slices.Sort(asked[1:3])
 		if got := fmt.Sprintf("%q", asked); got != `["elicitation/createWho are you?" "elicitation/createWhich colour?" "roots/list" "elicitation/createWhich colour?"]` {
 			t.Errorf("%s: asked %s", name, got)
@@ -142,8 +139,8 @@ func twoRounds(t *testing.T, named hosttest.Named) {
 	same(t, "prompt", r.Get("messages", 0, "content", "text"), `"I am Ada."`)
 }
 
-// saidOnce: three log messages, and progress that only grows. Progress may be
-// coalesced, so that its last value is what must be there.
+// saidOnce: three log messages, and increasing progress. Progress may be merged, so only its last value must be
+// there.
 func saidOnce(t *testing.T, r *hosttest.Reply) {
 	t.Helper()
 	var logs, progress []string
@@ -174,8 +171,8 @@ func declined(t *testing.T, h hosttest.Harness) {
 	)
 }
 
-// cannotBeAsked: without a session nothing is known of what an older client
-// can answer, and nothing leads its answer back to the call. The tool says so.
+// cannotBeAsked: without a session the host does not know what an older client can answer, and no answer would
+// reach the call. The tool's result says so.
 func cannotBeAsked(t *testing.T, h hosttest.Harness) {
 	t.Helper()
 	refused(

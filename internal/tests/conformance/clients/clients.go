@@ -1,12 +1,9 @@
-// Package clients drives real MCP clients against Gatehouse and records what
-// each of them hands to its model.
+// Package clients runs real MCP clients against Gatehouse and records what each of them passes to its model.
 //
-// A client decides by itself which part of a tool's result the model reads:
-// the content, the structured content, or both. Only the client's next request
-// to its model shows it. So [Model] speaks the published APIs of models over
-// loopback, asks for a list of tool calls, and keeps the results that come
-// back. The clients are npm packages, pinned in the npm folder and installed
-// below .tools by Install. Only tests use this package.
+// A client decides which part of a tool's result the model reads: the content, the structured content, or both.
+// Only the client's next request to its model shows it. Therefore [Model] serves the published APIs of models on
+// loopback, requests a list of tool calls, and records the results. The clients are npm packages, pinned in the npm
+// folder and installed below .tools by Install. Only tests use this package.
 package clients
 
 import (
@@ -35,8 +32,7 @@ func dir() (string, error) {
 	return filepath.Join(top, ".tools", "clients"), err
 }
 
-// Install installs the clients below .tools, and does nothing if they are
-// there. What npm prints goes to log.
+// Install installs the clients below .tools unless they are there. The output of npm goes to log.
 func Install(ctx context.Context, log io.Writer) error {
 	dir, err := dir()
 	if err != nil {
@@ -59,13 +55,12 @@ func Open() (conformance.Tools, error) {
 type Client struct {
 	Name string
 
-	// Run has the client call tools of the MCP server at mcp until the model
-	// asks for none. home is the client's home folder. It returns what the
-	// client printed.
+	// Run lets the client call tools of the MCP server at mcp until the model requests none. home is the client's
+	// home folder. It returns the client's output.
 	Run func(ctx context.Context, tools conformance.Tools, home string, model *Model, mcp string) ([]byte, error)
 }
 
-// All are the clients that are driven.
+// All returns the clients that are tested.
 var All = []Client{
 	{"Claude Code", claudeCode},
 	{"Codex", codex},
@@ -74,9 +69,8 @@ var All = []Client{
 	{"mcporter", mcporter},
 }
 
-// command prepares a client: its own home folder, no proxy, and nothing in the
-// environment that would lead it to another model or tell it about this one's
-// surroundings.
+// command prepares a client: with a home folder of its own, without a proxy, and without variables that would lead
+// it to another model or describe this process's surroundings.
 func command(ctx context.Context, home, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Dir = home
@@ -85,9 +79,8 @@ func command(ctx context.Context, home, program string, args ...string) *exec.Cm
 	return cmd
 }
 
-// binary is the native program in the variant of an npm package for this
-// machine. The packages' own launchers are not used: they are linked to it by
-// installation scripts, which do not run.
+// binary returns the native program in the npm package for this machine. The launchers of the packages are not
+// used, because installation scripts link them, and those do not run.
 func binary(tools conformance.Tools, pattern string) (string, error) {
 	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
 	if arch == "" {
@@ -121,7 +114,7 @@ func claudeCode(ctx context.Context, tools conformance.Tools, home string, model
 	return cmd.CombinedOutput()
 }
 
-// claudeCodeEnvironment leads Claude Code to the model, and nowhere else.
+// claudeCodeEnvironment directs Claude Code to the model only.
 func claudeCodeEnvironment(model *Model) []string {
 	return []string{
 		"ANTHROPIC_BASE_URL=" + model.URL,
@@ -134,7 +127,7 @@ func claudeCodeEnvironment(model *Model) []string {
 	}
 }
 
-// codexModel are the settings that lead Codex to a model at an address.
+// codexModel returns the settings that direct Codex to a model at an address.
 const codexModel = `model = "gpt-5"
 model_provider = "mock"
 approval_policy = "never"
@@ -175,7 +168,7 @@ default_tools_approval_mode = "approve"
 	return cmd.CombinedOutput()
 }
 
-// script runs one of our programs that use a library.
+// script runs a program of this repository that uses a library.
 func script(name string) func(context.Context, conformance.Tools, string, *Model, string) ([]byte, error) {
 	return func(ctx context.Context, tools conformance.Tools, home string, model *Model, mcp string) ([]byte, error) {
 		cmd := command(ctx, home, tools.Node, tools.Script(name), model.URL+"/v1", mcp)
@@ -189,8 +182,7 @@ func script(name string) func(context.Context, conformance.Tools, string, *Model
 	}
 }
 
-// mcporter has no model of its own: an agent runs its command line, one command
-// for each call, and reads what it prints.
+// mcporter has no model of its own: an agent runs its command line, one command per call, and reads the output.
 func mcporter(ctx context.Context, tools conformance.Tools, home string, model *Model, mcp string) ([]byte, error) {
 	for {
 		call, ok := model.Next()

@@ -21,11 +21,11 @@ import (
 	"gatehouse/internal/tests/conformance"
 )
 
-// patience is how long a client may take for all steps.
+// patience limits the time of a client for all steps.
 const patience = 4 * time.Minute
 
-// Every client hands its model each result whole: a product of text once and
-// with the facts that a later call needs, structured content complete.
+// Every client passes each result to its model completely: a text product once and with the data that a later call
+// needs, and structured content in full.
 func TestWhatTheModelIsGiven(t *testing.T) {
 	tools, err := Open()
 	if err != nil {
@@ -132,8 +132,7 @@ func wantStructured(t *testing.T, given string, sent result) {
 	}
 }
 
-// occurrences counts text in what a model was given, where it stands as it is
-// or as a string of JSON, also inside another string.
+// occurrences counts a text in what a model was given, as it is or as a JSON string, also inside another string.
 func occurrences(given, text string) int {
 	n := 0
 	for range 3 {
@@ -159,8 +158,8 @@ func quoted(text string) string {
 	return line[1 : len(line)-1]
 }
 
-// holds says whether JSON equal to want stands anywhere in given: as it is,
-// indented, inside another value, or as a string.
+// holds reports whether JSON equal to want occurs in given: as it is, indented, inside another value, or as a
+// string.
 func holds(given string, want json.RawMessage) bool {
 	wanted := canonical(want)
 	for at := 0; at < len(given); at++ {
@@ -198,7 +197,7 @@ func within(value any, wanted string) bool {
 	return false
 }
 
-// canonical orders the members of objects, and writes numbers one way.
+// canonical sorts the members of objects and writes numbers in one way.
 func canonical(raw json.RawMessage) string {
 	var value any
 	if err := json.Unmarshal(raw, &value); err != nil {
@@ -211,7 +210,7 @@ func canonical(raw json.RawMessage) string {
 	return string(b)
 }
 
-// What the comparison takes for equal and for doubled.
+// Which values the comparison treats as equal, and which as duplicates.
 func TestTheComparisonFindsWhatItShould(t *testing.T) {
 	text := "a \"b\"\n\\c"
 	wrapped := `Output: [{"type":"text","text":"` + quoted(text) + `"}]`
@@ -250,8 +249,8 @@ type result struct {
 	raw        string
 }
 
-// record keeps the results of calls, in the order in which the host sent them.
-// The model wants one call at a time, so it is the order of the steps.
+// record keeps the results of calls in the order in which the host sent them. That is the order of the steps,
+// because the model requests one call at a time.
 type record struct {
 	mu  sync.Mutex // guards all
 	all []result
@@ -278,7 +277,7 @@ func (r *record) results() []result {
 	return append([]result(nil), r.all...)
 }
 
-// fill makes the files that the steps read.
+// fill creates the files that the steps read.
 func fill(t *testing.T, folder string) {
 	t.Helper()
 	for name, text := range map[string]string{

@@ -13,12 +13,10 @@ import (
 	"gatehouse/internal/tests/conformance"
 )
 
-// firstCall is how long it may take from a built program to the first call of a
-// real client.
+// firstCall limits the time from a built program to the first call of a real client.
 const firstCall = 10 * time.Second
 
-// configured are the clients that are started with nothing but their own
-// configuration files.
+// configured are the clients that are started with only their own configuration files.
 var configured = []struct {
 	id  string
 	run func(context.Context, conformance.Tools, string, string, *Model) (*exec.Cmd, error)
@@ -55,10 +53,9 @@ func configuredCodex(
 	return cmd, nil
 }
 
-// What connect writes leads real clients to the daemon, in their own folder and
-// in the context that was asked for, and their first call is made. From a built
-// program that takes three commands and at most ten seconds: gatehouse context,
-// which is optional, gatehouse connect, and the client's own.
+// The files that connect writes lead real clients to the daemon, in their own folder and in the requested context,
+// and their first call succeeds. With a built program that takes three commands and at most ten seconds: gatehouse
+// context, which is optional, gatehouse connect, and the client's own.
 func TestConnectedClientsMakeACall(t *testing.T) {
 	tools, err := Open()
 	if err != nil {
@@ -138,8 +135,8 @@ func TestConnectedClientsMakeACall(t *testing.T) {
 	}
 }
 
-// The address of a server that connect writes leads real clients there as well,
-// in the place of the command that was there before.
+// The address of a server that connect writes also leads real clients to it. It replaces the command that was in
+// the file.
 func TestClientsConnectedByAddress(t *testing.T) {
 	tools, err := Open()
 	if err != nil {
@@ -179,7 +176,7 @@ func TestClientsConnectedByAddress(t *testing.T) {
 	}
 }
 
-// writeCodexModel writes the user's own part of Codex's settings.
+// writeCodexModel writes the user's part of Codex's settings.
 func writeCodexModel(t *testing.T, home string, model *Model) {
 	t.Helper()
 	folder := filepath.Join(home, ".codex")

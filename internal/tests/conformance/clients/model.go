@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// Step is one tool call that a Model asks for.
+// Step is one tool call that a Model requests.
 type Step struct {
 	Tool string
 	Args func(given []string) map[string]any // of what the model was given for the steps before
@@ -22,9 +22,8 @@ type Call struct {
 	Args map[string]any
 }
 
-// Model is a model's API on loopback that follows a script: it asks for the
-// steps one after the other, and then says that it is done. It serves
-// Anthropic's Messages and OpenAI's Responses, both as event streams, and
+// Model serves a model's API on loopback and follows a script: it requests the steps one after the other, and then
+// reports that it is done. It serves Anthropic's Messages and OpenAI's Responses, both as event streams, and
 // OpenAI's Chat Completions.
 type Model struct {
 	URL string
@@ -59,22 +58,22 @@ func (m *Model) Close() {
 	m.server.Close()
 }
 
-// Given is what the model was given for each step, as far as it went.
+// Given returns what the model received for each step so far.
 func (m *Model) Given() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]string(nil), m.given...)
 }
 
-// Wrong lists requests that did not fit the API.
+// Wrong returns the requests that were not valid in the API.
 func (m *Model) Wrong() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return append([]string(nil), m.wrong...)
 }
 
-// Next is the call that the model wants now; false when it wants none. It is
-// the same call until Give has been called for it.
+// Next returns the call that the model requests now; false if it requests none. It returns the same call until Give
+// is called.
 func (m *Model) Next() (Call, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -93,7 +92,7 @@ func (m *Model) next() (Call, bool) {
 	return m.calls[at], true
 }
 
-// Give hands the model the result of the call that Next returned.
+// Give passes the result of the call that Next returned to the model.
 func (m *Model) Give(text string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,12 +103,11 @@ func (m *Model) Give(text string) {
 // and for OpenAI's Responses the namespace that the name is in.
 type offered struct{ namespace, name string }
 
-// turn takes what a request brings, and returns the call to answer it with and
-// the name by which the client knows its tool; false when there is none.
+// turn reads the results in a request, and returns the call to answer it with and the name by which the client
+// knows its tool; false if there is none.
 //
-// A request that offers no tools is one of the client's own, such as for a
-// title. Results are told apart by the ids of their calls, since each request
-// repeats the whole conversation.
+// A request without tools is one of the client's own, for instance for a title. Results are distinguished by the
+// ids of their calls, because each request repeats the whole conversation.
 func (m *Model) turn(tools []offered, results map[string]string) (Call, offered, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -138,7 +136,7 @@ func (m *Model) turn(tools []offered, results map[string]string) (Call, offered,
 	}
 }
 
-// read decodes a request; it answers by itself if it cannot.
+// read decodes a request, or answers it with an error.
 func (m *Model) read(w http.ResponseWriter, r *http.Request, to any) bool {
 	err := json.NewDecoder(r.Body).Decode(to)
 	if err != nil {

@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// page is a file that a client's encoding could damage: quotes, backslashes,
-// tabs, letters of several bytes, and a last line that looks like facts.
+// page is a file that an encoding could damage: it has quotes, backslashes, tabs, letters of several bytes, and a
+// last line that looks like metadata.
 const page = "package main\n\n// Größe: \"10\" \\ 東京 🏠\nfunc main() {\n\tprintln('needle')\n}\n// [exit code 9] etag=none\n"
 
-// tried is a step, and what its result has to bring to the model.
+// tried is a step, and what the model must receive for it.
 type tried struct {
 	tool string
 	args object
 	from map[string]source // arguments that are known from earlier results
 
-	// text says that the tool's product is text: its result has no structured
-	// content. The result of every other tool has.
+	// text means that the tool returns text without structured content. The results of other tools have structured
+	// content.
 	text    bool
 	fails   bool     // the tool answers with an error
 	cut     bool     // the product is cut, by the host or by the client; only the facts are compared
@@ -26,7 +26,7 @@ type tried struct {
 	facts   []string // regular expressions: what a later call needs or the model acts on
 }
 
-// source is a part of what the model was given for an earlier step.
+// source is a part of what the model received for an earlier step.
 type source struct {
 	step string // the tool, and after a blank which of several
 	find string // regular expression with one group
@@ -38,8 +38,7 @@ const (
 	anyTag = `(?i)etag\W*"?[0-9a-z]`
 )
 
-// steps are one call of each family of tools. They run in one conversation, in
-// this order.
+// steps contains one call for each family of tools. They run in one conversation, in this order.
 func steps() []tried {
 	id := func(step string) source { return source{step, `"(?:sandbox_|process_)?id"\s*:\s*"([^"]+)"`} }
 	return []tried{
@@ -140,8 +139,8 @@ func longLines(n int) []string {
 	return lines
 }
 
-// modelSteps makes the steps a model's. An argument that is not in what the model
-// was given is "missing", so that the call that needs it fails.
+// modelSteps converts the steps for a model. An argument that is not in what the model received is "missing", so
+// that the call that needs it fails.
 func modelSteps(all []tried) []Step {
 	var script []Step
 	for i, s := range all {
@@ -162,7 +161,7 @@ func modelSteps(all []tried) []Step {
 	return script
 }
 
-// position finds "tool" or "tool 2" among steps.
+// position returns the index of "tool" or "tool 2" in steps.
 func position(all []tried, name string) int {
 	tool, which, _ := strings.Cut(name, " ")
 	skip := 0
@@ -180,6 +179,5 @@ func position(all []tried, name string) int {
 	return len(all)
 }
 
-// plain takes the escapes of JSON strings out, so that an expression matches
-// whatever a client wraps a result in.
+// plain removes the escapes of JSON strings, so that an expression matches in every encoding of a client.
 func plain(given string) string { return strings.ReplaceAll(given, `\`, "") }

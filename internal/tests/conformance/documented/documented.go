@@ -1,5 +1,4 @@
-// Package documented runs the commands of README.md and docs/*.md as they
-// stand there. Only its test uses it.
+// Package documented runs the commands of README.md and docs/*.md as they are written. Only its test uses it.
 package documented
 
 import (
@@ -15,8 +14,8 @@ type block struct {
 	text string
 }
 
-// blocks are the blocks of a document. An indented block follows an empty line
-// and a paragraph that is no item of a list.
+// blocks returns the blocks of a document. An indented block follows an empty line and a paragraph that is not a
+// list item.
 func blocks(file, document string) []block {
 	var all []block
 	var now *block
@@ -52,10 +51,10 @@ func blocks(file, document string) []block {
 
 var listItem = regexp.MustCompile(`^([-*+]|\d+\.) `)
 
-// programs are the words that a command of a document begins with.
+// programs are the first words of commands in a document.
 var programs = regexp.MustCompile(`^(\w+=\S* )*((bin/)?gatehouse|make|go|git|mkdir|curl|kill|npm|age) `)
 
-// isCommands says whether a block is a list of commands.
+// isCommands reports whether a block is a list of commands.
 func (b block) isCommands() bool {
 	if b.lang == "sh" || b.lang == "console" {
 		return true
@@ -77,8 +76,7 @@ type command struct {
 	text string
 }
 
-// commands splits a block at the ends of lines that neither end with a
-// backslash nor lie between single quotes. Comments are left out.
+// commands splits a block at line ends, except after a backslash and between single quotes. It leaves out comments.
 func (b block) commands() []command {
 	var all []command
 	open := false
@@ -100,8 +98,8 @@ var comment = regexp.MustCompile(`(?m)\s+# .*$`)
 
 var span = regexp.MustCompile("`((?:bin/)?gatehouse [a-z][^`]*)`")
 
-// spans are the commands within the text of a document, which are not always
-// whole: each names a command and may name flags.
+// spans returns the commands in the text of a document, which may be incomplete: each names a command and may name
+// flags.
 func spans(document string) []string {
 	var all []string
 	for _, m := range span.FindAllStringSubmatch(document, -1) {

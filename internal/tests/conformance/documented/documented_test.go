@@ -21,11 +21,11 @@ import (
 	"gatehouse/internal/tests/conformance"
 )
 
-// patience is how long one command may take. The first builds the program.
+// patience limits the time of one command. The first builds the program.
 const patience = 5 * time.Minute
 
-// Every command of a block of README.md and docs/*.md does what it says: it
-// ends without an error, or serves until it is stopped.
+// Every command of a block of README.md and docs/*.md works: it exits without an error, or serves until it is
+// stopped.
 func TestCommandsOfTheDocuments(t *testing.T) {
 	used := map[*rule]bool{}
 	tree, bin := source(t), programsFor(t)
@@ -48,7 +48,7 @@ func TestCommandsOfTheDocuments(t *testing.T) {
 	}
 }
 
-// A command in the text of a document exists, with the flags it is shown with.
+// A command in the text of a document exists, and so do the flags in it.
 func TestCommandsInTheText(t *testing.T) {
 	tree, bin := source(t), programsFor(t)
 	for _, file := range documents(t) {
@@ -72,7 +72,7 @@ func TestCommandsInTheText(t *testing.T) {
 	}
 }
 
-// What is taken for a command, and where it ends.
+// What counts as a command, and where it ends.
 func TestBlocksAreFound(t *testing.T) {
 	const document = "Text\n\n    gatehouse a 'b\n      c' \\\n      d   # why\n    gatehouse e\n\n- item\n\n    no block\n\nText\n\n" +
 		"```json\n{}\n```\n\n    drawing\n\nIn text `gatehouse serve\n--http`.\n"
@@ -112,7 +112,7 @@ func documents(t *testing.T) []string {
 	return all
 }
 
-// source is a copy of the files of this repository, which commands may change.
+// source returns a copy of the files of this repository, which commands may change.
 func source(t *testing.T) string {
 	t.Helper()
 	top, err := conformance.Top()
@@ -145,8 +145,8 @@ func source(t *testing.T) string {
 	return to
 }
 
-// programsFor is a folder with the programs that documents name: gatehouse,
-// and github-mcp-server, for which our fixture stands in.
+// programsFor returns a folder with the programs that documents name: gatehouse, and github-mcp-server, which is
+// replaced by the fixture.
 func programsFor(t *testing.T) string {
 	t.Helper()
 	top, err := conformance.Top()
@@ -178,8 +178,7 @@ func programsFor(t *testing.T) string {
 	return bin
 }
 
-// session is the shell in which the commands of one document run, one after
-// the other, with a home folder of its own.
+// session is a shell that runs the commands of one document in order, with a home folder of its own.
 type session struct {
 	home, dir string
 	env       []string
@@ -281,12 +280,12 @@ func (s *session) command(ctx context.Context, text string) *exec.Cmd {
 	return cmd
 }
 
-// inTerminal is a command line that runs another in a terminal.
+// inTerminal returns a command line that runs another one in a terminal.
 func inTerminal(text string) string {
 	return "script -qefc '" + strings.ReplaceAll(text, "'", `'\''`) + "' /dev/null"
 }
 
-// run runs a command to its end and returns all it printed.
+// run runs a command until it exits, and returns its output.
 func (s *session) run(t *testing.T, text, stdin string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
@@ -295,8 +294,8 @@ func (s *session) run(t *testing.T, text, stdin string) ([]byte, error) {
 	return cmd.CombinedOutput()
 }
 
-// start runs a command that goes on, and returns what its first line that
-// matches until says. It ends with the test.
+// start runs a command that does not exit by itself, and returns the first line of its output that matches until.
+// It is stopped at the end of the test.
 func (s *session) start(t *testing.T, text, until string) (match []string, stop func(), err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	cmd := s.command(ctx, text)
@@ -355,7 +354,7 @@ func (s *session) start(t *testing.T, text, until string) (match []string, stop 
 	}
 }
 
-// serve is for a command that goes on until it is stopped.
+// serve starts a command that runs until it is stopped.
 func (s *session) serve(t *testing.T, text, until string) {
 	t.Helper()
 	_, stop, err := s.start(t, text, until)
@@ -366,8 +365,7 @@ func (s *session) serve(t *testing.T, text, until string) {
 	stop()
 }
 
-// host starts a host on a free port, to which commands that name port 3000
-// are sent.
+// host starts a host on a free port, to which commands that name port 3000 are directed.
 func host(t *testing.T, s *session) error {
 	m, stop, err := s.start(t, "gatehouse serve --http -p 0", `Listening on http://([^/]+)/mcp`)
 	if err != nil {
@@ -378,7 +376,7 @@ func host(t *testing.T, s *session) error {
 	return nil
 }
 
-// entry tries an entry for a client's settings as a client would.
+// entry uses an entry of a client's settings as a client would.
 func entry(ctx context.Context, s *session, text string) error {
 	var settings struct {
 		Servers map[string]struct {
@@ -424,8 +422,7 @@ func entry(ctx context.Context, s *session, text string) error {
 	return nil
 }
 
-// post waits until a host says where it listens, and sends it a message at the
-// path that an entry has.
+// post waits until a host prints its address, and sends it a message at the path of an entry.
 func post(stderr io.Reader, url, message string) (string, error) {
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
@@ -452,7 +449,7 @@ func post(stderr io.Reader, url, message string) (string, error) {
 	return "", fmt.Errorf("the host did not listen")
 }
 
-// settings makes a block the settings of the host, which are valid.
+// settings uses a block as the settings of the host; it must be valid.
 func settings(ctx context.Context, s *session, text string) error {
 	dir := filepath.Join(s.home, ".config", "gatehouse")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -468,8 +465,7 @@ func settings(ctx context.Context, s *session, text string) error {
 	return nil
 }
 
-// saved keeps a block as a file in a folder of its own, in which the commands
-// after it run.
+// saved writes a block to a file in a folder of its own, in which the commands after it run.
 func saved(name string) func(context.Context, *session, string) error {
 	return func(_ context.Context, s *session, text string) error {
 		s.dir = filepath.Join(s.home, "work")
@@ -480,7 +476,7 @@ func saved(name string) func(context.Context, *session, string) error {
 	}
 }
 
-// holding makes a file that a command reads.
+// holding creates a file that a command reads.
 func holding(name, text string) func(*testing.T, *session) error {
 	return func(_ *testing.T, s *session) error {
 		return os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600)

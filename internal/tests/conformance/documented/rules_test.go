@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// rule says how a command or another block of a document is tried. A command
-// without one runs as it stands.
+// rule defines how a command or another block of a document is tested. A command without one runs unchanged.
 type rule struct {
 	file   string
 	begins string // of the command or block
@@ -108,7 +107,7 @@ var rules = []rule{
 	{file: "docs/sandboxes.md", begins: "modules:", other: settings},
 }
 
-// find is the rule for a command or block, noted as used.
+// find returns the rule for a command or block, and records that it was used.
 func find(file, text string, used map[*rule]bool) *rule {
 	for i := range rules {
 		if r := &rules[i]; r.file == file && strings.HasPrefix(text, r.begins) {

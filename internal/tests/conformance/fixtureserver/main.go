@@ -1,10 +1,9 @@
-// Command fixtureserver serves the conformance fixture at any number of doors.
+// Command fixtureserver serves the conformance fixture on any number of listeners.
 //
 //	fixtureserver --http HOST:PORT --tcp HOST:PORT --unix PATH --stdio
 //
-// Port 0 takes a free one. When all doors but stdio are open it says so in
-// one line on stderr, with the addresses as JSON. It ends on a signal, or
-// with stdin when that is its only door.
+// Port 0 means a free one. When all listeners but stdio are open, it prints one line on stderr with the addresses
+// as JSON. It exits on a signal, or at the end of stdin if that is its only listener.
 package main
 
 import (
@@ -76,8 +75,7 @@ func run(ctx context.Context, f flags) (err error) {
 	return serve(ctx, s, f)
 }
 
-// serve opens the doors and returns when all of them have closed, which all
-// do when one fails.
+// serve opens the listeners and returns when all of them have closed. If one fails, all close.
 func serve(ctx context.Context, s *gatehouse.Server, f flags) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -134,7 +132,7 @@ func serveHTTP(ctx context.Context, s *gatehouse.Server, l net.Listener) error {
 	return server.Serve(l)
 }
 
-// free turns port 0 into one that is free now.
+// free replaces port 0 by a port that is free now.
 func free(addr string) (string, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -144,8 +142,7 @@ func free(addr string) (string, error) {
 	return l.Addr().String(), nil
 }
 
-// answering waits until the doors that open on their own take connections,
-// and reports whether they do.
+// answering waits until the listeners that open on their own accept connections, and reports whether they do.
 func answering(ctx context.Context, at conformance.Endpoints) bool {
 	for network, addr := range map[string]string{"tcp": at.TCP, "unix": at.Unix} {
 		if addr == "" {

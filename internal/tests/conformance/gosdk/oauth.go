@@ -28,7 +28,7 @@ type admitted struct {
 	Before, After, Steps                        []string
 }
 
-// visitor is a client with OAuth that notes which steps it takes.
+// visitor is a client with OAuth that records its steps.
 type visitor struct {
 	target string
 	http   *http.Client
@@ -36,9 +36,8 @@ type visitor struct {
 	got    admitted
 }
 
-// admit comes in with OAuth, known to the provider as it registers or by a
-// document: gosdk oauth REVISION registers|document URL. It reads a.txt,
-// refreshes its token, and writes b.txt, for which it has to ask for more.
+// admit logs in with OAuth; the provider knows the client by registration or by a document: gosdk oauth REVISION
+// registers|document URL. It reads a.txt, refreshes its token, and writes b.txt, which requires another scope.
 func admit(ctx context.Context, args []string) (*admitted, error) {
 	if len(args) != 3 {
 		return nil, errors.New("want a revision, registers or document, and a URL")
@@ -63,7 +62,7 @@ func admit(ctx context.Context, args []string) (*admitted, error) {
 	}
 	v.got.Revision = session.InitializeResult().ProtocolVersion
 	err = v.work(ctx, session)
-	// A client keeps the lists of the newest era for a while; another has none.
+	// A client caches the lists of the newest revision for a while; a new client has no cache.
 	other, failed := connect()
 	if failed != nil {
 		return nil, fmt.Errorf("connect again: %w", failed)
@@ -112,8 +111,7 @@ func (v *visitor) work(ctx context.Context, s *mcp.ClientSession) (err error) {
 func (v *visitor) config(document bool) *auth.AuthorizationCodeHandlerConfig {
 	c := &auth.AuthorizationCodeHandlerConfig{
 		RedirectURL: done, AuthorizationCodeFetcher: v.agree, RequestRefreshToken: true, Client: v.http,
-		// The first token is taken for one that has run out, so that it is
-		// refreshed at its first use.
+		// The first token is treated as expired, so that it is refreshed at its first use.
 		NewTokenSource: func(ctx context.Context, c *oauth2.Config, t *oauth2.Token) (oauth2.TokenSource, error) {
 			v.mu.Lock()
 			v.got.Client = c.ClientID
@@ -136,7 +134,7 @@ func (v *visitor) config(document bool) *auth.AuthorizationCodeHandlerConfig {
 	return c
 }
 
-// agree is the browser of a user who agrees to everything.
+// agree acts as the browser of a user who agrees to everything.
 func (v *visitor) agree(ctx context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
 	ask, err := url.Parse(args.URL)
 	if err != nil {
@@ -196,7 +194,7 @@ func first(re *regexp.Regexp, s string) string {
 	return ""
 }
 
-// RoundTrip notes what is worth knowing of a request.
+// RoundTrip records the steps that a request shows.
 func (v *visitor) RoundTrip(r *http.Request) (*http.Response, error) {
 	var form url.Values
 	if r.Method == "POST" && strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded") {
