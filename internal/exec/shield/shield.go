@@ -1,17 +1,15 @@
-// Package shield keeps the host's own files from its child processes: settings
-// with secrets, keys, stores, the local token, sockets.
+// Package shield protects the host's own files from its child processes: settings with secrets, keys, stores, the
+// local token, sockets.
 //
-// On Linux a child is started by a thread that has given those files up for
-// good. A host that has CAP_SYS_ADMIN starts it in a mount namespace in which
-// an empty folder lies over each of them; a Landlock domain keeps the child
-// from changing mounts and from tracing processes outside the domain, and
-// CAP_SYS_PTRACE leaves its bounding set, because otherwise root could read
-// the thread that started it. Any other host has Landlock alone, which can
-// only allow: every file beside the way to a closed folder is allowed, what is
-// created on that way later is not, and no_new_privs ends sudo.
+// On Linux a thread that has given up access to those files starts each child. A host with CAP_SYS_ADMIN starts it
+// in a mount namespace in which an empty folder covers each of them. A Landlock domain keeps the child from
+// changing mounts and from tracing processes outside the domain. CAP_SYS_PTRACE is removed from its bounding set,
+// because otherwise root could trace the thread that started it. Any other host has only Landlock, which can only
+// allow: it allows every file outside the paths to closed folders, but nothing that is created on those paths
+// later, and no_new_privs disables sudo.
 //
-// What is closed is so for every child of this process, because a process has
-// one identity for the kernel, however many hosts it holds.
+// Files are closed to every child of this process, because the kernel knows one identity per process, however many
+// hosts it contains.
 package shield
 
 import (
@@ -20,7 +18,7 @@ import (
 	"sync"
 )
 
-// How says what closes files to children.
+// How names the mechanism that closes files to children.
 type How int
 
 const (
@@ -39,8 +37,7 @@ func (h How) String() string {
 	return "nothing"
 }
 
-// closed are the files that children are kept from. Order of locks: it is
-// taken alone.
+// closed are the files that are closed to children. Its lock is never held together with another.
 var closed struct {
 	sync.Mutex
 	paths map[string]int // absolute and without links; how often each was closed
@@ -49,11 +46,9 @@ var closed struct {
 	told  prepared
 }
 
-// Close keeps children that are started from now on from files and folders.
-// What lies in open, folders below them, stays reachable. A folder that is
-// missing is made when the first child starts, with mode 0700, because a child
-// could make it otherwise; "" and what has no folder is left out. release takes
-// the call back; it may be called once.
+// Close closes files and folders to children that are started from now on. What is in open, folders below them,
+// stays accessible. A missing folder is created when the first child starts, with mode 0700, because a child could
+// create it otherwise; "" and files without a folder are ignored. release undoes the call; it may be called once.
 func Close(folders, files, open []string) (release func()) {
 	closed.Lock()
 	defer closed.Unlock()
@@ -97,8 +92,7 @@ func Close(folders, files, open []string) (release func()) {
 	}
 }
 
-// resolved is a path from the top without links, as far as it exists; "" for
-// what cannot be closed.
+// resolved returns an absolute path without links, as far as the path exists; "" if it cannot be closed.
 func resolved(p string) string {
 	if p == "" {
 		return ""
@@ -120,11 +114,11 @@ func resolved(p string) string {
 	}
 }
 
-// Own are folders below closed ones that stay open to one child.
+// Own are folders below closed ones that stay accessible to one child.
 type Own struct {
 	Write []string // to read and write
 	Read  []string // to read and run alone; not below one of Write
 }
 
-// Possible says what this process could close files with.
+// Possible returns the mechanism that this process can use.
 func Possible() How { return possible() }

@@ -16,11 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Source is how the mounts over closed folders are called: who sees them in its
-// namespace came of a child of a host.
+// Source is the name of the mounts that cover closed folders. A process that sees them was started by a host.
 const Source = "gatehouse-closed"
 
-// prepared is what the kernel was told last.
+// prepared is the state of the kernel's rules.
 type prepared struct {
 	how    How
 	space  *os.File // the mount namespace that children enter
@@ -29,12 +28,12 @@ type prepared struct {
 	seen   map[string]identity
 }
 
-// identity tells a file from another of its name.
+// identity distinguishes a file from another one of the same name.
 type identity struct{ dev, ino, changed uint64 }
 
 func identityOf(st *unix.Stat_t) identity { return identity{dev: st.Dev, ino: st.Ino} }
 
-// possible is tried once: what a process may do does not grow.
+// possible is determined once, because the rights of a process do not grow.
 var possible = sync.OnceValue(func() How {
 	v := landlockVersion()
 	if v == 0 {
@@ -54,10 +53,9 @@ var possible = sync.OnceValue(func() How {
 	return Landlock
 })
 
-// Thread runs f on a goroutine and thread of its own. A thread that f says is
-// spoilt ends with f. It is never the main thread, which does not end, and
-// which stands for the whole process in /proc: children that share what it had
-// given up could trace it.
+// Thread runs f on a new goroutine and thread. If f reports that the thread is spoilt, the thread ends with f. It
+// is never the main thread, which cannot end and which represents the whole process in /proc: children that share
+// what it gave up could trace it.
 func Thread(f func() (spoilt bool)) {
 	locked := func() {
 		if !f() {
@@ -81,8 +79,8 @@ func Thread(f func() (spoilt bool)) {
 	}()
 }
 
-// sameTop reports whether this process sees its namespace from the top: one in
-// a chroot would see more after it entered a namespace anew.
+// sameTop reports whether the root of this process is that of its namespace. A process in a chroot would see more
+// after entering a new namespace.
 func sameTop() bool {
 	mine, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -96,11 +94,10 @@ func sameTop() bool {
 	return false
 }
 
-// Enter takes the calling thread to where the closed files cannot be reached,
-// for good: entered means that the goroutine must end without unlocking its
-// thread, which Thread sees to. own are folders
-// below closed ones that stay open to this child. dir is where the child is to
-// begin; in is what to begin in afterwards, "" for where the thread is.
+// Enter moves the calling thread, permanently, to where it cannot access the closed files. entered means that the
+// goroutine must end without unlocking its thread, which Thread does. own are folders below closed ones that stay
+// accessible to this child. dir is the child's working directory; in is the one to use afterwards, "" for the
+// thread's own.
 func Enter(dir string, own Own) (in string, entered bool, err error) {
 	t, done, err := current(own)
 	if err != nil || t.how == None {
@@ -114,8 +111,8 @@ func Enter(dir string, own Own) (in string, entered bool, err error) {
 	} else if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return dir, true, fmt.Errorf("no_new_privs: %w", err)
 	}
-	// This thread shares the child's domain, so Landlock would let the child trace
-	// it. Who lacks a capability that a thread has cannot, nor regain it.
+	// The child is in the same domain as this thread, so Landlock would allow it to trace the thread. A process
+	// that lacks a capability of the thread cannot, and cannot regain it.
 	for _, c := range []uintptr{unix.CAP_SYS_PTRACE, unix.CAP_PERFMON, unix.CAP_SETPCAP} {
 		_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // an ordinary user has none
 	}
@@ -125,9 +122,8 @@ func Enter(dir string, own Own) (in string, entered bool, err error) {
 	return dir, true, nil
 }
 
-// move takes the thread into the namespace, and to the folder there that dir
-// is here. A name is not enough: dir may be a file descriptor's in /proc, which
-// leads out of the namespace.
+// move moves the thread into the namespace, and to the folder there that corresponds to dir. A name is not enough:
+// dir may be that of a file descriptor in /proc, which leads out of the namespace.
 func (t *prepared) move(dir string) (string, error) {
 	if dir == "" {
 		dir = "."
@@ -160,9 +156,8 @@ func (t *prepared) move(dir string) (string, error) {
 	return "", nil
 }
 
-// current is what the kernel was told, told anew if something changed. A child
-// with folders of its own gets a namespace of its own. done is called when the
-// thread has entered it.
+// current returns the kernel's rules, renewed if something has changed. A child with folders of its own gets a
+// namespace of its own. done must be called when the thread has entered it.
 func current(own Own) (t prepared, done func(), err error) {
 	closed.Lock()
 	defer closed.Unlock()
@@ -185,7 +180,7 @@ func current(own Own) (t prepared, done func(), err error) {
 		closed.told.closeRuleset()
 		closed.told, closed.dirty = fresh, false
 	}
-	// Copies of the descriptors, because another start may replace these.
+	// The descriptors are copied, because another start may replace them.
 	t = prepared{how: how}
 	if t.rules, err = again(closed.told.rules); err == nil && how == Namespace {
 		t.space, err = again(closed.told.space)
@@ -213,7 +208,7 @@ func (t *prepared) closeRuleset() {
 	}
 }
 
-// valid reports whether what was told still covers what is there.
+// valid reports whether the rules still cover the present files.
 func (t *prepared) valid() bool {
 	if t.rules == nil {
 		return false
@@ -232,7 +227,7 @@ func (t *prepared) valid() bool {
 	return true
 }
 
-// closedOf returns the folders that lie in closed ones. The lock is held.
+// closedOf returns the folders that are in closed ones. The lock must be held.
 func closedOf(own []string) []string {
 	return slices.DeleteFunc(slices.Clone(own), func(o string) bool {
 		for p := range closed.paths {
@@ -244,8 +239,8 @@ func closedOf(own []string) []string {
 	})
 }
 
-// identify identifies a file; withChange takes in when it was changed last, which
-// for a folder is when a name in it came or went.
+// identify identifies a file; with withChange also by the time of its last change, which for a folder is when an
+// entry was added or removed.
 func identify(path string, withChange bool) (identity, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
@@ -258,7 +253,7 @@ func identify(path string, withChange bool) (identity, error) {
 	return id, nil
 }
 
-// prepare makes what children enter. The lock is held.
+// prepare creates the rules for children. The lock must be held.
 func prepare(how How, own Own) (t prepared, err error) {
 	t = prepared{how: how, seen: map[string]identity{}}
 	defer func() {
@@ -318,10 +313,9 @@ func prepare(how How, own Own) (t prepared, err error) {
 	return t, err
 }
 
-// hideEnvironment wipes the environment that /proc shows of this process: who has
-// CAP_SYS_ADMIN or CAP_PERFMON may read that of any. The process keeps its own
-// copy. A process that is itself marked by its environment as what came of a
-// host stays so.
+// hideEnvironment clears the environment of this process in /proc, which any process with CAP_SYS_ADMIN or
+// CAP_PERFMON may read. The process keeps its own copy. A process that its environment marks as started by a host
+// keeps the mark.
 var hideEnvironment = sync.OnceFunc(func() {
 	const envStart, envEnd = 50 - 3, 51 - 3 // of proc(5), counted from the field after the name
 	b, err := os.ReadFile("/proc/self/stat")
@@ -345,7 +339,7 @@ var hideEnvironment = sync.OnceFunc(func() {
 	mem.WriteAt(make([]byte, to-from), from) // what cannot be wiped is no worse than before
 })
 
-// outermost leaves out what lies in another of a sorted list.
+// outermost removes the elements of a sorted list that are inside another one.
 func outermost(all []string) (out []string) {
 	for _, p := range all {
 		if len(out) == 0 || !slices.ContainsFunc(out, func(o string) bool { return within(o, p) }) {
@@ -355,11 +349,11 @@ func outermost(all []string) (out []string) {
 	return out
 }
 
-// within reports whether p is dir or lies in it; both are clean.
+// within reports whether p is dir or is inside it; both are clean.
 func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
 
-// cover makes the namespace: an empty folder over each closed one, an empty
-// file over each closed file. Mounts of the host still come in.
+// cover creates the namespace: an empty folder over each closed folder, an empty file over each closed file. New
+// mounts of the host still appear in it.
 func (t *prepared) cover(all, open, readable []string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
@@ -386,8 +380,7 @@ func (t *prepared) cover(all, open, readable []string) error {
 		}
 		const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			// A file of a file system that nothing else is in; a mount over the
-			// folder of the file would hide its neighbours.
+			// The file is on a file system of its own, because a mount over its folder would hide other files.
 			if err := coverFile(p); err != nil {
 				return err
 			}
@@ -421,8 +414,7 @@ func (t *prepared) cover(all, open, readable []string) error {
 	return err
 }
 
-// makeReadOnly makes a mount read-only. Links from elsewhere to a file in it do not
-// change what this path allows.
+// makeReadOnly makes a mount read-only. Other links to its files do not change what this path permits.
 func makeReadOnly(at string) error {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}
 	if err := unix.MountSetattr(unix.AT_FDCWD, at, unix.AT_RECURSIVE, &attr); err != nil {
@@ -431,7 +423,7 @@ func makeReadOnly(at string) error {
 	return nil
 }
 
-// coverFile lays an empty file over a file or socket.
+// coverFile mounts an empty file over a file or socket.
 func coverFile(p string) error {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -466,11 +458,10 @@ func coverFile(p string) error {
 	return nil
 }
 
-// allRights are those of the first three versions of Landlock; programs may
-// still ask devices for what they like.
+// allRights are the rights of the first three versions of Landlock. Programs may still use ioctl on devices.
 const allRights = 1<<13 - 1 | unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 
-// readRights are those to read and run what is in a folder.
+// readRights are the rights to read and execute files in a folder.
 const readRights = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 
 func landlockVersion() int {
@@ -526,8 +517,7 @@ func allow(rules *os.File, path string, rights uint64) error {
 	return nil
 }
 
-// moving is a ruleset that forbids nothing but changing mounts, and tracing
-// what is outside: that is so for every domain.
+// moving is a ruleset that forbids only what every domain forbids: changing mounts, and tracing processes outside.
 func moving() (*os.File, error) {
 	rules, err := ruleset(unix.LANDLOCK_ACCESS_FS_REFER)
 	if err != nil {
@@ -536,9 +526,8 @@ func moving() (*os.File, error) {
 	return rules, allow(rules, "/", unix.LANDLOCK_ACCESS_FS_REFER)
 }
 
-// allowBeside is a ruleset that allows what lies beside the way to each closed
-// folder, and listing everything. It is made anew when a name on that way came
-// or went.
+// allowBeside is a ruleset that allows what is beside the path to each closed folder, and listing everything. It is
+// renewed when an entry on that path is added or removed.
 func (t *prepared) allowBeside(all, open, readable []string) (rules *os.File, err error) {
 	if rules, err = ruleset(allRights); err != nil {
 		return nil, err

@@ -2,7 +2,7 @@ package terminal
 
 import "strconv"
 
-// do performs a control sequence.
+// do executes a control sequence.
 func (s *Screen) do(final byte) {
 	switch {
 	case s.private == 0 && s.middle == 0:
@@ -24,7 +24,7 @@ func (s *Screen) do(final byte) {
 	}
 }
 
-// soft resets the modes and leaves the text.
+// soft resets the modes and keeps the text.
 func (s *Screen) soft() {
 	s.insert, s.origin, s.newline, s.hidden, s.appKeys, s.wrap = false, false, false, false, false, true
 	s.top, s.bottom = 0, s.rows-1
@@ -32,7 +32,7 @@ func (s *Screen) soft() {
 	s.main.g0, s.main.g1, s.main.shift = false, false, false
 }
 
-// move does the sequences that move the cursor.
+// move executes the sequences that move the cursor.
 func (s *Screen) move(final byte) bool {
 	p, n := &s.main, s.param(0, 1)
 	switch final {
@@ -73,7 +73,7 @@ func (s *Screen) move(final byte) bool {
 	return true
 }
 
-// vertical moves up or down; what begins in the scrolling region stays in it.
+// vertical moves the cursor up or down; if it is in the scrolling region it stays there.
 func (s *Screen) vertical(n int) {
 	p, low, high := &s.main, 0, s.rows-1
 	if p.y >= s.top {
@@ -95,7 +95,7 @@ func (s *Screen) goTo(x, y int) {
 	s.main.full = false
 }
 
-// tab goes n tab stops on, or back.
+// tab moves the cursor n tab stops forward or back.
 func (s *Screen) tab(n int) {
 	x := min(s.main.x, s.cols-1)
 	for ; n > 0 && x < s.cols-1; n-- {
@@ -109,7 +109,7 @@ func (s *Screen) tab(n int) {
 	s.main.x, s.main.full = x, false
 }
 
-// changeMode does the sequences that change what is shown.
+// changeMode executes the sequences that change the display.
 func (s *Screen) changeMode(final byte) bool {
 	p, n := &s.main, s.param(0, 1)
 	line, x := p.lines[p.y], min(p.x, s.cols-1)
@@ -198,7 +198,7 @@ func (s *Screen) eraseScreen(what int) {
 	}
 }
 
-// rest does what is left: modes, the region, questions.
+// rest executes the remaining sequences: modes, the region, queries.
 func (s *Screen) rest(final byte) {
 	switch final {
 	case 'h', 'l':
@@ -280,8 +280,8 @@ func (s *Screen) mode(number int, on bool) {
 	}
 }
 
-// switchScreen changes between the two pages. The alternate one begins empty; with save
-// the cursor comes back to where it was.
+// switchScreen changes between the two pages. The alternate page is empty at first; with save the cursor is
+// restored later.
 func (s *Screen) switchScreen(alternate, save bool) {
 	if s.alternate == alternate {
 		return

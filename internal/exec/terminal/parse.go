@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// state is where the parser is within a sequence.
+// state is the parser's position within a sequence.
 type state uint8
 
 const (
@@ -17,7 +17,7 @@ const (
 	skipped       // in a string that is not, after ESC P, X, ^ or _
 )
 
-// step takes one byte that is no part of a character of several bytes.
+// step processes a byte that is not part of a multi-byte character.
 func (s *Screen) step(b byte) {
 	inString := s.state == title || s.state == skipped
 	switch {
@@ -49,7 +49,7 @@ func (s *Screen) setState(st state) {
 	s.params, s.private, s.middle, s.text = s.params[:0], 0, 0, s.text[:0]
 }
 
-// inString keeps the text of a string until BEL or ESC \.
+// inString collects the text of a string until BEL or ESC \.
 func (s *Screen) inString(b byte) {
 	switch {
 	case b == 7:
@@ -62,7 +62,7 @@ func (s *Screen) inString(b byte) {
 	}
 }
 
-// command does what ESC ] says; only titles mean something here.
+// command executes an ESC ] string; only titles have an effect.
 func (s *Screen) command() {
 	kind, text, _ := strings.Cut(string(s.text), ";")
 	if kind != "0" && kind != "2" {
@@ -80,7 +80,7 @@ func (s *Screen) command() {
 	s.title = text
 }
 
-// c0 does a control character; within a sequence too, as terminals do.
+// c0 executes a control character, also within a sequence, as terminals do.
 func (s *Screen) c0(b byte) {
 	p := &s.main
 	switch b {
@@ -104,7 +104,7 @@ func (s *Screen) c0(b byte) {
 	}
 }
 
-// escaped does what follows ESC.
+// escaped executes the sequence of ESC and one character.
 func (s *Screen) escaped(b byte) {
 	s.setState(ground)
 	switch b {
@@ -135,7 +135,7 @@ func (s *Screen) escaped(b byte) {
 	}
 }
 
-// chooseSet does what follows ESC and an intermediate.
+// chooseSet executes the sequence of ESC, an intermediate and a character.
 func (s *Screen) chooseSet(b byte) {
 	switch s.middle {
 	case '(':
@@ -160,7 +160,7 @@ func (s *Screen) align() {
 	s.main.x, s.main.y, s.main.full = 0, 0, false
 }
 
-// inControl collects a control sequence and does it at its final byte.
+// inControl collects a control sequence and executes it at its final byte.
 func (s *Screen) inControl(b byte) {
 	switch {
 	case b >= '0' && b <= '9':
@@ -186,7 +186,7 @@ func (s *Screen) inControl(b byte) {
 	}
 }
 
-// param is one number of a sequence; 0 and absent mean the default.
+// param returns one number of a sequence; 0 and absent mean the default.
 func (s *Screen) param(i, otherwise int) int {
 	if i < len(s.params) && s.params[i] > 0 {
 		return s.params[i]

@@ -7,16 +7,16 @@ import (
 	"golang.org/x/text/width"
 )
 
-// drawing are the characters of line drawing, from ` on.
+// drawing are the line drawing characters, from ` on.
 var drawing = [...]rune{
 	'◆', '▒', '␉', '␌', '␍', '␊', '°', '±', '␤', '␋', '┘', '┐', '┌', '└', '┼', '⎺', '⎻', '─', '⎼', '⎽', '├', '┤', '┴', '┬', '│',
 	'≤', '≥', 'π', '≠', '£', '·',
 }
 
-// maxAccents bounds, in bytes, what one cell combines.
+// maxAccents limits the combining characters of one cell, in bytes.
 const maxAccents = 32
 
-// runeWidth is how many columns a character takes: 0, 1 or 2.
+// runeWidth returns the number of columns of a character: 0, 1 or 2.
 func runeWidth(r rune) int {
 	switch {
 	case r < 0x300:
@@ -33,7 +33,7 @@ func runeWidth(r rune) int {
 	return 1
 }
 
-// print shows one character at the cursor.
+// print writes one character at the cursor.
 func (s *Screen) print(r rune) {
 	p := &s.main
 	if (p.g0 && !p.shift || p.g1 && p.shift) && r >= '`' && r <= '~' {
@@ -68,7 +68,7 @@ func (s *Screen) print(r rune) {
 	}
 }
 
-// combine adds to the character before the cursor.
+// combine adds a combining character to the character before the cursor.
 func (s *Screen) combine(r rune) {
 	p := &s.main
 	x := p.x - 1
@@ -84,7 +84,7 @@ func (s *Screen) combine(r rune) {
 	}
 }
 
-// feed goes a line down, and scrolls at the end of the region.
+// feed moves the cursor down a line, and scrolls at the end of the region.
 func (s *Screen) feed() {
 	p := &s.main
 	p.full = false
@@ -96,7 +96,7 @@ func (s *Screen) feed() {
 	}
 }
 
-// feedBack goes a line up, and scrolls at the beginning of the region.
+// feedBack moves the cursor up a line, and scrolls at the beginning of the region.
 func (s *Screen) feedBack() {
 	p := &s.main
 	p.full = false

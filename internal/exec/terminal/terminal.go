@@ -1,10 +1,8 @@
-// Package terminal turns what programs write to a terminal into what a person
-// would see on its screen.
+// Package terminal computes the screen of a terminal from the output of programs.
 //
-// It understands what a VT220 and xterm do with text, cursor, scrolling and the
-// alternate screen, which is what shells, editors and full-screen programs use.
-// Colours and other looks are read and forgotten: a screen is text. Input of any
-// kind is safe: the size of everything is bounded and nothing is an error.
+// It implements the functions of VT220 and xterm for text, cursor, scrolling and the alternate screen, which
+// shells, editors and full-screen programs use. Colours and other attributes are ignored, because a screen is text
+// here. Any input is safe: all sizes are limited and nothing is an error.
 package terminal
 
 import (
@@ -28,11 +26,10 @@ const (
 	wide  = 0
 )
 
-// Screen is a terminal's screen. Make it with New. It is not safe for
-// concurrent use.
+// Screen is the screen of a terminal. New creates one. It is not safe for concurrent use.
 type Screen struct {
-	// Reply gets what the terminal answers to questions, such as where the
-	// cursor is; nil throws it away. It is called within Write.
+	// Reply receives the terminal's answers to queries, such as the cursor position; nil discards them. It is
+	// called by Write.
 	Reply func([]byte)
 
 	cols, rows  int
@@ -67,14 +64,14 @@ type page struct {
 	saved cursor
 }
 
-// cell is a character with what combines with it.
+// cell is a character with its combining characters.
 type cell struct {
 	r       rune
 	accents string
 }
 
-// cursor is where is written next. full says that the last column was written
-// and the next character wraps.
+// cursor is the position of the next character. full means that the last column was written and the next character
+// wraps.
 type cursor struct {
 	x, y  int
 	full  bool
@@ -83,7 +80,7 @@ type cursor struct {
 	shift bool // the second is in force
 }
 
-// New makes an empty screen; sides are at least 1 and at most MaxSide.
+// New returns an empty screen; both sides must be at least 1 and at most MaxSide.
 func New(cols, rows int) *Screen {
 	s := &Screen{cols: side(cols), rows: side(rows)}
 	s.reset()
@@ -128,27 +125,27 @@ func (s *Screen) setTabs() {
 	}
 }
 
-// Size is the number of columns and rows.
+// Size returns the number of columns and rows.
 func (s *Screen) Size() (cols, rows int) { return s.cols, s.rows }
 
-// Cursor is where is written next, counted from 0, and whether it is shown.
+// Cursor returns the position of the cursor, counted from 0, and whether it is visible.
 func (s *Screen) Cursor() (col, row int, shown bool) {
 	return min(s.main.x, s.cols-1), s.main.y, !s.hidden
 }
 
-// Title is what the program called the window.
+// Title returns the window title that the program has set.
 func (s *Screen) Title() string { return s.title }
 
-// Alternate tells whether a full-screen program has the screen.
+// Alternate reports whether a full-screen program uses the screen.
 func (s *Screen) Alternate() bool { return s.alternate }
 
-// AppKeys tells whether the program wants the arrow keys as ESC O, not ESC [.
+// AppKeys reports whether the program expects the arrow keys as ESC O and not as ESC [.
 func (s *Screen) AppKeys() bool { return s.appKeys }
 
-// Bells is how often the bell has rung.
+// Bells returns how often the bell has rung.
 func (s *Screen) Bells() int { return s.bell }
 
-// Lines are what is on the screen, without the blanks at the ends of lines.
+// Lines returns the text of the screen, without blanks at the ends of lines.
 func (s *Screen) Lines() []string {
 	out := make([]string, s.rows)
 	for i, l := range s.main.lines {
@@ -168,8 +165,8 @@ func textOf(cells []cell) string {
 	return b.String()
 }
 
-// Shows reports whether a text is on the screen. Unlike in Lines, blanks before
-// the cursor are there: prompts end with one.
+// Shows reports whether a text is on the screen. Unlike Lines, it includes blanks before the cursor, because
+// prompts end with one.
 func (s *Screen) Shows(text string) bool {
 	lines := s.Lines()
 	x, y, _ := s.Cursor()
@@ -179,11 +176,11 @@ func (s *Screen) Shows(text string) bool {
 	return strings.Contains(strings.Join(lines, "\n"), text)
 }
 
-// String is the screen without the empty lines at its end.
+// String returns the text of the screen without the empty lines at its end.
 func (s *Screen) String() string { return strings.TrimRight(strings.Join(s.Lines(), "\n"), "\n") }
 
-// Resize changes the size. Lines are cut or filled up, never wrapped anew; what
-// does not fit above the cursor's line is lost from the top.
+// Resize changes the size. Lines are cut or extended, never wrapped again; lines that do not fit above the cursor's
+// are lost from the top.
 func (s *Screen) Resize(cols, rows int) {
 	s.cols, s.rows = side(cols), side(rows)
 	for _, p := range []*page{&s.main, &s.other} {
@@ -212,8 +209,8 @@ func (s *Screen) fit(p *page) {
 	}
 }
 
-// mend removes the halves of wide characters at x: the one that lost its right
-// half to it, and the one whose left half is gone.
+// mend removes halves of wide characters at x: the one whose right half was overwritten, and the one whose left
+// half was.
 func mend(l []cell, x int) {
 	if x < len(l) && l[x].r == wide {
 		l[x] = cell{r: blank}
@@ -226,7 +223,7 @@ func mend(l []cell, x int) {
 	}
 }
 
-// Write shows what a program writes. It never fails.
+// Write processes the output of a program. It never fails.
 func (s *Screen) Write(b []byte) (int, error) {
 	n := len(b)
 	for len(b) > 0 {
@@ -244,7 +241,7 @@ func (s *Screen) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// decodeBytes prints one character of several bytes, as soon as it is complete.
+// decodeBytes prints a multi-byte character when it is complete.
 func (s *Screen) decodeBytes(b []byte) []byte {
 	s.partial = append(s.partial, b[0])
 	if !utf8.FullRune(s.partial) {

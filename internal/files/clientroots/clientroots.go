@@ -22,13 +22,13 @@ const (
 	maxAnnounced = 100               // folders of one answer that are used
 )
 
-// announced are the folders that a client says it works in.
+// announced are the folders in which a client works, as it reports them.
 type announced struct {
 	all   bool // the client cannot be asked, so that nothing is narrowed
 	paths []string
 }
 
-// Options of a Narrower.
+// Options configures a Narrower.
 type Options struct {
 	Roots   *roots.Set    // the folders of the host
 	Folders roots.Options // how folders of clients are opened
@@ -38,27 +38,27 @@ type Options struct {
 	// Exempt are modules whose calls are never narrowed, because they use no
 	// folders.
 	Exempt []string
-	// Replacing is the module in which announced folders replace those of the
-	// host, as in the server that it stands in for.
+	// Replacing is the module in which announced folders replace those of the host, as in the server that it
+	// replaces.
 	Replacing string
 	// Stdio is the credential of the client on standard input and output.
 	Stdio string
 }
 
-// Settings say which calls are narrowed to the folders that clients announce.
+// Settings determine which calls are narrowed to the folders that clients announce.
 type Settings struct {
 	Everywhere bool            // in every context
 	In         map[string]bool // in these contexts
 	Fixed      bool            // announced folders replace no folders of the host
 }
 
-// Narrower narrows calls. Safe for concurrent use.
+// Narrower narrows calls. It is safe for concurrent use.
 type Narrower struct {
 	opts     Options
 	settings atomic.Pointer[Settings]
 }
 
-// New makes a Narrower.
+// New returns a Narrower.
 func New(o Options, s Settings) *Narrower {
 	n := &Narrower{opts: o}
 	n.settings.Store(&s)
@@ -205,8 +205,7 @@ func pathOf(uri string) (string, bool) {
 	return filepath.FromSlash(path), true
 }
 
-// unannounced are the folders of a call whose client works in none of those of
-// its context.
+// unannounced returns the folders of a call whose client works in none of those of its context.
 type unannounced struct{}
 
 func (unannounced) List() []tool.Root { return nil }

@@ -7,10 +7,9 @@ import (
 	"gatehouse/tool"
 )
 
-// Working gives a call the folders in which its client was started, of those that
-// its context may use. A context or a host that names folders limits them; a
-// daemon that names none opens any, as gatehouse serve would do in the place of
-// the client. done closes what was opened for the call.
+// Working gives a call those folders in which its client was started and that its context may use. A context or a
+// host that names folders limits them; a daemon that names none opens any, as gatehouse serve in its place would
+// do. done closes what was opened for the call.
 func (n *Narrower) Working(c *tool.Call) (done func(), err error) {
 	done = func() {}
 	set, ok := c.Roots.(*roots.Set)

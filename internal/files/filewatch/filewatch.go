@@ -1,5 +1,5 @@
-// Package filewatch tells of changes of files and directories, as the system
-// reports them or, where it cannot, by polling.
+// Package filewatch reports changes of files and directories. It uses the events of the system or, if there are
+// none, polls.
 package filewatch
 
 import (
@@ -26,8 +26,8 @@ const (
 	polled    = 2 * time.Second       // how often is looked where the system tells nothing
 )
 
-// Watcher tells of changes. One fsnotify.Watcher serves all watches; it is
-// opened with the first. Safe for concurrent use.
+// Watcher reports changes. One fsnotify.Watcher serves all watches; it is opened with the first. It is safe for
+// concurrent use.
 type Watcher struct {
 	log   *slog.Logger
 	pause time.Duration // between two looks where the system tells nothing
@@ -41,7 +41,7 @@ type Watcher struct {
 	running sync.WaitGroup
 }
 
-// New makes a Watcher; a nil log discards what it says. The caller closes it.
+// New returns a Watcher; a nil log discards messages. The caller closes it.
 func New(log *slog.Logger) *Watcher {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -60,12 +60,11 @@ type watching struct {
 	ended   bool
 }
 
-// Watch calls changed, which must not block, after each change of the file at
-// path or, if it is a directory, of it and what is below it. Links are followed
-// now. stop may be called at any time, also twice. The error is a *tool.Refusal.
+// Watch calls changed, which must not block, after each change of the file at path or, if it is a directory, of it
+// and everything below it. Links are followed when the watch begins. stop may be called at any time, also twice.
+// The error is a *tool.Refusal.
 //
-// The caller has checked that the path may be read: nothing but the fact that
-// it changed is reported.
+// The caller must have checked that the path may be read. Only the fact that something changed is reported.
 func (w *Watcher) Watch(path string, changed func()) (stop func(), err error) {
 	real, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -78,7 +77,7 @@ func (w *Watcher) Watch(path string, changed func()) (stop func(), err error) {
 	return w.openWatch(&watching{path: real, below: info.IsDir(), changed: changed})
 }
 
-// openWatch begins a watch.
+// openWatch starts a watch.
 func (w *Watcher) openWatch(x *watching) (stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,7 +101,7 @@ func (w *Watcher) openWatch(x *watching) (stop func(), err error) {
 	}, nil
 }
 
-// listen opens the system's watcher if it is not.
+// listen opens the system's watcher if it is not open.
 func (w *Watcher) listen() error {
 	if w.system != nil {
 		return nil
@@ -118,8 +117,8 @@ func (w *Watcher) listen() error {
 
 var errManyDirs = errors.New("it has too many directories")
 
-// addPath lets the system tell of the directories of a watch: of a file's, since
-// files are replaced by others of their name, or of all below a directory.
+// addPath watches the directories of a watch: that of a file, because files are replaced by renaming, or all below
+// a directory.
 func (w *Watcher) addPath(x *watching) error {
 	if !x.below {
 		return w.addDir(x, filepath.Dir(x.path))
@@ -160,7 +159,7 @@ func (w *Watcher) addDir(x *watching, dir string) error {
 	return nil
 }
 
-// releaseDirectories gives back the directories of a watch.
+// releaseDirectories stops watching the directories of a watch.
 func (w *Watcher) releaseDirectories(x *watching) {
 	for _, dir := range x.dirs {
 		if w.dirs[dir]--; w.dirs[dir] == 0 {
@@ -187,7 +186,7 @@ func (w *Watcher) stopWatch(x *watching) {
 	delete(w.all, x)
 }
 
-// hear runs until the system's watcher is closed.
+// hear processes events until the system's watcher is closed.
 func (w *Watcher) hear(system *fsnotify.Watcher) {
 	for {
 		select {
@@ -206,8 +205,7 @@ func (w *Watcher) hear(system *fsnotify.Watcher) {
 	}
 }
 
-// notify passes an event on to the watches it concerns; one without a name
-// concerns all.
+// notify passes an event to the watches that it concerns; an event without a name concerns all.
 func (w *Watcher) notify(e fsnotify.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,9 +224,8 @@ func (w *Watcher) notify(e fsnotify.Event) {
 	}
 }
 
-// lose gives up a directory that was removed or has another name now: the
-// system tells no more of what will be there. A watch that stood on it looks
-// for itself from now on, and sees when it is back.
+// lose stops watching a directory that was removed or renamed, because the system reports nothing more of its path.
+// A watch of it polls from now on, and notices when the path exists again.
 func (w *Watcher) lose(dir string) {
 	for x := range w.all {
 		i := slices.Index(x.dirs, dir)
@@ -249,7 +246,7 @@ func (w *Watcher) lose(dir string) {
 	}
 }
 
-// grow watches a directory that is new below a watch.
+// grow watches a new directory below a watch.
 func (w *Watcher) grow(x *watching, path string) {
 	if info, err := os.Lstat(path); err != nil || !info.IsDir() {
 		return
@@ -259,7 +256,7 @@ func (w *Watcher) grow(x *watching, path string) {
 	}
 }
 
-// soon tells of a change once things are quiet for a moment.
+// soon reports a change after a short quiet time.
 func (w *Watcher) soon(x *watching) {
 	if x.due != nil || x.ended {
 		return
@@ -275,7 +272,7 @@ func (w *Watcher) soon(x *watching) {
 	})
 }
 
-// poll looks for changes until the watch ends.
+// poll checks for changes until the watch ends.
 func (w *Watcher) poll(x *watching) {
 	tick := time.NewTicker(w.pause)
 	defer tick.Stop()
@@ -295,8 +292,8 @@ func (w *Watcher) poll(x *watching) {
 	}
 }
 
-// stateOf is a sum over what is at and below a path: names, sizes and times,
-// of as many entries as a watch has directories.
+// stateOf returns a sum of the entries at and below a path: names, sizes and times, of as many entries as a watch
+// may have directories.
 func stateOf(path string) uint64 {
 	h, n := fnv.New64a(), 0
 	filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
