@@ -12,19 +12,17 @@ import (
 	"gatehouse/tool"
 )
 
-// encodingBus carries requests as JSON and back, as a bus between processes
-// does: nothing of a request, of what is told about it or of its outcome
-// reaches the other side but what has a JSON form.
+// encodingBus encodes requests and results as JSON, as a bus between processes does: only what has a JSON form
+// reaches the other side.
 type encodingBus struct{ bus.Bus }
 
-// Do encodes the request, has it served from its decoded form, and gives the
-// outcome back in the same way.
+// Do encodes the request, serves its decoded form, and returns the outcome in the same way.
 func (b encodingBus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
 	var there bus.Request
 	if err := recode(r, &there); err != nil {
 		return bus.Outcome{}, fmt.Errorf("request: %w", err)
 	}
-	// What ends a context is told to another process, but not why.
+	// Another process learns that a context has ended, but not why.
 	far, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
@@ -42,14 +40,13 @@ func (b encodingBus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.O
 	return recodeOutcome(out)
 }
 
-// Followed keeps the local bus's shortcut.
+// Followed forwards to the local bus.
 func (b encodingBus) Followed(subject string) bool {
 	f, ok := b.Bus.(interface{ Followed(string) bool })
 	return !ok || f.Followed(subject)
 }
 
-// recode writes a value as JSON and reads it back into another. Raw JSON
-// keeps its spelling.
+// recode writes a value as JSON and reads it into another one. Raw JSON stays unchanged.
 func recode(from, into any) error {
 	raw, err := encode(from)
 	if err != nil {
@@ -68,8 +65,8 @@ func encode(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// recodeOutcome leaves the structured output as raw JSON: as a Go value its
-// large numbers would be others.
+// recodeOutcome leaves the structured output as raw JSON, because as a Go value it would lose the precision of
+// large numbers.
 func recodeOutcome(out bus.Outcome) (bus.Outcome, error) {
 	var structured json.RawMessage
 	if v := out.Result.Structured; v != nil {
@@ -89,8 +86,7 @@ func recodeOutcome(out bus.Outcome) (bus.Outcome, error) {
 	return here, nil
 }
 
-// wireFailure is an error as it crosses: one of the kinds that have a meaning
-// to the caller, or text.
+// wireFailure is an encoded error: one of the kinds that have a meaning to the caller, or text.
 type wireFailure struct {
 	Refusal *tool.Refusal   `json:"refusal,omitempty"`
 	Wire    *tool.WireError `json:"wire,omitempty"`
@@ -120,7 +116,7 @@ func recodeError(err error) error {
 	return errors.New(here.Text)
 }
 
-// encodingNotes sends each remark as JSON.
+// encodingNotes sends each notification as JSON.
 type encodingNotes struct{ n bus.Notes }
 
 type wireNote struct {

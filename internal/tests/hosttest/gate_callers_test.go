@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// credential is what a caller brings: headers or a certificate where there are
-// any, a token in the message elsewhere.
+// credential is what a caller sends: headers or a certificate if the transport has them, otherwise a token in the
+// message.
 type credential struct {
 	header http.Header
 	cert   *tls.Certificate
@@ -33,7 +33,7 @@ func headers(pairs ...string) credential {
 	return credential{header: h}
 }
 
-// gateOps are what every caller tries in both eras.
+// gateOps are the requests that every caller makes in both eras.
 var gateOps = []string{"list", "call", "read", "subscribe"}
 
 const (
@@ -43,7 +43,7 @@ const (
 
 var gateEras = []string{legacyEra, modernEra}
 
-// paramsOf are a request's method and params, without _meta.
+// paramsOf returns a request's method and params, without _meta.
 func paramsOf(era, op string) (method, params string) {
 	switch op {
 	case "list":
@@ -59,7 +59,7 @@ func paramsOf(era, op string) (method, params string) {
 	return "resources/subscribe", `"uri":"probe://who"`
 }
 
-// message makes a request; meta are members of _meta, each with a comma behind.
+// message returns a request; meta contains members of _meta, each followed by a comma.
 func message(id int, era, method, params, meta string) string {
 	if era == modernEra {
 		meta += `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},`
@@ -77,8 +77,8 @@ const handshake = `"protocolVersion":"2025-11-25","capabilities":{},"clientInfo"
 
 var saidWho = regexp.MustCompile(`who=([^;]*);`)
 
-// verdict reads what came of a request: the principal it was served for, ok
-// where an answer names none, or the code of the error.
+// verdict returns the result of a request: the principal it was served for, ok if an answer names none, or the code
+// of the error.
 func verdict(body []byte) string {
 	var m struct {
 		Method string
@@ -96,18 +96,18 @@ func verdict(body []byte) string {
 	return "ok"
 }
 
-// caller tries what a credential is good for at one door.
+// caller uses a credential at one listener.
 type caller interface {
-	// open begins a legacy session; the verdict is ok when there is one.
+	// open begins a legacy session; the verdict is ok if it succeeds.
 	open() string
-	// try does one thing, in the open session or standing alone.
+	// try makes one request, in the open session or without one.
 	try(era, op string) string
-	// brings changes the credential, into the door of the context.
+	// brings changes the credential, and the context of the address.
 	brings(c credential)
 	names(context string)
 }
 
-// byHTTP is a caller at the HTTP or HTTPS door.
+// byHTTP is a caller of the HTTP or HTTPS listener.
 type byHTTP struct {
 	t       testing.TB
 	http    *http.Client
@@ -152,7 +152,7 @@ func (b *byHTTP) brings(c credential) {
 
 func (b *byHTTP) names(context string) { b.context = context }
 
-// request makes one with the caller's credential.
+// request returns a request with the caller's credential.
 func (b *byHTTP) request(ctx context.Context, method, url, body string) *http.Request {
 	b.t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
@@ -214,8 +214,7 @@ func (b *byHTTP) try(era, op string) string {
 
 var challenged = regexp.MustCompile(`error="([^"]*)"`)
 
-// answered reads an answer over HTTP: what it says, or its status with the
-// code of the challenge or of the message.
+// answered reads an answer over HTTP: its result, or its status with the code of the challenge or of the message.
 func answered(t testing.TB, res *http.Response) string {
 	t.Helper()
 	body := io.Reader(res.Body)
@@ -247,7 +246,7 @@ func answered(t testing.TB, res *http.Response) string {
 	return fmt.Sprint(res.StatusCode, " ", verdict(first))
 }
 
-// byLine is a caller at a door for lines.
+// byLine is a caller of a listener for newline-framed messages.
 type byLine struct {
 	t       testing.TB
 	dial    func() (net.Conn, error)
@@ -284,8 +283,7 @@ func (b *byLine) connect() (*lineConn, string) {
 	return &lineConn{conn: conn, in: bufio.NewReader(conn)}, ""
 }
 
-// ask sends a request and reads until its answer comes, or what stands for
-// one: a subscription that was taken.
+// ask sends a request and reads until its answer, or the acknowledgement of a subscription.
 func (l *lineConn) ask(era, method, params, meta string) string {
 	l.next++
 	l.conn.SetDeadline(time.Now().Add(gateWait))
@@ -340,7 +338,7 @@ func (b *byLine) try(era, op string) string {
 	return l.ask(era, method, params, b.meta())
 }
 
-// at is a caller at a door.
+// at returns a caller at a listener.
 func (g *gateHost) at(listener string, c credential, beyond bool) caller {
 	g.t.Helper()
 	switch listener {
@@ -359,7 +357,7 @@ func (g *gateHost) at(listener string, c credential, beyond bool) caller {
 	return b
 }
 
-// standard opens standard input and output once more.
+// standard opens another client on standard input and output.
 func (g *gateHost) standard() (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	d, err := g.app.OpenStdio(theirs, theirs)

@@ -45,8 +45,7 @@ const (
 	gateSubject  = "1234" // at the provider, alice
 )
 
-// gateHost is a whole host with its doors open, and what is needed to come in
-// by each of them in each way there is.
+// gateHost is a whole host with its listeners open, and a credential of each kind for each of them.
 type gateHost struct {
 	t         *testing.T
 	app       *app.App
@@ -61,7 +60,7 @@ type gateHost struct {
 	also      []app.Module // modules besides the probe
 }
 
-// gateSettings are those of a host that keeps everything below one folder.
+// gateSettings returns the settings of a host that stores everything below one folder.
 func gateSettings(t testing.TB) config.Config {
 	t.Helper()
 	home := t.TempDir()
@@ -82,8 +81,8 @@ func gateSettings(t testing.TB) config.Config {
 	return c
 }
 
-// openGate runs a host that asks for nothing from loopback, guardedGate one
-// that requires credentials, and listens where other machines could reach it.
+// openGate runs a host that requires no credentials from loopback; guardedGate runs one that requires credentials
+// and listens on other addresses too.
 func openGate(t *testing.T, secure bool) *gateHost {
 	g := &gateHost{t: t, cfg: gateSettings(t)}
 	g.run("127.0.0.1", secure)
@@ -109,7 +108,7 @@ func guardedGate(t *testing.T, secure bool, change ...func(*config.Config)) *gat
 	return g
 }
 
-// run opens all doors but one: of HTTP and HTTPS a host has one.
+// run opens all listeners, except that a host has only one of HTTP and HTTPS.
 func (g *gateHost) run(host string, secure bool) {
 	t := g.t
 	t.Helper()
@@ -156,8 +155,7 @@ func (g *gateHost) run(host string, secure bool) {
 
 func (g *gateHost) database() string { return filepath.Join(g.cfg.Folders.Data, "identity.db") }
 
-// invite adds the people this host knows. alice may know of the lab; no user is
-// staff but zoe.
+// invite adds the users. alice may know that the lab exists; only zoe is staff.
 func (g *gateHost) invite() {
 	g.t.Helper()
 	for name, roles := range map[string][]string{"alice": {"guest"}, "gone": {"guest"}, "zoe": {"staff", "admin"}} {
@@ -170,7 +168,7 @@ func (g *gateHost) invite() {
 	}
 }
 
-// token makes a token of a user.
+// token creates a token of a user.
 func (g *gateHost) token(t identity.Token) (secret, id string) {
 	g.t.Helper()
 	secret, made, err := g.users.CreateToken(g.t.Context(), t)
@@ -180,7 +178,7 @@ func (g *gateHost) token(t identity.Token) (secret, id string) {
 	return secret, made.ID
 }
 
-// age has a credential of the file run out long ago.
+// age sets the expiry of a stored credential to a past time.
 func (g *gateHost) age(table, id string) {
 	g.t.Helper()
 	db, err := sql.Open("sqlite", g.database()+"?_pragma=busy_timeout(10000)")
@@ -202,8 +200,7 @@ func (g *gateHost) age(table, id string) {
 	}
 }
 
-// reach is where a TCP or HTTP door is reached: from loopback, or by an address
-// that others could use too.
+// reach returns the address of a TCP or HTTP listener: on loopback, or one that others could use too.
 func (g *gateHost) reach(kind string, beyond bool) string {
 	g.t.Helper()
 	u, err := url.Parse(g.listeners[kind].Address)
@@ -217,7 +214,7 @@ func (g *gateHost) reach(kind string, beyond bool) string {
 	return net.JoinHostPort(host, u.Port())
 }
 
-// farAddress is an address of this machine that is not loopback.
+// farAddress returns an address of this machine that is not loopback.
 func farAddress() string {
 	all, err := net.InterfaceAddrs()
 	if err != nil {
@@ -231,7 +228,7 @@ func farAddress() string {
 	return ""
 }
 
-// gateProbe is a module that says who is calling.
+// gateProbe is a module that returns its caller.
 type gateProbe struct{}
 
 func newProbe(context.Context, module.Deps) (module.Module, error) { return gateProbe{}, nil }
@@ -279,8 +276,7 @@ func newGateAuthority(t *testing.T) *gateAuthority {
 	return a
 }
 
-// issue signs a certificate that ends after a while; the first one is the
-// authority's own.
+// issue signs a certificate that expires after some time; the first one is the authority's own.
 func (a *gateAuthority) issue(name string, life time.Duration) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -308,7 +304,7 @@ func (a *gateAuthority) issue(name string, life time.Duration) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// gateIssuer is an OAuth provider that issues whatever a test wants.
+// gateIssuer is an OAuth provider that issues what a test requests.
 type gateIssuer struct {
 	t   *testing.T
 	srv *httptest.Server
@@ -335,8 +331,7 @@ func newGateIssuer(t *testing.T) *gateIssuer {
 	return i
 }
 
-// issue signs an access token for a subject, good for a while. Changes go over
-// its claims.
+// issue signs an access token for a subject, valid for some time. Changes override its claims.
 func (i *gateIssuer) issue(subject string, life time.Duration, changes map[string]any) string {
 	i.t.Helper()
 	now := time.Now()
@@ -362,8 +357,7 @@ func (i *gateIssuer) issue(subject string, life time.Duration, changes map[strin
 	return token
 }
 
-// until tries again and again until something holds, and fails the test when
-// it never does.
+// until repeats a check until it succeeds, and fails the test after a time limit.
 func until(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(gateWait); !holds(); time.Sleep(5 * time.Millisecond) {
@@ -373,8 +367,7 @@ func until(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// No caller can be admitted beyond loopback before there is a way to tell callers
-// apart; the local token is none.
+// No caller is admitted beyond loopback before callers can be distinguished; the local token does not suffice.
 //
 //redteam:attack Loopback by default: a host without users is told to bind to every address
 func TestAHostRefusesToBindBeyondLoopback(t *testing.T) {

@@ -37,8 +37,8 @@ func victimSettings(t *testing.T, home string) config.Config {
 	return c
 }
 
-// mill is a module with a tool of each duty to the ledger. What destroys tells
-// that it has begun: by then its intent must be on disk.
+// mill is a module with one tool for each requirement of the ledger. The destroying tool reports that it has begun,
+// when its intent must be on disk.
 type mill struct{ began func(n int) }
 
 func (mill) Close(context.Context) error { return nil }
@@ -64,7 +64,7 @@ func (m mill) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return o, nil
 }
 
-// TestVictim is the host that is killed; it is run by TestAHostIsKilled.
+// TestVictim is the host that is killed. TestAHostIsKilled runs it.
 func TestVictim(t *testing.T) {
 	home := os.Getenv(victimHome)
 	if home == "" {
@@ -92,8 +92,8 @@ func TestVictim(t *testing.T) {
 	must(t, a.Run(t.Context()))
 }
 
-// promises are what a host has promised to remember: calls that were answered,
-// by number, and calls that destroy and had begun.
+// promises are the calls that a host must have recorded: those that were answered, by number, and destroying ones
+// that had begun.
 type promises struct {
 	mu       sync.Mutex
 	answered map[int]string // the tool
@@ -102,10 +102,8 @@ type promises struct {
 	count    atomic.Int64
 }
 
-// A whole host is killed without a word while many callers keep it busy, and
-// started again over what it left, some times. The one chain of all its lives
-// is whole; every write that was answered and every destroying call that had
-// begun is in it.
+// A whole host is killed while many callers use it, and started again with the same data, several times. The ledger
+// is one unbroken chain. It contains every write that was answered and every destroying call that had begun.
 //
 //redteam:attack What destroys is written down before it begins: a host is killed during calls
 func TestAHostIsKilled(t *testing.T) {
@@ -139,7 +137,7 @@ func TestAHostIsKilled(t *testing.T) {
 	}
 }
 
-// round runs a host until so many calls were answered in all, and kills it.
+// round runs a host until a total number of calls was answered, and kills it.
 func (p *promises) round(t *testing.T, home string, enough int) {
 	t.Helper()
 	exe, err := os.Executable()
@@ -186,8 +184,7 @@ func (p *promises) round(t *testing.T, home string, enough int) {
 	}
 }
 
-// converse calls as fast as it is answered, with some calls on their way at any
-// time, until the host is gone.
+// converse makes calls as fast as possible, several at a time, until the host is gone.
 func (p *promises) converse(t *testing.T, conn net.Conn, enough int, kill func()) {
 	defer conn.Close()
 	send := func() {
@@ -233,8 +230,7 @@ func (p *promises) converse(t *testing.T, conn net.Conn, enough int, kill func()
 	}
 }
 
-// kept verifies the ledger, looks for everything that was promised, and gives
-// how many lines there are.
+// kept verifies the ledger, searches every call that must be in it, and returns the number of lines.
 func (p *promises) kept(t *testing.T, home string) int {
 	t.Helper()
 	l := audit.Open(filepath.Join(victimSettings(t, home).Folders.Data, audit.FileName), audit.Options{})

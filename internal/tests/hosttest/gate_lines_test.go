@@ -12,7 +12,7 @@ import (
 	"gatehouse/internal/app"
 )
 
-// line is a connection to a TCP door, as a program without a library has one.
+// line is a connection to a TCP listener, without a client library.
 type line struct {
 	t *testing.T
 	net.Conn
@@ -46,8 +46,8 @@ const (
 
 func tokenMember(token string) string { return fmt.Sprintf(`"gatehouse/token":%q`, token) }
 
-// A TCP door on loopback requires a token of every client, also while nothing is set
-// up, in every method of every era, and says where there is one.
+// A TCP listener on loopback requires a token of every client, also before anything is configured, in every method
+// of every era, and reports where to find one.
 //
 //redteam:attack Lines over TCP bring a token: messages without a token, with a wrong one, and from other listeners
 func TestATCPListenerRequiresAToken(t *testing.T) {
@@ -84,8 +84,7 @@ func TestATCPListenerRequiresAToken(t *testing.T) {
 	}
 }
 
-// What is no message, or no single one, is no way round a token, and neither is
-// a token that is wrong.
+// Neither an invalid message, nor a batch, nor a wrong token bypasses the check of the token.
 //
 //redteam:attack Lines over TCP bring a token: tokens in odd places of a message
 func TestATCPListenerCannotBeBypassed(t *testing.T) {
@@ -108,8 +107,8 @@ func TestATCPListenerCannotBeBypassed(t *testing.T) {
 	}
 }
 
-// This user's local token lets in, and so does a token of a user; that counts
-// for the message it is in, or for the connection whose handshake brought it.
+// This user's local token is accepted, and so is a token of a user. It is valid for its message, or for the
+// connection whose handshake contained it.
 func TestATokenIsAcceptedOverTCP(t *testing.T) {
 	g := openGate(t, false)
 	tries := func(token, want string) {
@@ -153,7 +152,7 @@ func TestATokenIsAcceptedOverTCP(t *testing.T) {
 	})
 }
 
-// With --insecure the listener requires no token. A token that is wrong is refused even then.
+// With --insecure the listener requires no token. It refuses a wrong token even then.
 func TestAnInsecureTCPListenerRequiresNoToken(t *testing.T) {
 	g := &gateHost{t: t, cfg: gateSettings(t)}
 	g.cfg.Auth.Insecure = true

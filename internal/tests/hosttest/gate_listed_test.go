@@ -22,7 +22,7 @@ import (
 	"gatehouse/tool"
 )
 
-// stall is a module with something of every kind, which counts what it does.
+// stall is a module with one entry of each kind, which counts its calls.
 type stall struct {
 	name string
 	did  *atomic.Int64
@@ -70,8 +70,7 @@ func (s *stall) Offer(context.Context, module.Audience) (*module.Offer, error) {
 
 var stalls = []string{"red", "blue"}
 
-// fair is a whole host with stalls, settings that chance makes, and people with
-// tokens that chance makes.
+// fair is a whole host with such modules, random settings, and users with random tokens.
 type fair struct {
 	*gateHost
 	r    *rand.Rand
@@ -111,7 +110,7 @@ func (f *fair) some(most int, of ...string) (list []string) {
 	return list
 }
 
-// settings are contexts and rules at random.
+// settings returns random contexts and rules.
 func (f *fair) settings() config.Config {
 	c := f.cfg
 	roles := []string{"dev", "staff", "admin"}
@@ -157,8 +156,7 @@ func (f *fair) settings() config.Config {
 	return c
 }
 
-// entry is the outcome of a request for a context, worked out without
-// the host's help.
+// entry returns the expected outcome of a request for a context, computed independently of the host.
 func entry(c config.Config, who, bound, in string) (status int) {
 	if bound != "" && in != "" && in != bound {
 		return 404
@@ -195,7 +193,7 @@ type listedClient struct {
 	session              string
 }
 
-// ask sends a request and gives its status and what it says.
+// ask sends a request and returns its status and answer.
 func (g *listedClient) ask(method, params string, name ...string) (int, string) {
 	t := g.f.t
 	t.Helper()
@@ -244,13 +242,13 @@ func (g *listedClient) ask(method, params string, name ...string) (int, string) 
 	return res.StatusCode, string(b)
 }
 
-// done reports whether something was done, by what was answered.
+// done reports whether a request was executed, by its answer.
 func (g *listedClient) done(method, params string, name ...string) bool {
 	status, body := g.ask(method, params, name...)
 	return status == 200 && strings.Contains(body, `"result":`) && !strings.Contains(body, `"isError":true`)
 }
 
-// listed are the entries of a list.
+// listed returns the entries of a list.
 func (g *listedClient) listed(method, member, name string) (names []string) {
 	_, body := g.ask(method, "")
 	var r struct {
@@ -266,7 +264,7 @@ func (g *listedClient) listed(method, member, name string) (names []string) {
 	return names
 }
 
-// compare holds everything that could be done to what is listed.
+// compare compares everything that could be executed with the lists.
 func (g *listedClient) compare() (yes, no int) {
 	t := g.f.t
 	tools, prompts := g.listed("tools/list", "tools", "name"), g.listed("prompts/list", "prompts", "name")
@@ -359,9 +357,8 @@ func (g *listedClient) subscribed(uri string) bool {
 	return strings.Contains(body, uri)
 }
 
-// Through the whole house, with tokens of every cut: what is listed is what can
-// be done, and nothing else runs; who may not enter a context is told so in the
-// same words whatever is asked for.
+// On a whole host with random tokens: what is listed can be executed, and nothing else runs. A caller who may not
+// enter a context gets the same text whatever it requests.
 //
 //redteam:attack One function says yes: tools that are not listed are called
 func TestWhatIsListedIsWhatATokenCanDo(t *testing.T) {

@@ -16,15 +16,15 @@ import (
 	"gatehouse/internal/access/identity"
 )
 
-// The columns of the matrix: what a caller brings, or asks for.
+// The columns of the matrix: what a caller sends or requests.
 var gateColumns = []string{
 	"right", "wrong", "expired", "revoked", "wrong role", "may only know", "unknown context", "other's session", "beyond loopback",
 }
 
-// gateListeners are all doors.
+// gateListeners are all listeners.
 var gateListeners = []string{"HTTP", "HTTPS", "TCP", "Unix", "stdio"}
 
-// gateWay is a way in. A state that a credential cannot be in has the reason.
+// gateWay is a kind of credential. A state that it cannot be in has the reason.
 type gateWay struct {
 	name    string
 	without map[string]string // those where it does not exist, and why; its credential is refused there all the same
@@ -32,13 +32,13 @@ type gateWay struct {
 
 	right func(g *gateHost, listener string) credential
 	wrong func(g *gateHost, listener string) credential
-	// ages gives a credential and what makes it run out; nil when it has.
+	// ages returns a credential and a function that makes it expire; nil if it has expired.
 	ages, revoked func(g *gateHost, listener string) (c credential, end func())
-	// brief gives one that runs out by itself, which ends a connection.
+	// brief returns a credential that expires by itself, which ends a connection.
 	brief func(g *gateHost, listener string, life time.Duration) credential
-	// anyway is its secret, to be tried where the way does not exist.
+	// anyway returns its secret, to be tried at listeners without this kind.
 	anyway func(g *gateHost) string
-	// why there is no credential that is wrong, expired or revoked.
+	// the reason for which no such credential is wrong, expired or revoked.
 	never map[string]string
 	far   string // what comes of trying beyond loopback, where that is not tried
 }
@@ -51,7 +51,7 @@ const (
 	noRole    = "its principal has no such role"
 )
 
-// gateWays are all ways in. Some are open only on a host that requires no credentials.
+// gateWays returns all kinds of credentials. Some are accepted only on a host that requires none.
 func gateWays() []gateWay {
 	inHeader := func(name, prefix string) func(string, string) credential {
 		return func(_ string, secret string) credential {
@@ -61,7 +61,7 @@ func gateWays() []gateWay {
 		}
 	}
 	bearer, key := inHeader("Authorization", "Bearer "), inHeader("X-API-Key", "")
-	// byToken is a way that shows a user's token somehow.
+	// byToken is a kind of credential that contains a user's token.
 	byToken := func(name string, show func(listener, secret string) credential) gateWay {
 		return gateWay{
 			name: name,
@@ -244,7 +244,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// openElsewhere makes a token of another host.
+// openElsewhere creates a token of another host.
 func openElsewhere(t testing.TB) (secret, id string) {
 	t.Helper()
 	s, err := identity.Open("", identity.Options{})
@@ -261,8 +261,7 @@ func (g *gateHost) certificate(by *gateAuthority, name string, life time.Duratio
 	return credential{cert: &c}
 }
 
-// login logs alice in, once for each host and purpose: three times are allowed
-// within 20 s.
+// login logs alice in, once for each host and purpose, because only three logins are allowed within 20 s.
 func (g *gateHost) login(listener string) credential {
 	g.t.Helper()
 	b := g.byHTTP(listener, credential{}, false)
@@ -299,7 +298,7 @@ func (g *gateHost) logout(listener string, c credential) {
 	}
 }
 
-// lastLogin is the id of alice's newest login.
+// lastLogin returns the id of alice's newest login.
 func (g *gateHost) lastLogin() string {
 	g.t.Helper()
 	all, err := g.users.Logins(g.t.Context(), "alice")
@@ -310,16 +309,16 @@ func (g *gateHost) lastLogin() string {
 	return all[len(all)-1].ID
 }
 
-// matrix fills in the cells of one way at one door.
+// matrix fills in the cells of one kind of credential at one listener.
 type matrix struct {
-	t    *testing.T
-	way  gateWay
-	door string
-	host func(open, fresh bool) *gateHost
-	good credential // the right one
+	t        *testing.T
+	way      gateWay
+	listener string
+	host     func(open, fresh bool) *gateHost
+	good     credential // the right one
 }
 
-// all tries everything in all eras, and says in few words what came of it.
+// all makes every request in all eras, and summarizes the results.
 func (m *matrix) all(c caller) string {
 	got := map[string][]string{} // by era
 	for _, era := range gateEras {
@@ -334,7 +333,7 @@ func (m *matrix) all(c caller) string {
 	return l + " / " + n
 }
 
-// short says the same once, and ok where a principal is named beside.
+// short shortens repeated results, and shows ok if a principal is named as well.
 func (m *matrix) short(got []string) string {
 	if got[0] == "ok" && got[3] == "ok" && got[1] == got[2] && got[1] != "ok" {
 		if me, err := user.Current(); err == nil && got[1] == me.Username {
@@ -351,19 +350,19 @@ func (m *matrix) short(got []string) string {
 	return got[0]
 }
 
-// anyway tries what is not for this door at it, in a message.
+// anyway sends a secret that this listener does not support in a message.
 func (m *matrix) anyway() string {
-	if m.way.name == "anonymous" && m.door == "TCP" {
-		return "; refused: " + m.all(m.begun(m.host(true, false), m.door, credential{}))
+	if m.way.name == "anonymous" && m.listener == "TCP" {
+		return "; refused: " + m.all(m.begun(m.host(true, false), m.listener, credential{}))
 	}
-	if m.way.anyway == nil || m.door == "HTTP" || m.door == "HTTPS" {
+	if m.way.anyway == nil || m.listener == "HTTP" || m.listener == "HTTPS" {
 		return ""
 	}
 	g := m.host(false, false)
-	return "; refused: " + m.all(m.begun(g, m.door, credential{token: m.way.anyway(g)}))
+	return "; refused: " + m.all(m.begun(g, m.listener, credential{token: m.way.anyway(g)}))
 }
 
-// cell tries one column.
+// cell fills in one column.
 func (m *matrix) cell(column string) string {
 	if why := m.way.never[column]; why != "" {
 		return "- " + why
@@ -377,17 +376,17 @@ func (m *matrix) cell(column string) string {
 	case "wrong":
 		if open {
 			g = m.host(false, false)
-			return m.all(m.begun(g, m.door, credential{}))
+			return m.all(m.begun(g, m.listener, credential{}))
 		}
-		return m.swapped(g, m.way.wrong(g, m.door))
+		return m.swapped(g, m.way.wrong(g, m.listener))
 	case "expired":
-		if m.way.brief != nil && (m.door == "TCP" || m.door == "Unix") {
+		if m.way.brief != nil && (m.listener == "TCP" || m.listener == "Unix") {
 			return m.ranOut(g, 2*time.Second)
 		}
-		c, end := m.way.ages(g, m.door)
+		c, end := m.way.ages(g, m.listener)
 		return m.ended(g, c, end)
 	case "revoked":
-		c, end := m.way.revoked(g, m.door)
+		c, end := m.way.revoked(g, m.listener)
 		return m.ended(g, c, end)
 	case "wrong role":
 		return m.elsewhere(g, "staff")
@@ -404,7 +403,7 @@ func (m *matrix) cell(column string) string {
 	return m.beyond(g)
 }
 
-// begun is a caller who tries to begin a session, whatever comes of it.
+// begun is a caller who has tried to begin a session.
 func (m *matrix) begun(g *gateHost, listener string, c credential) caller {
 	b := g.at(listener, c, false)
 	if b.open() == "ok" {
@@ -416,25 +415,25 @@ func (m *matrix) begun(g *gateHost, listener string, c credential) caller {
 // opened is a caller with a session.
 func (m *matrix) opened(g *gateHost, c credential, beyond bool) caller {
 	m.t.Helper()
-	b := g.at(m.door, c, beyond)
+	b := g.at(m.listener, c, beyond)
 	if got := b.open(); got != "ok" {
-		m.t.Errorf("%s at %s: the session does not begin: %s", m.way.name, m.door, got)
+		m.t.Errorf("%s at %s: the session does not begin: %s", m.way.name, m.listener, got)
 	}
 	return b
 }
 
-// swapped uses a session that the right credential began with a wrong one, and
-// where a connection is the session, begins one.
+// swapped uses a session of the right credential with a wrong one. If the connection is the session, it begins one
+// with the wrong credential.
 func (m *matrix) swapped(g *gateHost, wrong credential) string {
-	if m.door == "HTTP" || m.door == "HTTPS" {
+	if m.listener == "HTTP" || m.listener == "HTTPS" {
 		c := m.opened(g, m.good, false)
 		c.brings(wrong)
 		return m.all(c)
 	}
-	return m.all(m.begun(g, m.door, wrong))
+	return m.all(m.begun(g, m.listener, wrong))
 }
 
-// ended begins a session with a credential whose end then comes.
+// ended begins a session with a credential and then ends the credential.
 func (m *matrix) ended(g *gateHost, c credential, end func()) string {
 	if end == nil {
 		return m.swapped(g, c)
@@ -442,28 +441,27 @@ func (m *matrix) ended(g *gateHost, c credential, end func()) string {
 	b := m.opened(g, c, false)
 	who := b.try(modernEra, "call")
 	if all := m.all(b); all != who {
-		m.t.Errorf("%s at %s: %s before the end", m.way.name, m.door, all)
+		m.t.Errorf("%s at %s: %s before the end", m.way.name, m.listener, all)
 	}
 	end()
 	m.over(b, who)
 	return m.all(b)
 }
 
-// over waits until a caller is served no longer: neither by what the
-// credential says, nor in the session that it began.
+// over waits until a caller is refused, both with the credential and in the session that it began.
 func (m *matrix) over(b caller, who string) {
 	m.t.Helper()
 	until(
 		m.t,
-		m.way.name+" is over at "+m.door,
+		m.way.name+" is over at "+m.listener,
 		func() bool { return b.try(modernEra, "call") != who && b.try(legacyEra, "call") != who },
 	)
 }
 
-// ranOut waits until a credential has run out under a session. Where that was
-// faster than the session, it is given longer.
+// ranOut waits until a credential expires during a session. If it expired before the session began, it is given
+// more time.
 func (m *matrix) ranOut(g *gateHost, life time.Duration) string {
-	b := g.at(m.door, m.way.brief(g, m.door, life), false)
+	b := g.at(m.listener, m.way.brief(g, m.listener, life), false)
 	if b.open() != "ok" || m.all(b) != "alice" {
 		return m.ranOut(g, 4*life)
 	}
@@ -471,18 +469,18 @@ func (m *matrix) ranOut(g *gateHost, life time.Duration) string {
 	return m.all(b)
 }
 
-// elsewhere asks for another context, with a session and alone.
+// elsewhere requests another context, with a session and without.
 func (m *matrix) elsewhere(g *gateHost, context string) string {
-	if m.door == "HTTP" || m.door == "HTTPS" {
+	if m.listener == "HTTP" || m.listener == "HTTPS" {
 		c := m.opened(g, m.good, false)
 		c.names(context)
-		fresh := g.at(m.door, m.good, false)
+		fresh := g.at(m.listener, m.good, false)
 		fresh.names(context)
 		if a, b := fresh.open(), c.try(modernEra, "list"); a != b {
 			m.t.Errorf(
 				"%s at %s: beginning a session in %s comes to %s, a list of the newest era to %s",
 				m.way.name,
-				m.door,
+				m.listener,
 				context,
 				a,
 				b,
@@ -490,17 +488,17 @@ func (m *matrix) elsewhere(g *gateHost, context string) string {
 		}
 		return m.all(c)
 	}
-	b := g.at(m.door, m.good, false)
+	b := g.at(m.listener, m.good, false)
 	b.names(context)
 	if b.open() == "ok" {
-		m.t.Errorf("%s at %s: a session begins in %s", m.way.name, m.door, context)
+		m.t.Errorf("%s at %s: a session begins in %s", m.way.name, m.listener, context)
 	}
 	return m.all(b)
 }
 
 // others uses a session of another caller.
 func (m *matrix) others(g *gateHost) string {
-	if m.door != "HTTP" && m.door != "HTTPS" {
+	if m.listener != "HTTP" && m.listener != "HTTPS" {
 		return "- a connection is its own session"
 	}
 	somebody := credential{}
@@ -528,15 +526,13 @@ func (m *matrix) beyond(g *gateHost) string {
 	case g.far == "":
 		return "(no address but loopback here)"
 	}
-	c := g.at(m.door, m.good, true)
+	c := g.at(m.listener, m.good, true)
 	c.open()
 	return m.all(c)
 }
 
-// The gate, whole: every way in at every door, with everything that can be
-// right or wrong about it, for lists, calls, reads and subscriptions of both
-// eras. What is there is served; nothing else is, and what cannot be has its
-// reason.
+// The complete matrix: every kind of credential at every listener, in every state, for lists, calls, reads and
+// subscriptions of both eras. What exists is served; nothing else is; and each empty cell has its reason.
 //
 //redteam:attack One principal, however it comes: every route with every method, by every kind of credential and by none
 func TestTheGate(t *testing.T) {
@@ -561,7 +557,7 @@ func TestTheGate(t *testing.T) {
 				}
 				return hosts[name]
 			}
-			m := &matrix{t: t, way: way, door: listener, host: host}
+			m := &matrix{t: t, way: way, listener: listener, host: host}
 			row := []string{way.name, listener}
 			if why := way.without[listener]; why != "" {
 				rows = append(rows, append(row, "- "+why+m.anyway()))
@@ -588,7 +584,7 @@ func TestTheGate(t *testing.T) {
 	}
 }
 
-// cells reads a table, at most so many columns of it.
+// cells formats a table with at most a number of its columns.
 func cells(table string, most int) (rows [][]string) {
 	for line := range strings.Lines(table) {
 		row := strings.Split(strings.TrimSpace(line), "|")

@@ -12,11 +12,10 @@ import (
 	"gatehouse/internal/access/identity"
 )
 
-// gateMethods are all methods that HTTP has, and one that it has not.
+// gateMethods are all methods of HTTP, and an unknown one.
 var gateMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "TRACE", "PROPFIND", "NONSENSE"}
 
-// status sends one request and gives its status and challenge. A stream is
-// not waited for.
+// status sends one request and returns its status and challenge. It does not wait for a stream.
 func (b *byHTTP) status(method, path, session string) (int, http.Header) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.t.Context(), gateWait)
@@ -35,8 +34,7 @@ func (b *byHTTP) status(method, path, session string) (int, http.Header) {
 	return res.StatusCode, res.Header
 }
 
-// Every method asks who is there, at every path but the public ones, and
-// whether or not there is something at it.
+// Every method requires credentials at every path except the public ones, whether or not the path exists.
 //
 //redteam:attack One principal, however it comes: every MCP method without credentials
 func TestEveryMethodAsksWhoIsThere(t *testing.T) {
@@ -89,7 +87,7 @@ func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 	}
 }
 
-// The session of another user is answered by every method like one that never was.
+// Every method answers for the session of another user as for one that never existed.
 //
 //redteam:attack What is not yours is not there: sessions of other principals are named
 func TestOthersSessionsAreNotThere(t *testing.T) {
@@ -129,8 +127,8 @@ func TestOthersSessionsAreNotThere(t *testing.T) {
 	}
 }
 
-// A stream ends when the credential that opened it does: the one of a session,
-// and a subscription of the newest era; others stay.
+// A stream ends with the credential that opened it: that of a session, and a subscription of the newest era. Other
+// streams stay open.
 func TestStreamsEndWithTheirCredential(t *testing.T) {
 	g := guardedGate(t, false)
 	stays, _ := g.token(identity.Token{User: "alice"})
@@ -163,7 +161,7 @@ func TestStreamsEndWithTheirCredential(t *testing.T) {
 	}
 }
 
-// follow opens a stream and tells when it has ended.
+// follow opens a stream and reports its end.
 func (b *byHTTP) follow(r *http.Request) <-chan struct{} {
 	b.t.Helper()
 	ended := b.followed(r)
@@ -173,7 +171,7 @@ func (b *byHTTP) follow(r *http.Request) <-chan struct{} {
 	return ended
 }
 
-// followed is follow for what may be no stream; then it gives nil.
+// followed is follow, but returns nil if the answer is not a stream.
 func (b *byHTTP) followed(r *http.Request) <-chan struct{} {
 	b.t.Helper()
 	client := &http.Client{Transport: b.http.Transport} // without a time limit

@@ -12,32 +12,27 @@ import (
 	"gatehouse/tool"
 )
 
-// Harness is one way to reach the modules of a host: an era, a connection, a
-// bus. A test that runs over all of them proves that a module need not know
-// which one it is. A harness has one user at a time.
+// Harness is one way to reach the modules of a host: an era, a connection, a bus. A test that runs with all of them
+// proves that a module need not know which one is used. A harness has one user at a time.
 type Harness interface {
-	// Traits are what this way has by nature.
+	// Traits returns the properties of this way.
 	Traits() Traits
-	// Host is the one that serves now; with Traits.Restarts it is another
-	// after every request.
+	// Host returns the present host; with Traits.Restarts it is another one after every request.
 	Host() *Host
-	// As reaches the same host as another user.
+	// As returns a harness of the same host for another user.
 	As(principal string) Harness
-	// Do sends a request and gives its answer. What is asked meanwhile,
-	// answer answers, over as many rounds as it takes; nil answers nothing.
-	// A call that becomes a task is followed to its end.
+	// Do sends a request and returns its answer. answer answers questions, over as many rounds as necessary; nil
+	// answers none. A call that becomes a task is followed to its end.
 	Do(method, params string, answer Answer) Reply
-	// Start has a tool run as a task, in the way this client asks for one,
-	// and gives its id.
+	// Start runs a tool as a task, as this client requests one, and returns its id.
 	Start(name, args string) (task string)
 	// Finish follows a task to its end.
 	Finish(task string, answer Answer) Reply
-	// Listen opens an ear for what is told outside requests; nil where this
-	// client cannot be told.
+	// Listen subscribes to notifications outside of requests; nil if this client cannot receive them.
 	Listen() *Ear
 }
 
-// Traits are how a harness differs from others.
+// Traits are the properties in which harnesses differ.
 type Traits struct {
 	Modern   bool // every request stands alone
 	Session  bool // the host remembers the client between requests
@@ -51,7 +46,7 @@ func (t Traits) CanAsk() bool { return t.Modern || t.Session }
 // Answer answers one question with a raw result object.
 type Answer func(method string, params json.RawMessage) json.RawMessage
 
-// Reply is what came of a request.
+// Reply is the result of a request.
 type Reply struct {
 	Result json.RawMessage
 	Error  *tool.WireError // set when there is no result
@@ -67,7 +62,7 @@ type Note struct {
 	Params json.RawMessage
 }
 
-// Notifications are the params of the notes of one method.
+// Notifications returns the params of the notifications of one method.
 func (r Reply) Notifications(method string) (all []json.RawMessage) {
 	for _, n := range r.Notes {
 		if n.Method == method {
@@ -77,19 +72,19 @@ func (r Reply) Notifications(method string) (all []json.RawMessage) {
 	return all
 }
 
-// IsError reports whether a tool said that it failed.
+// IsError reports whether a tool failed.
 func (r Reply) IsError() bool { return string(r.Get("isError")) == "true" }
 
-// Text is the text of a result's first block.
+// Text returns the text of a result's first block.
 func (r Reply) Text() string {
 	s, _ := rawjson.String(r.Get("content", 0, "text"))
 	return s
 }
 
-// Get is the value at a path of names and positions; nil when there is none.
+// Get returns the value at a path of names and positions; nil if there is none.
 func (r Reply) Get(path ...any) []byte { return Get(r.Result, path...) }
 
-// Get is the value at a path of names and positions; nil when there is none.
+// Get returns the value at a path of names and positions; nil if there is none.
 func Get(v []byte, path ...any) []byte {
 	for _, step := range path {
 		switch step := step.(type) {
@@ -117,7 +112,7 @@ func element(v []byte, at int) []byte {
 	return nil
 }
 
-// List gives all entries of a list, over all its pages, as they were written.
+// List returns all entries of a list, over all its pages, unchanged.
 func List(t testing.TB, h Harness, method string) (entries []json.RawMessage) {
 	t.Helper()
 	member := map[string]string{
@@ -140,7 +135,7 @@ func List(t testing.TB, h Harness, method string) (entries []json.RawMessage) {
 	}
 }
 
-// Names are the names, or URIs, of listed entries that begin with prefix.
+// Names returns the names, or URIs, of listed entries that begin with prefix.
 func Names(entries []json.RawMessage, member, prefix string) (names []string) {
 	for _, e := range entries {
 		if s, _ := rawjson.String(Get(e, member)); len(s) >= len(prefix) && s[:len(prefix)] == prefix {
@@ -164,7 +159,7 @@ func Read(h Harness, uri string) Reply {
 	return h.Do("resources/read", `{"uri":`+string(rawjson.AppendString(nil, uri))+`}`, nil)
 }
 
-// Harnesses are all there are.
+// Harnesses returns all harnesses.
 func Harnesses() []Named {
 	return []Named{
 		{"legacy session", newLegacy},
@@ -175,13 +170,13 @@ func Harnesses() []Named {
 	}
 }
 
-// Named is a harness that can be made.
+// Named is a harness that can be created.
 type Named struct {
 	Name string
 	Make func(testing.TB, Options) Harness
 }
 
-// line is a connection as the harnesses use one.
+// line is a connection of a harness.
 type line interface {
 	Send(frame string)
 	Next() json.RawMessage
@@ -192,10 +187,10 @@ func frame(id int, method, params string) string {
 	return `{"jsonrpc":"2.0","id":` + strconv.Itoa(id) + `,"method":"` + method + `","params":` + params + `}`
 }
 
-// capabilities are what the clients of the harnesses say they can.
+// capabilities are those that the clients of the harnesses announce.
 const capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{},"roots":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}`
 
-// join puts members in front of those of an object.
+// join adds members at the beginning of an object.
 func join(members, object string) string {
 	if object == "{}" {
 		return "{" + members + "}"
@@ -203,8 +198,7 @@ func join(members, object string) string {
 	return "{" + members + "," + object[1:]
 }
 
-// await reads a line until the answer to a request has come; heard gets
-// everything that came before it.
+// await reads lines until the answer to a request; heard receives everything before it.
 func await(
 	t testing.TB,
 	l line,
@@ -230,27 +224,26 @@ func noteOf(msg json.RawMessage) Note {
 	return Note{m, Get(msg, "params")}
 }
 
-// Ear hears what a host tells outside requests.
+// Ear receives the notifications of a host outside of requests.
 type Ear struct {
 	t testing.TB
 	c *Client
 }
 
-// Next is the next note.
+// Next returns the next notification.
 func (e *Ear) Next() string {
 	e.t.Helper()
 	return noteOf(e.c.Next()).Method
 }
 
-// Quiet fails the test if something was told that has not been heard. It
-// waits a moment, but a host that is slower than that goes unnoticed: have
-// something else told first that the host would tell later.
+// Quiet fails the test if there are notifications that were not read. It waits only a moment: for a reliable test,
+// cause another notification first that the host would send later.
 func (e *Ear) Quiet() {
 	e.t.Helper()
 	e.c.Quiet()
 }
 
-// Ended waits for the end of the subscription and gives its result.
+// Ended waits for the end of the subscription and returns its result.
 func (e *Ear) Ended() json.RawMessage {
 	e.t.Helper()
 	for {

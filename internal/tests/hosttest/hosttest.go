@@ -30,7 +30,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a Host. The zero value is good.
+// Options configures a Host. The zero value is usable.
 type Options struct {
 	Modules  map[string]module.New
 	Roots    tool.Roots
@@ -160,7 +160,7 @@ func (h *Host) run(t testing.TB, log *slog.Logger) {
 	t.Cleanup(h.stop)
 }
 
-// Stop stops the host as a signal would; safe to call twice.
+// Stop stops the host as a signal would. It may be called twice.
 func (h *Host) Stop() { h.stop() }
 
 // Client is the other end of a pipe to the host.
@@ -190,7 +190,7 @@ func (h *Host) DialAs(t testing.TB, principal string) *Client {
 // Send sends one frame.
 func (c *Client) Send(frame string) { c.pipe.Receive([]byte(frame)) }
 
-// Next is the next frame from the host.
+// Next returns the next frame from the host.
 func (c *Client) Next() json.RawMessage {
 	c.t.Helper()
 	select {
@@ -202,7 +202,7 @@ func (c *Client) Next() json.RawMessage {
 	}
 }
 
-// Quiet fails the test if anything more has been said.
+// Quiet fails the test if the host has sent anything more.
 func (c *Client) Quiet() {
 	c.t.Helper()
 	select {
@@ -215,7 +215,7 @@ func (c *Client) Quiet() {
 // Close ends the connection.
 func (c *Client) Close() { c.pipe.Close(nil) }
 
-// logTo shows what a host says to a test; a benchmark is not slowed by it.
+// logTo shows the host's log in a test; a benchmark discards it.
 func logTo(t testing.TB) *slog.Logger {
 	if _, ok := t.(*testing.B); ok {
 		return slog.New(slog.DiscardHandler)

@@ -21,10 +21,10 @@ import (
 	"gatehouse/tool"
 )
 
-// ringerHome says where the host that TestAHostIsKilledDuringNotifications kills lives.
+// ringerHome names the variable with the home folder of the host that TestAHostIsKilledDuringNotifications kills.
 const ringerHome = "GATE_RINGER_HOME"
 
-// bell is a module with a tool by which the host makes a notification.
+// bell is a module with a tool that publishes a notification.
 type bell struct{ deps module.Deps }
 
 func (bell) Close(context.Context) error { return nil }
@@ -42,7 +42,7 @@ func (b bell) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{Tools: []tool.Tool{ring}}, nil
 }
 
-// TestRinger is the host that is killed; it is run by the test below.
+// TestRinger is the host that is killed. The test below runs it.
 func TestRinger(t *testing.T) {
 	home := os.Getenv(ringerHome)
 	if home == "" {
@@ -101,7 +101,7 @@ func newRinger(t *testing.T, home string) *ringer {
 	return r
 }
 
-// kill ends the host without a word, and waits until it is gone.
+// kill kills the host and waits until it is gone.
 func (r *ringer) kill() {
 	if r.cmd.ProcessState == nil {
 		r.cmd.Process.Kill()
@@ -118,7 +118,7 @@ func (r *ringer) send(method, params string) int {
 	return r.id
 }
 
-// answer is the next answer and its id; ok is false once the host is gone.
+// answer returns the next answer and its id; ok is false if the host is gone.
 func (r *ringer) answer() (id int, result json.RawMessage, ok bool) {
 	for {
 		line, err := r.in.ReadBytes('\n')
@@ -158,7 +158,7 @@ type rung struct {
 	Seen bool
 }
 
-// list is all notifications by id. It must be readable whole.
+// list returns all notifications by id. It must be readable completely.
 func (r *ringer) list() map[int64]rung {
 	r.t.Helper()
 	all := map[int64]rung{}
@@ -182,9 +182,9 @@ func (r *ringer) list() map[int64]rung {
 	}
 }
 
-// A host is killed while notifications come, are marked and removed. What was
-// answered holds: a mark stays, what was removed does not come back, and no id is
-// given again. What was shown once is still there, whole.
+// A host is killed while notifications are added, marked and removed. What was answered is kept: a mark stays, a
+// removed notification does not come back, and no id is used twice. A notification that was shown is still there,
+// complete.
 //
 //redteam:attack A kill leaves whole files: a host is killed while notifications come, are marked and removed
 func TestAHostIsKilledDuringNotifications(t *testing.T) {
@@ -246,8 +246,7 @@ func TestAHostIsKilledDuringNotifications(t *testing.T) {
 		slices.Sort(ids)
 		highest = max(highest, ids[len(ids)-1])
 		ids = ids[max(0, len(ids)-24):]
-		// Marks and removals are on their way when the host is killed, each time at
-		// another point; those that are answered count.
+		// The host is killed during marks and removals, each time at another point; those that were answered count.
 		did := map[int]func(){}
 		for i, id := range ids {
 			if i%3 == 0 && i < len(ids)-1 { // so that the last id stays

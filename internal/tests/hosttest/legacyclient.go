@@ -12,8 +12,7 @@ import (
 	"gatehouse/tool"
 )
 
-// legacyClient speaks 2025-11-25: in a session on a pipe, or without one, a
-// request at a time.
+// legacyClient speaks 2025-11-25: in a session on a pipe, or without one, request by request.
 type legacyClient struct {
 	t       testing.TB
 	host    *Host
@@ -29,8 +28,8 @@ func newLegacy(t testing.TB, o Options) Harness {
 	return legacySession(t, New(t, o), "anonymous")
 }
 
-// newStateless is a host without sessions, as behind a balancer: each request
-// has only its headers to tell who asks.
+// newStateless returns a host without sessions, as behind a load balancer: only the headers of a request identify
+// the caller.
 func newStateless(t testing.TB, o Options) Harness {
 	o.NoTable = true
 	return stateless(t, New(t, o), "anonymous", false)

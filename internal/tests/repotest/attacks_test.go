@@ -10,7 +10,7 @@ import (
 	"gatehouse/internal/tests/repotest/attacks"
 )
 
-// A promise that no test attacks may be untrue without anything failing.
+// A promise that no test attacks may be untrue without any failure.
 func TestEveryPromiseIsAttacked(t *testing.T) {
 	read := func(name string) string {
 		b, err := os.ReadFile(filepath.Join(top(t), "docs", name))

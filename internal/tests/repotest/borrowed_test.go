@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// required are the Go modules named in go.mod, direct or not.
+// required returns the Go modules named in go.mod, direct or not.
 func required(t testing.TB) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(top(t), "go.mod"))
@@ -27,9 +27,8 @@ func required(t testing.TB) []string {
 	return all
 }
 
-// borrowed maps each Go module our files import to one file that does. It is
-// read from the imports, not from go.mod's comments: those are only right
-// after a tidy.
+// borrowed maps each Go module that is imported to one file that imports it. It reads the imports and not the
+// comments of go.mod, which are only right after a tidy.
 func borrowed(t testing.TB) map[string]string {
 	known := required(t)
 	found := map[string]string{}
@@ -64,7 +63,7 @@ var licences = []string{
 	"0BSD",
 }
 
-// licencesSaid reads the licence column of docs/dependencies.md, by module.
+// licencesSaid returns the licence column of docs/dependencies.md, by module.
 func licencesSaid(t testing.TB) map[string]string {
 	said := map[string]string{}
 	for _, row := range tableRows(t, "docs/dependencies.md") {
@@ -110,7 +109,7 @@ func TestNoDependencyIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Written in pieces, so that this file does not hold what it forbids.
+// In pieces, so that this file does not contain what it forbids.
 var leaks = []struct {
 	what *regexp.Regexp
 	why  string
@@ -135,8 +134,8 @@ var leaks = []struct {
 	},
 }
 
-// publicSources are the addresses that the search for packages asks by default. They
-// stand where the setting is defined and in the documents that are made of it.
+// publicSources are the addresses that the search for packages uses by default. They occur where the setting is
+// defined and in the documents generated from it.
 var publicSources = struct{ files, addresses []string }{
 	[]string{"internal/packages/settings.go", "docs/settings.md", "docs/gatehouse.schema.json"},
 	[]string{"registry" + ".modelcontextprotocol.io", "pypi." + "org", "crates." + "io"},

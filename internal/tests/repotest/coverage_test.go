@@ -18,10 +18,10 @@ type entry struct {
 	line                             int
 }
 
-// parts are what a later line may be waiting for.
+// parts are the parts of the program that a later line may wait for.
 var parts = []string{"files", "gate", "live state", "host tools", "sandboxes", "packages", "services"}
 
-// inventory is how much each design has of what can be counted.
+// inventory is the number of each kind of thing in each design.
 var inventory = map[string]map[string]int{
 	"Design A": {"tool": 89, "resource": 4, "endpoint": 5},
 	"Design B": {"tool": 3, "prompt": 1, "resource": 2, "endpoint": 5},
@@ -30,7 +30,7 @@ var inventory = map[string]map[string]int{
 	"Design E": {"tool": 13, "sql tool": 4, "flag": 20, "endpoint": 4},
 }
 
-// groups is how design A's tools are spread, so that none hides another.
+// groups is the distribution of design A's tools, so that none is overlooked.
 var groups = map[string]int{
 	"server": 21, "package": 18, "notification": 6, "ssh": 3, "backup": 8,
 	"net": 17, "wifi": 7, "auth": 4, "db": 2, "disk": 2, "system": 1,
@@ -55,7 +55,7 @@ func coverage(t testing.TB) []entry {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-// ourNames are the names in backquotes that a note begins with.
+// ourNames returns the names in backquotes at the beginning of a note.
 func (e entry) ourNames() []string {
 	var names []string
 	rest := e.note
@@ -159,9 +159,8 @@ func TestCoverageLinesSayEnough(t *testing.T) {
 	}
 }
 
-// Tools are compared with what the standard modules offer in
-// standard_test.go, endpoints are knocked at in endpoints_test.go; everything
-// else is looked for here.
+// standard_test.go compares tools with the standard modules, and endpoints_test.go requests endpoints; everything
+// else is searched here.
 func TestWhatIsPresentExists(t *testing.T) {
 	h := sourceTree{
 		t:       t,
@@ -201,14 +200,14 @@ func TestWhatIsPresentExists(t *testing.T) {
 	}
 }
 
-// sourceTree is what this tree shows of itself.
+// sourceTree is the source of this repository, with the help texts of the program.
 type sourceTree struct {
 	t           *testing.T
 	sources     []source
 	help, serve string // what the binary says of itself; "" before there is one
 }
 
-// contains reports whether something of a kind exists under a name of ours.
+// contains reports whether something of a kind exists under a name.
 func (h sourceTree) contains(kind, name string) bool {
 	switch kind {
 	case "flag":
@@ -236,14 +235,13 @@ func (h sourceTree) contains(kind, name string) bool {
 	return true
 }
 
-// hasWord reports whether a help text names a command or flag: the name may
-// be followed by neither a letter nor a dash.
+// hasWord reports whether a help text names a command or flag: no letter or dash follows the name.
 func hasWord(text, name string) bool {
 	return regexp.MustCompile(`(^|[\s,])` + regexp.QuoteMeta(name) + `($|[\s,=\[])`).MatchString(text)
 }
 
-// mentions reports whether the product's source in some rooms holds a text.
-// A room that is not built yet holds nothing against it.
+// mentions reports whether the product's source in some folders contains a text. It returns true if none of the
+// folders exists yet.
 func (h sourceTree) mentions(folders []string, text string) bool {
 	built := false
 	for _, s := range h.sources {
@@ -258,7 +256,7 @@ func (h sourceTree) mentions(folders []string, text string) bool {
 	return !built
 }
 
-// exports reports whether the public door declares a function or method.
+// exports reports whether the public package declares a function or method.
 func (h sourceTree) exports(name string) bool {
 	built := false
 	for _, s := range h.sources {
@@ -275,8 +273,7 @@ func (h sourceTree) exports(name string) bool {
 	return !built
 }
 
-// answer is what the binary prints on standard output, or "" while the
-// command is not built yet.
+// answer returns the standard output of the program, or "" if the command does not exist yet.
 func answer(t *testing.T, args ...string) string {
 	t.Helper()
 	if _, err := os.Stat(filepath.Join(top(t), "cmd", "gatehouse")); err != nil {

@@ -40,7 +40,7 @@ func TestDesignShowsTheLayers(t *testing.T) {
 	replaceGenerated(t, filepath.Join("docs", "design.md"), layersBegin, layersEnd, "\n"+drawLayers()+"\n")
 }
 
-// The table of the packages says which exist and which are planned.
+// The table of the packages shows which exist and which are planned.
 func TestDesignListsTheFolders(t *testing.T) {
 	listed := map[string]bool{}
 	for _, row := range tableRows(t, "docs/design.md") {
@@ -75,8 +75,7 @@ func TestDesignListsTheFolders(t *testing.T) {
 	}
 }
 
-// The folders directly below internal are the subsystems, and each begins with
-// a file that says what it is for.
+// The folders directly below internal are the subsystems, and each has a file that describes it.
 func TestFoldersAreFewAndDescribed(t *testing.T) {
 	entries, err := os.ReadDir(filepath.Join(top(t), "internal"))
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"gatehouse"
 )
 
-// Every endpoint called present is knocked at. An empty request may well be
-// wrong there, but the test needs a server.
+// Every endpoint marked as present is requested. An empty request may be wrong there, but there must be a server.
 func TestEndpointsListedAsPresentAnswer(t *testing.T) {
 	s, err := gatehouse.New(gatehouse.WithWorkspaceRoot(t.TempDir()))
 	if err != nil {

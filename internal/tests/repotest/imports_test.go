@@ -28,7 +28,7 @@ func find(folder string) (p position, ok bool) {
 	return p, ok
 }
 
-// holds reports whether a folder lies in the unit, and the unit's name.
+// holds reports whether a folder is in the unit, and returns the unit's name.
 func (r unit) holds(folder string) (name string, ok bool) {
 	if r.path == "." {
 		return ".", folder == "."
@@ -80,7 +80,7 @@ func objection(from, to string) string {
 	return ""
 }
 
-// imports yields what a file imports, ours relative to the top of the tree.
+// imports yields the imports of a file; those of this module relative to the top of the tree.
 func (s source) imports() (mine, theirs []string) {
 	for _, spec := range s.ast.Imports {
 		p, err := strconv.Unquote(spec.Path.Value)
@@ -136,7 +136,7 @@ func TestEveryPackageHasALayer(t *testing.T) {
 	}
 }
 
-// The table itself is tested with imports that must be allowed and refused.
+// The table is tested with imports that must be allowed and refused.
 func TestTheTableRefuses(t *testing.T) {
 	for _, c := range []struct {
 		from, to string

@@ -1,7 +1,7 @@
 package repotest
 
-// unit is a folder with everything below it, as far as import rules go. A path
-// that ends in /* makes each folder below it a unit of its own.
+// unit is a folder with everything below it, for the import rules. A path that ends in /* makes each folder below
+// it a unit of its own.
 type unit struct {
 	path  string
 	only  []string // the only units of ours that it may import; nil means every unit on a lower layer
@@ -308,8 +308,7 @@ var testOnly = []string{
 	"internal/packages/packagestest", "internal/exec/killtest",
 }
 
-// testOnlyModules are other people's Go modules that must not be in the
-// product: peers and counterparts to test against.
+// testOnlyModules are Go modules that must not be in the product: peers and counterparts to test against.
 var testOnlyModules = map[string]string{
 	"github.com/modelcontextprotocol/go-sdk": "the protocol engine is our own; the official SDK stays in tests as counterpart",
 	"github.com/mark3labs/mcp-go":            "a peer to measure against, not a part",

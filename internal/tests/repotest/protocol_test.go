@@ -10,7 +10,7 @@ import (
 
 var namedTest = regexp.MustCompile("`([a-z/]+)\\.(Test[A-Za-z0-9]+)`")
 
-// A page that says which test holds a promise names one that is there.
+// A test that a page names as proof of a promise exists.
 func TestTestsThatTheProtocolNamesExist(t *testing.T) {
 	const section = "Where we differ from the common implementation"
 	named := 0

@@ -21,7 +21,7 @@ func packages(t testing.TB) map[string][]source {
 	return all
 }
 
-// opening is how a package's comment must begin, and the files it may stand in.
+// opening is how a package's comment must begin, and the files in which it may be.
 func opening(folder, name string) (begin string, files []string) {
 	last := path.Base(folder)
 	if name == "main" {
@@ -30,7 +30,7 @@ func opening(folder, name string) (begin string, files []string) {
 	return "Package " + name + " ", []string{"doc.go", name + ".go"}
 }
 
-// firstSentence is a comment up to its first full stop before a space.
+// firstSentence returns a comment up to its first full stop before a space.
 func firstSentence(comment string) string {
 	line := strings.Join(strings.Fields(comment), " ")
 	if i := strings.Index(line, ". "); i >= 0 {
@@ -152,8 +152,8 @@ func TestPlatformsDifferInFewFolders(t *testing.T) {
 	}
 }
 
-// stdoutFolders may touch standard output: the commands whose answer it is, and
-// the public door, whose ServeStdio hands it to the protocol.
+// stdoutFolders may use standard output: the commands that print their result, and the public package, whose
+// ServeStdio passes it to the protocol.
 var stdoutFolders = []string{"cmd", "internal/cli", "internal/tests/conformance", "internal/tests/repotest/count", "."}
 
 // On stdio, standard output belongs to the protocol: one stray line ends the

@@ -48,7 +48,7 @@ func TestToolsLookAsTheyDid(t *testing.T) {
 	dropLeft(t, filepath.Join("testdata", "tools", "*.json"), kept, "go test ./internal/tests/repotest -update")
 }
 
-// dropLeft finds files of things that are no longer there.
+// dropLeft finds files of things that no longer exist.
 func dropLeft(t *testing.T, pattern string, kept map[string]bool, remedy string) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -129,7 +129,7 @@ func TestGeneratedDocsAreCurrent(t *testing.T) {
 	}
 }
 
-// firstDifference is the first line of want that got does not have there.
+// firstDifference returns the first line of want that differs in got.
 func firstDifference(got, want string) string {
 	was := strings.Split(got, "\n")
 	for i, line := range strings.Split(want, "\n") {
@@ -140,9 +140,8 @@ func firstDifference(got, want string) string {
 	return "the page goes on after its end"
 }
 
-// Clients show titles to people, some model APIs refuse an input schema
-// without properties, and some clients an output schema that may be null or
-// says nothing.
+// Clients show titles to users, some model APIs refuse an input schema without properties, and some clients refuse
+// an output schema that may be null or is empty.
 func TestToolsCanBeListedEverywhere(t *testing.T) {
 	for _, m := range catalogModules(t) {
 		for _, one := range m.Tools {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// productStructs calls f with each named struct that is no test's.
+// productStructs calls f with each named struct outside tests.
 func productStructs(t *testing.T, f func(s source, name string, doc string, fields []*ast.Field)) {
 	for _, s := range sources(t) {
 		if s.isTest() || strings.HasPrefix(s.path, "bench/") || strings.HasPrefix(s.path, "internal/tests/") {
@@ -29,8 +29,7 @@ func productStructs(t *testing.T, f func(s source, name string, doc string, fiel
 	}
 }
 
-// typeName is the name of a type of another package, such as sync.Mutex; "" if it
-// is none.
+// typeName returns the name of a type of another package, such as sync.Mutex; "" if it is not one.
 func typeName(e ast.Expr) string {
 	if sel, ok := e.(*ast.SelectorExpr); ok {
 		if pkg, ok := sel.X.(*ast.Ident); ok {

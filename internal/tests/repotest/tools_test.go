@@ -26,12 +26,10 @@ var (
 	sentenceEnd = regexp.MustCompile(`[.!?](\s+\p{Lu}|$)`)
 )
 
-// relaying are the tools that give another tool's result, whose schema is that
-// tool's.
+// relaying are the tools that return another tool's result, with that tool's schema.
 var relaying = map[string]bool{"job_wait": true}
 
-// onHost are the modules whose arguments name files and programs of this host,
-// and namesHost are such arguments.
+// onHost are the modules whose arguments name files and programs of this host, and namesHost are those arguments.
 var (
 	onHost = map[string]bool{
 		"file":       true,
@@ -44,7 +42,7 @@ var (
 	namesHost = regexp.MustCompile(`(?i)paths?$|^(dir|working_dir|source|destination|command|args|env|shell)$`)
 )
 
-// faults is what is wrong with a tool of a module, as the house sees it.
+// faults returns what is wrong with a tool of a module.
 func faults(module string, t catalog.Tool) []string {
 	var all []string
 	say := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -138,7 +136,7 @@ func TestArgumentsThatNameThingsOfTheHostAreDeclared(t *testing.T) {
 	}
 }
 
-// snapshot is the form in which a tool's surface is kept.
+// snapshot is the form in which a tool's definition is stored.
 type snapshot struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title,omitempty"`
@@ -169,8 +167,7 @@ func snap(t catalog.Tool) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// keep compares a file below testdata with what it should hold, or writes it
-// with -update.
+// keep compares a file below testdata with its expected content, or writes it with -update.
 func keep(t *testing.T, file string, want []byte) {
 	t.Helper()
 	if *update {

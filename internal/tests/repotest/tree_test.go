@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// ours is the path of the Go module whose house this is.
+// ours is the path of this repository's Go module.
 const ours = "gatehouse"
 
 // source is one Go file of the tree.
@@ -28,10 +28,10 @@ type source struct {
 func (s source) folder() string { return path.Dir(s.path) }
 func (s source) isTest() bool   { return strings.HasSuffix(s.path, "_test.go") }
 
-// line says where a node begins.
+// line returns the position at which a node begins.
 func (s source) line(n ast.Node) int { return s.fset.Position(n.Pos()).Line }
 
-// top is the folder that holds go.mod.
+// top returns the folder of go.mod.
 func top(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -50,8 +50,8 @@ func top(t testing.TB) string {
 	}
 }
 
-// sources are the Go files of this Go module, parsed, without testdata and
-// without the folders that are Go modules of their own.
+// sources returns the parsed Go files of this Go module, without testdata and without folders that are Go modules
+// of their own.
 func sources(t testing.TB) []source {
 	t.Helper()
 	root := top(t)
@@ -78,7 +78,7 @@ func sources(t testing.TB) []source {
 	return all
 }
 
-// foreign reports whether a folder is no part of this Go module's source.
+// foreign reports whether a folder is not part of this Go module's source.
 func foreign(dir, name string) bool {
 	if strings.HasPrefix(name, ".") || slices.Contains([]string{"testdata", "node_modules", "bin", "out"}, name) {
 		return true
@@ -105,8 +105,8 @@ func parse(t testing.TB, root, file string) source {
 	return source{filepath.ToSlash(rel), string(text), f, fset}
 }
 
-// tracked are the paths git knows or would take in, relative to the top. A
-// copy of the tree without its history has no such list; then it is nil.
+// tracked returns the paths that git knows or would add, relative to the top. It returns nil for a copy of the tree
+// without a git history.
 func tracked(t testing.TB) []string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")

@@ -151,7 +151,7 @@ func Verdicts(document string) map[string]string {
 	return verdicts
 }
 
-// Table writes docs/security-tests.md, in the order of the promises.
+// Table returns the table of docs/security-tests.md, in the order of the promises.
 func Table(promises []string, all []Attack, verdicts map[string]string) []byte {
 	var b bytes.Buffer
 	b.WriteString(head)

@@ -1,5 +1,4 @@
-// Package catalog reads what modules offer into plain data, for the tests and
-// generators of the house rules.
+// Package catalog reads the offers of modules into plain data, for the tests and generators of repotest.
 package catalog
 
 import (
@@ -21,7 +20,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Module is a module with what it offers everyone, in order of names.
+// Module is a module with what it offers every caller, sorted by name.
 type Module struct {
 	Name      string
 	Tools     []Tool
@@ -29,15 +28,15 @@ type Module struct {
 	Prompts   []module.Prompt
 }
 
-// Tool is a definition with its schemas spelled out.
+// Tool is a definition with its complete schemas.
 type Tool struct {
 	Def           tool.Def
 	Input, Output json.RawMessage // Output is empty when there is none
 	Product       string          // the member of the result that clients are sent as text; "" if there is none
 }
 
-// Standard reads the modules that are in the binary: those of the guest list,
-// in its order, and those the host adds because they stand on its own rooms.
+// Standard returns the modules of the program: the standard modules in their order, and those that the host adds
+// because they need parts of the host.
 func Standard(ctx context.Context) ([]Module, error) {
 	var all []Module
 	for _, g := range append(standard.Modules(standard.Deps{}),
@@ -55,9 +54,8 @@ func Standard(ctx context.Context) ([]Module, error) {
 	return all, nil
 }
 
-// Read makes a module with the least a host gives, asks for its offer to
-// everyone and closes it. Modules that do work in New or Offer have to be able
-// to do it with nothing configured.
+// Read creates a module with minimal dependencies, reads its offer to every caller and closes it. A module must be
+// able to do this without a configuration.
 func Read(ctx context.Context, name string, make module.New) (Module, error) {
 	m, err := make(ctx, Deps(name))
 	if err != nil {
@@ -86,7 +84,7 @@ func Read(ctx context.Context, name string, make module.New) (Module, error) {
 	return read, nil
 }
 
-// spell finds a tool's schemas: those it gives itself, or those of its types.
+// spell returns a tool's schemas: its own, or those of its types.
 func spell(d tool.Def) (t Tool, err error) {
 	t = Tool{Def: d, Input: d.Input, Output: d.Output}
 	if len(t.Input) == 0 && d.In != nil {
@@ -105,8 +103,8 @@ func spell(d tool.Def) (t Tool, err error) {
 	return t, nil
 }
 
-// Deps is the least a host gives a module: nothing is configured, changes and
-// facts go nowhere, and other tools and jobs are refused.
+// Deps are minimal dependencies of a module: nothing is configured, changes and events are ignored, and other tools
+// and jobs are refused.
 func Deps(name string) module.Deps {
 	alone := tool.Refuse(tool.CodeUnsupported, "module %s is only asked what it offers", name)
 	return module.Deps{
@@ -134,8 +132,8 @@ var effects = []struct {
 	{tool.Idempotent, "idempotent", "doing it twice is like doing it once"},
 }
 
-// EffectWords are a tool's effects, a word each. None claims nothing, which
-// counts as the worst.
+// EffectWords returns a tool's effects as words. A tool without effects claims nothing, which counts as the worst
+// case.
 func EffectWords(e tool.Effects) []string {
 	words := []string{}
 	for _, one := range effects {
@@ -146,7 +144,7 @@ func EffectWords(e tool.Effects) []string {
 	return words
 }
 
-// EffectsText says a tool's effects in one sentence.
+// EffectsText describes a tool's effects in one sentence.
 func EffectsText(e tool.Effects) string {
 	if e == 0 {
 		return "It claims nothing about its effects, so it counts as one that may do anything."
@@ -164,7 +162,7 @@ func EffectsText(e tool.Effects) string {
 	return strings.ToUpper(text[:1]) + text[1:] + "."
 }
 
-// unasked lets the module offer the tool that judges; it is never called.
+// unasked makes the module offer the tool context_check; it is never called.
 func unasked(context.Context, contextadmin.Question) (contextadmin.Verdict, error) {
 	return contextadmin.Verdict{}, nil
 }

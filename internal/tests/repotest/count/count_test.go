@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestCount counts a tree that has one of each thing that is counted.
+// TestCount counts a tree that contains one of each thing that is counted.
 func TestCount(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

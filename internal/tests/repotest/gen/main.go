@@ -1,8 +1,7 @@
-// Command gen writes docs/modules: one page per module, from what the module
-// offers.
+// Command gen writes docs/modules: one page per module, from the module's offer.
 //
-// It runs by go generate in its own folder, or anywhere below the top of the
-// tree, and removes the pages of modules that are no longer there.
+// It is run by go generate in its own folder, or anywhere below the top of the tree, and removes the pages of
+// modules that no longer exist.
 package main
 
 import (
@@ -36,7 +35,7 @@ func run(ctx context.Context) error {
 	return writePages(filepath.Join(top, "docs", "modules"), modules)
 }
 
-// findTop is the nearest folder above that holds go.mod.
+// findTop returns the nearest folder above that contains go.mod.
 func findTop() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -54,7 +53,7 @@ func findTop() (string, error) {
 	}
 }
 
-// writePages makes dir hold one page per module and nothing else.
+// writePages writes one page per module to dir and removes other pages.
 func writePages(dir string, modules []catalog.Module) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

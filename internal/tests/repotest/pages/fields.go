@@ -18,7 +18,7 @@ type field struct {
 	required bool
 }
 
-// node is what of a JSON Schema a page tells.
+// node is the part of a JSON Schema that a page shows.
 type node struct {
 	Type        any               `json:"type"`
 	Ref         string            `json:"$ref"`
@@ -37,12 +37,12 @@ type node struct {
 	Items       json.RawMessage   `json:"items"`
 }
 
-// definitions are the named parts of a schema, which others refer to.
+// definitions are the named parts of a schema, to which other parts refer.
 type definitions map[string]json.RawMessage
 
 const toDefinition = "#/$defs/"
 
-// members keeps the order in which a schema lists its properties.
+// members keeps the order of the properties in a schema.
 type members []struct {
 	name   string
 	schema json.RawMessage
@@ -72,7 +72,7 @@ func (m *members) UnmarshalJSON(b []byte) error {
 
 const deepest = 4 // levels of a schema that a page shows
 
-// fields flattens an object's schema into lines.
+// fields returns the lines for an object's schema.
 func fields(schema json.RawMessage) ([]field, error) {
 	if len(schema) == 0 {
 		return nil, nil
@@ -135,7 +135,7 @@ func (d definitions) lines(n node, prefix string, left int) ([]field, error) {
 	return all, nil
 }
 
-// below are the lines of what an object or a list of objects holds.
+// below returns the lines for the members of an object or of the elements of a list.
 func (d definitions) below(n node, name string, left int) ([]field, error) {
 	if left == 0 {
 		return nil, nil
@@ -150,7 +150,7 @@ func (d definitions) below(n node, name string, left int) ([]field, error) {
 	return d.below(item, name+"[]", left)
 }
 
-// item is the schema of a list's elements.
+// item returns the schema of a list's elements.
 func (d definitions) item(n node) (item node, ok bool) {
 	if len(n.Items) == 0 {
 		return item, false
@@ -159,7 +159,7 @@ func (d definitions) item(n node) (item node, ok bool) {
 	return item, err == nil
 }
 
-// types are the names of a schema's type, without null.
+// types returns the names of a schema's types, without null.
 func (n node) types() []string {
 	switch t := n.Type.(type) {
 	case string:
@@ -190,7 +190,7 @@ func (d definitions) kind(n node) string {
 	return strings.Join(types, " or ")
 }
 
-// text is the description with what limits the value.
+// text returns the description with the limits of the value.
 func (n node) text() string {
 	said := []string{}
 	if n.Description != "" {

@@ -1,4 +1,4 @@
-// Package pages writes one Markdown page per module from what it offers.
+// Package pages writes one Markdown page per module from its offer.
 package pages
 
 import (
@@ -10,10 +10,10 @@ import (
 	"gatehouse/tool"
 )
 
-// written tells readers and tools where a page comes from.
+// written tells readers and tools how a page was generated.
 const written = "<!-- Written by go generate ./internal/tests/repotest/gen from the module's own definitions. Do not edit. -->\n"
 
-// Page writes what a person wants to know of a module before using it.
+// Page returns the page of a module.
 func Page(m catalog.Module) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# The %s module\n\n%s", m.Name, written)
@@ -59,7 +59,7 @@ func describe(b *strings.Builder, t catalog.Tool) error {
 	return nil
 }
 
-// facts says in one line what the definition promises besides its fields.
+// facts describes in one line what the definition promises besides its fields.
 func facts(d tool.Def) string {
 	said := []string{catalog.EffectsText(d.Effects)}
 	if d.Timeout > 0 {
@@ -101,7 +101,7 @@ func writeTable(b *strings.Builder, what string, rows []field, none string) {
 	}
 }
 
-// cell keeps a text in one cell of a table.
+// cell formats a text for one cell of a table.
 func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
 }

@@ -75,7 +75,7 @@ func run(ctx context.Context, only []string) error {
 	return summary(chosen, verdicts)
 }
 
-// summary tells how many attacks held, and fails if one did not.
+// summary prints how many attacks were repelled, and returns an error if one was not.
 func summary(all []attacks.Attack, verdicts map[string]string) error {
 	held, skipped, broken := 0, 0, 0
 	for _, a := range all {
@@ -97,7 +97,7 @@ func summary(all []attacks.Attack, verdicts map[string]string) error {
 	return nil
 }
 
-// findTop is the nearest folder above that holds go.mod.
+// findTop returns the nearest folder above that contains go.mod.
 func findTop() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
