@@ -296,7 +296,14 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	}
 	f.watch.arm()
 	defer f.out.closeSpool()
-	got, err := d.doHidden(f, &f.req, &f.out, hider)
+	var notes bus.Notes = &f.out
+	if hider != nil {
+		notes = hidingNotes{notes, hider}
+	}
+	got, err := d.opts.Bus.Do(f, &f.req, notes)
+	if hider != nil {
+		got, err = hideOutcome(got, err, hider)
+	}
 	if !f.watch.done() {
 		d.recordOverdue(r, time.Since(began))
 		return Result{}, errLate

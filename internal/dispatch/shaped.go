@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -50,14 +49,8 @@ func (d *Dispatcher) shapedArgs(r *Request) (args []byte, h *secret.Hider, ref *
 	return args, h, nil
 }
 
-// doHidden sends a request over the bus, and removes secrets from the result and the error if h is not nil.
-func (d *Dispatcher) doHidden(
-	ctx context.Context, req *bus.Request, notes bus.Notes, h *secret.Hider,
-) (bus.Outcome, error) {
-	if h == nil {
-		return d.opts.Bus.Do(ctx, req, notes)
-	}
-	got, err := d.opts.Bus.Do(ctx, req, hidingNotes{notes, h})
+// hideOutcome removes secrets from the result and the error of a call.
+func hideOutcome(got bus.Outcome, err error, h *secret.Hider) (bus.Outcome, error) {
 	res := &got.Result
 	hideText := func(s string) string { return string(h.Hide([]byte(s))) }
 	if res.Raw != nil {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// These fields determine how a pattern is read.
+// How determines how a pattern is read.
 type How struct {
 	Literal    bool // not an expression: the text itself
 	IgnoreCase bool
