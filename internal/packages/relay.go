@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 
@@ -25,11 +27,28 @@ func (h *Manager) Call(
 	}
 	raw, err := p.relay(ctx, client.Request{
 		Method: "tools/call", Params: callParams(own, args, meta), Name: own, Progress: progressOf(progress),
+		Headers: p.paramHeaders(own, args),
 	}, false)
 	if err != nil {
 		return nil, err
 	}
 	return h.naming(id).rewriteURIs(raw, "content", naming.blockHere), nil
+}
+
+// paramHeaders returns the headers that repeat arguments of a tool for a remote server, made from the
+// server's own schema.
+func (p *managedPackage) paramHeaders(own string, args json.RawMessage) map[string]string {
+	p.mu.Lock()
+	i := -1
+	if p.rec.Source.Kind == URL {
+		i = slices.IndexFunc(p.tools, func(t Offered) bool { return t.Own == own })
+	}
+	var input []byte
+	if i >= 0 {
+		input, _ = rawjson.Get(p.tools[i].Raw, "inputSchema")
+	}
+	p.mu.Unlock()
+	return client.ParamHeaders(input, args)
 }
 
 // relay sends a request to the server of a package, and starts it if it does not run. A

@@ -139,12 +139,13 @@ func sanitize(e json.RawMessage) (json.RawMessage, error) {
 	if err == nil {
 		_, err = compiled.Headers()
 	}
-	if err != nil {
+	if _, other := errors.AsType[*schema.DialectError](err); err != nil && !other { // its server checks what it means
 		return nil, fmt.Errorf("its inputSchema: %s", shorten(err.Error(), 300))
 	}
 	edits := []rawjson.Edit{{Key: "annotations"}, {Key: "execution"}}
 	if out, ok := rawjson.Get(e, "outputSchema"); ok {
-		if _, err := schema.Compile(out); err != nil || rawjson.Kind(out) != '{' {
+		_, err := schema.Compile(out)
+		if _, other := errors.AsType[*schema.DialectError](err); err != nil && !other || rawjson.Kind(out) != '{' {
 			edits = append(edits, rawjson.Edit{Key: "outputSchema"})
 		}
 	}

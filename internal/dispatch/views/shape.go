@@ -219,13 +219,25 @@ func without(list json.RawMessage, some map[string]bool) json.RawMessage {
 	return append(left, ']')
 }
 
+// canonical returns arguments checked and with the defaults filled in. Those of a relayed tool stay as they are,
+// because its server checks them.
+func (e *Entry) canonical(args json.RawMessage) (json.RawMessage, error) {
+	switch {
+	case e.Tool.Raw == nil:
+		return e.In.Canonical(args)
+	case len(args) == 0:
+		return json.RawMessage(`{}`), nil
+	}
+	return args, nil
+}
+
 // Arguments checks the arguments of a call as a caller sent them. sent are they with the defaults filled in, and
 // all are those that the tool gets, with the ones that the context fixes; a secret in them is still a reference. A
 // caller that sends a fixed argument is refused.
 func (e *Entry) Arguments(args json.RawMessage) (sent, all json.RawMessage, err error) {
 	h := e.shape
 	if h == nil {
-		sent, err = e.In.Canonical(args)
+		sent, err = e.canonical(args)
 		return sent, sent, err
 	}
 	for _, a := range h.fixed {
@@ -242,7 +254,7 @@ func (e *Entry) Arguments(args json.RawMessage) (sent, all json.RawMessage, err 
 	if len(edits) > 0 {
 		args = rawjson.Splice(args, edits...)
 	}
-	if sent, err = e.In.Canonical(args); err != nil {
+	if sent, err = e.canonical(args); err != nil {
 		return nil, nil, err
 	}
 	edits = edits[:0]

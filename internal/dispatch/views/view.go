@@ -425,6 +425,8 @@ func wildcard(pattern, uri string) bool {
 	return false
 }
 
+var anyObject = json.RawMessage(`{"type":"object"}`)
+
 // compileSchemas reads the schemas of the definition: Go types, JSON, or a relayed listing entry.
 // A view of texts lists no output schema of a tool that produces text, because clients check a result against the
 // listed schema.
@@ -456,18 +458,23 @@ func (e *Entry) compileSchemas(by *compiler, results string) (err error) {
 	if e.input == nil {
 		e.input = json.RawMessage(`{"type":"object","properties":{}}`)
 	}
-	if e.In, err = by.compile(e.input); err != nil {
+	if e.In, err = by.compile(e.input); err != nil && d.Raw != nil {
+		e.In, err = by.compile(anyObject) // its server checks the arguments, by a schema that may be of another dialect
+	}
+	if err != nil {
 		return err
 	}
 	if e.output != nil {
-		if e.Out, err = by.compile(e.output); err != nil {
+		if e.Out, err = by.compile(e.output); err != nil && d.Raw == nil {
 			return err
 		}
 	}
 	if e.Text = e.Product != "" && results != Structured; e.Text {
 		e.output, e.InText = nil, schema.InText(d.Out)
 	}
-	e.Headers, err = e.In.Headers()
+	if e.Headers, err = e.In.Headers(); d.Raw != nil {
+		return nil // a client that minds leaves the tool out
+	}
 	return err
 }
 

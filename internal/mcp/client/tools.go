@@ -208,6 +208,19 @@ func (c *Client) Call(ctx context.Context, t Tool, args json.RawMessage) (*Resul
 	return r, nil
 }
 
+// ParamHeaders returns the headers that repeat arguments of a call over HTTP, because the tool's input schema
+// requires it; nil if it requires none.
+func ParamHeaders(input, args json.RawMessage) map[string]string {
+	if !bytes.Contains(input, []byte(`"x-mcp-header"`)) {
+		return nil
+	}
+	var s Schema
+	if json.Unmarshal(input, &s) != nil {
+		return nil
+	}
+	return paramHeaders(s, args)
+}
+
 // paramHeaders returns headers that repeat the arguments whose schema requires it.
 func paramHeaders(s Schema, args json.RawMessage) map[string]string {
 	var given map[string]json.RawMessage

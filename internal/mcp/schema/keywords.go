@@ -81,7 +81,7 @@ func dropWrongCaseIn(v any) (changed bool) {
 				changed = dropWrongCaseIn(one) || changed
 			}
 		default:
-			if inWrongCase(key) {
+			if _, flag := sub.(bool); inWrongCase(key) || flag && (key == "exclusiveMinimum" || key == "exclusiveMaximum") {
 				delete(s, key)
 				changed = true
 			}

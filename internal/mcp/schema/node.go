@@ -203,6 +203,13 @@ func (p *parser) node(raw []byte, at string) *node {
 	return n
 }
 
+// isDraft4 reports whether a limit is a boolean, as in draft-4. It checks nothing: what it means
+// depends on the keyword beside it, and servers whose schemas are in that dialect check their
+// arguments themselves.
+func isDraft4(key string, v []byte) bool {
+	return (key == "exclusiveMinimum" || key == "exclusiveMaximum") && (string(v) == "true" || string(v) == "false")
+}
+
 func (p *parser) keyword(n *node, raw []byte, key string, v []byte, at string) {
 	switch key {
 	case "type":
@@ -215,9 +222,18 @@ func (p *parser) keyword(n *node, raw []byte, key string, v []byte, at string) {
 			return
 		}
 		n.enum = [][]byte{v}
-	case "minimum", "exclusiveMinimum":
+	case "exclusiveMinimum", "exclusiveMaximum":
+		if isDraft4(key, v) {
+			return
+		}
+		if key == "exclusiveMinimum" {
+			n.low = tighter(n.low, p.bound(key, v, at), 1)
+		} else {
+			n.high = tighter(n.high, p.bound(key, v, at), -1)
+		}
+	case "minimum":
 		n.low = tighter(n.low, p.bound(key, v, at), 1)
-	case "maximum", "exclusiveMaximum":
+	case "maximum":
 		n.high = tighter(n.high, p.bound(key, v, at), -1)
 	case "minLength":
 		n.minLen = p.length(key, v, at)

@@ -60,8 +60,8 @@ type Schema struct {
 // Compile prepares a schema to check values. The schema is an object or a
 // boolean, of dialect 2020-12 (also if $schema is missing) or draft-07. An empty
 // raw stands for an object without members. References must lead to a place
-// inside the schema. Unknown keywords, and format, are annotations and check
-// nothing. The caller must not change raw afterwards.
+// inside the schema. Unknown keywords, format, and the boolean exclusiveMinimum and
+// exclusiveMaximum of draft-4 are annotations and check nothing. The caller must not change raw afterwards.
 func Compile(raw json.RawMessage) (*Schema, error) { return compile(raw, false) }
 
 // CompileStrict is Compile, but enforces the formats date-time, date, time,
@@ -118,12 +118,14 @@ func dialect(raw []byte) (string, error) {
 	case "https://json-schema.org/draft-07/schema":
 		return draft07, nil
 	}
-	return "", fmt.Errorf(
-		"$schema %s is not supported: use 2020-12 (%s) or draft-07 (%s)",
-		clip(string(v), 100),
-		draft2020,
-		draft07,
-	)
+	return "", &DialectError{clip(string(v), 100)}
+}
+
+// DialectError means that a schema is of a dialect that Compile does not know.
+type DialectError struct{ Name string }
+
+func (e *DialectError) Error() string {
+	return fmt.Sprintf("$schema %s is not supported: use 2020-12 (%s) or draft-07 (%s)", e.Name, draft2020, draft07)
 }
 
 // Raw returns the text that the schema was compiled from.

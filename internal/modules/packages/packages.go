@@ -92,7 +92,11 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 		Def: tool.Def{Name: t.Name, Raw: listed, Timeout: servers.Patience()},
 		Run: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 			meta, _ := rawjson.Get(c.Params, "_meta")
-			raw, err := servers.Call(ctx, t.Package, t.Own, c.Args, meta, c.Peer.Progress)
+			args := c.Args
+			if _, sent := rawjson.Get(c.Params, "arguments"); !sent && string(args) == "{}" {
+				args = nil // the client sent none
+			}
+			raw, err := servers.Call(ctx, t.Package, t.Own, args, meta, c.Peer.Progress)
 			if err == nil && t.Text {
 				raw = textOnly(raw)
 			}
