@@ -16,7 +16,7 @@ export CGO_ENABLED ?= 0
 export GORACE ?= atexit_sleep_ms=0
 
 .PHONY: help run build runsc check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench \
-	verify-soak verify-redteam verify-packages verify-registry verify-release release releasetest setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+	verify-soak verify-redteam verify-packages verify-registry verify-relay verify-release release releasetest setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -47,7 +47,7 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # What make test has a short form of.
-LONG = race sandboxes suites fuzz cross bench soak redteam packages registry release
+LONG = race sandboxes suites fuzz cross bench soak redteam packages registry relay release
 
 check: format vet unit suite
 
@@ -202,6 +202,11 @@ suites:
 
 verify-suites:
 	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -v -p 1 -count=1 -timeout 30m ./internal/tests/conformance ./internal/tests/conformance/clients
+
+# The official suites against the servers of the SDKs, directly and through gatehouse run;
+# it writes the table of docs/relay.md. Python's SDK is installed below .tools.
+verify-relay:
+	$(GO) run ./internal/tests/conformance/run relay
 
 # Each package is built once for all its targets.
 fuzz:

@@ -254,7 +254,7 @@ func (e *Entry) Arguments(args json.RawMessage) (sent, all json.RawMessage, err 
 	if len(edits) > 0 {
 		args = rawjson.Splice(args, edits...)
 	}
-	if sent, err = e.canonical(args); err != nil {
+	if sent, err = e.In.Canonical(args); err != nil {
 		return nil, nil, err
 	}
 	edits = edits[:0]

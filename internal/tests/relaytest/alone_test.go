@@ -22,7 +22,7 @@ import (
 )
 
 // aloneConfig are the settings of a host whose files are below a folder.
-func aloneConfig(t *testing.T, home string) config.Config {
+func aloneConfig(t testing.TB, home string) config.Config {
 	t.Helper()
 	bare, err := config.WithoutFile(func(string) string { return "" })
 	if err != nil {
@@ -37,7 +37,7 @@ func aloneConfig(t *testing.T, home string) config.Config {
 }
 
 // serveAlone serves one server alone to one client, and returns the client's connection.
-func serveAlone(t *testing.T, home string, r packages.Record) *client.Conn {
+func serveAlone(t testing.TB, home string, r packages.Record) *client.Conn {
 	t.Helper()
 	ours, theirs := net.Pipe()
 	r.ID, r.Start, r.Title = "up", packages.OnDemand, "up"
@@ -62,7 +62,7 @@ func serveAlone(t *testing.T, home string, r packages.Record) *client.Conn {
 	return overPipe(t, ours)
 }
 
-func overPipe(t *testing.T, pipe net.Conn) *client.Conn {
+func overPipe(t testing.TB, pipe net.Conn) *client.Conn {
 	t.Helper()
 	lines := client.NewLines(func(_ context.Context, b []byte) (int, error) { return pipe.Write(b) },
 		client.ConnOptions{Name: "test", Version: "1"})

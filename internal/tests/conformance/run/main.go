@@ -4,6 +4,8 @@
 //	run install   puts the pinned npm packages below .tools, once, and the
 //	              clients that the client tests drive
 //	run           installs, then runs everything
+//	run relay     installs, runs the suites against the servers of the SDKs,
+//	              directly and through gatehouse run, and writes docs/relay.md
 package main
 
 import (
@@ -38,8 +40,11 @@ func run(ctx context.Context, args []string) error {
 	if len(args) == 1 && args[0] == "install" {
 		return clients.Install(ctx, os.Stderr)
 	}
+	if len(args) == 1 && args[0] == "relay" {
+		return conformance.WriteRelayTable(ctx, tools, os.Stdout)
+	}
 	if len(args) > 0 {
-		return fmt.Errorf("unknown argument %q: say install, or nothing to run the suites", args[0])
+		return fmt.Errorf("unknown argument %q: say install, relay, or nothing to run the suites", args[0])
 	}
 	return conformance.RunAll(ctx, tools, os.Stdout)
 }
