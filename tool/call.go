@@ -84,6 +84,10 @@ type Call struct {
 	State  []byte          // what this handler last put into Input.State
 	Caller Caller
 
+	// Forward holds headers of the client's request that a relay may pass on to the server it
+	// relays, by canonical name: those that some server is allowed to get. They may be secrets.
+	Forward map[string]string
+
 	// Unpaged means that the view gives results whole: a tool that pages itself
 	// gives all there is, up to MostUnpaged, where the arguments
 	// do not ask for a part.

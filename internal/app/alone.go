@@ -51,6 +51,18 @@ func aloneSpec(tools []string) views.Spec {
 // ServesAlone reports whether this host serves one server and nothing of its own.
 func (a *App) ServesAlone() bool { return a.opts.Alone != nil }
 
+// forwards returns the headers that the servers of packages may get from the requests of clients.
+func (a *App) forwards() []string {
+	manager := a.manager
+	if a.opts.Alone != nil {
+		manager = a.alone.manager
+	}
+	if manager == nil {
+		return nil
+	}
+	return manager.Forwards()
+}
+
 // openAlone opens the packages of a host that serves one server alone. What is installed for it is kept in a folder
 // of its own, so that several hosts may run it at once, and beside a host that runs packages.
 func (a *App) openAlone(ctx context.Context) (err error) {

@@ -98,6 +98,7 @@ func (a *App) NewHTTPServer() (*httpserver.Server, error) {
 			a.sockets.Serve(w, r, who) // the modules create sockets after this server
 		},
 		Registry:      a.serveRegistry,
+		Forwards:      a.forwards,
 		MaxBody:       int64(a.cfg.Limits.Message),
 		Bytes:         a.limits.Bytes,
 		Streams:       a.limits.Streams,

@@ -25,6 +25,7 @@ type addFlags struct {
 	packageFlags
 	env     []string
 	headers []string
+	passed  []string
 	secrets []string
 	start   string
 	results string
@@ -97,6 +98,8 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	f.addYes(c.Flags())
 	c.Flags().StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "header of requests to a remote server, `NAME=VALUE`; can be repeated")
+	c.Flags().StringArrayVar(&f.passed, "pass-header", nil,
+		"header of a client's request that goes on to a remote server with it, `NAME`; can be repeated")
 	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
 		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; can be repeated")
 	c.Flags().StringVar(&f.start, "start", packages.OnDemand, "when the server starts: demand (at the first call) or always")
@@ -132,6 +135,7 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 		return wish, err
 	}
 	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
+	wish.PassHeaders = f.passed
 	if len(f.secrets) > 0 && wish.Env == nil {
 		wish.Env = map[string]string{}
 	}
@@ -244,6 +248,7 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 	in := givenMembers(map[string]any{
 		"id": wish.ID, "source": wish.Source.String(), "start": wish.Start, "command": wish.Command, "title": wish.Title,
 		"version": wish.Version, "results": wish.Results, "args": wish.Args, "env": wish.Env, "headers": wish.Headers,
+		"pass_headers": wish.PassHeaders,
 	})
 	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
 		return done, errors.Join(err, forget())

@@ -29,6 +29,7 @@ type runFlags struct {
 	doors   listenerFlags
 	env     []string
 	headers []string
+	passed  []string
 	update  bool
 }
 
@@ -77,6 +78,8 @@ command itself. The flags of listeners and of logins are those of gatehouse serv
 		"variable of the server, `NAME=VALUE`, in which ${secret:NAME} stands for a secret; can be repeated")
 	c.Flags().StringArrayVar(&f.headers, "header", nil,
 		"header of requests to a remote server, `NAME=VALUE`, in which ${secret:NAME} stands for a secret; can be repeated")
+	c.Flags().StringArrayVar(&f.passed, "pass-header", nil,
+		"header of a client's request that goes on to a remote server with it, `NAME`; can be repeated")
 	c.Flags().BoolVar(&f.update, "update", false, "install the newest version that TARGET allows")
 	c.Flags().StringSliceVar(&f.host.tools, "tools", nil,
 		"tools to offer: names or patterns such as read_*, comma-separated; ! in front excludes")
@@ -134,6 +137,7 @@ func (f *runFlags) target(w Environment, args []string, dash int) (*app.Alone, e
 	if len(headers) > 0 {
 		one.Package.Headers = headers
 	}
+	one.Package.PassHeaders = f.passed
 	one.Again = one.Again || one.Package.Source.Kind == packages.Archive
 	if err := one.Package.Check(); err != nil {
 		return nil, &usageError{err}
@@ -269,7 +273,7 @@ func (f *runFlags) sameOnStdio(c *cobra.Command, w Environment, args []string, l
 		switch {
 		case left.Lookup(flag.Name) != nil:
 		case flag.Value.Type() == "stringArray":
-			for _, value := range map[string][]string{"env": f.env, "header": f.headers}[flag.Name] {
+			for _, value := range map[string][]string{"env": f.env, "header": f.headers, "pass-header": f.passed}[flag.Name] {
 				same.args = append(same.args, "--"+flag.Name+"="+value)
 			}
 		default:

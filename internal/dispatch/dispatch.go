@@ -93,6 +93,8 @@ type Request struct {
 	Name   string          // the URI of a read; otherwise "" means the entry's own name
 	Args   json.RawMessage // as the caller sent them; checked here for tools
 	Params json.RawMessage // whole, for relays
+	// Forward holds headers of the client's request; see tool.Call. They are in no log and no ledger.
+	Forward map[string]string
 	// Complete asks for the whole structured output even if the view sends text alone. It does not change the
 	// text.
 	Complete bool
@@ -279,7 +281,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
 			Caller: d.askedCaller(r), Args: args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
-			Unpaged: r.Entry.Unpaged,
+			Unpaged: r.Entry.Unpaged, Forward: r.Forward,
 		},
 	}
 	if r.Name == "" {

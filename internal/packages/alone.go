@@ -89,6 +89,7 @@ func (h *Manager) StartAlone(ctx context.Context, r Record, again bool, report R
 	if err != nil {
 		return err
 	}
+	h.invalidateTools()
 	if err := p.shared.startNow(ctx); err != nil {
 		return err
 	}

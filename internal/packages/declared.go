@@ -19,16 +19,17 @@ import (
 // Declared is a package that the settings of a host name. The host installs it, and
 // removes it when it is no longer named.
 type Declared struct {
-	Name    string            `doc:"Prefix of its tools: a-z, 0-9 and -." need:"yes"`
-	Source  string            `doc:"npm:name@version, folder:path, archive:path, url:address or command; left out, command."`
-	Command string            `doc:"The program; may be left out if a package.json names it."`
-	Args    []string          `doc:"Its arguments; ${data} stands for the package's data folder, ${program} for its program's."`
-	Env     map[string]string `doc:"Its environment; ${secret:NAME} stands for a secret."`
-	Headers map[string]string `doc:"Headers of requests to a remote server; ${secret:NAME} stands for a secret."`
-	Start   string            `doc:"demand: at the first call (the default); always: with the host." enum:"demand,always"`
-	Results string            `doc:"text: omit structured content from its results." enum:"text"`
-	Title   string            `doc:"Display name; left out, the server's."`
-	Off     []string          `doc:"Tools that are not offered, by their names on this host."`
+	Name        string            `doc:"Prefix of its tools: a-z, 0-9 and -." need:"yes"`
+	Source      string            `doc:"npm:name@version, folder:path, archive:path, url:address or command; left out, command."`
+	Command     string            `doc:"The program; may be left out if a package.json names it."`
+	Args        []string          `doc:"Its arguments; ${data} stands for the package's data folder, ${program} for its program's."`
+	Env         map[string]string `doc:"Its environment; ${secret:NAME} stands for a secret."`
+	Headers     map[string]string `doc:"Headers of requests to a remote server; ${secret:NAME} stands for a secret."`
+	PassHeaders []string          `yaml:"pass_headers" doc:"Headers of a client's request that go on to a remote server with it, by name."`
+	Start       string            `doc:"demand: at the first call (the default); always: with the host." enum:"demand,always"`
+	Results     string            `doc:"text: omit structured content from its results." enum:"text"`
+	Title       string            `doc:"Display name; left out, the server's."`
+	Off         []string          `doc:"Tools that are not offered, by their names on this host."`
 }
 
 // Record returns the record of a declared package, checked.
@@ -40,8 +41,8 @@ func (d Declared) Record() (Record, error) {
 	off := slices.Sorted(slices.Values(d.Off))
 	r := Record{
 		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
-		Headers: d.Headers,
-		Start:   cmp.Or(d.Start, OnDemand), Results: d.Results, Off: slices.Compact(off), Declared: true,
+		Headers: d.Headers, PassHeaders: d.PassHeaders,
+		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Off: slices.Compact(off), Declared: true,
 	}
 	err = r.checkRecord()
 	return r, err
@@ -108,7 +109,7 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	want.Title, want.By = cmp.Or(want.Title, was.Title), was.By
 	next := was
 	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args, want.Env
-	next.Headers = want.Headers
+	next.Headers, next.PassHeaders = want.Headers, want.PassHeaders
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
 	next.DeclaredBy = want.DeclaredBy
 	s = Step{ID: want.ID, Action: ToSet, record: next}
@@ -170,6 +171,7 @@ func describeRecord(mark string, r Record) (lines []string) {
 	}
 	values("env", r.Env)
 	values("header", r.Headers)
+	add("pass_headers", list(r.PassHeaders))
 	add("start", r.Start)
 	add("results", r.Results)
 	add("title", r.Title)

@@ -426,6 +426,7 @@ func (h *Manager) recover() error {
 		}
 	}
 	h.offered = nil
+	h.forwards.Store(nil)
 	h.epoch++
 	return nil
 }

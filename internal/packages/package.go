@@ -377,6 +377,7 @@ func (h *Manager) Tools() []Offered {
 func (h *Manager) invalidateTools() {
 	h.mu.Lock()
 	h.offered = nil
+	h.forwards.Store(nil)
 	h.epoch++
 	h.mu.Unlock()
 	h.opts.Changed()

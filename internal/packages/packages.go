@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/access/secret"
@@ -107,6 +108,8 @@ type Manager struct {
 	epoch   uint64    // how often it was forgotten
 
 	declared []Declared // by the settings
+
+	forwards atomic.Pointer[[]string] // see Forwards; nil when it has to be made
 
 	wake     chan struct{} // holds a token when declared has changed
 	applying sync.Mutex    // held while declared packages are applied; before mu

@@ -26,10 +26,13 @@ type Record struct {
 	Args    []string          `json:"args,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`     // values may refer to secrets: ${secret:NAME}
 	Headers map[string]string `json:"headers,omitempty"` // of requests to a remote server; values may refer to secrets
-	Start   string            `json:"start"`             // OnDemand or Always
-	Stopped bool              `json:"stopped,omitempty"`
-	Results string            `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
-	Off     []string          `json:"off,omitempty"`     // tools that are not offered, by their names on this host
+	// PassHeaders are the headers of a client's request that go on to a remote server with it, by
+	// their names.
+	PassHeaders []string `json:"pass_headers,omitempty"`
+	Start       string   `json:"start"` // OnDemand or Always
+	Stopped     bool     `json:"stopped,omitempty"`
+	Results     string   `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
+	Off         []string `json:"off,omitempty"`     // tools that are not offered, by their names on this host
 
 	// Shared says that the program has files that other packages may have too, so that
 	// its server cannot write there. Writable says that the server has to, so that a

@@ -55,6 +55,7 @@ func (p *managedPackage) paramHeaders(own string, args json.RawMessage) map[stri
 // request of which nothing was sent is sent once more. One that may have run is
 // sent again only if repeat is set, because it changes nothing.
 func (p *managedPackage) relay(ctx context.Context, r client.Request, repeat bool) (json.RawMessage, error) {
+	r.Forward = p.passed(ctx)
 	for try := 0; ; try++ {
 		u, err := p.shared.ready(ctx)
 		if err != nil {

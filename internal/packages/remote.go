@@ -34,6 +34,8 @@ var reservedHeaders = []string{
 // checkRemote validates the address and the headers of a remote server.
 func (r *Record) checkRemote() error {
 	switch {
+	case r.Source.Kind != URL && len(r.PassHeaders) > 0:
+		return invalid("pass_headers: only a package with a source url:ADDRESS has any")
 	case !r.Source.IsRemote() && len(r.Headers) > 0:
 		return invalid("headers: only a package whose server runs already, at an address, has any")
 	case !r.Source.IsRemote():
@@ -47,6 +49,9 @@ func (r *Record) checkRemote() error {
 		return invalid("command, args and env: a remote server has none")
 	case len(r.Headers) > maxHeaders || size(slices.Collect(maps.Values(r.Headers))) > maxText:
 		return invalid("headers: at most %d, with %d bytes together", maxHeaders, maxText)
+	}
+	if err := r.checkPassed(); err != nil {
+		return err
 	}
 	for name, value := range r.Headers {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
@@ -65,6 +70,85 @@ func (r *Record) checkRemote() error {
 		}
 	}
 	return nil
+}
+
+// hopHeaders are those of one connection, besides the reserved ones.
+var hopHeaders = []string{"Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Origin", "Referer"}
+
+// checkPassed validates the names of headers that clients may pass on.
+func (r *Record) checkPassed() error {
+	if len(r.PassHeaders) > maxHeaders {
+		return invalid("pass_headers: at most %d", maxHeaders)
+	}
+	for i, name := range r.PassHeaders {
+		canonical := textproto.CanonicalMIMEHeaderKey(name)
+		if !headerForm(name) || slices.Contains(reservedHeaders, canonical) || slices.Contains(hopHeaders, canonical) ||
+			strings.HasPrefix(canonical, "Mcp-") || strings.HasPrefix(canonical, "X-Mcp-") {
+			return invalid("pass_headers: %q cannot be passed on; name a header of the server itself, such as X-Tenant", name)
+		}
+		for set := range r.Headers {
+			if textproto.CanonicalMIMEHeaderKey(set) == canonical {
+				return invalid("pass_headers: %q is set by headers", name)
+			}
+		}
+		r.PassHeaders[i] = canonical
+	}
+	return nil
+}
+
+type forwardKey struct{}
+
+// Forwarding returns a context for requests that a client made with these headers, by canonical
+// name. Those that a package may get go on to its server.
+func Forwarding(ctx context.Context, headers map[string]string) context.Context {
+	if len(headers) == 0 {
+		return ctx
+	}
+	return context.WithValue(ctx, forwardKey{}, headers)
+}
+
+// passed returns of the headers of a client's request those that go on to the server.
+func (p *managedPackage) passed(ctx context.Context) (some map[string]string) {
+	all, _ := ctx.Value(forwardKey{}).(map[string]string)
+	if len(all) == 0 {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, name := range p.rec.PassHeaders {
+		if value, ok := all[name]; ok {
+			if some == nil {
+				some = map[string]string{}
+			}
+			some[name] = value
+		}
+	}
+	return some
+}
+
+// Forwards returns the canonical names of the headers that some package's server may get from a
+// client's request. The slice must not be changed.
+func (h *Manager) Forwards() []string {
+	if all := h.forwards.Load(); all != nil {
+		return *all
+	}
+	h.mu.Lock()
+	epoch := h.epoch
+	h.mu.Unlock()
+	all := []string{}
+	for _, p := range h.sortedPackages() {
+		p.mu.Lock()
+		all = append(all, p.rec.PassHeaders...)
+		p.mu.Unlock()
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.epoch == epoch {
+		h.forwards.Store(&all)
+	}
+	return all
 }
 
 // checkAddress validates the address of a remote server.

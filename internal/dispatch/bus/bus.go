@@ -31,6 +31,7 @@ type Request struct {
 	Left     time.Duration              `json:"left,omitempty"` // until the deadline; 0 means none
 	Depth    int                        `json:"depth,omitempty"`
 	Unpaged  bool                       `json:"unpaged,omitempty"` // see tool.Call
+	Forward  map[string]string          `json:"forward,omitempty"` // see tool.Call
 }
 
 // Notes receives what a running call reports besides its result. Its methods do not block for long, may be called

@@ -51,7 +51,8 @@ type Request struct {
 	Method  string
 	Params  json.RawMessage   // an object; nil means {}
 	Name    string            // what the header Mcp-Name repeats: a tool, a prompt, a URI, a task
-	Headers map[string]string // further headers, over HTTP only
+	Headers map[string]string // further headers, over HTTP to a modern server only
+	Forward map[string]string // headers of the request that it is made for, over HTTP only
 	// Progress receives the params of each progress notification of the request.
 	Progress func(params json.RawMessage)
 	// Notified receives other notifications that are known to belong to the request: over
@@ -97,6 +98,7 @@ type outgoing struct {
 	method  string
 	name    string
 	headers map[string]string
+	forward map[string]string
 	version string
 	text    []byte // one line, with its line break
 
@@ -274,7 +276,7 @@ func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 	defer c.forget(id)
 	version := c.Revision()
 	o := &outgoing{
-		id: id, method: r.Method, name: r.Name, headers: r.Headers, version: version,
+		id: id, method: r.Method, name: r.Name, headers: r.Headers, forward: r.Forward, version: version,
 		text: c.encodeRequest(id, &r, version),
 	}
 	if err := c.transport().request(ctx, c, o); err != nil {

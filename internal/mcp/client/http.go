@@ -141,6 +141,7 @@ func (w *httpCarrier) request(ctx context.Context, c *Conn, o *outgoing) error {
 	ctx, cancel := c.within(ctx)
 	defer cancel()
 	headers := map[string]string{}
+	maps.Copy(headers, o.forward)
 	if o.version == modern {
 		headers["Mcp-Method"] = o.method
 		if o.name != "" {

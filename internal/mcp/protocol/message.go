@@ -44,6 +44,8 @@ type Message struct {
 
 	// Trace is the W3C traceparent in a header of the message; one in its _meta takes precedence.
 	Trace string
+	// Forward holds headers of the message that a relay may pass on; see tool.Call. nil if there are none.
+	Forward map[string]string
 	// By holds what this message's credential proves about the principal of the session, if every
 	// message carries a credential: its roles and scopes apply. nil means those of the session. It must
 	// not be changed.

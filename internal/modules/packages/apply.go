@@ -19,16 +19,17 @@ type applyIn struct {
 
 // declaredIn is packages.Declared with the names of its settings.
 type declaredIn struct {
-	Name    string            `json:"name" min:"1" max:"32"`
-	Source  string            `json:"source,omitempty" max:"4096"`
-	Command string            `json:"command,omitempty" max:"4096"`
-	Args    []string          `json:"args,omitempty"`
-	Env     map[string]string `json:"env,omitempty"`
-	Headers map[string]string `json:"headers,omitempty"`
-	Start   string            `json:"start,omitempty" enum:"demand,always"`
-	Results string            `json:"results,omitempty" enum:"text"`
-	Title   string            `json:"title,omitempty" max:"200"`
-	Off     []string          `json:"off,omitempty" max:"500"`
+	Name        string            `json:"name" min:"1" max:"32"`
+	Source      string            `json:"source,omitempty" max:"4096"`
+	Command     string            `json:"command,omitempty" max:"4096"`
+	Args        []string          `json:"args,omitempty"`
+	Env         map[string]string `json:"env,omitempty"`
+	Headers     map[string]string `json:"headers,omitempty"`
+	PassHeaders []string          `json:"pass_headers,omitempty"`
+	Start       string            `json:"start,omitempty" enum:"demand,always"`
+	Results     string            `json:"results,omitempty" enum:"text"`
+	Title       string            `json:"title,omitempty" max:"200"`
+	Off         []string          `json:"off,omitempty" max:"500"`
 }
 
 // appliedOut is the result of a comparison, or of the job that applies it.

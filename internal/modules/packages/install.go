@@ -14,17 +14,18 @@ import (
 )
 
 type installIn struct {
-	ID      string            `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
-	Source  string            `json:"source,omitempty" doc:"command, npm:name@version, folder:path, archive:path or url:https://HOST/PATH" default:"command" max:"4096" names:"code"`
-	Command string            `json:"command,omitempty" doc:"the program; may be missing if a package.json names it" max:"4096"`
-	Args    []string          `json:"args,omitempty" doc:"its arguments"`
-	Env     map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
-	Headers map[string]string `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
-	Start   string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
-	Results string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
-	Title   string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
-	Version string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
-	Confirm string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
+	ID          string            `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
+	Source      string            `json:"source,omitempty" doc:"command, npm:name@version, folder:path, archive:path or url:https://HOST/PATH" default:"command" max:"4096" names:"code"`
+	Command     string            `json:"command,omitempty" doc:"the program; may be missing if a package.json names it" max:"4096"`
+	Args        []string          `json:"args,omitempty" doc:"its arguments"`
+	Env         map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
+	Headers     map[string]string `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
+	PassHeaders []string          `json:"pass_headers,omitempty" doc:"headers of a client's request that go on to a remote server with it"`
+	Start       string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
+	Results     string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
+	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
+	Version     string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
+	Confirm     string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
 // installed is the result of a job that installed a package.
@@ -48,7 +49,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	}
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
-		Args: in.Args, Env: in.Env, Headers: in.Headers, Start: in.Start, Results: in.Results, By: c.Caller.Principal,
+		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start, Results: in.Results, By: c.Caller.Principal,
 	}
 	if source, err = resolveSource(c, source); err != nil {
 		return jobOut{}, err

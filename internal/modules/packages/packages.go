@@ -96,7 +96,7 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 			if _, sent := rawjson.Get(c.Params, "arguments"); !sent && string(args) == "{}" {
 				args = nil // the client sent none
 			}
-			raw, err := servers.Call(ctx, t.Package, t.Own, args, meta, c.Peer.Progress)
+			raw, err := servers.Call(packages.Forwarding(ctx, c.Forward), t.Package, t.Own, args, meta, c.Peer.Progress)
 			if err == nil && t.Text {
 				raw = textOnly(raw)
 			}
@@ -131,7 +131,7 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 			Name: p.Name, Raw: p.Raw,
 			Get: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 				meta, _ := rawjson.Get(c.Params, "_meta")
-				raw, err := k.cfg.Packages.Prompt(ctx, p.Package, p.Own, c.Args, meta)
+				raw, err := k.cfg.Packages.Prompt(packages.Forwarding(ctx, c.Forward), p.Package, p.Own, c.Args, meta)
 				return tool.Result{Raw: raw}, err
 			},
 			Complete: k.relayCompletion(p.Package, func() json.RawMessage {
@@ -151,7 +151,7 @@ func (k *manager) relayResource(r packages.OfferedResource) module.Resource {
 func (k *manager) reader(id string) tool.Handler {
 	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		meta, _ := rawjson.Get(c.Params, "_meta")
-		raw, err := k.cfg.Packages.Read(ctx, id, c.Name, meta)
+		raw, err := k.cfg.Packages.Read(packages.Forwarding(ctx, c.Forward), id, c.Name, meta)
 		return tool.Result{Raw: raw}, err
 	}
 }
@@ -168,7 +168,7 @@ func (k *manager) relayCompletion(id string, ref func() json.RawMessage) tool.Ha
 	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		argument, _ := rawjson.Get(c.Params, "argument")
 		known, _ := rawjson.Get(c.Params, "context")
-		raw, err := k.cfg.Packages.Complete(ctx, id, ref(), argument, known)
+		raw, err := k.cfg.Packages.Complete(packages.Forwarding(ctx, c.Forward), id, ref(), argument, known)
 		return tool.Result{Raw: raw}, err
 	}
 }

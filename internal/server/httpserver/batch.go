@@ -91,7 +91,7 @@ func (d *Server) postBatch(
 			writeFault(x.w, 400, protocol.CodeInvalidRequest, noBatching)
 			return
 		}
-		msgs[i].Trace = who.Trace
+		msgs[i].Trace, msgs[i].Forward = who.Trace, d.forwarded(r.Header)
 	}
 	s, by, f := d.sessionOf(r, &who)
 	if f == nil && !s.Known().Revision.Has(mcpversion.Batches) {

@@ -62,6 +62,9 @@ type Options struct {
 	// Socket upgrades requests of identified callers to /ws; nil means that
 	// there are no WebSockets.
 	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)
+	// Forwards returns the canonical names of the headers that calls carry for relays; see tool.Call. It is
+	// called for each message. nil means none.
+	Forwards func() []string
 	// Registry serves GET requests of identified callers to /v0.1/servers and below, the
 	// read API of the MCP registry; nil means that there is none.
 	Registry func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)

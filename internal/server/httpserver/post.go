@@ -3,6 +3,7 @@ package httpserver
 import (
 	"context"
 	nethttp "net/http"
+	"strings"
 
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/protocol"
@@ -38,6 +39,7 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 		return
 	}
 	m := &msgs[0]
+	m.Forward = d.forwarded(r.Header)
 	header := headerOf(r.Header)
 	a := readAccept(r.Header["Accept"])
 	if d.engine.EraOf(m, header) == protocol.Modern {
@@ -64,6 +66,22 @@ func headerOf(h nethttp.Header) protocol.Header {
 		}
 		return h.Values(name)
 	}
+}
+
+// forwarded returns the headers that a relay may pass on, by canonical name; nil if there are none.
+func (d *Server) forwarded(h nethttp.Header) (all map[string]string) {
+	if d.opts.Forwards == nil {
+		return nil
+	}
+	for _, name := range d.opts.Forwards() {
+		if values := h[name]; len(values) > 0 {
+			if all == nil {
+				all = map[string]string{}
+			}
+			all[name] = strings.Join(values, ", ")
+		}
+	}
+	return all
 }
 
 // postModern serves a message without a session. It ignores session headers.
