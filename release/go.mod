@@ -13,6 +13,7 @@ require (
 	github.com/goreleaser/nfpm/v2 v2.46.3
 	github.com/klauspost/compress v1.20.3
 	golang.org/x/crypto/x509roots/fallback v0.0.0-20261030153154-30a33513ff6d
+	golang.org/x/mod v0.42.0
 )
 
 require (

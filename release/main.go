@@ -18,6 +18,7 @@ import (
 	"gatehouse/release/archive"
 	"gatehouse/release/build"
 	"gatehouse/release/catalog"
+	"gatehouse/release/gomodule"
 	"gatehouse/release/image"
 	"gatehouse/release/licence"
 	"gatehouse/release/linux"
@@ -109,6 +110,7 @@ func (m *maker) make(dist string) (err error) {
 		{"wheels", func() error { return registry.Wheels(m.Release, m.licences(), m.level()) }},
 		{"catalogues", func() error { return catalog.Write(m.Release, m.licences(), m.level()) }},
 		{"materials", func() error { return statement.Materials(m.Release, m.modules) }},
+		{"module", func() error { return gomodule.Write(m.Release, m.level()) }},
 		{"script", func() error { return script.Write(m.Release) }},
 		{"provenance", m.provenance},
 		{"signatures", func() error { return sign.Release(m.Release, m.key) }},
