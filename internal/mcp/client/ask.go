@@ -51,8 +51,8 @@ func (c *Client) rounds(
 			return raw, err
 		}
 		var r struct {
-			Kind  string `json:"resultType"`
-			State string `json:"requestState"`
+			Kind  string  `json:"resultType"`
+			State *string `json:"requestState"`
 			Asks  map[string]struct {
 				Method string          `json:"method"`
 				Params json.RawMessage `json:"params"`
@@ -68,7 +68,10 @@ func (c *Client) rounds(
 			}
 			answers[key] = c.opts.answer(ask.Params)
 		}
-		params["inputResponses"], params["requestState"] = answers, r.State
+		params["inputResponses"] = answers
+		if delete(params, "requestState"); r.State != nil {
+			params["requestState"] = *r.State
+		}
 	}
 	return nil, fmt.Errorf("%s asks more than %d times", name, maxRounds)
 }

@@ -142,6 +142,9 @@ func connectClient(ctx context.Context, to string, conn *Conn, o Options) (*Clie
 		}
 		return nil, &ConnectError{to, err}
 	}
+	if o.Ask != nil {
+		go conn.Follow(context.Background(), func() {}) // for questions; it ends with the connection
+	}
 	return &Client{o, conn}, nil
 }
 

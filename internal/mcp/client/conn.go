@@ -187,6 +187,12 @@ func (c *Conn) transport() carrier {
 	return c.carrier
 }
 
+// usesHTTP reports whether messages have headers.
+func (c *Conn) usesHTTP() bool {
+	_, ok := c.transport().(*httpCarrier)
+	return ok
+}
+
 // IsModern reports whether requests stand alone, as in revision 2026-07-28.
 func (c *Conn) IsModern() bool { return c.Revision() == modern }
 

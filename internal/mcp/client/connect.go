@@ -61,6 +61,9 @@ func (c *Conn) discover(ctx context.Context) (known bool, err error) {
 	soon, cancel := context.WithTimeout(ctx, discoverTimeout)
 	defer cancel()
 	raw, err := c.Do(soon, Request{Method: "server/discover"})
+	if speaksModern(err) {
+		raw, err = c.Do(soon, Request{Method: "server/discover"})
+	}
 	var status *statusError
 	switch {
 	case errors.As(err, &status) && (status.code == 401 || status.code == 403):
@@ -82,6 +85,25 @@ func (c *Conn) discover(ctx context.Context) (known bool, err error) {
 		}
 	}
 	return false, nil
+}
+
+// codeUnsupportedVersion is the error of a server that does not speak the revision of a request.
+const codeUnsupportedVersion = -32022
+
+// speaksModern reports whether a server that refused a request's revision names the modern one
+// among those that it supports, so that the request is worth repeating.
+func speaksModern(err error) bool {
+	refused, ok := errors.AsType[*RPCError](err)
+	if !ok || refused.Code != codeUnsupportedVersion || rawjson.Kind(refused.Data) != '{' {
+		return false
+	}
+	supported, _ := rawjson.Get(refused.Data, "supported")
+	for v := range rawjson.Elements(supported) {
+		if rawjson.Equal(v, modern) {
+			return true
+		}
+	}
+	return false
 }
 
 // initialize opens a session of the older kind.

@@ -7,6 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/schema"
 )
 
 // Tool is one entry of a server's list.
@@ -126,7 +129,8 @@ func (p Properties) Lookup(name string) (Schema, bool) {
 // maxPages limits how many pages of a list are requested.
 const maxPages = 1000
 
-// Tools lists every tool, in the server's order.
+// Tools lists every tool, in the server's order. Over HTTP a modern server's tools whose
+// schemas have invalid x-mcp-header are left out, as the protocol requires.
 func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 	var all []Tool
 	cursor := ""
@@ -151,6 +155,9 @@ func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 			if err := json.Unmarshal(entry, &t); err != nil {
 				return nil, fmt.Errorf("an entry of the list of tools cannot be parsed: %w", err)
 			}
+			if c.conn.IsModern() && c.conn.usesHTTP() && !validHeaders(entry) {
+				continue
+			}
 			all = append(all, t)
 		}
 		if page.Next == "" {
@@ -159,6 +166,19 @@ func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 		cursor = page.Next
 	}
 	return nil, fmt.Errorf("the list of tools does not end after %d pages", maxPages)
+}
+
+// validHeaders reports whether what the schema of a tool has sent as headers can be sent.
+func validHeaders(entry json.RawMessage) bool {
+	in, ok := rawjson.Get(entry, "inputSchema")
+	if !ok || !bytes.Contains(in, []byte("x-mcp-header")) {
+		return true
+	}
+	compiled, err := schema.Compile(in)
+	if err == nil {
+		_, err = compiled.Headers()
+	}
+	return err == nil
 }
 
 // Result is the result of a tool.
