@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"time"
 
 	"gatehouse/internal/mcp/rawjson"
 )
@@ -28,6 +29,7 @@ type Options struct {
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
 	Context       string                                 // the context on the server; "" leaves the choice to the server
 	Ask           Ask                                    // nil: there is no user to answer questions
+	HTTP          *http.Client                           // sends requests over HTTP; nil means one that uses Roots
 	Token         string                                 // for HTTP and TCP servers that require one; "" sends none
 }
 
@@ -121,6 +123,9 @@ func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 // httpClient follows the environment as the default one does, and trusts the
 // authorities of o.
 func httpClient(o Options) *http.Client {
+	if o.HTTP != nil {
+		return o.HTTP
+	}
 	if o.Roots == nil {
 		return &http.Client{}
 	}
@@ -143,9 +148,27 @@ func connectClient(ctx context.Context, to string, conn *Conn, o Options) (*Clie
 		return nil, &ConnectError{to, err}
 	}
 	if o.Ask != nil {
-		go conn.Follow(context.Background(), func() {}) // for questions; it ends with the connection
+		conn.followQuestions(ctx)
 	}
 	return &Client{o, conn}, nil
+}
+
+// followQuestions receives questions that the server asks outside of requests. It returns when
+// they can arrive: when the stream for them is open, or the server has refused it.
+func (c *Conn) followQuestions(ctx context.Context) {
+	ready := make(chan struct{})
+	isReady := sync.OnceFunc(func() { close(ready) })
+	go func() { // it ends with the connection
+		defer isReady()
+		c.Follow(context.Background(), isReady)
+	}()
+	late := time.NewTimer(discoverTimeout)
+	defer late.Stop()
+	select {
+	case <-ready:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 }
 
 // conn returns the options of the connection.

@@ -237,6 +237,11 @@ var layers = [][]unit{
 			why:   "a server moves bytes; the protocol stands between it and dispatch",
 		},
 		{path: "internal/mcp/client", why: "a client speaks the protocol to any server"},
+		{
+			path: "internal/mcp/client/oauth",
+			only: []string{},
+			why:  "it authorizes HTTP requests, whatever they carry",
+		},
 	},
 	{
 		{

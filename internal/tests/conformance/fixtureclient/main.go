@@ -7,12 +7,20 @@ package main
 
 import (
 	"context"
+	"crypto"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/mcp/client/oauth"
 )
 
 func main() {
@@ -31,20 +39,31 @@ func main() {
 
 // told is what a suite passes to the client of a scenario.
 type told struct {
+	ID        string `json:"client_id"`
+	Secret    string `json:"client_secret"`
+	Key       string `json:"private_key_pem"`
 	ToolCalls []struct {
 		Name      string          `json:"name"`
 		Arguments json.RawMessage `json:"arguments"`
 	} `json:"toolCalls"`
 }
 
-func play(ctx context.Context, scenario, url string) error {
+func play(ctx context.Context, scenario, address string) error {
 	var with told
 	if raw := os.Getenv("MCP_CONFORMANCE_CONTEXT"); raw != "" {
 		if err := json.Unmarshal([]byte(raw), &with); err != nil {
 			return err
 		}
 	}
-	c, err := client.DialHTTP(ctx, url, client.Options{Name: "fixtureclient", Version: "1", Ask: acceptDefaults})
+	o := client.Options{Name: "fixtureclient", Version: "1", Ask: acceptDefaults}
+	if strings.HasPrefix(scenario, "auth/") {
+		t, err := with.transport(scenario, address)
+		if err != nil {
+			return err
+		}
+		o.HTTP = &http.Client{Transport: t}
+	}
+	c, err := client.DialHTTP(ctx, address, o)
 	if err != nil {
 		return err
 	}
@@ -66,7 +85,7 @@ func play(ctx context.Context, scenario, url string) error {
 		return echoSchema(ctx, c, tools)
 	case "http-standard-headers":
 		callEach(ctx, c, tools)
-		return readAndPrompt(ctx, url)
+		return readAndPrompt(ctx, address)
 	default:
 		callEach(ctx, c, tools)
 	}
@@ -135,8 +154,8 @@ func echoSchema(ctx context.Context, c *client.Client, tools []client.Tool) erro
 }
 
 // readAndPrompt reads the first resource and gets the first prompt.
-func readAndPrompt(ctx context.Context, url string) error {
-	c := client.NewHTTP(url, client.HTTPOptions{}, client.ConnOptions{Name: "fixtureclient", Version: "1"})
+func readAndPrompt(ctx context.Context, address string) error {
+	c := client.NewHTTP(address, client.HTTPOptions{}, client.ConnOptions{Name: "fixtureclient", Version: "1"})
 	defer c.Close()
 	if err := c.Connect(ctx, ""); err != nil {
 		return err
@@ -164,4 +183,45 @@ func readAndPrompt(ctx context.Context, url string) error {
 		}
 	}
 	return nil
+}
+
+// transport returns what authorizes the requests of a scenario. A user approves at once.
+func (with *told) transport(scenario, address string) (*oauth.Transport, error) {
+	c := oauth.Config{
+		ID: with.ID, Secret: with.Secret, Name: "fixtureclient", Redirect: "http://localhost:3000/callback",
+		MetadataURL: "https://conformance-test.local/client-metadata.json", Authorize: approve,
+		OwnCredentials: strings.HasPrefix(scenario, "auth/client-credentials"),
+	}
+	if with.Key != "" {
+		block, _ := pem.Decode([]byte(with.Key))
+		if block == nil {
+			return nil, errors.New("the key is no PEM")
+		}
+		key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		c.Key, _ = key.(crypto.Signer)
+	}
+	return &oauth.Transport{Resource: address, Config: c}, nil
+}
+
+// approve requests the page on which a user approves. The authorization servers of the suites
+// redirect at once.
+func approve(ctx context.Context, address string) (url.Values, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return nil, err
+	}
+	hc := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := hc.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	back, err := resp.Location()
+	if err != nil {
+		return nil, fmt.Errorf("the authorization server answered %d: %w", resp.StatusCode, err)
+	}
+	return back.Query(), nil
 }
