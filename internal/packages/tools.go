@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/rawjson"
@@ -119,12 +120,34 @@ func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []str
 // server's own.
 func (n naming) listed(e json.RawMessage) (json.RawMessage, error) {
 	if !n.own {
-		return sanitize(e)
+		e, err := sanitize(e)
+		return n.appHere(e), err
 	}
 	if in, ok := rawjson.Get(e, "inputSchema"); !ok || rawjson.Kind(in) != '{' {
 		return nil, errors.New("it has no inputSchema")
 	}
 	return e, nil
+}
+
+// appHere replaces the address of a tool's user interface (MCP Apps) by that of the resource on
+// this host.
+func (n naming) appHere(e json.RawMessage) json.RawMessage {
+	meta, ok := rawjson.Get(e, "_meta")
+	if !ok || rawjson.Kind(meta) != '{' {
+		return e
+	}
+	address := func(o json.RawMessage, member string) json.RawMessage {
+		own, ok := stringMember(o, member)
+		if !ok || !strings.HasPrefix(own, "ui://") || len(own) > mostURI {
+			return o
+		}
+		return rawjson.Splice(o, rawjson.Edit{Key: member, Value: quote(n.address() + own)})
+	}
+	changed := address(meta, "ui/resourceUri") // of earlier versions of the extension
+	if ui, ok := rawjson.Get(changed, "ui"); ok && rawjson.Kind(ui) == '{' {
+		changed = rawjson.Splice(changed, rawjson.Edit{Key: "ui", Value: address(ui, "resourceUri")})
+	}
+	return rawjson.Splice(e, rawjson.Edit{Key: "_meta", Value: changed})
 }
 
 // sanitize takes out of a listing entry what a client could act on although
