@@ -41,6 +41,33 @@ func question(key, method string, params any) Question {
 	return Question{Key: key, Method: method, Params: b}
 }
 
+// Needs returns the abilities that a client needs to answer the question, and their names as
+// the value of requiredCapabilities in the protocol's error. It returns 0 for a method
+// that no revision knows.
+func (q Question) Needs() (Abilities, string) {
+	switch q.Method {
+	case "elicitation/create":
+		var p struct {
+			Mode string `json:"mode"`
+		}
+		if json.Unmarshal(q.Params, &p) == nil && p.Mode == "url" {
+			return CanElicitURL, `{"elicitation":{"url":{}}}`
+		}
+		return CanElicit, `{"elicitation":{"form":{}}}`
+	case "sampling/createMessage":
+		var p struct {
+			Tools json.RawMessage `json:"tools"`
+		}
+		if json.Unmarshal(q.Params, &p) == nil && len(p.Tools) > 0 {
+			return CanSample | CanSampleTools, `{"sampling":{"tools":{}}}`
+		}
+		return CanSample, `{"sampling":{}}`
+	case "roots/list":
+		return CanListRoots, `{"roots":{}}`
+	}
+	return 0, "{}"
+}
+
 // Elicited decodes the answer to an Elicit or ElicitURL question. Action is
 // accept, decline or cancel; into is filled only on accept and may be nil.
 func Elicited(a Answer, into any) (action string, err error) {

@@ -39,14 +39,17 @@ func SplitOwner(owner string) (principal, context string) {
 
 // Caller is who stands behind a call. It is plain data and crosses the bus.
 type Caller struct {
-	Principal string   `json:"principal"`         // "anonymous" if no credentials were required
-	ID        string   `json:"id,omitempty"`      // who, for good: a name that is used again has another one; "" means the name
-	Context   string   `json:"context,omitempty"` // the named view the call came through
-	Owner     string   `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
-	Session   string   `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
-	Client    string   `json:"client,omitempty"`  // name/version the client gave; display only
-	Roles     []string `json:"roles,omitempty"`   // what the principal is to this host
-	Scopes    []string `json:"scopes,omitempty"`  // what the credential is good for; empty means all its principal may
+	Principal string `json:"principal"`         // "anonymous" if no credentials were required
+	ID        string `json:"id,omitempty"`      // who, for good: a name that is used again has another one; "" means the name
+	Context   string `json:"context,omitempty"` // the named view the call came through
+	Owner     string `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
+	Session   string `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
+	// Connection names the connection of a legacy client that is a session of its own, so
+	// that Session is "".
+	Connection string   `json:"connection,omitempty"`
+	Client     string   `json:"client,omitempty"` // name/version the client gave; display only
+	Roles      []string `json:"roles,omitempty"`  // what the principal is to this host
+	Scopes     []string `json:"scopes,omitempty"` // what the credential is good for; empty means all its principal may
 
 	// Folders are those the client works in, as absolute paths: its calls get
 	// these of the folders of their context. Empty means all of them. Named
@@ -82,7 +85,11 @@ type Call struct {
 	Args   json.RawMessage // canonical: renames undone, checked against the schema, defaults in
 	Params json.RawMessage // as the client sent them, for relays
 	State  []byte          // what this handler last put into Input.State
-	Caller Caller
+	// Answers are those of the client to the questions of earlier rounds, by their keys,
+	// where State is set. They are for relays, which set Result.Input themselves: nothing
+	// has compared them with the questions. Other handlers get theirs from Peer.Ask.
+	Answers map[string]Answer
+	Caller  Caller
 
 	// Forward holds headers of the client's request that a relay may pass on to the server it
 	// relays, by canonical name: those that some server is allowed to get. They may be secrets.

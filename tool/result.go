@@ -28,6 +28,9 @@ type Input struct {
 	Questions []Question `json:"questions,omitempty"`
 	State     []byte     `json:"state,omitempty"`
 	Here      bool       `json:"here,omitempty"` // the retry must reach this node: an upstream call is open
+	// Forget are keys of answers that a relay has passed on, so that they are not kept for
+	// the later rounds of the call.
+	Forget []string `json:"forget,omitempty"`
 }
 
 // Content is one block of a result.

@@ -80,7 +80,7 @@ func (a *App) openAlone(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.addPart("packages", a.alone.manager.Run)
+	a.addPackages(a.alone.manager)
 	return nil
 }
 

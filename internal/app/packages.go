@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/maintenance/backup"
+	"gatehouse/internal/mcp/protocol"
 	packagemodule "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/packages"
@@ -43,7 +45,7 @@ func (a *App) openPackages() (*packages.Manager, error) {
 	}
 	a.manager = manager
 	manager.Declare(a.cfg.Packages)
-	a.addPart("packages", manager.Run)
+	a.addPackages(manager)
 	return manager, nil
 }
 
@@ -81,6 +83,31 @@ func (a *App) packageOptions() packages.Options {
 	}
 	o.Secrets = a.fillSecrets()
 	return o
+}
+
+// addPackages adds the parts that run packages.
+func (a *App) addPackages(m *packages.Manager) {
+	a.addPart("packages", m.Run)
+	a.addPart("sessions of packages", func(ctx context.Context) error {
+		a.followSessions(ctx, m)
+		return nil
+	})
+}
+
+// followSessions tells the packages what happens to sessions until ctx is done.
+func (a *App) followSessions(ctx context.Context, m *packages.Manager) {
+	var both sync.WaitGroup
+	both.Go(func() {
+		for ended := range (sessions{a}).Ended(ctx) {
+			m.EndSessions(ended)
+		}
+	})
+	both.Go(func() {
+		for _, of := range protocol.RootsChanged.Follow(ctx, a.bus, endings) {
+			m.RootsChanged(cmp.Or(of.Session, of.Connection))
+		}
+	})
+	both.Wait()
 }
 
 // restoredPackages returns a function that reads the records of packages that a restore has put in place.

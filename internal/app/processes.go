@@ -44,7 +44,7 @@ func (s sessions) Ended(ctx context.Context) iter.Seq[func(string) bool] {
 	events := protocol.SessionEnded.Follow(ctx, s.app.bus, endings)
 	return func(yield func(func(string) bool) bool) {
 		for f, of := range events {
-			has := func(id string) bool { return id == of.Session }
+			has := func(id string) bool { return id == of.Session || id != "" && id == of.Connection }
 			if f.Lost > 0 {
 				has = func(id string) bool { return !s.Lives(id) }
 			}
@@ -57,6 +57,9 @@ func (s sessions) Ended(ctx context.Context) iter.Seq[func(string) bool] {
 
 // Lives implements process.Sessions.
 func (s sessions) Lives(id string) (found bool) {
+	if s.app.table == nil {
+		return false
+	}
 	s.app.table.All(func(one *session.Session) { found = found || one.ID == id && !one.Ended() })
 	return found
 }

@@ -244,6 +244,7 @@ type packageDetails struct {
 	Args      []string          `json:"args"`
 	Env       map[string]string `json:"env"`
 	Start     string            `json:"start"`
+	Instances string            `json:"instances"`
 	Data      string            `json:"data"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by"`
@@ -292,6 +293,7 @@ func describePackage(out io.Writer, i packageDetails) error {
 		row("variable", name+" ("+i.Env[name]+")")
 	}
 	row("start", i.Start)
+	row("instances", i.Instances)
 	row("data", i.Data)
 	if i.Bytes > 0 {
 		row("size", fmt.Sprintf("%.1f MB, %.1f MB of it in other packages too", float64(i.Bytes)/1e6, float64(i.Also)/1e6))

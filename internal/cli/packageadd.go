@@ -23,15 +23,16 @@ import (
 // addFlags are the flags of gatehouse package add.
 type addFlags struct {
 	packageFlags
-	env     []string
-	headers []string
-	passed  []string
-	secrets []string
-	start   string
-	results string
-	title   string
-	first   bool // take the first of several hits
-	take    int  // or the one of this number
+	env       []string
+	headers   []string
+	passed    []string
+	secrets   []string
+	start     string
+	results   string
+	instances string
+	title     string
+	first     bool // take the first of several hits
+	take      int  // or the one of this number
 }
 
 func packageAdd(w Environment) *cobra.Command {
@@ -103,6 +104,8 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
 		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; can be repeated")
 	c.Flags().StringVar(&f.start, "start", packages.OnDemand, "when the server starts: demand (at the first call) or always")
+	c.Flags().StringVar(&f.instances, "instances", "",
+		"whom one instance of the server serves: auto, shared, principal or session (default: auto)")
 	c.Flags().StringVar(&f.results, "results", "", "text: omit structured content from results")
 	c.Flags().StringVar(&f.title, "title", "", "display name (default: the server's)")
 	c.Flags().BoolVarP(&f.first, "first", "f", false, "of several hits of a search, take the first")
@@ -134,6 +137,7 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 	if err != nil {
 		return wish, err
 	}
+	wish.Instances = f.instances
 	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
 	wish.PassHeaders = f.passed
 	if len(f.secrets) > 0 && wish.Env == nil {
@@ -247,7 +251,7 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 	}
 	in := givenMembers(map[string]any{
 		"id": wish.ID, "source": wish.Source.String(), "start": wish.Start, "command": wish.Command, "title": wish.Title,
-		"version": wish.Version, "results": wish.Results, "args": wish.Args, "env": wish.Env, "headers": wish.Headers,
+		"version": wish.Version, "results": wish.Results, "instances": wish.Instances, "args": wish.Args, "env": wish.Env, "headers": wish.Headers,
 		"pass_headers": wish.PassHeaders,
 	})
 	if err := a.call(ctx, w, "package_install", in, &done); err != nil {

@@ -52,7 +52,8 @@ func declaredArguments(all []packages.Declared) []map[string]any {
 	for _, d := range all {
 		out = append(out, givenMembers(map[string]any{
 			"name": d.Name, "source": d.Source, "command": d.Command, "start": d.Start, "results": d.Results,
-			"title": d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "pass_headers": d.PassHeaders, "off": d.Off,
+			"instances": d.Instances,
+			"title":     d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "pass_headers": d.PassHeaders, "off": d.Off,
 		}))
 	}
 	return out

@@ -28,6 +28,7 @@ type Declared struct {
 	PassHeaders []string          `yaml:"pass_headers" doc:"Headers of a client's request that go on to a remote server with it, by name."`
 	Start       string            `doc:"demand: at the first call (the default); always: with the host." enum:"demand,always"`
 	Results     string            `doc:"text: omit structured content from its results." enum:"text"`
+	Instances   string            `doc:"Whom one instance of its server serves. auto: callers that can answer questions get instances of their own (the default); shared: all callers, whom the server cannot ask; principal: one caller; session: one session." enum:"auto,shared,principal,session"`
 	Title       string            `doc:"Display name; left out, the server's."`
 	Off         []string          `doc:"Tools that are not offered, by their names on this host."`
 }
@@ -42,7 +43,7 @@ func (d Declared) Record() (Record, error) {
 	r := Record{
 		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
 		Headers: d.Headers, PassHeaders: d.PassHeaders,
-		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Off: slices.Compact(off), Declared: true,
+		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Instances: d.Instances, Off: slices.Compact(off), Declared: true,
 	}
 	err = r.checkRecord()
 	return r, err
@@ -112,6 +113,7 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	next.Headers, next.PassHeaders = want.Headers, want.PassHeaders
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
 	next.DeclaredBy = want.DeclaredBy
+	next.Instances = want.Instances
 	s = Step{ID: want.ID, Action: ToSet, record: next}
 	if was.Source != want.Source || was.Command != want.Command || !slices.Equal(was.Args, want.Args) ||
 		!maps.Equal(was.Env, want.Env) || !maps.Equal(was.Headers, want.Headers) {
@@ -174,6 +176,7 @@ func describeRecord(mark string, r Record) (lines []string) {
 	add("pass_headers", list(r.PassHeaders))
 	add("start", r.Start)
 	add("results", r.Results)
+	add("instances", r.Instances)
 	add("title", r.Title)
 	add("off", list(r.Off))
 	if r.Declared {

@@ -224,7 +224,7 @@ func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, 
 		}
 	}
 	r.Shared = sharing
-	u, listed, err := p.launchServer(ctx, r)
+	u, listed, err := p.launchServer(ctx, r, p.shared.connOptions(), true)
 	if err == nil || !sharing || ctx.Err() != nil || !deniedWrite.MatchString(Words(err)) {
 		return u, listed, err
 	}
@@ -233,7 +233,7 @@ func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, 
 	if err := p.manager.store.separate(ctx, top); err != nil {
 		return nil, listing{}, err
 	}
-	return p.launchServer(ctx, r)
+	return p.launchServer(ctx, r, p.shared.connOptions(), true)
 }
 
 // deniedWrite finds in the output of a server that it could not write.

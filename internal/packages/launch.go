@@ -21,9 +21,11 @@ import (
 	"gatehouse/tool"
 )
 
-// launchServer starts a server, performs the handshake and lists its tools. If it fails the
+// launchServer starts a server, performs the handshake and, with list, lists its tools. If it fails the
 // server has exited, and the error contains its last output.
-func (p *managedPackage) launchServer(ctx context.Context, r *Record) (u *upstream, l listing, err error) {
+func (p *managedPackage) launchServer(
+	ctx context.Context, r *Record, o client.ConnOptions, list bool,
+) (u *upstream, l listing, err error) {
 	since := p.journal.endOffset()
 	defer func() {
 		if err == nil {
@@ -37,9 +39,9 @@ func (p *managedPackage) launchServer(ctx context.Context, r *Record) (u *upstre
 		u = nil
 	}()
 	if r.Source.IsRemote() {
-		u, err = p.connectRemote(ctx, r)
+		u, err = p.connectRemote(ctx, r, o)
 	} else {
-		u, err = p.startChild(r)
+		u, err = p.startChild(r, o)
 	}
 	if err != nil {
 		return nil, l, err
@@ -54,12 +56,14 @@ func (p *managedPackage) launchServer(ctx context.Context, r *Record) (u *upstre
 		return u, l, err
 	}
 	p.manager.opts.Alone.describe(u.conn)
-	l, err = u.list(soon)
+	if list {
+		l, err = u.list(soon)
+	}
 	return u, l, err
 }
 
 // startChild starts a server as a child process.
-func (p *managedPackage) startChild(r *Record) (*upstream, error) {
+func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream, error) {
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
 		return nil, err
 	}
@@ -80,7 +84,7 @@ func (p *managedPackage) startChild(r *Record) (*upstream, error) {
 		int(p.manager.opts.Message),
 		p,
 		hider,
-		client.ConnOptions{Name: p.manager.opts.Name, Version: p.manager.opts.Version},
+		o,
 		func(f io.Writer) (*proc.Process, error) {
 			return proc.Start(p.manager.ctx, proc.Spec{
 				Path: command, Args: args, Dir: dir, Env: env, Input: true,

@@ -240,14 +240,16 @@ func (h *Manager) Offers() (all []*Offer) {
 }
 
 // Read relays a read of a resource. uri is the address on this host.
-func (h *Manager) Read(ctx context.Context, id, uri string, meta json.RawMessage) (json.RawMessage, error) {
+func (h *Manager) Read(
+	ctx context.Context, id, uri string, meta json.RawMessage, from *Peer,
+) (json.RawMessage, error) {
 	own, ok := strings.CutPrefix(uri, h.Address(id))
 	if !ok {
 		return nil, tool.Refuse(tool.CodeNotFound, "resource %s is not one of package %s", uri, id)
 	}
 	raw, err := h.relay(ctx, id, client.Request{
 		Method: "resources/read", Name: own, Params: withMeta(appendMember([]byte{'{'}, "uri", quote(own)), meta),
-	})
+	}, from)
 	if err != nil {
 		return nil, err
 	}
@@ -255,12 +257,14 @@ func (h *Manager) Read(ctx context.Context, id, uri string, meta json.RawMessage
 }
 
 // Prompt relays a request for a prompt.
-func (h *Manager) Prompt(ctx context.Context, id, own string, args, meta json.RawMessage) (json.RawMessage, error) {
+func (h *Manager) Prompt(
+	ctx context.Context, id, own string, args, meta json.RawMessage, from *Peer,
+) (json.RawMessage, error) {
 	params := appendMember([]byte{'{'}, "name", quote(own))
 	if len(args) > 0 {
 		params = appendMember(params, "arguments", args)
 	}
-	raw, err := h.relay(ctx, id, client.Request{Method: "prompts/get", Name: own, Params: withMeta(params, meta)})
+	raw, err := h.relay(ctx, id, client.Request{Method: "prompts/get", Name: own, Params: withMeta(params, meta)}, from)
 	if err != nil {
 		return nil, err
 	}
@@ -275,22 +279,24 @@ func (h *Manager) Prompt(ctx context.Context, id, own string, args, meta json.Ra
 
 // Complete relays the completion of an argument of a prompt or a template. ref is the
 // server's own reference; argument and known are the members of the request.
-func (h *Manager) Complete(ctx context.Context, id string, ref, argument, known json.RawMessage) (json.RawMessage, error) {
+func (h *Manager) Complete(
+	ctx context.Context, id string, ref, argument, known json.RawMessage, from *Peer,
+) (json.RawMessage, error) {
 	params := appendMember([]byte{'{'}, "ref", ref)
 	params = appendMember(params, "argument", argument)
 	if len(known) > 0 {
 		params = appendMember(params, "context", known)
 	}
-	return h.relay(ctx, id, client.Request{Method: "completion/complete", Params: append(params, '}')})
+	return h.relay(ctx, id, client.Request{Method: "completion/complete", Params: append(params, '}')}, from)
 }
 
 // relay sends a request that may be repeated to a server, and starts it if it does not run.
-func (h *Manager) relay(ctx context.Context, id string, r client.Request) (json.RawMessage, error) {
+func (h *Manager) relay(ctx context.Context, id string, r client.Request, from *Peer) (json.RawMessage, error) {
 	p, err := h.findPackage(id)
 	if err != nil {
 		return nil, err
 	}
-	return p.relay(ctx, r, true)
+	return p.relay(ctx, r, from, true)
 }
 
 // withMeta ends an object of params, with what of the caller's _meta is passed on.

@@ -33,7 +33,13 @@ type managedPackage struct {
 	progress *progress.Progress
 	removed  bool // it was removed
 
-	shared *instance // the one whose listing is offered; never nil
+	shared  *instance // the one whose listing is offered; never nil
+	pool    map[instanceKey][]*instance
+	changed chan struct{} // closed when calls or instances have changed
+
+	// What the server has asked since the host started.
+	serial    bool // questions that name no call, so that an instance that can be asked runs one at a time
+	asksRoots bool // the roots of callers
 
 	watched subscriptions // has a lock of its own, which is taken before the manager's
 
@@ -46,6 +52,7 @@ func (h *Manager) newPackage(r Record) *managedPackage {
 	p := &managedPackage{manager: h, id: r.ID, rec: r}
 	p.shared = &instance{pkg: p}
 	p.watched.init(p)
+	p.pool, p.changed = map[instanceKey][]*instance{}, make(chan struct{})
 	p.journal.dir = filepath.Join(h.folder(r.ID), "log")
 	return p
 }
@@ -319,9 +326,6 @@ func (h *Manager) Usage(ctx context.Context, id string) (bytes, also int64, err 
 	}
 	return usage(ctx, filepath.Join(p.folder(), programTop(r.Program)))
 }
-
-// stopServers stops every instance, or cancels its start, and waits for its exit.
-func (p *managedPackage) stopServers() error { return p.shared.stopInstance() }
 
 // startIfWanted starts the shared instance; see instance.startIfWanted.
 func (p *managedPackage) startIfWanted(asked bool) { p.shared.startIfWanted(asked) }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/files/filelock"
 	"gatehouse/internal/files/sqlfile"
@@ -87,6 +88,10 @@ const (
 	defaultMaxMessage     = 16 << 20
 	defaultMaxPackages    = 100
 
+	defaultInstances       = 64
+	defaultParked          = 1000
+	defaultQuestionTimeout = 5 * time.Minute
+
 	acquireInterval = 5 * time.Second // while another host has the packages
 )
 
@@ -110,6 +115,10 @@ type Manager struct {
 	declared []Declared // by the settings
 
 	forwards atomic.Pointer[[]string] // see Forwards; nil when it has to be made
+	started  *limit.Shares            // of instances that serve one caller
+	calls    *callTable
+
+	roots rootCache
 
 	wake     chan struct{} // holds a token when declared has changed
 	applying sync.Mutex    // held while declared packages are applied; before mu
@@ -162,12 +171,16 @@ func newManager(o Options) *Manager {
 	o.Begin, o.Answer = cmp.Or(o.Begin, defaultStartTimeout), cmp.Or(o.Answer, defaultCallTimeout)
 	o.Idle, o.Install = cmp.Or(o.Idle, defaultIdleTimeout), cmp.Or(o.Install, defaultInstallTimeout)
 	o.Message, o.Most = cmp.Or(o.Message, defaultMaxMessage), cmp.Or(o.Most, defaultMaxPackages)
+	o.Instances, o.Parked = cmp.Or(o.Instances, defaultInstances), cmp.Or(o.Parked, defaultParked)
+	o.Question = cmp.Or(o.Question, defaultQuestionTimeout)
 	o.restart = restartPolicy{
 		cmp.Or(o.restart.first, time.Second),
 		cmp.Or(o.restart.max, time.Minute),
 		cmp.Or(o.restart.stableAfter, time.Minute),
 	}
 	h := &Manager{opts: o, log: o.Log, all: map[string]*managedPackage{}, wake: make(chan struct{}, 1)}
+	h.started = limit.NewShares(limit.Resource{Name: "instances of servers", Total: int64(o.Instances)})
+	h.calls, h.roots.of = newCallTable(o.Parked, o.Question), map[string]string{}
 	h.store.dir = filepath.Join(o.Folder, storeFolder)
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	return h
@@ -261,7 +274,7 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 			}
 		}
 		for _, p := range h.sortedPackages() {
-			p.shared.stopIfIdle()
+			p.stopIfIdle()
 		}
 		if got {
 			h.tryPutRestored()

@@ -234,7 +234,7 @@ func TestOfMetaOnlyWhatIsForTheServerIsPassedOn(t *testing.T) {
 		"echo",
 		json.RawMessage(`{"text":"a"}`),
 		json.RawMessage(meta),
-		func(float64, float64, string) {},
+		&Peer{Progress: func(float64, float64, string) {}},
 	)
 	if err != nil {
 		t.Fatal(err)
@@ -255,11 +255,11 @@ func TestProgressAndCancellationGoThrough(t *testing.T) {
 	h.install(server(t, "up", "good"))
 	var mu sync.Mutex
 	var steps []string
-	_, err := h.Call(t.Context(), "up", "progress", json.RawMessage(`{}`), nil, func(done, total float64, note string) {
+	_, err := h.Call(t.Context(), "up", "progress", json.RawMessage(`{}`), nil, &Peer{Progress: func(done, total float64, note string) {
 		mu.Lock()
 		defer mu.Unlock()
 		steps = append(steps, fmt.Sprintf("%v/%v %s", done, total, note))
-	})
+	}})
 	if want := []string{"1/3 step 1", "2/3 step 2", "3/3 step 3"}; err != nil || !slices.Equal(steps, want) {
 		t.Errorf("got %v, %v", steps, err)
 	}

@@ -32,7 +32,10 @@ type Record struct {
 	Start       string   `json:"start"` // OnDemand or Always
 	Stopped     bool     `json:"stopped,omitempty"`
 	Results     string   `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
-	Off         []string `json:"off,omitempty"`     // tools that are not offered, by their names on this host
+	// Instances says whom one instance of its server serves: AutoInstances, SharedInstances,
+	// PrincipalInstances or SessionInstances. "" means AutoInstances.
+	Instances string   `json:"instances,omitempty"`
+	Off       []string `json:"off,omitempty"` // tools that are not offered, by their names on this host
 
 	// Shared says that the program has files that other packages may have too, so that
 	// its server cannot write there. Writable says that the server has to, so that a
@@ -170,6 +173,10 @@ func (r *Record) checkRecord() error {
 		)
 	case r.Results != "" && r.Results != TextResults:
 		return invalid("results %q: expected %s, or nothing", r.Results, TextResults)
+	case r.Instances != "" && r.Instances != AutoInstances && r.Instances != SharedInstances &&
+		r.Instances != PrincipalInstances && r.Instances != SessionInstances:
+		return invalid("instances %q: expected %s, %s, %s or %s", r.Instances, AutoInstances, SharedInstances,
+			PrincipalInstances, SessionInstances)
 	case r.Start != OnDemand && r.Start != Always:
 		return invalid("start %q: expected %s or %s", r.Start, OnDemand, Always)
 	case r.Source.Kind == Command && r.Command == "":

@@ -7,28 +7,34 @@ import (
 	"fmt"
 	"slices"
 
+	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 
+const (
+	maxQuestions    = 16       // of one result of a modern server
+	maxRequestState = 24 << 10 // bytes of what a modern server keeps with its caller
+	maxQuietRounds  = 10       // of a modern server whose questions need no client
+)
+
 // Call relays a call to a server, and starts it if it does not run. args and meta are
 // the caller's. The result is the server's, unchanged. A *tool.WireError is the
-// server's own error.
+// server's own error, and *InputRequired means that the server asks.
 func (h *Manager) Call(
 	ctx context.Context,
 	id, own string,
 	args, meta json.RawMessage,
-	progress func(done, total float64, note string),
+	from *Peer,
 ) (json.RawMessage, error) {
 	p, err := h.findPackage(id)
 	if err != nil {
 		return nil, err
 	}
 	raw, err := p.relay(ctx, client.Request{
-		Method: "tools/call", Params: callParams(own, args, meta), Name: own, Progress: progressOf(progress),
-		Headers: p.paramHeaders(own, args),
-	}, false)
+		Method: "tools/call", Params: callParams(own, args, meta), Name: own, Headers: p.paramHeaders(own, args),
+	}, from, false)
 	if err != nil {
 		return nil, err
 	}
@@ -52,40 +58,225 @@ func (p *managedPackage) paramHeaders(own string, args json.RawMessage) map[stri
 }
 
 // relay sends a request to the server of a package, and starts it if it does not run. A
-// request of which nothing was sent is sent once more. One that may have run is
-// sent again only if repeat is set, because it changes nothing.
-func (p *managedPackage) relay(ctx context.Context, r client.Request, repeat bool) (json.RawMessage, error) {
+// request that may have run is sent again only if repeat is set, because it changes
+// nothing.
+func (p *managedPackage) relay(ctx context.Context, r client.Request, from *Peer, repeat bool) (json.RawMessage, error) {
 	r.Forward = p.passed(ctx)
-	for try := 0; ; try++ {
-		u, err := p.shared.ready(ctx)
+	var state relayState
+	if from != nil && len(from.State) > 0 {
+		if err := json.Unmarshal(from.State, &state); err != nil {
+			return nil, fmt.Errorf("decode the state of the call: %w", err)
+		}
+	}
+	what := fmt.Sprintf("%s of package %s", shorten(r.Name, 100), p.id)
+	if state.Call != "" {
+		c, err := p.manager.calls.find(state, ownerOf(from.Caller), what)
 		if err != nil {
 			return nil, err
 		}
+		return c.attach(ctx, state.Asked, from)
+	}
+	p.mu.Lock()
+	key, modern, asks := p.keyOf(from), p.rec.Server.Protocol == modernRevision, p.asksRoots
+	shared := p.rec.Instances == SharedInstances
+	p.mu.Unlock()
+	if modern && !shared {
+		return p.relayModern(ctx, key, r, from, repeat, state)
+	}
+	if from != nil && from.Progress != nil && key.can == 0 {
+		r.Progress = progressOf(from.Progress)
+	}
+	if key.can == 0 {
+		raw, _, err := p.exchange(ctx, key, from, new(openCall), r, repeat)
+		return raw, err
+	}
+	roots, known := p.manager.rootsOf(from)
+	if asks && key.can&tool.CanListRoots != 0 {
+		if !known {
+			return nil, &InputRequired{tool.Input{Questions: []tool.Question{rootsQuestion()}, State: relayState{}.encode()}}
+		}
+		key.roots = roots
+	}
+	c, err := p.startCall(from, what, roots, func(ctx context.Context, c *openCall) (json.RawMessage, error) {
+		r.Answer, r.Progress = c.ask, nil
+		if from.Progress != nil {
+			r.Progress = c.report
+		}
+		raw, _, err := p.exchange(ctx, key, from, c, r, repeat)
+		return raw, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.await(ctx, 0, from)
+}
+
+// rootsQuestion asks for a caller's roots. A client that does not answer has none.
+func rootsQuestion() tool.Question {
+	q := tool.ListRoots(clientroots.AnnouncedKey)
+	q.Optional = true
+	return q
+}
+
+// exchange sends a request to a server and returns its result, and whether the server is a
+// modern one. A request of which nothing was sent is sent once more, and so is one that
+// may have run if repeat is set.
+func (p *managedPackage) exchange(
+	ctx context.Context, key instanceKey, from *Peer, c *openCall, r client.Request, repeat bool,
+) (raw json.RawMessage, modern bool, err error) {
+	for try := 0; ; try++ {
+		i, u, release, err := p.acquireInstance(ctx, key, from, c)
+		if err != nil {
+			return nil, false, err
+		}
 		raw, err := u.conn.Do(ctx, r)
-		u.releaseUpstream()
+		release()
 		gone, ok := errors.AsType[*client.NoAnswerError](err)
 		switch {
 		case !ok:
-			return raw, wireError(err)
+			return raw, u.conn.IsModern(), wireError(err)
 		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
-		case gone.MayHaveRun && !repeat:
-			return nil, &tool.Refusal{
+			return nil, false, context.Cause(ctx)
+		case gone.MayHaveRun && (!repeat || c.hasAsked()):
+			return nil, false, &tool.Refusal{
 				Code:    tool.CodeUnavailable,
 				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", p.id, shorten(r.Name, 100), gone.Why),
 				Next:    "Check the outcome before you try again.",
 			}
 		case try > 0:
-			return nil, &tool.Refusal{
+			return nil, false, &tool.Refusal{
 				Code:    tool.CodeUnavailable,
 				Message: fmt.Sprintf("package %s did not answer, so nothing was changed: %v", p.id, gone.Why),
 				Next:    "Try again in a moment.",
 			}
 		}
 		if u.conn.Err() != nil {
-			p.shared.waitExited(ctx, u)
+			i.waitExited(ctx, u)
 		} else if err := sleep(ctx, listDelay); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
+}
+
+// relayModern relays a request to a modern server, which is told what this caller can
+// answer, and asks by its result.
+func (p *managedPackage) relayModern(
+	ctx context.Context, key instanceKey, r client.Request, from *Peer, repeat bool, state relayState,
+) (json.RawMessage, error) {
+	can := from.can()
+	r.Capabilities = capabilities(can, true)
+	if from != nil {
+		r.Progress = progressOf(from.Progress)
+	}
+	params, forget := r.Params, []string(nil)
+	for range maxQuietRounds {
+		if state.Modern {
+			r.Params = withAnswers(params, p.manager.answersTo(state, from), state.State)
+		}
+		raw, modern, err := p.exchange(ctx, key, from, new(openCall), r, repeat)
+		kind, _ := rawjson.Get(raw, "resultType")
+		if err != nil || !modern || !rawjson.Equal(kind, "input_required") {
+			return raw, err
+		}
+		for _, here := range state.Keys {
+			if here != clientroots.AnnouncedKey {
+				forget = append(forget, here)
+			}
+		}
+		var questions []tool.Question
+		if state, questions, err = p.readQuestions(raw, can); err != nil {
+			return nil, err
+		}
+		if _, known := p.manager.rootsOf(from); known {
+			questions = slices.DeleteFunc(questions, func(q tool.Question) bool { return q.Key == clientroots.AnnouncedKey })
+		}
+		if len(questions) > 0 || len(state.Keys) == 0 {
+			return nil, &InputRequired{tool.Input{Questions: questions, State: state.encode(), Forget: forget}}
+		}
+	}
+	return nil, tool.Refuse(tool.CodeTooManyRounds, "package %s asks more than %d times", p.id, maxQuietRounds)
+}
+
+// answersTo returns what a caller has answered to a modern server, by the server's keys.
+func (h *Manager) answersTo(state relayState, from *Peer) map[string]json.RawMessage {
+	all := map[string]json.RawMessage{}
+	for own, here := range state.Keys {
+		if here == clientroots.AnnouncedKey {
+			if roots, known := h.rootsOf(from); known {
+				all[own] = json.RawMessage(roots)
+			}
+		} else if a, ok := from.Answers[here]; ok {
+			all[own] = a
+		}
+	}
+	return all
+}
+
+// withAnswers adds the answers to a modern server's questions to the params of its request.
+func withAnswers(params json.RawMessage, answers map[string]json.RawMessage, state json.RawMessage) json.RawMessage {
+	all := []byte(`{}`)
+	for own, a := range answers {
+		all = rawjson.Splice(all, rawjson.Edit{Key: own, Value: a})
+	}
+	edits := []rawjson.Edit{{Key: "inputResponses", Value: all}}
+	if state != nil {
+		edits = append(edits, rawjson.Edit{Key: "requestState", Value: state})
+	}
+	return rawjson.Splice(params, edits...)
+}
+
+// readQuestions reads what a modern server asks. The questions get keys of this host,
+// because others of the same call have theirs.
+func (p *managedPackage) readQuestions(raw json.RawMessage, can tool.Abilities) (s relayState, qs []tool.Question, err error) {
+	s = relayState{Modern: true, Keys: map[string]string{}}
+	if v, ok := rawjson.Get(raw, "requestState"); ok {
+		if rawjson.Kind(v) != '"' || len(v) > maxRequestState {
+			return s, nil, tool.Refuse(tool.CodeTooLarge,
+				"package %s asks with a state of %d bytes; at most %d are kept, as a string", p.id, len(v), maxRequestState)
+		}
+		s.State = json.RawMessage(append([]byte(nil), v...))
+	}
+	asked, _ := rawjson.Get(raw, "inputRequests")
+	if len(asked) > maxQuestion {
+		return s, nil, tool.Refuse(tool.CodeTooLarge,
+			"package %s asks questions of %d bytes; at most %d are passed on", p.id, len(asked), maxQuestion)
+	}
+	for k, v := range rawjson.Object(asked) {
+		method, _ := stringMember(v, "method")
+		params, _ := rawjson.Get(v, "params")
+		own := string(k)
+		q := tool.Question{Key: "relay-" + own, Method: method, Params: params}
+		if method == "roots/list" {
+			q.Key = clientroots.AnnouncedKey
+		}
+		need, _ := q.Needs()
+		switch {
+		case len(qs) >= maxQuestions || len(own) > 200:
+			return s, nil, tool.Refuse(tool.CodeTooMany, "package %s asks more than %d questions at once", p.id, maxQuestions)
+		case need == 0 || can&need != need:
+			return s, nil, tool.Refuse(tool.CodeUnsupported,
+				"package %s asks by %s, which this client has not declared that it can answer", p.id, shorten(method, 100))
+		}
+		if mode, _ := stringMember(params, "mode"); mode == "url" {
+			q.Params = withElicitationID(params, q.Key)
+		}
+		s.Keys[own] = q.Key
+		qs = append(qs, q)
+	}
+	return s, qs, nil
+}
+
+// withElicitationID adds the id that legacy revisions require, and modern ones leave out.
+func withElicitationID(params json.RawMessage, id string) json.RawMessage {
+	if _, ok := rawjson.Get(params, "elicitationId"); ok {
+		return params
+	}
+	return rawjson.Splice(params, rawjson.Edit{Key: "elicitationId", Value: quote(id)})
+}
+
+// hasAsked reports whether the call's server has asked its caller.
+func (c *openCall) hasAsked() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.steps) > 1
 }

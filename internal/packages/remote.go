@@ -182,7 +182,7 @@ func headerForm(name string) bool {
 // connectRemote returns an upstream for a server at an address. Over HTTP redirects to
 // another host are refused, because the headers are for this one. Over a socket the
 // credential of the header Authorization is part of each message.
-func (p *managedPackage) connectRemote(ctx context.Context, r *Record) (*upstream, error) {
+func (p *managedPackage) connectRemote(ctx context.Context, r *Record, o client.ConnOptions) (*upstream, error) {
 	fill := p.manager.opts.Secrets
 	if fill == nil {
 		fill = noSecrets
@@ -206,11 +206,8 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record) (*upstrea
 		gone: make(chan struct{}), used: time.Now(),
 	}
 	limit := int(p.manager.opts.Message)
-	o := client.ConnOptions{
-		Name: p.manager.opts.Name, Version: p.manager.opts.Version, Limit: limit,
-		Notified: u.handleNotification, Invalid: u.handleInvalid,
-		TooLong: func(n int64) error { return u.tooLong(n, limit) },
-	}
+	o.Limit, o.Notified, o.Invalid = limit, u.handleNotification, u.handleInvalid
+	o.TooLong = func(n int64) error { return u.tooLong(n, limit) }
 	if r.Source.Kind == URL {
 		u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: remoteClient(), Headers: headers}, o)
 	} else {

@@ -11,7 +11,12 @@ type Settings struct {
 	Install time.Duration `doc:"Time for one installation; 0 means 15m."`
 	Message int64         `doc:"Size of one message of a server; what is longer is answered by an error. 0 means 16 MiB, or the limit of the listener if that is less." unit:"bytes"`
 	Most    int           `doc:"Packages on this host; 0 means 100."`
-	Search  Search        `doc:"Where gatehouse search, gatehouse pick and package_search look."`
+
+	Instances int           `doc:"Instances of servers that serve one caller each, of all packages together; 0 means 64."`
+	Parked    int           `doc:"Calls that wait for the answer to a question of their server; 0 means 1000."`
+	Question  time.Duration `doc:"Time for a client to answer a question of a server; 0 means 5m."`
+
+	Search Search `doc:"Where gatehouse search, gatehouse pick and package_search look."`
 }
 
 // Search are the sources of the search for packages.

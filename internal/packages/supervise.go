@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/mcp/client"
 	"gatehouse/tool"
 )
@@ -23,6 +24,13 @@ const (
 // guards its fields, except pkg.
 type instance struct {
 	pkg *managedPackage
+	key instanceKey // zero for the shared instance
+
+	held         limit.Held           // among the instances of all packages; of the shared one nothing
+	calls        map[*openCall]string // that are open, with the connections of their callers; nil for the shared one
+	usedBy       string               // the connection of all calls that have ended
+	lastUsed     time.Time
+	unattributed int // questions of which the call is not known yet
 
 	running    *upstream
 	previous   *upstream     // the newest; the next start waits until it has exited
@@ -171,7 +179,7 @@ func (i *instance) startInstance() chan struct{} {
 		if last != nil {
 			<-last.gone
 		}
-		u, listed, err := p.launchServer(ctx, &rec)
+		u, listed, err := p.launchServer(ctx, &rec, i.connOptions(), i == p.shared)
 		p.mu.Lock()
 		i.starting, i.cancel = nil, nil
 		if err != nil {
@@ -181,7 +189,9 @@ func (i *instance) startInstance() chan struct{} {
 		}
 		p.mu.Unlock()
 		if err == nil {
-			p.setListing(listed, false)
+			if i == p.shared {
+				p.setListing(listed, false)
+			}
 			p.manager.work.Go(func() { i.watch(u) }) // this goroutine is counted, so Close still waits
 			p.manager.work.Go(func() { u.follow(p.manager.ctx) })
 		} else if ctx.Err() == nil {
@@ -213,7 +223,7 @@ func (i *instance) setFailed(err error) {
 		delay = min(pace.first<<(i.failures-1), pace.max)
 	}
 	i.next = time.Now().Add(delay)
-	if p.rec.Start == Always && i.failures < maxFailures && p.manager.ctx.Err() == nil {
+	if i == p.shared && p.rec.Start == Always && i.failures < maxFailures && p.manager.ctx.Err() == nil {
 		i.retryTimer = time.AfterFunc(delay, func() { i.startIfWanted(false) })
 	}
 }
@@ -231,6 +241,11 @@ func (i *instance) watch(u *upstream) {
 		if sleepUntil(u.gone, listDelay) {
 			continue
 		}
+		if i != p.shared {
+			p.listAgain()
+			sleepUntil(u.gone, listInterval)
+			continue
+		}
 		ctx, cancel := context.WithTimeout(p.manager.ctx, p.manager.opts.Begin)
 		listed, err := u.list(ctx)
 		cancel()
@@ -241,6 +256,22 @@ func (i *instance) watch(u *upstream) {
 			p.journal.writeLine(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
 		}
 		sleepUntil(u.gone, listInterval)
+	}
+}
+
+// listAgain has the shared instance list what the server offers, and starts it for that if
+// need be.
+func (p *managedPackage) listAgain() {
+	p.mu.Lock()
+	u := p.shared.running
+	p.mu.Unlock()
+	if u == nil {
+		p.startIfWanted(true)
+		return
+	}
+	select {
+	case u.relist <- struct{}{}:
+	default:
 	}
 }
 
@@ -291,7 +322,7 @@ func (i *instance) reportBroken() {
 	p := i.pkg
 	p.mu.Lock()
 	why := i.why
-	broken := i.failures == maxFailures && why != nil && i.running == nil
+	broken := i == p.shared && i.failures == maxFailures && why != nil && i.running == nil
 	p.mu.Unlock()
 	if broken && p.manager.ctx.Err() == nil {
 		p.manager.opts.Broken(p.id, why)

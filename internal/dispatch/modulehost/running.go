@@ -59,7 +59,35 @@ func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {
 		State: r.State, Caller: *r.Caller, Roots: h.rootsOf(*r.Caller), Peer: rc,
 		Unpaged: r.Unpaged, Forward: r.Forward,
 	}
+	if len(r.State) > 0 {
+		rc.call.Answers = answersOf(r.Recorded)
+	}
 	return rc
+}
+
+// answersOf returns the answers of a client among recorded values.
+func answersOf(recorded map[string]json.RawMessage) map[string]tool.Answer {
+	all := map[string]tool.Answer{}
+	for k, v := range recorded {
+		if IsAnswerKey(k) {
+			all[k] = v
+		}
+	}
+	return all
+}
+
+// forget drops recorded answers that the handler needs no more. rc.mu must be held.
+func (rc *running) forget(keys []string) {
+	if len(keys) == 0 {
+		return
+	}
+	kept := maps.Clone(rc.recorded)
+	for _, k := range keys {
+		if IsAnswerKey(k) {
+			delete(kept, k)
+		}
+	}
+	rc.recorded, rc.owned = kept, true
 }
 
 // endCall disconnects the peer, because the handler has returned and goroutines that it left must not report to a
@@ -229,6 +257,7 @@ func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
 	}
 	out := bus.Outcome{Result: rc.marked(res)}
 	if res.Input != nil {
+		rc.forget(res.Input.Forget)
 		out.Recorded = rc.recorded
 	}
 	return out, nil
@@ -237,7 +266,7 @@ func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
 // checkAbilities checks that the client has declared that it can answer each of the questions.
 func checkAbilities(can tool.Abilities, qs []tool.Question) error {
 	for _, q := range qs {
-		need, name := needs(q)
+		need, name := q.Needs()
 		if can&need != need {
 			return &tool.WireError{
 				Code:    CodeMissingAbility,
@@ -252,30 +281,6 @@ func checkAbilities(can tool.Abilities, qs []tool.Question) error {
 // CodeMissingAbility is the protocol's error code for a request that needs a capability the client did not declare
 // (2026-07-28).
 const CodeMissingAbility = -32021
-
-func needs(q tool.Question) (tool.Abilities, string) {
-	switch q.Method {
-	case "elicitation/create":
-		var p struct {
-			Mode string `json:"mode"`
-		}
-		if json.Unmarshal(q.Params, &p) == nil && p.Mode == "url" {
-			return tool.CanElicitURL, `{"elicitation":{"url":{}}}`
-		}
-		return tool.CanElicit, `{"elicitation":{"form":{}}}`
-	case "sampling/createMessage":
-		var p struct {
-			Tools json.RawMessage `json:"tools"`
-		}
-		if json.Unmarshal(q.Params, &p) == nil && len(p.Tools) > 0 {
-			return tool.CanSample | tool.CanSampleTools, `{"sampling":{"tools":{}}}`
-		}
-		return tool.CanSample, `{"sampling":{}}`
-	case "roots/list":
-		return tool.CanListRoots, `{"roots":{}}`
-	}
-	return 0, "{}"
-}
 
 // answerFits checks an answer against its question. An answer that does not fit is ignored, and the question is
 // asked again.

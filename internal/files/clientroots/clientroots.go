@@ -18,8 +18,9 @@ import (
 )
 
 const (
-	announcedKey = "gatehouse.roots" // names the question for the folders of a client
-	maxAnnounced = 100               // folders of one answer that are used
+	// AnnouncedKey names the question for the folders of a client.
+	AnnouncedKey = "gatehouse.roots"
+	maxAnnounced = 100 // folders of one answer that are used
 )
 
 // announced are the folders in which a client works, as it reports them.
@@ -166,13 +167,13 @@ func announcedBy(c *tool.Call, inner, optional bool) (*announced, error) {
 	case c.Caller.Can&tool.CanListRoots == 0:
 		return &announced{all: true}, nil
 	}
-	q := tool.ListRoots(announcedKey)
+	q := tool.ListRoots(AnnouncedKey)
 	q.Optional = optional
 	answers, err := c.Peer.Ask(q)
 	if err != nil {
 		return nil, err
 	}
-	if string(answers[announcedKey]) == "null" {
+	if string(answers[AnnouncedKey]) == "null" {
 		return &announced{}, nil
 	}
 	var r struct {
@@ -180,7 +181,7 @@ func announcedBy(c *tool.Call, inner, optional bool) (*announced, error) {
 			URI string `json:"uri"`
 		} `json:"roots"`
 	}
-	if err := json.Unmarshal(answers[announcedKey], &r); err != nil {
+	if err := json.Unmarshal(answers[AnnouncedKey], &r); err != nil {
 		return nil, tool.Refuse(tool.CodeInvalidArguments, "the client's list of roots: %v", err)
 	}
 	said := &announced{}

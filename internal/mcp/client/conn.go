@@ -36,8 +36,8 @@ type ConnOptions struct {
 	// Notified receives notifications except the progress of a request.
 	Notified func(method string, params json.RawMessage)
 	// Answer answers a request of the server. It may be called concurrently and may
-	// block until ctx is done, which ends with the connection. If it is nil, every
-	// request except ping is refused.
+	// block until ctx is done, which ends with the connection, or when the server
+	// withdraws the request. If it is nil, every request except ping is refused.
 	Answer func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *RPCError)
 	// Invalid receives what the server sent instead of a message.
 	Invalid func(text []byte, err error)
@@ -60,6 +60,12 @@ type Request struct {
 	// returns whether it has handled one; otherwise ConnOptions.Notified receives it. It must
 	// not block.
 	Notified func(method string, params json.RawMessage) (handled bool)
+	// Capabilities are what the client can do for the server while it serves this
+	// request. Only a modern server reads them there; nil means those of the connection.
+	Capabilities json.RawMessage
+	// Answer answers what the server asks on the stream of this request, over HTTP. It is
+	// called as ConnOptions.Answer is, which answers everything if this is nil.
+	Answer func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *RPCError)
 }
 
 // NoAnswerError means that a request got no answer.
@@ -128,7 +134,11 @@ type pendingRequest struct {
 	answer   chan answer // holds one
 	progress func(json.RawMessage)
 	notified func(string, json.RawMessage) bool
+	respond  answerFunc // what the server asks on its stream; nil means the connection's
 }
+
+// answerFunc answers a request of the server.
+type answerFunc = func(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *RPCError)
 
 type answer struct {
 	result json.RawMessage
@@ -153,6 +163,7 @@ type Conn struct {
 	version string          // the revision in use; Connect sets it while the server may already send
 	info    json.RawMessage // the result of server/discover or initialize; set by Connect
 	pending map[int64]*pendingRequest
+	asked   map[string]context.CancelFunc // by the server's raw id: withdraws what is being answered
 	next    int64
 	err     error // why it ended; set before life ends
 	used    time.Time
@@ -167,7 +178,7 @@ func newConn(w carrier, o ConnOptions) *Conn {
 	}
 	c := &Conn{
 		o: o, carrier: w, answering: make(chan struct{}, maxAnswers), version: modern,
-		pending: map[int64]*pendingRequest{}, used: time.Now(),
+		pending: map[int64]*pendingRequest{}, asked: map[string]context.CancelFunc{}, used: time.Now(),
 	}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c
@@ -274,7 +285,7 @@ func (c *Conn) failPending(why error) {
 // Do sends a request and returns its result as the server sent it. An error
 // response is an *RPCError; a missing answer is a *NoAnswerError.
 func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
-	p := &pendingRequest{make(chan answer, 1), r.Progress, r.Notified}
+	p := &pendingRequest{make(chan answer, 1), r.Progress, r.Notified, r.Answer}
 	id, err := c.addPending(p)
 	if err != nil {
 		return nil, err
@@ -364,9 +375,13 @@ func (c *Conn) encodeRequest(id int64, r *Request, version string) []byte {
 		}
 	}
 	if version == modern {
+		capabilities := c.o.Capabilities
+		if r.Capabilities != nil {
+			capabilities = r.Capabilities
+		}
 		edits = append(edits,
 			rawjson.Edit{Key: "io.modelcontextprotocol/protocolVersion", Value: rawjson.AppendString(nil, modern)},
-			rawjson.Edit{Key: "io.modelcontextprotocol/clientCapabilities", Value: c.o.Capabilities},
+			rawjson.Edit{Key: "io.modelcontextprotocol/clientCapabilities", Value: capabilities},
 			rawjson.Edit{Key: "io.modelcontextprotocol/clientInfo", Value: c.clientInfo()},
 		)
 	}
@@ -506,7 +521,7 @@ func (c *Conn) receiveMessage(m []byte, within int64) {
 		method, _ := rawjson.String(raw)
 		params, _ := rawjson.Get(m, "params")
 		if hasID && rawjson.Kind(id) != 'n' {
-			c.receiveRequest(bytes.Clone(id), method, bytes.Clone(params))
+			c.receiveRequest(within, bytes.Clone(id), method, bytes.Clone(params))
 			return
 		}
 		c.receiveNotification(method, params, within)
@@ -546,14 +561,20 @@ func parseError(e []byte) *RPCError {
 
 // receiveRequest answers a request of the server. id is any JSON value and is returned
 // unchanged.
-func (c *Conn) receiveRequest(id []byte, method string, params json.RawMessage) {
+func (c *Conn) receiveRequest(within int64, id []byte, method string, params json.RawMessage) {
 	if k := rawjson.Kind(id); k != '"' && k != '0' || len(id) > 1<<10 {
 		return
 	}
+	respond := c.o.Answer
+	c.mu.Lock()
+	if p := c.pending[within]; p != nil && p.respond != nil {
+		respond = p.respond
+	}
+	c.mu.Unlock()
 	switch {
 	case method == "ping":
 		c.reply(id, json.RawMessage(`{}`), nil)
-	case c.o.Answer == nil:
+	case respond == nil:
 		c.reply(id, nil, &RPCError{Code: -32601, Message: "this client answers no questions"})
 	default:
 		select {
@@ -562,12 +583,36 @@ func (c *Conn) receiveRequest(id []byte, method string, params json.RawMessage) 
 			c.reply(id, nil, &RPCError{Code: -32000, Message: fmt.Sprintf("%d requests are being answered", maxAnswers)})
 			return
 		}
+		ctx, cancel := context.WithCancel(c.life)
+		c.mu.Lock()
+		c.asked[string(id)] = cancel
+		c.mu.Unlock()
 		go func() { // Answer returns when the connection ends
 			defer func() { <-c.answering }()
-			result, err := c.o.Answer(c.life, method, params)
-			c.reply(id, result, err)
+			result, err := respond(ctx, method, params)
+			c.mu.Lock()
+			delete(c.asked, string(id))
+			c.mu.Unlock()
+			withdrawn := ctx.Err() != nil
+			cancel()
+			if !withdrawn { // the server no longer waits for it
+				c.reply(id, result, err)
+			}
 		}()
 	}
+}
+
+// withdraw ends the answering of a request that the server has cancelled. It reports
+// whether there was one.
+func (c *Conn) withdraw(params json.RawMessage) bool {
+	id, _ := rawjson.Get(params, "requestId")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cancel := c.asked[string(id)]
+	if cancel != nil {
+		cancel()
+	}
+	return cancel != nil
 }
 
 func (c *Conn) reply(id []byte, result json.RawMessage, failure *RPCError) {
@@ -602,6 +647,9 @@ func (c *Conn) receiveNotification(method string, params json.RawMessage, within
 		if p != nil && p.progress != nil {
 			p.progress(params)
 		}
+		return
+	}
+	if method == "notifications/cancelled" && c.withdraw(params) {
 		return
 	}
 	if meta, ok := rawjson.Get(params, "_meta"); ok && within == 0 && rawjson.Kind(meta) == '{' {

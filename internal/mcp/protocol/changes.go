@@ -274,7 +274,8 @@ const (
 
 // SessionEvent describes the session of an event.
 type SessionEvent struct {
-	Session    string `json:"session,omitempty"` // "" for a connection that is a session of its own
+	Session    string `json:"session,omitempty"`    // "" for a connection that is a session of its own
+	Connection string `json:"connection,omitempty"` // with a session "": tool.Caller.Connection
 	Credential string `json:"credential,omitempty"`
 	Context    string `json:"context,omitempty"`
 	Client     string `json:"client,omitempty"`
@@ -284,7 +285,7 @@ type SessionEvent struct {
 // publishSession publishes an event about a session.
 func (e *Engine) publishSession(topic bus.Topic[SessionEvent], s *session.Session) {
 	f := s.Facts()
-	event, _ := topic.Event(SessionEvent{s.ID, f.Credential, f.Context, f.Client, f.Revision.String()})
+	event, _ := topic.Event(SessionEvent{s.ID, f.Connection, f.Credential, f.Context, f.Client, f.Revision.String()})
 	event.Owner = f.Owner
 	e.opts.Bus.Publish(event)
 }

@@ -77,7 +77,7 @@ func (r *request) readEnvelope(who Caller) *Fault {
 		return badEnvelope(metaCaps, "an object, {} for none")
 	}
 	r.facts, r.factsOwned = &session.Facts{Caller: who.Caller, Revision: rev, Until: who.Until}, true
-	r.facts.Can = abilities(caps, rev)
+	r.facts.Can, r.facts.Connection = abilities(caps, rev), "" // it says nothing about other requests
 	if t := r.traceparent(); t != "" {
 		r.facts.Trace = t
 	}

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -41,6 +42,7 @@ const openPerSlot = 16
 var errPipe = errors.New("the client does not read the server's output")
 
 func (e *Engine) newPipe(who Caller, write func([]byte) error) *Pipe {
+	who.Connection = rand.Text()
 	p := &Pipe{e: e, who: who, write: write, done: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancelCause(e.base)
 	p.slots = make(chan struct{}, e.opts.InFlight)

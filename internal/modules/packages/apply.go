@@ -28,6 +28,7 @@ type declaredIn struct {
 	PassHeaders []string          `json:"pass_headers,omitempty"`
 	Start       string            `json:"start,omitempty" enum:"demand,always"`
 	Results     string            `json:"results,omitempty" enum:"text"`
+	Instances   string            `json:"instances,omitempty" enum:"auto,shared,principal,session"`
 	Title       string            `json:"title,omitempty" max:"200"`
 	Off         []string          `json:"off,omitempty" max:"500"`
 }

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"strings"
@@ -54,6 +55,7 @@ type infoOut struct {
 	Args      []string          `json:"args,omitempty"`
 	Env       map[string]string `json:"env,omitempty" doc:"variables, each with the secrets it refers to"`
 	Start     string            `json:"start"`
+	Instances string            `json:"instances" doc:"whom one instance of its server serves"`
 	Data      string            `json:"data" doc:"its data folder"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by,omitempty"`
@@ -83,8 +85,8 @@ func (k *manager) packageInfo(ctx context.Context, c *tool.Call, in idIn) (infoO
 	out := infoOut{
 		Bytes: bytes, Also: also,
 		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env),
-		Start: i.Record.Start,
-		Data:  i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
+		Start: i.Record.Start, Instances: cmp.Or(i.Record.Instances, packages.AutoInstances),
+		Data: i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
 		Next: stamp(i.Next), Names: i.Names, Left: i.Left, Off: i.Off,
 	}
 	if out.Names == nil {

@@ -23,6 +23,7 @@ type installIn struct {
 	PassHeaders []string          `json:"pass_headers,omitempty" doc:"headers of a client's request that go on to a remote server with it"`
 	Start       string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
 	Results     string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
+	Instances   string            `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
 	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
 	Version     string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
 	Confirm     string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
@@ -49,7 +50,8 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	}
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
-		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start, Results: in.Results, By: c.Caller.Principal,
+		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start, Results: in.Results,
+		Instances: in.Instances, By: c.Caller.Principal,
 	}
 	if source, err = resolveSource(c, source); err != nil {
 		return jobOut{}, err

@@ -96,13 +96,33 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 			if _, sent := rawjson.Get(c.Params, "arguments"); !sent && string(args) == "{}" {
 				args = nil // the client sent none
 			}
-			raw, err := servers.Call(packages.Forwarding(ctx, c.Forward), t.Package, t.Own, args, meta, c.Peer.Progress)
+			raw, err := servers.Call(packages.Forwarding(ctx, c.Forward), t.Package, t.Own, args, meta, peerOf(c))
 			if err == nil && t.Text {
 				raw = textOnly(raw)
 			}
-			return tool.Result{Raw: raw}, err
+			return relayed(raw, err)
 		},
 	}
+}
+
+// peerOf returns the caller of a relayed request.
+func peerOf(c *tool.Call) *packages.Peer {
+	return &packages.Peer{Caller: &c.Caller, State: c.State, Answers: c.Answers, Progress: c.Peer.Progress}
+}
+
+// askedNothing is peerOf for a request during which the protocol lets no client be asked.
+func askedNothing(c *tool.Call) *packages.Peer {
+	who := c.Caller
+	who.Can = 0
+	return &packages.Peer{Caller: &who, Progress: c.Peer.Progress}
+}
+
+// relayed returns the outcome of a relayed request, which may be that the server asks.
+func relayed(raw json.RawMessage, err error) (tool.Result, error) {
+	if asked, ok := errors.AsType[*packages.InputRequired](err); ok {
+		return tool.Result{Input: &asked.Input}, nil
+	}
+	return tool.Result{Raw: raw}, err
 }
 
 // addOffer adds the resources and prompts of a package.
@@ -131,8 +151,8 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 			Name: p.Name, Raw: p.Raw,
 			Get: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 				meta, _ := rawjson.Get(c.Params, "_meta")
-				raw, err := k.cfg.Packages.Prompt(packages.Forwarding(ctx, c.Forward), p.Package, p.Own, c.Args, meta)
-				return tool.Result{Raw: raw}, err
+				raw, err := k.cfg.Packages.Prompt(packages.Forwarding(ctx, c.Forward), p.Package, p.Own, c.Args, meta, peerOf(c))
+				return relayed(raw, err)
 			},
 			Complete: k.relayCompletion(p.Package, func() json.RawMessage {
 				return reference("ref/prompt", "name", p.Own)
@@ -151,8 +171,8 @@ func (k *manager) relayResource(r packages.OfferedResource) module.Resource {
 func (k *manager) reader(id string) tool.Handler {
 	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		meta, _ := rawjson.Get(c.Params, "_meta")
-		raw, err := k.cfg.Packages.Read(packages.Forwarding(ctx, c.Forward), id, c.Name, meta)
-		return tool.Result{Raw: raw}, err
+		raw, err := k.cfg.Packages.Read(packages.Forwarding(ctx, c.Forward), id, c.Name, meta, peerOf(c))
+		return relayed(raw, err)
 	}
 }
 
@@ -168,8 +188,8 @@ func (k *manager) relayCompletion(id string, ref func() json.RawMessage) tool.Ha
 	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		argument, _ := rawjson.Get(c.Params, "argument")
 		known, _ := rawjson.Get(c.Params, "context")
-		raw, err := k.cfg.Packages.Complete(packages.Forwarding(ctx, c.Forward), id, ref(), argument, known)
-		return tool.Result{Raw: raw}, err
+		raw, err := k.cfg.Packages.Complete(packages.Forwarding(ctx, c.Forward), id, ref(), argument, known, askedNothing(c))
+		return relayed(raw, err)
 	}
 }
 
@@ -211,6 +231,8 @@ const (
   or the address of a running server: "url:https://HOST/PATH", "unix:/PATH" of its socket, or "tcp:HOST:PORT". Paths are in the folders of this host.
 - command is the program to start. It may be missing if a package.json names the program. ./name is in the program's
   folder; ${program} and ${data} in command, args and env stand for the package's folders.
+- instances: a server that asks its user something in the middle of a call can ask callers only through instances that
+  serve one caller each. auto, the default, starts these for callers that can answer questions.
 - results "text" removes the structured content from its results, and the output schemas from its tools. Claude Code and
   Codex give the model only the structured content of a result, so that the model would not see text that says more.
 - Its resources are offered as package://<id>/<its own URI>, its prompts by the names of tools.

@@ -33,8 +33,15 @@ import (
 const childVariable = "GATEHOUSE_TEST_RELAY_CHILD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childVariable) != "" {
-		s, err := newFixture(gatehouse.WithModule("live", (&live{}).open))
+	if how := os.Getenv(childVariable); how != "" {
+		more := []gatehouse.Option{gatehouse.WithModule("live", (&live{}).open)}
+		if strings.HasSuffix(how, "asker") {
+			more = append(more, gatehouse.WithModule("asks", newAsker))
+		}
+		s, err := newFixture(more...)
+		if err == nil && strings.HasPrefix(how, "legacy") {
+			err = withoutDiscovery()
+		}
 		if err == nil {
 			err = s.ServeStdio(context.Background())
 		}
