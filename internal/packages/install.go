@@ -224,7 +224,11 @@ func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, 
 		}
 	}
 	r.Shared = sharing
-	u, listed, err := p.launchServer(ctx, r, p.shared.connOptions(), true)
+	o := p.shared.connOptions()
+	if r.listsAsked() {
+		o = p.askedOptions()
+	}
+	u, listed, err := p.launchServer(ctx, r, o, true)
 	if err == nil || !sharing || ctx.Err() != nil || !deniedWrite.MatchString(Words(err)) {
 		return u, listed, err
 	}
@@ -233,7 +237,7 @@ func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, 
 	if err := p.manager.store.separate(ctx, top); err != nil {
 		return nil, listing{}, err
 	}
-	return p.launchServer(ctx, r, p.shared.connOptions(), true)
+	return p.launchServer(ctx, r, o, true)
 }
 
 // deniedWrite finds in the output of a server that it could not write.

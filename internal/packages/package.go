@@ -41,6 +41,8 @@ type managedPackage struct {
 	serial    bool // questions that name no call, so that an instance that can be asked runs one at a time
 	asksRoots bool // the roots of callers
 
+	conditional []json.RawMessage // tools that the server lists only for clients that can be asked
+
 	watched subscriptions // has a lock of its own, which is taken before the manager's
 
 	tools  []Offered

@@ -454,7 +454,7 @@ func (h *Manager) EndSessions(ended func(session string) bool) {
 	for _, p := range h.sortedPackages() {
 		p.mu.Lock()
 		all := slices.DeleteFunc(p.poolInstances(), func(i *instance) bool {
-			return i.key.session == "" || !ended(i.key.session)
+			return i.key.session == "" || !ended(i.key.session) || p.retireInstance(i)
 		})
 		p.mu.Unlock()
 		for _, i := range all {

@@ -190,7 +190,7 @@ func (i *instance) startInstance() chan struct{} {
 		p.mu.Unlock()
 		if err == nil {
 			if i == p.shared {
-				p.setListing(listed, false)
+				p.updateListing(listed)
 			}
 			p.manager.work.Go(func() { i.watch(u) }) // this goroutine is counted, so Close still waits
 			p.manager.work.Go(func() { u.follow(p.manager.ctx) })
@@ -250,7 +250,7 @@ func (i *instance) watch(u *upstream) {
 		listed, err := u.list(ctx)
 		cancel()
 		if err == nil {
-			p.setListing(listed, false)
+			p.updateListing(listed)
 			p.publishState()
 		} else if u.conn.Err() == nil {
 			p.journal.writeLine(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))

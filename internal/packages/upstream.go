@@ -170,7 +170,9 @@ func (u *upstream) writeMessage(ctx context.Context, text []byte) (written int, 
 // query sends a request about the server itself. Its answer is stored and shown to
 // users, so secrets are removed from it.
 func (u *upstream) query(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
-	raw, err := u.conn.Do(ctx, client.Request{Method: method, Params: params})
+	raw, err := u.conn.Do(ctx, client.Request{
+		Method: method, Params: params, Capabilities: capabilities(asksFor, true), // what it offers may depend on them
+	})
 	if e, ok := errors.AsType[*client.RPCError](err); ok {
 		err = fmt.Errorf("%s (%d)", u.secrets.Hide([]byte(e.Message)), e.Code)
 	}

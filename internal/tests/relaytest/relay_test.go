@@ -106,14 +106,19 @@ func install(t *testing.T, r packages.Record, fill func(map[string]string) (map[
 	*packages.Manager, module.New,
 ) {
 	t.Helper()
+	return installWith(t, packages.Options{Secrets: fill}, r)
+}
+
+// installWith is install with options of the manager.
+func installWith(t *testing.T, o packages.Options, r packages.Record) (*packages.Manager, module.New) {
+	t.Helper()
 	tree := state.New(state.Options{})
 	records, err := state.Attach[map[string]packages.Record](t.Context(), tree, "/private/packages", state.Durable)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := packages.Open(packages.Options{
-		Folder: t.TempDir(), Records: records, Name: "test", Version: "1", Secrets: fill,
-	})
+	o.Folder, o.Records, o.Name, o.Version = t.TempDir(), records, "test", "1"
+	m, err := packages.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
