@@ -205,7 +205,9 @@ verify-suites:
 
 # The official suites against the servers of the SDKs, directly and through gatehouse run;
 # it writes the table of docs/relay.md. Python's SDK is installed below .tools.
+# Then 10,000 questions of servers to two principals, and the protocol's reference server.
 verify-relay:
+	GATEHOUSE_TEST_ALL=1 $(GOTEST) ./internal/tests/relaytest -count=1 -timeout 30m -v
 	$(GO) run ./internal/tests/conformance/run relay
 
 # Each package is built once for all its targets.

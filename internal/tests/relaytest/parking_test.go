@@ -64,7 +64,7 @@ func legacyAsker(t *testing.T, s packages.Settings) (*packages.Manager, module.N
 // A retry that is sent again gets the same result, the tool runs once, and no other
 // principal can answer.
 //
-//redteam:attack A server's question reaches its caller alone: another principal answers it
+//redteam:attack What is not yours is not there: another principal answers a question that a server asked its caller
 func TestAParkedCallBelongsToItsCaller(t *testing.T) {
 	m, _ := legacyAsker(t, packages.Settings{})
 	in := ask(t, m, "ann", "one")
