@@ -107,7 +107,8 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 
 // peerOf returns the caller of a relayed request.
 func peerOf(c *tool.Call) *packages.Peer {
-	return &packages.Peer{Caller: &c.Caller, State: c.State, Answers: c.Answers, Progress: c.Peer.Progress}
+	who := c.Caller // an open call outlives the handler's
+	return &packages.Peer{Caller: &who, State: c.State, Answers: c.Answers, Progress: c.Peer.Progress}
 }
 
 // askedNothing is peerOf for a request during which the protocol lets no client be asked.
