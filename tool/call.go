@@ -95,6 +95,10 @@ type Call struct {
 	// relays, by canonical name: those that some server is allowed to get. They may be secrets.
 	Forward map[string]string
 
+	// Logs is the lowest level of the log messages that the client wants, as the protocol
+	// names it: debug, info, notice, warning, error and so on; "" means that it wants none.
+	Logs string
+
 	// Unpaged means that the view gives results whole: a tool that pages itself
 	// gives all there is, up to MostUnpaged, where the arguments
 	// do not ask for a part.
@@ -129,7 +133,7 @@ type Peer interface {
 	// coalesced, the latest wins, and one that does not advance is dropped.
 	Progress(done, total float64, note string)
 	// Log sends a log message to a client that asked for them. Data is any
-	// JSON value.
+	// JSON value, or a LogMessage.
 	Log(level slog.Level, data any)
 	// Output takes what the call prints while it works, of any size: it goes
 	// to the spool, and its tail rides on progress.
@@ -145,6 +149,10 @@ type Peer interface {
 	Recall(key string) (json.RawMessage, bool)
 	Record(key string, v any) error
 }
+
+// LogMessage is the params of a log message of another server, an object. Peer.Log sends it
+// unchanged.
+type LogMessage json.RawMessage
 
 // Question is one thing a handler asks of the client. Make it with Elicit,
 // ElicitURL, Sample or ListRoots.

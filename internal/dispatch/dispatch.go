@@ -98,6 +98,7 @@ type Request struct {
 	// Complete asks for the whole structured output even if the view sends text alone. It does not change the
 	// text.
 	Complete bool
+	Logs     string // see tool.Call
 
 	Recorded map[string]json.RawMessage // of earlier rounds
 	State    []byte
@@ -142,7 +143,7 @@ func (r *Request) completeArgs() error {
 // Notes receives what a running call reports. Output arrives as progress.
 type Notes interface {
 	Progress(done, total float64, note string)
-	Log(level slog.Level, data json.RawMessage)
+	Log(level slog.Level, params json.RawMessage) // params of a log message; it may have no level
 	Detach()
 }
 
@@ -281,7 +282,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
 			Caller: d.askedCaller(r), Args: args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
-			Unpaged: r.Entry.Unpaged, Forward: r.Forward,
+			Unpaged: r.Entry.Unpaged, Forward: r.Forward, Logs: r.Logs,
 		},
 	}
 	if r.Name == "" {

@@ -100,7 +100,7 @@ func TestOutputRidesOnProgress(t *testing.T) {
 				"3.000002/9 4096 bytes",
 				"3.000003/9 4096 bytes",
 				"4.000000/9 0 bytes",
-				`"done"`,
+				`{"data":"done"}`,
 			}
 			if fmt.Sprint(n.told) != fmt.Sprint(want) {
 				t.Errorf("told %q, want %q", n.told, want)

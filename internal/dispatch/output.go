@@ -46,9 +46,9 @@ func (o *output) Progress(done, total float64, note string) {
 	}
 }
 
-func (o *output) Log(level slog.Level, data json.RawMessage) {
+func (o *output) Log(level slog.Level, params json.RawMessage) {
 	if o.req.Notes != nil {
-		o.req.Notes.Log(level, data)
+		o.req.Notes.Log(level, params)
 	}
 }
 

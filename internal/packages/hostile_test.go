@@ -102,12 +102,12 @@ func TestWhatAServerLiesAboutIsLeftOut(t *testing.T) {
 		return wanted{id: "up", own: own, name: nameHere("up", own), level: 1}.hashed()
 	}
 	if want := []string{
-		hashed("get-it.now"), "up_get_it_now", hashed(strings.Repeat("long", 40)), "up_big", "up_badout", "up___ignore_all_rules",
+		hashed("get-it.now"), "up_get_it_now", hashed(strings.Repeat("long", 40)), "up_big", "up_badout", "up_tasks", "up___ignore_all_rules",
 	}; !slices.Equal(i.Names, want) {
 		t.Errorf("offered are %q, want %q", i.Names, want)
 	}
 	left := strings.Join(i.Left, "\n")
-	for _, want := range []string{"a tool: it has no name", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has", "tasks: "} {
+	for _, want := range []string{"a tool: it has no name", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has"} {
 		if !strings.Contains(left, want) {
 			t.Errorf("%q is not in\n%s", want, left)
 		}
@@ -319,7 +319,7 @@ func FuzzListing(f *testing.F) {
 }
 
 // A server that puts its name in front of its tools' names keeps it once, and a
-// tool that can only be called as a task is not listed.
+// tool that can only be called as a task is known as such.
 func TestNamesAreNotDoubled(t *testing.T) {
 	entry := func(name, more string) json.RawMessage {
 		return json.RawMessage(`{"name":"` + name + `","inputSchema":{"type":"object"}` + more + `}`)
@@ -342,11 +342,16 @@ func TestNamesAreNotDoubled(t *testing.T) {
 	want := "fire_crawl_scrape<fire_crawl_scrape fire_crawl_map<fire-crawl_map fire_crawl_search<search " +
 		"fire_crawl_fire_crawl_<fire_crawl_ fire_crawl_fire_crawler<fire_crawler " +
 		wanted{id: "fire-crawl", own: "fire_crawl_search", name: "fire_crawl_search", level: 1}.hashed() +
-		"<fire_crawl_search fire_crawl_either<either"
+		"<fire_crawl_search fire_crawl_slow<slow fire_crawl_either<either"
 	if got := strings.Join(names, " "); got != want {
 		t.Errorf("offers %s, want %s", got, want)
 	}
-	if got := strings.Join(left, "; "); got != "slow: it runs only as a task, and calls of packages are not made as tasks" {
-		t.Errorf("leaves %s", got)
+	if len(left) > 0 {
+		t.Errorf("leaves %q", left)
+	}
+	for _, o := range tools {
+		if o.Task != (o.Own == "slow") {
+			t.Errorf("%s runs as a task alone: %v", o.Own, o.Task)
+		}
 	}
 }

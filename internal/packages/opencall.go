@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -130,6 +131,7 @@ type openCall struct {
 	mu       sync.Mutex
 	roots    string // the caller's answer to roots/list; "" if it is not known
 	progress func(done, total float64, note string)
+	log      func(slog.Level, tool.LogMessage)
 	waiters  int
 	waiting  bool // for the caller's answer
 	expired  string
@@ -162,7 +164,7 @@ func (p *managedPackage) startCall(
 	c := &openCall{
 		pkg: p, handle: rand.Text(), owner: ownerOf(from.Caller), principal: from.Caller.Principal, what: what,
 		can: from.can(), roots: roots, cancel: cancel, asking: make(chan struct{}, 1), progress: from.Progress,
-		steps: []*callStep{{done: make(chan struct{})}},
+		log: from.Log, steps: []*callStep{{done: make(chan struct{})}},
 	}
 	go func() {
 		defer leave()
@@ -180,6 +182,17 @@ func (c *openCall) report(params json.RawMessage) {
 	c.mu.Unlock()
 	if f := progressOf(report); f != nil {
 		f(params)
+	}
+}
+
+// logMessage passes a log message on to the handler that waits for the call; without one it
+// is dropped.
+func (c *openCall) logMessage(level slog.Level, params tool.LogMessage) {
+	c.mu.Lock()
+	log := c.log
+	c.mu.Unlock()
+	if log != nil {
+		log(level, params)
 	}
 }
 
@@ -341,7 +354,7 @@ func (c *openCall) attach(ctx context.Context, asked int, from *Peer) (json.RawM
 func (c *openCall) await(ctx context.Context, n int, from *Peer) (json.RawMessage, error) {
 	c.mu.Lock()
 	s := c.steps[n]
-	c.progress = from.Progress
+	c.progress, c.log = from.Progress, from.Log
 	c.waiters++
 	c.mu.Unlock()
 	select {
@@ -352,7 +365,7 @@ func (c *openCall) await(ctx context.Context, n int, from *Peer) (json.RawMessag
 	c.waiters--
 	last := c.waiters == 0
 	if last {
-		c.progress = nil
+		c.progress, c.log = nil, nil
 	}
 	c.mu.Unlock()
 	select {

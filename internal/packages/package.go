@@ -228,7 +228,8 @@ func sameTools(a, b []Offered) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].Name != b[i].Name || a[i].Own != b[i].Own || string(a[i].Raw) != string(b[i].Raw) {
+		if a[i].Name != b[i].Name || a[i].Own != b[i].Own || a[i].Task != b[i].Task ||
+			string(a[i].Raw) != string(b[i].Raw) {
 			return false
 		}
 	}

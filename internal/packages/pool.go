@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -52,6 +53,11 @@ type Peer struct {
 	State    []byte                                 // tool.Call.State
 	Answers  map[string]tool.Answer                 // tool.Call.Answers
 	Progress func(done, total float64, note string) // nil drops it
+	Logs     string                                 // the lowest level of log messages that it wants; see tool.Call
+	// Log receives the params of log messages that belong to its request; nil drops them.
+	Log func(level slog.Level, params tool.LogMessage)
+	// Task says that the tool runs as a task alone, which a legacy server must be asked for.
+	Task bool
 }
 
 // can returns what of the caller's abilities a server can use.

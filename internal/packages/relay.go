@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 
 	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
@@ -19,9 +21,59 @@ const (
 	maxQuietRounds  = 10       // of a modern server whose questions need no client
 )
 
+// withLogs adds to a request that its caller wants log messages.
+func (from *Peer) withLogs(u *upstream, r client.Request) client.Request {
+	if from == nil || from.Logs == "" || from.Log == nil || !u.offers("logging") {
+		return r
+	}
+	if u.conn.IsModern() {
+		r.Params = withLogLevel(r.Params, from.Logs)
+	}
+	r.Notified = func(method string, params json.RawMessage) bool {
+		if method != "notifications/message" {
+			return false
+		}
+		name, _ := stringMember(params, "level")
+		level, ok := mcpversion.ParseLevel(name)
+		if params = bytes.Clone(u.secrets.Hide(params)); ok && rawjson.Check(params, 0) == nil {
+			from.Log(level, tool.LogMessage(params))
+		}
+		return ok
+	}
+	return r
+}
+
+// withLogLevel sets the log level in the _meta of a modern request.
+func withLogLevel(params json.RawMessage, level string) json.RawMessage {
+	meta, ok := rawjson.Get(params, "_meta")
+	if !ok {
+		meta = []byte(`{}`)
+	}
+	meta = rawjson.Splice(meta, rawjson.Edit{Key: "io.modelcontextprotocol/logLevel", Value: quote(level)})
+	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
+}
+
+// lowerLogLevel has the session of a legacy server send log messages of a caller's level, if
+// it has not been told a lower one. Only over HTTP they are attributed to the call.
+func (u *upstream) lowerLogLevel(ctx context.Context, from *Peer) {
+	if from == nil || from.Log == nil || u.remote != URL || u.conn.IsModern() || !u.offers("logging") {
+		return
+	}
+	level, ok := mcpversion.ParseLevel(from.Logs)
+	u.mu.Lock()
+	lower := ok && (!u.levelSet || level < u.level)
+	if lower {
+		u.level, u.levelSet = level, true
+	}
+	u.mu.Unlock()
+	if lower { // a server that refuses it sends what it likes
+		u.conn.Do(ctx, client.Request{Method: "logging/setLevel", Params: fmt.Appendf(nil, `{"level":%q}`, from.Logs)})
+	}
+}
+
 // Call relays a call to a server, and starts it if it does not run. args and meta are
-// the caller's. The result is the server's, unchanged. A *tool.WireError is the
-// server's own error, and *InputRequired means that the server asks.
+// the caller's. The result is the server's, unchanged; TaskOf says whether it is a task. A
+// *tool.WireError is the server's own error, and *InputRequired means that the server asks.
 func (h *Manager) Call(
 	ctx context.Context,
 	id, own string,
@@ -32,8 +84,13 @@ func (h *Manager) Call(
 	if err != nil {
 		return nil, err
 	}
+	params := callParams(own, args, meta)
+	if from != nil && from.Task && p.isLegacy() {
+		params = rawjson.Splice(params, rawjson.Edit{Key: "task", Value: []byte(`{}`)})
+	}
 	raw, err := p.relay(ctx, client.Request{
-		Method: "tools/call", Params: callParams(own, args, meta), Name: own, Headers: p.paramHeaders(own, args),
+		Method: "tools/call", Params: params, Name: own, Headers: p.paramHeaders(own, args),
+		Extensions: tasksExtension,
 	}, from, false)
 	if err != nil {
 		return nil, err
@@ -102,7 +159,9 @@ func (p *managedPackage) relay(ctx context.Context, r client.Request, from *Peer
 		if from.Progress != nil {
 			r.Progress = c.report
 		}
-		raw, _, err := p.exchange(ctx, key, from, c, r, repeat)
+		told := *from
+		told.Log = c.logMessage
+		raw, _, err := p.exchange(ctx, key, &told, c, r, repeat)
 		return raw, err
 	})
 	if err != nil {
@@ -129,7 +188,8 @@ func (p *managedPackage) exchange(
 		if err != nil {
 			return nil, false, err
 		}
-		raw, err := u.conn.Do(ctx, r)
+		u.lowerLogLevel(ctx, from)
+		raw, err := u.conn.Do(ctx, from.withLogs(u, r))
 		release()
 		gone, ok := errors.AsType[*client.NoAnswerError](err)
 		switch {

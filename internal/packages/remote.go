@@ -2,6 +2,7 @@ package packages
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -203,7 +204,7 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record, o client.
 	}
 	u := &upstream{
 		journal: &p.journal, watched: &p.watched, secrets: secret.NewHider(hidden...), relist: make(chan struct{}, 1),
-		gone: make(chan struct{}), used: time.Now(),
+		gone: make(chan struct{}), used: time.Now(), remote: r.Source.Kind,
 	}
 	limit := int(p.manager.opts.Message)
 	o.Limit, o.Notified, o.Invalid = limit, u.handleNotification, u.handleInvalid
@@ -249,7 +250,10 @@ func remoteClient() *http.Client {
 // has ended.
 func (u *upstream) follow(ctx context.Context) {
 	if !u.conn.IsModern() {
-		u.conn.Follow(ctx, u.watched.missed) // a server may refuse it
+		u.conn.Follow(ctx, func() { // a server may refuse it
+			u.listAgain()
+			u.watched.missed()
+		})
 		return
 	}
 	want := []byte(`{}`)
@@ -266,7 +270,16 @@ func (u *upstream) follow(ctx context.Context) {
 	pace := listInterval
 	for u.conn.Err() == nil && ctx.Err() == nil {
 		begun := time.Now()
-		_, err := u.conn.Do(ctx, client.Request{Method: "subscriptions/listen", Params: params})
+		_, err := u.conn.Do(ctx, client.Request{
+			Method: "subscriptions/listen", Params: params,
+			Notified: func(method string, _ json.RawMessage) bool {
+				open := method == "notifications/subscriptions/acknowledged"
+				if open {
+					u.listAgain() // for what has changed before
+				}
+				return open
+			},
+		})
 		if _, refused := errors.AsType[*client.RPCError](err); refused {
 			return
 		}

@@ -30,6 +30,7 @@ type Offered struct {
 	Own     string          // the server's name for it
 	Raw     json.RawMessage // the listing entry, without what is not believed
 	Text    bool            // its results are sent as text alone
+	Task    bool            // the server runs it as a task alone
 
 	plain string // the name that it would have if no other tool had it too, and of any length
 }
@@ -91,11 +92,10 @@ func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []str
 			leave("a tool", "it has no name")
 			continue
 		}
-		if ex, ok := rawjson.Get(e, "execution"); ok {
-			if need, ok := rawjson.Get(ex, "taskSupport"); ok && rawjson.Equal(need, "required") {
-				leave(own, "it runs only as a task, and calls of packages are not made as tasks")
-				continue
-			}
+		task := false
+		if ex, ok := rawjson.Get(e, "execution"); ok && rawjson.Kind(ex) == '{' {
+			need, _ := rawjson.Get(ex, "taskSupport")
+			task = rawjson.Equal(need, "required")
 		}
 		if taken[own] {
 			leave(own, "it is listed twice")
@@ -108,7 +108,7 @@ func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []str
 		}
 		taken[own] = true
 		names = append(names, wanted{id: n.id, own: own, name: n.nameHere(own)})
-		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry})
+		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry, Task: task})
 	}
 	for i, name := range n.unique(names) {
 		tools[i].Name, tools[i].plain = name, names[i].name

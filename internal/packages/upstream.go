@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -39,9 +40,13 @@ type upstream struct {
 
 	invalidLines int // used by the reader only
 
-	mu   sync.Mutex
-	held int // callers that are about to send a request
-	used time.Time
+	remote string // the kind of its address; "" for a child
+
+	mu       sync.Mutex
+	held     int // callers that are about to send a request
+	used     time.Time
+	level    slog.Level // of log messages that the session was told
+	levelSet bool       // it was told one
 }
 
 // connectUpstream connects to a server. start starts its child process, whose standard
@@ -252,14 +257,19 @@ func wireError(err error) error {
 	return w
 }
 
+// listAgain has the server asked for its lists, because they may have changed.
+func (u *upstream) listAgain() {
+	select {
+	case u.relist <- struct{}{}:
+	default:
+	}
+}
+
 func (u *upstream) handleNotification(method string, params json.RawMessage) {
 	switch method {
 	case "notifications/tools/list_changed", "notifications/resources/list_changed",
 		"notifications/prompts/list_changed":
-		select {
-		case u.relist <- struct{}{}:
-		default:
-		}
+		u.listAgain()
 	case "notifications/resources/updated":
 		if uri, ok := stringMember(params, "uri"); ok {
 			meta, _ := rawjson.Get(params, "_meta")

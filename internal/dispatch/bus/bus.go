@@ -32,14 +32,15 @@ type Request struct {
 	Depth    int                        `json:"depth,omitempty"`
 	Unpaged  bool                       `json:"unpaged,omitempty"` // see tool.Call
 	Forward  map[string]string          `json:"forward,omitempty"` // see tool.Call
+	Logs     string                     `json:"logs,omitempty"`    // see tool.Call
 }
 
 // Notes receives what a running call reports besides its result. Its methods do not block for long, may be called
 // concurrently, and do nothing once Do has returned.
 type Notes interface {
 	Progress(done, total float64, note string)
-	Log(level slog.Level, data json.RawMessage)
-	Output(chunk []byte) // the callee reuses the chunk
+	Log(level slog.Level, params json.RawMessage) // params of a log message; it may have no level
+	Output(chunk []byte)                          // the callee reuses the chunk
 	Detach()
 }
 

@@ -313,7 +313,7 @@ func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 	from := bus.Request{
 		Call: parent.ID, Module: module, Method: parent.Method, Name: parent.Name, Caller: new(parent.Caller),
 		Args: slices.Clone(parent.Args), Params: slices.Clone(parent.Params),
-		Unpaged: parent.Unpaged,
+		Unpaged: parent.Unpaged, Logs: parent.Logs,
 	}
 	var narrowed any
 	if rc, ok := parent.Peer.(*running); ok {

@@ -274,7 +274,7 @@ func TestAsking(t *testing.T) {
 		out.Result.Content != nil {
 		t.Fatalf("got %+v", out.Result)
 	}
-	if told != `"one" detach` || string(out.Recorded["=k"]) != "7" {
+	if told != `{"data":"one"} detach` || string(out.Recorded["=k"]) != "7" {
 		t.Errorf("told %s, recorded %s", told, out.Recorded)
 	}
 	out.Recorded["q"] = yes

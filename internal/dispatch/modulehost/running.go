@@ -57,7 +57,7 @@ func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {
 	rc.call = tool.Call{
 		ID: r.Call, Method: r.Method, Name: r.Name, Args: r.Args, Params: r.Params,
 		State: r.State, Caller: *r.Caller, Roots: h.rootsOf(*r.Caller), Peer: rc,
-		Unpaged: r.Unpaged, Forward: r.Forward,
+		Unpaged: r.Unpaged, Forward: r.Forward, Logs: r.Logs,
 	}
 	if len(r.State) > 0 {
 		rc.call.Answers = answersOf(r.Recorded)
@@ -116,11 +116,15 @@ func (rc *running) Log(level slog.Level, data any) {
 	if rc.notes == nil || rc.isDetached() {
 		return
 	}
+	if m, ok := data.(tool.LogMessage); ok {
+		rc.notes.Log(level, json.RawMessage(m))
+		return
+	}
 	b, err := json.Marshal(data)
 	if err != nil {
 		b, _ = json.Marshal(err.Error())
 	}
-	rc.notes.Log(level, b)
+	rc.notes.Log(level, append(append([]byte(`{"data":`), b...), '}'))
 }
 
 func (rc *running) Detach(context.Context) {

@@ -53,6 +53,9 @@ type Request struct {
 	Name    string            // what the header Mcp-Name repeats: a tool, a prompt, a URI, a task
 	Headers map[string]string // further headers, over HTTP to a modern server only
 	Forward map[string]string // headers of the request that it is made for, over HTTP only
+	// Extensions are those that the client declares with the request, an object. Only a
+	// modern server reads them there; nil means none.
+	Extensions json.RawMessage
 	// Progress receives the params of each progress notification of the request.
 	Progress func(params json.RawMessage)
 	// Notified receives other notifications that are known to belong to the request: over
@@ -378,6 +381,9 @@ func (c *Conn) encodeRequest(id int64, r *Request, version string) []byte {
 		capabilities := c.o.Capabilities
 		if r.Capabilities != nil {
 			capabilities = r.Capabilities
+		}
+		if r.Extensions != nil {
+			capabilities = rawjson.Splice(capabilities, rawjson.Edit{Key: "extensions", Value: r.Extensions})
 		}
 		edits = append(edits,
 			rawjson.Edit{Key: "io.modelcontextprotocol/protocolVersion", Value: rawjson.AppendString(nil, modern)},

@@ -286,11 +286,15 @@ func (r *request) runRound(c *call) {
 }
 
 func (r *request) roundRequest(c *call) *dispatch.Request {
-	return &dispatch.Request{
+	q := &dispatch.Request{
 		ID: c.id, Facts: r.facts, Entry: c.entry, Method: c.method, Name: c.name,
 		Args: c.args, Params: r.msg.Params, Recorded: c.recorded, State: c.state, Notes: c, Forward: r.msg.Forward,
 		Complete: rawjson.Equal(r.msg.has.of().results, views.Structured),
 	}
+	if r.note.logs {
+		q.Logs = mcpversion.LevelName(r.note.level)
+	}
+	return q
 }
 
 // concludeRound handles the outcome of a round: it answers, asks the client, or stores

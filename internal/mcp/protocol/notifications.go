@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"encoding/json"
 	"log/slog"
 	"math"
@@ -47,7 +48,7 @@ func (n *notifications) initModern(has *members) *Fault {
 		return nil
 	}
 	name, _ := rawjson.String(has.of().level)
-	if n.level, n.logs = parseLevel(name); !n.logs {
+	if n.level, n.logs = mcpversion.ParseLevel(name); !n.logs {
 		return badEnvelope(metaLevel, levelNames)
 	}
 	return nil
@@ -141,16 +142,18 @@ func (n *notifications) encodeProgress(rev mcpversion.Revision, p progress) []by
 	return append(b, '}')
 }
 
-// Log sends a log message to a client that wants its level.
-func (c *call) Log(level slog.Level, data json.RawMessage) {
+// Log sends a log message to a client that wants its level. params is an object, to which
+// the level is added if it has none.
+func (c *call) Log(level slog.Level, params json.RawMessage) {
 	r := c.r
 	if !r.note.logs || level < r.note.level {
 		return
 	}
-	b := append([]byte(`{"level":"`), levelName(level)...)
-	b = append(b, `","data":`...)
-	b = append(b, data...)
-	r.sendNotification("notifications/message", append(b, '}'))
+	if _, ok := rawjson.Get(params, "level"); !ok {
+		b := append([]byte(`{"level":"`), mcpversion.LevelName(level)...)
+		params = append(append(b, `",`...), bytes.TrimLeft(params, " \t\r\n{")...)
+	}
+	r.sendNotification("notifications/message", params)
 }
 
 // sendNotification sends a notification that belongs to this request. It returns false
@@ -180,35 +183,6 @@ func (c *call) Detach() {
 
 const levelNames = "debug, info, notice, warning, error, critical, alert or emergency"
 
-var levels = [...]struct {
-	name  string
-	level slog.Level
-}{
-	{"debug", slog.LevelDebug}, {"info", slog.LevelInfo}, {"notice", slog.LevelInfo + 2},
-	{"warning", slog.LevelWarn}, {"error", slog.LevelError}, {"critical", slog.LevelError + 4},
-	{"alert", slog.LevelError + 8}, {"emergency", slog.LevelError + 12},
-}
-
-func parseLevel(name string) (slog.Level, bool) {
-	for _, l := range levels {
-		if l.name == name {
-			return l.level, true
-		}
-	}
-	return 0, false
-}
-
-// levelName returns the highest named level that is not above l.
-func levelName(l slog.Level) string {
-	name := levels[0].name
-	for _, x := range levels {
-		if x.level <= l {
-			name = x.name
-		}
-	}
-	return name
-}
-
 // setLevel serves logging/setLevel.
 func (r *request) setLevel() {
 	name, f := r.required("level")
@@ -216,7 +190,7 @@ func (r *request) setLevel() {
 		r.sendFault(f)
 		return
 	}
-	l, ok := parseLevel(name)
+	l, ok := mcpversion.ParseLevel(name)
 	if !ok {
 		r.sendFault(badParam("level", levelNames))
 		return

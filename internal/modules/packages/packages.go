@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -88,15 +89,14 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 	if t.Text {
 		listed = rawjson.Splice(listed, rawjson.Edit{Key: "outputSchema"})
 	}
+	d := tool.Def{Name: t.Name, Raw: listed, Timeout: servers.Patience()}
+	if t.Task {
+		d.Task, d.Timeout = tool.TaskAlways, taskTimeout
+	}
 	return tool.Tool{
-		Def: tool.Def{Name: t.Name, Raw: listed, Timeout: servers.Patience()},
+		Def: d,
 		Run: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
-			meta, _ := rawjson.Get(c.Params, "_meta")
-			args := c.Args
-			if _, sent := rawjson.Get(c.Params, "arguments"); !sent && string(args) == "{}" {
-				args = nil // the client sent none
-			}
-			raw, err := servers.Call(packages.Forwarding(ctx, c.Forward), t.Package, t.Own, args, meta, peerOf(c))
+			raw, err := k.callTool(packages.Forwarding(ctx, c.Forward), c, t)
 			if err == nil && t.Text {
 				raw = textOnly(raw)
 			}
@@ -105,17 +105,53 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 	}
 }
 
+// callTool calls a tool of a package. If the server runs the call as a task it is followed to
+// its end, also over the rounds in which its questions are answered.
+func (k *manager) callTool(ctx context.Context, c *tool.Call, t packages.Offered) (json.RawMessage, error) {
+	servers := k.cfg.Packages
+	var task string
+	if raw, ok := c.Peer.Recall(taskKey); ok && json.Unmarshal(raw, &task) == nil {
+		return k.followTask(ctx, c, t.Package, task)
+	}
+	meta, _ := rawjson.Get(c.Params, "_meta")
+	from := peerOf(c)
+	if t.Task && servers.IsLegacy(t.Package) {
+		from = askedNothing(c) // the task belongs to the instance that begins it
+		from.Task = true
+	}
+	args := c.Args
+	if _, sent := rawjson.Get(c.Params, "arguments"); !sent && string(args) == "{}" {
+		args = nil // the client sent none
+	}
+	raw, err := servers.Call(ctx, t.Package, t.Own, args, meta, from)
+	if err != nil {
+		return nil, err
+	}
+	began, ok := packages.TaskOf(raw)
+	if !ok {
+		return raw, nil
+	}
+	if err := c.Peer.Record(taskKey, began.ID); err != nil {
+		servers.CancelTask(ctx, t.Package, began.ID, askedNothing(c))
+		return nil, err
+	}
+	return k.followTask(ctx, c, t.Package, began.ID)
+}
+
 // peerOf returns the caller of a relayed request.
 func peerOf(c *tool.Call) *packages.Peer {
 	who := c.Caller // an open call outlives the handler's
-	return &packages.Peer{Caller: &who, State: c.State, Answers: c.Answers, Progress: c.Peer.Progress}
+	return &packages.Peer{
+		Caller: &who, State: c.State, Answers: c.Answers, Progress: c.Peer.Progress, Logs: c.Logs,
+		Log: func(level slog.Level, params tool.LogMessage) { c.Peer.Log(level, params) },
+	}
 }
 
 // askedNothing is peerOf for a request during which the protocol lets no client be asked.
 func askedNothing(c *tool.Call) *packages.Peer {
-	who := c.Caller
-	who.Can = 0
-	return &packages.Peer{Caller: &who, Progress: c.Peer.Progress}
+	from := peerOf(c)
+	from.Caller.Can, from.State, from.Answers = 0, nil, nil
+	return from
 }
 
 // relayed returns the outcome of a relayed request, which may be that the server asks.

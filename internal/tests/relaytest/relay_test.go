@@ -93,10 +93,10 @@ func serveFixture(t *testing.T, legacy bool, more ...gatehouse.Option) *upstream
 		h.ServeHTTP(w, r)
 	}))
 	t.Cleanup(func() {
-		u.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
-		s.Shutdown(ctx)
+		s.Shutdown(ctx) // it also ends streams, for which Close would wait
+		u.Close()
 	})
 	return u
 }
@@ -117,7 +117,16 @@ func installWith(t *testing.T, o packages.Options, r packages.Record) (*packages
 	if err != nil {
 		t.Fatal(err)
 	}
+	var mu sync.Mutex
+	var hosts []func() // of the hosts that have the module
 	o.Folder, o.Records, o.Name, o.Version = t.TempDir(), records, "test", "1"
+	o.Changed = func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, changed := range hosts {
+			changed()
+		}
+	}
 	m, err := packages.Open(o)
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +143,14 @@ func installWith(t *testing.T, o packages.Options, r packages.Record) (*packages
 	if _, err := m.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
 		t.Fatalf("install: %v %s", err, packages.Words(err))
 	}
-	return m, packagemodule.New(packagemodule.Config{Packages: m, Rules: func(tool.Caller) bool { return true }})
+	return m, packagemodule.New(packagemodule.Config{
+		Packages: m, Rules: func(tool.Caller) bool { return true },
+		Changed: func(changed func()) {
+			mu.Lock()
+			defer mu.Unlock()
+			hosts = append(hosts, changed)
+		},
+	})
 }
 
 // upstreams are the fixture in both eras and over both transports, by name.

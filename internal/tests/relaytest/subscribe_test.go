@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -23,16 +24,30 @@ import (
 
 // live is a module of an upstream: a resource that the tool touch updates.
 type live struct {
+	changed func(module.Audience)
+
 	mu       sync.Mutex
+	grown    int
 	watchers map[*func(json.RawMessage)]struct{}
 }
 
 const watched = "test://watched"
 
-func (l *live) open(context.Context, module.Deps) (module.Module, error) { return l, nil }
-func (l *live) Close(context.Context) error                              { return nil }
+func (l *live) open(_ context.Context, d module.Deps) (module.Module, error) {
+	l.changed = d.Changed
+	return l, nil
+}
+
+func (l *live) Close(context.Context) error { return nil }
 
 func (l *live) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	more := []module.Resource{}
+	for n := range l.grown {
+		uri := fmt.Sprintf("test://grown/%d", n)
+		more = append(more, module.Resource{URI: uri, Name: uri, Read: readsWatched})
+	}
 	return &module.Offer{
 		Tools: []tool.Tool{tool.New(tool.Def{Name: "touch", Description: "Updates the resource."},
 			func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
@@ -42,12 +57,9 @@ func (l *live) Offer(context.Context, module.Audience) (*module.Offer, error) {
 					(*w)(json.RawMessage(`{"x":1}`))
 				}
 				return tool.Result{Content: []tool.Content{{Type: "text", Text: "touched"}}}, nil
-			})},
-		Resources: []module.Resource{{
-			URI: watched, Name: "watched",
-			Read: func(context.Context, *tool.Call) (tool.Result, error) {
-				return tool.Result{Content: []tool.Content{tool.TextResource(watched, "text/plain", "watched")}}, nil
-			},
+			}), l.grow(), hang()},
+		Resources: append(more, module.Resource{
+			URI: watched, Name: "watched", Read: readsWatched,
 			Watch: func(_ tool.Caller, _ string, changed func(json.RawMessage)) (func(), error) {
 				l.mu.Lock()
 				defer l.mu.Unlock()
@@ -61,8 +73,36 @@ func (l *live) Offer(context.Context, module.Audience) (*module.Offer, error) {
 					delete(l.watchers, &changed)
 				}, nil
 			},
-		}},
+		}),
 	}, nil
+}
+
+func readsWatched(_ context.Context, c *tool.Call) (tool.Result, error) {
+	return tool.Result{Content: []tool.Content{tool.TextResource(c.Name, "text/plain", "watched")}}, nil
+}
+
+// grow is a tool that adds a resource.
+func (l *live) grow() tool.Tool {
+	return tool.New(tool.Def{Name: "grow", Description: "Adds a resource."},
+		func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+			l.mu.Lock()
+			l.grown++
+			l.mu.Unlock()
+			l.changed(module.Audience{})
+			return tool.Result{Content: []tool.Content{{Type: "text", Text: "grown"}}}, nil
+		})
+}
+
+// hang is a tool that runs until it is cancelled, which it writes to a file.
+func hang() tool.Tool {
+	return tool.New(tool.Def{Name: "hang", Description: "Runs until it is cancelled.", Timeout: time.Minute},
+		func(ctx context.Context, c *tool.Call, in struct {
+			File string `json:"file"`
+		}) (tool.Result, error) {
+			c.Peer.Progress(0.5, 1, "it hangs")
+			<-ctx.Done()
+			return tool.Result{}, os.WriteFile(in.File, []byte("cancelled"), 0o600)
+		})
 }
 
 // watcher is a client of one era that watches resources.
@@ -91,15 +131,20 @@ func watch(t *testing.T, h *hosttest.Host, modern bool, uri string) (w *watcher,
 		}
 		return w, ""
 	}
-	w.Send(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
-		`"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`)
-	w.Next()
-	w.Send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	greet(w.Client)
 	w.Send(`{"jsonrpc":"2.0","id":2,"method":"resources/subscribe","params":{"uri":` + quoted + `}}`)
 	if r := w.Next(); hosttest.Get(r, "result") == nil {
 		return w, string(r)
 	}
 	return w, ""
+}
+
+// greet opens a legacy session.
+func greet(c *hosttest.Client) {
+	c.Send(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`)
+	c.Next()
+	c.Send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 }
 
 // hear waits for an update and returns its params.
