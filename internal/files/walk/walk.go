@@ -87,9 +87,6 @@ func (d *Dir) Open(name string) (*os.File, error) {
 	return d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 }
 
-// Lstat returns the info of an entry; of a link, that of the link.
-func (d *Dir) Lstat(name string) (fs.FileInfo, error) { return d.root.Lstat(name) }
-
 func (d *Dir) hold() { d.refs.Add(1) }
 
 func (d *Dir) closeDir() {
