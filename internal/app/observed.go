@@ -9,6 +9,7 @@ import (
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/dispatch/bus"
 	metricsmodule "gatehouse/internal/modules/metrics"
+	"gatehouse/internal/packages"
 	"gatehouse/internal/server/httpserver"
 	"gatehouse/internal/telemetry"
 	"gatehouse/internal/telemetry/metrics"
@@ -45,6 +46,12 @@ func (a *App) watch() {
 		Limits:   func() limit.Stats { return a.limits.Stats() },
 		Streams:  func() int { return a.observed.ofDoors((*httpserver.Server).Streams) },
 		Requests: func() int { return a.observed.ofDoors((*httpserver.Server).Serving) },
+	}
+	s.Packages = func() []packages.PackageHealth {
+		if a.manager == nil {
+			return nil
+		}
+		return a.manager.Health()
 	}
 	if a.table != nil {
 		s.Sessions = a.table.Len

@@ -72,6 +72,7 @@ func (a *App) packageOptions() packages.Options {
 		Broken: a.notifyBroken, Relisted: a.notifyRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
 		Share:   !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
 		Watches: a.claimWatch(), Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
+		Calls: a.cfg.Limits.Calls,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -19,6 +20,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/packages"
 	"gatehouse/internal/server/daemon"
 )
 
@@ -203,6 +205,8 @@ type packageEntry struct {
 	Status  string `json:"status"`
 	Tools   int    `json:"tools"`
 	Error   string `json:"error"`
+
+	Health packages.Health `json:"health"`
 }
 
 func packageList(w Environment) *cobra.Command {
@@ -245,6 +249,8 @@ type packageDetails struct {
 	Env       map[string]string `json:"env"`
 	Start     string            `json:"start"`
 	Instances string            `json:"instances"`
+	Timeout   string            `json:"timeout"`
+	Hints     bool              `json:"trust_hints"`
 	Data      string            `json:"data"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by"`
@@ -294,6 +300,11 @@ func describePackage(out io.Writer, i packageDetails) error {
 	}
 	row("start", i.Start)
 	row("instances", i.Instances)
+	row("timeout", i.Timeout)
+	if i.Hints {
+		row("hints", "believed")
+	}
+	row("health", describeHealth(i.Health))
 	row("data", i.Data)
 	if i.Bytes > 0 {
 		row("size", fmt.Sprintf("%.1f MB, %.1f MB of it in other packages too", float64(i.Bytes)/1e6, float64(i.Also)/1e6))
@@ -305,6 +316,25 @@ func describePackage(out io.Writer, i packageDetails) error {
 		row("left out", why)
 	}
 	return t.Flush()
+}
+
+// describeHealth returns one line about how a server serves; "" if it was not called.
+func describeHealth(h packages.Health) string {
+	if h.Calls == 0 {
+		return ""
+	}
+	said := fmt.Sprintf("%d calls", h.Calls)
+	for _, kind := range slices.Sorted(maps.Keys(h.Errors)) {
+		said += fmt.Sprintf(", %d %s", h.Errors[kind], kind)
+	}
+	if h.P50 > 0 {
+		said += fmt.Sprintf("; half in %v ms, 99%% in %v ms", h.P50, h.P99)
+	}
+	said += fmt.Sprintf("; %d restarts; circuit %s", h.Restarts, h.Circuit)
+	if h.Retry != nil {
+		said += " until " + h.Retry.Format(time.RFC3339)
+	}
+	return said
 }
 
 func packageTools(w Environment) *cobra.Command {

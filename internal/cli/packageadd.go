@@ -30,6 +30,8 @@ type addFlags struct {
 	start     string
 	results   string
 	instances string
+	timeout   string
+	hints     bool
 	title     string
 	first     bool // take the first of several hits
 	take      int  // or the one of this number
@@ -107,6 +109,8 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	c.Flags().StringVar(&f.instances, "instances", "",
 		"whom one instance of the server serves: auto, shared, principal or session (default: auto)")
 	c.Flags().StringVar(&f.results, "results", "", "text: omit structured content from results")
+	c.Flags().StringVar(&f.timeout, "timeout", "", "time for one call, such as 30s (default: that of the host)")
+	c.Flags().BoolVar(&f.hints, "trust-hints", false, "believe what the server says that its tools do, such as readOnlyHint")
 	c.Flags().StringVar(&f.title, "title", "", "display name (default: the server's)")
 	c.Flags().BoolVarP(&f.first, "first", "f", false, "of several hits of a search, take the first")
 	c.Flags().IntVar(&f.take, "take", 0, "of several hits of a search, take the one with this `number`")
@@ -138,6 +142,7 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 		return wish, err
 	}
 	wish.Instances = f.instances
+	wish.Timeout, wish.TrustHints = f.timeout, f.hints
 	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
 	wish.PassHeaders = f.passed
 	if len(f.secrets) > 0 && wish.Env == nil {
@@ -253,6 +258,7 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 		"id": wish.ID, "source": wish.Source.String(), "start": wish.Start, "command": wish.Command, "title": wish.Title,
 		"version": wish.Version, "results": wish.Results, "instances": wish.Instances, "args": wish.Args, "env": wish.Env, "headers": wish.Headers,
 		"pass_headers": wish.PassHeaders,
+		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints,
 	})
 	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
 		return done, errors.Join(err, forget())
@@ -260,10 +266,13 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 	return done, nil
 }
 
-// givenMembers removes the members that are empty texts, lists or maps from the arguments
-// of a tool, because a tool takes a missing member as its default.
+// givenMembers removes the members that are false or empty texts, lists or maps from the
+// arguments of a tool, because a tool takes a missing member as its default.
 func givenMembers(all map[string]any) map[string]any {
-	maps.DeleteFunc(all, func(_ string, v any) bool { return reflect.ValueOf(v).Len() == 0 })
+	maps.DeleteFunc(all, func(_ string, member any) bool {
+		v := reflect.ValueOf(member)
+		return v.IsZero() || v.Kind() != reflect.Bool && v.Len() == 0
+	})
 	return all
 }
 

@@ -29,6 +29,8 @@ type Declared struct {
 	Start       string            `doc:"demand: at the first call (the default); always: with the host." enum:"demand,always"`
 	Results     string            `doc:"text: omit structured content from its results." enum:"text"`
 	Instances   string            `doc:"Whom one instance of its server serves. auto: callers that can answer questions get instances of their own (the default); shared: all callers, whom the server cannot ask; principal: one caller; session: one session." enum:"auto,shared,principal,session"`
+	Timeout     string            `doc:"Time for one call, such as 30s; left out, that of house.answer."`
+	TrustHints  bool              `doc:"Believe what the server says that its tools do: hints such as readOnlyHint are passed on, rules and --read-only use them, and a call of a tool that is read-only or idempotent is sent again after a lost connection."`
 	Title       string            `doc:"Display name; left out, the server's."`
 	Off         []string          `doc:"Tools that are not offered, by their names on this host."`
 }
@@ -43,7 +45,8 @@ func (d Declared) Record() (Record, error) {
 	r := Record{
 		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
 		Headers: d.Headers, PassHeaders: d.PassHeaders,
-		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Instances: d.Instances, Off: slices.Compact(off), Declared: true,
+		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Instances: d.Instances, Timeout: d.Timeout,
+		TrustHints: d.TrustHints, Off: slices.Compact(off), Declared: true,
 	}
 	err = r.checkRecord()
 	return r, err
@@ -111,6 +114,7 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	next := was
 	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args, want.Env
 	next.Headers, next.PassHeaders = want.Headers, want.PassHeaders
+	next.Timeout, next.TrustHints = want.Timeout, want.TrustHints
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
 	next.DeclaredBy = want.DeclaredBy
 	next.Instances = want.Instances
@@ -177,6 +181,10 @@ func describeRecord(mark string, r Record) (lines []string) {
 	add("start", r.Start)
 	add("results", r.Results)
 	add("instances", r.Instances)
+	add("timeout", r.Timeout)
+	if r.TrustHints {
+		add("trust_hints", "yes")
+	}
 	add("title", r.Title)
 	add("off", list(r.Off))
 	if r.Declared {

@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -33,6 +34,8 @@ type managedPackage struct {
 	progress *progress.Progress
 	removed  bool // it was removed
 
+	health health
+
 	shared  *instance // the one whose listing is offered; never nil
 	pool    map[instanceKey][]*instance
 	changed chan struct{} // closed when calls or instances have changed
@@ -53,6 +56,7 @@ type managedPackage struct {
 func (h *Manager) newPackage(r Record) *managedPackage {
 	p := &managedPackage{manager: h, id: r.ID, rec: r}
 	p.shared = &instance{pkg: p}
+	p.health.policy = h.opts.circuit
 	p.watched.init(p)
 	p.pool, p.changed = map[instanceKey][]*instance{}, make(chan struct{})
 	p.journal.dir = filepath.Join(h.folder(r.ID), "log")
@@ -69,6 +73,7 @@ func (p *managedPackage) public() *Public {
 	out := &Public{
 		Title: r.title(), Version: r.version(), Source: r.Source.public(), State: r.State,
 		Status: p.shared.status(), Start: r.Start, Progress: p.progress,
+		Health: p.health.snapshot(),
 	}
 	for _, t := range p.tools {
 		if !r.isOff(&t) {
@@ -166,7 +171,7 @@ func changesOf(was, now []Offered) (c ToolChanges) {
 		switch {
 		case !there:
 			c.Added = append(c.Added, t.Name)
-		case o.Own != t.Own || string(o.Raw) != string(t.Raw):
+		case o.Own != t.Own || string(o.hinted) != string(t.hinted):
 			c.Changed = append(c.Changed, t.Name)
 		}
 	}
@@ -229,7 +234,7 @@ func sameTools(a, b []Offered) bool {
 	}
 	for i := range a {
 		if a[i].Name != b[i].Name || a[i].Own != b[i].Own || a[i].Task != b[i].Task ||
-			string(a[i].Raw) != string(b[i].Raw) {
+			string(a[i].hinted) != string(b[i].hinted) {
 			return false
 		}
 	}
@@ -334,7 +339,10 @@ func (h *Manager) Usage(ctx context.Context, id string) (bytes, also int64, err 
 func (p *managedPackage) startIfWanted(asked bool) { p.shared.startIfWanted(asked) }
 
 // resetFailures clears the failures, so that the server may start at once.
-func (p *managedPackage) resetFailures() { p.shared.resetFailures() }
+func (p *managedPackage) resetFailures() {
+	p.health.reset()
+	p.shared.resetFailures()
+}
 
 // List returns the full state of all packages, sorted by id.
 func (h *Manager) List() (all []Info, err error) {
@@ -364,7 +372,10 @@ func (h *Manager) Tools() []Offered {
 		p.mu.Lock()
 		if !p.removed && p.rec.State != Installing {
 			for _, t := range p.tools {
-				t.Text = p.rec.Results == TextResults
+				t.Text, t.Timeout = p.rec.Results == TextResults, p.rec.timeLimit()
+				if p.rec.TrustHints {
+					t.Raw, t.Effects = t.hinted, effectsOf(t.hinted)
+				}
 				if !p.rec.isOff(&t) {
 					offered = append(offered, t)
 				}
@@ -400,5 +411,13 @@ func (h *Manager) Logs(id string, cursor int64, before bool, limit int) ([]Line,
 	return p.journal.readLines(cursor, before, limit)
 }
 
-// Patience is how long a call of a package may take.
-func (h *Manager) Patience() time.Duration { return h.opts.Answer }
+// Patience returns how long a request to a package may take.
+func (h *Manager) Patience(id string) time.Duration {
+	p, err := h.findPackage(id)
+	if err != nil {
+		return h.opts.Answer
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return cmp.Or(p.rec.timeLimit(), h.opts.Answer)
+}

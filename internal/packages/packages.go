@@ -71,7 +71,12 @@ type Options struct {
 	Name    string       // of this host, sent to servers
 	Version string
 
+	// Calls is the most requests to packages at once. Each package may have as many of them as it leaves free, so that
+	// one that does not answer leaves room for the others. 0 means 1024.
+	Calls int
+
 	restart restartPolicy // for tests
+	circuit circuitPolicy // for tests
 }
 
 // restartPolicy sets the pauses between starts of a server that keeps exiting.
@@ -87,6 +92,7 @@ const (
 	defaultInstallTimeout = 15 * time.Minute
 	defaultMaxMessage     = 16 << 20
 	defaultMaxPackages    = 100
+	defaultMaxCalls       = 1024
 
 	defaultInstances       = 64
 	defaultParked          = 1000
@@ -100,9 +106,10 @@ type Manager struct {
 	opts Options
 	log  *slog.Logger
 	// ctx ends with Close. Servers of packages outlive the calls that start them.
-	ctx  context.Context
-	end  context.CancelCauseFunc
-	work sync.WaitGroup // background work and running changes
+	ctx      context.Context
+	end      context.CancelCauseFunc
+	relaying atomic.Int64   // requests to all packages that have not ended
+	work     sync.WaitGroup // background work and running changes
 
 	// mu guards what follows, up to wake.
 	mu      sync.Mutex
@@ -170,6 +177,7 @@ func newManager(o Options) *Manager {
 	}
 	o.Begin, o.Answer = cmp.Or(o.Begin, defaultStartTimeout), cmp.Or(o.Answer, defaultCallTimeout)
 	o.Idle, o.Install = cmp.Or(o.Idle, defaultIdleTimeout), cmp.Or(o.Install, defaultInstallTimeout)
+	o.Calls = cmp.Or(o.Calls, defaultMaxCalls)
 	o.Message, o.Most = cmp.Or(o.Message, defaultMaxMessage), cmp.Or(o.Most, defaultMaxPackages)
 	o.Instances, o.Parked = cmp.Or(o.Instances, defaultInstances), cmp.Or(o.Parked, defaultParked)
 	o.Question = cmp.Or(o.Question, defaultQuestionTimeout)
@@ -177,6 +185,9 @@ func newManager(o Options) *Manager {
 		cmp.Or(o.restart.first, time.Second),
 		cmp.Or(o.restart.max, time.Minute),
 		cmp.Or(o.restart.stableAfter, time.Minute),
+	}
+	o.circuit = circuitPolicy{
+		cmp.Or(o.circuit.failures, 5), cmp.Or(o.circuit.first, time.Second), cmp.Or(o.circuit.max, time.Minute),
 	}
 	h := &Manager{opts: o, log: o.Log, all: map[string]*managedPackage{}, wake: make(chan struct{}, 1)}
 	h.started = limit.NewShares(limit.Resource{Name: "instances of servers", Total: int64(o.Instances)})
@@ -275,6 +286,9 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 		}
 		for _, p := range h.sortedPackages() {
 			p.stopIfIdle()
+			if p.health.due(time.Now()) {
+				p.publishState()
+			}
 		}
 		if got {
 			h.tryPutRestored()

@@ -34,8 +34,11 @@ type Record struct {
 	Results     string   `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
 	// Instances says whom one instance of its server serves: AutoInstances, SharedInstances,
 	// PrincipalInstances or SessionInstances. "" means AutoInstances.
-	Instances string   `json:"instances,omitempty"`
-	Off       []string `json:"off,omitempty"` // tools that are not offered, by their names on this host
+	Instances string `json:"instances,omitempty"`
+	Timeout   string `json:"timeout,omitempty"` // of one request, such as 30s; "" means Settings.Answer
+	// TrustHints says that an administrator believes what the server says that its tools do.
+	TrustHints bool     `json:"trust_hints,omitempty"`
+	Off        []string `json:"off,omitempty"` // tools that are not offered, by their names on this host
 
 	// Shared says that the program has files that other packages may have too, so that
 	// its server cannot write there. Writable says that the server has to, so that a
@@ -171,6 +174,8 @@ func (r *Record) checkRecord() error {
 			r.ID,
 			longestID,
 		)
+	case r.Timeout != "" && r.timeLimit() <= 0:
+		return invalid("timeout %q: expected a time above 0 such as 30s or 2m, at most %v", r.Timeout, maxTimeLimit)
 	case r.Results != "" && r.Results != TextResults:
 		return invalid("results %q: expected %s, or nothing", r.Results, TextResults)
 	case r.Instances != "" && r.Instances != AutoInstances && r.Instances != SharedInstances &&
@@ -266,6 +271,7 @@ type Public struct {
 	Tools    int                `json:"tools"`
 	Started  *time.Time         `json:"started,omitempty"`
 	Error    string             `json:"error,omitempty"`
+	Health   Health             `json:"health"`
 	Progress *progress.Progress `json:"progress,omitempty"` // of what is being done to it
 }
 
@@ -279,6 +285,16 @@ type Info struct {
 	PID    int
 	Fails  int       // starts or lives that failed, one after the other
 	Next   time.Time // before which it is not started again
+}
+
+const maxTimeLimit = 24 * time.Hour // of one request
+
+// timeLimit returns how long one request may take; 0 means that the record does not say or is wrong.
+func (r *Record) timeLimit() time.Duration {
+	if d, err := time.ParseDuration(r.Timeout); err == nil && d > 0 && d <= maxTimeLimit {
+		return d
+	}
+	return 0
 }
 
 // title is what a package is called.

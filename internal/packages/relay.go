@@ -91,7 +91,7 @@ func (h *Manager) Call(
 	raw, err := p.relay(ctx, client.Request{
 		Method: "tools/call", Params: params, Name: own, Headers: p.paramHeaders(own, args),
 		Extensions: tasksExtension,
-	}, from, false)
+	}, from, p.mayRepeat(own))
 	if err != nil {
 		return nil, err
 	}
@@ -183,6 +183,11 @@ func rootsQuestion() tool.Question {
 func (p *managedPackage) exchange(
 	ctx context.Context, key instanceKey, from *Peer, c *openCall, r client.Request, repeat bool,
 ) (raw json.RawMessage, modern bool, err error) {
+	end, err := p.admit(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() { end(err, c.hasAsked()) }()
 	for try := 0; ; try++ {
 		i, u, release, err := p.acquireInstance(ctx, key, from, c)
 		if err != nil {
@@ -198,17 +203,17 @@ func (p *managedPackage) exchange(
 		case ctx.Err() != nil:
 			return nil, false, context.Cause(ctx)
 		case gone.MayHaveRun && (!repeat || c.hasAsked()):
-			return nil, false, &tool.Refusal{
+			return nil, false, &lostError{&tool.Refusal{
 				Code:    tool.CodeUnavailable,
 				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", p.id, shorten(r.Name, 100), gone.Why),
 				Next:    "Check the outcome before you try again.",
-			}
+			}}
 		case try > 0:
-			return nil, false, &tool.Refusal{
+			return nil, false, &lostError{&tool.Refusal{
 				Code:    tool.CodeUnavailable,
 				Message: fmt.Sprintf("package %s did not answer, so nothing was changed: %v", p.id, gone.Why),
 				Next:    "Try again in a moment.",
-			}
+			}}
 		}
 		if u.conn.Err() != nil {
 			i.waitExited(ctx, u)

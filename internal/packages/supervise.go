@@ -207,6 +207,9 @@ func (i *instance) startInstance() chan struct{} {
 // setRunning records that the server runs; i.pkg.mu is held.
 func (i *instance) setRunning(u *upstream) {
 	p := i.pkg
+	if i.previous != nil {
+		p.health.countRestart()
+	}
 	i.running, i.previous, i.started, i.why = u, u, time.Now(), nil
 	p.rec.Server = u.server
 }

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/schema"
+	"gatehouse/tool"
 )
 
 const (
@@ -31,8 +33,11 @@ type Offered struct {
 	Raw     json.RawMessage // the listing entry, without what is not believed
 	Text    bool            // its results are sent as text alone
 	Task    bool            // the server runs it as a task alone
+	Timeout time.Duration   // of a call; 0 means Settings.Answer
+	Effects tool.Effects    // what the server says it does, if that is believed; 0 if not
 
-	plain string // the name that it would have if no other tool had it too, and of any length
+	hinted json.RawMessage // Raw with the hints about what it does
+	plain  string          // the name that it would have if no other tool had it too, and of any length
 }
 
 // isOff reports whether an administrator has turned off a tool. A tool that got another name because the server now
@@ -101,14 +106,14 @@ func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []str
 			leave(own, "it is listed twice")
 			continue
 		}
-		entry, err := n.listed(e)
+		entry, hinted, err := n.listed(e)
 		if err != nil {
 			leave(own, err.Error())
 			continue
 		}
 		taken[own] = true
 		names = append(names, wanted{id: n.id, own: own, name: n.nameHere(own)})
-		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry, Task: task})
+		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry, Task: task, hinted: hinted})
 	}
 	for i, name := range n.unique(names) {
 		tools[i].Name, tools[i].plain = name, names[i].name
@@ -116,17 +121,17 @@ func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []str
 	return tools, left
 }
 
-// listed returns a listing entry as it is offered. That of a package that is run alone is the
-// server's own.
-func (n naming) listed(e json.RawMessage) (json.RawMessage, error) {
+// listed returns a listing entry as it is offered, without and with the hints of the server. That
+// of a package that is run alone is the server's own.
+func (n naming) listed(e json.RawMessage) (entry, hinted json.RawMessage, err error) {
 	if !n.own {
-		e, err := sanitize(e)
-		return n.appHere(e), err
+		entry, hinted, err = sanitize(e)
+		return n.appHere(entry), n.appHere(hinted), err
 	}
 	if in, ok := rawjson.Get(e, "inputSchema"); !ok || rawjson.Kind(in) != '{' {
-		return nil, errors.New("it has no inputSchema")
+		return nil, nil, errors.New("it has no inputSchema")
 	}
-	return e, nil
+	return e, e, nil
 }
 
 // appHere replaces the address of a tool's user interface (MCP Apps) by that of the resource on
@@ -152,20 +157,20 @@ func (n naming) appHere(e json.RawMessage) json.RawMessage {
 
 // sanitize takes out of a listing entry what a client could act on although
 // it is not trusted: the hints about what a tool does, and whether it can
-// be a task. What is left is the server's, byte for byte.
-func sanitize(e json.RawMessage) (json.RawMessage, error) {
+// be a task. What is left is the server's, byte for byte. hinted is the entry with the hints.
+func sanitize(e json.RawMessage) (entry, hinted json.RawMessage, err error) {
 	in, ok := rawjson.Get(e, "inputSchema")
 	if !ok || rawjson.Kind(in) != '{' {
-		return nil, errors.New("it has no inputSchema")
+		return nil, nil, errors.New("it has no inputSchema")
 	}
 	compiled, err := schema.Compile(in)
 	if err == nil {
 		_, err = compiled.Headers()
 	}
 	if _, other := errors.AsType[*schema.DialectError](err); err != nil && !other { // its server checks what it means
-		return nil, fmt.Errorf("its inputSchema: %s", shorten(err.Error(), 300))
+		return nil, nil, fmt.Errorf("its inputSchema: %s", shorten(err.Error(), 300))
 	}
-	edits := []rawjson.Edit{{Key: "annotations"}, {Key: "execution"}}
+	var edits []rawjson.Edit
 	if out, ok := rawjson.Get(e, "outputSchema"); ok {
 		_, err := schema.Compile(out)
 		if _, other := errors.AsType[*schema.DialectError](err); err != nil && !other || rawjson.Kind(out) != '{' {
@@ -188,9 +193,59 @@ func sanitize(e json.RawMessage) (json.RawMessage, error) {
 			edits = append(edits, rawjson.Edit{Key: "title"})
 		}
 	}
-	e = rawjson.Splice(e, edits...)
-	if len(e) > mostEntry {
-		return nil, fmt.Errorf("it has %d bytes; at most %d", len(e), mostEntry)
+	hinted = rawjson.Splice(e, edits...)
+	entry = rawjson.Splice(hinted, rawjson.Edit{Key: "annotations"}, rawjson.Edit{Key: "execution"})
+	if e = hinted; len(e) > mostEntry {
+		return nil, nil, fmt.Errorf("it has %d bytes; at most %d", len(e), mostEntry)
 	}
-	return e, nil
+	if len(entry) == len(hinted) {
+		hinted = entry
+	}
+	return entry, hinted, nil
+}
+
+// effectsOf returns what the hints of a tool say that it does; 0 if there are none. What they leave out counts as
+// the protocol says: it writes, destroys and reaches anywhere.
+func effectsOf(entry json.RawMessage) (e tool.Effects) {
+	hints, ok := rawjson.Get(entry, "annotations")
+	if !ok || rawjson.Kind(hints) != '{' {
+		return 0
+	}
+	is := func(name string, otherwise bool) bool {
+		v, ok := rawjson.Get(hints, name)
+		if !ok || string(v) != "true" && string(v) != "false" {
+			return otherwise
+		}
+		return string(v) == "true"
+	}
+	if is("openWorldHint", true) {
+		e |= tool.OpenWorld
+	}
+	if is("readOnlyHint", false) {
+		return e | tool.Reads
+	}
+	e |= tool.Writes
+	if is("destructiveHint", true) {
+		e |= tool.Destroys
+	}
+	if is("idempotentHint", false) {
+		e |= tool.Idempotent
+	}
+	return e
+}
+
+// mayRepeat reports whether a call that may have run can be sent again: an administrator believes the hints of the
+// server, and they say that it changes nothing more.
+func (p *managedPackage) mayRepeat(own string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.rec.TrustHints {
+		return false
+	}
+	i := slices.IndexFunc(p.tools, func(t Offered) bool { return t.Own == own })
+	if i < 0 {
+		return false
+	}
+	e := effectsOf(p.tools[i].hinted)
+	return e != 0 && (e.ReadOnly() || e&tool.Idempotent != 0)
 }

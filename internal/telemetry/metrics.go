@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/packages"
 )
 
 // These are the limits of Metrics.
@@ -28,15 +29,16 @@ const (
 // Sources are called at each scrape. A nil source has no metrics.
 type Sources struct {
 	Version  string
-	Sessions func() int           // open ones
-	Streams  func() int           // open event streams over HTTP
-	Requests func() int           // HTTP requests being served
-	Jobs     func() int           // unfinished jobs
-	Overdue  func() int           // calls that ignore their deadline
-	Limits   func() limit.Stats   // of calls and rates
-	Traces   *Tracer              // sent and dropped spans
-	Log      *slog.Logger         // logs scrapes that fail; nil means none
-	Extra    prometheus.Collector // further metrics
+	Sessions func() int                      // open ones
+	Streams  func() int                      // open event streams over HTTP
+	Requests func() int                      // HTTP requests being served
+	Jobs     func() int                      // unfinished jobs
+	Overdue  func() int                      // calls that ignore their deadline
+	Limits   func() limit.Stats              // of calls and rates
+	Traces   *Tracer                         // sent and dropped spans
+	Packages func() []packages.PackageHealth // of third-party servers
+	Log      *slog.Logger                    // logs scrapes that fail; nil means none
+	Extra    prometheus.Collector            // further metrics
 }
 
 // Metrics counts events of a host. It is safe for concurrent use.
@@ -75,6 +77,9 @@ func NewMetrics(s Sources) *Metrics {
 	build.Set(1)
 	m.registry.MustRegister(m.calls, m.events, m.lost, build, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), moment{s})
+	if s.Packages != nil {
+		m.registry.MustRegister(packageMetrics{s.Packages})
+	}
 	if s.Extra != nil {
 		m.registry.MustRegister(s.Extra)
 	}

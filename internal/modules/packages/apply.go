@@ -29,6 +29,8 @@ type declaredIn struct {
 	Start       string            `json:"start,omitempty" enum:"demand,always"`
 	Results     string            `json:"results,omitempty" enum:"text"`
 	Instances   string            `json:"instances,omitempty" enum:"auto,shared,principal,session"`
+	Timeout     string            `json:"timeout,omitempty" max:"20"`
+	TrustHints  bool              `json:"trust_hints,omitempty"`
 	Title       string            `json:"title,omitempty" max:"200"`
 	Off         []string          `json:"off,omitempty" max:"500"`
 }

@@ -25,11 +25,13 @@ type entryOut struct {
 	Status  string `json:"status" doc:"status of its server: stopped, idle, starting, running, waiting or broken"`
 	Tools   int    `json:"tools"`
 	Error   string `json:"error,omitempty"`
+
+	Health packages.Health `json:"health" doc:"how its server serves"`
 }
 
 func entry(i packages.Info) entryOut {
 	p := i.Public
-	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error}
+	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Health}
 }
 
 func (k *manager) listPackages(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {
@@ -56,6 +58,8 @@ type infoOut struct {
 	Env       map[string]string `json:"env,omitempty" doc:"variables, each with the secrets it refers to"`
 	Start     string            `json:"start"`
 	Instances string            `json:"instances" doc:"whom one instance of its server serves"`
+	Timeout   string            `json:"timeout,omitempty" doc:"time for one call, if it is not that of the host"`
+	Hints     bool              `json:"trust_hints,omitempty" doc:"what the server says that its tools do is believed"`
 	Data      string            `json:"data" doc:"its data folder"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by,omitempty"`
@@ -86,6 +90,7 @@ func (k *manager) packageInfo(ctx context.Context, c *tool.Call, in idIn) (infoO
 		Bytes: bytes, Also: also,
 		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env),
 		Start: i.Record.Start, Instances: cmp.Or(i.Record.Instances, packages.AutoInstances),
+		Timeout: i.Timeout, Hints: i.TrustHints,
 		Data: i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
 		Next: stamp(i.Next), Names: i.Names, Left: i.Left, Off: i.Off,
 	}

@@ -24,6 +24,8 @@ type installIn struct {
 	Start       string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
 	Results     string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
 	Instances   string            `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
+	Timeout     string            `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
+	Hints       bool              `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
 	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
 	Version     string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
 	Confirm     string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
@@ -51,7 +53,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
 		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start, Results: in.Results,
-		Instances: in.Instances, By: c.Caller.Principal,
+		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
 	}
 	if source, err = resolveSource(c, source); err != nil {
 		return jobOut{}, err

@@ -4,6 +4,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -82,14 +83,14 @@ func (k *manager) Close(context.Context) error { return nil }
 
 // relayTool returns a tool of a package. It ignores what the server declares about
 // the effects of the tool, and assumes that it can write, destroy and access the
-// network.
+// network, unless an administrator believes the server.
 func (k *manager) relayTool(t packages.Offered) tool.Tool {
 	servers := k.cfg.Packages
 	listed := t.Raw
 	if t.Text {
 		listed = rawjson.Splice(listed, rawjson.Edit{Key: "outputSchema"})
 	}
-	d := tool.Def{Name: t.Name, Raw: listed, Timeout: servers.Patience()}
+	d := tool.Def{Name: t.Name, Raw: listed, Effects: t.Effects, Timeout: cmp.Or(t.Timeout, servers.Patience(t.Package))}
 	if t.Task {
 		d.Task, d.Timeout = tool.TaskAlways, taskTimeout
 	}
@@ -180,7 +181,7 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 		o.Templates = append(o.Templates, module.Resource{
 			URI: k.cfg.Packages.Address(id) + "{+uri}", Name: id + " resource",
 			Description: "Any resource of the package " + id + " by its own URI, such as one that a result links to.",
-			Read:        k.reader(id), Watch: k.watcher(id), Timeout: k.cfg.Packages.Patience(), Unlisted: k.cfg.Alone,
+			Read:        k.reader(id), Watch: k.watcher(id), Timeout: k.cfg.Packages.Patience(id), Unlisted: k.cfg.Alone,
 		})
 	}
 	for _, p := range of.Prompts {
@@ -200,7 +201,8 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 
 func (k *manager) relayResource(r packages.OfferedResource) module.Resource {
 	return module.Resource{
-		URI: r.URI, Raw: r.Raw, Read: k.reader(r.Package), Watch: k.watcher(r.Package), Timeout: k.cfg.Packages.Patience(),
+		URI: r.URI, Raw: r.Raw, Read: k.reader(r.Package), Watch: k.watcher(r.Package),
+		Timeout: k.cfg.Packages.Patience(r.Package),
 	}
 }
 
@@ -272,6 +274,9 @@ const (
   serve one caller each. auto, the default, starts these for callers that can answer questions.
 - results "text" removes the structured content from its results, and the output schemas from its tools. Claude Code and
   Codex give the model only the structured content of a result, so that the model would not see text that says more.
+- trust_hints believes what the server says that its tools do (readOnlyHint, destructiveHint, idempotentHint,
+  openWorldHint): rules and --read-only use it, and clients see it. Leave it out unless the user trusts the server.
+- timeout is for one call, such as 30s. A server that does not answer several calls in a row is not called for a while.
 - Its resources are offered as package://<id>/<its own URI>, its prompts by the names of tools.
 - env, and headers for a remote server, may refer to secrets of the host as ${secret:NAME}. Store them with gatehouse secret set NAME, where no model sees
   them; do not put them into args.

@@ -130,7 +130,13 @@ func (s *server) take(r request, line []byte) {
 	case "initialize":
 		s.initialize(r)
 	case "tools/list":
+		if s.how == "unlisted" {
+			return // it never answers
+		}
 		s.list(r)
+		if s.how == "unread" {
+			select {} // it reads nothing more
+		}
 	case "tools/call":
 		go s.call(r, line)
 	case "ping":
@@ -229,6 +235,9 @@ func (s *server) list(r request) {
 		)
 	case s.how == "liar":
 		s.result(r.ID, `{"tools":[`+lies+`]}`)
+	case s.how == "oncedead":
+		s.result(r.ID, `{"tools":[{"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},`+
+			`{"name":"change","inputSchema":{"type":"object"}}]}`)
 	case s.how == "steady":
 		s.result(
 			r.ID,
@@ -249,7 +258,16 @@ func (s *server) call(r request, line []byte) {
 		return `{"content":[{"type":"text","text":` + string(b) + `}]}`
 	}
 	switch r.Params.Name {
+	case "look", "change": // the first call of each ends the server
+		if f, err := os.OpenFile(os.Getenv("MARK")+r.Params.Name, os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			f.Close()
+			os.Exit(1)
+		}
+		s.result(r.ID, text("looked"))
 	case "echo":
+		if s.how == "slow" {
+			time.Sleep(200 * time.Millisecond)
+		}
 		s.result(r.ID, text(strings.TrimSpace(string(line))))
 	case "raw":
 		s.result(r.ID, Result)
