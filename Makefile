@@ -206,9 +206,11 @@ verify-suites:
 # The official suites against the servers of the SDKs, directly and through gatehouse run;
 # it writes the table of docs/relay.md. Python's SDK is installed below .tools.
 # Then 10,000 questions of servers to two principals, and the protocol's reference server.
+# Then clients that come and go and servers that are killed, in the numbers of a release.
 verify-relay:
 	GATEHOUSE_TEST_ALL=1 $(GOTEST) ./internal/tests/relaytest -count=1 -timeout 30m -v
 	$(GO) run ./internal/tests/conformance/run relay
+	GATEHOUSE_VERIFY_RELAY=1 $(GO) test ./internal/tests/relaytest -run NothingIsLeft -count=1 -timeout 2h -v
 
 # Each package is built once for all its targets.
 fuzz:

@@ -114,6 +114,10 @@ func (p *managedPackage) paramHeaders(own string, args json.RawMessage) map[stri
 	return client.ParamHeaders(input, args)
 }
 
+// tries is how often a request is sent again at most. A server may be killed while it
+// starts again.
+const tries = 3
+
 // relay sends a request to the server of a package, and starts it if it does not run. A
 // request that may have run is sent again only if repeat is set, because it changes
 // nothing.
@@ -195,6 +199,9 @@ func (p *managedPackage) exchange(
 		}
 		u.lowerLogLevel(ctx, from)
 		raw, err := u.conn.Do(ctx, from.withLogs(u, r))
+		if err == nil {
+			u.served.Store(true)
+		}
 		release()
 		gone, ok := errors.AsType[*client.NoAnswerError](err)
 		switch {
@@ -208,7 +215,7 @@ func (p *managedPackage) exchange(
 				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", p.id, shorten(r.Name, 100), gone.Why),
 				Next:    "Check the outcome before you try again.",
 			}}
-		case try > 0:
+		case try >= tries:
 			return nil, false, &lostError{&tool.Refusal{
 				Code:    tool.CodeUnavailable,
 				Message: fmt.Sprintf("package %s did not answer, so nothing was changed: %v", p.id, gone.Why),

@@ -299,7 +299,8 @@ func (i *instance) serverExited(u *upstream) {
 		return
 	}
 	i.running = nil
-	if time.Since(i.started) >= p.manager.opts.restart.stableAfter {
+	served := u.served.Load()
+	if served || time.Since(i.started) >= p.manager.opts.restart.stableAfter {
 		i.failures = 0
 	}
 	err := u.conn.Err()
@@ -310,6 +311,9 @@ func (i *instance) serverExited(u *upstream) {
 		return
 	}
 	i.setFailed(err)
+	if served {
+		i.next = time.Now() // the next call need not wait, since it is not the start that fails
+	}
 	broken := i.failures >= maxFailures
 	p.mu.Unlock()
 	p.journal.writeLine("[host] the server has exited: " + err.Error())

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/access/secret"
@@ -37,6 +38,8 @@ type upstream struct {
 	server  Server
 
 	capabilities map[string]json.RawMessage // what the server offers; set before the server is used
+
+	served atomic.Bool // it has answered a request of a caller
 
 	invalidLines int // used by the reader only
 

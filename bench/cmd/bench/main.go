@@ -60,8 +60,9 @@ var parts = []struct {
 	{"growth", "Growth", (*bench).growth, true},
 	{"flood", "Streaming 100 MB", (*bench).flood, true},
 	{"soak", "After a million calls", (*bench).soak, false},
-	{"neighbours", "", (*bench).neighbours, true}, // this and files have a section of their own
+	{"neighbours", "", (*bench).neighbours, true}, // this and the next ones have a section of their own
 	{"files", "", (*bench).files, true},
+	{"relay", "", (*bench).relays, true},
 }
 
 func main() {

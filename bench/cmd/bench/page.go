@@ -11,7 +11,7 @@ import (
 // asides are sections that stand between marks of their own, since each is
 // measured beside other peers, or none, and can be measured alone. They come
 // last on the page, in this order.
-var asides = []string{"neighbours", "files"}
+var asides = []string{"neighbours", "relay", "files"}
 
 func beginMark(name string) string { return "<!-- " + name + " -->\n" }
 func endMark(name string) string   { return "<!-- /" + name + " -->\n" }
