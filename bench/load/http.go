@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -45,9 +46,12 @@ type Answer struct {
 	Body   []byte
 }
 
-// Header is the value of a response header, spelled as net/http does.
+// Header is the value of a response header, spelled as net/http does or in lower case.
 func (a Answer) Header(name string) string {
 	_, rest, ok := bytes.Cut(a.Head, []byte("\r\n"+name+": "))
+	if !ok {
+		_, rest, ok = bytes.Cut(a.Head, []byte("\r\n"+strings.ToLower(name)+": "))
+	}
 	if !ok {
 		return ""
 	}
@@ -85,6 +89,10 @@ var (
 	headEnd  = []byte("\r\n\r\n")
 	lengthIs = []byte("\r\nContent-Length: ")
 	isChunks = []byte("\r\nTransfer-Encoding: chunked")
+
+	// As servers that are not written in Go spell them.
+	lengthIsLow = bytes.ToLower(lengthIs)
+	isChunksLow = bytes.ToLower(isChunks)
 )
 
 // head reads up to the end of the headers. length is -1 when the body comes in
@@ -106,7 +114,11 @@ func (c *Client) head() (a Answer, length int, err error) {
 		return a, 0, fmt.Errorf("no status line: %q", a.Head)
 	}
 	a.Status, _ = strconv.Atoi(string(a.Head[9:12]))
-	if i := bytes.Index(a.Head, lengthIs); i >= 0 {
+	i := bytes.Index(a.Head, lengthIs)
+	if i < 0 {
+		i = bytes.Index(a.Head, lengthIsLow)
+	}
+	if i >= 0 {
 		for _, d := range a.Head[i+len(lengthIs):] {
 			if d < '0' || d > '9' {
 				break
@@ -115,7 +127,7 @@ func (c *Client) head() (a Answer, length int, err error) {
 		}
 		return a, length, nil
 	}
-	if bytes.Contains(a.Head, isChunks) {
+	if bytes.Contains(a.Head, isChunks) || bytes.Contains(a.Head, isChunksLow) {
 		return a, -1, nil
 	}
 	return a, 0, nil // such as 202

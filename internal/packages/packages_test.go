@@ -32,7 +32,7 @@ const patience = time.Minute // for what should be quick
 // home is a house with what it tells.
 type home struct {
 	*Manager
-	t    *testing.T
+	t    testing.TB
 	dir  string
 	tree *state.Tree
 	end  func()
@@ -42,13 +42,13 @@ type home struct {
 	saw   []string // states and phases of all packages, as they were shown
 }
 
-func openHome(t *testing.T, o Options) *home {
+func openHome(t testing.TB, o Options) *home {
 	t.Helper()
 	return reopen(t, o, t.TempDir(), new(state.MemoryLog))
 }
 
 // reopen opens a house on a folder and a log of records.
-func reopen(t *testing.T, o Options, dir string, log state.Log) *home {
+func reopen(t testing.TB, o Options, dir string, log state.Log) *home {
 	t.Helper()
 	h := &home{t: t, dir: dir, shown: map[string]*Public{}}
 	h.tree = state.New(state.Options{Log: log})
@@ -117,7 +117,7 @@ func (h *home) eventually(what string, is func() bool) {
 }
 
 // server is a record of the test's own program as a server.
-func server(t *testing.T, id, how string) Record {
+func server(t testing.TB, id, how string) Record {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {

@@ -36,7 +36,7 @@ func (b *bench) relays() error {
 			r.missing = append(r.missing, name+" is not here; it was not compared with.")
 		}
 	}
-	for _, upstream := range []string{gosdk, plain} {
+	for _, upstream := range []string{gosdk, mcpgo} {
 		r.sheet.begin("In front of " + upstream)
 		for rep := range b.reps {
 			if err := r.round(upstream, rep); err != nil {
@@ -61,6 +61,8 @@ type relay struct {
 	addr string
 	tool string
 	stop func()
+
+	legacyOnly bool
 }
 
 const direct = "direct"
@@ -77,7 +79,7 @@ func (r *relayBench) round(upstream string, rep int) error {
 		return err
 	}
 	defer p.stop()
-	all := []relay{{direct, p.addr, "echo", func() {}}}
+	all := []relay{{name: direct, addr: p.addr, tool: "echo", stop: func() {}}}
 	defer func() {
 		for _, one := range all {
 			one.stop()
@@ -106,34 +108,43 @@ func (r *relayBench) round(upstream string, rep int) error {
 			all = append(all, one)
 		}
 	}
-	p50 := map[string]float64{}
-	for i := range all {
-		one := all[(i+rep)%len(all)]
-		if p50[one.name], err = r.measure(upstream, one); err != nil {
-			return fmt.Errorf("%s: %w", one.name, err)
+	for _, era := range eras {
+		p50 := map[string]float64{}
+		for i := range all {
+			one := all[(i+rep)%len(all)]
+			if one.legacyOnly && era.Era != load.Legacy {
+				continue
+			}
+			if p50[one.name], err = r.measure(upstream+", "+era.word+", "+one.name+": ", one, era.Era); err != nil {
+				return fmt.Errorf("%s, %s: %w", one.name, era.word, err)
+			}
 		}
-	}
-	for _, one := range all[1:] {
-		r.sheet.add(addedFigure(upstream, one.name), "ratio", ours, (p50[one.name]-p50[direct])/p50[direct])
+		for _, one := range all[1:] {
+			if found := p50[one.name]; found > 0 {
+				r.sheet.add(addedFigure(upstream, era.word, one.name), "ratio", ours, (found-p50[direct])/p50[direct])
+			}
+		}
 	}
 	return nil
 }
 
-func addedFigure(upstream, relay string) string {
-	return fmt.Sprintf("%s, %s: added p50, of a direct call", upstream, relay)
+func addedFigure(upstream, era, relay string) string {
+	return fmt.Sprintf("%s, %s, %s: added p50, of a direct call", upstream, era, relay)
 }
 
-func (r *relayBench) measure(upstream string, one relay) (p50 float64, err error) {
+func (r *relayBench) measure(at string, one relay, era load.Era) (p50 float64, err error) {
 	conns, err := (&process{addr: one.addr}).dial(relayConns)
 	if err != nil {
 		return 0, err
 	}
 	defer hangUp(conns)
-	session, err := conns[0].Open()
-	if err != nil {
-		return 0, err
+	session := ""
+	if era == load.Legacy {
+		if session, err = conns[0].Open(); err != nil {
+			return 0, err
+		}
 	}
-	q := load.Call(load.Legacy, session, one.tool)
+	q := load.Call(era, session, one.tool)
 	if _, err := load.Run(conns, q, nil, r.b.slice/2, 0); err != nil {
 		return 0, err
 	}
@@ -141,7 +152,6 @@ func (r *relayBench) measure(upstream string, one relay) (p50 float64, err error
 	if err != nil {
 		return 0, err
 	}
-	at := upstream + ", " + one.name + ": "
 	r.sheet.add(at+"p50", "µs", ours, micros(found.P50))
 	r.sheet.add(at+"p99", "µs", ours, micros(found.P99))
 	r.sheet.add(at+"rate", "calls/s", ours, found.Rate())
@@ -168,7 +178,7 @@ func (r *relayBench) startOurs(name string, target ...string) (relay, error) {
 	if err != nil {
 		return relay{}, err
 	}
-	return relay{name, s.addr, "up_echo", s.stop}, nil
+	return relay{name: name, addr: s.addr, tool: "up_echo", stop: s.stop}, nil
 }
 
 // startPeer starts another relay on a free port. One that is not on this machine has no address.
@@ -195,7 +205,7 @@ func (r *relayBench) startPeer(name string, args func(port string) []string) (re
 	}
 	for end := time.Now().Add(startTime); ; time.Sleep(20 * time.Millisecond) {
 		if err = firstAnswer(addr); err == nil {
-			return relay{name + ", " + httpToStdio, addr, "echo", stop}, nil
+			return relay{name: name + ", " + httpToStdio, addr: addr, tool: "echo", stop: stop, legacyOnly: true}, nil
 		}
 		if time.Now().After(end) {
 			stop()
@@ -224,10 +234,11 @@ func findPeerProgram(name string) string {
 // report writes the section.
 func (r *relayBench) report(w io.Writer) {
 	fmt.Fprintf(w, "## Relays\n\n")
-	fmt.Fprintf(w, `The same call, legacy, over %d connections: of a server itself over HTTP, and of the same program through a relay
+	fmt.Fprintf(w, `The same call over %d connections: of a server itself over HTTP, and of the same program through a relay
 that serves HTTP and reaches it over HTTP or as a child over standard input and output. Gatehouse is the command as it
-is installed, with the server as a package. All of them take turns; driver, relay and server share the cores. What is
-added is the relay's p50 less that of the direct call over HTTP in the same repetition, divided by the latter.
+is installed, with the server as a package; it speaks to a server in the newest revision that this knows, whatever its
+clients speak. All of them take turns; driver, relay and server share the cores. The other relays speak only the legacy
+revisions. What is added is the relay's p50 less that of the direct call over HTTP in the same repetition, divided by the latter.
 `, relayConns)
 	for _, m := range r.missing {
 		fmt.Fprintf(w, "\n%s\n", m)
@@ -235,8 +246,10 @@ added is the relay's p50 less that of the direct call over HTTP in the same repe
 	r.b.circumstances(w)
 	fmt.Fprintf(w, "\n### What is to hold\n\n")
 	r.sheet.judge(w, []bar{
-		{figure: addedFigure(gosdk, httpToHTTP), limit: 1},
-		{figure: addedFigure(gosdk, httpToStdio), limit: 1},
+		{figure: addedFigure(gosdk, "legacy", httpToHTTP), limit: 1},
+		{figure: addedFigure(gosdk, "legacy", httpToStdio), limit: 1},
+		{figure: addedFigure(gosdk, "modern", httpToHTTP), limit: 1},
+		{figure: addedFigure(gosdk, "modern", httpToStdio), limit: 1},
 	})
 	for _, s := range r.sheet.sections {
 		fmt.Fprintf(w, "\n### %s\n\n", s.title)

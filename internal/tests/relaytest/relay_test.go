@@ -69,7 +69,7 @@ type upstream struct {
 
 // serveFixture serves the fixture over HTTP. With legacy it answers server/discover
 // as a server does that has never heard of it.
-func serveFixture(t *testing.T, legacy bool, more ...gatehouse.Option) *upstream {
+func serveFixture(t testing.TB, legacy bool, more ...gatehouse.Option) *upstream {
 	t.Helper()
 	s, err := newFixture(more...)
 	if err != nil {
@@ -102,7 +102,7 @@ func serveFixture(t *testing.T, legacy bool, more ...gatehouse.Option) *upstream
 }
 
 // install returns the module of packages with one package, "up".
-func install(t *testing.T, r packages.Record, fill func(map[string]string) (map[string]secret.Text, error)) (
+func install(t testing.TB, r packages.Record, fill func(map[string]string) (map[string]secret.Text, error)) (
 	*packages.Manager, module.New,
 ) {
 	t.Helper()
@@ -154,7 +154,7 @@ func installWith(t *testing.T, o packages.Options, r packages.Record) (*packages
 }
 
 // upstreams are the fixture in both eras and over both transports, by name.
-func upstreams(t *testing.T) map[string]packages.Record {
+func upstreams(t testing.TB) map[string]packages.Record {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
