@@ -110,7 +110,7 @@ func install(t testing.TB, r packages.Record, fill func(map[string]string) (map[
 }
 
 // installWith is install with options of the manager.
-func installWith(t *testing.T, o packages.Options, r packages.Record) (*packages.Manager, module.New) {
+func installWith(t testing.TB, o packages.Options, r packages.Record) (*packages.Manager, module.New) {
 	t.Helper()
 	tree := state.New(state.Options{})
 	records, err := state.Attach[map[string]packages.Record](t.Context(), tree, "/private/packages", state.Durable)
