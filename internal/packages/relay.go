@@ -88,10 +88,13 @@ func (h *Manager) Call(
 	if from != nil && from.Task && p.isLegacy() {
 		params = rawjson.Splice(params, rawjson.Edit{Key: "task", Value: []byte(`{}`)})
 	}
-	raw, err := p.relay(ctx, client.Request{
-		Method: "tools/call", Params: params, Name: own, Headers: p.paramHeaders(own, args),
-		Extensions: tasksExtension,
-	}, from, p.mayRepeat(own))
+	r := client.Request{
+		Method: "tools/call", Params: params, Name: own, Headers: p.paramHeaders(own, args), Extensions: tasksExtension,
+	}
+	if h.opts.Alone != nil && (from == nil || from.Caller.Can&tool.CanTasks == 0) {
+		r.Extensions = nil // a server alone decides what a client without tasks gets
+	}
+	raw, err := p.relay(ctx, r, from, p.mayRepeat(own))
 	if err != nil {
 		return nil, err
 	}

@@ -136,6 +136,7 @@ func (k *manager) callTool(ctx context.Context, c *tool.Call, t packages.Offered
 		servers.CancelTask(ctx, t.Package, began.ID, askedNothing(c))
 		return nil, err
 	}
+	tool.Detach(ctx, c) // a client that can follow a task gets one, as from the server
 	return k.followTask(ctx, c, t.Package, began.ID)
 }
 
