@@ -109,11 +109,16 @@ func TestWhoComesInOverTCP(t *testing.T) {
 		options []gatehouse.Option
 		want    map[string]string
 	}{
-		"a token":             {[]gatehouse.Option{token}, map[string]string{none: "credentials are needed", right: "serverInfo", wrong: "not valid here"}},
-		"insecure":            {[]gatehouse.Option{insecure}, map[string]string{none: "serverInfo", right: "not valid here"}},
-		"first insecure":      {[]gatehouse.Option{insecure, token}, map[string]string{none: "credentials are needed", right: "serverInfo"}},
-		"at last insecure":    {[]gatehouse.Option{token, insecure}, map[string]string{none: "serverInfo", right: "not valid here"}},
-		"a token, with state": {[]gatehouse.Option{token, gatehouse.WithState(t.TempDir())}, map[string]string{none: "credentials are needed", right: "serverInfo"}},
+		"a token": {[]gatehouse.Option{token},
+			map[string]string{none: "credentials are needed", right: "serverInfo", wrong: "not valid here"}},
+		"insecure": {[]gatehouse.Option{insecure},
+			map[string]string{none: "serverInfo", right: "not valid here"}},
+		"first insecure": {[]gatehouse.Option{insecure, token},
+			map[string]string{none: "credentials are needed", right: "serverInfo"}},
+		"at last insecure": {[]gatehouse.Option{token, insecure},
+			map[string]string{none: "serverInfo", right: "not valid here"}},
+		"a token, with state": {[]gatehouse.Option{token, gatehouse.WithState(t.TempDir())},
+			map[string]string{none: "credentials are needed", right: "serverInfo"}},
 	} {
 		b := newBook()
 		s := build(t, append(c.options, gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))...)
@@ -170,7 +175,8 @@ func TestAListenerOfOnesOwnIsServed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+	for name, value := range map[string]string{"Content-Type": "application/json",
+		"Accept":               "application/json, text/event-stream",
 		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"} {
 		req.Header.Set(name, value)
 	}
@@ -253,7 +259,8 @@ func TestOptionsChoose(t *testing.T) {
 			t.Errorf("host %s, origin %s: %d, want 403", c[0], c[1], got.Code)
 		}
 	}
-	if got := ask(t, s, "POST", "/mcp/lang", "localhost", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.Code != 200 ||
+	if got := ask(t, s, "POST", "/mcp/lang", "localhost", "",
+		`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.Code != 200 ||
 		strings.Contains(got.Body.String(), "file_read") {
 		t.Errorf("the context lang: %d %s", got.Code, got.Body)
 	}
@@ -329,10 +336,12 @@ func TestAModuleReadsItsConfiguration(t *testing.T) {
 	for want, opts := range map[string][]gatehouse.Option{
 		"expected a pointer": {gatehouse.WithModule("mine", read(42))},
 		`unknown field "depht"`: {
-			gatehouse.WithModule("mine", read(&got)), gatehouse.WithModuleConfig("mine", json.RawMessage(`{"depht":1}`)),
+			gatehouse.WithModule("mine", read(&got)),
+			gatehouse.WithModuleConfig("mine", json.RawMessage(`{"depht":1}`)),
 		},
 		"cannot unmarshal string": {
-			gatehouse.WithModule("mine", read(&got)), gatehouse.WithModuleConfig("mine", struct{ Depth string }{"deep"}),
+			gatehouse.WithModule("mine", read(&got)),
+			gatehouse.WithModuleConfig("mine", struct{ Depth string }{"deep"}),
 		},
 	} {
 		s, err := gatehouse.New(append(opts, gatehouse.WithWorkspaceRoot(t.TempDir()))...)

@@ -25,7 +25,8 @@ func TestGoModule(t *testing.T) {
 	environment := []string{
 		"GOBIN=" + filepath.Join(top, "bin"),
 		"GOMODCACHE=" + filepath.Join(top, "modules"),
-		"GOPROXY=file://" + filepath.ToSlash(filepath.Join(dist, "go")) + ",file://" + filepath.ToSlash(filepath.Join(modules, "cache", "download")),
+		"GOPROXY=file://" + filepath.ToSlash(filepath.Join(dist, "go")) + ",file://" +
+			filepath.ToSlash(filepath.Join(modules, "cache", "download")),
 		"GOFLAGS=-trimpath -modcacherw -mod=mod",
 		"GOSUMDB=off",
 	}
@@ -34,7 +35,8 @@ func TestGoModule(t *testing.T) {
 		if err != nil || !strings.Contains(found, `"v`+newVersion+`"`) {
 			t.Errorf("%v: %s", err, found)
 		}
-		program, err := os.ReadFile(filepath.Join(top, "modules", filepath.FromSlash(address)+"@v"+newVersion, "cmd/gatehouse/main.go"))
+		program, err := os.ReadFile(filepath.Join(top, "modules", filepath.FromSlash(address)+"@v"+newVersion,
+			"cmd/gatehouse/main.go"))
 		if err != nil || !strings.Contains(string(program), `"`+address+`/internal/cli"`) {
 			t.Errorf("%v: the program imports %s", err, program)
 		}

@@ -157,14 +157,17 @@ func writeSpec(t *testing.T, bundle string, c v1.Config) {
 	none := []string{}
 	mapping := []m{{"containerID": 65532, "hostID": outside, "size": 1}}
 	tmpfs := func(at string) m {
-		return m{"destination": at, "type": "tmpfs", "source": "tmpfs", "options": []string{"nosuid", "nodev", "mode=1777"}}
+		return m{"destination": at, "type": "tmpfs", "source": "tmpfs",
+			"options": []string{"nosuid", "nodev", "mode=1777"}}
 	}
 	text, err := json.Marshal(m{
 		"ociVersion": "1.0.2",
 		"process": m{
-			"user": m{"uid": 65532, "gid": 65532}, "args": append(c.Entrypoint, c.Cmd...), "env": c.Env, "cwd": c.WorkingDir,
+			"user": m{"uid": 65532, "gid": 65532}, "args": append(c.Entrypoint, c.Cmd...), "env": c.Env,
+			"cwd":             c.WorkingDir,
 			"noNewPrivileges": true,
-			"capabilities":    m{"bounding": none, "effective": none, "permitted": none, "inheritable": none, "ambient": none},
+			"capabilities": m{"bounding": none, "effective": none, "permitted": none, "inheritable": none,
+				"ambient": none},
 		},
 		"root": m{"path": "rootfs", "readonly": true},
 		"mounts": []m{
@@ -172,7 +175,8 @@ func writeSpec(t *testing.T, bundle string, c v1.Config) {
 			tmpfs("/dev"), tmpfs("/tmp"), tmpfs("/data"),
 		},
 		"linux": m{
-			"namespaces":  []m{{"type": "user"}, {"type": "mount"}, {"type": "pid"}, {"type": "ipc"}, {"type": "uts"}, {"type": "network"}},
+			"namespaces": []m{{"type": "user"}, {"type": "mount"}, {"type": "pid"}, {"type": "ipc"}, {"type": "uts"},
+				{"type": "network"}},
 			"uidMappings": mapping, "gidMappings": mapping,
 		},
 	})
@@ -188,7 +192,8 @@ func writeSpec(t *testing.T, bundle string, c v1.Config) {
 func TestNPM(t *testing.T) {
 	dist := released(t, newRelease)
 	dir := t.TempDir()
-	install := exec.Command(program(t, "npm"), "install", "--offline", "--no-audit", "--no-fund", "--cache", filepath.Join(dir, "cache"))
+	install := exec.Command(program(t, "npm"), "install", "--offline", "--no-audit", "--no-fund", "--cache",
+		filepath.Join(dir, "cache"))
 	all, err := filepath.Glob(filepath.Join(dist, "npm-*.tgz"))
 	if err != nil || len(all) != 2 {
 		t.Fatalf("%q (%v), want two packages", all, err)
@@ -215,7 +220,8 @@ func TestWheel(t *testing.T) {
 	if err != nil || len(wheels) != 1 {
 		t.Fatalf("%q (%v), want one wheel", wheels, err)
 	}
-	pip := exec.Command(program(t, "python3"), "-m", "pip", "install", "--no-index", "--disable-pip-version-check", "--no-cache-dir",
+	pip := exec.Command(program(t, "python3"), "-m", "pip", "install", "--no-index", "--disable-pip-version-check",
+		"--no-cache-dir",
 		"--break-system-packages", "--prefix", dir, wheels[0])
 	runs(t, pip)
 	found, err := filepath.Glob(filepath.Join(dir, "*/bin/gatehouse"))

@@ -38,7 +38,8 @@ func needsRoot(t *testing.T) {
 func tree(t *testing.T, programs ...string) string {
 	t.Helper()
 	root := t.TempDir()
-	for _, dir := range []string{"dev", "etc", "usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "var/lib/dpkg/info", "var/lib/dpkg/updates", "tmp"} {
+	for _, dir := range []string{"dev", "etc", "usr/bin", "usr/lib", "usr/lib64", "usr/sbin", "var/lib/dpkg/info",
+		"var/lib/dpkg/updates", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +50,8 @@ func tree(t *testing.T, programs ...string) string {
 		}
 	}
 	for name, text := range map[string]string{
-		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n", "etc/shadow": "root:*:::::::\n", "etc/gshadow": "root:*::\n",
+		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n", "etc/shadow": "root:*:::::::\n",
+		"etc/gshadow":         "root:*::\n",
 		"dev/null":            "", // programs write to it, and no device is needed for that
 		"var/lib/dpkg/status": "", "var/lib/dpkg/available": "",
 	} {
@@ -102,7 +104,8 @@ func gone(t *testing.T, root string, keep ...string) {
 	t.Helper()
 	err := filepath.WalkDir(root, func(at string, d fs.DirEntry, err error) error {
 		rel := strings.TrimPrefix(at, root)
-		if err != nil || strings.HasPrefix(rel, "/var/lib/dpkg") || strings.HasPrefix(rel, "/var/lib/rpm") || strings.HasPrefix(rel, "/usr/lib/sysimage") {
+		if err != nil || strings.HasPrefix(rel, "/var/lib/dpkg") || strings.HasPrefix(rel, "/var/lib/rpm") ||
+			strings.HasPrefix(rel, "/usr/lib/sysimage") {
 			return err
 		}
 		if !d.IsDir() && strings.Contains(rel, "gatehouse") && !strings.Contains(strings.Join(keep, " "), rel) {
@@ -168,7 +171,8 @@ func TestRPM(t *testing.T) {
 	root := tree(t, "sh", "grep", "systemd-sysusers")
 	rpm := func(args ...string) {
 		t.Helper()
-		out, err := exec.Command(program(t, "rpm"), append([]string{"--root=" + root, "--nodeps", "--nosignature", "--force-debian"}, args...)...).CombinedOutput()
+		out, err := exec.Command(program(t, "rpm"),
+			append([]string{"--root=" + root, "--nodeps", "--nosignature", "--force-debian"}, args...)...).CombinedOutput()
 		if err != nil || strings.Contains(string(out), "fail") {
 			t.Fatalf("rpm %q: %v: %s", args, err, out)
 		}

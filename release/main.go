@@ -60,8 +60,9 @@ func release(args []string, getenv func(string) string, log io.Writer) error {
 		return err
 	}
 	m := &maker{
-		Release: &product.Release{Address: *address, Version: *version, Platforms: product.Platforms, Runsc: *runsc, Fast: *fast},
-		log:     log,
+		Release: &product.Release{Address: *address, Version: *version, Platforms: product.Platforms, Runsc: *runsc,
+			Fast: *fast},
+		log: log,
 	}
 	var err error
 	if *platforms != "" {
@@ -218,7 +219,8 @@ func (m *maker) companions() ([]archive.File, error) {
 
 func (m *maker) provenance() error {
 	return statement.Provenance(m.Release, m.modules, map[string]any{
-		"address": m.Address, "version": m.Version, "platforms": fmt.Sprint(m.Platforms), "runsc": m.Runsc, "fast": m.Fast,
+		"address": m.Address, "version": m.Version, "platforms": fmt.Sprint(m.Platforms), "runsc": m.Runsc,
+		"fast": m.Fast,
 	})
 }
 

@@ -290,7 +290,8 @@ func TestCompletionsAreRead(t *testing.T) {
 	dist := released(t, newRelease)
 	dir := t.TempDir()
 	unpack(t, filepath.Join(dist, "gatehouse-"+newVersion+"-"+here.String()+".tar.gz"), dir)
-	for shell, file := range map[string]string{"bash": "gatehouse.bash", "zsh": "_gatehouse", "fish": "gatehouse.fish"} {
+	for shell, file := range map[string]string{"bash": "gatehouse.bash", "zsh": "_gatehouse",
+		"fish": "gatehouse.fish"} {
 		t.Run(shell, func(t *testing.T) {
 			runs(t, exec.Command(program(t, shell), "-n", filepath.Join(dir, "completions", file)))
 		})
@@ -307,7 +308,8 @@ func TestCompletionsAreRead(t *testing.T) {
 		}
 	})
 	t.Run("manual pages", func(t *testing.T) {
-		out := runs(t, exec.Command(program(t, "mandoc"), "-T", "lint", "-W", "error", filepath.Join(dir, "man1/gatehouse-serve.1")))
+		out := runs(t, exec.Command(program(t, "mandoc"), "-T", "lint", "-W", "error",
+			filepath.Join(dir, "man1/gatehouse-serve.1")))
 		if out != "" {
 			t.Error(out)
 		}
@@ -331,7 +333,8 @@ func TestUpdateReadsTheManifest(t *testing.T) {
 		}
 		words := strings.Fields(string(key))
 		settings := fmt.Sprintf("update:\n  source: %s\n  key: %s\n", source, words[len(words)-1])
-		err = errors.Join(os.WriteFile(at, body, 0o755), os.WriteFile(filepath.Join(dir, "gatehouse.yaml"), []byte(settings), 0o600))
+		err = errors.Join(os.WriteFile(at, body, 0o755),
+			os.WriteFile(filepath.Join(dir, "gatehouse.yaml"), []byte(settings), 0o600))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -440,7 +443,8 @@ func TestInstallScript(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%v: %s", err, out)
 				}
-				if want := (verifier != "none"); want != strings.Contains(out, "is right") || want == strings.Contains(out, "NOT verified") {
+				if want := (verifier != "none"); want != strings.Contains(out, "is right") ||
+					want == strings.Contains(out, "NOT verified") {
 					t.Errorf("it says %q", out)
 				}
 				version := runs(t, exec.Command(filepath.Join(prefix, "bin/gatehouse"), "version"))
@@ -505,7 +509,8 @@ func install(t *testing.T, shell []string, verifier, dist string, args ...string
 	server := httptest.NewServer(http.FileServer(http.Dir(dist)))
 	defer server.Close()
 	bin := t.TempDir()
-	needed := []string{"cat", "chmod", "cp", "curl", "cut", "dirname", "grep", "head", "id", "mkdir", "mktemp", "mv", "rm", "sed",
+	needed := []string{"cat", "chmod", "cp", "curl", "cut", "dirname", "grep", "head", "id", "mkdir", "mktemp", "mv",
+		"rm", "sed",
 		"sha256sum", "tail", "tar", "gzip", "uname"}
 	if verifier != "none" {
 		needed = append(needed, verifier)

@@ -32,10 +32,14 @@ type duration time.Duration
 // but for integers in other notations.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{
-		`{}`, ` { "path" : "a" , "limit" : -12,"all":true } `, `{"path":"a","path":"ä"}`, `{"path":"\u0061"}`, `{"path":null}`, `{"Path":"a"}`,
-		`{"limit":01}`, `{"limit":-0}`, `{"limit":1.0}`, `{"limit":1e3}`, `{"size":9223372036854775807}`, `{"size":123456789012345678}`, `{"all":falsey}`,
-		`{"Named":"a","hidden":"b","-":"c","secret":"d"}`, `{"quoted":"12"}`, `{"word":"a"}`, `{"wait":5}`, `{"names":["a"]}`, `{"small":300}`,
-		`{"path":"a"} x`, `{"path":"a",}`, "{\"path\":\"\xff\"}", `[]`, `null`, ``, `{"path"`, `{"limit":-}`, `{"limit":1,"all":tru`,
+		`{}`, ` { "path" : "a" , "limit" : -12,"all":true } `, `{"path":"a","path":"ä"}`, `{"path":"\u0061"}`,
+		`{"path":null}`, `{"Path":"a"}`,
+		`{"limit":01}`, `{"limit":-0}`, `{"limit":1.0}`, `{"limit":1e3}`, `{"size":9223372036854775807}`,
+		`{"size":123456789012345678}`, `{"all":falsey}`,
+		`{"Named":"a","hidden":"b","-":"c","secret":"d"}`, `{"quoted":"12"}`, `{"word":"a"}`, `{"wait":5}`,
+		`{"names":["a"]}`, `{"small":300}`,
+		`{"path":"a"} x`, `{"path":"a",}`, "{\"path\":\"\xff\"}", `[]`, `null`, ``, `{"path"`, `{"limit":-}`,
+		`{"limit":1,"all":tru`,
 	} {
 		f.Add([]byte(text))
 	}

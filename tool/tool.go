@@ -48,10 +48,11 @@ func (e Effects) ReadOnly() bool { return e&Reads != 0 && e&(Writes|Destroys) ==
 type TaskMode uint8
 
 const (
-	TaskAuto     TaskMode = iota // answered directly when quick, promoted to a job when slow and the client can follow it
-	TaskNever                    // always answered directly
-	TaskAlways                   // a job whenever the client can follow one
-	TaskRequired                 // only as a job; a client that cannot follow one is refused
+	// answered directly when quick, promoted to a job when slow and the client can follow it
+	TaskAuto     TaskMode = iota
+	TaskNever             // always answered directly
+	TaskAlways            // a job whenever the client can follow one
+	TaskRequired          // only as a job; a client that cannot follow one is refused
 )
 
 // Icon is one picture of a tool, resource or prompt.
@@ -70,15 +71,16 @@ type Def struct {
 	Help        string // everything else, as Markdown, served as a help resource
 	Icons       []Icon
 
-	Effects      Effects
-	Task         TaskMode
-	Timeout      time.Duration // of work, not of waiting for people; 0 means the host's default (60 s)
-	Budget       int           // bytes of text in a result before it is cut and spooled; 0 means the host's default, -1 never
-	Linked       string        // the output member that is left out of a result over its budget; see LinkedOut
-	Handle       string        // the argument that holds a handle; the call is routed to the node named in it
-	Sync         bool          // after success the caller's resource subscriptions are brought up to date at once
-	NeedsSession bool          // the handler uses Caller.Session; it must still work when that is empty
-	Aliases      []string      // exact names of an original this tool also answers to, where a view asks for them
+	Effects Effects
+	Task    TaskMode
+	Timeout time.Duration // of work, not of waiting for people; 0 means the host's default (60 s)
+	// bytes of text in a result before it is cut and spooled; 0 means the host's default, -1 never
+	Budget       int
+	Linked       string   // the output member that is left out of a result over its budget; see LinkedOut
+	Handle       string   // the argument that holds a handle; the call is routed to the node named in it
+	Sync         bool     // after success the caller's resource subscriptions are brought up to date at once
+	NeedsSession bool     // the handler uses Caller.Session; it must still work when that is empty
+	Aliases      []string // exact names of an original this tool also answers to, where a view asks for them
 	Meta         json.RawMessage
 
 	// In and Out are set by New. A tool without Go types gives its JSON

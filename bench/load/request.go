@@ -181,7 +181,8 @@ const credentials = "Authorization: Bearer " + Token + "\r\n"
 // Stream opens the stream of a session.
 func Stream(session string) []byte {
 	return []byte(
-		"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n" + credentials + "Mcp-Session-Id: " + session +
+		"GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n" + credentials + "Mcp-Session-Id: " +
+			session +
 			"\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n",
 	)
 }

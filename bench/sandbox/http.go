@@ -54,7 +54,8 @@ func (c *client) call(ctx context.Context, name string, args any) (map[string]an
 	body, err := json.Marshal(map[string]any{
 		"jsonrpc": "2.0", "id": c.id, "method": "tools/call",
 		"params": map[string]any{"name": name, "arguments": args, "_meta": map[string]any{
-			"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientInfo": map[string]string{"name": "bench", "version": "1"},
+			"io.modelcontextprotocol/protocolVersion":    "2026-07-28",
+			"io.modelcontextprotocol/clientInfo":         map[string]string{"name": "bench", "version": "1"},
 			"io.modelcontextprotocol/clientCapabilities": map[string]any{},
 		}},
 	})

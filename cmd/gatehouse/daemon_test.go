@@ -71,7 +71,8 @@ func activate(ts *testscript.TestScript, neg bool, args []string) {
 	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "GORACE"} {
 		s.cmd.Env = append(s.cmd.Env, name+"="+ts.Getenv(name))
 	}
-	for _, l := range []struct{ name, network, address string }{{"UNIX", "unix", ts.MkAbs("activated")}, {"TCP", "tcp", "127.0.0.1:0"}, {"HEALTH", "tcp", "127.0.0.1:0"}} {
+	for _, l := range []struct{ name, network, address string }{{"UNIX", "unix", ts.MkAbs("activated")},
+		{"TCP", "tcp", "127.0.0.1:0"}, {"HEALTH", "tcp", "127.0.0.1:0"}} {
 		ln, err := net.Listen(l.network, l.address)
 		ts.Check(err)
 		defer ln.Close()

@@ -135,7 +135,9 @@ func (f *flooded) request(ctx context.Context, user, method, name, body string) 
 }
 
 // call calls a tool, without a session.
-func (f *flooded) call(ctx context.Context, c *http.Client, user, tool, args string) (status int, answer string, err error) {
+func (f *flooded) call(
+	ctx context.Context, c *http.Client, user, tool, args string,
+) (status int, answer string, err error) {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"%s","arguments":%s,%s}}`,
 		tool, args, modernEnvelope)
 	res, err := c.Do(f.request(ctx, user, "tools/call", tool, body))
@@ -208,7 +210,8 @@ func (f *flooded) beside(flood func(ctx context.Context), full func() bool) {
 	beside := f.measure("quiet", calls)
 	boss := f.measure("boss", 20)
 	mib := f.resident()
-	f.t.Logf("alone %v, while it rises %v, beside it %v, an administrator %v; %d MiB resident", alone, rising, beside, boss, mib)
+	f.t.Logf("alone %v, while it rises %v, beside it %v, an administrator %v; %d MiB resident", alone, rising, beside,
+		boss, mib)
 	least := 5 * time.Millisecond // what is shorter is noise
 	if !long() {
 		least = 50 * time.Millisecond

@@ -155,7 +155,8 @@ func serve(ts *testscript.TestScript, neg bool, args []string) {
 	s := &server{ended: make(chan error, 1)}
 	s.cmd = exec.Command(find(ts, "gatehouse"), append([]string{"serve"}, args[1:]...)...)
 	s.cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "MCP_ADDR", "MCP_AUTH_TOKEN", "CORE_MCP_TRANSPORT", "BOUVET_HTTP_PORT", "GATEHOUSE_TRANSPORT", "GATEHOUSE_LOG", "GATEHOUSE_LOG_FORMAT", "GORACE"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "MCP_ADDR", "MCP_AUTH_TOKEN", "CORE_MCP_TRANSPORT",
+		"BOUVET_HTTP_PORT", "GATEHOUSE_TRANSPORT", "GATEHOUSE_LOG", "GATEHOUSE_LOG_FORMAT", "GORACE"} {
 		if v := ts.Getenv(name); v != "" {
 			s.cmd.Env = append(s.cmd.Env, name+"="+v)
 		}
@@ -240,7 +241,8 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Fatalf("gatehouse does not end:\n%s", s.err.String())
 	}
 	for name, text := range map[string]string{
-		"serve.out": s.out.String(), "serve.err": s.err.String(), "serve.code": fmt.Sprintln(s.cmd.ProcessState.ExitCode()),
+		"serve.out": s.out.String(), "serve.err": s.err.String(),
+		"serve.code": fmt.Sprintln(s.cmd.ProcessState.ExitCode()),
 	} {
 		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(text), 0o600))
 	}

@@ -156,7 +156,8 @@ func leave(ts *testscript.TestScript, neg bool, args []string) {
 	case <-time.After(patience):
 		ts.Fatalf("client %s does not end:\n%s", args[0], c.err.String())
 	}
-	for name, text := range map[string]string{"out": c.said.String(), "err": c.err.String(), "code": fmt.Sprintln(c.cmd.ProcessState.ExitCode())} {
+	for name, text := range map[string]string{"out": c.said.String(), "err": c.err.String(),
+		"code": fmt.Sprintln(c.cmd.ProcessState.ExitCode())} {
 		ts.Check(os.WriteFile(ts.MkAbs(args[0]+"."+name), []byte(text), 0o600))
 	}
 }

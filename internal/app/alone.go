@@ -76,7 +76,8 @@ func (a *App) openAlone(ctx context.Context) (err error) {
 	o := a.packageOptions()
 	o.Alone = &packages.Alone{Dir: one.Dir, Env: one.Env, Described: a.describeAlone}
 	o.Taken, o.Relisted, o.Restored, o.Waiting, o.Unapplied, o.Lazy, o.Manual = nil, nil, nil, nil, nil, false, true
-	a.alone.manager, err = packages.OpenAlone(ctx, filepath.Join(a.cfg.Folders.Data, "run", aloneFolder(one.Package.Source)), o)
+	a.alone.manager, err = packages.OpenAlone(ctx,
+		filepath.Join(a.cfg.Folders.Data, "run", aloneFolder(one.Package.Source)), o)
 	if err != nil {
 		return err
 	}

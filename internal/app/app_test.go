@@ -71,7 +71,8 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 		want   string
 		closed int
 	}{
-		{"folder", func(c *config.Config, _ *Options) { c.Roots.Folders = []string{"/no/such/folder"} }, "/no/such/folder", 0},
+		{"folder", func(c *config.Config, _ *Options) { c.Roots.Folders = []string{"/no/such/folder"} },
+			"/no/such/folder", 0},
 		{"module", func(_ *config.Config, o *Options) { o.Extra = append(o.Extra, bad) }, "module broken: no luck", 1},
 		{"door", func(c *config.Config, _ *Options) {
 			c.Listen.HTTP.Open, c.Listen.HTTP.Port = true, taken.Addr().(*net.TCPAddr).Port
@@ -103,12 +104,30 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 
 func TestSettingsThatCannotBe(t *testing.T) {
 	for want, change := range map[string]func(*config.Config, *Options){
-		`there is no module "attic"; expected some of file, dir, lang`: func(c *config.Config, _ *Options) { c.View.Modules = []string{"attic"} },
-		`there is no context "attic"; expected one of default, file`:   func(c *config.Config, _ *Options) { c.View.Context = "attic" },
-		`tools: "[" is not a pattern`:                                  func(c *config.Config, _ *Options) { c.View.Tools = []string{"["} },
-		`tools: "!" is not a pattern`:                                  func(c *config.Config, _ *Options) { c.View.Tools = []string{"!"} },
-		`there are two modules called "file"`:                          func(_ *config.Config, o *Options) { o.Extra = []Module{{Name: "file"}} },
-		`a module cannot be called "resources"`:                        func(_ *config.Config, o *Options) { o.Extra = []Module{{Name: "resources"}} },
+		`there is no module "attic"; expected some of file, dir, lang`: func(c *config.Config,
+			_ *Options) {
+			c.View.Modules = []string{"attic"}
+		},
+		`there is no context "attic"; expected one of default, file`: func(c *config.Config,
+			_ *Options) {
+			c.View.Context = "attic"
+		},
+		`tools: "[" is not a pattern`: func(c *config.Config,
+			_ *Options) {
+			c.View.Tools = []string{"["}
+		},
+		`tools: "!" is not a pattern`: func(c *config.Config,
+			_ *Options) {
+			c.View.Tools = []string{"!"}
+		},
+		`there are two modules called "file"`: func(_ *config.Config,
+			o *Options) {
+			o.Extra = []Module{{Name: "file"}}
+		},
+		`a module cannot be called "resources"`: func(_ *config.Config,
+			o *Options) {
+			o.Extra = []Module{{Name: "resources"}}
+		},
 		`origin`: func(c *config.Config, _ *Options) {
 			c.Listen.HTTP.Open, c.Listen.HTTP.Port, c.Listen.HTTP.Origins = true, 0, []string{"nonsense"}
 		},
@@ -164,7 +183,8 @@ func TestAHostRemovesItsSpoolAndWhatOthersLeft(t *testing.T) {
 	for name, when := range map[string]time.Time{
 		// The first folder has the id of this process, but an earlier start time.
 		"spool-of-" + space + "-" + mine + "-1-a": old, "spool-of-" + procid.Self() + "-b": old,
-		"spool-999999999-a": old, "spool-999999998-b": time.Now(), "spool-" + mine + "-c": old, "other-999999999-a": old,
+		"spool-999999999-a": old, "spool-999999998-b": time.Now(), "spool-" + mine + "-c": old,
+		"other-999999999-a": old,
 	} {
 		dir := filepath.Join(cfg.Folders.Cache, name)
 		if err := os.Mkdir(dir, 0o700); err != nil {

@@ -82,7 +82,8 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if err := a.who.AddUser(t.Context(), "bob", nil, "a password of bob"); err != nil {
 		t.Fatal(err)
 	}
-	if got := admin.result("backup_target_set", fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q,"keep":3}`, folder)); got["name"] != "shelf" {
+	if got := admin.result("backup_target_set",
+		fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q,"keep":3}`, folder)); got["name"] != "shelf" {
 		t.Fatal(got)
 	}
 	begun := admin.result("backup_create", `{}`)
@@ -110,7 +111,8 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	})
 	info := admin.result("backup_info", `{"target":"shelf"}`)
 	list := fmt.Sprint(info["list"])
-	for _, want := range []string{"data/state.db", "data/contexts.db", "data/identity.db", "data/audit.db", "config/secrets.age", "config/secrets.key", "state/jobs.db"} {
+	for _, want := range []string{"data/state.db", "data/contexts.db", "data/identity.db", "data/audit.db",
+		"config/secrets.age", "config/secrets.key", "state/jobs.db"} {
 		if !strings.Contains(list, want) {
 			t.Errorf("%s is not in %s", want, list)
 		}

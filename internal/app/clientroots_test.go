@@ -153,7 +153,8 @@ func TestCallsAreNarrowedToWhatTheClientAnnounces(t *testing.T) {
 				{announce(filepath.Dir(dir)), `{"path":"lib/b.txt"}`, "text of lib/b.txt"},
 				{announce(beyond), `{"path":"x.txt"}`, "the client has announced none of the folders"},
 				{`[]`, `{"path":"app/a.txt"}`, "the client has announced none of the folders"},
-				{`[{"uri":"https://example.com/app"},{"uri":"file://elsewhere` + dir + `"},{"uri":"%"}]`, `{"path":"app/a.txt"}`, "the client has announced none of the folders"},
+				{`[{"uri":"https://example.com/app"},{"uri":"file://elsewhere` + dir + `"},{"uri":"%"}]`,
+					`{"path":"app/a.txt"}`, "the client has announced none of the folders"},
 			} {
 				if x.say != "" {
 					now = x.say
@@ -333,21 +334,34 @@ func TestAnnouncedFoldersReplaceThoseOfThePreset(t *testing.T) {
 		tool, args string
 		want       string
 	}{
-		{name: "stdio", who: stdio, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "text of mine"},
+		{name: "stdio", who: stdio, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"),
+			want: "text of mine"},
 		{name: "the first valid one", who: stdio, say: announce(mine+"/gone", mine+"/a.txt", mine, other),
 			tool: "read_text_file", args: `{"path":"a.txt"}`, want: "text of mine"},
-		{name: "those of the host are gone", who: stdio, say: announce(mine), tool: "read_text_file", args: path(host, "a.txt"), want: "outside"},
-		{name: "listed", who: stdio, say: announce(mine), tool: "list_allowed_directories", args: `{}`, want: filepath.Base(mine)},
-		{name: "none is valid", who: stdio, say: announce(mine + "/gone"), tool: "read_text_file", args: path(host, "a.txt"), want: "text of the host"},
-		{name: "none at all", who: stdio, say: `[]`, tool: "read_text_file", args: path(host, "a.txt"), want: "text of the host"},
-		{name: "a protected file", who: stdio, say: announce(mine), tool: "read_text_file", args: path(mine, ".env"), want: "protected"},
-		{name: "another module", who: stdio, say: announce(mine), tool: "file_read", args: path(mine, "a.txt"), want: "outside"},
-		{name: "kept", who: stdio, fixed: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
-		{name: "narrowed", who: stdio, narrow: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
-		{name: "remote", who: remote, any: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
-		{name: "the daemon's socket", who: socket, any: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "text of mine"},
-		{name: "a daemon that names folders", who: socket, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
-		{name: "a child of the daemon", who: child, any: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
+		{name: "those of the host are gone", who: stdio, say: announce(mine), tool: "read_text_file",
+			args: path(host, "a.txt"), want: "outside"},
+		{name: "listed", who: stdio, say: announce(mine), tool: "list_allowed_directories", args: `{}`,
+			want: filepath.Base(mine)},
+		{name: "none is valid", who: stdio, say: announce(mine + "/gone"), tool: "read_text_file",
+			args: path(host, "a.txt"), want: "text of the host"},
+		{name: "none at all", who: stdio, say: `[]`, tool: "read_text_file", args: path(host, "a.txt"),
+			want: "text of the host"},
+		{name: "a protected file", who: stdio, say: announce(mine), tool: "read_text_file", args: path(mine, ".env"),
+			want: "protected"},
+		{name: "another module", who: stdio, say: announce(mine), tool: "file_read", args: path(mine, "a.txt"),
+			want: "outside"},
+		{name: "kept", who: stdio, fixed: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"),
+			want: "outside"},
+		{name: "narrowed", who: stdio, narrow: true, say: announce(mine), tool: "read_text_file",
+			args: path(mine, "a.txt"), want: "outside"},
+		{name: "remote", who: remote, any: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"),
+			want: "outside"},
+		{name: "the daemon's socket", who: socket, any: true, say: announce(mine), tool: "read_text_file",
+			args: path(mine, "a.txt"), want: "text of mine"},
+		{name: "a daemon that names folders", who: socket, say: announce(mine), tool: "read_text_file",
+			args: path(mine, "a.txt"), want: "outside"},
+		{name: "a child of the daemon", who: child, any: true, say: announce(mine), tool: "read_text_file",
+			args: path(mine, "a.txt"), want: "outside"},
 	} {
 		for _, e := range rootsEras {
 			t.Run(c.name+", "+e.name, func(t *testing.T) {

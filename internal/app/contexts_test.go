@@ -139,7 +139,8 @@ func expect(t *testing.T, got string, want ...string) {
 func TestOnlyAdministratorsFindTheAdministration(t *testing.T) {
 	a, client := live(t)
 	admin, eve := client("ann", "admin"), client("eve", "writer")
-	for _, method := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"} {
+	for _, method := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list",
+		"server/discover"} {
 		if got, other := eve.say("admin", method, ""), eve.say("nowhere", method, ""); got != strings.Replace(
 			other,
 			fmt.Sprintf(`"id":%d`, eve.next),
@@ -343,7 +344,8 @@ func TestAContextDefinesResources(t *testing.T) {
 	older.message()
 	older.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	for uri, want := range map[string]string{
-		"team://motd": `"result":{}`, "team://notes/build": `"result":{}`, "team://notes/none": `"error"`, "team://secret": `"error"`,
+		"team://motd": `"result":{}`, "team://notes/build": `"result":{}`, "team://notes/none": `"error"`,
+		"team://secret": `"error"`,
 	} {
 		older.pipe.Receive(
 			fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri),
@@ -540,7 +542,8 @@ func TestContextsOfACommand(t *testing.T) {
 			stop()
 		}
 	}
-	for what, kept := range map[string]bool{"context.created made3": true, "context.removed made3": true, "context.created ours": false, "context.removed ours": false} {
+	for what, kept := range map[string]bool{"context.created made3": true, "context.removed made3": true,
+		"context.created ours": false, "context.removed ours": false} {
 		if is, known := got[what]; !known || is != kept {
 			t.Errorf("%s: told %v, kept by another %v, want %v", what, known, is, kept)
 		}

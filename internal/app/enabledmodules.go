@@ -200,7 +200,8 @@ func specs(v config.View, enabled []enabledModule) []views.Spec {
 			continue
 		}
 		all = append(all, views.Spec{
-			Name: one.Name, Modules: one.Modules, Tools: narrowed(one.Tools, v.Tools), Results: views.Structured, Unpaged: true,
+			Name: one.Name, Modules: one.Modules, Tools: narrowed(one.Tools, v.Tools), Results: views.Structured,
+			Unpaged: true,
 		})
 	}
 	first := standsIn(v)

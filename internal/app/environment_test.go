@@ -36,7 +36,8 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 	eventually(t, "the context is there", func() bool { return slices.Contains(ann.names("notes"), "shell_run") })
 
 	const says = `echo "<$STAGE ${#TOKEN} $TOKEN>"`
-	for in, want := range map[string]string{"lab": "<lab 21 [secret]>", "den": "<den 0 >", "notes": "<notes 24 [secret]>"} {
+	for in, want := range map[string]string{"lab": "<lab 21 [secret]>", "den": "<den 0 >",
+		"notes": "<notes 24 [secret]>"} {
 		line, _ := json.Marshal(says) // a string
 		for _, call := range [][2]string{
 			{"shell_run", fmt.Sprintf(`{"command":%s}`, line)},

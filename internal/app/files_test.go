@@ -91,7 +91,8 @@ func TestSettingsOfFiles(t *testing.T) {
 			{"file_write", `{"path":"go.lock","content":""}`, "denied"},
 			{"file_copy", `{"oldPath":"secrets/plan","newPath":"plan"}`, "denied"},
 			{"dir_create", `{"path":"secrets/more"}`, "denied"},
-			{"file_edit", `{"path":"long","old_string":"nothing","new_string":"x"}`, "the largest file that can be edited has 100 bytes"},
+			{"file_edit", `{"path":"long","old_string":"nothing","new_string":"x"}`,
+				"the largest file that can be edited has 100 bytes"},
 			{"file_copy", `{"oldPath":"long","newPath":"long.copy"}`, `"size":150`},
 			{"file_copy", `{"oldPath":"longer","newPath":"copy"}`, "the largest file that can be copied has 200 bytes"},
 		} {

@@ -43,7 +43,8 @@ func TestWhatIsForwardedIsNotOfThisMachine(t *testing.T) {
 			if resp := ask(t, client, "POST", url, listTools, mcp...); resp.StatusCode != 200 {
 				t.Fatalf("open loopback: %s", resp.Status)
 			}
-			for _, via := range []string{"Via: 1.1 gatehouse-sandbox", "via: x", "Via: ", "Forwarded: for=127.0.0.1", "X-Forwarded-For: 127.0.0.1", "X-Real-IP: 127.0.0.1"} {
+			for _, via := range []string{"Via: 1.1 gatehouse-sandbox", "via: x", "Via: ", "Forwarded: for=127.0.0.1",
+				"X-Forwarded-For: 127.0.0.1", "X-Real-IP: 127.0.0.1"} {
 				if resp := ask(t, client, "POST", url, listTools, append(mcp, via)...); resp.StatusCode != 401 {
 					t.Errorf("%s: %s", via, resp.Status)
 				}

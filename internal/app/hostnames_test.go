@@ -25,7 +25,8 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 	}
 	putFile(t, "secret text", dir, "private/x")
 	putFile(t, "open text", dir, "a/open")
-	for _, l := range [][2]string{{"private", "link"}, {dir + "/private/x", "a/file"}, {"../link", "a/again"}, {"../a/open", "private/out"}} {
+	for _, l := range [][2]string{{"private", "link"}, {dir + "/private/x", "a/file"}, {"../link", "a/again"},
+		{"../a/open", "private/out"}} {
 		if err := os.Symlink(l[0], filepath.Join(dir, l[1])); err != nil {
 			t.Fatal(err)
 		}
@@ -42,8 +43,10 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 	c := clientOf(t, cfg)
 	no := func() string { return announce(dir) }
 	for _, path := range []string{
-		"private/x", "./private/x", "a/../private/x", "private//x", "./a/.././private/./x", private + "/x", dir + "//private/x",
-		dir + "/a/../private/x", "link/x", "a/file", "a/again/x", "link/../private/x", "private/none/deep", "private", "private/", "link", "private/out",
+		"private/x", "./private/x", "a/../private/x", "private//x", "./a/.././private/./x", private + "/x",
+		dir + "//private/x",
+		dir + "/a/../private/x", "link/x", "a/file", "a/again/x", "link/../private/x", "private/none/deep", "private",
+		"private/", "link", "private/out",
 	} {
 		q, _ := json.Marshal(path)
 		if got := callModern(c, "main", "file_read", `{"path":`+string(q)+`}`, false, no); !strings.Contains(
@@ -104,8 +107,9 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 		t.Errorf("an absolute path of such a client: %s", got)
 	}
 	for uri, want := range map[string]string{
-		"file://" + private + "/x": "kept out", "file://" + dir + "/link/x": "kept out", "file://" + dir + "/%70rivate/x": "kept out",
-		"file://" + dir + "/a/open": "open text",
+		"file://" + private + "/x": "kept out", "file://" + dir + "/link/x": "kept out",
+		"file://" + dir + "/%70rivate/x": "kept out",
+		"file://" + dir + "/a/open":      "open text",
 	} {
 		if got := readModern(c, uri); !strings.Contains(got, want) {
 			t.Errorf("%s: got %s, want %q in it", uri, got, want)
@@ -148,9 +152,12 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 	}
 	putFile(t, "still here", dir, "f")
 	for _, line := range []string{
-		"rm f", "/bin/rm f", "/usr/bin/../bin/rm f", `r\m f`, `'r'm f`, "r''m f", "env rm f", "env -i A=b rm f", "sh -c 'rm f'", `sh -c "sh -c 'r\m f'"`, "true && rm f",
-		"echo $(rm f)", "echo `rm f`", "ls | xargs rm", "find . -name f -exec rm {} +", "nohup rm f", "command rm f", "busybox rm f", "X=rm; $X f", "eval rm f",
-		"f() { rm f; }; f", "{ rm f; }", "python3 -c 'import os; os.remove(\"f\")'", "echo rm f | sh", "RM f", "if", "cat <<E\n$(rm f)\nE",
+		"rm f", "/bin/rm f", "/usr/bin/../bin/rm f", `r\m f`, `'r'm f`, "r''m f", "env rm f", "env -i A=b rm f",
+		"sh -c 'rm f'", `sh -c "sh -c 'r\m f'"`, "true && rm f",
+		"echo $(rm f)", "echo `rm f`", "ls | xargs rm", "find . -name f -exec rm {} +", "nohup rm f", "command rm f",
+		"busybox rm f", "X=rm; $X f", "eval rm f",
+		"f() { rm f; }; f", "{ rm f; }", "python3 -c 'import os; os.remove(\"f\")'", "echo rm f | sh", "RM f", "if",
+		"cat <<E\n$(rm f)\nE",
 	} {
 		for _, name := range []string{"shell_run", "shell_system", "shell_execute_command"} {
 			if got := call(name, map[string]any{"command": line}); !strings.Contains(got, "kept out") {
@@ -159,8 +166,10 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 		}
 	}
 	for _, args := range []map[string]any{
-		{"command": "rm", "args": []string{"f"}}, {"command": "/bin/rm", "args": []string{"f"}}, {"command": "env", "args": []string{"rm", "f"}},
-		{"command": "sh", "args": []string{"-c", "rm f"}}, {"command": "sh"}, {"command": "ls", "env": []string{"LD_PRELOAD=./x.so"}},
+		{"command": "rm", "args": []string{"f"}}, {"command": "/bin/rm", "args": []string{"f"}},
+		{"command": "env", "args": []string{"rm", "f"}},
+		{"command": "sh", "args": []string{"-c", "rm f"}}, {"command": "sh"},
+		{"command": "ls", "env": []string{"LD_PRELOAD=./x.so"}},
 	} {
 		for _, name := range []string{"process_run", "process_start"} {
 			if got := call(name, args); !strings.Contains(got, "kept out") {

@@ -135,7 +135,8 @@ func (h *hearing) enter(name, path string) *websocket.Conn {
 
 func (h *hearing) join(conn *websocket.Conn, channel string) hub.Message {
 	h.t.Helper()
-	if err := conn.Write(h.t.Context(), websocket.MessageText, fmt.Appendf(nil, `{"type":"subscribe","data":%q}`, channel)); err != nil {
+	if err := conn.Write(h.t.Context(), websocket.MessageText,
+		fmt.Appendf(nil, `{"type":"subscribe","data":%q}`, channel)); err != nil {
 		h.t.Fatal(err)
 	}
 	return h.hear(conn)
@@ -219,7 +220,8 @@ func TestALoginOpensNoSocketForOtherPages(t *testing.T) {
 	if len(cookie) == 0 {
 		t.Fatalf("the login gave no cookie: %s", r.Status)
 	}
-	for origin, want := range map[string]int{"http://" + h.door: 101, "http://localhost:3000": 403, "http://127.0.0.1:1": 403} {
+	for origin, want := range map[string]int{"http://" + h.door: 101, "http://localhost:3000": 403,
+		"http://127.0.0.1:1": 403} {
 		if _, status := h.dial("ws://"+h.door+"/ws", "Cookie", strings.Join(cookie, "; "), "Origin", origin); status != want {
 			t.Errorf("a page of %s: got %d, want %d", origin, status, want)
 		}
@@ -367,7 +369,8 @@ func TestAListenerOfItsOwn(t *testing.T) {
 		{"no credentials", base + "/ws", nil, 401},
 		{"token", base + "/ws", []string{"Authorization", "Bearer " + h.tokens["bob"]}, 101},
 		{"ticket in another context", again.URL + "&x", []string{"X-MCP-Context", "process"}, 404},
-		{"foreign page", base + "/ws", []string{"Authorization", "Bearer " + h.tokens["bob"], "Origin", "https://evil.example"}, 403},
+		{"foreign page", base + "/ws", []string{"Authorization", "Bearer " + h.tokens["bob"], "Origin",
+			"https://evil.example"}, 403},
 		{"foreign name", base + "/ws", []string{"Authorization", "Bearer " + h.tokens["bob"], "Host", "evil.example"}, 403},
 		{"the tools", base + "/mcp", []string{"Authorization", "Bearer " + h.tokens["bob"]}, 404},
 	} {
@@ -375,7 +378,8 @@ func TestAListenerOfItsOwn(t *testing.T) {
 			t.Errorf("%s: got %d, want %d", c.name, status, c.want)
 		}
 	}
-	for addr, want := range map[string]string{"0.0.0.0:0": "denied", "192.0.2.1:80": "denied", "[::]:0": "denied", "example.com:80": "invalid_arguments", ":8080": "invalid_arguments", "127.0.0.1:1": "exists"} {
+	for addr, want := range map[string]string{"0.0.0.0:0": "denied", "192.0.2.1:80": "denied", "[::]:0": "denied",
+		"example.com:80": "invalid_arguments", ":8080": "invalid_arguments", "127.0.0.1:1": "exists"} {
 		if got := ann.call("default", "ws_start", fmt.Sprintf(`{"addr":%q}`, addr)); !strings.Contains(got, want) {
 			t.Errorf("%s: got %s, want %s", addr, got, want)
 		}

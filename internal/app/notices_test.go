@@ -34,7 +34,8 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 		},
 	)
 	eventually(t, "the first arrived", func() bool { return eve.unread() == 1.0 })
-	if _, err := a.approvals.Ask("bob/default", "file_delete", "rule 1", json.RawMessage(`{}`), func(approvals.Request) {}); err != nil {
+	if _, err := a.approvals.Ask("bob/default", "file_delete", "rule 1", json.RawMessage(`{}`),
+		func(approvals.Request) {}); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.who.AddUser(t.Context(), "carol", nil, ""); err != nil {
@@ -86,7 +87,8 @@ func TestWhatACommandChangesBecomesANotification(t *testing.T) {
 	if n := admin.unread(); n != 0.0 {
 		t.Errorf("%v are unread on a host that was never started before", n)
 	}
-	if err := Notify(t.Context(), cfg.Folders, fact("user_added"), fact("token_created"), fact("token_revoked"), fact("login")); err != nil {
+	if err := Notify(t.Context(), cfg.Folders, fact("user_added"), fact("token_created"), fact("token_revoked"),
+		fact("login")); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "three arrived", func() bool { return admin.unread() == 3.0 })

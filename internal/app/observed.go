@@ -28,7 +28,8 @@ type telemetrySources struct {
 func (a *App) watched(b bus.Bus) bus.Bus {
 	if t := a.cfg.Observe.Traces; t.Endpoint != "" {
 		a.observed.tracer = telemetry.NewTracer(telemetry.TraceOptions{
-			Endpoint: t.Endpoint, Headers: t.Headers, Sample: t.Sample, Service: t.Service, Version: Version, Attributes: t.Attributes, Log: a.log,
+			Endpoint: t.Endpoint, Headers: t.Headers, Sample: t.Sample, Service: t.Service, Version: Version,
+			Attributes: t.Attributes, Log: a.log,
 		})
 		a.addPart("traces", a.observed.tracer.Run) // stops after the parts whose calls it traces
 	}

@@ -36,7 +36,8 @@ const packageRecordsAt = "/private/packages"
 // openPackages opens the packages of this host, once for all modules that use them. It returns nil if nothing is
 // stored on disk, or without the module of packages.
 func (a *App) openPackages() (*packages.Manager, error) {
-	if a.manager != nil || a.opts.Private || a.opts.Alone != nil || a.cfg.Folders.Data == "" || !a.hasModule(packageModule) {
+	if a.manager != nil || a.opts.Private || a.opts.Alone != nil || a.cfg.Folders.Data == "" ||
+		!a.hasModule(packageModule) {
 		return a.manager, nil
 	}
 	manager, err := packages.Open(a.packageOptions())
@@ -68,10 +69,12 @@ func (a *App) packageOptions() packages.Options {
 		SettingsFile: a.settingsFile(),
 		Name:         introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Settings: a.cfg.Modules.Package, Manual: a.opts.OneCall,
-		Lazy:   slices.ContainsFunc(a.enabled, func(g enabledModule) bool { return g.Name == packageModule && g.implicit }),
-		Broken: a.notifyBroken, Relisted: a.notifyRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
-		Share:   !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
-		Watches: a.claimWatch(), Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
+		Lazy: slices.ContainsFunc(a.enabled,
+			func(g enabledModule) bool { return g.Name == packageModule && g.implicit }),
+		Broken: a.notifyBroken, Relisted: a.notifyRelisted,
+		Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Share:    !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
+		Watches:  a.claimWatch(), Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
 		Calls: a.cfg.Limits.Calls,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
@@ -204,7 +207,8 @@ func (a *App) notifyRelisted(id string, c packages.ToolChanges) {
 	}
 	data, _ := json.Marshal(fact) // strings only
 	a.notifyOfPackage(notify.Notification{
-		Code: "package.tools_changed", Level: notify.Warning, Title: "The package " + id + " changed its tools", Data: data,
+		Code: "package.tools_changed", Level: notify.Warning, Title: "The package " + id + " changed its tools",
+		Data: data,
 		Message: "Its server changed them, not an installation: " + strings.Join(said, "; ") +
 			". Review them with package_info; package_stop stops the package.",
 	})

@@ -45,7 +45,8 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	_, client := liveOn(t, ruled(t, "package", "server"), Options{})
 	admin, eve := client("ann", "admin"), client("eve")
 	for _, name := range []string{"package_install", "package_list", "package_remove", "server_rebuild"} {
-		args := map[string]string{"package_install": packageArgs(t, "up", "good"), "package_list": `{}`, "package_remove": `{"id":"up"}`, "server_rebuild": `{"confirm":"all"}`}[name]
+		args := map[string]string{"package_install": packageArgs(t, "up", "good"), "package_list": `{}`,
+			"package_remove": `{"id":"up"}`, "server_rebuild": `{"confirm":"all"}`}[name]
 		if got := fmt.Sprint(eve.result(name, args)); !strings.Contains(got, "denied") {
 			t.Errorf("eve may %s: %s", name, got)
 		}
@@ -100,12 +101,14 @@ func TestAPackageReadsNothingOfTheHosts(t *testing.T) {
 	}
 	cfg := ruled(t, "package")
 	for _, dir := range []string{cfg.Folders.Data, cfg.Folders.Config, cfg.Folders.State} {
-		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "key"), []byte("the-key-itself"), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o700),
+			os.WriteFile(filepath.Join(dir, "key"), []byte("the-key-itself"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	other := filepath.Join(cfg.Folders.Data, "packages", "other", "data")
-	if err := errors.Join(os.MkdirAll(other, 0o700), os.WriteFile(filepath.Join(other, "key"), []byte("the-key-itself"), 0o600)); err != nil {
+	if err := errors.Join(os.MkdirAll(other, 0o700),
+		os.WriteFile(filepath.Join(other, "key"), []byte("the-key-itself"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	program, err := os.Executable()
@@ -234,7 +237,8 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
 	eventually(t, "the tools are listed", func() bool { return slices.Contains(admin.names("default"), "up_keep") })
 	expect(t, admin.call("default", "up_keep", `{}`), "kept")
-	if got := admin.result("backup_target_set", fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q}`, folder)); got["name"] != "shelf" {
+	if got := admin.result("backup_target_set",
+		fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q}`, folder)); got["name"] != "shelf" {
 		t.Fatal(got)
 	}
 	made := admin.wait(admin.result("backup_create", `{}`))

@@ -216,7 +216,8 @@ func registryEntryOf(i packages.Info, remote registryRemote) (e registryEntry) {
 	}
 	title := displaytext.Cut(displaytext.Line(i.Public.Title), registryTexts, "...")
 	e.Server = registryServer{
-		Schema: registrySchema, Name: registrySpace + i.ID, Title: title, Version: displaytext.Cut(version, registryTexts, ""),
+		Schema: registrySchema, Name: registrySpace + i.ID, Title: title,
+		Version:     displaytext.Cut(version, registryTexts, ""),
 		Description: displaytext.Cut(fmt.Sprintf("%d tools of %s", i.Public.Tools, title), registryTexts, "..."),
 		Remotes:     []registryRemote{remote},
 	}
@@ -225,10 +226,12 @@ func registryEntryOf(i packages.Info, remote registryRemote) (e registryEntry) {
 		if at := strings.LastIndexByte(name, '@'); at > 0 {
 			name = name[:at]
 		}
-		p := registryPackage{Type: packages.NPM, Identifier: name, Version: pinned, Transport: registryRemote{Type: "stdio"}}
+		p := registryPackage{Type: packages.NPM, Identifier: name, Version: pinned,
+			Transport: registryRemote{Type: "stdio"}}
 		for variable, value := range i.Env {
 			refers, _ := secret.Names(value)
-			p.Env = append(p.Env, registryVariable{variable, true, len(refers) > 0 || secret.Suspicious(variable, value)})
+			p.Env = append(p.Env, registryVariable{variable, true,
+				len(refers) > 0 || secret.Suspicious(variable, value)})
 		}
 		slices.SortFunc(p.Env, func(a, b registryVariable) int { return strings.Compare(a.Name, b.Name) })
 		e.Server.Packages = []registryPackage{p}

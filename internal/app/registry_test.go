@@ -22,7 +22,8 @@ func TestPackagesAreServedAsARegistry(t *testing.T) {
 	a, client := liveOn(t, cfg, Options{})
 	admin := client("ann", "admin")
 	for _, id := range []string{"alpha", "beta", "gamma-x"} {
-		admin.wait(admin.result("package_install", strings.Replace(packageArgs(t, id, "good"), `"env":{`, `"env":{"MODE":"value-of-it",`, 1)))
+		admin.wait(admin.result("package_install",
+			strings.Replace(packageArgs(t, id, "good"), `"env":{`, `"env":{"MODE":"value-of-it",`, 1)))
 	}
 	listener, err := a.NewHTTPServer()
 	if err != nil {
@@ -66,12 +67,14 @@ func TestPackagesAreServedAsARegistry(t *testing.T) {
 				Count      int
 			}
 		}
-		if err := json.Unmarshal([]byte(body), &page); err != nil || status != 200 || page.Servers == nil || page.Metadata.Count != len(page.Servers) {
+		if err := json.Unmarshal([]byte(body), &page); err != nil || status != 200 || page.Servers == nil ||
+			page.Metadata.Count != len(page.Servers) {
 			t.Fatalf("%d %s, %v", status, body, err)
 		}
 		for _, s := range page.Servers {
 			official := s.Meta["io.modelcontextprotocol.registry/official"]
-			if s.Server.Version != "1.2.3" || s.Server.Description == "" || official.Status != "active" || !official.IsLatest {
+			if s.Server.Version != "1.2.3" || s.Server.Description == "" || official.Status != "active" ||
+				!official.IsLatest {
 				t.Errorf("got %+v", s)
 			}
 			names = append(names, s.Server.Name)
@@ -91,7 +94,8 @@ func TestPackagesAreServedAsARegistry(t *testing.T) {
 		t.Errorf("pages %v and %v", first, rest)
 	}
 	for query, want := range map[string]int{
-		"?search=GAMMA": 1, "?search=nothing": 0, "?version=latest": 3, "?version=9": 0, "?updated_since=2100-01-01T00:00:00Z": 0, "?unknown=1": 3,
+		"?search=GAMMA": 1, "?search=nothing": 0, "?version=latest": 3, "?version=9": 0,
+		"?updated_since=2100-01-01T00:00:00Z": 0, "?unknown=1": 3,
 	} {
 		if got, _ := list(query, ""); len(got) != want {
 			t.Errorf("%s: %v", query, got)
@@ -108,9 +112,11 @@ func TestPackagesAreServedAsARegistry(t *testing.T) {
 		t.Errorf("the context file has %v", got)
 	}
 	for path, want := range map[string]int{
-		"/v0.1/servers/local.gatehouse%2Falpha/versions": 200, "/v0.1/servers/local.gatehouse%2Falpha/versions/latest": 200,
-		"/v0.1/servers/local.gatehouse%2Falpha/versions/1.2.3": 200, "/v0.1/servers/local.gatehouse%2Falpha/versions/2": 404,
-		"/v0.1/servers/local.gatehouse%2Fnone/versions": 404, "/v0.1/servers/local.gatehouse%2Falpha": 404,
+		"/v0.1/servers/local.gatehouse%2Falpha/versions":        200,
+		"/v0.1/servers/local.gatehouse%2Falpha/versions/latest": 200,
+		"/v0.1/servers/local.gatehouse%2Falpha/versions/1.2.3":  200,
+		"/v0.1/servers/local.gatehouse%2Falpha/versions/2":      404,
+		"/v0.1/servers/local.gatehouse%2Fnone/versions":         404, "/v0.1/servers/local.gatehouse%2Falpha": 404,
 	} {
 		if status, body := get(path, ""); status != want {
 			t.Errorf("%s: %d %s", path, status, body)

@@ -486,7 +486,8 @@ func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {
 	} else {
 		c.Close()
 	}
-	for name, id := range map[string]string{"net_forward_list": forward.ID, "job_list": past.ID(), "sandbox_list": box.ID} {
+	for name, id := range map[string]string{"net_forward_list": forward.ID, "job_list": past.ID(),
+		"sandbox_list": box.ID} {
 		if id == "" {
 			continue
 		}

@@ -31,7 +31,8 @@ func SandboxDrivers(names []string, s manager.Settings, cache string, log *slog.
 		},
 		qemu.Name: func() (sandbox.Driver, error) {
 			return qemu.New(qemu.Options{
-				Program: s.QEMU, Accelerator: s.Accelerator, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs, Folder: machines(cache), DiskBytes: s.MachineBytes, Log: log,
+				Program: s.QEMU, Accelerator: s.Accelerator, Kernel: s.Kernel, Modules: s.KernelModules,
+				Rootfs: s.Rootfs, Folder: machines(cache), DiskBytes: s.MachineBytes, Log: log,
 			})
 		},
 		process.Name: func() (sandbox.Driver, error) { return process.New(process.Options{Unsafe: s.Unsafe, Log: log}) },

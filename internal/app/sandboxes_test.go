@@ -114,7 +114,8 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 		text := got.Content[0].Text
 		for _, w := range []string{
 			"not_found: ", "program " + c.program + " does not exist in the sandbox",
-			"has only the programs of the image of the template tiny, and " + c.program + " is not among them", "such as " + c.such,
+			"has only the programs of the image of the template tiny, and " + c.program + " is not among them",
+			"such as " + c.such,
 		} {
 			if !got.IsError || !strings.Contains(text, w) {
 				t.Errorf("%s %s: %q, want %q", c.tool, c.args, text, w)

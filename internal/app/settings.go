@@ -247,8 +247,10 @@ func spec(c config.Context, enabled []enabledModule) views.Spec {
 		modules = defaultModules(enabled)
 	}
 	return views.Spec{
-		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts, Resources: c.Resources,
-		Rename: c.Rename, Describe: c.Describe, Shapes: c.Shape, Style: views.Style(c.Style), Aliases: c.Aliases, Results: c.Results,
+		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts,
+		Resources: c.Resources,
+		Rename:    c.Rename, Describe: c.Describe, Shapes: c.Shape, Style: views.Style(c.Style), Aliases: c.Aliases,
+		Results: c.Results,
 	}
 }
 
@@ -351,7 +353,8 @@ func shapeProblem(c config.Context, v *views.View) (at string, err error) {
 func bareHost(ctx context.Context, enabled []enabledModule) *modulehost.Host {
 	host := modulehost.NewHost(modulehost.Options{Bus: bus.New(), Log: slog.New(slog.DiscardHandler)})
 	for _, g := range enabled {
-		if i := slices.IndexFunc(standard.Modules(standard.Deps{}), func(s standard.Module) bool { return s.Name == g.Name }); i >= 0 {
+		if i := slices.IndexFunc(standard.Modules(standard.Deps{}),
+			func(s standard.Module) bool { return s.Name == g.Name }); i >= 0 {
 			host.Add(
 				ctx,
 				g.Name,

@@ -75,9 +75,15 @@ func TestSessionsOutliveNewSettings(t *testing.T) {
 	}
 
 	for want, change := range map[string]func(*config.Config){
-		"no module \"attic\"": func(c *config.Config) { c.Contexts = []config.Context{{Name: "a", Modules: []string{"attic"}}} },
-		`no context "attic"`:  func(c *config.Config) { c.View.Context = "attic" },
-		"when":                func(c *config.Config) { c.Rules = []config.Rule{{When: "nobody.knows", Then: "allow"}} },
+		"no module \"attic\"": func(c *config.Config) {
+			c.Contexts = []config.Context{{Name: "a",
+				Modules: []string{"attic"}}}
+		},
+		`no context "attic"`: func(c *config.Config) { c.View.Context = "attic" },
+		"when": func(c *config.Config) {
+			c.Rules = []config.Rule{{When: "nobody.knows",
+				Then: "allow"}}
+		},
 	} {
 		bad := cfg
 		change(&bad)
@@ -111,7 +117,8 @@ func TestContextsOfTheSettings(t *testing.T) {
 	a := serving(t, cfg)
 	url := a.Listeners()[0].Address
 	client := &nethttp.Client{Transport: &nethttp.Transport{}}
-	for path, want := range map[string]string{"": `"look"`, "/reading": `"look"`, "/closed": "Context not found", "/default": "Context not found", "/file": "Context not found"} {
+	for path, want := range map[string]string{"": `"look"`, "/reading": `"look"`, "/closed": "Context not found",
+		"/default": "Context not found", "/file": "Context not found"} {
 		got := body(
 			t,
 			ask(t, client, "POST", url+path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{`+
@@ -131,9 +138,10 @@ func TestMistakesOfContexts(t *testing.T) {
 		rename  map[string]string
 		want    string
 	}{
-		"an unknown context":        {"nope", nil, `there is no context "nope"; expected one of one`},
-		"the first context":         {"one", nil, ""},
-		"a name of another tool":    {"", map[string]string{"file_read": "file_write"}, "file_write is the name of another tool"},
+		"an unknown context": {"nope", nil, `there is no context "nope"; expected one of one`},
+		"the first context":  {"one", nil, ""},
+		"a name of another tool": {"", map[string]string{"file_read": "file_write"},
+			"file_write is the name of another tool"},
 		"a name that is given away": {"", map[string]string{"file_read": "file_write", "file_write": "put"}, ""},
 		"a free name":               {"", map[string]string{"file_read": "read"}, ""},
 	} {

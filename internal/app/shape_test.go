@@ -46,16 +46,20 @@ func TestDocumentedShape(t *testing.T) {
 		listed := ann.say(in, "tools/list", ``)
 		_, listed, _ = strings.Cut(listed, `"name":"find_notes"`)
 		listed, _, _ = strings.Cut(listed, `"name":"file_`)
-		if !strings.Contains(listed, "notes of the team") || !strings.Contains(listed, `"default":20`) || strings.Contains(listed, "glob") {
+		if !strings.Contains(listed, "notes of the team") || !strings.Contains(listed, `"default":20`) ||
+			strings.Contains(listed, "glob") {
 			t.Errorf("%s lists %s", in, listed)
 		}
-		if got := ann.call(in, "find_notes", `{"pattern":"needle"}`); !strings.Contains(got, "a.md") || strings.Contains(got, "b.txt") {
+		if got := ann.call(in, "find_notes", `{"pattern":"needle"}`); !strings.Contains(got, "a.md") ||
+			strings.Contains(got, "b.txt") {
 			t.Errorf("%s finds %s", in, got)
 		}
-		if got := ann.call(in, "find_notes", `{"pattern":"needle","glob":"*"}`); !strings.Contains(got, "leave it out") {
+		if got := ann.call(in, "find_notes", `{"pattern":"needle","glob":"*"}`); !strings.Contains(got,
+			"leave it out") {
 			t.Errorf("%s accepts a fixed argument: %s", in, got)
 		}
-		if got := ann.call(in, "file_stat", `{"path":"a.md"}`); !strings.Contains(got, `"size":7`) || strings.Contains(got, "modified") {
+		if got := ann.call(in, "file_stat", `{"path":"a.md"}`); !strings.Contains(got, `"size":7`) ||
+			strings.Contains(got, "modified") {
 			t.Errorf("%s returns %s", in, got)
 		}
 	}

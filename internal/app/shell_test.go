@@ -22,13 +22,18 @@ func TestTheShellIsNowhereUnlessItIsNamed(t *testing.T) {
 		has    map[string][]string // by context; nil if there is none
 	}{
 		{"nothing is named", func(*config.Config) {}, map[string][]string{"default": {}, "file": {}, "shell": nil}},
-		{"other modules are named", func(c *config.Config) { c.View.Modules = []string{"file", "process"} }, map[string][]string{"default": {}, "shell": nil}},
-		{"its context is named", func(c *config.Config) { c.View.Context = "shell" }, map[string][]string{"": preset, "shell": preset, "default": {}, "file": {}}},
-		{"it alone is named", func(c *config.Config) { c.View.Modules = []string{"shell"} }, map[string][]string{"": preset, "shell": preset, "default": all}},
-		{"it is one of those that are named", func(c *config.Config) { c.View.Modules = []string{"file", "shell"} }, map[string][]string{"": all, "shell": preset, "file": {}}},
+		{"other modules are named", func(c *config.Config) { c.View.Modules = []string{"file", "process"} },
+			map[string][]string{"default": {}, "shell": nil}},
+		{"its context is named", func(c *config.Config) { c.View.Context = "shell" },
+			map[string][]string{"": preset, "shell": preset, "default": {}, "file": {}}},
+		{"it alone is named", func(c *config.Config) { c.View.Modules = []string{"shell"} },
+			map[string][]string{"": preset, "shell": preset, "default": all}},
+		{"it is one of those that are named", func(c *config.Config) { c.View.Modules = []string{"file", "shell"} },
+			map[string][]string{"": all, "shell": preset, "file": {}}},
 		{"a context names it", func(c *config.Config) {
 			c.Contexts = []config.Context{{Name: "main"}, {Name: "ops", Modules: []string{"shell"}, Aliases: true}}
-		}, map[string][]string{"": {}, "main": {}, "ops": {"shell_run", "execute_command", "system.shell"}, "shell": nil}},
+		}, map[string][]string{"": {}, "main": {}, "ops": {"shell_run", "execute_command", "system.shell"},
+			"shell": nil}},
 	} {
 		cfg := settings(t)
 		x.change(&cfg)

@@ -183,7 +183,8 @@ func (l *liveTree) mount(ctx context.Context) (err error) {
 	if l.packages, err = attachMany[packages.Public](ctx, l, "packageData"); err != nil {
 		return err
 	}
-	if l.packageRecords, err = state.Attach[map[string]packages.Record](ctx, l.state, packageRecordsAt, state.Durable); err != nil {
+	if l.packageRecords, err = state.Attach[map[string]packages.Record](ctx, l.state, packageRecordsAt,
+		state.Durable); err != nil {
 		return err
 	}
 	if err := l.attachUI(ctx); err != nil {
@@ -328,7 +329,8 @@ func (l *liveTree) begin(ctx context.Context) error {
 	about := introduce(l.app.opts.Info)
 	info := serverInfo{
 		ID: self.ID, Name: about.Name, Title: about.Title, Version: about.Version,
-		Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: time.Now().UTC(), Transports: []string{}, Status: serverStatus{"starting"},
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: time.Now().UTC(), Transports: []string{},
+		Status: serverStatus{"starting"},
 	}
 	for _, d := range l.app.listeners {
 		info.Transports = append(info.Transports, strings.ToLower(d.Kind))

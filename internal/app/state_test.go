@@ -88,7 +88,8 @@ func TestPublicTreeSaysWhatThisHostIs(t *testing.T) {
 		info["version"] != Version {
 		t.Errorf("it is %v", info)
 	}
-	for _, uri := range []string{"gatehouse:///publicX", "gatehouse:///private", "gatehouse:///private/host", "gatehouse:///public/../private/host", "gatehouse:///public/%2E%2E/private", "gatehouse:///public/nothing"} {
+	for _, uri := range []string{"gatehouse:///publicX", "gatehouse:///private", "gatehouse:///private/host",
+		"gatehouse:///public/../private/host", "gatehouse:///public/%2E%2E/private", "gatehouse:///public/nothing"} {
 		if v, _ := ann.readPublic("default", uri); v != nil {
 			t.Errorf("%s is %v", uri, v)
 		}

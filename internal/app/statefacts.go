@@ -35,7 +35,8 @@ func newFollower(ctx context.Context, t *liveTree) *eventFollower {
 	f := &eventFollower{
 		tree: t, facts: make(chan bus.Event), newSessions: map[string]*sessionState{},
 	}
-	for _, pattern := range []string{"session.*", "context.*", "config.changed", "module.process.>", "module.sandbox.>"} {
+	for _, pattern := range []string{"session.*", "context.*", "config.changed", "module.process.>",
+		"module.sandbox.>"} {
 		f.kinds = append(f.kinds, t.app.bus.Follow(ctx, pattern, factQueue))
 	}
 	return f

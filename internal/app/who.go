@@ -25,7 +25,8 @@ import (
 func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
-		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
+		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(),
+		OAuth: provider(c.OAuth), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
 		Origins: a.cfg.Listen.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
 	}
 	if c.Required {
@@ -60,8 +61,9 @@ func provider(o config.OAuth) *identity.OAuth {
 		return nil
 	}
 	return &identity.OAuth{
-		Issuer: o.Issuer, Resource: o.Resource, Audiences: o.Audiences, JWKS: o.JWKS, Scopes: o.Scopes, Required: o.Required,
-		Grants: o.Grants, UserClaim: o.UserClaim, RolesClaim: o.RolesClaim,
+		Issuer: o.Issuer, Resource: o.Resource, Audiences: o.Audiences, JWKS: o.JWKS, Scopes: o.Scopes,
+		Required: o.Required,
+		Grants:   o.Grants, UserClaim: o.UserClaim, RolesClaim: o.RolesClaim,
 	}
 }
 
@@ -130,7 +132,8 @@ func (a *App) identify(r *nethttp.Request) (protocol.Caller, *httpserver.Denied)
 		if err := a.pace(r.Context(), "", "", remote(r)); err != nil { // a caller who guesses tokens is limited too
 			return protocol.Caller{}, tooMany(err)
 		}
-		return protocol.Caller{}, &httpserver.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
+		return protocol.Caller{}, &httpserver.Denied{Status: denied.Status, Message: denied.Message,
+			Header: denied.Header}
 	}
 	if err := a.pace(r.Context(), p.Name, r.Header.Get("Mcp-Session-Id"), remote(r)); err != nil {
 		return protocol.Caller{}, tooMany(err)

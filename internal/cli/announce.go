@@ -116,7 +116,8 @@ func (c credential) header() (value, shell, note string) {
 	case c.token == "":
 		return "", "", ""
 	case c.secret:
-		return "Bearer TOKEN", ` -H "Authorization: Bearer $(cat '` + c.file + `')"`, "\nTOKEN is the content of " + c.file
+		return "Bearer TOKEN", ` -H "Authorization: Bearer $(cat '` + c.file + `')"`, "\nTOKEN is the content of " +
+			c.file
 	}
 	return "Bearer " + c.token, " -H 'Authorization: Bearer " + c.token + "'", ""
 }

@@ -54,8 +54,10 @@ func TestThePrintedEntryStartsTheSameServer(t *testing.T) {
 		{args: []string{"shell", "--http", "--allow", `"git log --format=%h,%s*",ls`}},
 		{args: []string{"--http", "--unrestricted", "--context", "filesystem"}},
 		{args: []string{"--http", "--config", file}},
-		{args: []string{"--http", "-v"}, env: map[string]string{"GATEHOUSE_VIEW_READ_ONLY": "true", "GATEHOUSE_CONFIG": file}},
-		{env: map[string]string{"GATEHOUSE_TRANSPORT": "http", "GATEHOUSE_LIMITS_RESULT": "5000", "GATEHOUSE_AUTH_TOKEN": "0123456789abcdef"}},
+		{args: []string{"--http", "-v"}, env: map[string]string{"GATEHOUSE_VIEW_READ_ONLY": "true",
+			"GATEHOUSE_CONFIG": file}},
+		{env: map[string]string{"GATEHOUSE_TRANSPORT": "http", "GATEHOUSE_LIMITS_RESULT": "5000",
+			"GATEHOUSE_AUTH_TOKEN": "0123456789abcdef"}},
 	} {
 		env := map[string]string{"HOME": home}
 		maps.Copy(env, c.env)

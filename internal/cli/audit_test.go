@@ -25,7 +25,8 @@ func ledgerOf(t *testing.T) (path string, run func(args ...string) (out, errs st
 			At: time.Now().
 				Add(time.Duration(i-3) * time.Hour),
 			Kind: "call", Principal: "alice", Session: "the-session", Context: "default",
-			Tool: name, Call: fmt.Sprint("call_", i), Outcome: audit.OK, Took: 2 * time.Millisecond, Args: json.RawMessage(`{"path":"a\tb","token":"s3cret"}`),
+			Tool: name, Call: fmt.Sprint("call_", i), Outcome: audit.OK, Took: 2 * time.Millisecond,
+			Args: json.RawMessage(`{"path":"a\tb","token":"s3cret"}`),
 		}
 		if err := l.Keep(t.Context(), e); err != nil {
 			t.Fatal(err)

@@ -48,7 +48,8 @@ can enter it. It needs Linux with FUSE; gatehouse doctor tells what is missing.`
 				return asMistake(err)
 			}
 			fmt.Fprintln(w.Out, m.Path)
-			fmt.Fprintf(w.Err, "[gatehouse] Mounted %s with %d files, %d bytes. Ctrl-C unmounts it\n", m.Backup, m.Files, m.Bytes)
+			fmt.Fprintf(w.Err, "[gatehouse] Mounted %s with %d files, %d bytes. Ctrl-C unmounts it\n", m.Backup,
+				m.Files, m.Bytes)
 			if v.backups.WaitMount(c.Context(), m.ID) == nil {
 				fmt.Fprintf(w.Err, "[gatehouse] %s is unmounted\n", m.Backup)
 			}
@@ -59,7 +60,8 @@ can enter it. It needs Linux with FUSE; gatehouse doctor tells what is missing.`
 	}
 	keys.register(c.Flags())
 	c.Flags().
-		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+		StringVar(&keys.identity, "identity", "",
+			"`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	c.Flags().DurationVar(&idle, "idle", backup.IdleMount, "unmount after this time without use")
 	return c

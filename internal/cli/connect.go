@@ -105,7 +105,8 @@ func (f *connectFlags) register(c *cobra.Command) {
 	set.BoolVar(&f.replace, "replace", false, "replace a server of the same name that is not this program")
 	set.StringVar(&f.http, "http", "", "write the `address` of a server that runs instead of a command")
 	set.StringArrayVar(&f.headers, "header", nil, "header to send to it, `NAME: VALUE`; can be repeated; needs --http")
-	set.StringVar(&f.tokenEnv, "token-env", "", "environment `variable` of the client that holds its token; needs --http")
+	set.StringVar(&f.tokenEnv, "token-env", "",
+		"environment `variable` of the client that holds its token; needs --http")
 	f.host.register(set)
 }
 

@@ -67,7 +67,9 @@ func findContext(all []contextstore.Record, name string) *contextstore.Record {
 }
 
 // withContexts opens the store of contexts and runs f with it and with the contexts of the settings.
-func withContexts(w Environment, f func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error) error {
+func withContexts(
+	w Environment, f func(b *contextstore.Store, cfg config.Config, defined []contextstore.Record) error,
+) error {
 	cfg, defined, err := definedContexts(w)
 	if err != nil {
 		return err

@@ -48,7 +48,8 @@ others are known by FileDescriptorName=, which is tcp, http or health.`,
 		},
 	}
 	f.register(c.Flags())
-	c.Flags().BoolVar(&background, "background", false, "report to the parent process on standard output that it serves")
+	c.Flags().BoolVar(&background, "background", false,
+		"report to the parent process on standard output that it serves")
 	c.Flags().MarkHidden("background")
 	return c
 }
@@ -306,8 +307,9 @@ func (r *runningDaemon) letGo() {
 // about is how this daemon describes itself.
 func (r *runningDaemon) about() daemon.About {
 	a := daemon.About{
-		PID: os.Getpid(), Version: r.build.Version, Build: r.build.ID, Executable: r.build.Path, Replaced: r.build.Replaced(),
-		Started: r.start, Ready: r.ready.Load(), Args: r.args, Dir: r.dir,
+		PID: os.Getpid(), Version: r.build.Version, Build: r.build.ID, Executable: r.build.Path,
+		Replaced: r.build.Replaced(),
+		Started:  r.start, Ready: r.ready.Load(), Args: r.args, Dir: r.dir,
 	}
 	if r.healthLn != nil {
 		a.Health = "http://" + r.healthLn.Addr().String()

@@ -32,9 +32,12 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 	}{
 		{"fil_raed", "did you mean file_read, of the module file? It is not shown here: --modules file",
 			"did you mean file_read, of the module file? It is not shown here: the server must be started with that module, as by gatehouse serve file"},
-		{"proces_list", "process_list, of the module process? It is not shown here: --modules process", "as by gatehouse serve process"},
-		{"shel_run", "shell_run, of the module shell? It is not shown here: --modules file,shell", "as by gatehouse serve file shell"},
-		{"file_read", "it may exist if you name the module it begins with: --modules file", "as by gatehouse serve file"},
+		{"proces_list", "process_list, of the module process? It is not shown here: --modules process",
+			"as by gatehouse serve process"},
+		{"shel_run", "shell_run, of the module shell? It is not shown here: --modules file,shell",
+			"as by gatehouse serve file shell"},
+		{"file_read", "it may exist if you name the module it begins with: --modules file",
+			"as by gatehouse serve file"},
 		{"dir_lst", "did you mean dir_list?", "did you mean dir_list?"},
 		{"utter_nonsense_of_mine", `"gatehouse tools" lists the tools`, `"gatehouse tools" lists the tools`},
 	} {

@@ -247,7 +247,9 @@ func (m *importer) wishes(from clientconfig.Source, all []clientconfig.Server) [
 }
 
 // wish makes a package of a server. notes say what is different about it.
-func (m *importer) wish(from clientconfig.Source, s clientconfig.Server) (wish packages.Wish, notes []string, err error) {
+func (m *importer) wish(
+	from clientconfig.Source, s clientconfig.Server,
+) (wish packages.Wish, notes []string, err error) {
 	switch {
 	case s.Disabled:
 		return wish, nil, errors.New("it is switched off there")

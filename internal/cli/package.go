@@ -166,12 +166,15 @@ func (a *admin) call(ctx context.Context, w Environment, name string, args, out 
 		return nil
 	}
 	return fmt.Errorf(
-		"this host has no %s: start it with a data folder, and with a version of gatehouse that has package commands", name,
+		"this host has no %s: start it with a data folder, and with a version of gatehouse that has package commands",
+		name,
 	)
 }
 
 // callOnce connects, calls one tool and prints its result: as JSON, or by show.
-func callOnce[T any](p *packageFlags, c *cobra.Command, w Environment, name string, args any, show func(T) error) error {
+func callOnce[T any](
+	p *packageFlags, c *cobra.Command, w Environment, name string, args any, show func(T) error,
+) error {
 	a, err := p.connect(c, w)
 	if err != nil {
 		return err
@@ -307,7 +310,8 @@ func describePackage(out io.Writer, i packageDetails) error {
 	row("health", describeHealth(i.Health))
 	row("data", i.Data)
 	if i.Bytes > 0 {
-		row("size", fmt.Sprintf("%.1f MB, %.1f MB of it in other packages too", float64(i.Bytes)/1e6, float64(i.Also)/1e6))
+		row("size", fmt.Sprintf("%.1f MB, %.1f MB of it in other packages too", float64(i.Bytes)/1e6,
+			float64(i.Also)/1e6))
 	}
 	row("installed", strings.TrimSpace(i.Installed+" by "+i.By))
 	row("tools", strings.Join(i.Names, " "))

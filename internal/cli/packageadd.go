@@ -66,7 +66,8 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
   gatehouse package add mine ./my-server`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return usagef("%s requires NAME and TARGET, such as npm:@modelcontextprotocol/server-memory", c.CommandPath())
+				return usagef("%s requires NAME and TARGET, such as npm:@modelcontextprotocol/server-memory",
+					c.CommandPath())
 			}
 			return nil
 		},
@@ -100,17 +101,20 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	f.registerFlags(c.Flags())
 	f.addYes(c.Flags())
 	c.Flags().StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
-	c.Flags().StringArrayVar(&f.headers, "header", nil, "header of requests to a remote server, `NAME=VALUE`; can be repeated")
+	c.Flags().StringArrayVar(&f.headers, "header", nil,
+		"header of requests to a remote server, `NAME=VALUE`; can be repeated")
 	c.Flags().StringArrayVar(&f.passed, "pass-header", nil,
 		"header of a client's request that goes on to a remote server with it, `NAME`; can be repeated")
 	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
 		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; can be repeated")
-	c.Flags().StringVar(&f.start, "start", packages.OnDemand, "when the server starts: demand (at the first call) or always")
+	c.Flags().StringVar(&f.start, "start", packages.OnDemand,
+		"when the server starts: demand (at the first call) or always")
 	c.Flags().StringVar(&f.instances, "instances", "",
 		"whom one instance of the server serves: auto, shared, principal or session (default: auto)")
 	c.Flags().StringVar(&f.results, "results", "", "text: omit structured content from results")
 	c.Flags().StringVar(&f.timeout, "timeout", "", "time for one call, such as 30s (default: that of the host)")
-	c.Flags().BoolVar(&f.hints, "trust-hints", false, "believe what the server says that its tools do, such as readOnlyHint")
+	c.Flags().BoolVar(&f.hints, "trust-hints", false,
+		"believe what the server says that its tools do, such as readOnlyHint")
 	c.Flags().StringVar(&f.title, "title", "", "display name (default: the server's)")
 	c.Flags().BoolVarP(&f.first, "first", "f", false, "of several hits of a search, take the first")
 	c.Flags().IntVar(&f.take, "take", 0, "of several hits of a search, take the one with this `number`")
@@ -255,8 +259,10 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 		return done, err
 	}
 	in := givenMembers(map[string]any{
-		"id": wish.ID, "source": wish.Source.String(), "start": wish.Start, "command": wish.Command, "title": wish.Title,
-		"version": wish.Version, "results": wish.Results, "instances": wish.Instances, "args": wish.Args, "env": wish.Env, "headers": wish.Headers,
+		"id": wish.ID, "source": wish.Source.String(), "start": wish.Start, "command": wish.Command,
+		"title":   wish.Title,
+		"version": wish.Version, "results": wish.Results, "instances": wish.Instances, "args": wish.Args,
+		"env": wish.Env, "headers": wish.Headers,
 		"pass_headers": wish.PassHeaders,
 		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints,
 	})

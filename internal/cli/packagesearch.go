@@ -31,7 +31,8 @@ type searchFlags struct {
 
 func (f *searchFlags) registerFlags(set *pflag.FlagSet) {
 	set.SortFlags = false
-	set.StringSliceVar(&f.kinds, "source", nil, "where to search: "+strings.Join(catalog.Kinds(), ", ")+" (default: all)")
+	set.StringSliceVar(&f.kinds, "source", nil,
+		"where to search: "+strings.Join(catalog.Kinds(), ", ")+" (default: all)")
 	set.IntVarP(&f.limit, "limit", "n", 20, "most results")
 	set.BoolVar(&f.offline, "offline", false, "ask no server; answer from the cache")
 	set.BoolVar(&f.json, "json", false, "print JSON")
@@ -213,7 +214,8 @@ func listPicks(w Environment, picks catalog.Picks, asJSON bool) error {
 	t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "WORD\tSOURCE\tNAME\tCHOSEN")
 	for _, p := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", printable(p.Word), p.Kind, printable(p.Name), p.At.Local().Format("2006-01-02 15:04"))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", printable(p.Word), p.Kind, printable(p.Name),
+			p.At.Local().Format("2006-01-02 15:04"))
 	}
 	return t.Flush()
 }
@@ -227,7 +229,9 @@ type chosenBy struct {
 
 // choose returns the entry for a word: the remembered choice, the only hit, or the one
 // that the user chooses, which is then remembered. It never guesses.
-func (f *searchFlags) choose(ctx context.Context, w Environment, word string, by chosenBy) (e catalog.Entry, err error) {
+func (f *searchFlags) choose(
+	ctx context.Context, w Environment, word string, by chosenBy,
+) (e catalog.Entry, err error) {
 	c, cfg, err := openCatalog(w)
 	if err != nil {
 		return e, err
@@ -300,7 +304,9 @@ const searchTarget = "search:"
 
 // found makes the package of a target that is searched for, after asking for what it
 // needs.
-func (f *addFlags) found(ctx context.Context, w Environment, id, target string, words []string, env map[string]string) (packages.Wish, error) {
+func (f *addFlags) found(
+	ctx context.Context, w Environment, id, target string, words []string, env map[string]string,
+) (packages.Wish, error) {
 	s := searchFlags{limit: 20, json: f.json}
 	e, err := s.choose(ctx, w, strings.TrimPrefix(target, searchTarget), chosenBy{first: f.first, take: f.take})
 	if err != nil {

@@ -154,7 +154,8 @@ func authorities(address, file string, getenv func(string) string) (*x509.CertPo
 			return nil, usagef("--ca: %w", err)
 		}
 	} else if cfg, err := config.FromEnv(getenv); err == nil && config.Loopback(u.Hostname()) {
-		own, _ = os.ReadFile(filepath.Join(cfg.Folders.Cache, "tls", "self-signed.crt")) // if it does not exist, the system's certificates decide
+		// if it does not exist, the system's certificates decide
+		own, _ = os.ReadFile(filepath.Join(cfg.Folders.Cache, "tls", "self-signed.crt"))
 	}
 	pool, err := x509.SystemCertPool()
 	if err != nil {

@@ -83,7 +83,8 @@ command itself. The flags of listeners and of logins are those of gatehouse serv
 	c.Flags().BoolVar(&f.update, "update", false, "install the newest version that TARGET allows")
 	c.Flags().StringSliceVar(&f.host.tools, "tools", nil,
 		"tools to offer: names or patterns such as read_*, comma-separated; ! in front excludes")
-	c.Flags().StringVar(&f.host.file, "config", "", "`file` with settings (default: gatehouse.yaml in the config folder)")
+	c.Flags().StringVar(&f.host.file, "config", "",
+		"`file` with settings (default: gatehouse.yaml in the config folder)")
 	c.Flags().BoolVarP(&f.host.verbose, "verbose", "v", false, "log in detail, on standard error")
 	return c
 }
@@ -155,7 +156,8 @@ func (f *runFlags) record(args []string, command bool, env map[string]string) (r
 		return r, nil
 	}
 	kind, _, _ := strings.Cut(first, ":")
-	if slices.Contains([]string{packages.NPM, packages.URL, packages.Unix, packages.TCP}, kind) || strings.Contains(first, "://") {
+	if slices.Contains([]string{packages.NPM, packages.URL, packages.Unix, packages.TCP}, kind) ||
+		strings.Contains(first, "://") {
 		wish, err := packages.ParseTarget(r.ID, args, nil)
 		if err == nil && wish.Source.Kind == packages.Command {
 			err = fmt.Errorf("%s: expected https://HOST/PATH, or http", first)
@@ -273,7 +275,8 @@ func (f *runFlags) sameOnStdio(c *cobra.Command, w Environment, args []string, l
 		switch {
 		case left.Lookup(flag.Name) != nil:
 		case flag.Value.Type() == "stringArray":
-			for _, value := range map[string][]string{"env": f.env, "header": f.headers, "pass-header": f.passed}[flag.Name] {
+			for _, value := range map[string][]string{"env": f.env, "header": f.headers,
+				"pass-header": f.passed}[flag.Name] {
 				same.args = append(same.args, "--"+flag.Name+"="+value)
 			}
 		default:

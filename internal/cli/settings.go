@@ -234,7 +234,8 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	if err := f.applyListeners(c, l); err != nil {
 		return err
 	}
-	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain", "metrics"} {
+	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca",
+		"acme-domain", "metrics"} {
 		if c.Flags().Changed(name) && !l.Listen.HTTP.Open {
 			return usagef("--%s needs --http", name)
 		}
@@ -264,7 +265,8 @@ func (f *listenerFlags) applyListeners(c *cobra.Command, l *config.Loaded) error
 	d, given := &l.Listen, c.Flags().Changed
 	if given("http") || given("tcp") || given("unix") || given("stdio") {
 		d.Stdio, d.HTTP.Open, d.TCP, d.Unix = f.stdio, f.http, "", f.unix
-		for flag, path := range map[string]string{"stdio": "listen.stdio", "http": "listen.http.open", "tcp": "listen.tcp", "unix": "listen.unix"} {
+		for flag, path := range map[string]string{"stdio": "listen.stdio", "http": "listen.http.open",
+			"tcp": "listen.tcp", "unix": "listen.unix"} {
 			l.By(path, "--"+flag)
 		}
 		if given("unix") && f.unix == "" {

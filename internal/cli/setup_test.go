@@ -49,7 +49,8 @@ func TestFirstStart(t *testing.T) {
 		return shown.String()
 	}
 	first := at("\ny\n")
-	for _, want := range []string{"1 of 3: Folder", "2 of 3: Clients. Found: ", "Change ", "3 of 3: Done. Connected: Cursor"} {
+	for _, want := range []string{"1 of 3: Folder", "2 of 3: Clients. Found: ", "Change ",
+		"3 of 3: Done. Connected: Cursor"} {
 		if !strings.Contains(first, want) {
 			t.Errorf("%q is not in\n%s", want, first)
 		}

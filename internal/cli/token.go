@@ -69,9 +69,11 @@ user's permissions: * or read, or tools:, resources: and prompts: with a pattern
 	c.Flags().StringVar(&t.User, "user", "", "the user the token belongs to")
 	c.Flags().StringVar(&t.Context, "context", "", "named view the token is bound to")
 	c.Flags().
-		BoolVar(&anyway, "any-context", false, "create it even if no such context is known here, because a host with other settings has it")
+		BoolVar(&anyway, "any-context", false,
+			"create it even if no such context is known here, because a host with other settings has it")
 	c.Flags().
-		StringSliceVar(&t.Scopes, "scope", nil, "what the token permits, comma-separated; metrics is for /metrics alone (default: all permissions of its user)")
+		StringSliceVar(&t.Scopes, "scope", nil,
+			"what the token permits, comma-separated; metrics is for /metrics alone (default: all permissions of its user)")
 	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it is valid, such as 12h, 30d, 8w or never")
 	c.Flags().StringVar(&t.Name, "name", "", "a name to recognize it by")
 	return c

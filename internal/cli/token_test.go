@@ -24,9 +24,11 @@ func TestTokensFromTheCommandLine(t *testing.T) {
 		{"user add ci --no-password", 0, ``, ``},
 		{"token create", 2, `^$`, `2 users: name the token's user with --user`},
 		{"token create --user carol", 1, `^$`, `user carol: there is no such user`},
-		{"token create --user ci --context nope", 2, `^$`, `no context "nope"; expected one of default.*gatehouse context create nope`},
+		{"token create --user ci --context nope", 2, `^$`,
+			`no context "nope"; expected one of default.*gatehouse context create nope`},
 		{"context create dev", 0, ``, ``},
-		{"token create --user ci --name build --context dev --scope read,tools:file_* --expires never", 0, secret, `of user ci, never expires`},
+		{"token create --user ci --name build --context dev --scope read,tools:file_* --expires never", 0, secret,
+			`of user ci, never expires`},
 		{"token create --user ci --scope everything", 2, `^$`, `--scope: scope "everything": expected`},
 		{"token create --user ci --expires soon", 2, `^$`, `"soon" is not a duration`},
 		{"token create ci", 2, `^$`, `takes no arguments`},
@@ -62,8 +64,10 @@ func TestTokensFromTheCommandLine(t *testing.T) {
 func TestExpiries(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for text, want := range map[string]time.Duration{
-		"1s": time.Second, "12h": 12 * time.Hour, "1h30m": 90 * time.Minute, "30d": 720 * time.Hour, "8w": 8 * 168 * time.Hour,
-		"0d": -1, "-1d": -1, "d": -1, "1.5d": -1, "": -1, "30": -1, "99999999999d": -1, "forever": -1, "500ms": -1, "1y": -1, "3 d": -1,
+		"1s": time.Second, "12h": 12 * time.Hour, "1h30m": 90 * time.Minute, "30d": 720 * time.Hour,
+		"8w": 8 * 168 * time.Hour,
+		"0d": -1, "-1d": -1, "d": -1, "1.5d": -1, "": -1, "30": -1, "99999999999d": -1, "forever": -1, "500ms": -1,
+		"1y": -1, "3 d": -1,
 	} {
 		got, err := parseExpiry(text, now)
 		if (err != nil) != (want < 0) || err == nil && got.Sub(now) != want {

@@ -28,7 +28,8 @@ func openUsers(w Environment, onEvent func(identity.Event)) (*identity.Service, 
 	}
 	return identity.Open(
 		identityFile(cfg.Folders),
-		identity.Options{OnEvent: onEvent, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))},
+		identity.Options{OnEvent: onEvent, Known: app.KnownUsers(cfg.Folders),
+			Log: logger(w.Err, cfg, new(slog.LevelVar))},
 	)
 }
 

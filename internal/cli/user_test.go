@@ -62,7 +62,8 @@ func TestUsersFromTheCommandLine(t *testing.T) {
 		{"", "user list", 0, `certificate cn:builder`, `^$`},
 		{"", "user unlink certificate cn:builder", 0, `^$`, `^$`},
 		{"", "user unlink certificate cn:builder", 1, `^$`, `no credential has that id`},
-		{"", "user remove bob --to carl", 1, `^$`, `--to carl: the user who is to get .* does not exist.*nothing was changed`},
+		{"", "user remove bob --to carl", 1, `^$`,
+			`--to carl: the user who is to get .* does not exist.*nothing was changed`},
 		{"", "user remove bob", 0, `^$`, `Removed user bob\n.*No host of this data folder runs`},
 		{"", "user remvoe bob", 2, `^$`, `did you mean remove`},
 	} {

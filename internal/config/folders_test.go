@@ -14,9 +14,10 @@ func TestFolderVariables(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", "/tmp")
 	for name, env := range map[string]map[string]string{
-		"nothing":  {"HOME": "/home/ann"},
-		"a login":  {"HOME": "/home/ann", "XDG_RUNTIME_DIR": "/run/user/1000"},
-		"all":      {"HOME": "/home/ann", "XDG_RUNTIME_DIR": "/run/user/1000", "XDG_CONFIG_HOME": "/c", "XDG_DATA_HOME": "/d"},
+		"nothing": {"HOME": "/home/ann"},
+		"a login": {"HOME": "/home/ann", "XDG_RUNTIME_DIR": "/run/user/1000"},
+		"all": {"HOME": "/home/ann", "XDG_RUNTIME_DIR": "/run/user/1000", "XDG_CONFIG_HOME": "/c",
+			"XDG_DATA_HOME": "/d"},
 		"our own":  {"HOME": "/home/ann", "GATEHOUSE_DATA_DIR": "/data", "XDG_DATA_HOME": "/d"},
 		"relative": {"HOME": "/home/ann", "XDG_CONFIG_HOME": "c"},
 	} {

@@ -90,7 +90,8 @@ func TestListenersOfDesignD(t *testing.T) {
 		{[]string{"BOUVET_TRANSPORT=stdio"}, true, false, "127.0.0.1", 8080, true},
 		{[]string{"BOUVET_TRANSPORT=sse", "BOUVET_HTTP_PORT=9000"}, false, true, "127.0.0.1", 9000, true},
 		{[]string{"BOUVET_HTTP_HOST=0.0.0.0"}, true, true, "0.0.0.0", 8080, true},
-		{[]string{"BOUVET_TRANSPORT=http", "GATEHOUSE_TRANSPORT=stdio", "GATEHOUSE_HTTP_PORT=7000"}, true, false, "127.0.0.1", 7000, true},
+		{[]string{"BOUVET_TRANSPORT=http", "GATEHOUSE_TRANSPORT=stdio", "GATEHOUSE_HTTP_PORT=7000"}, true, false,
+			"127.0.0.1", 7000, true},
 	} {
 		getenv := environment(t, c.env...)
 		l, err := Load(getenv, "")

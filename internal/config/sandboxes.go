@@ -15,7 +15,8 @@ func validateSandboxes(s manager.Settings, w *problems) {
 		name string
 		got  int
 	}{
-		{"memory_mib", s.Memory}, {"vcpu_count", s.VCPUs}, {"processes", s.Processes}, {"disk_mib", s.Disk}, {"descriptors", s.Descriptors},
+		{"memory_mib", s.Memory}, {"vcpu_count", s.VCPUs}, {"processes", s.Processes}, {"disk_mib", s.Disk},
+		{"descriptors", s.Descriptors},
 		{"output", s.Output}, {"most", s.Most}, {"pool.min_size", s.Pool.MinSize}, {"snapshots", s.Snapshots},
 	} {
 		atLeast(w, "modules.sandbox."+n.name, n.name, n.got, 1)

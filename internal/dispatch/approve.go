@@ -130,9 +130,10 @@ func (d *Dispatcher) confirmWith(r *Request, question string) error {
 		}
 	case store == nil || d.opts.NoOperators:
 		return &tool.Refusal{
-			Code:    tool.CodeUnconfirmed,
-			Message: "nothing was done: " + r.Entry.Listed + " needs a user's agreement, and the client cannot ask: " + question,
-			Next:    "Run it at a terminal, which asks you, or on a server, where gatehouse approvals lists the calls that wait. With approvals.callers_word in the settings, confirm stands for the user's agreement.",
+			Code: tool.CodeUnconfirmed,
+			Message: "nothing was done: " + r.Entry.Listed + " needs a user's agreement, and the client cannot ask: " +
+				question,
+			Next: "Run it at a terminal, which asks you, or on a server, where gatehouse approvals lists the calls that wait. With approvals.callers_word in the settings, confirm stands for the user's agreement.",
 		}
 	}
 	return d.askOperator(store, r, "agreement: "+question)

@@ -161,8 +161,10 @@ func TestWhatErrorsBecome(t *testing.T) {
 		err  error
 		want string
 	}{
-		{fmt.Errorf("module w: %w", bus.ErrAbsent), "unavailable: w_x is not available at the moment; nothing was run\nTry again in a moment."},
-		{fmt.Errorf("module w: %w", bus.ErrLost), "unavailable: no answer came; w_x may have run\nCheck the outcome before you try again."},
+		{fmt.Errorf("module w: %w", bus.ErrAbsent),
+			"unavailable: w_x is not available at the moment; nothing was run\nTry again in a moment."},
+		{fmt.Errorf("module w: %w", bus.ErrLost),
+			"unavailable: no answer came; w_x may have run\nCheck the outcome before you try again."},
 		{context.Canceled, "cancelled: the call was cancelled"},
 		{context.DeadlineExceeded, "timeout: no result within 1m0s\nPart of the work may have been done. Ask for less at once."},
 		{tool.Refuse("stale", "it is old"), "stale: it is old"},
@@ -389,7 +391,8 @@ func TestBudgetWithoutSpool(t *testing.T) {
 		r := request(t, h, "w_x", "")
 		r.Facts.Owner = strings.Repeat("o", 2000) // no spool takes that
 		res, err := h.Calls.Do(t.Context(), r)
-		if got := first(t, res, err); !strings.HasSuffix(got, "[cut after 1000 of 2000 bytes; it could not be stored]") {
+		if got := first(t, res, err); !strings.HasSuffix(got,
+			"[cut after 1000 of 2000 bytes; it could not be stored]") {
 			t.Errorf("got %q", got)
 		}
 	})
@@ -487,7 +490,8 @@ func TestSlowCalls(t *testing.T) {
 		}),
 	}}
 	visit(t, hosttest.Options{Timeout: 20 * time.Second}, &w, func(t *testing.T, h *hosttest.Host) {
-		for after, want := range map[time.Duration]int32{time.Second: 1, 9 * time.Second: 1, 11 * time.Second: 0, time.Hour: 0} {
+		for after, want := range map[time.Duration]int32{time.Second: 1, 9 * time.Second: 1, 11 * time.Second: 0,
+			time.Hour: 0} {
 			var n atomic.Int32
 			r := request(t, h, "w_sleep", "")
 			r.Slow, r.SlowAfter = func() { n.Add(1) }, after

@@ -57,8 +57,9 @@ func dutyOf(r *Request) ledgerDuty {
 func (d *Dispatcher) ledgerEntry(r *Request, outcome string) audit.Entry {
 	f := r.Facts
 	e := audit.Entry{
-		Kind: "call", Principal: f.Principal, Credential: f.Credential, Session: f.Session, Context: f.Context, Client: f.Client,
-		Call: r.ID, Method: r.Method, Module: r.Entry.Module, Tool: r.Entry.Name, Depth: r.Depth,
+		Kind: "call", Principal: f.Principal, Credential: f.Credential, Session: f.Session, Context: f.Context,
+		Client: f.Client,
+		Call:   r.ID, Method: r.Method, Module: r.Entry.Module, Tool: r.Entry.Name, Depth: r.Depth,
 		Args: r.Args, Input: r.Entry.In, Outcome: outcome,
 	}
 	if r.Name != "" {
@@ -119,7 +120,8 @@ func (d *Dispatcher) recordEnd(r *Request, at time.Time, took time.Duration, res
 			err,
 		)
 		return &tool.Refusal{
-			Code: tool.CodeUnavailable, Message: r.Entry.Listed + " may have run, but this host could not record it and therefore withholds the result",
+			Code: tool.CodeUnavailable, Message: r.Entry.Listed +
+				" may have run, but this host could not record it and therefore withholds the result",
 			Next: "Check the outcome before you try again.",
 		}
 	}

@@ -183,7 +183,8 @@ func TestNothingIsChangedThatCannotBeWrittenDown(t *testing.T) {
 		made("w_destroy", tool.Destroys, count("destroy")), made("w_breaks", tool.Writes, count("breaks")),
 	}}
 	visit(t, hosttest.Options{Ledger: d}, &w, func(t *testing.T, h *hosttest.Host) {
-		for name, want := range map[string]string{"w_read": "done", "w_write": "unavailable: this host cannot", "w_destroy": "unavailable: this host cannot"} {
+		for name, want := range map[string]string{"w_read": "done", "w_write": "unavailable: this host cannot",
+			"w_destroy": "unavailable: this host cannot"} {
 			res, err := h.Calls.Do(t.Context(), request(t, h, name, "{}"))
 			if got := first(t, res, err); !strings.HasPrefix(got, want) || res.IsError != (want != "done") {
 				t.Errorf("%s: got %q, want %q", name, got, want)
@@ -269,7 +270,8 @@ func BenchmarkLedger(b *testing.B) {
 		ledger  bool
 		many    bool
 	}{
-		{"none", tool.Reads, false, false}, {"reads", tool.Reads, true, false}, {"writes", tool.Writes, true, false}, {"destroys", tool.Destroys, true, false},
+		{"none", tool.Reads, false, false}, {"reads", tool.Reads, true, false}, {"writes", tool.Writes, true, false},
+		{"destroys", tool.Destroys, true, false},
 		{"writes-beside-64-others", tool.Writes, true, true}, {"destroys-beside-64-others", tool.Destroys, true, true},
 	} {
 		b.Run(c.name, func(b *testing.B) {

@@ -55,7 +55,8 @@ func hideOutcome(got bus.Outcome, err error, h *secret.Hider) (bus.Outcome, erro
 	hideText := func(s string) string { return string(h.Hide([]byte(s))) }
 	if res.Raw != nil {
 		if res.Raw = h.Hide(res.Raw); rawjson.Check(res.Raw, 0) != nil {
-			return bus.Outcome{}, tool.Refuse(tool.CodeFailed, "it has run; its result has a secret in it that cannot be taken out")
+			return bus.Outcome{}, tool.Refuse(tool.CodeFailed,
+				"it has run; its result has a secret in it that cannot be taken out")
 		}
 	}
 	if res.Structured != nil {
@@ -65,7 +66,8 @@ func hideOutcome(got bus.Outcome, err error, h *secret.Hider) (bus.Outcome, erro
 			e = rawjson.Check(full, 0)
 		}
 		if e != nil {
-			return bus.Outcome{}, tool.Refuse(tool.CodeFailed, "it has run; its result has a secret in it that cannot be taken out")
+			return bus.Outcome{}, tool.Refuse(tool.CodeFailed,
+				"it has run; its result has a secret in it that cannot be taken out")
 		}
 		res.Structured = full
 	}

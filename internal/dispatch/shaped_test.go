@@ -89,14 +89,16 @@ func TestShapedCalls(t *testing.T) {
 				t.Fatalf("%s: the tool got %s, %v", name, got, err)
 			}
 			if strings.Contains(string(res.Raw), hidden) || strings.Contains(notes.said, hidden) || notes.said == "" ||
-				strings.Contains(string(res.Raw), "acme") || !strings.Contains(string(res.Raw), `"structuredContent":{"title":"t","token"`) {
+				strings.Contains(string(res.Raw), "acme") ||
+				!strings.Contains(string(res.Raw), `"structuredContent":{"title":"t","token"`) {
 				t.Errorf("%s: returns %s, said %s", name, res.Raw, notes.said)
 			}
 			if string(r.CallerArgs()) != `{"title":"t"}` || strings.Contains(string(r.Args), hidden) {
 				t.Errorf("a further round would have %s, the ledger has %s", r.CallerArgs(), r.Args)
 			}
 			got = nil
-			for _, bad := range []string{`{"title":"t","owner":"acme"}`, `{"title":"t","\u006fwner":"x"}`, `{"title":"t","token":null}`} {
+			for _, bad := range []string{`{"title":"t","owner":"acme"}`, `{"title":"t","\u006fwner":"x"}`,
+				`{"title":"t","token":null}`} {
 				res, err := h.Calls.Do(t.Context(), request(t, h, name, bad))
 				if said := first(t, res, err); !strings.Contains(said, "leave it out") || got != nil {
 					t.Errorf("%s with %s: %s, the tool got %s", name, bad, said, got)
@@ -114,9 +116,11 @@ func TestShapedCalls(t *testing.T) {
 		}
 		for _, token := range []string{"${secret:LOST}", "${secret:GIT} and more than 20"} {
 			got = nil
-			h.Views.Set(shapedRules(t, permit.Options{}, views.Shape{Fixed: map[string]string{"owner": "a", "token": token}}))
+			h.Views.Set(shapedRules(t, permit.Options{},
+				views.Shape{Fixed: map[string]string{"owner": "a", "token": token}}))
 			res, err := h.Calls.Do(t.Context(), request(t, h, "w_make", `{"title":"t"}`))
-			if said := first(t, res, err); !strings.Contains(said, "nothing was run") || got != nil || strings.Contains(said, hidden) {
+			if said := first(t, res, err); !strings.Contains(said, "nothing was run") || got != nil ||
+				strings.Contains(said, hidden) {
 				t.Errorf("%s: %s, the tool got %s", token, said, got)
 			}
 		}

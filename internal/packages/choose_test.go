@@ -20,7 +20,8 @@ func TestToolsAreTurnedOff(t *testing.T) {
 		t.Fatalf("listed %v, %v", all, err)
 	}
 	gone := func() bool {
-		return !slices.Contains(h.names(), "up_echo") && !slices.Contains(h.names(), "up_raw") && len(h.names()) == len(was)-2
+		return !slices.Contains(h.names(), "up_echo") && !slices.Contains(h.names(), "up_raw") &&
+			len(h.names()) == len(was)-2
 	}
 	if !gone() {
 		t.Errorf("offered %v", h.names())
@@ -34,7 +35,8 @@ func TestToolsAreTurnedOff(t *testing.T) {
 	if _, err := h.ChooseTools("up", nil, []string{"up_echo"}); err != nil || !slices.Contains(h.names(), "up_echo") {
 		t.Errorf("on again: %v, %v", h.names(), err)
 	}
-	if _, err := h.ChooseTools("up", []string{"nothing"}, nil); code(err) != "not_found" || !strings.Contains(err.Error(), "nothing") {
+	if _, err := h.ChooseTools("up", []string{"nothing"}, nil); code(err) != "not_found" ||
+		!strings.Contains(err.Error(), "nothing") {
 		t.Errorf("got %v", err)
 	}
 }

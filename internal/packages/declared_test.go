@@ -61,13 +61,15 @@ func TestDeclaredPackagesAreApplied(t *testing.T) {
 	}
 	a.Off, a.Title = []string{"alpha_raw"}, "First"
 	apply([]string{"set alpha"}, a, b)
-	if now, _ := h.Info("alpha"); now.PID != was.PID || now.Public.Title != "First" || slices.Contains(now.Names, "alpha_raw") {
+	if now, _ := h.Info("alpha"); now.PID != was.PID || now.Public.Title != "First" ||
+		slices.Contains(now.Names, "alpha_raw") {
 		t.Errorf("now %+v", now)
 	}
 	a.Env = packagestest.Environment("good")
 	a.Env["SOME"] = "value-of-it"
 	if steps, err := h.Steps([]Declared{a, b}); err != nil || len(steps) != 1 || steps[0].Action != ToUpdate ||
-		!slices.Contains(steps[0].Lines, "+ env SOME: set") || strings.Contains(strings.Join(steps[0].Lines, ""), "value-of-it") {
+		!slices.Contains(steps[0].Lines, "+ env SOME: set") ||
+		strings.Contains(strings.Join(steps[0].Lines, ""), "value-of-it") {
 		t.Errorf("planned %+v, %v", steps, err)
 	}
 	apply([]string{"update alpha"}, a, b)

@@ -25,7 +25,9 @@ const (
 )
 
 // fetch fills the folder of a new program.
-func (p *managedPackage) fetch(ctx context.Context, r *Record, plan Plan, say func(done, total int64, units string)) error {
+func (p *managedPackage) fetch(
+	ctx context.Context, r *Record, plan Plan, say func(done, total int64, units string),
+) error {
 	dir := filepath.Join(p.folder(), r.Program)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

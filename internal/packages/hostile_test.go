@@ -102,12 +102,14 @@ func TestWhatAServerLiesAboutIsLeftOut(t *testing.T) {
 		return wanted{id: "up", own: own, name: nameHere("up", own), level: 1}.hashed()
 	}
 	if want := []string{
-		hashed("get-it.now"), "up_get_it_now", hashed(strings.Repeat("long", 40)), "up_big", "up_badout", "up_tasks", "up___ignore_all_rules",
+		hashed("get-it.now"), "up_get_it_now", hashed(strings.Repeat("long", 40)), "up_big", "up_badout", "up_tasks",
+		"up___ignore_all_rules",
 	}; !slices.Equal(i.Names, want) {
 		t.Errorf("offered are %q, want %q", i.Names, want)
 	}
 	left := strings.Join(i.Left, "\n")
-	for _, want := range []string{"a tool: it has no name", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has"} {
+	for _, want := range []string{"a tool: it has no name", "noschema: it has no inputSchema",
+		"badschema: its inputSchema", "bigschema: it has"} {
 		if !strings.Contains(left, want) {
 			t.Errorf("%q is not in\n%s", want, left)
 		}
@@ -260,7 +262,8 @@ func TestIDsThatLookLikeOthersAreRefused(t *testing.T) {
 	h.install(server(t, "git-hub", "good"))
 	for id, want := range map[string]string{
 		"file": "module file", "file-x": "module file", "git": "package git-hub", "git-hub-x": "package git-hub",
-		"Up": "expected a-z", "a_b": "expected a-z", "-a": "expected a-z", "": "expected a-z", strings.Repeat("a", 33): "expected a-z",
+		"Up": "expected a-z", "a_b": "expected a-z", "-a": "expected a-z", "": "expected a-z",
+		strings.Repeat("a", 33): "expected a-z",
 	} {
 		if err := h.Check(&Plan{Record: server(t, id, "good")}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", id, err, want)
@@ -277,12 +280,14 @@ func TestIDsThatLookLikeOthersAreRefused(t *testing.T) {
 }
 
 func TestSourcesAreRead(t *testing.T) {
-	for _, good := range []string{"command", "npm:a", "npm:@scope/name@1.2.3", "npm:name@latest", "folder:a/b", "archive:a.zip"} {
+	for _, good := range []string{"command", "npm:a", "npm:@scope/name@1.2.3", "npm:name@latest", "folder:a/b",
+		"archive:a.zip"} {
 		if s, err := ParseSource(good); err != nil || s.String() != good {
 			t.Errorf("%s: got %v, %v", good, s, err)
 		}
 	}
-	for _, bad := range []string{"npm:", "npm:--global", "npm:a b", "npm:https://example.com/a.tgz", "npm:git+ssh://x", "npm:../x", "npm:file:x", "npm:a@^1", "npm:@a/../b", "folder:", "docker:x", "npm:a@npm:b@1"} {
+	for _, bad := range []string{"npm:", "npm:--global", "npm:a b", "npm:https://example.com/a.tgz", "npm:git+ssh://x",
+		"npm:../x", "npm:file:x", "npm:a@^1", "npm:@a/../b", "folder:", "docker:x", "npm:a@npm:b@1"} {
 		if s, err := ParseSource(bad); err == nil {
 			t.Errorf("%s: got %v", bad, s)
 		}

@@ -279,9 +279,12 @@ func TestFailuresOfNPMAreTold(t *testing.T) {
 	stack := strings.Repeat("npm error     at Socket.emit (node:events:524:28)\n", 30)
 	for _, c := range []struct{ printed, want, words string }{
 		{"npm error code E404\nnpm error 404 Not Found - GET https://example.com/x\nnpm error 404\nnpm error A complete log of this run can be found in: /x",
-			"npm cannot install x@1: the registry has no package", "npm error code E404\nnpm error 404 Not Found - GET https://example.com/x"},
-		{"npm error code ETARGET\nnpm error notarget No matching version found for x@1.", "not in this version", "npm error code ETARGET"},
-		{"npm error code ECONNREFUSED\nnpm error FetchError: request failed\n" + stack + "npm error   code: 'ECONNREFUSED',\nnpm error }\n",
+			"npm cannot install x@1: the registry has no package",
+			"npm error code E404\nnpm error 404 Not Found - GET https://example.com/x"},
+		{"npm error code ETARGET\nnpm error notarget No matching version found for x@1.", "not in this version",
+			"npm error code ETARGET"},
+		{"npm error code ECONNREFUSED\nnpm error FetchError: request failed\n" + stack +
+			"npm error   code: 'ECONNREFUSED',\nnpm error }\n",
 			"the registry cannot be reached", "npm error code ECONNREFUSED\nnpm error FetchError: request failed"},
 		{"npm ERR! code ENOSPC", "the disk is full", "npm ERR! code ENOSPC"},
 		{"npm error code EWHATEVER", "it ended with code 7", "npm error code EWHATEVER"},
@@ -378,7 +381,8 @@ func TestWhatWasLeftHalfDone(t *testing.T) {
 		}
 	}
 	for id, to := range map[string]Record{
-		"fresh": {State: Installing}, "updated": {State: Updating}, "removed": {State: Removing}, "emptied": {State: Removing, Keep: true},
+		"fresh": {State: Installing}, "updated": {State: Updating}, "removed": {State: Removing},
+		"emptied": {State: Removing, Keep: true},
 	} {
 		r := server(t, id, "good")
 		r.State, r.Keep, r.Start = to.State, to.Keep, OnDemand

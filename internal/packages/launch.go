@@ -88,8 +88,9 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 		func(f io.Writer) (*proc.Process, error) {
 			return proc.Start(p.manager.ctx, proc.Spec{
 				Path: command, Args: args, Dir: dir, Env: env, Input: true,
-				Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: maxProcesses,
-				Own: p.ownFolders(r), OwnReadOnly: p.readOnlyFolders(r),
+				Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true,
+				Processes: maxProcesses,
+				Own:       p.ownFolders(r), OwnReadOnly: p.readOnlyFolders(r),
 			})
 		},
 	)

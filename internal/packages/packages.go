@@ -26,13 +26,18 @@ import (
 type Options struct {
 	Settings
 
-	Folder  string                                                  // holds a folder for each package; private to its user
-	Records *state.Mount[map[string]Record]                         // what is installed, beyond the end of the host
-	Secrets func(map[string]string) (map[string]secret.Text, error) // puts secrets into an environment that refers to them; nil: there are none
-	Taken   func() []string                                         // names of modules, which packages cannot use; nil means none
-	Show    func(id string, p *Public)                              // publishes a package's public state; nil after its removal. It must not call back
-	Broken  func(id string, why error)                              // a server failed too often and is no longer started; it must not block
-	Changed func()                                                  // the tools have changed; it must not block
+	// holds a folder for each package; private to its user
+	Folder  string
+	Records *state.Mount[map[string]Record] // what is installed, beyond the end of the host
+	// puts secrets into an environment that refers to them; nil: there are none
+	Secrets func(map[string]string) (map[string]secret.Text, error)
+	// names of modules, which packages cannot use; nil means none
+	Taken func() []string
+	// publishes a package's public state; nil after its removal. It must not call back
+	Show func(id string, p *Public)
+	// a server failed too often and is no longer started; it must not block
+	Broken  func(id string, why error)
+	Changed func() // the tools have changed; it must not block
 	// Relisted is called if a server's tools differ from those it had when
 	// it was installed or last ran. It must not block. It may be nil.
 	Relisted func(id string, c ToolChanges)

@@ -255,11 +255,12 @@ func TestProgressAndCancellationGoThrough(t *testing.T) {
 	h.install(server(t, "up", "good"))
 	var mu sync.Mutex
 	var steps []string
-	_, err := h.Call(t.Context(), "up", "progress", json.RawMessage(`{}`), nil, &Peer{Progress: func(done, total float64, note string) {
-		mu.Lock()
-		defer mu.Unlock()
-		steps = append(steps, fmt.Sprintf("%v/%v %s", done, total, note))
-	}})
+	_, err := h.Call(t.Context(), "up", "progress", json.RawMessage(`{}`), nil,
+		&Peer{Progress: func(done, total float64, note string) {
+			mu.Lock()
+			defer mu.Unlock()
+			steps = append(steps, fmt.Sprintf("%v/%v %s", done, total, note))
+		}})
 	if want := []string{"1/3 step 1", "2/3 step 2", "3/3 step 3"}; err != nil || !slices.Equal(steps, want) {
 		t.Errorf("got %v, %v", steps, err)
 	}
@@ -319,7 +320,8 @@ func TestSecretsThatAServerSaysAreNotShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, said := range map[string]string{
-		"the log": fmt.Sprint(lines), "the record": string(kept), "the list": string(listing), "the names": fmt.Sprint(h.names()),
+		"the log": fmt.Sprint(lines), "the record": string(kept), "the list": string(listing),
+		"the names": fmt.Sprint(h.names()),
 	} {
 		if strings.Contains(said, key) {
 			t.Errorf("%s has it: %s", what, said)

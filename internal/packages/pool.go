@@ -153,7 +153,9 @@ func (p *managedPackage) acquireInstance(
 // calls before, without naming the call, an instance runs one call at a time, so that it
 // is known which call asks. A call that waits for an answer of its client delays no
 // other: they get another instance.
-func (p *managedPackage) joinInstance(ctx context.Context, key instanceKey, from *Peer, c *openCall) (*instance, error) {
+func (p *managedPackage) joinInstance(
+	ctx context.Context, key instanceKey, from *Peer, c *openCall,
+) (*instance, error) {
 	patience := time.NewTimer(queuePatience)
 	defer patience.Stop()
 	impatient := false
@@ -206,7 +208,8 @@ func (p *managedPackage) pickInstance(key instanceKey, from *Peer, impatient boo
 			return nil, nil // one of them will be free
 		}
 		return nil, &tool.Refusal{
-			Code: tool.CodeBusy, Message: "package " + p.id + " cannot be started for this caller: " + err.Error() + "; nothing was run",
+			Code: tool.CodeBusy, Message: "package " + p.id + " cannot be started for this caller: " + err.Error() +
+				"; nothing was run",
 			Next: "Try again when other calls have ended.",
 		}
 	}
@@ -260,7 +263,8 @@ func (p *managedPackage) adoptInstance(key instanceKey, from *Peer) *instance {
 			p.manager.goWork(func(ctx context.Context) {
 				ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 				defer cancel()
-				conn.Notify(ctx, "notifications/roots/list_changed", nil) // a server that does not read is ended elsewhere
+				// a server that does not read is ended elsewhere
+				conn.Notify(ctx, "notifications/roots/list_changed", nil)
 			})
 			return i
 		}
@@ -346,7 +350,9 @@ func (i *instance) connOptions() client.ConnOptions {
 }
 
 // answer answers what the server asks outside the stream of a request.
-func (i *instance) answer(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *client.RPCError) {
+func (i *instance) answer(
+	ctx context.Context, method string, params json.RawMessage,
+) (json.RawMessage, *client.RPCError) {
 	if roots := i.knownRoots(); method == "roots/list" && roots != "" {
 		return json.RawMessage(roots), nil
 	}

@@ -116,7 +116,8 @@ func TestADamagedObjectIsNotHandedOn(t *testing.T) {
 	a, b := program(t, "a", "x"), program(t, "b", "x")
 	share(t, s, a)
 	name := "node_modules/x/index.js"
-	if err := errors.Join(os.Chmod(filepath.Join(a, name), 0o600), os.WriteFile(filepath.Join(a, name), []byte("bad"), 0o600)); err != nil {
+	if err := errors.Join(os.Chmod(filepath.Join(a, name), 0o600),
+		os.WriteFile(filepath.Join(a, name), []byte("bad"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	share(t, s, b)
@@ -153,7 +154,8 @@ func TestSharingEndsAnywhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, file := range []string{"x", "y"} {
-			if got, err := os.ReadFile(filepath.Join(b, "node_modules", file, "index.js")); err != nil || len(got) != 100_000 {
+			if got, err := os.ReadFile(filepath.Join(b, "node_modules", file, "index.js")); err != nil ||
+				len(got) != 100_000 {
 				t.Errorf("after %d steps: %d bytes, %v", steps, len(got), err)
 			}
 		}

@@ -50,19 +50,22 @@ func TestTargets(t *testing.T) {
 
 // Values that look like secrets leave the record; those of two packages are two.
 func TestSecretsOfATargetAreApart(t *testing.T) {
-	env := map[string]string{"API_TOKEN": "value-of-it", "MODE": "fast", "OTHER_KEY": "${secret:MINE}", "X": "ghp_0123456789abcdefghij"}
+	env := map[string]string{"API_TOKEN": "value-of-it", "MODE": "fast", "OTHER_KEY": "${secret:MINE}",
+		"X": "ghp_0123456789abcdefghij"}
 	w, err := ParseTarget("up-to", []string{"prog"}, env)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"API_TOKEN": "${secret:UP_TO_API_TOKEN}", "MODE": "fast", "OTHER_KEY": "${secret:MINE}", "X": "${secret:UP_TO_X}",
+		"API_TOKEN": "${secret:UP_TO_API_TOKEN}", "MODE": "fast", "OTHER_KEY": "${secret:MINE}",
+		"X": "${secret:UP_TO_X}",
 	} {
 		if w.Env[name] != want {
 			t.Errorf("%s=%s, want %s", name, w.Env[name], want)
 		}
 	}
-	if len(w.Secrets) != 2 || w.Secrets["UP_TO_API_TOKEN"].Reveal() != "value-of-it" || env["API_TOKEN"] != "value-of-it" {
+	if len(w.Secrets) != 2 || w.Secrets["UP_TO_API_TOKEN"].Reveal() != "value-of-it" ||
+		env["API_TOKEN"] != "value-of-it" {
 		t.Errorf("kept apart: %v", w.Secrets)
 	}
 	if got := SecretName("github", "GITHUB_TOKEN"); got != "GITHUB_TOKEN" {

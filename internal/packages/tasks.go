@@ -123,7 +123,8 @@ func (n naming) taskResult(raw json.RawMessage) (json.RawMessage, error) {
 	}
 	if meta, ok := rawjson.Get(raw, "_meta"); ok && rawjson.Kind(meta) == '{' {
 		if _, related := rawjson.Get(meta, relatedTask); related { // the server's own ID means nothing here
-			raw = rawjson.Splice(raw, rawjson.Edit{Key: "_meta", Value: rawjson.Splice(meta, rawjson.Edit{Key: relatedTask})})
+			raw = rawjson.Splice(raw, rawjson.Edit{Key: "_meta",
+				Value: rawjson.Splice(meta, rawjson.Edit{Key: relatedTask})})
 		}
 	}
 	return n.rewriteURIs(raw, "content", naming.blockHere), nil

@@ -62,7 +62,8 @@ func connectUpstream(
 	start func(io.Writer) (*proc.Process, error),
 ) (*upstream, error) {
 	u := &upstream{
-		journal: &p.journal, watched: &p.watched, secrets: h, relist: make(chan struct{}, 1), gone: make(chan struct{}), used: time.Now(),
+		journal: &p.journal, watched: &p.watched, secrets: h, relist: make(chan struct{}, 1), gone: make(chan struct{}),
+		used: time.Now(),
 	}
 	child := make(chan *proc.Process, 1)
 	ready := sync.OnceFunc(func() { u.child = <-child }) // the child may speak before start returns

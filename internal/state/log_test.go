@@ -186,7 +186,8 @@ func TestDamagedBackupChangesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, bad := range map[string][]byte{"cut": b[:len(b)/2], "text": []byte(strings.Repeat("no database", 100)), "nothing": nil} {
+	for name, bad := range map[string][]byte{"cut": b[:len(b)/2], "text": []byte(strings.Repeat("no database", 100)),
+		"nothing": nil} {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)

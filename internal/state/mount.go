@@ -158,7 +158,9 @@ func (t *Tree) Update(ctx context.Context, at string, expected uint64, f func(ol
 // changeMount is one transaction: it makes a patch of the current value and writes it through the log into the
 // tree. If another process has changed the same log first, it starts again, unless a certain revision was
 // expected.
-func (t *Tree) changeMount(ctx context.Context, m *mount, expected uint64, f func(old any) (Patch, error)) (uint64, error) {
+func (t *Tree) changeMount(
+	ctx context.Context, m *mount, expected uint64, f func(old any) (Patch, error),
+) (uint64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for {

@@ -167,7 +167,8 @@ func TestFoldedPatchesAreTheTree(t *testing.T) {
 			defer cancel()
 			var readers []*reader
 			ended := make(chan error)
-			for i, at := range []string{"", "/public", "/public/a", "/public/b/c", "/public/a/k1", "/public/b/c/k2", "/public/a/~1"} {
+			for i, at := range []string{"", "/public", "/public/a", "/public/b/c", "/public/a/k1", "/public/b/c/k2",
+				"/public/a/~1"} {
 				r := &reader{at: pointer(t, at), rnd: rand.New(rand.NewPCG(seed, uint64(i+100)))}
 				readers = append(readers, r)
 				go func() { ended <- r.run(ctx, tr) }()

@@ -64,7 +64,8 @@ func NewMetrics(s Sources) *Metrics {
 			Name: "gatehouse_events_total", Help: "What has happened, by kind: sessions that began and ended, logins, changes.",
 		}, []string{"event"}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "gatehouse_facts_lost_total", Help: "Calls and events that were too many to count; the other metrics miss them.",
+			Name: "gatehouse_facts_lost_total",
+			Help: "Calls and events that were too many to count; the other metrics miss them.",
 		}),
 	}
 	if m.log == nil {
@@ -209,8 +210,10 @@ func ofLimits(s limit.Stats) (all []reading) {
 	add(counter, "calls_refused_full_total", "Calls refused because too many waited.", float64(s.Full))
 	add(counter, "calls_refused_late_total", "Calls that waited in vain.", float64(s.Late))
 	add(gauge, "message_bytes", "Bytes of messages that are being read or have not been answered.", float64(s.Bytes))
-	add(counter, "messages_refused_full_total", "Messages refused because their caller had its share of the bytes.", float64(s.NoBytes))
-	add(counter, "streams_refused_full_total", "Event streams refused because their caller had its share of them.", float64(s.NoStreams))
+	add(counter, "messages_refused_full_total", "Messages refused because their caller had its share of the bytes.",
+		float64(s.NoBytes))
+	add(counter, "streams_refused_full_total", "Event streams refused because their caller had its share of them.",
+		float64(s.NoStreams))
 	add(gauge, "rate_keys", "Principals and sessions whose rate is remembered.", float64(s.Keys))
 	add(gauge, "rate_held", "Requests that wait because they came too soon.", float64(s.Held))
 	add(counter, "rate_allowed_total", "Requests within their rate.", float64(s.Allowed))

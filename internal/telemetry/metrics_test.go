@@ -58,9 +58,11 @@ func counted(t *testing.T, m *Metrics, facts ...bus.Event) {
 func full() Sources {
 	n := func(i int) func() int { return func() int { return i } }
 	return Sources{
-		Version: "0.1.0", Sessions: n(3), Streams: n(2), Requests: n(1), Jobs: n(4), Overdue: n(0), Traces: NewTracer(TraceOptions{}),
+		Version: "0.1.0", Sessions: n(3), Streams: n(2), Requests: n(1), Jobs: n(4), Overdue: n(0),
+		Traces: NewTracer(TraceOptions{}),
 		Packages: func() []packages.PackageHealth {
-			h := packages.Health{Circuit: "open", Calls: 5, Running: 1, Restarts: 2, Errors: map[string]uint64{"timeout": 3}}
+			h := packages.Health{Circuit: "open", Calls: 5, Running: 1, Restarts: 2,
+				Errors: map[string]uint64{"timeout": 3}}
 			h.Latency.Counts[3], h.Latency.Sum = 2, .008
 			return []packages.PackageHealth{{ID: "up", Status: "running", Health: h}}
 		},
@@ -105,11 +107,13 @@ func TestMetricsSayWhatHappened(t *testing.T) {
 		`gatehouse_events_total{event="session.created"} 2`, "gatehouse_facts_lost_total 5", `version="0.1.0"} 1`,
 		"gatehouse_sessions 3", "gatehouse_streams 2", "gatehouse_jobs_running 4", "gatehouse_calls_running 7",
 		"gatehouse_calls_queued_seconds_total 1.5", "gatehouse_rate_refused_total 9", "gatehouse_spans_sent_total 0",
-		`gatehouse_package_calls_total{package="up"} 5`, `gatehouse_package_errors_total{kind="timeout",package="up"} 3`,
+		`gatehouse_package_calls_total{package="up"} 5`,
+		`gatehouse_package_errors_total{kind="timeout",package="up"} 3`,
 		`gatehouse_package_answer_seconds_bucket{package="up",le="0.0025"} 0`,
 		`gatehouse_package_answer_seconds_bucket{package="up",le="0.005"} 2`,
 		`gatehouse_package_answer_seconds_count{package="up"} 2`, `gatehouse_package_restarts_total{package="up"} 2`,
-		`gatehouse_package_state{circuit="open",package="up",status="running"} 1`, `gatehouse_package_calls_running{package="up"} 1`,
+		`gatehouse_package_state{circuit="open",package="up",status="running"} 1`,
+		`gatehouse_package_calls_running{package="up"} 1`,
 		"go_goroutines", "process_",
 	} {
 		if !strings.Contains(got, want) {

@@ -19,7 +19,8 @@ var (
 	packageRestarts = prometheus.NewDesc("gatehouse_package_restarts_total",
 		"Starts of the server of a package after the first.", []string{"package"}, nil)
 	packageState = prometheus.NewDesc("gatehouse_package_state",
-		"The state of the server of a package and of its circuit; always 1.", []string{"package", "status", "circuit"}, nil)
+		"The state of the server of a package and of its circuit; always 1.", []string{"package", "status",
+			"circuit"}, nil)
 )
 
 // packageMetrics collects the health of packages at each scrape.

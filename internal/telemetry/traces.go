@@ -50,7 +50,8 @@ func NewTracer(o TraceOptions) *Tracer {
 	}
 	if o.Client == nil {
 		o.Client = &http.Client{
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // headers are for one host
+			// headers are for one host
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
 	return &Tracer{o: o, spans: make(chan *span, waitingSpans)}

@@ -156,7 +156,8 @@ func TestWhoIsTraced(t *testing.T) {
 		sample float64
 		want   int
 	}{
-		{"", 1, 1}, {"", 0, 0}, {parent, 0, 1}, {strings.TrimSuffix(parent, "1") + "0", 1, 0}, {"nonsense", 1, 1}, {"nonsense", 0, 0},
+		{"", 1, 1}, {"", 0, 0}, {parent, 0, 1}, {strings.TrimSuffix(parent, "1") + "0", 1, 0}, {"nonsense", 1, 1},
+		{"nonsense", 0, 0},
 	} {
 		spans := traced(t, TraceOptions{Sample: one.sample}, &collector{}, func(b bus.Bus) {
 			serve(t, b, func(_ context.Context, r *bus.Request, _ bus.Notes) (bus.Outcome, error) {
@@ -175,7 +176,8 @@ func TestWhoIsTraced(t *testing.T) {
 
 func TestNamesOfSpansAreFew(t *testing.T) {
 	for want, r := range map[string]*bus.Request{
-		"resources/read": {Method: "resources/read", Name: "file:///secret"}, "prompts/get p": {Method: "prompts/get", Name: "p"},
+		"resources/read": {Method: "resources/read", Name: "file:///secret"},
+		"prompts/get p":  {Method: "prompts/get", Name: "p"},
 	} {
 		if got := spanName(r); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -190,7 +192,8 @@ func TestACollectorThatDoesNotTakeSpans(t *testing.T) {
 		status      []int
 		asked, sent int
 	}{
-		"busy once": {[]int{503}, 2, 1}, "busy": {[]int{429, 429}, 2, 0}, "refuses": {[]int{400}, 1, 0}, "redirects": {[]int{302}, 1, 0},
+		"busy once": {[]int{503}, 2, 1}, "busy": {[]int{429, 429}, 2, 0}, "refuses": {[]int{400}, 1, 0},
+		"redirects": {[]int{302}, 1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -234,9 +237,11 @@ func TestCallsDoNotWaitForTheCollector(t *testing.T) {
 
 func TestTraceparents(t *testing.T) {
 	for s, want := range map[string]bool{
-		parent: true, "01" + parent[2:]: true, "01" + parent[2:] + "-more": true, parent + "-more": false, "ff" + parent[2:]: false,
+		parent: true, "01" + parent[2:]: true, "01" + parent[2:] + "-more": true, parent + "-more": false,
+		"ff" + parent[2:]:       false,
 		strings.ToUpper(parent): false, parent[:54]: false, "": false, strings.Replace(parent, "-b7", "_b7", 1): false,
-		"00-00000000000000000000000000000000-b7ad6b7169203331-01": false, "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01": false,
+		"00-00000000000000000000000000000000-b7ad6b7169203331-01": false,
+		"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01": false,
 	} {
 		if _, _, _, ok := parseTraceparent(s); ok != want {
 			t.Errorf("%q: %v, want %v", s, ok, want)

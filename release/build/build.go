@@ -28,7 +28,8 @@ func Go(dir string, env []string, args ...string) (string, error) {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-trimpath", "PWD="+dir)
+	cmd.Env = append(cmd.Env, "CGO_ENABLED=0", "GOWORK=off", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-trimpath",
+		"PWD="+dir)
 	cmd.Env = append(cmd.Env, env...)
 	var out, problems bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &problems

@@ -161,8 +161,9 @@ func (w *writer) winget() error {
 	if err := write("version", "", "DefaultLocale: en-US\n"); err != nil {
 		return err
 	}
-	if err := write("installer", ".installer", "InstallerType: zip\nNestedInstallerType: portable\nNestedInstallerFiles:\n"+
-		"- RelativeFilePath: gatehouse.exe\n  PortableCommandAlias: gatehouse\nInstallers:\n"+installers.String()); err != nil {
+	if err := write("installer", ".installer",
+		"InstallerType: zip\nNestedInstallerType: portable\nNestedInstallerFiles:\n"+
+			"- RelativeFilePath: gatehouse.exe\n  PortableCommandAlias: gatehouse\nInstallers:\n"+installers.String()); err != nil {
 		return err
 	}
 	return write("defaultLocale", ".locale.en-US", fmt.Sprintf("PackageLocale: en-US\nPublisher: %s\nPackageName: %s\n"+

@@ -78,7 +78,8 @@ func TestFormula(t *testing.T) {
 		end
 		load ARGV[0]`
 	out, err := exec.Command("ruby", "-e", program, file).CombinedOutput()
-	if err != nil || strings.Count(string(out), "url https://"+product.Address+"/releases/download/v1.2.3/gatehouse-1.2.3-") != 4 ||
+	if err != nil || strings.Count(string(out),
+		"url https://"+product.Address+"/releases/download/v1.2.3/gatehouse-1.2.3-") != 4 ||
 		strings.Count(string(out), "\nsha256 ") != 4 || !strings.Contains(string(out), "version 1.2.3") {
 		t.Errorf("the formula says %s (%v)", out, err)
 	}
@@ -121,7 +122,8 @@ func TestManifestsForWindows(t *testing.T) {
 	defer f.Close()
 	d := json.NewDecoder(f)
 	d.DisallowUnknownFields()
-	if err := d.Decode(&scoop); err != nil || scoop.Bin != "gatehouse.exe" || len(scoop.Architecture) != 2 || len(scoop.Architecture["arm64"].Hash) != 64 {
+	if err := d.Decode(&scoop); err != nil || scoop.Bin != "gatehouse.exe" || len(scoop.Architecture) != 2 ||
+		len(scoop.Architecture["arm64"].Hash) != 64 {
 		t.Errorf("%+v (%v)", scoop, err)
 	}
 	for name, want := range map[string][]string{

@@ -40,7 +40,8 @@ func (w *writer) bundles() error {
 			"server": object{
 				"type":        "binary",
 				"entry_point": command,
-				"mcp_config":  object{"command": "${__dirname}/" + command, "args": []string{"serve", "-d", "${user_config.folders}"}},
+				"mcp_config": object{"command": "${__dirname}/" + command,
+					"args": []string{"serve", "-d", "${user_config.folders}"}},
 			},
 			"tools_generated": true,
 			"user_config": object{"folders": object{
@@ -83,8 +84,10 @@ func (w *writer) server() error {
 		},
 	}
 	packages := []object{
-		{"registryType": "npm", "identifier": product.Name, "version": w.Version, "transport": stdio, "packageArguments": folder},
-		{"registryType": "pypi", "identifier": product.Name, "version": w.Version, "transport": stdio, "packageArguments": folder},
+		{"registryType": "npm", "identifier": product.Name, "version": w.Version, "transport": stdio,
+			"packageArguments": folder},
+		{"registryType": "pypi", "identifier": product.Name, "version": w.Version, "transport": stdio,
+			"packageArguments": folder},
 	}
 	for _, b := range w.bundled {
 		packages = append(packages, object{

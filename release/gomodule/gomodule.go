@@ -105,7 +105,8 @@ func renamedMod(body []byte, from, to string) []byte {
 	lines := strings.SplitAfter(string(body), "\n")
 	for i, line := range lines {
 		words := strings.Fields(line)
-		if len(words) > 1 && (words[1] == from || strings.HasPrefix(words[1], from+"/")) || len(words) > 0 && words[0] == from {
+		if len(words) > 1 && (words[1] == from || strings.HasPrefix(words[1], from+"/")) || len(words) > 0 &&
+			words[0] == from {
 			lines[i] = strings.Replace(line, from, to, 1)
 		}
 	}

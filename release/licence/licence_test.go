@@ -26,12 +26,14 @@ func TestUnknownLicences(t *testing.T) {
 		files map[string]string
 		says  string // part of the error, "" for none
 	}{
-		"one that is allowed":     {map[string]string{"LICENSE": mit}, ""},
-		"with a notice":           {map[string]string{"LICENSE": mit, "NOTICE": "Made by us."}, ""},
-		"none":                    {map[string]string{"README": "Free for all."}, "no licence was found"},
-		"an unknown one":          {map[string]string{"LICENSE": "You may use this on Tuesdays."}, "not the text of a known licence"},
+		"one that is allowed": {map[string]string{"LICENSE": mit}, ""},
+		"with a notice":       {map[string]string{"LICENSE": mit, "NOTICE": "Made by us."}, ""},
+		"none":                {map[string]string{"README": "Free for all."}, "no licence was found"},
+		"an unknown one": {map[string]string{"LICENSE": "You may use this on Tuesdays."},
+			"not the text of a known licence"},
 		"one that is not allowed": {map[string]string{"COPYING": gpl}, "not among those that are allowed"},
-		"a second, not allowed":   {map[string]string{"LICENSE": mit, "LICENSE.lib": gpl}, "not among those that are allowed"},
+		"a second, not allowed": {map[string]string{"LICENSE": mit, "LICENSE.lib": gpl},
+			"not among those that are allowed"},
 	} {
 		dir := t.TempDir()
 		for file, text := range c.files {

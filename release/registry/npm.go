@@ -63,7 +63,8 @@ func NPM(r *product.Release, licences []byte, level archive.Level) error {
 		if err != nil {
 			return err
 		}
-		if err := one.write(r, level, program, archive.File{Name: "package/THIRD-PARTY-LICENCES.txt", Mode: 0o644, Body: licences}); err != nil {
+		if err := one.write(r, level, program,
+			archive.File{Name: "package/THIRD-PARTY-LICENCES.txt", Mode: 0o644, Body: licences}); err != nil {
 			return err
 		}
 	}
@@ -76,7 +77,8 @@ func NPM(r *product.Release, licences []byte, level archive.Level) error {
 
 func newNPM(r *product.Release, name string) *npmPackage {
 	return &npmPackage{
-		Name: name, Version: r.Version, Description: product.Short, Licence: product.Licence, Homepage: r.Page(), Prefer: true,
+		Name: name, Version: r.Version, Description: product.Short, Licence: product.Licence, Homepage: r.Page(),
+		Prefer: true,
 	}
 }
 

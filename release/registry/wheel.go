@@ -67,7 +67,8 @@ func wheel(r *product.Release, p product.Platform, tags []string, licences []byt
 		{Name: base + ".dist-info/WHEEL", Mode: 0o644, Body: []byte(form)},
 	}
 	files = append(files, record(base+".dist-info/RECORD", files))
-	return archive.Zip(r.File(base+"-py3-none-"+strings.Join(slices.Sorted(slices.Values(tags)), ".")+".whl"), files, r.Time, level)
+	return archive.Zip(r.File(base+"-py3-none-"+strings.Join(slices.Sorted(slices.Values(tags)), ".")+".whl"), files,
+		r.Time, level)
 }
 
 // record lists the files of a wheel with their digests.

@@ -50,7 +50,8 @@ func TestMaterials(t *testing.T) {
 		t.Fatalf("%+v, want two components", bom)
 	}
 	b := (*bom.Components)[1]
-	if b.PackageURL != "pkg:golang/example.org/b@v2.0.0" || len(*b.Licenses) != 2 || (*b.Licenses)[1].License.ID != "MIT" {
+	if b.PackageURL != "pkg:golang/example.org/b@v2.0.0" || len(*b.Licenses) != 2 ||
+		(*b.Licenses)[1].License.ID != "MIT" {
 		t.Errorf("%+v", b)
 	}
 	if deps := *(*bom.Dependencies)[0].Dependencies; len(deps) != 2 || deps[1] != b.BOMRef {

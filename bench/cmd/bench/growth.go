@@ -14,22 +14,24 @@ func (b *bench) growth() error {
 	defer func(was string) { b.lab.gogc = was }(b.lab.gogc)
 	b.lab.gogc = productGOGC
 	for rep := range b.reps {
-		if err := b.grown(rep, "call on a host of %s tools", "10", strconv.Itoa(b.number(5000)), func(n int) (*grown, error) {
-			g, err := b.grow("-tools", strconv.Itoa(n))
-			if err == nil {
-				err = g.open(1, "echo_"+strconv.Itoa(n-1))
-			}
-			return g, err
-		}); err != nil {
+		if err := b.grown(rep, "call on a host of %s tools", "10", strconv.Itoa(b.number(5000)),
+			func(n int) (*grown, error) {
+				g, err := b.grow("-tools", strconv.Itoa(n))
+				if err == nil {
+					err = g.open(1, "echo_"+strconv.Itoa(n-1))
+				}
+				return g, err
+			}); err != nil {
 			return err
 		}
-		if err := b.grown(rep, "call on a host of %s sessions", "1", strconv.Itoa(b.number(10_000)), func(n int) (*grown, error) {
-			g, err := b.grow()
-			if err == nil {
-				err = g.open(n, "echo")
-			}
-			return g, err
-		}); err != nil {
+		if err := b.grown(rep, "call on a host of %s sessions", "1", strconv.Itoa(b.number(10_000)),
+			func(n int) (*grown, error) {
+				g, err := b.grow()
+				if err == nil {
+					err = g.open(n, "echo")
+				}
+				return g, err
+			}); err != nil {
 			return err
 		}
 	}

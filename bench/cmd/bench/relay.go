@@ -96,7 +96,8 @@ func (r *relayBench) round(upstream string, rep int) error {
 		},
 		func() (relay, error) {
 			return r.startPeer(superGate, func(port string) []string {
-				return []string{"--stdio", program + " -stdio", "--outputTransport", "streamableHttp", "--stateful", "--port", port}
+				return []string{"--stdio", program + " -stdio", "--outputTransport", "streamableHttp", "--stateful",
+					"--port", port}
 			})
 		},
 	} {

@@ -50,7 +50,8 @@ func TestBarsAreJudgedByTheMedian(t *testing.T) {
 
 func TestNumbersAreShownAsFarAsTheyMeanSomething(t *testing.T) {
 	for v, want := range map[float64]string{
-		0: "0", 0.0123: "0.012", 1.234: "1.23", 12.34: "12.3", 123.4: "123", 1234.5: "1234", 12345: "12,345", 1234567: "1,234,567", -12345: "-12,345",
+		0: "0", 0.0123: "0.012", 1.234: "1.23", 12.34: "12.3", 123.4: "123", 1234.5: "1234", 12345: "12,345",
+		1234567: "1,234,567", -12345: "-12,345",
 	} {
 		if got := show(v); got != want {
 			t.Errorf("%v is shown as %s, want %s", v, got, want)

@@ -214,7 +214,8 @@ func TestAYesNeedsThePassphrase(t *testing.T) {
 	if spend(shown) {
 		t.Error("a yes to what was not asked counted")
 	}
-	if _, err := db.Exec("INSERT INTO mark VALUES (?,?)", sameCall("ann/default", "file_delete", []byte(`{"path":"z"}`)), time.Now().Add(time.Hour).UnixMilli()); err != nil {
+	if _, err := db.Exec("INSERT INTO mark VALUES (?,?)",
+		sameCall("ann/default", "file_delete", []byte(`{"path":"z"}`)), time.Now().Add(time.Hour).UnixMilli()); err != nil {
 		t.Fatal(err)
 	}
 	if ok, _ := host.Remembered("ann/default", "file_delete", []byte(`{"path":"z"}`), time.Hour); ok {
@@ -243,8 +244,9 @@ func TestWhatIsApprovedIsShown(t *testing.T) {
 		"a command":   {`{"command":"echo ` + long + `; rm -rf x"}`, "MIDDLE", "sha256", false},
 		"too long":    {`{"command":"` + strings.Repeat("x ", 10_000) + `; rm -rf x"}`, "", "", true},
 		"its parts":   {`{"command":"sh","args":["-c","` + strings.Repeat("x ", 10_000) + `"]}`, "", "", true},
-		"among many":  {`{"command":"ls",` + strings.Repeat(`"k`+"`"+`":"v",`, 1) + `"content":"` + long + `"}`, `"command":"ls"`, "MIDDLE", false},
-		"unseen":      {"{\"path\":\"a\u202etxt.exe\u200b\"}", `\u202e`, "\u202e", false},
+		"among many": {`{"command":"ls",` + strings.Repeat(`"k`+"`"+`":"v",`, 1) + `"content":"` + long + `"}`,
+			`"command":"ls"`, "MIDDLE", false},
+		"unseen": {"{\"path\":\"a\u202etxt.exe\u200b\"}", `\u202e`, "\u202e", false},
 	} {
 		got, err := Shown([]byte(c.args))
 		tooLong, _ := errors.AsType[*TooLong](err)

@@ -67,7 +67,8 @@ func LoadProof(path string) (*Proof, error) {
 		err = json.Unmarshal(b, &p)
 	}
 	if err == nil &&
-		(len(p.Checker) != ed25519.PublicKeySize || len(p.Salt) < 8 || p.Passes < 1 || p.Passes > 100 || p.Memory < 1024 || p.Memory > 4<<20) {
+		(len(p.Checker) != ed25519.PublicKeySize || len(p.Salt) < 8 || p.Passes < 1 || p.Passes > 100 ||
+			p.Memory < 1024 || p.Memory > 4<<20) {
 		err = errors.New("the file does not hold a proof of a passphrase")
 	}
 	if err != nil {
@@ -108,7 +109,8 @@ func (p *Proof) checks(r Request, signature []byte) bool {
 // it was shown.
 func signed(r Request) []byte {
 	h := sha256.New()
-	for _, part := range []string{"gatehouse approval 1", r.ID, r.Owner, r.Tool, r.Rule, string(r.Args), r.Until.UTC().Format(time.RFC3339Nano)} {
+	for _, part := range []string{"gatehouse approval 1", r.ID, r.Owner, r.Tool, r.Rule, string(r.Args),
+		r.Until.UTC().Format(time.RFC3339Nano)} {
 		fmt.Fprintf(h, "%d:%s,", len(part), part)
 	}
 	return h.Sum(nil)

@@ -78,7 +78,8 @@ func TestALineTellsWhatWasDone(t *testing.T) {
 	l := ledger(t, fresh(t), Options{Node: "north"})
 	at := time.Date(2026, 2, 3, 4, 5, 6, 7000, time.UTC)
 	err := l.Keep(t.Context(), Entry{
-		At: at, Kind: "call", Level: Security, Principal: "alice", Credential: "t_1", Session: "secret-session", Context: "default", Client: "c/1",
+		At: at, Kind: "call", Level: Security, Principal: "alice", Credential: "t_1", Session: "secret-session",
+		Context: "default", Client: "c/1",
 		Call: "call_x", Method: "tools/call", Module: "file", Tool: "file_delete", Depth: 2,
 		Args: json.RawMessage(
 			`{"path":"a","token":"s3cret"}`,
@@ -100,8 +101,10 @@ func TestALineTellsWhatWasDone(t *testing.T) {
 	}
 	g.Raw, g.Digest, g.Session, g.OSUser, g.Args = nil, "", "", "", nil
 	want := Line{
-		Seq: 1, Prev: strings.Repeat("0", 64), At: at, Node: "north", Kind: "call", Level: Security, Principal: "alice", Credential: "t_1",
-		Context: "default", Client: "c/1", Call: "call_x", Method: "tools/call", Module: "file", Tool: "file_delete", Depth: 2,
+		Seq: 1, Prev: strings.Repeat("0", 64), At: at, Node: "north", Kind: "call", Level: Security, Principal: "alice",
+		Credential: "t_1",
+		Context:    "default", Client: "c/1", Call: "call_x", Method: "tools/call", Module: "file", Tool: "file_delete",
+		Depth:   2,
 		Outcome: OK, Reason: "because", Rule: "rule 1", Millis: 1.5,
 	}
 	if a, b := fmt.Sprintf("%+v", g), fmt.Sprintf("%+v", want); a != b {
@@ -125,14 +128,15 @@ func TestFilters(t *testing.T) {
 		"all":       {Filter{}, func(Line) bool { return true }, 0},
 		"principal": {Filter{Principal: "alice"}, func(l Line) bool { return l.Principal == "alice" }, 0},
 		"level":     {Filter{Level: Security}, func(l Line) bool { return l.Level == Security }, 0},
-		"kind":      {Filter{Kind: "call", Tool: "file_read", Outcome: OK}, func(l Line) bool { return l.Kind == "call" }, 0},
-		"call":      {Filter{Call: "call_77"}, func(l Line) bool { return l.Call == "call_77" }, 0},
-		"since":     {Filter{Since: half}, func(l Line) bool { return !l.At.Before(half) }, 0},
-		"until":     {Filter{Until: half}, func(l Line) bool { return l.At.Before(half) }, 0},
-		"after":     {Filter{After: 490}, func(l Line) bool { return l.Seq > 490 }, 0},
-		"last":      {Filter{Last: 7, Principal: "bob"}, func(l Line) bool { return l.Principal == "bob" }, 7},
-		"last two":  {Filter{Last: 7, After: 499}, func(l Line) bool { return l.Seq > 499 }, 7},
-		"none":      {Filter{Since: time.Now().Add(time.Hour)}, func(Line) bool { return false }, 0},
+		"kind": {Filter{Kind: "call", Tool: "file_read", Outcome: OK},
+			func(l Line) bool { return l.Kind == "call" }, 0},
+		"call":     {Filter{Call: "call_77"}, func(l Line) bool { return l.Call == "call_77" }, 0},
+		"since":    {Filter{Since: half}, func(l Line) bool { return !l.At.Before(half) }, 0},
+		"until":    {Filter{Until: half}, func(l Line) bool { return l.At.Before(half) }, 0},
+		"after":    {Filter{After: 490}, func(l Line) bool { return l.Seq > 490 }, 0},
+		"last":     {Filter{Last: 7, Principal: "bob"}, func(l Line) bool { return l.Principal == "bob" }, 7},
+		"last two": {Filter{Last: 7, After: 499}, func(l Line) bool { return l.Seq > 499 }, 7},
+		"none":     {Filter{Since: time.Now().Add(time.Hour)}, func(Line) bool { return false }, 0},
 	} {
 		var want []int64
 		for _, line := range collect(t, l, Filter{}) {
@@ -187,7 +191,8 @@ func TestProcessesShareOneChain(t *testing.T) {
 			for j := range 100 {
 				if j%3 == 0 {
 					l.Note(Entry{Kind: "call", Call: fmt.Sprint(i, ".", j)})
-				} else if err := l.Keep(context.Background(), Entry{Kind: "call", Call: fmt.Sprint(i, ".", j)}); err != nil {
+				} else if err := l.Keep(context.Background(), Entry{Kind: "call",
+					Call: fmt.Sprint(i, ".", j)}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -338,8 +343,10 @@ func TestLevels(t *testing.T) {
 		effects tool.Effects
 		want    Level
 	}{
-		"file_read": {tool.Reads, Info}, "file_write": {tool.Writes, Security}, "file_delete": {tool.Destroys, Security},
-		"unheard_of": {0, Security}, "process_start": {tool.Reads, Security}, "metrics_record": {tool.Writes, Info}, "webview_click": {tool.Writes, Info},
+		"file_read": {tool.Reads, Info}, "file_write": {tool.Writes, Security},
+		"file_delete": {tool.Destroys, Security},
+		"unheard_of":  {0, Security}, "process_start": {tool.Reads, Security}, "metrics_record": {tool.Writes, Info},
+		"webview_click": {tool.Writes, Info},
 	} {
 		if got := LevelOf(name, c.effects); got != c.want {
 			t.Errorf("%s: got %s, want %s", name, got, c.want)
@@ -429,13 +436,15 @@ func TestNamesOfSessions(t *testing.T) {
 func TestTimesAreWrittenTheShortWay(t *testing.T) {
 	var c clockText
 	at := time.Date(2026, 11, 21, 15, 4, 5, 0, time.UTC)
-	for _, after := range []time.Duration{0, 7 * time.Microsecond, 999_999 * time.Microsecond, time.Second, 36 * time.Hour, time.Second} {
+	for _, after := range []time.Duration{0, 7 * time.Microsecond, 999_999 * time.Microsecond, time.Second,
+		36 * time.Hour, time.Second} {
 		want := at.Add(after).Format("2006-01-02T15:04:05.000000Z")
 		if got := string(c.append(nil, at.Add(after).In(time.FixedZone("", 3600)))); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}
-	for _, d := range []time.Duration{1, time.Microsecond, 10 * time.Microsecond, 1234 * time.Microsecond, 1500 * time.Microsecond, time.Second, 61_000_050 * time.Microsecond} {
+	for _, d := range []time.Duration{1, time.Microsecond, 10 * time.Microsecond, 1234 * time.Microsecond,
+		1500 * time.Microsecond, time.Second, 61_000_050 * time.Microsecond} {
 		want := strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', -1, 64)
 		if got := string(appendMillis(nil, d)); got != want {
 			t.Errorf("got %s, want %s", got, want)

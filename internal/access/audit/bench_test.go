@@ -10,8 +10,10 @@ import (
 )
 
 var usual = Entry{
-	Kind: "call", Level: LevelOf("file_read", tool.Reads), Principal: "alice", Credential: "t_abcdefghijkl", Session: "0b6a3c9e-6b1f-4b3e-9a43-0f6f3c2b1a00",
-	Context: "default", Client: "claude-code/2.0", Call: "call_abcdefghijklmnopqrstuvwx", Method: "tools/call", Module: "file", Tool: "file_read",
+	Kind: "call", Level: LevelOf("file_read", tool.Reads), Principal: "alice", Credential: "t_abcdefghijkl",
+	Session: "0b6a3c9e-6b1f-4b3e-9a43-0f6f3c2b1a00",
+	Context: "default", Client: "claude-code/2.0", Call: "call_abcdefghijklmnopqrstuvwx", Method: "tools/call",
+	Module: "file", Tool: "file_read",
 	Args: json.RawMessage(
 		`{"path":"internal/access/audit/audit.go","offset":0,"limit":200}`,
 	), Outcome: OK, Took: 1234 * time.Microsecond,

@@ -16,7 +16,8 @@ import (
 // subjects are the events that Watch records. Calls are not among them: dispatch records them itself,
 // because they must not be lost.
 var subjects = []string{
-	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>", "connection.>", "module.*", "package.>",
+	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>",
+	"connection.>", "module.*", "package.>",
 	"module.sandbox.sandbox.network", // network access that was allowed to a sandbox
 	"module.shell.program.*",         // what programs a line with lists has started
 }
@@ -62,7 +63,8 @@ func EntryOf(f bus.Event) Entry {
 	}
 	fields := map[string]*string{ // by name in lower case
 		"principal": &e.Principal, "user": &e.Principal, "credential": &e.Credential, "session": &e.Session,
-		"context": &e.Context, "client": &e.Client, "outcome": &e.Outcome, "reason": &e.Reason, "tool": &e.Tool, "call": &e.Call, "rule": &e.Rule,
+		"context": &e.Context, "client": &e.Client, "outcome": &e.Outcome, "reason": &e.Reason, "tool": &e.Tool,
+		"call": &e.Call, "rule": &e.Rule,
 	}
 	var rest []rawjson.Edit
 	for key, v := range rawjson.Object(f.Data) {

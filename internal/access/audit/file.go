@@ -236,7 +236,8 @@ func (f *file) insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link
 			continue
 		}
 		f.packed = pack(f.packed, text)
-		if _, err := put.ExecContext(ctx, first, end.seq, micros(string(since[:])), micros(string(until[:])), end.hash[:], f.packed); err != nil {
+		if _, err := put.ExecContext(ctx, first, end.seq, micros(string(since[:])), micros(string(until[:])),
+			end.hash[:], f.packed); err != nil {
 			return end, err
 		}
 		f.text, text = text, text[:0]

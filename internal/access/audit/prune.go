@@ -56,7 +56,8 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	e := Entry{Kind: removalKind, Level: Security, Args: args, Reason: "older than the retention time, or beyond the size limit"}
+	e := Entry{Kind: removalKind, Level: Security, Args: args,
+		Reason: "older than the retention time, or beyond the size limit"}
 	b := newBatch()
 	b.text = e.append(nil, l.who, &l.seen)
 	b.ends = []int{len(b.text)}

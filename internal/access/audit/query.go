@@ -97,7 +97,8 @@ func (l *Ledger) blockOf(ctx context.Context, after int64, f *Filter) (first int
 	var behind, recent sql.NullInt64
 	err = db.QueryRowContext(ctx, "SELECT max(first) FROM block WHERE first <= ?", after+1).Scan(&behind)
 	if err == nil && !f.Since.IsZero() {
-		err = db.QueryRowContext(ctx, "SELECT min(first) FROM block INDEXED BY block_until WHERE until >= ?", f.Since.UnixMicro()).
+		err = db.QueryRowContext(ctx, "SELECT min(first) FROM block INDEXED BY block_until WHERE until >= ?",
+			f.Since.UnixMicro()).
 			Scan(&recent)
 		if !recent.Valid {
 			recent.Int64 = math.MaxInt64

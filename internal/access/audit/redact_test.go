@@ -129,7 +129,8 @@ func TestEveryTriggerIsLookedFor(t *testing.T) {
 func TestNamesOfMembersAreRemembered(t *testing.T) {
 	var names memberNames
 	for range 2 {
-		for name, want := range map[string]bool{"password": true, "text": false, "apiKey": true, strings.Repeat("x", longestName) + "token": true} {
+		for name, want := range map[string]bool{"password": true, "text": false, "apiKey": true,
+			strings.Repeat("x", longestName) + "token": true} {
 			if got := names.secret([]byte(name)); got != want {
 				t.Errorf("%s: got %t", name, got)
 			}

@@ -188,7 +188,8 @@ func TestADamagedPairIsMadeAnew(t *testing.T) {
 			}
 			folder := t.TempDir()
 			before := open(t, Options{Folder: folder}).Lines()[1]
-			if err := harm(filepath.Join(folder, "self-signed.crt"), filepath.Join(folder, "self-signed.key")); err != nil {
+			if err := harm(filepath.Join(folder, "self-signed.crt"),
+				filepath.Join(folder, "self-signed.key")); err != nil {
 				t.Fatal(err)
 			}
 			s := open(t, Options{Folder: folder})

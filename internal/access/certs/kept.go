@@ -26,7 +26,8 @@ func (a ACME) StoredCertificates() (all []StoredCertificate) {
 			if c == nil {
 				continue
 			}
-			all = append(all, StoredCertificate{Name: d, Issuer: c.Issuer.CommonName, NotBefore: c.NotBefore, NotAfter: c.NotAfter})
+			all = append(all, StoredCertificate{Name: d, Issuer: c.Issuer.CommonName, NotBefore: c.NotBefore,
+				NotAfter: c.NotAfter})
 		}
 	}
 	return all

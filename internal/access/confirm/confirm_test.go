@@ -26,7 +26,8 @@ func TestNothingHappensWithoutAYes(t *testing.T) {
 		"word, not asked":    {tool.WordCounts, nil, "", "unconfirmed"},
 		"another thing":      {tool.WordCounts, nil, "the other", "unconfirmed"},
 		"has asked":          {tool.WordCounts, nil, "the barn", ""},
-		"only an operator":   {tool.CanElicit | tool.OnlyOperator, moduletest.Accept(map[string]bool{"confirm": true}), "", "needs_approval"},
+		"only an operator": {tool.CanElicit | tool.OnlyOperator, moduletest.Accept(map[string]bool{"confirm": true}),
+			"", "needs_approval"},
 		"operator, not word": {tool.WordCounts | tool.OnlyOperator, nil, "the barn", "needs_approval"},
 	} {
 		call := moduletest.NewCall(t)

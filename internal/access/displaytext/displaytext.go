@@ -21,7 +21,8 @@ func Line(s string) string { return escape(s, func(rune) bool { return false }) 
 
 // JSON escapes the same characters within JSON, which keeps its value. b must be valid.
 func JSON[T ~[]byte](b T) T {
-	return T(escape(string(b), func(r rune) bool { return r < ' ' })) // only white space between values, because strings hold no raw control characters
+	// only white space between values, because strings hold no raw control characters
+	return T(escape(string(b), func(r rune) bool { return r < ' ' }))
 }
 
 // Described returns JSON in which the members called description and title are escaped as Text does, at

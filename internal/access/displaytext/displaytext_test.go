@@ -49,7 +49,8 @@ func TestJSONStaysTheSameValue(t *testing.T) {
 //
 //redteam:attack A package's server is a stranger: descriptions with text that cannot be seen, that runs backwards, or steers a terminal
 func TestDescriptionsAreEscaped(t *testing.T) {
-	in := `{ "name":"a\u202e", "title" : "x\u202ey","description":"\u001b[2J` + "\u2066" + `z", "n": 1.50, "p":{"description":{"title":"\udb40\udc41","const":"\u202e"},"q":["title","\u202e"]}}`
+	in := `{ "name":"a\u202e", "title" : "x\u202ey","description":"\u001b[2J` + "\u2066" +
+		`z", "n": 1.50, "p":{"description":{"title":"\udb40\udc41","const":"\u202e"},"q":["title","\u202e"]}}`
 	want := `{ "name":"a\u202e", "title" : "x\\u202ey","description":"\\u001b[2J\\u2066z", "n": 1.50, "p":{"description":{"title":"\\udb40\\udc41","const":"\u202e"},"q":["title","\u202e"]}}`
 	if got := string(Described([]byte(in))); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

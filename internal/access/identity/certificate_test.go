@@ -120,7 +120,8 @@ func TestCertificates(t *testing.T) {
 	exact := ca.issue(t, named("alice"))
 	fingerprint := sha256.Sum256(exact.Leaf.Raw)
 	for subject, user := range map[string]string{
-		"uri:spiffe://example.com/ci": "bob", "email:b@example.com": "bob", "dns:ci.example.com": "bob", "cn:Bob Builder": "bob",
+		"uri:spiffe://example.com/ci": "bob", "email:b@example.com": "bob", "dns:ci.example.com": "bob",
+		"cn:Bob Builder": "bob",
 		"sha256:" + hex.EncodeToString(fingerprint[:]): "bob",
 	} {
 		if err := s.Link(t.Context(), LinkCertificate, subject, user); err != nil {
@@ -132,13 +133,14 @@ func TestCertificates(t *testing.T) {
 		template *x509.Certificate
 		want     string
 	}{
-		"name of a user":           {ca, named("alice"), "alice by certificate"},
-		"DNS name of a user":       {ca, &x509.Certificate{DNSNames: []string{"alice"}}, "alice by certificate"},
-		"name of no user":          {ca, named("carol"), invalid401},
-		"no name":                  {ca, named(""), invalid401},
-		"name that cannot be":      {ca, named("anonymous"), invalid401},
-		"linked URI":               {ca, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, URIs: []*url.URL{spiffe}}, "bob by certificate"},
-		"linked address":           {ca, &x509.Certificate{EmailAddresses: []string{"b@example.com"}}, "bob by certificate"},
+		"name of a user":      {ca, named("alice"), "alice by certificate"},
+		"DNS name of a user":  {ca, &x509.Certificate{DNSNames: []string{"alice"}}, "alice by certificate"},
+		"name of no user":     {ca, named("carol"), invalid401},
+		"no name":             {ca, named(""), invalid401},
+		"name that cannot be": {ca, named("anonymous"), invalid401},
+		"linked URI":          {ca, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, URIs: []*url.URL{spiffe}}, "bob by certificate"},
+		"linked address": {ca, &x509.Certificate{EmailAddresses: []string{"b@example.com"}},
+			"bob by certificate"},
 		"linked DNS name":          {ca, &x509.Certificate{DNSNames: []string{"ci.example.com"}}, "bob by certificate"},
 		"linked common name":       {ca, named("Bob Builder"), "bob by certificate"},
 		"of a strange authority":   {stranger, named("alice"), "no handshake"},
@@ -187,7 +189,8 @@ func TestACertificateRunsOut(t *testing.T) {
 	s := newTestService(t, Options{ClientCA: true})
 	c := newAuthority(
 		t,
-	).issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Second)})
+	).issue(t, &x509.Certificate{Subject: pkix.Name{CommonName: "alice"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(-time.Second)})
 	r := request("GET", "/mcp", away)
 	r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{c.Leaf}}}
 	if got := outcome(s, r); got != invalid401 {

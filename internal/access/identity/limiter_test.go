@@ -56,7 +56,8 @@ func TestTheLimiterForgetsAndIsBounded(t *testing.T) {
 func TestAddressesOfOneCustomerAreOne(t *testing.T) {
 	for addr, want := range map[string]string{
 		"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7",
-		"2001:db8:1:2:3::4": "2001:db8:1:2::/64", "2001:db8:1:2:ffff::": "2001:db8:1:2::/64", "::1": "::1", "fe80::1%eth0": "fe80::/64",
+		"2001:db8:1:2:3::4": "2001:db8:1:2::/64", "2001:db8:1:2:ffff::": "2001:db8:1:2::/64", "::1": "::1",
+		"fe80::1%eth0": "fe80::/64",
 	} {
 		if got := network(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s counts as %s, want %s", addr, got, want)

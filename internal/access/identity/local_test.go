@@ -80,7 +80,8 @@ func TestListenersBeyondLoopbackNeedALogin(t *testing.T) {
 		"a user":      {Options{}, true, false},
 		"by hand":     {Options{AuthToken: "0123456789abcdef"}, false, false},
 		"certificate": {Options{ClientCA: true}, false, false},
-		"provider":    {Options{OAuth: &OAuth{Issuer: "https://id.example.com", Resource: "https://a.example.com/mcp"}}, false, false},
+		"provider": {Options{OAuth: &OAuth{Issuer: "https://id.example.com", Resource: "https://a.example.com/mcp"}},
+			false, false},
 	} {
 		s := empty(t, "", c.options)
 		if c.user {
@@ -169,7 +170,8 @@ func TestTCPListenersNeedAnExistingToken(t *testing.T) {
 		if c.user {
 			add(t, s, "alice", "")
 		}
-		for host, opens := range map[string]bool{"": c.here, "127.0.0.1": c.here, "::1": c.here, "0.0.0.0": c.away, "192.0.2.1": c.away} {
+		for host, opens := range map[string]bool{"": c.here, "127.0.0.1": c.here, "::1": c.here, "0.0.0.0": c.away,
+			"192.0.2.1": c.away} {
 			err := s.MustHaveTokens(host)
 			if (err == nil) != opens {
 				t.Errorf("%s, %q: got %v", name, host, err)

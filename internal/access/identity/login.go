@@ -96,7 +96,8 @@ func (s *Service) readEntry(w http.ResponseWriter, r *http.Request) (e entry, fo
 		writeError(w, 403, "cross_origin", "only pages of this server may log in here")
 		return e, form, false
 	}
-	http.NewResponseController(w).SetReadDeadline(time.Now().Add(authTime)) // fails harmlessly if there is no connection, as in tests
+	// fails harmlessly if there is no connection, as in tests
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(authTime))
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostEntry))
 	if _, big := errors.AsType[*http.MaxBytesError](err); big {
 		writeError(w, 413, "too_large", "the body is too long for a login")

@@ -170,17 +170,20 @@ func TestForeignPagesCannotUseALogin(t *testing.T) {
 		headers []string
 		want    string
 	}{
-		"no browser":                {nil, "alice by cookie"},
-		"our page":                  {[]string{"Sec-Fetch-Site: same-origin", "Origin: http://example.com"}, "alice by cookie"},
-		"our page, older browser":   {[]string{"Origin: http://example.com"}, "alice by cookie"},
-		"typed by a person":         {[]string{"Sec-Fetch-Site: none"}, "alice by cookie"},
-		"a listed page":             {[]string{"Sec-Fetch-Site: same-site", "Origin: https://app.example.com"}, "alice by cookie"},
-		"a foreign page":            {[]string{"Sec-Fetch-Site: cross-site", "Origin: https://evil.example.com"}, denied},
-		"a page of the same site":   {[]string{"Sec-Fetch-Site: same-site", "Origin: http://other.example.com"}, denied},
-		"another port":              {[]string{"Origin: http://example.com:8080"}, denied},
-		"a page without origin":     {[]string{"Origin: null"}, denied},
-		"a foreign, older browser":  {[]string{"Origin: https://evil.example.com"}, denied},
-		"a lie about the listed":    {[]string{"Sec-Fetch-Site: cross-site", "Origin: https://app.example.com.evil.example.com"}, denied},
+		"no browser": {nil, "alice by cookie"},
+		"our page": {[]string{"Sec-Fetch-Site: same-origin", "Origin: http://example.com"},
+			"alice by cookie"},
+		"our page, older browser": {[]string{"Origin: http://example.com"}, "alice by cookie"},
+		"typed by a person":       {[]string{"Sec-Fetch-Site: none"}, "alice by cookie"},
+		"a listed page": {[]string{"Sec-Fetch-Site: same-site", "Origin: https://app.example.com"},
+			"alice by cookie"},
+		"a foreign page":           {[]string{"Sec-Fetch-Site: cross-site", "Origin: https://evil.example.com"}, denied},
+		"a page of the same site":  {[]string{"Sec-Fetch-Site: same-site", "Origin: http://other.example.com"}, denied},
+		"another port":             {[]string{"Origin: http://example.com:8080"}, denied},
+		"a page without origin":    {[]string{"Origin: null"}, denied},
+		"a foreign, older browser": {[]string{"Origin: https://evil.example.com"}, denied},
+		"a lie about the listed": {[]string{"Sec-Fetch-Site: cross-site",
+			"Origin: https://app.example.com.evil.example.com"}, denied},
 		"foreign without an origin": {[]string{"Sec-Fetch-Site: cross-site"}, denied},
 	} {
 		for _, method := range []string{"POST", "DELETE", "PUT", "PATCH"} {

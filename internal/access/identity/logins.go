@@ -40,7 +40,9 @@ type temporaryLogin struct {
 }
 
 // openLogin opens a login for a user whose password was just verified.
-func (s *Service) openLogin(ctx context.Context, a account, lasting bool, agent string) (secret string, l Login, err error) {
+func (s *Service) openLogin(
+	ctx context.Context, a account, lasting bool, agent string,
+) (secret string, l Login, err error) {
 	secret = newCookie()
 	now := clock().UTC().Truncate(time.Millisecond)
 	l = Login{

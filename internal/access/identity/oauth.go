@@ -23,8 +23,9 @@ import (
 // OAuth makes this host a resource server of one OAuth 2.1 or OpenID Connect
 // provider, which issues JWTs as access tokens.
 type OAuth struct {
-	Issuer   string // exactly as in the provider's metadata
-	Resource string // where callers reach this server, such as https://tools.example.com/mcp; tokens must be issued for it
+	Issuer string // exactly as in the provider's metadata
+	// where callers reach this server, such as https://tools.example.com/mcp; tokens must be issued for it
+	Resource string
 
 	Audiences []string // audiences accepted besides Resource
 	JWKS      string   // URL of the provider's keys; "" means that its metadata names it

@@ -270,7 +270,8 @@ func TestWhatATokenMakesOfItsBearer(t *testing.T) {
 	t.Run("a name that is no user's here", func(t *testing.T) {
 		s := protected(t, i, nil)
 		for sub, want := range map[string]string{
-			"1234": "1234@id.example.com", "alice": "alice@id.example.com", "a/b c@d": "a%2Fb%20c@d@id.example.com", "auth0|1": "auth0%7C1@id.example.com",
+			"1234": "1234@id.example.com", "alice": "alice@id.example.com", "a/b c@d": "a%2Fb%20c@d@id.example.com",
+			"auth0|1": "auth0%7C1@id.example.com",
 		} {
 			p, d := get(t, s, with(i.good(), said{"sub": sub}))
 			if d != nil || p.Name != want || len(p.Roles) != 0 {
@@ -302,7 +303,8 @@ func TestWhatATokenMakesOfItsBearer(t *testing.T) {
 			groups any
 			want   []string
 		}{
-			{[]string{"writer", "reader", "writer"}, []string{"reader", "writer"}}, {"reader admin", []string{"admin", "reader"}},
+			{[]string{"writer", "reader", "writer"}, []string{"reader", "writer"}},
+			{"reader admin", []string{"admin", "reader"}},
 			{[]string{"Domain Users", "reader"}, []string{"reader"}}, {7, nil}, {nil, nil}, {[]any{"reader", 7}, nil},
 		} {
 			p, d := get(t, s, with(i.good(), said{"groups": c.groups, "email": "a@example.com"}))
@@ -334,8 +336,10 @@ func TestScopes(t *testing.T) {
 		"words in scp":      {nil, said{"scope": nil, "scp": "b a"}, "[a b]"},
 		"none":              {nil, said{"scope": nil}, "[]"},
 		"required and here": {func(o *OAuth) { o.Required = []string{"read"} }, said{}, "[read tools:*]"},
-		"required":          {func(o *OAuth) { o.Required = []string{"mcp"} }, said{}, `error="insufficient_scope", scope="mcp"`},
-		"translated":        {func(o *OAuth) { o.Grants = grants }, said{"scope": "openid mcp.read"}, "[read tools:file_*]"},
+		"required": {func(o *OAuth) { o.Required = []string{"mcp"} }, said{},
+			`error="insufficient_scope", scope="mcp"`},
+		"translated": {func(o *OAuth) { o.Grants = grants }, said{"scope": "openid mcp.read"},
+			"[read tools:file_*]"},
 		"nothing to translate": {func(o *OAuth) { o.Grants = grants }, said{"scope": "openid read"},
 			`error="insufficient_scope", scope="mcp mcp.read"`},
 	} {
@@ -555,15 +559,22 @@ func TestWhereKeysAreLookedFor(t *testing.T) {
 		places map[string]string
 		want   string // in the error; "" means that it is accepted
 	}{
-		"OpenID Connect": {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, url+"/keys"), "/tenant/keys": string(keys)}, ""},
-		"RFC 8414":       {map[string]string{"/.well-known/oauth-authorization-server/tenant": meta(url, url+"/keys"), "/tenant/keys": string(keys)}, ""},
-		"its variant":    {map[string]string{"/.well-known/openid-configuration/tenant": meta(url, url+"/keys"), "/tenant/keys": string(keys)}, ""},
-		"nowhere":        {map[string]string{}, "status 404"},
-		"of another":     {map[string]string{"/tenant/.well-known/openid-configuration": meta("https://id.example.com", url+"/keys")}, "the issuer is"},
-		"unprotected":    {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, "http://id.example.com/keys")}, "expected an https URL"},
-		"no JSON":        {map[string]string{"/tenant/.well-known/openid-configuration": "<html>"}, "not metadata"},
-		"no keys":        {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, url+"/keys"), "/tenant/keys": `{"keys":[]}`}, "no key in it"},
-		"endless keys":   {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, url+"/keys"), "/tenant/keys": strings.Repeat(" ", mostFetch+1)}, "more than"},
+		"OpenID Connect": {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, url+"/keys"),
+			"/tenant/keys": string(keys)}, ""},
+		"RFC 8414": {map[string]string{"/.well-known/oauth-authorization-server/tenant": meta(url, url+"/keys"),
+			"/tenant/keys": string(keys)}, ""},
+		"its variant": {map[string]string{"/.well-known/openid-configuration/tenant": meta(url, url+"/keys"),
+			"/tenant/keys": string(keys)}, ""},
+		"nowhere": {map[string]string{}, "status 404"},
+		"of another": {map[string]string{"/tenant/.well-known/openid-configuration": meta("https://id.example.com",
+			url+"/keys")}, "the issuer is"},
+		"unprotected": {map[string]string{"/tenant/.well-known/openid-configuration": meta(url,
+			"http://id.example.com/keys")}, "expected an https URL"},
+		"no JSON": {map[string]string{"/tenant/.well-known/openid-configuration": "<html>"}, "not metadata"},
+		"no keys": {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, url+"/keys"),
+			"/tenant/keys": `{"keys":[]}`}, "no key in it"},
+		"endless keys": {map[string]string{"/tenant/.well-known/openid-configuration": meta(url, url+"/keys"),
+			"/tenant/keys": strings.Repeat(" ", mostFetch+1)}, "more than"},
 	} {
 		client := &http.Client{Transport: transport(func(r *http.Request) *http.Response {
 			w := httptest.NewRecorder()

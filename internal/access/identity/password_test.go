@@ -61,9 +61,12 @@ func TestAlteredHashesAreNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, kept := range []string{
-		"", "x", "plain:correct horse", strings.Replace(good, "argon2id", "argon2i", 1), strings.Replace(good, "v=19", "v=16", 1),
-		strings.Replace(good, "m=8", "m=4294967295", 1), strings.Replace(good, "t=1", "t=0", 1), strings.Replace(good, "t=1", "t=99", 1),
-		strings.Replace(good, "p=1", "p=0", 1), strings.Replace(good, "m=8", "m=08", 1), good + "$", good + "A", good[:len(good)-1],
+		"", "x", "plain:correct horse", strings.Replace(good, "argon2id", "argon2i", 1),
+		strings.Replace(good, "v=19", "v=16", 1),
+		strings.Replace(good, "m=8", "m=4294967295", 1), strings.Replace(good, "t=1", "t=0", 1),
+		strings.Replace(good, "t=1", "t=99", 1),
+		strings.Replace(good, "p=1", "p=0", 1), strings.Replace(good, "m=8", "m=08", 1), good + "$", good + "A",
+		good[:len(good)-1],
 	} {
 		if _, ok := parseHash(kept); ok {
 			t.Errorf("%s is read", kept)
@@ -127,7 +130,8 @@ func TestTyposAreFound(t *testing.T) {
 				}
 			}
 		}
-		for _, cut := range []string{token[:len(token)-1], token + "a", token[:len(prefix)], prefix + strings.ToUpper(token[len(prefix):])} {
+		for _, cut := range []string{token[:len(token)-1], token + "a", token[:len(prefix)],
+			prefix + strings.ToUpper(token[len(prefix):])} {
 			if spell(cut) != mistyped {
 				t.Errorf("%s is not found to be mistyped", cut)
 			}

@@ -179,7 +179,9 @@ func (s *Service) lookup(
 	return p, true, nil
 }
 
-func (s *Service) readPrincipal(ctx context.Context, way Way, query string, args ...any) (p Principal, ok bool, err error) {
+func (s *Service) readPrincipal(
+	ctx context.Context, way Way, query string, args ...any,
+) (p Principal, ok bool, err error) {
 	db, err := s.store.reader()
 	if db == nil || err != nil {
 		return p, false, err

@@ -104,7 +104,8 @@ func (s *Service) compare(force bool) (revoked []Revocation, err error) {
 	claimed = claimed || w.claimed.Load()
 	s.remember(claimed)
 	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure && !s.o.Embedded {
-		revoked = append(revoked, Revocation{Principal: AnonymousName}) // anonymous callers need credentials from now on
+		// anonymous callers need credentials from now on
+		revoked = append(revoked, Revocation{Principal: AnonymousName})
 	}
 	outdated, err := s.endOutdated(ctx, db)
 	if err != nil {
@@ -152,7 +153,8 @@ func endedAfter(ctx context.Context, db *sql.DB, seq int64) (all []Revocation, e
 // recordRevocations records revocations for all processes, in the transaction that causes them.
 func recordRevocations(tx *sql.Tx, now time.Time, all ...Revocation) error {
 	for _, r := range all {
-		if _, err := tx.Exec("INSERT INTO ended (user, credential, at) VALUES (?, ?, ?)", r.Principal, r.Credential, stamp(now)); err != nil {
+		if _, err := tx.Exec("INSERT INTO ended (user, credential, at) VALUES (?, ?, ?)", r.Principal, r.Credential,
+			stamp(now)); err != nil {
 			return err
 		}
 	}

@@ -201,7 +201,8 @@ func TestAFloodDoesNotStarveOthers(t *testing.T) {
 		synctest.Wait()
 		for i := range 50 {
 			began := time.Now()
-			if err := work(q, Who{Holder: Holder{Principal: "quiet"}, Session: "s2", Tool: "t"}, 10*time.Millisecond); err != nil {
+			if err := work(q, Who{Holder: Holder{Principal: "quiet"}, Session: "s2", Tool: "t"},
+				10*time.Millisecond); err != nil {
 				t.Fatal(err)
 			}
 			if took := time.Since(began); took > 20*time.Millisecond {

@@ -60,7 +60,8 @@ type caller struct {
 func NewQueue(o Options) *Queue {
 	q := &Queue{
 		calls: cmp.Or(o.Calls, 1024), perSession: cmp.Or(o.Session, 64),
-		sessions: map[caller]*slots{}, tools: map[string]*slots{}, contexts: map[string]*contextLimits{}, queuedBy: map[string]int{},
+		sessions: map[caller]*slots{}, tools: map[string]*slots{}, contexts: map[string]*contextLimits{},
+		queuedBy:  map[string]int{},
 		unlimited: slots{division: division{plain: true, total: math.MaxInt}},
 	}
 	q.perTool = cmp.Or(o.Tool, q.calls)

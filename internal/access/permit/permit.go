@@ -257,7 +257,8 @@ func (c *chain) decide(in map[string]any) *Verdict {
 	for i := range c.rules {
 		r := &c.rules[i]
 		if in == nil {
-			return &Verdict{Kind: Refuse, Rule: r.verdict.Rule, Reason: "a rule cannot be evaluated for these arguments"}
+			return &Verdict{Kind: Refuse, Rule: r.verdict.Rule,
+				Reason: "a rule cannot be evaluated for these arguments"}
 		}
 		yes, err := r.when.holds(in)
 		if err != nil {

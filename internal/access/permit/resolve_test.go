@@ -75,12 +75,14 @@ func TestOnlyWhatARuleReadsIsResolved(t *testing.T) {
 //redteam:attack One function says yes: what a call names cannot be resolved
 func TestRulesOverWhatCannotBeResolvedFailClosed(t *testing.T) {
 	fails := &host{err: errors.New("no")}
-	for _, when := range []string{`op.paths.exists(p, p == "x")`, `op.paths.all(p, p != "x")`, `op.commands.exists(c, c.name == "x")`, `!op.commands.exists(c, c.name == "x")`} {
+	for _, when := range []string{`op.paths.exists(p, p == "x")`, `op.paths.all(p, p != "x")`,
+		`op.commands.exists(c, c.name == "x")`, `!op.commands.exists(c, c.name == "x")`} {
 		for name, one := range map[string]struct {
 			host   Host
 			caller *tool.Caller
 		}{"an error": {fails, &tool.Caller{}}, "no host": {nil, &tool.Caller{}}, "no caller": {&host{}, nil}} {
-			for _, c := range []struct{ then, other, want Kind }{{Refuse, Allow, Refuse}, {AskOperator, Allow, AskOperator}, {Allow, Refuse, Refuse}} {
+			for _, c := range []struct{ then, other, want Kind }{{Refuse, Allow, Refuse},
+				{AskOperator, Allow, AskOperator}, {Allow, Refuse, Refuse}} {
 				p := policy(t, Options{Default: c.other, Host: one.host, Rules: []Rule{{When: when, Then: c.then}}})
 				if v := p.Gate("", read).Decide([]byte(`{}`), one.caller); v.Kind != c.want {
 					t.Errorf("%s, %s, then %v: got %v, want %v", when, name, c.then, v.Kind, c.want)

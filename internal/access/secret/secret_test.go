@@ -33,7 +33,8 @@ func newHolder() holder {
 func TestASecretDoesNotPrintItself(t *testing.T) {
 	h := newHolder()
 	for verb := range strings.SplitSeq("v,+v,#v,s,q,x,X,d,o,b,c,U,e,t,p,T,10s,-20v,w", ",") {
-		for _, v := range []any{h.Open, &h.Open, h, &h, h.list, h.table, []any{h}, errors.New(fmt.Sprint(h.Open)), reflect.ValueOf(h)} {
+		for _, v := range []any{h.Open, &h.Open, h, &h, h.list, h.table, []any{h}, errors.New(fmt.Sprint(h.Open)),
+			reflect.ValueOf(h)} {
 			if got := fmt.Sprintf("%"+verb, v); strings.Contains(strings.ToLower(got), "hunter2") ||
 				strings.Contains(got, fmt.Sprintf("%x", plain)) {
 				t.Errorf("%%%s of %T says %s", verb, v, got)

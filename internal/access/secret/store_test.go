@@ -73,10 +73,13 @@ func TestTheKeyMayLieElsewhere(t *testing.T) {
 func TestWhatCannotBeReadIsExplained(t *testing.T) {
 	for want, harm := range map[string]func(file, key string) error{
 		"the key of the secrets is missing": func(_, key string) error { return os.Remove(key) },
-		"holds no key; expected":            func(_, key string) error { return os.WriteFile(key, []byte("AGE-SECRET-KEY-1HUNTER2"), 0o600) },
-		"can be read by others":             func(_, key string) error { return os.Chmod(key, 0o644) },
-		"can be read by others (mode 0640":  func(file, _ string) error { return os.Chmod(file, 0o640) },
-		"decrypt ":                          func(file, _ string) error { return os.Truncate(file, 150) },
+		"holds no key; expected": func(_,
+			key string) error {
+			return os.WriteFile(key, []byte("AGE-SECRET-KEY-1HUNTER2"), 0o600)
+		},
+		"can be read by others":            func(_, key string) error { return os.Chmod(key, 0o644) },
+		"can be read by others (mode 0640": func(file, _ string) error { return os.Chmod(file, 0o640) },
+		"decrypt ":                         func(file, _ string) error { return os.Truncate(file, 150) },
 		"did not match any of the recipients": func(_, key string) error {
 			if err := os.Remove(key); err != nil {
 				return err
@@ -94,7 +97,8 @@ func TestWhatCannotBeReadIsExplained(t *testing.T) {
 			if err := harm(filepath.Join(dir, "secrets.age"), filepath.Join(dir, "secrets.key")); err != nil {
 				t.Fatal(err)
 			}
-			for what, err := range map[string]error{"get": second(s.Get("A")), "set": s.Set("B", New("b")), "remove": s.Remove("A"), "list": second(s.List())} {
+			for what, err := range map[string]error{"get": second(s.Get("A")), "set": s.Set("B", New("b")),
+				"remove": s.Remove("A"), "list": second(s.List())} {
 				if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "HUNTER2") {
 					t.Errorf("%s: got %v, want %q", what, err, want)
 				}
@@ -143,7 +147,8 @@ func TestSettingsAreFilled(t *testing.T) {
 	set(t, s, "TOKEN", plain)
 	set(t, s, "B", "${secret:TOKEN}")
 	got, err := s.Fill(map[string]string{
-		"plain": "x ${HOME} $secret", "one": "${secret:TOKEN}", "two": "Bearer ${secret:TOKEN}, ${secret:TOKEN}", "text": "${secret:B}",
+		"plain": "x ${HOME} $secret", "one": "${secret:TOKEN}", "two": "Bearer ${secret:TOKEN}, ${secret:TOKEN}",
+		"text": "${secret:B}",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +177,8 @@ func TestSettingsAreFilled(t *testing.T) {
 // For any text, each reference that is found has a valid name, and text without one is returned
 // unchanged.
 func FuzzReplace(f *testing.F) {
-	for _, s := range []string{"", "a", "${secret:A}", "x${secret:A}y${secret:", "${secret:}", "${secret:a}}", "$${secret:a}"} {
+	for _, s := range []string{"", "a", "${secret:A}", "x${secret:A}y${secret:", "${secret:}", "${secret:a}}",
+		"$${secret:a}"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -161,7 +161,8 @@ func TestLinksAreFollowed(t *testing.T) {
 			t.Errorf("the file holds %s", readFile(t, real))
 		}
 		disconnect(t, m, b, "qwen")
-		if got, err := os.ReadFile(real); exists && string(got) != "{}\n" || !exists && !errors.Is(err, os.ErrNotExist) {
+		if got, err := os.ReadFile(real); exists && string(got) != "{}\n" || !exists &&
+			!errors.Is(err, os.ErrNotExist) {
 			t.Errorf("it existed %t, now it holds %q, %v", exists, got, err)
 		}
 	}
@@ -296,7 +297,8 @@ func TestHostileFiles(t *testing.T) {
 		{"two values", "cursor", "{}\n{}\n", "line 2, column 1"},
 		{"deep", "vscode", `{"a":` + deep("[", "]") + "}", "more than 500 brackets"},
 		{"deep objects", "claude-desktop", deep(`{"a":`, "}"), "more than 500 brackets"},
-		{"doubled", "cursor", "{\n \"mcpServers\": {},\n \"mcpServers\": {}\n}", `line 3, column 2: the member "mcpServers" occurs twice`},
+		{"doubled", "cursor", "{\n \"mcpServers\": {},\n \"mcpServers\": {}\n}",
+			`line 3, column 2: the member "mcpServers" occurs twice`},
 		{"doubled server", "cursor", `{"mcpServers": {"gatehouse": {}, "gatehouse": {"url": "x"}}}`, "occurs twice"},
 		{"a list", "cursor", `[]`, "line 1, column 1"},
 		{"another type", "cursor", `{"mcpServers": []}`, "expected an object"},
@@ -342,7 +344,8 @@ func TestLargeFile(t *testing.T) {
 		if i > 0 {
 			b.WriteString(",\n")
 		}
-		b.WriteString(strings.Repeat(" ", 4) + quote(strings.Repeat("p", 100)+string(rune('a'+i%26))+strings.Repeat("q", i%7)) + ": {}")
+		b.WriteString(strings.Repeat(" ", 4) +
+			quote(strings.Repeat("p", 100)+string(rune('a'+i%26))+strings.Repeat("q", i%7)) + ": {}")
 	}
 	b.WriteString("\n  }\n}\n")
 	c := FindClient("claude-code")
@@ -378,7 +381,8 @@ func TestDiffHidesSecrets(t *testing.T) {
 			t.Errorf("it shows %q:\n%s", not, diff)
 		}
 	}
-	for _, want := range []string{"--- " + path, "+    \"gatehouse\": {", "shown", `"GITHUB_TOKEN": "[secret]"`, "${env:TOKEN}"} {
+	for _, want := range []string{"--- " + path, "+    \"gatehouse\": {", "shown", `"GITHUB_TOKEN": "[secret]"`,
+		"${env:TOKEN}"} {
 		if !strings.Contains(diff, want) {
 			t.Errorf("%q is not in\n%s", want, diff)
 		}

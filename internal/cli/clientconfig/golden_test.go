@@ -99,7 +99,8 @@ func put(t *testing.T, c *Client, text []byte, s Server) []byte {
 	}
 	for _, one := range all {
 		if one.Name == s.Name {
-			if one.Command != s.Command || one.URL != s.URL || strings.Join(one.Args, " ") != strings.Join(s.Args, " ") {
+			if one.Command != s.Command || one.URL != s.URL ||
+				strings.Join(one.Args, " ") != strings.Join(s.Args, " ") {
 				t.Errorf("it is read back as %+v, want %+v", one, s)
 			}
 			return out

@@ -63,7 +63,8 @@ func (f jsonFormat) read(text []byte) (hujson.Value, error) {
 	if !f.comments && !v.IsStandard() {
 		err := json.Unmarshal(text, new(any))
 		if e, ok := errors.AsType[*json.SyntaxError](err); ok {
-			return v, syntaxAt(text, max(int(e.Offset)-1, 0), "%v; this client reads no comments and no trailing commas", e)
+			return v, syntaxAt(text, max(int(e.Offset)-1, 0),
+				"%v; this client reads no comments and no trailing commas", e)
 		}
 	}
 	return v, nil

@@ -35,7 +35,8 @@ func TestSourceOf(t *testing.T) {
 		}
 		for i := range got {
 			if got[i].Name != want[i].Name || got[i].Command != want[i].Command || got[i].URL != want[i].URL ||
-				strings.Join(got[i].Args, " ") != strings.Join(want[i].Args, " ") || len(got[i].Env) != len(want[i].Env) {
+				strings.Join(got[i].Args, " ") != strings.Join(want[i].Args, " ") ||
+				len(got[i].Env) != len(want[i].Env) {
 				t.Errorf("%s is read as %s: got %+v, want %+v", c.ID, from.Client.ID, got[i], want[i])
 			}
 		}

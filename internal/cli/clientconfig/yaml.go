@@ -43,7 +43,8 @@ func (yamlFormat) read(text []byte) (ast.Node, error) {
 		}
 		if root != nil {
 			return nil, &SyntaxError{
-				Line: d.Body.GetToken().Position.Line, Column: 1, Problem: "a second document begins here; expected one",
+				Line: d.Body.GetToken().Position.Line, Column: 1,
+				Problem: "a second document begins here; expected one",
 			}
 		}
 		root = d.Body

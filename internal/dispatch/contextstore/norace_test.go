@@ -43,8 +43,10 @@ func TestWhatIsListedIsWhatCanBeDone(t *testing.T) {
 				if rules.Spec(in) != nil && entry == permit.Forbidden {
 					known++
 					status, says = 403, "Context not allowed"
-					if i := slices.IndexFunc(records, func(r contextstore.Record) bool { return r.Name == in }); i < 0 ||
-						!slices.ContainsFunc(records[i].KnownTo, func(r string) bool { return slices.Contains(who.Roles, r) }) {
+					if i := slices.IndexFunc(records,
+						func(r contextstore.Record) bool { return r.Name == in }); i < 0 ||
+						!slices.ContainsFunc(records[i].KnownTo,
+							func(r string) bool { return slices.Contains(who.Roles, r) }) {
 						t.Errorf("%+v learns of %s", who, in)
 					}
 				} else {

@@ -32,7 +32,8 @@ func (s *shop) Close(context.Context) error { return nil }
 
 func (s *shop) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	o := &module.Offer{}
-	for kind, effects := range map[string]tool.Effects{"look": tool.Reads, "put": tool.Writes, "wipe": tool.Destroys, "any": 0} {
+	for kind, effects := range map[string]tool.Effects{"look": tool.Reads, "put": tool.Writes, "wipe": tool.Destroys,
+		"any": 0} {
 		name := s.name + "_" + kind
 		o.Tools = append(
 			o.Tools,
@@ -219,7 +220,8 @@ func (w *world) ask(who tool.Caller, in, method, params string) (int, string) {
 	if params != "" {
 		params += ","
 	}
-	frame := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params + `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}` + meta + `}}}`
+	frame := `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{` + params +
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}` + meta + `}}}`
 	msgs, faults, _ := protocol.Parse([]byte(frame))
 	if len(faults) > 0 {
 		w.t.Fatal(faults[0].Message, frame)
@@ -341,7 +343,8 @@ func (w *world) check(who tool.Caller, in string) {
 // everything holds one request of every kind.
 var everything = map[string]string{
 	"tools/list": "", "prompts/list": "", "resources/list": "", "resources/templates/list": "", "server/discover": "",
-	"tools/call": `"name":"red_look","arguments":{}`, "prompts/get": `"name":"red_greet"`, "resources/read": `"uri":"red://one"`,
+	"tools/call": `"name":"red_look","arguments":{}`, "prompts/get": `"name":"red_greet"`,
+	"resources/read":       `"uri":"red://one"`,
 	"completion/complete":  `"ref":{"type":"ref/prompt","name":"red_greet"},"argument":{"name":"a","value":""}`,
 	"subscriptions/listen": `"notifications":{"toolsListChanged":true}`, "tasks/get": `"taskId":"x"`, "no/such": "",
 }

@@ -198,7 +198,8 @@ func (r *Record) Spec(modules []string) views.Spec {
 			r.Tools,
 			tools,
 		), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
-		Rename: r.Rename, Describe: r.Describe, Shapes: r.Shape, Style: views.Style(r.Style), Aliases: r.Aliases, Results: r.Results,
+		Rename: r.Rename, Describe: r.Describe, Shapes: r.Shape, Style: views.Style(r.Style), Aliases: r.Aliases,
+		Results: r.Results,
 	}
 }
 

@@ -33,7 +33,8 @@ func TestTemplates(t *testing.T) {
 			t.Errorf("%q: got %q, %v; want %q", text, got, err, want)
 		}
 	}
-	for _, bad := range []string{"{{", "{{}}", "{{a", "{{a b}}", "{{{a}}}", "{{1}}", "{{?}}", "{{" + strings.Repeat("a", 129) + "}}"} {
+	for _, bad := range []string{"{{", "{{}}", "{{a", "{{a b}}", "{{{a}}}", "{{1}}", "{{?}}",
+		"{{" + strings.Repeat("a", 129) + "}}"} {
 		if _, err := ParseTemplate(bad); err == nil {
 			t.Errorf("%q was read", bad)
 		}

@@ -19,12 +19,13 @@ import (
 
 // client is one WebSocket. One goroutine reads from it and one writes to it; both end with the connection.
 type client struct {
-	hub          *Hub
-	conn         *websocket.Conn
-	who          Caller
-	id           string
-	since        time.Time
-	lastReceived atomic.Int64  // when it last sent something, in nanoseconds after since, because the time of day can be set
+	hub   *Hub
+	conn  *websocket.Conn
+	who   Caller
+	id    string
+	since time.Time
+	// when it last sent something, in nanoseconds after since, because the time of day can be set
+	lastReceived atomic.Int64
 	asked        atomic.Bool   // a ping was sent and is not answered yet
 	wake         chan struct{} // holds a token while there is something for the writer
 	cut          func()        // closes the connection at once

@@ -11,7 +11,8 @@ import (
 func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		`{"type":"ping"}`, `{"type":"subscribe","data":"process:p1"}`, `{"type":"unsubscribe","channel":"chat:1"}`,
-		`{"type":"subscribe","data":{"a":1},"channel":"ide:x"}`, `{"TYPE":"ping"}`, `{"type":null}`, `[`, ``, `{"type":"subscribe","data":"event:*"}`,
+		`{"type":"subscribe","data":{"a":1},"channel":"ide:x"}`, `{"TYPE":"ping"}`, `{"type":null}`, `[`, ``,
+		`{"type":"subscribe","data":"event:*"}`,
 	} {
 		f.Add([]byte(s))
 	}

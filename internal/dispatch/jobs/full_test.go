@@ -45,7 +45,8 @@ func TestOutcomeOnAFullDisk(t *testing.T) {
 	limitPages(t, j, 40)
 	running := []*Running{first}
 	for {
-		run, err := j.Create(t.Context(), Record{Owner: "alice", Request: json.RawMessage(`"` + strings.Repeat("x", 3000) + `"`)})
+		run, err := j.Create(t.Context(), Record{Owner: "alice",
+			Request: json.RawMessage(`"` + strings.Repeat("x", 3000) + `"`)})
 		if err != nil {
 			if !strings.Contains(err.Error(), "full") {
 				t.Fatal(err)
@@ -77,7 +78,8 @@ func TestOutcomeOnAFullDisk(t *testing.T) {
 		}
 	}
 	for range running {
-		if e := <-ends; e.err != nil || e.rec.Status != Failed || !strings.Contains(e.rec.Error.Message, "could not be stored") {
+		if e := <-ends; e.err != nil || e.rec.Status != Failed ||
+			!strings.Contains(e.rec.Error.Message, "could not be stored") {
 			t.Fatalf("waited for %+v, %v", e.rec, e.err)
 		}
 	}
@@ -151,7 +153,8 @@ func TestOutcomeThatCannotBeStored(t *testing.T) {
 	}
 	again := open(t, path, Options{})
 	for name, run := range runs {
-		if r := get(t, again, run.ID()); r.Status != Failed || !strings.Contains(r.Error.Message, "could not be stored") {
+		if r := get(t, again, run.ID()); r.Status != Failed ||
+			!strings.Contains(r.Error.Message, "could not be stored") {
 			t.Errorf("%s after a restart: %+v", name, r)
 		}
 	}

@@ -119,7 +119,8 @@ func (run *Running) finishAs(f func(*row) error) error {
 	if err == nil || errors.Is(err, ErrSettled) || errors.Is(err, ErrTooLarge) {
 		return err
 	}
-	text := displaytext.Cut("the outcome of this job could not be stored; it may have done its work: "+err.Error(), maxText, "")
+	text := displaytext.Cut("the outcome of this job could not be stored; it may have done its work: "+err.Error(),
+		maxText, "")
 	fail := func(r *row) {
 		r.markEnded(Failed)
 		r.Result, r.fresh = nil, false

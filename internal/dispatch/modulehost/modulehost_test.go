@@ -216,8 +216,10 @@ func TestRequestsForWhatHasGone(t *testing.T) {
 	h, b, _ := newHost(t)
 	add(t, h, "m", holding(nil))
 	for _, r := range []bus.Request{
-		{Method: "tools/call", Name: "gone"}, {Method: "resources/read", Name: "x://gone"}, {Method: "prompts/get", Name: "gone"},
-		{Method: "completion/complete", Name: "gone"}, {Method: "x/gone", Name: "x/gone"}, {Method: "tools/call", Name: "run"},
+		{Method: "tools/call", Name: "gone"}, {Method: "resources/read", Name: "x://gone"},
+		{Method: "prompts/get", Name: "gone"},
+		{Method: "completion/complete", Name: "gone"}, {Method: "x/gone", Name: "x/gone"},
+		{Method: "tools/call", Name: "run"},
 	} {
 		r.Module, r.Caller = "m", &tool.Caller{}
 		_, err := b.Do(t.Context(), &r, nil)
@@ -320,7 +322,8 @@ func TestAnswersThatFit(t *testing.T) {
 		{tool.Elicit("q", "?", []byte(form)), `{"action":"accept","content":{}}`, false},
 		{tool.Elicit("q", "?", []byte(form)), `null`, false},
 		// An invalid form is an error of its author, not of the user.
-		{tool.Elicit("q", "?", []byte(`{"type":"object","properties":{"deep":{"type":"object"}}}`)), `{"action":"accept","content":{"deep":{}}}`, true},
+		{tool.Elicit("q", "?", []byte(`{"type":"object","properties":{"deep":{"type":"object"}}}`)),
+			`{"action":"accept","content":{"deep":{}}}`, true},
 		{tool.Question{Key: "q", Method: "x/other"}, `5`, true},
 	} {
 		h, b, _ := newHost(t)
@@ -544,7 +547,8 @@ func TestAResultNamesTheJob(t *testing.T) {
 			Tools: []tool.Tool{
 				{Def: tool.Def{Name: "run"}, Run: func(_ context.Context, c *tool.Call) (tool.Result, error) {
 					for range start {
-						if _, err := w.deps.Job(c, "later", func(context.Context, *tool.Call) (tool.Result, error) { return said("done") }); err != nil {
+						if _, err := w.deps.Job(c, "later",
+							func(context.Context, *tool.Call) (tool.Result, error) { return said("done") }); err != nil {
 							return tool.Result{}, err
 						}
 					}

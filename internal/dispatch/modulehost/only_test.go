@@ -62,7 +62,8 @@ func TestAModuleForOneContextIsNowhereElse(t *testing.T) {
 			},
 		},
 	)
-	if err := errors.Join(h.Add(t.Context(), "every", newTeller), h.AddFor(t.Context(), "dev", "own", newTeller)); err != nil {
+	if err := errors.Join(h.Add(t.Context(), "every", newTeller),
+		h.AddFor(t.Context(), "dev", "own", newTeller)); err != nil {
 		t.Fatal(err)
 	}
 	for in, want := range map[string][]string{"": {"every"}, "dev": {"every", "own"}, "de": {"every"}} {

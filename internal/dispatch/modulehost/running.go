@@ -40,10 +40,11 @@ type running struct {
 	mu       sync.Mutex
 	recorded map[string]json.RawMessage // grows; the request's own map is not changed
 	owned    bool                       // recorded is a copy that this call may change
-	unseen   map[string]bool            // recorded earlier and not yet requested again: while there are any, notes are replays
-	asked    []tool.Question
-	jobs     []string // jobs that the handler has started
-	ended    bool
+	// recorded earlier and not yet requested again: while there are any, notes are replays
+	unseen map[string]bool
+	asked  []tool.Question
+	jobs   []string // jobs that the handler has started
+	ended  bool
 }
 
 func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {

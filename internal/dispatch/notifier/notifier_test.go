@@ -12,13 +12,15 @@ import (
 func TestNotificationsOfEvents(t *testing.T) {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range []struct{ subject, data, want string }{
-		{"auth.login_limited", `{"Kind":"login_limited","Principal":"bob","From":"10.0.0.1"}`, "warning: Too many attempts to log in as bob. It came from 10.0.0.1."},
+		{"auth.login_limited", `{"Kind":"login_limited","Principal":"bob","From":"10.0.0.1"}`,
+			"warning: Too many attempts to log in as bob. It came from 10.0.0.1."},
 		{"auth.login", `{"Principal":"bob"}`, ""},
 		{"auth.login_failed", `{"Principal":"bob"}`, ""},
 		{"auth.password_changed", `{"Principal":"bob"}`, "info: The password was changed for bob"},
 		{"auth.user_added", `{`, ""},
 		{"config.changed", `{"live":["rules"],"restart":null}`, ""},
-		{"config.changed", `{"restart":["listen.tcp"]}`, "warning: Some settings need a restart. They were changed while the host runs and apply after a restart: listen.tcp"},
+		{"config.changed", `{"restart":["listen.tcp"]}`,
+			"warning: Some settings need a restart. They were changed while the host runs and apply after a restart: listen.tcp"},
 		{"module.x.notification", `{"title":"hello","packageId":"y"}`, ": hello from x"},
 		{"module.x.notification", `[]`, ""},
 	} {

@@ -46,7 +46,8 @@ type Options struct {
 	MaxTotal int64         // the same for all owners together; 0 means 4 GiB
 	Keep     time.Duration // how long an item stays after it was closed; 0 means 1 h
 	Log      *slog.Logger  // nil means none
-	NewID    func() string // an unguessable handle of letters, digits, "-", "_" and "."; nil means 128 random bits in base32
+	// an unguessable handle of letters, digits, "-", "_" and "."; nil means 128 random bits in base32
+	NewID func() string
 }
 
 // Spool is a folder of items. It is safe for concurrent use.

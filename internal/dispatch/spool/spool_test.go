@@ -130,7 +130,8 @@ func TestWhereAChunkBeginsAndEnds(t *testing.T) {
 func TestForeignAndUnknownLookTheSame(t *testing.T) {
 	s := open(t, t.TempDir(), Options{})
 	h, _ := s.Put("alice", "", []byte("secret"))
-	for _, c := range []struct{ owner, handle string }{{"bob", h}, {"", h}, {"alice", "nothing"}, {"alice", ""}, {"alice", "../" + h}} {
+	for _, c := range []struct{ owner, handle string }{{"bob", h}, {"", h}, {"alice", "nothing"}, {"alice", ""},
+		{"alice", "../" + h}} {
 		if _, err := s.Read(c.owner, c.handle, 0, 0); err != ErrNotFound {
 			t.Errorf("read %v: %v", c, err)
 		}

@@ -37,7 +37,8 @@ func (r *Registry) Access(
 	}
 	if closed != nil {
 		return Access{
-			Verdict: permit.Refuse.String(), Rule: "roles and users of the context " + who.Context, Reason: closed.Error(),
+			Verdict: permit.Refuse.String(), Rule: "roles and users of the context " + who.Context,
+			Reason: closed.Error(),
 		}, nil
 	}
 	var e *Entry

@@ -206,9 +206,11 @@ func (c *cutter) schema(s json.RawMessage) json.RawMessage {
 
 // loose are keywords that a value may not fit any more when parts of it are gone.
 var loose = []string{
-	"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired", "dependentSchemas",
+	"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentRequired",
+	"dependentSchemas",
 	"dependencies", "minProperties", "patternProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems",
-	"contains", "minContains", "maxContains", "minItems", "prefixItems", "additionalItems", "uniqueItems", "const", "enum",
+	"contains", "minContains", "maxContains", "minItems", "prefixItems", "additionalItems", "uniqueItems", "const",
+	"enum",
 }
 
 // loosen removes from a schema what may not hold for a part of a value, and what would mean more without that.

@@ -142,7 +142,8 @@ func TestDigests(t *testing.T) {
 	var all []string
 	for _, d := range []tool.Def{
 		{Name: "u", Description: "A."}, {Name: "t", Description: "B."}, {Name: "t", Description: "A.", Title: "T"},
-		{Name: "t", Description: "A.", Effects: tool.Reads}, {Name: "t", Description: "A.", Input: json.RawMessage(`{"type":"object","properties":{"a":{}}}`)},
+		{Name: "t", Description: "A.", Effects: tool.Reads},
+		{Name: "t", Description: "A.", Input: json.RawMessage(`{"type":"object","properties":{"a":{}}}`)},
 	} {
 		all = append(all, digest(d, nil))
 	}

@@ -43,7 +43,8 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 	}
 	h := &offerSource{offers: map[string]*module.Offer{"m": o}}
 	v := view(t, h.contexts(Rules{Specs: []Spec{spec}}), tool.Caller{})
-	for k, want := range map[Kind]string{Prompts: `{"name":"ask","description":"Ours."}`, Tools: `"name":"other","description":"Ours too."`} {
+	for k, want := range map[Kind]string{Prompts: `{"name":"ask","description":"Ours."}`,
+		Tools: `"name":"other","description":"Ours too."`} {
 		p, err := v.Page(k, mcpversion.V20241105, "")
 		if err != nil || !strings.Contains(string(p), want) {
 			t.Errorf("got %s (%v), want %s", p, err, want)
@@ -58,7 +59,8 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 // tools calls neither.
 func TestAliasesThatAreCalled(t *testing.T) {
 	o := named("a_one", "a_two", "a_three")
-	for i, aliases := range [][]string{{"first.one", "second.one"}, {"first.two", "both", "a_one"}, {"first.three", "both"}} {
+	for i, aliases := range [][]string{{"first.one", "second.one"}, {"first.two", "both", "a_one"},
+		{"first.three", "both"}} {
 		o.Tools[i].Aliases = aliases
 	}
 	for _, c := range []struct {
@@ -66,8 +68,10 @@ func TestAliasesThatAreCalled(t *testing.T) {
 		tools, called string
 	}{
 		{Spec{}, "[a_one a_three a_two]", "a_one=a_one"},
-		{Spec{CallAliases: true}, "[a_one a_three a_two]", "a_one=a_one first.one=a_one first.three=a_three first.two=a_two second.one=a_one"},
-		{Spec{Aliases: true}, "[first.one first.three first.two]", "a_one=a_two first.one=a_one first.three=a_three first.two=a_two second.one=a_one"},
+		{Spec{CallAliases: true}, "[a_one a_three a_two]",
+			"a_one=a_one first.one=a_one first.three=a_three first.two=a_two second.one=a_one"},
+		{Spec{Aliases: true}, "[first.one first.three first.two]",
+			"a_one=a_two first.one=a_one first.three=a_three first.two=a_two second.one=a_one"},
 		{Spec{Aliases: true, Tools: []string{"a_two"}}, "[first.two]", "a_one=a_two both=a_two first.two=a_two"},
 	} {
 		c.spec.Name = "x"

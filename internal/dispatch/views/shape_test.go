@@ -60,7 +60,8 @@ func TestShapedArguments(t *testing.T) {
 		t.Errorf("filled %s, %v", got, err)
 	}
 	for _, bad := range []string{
-		`{"title":"t","owner":"acme"}`, `{"title":"t","own\u0065r":1}`, `{"title":"t","token":null}`, `{"title":"t","limit":1000}`,
+		`{"title":"t","owner":"acme"}`, `{"title":"t","own\u0065r":1}`, `{"title":"t","token":null}`,
+		`{"title":"t","limit":1000}`,
 	} {
 		if _, _, err := e.Arguments(json.RawMessage(bad)); err == nil {
 			t.Errorf("%s was taken", bad)
@@ -109,9 +110,11 @@ func TestCutResults(t *testing.T) {
 	}{
 		{drop: []string{"/items/*/secret"}, text: `{"id":1,"items":[{"name":"a"}]}`,
 			structured: `{"id":1,"items":[{"name":"a"},{"name":"b"}]}`},
-		{drop: []string{"/items/0"}, text: `{"id":1,"items":[]}`, structured: `{"id":1,"items":[{"name":"b","secret":12345678901234567890}]}`},
+		{drop: []string{"/items/0"}, text: `{"id":1,"items":[]}`,
+			structured: `{"id":1,"items":[{"name":"b","secret":12345678901234567890}]}`},
 		{keep: []string{"/id"}, text: `{"id":1}`, structured: `{"id":1}`},
-		{keep: []string{"/items/1", "/none"}, text: `{"items":[]}`, structured: `{"items":[{"name":"b","secret":12345678901234567890}]}`},
+		{keep: []string{"/items/1", "/none"}, text: `{"items":[]}`,
+			structured: `{"items":[{"name":"b","secret":12345678901234567890}]}`},
 		{keep: []string{"/items"}, drop: []string{"/*/*/name"}, text: `{"items":[{"secret":"s"}]}`,
 			structured: `{"items":[{"secret":"s"},{"secret":12345678901234567890}]}`},
 		{keep: []string{"/id/deeper"}, text: `{}`, structured: `{}`},

@@ -346,7 +346,8 @@ func (b builder) tool(mod string, t *tool.Tool) {
 	}
 	if s := b.shapes[t.Name]; s != nil {
 		if err := e.applyShape(&b.c.schemas, s); err != nil {
-			b.c.opts.Log.Error("tool left out", "context", b.spec.Name, "tool", t.Name, "err", fmt.Errorf("its shape: %w", err))
+			b.c.opts.Log.Error("tool left out", "context", b.spec.Name, "tool", t.Name, "err",
+				fmt.Errorf("its shape: %w", err))
 			return
 		}
 	}

@@ -240,7 +240,8 @@ func TestModulesOfAContext(t *testing.T) {
 		},
 		func(o *Options) { o.Always = []string{"z"} },
 	)
-	for name, want := range map[string]string{"all": "[a_x b_x z_x]", "some": "[b_x z_x]", "none": "[z_x]", "": "[a_x b_x z_x]"} {
+	for name, want := range map[string]string{"all": "[a_x b_x z_x]", "some": "[b_x z_x]", "none": "[z_x]",
+		"": "[a_x b_x z_x]"} {
 		expect(t, name, fmt.Sprint(listed(view(t, c, tool.Caller{Context: name}), Tools)), want)
 	}
 	who := tool.Caller{Context: "nowhere"}
@@ -356,7 +357,8 @@ func TestListedIsWhatIsFound(t *testing.T) {
 		}
 		expect(t, "callable", len(v.tools), found)
 		for i := range 12 {
-			for _, wrong := range []string{fmt.Sprintf("m_%c", 'a'+i), fmt.Sprintf("m%cx", 'a'+i), fmt.Sprintf("M_%c", 'A'+i)} {
+			for _, wrong := range []string{fmt.Sprintf("m_%c", 'a'+i), fmt.Sprintf("m%cx", 'a'+i),
+				fmt.Sprintf("M_%c", 'A'+i)} {
 				if near := v.Near(Tools, wrong); near != "" && v.Tool(near) == nil {
 					t.Fatalf("%s is suggested for %s and not listed", near, wrong)
 				}
@@ -385,7 +387,8 @@ func TestNearNames(t *testing.T) {
 		tool.Caller{},
 	)
 	for wrong, want := range map[string]string{
-		"file_raed": "file.read", "fileWrite": "file.write", "file_read": "file.read", "file_delete": "", "file.deleet": "", "quite_different": "", "": "",
+		"file_raed": "file.read", "fileWrite": "file.write", "file_read": "file.read", "file_delete": "",
+		"file.deleet": "", "quite_different": "", "": "",
 	} {
 		expect(t, wrong, v.Near(Tools, wrong), want)
 	}

@@ -34,7 +34,8 @@ func keep() (exit int) {
 	runtime.LockOSThread()
 	syscall.CloseOnExec(socketFD)
 	syscall.SetNonblock(socketFD, false)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGPIPE,
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM,
+		syscall.SIGPIPE,
 		syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGALRM)
 	host := socket{}
 	p, err := readPlan(host)

@@ -53,7 +53,8 @@ func Start(cmd *exec.Cmd) (*Kept, error) {
 	if cmd.Err != nil {
 		return nil, cmd.Err
 	}
-	p := plan{Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(), Session: cmd.SysProcAttr != nil && cmd.SysProcAttr.Setsid}
+	p := plan{Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(),
+		Session: cmd.SysProcAttr != nil && cmd.SysProcAttr.Setsid}
 	k, err := startKept(p, &exec.Cmd{Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
 	if err != nil {
 		return nil, err

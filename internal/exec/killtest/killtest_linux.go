@@ -13,8 +13,10 @@ import (
 
 // changing are the calls that change files, and some that come between them.
 var changing = map[uint64]bool{
-	unix.SYS_OPENAT: true, unix.SYS_WRITE: true, unix.SYS_FSYNC: true, unix.SYS_RENAMEAT: true, unix.SYS_RENAMEAT2: true,
-	unix.SYS_UNLINKAT: true, unix.SYS_FCHMODAT: true, unix.SYS_MKDIRAT: true, unix.SYS_FLOCK: true, unix.SYS_CLOSE: true,
+	unix.SYS_OPENAT: true, unix.SYS_WRITE: true, unix.SYS_FSYNC: true, unix.SYS_RENAMEAT: true,
+	unix.SYS_RENAMEAT2: true,
+	unix.SYS_UNLINKAT:  true, unix.SYS_FCHMODAT: true, unix.SYS_MKDIRAT: true, unix.SYS_FLOCK: true,
+	unix.SYS_CLOSE:  true,
 	unix.SYS_LINKAT: true, unix.SYS_FTRUNCATE: true,
 }
 

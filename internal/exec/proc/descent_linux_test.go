@@ -77,7 +77,8 @@ func TestWhatCameOfNoChildIsLeftAlone(t *testing.T) {
 			t.Errorf("process %d is held to be a child", pid)
 		}
 	}
-	for group, want := range map[string]bool{"gatehouse-main.service": false, "gatehouse-": false, leafName(): true, keptPrefix + "ABC": true} {
+	for group, want := range map[string]bool{"gatehouse-main.service": false, "gatehouse-": false, leafName(): true,
+		keptPrefix + "ABC": true} {
 		if got := ofHost(group) || strings.HasPrefix(group, keptPrefix); got != want {
 			t.Errorf("group %s: got %v, want %v", group, got, want)
 		}

@@ -62,7 +62,8 @@ func (g *group) start(cmd *exec.Cmd, _ int) (err error) {
 	g.job = syscall.Handle(h)
 	const extendedLimitInformation, killOnJobClose = 9, 0x2000
 	limits := extendedLimits{flags: killOnJobClose}
-	if ok, _, e := setInformation.Call(h, extendedLimitInformation, uintptr(unsafe.Pointer(&limits)), unsafe.Sizeof(limits)); ok == 0 {
+	if ok, _, e := setInformation.Call(h, extendedLimitInformation, uintptr(unsafe.Pointer(&limits)),
+		unsafe.Sizeof(limits)); ok == 0 {
 		return fmt.Errorf("limit a job object: %w", e)
 	}
 	const setQuotaAndTerminate = 0x0100 | 0x0001

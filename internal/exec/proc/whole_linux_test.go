@@ -131,7 +131,8 @@ func TestFindsItsGroups(t *testing.T) {
 		{"1 0 0:1 /a /sys/fs/cgroup rw shared:1 - cgroup2 cgroup2 rw\n", "0::/a/b\n", "/sys/fs/cgroup/b", ""},
 		{"1 0 0:1 /c /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/a/b\n", "", ""},
 		{"1 0 0:1 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/../x\n", "", ""},
-		{"1 0 0:1 / /cg/p rw - cgroup c rw,cpu,pids\n2 0 0:2 / /cg/u rw - cgroup2 c rw\n", "3:cpu,pids:/x\n0::/\n", "/cg/u", "/cg/p/x"},
+		{"1 0 0:1 / /cg/p rw - cgroup c rw,cpu,pids\n2 0 0:2 / /cg/u rw - cgroup2 c rw\n", "3:cpu,pids:/x\n0::/\n",
+			"/cg/u", "/cg/p/x"},
 		{"1 0 0:1 / /cg/m rw - cgroup c rw,memory\n", "3:memory:/x\n", "", ""},
 		{"broken\n - \n1 - cgroup2\n", "1\n::\n", "", ""},
 	} {

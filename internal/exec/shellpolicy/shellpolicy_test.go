@@ -564,7 +564,8 @@ func TestLimits(t *testing.T) {
 }
 
 func TestSteers(t *testing.T) {
-	for name, want := range map[string]bool{"PATH": true, "LD_PRELOAD": true, "BASH_FUNC_ls%%": true, "GIT_PAGER": true, "GIT_AUTHOR_NAME": false, "FOO": false, "LANG": false} {
+	for name, want := range map[string]bool{"PATH": true, "LD_PRELOAD": true, "BASH_FUNC_ls%%": true, "GIT_PAGER": true,
+		"GIT_AUTHOR_NAME": false, "FOO": false, "LANG": false} {
 		if Steers(name) != want {
 			t.Errorf("%s: %v", name, !want)
 		}

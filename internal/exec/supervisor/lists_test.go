@@ -85,14 +85,17 @@ func TestCopiesAndLinksOfADeniedProgram(t *testing.T) {
 func TestArgumentsAreJudgedAfterTheStart(t *testing.T) {
 	judged(t, Spec{Deny: []string{"echo secret*", "rm -r*"}}, map[string]bool{
 		"/bin/echo hello": true, "/bin/echo secret": false, "env echo secret x": false, "/bin/rm -i -r x": false,
-		"/bin/rm nothing": true, "x=secret; /bin/echo $x": false, "find . -maxdepth 0 -exec /bin/echo secret ';'": false,
+		"/bin/rm nothing": true, "x=secret; /bin/echo $x": false,
+		"find . -maxdepth 0 -exec /bin/echo secret ';'": false,
 	})
 }
 
 func TestAnAllowList(t *testing.T) {
 	judged(t, Spec{Allow: []string{"ls", "env", "sh", "./own/tool", "git log*", "python3"}}, map[string]bool{
-		"ls": true, "env ls": true, "cat victim": false, "env cat victim": false, "sh -c ls": true, "sh -c 'cat x'": false,
-		"cp /bin/ls x": false, "/bin/ls": true, "git log || true": true, "git status": false, loader + " --verify /bin/ls": false,
+		"ls": true, "env ls": true, "cat victim": false, "env cat victim": false, "sh -c ls": true,
+		"sh -c 'cat x'": false,
+		"cp /bin/ls x":  false, "/bin/ls": true, "git log || true": true, "git status": false,
+		loader + " --verify /bin/ls":          false,
 		"/bin/sh -c 'exec /usr/bin/env true'": false, loader + " /bin/ls": false, // readlink
 		"python3 -c 'import os; os.execv(\"/bin/rm\", [\"rm\", \"victim\"])'": false,
 	})
@@ -153,7 +156,8 @@ func TestALineWritesOnlyBelowItsFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	os.Chmod(outside, 0o777)
-	line := "touch inside && echo x > /dev/null && ls inside; : > " + victim + "2; kill -0 " + "$PPID && echo signalled; " +
+	line := "touch inside && echo x > /dev/null && ls inside; : > " + victim + "2; kill -0 " +
+		"$PPID && echo signalled; " +
 		"/usr/bin/unlink " + victim + "; perl -e 'unlink \"" + victim + "\"'"
 	got := runLine(t, Spec{Deny: []string{"rm"}}, line)
 	if _, err := os.Stat(victim); err != nil || !strings.Contains(got.out, "inside\n") || len(got.Refused) > 0 {

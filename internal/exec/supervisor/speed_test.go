@@ -62,7 +62,8 @@ func TestSpeed(t *testing.T) {
 		const runs = 15
 		alone, supervised := measure(t, runs, c.least, wd, c.line)
 		for what, of := range map[string]func(x taken) time.Duration{
-			"time": func(x taken) time.Duration { return x.wall }, "processor": func(x taken) time.Duration { return x.cpu },
+			"time":      func(x taken) time.Duration { return x.wall },
+			"processor": func(x taken) time.Duration { return x.cpu },
 		} {
 			sorted := func(all []taken) (out []time.Duration) {
 				for _, x := range all {

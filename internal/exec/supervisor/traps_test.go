@@ -380,7 +380,8 @@ func TestAMultiCallProgramIsJudgedByWhatItIsCalled(t *testing.T) {
 		exec.Command("find", dir, "-mindepth", "1", "-delete").Run()
 	}
 	// With an allow list, the names of links count.
-	for line, allowed := range map[string]bool{"zop x": true, "zap x": false, "busybox zap x": false, "busybox zop x": true} {
+	for line, allowed := range map[string]bool{"zop x": true, "zap x": false, "busybox zap x": false,
+		"busybox zop x": true} {
 		got := runLine(t, Spec{Allow: []string{"zop"}, Dir: dir, Env: env, Writable: []string{dir}}, line)
 		if refused := len(got.Refused) > 0; refused == allowed {
 			t.Errorf("%s: allowed is %v: %+v", line, !refused, got)

@@ -72,7 +72,8 @@ func TestNoTrickRunsADeniedProgram(t *testing.T) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
 				dir, victim := victims(t)
-				got := runLine(t, Spec{Deny: []string{"rm"}, Dir: dir, Env: trickEnv(dir), Writable: []string{dir, "/tmp"}}, line)
+				got := runLine(t, Spec{Deny: []string{"rm"}, Dir: dir, Env: trickEnv(dir),
+					Writable: []string{dir, "/tmp"}}, line)
 				if _, err := os.Stat(victim); err != nil {
 					executed.Add(1)
 					t.Errorf("executed: %s\n%+v", line, got)

@@ -31,7 +31,8 @@ func carriers(t *testing.T) (allow []string) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(b)) {
-			if program, _, ok := strings.Cut(line, "|"); ok && !strings.HasPrefix(program, "#") && program != "busybox" {
+			if program, _, ok := strings.Cut(line, "|"); ok && !strings.HasPrefix(program, "#") &&
+				program != "busybox" {
 				allow = append(allow, program)
 			}
 		}
@@ -80,7 +81,8 @@ func behindWall(plan, line string) error {
 // wallAlone runs a line that no supervisor judges, and reports whether the victim was removed.
 func wallAlone(t *testing.T, allow []string, line string) (removed bool, out string) {
 	dir, victim := victims(t)
-	s := Spec{Argv: []string{"/bin/sh", "-c", line}, Allow: allow, Dir: dir, Env: trickEnv(dir), Writable: []string{dir}}
+	s := Spec{Argv: []string{"/bin/sh", "-c", line}, Allow: allow, Dir: dir, Env: trickEnv(dir),
+		Writable: []string{dir}}
 	p, err := newPlan(s)
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +167,8 @@ func TestAProgramWithPrivilegesOfItsFileGetsNone(t *testing.T) {
 	defer os.RemoveAll(dir)
 	program := filepath.Join(dir, "whoami")
 	b, err := os.ReadFile("/usr/bin/id")
-	err = errors.Join(err, os.WriteFile(program, b, 0o755), os.Chmod(dir, 0o755), os.Chmod(program, 0o755|os.ModeSetuid))
+	err = errors.Join(err, os.WriteFile(program, b, 0o755), os.Chmod(dir, 0o755),
+		os.Chmod(program, 0o755|os.ModeSetuid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +178,8 @@ func TestAProgramWithPrivilegesOfItsFileGetsNone(t *testing.T) {
 	if out, err := alone.Output(); err != nil || string(out) != "0\n" {
 		t.Skipf("this file system gives no privileges: %q, %v", out, err)
 	}
-	l, err := New(Spec{Argv: []string{"/bin/sh", "-c", "./whoami -u"}, Deny: []string{"rm"}, Dir: dir, Writable: []string{"/tmp"}})
+	l, err := New(Spec{Argv: []string{"/bin/sh", "-c", "./whoami -u"}, Deny: []string{"rm"}, Dir: dir,
+		Writable: []string{"/tmp"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -128,12 +128,14 @@ func TestDiff(t *testing.T) {
 		most  int
 		want  string
 	}{
-		"one line":        {file, []Edit{{Old: "6\n", New: "six\n"}}, 40, "@@ -4,5 +4,5 @@\n 4\n 5\n-6\n+six\n 7\n 8"},
-		"inside a line":   {file, []Edit{{Old: "1\n12", New: "1\nx2"}}, 40, "@@ -10,3 +10,3 @@\n 10\n 11\n-12\n+x2"},
-		"inserted":        {file, []Edit{{Old: "1\n2\n", New: "1\nnew\n2\n"}}, 40, "@@ -1,3 +1,4 @@\n 1\n+new\n 2\n 3"},
-		"deleted":         {file, []Edit{{Old: "12\n", New: ""}}, 40, "@@ -10,3 +10,2 @@\n 10\n 11\n-12"},
-		"two that join":   {file, []Edit{{Old: "3\n", New: "x\n"}, {Old: "6\n", New: "y\n"}}, 40, "@@ -1,8 +1,8 @@\n 1\n 2\n-3\n+x\n 4\n 5\n-6\n+y\n 7\n 8"},
-		"two apart":       {file, []Edit{{Old: "2\n3\n", New: "2\n"}, {Old: "11\n", New: "x\n"}}, 40, "@@ -1,5 +1,4 @@\n 1\n 2\n-3\n 4\n 5\n@@ -9,4 +8,4 @@\n 9\n 10\n-11\n+x\n 12"},
+		"one line":      {file, []Edit{{Old: "6\n", New: "six\n"}}, 40, "@@ -4,5 +4,5 @@\n 4\n 5\n-6\n+six\n 7\n 8"},
+		"inside a line": {file, []Edit{{Old: "1\n12", New: "1\nx2"}}, 40, "@@ -10,3 +10,3 @@\n 10\n 11\n-12\n+x2"},
+		"inserted":      {file, []Edit{{Old: "1\n2\n", New: "1\nnew\n2\n"}}, 40, "@@ -1,3 +1,4 @@\n 1\n+new\n 2\n 3"},
+		"deleted":       {file, []Edit{{Old: "12\n", New: ""}}, 40, "@@ -10,3 +10,2 @@\n 10\n 11\n-12"},
+		"two that join": {file, []Edit{{Old: "3\n", New: "x\n"}, {Old: "6\n", New: "y\n"}}, 40,
+			"@@ -1,8 +1,8 @@\n 1\n 2\n-3\n+x\n 4\n 5\n-6\n+y\n 7\n 8"},
+		"two apart": {file, []Edit{{Old: "2\n3\n", New: "2\n"}, {Old: "11\n", New: "x\n"}}, 40,
+			"@@ -1,5 +1,4 @@\n 1\n 2\n-3\n 4\n 5\n@@ -9,4 +8,4 @@\n 9\n 10\n-11\n+x\n 12"},
 		"cut":             {file, []Edit{{Old: "6\n", New: "six\n"}}, 3, "@@ -4,5 +4,5 @@\n 4\n… 5 more lines"},
 		"no last newline": {"a\nb", []Edit{{Old: "b", New: "c"}}, 40, "@@ -1,2 +1,2 @@\n a\n-b\n+c"},
 		"to nothing":      {"a\n", []Edit{{Old: "a\n", New: ""}}, 40, "@@ -1 +0,0 @@\n-a"},

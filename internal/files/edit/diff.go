@@ -198,7 +198,8 @@ func (x *index) lineText(n int) string { return string(x.b[x.lineStart(n):x.line
 // after returns the first line that a change leaves alone.
 func (x *index) after(c splice) int {
 	n := x.lineNumber(c.to)
-	if c.to == x.lineStart(n) && (strings.HasSuffix(c.with, "\n") || c.with == "" && c.from == x.lineStart(x.lineNumber(c.from))) {
+	if c.to == x.lineStart(n) && (strings.HasSuffix(c.with, "\n") || c.with == "" &&
+		c.from == x.lineStart(x.lineNumber(c.from))) {
 		return n
 	}
 	return min(n+1, x.lineCount())

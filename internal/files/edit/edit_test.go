@@ -489,14 +489,15 @@ func TestSeveralEdits(t *testing.T) {
 		edits []Edit
 		want  string
 	}{
-		"two":              {[]Edit{{Old: "d\ne", New: "d\nX"}, {Old: "a", New: "Y"}}, "Y\n\tb\nc\nd \nX\n"},
-		"beside":           {[]Edit{{Old: "a\n", New: ""}, {Old: "\tb\n", New: "B\n"}}, "B\nc\nd \ne\n"},
-		"overlap":          {[]Edit{{Old: "a\n\tb", New: "x"}, {Old: "b\nc", New: "y"}}, "!overlap"},
-		"same place":       {[]Edit{{Old: "c", New: "x"}, {Old: "c", New: "x"}}, "!overlap"},
-		"inside":           {[]Edit{{Old: "a\n\tb\nc", New: "x"}, {Old: "b", New: "y"}}, "!overlap"},
-		"one is missing":   {[]Edit{{Old: "c", New: "x"}, {Old: "zzz", New: "y"}}, "!not_found"},
-		"one needs other":  {[]Edit{{Old: "c", New: "new"}, {Old: "new", New: "newer"}}, "!not_found"},
-		"all, and another": {[]Edit{{Old: "\n", New: "\n\n", All: true}, {Old: "c", New: "x"}}, "a\n\n\tb\n\nx\n\nd \n\ne\n\n"},
+		"two":             {[]Edit{{Old: "d\ne", New: "d\nX"}, {Old: "a", New: "Y"}}, "Y\n\tb\nc\nd \nX\n"},
+		"beside":          {[]Edit{{Old: "a\n", New: ""}, {Old: "\tb\n", New: "B\n"}}, "B\nc\nd \ne\n"},
+		"overlap":         {[]Edit{{Old: "a\n\tb", New: "x"}, {Old: "b\nc", New: "y"}}, "!overlap"},
+		"same place":      {[]Edit{{Old: "c", New: "x"}, {Old: "c", New: "x"}}, "!overlap"},
+		"inside":          {[]Edit{{Old: "a\n\tb\nc", New: "x"}, {Old: "b", New: "y"}}, "!overlap"},
+		"one is missing":  {[]Edit{{Old: "c", New: "x"}, {Old: "zzz", New: "y"}}, "!not_found"},
+		"one needs other": {[]Edit{{Old: "c", New: "new"}, {Old: "new", New: "newer"}}, "!not_found"},
+		"all, and another": {[]Edit{{Old: "\n", New: "\n\n", All: true}, {Old: "c", New: "x"}},
+			"a\n\n\tb\n\nx\n\nd \n\ne\n\n"},
 	} {
 		if got, _ := apply(t, file, c.edits...); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)

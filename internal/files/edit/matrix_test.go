@@ -481,7 +481,8 @@ func TestEndsOfChangedLines(t *testing.T) {
 		"surplus in old only, line replaced by an unlike one": {
 			"a\nlong one  \nb\nc\n", "a   \nlong one     \nb   \nc   \n", "a\nxyz\nb\nc\n", "a\nxyz\nb\nc\n"},
 		"surplus in both, the blanks of the line stay": {
-			"a\nlong one \nb\n", "a  \nlong one   \nb  \n", "a  \nanother one   \nnew  \nb  \n", "a\nanother one \nnew\nb\n"},
+			"a\nlong one \nb\n", "a  \nlong one   \nb  \n", "a  \nanother one   \nnew  \nb  \n",
+			"a\nanother one \nnew\nb\n"},
 		"surplus in old, two lines become one that ends in blanks": {
 			"a\nlong one \ntwo\nb\n", "a  \nlong one   \ntwo  \nb  \n", "a\nxyz \nb\n", "a\nxyz \nb\n"},
 		"blanks taken away on purpose": {

@@ -500,7 +500,8 @@ func (p *projection) between(kept, pending []int) error {
 		p.keep(kept)
 		return nil
 	}
-	return p.refusef("it is not clear whether the new lines come before or after the blank line %d", p.s.first+kept[0]+1)
+	return p.refusef("it is not clear whether the new lines come before or after the blank line %d",
+		p.s.first+kept[0]+1)
 }
 
 // keep writes lines of the file as they are.

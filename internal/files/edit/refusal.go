@@ -163,7 +163,8 @@ func (t *text) likeliestLine(lines []line) int {
 func (t *text) firstDifference(a int, lines []line) string {
 	for j, l := range lines {
 		if a+j >= len(t.full) {
-			return fmt.Sprintf("\n  line %d matches, but the file ends before %s", t.full[a]+1, visible(l.lineText(), 0))
+			return fmt.Sprintf("\n  line %d matches, but the file ends before %s", t.full[a]+1,
+				visible(l.lineText(), 0))
 		}
 		there := t.lines[t.full[a+j]]
 		if there.lineText() == l.lineText() {

@@ -30,7 +30,8 @@ func TestBroken(t *testing.T) {
 	if got := Broken("a.json", []byte("1"), []byte(strings.Repeat("[", 2<<20))); got != "" {
 		t.Errorf("a file that large is not looked at: %s", got)
 	}
-	for _, deep := range []string{strings.Repeat("[", 50_000), strings.Repeat("- ", 30_000), strings.Repeat("a", maxSlow) + ": ["} {
+	for _, deep := range []string{strings.Repeat("[", 50_000), strings.Repeat("- ", 30_000),
+		strings.Repeat("a", maxSlow) + ": ["} {
 		for _, name := range []string{"a.yaml", "a.toml"} {
 			if got := Broken(name, []byte("a = 1"), []byte(deep)); got != "" {
 				t.Errorf("%s: what takes too long is looked at: %s", name, got)

@@ -63,7 +63,8 @@ func TestPDF(t *testing.T) {
 	if got, _, err := convert(t, PDF, pdfOf("")); !strings.Contains(got, "no text") || err != nil {
 		t.Errorf("a picture: %q, %v", got, err)
 	}
-	for _, bad := range []string{"%PDF-1.4\n", string(doc[:len(doc)/2]), "%PDF-1.4\nxref\n0 1\ntrailer<</Root 1 0 R>>\nstartxref\n9\n%%EOF"} {
+	for _, bad := range []string{"%PDF-1.4\n", string(doc[:len(doc)/2]),
+		"%PDF-1.4\nxref\n0 1\ntrailer<</Root 1 0 R>>\nstartxref\n9\n%%EOF"} {
 		if got, _, err := convert(t, PDF, []byte(bad)); err == nil && !strings.Contains(got, "no text") {
 			t.Errorf("%.30q: %q", bad, got)
 		}
@@ -159,7 +160,8 @@ func TestKinds(t *testing.T) {
 
 func TestUTF16(t *testing.T) {
 	for in, want := range map[string]string{
-		"\xFF\xFEa\x00\xe4\x00": "aä", "\xFE\xFF\x00a\x20\xac": "a€", "\xFF\xFE\x3d\xd8\x00\xde": "😀", "\xFF\xFE\x3d\xd8a\x00": "\uFFFDa", "\xFF\xFEa\x00b": "a\uFFFD", "plain": "plain",
+		"\xFF\xFEa\x00\xe4\x00": "aä", "\xFE\xFF\x00a\x20\xac": "a€", "\xFF\xFE\x3d\xd8\x00\xde": "😀",
+		"\xFF\xFE\x3d\xd8a\x00": "\uFFFDa", "\xFF\xFEa\x00b": "a\uFFFD", "plain": "plain",
 		"\xFF\xFE": "", "\xFF\xFE\x00\xde": "\uFFFD",
 		"\xFF\xFE\x00\x00a\x00\x00\x00\x00\xf6\x01\x00": "a😀", "\x00\x00\xFE\xFF\x00\x00\x00\xe4": "ä",
 		"\xFF\xFE\x00\x00\xff\xff\xff\xffa": "\uFFFD\uFFFD",

@@ -13,18 +13,23 @@ const mostTag = 4 << 20
 
 // unseen are the elements whose content a browser does not show.
 var unseen = map[atom.Atom]bool{
-	atom.Script: true, atom.Style: true, atom.Template: true, atom.Noscript: true, atom.Svg: true, atom.Head: true, atom.Iframe: true, atom.Object: true,
+	atom.Script: true, atom.Style: true, atom.Template: true, atom.Noscript: true, atom.Svg: true, atom.Head: true,
+	atom.Iframe: true, atom.Object: true,
 }
 
 // An element of blocks is a paragraph of its own, one of rows a line.
 var (
 	blocks = map[atom.Atom]bool{
-		atom.P: true, atom.Div: true, atom.Section: true, atom.Article: true, atom.Header: true, atom.Footer: true, atom.Main: true, atom.Nav: true,
-		atom.Aside: true, atom.Ul: true, atom.Ol: true, atom.Dl: true, atom.Table: true, atom.Blockquote: true, atom.Form: true, atom.Figure: true,
-		atom.H1: true, atom.H2: true, atom.H3: true, atom.H4: true, atom.H5: true, atom.H6: true, atom.Pre: true, atom.Hr: true, atom.Details: true,
+		atom.P: true, atom.Div: true, atom.Section: true, atom.Article: true, atom.Header: true, atom.Footer: true,
+		atom.Main: true, atom.Nav: true,
+		atom.Aside: true, atom.Ul: true, atom.Ol: true, atom.Dl: true, atom.Table: true, atom.Blockquote: true,
+		atom.Form: true, atom.Figure: true,
+		atom.H1: true, atom.H2: true, atom.H3: true, atom.H4: true, atom.H5: true, atom.H6: true, atom.Pre: true,
+		atom.Hr: true, atom.Details: true,
 	}
 	rows = map[atom.Atom]bool{
-		atom.Br: true, atom.Tr: true, atom.Li: true, atom.Dt: true, atom.Dd: true, atom.Option: true, atom.Caption: true, atom.Summary: true,
+		atom.Br: true, atom.Tr: true, atom.Li: true, atom.Dt: true, atom.Dd: true, atom.Option: true,
+		atom.Caption: true, atom.Summary: true,
 	}
 )
 

@@ -120,7 +120,8 @@ func TestListEqualsDetect(t *testing.T) {
 	if len(listed) != len(reachable) {
 		t.Errorf("%d are listed, %d can be detected", len(listed), len(reachable))
 	}
-	for _, id := range []string{"typescript", "cpp", "csharp", "plaintext", "dockerfile", "shell", "c", "scss", "objective-cpp", "fsharp"} {
+	for _, id := range []string{"typescript", "cpp", "csharp", "plaintext", "dockerfile", "shell", "c", "scss",
+		"objective-cpp", "fsharp"} {
 		if !listed[id] {
 			t.Errorf("%s is not listed", id)
 		}
@@ -198,7 +199,8 @@ func TestRulesAgreeWithSource(t *testing.T) {
 
 // Linking the package must not cost the process anything at its start.
 func TestNothingAtStart(t *testing.T) {
-	for _, file := range []string{"language.go", "tables.go", "content.go", "id.go", "classify.go", "clues.go", "tokens.go", "judge.go", "choose.go"} {
+	for _, file := range []string{"language.go", "tables.go", "content.go", "id.go", "classify.go", "clues.go",
+		"tokens.go", "judge.go", "choose.go"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,8 @@ func Protected() []string {
 		"*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx",
 		"id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_ecdsa_sk", "id_ed25519_sk",
 		".netrc", "_netrc", ".pgpass", ".git-credentials", ".htpasswd",
-		".aws/credentials", ".docker/config.json", ".kube/config", ".gnupg/**", ".ssh/**", "!.ssh/known_hosts", "!.ssh/*.pub",
+		".aws/credentials", ".docker/config.json", ".kube/config", ".gnupg/**", ".ssh/**", "!.ssh/known_hosts",
+		"!.ssh/*.pub",
 		"write:.git/**",
 	}
 }

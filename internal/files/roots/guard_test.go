@@ -15,10 +15,14 @@ func TestProtectedNames(t *testing.T) {
 	for name, want := range map[string]string{ // what is refused
 		".env": "rw", "a/b/.env": "rw", ".env.local": "rw", ".ENV": "rw", ".env.example": "", "x.env": "", "env": "",
 		".env/lib/python": "", // an environment of Python
-		"k.pem":           "rw", "certs/K.PEM": "rw", "id_rsa": "rw", "id_rsa.pub": "", ".ssh/config": "rw", ".ssh": "rw",
-		".ssh/known_hosts": "", ".ssh/id_ed25519.pub": "", "x.ssh/config": "", ".aws/credentials": "rw", "credentials": "",
-		".git": "w", ".git/config": "w", "sub/.git/hooks/pre-commit": "w", ".gitignore": "", ".github/workflows/x": "", "a.git/x": "",
-		".": "",
+		"k.pem":           "rw", "certs/K.PEM": "rw", "id_rsa": "rw", "id_rsa.pub": "", ".ssh/config": "rw",
+		".ssh":             "rw",
+		".ssh/known_hosts": "", ".ssh/id_ed25519.pub": "", "x.ssh/config": "", ".aws/credentials": "rw",
+		"credentials": "",
+		".git":        "w", ".git/config": "w", "sub/.git/hooks/pre-commit": "w", ".gitignore": "",
+		".github/workflows/x": "",
+		"a.git/x":             "",
+		".":                   "",
 	} {
 		got := ""
 		if g.Refuses(name, false) {
@@ -58,8 +62,10 @@ func TestGuardPatterns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"secret/x": true, "a/secret": true, "secret/open/x": false, "secret/open/not": true, "a/secrets/x": false,
-		".tail": true, "x.tail": true, "x.tails": false, "abc": true, "ac": false, "xz.z": true, "z.z": false, "mon": true, "mo": false,
+	for name, want := range map[string]bool{"secret/x": true, "a/secret": true, "secret/open/x": false,
+		"secret/open/not": true, "a/secrets/x": false,
+		".tail": true, "x.tail": true, "x.tails": false, "abc": true, "ac": false, "xz.z": true, "z.z": false,
+		"mon": true, "mo": false,
 		"back*slash": true, "backslash": false, "dir/x": true, "dir": false} {
 		if g.Refuses(name, false) != want {
 			t.Errorf("%s: got %t", name, !want)
@@ -85,8 +91,10 @@ func TestGuardSeesThroughLinks(t *testing.T) {
 	for path, want := range map[string]string{
 		".env": "!denied", "x/../.env": "!denied", "plain": "!denied", "absolute": "!denied", "keys/config": "!denied",
 		".git/config": "fine", "repo/config": "fine",
-		"a/b/keys/config": "!denied", "a/b/c/plain": "!denied", "a/other/keys/config": "!denied", "a/b/c/d/.env": "!denied",
-		"a/b/c/d/file": "deep", "a/other/c/d/file": "deep", "a/b/c/d/none": "!not_found", "a/b/none/d/file": "!not_found",
+		"a/b/keys/config": "!denied", "a/b/c/plain": "!denied", "a/other/keys/config": "!denied",
+		"a/b/c/d/.env": "!denied",
+		"a/b/c/d/file": "deep", "a/other/c/d/file": "deep", "a/b/c/d/none": "!not_found",
+		"a/b/none/d/file": "!not_found",
 	} {
 		if got := content(t, s, path); got != want {
 			t.Errorf("%s: got %s, want %s", path, got, want)

@@ -48,7 +48,8 @@ func TestReplace(t *testing.T) {
 		t.Fatalf("in its place: %v, %v", now, err)
 	}
 	failing := errors.New("no more")
-	if _, err := new(Writer).Replace(t.Context(), nil, p, now, 0o644, func(f *os.File) error { f.WriteString("ha"); return failing }); err != failing ||
+	if _, err := new(Writer).Replace(t.Context(), nil, p, now, 0o644,
+		func(f *os.File) error { f.WriteString("ha"); return failing }); err != failing ||
 		content(t, s, "f") != "second" {
 		t.Errorf("half of it: %v, %s", err, content(t, s, "f"))
 	}
@@ -103,7 +104,8 @@ func TestNamesOfTemporaryFiles(t *testing.T) {
 			t.Fatalf("%s is none", name)
 		}
 	}
-	for _, name := range []string{"", ".gatehouse-", ".gatehouse-.tmp", ".gatehouse-notes.tmp", "x" + tempName(), tempName() + "x", ".gatehouse-abcdefghijklmnopqrstuvwxyz.tmp"} {
+	for _, name := range []string{"", ".gatehouse-", ".gatehouse-.tmp", ".gatehouse-notes.tmp", "x" + tempName(),
+		tempName() + "x", ".gatehouse-abcdefghijklmnopqrstuvwxyz.tmp"} {
 		if isTemp(name) {
 			t.Errorf("%q is taken for one", name)
 		}

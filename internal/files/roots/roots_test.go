@@ -183,7 +183,8 @@ func TestLinks(t *testing.T) {
 	for path, want := range map[string]string{
 		"relative": "a", "absolute": "a", "dir/f": "a", "sibling": "b", "other/f": "b", "around/f": "a", "l11": "a",
 		"dir/../absolute": "a",
-		"out":             "!outside_root", "outdir/f": "!outside_root", "relout": "!outside_root", "deep": "!outside_root",
+		"out":             "!outside_root", "outdir/f": "!outside_root", "relout": "!outside_root",
+		"deep":   "!outside_root",
 		"chain2": "!outside_root", "magic": "!outside_root", "outdir/../f": "!not_found",
 		"loop1": "!unsupported", "self": "!unsupported", "dangling": "!not_found", "absdangling": "!not_found",
 		"absolute/": "a", "out/": "!outside_root", "outdir": "!outside_root", "dir": "!is_a_directory",
@@ -320,7 +321,8 @@ func FuzzResolve(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	for _, p := range []string{"../secret", "sub/../../secret", "link", "~/secret", dir + "/root/../secret", "sub//..//.//..", "\x00"} {
+	for _, p := range []string{"../secret", "sub/../../secret", "link", "~/secret", dir + "/root/../secret",
+		"sub//..//.//..", "\x00"} {
 		f.Add(p)
 	}
 	f.Fuzz(func(t *testing.T, path string) {

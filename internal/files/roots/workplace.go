@@ -34,7 +34,8 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	if err != nil {
 		return Workplace{}, err
 	}
-	f, err := place.Root.OpenFile(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // does not wait for the writer of a pipe
+	// does not wait for the writer of a pipe
+	f, err := place.Root.OpenFile(place.Name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return Workplace{}, &tool.Refusal{
 			Code:    tool.CodeNotFound,

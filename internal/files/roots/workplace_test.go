@@ -60,7 +60,8 @@ func TestWhatIsNoFolderIsRefusedByItsField(t *testing.T) {
 
 func TestAPipeIsNotWaitedFor(t *testing.T) {
 	home := t.TempDir()
-	if out, err := exec.CommandContext(t.Context(), "mkfifo", filepath.Join(home, "pipe")).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "mkfifo",
+		filepath.Join(home, "pipe")).CombinedOutput(); err != nil {
 		t.Skipf("no named pipe can be made here: %v %s", err, out)
 	}
 	s, err := Open([]Dir{{Path: home}}, Options{})

@@ -130,7 +130,8 @@ func explain(err error) error {
 		return errors.New("the backreference " + e + " is not supported (RE2)")
 	case se.Code == syntax.ErrMissingRepeatArgument:
 		return fmt.Errorf("nothing stands before %q; escape it with a backslash, or set literal", e)
-	case se.Code == syntax.ErrMissingParen || se.Code == syntax.ErrUnexpectedParen || se.Code == syntax.ErrMissingBracket:
+	case se.Code == syntax.ErrMissingParen || se.Code == syntax.ErrUnexpectedParen ||
+		se.Code == syntax.ErrMissingBracket:
 		return fmt.Errorf("%s in %q; escape it with a backslash, or set literal", se.Code, e)
 	}
 	return fmt.Errorf("%s: %q", se.Code, se.Expr)

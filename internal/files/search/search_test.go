@@ -102,9 +102,12 @@ func asksPlainly(re *regexp.Regexp) bool {
 }
 
 var patterns = []string{
-	`func`, `func \w+\(`, `^func`, `\)$`, `^\s*$`, `^$`, ``, `\berr\b`, `err != nil|return nil`, `[A-Z]{3,}_[A-Z]+`, `(?i)todo`, `(?i)kelvin|task`,
-	`a.*z`, `ä`, `[^\x00-\x7F]`, `\p{Lu}\p{Ll}+`, `.`, `\S+@\S+`, `"[^"]*"`, `x{2,3}y?`, `\bx\b`, `\Bx\B`, `(foo|bar|baz)+q`, `\d+\.\d+`, `(?i)straße`,
-	`^\t+if .* \{$`, `[[:upper:]]\w*Error\b`, `z$|^a`, `\Aa`, `z\z`, `�`, `.$`, `^.{3}$`, `(?s)a.b`, `s|k`, `(?i)s$`, `\r`, `\r$`, `a\r`, `[\r\t]`, `q\b`, `\b`, `\B`, `(a|b|c|d|e|f|g|h)z`,
+	`func`, `func \w+\(`, `^func`, `\)$`, `^\s*$`, `^$`, ``, `\berr\b`, `err != nil|return nil`, `[A-Z]{3,}_[A-Z]+`,
+	`(?i)todo`, `(?i)kelvin|task`,
+	`a.*z`, `ä`, `[^\x00-\x7F]`, `\p{Lu}\p{Ll}+`, `.`, `\S+@\S+`, `"[^"]*"`, `x{2,3}y?`, `\bx\b`, `\Bx\B`,
+	`(foo|bar|baz)+q`, `\d+\.\d+`, `(?i)straße`,
+	`^\t+if .* \{$`, `[[:upper:]]\w*Error\b`, `z$|^a`, `\Aa`, `z\z`, `�`, `.$`, `^.{3}$`, `(?s)a.b`, `s|k`, `(?i)s$`,
+	`\r`, `\r$`, `a\r`, `[\r\t]`, `q\b`, `\b`, `\B`, `(a|b|c|d|e|f|g|h)z`,
 }
 
 var texts = []string{
@@ -256,8 +259,10 @@ func TestModes(t *testing.T) {
 		q    Query
 		want string
 	}{
-		{"definitions first", Query{Pattern: open}, "a/one.go:3:// Open opens. a/one.go:4:func Open() {} a/one.go:6:var x = Open a/two.go:3:var y = Open // Open b.md:1:Open the door. wide.txt:1:Open"},
-		{"globs", Query{Pattern: open, Globs: globs, PerFile: 1}, "a/one.go:3:// Open opens. a/two.go:3:var y = Open // Open"},
+		{"definitions first", Query{Pattern: open},
+			"a/one.go:3:// Open opens. a/one.go:4:func Open() {} a/one.go:6:var x = Open a/two.go:3:var y = Open // Open b.md:1:Open the door. wide.txt:1:Open"},
+		{"globs", Query{Pattern: open, Globs: globs, PerFile: 1},
+			"a/one.go:3:// Open opens. a/two.go:3:var y = Open // Open"},
 		{"files", Query{Mode: Files, Pattern: open}, "a/one.go:1 a/two.go:1 b.md:1 wide.txt:1"},
 		{"count", Query{Mode: Count, Pattern: open}, "a/one.go:3 a/two.go:1 b.md:1 wide.txt:1"},
 		{"names", Query{Mode: Names, Globs: globs}, "a/one.go:0 a/two.go:0"},
@@ -265,8 +270,10 @@ func TestModes(t *testing.T) {
 		{"below", Query{Mode: Files, Pattern: open, Tree: walk.Options{Start: "a"}}, "one.go:1 two.go:1"},
 		{"limit", Query{Mode: Files, Pattern: open, Limit: 2}, "a/one.go:1 a/two.go:1"},
 		{"after", Query{Mode: Files, Pattern: open, Limit: 2, After: Key{Path: "a/one.go"}}, "a/two.go:1 b.md:1"},
-		{"after a line", Query{Pattern: open, Limit: 2, After: Key{Rank: 1, Path: "a/one.go", Line: 4}}, "a/one.go:6:var x = Open a/two.go:3:var y = Open // Open"},
-		{"all", Query{Mode: Files, Pattern: open, Tree: walk.Options{All: true}}, "a/one.go:1 a/two.go:1 b.md:1 skip.log:1 wide.txt:1"},
+		{"after a line", Query{Pattern: open, Limit: 2, After: Key{Rank: 1, Path: "a/one.go", Line: 4}},
+			"a/one.go:6:var x = Open a/two.go:3:var y = Open // Open"},
+		{"all", Query{Mode: Files, Pattern: open, Tree: walk.Options{All: true}},
+			"a/one.go:1 a/two.go:1 b.md:1 skip.log:1 wide.txt:1"},
 	} {
 		if got := strings.Join(resultLines(search(t, dir, c.q)), " "); got != c.want {
 			t.Errorf("%s: got  %s\nwant %s", c.what, got, c.want)
@@ -451,7 +458,8 @@ func TestCancel(t *testing.T) {
 
 func TestAdvice(t *testing.T) {
 	for text, want := range map[string]string{
-		`a(?=b)`: "lookahead", `(?<!a)b`: "lookbehind", `(a)\1`: "backreference", `*a`: "literal", `foo(`: "literal", `a)`: "literal", `[a`: "literal", `\q`: "escape",
+		`a(?=b)`: "lookahead", `(?<!a)b`: "lookbehind", `(a)\1`: "backreference", `*a`: "literal", `foo(`: "literal",
+		`a)`: "literal", `[a`: "literal", `\q`: "escape",
 		strings.Repeat("a", maxPattern+1): "bytes",
 	} {
 		if _, err := Compile(text, How{}); err == nil || !strings.Contains(err.Error(), want) {
@@ -462,8 +470,10 @@ func TestAdvice(t *testing.T) {
 
 func TestRequiredLiterals(t *testing.T) {
 	for text, want := range map[string]string{
-		`func \w+Handler\(`: "[Handler(] false", `foo|barbaz`: "[foo barbaz] false", `(?i)ERRor`: "[error] true", `(?i)task`: "[ta] true",
-		`a?bc+`: "[b] false", `(foo){2,}`: "[foo] false", `x*`: "[] false", `(?i:abc)|def`: "[abc def] true", `foo|.`: "[] false", `[a-z]+_\d`: "[_] false",
+		`func \w+Handler\(`: "[Handler(] false", `foo|barbaz`: "[foo barbaz] false", `(?i)ERRor`: "[error] true",
+		`(?i)task`: "[ta] true",
+		`a?bc+`:    "[b] false", `(foo){2,}`: "[foo] false", `x*`: "[] false", `(?i:abc)|def`: "[abc def] true",
+		`foo|.`: "[] false", `[a-z]+_\d`: "[_] false",
 	} {
 		re := compile(t, text, How{}).re
 		tree, err := parsePattern(re.String())

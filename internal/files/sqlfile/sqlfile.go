@@ -37,7 +37,8 @@ type File struct {
 	ForeignKeys bool  // foreign keys are enforced
 	Journal     int64 // bytes to which a longer write-ahead log is cut; 0 leaves it
 	Secret      bool  // a file that other users can read is refused
-	Page        int   // page size of a new file in bytes, a power of two; 0 means SQLite's 4,096. Larger pages suit large rows
+	// page size of a new file in bytes, a power of two; 0 means SQLite's 4,096. Larger pages suit large rows
+	Page int
 
 	mu     sync.Mutex
 	db     *sql.DB

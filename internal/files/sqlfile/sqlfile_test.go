@@ -164,7 +164,8 @@ func TestANewFileHasThePagesThatWereAskedFor(t *testing.T) {
 	}
 	var size int
 	var mode string
-	if err := errors.Join(db.QueryRow("PRAGMA page_size").Scan(&size), db.QueryRow("PRAGMA journal_mode").Scan(&mode)); err != nil ||
+	if err := errors.Join(db.QueryRow("PRAGMA page_size").Scan(&size),
+		db.QueryRow("PRAGMA journal_mode").Scan(&mode)); err != nil ||
 		size != 16<<10 ||
 		mode != "wal" {
 		t.Errorf("pages of %d bytes, journal %s, %v", size, mode, err)

@@ -121,15 +121,23 @@ var extra = sync.OnceValue(func() map[string]*regexp.Regexp {
 	script := `^(?:export\s+)?(?:default\s+)?(?:const|let|var)\s+\w+\s*(?::[^=]+)?=\s*(?:async\s*)?(?:\(.*\)?|\w+)\s*(?:=>.*|function.*)?$|` +
 		`^\s+(?:(?:static|async|get|set|public|private|protected|readonly|override)\s+)*[\w$#]+\s*(?:<[^>]*>)?\([^;]*\)\s*(?::[^={]+)?\{\s*$|^\s*type\s+\w+`
 	all := map[string]string{
-		"markdown": `^#{1,6}\s+\S`, "restructuredtext": `^[=~^-]{4,}$`, "makefile": `^[A-Za-z0-9_.%/$()-]+(?:\s+[\w.%/$()-]+)*\s*::?(?:[^=]|$)`,
-		"c": `^#\s*define\s+\w|^` + call, "cpp": `^#\s*define\s+\w|^\s*` + call, "objective-c": `^[-+]\s*\(|^@(?:interface|implementation|protocol)\b`, "java": `^\s+` + call, "csharp": `^\s+` + call,
-		"shell": shell, "javascript": script, "typescript": script,
-		"css": `^[^\s@}/*][^{;]*\{|^@(?:media|keyframes|supports|font-face)\b`, "scss": `^\s*[^\s}/*][^{;]*\{\s*$|^\s*@(?:mixin|function|media)\b`,
-		"ini": `^\[[^\]]+\]`, "toml": `^\[{1,2}[^\]]+\]`, "yaml": `^[\w."'-]+\s*:(?:\s|$)`, "json": `^ {0,4}"[^"]+"\s*:\s*[\[{]`,
+		"markdown": `^#{1,6}\s+\S`, "restructuredtext": `^[=~^-]{4,}$`,
+		"makefile": `^[A-Za-z0-9_.%/$()-]+(?:\s+[\w.%/$()-]+)*\s*::?(?:[^=]|$)`,
+		"c":        `^#\s*define\s+\w|^` + call, "cpp": `^#\s*define\s+\w|^\s*` + call,
+		"objective-c": `^[-+]\s*\(|^@(?:interface|implementation|protocol)\b`, "java": `^\s+` + call,
+		"csharp": `^\s+` + call,
+		"shell":  shell, "javascript": script, "typescript": script,
+		"css":  `^[^\s@}/*][^{;]*\{|^@(?:media|keyframes|supports|font-face)\b`,
+		"scss": `^\s*[^\s}/*][^{;]*\{\s*$|^\s*@(?:mixin|function|media)\b`,
+		"ini":  `^\[[^\]]+\]`, "toml": `^\[{1,2}[^\]]+\]`, "yaml": `^[\w."'-]+\s*:(?:\s|$)`,
+		"json":       `^ {0,4}"[^"]+"\s*:\s*[\[{]`,
 		"sql":        `(?i)^\s*create\s+(?:or\s+replace\s+)?(?:temp(?:orary)?\s+)?(?:unique\s+)?(?:table|view|index|function|procedure|trigger|type|schema)\b`,
-		"dockerfile": `(?i)^(?:from|entrypoint|cmd)\s`, "html": `(?i)<h[1-6][ >]|<(?:title|form|section|template)\b`, "hcl": `^\w+(?:\s+"[^"]+")*\s*\{`,
-		"ruby": `^\s*(?:attr_\w+|scope|has_many|belongs_to)\b`, "lua": `^\s*(?:local\s+)?function\b`, "elixir": `^\s*def\w*\s`, "perl": `^\s*package\s`, "unix-assembly": `^[A-Za-z_][\w.$]*:|^TEXT\s`,
-		"graphql": `^(?:type|input|enum|interface|union|scalar|query|mutation|fragment)\s`, "proto": `^\s*(?:message|service|rpc|enum|oneof)\s`,
+		"dockerfile": `(?i)^(?:from|entrypoint|cmd)\s`, "html": `(?i)<h[1-6][ >]|<(?:title|form|section|template)\b`,
+		"hcl":  `^\w+(?:\s+"[^"]+")*\s*\{`,
+		"ruby": `^\s*(?:attr_\w+|scope|has_many|belongs_to)\b`, "lua": `^\s*(?:local\s+)?function\b`,
+		"elixir": `^\s*def\w*\s`, "perl": `^\s*package\s`, "unix-assembly": `^[A-Za-z_][\w.$]*:|^TEXT\s`,
+		"graphql": `^(?:type|input|enum|interface|union|scalar|query|mutation|fragment)\s`,
+		"proto":   `^\s*(?:message|service|rpc|enum|oneof)\s`,
 	}
 	compiled := make(map[string]*regexp.Regexp)
 	for id, source := range all {

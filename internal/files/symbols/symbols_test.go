@@ -9,10 +9,14 @@ import (
 
 func TestDefines(t *testing.T) {
 	for line, want := range map[string]bool{ // the match is between brackets
-		"func [Open]() {": true, "func (s *Server) [Close]() error": true, "[func Open]()": true, "\tx := [Open]()": false, "func main() { [Open]() }": false,
-		"func (s *S) x() { [Open]() }": false, "export default class [Door] {": true, "class Door extends [House]": false, "pub(crate) fn [open]()": true,
-		"impl<T> [Door]<T> {": true, "  def [open](self):": true, "public static void [main]": false, "#define [MAX] 3": true, "#define MAX [LESS]": false,
-		"// the class [of] things": false, "struct [point] {": true, "[type Door] struct": true, "[struct]": true, "": false,
+		"func [Open]() {": true, "func (s *Server) [Close]() error": true, "[func Open]()": true,
+		"\tx := [Open]()": false, "func main() { [Open]() }": false,
+		"func (s *S) x() { [Open]() }": false, "export default class [Door] {": true,
+		"class Door extends [House]": false, "pub(crate) fn [open]()": true,
+		"impl<T> [Door]<T> {": true, "  def [open](self):": true, "public static void [main]": false,
+		"#define [MAX] 3": true, "#define MAX [LESS]": false,
+		"// the class [of] things": false, "struct [point] {": true, "[type Door] struct": true, "[struct]": true,
+		"": false,
 	} {
 		at := max(strings.IndexByte(line, '['), 0)
 		plain := strings.NewReplacer("[", "", "]", "").Replace(line)
@@ -33,7 +37,8 @@ func TestOf(t *testing.T) {
 			"1: export interface A\n4: export class B\n  5: private run(x: string): void\n10: export const f = (a: number) =>\n12: type C = string;\n"},
 		{"c", "#include <x.h>\n#define MAX 3\nint main(int argc, char **argv)\n{\n\tif (x) {\n\t}\n\treturn f(x);\n}\nstruct p {\n};\nstatic void *g(void) {\n", "2: #define MAX 3\n3: int main(int argc, char **argv)\n9: struct p\n11: static void *g(void)\n"},
 		{"java", "public class A {\n    public int f(int x) {\n        while (x > 0) {\n        }\n        return g(x);\n    }\n}\n", "1: public class A\n  2: public int f(int x)\n"},
-		{"rust", "pub struct P;\nimpl P {\n    pub fn new() -> Self {\n    }\n}\nmacro_rules! m {\n}\n", "1: pub struct P;\n2: impl P\n  3: pub fn new() -> Self\n6: macro_rules! m\n"},
+		{"rust", "pub struct P;\nimpl P {\n    pub fn new() -> Self {\n    }\n}\nmacro_rules! m {\n}\n",
+			"1: pub struct P;\n2: impl P\n  3: pub fn new() -> Self\n6: macro_rules! m\n"},
 		{"markdown", "# A\ntext\n## B\n```\n# no\n```\n### C\n## D\n", "1: # A\n  3: ## B\n    7: ### C\n  8: ## D\n"},
 		{"makefile", "CC = x\nall: a b\n\tdo it: now\n.PHONY: all\n", "2: all: a b\n4: .PHONY: all\n"},
 		{"yaml", "a:\n  b: 1\nc: 2\n# d: no\n", "1: a\n3: c: 2\n"},

@@ -170,14 +170,19 @@ func TestIgnoreAgreesWithGit(t *testing.T) {
 	}
 	dir := t.TempDir()
 	rules := []string{
-		"*.log", "!keep.log", "/build", "out/", "docs/*.txt", "**/gen", "a/**/z", "deep/**", "!deep/not", "# comment", "",
-		"\\#hash", "\\!bang", "trail\\ ", "sp ace  ", "[ab]x", "[!c]y", "q?", "*.[oa]", "foo/*", "!foo/bar", "x*y*z", "/only/here", "mid/dle", "**", "ü*",
+		"*.log", "!keep.log", "/build", "out/", "docs/*.txt", "**/gen", "a/**/z", "deep/**", "!deep/not", "# comment",
+		"",
+		"\\#hash", "\\!bang", "trail\\ ", "sp ace  ", "[ab]x", "[!c]y", "q?", "*.[oa]", "foo/*", "!foo/bar", "x*y*z",
+		"/only/here", "mid/dle", "**", "ü*",
 	}
 	put(t, dir, "sub/.gitignore", "*.md\n!/README.md\n/top\nnest/inner\n!b.log\n")
 	names := []string{
-		"a.log", "keep.log", "build/x", "sub/build/x", "out/x", "sub/out", "sub/out2/out/f", "docs/a.txt", "docs/b/a.txt", "x/gen/f", "gen",
-		"a/z", "a/b/z", "a/b/c/z/f", "deep/x", "deep/not", "#hash", "!bang", "trail ", "sp ace", "ax", "by", "cy", "qq", "q", "m.o", "m.c",
-		"foo/bar", "foo/baz", "xaybz", "only/here", "sub/only/here", "mid/dle", "sub/mid/dle", "sub/a.md", "sub/README.md", "sub/top", "sub/x/top",
+		"a.log", "keep.log", "build/x", "sub/build/x", "out/x", "sub/out", "sub/out2/out/f", "docs/a.txt",
+		"docs/b/a.txt", "x/gen/f", "gen",
+		"a/z", "a/b/z", "a/b/c/z/f", "deep/x", "deep/not", "#hash", "!bang", "trail ", "sp ace", "ax", "by", "cy", "qq",
+		"q", "m.o", "m.c",
+		"foo/bar", "foo/baz", "xaybz", "only/here", "sub/only/here", "mid/dle", "sub/mid/dle", "sub/a.md",
+		"sub/README.md", "sub/top", "sub/x/top",
 		"sub/nest/inner", "sub/x/nest/inner", "sub/b.log", "sub/x/b.log", "über", "plain",
 	}
 	for _, n := range names {
@@ -192,7 +197,8 @@ func TestIgnoreAgreesWithGit(t *testing.T) {
 			file = []string{"**", "!plain"}
 		}
 		put(t, dir, ".gitignore", strings.Join(file, "\n")+"\n")
-		out, err := exec.CommandContext(t.Context(), git, "-C", dir, "-c", "core.excludesFile=/dev/null", "ls-files", "-z", "--others", "--exclude-standard").
+		out, err := exec.CommandContext(t.Context(), git, "-C", dir, "-c", "core.excludesFile=/dev/null", "ls-files",
+			"-z", "--others", "--exclude-standard").
 			Output()
 		if err != nil {
 			t.Fatal(err)
@@ -227,13 +233,20 @@ func TestGlobs(t *testing.T) {
 		path  string
 		want  bool
 	}{
-		{"*.go", "a/b/c.go", true}, {"*.go", "a/b/c.go.txt", false}, {"a/*.go", "a/c.go", true}, {"a/*.go", "a/b/c.go", false},
-		{"a/**/*.go", "a/c.go", true}, {"a/**/*.go", "a/x/y/c.go", true}, {"**/c.go", "c.go", true}, {"**/b/**", "a/b/c", true}, {"**/b/**", "a/b", false},
-		{"/c.go", "c.go", true}, {"/c.go", "a/c.go", false}, {"./c.go", "c.go", true}, {"a/", "a/b/c", true}, {"a/", "b/a", false},
-		{"*.{go,md}", "x.md", true}, {"*.{go,md}", "x.c", false}, {"{a,b/{c,d}}/x", "b/d/x", true}, {"{a,b/{c,d}}/x", "b/x", false},
-		{"!*.go", "x.go", false}, {"!*.go", "x.md", true}, {"*.go !*_test.go", "a_test.go", false}, {"*.go !*_test.go", "a.go", true},
-		{"?.go", "ä.go", true}, {"[a-c]x", "bx", true}, {"[!a-c]x", "bx", false}, {"[]]x", "]x", true}, {"[x", "[x", true}, {`\*x`, "*x", true}, {`\*x`, "ax", false},
-		{"a*b*c", "a/b/c", false}, {"a*b*c", "aXbXc", true}, {"**", "a/b", true}, {"a/**", "a/b/c", true}, {"**/a/**/b/**/c", "x/a/a/b/a/b/c", true},
+		{"*.go", "a/b/c.go", true}, {"*.go", "a/b/c.go.txt", false}, {"a/*.go", "a/c.go", true},
+		{"a/*.go", "a/b/c.go", false},
+		{"a/**/*.go", "a/c.go", true}, {"a/**/*.go", "a/x/y/c.go", true}, {"**/c.go", "c.go", true},
+		{"**/b/**", "a/b/c", true}, {"**/b/**", "a/b", false},
+		{"/c.go", "c.go", true}, {"/c.go", "a/c.go", false}, {"./c.go", "c.go", true}, {"a/", "a/b/c", true},
+		{"a/", "b/a", false},
+		{"*.{go,md}", "x.md", true}, {"*.{go,md}", "x.c", false}, {"{a,b/{c,d}}/x", "b/d/x", true},
+		{"{a,b/{c,d}}/x", "b/x", false},
+		{"!*.go", "x.go", false}, {"!*.go", "x.md", true}, {"*.go !*_test.go", "a_test.go", false},
+		{"*.go !*_test.go", "a.go", true},
+		{"?.go", "ä.go", true}, {"[a-c]x", "bx", true}, {"[!a-c]x", "bx", false}, {"[]]x", "]x", true},
+		{"[x", "[x", true}, {`\*x`, "*x", true}, {`\*x`, "ax", false},
+		{"a*b*c", "a/b/c", false}, {"a*b*c", "aXbXc", true}, {"**", "a/b", true}, {"a/**", "a/b/c", true},
+		{"**/a/**/b/**/c", "x/a/a/b/a/b/c", true},
 		{"src/**/test/*.py", "src/a/test/b/test/x.py", true}, {"src/**/test/*.py", "src/a/test/b/x.py", false},
 	} {
 		g, err := ParseGlobs(strings.Fields(c.globs))

@@ -116,7 +116,9 @@ func (m *Manifest) validate() error {
 func (f File) Member() string { return f.Folder + "/" + f.Path }
 
 // writeArchive writes a backup to w.
-func writeArchive(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c *collection, progress Progress) error {
+func writeArchive(
+	ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c *collection, progress Progress,
+) error {
 	sealed, err := age.Encrypt(w, to...)
 	if err != nil {
 		return err
@@ -137,7 +139,8 @@ func writeArchive(ctx context.Context, w io.Writer, to []age.Recipient, m *Manif
 	done := int64(0)
 	for i, f := range m.Files {
 		progress.report(PhaseWrite, done, c.bytes)
-		if err := addFile(ctx, files, f, c.from[i], func(n int64) { progress.report(PhaseWrite, done+n, c.bytes) }); err != nil {
+		if err := addFile(ctx, files, f, c.from[i],
+			func(n int64) { progress.report(PhaseWrite, done+n, c.bytes) }); err != nil {
 			return err
 		}
 		done += f.Size
@@ -220,7 +223,8 @@ func openArchiveWith(r io.Reader, by ...age.Identity) (*archive, error) {
 // openPlain reads the manifest of a decrypted backup.
 func openPlain(plain io.Reader) (a *archive, err error) {
 	a = &archive{}
-	if a.packed, err = zstd.NewReader(plain, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow)); err != nil {
+	if a.packed, err = zstd.NewReader(plain, zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderMaxWindow(maxWindow)); err != nil {
 		return nil, broken(err)
 	}
 	a.files = tar.NewReader(a.packed)

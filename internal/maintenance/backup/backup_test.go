@@ -64,7 +64,8 @@ func (m *machine) put(folder, name, text string) {
 func (m *machine) target(keep int) (dir string) {
 	m.t.Helper()
 	dir = m.t.TempDir()
-	if err := m.backups.SetTarget(m.t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir, Keep: keep}); err != nil {
+	if err := m.backups.SetTarget(m.t.Context(),
+		Target{Name: "shelf", Kind: Directory, Path: dir, Keep: keep}); err != nil {
 		m.t.Fatal(err)
 	}
 	return dir
@@ -330,7 +331,8 @@ func TestWhatOthersLeftUnfinishedIsTakenAway(t *testing.T) {
 func TestATargetKeepsTheNewestOfEachHost(t *testing.T) {
 	m, other := newMachine(t, "host_a"), newMachine(t, "host_b")
 	dir := m.target(2)
-	if err := other.backups.SetTarget(t.Context(), Target{Name: "shelf", Kind: Directory, Path: dir, Keep: 1}); err != nil {
+	if err := other.backups.SetTarget(t.Context(),
+		Target{Name: "shelf", Kind: Directory, Path: dir, Keep: 1}); err != nil {
 		t.Fatal(err)
 	}
 	theirs := other.create()

@@ -222,7 +222,8 @@ func (u *bucketUpload) commit(ctx context.Context) error {
 		}
 	}
 	b := u.bucket
-	if _, err := b.client.CompleteMultipartUpload(ctx, b.name, u.key, u.id, u.parts, minio.PutObjectOptions{}); err != nil {
+	if _, err := b.client.CompleteMultipartUpload(ctx, b.name, u.key, u.id, u.parts,
+		minio.PutObjectOptions{}); err != nil {
 		return failure(err)
 	}
 	u.done = true

@@ -162,7 +162,8 @@ func (r *Manager) startMount(ctx context.Context, m *activeMount, q MountRequest
 	var index []int // of the files in the manifest
 	for i, f := range c.manifest.Files {
 		if q.Hide == nil || !q.Hide(f.Member()) {
-			files, index = append(files, fusemount.File{Path: f.Member(), Size: f.Size, Modified: f.Modified}), append(index, i)
+			files, index = append(files, fusemount.File{Path: f.Member(), Size: f.Size,
+				Modified: f.Modified}), append(index, i)
 			m.Bytes += f.Size
 		}
 	}

@@ -128,7 +128,8 @@ func (m *machine) mounted(q MountRequest) Mounted {
 func TestMount(t *testing.T) {
 	mountable(t)
 	m, files := filled(t)
-	at := m.mounted(MountRequest{Owner: "ann", Hide: func(member string) bool { return member == "config/secrets.key" }})
+	at := m.mounted(MountRequest{Owner: "ann",
+		Hide: func(member string) bool { return member == "config/secrets.key" }})
 	copied := filepath.Join(t.TempDir(), "copy")
 	if out, err := exec.Command("cp", "-r", at.Path, copied).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

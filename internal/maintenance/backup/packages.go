@@ -181,7 +181,9 @@ func (r *Manager) CheckPackages(ctx context.Context, ids []string) error {
 }
 
 // FindBackup is Info for the backup that a restore of packages, or of everything, would use.
-func (r *Manager) FindBackup(ctx context.Context, target, name string, packages []string, key Key) (Entry, *Manifest, error) {
+func (r *Manager) FindBackup(
+	ctx context.Context, target, name string, packages []string, key Key,
+) (Entry, *Manifest, error) {
 	e, m, err := r.backupInfo(ctx, target, name, len(packages) == 0, key)
 	if err == nil {
 		_, _, err = m.choose(packages)

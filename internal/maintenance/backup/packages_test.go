@@ -92,7 +92,8 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 		t.Errorf("there are %v, removed %v, %v", left, made.Removed, err)
 	}
 	// A restore of everything takes the newest backup of everything.
-	if e, _, err := m.backups.FindBackup(t.Context(), "shelf", "", nil, key(password)); err != nil || e.Name != whole.Name {
+	if e, _, err := m.backups.FindBackup(t.Context(), "shelf", "", nil, key(password)); err != nil ||
+		e.Name != whole.Name {
 		t.Errorf("everything would come from %s, %v", e.Name, err)
 	}
 	if e, _, err := m.backups.FindBackup(t.Context(), "shelf", "", []string{"one"}, key(password)); err != nil ||
@@ -110,8 +111,9 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 		}
 		got := all(t, m.Data)
 		for path, want := range map[string]string{
-			"packages/one/data/notes": "one notes", "packages/one/data/new": "", "packages/one/program-1/run.js": "one program",
-			"packages/two/data/notes": "two later", "contexts.db": "contexts later",
+			"packages/one/data/notes": "one notes", "packages/one/data/new": "",
+			"packages/one/program-1/run.js": "one program",
+			"packages/two/data/notes":       "two later", "contexts.db": "contexts later",
 		} {
 			if got[path] != want {
 				t.Errorf("from %s: %s holds %q, want %q", name, path, got[path], want)
@@ -230,14 +232,15 @@ func TestOneFileIsReadOutOfABackup(t *testing.T) {
 	made := m.create()
 	for path, want := range map[string]string{"data/a/two": "second", "config/gatehouse.yaml": "settings"} {
 		got := ""
-		if err := m.backups.ReadFile(t.Context(), "shelf", "", path, key(password), func(e Entry, f File, r io.Reader) error {
-			b, err := io.ReadAll(r)
-			got = string(b)
-			if e.Name != made.Name || f.Member() != path {
-				t.Errorf("%s: of %s, %s", path, e.Name, f.Member())
-			}
-			return err
-		}); err != nil ||
+		if err := m.backups.ReadFile(t.Context(), "shelf", "", path, key(password),
+			func(e Entry, f File, r io.Reader) error {
+				b, err := io.ReadAll(r)
+				got = string(b)
+				if e.Name != made.Name || f.Member() != path {
+					t.Errorf("%s: of %s, %s", path, e.Name, f.Member())
+				}
+				return err
+			}); err != nil ||
 			got != want {
 			t.Errorf("%s: %q, %v", path, got, err)
 		}

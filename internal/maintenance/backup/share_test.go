@@ -114,7 +114,8 @@ func TestAShareHoldsBackups(t *testing.T) {
 	addr, who, behind := fileServer(t, login)
 	m := newMachine(t, "host_a")
 	store := secret.In(m.Config, "")
-	if err := errors.Join(store.Set("NAS", secret.New(login)), store.Set("WRONG", secret.New("another-one"))); err != nil {
+	if err := errors.Join(store.Set("NAS", secret.New(login)),
+		store.Set("WRONG", secret.New("another-one"))); err != nil {
 		t.Fatal(err)
 	}
 	target := Target{

@@ -189,7 +189,8 @@ func (t Target) validate(f Folders) error {
 			return invalid("secret: %v", err)
 		}
 	}
-	for name, of := range map[string]string{"endpoint": t.Endpoint, "bucket": t.Bucket, "region": t.Region, "access_key": t.AccessKey} {
+	for name, of := range map[string]string{"endpoint": t.Endpoint, "bucket": t.Bucket, "region": t.Region,
+		"access_key": t.AccessKey} {
 		if of != "" && t.Kind != S3 {
 			return invalid("%s is for targets of kind s3", name)
 		}

@@ -27,10 +27,11 @@ type Options struct {
 	Name, Version string
 	Progress      func(done, total float64, note string) // nil drops them
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
-	Context       string                                 // the context on the server; "" leaves the choice to the server
-	Ask           Ask                                    // nil: there is no user to answer questions
-	HTTP          *http.Client                           // sends requests over HTTP; nil means one that uses Roots
-	Token         string                                 // for HTTP and TCP servers that require one; "" sends none
+	// the context on the server; "" leaves the choice to the server
+	Context string
+	Ask     Ask          // nil: there is no user to answer questions
+	HTTP    *http.Client // sends requests over HTTP; nil means one that uses Roots
+	Token   string       // for HTTP and TCP servers that require one; "" sends none
 }
 
 // Client is a connection of the command line to one server. It passes on questions to a

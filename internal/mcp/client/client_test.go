@@ -244,7 +244,8 @@ func TestATokenGoesIntoTheMessages(t *testing.T) {
 		}
 		c.Close()
 	}
-	for _, address := range []string{"tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:1/mcp", "127.0.0.1:1", "tcp:127.0.0.1:1"} {
+	for _, address := range []string{"tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:1/mcp", "127.0.0.1:1",
+		"tcp:127.0.0.1:1"} {
 		if _, err := DialTCP(t.Context(), address, Options{}); err == nil ||
 			!strings.Contains(err.Error(), "expected a URL such as tcp://") {
 			t.Errorf("%s: got %v", address, err)
@@ -312,7 +313,8 @@ func TestUnreachableServers(t *testing.T) {
 func TestHeaderValues(t *testing.T) {
 	for in, want := range map[string]string{
 		"file_read": "file_read", "": "", "two words": "two words",
-		" edge": "=?base64?IGVkZ2U=?=", "ü": "=?base64?w7w=?=", "=?base64?x": "=?base64?PT9iYXNlNjQ/eA==?=", "a\nb": "=?base64?YQpi?=",
+		" edge": "=?base64?IGVkZ2U=?=", "ü": "=?base64?w7w=?=", "=?base64?x": "=?base64?PT9iYXNlNjQ/eA==?=",
+		"a\nb": "=?base64?YQpi?=",
 	} {
 		if got := headerValue(in); got != want {
 			t.Errorf("headerValue(%q) = %q, want %q", in, got, want)

@@ -586,7 +586,8 @@ func (c *Conn) receiveRequest(within int64, id []byte, method string, params jso
 		select {
 		case c.answering <- struct{}{}:
 		default:
-			c.reply(id, nil, &RPCError{Code: -32000, Message: fmt.Sprintf("%d requests are being answered", maxAnswers)})
+			c.reply(id, nil, &RPCError{Code: -32000,
+				Message: fmt.Sprintf("%d requests are being answered", maxAnswers)})
 			return
 		}
 		ctx, cancel := context.WithCancel(c.life)

@@ -9,7 +9,9 @@ import (
 )
 
 // serveOld serves HTTP+SSE. Its stream begins with the given events.
-func serveOld(t *testing.T, begin string, posted func(w http.ResponseWriter, r *http.Request, events chan<- string)) string {
+func serveOld(
+	t *testing.T, begin string, posted func(w http.ResponseWriter, r *http.Request, events chan<- string),
+) string {
 	t.Helper()
 	events := make(chan string, 10)
 	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -47,8 +49,10 @@ func TestAnOldServerIsReachedByItsEndpoint(t *testing.T) {
 			if a.ID == nil {
 				return
 			}
-			events <- "event: ping\ndata: {\"jsonrpc\":\"2.0\",\"id\":" + string(a.ID) + ",\"result\":{\"wrong\":1}}\n\n"
-			events <- "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":" + string(a.ID) + "," + legacyAnswer(a) + "}\n\n"
+			events <- "event: ping\ndata: {\"jsonrpc\":\"2.0\",\"id\":" + string(a.ID) +
+				",\"result\":{\"wrong\":1}}\n\n"
+			events <- "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":" + string(a.ID) + "," + legacyAnswer(a) +
+				"}\n\n"
 		})
 	c, err := DialHTTP(t.Context(), at, Options{Name: "test"})
 	if err != nil {

@@ -44,12 +44,14 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: got %v, %t", n, r, ok)
 		}
 	}
-	for _, none := range []string{"", "2024-10-07", "2026-07-29", "2025-6-18", " 2025-06-18", "latest", "DRAFT-2026-v1"} {
+	for _, none := range []string{"", "2024-10-07", "2026-07-29", "2025-6-18", " 2025-06-18", "latest",
+		"DRAFT-2026-v1"} {
 		if r, ok := Parse(none); ok || r != None {
 			t.Errorf("%q is %v", none, r)
 		}
 	}
-	for name, want := range map[string]bool{"2099-01-01": true, "v999.0.0": true, "2026-07-27": false, "": false, "1.0": false} {
+	for name, want := range map[string]bool{"2099-01-01": true, "v999.0.0": true, "2026-07-27": false, "": false,
+		"1.0": false} {
 		if ModernName(name) != want {
 			t.Errorf("%q is modern: %t", name, !want)
 		}

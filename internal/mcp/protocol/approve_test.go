@@ -149,7 +149,8 @@ func TestANoIsANo(t *testing.T) {
 	g := newGated(t, permit.AskClient, 0)
 	k := g.talk(t, `{"elicitation":{}}`)
 	for _, answer := range []string{
-		`{"action":"decline"}`, `{"action":"cancel"}`, `{"action":"accept","content":{"approve":false}}`, `{"action":"accept"}`, `7`,
+		`{"action":"decline"}`, `{"action":"cancel"}`, `{"action":"accept","content":{"approve":false}}`,
+		`{"action":"accept"}`, `7`,
 	} {
 		st := state(t, k.say("tools/call", wipe))
 		got := k.say("tools/call", wipe+`,"requestState":"`+st+`","inputResponses":{"gatehouse_approval":`+answer+`}`)

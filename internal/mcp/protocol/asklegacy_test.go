@@ -125,7 +125,8 @@ func TestLegacyAnswersAreChecked(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		id := p.start("tools/call", `"name":"t_ask"`)
-		for _, bad := range []string{`5`, `null`, `{}`, `{"action":"accept"}`, `{"action":"accept","content":{"name":"A"}}`} {
+		for _, bad := range []string{`5`, `null`, `{}`, `{"action":"accept"}`,
+			`{"action":"accept","content":{"name":"A"}}`} {
 			p.reply(p.question(), bad)
 		}
 		p.reply(p.question(), named("Ada"))

@@ -69,7 +69,8 @@ func BenchmarkCall(b *testing.B) {
 		defer cancel()
 		for b.Loop() {
 			m := parse(
-				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `,"name":"t_echo","arguments":{"text":"plain text"}}}`,
+				`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta +
+					`,"name":"t_echo","arguments":{"text":"plain text"}}}`,
 			)
 			h.Engine.Modern(ctx, who, m, nil, &q)
 		}

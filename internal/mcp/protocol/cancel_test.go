@@ -46,7 +46,8 @@ func TestCancelStraightAfterTheRequest(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.legacy(t, "2025-11-25", canElicit)
 		for range 100 {
-			for _, params := range []string{`"name":"t_wait"`, `"name":"t_ask"`, join(envelope(canElicit), `"name":"t_wait"`)} {
+			for _, params := range []string{`"name":"t_wait"`, `"name":"t_ask"`,
+				join(envelope(canElicit), `"name":"t_wait"`)} {
 				p.cancel(p.start("tools/call", params))
 			}
 			p.cancel(p.startModern("", "subscriptions/listen", `"notifications":{"toolsListChanged":true}`))

@@ -176,7 +176,8 @@ func FuzzCursor(f *testing.F) {
 		p := h.dial(t)
 		p.hello("2025-11-25", "")
 		raw := string(rawjson.AppendString(nil, cursor))
-		for _, list := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list", "tasks/list"} {
+		for _, list := range []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list",
+			"tasks/list"} {
 			got := p.ask(list, `"cursor":`+raw)
 			if got.Error != nil && got.code() != -32602 {
 				t.Errorf("%s: %s", list, got.raw)

@@ -11,7 +11,8 @@ import (
 // FuzzHeader checks that every string can be encoded and decoded, and that decoding accepts no other
 // encoding.
 func FuzzHeader(f *testing.F) {
-	for _, s := range []string{"", "plain", " edges ", "é", "=?base64?x?=", "=?base64?SGVsbG8=?=", "42", "-0", "1e2", "true", "\x00", "\xff"} {
+	for _, s := range []string{"", "plain", " edges ", "é", "=?base64?x?=", "=?base64?SGVsbG8=?=", "42", "-0", "1e2",
+		"true", "\x00", "\xff"} {
 		f.Add(s, s)
 	}
 	f.Fuzz(func(t *testing.T, body, header string) {
@@ -45,7 +46,8 @@ func TestMirroredNumbers(t *testing.T) {
 		{"42", "42", true}, {"42", "42.0", true}, {"4.2e1", "42", true}, {"-0", "0", true}, {"007", "7", false},
 		{"42", "43", false}, {"42", "42.5", false}, {"", "0", false}, {"+42", "42", false}, {"0x2a", "42", false},
 		{"9223372036854775807", "9223372036854775807", true}, {"9223372036854775808", "9223372036854775807", false},
-		{"9223372036854775808", "9223372036854775808", true}, {"1.5", "1.5", true}, {"true", "true", true}, {"True", "true", false},
+		{"9223372036854775808", "9223372036854775808", true}, {"1.5", "1.5", true}, {"true", "true", true},
+		{"True", "true", false},
 	} {
 		if got := mirrors(c.header, []byte(c.body)); got != c.want {
 			t.Errorf("header %q, body %s: got %t", c.header, c.body, got)

@@ -501,7 +501,10 @@ func (h *testHost) resources() []module.Resource {
 				return tool.Result{Content: []tool.Content{tool.Text(name)}}, err
 			}},
 		{URI: "test://broken", Name: "broken", Watch: h.watch,
-			Read: func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, fmt.Errorf("no luck") }},
+			Read: func(context.Context, *tool.Call) (tool.Result, error) {
+				return tool.Result{},
+					fmt.Errorf("no luck")
+			}},
 	}
 }
 

@@ -22,19 +22,20 @@ type serverInfo struct {
 
 // Names of the members of the modern envelope.
 const (
-	envelope      = "io.modelcontextprotocol/"
-	metaVersion   = envelope + "protocolVersion"
-	metaCaps      = envelope + "clientCapabilities"
-	metaClient    = envelope + "clientInfo"
-	metaLevel     = envelope + "logLevel"
-	metaServer    = envelope + "serverInfo"
-	metaSub       = envelope + "subscriptionId"
-	metaTask      = envelope + "related-task"
-	tasksExt      = envelope + "tasks"
-	metaToken     = "gatehouse/token"   // the token, on transports without headers
-	metaResults   = "gatehouse/results" // "structured" adds the whole structured output to the result of one call
-	metaContext   = "gatehouse/context" // the context, on transports without headers
-	listTTL       = "60000"             // milliseconds a client may cache a list; subscribers are notified of changes at once
+	envelope    = "io.modelcontextprotocol/"
+	metaVersion = envelope + "protocolVersion"
+	metaCaps    = envelope + "clientCapabilities"
+	metaClient  = envelope + "clientInfo"
+	metaLevel   = envelope + "logLevel"
+	metaServer  = envelope + "serverInfo"
+	metaSub     = envelope + "subscriptionId"
+	metaTask    = envelope + "related-task"
+	tasksExt    = envelope + "tasks"
+	metaToken   = "gatehouse/token"   // the token, on transports without headers
+	metaResults = "gatehouse/results" // "structured" adds the whole structured output to the result of one call
+	metaContext = "gatehouse/context" // the context, on transports without headers
+	// milliseconds a client may cache a list; subscribers are notified of changes at once
+	listTTL       = "60000"
 	capsCommon    = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`
 	capsLogging   = `,"logging":{}`
 	capsComplete  = `,"completions":{}`
@@ -300,7 +301,8 @@ func badToken(id []byte) *Fault {
 
 func (e *Engine) initializeResult(f *session.Facts, id []byte) []byte {
 	h := e.about.Load().servers[f.Revision]
-	out := `{"protocolVersion":"` + f.Revision.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` + h.info
+	out := `{"protocolVersion":"` + f.Revision.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` +
+		h.info
 	if v, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err == nil {
 		out += e.instructions(v)
 	}

@@ -108,14 +108,16 @@ func TestAcknowledgedSubset(t *testing.T) {
 			{`{}`, `{"toolsListChanged":true}`, `{"toolsListChanged":true}`},
 			{`{}`, `{"toolsListChanged":false,"promptsListChanged":true}`, `{"promptsListChanged":true}`},
 			{`{}`, `{"ToolsListChanged":true,"other":[1]}`, `{}`},
-			{`{}`, `{"resourceSubscriptions":["test://plain","test://nowhere","test://broken","test://plain"]}`, `{"resourceSubscriptions":["test://plain"]}`},
+			{`{}`, `{"resourceSubscriptions":["test://plain","test://nowhere","test://broken","test://plain"]}`,
+				`{"resourceSubscriptions":["test://plain"]}`},
 			{`{}`, `{"resourceSubscriptions":["test://blob"]}`, `{"resourceSubscriptions":["test://blob"]}`},
 			{`{}`, `{"taskIds":["none"]}`, `{}`},
 		} {
 			p.startModern(c.caps, "subscriptions/listen", `"notifications":`+c.want)
 			has(t, string(p.next()), `"params":{"notifications":`+c.got+`,"_meta":`)
 		}
-		for _, bad := range []string{`[]`, `null`, `5`, `{"toolsListChanged":1}`, `{"resourceSubscriptions":"test://plain"}`, `{"resourceSubscriptions":[5]}`,
+		for _, bad := range []string{`[]`, `null`, `5`, `{"toolsListChanged":1}`,
+			`{"resourceSubscriptions":"test://plain"}`, `{"resourceSubscriptions":[5]}`,
 			`{"resourceSubscriptions":["` + strings.Repeat(`x","`, 1000) + `"]}`} {
 			equal(
 				t,
@@ -273,7 +275,8 @@ func TestWatchOfAModuleThatIsReplaced(t *testing.T) {
 
 		r := h.dial(t)
 		r.listen(`"resourceSubscriptions":["test://plain"]`)
-		if err := h.Modules.Add(t.Context(), "t", func(context.Context, module.Deps) (module.Module, error) { return one{&module.Offer{}}, nil }); err != nil {
+		if err := h.Modules.Add(t.Context(), "t",
+			func(context.Context, module.Deps) (module.Module, error) { return one{&module.Offer{}}, nil }); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -307,7 +310,8 @@ func TestWatchThatTellsAtOnce(t *testing.T) {
 // If a module refuses to watch a resource, the client made an error; any other failure is internal.
 func TestRefusedWatchIsTheClientsMistake(t *testing.T) {
 	var shy []module.Resource
-	for name, err := range map[string]error{"removed": tool.Refuse("not_found", "it was removed"), "odd": tool.Refuse("not_watched", "it is odd"), "broken": errors.New("no luck")} {
+	for name, err := range map[string]error{"removed": tool.Refuse("not_found", "it was removed"),
+		"odd": tool.Refuse("not_watched", "it is odd"), "broken": errors.New("no luck")} {
 		shy = append(
 			shy,
 			module.Resource{

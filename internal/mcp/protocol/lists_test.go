@@ -84,7 +84,8 @@ func TestTaskSupportIsListed(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for _, rev := range legacyRevisions {
 			list := h.legacy(t, rev, "").ask("tools/list", "")
-			for name, want := range map[string]string{"t_wait": "", "t_slow": "optional", "t_work": "optional", "t_must": "required"} {
+			for name, want := range map[string]string{"t_wait": "", "t_slow": "optional", "t_work": "optional",
+				"t_must": "required"} {
 				if rev != "2025-11-25" {
 					want = ""
 				}
@@ -192,7 +193,8 @@ func TestCursorOfAnEntryThatHasGone(t *testing.T) {
 func TestListsSayHowLongTheyHold(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
-		for _, m := range []string{"server/discover", "tools/list", "prompts/list", "resources/list", "resources/templates/list"} {
+		for _, m := range []string{"server/discover", "tools/list", "prompts/list", "resources/list",
+			"resources/templates/list"} {
 			got := p.modern("", m, "")
 			equal(t, m+" ttl", got.get("ttlMs"), "60000")
 			equal(t, m+" scope", got.get("cacheScope"), "public")

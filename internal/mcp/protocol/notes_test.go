@@ -18,7 +18,8 @@ import (
 
 // telling returns a tool that sends the notifications of a test.
 func telling(f func(c *tool.Call)) tool.Tool {
-	return tool.New(tool.Def{Name: "t_tell", Description: "Sends notifications.", Effects: tool.Reads, Task: tool.TaskNever},
+	return tool.New(tool.Def{Name: "t_tell", Description: "Sends notifications.", Effects: tool.Reads,
+		Task: tool.TaskNever},
 		func(_ context.Context, c *tool.Call, _ nothing) (tool.Result, error) {
 			f(c)
 			return tool.Result{Content: []tool.Content{tool.Text("told")}}, nil

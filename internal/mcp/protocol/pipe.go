@@ -126,7 +126,8 @@ func (p *Pipe) Refused(why error, id []byte) {
 // Oversized answers a frame that was longer than limit bytes and was discarded unread by the transport;
 // the connection stays open. id is the ID of the request in it, a raw token, or nil if none was found.
 func (p *Pipe) Oversized(limit int, id []byte) {
-	p.sendMessage(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
+	p.sendMessage(appendError(nil, invalid(id,
+		fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
 
 // handle handles one message. For a request it returns the work, which may take long;

@@ -47,7 +47,8 @@ func TestStructuredOutputByRevision(t *testing.T) {
 func TestContentThatARevisionLacks(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for rev, want := range map[string]struct{ audio, link bool }{
-			"2024-11-05": {false, false}, "2025-03-26": {true, false}, "2025-06-18": {true, true}, "2025-11-25": {true, true},
+			"2024-11-05": {false, false}, "2025-03-26": {true, false}, "2025-06-18": {true, true},
+			"2025-11-25": {true, true},
 		} {
 			got := h.legacy(t, rev, "").call("t_media", "")
 			equal(
@@ -245,7 +246,8 @@ func TestReadingResources(t *testing.T) {
 		has(t, p.ask("resources/read", `"uri":"test://item/a%20b"`).raw, `"text":"item a b"`)
 		for rev, code := range map[string]int{"2024-11-05": -32002, "2025-11-25": -32002, modernRev: -32602} {
 			q := h.dial(t)
-			for _, uri := range []string{"test://nowhere", "test://item/none", "test://item/" + strings.Repeat("x", 10_000)} {
+			for _, uri := range []string{"test://nowhere", "test://item/none",
+				"test://item/" + strings.Repeat("x", 10_000)} {
 				var got answer
 				if rev == modernRev {
 					got = q.modern("", "resources/read", `"uri":"`+uri+`"`)

@@ -54,7 +54,8 @@ func (c *call) convertToJob(why string) bool {
 	}
 	return c.convert(func(t *task) []byte {
 		r.warnEarlyAnswer()
-		text := why + ", as job " + t.run.ID() + "\nCall " + JobWait + ` with {"id":"` + t.run.ID() + `"} for the result.`
+		text := why + ", as job " + t.run.ID() + "\nCall " + JobWait + ` with {"id":"` + t.run.ID() +
+			`"} for the result.`
 		id, _ := json.Marshal(t.run.ID())
 		return r.render(nil, c, &dispatch.Result{Result: tool.Result{
 			Content: []tool.Content{tool.Text(text)},

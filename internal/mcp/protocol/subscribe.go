@@ -69,7 +69,8 @@ func (r *request) subscribe() {
 	s := r.sess
 	active, suspended := s.Subscriptions()
 	if len(active)+len(suspended) >= maxWatched && !slices.Contains(active, uri) && !slices.Contains(suspended, uri) {
-		r.sendFault(&Fault{Code: CodeInvalidParams, Message: "at most 1000 subscriptions at once; unsubscribe from some"})
+		r.sendFault(&Fault{Code: CodeInvalidParams,
+			Message: "at most 1000 subscriptions at once; unsubscribe from some"})
 		return
 	}
 	stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, resourceNotifier(s, uri))

@@ -411,7 +411,8 @@ func (r *request) taskCancel() {
 	case r.rev.Modern():
 		r.sendResult(r.empty())
 	case err != nil:
-		r.sendFault(&Fault{Code: CodeInvalidParams, Message: "params.taskId: the task has ended: " + string(rec.Status)})
+		r.sendFault(&Fault{Code: CodeInvalidParams,
+			Message: "params.taskId: the task has ended: " + string(rec.Status)})
 	default:
 		r.sendResult(legacyTask(&rec))
 	}

@@ -156,7 +156,8 @@ func TestHostWithoutSessions(t *testing.T) {
 		if s := h.open(t, `"capabilities":{"elicitation":{}}`); s != nil {
 			t.Fatal("there is a session")
 		}
-		for version, want := range map[string]string{"": "2025-03-26", "2024-11-05": "2024-11-05", "2025-11-25": "2025-11-25"} {
+		for version, want := range map[string]string{"": "2025-03-26", "2024-11-05": "2024-11-05",
+			"2025-11-25": "2025-11-25"} {
 			s, f := h.Engine.Stateless(anybody, version)
 			if f != nil {
 				t.Fatal(f)
@@ -190,13 +191,22 @@ func TestJobsOfModulesThatFail(t *testing.T) {
 		run  func() (tool.Result, error)
 		want string
 	}{
-		"a refusal":     {func() (tool.Result, error) { return tool.Result{}, tool.Refuse("busy", "no") }, `"isError":true`},
-		"an error":      {func() (tool.Result, error) { return tool.Result{}, errors.New("broken") }, `"text":"broken"`},
-		"a wire error":  {func() (tool.Result, error) { return tool.Result{}, &tool.WireError{Code: 7, Message: "wires"} }, `"error":{"code":7,"message":"wires"}`},
-		"no JSON":       {func() (tool.Result, error) { return tool.Result{Structured: func() {}}, nil }, `"error":{"code":-32603,"message":"output: `},
-		"a panic":       {func() (tool.Result, error) { panic("oh") }, `"error":{"code":-32603,"message":"internal error, see `},
-		"no question":   {func() (tool.Result, error) { return tool.Result{Input: &tool.Input{}}, nil }, `"isError":true`},
-		"what is right": {func() (tool.Result, error) { return tool.Result{Structured: 7}, nil }, `"structuredContent":7`},
+		"a refusal": {func() (tool.Result, error) { return tool.Result{}, tool.Refuse("busy", "no") },
+			`"isError":true`},
+		"an error": {func() (tool.Result, error) { return tool.Result{}, errors.New("broken") },
+			`"text":"broken"`},
+		"a wire error": {func() (tool.Result, error) {
+			return tool.Result{},
+				&tool.WireError{Code: 7, Message: "wires"}
+		}, `"error":{"code":7,"message":"wires"}`},
+		"no JSON": {func() (tool.Result, error) { return tool.Result{Structured: func() {}}, nil },
+			`"error":{"code":-32603,"message":"output: `},
+		"a panic": {func() (tool.Result, error) { panic("oh") },
+			`"error":{"code":-32603,"message":"internal error, see `},
+		"no question": {func() (tool.Result, error) { return tool.Result{Input: &tool.Input{}}, nil },
+			`"isError":true`},
+		"what is right": {func() (tool.Result, error) { return tool.Result{Structured: 7}, nil },
+			`"structuredContent":7`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {

@@ -260,7 +260,8 @@ func TestLengthCountsCodePoints(t *testing.T) {
 
 func TestWhole(t *testing.T) {
 	for text, want := range map[string]bool{
-		"1": true, "-3.00": true, "1e400": true, "15e-1": false, "0.5e1": true, "0.5": false, "1e-400": false, "0e-9": true, `"1"`: false,
+		"1": true, "-3.00": true, "1e400": true, "15e-1": false, "0.5e1": true, "0.5": false, "1e-400": false,
+		"0e-9": true, `"1"`: false,
 	} {
 		if got := Whole([]byte(text)); got != want {
 			t.Errorf("%s: got %v, want %v", text, got, want)

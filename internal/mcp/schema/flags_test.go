@@ -197,8 +197,9 @@ func TestNearest(t *testing.T) {
 	known := []string{"offset", "limit", "file_path", "replace_all", "recursive"}
 	for name, want := range map[string]string{
 		"ofset": "offset", "Offset": "offset", "offfset": "offset", "limits": "limit", "limti": "limit",
-		"filePath": "file_path", "FILE-PATH": "file_path", "path": "file_path", "replaceAll": "replace_all", "all": "replace_all",
-		"x": "", "": "", "content": "", "recurse": "recursive",
+		"filePath": "file_path", "FILE-PATH": "file_path", "path": "file_path", "replaceAll": "replace_all",
+		"all": "replace_all",
+		"x":   "", "": "", "content": "", "recurse": "recursive",
 	} {
 		if got, _ := Nearest(name, known); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)

@@ -115,7 +115,8 @@ func TestNumbersBeyondFloatsAreRefusedByTheFullEngine(t *testing.T) {
 
 // The walker alone decides schemas with the keywords that tools commonly use.
 func TestCommonKeywordsNeedNoFullEngine(t *testing.T) {
-	for _, schema := range []string{editSchema, `{}`, `true`, `{"oneOf":[{"const":"a","title":"A"},{"const":"b"}]}`, `{"x-anything":{"allOf":[]},"examples":[1],"$comment":"c","deprecated":true}`,
+	for _, schema := range []string{editSchema, `{}`, `true`, `{"oneOf":[{"const":"a","title":"A"},{"const":"b"}]}`,
+		`{"x-anything":{"allOf":[]},"examples":[1],"$comment":"c","deprecated":true}`,
 		`{"$defs":{"unused":{"not":{}}}}`, `{"$schema":"http://json-schema.org/draft-07/schema#","type":"object"}`} {
 		if mustCompile(t, schema).full != nil {
 			t.Errorf("%s: needs the full engine", clip(schema, 100))
@@ -126,7 +127,8 @@ func TestCommonKeywordsNeedNoFullEngine(t *testing.T) {
 // The official suite of both dialects, as included in jsonschema-go. Schemas that this package refuses
 // on purpose (external references) are counted, not run.
 func TestOfficialSuite(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/google/jsonschema-go").
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}",
+		"github.com/google/jsonschema-go").
 		Output()
 	if err != nil {
 		t.Skip("the module's source is not here: ", err)
@@ -214,7 +216,8 @@ func suiteFile(t *testing.T, file, dialect string, sum *suiteResult) {
 
 // If both engines support a schema, they agree.
 func FuzzEnginesAgree(f *testing.F) {
-	for _, v := range []string{`{"path":"a","edits":[{"old":"1","new":""}],"ratio":0.5,"exact":{"a":[1,2]}}`, `{"path":"a","limit":7,"tag":"abc","mode":"hex","pair":[1,2]}`} {
+	for _, v := range []string{`{"path":"a","edits":[{"old":"1","new":""}],"ratio":0.5,"exact":{"a":[1,2]}}`,
+		`{"path":"a","limit":7,"tag":"abc","mode":"hex","pair":[1,2]}`} {
 		f.Add([]byte(editSchema), []byte(v))
 	}
 	f.Add([]byte(`{"type":["integer","null"],"enum":[1,2.0,null,{"a":[]}],"minimum":1}`), []byte(`2`))
@@ -247,7 +250,8 @@ func TestKeywordsAreExact(t *testing.T) {
 		t,
 		`{"allOf":[{"Minimum":5,"items":{"NOT":{}},"properties":{"Type":{"type":"string","MaxLength":1}}}],"Required":["x"]}`,
 	)
-	for value, valid := range map[string]bool{`1`: true, `[1]`: true, `{}`: true, `{"Type":"long"}`: true, `{"Type":1}`: false} {
+	for value, valid := range map[string]bool{`1`: true, `[1]`: true, `{}`: true, `{"Type":"long"}`: true,
+		`{"Type":1}`: false} {
 		if err := s.Check([]byte(value)); (err == nil) != valid {
 			t.Errorf("%s: got %v, want valid %v", value, err, valid)
 		}

@@ -81,7 +81,8 @@ func dropWrongCaseIn(v any) (changed bool) {
 				changed = dropWrongCaseIn(one) || changed
 			}
 		default:
-			if _, flag := sub.(bool); inWrongCase(key) || flag && (key == "exclusiveMinimum" || key == "exclusiveMaximum") {
+			if _, flag := sub.(bool); inWrongCase(key) || flag &&
+				(key == "exclusiveMinimum" || key == "exclusiveMaximum") {
 				delete(s, key)
 				changed = true
 			}

@@ -247,11 +247,14 @@ func TestCompileRefuses(t *testing.T) {
 		{`{"pattern":"(abcdefghijklmnop){999}"}`, "/pattern: a pattern of more than 10000 steps"},
 		{`{"not":{"pattern":"(abcdefghijklmnop){999}"}}`, "/not/pattern: a pattern of more than 10000 steps"},
 		{
-			`{"patternProperties":{"x{900}":{},"y{900}":{}` + strings.Repeat(`},"not":{"patternProperties":{"x{900}":{},"y{900}":{}`, 9) + strings.Repeat(`}`, 9) + `}}`,
+			`{"patternProperties":{"x{900}":{},"y{900}":{}` +
+				strings.Repeat(`},"not":{"patternProperties":{"x{900}":{},"y{900}":{}`, 9) + strings.Repeat(`}`, 9) +
+				`}}`,
 			"patterns of more than 10000 steps together",
 		},
 		{
-			`{"items":{"pattern":"x{900}"` + strings.Repeat(`,"items":{"pattern":"x{900}"`, 11) + strings.Repeat(`}`, 12) + `}`,
+			`{"items":{"pattern":"x{900}"` + strings.Repeat(`,"items":{"pattern":"x{900}"`, 11) +
+				strings.Repeat(`}`, 12) + `}`,
 			"patterns of more than 10000 steps together",
 		},
 	} {
@@ -318,7 +321,8 @@ func TestBoundsAreExact(t *testing.T) {
 	s := mustCompile(t, `{"maximum":9007199254740993,"exclusiveMinimum":-9223372036854775808}`)
 	for text, want := range map[string]bool{
 		"9007199254740993": true, "9007199254740994": false, "9007199254740992.5": true,
-		"-9223372036854775807": true, "-9223372036854775808": false, "1e300": false, "-1e300": false, "1e9999": false, "0.1": true,
+		"-9223372036854775807": true, "-9223372036854775808": false, "1e300": false, "-1e300": false, "1e9999": false,
+		"0.1": true,
 	} {
 		if err := s.Check([]byte(text)); (err == nil) != want {
 			t.Errorf("%s: got %v, want %v", text, err, want)
@@ -360,8 +364,10 @@ func TestFormatsAreEnforcedOnlyWhenStrict(t *testing.T) {
 }
 
 func FuzzCheck(f *testing.F) {
-	for _, schema := range []string{editSchema, `{"anyOf":[{"type":"string"},{"items":{"$ref":"#"}}]}`, `{"properties":{"a":{"default":1,"enum":[1,{"b":[]}]}},"required":["a"]}`,
-		`{"$schema":"http://json-schema.org/draft-07/schema#","items":[{}],"additionalItems":false}`, `{"oneOf":[{"const":"a"},{"const":"b"}],"x-mcp-header":"A"}`,
+	for _, schema := range []string{editSchema, `{"anyOf":[{"type":"string"},{"items":{"$ref":"#"}}]}`,
+		`{"properties":{"a":{"default":1,"enum":[1,{"b":[]}]}},"required":["a"]}`,
+		`{"$schema":"http://json-schema.org/draft-07/schema#","items":[{}],"additionalItems":false}`,
+		`{"oneOf":[{"const":"a"},{"const":"b"}],"x-mcp-header":"A"}`,
 		`{"patternProperties":{"^a":{}},"additionalProperties":false,"$defs":{"x":{"$anchor":"y"}},"not":{"$ref":"#y"}}`} {
 		f.Add([]byte(schema), []byte(`{"path":"a","edits":[{"old":1}],"a":{"b":[1e5]}}`))
 	}

@@ -181,9 +181,10 @@ func (a *auth) endLogins(ctx context.Context, c *tool.Call, in killIn) (killOut,
 	}
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
 	if slices.Contains(ids, c.Caller.Credential) {
-		return out, &tool.Refusal{Code: tool.CodeDenied, Message: "one of them is the session of this call, whose result " +
-			"could not be sent; no session was ended", Next: "Leave it out, and log out of it with a POST to " +
-			"/auth/logout."}
+		return out, &tool.Refusal{Code: tool.CodeDenied,
+			Message: "one of them is the session of this call, whose result " +
+				"could not be sent; no session was ended", Next: "Leave it out, and log out of it with a POST to " +
+				"/auth/logout."}
 	}
 	for _, id := range ids {
 		if !slices.ContainsFunc(all, func(l Login) bool { return l.ID == id }) {

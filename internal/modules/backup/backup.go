@@ -100,42 +100,51 @@ const targetHelp = `Makes a target, or replaces the one of its name, after tryin
 func (b *backupTools) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "backup_create", Title: "Make a backup", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"backup.create"},
+			Name: "backup_create", Title: "Make a backup", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever,
+			Aliases:     []string{"backup.create"},
 			Description: "Starts a backup of all this host keeps, encrypted, to a target. It answers with a job.",
 			Help:        createHelp,
 		}, b.create),
 		tool.New(tool.Def{
-			Name: "backup_list", Title: "List backup targets", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.list"},
+			Name: "backup_list", Title: "List backup targets", Effects: tool.Reads | tool.OpenWorld,
+			Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.list"},
 			Description: "Lists the targets of backups and, of one of them, the backups in it.",
 			Help:        "Without `target` only the targets are listed, and the backups of the only one there is. Of a target at most 1,000 backups are listed, the newest first.",
 		}, b.listBackups),
 		tool.New(tool.Def{
-			Name: "backup_info", Title: "Describe a backup", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.info"},
+			Name: "backup_info", Title: "Describe a backup", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever,
+			Timeout: 2 * time.Minute, Aliases: []string{"backup.target.info"},
 			Description: "Says what is in a backup without restoring it: when and by which host it was made, and its files.",
 			Help:        "Only the beginning of the backup is read. " + keyHelp,
 		}, b.backupInfo),
 		tool.New(tool.Def{
-			Name: "backup_read", Title: "Read inside a backup", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 10 * time.Minute,
+			Name: "backup_read", Title: "Read inside a backup", Effects: tool.Reads | tool.OpenWorld,
+			Task: tool.TaskNever, Timeout: 10 * time.Minute,
 			Description: "Reads one file out of a backup, or lists a folder in it, without restoring anything.",
 			Help:        readHelp + keyHelp,
 		}, b.readBackup),
 		tool.New(tool.Def{
-			Name: "backup_restore", Title: "Restore a backup", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"package.backup.restore"},
+			Name: "backup_restore", Title: "Restore a backup", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task: tool.TaskNever, Aliases: []string{"package.backup.restore"},
 			Description: "Unpacks a backup, after the person has agreed: packages alone at once, everything when the host is started again. It answers with a job.",
 			Help:        restoreHelp,
 		}, b.restore),
 		tool.New(tool.Def{
-			Name: "backup_restore_cancel", Title: "Cancel a restore", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
+			Name: "backup_restore_cancel", Title: "Cancel a restore", Effects: tool.Writes | tool.Idempotent,
+			Task:        tool.TaskNever,
 			Description: "Takes back a restore that has not taken effect yet.",
 		}, b.cancel),
 		tool.New(tool.Def{
-			Name: "backup_target_set", Title: "Set a backup target", Effects: tool.Writes | tool.Destroys | tool.OpenWorld | tool.Idempotent, Task: tool.TaskNever, Timeout: 2 * time.Minute,
+			Name: "backup_target_set", Title: "Set a backup target",
+			Effects: tool.Writes | tool.Destroys | tool.OpenWorld | tool.Idempotent, Task: tool.TaskNever,
+			Timeout:     2 * time.Minute,
 			Aliases:     []string{"backup.target.cifs.add", "backup.target.cifs.update"},
 			Description: "Makes or replaces a target of backups: a folder, an S3-compatible service or a share.",
 			Help:        targetHelp,
 		}, b.setTarget),
 		tool.New(tool.Def{
-			Name: "backup_target_remove", Title: "Remove a backup target", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"backup.target.cifs.remove"},
+			Name: "backup_target_remove", Title: "Remove a backup target", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Aliases: []string{"backup.target.cifs.remove"},
 			Description: "Forgets a target of backups. The backups in it stay.",
 		}, b.removeTarget),
 	}
@@ -166,7 +175,8 @@ type keyIn struct {
 func (b *backupTools) key(in keyIn) (backup.Key, error) {
 	switch {
 	case in.Password != "" && in.Secret != "":
-		return backup.Key{}, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "password and secret exclude each other"}
+		return backup.Key{}, &tool.Refusal{Code: tool.CodeInvalidArguments,
+			Message: "password and secret exclude each other"}
 	case in.Password != "":
 		return backup.Key{Password: secret.New(in.Password)}, nil
 	case in.Secret == "":
@@ -227,7 +237,8 @@ func refusalOf(err error) error {
 	case errors.Is(err, backup.ErrPassword):
 		return &tool.Refusal{Code: tool.CodeDenied, Message: err.Error()}
 	case errors.Is(err, backup.ErrDamaged):
-		return &tool.Refusal{Code: tool.CodeDamaged, Message: err.Error(), Next: "Nothing was changed. Try another backup."}
+		return &tool.Refusal{Code: tool.CodeDamaged, Message: err.Error(),
+			Next: "Nothing was changed. Try another backup."}
 	}
 	return err
 }

@@ -314,7 +314,8 @@ func TestABackupIsMounted(t *testing.T) {
 	if _, refused := p.askAs("backup_mount", other, "password", words); !strings.Contains(refused, "denied") {
 		t.Errorf("eve: %s", refused)
 	}
-	if _, refused := p.ask("backup_mount", "password", "another password"); !strings.Contains(refused, "the password is wrong") {
+	if _, refused := p.ask("backup_mount", "password", "another password"); !strings.Contains(refused,
+		"the password is wrong") {
 		t.Errorf("a wrong password: %s", refused)
 	}
 	got, refused := p.ask("backup_mount", "password", words)

@@ -185,8 +185,9 @@ func (b *backupTools) setTarget(ctx context.Context, c *tool.Call, in targetIn) 
 		return targetSet{}, err
 	}
 	t := backup.Target{
-		Name: in.Name, Kind: in.Kind, Path: in.Path, Endpoint: in.Endpoint, Bucket: in.Bucket, Region: in.Region, AccessKey: in.AccessKey,
-		Host: in.Host, Share: in.Share, User: in.User, Secret: in.Secret, Keep: in.Keep,
+		Name: in.Name, Kind: in.Kind, Path: in.Path, Endpoint: in.Endpoint, Bucket: in.Bucket, Region: in.Region,
+		AccessKey: in.AccessKey,
+		Host:      in.Host, Share: in.Share, User: in.User, Secret: in.Secret, Keep: in.Keep,
 	}
 	return targetSet{in.Name, in.Kind}, refusalOf(b.cfg.Backups.SetTarget(ctx, t))
 }

@@ -19,13 +19,15 @@ const mountHelp = `Mounts a backup read-only in a folder below the data folder o
 func (b *backupTools) mountDefinitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "backup_mount", Title: "Mount a backup", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute,
+			Name: "backup_mount", Title: "Mount a backup", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever,
+			Timeout:     2 * time.Minute,
 			Aliases:     []string{"backup.target.mount"},
 			Description: "Mounts a backup as a read-only folder, so that its files can be read without restoring anything.",
 			Help:        mountHelp,
 		}, b.mountBackup),
 		tool.New(tool.Def{
-			Name: "backup_unmount", Title: "Unmount a backup", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
+			Name: "backup_unmount", Title: "Unmount a backup", Effects: tool.Writes | tool.Idempotent,
+			Task:        tool.TaskNever,
 			Aliases:     []string{"backup.target.umount"},
 			Description: "Ends a mount of a backup. backup_list shows the mounts.",
 			Help:        "While a process has a file of it open, or its working folder in it, it is refused, unless force is set: then that process gets errors.",

@@ -61,7 +61,8 @@ func FuzzAddress(f *testing.F) {
 // Whatever the arguments are, a program gets as many as were written, none of
 // the values is an option, and a body stays JSON with the same members.
 func FuzzArguments(f *testing.F) {
-	for _, s := range []string{`{"a":"x"}`, `{"a":"-rf"}`, `{"a":-1}`, `{"a":["-x",1]}`, `{"a":{"b":"{{a}}"}}`, `{"a":null}`, `{"a":"\u0000"}`} {
+	for _, s := range []string{`{"a":"x"}`, `{"a":"-rf"}`, `{"a":-1}`, `{"a":["-x",1]}`, `{"a":{"b":"{{a}}"}}`,
+		`{"a":null}`, `{"a":"\u0000"}`} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, args string) {

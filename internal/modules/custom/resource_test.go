@@ -194,7 +194,8 @@ func TestAResourceOfARequest(t *testing.T) {
 		string(c.Data) != "\x89PNG\x00" {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	for id, want := range map[string]string{"none": "failed", "../admin": "invalid_arguments", "..": "invalid_arguments"} {
+	for id, want := range map[string]string{"none": "failed", "../admin": "invalid_arguments",
+		"..": "invalid_arguments"} {
 		if c, err := readOwn(t, r, nil, "id", id); code(err) != want {
 			t.Errorf("%s: got %+v, %v, want %s", id, c, err, want)
 		}

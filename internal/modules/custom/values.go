@@ -63,7 +63,8 @@ func (b *bounds) result(a answer) (tool.Result, error) {
 	case strings.HasPrefix(a.kind, "audio/"):
 		return tool.Result{Content: []tool.Content{tool.Audio(a.kind, a.body)}}, nil
 	case a.sent && !utf8.Valid(a.body):
-		return tool.Result{}, tool.Refuse(tool.CodeBinary, "the response is not text: %s, %d bytes", a.kind, len(a.body))
+		return tool.Result{}, tool.Refuse(tool.CodeBinary, "the response is not text: %s, %d bytes", a.kind,
+			len(a.body))
 	}
 	return tool.Result{Content: []tool.Content{tool.Text(printable(a.body))}}, nil
 }
@@ -77,7 +78,8 @@ func (b *bounds) structured(text []byte) (tool.Result, error) {
 		)
 	}
 	if err := b.output.Check(text); err != nil {
-		return tool.Result{}, tool.Refuse(tool.CodeFailed, "the output of the tool does not match its output schema: %v", err)
+		return tool.Result{}, tool.Refuse(tool.CodeFailed,
+			"the output of the tool does not match its output schema: %v", err)
 	}
 	return tool.Result{Structured: json.RawMessage(text)}, nil
 }

@@ -31,7 +31,8 @@ func newFixture(t *testing.T, cfg Config) fixture {
 	if cfg.Rules == nil {
 		cfg.Rules = func(tool.Caller) bool { return true }
 	}
-	for at, value := range map[string]map[string]any{"/public/info": {"name": "lab", "of": []int{1, 2}}, "/private/host": {"id": "h1"}, UI: nil} {
+	for at, value := range map[string]map[string]any{"/public/info": {"name": "lab", "of": []int{1, 2}},
+		"/private/host": {"id": "h1"}, UI: nil} {
 		m, err := state.Attach[map[string]any](t.Context(), cfg.Tree, at, state.Live)
 		if err == nil && value != nil {
 			_, err = m.Set(t.Context(), value)

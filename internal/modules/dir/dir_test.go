@@ -141,7 +141,8 @@ func TestListRefuses(t *testing.T) {
 			t.Errorf("%q: got %q, want %q", path, got, want)
 		}
 	}
-	for _, args := range []map[string]any{{"path": ".", "cursor": "?"}, {"path": ".", "limit": 0}, {"path": ".", "limit": 100_000}} {
+	for _, args := range []map[string]any{{"path": ".", "cursor": "?"}, {"path": ".", "limit": 0},
+		{"path": ".", "limit": 100_000}} {
 		if got := run(t, set, "dir_list", args, nil); got != "invalid_arguments" {
 			t.Errorf("%v: got %q", args, got)
 		}

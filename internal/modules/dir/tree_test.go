@@ -76,7 +76,9 @@ func TestListChooses(t *testing.T) {
 			t.Errorf("%v: one at a time %q", c.args, all)
 		}
 	}
-	for _, bad := range []map[string]any{{"depth": 2, "sort": "size"}, {"glob": "{"}, {"cursor": "!", "depth": 2}, {"cursor": "bm90aGluZw"}, {"cursor": "bm90aGluZw", "depth": 2}, {"cursor": "bm90aGluZw", "glob": "*", "depth": 2}, {"cursor": "nonsense"}, {"cursor": "YQ", "sort": "size"}, {"sort": "colour"}} {
+	for _, bad := range []map[string]any{{"depth": 2, "sort": "size"}, {"glob": "{"}, {"cursor": "!", "depth": 2},
+		{"cursor": "bm90aGluZw"}, {"cursor": "bm90aGluZw", "depth": 2}, {"cursor": "bm90aGluZw", "glob": "*",
+			"depth": 2}, {"cursor": "nonsense"}, {"cursor": "YQ", "sort": "size"}, {"sort": "colour"}} {
 		bad["path"] = "."
 		if code := run(t, set, "dir_list", bad, nil); code != "invalid_arguments" {
 			t.Errorf("%v: %q", bad, code)
@@ -142,7 +144,8 @@ func TestTreePages(t *testing.T) {
 		cursor := ""
 		for range 500 {
 			var out listOut
-			if code := run(t, set, "dir_list", map[string]any{"path": ".", "depth": 9, "limit": limit, "cursor": cursor}, &out); code != "" {
+			if code := run(t, set, "dir_list",
+				map[string]any{"path": ".", "depth": 9, "limit": limit, "cursor": cursor}, &out); code != "" {
 				t.Fatal(code)
 			}
 			for line := range strings.Lines(out.Content) {
@@ -199,7 +202,8 @@ func TestSize(t *testing.T) {
 }
 
 func TestHuman(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.0k", 12_345: "12k", 999_999: "1000k", 5 << 30: "5.4G"} {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.0k", 12_345: "12k", 999_999: "1000k",
+		5 << 30: "5.4G"} {
 		if got := humanSize(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}

@@ -35,7 +35,8 @@ func (m *files) convert(ctx context.Context, o *opened, kind extract.Kind, out *
 	case m.converting <- struct{}{}:
 		defer func() { <-m.converting }()
 	case <-ctx.Done():
-		return &tool.Refusal{Code: tool.CodeBusy, Message: "another document is being converted", Next: "Call the tool again."}
+		return &tool.Refusal{Code: tool.CodeBusy, Message: "another document is being converted",
+			Next: "Call the tool again."}
 	}
 	ctx, cancel := context.WithTimeout(ctx, convertTimeout)
 	defer cancel()
@@ -55,7 +56,8 @@ func (m *files) convert(ctx context.Context, o *opened, kind extract.Kind, out *
 			Message: fmt.Sprintf("%s could not be converted within %v", o.p.Path, convertTimeout),
 		}
 	case err != nil:
-		return &tool.Refusal{Code: tool.CodeUnsupported, Message: fmt.Sprintf("%s cannot be shown as text: %v", o.p.Path, err)}
+		return &tool.Refusal{Code: tool.CodeUnsupported,
+			Message: fmt.Sprintf("%s cannot be shown as text: %v", o.p.Path, err)}
 	}
 	o.replaceSource([]byte(text))
 	out.addNote(string(kind) + " shown as text")

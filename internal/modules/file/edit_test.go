@@ -89,7 +89,8 @@ func TestEditRefusals(t *testing.T) {
 			}
 		}
 	}
-	for path, want := range map[string]string{"missing": "!not_found", ".": "!is_a_directory", "../out/f": "!outside_root", ".env": "!denied", ".git/config": "!denied"} {
+	for path, want := range map[string]string{"missing": "!not_found", ".": "!is_a_directory",
+		"../out/f": "!outside_root", ".env": "!denied", ".git/config": "!denied"} {
 		h.want(h.call("file_edit", "path", path, "old_string", "a", "new_string", "b"), map[string]any{"error": want})
 	}
 	h.want(h.call("file_edit", "path", "f", "old_string", "one"), map[string]any{"error": "!invalid_arguments"})

@@ -11,7 +11,8 @@ import (
 func TestEncodingsAreKept(t *testing.T) {
 	h := newFixture(t)
 	le := func(s string) string {
-		return strings.NewReplacer("ä", "\xe4\x00", "b", "b\x00", "c", "c\x00", "\n", "\n\x00", "😀", "\x3d\xd8\x00\xde").
+		return strings.NewReplacer("ä", "\xe4\x00", "b", "b\x00", "c", "c\x00", "\n", "\n\x00", "😀",
+			"\x3d\xd8\x00\xde").
 			Replace(s)
 	}
 	for _, c := range []struct {

@@ -38,7 +38,8 @@ func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		m := &files{converting: make(chan struct{}, 1)}
 		m.offer.Tools = []tool.Tool{
-			m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(), m.existsTool(),
+			m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(),
+			m.existsTool(),
 			m.undoTool(), m.searchTool(),
 		}
 		m.offer.Templates = []module.Resource{m.resource()}

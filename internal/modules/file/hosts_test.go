@@ -106,7 +106,9 @@ func (e *editing) edit(me, edits int) {
 	for n := range edits {
 		switch n % 5 {
 		case 4:
-			if _, code := e.call("file_write", map[string]any{"path": "log", "mode": "append", "content": fmt.Sprintf("host %d adds %d\n", me, n)}); code != "" {
+			if _, code := e.call("file_write",
+				map[string]any{"path": "log", "mode": "append",
+					"content": fmt.Sprintf("host %d adds %d\n", me, n)}); code != "" {
 				e.t.Fatalf("append: %s", code)
 			}
 			counted += e.count()

@@ -42,7 +42,8 @@ func newSource(ctx context.Context, f io.ReaderAt, size int64) (*source, error) 
 	if size == 0 && n > 0 {
 		// A virtual file such as those in /proc has size 0 and yet content;
 		// reading it may block or have effects.
-		return nil, &tool.Refusal{Code: tool.CodeNotAFile, Message: "it is a virtual file of the system, not a regular file"}
+		return nil, &tool.Refusal{Code: tool.CodeNotAFile,
+			Message: "it is a virtual file of the system, not a regular file"}
 	}
 	s.head = head[:min(int64(n), size)]
 	if int64(n) < size && n < len(head) {
@@ -131,7 +132,8 @@ func (s *source) seekStart(in readIn) (at int64, line int, err error) {
 		return 0, 0, tool.Refuse(tool.CodeInvalidArguments, "offset and from_byte exclude each other")
 	case in.FromByte >= s.size && in.FromByte > 0:
 		return 0, 0, tool.Refuse(
-			tool.CodeInvalidArguments, "from_byte %d is past the end of the file, which has %d bytes", in.FromByte, s.size,
+			tool.CodeInvalidArguments, "from_byte %d is past the end of the file, which has %d bytes", in.FromByte,
+			s.size,
 		)
 	case in.FromByte > 0:
 		at, err = s.runeStart(in.FromByte)

@@ -34,7 +34,8 @@ func (m *files) withLocks(ctx context.Context, hold bool, f func(*roots.Hold) er
 	if err = f(h); errors.Is(err, roots.ErrStale) {
 		p := places[len(places)-1]
 		return &tool.Refusal{
-			Code: tool.CodeStale, Message: p.Path + " was changed by another program during this call; nothing was written",
+			Code: tool.CodeStale, Message: p.Path +
+				" was changed by another program during this call; nothing was written",
 			Next: "Read the file again and repeat the change.",
 		}
 	}

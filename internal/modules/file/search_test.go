@@ -223,7 +223,8 @@ func TestSearchShowsEveryHit(t *testing.T) {
 func TestSearchForCarriageReturns(t *testing.T) {
 	h := newFixture(t)
 	h.put("f", "one\r\ntwo\nthree \r\nfo\rur\n")
-	for pattern, want := range map[string]float64{`\r`: 3, `\r$`: 2, `e\r$`: 1, `[\r]`: 3, `one$`: 1, `e$`: 1, `two\r`: 0} {
+	for pattern, want := range map[string]float64{`\r`: 3, `\r$`: 2, `e\r$`: 1, `[\r]`: 3, `one$`: 1, `e$`: 1,
+		`two\r`: 0} {
 		if got, _ := h.call("file_search", "pattern", pattern)["hits"].(float64); got != want {
 			t.Errorf("%s: %v hits, want %v", pattern, got, want)
 		}

@@ -207,7 +207,8 @@ func TestDeleteRecursive(t *testing.T) {
 	h.put("outer/f", "x")
 	os.Symlink(h.out, h.at("d/out"))
 	h.put(h.out+"/f", "outside")
-	for path, want := range map[string]string{"repo": "!denied", "keys": "!denied", "keys/sub/id_rsa": "!denied", "repo/.git": "!denied", ".": "!denied"} {
+	for path, want := range map[string]string{"repo": "!denied", "keys": "!denied", "keys/sub/id_rsa": "!denied",
+		"repo/.git": "!denied", ".": "!denied"} {
 		h.want(h.call("file_delete", "path", path, "recursive", true), map[string]any{"error": want})
 	}
 	h.want(h.call("file_delete", "path", "d"), map[string]any{"error": "!not_empty"})
@@ -307,7 +308,10 @@ func TestLargeChangesAreUndone(t *testing.T) {
 		do   func() map[string]any
 	}{
 		{"file_write", func() map[string]any { return h.call("file_write", "path", "f", "content", "short") }},
-		{"file_write append", func() map[string]any { return h.call("file_write", "path", "f", "content", "more", "mode", "append") }},
+		{"file_write append", func() map[string]any {
+			return h.call("file_write", "path", "f", "content", "more",
+				"mode", "append")
+		}},
 		{"file_edit", func() map[string]any {
 			return h.call("file_edit", "path", "f", "old_string", big[:170], "new_string", "short\n", "near_line", 1)
 		}},

@@ -442,7 +442,8 @@ func TestListedLikeTheOriginal(t *testing.T) {
 		if is(a.ReadOnlyHint, false) != is(b.ReadOnlyHint, false) ||
 			is(a.OpenWorldHint, true) != is(b.OpenWorldHint, true) ||
 			!is(a.ReadOnlyHint, false) &&
-				(is(a.DestructiveHint, true) != is(b.DestructiveHint, true) || is(a.IdempotentHint, false) != is(b.IdempotentHint, false)) {
+				(is(a.DestructiveHint, true) != is(b.DestructiveHint, true) ||
+					is(a.IdempotentHint, false) != is(b.IdempotentHint, false)) {
 			t.Errorf("%s: the hints differ", name)
 		}
 	}

@@ -16,7 +16,8 @@ func TestAListTellsWhatHasFailed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer j.Close(t.Context())
-	for title, result := range map[string]string{"completed": `{"content":[]}`, "failed": `{"content":[],"isError":true}`} {
+	for title, result := range map[string]string{"completed": `{"content":[]}`,
+		"failed": `{"content":[],"isError":true}`} {
 		run, err := j.Create(t.Context(), jobs.Record{Owner: "ann", Title: title})
 		if err != nil {
 			t.Fatal(err)

@@ -98,7 +98,8 @@ func TestListPages(t *testing.T) {
 }
 
 func TestListFilter(t *testing.T) {
-	for filter, want := range map[string]string{".TSX": "typescript xml", "c++": "cpp objective-cpp", "typescript": "typescript", "no such thing": ""} {
+	for filter, want := range map[string]string{".TSX": "typescript xml", "c++": "cpp objective-cpp",
+		"typescript": "typescript", "no such thing": ""} {
 		var out listOut
 		run(t, nil, "lang_list", listIn{Filter: filter}, &out)
 		var ids []string

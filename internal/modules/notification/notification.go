@@ -189,8 +189,9 @@ func (r *reader) mark(seen bool) func(context.Context, *tool.Call, idsIn) (chang
 		return r.changeStored(ctx, c, func(k *Stored) (n int, err error) {
 			for _, id := range in.IDs {
 				if _, there := k.Notes[key(id)]; !there {
-					return 0, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("there is no notification %d; "+
-						"none was marked", id), Next: "notification_list lists the notifications."}
+					return 0, &tool.Refusal{Code: tool.CodeNotFound,
+						Message: fmt.Sprintf("there is no notification %d; "+
+							"none was marked", id), Next: "notification_list lists the notifications."}
 				}
 			}
 			for _, id := range in.IDs {
@@ -212,7 +213,9 @@ func (r *reader) markBefore(ctx context.Context, c *tool.Call, in beforeIn) (cha
 	})
 }
 
-func (r *reader) changeStored(ctx context.Context, c *tool.Call, f func(*Stored) (int, error)) (out changedOut, err error) {
+func (r *reader) changeStored(
+	ctx context.Context, c *tool.Call, f func(*Stored) (int, error),
+) (out changedOut, err error) {
 	if err := r.checkCaller(c); err != nil {
 		return out, err
 	}

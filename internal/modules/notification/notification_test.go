@@ -86,9 +86,11 @@ func TestNotificationsAreReadMarkedAndRemoved(t *testing.T) {
 		{"notification_list", `{}`, "", "5 4 3 2 1, 5 unread"},
 		{"notification_mark_seen", `{"ids":[2,4]}`, "{2 3}", "5 4* 3 2* 1, 3 unread"},
 		{"notification_mark_seen", `{"ids":[4,5]}`, "{1 2}", "5* 4* 3 2* 1, 2 unread"},
-		{"notification_mark_seen", `{"ids":[3,99]}`, "not_found: there is no notification 99; none was marked", "5* 4* 3 2* 1, 2 unread"},
+		{"notification_mark_seen", `{"ids":[3,99]}`, "not_found: there is no notification 99; none was marked",
+			"5* 4* 3 2* 1, 2 unread"},
 		{"notification_mark_unseen", `{"ids":[5]}`, "{1 3}", "5 4* 3 2* 1, 3 unread"},
-		{"notification_mark_unseen", `{"ids":[-1]}`, "not_found: there is no notification -1; none was marked", "5 4* 3 2* 1, 3 unread"},
+		{"notification_mark_unseen", `{"ids":[-1]}`, "not_found: there is no notification -1; none was marked",
+			"5 4* 3 2* 1, 3 unread"},
 		{"notification_mark_seen_before", `{"before":3}`, "{1 2}", "5 4* 3 2* 1*, 2 unread"},
 		{"notification_remove", `{"ids":[1,77]}`, "{1 2}", "5 4* 3 2*, 2 unread"},
 		{"notification_remove_before", `{"before":4}`, "{2 1}", "5 4*, 1 unread"},
@@ -157,7 +159,8 @@ func TestNotificationsAreForThoseWhoRule(t *testing.T) {
 
 func TestNewsAreBroughtIntoForm(t *testing.T) {
 	p := newPerson(t, nil)
-	for name, bad := range map[string]notify.Notification{"no title": {}, "blank": {Title: " \n"}, "no such level": {Title: "x", Level: "fatal"}} {
+	for name, bad := range map[string]notify.Notification{"no title": {}, "blank": {Title: " \n"},
+		"no such level": {Title: "x", Level: "fatal"}} {
 		if _, err := p.store.Add(t.Context(), bad); err == nil {
 			t.Errorf("%s was kept", name)
 		}
@@ -197,12 +200,14 @@ func TestWhatWasToldSince(t *testing.T) {
 func TestWhatIsToldOnceIsNotToldTwice(t *testing.T) {
 	p := newPerson(t, nil)
 	for _, id := range []int64{1, 0} {
-		if n, err := p.store.Add(t.Context(), notify.Notification{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
+		if n, err := p.store.Add(t.Context(), notify.Notification{Title: "x", Once: "approval 1"}); err != nil ||
+			n.ID != id {
 			t.Errorf("%+v, %v; want id %d", n, err, id)
 		}
 	}
 	p.call("notification_remove", `{"ids":[1]}`, nil)
-	if n, err := p.store.Add(t.Context(), notify.Notification{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
+	if n, err := p.store.Add(t.Context(), notify.Notification{Title: "x", Once: "approval 1"}); err != nil ||
+		n.ID != 2 {
 		t.Errorf("after the first was removed: %+v, %v", n, err)
 	}
 }

@@ -52,7 +52,8 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	}
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
-		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start, Results: in.Results,
+		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start,
+		Results:   in.Results,
 		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
 	}
 	if source, err = resolveSource(c, source); err != nil {

@@ -90,7 +90,8 @@ func (k *manager) relayTool(t packages.Offered) tool.Tool {
 	if t.Text {
 		listed = rawjson.Splice(listed, rawjson.Edit{Key: "outputSchema"})
 	}
-	d := tool.Def{Name: t.Name, Raw: listed, Effects: t.Effects, Timeout: cmp.Or(t.Timeout, servers.Patience(t.Package))}
+	d := tool.Def{Name: t.Name, Raw: listed, Effects: t.Effects,
+		Timeout: cmp.Or(t.Timeout, servers.Patience(t.Package))}
 	if t.Task {
 		d.Task, d.Timeout = tool.TaskAlways, taskTimeout
 	}
@@ -182,7 +183,8 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 		o.Templates = append(o.Templates, module.Resource{
 			URI: k.cfg.Packages.Address(id) + "{+uri}", Name: id + " resource",
 			Description: "Any resource of the package " + id + " by its own URI, such as one that a result links to.",
-			Read:        k.reader(id), Watch: k.watcher(id), Timeout: k.cfg.Packages.Patience(id), Unlisted: k.cfg.Alone,
+			Read:        k.reader(id), Watch: k.watcher(id), Timeout: k.cfg.Packages.Patience(id),
+			Unlisted: k.cfg.Alone,
 		})
 	}
 	for _, p := range of.Prompts {
@@ -190,7 +192,8 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 			Name: p.Name, Raw: p.Raw,
 			Get: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 				meta, _ := rawjson.Get(c.Params, "_meta")
-				raw, err := k.cfg.Packages.Prompt(packages.Forwarding(ctx, c.Forward), p.Package, p.Own, c.Args, meta, peerOf(c))
+				raw, err := k.cfg.Packages.Prompt(packages.Forwarding(ctx, c.Forward), p.Package, p.Own, c.Args, meta,
+					peerOf(c))
 				return relayed(raw, err)
 			},
 			Complete: k.relayCompletion(p.Package, func() json.RawMessage {
@@ -228,7 +231,8 @@ func (k *manager) relayCompletion(id string, ref func() json.RawMessage) tool.Ha
 	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		argument, _ := rawjson.Get(c.Params, "argument")
 		known, _ := rawjson.Get(c.Params, "context")
-		raw, err := k.cfg.Packages.Complete(packages.Forwarding(ctx, c.Forward), id, ref(), argument, known, askedNothing(c))
+		raw, err := k.cfg.Packages.Complete(packages.Forwarding(ctx, c.Forward), id, ref(), argument, known,
+			askedNothing(c))
 		return relayed(raw, err)
 	}
 }
@@ -361,8 +365,9 @@ func (k *manager) definitions() []tool.Tool {
 				"cannot be called. A rebuild keeps the choice.",
 		}, k.chooseTools),
 		tool.New(tool.Def{
-			Name: "package_apply", Title: "Apply declared packages", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
-			Task: tool.TaskNever, Sync: true,
+			Name: "package_apply", Title: "Apply declared packages",
+			Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task:    tool.TaskNever, Sync: true,
 			Description: "Makes the packages those that settings declare, after the user has agreed, or returns the " +
 				"differences. It returns a job.",
 			Help: "Packages that are missing are installed, those that differ are changed, and those that an earlier " +
@@ -420,7 +425,8 @@ func (k *manager) startJob(
 		out, err := run(ctx, c, tell)
 		switch {
 		case err == nil:
-			notify.Publish(k.deps, notify.Notification{Code: "package.changed", Level: notify.Success, Title: "Done: " + title})
+			notify.Publish(k.deps, notify.Notification{Code: "package.changed", Level: notify.Success,
+				Title: "Done: " + title})
 		case ctx.Err() == nil:
 			notify.Publish(k.deps, notify.Notification{
 				Code:    "package.failed",

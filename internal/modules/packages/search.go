@@ -69,7 +69,8 @@ func (k *manager) search(ctx context.Context, c *tool.Call, in searchIn) (search
 // hit shows an entry. Inputs that the user has to give are left out of its command.
 func hit(e catalog.Entry, now time.Time) hitOut {
 	out := hitOut{
-		Name: e.Name, Title: e.Title, Description: e.Description, Version: e.Version, Found: e.Kind, Downloads: e.Downloads,
+		Name: e.Name, Title: e.Title, Description: e.Description, Version: e.Version, Found: e.Kind,
+		Downloads: e.Downloads,
 	}
 	p, err := e.Installable(nil)
 	out.Facts = e.Facts(p, now)

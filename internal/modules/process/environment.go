@@ -36,7 +36,8 @@ func (m *manager) contextEnv(who tool.Caller) (env contextstore.Environment, err
 func environment(s *spec, dir string) ([]string, error) {
 	if len(s.args) > maxArgs || len(s.env) > maxArgs {
 		return nil, tool.Refuse(
-			tool.CodeTooLarge, "too many arguments or variables: expected at most %d arguments and %d variables", maxArgs,
+			tool.CodeTooLarge, "too many arguments or variables: expected at most %d arguments and %d variables",
+			maxArgs,
 			maxArgs,
 		)
 	}

@@ -152,7 +152,8 @@ func (m *manager) configure() error {
 		value     *int
 		otherwise int
 	}{
-		{&c.PerOwner, 256}, {&c.Total, DefaultTotal}, {&c.PerContext, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20},
+		{&c.PerOwner, 256}, {&c.Total, DefaultTotal}, {&c.PerContext, math.MaxInt}, {&c.Processes, 512},
+		{&c.Buffer, 1 << 20},
 		{&c.MaxEnded, 50},
 	} {
 		if *n.value < 0 {

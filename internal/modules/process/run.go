@@ -69,8 +69,9 @@ func (m *manager) runTool() tool.Tool {
 
 func (m *manager) runProcess(ctx context.Context, c *tool.Call, in runIn) (runOut, error) {
 	if len(in.Stdin) > maxInput {
-		return runOut{}, &tool.Refusal{Code: tool.CodeTooLarge, Message: fmt.Sprintf("stdin has %d bytes; at most %d are "+
-			"allowed", len(in.Stdin), maxInput), Next: "Write the input to a file that the program reads."}
+		return runOut{}, &tool.Refusal{Code: tool.CodeTooLarge,
+			Message: fmt.Sprintf("stdin has %d bytes; at most %d are "+
+				"allowed", len(in.Stdin), maxInput), Next: "Write the input to a file that the program reads."}
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(in.Timeout)*time.Second, errTimeout)
 	defer cancel()

@@ -394,7 +394,8 @@ func TestSightThatChanges(t *testing.T) {
 
 func TestWhatCannotBeWatched(t *testing.T) {
 	r := newFixture(t)
-	for _, uri := range []string{PublicURI + "X", PublicURI + "/~2", PublicURI + "/things/2", "gatehouse:///private/p"} {
+	for _, uri := range []string{PublicURI + "X", PublicURI + "/~2", PublicURI + "/things/2",
+		"gatehouse:///private/p"} {
 		if _, err := r.offer.Templates[0].Watch(as("ann"), uri, func(json.RawMessage) {}); err == nil {
 			t.Errorf("%s can be watched", uri)
 		}

@@ -70,7 +70,8 @@ func (m *sandboxTools) create(ctx context.Context, c *tool.Call, in createIn) (c
 	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Spec{
 		Administrator: m.cfg.Rules.By(c.Caller),
 		Name:          in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
-		Template: in.Template, Image: in.Image, Driver: in.Driver, Progress: pulled(c.Peer), Least: sandbox.ParseTier(in.Least),
+		Template: in.Template, Image: in.Image, Driver: in.Driver, Progress: pulled(c.Peer),
+		Least: sandbox.ParseTier(in.Least),
 		Limits: sandbox.Limits{
 			MemoryMiB: in.Memory,
 			VCPUs:     in.VCPUs,

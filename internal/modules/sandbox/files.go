@@ -55,9 +55,11 @@ func refused(err error) error {
 	}{
 		{fs.ErrNotExist, tool.CodeNotFound}, {fs.ErrExist, tool.CodeExists}, {fs.ErrPermission, tool.CodeDenied},
 		{syscall.EROFS, tool.CodeDenied}, {syscall.EISDIR, tool.CodeIsADirectory},
-		{syscall.ENOTDIR, tool.CodeNotADirectory}, {syscall.ENOTEMPTY, tool.CodeNotEmpty}, {syscall.ENOSPC, tool.CodeDiskFull},
+		{syscall.ENOTDIR, tool.CodeNotADirectory}, {syscall.ENOTEMPTY, tool.CodeNotEmpty},
+		{syscall.ENOSPC, tool.CodeDiskFull},
 		{syscall.EDQUOT, tool.CodeDiskFull},
-		{syscall.EINVAL, tool.CodeInvalidArguments}, {syscall.ENAMETOOLONG, tool.CodeInvalidArguments}, {syscall.ELOOP, tool.CodeDenied},
+		{syscall.EINVAL, tool.CodeInvalidArguments}, {syscall.ENAMETOOLONG, tool.CodeInvalidArguments},
+		{syscall.ELOOP, tool.CodeDenied},
 	} {
 		if errors.Is(err, c.is) {
 			return &tool.Refusal{Code: c.code, Message: text}
@@ -107,7 +109,9 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
-func (m *sandboxTools) readFile(ctx context.Context, c *tool.Call, in readIn) (out readOut, _ []tool.Content, err error) {
+func (m *sandboxTools) readFile(
+	ctx context.Context, c *tool.Call, in readIn,
+) (out readOut, _ []tool.Content, err error) {
 	err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
 		var info sandbox.Info
 		out, info, err = readFile(ctx, f, in)
@@ -186,7 +190,9 @@ func (m *sandboxTools) writeTool() tool.Tool {
 	}, "Failed to write file: ", func(o writeOut) any { return successOut{o.Success} }, m.writeFile)
 }
 
-func (m *sandboxTools) writeFile(ctx context.Context, c *tool.Call, in writeIn) (out writeOut, _ []tool.Content, err error) {
+func (m *sandboxTools) writeFile(
+	ctx context.Context, c *tool.Call, in writeIn,
+) (out writeOut, _ []tool.Content, err error) {
 	content := []byte(in.Content)
 	if in.Encoding == "base64" {
 		if len(in.Content) > base64.StdEncoding.EncodedLen(mostContent) {

@@ -221,7 +221,8 @@ func TestASandboxIsMadeOfWhatIsAskedFor(t *testing.T) {
 		{args{"driver": "namespaces", "min_isolation": "user kernel"}, "unsupported", `"user kernel"`},
 	} {
 		_, err := r.try("create", c.in)
-		if f, ok := errors.AsType[*tool.Refusal](err); !ok || string(f.Code) != c.code || !strings.Contains(f.Message, c.says) {
+		if f, ok := errors.AsType[*tool.Refusal](err); !ok || string(f.Code) != c.code ||
+			!strings.Contains(f.Message, c.says) {
 			t.Errorf("%v: %v, want %s and %q", c.in, err, c.code, c.says)
 		}
 	}
@@ -254,16 +255,17 @@ func TestAFileIsGivenAsALink(t *testing.T) {
 // what the caller's context has can be named.
 func TestSecretsStayOutside(t *testing.T) {
 	const value = "correct horse battery"
-	r := open(t, Config{Settings: with(func(s *manager.Settings) { s.Network = true }), Secrets: func(who tool.Caller) (map[string]manager.Secret, error) {
-		switch who.Context {
-		case "lab":
-			return map[string]manager.Secret{"TOKEN": {Value: secret.New(value),
-				Hosts: []string{"api.example.com"}}}, nil
-		case "lost":
-			return nil, errors.New("TOKEN: there is no such secret")
-		}
-		return nil, nil
-	}})
+	r := open(t, Config{Settings: with(func(s *manager.Settings) { s.Network = true }),
+		Secrets: func(who tool.Caller) (map[string]manager.Secret, error) {
+			switch who.Context {
+			case "lab":
+				return map[string]manager.Secret{"TOKEN": {Value: secret.New(value),
+					Hosts: []string{"api.example.com"}}}, nil
+			case "lost":
+				return nil, errors.New("TOKEN: there is no such secret")
+			}
+			return nil, nil
+		}})
 	id := r.box()
 	set := args{"sandbox_id": id, "action": "set", "allow": []string{"api.example.com"}, "secrets": []string{"TOKEN"}}
 	for in, want := range map[string]string{"": "denied", "den": "denied", "lost": "unavailable"} {

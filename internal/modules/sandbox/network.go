@@ -76,7 +76,8 @@ func (m *sandboxTools) network(ctx context.Context, c *tool.Call, in networkIn) 
 			return networkOut{}, err
 		}
 		err = b.SetNetwork(ctx, sandbox.Network{
-			Allow: in.Allow, Special: m.cfg.Settings.NetworkSpecial, Deny: slices.Concat(m.cfg.Settings.NetworkDeny, in.Deny),
+			Allow: in.Allow, Special: m.cfg.Settings.NetworkSpecial,
+			Deny: slices.Concat(m.cfg.Settings.NetworkDeny, in.Deny),
 		}, secrets)
 		if errors.Is(err, manager.ErrUnsupported) || errors.Is(err, sandbox.ErrClosed) ||
 			errors.Is(err, sandbox.ErrPaused) {

@@ -55,4 +55,5 @@ func able(err error) error {
 	return gone(err)
 }
 
-var paused = &tool.Refusal{Code: tool.CodePaused, Message: sandbox.ErrPaused.Error(), Next: "Continue it with sandbox_resume."}
+var paused = &tool.Refusal{Code: tool.CodePaused, Message: sandbox.ErrPaused.Error(),
+	Next: "Continue it with sandbox_resume."}

@@ -227,7 +227,9 @@ func (m *sandboxTools) runCode(ctx context.Context, c *tool.Call, id string, h h
 }
 
 // place returns a sandbox of the caller, or a new one that done destroys.
-func (m *sandboxTools) place(ctx context.Context, c *tool.Call, id, template string) (b *manager.Box, done func(), err error) {
+func (m *sandboxTools) place(
+	ctx context.Context, c *tool.Call, id, template string,
+) (b *manager.Box, done func(), err error) {
 	switch {
 	case id != "" && template != "":
 		return nil, nil, &tool.Refusal{
@@ -241,7 +243,8 @@ func (m *sandboxTools) place(ctx context.Context, c *tool.Call, id, template str
 		return nil, nil, &tool.Refusal{Code: missing, Message: "Missing required parameters: sandbox_id"}
 	}
 	b, err = m.boxes.Create(ctx, c.Caller.Owner,
-		manager.Spec{Name: "for one call", Template: template, Administrator: m.cfg.Rules.By(c.Caller), Progress: pulled(c.Peer)})
+		manager.Spec{Name: "for one call", Template: template, Administrator: m.cfg.Rules.By(c.Caller),
+			Progress: pulled(c.Peer)})
 	m.boxes.Serve() // further requests are likely
 	if err != nil {
 		return nil, nil, notCreated(ctx, err)

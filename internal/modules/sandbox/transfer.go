@@ -132,7 +132,9 @@ func (m *sandboxTools) download(ctx context.Context, c *tool.Call, in downloadIn
 }
 
 // takeOut writes a file of a sandbox to a new file of the host.
-func (m *sandboxTools) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p roots.Place) (transferOut, error) {
+func (m *sandboxTools) takeOut(
+	ctx context.Context, f sandbox.Files, in downloadIn, p roots.Place,
+) (transferOut, error) {
 	var reading error
 	info, err := m.writer.Replace(ctx, nil, p, nil, 0o644, func(to *os.File) error {
 		_, reading = f.ReadFile(ctx, in.From, 0, 0, &limitedBuffer{to, mostTransfer})

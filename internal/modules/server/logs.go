@@ -154,9 +154,10 @@ func page(ctx context.Context, j journal, in pageIn) (pageOut, error) {
 // selectPage returns the requested page.
 func (in *pageIn) selectPage(boot string, all []entry) (out pageOut, err error) {
 	if in.Boot != "" && in.Boot != boot {
-		return out, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("there are no messages of boot %q; the "+
-			"present one is %s", in.Boot, boot), Next: "Call the tool without boot and cursor; boots lists the " +
-			"starts with messages."}
+		return out, &tool.Refusal{Code: tool.CodeNotFound,
+			Message: fmt.Sprintf("there are no messages of boot %q; the "+
+				"present one is %s", in.Boot, boot), Next: "Call the tool without boot and cursor; boots lists the " +
+				"starts with messages."}
 	}
 	at, err := in.position(boot)
 	if err != nil {

@@ -109,7 +109,8 @@ func (s *server) definitions() []tool.Tool {
 			Description: "Returns log messages of this host since its start, or of an earlier start, and can wait " +
 				"for new ones.",
 			Help: "For administrators only. The newest 4,000 messages of level info and above, at most 4 " +
-				"MiB, are kept for each of the last 20 starts of hosts on its folders; boots lists these starts.\n\n" + pageHelp,
+				"MiB, are kept for each of the last 20 starts of hosts on its folders; boots lists these starts.\n\n" +
+				pageHelp,
 		}, s.logs),
 		tool.New(tool.Def{
 			Name: "server_kernel_logs", Title: "Read the kernel log", Effects: tool.Reads,

@@ -198,18 +198,21 @@ func TestNameAndLanguage(t *testing.T) {
 			t.Errorf("%s: %s %+v, want %s", args, bad, n, want)
 		}
 	}
-	for _, bad := range []string{`{"name":"x","clear":true}`, `{"name":"two\nlines"}`, `{"name":"bell\u0007"}`, `{"name":"\u202emirrored"}`} {
+	for _, bad := range []string{`{"name":"x","clear":true}`, `{"name":"two\nlines"}`, `{"name":"bell\u0007"}`,
+		`{"name":"\u202emirrored"}`} {
 		if got := c.call("server_set_name", bad, nil); !strings.HasPrefix(got, "invalid_arguments") {
 			t.Errorf("%s: %q", bad, got)
 		}
 	}
 	var l languageOut
-	for in, want := range map[string]string{"en_US": "en_US", "de": "de", "pt-BR": "pt_BR", "zh-Hant-TW": "zh_Hant_TW", "es-419": "es_419", "fr_FR.UTF-8": "fr_FR"} {
+	for in, want := range map[string]string{"en_US": "en_US", "de": "de", "pt-BR": "pt_BR", "zh-Hant-TW": "zh_Hant_TW",
+		"es-419": "es_419", "fr_FR.UTF-8": "fr_FR"} {
 		if bad := c.call("server_language", `{"language":"`+in+`"}`, &l); bad != "" || l.Language != want {
 			t.Errorf("%s: %s %+v", in, bad, l)
 		}
 	}
-	for _, bad := range []string{`{"language":"English"}`, `{"language":"../x"}`, `{"language":"en_us"}`, `{"language":"de","clear":true}`} {
+	for _, bad := range []string{`{"language":"English"}`, `{"language":"../x"}`, `{"language":"en_us"}`,
+		`{"language":"de","clear":true}`} {
 		if got := c.call("server_language", bad, nil); !strings.HasPrefix(got, "invalid_arguments") {
 			t.Errorf("%s: %q", bad, got)
 		}
@@ -260,7 +263,8 @@ func TestAHostEndsOnlyWhenThePersonAgrees(t *testing.T) {
 func TestWithoutAHost(t *testing.T) {
 	c := start(t, Config{})
 	c.can = tool.WordCounts
-	for name, args := range map[string]string{"server_set_name": `{"name":"x"}`, "server_language": `{"language":"de"}`, "server_restart": `{"confirm":"gatehouse"}`, "server_logs": `{}`} {
+	for name, args := range map[string]string{"server_set_name": `{"name":"x"}`, "server_language": `{"language":"de"}`,
+		"server_restart": `{"confirm":"gatehouse"}`, "server_logs": `{}`} {
 		if got := c.call(name, args, nil); !strings.HasPrefix(got, "unsupported") {
 			t.Errorf("%s: %q", name, got)
 		}

@@ -26,7 +26,8 @@ const maxDevices = 200
 // devicesOf lists the display adapters, network interfaces and disks with a
 // hardware device; loops, bridges and other virtual ones have none.
 func devicesOf(sys fs.FS) (all []device) {
-	for _, of := range []struct{ class, dir string }{{"display", "class/drm"}, {"network", "class/net"}, {"storage", "block"}} {
+	for _, of := range []struct{ class, dir string }{{"display", "class/drm"}, {"network", "class/net"},
+		{"storage", "block"}} {
 		entries, _ := fs.ReadDir(sys, of.dir) // if it is missing there are no such devices
 		for _, e := range entries {
 			at := path.Join(of.dir, e.Name(), "device")

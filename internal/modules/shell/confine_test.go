@@ -41,7 +41,8 @@ func TestAConfinedCommandHasItsFoldersAlone(t *testing.T) {
 	t.Parallel()
 	d := confining(t, `{"confine":true}`)
 	outside := t.TempDir()
-	for path, text := range map[string]string{d.path("a.txt"): "mine\n", filepath.Join(outside, "b.txt"): "not mine\n"} {
+	for path, text := range map[string]string{d.path("a.txt"): "mine\n",
+		filepath.Join(outside, "b.txt"): "not mine\n"} {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -204,7 +204,8 @@ func TestCaptureCutsBetweenCharacters(t *testing.T) {
 	}
 	c := newCapture(40)
 	io.WriteString(c, "one\ntwo\nthree\n"+strings.Repeat("x\n", 100)+"end\n")
-	if text := c.captured(); !strings.HasPrefix(text, "one\ntwo\nthree\nx\n") || !strings.HasSuffix(text, "\nx\nend\n") ||
+	if text := c.captured(); !strings.HasPrefix(text, "one\ntwo\nthree\nx\n") ||
+		!strings.HasSuffix(text, "\nx\nend\n") ||
 		!strings.Contains(text, "\n[") {
 		t.Errorf("%q", text)
 	}

@@ -40,7 +40,8 @@ func TestTheAgentOfASandboxJudgesPrograms(t *testing.T) {
 	if r := d.run("sleep 60", "timeout", 1); !r.TimedOut {
 		t.Errorf("%+v", r)
 	}
-	if r := d.run("(sleep 100 &) ; ls | cat | cat; yes | head -n 100000 | tail -n 1"); r.Stdout != "y\n" || r.ExitCode != 0 {
+	if r := d.run("(sleep 100 &) ; ls | cat | cat; yes | head -n 100000 | tail -n 1"); r.Stdout != "y\n" ||
+		r.ExitCode != 0 {
 		t.Errorf("%+v", r)
 	}
 	allowing := judgedConfined(t, `{"allow":["sh","cd","cp","ls","env with: id"],"confine":true}`)

@@ -218,7 +218,8 @@ func TestBeginsInsideTheRoots(t *testing.T) {
 //
 //redteam:attack Tools run with what the call carries: a command reads the host's own settings from its environment
 func TestEnvironmentIsFiltered(t *testing.T) {
-	for _, name := range []string{"GATEHOUSE_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "LD_LIBRARY_PATH", "BASH_ENV", "MY_PASSWORD"} {
+	for _, name := range []string{"GATEHOUSE_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "LD_LIBRARY_PATH",
+		"BASH_ENV", "MY_PASSWORD"} {
 		t.Setenv(name, "sesame")
 	}
 	d := open(t, "")

@@ -267,7 +267,8 @@ func checkEnv(add []string) error {
 		case !ok || !isVariable(name):
 			return tool.Refuse(tool.CodeInvalidArguments, "env: %.100q does not have the form NAME=value", kv)
 		case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
-			return tool.Refuse(tool.CodeInvalidArguments, "env: names that begin with GATEHOUSE_ are reserved for the host")
+			return tool.Refuse(tool.CodeInvalidArguments,
+				"env: names that begin with GATEHOUSE_ are reserved for the host")
 		case len(value) > maxValue || strings.IndexByte(value, 0) >= 0:
 			return tool.Refuse(tool.CodeTooLarge, "env: a value has more than %d bytes, or a NUL byte", maxValue)
 		}

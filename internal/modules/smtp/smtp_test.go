@@ -142,7 +142,8 @@ func TestWhatIsNoMailServer(t *testing.T) {
 func TestOnlyAdministratorsManageMail(t *testing.T) {
 	b := newFixture(t, Options{})
 	b.role = "writer"
-	for name, args := range map[string]string{"smtp_info": `{}`, "smtp_set": `{"host":"h","port":25,"from":"a@b.c"}`, "smtp_test": `{"to":"a@b.c"}`, "smtp_clear": `{}`} {
+	for name, args := range map[string]string{"smtp_info": `{}`, "smtp_set": `{"host":"h","port":25,"from":"a@b.c"}`,
+		"smtp_test": `{"to":"a@b.c"}`, "smtp_clear": `{}`} {
 		if got := b.call(name, args); !strings.HasPrefix(got, "denied: ") {
 			t.Errorf("%s: %s", name, got)
 		}
@@ -154,11 +155,15 @@ func TestATestMailArrives(t *testing.T) {
 		server *fakeServer
 		rest   string
 	}{
-		"starttls and PLAIN":      {&fakeServer{starttls: true, auth: "PLAIN LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
-		"starttls and LOGIN":      {&fakeServer{starttls: true, auth: "CRAM-MD5 LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
-		"tls from the start":      {&fakeServer{tls: true, auth: "LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2","security":"tls"`},
-		"without a login":         {&fakeServer{starttls: true}, ``},
-		"in the clear, from here": {&fakeServer{auth: "PLAIN", user: "house", password: "x"}, `,"security":"none","username":"house","password":"x"`},
+		"starttls and PLAIN": {&fakeServer{starttls: true, auth: "PLAIN LOGIN", user: "house",
+			password: "hunter2"}, `,"username":"house","password":"hunter2"`},
+		"starttls and LOGIN": {&fakeServer{starttls: true, auth: "CRAM-MD5 LOGIN", user: "house",
+			password: "hunter2"}, `,"username":"house","password":"hunter2"`},
+		"tls from the start": {&fakeServer{tls: true, auth: "LOGIN", user: "house", password: "hunter2"},
+			`,"username":"house","password":"hunter2","security":"tls"`},
+		"without a login": {&fakeServer{starttls: true}, ``},
+		"in the clear, from here": {&fakeServer{auth: "PLAIN", user: "house", password: "x"},
+			`,"security":"none","username":"house","password":"x"`},
 	} {
 		p := c.server.open(t)
 		b := newFixture(t, Options{Roots: p.roots})
@@ -206,15 +211,22 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 		rest   string
 		want   string
 	}{
-		"a wrong password":         {&fakeServer{starttls: true, auth: "PLAIN", user: "house", password: "other"}, login, "refused the username or password: 535"},
-		"one that containsPart it": {&fakeServer{starttls: true, auth: "PLAIN", user: "house", password: "other", echoes: true}, login, `refused the username or password: 535 "[an answer that contains the password]"`},
-		"one that goes on":         {&fakeServer{endless: true}, login, "the server sent more than"},
-		"no starttls":              {&fakeServer{auth: "PLAIN", user: "house", password: "hunter2"}, login, "does not offer STARTTLS"},
-		"no way to log in":         {&fakeServer{starttls: true, auth: "GSSAPI"}, login, "neither PLAIN nor LOGIN"},
-		"another sender":           {&fakeServer{starttls: true, refuse: "MAIL"}, `,"to":"ann@example.com"`, "refused the sender: 550"},
-		"another receiver":         {&fakeServer{starttls: true, refuse: "RCPT"}, `,"to":"ann@example.com"`, "refused the recipient ann@example.com: 550"},
-		"the mail":                 {&fakeServer{starttls: true, refuse: "DATA"}, `,"to":"ann@example.com"`, "refused the mail: 550"},
-		"tls where there is none":  {&fakeServer{}, `,"security":"tls","to":"ann@example.com"`, "did not accept the mail"},
+		"a wrong password": {&fakeServer{starttls: true, auth: "PLAIN", user: "house", password: "other"},
+			login, "refused the username or password: 535"},
+		"one that containsPart it": {&fakeServer{starttls: true, auth: "PLAIN", user: "house", password: "other",
+			echoes: true}, login, `refused the username or password: 535 "[an answer that contains the password]"`},
+		"one that goes on": {&fakeServer{endless: true}, login, "the server sent more than"},
+		"no starttls": {&fakeServer{auth: "PLAIN", user: "house", password: "hunter2"}, login,
+			"does not offer STARTTLS"},
+		"no way to log in": {&fakeServer{starttls: true, auth: "GSSAPI"}, login, "neither PLAIN nor LOGIN"},
+		"another sender": {&fakeServer{starttls: true, refuse: "MAIL"}, `,"to":"ann@example.com"`,
+			"refused the sender: 550"},
+		"another receiver": {&fakeServer{starttls: true, refuse: "RCPT"}, `,"to":"ann@example.com"`,
+			"refused the recipient ann@example.com: 550"},
+		"the mail": {&fakeServer{starttls: true, refuse: "DATA"}, `,"to":"ann@example.com"`,
+			"refused the mail: 550"},
+		"tls where there is none": {&fakeServer{}, `,"security":"tls","to":"ann@example.com"`,
+			"did not accept the mail"},
 	} {
 		p := c.server.open(t)
 		b := newFixture(t, Options{Roots: p.roots})
@@ -241,7 +253,8 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 func TestWhatRepeatsAPassword(t *testing.T) {
 	for said, want := range map[string]bool{
 		"": false, "wrong": false, "hunter2": true, "what is <hunter2>?": true, "hunter": false,
-		"AUTH PLAIN " + encoded("\x00house\x00hunter2"): true, "AUTH PLAIN " + encoded("\x00house\x00hunter2")[:12] + "...": true, encoded("hunter2"): true,
+		"AUTH PLAIN " + encoded("\x00house\x00hunter2"):              true,
+		"AUTH PLAIN " + encoded("\x00house\x00hunter2")[:12] + "...": true, encoded("hunter2"): true,
 	} {
 		err := redact(&textproto.Error{Code: 535, Msg: said}, &Settings{Username: "house"}, secret.New("hunter2"))
 		if hushed := err.Error() != (&textproto.Error{Code: 535, Msg: said}).Error(); hushed != want {

@@ -92,7 +92,8 @@ func parseNew(text string) (line, error) {
 		)
 	case ssh.CryptoPublicKey:
 		if r, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok && r.N.BitLen() < minRSABits {
-			return bad("Make one with ssh-keygen -t ed25519.", "the RSA key has %d bits; expected at least %d", r.N.BitLen(), minRSABits)
+			return bad("Make one with ssh-keygen -t ed25519.", "the RSA key has %d bits; expected at least %d",
+				r.N.BitLen(), minRSABits)
 		}
 	}
 	if strings.HasPrefix(key.Type(), "ssh-dss") {

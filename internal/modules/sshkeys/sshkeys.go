@@ -80,7 +80,8 @@ func (k *keys) file() (*file, error) {
 	if folder == "" {
 		me, err := user.Current()
 		if err != nil || !filepath.IsAbs(me.HomeDir) {
-			return nil, &tool.Refusal{Code: tool.CodeUnsupported, Message: "the user this host runs as has no home directory"}
+			return nil, &tool.Refusal{Code: tool.CodeUnsupported,
+				Message: "the user this host runs as has no home directory"}
 		}
 		folder = filepath.Join(me.HomeDir, ".ssh")
 	}

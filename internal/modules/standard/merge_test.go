@@ -53,7 +53,8 @@ func TestPartsStandSideBySide(t *testing.T) {
 func TestAPartThatFailsLeavesNothingOpen(t *testing.T) {
 	var closed []string
 	no := errors.New("no luck")
-	if m, err := merge(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, no, nil))(t.Context(), module.Deps{}); m != nil ||
+	if m, err := merge(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, no, nil))(t.Context(),
+		module.Deps{}); m != nil ||
 		!errors.Is(err, no) ||
 		!slices.Equal(closed, []string{"a"}) {
 		t.Errorf("%v, %v, closed %v", m, err, closed)

@@ -54,7 +54,8 @@ func TestListingStaysSmall(t *testing.T) {
 			)
 		}
 	}
-	for _, want := range []string{"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "file_search", "dir_list", "dir_create", "lang_detect", "lang_list"} {
+	for _, want := range []string{"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists",
+		"file_search", "dir_list", "dir_create", "lang_detect", "lang_list"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%s is missing in %v", want, names)
 		}

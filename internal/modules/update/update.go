@@ -167,7 +167,8 @@ func refusalOf(err error) error {
 	case errors.Is(err, update.ErrNone), errors.Is(err, update.ErrNoPrior), errors.Is(err, update.ErrNoBuild):
 		return &tool.Refusal{Code: tool.CodeNotFound, Message: err.Error()}
 	case errors.Is(err, update.ErrBusy):
-		return &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Wait for the running update with job_wait."}
+		return &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(),
+			Next: "Wait for the running update with job_wait."}
 	}
 	return err
 }

@@ -98,10 +98,11 @@ func updater(t *testing.T, version, program string) *update.Updater {
 	whole := ed25519.Sign(private, append(slices.Clone(signature), 'x'))
 	source, home := t.TempDir(), filepath.Join(t.TempDir(), "gatehouse")
 	for path, text := range map[string]string{
-		filepath.Join(source, "manifest.json"):         string(manifest),
-		filepath.Join(source, "manifest.json.minisig"): "untrusted comment: x\n" + e(slices.Concat([]byte("ED"), id, signature)) + "\ntrusted comment: x\n" + e(whole) + "\n",
-		filepath.Join(source, "program"):               program,
-		home:                                           "1.0.0",
+		filepath.Join(source, "manifest.json"): string(manifest),
+		filepath.Join(source, "manifest.json.minisig"): "untrusted comment: x\n" +
+			e(slices.Concat([]byte("ED"), id, signature)) + "\ntrusted comment: x\n" + e(whole) + "\n",
+		filepath.Join(source, "program"): program,
+		home:                             "1.0.0",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
 			t.Fatal(err)

@@ -47,7 +47,8 @@ func TestADoorIsOpenedForTheCaller(t *testing.T) {
 	}
 	var out startOut
 	if code := call(t, cfg, "ws_start", map[string]any{}, &out); code != "" ||
-		out.URL != "ws://127.0.0.1:7/ws?ticket=secret" || out.Message != "WebSockets are served at ws://127.0.0.1:7/ws" || out.Expires != "2030-01-02T03:04:05Z" {
+		out.URL != "ws://127.0.0.1:7/ws?ticket=secret" ||
+		out.Message != "WebSockets are served at ws://127.0.0.1:7/ws" || out.Expires != "2030-01-02T03:04:05Z" {
 		t.Errorf("got %s %+v", code, out)
 	}
 	var info infoOut

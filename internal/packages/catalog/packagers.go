@@ -144,7 +144,8 @@ func (c *Catalog) npmPackage(ctx context.Context, base, name string) (e Entry, e
 	}
 	e = Entry{
 		Name: name, Version: version, Description: cmp.Or(v.Description, all.Description),
-		Published: all.Time["created"], Updated: all.Time[version], Repository: addressOf(v.Repository), Website: addressOf(v.Homepage),
+		Published: all.Time["created"], Updated: all.Time[version], Repository: addressOf(v.Repository),
+		Website:  addressOf(v.Homepage),
 		Packages: []Package{{Type: NPM, Name: name, Version: version}},
 	}
 	if v.NPMUser.Name != "" {
@@ -157,7 +158,8 @@ func (c *Catalog) npmPackage(ctx context.Context, base, name string) (e Entry, e
 	}
 	switch {
 	case v.Dist.Attestations.Provenance.PredicateType != "":
-		e.Attested = "provenance (" + v.Dist.Attestations.Provenance.PredicateType + "), as the registry says; not verified"
+		e.Attested = "provenance (" + v.Dist.Attestations.Provenance.PredicateType +
+			"), as the registry says; not verified"
 	case len(v.Dist.Signatures) > 0:
 		e.Attested = "signed by the registry; no provenance"
 	}

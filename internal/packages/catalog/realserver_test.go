@@ -58,7 +58,8 @@ func TestTheOfficialServer(t *testing.T) {
 	for i := range servers {
 		seed = append(seed, map[string]any{
 			"$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
-			"name":    fmt.Sprintf("com.example/server-%d", i), "description": fmt.Sprintf("Forecasts of place %d", i), "version": "1.0.0",
+			"name":    fmt.Sprintf("com.example/server-%d", i), "description": fmt.Sprintf("Forecasts of place %d", i),
+			"version": "1.0.0",
 			"packages": []any{map[string]any{
 				"registryType": "npm", "identifier": fmt.Sprintf("@example/server-%d", i), "version": "1.0.0",
 				"transport":            map[string]any{"type": "stdio"},
@@ -109,8 +110,10 @@ func TestTheOfficialServer(t *testing.T) {
 	}
 
 	// A day later only what has changed is asked for, which the server understands.
-	late := New(Options{Search: only(base), Folder: c.opts.Folder, Now: func() time.Time { return time.Now().Add(25 * time.Hour) }})
-	if r := find(t, late, Query{Word: "server-249"}); len(r.Entries) != 1 || r.Sources[0].Error != "" || r.Sources[0].Offline {
+	late := New(Options{Search: only(base), Folder: c.opts.Folder,
+		Now: func() time.Time { return time.Now().Add(25 * time.Hour) }})
+	if r := find(t, late, Query{Word: "server-249"}); len(r.Entries) != 1 || r.Sources[0].Error != "" ||
+		r.Sources[0].Offline {
 		t.Errorf("got %+v", r)
 	}
 	if w, err := http.Get(base + "/v0.1/servers?limit=101"); err != nil {

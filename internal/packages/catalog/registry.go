@@ -147,7 +147,8 @@ func searchLines(lines func(func([]byte) bool), q Query) (found [][]byte) {
 			continue
 		}
 		e := Entry{
-			Name: string(fields[0]), Title: string(fields[1]), Description: string(fields[2]), Status: string(fields[3]),
+			Name: string(fields[0]), Title: string(fields[1]), Description: string(fields[2]),
+			Status: string(fields[3]),
 		}
 		n := e.score(q.Word)
 		if n == 0 || n <= least {

@@ -49,7 +49,8 @@ func (r *registryServer) publish(name, description, version, status string, at t
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.entries[name] = registered{
-		json.RawMessage(fmt.Sprintf(`{"$schema":"x","name":%q,"description":%q,"version":%q%s}`, name, description, version, more)),
+		json.RawMessage(fmt.Sprintf(`{"$schema":"x","name":%q,"description":%q,"version":%q%s}`, name, description,
+			version, more)),
 		status, at,
 	}
 }
@@ -185,14 +186,16 @@ func TestARegistryIsSearchedFromItsListing(t *testing.T) {
 	reg.publish("com.example/gone-weather", "Forecasts", "1.0.0", "deleted", day, "")
 	o := Options{Search: only(reg.URL), Folder: t.TempDir(), Now: now.time}
 	r := find(t, New(o), Query{Word: "weather", Limit: 100})
-	if len(r.Entries) != 100 || r.Entries[0].Name != "com.example/weather" || r.Entries[0].Publisher != "domain example.com" ||
+	if len(r.Entries) != 100 || r.Entries[0].Name != "com.example/weather" ||
+		r.Entries[0].Publisher != "domain example.com" ||
 		slices.Contains(names(r.Entries), "com.example/gone-weather") {
 		t.Errorf("found %d: %v", len(r.Entries), names(r.Entries)[:3])
 	}
 	if n := reg.count(); n != 3 {
 		t.Errorf("%d requests", n)
 	}
-	if got := find(t, New(o), Query{Word: "example forecasts"}); len(got.Entries) != 1 && len(got.Entries) != 2 || reg.count() != 3 {
+	if got := find(t, New(o), Query{Word: "example forecasts"}); len(got.Entries) != 1 && len(got.Entries) != 2 ||
+		reg.count() != 3 {
 		t.Errorf("found %v after %d requests", names(got.Entries), reg.count())
 	}
 	if got := find(t, New(o), Query{Word: "old-weather"}).Entries; len(got) != 1 || got[0].Status != "deprecated" {
@@ -244,9 +247,13 @@ func TestABadRegistryIsReported(t *testing.T) {
 		fmt.Fprint(w, `{"servers":[1,{"server":{"name":""}},{"server":{"name":"com.example/tall-weather","description":"a\u202eb\nc"}}]}`)
 	}))
 	t.Cleanup(junk.Close)
-	html := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) { fmt.Fprint(w, `<html>`) }))
+	html := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
+		q *http.Request) {
+		fmt.Fprint(w, `<html>`)
+	}))
 	t.Cleanup(html.Close)
-	r := find(t, New(Options{Search: only(reg.URL, good.URL, junk.URL, html.URL), Folder: t.TempDir()}), Query{Word: "weather"})
+	r := find(t, New(Options{Search: only(reg.URL, good.URL, junk.URL, html.URL), Folder: t.TempDir()}),
+		Query{Word: "weather"})
 	if got := names(r.Entries); !slices.Equal(got, []string{"com.example/good-weather", "com.example/tall-weather"}) {
 		t.Errorf("found %v", got)
 	}
@@ -280,7 +287,8 @@ func TestASearchOfThousandsIsFast(t *testing.T) {
 	}
 	reg := newRegistry(t)
 	for i := range 3000 {
-		reg.publish(fmt.Sprintf("io.github.org%d/server-%d", i%700, i), fmt.Sprintf("Reads and writes number %d of many things, and tells of them", i),
+		reg.publish(fmt.Sprintf("io.github.org%d/server-%d", i%700, i),
+			fmt.Sprintf("Reads and writes number %d of many things, and tells of them", i),
 			"1.0.0", "active", day, fmt.Sprintf(`,"packages":[{"registryType":"npm","identifier":"@org/server-%d","version":"1.0.0",`+
 				`"transport":{"type":"stdio"},"environmentVariables":[{"name":"API_KEY","isRequired":true,"isSecret":true,`+
 				`"description":"A key for the service that this server talks to"}]}]`, i))

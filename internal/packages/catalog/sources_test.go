@@ -55,28 +55,33 @@ func TestNPMIsSearched(t *testing.T) {
 	o.NPM, o.NPMRegistry = "", func(context.Context) (string, error) { return s.URL + "/", nil }
 	c := New(o)
 	r := find(t, c, Query{Word: "weather"})
-	if got := names(r.Entries); !slices.Equal(got, []string{"@big/weather", "weather-mcp"}) || r.Entries[0].Downloads != 900 {
+	if got := names(r.Entries); !slices.Equal(got, []string{"@big/weather", "weather-mcp"}) ||
+		r.Entries[0].Downloads != 900 {
 		t.Errorf("found %v", got)
 	}
 	e := c.Describe(t.Context(), r.Entries[0])
 	facts := strings.Join(e.Facts(&e.Packages[0], day), "\n")
 	for _, want := range []string{
-		"publisher: npm user ci", "version: 3.0.0", "attestations: provenance (https://slsa.dev/provenance/v1), as the registry says",
-		"updated: 2026-02-01, 28 days ago", "downloads: 900 in a month", "installs: npm @big/weather@3.0.0", "secrets: none declared",
+		"publisher: npm user ci", "version: 3.0.0",
+		"attestations: provenance (https://slsa.dev/provenance/v1), as the registry says",
+		"updated: 2026-02-01, 28 days ago", "downloads: 900 in a month", "installs: npm @big/weather@3.0.0",
+		"secrets: none declared",
 	} {
 		if !strings.Contains(facts, want) {
 			t.Errorf("the facts lack %q:\n%s", want, facts)
 		}
 	}
 	for name, version := range map[string]string{"@big/weather": "3.0.0", "@big/weather@2.0.0": "2.0.0"} {
-		if e, err := c.FromNPM(t.Context(), name); err != nil || e.Version != version || (e.Status == "deprecated") != (version == "2.0.0") {
+		if e, err := c.FromNPM(t.Context(), name); err != nil || e.Version != version ||
+			(e.Status == "deprecated") != (version == "2.0.0") {
 			t.Errorf("%s: %+v, %v", name, e, err)
 		}
 	}
 
 	// Without a search of its own.
 	s = answering(t, map[string]string{"/@big%2fweather": npmPackage})
-	if r := find(t, c, Query{Word: "@big/weather"}); !slices.Equal(names(r.Entries), []string{"@big/weather"}) || r.Sources[0].Error != "" {
+	if r := find(t, c, Query{Word: "@big/weather"}); !slices.Equal(names(r.Entries), []string{"@big/weather"}) ||
+		r.Sources[0].Error != "" {
 		t.Errorf("found %+v", r)
 	}
 	if r := find(t, c, Query{Word: "nothing"}); len(r.Entries) != 0 || r.Sources[0].Error != "" {
@@ -106,7 +111,8 @@ func TestExactNames(t *testing.T) {
 		t.Fatalf("found %+v", r)
 	}
 	crate, py := r.Entries[0], r.Entries[1]
-	if crate.Kind != Crates || crate.Downloads != 100 || py.Kind != PyPI || py.Publisher != "Ann" || py.Repository != "https://example.com/t" {
+	if crate.Kind != Crates || crate.Downloads != 100 || py.Kind != PyPI || py.Publisher != "Ann" ||
+		py.Repository != "https://example.com/t" {
 		t.Errorf("found %+v", r.Entries)
 	}
 	if r := find(t, New(o), Query{Word: "../x"}); len(r.Entries) != 0 || r.Sources[0].Error != "" {
@@ -124,7 +130,8 @@ func TestExactNames(t *testing.T) {
 	if err != nil || w.Command != "uvx" || !slices.Equal(w.Args, []string{"mcp-server-time==2026.1"}) {
 		t.Errorf("%+v, %v", w, err)
 	}
-	if _, err := py.Installable(func(string) bool { return false }); err == nil || !strings.Contains(err.Error(), "needs uvx or pipx") {
+	if _, err := py.Installable(func(string) bool { return false }); err == nil ||
+		!strings.Contains(err.Error(), "needs uvx or pipx") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -177,7 +184,8 @@ func TestDockersCatalogues(t *testing.T) {
 		t.Fatal(err)
 	}
 	facts := strings.Join(e.Facts(p, day), "\n")
-	for _, want := range []string{"publisher: brave", "secrets: BRAVE_API_KEY", "domains: api.search.brave.com:443", "folders: {{paths}}:/data", "pinned by digest"} {
+	for _, want := range []string{"publisher: brave", "secrets: BRAVE_API_KEY", "domains: api.search.brave.com:443",
+		"folders: {{paths}}:/data", "pinned by digest"} {
 		if !strings.Contains(facts, want) {
 			t.Errorf("the facts lack %q:\n%s", want, facts)
 		}
@@ -185,7 +193,8 @@ func TestDockersCatalogues(t *testing.T) {
 	w, err := e.Wish("brave", p, docker, func(in Input) (string, secret.Text, bool, error) {
 		return "", secret.New("the-key"), in.Secret, nil
 	})
-	want := []string{"run", "-i", "--rm", "-e", "BRAVE_API_KEY", "-e", "MODE", "mcp/brave-search@sha256:abc", "--transport", "stdio"}
+	want := []string{"run", "-i", "--rm", "-e", "BRAVE_API_KEY", "-e", "MODE", "mcp/brave-search@sha256:abc",
+		"--transport", "stdio"}
 	if err != nil || w.Command != "docker" || !slices.Equal(w.Args, want) || w.Env["MODE"] != "fast" ||
 		w.Env["BRAVE_API_KEY"] != "${secret:BRAVE_API_KEY}" || w.Secrets["BRAVE_API_KEY"].Reveal() != "the-key" {
 		t.Errorf("%+v, %v", w, err)
@@ -195,7 +204,8 @@ func TestDockersCatalogues(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	s.Close()
-	if r := find(t, New(o), Query{Word: "brave"}); !r.Sources[1].Offline || r.Sources[1].At.IsZero() || r.Sources[1].Error == "" {
+	if r := find(t, New(o), Query{Word: "brave"}); !r.Sources[1].Offline || r.Sources[1].At.IsZero() ||
+		r.Sources[1].Error == "" {
 		t.Errorf("got %+v", r.Sources[1])
 	}
 	o.Docker = []string{file + ".missing"}
@@ -219,7 +229,8 @@ func TestAFolderOfServerJSON(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{"a/server.json": serverFile, "b.json": "{", "c/other.json": serverFile} {
 		path := filepath.Join(dir, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700),
+			os.WriteFile(path, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -244,7 +255,8 @@ func TestAFolderOfServerJSON(t *testing.T) {
 		}
 		return "", secret.Text{}, false, nil
 	})
-	if err != nil || w.Source.String() != "npm:@ann/notes@1.2.0" || !slices.Equal(w.Args, []string{"/notes", "--mode=fast", "--level=3"}) ||
+	if err != nil || w.Source.String() != "npm:@ann/notes@1.2.0" ||
+		!slices.Equal(w.Args, []string{"/notes", "--mode=fast", "--level=3"}) ||
 		w.Env["REGION"] != "eu" || w.Env["API_KEY"] != "${secret:NOTES_API_KEY}" || len(w.Env) != 2 {
 		t.Errorf("%+v, %v", w, err)
 	}
@@ -252,7 +264,8 @@ func TestAFolderOfServerJSON(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "folder is required: Where notes are") {
 		t.Errorf("got %v", err)
 	}
-	if facts := strings.Join(e.Facts(p, day), "\n"); !strings.Contains(facts, "folders: folder") || !strings.Contains(facts, "secrets: API_KEY") {
+	if facts := strings.Join(e.Facts(p, day), "\n"); !strings.Contains(facts, "folders: folder") ||
+		!strings.Contains(facts, "secrets: API_KEY") {
 		t.Errorf("the facts are %s", facts)
 	}
 	if got, err := New(o).Lookup(t.Context(), "io.github.ann/notes"); err != nil || got.Version != "1.2.0" {

@@ -27,14 +27,16 @@ func (e *Entry) Installable(found func(string) bool) (*Package, error) {
 			if program := p.runner(found); program != "" {
 				return p, nil
 			}
-			missing = append(missing, fmt.Sprintf("%s %s needs %s", p.Type, p.Name, strings.Join(runners[kind], " or ")))
+			missing = append(missing, fmt.Sprintf("%s %s needs %s", p.Type, p.Name,
+				strings.Join(runners[kind], " or ")))
 		}
 	}
 	switch {
 	case len(missing) > 0:
 	case len(e.Packages) > 0:
 		for _, p := range e.Packages {
-			missing = append(missing, fmt.Sprintf("a %s package over %s cannot be installed", clean(p.Type, 20), clean(p.Transport, 20)))
+			missing = append(missing, fmt.Sprintf("a %s package over %s cannot be installed", clean(p.Type, 20),
+				clean(p.Transport, 20)))
 		}
 	case len(e.Remotes) > 0:
 		missing = append(missing, "it runs at "+e.Remotes[0]+" alone, and servers at an address are not packages")
@@ -152,7 +154,8 @@ func value(in Input, ask Answer) (plain string, sealed secret.Text, given bool, 
 		return in.Default, secret.Text{}, true, nil
 	}
 	if in.Required {
-		return "", secret.Text{}, false, fmt.Errorf("%s is required: %s", clean(in.Label(), 100), clean(in.Description, 200))
+		return "", secret.Text{}, false, fmt.Errorf("%s is required: %s", clean(in.Label(), 100),
+			clean(in.Description, 200))
 	}
 	return "", secret.Text{}, false, nil
 }

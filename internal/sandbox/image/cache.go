@@ -189,7 +189,9 @@ func (c *cache) addImage(ctx context.Context, id string, what *found, most Limit
 }
 
 // fillImage creates the folder of an image and syncs it to disk.
-func (c *cache) fillImage(ctx context.Context, at, id string, what *found, most Limits, came func(int)) (n note, err error) {
+func (c *cache) fillImage(
+	ctx context.Context, at, id string, what *found, most Limits, came func(int),
+) (n note, err error) {
 	top := filepath.Join(at, "root")
 	if err := os.MkdirAll(top, 0o700); err != nil {
 		return n, err

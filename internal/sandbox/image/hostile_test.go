@@ -345,7 +345,8 @@ func TestWhatIsNoImageIsSaidSo(t *testing.T) {
 	both := t.TempDir()
 	text := []byte(`{"schemaVersion":2,"manifests":[],"config":{},"layers":[]}`)
 	h := hashOf(text)
-	index := `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"` + h.String() + `","size":` + "58" + `}]}`
+	index := `{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"` +
+		h.String() + `","size":` + "58" + `}]}`
 	if err := errors.Join(
 		os.MkdirAll(filepath.Join(both, "blobs", "sha256"), 0o700),
 		os.WriteFile(filepath.Join(both, "index.json"), []byte(index), 0o600),

@@ -189,7 +189,9 @@ func (s *Store) getImage(ctx context.Context, r Ref, progress func(done, total i
 
 // findImage resolves a reference and unpacks the image if necessary. It returns nil if the image was removed again
 // at once.
-func (s *Store) findImage(ctx context.Context, r Ref, progress func(done, total int64)) (*sandbox.Image, func(), error) {
+func (s *Store) findImage(
+	ctx context.Context, r Ref, progress func(done, total int64),
+) (*sandbox.Image, func(), error) {
 	src, err := s.openSource(r)
 	if err != nil {
 		return nil, nil, err

@@ -289,7 +289,8 @@ func TestJournalsKeepTheNewest(t *testing.T) {
 	for i := range 100 {
 		fmt.Fprintf(j, "%02d", i)
 	}
-	if text, next, lost := j.readSince(t.Context(), 0, 100); string(text) != "9596979899" || next != 200 || lost != 190 {
+	if text, next, lost := j.readSince(t.Context(), 0, 100); string(text) != "9596979899" || next != 200 ||
+		lost != 190 {
 		t.Errorf("%q, %d, %d", text, next, lost)
 	}
 	if text, next, lost := j.readSince(t.Context(), 196, 2); string(text) != "98" || next != 198 || lost != 0 {

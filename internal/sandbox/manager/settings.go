@@ -96,8 +96,11 @@ type PoolSettings struct {
 func DefaultSettings() Settings {
 	return Settings{
 		Memory: 256, VCPUs: 2, Processes: 256, Disk: 1024, Descriptors: 1024, Output: 1 << 20, Call: 30 * time.Second,
-		MostMemory: 32768, MostVCPUs: 32, MostCall: time.Hour, Idle: 15 * time.Minute, Lifetime: 24 * time.Hour, Most: 100,
-		Isolation: "namespaces", Driver: "auto", Ports: true, Snapshots: 20, SnapshotBytes: 4 << 30, SnapshotLife: 24 * time.Hour, ImageBytes: 20 << 30, MachineBytes: 20 << 30, Pool: PoolSettings{Enabled: true, MinSize: 3},
+		MostMemory: 32768, MostVCPUs: 32, MostCall: time.Hour, Idle: 15 * time.Minute, Lifetime: 24 * time.Hour,
+		Most:      100,
+		Isolation: "namespaces", Driver: "auto", Ports: true, Snapshots: 20, SnapshotBytes: 4 << 30,
+		SnapshotLife: 24 * time.Hour, ImageBytes: 20 << 30, MachineBytes: 20 << 30,
+		Pool: PoolSettings{Enabled: true, MinSize: 3},
 	}
 }
 

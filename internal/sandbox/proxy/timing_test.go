@@ -155,9 +155,11 @@ func TestSearchingTakesAsLongWhateverMatches(t *testing.T) {
 
 // Whatever the pieces, the secret is replaced, and nothing else is changed.
 func TestSecretsAreFoundWhereverAnAnswerIsCut(t *testing.T) {
-	n := secrets{{placeholder: placeholder, value: guessed}, {placeholder: "OTHER_KEY", value: guessed + "-long"}}.search()
+	n := secrets{{placeholder: placeholder, value: guessed},
+		{placeholder: "OTHER_KEY", value: guessed + "-long"}}.search()
 	filler := rand.Text()
-	text := filler + guessed[:7] + guessed + "\n" + guessed + guessed + "-lon\r\n\x00" + guessed[:5] + filler + guessed[:7]
+	text := filler + guessed[:7] + guessed + "\n" + guessed + guessed + "-lon\r\n\x00" + guessed[:5] + filler +
+		guessed[:7]
 	want := strings.ReplaceAll(text, guessed, placeholder)
 	for size := range len(text) {
 		b := &redactedBody{from: io.NopCloser(&inPieces{text: text, size: size + 1}), search: n}
@@ -170,7 +172,8 @@ func TestSecretsAreFoundWhereverAnAnswerIsCut(t *testing.T) {
 // A connection that breaks off tells nothing of a secret that had begun.
 func TestABrokenAnswerEndsBeforeWhatIsHeldBack(t *testing.T) {
 	n := secrets{{placeholder: placeholder, value: guessed}}.search()
-	b := &redactedBody{from: io.NopCloser(io.MultiReader(strings.NewReader("a line\n"+guessed[:7]), broken{})), search: n}
+	b := &redactedBody{from: io.NopCloser(io.MultiReader(strings.NewReader("a line\n"+guessed[:7]), broken{})),
+		search: n}
 	if got, err := io.ReadAll(b); err != io.ErrUnexpectedEOF || string(got) != "a line\n" {
 		t.Errorf("%q, %v", got, err)
 	}

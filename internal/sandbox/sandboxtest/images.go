@@ -40,7 +40,8 @@ func (s suite) buildImage(t *testing.T) string {
 	for at, says := range map[string]string{
 		"opt/tool/says": "#!/bin/sh\necho from the image\n", "etc/os-release": "ID=tiny\n",
 		"etc/deep/file": "deep\n", "etc/hosts": "6.6.6.6 nowhere\n",
-		"etc/passwd": "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\n", "etc/group": "root:x:0:\nthird:x:1002:\n",
+		"etc/passwd":        "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\n",
+		"etc/group":         "root:x:0:\nthird:x:1002:\n",
 		"var/lib/data/file": "data\n", "home/other/file": "other\n", "top": "a file in /\n",
 		"usr/bin/noloader": "#!/no/such/interpreter\n",
 	} {
@@ -161,7 +162,8 @@ func (s suite) images(t *testing.T) {
 		{"its environment lies below what is asked for", "echo $WHICH $FROM $HOME; pwd",
 			"spec image /home/user\n/home/user\n"},
 		{"the home folder can be written to",
-			"echo mine >/home/user/file && cat ~/file; echo mine >/tmp/file && cat /tmp/file; touch /var/tmp/file", "mine\nmine\n"},
+			"echo mine >/home/user/file && cat ~/file; echo mine >/tmp/file && cat /tmp/file; touch /var/tmp/file",
+			"mine\nmine\n"},
 		{"its own folders for that are not seen", "ls -A /tmp/seen 2>/dev/null; ls -A /run", ""},
 		{"nothing of it can be written to",
 			"for f in /new /etc/new /opt/tool/new /usr/bin/new /var/lib/new /home/new; do touch $f 2>/dev/null && echo $f; done; (echo more >>/etc/os-release) 2>/dev/null && echo changed; cat /etc/os-release", "ID=tiny\n"},

@@ -580,7 +580,8 @@ func (t *clientState) snapshot(rest []byte) kept {
 // restore continues with the state that another process has handed over.
 func (t *clientState) restore(k kept) {
 	t.subs, t.round, t.last, t.begun = k.Subs, k.Round, k.Last, true
-	for into, text := range map[*[]byte]string{&t.initialize: k.Initialize, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
+	for into, text := range map[*[]byte]string{&t.initialize: k.Initialize, &t.welcome: k.Welcome, &t.ready: k.Ready,
+		&t.level: k.Level} {
 		if text != "" {
 			*into = []byte(text)
 		}

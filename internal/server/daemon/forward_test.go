@@ -184,7 +184,8 @@ func TestLongMessagesPass(t *testing.T) {
 	for _, c := range []struct {
 		size int
 		want string
-	}{{100, `"id":5,"result"`}, {1<<20 - 100, `"id":5,"result"`}, {1 << 20, `"code":-32600`}, {3 << 20, `"code":-32600`}, {10, `"id":5,"result"`}} {
+	}{{100, `"id":5,"result"`}, {1<<20 - 100, `"id":5,"result"`}, {1 << 20, `"code":-32600`}, {3 << 20,
+		`"code":-32600`}, {10, `"id":5,"result"`}} {
 		go fmt.Fprintf(
 			in,
 			`{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":"%s"}}`+"\n",

@@ -169,7 +169,8 @@ func TestFarewellCountsWhatWasTaken(t *testing.T) {
 
 func TestGreetingsWithoutEndOrSenseEndTheConnection(t *testing.T) {
 	path, _ := listening(t, About{Build: "b", Ready: true}, echo)
-	for _, text := range []string{"gatehouse-link 2 {}\n", "gatehouse-link 1 nonsense\n", "g" + strings.Repeat("x", 2*longestGreeting) + "\n"} {
+	for _, text := range []string{"gatehouse-link 2 {}\n", "gatehouse-link 1 nonsense\n",
+		"g" + strings.Repeat("x", 2*longestGreeting) + "\n"} {
 		c := dial(t, path)
 		io.WriteString(c, text)
 		if said, _ := io.ReadAll(c); len(said) > 0 {
@@ -179,7 +180,8 @@ func TestGreetingsWithoutEndOrSenseEndTheConnection(t *testing.T) {
 }
 
 func TestAnswerThatIsNoneIsAnError(t *testing.T) {
-	for _, answer := range []string{"{\"jsonrpc\":\"2.0\"}\n", "gatehouse-link 1 {\n", "", strings.Repeat("x", longestAbout+1)} {
+	for _, answer := range []string{"{\"jsonrpc\":\"2.0\"}\n", "gatehouse-link 1 {\n", "",
+		strings.Repeat("x", longestAbout+1)} {
 		ours, theirs := net.Pipe()
 		go func() {
 			defer theirs.Close()

@@ -49,7 +49,8 @@ func TestLogIsOneTextWithoutEnd(t *testing.T) {
 		t.Fatalf("%d files are kept, want %d: %v", len(files), LogFiles, err)
 	}
 	text := all.String()
-	for _, from := range []int64{0, files[0], files[0] + 5, files[1] - 1, files[1], files[1] + 3, int64(len(text)), int64(len(text)) + 100} {
+	for _, from := range []int64{0, files[0], files[0] + 5, files[1] - 1, files[1], files[1] + 3, int64(len(text)),
+		int64(len(text)) + 100} {
 		r, err := ReadLog(dir, from)
 		got := readFrom(t, r, err)
 		if want := text[min(max(from, files[0]), int64(len(text))):]; got != want {

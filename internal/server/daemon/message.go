@@ -40,8 +40,10 @@ const (
 
 // repeatable are the methods that have no effect when they are served twice.
 var repeatable = []string{
-	"initialize", "ping", "server/discover", "tools/list", "prompts/list", "prompts/get", "resources/list", "resources/read",
-	"resources/templates/list", "resources/subscribe", "resources/unsubscribe", "completion/complete", "logging/setLevel",
+	"initialize", "ping", "server/discover", "tools/list", "prompts/list", "prompts/get", "resources/list",
+	"resources/read",
+	"resources/templates/list", "resources/subscribe", "resources/unsubscribe", "completion/complete",
+	"logging/setLevel",
 	"subscriptions/listen", "tasks/get", "tasks/list", "tasks/result", "tasks/cancel",
 }
 
@@ -178,7 +180,8 @@ func (m *message) lost(id string) []byte {
 		end = `,"resultType":"complete"`
 	}
 	return []byte(
-		`{"jsonrpc":"2.0","id":` + id + `,"result":{"content":[{"type":"text","text":"interrupted: ` + why + `"}],"isError":true` + end + `}}`,
+		`{"jsonrpc":"2.0","id":` + id + `,"result":{"content":[{"type":"text","text":"interrupted: ` + why +
+			`"}],"isError":true` + end + `}}`,
 	)
 }
 

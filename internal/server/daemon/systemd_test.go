@@ -84,7 +84,8 @@ func TestSocketsAreKnownByNameAndKind(t *testing.T) {
 		ln   net.Listener
 		want string
 	}{
-		{"socket", unix, "socket"}, {"gatehouse.socket", unix, "socket"}, {"", tcp, "tcp"}, {"http", tcp, "http"}, {"health", tcp, "health"},
+		{"socket", unix, "socket"}, {"gatehouse.socket", unix, "socket"}, {"", tcp, "tcp"}, {"http", tcp, "http"},
+		{"health", tcp, "health"},
 		{"http", unix, ""}, {"socket", tcp, ""},
 	} {
 		name, err := listenerOf(c.name, c.ln)

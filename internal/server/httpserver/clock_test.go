@@ -144,7 +144,8 @@ func (c *client) ended() error {
 }
 
 func (st *stage) listening(version string) string {
-	return "GET /mcp " + version + "\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: " + st.s.ID + "\r\n\r\n"
+	return "GET /mcp " + version + "\r\nHost: localhost\r\nAccept: text/event-stream\r\nMcp-Session-Id: " + st.s.ID +
+		"\r\n\r\n"
 }
 
 func posting(headers, body string) string {

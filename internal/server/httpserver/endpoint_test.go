@@ -208,13 +208,15 @@ func TestTheContextOfARequest(t *testing.T) {
 		{"/mcp/default", []string{"X-MCP-Context", "work"}, 200, "t_echo", "Origin"}, // the path has priority
 		{"/mcp", []string{"X-MCP-Context", "nowhere"}, 404, "Context not found", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", "vault"}, 404, "Context not found", "Origin, X-MCP-Context"},
-		{"/mcp", []string{"X-MCP-Context", "vault", "X-Role", "staff"}, 403, "Context not allowed", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", "vault", "X-Role", "staff"}, 403, "Context not allowed",
+			"Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", "vault", "X-Role", "keeper"}, 200, "t_ask", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-MCP-Context", "work, default"}, 400, "may be sent once", "Origin, X-MCP-Context"},
 		{"/mcp", []string{"X-Bound", "work"}, 200, "t_log", "Origin"},
 		{"/mcp/work", []string{"X-Bound", "work"}, 200, "t_log", "Origin"},
 		{"/mcp/default", []string{"X-Bound", "work"}, 404, "Context not found", "Origin"},
-		{"/mcp", []string{"X-Bound", "work", "X-MCP-Context", "vault"}, 404, "Context not found", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-Bound", "work", "X-MCP-Context", "vault"}, 404, "Context not found",
+			"Origin, X-MCP-Context"},
 	} {
 		r := h.modernList(c.path, c.headers...)
 		if r.status != c.status || !strings.Contains(r.body, c.body) || r.header.Get("Vary") != c.vary {
@@ -293,7 +295,8 @@ func TestSessionLife(t *testing.T) {
 		{"without", ask(), 400, `"id":7,"error":{"code":-32600,"message":"the header Mcp-Session-Id is missing`},
 		{"unknown", ask("Mcp-Session-Id", "00000000-0000-4000-8000-000000000000"), 404, `"id":7,"error"`},
 		{"a strange version", ask("Mcp-Session-Id", id, "MCP-Protocol-Version", "1999-01-01"), 400, "1999-01-01"},
-		{"notification", h.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id", id), 202, ""},
+		{"notification", h.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+			"Mcp-Session-Id", id), 202, ""},
 		{"delete without", h.do("DELETE", "/mcp", ""), 400, ""},
 		{"delete unknown", h.do("DELETE", "/mcp", "", "Mcp-Session-Id", "x"), 404, ""},
 		{"delete", h.do("DELETE", "/mcp", "", "Mcp-Session-Id", id), 200, ""},

@@ -209,7 +209,8 @@ func (d *Server) routes() {
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
 	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
 	d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
-		writeFault(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the MCP endpoint is /mcp")
+		writeFault(w, 404, protocol.CodeInvalidRequest,
+			"there is nothing at "+clip(r.URL.Path)+"; the MCP endpoint is /mcp")
 	})
 }
 

@@ -49,12 +49,13 @@ func TestBadMessages(t *testing.T) {
 		body string
 		code string
 	}{
-		"nothing":           {"", "-32700"},
-		"half a message":    {`{"jsonrpc":"2.0","id":1`, "-32700"},
-		"no JSON":           {"no json", "-32700"},
-		"two messages":      {initialize + initialize, "-32700"},
-		"invalid UTF-8":     {"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pi\xffng\"}", "-32700"},
-		"deep nesting":      {`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":` + strings.Repeat("[", 100_000) + strings.Repeat("]", 100_000) + "}}", "-32700"},
+		"nothing":        {"", "-32700"},
+		"half a message": {`{"jsonrpc":"2.0","id":1`, "-32700"},
+		"no JSON":        {"no json", "-32700"},
+		"two messages":   {initialize + initialize, "-32700"},
+		"invalid UTF-8":  {"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pi\xffng\"}", "-32700"},
+		"deep nesting": {`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":` + strings.Repeat("[", 100_000) +
+			strings.Repeat("]", 100_000) + "}}", "-32700"},
 		"a number":          {"1", "-32600"},
 		"an id that is not": {`{"jsonrpc":"2.0","id":null,"method":"ping"}`, "-32600"},
 		"wrong case":        {`{"jsonrpc":"2.0","id":1,"Method":"ping"}`, "-32600"},
@@ -220,7 +221,8 @@ func TestDenied(t *testing.T) {
 			Header:  nethttp.Header{"Www-Authenticate": {"Bearer"}},
 		}
 	}}, hosttest.Options{})
-	for _, where := range [][2]string{{"POST", "/mcp"}, {"GET", "/mcp"}, {"DELETE", "/mcp"}, {"PUT", "/mcp"}, {"GET", "/sse"}, {"POST", "/messages"}, {"GET", "/"}} {
+	for _, where := range [][2]string{{"POST", "/mcp"}, {"GET", "/mcp"}, {"DELETE", "/mcp"}, {"PUT", "/mcp"},
+		{"GET", "/sse"}, {"POST", "/messages"}, {"GET", "/"}} {
 		r := h.do(where[0], where[1], initialize)
 		if r.status != 401 || r.header.Get("WWW-Authenticate") != "Bearer" {
 			t.Errorf("%s: got %d %v, want 401", where, r.status, r.header)

@@ -113,7 +113,8 @@ func (d *Server) postLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 	}
 	c := d.legacy.findStream(r.URL.Query().Get("session"), who)
 	if c == nil {
-		writeFault(w, 404, protocol.CodeInvalidRequest, "there is no such stream, or it has ended; open one with GET /sse")
+		writeFault(w, 404, protocol.CodeInvalidRequest,
+			"there is no such stream, or it has ended; open one with GET /sse")
 		return
 	}
 	body, held, f := d.readBody(w, r, &who)

@@ -203,10 +203,13 @@ func TestHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for host, want := range map[string]bool{
-		"localhost": true, "localhost:3000": true, "LocalHost": true, "127.0.0.1:1": true, "127.1.2.3": true, "[::1]": true, "[::1]:80": true,
+		"localhost": true, "localhost:3000": true, "LocalHost": true, "127.0.0.1:1": true, "127.1.2.3": true,
+		"[::1]": true, "[::1]:80": true,
 		"box.lan": true, "box.lan:99": true, "BOX.lan": true, "box2.lan:3000": true,
-		"box2.lan": false, "box2.lan:3001": false, "evil.example.com": false, "localhost.evil.example": false, "localhost.": false,
-		"10.0.0.1": false, "": false, "localhost:": false, "localhost:x": false, "a@localhost": false, "::1": false, "[::1": false,
+		"box2.lan": false, "box2.lan:3001": false, "evil.example.com": false, "localhost.evil.example": false,
+		"localhost.": false,
+		"10.0.0.1":   false, "": false, "localhost:": false, "localhost:x": false, "a@localhost": false, "::1": false,
+		"[::1": false,
 	} {
 		if got := local.allow(host); got != want {
 			t.Errorf("Host %q: %t, want %t", host, got, want)
@@ -224,7 +227,8 @@ func TestForeignersAreRefusedEverywhere(t *testing.T) {
 	h := newTestHost(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
 	for _, where := range [][2]string{
-		{"POST", "/mcp"}, {"GET", "/mcp"}, {"DELETE", "/mcp"}, {"OPTIONS", "/mcp"}, {"PUT", "/mcp"}, {"POST", "/mcp/work"},
+		{"POST", "/mcp"}, {"GET", "/mcp"}, {"DELETE", "/mcp"}, {"OPTIONS", "/mcp"}, {"PUT", "/mcp"},
+		{"POST", "/mcp/work"},
 		{"GET", "/sse"}, {"POST", "/messages"}, {"GET", "/health"}, {"GET", "/"}, {"GET", "/nowhere"},
 	} {
 		for _, headers := range [][]string{

@@ -204,7 +204,9 @@ func (d *Server) accept(w nethttp.ResponseWriter, s *session.Session, m *protoco
 
 // sessionOf returns the session of a legacy request, and updates what the session knows about its
 // principal from this credential. On a host without sessions it makes one for this request.
-func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Caller) (*session.Session, *session.Facts, *protocol.Fault) {
+func (d *Server) sessionOf(
+	r *nethttp.Request, who *protocol.Caller,
+) (*session.Session, *session.Facts, *protocol.Fault) {
 	version := ""
 	if v := r.Header["Mcp-Protocol-Version"]; len(v) > 0 {
 		version = v[0]

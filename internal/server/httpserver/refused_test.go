@@ -78,7 +78,8 @@ func TestAnAnswerIsAStreamForWhoReadsNothingElse(t *testing.T) {
 		t.Errorf("got %s", r.body)
 	}
 	one(`{"jsonrpc":"2.0","id":8,"method":"tools/list"}`, "Mcp-Session-Id", id)
-	if r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Accept", "text/event-stream", "Mcp-Session-Id", id); r.status != 202 {
+	if r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Accept",
+		"text/event-stream", "Mcp-Session-Id", id); r.status != 202 {
 		t.Errorf("a notification: got %d %s", r.status, r.body)
 	}
 	if r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":9,"method":"ping"}`, "Accept", "text/html", "Mcp-Session-Id", id); r.status != 406 {

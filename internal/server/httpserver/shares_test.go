@@ -149,7 +149,8 @@ func TestTheBytesOfAMessageAreGivenBack(t *testing.T) {
 //redteam:attack No principal takes the host from the others: one caller opens streams without end
 func TestStreamsAreDivided(t *testing.T) {
 	streams := limit.NewShares(limit.Resource{Name: "streams", Total: 10, Kept: -1})
-	h := newTestHost(t, Options{Identify: byHeader, Streams: streams, KeepAlive: 200 * time.Millisecond}, hosttest.Options{})
+	h := newTestHost(t, Options{Identify: byHeader, Streams: streams, KeepAlive: 200 * time.Millisecond},
+		hosttest.Options{})
 	listen := func(who string) *nethttp.Response {
 		t.Helper()
 		msg := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},` +

@@ -28,8 +28,9 @@ type framing uint8
 const (
 	http10  framing = iota // ends with the connection
 	chunked                // HTTP/1.1: can be continued on the bare connection
-	secure                 // the same inside TLS: taken over only to be ended, because a write that timed out cannot be finished
-	http2                  // shares its connection
+	// the same inside TLS: taken over only to be ended, because a write that timed out cannot be finished
+	secure
+	http2 // shares its connection
 )
 
 func framingOf(r *nethttp.Request) framing {

@@ -173,7 +173,8 @@ func (d *server) serveConn(ctx context.Context, conn net.Conn, who protocol.Call
 		case <-over:
 		}
 	})
-	newline.NewReader(conn, d.o.Limit).Feed(&screen{receiver: pipe, refuseForeign: func() { d.refuseForeign(ctx, conn) }})
+	newline.NewReader(conn, d.o.Limit).Feed(&screen{receiver: pipe,
+		refuseForeign: func() { d.refuseForeign(ctx, conn) }})
 	d.drain(ctx, pipe)
 }
 

@@ -161,8 +161,10 @@ func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 		}
 	}()
 	for name, sent := range map[string]string{
-		"a form":        "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\r\n" + hello + "\n" + ping + "\n",
-		"a long URL":    "POST /" + strings.Repeat("x", 5000) + " HTTP/1.1\r\nHost: localhost\r\n\r\n" + hello + "\n" + ping + "\n",
+		"a form": "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\r\n" + hello + "\n" +
+			ping + "\n",
+		"a long URL": "POST /" + strings.Repeat("x", 5000) + " HTTP/1.1\r\nHost: localhost\r\n\r\n" + hello + "\n" +
+			ping + "\n",
 		"blank lines":   "\r\n \r\nGET / HTTP/1.1\r\n\r\n" + ping + "\n",
 		"HTTP/2":        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + ping + "\n",
 		"TLS":           "\x16\x03\x01\x02\x00\n" + ping + "\n",
@@ -291,7 +293,8 @@ func TestListenTCP(t *testing.T) {
 			t.Errorf("%q was accepted", addr)
 		}
 	}
-	for addr, lines := range map[string]int{":9100": 0, "127.0.0.1:9100": 0, "[::1]:9100": 0, "localhost:1": 0, "0.0.0.0:9100": 2, "10.0.0.1:9100": 2, "[::]:1": 2} {
+	for addr, lines := range map[string]int{":9100": 0, "127.0.0.1:9100": 0, "[::1]:9100": 0, "localhost:1": 0,
+		"0.0.0.0:9100": 2, "10.0.0.1:9100": 2, "[::]:1": 2} {
 		if got := WarnExposed(addr); len(got) != lines {
 			t.Errorf("%s: warned with %q, want %d lines", addr, got, lines)
 		}

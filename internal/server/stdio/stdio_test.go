@@ -99,7 +99,8 @@ func TestPatienceIsBounded(t *testing.T) {
 	h, _ := newHost(t)
 	var out output
 	began := time.Now()
-	if err := Serve(t.Context(), h.Engine, anonymous, strings.NewReader(hello+"\n"+hold), &out, Options{Patience: 50 * time.Millisecond}); err != nil {
+	if err := Serve(t.Context(), h.Engine, anonymous, strings.NewReader(hello+"\n"+hold), &out,
+		Options{Patience: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > time.Minute {

@@ -154,7 +154,8 @@ func (b *batch) lookUp(k key) (id int64, err error) {
 	if id, ok := b.made[k]; ok {
 		return id, nil
 	}
-	err = b.tx.QueryRowContext(b.ctx, "SELECT id FROM series WHERE scope = ? AND kind = ? AND repo = ? AND agent = ?", k.scope, k.kind, k.repo, k.agent).
+	err = b.tx.QueryRowContext(b.ctx, "SELECT id FROM series WHERE scope = ? AND kind = ? AND repo = ? AND agent = ?",
+		k.scope, k.kind, k.repo, k.agent).
 		Scan(&id)
 	if err == nil {
 		b.s.series[k] = id // it existed before, so it stays even if this transaction is rolled back

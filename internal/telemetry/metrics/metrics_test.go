@@ -69,8 +69,9 @@ func TestSumsAreThoseOfTheEvents(t *testing.T) {
 	record(t, s, "elsewhere", all[:100]...)
 	for range 60 {
 		q := Query{Scope: "c", Since: noon.Add(-time.Duration(r.Int64N(int64(19 * day)))).Truncate(time.Millisecond),
-			Group: []string{"", "type", "repo", "agent_id", "tool"}[r.IntN(5)], Type: []string{"", "call.1", "call.[02]"}[r.IntN(3)],
-			Step: []time.Duration{0, 6 * hour, day, 90 * time.Minute}[r.IntN(4)]}
+			Group: []string{"", "type", "repo", "agent_id", "tool"}[r.IntN(5)],
+			Type:  []string{"", "call.1", "call.[02]"}[r.IntN(3)],
+			Step:  []time.Duration{0, 6 * hour, day, 90 * time.Minute}[r.IntN(4)]}
 		if got, want := ask(t, s, q), byHand(all, q); !reflect.DeepEqual(got, want) {
 			t.Fatalf("%+v:\ngot  %+v\nwant %+v", q, got, want)
 		}

@@ -316,7 +316,8 @@ func TestTypeScriptClient(t *testing.T) {
 			t.Run(mode+" "+endpoint, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
-				cmd := h.tools.Command(ctx, t.TempDir(), h.tools.Script("client.mjs"), mode, endpoint, h.endpoint(t, endpoint))
+				cmd := h.tools.Command(ctx, t.TempDir(), h.tools.Script("client.mjs"), mode, endpoint,
+					h.endpoint(t, endpoint))
 				h.reported(t, cmd, revisions[mode])
 			})
 		}

@@ -10,7 +10,8 @@ import (
 var notRelayed = map[string][]string{
 	"2025-11-25": {"server-sse-polling", "tools-call-with-logging"}, // a child can close no stream of the client's
 	modernRevision: {
-		"input-required-result-basic-elicitation", "input-required-result-ignore-extra-params", "tasks-mrtr-composition",
+		"input-required-result-basic-elicitation", "input-required-result-ignore-extra-params",
+		"tasks-mrtr-composition",
 	},
 }
 
@@ -36,7 +37,8 @@ func TestSuitesThroughTheRelay(t *testing.T) {
 		}
 		for _, name := range p.Differences() {
 			if !slices.Contains(notRelayed[p.Era], name) {
-				t.Errorf("%s, %s: direct %q, relayed %q", p.Era, name, p.Direct.verdicts(name), p.Relayed.verdicts(name))
+				t.Errorf("%s, %s: direct %q, relayed %q", p.Era, name, p.Direct.verdicts(name),
+					p.Relayed.verdicts(name))
 			}
 		}
 	}

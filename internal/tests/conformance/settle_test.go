@@ -14,7 +14,8 @@ func unsettled() Column {
 func TestWhatWasSlowOnceIsRunAgainAndSaidSo(t *testing.T) {
 	h := needFixture(t)
 	c := unsettled()
-	if err := Suites()[1].settle(t.Context(), h.tools, new(turns), h.url, t.TempDir(), &c, func(*Column) {}); err != nil {
+	if err := Suites()[1].settle(t.Context(), h.tools, new(turns), h.url, t.TempDir(), &c,
+		func(*Column) {}); err != nil {
 		t.Fatal(err)
 	}
 	if wrong := c.Clean(); len(wrong) > 0 {
@@ -30,7 +31,8 @@ func TestADefectStaysHoweverOftenItIsRun(t *testing.T) {
 	broken := httptest.NewServer(http.NotFoundHandler())
 	defer broken.Close()
 	c := unsettled()
-	if err := Suites()[1].settle(t.Context(), h.tools, new(turns), broken.URL+"/mcp", t.TempDir(), &c, func(*Column) {}); err != nil {
+	if err := Suites()[1].settle(t.Context(), h.tools, new(turns), broken.URL+"/mcp", t.TempDir(), &c,
+		func(*Column) {}); err != nil {
 		t.Fatal(err)
 	}
 	if len(c.Clean()) == 0 {

@@ -45,7 +45,8 @@ func (mill) Close(context.Context) error { return nil }
 
 func (m mill) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	o := &module.Offer{}
-	for name, e := range map[string]tool.Effects{"mill_read": tool.Reads, "mill_write": tool.Writes, "mill_destroy": tool.Destroys} {
+	for name, e := range map[string]tool.Effects{"mill_read": tool.Reads, "mill_write": tool.Writes,
+		"mill_destroy": tool.Destroys} {
 		o.Tools = append(
 			o.Tools,
 			tool.New(

@@ -32,7 +32,8 @@ func (s *stall) Close(context.Context) error { return nil }
 
 func (s *stall) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	o := &module.Offer{}
-	for kind, effects := range map[string]tool.Effects{"look": tool.Reads, "put": tool.Writes, "wipe": tool.Destroys, "any": 0} {
+	for kind, effects := range map[string]tool.Effects{"look": tool.Reads, "put": tool.Writes, "wipe": tool.Destroys,
+		"any": 0} {
 		o.Tools = append(
 			o.Tools,
 			tool.New(tool.Def{Name: s.name + "_" + kind, Description: "Does it.", Effects: effects},
@@ -145,7 +146,8 @@ func (f *fair) settings() config.Config {
 				1,
 				"c*",
 				"c1",
-			), Names: f.some(1, "blue_*", "*_put", "*://two", "red_greet"), Roles: f.some(1, roles...), Principals: f.some(1, "ann", "e*"),
+			), Names: f.some(1, "blue_*", "*_put", "*://two", "red_greet"), Roles: f.some(1,
+				roles...), Principals: f.some(1, "ann", "e*"),
 			Effects: f.some(
 				1,
 				"destroys",
@@ -336,7 +338,8 @@ func (g *listedClient) compare() (yes, no int) {
 			})
 		}
 		for uri, listed := range map[string]bool{
-			s + "://one": slices.Contains(uris, s+"://one"), s + "://two": slices.Contains(uris, s+"://two"), s + "://item/7": slices.Contains(templates, s+"://item/{id}"),
+			s + "://one": slices.Contains(uris, s+"://one"), s + "://two": slices.Contains(uris, s+"://two"),
+			s + "://item/7": slices.Contains(templates, s+"://item/{id}"),
 		} {
 			hold(
 				"resource "+uri,
@@ -388,7 +391,8 @@ func TestWhatIsListedIsWhatATokenCanDo(t *testing.T) {
 			)
 			for _, in := range []string{"", "c0", "c1", "c2", "admin2"} {
 				for _, era := range gateEras {
-					g := &listedClient{f: f, secret: secret, in: in, era: era, who: who, byPath: in != "" && f.r.IntN(2) == 0}
+					g := &listedClient{f: f, secret: secret, in: in, era: era, who: who,
+						byPath: in != "" && f.r.IntN(2) == 0}
 					if want := entry(c, who, bound, in); want != 200 {
 						turned++
 						g.turnedAway(want)

@@ -18,7 +18,8 @@ import (
 
 // The columns of the matrix: what a caller sends or requests.
 var gateColumns = []string{
-	"right", "wrong", "expired", "revoked", "wrong role", "may only know", "unknown context", "other's session", "beyond loopback",
+	"right", "wrong", "expired", "revoked", "wrong role", "may only know", "unknown context", "other's session",
+	"beyond loopback",
 }
 
 // gateListeners are all listeners.
@@ -201,8 +202,9 @@ func gateWays() []gateWay {
 		without: map[string]string{"HTTP": noPeer, "HTTPS": noPeer, "TCP": noPeer, "stdio": theOwner},
 		right:   func(*gateHost, string) credential { return credential{} },
 		never: map[string]string{
-			"expired": "a process does not stop being its user's", "revoked": "a process does not stop being its user's",
-			"wrong": "see TestOtherUsersAreTurnedAway",
+			"expired": "a process does not stop being its user's",
+			"revoked": "a process does not stop being its user's",
+			"wrong":   "see TestOtherUsersAreTurnedAway",
 		},
 		far: "a socket is on this machine",
 	}

@@ -78,11 +78,13 @@ func TestScopesThatAreLackingAreNamed(t *testing.T) {
 		c.Auth.OAuth.Grants = map[string][]string{
 			"mcp": {
 				"prompts:*",
-			}, "mcp.all": {"*"}, "mcp.call": {"tools:probe_*", "resources:none"}, "mcp.read": {"resources:*"}, "mcp.no": {"tools:other_*"},
+			}, "mcp.all": {"*"}, "mcp.call": {"tools:probe_*",
+				"resources:none"}, "mcp.read": {"resources:*"}, "mcp.no": {"tools:other_*"},
 		}
 	})
 	lacking := func(scope string) string {
-		return `Bearer realm="gatehouse", error="insufficient_scope", scope="` + scope + `", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"`
+		return `Bearer realm="gatehouse", error="insufficient_scope", scope="` + scope +
+			`", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"`
 	}
 	token := func(scope string) credential {
 		return headers(

@@ -35,7 +35,8 @@ func (b bell) Offer(context.Context, module.Audience) (*module.Offer, error) {
 		func(_ context.Context, _ *tool.Call, in struct {
 			N int `json:"n"`
 		}) (tool.Result, error) {
-			notify.Publish(b.deps, notify.Notification{Title: fmt.Sprintf("ring %d", in.N), Message: strings.Repeat("x", 20)})
+			notify.Publish(b.deps, notify.Notification{Title: fmt.Sprintf("ring %d", in.N),
+				Message: strings.Repeat("x", 20)})
 			return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
 		},
 	)
@@ -250,10 +251,12 @@ func TestAHostIsKilledDuringNotifications(t *testing.T) {
 		did := map[int]func(){}
 		for i, id := range ids {
 			if i%3 == 0 && i < len(ids)-1 { // so that the last id stays
-				did[r.send("tools/call", r.call("notification_remove", fmt.Sprintf(`{"ids":[%d]}`, id)))] = func() { removed[id] = true }
+				did[r.send("tools/call", r.call("notification_remove",
+					fmt.Sprintf(`{"ids":[%d]}`, id)))] = func() { removed[id] = true }
 				doubtful[id] = true
 			} else {
-				did[r.send("tools/call", r.call("notification_mark_seen", fmt.Sprintf(`{"ids":[%d]}`, id)))] = func() { marked[id] = true }
+				did[r.send("tools/call", r.call("notification_mark_seen",
+					fmt.Sprintf(`{"ids":[%d]}`, id)))] = func() { marked[id] = true }
 			}
 			r.send("tools/call", r.call("bell_ring", `{"n":1}`))
 		}

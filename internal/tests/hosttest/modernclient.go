@@ -77,7 +77,8 @@ func (m *modernClient) As(who string) Harness {
 }
 
 const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"hosttest","version":"1"},` +
-	`"io.modelcontextprotocol/clientCapabilities":` + capabilities + `,"io.modelcontextprotocol/logLevel":"info","progressToken":"p"}`
+	`"io.modelcontextprotocol/clientCapabilities":` + capabilities +
+	`,"io.modelcontextprotocol/logLevel":"info","progressToken":"p"}`
 
 // line gives the connection to the host that serves now.
 func (m *modernClient) line() *Client {

@@ -137,7 +137,8 @@ func (c *coder) post(method, params string, note func(json.RawMessage)) (json.Ra
 		return nil, err
 	}
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + c.h.tokens[c.who],
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"Authorization": "Bearer " + c.h.tokens[c.who],
 		"X-MCP-Context": c.in, "Mcp-Session-Id": c.session,
 	} {
 		if value != "" {
@@ -244,7 +245,8 @@ func TestThePresetSandboxOverHTTP(t *testing.T) {
 	needSandboxes(t)
 	h := sandboxHost(t, nil)
 	c := h.enter("ann", "sandbox")
-	for _, name := range []string{"create_sandbox", "destroy_sandbox", "list_sandboxes", "execute_code", "run_command", "read_file", "write_file", "list_directory"} {
+	for _, name := range []string{"create_sandbox", "destroy_sandbox", "list_sandboxes", "execute_code", "run_command",
+		"read_file", "write_file", "list_directory"} {
 		if !slices.Contains(c.tools(), name) {
 			t.Errorf("%s is missing in %v", name, c.tools())
 		}
@@ -261,9 +263,12 @@ func TestThePresetSandboxOverHTTP(t *testing.T) {
 	}{
 		{"write_file", []any{"path", "/home/user/dir/hello.sh", "content", "echo hello $1\n"}, `{"success":true}`},
 		{"read_file", []any{"path", "/home/user/dir/hello.sh"}, `{"content":"echo hello $1\n"}`},
-		{"list_directory", []any{"path", "/home/user/dir"}, `{"entries":[{"name":"hello.sh","is_dir":false,"size":14}]}`},
-		{"run_command", []any{"command", "sh dir/hello.sh you; exit 3"}, `{"exit_code":3,"stdout":"hello you\n","stderr":""}`},
-		{"execute_code", []any{"language", "bash", "code", "echo out; echo err >&2"}, `{"exit_code":0,"stdout":"out\n","stderr":"err\n"}`},
+		{"list_directory", []any{"path", "/home/user/dir"},
+			`{"entries":[{"name":"hello.sh","is_dir":false,"size":14}]}`},
+		{"run_command", []any{"command", "sh dir/hello.sh you; exit 3"},
+			`{"exit_code":3,"stdout":"hello you\n","stderr":""}`},
+		{"execute_code", []any{"language", "bash", "code", "echo out; echo err >&2"},
+			`{"exit_code":0,"stdout":"out\n","stderr":"err\n"}`},
 		{"destroy_sandbox", nil, `{"success":true}`},
 	} {
 		got := c.call(x.tool, append([]any{"sandbox_id", id}, x.args...)...)
@@ -299,7 +304,8 @@ func TestSandboxesBelongToPrincipalAndContext(t *testing.T) {
 	if got := h.enter("ann", "").call("sandbox_exec", "sandbox_id", id, "command", "cat f"); got.text() != "mine\n" {
 		t.Errorf("the same person in another session: %+v", got)
 	}
-	for name, other := range map[string]*coder{"another person": h.enter("bob", ""), "another context": h.enter("ann", "sandbox")} {
+	for name, other := range map[string]*coder{"another person": h.enter("bob", ""),
+		"another context": h.enter("ann", "sandbox")} {
 		run := map[string]string{"": "sandbox_exec", "sandbox": "run_command"}[other.in]
 		if got := other.call(run, "sandbox_id", id, "command", "cat f"); !got.IsError ||
 			!strings.Contains(got.text(), "Sandbox not found or invalid ID") {

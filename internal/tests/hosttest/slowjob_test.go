@@ -82,7 +82,8 @@ func readBack(t *testing.T, h hosttest.Harness, r *hosttest.Reply) {
 			t.Fatal(err)
 		}
 		if len(c.Data) > 0 &&
-			(string(c.Data[:100]) != string(moduletest.SlowLine(at)) || string(c.Data[len(c.Data)-100:]) != string(moduletest.SlowLine(c.Next-100))) {
+			(string(c.Data[:100]) != string(moduletest.SlowLine(at)) ||
+				string(c.Data[len(c.Data)-100:]) != string(moduletest.SlowLine(c.Next-100))) {
 			t.Fatalf("the spool holds something else between %d and %d", at, c.Next)
 		}
 		if at = c.Next; c.Done {

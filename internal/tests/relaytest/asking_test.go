@@ -199,7 +199,8 @@ func TestAServersQuestionsReachItsCaller(t *testing.T) {
 	for name, r := range askers(t) {
 		t.Run(name, func(t *testing.T) {
 			m, make := install(t, r, nil)
-			if info, err := m.Info("up"); err != nil || (info.Server.Protocol == "2026-07-28") != strings.HasPrefix(name, "modern") {
+			if info, err := m.Info("up"); err != nil ||
+				(info.Server.Protocol == "2026-07-28") != strings.HasPrefix(name, "modern") {
 				t.Fatalf("the server speaks %q (%v)", info.Server.Protocol, err)
 			}
 			for _, h := range hosttest.Harnesses()[:2] {
@@ -218,14 +219,16 @@ func checkQuestions(t *testing.T, h hosttest.Harness) {
 		{"up_test_input_required_result_sampling", `{}`, "Paris", "sampling/createMessage"},
 		{"up_test_input_required_result_list_roots", `{}`, "Roots: file:///work/here (here)", ""},
 		{"up_test_input_required_result_multi_round", `{}`, "Ann likes red", "elicitation/create elicitation/create"},
-		{"up_test_input_required_result_multiple_inputs", `{}`, "Paris to Ann in file:///work/here (here)", "elicitation/create sampling/createMessage"},
+		{"up_test_input_required_result_multiple_inputs", `{}`, "Paris to Ann in file:///work/here (here)",
+			"elicitation/create sampling/createMessage"},
 	} {
 		var asked []string
 		r := hosttest.Call(h, c.tool, c.args, answerAll(&asked))
 		if r.Error != nil || r.IsError() || strings.Trim(r.Text(), `"`) != c.want {
 			t.Errorf("%s: got %s %v, want %q", c.tool, r.Result, r.Error, c.want)
 		}
-		asked = slices.DeleteFunc(asked, func(method string) bool { return method == "roots/list" }) // at any call, if not known
+		// at any call, if not known
+		asked = slices.DeleteFunc(asked, func(method string) bool { return method == "roots/list" })
 		if strings.Contains(c.tool, "multiple") {
 			slices.Sort(asked) // a server may ask all at once
 		}
@@ -234,10 +237,12 @@ func checkQuestions(t *testing.T, h hosttest.Harness) {
 		}
 	}
 	var asked []string
-	if r := h.Do("resources/read", `{"uri":"package://up/test://asking"}`, answerAll(&asked)); !strings.Contains(string(r.Result), "resource accept Ann") {
+	if r := h.Do("resources/read", `{"uri":"package://up/test://asking"}`,
+		answerAll(&asked)); !strings.Contains(string(r.Result), "resource accept Ann") {
 		t.Errorf("resource: %s %v", r.Result, r.Error)
 	}
-	if r := h.Do("prompts/get", `{"name":"up_asks_prompt"}`, answerAll(&asked)); !strings.Contains(string(r.Result), "prompt accept Ann") {
+	if r := h.Do("prompts/get", `{"name":"up_asks_prompt"}`, answerAll(&asked)); !strings.Contains(string(r.Result),
+		"prompt accept Ann") {
 		t.Errorf("prompt: %s %v", r.Result, r.Error)
 	}
 }

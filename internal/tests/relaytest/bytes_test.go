@@ -87,7 +87,8 @@ func pairings(t testing.TB, tools string) (all []pairing) {
 	for server, modern := range map[string]bool{"modern": true, "legacy": false} {
 		for era, revision := range eras {
 			e := serveEcho(t, modern, tools)
-			c := serveAlone(t, t.TempDir(), packages.Record{Source: packages.Source{Kind: packages.URL, From: e.URL + "/mcp"}})
+			c := serveAlone(t, t.TempDir(), packages.Record{Source: packages.Source{Kind: packages.URL,
+				From: e.URL + "/mcp"}})
 			if err := c.Connect(t.Context(), revision); err != nil || c.Revision() != revision {
 				t.Fatalf("%s: %v", c.Revision(), err)
 			}
@@ -149,7 +150,8 @@ func TestResultsPassByteForByte(t *testing.T) {
 func TestErrorsPass(t *testing.T) {
 	for _, p := range pairings(t, echoTools) {
 		for _, failure := range []string{
-			`{"code":-32602,"message":"caf\u00e9","data":{"big":12345678901234567890,"z":1,"a":2}}`, `{"code":7,"message":""}`,
+			`{"code":-32602,"message":"caf\u00e9","data":{"big":12345678901234567890,"z":1,"a":2}}`,
+			`{"code":7,"message":""}`,
 			`{"code":-32603,"message":"x","data":null}`,
 		} {
 			params := json.RawMessage(`{"name":"echo","arguments":{"fails":` + failure + `}}`)
@@ -178,7 +180,8 @@ func TestToolsOfOtherDialects(t *testing.T) {
 		}
 		for _, name := range []string{"old", "other"} {
 			params := json.RawMessage(`{"name":"` + name + `","arguments":{"n":-1}}`)
-			if raw, err := p.conn.Do(t.Context(), client.Request{Method: "tools/call", Name: name, Params: params}); err != nil ||
+			if raw, err := p.conn.Do(t.Context(),
+				client.Request{Method: "tools/call", Name: name, Params: params}); err != nil ||
 				!strings.HasPrefix(string(raw), `{"n":-1`) {
 				t.Errorf("%s: %s answered %s, %v", p.name, name, raw, err)
 			}
@@ -196,7 +199,8 @@ func TestParamHeadersAreMade(t *testing.T) {
 		}
 		h := *p.echo.header.Load()
 		got := h.Get("Mcp-Param-Region") + " " + h.Get("Mcp-Name") + " " + h.Get("Mcp-Method")
-		if want := map[bool]string{true: "=?base64?Y2Fmw6k=?= echo tools/call", false: "  "}[p.echo.modern]; got != want {
+		if want := map[bool]string{true: "=?base64?Y2Fmw6k=?= echo tools/call",
+			false: "  "}[p.echo.modern]; got != want {
 			t.Errorf("%s: headers %q, want %q", p.name, got, want)
 		}
 	}

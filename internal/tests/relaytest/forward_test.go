@@ -69,7 +69,8 @@ func TestHeadersArePassedOnByTheirNames(t *testing.T) {
 				e := serveEcho(t, modern, echoTools)
 				var log lockedBuffer
 				url := serveHTTP(t, packages.Record{
-					Source: packages.Source{Kind: packages.URL, From: e.URL + "/mcp"}, PassHeaders: []string{"x-tenant"},
+					Source:      packages.Source{Kind: packages.URL, From: e.URL + "/mcp"},
+					PassHeaders: []string{"x-tenant"},
 				}, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 				with := client.NewHTTP(url, client.HTTPOptions{Headers: http.Header{
 					"X-Tenant": {"very-secret-tenant"}, "X-Other": {"other"}, "Cookie": {"a=b"},
@@ -86,7 +87,8 @@ func TestHeadersArePassedOnByTheirNames(t *testing.T) {
 						defer one.conn.Close()
 					}
 					params := json.RawMessage(`{"name":"echo","arguments":{}}`)
-					if _, err := one.conn.Do(t.Context(), client.Request{Method: "tools/call", Name: "echo", Params: params}); err != nil {
+					if _, err := one.conn.Do(t.Context(),
+						client.Request{Method: "tools/call", Name: "echo", Params: params}); err != nil {
 						t.Fatal(err)
 					}
 					h := *e.header.Load()
@@ -107,11 +109,13 @@ func TestHeadersArePassedOnByTheirNames(t *testing.T) {
 func TestHeadersThatCannotBePassedOn(t *testing.T) {
 	remote := packages.Source{Kind: packages.URL, From: "https://mcp.example.com/mcp"}
 	for _, name := range []string{
-		"Connection", "keep-alive", "Transfer-Encoding", "Proxy-Authorization", "Host", "Content-Length", "Mcp-Session-Id",
+		"Connection", "keep-alive", "Transfer-Encoding", "Proxy-Authorization", "Host", "Content-Length",
+		"Mcp-Session-Id",
 		"mcp-param-region", "Mcp-Anything", "X-MCP-Context", "a b", "", "X-Set",
 	} {
 		r := packages.Record{
-			ID: "up", Source: remote, Start: packages.OnDemand, PassHeaders: []string{name}, Headers: map[string]string{"X-Set": "1"},
+			ID: "up", Source: remote, Start: packages.OnDemand, PassHeaders: []string{name},
+			Headers: map[string]string{"X-Set": "1"},
 		}
 		if err := r.Check(); err == nil || !strings.Contains(err.Error(), "pass_headers") {
 			t.Errorf("%q: %v", name, err)
@@ -122,7 +126,8 @@ func TestHeadersThatCannotBePassedOn(t *testing.T) {
 		t.Errorf("Authorization that is named: %v", err)
 	}
 	local := packages.Record{
-		ID: "up", Source: packages.Source{Kind: packages.Command}, Command: "true", Start: packages.OnDemand, PassHeaders: []string{"X-A"},
+		ID: "up", Source: packages.Source{Kind: packages.Command}, Command: "true", Start: packages.OnDemand,
+		PassHeaders: []string{"X-A"},
 	}
 	if err := local.Check(); err == nil {
 		t.Error("a program of this machine was given headers")

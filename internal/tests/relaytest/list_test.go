@@ -23,7 +23,8 @@ func newManyTools(packages, each int) *manyTools {
 		for i := range each {
 			name := fmt.Sprintf("package%d_tool%d", p, i)
 			m.offer.Tools = append(m.offer.Tools, tool.Tool{
-				Def: tool.Def{Name: name, Raw: json.RawMessage(`{"name":"` + name + `","description":"` + strings.Repeat("What it does. ", 20) +
+				Def: tool.Def{Name: name, Raw: json.RawMessage(`{"name":"` + name + `","description":"` +
+					strings.Repeat("What it does. ", 20) +
 					`","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"count":{"type":"integer"}},"required":["text"]}}`)},
 				Run: func(context.Context, *tool.Call) (tool.Result, error) { return tool.Result{}, nil },
 			})

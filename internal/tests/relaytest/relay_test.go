@@ -197,7 +197,8 @@ func TestWhatAServerOffersIsRelayed(t *testing.T) {
 // offers it directly.
 func checkOffer(t *testing.T, h, direct hosttest.Harness) {
 	for method, member := range map[string]string{
-		"resources/list": "uri", "resources/templates/list": "uriTemplate", "prompts/list": "name", "tools/list": "name",
+		"resources/list": "uri", "resources/templates/list": "uriTemplate", "prompts/list": "name",
+		"tools/list": "name",
 	} {
 		relayed := map[string]json.RawMessage{}
 		for _, e := range hosttest.List(t, h, method) {
@@ -221,11 +222,13 @@ func checkOffer(t *testing.T, h, direct hosttest.Harness) {
 			}
 		}
 	}
-	if r := hosttest.Read(h, "package://up/test://static-text"); !strings.Contains(string(r.Result), "This is the content of") ||
+	if r := hosttest.Read(h, "package://up/test://static-text"); !strings.Contains(string(r.Result),
+		"This is the content of") ||
 		!strings.Contains(string(r.Result), `"uri":"package://up/test://static-text"`) {
 		t.Errorf("read: %s %v", r.Result, r.Error)
 	}
-	if r := hosttest.Read(h, "package://up/test://template/7/data"); !strings.Contains(string(r.Result), "Data for ID: 7") {
+	if r := hosttest.Read(h, "package://up/test://template/7/data"); !strings.Contains(string(r.Result),
+		"Data for ID: 7") {
 		t.Errorf("read of a template: %s %v", r.Result, r.Error)
 	}
 	if r := hosttest.Read(h, "package://up/test://none"); r.Error == nil {
@@ -322,7 +325,8 @@ func TestHeadersGoToTheServerAlone(t *testing.T) {
 	u.refuse.Store(&away)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if raw, err := m.Call(ctx, "up", "test_simple_text", json.RawMessage(`{}`), nil, nil); err == nil || elsewhere.Load() != 0 {
+	if raw, err := m.Call(ctx, "up", "test_simple_text", json.RawMessage(`{}`), nil, nil); err == nil ||
+		elsewhere.Load() != 0 {
 		t.Errorf("a redirect was followed %d times: %s", elsewhere.Load(), raw)
 	}
 }

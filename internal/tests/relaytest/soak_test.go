@@ -40,7 +40,8 @@ type leftovers struct {
 }
 
 func (l leftovers) String() string {
-	return fmt.Sprintf("%d children, %d descriptors, %d goroutines, %d KiB of heap", l.children, l.files, l.routines, l.heap>>10)
+	return fmt.Sprintf("%d children, %d descriptors, %d goroutines, %d KiB of heap", l.children, l.files, l.routines,
+		l.heap>>10)
 }
 
 // countLeftovers counts what this process has, after a garbage collection.
@@ -116,12 +117,14 @@ func newRelay(open module.New) (*gatehouse.Server, error) {
 func visitOnce(ctx context.Context, url string) error {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	c := client.NewHTTP(url, client.HTTPOptions{Client: &http.Client{Transport: transport}}, client.ConnOptions{Name: "soak", Version: "1"})
+	c := client.NewHTTP(url, client.HTTPOptions{Client: &http.Client{Transport: transport}},
+		client.ConnOptions{Name: "soak", Version: "1"})
 	defer c.Close()
 	if err := c.Connect(ctx, "2025-11-25"); err != nil {
 		return err
 	}
-	raw, err := c.Do(ctx, client.Request{Method: "tools/call", Name: "up_test_simple_text", Params: []byte(`{"name":"up_test_simple_text","arguments":{}}`)})
+	raw, err := c.Do(ctx, client.Request{Method: "tools/call", Name: "up_test_simple_text",
+		Params: []byte(`{"name":"up_test_simple_text","arguments":{}}`)})
 	if err == nil && !strings.Contains(string(raw), "simple text") {
 		err = fmt.Errorf("answered %s", raw)
 	}

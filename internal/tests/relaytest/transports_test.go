@@ -142,7 +142,8 @@ func TestAServerAtASocket(t *testing.T) {
 			}
 			t.Cleanup(func() { os.RemoveAll(folder) })
 			address := make(addressLog, 1)
-			s, err := newFixture(gatehouse.WithAuthToken(token), gatehouse.WithLogger(slog.New(slog.NewJSONHandler(address, nil))))
+			s, err := newFixture(gatehouse.WithAuthToken(token),
+				gatehouse.WithLogger(slog.New(slog.NewJSONHandler(address, nil))))
 			if err != nil {
 				t.Fatal(err)
 			}

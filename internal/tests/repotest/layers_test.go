@@ -62,7 +62,8 @@ var layers = [][]unit{
 		{
 			path: "internal/cli/clientconfig",
 			only: []string{
-				"internal/files/atomicfile", "internal/files/filelock", "internal/access/displaytext", "internal/access/secret",
+				"internal/files/atomicfile", "internal/files/filelock", "internal/access/displaytext",
+				"internal/access/secret",
 			},
 			why: "the files of clients follow from their documentation, not from a host",
 		},
@@ -299,8 +300,10 @@ var moduleImports = []string{
 	"internal/dispatch/contextstore", "internal/dispatch/delayed", "internal/dispatch/hub", "internal/dispatch/jobs",
 	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool",
 	"internal/exec/proc", "internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
-	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock", "internal/files/filewatch",
-	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/symbols", "internal/files/walk",
+	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock",
+	"internal/files/filewatch",
+	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/symbols",
+	"internal/files/walk",
 	"internal/maintenance/backup", "internal/maintenance/update",
 	"internal/mcp/rawjson", "internal/mcp/schema",
 	"internal/packages", "internal/sandbox", "internal/state", "internal/telemetry/metrics",

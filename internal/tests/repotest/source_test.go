@@ -125,7 +125,8 @@ func generated(s source) bool { return ast.IsGenerated(s.ast) }
 
 // platformFolders are the folders whose code may differ between platforms.
 var platformFolders = []string{
-	"internal/files/filelock", "internal/files/fusemount", "internal/exec", "internal/sandbox", "internal/access/identity", "internal/server/daemon", "internal/server/socket",
+	"internal/files/filelock", "internal/files/fusemount", "internal/exec", "internal/sandbox",
+	"internal/access/identity", "internal/server/daemon", "internal/server/socket",
 }
 
 var platformFile = regexp.MustCompile(

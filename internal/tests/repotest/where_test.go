@@ -161,7 +161,8 @@ func findCommands(t *testing.T, folders []string) {
 			texts[`"`+string(m[1])] = true
 		}
 	}
-	findIn(t, folders, append(slices.Collect(maps.Keys(texts)), `"read-only"`, `"require-auth"`, `"insecure"`, `"allow"`)...)
+	findIn(t, folders, append(slices.Collect(maps.Keys(texts)), `"read-only"`, `"require-auth"`, `"insecure"`,
+		`"allow"`)...)
 }
 
 func findCodes(t *testing.T, folders []string) {
@@ -175,7 +176,8 @@ func findMetrics(t *testing.T, folders []string) {
 func findPublic(t *testing.T, folders []string) {
 	var names []string
 	for _, row := range tableRows(t, "docs/state.md") {
-		if name, ok := strings.CutPrefix(strings.Trim(row.cells[0], "`"), "/public/"); ok && !strings.Contains(name, "{") {
+		if name, ok := strings.CutPrefix(strings.Trim(row.cells[0], "`"), "/public/"); ok &&
+			!strings.Contains(name, "{") {
 			names = append(names, name)
 		}
 	}

@@ -18,10 +18,14 @@ import (
 // makes mistakes among these likelier, so only what people meet is here.
 var known = []string{
 	"Assembly", "Batchfile", "C", "C#", "C++", "CMake", "CSS", "Clojure", "Common Lisp", "CoffeeScript", "Dart", "Diff",
-	"Dockerfile", "Elixir", "Emacs Lisp", "Erlang", "F#", "Fortran", "GLSL", "Go", "GraphQL", "Groovy", "HCL", "HTML", "Haskell",
-	"INI", "JSON", "Java", "JavaScript", "Julia", "Kotlin", "Less", "Lua", "Makefile", "Markdown", "MATLAB", "Nix", "OCaml",
-	"Objective-C", "PHP", "Pascal", "Perl", "PowerShell", "Prolog", "Protocol Buffer", "Python", "R", "Ruby", "Rust", "SCSS",
-	"SQL", "SVG", "Scala", "Scheme", "Shell", "Swift", "TOML", "Tcl", "TeX", "TypeScript", "Unix Assembly", "Vim Script",
+	"Dockerfile", "Elixir", "Emacs Lisp", "Erlang", "F#", "Fortran", "GLSL", "Go", "GraphQL", "Groovy", "HCL", "HTML",
+	"Haskell",
+	"INI", "JSON", "Java", "JavaScript", "Julia", "Kotlin", "Less", "Lua", "Makefile", "Markdown", "MATLAB", "Nix",
+	"OCaml",
+	"Objective-C", "PHP", "Pascal", "Perl", "PowerShell", "Prolog", "Protocol Buffer", "Python", "R", "Ruby", "Rust",
+	"SCSS",
+	"SQL", "SVG", "Scala", "Scheme", "Shell", "Swift", "TOML", "Tcl", "TeX", "TypeScript", "Unix Assembly",
+	"Vim Script",
 	"Visual Basic .NET", "Vue", "XML", "YAML", "Zig", "reStructuredText",
 }
 

@@ -91,7 +91,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		challenge := parseChallenge(resp.Header.Values("WWW-Authenticate"))
 		more := resp.StatusCode == http.StatusForbidden && challenge["error"] == "insufficient_scope"
-		if resp.StatusCode != http.StatusUnauthorized && !more || try >= maxAttempts || req.Body != nil && req.GetBody == nil {
+		if resp.StatusCode != http.StatusUnauthorized && !more || try >= maxAttempts || req.Body != nil &&
+			req.GetBody == nil {
 			return resp, nil
 		}
 		resp.Body.Close()

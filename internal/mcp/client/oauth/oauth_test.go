@@ -30,9 +30,12 @@ func TestChallengesAreParsed(t *testing.T) {
 func TestAResourceCoversAServer(t *testing.T) {
 	const server = "https://mcp.example.com/a/mcp"
 	for resource, want := range map[string]bool{
-		server: true, "https://mcp.example.com": true, "https://mcp.example.com/": true, "https://mcp.example.com/a": true,
-		"https://MCP.example.com/a/": true, "http://mcp.example.com/a/mcp": false, "https://mcp.example.com/a/mc": false,
-		"https://mcp.example.com/b": false, "https://evil.example.com/a/mcp": false, "": false, "mcp.example.com": false,
+		server: true, "https://mcp.example.com": true, "https://mcp.example.com/": true,
+		"https://mcp.example.com/a":  true,
+		"https://MCP.example.com/a/": true, "http://mcp.example.com/a/mcp": false,
+		"https://mcp.example.com/a/mc": false,
+		"https://mcp.example.com/b":    false, "https://evil.example.com/a/mcp": false, "": false,
+		"mcp.example.com":                   false,
 		"https://mcp.example.com:444/a/mcp": false,
 	} {
 		if got := covers(resource, server); got != want {

@@ -154,7 +154,8 @@ func (t *Transport) userToken(ctx context.Context, of *found, who credentials, s
 		return token{}, err
 	}
 	return t.request(ctx, of, who, scopes, url.Values{
-		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {t.Config.Redirect}, "code_verifier": {verifier},
+		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {t.Config.Redirect},
+		"code_verifier": {verifier},
 	})
 }
 
@@ -170,7 +171,8 @@ func checkCallback(back url.Values, state string, server *serverMetadata) (code 
 	case issuer != "" && issuer != server.Issuer:
 		return "", fmt.Errorf("the authorization response is of the issuer %.200q instead of %s", issuer, server.Issuer)
 	case back.Get("error") != "":
-		return "", fmt.Errorf("the authorization was refused: %.100q %.300q", back.Get("error"), back.Get("error_description"))
+		return "", fmt.Errorf("the authorization was refused: %.100q %.300q", back.Get("error"),
+			back.Get("error_description"))
 	case back.Get("code") == "":
 		return "", errors.New("the authorization response has no code")
 	}
@@ -284,7 +286,8 @@ func (t *Transport) assertion(id, audience string) (string, error) {
 	}
 	now := time.Now()
 	claims, err := json.Marshal(map[string]any{
-		"iss": id, "sub": id, "aud": audience, "jti": randomText(), "iat": now.Unix(), "exp": now.Add(time.Minute).Unix(),
+		"iss": id, "sub": id, "aud": audience, "jti": randomText(), "iat": now.Unix(),
+		"exp": now.Add(time.Minute).Unix(),
 	})
 	if err != nil {
 		return "", err

@@ -226,8 +226,9 @@ func (v *VMM) sound(path string, says map[string]any) error {
 		}
 		if initrd := says["initrd_path"]; initrd != nil && v.readable(initrd) != nil {
 			return refusal(
-				"Boot source error: The initrd file cannot be opened due to invalid path or invalid permissions. " + v.readable(initrd).
-					Error(),
+				"Boot source error: The initrd file cannot be opened due to invalid path or invalid permissions. " +
+					v.readable(initrd).
+						Error(),
 			)
 		}
 	case "drives":

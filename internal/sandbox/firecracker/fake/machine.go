@@ -18,7 +18,8 @@ func (v *VMM) start() error {
 	}
 	if err := v.elf(boot["kernel_image_path"].(string)); err != nil {
 		return refusal(
-			"Start microvm error: Cannot load kernel due to invalid memory configuration or invalid kernel image: " + err.Error(),
+			"Start microvm error: Cannot load kernel due to invalid memory configuration or invalid kernel image: " +
+				err.Error(),
 		)
 	}
 	g, err := newGuest(nil)

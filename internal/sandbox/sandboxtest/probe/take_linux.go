@@ -142,7 +142,8 @@ func inotifyWatch() func(int) error {
 					fds = append(fds, fd)
 				}
 			}
-			for _, dir := range []string{"/usr/bin", "/usr/lib/x86_64-linux-gnu", "/usr/share/doc", "/usr/share/man/man1"} {
+			for _, dir := range []string{"/usr/bin", "/usr/lib/x86_64-linux-gnu", "/usr/share/doc",
+				"/usr/share/man/man1"} {
 				for _, e := range must(os.ReadDir(dir)) {
 					paths = append(paths, dir+"/"+e.Name())
 				}

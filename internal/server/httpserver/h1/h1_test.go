@@ -105,7 +105,8 @@ func TestRequestsInOnePieceAndInManyAreTheSame(t *testing.T) {
 			}
 		}()
 		r := bufio.NewReader(c)
-		for _, want := range []string{"POST /a one 3", "POST /b  0", "POST /c three 5", "POST /c " + strings.Repeat("y", 9000) + " 9000"} {
+		for _, want := range []string{"POST /a one 3", "POST /b  0", "POST /c three 5",
+			"POST /c " + strings.Repeat("y", 9000) + " 9000"} {
 			if _, got := answer(t, r); got != want {
 				t.Errorf("in pieces of %d: got %.60q, want %.60q", size, got, want)
 			}
@@ -120,15 +121,16 @@ func TestWhatIsNotPlainIsLeftToNetHTTP(t *testing.T) {
 	addr, _ := serve(t, echo)
 	big := strings.Repeat("z", 2*largestBytes)
 	for name, c := range map[string]struct{ send, want string }{
-		"another method":   {"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi", "PUT /x hi 2"},
-		"a query":          {post("/x?a=b", "hi"), "POST /x hi 2"},
-		"an escape":        {post("/%78", "hi"), "POST /x hi 2"},
-		"a chunked body":   {"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", "POST /x hi -1"},
-		"no length":        {"POST /x HTTP/1.1\r\nHost: localhost\r\n\r\n", "POST /x  0"},
-		"a large body":     {post("/x", big), "POST /x " + big + " 32768"},
-		"HTTP/1.0":         {"POST /x HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", "POST /x hi 2"},
-		"bare line feeds":  {"POST /x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\nhi", "POST /x hi 2"},
-		"words in a field": {"POST /x HTTP/1.1\r\nHost: localhost\r\nX: \xc3\xa4\r\nContent-Length: 2\r\n\r\nhi", "POST /x hi 2"},
+		"another method":  {"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi", "PUT /x hi 2"},
+		"a query":         {post("/x?a=b", "hi"), "POST /x hi 2"},
+		"an escape":       {post("/%78", "hi"), "POST /x hi 2"},
+		"a chunked body":  {"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", "POST /x hi -1"},
+		"no length":       {"POST /x HTTP/1.1\r\nHost: localhost\r\n\r\n", "POST /x  0"},
+		"a large body":    {post("/x", big), "POST /x " + big + " 32768"},
+		"HTTP/1.0":        {"POST /x HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", "POST /x hi 2"},
+		"bare line feeds": {"POST /x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\nhi", "POST /x hi 2"},
+		"words in a field": {"POST /x HTTP/1.1\r\nHost: localhost\r\nX: \xc3\xa4\r\nContent-Length: 2\r\n\r\nhi",
+			"POST /x hi 2"},
 	} {
 		conn := dial(t, addr)
 		r := bufio.NewReader(conn)
@@ -183,7 +185,11 @@ func TestAnswersAreThoseOfNetHTTP(t *testing.T) {
 		"not modified": func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.WriteHeader(304) },
 		"text":         func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "text") },
 		"a page":       func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "<html>") },
-		"twice":        func(w nethttp.ResponseWriter, _ *nethttp.Request) { io.WriteString(w, "a"); io.WriteString(w, "b") },
+		"twice": func(w nethttp.ResponseWriter,
+			_ *nethttp.Request) {
+			io.WriteString(w, "a")
+			io.WriteString(w, "b")
+		},
 		"a late field": func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 			io.WriteString(w, "a")
 			w.Header().Set("Late", "1")
@@ -209,7 +215,10 @@ func TestAnswersAreThoseOfNetHTTP(t *testing.T) {
 			w.(nethttp.Flusher).Flush()
 			io.WriteString(w, "abc")
 		},
-		"a large answer": func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.Write(bytes.Repeat([]byte("large "), 300_000)) },
+		"a large answer": func(w nethttp.ResponseWriter,
+			_ *nethttp.Request) {
+			w.Write(bytes.Repeat([]byte("large "), 300_000))
+		},
 		"many pieces": func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 			for i := range 5000 {
 				fmt.Fprintln(w, "this is line", i)
@@ -469,7 +478,8 @@ func TestHeadsThatAreAlikeAreReadByWhatDiffers(t *testing.T) {
 	if session != "one" {
 		t.Error("the request before has changed")
 	}
-	for _, other := range []string{"Host: a\r\n=Host: b\r\n", "Accept: x=Accepts: x", "Accept: x=Accept: \x00", "Length: 2=Length: +2", "POST /mcp=POST /mcq"} {
+	for _, other := range []string{"Host: a\r\n=Host: b\r\n", "Accept: x=Accepts: x", "Accept: x=Accept: \x00",
+		"Length: 2=Length: +2", "POST /mcp=POST /mcq"} {
 		r.readRequestHead(fmt.Appendf(nil, text, "one"))
 		old, new, _ := strings.Cut(other, "=")
 		if _, ok := r.varied([]byte(strings.Replace(fmt.Sprintf(text, "two"), old, new, 1))); ok {

@@ -140,7 +140,8 @@ func isPlainPath(path []byte) bool {
 		return false
 	}
 	for _, c := range path {
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '/' || c == '-' || c == '_' || c == '.') {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '/' || c == '-' || c == '_' ||
+			c == '.') {
 			return false
 		}
 	}
@@ -199,7 +200,8 @@ func (f *fields) persistence(value []byte) bool {
 
 func validHost(b []byte) bool {
 	for _, c := range b {
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte("-._:[]"), c) >= 0) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+			bytes.IndexByte([]byte("-._:[]"), c) >= 0) {
 			return false
 		}
 	}
@@ -209,7 +211,8 @@ func validHost(b []byte) bool {
 // token reports whether b is a field name of RFC 9110, section 5.6.2.
 func token(b []byte) bool {
 	for _, c := range b {
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) >= 0) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+			bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) >= 0) {
 			return false
 		}
 	}

@@ -114,7 +114,8 @@ func TestConnectedClientsMakeACall(t *testing.T) {
 				t.Errorf("%v: %s", err, tail(out))
 			}
 			if given := model.Given(); len(given) != 1 || !strings.Contains(given[0], "needle") {
-				t.Errorf("the model was given %q; the client said %s\nthe daemon: %s", given, tail(out), ours("daemon", "logs"))
+				t.Errorf("the model was given %q; the client said %s\nthe daemon: %s", given, tail(out),
+					ours("daemon", "logs"))
 			}
 			for _, wrong := range model.Wrong() {
 				t.Error(wrong)

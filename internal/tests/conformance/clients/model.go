@@ -293,7 +293,8 @@ func (m *Model) responses(w http.ResponseWriter, r *http.Request) {
 			panic(err) // we made the arguments
 		}
 		item = object{
-			"type": "function_call", "id": "fc_" + call.ID, "call_id": call.ID, "name": tool.name, "arguments": string(args),
+			"type": "function_call", "id": "fc_" + call.ID, "call_id": call.ID, "name": tool.name,
+			"arguments": string(args),
 		}
 		if tool.namespace != "" {
 			item["namespace"] = tool.namespace

@@ -60,19 +60,22 @@ func steps() []tried {
 			product: "line of text number 001\n", facts: []string{`(?i)cursor\W*[0-9A-Za-z]`},
 		},
 		{
-			tool: "file_edit", args: object{"path": "page.go", "old_string": "println('needle')", "new_string": "println('thread')"},
+			tool: "file_edit", args: object{"path": "page.go", "old_string": "println('needle')",
+				"new_string": "println('thread')"},
 			text: true, product: "-\tprintln('needle')\n+\tprintln('thread')", facts: []string{anyTag},
 		},
 		{tool: "dir_list", args: object{"path": "."}, text: true, product: "long.txt"},
 		{tool: "dir_list", args: object{"path": ".", "depth": 2}, text: true, product: "inner.txt"},
 		{tool: "dir_size", args: object{"path": "."}, text: true, product: "long.txt"},
 		{
-			tool: "process_run", args: object{"command": "sh", "args": []string{"-c", "echo to out; echo to err >&2; exit 3"}},
+			tool: "process_run", args: object{"command": "sh",
+				"args": []string{"-c", "echo to out; echo to err >&2; exit 3"}},
 			text: true, product: "to out\n", facts: []string{exit3, "to err"},
 		},
 		{
 			tool: "process_run", args: object{"command": "seq", "args": []string{"1", "30000"}},
-			text: true, cut: true, product: "6000\n", facts: []string{`process_output\b.*\bsince\W*\d|file_read\b.*\boffset\W*\d|gatehouse://`},
+			text: true, cut: true, product: "6000\n",
+			facts: []string{`process_output\b.*\bsince\W*\d|file_read\b.*\boffset\W*\d|gatehouse://`},
 		},
 		{tool: "process_start", args: object{"command": "sh", "args": []string{"-c", "echo started; exec sleep 600"}}},
 		{

@@ -79,7 +79,8 @@ var rules = []rule{
 	{file: "docs/packages.md", begins: "view:", other: settings},
 	{file: "docs/packages.md", begins: "gatehouse package add memory npm:", skip: elsewhere},
 	{file: "docs/packages.md", begins: "gatehouse package add files npm:", skip: elsewhere},
-	{file: "docs/packages.md", begins: "gatehouse package add docs https:", skip: "no such server; internal/tests/relaytest adds one"},
+	{file: "docs/packages.md", begins: "gatehouse package add docs https:",
+		skip: "no such server; internal/tests/relaytest adds one"},
 	{
 		file:   "docs/packages.md",
 		begins: "gatehouse package add github --secret",
@@ -100,7 +101,8 @@ var rules = []rule{
 	{file: "docs/relay.md", begins: "gatehouse run npm:", skip: elsewhere},
 	{file: "docs/relay.md", begins: "gatehouse run https:", skip: "no such server; internal/tests/relaytest runs one"},
 	{file: "docs/relay.md", begins: "gatehouse run -- ", prints: "github-mcp-server server"},
-	{file: "docs/relay.md", begins: "gatehouse run --http", replace: []string{"-p 8080", "-p 0"}, until: "Listening on http"},
+	{file: "docs/relay.md", begins: "gatehouse run --http", replace: []string{"-p 8080", "-p 0"},
+		until: "Listening on http"},
 
 	{
 		file:   "docs/sandbox-matrix.md",

@@ -11,7 +11,8 @@ import (
 // made is a Go module with tests that hold, fail, are skipped and end early.
 func made(t *testing.T, text string) string {
 	top := t.TempDir()
-	for name, content := range map[string]string{"go.mod": "module example\n\ngo 1.26\n", "in/a_test.go": text, "testdata/b_test.go": "no Go"} {
+	for name, content := range map[string]string{"go.mod": "module example\n\ngo 1.26\n", "in/a_test.go": text,
+		"testdata/b_test.go": "no Go"} {
 		file := filepath.Join(top, name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)

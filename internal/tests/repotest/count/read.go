@@ -130,7 +130,8 @@ func (f *figures) countLines(text string, fset *token.FileSet, parsed *ast.File,
 		trimmed := strings.TrimSpace(line)
 		switch {
 		case trimmed == "":
-		case comment[i+1] && (strings.HasPrefix(trimmed, "//") || strings.HasPrefix(trimmed, "/*") || strings.HasPrefix(trimmed, "*")):
+		case comment[i+1] && (strings.HasPrefix(trimmed, "//") || strings.HasPrefix(trimmed, "/*") ||
+			strings.HasPrefix(trimmed, "*")):
 			comments++
 		case comment[i+1]:
 			comments++
