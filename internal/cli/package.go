@@ -327,18 +327,19 @@ func describeHealth(h packages.Health) string {
 	if h.Calls == 0 {
 		return ""
 	}
-	said := fmt.Sprintf("%d calls", h.Calls)
+	var said strings.Builder
+	fmt.Fprintf(&said, "%d calls", h.Calls)
 	for _, kind := range slices.Sorted(maps.Keys(h.Errors)) {
-		said += fmt.Sprintf(", %d %s", h.Errors[kind], kind)
+		fmt.Fprintf(&said, ", %d %s", h.Errors[kind], kind)
 	}
 	if h.P50 > 0 {
-		said += fmt.Sprintf("; half in %v ms, 99%% in %v ms", h.P50, h.P99)
+		fmt.Fprintf(&said, "; half in %v ms, 99%% in %v ms", h.P50, h.P99)
 	}
-	said += fmt.Sprintf("; %d restarts; circuit %s", h.Restarts, h.Circuit)
+	fmt.Fprintf(&said, "; %d restarts; circuit %s", h.Restarts, h.Circuit)
 	if h.Retry != nil {
-		said += " until " + h.Retry.Format(time.RFC3339)
+		said.WriteString(" until " + h.Retry.Format(time.RFC3339))
 	}
-	return said
+	return said.String()
 }
 
 func packageTools(w Environment) *cobra.Command {

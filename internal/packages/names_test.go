@@ -31,13 +31,13 @@ func TestNamesAreUniqueAndStable(t *testing.T) {
 			}
 		}
 		for range 1 + r.IntN(30) {
-			own := ""
+			var own strings.Builder
 			for range 1 + r.IntN(3) {
-				own += parts[r.IntN(len(parts))]
+				own.WriteString(parts[r.IntN(len(parts))])
 			}
-			add(own)
+			add(own.String())
 			for level := 1; level < len(hashSizes) && r.IntN(2) == 0; level++ {
-				w := wanted{id: id, own: own, name: nameHere(id, own), level: level}
+				w := wanted{id: id, own: own.String(), name: nameHere(id, own.String()), level: level}
 				add(w.hashed())
 				add(strings.TrimPrefix(w.hashed(), prefix(id)+"_"))
 			}

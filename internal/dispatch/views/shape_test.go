@@ -174,11 +174,11 @@ func TestCutValuesFitCutSchemas(t *testing.T) {
 	steps := append([]string{"*", "0", "1"}, names...)
 	pointers := func() (list []string) {
 		for range r.IntN(3) {
-			p := ""
+			var p strings.Builder
 			for range 1 + r.IntN(3) {
-				p += "/" + steps[r.IntN(len(steps))]
+				p.WriteString("/" + steps[r.IntN(len(steps))])
 			}
-			list = append(list, p)
+			list = append(list, p.String())
 		}
 		return list
 	}

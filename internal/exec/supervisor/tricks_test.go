@@ -24,16 +24,16 @@ func trickEnv(dir string) []string {
 
 // tricks returns the lines of testdata whose programs this machine has. Without GATEHOUSE_TEST_ALL it is each tenth.
 func tricks(t *testing.T) (lines []string) {
-	var all string
+	var all strings.Builder
 	for _, name := range []string{"testdata/tricks.txt", "testdata/others.txt"} {
 		b, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		all += string(b)
+		all.WriteString(string(b))
 	}
 	n := 0
-	for line := range strings.Lines(all) {
+	for line := range strings.Lines(all.String()) {
 		if strings.HasPrefix(line, "#") {
 			continue
 		}

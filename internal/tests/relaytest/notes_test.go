@@ -52,12 +52,12 @@ func TestLogMessagesReachTheirCaller(t *testing.T) {
 				})
 			}
 			lines, err := m.Logs("up", 0, false, 1000)
-			journal := ""
+			var journal strings.Builder
 			for _, l := range lines {
-				journal += l.Message + "\n"
+				journal.WriteString(l.Message + "\n")
 			}
-			if logged := strings.Contains(journal, "Tool processing data"); err != nil || logged != (name == "child") {
-				t.Errorf("for administrators there is %q, %v", journal, err)
+			if logged := strings.Contains(journal.String(), "Tool processing data"); err != nil || logged != (name == "child") {
+				t.Errorf("for administrators there is %q, %v", journal.String(), err)
 			}
 		})
 	}
