@@ -64,7 +64,8 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	got := eve.call("default", "up_echo", `{"text":"a","n":12345678901234567890.50}`)
 	expect(t, got, `\"arguments\":{\"text\":\"a\",\"n\":12345678901234567890.50}`)
 	expect(t, eve.call("default", "up_raw", `{}`), strings.Trim(packagestest.Result, "{}"))
-	expect(t, eve.call("default", "up_echo", `{"n":1}`), "invalid_arguments")
+	// The server checks its arguments, so what does not fit the schema reaches it as it is.
+	expect(t, eve.call("default", "up_echo", `{"n":1}`), `\"arguments\":{\"n\":1}`)
 	at := publicstate.PublicURI + "/packageData/up"
 	for _, who := range []*tenant{admin, eve} {
 		v, _ := who.readPublic("default", at)

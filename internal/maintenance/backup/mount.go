@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"gatehouse/internal/files/atomicfile"
@@ -207,13 +208,23 @@ func (m *activeMount) makeFolder(f Folders) (err error) {
 	return nil
 }
 
+// releaseWait is how long the kernel may hold the folder of a mount that has ended.
+const releaseWait = 5 * time.Second
+
 const (
 	lockEnd   = ".lock"
 	recordEnd = ".json"
 )
 
+// removeFolder removes the folder of a mount that has ended, with its description and lock. The kernel may still
+// hold the folder for a moment after the file system has ended.
 func (m *activeMount) removeFolder() error {
-	return errors.Join(removeMountFolder(m.Path), m.lock.Remove())
+	err := removeMountFolder(m.Path)
+	for end := time.Now().Add(releaseWait); errors.Is(err, syscall.EBUSY) && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+		err = removeMountFolder(m.Path)
+	}
+	return errors.Join(err, m.lock.Remove())
 }
 
 // removeMountFolder removes what belongs to a mount that has ended. It never removes
