@@ -249,7 +249,7 @@ func TestManyRecordAtOnce(t *testing.T) {
 func TestQuestionsThatCannotBeAnswered(t *testing.T) {
 	s := open(t, at(noon))
 	for want, q := range map[string]Query{
-		"no pattern":     {Type: "["},
+		"not a pattern":  {Type: "["},
 		"more than 500":  {Since: noon.Add(-600 * time.Minute), Step: time.Minute},
 		"at least 1s":    {Since: noon, Step: time.Millisecond},
 		"step is at lea": {Since: noon, Step: -1},
