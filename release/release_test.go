@@ -193,15 +193,19 @@ func copySource(t *testing.T, from, to string) {
 	list := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	list.Dir = from
 	for name := range strings.SplitSeq(strings.TrimRight(runs(t, list), "\x00"), "\x00") {
-		body, err := os.ReadFile(filepath.Join(from, name))
+		info, err := os.Stat(filepath.Join(from, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // removed since the commit
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
+		body, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
 		at := filepath.Join(to, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, body, 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, body, info.Mode().Perm())); err != nil {
 			t.Fatal(err)
 		}
 	}
