@@ -93,6 +93,7 @@ type nothing struct{ disks }
 var errNothing = errors.New("there is nothing")
 
 func (nothing) Vmlinux(context.Context) (string, error) { return "", errNothing }
+func (nothing) Initrd(context.Context) (string, error)  { return "", errNothing }
 func (nothing) Root(context.Context, *sandbox.Image) (guest.Disk, error) {
 	return guest.Disk{}, errNothing
 }
