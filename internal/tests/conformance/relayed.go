@@ -199,7 +199,8 @@ func startPython(ctx context.Context, _ Tools, dir string) (string, error) {
 func startRelay(ctx context.Context, bin, dir string, target []string) (string, error) {
 	cmd := exec.Command(bin, append([]string{"run", "--http", "-p", "0"}, target...)...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_STATE_HOME=", "XDG_CACHE_HOME=", "XDG_RUNTIME_DIR=")
+	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_STATE_HOME=",
+		"XDG_CACHE_HOME=", "XDG_RUNTIME_DIR="+filepath.Join(dir, "run"))
 	return startServer(ctx, cmd, httpURL)
 }
 
