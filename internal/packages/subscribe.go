@@ -170,7 +170,7 @@ func (s *subscriptions) settle(err error, uris ...string) {
 	}
 }
 
-// updated notifies those who watch a resource, or one that it is a part of.
+// updated notifies the watchers of a resource, or of one that it is a part of.
 func (s *subscriptions) updated(uri string, meta json.RawMessage) {
 	s.mu.Lock()
 	var found []*subscription
@@ -189,7 +189,7 @@ func (s *subscriptions) updated(uri string, meta json.RawMessage) {
 	}
 }
 
-// missed notifies all who watch something that they may have missed updates.
+// missed notifies all watchers that they may have missed updates.
 func (s *subscriptions) missed() {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.all))

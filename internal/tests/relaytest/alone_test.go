@@ -47,18 +47,8 @@ func serveAlone(t testing.TB, home string, r packages.Record) *client.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := h.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-		ours.Close()
-	})
+	t.Cleanup(func() { ours.Close() }) // after the host has ended
+	runHost(t, h)
 	return overPipe(t, ours)
 }
 
@@ -301,4 +291,20 @@ func must(s string, err error) string {
 		panic(err)
 	}
 	return s
+}
+
+// runHost runs a host until the test ends.
+func runHost(t testing.TB, h *app.App) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := h.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
 }

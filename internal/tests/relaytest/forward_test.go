@@ -2,7 +2,6 @@ package relaytest
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -28,17 +27,7 @@ func serveHTTP(t *testing.T, r packages.Record, log *slog.Logger) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() {
-		if err := h.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() {
-		stop()
-		running.Wait()
-	})
+	runHost(t, h)
 	return h.Listeners()[0].Address
 }
 
