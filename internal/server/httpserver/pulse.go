@@ -2,13 +2,15 @@ package httpserver
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // keepAlive keeps open streams alive: one timer for all of them, which runs only while streams are
 // open.
 type keepAlive struct {
-	every time.Duration // half of the longest silence
+	every   time.Duration // half of the longest silence
+	leaving atomic.Bool   // streams end as soon as they are idle
 
 	mu    sync.Mutex
 	wires map[*wire]struct{}
@@ -64,6 +66,12 @@ func (k *keepAlive) beat() {
 		return
 	}
 	k.timer.Reset(k.every)
+}
+
+// dismissAll ends the streams that are idle, and from now on each that becomes idle.
+func (k *keepAlive) dismissAll() {
+	k.leaving.Store(true)
+	k.each((*wire).dismiss)
 }
 
 // each calls f for every open stream, several at a time so that the waiting times of blocked ones do

@@ -48,7 +48,7 @@ func (d *Server) Serve(ctx context.Context, ln net.Listener) error {
 // drain ends open requests and streams.
 func (d *Server) drain(srv *h1.Server) error {
 	d.stopping.Store(true)
-	d.pulse.each((*wire).dismiss)
+	d.pulse.dismissAll()
 	patience, cancel := context.WithTimeout(context.Background(), d.opts.Patience)
 	defer cancel()
 	srv.Shutdown(patience)

@@ -92,6 +92,8 @@ func (w *wire) writeOpening(opening []byte) {
 	w.mu.Unlock()
 	if err != nil {
 		go w.failWith(err)
+	} else if w.pulse.leaving.Load() {
+		go w.dismiss()
 	}
 }
 
@@ -382,11 +384,14 @@ func (w *wire) alive() {
 }
 
 // setIdle marks the stream, a subscription, as idle, and sets the function that ends it with a last
-// message.
+// message. It calls it at once if the server is stopping.
 func (w *wire) setIdle(leave func()) {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.idle, w.leave = true, leave
+	w.mu.Unlock()
+	if w.pulse.leaving.Load() {
+		w.dismiss()
+	}
 }
 
 // dismiss ends the stream if it is idle.

@@ -19,8 +19,9 @@ import (
 // Upstream is a server that the suites are run against twice: directly, and through gatehouse run.
 type Upstream struct {
 	Name string
-	// Start starts the server over HTTP and returns its URL. It ends with ctx. dir is for its files.
-	Start func(ctx context.Context, t Tools, dir string) (url string, err error)
+	// Start starts the server over HTTP and returns its URL. dir is for its files. stop ends it, and returns when
+	// it has ended.
+	Start func(ctx context.Context, t Tools, dir string) (url string, stop func(), err error)
 	// Command returns the command line of the server over standard streams; nil relays the URL.
 	Command func(dir string) []string
 	// Eras are the clients that the server can serve; nil means both.
@@ -29,8 +30,8 @@ type Upstream struct {
 
 // Upstreams are the servers of the comparison: our fixture, and one of each official SDK.
 func Upstreams() []Upstream {
-	goServer := func(args ...string) func(context.Context, Tools, string) (string, error) {
-		return func(ctx context.Context, _ Tools, dir string) (string, error) {
+	goServer := func(args ...string) func(context.Context, Tools, string) (string, func(), error) {
+		return func(ctx context.Context, _ Tools, dir string) (string, func(), error) {
 			return startGoServer(ctx, dir, args...)
 		}
 	}
@@ -47,42 +48,41 @@ func Upstreams() []Upstream {
 func FixtureUpstream() Upstream {
 	return Upstream{
 		Name: "our fixture, as a child",
-		Start: func(ctx context.Context, _ Tools, dir string) (string, error) {
+		Start: func(ctx context.Context, _ Tools, dir string) (string, func(), error) {
 			bin, err := Build(ctx, dir)
 			if err != nil {
-				return "", err
+				return "", nil, err
 			}
 			s, err := Start(ctx, bin, dir)
 			if err != nil {
-				return "", err
+				return "", nil, err
 			}
-			context.AfterFunc(ctx, func() { s.Stop() })
-			return s.URL, nil
+			return s.URL, func() { s.Stop() }, nil
 		},
 		Command: func(dir string) []string { return []string{filepath.Join(dir, "fixtureserver"), "--stdio"} },
 	}
 }
 
-// startServer starts a program and returns the first match of a pattern in its output. It ends with ctx.
-func startServer(ctx context.Context, cmd *exec.Cmd, url *regexp.Regexp) (string, error) {
+// startServer starts a program and returns the first match of a pattern in its output.
+func startServer(ctx context.Context, cmd *exec.Cmd, url *regexp.Regexp) (found string, stop func(), err error) {
 	out, in := io.Pipe()
 	cmd.Stdout, cmd.Stderr = in, in
 	input, err := cmd.StdinPipe()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return "", err
+		return "", nil, err
 	}
-	context.AfterFunc(ctx, func() {
+	stop = func() {
 		input.Close()
 		cmd.Process.Signal(os.Interrupt)
 		force := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
 		cmd.Wait()
 		force.Stop()
 		in.Close()
-	})
-	found := make(chan string, 1)
+	}
+	matches := make(chan string, 1)
 	var said log
 	go func() {
 		lines := bufio.NewScanner(out)
@@ -91,7 +91,7 @@ func startServer(ctx context.Context, cmd *exec.Cmd, url *regexp.Regexp) (string
 			said.add(lines.Bytes())
 			if m := url.FindString(lines.Text()); m != "" {
 				select {
-				case found <- m:
+				case matches <- m:
 				default:
 				}
 			}
@@ -99,43 +99,49 @@ func startServer(ctx context.Context, cmd *exec.Cmd, url *regexp.Regexp) (string
 		io.Copy(io.Discard, out)
 	}()
 	select {
-	case m := <-found:
-		return m, nil
+	case found = <-matches:
+		return found, stop, nil
 	case <-time.After(2 * time.Minute):
-		return "", fmt.Errorf("%s did not say where it listens: %s", cmd.Path, said.String())
+		err = fmt.Errorf("%s did not say where it listens: %s", cmd.Path, said.String())
 	case <-ctx.Done():
-		return "", ctx.Err()
+		err = ctx.Err()
 	}
+	stop()
+	return "", nil, err
 }
 
 var httpURL = regexp.MustCompile(`http://[0-9.]+:[0-9]+/mcp`)
 
 // startGoServer builds the conformance server of the Go SDK and starts it on a free port.
-func startGoServer(ctx context.Context, dir string, args ...string) (string, error) {
+func startGoServer(ctx context.Context, dir string, args ...string) (url string, stop func(), err error) {
 	top, err := Top()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	bin := filepath.Join(dir, "everything-server")
 	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
 	build.Dir = filepath.Join(top, "internal", "tests", "conformance", "gosdk")
 	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build the server of the Go SDK: %w: %s", err, out)
+		return "", nil, fmt.Errorf("build the server of the Go SDK: %w: %s", err, out)
 	}
 	port, err := freePort()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	cmd := exec.Command(bin, append([]string{"-http=" + address}, args...)...)
 	if err := cmd.Start(); err != nil {
-		return "", err
+		return "", nil, err
 	}
-	context.AfterFunc(ctx, func() {
+	stop = func() {
 		cmd.Process.Kill()
 		cmd.Wait()
-	})
-	return "http://" + address + "/mcp", waitForPort(ctx, address)
+	}
+	if err := waitForPort(ctx, address); err != nil {
+		stop()
+		return "", nil, err
+	}
+	return "http://" + address + "/mcp", stop, nil
 }
 
 // freePort returns a port that was free a moment ago.
@@ -166,7 +172,7 @@ func waitForPort(ctx context.Context, address string) error {
 }
 
 // startTypeScript starts npm/everything.mjs.
-func startTypeScript(ctx context.Context, t Tools, dir string) (string, error) {
+func startTypeScript(ctx context.Context, t Tools, dir string) (string, func(), error) {
 	return startServer(ctx, t.Command(context.WithoutCancel(ctx), dir, t.Script("everything.mjs")), httpURL)
 }
 
@@ -174,10 +180,10 @@ func startTypeScript(ctx context.Context, t Tools, dir string) (string, error) {
 const pythonSDK = "mcp==2.3.0"
 
 // startPython starts python/everything.py.
-func startPython(ctx context.Context, _ Tools, dir string) (string, error) {
+func startPython(ctx context.Context, _ Tools, dir string) (string, func(), error) {
 	top, err := Top()
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
 	venv := filepath.Join(top, ".tools", "python-"+strings.ReplaceAll(pythonSDK, "==", "-"))
 	python := filepath.Join(venv, "bin", "python")
@@ -186,7 +192,7 @@ func startPython(ctx context.Context, _ Tools, dir string) (string, error) {
 			{"python3", "-m", "venv", venv}, {python, "-m", "pip", "install", "-q", "--disable-pip-version-check", pythonSDK},
 		} {
 			if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
-				return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(out))
+				return "", nil, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(out))
 			}
 		}
 	}
@@ -196,7 +202,7 @@ func startPython(ctx context.Context, _ Tools, dir string) (string, error) {
 }
 
 // startRelay starts gatehouse run in front of a server.
-func startRelay(ctx context.Context, bin, dir string, target []string) (string, error) {
+func startRelay(ctx context.Context, bin, dir string, target []string) (string, func(), error) {
 	cmd := exec.Command(bin, append([]string{"run", "--http", "-p", "0"}, target...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_STATE_HOME=",
@@ -240,20 +246,20 @@ func (c Column) verdicts(scenario string) (all []string) {
 func Relayed(
 	ctx context.Context, t Tools, gatehouse string, u Upstream, dir string, expected func(era, scenario string) bool,
 ) (pairs []Pair, err error) {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	direct, err := u.Start(ctx, t, dir)
+	direct, stop, err := u.Start(ctx, t, dir)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.Name, err)
 	}
+	defer stop()
 	target := []string{direct}
 	if u.Command != nil {
 		target = append([]string{"--"}, u.Command(dir)...)
 	}
-	relayed, err := startRelay(ctx, gatehouse, dir, target)
+	relayed, stop, err := startRelay(ctx, gatehouse, dir, target)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.Name, err)
 	}
+	defer stop()
 	for _, s := range Suites() {
 		if s.Package != "conformance-0.2" {
 			continue

@@ -249,10 +249,8 @@ func TestRunsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r := packages.Record{
-		Source: packages.Source{Kind: packages.Folder, From: folder},
-		Env:    map[string]string{childVariable: "1", "GORACE": "atexit_sleep_ms=0", "SECRET_WORD": "not stored"},
-	}
+	r := packages.Record{Source: packages.Source{Kind: packages.Folder, From: folder}, Env: childEnv(t, "1")}
+	r.Env["SECRET_WORD"] = "not stored"
 	t.Run("at once", func(t *testing.T) {
 		for range 2 {
 			c := serveAlone(t, home, r)

@@ -150,7 +150,7 @@ func askerChild(t *testing.T, how string) packages.Record {
 	}
 	return packages.Record{
 		Source: packages.Source{Kind: packages.Command}, Command: self,
-		Env: map[string]string{childVariable: how, "GORACE": "atexit_sleep_ms=0"},
+		Env: childEnv(t, how),
 	}
 }
 

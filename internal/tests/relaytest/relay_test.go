@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 			err = withoutDiscovery()
 		}
 		if err == nil {
-			err = s.ServeStdio(context.Background())
+			err = errors.Join(s.ServeStdio(context.Background()), s.Shutdown(context.Background()))
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -59,6 +60,12 @@ func newFixture(more ...gatehouse.Option) (*gatehouse.Server, error) {
 		gatehouse.WithModules(), gatehouse.WithModule("fixture", fixture.New), gatehouse.WithInsecure(),
 		gatehouse.WithInfo("fixture", "1.0.0"), gatehouse.WithLogger(slog.New(slog.DiscardHandler)),
 	}, more...)...)
+}
+
+// childEnv is the environment of a server that is a child of this program. Its files are removed with the test's
+// even if it was killed.
+func childEnv(t testing.TB, how string) map[string]string {
+	return map[string]string{childVariable: how, "GORACE": "atexit_sleep_ms=0", "TMPDIR": t.TempDir()}
 }
 
 // upstream is a server over HTTP whose requests a test can see and refuse.
@@ -163,7 +170,7 @@ func upstreams(t testing.TB) map[string]packages.Record {
 	return map[string]packages.Record{
 		"child": {
 			Source: packages.Source{Kind: packages.Command}, Command: self,
-			Env: map[string]string{childVariable: "1", "GORACE": "atexit_sleep_ms=0"},
+			Env: childEnv(t, "1"),
 		},
 		"http":        {Source: packages.Source{Kind: packages.URL, From: serveFixture(t, false).URL + "/mcp"}},
 		"legacy http": {Source: packages.Source{Kind: packages.URL, From: serveFixture(t, true).URL + "/mcp"}},

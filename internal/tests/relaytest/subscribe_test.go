@@ -184,7 +184,7 @@ func liveUpstreams(t *testing.T) map[string]packages.Record {
 	return map[string]packages.Record{
 		"child": {
 			Source: packages.Source{Kind: packages.Command}, Command: self,
-			Env: map[string]string{childVariable: "1", "GORACE": "atexit_sleep_ms=0"},
+			Env: childEnv(t, "1"),
 		},
 		"http":        at(serveFixture(t, false, gatehouse.WithModule("live", (&live{}).open)).URL + "/mcp"),
 		"legacy http": at(serveFixture(t, true, gatehouse.WithModule("live", (&live{}).open)).URL + "/mcp"),
