@@ -319,7 +319,7 @@ func (f *addFlags) found(
 	for _, line := range e.Facts(p, time.Now()) {
 		fmt.Fprintf(w.Err, "[gatehouse] %s\n", printable(line))
 	}
-	wish, err := e.Wish(id, p, nil, f.answer(w, env))
+	wish, err := e.Wish(id, p, nil, f.catalogAnswer(w, env))
 	if err != nil {
 		return wish, fmt.Errorf("%w; give it with --env or --secret", err)
 	}
@@ -340,9 +340,9 @@ func (f *addFlags) found(
 	return wish, nil
 }
 
-// answer answers what a package asks for: by the flags, or else by the user at the
+// catalogAnswer answers what a package asks for: by the flags, or else by the user at the
 // terminal. Inputs that are not required are left out.
-func (f *addFlags) answer(w Environment, env map[string]string) catalog.Answer {
+func (f *addFlags) catalogAnswer(w Environment, env map[string]string) catalog.Answer {
 	given := map[string]bool{}
 	for _, one := range f.secrets {
 		name, _, _ := strings.Cut(one, "=")

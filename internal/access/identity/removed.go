@@ -103,7 +103,7 @@ func (r *Removals) endRemoved(ctx context.Context, all []Removal, began time.Tim
 			ended[owner] = append(ended[owner], more...)
 		}
 	}
-	r.publish(all, handed, ended)
+	r.publishRemovals(all, handed, ended)
 	for _, one := range now {
 		if err := r.Users.Ended(ctx, one, handed[one.Number], ended[one.Owner]); err != nil && ctx.Err() == nil {
 			r.Log.Warn("cannot report what was ended of a removed user", "user", one.Name, "err", err)
@@ -111,7 +111,7 @@ func (r *Removals) endRemoved(ctx context.Context, all []Removal, began time.Tim
 	}
 }
 
-func (r *Removals) publish(all []Removal, handed map[int64][]string, ended map[string][]string) {
+func (r *Removals) publishRemovals(all []Removal, handed map[int64][]string, ended map[string][]string) {
 	for _, one := range all {
 		if lines := handed[one.Number]; len(lines) > 0 {
 			r.Publish("auth.owned_handed_over", struct {

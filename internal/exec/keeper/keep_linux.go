@@ -66,7 +66,7 @@ func keep() (exit int) {
 		endDescendants()
 		os.Exit(0)
 	}()
-	if end, ok := await(pid); ok {
+	if end, ok := awaitProgram(pid); ok {
 		host.Write(encodeEnd(end))
 	}
 	<-gone // never: the goroutine ends the process
@@ -134,9 +134,9 @@ func standAside() {
 	syscall.Chdir("/")
 }
 
-// await waits for the end of the program, and takes away what else has ended meanwhile. The program stays a zombie,
+// awaitProgram waits for the end of the program, and takes away what else has ended meanwhile. The program stays a zombie,
 // so that its number is not given to another. ok is false if the program was ended with all that came of it.
-func await(program int) (end End, ok bool) {
+func awaitProgram(program int) (end End, ok bool) {
 	for {
 		pid, end := peek()
 		switch {

@@ -73,7 +73,7 @@ func (s *supervisor) answer() {
 	if !s.isValid(n.ID) || s.reply(response{ID: n.ID, Flags: continueTo}) != nil {
 		// The caller was killed; another thread may have its number. It stops in any case.
 	}
-	s.await(tid, parent)
+	s.awaitTracee(tid, parent)
 }
 
 func (s *supervisor) reply(r response) error {
@@ -105,9 +105,9 @@ func detach(pid int, sig unix.Signal) {
 	unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(sig), 0, 0)
 }
 
-// await waits until the attached thread has loaded a program or failed to, and detaches from it. No other thread is
+// awaitTracee waits until the attached thread has loaded a program or failed to, and detaches from it. No other thread is
 // attached meanwhile.
-func (s *supervisor) await(tid int, parent caller) {
+func (s *supervisor) awaitTracee(tid int, parent caller) {
 	leader := leaderOf(tid) // a thread that loads a program becomes the leader of its process
 	for {
 		var status unix.WaitStatus

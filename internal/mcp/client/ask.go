@@ -20,8 +20,8 @@ type Question struct {
 // maxRounds limits how often one call may ask.
 const maxRounds = 10
 
-// answer returns the result of elicitation/create.
-func (o Options) answer(params json.RawMessage) json.RawMessage {
+// answerQuestion returns the result of elicitation/create.
+func (o Options) answerQuestion(params json.RawMessage) json.RawMessage {
 	var q Question
 	said := map[string]any{"action": "cancel"}
 	if json.Unmarshal(params, &q) == nil && (q.Mode == "" || q.Mode == "form") {
@@ -66,7 +66,7 @@ func (c *Client) rounds(
 			if ask.Method != "elicitation/create" {
 				return raw, nil
 			}
-			answers[key] = c.opts.answer(ask.Params)
+			answers[key] = c.opts.answerQuestion(ask.Params)
 		}
 		params["inputResponses"] = answers
 		if delete(params, "requestState"); r.State != nil {

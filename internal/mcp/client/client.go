@@ -190,7 +190,7 @@ func (o Options) conn() ConnOptions {
 			}
 			asking.Lock() // a terminal shows one question at a time
 			defer asking.Unlock()
-			return o.answer(params), nil
+			return o.answerQuestion(params), nil
 		}
 	}
 	return c

@@ -59,7 +59,7 @@ func (m *files) EndOwned(_ context.Context, match func(owner string, made time.T
 	for owner, all := range u.changes {
 		if match(owner, time.Time{}) {
 			ended = append(ended, fmt.Sprintf("undo of %d changes of files", len(all)))
-			u.forget(owner, func(*change) bool { return true })
+			u.dropChanges(owner, func(*change) bool { return true })
 		}
 	}
 	u.mu.Unlock()

@@ -136,7 +136,7 @@ func (u *undo) addChange(c *tool.Call, p roots.Place, x change) bool {
 	}
 	if !u.enabled || !x.before.restorable() && x.trash == "" || x.size() > maxUndoContent {
 		// Earlier changes of the file cannot be undone without undoing this one.
-		u.forget(c.Caller.Owner, func(o *change) bool { return o.touches(&x) })
+		u.dropChanges(c.Caller.Owner, func(o *change) bool { return o.touches(&x) })
 		return false
 	}
 	if x.before != nil && x.before.stored != "" {
@@ -178,7 +178,7 @@ func (u *undo) trim(owner, root string) {
 			bytes += x.size()
 			if n > maxUndoChanges || bytes > maxUndoBytes {
 				last := x.seq
-				u.forget(owner, func(o *change) bool { return o.root == root && o.seq <= last })
+				u.dropChanges(owner, func(o *change) bool { return o.root == root && o.seq <= last })
 				break
 			}
 		}
@@ -191,12 +191,12 @@ func (u *undo) trim(owner, root string) {
 			}
 		}
 		first := u.changes[oldest][0].seq
-		u.forget(oldest, func(o *change) bool { return o.seq == first })
+		u.dropChanges(oldest, func(o *change) bool { return o.seq == first })
 	}
 }
 
-// forget removes the changes for which which holds. u.mu is held.
-func (u *undo) forget(owner string, which func(*change) bool) {
+// dropChanges removes the changes for which which holds. u.mu is held.
+func (u *undo) dropChanges(owner string, which func(*change) bool) {
 	rest := u.changes[owner][:0:0]
 	for _, x := range u.changes[owner] {
 		if !which(&x) {
@@ -234,7 +234,7 @@ func (u *undo) forgetUndone(owner string, seq int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	was := len(u.removable)
-	u.forget(owner, func(o *change) bool { return o.seq == seq })
+	u.dropChanges(owner, func(o *change) bool { return o.seq == seq })
 	u.removable = u.removable[:was] // the restored file uses what the change had in the trash
 }
 

@@ -340,7 +340,7 @@ func (m *manager) adoptCard(f *files, c card) {
 		m.loadEnded(r, f, hide, &c)
 	}
 	m.reserveUnchecked(r.owner, r.context)
-	if err := m.register(r, nil); err != nil {
+	if err := m.registerProcess(r, nil); err != nil {
 		m.releaseInput(r.owner, r.context)
 		r.unfollow()
 		f.closeFiles()

@@ -109,7 +109,7 @@ func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *r
 			Next:    "command is a program and not a command line: give each argument in args, or run sh with -c.",
 		}
 	}
-	if err := m.register(r, answers); err != nil {
+	if err := m.registerProcess(r, answers); err != nil {
 		r.child.Stop(ctx)
 		r.dropFiles()
 		return nil, err
@@ -148,9 +148,9 @@ func (m *manager) launch(
 	return err
 }
 
-// register adds a record and starts the goroutines that follow its process until
+// registerProcess adds a record and starts the goroutines that follow its process until
 // it ends.
-func (m *manager) register(r *record, answers chan []byte) error {
+func (m *manager) registerProcess(r *record, answers chan []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

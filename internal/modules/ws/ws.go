@@ -67,7 +67,7 @@ func New(cfg Config) module.New {
 				Name: "ws_publish", Title: "Publish a message", Effects: tool.Writes,
 				Description: "Sends a message to those of your WebSocket clients that are subscribed to a channel.",
 				Help:        publishHelp,
-			}, s.publish),
+			}, s.publishMessage),
 		}
 		return s, nil
 	}
@@ -167,7 +167,7 @@ type publishOut struct {
 	Clients int    `json:"clients" doc:"number of clients to which it is sent"`
 }
 
-func (s *sockets) publish(_ context.Context, c *tool.Call, in publishIn) (publishOut, error) {
+func (s *sockets) publishMessage(_ context.Context, c *tool.Call, in publishIn) (publishOut, error) {
 	kind, err := hub.KindOf(in.Channel)
 	if err != nil {
 		return publishOut{}, err

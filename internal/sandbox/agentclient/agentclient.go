@@ -139,7 +139,7 @@ func (l *Client) dispatch(f agentprotocol.Frame) error {
 	}
 	last, err := r.handle(f)
 	if last {
-		l.forget(f.ID)
+		l.removeRequest(f.ID)
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func (l *Client) assign(r receiver, against error) (uint32, error) {
 	return l.last, nil
 }
 
-func (l *Client) forget(id uint32) {
+func (l *Client) removeRequest(id uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.requests, id)
@@ -198,7 +198,7 @@ func (l *Client) request(k agentprotocol.Kind, id uint32, body []byte) error {
 		err = l.writeFrame(k, id, body)
 	}
 	if err != nil {
-		l.forget(id)
+		l.removeRequest(id)
 	}
 	return err
 }

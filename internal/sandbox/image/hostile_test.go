@@ -405,7 +405,7 @@ func FuzzLayer(f *testing.F) {
 				t.Error("a layer without a digest was believed")
 			}
 		}
-		u.forget()
+		u.closeFolder()
 		for name := range holds(t, out) {
 			if name != "root/" && !strings.HasPrefix(name, "root/") {
 				t.Errorf("%q was made outside", name)

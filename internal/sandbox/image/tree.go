@@ -69,13 +69,13 @@ func (t *tree) folder(parts []string, make bool) (is string, dir *os.Root, err e
 	if dir, err = t.root.OpenRoot(is); err != nil {
 		return "", nil, err
 	}
-	t.forget()
+	t.closeFolder()
 	t.at, t.is, t.dir = at, is, dir
 	return is, dir, nil
 }
 
-// forget closes the folder last written to.
-func (t *tree) forget() {
+// closeFolder closes the folder last written to.
+func (t *tree) closeFolder() {
 	if t.dir != nil {
 		t.dir.Close()
 		t.dir = nil
@@ -175,7 +175,7 @@ func (t *tree) markMade(p string) {
 
 // removeLower removes what comes from lower layers at a path.
 func (t *tree) removeLower(p string) error {
-	t.forget()
+	t.closeFolder()
 	if !t.mine[p] {
 		return t.root.RemoveAll(p)
 	}

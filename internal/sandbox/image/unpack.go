@@ -23,7 +23,7 @@ type unpacker struct {
 // unpack applies the layers of an image in an empty folder.
 func unpack(ctx context.Context, root *os.Root, layers []layer, most Limits, came func(int)) (*unpacker, error) {
 	u := &unpacker{tree: tree{root: root, most: most}, came: came}
-	defer u.forget()
+	defer u.closeFolder()
 	for i, l := range layers {
 		if err := u.layer(ctx, l); err != nil {
 			return nil, fmt.Errorf("layer %d of %d: %w", i+1, len(layers), err)
@@ -143,7 +143,7 @@ func (u *unpacker) writeEntry(ctx context.Context, e entry, dir *os.Root, r io.R
 		if err := dir.RemoveAll(e.base); err != nil {
 			return err
 		}
-		defer u.forget() // resolved paths may have changed
+		defer u.closeFolder() // resolved paths may have changed
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

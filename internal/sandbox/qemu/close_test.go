@@ -65,7 +65,7 @@ func TestAMachineThatTakesNoOrdersIsEnded(t *testing.T) {
 	b := s.(*instance)
 	ctx, giveUp := context.WithCancel(t.Context())
 	giveUp()
-	if _, err := b.machine.monitor.answer(ctx); err == nil {
+	if _, err := b.machine.monitor.readAnswer(ctx); err == nil {
 		t.Fatal("there was an answer to no order")
 	}
 	select {

@@ -89,7 +89,7 @@ func newMonitor(ctx context.Context, ours *os.File) (*monitor, error) {
 		gone:    make(chan struct{}),
 	}
 	go m.readLoop()
-	if _, err := m.answer(ctx); err != nil { // the greeting
+	if _, err := m.readAnswer(ctx); err != nil { // the greeting
 		m.closeMonitor()
 		return nil, err
 	}
@@ -156,8 +156,8 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// answer waits for the answer to a command.
-func (m *monitor) answer(ctx context.Context) (message, error) {
+// readAnswer waits for the readAnswer to a command.
+func (m *monitor) readAnswer(ctx context.Context) (message, error) {
 	late := time.NewTimer(monitorWait)
 	defer late.Stop()
 	select {
@@ -205,7 +205,7 @@ func (m *monitor) command(ctx context.Context, what string, arguments any, files
 		m.conn.Close() // a part of the command may have been sent
 		return fmt.Errorf("send a command to QEMU: %w", err)
 	}
-	if _, err := m.answer(ctx); err != nil {
+	if _, err := m.readAnswer(ctx); err != nil {
 		return fmt.Errorf("QEMU command %s: %w", what, err)
 	}
 	return nil

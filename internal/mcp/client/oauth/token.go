@@ -50,7 +50,7 @@ func (t *Transport) identify(ctx context.Context, of *found, scopes []string) (c
 	if of.server.Registration == "" {
 		return credentials{}, errors.New("the authorization server registers no clients; set a client ID that it has assigned")
 	}
-	known, err := t.register(ctx, of, scopes)
+	known, err := t.registerClient(ctx, of, scopes)
 	if err != nil {
 		return credentials{}, fmt.Errorf("registration: %w", err)
 	}
@@ -77,8 +77,8 @@ func (t *Transport) authMethod(of *found, secret bool) string {
 	return "client_secret_post"
 }
 
-// register registers the client (RFC 7591).
-func (t *Transport) register(ctx context.Context, of *found, scopes []string) (credentials, error) {
+// registerClient registers the client (RFC 7591).
+func (t *Transport) registerClient(ctx context.Context, of *found, scopes []string) (credentials, error) {
 	method := "none"
 	if offered := of.server.AuthMethods; len(offered) > 0 && !slices.Contains(offered, "none") {
 		method = t.authMethod(of, true)
