@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
+	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/mcp/mcpversion"
@@ -21,26 +23,34 @@ const (
 	maxQuietRounds  = 10       // of a modern server whose questions need no client
 )
 
+// wantsLogs reports whether a caller gets log messages.
+func (from *Peer) wantsLogs() bool { return from != nil && from.Logs != "" && from.Log != nil }
+
 // withLogs adds to a request that its caller wants log messages.
 func (from *Peer) withLogs(u *upstream, r client.Request) client.Request {
-	if from == nil || from.Logs == "" || from.Log == nil || !u.offers("logging") {
+	if !from.wantsLogs() || !u.offers("logging") {
 		return r
 	}
 	if u.conn.IsModern() {
 		r.Params = withLogLevel(r.Params, from.Logs)
 	}
 	r.Notified = func(method string, params json.RawMessage) bool {
-		if method != "notifications/message" {
-			return false
-		}
-		name, _ := stringMember(params, "level")
-		level, ok := mcpversion.ParseLevel(name)
-		if params = bytes.Clone(u.secrets.Hide(params)); ok && rawjson.Check(params, 0) == nil {
-			from.Log(level, tool.LogMessage(params))
-		}
-		return ok
+		return method == "notifications/message" && from.passLog(u, params)
 	}
 	return r
+}
+
+// passLog passes a log message of a server on to a caller. It reports whether the message is one that can be.
+func (from *Peer) passLog(u *upstream, params json.RawMessage) bool {
+	name, _ := stringMember(params, "level")
+	level, ok := mcpversion.ParseLevel(name)
+	if !ok {
+		return false
+	}
+	if params = bytes.Clone(u.secrets.Hide(params)); rawjson.Check(params, 0) == nil {
+		from.Log(level, tool.LogMessage(params))
+	}
+	return true
 }
 
 // withLogLevel sets the log level in the _meta of a modern request.
@@ -54,9 +64,9 @@ func withLogLevel(params json.RawMessage, level string) json.RawMessage {
 }
 
 // lowerLogLevel has the session of a legacy server send log messages of a caller's level, if
-// it has not been told a lower one. Only over HTTP they are attributed to the call.
+// it has not been told a lower one.
 func (u *upstream) lowerLogLevel(ctx context.Context, from *Peer) {
-	if from == nil || from.Log == nil || u.remote != URL || u.conn.IsModern() || !u.offers("logging") {
+	if !from.wantsLogs() || u.conn.IsModern() || !u.offers("logging") {
 		return
 	}
 	level, ok := mcpversion.ParseLevel(from.Logs)
@@ -201,7 +211,9 @@ func (p *managedPackage) exchange(
 			return nil, false, err
 		}
 		u.lowerLogLevel(ctx, from)
+		left := u.enter(c, from)
 		raw, err := u.conn.Do(ctx, from.withLogs(u, r))
+		left()
 		if err == nil {
 			u.served.Store(true)
 		}
@@ -300,8 +312,8 @@ func withAnswers(params json.RawMessage, answers map[string]json.RawMessage, sta
 	return rawjson.Splice(params, edits...)
 }
 
-// readQuestions reads what a modern server asks. The questions get keys of this host,
-// because others of the same call have theirs.
+// readQuestions reads what a modern server asks. The questions keep the server's keys, which a client may
+// answer before they are asked, except those that would be taken for keys of this host.
 func (p *managedPackage) readQuestions(raw json.RawMessage, can tool.Abilities) (s relayState, qs []tool.Question, err error) {
 	s = relayState{Modern: true, Keys: map[string]string{}}
 	if v, ok := rawjson.Get(raw, "requestState"); ok {
@@ -320,9 +332,12 @@ func (p *managedPackage) readQuestions(raw json.RawMessage, can tool.Abilities) 
 		method, _ := stringMember(v, "method")
 		params, _ := rawjson.Get(v, "params")
 		own := string(k)
-		q := tool.Question{Key: "relay-" + own, Method: method, Params: params}
-		if method == "roots/list" {
-			q.Key = clientroots.AnnouncedKey
+		q := tool.Question{Key: own, Method: method, Params: params}
+		switch {
+		case method == "roots/list":
+			q.Key = clientroots.AnnouncedKey // whose answer other parts of the host use too
+		case isHostKey(own):
+			q.Key = "relay-" + own
 		}
 		need, _ := q.Needs()
 		switch {
@@ -339,6 +354,11 @@ func (p *managedPackage) readQuestions(raw json.RawMessage, can tool.Abilities) 
 		qs = append(qs, q)
 	}
 	return s, qs, nil
+}
+
+// isHostKey reports whether the key of a server's question could be one that this host uses for the same call.
+func isHostKey(key string) bool {
+	return strings.HasPrefix(key, "gatehouse") || !modulehost.IsAnswerKey(key)
 }
 
 // withElicitationID adds the id that legacy revisions require, and modern ones leave out.

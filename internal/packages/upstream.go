@@ -50,6 +50,11 @@ type upstream struct {
 	used     time.Time
 	level    slog.Level // of log messages that the session was told
 	levelSet bool       // it was told one
+	// calls are the open requests of callers, with those callers; owner is whose all of them have been since the
+	// start, and shared that they were of several.
+	calls  map[*openCall]*Peer
+	owner  string
+	shared bool
 }
 
 // connectUpstream connects to a server. start starts its child process, whose standard
@@ -280,6 +285,9 @@ func (u *upstream) handleNotification(method string, params json.RawMessage) {
 			u.watched.updated(uri, bytes.Clone(withoutReserved(meta)))
 		}
 	case "notifications/message":
+		if from := u.onlyCaller(); from != nil && from.passLog(u, params) {
+			return
+		}
 		level, _ := rawjson.Get(params, "level")
 		data, _ := rawjson.Get(params, "data")
 		data = u.secrets.Hide(data)
@@ -287,6 +295,40 @@ func (u *upstream) handleNotification(method string, params json.RawMessage) {
 			fmt.Sprintf("[%s] %s", shorten(string(bytes.Trim(level, `"`)), 20), data[:min(len(data), longestLine)]),
 		)
 	}
+}
+
+// enter counts a request of a caller as open until leave is called.
+func (u *upstream) enter(c *openCall, from *Peer) (leave func()) {
+	var owner string
+	if from != nil && from.Caller != nil {
+		owner = ownerOf(from.Caller)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.calls == nil {
+		u.calls, u.owner = map[*openCall]*Peer{}, owner
+	}
+	u.calls[c], u.shared = from, u.shared || owner != u.owner
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.calls, c)
+	}
+}
+
+// onlyCaller returns the caller that a log message is for which names no request: that of the only open request, if it
+// wants log messages. A server that has served several principals may still work for another, so then there is none.
+func (u *upstream) onlyCaller() *Peer {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if len(u.calls) == 1 && !u.shared && u.offers("logging") {
+		for _, from := range u.calls {
+			if from.wantsLogs() {
+				return from
+			}
+		}
+	}
+	return nil
 }
 
 // progressOf returns a receiver of the progress of one request.

@@ -62,6 +62,7 @@ func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {
 	}
 	if len(r.State) > 0 {
 		rc.call.Answers = answersOf(r.Recorded)
+		rc.unseen = nil // the handler goes on from its state, so it repeats nothing
 	}
 	return rc
 }

@@ -5,15 +5,9 @@ import (
 	"testing"
 )
 
-// notRelayed are the scenarios that end otherwise through the relay: a child's log messages name no call, and
-// some results that ask reach the client in another form. docs/relay.md has the table of all servers.
-var notRelayed = map[string][]string{
-	"2025-11-25": {"server-sse-polling", "tools-call-with-logging"}, // a child can close no stream of the client's
-	modernRevision: {
-		"input-required-result-basic-elicitation", "input-required-result-ignore-extra-params",
-		"tasks-mrtr-composition",
-	},
-}
+// notRelayed are the scenarios that end otherwise through the relay: a child can close no stream of the client's.
+// docs/relay.md has the table of all servers.
+var notRelayed = map[string][]string{"2025-11-25": {"server-sse-polling"}}
 
 // The official suites reach the same verdicts through gatehouse run as they do directly, in both eras. make verify-relay
 // does the same for the servers of the SDKs.

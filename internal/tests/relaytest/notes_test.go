@@ -1,21 +1,25 @@
 package relaytest
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/packages"
 	"gatehouse/internal/tests/hosttest"
 	"gatehouse/module"
+	"gatehouse/tool"
 )
 
-// The log messages of a call reach its caller, in the caller's level, where they come on the
-// stream of the call's response. All others are for administrators.
+// The log messages of a call reach its caller, in the caller's level, also those of a child, which name no call.
 func TestLogMessagesReachTheirCaller(t *testing.T) {
 	for name, r := range upstreams(t) {
 		t.Run(name, func(t *testing.T) {
@@ -37,9 +41,6 @@ func TestLogMessagesReachTheirCaller(t *testing.T) {
 					}
 					got := strings.Join(told(), "; ")
 					want := `"info" Tool execution started; "info" Tool processing data; "info" Tool execution completed`
-					if name == "child" {
-						want = ""
-					}
 					if got != want {
 						t.Errorf("it was told %q, want %q", got, want)
 					}
@@ -56,10 +57,68 @@ func TestLogMessagesReachTheirCaller(t *testing.T) {
 			for _, l := range lines {
 				journal.WriteString(l.Message + "\n")
 			}
-			if logged := strings.Contains(journal.String(), "Tool processing data"); err != nil || logged != (name == "child") {
+			if err != nil || strings.Contains(journal.String(), "Tool processing data") {
 				t.Errorf("for administrators there is %q, %v", journal.String(), err)
 			}
 		})
+	}
+}
+
+// A child's log message that could be of several calls, or of another principal's, reaches no caller: it is in the
+// log of the package.
+//
+//redteam:attack What is not yours is not there: a child logs while calls of several clients run
+func TestAmbiguousLogMessagesAreForAdministrators(t *testing.T) {
+	m, _ := install(t, liveUpstreams(t)["child"], nil)
+	var heard atomic.Int32
+	peer := func(who string) *packages.Peer {
+		return &packages.Peer{
+			Caller: &tool.Caller{Principal: who, Owner: who + "/default"}, Logs: "debug",
+			Log: func(slog.Level, tool.LogMessage) { heard.Add(1) },
+		}
+	}
+	logged := func() (n int) {
+		t.Helper()
+		lines, err := m.Logs("up", 0, false, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lines {
+			if strings.Contains(l.Message, "Tool execution started") {
+				n++
+			}
+		}
+		return n
+	}
+	logs := func(who string) {
+		t.Helper()
+		if raw, err := m.Call(t.Context(), "up", "test_tool_with_logging", json.RawMessage(`{}`), nil, peer(who)); err != nil {
+			t.Fatalf("%s: %s, %v", who, raw, err)
+		}
+	}
+	if logs("ann"); heard.Load() != 3 || logged() != 0 {
+		t.Errorf("alone she was told %d messages, and %d went to administrators", heard.Load(), logged())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	begun, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		from := peer("ann")
+		from.Progress = func(float64, float64, string) { close(begun) }
+		args := append(rawjson.AppendString([]byte(`{"file":`), filepath.Join(t.TempDir(), "x")), '}')
+		m.Call(ctx, "up", "hang", args, nil, from)
+	}()
+	<-begun
+	if logs("ann"); heard.Load() != 3 || logged() != 1 {
+		t.Errorf("with two calls she was told %d messages, and %d went to administrators", heard.Load(), logged())
+	}
+	cancel()
+	<-ended
+	for range 2 {
+		logs("bob")
+	}
+	if logs("ann"); heard.Load() != 3 || logged() != 4 {
+		t.Errorf("with two principals they were told %d messages, and %d went to administrators", heard.Load(), logged())
 	}
 }
 
