@@ -6,13 +6,16 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"gatehouse/internal/exec/proc"
@@ -110,46 +113,20 @@ func (p *managedPackage) npm(ctx context.Context, r *Record, dir string, fresh b
 		"--no-update-notifier",
 		"--loglevel=error",
 	)
-	since := p.journal.endOffset()
-	words := &lineWriter{journal: &p.journal}
-	child, err := proc.Start(
-		ctx,
-		proc.Spec{
-			Path:      "npm",
-			Args:      args,
-			Dir:       dir,
-			Env:       npmEnv(),
-			Stdout:    words,
-			Stderr:    words,
-			Whole:     true,
-			Processes: maxProcesses,
-			Own:       []string{dir},
-		},
-	)
-	if err != nil {
-		return &tool.Refusal{
-			Code:    tool.CodeUnsupported,
-			Message: "npm cannot be started: " + err.Error(),
-			Next:    "Have Node with npm installed by the system's package manager, or give the program as command, folder or archive.",
-		}
-	}
-	end, err := child.Wait()
-	if err == nil && end.Stopped != nil {
-		err = end.Stopped
-	}
-	if err == nil && end.Code != 0 {
-		return npmFailure(r.Source.From, end.Code, p.journal.tail(since, npmLines))
-	}
-	if err != nil {
-		return withOutput(err, p.journal.tail(since, 10))
+	exit, printed, err := p.runStep(ctx, r, BuildStep{
+		Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Hosts: npmHosts,
+	}, npmLines)
+	switch {
+	case err != nil:
+		return withOutput(err, lastLines(printed, 10))
+	case exit != 0:
+		return npmFailure(r.Source.From, exit, printed)
 	}
 	return r.adopt(dir, "node_modules/"+name)
 }
 
-// npmEnv is what npm finds in its environment: what every program needs, and
-// the ways to its registry.
-func npmEnv() []string {
-	env := proc.BaseEnv()
+// npmEnv is what npm finds in its environment beside what every program needs: the ways to its registry.
+func npmEnv() (env []string) {
 	for _, kv := range os.Environ() {
 		name, _, _ := strings.Cut(kv, "=")
 		name = strings.ToLower(name)
@@ -159,6 +136,36 @@ func npmEnv() []string {
 		}
 	}
 	return env
+}
+
+// npmHosts returns the registries that npm's configuration names. npm is asked, because it knows where that is.
+func npmHosts(ctx context.Context) (hosts []string, err error) {
+	var out bytes.Buffer
+	child, err := proc.Start(ctx, proc.Spec{
+		Path: "npm", Args: []string{"config", "ls", "--json"}, Stdout: &out, Whole: true, Processes: maxProcesses,
+		Env: append(proc.BaseEnv(), npmEnv()...),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := child.Wait(); err != nil {
+		return nil, err
+	}
+	var config map[string]any
+	if err := json.Unmarshal(out.Bytes(), &config); err != nil {
+		return nil, fmt.Errorf("the configuration of npm: %w", err)
+	}
+	for name, value := range config {
+		if name != "registry" && !strings.HasSuffix(name, ":registry") {
+			continue
+		}
+		address, _ := value.(string)
+		if u, err := url.Parse(address); err == nil && u.Host != "" {
+			hosts = append(hosts, u.Host)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts), nil
 }
 
 func copyLock(from, to string) error {

@@ -1,0 +1,64 @@
+package packages
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/exec/proc"
+	"gatehouse/tool"
+)
+
+// BuildStep is a program that installs or builds a package, such as npm, uv, cargo or go. It gets no secret: neither
+// those of the package nor the environment of the host, except for what Env says.
+type BuildStep struct {
+	Path string   // a file, or a name to look up in the host's PATH
+	Args []string // without the program's name
+	// Dir is the working folder, which it may write. It is below the package's folder.
+	Dir string
+	// Env are further variables, NAME=value; later values override earlier ones. Without them it has PATH, a HOME of
+	// its own and a TMPDIR.
+	Env []string
+	// Write are further folders of the host that it may read and write, such as a cache of downloads that only such
+	// steps use.
+	Write []string
+	// Read are folders and files of the host that it may only read, such as a toolchain outside of the system's folders.
+	Read []string
+	// Hosts returns what it may reach, as rules of package proxy, such as packages.example.com:443; nil means nothing.
+	// It is asked only if the step is confined.
+	Hosts func(ctx context.Context) ([]string, error)
+}
+
+// runStep runs a step to its end, or until ctx ends. Its output goes to the log of the package, and printed is its
+// end, at most lines of it. exit is its exit code. It is confined as the server of the package is.
+func (p *managedPackage) runStep(ctx context.Context, r *Record, s BuildStep, lines int) (exit int, printed string, err error) {
+	since := p.journal.endOffset()
+	words := &lineWriter{journal: &p.journal}
+	child, err := proc.Start(ctx, proc.Spec{
+		Path: s.Path, Args: s.Args, Dir: s.Dir, Env: stepEnv(s),
+		Stdout: words, Stderr: words, Whole: true, Processes: maxProcesses,
+		Own: slices.Concat([]string{s.Dir}, s.Write), OwnReadOnly: s.Read,
+	})
+	if err != nil {
+		return 0, "", &tool.Refusal{
+			Code:    tool.CodeUnsupported,
+			Message: s.Path + " cannot be started: " + err.Error(),
+			Next:    "Install it with the system's package manager, or give the program as command, folder or archive.",
+		}
+	}
+	end, err := child.Wait()
+	if err == nil && end.Stopped != nil {
+		err = end.Stopped
+	}
+	printed = p.journal.tail(since, lines)
+	return end.Code, printed, err
+}
+
+// lastLines returns the last n lines of a text.
+func lastLines(text string, n int) string {
+	lines := strings.Split(text, "\n")
+	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
+}
+
+// stepEnv returns the environment of a step that is not confined.
+func stepEnv(s BuildStep) []string { return append(proc.BaseEnv(), s.Env...) }
