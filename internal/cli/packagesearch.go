@@ -63,7 +63,7 @@ func (f *searchFlags) search(ctx context.Context, w Environment, word string) (c
 	return r, cfg, err
 }
 
-// printReports prints which sources answered from the cache or not at all.
+// printReports prints which sources answered from the cache, in part, or not at all.
 func printReports(w Environment, all []catalog.Report) {
 	for _, s := range all {
 		about := ""
@@ -76,6 +76,8 @@ func printReports(w Environment, all []catalog.Report) {
 			}
 		case s.Error != "":
 			about = s.Error
+		case s.Note != "":
+			about = s.Note
 		default:
 			continue
 		}

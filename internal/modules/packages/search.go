@@ -41,6 +41,7 @@ type sourceOut struct {
 	Offline bool   `json:"offline,omitempty" doc:"the answer is from the cache"`
 	At      string `json:"at,omitempty" doc:"time of the cached listing"`
 	Error   string `json:"error,omitempty"`
+	Note    string `json:"note,omitempty" doc:"what the source could not be asked, such as a word where it only knows names"`
 }
 
 func (k *manager) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut, error) {
@@ -61,7 +62,7 @@ func (k *manager) search(ctx context.Context, c *tool.Call, in searchIn) (search
 		out.Hits = append(out.Hits, hit(e, now))
 	}
 	for _, s := range r.Sources {
-		out.Sources = append(out.Sources, sourceOut{s.Kind, s.From, s.Found, s.Offline, stamp(s.At), s.Error})
+		out.Sources = append(out.Sources, sourceOut{s.Kind, s.From, s.Found, s.Offline, stamp(s.At), s.Error, s.Note})
 	}
 	return out, nil
 }

@@ -106,6 +106,7 @@ type Report struct {
 	Offline bool      `json:"offline,omitempty"` // the answer is from the cache, because the source was not asked or did not answer
 	At      time.Time `json:"at,omitzero"`       // when the cache was filled
 	Error   string    `json:"error,omitempty"`
+	Note    string    `json:"note,omitempty"` // what the source could not be asked, although it did answer
 }
 
 // source is one place to search.

@@ -20,6 +20,23 @@ const (
 // errNotFound is the error of an address at which there is nothing.
 var errNotFound = errors.New("there is no such entry")
 
+// statusError is the error of an answer that is neither 200 nor 404.
+type statusError struct {
+	code       int
+	host, text string
+}
+
+func (e *statusError) Error() string { return e.host + " answers " + e.text }
+
+// notOffered reports whether a server says by its answer that it has no such API.
+func notOffered(err error) bool {
+	if errors.Is(err, errNotFound) {
+		return true
+	}
+	e, ok := errors.AsType[*statusError](err)
+	return ok && (e.code == http.StatusMethodNotAllowed || e.code == http.StatusGone || e.code == http.StatusNotImplemented)
+}
+
 // get fetches an address and decodes its JSON into out.
 func (c *Catalog) get(ctx context.Context, address string, out any) error {
 	b, err := c.fetch(ctx, address)
@@ -55,7 +72,7 @@ func (c *Catalog) fetch(ctx context.Context, address string) ([]byte, error) {
 	case w.StatusCode == http.StatusNotFound:
 		return nil, errNotFound
 	case w.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answers %s", hostOf(address), w.Status)
+		return nil, &statusError{w.StatusCode, hostOf(address), w.Status}
 	case err != nil:
 		return nil, err
 	case len(b) > maxBody:

@@ -45,8 +45,9 @@ func (c *Catalog) npmBase(ctx context.Context) (string, error) {
 
 var npmWord = regexp.MustCompile(`^(@[a-z0-9][a-z0-9._-]*/)?[a-z0-9][a-z0-9._-]*$`)
 
-// searchNPM uses the search API of the npm registry. If the registry has none, it looks for a
-// package of exactly that name.
+// searchNPM uses the search API of the npm registry. A package of exactly the name that was
+// searched for is looked up as well if it is not among the hits. Registries of companies and mirrors
+// often have no search API: then this is all that is done, and the report says so.
 func (c *Catalog) searchNPM(ctx context.Context, q Query) (found []Entry, r Report, err error) {
 	if q.Offline {
 		return nil, r, errOffline
@@ -85,21 +86,31 @@ func (c *Catalog) searchNPM(ctx context.Context, q Query) (found []Entry, r Repo
 		}
 	}
 	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.Downloads, a.Downloads) })
+	if notOffered(searchErr) {
+		searchErr = nil
+		r.Note = withoutSearch(hostOf(base), q.Word)
+	}
 	exact := func(e Entry) bool { return e.Name == q.Word }
 	if npmWord.MatchString(q.Word) && !slices.ContainsFunc(found, exact) {
 		e, err := c.npmPackage(ctx, base, q.Word)
 		switch {
 		case err == nil:
-			found, searchErr = append(found, e), nil
-		case errors.Is(err, errNotFound):
-			if errors.Is(searchErr, errNotFound) {
-				searchErr = nil
-			}
-		default:
+			found = append(found, e)
+		case !errors.Is(err, errNotFound):
 			searchErr = cmp.Or(searchErr, err)
 		}
 	}
 	return found, r, searchErr
+}
+
+// withoutSearch says what was done with a word at a registry that has no search.
+func withoutSearch(host, word string) string {
+	did := fmt.Sprintf("only a package named exactly %q was looked for", word)
+	if !npmWord.MatchString(word) {
+		did = fmt.Sprintf("nothing was looked for, because %q is no name of a package", word)
+	}
+	return host + " has no search (/-/v1/search): " + did +
+		"; search for a whole name, such as @modelcontextprotocol/server-memory"
 }
 
 // aboutMCP reports whether a package says that it has to do with the protocol.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,14 +79,8 @@ func TestNPMIsSearched(t *testing.T) {
 		}
 	}
 
-	// Without a search of its own.
-	s = answering(t, map[string]string{"/@big%2fweather": npmPackage})
-	if r := find(t, c, Query{Word: "@big/weather"}); !slices.Equal(names(r.Entries), []string{"@big/weather"}) ||
-		r.Sources[0].Error != "" {
-		t.Errorf("found %+v", r)
-	}
-	if r := find(t, c, Query{Word: "nothing"}); len(r.Entries) != 0 || r.Sources[0].Error != "" {
-		t.Errorf("found %+v", r)
+	if r.Sources[0].Note != "" {
+		t.Errorf("a registry that was searched is noted: %q", r.Sources[0].Note)
 	}
 	o.NPMRegistry = func(context.Context) (string, error) { return "", errors.New("npm is missing") }
 	if r := find(t, New(o), Query{Word: "x"}); !strings.Contains(r.Sources[0].Error, "npm is missing") {
@@ -93,6 +88,74 @@ func TestNPMIsSearched(t *testing.T) {
 	}
 	if r := find(t, c, Query{Word: "x", Offline: true}); !strings.Contains(r.Sources[0].Error, "no cache") {
 		t.Errorf("found %+v", r)
+	}
+}
+
+// A registry without a search API is asked for the package of exactly the name, and the report says
+// that. An error that says something else is reported as an error.
+func TestNPMRegistriesWithoutSearch(t *testing.T) {
+	var status int
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch q.URL.EscapedPath() {
+		case "/-/v1/search":
+			http.Error(w, "no", status)
+		case "/@big%2fweather":
+			fmt.Fprint(w, npmPackage)
+		default:
+			http.NotFound(w, q)
+		}
+	}))
+	t.Cleanup(s.Close)
+	o := Options{Search: only(packages.Off), Version: "1.0"}
+	o.NPM = s.URL
+	c := New(o)
+	const exact, none = "only a package named exactly", "is no name of a package"
+	for _, test := range []struct {
+		status       int
+		word         string
+		found        []string
+		note, failed string
+	}{
+		{http.StatusNotFound, "@big/weather", []string{"@big/weather"}, exact, ""},
+		{http.StatusNotFound, "nothing", nil, exact, ""},
+		{http.StatusNotFound, "issue tracker", nil, none, ""},
+		{http.StatusMethodNotAllowed, "@big/weather", []string{"@big/weather"}, exact, ""},
+		{http.StatusNotImplemented, "nothing", nil, exact, ""},
+		{http.StatusForbidden, "@big/weather", []string{"@big/weather"}, "", "answers 403"},
+		{http.StatusInternalServerError, "nothing", nil, "", "answers 500"},
+	} {
+		status = test.status
+		r := find(t, c, Query{Word: test.word})
+		got := r.Sources[0]
+		if !slices.Equal(names(r.Entries), test.found) {
+			t.Errorf("%d, %q: found %v, want %v", test.status, test.word, names(r.Entries), test.found)
+		}
+		if !strings.Contains(got.Note, test.note) || (got.Note == "") != (test.note == "") {
+			t.Errorf("%d, %q: the note is %q, want %q", test.status, test.word, got.Note, test.note)
+		}
+		if !strings.Contains(got.Error, test.failed) || (got.Error == "") != (test.failed == "") {
+			t.Errorf("%d, %q: the error is %q, want %q", test.status, test.word, got.Error, test.failed)
+		}
+	}
+}
+
+// The registry that npm uses on this machine is searched, or, if it has no search, asked for the name.
+func TestTheRegistryOfThisMachine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("asks the npm registry")
+	}
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("npm is not installed")
+	}
+	const name = "@modelcontextprotocol/server-everything"
+	r := find(t, New(Options{Search: packages.Search{
+		Registries: []string{packages.Off}, PyPI: packages.Off, Crates: packages.Off,
+	}, Version: "1.0"}), Query{Word: name})
+	if r.Sources[0].Error != "" {
+		t.Fatalf("the registry does not answer: %s", r.Sources[0].Error)
+	}
+	if !slices.Contains(names(r.Entries), name) {
+		t.Errorf("found %v, want %s; %s", names(r.Entries), name, r.Sources[0].Note)
 	}
 }
 
