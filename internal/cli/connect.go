@@ -52,7 +52,8 @@ with it. A client that starts its servers in no folder of yours, such as an edit
 or a desktop application, gets -d with the current folder if settings name none.
 With --http it gets the address of a server that runs.
 
-gatehouse connect --list lists the clients and their files.
+gatehouse connect --list lists the clients and their files. For a client that keeps
+its servers in its own settings, the JSON to paste there is printed.
 
 Exit codes: 0 done, 1 a file could not be changed, 2 the command line is wrong.`,
 		Example: `  gatehouse connect                         # shows each change and asks
@@ -61,7 +62,8 @@ Exit codes: 0 done, 1 a file could not be changed, 2 the command line is wrong.`
   gatehouse connect vscode --scope project  # .vscode/mcp.json in this folder
   gatehouse connect zed --http http://127.0.0.1:3000/mcp
   gatehouse connect --remove --yes
-  gatehouse connect cursor --link           # prints a link that adds this host`,
+  gatehouse connect cursor --link           # prints a link that adds this host
+  gatehouse connect jetbrains-ai -d .       # prints what to paste into its settings`,
 		RunE: func(c *cobra.Command, names []string) error {
 			k, err := f.connector(c, w)
 			if err != nil {
@@ -318,7 +320,35 @@ func findClient(name string) (*clientconfig.Client, error) {
 	return nil, usagef("there is no client %q; gatehouse connect --list lists those that are known", name)
 }
 
+// pasted reports whether a client keeps its servers in its own settings, where a user
+// pastes them.
+func (k *connector) pasted(c *clientconfig.Client) bool {
+	return c.Paste != "" && k.machine.Path(c, k.scope) == ""
+}
+
+// printPasted prints what a user pastes into the settings of a client, and where.
+func (k *connector) printPasted(c *clientconfig.Client) error {
+	if k.flags.remove {
+		k.say("%s keeps its servers in its own settings; remove %s in: %s", c.Title, k.flags.name, c.Paste)
+		return nil
+	}
+	s, err := k.server(c)
+	if err != nil {
+		return err
+	}
+	text, err := c.Pasted(s)
+	if err != nil {
+		return err
+	}
+	k.say("%s keeps its servers in its own settings. Paste this into: %s", c.Title, c.Paste)
+	_, err = k.w.Out.Write(text)
+	return err
+}
+
 func (k *connector) connectOne(c *clientconfig.Client) error {
+	if k.pasted(c) {
+		return k.printPasted(c)
+	}
 	if k.flags.remove {
 		did, err := k.apply(func() (*clientconfig.Change, error) {
 			return k.machine.PlanRemove(k.connections, c, k.scope, k.flags.name)
@@ -425,6 +455,7 @@ const (
 	stateFound     = "not connected"
 	stateAbsent    = "not found"
 	stateUnread    = "cannot be read"
+	statePasted    = "by hand" // a user pastes what gatehouse connect CLIENT prints
 )
 
 // state returns the file of a client, what its entry starts or connects to, and
@@ -473,10 +504,13 @@ func (k *connector) list(names []string, asJSON bool) error {
 	}
 	var all []listedClient
 	for _, c := range clients {
-		if k.machine.Path(c, k.scope) == "" {
+		file, _, state := k.state(c)
+		switch {
+		case k.pasted(c):
+			file, state = c.Paste, statePasted
+		case file == "":
 			continue
 		}
-		file, _, state := k.state(c)
 		all = append(all, listedClient{c.ID, c.Title, state, file, c.Source})
 	}
 	if asJSON {

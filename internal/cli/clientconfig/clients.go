@@ -17,8 +17,13 @@ type Client struct {
 	Aliases []string
 
 	// Files are where it reads its servers, at most one for each scope. A client
-	// without a file for a platform is not on that platform.
+	// without a file for a platform is not on that platform, or keeps its servers in
+	// its own settings: see Paste.
 	Files []File
+
+	// Paste names the dialog that takes servers as JSON, of a client that documents no
+	// file of a user for them; otherwise it is "".
+	Paste string
 
 	format format
 	path   []string // the keys that lead to its servers
@@ -152,12 +157,14 @@ var Clients = []*Client{
 			{Scope: User, Paths: map[string]string{
 				"": "{xdg}/zed/settings.json", "windows": "{config}/Zed/settings.json",
 			}},
+			{Scope: Project, Paths: everywhere("{project}/.zed/settings.json")},
 		},
 		format: jsonc, path: []string{"context_servers"}, stdio: plainStdio, http: plainHTTP,
 		Programs: []string{"zed", "zeditor"}, Folders: []string{"{xdg}/zed"},
-		Reload: "it reads the file by itself",
+		Reload: "it reads the file by itself; trust the folder for servers of a project",
 		Source: "Zed: Model Context Protocol, https://zed.dev/docs/ai/mcp; " +
-			"Configuring Zed, https://zed.dev/docs/configuring-zed",
+			"Configuring Zed, https://zed.dev/docs/configuring-zed; " +
+			"Trusted worktrees, https://zed.dev/docs/worktree-trust",
 	},
 	{
 		ID: "junie", Title: "JetBrains Junie", Aliases: []string{"jetbrains"},
@@ -169,6 +176,21 @@ var Clients = []*Client{
 		InProject: true, Programs: []string{"junie"}, Folders: []string{"{home}/.junie"},
 		Reload: "start a new task",
 		Source: "Junie: MCP configuration, https://junie.jetbrains.com/docs/junie-cli-mcp-configuration.html",
+	},
+	{
+		ID: "jetbrains-ai", Title: "JetBrains AI Assistant", Aliases: []string{"ai-assistant"},
+		format: strictJSON, path: servers, stdio: plainStdio, http: shape{url: "url"},
+		Paste:  "Settings, Tools, AI Assistant, Model Context Protocol (MCP), Add, As JSON",
+		Reload: "Apply starts the server",
+		Source: "AI Assistant: Model Context Protocol, https://www.jetbrains.com/help/ai-assistant/mcp.html",
+	},
+	{
+		ID: "jetbrains-air", Title: "JetBrains Air", Aliases: []string{"air"},
+		Files:  []File{{Scope: Project, Paths: everywhere("{project}/.air/mcp.json")}},
+		format: strictJSON, path: servers, stdio: plainStdio, http: shape{url: "url"},
+		Paste:  "Settings, AI, MCP Servers, Add Global MCP Server",
+		Reload: "start a new task",
+		Source: "JetBrains Air: MCP servers, https://www.jetbrains.com/help/air/mcp-servers.html",
 	},
 	{
 		ID: "gemini", Title: "Gemini CLI", Aliases: []string{"gemini-cli"},

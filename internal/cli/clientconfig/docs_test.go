@@ -58,6 +58,9 @@ func table() string {
 				files = append(files, "in `$"+f.Env+"` if that is set")
 			}
 		}
+		if c.Paste != "" {
+			files = append(files, "user: pasted into "+c.Paste)
+		}
 		names := "`" + strings.Join(append([]string{c.ID}, c.Aliases...), "`, `") + "`"
 		http, variables, links := "", "", ""
 		if c.http.url != "" {

@@ -50,6 +50,12 @@ func (c *Client) entryPath(name string) []step {
 	return append(path, step{name, c.list})
 }
 
+// Pasted returns what a user pastes into the dialog of a client that takes servers as
+// JSON: an object with one server.
+func (c *Client) Pasted(s Server) ([]byte, error) {
+	return c.Put([]byte("{}\n"), s)
+}
+
 // Put returns a text with a server in it. An entry of its name is changed where it
 // differs; members of it that do not say how the server is reached stay.
 func (c *Client) Put(text []byte, s Server) ([]byte, error) {

@@ -34,6 +34,11 @@ func FuzzPut(f *testing.F) {
 	f.Add(uint8(2), []byte("a = '''x\n[b]'''\n[[c]]\nd = [[1],\n[2]] # e\n"))
 	f.Add(uint8(3), []byte("extensions:\n  # none\nb: |\n  x\n"))
 	f.Add(uint8(4), []byte("mcpServers: [] # none\n"))
+	f.Add(uint8(2), []byte("mcp_servers = { a = { command = 'x' }, b.c = [1, 2] } # d\n"))
+	f.Add(uint8(3), []byte("extensions: {a: {cmd: it's, 'b''s': \"c\"}, # d\n  }\n"))
+	f.Add(uint8(3), []byte("{\"extensions\":{}}"))
+	f.Add(uint8(4), []byte("? \ro"))
+	f.Add(uint8(4), []byte("mcpServers: [{name: a}, # b\n {name: c},\n ]\n"))
 	f.Fuzz(func(t *testing.T, kind uint8, text []byte) {
 		c := kinds[int(kind)%len(kinds)]
 		if len(text) > 4096 {

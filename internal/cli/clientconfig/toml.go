@@ -12,8 +12,36 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// tomlFormat edits TOML. A server is a table of its own.
+// tomlFormat edits TOML. A new server is a table of its own, unless its servers are written in an
+// inline table.
 type tomlFormat struct{}
+
+// tomlBraces edits inline tables.
+var tomlBraces = braces{
+	key: func(text []byte, at int) (string, int, bool) {
+		keys, separator, err := tomlKey(text, at, '=')
+		if err != nil || len(keys) != 1 {
+			return "", 0, false
+		}
+		return keys[0], separator, true
+	},
+	stringEnd: tomlStringEnd,
+	member:    tomlLine,
+	value:     tomlValue,
+}
+
+// inline returns where the value begins that holds what a path leads to, and the rest of the path; ok
+// is false if the path leads into no inline table.
+func inline(all []statement, path []step) (at int, rest []step, ok bool) {
+	keys := keysOf(path)
+	for _, s := range all {
+		said := slices.Concat(s.table, s.key)
+		if !s.header && len(said) < len(keys) && slices.Equal(said, keys[:len(said)]) {
+			return s.value, path[len(said):], true
+		}
+	}
+	return 0, nil, false
+}
 
 func (tomlFormat) parse(text []byte) (any, error) {
 	if at := tooDeepAt(text); at >= 0 {
@@ -201,17 +229,22 @@ func (f tomlFormat) set(text []byte, path []step, value any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range all { // the parser lets a header add to a table in braces, which TOML does not
-		said := slices.Concat(s.table, s.key)
-		if !s.header && len(said) < len(keys) && slices.Equal(said, keys[:len(said)]) {
-			return nil, fmt.Errorf("%s: %w", strings.Join(said, "."), errForm)
+	if at, rest, ok := inline(all, path); ok {
+		if !isOpen(text, at) {
+			return nil, fmt.Errorf("%s: %w", pathText(path), errForm)
 		}
+		return tomlBraces.set(text, at, rest, value)
 	}
 	if o, ok := value.(object); ok && len(path) == 2 {
 		if _, there := lookup(tree, path); there {
 			return nil, fmt.Errorf("%s: %w", pathText(path), errForm)
 		}
 		return appendTable(text, keys, o), nil
+	}
+	for _, s := range all {
+		if !s.header && slices.Equal(slices.Concat(s.table, s.key), keys) {
+			return splice(text, s.value, s.end, tomlValue(value)), nil
+		}
 	}
 	if text, err = f.remove(text, path); err != nil {
 		return nil, err
@@ -220,17 +253,30 @@ func (f tomlFormat) set(text []byte, path []step, value any) ([]byte, error) {
 		return nil, err
 	}
 	table := keys[:len(keys)-1]
-	after := -1
+	after, name := -1, ""
 	for _, s := range all {
 		if slices.Equal(s.table, table) {
-			after = s.end
+			after, name = s.end, tomlName(keys[len(keys)-1])
+		}
+		if said := slices.Concat(s.table, s.key); after < 0 && !s.header && len(said) > len(table) &&
+			slices.Equal(said[:len(table)], table) { // its members have dotted keys
+			after, name = s.end, dotted(keys[len(s.table):])
 		}
 	}
 	if after < 0 {
 		return nil, fmt.Errorf("%s: %w", pathText(path), errForm)
 	}
 	at := lineStop(text, after)
-	return splice(text, at, at, lineEnd(text)+tomlLine(keys[len(keys)-1], value)), nil
+	return splice(text, at, at, lineEnd(text)+name+" = "+tomlValue(value)), nil
+}
+
+// dotted writes keys with dots between them.
+func dotted(keys []string) string {
+	quoted := make([]string, len(keys))
+	for i, k := range keys {
+		quoted[i] = tomlName(k)
+	}
+	return strings.Join(quoted, ".")
 }
 
 func keysOf(path []step) []string {
@@ -251,11 +297,7 @@ func appendTable(text []byte, keys []string, o object) []byte {
 		}
 		out = append(out, nl...)
 	}
-	quoted := make([]string, len(keys))
-	for i, k := range keys {
-		quoted[i] = tomlName(k)
-	}
-	out = append(out, "["+strings.Join(quoted, ".")+"]"+nl...)
+	out = append(out, "["+dotted(keys)+"]"+nl...)
 	for _, m := range o {
 		out = append(out, tomlLine(m.key, m.value)+nl...)
 	}
@@ -303,6 +345,12 @@ func (f tomlFormat) remove(text []byte, path []step) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if at, rest, ok := inline(all, path); ok {
+		if !isOpen(text, at) {
+			return nil, fmt.Errorf("%s: %w", pathText(path), errForm)
+		}
+		return tomlBraces.remove(text, at, rest)
+	}
 	keys := keysOf(path)
 	done := false
 	for i := len(all) - 1; i >= 0; i-- {
@@ -314,7 +362,7 @@ func (f tomlFormat) remove(text []byte, path []step) ([]byte, error) {
 				last++
 			}
 			text, done = cutTable(text, s.start, all[last].end), true
-		case !s.header && slices.Equal(slices.Concat(s.table, s.key), keys):
+		case !s.header && len(s.table) < len(keys) && begins(slices.Concat(s.table, s.key), keys):
 			text, done = splice(text, lineStart(text, s.start), afterLine(text, s.end), ""), true
 		}
 	}
@@ -322,6 +370,11 @@ func (f tomlFormat) remove(text []byte, path []step) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", pathText(path), errForm)
 	}
 	return text, nil
+}
+
+// begins reports whether a list of keys begins with another.
+func begins(keys, with []string) bool {
+	return len(keys) >= len(with) && slices.Equal(keys[:len(with)], with)
 }
 
 // cutTable removes the lines of a table, and the blank line before them if

@@ -6,14 +6,115 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
-// yamlFormat edits YAML whose mappings on the path are in block style.
+// yamlFormat edits YAML, in block style and in flow style.
 type yamlFormat struct{}
+
+// yamlBraces edits mappings and lists in flow style.
+var yamlBraces = braces{key: yamlFlowKey, stringEnd: yamlStringEnd, member: yamlFlowMember, value: yamlFlowValue}
+
+// yamlFlowKey reads a key of a mapping in flow style.
+func yamlFlowKey(text []byte, at int) (key string, separator int, ok bool) {
+	end, quoted := at, text[at] == '"' || text[at] == '\''
+	if quoted {
+		end = yamlStringEnd(text, at)
+	}
+	for i := end; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == ':' && (quoted || i+1 == len(text) || bytes.IndexByte([]byte(" \t\r\n,{}[]"), text[i+1]) >= 0):
+			var v any
+			if err := yaml.Unmarshal(text[at:end], &v); err != nil {
+				return "", 0, false
+			}
+			if key, ok = v.(string); !ok {
+				key = string(text[at:end])
+			}
+			return key, i, true
+		case c == ',' || c == '{' || c == '}' || c == '[' || c == ']' || c == '\n' || c == '?' && i == at:
+			return "", 0, false
+		case c != ' ' && c != '\t':
+			if quoted {
+				return "", 0, false
+			}
+			end = i + 1
+		}
+	}
+	return "", 0, false
+}
+
+// yamlStringEnd is where a string in quotes ends that begins at an offset.
+func yamlStringEnd(text []byte, at int) int {
+	for i := at + 1; i < len(text); i++ {
+		switch {
+		case text[at] == '"' && text[i] == '\\':
+			i++
+		case text[i] != text[at]:
+		case text[at] == '\'' && i+1 < len(text) && text[i+1] == '\'':
+			i++
+		default:
+			return i + 1
+		}
+	}
+	return len(text)
+}
+
+func yamlFlowMember(key string, value any) string { return yamlName(key) + ": " + yamlFlowValue(value) }
+
+func yamlFlowValue(value any) string {
+	switch v := value.(type) {
+	case string:
+		return quote(v)
+	case bool:
+		return strconv.FormatBool(v)
+	case []string:
+		return quoteList(v)
+	case object:
+		all := make([]string, len(v))
+		for i, m := range v {
+			all[i] = yamlFlowMember(m.key, m.value)
+		}
+		return "{" + strings.Join(all, ", ") + "}"
+	}
+	return "null"
+}
+
+// flowStart is where a node in flow style begins in a text; -1 if the node is in block style or is not
+// found there.
+func flowStart(text []byte, n ast.Node) int {
+	var start *token.Token
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		if n.IsFlowStyle {
+			start = n.Start
+		}
+	case *ast.SequenceNode:
+		if n.IsFlowStyle {
+			start = n.Start
+		}
+	}
+	if start == nil {
+		return -1
+	}
+	at := 0
+	for range start.Position.Line - 1 {
+		at = afterLine(text, at)
+	}
+	for range start.Position.Column - 1 {
+		_, n := utf8.DecodeRune(text[at:])
+		at += n
+	}
+	if !isOpen(text, at) {
+		return -1
+	}
+	return at
+}
 
 func (f yamlFormat) parse(text []byte) (any, error) {
 	root, err := f.read(text)
@@ -26,6 +127,11 @@ func (f yamlFormat) parse(text []byte) (any, error) {
 func (yamlFormat) read(text []byte) (ast.Node, error) {
 	if at := tooDeepAt(text); at >= 0 {
 		return nil, syntaxAt(text, at, "more than %d brackets are open at once", maxNesting)
+	}
+	for i, c := range text {
+		if c == '\r' && (i+1 == len(text) || text[i+1] != '\n') {
+			return nil, syntaxAt(text, i, "a carriage return without a line feed")
+		}
 	}
 	// The parser counts lines that end with CR LF wrong behind a block of text.
 	file, err := parser.ParseBytes(bytes.ReplaceAll(text, []byte("\r\n"), []byte("\n")), 0)
@@ -176,12 +282,18 @@ type yamlPlace struct {
 	item       bool // it is an item of a list
 	empty      bool // the value above it is empty: its line is first-1
 	left       []step
+
+	braced bool // it is below brackets, and left leads on from there
+	open   int  // where they open, in bytes
 }
 
 // locate follows a path as far as it exists.
-func (f yamlFormat) locate(t yamlText, root ast.Node, path []step) (yamlPlace, error) {
+func (f yamlFormat) locate(text []byte, t yamlText, root ast.Node, path []step) (yamlPlace, error) {
 	node, from, end, column := root, 0, len(t.lines), 0
 	for i, s := range path {
+		if open := flowStart(text, node); open >= 0 {
+			return yamlPlace{braced: true, open: open, left: path[i:]}, nil
+		}
 		if s.item {
 			p, next, err := locateItem(t, node, path[i:], from, end, column)
 			if err != nil || !p.found || i == len(path)-1 {
@@ -212,7 +324,8 @@ func (f yamlFormat) locate(t yamlText, root ast.Node, path []step) (yamlPlace, e
 		if i == len(path)-1 {
 			return p, nil
 		}
-		if isEmpty(yamlTree(m.Value)) {
+		if open := flowStart(text, m.Value); isEmpty(yamlTree(m.Value)) && (open < 0 || isOpen(text, open) &&
+			bytes.IndexByte([]byte("}]"), text[open+1]) >= 0) {
 			return yamlPlace{first: first + 1, end: first + 1, column: column + 2, empty: true, left: path[i+1:]}, nil
 		}
 		node, from, end = m.Value, p.first, p.end
@@ -255,9 +368,12 @@ func (f yamlFormat) set(text []byte, path []step, value any) ([]byte, error) {
 	if root == nil {
 		return t.replaceLines(len(t.lines), len(t.lines), yamlChain(path, value, 0)), nil
 	}
-	p, err := f.locate(t, root, path)
+	p, err := f.locate(text, t, root, path)
 	if err != nil {
 		return nil, err
+	}
+	if p.braced {
+		return yamlBraces.set(text, p.open, p.left, value)
 	}
 	if p.found {
 		last := path[len(path)-1]
@@ -357,7 +473,10 @@ func (f yamlFormat) remove(text []byte, path []step) ([]byte, error) {
 		return text, err
 	}
 	t := splitYAML(text)
-	p, err := f.locate(t, root, path)
+	p, err := f.locate(text, t, root, path)
+	if err == nil && p.braced {
+		return yamlBraces.remove(text, p.open, p.left)
+	}
 	if err != nil || !p.found {
 		return text, err
 	}
@@ -380,7 +499,7 @@ func (f yamlFormat) keepEmpty(text []byte, path []step) ([]byte, error) {
 		return nil, err
 	}
 	t := splitYAML(text)
-	p, err := f.locate(t, root, above)
+	p, err := f.locate(text, t, root, above)
 	if err != nil {
 		return nil, err
 	}
