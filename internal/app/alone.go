@@ -85,16 +85,12 @@ func (a *App) openAlone(ctx context.Context) (err error) {
 	return nil
 }
 
-// aloneFolder names the folder of what is installed from a source. Versions of one npm package share it.
+// aloneFolder names the folder of what is installed from a source. Versions of one package share it.
 func aloneFolder(s packages.Source) string {
 	if s.Kind == packages.Command || s.IsRemote() {
 		return s.Kind // nothing is installed
 	}
-	from := s.From
-	if s.Kind == packages.NPM {
-		from = packages.NPMName(from)
-	}
-	sum := sha256.Sum256([]byte(from))
+	sum := sha256.Sum256([]byte(s.Name()))
 	return s.Kind + "-" + hex.EncodeToString(sum[:8])
 }
 

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -22,6 +24,7 @@ import (
 	"gatehouse/internal/files/fusemount"
 	"gatehouse/internal/maintenance/backup"
 	"gatehouse/internal/modules/shell"
+	"gatehouse/internal/packages"
 )
 
 // finding is the result of one check. fix is the command or advice that would help.
@@ -66,6 +69,7 @@ names the fix. The exit code is 1 if a check failed.`,
 				checkApprovals(cfg.Config),
 				checkCall(c, w),
 				ok("other programs: none are needed"),
+				checkInstallers(),
 				checkMounts(),
 			)
 			findings = append(findings, checkClients(w, cfg)...)
@@ -109,6 +113,25 @@ func checkSettings(file string, err error) finding {
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	name, _, _ := strings.Cut(text, ":")
 	return ok("settings: %s", text).but("fail", "unset %s, or correct it", name)
+}
+
+// checkInstallers names the programs that install servers as packages. A machine needs only those of the servers that
+// it runs, so that none of them is missing.
+func checkInstallers() finding {
+	has := func(name string) bool { _, err := exec.LookPath(name); return err == nil }
+	var here []string
+	for _, one := range []struct{ program, registry string }{
+		{"npm", "npm"}, {"uv", "PyPI"}, {"python3", "PyPI"}, {"cargo", "crates.io"}, {"go", "Go modules"},
+	} {
+		if has(one.program) && (one.program != "python3" || !has("uv")) {
+			here = append(here, one.program+" ("+one.registry+")")
+		}
+	}
+	f := ok("programs that install packages: %s", cmp.Or(strings.Join(here, ", "), "none"))
+	if !has("uv") {
+		f.fix = packages.InstallUV + " installs uv, which is faster than pip"
+	}
+	return f
 }
 
 // checkMounts checks whether backups can be mounted.

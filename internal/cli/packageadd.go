@@ -45,13 +45,16 @@ func packageAdd(w Environment) *cobra.Command {
 		Long: `Install an MCP server as a package. NAME begins the names of its tools. TARGET is
 
   npm:NAME[@VERSION]  an npm package; its scripts do not run
+  pypi:NAME[==VERSION]
+                      a package of PyPI, installed by uv or pip from wheels alone
   FOLDER, ARCHIVE     the path of a program, which is copied; an archive is a
                       .tgz, .tar.gz, .tar, .zip or .mcpb
   PROGRAM             a program of this machine
   https://HOST/PATH   a remote server, by Streamable HTTP or the older HTTP+SSE
   unix:/PATH          a running server at a Unix socket; tcp:HOST:PORT over TCP.
                       --header 'Authorization=Bearer TOKEN' is the token it requires
-  npx [-y] NAME       as an MCP client would start it: the npm package NAME
+  npx [-y] NAME, uvx NAME, pipx run NAME
+                      as an MCP client would start it: the package NAME of npm or PyPI
   search:WORD         what gatehouse search finds for WORD; of several hits the
                       one that gatehouse pick remembers, or that you choose
 
@@ -167,7 +170,7 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 		}
 		wish.Env[variable] = packages.SecretReference(stored)
 	}
-	if wish.Source.Kind == packages.Folder || wish.Source.Kind == packages.Archive {
+	if wish.Source.FromPath() {
 		wish.Source.From, err = filepath.Abs(wish.Source.From)
 	}
 	return wish, err
@@ -201,10 +204,10 @@ func (f *addFlags) askSecret(w Environment, variable string) (secret.Text, error
 // sourceFolders are the folders that a package is installed from, which the host must
 // be allowed to read.
 func sourceFolders(wish packages.Wish) []string {
-	switch wish.Source.Kind {
-	case packages.Folder:
+	switch {
+	case wish.Source.Kind == packages.Folder:
 		return []string{wish.Source.From}
-	case packages.Archive:
+	case wish.Source.FromPath():
 		return []string{filepath.Dir(wish.Source.From)}
 	}
 	return nil
@@ -324,10 +327,11 @@ func packageUpdate(w Environment) *cobra.Command {
 	var p packageFlags
 	c := &cobra.Command{
 		Use:   "update [NAME [VERSION]]",
-		Short: "Install a newer version of a package, or of all from npm",
-		Long: `Install another version of an npm package: the newest, or VERSION. Other packages
-are installed again from their source. Without NAME, all packages from npm are
-updated. Data are kept; after an error a package is as before.`,
+		Short: "Install a newer version of a package, or of all from registries",
+		Long: `Install another version of a package from npm, PyPI, crates.io, the Go module proxy or a
+registry of images: the newest, or VERSION. Other packages are installed again from
+their source. Without NAME, all packages from registries are updated. Data are kept;
+after an error a package is as before.`,
 		Example: `  gatehouse package update memory
   gatehouse package update memory 2026.8.31
   gatehouse package update --yes`,
@@ -407,9 +411,9 @@ func updatePackages(ctx context.Context, w Environment, a *admin, asJSON bool, a
 	return failed
 }
 
-// updatePackage updates one package. onlyNPM leaves packages of other sources alone.
+// updatePackage updates one package. onlyVersioned leaves packages alone whose sources have no versions.
 func updatePackage(
-	ctx context.Context, w Environment, a *admin, name, version string, onlyNPM bool,
+	ctx context.Context, w Environment, a *admin, name, version string, onlyVersioned bool,
 ) (one updatedPackage, done bool, err error) {
 	one.ID = name
 	var was packageDetails
@@ -418,18 +422,18 @@ func updatePackage(
 	}
 	one.Before = was.Version
 	in := map[string]any{"id": name}
-	if from, ok := strings.CutPrefix(was.Source, packages.NPM+":"); ok {
-		if i := strings.LastIndexByte(from, '@'); i > 0 {
-			from = from[:i]
-		}
-		if version == "" {
-			version = "latest"
-		}
-		in["source"] = packages.NPM + ":" + from + "@" + version
-	} else if onlyNPM {
+	source, err := packages.ParseSource(was.Source)
+	switch {
+	case err != nil:
+		return one, false, err
+	case source.Versioned():
+		in["source"] = source.WithVersion(version).String()
+	case onlyVersioned:
 		return one, false, nil
-	} else if version != "" {
+	case version != "":
 		return one, false, usagef("package %s comes from %s, which has no versions", name, was.Source)
+	case source.FromAddress():
+		in["source"] = was.Source
 	}
 	var now addedPackage
 	if err := a.call(ctx, w, "package_rebuild", in, &now); err != nil {

@@ -139,7 +139,7 @@ func (f *runFlags) target(w Environment, args []string, dash int) (*app.Alone, e
 		one.Package.Headers = headers
 	}
 	one.Package.PassHeaders = f.passed
-	one.Again = one.Again || one.Package.Source.Kind == packages.Archive
+	one.Again = one.Again || one.Package.Source.FromPath() && one.Package.Source.Kind != packages.Folder
 	if err := one.Package.Check(); err != nil {
 		return nil, &usageError{err}
 	}
@@ -155,9 +155,8 @@ func (f *runFlags) record(args []string, command bool, env map[string]string) (r
 		r.Source, r.Command, r.Args = packages.Source{Kind: packages.Command}, first, rest
 		return r, nil
 	}
-	kind, _, _ := strings.Cut(first, ":")
-	if slices.Contains([]string{packages.NPM, packages.URL, packages.Unix, packages.TCP}, kind) ||
-		strings.Contains(first, "://") {
+	if source, err := packages.ParseSource(first); strings.Contains(first, "://") ||
+		packages.IsSource(first) && (err != nil || !source.FromPath()) {
 		wish, err := packages.ParseTarget(r.ID, args, nil)
 		if err == nil && wish.Source.Kind == packages.Command {
 			err = fmt.Errorf("%s: expected https://HOST/PATH, or http", first)
@@ -182,7 +181,7 @@ func (f *runFlags) record(args []string, command bool, env map[string]string) (r
 		return describedServer(r, path, rest, env)
 	}
 	wish, err := packages.ParseTarget(r.ID, append([]string{path}, rest...), nil)
-	if err == nil && wish.Source.Kind != packages.Archive {
+	if err == nil && !wish.Source.FromPath() {
 		err = fmt.Errorf("%s: expected a server.json, a folder or an archive; to start a program, put -- before it: "+
 			"gatehouse run -- %s", first, strings.Join(args, " "))
 	}
@@ -246,9 +245,8 @@ func idOf(target string) string {
 	if u, err := url.Parse(target); err == nil && u.Host != "" {
 		target = u.Hostname()
 	}
-	target = strings.TrimPrefix(target, packages.NPM+":")
-	if i := strings.LastIndexByte(target, '@'); i > 0 {
-		target = target[:i]
+	if source, err := packages.ParseSource(target); err == nil && source.Versioned() {
+		target = source.Name()
 	}
 	id := notOfIDs.ReplaceAllString(strings.ToLower(filepath.Base(target)), "-")
 	id = strings.TrimLeft(strings.Trim(id, "-"), "-0123456789")

@@ -35,9 +35,9 @@ func (p *managedPackage) fetch(
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	if r.Source.Kind == NPM {
+	if r.Source.fromRegistry() {
 		defer reportSize(ctx, dir, func(size int64) { say(size, 0, "bytes") })()
-		return p.npm(ctx, r, dir, plan.fresh)
+		return p.fetchPackage(ctx, r, dir, plan.fresh)
 	}
 	from, name, err := plan.openSource()
 	if err != nil {
@@ -87,55 +87,41 @@ func (r *Record) adopt(dir, in string) error {
 	return nil
 }
 
+// fetchPackage installs a package of a registry.
+func (p *managedPackage) fetchPackage(ctx context.Context, r *Record, dir string, fresh bool) error {
+	switch r.Source.Kind {
+	case NPM:
+		return p.npm(ctx, r, dir, fresh)
+	case PyPI:
+		return p.pypi(ctx, r, dir, fresh)
+	}
+	return invalid("source %s: packages of this kind cannot be installed", r.Source)
+}
+
 // npm has the host's npm install the package with what it needs. Scripts of
 // packages do not run. A version that was installed before is installed by its
 // lock file.
 func (p *managedPackage) npm(ctx context.Context, r *Record, dir string, fresh bool) error {
-	args := []string{"install", "--save-exact"}
-	name := npmPackage(r.Source.From)
-	p.mu.Lock()
-	was := p.rec
-	p.mu.Unlock()
-	if !fresh && was.Program != "" && was.Source == r.Source && copyLock(was.program(p.folder()), dir) == nil {
+	args := []string{"install", "--save-exact", r.Source.From}
+	was, locked := p.installedBefore(r, fresh)
+	if locked && copyFiles(was, dir, "package.json", "package-lock.json") == nil {
 		args = []string{"ci"}
-	} else {
-		if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`+"\n"), 0o600); err != nil {
-			return err
-		}
-		args = append(args, r.Source.From)
+	} else if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`+"\n"), 0o600); err != nil {
+		return err
 	}
-	args = append(
-		args,
-		"--omit=dev",
-		"--ignore-scripts",
-		"--no-audit",
-		"--no-fund",
-		"--no-update-notifier",
-		"--loglevel=error",
-	)
-	exit, printed, err := p.runStep(ctx, r, BuildStep{
-		Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Hosts: npmHosts,
-	}, npmLines)
-	switch {
-	case err != nil:
-		return withOutput(err, lastLines(printed, 10))
-	case exit != 0:
-		return npmFailure(r.Source.From, exit, printed)
+	err := p.build(ctx, r, BuildStep{
+		Path: "npm", Dir: dir, Env: registryEnv("npm_config_"), Hosts: npmHosts,
+		Args: append(args, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier",
+			"--loglevel=error"),
+	}, "Have Node with npm installed by the system's package manager, or give the program as command, "+
+		"folder or archive.")
+	if failed, ok := errors.AsType[*buildError](err); ok {
+		return npmFailure(r.Source.From, failed.code, failed.printed)
 	}
-	return r.adopt(dir, "node_modules/"+name)
-}
-
-// npmEnv is what npm finds in its environment beside what every program needs: the ways to its registry.
-func npmEnv() (env []string) {
-	for _, kv := range os.Environ() {
-		name, _, _ := strings.Cut(kv, "=")
-		name = strings.ToLower(name)
-		if strings.HasPrefix(name, "npm_config_") || strings.HasSuffix(name, "_proxy") ||
-			name == "node_extra_ca_certs" {
-			env = append(env, kv)
-		}
+	if err != nil {
+		return err
 	}
-	return env
+	return r.adopt(dir, "node_modules/"+npmPackage(r.Source.From))
 }
 
 // npmHosts returns the registries that npm's configuration names. npm is asked, because it knows where that is.
@@ -143,7 +129,7 @@ func npmHosts(ctx context.Context) (hosts []string, err error) {
 	var out bytes.Buffer
 	child, err := proc.Start(ctx, proc.Spec{
 		Path: "npm", Args: []string{"config", "ls", "--json"}, Stdout: &out, Whole: true, Processes: maxProcesses,
-		Env: append(proc.BaseEnv(), npmEnv()...),
+		Env: append(proc.BaseEnv(), registryEnv("npm_config_")...),
 	})
 	if err != nil {
 		return nil, err
@@ -166,19 +152,6 @@ func npmHosts(ctx context.Context) (hosts []string, err error) {
 	}
 	slices.Sort(hosts)
 	return slices.Compact(hosts), nil
-}
-
-func copyLock(from, to string) error {
-	for _, name := range []string{"package.json", "package-lock.json"} {
-		b, err := os.ReadFile(filepath.Join(from, name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(to, name), b, 0o600)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // copying fills a folder with files, within limits.

@@ -350,7 +350,7 @@ func (p *managedPackage) rebuild(ctx context.Context, from string, report Report
 			return invalid("%v", err)
 		}
 		if source.Kind != was.Source.Kind ||
-			source.Kind == NPM && npmPackage(source.From) != npmPackage(was.Source.From) {
+			source.fromRegistry() && source.Name() != was.Source.Name() {
 			return invalid(
 				"source %q: package %s comes from %s, and only its version can be another",
 				from,

@@ -203,9 +203,9 @@ func (p *managedPackage) startCommand(r *Record) (command string, args []string,
 	for _, a := range r.Args {
 		args = append(args, p.expand(r, a))
 	}
-	if command = p.expand(r, r.Command); command == "" {
-		command, first, err := p.manifestCommand(r)
-		return command, append(first, args...), err
+	command = p.expand(r, r.Command)
+	if first, own, err := p.ownProgram(r); own {
+		return first.command, append(first.args, args...), err
 	}
 	if local, ok := strings.CutPrefix(command, "./"); ok && r.Program != "" {
 		if !filepath.IsLocal(local) {
@@ -214,6 +214,26 @@ func (p *managedPackage) startCommand(r *Record) (command string, args []string,
 		command = filepath.Join(r.program(p.folder()), local)
 	}
 	return command, args, nil
+}
+
+// starting is a program and its first arguments.
+type starting struct {
+	command string
+	args    []string
+}
+
+// ownProgram returns the program of the package to start. own is false if the record's command is another one.
+func (p *managedPackage) ownProgram(r *Record) (s starting, own bool, err error) {
+	named := r.Command == "" || programName.MatchString(r.Command) // one of its programs
+	switch {
+	case r.Source.Kind == PyPI && named:
+		s.command, s.args, err = p.pypiCommand(r)
+	case r.Command == "" && r.Source.Kind != Command:
+		s.command, s.args, err = p.manifestCommand(r)
+	default:
+		return s, false, nil
+	}
+	return s, true, err
 }
 
 // manifestCommand returns the program that package.json names.

@@ -6,10 +6,6 @@ import (
 	"strings"
 )
 
-// npmLines is how much of what npm printed is looked through: its reason comes
-// before a stack of calls.
-const npmLines = 200
-
 var npmCode = regexp.MustCompile(`(?m)^npm (?:error|ERR!) (?:code (E?[A-Z0-9]+)|(404))`)
 
 // npmFailure says why npm could not install a source, from what it printed and

@@ -40,6 +40,12 @@ type Record struct {
 	TrustHints bool     `json:"trust_hints,omitempty"`
 	Off        []string `json:"off,omitempty"` // tools that are not offered, by their names on this host
 
+	// Config are the values of what a bundle lets its user configure, by name. They may refer to secrets.
+	Config map[string][]string `json:"config,omitempty"`
+	// Digest is that of what was fetched from an address or a registry of images: sha256:... An installation
+	// from the same source requires the same, unless it is an update.
+	Digest string `json:"digest,omitempty"`
+
 	// Shared says that the program has files that other packages may have too, so that
 	// its server cannot write there. Writable says that the server has to, so that a
 	// program of it is not shared.
@@ -75,7 +81,7 @@ type Server struct {
 
 // Source is where a program comes from.
 type Source struct {
-	Kind string `json:"kind"`           // command, npm, folder, archive, url, unix or tcp
+	Kind string `json:"kind"`           // one of the kinds below
 	From string `json:"from,omitempty"` // name@version, a path, or an address
 }
 
@@ -83,8 +89,14 @@ type Source struct {
 const (
 	Command = "command" // a program of the host
 	NPM     = "npm"     // a package that the host's npm installs
+	PyPI    = "pypi"    // a package of PyPI with what it needs, installed by uv or pip
+	Crate   = "crate"   // a crate that the host's cargo builds
+	Go      = "go"      // a Go program that the host's go builds
+	OCI     = "oci"     // an image in a registry
+	Bundle  = "mcpb"    // an MCP bundle: a file, or an https address
+	Binary  = "binary"  // one program: a file, or an https address
 	Folder  = "folder"  // copied
-	Archive = "archive" // unpacked: .tar.gz, .tgz, .tar or .zip
+	Archive = "archive" // unpacked: .tar.gz, .tgz, .tar or .zip; a file, or an https address
 	URL     = "url"     // a remote server, by Streamable HTTP or the older HTTP+SSE
 	Unix    = "unix"    // a running server, by newline-framed messages over a Unix socket
 	TCP     = "tcp"     // the same over TCP, at HOST:PORT
@@ -108,28 +120,23 @@ const (
 // process is started.
 func (s Source) IsRemote() bool { return s.Kind == URL || s.Kind == Unix || s.Kind == TCP }
 
-// ParseSource parses a source: command, npm:name@version, folder:path, archive:path,
-// url:address, unix:path or tcp:host:port.
+// ParseSource parses a source: command, or a kind, a colon, and what expectedSource lists.
 func ParseSource(text string) (Source, error) {
-	kind, from, _ := strings.Cut(text, ":")
-	s := Source{kind, from}
-	switch {
-	case text == "" || text == Command:
+	if text == "" || text == Command {
 		return Source{Kind: Command}, nil
-	case kind == NPM && npmName.MatchString(from):
-		return s, nil
-	case kind == NPM:
-		return s, fmt.Errorf(
-			"source %q: expected npm:name or npm:name@version, such as npm:@modelcontextprotocol/server-memory@2026.8.31",
-			text,
-		)
-	case kind == TCP && from != "":
-		return Source{TCP, strings.TrimPrefix(from, "//")}, nil // a host prints its listener as tcp://HOST:PORT
-	case (kind == Folder || kind == Archive || kind == URL || kind == Unix) && from != "":
-		return s, nil
 	}
-	return s, fmt.Errorf("source %q: expected command, npm:name@version, folder:path, archive:path, "+
-		"url:https://HOST/PATH, unix:/PATH or tcp:HOST:PORT", text)
+	kind, from, _ := strings.Cut(text, ":")
+	switch is, known := sourceKinds[kind]; {
+	case len(from) > longestSource:
+		return Source{Kind: kind}, fmt.Errorf("source: it has more than %d bytes", longestSource)
+	case !known || kind == Command || from == "":
+		return Source{kind, from}, fmt.Errorf("source %q: expected %s", text, expectedSources())
+	case is.form != nil && !is.form(from):
+		return Source{kind, from}, fmt.Errorf("source %q: expected %s", text, is.expected)
+	case kind == TCP:
+		from = strings.TrimPrefix(from, "//") // a host prints its listener as tcp://HOST:PORT
+	}
+	return Source{kind, from}, nil
 }
 
 // String is the source as ParseSource reads it.
@@ -140,12 +147,6 @@ func (s Source) String() string {
 	return s.Kind + ":" + s.From
 }
 
-// npmName is a name of the registry with a version or tag: no address, file or
-// option.
-var npmName = regexp.MustCompile(
-	`^(@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,199}(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`,
-)
-
 var (
 	idForm  = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 	envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
@@ -153,10 +154,12 @@ var (
 
 const (
 	longestID = 32
-	mostArgs  = 200
-	maxEnv    = 100
-	maxText   = 32 << 10 // bytes of all arguments, or of the environment
-	maxTitle  = 200
+
+	longestSource = 4096 // bytes
+	mostArgs      = 200
+	maxEnv        = 100
+	maxText       = 32 << 10 // bytes of all arguments, or of the environment
+	maxTitle      = 200
 )
 
 // prefix is what the names of a package's tools begin with, before the _.
@@ -305,7 +308,7 @@ func (r *Record) title() string {
 func (r *Record) version() string { return cmp.Or(r.Version, r.Server.Version) }
 
 func (s Source) public() string {
-	if s.Kind == NPM {
+	if s.fromRegistry() {
 		return s.String()
 	}
 	return s.Kind

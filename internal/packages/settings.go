@@ -38,4 +38,6 @@ const (
 	PublicRegistry = "https://registry.modelcontextprotocol.io"
 	PublicPyPI     = "https://pypi.org"
 	PublicCrates   = "https://crates.io"
+
+	PublicPyPIFiles = "https://files.pythonhosted.org" // where PyPI has its files
 )

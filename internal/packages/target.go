@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 
 	"gatehouse/internal/access/secret"
@@ -23,8 +22,8 @@ type Wish struct {
 
 // ParseTarget makes a package of the words of a command line. The first word is a
 // source as ParseSource reads it, the path of a folder or an archive, or a program;
-// the other words are arguments. Words that start an npm package by npx or another
-// runner become an npm package, so that it is installed once and in one version.
+// the other words are arguments. Words that start a package by npx, uvx or another
+// runner become that package, so that it is installed once and in one version.
 // env are variables for its server; values that look like secrets are moved to
 // Secrets, and the record refers to them.
 func ParseTarget(id string, words []string, env map[string]string) (w Wish, err error) {
@@ -32,8 +31,10 @@ func ParseTarget(id string, words []string, env map[string]string) (w Wish, err 
 	if len(words) == 0 || words[0] == "" {
 		return w, fmt.Errorf("the target is missing: expected npm:NAME, a folder, an archive, or a program with arguments")
 	}
-	if name, args, ok := runnerPackage(words); ok {
-		w.Source, w.Args = Source{NPM, name}, args
+	if ran, ok, e := runnerPackage(words); e != nil {
+		return w, e
+	} else if ok {
+		w.Source, w.Command, w.Args = ran.source, ran.command, ran.args
 	} else if w.Source, w.Command, w.Args, err = parseWords(words); err != nil {
 		return w, err
 	}
@@ -43,11 +44,10 @@ func ParseTarget(id string, words []string, env map[string]string) (w Wish, err 
 
 func parseWords(words []string) (s Source, command string, args []string, err error) {
 	first, rest := words[0], words[1:]
-	kind, _, named := strings.Cut(first, ":")
 	switch {
 	case first == Command && len(rest) > 0:
 		return Source{Kind: Command}, rest[0], rest[1:], nil
-	case named && slices.Contains([]string{NPM, Folder, Archive, URL, Unix, TCP}, kind):
+	case IsSource(first):
 		s, err = ParseSource(first)
 		return s, "", rest, err
 	case strings.HasPrefix(first, "https://") || strings.HasPrefix(first, "http://"):
@@ -63,6 +63,8 @@ func parseWords(words []string) (s Source, command string, args []string, err er
 		switch {
 		case info.IsDir():
 			return Source{Folder, path}, "", rest, nil
+		case bundleName.MatchString(path):
+			return Source{Bundle, path}, "", rest, nil
 		case archiveName.MatchString(path):
 			return Source{Archive, path}, "", rest, nil
 		}
@@ -70,40 +72,9 @@ func parseWords(words []string) (s Source, command string, args []string, err er
 	return Source{Kind: Command}, first, rest, nil
 }
 
-var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar\.gz|tar|zip|mcpb|dxt)$`)
+var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar\.gz|tar|zip)$`)
 
-// runnerPackage finds the npm package that a runner's command line starts, such as
-// npx -y NAME ARGS. It returns false if the words start something else.
-func runnerPackage(words []string) (name string, args []string, ok bool) {
-	program := strings.TrimSuffix(strings.ToLower(filepath.Base(words[0])), ".cmd")
-	rest := words[1:]
-	switch program {
-	case "cmd", "cmd.exe": // clients on Windows need it to start npx
-		if len(rest) > 2 && strings.EqualFold(rest[0], "/c") {
-			return runnerPackage(rest[1:])
-		}
-		return "", nil, false
-	case "npx", "bunx":
-	case "npm", "pnpm", "yarn", "bun":
-		if len(rest) == 0 || !slices.Contains([]string{"exec", "dlx", "x"}, rest[0]) {
-			return "", nil, false
-		}
-		rest = rest[1:]
-	default:
-		return "", nil, false
-	}
-	for len(rest) > 0 {
-		switch word := rest[0]; {
-		case slices.Contains([]string{"-y", "--yes", "-q", "--quiet", "--bun", "--"}, word):
-			rest = rest[1:]
-		case strings.HasPrefix(word, "-"), !npmName.MatchString(word):
-			return "", nil, false // an option that says something else is for the runner itself
-		default:
-			return word, rest[1:], true
-		}
-	}
-	return "", nil, false
-}
+var bundleName = regexp.MustCompile(`(?i)\.(mcpb|dxt)$`)
 
 // SetHeaders sets the headers of requests to a remote server. Values that look like
 // secrets are moved to Secrets, and the record refers to them.

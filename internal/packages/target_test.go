@@ -31,7 +31,15 @@ func TestTargets(t *testing.T) {
 		{[]string{"npx", "./local"}, "command", "npx", []string{"./local"}},
 		{[]string{"npm", "run", "x"}, "command", "npm", []string{"run", "x"}},
 		{[]string{"command", "npx", "-y", "a"}, "command", "npx", []string{"-y", "a"}},
-		{[]string{"uvx", "a-server"}, "command", "uvx", []string{"a-server"}},
+		{[]string{"uvx", "a-server"}, "pypi:a-server", "", nil},
+		{[]string{"uvx", "a-server@1.2", "-v"}, "pypi:a-server==1.2", "", []string{"-v"}},
+		{[]string{"uvx", "a-server@latest"}, "pypi:a-server", "", nil},
+		{[]string{"uvx", "--from", "a[x]==2", "b", "c"}, "pypi:a[x]==2", "b", []string{"c"}},
+		{[]string{"uvx", "--python", "3.12", "--with=pandas", "a", "c"}, "pypi:a,pandas", "", []string{"c"}},
+		{[]string{"uv", "tool", "run", "a"}, "pypi:a", "", nil},
+		{[]string{"uv", "run", "server.py"}, "command", "uv", []string{"run", "server.py"}},
+		{[]string{"pipx", "run", "--spec", "a==1", "b"}, "pypi:a==1", "b", nil},
+		{[]string{"command", "uvx", "a"}, "command", "uvx", []string{"a"}},
 		{[]string{"/usr/bin/env", "x"}, "command", "/usr/bin/env", []string{"x"}},
 		{[]string{dir}, "folder:" + dir, "", nil},
 		{[]string{archive, "x"}, "archive:" + archive, "", []string{"x"}},
@@ -41,7 +49,9 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%q: source %q, command %q, args %q, %v", c.words, w.Source, w.Command, w.Args, err)
 		}
 	}
-	for _, words := range [][]string{nil, {""}, {"npm:"}, {"npm:../x"}, {"npm:-g"}, {"folder:"}, {"x", "${secret:A}"}} {
+	for _, words := range [][]string{nil, {""}, {"npm:"}, {"npm:../x"}, {"npm:-g"}, {"folder:"}, {"x", "${secret:A}"},
+		{"uvx", "--from", "git+https://example.com/a", "a"}, {"uvx", "--from", "./a", "a"}, {"uvx", "--index-url", "x", "a"}, {"uvx"},
+		{"uvx", "--from"}} {
 		if w, err := ParseTarget("up", words, nil); err == nil {
 			t.Errorf("%q became %+v", words, w)
 		}

@@ -15,8 +15,8 @@ import (
 
 type installIn struct {
 	ID          string            `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
-	Source      string            `json:"source,omitempty" doc:"command, npm:name@version, folder:path, archive:path or url:https://HOST/PATH" default:"command" max:"4096" names:"code"`
-	Command     string            `json:"command,omitempty" doc:"the program; may be missing if a package.json names it" max:"4096"`
+	Source      string            `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, oci:registry/name:tag, mcpb:path, binary:path, folder:path, archive:path or url:https://HOST/PATH; mcpb, binary and archive also take an https address" default:"command" max:"4096" names:"code"`
+	Command     string            `json:"command,omitempty" doc:"the program; may be missing if the package names it; of a package with several programs the name of one" max:"4096"`
 	Args        []string          `json:"args,omitempty" doc:"its arguments"`
 	Env         map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
 	Headers     map[string]string `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
@@ -93,7 +93,7 @@ func newInstalled(i packages.Info) installed {
 // resolveSource returns a source with its absolute path, after checking that it is
 // in the caller's folders. The package can then be installed again from there.
 func resolveSource(c *tool.Call, s packages.Source) (packages.Source, error) {
-	if s.Kind != packages.Folder && s.Kind != packages.Archive {
+	if !s.FromPath() {
 		return s, nil
 	}
 	root, name, err := c.Roots.Resolve(s.From)
@@ -105,7 +105,7 @@ func resolveSource(c *tool.Call, s packages.Source) (packages.Source, error) {
 		return s, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("source %s: %v", s.From, err)}
 	}
 	if info.IsDir() != (s.Kind == packages.Folder) {
-		return s, tool.Refuse(tool.CodeInvalidArguments, "source %s is not a %s", s.From, s.Kind)
+		return s, tool.Refuse(tool.CodeInvalidArguments, "source %s: expected a file for %s, and a folder for folder", s.From, s.Kind)
 	}
 	s.From = filepath.Join(root.Name(), name)
 	return s, nil
@@ -115,7 +115,7 @@ func resolveSource(c *tool.Call, s packages.Source) (packages.Source, error) {
 // that the kernel confines it to them. The caller of that function closes the
 // root.
 func opener(c *tool.Call, s packages.Source) func() (*os.Root, string, error) {
-	if s.Kind != packages.Folder && s.Kind != packages.Archive {
+	if !s.FromPath() {
 		return nil
 	}
 	return func() (*os.Root, string, error) {
