@@ -121,7 +121,7 @@ func checkInstallers() finding {
 	has := func(name string) bool { _, err := exec.LookPath(name); return err == nil }
 	var here []string
 	for _, one := range []struct{ program, registry string }{
-		{"npm", "npm"}, {"uv", "PyPI"}, {"python3", "PyPI"}, {"cargo", "crates.io"}, {"go", "Go modules"},
+		{"npm", "npm"}, {"uv", "PyPI"}, {"python3", "PyPI"}, {"cargo", "crates"}, {"go", "Go modules"},
 	} {
 		if has(one.program) && (one.program != "python3" || !has("uv")) {
 			here = append(here, one.program+" ("+one.registry+")")
