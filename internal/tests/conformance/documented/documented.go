@@ -1,4 +1,4 @@
-// Package documented runs the commands of README.md and docs/*.md as they are written. Only its test uses it.
+// Package documented runs the commands of README.md, docs/*.md and examples/*/README.md as they are written. Only its test uses it.
 package documented
 
 import (
@@ -52,7 +52,7 @@ func blocks(file, document string) []block {
 var listItem = regexp.MustCompile(`^([-*+]|\d+\.) `)
 
 // programs are the first words of commands in a document.
-var programs = regexp.MustCompile(`^(\w+=\S* )*((bin/)?gatehouse|make|go|git|mkdir|curl|kill|npm|age) `)
+var programs = regexp.MustCompile(`^(\w+=\S* )*((bin/)?gatehouse|\./[\w-]+|make|go|git|mkdir|curl|kill|npm|age) `)
 
 // isCommands reports whether a block is a list of commands.
 func (b block) isCommands() bool {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,10 +25,10 @@ import (
 // patience limits the time of one command. The first builds the program.
 const patience = 5 * time.Minute
 
-// Every command of a block of README.md and docs/*.md works: it exits without an error, or serves until it is
-// stopped.
+// Every command of a block of README.md, docs/*.md and examples/*/README.md works: it exits without an error, or
+// serves until it is stopped. Those of an example run in its folder.
 func TestCommandsOfTheDocuments(t *testing.T) {
-	used := map[*rule]bool{}
+	used, ran := map[*rule]bool{}, map[string]bool{}
 	tree, bin := source(t), programsFor(t)
 	for _, file := range documents(t) {
 		document, err := os.ReadFile(filepath.Join(tree, file))
@@ -35,14 +36,18 @@ func TestCommandsOfTheDocuments(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(file, func(t *testing.T) {
+			ran[file] = true
 			s := newSession(t, tree, bin)
+			if strings.HasPrefix(file, "examples/") {
+				s.dir = filepath.Join(tree, filepath.Dir(file))
+			}
 			for _, b := range blocks(file, string(document)) {
 				s.block(t, b, used)
 			}
 		})
 	}
 	for i := range rules {
-		if !used[&rules[i]] {
+		if ran[rules[i].file] && !used[&rules[i]] {
 			t.Errorf("a rule is for %s in %s, which is not there", rules[i].begins, rules[i].file)
 		}
 	}
@@ -101,13 +106,13 @@ func documents(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob(filepath.Join(top, "docs", "*.md"))
-	if err != nil || len(files) == 0 {
-		t.Fatal("there are no documents", err)
-	}
 	all := []string{"README.md"}
-	for _, f := range files {
-		all = append(all, filepath.Join("docs", filepath.Base(f)))
+	for _, pattern := range []string{"docs/*.md", "examples/*/README.md"} {
+		files, err := fs.Glob(os.DirFS(top), pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("there are no documents %s: %v", pattern, err)
+		}
+		all = append(all, files...)
 	}
 	return all
 }
@@ -180,6 +185,7 @@ func programsFor(t *testing.T) string {
 
 // session is a shell that runs the commands of one document in order, with a home folder of its own.
 type session struct {
+	t         *testing.T // of the document
 	home, dir string
 	env       []string
 	served    string // host:port of a host for commands that need one
@@ -197,7 +203,7 @@ func newSession(t *testing.T, tree, bin string) *session {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &session{home: home, dir: tree, env: []string{
+	s := &session{t: t, home: home, dir: tree, env: []string{
 		"HOME=" + home, "TMPDIR=" + home, "LANG=C.UTF-8", "NO_COLOR=1",
 		"PATH=" + bin + ":" + filepath.Join(where[2], "bin") + ":" + os.Getenv("PATH"),
 		"GOCACHE=" + where[0], "GOMODCACHE=" + where[1], "GOPROXY=off", "GOSUMDB=off", "GOTOOLCHAIN=local",
@@ -253,7 +259,7 @@ func (s *session) block(t *testing.T, b block, used map[*rule]bool) {
 			}
 			text := strings.NewReplacer(r.replace...).Replace(c.text)
 			if s.served != "" {
-				text = strings.ReplaceAll(text, "127.0.0.1:3000", s.served)
+				text = addresses.ReplaceAllString(text, s.served)
 			}
 			if r.until != "" {
 				s.serve(t, text, r.until)
@@ -262,7 +268,7 @@ func (s *session) block(t *testing.T, b block, used map[*rule]bool) {
 			if r.typed != "" {
 				text, r.stdin = inTerminal(text), r.typed
 			}
-			if out, err := s.run(t, text, r.stdin); err != nil {
+			if out, err := s.run(t, text, r.stdin); (err != nil) != r.fails {
 				t.Errorf("%s:%d: %s: %v: %s", b.file, c.line, text, err, out)
 			} else if !regexp.MustCompile(r.prints).Match(out) {
 				t.Errorf("%s:%d: %s: printed no %s: %s", b.file, c.line, text, r.prints, out)
@@ -365,15 +371,21 @@ func (s *session) serve(t *testing.T, text, until string) {
 	stop()
 }
 
-// host starts a host on a free port, to which commands that name port 3000 are directed.
-func host(t *testing.T, s *session) error {
-	m, stop, err := s.start(t, "gatehouse serve --http -p 0", `Listening on http://([^/]+)/mcp`)
-	if err != nil {
-		return err
+// addresses are what documents call the host that the test starts.
+var addresses = regexp.MustCompile(`127\.0\.0\.1:(3000|3443)`)
+
+// serving starts a host on a free port, which it prints as until finds it, and which later commands of the document
+// are directed to. It is stopped after the last of them.
+func serving(command, until string) func(*testing.T, *session) error {
+	return func(_ *testing.T, s *session) error {
+		m, stop, err := s.start(s.t, command, until)
+		if err != nil {
+			return err
+		}
+		s.t.Cleanup(stop)
+		s.served = "127.0.0.1:" + m[1]
+		return nil
 	}
-	t.Cleanup(stop)
-	s.served = m[1]
-	return nil
 }
 
 // entry uses an entry of a client's settings as a client would.
@@ -407,7 +419,7 @@ func entry(ctx context.Context, s *session, text string) error {
 			}
 			continue
 		}
-		command := strings.Replace(e.Command, "/path/to/gatehouse", "gatehouse", 1)
+		command := strings.Replace(e.Command, "/path/to/words", filepath.Join(s.dir, "words"), 1)
 		for i, a := range e.Args {
 			e.Args[i] = strings.Replace(a, "/home/me/projects", s.home, 1)
 		}

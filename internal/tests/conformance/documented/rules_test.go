@@ -18,6 +18,7 @@ type rule struct {
 	typed   string // it runs in a terminal, in which this is typed
 	until   string // it goes on until it is stopped; this is printed first
 	prints  string // what it prints, as a regular expression
+	fails   bool   // it exits with an error, as the document says
 
 	other func(context.Context, *session, string) error // what is done with a block of no commands
 }
@@ -136,6 +137,131 @@ var rules = []rule{
 	},
 
 	{file: "docs/sandboxes.md", begins: "modules:", other: settings},
+
+	{file: "docs/tutorial.md", begins: "package main\n\nimport (\n\t\"bufio\"", other: saved("main.go")},
+	{
+		file:    "docs/tutorial.md",
+		begins:  "./words -http",
+		replace: []string{":3000", ":0"},
+		until:   `address=http://127\.0\.0\.1:`,
+	},
+	{
+		file:   "docs/tutorial.md",
+		begins: "gatehouse tools --url",
+		before: serving("./words -http 127.0.0.1:0", `address=http://127\.0\.0\.1:(\d+)/`),
+		prints: `words after which it stops`,
+	},
+	{
+		file:   "docs/tutorial.md",
+		begins: "gatehouse call --url http://127.0.0.1:3000/mcp word_count path=main.go most=20",
+		prints: `"words": 20\b`,
+	},
+	{
+		file:   "docs/tutorial.md",
+		begins: "gatehouse call --url http://127.0.0.1:3000/mcp word_count path=/etc/passwd",
+		prints: "outside_root",
+		fails:  true,
+	},
+	{
+		file:   "docs/tutorial.md",
+		begins: "gatehouse call --url http://127.0.0.1:3000/mcp word_count pth=main.go",
+		prints: `did you mean "?path`,
+		fails:  true,
+	},
+	{file: "docs/tutorial.md", begins: "package main\n\nimport (\n\t\"testing\"", other: saved("main_test.go")},
+	{file: "docs/tutorial.md", begins: "go test", prints: `^ok\s`},
+	{file: "docs/tutorial.md", begins: "gatehouse call words_word_count", prints: `"words": \d\d\d`},
+	{
+		file:   "docs/tutorial.md",
+		begins: `{"mcpServers": {"words"`,
+		other:  entry,
+	},
+
+	{file: "examples/embedding/README.md", begins: "go test", prints: `^ok\s`},
+	{
+		file:    "examples/embedding/README.md",
+		begins:  "ORDERS_TOKEN=correct-horse-battery ./embedding",
+		replace: []string{":3000", ":0"},
+		until:   "address=127",
+	},
+	{
+		file:   "examples/embedding/README.md",
+		begins: "curl",
+		before: serving("ORDERS_TOKEN=correct-horse-battery ./embedding -addr 127.0.0.1:0", `address=127\.0\.0\.1:(\d+)`),
+		prints: `"status":"paid"`,
+	},
+	{
+		file:   "examples/embedding/README.md",
+		begins: "gatehouse call --url http://127.0.0.1:3000/mcp --token correct-horse-battery order_find",
+		prints: `"id": "1001"`,
+	},
+	{
+		file:   "examples/embedding/README.md",
+		begins: "gatehouse call --url http://127.0.0.1:3000/mcp --token correct-horse-battery order_ship",
+		prints: `"status": "shipped"`,
+	},
+
+	{file: "examples/module/README.md", begins: "go test", prints: `ok\s+gatehouse/examples/module/notes`},
+	{
+		file:    "examples/module/README.md",
+		begins:  "./notes-host",
+		replace: []string{":3000", ":0"},
+		until:   `address=http://127\.0\.0\.1:`,
+	},
+	{
+		file:   "examples/module/README.md",
+		begins: "gatehouse call --url http://127.0.0.1:3000/mcp note_write",
+		before: serving("./notes-host -http 127.0.0.1:0", `address=http://127\.0\.0\.1:(\d+)/`),
+		prints: "notes://plan",
+	},
+	{
+		file:   "examples/module/README.md",
+		begins: "gatehouse call --url http://127.0.0.1:3000/mcp note_find",
+		prints: `"plan"`,
+	},
+
+	{
+		file:    "examples/team/README.md",
+		begins:  "gatehouse serve",
+		replace: []string{"gatehouse.yaml", "gatehouse.yaml --http -p 0"},
+		until:   "Listening on http",
+	},
+	{
+		file:   "examples/team/README.md",
+		begins: "gatehouse secret set REGISTRY_TOKEN",
+		before: holding("registry-token", "t0ken\n"),
+	},
+	{file: "examples/team/README.md", begins: "gatehouse connect", prints: "https://tools.example.com/mcp"},
+
+	{
+		file:    "examples/home/README.md",
+		begins:  "gatehouse serve",
+		replace: []string{"gatehouse.yaml", "gatehouse.yaml --http -p 0"},
+		until:   "Listening on https",
+	},
+	{
+		file:   "examples/home/README.md",
+		begins: "gatehouse call --url https://127.0.0.1:3443/mcp --token \"$(cat token)\" file_write",
+		before: serving("gatehouse serve --config gatehouse.yaml --http -p 0", `Listening on https://[^/]+:(\d+)/`),
+		prints: "list.txt",
+	},
+	{
+		file:   "examples/home/README.md",
+		begins: "gatehouse call --url https://127.0.0.1:3443/mcp --token \"$(cat token)\" file_read",
+		prints: "flour, eggs",
+	},
+	{
+		file:   "examples/home/README.md",
+		begins: "gatehouse call --url https://127.0.0.1:3443/mcp --token \"$(cat token)\" --context code sandbox_run",
+		prints: `^42\n`,
+	},
+	{file: "examples/home/README.md", begins: "gatehouse connect", prints: "https://box.local:3443/mcp"},
+	{
+		file:   "examples/home/README.md",
+		begins: "gatehouse secret set BACKUP_PASSWORD",
+		before: holding("backup-password", "correct horse battery\n"),
+	},
+	{file: "examples/home/README.md", begins: "gatehouse backup create", prints: "gatehouse-.*age"},
 }
 
 // find returns the rule for a command or block, and records that it was used.
