@@ -82,6 +82,9 @@ func newHost(s *store, token string, log *slog.Logger) (*gatehouse.Server, error
 	return gatehouse.New(options...)
 }
 
+// codeNotPaid is a code of this program's own, beside those of package tool.
+const codeNotPaid tool.Code = "not_paid"
+
 type order struct {
 	ID       string `json:"id"`
 	Customer string `json:"customer"`
@@ -150,7 +153,7 @@ func (s *store) ship(id string) (order, error) {
 		}
 	case o.Status != "paid":
 		return order{}, &tool.Refusal{
-			Code: "not_paid", Message: "order " + id + " is " + o.Status, Next: "Ship it when it is paid.",
+			Code: codeNotPaid, Message: "order " + id + " is " + o.Status, Next: "Ship it when it is paid.",
 		}
 	}
 	o.Status = "shipped"

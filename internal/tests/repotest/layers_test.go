@@ -287,6 +287,11 @@ var layers = [][]unit{
 	},
 	{
 		{path: "internal/cli", why: "commands start hosts; no package starts commands"},
+		{
+			path: "examples/*",
+			only: []string{".", "module", "tool"},
+			why:  "an example does what a program outside this repository can do",
+		},
 	},
 	{
 		{path: "cmd/*", only: []string{"internal/cli"}, why: "a command is arguments in, exit code out"},

@@ -170,12 +170,8 @@ var rules = []rule{
 	},
 	{file: "docs/tutorial.md", begins: "package main\n\nimport (\n\t\"testing\"", other: saved("main_test.go")},
 	{file: "docs/tutorial.md", begins: "go test", prints: `^ok\s`},
-	{file: "docs/tutorial.md", begins: "gatehouse call words_word_count", prints: `"words": \d\d\d`},
-	{
-		file:   "docs/tutorial.md",
-		begins: `{"mcpServers": {"words"`,
-		other:  entry,
-	},
+	{file: "docs/tutorial.md", begins: "gatehouse call --daemon words_word_count", prints: `"words": \d\d\d`},
+	{file: "docs/tutorial.md", begins: `{"mcpServers": {"words"`, other: entry},
 
 	{file: "examples/embedding/README.md", begins: "go test", prints: `^ok\s`},
 	{
