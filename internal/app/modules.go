@@ -2,15 +2,18 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"os"
 	"path/filepath"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/files/index"
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/pubkey"
+	"gatehouse/internal/modules/rag"
 	"gatehouse/internal/modules/standard"
 )
 
@@ -34,6 +37,7 @@ func (a *App) moduleDeps() standard.Deps {
 		Packages:     a.packageDeps,
 		Sandbox:      a.sandboxDeps,
 		Shell:        a.shellDeps,
+		RAG:          a.ragDeps,
 	}
 }
 
@@ -43,6 +47,17 @@ func (a *App) fileDeps() (c file.Config, err error) {
 		c.Trash = filepath.Join(cache, "gatehouse", "trash")
 	}
 	return c, nil
+}
+
+// ragDeps opens the store of collections. The file is created by the first ingest.
+func (a *App) ragDeps() (rag.Config, error) {
+	path := ""
+	if !a.opts.Private {
+		path = filepath.Join(a.cfg.Folders.State, "index.db")
+	}
+	store := index.Open(path, index.Options{})
+	a.closing("index", func(context.Context) error { return store.Close() })
+	return rag.Config{Store: store}, nil
 }
 
 func (a *App) networkDeps() (c network.Config, err error) {

@@ -21,6 +21,7 @@ import (
 	"gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/pubkey"
+	"gatehouse/internal/modules/rag"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
@@ -65,6 +66,7 @@ type Deps struct {
 	Packages     func() (packages.Config, error)
 	Sandbox      func() (sandbox.Config, error)
 	Shell        func() (shell.Config, error)
+	RAG          func() (rag.Config, error)
 }
 
 // with returns the constructor of a module, which calls deps when it runs.
@@ -96,11 +98,12 @@ type View struct {
 func Views() []View {
 	return []View{{
 		Name:    "core",
-		Modules: []string{"file", "dir", "lang", "metrics", "process", "ws"},
+		Modules: []string{"file", "dir", "lang", "metrics", "rag", "process", "ws"},
 		Tools: []string{
 			"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "dir_list",
 			"dir_create",
-			"lang_detect", "lang_list", "metrics_record", "metrics_query", "process_start", "process_stop",
+			"lang_detect", "lang_list", "metrics_record", "metrics_query",
+			"rag_query", "rag_ingest", "rag_collections", "process_start", "process_stop",
 			"process_kill",
 			"process_list", "process_output", "process_input", "ws_start", "ws_info",
 		},
@@ -115,6 +118,7 @@ func Modules(d Deps) []Module {
 		{Name: "dir", New: dir.New, Default: true},
 		{Name: "lang", New: lang.New, Default: true},
 		{Name: "metrics", New: with(d.Metrics, metrics.New)},
+		{Name: "rag", New: with(d.RAG, rag.New)},
 		{Name: "process", New: with(d.Process, process.New), Runs: true},
 		{Name: "ws", New: with(d.WebSocket, ws.New)},
 		{Name: "server", New: merge(with(d.Server, server.New), with(d.Update, update.New))},

@@ -160,6 +160,11 @@ var layers = [][]unit{
 			only: []string{"tool", "internal/files/roots"},
 			why:  "the folders of a client are found the same way for every module",
 		},
+		{
+			path: "internal/files/index",
+			only: []string{"internal/files/sqlfile", "internal/files/symbols"},
+			why:  "texts are indexed and searched for every caller alike, who reads the files",
+		},
 		{path: "internal/files/search", why: "searching walks and matches for every caller alike"},
 	},
 	{
@@ -306,7 +311,7 @@ var moduleImports = []string{
 	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool",
 	"internal/exec/proc", "internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
 	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock",
-	"internal/files/filewatch",
+	"internal/files/filewatch", "internal/files/index",
 	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/symbols",
 	"internal/files/walk",
 	"internal/maintenance/backup", "internal/maintenance/update",

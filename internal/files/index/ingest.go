@@ -1,0 +1,545 @@
+package index
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Item is a file to ingest.
+type Item struct {
+	Path     string // absolute; names the file in the collection
+	Size     int64
+	Modified time.Time
+}
+
+// Document is the content of a file.
+type Document struct {
+	Text     []byte // nil if the file has no text: it is then skipped
+	Language string
+	Hash     [32]byte // of the content as it is in the file
+}
+
+// Ingest brings a collection up to date with the files below a directory.
+type Ingest struct {
+	Owner string
+	Name  string
+	// Below is an absolute path. Stored files below it, or this file itself, that are not among Items are removed.
+	Below string
+	Items []Item
+	// Partial keeps stored files that are not among Items, because the list is not complete.
+	Partial  bool
+	Recreate bool // removes the collection first, unless Items is empty
+	// Read returns the content of a file. It runs on several goroutines. An error leaves what is stored of the file.
+	Read     func(ctx context.Context, it Item) (Document, error)
+	Progress func(done, total int, note string) // nil for none
+}
+
+// Report is what an ingest did.
+type Report struct {
+	Files     int // in the list
+	Added     int
+	Changed   int
+	Unchanged int
+	Renamed   int
+	Removed   int
+	Skipped   int // without text
+	Failed    int
+	Chunks    int // written
+	Bytes     int64
+	Problems  []string // of failed files, at most 20
+	Trained   bool     // the vectors of the whole collection were made again
+}
+
+const (
+	commitBytes  = 4 << 20 // of text in one transaction
+	commitAfter  = time.Second
+	maxProblems  = 20
+	retrainShare = 5 // a fifth of the chunks changed since the model was made
+)
+
+// stored is a file as the collection has it.
+type stored struct {
+	id       int64
+	hash     string
+	size     int64
+	modified int64
+}
+
+// read is a file that was read and cut.
+type read struct {
+	item   Item
+	old    *stored
+	hash   string
+	title  string
+	lang   string
+	chunks []Chunk
+	names  []string // of the chunks: parts of the names in code
+	size   int
+	err    error
+	same   bool // the content did not change
+}
+
+// Ingest runs an ingest. Files that it has committed stay when it returns an error.
+func (s *Store) Ingest(ctx context.Context, in Ingest) (r Report, c Collection, err error) {
+	if in.Recreate && len(in.Items) > 0 {
+		if c, err := s.Find(ctx, in.Owner, "", in.Name); err == nil {
+			err = s.Delete(ctx, c)
+			if err != nil {
+				return r, c, err
+			}
+		}
+	}
+	if c, err = s.create(ctx, in.Owner, in.Name); err != nil {
+		return r, c, err
+	}
+	if err := s.Matches(c); err != nil {
+		return r, c, err
+	}
+	release, err := s.acquire(c.ID)
+	if err != nil {
+		return r, c, err
+	}
+	defer release()
+	w := &writer{s: s, in: &in, c: c, r: &r}
+	r.Files = len(in.Items)
+	if err := w.run(ctx); err != nil {
+		return r, c, err
+	}
+	return r, c, s.finish(ctx, c, &r, in.Progress)
+}
+
+// writer is one ingest.
+type writer struct {
+	s       *Store
+	in      *Ingest
+	c       Collection
+	r       *Report
+	known   map[string]*stored // by path
+	missing map[string]string  // paths that are not in the list any more, by hash
+	model   *lsa
+
+	tx      *sql.Tx
+	began   time.Time
+	pending int // bytes in tx
+}
+
+func (w *writer) run(ctx context.Context) (err error) {
+	if err := w.readStored(ctx); err != nil {
+		return err
+	}
+	if w.s.embed == nil {
+		if w.model, err = w.s.readModel(ctx, w.c.ID); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := w.readAll(ctx)
+	defer func() {
+		cancel()
+		for range results { // the readers end before this returns
+		}
+		if w.tx != nil {
+			w.tx.Rollback()
+		}
+	}()
+	done := 0
+	for f := range results {
+		if err := w.add(ctx, f); err != nil {
+			return err
+		}
+		if done++; w.in.Progress != nil && (done%16 == 0 || done == len(w.in.Items)) {
+			w.in.Progress(done, len(w.in.Items), "files read")
+		}
+	}
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if !w.in.Partial {
+		for _, path := range w.missing {
+			if err := w.removeFile(ctx, w.known[path]); err != nil {
+				return err
+			}
+			w.r.Removed++
+		}
+	}
+	return w.commit(ctx)
+}
+
+// readStored reads which files the collection has.
+func (w *writer) readStored(ctx context.Context) error {
+	w.known, w.missing = map[string]*stored{}, map[string]string{}
+	db, err := w.s.file.Reader()
+	if err != nil {
+		return err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT id, path, hash, size, modified FROM file WHERE collection = ?", w.c.ID)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	listed := make(map[string]bool, len(w.in.Items))
+	for _, it := range w.in.Items {
+		listed[it.Path] = true
+	}
+	for rows.Next() {
+		var f stored
+		var path string
+		var hash []byte
+		if err := rows.Scan(&f.id, &path, &hash, &f.size, &f.modified); err != nil {
+			return err
+		}
+		f.hash = string(hash)
+		w.known[path] = &f
+		if !listed[path] && isBelow(path, w.in.Below) {
+			key := f.hash
+			if _, taken := w.missing[key]; taken {
+				key += path // several files of one content
+			}
+			w.missing[key] = path
+		}
+	}
+	return rows.Err()
+}
+
+func isBelow(path, dir string) bool {
+	if path == dir {
+		return true
+	}
+	if !strings.HasSuffix(dir, string(filepath.Separator)) {
+		dir += string(filepath.Separator)
+	}
+	return strings.HasPrefix(path, dir)
+}
+
+// readAll reads and cuts the files whose size or time changed, on two goroutines. The channel is closed at the end.
+func (w *writer) readAll(ctx context.Context) <-chan read {
+	items, results := make(chan Item), make(chan read, 4)
+	var readers sync.WaitGroup
+	for range min(2, runtime.GOMAXPROCS(0)) {
+		readers.Go(func() {
+			for it := range items {
+				select {
+				case results <- w.readOne(ctx, it):
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	go func() {
+		defer close(results)
+		defer readers.Wait()
+		defer close(items)
+		for _, it := range w.in.Items {
+			select {
+			case items <- it:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return results
+}
+
+func (w *writer) readOne(ctx context.Context, it Item) read {
+	f := read{item: it, old: w.known[it.Path]}
+	if f.old != nil && f.old.size == it.Size && f.old.modified == it.Modified.UnixNano() {
+		f.same = true
+		return f
+	}
+	d, err := w.in.Read(ctx, it)
+	if err != nil {
+		f.err = err
+		return f
+	}
+	f.hash, f.lang = string(d.Hash[:]), d.Language
+	if f.old != nil && f.old.hash == f.hash {
+		f.same = true
+		return f
+	}
+	f.size = len(d.Text)
+	f.title = titleOf(d.Language, d.Text)
+	f.chunks = Cut(d.Language, d.Text)
+	if isProse(d.Language) {
+		return f
+	}
+	f.names = make([]string, len(f.chunks))
+	for i, c := range f.chunks {
+		f.names[i] = names(c.Text)
+	}
+	return f
+}
+
+func isProse(language string) bool {
+	switch language {
+	case "plaintext", "markdown", "restructuredtext", "html":
+		return true
+	}
+	return false
+}
+
+// add stores one file.
+func (w *writer) add(ctx context.Context, f read) error {
+	switch {
+	case f.err != nil:
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		w.r.Failed++
+		if len(w.r.Problems) < maxProblems {
+			w.r.Problems = append(w.r.Problems, f.item.Path+": "+f.err.Error())
+		}
+		return nil
+	case f.same:
+		w.r.Unchanged++
+		if f.old.modified == f.item.Modified.UnixNano() {
+			return nil
+		}
+		return w.exec(ctx, "UPDATE file SET size = ?, modified = ? WHERE id = ?",
+			f.item.Size, f.item.Modified.UnixNano(), f.old.id)
+	case len(f.chunks) == 0:
+		w.r.Skipped++
+		if f.old != nil {
+			return w.removeFile(ctx, f.old)
+		}
+		return nil
+	}
+	if path, ok := w.missing[f.hash]; ok && f.old == nil && !w.in.Partial {
+		delete(w.missing, f.hash)
+		w.r.Renamed++
+		return w.rename(ctx, &f, w.known[path])
+	}
+	if w.r.Added++; f.old != nil {
+		w.r.Added--
+		w.r.Changed++
+		if err := w.removeFile(ctx, f.old); err != nil {
+			return err
+		}
+	}
+	return w.insert(ctx, &f)
+}
+
+func (w *writer) insert(ctx context.Context, f *read) error {
+	if err := w.begin(ctx); err != nil {
+		return err
+	}
+	res, err := w.tx.ExecContext(ctx, `INSERT INTO file (collection, path, hash, size, modified, title)
+		VALUES (?, ?, ?, ?, ?, ?)`, w.c.ID, f.item.Path, []byte(f.hash), f.item.Size, f.item.Modified.UnixNano(), f.title)
+	if err != nil {
+		return err
+	}
+	file, err := res.LastInsertId()
+	if err != nil {
+		return err
+	}
+	vecs, err := w.vectorsOf(ctx, f)
+	if err != nil {
+		return err
+	}
+	for i, c := range f.chunks {
+		res, err := w.tx.ExecContext(ctx, insertChunk, file, i, c.Line, c.Last, c.Page, c.Heading, c.Text)
+		if err != nil {
+			return err
+		}
+		id, err := res.LastInsertId()
+		if err != nil {
+			return err
+		}
+		if err := w.insertWords(ctx, id, f, i); err != nil {
+			return err
+		}
+		if vecs != nil {
+			if _, err := w.tx.ExecContext(ctx, insertVector, id, w.c.ID, packVector(vecs[i])); err != nil {
+				return err
+			}
+		}
+	}
+	w.r.Chunks += len(f.chunks)
+	w.r.Bytes += int64(f.size)
+	w.pending += f.size
+	return w.commitIfDue(ctx)
+}
+
+const (
+	insertChunk  = "INSERT INTO chunk (file, seq, line, last, page, heading, text) VALUES (?,?,?,?,?,?,?)"
+	insertVector = "INSERT OR REPLACE INTO vector (chunk, collection, data) VALUES (?,?,?)"
+)
+
+// insertWords makes the words of chunk i of a file searchable.
+func (w *writer) insertWords(ctx context.Context, id int64, f *read, i int) error {
+	extra := filepath.Base(f.item.Path)
+	if f.names != nil {
+		extra += " " + names(extra) + " " + f.names[i]
+	}
+	c := f.chunks[i]
+	_, err := w.tx.ExecContext(ctx,
+		fmt.Sprintf("INSERT INTO words_%d (rowid, heading, body, names) VALUES (?,?,?,?)", w.c.ID),
+		id, headings(f.title, c.Heading), c.Text, extra)
+	return err
+}
+
+// rename gives a stored file another path. Its chunks and their vectors stay; its words contain its name, so they are
+// made again.
+func (w *writer) rename(ctx context.Context, f *read, old *stored) error {
+	if err := w.begin(ctx); err != nil {
+		return err
+	}
+	ids, err := w.chunkIDs(ctx, old.id)
+	if err != nil {
+		return err
+	}
+	if len(ids) != len(f.chunks) { // another extension: it is cut differently
+		if err := w.removeFile(ctx, old); err != nil {
+			return err
+		}
+		return w.insert(ctx, f)
+	}
+	for i, id := range ids {
+		if err := w.exec(ctx, fmt.Sprintf("DELETE FROM words_%d WHERE rowid = ?", w.c.ID), id); err != nil {
+			return err
+		}
+		if err := w.insertWords(ctx, id, f, i); err != nil {
+			return err
+		}
+	}
+	err = w.exec(ctx, "UPDATE file SET path = ?, size = ?, modified = ? WHERE id = ?",
+		f.item.Path, f.item.Size, f.item.Modified.UnixNano(), old.id)
+	if err != nil {
+		return err
+	}
+	return w.commitIfDue(ctx)
+}
+
+func (w *writer) chunkIDs(ctx context.Context, file int64) (ids []int64, err error) {
+	rows, err := w.tx.QueryContext(ctx, "SELECT id FROM chunk WHERE file = ? ORDER BY seq", file)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, rows.Err()
+}
+
+// headings returns the title of a document and the headings of a chunk.
+func headings(title, heading string) string {
+	if title == "" || strings.HasPrefix(heading, title) {
+		return heading
+	}
+	return title + " " + heading
+}
+
+// vectorsOf returns the vectors of the chunks of a file; nil if the collection has no model yet.
+func (w *writer) vectorsOf(ctx context.Context, f *read) ([][]float32, error) {
+	texts := make([]string, len(f.chunks))
+	for i, c := range f.chunks {
+		texts[i] = embedded(headings(f.title, c.Heading), c.Text)
+	}
+	switch {
+	case w.s.embed != nil:
+		return w.s.embed.Embed(ctx, texts, false)
+	case w.model == nil:
+		return nil, nil
+	}
+	return w.model.embed(texts), nil
+}
+
+// embedded is the text of a chunk of which the vector is made.
+func embedded(heading, text string) string {
+	if heading == "" || strings.HasPrefix(strings.TrimLeft(text, "# "), heading) {
+		return text
+	}
+	return heading + "\n" + text
+}
+
+// removeFile removes a file with its chunks.
+func (w *writer) removeFile(ctx context.Context, f *stored) error {
+	err := w.exec(ctx, fmt.Sprintf("DELETE FROM words_%d WHERE rowid IN (SELECT id FROM chunk WHERE file = ?)", w.c.ID), f.id)
+	if err != nil {
+		return err
+	}
+	return w.exec(ctx, "DELETE FROM file WHERE id = ?", f.id)
+}
+
+func (w *writer) exec(ctx context.Context, statement string, args ...any) error {
+	if err := w.begin(ctx); err != nil {
+		return err
+	}
+	w.pending += 1 << 10
+	if _, err := w.tx.ExecContext(ctx, statement, args...); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (w *writer) begin(ctx context.Context) error {
+	if w.tx != nil {
+		return nil
+	}
+	db, err := w.s.file.DB()
+	if err != nil {
+		return err
+	}
+	w.began, w.pending = time.Now(), 0
+	w.tx, err = db.BeginTx(ctx, nil)
+	return err
+}
+
+func (w *writer) commitIfDue(ctx context.Context) error {
+	if w.pending < commitBytes && time.Since(w.began) < commitAfter {
+		return nil
+	}
+	return w.commit(ctx)
+}
+
+func (w *writer) commit(ctx context.Context) error {
+	if w.tx == nil {
+		return nil
+	}
+	if _, err := w.tx.ExecContext(ctx, "UPDATE collection SET changed = ?, revision = revision + 1 WHERE id = ?",
+		time.Now().UnixMilli(), w.c.ID); err != nil {
+		return err
+	}
+	tx := w.tx
+	w.tx = nil
+	return tx.Commit()
+}
+
+// finish makes the model of a collection again if too much of it changed.
+func (s *Store) finish(ctx context.Context, c Collection, r *Report, progress func(int, int, string)) error {
+	if r.Chunks+r.Removed == 0 {
+		if _, err := s.modelAge(ctx, c.ID); !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
+	if err := s.Stats(ctx, &c); err != nil {
+		return err
+	}
+	if c.Chunks > MaxChunks {
+		return fmt.Errorf("%w chunks: %d", ErrTooMany, c.Chunks)
+	}
+	old, err := s.modelAge(ctx, c.ID)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	if err == nil && old.changed+r.Chunks < max(c.Chunks, old.chunks)/retrainShare {
+		return s.ageModel(ctx, c.ID, old.changed+r.Chunks)
+	}
+	if progress != nil {
+		progress(r.Files, r.Files, "comparing the texts")
+	}
+	r.Trained = true
+	return s.train(ctx, c)
+}

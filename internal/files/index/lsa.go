@@ -1,0 +1,457 @@
+package index
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"slices"
+)
+
+// lsaSpace names the vectors of latent semantic analysis. Each collection has a model of its own.
+const lsaSpace = "lsa/1"
+
+const (
+	lsaDims   = 200
+	lsaExtra  = 16     // dimensions that are computed and dropped, for accuracy
+	lsaRounds = 2      // power iterations
+	lsaTerms  = 40_000 // in the vocabulary
+	lsaSample = 12_000 // chunks that a model is made of
+)
+
+// lsa is a model of latent semantic analysis: a vector for each term, such that texts whose words occur in the same
+// company get similar vectors.
+type lsa struct {
+	dims  int
+	terms map[string]int32
+	idf   []float32
+	rows  []float32 // terms x dims
+}
+
+// bag is the weighted terms of one text.
+type bag struct {
+	term   []int32
+	weight []float32
+}
+
+// stems calls f with the stems of the words of a text that mean something.
+func stems(text string, f func(stem string)) {
+	words(text, func(w string) {
+		if len(w) > 1 && !stopwords[w] {
+			f(stem(w))
+		}
+	})
+}
+
+// newLSA makes a model of some texts. Its time grows with the number of their words; a sample suffices. It returns
+// nil for fewer than 8 texts, or if they share no words.
+func newLSA(texts []string) *lsa {
+	if len(texts) < 8 {
+		return nil
+	}
+	m := &lsa{}
+	m.learnTerms(texts)
+	bags := make([]bag, 0, len(texts))
+	for _, t := range texts {
+		if b := m.bag(t); len(b.term) > 0 {
+			bags = append(bags, b)
+		}
+	}
+	k := min(lsaDims, len(m.terms)/2, len(bags)/2)
+	if k < 2 {
+		return nil
+	}
+	m.dims = k
+	m.rows = leftVectors(bags, len(m.terms), k)
+	return m
+}
+
+// learnTerms takes the terms that several texts have; of too many those that most have.
+func (m *lsa) learnTerms(texts []string) {
+	df := map[string]int32{}
+	seen := map[string]bool{}
+	for _, t := range texts {
+		clear(seen)
+		stems(t, func(s string) {
+			if !seen[s] {
+				seen[s] = true
+				df[s]++
+			}
+		})
+	}
+	var kept []string
+	for s, n := range df {
+		if n > 1 && int(n) <= len(texts)*2/3+1 {
+			kept = append(kept, s)
+		}
+	}
+	slices.SortFunc(kept, func(a, b string) int {
+		if d := int(df[b]) - int(df[a]); d != 0 {
+			return d
+		}
+		if a < b {
+			return -1
+		}
+		return 1
+	})
+	kept = kept[:min(len(kept), lsaTerms)]
+	m.terms = make(map[string]int32, len(kept))
+	m.idf = make([]float32, len(kept))
+	for i, s := range kept {
+		m.terms[s] = int32(i)
+		m.idf[i] = float32(math.Log(1 + float64(len(texts))/float64(df[s])))
+	}
+}
+
+// bag returns the terms of a text with their weights, of length 1.
+func (m *lsa) bag(text string) (b bag) {
+	count := map[int32]float32{}
+	stems(text, func(s string) {
+		if i, ok := m.terms[s]; ok {
+			count[i]++
+		}
+	})
+	b.term = make([]int32, 0, len(count))
+	for i := range count {
+		b.term = append(b.term, i)
+	}
+	slices.Sort(b.term) // sums of floats depend on their order, and a model must not
+	b.weight = make([]float32, len(b.term))
+	var sum float64
+	for j, i := range b.term {
+		w := (1 + float32(math.Log(float64(count[i])))) * m.idf[i]
+		b.weight[j] = w
+		sum += float64(w) * float64(w)
+	}
+	if sum > 0 {
+		scale := float32(1 / math.Sqrt(sum))
+		for j := range b.weight {
+			b.weight[j] *= scale
+		}
+	}
+	return b
+}
+
+// embed returns the vectors of texts, of length 1 or, without a known word, 0.
+func (m *lsa) embed(texts []string) [][]float32 {
+	all := make([][]float32, len(texts))
+	for i, t := range texts {
+		v := make([]float32, m.dims)
+		b := m.bag(t)
+		for j, term := range b.term {
+			w := b.weight[j]
+			for d, x := range m.rows[int(term)*m.dims : (int(term)+1)*m.dims] {
+				v[d] += w * x
+			}
+		}
+		all[i] = normalise(v)
+	}
+	return all
+}
+
+func normalise(v []float32) []float32 {
+	var sum float64
+	for _, x := range v {
+		sum += float64(x) * float64(x)
+	}
+	if sum > 0 {
+		scale := float32(1 / math.Sqrt(sum))
+		for i := range v {
+			v[i] *= scale
+		}
+	}
+	return v
+}
+
+// leftVectors returns the first k left singular vectors of the matrix whose columns are bags, as terms x k, by
+// randomized subspace iteration (Halko, Martinsson and Tropp 2011).
+func leftVectors(bags []bag, terms, k int) []float32 {
+	l := min(k+lsaExtra, len(bags), terms)
+	rng := rand.New(rand.NewPCG(1, 2)) // the same collection gives the same model
+	y := make([]float32, terms*l)
+	row := make([]float32, l)
+	for _, b := range bags {
+		for d := range row {
+			row[d] = float32(rng.NormFloat64())
+		}
+		scatter(y, b, row)
+	}
+	for range lsaRounds {
+		orthonormalise(y, terms, l)
+		next := make([]float32, terms*l)
+		for _, b := range bags {
+			gather(row, y, b)
+			scatter(next, b, row)
+		}
+		y = next
+	}
+	orthonormalise(y, terms, l)
+	gram := make([]float64, l*l)
+	for _, b := range bags {
+		gather(row, y, b)
+		for i, x := range row {
+			for j := range i + 1 {
+				gram[i*l+j] += float64(x) * float64(row[j])
+			}
+		}
+	}
+	for i := range l {
+		for j := range i {
+			gram[j*l+i] = gram[i*l+j]
+		}
+	}
+	return rotate(y, eigenvectors(gram, l), terms, l, k)
+}
+
+// scatter adds the product of a bag and a row to y.
+func scatter(y []float32, b bag, row []float32) {
+	l := len(row)
+	for j, t := range b.term {
+		w := b.weight[j]
+		to := y[int(t)*l : int(t)*l+l]
+		for d, x := range row {
+			to[d] += w * x
+		}
+	}
+}
+
+// gather sets row to the product of a bag and y.
+func gather(row, y []float32, b bag) {
+	clear(row)
+	l := len(row)
+	for j, t := range b.term {
+		w := b.weight[j]
+		for d, x := range y[int(t)*l : int(t)*l+l] {
+			row[d] += w * x
+		}
+	}
+}
+
+// orthonormalise makes the columns of y, n x l, orthonormal, by the Cholesky factor of their products, twice for
+// accuracy.
+func orthonormalise(y []float32, n, l int) {
+	for range 2 {
+		g := make([]float64, l*l)
+		for r := range n {
+			row := y[r*l : r*l+l]
+			for i, x := range row {
+				if x == 0 {
+					continue
+				}
+				for j, z := range row[:i+1] {
+					g[i*l+j] += float64(x) * float64(z)
+				}
+			}
+		}
+		cholesky(g, l)
+		for r := range n { // row * inverse of the transposed factor
+			row := y[r*l : r*l+l]
+			for i := range l {
+				sum := float64(row[i])
+				for j := range i {
+					sum -= g[i*l+j] * float64(row[j])
+				}
+				if g[i*l+i] == 0 {
+					row[i] = 0
+				} else {
+					row[i] = float32(sum / g[i*l+i])
+				}
+			}
+		}
+	}
+}
+
+// cholesky replaces the lower triangle of g by its factor. A column that depends on the others becomes 0.
+func cholesky(g []float64, l int) {
+	for j := range l {
+		before := g[j*l+j]
+		for k := range j {
+			g[j*l+j] -= g[j*l+k] * g[j*l+k]
+		}
+		if g[j*l+j] <= before*1e-10 {
+			for i := j; i < l; i++ {
+				g[i*l+j] = 0
+			}
+			continue
+		}
+		d := math.Sqrt(g[j*l+j])
+		g[j*l+j] = d
+		for i := j + 1; i < l; i++ {
+			for k := range j {
+				g[i*l+j] -= g[i*l+k] * g[j*l+k]
+			}
+			g[i*l+j] /= d
+		}
+	}
+}
+
+// eigenvectors returns the eigenvectors of a symmetric matrix as columns, the largest eigenvalue first, by Jacobi
+// rotations.
+func eigenvectors(a []float64, n int) []float64 {
+	v := make([]float64, n*n)
+	for i := range n {
+		v[i*n+i] = 1
+	}
+	for range 12 {
+		off, diag := 0.0, 0.0
+		for i := range n {
+			diag += a[i*n+i] * a[i*n+i]
+			for j := range i {
+				off += a[i*n+j] * a[i*n+j]
+			}
+		}
+		if off <= diag*1e-14 {
+			break
+		}
+		for p := range n {
+			for q := p + 1; q < n; q++ {
+				jacobi(a, v, n, p, q)
+			}
+		}
+	}
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(x, y int) int {
+		switch {
+		case a[x*n+x] > a[y*n+y]:
+			return -1
+		case a[x*n+x] < a[y*n+y]:
+			return 1
+		}
+		return x - y
+	})
+	sorted := make([]float64, n*n)
+	for to, from := range order {
+		for i := range n {
+			sorted[i*n+to] = v[i*n+from]
+		}
+	}
+	return sorted
+}
+
+// jacobi makes element p, q of a zero by a rotation, and applies it to v.
+func jacobi(a, v []float64, n, p, q int) {
+	if a[p*n+q] == 0 {
+		return
+	}
+	theta := (a[q*n+q] - a[p*n+p]) / (2 * a[p*n+q])
+	t := 1 / (math.Abs(theta) + math.Sqrt(theta*theta+1))
+	if theta < 0 {
+		t = -t
+	}
+	c := 1 / math.Sqrt(t*t+1)
+	s := t * c
+	for i := range n {
+		x, y := a[i*n+p], a[i*n+q]
+		a[i*n+p], a[i*n+q] = c*x-s*y, s*x+c*y
+	}
+	for i := range n {
+		x, y := a[p*n+i], a[q*n+i]
+		a[p*n+i], a[q*n+i] = c*x-s*y, s*x+c*y
+	}
+	for i := range n {
+		x, y := v[i*n+p], v[i*n+q]
+		v[i*n+p], v[i*n+q] = c*x-s*y, s*x+c*y
+	}
+}
+
+// rotate returns the first k columns of y times e.
+func rotate(y []float32, e []float64, n, l, k int) []float32 {
+	out := make([]float32, n*k)
+	sum := make([]float64, k)
+	for r := range n {
+		clear(sum)
+		for i, x := range y[r*l : r*l+l] {
+			if x == 0 {
+				continue
+			}
+			for j := range sum {
+				sum[j] += float64(x) * e[i*l+j]
+			}
+		}
+		for j, x := range sum {
+			out[r*k+j] = float32(x)
+		}
+	}
+	return out
+}
+
+var errModel = errors.New("the stored model is damaged: ingest again with recreate")
+
+// pack encodes a model: the number of dimensions and terms, and each term with its weight and its row as int8.
+func (m *lsa) pack() []byte {
+	var b bytes.Buffer
+	names := make([]string, len(m.terms))
+	for s, i := range m.terms {
+		names[i] = s
+	}
+	put := func(n int) { b.Write(binary.AppendUvarint(nil, uint64(n))) }
+	put(m.dims)
+	put(len(names))
+	for i, s := range names {
+		put(len(s))
+		b.WriteString(s)
+		b.Write(binary.LittleEndian.AppendUint32(nil, math.Float32bits(m.idf[i])))
+		b.Write(packVector(m.rows[i*m.dims : (i+1)*m.dims]))
+	}
+	return b.Bytes()
+}
+
+func unpackLSA(data []byte) (*lsa, error) {
+	bad := false
+	get := func() int {
+		n, size := binary.Uvarint(data)
+		if size <= 0 || n > 1<<20 {
+			bad = true
+			return 0
+		}
+		data = data[size:]
+		return int(n)
+	}
+	m := &lsa{dims: get()}
+	n := get()
+	if bad || m.dims > 4096 || n > lsaTerms {
+		return nil, errModel
+	}
+	m.terms = make(map[string]int32, n)
+	m.idf = make([]float32, n)
+	m.rows = make([]float32, n*m.dims)
+	for i := range n {
+		size := get()
+		if bad || len(data) < size+4+4+m.dims {
+			return nil, errModel
+		}
+		m.terms[string(data[:size])] = int32(i)
+		m.idf[i] = math.Float32frombits(binary.LittleEndian.Uint32(data[size:]))
+		unpackVector(m.rows[i*m.dims:(i+1)*m.dims], data[size+4:size+8+m.dims])
+		data = data[size+8+m.dims:]
+	}
+	return m, nil
+}
+
+// packVector encodes a vector as its largest magnitude and one int8 for each dimension.
+func packVector(v []float32) []byte {
+	var most float32
+	for _, x := range v {
+		most = max(most, x, -x)
+	}
+	b := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+len(v)), math.Float32bits(most))
+	for _, x := range v {
+		q := float32(0)
+		if most > 0 {
+			q = x / most * 127
+		}
+		b = append(b, byte(int8(math.RoundToEven(float64(q)))))
+	}
+	return b
+}
+
+func unpackVector(v []float32, b []byte) {
+	scale := math.Float32frombits(binary.LittleEndian.Uint32(b)) / 127
+	for i := range v {
+		v[i] = scale * float32(int8(b[4+i]))
+	}
+}

@@ -1,0 +1,408 @@
+package index
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Mode is which rankings a query uses.
+type Mode string
+
+const (
+	Auto    Mode = "auto" // both, combined as the collection is tuned
+	Lexical Mode = "lexical"
+	Vector  Mode = "vector"
+)
+
+// Query is a question to a collection.
+type Query struct {
+	Text  string
+	Most  int // hits; 0 means 5
+	Mode  Mode
+	Allow func(f FileInfo) bool // reports whether the caller may see a file; nil means all
+	// Only selects files by their paths before they are counted; nil means all.
+	Only func(path string) bool
+}
+
+// FileInfo is a file as it was ingested.
+type FileInfo struct {
+	Path     string
+	Title    string
+	Size     int64
+	Modified time.Time
+	Hash     string
+}
+
+// Hit is a passage: a chunk, or several that follow each other in one file.
+type Hit struct {
+	File    FileInfo
+	Chunk   int // number of the first chunk in its file, from 0
+	Line    int
+	Last    int
+	Page    int
+	Heading string
+	Text    string
+	Score   float64 // 0 to 1; the best hit of a query that matches in both rankings has 1
+	Words   float64 // BM25
+	Vectors float64 // cosine
+	last    int     // number of the last chunk
+}
+
+// Answer is what a query found, the best first.
+type Answer struct {
+	Hits   []Hit
+	Hidden int // files that Allow refused
+	// Coverage is the share of the question's words that the best three hits contain, rare words counting more.
+	Coverage float64
+	Weak     bool // little speaks for the hits
+}
+
+const (
+	candidates = 200 // of each ranking
+	weakBelow  = 0.4 // of Coverage
+)
+
+// wordWeights weigh headings, text, and the parts of names and of the file's name.
+const wordWeights = "1.2, 1.0, 0.5"
+
+// candidate is a chunk in one or both rankings.
+type candidate struct {
+	id          int64
+	words, vecs float64
+	score       float64
+}
+
+// Query finds the chunks of a collection that answer a question.
+func (s *Store) Query(ctx context.Context, c Collection, q Query) (a Answer, err error) {
+	if err := s.Matches(c); err != nil {
+		return a, err
+	}
+	db, err := s.file.Reader()
+	if err != nil || db == nil {
+		return a, errors.Join(err, ifNil(db))
+	}
+	// The revision is read again, because an ingest may have changed the collection since it was found.
+	row := db.QueryRowContext(ctx, "SELECT "+collectionColumns+" FROM collection WHERE id = ?", c.ID)
+	if c, err = scanCollection(row); err != nil {
+		return a, ErrNotFound
+	}
+	v, err := s.load(ctx, c)
+	if err != nil {
+		return a, err
+	}
+	t, err := readTuning(ctx, db, c.ID)
+	if err != nil {
+		return a, err
+	}
+	list := terms(q.Text)
+	ranked, err := s.rank(ctx, c, v, t, q, list)
+	if err != nil {
+		return a, err
+	}
+	if a.Hits, a.Hidden, err = s.collect(ctx, q, ranked); err != nil {
+		return a, err
+	}
+	a.Coverage = coverage(list, v.model, a.Hits)
+	a.Weak = len(a.Hits) == 0 || a.Coverage < weakBelow
+	return a, nil
+}
+
+// rank returns the candidates of both rankings, the best first.
+func (s *Store) rank(
+	ctx context.Context, c Collection, v *vectors, t *Tuning, q Query, list []string,
+) ([]candidate, error) {
+	weight := defaultWeight
+	if t != nil {
+		weight = t.Weight
+	}
+	switch {
+	case q.Mode == Lexical || len(v.ids) == 0:
+		weight = 0
+	case q.Mode == Vector || len(list) == 0:
+		weight = 1
+	}
+	all := map[int64]*candidate{}
+	if weight < 1 {
+		if err := s.byWords(ctx, c, list, all); err != nil {
+			return nil, err
+		}
+	}
+	if weight > 0 {
+		if err := s.byVectors(ctx, v, q.Text, all); err != nil {
+			return nil, err
+		}
+	}
+	return fuse(all, weight), nil
+}
+
+// fuse combines the scores of candidates, each divided by the largest of its ranking, so that their differences
+// count and not their places.
+func fuse(all map[int64]*candidate, weight float64) []candidate {
+	var words, vecs float64
+	for _, c := range all {
+		words, vecs = max(words, c.words), max(vecs, c.vecs)
+	}
+	list := make([]candidate, 0, len(all))
+	for _, c := range all {
+		if words > 0 {
+			c.score += (1 - weight) * c.words / words
+		}
+		if vecs > 0 {
+			c.score += weight * max(c.vecs, 0) / vecs
+		}
+		if c.score > 0 {
+			list = append(list, *c)
+		}
+	}
+	slices.SortFunc(list, func(a, b candidate) int {
+		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.id, b.id))
+	})
+	return list
+}
+
+func (s *Store) byWords(ctx context.Context, c Collection, list []string, all map[int64]*candidate) error {
+	if len(list) == 0 {
+		return nil
+	}
+	db, err := s.file.Reader()
+	if err != nil {
+		return err
+	}
+	rows, err := db.QueryContext(ctx, fmt.Sprintf(
+		"SELECT rowid, -bm25(words_%d, %s) AS score FROM words_%[1]d WHERE words_%[1]d MATCH ? ORDER BY score DESC LIMIT %[3]d",
+		c.ID, wordWeights, candidates), match(list))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		f := &candidate{}
+		if err := rows.Scan(&f.id, &f.words); err != nil {
+			return err
+		}
+		all[f.id] = f
+	}
+	return rows.Err()
+}
+
+// byVectors adds the nearest chunks, and the cosine of those that are candidates already.
+func (s *Store) byVectors(ctx context.Context, v *vectors, text string, all map[int64]*candidate) error {
+	vec, err := s.vectorOf(ctx, v, text)
+	if err != nil {
+		return err
+	}
+	q, scale := quantise(vec)
+	for _, f := range all {
+		if i, ok := slices.BinarySearch(v.ids, f.id); ok {
+			f.vecs = float64(v.at(q, scale, i))
+		}
+	}
+	for _, n := range v.nearest(q, scale, candidates) {
+		if id := v.ids[n.at]; all[id] == nil && n.score > 0 {
+			all[id] = &candidate{id: id, vecs: float64(n.score)}
+		}
+	}
+	return nil
+}
+
+func (s *Store) vectorOf(ctx context.Context, v *vectors, text string) ([]float32, error) {
+	if s.embed == nil {
+		return v.model.embed([]string{text})[0], nil
+	}
+	all, err := s.embed.Embed(ctx, []string{text}, true)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) != 1 || len(all[0]) != v.dims {
+		return nil, fmt.Errorf("the embedder returned %d vectors for one text", len(all))
+	}
+	return all[0], nil
+}
+
+// collect reads candidates until there are enough hits. It joins neighbours and leaves out near duplicates.
+func (s *Store) collect(ctx context.Context, q Query, ranked []candidate) (hits []Hit, hidden int, err error) {
+	db, err := s.file.Reader()
+	if err != nil {
+		return nil, 0, err
+	}
+	most := q.Most
+	if most <= 0 {
+		most = 5
+	}
+	stmt, err := db.PrepareContext(ctx, `SELECT path, title, size, modified, hash, seq, line, last, page, heading, text
+		FROM chunk JOIN file ON file.id = chunk.file WHERE chunk.id = ?`)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer stmt.Close()
+	allowed := map[string]bool{}
+	var seen []map[uint64]bool
+	for _, c := range ranked {
+		h, err := scanHit(stmt.QueryRowContext(ctx, c.id))
+		if errors.Is(err, sql.ErrNoRows) {
+			continue // it was removed meanwhile
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		h.Score, h.Words, h.Vectors = c.score, c.words, c.vecs
+		if q.Only != nil && !q.Only(h.File.Path) {
+			continue
+		}
+		ok, known := allowed[h.File.Path]
+		if !known {
+			ok = q.Allow == nil || q.Allow(h.File)
+			if allowed[h.File.Path] = ok; !ok {
+				hidden++
+			}
+		}
+		if !ok || join(hits, h) {
+			continue
+		}
+		if len(hits) >= most {
+			break
+		}
+		print := shingles(h.Text)
+		if slices.ContainsFunc(seen, func(other map[uint64]bool) bool { return similar(print, other) }) {
+			continue
+		}
+		seen = append(seen, print)
+		hits = append(hits, h)
+	}
+	return hits, hidden, context.Cause(ctx)
+}
+
+// join adds a chunk to the hit that it follows or precedes.
+func join(hits []Hit, h Hit) bool {
+	for i := range hits {
+		to := &hits[i]
+		if to.File.Path != h.File.Path {
+			continue
+		}
+		switch {
+		case h.Chunk >= to.Chunk && h.last <= to.last:
+			return true
+		case h.Chunk == to.last+1:
+			to.Text += gap(to.Last, h.Line) + h.Text
+			to.Last, to.last = h.Last, h.last
+			return true
+		case h.last == to.Chunk-1:
+			to.Text = h.Text + gap(h.Last, to.Line) + to.Text
+			to.Line, to.Chunk, to.Page, to.Heading = h.Line, h.Chunk, h.Page, h.Heading
+			return true
+		}
+	}
+	return false
+}
+
+// gap is what stands between two chunks, so that their lines count on.
+func gap(last, next int) string {
+	if next <= last {
+		return " " // two pieces of one line
+	}
+	return strings.Repeat("\n", min(next-last, 3))
+}
+
+// shingles returns the hashes of each four words that follow each other.
+func shingles(text string) map[uint64]bool {
+	const prime = 1099511628211
+	set := map[uint64]bool{}
+	var last [4]uint64
+	n := 0
+	words(text, func(w string) {
+		h := uint64(14695981039346656037)
+		for i := range len(w) {
+			h = (h ^ uint64(w[i])) * prime
+		}
+		copy(last[:], last[1:])
+		last[3] = h
+		if n++; n >= 4 {
+			set[((last[0]*31+last[1])*31+last[2])*31+last[3]] = true
+		}
+	})
+	return set
+}
+
+// similar reports whether two texts have most of their words in common.
+func similar(a, b map[uint64]bool) bool {
+	if len(a) < 8 || len(b) < 8 {
+		return false
+	}
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	both := 0
+	for h := range a {
+		if b[h] {
+			both++
+		}
+	}
+	return both*10 >= 9*len(a) && len(a)*10 >= 7*len(b)
+}
+
+// coverage returns the share of terms that the best hits contain.
+func coverage(list []string, m *lsa, hits []Hit) float64 {
+	have := map[string]bool{}
+	for _, h := range hits[:min(3, len(hits))] {
+		words(h.Heading+" "+h.Text+" "+h.File.Title+" "+h.File.Path, func(w string) { have[stem(w)] = true })
+		words(names(h.Text), func(w string) { have[stem(w)] = true })
+	}
+	var all, found float64
+	for _, t := range list {
+		st := stem(t)
+		weight := 1.0
+		if m != nil {
+			weight = 8 // of a word that the collection hardly has
+			if i, ok := m.terms[st]; ok {
+				weight = float64(m.idf[i])
+			}
+		}
+		all += weight
+		if have[st] {
+			found += weight
+		}
+	}
+	if all == 0 {
+		return 0
+	}
+	return found / all
+}
+
+// Each calls f with each chunk of a collection, in the order of the files and their chunks. An error of f ends it.
+func (s *Store) Each(ctx context.Context, c Collection, f func(Hit) error) error {
+	db, err := s.file.Reader()
+	if err != nil || db == nil {
+		return errors.Join(err, ifNil(db))
+	}
+	rows, err := db.QueryContext(ctx, `SELECT path, title, size, modified, hash, seq, line, last, page, heading, text
+		FROM chunk JOIN file ON file.id = chunk.file WHERE file.collection = ? ORDER BY path, seq`, c.ID)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		h, err := scanHit(rows)
+		if err != nil {
+			return err
+		}
+		if err := f(h); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func scanHit(row interface{ Scan(...any) error }) (h Hit, err error) {
+	var modified int64
+	var hash []byte
+	err = row.Scan(&h.File.Path, &h.File.Title, &h.File.Size, &modified, &hash,
+		&h.Chunk, &h.Line, &h.Last, &h.Page, &h.Heading, &h.Text)
+	h.File.Modified, h.File.Hash, h.last = time.Unix(0, modified), string(hash), h.Chunk
+	return h, err
+}
