@@ -59,7 +59,7 @@ type Report struct {
 
 const (
 	commitBytes  = 4 << 20 // of text in one transaction
-	commitAfter  = time.Second
+	commitAfter  = 300 * time.Millisecond
 	maxProblems  = 20
 	retrainShare = 5 // a fifth of the chunks changed since the model was made
 )
