@@ -151,7 +151,8 @@ func (w *writer) run(ctx context.Context) (err error) {
 		}
 	}()
 	done := 0
-	for f := range results {
+	for result := range results {
+		f := <-result
 		if err := w.add(ctx, f); err != nil {
 			return err
 		}
@@ -219,27 +220,36 @@ func isBelow(path, dir string) bool {
 	return strings.HasPrefix(path, dir)
 }
 
-// readAll reads and cuts the files whose size or time changed, on two goroutines. The channel is closed at the end.
-func (w *writer) readAll(ctx context.Context) <-chan read {
-	items, results := make(chan Item), make(chan read, 4)
+// readAll reads and cuts the files whose size or time changed, on two goroutines. Each result arrives in its own
+// channel, in the order of the items, so that the same files always give the same collection. The channel is closed
+// at the end.
+func (w *writer) readAll(ctx context.Context) <-chan chan read {
+	type task struct {
+		item   Item
+		result chan read
+	}
+	tasks, results := make(chan task), make(chan chan read, 8)
 	var readers sync.WaitGroup
 	for range min(2, runtime.GOMAXPROCS(0)) {
 		readers.Go(func() {
-			for it := range items {
-				select {
-				case results <- w.readOne(ctx, it):
-				case <-ctx.Done():
-				}
+			for t := range tasks {
+				t.result <- w.readOne(ctx, t.item)
 			}
 		})
 	}
 	go func() {
 		defer close(results)
 		defer readers.Wait()
-		defer close(items)
+		defer close(tasks)
 		for _, it := range w.in.Items {
+			t := task{it, make(chan read, 1)}
 			select {
-			case items <- it:
+			case tasks <- t: // before its result is announced, so that each announced result arrives
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case results <- t.result:
 			case <-ctx.Done():
 				return
 			}

@@ -64,12 +64,15 @@ type Answer struct {
 }
 
 const (
-	candidates = 200 // of each ranking
-	weakBelow  = 0.4 // of Coverage
+	candidates     = 200 // of each ranking
+	nearWeight     = 0.2 // of pairs of words that stand close together
+	feedbackChunks = 3   // that a question's vector is moved towards
+	feedbackWeight = 1.0
+	weakBelow      = 0.4 // of Coverage
 )
 
 // wordWeights weigh headings, text, and the parts of names and of the file's name.
-const wordWeights = "1.2, 1.0, 0.5"
+const wordWeights = "1.5, 1.0, 0.2"
 
 // candidate is a chunk in one or both rankings.
 type candidate struct {
@@ -138,6 +141,11 @@ func (s *Store) rank(
 			return nil, err
 		}
 	}
+	if weight < 1 {
+		if err := s.byPairs(ctx, c, q.Text, all); err != nil {
+			return nil, err
+		}
+	}
 	return fuse(all, weight), nil
 }
 
@@ -174,19 +182,49 @@ func (s *Store) byWords(ctx context.Context, c Collection, list []string, all ma
 	if err != nil {
 		return err
 	}
+	return searchWords(ctx, db, c, match(list), 1, all)
+}
+
+// byPairs adds to the scores of candidates in which pairs of words of the question stand close together.
+func (s *Store) byPairs(ctx context.Context, c Collection, question string, all map[int64]*candidate) error {
+	pairs := near(question)
+	if pairs == "" || len(all) == 0 {
+		return nil
+	}
+	db, err := s.file.Reader()
+	if err != nil {
+		return err
+	}
+	return searchWords(ctx, db, c, pairs, nearWeight, all)
+}
+
+// searchWords adds the BM25 of what an FTS5 expression matches, times a weight. Chunks that are not candidates become
+// some only if the weight is 1.
+func searchWords(
+	ctx context.Context, db *sql.DB, c Collection, expression string, weight float64, all map[int64]*candidate,
+) error {
 	rows, err := db.QueryContext(ctx, fmt.Sprintf(
 		"SELECT rowid, -bm25(words_%d, %s) AS score FROM words_%[1]d WHERE words_%[1]d MATCH ? ORDER BY score DESC LIMIT %[3]d",
-		c.ID, wordWeights, candidates), match(list))
+		c.ID, wordWeights, candidates), expression)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
 	for rows.Next() {
-		f := &candidate{}
-		if err := rows.Scan(&f.id, &f.words); err != nil {
+		var id int64
+		var score float64
+		if err := rows.Scan(&id, &score); err != nil {
 			return err
 		}
-		all[f.id] = f
+		f := all[id]
+		if f == nil && weight < 1 {
+			continue
+		}
+		if f == nil {
+			f = &candidate{id: id}
+			all[id] = f
+		}
+		f.words += weight * score
 	}
 	return rows.Err()
 }
@@ -198,17 +236,40 @@ func (s *Store) byVectors(ctx context.Context, v *vectors, text string, all map[
 		return err
 	}
 	q, scale := quantise(vec)
-	for _, f := range all {
-		if i, ok := slices.BinarySearch(v.ids, f.id); ok {
-			f.vecs = float64(v.at(q, scale, i))
-		}
-	}
+	v.compare(q, scale, all)
+	q, scale = quantise(v.feedback(vec, fuse(all, defaultWeight)))
+	v.compare(q, scale, all)
 	for _, n := range v.nearest(q, scale, candidates) {
 		if id := v.ids[n.at]; all[id] == nil && n.score > 0 {
 			all[id] = &candidate{id: id, vecs: float64(n.score)}
 		}
 	}
 	return nil
+}
+
+// compare sets the cosines of candidates.
+func (v *vectors) compare(q []int8, scale float32, all map[int64]*candidate) {
+	for _, f := range all {
+		if i, ok := slices.BinarySearch(v.ids, f.id); ok {
+			f.vecs = float64(v.at(q, scale, i))
+		}
+	}
+}
+
+// feedback moves the vector of a question towards those of the best candidates, so that words which the question
+// lacks are found, too.
+func (v *vectors) feedback(question []float32, best []candidate) []float32 {
+	moved := slices.Clone(question)
+	for _, f := range best[:min(len(best), feedbackChunks)] {
+		i, ok := slices.BinarySearch(v.ids, f.id)
+		if !ok {
+			continue
+		}
+		for d, x := range v.data[i*v.dims : (i+1)*v.dims] {
+			moved[d] += feedbackWeight / feedbackChunks * v.scale[i] * float32(x)
+		}
+	}
+	return normalise(moved)
 }
 
 func (s *Store) vectorOf(ctx context.Context, v *vectors, text string) ([]float32, error) {

@@ -21,7 +21,7 @@ func (s *Store) train(ctx context.Context, c Collection) error {
 	if err := s.storeModel(ctx, c, m); err != nil {
 		return err
 	}
-	return s.tune(ctx, c)
+	return s.tune(ctx, c, m)
 }
 
 // sample returns the texts of at most lsaSample chunks, evenly spread.
@@ -112,6 +112,3 @@ func (s *Store) storeModel(ctx context.Context, c Collection, m *lsa) error {
 	}
 	return tx.Commit()
 }
-
-// tune measures how to combine the rankings of a collection, and stores it.
-func (s *Store) tune(ctx context.Context, c Collection) error { return nil }

@@ -147,3 +147,20 @@ func match(terms []string) string {
 	}
 	return b.String()
 }
+
+// near returns the FTS5 expression for pairs of words that follow each other in a question; "" if there are none.
+func near(question string) string {
+	var b strings.Builder
+	last, n := "", 0
+	words(question, func(w string) {
+		if last != "" && !stopwords[last] && !stopwords[w] && n < maxTerms {
+			if b.Len() > 0 {
+				b.WriteString(" OR ")
+			}
+			b.WriteString(`NEAR("` + last + `" "` + w + `", 6)`)
+			n++
+		}
+		last = w
+	})
+	return b.String()
+}

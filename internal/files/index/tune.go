@@ -1,0 +1,247 @@
+package index
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"math"
+	"slices"
+	"strings"
+)
+
+// A collection is tuned on questions made of its own headings and comments: each is a question whose answer is the
+// text below it. The rankings are computed without the heading itself, because it would make the answer trivial.
+const (
+	tuneChunks    = 4000 // that are ranked
+	tuneQuestions = 400
+	tuneLeast     = 20 // questions below which the default is kept
+	tuneSteps     = 10 // weights that are tried, from 0 to 1
+	tuneTop       = 10 // a rank beyond this counts as not found
+	// tuneDiscount is applied to the weight that was best, because the model was made of the headings, too: it finds
+	// them more easily than what it has not seen.
+	tuneDiscount = 0.8
+)
+
+// trial is a chunk without its heading, and the heading.
+type trial struct{ question, body string }
+
+// tune measures how to combine the rankings of a collection, and stores it.
+func (s *Store) tune(ctx context.Context, c Collection, m *lsa) error {
+	if m == nil {
+		return nil
+	}
+	list, err := s.trials(ctx, c)
+	if err != nil {
+		return err
+	}
+	t := newTuner(list, m).tune()
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	db, err := s.file.DB()
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "UPDATE model SET tuned = ? WHERE collection = ?", string(text), c.ID)
+	return err
+}
+
+// trials returns some chunks, evenly spread; question is "" if there is nothing to ask for.
+func (s *Store) trials(ctx context.Context, c Collection) (list []trial, err error) {
+	db, err := s.file.Reader()
+	if err != nil {
+		return nil, err
+	}
+	step := max(1, (c.Chunks+tuneChunks-1)/tuneChunks)
+	rows, err := db.QueryContext(ctx, `SELECT file.title, heading, text FROM chunk JOIN file ON file.id = chunk.file
+		WHERE file.collection = ?1 AND (chunk.id % ?2) = 0 ORDER BY chunk.id LIMIT ?3`, c.ID, step, tuneChunks)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var title, heading, text string
+		if err := rows.Scan(&title, &heading, &text); err != nil {
+			return nil, err
+		}
+		list = append(list, newTrial(title, heading, text))
+	}
+	return list, rows.Err()
+}
+
+// newTrial takes the last heading, or else the comment at the beginning, out of a chunk.
+func newTrial(title, heading, text string) (t trial) {
+	if i := strings.LastIndex(heading, " > "); i >= 0 {
+		heading = heading[i+3:]
+	}
+	heading = cmp.Or(heading, title)
+	var comment []string
+	var body strings.Builder
+	inComment, hasHeading := true, false
+	for line := range strings.Lines(text) {
+		bare := strings.TrimSpace(line)
+		switch {
+		case heading != "" && strings.TrimSpace(strings.TrimLeft(bare, "#")) == heading:
+			hasHeading = true
+			inComment = false
+		case inComment && bare != "" && !strings.HasPrefix(bare, "# ") && isAttached([]byte(bare)):
+			comment = append(comment, strings.Trim(bare, "/*#-; "))
+		default:
+			inComment = inComment && bare == ""
+			body.WriteString(line)
+		}
+	}
+	t.body = body.String()
+	if hasHeading {
+		t.question = heading
+	} else {
+		t.question = strings.Join(comment, " ")
+	}
+	if len(terms(t.question)) < 3 || len(t.body) < 100 {
+		t.question, t.body = "", text
+	}
+	return t
+}
+
+// tuner ranks the bodies of trials.
+type tuner struct {
+	list     []trial
+	model    *lsa
+	vectors  [][]float32
+	postings map[string][]posting
+	length   []float64
+	average  float64
+}
+
+type posting struct {
+	at    int
+	count float64
+}
+
+func newTuner(list []trial, m *lsa) *tuner {
+	t := &tuner{list: list, model: m, postings: map[string][]posting{}, length: make([]float64, len(list))}
+	bodies := make([]string, len(list))
+	for i, one := range list {
+		bodies[i] = one.body
+		count := map[string]float64{}
+		stems(one.body, func(s string) {
+			count[s]++
+			t.length[i]++
+		})
+		for s, n := range count {
+			t.postings[s] = append(t.postings[s], posting{i, n})
+		}
+		t.average += t.length[i] / float64(len(list))
+	}
+	t.vectors = m.embed(bodies)
+	return t
+}
+
+// tune tries the weights.
+func (t *tuner) tune() Tuning {
+	ranks := make([]float64, tuneSteps+1) // sums of reciprocal ranks
+	n := 0
+	var asked []int
+	for i := range t.list {
+		if t.list[i].question != "" {
+			asked = append(asked, i)
+		}
+	}
+	step := max(1, len(asked)/tuneQuestions) // each becomes three questions
+	for k := 0; k < len(asked); k += step {
+		for each := 2; each <= 4; each++ {
+			question := shorten(t.list[asked[k]].question, each)
+			words, vecs := t.byWords(question), t.byVectors(question)
+			for w := range ranks {
+				ranks[w] += reciprocal(words, vecs, float64(w)/tuneSteps, asked[k])
+			}
+			n++
+		}
+	}
+	out := Tuning{Weight: defaultWeight, Queries: n}
+	if n < tuneLeast {
+		out.Queries = 0
+		return out
+	}
+	best := 0
+	for w := range ranks {
+		ranks[w] /= float64(n)
+		if ranks[w] > ranks[best] {
+			best = w
+		}
+	}
+	round := func(x float64) float64 { return math.Round(x*1000) / 1000 }
+	out.Weight = round(tuneDiscount * float64(best) / tuneSteps)
+	out.Score, out.Words, out.Vectors = round(ranks[best]), round(ranks[0]), round(ranks[tuneSteps])
+	return out
+}
+
+// byWords returns the BM25 of each body, with the parameters of FTS5.
+func (t *tuner) byWords(question string) []float64 {
+	const k1, b = 1.2, 0.75
+	scores := make([]float64, len(t.list))
+	for _, w := range terms(question) {
+		found := t.postings[stem(w)]
+		idf := math.Log((float64(len(t.list)-len(found)) + 0.5) / (float64(len(found)) + 0.5))
+		if idf <= 0 {
+			continue
+		}
+		for _, p := range found {
+			scores[p.at] += idf * p.count * (k1 + 1) / (p.count + k1*(1-b+b*t.length[p.at]/t.average))
+		}
+	}
+	return scores
+}
+
+func (t *tuner) byVectors(question string) []float64 {
+	q := t.model.embed([]string{question})[0]
+	scores := make([]float64, len(t.list))
+	for i, v := range t.vectors {
+		scores[i] = product(q, v)
+	}
+	return scores
+}
+
+func product(a, b []float32) float64 {
+	var sum float32
+	for i, x := range a {
+		sum += x * b[i]
+	}
+	return float64(sum)
+}
+
+// reciprocal returns 1 divided by the rank of a target.
+func reciprocal(words, vecs []float64, weight float64, target int) float64 {
+	mostWords, mostVecs := slices.Max(words), slices.Max(vecs)
+	score := func(i int) (s float64) {
+		if mostWords > 0 {
+			s = (1 - weight) * words[i] / mostWords
+		}
+		if mostVecs > 0 {
+			s += weight * max(vecs[i], 0) / mostVecs
+		}
+		return s
+	}
+	own, rank := score(target), 1
+	for i := range words {
+		if i != target && score(i) >= own {
+			if rank++; rank > tuneTop {
+				return 0
+			}
+		}
+	}
+	return 1 / float64(rank)
+}
+
+// shorten keeps each n-th word. Headings are answered by their text in the same words: all of them would be found by
+// words alone, and nothing would be learned from it.
+func shorten(question string, n int) string {
+	var kept []string
+	for i, w := range terms(question) {
+		if i%n == 0 {
+			kept = append(kept, w)
+		}
+	}
+	return strings.Join(kept, " ")
+}
