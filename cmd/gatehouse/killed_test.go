@@ -217,6 +217,83 @@ func killHosts(t *testing.T, who account) {
 	t.Logf("%d hosts of %s: nothing was left after %v at most", rounds, who.name, slowest)
 }
 
+// attacks are what a program of an ordinary user's host does to its keeper, which is the parent of the shell; HOST is the
+// number of the host, N as in trees, and RAN notes that it begins.
+var attacks = []struct {
+	name, script string
+	next         bool // the host is killed as well, so that the next one has to end what is left
+}{
+	{"killed", "(env -i setsid sh deep.sh 3 N &) ; sleep 0.2; RAN; kill -9 $PPID; sleep N", false},
+	{"killed at once", "(env -i K=$PPID setsid sh -c 'RAN; kill -9 $K; sh deep.sh 2 N & exec sleep N' &) ; sleep N", false},
+	{"killed by a daemon", "K=$PPID; (env -i K=$K setsid sh -c 'sleep 0.1; RAN; kill -9 $K; sleep N & exec sleep N' &) ; sleep N", false},
+	{"stopped, and the host killed", "(env -i setsid sh deep.sh 3 N &) ; kill -STOP $PPID; sleep 0.3; RAN; kill -9 HOST; sleep N", false},
+	{"killed with the host", "(env -i setsid sh deep.sh 3 N &) ; sleep 0.3; RAN; kill -9 HOST $PPID; sleep N", true},
+}
+
+// A program that kills or stops its keeper is ended all the same, with all that comes of it, by the host or by the next one.
+//
+//redteam:attack A kill leaves no process: a program of an ordinary user's host kills or stops its keeper, and the host with it
+func TestAKeeperThatIsKilledLeavesNoProcess(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("elsewhere this is not promised")
+	}
+	who := account{"a user", 54321}
+	program, home := placed(t, who)
+	ran := filepath.Join(home, "ran") // Landlock lets no program make files beside the host's own folders
+	if err := os.Mkdir(ran, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(ran, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, attack := range attacks {
+		t.Run(attack.name, func(t *testing.T) {
+			n := strconv.Itoa(100_000 + rand.IntN(900_000_000))
+			quiet := strconv.Itoa(100_000 + rand.IntN(900_000_000))
+			h := newLineHost(t, program, home, who)
+			h.call("process_start", map[string]any{"command": "sh", "args": []string{"-c", "env -i setsid sleep " + quiet}})
+			script := strings.NewReplacer("RAN", ": > ran/"+n, "N", n, "HOST", strconv.Itoa(h.cmd.Process.Pid)).Replace(attack.script)
+			h.id++ // which is not waited for, because the host may end first
+			b, _ := json.Marshal(map[string]any{"name": "process_start",
+				"arguments": map[string]any{"command": "sh", "args": []string{"-c", script}}})
+			fmt.Fprintf(h.in, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%s}`+"\n", h.id, b)
+			within(t, "the program runs", func() bool {
+				_, err := os.Stat(filepath.Join(home, "ran", n))
+				return err == nil
+			})
+			if strings.Contains(attack.script, "HOST") {
+				h.cmd.Wait() // the program kills it
+			}
+			if attack.next {
+				within(t, "the keeper is gone", func() bool { return len(with(quiet)) == 0 })
+				newLineHost(t, program, home, who).call("process_list", nil)
+			}
+			empty := 0 // for half a second, because the program may be about to start more
+			within(t, "nothing is left of the program", func() bool {
+				if empty++; len(with(n)) > 0 {
+					empty = 0
+				}
+				return empty > 100
+			})
+			if h.cmd.ProcessState == nil && len(with(quiet)) == 0 {
+				t.Error("the program of another keeper was ended as well")
+			}
+			h.kill()
+			within(t, "nothing is left of the host", func() bool { return len(with(quiet)) == 0 })
+		})
+	}
+}
+
+// within waits for something.
+func within(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
 // endKept has the next host find and end what was detached.
 func endKept(t *testing.T, program, home string, who account, kept string) {
 	t.Helper()

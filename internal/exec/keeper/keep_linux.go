@@ -49,6 +49,9 @@ func keep() (exit int) {
 		return 0
 	}
 	syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0)
+	if p.Limit != 0 {
+		setLimit(p.Limit)
+	}
 	pid, err := launchKeeper(p)
 	errno, _ := err.(syscall.Errno)
 	if err != nil && errno == 0 {

@@ -18,9 +18,11 @@ const (
 	marker   = "gatehouse-keeper: ends a program with its host"
 	socketFD = 3
 
-	mostPlan  = 16 << 20
-	startWait = 10 * time.Second // for a keeper to say that the program runs
-	leaveWait = 8 * time.Second  // for a keeper to leave when nothing is left of the program
+	mostPlan   = 16 << 20
+	startWait  = 10 * time.Second       // for a keeper to say that the program runs
+	watchPause = 100 * time.Millisecond // before a watcher that was killed is replaced
+
+	leaveWait = 8 * time.Second // for a keeper to leave when nothing is left of the program
 )
 
 // plan is what a keeper does.
@@ -29,6 +31,8 @@ type plan struct {
 	Args    []string // with the name
 	Env     []string
 	Session bool // it leads a session, whose terminal is its standard input; otherwise a process group
+
+	Limit uint64 // marks what comes of the program; 0 is no mark
 
 	Groups []string // folders of control groups
 	Prefix string   // of the names of those that belong to the host
@@ -53,7 +57,7 @@ func Start(cmd *exec.Cmd) (*Kept, error) {
 	if cmd.Err != nil {
 		return nil, cmd.Err
 	}
-	p := plan{Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(),
+	p := plan{Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(), Limit: ownMark(),
 		Session: cmd.SysProcAttr != nil && cmd.SysProcAttr.Setsid}
 	k, err := startKept(p, &exec.Cmd{Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
 	if err != nil {
@@ -91,8 +95,16 @@ func startKept(p plan, cmd *exec.Cmd) (*Kept, error) {
 	defer theirs.Close()
 	cmd.Path, cmd.Args, cmd.Env = self, []string{"gatehouse", marker}, []string{}
 	cmd.ExtraFiles = []*os.File{theirs}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no signal to the host's group or terminal is for the keeper
-	if err := cmd.Start(); err != nil {
+	// No signal to the host's group or terminal is for the keeper. If the program has stopped it, the kernel has it go on
+	// when the host ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGCONT}
+	starting.RLock()
+	err = cmd.Start()
+	if err == nil {
+		register(cmd.Process.Pid)
+	}
+	starting.RUnlock()
+	if err != nil {
 		ours.Close()
 		if pe, ok := errors.AsType[*os.PathError](err); ok && pe.Op == "chdir" {
 			return nil, err
@@ -139,33 +151,37 @@ func (k *Kept) End() {
 	})
 }
 
-// Leave waits for the end of the keeper and of what is left of the program. It reports whether the keeper could do its
-// work: one that was killed may have left something.
+// Leave waits for the end of the keeper and of what is left of the program. If the keeper was killed, Leave ends what
+// it finds by the mark. It reports whether the keeper could do its work: otherwise something may be left.
 func (k *Kept) Leave() (done bool) {
 	k.End()
 	err := k.Cmd.Wait()
+	unregister(k.Cmd.Process.Pid)
 	k.late.Stop()
 	k.conn.Close()
+	if err != nil {
+		endStrays()
+	}
 	return err == nil
 }
 
 // Watch starts a keeper that ends the control groups below some folders whose names have a prefix, when this process
-// has ended. It is not ended before.
+// has ended. It is not ended before; if it is killed, another one is started in its place.
 func Watch(folders []string, prefix string) error {
-	k, err := startKept(plan{Groups: folders, Prefix: prefix}, &exec.Cmd{Dir: "/"})
+	p := plan{Groups: folders, Prefix: prefix}
+	k, err := startKept(p, &exec.Cmd{Dir: "/"})
 	if err != nil {
 		return err
 	}
-	watching.Lock()
-	watching.all = append(watching.all, k) // or the socket is closed when the garbage is collected
-	watching.Unlock()
-	go k.Cmd.Wait()
+	go func() { // as long as this process runs; it holds the socket open
+		for ; err == nil; k, err = startKept(p, &exec.Cmd{Dir: "/"}) {
+			k.Cmd.Wait()
+			unregister(k.Cmd.Process.Pid)
+			k.conn.Close()
+			time.Sleep(watchPause)
+		}
+	}()
 	return nil
-}
-
-var watching struct {
-	sync.Mutex
-	all []*Kept
 }
 
 const endSize = 20

@@ -53,6 +53,7 @@ var hostGroups = sync.OnceValue(func() cgroups {
 func Sweep() {
 	if g := hostGroups(); g.v2 == "" && g.pids == "" {
 		sweepMarked()
+		keeper.Sweep()
 	}
 }
 
