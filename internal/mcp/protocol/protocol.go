@@ -46,7 +46,8 @@ type Options struct {
 	InFlight     int           // requests of one newline connection at once; 0 means 256
 
 	// Bytes is what callers share of the messages on newline connections that are long
-	// and have not been answered; nil means no limit.
+	// and have not been answered, of results while they are sent, and of the arguments
+	// of tasks that run; nil means no limit.
 	Bytes *limit.Shares
 	// Working is what callers share of the jobs that run; nil means no limit.
 	Working *limit.Shares

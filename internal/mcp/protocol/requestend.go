@@ -3,8 +3,10 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
+	"gatehouse/internal/access/limit"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/session"
@@ -67,8 +69,51 @@ func (r *request) sendResult(raw []byte) {
 	f.recycle()
 }
 
+// largeResult is from how many bytes on a result is counted among what its caller holds.
+const largeResult = 64 << 10
+
+// reserveResult counts a result and what is rendered from it, until the client has been sent it. It waits for other
+// messages of the caller. The error is a *limit.Busy or the cause of the request's end.
+func (r *request) reserveResult(size int) (limit.Held, error) {
+	if size < largeResult {
+		return limit.Held{}, nil
+	}
+	return r.e.opts.Bytes.AcquireWait(r.ctx, &r.facts.Caller, 2*int64(size), bytesWait)
+}
+
+// resultSize is how many bytes a result has before it is rendered.
+func resultSize(res *dispatch.Result) int {
+	size := len(res.Raw) + len(res.Full) + len(res.Product) + len(res.Facts)
+	for i := range res.Content {
+		size += len(res.Content[i].Text) + len(res.Content[i].Data) + len(res.Content[i].Raw)
+	}
+	return size
+}
+
+// refuseResult answers instead of a result for which its caller has no bytes left.
+func (r *request) refuseResult(c *call, err error) {
+	ref := &tool.Refusal{
+		Code:    tool.CodeBusy,
+		Message: "the call ran, but its result cannot be sent: " + err.Error(),
+		Next:    "Read the results of other calls first, or call this again for a smaller part.",
+	}
+	if c.method != "tools/call" {
+		r.sendFault(r.errorFault(c, ref))
+		return
+	}
+	refused := dispatch.Refused(ref)
+	r.sendCallResult(c, &refused)
+}
+
 // sendCallResult answers with the result of a call.
 func (r *request) sendCallResult(c *call, res *dispatch.Result) {
+	size := resultSize(res)
+	held, err := r.reserveResult(size)
+	if _, busy := errors.AsType[*limit.Busy](err); busy {
+		r.refuseResult(c, err)
+		return
+	}
+	defer held.Release()
 	if !r.markEnded() {
 		return
 	}
@@ -80,6 +125,9 @@ func (r *request) sendCallResult(c *call, res *dispatch.Result) {
 		)
 	}
 	f := acquireFrame()
+	if size >= largeResult {
+		*f = slices.Grow(*f, size+size/8) // at once, because doubling would take twice as much
+	}
 	*f = append(append(append(*f, `{"jsonrpc":"2.0","id":`...), r.msg.ID...), `,"result":`...)
 	*f = append(r.render(*f, c, res), '}')
 	r.releaseRequest()

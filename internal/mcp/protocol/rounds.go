@@ -30,7 +30,7 @@ func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (
 	if err != nil {
 		return "", err
 	}
-	job, err := e.createJob(&who, jobs.Record{Owner: who.Owner, Title: title, Request: req})
+	job, err := e.createJob(&who, jobs.Record{Owner: who.Owner, Title: title, Request: req}, 0)
 	if err != nil {
 		return "", err
 	}
@@ -41,18 +41,26 @@ func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (
 	return job.ID(), nil
 }
 
-// createJob stores a job of a caller and counts it as long as its first round runs. The error may be a *limit.Busy.
-func (e *Engine) createJob(who *tool.Caller, rec jobs.Record) (*jobs.Running, error) {
+// createJob stores a job of a caller and counts it as long as its first round runs, with the bytes of its arguments: its
+// message has been answered, but what it passes, such as the input of a process, is still in memory. The error may be a
+// *limit.Busy.
+func (e *Engine) createJob(who *tool.Caller, rec jobs.Record, size int) (*jobs.Running, error) {
 	held, err := e.opts.Working.Acquire(who, 1)
 	if err != nil {
 		return nil, err
 	}
-	run, err := e.opts.Jobs.Create(e.base, rec)
+	input, err := e.opts.Bytes.Acquire(who, int64(size))
 	if err != nil {
 		held.Release()
 		return nil, err
 	}
-	context.AfterFunc(run.Context(), held.Release)
+	release := func() { held.Release(); input.Release() }
+	run, err := e.opts.Jobs.Create(e.base, rec)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	context.AfterFunc(run.Context(), release)
 	return run, nil
 }
 

@@ -89,7 +89,7 @@ func (r *request) createTask(c *call) (*task, error) {
 			rec.TTL = time.Duration(min(ms, int64(24*time.Hour/time.Millisecond))) * time.Millisecond
 		}
 	}
-	run, err := r.e.createJob(&r.facts.Caller, rec)
+	run, err := r.e.createJob(&r.facts.Caller, rec, len(c.args))
 	if err != nil {
 		return nil, err
 	}

@@ -120,6 +120,72 @@ func TestHalfSentBodiesHoldTheirOwnShare(t *testing.T) {
 	}
 }
 
+// unread asks for a large result and reads nothing of the response.
+func unread(t *testing.T, h *testHost, who, msg string) *net.TCPConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.(*net.TCPConn).SetReadBuffer(64 << 10)
+	fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Who: %s\r\nContent-Type: application/json\r\n"+
+		"Accept: application/json, text/event-stream\r\nMCP-Protocol-Version: 2026-07-28\r\n"+
+		"Mcp-Method: tools/call\r\nMcp-Name: t_echo\r\nContent-Length: %d\r\n\r\n%s", who, len(msg), msg)
+	return conn.(*net.TCPConn)
+}
+
+// Results that a caller does not read hold its own share of the memory. A further result of its is refused, those of
+// others are sent, and everything is given back when the results were read.
+//
+//redteam:attack No principal takes the host from the others: many large results are asked for and not read
+func TestUnreadResultsHoldTheirOwnShare(t *testing.T) {
+	const mib = 1 << 20
+	bytes := limit.NewShares(limit.Resource{Name: "bytes", Total: 64 * mib, Kept: -1})
+	h := newTestHost(t, Options{Identify: byHeader}, hosttest.Options{Budget: 64 * mib, Bytes: bytes})
+	echo := func(n int) string {
+		return call(1, "t_echo", `{"text":"`+strings.Repeat("x", n)+`"}`, envelope)
+	}
+	var conns []*net.TCPConn
+	for range 2 {
+		conns = append(conns, unread(t, h, "ann", echo(8*mib)))
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if used, _ := bytes.Usage(); used >= 32*mib {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%d bytes are held, want those of two results and their messages", used)
+		}
+	}
+	if status, answer := h.post("ann", echo(8*mib)); status != 200 || !strings.Contains(answer, "its result cannot be sent") {
+		t.Errorf("a third result of the same caller: %d, %.300s", status, answer)
+	}
+	if status, answer := h.post("ann", echo(100)); status != 200 || strings.Contains(answer, "cannot be sent") {
+		t.Errorf("a small result of the same caller: %d, %.300s", status, answer)
+	}
+	if status, answer := h.post("bob", echo(4*mib)); status != 200 || len(answer) < 4*mib {
+		t.Errorf("another caller: %d, %.300s", status, answer)
+	}
+	for _, c := range conns {
+		c.SetReadBuffer(4 * mib)
+		c.SetReadDeadline(time.Now().Add(time.Minute))
+		res, err := nethttp.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := io.Copy(io.Discard, res.Body); err != nil || n < 8*mib {
+			t.Errorf("%d bytes of a result arrive: %v", n, err)
+		}
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if used, _ := bytes.Usage(); used == 0 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("%d bytes are still held", used)
+		}
+	}
+}
+
 // The bytes of a message are held until it was answered, whatever becomes of it.
 func TestTheBytesOfAMessageAreGivenBack(t *testing.T) {
 	bytes := limit.NewShares(limit.Resource{Name: "bytes", Total: 1 << 20, Kept: -1})

@@ -47,6 +47,7 @@ type Options struct {
 	Slots    int             // calls at once
 	Queue    *limit.Queue    // who may run now; nil makes one with Slots
 	Working  *limit.Shares   // of running jobs; nil means no limit
+	Bytes    *limit.Shares   // of large results and arguments of jobs; nil means no limit
 	Ledger   dispatch.Ledger // nil remembers nothing
 	InFlight int             // requests of one pipe at once
 	JobTools bool            // the tools with which a client without tasks follows jobs
@@ -113,7 +114,7 @@ func New(t testing.TB, o Options) *Host {
 		Engine: protocol.Options{
 			Seal: o.Seal, Log: log, Info: protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
 			Promote: o.Promote, Silence: o.Silence, AskFor: o.AskFor, InFlight: o.InFlight,
-			Working: o.Working,
+			Working: o.Working, Bytes: o.Bytes,
 		},
 	}
 	if o.Bus != nil {
