@@ -15,124 +15,158 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// calls are programs that do as they are told.
-func (s suite) calls(t *testing.T) {
-	b := s.box(t, sandbox.Spec{Env: []string{"OF_THE_SANDBOX=1", "OVERRIDDEN=no"}})
-	t.Run("standard streams", func(t *testing.T) {
-		r := run(t, b, sandbox.Command{
-			Argv:  []string{"sh", "-c", "cat; echo to stderr >&2"},
-			Stdin: strings.NewReader("to stdout\n"),
-		})
-		if r.Outcome != sandbox.OK || r.stdout != "to stdout\n" || r.stderr != "to stderr\n" ||
-			r.StdoutSize != 10 || r.StderrSize != 10 {
-			t.Errorf("%+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
-		}
-	})
-	t.Run("much input and output", func(t *testing.T) {
-		in := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, several windows
-		var out bytes.Buffer
-		r := run(t, b, sandbox.Command{
-			Argv:        []string{"cat"},
-			Stdin:       bytes.NewReader(in),
-			Stdout:      &out,
-			OutputBytes: -1,
-		})
-		if r.Outcome != sandbox.OK || !bytes.Equal(out.Bytes(), in) {
-			t.Errorf("%+v, %v: %d bytes came back of %d", r.Result, r.err, out.Len(), len(in))
-		}
-	})
-	t.Run("input nobody reads", func(t *testing.T) {
-		r := run(t, b, sandbox.Command{Argv: []string{"true"}, Stdin: bytes.NewReader(make([]byte, 4<<20))})
-		if r.Outcome != sandbox.OK {
-			t.Errorf("%+v, %v", r.Result, r.err)
-		}
-	})
-	t.Run("environment", func(t *testing.T) {
-		t.Setenv("SECRET_OF_THE_HOST", "leaked")
-		r := run(t, b, sandbox.Command{Argv: []string{"env"}, Env: []string{"OF_THE_CALL=2", "OVERRIDDEN=yes"}})
-		for _, want := range []string{"OF_THE_SANDBOX=1\n", "OF_THE_CALL=2\n", "OVERRIDDEN=yes\n",
-			"HOME=" + home(t, b) + "\n"} {
-			if !strings.Contains(r.stdout, want) {
-				t.Errorf("%q is missing in %q", want, r.stdout)
-			}
-		}
-		if strings.Contains(r.stdout, "SECRET_OF_THE_HOST") || strings.Contains(r.stdout, "=no") {
-			t.Errorf("the environment is %q", r.stdout)
-		}
-	})
-	t.Run("folder", func(t *testing.T) {
-		for dir, want := range map[string]string{"": home(t, b) + "\n", "/tmp": "/tmp\n", ".": home(t, b) + "\n"} {
-			if r := run(t, b, sandbox.Command{Argv: []string{"pwd"}, Dir: dir}); r.stdout != want {
-				t.Errorf("in %q: %q, want %q", dir, r.stdout, want)
-			}
-		}
-	})
-	t.Run("what cannot be started", func(t *testing.T) {
-		for name, c := range map[string]sandbox.Command{
-			"no program": {}, "a program that is not there": {Argv: []string{"no-such-program"}},
-			"a folder that is not there": {Argv: []string{"true"}, Dir: "/nowhere"},
-			"a file that is no program":  {Argv: []string{"/etc/passwd"}},
-			"arguments too long":         {Argv: []string{"echo", strings.Repeat("x", 1<<20)}},
-		} {
-			p, err := b.Exec(t.Context(), c)
-			if err == nil {
-				r, _ := p.Wait()
-				t.Errorf("%s: started, and ended %+v", name, r)
-			}
-		}
-		if _, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"no-such-program"}}); !errors.Is(err,
-			fs.ErrNotExist) {
-			t.Errorf("a missing program: %v, want one that is fs.ErrNotExist", err)
-		}
-	})
-	t.Run("many at once", func(t *testing.T) {
-		var all sync.WaitGroup
-		for i := range 16 {
-			all.Go(func() {
-				r := shell(t, b, fmt.Sprintf("echo %d; exit %d", i, i))
-				if r.stdout != fmt.Sprintln(i) || r.Code != i {
-					t.Errorf("call %d: %+v, %v: %q", i, r.Result, r.err, r.stdout)
-				}
-			})
-		}
-		all.Wait()
-	})
-	t.Run("background", func(t *testing.T) {
-		in, type_ := io.Pipe()
-		out, say := io.Pipe()
-		p, err := b.Exec(t.Context(), sandbox.Command{
-			Argv:    []string{"sh", "-c", "while read l; do echo got $l; done"},
-			Stdin:   in,
-			Stdout:  say,
-			Timeout: -1,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, word := range []string{"one", "two"} {
-			fmt.Fprintln(type_, word)
-			line := make([]byte, len("got ")+len(word)+1)
-			if _, err := io.ReadFull(out, line); err != nil || string(line) != "got "+word+"\n" {
-				t.Errorf("%q, %v", line, err)
-			}
-		}
-		type_.Close()
-		if r, err := p.Wait(); err != nil || r.Outcome != sandbox.OK {
-			t.Errorf("%+v, %v", r, err)
-		}
-	})
-	t.Run("in the background, as many as may be", s.manyInBackground)
-	t.Run("ping", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		if err := b.Ping(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+// callChecks are the checks that share one sandbox.
+type callChecks struct {
+	suite
+	b sandbox.Sandbox
 }
 
-// manyInBackground has most of the processes that a sandbox may have be calls
-// of their own: what starts and watches them is not the code's.
+// calls checks how programs are started, and their input, output, environment and folder.
+func (s suite) calls(t *testing.T) {
+	b := s.box(t, sandbox.Spec{Env: []string{"OF_THE_SANDBOX=1", "OVERRIDDEN=no"}})
+	c := callChecks{s, b}
+	t.Run("standard streams", c.streams)
+	t.Run("much input and output", c.largeStreams)
+	t.Run("input nobody reads", c.unreadInput)
+	t.Run("environment", c.environment)
+	t.Run("folder", c.folder)
+	t.Run("what cannot be started", c.startErrors)
+	t.Run("many at once", c.concurrent)
+	t.Run("background", c.background)
+	t.Run("in the background, as many as may be", s.manyInBackground)
+	t.Run("ping", c.ping)
+}
+
+func (s callChecks) streams(t *testing.T) {
+	b := s.b
+	r := run(t, b, sandbox.Command{
+		Argv:  []string{"sh", "-c", "cat; echo to stderr >&2"},
+		Stdin: strings.NewReader("to stdout\n"),
+	})
+	if r.Outcome != sandbox.OK || r.stdout != "to stdout\n" || r.stderr != "to stderr\n" ||
+		r.StdoutSize != 10 || r.StderrSize != 10 {
+		t.Errorf("%+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
+	}
+}
+
+func (s callChecks) largeStreams(t *testing.T) {
+	b := s.b
+	in := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, several windows
+	var out bytes.Buffer
+	r := run(t, b, sandbox.Command{
+		Argv:        []string{"cat"},
+		Stdin:       bytes.NewReader(in),
+		Stdout:      &out,
+		OutputBytes: -1,
+	})
+	if r.Outcome != sandbox.OK || !bytes.Equal(out.Bytes(), in) {
+		t.Errorf("%+v, %v: %d bytes came back of %d", r.Result, r.err, out.Len(), len(in))
+	}
+}
+
+func (s callChecks) unreadInput(t *testing.T) {
+	b := s.b
+	r := run(t, b, sandbox.Command{Argv: []string{"true"}, Stdin: bytes.NewReader(make([]byte, 4<<20))})
+	if r.Outcome != sandbox.OK {
+		t.Errorf("%+v, %v", r.Result, r.err)
+	}
+}
+
+func (s callChecks) environment(t *testing.T) {
+	b := s.b
+	t.Setenv("SECRET_OF_THE_HOST", "leaked")
+	r := run(t, b, sandbox.Command{Argv: []string{"env"}, Env: []string{"OF_THE_CALL=2", "OVERRIDDEN=yes"}})
+	for _, want := range []string{"OF_THE_SANDBOX=1\n", "OF_THE_CALL=2\n", "OVERRIDDEN=yes\n",
+		"HOME=" + home(t, b) + "\n"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is missing in %q", want, r.stdout)
+		}
+	}
+	if strings.Contains(r.stdout, "SECRET_OF_THE_HOST") || strings.Contains(r.stdout, "=no") {
+		t.Errorf("the environment is %q", r.stdout)
+	}
+}
+
+func (s callChecks) folder(t *testing.T) {
+	b := s.b
+	for dir, want := range map[string]string{"": home(t, b) + "\n", "/tmp": "/tmp\n", ".": home(t, b) + "\n"} {
+		if r := run(t, b, sandbox.Command{Argv: []string{"pwd"}, Dir: dir}); r.stdout != want {
+			t.Errorf("in %q: %q, want %q", dir, r.stdout, want)
+		}
+	}
+}
+
+func (s callChecks) startErrors(t *testing.T) {
+	b := s.b
+	for name, c := range map[string]sandbox.Command{
+		"no program": {}, "a program that is not there": {Argv: []string{"no-such-program"}},
+		"a folder that is not there": {Argv: []string{"true"}, Dir: "/nowhere"},
+		"a file that is no program":  {Argv: []string{"/etc/passwd"}},
+		"arguments too long":         {Argv: []string{"echo", strings.Repeat("x", 1<<20)}},
+	} {
+		p, err := b.Exec(t.Context(), c)
+		if err == nil {
+			r, _ := p.Wait()
+			t.Errorf("%s: started, and ended %+v", name, r)
+		}
+	}
+	if _, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"no-such-program"}}); !errors.Is(err,
+		fs.ErrNotExist) {
+		t.Errorf("a missing program: %v, want one that is fs.ErrNotExist", err)
+	}
+}
+
+func (s callChecks) concurrent(t *testing.T) {
+	b := s.b
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() {
+			r := shell(t, b, fmt.Sprintf("echo %d; exit %d", i, i))
+			if r.stdout != fmt.Sprintln(i) || r.Code != i {
+				t.Errorf("call %d: %+v, %v: %q", i, r.Result, r.err, r.stdout)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func (s callChecks) background(t *testing.T) {
+	b := s.b
+	in, type_ := io.Pipe()
+	out, say := io.Pipe()
+	p, err := b.Exec(t.Context(), sandbox.Command{
+		Argv:    []string{"sh", "-c", "while read l; do echo got $l; done"},
+		Stdin:   in,
+		Stdout:  say,
+		Timeout: -1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"one", "two"} {
+		fmt.Fprintln(type_, word)
+		line := make([]byte, len("got ")+len(word)+1)
+		if _, err := io.ReadFull(out, line); err != nil || string(line) != "got "+word+"\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+	}
+	type_.Close()
+	if r, err := p.Wait(); err != nil || r.Outcome != sandbox.OK {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func (s callChecks) ping(t *testing.T) {
+	b := s.b
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := b.Ping(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+// manyInBackground starts nearly as many calls as the sandbox may have processes. The processes of the sandbox
+// itself, which start and watch the calls, must not count.
 func (s suite) manyInBackground(t *testing.T) {
 	if !s.noWall() && !s.driver.Capabilities().OwnUsers {
 		t.Skip("the code and what watches it are one user here, and counted together")
@@ -160,12 +194,12 @@ func (s suite) manyInBackground(t *testing.T) {
 	}
 }
 
-// daemon starts something that has left every group and session and lives on,
-// and says when it does.
+// daemon is a script that starts a process in a session of its own, which continues after the script, and prints
+// "started" when that process runs.
 const daemon = `(setsid sh -c 'while :; do date +%s%N >beat; sleep 0.02; done' >/dev/null 2>&1 &)
 while [ ! -s beat ]; do sleep 0.01; done; echo started; `
 
-// beats reports whether what daemon started is still alive.
+// beats reports whether the process that daemon started is alive.
 func beats(t *testing.T, b sandbox.Sandbox) bool {
 	t.Helper()
 	r := shell(t, b,
@@ -173,11 +207,10 @@ func beats(t *testing.T, b sandbox.Sandbox) bool {
 	return r.Code != 0
 }
 
-// toBegin is how long a shell may take to come to its first line, on a machine
-// that is busy.
+// toBegin is how long a shell may take to reach the first line of its script on a busy machine.
 const toBegin = 5 * time.Second
 
-// ends are the ways a call ends.
+// ends checks how calls end: on their own, by a signal, at the deadline, and with all their descendants.
 func (s suite) ends(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
@@ -210,72 +243,76 @@ func (s suite) ends(t *testing.T) {
 			alive(t, b)
 		})
 	}
-	t.Run("with all its descendants", func(t *testing.T) {
-		for name, end := range map[string]func(context.Context, context.CancelFunc, sandbox.Process) string{
-			"by itself": func(context.Context, context.CancelFunc, sandbox.Process) string { return "" },
-			"killed": func(_ context.Context, _ context.CancelFunc, p sandbox.Process) string {
-				p.Signal(9)
-				return "sleep 1000"
-			},
-			"cancelled": func(_ context.Context, cancel context.CancelFunc, _ sandbox.Process) string {
-				cancel()
-				return "sleep 1000"
-			},
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				b := s.box(t, sandbox.Spec{})
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				out, say := io.Pipe()
-				after := ""
-				if name != "by itself" {
-					after = "sleep 1000"
-				}
-				p, err := b.Exec(ctx, sandbox.Command{
-					Argv:    []string{"sh", "-c", daemon + after},
-					Stdout:  say,
-					Timeout: patience,
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if _, err := io.ReadFull(out, make([]byte, len("started\n"))); err != nil {
-					t.Fatal(err)
-				}
-				end(ctx, cancel, p)
-				if r, err := p.Wait(); name == "cancelled" && !errors.Is(err, context.Canceled) {
-					t.Errorf("%+v, %v, want the cancellation as the error", r, err)
-				}
-				if beats(t, b) {
-					t.Error("something lives on")
-				}
-			})
-		}
-		t.Run("at the deadline", func(t *testing.T) {
+	t.Run("with all its descendants", s.endsWithDescendants)
+	t.Run("a thousand orphans", s.reapsOrphans)
+}
+
+func (s suite) endsWithDescendants(t *testing.T) {
+	for name, end := range map[string]func(context.Context, context.CancelFunc, sandbox.Process) string{
+		"by itself": func(context.Context, context.CancelFunc, sandbox.Process) string { return "" },
+		"killed": func(_ context.Context, _ context.CancelFunc, p sandbox.Process) string {
+			p.Signal(9)
+			return "sleep 1000"
+		},
+		"cancelled": func(_ context.Context, cancel context.CancelFunc, _ sandbox.Process) string {
+			cancel()
+			return "sleep 1000"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := s.box(t, sandbox.Spec{})
-			if r := run(t, b, sandbox.Command{
-				Argv:    []string{"sh", "-c", daemon + "sleep 1000"},
-				Timeout: 2 * time.Second,
-			}); r.Outcome != sandbox.TimedOut {
-				t.Errorf("%+v, %v", r.Result, r.err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			out, say := io.Pipe()
+			after := ""
+			if name != "by itself" {
+				after = "sleep 1000"
+			}
+			p, err := b.Exec(ctx, sandbox.Command{
+				Argv:    []string{"sh", "-c", daemon + after},
+				Stdout:  say,
+				Timeout: patience,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(out, make([]byte, len("started\n"))); err != nil {
+				t.Fatal(err)
+			}
+			end(ctx, cancel, p)
+			if r, err := p.Wait(); name == "cancelled" && !errors.Is(err, context.Canceled) {
+				t.Errorf("%+v, %v, want the cancellation as the error", r, err)
 			}
 			if beats(t, b) {
 				t.Error("something lives on")
 			}
 		})
-	})
-	t.Run("a thousand orphans", func(t *testing.T) {
+	}
+	t.Run("at the deadline", func(t *testing.T) {
+		t.Parallel()
 		b := s.box(t, sandbox.Spec{})
-		if r := shell(t, b,
-			`i=0; while [ $i -lt 1000 ]; do (true &); i=$((i+1)); done; echo done`); r.stdout != "done\n" {
-			t.Errorf("%+v, %v: %s", r.Result, r.err, r.stderr)
+		if r := run(t, b, sandbox.Command{
+			Argv:    []string{"sh", "-c", daemon + "sleep 1000"},
+			Timeout: 2 * time.Second,
+		}); r.Outcome != sandbox.TimedOut {
+			t.Errorf("%+v, %v", r.Result, r.err)
+		}
+		if beats(t, b) {
+			t.Error("something lives on")
 		}
 	})
 }
 
-// output are programs that say more than they should, or oddly.
+func (s suite) reapsOrphans(t *testing.T) {
+	b := s.box(t, sandbox.Spec{})
+	if r := shell(t, b,
+		`i=0; while [ $i -lt 1000 ]; do (true &); i=$((i+1)); done; echo done`); r.stdout != "done\n" {
+		t.Errorf("%+v, %v: %s", r.Result, r.err, r.stderr)
+	}
+}
+
+// output checks programs that print more than the limit, or print in unusual ways.
 func (s suite) output(t *testing.T) {
 	b := s.box(t, sandbox.Spec{Limits: sandbox.Limits{OutputBytes: 10_000}})
 	for stream, redirect := range map[string]string{"stdout": "", "stderr": " >&2"} {
@@ -339,7 +376,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// terminals are programs that want to talk to a person.
+// terminals checks programs that want to talk to a person at a terminal.
 func (s suite) terminals(t *testing.T) {
 	if !s.driver.Capabilities().Terminals {
 		t.Skip("the driver has no terminals")

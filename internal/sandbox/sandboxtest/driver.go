@@ -9,8 +9,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Tried has a driver be closed with the test, which is skipped with what Doctor
-// says where the driver makes no sandboxes.
+// Tried returns the driver, which is closed when the test ends. If the driver can make no sandboxes here, Tried
+// skips the test with the advice of Doctor.
 func Tried(t testing.TB, d sandbox.Driver) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -25,8 +25,7 @@ func Tried(t testing.TB, d sandbox.Driver) {
 	}
 }
 
-// Folder is one for a driver, which other users may pass through. It has to be
-// empty at the end of the test.
+// Folder returns a folder for a driver that other users may enter. It must be empty when the test ends.
 func Folder(t testing.TB) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -41,8 +40,7 @@ func Folder(t testing.TB) string {
 	return folder
 }
 
-// Lacks checks what a driver says that lacks a program: no sandboxes, and what
-// to do about it.
+// Lacks checks a driver whose program is missing: it makes no sandboxes and says what to do about it.
 func Lacks(t *testing.T, d sandbox.Driver, remedy string) {
 	t.Helper()
 	defer d.Close()

@@ -62,10 +62,10 @@ var countedResources = []counted{
 	{name: "leases", most: 1000, want: 4, long: true},
 }
 
-// takers is how many processes of a sandbox take a resource at once.
+// takers is how many processes of a sandbox take a resource at the same time.
 const takers = 12
 
-// exhaustion is that a sandbox which takes all that it can get leaves the host and other sandboxes what they had.
+// exhaustion checks that a sandbox which takes all it can get leaves enough for the host and for other sandboxes.
 func (s suite) exhaustion(t *testing.T) {
 	onHost := filepath.Join(t.TempDir(), "probe")
 	if err := os.WriteFile(onHost, s.probe, 0o755); err != nil {
@@ -105,7 +105,7 @@ func (s suite) exhaustion(t *testing.T) {
 	}
 }
 
-// ableOnHost says whether a program of the host gets so many of a resource.
+// ableOnHost reports whether a program of the host gets an amount of a resource.
 func ableOnHost(t *testing.T, probe, kind, want string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -120,8 +120,8 @@ func ableOnHost(t *testing.T, probe, kind, want string) string {
 	return got
 }
 
-// takeAll has a sandbox take a resource until it is refused, and keep it until release is called. told is what it
-// got, or how it ended.
+// takeAll makes a sandbox take a resource until it is refused, and keep it until release is called. told is what the
+// sandbox got, or how it ended.
 func (s suite) takeAll(t *testing.T, b sandbox.Sandbox, c counted) (release func(), seen []string) {
 	t.Helper()
 	read, write := io.Pipe()

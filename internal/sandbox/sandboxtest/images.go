@@ -14,13 +14,12 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// where libraries of programs are, on the systems there are.
-var where = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/x86_64-linux-gnu",
+// libraryFolders are where systems keep the libraries of programs.
+var libraryFolders = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/x86_64-linux-gnu",
 	"/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"}
 
-// buildImage lays out a small system in a folder closed to other users: a
-// shell and a few programs of the host with their libraries, and what may not
-// lead anywhere.
+// buildImage makes a small system in a folder that is closed to other users: a shell, a few programs of the host
+// with their libraries, and links that must lead nowhere.
 func (s suite) buildImage(t *testing.T) string {
 	t.Helper()
 	outer := filepath.Join(t.TempDir(), "private")
@@ -91,8 +90,7 @@ func copyIn(t *testing.T, from, to string) {
 	}
 }
 
-// copyLibraries copies what a program is linked to, and its loader, to where
-// they are on the host.
+// copyLibraries copies the libraries and the loader of a program to the places that they have on the host.
 func copyLibraries(t *testing.T, root, program string) {
 	t.Helper()
 	f, err := elf.Open(program)
@@ -115,7 +113,7 @@ func copyLibraries(t *testing.T, root, program string) {
 		t.Fatal(err)
 	}
 	for _, library := range needed {
-		for _, dir := range where {
+		for _, dir := range libraryFolders {
 			at := filepath.Join(dir, library)
 			if _, err := os.Stat(at); err != nil {
 				continue
@@ -129,8 +127,7 @@ func copyLibraries(t *testing.T, root, program string) {
 	}
 }
 
-// offersImages skips the group for a driver that shows the host whatever image
-// is asked for.
+// offersImages skips the group if the driver shows the host whatever image is requested.
 func (s suite) offersImages(t *testing.T) {
 	t.Helper()
 	if s.noWall() {
@@ -138,7 +135,7 @@ func (s suite) offersImages(t *testing.T) {
 	}
 }
 
-// images are systems other than the host's.
+// images checks sandboxes with a system other than the host's.
 func (s suite) images(t *testing.T) {
 	s.offersImages(t)
 	root := s.buildImage(t)
@@ -193,7 +190,7 @@ func (s suite) images(t *testing.T) {
 	}
 }
 
-// missing is what an image does not have.
+// missing checks what is reported about programs that an image does not have.
 func (s suite) missing(t *testing.T, b sandbox.Sandbox) {
 	t.Helper()
 	for program, want := range map[string]string{
@@ -208,7 +205,7 @@ func (s suite) missing(t *testing.T, b sandbox.Sandbox) {
 	}
 }
 
-// badImages are told from good ones before anything runs.
+// badImages checks that images which cannot be used are refused before anything runs.
 func (s suite) badImages(t *testing.T) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "file")
@@ -231,7 +228,8 @@ func (s suite) badImages(t *testing.T) {
 	}
 }
 
-// treesInImages are shown where an image has room for them, and lead nowhere.
+// treesInImages checks that folders of the host are shown where the image has a place for them, and that links in
+// the image do not redirect them.
 func (s suite) treesInImages(t *testing.T, root string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -12,7 +12,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// identity is who the code in a sandbox is, and what it was given.
+// identity checks which user the code runs as, and what it was given.
 func (s suite) identity(t *testing.T) {
 	t.Setenv("SECRET_OF_THE_HOST", "leaked")
 	b := s.probed(t, sandbox.Spec{})
@@ -41,11 +41,11 @@ func (s suite) identity(t *testing.T) {
 	}
 }
 
-// refused are the answers that mean no.
+// refused are the results of the probe that mean a refusal.
 var refused = []string{"EPERM", "EACCES", "ENOENT", "ENOSYS", "ESRCH", "EROFS", "ENXIO", "ENODEV", "EAFNOSUPPORT",
 	"EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EXDEV", "empty"}
 
-// isolation is what the code must not reach.
+// isolation checks that the code reaches nothing of the host.
 func (s suite) isolation(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("of the host"), 0o644); err != nil {
@@ -106,7 +106,7 @@ func (s suite) isolation(t *testing.T) {
 	})
 }
 
-// network is that there is none.
+// network checks that there is no network unless one is set.
 func (s suite) network(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

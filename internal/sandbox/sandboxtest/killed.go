@@ -14,8 +14,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Busy has a sandbox run programs, with a word on the command line of one, until
-// its host ends. paused has it stand still.
+// Busy makes a sandbox run programs until its host ends, one of them with a given word on its command line. If
+// paused is set, the sandbox is paused.
 func Busy(t *testing.T, s sandbox.Sandbox, word string, paused bool) {
 	t.Helper()
 	if _, err := s.Exec(t.Context(), sandbox.Command{
@@ -37,9 +37,9 @@ func AwaitDeath() {
 	time.Sleep(time.Hour)
 }
 
-// KillHost starts another host, which ends in AwaitDeath, kills it and waits
-// until nothing runs whose command line has one of words. Each of them has to be
-// seen before. It gives what Groups finds the host's groups by.
+// KillHost starts another host, which ends in AwaitDeath, kills it, and waits until no process runs whose command
+// line has one of words. Each word must have been seen before. It returns what Groups finds the control groups of
+// that host by.
 func KillHost(t *testing.T, host *exec.Cmd, words func() []string) (groups string) {
 	t.Helper()
 	out, err := host.StderrPipe()
@@ -76,7 +76,7 @@ func become(so func() bool) bool {
 	return true
 }
 
-// Runs tells whether there is a process with a word on its command line.
+// Runs reports whether there is a process with a word on its command line.
 func Runs(word string) bool {
 	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	return slices.ContainsFunc(all, func(file string) bool {

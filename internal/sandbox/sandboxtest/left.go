@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// LeavesNothing has sandboxes be made and ended by cycle, and looks for what
-// they left: open files, mounts, control groups that are named after this
-// process, and what more finds that should not be there.
+// LeavesNothing calls cycle, which makes and closes sandboxes, and checks that nothing is left: no open files,
+// mounts or control groups named after this process, and nothing that more returns.
 func LeavesNothing(t *testing.T, times int, cycle func(), more func() []string) {
 	t.Helper()
 	cycle() // what is opened once is open now
@@ -33,7 +32,7 @@ func LeavesNothing(t *testing.T, times int, cycle func(), more func() []string) 
 	}
 }
 
-// here is what of this process may become more.
+// here is how many open files and mounts this process has.
 type here struct{ files, mounts int }
 
 func hereNow(t *testing.T) here {
@@ -49,7 +48,7 @@ func hereNow(t *testing.T) here {
 	return here{files: len(files), mounts: strings.Count(string(mounts), "\n")}
 }
 
-// Groups are the control groups of sandboxes with one of these in their names.
+// Groups returns the control groups of sandboxes whose names contain one of the arguments.
 func Groups(parts ...string) (all []string) {
 	filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error {
 		if err != nil || !e.IsDir() || !strings.HasPrefix(e.Name(), "gatehouse-") {
@@ -63,5 +62,5 @@ func Groups(parts ...string) (all []string) {
 	return all
 }
 
-// number is how a process is told in the name of a control group.
+// number is how the name of a control group refers to a process.
 func number(pid int) string { return fmt.Sprintf("-%d-", pid) }

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// Verdict is what came of one group of checks with one driver.
+// Verdict is the result of one group of checks with one driver.
 type Verdict struct{ Group, Tells string }
 
 const verdictMark = "verdict: "
 
 func (v Verdict) String() string { return verdictMark + v.Group + ": " + v.Tells }
 
-// Verdicts finds them in what a run of the suite printed.
+// Verdicts returns the verdicts that a run of the suite has printed.
 func Verdicts(output []byte) (all []Verdict) {
 	for line := range bytes.Lines(output) {
 		_, after, found := strings.Cut(strings.TrimSpace(string(line)), verdictMark)
@@ -28,15 +28,13 @@ func Verdicts(output []byte) (all []Verdict) {
 	return all
 }
 
-// MatrixVariable names the environment variable with the path of the matrix
-// that is to be written.
+// MatrixVariable names the environment variable with the path of the matrix to write.
 const MatrixVariable = "GATEHOUSE_SANDBOX_MATRIX"
 
-// columns are the drivers there are or may be, with how each is named in the
-// matrix.
+// columns are the drivers of the matrix, with the title of each.
 var columns = []string{"namespaces, root", "namespaces, a user", "process", "gvisor", "oci", "qemu", "firecracker"}
 
-// groups say what each group of checks is about.
+// groups describes each group of checks.
 var groups = []struct{ name, about string }{
 	{"calls", "streams, environment, folder, many at once, background"},
 	{"ends", "codes, signals, deadlines; nothing that came of a call outlives it"},
@@ -66,8 +64,7 @@ var groups = []struct{ name, about string }{
 	{"snapshots", "programs, files, clock and randomness of what goes on from a moment, once and more often"},
 }
 
-// Record writes the verdicts of one driver into the matrix, if one is to be
-// written. How it is named is one of the columns.
+// Record writes the verdicts of one driver into the matrix, if one is to be written. The name is that of a column.
 func Record(t *testing.T, driver string, verdicts []Verdict) {
 	t.Helper()
 	path := os.Getenv(MatrixVariable)
@@ -87,7 +84,7 @@ func Record(t *testing.T, driver string, verdicts []Verdict) {
 	}
 }
 
-// readMatrix gives the cells by group and driver.
+// readMatrix returns the cells by group and driver.
 func readMatrix(b []byte) map[string]map[string]string {
 	table := map[string]map[string]string{}
 	var heads []string
@@ -145,8 +142,7 @@ func writeMatrix(table map[string]map[string]string) []byte {
 	return []byte(b.String())
 }
 
-// known reports whether a group is described, so that none is left out of the
-// matrix.
+// known reports whether a group is described, so that none is missing in the matrix.
 func known(name string) bool {
 	return slices.ContainsFunc(groups, func(g struct{ name, about string }) bool { return g.name == name })
 }

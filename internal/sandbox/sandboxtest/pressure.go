@@ -16,8 +16,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// pressure is what else can be used up. Whatever comes of it, the sandbox is of
-// use afterwards, and so is another one.
+// pressure checks further resources that code can use up. Afterwards the sandbox and another one must still work.
 func (s suite) pressure(t *testing.T) {
 	limits := sandbox.Limits{MemoryMiB: 96, Processes: 64, Descriptors: 200}
 	// What is refused also where memory is held process by process.
@@ -67,7 +66,7 @@ func (s suite) pressure(t *testing.T) {
 	})
 }
 
-// traps are designs that look safe and are not, each tried by name.
+// traps checks designs that look safe and are not, each by name.
 func (s suite) traps(t *testing.T) {
 	can := s.driver.Capabilities()
 	t.Run("files that fill the memory do not wedge the sandbox", func(t *testing.T) {
@@ -144,7 +143,7 @@ func (s suite) traps(t *testing.T) {
 	})
 }
 
-// floods are streams that do not end, or end oddly.
+// floods checks streams that do not end, or end in an unusual way.
 func (s suite) floods(t *testing.T) {
 	b := s.box(t, sandbox.Spec{Limits: sandbox.Limits{OutputBytes: 100_000}})
 	for name, c := range map[string]struct {
@@ -199,7 +198,7 @@ func (c *counter) sum() int {
 	return c.n
 }
 
-// oddEnds are sandboxes that end at an odd moment.
+// oddEnds checks sandboxes that end at an unusual moment.
 func (s suite) oddEnds(t *testing.T) {
 	t.Run("while it forks", func(t *testing.T) {
 		if s.noWall() || s.driver.Capabilities().Processes == sandbox.NotEnforced {
@@ -263,7 +262,7 @@ func (s suite) oddEnds(t *testing.T) {
 	})
 }
 
-// endless is a file that does not end; begun is called once it is read.
+// endless is a file without an end; begun is called when it is read for the first time.
 func endless(begun func()) *endlessReader { return &endlessReader{begun: begun} }
 
 type endlessReader struct {
@@ -272,7 +271,7 @@ type endlessReader struct {
 	reads int
 }
 
-// Read gives little at a time, and gives up if no other does.
+// Read returns a few bytes at a time, and an error if nothing else stops the reader.
 func (e *endlessReader) Read(b []byte) (int, error) {
 	e.once.Do(e.begun)
 	time.Sleep(time.Millisecond)

@@ -1,5 +1,5 @@
-// Package sandboxtest is what every driver of sandboxes has to pass: how calls
-// behave, what the code in a sandbox must not reach, and what it may use up.
+// Package sandboxtest is the test suite that every driver of sandboxes passes: how calls behave, what code in a
+// sandbox must not reach, and which limits hold.
 package sandboxtest
 
 import (
@@ -23,8 +23,7 @@ const (
 	probePath = "./probe"   // of the folder where programs begin
 )
 
-// Run runs the suite and gives what came of each group; Record is for that.
-// Each test gets sandboxes of its own of the driver.
+// Run runs the suite and returns the verdict of each group, for Record. Each test makes sandboxes of its own.
 func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 	s := newSuite(t, d)
 	for _, group := range []struct {
@@ -90,8 +89,7 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 	return verdicts
 }
 
-// Pressure runs what is about the limits of a sandbox, for a driver that enforces them in another way than on most
-// machines.
+// Pressure runs the groups about limits, for a driver that enforces them in another way than on most machines.
 func Pressure(t *testing.T, d sandbox.Driver) {
 	s := newSuite(t, d)
 	t.Run("resources", s.resources)
@@ -104,13 +102,19 @@ func newSuite(t *testing.T, d sandbox.Driver) suite {
 	return suite{driver: d, probe: buildProbe(t), lacks: &atomic.Bool{}, other: &atomic.Pointer[string]{}}
 }
 
-// walls are the groups that a driver without one does not pass, and is not
-// thought to.
+// walls are the groups that a driver without isolation does not pass.
 var walls = []string{"identity", "isolation", "network", "way out", "resources", "pressure", "exhaustion", "traps"}
 
 func (s suite) noWall() bool { return s.driver.Capabilities().Tier <= sandbox.NoIsolation }
 
-// home is the folder where programs begin.
+// deadline returns a context that ends with the test, after patience at the latest.
+func deadline(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// home returns the folder where programs begin.
 func home(t *testing.T, b sandbox.Sandbox) string {
 	t.Helper()
 	return strings.TrimSpace(shell(t, b, "pwd -P").stdout)
@@ -125,15 +129,15 @@ type suite struct {
 	strictly bool // every sandbox of the group has the strict profile
 }
 
-// notOffered skips what is about something the driver's sandboxes do not have.
+// notOffered skips the test because the sandboxes of the driver lack a feature.
 func (s suite) notOffered(t *testing.T, what string) {
 	t.Helper()
 	s.lacks.Store(true)
 	t.Skipf("sandboxes of this driver do not offer %s", what)
 }
 
-// buildProbe builds the program that tries from inside what must not work.
-// Where Go is out of reach the environment names a built one.
+// buildProbe returns the program that tries from inside what must not work. Where there is no Go, ProbeVariable
+// names one that is built.
 func buildProbe(t *testing.T) []byte {
 	t.Helper()
 	if built := os.Getenv(ProbeVariable); built != "" {
@@ -152,8 +156,7 @@ func buildProbe(t *testing.T) []byte {
 	return program
 }
 
-// ProbeVariable names the environment variable that may hold the path of a
-// built probe.
+// ProbeVariable names the environment variable that may hold the path of a built probe.
 const ProbeVariable = "SANDBOXTEST_PROBE"
 
 // BuildProbe builds the probe at out.
@@ -170,7 +173,7 @@ func BuildProbe(t *testing.T, out string) {
 	}
 }
 
-// box is a sandbox that is closed with the test.
+// box makes a sandbox that is closed when the test ends.
 func (s suite) box(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -188,7 +191,7 @@ func (s suite) box(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
 	return b
 }
 
-// probed is a sandbox with the probe in it.
+// probed makes a sandbox with the probe in it.
 func (s suite) probed(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
 	t.Helper()
 	b := s.box(t, spec)
@@ -203,7 +206,7 @@ func (s suite) probed(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
 	return b
 }
 
-// ran is how a call went.
+// ran is the outcome of a call.
 type ran struct {
 	sandbox.Result
 	err            error
@@ -236,7 +239,7 @@ func shell(t *testing.T, b sandbox.Sandbox, script string) ran {
 	return run(t, b, sandbox.Command{Argv: []string{"sh", "-c", script}})
 }
 
-// alive fails the test when the sandbox does not run programs any more.
+// alive fails the test if the sandbox no longer runs programs.
 func alive(t *testing.T, b sandbox.Sandbox) {
 	t.Helper()
 	if r := shell(t, b, "echo alive"); r.Outcome != sandbox.OK || r.stdout != "alive\n" {
@@ -244,7 +247,7 @@ func alive(t *testing.T, b sandbox.Sandbox) {
 	}
 }
 
-// answers are what the probe found, by name.
+// answers runs the probe and returns its results by name.
 func answers(t *testing.T, b sandbox.Sandbox, argv ...string) map[string]string {
 	t.Helper()
 	r := run(t, b, sandbox.Command{Argv: append([]string{probePath}, argv...)})

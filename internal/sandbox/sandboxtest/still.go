@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// pausable is a sandbox that can be paused here; else the test is skipped.
+// pausable makes a sandbox that can be paused, or skips the test if the driver has none.
 func (s suite) pausable(t *testing.T, spec sandbox.Spec) (sandbox.Sandbox, sandbox.Pausable) {
 	t.Helper()
 	b := s.box(t, spec)
@@ -30,7 +30,7 @@ func (s suite) pausable(t *testing.T, spec sandbox.Spec) (sandbox.Sandbox, sandb
 	return b, p
 }
 
-// counting counts the bytes it is given.
+// counting counts the bytes that are written to it.
 type counting struct{ n atomic.Int64 }
 
 func (c *counting) Write(b []byte) (int, error) {
@@ -38,7 +38,7 @@ func (c *counting) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// rest waits until what was on its way has come.
+// rest waits until no more bytes arrive, and returns how many there are.
 func (c *counting) rest(t *testing.T) int64 {
 	t.Helper()
 	const quiet = 200 * time.Millisecond
@@ -54,7 +54,7 @@ func (c *counting) rest(t *testing.T) int64 {
 	}
 }
 
-// more waits until there is more than that.
+// more waits until there are more bytes than a number.
 func (c *counting) more(t *testing.T, than int64) {
 	t.Helper()
 	for end := time.Now().Add(patience); c.n.Load() <= than; time.Sleep(time.Millisecond) {
@@ -66,117 +66,125 @@ func (c *counting) more(t *testing.T, than int64) {
 
 const ticks = "while :; do echo tick; sleep 0.01; done"
 
-// pause is how everything stands still and goes on.
+// pause checks that a sandbox stops and continues as a whole.
 func (s suite) pause(t *testing.T) {
 	s.pausable(t, sandbox.Spec{})
-	t.Run("it stands still and goes on", func(t *testing.T) {
-		t.Parallel()
-		b, p := s.pausable(t, sandbox.Spec{})
-		shell(t, b, "echo kept >/home/user/kept; echo kept >/tmp/kept")
-		var seen counting
-		c, err := b.Exec(t.Context(), sandbox.Command{
-			Argv:        []string{"sh", "-c", ticks},
-			Stdout:      &seen,
-			Timeout:     -1,
-			OutputBytes: -1,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 5 {
-			seen.more(t, seen.n.Load())
-			for range 2 {
-				if err := p.Pause(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			still := seen.rest(t)
-			for range 2 {
-				if err := p.Resume(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-			}
-			seen.more(t, still)
-			if r := shell(t, b, "cat /home/user/kept /tmp/kept"); r.stdout != "kept\nkept\n" {
-				t.Errorf("%+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
-			}
-		}
-		c.Signal(9)
-		if r, err := c.Wait(); r.Signal != 9 || err != nil {
-			t.Errorf("%+v, %v", r, err)
-		}
-		alive(t, b)
-	})
-	t.Run("it says that it is paused", func(t *testing.T) {
-		t.Parallel()
-		b, p := s.pausable(t, sandbox.Spec{})
-		if err := p.Pause(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		for name, err := range pausedAnswers(t.Context(), b) {
-			if !errors.Is(err, sandbox.ErrPaused) {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-		if err := p.Resume(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		alive(t, b)
-	})
-	t.Run("the time of a call stands still too", func(t *testing.T) {
-		t.Parallel()
-		const given = 5 * time.Second
-		b, p := s.pausable(t, sandbox.Spec{})
-		from, to := io.Pipe()
-		c, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "read line"}, Stdin: from,
-			Timeout: given})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Pause(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(given + 100*time.Millisecond)
-		if err := p.Resume(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		io.WriteString(to, "go on\n")
-		if r, err := c.Wait(); r.Outcome != sandbox.OK || err != nil {
-			t.Errorf("%+v, %v", r, err)
-		}
-		clockIsRight(t, b)
-	})
-	t.Run("closed while it is paused", func(t *testing.T) {
-		t.Parallel()
-		b, p := s.pausable(t, sandbox.Spec{})
-		c, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", ticks}, Timeout: -1})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Pause(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.Close(); err != nil {
-			t.Error(err)
-		}
-		if r, err := c.Wait(); r.Outcome != sandbox.Lost || err == nil {
-			t.Errorf("%+v, %v, want lost", r, err)
-		}
-		select {
-		case <-b.Done():
-		case <-time.After(patience):
-			t.Error("it is not done")
-		}
-		for name, err := range map[string]error{"pausing": p.Pause(t.Context()), "resuming": p.Resume(t.Context())} {
-			if !errors.Is(err, sandbox.ErrClosed) {
-				t.Errorf("%s what is closed: %v", name, err)
-			}
-		}
-	})
+	t.Run("it stands still and goes on", s.pausesAndResumes)
+	t.Run("it says that it is paused", s.pausedErrors)
+	t.Run("the time of a call stands still too", s.pausesDeadline)
+	t.Run("closed while it is paused", s.closesPaused)
 }
 
-// clockIsRight checks the clock that programs go by. It may be off by less than
-// the time for which a sandbox is paused in these tests.
+func (s suite) pausesAndResumes(t *testing.T) {
+	t.Parallel()
+	b, p := s.pausable(t, sandbox.Spec{})
+	shell(t, b, "echo kept >/home/user/kept; echo kept >/tmp/kept")
+	var seen counting
+	c, err := b.Exec(t.Context(), sandbox.Command{
+		Argv:        []string{"sh", "-c", ticks},
+		Stdout:      &seen,
+		Timeout:     -1,
+		OutputBytes: -1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		seen.more(t, seen.n.Load())
+		for range 2 {
+			if err := p.Pause(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		still := seen.rest(t)
+		for range 2 {
+			if err := p.Resume(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		seen.more(t, still)
+		if r := shell(t, b, "cat /home/user/kept /tmp/kept"); r.stdout != "kept\nkept\n" {
+			t.Errorf("%+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
+		}
+	}
+	c.Signal(9)
+	if r, err := c.Wait(); r.Signal != 9 || err != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	alive(t, b)
+}
+
+func (s suite) pausedErrors(t *testing.T) {
+	t.Parallel()
+	b, p := s.pausable(t, sandbox.Spec{})
+	if err := p.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for name, err := range pausedAnswers(t.Context(), b) {
+		if !errors.Is(err, sandbox.ErrPaused) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := p.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	alive(t, b)
+}
+
+func (s suite) pausesDeadline(t *testing.T) {
+	t.Parallel()
+	const given = 5 * time.Second
+	b, p := s.pausable(t, sandbox.Spec{})
+	from, to := io.Pipe()
+	c, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "read line"}, Stdin: from,
+		Timeout: given})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(given + 100*time.Millisecond)
+	if err := p.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(to, "go on\n")
+	if r, err := c.Wait(); r.Outcome != sandbox.OK || err != nil {
+		t.Errorf("%+v, %v", r, err)
+	}
+	clockIsRight(t, b)
+}
+
+func (s suite) closesPaused(t *testing.T) {
+	t.Parallel()
+	b, p := s.pausable(t, sandbox.Spec{})
+	c, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", ticks}, Timeout: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+	if r, err := c.Wait(); r.Outcome != sandbox.Lost || err == nil {
+		t.Errorf("%+v, %v, want lost", r, err)
+	}
+	select {
+	case <-b.Done():
+	case <-time.After(patience):
+		t.Error("it is not done")
+	}
+	for name, err := range map[string]error{"pausing": p.Pause(t.Context()), "resuming": p.Resume(t.Context())} {
+		if !errors.Is(err, sandbox.ErrClosed) {
+			t.Errorf("%s what is closed: %v", name, err)
+		}
+	}
+}
+
+// clockIsRight checks the clock of programs. Its error must be less than the time for which these tests pause a
+// sandbox.
 func clockIsRight(t *testing.T, b sandbox.Sandbox) {
 	t.Helper()
 	const off = 2 * time.Second
@@ -189,7 +197,7 @@ func clockIsRight(t *testing.T, b sandbox.Sandbox) {
 	}
 }
 
-// pausedAnswers are what a sandbox says to everything.
+// pausedAnswers returns the error of each operation on a paused sandbox.
 func pausedAnswers(ctx context.Context, b sandbox.Sandbox) map[string]error {
 	_, err := b.Exec(ctx, sandbox.Command{Argv: []string{"true"}})
 	all := map[string]error{"exec": err, "ping": b.Ping(ctx)}
@@ -222,7 +230,7 @@ func pausedAnswers(ctx context.Context, b sandbox.Sandbox) map[string]error {
 	return all
 }
 
-// usage is what a sandbox tells of what it uses.
+// usage checks what a sandbox reports about its use of resources.
 func (s suite) usage(t *testing.T) {
 	b := s.probed(t, sandbox.Spec{Limits: sandbox.Limits{MemoryMiB: 128}})
 	m, ok := b.(sandbox.UsageReporter)

@@ -7,8 +7,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// strict is that ordinary programs run with the strict profile, and that it
-// closes what it does not list.
+// strict checks that ordinary programs run with the strict profile, and that the profile closes what it does not
+// list.
 func (s suite) strict(t *testing.T) {
 	if s.noWall() {
 		s.notOffered(t, "profiles of system calls")

@@ -12,8 +12,8 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Sweeps checks that a driver that begins removes from a folder what hosts left
-// that are no more, in folders of their own that are named after the process.
+// Sweeps checks that a driver, when it starts, removes from a folder what hosts that have ended left there, in
+// folders named after their processes.
 func Sweeps(t *testing.T, prefix string, begin func(parent string) (sandbox.Driver, error)) {
 	t.Helper()
 	parent := t.TempDir()

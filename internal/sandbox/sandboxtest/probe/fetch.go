@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// fetch gets a URL through the proxy that the environment names, as asked:
-// by http, through a tunnel of connect, or of socks5.
+// fetch gets a URL through the proxy that the environment names: by plain HTTP, through a tunnel made by CONNECT, or
+// by SOCKS5.
 func fetch(say func(name, got string), args []string) {
 	got, err := fetched(args[0], args[1])
 	if err != nil {

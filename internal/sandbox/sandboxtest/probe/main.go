@@ -1,8 +1,7 @@
 //go:build linux
 
-// Command probe runs inside a sandbox and tries what must not work there. Each
-// try is one line on standard output, its name and what came of it: "allowed",
-// or the name of the error.
+// Command probe runs inside a sandbox and tries what must not work there. It prints a line for each attempt: the
+// name, and "allowed" or the name of the error.
 package main
 
 import (
@@ -39,7 +38,7 @@ func main() {
 	try(say, os.Args[2:])
 }
 
-// verdict is the name of an error.
+// verdict returns the name of an error.
 func verdict(err error) string {
 	if err == nil {
 		return "allowed"
@@ -111,7 +110,7 @@ func identity(say func(name, got string), _ []string) {
 	say("oom", strings.TrimSpace(string(adj)))
 }
 
-// isolation takes a file and a process of the host.
+// isolation tries to reach a file and a process of the host.
 func isolation(say func(name, got string), args []string) {
 	hostFile, hostPid := args[0], args[1]
 	read := func(name, path string) {
@@ -169,7 +168,7 @@ func isolation(say func(name, got string), args []string) {
 
 func must(e []os.DirEntry, _ error) []os.DirEntry { return e }
 
-// others counts the processes that can be seen beside this one.
+// others counts the other processes that are visible.
 func others() (n int) {
 	for _, e := range must(os.ReadDir("/proc")) {
 		if pid, err := strconv.Atoi(e.Name()); err == nil && pid != os.Getpid() {
@@ -179,7 +178,7 @@ func others() (n int) {
 	return n
 }
 
-// suid looks whether any file here raises privileges.
+// suid reports whether any file raises privileges.
 func suid(say func(name, got string)) {
 	var st unix.Statfs_t
 	for _, p := range []string{"/", "/usr", "/tmp", "/home/user", "/dev/shm"} {
@@ -191,8 +190,8 @@ func suid(say func(name, got string)) {
 	}
 }
 
-// kernel tries system calls that code in a sandbox has no business with. The
-// arguments are such that a kernel that let them through would do nothing.
+// kernel makes system calls that code in a sandbox does not need. The arguments are chosen so that a call which is
+// let through has no effect.
 func kernel(say func(name, got string), _ []string) {
 	try := func(name string, nr uintptr, args ...uintptr) { say(name, verdict(raw(nr, args...))) }
 	slash := append([]byte("/tmp"), 0)
@@ -251,7 +250,7 @@ func kernel(say func(name, got string), _ []string) {
 	try("TIOCLINUX", unix.SYS_IOCTL, 0, 0x541c, mem)
 }
 
-// network takes an address and an abstract socket of the host.
+// network tries to reach an address and an abstract socket of the host.
 func network(say func(name, got string), args []string) {
 	dial := func(name, kind, to string) {
 		c, err := net.DialTimeout(kind, to, 3*time.Second)
@@ -282,7 +281,7 @@ func network(say func(name, got string), args []string) {
 	say("loopback of its own", verdict(err))
 }
 
-// hog takes memory until it gets no more, in MiB.
+// hog allocates memory, in MiB, until it is refused.
 func hog(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[0])
 	var all [][]byte
@@ -304,7 +303,7 @@ func hog(say func(name, got string), args []string) {
 	say("MiB", args[0])
 }
 
-// fill writes to a folder until it is full, in MiB.
+// fill writes files to a folder, in MiB, until it is full.
 func fill(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[1])
 	chunk := make([]byte, 1<<20)
@@ -327,7 +326,7 @@ func fill(say func(name, got string), args []string) {
 	say("MiB", strconv.Itoa(n))
 }
 
-// inodes makes files until there may be no more.
+// inodes makes files until it is refused.
 func inodes(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[1])
 	for i := range most {
@@ -342,7 +341,7 @@ func inodes(say func(name, got string), args []string) {
 	say("files", args[1])
 }
 
-// descriptors opens files until there may be no more.
+// descriptors opens files until it is refused.
 func descriptors(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[0])
 	for i := range most {

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// remember has so many MiB of random bytes in memory. Whenever there is a file
-// "ask" it writes their digest to a file "answer"; when that says "change" it
-// first changes some and makes others zero.
+// remember keeps some MiB of random bytes in memory. When a file "ask" appears, it writes the digest of the bytes to
+// a file "answer"; if the file says "change", it first changes some of them and sets others to zero.
 func remember(_ func(name, got string), args []string) {
 	mib, err := strconv.Atoi(args[0])
 	if err != nil {

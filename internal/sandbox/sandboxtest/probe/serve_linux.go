@@ -9,11 +9,9 @@ import (
 	"os"
 )
 
-// serve runs outside of sandboxes: a server of another process of the machine,
-// which says where it is, answers one request of each connection with the Host
-// that was asked for, and ends with its input. It says when a request for /long
-// begins, which does not end by itself. It stands on net alone, because the
-// probe has to fit into small disks.
+// serve runs outside of sandboxes as a server of another process. It prints its address, answers one request on each
+// connection with the requested Host, and ends when its input ends. It prints a line when a request for /long
+// begins, which it does not answer. It imports net and not net/http, because the probe must fit on small disks.
 func serve(say func(name, got string), _ []string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -2,7 +2,7 @@ package main
 
 import "golang.org/x/sys/unix"
 
-// strict makes calls that only the strict profile closes.
+// strict makes system calls that only the strict profile closes.
 func strict(say func(name, got string), _ []string) {
 	for name, c := range map[string][]uintptr{
 		"unshare files":  {unix.SYS_UNSHARE, unix.CLONE_FILES},

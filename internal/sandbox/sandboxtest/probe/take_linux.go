@@ -53,8 +53,8 @@ var counted = map[string]func(i int) error{
 	"leases":               lease,
 }
 
-// take takes a resource in several processes at once until each is refused, says how much that is, and keeps it.
-// With 0 processes it takes it in this one.
+// take takes a resource in several processes at once until each is refused, prints how much that is, and keeps it.
+// With 0 processes it takes the resource in this process.
 func take(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[1])
 	processes, _ := strconv.Atoi(args[2])
@@ -106,7 +106,7 @@ func takeInMany(say func(name, got string), kind, most string, processes int) {
 	say("taken", strconv.Itoa(sum))
 }
 
-// able says whether so much of a resource can be had, and removes what would outlive this process.
+// able reports whether an amount of a resource can be had, and removes what would outlive this process.
 func able(say func(name, got string), args []string) {
 	want, _ := strconv.Atoi(args[1])
 	_, err := takeUpTo(args[0], want)
@@ -131,7 +131,7 @@ func inotifyInstance(int) error {
 	return err
 }
 
-// inotifyWatch watches files of the system, which are many, with several instances.
+// inotifyWatch watches many files of the system with several instances.
 func inotifyWatch() func(int) error {
 	var fds []int
 	var paths []string
@@ -207,7 +207,7 @@ func timer(int) error {
 	return raw(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&id)))
 }
 
-// pendingSignal sends this process real-time signals, which it blocks and which queue.
+// pendingSignal queues real-time signals for this process, which blocks them.
 func pendingSignal() func(int) error {
 	const signal = 40
 	return func(i int) error {
@@ -226,7 +226,7 @@ func pendingSignal() func(int) error {
 	}
 }
 
-// namespace makes one, which its process keeps.
+// namespace makes a namespace, which exists as long as its process.
 func namespace(flags uintptr) func(int) error {
 	return func(int) error { return raw(unix.SYS_UNSHARE, flags) }
 }
@@ -269,7 +269,7 @@ func semaphores(int) error {
 	return nil
 }
 
-// sharedSegment takes a segment without pages: their number is limited too.
+// sharedSegment makes a segment without pages, because the number of segments is limited too.
 func sharedSegment(int) error {
 	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 4096, unix.IPC_CREAT|0o600)
 	if err == nil {
@@ -364,8 +364,8 @@ func secretMemory(int) error {
 	return err
 }
 
-// longFilter is a filter of the greatest length that does nothing. The kernel compiles it to memory of which there
-// is a fixed amount on the machine.
+// longFilter installs a filter of the greatest length, which does nothing. The kernel compiles it into memory of
+// which the machine has a fixed amount.
 func longFilter(most int, last unix.SockFilter) *unix.SockFprog {
 	code := make([]unix.SockFilter, most)
 	for i := range code {
@@ -392,7 +392,7 @@ func systemCallFilter(int) error {
 		longFilter(4000, unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}))))
 }
 
-// connected is a connection over loopback.
+// connected returns a connection over loopback.
 func connected() (client, server int, err error) {
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -509,7 +509,7 @@ func smallQueue(i int) error {
 	return nil
 }
 
-// process starts one that does nothing, and that ends with this one.
+// process starts a process that does nothing and ends with this one.
 func process(int) error {
 	c := exec.Command("/bin/sleep", "1000")
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// useUp takes more and more of one thing until it is refused.
+// useUp takes one resource again and again until it is refused.
 func useUp(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[1])
 	take := map[string]func(i int) error{
@@ -25,8 +25,8 @@ func useUp(say func(name, got string), args []string) {
 	say("after", args[1])
 }
 
-// thread starts one that does nothing, by way of the system call: the runtime
-// ends the program when it is refused one.
+// thread starts a thread that does nothing. It uses the system call, because the Go runtime ends the program if it
+// is refused a thread.
 func thread(int) error {
 	stack, err := unix.Mmap(-1, 0, 16<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -63,8 +63,8 @@ func memoryFile() func(int) error {
 	}
 }
 
-// memoryFiles makes files without names of 8 MiB each, which no limit of one file
-// holds together.
+// memoryFiles makes files without names of 8 MiB each, because a limit of the size of one file does not limit them
+// together.
 func memoryFiles() func(int) error {
 	chunk := make([]byte, 8<<20)
 	return func(int) error {
@@ -101,7 +101,7 @@ func watches() func(int) error {
 	}
 }
 
-// sharedMemory takes segments of 1 MiB that outlive those who made them.
+// sharedMemory makes segments of 1 MiB that outlive the process.
 func sharedMemory(int) error {
 	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 1<<20, unix.IPC_CREAT|0o600)
 	if err != nil {
@@ -117,8 +117,8 @@ func sharedMemory(int) error {
 	return nil
 }
 
-// mapped takes shared mappings of 1 MiB, of a device or of no file, and lets go of
-// their pages, so that they no longer count as those of this process.
+// mapped makes shared mappings of 1 MiB, of a device or of no file, and releases their pages, so that they no longer
+// count as memory of this process.
 func mapped(device string) func(int) error {
 	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANONYMOUS
 	return func(int) error {
@@ -160,7 +160,7 @@ func queue(i int) error {
 	return nil
 }
 
-// foreign calls the kernel as a program for another kind of processor would.
+// foreign calls the kernel as a program for another processor would.
 func foreign(say func(name, got string), args []string) {
 	switch args[0] {
 	case "x32":
