@@ -91,8 +91,8 @@ func packageSearch(w Environment) *cobra.Command {
 		Use:   "search WORD...",
 		Short: "Search for MCP servers to install",
 		Long: `Search for MCP servers to install: in registries of the Model Context Protocol, in
-Docker's catalogue files and folders of server.json that the settings name, in npm,
-and by exact name in PyPI and among Rust's crates. The listing of a registry is kept on disk
+Docker's catalogue files and folders of server.json that the settings name, in npm
+and Rust's crates, and by exact name in PyPI. The listing of a registry is kept on disk
 for a day; without a network the search answers from there and says how old it is.`,
 		Example: `  gatehouse search filesystem
   gatehouse search "issue tracker" --source registry -n 5

@@ -88,7 +88,7 @@ func (c *Catalog) searchNPM(ctx context.Context, q Query) (found []Entry, r Repo
 	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.Downloads, a.Downloads) })
 	if notOffered(searchErr) {
 		searchErr = nil
-		r.Note = withoutSearch(hostOf(base), q.Word)
+		r.Note = withoutSearch(hostOf(base), "/-/v1/search", q.Word, npmWord.MatchString(q.Word))
 	}
 	exact := func(e Entry) bool { return e.Name == q.Word }
 	if npmWord.MatchString(q.Word) && !slices.ContainsFunc(found, exact) {
@@ -103,14 +103,14 @@ func (c *Catalog) searchNPM(ctx context.Context, q Query) (found []Entry, r Repo
 	return found, r, searchErr
 }
 
-// withoutSearch says what was done with a word at a registry that has no search.
-func withoutSearch(host, word string) string {
+// withoutSearch says what was done with a word at a registry that has no search at a path. named says that the word can
+// be the name of a package.
+func withoutSearch(host, path, word string, named bool) string {
 	did := fmt.Sprintf("only a package named exactly %q was looked for", word)
-	if !npmWord.MatchString(word) {
+	if !named {
 		did = fmt.Sprintf("nothing was looked for, because %q is no name of a package", word)
 	}
-	return host + " has no search (/-/v1/search): " + did +
-		"; search for a whole name, such as @modelcontextprotocol/server-memory"
+	return fmt.Sprintf("%s has no search (%s): %s; search for the whole name of a package", host, path, did)
 }
 
 // aboutMCP reports whether a package says that it has to do with the protocol.
@@ -245,39 +245,59 @@ func (c *Catalog) searchPyPI(ctx context.Context, q Query) (found []Entry, r Rep
 	return []Entry{e}, r, nil
 }
 
-// searchCrates looks for a crate of exactly that name.
-func (c *Catalog) searchCrates(ctx context.Context, q Query) (found []Entry, r Report, err error) {
-	if q.Offline {
-		return nil, r, errOffline
-	}
-	if !pypiWord.MatchString(q.Word) {
-		return nil, r, nil
-	}
-	var p struct {
-		Crate struct {
-			Name, Description, Repository, Homepage string
-			Version                                 string    `json:"max_stable_version"`
-			Recent                                  int64     `json:"recent_downloads"` // in 90 days
-			Created                                 time.Time `json:"created_at"`
-			Updated                                 time.Time `json:"updated_at"`
-		}
-	}
-	base := cmp.Or(c.opts.Crates, packages.PublicCrates)
-	err = c.get(ctx, joinURL(base, "/api/v1/crates/"+q.Word), &p)
-	if errors.Is(err, errNotFound) {
-		return nil, r, nil
-	}
-	if err != nil || p.Crate.Name == "" {
-		return nil, r, err
-	}
-	k := p.Crate
+// crate is what the crates' API says of a crate.
+type crate struct {
+	Name, Description, Repository, Homepage string
+	Version                                 string    `json:"max_stable_version"`
+	Recent                                  int64     `json:"recent_downloads"` // in 90 days
+	Created                                 time.Time `json:"created_at"`
+	Updated                                 time.Time `json:"updated_at"`
+	Keywords                                []string
+}
+
+func (k *crate) entry() Entry {
 	e := Entry{
 		Name: k.Name, Version: k.Version, Description: k.Description, Repository: k.Repository, Website: k.Homepage,
 		Published: k.Created, Updated: k.Updated, Downloads: k.Recent / 3,
 		Packages: []Package{{Type: "cargo", Name: k.Name, Version: k.Version}},
 	}
 	e.limit()
-	return []Entry{e}, r, nil
+	return e
+}
+
+// searchCrates uses the search of the crates' API, and looks for a crate of exactly the name that was searched for if
+// it is not among the hits. Mirrors often have no search; the report says so.
+func (c *Catalog) searchCrates(ctx context.Context, q Query) (found []Entry, r Report, err error) {
+	if q.Offline {
+		return nil, r, errOffline
+	}
+	base := cmp.Or(c.opts.Crates, packages.PublicCrates)
+	params := url.Values{"q": {q.Word + " mcp"}, "per_page": {fmt.Sprint(mostResults)}, "sort": {"downloads"}}
+	var page struct{ Crates []crate }
+	searchErr := c.get(ctx, joinURL(base, "/api/v1/crates?"+params.Encode()), &page)
+	for _, k := range page.Crates {
+		e := k.entry()
+		if pypiWord.MatchString(e.Name) && aboutMCP(e, k.Keywords) && e.score(q.Word) > 0 {
+			found = append(found, e)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.Downloads, a.Downloads) })
+	named := pypiWord.MatchString(q.Word)
+	if notOffered(searchErr) {
+		searchErr = nil
+		r.Note = withoutSearch(hostOf(base), "/api/v1/crates", q.Word, named)
+	}
+	if named && !slices.ContainsFunc(found, func(e Entry) bool { return e.Name == q.Word }) {
+		var p struct{ Crate crate }
+		err := c.get(ctx, joinURL(base, "/api/v1/crates/"+q.Word), &p)
+		switch {
+		case err == nil && p.Crate.Name != "":
+			found = append(found, p.Crate.entry())
+		case err != nil && !errors.Is(err, errNotFound):
+			searchErr = cmp.Or(searchErr, err)
+		}
+	}
+	return found, r, searchErr
 }
 
 // Describe adds to an entry what a search does not say: of a package of npm, who

@@ -199,6 +199,32 @@ func TestExactNames(t *testing.T) {
 	}
 }
 
+// Crates are searched, those about the protocol are found, the most used first, and the exact name is looked up beside.
+func TestCratesAreSearched(t *testing.T) {
+	s := answering(t, map[string]string{
+		"/api/v1/crates": `{"crates":[
+ {"name":"weather-mcp","description":"Few","max_stable_version":"1.0.0","recent_downloads":30,"keywords":null},
+ {"name":"big-weather","description":"Weather","max_stable_version":"3.0.0","recent_downloads":900,"keywords":["mcp"]},
+ {"name":"weather-icons","description":"Icons","max_stable_version":"2.0.0","recent_downloads":9000},
+ {"name":"../weather-mcp","max_stable_version":"3.0.0"}],"meta":{"total":4}}`,
+		"/api/v1/crates/weather": `{"crate":{"name":"weather","description":"A library","max_stable_version":"0.1.0"}}`,
+	})
+	o := Options{Search: packages.Search{Registries: []string{packages.Off}, NPM: packages.Off, PyPI: packages.Off},
+		Version: "1.0"}
+	o.Crates = s.URL
+	r := find(t, New(o), Query{Word: "weather"})
+	got := names(r.Entries)
+	slices.Sort(got)
+	if !slices.Equal(got, []string{"big-weather", "weather", "weather-mcp"}) || r.Sources[0].Note != "" {
+		t.Errorf("found %v: %+v", got, r.Sources)
+	}
+	for _, e := range r.Entries {
+		if e.Name == "big-weather" && e.Downloads != 300 {
+			t.Errorf("%+v", e)
+		}
+	}
+}
+
 const dockerFile = `version: 2
 name: docker-mcp
 displayName: Docker MCP Catalog
