@@ -162,12 +162,16 @@ unit:
 suite:
 	$(TIDY) $(GOTEST) -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
 
+# repotest reads the sources, and does no two things at once.
+RACED = $$(echo "$(UNITS)" | grep -v /repotest$$)
+
 race:
-	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -short -p 2 -timeout 15m $(UNITS)
+	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -short -p 2 -timeout 15m $(RACED)
 
 verify-race:
-	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -race -p 2 -count=1 -timeout 90m $(UNITS)
+	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -race -p 2 -count=1 -timeout 90m $(RACED)
 	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) $(NORACE)
+	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -timeout 30m ./internal/tests/repotest
 
 # Tests that the detector makes slow and for which it finds nothing, because they
 # measure, or do no two things at once. They are in files of the build tag !race.
@@ -177,6 +181,7 @@ NORACEFILES = $$(git ls-files --cached --others --exclude-standard '*norace_test
 
 norace:
 	$(TIDY) $(GOTEST) -short $(NORACE)
+	$(TIDY) $(GOTEST) -short ./internal/tests/repotest
 
 # One after the other, since they hold each other up, and then what each driver
 # holds here; one that this machine has not is listed as not run.
