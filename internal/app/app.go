@@ -304,7 +304,7 @@ func (a *App) always() []string {
 	if a.opts.Alone != nil {
 		return nil
 	}
-	return []string{resourcesModule, jobModule, publicModule}
+	return []string{resourcesModule, jobModule, publicModule, views.SearchModule}
 }
 
 func (a *App) addModules(ctx context.Context) error {
@@ -320,6 +320,9 @@ func (a *App) addModules(ctx context.Context) error {
 		return err
 	}
 	if err := a.core.AddJobs(ctx, a.rules); err != nil {
+		return err
+	}
+	if err := a.core.AddToolFinder(ctx); err != nil {
 		return err
 	}
 	if err := a.host.Add(ctx, publicModule, a.tree.module()); err != nil {

@@ -98,7 +98,9 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]enabledModul
 	}
 	for _, g := range o.Extra {
 		if slices.Contains(
-			[]string{resourcesModule, jobModule, publicModule, contextModule, sshModule, greetingModule},
+			[]string{
+				resourcesModule, jobModule, publicModule, contextModule, sshModule, greetingModule, views.SearchModule,
+			},
 			g.Name,
 		) {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
@@ -175,6 +177,8 @@ func specs(v config.View, enabled []enabledModule) []views.Spec {
 			Modules: append(defaultModules(enabled), greetingModule),
 			Tools:   v.Tools,
 			Results: v.Results,
+			List:    v.List,
+			Pinned:  v.Pinned,
 		},
 	}
 	if len(v.Modules) == 0 && slices.ContainsFunc(enabled, func(g enabledModule) bool { return g.implicit }) {
@@ -185,7 +189,8 @@ func specs(v config.View, enabled []enabledModule) []views.Spec {
 			continue
 		}
 		// A preset replaces another server, and its tools have the names of that server.
-		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
+		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results, List: v.List,
+			Pinned: v.Pinned}
 		if p := preset(g.Name); p != nil {
 			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})
 			for _, name := range p.Without {

@@ -4,6 +4,7 @@ import (
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/access/resolve"
 	"gatehouse/internal/config"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
@@ -20,7 +21,7 @@ func (a *App) clientRoots() *clientroots.Narrower {
 		Roots:     a.roots,
 		Folders:   a.rootOptions(),
 		AnyFolder: a.opts.AnyFolder,
-		Exempt:    []string{resourcesModule, jobModule, publicModule, contextModule},
+		Exempt:    []string{resourcesModule, jobModule, publicModule, contextModule, views.SearchModule},
 		Replacing: "filesystem",
 		Stdio:     identity.StdioID,
 	}, clientRootSettings(a.cfg))

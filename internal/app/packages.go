@@ -260,7 +260,8 @@ func (a *App) packageDeps() (c packagemodule.Config, err error) {
 func (a *App) takenNames() []string {
 	names := append(moduleNames(standard.Modules(standard.Deps{})), a.host.Names()...)
 	return slices.DeleteFunc(
-		append(names, packageModule, resourcesModule, jobModule, publicModule, contextModule, sshModule),
+		append(names, packageModule, resourcesModule, jobModule, publicModule, contextModule, sshModule,
+			views.SearchModule),
 		func(n string) bool {
 			return strings.ContainsAny(n, "/") // modules of contexts, which no tool is named after
 		},

@@ -131,6 +131,8 @@ func (f *definitionFlags) register(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.d.Resources, "resource", nil, "patterns of URIs")
 	set.StringVar(&f.d.Style, "style", "", "how tool names are written: underscore, dot or colon")
 	set.BoolVar(&f.d.Aliases, "aliases", false, "call tools by the first alias they declare")
+	set.StringVar(&f.d.List, "list", "", "which tools are listed: all (the default), search, or auto")
+	set.StringArrayVar(&f.d.Pinned, "pin", nil, "pattern of tools that a short list has; repeatable")
 	set.StringVar(
 		&f.d.Results,
 		"results",
@@ -201,6 +203,8 @@ func (f *definitionFlags) applyDefinition(to *contextstore.Definition) error {
 		"style":    func() { to.Style = f.d.Style },
 		"aliases":  func() { to.Aliases = f.d.Aliases },
 		"results":  func() { to.Results = f.d.Results },
+		"list":     func() { to.List = f.d.List },
+		"pin":      func() { to.Pinned = f.d.Pinned },
 		"role":     func() { to.Roles = f.d.Roles },
 		"user":     func() { to.Users = f.d.Users },
 		"known-to": func() { to.KnownTo = f.d.KnownTo },

@@ -113,6 +113,8 @@ type View struct {
 	Tools    []string `doc:"Tools to offer, names and patterns; ! in front excludes. Only for a host without contexts, because each context has its own list." live:"yes"`
 	ReadOnly bool     `doc:"Refuse every tool that is not declared read-only." live:"yes"`
 	Results  string   `doc:"What is sent of a tool that produces text: text alone (the default), or the whole output as structured content with its schema. Only for a host without contexts, because each context has its own setting." enum:"text,structured" live:"yes"`
+	List     string   `doc:"Which tools are listed: all (the default); search, the pinned tools and those that find and call the others; or auto, which is search for long lists and clients that do not search themselves. Only for a host without contexts, because each context has its own setting." enum:"all,search,auto" live:"yes"`
+	Pinned   []string `doc:"Patterns of tools that a short list has. Only for a host without contexts." live:"yes"`
 }
 
 // Sessions configures the sessions of protocol revisions that have them.

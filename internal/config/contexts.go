@@ -28,6 +28,8 @@ type Context struct {
 	Style       string            `doc:"How names are written." enum:"underscore,dot,colon"`
 	Aliases     bool              `doc:"Offer tools under the first alias they declare."`
 	Results     string            `doc:"What is sent of a tool that produces text: text alone (the default), or the whole output as structured content with its schema." enum:"text,structured"`
+	List        string            `doc:"Which tools are listed: all (the default); search, the pinned tools and those that find and call the others; or auto, which is search for long lists and clients that do not search themselves." enum:"all,search,auto"`
+	Pinned      []string          `doc:"Patterns of tools that a short list has."`
 	Env         map[string]string `doc:"Environment variables of the programs that run in it; ${secret:NAME} stands for a secret."`
 	Roots       []string          `doc:"Folders its tools may access; empty means those of the host." kind:"path"`
 	ClientRoots bool              `doc:"Restrict each call to the folders in which its client says it works, as roots.client does for every context."`

@@ -20,6 +20,7 @@ import (
 	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/resources"
+	"gatehouse/internal/modules/toolfinder"
 	"gatehouse/module"
 )
 
@@ -96,6 +97,11 @@ func New(o Options) *Core {
 func (c *Core) AddResources(ctx context.Context) error {
 	help := resources.Help{Find: c.Views.Defined, Names: c.Views.ToolNames}
 	return c.Modules.Add(ctx, ResourcesModule, resources.New(c.spool, help))
+}
+
+// AddToolFinder adds the module that finds tools, for contexts that do not list all of theirs.
+func (c *Core) AddToolFinder(ctx context.Context) error {
+	return c.Modules.Add(ctx, views.SearchModule, toolfinder.New(c.Views))
 }
 
 // AddJobs adds the module with which clients without tasks follow jobs. rules reports whether a caller is an

@@ -118,6 +118,7 @@ func (c *check) patterns(where string, list []string) {
 func (c *check) view(r *Record) {
 	c.checkList("modules", r.Modules)
 	c.patterns("tools", r.Tools)
+	c.patterns("pinned", r.Pinned)
 	c.patterns("prompts", r.Prompts)
 	c.checkList("resources", r.Resources)
 	taken := map[string]string{}
@@ -142,6 +143,9 @@ func (c *check) view(r *Record) {
 	}
 	if s := r.Results; s != "" && s != views.TextResults && s != views.Structured {
 		c.bad("results", "%q: expected text or structured", s)
+	}
+	if s := r.List; s != "" && s != views.ListAll && s != views.ListSearch && s != views.ListAuto {
+		c.bad("list", "%q: expected all, search or auto", s)
 	}
 }
 

@@ -42,6 +42,8 @@ type Definition struct {
 	Style     string            `json:"style,omitempty" enum:"underscore,dot,colon"`
 	Aliases   bool              `json:"aliases,omitempty" doc:"list tools under the first alias they declare"`
 	Results   string            `json:"results,omitempty" doc:"structured sends the whole output of every tool with its schema; without it a tool that produces text sends text alone" enum:"text,structured"`
+	List      string            `json:"list,omitempty" doc:"which tools are listed: all (the default); search, the pinned tools and those that find and call the others; auto, search for long lists and clients that do not search themselves" enum:"all,search,auto"`
+	Pinned    []string          `json:"pinned,omitempty" doc:"patterns of tools that a short list has"`
 
 	Roles   []string `json:"roles,omitempty" doc:"roles that may use it; if users is set too, either one is enough; if both are empty, every caller may"`
 	Users   []string `json:"users,omitempty" doc:"patterns of principals that may use it"`
@@ -199,7 +201,7 @@ func (r *Record) Spec(modules []string) views.Spec {
 			tools,
 		), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
 		Rename: r.Rename, Describe: r.Describe, Shapes: r.Shape, Style: views.Style(r.Style), Aliases: r.Aliases,
-		Results: r.Results,
+		Results: r.Results, List: r.List, Pinned: r.Pinned,
 	}
 }
 

@@ -22,6 +22,8 @@ type pageKey struct {
 	kind Kind
 	rev  mcpversion.Revision
 	from int
+
+	short bool
 }
 
 // members are the names of the lists in their results.
@@ -31,19 +33,21 @@ var members = [kinds]string{"tools", "prompts", "resources", "resourceTemplates"
 // it. cursor is "" for the first page.
 //
 // A cursor names the last entry of its page, so that a list that changes between two pages neither repeats nor
-// skips entries that remain.
-func (v *View) Page(k Kind, r mcpversion.Revision, cursor string) ([]byte, error) {
-	from, err := v.pageStart(k, cursor)
+// skips entries that remain. client is the name of the client, which matters for views with ListAuto.
+func (v *View) Page(k Kind, r mcpversion.Revision, client, cursor string) ([]byte, error) {
+	short := k == Tools && v.isShort(client)
+	list := v.listed(k, short)
+	from, err := v.pageStart(k, list, cursor)
 	if err != nil {
 		return nil, err
 	}
-	pk := pageKey{k, r, from}
+	pk := pageKey{k, r, from, short}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if p, ok := v.pages[pk]; ok {
 		return p, nil
 	}
-	p := v.encodePage(k, r, from)
+	p := v.encodePage(k, list, r, from)
 	if len(v.pages) >= 64 {
 		clear(v.pages)
 	}
@@ -51,7 +55,7 @@ func (v *View) Page(k Kind, r mcpversion.Revision, cursor string) ([]byte, error
 	return p, nil
 }
 
-func (v *View) pageStart(k Kind, cursor string) (int, error) {
+func (v *View) pageStart(k Kind, list []*Entry, cursor string) (int, error) {
 	if cursor == "" {
 		return 0, nil
 	}
@@ -62,9 +66,9 @@ func (v *View) pageStart(k Kind, cursor string) (int, error) {
 	}
 	if v.unsorted {
 		// An entry that has gone begins the list again: what is left is then not skipped.
-		return 1 + slices.IndexFunc(v.lists[k], func(e *Entry) bool { return e.Listed == last }), nil
+		return 1 + slices.IndexFunc(list, func(e *Entry) bool { return e.Listed == last }), nil
 	}
-	i, found := slices.BinarySearchFunc(v.lists[k], last, func(e *Entry, name string) int {
+	i, found := slices.BinarySearchFunc(list, last, func(e *Entry, name string) int {
 		return strings.Compare(e.Listed, name)
 	})
 	if found {
@@ -73,22 +77,22 @@ func (v *View) pageStart(k Kind, cursor string) (int, error) {
 	return i, nil
 }
 
-func (v *View) encodePage(k Kind, r mcpversion.Revision, from int) []byte {
-	to := min(from+v.page, len(v.lists[k]))
+func (v *View) encodePage(k Kind, list []*Entry, r mcpversion.Revision, from int) []byte {
+	to := min(from+v.page, len(list))
 	var b bytes.Buffer
 	b.WriteString(`{"` + members[k] + `":[`)
-	for i, e := range v.lists[k][from:to] {
+	for i, e := range list[from:to] {
 		if i > 0 {
 			b.WriteByte(',')
 		}
 		b.Write(e.listing(k, r))
 	}
 	b.WriteByte(']')
-	if to < len(v.lists[k]) {
-		last := members[k] + " " + v.lists[k][to-1].Listed
+	if to < len(list) {
+		last := members[k] + " " + list[to-1].Listed
 		b.WriteString(`,"nextCursor":"` + base64.RawURLEncoding.EncodeToString([]byte(last)) + `"`)
 	}
-	b.WriteString(v.tail(r, v.Shared()))
+	b.WriteString(v.tail(r, v.Shared() && (k != Tools || v.search == nil || v.search.always)))
 	b.WriteByte('}')
 	return b.Bytes()
 }

@@ -18,7 +18,7 @@ func readAll(t testing.TB, v *View, k Kind) (names []string, pages int) {
 	t.Helper()
 	cursor := ""
 	for {
-		p, err := v.Page(k, mcpversion.Latest, cursor)
+		p, err := v.Page(k, mcpversion.Latest, "", cursor)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestAPageIsMadeOnce(t *testing.T) {
 		}
 	})
 	v := view(t, c, tool.Caller{})
-	first, err := v.Page(Tools, mcpversion.Latest, "")
+	first, err := v.Page(Tools, mcpversion.Latest, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,13 +74,13 @@ func TestAPageIsMadeOnce(t *testing.T) {
 		t.Errorf("got %s", first)
 	}
 	for range 100 {
-		again, err := v.Page(Tools, mcpversion.Latest, "")
+		again, err := v.Page(Tools, mcpversion.Latest, "", "")
 		if err != nil || &again[0] != &first[0] {
 			t.Fatal("the same page is other bytes")
 		}
 	}
 	expect(t, "made", tails, 1)
-	v.Page(Tools, mcpversion.V20241105, "")
+	v.Page(Tools, mcpversion.V20241105, "", "")
 	expect(t, "made for another revision", tails, 2)
 }
 
@@ -90,7 +90,7 @@ func TestInventedCursorsAreNotKept(t *testing.T) {
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	for i := range 1000 {
 		cursor := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "tools t_a%d%s", i, strings.Repeat("x", i)))
-		if _, err := v.Page(Tools, mcpversion.Latest, cursor); err != nil {
+		if _, err := v.Page(Tools, mcpversion.Latest, "", cursor); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -102,11 +102,11 @@ func TestCursorsThatAreNone(t *testing.T) {
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	enc := base64.RawURLEncoding.EncodeToString
 	for _, bad := range []string{"!", "tools", enc([]byte("tools")), enc([]byte("prompts t_a")), enc([]byte(" tools t_a")), base64.StdEncoding.EncodeToString([]byte("tools t_a!"))} {
-		if _, err := v.Page(Tools, mcpversion.Latest, bad); err != ErrCursor {
+		if _, err := v.Page(Tools, mcpversion.Latest, "", bad); err != ErrCursor {
 			t.Errorf("%q: got %v", bad, err)
 		}
 	}
-	if _, err := v.Page(Prompts, mcpversion.Latest, enc([]byte("tools t_a"))); err != ErrCursor {
+	if _, err := v.Page(Prompts, mcpversion.Latest, "", enc([]byte("tools t_a"))); err != ErrCursor {
 		t.Errorf("a cursor of another list: got %v", err)
 	}
 }
@@ -118,7 +118,7 @@ func FuzzCursor(f *testing.F) {
 	f.Add("")
 	f.Fuzz(func(t *testing.T, cursor string) {
 		for k := range kinds {
-			p, err := v.Page(k, mcpversion.Latest, cursor)
+			p, err := v.Page(k, mcpversion.Latest, "", cursor)
 			if err == nil && !json.Valid(p) {
 				t.Errorf("got %s", p)
 			}

@@ -45,7 +45,7 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 	v := view(t, h.contexts(Rules{Specs: []Spec{spec}}), tool.Caller{})
 	for k, want := range map[Kind]string{Prompts: `{"name":"ask","description":"Ours."}`,
 		Tools: `"name":"other","description":"Ours too."`} {
-		p, err := v.Page(k, mcpversion.V20241105, "")
+		p, err := v.Page(k, mcpversion.V20241105, "", "")
 		if err != nil || !strings.Contains(string(p), want) {
 			t.Errorf("got %s (%v), want %s", p, err, want)
 		}
@@ -171,7 +171,7 @@ func TestRelayedEntries(t *testing.T) {
 		Templates: `{"resourceTemplates":[{"uriTemplate":"m://{t}","name":"t","x":1}]}`,
 	} {
 		for r := mcpversion.V20241105; r <= mcpversion.Latest; r++ {
-			p, err := v.Page(k, r, "")
+			p, err := v.Page(k, r, "", "")
 			if err != nil || string(p) != want {
 				t.Errorf("%v: got %s (%v), want %s", r, p, err, want)
 			}

@@ -38,7 +38,7 @@ func TestShapedArguments(t *testing.T) {
 		Fixed:    map[string]string{"owner": "acme", "token": "Bearer ${secret:GIT}"},
 		Defaults: map[string]string{"limit": "10"},
 	})
-	page, err := v.Page(Tools, mcpversion.Latest, "")
+	page, err := v.Page(Tools, mcpversion.Latest, "", "")
 	if err != nil || strings.Contains(string(page), "owner") || strings.Contains(string(page), "token") ||
 		!strings.Contains(string(page), `"default":10`) || !strings.Contains(string(page), `"required":["title"]`) {
 		t.Fatalf("listed as %s, %v", page, err)

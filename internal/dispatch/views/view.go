@@ -42,6 +42,7 @@ type View struct {
 	stamps    [kinds]uint64
 
 	extensions map[string]json.RawMessage
+	search     *search // nil if all tools are listed
 
 	mu    sync.Mutex
 	pages map[pageKey][]byte
@@ -201,6 +202,7 @@ func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View
 		}
 		v.stamps[k] = v.stamp(Kind(k))
 	}
+	v.search = v.newSearch(spec)
 	if spec.Aliases || spec.CallAliases {
 		v.aliases = aliases(spec, v.lists[Tools])
 	}
@@ -238,6 +240,9 @@ type builder struct {
 }
 
 func (b builder) addModule(o modulehost.Offered) {
+	if o.Module == SearchModule && b.spec.List != ListSearch && b.spec.List != ListAuto {
+		return
+	}
 	for i := range o.Offer.Tools {
 		b.tool(o.Module, &o.Offer.Tools[i])
 	}

@@ -52,6 +52,8 @@ type Spec struct {
 	Aliases     bool              // tools are listed by the first alias they declare, and can be called by all of them
 	CallAliases bool              // tools can be called by their aliases, and are listed by their own names
 	Results     string            // TextResults or Structured; "" means TextResults
+	List        string            // ListAll, ListSearch or ListAuto; "" means ListAll
+	Pinned      []string          // patterns of tools that a short list has
 	Unpaged     bool              // tools that page their output return all of it, up to tool.MostUnpaged
 	Unsorted    bool              // lists keep the order of the modules' offers; otherwise they are sorted by name
 }
@@ -94,6 +96,7 @@ type Registry struct {
 	epoch atomic.Uint64 // counts changes of offers and rules
 
 	schemas compiler
+	used    usage
 
 	mu    sync.RWMutex
 	views map[key]*View

@@ -265,7 +265,7 @@ func TestNamesThatAreTaken(t *testing.T) {
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	for k := range kinds {
 		expect(t, "entries", v.Len(k), 1)
-		p, err := v.Page(k, mcpversion.Latest, "")
+		p, err := v.Page(k, mcpversion.Latest, "", "")
 		if err != nil || bytes.Contains(p, []byte("second")) || !bytes.Contains(p, []byte("first")) {
 			t.Errorf("got %s (%v)", p, err)
 		}

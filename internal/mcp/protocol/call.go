@@ -58,7 +58,8 @@ func (r *request) unknown(what string, k views.Kind, name string) string {
 	return said
 }
 
-// callTool serves tools/call.
+// callTool serves tools/call. A call of a tool that calls another is from here on the call of that one: with its gate,
+// its questions and its line in the ledger.
 func (r *request) callTool() {
 	name, ok := r.requiredName("name")
 	if !ok {
@@ -78,7 +79,12 @@ func (r *request) callTool() {
 		r.sendFault(badParam("arguments", "an object"))
 		return
 	}
-	if f := r.paramHeaders(entry, args); f != nil {
+	if target, inner, ok := r.view.Redirect(entry, args); ok {
+		entry, args = target, inner
+		r.msg.Params = rawjson.Splice(r.msg.Params, rawjson.Edit{Key: "name", Value: rawjson.AppendString(nil, target.Listed)},
+			rawjson.Edit{Key: "arguments", Value: inner})
+		r.e.opts.Views.Used(r.facts.Principal, target)
+	} else if f := r.paramHeaders(entry, args); f != nil {
 		r.sendFault(f)
 		return
 	}

@@ -329,7 +329,7 @@ func listOf(k views.Kind) func(*request) {
 		if !r.loadView() {
 			return
 		}
-		page, err := r.view.Page(k, r.rev, cursor)
+		page, err := r.view.Page(k, r.rev, r.facts.Client, cursor)
 		if err != nil {
 			r.sendFault(
 				&Fault{

@@ -53,6 +53,7 @@ type Options struct {
 	JobTools bool            // the tools with which a client without tasks follows jobs
 	NoTable  bool            // serve HTTP without sessions
 	Page     int
+	Spec     *views.Spec // of the only context; nil lists everything. Its name is that of the default
 
 	Secrets func(map[string]string) (map[string]secret.Text, error) // of arguments that contexts fix; nil means none
 }
@@ -117,6 +118,11 @@ func New(t testing.TB, o Options) *Host {
 			Working: o.Working, Bytes: o.Bytes,
 		},
 	}
+	if o.Spec != nil {
+		one := *o.Spec
+		one.Name = "default"
+		c.Views.Rules.Specs, c.Views.Always = []views.Spec{one}, []string{views.SearchModule}
+	}
 	if o.Bus != nil {
 		c.Requests = o.Bus(h.Bus)
 	}
@@ -127,6 +133,9 @@ func New(t testing.TB, o Options) *Host {
 	h.Modules, h.Views, h.Calls = h.core.Modules, h.core.Views, h.core.Calls
 	h.Table, h.Engine = h.core.Sessions, h.core.Engine
 	must(h.core.AddResources(t.Context()))
+	if o.Spec != nil {
+		must(h.core.AddToolFinder(t.Context()))
+	}
 	if o.JobTools {
 		must(h.core.AddJobs(t.Context(), nil))
 	}

@@ -80,6 +80,11 @@ var layers = [][]unit{
 		},
 		{path: "internal/dispatch/delayed", only: []string{}, why: "the output of a call is bytes and a Writer"},
 		{
+			path: "internal/dispatch/toolsearch",
+			only: []string{"tool"},
+			why:  "it ranks texts, whoever may call the tools that they describe",
+		},
+		{
 			path: "internal/dispatch/notify",
 			only: []string{"module"},
 			why:  "a notification is sent without knowing its readers",
@@ -308,7 +313,7 @@ var moduleImports = []string{
 	"tool", "module",
 	"internal/access/confirm", "internal/access/displaytext", "internal/access/operator", "internal/access/secret",
 	"internal/dispatch/contextstore", "internal/dispatch/delayed", "internal/dispatch/hub", "internal/dispatch/jobs",
-	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool",
+	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool", "internal/dispatch/toolsearch",
 	"internal/exec/proc", "internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
 	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock",
 	"internal/files/filewatch", "internal/files/index",

@@ -27,7 +27,9 @@ var (
 )
 
 // relaying are the tools that return another tool's result, with that tool's schema.
-var relaying = map[string]bool{"job_wait": true}
+var relaying = map[string]bool{
+	"job_wait": true, "tool_call_read": true, "tool_call_write": true, "tool_call_destructive": true,
+}
 
 // onHost are the modules whose arguments name files and programs of this host, and namesHost are those arguments.
 var (

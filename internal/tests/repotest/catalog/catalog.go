@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/modules/resources"
 	"gatehouse/internal/modules/sshkeys"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/modules/toolfinder"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -41,6 +42,7 @@ func Standard(ctx context.Context) ([]Module, error) {
 	var all []Module
 	for _, g := range append(standard.Modules(standard.Deps{}),
 		standard.Module{Name: "job", New: job.New(nil, nil)},
+		standard.Module{Name: "tool", New: toolfinder.New(nil)},
 		standard.Module{Name: "resources", New: resources.New(nil, resources.Help{})},
 		standard.Module{Name: "context", New: contextadmin.New(contextadmin.Options{Judge: unasked})},
 		standard.Module{Name: "ssh", New: sshkeys.New(sshkeys.Config{})},
