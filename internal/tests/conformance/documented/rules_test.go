@@ -86,6 +86,7 @@ var rules = []rule{
 
 	{file: "docs/contexts.md", begins: "rules:", other: settings},
 	{file: "docs/contexts.md", begins: "modules:", other: settings},
+	{file: "docs/contexts.md", begins: "contexts:", other: settings},
 	{file: "docs/contexts.md", begins: `{"rename"`, skip: "app TestDocumentedShape reads it"},
 	{file: "docs/contexts.md", begins: `{"env"`, other: saved("build.json")},
 	{file: "docs/contexts.md", begins: "gatehouse secret set TRACKER", before: holding("tracker-token", "t0ken\n")},
