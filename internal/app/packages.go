@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/notify"
@@ -85,7 +86,10 @@ func (a *App) packageOptions() packages.Options {
 	if o.Message == 0 {
 		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts
 	}
-	o.Secrets = a.fillSecrets()
+	o.Secrets, o.Administrator = a.fillSecrets(), a.rules
+	if a.cfg.Folders.Config != "" {
+		o.Logins = secret.Logins(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
+	}
 	return o
 }
 

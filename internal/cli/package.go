@@ -50,7 +50,7 @@ that run see the change within seconds.`,
 		packageSet(w, "start", "Start the server of a package, and let calls start it again"),
 		packageSet(w, "stop", "Stop the server of a package until it is started"),
 		packageSet(w, "restart", "Stop the server of a package and start it again"),
-		packageUpdate(w), packageRemove(w), packageApply(w),
+		packageLogin(w), packageLogout(w), packageUpdate(w), packageRemove(w), packageApply(w),
 	)
 	return c
 }
@@ -208,6 +208,7 @@ type packageEntry struct {
 	Status  string `json:"status"`
 	Tools   int    `json:"tools"`
 	Error   string `json:"error"`
+	Login   string `json:"login"`
 
 	Health packages.Health `json:"health"`
 }
@@ -232,6 +233,8 @@ func packageList(w Environment) *cobra.Command {
 					status := e.Status
 					if e.State != "installed" {
 						status = e.State
+					} else if e.Login != "" {
+						status = "login"
 					}
 					fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", e.ID, orDash(e.Version), status, e.Tools, printable(e.Title))
 				}
@@ -296,6 +299,9 @@ func describePackage(out io.Writer, i packageDetails) error {
 	row("state", i.State)
 	row("status", i.Status)
 	row("error", i.Error)
+	if i.Login != "" {
+		row("login", i.Login+"; log in with gatehouse package login "+i.ID)
+	}
 	row("source", i.Source)
 	row("command", strings.Join(append([]string{i.Command}, i.Args...), " "))
 	for _, name := range slices.Sorted(maps.Keys(i.Env)) {

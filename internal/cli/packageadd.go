@@ -30,6 +30,9 @@ type addFlags struct {
 	start     string
 	results   string
 	instances string
+	login     string
+	oauth     packages.OAuth
+	client    string // oauth's secret, by the name under which it is stored
 	timeout   string
 	hints     bool
 	title     string
@@ -115,6 +118,12 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	c.Flags().StringVar(&f.instances, "instances", "",
 		"whom one instance of the server serves: auto, shared, principal or session (default: auto)")
 	c.Flags().StringVar(&f.results, "results", "", "text: omit structured content from results")
+	c.Flags().StringVar(&f.login, "login", "",
+		"whose login is used at a remote server: shared or principal (default: shared)")
+	c.Flags().StringVar(&f.oauth.ClientID, "client-id", "", "`ID` of this host at the server's authorization server")
+	c.Flags().StringVar(&f.client, "client-secret", "", "`SECRET` of the secret store that belongs to --client-id")
+	c.Flags().StringVar(&f.oauth.Grant, "grant", "",
+		"client_credentials: get tokens by --client-id and --client-secret, without a login")
 	c.Flags().StringVar(&f.timeout, "timeout", "", "time for one call, such as 30s (default: that of the host)")
 	c.Flags().BoolVar(&f.hints, "trust-hints", false,
 		"believe what the server says that its tools do, such as readOnlyHint")
@@ -148,7 +157,7 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 	if err != nil {
 		return wish, err
 	}
-	wish.Instances = f.instances
+	wish.Instances, wish.Login, wish.OAuth = f.instances, f.login, f.givenOAuth()
 	wish.Timeout, wish.TrustHints = f.timeout, f.hints
 	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
 	wish.PassHeaders = f.passed
@@ -174,6 +183,15 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 		wish.Source.From, err = filepath.Abs(wish.Source.From)
 	}
 	return wish, err
+}
+
+// givenOAuth returns how this host identifies itself to an authorization server; nil if no flag says so.
+func (f *addFlags) givenOAuth() *packages.OAuth {
+	o := f.oauth
+	if f.client != "" {
+		o.ClientSecret = packages.SecretReference(f.client)
+	}
+	return o.Given()
 }
 
 // parsePairs parses the values of a flag, NAME=VALUE each.
@@ -267,8 +285,11 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 		"version": wish.Version, "results": wish.Results, "instances": wish.Instances, "args": wish.Args,
 		"env": wish.Env, "headers": wish.Headers,
 		"pass_headers": wish.PassHeaders,
-		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints,
+		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints, "login": wish.Login,
 	})
+	if wish.OAuth != nil {
+		in["oauth"] = wish.OAuth
+	}
 	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
 		return done, errors.Join(err, forget())
 	}

@@ -26,6 +26,8 @@ type Declared struct {
 	Env         map[string]string `doc:"Its environment; ${secret:NAME} stands for a secret."`
 	Headers     map[string]string `doc:"Headers of requests to a remote server; ${secret:NAME} stands for a secret."`
 	PassHeaders []string          `yaml:"pass_headers" doc:"Headers of a client's request that go on to a remote server with it, by name."`
+	Login       string            `doc:"Whose login is used at a remote server that requires one. shared: one that an administrator makes (the default); principal: each caller's own." enum:"shared,principal"`
+	OAuth       OAuth             `yaml:"oauth" doc:"How this host identifies itself to the authorization server of a remote server; left out, it registers itself."`
 	Start       string            `doc:"demand: at the first call (the default); always: with the host." enum:"demand,always"`
 	Results     string            `doc:"text: omit structured content from its results." enum:"text"`
 	Instances   string            `doc:"Whom one instance of its server serves. auto: callers that can answer questions get instances of their own (the default); shared: all callers, whom the server cannot ask; principal: one caller; session: one session." enum:"auto,shared,principal,session"`
@@ -44,7 +46,7 @@ func (d Declared) Record() (Record, error) {
 	off := slices.Sorted(slices.Values(d.Off))
 	r := Record{
 		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
-		Headers: d.Headers, PassHeaders: d.PassHeaders,
+		Headers: d.Headers, PassHeaders: d.PassHeaders, Login: d.Login, OAuth: d.OAuth.Given(),
 		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Instances: d.Instances, Timeout: d.Timeout,
 		TrustHints: d.TrustHints, Off: slices.Compact(off), Declared: true,
 	}
@@ -114,6 +116,7 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	next := was
 	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args, want.Env
 	next.Headers, next.PassHeaders = want.Headers, want.PassHeaders
+	next.Login, next.OAuth = want.Login, want.OAuth
 	next.Timeout, next.TrustHints = want.Timeout, want.TrustHints
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
 	next.DeclaredBy = want.DeclaredBy
@@ -178,6 +181,11 @@ func describeRecord(mark string, r Record) (lines []string) {
 	values("env", r.Env)
 	values("header", r.Headers)
 	add("pass_headers", list(r.PassHeaders))
+	add("login", r.Login)
+	if o := r.OAuth; o != nil {
+		b, _ := json.Marshal(o) // strings only; secrets are references
+		add("oauth", string(b))
+	}
 	add("start", r.Start)
 	add("results", r.Results)
 	add("instances", r.Instances)

@@ -246,6 +246,9 @@ func errorKind(ctx context.Context, err error) string {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == tool.CodeTooLarge {
 		return errRPC // it has answered
 	}
+	if _, login := loginRequired(err); login {
+		return errRefused // it has answered, too
+	}
 	if _, ok := errors.AsType[*lostError](err); ok {
 		return errLost
 	}

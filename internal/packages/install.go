@@ -192,11 +192,17 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 		return p.discard(r, err)
 	}
 	u, listed, err := p.tryProgram(ctx, &r)
-	if err != nil {
+	need, login := loginRequired(err)
+	switch {
+	case login: // it is listed when a user has logged in
+		p.noteLogin(r.loginOf(r.By), need)
+		r.AsksLogin, err = true, nil
+	case err != nil:
 		return p.discard(r, cause(ctx, err))
+	default:
+		r.Server = u.server
+		err = u.stopProcess(stopGrace)
 	}
-	r.Server = u.server
-	err = u.stopProcess(stopGrace)
 	track.At(PhaseKeep, 0, 0, "")
 	if err == nil {
 		r.State, r.Keep = Installed, false
@@ -206,7 +212,9 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 		return p.discard(r, err)
 	}
 	p.resetFailures()
-	p.setListing(listed, true)
+	if !login {
+		p.setListing(listed, true)
+	}
 	p.removeOldPrograms()
 	p.manager.goCollect()
 	track.Finish()
@@ -406,7 +414,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return err
 	}
 	p.publishState()
-	if err := errors.Join(p.stopServers(), p.erase(keepData), h.deleteRecord(id)); err != nil {
+	if err := errors.Join(p.stopServers(), p.forgetLogins(), p.erase(keepData), h.deleteRecord(id)); err != nil {
 		return fmt.Errorf("package %s is removed in part; this host removes the rest when it starts again: %w", id, err)
 	}
 	h.unregister(p)

@@ -38,6 +38,9 @@ type relayState struct {
 	Call  string `json:"call,omitempty"`  // the handle of an open call
 	Asked int    `json:"asked,omitempty"` // the question that was asked last
 
+	Login  string          `json:"login,omitempty"`  // the login that the caller was sent to
+	Before json.RawMessage `json:"before,omitempty"` // the state before that
+
 	Modern bool              `json:"modern,omitempty"`
 	State  json.RawMessage   `json:"state,omitempty"` // requestState of a modern server, a JSON string
 	Keys   map[string]string `json:"keys,omitempty"`  // our keys of its questions, by its own

@@ -46,6 +46,8 @@ type managedPackage struct {
 
 	conditional []json.RawMessage // tools that the server lists only for clients that can be asked
 
+	logins logins // have a lock of their own, which is taken after mu
+
 	watched subscriptions // has a lock of its own, which is taken before the manager's
 
 	tools  []Offered
@@ -60,6 +62,7 @@ func (h *Manager) newPackage(r Record) *managedPackage {
 	p.watched.init(p)
 	p.pool, p.changed = map[instanceKey][]*instance{}, make(chan struct{})
 	p.journal.dir = filepath.Join(h.folder(r.ID), "log")
+	p.recallLogin()
 	return p
 }
 
@@ -73,7 +76,7 @@ func (p *managedPackage) public() *Public {
 	out := &Public{
 		Title: r.title(), Version: r.version(), Source: r.Source.public(), State: r.State,
 		Status: p.shared.status(), Start: r.Start, Progress: p.progress,
-		Health: p.health.snapshot(),
+		Health: p.health.snapshot(), Login: p.loginNeeded(r),
 	}
 	for _, t := range p.tools {
 		if !r.isOff(&t) {

@@ -29,6 +29,12 @@ type Options struct {
 	// holds a folder for each package; private to its user
 	Folder  string
 	Records *state.Mount[map[string]Record] // what is installed, beyond the end of the host
+	// Logins keeps the logins at packages' servers; nil means that nobody can log in
+	Logins *secret.Store
+	// Administrator reports whether a caller may log in for all callers; nil means no caller
+	Administrator func(tool.Caller) bool
+	// ClientDocument is the https address of this host's client ID metadata document; "" for none
+	ClientDocument string
 	// puts secrets into an environment that refers to them; nil: there are none
 	Secrets func(map[string]string) (map[string]secret.Text, error)
 	// names of modules, which packages cannot use; nil means none
@@ -129,6 +135,8 @@ type Manager struct {
 	forwards atomic.Pointer[[]string] // see Forwards; nil when it has to be made
 	started  *limit.Shares            // of instances that serve one caller
 	calls    *callTable
+	logins   loginTable
+	callback callback
 
 	roots rootCache
 

@@ -44,6 +44,7 @@ type instanceKey struct {
 	can     tool.Abilities
 	roots   string // the caller's answer to roots/list; "" if it is not known
 	session string // only with SessionInstances
+	login   string // the principal whose login is used; only with PrincipalLogin
 }
 
 // Peer is the caller of a request to a server: what the server may ask it, and what it has
@@ -84,10 +85,16 @@ func (p *managedPackage) keyOf(from *Peer) (k instanceKey) {
 	if p.rec.Server.Protocol == modernRevision {
 		can = 0
 	}
-	if from == nil || from.Caller == nil || mode == SharedInstances || mode == AutoInstances && can == 0 {
+	if from == nil || from.Caller == nil {
 		return k
 	}
-	k = instanceKey{owner: ownerOf(from.Caller), can: can}
+	if p.rec.Login == PrincipalLogin {
+		k.owner, k.login = ownerOf(from.Caller), from.Caller.Principal
+	}
+	if mode == SharedInstances || mode == AutoInstances && can == 0 {
+		return k
+	}
+	k.owner, k.can = ownerOf(from.Caller), can
 	if mode == SessionInstances {
 		k.session = cmp.Or(from.connection(), "client "+from.Caller.Client)
 	}

@@ -29,9 +29,15 @@ type Record struct {
 	// PassHeaders are the headers of a client's request that go on to a remote server with it, by
 	// their names.
 	PassHeaders []string `json:"pass_headers,omitempty"`
-	Start       string   `json:"start"` // OnDemand or Always
-	Stopped     bool     `json:"stopped,omitempty"`
-	Results     string   `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
+	// Login says whose login is used at a remote server that requires one: SharedLogin or
+	// PrincipalLogin; "" means SharedLogin.
+	Login string `json:"login,omitempty"`
+	OAuth *OAuth `json:"oauth,omitempty"` // nil means that this host registers itself
+	// AsksLogin says that the server required a login when the package was installed.
+	AsksLogin bool   `json:"asks_login,omitempty"`
+	Start     string `json:"start"` // OnDemand or Always
+	Stopped   bool   `json:"stopped,omitempty"`
+	Results   string `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
 	// Instances says whom one instance of its server serves: AutoInstances, SharedInstances,
 	// PrincipalInstances or SessionInstances. "" means AutoInstances.
 	Instances string `json:"instances,omitempty"`
@@ -199,6 +205,9 @@ func (r *Record) checkRecord() error {
 	if err := r.checkRemote(); err != nil {
 		return err
 	}
+	if err := r.checkLogin(); err != nil {
+		return err
+	}
 	for _, text := range append([]string{r.Command}, r.Args...) {
 		if strings.ContainsRune(text, 0) {
 			return invalid("command and args hold no zero byte")
@@ -274,6 +283,7 @@ type Public struct {
 	Tools    int                `json:"tools"`
 	Started  *time.Time         `json:"started,omitempty"`
 	Error    string             `json:"error,omitempty"`
+	Login    string             `json:"login,omitempty"` // why a user has to log in; "" if none has to
 	Health   Health             `json:"health"`
 	Progress *progress.Progress `json:"progress,omitempty"` // of what is being done to it
 }

@@ -133,8 +133,22 @@ const tries = 3
 
 // relay sends a request to the server of a package, and starts it if it does not run. A
 // request that may have run is sent again only if repeat is set, because it changes
-// nothing.
+// nothing. If a user has to log in first, a caller that can be sent to an address is.
 func (p *managedPackage) relay(ctx context.Context, r client.Request, from *Peer, repeat bool) (json.RawMessage, error) {
+	from, err := p.resumeLogin(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := p.relayRequest(ctx, r, from, repeat)
+	if need, login := loginRequired(err); login {
+		return nil, p.askLogin(ctx, from, need)
+	}
+	return raw, err
+}
+
+func (p *managedPackage) relayRequest(
+	ctx context.Context, r client.Request, from *Peer, repeat bool,
+) (json.RawMessage, error) {
 	r.Forward = p.passed(ctx)
 	var state relayState
 	if from != nil && len(from.State) > 0 {
@@ -153,7 +167,11 @@ func (p *managedPackage) relay(ctx context.Context, r client.Request, from *Peer
 	p.mu.Lock()
 	key, modern, asks := p.keyOf(from), p.rec.Server.Protocol == modernRevision, p.asksRoots
 	shared := p.rec.Instances == SharedInstances
+	nobody := p.rec.Login == PrincipalLogin && key.login == ""
 	p.mu.Unlock()
+	if nobody {
+		return nil, tool.Refuse(tool.CodeUnavailable, "package %s uses the login of its caller, and this call has none", p.id)
+	}
 	if modern && !shared {
 		return p.relayModern(ctx, key, r, from, repeat, state)
 	}
@@ -219,7 +237,10 @@ func (p *managedPackage) exchange(
 		}
 		release()
 		gone, ok := errors.AsType[*client.NoAnswerError](err)
+		_, login := loginRequired(err)
 		switch {
+		case login:
+			return nil, false, err
 		case !ok:
 			return raw, u.conn.IsModern(), wireError(err)
 		case ctx.Err() != nil:

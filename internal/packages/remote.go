@@ -210,7 +210,11 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record, o client.
 	o.Limit, o.Notified, o.Invalid = limit, u.handleNotification, u.handleInvalid
 	o.TooLong = func(n int64) error { return u.tooLong(n, limit) }
 	if r.Source.Kind == URL {
-		u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: remoteClient(), Headers: headers}, o)
+		hc, err := p.remoteClient(ctx, r)
+		if err != nil {
+			return nil, err
+		}
+		u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: hc, Headers: headers}, o)
 	} else {
 		dialer := net.Dialer{Timeout: dialTimeout}
 		socket, err := dialer.DialContext(ctx, r.Source.Kind, r.Source.From)
@@ -230,10 +234,20 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record, o client.
 	return u, nil
 }
 
-func remoteClient() *http.Client {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.TLSHandshakeTimeout = dialTimeout
-	t.MaxIdleConnsPerHost = 16
+// remoteClient returns the client for a remote server, with the login of ctx if the record has
+// no credentials of its own.
+func (p *managedPackage) remoteClient(ctx context.Context, r *Record) (*http.Client, error) {
+	var t http.RoundTripper = remoteTransport()
+	if r.logsIn() {
+		principal, _ := ctx.Value(loginKey{}).(string)
+		if principal == "" {
+			principal = p.listingLogin(r)
+		}
+		var err error
+		if t, err = p.transport(r, r.loginOf(principal)); err != nil {
+			return nil, err
+		}
+	}
 	return &http.Client{
 		Transport: t,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
@@ -242,7 +256,7 @@ func remoteClient() *http.Client {
 			}
 			return nil
 		},
-	}
+	}, nil
 }
 
 // follow receives what a server sends outside of requests: over HTTP by a stream of

@@ -63,6 +63,12 @@ func (h *Manager) Watch(
 	if err != nil {
 		return nil, err
 	}
+	p.mu.Lock()
+	each := p.rec.Login == PrincipalLogin
+	p.mu.Unlock()
+	if each { // one subscription is shared by all who watch
+		return nil, tool.Refuse(tool.CodeUnsupported, "resources of package %s cannot be watched: each caller has its own login", id)
+	}
 	release, err := h.opts.Watches(c)
 	if err != nil {
 		return nil, &tool.Refusal{Code: tool.CodeBusy, Message: err.Error()}

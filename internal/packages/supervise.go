@@ -130,7 +130,20 @@ func (i *instance) ready(ctx context.Context) (*upstream, error) {
 		if p.manager.ctx.Err() != nil {
 			return nil, tool.Refuse(tool.CodeUnavailable, "%v; nothing was run", errClosing)
 		}
+		if err := i.needsLogin(); err != nil {
+			return nil, err
+		}
 	}
+}
+
+// needsLogin returns why the last start failed if a user has to log in first.
+func (i *instance) needsLogin() error {
+	i.pkg.mu.Lock()
+	defer i.pkg.mu.Unlock()
+	if _, login := loginRequired(i.why); login && i.running == nil {
+		return i.why
+	}
+	return nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -179,7 +192,7 @@ func (i *instance) startInstance() chan struct{} {
 		if last != nil {
 			<-last.gone
 		}
-		u, listed, err := p.launchServer(ctx, &rec, i.connOptions(), i == p.shared)
+		u, listed, err := p.launchServer(withLogin(ctx, i.key.login), &rec, i.connOptions(), i == p.shared)
 		p.mu.Lock()
 		i.starting, i.cancel = nil, nil
 		if err != nil {
@@ -194,6 +207,8 @@ func (i *instance) startInstance() chan struct{} {
 			}
 			p.manager.work.Go(func() { i.watch(u) }) // this goroutine is counted, so Close still waits
 			p.manager.work.Go(func() { u.follow(p.manager.ctx) })
+		} else if need, login := loginRequired(err); login {
+			p.noteLogin(rec.loginOf(i.key.login), need)
 		} else if ctx.Err() == nil {
 			p.manager.log.Warn("a package cannot be started", "package", p.id, "err", err)
 		}
@@ -219,6 +234,9 @@ func (i *instance) setRunning(u *upstream) {
 func (i *instance) setFailed(err error) {
 	p := i.pkg
 	i.why = err
+	if _, login := loginRequired(err); login {
+		return // it is tried again by the next call
+	}
 	i.failures++
 	pace := p.manager.opts.restart
 	delay := pace.max

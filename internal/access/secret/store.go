@@ -49,6 +49,14 @@ func In(folder, keyFile string) *Store {
 	return &Store{file: filepath.Join(folder, "secrets.age"), key: keyFile}
 }
 
+// Logins returns the store of the logins of a folder: the file logins.age, with the key of In. Settings cannot refer
+// to what is in it.
+func Logins(folder, keyFile string) *Store {
+	s := In(folder, keyFile)
+	s.file = filepath.Join(folder, "logins.age")
+	return s
+}
+
 // record is one secret in the encrypted file.
 type record struct {
 	Value string    `json:"value"`
@@ -218,7 +226,9 @@ func (s *Store) newIdentity() (*age.X25519Identity, error) {
 		i.Recipient(),
 		i,
 	)
-	if err := atomicfile.Create(s.key, []byte(text)); err != nil {
+	if err := atomicfile.Create(s.key, []byte(text)); errors.Is(err, fs.ErrExist) {
+		return s.identity() // another store with this key has just made it
+	} else if err != nil {
 		return nil, fmt.Errorf("write the key of the secrets: %w", err)
 	}
 	return i, nil

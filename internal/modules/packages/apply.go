@@ -26,6 +26,8 @@ type declaredIn struct {
 	Env         map[string]string `json:"env,omitempty"`
 	Headers     map[string]string `json:"headers,omitempty"`
 	PassHeaders []string          `json:"pass_headers,omitempty"`
+	Login       string            `json:"login,omitempty" enum:"shared,principal"`
+	OAuth       packages.OAuth    `json:"oauth,omitzero"`
 	Start       string            `json:"start,omitempty" enum:"demand,always"`
 	Results     string            `json:"results,omitempty" enum:"text"`
 	Instances   string            `json:"instances,omitempty" enum:"auto,shared,principal,session"`

@@ -25,13 +25,14 @@ type entryOut struct {
 	Status  string `json:"status" doc:"status of its server: stopped, idle, starting, running, waiting or broken"`
 	Tools   int    `json:"tools"`
 	Error   string `json:"error,omitempty"`
+	Login   string `json:"login,omitempty" doc:"why a user has to log in with package_login; missing if none has to"`
 
 	Health packages.Health `json:"health" doc:"how its server serves"`
 }
 
 func entry(i packages.Info) entryOut {
 	p := i.Public
-	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Health}
+	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Login, p.Health}
 }
 
 func (k *manager) listPackages(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {

@@ -21,6 +21,8 @@ type installIn struct {
 	Env         map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
 	Headers     map[string]string `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
 	PassHeaders []string          `json:"pass_headers,omitempty" doc:"headers of a client's request that go on to a remote server with it"`
+	Login       string            `json:"login,omitempty" doc:"whose login is used at a remote server that requires one; shared, the default: one that an administrator makes; principal: each caller's own" enum:"shared,principal"`
+	OAuth       packages.OAuth    `json:"oauth,omitzero" doc:"how this host identifies itself to the authorization server of a remote server; left out, it registers itself"`
 	Start       string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
 	Results     string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
 	Instances   string            `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
@@ -53,7 +55,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
 		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start,
-		Results:   in.Results,
+		Results: in.Results, Login: in.Login, OAuth: in.OAuth.Given(),
 		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
 	}
 	if source, err = resolveSource(c, source); err != nil {
@@ -80,6 +82,10 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 			done := newInstalled(i)
 			if names := r.Readable(); len(names) > 0 {
 				done.Warnings = append(done.Warnings, secretWarning(names))
+			}
+			if i.Public.Login != "" {
+				done.Warnings = append(done.Warnings, "It has no tools yet: "+i.Public.Login+
+					". Log in with gatehouse package login "+i.ID+", or package_login.")
 			}
 			return done, nil
 		},

@@ -375,6 +375,19 @@ func (k *manager) definitions() []tool.Tool {
 				"installed otherwise stay. " + confirmHelp,
 		}, k.applyPackages),
 		tool.New(tool.Def{
+			Name: "package_login", Title: "Log in to a package", Effects: tool.Writes | tool.OpenWorld,
+			Task: tool.TaskNever, Sync: true,
+			Description: "Begins the login at the remote server of a package, or finishes it with the address to which " +
+				"the browser was sent back.",
+			Help: loginHelp,
+		}, k.login),
+		tool.New(tool.Def{
+			Name: "package_logout", Title: "Log out of a package", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Sync: true,
+			Description: "Forgets the login at the remote server of a package.",
+			Help:        "The authorization server is not told: what it has issued stays valid there until it ends.",
+		}, k.logout),
+		tool.New(tool.Def{
 			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever,
 			Aliases:     []string{"package.logs"},
 			Description: "Returns the log of a package's server, page by page.", Help: logsHelp,
@@ -389,13 +402,17 @@ func (k *manager) checkOperator(c *tool.Call) error {
 		return err
 	}
 	if k.cfg.Packages == nil {
-		return &tool.Refusal{
-			Code:    tool.CodeUnsupported,
-			Message: "this host has no data folder and therefore no packages",
-			Next:    "Use a host with a data folder.",
-		}
+		return errNoPackages()
 	}
 	return nil
+}
+
+func errNoPackages() error {
+	return &tool.Refusal{
+		Code:    tool.CodeUnsupported,
+		Message: "this host has no data folder and therefore no packages",
+		Next:    "Use a host with a data folder.",
+	}
 }
 
 // withServerOutput adds the last output of the server to an error.

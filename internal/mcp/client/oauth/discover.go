@@ -169,5 +169,10 @@ func (t *Transport) http() *http.Client {
 	if t.Config.HTTP != nil {
 		return t.Config.HTTP
 	}
-	return http.DefaultClient
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.guarded == nil {
+		t.guarded = newGuard(t.Resource)
+	}
+	return t.guarded
 }

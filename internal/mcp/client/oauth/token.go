@@ -25,41 +25,38 @@ import (
 	"time"
 )
 
-// credentials are what this client is to one authorization server.
-type credentials struct {
-	id, secret string
-	method     string // of authentication at the token endpoint
+// Client is this client as one authorization server knows it.
+type Client struct {
+	ID       string `json:"id,omitempty"`
+	Secret   string `json:"secret,omitempty"`
+	Method   string `json:"method,omitempty"`   // of authentication at the token endpoint
+	Redirect string `json:"redirect,omitempty"` // that was registered
 }
 
-// identify returns the client's credentials at an authorization server, and registers it if
-// there is no other way.
-func (t *Transport) identify(ctx context.Context, of *found, scopes []string) (credentials, error) {
+// identify returns the client at an authorization server, and registers it if there is no other
+// way.
+func (t *Transport) identify(ctx context.Context, of *found, scopes []string, redirect string) (Client, error) {
 	c := &t.Config
 	switch {
 	case c.ID != "":
-		return credentials{c.ID, c.Secret, t.authMethod(of, c.Secret != "")}, nil
+		return Client{c.ID, c.Secret, t.authMethod(of, c.Secret != ""), redirect}, nil
 	case c.MetadataURL != "" && of.server.DocumentIDs:
-		return credentials{id: c.MetadataURL, method: "none"}, nil
+		return Client{ID: c.MetadataURL, Method: "none", Redirect: redirect}, nil
 	}
-	t.mu.Lock()
-	known, ok := t.clients[of.server.Issuer]
-	t.mu.Unlock()
-	if ok {
+	now, err := t.current()
+	if err != nil {
+		return Client{}, err
+	}
+	if known := now.Client; known.ID != "" && now.Issuer == of.server.Issuer && known.Redirect == redirect {
 		return known, nil
 	}
 	if of.server.Registration == "" {
-		return credentials{}, errors.New("the authorization server registers no clients; set a client ID that it has assigned")
+		return Client{}, errors.New("the authorization server registers no clients; set a client ID that it has assigned")
 	}
-	known, err := t.registerClient(ctx, of, scopes)
+	known, err := t.registerClient(ctx, of, scopes, redirect)
 	if err != nil {
-		return credentials{}, fmt.Errorf("registration: %w", err)
+		return Client{}, fmt.Errorf("registration: %w", err)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.clients == nil {
-		t.clients = map[string]credentials{}
-	}
-	t.clients[of.server.Issuer] = known
 	return known, nil
 }
 
@@ -78,26 +75,26 @@ func (t *Transport) authMethod(of *found, secret bool) string {
 }
 
 // registerClient registers the client (RFC 7591).
-func (t *Transport) registerClient(ctx context.Context, of *found, scopes []string) (credentials, error) {
+func (t *Transport) registerClient(ctx context.Context, of *found, scopes []string, redirect string) (Client, error) {
 	method := "none"
 	if offered := of.server.AuthMethods; len(offered) > 0 && !slices.Contains(offered, "none") {
 		method = t.authMethod(of, true)
 	}
 	kind := "web"
-	if u, err := url.Parse(t.Config.Redirect); err == nil && (u.Scheme != "https" || u.Hostname() == "localhost") {
+	if u, err := url.Parse(redirect); err == nil && (u.Scheme != "https" || u.Hostname() == "localhost" || u.Hostname() == "127.0.0.1") {
 		kind = "native"
 	}
 	body, err := json.Marshal(map[string]any{
-		"client_name": cmp.Or(t.Config.Name, "MCP client"), "redirect_uris": []string{t.Config.Redirect},
+		"client_name": cmp.Or(t.Config.Name, "MCP client"), "redirect_uris": []string{redirect},
 		"grant_types": []string{"authorization_code", "refresh_token"}, "response_types": []string{"code"},
 		"token_endpoint_auth_method": method, "application_type": kind, "scope": strings.Join(scopes, " "),
 	})
 	if err != nil {
-		return credentials{}, err
+		return Client{}, err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, of.server.Registration, bytes.NewReader(body))
 	if err != nil {
-		return credentials{}, err
+		return Client{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	var r struct {
@@ -106,34 +103,87 @@ func (t *Transport) registerClient(ctx context.Context, of *found, scopes []stri
 		Method string `json:"token_endpoint_auth_method"`
 	}
 	if err := t.send(req, &r); err != nil {
-		return credentials{}, err
+		return Client{}, err
 	}
 	if r.ID == "" {
-		return credentials{}, errors.New("the authorization server has assigned no client ID")
+		return Client{}, errors.New("the authorization server has assigned no client ID")
 	}
 	if r.Secret == "" {
 		r.Method = "none"
 	}
-	return credentials{r.ID, r.Secret, cmp.Or(r.Method, method)}, nil
+	return Client{r.ID, r.Secret, cmp.Or(r.Method, method), redirect}, nil
 }
 
-// userToken gets a token by a user's approval, with PKCE.
-func (t *Transport) userToken(ctx context.Context, of *found, who credentials, scopes []string) (token, error) {
-	if t.Config.Authorize == nil {
-		return token{}, errNoAuthorize
+// Login is an approval of a user that was begun and is not finished. It belongs to one issuer.
+type Login struct {
+	URL    string // where the user approves
+	State  string // what the answer names; it cannot be guessed
+	Issuer string
+	Scopes []string
+
+	of       *found
+	who      Client
+	verifier string
+}
+
+// Begin begins a login, with PKCE. redirect is where the authorization server sends the user
+// back to. If no request has been refused before, the server is asked what it requires.
+func (t *Transport) Begin(ctx context.Context, redirect string) (*Login, error) {
+	t.mu.Lock()
+	challenge, more := t.wants, t.more
+	t.mu.Unlock()
+	now, err := t.current()
+	if err == nil && challenge == nil {
+		challenge, err = t.probe(ctx)
 	}
-	if !of.server.guessed && !slices.Contains(of.server.Challenges, "S256") {
-		return token{}, errors.New("the authorization server does not support PKCE with S256")
-	}
-	verifier, state := randomText(), randomText()
-	sum := sha256.Sum256([]byte(verifier))
-	at, err := url.Parse(of.server.Authorization)
 	if err != nil {
-		return token{}, err
+		return nil, err
 	}
+	of, err := t.discover(ctx, challenge["resource_metadata"])
+	if err != nil {
+		return nil, err
+	}
+	return t.begin(ctx, of, t.scopes(of, challenge, now, more), redirect)
+}
+
+// probe asks the server without a token what it requires.
+func (t *Transport) probe(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
+	defer cancel()
+	body := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, t.Resource, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	resp, err := t.base().RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body.Close()
+	return parseChallenge(resp.Header.Values("WWW-Authenticate")), nil
+}
+
+func (t *Transport) begin(ctx context.Context, of *found, scopes []string, redirect string) (*Login, error) {
+	if !of.server.guessed && !slices.Contains(of.server.Challenges, "S256") {
+		return nil, errors.New("the authorization server does not support PKCE with S256")
+	}
+	who, err := t.identify(ctx, of, scopes, redirect)
+	if err != nil {
+		return nil, err
+	}
+	at, err := url.Parse(of.server.Authorization)
+	if err != nil || at.Host == "" {
+		return nil, errors.New("the authorization server has no page on which a user approves")
+	}
+	l := &Login{
+		State: randomText(), Issuer: of.server.Issuer, Scopes: scopes, of: of, who: who, verifier: randomText(),
+	}
+	sum := sha256.Sum256([]byte(l.verifier))
 	q := at.Query()
 	for k, v := range map[string]string{
-		"response_type": "code", "client_id": who.id, "redirect_uri": t.Config.Redirect, "state": state,
+		"response_type": "code", "client_id": who.ID, "redirect_uri": redirect, "state": l.State,
 		"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:]), "code_challenge_method": "S256",
 		"resource": of.audience, "scope": strings.Join(scopes, " "),
 	} {
@@ -145,18 +195,44 @@ func (t *Transport) userToken(ctx context.Context, of *found, who credentials, s
 		q.Set("prompt", "consent")
 	}
 	at.RawQuery = q.Encode()
-	back, err := t.Config.Authorize(ctx, at.String())
+	l.URL = at.String()
+	return l, nil
+}
+
+// Finish ends a login with the parameters of the address to which the authorization server has
+// sent the user back. They must answer this login and come from its issuer.
+func (t *Transport) Finish(ctx context.Context, l *Login, back url.Values) error {
+	got, err := t.redeem(ctx, l, back)
 	if err != nil {
-		return token{}, err
+		return err
 	}
-	code, err := checkCallback(back, state, &of.server)
+	t.authorizing.Lock()
+	defer t.authorizing.Unlock()
+	return t.save(got)
+}
+
+func (t *Transport) redeem(ctx context.Context, l *Login, back url.Values) (Saved, error) {
+	code, err := checkCallback(back, l.State, &l.of.server)
 	if err != nil {
-		return token{}, err
+		return Saved{}, err
 	}
-	return t.request(ctx, of, who, scopes, url.Values{
-		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {t.Config.Redirect},
-		"code_verifier": {verifier},
+	return t.request(ctx, l.of, l.who, l.Scopes, url.Values{
+		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {l.who.Redirect},
+		"code_verifier": {l.verifier},
 	})
+}
+
+// userToken gets a token by a user's approval.
+func (t *Transport) userToken(ctx context.Context, of *found, scopes []string) (Saved, error) {
+	l, err := t.begin(ctx, of, scopes, t.Config.Redirect)
+	if err != nil {
+		return Saved{}, err
+	}
+	back, err := t.Config.Authorize(ctx, l.URL)
+	if err != nil {
+		return Saved{}, err
+	}
+	return t.redeem(ctx, l, back)
 }
 
 // checkCallback returns the code of an authorization response, which must be the answer to this
@@ -180,53 +256,71 @@ func checkCallback(back url.Values, state string, server *serverMetadata) (code 
 }
 
 // refreshToken gets a token by a refresh token.
-func (t *Transport) refreshToken(ctx context.Context, of *found, who credentials, earlier token) (token, error) {
-	got, err := t.request(ctx, of, who, earlier.scopes, url.Values{
-		"grant_type": {"refresh_token"}, "refresh_token": {earlier.refresh},
+func (t *Transport) refreshToken(ctx context.Context, of *found, earlier Saved) (Saved, error) {
+	who := earlier.Client
+	if c := &t.Config; c.ID != "" {
+		who = Client{c.ID, c.Secret, t.authMethod(of, c.Secret != ""), who.Redirect}
+	}
+	got, err := t.request(ctx, of, who, earlier.Scopes, url.Values{
+		"grant_type": {"refresh_token"}, "refresh_token": {earlier.Refresh},
 	})
-	got.refresh = cmp.Or(got.refresh, earlier.refresh)
+	got.Refresh = cmp.Or(got.Refresh, earlier.Refresh)
 	return got, err
 }
 
-// ownToken gets a token by the client's own credentials.
-func (t *Transport) ownToken(ctx context.Context, of *found, who credentials, scopes []string) (token, error) {
+// ownToken gets a token without a user: by the client's own credentials, or for another token.
+func (t *Transport) ownToken(ctx context.Context, of *found, scopes []string) (Saved, error) {
 	form := url.Values{"grant_type": {"client_credentials"}}
+	if x := t.Config.Exchange; x != nil {
+		const access = "urn:ietf:params:oauth:token-type:access_token"
+		form = url.Values{
+			"grant_type":    {"urn:ietf:params:oauth:grant-type:token-exchange"},
+			"subject_token": {x.Token}, "subject_token_type": {cmp.Or(x.Type, access)},
+			"requested_token_type": {access},
+		}
+	}
+	who, err := t.identify(ctx, of, scopes, "")
+	if err != nil {
+		return Saved{}, err
+	}
 	if len(scopes) > 0 {
 		form.Set("scope", strings.Join(scopes, " "))
 	}
-	return t.request(ctx, of, who, scopes, form)
+	got, err := t.request(ctx, of, who, scopes, form)
+	got.Refresh = "" // another is got the same way
+	return got, err
 }
 
 // request sends a request to the token endpoint.
 func (t *Transport) request(
-	ctx context.Context, of *found, who credentials, scopes []string, form url.Values,
-) (token, error) {
+	ctx context.Context, of *found, who Client, scopes []string, form url.Values,
+) (Saved, error) {
 	if of.audience != "" {
 		form.Set("resource", of.audience)
 	}
-	switch who.method {
+	switch who.Method {
 	case "client_secret_basic":
 	case "private_key_jwt":
-		assertion, err := t.assertion(who.id, of.server.Issuer)
+		assertion, err := t.assertion(who.ID, of.server.Issuer)
 		if err != nil {
-			return token{}, err
+			return Saved{}, err
 		}
 		form.Set("client_assertion_type", "urn:ietf:params:oauth:client-assertion-type:jwt-bearer")
 		form.Set("client_assertion", assertion)
-		form.Set("client_id", who.id)
+		form.Set("client_id", who.ID)
 	case "client_secret_post":
-		form.Set("client_secret", who.secret)
-		form.Set("client_id", who.id)
+		form.Set("client_secret", who.Secret)
+		form.Set("client_id", who.ID)
 	default:
-		form.Set("client_id", who.id)
+		form.Set("client_id", who.ID)
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, of.server.Token, strings.NewReader(form.Encode()))
 	if err != nil {
-		return token{}, err
+		return Saved{}, err
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	if who.method == "client_secret_basic" {
-		req.SetBasicAuth(url.QueryEscape(who.id), url.QueryEscape(who.secret))
+	if who.Method == "client_secret_basic" {
+		req.SetBasicAuth(url.QueryEscape(who.ID), url.QueryEscape(who.Secret))
 	}
 	var r struct {
 		Access  string `json:"access_token"`
@@ -236,17 +330,19 @@ func (t *Transport) request(
 		Seconds int64  `json:"expires_in"`
 	}
 	if err := t.send(req, &r); err != nil {
-		return token{}, fmt.Errorf("token: %w", err)
+		return Saved{}, fmt.Errorf("token: %w", err)
 	}
 	if r.Access == "" || !strings.EqualFold(r.Kind, "bearer") {
-		return token{}, errors.New("token: the authorization server has issued no bearer token")
+		return Saved{}, errors.New("token: the authorization server has issued no bearer token")
 	}
-	got := token{access: r.Access, refresh: r.Refresh, scopes: scopes}
+	got := Saved{
+		Resource: t.Resource, Issuer: of.server.Issuer, Access: r.Access, Refresh: r.Refresh, Scopes: scopes, Client: who,
+	}
 	if r.Scope != "" {
-		got.scopes = strings.Fields(r.Scope)
+		got.Scopes = strings.Fields(r.Scope)
 	}
 	if r.Seconds > 0 {
-		got.expires = time.Now().Add(time.Duration(r.Seconds) * time.Second)
+		got.Expires = time.Now().Add(time.Duration(r.Seconds) * time.Second)
 	}
 	return got, nil
 }
@@ -269,7 +365,7 @@ func (t *Transport) send(req *http.Request, into any) error {
 			Text string `json:"error_description"`
 		}
 		json.Unmarshal(body, &e) // the status says enough otherwise
-		return fmt.Errorf("the authorization server answered %d: %.100q %.300q", resp.StatusCode, e.Code, e.Text)
+		return &errStatus{resp.StatusCode, e.Code, e.Text}
 	}
 	return json.Unmarshal(body, into)
 }
