@@ -380,6 +380,17 @@ func (p *managedPackage) mayLogIn(who *tool.Caller) (of string, r Record, err er
 	return r.loginOf(who.Principal), r, nil
 }
 
+// EachLogsIn reports whether each caller has a login of its own at a package.
+func (h *Manager) EachLogsIn(id string) bool {
+	p, err := h.findPackage(id)
+	if err != nil {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.rec.Login == PrincipalLogin
+}
+
 // BeginLogin begins the login of a caller at the server of a package. redirect is where the
 // user is sent back to; the caller passes what arrives there to FinishLogin.
 func (h *Manager) BeginLogin(ctx context.Context, id string, who *tool.Caller, redirect string) (Login, error) {

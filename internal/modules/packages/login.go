@@ -28,16 +28,16 @@ type loginOut struct {
 	Done     bool     `json:"done" doc:"the login is finished"`
 }
 
-// packagesForLogin returns the packages. Who may log in is decided for each package.
-func (k *manager) packagesForLogin() (*packages.Manager, error) {
-	if k.cfg.Packages == nil {
-		return nil, errNoPackages()
+// packagesForLogin returns the packages if a caller may log in at one of them.
+func (k *manager) packagesForLogin(c *tool.Call, id string) (*packages.Manager, error) {
+	if m := k.cfg.Packages; m != nil && m.EachLogsIn(id) {
+		return m, nil
 	}
-	return k.cfg.Packages, nil
+	return k.cfg.Packages, k.checkOperator(c)
 }
 
 func (k *manager) login(ctx context.Context, c *tool.Call, in loginIn) (loginOut, error) {
-	m, err := k.packagesForLogin()
+	m, err := k.packagesForLogin(c, in.ID)
 	if err != nil {
 		return loginOut{}, err
 	}
@@ -60,7 +60,7 @@ type logoutOut struct {
 }
 
 func (k *manager) logout(_ context.Context, c *tool.Call, in idIn) (logoutOut, error) {
-	m, err := k.packagesForLogin()
+	m, err := k.packagesForLogin(c, in.ID)
 	if err != nil {
 		return logoutOut{}, err
 	}
