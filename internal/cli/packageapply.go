@@ -53,7 +53,7 @@ func declaredArguments(all []packages.Declared) []map[string]any {
 		one := givenMembers(map[string]any{
 			"name": d.Name, "source": d.Source, "command": d.Command, "start": d.Start, "results": d.Results,
 			"instances": d.Instances, "login": d.Login,
-			"title":     d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "pass_headers": d.PassHeaders,
+			"title": d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "pass_headers": d.PassHeaders,
 			"off":     d.Off,
 			"timeout": d.Timeout, "trust_hints": d.TrustHints,
 		})
