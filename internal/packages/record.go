@@ -16,7 +16,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Record is what is remembered of a package.
+// Record is what is remembered of a package. One struct, because it is stored, compared and shown as one.
 type Record struct {
 	ID      string            `json:"id"`
 	Title   string            `json:"title,omitempty"`
