@@ -40,6 +40,12 @@ func (p *managedPackage) fetch(
 		return p.fetchPackage(ctx, r, dir, plan.fresh)
 	}
 	from, name, err := plan.openSource()
+	if r.Source.FromAddress() {
+		var remove func()
+		if from, name, remove, err = p.download(ctx, r, dir, plan.fresh, say); err == nil {
+			defer remove()
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
@@ -50,18 +56,30 @@ func (p *managedPackage) fetch(
 	}
 	defer to.Close()
 	c := &copying{ctx: ctx, to: to, report: say}
-	if r.Source.Kind == Folder {
+	switch r.Source.Kind {
+	case Folder:
 		err = c.folder(from, name)
-	} else if err = c.archive(from, name); err == nil {
-		r.Program, err = onlyFolder(to, r.Program)
+	case Binary:
+		err = c.program(from, name, programOf(r.Source.From))
+	case Bundle:
+		if err = c.archive(from, name); err == nil {
+			err = p.prepareBundle(ctx, r, dir)
+		}
+	default:
+		if err = c.archive(from, name); err == nil {
+			r.Program, err = onlyFolder(to, r.Program)
+		}
 	}
-	if err != nil {
+	if err != nil || r.Source.Kind == Bundle {
 		return err
 	}
 	return r.adopt(filepath.Join(p.folder(), r.Program), ".")
 }
 
 func (plan *Plan) openSource() (*os.Root, string, error) {
+	if plan.Source.FromAddress() {
+		return nil, "", nil
+	}
 	if plan.Open != nil {
 		return plan.Open()
 	}
@@ -94,6 +112,10 @@ func (p *managedPackage) fetchPackage(ctx context.Context, r *Record, dir string
 		return p.npm(ctx, r, dir, fresh)
 	case PyPI:
 		return p.pypi(ctx, r, dir, fresh)
+	case Crate:
+		return p.crate(ctx, r, dir, fresh)
+	case Go:
+		return p.goProgram(ctx, r, dir, fresh)
 	}
 	return invalid("source %s: packages of this kind cannot be installed", r.Source)
 }
@@ -239,6 +261,37 @@ func (r reading) Read(b []byte) (int, error) {
 		return 0, context.Cause(r.ctx)
 	}
 	return r.Reader.Read(b)
+}
+
+// program copies one program.
+func (c *copying) program(from *os.Root, name, as string) error {
+	f, err := from.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular():
+		return invalid("source: %s is no file", name)
+	}
+	if err := c.dir(binFolder); err != nil {
+		return err
+	}
+	return c.file(path.Join(binFolder, as), 0o700, f)
+}
+
+// programOf is the name that the program of a path or an address gets.
+func programOf(from string) string {
+	if u, err := url.Parse(from); err == nil && isAddress(from) {
+		from = u.Path
+	}
+	if name := filepath.Base(from); programName.MatchString(name) {
+		return name
+	}
+	return "server"
 }
 
 // archive unpacks files and folders. Links and everything else are left out;

@@ -67,11 +67,11 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
 		return nil, err
 	}
-	command, args, err := p.startCommand(r)
+	command, args, own, err := p.startCommand(r)
 	if err != nil {
 		return nil, err
 	}
-	env, hider, err := p.environment(r)
+	env, hider, err := p.environment(r, own)
 	if err != nil {
 		return nil, err
 	}
@@ -150,20 +150,23 @@ func Words(err error) string {
 
 // environment returns the environment of a server: the basic variables, a home that is
 // its data folder, and the variables of the record with their secrets.
-func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, err error) {
+// own are variables that the program itself says.
+func (p *managedPackage) environment(r *Record, own map[string]string) (env []string, h secret.Hider, err error) {
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	env = append(env, "HOME="+p.data())
 	if a := p.manager.opts.Alone; a != nil {
 		env = a.aloneEnvironment()
 	}
 	env = append(env, "GATEHOUSE_PACKAGE_DATA="+p.data())
-	if len(r.Env) == 0 {
+	if len(r.Env)+len(own) == 0 {
 		return env, h, nil
 	}
 	expanded := map[string]string{}
+	maps.Copy(expanded, own)
 	for name, value := range r.Env {
 		expanded[name] = p.expand(r, value)
 	}
+	refersTo := maps.Clone(expanded) // fill may replace them
 	fill := p.manager.opts.Secrets
 	if fill == nil {
 		fill = noSecrets
@@ -175,7 +178,7 @@ func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, e
 	var hidden []secret.Text
 	for _, name := range slices.Sorted(maps.Keys(filled)) {
 		env = append(env, name+"="+filled[name].Reveal())
-		if refers, _ := secret.Names(r.Env[name]); len(refers) > 0 {
+		if refers, _ := secret.Names(refersTo[name]); len(refers) > 0 {
 			hidden = append(hidden, filled[name])
 		}
 	}
@@ -198,28 +201,29 @@ func (p *managedPackage) expand(r *Record, text string) string {
 	return strings.NewReplacer("${data}", p.data(), "${program}", r.program(p.folder())).Replace(text)
 }
 
-// startCommand returns the program to start and its arguments.
-func (p *managedPackage) startCommand(r *Record) (command string, args []string, err error) {
+// startCommand returns the program to start, its arguments, and the variables that the program itself says.
+func (p *managedPackage) startCommand(r *Record) (command string, args []string, env map[string]string, err error) {
 	for _, a := range r.Args {
 		args = append(args, p.expand(r, a))
 	}
 	command = p.expand(r, r.Command)
 	if first, own, err := p.ownProgram(r); own {
-		return first.command, append(first.args, args...), err
+		return first.command, append(first.args, args...), first.env, err
 	}
 	if local, ok := strings.CutPrefix(command, "./"); ok && r.Program != "" {
 		if !filepath.IsLocal(local) {
-			return "", nil, invalid("command %q leads out of the program's folder", r.Command)
+			return "", nil, nil, invalid("command %q leads out of the program's folder", r.Command)
 		}
 		command = filepath.Join(r.program(p.folder()), local)
 	}
-	return command, args, nil
+	return command, args, nil, nil
 }
 
-// starting is a program and its first arguments.
+// starting is a program, its first arguments and its variables.
 type starting struct {
 	command string
 	args    []string
+	env     map[string]string
 }
 
 // ownProgram returns the program of the package to start. own is false if the record's command is another one.
@@ -228,6 +232,10 @@ func (p *managedPackage) ownProgram(r *Record) (s starting, own bool, err error)
 	switch {
 	case r.Source.Kind == PyPI && named:
 		s.command, s.args, err = p.pypiCommand(r)
+	case (r.Source.Kind == Crate || r.Source.Kind == Go || r.Source.Kind == Binary) && named:
+		s, err = p.builtStart(r)
+	case r.Source.Kind == Bundle:
+		s, err = p.bundleStart(r)
 	case r.Command == "" && r.Source.Kind != Command:
 		s.command, s.args, err = p.manifestCommand(r)
 	default:

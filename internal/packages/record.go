@@ -216,12 +216,31 @@ func (r *Record) checkRecord() error {
 			return invalid("a secret in command or args would be seen by every user of the machine: refer to it in env")
 		}
 	}
+	if err := checkConfig(r.Config); err != nil {
+		return err
+	}
 	for name, value := range r.Env {
 		if !envForm.MatchString(name) || strings.ContainsRune(value, 0) {
 			return invalid("env: %q is no variable", name)
 		}
 		if _, err := secret.Names(value); err != nil {
 			return invalid("env %s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+// checkConfig validates the values of a bundle's configuration, without the bundle.
+func checkConfig(values map[string][]string) error {
+	total := 0
+	for name, all := range values {
+		if total += len(all); !fieldName.MatchString(name) || total > maxEnv || size(all) > maxText {
+			return invalid("config: at most %d values, with %d bytes each field, of names such as api_key", maxEnv, maxText)
+		}
+		for _, one := range all {
+			if _, err := secret.Names(one); err != nil {
+				return invalid("config %s: %v", name, err)
+			}
 		}
 	}
 	return nil

@@ -40,4 +40,10 @@ const (
 	PublicCrates   = "https://crates.io"
 
 	PublicPyPIFiles = "https://files.pythonhosted.org" // where PyPI has its files
+
+	// Where cargo finds crates, and go its modules.
+	PublicCratesIndex = "https://index.crates.io"
+	PublicCratesFiles = "https://static.crates.io"
+	PublicGoProxy     = "https://proxy.golang.org"
+	PublicGoSums      = "https://sum.golang.org"
 )
