@@ -27,6 +27,7 @@ type addFlags struct {
 	headers   []string
 	passed    []string
 	secrets   []string
+	sets      []string
 	start     string
 	results   string
 	instances string
@@ -50,8 +51,15 @@ func packageAdd(w Environment) *cobra.Command {
   npm:NAME[@VERSION]  an npm package; its scripts do not run
   pypi:NAME[==VERSION]
                       a package of PyPI, installed by uv or pip from wheels alone
+  crate:NAME[@VERSION], go:MODULE/PATH[@VERSION]
+                      a Rust crate or a Go program, built by cargo or go
   FOLDER, ARCHIVE     the path of a program, which is copied; an archive is a
-                      .tgz, .tar.gz, .tar, .zip or .mcpb
+                      .tgz, .tar.gz, .tar or .zip
+  archive:https://HOST/PATH[#sha256=HEX], binary:https://HOST/PATH#sha256=HEX
+                      an archive, or one program, of an address
+  FILE.mcpb, mcpb:https://HOST/PATH[#sha256=HEX]
+                      an MCP bundle; --set NAME=VALUE configures it
+  FILE.json           what a server.json describes
   PROGRAM             a program of this machine
   https://HOST/PATH   a remote server, by Streamable HTTP or the older HTTP+SSE
   unix:/PATH          a running server at a Unix socket; tcp:HOST:PORT over TCP.
@@ -113,6 +121,8 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 		"header of a client's request that goes on to a remote server with it, `NAME`; can be repeated")
 	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
 		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; can be repeated")
+	c.Flags().StringArrayVar(&f.sets, "set", nil,
+		"value of what a bundle or a server.json lets its user configure, `NAME=VALUE`; can be repeated")
 	c.Flags().StringVar(&f.start, "start", packages.OnDemand,
 		"when the server starts: demand (at the first call) or always")
 	c.Flags().StringVar(&f.instances, "instances", "",
@@ -149,10 +159,15 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 	}
 	if strings.HasPrefix(words[0], searchTarget) {
 		wish, err = f.found(ctx, w, name, words[0], words[1:], env)
+	} else if isDescription(words[0]) {
+		wish, err = f.described(w, name, words[0], words[1:], env)
 	} else if err != nil {
 		err = &usageError{err}
 	} else if wish.Source.Kind == packages.NPM && !f.yes {
 		describeNPM(ctx, w, wish.Source.From)
+	}
+	if err == nil && wish.Source.Kind == packages.Bundle {
+		err = f.configureBundle(w, &wish)
 	}
 	if err != nil {
 		return wish, err
@@ -283,7 +298,7 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 		"id": wish.ID, "source": wish.Source.String(), "start": wish.Start, "command": wish.Command,
 		"title":   wish.Title,
 		"version": wish.Version, "results": wish.Results, "instances": wish.Instances, "args": wish.Args,
-		"env": wish.Env, "headers": wish.Headers,
+		"env": wish.Env, "headers": wish.Headers, "config": wish.Config,
 		"pass_headers": wish.PassHeaders,
 		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints, "login": wish.Login,
 	})

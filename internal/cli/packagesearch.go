@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -314,16 +313,27 @@ func (f *addFlags) found(
 	if err != nil {
 		return packages.Wish{}, err
 	}
+	return f.fromEntry(w, id, e, words, env)
+}
+
+// fromEntry makes the package of an entry of a registry or a server.json.
+func (f *addFlags) fromEntry(
+	w Environment, id string, e catalog.Entry, words []string, env map[string]string,
+) (packages.Wish, error) {
 	p, err := e.Installable(nil)
+	if err != nil && len(e.Remotes) == 0 {
+		return packages.Wish{}, err
+	}
+	sets, err := parseSets(f.sets)
 	if err != nil {
 		return packages.Wish{}, err
 	}
 	for _, line := range e.Facts(p, time.Now()) {
 		fmt.Fprintf(w.Err, "[gatehouse] %s\n", printable(line))
 	}
-	wish, err := e.Wish(id, p, nil, f.catalogAnswer(w, env))
+	wish, err := e.Wish(id, p, f.catalogAnswer(w, env, sets))
 	if err != nil {
-		return wish, fmt.Errorf("%w; give it with --env or --secret", err)
+		return wish, fmt.Errorf("%w; give it with --set, --env or --secret", err)
 	}
 	wish.Args = append(wish.Args, words...)
 	plain, secrets := packages.SplitSecrets(id, env)
@@ -344,31 +354,41 @@ func (f *addFlags) found(
 
 // catalogAnswer answers what a package asks for: by the flags, or else by the user at the
 // terminal. Inputs that are not required are left out.
-func (f *addFlags) catalogAnswer(w Environment, env map[string]string) catalog.Answer {
+func (f *addFlags) catalogAnswer(w Environment, env map[string]string, sets map[string][]string) catalog.Answer {
 	given := map[string]bool{}
 	for _, one := range f.secrets {
 		name, _, _ := strings.Cut(one, "=")
 		given[name] = true
 	}
-	return func(in catalog.Input) (plain string, sealed secret.Text, ok bool, err error) {
-		if _, there := env[in.Name]; in.Name != "" && (there || given[in.Name]) {
-			return "", sealed, true, nil // the flags add it
+	return func(in catalog.Input) (plain []string, sealed secret.Text, ok bool, err error) {
+		if value, there := env[in.Name]; in.Name != "" && there {
+			if in.Secret {
+				return nil, secret.New(value), true, nil
+			}
+			return []string{value}, sealed, true, nil
+		}
+		if in.Name != "" && given[in.Name] {
+			return []string{""}, sealed, true, nil // --secret adds it
+		}
+		if values, there := sets[in.Label()]; there {
+			if in.Secret {
+				return nil, secret.New(strings.Join(values, ",")), true, nil
+			}
+			return values, sealed, true, nil
 		}
 		if !in.Required || in.Default != "" || !isTerminal(w.In) {
-			return "", sealed, false, nil
+			return nil, sealed, false, nil
 		}
-		fmt.Fprintf(w.Err, "[gatehouse] %s: %s\n", printable(in.Label()), printable(cmp.Or(in.Description, "required")))
+		about := cmp.Or(in.Description, "required")
+		if len(in.Choices) > 0 {
+			about += " (" + strings.Join(in.Choices, ", ") + ")"
+		}
+		fmt.Fprintf(w.Err, "[gatehouse] %s: %s\n", printable(in.Label()), printable(about))
+		value, err := enterValue(w, in.Label(), in.Secret, in.Path)
 		if in.Secret {
-			sealed, err = readSecret(w, in.Label())
-			return "", sealed, err == nil, err
+			return nil, secret.New(value), err == nil, err
 		}
-		fmt.Fprintf(w.Err, "Value of %s: ", printable(in.Label()))
-		line, err := bufio.NewReader(w.In).ReadString('\n')
-		line = strings.TrimSpace(line)
-		if err == nil && in.Path && line != "" {
-			line, err = filepath.Abs(line)
-		}
-		return line, sealed, err == nil && line != "", err
+		return []string{value}, sealed, err == nil && value != "", err
 	}
 }
 

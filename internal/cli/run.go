@@ -216,19 +216,15 @@ func describedServer(r packages.Record, file string, args []string, env map[stri
 		return r, err
 	}
 	p, err := e.Installable(nil)
-	if err != nil && len(e.Remotes) > 0 {
-		r.Source = packages.Source{Kind: packages.URL, From: e.Remotes[0]}
-		return r, nil
-	}
-	if err != nil {
+	if err != nil && len(e.Remotes) == 0 {
 		return r, err
 	}
-	wish, err := e.Wish(r.ID, p, nil, func(in catalog.Input) (plain string, sealed secret.Text, given bool, err error) {
+	wish, err := e.Wish(r.ID, p, func(in catalog.Input) (plain []string, sealed secret.Text, given bool, err error) {
 		value, given := env[in.Name]
 		if !given && in.Name != "" {
 			value, given = os.LookupEnv(in.Name)
 		}
-		return value, sealed, given, nil
+		return []string{value}, sealed, given, nil
 	})
 	if err != nil {
 		return r, fmt.Errorf("%w; give it with --env NAME=VALUE", err)

@@ -12,6 +12,8 @@ type ran struct {
 	source  Source
 	command string   // one of the package's programs; "" for the one with its name
 	args    []string // of the program
+	env     map[string]string
+	image   *ImageOptions
 }
 
 // runnerPackage finds the package that a runner's command line starts, such as npx -y NAME ARGS. ok is false if the
@@ -58,6 +60,24 @@ func npxPackage(words []string) (r ran, ok bool, err error) {
 		}
 	}
 	return r, false, nil
+}
+
+// ParseUVXOptions parses the options of uvx before the name of a package. It returns the packages that are installed with
+// it.
+func ParseUVXOptions(words []string, name string) (with []string, err error) {
+	r, _, err := uvxPackage(append(slices.Clone(words), name))
+	if err != nil {
+		return nil, err
+	}
+	first, rest, more := cutRequirement(r.source.From)
+	if r.command != "" && normalName(first) != normalName(name) {
+		return nil, fmt.Errorf("--from names %s, which is another package", shorten(first, 100))
+	}
+	for more {
+		first, rest, more = cutRequirement(rest)
+		with = append(with, first)
+	}
+	return with, nil
 }
 
 // uvxPackage is what uvx, uv tool run or pipx run start.

@@ -48,6 +48,8 @@ type Record struct {
 
 	// Config are the values of what a bundle lets its user configure, by name. They may refer to secrets.
 	Config map[string][]string `json:"config,omitempty"`
+	// Image is what is changed of the configuration of an image.
+	Image *ImageOptions `json:"image,omitempty"`
 	// Digest is that of what was fetched from an address or a registry of images: sha256:... An installation
 	// from the same source requires the same, unless it is an update.
 	Digest string `json:"digest,omitempty"`
@@ -217,6 +219,9 @@ func (r *Record) checkRecord() error {
 		}
 	}
 	if err := checkConfig(r.Config); err != nil {
+		return err
+	}
+	if err := r.Image.checkImage(r.Source); err != nil {
 		return err
 	}
 	for name, value := range r.Env {

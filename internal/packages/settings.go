@@ -39,6 +39,7 @@ const (
 	PublicPyPI     = "https://pypi.org"
 	PublicCrates   = "https://crates.io"
 
+	PublicNPM       = "https://registry.npmjs.org"
 	PublicPyPIFiles = "https://files.pythonhosted.org" // where PyPI has its files
 
 	// Where cargo finds crates, and go its modules.

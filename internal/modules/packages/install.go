@@ -14,23 +14,24 @@ import (
 )
 
 type installIn struct {
-	ID          string            `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
-	Source      string            `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, oci:registry/name:tag, mcpb:path, binary:path, folder:path, archive:path or url:https://HOST/PATH; mcpb, binary and archive also take an https address" default:"command" max:"4096" names:"code"`
-	Command     string            `json:"command,omitempty" doc:"the program; may be missing if the package names it; of a package with several programs the name of one" max:"4096"`
-	Args        []string          `json:"args,omitempty" doc:"its arguments"`
-	Env         map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
-	Headers     map[string]string `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
-	PassHeaders []string          `json:"pass_headers,omitempty" doc:"headers of a client's request that go on to a remote server with it"`
-	Login       string            `json:"login,omitempty" doc:"whose login is used at a remote server that requires one; shared, the default: one that an administrator makes; principal: each caller's own" enum:"shared,principal"`
-	OAuth       packages.OAuth    `json:"oauth,omitzero" doc:"how this host identifies itself to the authorization server of a remote server; left out, it registers itself"`
-	Start       string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
-	Results     string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
-	Instances   string            `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
-	Timeout     string            `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
-	Hints       bool              `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
-	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
-	Version     string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
-	Confirm     string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
+	ID          string              `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
+	Source      string              `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, oci:registry/name:tag, mcpb:path, binary:path, folder:path, archive:path or url:https://HOST/PATH; mcpb, binary and archive also take an https address" default:"command" max:"4096" names:"code"`
+	Command     string              `json:"command,omitempty" doc:"the program; may be missing if the package names it; of a package with several programs the name of one" max:"4096"`
+	Args        []string            `json:"args,omitempty" doc:"its arguments"`
+	Env         map[string]string   `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
+	Config      map[string][]string `json:"config,omitempty" doc:"values of what a bundle lets its user configure; sensitive ones refer to a secret: ${secret:NAME}"`
+	Headers     map[string]string   `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
+	PassHeaders []string            `json:"pass_headers,omitempty" doc:"headers of a client's request that go on to a remote server with it"`
+	Login       string              `json:"login,omitempty" doc:"whose login is used at a remote server that requires one; shared, the default: one that an administrator makes; principal: each caller's own" enum:"shared,principal"`
+	OAuth       packages.OAuth      `json:"oauth,omitzero" doc:"how this host identifies itself to the authorization server of a remote server; left out, it registers itself"`
+	Start       string              `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
+	Results     string              `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
+	Instances   string              `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
+	Timeout     string              `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
+	Hints       bool                `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
+	Title       string              `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
+	Version     string              `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
+	Confirm     string              `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
 // installed is the result of a job that installed a package.
@@ -54,8 +55,8 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 	}
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
-		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start,
-		Results: in.Results, Login: in.Login, OAuth: in.OAuth.Given(),
+		Args: in.Args, Env: in.Env, Config: in.Config, Headers: in.Headers, PassHeaders: in.PassHeaders,
+		Start: in.Start, Results: in.Results, Login: in.Login, OAuth: in.OAuth.Given(),
 		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
 	}
 	if source, err = resolveSource(c, source); err != nil {

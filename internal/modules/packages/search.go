@@ -79,8 +79,13 @@ func hit(e catalog.Entry, now time.Time) hitOut {
 		out.Missing = err.Error()
 		return out
 	}
-	without := func(in catalog.Input) (string, secret.Text, bool, error) { return "", secret.Text{}, in.Required, nil }
-	w, err := e.Wish("x", p, nil, without)
+	without := func(in catalog.Input) ([]string, secret.Text, bool, error) {
+		if in.Required && len(in.Choices) > 0 {
+			return in.Choices[:1], secret.Text{}, true, nil
+		}
+		return []string{""}, secret.Text{}, in.Required, nil
+	}
+	w, err := e.Wish("x", p, without)
 	if err != nil {
 		out.Missing = err.Error()
 		return out

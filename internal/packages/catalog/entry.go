@@ -30,6 +30,16 @@ type Entry struct {
 	Packages    []Package `json:"packages,omitempty"`
 	Remotes     []string  `json:"remotes,omitempty"` // addresses at which it runs already
 	Attested    string    `json:"attested,omitempty"`
+
+	endpoints []Remote // what else is known of Remotes, in their order
+}
+
+// Remote is an address at which a server runs.
+type Remote struct {
+	Type      string // streamable-http or sse
+	URL       string // with variables in braces
+	Headers   []Input
+	Variables []Input
 }
 
 // Package is one form in which a server can be had.
@@ -44,6 +54,7 @@ type Package struct {
 	Env       []Input  `json:"env,omitempty"`
 	Domains   []string `json:"domains,omitempty"` // hosts that it reaches, if it says so
 	Folders   []string `json:"folders,omitempty"` // folders that it uses, if it says so
+	Runtime   []Input  `json:"runtime,omitempty"` // arguments of the program that would start it, such as docker
 }
 
 // Input is an argument or a variable of a package.
@@ -57,6 +68,13 @@ type Input struct {
 	Required    bool     `json:"required,omitempty"`
 	Secret      bool     `json:"secret,omitempty"`
 	Path        bool     `json:"path,omitempty"`
+	Format      string   `json:"format,omitempty"` // string, number, boolean or filepath
+	Repeated    bool     `json:"repeated,omitempty"`
+	Variables   []Input  `json:"variables,omitempty"` // of Value, where they stand in braces
+}
+
+func sortInputs(all []Input) {
+	slices.SortFunc(all, func(a, b Input) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // Label is what an input is called in a question.
@@ -84,11 +102,13 @@ func (e *Entry) limit() {
 	e.Description = clean(e.Description, longestText)
 	e.Packages = e.Packages[:min(len(e.Packages), mostPackages)]
 	e.Remotes = e.Remotes[:min(len(e.Remotes), mostPackages)]
+	e.endpoints = e.endpoints[:min(len(e.endpoints), mostPackages)]
 	for i := range e.Packages {
 		p := &e.Packages[i]
 		p.Args, p.Env = p.Args[:min(len(p.Args), mostInputs)], p.Env[:min(len(p.Env), mostInputs)]
+		p.Runtime = p.Runtime[:min(len(p.Runtime), mostInputs)]
 		p.Domains, p.Folders = p.Domains[:min(len(p.Domains), mostInputs)], p.Folders[:min(len(p.Folders), mostInputs)]
-		for _, all := range [][]Input{p.Args, p.Env} {
+		for _, all := range [][]Input{p.Args, p.Env, p.Runtime} {
 			for j := range all {
 				all[j].Description = clean(all[j].Description, longestField)
 			}

@@ -18,42 +18,44 @@ type serverJSON struct {
 		URL string `json:"url"`
 	} `json:"repository"`
 	Packages []packageJSON `json:"packages"`
-	Remotes  []struct {
-		URL string `json:"url"`
-	} `json:"remotes"`
+	Remotes  []remoteJSON  `json:"remotes"`
 }
 
 type packageJSON struct {
-	RegistryType    string `json:"registryType"`
-	OldRegistryType string `json:"registry_type"` // of older schemas
-	RegistryBaseURL string `json:"registryBaseUrl"`
-	Identifier      string `json:"identifier"`
-	Version         string `json:"version"`
-	FileSHA256      string `json:"fileSha256"`
-	Transport       struct {
-		Type string `json:"type"`
-	} `json:"transport"`
+	RegistryType         string      `json:"registryType"`
+	OldRegistryType      string      `json:"registry_type"` // of older schemas
+	RegistryBaseURL      string      `json:"registryBaseUrl"`
+	Identifier           string      `json:"identifier"`
+	Version              string      `json:"version"`
+	FileSHA256           string      `json:"fileSha256"`
+	Transport            remoteJSON  `json:"transport"`
+	RuntimeHint          string      `json:"runtimeHint"`
+	RuntimeArguments     []inputJSON `json:"runtimeArguments"`
 	PackageArguments     []inputJSON `json:"packageArguments"`
 	EnvironmentVariables []inputJSON `json:"environmentVariables"`
 }
 
+type remoteJSON struct {
+	Type      string               `json:"type"`
+	URL       string               `json:"url"`
+	Headers   []inputJSON          `json:"headers"`
+	Variables map[string]inputJSON `json:"variables"`
+}
+
 type inputJSON struct {
-	Type        string   `json:"type"`
-	Name        string   `json:"name"`
-	ValueHint   string   `json:"valueHint"`
-	Description string   `json:"description"`
-	Format      string   `json:"format"`
-	Value       string   `json:"value"`
-	Default     string   `json:"default"`
-	Choices     []string `json:"choices"`
-	IsRequired  bool     `json:"isRequired"`
-	IsSecret    bool     `json:"isSecret"`
-	Variables   map[string]struct {
-		Default    string `json:"default"`
-		IsSecret   bool   `json:"isSecret"`
-		IsRequired bool   `json:"isRequired"`
-		Format     string `json:"format"`
-	} `json:"variables"`
+	Type        string               `json:"type"`
+	Name        string               `json:"name"`
+	ValueHint   string               `json:"valueHint"`
+	Description string               `json:"description"`
+	Format      string               `json:"format"`
+	Value       string               `json:"value"`
+	Default     string               `json:"default"`
+	Placeholder string               `json:"placeholder"`
+	Choices     []string             `json:"choices"`
+	IsRequired  bool                 `json:"isRequired"`
+	IsSecret    bool                 `json:"isSecret"`
+	IsRepeated  bool                 `json:"isRepeated"`
+	Variables   map[string]inputJSON `json:"variables"`
 }
 
 // official is what a registry adds to an entry.
@@ -104,6 +106,13 @@ func parseServer(raw json.RawMessage) (e Entry, err error) {
 	}
 	for _, r := range s.Remotes {
 		e.Remotes = append(e.Remotes, clean(r.URL, longestField))
+		remote := Remote{Type: r.Type, URL: r.URL, Headers: parseInputs(r.Headers)}
+		for name, v := range r.Variables {
+			in := v.parse(0)
+			in.Name = name
+			remote.Variables = append(remote.Variables, in)
+		}
+		e.endpoints = append(e.endpoints, remote)
 	}
 	e.limit()
 	return e, nil
@@ -112,38 +121,45 @@ func parseServer(raw json.RawMessage) (e Entry, err error) {
 func (p packageJSON) parse() Package {
 	out := Package{
 		Type: p.RegistryType, Name: p.Identifier, Version: p.Version, Base: p.RegistryBaseURL, Hash: p.FileSHA256,
-		Transport: p.Transport.Type,
+		Transport: p.Transport.Type, Args: parseInputs(p.PackageArguments), Env: parseInputs(p.EnvironmentVariables),
+		Runtime: parseInputs(p.RuntimeArguments),
 	}
 	if out.Type == "" {
 		out.Type = p.OldRegistryType
 	}
-	for _, a := range p.PackageArguments {
-		in := a.parse()
-		if a.Type == "positional" {
+	return out
+}
+
+func parseInputs(all []inputJSON) (out []Input) {
+	for _, one := range all {
+		in := one.parse(0)
+		if one.Type == "positional" {
 			in.Name = ""
 		}
-		out.Args = append(out.Args, in)
-	}
-	for _, v := range p.EnvironmentVariables {
-		out.Env = append(out.Env, v.parse())
+		out = append(out, in)
 	}
 	return out
 }
 
-func (i inputJSON) parse() Input {
+// parse reads an input. Variables of variables are not read: the schema has none.
+func (i inputJSON) parse(depth int) Input {
 	in := Input{
 		Name: i.Name, Hint: i.ValueHint, Description: i.Description, Value: i.Value, Default: i.Default,
 		Choices: i.Choices, Required: i.IsRequired, Secret: i.IsSecret, Path: i.Format == "filepath",
+		Format: i.Format, Repeated: i.IsRepeated,
+	}
+	if in.Description == "" {
+		in.Description = i.Placeholder
+	}
+	if depth > 0 {
+		return in
 	}
 	for name, v := range i.Variables {
-		// A value with a variable in it is for the user to give.
-		if v.Default != "" {
-			in.Value = replaceVariable(in.Value, name, v.Default)
-			continue
-		}
-		in.Default, in.Value = "", ""
-		in.Required = in.Required || v.IsRequired
-		in.Secret, in.Path = in.Secret || v.IsSecret, in.Path || v.Format == "filepath"
+		variable := v.parse(depth + 1)
+		variable.Name = name
+		in.Secret, in.Path = in.Secret || variable.Secret, in.Path || variable.Path
+		in.Variables = append(in.Variables, variable)
 	}
+	sortInputs(in.Variables)
 	return in
 }

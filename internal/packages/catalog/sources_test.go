@@ -181,20 +181,19 @@ func TestExactNames(t *testing.T) {
 	if r := find(t, New(o), Query{Word: "../x"}); len(r.Entries) != 0 || r.Sources[0].Error != "" {
 		t.Errorf("found %+v", r)
 	}
-	if _, err := crate.Installable(nil); err == nil || !strings.Contains(err.Error(), "cargo") {
+	if _, err := crate.Installable(func(string) bool { return false }); err == nil || !strings.Contains(err.Error(), "cargo") {
 		t.Errorf("got %v", err)
 	}
-	uvx := func(name string) bool { return name == "uvx" }
-	p, err := py.Installable(uvx)
+	p, err := py.Installable(func(name string) bool { return name == "uv" })
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := py.Wish("time", p, uvx, nil)
-	if err != nil || w.Command != "uvx" || !slices.Equal(w.Args, []string{"mcp-server-time==2026.1"}) {
+	w, err := py.Wish("time", p, nil)
+	if err != nil || w.Source.String() != "pypi:mcp-server-time==2026.1" || w.Args != nil {
 		t.Errorf("%+v, %v", w, err)
 	}
 	if _, err := py.Installable(func(string) bool { return false }); err == nil ||
-		!strings.Contains(err.Error(), "needs uvx or pipx") {
+		!strings.Contains(err.Error(), "needs uv or python3") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -234,7 +233,7 @@ registry:
     title: Brave Search
     type: server
     dateAdded: "2025-05-05T20:09:23Z"
-    image: mcp/brave-search@sha256:abc
+    image: mcp/brave-search@sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
     source: https://example.com/brave
     secrets:
       - {name: brave.api_key, env: BRAVE_API_KEY, example: KEY}
@@ -279,12 +278,11 @@ func TestDockersCatalogues(t *testing.T) {
 			t.Errorf("the facts lack %q:\n%s", want, facts)
 		}
 	}
-	w, err := e.Wish("brave", p, docker, func(in Input) (string, secret.Text, bool, error) {
-		return "", secret.New("the-key"), in.Secret, nil
+	w, err := e.Wish("brave", p, func(in Input) ([]string, secret.Text, bool, error) {
+		return nil, secret.New("the-key"), in.Secret, nil
 	})
-	want := []string{"run", "-i", "--rm", "-e", "BRAVE_API_KEY", "-e", "MODE", "mcp/brave-search@sha256:abc",
-		"--transport", "stdio"}
-	if err != nil || w.Command != "docker" || !slices.Equal(w.Args, want) || w.Env["MODE"] != "fast" ||
+	want := []string{"run", "-i", "--rm", "-e", "BRAVE_API_KEY", "-e", "MODE", "docker.io/mcp/brave-search@sha256:" + strings.Repeat("a", 64), "--transport", "stdio"}
+	if err != nil || w.Command != "docker" && w.Command != "podman" || !slices.Equal(w.Args, want) || w.Env["MODE"] != "fast" ||
 		w.Env["BRAVE_API_KEY"] != "${secret:BRAVE_API_KEY}" || w.Secrets["BRAVE_API_KEY"].Reveal() != "the-key" {
 		t.Errorf("%+v, %v", w, err)
 	}
@@ -335,21 +333,21 @@ func TestAFolderOfServerJSON(t *testing.T) {
 	if err != nil || p.Transport != "stdio" {
 		t.Fatalf("%+v, %v", p, err)
 	}
-	w, err := e.Wish("notes", p, npm, func(in Input) (string, secret.Text, bool, error) {
+	w, err := e.Wish("notes", p, func(in Input) ([]string, secret.Text, bool, error) {
 		switch in.Label() {
 		case "folder":
-			return "/notes", secret.Text{}, true, nil
+			return []string{"/notes"}, secret.Text{}, true, nil
 		case "API_KEY":
-			return "", secret.New("the-key"), true, nil
+			return nil, secret.New("the-key"), true, nil
 		}
-		return "", secret.Text{}, false, nil
+		return nil, secret.Text{}, false, nil
 	})
 	if err != nil || w.Source.String() != "npm:@ann/notes@1.2.0" ||
 		!slices.Equal(w.Args, []string{"/notes", "--mode=fast", "--level=3"}) ||
 		w.Env["REGION"] != "eu" || w.Env["API_KEY"] != "${secret:NOTES_API_KEY}" || len(w.Env) != 2 {
 		t.Errorf("%+v, %v", w, err)
 	}
-	_, err = e.Wish("notes", p, npm, func(Input) (string, secret.Text, bool, error) { return "", secret.Text{}, false, nil })
+	_, err = e.Wish("notes", p, func(Input) ([]string, secret.Text, bool, error) { return nil, secret.Text{}, false, nil })
 	if err == nil || !strings.Contains(err.Error(), "folder is required: Where notes are") {
 		t.Errorf("got %v", err)
 	}
