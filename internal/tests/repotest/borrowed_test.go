@@ -134,11 +134,14 @@ var leaks = []struct {
 	},
 }
 
-// publicSources are the addresses that the search for packages uses by default. They occur where the setting is
+// publicSources are the addresses that packages are searched for and installed from by default. They occur where the setting is
 // defined and in the documents generated from it.
 var publicSources = struct{ files, addresses []string }{
 	[]string{"internal/packages/settings.go", "docs/settings.md", "docs/gatehouse.schema.json"},
-	[]string{"registry" + ".modelcontextprotocol.io", "pypi." + "org", "crates." + "io"},
+	[]string{
+		"registry" + ".modelcontextprotocol.io", "pypi." + "org", "crates." + "io", "registry." + "npmjs.org",
+		"proxy." + "golang.org", "sum." + "golang.org",
+	},
 }
 
 const textLimit = 4 << 20 // bytes; larger files are data, not text we wrote
