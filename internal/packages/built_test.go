@@ -28,22 +28,70 @@ func TestAServerOfAGoModule(t *testing.T) {
 	}
 }
 
-// A server of a crate is built once, by the crate's own lock file.
+// crateServer is a server without dependencies, because a crate with the usual ones takes minutes to build.
+const crateServer = `use std::io::{self, BufRead, Write};
+fn main() {
+    for line in io::stdin().lock().lines().map_while(Result::ok) {
+        let Some(at) = line.find("\"id\":") else { continue };
+        let id: String = line[at + 5..].chars().take_while(|c| *c != ',' && *c != '}').collect();
+        let body = if line.contains("\"initialize\"") {
+            r#""result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"c","version":"1"}}"#
+        } else if line.contains("\"tools/list\"") {
+            r#""result":{"tools":[{"name":"about","inputSchema":{"type":"object"}}]}"#
+        } else if line.contains("\"tools/call\"") {
+            r#""result":{"content":[{"type":"text","text":"built by cargo"}]}"#
+        } else {
+            r#""error":{"code":-32601,"message":"no"}"#
+        };
+        println!("{{\"jsonrpc\":\"2.0\",\"id\":{id},{body}}}");
+        io::stdout().flush().unwrap();
+    }
+}
+`
+
+// A server of a crate is built by the crate's own lock file, here from a folder that replaces the registry. Its other
+// program is started by its name.
 func TestAServerOfACrate(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds for a minute")
+	home := t.TempDir()
+	at := "vendored/a-server/"
+	write(t, home, map[string]string{
+		"config.toml": "[source.crates-io]\nreplace-with = 'here'\n[source.here]\ndirectory = '" + home + "/vendored'\n",
+		at + "Cargo.toml": "[package]\nname = 'a-server'\nversion = '1.2.3'\nedition = '2021'\n" +
+			"[[bin]]\nname = 'other'\npath = 'src/main.rs'\n[[bin]]\nname = 'a-server'\npath = 'src/main.rs'\n",
+		at + "Cargo.lock":           "version = 3\n[[package]]\nname = 'a-server'\nversion = '1.2.3'\n",
+		at + "src/main.rs":          crateServer,
+		at + ".cargo-checksum.json": `{"files":{},"package":"` + hashOf(nil) + `"}`,
+	})
+	toolchains := os.Getenv("RUSTUP_HOME")
+	if toolchains == "" {
+		if user, err := os.UserHomeDir(); err == nil {
+			toolchains = filepath.Join(user, ".rustup")
+		}
 	}
+	t.Setenv("RUSTUP_HOME", toolchains)
+	t.Setenv("CARGO_HOME", home)
 	h := openHome(t, Options{})
-	i := h.install(Record{ID: "time", Source: mustSource(t, "crate:time-mcp")})
-	if i.Public.Version == "" || i.Public.Tools == 0 {
+	i := h.install(Record{ID: "up", Source: mustSource(t, "crate:a-server")})
+	if i.Public.Version != "1.2.3" || i.Public.Source != "crate:a-server" {
 		t.Errorf("got %+v", i.Public)
 	}
-	names := i.Names
-	if _, err := os.Stat(filepath.Join(i.Record.program(h.folder("time")), "objects")); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(i.Record.program(h.folder("up")), "objects")); !os.IsNotExist(err) {
 		t.Errorf("what was compiled is left: %v", err)
 	}
-	if got, err := h.call("time", strings.TrimPrefix(names[0], "time_"), `{}`); err != nil || got == "" {
-		t.Errorf("%s: got %s, %v", names[0], got, err)
+	if got, err := h.call("up", "about", `{}`); err != nil || got != "built by cargo" {
+		t.Errorf("got %s, %v", got, err)
+	}
+	if i, err := h.Rebuild(t.Context(), "up", "crate:a-server@1.2.3", nil); err != nil || i.Public.Version != "1.2.3" {
+		t.Errorf("got %+v, %v", i.Public, err)
+	}
+	h.install(Record{ID: "two", Source: mustSource(t, "crate:a-server"), Command: "other"})
+	for want, r := range map[string]Record{
+		"cargo cannot install": {ID: "bad", Source: mustSource(t, "crate:a-server@9.9.9")},
+		"has a-server, other":  {ID: "bad", Source: mustSource(t, "crate:a-server"), Command: "third"},
+	} {
+		if _, err := h.Install(t.Context(), Plan{Record: r}, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
 	}
 }
 
