@@ -50,7 +50,8 @@ that run see the change within seconds.`,
 		packageSet(w, "start", "Start the server of a package, and let calls start it again"),
 		packageSet(w, "stop", "Stop the server of a package until it is started"),
 		packageSet(w, "restart", "Stop the server of a package and start it again"),
-		packageLogin(w), packageLogout(w), packageUpdate(w), packageRemove(w), packageApply(w),
+		packageLogin(w), packageLogout(w), packageUpdate(w), packageRemove(w), packageApply(w), packageGrant(w),
+		packageRevoke(w),
 	)
 	return c
 }
@@ -210,6 +211,8 @@ type packageEntry struct {
 	Error   string `json:"error"`
 	Login   string `json:"login"`
 
+	Confinement string `json:"confinement"`
+
 	Health packages.Health `json:"health"`
 }
 
@@ -228,7 +231,7 @@ func packageList(w Environment) *cobra.Command {
 					return nil
 				}
 				t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "NAME\tVERSION\tSTATUS\tTOOLS\tTITLE")
+				fmt.Fprintln(t, "NAME\tVERSION\tSTATUS\tCONFINEMENT\tTOOLS\tTITLE")
 				for _, e := range out.Packages {
 					status := e.Status
 					if e.State != "installed" {
@@ -236,7 +239,8 @@ func packageList(w Environment) *cobra.Command {
 					} else if e.Login != "" {
 						status = "login"
 					}
-					fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", e.ID, orDash(e.Version), status, e.Tools, printable(e.Title))
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", e.ID, orDash(e.Version), status, orDash(e.Confinement),
+						e.Tools, printable(e.Title))
 				}
 				return t.Flush()
 			})
@@ -257,6 +261,8 @@ type packageDetails struct {
 	Instances string            `json:"instances"`
 	Timeout   string            `json:"timeout"`
 	Hints     bool              `json:"trust_hints"`
+	May       []string          `json:"may"`
+	Grants    packages.Grants   `json:"grants"`
 	Data      string            `json:"data"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by"`
@@ -312,6 +318,10 @@ func describePackage(out io.Writer, i packageDetails) error {
 	row("timeout", i.Timeout)
 	if i.Hints {
 		row("hints", "believed")
+	}
+	row("confinement", i.Confinement)
+	for _, line := range i.May {
+		row("may", line)
 	}
 	row("health", describeHealth(i.Health))
 	row("data", i.Data)

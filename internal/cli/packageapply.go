@@ -55,10 +55,13 @@ func declaredArguments(all []packages.Declared) []map[string]any {
 			"instances": d.Instances, "login": d.Login,
 			"title": d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "pass_headers": d.PassHeaders,
 			"off":     d.Off,
-			"timeout": d.Timeout, "trust_hints": d.TrustHints,
+			"timeout": d.Timeout, "trust_hints": d.TrustHints, "trust": d.Trust,
 		})
 		if o := d.OAuth.Given(); o != nil {
 			one["oauth"] = o
+		}
+		if !d.Grants.IsZero() {
+			one["grants"] = d.Grants
 		}
 		out = append(out, one)
 	}

@@ -76,7 +76,7 @@ func (p *managedPackage) public() *Public {
 	out := &Public{
 		Title: r.title(), Version: r.version(), Source: r.Source.public(), State: r.State,
 		Status: p.shared.status(), Start: r.Start, Progress: p.progress,
-		Health: p.health.snapshot(), Login: p.loginNeeded(r),
+		Health: p.health.snapshot(), Login: p.loginNeeded(r), Confinement: r.ShownConfinement(),
 	}
 	for _, t := range p.tools {
 		if !r.isOff(&t) {
