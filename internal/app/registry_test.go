@@ -18,7 +18,7 @@ import (
 // the shape that a client of the official registry reads.
 func TestPackagesAreServedAsARegistry(t *testing.T) {
 	cfg := ruled(t, "package", "file")
-	cfg.Listen.HTTP.Open = true
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port = true, 0
 	a, client := liveOn(t, cfg, Options{})
 	admin := client("ann", "admin")
 	for _, id := range []string{"alpha", "beta", "gamma-x"} {
@@ -148,7 +148,7 @@ func TestPackagesAreServedAsARegistry(t *testing.T) {
 //redteam:attack What is not yours is not there: a caller without credentials reads which packages a host has
 func TestTheRegistryAsksWhoCalls(t *testing.T) {
 	cfg := ruled(t, "package")
-	cfg.Listen.HTTP.Open, cfg.Auth.Required = true, true
+	cfg.Listen.HTTP.Open, cfg.Listen.HTTP.Port, cfg.Auth.Required = true, 0, true
 	a, _ := liveOn(t, cfg, Options{})
 	listener, err := a.NewHTTPServer()
 	if err != nil {

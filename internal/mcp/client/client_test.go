@@ -357,3 +357,24 @@ func FuzzToolEntry(f *testing.F) {
 		}
 	})
 }
+
+// A modern server that answers server/discover too late has read it, and refuses initialize. It is asked again.
+func TestASlowServerIsDiscoveredAgain(t *testing.T) {
+	ours, theirs := net.Pipe()
+	late := false
+	go lines(t, theirs, func(a ask) string {
+		switch {
+		case a.Method == "initialize":
+			late = true
+			return `"error":{"code":-32022,"message":"this connection serves 2026-07-28"}`
+		case a.Method == "server/discover" && !late:
+			return ""
+		}
+		return modernAnswer(a)
+	})
+	c, err := Over(t.Context(), "the fake", ours, Options{})
+	if err != nil || c.Version() != "2026-07-28" {
+		t.Fatalf("got %v", err)
+	}
+	c.Close()
+}

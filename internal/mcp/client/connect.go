@@ -36,11 +36,18 @@ func (c *Conn) Connect(ctx context.Context, before string) error {
 			return err
 		}
 	}
-	known, err := c.discover(ctx)
+	known, err := c.discover(ctx, discoverTimeout)
 	if known || err != nil {
 		return err
 	}
-	return c.connectLegacy(ctx)
+	err = c.connectLegacy(ctx)
+	if refused, ok := errors.AsType[*RPCError](err); ok && refused.Code == codeUnsupportedVersion {
+		// It did not answer in time, but had read server/discover when initialize arrived.
+		if known, again := c.discover(ctx, 10*discoverTimeout); known || again != nil {
+			return again
+		}
+	}
+	return err
 }
 
 // connectLegacy opens a session of the older kind: over HTTP by Streamable HTTP, and by
@@ -56,9 +63,9 @@ func (c *Conn) connectLegacy(ctx context.Context) error {
 // discover sends server/discover and reports whether the server speaks the modern
 // revision. Any refusal except one of access means that it is of the older kind
 // (docs of 2026-07-28, "Versioning").
-func (c *Conn) discover(ctx context.Context) (known bool, err error) {
+func (c *Conn) discover(ctx context.Context, patience time.Duration) (known bool, err error) {
 	c.setRevision(modern, nil)
-	soon, cancel := context.WithTimeout(ctx, discoverTimeout)
+	soon, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	raw, err := c.Do(soon, Request{Method: "server/discover"})
 	if speaksModern(err) {
