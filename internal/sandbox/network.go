@@ -22,9 +22,11 @@ type Network struct {
 	Allow []string // rules for what may be reached; everything else is refused
 	// rules from the settings for addresses that are not public; Allow reaches no others of these
 	Special []string
-	Deny    []string       // rules that override those that allow
-	Secrets []Secret       // the proxy replaces their placeholders; the values never enter the sandbox
-	Decided func(Decision) // called for every decision, from several goroutines; it must return soon; may be nil
+	Deny    []string // rules that override those that allow
+	Secrets []Secret // the proxy replaces their placeholders; the values never enter the sandbox
+	// SpecialHint completes "such addresses are allowed only by" for the user; "" means the setting of the module sandbox.
+	SpecialHint string
+	Decided     func(Decision) // called for every decision, from several goroutines; it must return soon; may be nil
 	// Resolve resolves host names; nil means the host's resolver. Tests set it, because they have no network.
 	Resolve Resolver
 }

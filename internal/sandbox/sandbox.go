@@ -13,6 +13,11 @@ var ErrClosed = errors.New("the sandbox is gone; create another one")
 // ErrPaused is returned by a sandbox while it is paused.
 var ErrPaused = errors.New("the sandbox is paused; resume it first")
 
+// ErrNoMounts is returned by a driver that cannot make a sandbox with Spec.Mounts or Spec.Route. All but namespaces
+// return it.
+var ErrNoMounts = errors.New("this driver gives sandboxes no writable folders of the host and no route; " +
+	"only the driver namespaces does")
+
 // Driver makes sandboxes of one kind. It is safe for concurrent use. Making, using and closing different
 // sandboxes do not wait for each other.
 type Driver interface {
@@ -35,6 +40,8 @@ type Spec struct {
 	Limits Limits   // zero fields take the defaults
 	Env    []string // NAME=value, for every call in the sandbox; nothing is inherited from the host
 	Trees  []Tree   // further folders of the host
+	Mounts []Mount  // further files and folders of the host, of which some can be written; see ErrNoMounts
+	Route  *Route   // has the sandbox's network lead to the host; see ErrNoMounts; nil means that it leads nowhere
 	Image  *Image   // its root file system; nil means the host's own programs
 	Strict bool     // only the system calls of the strict profile are allowed, see package seccomp
 }
@@ -51,6 +58,30 @@ type Tree struct {
 	From string // absolute path on the host
 	To   string // absolute path in the sandbox; "" means the same as From
 }
+
+// Mount is a file or folder of the host in a sandbox. Mounts are made in their order, above everything else that the
+// sandbox has, so that a later one may cover a part of an earlier one.
+type Mount struct {
+	// From is an absolute path on the host that contains no symbolic link. "" means an empty folder, or an empty file
+	// if a file is at To, that covers what is there; it is left out if nothing is there.
+	From string
+	To   string // absolute path in the sandbox; "" means the same as From
+	// Write lets the code write. What it creates belongs, on the host, to the owner of From.
+	Write  bool
+	Device bool // From is a device that the code may open
+}
+
+// Route has every address lead to the host, except those of the loopback interface. See package egress.
+type Route struct {
+	// Ports are the TCP ports that the host accepts connections at, for every address; at most MaxRoutePorts.
+	// Connections to other ports are refused by the kernel, and reported.
+	Ports []uint16
+	// Network is what may be reached. It cannot be changed while the sandbox lives.
+	Network Network
+}
+
+// MaxRoutePorts is how many ports a Route may have.
+const MaxRoutePorts = 64
 
 // Sandbox isolates code with its own files, processes and network. It is safe for concurrent use.
 type Sandbox interface {

@@ -42,6 +42,10 @@ func setUpRoot(p agentprotocol.Plan) error {
 	if err != nil {
 		return err
 	}
+	mounts, err := openMounts(p.Mounts)
+	if err != nil {
+		return err
+	}
 	devs, err := openDevices(p.DataBytes == 0)
 	if err != nil {
 		return err
@@ -55,6 +59,7 @@ func setUpRoot(p agentprotocol.Plan) error {
 		func() error { return makeDev(devs) },
 		func() error { return mountWritable(p) },
 		makeProc,
+		func() error { return attachMounts(mounts, p.Mounts) },
 		pivotRoot,
 	} {
 		if err := step(); err != nil {
@@ -348,6 +353,11 @@ func finishSetup(p agentprotocol.Plan) error {
 	}
 	if err := loopbackUp(); err != nil {
 		return err
+	}
+	if p.Route {
+		if err := routeToHost(p); err != nil {
+			return err
+		}
 	}
 	return sysErr("prctl", "PR_SET_DUMPABLE", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }

@@ -31,6 +31,9 @@ type Plan struct {
 	Trees       []Tree
 	Links       []TextFile // symbolic links; Content is the target
 	Files       []TextFile // small files to write
+	Mounts      []Mount    // in their order, above everything else
+	Route       bool       // every address leads to the loopback interface, and Ports are listened on
+	Ports       []int64    // TCP ports of every address that the host accepts connections at
 }
 
 // TextFile is a path in the sandbox and the content of the file there.
@@ -41,6 +44,14 @@ type TextFile struct{ Path, Content string }
 type Tree struct {
 	FD       int64
 	From, To string
+}
+
+// Mount is a file or folder of the host. FD is as in Tree. With neither FD nor From it is empty, and covers what is
+// at To.
+type Mount struct {
+	FD            int64
+	From, To      string
+	Write, Device bool
 }
 
 // Body encodes the body of a Setup frame.
@@ -71,6 +82,19 @@ func (p Plan) Body() []byte {
 			w.writeText(t.Content)
 		}
 	}
+	w.writeNumber(int64(len(p.Mounts)))
+	for _, m := range p.Mounts {
+		w.writeNumber(m.FD)
+		w.writeText(m.From)
+		w.writeText(m.To)
+		w.flag(m.Write)
+		w.flag(m.Device)
+	}
+	w.flag(p.Route)
+	w.writeNumber(int64(len(p.Ports)))
+	for _, port := range p.Ports {
+		w.writeNumber(port)
+	}
 	return w.b
 }
 
@@ -97,6 +121,15 @@ func ParsePlan(body []byte) (p Plan, err error) {
 		for n := r.readNumber(); n > 0 && !r.broken; n-- {
 			*l = append(*l, TextFile{Path: r.readText(), Content: r.readText()})
 		}
+	}
+	for n := r.readNumber(); n > 0 && !r.broken; n-- {
+		p.Mounts = append(p.Mounts, Mount{
+			FD: r.readNumber(), From: r.readText(), To: r.readText(), Write: r.flag(), Device: r.flag(),
+		})
+	}
+	p.Route = r.flag()
+	for n := r.readNumber(); n > 0 && !r.broken; n-- {
+		p.Ports = append(p.Ports, r.readNumber())
 	}
 	return p, r.finishReading("a plan")
 }

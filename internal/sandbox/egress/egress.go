@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -54,6 +55,10 @@ type Server struct {
 	proxy    *proxy.Proxy // nil while nothing may be reached
 	listener net.Listener
 	served   chan struct{}
+
+	routed  *proxy.Proxy // of the route; nil if there is none
+	route   []io.Closer
+	serving sync.WaitGroup
 }
 
 // New returns a Server that receives listeners over the host's end of a socket pair, which it owns from then
@@ -240,6 +245,7 @@ func (d *Server) Close() error {
 	}
 	d.closed = true
 	d.shut()
+	d.endRoute()
 	if d.side == nil {
 		return nil
 	}

@@ -72,7 +72,9 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { b.egress.Close() })
-	layout, err := rootfs.Of(spec)
+	bare := spec
+	bare.Mounts, bare.Route = nil, nil // they are no part of the layout
+	layout, err := rootfs.Of(bare)
 	if err != nil {
 		theirs.Close()
 		theirSide.Close()
@@ -80,6 +82,12 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	}
 	b.settings.Limits, b.settings.ImageEnv, b.settings.Env, b.settings.Bounds = limits, layout.Env, spec.Env, d.bounds
 	plan, files, err := d.plan(b.settings.Plan(), spec, layout)
+	if err == nil {
+		files, err = d.addMounts(&plan, files, spec.Mounts, b.slot)
+	}
+	if spec.Route != nil {
+		routePlan(&plan, spec.Route)
+	}
 	plan.ListenerSocket = int64(firstTree + len(files))
 	files = append(files, theirSide)
 	if err == nil {
@@ -98,6 +106,11 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	b.Freezer = rootfs.NewFreezer(b.Client, b.group)
 	if err := b.Setup(ctx, plan); err != nil {
 		return nil, err
+	}
+	if spec.Route != nil {
+		if err := b.egress.Route(*spec.Route); err != nil {
+			return nil, err
+		}
 	}
 	b.closed = sync.OnceValue(b.end)
 	if err := d.instances.Add(b); err != nil {

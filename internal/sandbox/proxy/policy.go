@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ type policy struct {
 	allow, deny []rule
 	special     []rule // allowed by the settings; allow does not reach other special addresses
 	secrets     []hidden
+	hint        string // what allows special addresses
 	resolve     sandbox.Resolver
 	decided     func(sandbox.Decision)
 }
@@ -44,6 +46,7 @@ func newPolicy(n sandbox.Network) (*policy, error) {
 		return nil, err
 	}
 	p := &policy{allow: allow, deny: deny, special: special, secrets: secrets, resolve: n.Resolve, decided: n.Decided}
+	p.hint = cmp.Or(n.SpecialHint, "modules.sandbox.network_special in the host's settings")
 	if p.resolve == nil {
 		p.resolve = net.DefaultResolver
 	}
@@ -104,8 +107,7 @@ func (p *policy) byAddress(t target, a netip.Addr, named string, own []netip.Add
 	s, isSpecial := specialOf(a, own)
 	if isSpecial && !p.opened(a, t.port, s) {
 		return "", refusef("",
-			"%s leads to %s, which is %s; such addresses are allowed only by modules.sandbox.network_special in "+
-				"the host's settings", t, a, s.what)
+			"%s leads to %s, which is %s; such addresses are allowed only by %s", t, a, s.what, p.hint)
 	}
 	if named != "" {
 		return named, nil

@@ -94,6 +94,8 @@ type Proxy struct {
 	closed  bool
 	clients map[net.Conn]bool
 	flows   map[*flow]bool
+
+	answered answers // of ServeDNS
 }
 
 // New returns a proxy that refuses everything.
@@ -227,8 +229,7 @@ func (p *Proxy) Close() error {
 
 // serveConn handles one connection, in the protocol of its first byte.
 func (p *Proxy) serveConn(conn net.Conn) {
-	c := &client{proxy: p, conn: conn}
-	c.in = bufio.NewReaderSize(c, max(p.limits.Header, maxClientHello))
+	c := newClient(p, conn)
 	first, err := c.in.Peek(1)
 	if err != nil {
 		return
@@ -238,6 +239,12 @@ func (p *Proxy) serveConn(conn net.Conn) {
 		return
 	}
 	c.http(nil)
+}
+
+func newClient(p *Proxy, conn net.Conn) *client {
+	c := &client{proxy: p, conn: conn}
+	c.in = bufio.NewReaderSize(c, max(p.limits.Header, maxClientHello))
+	return c
 }
 
 // reportDecision reports a decision.

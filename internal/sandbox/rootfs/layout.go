@@ -30,6 +30,9 @@ const maxPlanBytes = agentprotocol.MaxBody - 8<<10
 
 // Of returns the layout of a sandbox with the given spec.
 func Of(spec sandbox.Spec) (Layout, error) {
+	if len(spec.Mounts) > 0 || spec.Route != nil {
+		return Layout{}, sandbox.ErrNoMounts
+	}
 	layout := Layout{Files: SystemFiles()}
 	if spec.Image == nil {
 		layout.Trees, layout.Links = System()
