@@ -50,7 +50,7 @@ func TestAPackageThatForksWithoutLimit(t *testing.T) {
 		i=0; while [ $i -lt %d ]; do sleep 120 & i=$((i+1)); done; echo > "$HOME/all" ) 2>/dev/null & exec %s`, many, program)
 	args, err := json.Marshal(map[string]any{
 		"id": "bomb", "command": "/bin/sh", "args": []string{"-c", script},
-		"env": packagestest.Environment("good"), "confirm": "bomb",
+		"env": packagestest.Environment("good"), "confirm": "bomb", "trust": true,
 	})
 	if err != nil {
 		t.Fatal(err)

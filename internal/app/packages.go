@@ -24,6 +24,8 @@ import (
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/packages/catalog"
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -82,11 +84,27 @@ func (a *App) packageOptions() packages.Options {
 			}
 		},
 	}
+	o.Confinement = cmp.Or(o.Confinement, packages.Sandboxed)
+	o.Sandboxes = func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Log: a.log}) }
+	o.Egress = a.publishEgress
 	if o.Message == 0 {
 		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts
 	}
 	o.Secrets = a.fillSecrets()
 	return o
+}
+
+// publishEgress records in the ledger what a confined package reaches or tries to reach.
+func (a *App) publishEgress(id string, d sandbox.Decision) {
+	a.publish("package.network", struct {
+		Package string `json:"package"`
+		Allowed bool   `json:"allowed"`
+		Method  string `json:"method"`
+		Target  string `json:"target"`
+		Address string `json:"address,omitempty"`
+		Rule    string `json:"rule,omitempty"`
+		Reason  string `json:"reason"`
+	}{id, d.Allowed, d.Method, d.Target, d.Address, d.Rule, d.Reason})
 }
 
 // addPackages adds the parts that run packages.

@@ -131,6 +131,7 @@ func TestAPackageReadsNothingOfTheHosts(t *testing.T) {
 			"args":    []string{"-c", script},
 			"env":     packagestest.Environment("good"),
 			"confirm": "spy",
+			"trust":   true,
 		},
 	)
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 // importFlags are the flags of gatehouse import.
 type importFlags struct {
 	packageFlags
+	grantFlags
 	dryRun bool
 	keep   bool
 	only   []string
@@ -69,6 +70,7 @@ Exit codes: 0 done, 1 a server could not be taken over, 2 the command line is wr
 	c.Flags().Lookup("json").Hidden = true
 	f.addYes(c.Flags())
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "list the servers and what would become of them")
+	f.registerTrust(c.Flags())
 	c.Flags().BoolVar(&f.keep, "keep", false, "leave the file of the client as it is")
 	c.Flags().StringArrayVar(&f.only, "only", nil, "take over the server of this `name` alone; can be repeated")
 	c.Flags().StringVarP(
@@ -398,6 +400,11 @@ func (m *importer) take(
 		if slices.ContainsFunc(there.Packages, func(e packageEntry) bool { return e.ID == one.wish.ID }) {
 			m.say("There is a package %s already, so the server %s stays", one.wish.ID, printable(one.name))
 			continue
+		}
+		if m.flags.trust {
+			one.wish.Confinement = packages.Trusted
+		} else {
+			one.wish.GrantNamed()
 		}
 		done, err := addPackage(ctx, m.w, a, one.wish)
 		if err != nil {

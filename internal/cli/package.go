@@ -50,7 +50,7 @@ that run see the change within seconds.`,
 		packageSet(w, "start", "Start the server of a package, and let calls start it again"),
 		packageSet(w, "stop", "Stop the server of a package until it is started"),
 		packageSet(w, "restart", "Stop the server of a package and start it again"),
-		packageUpdate(w), packageRemove(w), packageApply(w),
+		packageUpdate(w), packageRemove(w), packageApply(w), packageGrant(w), packageRevoke(w),
 	)
 	return c
 }
@@ -209,6 +209,8 @@ type packageEntry struct {
 	Tools   int    `json:"tools"`
 	Error   string `json:"error"`
 
+	Confinement string `json:"confinement"`
+
 	Health packages.Health `json:"health"`
 }
 
@@ -227,13 +229,14 @@ func packageList(w Environment) *cobra.Command {
 					return nil
 				}
 				t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
-				fmt.Fprintln(t, "NAME\tVERSION\tSTATUS\tTOOLS\tTITLE")
+				fmt.Fprintln(t, "NAME\tVERSION\tSTATUS\tCONFINEMENT\tTOOLS\tTITLE")
 				for _, e := range out.Packages {
 					status := e.Status
 					if e.State != "installed" {
 						status = e.State
 					}
-					fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\n", e.ID, orDash(e.Version), status, e.Tools, printable(e.Title))
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", e.ID, orDash(e.Version), status, orDash(e.Confinement),
+						e.Tools, printable(e.Title))
 				}
 				return t.Flush()
 			})
@@ -254,6 +257,8 @@ type packageDetails struct {
 	Instances string            `json:"instances"`
 	Timeout   string            `json:"timeout"`
 	Hints     bool              `json:"trust_hints"`
+	May       []string          `json:"may"`
+	Grants    packages.Grants   `json:"grants"`
 	Data      string            `json:"data"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by"`
@@ -306,6 +311,10 @@ func describePackage(out io.Writer, i packageDetails) error {
 	row("timeout", i.Timeout)
 	if i.Hints {
 		row("hints", "believed")
+	}
+	row("confinement", i.Confinement)
+	for _, line := range i.May {
+		row("may", line)
 	}
 	row("health", describeHealth(i.Health))
 	row("data", i.Data)

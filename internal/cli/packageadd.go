@@ -23,6 +23,7 @@ import (
 // addFlags are the flags of gatehouse package add.
 type addFlags struct {
 	packageFlags
+	grantFlags
 	env       []string
 	headers   []string
 	passed    []string
@@ -62,11 +63,16 @@ Words after TARGET are arguments of the server; put -- before those that begin w
 a dash. ${data} in them stands for the package's own data folder.
 
 --secret asks for the value of a variable without showing it, and keeps the value in
-the secret store. A value of --env that looks like a secret is kept there too.`,
+the secret store. A value of --env that looks like a secret is kept there too.
+
+The server runs in a sandbox with a home folder of its own. It sees no other files of
+this machine than its programs, and reaches no network, except for what --allow-folder,
+--allow-host and the like grant; gatehouse package grant changes that later.`,
 		Example: `  gatehouse package add memory npm:@modelcontextprotocol/server-memory
   gatehouse package add files npm:@modelcontextprotocol/server-filesystem '${data}' --yes
   gatehouse package add github --secret GITHUB_PERSONAL_ACCESS_TOKEN -- github-mcp-server stdio
-  gatehouse package add mine ./my-server`,
+  gatehouse package add mine ./my-server
+  gatehouse package add docs npm:@modelcontextprotocol/server-filesystem ~/docs --allow-folder ~/docs`,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return usagef("%s requires NAME and TARGET, such as npm:@modelcontextprotocol/server-memory",
@@ -103,6 +109,8 @@ the secret store. A value of --env that looks like a secret is kept there too.`,
 	}
 	f.registerFlags(c.Flags())
 	f.addYes(c.Flags())
+	f.registerGrants(c.Flags())
+	f.registerTrust(c.Flags())
 	c.Flags().StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
 	c.Flags().StringArrayVar(&f.headers, "header", nil,
 		"header of requests to a remote server, `NAME=VALUE`; can be repeated")
@@ -152,6 +160,12 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 	wish.Timeout, wish.TrustHints = f.timeout, f.hints
 	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
 	wish.PassHeaders = f.passed
+	if wish.Grants, err = f.grants(); err != nil {
+		return wish, err
+	}
+	if f.trust {
+		wish.Confinement = packages.Trusted
+	}
 	if len(f.secrets) > 0 && wish.Env == nil {
 		wish.Env = map[string]string{}
 	}
@@ -267,8 +281,11 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 		"version": wish.Version, "results": wish.Results, "instances": wish.Instances, "args": wish.Args,
 		"env": wish.Env, "headers": wish.Headers,
 		"pass_headers": wish.PassHeaders,
-		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints,
+		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints, "trust": wish.Confinement == packages.Trusted,
 	})
+	if !wish.Grants.IsZero() {
+		in["grants"] = wish.Grants
+	}
 	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
 		return done, errors.Join(err, forget())
 	}

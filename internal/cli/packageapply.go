@@ -50,13 +50,17 @@ when it starts and when it reads its settings again.`,
 func declaredArguments(all []packages.Declared) []map[string]any {
 	out := []map[string]any{}
 	for _, d := range all {
-		out = append(out, givenMembers(map[string]any{
+		one := givenMembers(map[string]any{
 			"name": d.Name, "source": d.Source, "command": d.Command, "start": d.Start, "results": d.Results,
 			"instances": d.Instances,
 			"title":     d.Title, "args": d.Args, "env": d.Env, "headers": d.Headers, "pass_headers": d.PassHeaders,
 			"off":     d.Off,
-			"timeout": d.Timeout, "trust_hints": d.TrustHints,
-		}))
+			"timeout": d.Timeout, "trust_hints": d.TrustHints, "trust": d.Trust,
+		})
+		if !d.Grants.IsZero() {
+			one["grants"] = d.Grants
+		}
+		out = append(out, one)
 	}
 	return out
 }

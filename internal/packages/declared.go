@@ -33,6 +33,8 @@ type Declared struct {
 	TrustHints  bool              `doc:"Believe what the server says that its tools do: hints such as readOnlyHint are passed on, rules and --read-only use them, and a call of a tool that is read-only or idempotent is sent again after a lost connection."`
 	Title       string            `doc:"Display name; left out, the server's."`
 	Off         []string          `doc:"Tools that are not offered, by their names on this host."`
+	Trust       bool              `doc:"Run it as the user of this host, in no sandbox."`
+	Grants      Grants            `doc:"What it may use in its sandbox, beside its own folders and the programs of the machine."`
 }
 
 // Record returns the record of a declared package, checked.
@@ -46,7 +48,10 @@ func (d Declared) Record() (Record, error) {
 		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
 		Headers: d.Headers, PassHeaders: d.PassHeaders,
 		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Instances: d.Instances, Timeout: d.Timeout,
-		TrustHints: d.TrustHints, Off: slices.Compact(off), Declared: true,
+		TrustHints: d.TrustHints, Off: slices.Compact(off), Declared: true, Grants: d.Grants,
+	}
+	if d.Trust {
+		r.Confinement = Trusted
 	}
 	err = r.checkRecord()
 	return r, err
@@ -118,6 +123,10 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
 	next.DeclaredBy = want.DeclaredBy
 	next.Instances = want.Instances
+	next.Grants = want.Grants
+	if want.Confinement != "" || was.Confinement == Trusted {
+		next.Confinement = cmp.Or(want.Confinement, Sandboxed)
+	}
 	s = Step{ID: want.ID, Action: ToSet, record: next}
 	if was.Source != want.Source || was.Command != want.Command || !slices.Equal(was.Args, want.Args) ||
 		!maps.Equal(was.Env, want.Env) || !maps.Equal(was.Headers, want.Headers) {
@@ -186,6 +195,24 @@ func describeRecord(mark string, r Record) (lines []string) {
 		add("trust_hints", "yes")
 	}
 	add("title", r.Title)
+	add("confinement", r.Confinement)
+	grants := r.Grants
+	for _, one := range []struct {
+		name string
+		list []string
+	}{
+		{"folders", grants.Folders}, {"hosts", grants.Hosts}, {"sockets", grants.Sockets}, {"devices", grants.Devices},
+	} {
+		add(one.name, list(one.list))
+	}
+	for _, one := range []struct {
+		name  string
+		limit int
+	}{{"memory_mib", grants.Memory}, {"processes", grants.Processes}, {"disk_mib", grants.Disk}} {
+		if one.limit != 0 {
+			add(one.name, fmt.Sprint(one.limit))
+		}
+	}
 	add("off", list(r.Off))
 	if r.Declared {
 		add("declared", "yes")
@@ -258,6 +285,9 @@ func (h *Manager) applyStep(ctx context.Context, s *Step, report Report) error {
 		err = p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, report)
 	} else if err = p.saveRecord(s.record); err == nil {
 		h.invalidateTools()
+		if !sameConfinement(was, s.record) {
+			err = p.stopServers()
+		}
 	}
 	done()
 	p.startIfWanted(ran)

@@ -46,8 +46,25 @@ func (h *Manager) Check(plan *Plan) error {
 	if r.Start == "" {
 		r.Start = OnDemand
 	}
+	if r.Confinement == "" && !r.Source.IsRemote() {
+		r.Confinement = h.opts.Confinement
+	}
 	if err := r.checkRecord(); err != nil {
 		return err
+	}
+	if granted, err := r.Grants.Resolve(); err != nil {
+		return err
+	} else {
+		r.Grants = granted
+	}
+	if missing := r.ungranted(); len(missing) > 0 {
+		return &tool.Refusal{
+			Code: tool.CodeInvalidArguments,
+			Message: fmt.Sprintf("args name %s of this machine, which the sandbox of the package does not have",
+				strings.Join(missing, " and ")),
+			Next: fmt.Sprintf("Grant it with --allow-folder %s, or %[1]s:ro to read alone (grants.folders of the tool); "+
+				"--trust runs the package in no sandbox.", missing[0]),
+		}
 	}
 	if name, bad := collides(r.ID, reserved); bad {
 		return invalid("id %q: names that begin with %s are reserved for this host; choose another", r.ID, name)

@@ -35,6 +35,10 @@ func (p *managedPackage) launchServer(
 			u.killProcess(err)
 			<-u.gone // its output is complete then
 		}
+		if u != nil && p.confines(r) && ctx.Err() == nil {
+			p.journal.writeLine("[host] it ran in a sandbox, with the programs of this machine and what it was granted; " +
+				"gatehouse package grant grants more")
+		}
 		err = withOutput(err, p.journal.tail(since, 10))
 		u = nil
 	}()
@@ -80,20 +84,32 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 		dir = a.Dir
 	}
 	words := &lineWriter{journal: &p.journal}
+	stderr := flushBoth{hider.Writer(words), words}
 	return connectUpstream(
 		int(p.manager.opts.Message),
 		p,
 		hider,
 		o,
-		func(f io.Writer) (*proc.Process, error) {
-			return proc.Start(p.manager.ctx, proc.Spec{
+		func(f io.Writer) (child, error) {
+			if p.confines(r) {
+				return notNil(p.startServer(r, command, args, env, f, stderr))
+			}
+			return notNil(proc.Start(p.manager.ctx, proc.Spec{
 				Path: command, Args: args, Dir: dir, Env: env, Input: true,
-				Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true,
+				Stdout: f, Stderr: stderr, Grace: stopGrace, Whole: true,
 				Processes: maxProcesses,
 				Own:       p.ownFolders(r), OwnReadOnly: p.readOnlyFolders(r),
-			})
+			}))
 		},
 	)
+}
+
+// notNil returns a child that was started, and no interface of a nil pointer if it was not.
+func notNil[C child](c C, err error) (child, error) {
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // ownFolders are the folders that a server may write.
@@ -153,6 +169,12 @@ func Words(err error) string {
 func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, err error) {
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	env = append(env, "HOME="+p.data())
+	if p.confines(r) {
+		if err := makeHome(p.data()); err != nil {
+			return nil, h, err
+		}
+		env = confinedEnvironment(p.data())
+	}
 	if a := p.manager.opts.Alone; a != nil {
 		env = a.aloneEnvironment()
 	}

@@ -73,7 +73,8 @@ func (p *managedPackage) public() *Public {
 	out := &Public{
 		Title: r.title(), Version: r.version(), Source: r.Source.public(), State: r.State,
 		Status: p.shared.status(), Start: r.Start, Progress: p.progress,
-		Health: p.health.snapshot(),
+		Confinement: r.ShownConfinement(),
+		Health:      p.health.snapshot(),
 	}
 	for _, t := range p.tools {
 		if !r.isOff(&t) {

@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/files/filelock"
 	"gatehouse/internal/files/sqlfile"
+	"gatehouse/internal/sandbox"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -65,6 +66,11 @@ type Options struct {
 	Lazy bool
 	// Manual starts only servers that an operation or a call names.
 	Manual bool
+	// Sandboxes opens the driver that packages are confined by, when the first of them runs; the manager closes it. nil
+	// means that no package is confined unless its record says so, and that those do not run.
+	Sandboxes func() (sandbox.Driver, error)
+	// Egress is told what a confined package reaches or tries to reach. It must not block. It may be nil.
+	Egress func(id string, d sandbox.Decision)
 	// Alone is set on a manager of OpenAlone.
 	Alone *Alone
 
@@ -132,6 +138,8 @@ type Manager struct {
 
 	roots rootCache
 
+	sandboxes sandboxes
+
 	wake     chan struct{} // holds a token when declared has changed
 	applying sync.Mutex    // held while declared packages are applied; before mu
 	store    store
@@ -197,6 +205,12 @@ func newManager(o Options) *Manager {
 	h := &Manager{opts: o, log: o.Log, all: map[string]*managedPackage{}, wake: make(chan struct{}, 1)}
 	h.started = limit.NewShares(limit.Resource{Name: "instances of servers", Total: int64(o.Instances)})
 	h.calls, h.roots.of = newCallTable(o.Parked, o.Question), map[string]string{}
+	if o.Alone != nil {
+		h.opts.Confinement = Trusted // it runs as the user who starts it
+	}
+	if h.opts.Sandboxes == nil {
+		h.opts.Sandboxes = func() (sandbox.Driver, error) { return nil, errors.New("this host makes no sandboxes") }
+	}
 	h.store.dir = filepath.Join(o.Folder, storeFolder)
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	return h
@@ -347,14 +361,15 @@ func (h *Manager) Close() error {
 	h.mu.Unlock()
 	h.end(errClosing)
 	h.work.Wait()
+	err := h.closeDriver()
 	h.mu.Lock()
 	release := h.release
 	h.release = nil
 	h.mu.Unlock()
 	if release != nil {
-		return release()
+		err = errors.Join(err, release())
 	}
-	return nil
+	return err
 }
 
 // addWork counts an operation that Close waits for.

@@ -52,6 +52,11 @@ type Record struct {
 	Shared   bool `json:"shared,omitempty"`
 	Writable bool `json:"writable,omitempty"`
 
+	// Confinement is Sandboxed or Trusted. "" is of a package that was installed before there was a choice: it runs as
+	// one that is trusted.
+	Confinement string `json:"confinement,omitempty"`
+	Grants      Grants `json:"grants,omitzero"` // what it may use if it is Sandboxed
+
 	// Declared says that the settings name it: it goes when they no longer do.
 	Declared bool `json:"declared,omitempty"`
 	// DeclaredBy is the file of the settings that name it; "" is not known.
@@ -199,6 +204,15 @@ func (r *Record) checkRecord() error {
 	if err := r.checkRemote(); err != nil {
 		return err
 	}
+	if r.Confinement != "" && r.Confinement != Sandboxed && r.Confinement != Trusted {
+		return invalid("confinement %q: expected %s or %s", r.Confinement, Sandboxed, Trusted)
+	}
+	if err := r.Grants.checkGrants(); err != nil {
+		return err
+	}
+	if r.Confinement == Trusted && !r.Grants.IsZero() {
+		return invalid("a trusted package has every right of this host's user: leave out the grants, or the trust")
+	}
 	for _, text := range append([]string{r.Command}, r.Args...) {
 		if strings.ContainsRune(text, 0) {
 			return invalid("command and args hold no zero byte")
@@ -265,17 +279,19 @@ func collides(id string, others []string) (string, bool) {
 
 // Public is the part of a package's state that every user may see.
 type Public struct {
-	Title    string             `json:"title,omitempty"`
-	Version  string             `json:"version,omitempty"`
-	Source   string             `json:"source"` // its kind; of npm also the name
-	State    string             `json:"state"`
-	Status   string             `json:"status"` // stopped, idle, starting, running, waiting or broken
-	Start    string             `json:"start"`
-	Tools    int                `json:"tools"`
-	Started  *time.Time         `json:"started,omitempty"`
-	Error    string             `json:"error,omitempty"`
-	Health   Health             `json:"health"`
-	Progress *progress.Progress `json:"progress,omitempty"` // of what is being done to it
+	Title   string `json:"title,omitempty"`
+	Version string `json:"version,omitempty"`
+	Source  string `json:"source"` // its kind; of npm also the name
+	State   string `json:"state"`
+	Status  string `json:"status"` // stopped, idle, starting, running, waiting or broken
+	Start   string `json:"start"`
+	// Confinement is sandbox, trusted, unconfined (installed before there was a choice) or remote.
+	Confinement string             `json:"confinement"`
+	Tools       int                `json:"tools"`
+	Started     *time.Time         `json:"started,omitempty"`
+	Error       string             `json:"error,omitempty"`
+	Health      Health             `json:"health"`
+	Progress    *progress.Progress `json:"progress,omitempty"` // of what is being done to it
 }
 
 // Info is the full state of a package, for administrators.
@@ -288,6 +304,17 @@ type Info struct {
 	PID    int
 	Fails  int       // starts or lives that failed, one after the other
 	Next   time.Time // before which it is not started again
+}
+
+// ShownConfinement returns how a package is confined, for users.
+func (r *Record) ShownConfinement() string {
+	switch {
+	case r.Source.IsRemote():
+		return "remote"
+	case r.Confinement == "":
+		return "unconfined"
+	}
+	return r.Confinement
 }
 
 const maxTimeLimit = 24 * time.Hour // of one request

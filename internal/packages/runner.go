@@ -2,6 +2,7 @@ package packages
 
 import (
 	"context"
+	"io"
 	"slices"
 	"strings"
 
@@ -34,24 +35,38 @@ type BuildStep struct {
 func (p *managedPackage) runStep(ctx context.Context, r *Record, s BuildStep, lines int) (exit int, printed string, err error) {
 	since := p.journal.endOffset()
 	words := &lineWriter{journal: &p.journal}
+	if p.confines(r) {
+		exit, err = p.runConfinedStep(ctx, r, s, words)
+	} else {
+		exit, err = runFreeStep(ctx, s, words)
+	}
+	return exit, p.journal.tail(since, lines), err
+}
+
+// runFreeStep runs a step as the user of the host.
+func runFreeStep(ctx context.Context, s BuildStep, output io.Writer) (exit int, err error) {
 	child, err := proc.Start(ctx, proc.Spec{
-		Path: s.Path, Args: s.Args, Dir: s.Dir, Env: stepEnv(s),
-		Stdout: words, Stderr: words, Whole: true, Processes: maxProcesses,
+		Path: s.Path, Args: s.Args, Dir: s.Dir, Env: append(proc.BaseEnv(), s.Env...),
+		Stdout: output, Stderr: output, Whole: true, Processes: maxProcesses,
 		Own: slices.Concat([]string{s.Dir}, s.Write), OwnReadOnly: s.Read,
 	})
 	if err != nil {
-		return 0, "", &tool.Refusal{
-			Code:    tool.CodeUnsupported,
-			Message: s.Path + " cannot be started: " + err.Error(),
-			Next:    "Install it with the system's package manager, or give the program as command, folder or archive.",
-		}
+		return 0, noStep(s.Path, err)
 	}
 	end, err := child.Wait()
 	if err == nil && end.Stopped != nil {
 		err = end.Stopped
 	}
-	printed = p.journal.tail(since, lines)
-	return end.Code, printed, err
+	return end.Code, err
+}
+
+// noStep says that a program that installs packages cannot be started.
+func noStep(program string, err error) error {
+	return &tool.Refusal{
+		Code:    tool.CodeUnsupported,
+		Message: program + " cannot be started: " + err.Error(),
+		Next:    "Install it with the system's package manager, or give the program as command, folder or archive.",
+	}
 }
 
 // lastLines returns the last n lines of a text.
@@ -59,6 +74,3 @@ func lastLines(text string, n int) string {
 	lines := strings.Split(text, "\n")
 	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
 }
-
-// stepEnv returns the environment of a step that is not confined.
-func stepEnv(s BuildStep) []string { return append(proc.BaseEnv(), s.Env...) }

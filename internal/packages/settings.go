@@ -12,6 +12,8 @@ type Settings struct {
 	Message int64         `doc:"Size of one message of a server; what is longer is answered by an error. 0 means 16 MiB, or the limit of the listener if that is less." unit:"bytes"`
 	Most    int           `doc:"Packages on this host; 0 means 100."`
 
+	Confinement string `doc:"How packages run whose installation does not say it: sandbox, in a sandbox with what they were granted (the default); trusted, as the user of this host." enum:"sandbox,trusted"`
+
 	Instances int           `doc:"Instances of servers that serve one caller each, of all packages together; 0 means 64."`
 	Parked    int           `doc:"Calls that wait for the answer to a question of their server; 0 means 1000."`
 	Question  time.Duration `doc:"Time for a client to answer a question of a server; 0 means 5m."`

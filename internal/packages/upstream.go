@@ -26,10 +26,19 @@ const (
 	maxErrorMessage = 8 << 10          // bytes of an error's message that are passed on
 )
 
+// child is the process of a server, with or without a sandbox.
+type child interface {
+	Pid() int
+	Type(ctx context.Context, b []byte) (int, error)
+	CloseInput(ctx context.Context) error
+	Stop(ctx context.Context) error
+	Wait() (proc.State, error)
+}
+
 // upstream is one running server and the connection to it. It is safe for concurrent use.
 type upstream struct {
 	conn    *client.Conn
-	child   *proc.Process // nil for a remote server
+	child   child // nil for a remote server
 	journal *journal
 	secrets secret.Hider  // of its environment; hidden in everything except results
 	relist  chan struct{} // capacity 1: its tools have changed
@@ -64,14 +73,14 @@ func connectUpstream(
 	p *managedPackage,
 	h secret.Hider,
 	o client.ConnOptions,
-	start func(io.Writer) (*proc.Process, error),
+	start func(io.Writer) (child, error),
 ) (*upstream, error) {
 	u := &upstream{
 		journal: &p.journal, watched: &p.watched, secrets: h, relist: make(chan struct{}, 1), gone: make(chan struct{}),
 		used: time.Now(),
 	}
-	child := make(chan *proc.Process, 1)
-	ready := sync.OnceFunc(func() { u.child = <-child }) // the child may speak before start returns
+	started := make(chan child, 1)
+	ready := sync.OnceFunc(func() { u.child = <-started }) // the child may speak before start returns
 	o.Limit, o.Notified, o.Invalid = limit, u.handleNotification, u.handleInvalid
 	o.TooLong = func(n int64) error { return u.tooLong(n, limit) }
 	lines := client.NewLines(func(ctx context.Context, b []byte) (int, error) {
@@ -84,7 +93,7 @@ func connectUpstream(
 		u.conn.Fail(err)
 		return nil, err
 	}
-	child <- c
+	started <- c
 	ready()
 	go func() {
 		end, err := c.Wait()

@@ -15,6 +15,7 @@ package shield
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -90,6 +91,17 @@ func Close(folders, files, open []string) (release func()) {
 		defer closed.Unlock()
 		count(-1)
 	}
+}
+
+// Closed returns the files and folders that are closed to children, for those that are kept from them in another way.
+func Closed() (paths []string) {
+	closed.Lock()
+	defer closed.Unlock()
+	for p := range closed.paths {
+		paths = append(paths, strings.TrimSuffix(p, "/"))
+	}
+	slices.Sort(paths)
+	return paths
 }
 
 // resolved returns an absolute path without links, as far as the path exists; "" if it cannot be closed.

@@ -33,6 +33,8 @@ type declaredIn struct {
 	TrustHints  bool              `json:"trust_hints,omitempty"`
 	Title       string            `json:"title,omitempty" max:"200"`
 	Off         []string          `json:"off,omitempty" max:"500"`
+	Trust       bool              `json:"trust,omitempty"`
+	Grants      packages.Grants   `json:"grants,omitzero"`
 }
 
 // appliedOut is the result of a comparison, or of the job that applies it.
@@ -59,7 +61,7 @@ func (k *manager) applyPackages(_ context.Context, c *tool.Call, in applyIn) (ap
 	for _, s := range steps {
 		said = append(said, s.Action+" "+s.ID)
 	}
-	question := fmt.Sprintf("Change packages as the settings say? %s. Their programs run with the permissions of this host.",
+	question := fmt.Sprintf("Change packages as the settings say? %s.",
 		displaytext.Cut(strings.Join(said, ", "), 600, "..."))
 	if err := confirm.Ask(c, "apply", question, in.Confirm); err != nil {
 		return appliedOut{}, err

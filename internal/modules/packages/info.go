@@ -26,12 +26,14 @@ type entryOut struct {
 	Tools   int    `json:"tools"`
 	Error   string `json:"error,omitempty"`
 
+	Confinement string `json:"confinement" doc:"sandbox; trusted: it runs as this host's user; unconfined: as trusted, installed before there was a choice; remote"`
+
 	Health packages.Health `json:"health" doc:"how its server serves"`
 }
 
 func entry(i packages.Info) entryOut {
 	p := i.Public
-	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Health}
+	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Confinement, p.Health}
 }
 
 func (k *manager) listPackages(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {
@@ -60,6 +62,8 @@ type infoOut struct {
 	Instances string            `json:"instances" doc:"whom one instance of its server serves"`
 	Timeout   string            `json:"timeout,omitempty" doc:"time for one call, if it is not that of the host"`
 	Hints     bool              `json:"trust_hints,omitempty" doc:"what the server says that its tools do is believed"`
+	May       []string          `json:"may" doc:"what it may use, in words"`
+	Grants    packages.Grants   `json:"grants,omitzero" doc:"what it was granted"`
 	Data      string            `json:"data" doc:"its data folder"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by,omitempty"`
@@ -90,7 +94,7 @@ func (k *manager) packageInfo(ctx context.Context, c *tool.Call, in idIn) (infoO
 		Bytes: bytes, Also: also,
 		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env),
 		Start: i.Record.Start, Instances: cmp.Or(i.Record.Instances, packages.AutoInstances),
-		Timeout: i.Timeout, Hints: i.TrustHints,
+		Timeout: i.Timeout, Hints: i.TrustHints, May: i.Lines(), Grants: i.Grants,
 		Data: i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
 		Next: stamp(i.Next), Names: i.Names, Left: i.Left, Off: i.Off,
 	}

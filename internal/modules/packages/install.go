@@ -27,6 +27,8 @@ type installIn struct {
 	Timeout     string            `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
 	Hints       bool              `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
 	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
+	Trust       bool              `json:"trust,omitempty" doc:"run it with the rights of this host's user, in no sandbox"`
+	Grants      packages.Grants   `json:"grants,omitzero" doc:"what it may use in its sandbox"`
 	Version     string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
 	Confirm     string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
@@ -55,15 +57,21 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 		Args: in.Args, Env: in.Env, Headers: in.Headers, PassHeaders: in.PassHeaders, Start: in.Start,
 		Results:   in.Results,
 		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
+		Grants: in.Grants,
+	}
+	if in.Trust {
+		r.Confinement = packages.Trusted
 	}
 	if source, err = resolveSource(c, source); err != nil {
 		return jobOut{}, err
 	}
 	asked := r.Source
 	r.Source = source
-	if err := k.cfg.Packages.Check(&packages.Plan{Record: r}); err != nil {
+	plan := packages.Plan{Record: r}
+	if err := k.cfg.Packages.Check(&plan); err != nil {
 		return jobOut{}, err
 	}
+	r = plan.Record // with its confinement, and the real paths of what is granted
 	if err := confirm.Ask(c, in.ID, question(r), in.Confirm); err != nil {
 		return jobOut{}, err
 	}
@@ -135,10 +143,8 @@ func question(r packages.Record) string {
 		what = fmt.Sprintf("%s, started as %s", what, strings.Join(append([]string{r.Command}, r.Args...), " "))
 	}
 	what = displaytext.Cut(what, 600, "...")
-	text := fmt.Sprintf("Install the package %s (%s)? Its program runs with the permissions of this host.", r.ID, what)
-	if r.Source.IsRemote() {
-		text = fmt.Sprintf("Install the package %s (%s)? Its server receives the arguments of its calls.", r.ID, what)
-	}
+	text := fmt.Sprintf("Install the package %s (%s)? %s", r.ID, what, displaytext.Cut(strings.Join(r.Lines(), " "), 2000,
+		"..."))
 	if names := r.Readable(); len(names) > 0 {
 		text += " Note: " + secretWarning(names)
 	}

@@ -285,8 +285,10 @@ const (
 - Its resources are offered as package://<id>/<its own URI>, its prompts by the names of tools.
 - env, and headers for a remote server, may refer to secrets of the host as ${secret:NAME}. Store them with gatehouse secret set NAME, where no model sees
   them; do not put them into args.
-- The server runs with the permissions of this host and without a sandbox. Its home and working directory are the
-  package's data folder, which a rebuild keeps.
+- The server runs in a sandbox: it has the programs of this machine, and its home and working directory are the package's
+  data folder, which a rebuild keeps. Of the host's files it sees the folders of grants, at the same paths, and it
+  reaches the hosts of grants alone. Grant what its arguments name and what its service needs, and nothing else. trust
+  runs it with the rights of this host's user instead; leave it out unless the user asks for it.
 - It returns a job at once; wait for it with job_wait. gatehouse:///public/packageData shows its phases. If the server
   does not answer initialize, the package is removed again.`
 	startHelp = "A package with start demand is started by the first call of one of its tools, and is stopped " +
@@ -364,6 +366,16 @@ func (k *manager) definitions() []tool.Tool {
 			Help: "A tool is named as on this host or as the server names it. A tool that is off is in no list and " +
 				"cannot be called. A rebuild keeps the choice.",
 		}, k.chooseTools),
+		tool.New(tool.Def{
+			Name: "package_grant", Title: "Change what a package may use",
+			Effects: tool.Writes | tool.Idempotent | tool.OpenWorld,
+			Task:    tool.TaskNever, Sync: true,
+			Description: "Grants a package folders, hosts, sockets, devices and limits, or takes them away, after the user " +
+				"has agreed. It returns what the package may use.",
+			Help: "The instances of the package are stopped, so that they start again with what they may use then. Paths " +
+				"are those of this host; PATH:ro is for reading alone. A host is HOST or HOST:PORT; without a port it is " +
+				"80 and 443. Without add, remove and confinement it only says what is granted. " + confirmHelp,
+		}, k.grant),
 		tool.New(tool.Def{
 			Name: "package_apply", Title: "Apply declared packages",
 			Effects: tool.Writes | tool.Destroys | tool.OpenWorld,

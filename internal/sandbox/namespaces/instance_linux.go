@@ -184,6 +184,9 @@ func (b *instance) killInit() error {
 	return err
 }
 
+// Pid returns the process of the host that is the first of the sandbox. With it everything in the sandbox ends.
+func (b *instance) Pid() int { return b.agent.Pid }
+
 // Done implements sandbox.Sandbox.
 func (b *instance) Done() <-chan struct{} { return b.gone }
 

@@ -3,8 +3,11 @@ package proxy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
+
+	"gatehouse/internal/sandbox"
 )
 
 const (
@@ -204,3 +207,38 @@ func (r *rule) hasName(name string) bool {
 
 // hasAddress reports whether the rule matches an address.
 func (r *rule) hasAddress(a netip.Addr) bool { return r.net.IsValid() && r.net.Contains(a) }
+
+// Ports returns the TCP ports of rules for a Route, each once. The error names the rule that is malformed or has too
+// many.
+func Ports(rules []string) (all []uint16, err error) {
+	parsed, err := parseRules(rules, webPorts)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range parsed {
+		for _, p := range r.ports {
+			if int(p.last)-int(p.first) >= sandbox.MaxRoutePorts {
+				return nil, fmt.Errorf("rule %q: name its ports; there may be %d", r.text, sandbox.MaxRoutePorts)
+			}
+			for port := p.first; port <= p.last && port != 0; port++ {
+				if !slices.Contains(all, port) {
+					all = append(all, port)
+				}
+			}
+		}
+	}
+	if len(all) > sandbox.MaxRoutePorts {
+		return nil, fmt.Errorf("the rules have %d ports; there may be %d", len(all), sandbox.MaxRoutePorts)
+	}
+	return all, nil
+}
+
+// Addresses returns those of some rules that are for addresses and not for names.
+func Addresses(rules []string) (all []string) {
+	for _, text := range rules {
+		if r, err := parseRule(text, webPorts); err == nil && r.net.IsValid() {
+			all = append(all, text)
+		}
+	}
+	return all
+}

@@ -123,6 +123,9 @@ var rules = []rule{
 	{file: "docs/packages.md", begins: "packages:", other: settings},
 	{file: "docs/packages.md", begins: "gatehouse package apply --dry-run", prints: "install memory"},
 	{file: "docs/packages.md", begins: "<data>/packages", skip: drawing},
+	{file: "docs/packages.md", begins: "gatehouse package add docs npm:", skip: elsewhere},
+	{file: "docs/packages.md", begins: "gatehouse package grant docs", skip: "cmd/gatehouse TestScripts/packagegrant"},
+	{file: "docs/packages.md", begins: "gatehouse package revoke docs", skip: "cmd/gatehouse TestScripts/packagegrant"},
 
 	{file: "docs/relay.md", begins: "gatehouse run npm:", skip: elsewhere},
 	{file: "docs/relay.md", begins: "gatehouse run https:", skip: "no such server; internal/tests/relaytest runs one"},
