@@ -300,17 +300,33 @@ func TestCompletionsAreRead(t *testing.T) {
 			runs(t, exec.Command(program(t, shell), "-n", filepath.Join(dir, "completions", file)))
 		})
 	}
-	t.Run("bash completes", func(t *testing.T) {
-		cmd := exec.Command(program(t, "bash"), "-c", `. completions/gatehouse.bash
-			_init_completion() { cur=${COMP_WORDS[COMP_CWORD]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
-			COMP_WORDS=(gatehouse serve fil) COMP_CWORD=2 COMP_LINE="gatehouse serve fil" COMP_POINT=19
-			__start_gatehouse; echo "${COMPREPLY[@]}"`)
-		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir)
-		if out := runs(t, cmd); !strings.Contains(out, "filesystem") {
-			t.Errorf("serve fil is completed to %q, want file and filesystem", out)
+	// The archive's program completes modules, tools, contexts and packages in each shell.
+	env := append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"), "HOME="+dir, "TMPDIR="+dir, "XDG_CONFIG_HOME=",
+		"XDG_DATA_HOME=", "XDG_STATE_HOME=", "XDG_CACHE_HOME=", "XDG_RUNTIME_DIR=")
+	for _, line := range []string{
+		"context create notes --module file",
+		"package add notepad --yes -- " + filepath.Join(dir, "gatehouse") + " serve file -d " + dir,
+	} {
+		cmd := exec.Command(filepath.Join(dir, "gatehouse"), strings.Fields(line)...)
+		cmd.Dir, cmd.Env = dir, env
+		runs(t, cmd)
+	}
+	for _, c := range []struct{ line, want string }{
+		{"serve fil", "filesystem"},
+		{"call file_rea", "file_read"},
+		{"call --context no", "notes"},
+		{"package info note", "notepad"},
+	} {
+		for shell, script := range completing {
+			t.Run(shell+" "+c.line, func(t *testing.T) {
+				cmd := exec.Command(program(t, shell), "-c", script, shell, "gatehouse "+c.line)
+				cmd.Dir, cmd.Env = dir, env
+				if out := runs(t, cmd); !strings.Contains(out, c.want) {
+					t.Errorf("it is completed to %q, want %s", out, c.want)
+				}
+			})
 		}
-	})
+	}
 	t.Run("manual pages", func(t *testing.T) {
 		out := runs(t, exec.Command(program(t, "mandoc"), "-T", "lint", "-W", "error",
 			filepath.Join(dir, "man1/gatehouse-serve.1")))
@@ -318,6 +334,18 @@ func TestCompletionsAreRead(t *testing.T) {
 			t.Error(out)
 		}
 	})
+}
+
+// completing prints what a shell makes of the line that is its argument. In zsh, whose completion needs a terminal,
+// what the script asks its widgets to add is printed.
+var completing = map[string]string{
+	"bash": `. completions/gatehouse.bash
+		_init_completion() { cur=${COMP_WORDS[COMP_CWORD]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
+		COMP_WORDS=($1) COMP_CWORD=$((${#COMP_WORDS[@]}-1)) COMP_LINE=$1 COMP_POINT=${#1}
+		__start_gatehouse; echo "${COMPREPLY[@]}"`,
+	"zsh": `compdef() { }; _describe() { print -l -- "${completions[@]}"; }
+		words=(${=1}) CURRENT=${#words}; . completions/_gatehouse; _gatehouse`,
+	"fish": `source completions/gatehouse.fish; complete -C "$argv[-1]"`,
 }
 
 // gatehouse update replaces an older release by a newer one, and refuses one of

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"gatehouse/internal/cli"
 )
@@ -16,6 +17,7 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	tuneMemory(os.Getenv)
+	defer time.AfterFunc(startTakes, unmapProgram).Stop()
 	ctx := untilSignalled(context.Background())
 	return cli.Run(ctx, os.Args[1:], cli.Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})
 }

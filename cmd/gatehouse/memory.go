@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 const (
@@ -19,6 +20,9 @@ const (
 
 	// leastLimit keeps a small machine from collecting all the time.
 	leastLimit = 256 << 20
+
+	// startTakes is after how long a process that still runs is a host that has started.
+	startTakes = 3 * time.Second
 )
 
 // tuneMemory sets how the garbage collector works, unless the person has: a
