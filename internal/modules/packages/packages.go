@@ -356,7 +356,7 @@ func (k *manager) definitions() []tool.Tool {
 			Task:        tool.TaskNever,
 			Description: "Searches registries, npm, PyPI and Rust's crates for MCP servers that can be installed.",
 			Help: "Several hits are for the user to choose from. facts are what the user should know before a yes; " +
-				"source and command are what package_install takes. PyPI and the crates are searched by exact name. A " +
+				"source and command are what package_install takes. PyPI is searched by exact name. A " +
 				"source with offline answered from the cache, which is of the time at.",
 		}, k.search),
 		tool.New(tool.Def{
