@@ -48,7 +48,7 @@ func (r *Record) isOff(t *Offered) bool {
 
 // listAll asks a server for a list, page by page.
 func (u *upstream) listAll(ctx context.Context, method, member string) (entries []json.RawMessage, err error) {
-	params, seen, bytes := json.RawMessage(`{}`), map[string]bool{}, 0
+	params, seen, bytes, more := json.RawMessage(`{}`), map[string]bool{}, 0, 0
 	for range mostPages {
 		raw, err := u.query(ctx, method, params)
 		if err != nil {
@@ -64,11 +64,17 @@ func (u *upstream) listAll(ctx context.Context, method, member string) (entries 
 			}
 			if len(entries) < mostTools {
 				entries = append(entries, e)
+			} else {
+				more++
 			}
 		}
 		next, _ := rawjson.Get(raw, "nextCursor")
 		cursor, ok := rawjson.String(next)
 		if !ok || cursor == "" {
+			if more > 0 {
+				u.journal.writeLine(fmt.Sprintf("[host] %s: %d %s are left out: at most %d are offered", method, more, member,
+					mostTools))
+			}
 			return entries, nil
 		}
 		if seen[cursor] || len(cursor) > 4<<10 {

@@ -243,6 +243,8 @@ func (s *server) list(r request) {
 			r.ID,
 			`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"sleep","inputSchema":{"type":"object"}}]}`,
 		)
+	case s.how == "manytools":
+		s.result(r.ID, `{"tools":[`+manyTools()+`]}`)
 	case s.how == "circle":
 		s.result(r.ID, `{"tools":[],"nextCursor":"again"}`)
 	case r.Params.Cursor == "":
@@ -257,7 +259,17 @@ func (s *server) call(r request, line []byte) {
 		b, _ := json.Marshal(t)
 		return `{"content":[{"type":"text","text":` + string(b) + `}]}`
 	}
+	if s.how == "wrongids" { // it answers what was not asked, again and again
+		for _, id := range []string{`99999`, `"x"`, `99999`, `null`} {
+			s.result(json.RawMessage(id), text("wrong"))
+		}
+		return
+	}
 	switch r.Params.Name {
+	case "attack":
+		s.result(r.ID, text(attackOf(r.Params.Arguments)))
+	case "nag":
+		s.nag()
 	case "look", "change": // the first call of each ends the server
 		if f, err := os.OpenFile(os.Getenv("MARK")+r.Params.Name, os.O_CREATE|os.O_EXCL, 0o600); err == nil {
 			f.Close()
