@@ -305,7 +305,7 @@ func TestCompletionsAreRead(t *testing.T) {
 		"XDG_DATA_HOME=", "XDG_STATE_HOME=", "XDG_CACHE_HOME=", "XDG_RUNTIME_DIR=")
 	for _, line := range []string{
 		"context create notes --module file",
-		"package add notepad --yes -- " + filepath.Join(dir, "gatehouse") + " serve file -d " + dir,
+		"package add notepad --yes --trust -- " + filepath.Join(dir, "gatehouse") + " serve file -d " + dir,
 	} {
 		cmd := exec.Command(filepath.Join(dir, "gatehouse"), strings.Fields(line)...)
 		cmd.Dir, cmd.Env = dir, env
