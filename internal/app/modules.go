@@ -5,10 +5,12 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/files/index"
 	"gatehouse/internal/modules/auth"
+	"gatehouse/internal/modules/brain"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/network"
@@ -20,6 +22,7 @@ import (
 // moduleDeps returns what the modules of the binary depend on. Each function
 // runs when its module is built, after the subsystems of the host.
 func (a *App) moduleDeps() standard.Deps {
+	texts := sync.OnceValue(a.openIndex) // rag and brain share it
 	return standard.Deps{
 		File:         a.fileDeps,
 		Metrics:      a.metricsDeps,
@@ -37,7 +40,8 @@ func (a *App) moduleDeps() standard.Deps {
 		Packages:     a.packageDeps,
 		Sandbox:      a.sandboxDeps,
 		Shell:        a.shellDeps,
-		RAG:          a.ragDeps,
+		RAG:          func() (rag.Config, error) { return rag.Config{Store: texts()}, nil },
+		Brain:        func() (brain.Config, error) { return brain.Config{Store: texts()}, nil },
 	}
 }
 
@@ -49,15 +53,15 @@ func (a *App) fileDeps() (c file.Config, err error) {
 	return c, nil
 }
 
-// ragDeps opens the store of collections. The file is created by the first ingest.
-func (a *App) ragDeps() (rag.Config, error) {
+// openIndex opens the store of collections and facts. The file is created by the first change.
+func (a *App) openIndex() *index.Store {
 	path := ""
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.State, "index.db")
 	}
 	store := index.Open(path, index.Options{})
 	a.closing("index", func(context.Context) error { return store.Close() })
-	return rag.Config{Store: store}, nil
+	return store
 }
 
 func (a *App) networkDeps() (c network.Config, err error) {

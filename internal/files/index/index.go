@@ -90,7 +90,12 @@ CREATE TABLE chunk (id INTEGER PRIMARY KEY, file INTEGER NOT NULL REFERENCES fil
 CREATE INDEX chunk_file ON chunk (file, seq);
 CREATE TABLE vector (chunk INTEGER PRIMARY KEY REFERENCES chunk ON DELETE CASCADE,
 	collection INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE INDEX vector_collection ON vector (collection);`
+CREATE INDEX vector_collection ON vector (collection);
+CREATE TABLE fact (id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, shared TEXT NOT NULL, kind TEXT NOT NULL,
+	subject TEXT NOT NULL, text TEXT NOT NULL, source TEXT NOT NULL, made INTEGER NOT NULL,
+	expires INTEGER NOT NULL, halves INTEGER NOT NULL);
+CREATE INDEX fact_owner ON fact (owner, subject);
+CREATE INDEX fact_shared ON fact (shared);`
 
 // Open opens the store in the file at path, which need not exist; "" keeps it in memory. Nothing is read or created
 // before the first use.

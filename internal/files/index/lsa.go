@@ -15,7 +15,7 @@ const lsaSpace = "lsa/1"
 const (
 	lsaDims   = 200
 	lsaExtra  = 16     // dimensions that are computed and dropped, for accuracy
-	lsaRounds = 2      // power iterations
+	lsaRounds = 4      // power iterations
 	lsaTerms  = 40_000 // in the vocabulary
 	lsaSample = 12_000 // chunks that a model is made of
 )

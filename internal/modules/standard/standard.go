@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/backup"
+	"gatehouse/internal/modules/brain"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/dir"
 	"gatehouse/internal/modules/disk"
@@ -67,6 +68,7 @@ type Deps struct {
 	Sandbox      func() (sandbox.Config, error)
 	Shell        func() (shell.Config, error)
 	RAG          func() (rag.Config, error)
+	Brain        func() (brain.Config, error)
 }
 
 // with returns the constructor of a module, which calls deps when it runs.
@@ -119,6 +121,7 @@ func Modules(d Deps) []Module {
 		{Name: "lang", New: lang.New, Default: true},
 		{Name: "metrics", New: with(d.Metrics, metrics.New)},
 		{Name: "rag", New: with(d.RAG, rag.New)},
+		{Name: "brain", New: with(d.Brain, brain.New)},
 		{Name: "process", New: with(d.Process, process.New), Runs: true},
 		{Name: "ws", New: with(d.WebSocket, ws.New)},
 		{Name: "server", New: merge(with(d.Server, server.New), with(d.Update, update.New))},
