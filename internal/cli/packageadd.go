@@ -62,6 +62,8 @@ func packageAdd(w Environment) *cobra.Command {
                       an MCP bundle; --set NAME=VALUE configures it
   FILE.json           what a server.json describes
   PROGRAM             a program of this machine
+  openapi:PATH        an OpenAPI 3 document, or openapi:https://...; each operation is
+                      a tool. only=tag:NAME chooses some, server=ADDRESS their server
   https://HOST/PATH   a remote server, by Streamable HTTP or the older HTTP+SSE
   unix:/PATH          a running server at a Unix socket; tcp:HOST:PORT over TCP.
                       --header 'Authorization=Bearer TOKEN' is the token it requires

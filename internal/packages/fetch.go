@@ -39,6 +39,9 @@ func (p *managedPackage) fetch(
 		defer reportSize(ctx, dir, func(size int64) { say(size, 0, "bytes") })()
 		return p.fetchPackage(ctx, r, dir, plan.fresh)
 	}
+	if r.Source.Kind == OpenAPI {
+		return p.fetchDocument(ctx, r, &plan, dir)
+	}
 	from, name, err := plan.openSource()
 	if r.Source.FromAddress() {
 		var remove func()

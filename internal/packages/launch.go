@@ -44,6 +44,8 @@ func (p *managedPackage) launchServer(
 	}()
 	if r.Source.IsRemote() {
 		u, err = p.connectRemote(ctx, r, o)
+	} else if r.Source.Kind == OpenAPI {
+		u, err = p.connectOpenAPI(ctx, r, o)
 	} else {
 		u, err = p.startChild(r, o)
 	}

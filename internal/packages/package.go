@@ -376,7 +376,7 @@ func (h *Manager) Tools() []Offered {
 		if !p.removed && p.rec.State != Installing {
 			for _, t := range p.tools {
 				t.Text, t.Timeout = p.rec.Results == TextResults, p.rec.timeLimit()
-				if p.rec.TrustHints {
+				if p.rec.TrustHints || p.rec.Source.Kind == OpenAPI { // whose hints this host made
 					t.Raw, t.Effects = t.hinted, effectsOf(t.hinted)
 				}
 				if !p.rec.isOff(&t) {

@@ -110,6 +110,7 @@ const (
 	Binary  = "binary"  // one program: a file, or an https address
 	Folder  = "folder"  // copied
 	Archive = "archive" // unpacked: .tar.gz, .tgz, .tar or .zip; a file, or an https address
+	OpenAPI = "openapi" // a document of OpenAPI 3, whose operations are tools
 	URL     = "url"     // a remote server, by Streamable HTTP or the older HTTP+SSE
 	Unix    = "unix"    // a running server, by newline-framed messages over a Unix socket
 	TCP     = "tcp"     // the same over TCP, at HOST:PORT

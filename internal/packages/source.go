@@ -26,13 +26,14 @@ var sourceKinds = map[string]sourceKind{
 	Binary:  {"binary:PATH or binary:https://HOST/PATH#sha256=HEX", isBinary, false},
 	Folder:  {"folder:PATH", nil, false},
 	Archive: {"archive:PATH or archive:https://HOST/PATH[#sha256=HEX]", isFile, false},
+	OpenAPI: {"openapi:PATH or openapi:https://HOST/PATH", isFile, false},
 	URL:     {"url:https://HOST/PATH", nil, false},
 	Unix:    {"unix:/PATH", nil, false},
 	TCP:     {"tcp:HOST:PORT", nil, false},
 }
 
 // kindOrder is the order in which the kinds are listed in messages.
-var kindOrder = []string{Command, NPM, PyPI, Crate, Go, OCI, Bundle, Binary, Folder, Archive, URL, Unix, TCP}
+var kindOrder = []string{Command, NPM, PyPI, Crate, Go, OCI, Bundle, Binary, Folder, Archive, OpenAPI, URL, Unix, TCP}
 
 // expectedSources lists how sources are written.
 func expectedSources() string {
@@ -98,12 +99,12 @@ func (s Source) fromRegistry() bool { return sourceKinds[s.Kind].registry }
 
 // FromPath reports whether a source is a file or folder of this machine.
 func (s Source) FromPath() bool {
-	return s.Kind == Folder || slices.Contains([]string{Archive, Bundle, Binary}, s.Kind) && !isAddress(s.From)
+	return s.Kind == Folder || slices.Contains([]string{Archive, Bundle, Binary, OpenAPI}, s.Kind) && !isAddress(s.From)
 }
 
 // FromAddress reports whether a source is a file that is fetched from an address.
 func (s Source) FromAddress() bool {
-	return slices.Contains([]string{Archive, Bundle, Binary}, s.Kind) && isAddress(s.From)
+	return slices.Contains([]string{Archive, Bundle, Binary, OpenAPI}, s.Kind) && isAddress(s.From)
 }
 
 // Versioned reports whether the source names a package that has versions.
