@@ -62,12 +62,15 @@ func (a *API) Serve(ctx context.Context, conn io.ReadWriteCloser) error {
 	return lines.Err()
 }
 
+// server is one connection that Serve serves.
 type server struct {
 	api *API
 
+	// writing guards conn, so that messages are not mixed. It is not held together with mu.
 	writing sync.Mutex
 	conn    io.Writer
 
+	// mu guards running.
 	mu      sync.Mutex
 	running map[string]context.CancelFunc // by the id of the request
 }
