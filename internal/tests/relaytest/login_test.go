@@ -1,0 +1,189 @@
+package relaytest
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/packages"
+	"gatehouse/internal/tests/oauthtest"
+	"gatehouse/tool"
+)
+
+// loggedIn is a manager with one package, "up", whose server requires a login at a real provider.
+func loggedIn(t *testing.T, login string) (*packages.Manager, *oauthtest.Host) {
+	t.Helper()
+	up := oauthtest.NewHost(t)
+	m, _ := installWith(t, packages.Options{
+		Logins:        secret.Logins(t.TempDir(), ""),
+		Administrator: func(who tool.Caller) bool { return who.Principal == "admin" },
+	}, packages.Record{Source: packages.Source{Kind: packages.URL, From: up.URL}, Login: login, By: "admin"})
+	return m, up
+}
+
+// logIn logs in as a principal whose browser approves.
+func logIn(t *testing.T, m *packages.Manager, who string) {
+	t.Helper()
+	l, err := m.BeginLogin(t.Context(), "up", person(who), "http://127.0.0.1:1/callback")
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := oauthtest.Approve(t, l.URL, false)
+	if err := m.FinishLogin(t.Context(), "up", person("mallory"), back); err == nil {
+		t.Error("the login of a principal was finished by another")
+	}
+	if err := m.FinishLogin(t.Context(), "up", person(who), back+"x"); err == nil || strings.Contains(back, "&state=") &&
+		!strings.Contains(err.Error(), "waits for that answer") && !strings.Contains(err.Error(), "login") {
+		t.Errorf("an answer that is not the provider's: %v", err)
+	}
+	if l, err = m.BeginLogin(t.Context(), "up", person(who), "http://127.0.0.1:1/callback"); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.FinishLogin(t.Context(), "up", person(who), oauthtest.Approve(t, l.URL, false)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readFile(t *testing.T, m *packages.Manager, up *oauthtest.Host, who string) (string, error) {
+	t.Helper()
+	args, _ := json.Marshal(map[string]string{"path": filepath.Join(up.Folder, "a.txt")})
+	raw, err := m.Call(t.Context(), "up", "file_read", args, nil, &packages.Peer{Caller: person(who)})
+	return string(raw), err
+}
+
+// tokensOf returns the tokens with which a host was called since n requests.
+func tokensOf(up *oauthtest.Host, n int) map[string]bool {
+	out := map[string]bool{}
+	for _, r := range up.Seen()[n:] {
+		if strings.Contains(r.Body, "tools/call") {
+			out[r.Token] = true
+		}
+	}
+	return out
+}
+
+// Two principals have a login each: neither is called with the token of the other, and one without a login is told how to
+// log in.
+func TestEachPrincipalHasALogin(t *testing.T) {
+	m, up := loggedIn(t, packages.PrincipalLogin)
+	if _, err := readFile(t, m, up, "ann"); err == nil || !strings.Contains(err.Error(), "login") {
+		t.Errorf("without a login: %v", err)
+	}
+	logIn(t, m, "ann")
+	logIn(t, m, "bob")
+	used := map[string]map[string]bool{}
+	for _, who := range []string{"ann", "bob", "ann"} {
+		before := len(up.Seen())
+		if got, err := readFile(t, m, up, who); err != nil || !strings.Contains(got, "hello") {
+			t.Fatalf("%s: %s %v", who, got, err)
+		}
+		used[who] = tokensOf(up, before)
+	}
+	if len(used["ann"]) != 1 || len(used["bob"]) != 1 {
+		t.Errorf("calls were made with %d and %d tokens", len(used["ann"]), len(used["bob"]))
+	}
+	for token := range used["ann"] {
+		if used["bob"][token] || token == "" {
+			t.Error("both principals were served with one token")
+		}
+	}
+	if _, err := readFile(t, m, up, "carol"); err == nil {
+		t.Error("a principal without a login was served")
+	}
+	if was, err := m.Logout("up", person("ann")); !was || err != nil {
+		t.Errorf("logout: %v %v", was, err)
+	}
+	if _, err := readFile(t, m, up, "ann"); err == nil {
+		t.Error("a principal that has logged out was served")
+	}
+	if got, err := readFile(t, m, up, "bob"); err != nil {
+		t.Errorf("the other: %s %v", got, err)
+	}
+}
+
+// A shared login is made by administrators alone. In the middle of a session a 401 is answered by a refreshed token, and a
+// 403 that requires more scopes by a login for them.
+func TestTheServerAsksInTheMiddleOfASession(t *testing.T) {
+	m, up := loggedIn(t, packages.SharedLogin)
+	if _, err := m.BeginLogin(t.Context(), "up", person("ann"), "http://127.0.0.1:1/callback"); err == nil {
+		t.Error("a caller that is no administrator may log in for all")
+	}
+	logIn(t, m, "admin")
+	if got, err := readFile(t, m, up, "ann"); err != nil {
+		t.Fatalf("%s %v", got, err)
+	}
+	first := up.Seen()[len(up.Seen())-1].Token
+	up.Refuse(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") != "Bearer "+first {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", `Bearer error="invalid_token"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	})
+	if got, err := readFile(t, m, up, "ann"); err != nil || !strings.Contains(got, "hello") {
+		t.Errorf("after a 401: %s %v", got, err)
+	}
+	if now := up.Seen()[len(up.Seen())-1].Token; now == first || now == "" {
+		t.Error("the token was not refreshed")
+	}
+	up.Refuse(func(w http.ResponseWriter, r *http.Request) bool {
+		w.Header().Set("WWW-Authenticate", `Bearer error="insufficient_scope", scope="mcp.read mcp.write"`)
+		w.WriteHeader(http.StatusForbidden)
+		return true
+	})
+	_, err := readFile(t, m, up, "ann")
+	if ref, ok := err.(*tool.Refusal); !ok || !strings.Contains(ref.Message, "mcp.write") ||
+		!strings.Contains(ref.Next, "gatehouse package login up") {
+		t.Errorf("after a 403: %v", err)
+	}
+	up.Refuse(nil)
+	l, err := m.BeginLogin(t.Context(), "up", person("admin"), "http://127.0.0.1:1/callback")
+	if err != nil || !strings.Contains(strings.Join(l.Scopes, " "), "mcp.write") {
+		t.Fatalf("the next login asks for %v: %v", l.Scopes, err)
+	}
+	if err := m.FinishLogin(t.Context(), "up", person("admin"), oauthtest.Approve(t, l.URL, false)); err != nil {
+		t.Fatal(err)
+	}
+	args, _ := json.Marshal(map[string]string{"path": filepath.Join(up.Folder, "b.txt"), "content": "written"})
+	if raw, err := m.Call(t.Context(), "up", "file_write", args, nil, &packages.Peer{Caller: person("ann")}); err != nil {
+		t.Errorf("with more scopes: %s %v", raw, err)
+	} else if b, err := os.ReadFile(filepath.Join(up.Folder, "b.txt")); err != nil || string(b) != "written" {
+		t.Errorf("b.txt holds %q, %v; the call said %s", b, err, raw)
+	}
+}
+
+// A caller that can be sent to an address logs in there in the middle of its call, which then continues.
+func TestACallSendsItsUserToLogIn(t *testing.T) {
+	m, up := loggedIn(t, packages.PrincipalLogin)
+	who := person("ann")
+	who.Can = tool.CanElicitURL
+	args, _ := json.Marshal(map[string]string{"path": filepath.Join(up.Folder, "a.txt")})
+	call := func(p *packages.Peer) (string, error) {
+		p.Caller = who
+		raw, err := m.Call(t.Context(), "up", "file_read", args, nil, p)
+		return string(raw), err
+	}
+	_, err := call(&packages.Peer{})
+	asked, ok := err.(*packages.InputRequired)
+	if !ok || len(asked.Input.Questions) != 1 {
+		t.Fatalf("got %v", err)
+	}
+	q := asked.Input.Questions[0]
+	var params struct{ Mode, URL string }
+	if err := json.Unmarshal(q.Params, &params); err != nil || params.Mode != "url" || !strings.HasPrefix(params.URL, up.Issuer) {
+		t.Fatalf("the question is %s", q.Params)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { oauthtest.Approve(t, params.URL, true) })
+	got, err := call(&packages.Peer{
+		State: asked.Input.State, Answers: map[string]tool.Answer{q.Key: tool.Answer(`{"action":"accept"}`)},
+	})
+	if err != nil || !strings.Contains(got, "hello") {
+		t.Errorf("after the login: %s %v", got, err)
+	}
+}
