@@ -194,7 +194,7 @@ func (h *health) refuse(id, what string, after time.Duration) error {
 	return &tool.Refusal{
 		Code:    tool.CodeUnavailable,
 		Message: fmt.Sprintf("package %s did not answer %d calls in a row and %s; nothing was run", id, h.failures, what),
-		Next:    fmt.Sprintf("It is tried again in %d s; an administrator can restart it with package_restart.", seconds(after)),
+		Next:    fmt.Sprintf("It is tried again in %d s, or when an administrator restarts it.", seconds(after)),
 	}
 }
 

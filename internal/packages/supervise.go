@@ -83,7 +83,7 @@ func (i *instance) ready(ctx context.Context) (*upstream, error) {
 			err = &tool.Refusal{
 				Code:    tool.CodeUnavailable,
 				Message: "package " + p.id + " was stopped; nothing was run",
-				Next:    "An administrator can start it with package_start.",
+				Next:    p.nextStep("An administrator can start it with package_start."),
 			}
 		case i.failures >= maxFailures:
 			err = &tool.Refusal{
@@ -94,7 +94,7 @@ func (i *instance) ready(ctx context.Context) (*upstream, error) {
 					i.failures,
 					shorten(i.why.Error(), publicText),
 				),
-				Next: "An administrator can see the reason with package_logs and try again with package_restart.",
+				Next: p.nextStep("An administrator can see the reason with package_logs and try again with package_restart."),
 			}
 		default:
 			if after = time.Until(i.next); after > startWait {
@@ -144,6 +144,14 @@ func (i *instance) needsLogin() error {
 		return i.why
 	}
 	return nil
+}
+
+// nextStep returns what to do about a server that is not started. A server that is run alone has no tools for that.
+func (p *managedPackage) nextStep(administrator string) string {
+	if p.manager.opts.Alone == nil {
+		return administrator
+	}
+	return "The log of gatehouse run says why; mend that and start gatehouse run again."
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

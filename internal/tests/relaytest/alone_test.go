@@ -238,6 +238,45 @@ done`
 	}
 }
 
+// A client of a server that is run alone and keeps ending is told what its user can do, which is none of the tools
+// for packages.
+func TestABrokenServerAlone(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "started")
+	const text = `test -e "$0.started" && exit 4
+touch "$0.started"
+while read -r line; do
+	case "$line" in
+	*server/discover*) echo '{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}' ;;
+	*'"initialize"'*) echo '{"jsonrpc":"2.0","id":2,"result":{"protocolVersion":"2025-06-18",` +
+		`"capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}}' ;;
+	*'"tools/list"'*) echo '{"jsonrpc":"2.0","id":3,"result":{"tools":[{"inputSchema":{"type":"object"},"name":"x"}]}}' ;;
+	*'"tools/call"'*) exit 4 ;;
+	esac
+done`
+	if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	c := serveAlone(t, t.TempDir(), packages.Record{
+		Source: packages.Source{Kind: packages.Command}, Command: "sh", Args: []string{file},
+	})
+	if err := c.Connect(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		raw, err := c.Do(t.Context(), client.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"x"}`), Name: "x"})
+		said, _ := rawjson.String(hosttest.Get(raw, "content", 0, "text"))
+		if strings.Contains(said, "package_") {
+			t.Fatalf("it is told to use what is not there: %s", said)
+		}
+		if strings.Contains(said, "start gatehouse run again") && strings.Contains(said, "code 4") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("it is told %s %v", said, err)
+		}
+	}
+}
+
 // Two hosts may run one server at once, each with what it stores, and a later one finds what was installed.
 func TestRunsAtOnce(t *testing.T) {
 	home := t.TempDir()
