@@ -79,6 +79,9 @@ func (a *App) packageOptions() packages.Options {
 		Share:    !a.cfg.Children.HostFiles && shield.Possible() != shield.None,
 		Watches:  a.claimWatch(), Waiting: a.waitingPackages, Unapplied: a.notifyUnapplied,
 		Calls: a.cfg.Limits.Calls,
+		Completed: func(session string, params json.RawMessage) {
+			a.engine.ElicitationComplete(session, params)
+		},
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()

@@ -125,6 +125,7 @@ type openCall struct {
 	pkg              *managedPackage
 	handle           string
 	owner, principal string
+	session          string // its caller's; see Peer.connection
 	what             string // package, method and name
 	can              tool.Abilities
 	cancel           context.CancelCauseFunc
@@ -165,7 +166,7 @@ func (p *managedPackage) startCall(
 	}
 	ctx, cancel := context.WithCancelCause(p.manager.ctx)
 	c := &openCall{
-		pkg: p, handle: rand.Text(), owner: ownerOf(from.Caller), principal: from.Caller.Principal, what: what,
+		pkg: p, handle: rand.Text(), owner: ownerOf(from.Caller), principal: from.Caller.Principal, what: what, session: from.connection(),
 		can: from.can(), roots: roots, cancel: cancel, asking: make(chan struct{}, 1), progress: from.Progress,
 		log: from.Log, steps: []*callStep{{done: make(chan struct{})}},
 	}
@@ -258,6 +259,9 @@ func (c *openCall) ask(ctx context.Context, method string, params json.RawMessag
 	if c.ended || c.expired != "" {
 		defer c.mu.Unlock()
 		return nil, withdrawn
+	}
+	if mode, _ := stringMember(params, "mode"); mode == "url" {
+		c.pkg.manager.visits.asked(c.pkg.id, c.session, params)
 	}
 	cur, err := c.park(q)
 	c.mu.Unlock()

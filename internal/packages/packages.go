@@ -3,6 +3,7 @@ package packages
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -77,6 +78,9 @@ type Options struct {
 	Sandboxes func() (sandbox.Driver, error)
 	// Egress is told what a confined package reaches or tries to reach. It must not block. It may be nil.
 	Egress func(id string, d sandbox.Decision)
+	// Completed is called with the params of a server's notifications/elicitation/complete for each session that the
+	// server has asked to visit that URL; by tool.Caller.Session or Connection. It must not block.
+	Completed func(session string, params json.RawMessage)
 	// Alone is set on a manager of OpenAlone.
 	Alone *Alone
 
@@ -147,6 +151,7 @@ type Manager struct {
 	roots rootCache
 
 	sandboxes sandboxes
+	visits    visits
 
 	wake     chan struct{} // holds a token when declared has changed
 	applying sync.Mutex    // held while declared packages are applied; before mu

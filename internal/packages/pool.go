@@ -470,6 +470,7 @@ func (h *Manager) EndSessions(ended func(session string) bool) {
 	h.roots.mu.Lock()
 	maps.DeleteFunc(h.roots.of, func(session, _ string) bool { return ended(session) })
 	h.roots.mu.Unlock()
+	h.visits.forget(ended)
 	for _, p := range h.sortedPackages() {
 		p.mu.Lock()
 		all := slices.DeleteFunc(p.poolInstances(), func(i *instance) bool {

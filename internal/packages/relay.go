@@ -242,7 +242,11 @@ func (p *managedPackage) exchange(
 		case login:
 			return nil, false, err
 		case !ok:
-			return raw, u.conn.IsModern(), wireError(err)
+			err := wireError(err)
+			if refused, ok := errors.AsType[*tool.WireError](err); ok {
+				p.manager.visits.refused(p.id, from, refused)
+			}
+			return raw, u.conn.IsModern(), err
 		case ctx.Err() != nil:
 			return nil, false, context.Cause(ctx)
 		case gone.MayHaveRun && (!repeat || c.hasAsked()):

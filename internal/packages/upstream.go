@@ -293,6 +293,8 @@ func (u *upstream) handleNotification(method string, params json.RawMessage) {
 			meta, _ := rawjson.Get(params, "_meta")
 			u.watched.updated(uri, bytes.Clone(withoutReserved(meta)))
 		}
+	case "notifications/elicitation/complete":
+		u.watched.pkg.reportVisited(params)
 	case "notifications/message":
 		if from := u.onlyCaller(); from != nil && from.passLog(u, params) {
 			return

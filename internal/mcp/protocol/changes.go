@@ -2,11 +2,15 @@ package protocol
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/session"
 	"gatehouse/tool"
 )
@@ -142,6 +146,26 @@ func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, *views
 		v.Stamp(views.Tools), v.Stamp(views.Prompts),
 		v.Stamp(views.Resources)*31 + v.Stamp(views.Templates),
 	}, v
+}
+
+// ElicitationComplete tells a session that what a URL that it was asked to visit is for has been done. of is
+// tool.Caller.Session or Connection. Only revision 2025-11-25 has the notification; other sessions get none.
+func (e *Engine) ElicitationComplete(of string, params json.RawMessage) {
+	notify := func(s *session.Session) {
+		f := s.Facts()
+		if (s.ID == of || s.ID == "" && f.Connection == of) && f.Revision == mcpversion.V20251125 {
+			s.Notify(appendNote(nil, "notifications/elicitation/complete", params))
+		}
+	}
+	e.changes.mu.Lock()
+	connections := slices.Collect(maps.Keys(e.changes.pipes))
+	e.changes.mu.Unlock()
+	for _, s := range connections {
+		notify(s)
+	}
+	if e.sessions != nil {
+		e.sessions.All(notify)
+	}
 }
 
 // sessionOpened stores the fingerprints of the lists that a new session has seen, and

@@ -39,6 +39,11 @@ func aloneConfig(t testing.TB, home string) config.Config {
 // serveAlone serves one server alone to one client, and returns the client's connection.
 func serveAlone(t testing.TB, home string, r packages.Record) *client.Conn {
 	t.Helper()
+	return serveAloneTo(t, home, r, client.ConnOptions{})
+}
+
+func serveAloneTo(t testing.TB, home string, r packages.Record, o client.ConnOptions) *client.Conn {
+	t.Helper()
 	ours, theirs := net.Pipe()
 	r.ID, r.Start, r.Title = "up", packages.OnDemand, "up"
 	h, err := app.New(t.Context(), aloneConfig(t, home), app.Options{
@@ -49,13 +54,13 @@ func serveAlone(t testing.TB, home string, r packages.Record) *client.Conn {
 	}
 	t.Cleanup(func() { ours.Close() }) // after the host has ended
 	runHost(t, h)
-	return overPipe(t, ours)
+	return overPipe(t, ours, o)
 }
 
-func overPipe(t testing.TB, pipe net.Conn) *client.Conn {
+func overPipe(t testing.TB, pipe net.Conn, o client.ConnOptions) *client.Conn {
 	t.Helper()
-	lines := client.NewLines(func(_ context.Context, b []byte) (int, error) { return pipe.Write(b) },
-		client.ConnOptions{Name: "test", Version: "1"})
+	o.Name, o.Version = "test", "1"
+	lines := client.NewLines(func(_ context.Context, b []byte) (int, error) { return pipe.Write(b) }, o)
 	go func() {
 		b := make([]byte, 64<<10)
 		for {

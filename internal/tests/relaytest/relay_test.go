@@ -35,6 +35,10 @@ const childVariable = "GATEHOUSE_TEST_RELAY_CHILD"
 
 func TestMain(m *testing.M) {
 	if how := os.Getenv(childVariable); how != "" {
+		if how == "visited" {
+			serveVisited()
+			os.Exit(0)
+		}
 		more := []gatehouse.Option{gatehouse.WithModule("live", (&live{}).open)}
 		if strings.HasSuffix(how, "asker") {
 			more = append(more, gatehouse.WithModule("asks", newAsker))
