@@ -397,7 +397,8 @@ func (i *instance) askingCall(ctx context.Context, method string) (*openCall, er
 		if len(i.calls) > 1 {
 			p.serial = p.serial || method != "roots/list" // the next callers' roots are known before
 			if i.unattributed >= len(i.calls) {
-				p.signalChange() // each of them could have asked, so all questions fail
+				// Each of them could have asked this, so it fails, and its call with it. What is left then is known.
+				p.signalChange()
 				return nil, errors.New("it is not known which of the calls asks; they run one at a time from now on")
 			}
 		}

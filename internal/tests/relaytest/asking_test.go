@@ -51,7 +51,10 @@ func (asker) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{
 		Tools: []tool.Tool{
 			tool.New(tool.Def{Name: "asks_name", Description: "Asks for a name.", Effects: tool.Reads},
-				func(_ context.Context, c *tool.Call, in tokenIn) (string, error) { return askName(c, in.Token) }),
+				func(_ context.Context, c *tool.Call, in tokenIn) (string, error) {
+					c.Peer.Progress(1, 2, "about to ask")
+					return askName(c, in.Token)
+				}),
 			tool.New(tool.Def{Name: "asks_url", Description: "Sends to an address.", Effects: tool.Reads},
 				func(_ context.Context, c *tool.Call, in tokenIn) (string, error) {
 					answers, err := c.Peer.Ask(tool.ElicitURL("visit", "Visit it", "https://example.com/"+in.Token))

@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,11 +18,12 @@ import (
 	"gatehouse/internal/tests/hosttest"
 )
 
-// serveVisited is a server of 2025-11-25 on standard streams. Its tool ask asks its client to visit a URL, and refuse
+// serveVisited is a server of 2025-11-25 on standard streams. Its tool roots asks for the client's roots, and returns
+// them with how often they were said to have changed. Its tool ask asks its client to visit a URL, and refuse
 // refuses the call until the client has visited one. The tool visit, which stands for the page, reports both as done.
 func serveVisited() {
 	lines := bufio.NewReaderSize(os.Stdin, 1<<20)
-	asked := ""
+	asked, changed := "", 0
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
@@ -32,13 +36,24 @@ func serveVisited() {
 			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`+"\n", asked)
 			continue
 		}
+		if method == "" && rawjson.Equal(id, "roots") {
+			said := fmt.Sprintf("%d changes: %s", changed, hosttest.Get(line, "result"))
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%q}]}}`+"\n", asked, said)
+			continue
+		}
 		switch method + " " + tool {
 		case "initialize ":
 			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},`+
 				`"serverInfo":{"name":"visited","version":"1"}}}`+"\n", id)
 		case "tools/list ":
 			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"ask","inputSchema":{"type":"object"}},`+
-				`{"name":"refuse","inputSchema":{"type":"object"}},{"name":"visit","inputSchema":{"type":"object"}}]}}`+"\n", id)
+				`{"name":"refuse","inputSchema":{"type":"object"}},{"name":"visit","inputSchema":{"type":"object"}},`+
+				`{"name":"roots","inputSchema":{"type":"object"}}]}}`+"\n", id)
+		case "notifications/roots/list_changed ":
+			changed++
+		case "tools/call roots":
+			asked = string(id)
+			fmt.Println(`{"jsonrpc":"2.0","id":"roots","method":"roots/list"}`)
 		case "tools/call ask":
 			asked = string(id)
 			fmt.Println(`{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{"mode":"url",` +
@@ -125,6 +140,60 @@ func TestAClientLearnsThatItsVisitIsDone(t *testing.T) {
 			if len(questions) != 1 {
 				t.Errorf("it was asked %q", questions)
 			}
+		})
+	}
+}
+
+// When a client's roots change, the server that knows them is told, keeps running, and gets the new ones.
+func TestAServerLearnsThatRootsHaveChanged(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var folder atomic.Value
+	folder.Store("one")
+	roots := func() string { return `{"roots":[{"uri":"file:///work/` + folder.Load().(string) + `"}]}` }
+	c := serveAloneTo(t, t.TempDir(), packages.Record{
+		Source: packages.Source{Kind: packages.Command}, Command: self, Env: childEnv(t, "visited"),
+	}, client.ConnOptions{
+		Capabilities: json.RawMessage(`{"roots":{"listChanged":true}}`),
+		Answer: func(context.Context, string, json.RawMessage) (json.RawMessage, *client.RPCError) {
+			return json.RawMessage(roots()), nil
+		},
+	})
+	if err := c.Connect(t.Context(), eras["legacy"]); err != nil {
+		t.Fatal(err)
+	}
+	call := func() (changes int, known string) {
+		t.Helper()
+		raw, err := c.Do(t.Context(), client.Request{
+			Method: "tools/call", Name: "roots", Params: json.RawMessage(`{"name":"roots"}`),
+		})
+		if err != nil {
+			t.Fatalf("%s %v", raw, err)
+		}
+		said, _ := rawjson.String(hosttest.Get(raw, "content", 0, "text"))
+		count, known, _ := strings.Cut(said, " changes: ")
+		changes, err = strconv.Atoi(count)
+		if err != nil {
+			t.Fatalf("%s: %v", raw, err)
+		}
+		return changes, known
+	}
+	for range 2 { // the second time its host knows that it asks
+		if _, got := call(); got != roots() {
+			t.Errorf("it knows %s, want %s", got, roots())
+		}
+	}
+	for _, next := range []string{"two", "three"} {
+		before, _ := call()
+		folder.Store(next)
+		if err := c.Notify(t.Context(), "notifications/roots/list_changed", nil); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() bool {
+			changes, known := call()
+			return changes == before+1 && known == roots()
 		})
 	}
 }
