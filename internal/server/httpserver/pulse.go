@@ -11,6 +11,7 @@ import (
 type keepAlive struct {
 	every   time.Duration // half of the longest silence
 	leaving atomic.Bool   // streams end as soon as they are idle
+	hangups hangups       // of the clients of streams that were taken over
 
 	mu    sync.Mutex
 	wires map[*wire]struct{}

@@ -59,6 +59,7 @@ type wire struct {
 	rw     nethttp.ResponseWriter // nil after the connection was taken over
 	ctl    *nethttp.ResponseController
 	conn   net.Conn // set after it was taken over; then this package writes the framing
+	token  int32    // of conn among the hangups
 	broken error    // the error of writing the last event
 	busy   bool     // written to since the last beat
 	due    bool     // a keep-alive is due, while net/http owns the connection
@@ -254,6 +255,7 @@ func (w *wire) takeOver() bool {
 	w.conn, w.rw, w.ctl, w.nudge = conn, nil, nil, nil
 	limit := deadliner(conn)
 	w.limit.Store(&limit)
+	w.token = w.pulse.hangups.watch(w, conn)
 	return true
 }
 
@@ -271,8 +273,8 @@ func (w *wire) Close() {
 const goneTime = 20 * time.Millisecond
 
 // clientClosed reports whether the client has closed a connection that was taken over from net/http. The server
-// does not read from such a connection, so it notices the end only when a keep-alive cannot be written,
-// or here.
+// does not read from such a connection, so it notices the end by hangups, when a keep-alive cannot be written, or
+// here.
 func (w *wire) clientClosed() bool {
 	if !w.mu.TryLock() {
 		return false // a write is running
@@ -309,6 +311,7 @@ func (w *wire) closeLocked(cause error) {
 			w.conn.Write([]byte("0\r\n\r\n"))
 		}
 		w.conn.Close()
+		w.pulse.hangups.forget(w.token)
 	} else if cause == nil {
 		w.ctl.SetWriteDeadline(time.Now().Add(writeTime)) // for the bytes that net/http still writes
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -165,7 +166,7 @@ func TestChangesOfListsReachClients(t *testing.T) {
 // client's token and the server's message.
 func TestACancelledCallIsCancelledAtTheServer(t *testing.T) {
 	for name, r := range liveUpstreams(t) {
-		if name == "sse" || name == "http" {
+		if name == "sse" || name == "http" && runtime.GOOS != "linux" {
 			continue // it has no such tool; or notices the end of a stream when it next writes to it
 		}
 		t.Run(name, func(t *testing.T) {

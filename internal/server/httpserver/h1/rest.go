@@ -59,6 +59,9 @@ func (b *prefixedConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
+// NetConn returns the connection that the bytes were read from.
+func (p *prefixedConn) NetConn() net.Conn { return p.Conn }
+
 // CloseWrite lets net/http close its half before it closes the connection.
 func (p *prefixedConn) CloseWrite() error {
 	if half, ok := p.Conn.(interface{ CloseWrite() error }); ok {
