@@ -27,6 +27,7 @@ type listing struct {
 	Resources []json.RawMessage `json:"resources,omitempty"`
 	Templates []json.RawMessage `json:"resourceTemplates,omitempty"`
 	Prompts   []json.RawMessage `json:"prompts,omitempty"`
+	Reads     bool              `json:"reads,omitempty"` // it has resources, which it may not list
 }
 
 // OfferedResource is a resource of a package, or a template of resources, as it is
@@ -67,12 +68,14 @@ type OfferedPrompt struct {
 // Offer is what a package offers besides tools. It must not be changed.
 type Offer struct {
 	Package              string
+	Reads                bool // the server has resources, listed or not
 	Resources, Templates []OfferedResource
 	Prompts              []OfferedPrompt
 }
 
 // list asks a server for everything that it offers.
 func (u *upstream) list(ctx context.Context) (l listing, err error) {
+	l.Reads = u.offers("resources")
 	for _, of := range []struct {
 		capability, method, member string
 		into                       *[]json.RawMessage
@@ -114,7 +117,7 @@ func (p *managedPackage) setListing(l listing, agreed bool) {
 // makeOffer makes of a server's lists what can be offered. What cannot is left out, with
 // the reason.
 func makeOffer(n naming, l *listing) (o *Offer, left []string) {
-	o = &Offer{Package: n.id}
+	o = &Offer{Package: n.id, Reads: l.Reads || len(l.Resources)+len(l.Templates) > 0}
 	seen := map[string]bool{}
 	leave := func(what, why string) {
 		if len(left) < mostLeft {
@@ -205,7 +208,7 @@ func stringMember(e json.RawMessage, member string) (string, bool) {
 }
 
 func sameOffer(a, b *Offer) bool {
-	if a == nil || b == nil || len(a.Prompts) != len(b.Prompts) {
+	if a == nil || b == nil || a.Reads != b.Reads || len(a.Prompts) != len(b.Prompts) {
 		return a == b
 	}
 	for i := range a.Prompts {

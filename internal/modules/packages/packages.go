@@ -178,7 +178,7 @@ func (k *manager) addOffer(o *module.Offer, of *packages.Offer) {
 		})
 		o.Templates = append(o.Templates, t)
 	}
-	if len(of.Resources)+len(of.Templates) > 0 {
+	if of.Reads {
 		id := of.Package
 		o.Templates = append(o.Templates, module.Resource{
 			URI: k.cfg.Packages.Address(id) + "{+uri}", Name: id + " resource",
