@@ -201,8 +201,9 @@ func startPython(ctx context.Context, _ Tools, dir string) (string, func(), erro
 	return startServer(ctx, cmd, httpURL)
 }
 
-// startRelay starts gatehouse run in front of a server.
-func startRelay(ctx context.Context, bin, dir string, target []string) (string, func(), error) {
+// StartRelay starts gatehouse run in front of a server: its URL, or -- and its command. bin is the program of
+// BuildGatehouse, and dir for its files. stop ends it, and returns when it has ended.
+func StartRelay(ctx context.Context, bin, dir string, target []string) (string, func(), error) {
 	cmd := exec.Command(bin, append([]string{"run", "--http", "-p", "0"}, target...)...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME=", "XDG_DATA_HOME=", "XDG_STATE_HOME=",
@@ -255,7 +256,7 @@ func Relayed(
 	if u.Command != nil {
 		target = append([]string{"--"}, u.Command(dir)...)
 	}
-	relayed, stop, err := startRelay(ctx, gatehouse, dir, target)
+	relayed, stop, err := StartRelay(ctx, gatehouse, dir, target)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", u.Name, err)
 	}
