@@ -1,5 +1,5 @@
 // A server of the TypeScript SDK, over HTTP and for both eras, with the tools, resources and prompts
-// that the official suites call by name. It asks its client nothing.
+// that the official suites call by name. It asks clients of 2026-07-28 alone.
 //
 //	node everything.mjs
 //
@@ -28,7 +28,54 @@ const schema2020 = {
 	additionalProperties: false,
 };
 
+const ask = {
+	user_name: { method: 'elicitation/create', params: {
+		message: 'What is your name?', requestedSchema: { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] },
+	} },
+	confirm: { method: 'elicitation/create', params: {
+		message: 'Please confirm', requestedSchema: { type: 'object', properties: { ok: { type: 'boolean' } }, required: ['ok'] },
+	} },
+	step1: { method: 'elicitation/create', params: {
+		message: 'Step 1: What is your name?', requestedSchema: { type: 'object', properties: { name: { type: 'string' } }, required: ['name'] },
+	} },
+	step2: { method: 'elicitation/create', params: {
+		message: 'Step 2: What is your favorite color?',
+		requestedSchema: { type: 'object', properties: { color: { type: 'string' } }, required: ['color'] },
+	} },
+	capital_question: { method: 'sampling/createMessage', params: {
+		messages: [{ role: 'user', content: text('What is the capital of France?') }], maxTokens: 100,
+	} },
+	greeting: { method: 'sampling/createMessage', params: {
+		messages: [{ role: 'user', content: text('Generate a greeting') }], maxTokens: 50,
+	} },
+	client_roots: { method: 'roots/list', params: {} },
+};
+
+// asks returns a tool that asks these questions, and then answers.
+const asks = (keys, answer, requestState) => (ctx) => {
+	const got = ctx.mcpReq.inputResponses ?? {};
+	if (keys.some((key) => !got[key])) {
+		return { resultType: 'input_required', inputRequests: Object.fromEntries(keys.map((key) => [key, ask[key]])), requestState };
+	}
+	return [text(answer(got, ctx))];
+};
+
 const tools = {
+	test_input_required_result_elicitation: asks(['user_name'], (got) => `Hello, ${got.user_name.content?.name}!`),
+	test_input_required_result_sampling: asks(['capital_question'], (got) => got.capital_question.content.text),
+	test_input_required_result_list_roots: asks(['client_roots'], (got) => JSON.stringify(got.client_roots)),
+	test_input_required_result_request_state: asks(['confirm'],
+		(_, ctx) => (ctx.mcpReq.requestState() === 'kept' ? 'state-ok' : 'the state is lost'), 'kept'),
+	test_input_required_result_multiple_inputs: asks(['user_name', 'greeting', 'client_roots'], (got) => JSON.stringify(got), 'kept'),
+	test_input_required_result_multi_round: (ctx) => {
+		if (ctx.mcpReq.requestState() === undefined) {
+			return { resultType: 'input_required', inputRequests: { step1: ask.step1 }, requestState: 'first' };
+		}
+		if (ctx.mcpReq.requestState() === 'first') {
+			return { resultType: 'input_required', inputRequests: { step2: ask.step2 }, requestState: 'second' };
+		}
+		return [text(JSON.stringify(ctx.mcpReq.inputResponses))];
+	},
 	test_simple_text: () => [text('This is a simple text response for testing.')],
 	test_image_content: () => [image],
 	test_audio_content: () => [{ type: 'audio', data: wav, mimeType: 'audio/wav' }],
@@ -61,7 +108,8 @@ function serve() {
 		if (name === 'test_error_handling') {
 			return { isError: true, content: [text('This tool intentionally returns an error for testing')] };
 		}
-		return { content: await tools[name](ctx) };
+		const result = await tools[name](ctx);
+		return Array.isArray(result) ? { content: result } : result;
 	});
 	s.setRequestHandler('resources/list', async () => ({
 		resources: [

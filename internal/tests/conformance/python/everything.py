@@ -1,5 +1,5 @@
 """A server of the Python SDK, over HTTP and for both eras, with the tools, resources and
-prompts that the official suites call by name. It asks its client nothing.
+prompts that the official suites call by name. It runs no tasks.
 
 It prints its URL, and ends when its standard input does.
 """
@@ -11,12 +11,15 @@ import socket
 import sys
 import threading
 
+from pydantic import BaseModel, Field
+
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.types import (
     AudioContent,
     Completion,
     EmbeddedResource,
     ImageContent,
+    InputRequiredResult,
     TextContent,
     TextResourceContents,
 )
@@ -76,6 +79,84 @@ async def test_tool_with_progress(ctx: Context):
 @server.tool(structured_output=False)
 def test_error_handling():
     raise ValueError("This tool intentionally returns an error for testing")
+
+
+def form(message, field, kind="string"):
+    schema = {"type": "object", "properties": {field: {"type": kind}}, "required": [field]}
+    return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema}}
+
+
+def sampling(prompt, tokens):
+    messages = [{"role": "user", "content": {"type": "text", "text": prompt}}]
+    return {"method": "sampling/createMessage", "params": {"messages": messages, "maxTokens": tokens}}
+
+
+def require(questions, state=None):
+    return InputRequiredResult.model_validate(
+        {"resultType": "input_required", "inputRequests": questions, "requestState": state}
+    )
+
+
+def asks(ctx, questions, state=None):
+    """Returns the answers, or None and what asks for them."""
+    got = ctx.input_responses or {}
+    if any(key not in got for key in questions):
+        return None, require(questions, state)
+    return got, None
+
+
+@server.tool()
+def test_input_required_result_elicitation(ctx: Context) -> str | InputRequiredResult:
+    got, ask = asks(ctx, {"user_name": form("What is your name?", "name")})
+    return ask or f"Hello, {got['user_name'].content['name']}!"
+
+
+@server.tool()
+def test_input_required_result_sampling(ctx: Context) -> str | InputRequiredResult:
+    got, ask = asks(ctx, {"capital_question": sampling("What is the capital of France?", 100)})
+    return ask or got["capital_question"].content.text
+
+
+@server.tool()
+def test_input_required_result_list_roots(ctx: Context) -> str | InputRequiredResult:
+    got, ask = asks(ctx, {"client_roots": {"method": "roots/list", "params": {}}})
+    return ask or str(got["client_roots"].roots)
+
+
+@server.tool()
+def test_input_required_result_request_state(ctx: Context) -> str | InputRequiredResult:
+    got, ask = asks(ctx, {"confirm": form("Please confirm", "ok", "boolean")}, "kept")
+    return ask or ("state-ok" if ctx.request_state == "kept" else "the state is lost")
+
+
+@server.tool()
+def test_input_required_result_multiple_inputs(ctx: Context) -> str | InputRequiredResult:
+    got, ask = asks(ctx, {
+        "user_name": form("What is your name?", "name"),
+        "greeting": sampling("Generate a greeting", 50),
+        "client_roots": {"method": "roots/list", "params": {}},
+    }, "kept")
+    return ask or str(got)
+
+
+@server.tool()
+def test_input_required_result_multi_round(ctx: Context) -> str | InputRequiredResult:
+    if ctx.request_state is None:
+        return require({"step1": form("Step 1: What is your name?", "name")}, "first")
+    if ctx.request_state == "first":
+        return require({"step2": form("Step 2: What is your favorite color?", "color")}, "second")
+    return str(ctx.input_responses)
+
+
+class User(BaseModel):
+    username: str = Field(description="User's response")
+    email: str = Field(description="User's email address")
+
+
+@server.tool(structured_output=False)
+async def test_elicitation(message: str, ctx: Context):
+    answer = await ctx.elicit(message, User)
+    return f"User response: action={answer.action}"
 
 
 @server.resource("test://static-text", mime_type="text/plain")
