@@ -4,14 +4,16 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"gatehouse/internal/server/httpserver/hangup"
 )
 
 // keepAlive keeps open streams alive: one timer for all of them, which runs only while streams are
 // open.
 type keepAlive struct {
-	every   time.Duration // half of the longest silence
-	leaving atomic.Bool   // streams end as soon as they are idle
-	hangups hangups       // of the clients of streams that were taken over
+	every   time.Duration  // half of the longest silence
+	leaving atomic.Bool    // streams end as soon as they are idle
+	hangups hangup.Watcher // of the clients of streams that were taken over
 
 	mu    sync.Mutex
 	wires map[*wire]struct{}

@@ -255,7 +255,7 @@ func (w *wire) takeOver() bool {
 	w.conn, w.rw, w.ctl, w.nudge = conn, nil, nil, nil
 	limit := deadliner(conn)
 	w.limit.Store(&limit)
-	w.token = w.pulse.hangups.watch(w, conn)
+	w.token = w.pulse.hangups.Watch(conn, func() { w.failWith(errGone) })
 	return true
 }
 
@@ -311,7 +311,7 @@ func (w *wire) closeLocked(cause error) {
 			w.conn.Write([]byte("0\r\n\r\n"))
 		}
 		w.conn.Close()
-		w.pulse.hangups.forget(w.token)
+		w.pulse.hangups.Forget(w.token)
 	} else if cause == nil {
 		w.ctl.SetWriteDeadline(time.Now().Add(writeTime)) // for the bytes that net/http still writes
 	}

@@ -240,6 +240,11 @@ var layers = [][]unit{
 			only: []string{},
 			why:  "an HTTP server does not depend on what it serves",
 		},
+		{
+			path: "internal/server/httpserver/hangup",
+			only: []string{},
+			why:  "it watches connections, whatever they carry",
+		},
 	},
 	{
 		{

@@ -1,4 +1,4 @@
-package httpserver
+package hangup
 
 import (
 	"crypto/tls"
@@ -10,18 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangups notices that clients close connections that were taken over from net/http, from which nothing is read: one
-// epoll instance and one goroutine for all of them, while there are any. A connection that is lost without a word is
-// found by a keep-alive. Its zero value is ready. It is safe for concurrent use.
-type hangups struct {
+// Watcher notices that peers close connections from which nothing is read: one epoll instance and one goroutine for all
+// of them, while there are any. A connection that is lost without a word it does not notice. Its zero value is ready. It
+// is safe for concurrent use.
+type Watcher struct {
 	mu    sync.Mutex
 	epoll *os.File // nil while no connection is watched
 	next  int32
-	wires map[int32]*wire
+	gone  map[int32]func()
 }
 
-// watch has a wire end when its client closes conn. token is for forget; it is 0 if conn cannot be watched.
-func (h *hangups) watch(w *wire, conn net.Conn) (token int32) {
+// Watch calls gone once, on a goroutine of its own, when the peer has closed conn. token is for Forget, which must be
+// called after conn is closed; it is 0 if conn cannot be watched.
+func (h *Watcher) Watch(conn net.Conn, gone func()) (token int32) {
 	socket := socketOf(conn)
 	if socket == nil {
 		return 0
@@ -50,23 +51,23 @@ func (h *hangups) watch(w *wire, conn net.Conn) (token int32) {
 		h.closeIfUnused()
 		return 0
 	}
-	h.wires[token] = w
+	h.gone[token] = gone
 	return token
 }
 
-// forget ends the watching of a connection. The kernel forgets it when it is closed.
-func (h *hangups) forget(token int32) {
+// Forget ends the watching of a connection that was closed. With token 0 it does nothing.
+func (h *Watcher) Forget(token int32) {
 	if token == 0 {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	delete(h.wires, token)
+	delete(h.gone, token)
 	h.closeIfUnused()
 }
 
 // open begins to watch; h.mu is held.
-func (h *hangups) open() bool {
+func (h *Watcher) open() bool {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return false
@@ -75,21 +76,21 @@ func (h *hangups) open() bool {
 		unix.Close(fd)
 		return false
 	}
-	h.epoll, h.wires = os.NewFile(uintptr(fd), "epoll"), map[int32]*wire{}
+	h.epoll, h.gone = os.NewFile(uintptr(fd), "epoll"), map[int32]func(){}
 	go h.wait(h.epoll) // it ends when the file is closed
 	return true
 }
 
 // closeIfUnused ends the watching when there is nothing to watch; h.mu is held.
-func (h *hangups) closeIfUnused() {
-	if len(h.wires) == 0 && h.epoll != nil {
+func (h *Watcher) closeIfUnused() {
+	if len(h.gone) == 0 && h.epoll != nil {
 		h.epoll.Close()
-		h.epoll, h.wires = nil, nil
+		h.epoll, h.gone = nil, nil
 	}
 }
 
 // control runs f with the descriptor of the epoll instance; h.mu is held.
-func (h *hangups) control(f func(fd int) error) error {
+func (h *Watcher) control(f func(fd int) error) error {
 	raw, err := h.epoll.SyscallConn()
 	if err != nil {
 		return err
@@ -101,8 +102,8 @@ func (h *hangups) control(f func(fd int) error) error {
 	return failed
 }
 
-// wait ends the wires whose clients have closed their connections, until the epoll instance is closed.
-func (h *hangups) wait(epoll *os.File) {
+// wait reports the connections that their peers have closed, until the epoll instance is closed.
+func (h *Watcher) wait(epoll *os.File) {
 	raw, err := epoll.SyscallConn()
 	if err != nil {
 		return
@@ -119,10 +120,10 @@ func (h *hangups) wait(epoll *os.File) {
 		}
 		for _, e := range events[:n] {
 			h.mu.Lock()
-			w := h.wires[e.Fd]
+			gone := h.gone[e.Fd]
 			h.mu.Unlock()
-			if w != nil {
-				go w.failWith(errGone) // a write may hold the wire for as long as it may take
+			if gone != nil {
+				go gone()
 			}
 		}
 	}
