@@ -235,7 +235,8 @@ func (a *App) notifyRelisted(id string, c packages.ToolChanges) {
 		Code: "package.tools_changed", Level: notify.Warning, Title: "The package " + id + " changed its tools",
 		Data: data,
 		Message: "Its server changed them, not an installation: " + strings.Join(said, "; ") +
-			". Review them with package_info; package_stop stops the package.",
+			". Changed tools, and new ones unless the package allows them, are not offered until package_approve; " +
+			"package_changes shows the differences.",
 	})
 }
 
@@ -277,8 +278,25 @@ func (a *App) packageDeps() (c packagemodule.Config, err error) {
 	}
 	c.Catalog = catalog.New(o)
 	c.Changed = func(f func()) { a.packagesChanged.Store(&f) }
+	c.Hosts = a.packageHosts
 	c.Packages, err = a.openPackages()
 	return c, err
+}
+
+// packageHosts returns the addresses at which clients reach the packages of this host.
+func (a *App) packageHosts() (all []packagemodule.Host) {
+	h := a.cfg.Listen.HTTP
+	for _, l := range a.listeners {
+		if l.Address == "" {
+			continue
+		}
+		one := packagemodule.Host{Kind: l.Kind, Address: l.Address, TLS: strings.HasPrefix(l.Address, "https:")}
+		if l.Kind == HTTP || l.Kind == HTTPS {
+			one.Names = slices.Concat(a.opts.Hosts, h.Hosts, h.TLS.ACME.Domains)
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // takenNames returns the names of modules, which packages may not use.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/exec/supervisor"
 	"gatehouse/internal/files/fusemount"
@@ -68,6 +70,7 @@ names the fix. The exit code is 1 if a check failed.`,
 				checkChildren(cfg.Children),
 				checkApprovals(cfg.Config),
 				checkCall(c, w),
+				checkPackages(c, w),
 				ok("other programs: none are needed"),
 				checkInstallers(),
 				checkMounts(),
@@ -304,6 +307,35 @@ func checkApprovals(c config.Config) finding {
 	}
 	if c.Approvals.CallersWord {
 		f.what += "; callers whose client cannot ask its user state themselves that the user agreed (approvals.callers_word)"
+	}
+	return f
+}
+
+// checkPackages reports tools of packages that wait for an approval.
+func checkPackages(c *cobra.Command, w Environment) finding {
+	var flags packageFlags
+	flags.t.keeps, flags.t.host.context = true, contextstore.Admin
+	quiet := w
+	quiet.Err = io.Discard
+	a, err := flags.connect(c, quiet)
+	if err != nil {
+		return ok("packages: not looked at: %v", err)
+	}
+	defer a.close()
+	var out struct{ Packages []packageEntry }
+	if err := a.call(c.Context(), quiet, "package_list", struct{}{}, &out); err != nil {
+		return ok("packages: not looked at: %v", err)
+	}
+	var waiting []string
+	for _, e := range out.Packages {
+		if e.Quarantined > 0 {
+			waiting = append(waiting, fmt.Sprintf("%s (%d)", e.ID, e.Quarantined))
+		}
+	}
+	f := ok("packages: %d, with all their tools approved", len(out.Packages))
+	if len(waiting) > 0 {
+		f = ok("packages: %d; tools wait for an approval in %s", len(out.Packages), strings.Join(waiting, ", ")).
+			but("warn", "gatehouse package changes NAME shows them, package approve NAME offers them")
 	}
 	return f
 }

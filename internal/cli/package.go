@@ -50,7 +50,9 @@ that run see the change within seconds.`,
 		packageSet(w, "start", "Start the server of a package, and let calls start it again"),
 		packageSet(w, "stop", "Stop the server of a package until it is started"),
 		packageSet(w, "restart", "Stop the server of a package and start it again"),
-		packageLogin(w), packageLogout(w), packageUpdate(w), packageRemove(w), packageApply(w), packageGrant(w),
+		packageLogin(w), packageLogout(w), packageUpdate(w), packageRollback(w), packageChanges(w),
+		packageDecide(w, true), packageDecide(w, false), packageWhy(w), packageStats(w), packageShell(w), packageLock(w),
+		packageSync(w), packageRemove(w), packageApply(w), packageGrant(w),
 		packageRevoke(w),
 	)
 	return c
@@ -213,6 +215,8 @@ type packageEntry struct {
 
 	Confinement string `json:"confinement"`
 
+	Quarantined int `json:"quarantined"`
+
 	Health packages.Health `json:"health"`
 }
 
@@ -238,6 +242,9 @@ func packageList(w Environment) *cobra.Command {
 						status = e.State
 					} else if e.Login != "" {
 						status = "login"
+					}
+					if e.Quarantined > 0 {
+						status += fmt.Sprintf(", %d to review", e.Quarantined)
 					}
 					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", e.ID, orDash(e.Version), status, orDash(e.Confinement),
 						e.Tools, printable(e.Title))
@@ -272,6 +279,10 @@ type packageDetails struct {
 	Names     []string          `json:"names"`
 	Off       []string          `json:"off"`
 	Left      []string          `json:"left_out"`
+	NewTools  string            `json:"new_tools"`
+	Digest    string            `json:"digest"`
+	Previous  string            `json:"previous"`
+	Waiting   []string          `json:"waiting"`
 }
 
 func packageInfo(w Environment) *cobra.Command {
@@ -335,6 +346,12 @@ func describePackage(out io.Writer, i packageDetails) error {
 	for _, why := range i.Left {
 		row("left out", why)
 	}
+	row("new tools", i.NewTools)
+	row("digest", i.Digest)
+	row("previous", i.Previous)
+	for _, one := range i.Waiting {
+		row("to review", one)
+	}
 	return t.Flush()
 }
 
@@ -380,6 +397,7 @@ names it.`,
 			type listed struct {
 				Name        string
 				Off         bool
+				State       string
 				Description string
 			}
 			return callOnce(&p, c, w, "package_tools", in, func(out struct{ Tools []listed }) error {
@@ -388,6 +406,9 @@ names it.`,
 					state := "on"
 					if one.Off {
 						state = "off"
+					}
+					if one.State != "" {
+						state += ", " + one.State
 					}
 					fmt.Fprintf(t, "%s\t%s\t%s\n", one.Name, state, printable(shorten(sentence(one.Description))))
 				}

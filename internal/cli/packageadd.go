@@ -37,6 +37,8 @@ type addFlags struct {
 	client    string // oauth's secret, by the name under which it is stored
 	timeout   string
 	hints     bool
+	newTools  string
+	locked    string // the lock file to install from
 	title     string
 	first     bool // take the first of several hits
 	take      int  // or the one of this number
@@ -87,6 +89,9 @@ this machine than its programs, and reaches no network, except for what --allow-
   gatehouse package add mine ./my-server
   gatehouse package add docs npm:@modelcontextprotocol/server-filesystem ~/docs --allow-folder ~/docs`,
 		Args: func(c *cobra.Command, args []string) error {
+			if f.locked != "" && len(args) == 1 {
+				return nil
+			}
 			if len(args) < 2 {
 				return usagef("%s requires NAME and TARGET, such as npm:@modelcontextprotocol/server-memory",
 					c.CommandPath())
@@ -96,6 +101,12 @@ this machine than its programs, and reaches no network, except for what --allow-
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.canAgree(w); err != nil {
 				return err
+			}
+			if f.locked != "" {
+				if len(args) > 1 {
+					return usagef("--locked: the lock file says what %s is; give NAME alone", args[0])
+				}
+				return syncPackages(&f.packageFlags, c, w, f.locked, args, false)
 			}
 			wish, err := f.wish(c.Context(), w, args[0], args[1:])
 			if err != nil {
@@ -147,7 +158,12 @@ this machine than its programs, and reaches no network, except for what --allow-
 	c.Flags().StringVar(&f.timeout, "timeout", "", "time for one call, such as 30s (default: that of the host)")
 	c.Flags().BoolVar(&f.hints, "trust-hints", false,
 		"believe what the server says that its tools do, such as readOnlyHint")
+	c.Flags().StringVar(&f.newTools, "new-tools", "",
+		"tools that the server adds later: ask for an approval, or allow (default: ask)")
 	c.Flags().StringVar(&f.title, "title", "", "display name (default: the server's)")
+	c.Flags().StringVar(&f.locked, "locked", "",
+		"install NAME as the lock `file` has it (without a value: "+lockFile+")")
+	c.Flags().Lookup("locked").NoOptDefVal = lockFile
 	c.Flags().BoolVarP(&f.first, "first", "f", false, "of several hits of a search, take the first")
 	c.Flags().IntVar(&f.take, "take", 0, "of several hits of a search, take the one with this `number`")
 	return c
@@ -185,7 +201,7 @@ func (f *addFlags) wish(ctx context.Context, w Environment, name string, words [
 	wish.Instances, wish.Login, wish.OAuth = f.instances, f.login, f.givenOAuth()
 	wish.Timeout, wish.TrustHints = f.timeout, f.hints
 	wish.Start, wish.Results, wish.Title = f.start, f.results, cmp.Or(f.title, wish.Title)
-	wish.PassHeaders = f.passed
+	wish.PassHeaders, wish.NewTools = f.passed, f.newTools
 	if wish.Grants, err = f.grants(); err != nil {
 		return wish, err
 	}
@@ -269,6 +285,7 @@ type addedPackage struct {
 	Version  string   `json:"version,omitempty"`
 	Tools    []string `json:"tools"`
 	Left     []string `json:"left_out,omitempty"`
+	Waiting  []string `json:"waiting,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -283,7 +300,16 @@ func (p addedPackage) print(w Environment) error {
 	for _, name := range p.Tools {
 		fmt.Fprintln(w.Out, printable(name))
 	}
+	warnWaiting(w, p.ID, p.Waiting)
 	return nil
+}
+
+// warnWaiting says which tools are not offered until they are approved.
+func warnWaiting(w Environment, id string, waiting []string) {
+	if len(waiting) > 0 {
+		fmt.Fprintf(w.Err, "[gatehouse] Not offered until they are approved: %s. gatehouse package changes %s shows them\n",
+			printable(strings.Join(waiting, ", ")), id)
+	}
 }
 
 // warnUnlisted says so if the settings put the tools of packages in no context.
@@ -317,7 +343,8 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 		"env": wish.Env, "headers": wish.Headers, "config": wish.Config,
 		"pass_headers": wish.PassHeaders,
 		"timeout":      wish.Timeout, "trust_hints": wish.TrustHints, "login": wish.Login,
-		"trust": wish.Confinement == packages.Trusted,
+		"new_tools": wish.NewTools,
+		"trust":     wish.Confinement == packages.Trusted,
 	})
 	if wish.OAuth != nil {
 		in["oauth"] = wish.OAuth
@@ -421,6 +448,8 @@ type updatedPackage struct {
 	Before string `json:"before,omitempty"`
 	After  string `json:"after,omitempty"`
 	Failed bool   `json:"failed,omitempty"`
+	// tools that are not offered until they are approved
+	Waiting []string `json:"waiting,omitempty"`
 }
 
 func updatePackages(ctx context.Context, w Environment, a *admin, asJSON bool, args []string) error {
@@ -463,6 +492,7 @@ func updatePackages(ctx context.Context, w Environment, a *admin, asJSON bool, a
 		default:
 			fmt.Fprintf(w.Err, "[gatehouse] Updated %s from %s to %s\n", one.ID, orDash(one.Before), orDash(one.After))
 		}
+		warnWaiting(w, one.ID, one.Waiting)
 	}
 	return failed
 }
@@ -495,6 +525,6 @@ func updatePackage(
 	if err := a.call(ctx, w, "package_rebuild", in, &now); err != nil {
 		return one, false, err
 	}
-	one.After = now.Version
+	one.After, one.Waiting = now.Version, now.Waiting
 	return one, true, nil
 }

@@ -5,13 +5,15 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
 )
 
 // Listed is one tool of a package, offered or not.
 type Listed struct {
 	Offered
-	Off bool
+	Off   bool
+	State string // pins.Approved, New, Changed or Refused; only approved tools are offered
 }
 
 // ChooseTools stops offering some tools of a package, or offers them again, and
@@ -36,7 +38,7 @@ func (h *Manager) ChooseTools(id string, off, on []string) (all []Listed, err er
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, t := range p.tools {
-		all = append(all, Listed{t, p.rec.isOff(&t)})
+		all = append(all, Listed{t, p.rec.isOff(&t), p.pinState(pins.Tool, t.Own, t.hash)})
 	}
 	return all, nil
 }

@@ -33,6 +33,7 @@ type Declared struct {
 	Instances   string            `doc:"Whom one instance of its server serves. auto: callers that can answer questions get instances of their own (the default); shared: all callers, whom the server cannot ask; principal: one caller; session: one session." enum:"auto,shared,principal,session"`
 	Timeout     string            `doc:"Time for one call, such as 30s; left out, that of house.answer."`
 	TrustHints  bool              `doc:"Believe what the server says that its tools do: hints such as readOnlyHint are passed on, rules and --read-only use them, and a call of a tool that is read-only or idempotent is sent again after a lost connection."`
+	NewTools    string            `doc:"What becomes of tools and prompts that an update or the server adds: ask leaves them out until an administrator approves them, allow offers them; left out, ask."`
 	Title       string            `doc:"Display name; left out, the server's."`
 	Off         []string          `doc:"Tools that are not offered, by their names on this host."`
 	Trust       bool              `doc:"Run it as the user of this host, in no sandbox."`
@@ -50,7 +51,7 @@ func (d Declared) Record() (Record, error) {
 		ID: d.Name, Title: d.Title, Source: source, Command: d.Command, Args: d.Args, Env: d.Env,
 		Headers: d.Headers, PassHeaders: d.PassHeaders, Login: d.Login, OAuth: d.OAuth.Given(),
 		Start: cmp.Or(d.Start, OnDemand), Results: d.Results, Instances: d.Instances, Timeout: d.Timeout,
-		TrustHints: d.TrustHints, Off: slices.Compact(off), Declared: true, Grants: d.Grants,
+		TrustHints: d.TrustHints, NewTools: d.NewTools, Off: slices.Compact(off), Declared: true, Grants: d.Grants,
 	}
 	if d.Trust {
 		r.Confinement = Trusted
@@ -125,7 +126,7 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	next.Timeout, next.TrustHints = want.Timeout, want.TrustHints
 	next.Start, next.Results, next.Off, next.Declared = want.Start, want.Results, want.Off, true
 	next.DeclaredBy = want.DeclaredBy
-	next.Instances = want.Instances
+	next.Instances, next.NewTools = want.Instances, want.NewTools
 	next.Grants = want.Grants
 	if want.Confinement != "" || was.Confinement == Trusted {
 		next.Confinement = cmp.Or(want.Confinement, Sandboxed)
@@ -202,6 +203,7 @@ func describeRecord(mark string, r Record) (lines []string) {
 	if r.TrustHints {
 		add("trust_hints", "yes")
 	}
+	add("new_tools", r.NewTools)
 	add("title", r.Title)
 	add("confinement", r.Confinement)
 	grants := r.Grants
@@ -291,6 +293,8 @@ func (h *Manager) applyStep(ctx context.Context, s *Step, report Report) error {
 	}
 	if s.Action == ToUpdate {
 		err = p.reinstall(ctx, Plan{Record: s.record, fresh: was.Source != s.record.Source}, report)
+	} else if s.record.Pins, s.record.Previous = was.Pins, was.Previous; s.record.Program != was.Program {
+		err = fmt.Errorf("package %s was updated since the settings were compared; apply them again", p.id)
 	} else if err = p.saveRecord(s.record); err == nil {
 		h.invalidateTools()
 		if !sameConfinement(was, s.record) {

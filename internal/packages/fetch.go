@@ -37,6 +37,11 @@ func (p *managedPackage) fetch(
 	}
 	if r.Source.fromRegistry() {
 		defer reportSize(ctx, dir, func(size int64) { say(size, 0, "bytes") })()
+		if plan.locked != nil {
+			if err := writeLocks(dir, r, plan.locked); err != nil {
+				return err
+			}
+		}
 		return p.fetchPackage(ctx, r, dir, plan.fresh)
 	}
 	if r.Source.Kind == OpenAPI {
@@ -129,7 +134,9 @@ func (p *managedPackage) fetchPackage(ctx context.Context, r *Record, dir string
 func (p *managedPackage) npm(ctx context.Context, r *Record, dir string, fresh bool) error {
 	args := []string{"install", "--save-exact", r.Source.From}
 	was, locked := p.installedBefore(r, fresh)
-	if locked && copyFiles(was, dir, "package.json", "package-lock.json") == nil {
+	if _, err := os.Stat(filepath.Join(dir, npmLock)); err == nil { // by writeLocks
+		args = []string{"ci"}
+	} else if locked && copyFiles(was, dir, "package.json", "package-lock.json") == nil {
 		args = []string{"ci"}
 	} else if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`+"\n"), 0o600); err != nil {
 		return err

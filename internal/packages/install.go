@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/packages/pins"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -36,6 +37,12 @@ type Plan struct {
 	// returns the source's name in it, so that a path that changed since it
 	// was checked is not followed. nil opens the path of the source.
 	Open func() (*os.Root, string, error)
+
+	// Expect is what a lock file says of the package: it is not installed if its digest is another,
+	// and only what the lock file has pinned is approved. nil expects nothing.
+	Expect *pins.Pins
+
+	locked *pins.Locked // has the lock files of npm or uv by which the program is installed; nil for none
 
 	fresh bool // npm looks for the newest version that the source allows, not for that of the lock file
 }
@@ -179,6 +186,8 @@ func (h *Manager) deleteRecord(id string) error {
 func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
+	p.setAbort(end)
+	defer p.setAbort(nil)
 	defer context.AfterFunc(p.manager.ctx, func() { end(errClosing) })()
 	ctx, cancel := context.WithTimeoutCause(
 		ctx,
@@ -204,6 +213,13 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 			return p.discard(r, cause(ctx, err))
 		}
 	}
+	digest, err := p.digest(ctx, &r)
+	if err == nil {
+		err = plan.checkDigest(digest)
+	}
+	if err != nil {
+		return p.discard(r, cause(ctx, err))
+	}
 	track.At(PhaseTry, 0, 0, "")
 	if err := p.stopServers(); err != nil {
 		return p.discard(r, err)
@@ -223,6 +239,7 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 	track.At(PhaseKeep, 0, 0, "")
 	if err == nil {
 		r.State, r.Keep = Installed, false
+		p.pinInstalled(&r, &plan, &listed, digest)
 		err = p.saveRecord(r)
 	}
 	if err != nil {
@@ -236,6 +253,13 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 	p.manager.goCollect()
 	track.Finish()
 	return nil
+}
+
+// setAbort sets what ends the running installation; nil ends nothing.
+func (p *managedPackage) setAbort(end context.CancelCauseFunc) {
+	p.mu.Lock()
+	p.abort = end
+	p.mu.Unlock()
 }
 
 // tryProgram starts a new program with the files that it shares with other packages. A
@@ -293,17 +317,20 @@ func programTop(program string) string {
 	return top
 }
 
-// removeOldPrograms removes the programs of earlier installations.
+// removeOldPrograms removes the programs of earlier installations, except the previous one.
 func (p *managedPackage) removeOldPrograms() {
 	p.mu.Lock()
-	now := programTop(p.rec.Program)
+	kept := []string{programTop(p.rec.Program)}
+	if p.rec.Previous != nil {
+		kept = append(kept, programTop(p.rec.Previous.Program))
+	}
 	p.mu.Unlock()
 	entries, err := os.ReadDir(p.folder())
 	if err != nil {
 		return
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), programPrefix) && e.Name() != now {
+		if strings.HasPrefix(e.Name(), programPrefix) && !slices.Contains(kept, e.Name()) {
 			if err := os.RemoveAll(filepath.Join(p.folder(), e.Name())); err != nil {
 				p.manager.log.Warn("an old program of a package is left", "package", p.id, "err", err)
 			}
@@ -399,6 +426,7 @@ func (p *managedPackage) reinstall(ctx context.Context, plan Plan, report Report
 		return err
 	}
 	p.publishState()
+	plan.Pins, plan.Previous = was.Pins, was.Previous // what was approved since the plan was made counts
 	if err := p.install(ctx, plan, report); err != nil {
 		return errors.Join(err, p.saveRecord(was))
 	}

@@ -70,7 +70,7 @@ func TestAFolderIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := h.install(from("up", "folder:"+dir))
-	if i.Public.Version != "1.0.0" || i.Public.Source != "folder" || i.Public.Tools != 14 {
+	if i.Public.Version != "1.0.0" || i.Public.Source != "folder" || i.Public.Tools != 15 {
 		t.Errorf("got %+v", i.Public)
 	}
 	program := i.Record.program(h.folder("up"))
@@ -92,8 +92,8 @@ func TestAFolderIsCopied(t *testing.T) {
 	if now.Program == i.Program {
 		t.Error("it is the same program")
 	}
-	if _, err := os.Stat(program); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the old program is left: %v", err)
+	if _, err := os.Stat(program); err != nil {
+		t.Errorf("the previous program is gone: %v", err)
 	}
 	if _, err := os.Stat(filepath.Join(now.Data, "kept")); err != nil {
 		t.Errorf("the data are gone: %v", err)
@@ -109,7 +109,7 @@ func TestAFolderIsCopied(t *testing.T) {
 	if i, _ := h.Info("up"); i.Program != now.Program || i.State != Installed || i.Public.Progress != nil {
 		t.Errorf("got %+v", i)
 	}
-	if programs, _ := filepath.Glob(filepath.Join(h.folder("up"), programPrefix+"*")); len(programs) != 1 {
+	if programs, _ := filepath.Glob(filepath.Join(h.folder("up"), programPrefix+"*")); len(programs) != 2 {
 		t.Errorf("programs: %v", programs)
 	}
 }
@@ -398,7 +398,7 @@ func TestWhatWasLeftHalfDone(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].ID != "updated" || list[0].State != Installed || list[1].ID != "whole" {
 		t.Fatalf("got %+v, %v", list, err)
 	}
-	if n := len(h.Tools()); n != 28 {
+	if n := len(h.Tools()); n != 30 {
 		t.Errorf("%d tools are offered before anything runs", n)
 	}
 	if _, err := h.call("updated", "echo", `{"text":"a"}`); err != nil {

@@ -81,10 +81,6 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 	if err != nil {
 		return nil, err
 	}
-	dir := p.data()
-	if a := p.manager.opts.Alone; a != nil {
-		dir = a.Dir
-	}
 	words := &lineWriter{journal: &p.journal}
 	stderr := flushBoth{hider.Writer(words), words}
 	return connectUpstream(
@@ -92,18 +88,28 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 		p,
 		hider,
 		o,
-		func(f io.Writer) (child, error) {
-			if p.confines(r) {
-				return notNil(p.startServer(r, command, args, env, f, stderr))
-			}
-			return notNil(proc.Start(p.manager.ctx, proc.Spec{
-				Path: command, Args: args, Dir: dir, Env: env, Input: true,
-				Stdout: f, Stderr: stderr, Grace: stopGrace, Whole: true,
-				Processes: maxProcesses,
-				Own:       p.ownFolders(r), OwnReadOnly: p.readOnlyFolders(r),
-			}))
-		},
+		func(f io.Writer) (child, error) { return p.startProgram(r, command, args, env, f, stderr) },
 	)
+}
+
+// startProgram starts a program of a package as its server is started: in its sandbox, or with access to its own
+// folders.
+func (p *managedPackage) startProgram(
+	r *Record, command string, args, env []string, stdout, stderr io.Writer,
+) (child, error) {
+	if p.confines(r) {
+		return notNil(p.startServer(r, command, args, env, stdout, stderr))
+	}
+	dir := p.data()
+	if a := p.manager.opts.Alone; a != nil {
+		dir = a.Dir
+	}
+	return notNil(proc.Start(p.manager.ctx, proc.Spec{
+		Path: command, Args: args, Dir: dir, Env: env, Input: true,
+		Stdout: stdout, Stderr: stderr, Grace: stopGrace, Whole: true,
+		Processes: maxProcesses,
+		Own:       p.ownFolders(r), OwnReadOnly: p.readOnlyFolders(r),
+	}))
 }
 
 // notNil returns a child that was started, and no interface of a nil pointer if it was not.

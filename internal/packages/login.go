@@ -170,7 +170,7 @@ func (p *managedPackage) transport(r *Record, principal string) (*oauth.Transpor
 			lock: filepath.Join(p.folder(), loginName("login", principal)+".lock"),
 		}
 	}
-	t := &oauth.Transport{Base: remoteTransport(), Resource: r.Source.From, Config: c}
+	t := &oauth.Transport{Base: r.remoteTransport(), Resource: r.Source.From, Config: c}
 	if p.logins.of == nil {
 		p.logins.of = map[string]*oauth.Transport{}
 	}
@@ -673,8 +673,11 @@ func (p *managedPackage) refuseLogin(need *oauth.LoginRequiredError) error {
 }
 
 // remoteTransport returns what sends requests to a remote server.
-func remoteTransport() *http.Transport {
+func (r *Record) remoteTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
+	if r.Outbound != "" {
+		t.DialContext = r.dialOutbound
+	}
 	t.TLSHandshakeTimeout = dialTimeout
 	t.MaxIdleConnsPerHost = 16
 	return t

@@ -113,9 +113,14 @@ func TestNamesThatCollide(t *testing.T) {
 // A tool that an administrator has turned off stays off if its server lists another that wants its name.
 func TestAToolThatIsOffIsNotRenamedIntoTheList(t *testing.T) {
 	h := openHome(t, Options{})
-	h.install(server(t, "up", "good"))
+	r := server(t, "up", "good")
+	r.NewTools = AllowNew
+	h.install(r)
 	p, _ := h.findPackage("up")
-	p.setTools(listing{Tools: listed("wipe it", "echo")}, nil, true, false)
+	p.setTools(listing{Tools: listed("wipe it", "echo")}, nil, false, false)
+	if _, err := h.Decide("up", nil, true, "", "test"); err != nil { // its echo is another
+		t.Fatal(err)
+	}
 	if _, err := h.ChooseTools("up", []string{"up_wipe_it"}, nil); err != nil {
 		t.Fatal(err)
 	}

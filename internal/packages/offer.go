@@ -9,6 +9,7 @@ import (
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
 )
 
@@ -63,6 +64,9 @@ type OfferedPrompt struct {
 	Name    string // here
 	Own     string // the server's name for it
 	Raw     json.RawMessage
+
+	entry json.RawMessage // as the server lists it
+	hash  string          // of entry; see package pins
 }
 
 // Offer is what a package offers besides tools. It must not be changed.
@@ -168,10 +172,11 @@ func makeOffer(n naming, l *listing) (o *Offer, left []string) {
 		}
 		taken[own] = true
 		names = append(names, wanted{id: n.id, own: own, name: n.nameHere(own)})
+		raw := e
 		if !n.own {
-			e = displaytext.Described(e)
+			raw = displaytext.Described(e)
 		}
-		o.Prompts = append(o.Prompts, OfferedPrompt{Package: n.id, Own: own, Raw: e})
+		o.Prompts = append(o.Prompts, OfferedPrompt{Package: n.id, Own: own, Raw: raw, entry: e, hash: pins.Hash(e)})
 	}
 	for i, name := range n.unique(names) {
 		o.Prompts[i].Name = name
@@ -235,7 +240,7 @@ func (h *Manager) Offers() (all []*Offer) {
 	for _, p := range h.sortedPackages() {
 		p.mu.Lock()
 		if !p.removed && p.rec.State != Installing && p.offer != nil {
-			all = append(all, p.offer)
+			all = append(all, p.approvedOffer())
 		}
 		p.mu.Unlock()
 	}

@@ -50,6 +50,11 @@ type managedPackage struct {
 
 	watched subscriptions // has a lock of its own, which is taken before the manager's
 
+	missing   []string // secrets that are not stored
+	missingAt time.Time
+
+	abort context.CancelCauseFunc // of the running installation; nil if none runs
+
 	tools  []Offered
 	offer  *Offer // nil before the server was listed
 	hidden []string
@@ -79,10 +84,12 @@ func (p *managedPackage) public() *Public {
 		Health: p.health.snapshot(), Login: p.loginNeeded(r), Confinement: r.ShownConfinement(),
 	}
 	for _, t := range p.tools {
-		if !r.isOff(&t) {
+		if !r.isOff(&t) && p.isApproved(&t) {
 			out.Tools++
 		}
 	}
+	out.Quarantined = len(p.unapproved())
+	out.Tasks, out.Actions, out.Outbound = p.needs(), p.publicActions(), r.Outbound
 	if p.shared.running != nil {
 		out.Started = new(p.shared.started.UTC())
 	}
@@ -142,10 +149,11 @@ func (p *managedPackage) info() Info {
 	defer p.mu.Unlock()
 	i := Info{Record: p.rec, Public: *p.public(), Data: p.data(), Left: p.hidden, Fails: p.shared.failures}
 	for _, t := range p.tools {
-		if !i.isOff(&t) {
+		if !i.isOff(&t) && p.isApproved(&t) {
 			i.Names = append(i.Names, t.Name)
 		}
 	}
+	i.Quarantined = p.unapproved()
 	if p.shared.running != nil && p.shared.running.child != nil {
 		i.PID = p.shared.running.child.Pid()
 	}
@@ -174,7 +182,7 @@ func changesOf(was, now []Offered) (c ToolChanges) {
 		switch {
 		case !there:
 			c.Added = append(c.Added, t.Name)
-		case o.Own != t.Own || string(o.hinted) != string(t.hinted):
+		case o.Own != t.Own || o.hash != t.hash:
 			c.Changed = append(c.Changed, t.Name)
 		}
 	}
@@ -194,6 +202,9 @@ func (p *managedPackage) setTools(l listing, left []string, agreed, same bool) {
 	same = same && sameTools(p.tools, tools)
 	p.tools, p.hidden = tools, left
 	p.mu.Unlock()
+	if !agreed {
+		p.pinUnasked()
+	}
 	if same {
 		return
 	}
@@ -237,7 +248,7 @@ func sameTools(a, b []Offered) bool {
 	}
 	for i := range a {
 		if a[i].Name != b[i].Name || a[i].Own != b[i].Own || a[i].Task != b[i].Task ||
-			string(a[i].hinted) != string(b[i].hinted) {
+			a[i].hash != b[i].hash || string(a[i].hinted) != string(b[i].hinted) {
 			return false
 		}
 	}
@@ -379,7 +390,7 @@ func (h *Manager) Tools() []Offered {
 				if p.rec.TrustHints || p.rec.Source.Kind == OpenAPI { // whose hints this host made
 					t.Raw, t.Effects = t.hinted, effectsOf(t.hinted)
 				}
-				if !p.rec.isOff(&t) {
+				if !p.rec.isOff(&t) && p.isApproved(&t) {
 					offered = append(offered, t)
 				}
 			}

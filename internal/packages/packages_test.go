@@ -166,7 +166,7 @@ func TestAPackageIsInstalledAndItsToolsCanBeCalled(t *testing.T) {
 	h := openHome(t, Options{})
 	i := h.install(server(t, "my-server", "good"))
 	if i.Public.State != Installed || i.Public.Title != "A test server" || i.Public.Version != "1.2.3" ||
-		i.Public.Tools != 14 ||
+		i.Public.Tools != 15 ||
 		i.Server.Protocol != "2025-11-25" ||
 		i.Installed.IsZero() ||
 		i.Record.Start != OnDemand {
@@ -287,7 +287,9 @@ func TestProgressAndCancellationGoThrough(t *testing.T) {
 func TestToolsThatComeAreOffered(t *testing.T) {
 	changed := make(chan struct{}, 100)
 	h := openHome(t, Options{Changed: func() { changed <- struct{}{} }})
-	h.install(server(t, "up", "good"))
+	r := server(t, "up", "good")
+	r.NewTools = AllowNew
+	h.install(r)
 	if _, err := h.call("up", "grow", `{}`); err != nil {
 		t.Fatal(err)
 	}

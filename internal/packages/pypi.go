@@ -37,8 +37,9 @@ const missingPython = "Install Python 3 with venv by the system's package manage
 // otherwise by pip. What is resolved is kept as a lock file with hashes. Only wheels are installed, because the build
 // of anything else runs its code. A version that was installed before is installed by its lock file.
 func (p *managedPackage) pypi(ctx context.Context, r *Record, dir string, fresh bool) error {
-	locked := false
-	if was, ok := p.installedBefore(r, fresh); ok {
+	_, err := os.Stat(filepath.Join(dir, pypiLock)) // by writeLocks
+	locked := err == nil
+	if was, ok := p.installedBefore(r, fresh); ok && !locked {
 		locked = copyFiles(was, dir, wantedFile, pypiLock) == nil
 	}
 	if !locked {
@@ -50,7 +51,7 @@ func (p *managedPackage) pypi(ctx context.Context, r *Record, dir string, fresh 
 	if _, err := exec.LookPath("uv"); err == nil {
 		install = p.pypiByUV
 	}
-	err := install(ctx, r, dir, locked)
+	err = install(ctx, r, dir, locked)
 	if failed, ok := errors.AsType[*buildError](err); ok {
 		return withOutput(fmt.Errorf("%s cannot install %s%s", failed.program, r.Source.From, pypiReason(failed.printed)),
 			failed.lastLines(10))

@@ -13,6 +13,7 @@ import (
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
 )
 
@@ -77,6 +78,41 @@ type Record struct {
 	By        string    `json:"by,omitempty"`
 
 	Server Server `json:"server,omitzero"`
+
+	// Pins are what an administrator has approved of it. nil, of a package that an earlier version
+	// installed, approves what its server lists first.
+	Pins *pins.Pins `json:"pins,omitempty"`
+	// NewTools says what becomes of tools and prompts that its server did not list before: AskNew
+	// leaves them out until an administrator approves them, AllowNew offers them. "" means AskNew.
+	NewTools string `json:"new_tools,omitempty"`
+	// Actions are what administrators can do with it besides calling its tools. Cleared are tasks that are done.
+	Actions []Action `json:"actions,omitempty"`
+	Cleared []string `json:"cleared,omitempty"`
+	// Outbound is the interface of this machine that its connections use; "" means that of the system.
+	Outbound string `json:"outbound,omitempty"`
+	// Previous is the program before the last update, which Rollback brings back; nil if there is none.
+	Previous *Previous `json:"previous,omitempty"`
+}
+
+// What becomes of tools that a server did not list before.
+const (
+	AskNew   = "ask"
+	AllowNew = "allow"
+)
+
+// Previous is the program of a package that an update has replaced, and what was approved of it.
+type Previous struct {
+	Version   string     `json:"version,omitempty"`
+	Source    Source     `json:"source"`
+	Command   string     `json:"command,omitempty"`
+	Args      []string   `json:"args,omitempty"`
+	Program   string     `json:"program"`
+	Shared    bool       `json:"shared,omitempty"`
+	Writable  bool       `json:"writable,omitempty"`
+	Installed time.Time  `json:"installed,omitzero"`
+	By        string     `json:"by,omitempty"`
+	Server    Server     `json:"server,omitzero"`
+	Pins      *pins.Pins `json:"pins,omitempty"`
 }
 
 // TextResults has the results of a package sent as text alone: without their
@@ -199,6 +235,8 @@ func (r *Record) checkRecord() error {
 		r.Instances != PrincipalInstances && r.Instances != SessionInstances:
 		return invalid("instances %q: expected %s, %s, %s or %s", r.Instances, AutoInstances, SharedInstances,
 			PrincipalInstances, SessionInstances)
+	case r.NewTools != "" && r.NewTools != AskNew && r.NewTools != AllowNew:
+		return invalid("new_tools %q: expected %s or %s", r.NewTools, AskNew, AllowNew)
 	case r.Start != OnDemand && r.Start != Always:
 		return invalid("start %q: expected %s or %s", r.Start, OnDemand, Always)
 	case r.Source.Kind == Command && r.Command == "":
@@ -224,6 +262,9 @@ func (r *Record) checkRecord() error {
 	}
 	if r.Confinement == Trusted && !r.Grants.IsZero() {
 		return invalid("a trusted package has every right of this host's user: leave out the grants, or the trust")
+	}
+	if err := r.checkActions(); err != nil {
+		return err
 	}
 	for _, text := range append([]string{r.Command}, r.Args...) {
 		if strings.ContainsRune(text, 0) {
@@ -320,13 +361,20 @@ type Public struct {
 	Status  string `json:"status"` // stopped, idle, starting, running, waiting or broken
 	Start   string `json:"start"`
 	// Confinement is sandbox, trusted, unconfined (installed before there was a choice) or remote.
-	Confinement string             `json:"confinement"`
-	Tools       int                `json:"tools"`
-	Started     *time.Time         `json:"started,omitempty"`
-	Error       string             `json:"error,omitempty"`
-	Login       string             `json:"login,omitempty"` // why a user has to log in; "" if none has to
-	Health      Health             `json:"health"`
-	Progress    *progress.Progress `json:"progress,omitempty"` // of what is being done to it
+	Confinement string `json:"confinement"`
+	Tools       int    `json:"tools"`
+	// Quarantined counts tools and prompts that are not offered because no administrator has
+	// approved them as they are.
+	Quarantined int `json:"quarantined,omitempty"`
+	// Tasks are what it still needs, and Actions what an administrator can do with it.
+	Tasks    []PackageTask           `json:"tasks,omitempty"`
+	Actions  map[string]PublicAction `json:"actions,omitempty"`
+	Outbound string                  `json:"outbound_gateway,omitempty"`
+	Started  *time.Time              `json:"started,omitempty"`
+	Error    string                  `json:"error,omitempty"`
+	Login    string                  `json:"login,omitempty"` // why a user has to log in; "" if none has to
+	Health   Health                  `json:"health"`
+	Progress *progress.Progress      `json:"progress,omitempty"` // of what is being done to it
 }
 
 // Info is the full state of a package, for administrators.
@@ -336,9 +384,11 @@ type Info struct {
 	Data   string // its folder
 	Names  []string
 	Left   []string // tools that are not offered, each with the reason
-	PID    int
-	Fails  int       // starts or lives that failed, one after the other
-	Next   time.Time // before which it is not started again
+	// Quarantined are the tools and prompts that no administrator has approved as they are.
+	Quarantined []Change
+	PID         int
+	Fails       int       // starts or lives that failed, one after the other
+	Next        time.Time // before which it is not started again
 }
 
 // ShownConfinement returns how a package is confined, for users.

@@ -228,6 +228,10 @@ func (p *managedPackage) exchange(
 		if err != nil {
 			return nil, false, err
 		}
+		if err := p.checkApproved(&r); err != nil { // once it runs, it has listed what it offers
+			release()
+			return nil, false, err
+		}
 		u.lowerLogLevel(ctx, from)
 		left := u.enter(c, from)
 		raw, err := u.conn.Do(ctx, from.withLogs(u, r))

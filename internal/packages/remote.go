@@ -216,8 +216,7 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record, o client.
 		}
 		u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: hc, Headers: headers}, o)
 	} else {
-		dialer := net.Dialer{Timeout: dialTimeout}
-		socket, err := dialer.DialContext(ctx, r.Source.Kind, r.Source.From)
+		socket, err := r.dialOutbound(ctx, r.Source.Kind, r.Source.From)
 		if err != nil {
 			return nil, err
 		}
@@ -237,7 +236,7 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record, o client.
 // remoteClient returns the client for a remote server, with the login of ctx if the record has
 // no credentials of its own.
 func (p *managedPackage) remoteClient(ctx context.Context, r *Record) (*http.Client, error) {
-	var t http.RoundTripper = remoteTransport()
+	var t http.RoundTripper = r.remoteTransport()
 	if r.logsIn() {
 		principal, _ := ctx.Value(loginKey{}).(string)
 		if principal == "" {

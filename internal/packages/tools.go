@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/schema"
+	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
 )
 
@@ -37,6 +38,8 @@ type Offered struct {
 	Effects tool.Effects    // what the server says it does, if that is believed; 0 if not
 
 	hinted json.RawMessage // Raw with the hints about what it does
+	entry  json.RawMessage // as the server lists it
+	hash   string          // of entry; see package pins
 	plain  string          // the name that it would have if no other tool had it too, and of any length
 }
 
@@ -119,7 +122,8 @@ func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []str
 		}
 		taken[own] = true
 		names = append(names, wanted{id: n.id, own: own, name: n.nameHere(own)})
-		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry, Task: task, hinted: hinted})
+		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry, Task: task, hinted: hinted, entry: e,
+			hash: pins.Hash(e)})
 	}
 	for i, name := range n.unique(names) {
 		tools[i].Name, tools[i].plain = name, names[i].name

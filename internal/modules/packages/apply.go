@@ -33,6 +33,7 @@ type declaredIn struct {
 	Instances   string            `json:"instances,omitempty" enum:"auto,shared,principal,session"`
 	Timeout     string            `json:"timeout,omitempty" max:"20"`
 	TrustHints  bool              `json:"trust_hints,omitempty"`
+	NewTools    string            `json:"new_tools,omitempty" enum:"ask,allow"`
 	Title       string            `json:"title,omitempty" max:"200"`
 	Off         []string          `json:"off,omitempty" max:"500"`
 	Trust       bool              `json:"trust,omitempty"`

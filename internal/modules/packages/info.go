@@ -3,6 +3,8 @@ package packages
 import (
 	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -10,6 +12,7 @@ import (
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
 )
 
@@ -29,13 +32,15 @@ type entryOut struct {
 
 	Confinement string `json:"confinement" doc:"sandbox; trusted: it runs as this host's user; unconfined: as trusted, installed before there was a choice; remote"`
 
+	Quarantined int `json:"quarantined,omitempty" doc:"tools and prompts that are not offered until an administrator approves them as they are; see package_changes"`
+
 	Health packages.Health `json:"health" doc:"how its server serves"`
 }
 
 func entry(i packages.Info) entryOut {
 	p := i.Public
 	return entryOut{
-		i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Login, p.Confinement, p.Health,
+		i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error, p.Login, p.Confinement, p.Quarantined, p.Health,
 	}
 }
 
@@ -79,6 +84,22 @@ type infoOut struct {
 	Also      int64             `json:"also_bytes,omitempty" doc:"part of bytes that other packages have too; the disk has it once"`
 	Off       []string          `json:"off,omitempty" doc:"tools that package_tools turned off"`
 	Left      []string          `json:"left_out,omitempty" doc:"tools that cannot be offered, with the reason"`
+	NewTools  string            `json:"new_tools" doc:"what becomes of tools that its server did not list before: ask or allow"`
+	Digest    string            `json:"digest,omitempty" doc:"of its program"`
+	Previous  string            `json:"previous,omitempty" doc:"version that package_rollback brings back"`
+	Tasks     []packageTask     `json:"tasks,omitempty" doc:"what it still needs"`
+	Actions   []actionEntry     `json:"actions,omitempty" doc:"what package_action_run runs"`
+	Outbound  string            `json:"outbound_gateway,omitempty" doc:"interface that its connections use"`
+	Waiting   []string          `json:"waiting,omitempty" doc:"tools and prompts that are not offered for want of an approval, each with the reason"`
+}
+
+type actionEntry struct {
+	Action   string `json:"action"`
+	Name     string `json:"name"`
+	Warning  string `json:"warning,omitempty"`
+	Allowed  string `json:"allowed_statuses" doc:"of the server: any, only-running or only-stopped"`
+	Input    bool   `json:"has_input"`
+	Disabled string `json:"disabled,omitempty" doc:"why it cannot be run now"`
 }
 
 func (k *manager) packageInfo(ctx context.Context, c *tool.Call, in idIn) (infoOut, error) {
@@ -103,6 +124,21 @@ func (k *manager) packageInfo(ctx context.Context, c *tool.Call, in idIn) (infoO
 	}
 	if out.Names == nil {
 		out.Names = []string{}
+	}
+	out.Tasks, out.Outbound = i.Public.Tasks, i.Outbound
+	for _, id := range slices.Sorted(maps.Keys(i.Public.Actions)) {
+		a := i.Public.Actions[id]
+		out.Actions = append(out.Actions, actionEntry{id, a.Name, a.Warning, a.Allowed, a.Input, a.Disabled})
+	}
+	out.NewTools = cmp.Or(i.NewTools, packages.AskNew)
+	if i.Pins != nil {
+		out.Digest = i.Pins.Digest
+	}
+	if i.Previous != nil {
+		out.Previous = cmp.Or(i.Previous.Version, i.Previous.Source.String())
+	}
+	for _, w := range i.Quarantined {
+		out.Waiting = append(out.Waiting, w.Name+": "+w.State)
 	}
 	return out, nil
 }
@@ -163,6 +199,7 @@ type listedOut struct {
 	Name        string `json:"name"`
 	Own         string `json:"own,omitempty" doc:"the server's name for it, if another"`
 	Off         bool   `json:"off,omitempty"`
+	State       string `json:"state,omitempty" doc:"why it is not offered: new, changed or refused; missing if it is approved"`
 	Description string `json:"description,omitempty"`
 }
 
@@ -182,6 +219,9 @@ func (k *manager) chooseTools(_ context.Context, c *tool.Call, in toolsIn) (tool
 	out := toolsOut{Tools: []listedOut{}}
 	for _, t := range all {
 		one := listedOut{Name: t.Name, Off: t.Off}
+		if t.State != pins.Approved {
+			one.State = t.State
+		}
 		if t.Own != t.Name {
 			one.Own = t.Own
 		}

@@ -2,6 +2,7 @@ package packages
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -29,6 +30,8 @@ type installIn struct {
 	Instances   string              `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
 	Timeout     string              `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
 	Hints       bool                `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
+	NewTools    string              `json:"new_tools,omitempty" doc:"tools that its server adds later: ask leaves them out until an administrator approves them, allow offers them; default: ask" enum:"ask,allow"`
+	Actions     []actionDef         `json:"actions,omitempty" doc:"what administrators can do with it besides calling its tools" max:"50"`
 	Title       string              `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
 	Trust       bool                `json:"trust,omitempty" doc:"run it with the rights of this host's user, in no sandbox"`
 	Grants      packages.Grants     `json:"grants,omitzero" doc:"what it may use in its sandbox"`
@@ -43,6 +46,7 @@ type installed struct {
 	Version string   `json:"version,omitempty"`
 	Tools   []string `json:"tools"`
 	Left    []string `json:"left_out,omitempty"` // tools that cannot be offered, each with the reason
+	Waiting []string `json:"waiting,omitempty"`  // tools and prompts that need an approval, each with the reason
 	// Warnings are the problems of the record. They do not contain values.
 	Warnings []string `json:"warnings,omitempty"`
 }
@@ -60,7 +64,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 		Args: in.Args, Env: in.Env, Config: in.Config, Headers: in.Headers, PassHeaders: in.PassHeaders,
 		Start: in.Start, Results: in.Results, Login: in.Login, OAuth: in.OAuth.Given(),
 		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
-		Grants: in.Grants,
+		Grants: in.Grants, NewTools: in.NewTools, Actions: actionsOf(in.Actions),
 	}
 	if in.Trust {
 		r.Confinement = packages.Trusted
@@ -102,7 +106,11 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 }
 
 func newInstalled(i packages.Info) installed {
-	return installed{ID: i.ID, Title: i.Public.Title, Version: i.Public.Version, Tools: i.Names, Left: i.Left}
+	out := installed{ID: i.ID, Title: i.Public.Title, Version: i.Public.Version, Tools: i.Names, Left: i.Left}
+	for _, c := range i.Quarantined {
+		out.Waiting = append(out.Waiting, fmt.Sprintf("%s (%s)", c.Name, c.State))
+	}
+	return out
 }
 
 // resolveSource returns a source with its absolute path, after checking that it is
@@ -240,4 +248,26 @@ func (k *manager) removePackage(_ context.Context, c *tool.Call, in removeIn) (r
 	}
 	k.publish("removed", in.ID, c)
 	return removeOut{in.ID}, nil
+}
+
+// actionDef is packages.Action with the descriptions of its members.
+type actionDef struct {
+	ID          string          `json:"id" doc:"a-z, 0-9 and -" min:"1" max:"64"`
+	Name        string          `json:"name" max:"200"`
+	Description string          `json:"description,omitempty" max:"8000"`
+	Warning     string          `json:"warning,omitempty" doc:"shown before it runs, which then needs a yes" max:"8000"`
+	Allowed     string          `json:"allowed_statuses,omitempty" doc:"of the server" enum:"any,only-running,only-stopped"`
+	Input       json.RawMessage `json:"input,omitempty" doc:"JSON Schema of an object; left out, it has no input"`
+	Tool        string          `json:"tool,omitempty" doc:"the server's tool that runs, with the input as arguments" max:"1000"`
+	Prompt      string          `json:"prompt,omitempty" doc:"or its prompt" max:"1000"`
+	Command     string          `json:"command,omitempty" doc:"or a command line for sh, with the input in GATEHOUSE_ACTION_INPUT" max:"32000"`
+	Severity    string          `json:"severity,omitempty" doc:"makes it a task until it has been run" enum:"optional,important,critical"`
+	Reason      string          `json:"reason,omitempty" doc:"why, if it is a task" max:"8000"`
+}
+
+func actionsOf(all []actionDef) (actions []packages.Action) {
+	for _, a := range all {
+		actions = append(actions, packages.Action(a))
+	}
+	return actions
 }

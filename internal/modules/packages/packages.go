@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +29,9 @@ type Config struct {
 	// Changed is called once with a function to call when the tools have changed.
 	Changed func(func())  `json:"-"`
 	Rules   operator.Func `json:"-"` // decides who may manage packages; nil means no caller
-	Show    progress.Show `json:"-"` // shows the progress of jobs
+	// Hosts returns the addresses at which clients reach this host; nil means that there are none.
+	Hosts func() []Host `json:"-"`
+	Show  progress.Show `json:"-"` // shows the progress of jobs
 	// Catalog is searched for packages; nil means that none is.
 	Catalog *catalog.Catalog `json:"-"`
 	// Unsynced makes no tool synchronize subscriptions. A host that has such a tool
@@ -51,7 +54,7 @@ func New(cfg Config) module.New {
 		k := &manager{deps: d}
 		k.cfg = cfg
 		if !cfg.Alone {
-			k.own = k.definitions()
+			k.own = slices.Concat(k.definitions(), k.approvalTools(), k.supplyTools(), k.actionTools())
 		}
 		for i := range k.own {
 			k.own[i].Sync = k.own[i].Sync && !cfg.Unsynced

@@ -19,6 +19,13 @@ import (
 // says how it behaves.
 const Variable = "GATEHOUSE_TEST_SERVER"
 
+// Variables that change what the server lists: the description of its tool echo, and whether it has one
+// more tool, grown.
+const (
+	EchoVariable = "GATEHOUSE_TEST_ECHO"
+	MoreVariable = "GATEHOUSE_TEST_MORE"
+)
+
 // Environment makes a program that calls Main a server which behaves so.
 func Environment(how string) map[string]string {
 	return map[string]string{
@@ -63,6 +70,12 @@ type request struct {
 
 func serve(how string, out io.Writer) {
 	s := &server{how: how, out: out, tools: basicTools}
+	if text := os.Getenv(EchoVariable); text != "" {
+		s.setEcho(text)
+	}
+	if os.Getenv(MoreVariable) != "" {
+		s.tools += grownTool
+	}
 	fmt.Fprintln(os.Stderr, "the server starts with", os.Getenv("SECRET"))
 	s.misbehaveFirst()
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)
@@ -200,8 +213,19 @@ const basicTools = `{"name":"echo","title":"Echo","description":"Says it again."
 	`{"name":"garbled","description":"Answers what is no UTF-8.","inputSchema":{"type":"object"}},` +
 	`{"name":"die","description":"Ends.","inputSchema":{"type":"object"}},` +
 	`{"name":"grow","description":"Adds a tool.","inputSchema":{"type":"object"}},` +
+	`{"name":"rewrite","description":"Describes echo in another way.","inputSchema":{"type":"object"}},` +
 	`{"name":"keep","description":"Writes a file into the working folder.","inputSchema":{"type":"object"}},` +
 	`{"name":"where","description":"Says where it is.","inputSchema":{"type":"object"}}`
+
+const grownTool = `,{"name":"grown","inputSchema":{"type":"object"}}`
+
+const echoText = `"Says it again."`
+
+// setEcho changes the description of the tool echo.
+func (s *server) setEcho(text string) {
+	quoted, _ := json.Marshal(text)
+	s.tools = strings.Replace(basicTools, echoText, string(quoted), 1)
+}
 
 // lies are tools that cannot be offered, or not as they say.
 var lies = strings.Join([]string{
@@ -338,10 +362,18 @@ func (s *server) call(r request, line []byte) {
 		os.Exit(4)
 	case "grow":
 		s.mu.Lock()
-		s.tools = basicTools + `,{"name":"grown","inputSchema":{"type":"object"}}`
+		s.tools = basicTools + grownTool
 		s.mu.Unlock()
 		s.print(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 		s.result(r.ID, text("grown"))
+	case "rewrite": // changes the description of echo
+		var a struct{ Text string }
+		json.Unmarshal(r.Params.Arguments, &a)
+		s.mu.Lock()
+		s.setEcho(a.Text)
+		s.mu.Unlock()
+		s.print(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
+		s.result(r.ID, text("rewritten"))
 	case "keep":
 		os.WriteFile("kept", []byte(time.Now().String()), 0o600)
 		s.result(r.ID, text("kept"))

@@ -134,6 +134,7 @@ func TestChangesOfListsReachClients(t *testing.T) {
 	}
 	for name, r := range records {
 		t.Run(name, func(t *testing.T) {
+			r.NewTools = packages.AllowNew
 			m, make := install(t, r, nil)
 			h := hosttest.Harnesses()
 			for _, h := range h[:2] {
