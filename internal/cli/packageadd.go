@@ -411,8 +411,8 @@ func packageUpdate(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "update [NAME [VERSION]]",
 		Short: "Install a newer version of a package, or of all from registries",
-		Long: `Install another version of a package of npm or PyPI, a crate, a Go module or an
-image: the newest, or VERSION. Other packages are installed again from
+		Long: `Install another version of a package of npm or PyPI, a crate or a Go module:
+the newest, or VERSION. Other packages are installed again from
 their source. Without NAME, all packages from registries are updated. Data are kept;
 after an error a package is as before.`,
 		Example: `  gatehouse package update memory

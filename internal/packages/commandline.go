@@ -12,8 +12,6 @@ type ran struct {
 	source  Source
 	command string   // one of the package's programs; "" for the one with its name
 	args    []string // of the program
-	env     map[string]string
-	image   *ImageOptions
 }
 
 // runnerPackage finds the package that a runner's command line starts, such as npx -y NAME ARGS. ok is false if the

@@ -20,7 +20,7 @@ import (
 // removes it when it is no longer named.
 type Declared struct {
 	Name        string            `doc:"Prefix of its tools: a-z, 0-9 and -." need:"yes"`
-	Source      string            `doc:"npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, oci:registry/name:tag, mcpb:path, binary:path, folder:path, archive:path, openapi:path, url:address or command; left out, command."`
+	Source      string            `doc:"npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, mcpb:path, binary:path, folder:path, archive:path, openapi:path, url:address or command; left out, command."`
 	Command     string            `doc:"The program; may be left out if a package.json names it."`
 	Args        []string          `doc:"Its arguments; ${data} stands for the package's data folder, ${program} for its program's."`
 	Env         map[string]string `doc:"Its environment; ${secret:NAME} stands for a secret."`

@@ -2,61 +2,30 @@ package packages
 
 import (
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
 )
 
-// ImageOptions are what the record of an image changes of its configuration.
+// ImageOptions are what is changed of the configuration of an image.
 type ImageOptions struct {
-	User       string       `json:"user,omitempty" doc:"the user that runs it, a name or number of the image; default: that of the image"`
-	Dir        string       `json:"dir,omitempty" doc:"its working folder; default: that of the image"`
-	Entrypoint string       `json:"entrypoint,omitempty" doc:"the program that it runs; default: that of the image"`
-	Mounts     []ImageMount `json:"mounts,omitempty" doc:"files and folders of this host that it has"`
+	User       string // that runs it, a name or number of the image; "" for that of the image
+	Dir        string // its working folder; "" for that of the image
+	Entrypoint string // the program that it runs; "" for that of the image
+	Mounts     []ImageMount
 }
 
 // ImageMount is a file or folder of the host in an image.
 type ImageMount struct {
-	From  string `json:"from" doc:"absolute path on this host; below ${data} it is made"`
-	To    string `json:"to" doc:"absolute path in the image"`
-	Write bool   `json:"write,omitempty" doc:"it may be written"`
+	From  string // absolute path on this host
+	To    string // absolute path in the image
+	Write bool
 }
 
-// isZero reports whether nothing is changed.
-func (o *ImageOptions) isZero() bool {
-	return o == nil || o.User == "" && o.Dir == "" && o.Entrypoint == "" && len(o.Mounts) == 0
-}
-
-const mostMounts = 50
-
-// checkImage validates options of an image.
-func (o *ImageOptions) checkImage(s Source) error {
-	switch {
-	case o.isZero():
-		return nil
-	case s.Kind != OCI:
-		return invalid("image: its options are for packages of the source oci")
-	case len(o.Mounts) > mostMounts || len(o.User)+len(o.Dir)+len(o.Entrypoint) > maxText:
-		return invalid("image: at most %d mounts, and %d bytes of the other options", mostMounts, maxText)
-	case o.Dir != "" && !path.IsAbs(o.Dir):
-		return invalid("image: dir %q: expected an absolute path", shorten(o.Dir, 200))
-	}
-	for _, m := range o.Mounts {
-		if !path.IsAbs(m.To) || path.Clean(m.To) != m.To || m.To == "/" ||
-			!path.IsAbs(m.From) && !strings.HasPrefix(m.From, "${data}") {
-			return invalid("image: mount of %q at %q: expected absolute paths", shorten(m.From, 200), shorten(m.To, 200))
-		}
-	}
-	return nil
-}
-
-// ImageRun is what a command line of docker or podman runs, or what the options of another runner ask for.
+// ImageRun is what the options of a runner such as docker or uvx ask for.
 type ImageRun struct {
-	Image   string
 	Options *ImageOptions
 	Env     map[string]string
-	Args    []string
 	With    []string // further packages of PyPI
 }
 
@@ -193,30 +162,9 @@ func (o *ImageOptions) mount(text string) error {
 	return nil
 }
 
-// dockerPackage is what docker run or podman run starts.
-func dockerPackage(words []string) (r ran, ok bool, err error) {
-	var run ImageRun
-	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
-		if words, err = run.option(words); err != nil {
-			return r, false, fmt.Errorf("%w; put the word command first to have it started as it is written", err)
-		}
-	}
-	if len(words) == 0 {
-		return r, false, fmt.Errorf("the command line names no image")
-	}
-	if r.source, err = ImageSource(words[0], "", ""); err != nil {
-		return r, false, err
-	}
-	r.args, r.env = words[1:], maps.Clone(run.Env)
-	if !run.Options.isZero() {
-		r.image = run.Options
-	}
-	return r, true, nil
-}
-
-// ImageSource returns the source of an image by its name as docker writes it. The registry is the one in the name, or base,
+// ImageName returns the whole name of an image by its name as docker writes it. The registry is the one in the name, or base,
 // or Docker's; the tag is the one in the name, or version, or latest.
-func ImageSource(name, base, version string) (Source, error) {
+func ImageName(name, base, version string) (string, error) {
 	host, _, found := strings.Cut(name, "/")
 	if !found || !strings.ContainsAny(host, ".:") && host != "localhost" {
 		if base == "" {
@@ -237,7 +185,10 @@ func ImageSource(name, base, version string) (Source, error) {
 	default:
 		name += ":latest"
 	}
-	return ParseSource(OCI + ":" + name)
+	if !isImage(name) {
+		return "", fmt.Errorf("%q is not the name of an image", shorten(name, 200))
+	}
+	return name, nil
 }
 
 const dockerRegistry = "docker.io"

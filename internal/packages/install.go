@@ -172,6 +172,7 @@ func (p *managedPackage) removeFailed() error {
 	err := p.stopServers()
 	err = errors.Join(err, p.erase(p.rec.Keep), p.manager.deleteRecord(p.id)) // no other goroutine changes the record
 	p.manager.unregister(p)
+	p.manager.collect() // a command that installs ends soon after
 	return err
 }
 
@@ -463,7 +464,7 @@ func (h *Manager) Remove(id string, keepData bool) error {
 		return fmt.Errorf("package %s is removed in part; this host removes the rest when it starts again: %w", id, err)
 	}
 	h.unregister(p)
-	h.goCollect()
+	h.collect() // a command that removes ends soon after
 	return nil
 }
 

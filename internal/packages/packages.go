@@ -338,7 +338,17 @@ func (h *Manager) superviseUntil(ctx context.Context) {
 	}
 }
 
-// goCollect removes in the background what no package has in the store any more.
+// collect removes what no package has in the store any more.
+func (h *Manager) collect() {
+	switch freed, err := h.store.collect(h.ctx); {
+	case err != nil && h.ctx.Err() == nil:
+		h.log.Warn("files of removed packages are left", "folder", h.store.dir, "err", err)
+	case freed > 0:
+		h.log.Debug("files of removed packages are gone", "bytes", freed)
+	}
+}
+
+// goCollect collects in the background.
 func (h *Manager) goCollect() {
 	leave, err := h.addWork()
 	if err != nil {
@@ -346,12 +356,7 @@ func (h *Manager) goCollect() {
 	}
 	go func() {
 		defer leave()
-		switch freed, err := h.store.collect(h.ctx); {
-		case err != nil && h.ctx.Err() == nil:
-			h.log.Warn("files of removed packages are left", "folder", h.store.dir, "err", err)
-		case freed > 0:
-			h.log.Debug("files of removed packages are gone", "bytes", freed)
-		}
+		h.collect()
 	}()
 }
 

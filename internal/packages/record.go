@@ -49,8 +49,6 @@ type Record struct {
 
 	// Config are the values of what a bundle lets its user configure, by name. They may refer to secrets.
 	Config map[string][]string `json:"config,omitempty"`
-	// Image is what is changed of the configuration of an image.
-	Image *ImageOptions `json:"image,omitempty"`
 	// Digest is that of what was fetched from an address or a registry of images: sha256:... An installation
 	// from the same source requires the same, unless it is an update.
 	Digest string `json:"digest,omitempty"`
@@ -141,7 +139,6 @@ const (
 	PyPI    = "pypi"    // a package of PyPI with what it needs, installed by uv or pip
 	Crate   = "crate"   // a crate that the host's cargo builds
 	Go      = "go"      // a Go program that the host's go builds
-	OCI     = "oci"     // an image in a registry
 	Bundle  = "mcpb"    // an MCP bundle: a file, or an https address
 	Binary  = "binary"  // one program: a file, or an https address
 	Folder  = "folder"  // copied
@@ -275,9 +272,6 @@ func (r *Record) checkRecord() error {
 		}
 	}
 	if err := checkConfig(r.Config); err != nil {
-		return err
-	}
-	if err := r.Image.checkImage(r.Source); err != nil {
 		return err
 	}
 	for name, value := range r.Env {

@@ -21,7 +21,6 @@ var sourceKinds = map[string]sourceKind{
 	PyPI:    {"pypi:NAME[==VERSION], such as pypi:mcp-server-time==2026.8.31", pypiName.MatchString, true},
 	Crate:   {"crate:NAME[@VERSION], such as crate:ripgrep-mcp@0.3.0", crateName.MatchString, true},
 	Go:      {"go:MODULE/PATH[@VERSION], such as go:example.com/server/cmd/server@v1.2.0", goName.MatchString, true},
-	OCI:     {"oci:REGISTRY/NAME:TAG, oci:REGISTRY/NAME@sha256:DIGEST, or both", isImage, true},
 	Bundle:  {"mcpb:PATH or mcpb:https://HOST/PATH[#sha256=HEX]", isFile, false},
 	Binary:  {"binary:PATH or binary:https://HOST/PATH#sha256=HEX", isBinary, false},
 	Folder:  {"folder:PATH", nil, false},
@@ -33,7 +32,7 @@ var sourceKinds = map[string]sourceKind{
 }
 
 // kindOrder is the order in which the kinds are listed in messages.
-var kindOrder = []string{Command, NPM, PyPI, Crate, Go, OCI, Bundle, Binary, Folder, Archive, OpenAPI, URL, Unix, TCP}
+var kindOrder = []string{Command, NPM, PyPI, Crate, Go, Bundle, Binary, Folder, Archive, OpenAPI, URL, Unix, TCP}
 
 // expectedSources lists how sources are written.
 func expectedSources() string {
@@ -134,15 +133,6 @@ func (s Source) split() (name, version string) {
 		first, _, _ := cutRequirement(s.From)
 		name, version, _ = strings.Cut(first, "==")
 		return name, version
-	case OCI:
-		name, digest, pinned := strings.Cut(s.From, "@")
-		if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-			return name[:i], name[i+1:]
-		}
-		if pinned {
-			return name, digest
-		}
-		return name, ""
 	}
 	return s.From, ""
 }
@@ -169,7 +159,7 @@ func cutRequirement(from string) (first, rest string, more bool) {
 // WithVersion is the source with another version; "" means the newest. A source without versions is returned as
 // it is.
 func (s Source) WithVersion(version string) Source {
-	name, tag := s.split()
+	name, _ := s.split()
 	switch s.Kind {
 	case NPM:
 		if version == "" {
@@ -194,15 +184,6 @@ func (s Source) WithVersion(version string) Source {
 		}
 		if more {
 			s.From += "," + rest
-		}
-	case OCI:
-		switch {
-		case strings.HasPrefix(version, "sha256:"):
-			s.From = name + "@" + version
-		case version != "":
-			s.From = name + ":" + version
-		case !strings.HasPrefix(tag, "sha256:"):
-			s.From = name + ":" + tag // the tag is resolved again
 		}
 	}
 	return s

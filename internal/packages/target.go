@@ -34,15 +34,7 @@ func ParseTarget(id string, words []string, env map[string]string) (w Wish, err 
 	if ran, ok, e := runnerPackage(words); e != nil {
 		return w, e
 	} else if ok {
-		w.Source, w.Command, w.Args, w.Image = ran.source, ran.command, ran.args, ran.image
-		for name, value := range ran.env {
-			if env == nil {
-				env = map[string]string{}
-			}
-			if _, given := env[name]; !given {
-				env[name] = value
-			}
-		}
+		w.Source, w.Command, w.Args = ran.source, ran.command, ran.args
 	} else if w.Source, w.Command, w.Args, err = parseWords(words); err != nil {
 		return w, err
 	}

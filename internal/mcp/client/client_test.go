@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -213,6 +214,33 @@ func TestLinesInBothEras(t *testing.T) {
 		}
 		c.Close()
 	}
+}
+
+// A modern server that starts slowly reads server/discover and initialize together, and refuses the second.
+func TestASlowServerOfTheNewEra(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		asked := 0
+		go lines(t, theirs, func(a ask) string {
+			switch {
+			case a.Method == "server/discover" && asked == 0:
+				asked++
+				return "" // this client has given up when the answer comes
+			case a.Method == "initialize":
+				return `"error":{"code":-32022,"message":"connection is serving the 2026-07-28 protocol"}`
+			}
+			return modernAnswer(a)
+		})
+		c, err := Over(t.Context(), "the fake", ours, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Version() != "2026-07-28" {
+			t.Errorf("speaks %s", c.Version())
+		}
+		c.Close()
+		synctest.Wait()
+	})
 }
 
 // Over TCP, which has no headers, every request carries the token.

@@ -16,7 +16,7 @@ import (
 
 type installIn struct {
 	ID          string              `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
-	Source      string              `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, oci:registry/name:tag, mcpb:path, binary:path, folder:path, archive:path or url:https://HOST/PATH; mcpb, binary and archive also take an https address" default:"command" max:"4096" names:"code"`
+	Source      string              `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, mcpb:path, binary:path, folder:path, archive:path or url:https://HOST/PATH; mcpb, binary and archive also take an https address" default:"command" max:"4096" names:"code"`
 	Command     string              `json:"command,omitempty" doc:"the program; may be missing if the package names it; of a package with several programs the name of one" max:"4096"`
 	Args        []string            `json:"args,omitempty" doc:"its arguments"`
 	Env         map[string]string   `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`

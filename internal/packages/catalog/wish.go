@@ -106,7 +106,6 @@ func (w *wishing) local(p *Package) (err error) {
 			return err
 		}
 	}
-	w.Image = run.Options
 	for _, in := range p.Env {
 		if err := w.variable(&w.Env, in); err != nil {
 			return err
@@ -128,7 +127,7 @@ func (w *wishing) local(p *Package) (err error) {
 
 // container has docker or podman run an image.
 func (w *wishing) container(p *Package, run packages.ImageRun) error {
-	s, err := p.source(run)
+	image, err := packages.ImageName(p.Name, hostOf(p.Base), p.Version)
 	if err != nil {
 		return err
 	}
@@ -154,7 +153,7 @@ func (w *wishing) container(p *Package, run packages.ImageRun) error {
 			words = append(words, "-v", m.From+":"+m.To+access)
 		}
 	}
-	w.Args, w.Image = slices.Concat(words, []string{s.From}, w.Args), nil
+	w.Args = slices.Concat(words, []string{image}, w.Args)
 	return nil
 }
 
@@ -203,8 +202,6 @@ func (p *Package) source(run packages.ImageRun) (s packages.Source, err error) {
 			return s, fmt.Errorf("the bundle %s has no fileSha256, which is required", clean(p.Name, longestField))
 		}
 		return packages.ParseSource(packages.Bundle + ":" + p.Name + "#sha256=" + strings.ToLower(p.Hash))
-	case imageType:
-		return packages.ImageSource(p.Name, hostOf(p.Base), p.Version)
 	}
 	return s, fmt.Errorf("a %s package cannot be installed", clean(p.Type, 20))
 }
