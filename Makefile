@@ -264,9 +264,9 @@ verify-soak: soak
 verify-redteam: redteam
 
 # Third-party servers are added by one command each, and docs/packages.md says what
-# came of it. It needs npm and its registry.
+# came of it. It needs npm, Python, cargo and their registries. ONLY=py-,go- tries servers whose names begin so.
 verify-packages:
-	GATEHOUSE_VERIFY_PACKAGES=1 $(GOTEST) ./cmd/gatehouse -run TestThirdPartyServers -count=1 -timeout 5h -v
+	GATEHOUSE_VERIFY_PACKAGES=$(or $(ONLY),1) $(GOTEST) ./cmd/gatehouse -run TestThirdPartyServers -count=1 -timeout 5h -v
 
 # The search for packages against the official registry's server, on a PostgreSQL.
 REGISTRY ?= v1.8.7

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Sources are written as ParseSource says, and nothing else is one.
@@ -94,7 +95,7 @@ func TestAServerOfPyPI(t *testing.T) {
 				programs(t, "uv")
 			}
 			t.Setenv("A_SECRET_OF_THE_HOST", "not for build steps")
-			h := openHome(t, Options{})
+			h := openHome(t, Options{Begin: 2 * time.Minute})
 			w, err := ParseTarget("time", []string{"uvx", "mcp-server-time@latest", "--local-timezone=Etc/UTC"}, nil)
 			if err != nil {
 				t.Fatal(err)
