@@ -18,7 +18,7 @@ import (
 
 // A server of a Go module is built once, by its version.
 func TestAServerOfAGoModule(t *testing.T) {
-	h := openHome(t, Options{Begin: 2 * time.Minute})
+	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}})
 	i := h.install(Record{ID: "hello", Source: mustSource(t,
 		"go:github.com/modelcontextprotocol/go-sdk/examples/server/hello@v1.8.0")})
 	if i.Public.Version != "v1.8.0" || i.Public.Tools == 0 {
@@ -71,7 +71,7 @@ func TestAServerOfACrate(t *testing.T) {
 	}
 	t.Setenv("RUSTUP_HOME", toolchains)
 	t.Setenv("CARGO_HOME", home)
-	h := openHome(t, Options{Begin: 2 * time.Minute})
+	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}})
 	i := h.install(Record{ID: "up", Source: mustSource(t, "crate:a-server")})
 	if i.Public.Version != "1.2.3" || i.Public.Source != "crate:a-server" {
 		t.Errorf("got %+v", i.Public)
@@ -139,7 +139,7 @@ func TestFilesOfAddresses(t *testing.T) {
 		"package/package.json": `{"name":"a","version":"1.0.0","bin":"run"}`, "package/run": string(program),
 	})}
 	base := serving(t, files)
-	h := openHome(t, Options{Begin: 2 * time.Minute})
+	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}})
 	env := packagestest.Environment("good")
 	i := h.install(Record{ID: "one", Env: env, Source: mustSource(t, "binary:"+base+"/server#sha256="+hashOf(program))})
 	if i.Digest != "sha256:"+hashOf(program) || i.Public.Tools == 0 {
@@ -229,7 +229,7 @@ const nodeManifest = `{"manifest_version":"0.3","name":"b","display_name":"About
 // A bundle is unpacked, and started as its manifest says, with what its user configures.
 func TestABundle(t *testing.T) {
 	path := bundle(t, map[string]string{"manifest.json": nodeManifest, "server/index.js": nodeServer})
-	h := openHome(t, Options{Begin: 2 * time.Minute, Secrets: fillOf(t, map[string]string{"MINE": "the value of it"})})
+	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}, Secrets: fillOf(t, map[string]string{"MINE": "the value of it"})})
 	record := Record{ID: "about", Source: Source{Bundle, path}}
 	for want, config := range map[string]map[string][]string{
 		"requires values of its configuration: folders, key": nil,
@@ -261,7 +261,7 @@ func TestABundle(t *testing.T) {
 
 // What a manifest may not say is refused before anything of it runs.
 func TestHostileBundles(t *testing.T) {
-	h := openHome(t, Options{Begin: 2 * time.Minute, Secrets: fillOf(t, map[string]string{"GITHUB": "the value of it"})})
+	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}, Secrets: fillOf(t, map[string]string{"GITHUB": "the value of it"})})
 	manifest := func(server, more string) string {
 		return `{"name":"b","version":"1","server":` + server + more + `}`
 	}
@@ -307,7 +307,7 @@ for line in sys.stdin:
     print(json.dumps(r), flush=True)
 `,
 	})
-	h := openHome(t, Options{Begin: 2 * time.Minute})
+	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}})
 	h.install(Record{ID: "about", Source: Source{Bundle, path}})
 	t.Setenv("UV_OFFLINE", "1")
 	if got, err := h.call("about", "about", `{}`); err != nil || !strings.HasPrefix(got, "hello 20") {

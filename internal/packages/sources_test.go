@@ -95,7 +95,7 @@ func TestAServerOfPyPI(t *testing.T) {
 				programs(t, "uv")
 			}
 			t.Setenv("A_SECRET_OF_THE_HOST", "not for build steps")
-			h := openHome(t, Options{Begin: 2 * time.Minute})
+			h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}})
 			w, err := ParseTarget("time", []string{"uvx", "mcp-server-time@latest", "--local-timezone=Etc/UTC"}, nil)
 			if err != nil {
 				t.Fatal(err)
