@@ -81,6 +81,11 @@ func (h *Manager) Check(plan *Plan) error {
 			return invalid("id %q: its tools could be taken for those of the module %s; choose another", r.ID, name)
 		}
 	}
+	if h.opts.Lazy {
+		if _, err := h.acquire(); err != nil { // before the first package no host has the folder
+			return fmt.Errorf("packages: %w", err)
+		}
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	others := slices.Sorted(maps.Keys(h.all))

@@ -36,6 +36,14 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// A host without packages leaves its folder to others, and accepts the first package all the same.
+func TestTheFirstPackageOfALazyHost(t *testing.T) {
+	h := openHome(t, Options{Lazy: true})
+	if err := h.Check(&Plan{Record: server(t, "up", "good")}); err != nil {
+		t.Error(err)
+	}
+}
+
 // A source with a version becomes one with another version, or with none.
 func TestVersionsOfSources(t *testing.T) {
 	for _, c := range []struct{ from, version, want string }{
