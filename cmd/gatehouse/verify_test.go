@@ -255,7 +255,7 @@ func flagsFirst(words []string) []string {
 func everythingBundle(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	install := exec.Command("npm", "install", "--ignore-scripts", "--no-audit", "--no-fund", "@modelcontextprotocol/server-everything")
+	install := exec.Command("npm", "install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "@modelcontextprotocol/server-everything")
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
