@@ -48,7 +48,7 @@ type Record struct {
 	Off        []string `json:"off,omitempty"` // tools that are not offered, by their names on this host
 
 	// Config are the values of what a bundle lets its user configure, by name. They may refer to secrets.
-	Config map[string][]string `json:"config,omitempty"`
+	Config Config `json:"config,omitempty"`
 	// Digest is that of what was fetched from an address or a registry of images: sha256:... An installation
 	// from the same source requires the same, unless it is an update.
 	Digest string `json:"digest,omitempty"`
@@ -125,6 +125,9 @@ type Server struct {
 	Version  string `json:"version,omitempty"`
 	Protocol string `json:"protocol,omitempty"`
 }
+
+// Config are values of what a bundle lets its user configure, by name.
+type Config map[string][]string
 
 // Source is where a program comes from.
 type Source struct {

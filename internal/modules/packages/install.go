@@ -15,28 +15,28 @@ import (
 )
 
 type installIn struct {
-	ID          string              `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
-	Source      string              `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, mcpb:path, binary:path, folder:path, archive:path or url:https://HOST/PATH; mcpb, binary and archive also take an https address" default:"command" max:"4096" names:"code"`
-	Command     string              `json:"command,omitempty" doc:"the program; may be missing if the package names it; of a package with several programs the name of one" max:"4096"`
-	Args        []string            `json:"args,omitempty" doc:"its arguments"`
-	Env         map[string]string   `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
-	Config      map[string][]string `json:"config,omitempty" doc:"values of what a bundle lets its user configure; sensitive ones refer to a secret: ${secret:NAME}"`
-	Headers     map[string]string   `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
-	PassHeaders []string            `json:"pass_headers,omitempty" doc:"headers of a client's request that go on to a remote server with it"`
-	Login       string              `json:"login,omitempty" doc:"whose login is used at a remote server that requires one; shared, the default: one that an administrator makes; principal: each caller's own" enum:"shared,principal"`
-	OAuth       packages.OAuth      `json:"oauth,omitzero" doc:"how this host identifies itself to the authorization server of a remote server; left out, it registers itself"`
-	Start       string              `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
-	Results     string              `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
-	Instances   string              `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
-	Timeout     string              `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
-	Hints       bool                `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
-	NewTools    string              `json:"new_tools,omitempty" doc:"tools that its server adds later: ask leaves them out until an administrator approves them, allow offers them; default: ask" enum:"ask,allow"`
-	Actions     []actionDef         `json:"actions,omitempty" doc:"what administrators can do with it besides calling its tools" max:"50"`
-	Title       string              `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
-	Trust       bool                `json:"trust,omitempty" doc:"run it with the rights of this host's user, in no sandbox"`
-	Grants      packages.Grants     `json:"grants,omitzero" doc:"what it may use in its sandbox"`
-	Version     string              `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
-	Confirm     string              `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
+	ID          string            `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
+	Source      string            `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, mcpb:path, binary:path, folder:path, archive:path, openapi:path or url:https://HOST/PATH; mcpb, binary, archive and openapi also take an https address" default:"command" max:"4096" names:"code"`
+	Command     string            `json:"command,omitempty" doc:"the program; may be missing if the package names it; of a package with several programs the name of one" max:"4096"`
+	Args        []string          `json:"args,omitempty" doc:"its arguments"`
+	Env         map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
+	Config      packages.Config   `json:"config,omitempty" doc:"values of what a bundle lets its user configure; sensitive ones refer to a secret: ${secret:NAME}"`
+	Headers     map[string]string `json:"headers,omitempty" doc:"headers of requests to a remote server; a value may refer to a secret: Bearer ${secret:NAME}"`
+	PassHeaders []string          `json:"pass_headers,omitempty" doc:"headers of a client's request that go on to a remote server with it"`
+	Login       string            `json:"login,omitempty" doc:"whose login is used at a remote server that requires one; shared, the default: one that an administrator makes; principal: each caller's own" enum:"shared,principal"`
+	OAuth       packages.OAuth    `json:"oauth,omitzero" doc:"how this host identifies itself to the authorization server of a remote server; left out, it registers itself"`
+	Start       string            `json:"start,omitempty" doc:"demand: at the first call; always: with this host" enum:"demand,always" default:"demand"`
+	Results     string            `json:"results,omitempty" doc:"text: omit structured content and output schemas, for clients that give models one half of a result" enum:"text"`
+	Instances   string            `json:"instances,omitempty" doc:"whom one instance of its server serves; auto: callers that can answer questions get instances of their own; shared: all callers, and the server can ask none; principal: one caller; session: one session" enum:"auto,shared,principal,session"`
+	Timeout     string            `json:"timeout,omitempty" doc:"time for one call, such as 30s; default: that of the host" max:"20"`
+	Hints       bool              `json:"trust_hints,omitempty" doc:"believe what the server says that its tools do"`
+	NewTools    string            `json:"new_tools,omitempty" doc:"tools that its server adds later: ask leaves them out until an administrator approves them, allow offers them; default: ask" enum:"ask,allow"`
+	Actions     []actionDef       `json:"actions,omitempty" doc:"what administrators can do with it besides calling its tools" max:"50"`
+	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
+	Trust       bool              `json:"trust,omitempty" doc:"run it with the rights of this host's user, in no sandbox"`
+	Grants      packages.Grants   `json:"grants,omitzero" doc:"what it may use in its sandbox"`
+	Version     string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
+	Confirm     string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
 // installed is the result of a job that installed a package.
