@@ -65,7 +65,7 @@ var thirdParty = []triedServer{
 	{"py-time", "pypi:mcp-server-time", `get_current_time {"timezone":"Etc/UTC"}`, "Etc/UTC"},
 	{"py-fetch", "pypi:mcp-server-fetch", "", ""},
 	{"py-git", "uvx mcp-server-git", "", ""},
-	{"py-sqlite", "pypi:mcp-server-sqlite -- --db-path ${data}/a.db", `write_query {"query":"CREATE TABLE a(b)"}`, ""},
+	{"py-sqlite", "pypi:mcp-server-sqlite,mcp==1.9.4 -- --db-path ${data}/a.db", `write_query {"query":"CREATE TABLE a(b)"}`, ""},
 	{"py-calculator", "pypi:mcp-server-calculator", `calculate {"expression":"6*7"}`, "42"},
 	{"py-duckdb", "pypi:mcp-server-motherduck", "", ""},
 	{"py-excel", "pypi:excel-mcp-server -- stdio", `create_workbook {"filepath":"${data}/a.xlsx"}`, "a.xlsx"},

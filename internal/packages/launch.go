@@ -73,11 +73,11 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
 		return nil, err
 	}
-	command, args, own, err := p.startCommand(r)
+	r, command, args, err := p.startCommand(r)
 	if err != nil {
 		return nil, err
 	}
-	env, hider, err := p.environment(r, own)
+	env, hider, err := p.environment(r)
 	if err != nil {
 		return nil, err
 	}
@@ -174,8 +174,7 @@ func Words(err error) string {
 
 // environment returns the environment of a server: the basic variables, a home that is
 // its data folder, and the variables of the record with their secrets.
-// own are variables that the program itself says.
-func (p *managedPackage) environment(r *Record, own map[string]string) (env []string, h secret.Hider, err error) {
+func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, err error) {
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	env = append(env, "HOME="+p.data())
 	if p.confines(r) {
@@ -188,15 +187,13 @@ func (p *managedPackage) environment(r *Record, own map[string]string) (env []st
 		env = a.aloneEnvironment()
 	}
 	env = append(env, "GATEHOUSE_PACKAGE_DATA="+p.data())
-	if len(r.Env)+len(own) == 0 {
+	if len(r.Env) == 0 {
 		return env, h, nil
 	}
 	expanded := map[string]string{}
-	maps.Copy(expanded, own)
 	for name, value := range r.Env {
 		expanded[name] = p.expand(r, value)
 	}
-	refersTo := maps.Clone(expanded) // fill may replace them
 	fill := p.manager.opts.Secrets
 	if fill == nil {
 		fill = noSecrets
@@ -208,7 +205,7 @@ func (p *managedPackage) environment(r *Record, own map[string]string) (env []st
 	var hidden []secret.Text
 	for _, name := range slices.Sorted(maps.Keys(filled)) {
 		env = append(env, name+"="+filled[name].Reveal())
-		if refers, _ := secret.Names(refersTo[name]); len(refers) > 0 {
+		if refers, _ := secret.Names(r.Env[name]); len(refers) > 0 {
 			hidden = append(hidden, filled[name])
 		}
 	}
@@ -231,22 +228,34 @@ func (p *managedPackage) expand(r *Record, text string) string {
 	return strings.NewReplacer("${data}", p.data(), "${program}", r.program(p.folder())).Replace(text)
 }
 
-// startCommand returns the program to start, its arguments, and the variables that the program itself says.
-func (p *managedPackage) startCommand(r *Record) (command string, args []string, env map[string]string, err error) {
+// startCommand returns the program to start and its arguments, and the record with the variables that the program itself
+// says.
+func (p *managedPackage) startCommand(r *Record) (with *Record, command string, args []string, err error) {
 	for _, a := range r.Args {
 		args = append(args, p.expand(r, a))
 	}
 	command = p.expand(r, r.Command)
 	if first, own, err := p.ownProgram(r); own {
-		return first.command, append(first.args, args...), first.env, err
+		return r.withVariables(first.env), first.command, append(first.args, args...), err
 	}
 	if local, ok := strings.CutPrefix(command, "./"); ok && r.Program != "" {
 		if !filepath.IsLocal(local) {
-			return "", nil, nil, invalid("command %q leads out of the program's folder", r.Command)
+			return nil, "", nil, invalid("command %q leads out of the program's folder", r.Command)
 		}
 		command = filepath.Join(r.program(p.folder()), local)
 	}
-	return command, args, nil, nil
+	return r, command, args, nil
+}
+
+// withVariables returns the record with further variables, which do not replace its own.
+func (r *Record) withVariables(env map[string]string) *Record {
+	if len(env) == 0 {
+		return r
+	}
+	with := *r
+	with.Env = maps.Clone(env)
+	maps.Copy(with.Env, r.Env)
+	return &with
 }
 
 // starting is a program, its first arguments and its variables.
