@@ -127,7 +127,7 @@ func generated(s source) bool { return ast.IsGenerated(s.ast) }
 var platformFolders = []string{
 	"internal/files/filelock", "internal/files/fusemount", "internal/exec", "internal/sandbox",
 	"internal/access/identity", "internal/server/daemon", "internal/server/socket",
-	"internal/server/httpserver/hangup",
+	"internal/server/httpserver/hangup", "cmd/gatehouse",
 }
 
 var platformFile = regexp.MustCompile(
