@@ -70,7 +70,7 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	for _, who := range []*tenant{admin, eve} {
 		v, _ := who.readPublic("default", at)
 		m, _ := v.(map[string]any)
-		if m["title"] != "A test server" || m["state"] != "installed" || m["tools"] != 14.0 {
+		if m["title"] != "A test server" || m["state"] != "installed" || m["tools"] != 15.0 {
 			t.Errorf("shown as %v", v)
 		}
 	}

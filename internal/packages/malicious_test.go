@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/packages/packagestest"
 	"gatehouse/tool"
 )
 
@@ -122,14 +123,21 @@ func ownAddress(t *testing.T) string {
 	return ""
 }
 
+// attacker is a server that also lists its tools that attack.
+func attacker(t *testing.T, id, how string) Record {
+	r := server(t, id, how)
+	r.Env[packagestest.ListAttacks] = "1"
+	return r
+}
+
 // A package in a sandbox reaches nothing of the host and no network, in whichever way it tries, and its log says what it
 // tried. A trusted one reaches each, so that the attempts are real.
 //
 //redteam:attack A package runs in a sandbox: it reads the host's files and calls out in eight ways
 func TestAConfinedPackageReachesNothing(t *testing.T) {
 	h := confined(t, Options{})
-	h.install(server(t, "evil", "good"))
-	free := server(t, "free", "good")
+	h.install(attacker(t, "evil", "good"))
+	free := attacker(t, "free", "good")
 	free.Confinement = Trusted
 	h.install(free)
 	all := targets(t)
@@ -167,7 +175,7 @@ func TestAConfinedPackageHarmsNoOther(t *testing.T) {
 		"neighbour": "good", "big": "good", "wrong": "wrongids", "flooding": "flood", "forking": "good", "nagging": "good",
 		"mute": "deaf",
 	} {
-		r := server(t, id, how)
+		r := attacker(t, id, how)
 		if id == "forking" {
 			r.Grants.Processes = 64
 		}
@@ -272,7 +280,7 @@ func TestWithoutSandboxesOnlyTrustedPackagesRun(t *testing.T) {
 // Grants that change stop the instance, and the next one has what is granted then.
 func TestChangedGrantsRestartTheInstance(t *testing.T) {
 	h := confined(t, Options{})
-	h.install(server(t, "one", "good"))
+	h.install(attacker(t, "one", "good"))
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

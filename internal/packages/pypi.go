@@ -155,7 +155,7 @@ func (p *managedPackage) pypiByPip(ctx context.Context, r *Record, dir string, l
 // pypiHosts are the hosts of the index that uv or pip use.
 func pypiHosts(context.Context) (hosts []string, err error) {
 	for _, name := range []string{"UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"} {
-		for _, one := range strings.Fields(os.Getenv(name)) {
+		for one := range strings.FieldsSeq(os.Getenv(name)) {
 			if u, err := url.Parse(one); err == nil && u.Host != "" {
 				hosts = append(hosts, u.Host)
 			}

@@ -54,7 +54,7 @@ func appendTerm(all []string, word string) []string {
 // stopWords say nothing about what a tool does.
 var stopWords = func() map[string]bool {
 	words := map[string]bool{}
-	for _, w := range strings.Fields(`a an and any are as at be been but by can could do does for from get gets give
+	for w := range strings.FieldsSeq(`a an and any are as at be been but by can could do does for from get gets give
 		given has have how i if in into is it its like me my need needs of on or our out should so some that the their
 		them then there these this those to tool tools up us use used uses using want was we what when where which who
 		will with would you your please something thing things`) {
@@ -68,7 +68,7 @@ var relatedTo = func() map[string][]string {
 	related := map[string][]string{}
 	for line := range strings.Lines(groups) {
 		var stems []string
-		for _, w := range strings.Fields(line) {
+		for w := range strings.FieldsSeq(line) {
 			stems = append(stems, english.Stem(w, false))
 		}
 		for _, a := range stems {

@@ -157,8 +157,9 @@ func splitLines(language string, text []byte) []line {
 
 // pageNumber returns the number of a line as package extract writes it before each page.
 func pageNumber(b []byte) (n int) {
-	b, ok := bytes.CutPrefix(b, []byte("[page "))
-	if b, ok = bytes.CutSuffix(b, []byte("]")); !ok || len(b) == 0 || len(b) > 6 {
+	b, begins := bytes.CutPrefix(b, []byte("[page "))
+	b, ends := bytes.CutSuffix(b, []byte("]"))
+	if !begins || !ends || len(b) == 0 || len(b) > 6 {
 		return 0
 	}
 	for _, c := range b {

@@ -22,7 +22,6 @@ type vectors struct {
 	ids      []int64 // of the chunks, ascending
 	data     []int8
 	scale    []float32
-	used     int64
 }
 
 // maxLoaded is the number of collections whose vectors are kept in memory.

@@ -28,9 +28,6 @@ type knowledge struct {
 	converting chan struct{} // holds one value while a document is converted
 }
 
-// defaultCollection is the collection of calls that name none.
-const defaultCollection = "documents"
-
 // ingestTimeout is the limit of one ingest.
 const ingestTimeout = 6 * time.Hour
 

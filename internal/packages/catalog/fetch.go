@@ -83,7 +83,3 @@ func (c *Catalog) fetch(ctx context.Context, address string) ([]byte, error) {
 
 // joinURL appends a path to a base address.
 func joinURL(base, path string) string { return strings.TrimRight(base, "/") + path }
-
-func replaceVariable(text, name, value string) string {
-	return strings.ReplaceAll(text, "{"+name+"}", value)
-}

@@ -190,11 +190,12 @@ func (p *Package) source(run packages.ImageRun) (s packages.Source, err error) {
 	case NPM:
 		return packages.ParseSource(packages.NPM + ":" + p.Name + version("@"))
 	case PyPI:
-		from := p.Name + version("==")
+		var from strings.Builder
+		from.WriteString(p.Name + version("=="))
 		for _, also := range run.With {
-			from += "," + also
+			from.WriteString("," + also)
 		}
-		return packages.ParseSource(packages.PyPI + ":" + from)
+		return packages.ParseSource(packages.PyPI + ":" + from.String())
 	case crateType:
 		return packages.ParseSource(packages.Crate + ":" + p.Name + version("@"))
 	case bundleType:

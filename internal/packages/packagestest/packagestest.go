@@ -217,6 +217,9 @@ const basicTools = `{"name":"echo","title":"Echo","description":"Says it again."
 	`{"name":"keep","description":"Writes a file into the working folder.","inputSchema":{"type":"object"}},` +
 	`{"name":"where","description":"Says where it is.","inputSchema":{"type":"object"}}`
 
+// ListAttacks is a variable of the environment; if it is set, the tools that attack are listed.
+const ListAttacks = "GATEHOUSE_TEST_LIST_ATTACKS"
+
 const grownTool = `,{"name":"grown","inputSchema":{"type":"object"}}`
 
 const echoText = `"Says it again."`
@@ -274,7 +277,11 @@ func (s *server) list(r request) {
 	case r.Params.Cursor == "":
 		s.result(r.ID, `{"tools":[`+tools+`],"nextCursor":"2"}`)
 	default:
-		s.result(r.ID, `{"tools":[{"name":"second-page","inputSchema":{"type":"object"}}]}`)
+		more := ""
+		if os.Getenv(ListAttacks) != "" {
+			more = `,{"name":"attack","inputSchema":{"type":"object"}},{"name":"nag","inputSchema":{"type":"object"}}`
+		}
+		s.result(r.ID, `{"tools":[{"name":"second-page","inputSchema":{"type":"object"}}`+more+`]}`)
 	}
 }
 

@@ -328,7 +328,7 @@ func (t *Transport) requireLogin(now Saved, challenge map[string]string, more bo
 	t.mu.Unlock()
 	e := &LoginRequiredError{Resource: t.Resource, Why: why}
 	if more {
-		for _, s := range strings.Fields(challenge["scope"]) {
+		for s := range strings.FieldsSeq(challenge["scope"]) {
 			if !slices.Contains(now.Scopes, s) {
 				e.Scopes = append(e.Scopes, s)
 			}
