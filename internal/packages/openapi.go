@@ -2,6 +2,7 @@ package packages
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -75,7 +76,7 @@ func readDocument(from io.Reader) ([]byte, error) {
 func downloadDocument(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, documentTimeout)
 	defer cancel()
-	address, _, _ = strings.Cut(address, "#")
+	address, fragment, _ := strings.Cut(address, "#")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, err
@@ -95,7 +96,15 @@ func downloadDocument(ctx context.Context, address string) ([]byte, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s answered %d", req.URL.Host, resp.StatusCode)
 	}
-	return readDocument(resp.Body)
+	text, err := readDocument(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	got := fmt.Sprintf("%x", sha256.Sum256(text))
+	if want := strings.TrimPrefix(fragment, "sha256="); want != "" && want != got {
+		return nil, fmt.Errorf("the document has the SHA-256 %s, and %s was asked for; nothing was changed", got, want)
+	}
+	return text, nil
 }
 
 // parseDocument makes the tools of a document, by the arguments and the variables of a record.
