@@ -3,9 +3,11 @@
 //
 // A package is a record of what is started and where it came from, a folder
 // with its program, and a folder of its own data. Its server is a child of
-// this host that speaks MCP over its standard input and output. What the
-// server says is not trusted: names, schemas and sizes are limited, its hints
-// about what a tool does are dropped, and its answers are passed on unchanged.
+// this host, in a sandbox unless the package is trusted, or a server at an
+// address. What the server says is not trusted: names, schemas and sizes are
+// limited, tools that differ from what was approved are left out, and hints
+// about what a tool does are believed only if the record says so. Answers are
+// passed on unchanged.
 //
 // One host at a time runs the packages of a folder. The module packages and
 // app import it. Begin with Manager, in packages.go.
