@@ -176,8 +176,7 @@ func programsFor(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = stdio ] && exec '%s' --stdio\n", fixture)
-	if err := os.WriteFile(filepath.Join(bin, "github-mcp-server"), []byte(script), 0o755); err != nil {
+	if err := os.Rename(fixture, filepath.Join(bin, "github-mcp-server")); err != nil {
 		t.Fatal(err)
 	}
 	return bin

@@ -40,6 +40,7 @@ func main() {
 	flag.BoolVar(&f.stdio, "stdio", false, "serve lines on standard input and output")
 	flag.StringVar(&f.token, "auth-token", "", "serve only those who bring this `TOKEN`")
 	flag.Parse()
+	f.stdio = f.stdio || flag.Arg(0) == "stdio" // as servers are often started
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, f); err != nil {
@@ -50,7 +51,7 @@ func main() {
 
 func run(ctx context.Context, f flags) (err error) {
 	if f == (flags{}) {
-		return errors.New("no door: say --http, --tcp, --unix or --stdio")
+		return errors.New("no listener: give --http, --tcp, --unix or --stdio")
 	}
 	options := []gatehouse.Option{
 		gatehouse.WithModules(),
