@@ -3,6 +3,7 @@ package packages
 import (
 	"context"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -43,12 +44,18 @@ func (p *managedPackage) runStep(ctx context.Context, r *Record, s BuildStep, li
 	return exit, p.journal.tail(since, lines), err
 }
 
-// runFreeStep runs a step as the user of the host.
+// runFreeStep runs a step as the user of the host, with a folder for temporary files that is removed afterwards.
 func runFreeStep(ctx context.Context, s BuildStep, output io.Writer) (exit int, err error) {
+	temporary, err := os.MkdirTemp("", "gatehouse-step-*")
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(temporary)
+	env := append(proc.BaseEnv(), "TMPDIR="+temporary, "TMP="+temporary, "TEMP="+temporary)
 	child, err := proc.Start(ctx, proc.Spec{
-		Path: s.Path, Args: s.Args, Dir: s.Dir, Env: append(proc.BaseEnv(), s.Env...),
+		Path: s.Path, Args: s.Args, Dir: s.Dir, Env: append(env, s.Env...),
 		Stdout: output, Stderr: output, Whole: true, Processes: maxProcesses,
-		Own: slices.Concat([]string{s.Dir}, s.Write), OwnReadOnly: s.Read,
+		Own: slices.Concat([]string{s.Dir, temporary}, s.Write), OwnReadOnly: s.Read,
 	})
 	if err != nil {
 		return 0, noStep(s.Path, err)
