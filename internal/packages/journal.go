@@ -176,11 +176,15 @@ func (j *journal) closeFiles() {
 // lineWriter splits a program's output into lines of the journal.
 type lineWriter struct {
 	journal *journal
-	buf     []byte
+
+	mu  sync.Mutex // both outputs of a program may be written to it at once
+	buf []byte
 }
 
 // Write implements io.Writer.
 func (w *lineWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	n := len(p)
 	for len(p) > 0 {
 		line, rest, ended := bytes.Cut(p, []byte{'\n'})
@@ -196,6 +200,8 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 
 // Flush writes an incomplete last line.
 func (w *lineWriter) Flush() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if len(w.buf) > 0 {
 		w.journal.writeLine(string(w.buf))
 		w.buf = w.buf[:0]

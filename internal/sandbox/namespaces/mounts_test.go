@@ -43,15 +43,15 @@ func runIn(t *testing.T, spec sandbox.Spec, script string) string {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	var out bytes.Buffer
-	p, err := s.Exec(ctx, sandbox.Command{Argv: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
+	var out, errs bytes.Buffer // each is written by a goroutine of its own
+	p, err := s.Exec(ctx, sandbox.Command{Argv: []string{"sh", "-c", script}, Stdout: &out, Stderr: &errs})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	return out.String()
+	return out.String() + errs.String()
 }
 
 // What is made in a folder of the host belongs to the owner of the folder; one that is for reading cannot be written,
