@@ -274,7 +274,10 @@ func TestEveryOperationCanBeCalled(t *testing.T) {
 				t.Errorf("%d tools of %d operations; left out: %q", len(api.Tools), len(s.routes), api.Left)
 			}
 			seen := map[string]bool{}
-			for _, one := range api.Tools {
+			for i, one := range api.Tools {
+				if testing.Short() && i%10 > 0 && len(api.Tools) > 100 {
+					continue // the rest is called in the long form
+				}
 				if len(one.Name) > longestName || plain(one.Name) != one.Name || seen[one.Name] {
 					t.Errorf("the name %q", one.Name)
 				}
