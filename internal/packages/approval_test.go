@@ -72,7 +72,7 @@ func TestAToolThatChangesIsQuarantinedAlone(t *testing.T) {
 	if _, err := h.Decide("up", nil, true, "", "me"); code(err) != "unchanged" {
 		t.Errorf("a refused definition waits again: %v", err)
 	}
-	// A further change is a new question, and nobody can approve what they have not seen.
+	// A further change is a new question, and an administrator can only approve what was shown.
 	if _, err := h.call("up", "rewrite", `{"text":"Third."}`); err != nil {
 		t.Fatal(err)
 	}

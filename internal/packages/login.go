@@ -508,7 +508,7 @@ func (p *managedPackage) loginChanged(ctx context.Context, of string) error {
 	return nil
 }
 
-// recallLogin remembers that the server required a login when the package was installed, if nobody
+// recallLogin remembers that the server required a login when the package was installed, if no user
 // has logged in since. No other goroutine uses the package yet.
 func (p *managedPackage) recallLogin() {
 	if !p.rec.AsksLogin || p.manager.opts.Logins == nil {

@@ -31,7 +31,7 @@ type Options struct {
 	// holds a folder for each package; private to its user
 	Folder  string
 	Records *state.Mount[map[string]Record] // what is installed, beyond the end of the host
-	// Logins keeps the logins at packages' servers; nil means that nobody can log in
+	// Logins keeps the logins at packages' servers; nil means that no user can log in
 	Logins *secret.Store
 	// Administrator reports whether a caller may log in for all callers; nil means no caller
 	Administrator func(tool.Caller) bool

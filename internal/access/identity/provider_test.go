@@ -80,7 +80,7 @@ func npmPackages(t *testing.T) (folder, node string) {
 	const top = "../../.."
 	folder = os.Getenv("GATEHOUSE_TEST_NPM")
 	if folder == "" {
-		pins, err := os.ReadFile(filepath.Join(top, "internal", "conformance", "npm", "package.json"))
+		pins, err := os.ReadFile(filepath.Join(top, "internal", "tests", "conformance", "npm", "package.json"))
 		if err != nil || !bytes.Contains(pins, []byte(`"oidc-provider"`)) {
 			t.Skipf("internal/tests/conformance/npm/package.json does not pin oidc-provider (%v)", err)
 		}

@@ -52,7 +52,7 @@ var ownMark = sync.OnceValue(func() uint64 {
 			return 0
 		}
 		return limit - 1
-	case limit <= markBit*2-1: // somebody has set a limit already
+	case limit <= markBit*2-1: // another limit is set already
 		return 0
 	}
 	return markBit | uint64(os.Getpid()&(1<<22-1))<<pidAt | uint64(start&(1<<22-1))<<startAt | space()<<spaceAt | depthMask
@@ -97,7 +97,7 @@ func hostLives(limit uint64) bool {
 	return start >= 0 && uint64(start&(1<<22-1)) == limit>>startAt&(1<<22-1)
 }
 
-// running are the keepers of this process. A keeper is started while starting is held for reading, so that whoever
+// running are the keepers of this process. A keeper is started while starting is held for reading, so that the code that
 // holds it for writing knows them all.
 var (
 	starting sync.RWMutex

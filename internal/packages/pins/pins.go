@@ -150,7 +150,7 @@ func (p *Pins) Refusal(kind, name, hash string) (Pin, bool) {
 // States of an entry that a server lists.
 const (
 	Approved = "approved" // it is as it was approved
-	New      = "new"      // nobody has approved it
+	New      = "new"      // no administrator has approved it
 	Changed  = "changed"  // another definition was approved
 	Refused  = "refused"  // a person has refused this definition
 )

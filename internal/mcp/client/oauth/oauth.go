@@ -89,7 +89,7 @@ type Saved struct {
 type LoginRequiredError struct {
 	Resource string
 	Scopes   []string // that the server requires and the present login does not have
-	Why      string   // "" if nobody has logged in yet
+	Why      string   // "" if no user has logged in yet
 }
 
 func (e *LoginRequiredError) Error() string {
