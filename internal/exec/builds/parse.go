@@ -1,0 +1,275 @@
+package builds
+
+import (
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Problem is an error or a warning in the output of a build.
+type Problem struct {
+	File     string `json:"file"`
+	Line     int    `json:"line"`
+	Column   int    `json:"column,omitempty"`
+	Severity string `json:"severity"` // error or warning
+	Message  string `json:"message"`
+	LogLine  int    `json:"log_line"`          // in the output, from 1
+	Excerpt  string `json:"excerpt,omitempty"` // the line of the file
+}
+
+// MaxProblems is how many problems of one output are kept.
+const MaxProblems = 500
+
+// Parse finds the problems in the output of a build, each place once, in their order. It knows the forms of compilers,
+// linters and test runners and not which of them ran, because one build runs several. Names of files below dir become
+// relative to it. Output of other forms is ignored.
+func Parse(output, dir string) []Problem {
+	p := &parser{dir: strings.TrimSuffix(filepath.ToSlash(dir), "/"), seen: map[string]bool{}}
+	for line := range strings.Lines(output) {
+		p.n++
+		p.line(withoutPrefix(strings.TrimRight(ansi.ReplaceAllString(line, ""), "\r\n")))
+	}
+	p.flushTrace()
+	if len(p.found) == 0 {
+		p.found = append(p.found, p.fallback...)
+	}
+	return p.found
+}
+
+var ansi = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
+
+type parser struct {
+	dir      string
+	n        int // lines read
+	found    []Problem
+	fallback []Problem // used if nothing else was found: the consequences of errors
+	seen     map[string]bool
+
+	header   string    // the latest line that begins a message whose place follows
+	severity string    // of that
+	bundler  string    // the severity of a message of a bundler, whose place follows; "" if none does
+	section  string    // the file that the following lines are about, for linters
+	trace    []Problem // frames of a stack trace, in the order in which they are to be preferred
+	last     string    // the latest message of an exception
+	maker    []string  // the directories that make has entered
+}
+
+const pathPart = `((?:[A-Za-z]:)?[^\s:()'"<>|*?\[\]]+)`
+
+var (
+	gnu       = regexp.MustCompile(`^(?:vet: |\[ERROR\] |ERROR: |error: |#\d+ [\d.]+ )?\s*((?:[A-Za-z]:)?[^\s:()'"<>|]*[^\s:()'"<>|/.\d][^\s:()'"<>|]*):(\d+)(?::(\d+))?(?:-\d+(?::\d+)?)?:\s*(.*)$`)
+	tscPlain  = regexp.MustCompile(`^\s*` + `([^\s()][^()]*)\((\d+),(\d+)\):\s+(error|warning)\s+(.*)$`)
+	tscPretty = regexp.MustCompile(`^\s*` + pathPart + `:(\d+):(\d+) - (error|warning)\s+(.*)$`)
+	rustHead  = regexp.MustCompile(`^(error|warning|note|help)(?:\[[A-Za-z0-9_:]+\])?: (.*)$`)
+	rustPlace = regexp.MustCompile(`^\s*-->\s+` + pathPart + `:(\d+):(\d+)`)
+	rustPanic = regexp.MustCompile(`^thread '.*?'(?: \(\d+\))? panicked at (?:'.*', )?` + pathPart + `:(\d+):(\d+)`)
+	maven     = regexp.MustCompile(`^\[(ERROR|WARNING)\]\s+` + pathPart + `:\[(\d+),(\d+)\]\s*(.*)$`)
+	mavenPOM  = regexp.MustCompile(`@\s*(?:line (\d+), column (\d+)|.*?,\s*(\S+), line (\d+), column (\d+))`)
+	javaFrame = regexp.MustCompile(`^(?:\[ERROR\]\s+)?\s*at (?:[\w.$/@<>-]+/)?([\w.$<>]+)\.([\w$<>]+)\(([\w$]+\.(?:java|kt|scala|groovy)):(\d+)\)`)
+	kotlin    = regexp.MustCompile(`^(e|w): (?:file://)?` + pathPart + `(?:: \((\d+), (\d+)\)|:(\d+):(\d+)):?\s*(.*)$`)
+	gradle    = regexp.MustCompile(`^(?:Build file|Script|Settings file) '([^']+)' line: (\d+)`)
+	pyFrame   = regexp.MustCompile(`^(?:E\s+)?\s*File "([^"<>]+)", line (\d+)`)
+	pyPlace   = regexp.MustCompile(`^` + `([^\s:]+\.pyx?):(\d+): ?(.*)$`)
+	pyFixture = regexp.MustCompile(`^file (\S+\.py), line (\d+)$`)
+	pyError   = regexp.MustCompile(`^(?:E\s+)?((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Warning|Interrupt|Failed|Exit)\b.*)$`)
+	goFrame   = regexp.MustCompile(`^\t(\S+\.go):(\d+)(?: \+0x[0-9a-f]+)?$`)
+	goTest    = regexp.MustCompile(`^\s+(\S+_test\.go|\S+\.go):(\d+): (.*)$`)
+	jsFrame   = regexp.MustCompile(`^\s*at (?:.*? \()?(?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)?[,;]?\s*\{?$`)
+	tapFrame  = regexp.MustCompile(`^\s+[\w.<>\[\] ]+ \((?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)$`)
+	jsPlace   = regexp.MustCompile(`^(?:file://)?((?:[A-Za-z]:)?[^\s:()]+\.[cm]?[jt]sx?):(\d+)$`)
+	jsSyntax  = regexp.MustCompile(`SyntaxError: (?:file://)?([^\s:]+\.[cm]?[jt]sx?): (.*) \((\d+):(\d+)\)`)
+	lint      = regexp.MustCompile(`^\s+(\d+):(\d+)\s+(error|warning|✖|⚠)\s+(.*)$`)
+	lintFile  = regexp.MustCompile(`^(\S*[^\s:]+\.\w+)$`)
+	makeFail  = regexp.MustCompile(`^\S*make(?:\[\d+\])?: \*\*\* \[(?:([^\s:\]]+):(\d+): )?(.*)\] Error \d+`)
+	makeStop  = regexp.MustCompile(`^([^\s:]+):(\d+): \*\*\* (.*)$`)
+	makeDir   = regexp.MustCompile(`make\[\d+\]: (Entering|Leaving) directory [` + "`" + `'](.*)'$`)
+	severityR = regexp.MustCompile(`(?i)^\s*(?:fatal |internal compiler )?(error|warning|note|info|remark|help|hint|required from|in instantiation of|candidate)\b[^:]*:?\s*`)
+)
+
+// line takes one line of the output.
+func (p *parser) line(s string) {
+	if m := bundlerHead.FindStringSubmatch(s); m != nil && !strings.HasPrefix(s, "[") {
+		p.bundler, p.header = severityOf(m[1]), m[2]
+		return
+	}
+	if p.structured(s) || p.compiler(s) || p.testRunner(s) || p.more(s) {
+		return
+	}
+	if m := pyError.FindStringSubmatch(s); m != nil {
+		p.last = m[1]
+	}
+	if p.endsTrace(s) {
+		p.flushTrace()
+	}
+	if m := gnu.FindStringSubmatch(s); m != nil {
+		p.gnu(m)
+	}
+}
+
+// structured takes the forms that cannot be mistaken for others.
+func (p *parser) structured(s string) bool {
+	switch {
+	case makeDir.MatchString(s):
+		m := makeDir.FindStringSubmatch(s)
+		if m[1] == "Entering" {
+			p.maker = append(p.maker, m[2])
+		} else if len(p.maker) > 0 {
+			p.maker = p.maker[:len(p.maker)-1]
+		}
+	case makeFail.MatchString(s):
+		if m := makeFail.FindStringSubmatch(s); m[1] != "" {
+			p.fallback = append(p.fallback, Problem{File: p.name(m[1]), Line: number(m[2]), Severity: "error",
+				Message: "the recipe of " + m[3] + " failed", LogLine: p.n})
+		}
+	case makeStop.MatchString(s):
+		m := makeStop.FindStringSubmatch(s)
+		p.add(m[1], m[2], "", "error", m[3])
+	case maven.MatchString(s):
+		m := maven.FindStringSubmatch(s)
+		p.add(m[2], m[3], m[4], severityOf(m[1]), m[5])
+	case strings.HasPrefix(s, "[ERROR]") && mavenPOM.MatchString(s) && strings.Contains(strings.ToLower(s), "pom"):
+		m := mavenPOM.FindStringSubmatch(s)
+		if m[3] != "" {
+			p.add(m[3], m[4], m[5], "error", strings.TrimPrefix(s, "[ERROR] "))
+		} else {
+			p.add("pom.xml", m[1], m[2], "error", strings.TrimPrefix(s, "[ERROR] "))
+		}
+	case tscPretty.MatchString(s):
+		m := tscPretty.FindStringSubmatch(s)
+		p.add(m[1], m[2], m[3], m[4], m[5])
+	case tscPlain.MatchString(s):
+		m := tscPlain.FindStringSubmatch(s)
+		p.add(m[1], m[2], m[3], m[4], m[5])
+	case kotlin.MatchString(s):
+		m := kotlin.FindStringSubmatch(s)
+		p.add(m[2], m[3]+m[5], m[4]+m[6], map[string]string{"e": "error", "w": "warning"}[m[1]], m[7])
+	case gradle.MatchString(s):
+		m := gradle.FindStringSubmatch(s)
+		p.add(m[1], m[2], "", "error", "the build script failed")
+	case jsSyntax.MatchString(s):
+		m := jsSyntax.FindStringSubmatch(s)
+		p.trace = nil
+		p.add(m[1], m[3], m[4], "error", m[2])
+	default:
+		return false
+	}
+	return true
+}
+
+// compiler takes the forms whose message and place are on different lines.
+func (p *parser) compiler(s string) bool {
+	if m := rustHead.FindStringSubmatch(s); m != nil {
+		p.severity, p.header = m[1], m[2]
+		return true
+	}
+	if m := rustPlace.FindStringSubmatch(s); m != nil {
+		if p.severity == "error" || p.severity == "warning" {
+			p.add(m[1], m[2], m[3], p.severity, p.header)
+		}
+		p.severity = ""
+		return true
+	}
+	if m := rustPanic.FindStringSubmatch(s); m != nil {
+		p.add(m[1], m[2], m[3], "error", "panicked")
+		return true
+	}
+	if m := lint.FindStringSubmatch(s); m != nil && p.section != "" {
+		severity := "error"
+		if m[3] == "warning" || m[3] == "⚠" {
+			severity = "warning"
+		}
+		p.add(p.section, m[1], m[2], severity, m[4])
+		return true
+	}
+	if m := lintFile.FindStringSubmatch(s); m != nil && strings.ContainsAny(m[1], "/\\.") {
+		p.section = m[1]
+		return true
+	}
+	return false
+}
+
+// gnu takes a line of the form file:line:column: message.
+func (p *parser) gnu(m []string) {
+	severity, message := "error", m[4]
+	if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "//") || number(m[2]) == 0 {
+		return
+	}
+	if k := severityR.FindStringSubmatch(message); k != nil {
+		switch word := strings.ToLower(k[1]); word {
+		case "error", "warning":
+			severity, message = word, message[len(k[0]):]
+		default:
+			return
+		}
+	} else if !looksLikeFile(m[1]) || message == "" {
+		return
+	}
+	if strings.HasPrefix(message, "In function") || strings.HasPrefix(message, "from ") {
+		return
+	}
+	p.add(m[1], m[2], m[3], severity, message)
+}
+
+// looksLikeFile reports whether a word without further sign names a file: it has an extension or a slash.
+func looksLikeFile(s string) bool {
+	ext := filepath.Ext(s)
+	return len(ext) > 1 && len(ext) < 8 && strings.Trim(ext[1:], "0123456789") != "" && !strings.Contains(s, "@") ||
+		strings.HasSuffix(s, "Makefile") || strings.HasSuffix(s, "Dockerfile")
+}
+
+func severityOf(word string) string {
+	if strings.EqualFold(word, "warning") {
+		return "warning"
+	}
+	return "error"
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// name returns a file as the problem names it.
+func (p *parser) name(file string) string {
+	file = strings.ReplaceAll(file, "\\", "/")
+	file = strings.TrimPrefix(file, "./")
+	if len(p.maker) > 0 && !strings.HasPrefix(file, "/") {
+		file = p.maker[len(p.maker)-1] + "/" + file
+	}
+	if rest, ok := strings.CutPrefix(file, p.dir+"/"); ok && p.dir != "" {
+		file = rest
+	}
+	return file
+}
+
+func (p *parser) problem(file, line, column, severity, message string) Problem {
+	return Problem{
+		File: p.name(file), Line: number(line), Column: number(column), Severity: severity,
+		Message: cut(strings.TrimSpace(message), 500), LogLine: p.n,
+	}
+}
+
+func (p *parser) add(file, line, column, severity, message string) {
+	p.keep(p.problem(file, line, column, severity, message))
+}
+
+// keep adds a problem unless the place is known.
+func (p *parser) keep(x Problem) {
+	key := x.File + ":" + strconv.Itoa(x.Line) + x.Severity
+	if p.seen[key] || len(p.found) >= MaxProblems || x.Line == 0 {
+		return
+	}
+	p.seen[key] = true
+	p.found = append(p.found, x)
+}
+
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most], "") + "…"
+	}
+	return s
+}
