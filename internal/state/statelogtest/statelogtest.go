@@ -136,6 +136,8 @@ func hears(t *testing.T, o Options) {
 	l := o.Make(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	var writing sync.WaitGroup
+	defer writing.Wait() // a change is heard of before its writer is told
 	add(t, l, "/m", 0, object())
 	var v any
 	var revision uint64
@@ -150,13 +152,13 @@ func hears(t *testing.T, o Options) {
 		}
 		if first { // from here on another process changes it
 			first = false
-			go func() {
+			writing.Go(func() {
 				for i := range uint64(19) {
 					if _, err := l.Append(ctx, "/m", i+1, set(fmt.Sprint("k", i), "v")); err != nil {
 						t.Error(err)
 					}
 				}
-			}()
+			})
 		}
 	}
 	if revision != 20 || len(v.(map[string]any)) != 19 {

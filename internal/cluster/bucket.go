@@ -1,0 +1,291 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// membersBucket holds the nodes.
+const membersBucket = "members"
+
+// Record is one record of a bucket. Its revision is that of the bucket when it was written.
+type Record struct {
+	Key      string
+	Value    []byte
+	Revision uint64
+	Deleted  bool      // only in Watch
+	At       time.Time // by the clock of the bucket's leader
+}
+
+// BucketOptions configures a bucket when it is made.
+type BucketOptions struct {
+	History int           // versions of each record that are kept; 0 means 1
+	MaxSize int64         // of all records; 0 means no limit
+	TTL     time.Duration // after which a record is removed; 0 means never
+}
+
+// Bucket is a set of records that is replicated to most nodes before a change of it is confirmed. Get reads what
+// the bucket's leader has, which may be old for as long as a deposed leader does not know it: whatever must not
+// be decided twice is decided by Create, Update and Delete.
+type Bucket struct {
+	n    *Node
+	name string
+	kv   jetstream.KeyValue
+}
+
+func (n *Node) stream(bucket string) string { return "gatehouse-" + n.opts.Name + "-" + bucket }
+
+// Bucket opens a bucket, which it makes if it is missing.
+func (n *Node) Bucket(ctx context.Context, name string, o BucketOptions) (*Bucket, error) {
+	b, err := n.openBucket(ctx, name)
+	if !errors.Is(err, ErrNotFound) {
+		return b, err
+	}
+	s := n.stream(name)
+	_, err = n.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name:              "KV_" + s,
+		Subjects:          []string{"$KV." + s + ".>"},
+		MaxMsgsPerSubject: int64(max(o.History, 1)),
+		MaxBytes:          cmpMinus(o.MaxSize),
+		MaxAge:            o.TTL,
+		MaxMsgSize:        MaxMessage,
+		Discard:           jetstream.DiscardNew,
+		Storage:           jetstream.FileStorage,
+		Replicas:          n.replicas,
+		AllowRollup:       true,
+		DenyDelete:        true,
+		AllowDirect:       false, // a replica may be behind
+	})
+	if err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+		return nil, fmt.Errorf("make bucket %s: %w", name, err)
+	}
+	return n.openBucket(ctx, name)
+}
+
+func cmpMinus(size int64) int64 {
+	if size == 0 {
+		return -1
+	}
+	return size
+}
+
+// openBucket opens a bucket; ErrNotFound means that it is missing.
+func (n *Node) openBucket(ctx context.Context, name string) (*Bucket, error) {
+	n.mu.Lock()
+	b := n.buckets[name]
+	n.mu.Unlock()
+	if b != nil {
+		return b, nil
+	}
+	kv, err := n.js.KeyValue(ctx, n.stream(name))
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		return nil, fmt.Errorf("bucket %s: %w", name, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", name, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.buckets[name] == nil {
+		n.buckets[name] = &Bucket{n: n, name: name, kv: kv}
+	}
+	return n.buckets[name], nil
+}
+
+// readAgain is how long a read waits for the leader of its bucket before it asks again: a leader that died answers no
+// request that was sent to it, and the next one none that was sent before it was elected.
+const readAgain = time.Second
+
+// Get returns a record. It waits for the election of a leader until ctx is done.
+func (b *Bucket) Get(ctx context.Context, key string) (Record, error) {
+	once, cancel := context.WithTimeout(ctx, readAgain)
+	e, err := b.kv.Get(once, encodeKey(key))
+	cancel()
+	for err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) && !errors.Is(err, jetstream.ErrKeyDeleted) && ctx.Err() == nil {
+		once, cancel := context.WithTimeout(ctx, readAgain)
+		e, err = b.kv.Get(once, encodeKey(key))
+		cancel()
+	}
+	if err != nil {
+		return Record{}, b.readError(key, err)
+	}
+	return Record{Key: key, Value: e.Value(), Revision: e.Revision(), At: e.Created()}, nil
+}
+
+// Create writes a record that does not exist, and returns its revision.
+func (b *Bucket) Create(ctx context.Context, key string, value []byte) (uint64, error) {
+	revision, err := b.kv.Create(ctx, encodeKey(key), value)
+	return revision, b.writeError(key, err)
+}
+
+// Update writes a record whose revision is still the given one, and returns its new revision.
+func (b *Bucket) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
+	revision, err := b.kv.Update(ctx, encodeKey(key), value, revision)
+	return revision, b.writeError(key, err)
+}
+
+// Put writes a record whatever its revision is.
+func (b *Bucket) Put(ctx context.Context, key string, value []byte) (uint64, error) {
+	revision, err := b.kv.Put(ctx, encodeKey(key), value)
+	return revision, b.writeError(key, err)
+}
+
+// Delete removes a record whose revision is still the given one. A mark of it stays; see Purge.
+func (b *Bucket) Delete(ctx context.Context, key string, revision uint64) error {
+	return b.writeError(key, b.kv.Delete(ctx, encodeKey(key), jetstream.LastRevision(revision)))
+}
+
+// Purge removes a record whose revision is still the given one, with its history.
+func (b *Bucket) Purge(ctx context.Context, key string, revision uint64) error {
+	return b.writeError(key, b.kv.Purge(ctx, encodeKey(key), jetstream.LastRevision(revision)))
+}
+
+// Confirmed returns the record after it was replicated once more, unchanged: unlike Get it cannot be old. It costs
+// a write.
+func (b *Bucket) Confirmed(ctx context.Context, key string) (Record, error) {
+	for {
+		r, err := b.Get(ctx, key)
+		if err != nil {
+			return r, err
+		}
+		revision, err := b.Update(ctx, key, r.Value, r.Revision)
+		if err == nil {
+			r.Revision = revision
+			return r, nil
+		}
+		if !errors.Is(err, ErrConflict) {
+			return r, err
+		}
+	}
+}
+
+// List returns all records, in no order.
+func (b *Bucket) List(ctx context.Context) ([]Record, error) {
+	w, err := b.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, b.readError("*", err)
+	}
+	defer w.Stop()
+	var all []Record
+	for {
+		select {
+		case e, ok := <-w.Updates():
+			if !ok || e == nil {
+				return all, context.Cause(ctx)
+			}
+			all = append(all, record(e))
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Watch yields every record and then each change, until ctx is done. When this node was cut off it yields what
+// changed meanwhile, the newest version of each record at least.
+func (b *Bucket) Watch(ctx context.Context) iter.Seq[Record] {
+	return func(yield func(Record) bool) {
+		for ctx.Err() == nil {
+			if !b.watchOnce(ctx, yield) {
+				return
+			}
+			select { // the engine was away
+			case <-time.After(200 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+func (b *Bucket) watchOnce(ctx context.Context, yield func(Record) bool) (again bool) {
+	w, err := b.kv.WatchAll(ctx)
+	if err != nil {
+		return true
+	}
+	defer w.Stop()
+	for {
+		select {
+		case e, ok := <-w.Updates():
+			if !ok {
+				return true
+			}
+			if e != nil && !yield(record(e)) {
+				return false
+			}
+		case <-ctx.Done():
+			return false
+		}
+	}
+}
+
+func record(e jetstream.KeyValueEntry) Record {
+	return Record{
+		Key: decodeKey(e.Key()), Value: e.Value(), Revision: e.Revision(), At: e.Created(),
+		Deleted: e.Operation() != jetstream.KeyValuePut,
+	}
+}
+
+func (b *Bucket) readError(key string, err error) error {
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
+		err = ErrNotFound
+	}
+	return fmt.Errorf("read %s of %s: %w", key, b.name, err)
+}
+
+// writeError tells three cases apart: nothing was written because of another writer, nothing was written for
+// another reason, and a write whose end is not known.
+func (b *Bucket) writeError(key string, err error) error {
+	if err == nil {
+		return nil
+	}
+	api, explicit := errors.AsType[jetstream.JetStreamError](err)
+	switch {
+	case explicit && api.APIError() != nil && conflict(api.APIError().ErrorCode),
+		errors.Is(err, jetstream.ErrKeyExists), errors.Is(err, jetstream.ErrKeyRevisionMismatch):
+		err = fmt.Errorf("%w: %w", ErrConflict, err)
+	case explicit && api.APIError() != nil && api.APIError().ErrorCode != 0:
+		// the leader refused it
+	case errors.Is(err, jetstream.ErrNoStreamResponse), notSent(err), errors.Is(err, nats.ErrInvalidConnection):
+		err = fmt.Errorf("%w: %w", ErrNotRun, err)
+	default:
+		err = fmt.Errorf("%w: %w", ErrMayHaveRun, err)
+	}
+	return fmt.Errorf("write %s of %s: %w", key, b.name, err)
+}
+
+func conflict(c jetstream.ErrorCode) bool {
+	return c == jetstream.JSErrCodeStreamWrongLastSequence || c == jetstream.JSErrCodeStreamWrongLastSequenceConstant
+}
+
+// encodeKey writes a key with the characters that subjects may have: others as = and two hexadecimal digits.
+func encodeKey(key string) string {
+	out := make([]byte, 0, len(key))
+	for _, c := range []byte(key) {
+		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_' || c == '/' {
+			out = append(out, c)
+		} else {
+			out = fmt.Appendf(out, "=%02x", c)
+		}
+	}
+	return string(out)
+}
+
+func decodeKey(key string) string {
+	out := make([]byte, 0, len(key))
+	for i := 0; i < len(key); i++ {
+		var c byte
+		if key[i] == '=' && i+2 < len(key) {
+			if _, err := fmt.Sscanf(key[i+1:i+3], "%02x", &c); err == nil {
+				out, i = append(out, c), i+2
+				continue
+			}
+		}
+		out = append(out, key[i])
+	}
+	return string(out)
+}

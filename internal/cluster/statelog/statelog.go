@@ -1,0 +1,257 @@
+// Package statelog stores the durable mounts of the state tree in a cluster, so that all its nodes have the same.
+//
+// A mount is one record with its whole value and its revision. A change replaces the record by compare-and-set, so
+// that of two nodes that change the same revision one succeeds, and the other catches up. Nothing is decided by what
+// a node has read: an old value only means that its change is refused. The package imports cluster and state.
+package statelog
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/state"
+)
+
+// behind is how long a writer waits to hear who has written before it.
+const behind = 10 * time.Second
+
+// Log is a state.Log in a bucket of the cluster. It is safe for concurrent use.
+type Log struct {
+	bucket *cluster.Bucket
+	log    *slog.Logger
+	end    context.CancelFunc
+	done   chan struct{}
+
+	mu     sync.Mutex
+	mounts map[string]*mount
+}
+
+// mount is what this node knows of a mount.
+type mount struct {
+	value    any
+	revision uint64
+	record   uint64        // the revision of the record in its bucket; 0 if there is none
+	changed  chan struct{} // closed with the next change
+}
+
+// stored is a mount in its record.
+type stored struct {
+	Revision uint64 `json:"revision"`
+	Value    any    `json:"value"`
+}
+
+// Open opens the log in a bucket, which it makes if it is missing. The code that opened it closes it after the trees.
+func Open(ctx context.Context, n *cluster.Node, bucket string, log *slog.Logger) (*Log, error) {
+	b, err := n.Bucket(ctx, bucket, cluster.BucketOptions{})
+	if err != nil {
+		return nil, err
+	}
+	all, err := b.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l := &Log{bucket: b, log: log, done: make(chan struct{}), mounts: map[string]*mount{}}
+	for _, r := range all {
+		if err := l.take(r); err != nil {
+			return nil, err
+		}
+	}
+	life, end := context.WithCancel(context.Background())
+	l.end = end
+	go l.watch(life)
+	return l, nil
+}
+
+// Close stops following the bucket. Followers go on until their contexts end, and hear of nothing.
+func (l *Log) Close() error {
+	l.end()
+	<-l.done
+	return nil
+}
+
+func (l *Log) watch(ctx context.Context) {
+	defer close(l.done)
+	for r := range l.bucket.Watch(ctx) {
+		if err := l.take(r); err != nil {
+			l.log.Error("a mount of the cluster cannot be read", "mount", r.Key, "err", err)
+		}
+	}
+}
+
+// take makes a record what this node knows, unless it knows a later one.
+func (l *Log) take(r cluster.Record) error {
+	if r.Deleted {
+		return nil // records of mounts are never deleted
+	}
+	var s stored
+	d := json.NewDecoder(bytes.NewReader(r.Value))
+	d.UseNumber()
+	if err := d.Decode(&s); err != nil {
+		return fmt.Errorf("read the mount %s: %w", r.Key, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := l.mount(r.Key)
+	if r.Revision <= m.record {
+		return nil
+	}
+	m.value, m.revision, m.record = s.Value, s.Revision, r.Revision
+	close(m.changed)
+	m.changed = make(chan struct{})
+	return nil
+}
+
+// mount returns what is known of a mount. l.mu must be held.
+func (l *Log) mount(name string) *mount {
+	m := l.mounts[name]
+	if m == nil {
+		m = &mount{changed: make(chan struct{})}
+		l.mounts[name] = m
+	}
+	return m
+}
+
+func (l *Log) known(name string) mount {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return *l.mount(name)
+}
+
+// refresh reads a record of which a later version than the known one may exist.
+func (l *Log) refresh(ctx context.Context, name string) error {
+	r, err := l.bucket.Get(ctx, name)
+	if errors.Is(err, cluster.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return l.take(r)
+}
+
+// Append implements state.Log. A value that is larger than a message of the cluster is an ErrPatch. If most nodes
+// cannot be reached the error wraps cluster.ErrNotRun or cluster.ErrMayHaveRun.
+func (l *Log) Append(ctx context.Context, name string, expected uint64, p state.Patch) (uint64, error) {
+	if err := context.Cause(ctx); err != nil {
+		return 0, err
+	}
+	raw, err := p.MarshalJSON()
+	switch {
+	case len(p) == 0:
+		return 0, fmt.Errorf("%w: it is empty", state.ErrPatch)
+	case err != nil:
+		return 0, err
+	case len(raw) > state.MaxPatch:
+		return 0, fmt.Errorf("%w: %d bytes, at most %d", state.ErrPatch, len(raw), state.MaxPatch)
+	}
+	m := l.known(name)
+	if m.revision != expected { // this node may be behind
+		if err := l.refresh(ctx, name); err != nil {
+			return 0, err
+		}
+		if m = l.known(name); m.revision != expected {
+			return 0, &state.Conflict{Mount: name, Revision: m.revision}
+		}
+	}
+	value, err := state.Apply(m.value, p)
+	if err != nil {
+		return 0, err
+	}
+	record, err := json.Marshal(stored{expected + 1, value})
+	if err != nil {
+		return 0, err
+	}
+	if len(record) > cluster.MaxMessage {
+		return 0, fmt.Errorf("%w: the value of %s would have %d bytes, at most %d in a cluster", state.ErrPatch, name,
+			len(record), cluster.MaxMessage)
+	}
+	at, err := l.write(ctx, name, record, m.record)
+	if err != nil {
+		return 0, err
+	}
+	return expected + 1, l.take(cluster.Record{Key: name, Value: record, Revision: at})
+}
+
+// write replaces a record. The error is a *state.Conflict if another node has replaced it. A write can also be refused
+// because of one that is not decided yet, or by a deposed leader: then it is tried again.
+func (l *Log) write(ctx context.Context, name string, value []byte, record uint64) (at uint64, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, behind, errors.New("its record is being written by another node"))
+	defer cancel()
+	for {
+		if record == 0 {
+			at, err = l.bucket.Create(ctx, name, value)
+		} else {
+			at, err = l.bucket.Update(ctx, name, value, record)
+		}
+		if !errors.Is(err, cluster.ErrConflict) {
+			return at, err
+		}
+		if err := l.refresh(ctx, name); err != nil {
+			return 0, err
+		}
+		m := l.known(name)
+		if m.record > record {
+			return 0, &state.Conflict{Mount: name, Revision: m.revision}
+		}
+		select {
+		case <-m.changed:
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return 0, fmt.Errorf("%s: %w", name, context.Cause(ctx))
+		}
+	}
+}
+
+// Follow implements state.Log. Each change has the whole value.
+func (l *Log) Follow(ctx context.Context, name string, from uint64) iter.Seq2[state.Change, error] {
+	return func(yield func(state.Change, error) bool) {
+		for {
+			m := l.known(name)
+			c := state.Change{Revision: m.revision}
+			if from != m.revision {
+				c.Patch = state.Patch{{Kind: state.Replace, Value: m.value}}
+			}
+			if !yield(c, nil) {
+				return
+			}
+			from = m.revision
+			select {
+			case <-m.changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// Split is a log that has some mounts in one log, and all others in another.
+type Split struct {
+	Shared, Own state.Log
+	Names       []string // of the mounts in Shared
+}
+
+func (s *Split) of(name string) state.Log {
+	if slices.Contains(s.Names, name) {
+		return s.Shared
+	}
+	return s.Own
+}
+
+// Append implements state.Log.
+func (s *Split) Append(ctx context.Context, name string, expected uint64, p state.Patch) (uint64, error) {
+	return s.of(name).Append(ctx, name, expected, p)
+}
+
+// Follow implements state.Log.
+func (s *Split) Follow(ctx context.Context, name string, from uint64) iter.Seq2[state.Change, error] {
+	return s.of(name).Follow(ctx, name, from)
+}

@@ -1,0 +1,39 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Visit sends a request to any node, by way of the engine of the node whose folder is dir, which must run on this
+// machine.
+func Visit(ctx context.Context, dir, topic string, data []byte) ([]byte, error) {
+	raw, err := os.ReadFile(filepath.Join(dir, "nats.json"))
+	if err != nil {
+		return nil, fmt.Errorf("no node with an embedded engine has its data here: %w", err)
+	}
+	var config struct {
+		Port          int
+		Authorization struct{ User, Password string }
+		Cluster       struct{ Name string }
+	}
+	if err := json.Unmarshal(raw, &config); err != nil {
+		return nil, err
+	}
+	conn, err := nats.Connect(fmt.Sprintf("nats://127.0.0.1:%d", config.Port),
+		nats.UserInfo(config.Authorization.User, config.Authorization.Password), nats.MaxReconnects(0))
+	if err != nil {
+		return nil, fmt.Errorf("the node of cluster %s does not run: %w", config.Cluster.Name, err)
+	}
+	defer conn.Close()
+	n := &Node{opts: Options{Name: config.Cluster.Name}, conn: conn}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return n.RequestAny(ctx, topic, data)
+}

@@ -1,0 +1,299 @@
+package clustertest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"gatehouse/internal/cli"
+)
+
+// TestMain makes this program gatehouse itself where a test starts it as a node.
+func TestMain(m *testing.M) {
+	if os.Getenv("GATEHOUSE_TEST_NODE") != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		os.Exit(cli.Run(ctx, os.Args[1:],
+			cli.Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv}))
+	}
+	os.Exit(m.Run())
+}
+
+// node is one host of a cluster.
+type node struct {
+	url    string
+	dir    string
+	port   string // of its engine
+	cmd    *exec.Cmd
+	output *lockedBuffer
+}
+
+// engine returns the folder of the engine, which make setup builds.
+func engine(t *testing.T) string {
+	t.Helper()
+	path, err := filepath.Abs("../../../.tools")
+	if err == nil {
+		_, err = os.Stat(filepath.Join(path, "gatehouse-nats"))
+	}
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("%v; make setup builds it", err)
+		}
+		t.Skip("without the engine: make setup builds it")
+	}
+	return path
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return port
+}
+
+func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), "GATEHOUSE_TEST_NODE=yes", "PATH="+engine(t)+":"+os.Getenv("PATH"),
+		"HOME="+n.dir, "XDG_CONFIG_HOME="+n.dir+"/config", "XDG_DATA_HOME="+n.dir+"/data", "XDG_STATE_HOME="+n.dir+"/state",
+		"XDG_CACHE_HOME="+n.dir+"/cache", "XDG_RUNTIME_DIR="+n.dir,
+		// Long, because the machine that runs the tests is slow at times.
+		"GATEHOUSE_CLUSTER_LEASE=4s")
+	return cmd
+}
+
+// startNodes starts three nodes that serve one folder each.
+func startNodes(t *testing.T) []*node {
+	t.Helper()
+	var all []*node
+	for i := range 3 {
+		n := &node{dir: filepath.Join(t.TempDir(), fmt.Sprint("n", i)), port: freePort(t), output: &lockedBuffer{}}
+		if err := os.MkdirAll(filepath.Join(n.dir, "work"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		port := freePort(t)
+		n.url = "http://127.0.0.1:" + port + "/mcp"
+		args := []string{"serve", "file", "dir", "-d", filepath.Join(n.dir, "work"), "--http", "-p", port,
+			"--cluster", "test", "--cluster-listen", "127.0.0.1:" + n.port}
+		if i > 0 {
+			args = append(args, "--join", "127.0.0.1:"+all[0].port)
+		}
+		n.cmd = n.run(t, args...)
+		n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
+		if err := n.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			n.cmd.Process.Signal(syscall.SIGTERM)
+			late := time.AfterFunc(30*time.Second, func() { n.cmd.Process.Kill() })
+			n.cmd.Wait()
+			late.Stop()
+			if t.Failed() {
+				t.Logf("%s", n.output)
+			}
+		})
+		all = append(all, n)
+	}
+	for _, n := range all {
+		eventually(t, "a node serves", func() bool {
+			_, _, err := post(n.url, "", `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+			return err == nil
+		})
+	}
+	return all
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if holds() {
+			return
+		}
+	}
+	t.Fatalf("after a minute: %s", what)
+}
+
+var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// post sends one message, in the modern era a call of dir_list, and returns the answer, which is JSON or the last event of a stream.
+func post(url, session, body string) (answer string, header http.Header, err error) {
+	r, err := http.NewRequest("POST", url, strings.NewReader(body))
+	if err != nil {
+		return "", nil, err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		r.Header.Set("Mcp-Session-Id", session)
+		r.Header.Set("Mcp-Protocol-Version", "2025-11-25")
+	}
+	if strings.Contains(body, "2026-07-28") {
+		r.Header.Set("Mcp-Protocol-Version", "2026-07-28")
+		r.Header.Set("Mcp-Method", "tools/call")
+		r.Header.Set("Mcp-Name", "dir_list")
+	}
+	a, err := client.Do(r)
+	if err != nil {
+		return "", nil, err
+	}
+	defer a.Body.Close()
+	raw, err := io.ReadAll(a.Body)
+	return string(raw), a.Header, err
+}
+
+// roundRobin returns the address of a proxy that connects each connection to the next node. down nodes are skipped,
+// as a balancer that checks them does.
+func roundRobin(t *testing.T, nodes []*node, down *[3]atomic.Bool) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for i := 0; ; i++ {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			for down[i%3].Load() {
+				i++
+			}
+			go func(at string) {
+				defer c.Close()
+				to, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(at, "http://"), "/mcp"))
+				if err != nil {
+					return
+				}
+				defer to.Close()
+				go func() {
+					io.Copy(to, c)
+					to.(*net.TCPConn).CloseWrite()
+				}()
+				io.Copy(c, to)
+			}(nodes[i%3].url)
+		}
+	}()
+	return "http://" + l.Addr().String() + "/mcp"
+}
+
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+	`"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
+
+// TestSessionsThroughAnyNode uses legacy sessions and modern requests through a proxy without stickiness, then kills
+// the node of the session.
+func TestSessionsThroughAnyNode(t *testing.T) {
+	nodes := startNodes(t)
+	var down [3]atomic.Bool
+	url := roundRobin(t, nodes, &down)
+	_, header, err := post(nodes[0].url, "", initialize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	session := header.Get("Mcp-Session-Id")
+	if err := os.WriteFile(filepath.Join(nodes[0].dir, "work", "first.txt"), []byte("of the first node"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const list = `{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`
+	const read = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"file_read","arguments":{"path":"first.txt"}}}`
+	for i := range 12 {
+		if got, _, err := post(url, session, fmt.Sprintf(list, i)); err != nil || !strings.Contains(got, `"file_read"`) {
+			t.Fatalf("tools/list %d: %.200s, %v", i, got, err)
+		}
+		// The calls of a session run where it is.
+		if got, _, err := post(url, session, fmt.Sprintf(read, i)); err != nil || !strings.Contains(got, "of the first node") {
+			t.Fatalf("tools/call %d: %.300s, %v", i, got, err)
+		}
+	}
+	const modern = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"dir_list","arguments":{"path":"."},` +
+		`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":` +
+		`{"name":"test","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
+	for range 6 {
+		if got, _, err := post(url, "", modern); err != nil || !strings.Contains(got, `"complete"`) {
+			t.Fatalf("a modern call: %.300s, %v", got, err)
+		}
+	}
+
+	out, err := nodes[1].run(t, "cluster", "status").CombinedOutput()
+	if err != nil || strings.Count(string(out), "alive") != 3 {
+		t.Errorf("cluster status: %v\n%s", err, out)
+	}
+
+	// The node of the session is killed. Another one goes on with it, and its calls run there.
+	nodes[0].cmd.Process.Kill()
+	nodes[0].cmd.Wait()
+	down[0].Store(true)
+	killed := time.Now()
+	eventually(t, "the session goes on", func() bool {
+		got, _, err := post(url, session, fmt.Sprintf(list, 100))
+		return err == nil && strings.Contains(got, `"file_read"`)
+	})
+	t.Logf("the session went on after %v", time.Since(killed).Round(time.Millisecond))
+	for i := range 6 {
+		got, _, err := post(url, session, fmt.Sprintf(read, i))
+		if err != nil || !strings.Contains(got, "not_found") {
+			t.Errorf("a call after the death of the node: %.300s, %v", got, err)
+		}
+	}
+	if got, _, err := post(url, session+"x", fmt.Sprintf(list, 1)); err != nil || !strings.Contains(got, "no such session") {
+		t.Errorf("a session that never was: %.200s, %v", got, err)
+	}
+}
+
+// TestWithoutACluster starts one host, which starts no engine and connects to none.
+func TestWithoutACluster(t *testing.T) {
+	n := &node{dir: t.TempDir(), output: &lockedBuffer{}}
+	port := freePort(t)
+	n.cmd = n.run(t, "serve", "file", "--http", "-p", port, "-d", n.dir)
+	n.cmd.Stdout, n.cmd.Stderr = n.output, n.output
+	if err := n.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.cmd.Process.Signal(syscall.SIGTERM); n.cmd.Wait() })
+	eventually(t, "the host serves", func() bool {
+		_, _, err := post("http://127.0.0.1:"+port+"/mcp", "", initialize)
+		return err == nil
+	})
+	_, header, err := post("http://127.0.0.1:"+port+"/mcp", "", initialize)
+	if id := header.Get("Mcp-Session-Id"); err != nil || len(id) != 36 {
+		t.Errorf("the session %q names a node, %v", id, err)
+	}
+	if _, err := os.Stat(filepath.Join(n.dir, "data", "gatehouse", "cluster")); err == nil {
+		t.Error("there is a folder of a node")
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", n.cmd.Process.Pid, n.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid := range bytes.FieldsSeq(children) {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%s/comm", pid)) // empty if it has ended meanwhile
+		if bytes.Contains(name, []byte("nats")) {
+			t.Errorf("it has started an engine: process %s, %s", pid, name)
+		}
+	}
+	var status map[string]any
+	if out, err := n.run(t, "cluster", "status").CombinedOutput(); err == nil || json.Unmarshal(out, &status) == nil {
+		t.Errorf("cluster status: %s, %v", out, err)
+	}
+}
