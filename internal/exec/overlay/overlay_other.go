@@ -1,0 +1,32 @@
+//go:build !linux
+
+package overlay
+
+import (
+	"os"
+	"os/exec"
+)
+
+// Holder is a view. It exists on Linux alone.
+type Holder struct{}
+
+// Hold returns ErrNone.
+func Hold(Plan) (*Holder, error) { return nil, ErrNone }
+
+// Root returns ErrNone.
+func (*Holder) Root(string) (*os.Root, error) { return nil, ErrNone }
+
+// Space returns ErrNone.
+func (*Holder) Space() (*Space, error) { return nil, ErrNone }
+
+// Done returns nil, which is never closed.
+func (*Holder) Done() <-chan struct{} { return nil }
+
+// Close does nothing.
+func (*Holder) Close() {}
+
+// Prepare returns ErrNone.
+func (*Space) Prepare(*exec.Cmd) error { return ErrNone }
+
+// Users returns nil: there are no processes in a view.
+func Users(string) []int { return nil }

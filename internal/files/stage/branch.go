@@ -1,0 +1,129 @@
+package stage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// AcceptBranch commits changes of a task to a new branch of the git repository that a folder of the task is. The folder,
+// its index and its present branch stay as they are, and the task stays open.
+func (m *Manager) AcceptBranch(ctx context.Context, id, branch string, c Choice) (r Result, err error) {
+	err = m.locked(id, func(t *Task, _ bool) error {
+		_, chosen, err := t.review(c)
+		if err == nil {
+			r, err = t.commit(ctx, chosen, branch, c.By)
+		}
+		return err
+	})
+	return r, err
+}
+
+// repository runs git commands that change objects and one reference alone, with an index of their own.
+type repository struct {
+	ctx   context.Context // of the one command that commits
+	dir   string
+	index string
+}
+
+func (g repository) run(stdin []byte, args ...string) (string, error) {
+	// The repository's own settings may name programs; none of these commands runs one.
+	cmd := exec.CommandContext(g.ctx, "git", append([]string{"-C", g.dir, "-c", "core.hooksPath=/dev/null",
+		"-c", "core.fsmonitor=false"}, args...)...)
+	cmd.Env = append(os.Environ(), "GIT_INDEX_FILE="+g.index, "GIT_TERMINAL_PROMPT=0")
+	cmd.Stdin = bytes.NewReader(stdin)
+	var out, failed bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &failed
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(failed.String()))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+func (t *Task) commit(ctx context.Context, all []Change, branch, by string) (r Result, err error) {
+	i := slices.IndexFunc(t.Layers, func(l Layer) bool {
+		_, err := os.Stat(filepath.Join(l.Lower, ".git"))
+		return err == nil
+	})
+	if i < 0 {
+		return r, errors.New("no folder of the task is the top of a git repository")
+	}
+	temp, err := os.MkdirTemp(t.dir, "index-")
+	if err != nil {
+		return r, err
+	}
+	defer os.RemoveAll(temp)
+	g := repository{ctx, t.Layers[i].Lower, filepath.Join(temp, "index")}
+	head, err := g.run(nil, "rev-parse", "--verify", "HEAD^{commit}")
+	if err != nil {
+		return r, err
+	}
+	if _, err := g.run(nil, "read-tree", head); err != nil {
+		return r, err
+	}
+	r = Result{At: time.Now(), By: by, Note: "committed to the branch " + branch + "; the folders are unchanged"}
+	for _, c := range all {
+		switch done, err := t.addToIndex(g, i, c); {
+		case err != nil:
+			return r, fmt.Errorf("%s: %w", c.Path, err)
+		case done:
+			r.Done = append(r.Done, c.Path)
+		}
+	}
+	tree, err := g.run(nil, "write-tree")
+	if err != nil {
+		return r, err
+	}
+	commit, err := g.run(fmt.Appendf(nil, "Changes of task %s\n", t.ID), "-c", "user.name="+by,
+		"-c", "user.email="+by+"@localhost", "commit-tree", tree, "-p", head)
+	if err != nil {
+		return r, err
+	}
+	_, err = g.run(nil, "update-ref", "refs/heads/"+branch, commit, strings.Repeat("0", len(commit)))
+	return r, err
+}
+
+// addToIndex puts a change in the index. It reports false for what git does not store.
+func (t *Task) addToIndex(g repository, layer int, c Change) (bool, error) {
+	if c.Layer != layer || c.name == ".git" || strings.HasPrefix(c.name, ".git/") ||
+		c.Now.Type == Folder && c.Was.Type != File && c.Was.Type != Link {
+		return false, nil
+	}
+	if c.Now.Type != File && c.Now.Type != Link {
+		_, err := g.run([]byte("0 "+strings.Repeat("0", 40)+"\t"+c.name+"\x00"), "update-index", "-z", "--index-info")
+		return err == nil && (c.Was.Type == File || c.Was.Type == Link), err
+	}
+	if c.Was.Type == None {
+		if _, err := g.run(nil, "check-ignore", "-q", "--", c.name); err == nil {
+			return false, nil // ignored
+		}
+	}
+	content, mode := []byte(c.Now.Target), "120000"
+	if c.Now.Type == File {
+		mode = "100644"
+		if c.Now.Mode&0o111 != 0 {
+			mode = "100755"
+		}
+		root, err := os.OpenRoot(t.upper(layer))
+		if err != nil {
+			return false, err
+		}
+		defer root.Close()
+		if content, err = root.ReadFile(c.name); err != nil {
+			return false, err
+		}
+	}
+	object, err := g.run(content, "hash-object", "-w", "--no-filters", "--stdin")
+	if err != nil {
+		return false, err
+	}
+	_, err = g.run([]byte(mode+" "+object+"\t"+c.name+"\x00"), "update-index", "-z", "--index-info")
+	return true, err
+}

@@ -1,0 +1,460 @@
+// Package stage keeps what calls change in folders apart from the folders, until a person accepts it.
+//
+// A Task belongs to a principal in a context. It has a view of folders, see package overlay: its calls and the programs
+// that they start see the folders with their own changes, and the folders stay as they are. Changes lists what differs,
+// Accept copies some or all of it to the folders, Undo takes that back, and Refuse drops the task.
+//
+// For each name that a task changes it records what the folder had then. A name that was changed in the folder since is
+// a conflict: Accept and Undo leave it alone and say so, so that they never overwrite a person's work. What they do is
+// written to a plan before, and a plan that a crash interrupted is finished when the tasks are opened again.
+//
+// Tasks are folders with files, locked while they change, so that commands and hosts share them.
+package stage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/exec/overlay"
+	"gatehouse/internal/files/filelock"
+	"gatehouse/tool"
+)
+
+// The states of a task.
+const (
+	Open     = "open"
+	Accepted = "accepted"
+	Refused  = "refused"
+	Expired  = "expired"
+)
+
+// Layer is one folder of a task.
+type Layer struct {
+	Lower string `json:"folder"`
+}
+
+// Task is what calls of one principal in one context have changed together.
+type Task struct {
+	ID        string    `json:"id"`
+	Principal string    `json:"principal"`
+	Context   string    `json:"context"`
+	Client    string    `json:"client,omitempty"`
+	Session   string    `json:"session,omitempty"`
+	State     string    `json:"state"`
+	Created   time.Time `json:"created"`
+	Used      time.Time `json:"used"`
+	Expires   time.Time `json:"expires"`
+	Layers    []Layer   `json:"layers"`
+	Note      string    `json:"note,omitempty"`
+
+	dir string
+}
+
+// Who is whose call is staged.
+type Who struct{ Principal, Context, Client, Session string }
+
+// Options configures a Manager. Dir is required.
+type Options struct {
+	Dir     string
+	Covers  func() []string   // what children must not see
+	Lives   func(string) bool // reports whether a session exists; nil means that none ends
+	Log     *slog.Logger
+	Expire  time.Duration // after the last call; 0 means 14 days
+	Most    int           // open tasks of one principal; 0 means 50
+	Bytes   int64         // of one task; 0 means 20 GiB
+	Network bool          // children have the network of the host
+	Scratch []string      // folders that programs may change and whose changes are dropped, such as caches
+}
+
+// Manager has the tasks of a user's hosts. It is safe for concurrent use.
+type Manager struct {
+	opts Options
+	any  atomic.Bool // there may be tasks
+
+	mu   sync.Mutex
+	live map[string]*live
+}
+
+// New returns the tasks in a folder, which is made when the first begins.
+func New(o Options) *Manager {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Expire == 0 {
+		o.Expire = 14 * 24 * time.Hour
+	}
+	if o.Most == 0 {
+		o.Most = 50
+	}
+	if o.Bytes == 0 {
+		o.Bytes = 20 << 30
+	}
+	m := &Manager{opts: o, live: map[string]*live{}}
+	entries, _ := os.ReadDir(o.Dir)
+	m.any.Store(len(entries) > 0)
+	return m
+}
+
+const taskFile = "task.json"
+
+// ErrNotFound is returned for a task that does not exist.
+var ErrNotFound = errors.New("there is no such task")
+
+func (m *Manager) load(id string) (*Task, error) {
+	t := &Task{dir: filepath.Join(m.opts.Dir, id)}
+	if !strings.HasPrefix(id, "st_") || filepath.Base(id) != id {
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+	}
+	err := readJSON(filepath.Join(t.dir, taskFile), t)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, id)
+	}
+	return t, err
+}
+
+func (t *Task) save() error { return writeJSON(filepath.Join(t.dir, taskFile), t) }
+
+func (t *Task) upper(i int) string { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "upper") }
+func (t *Task) work(i int) string  { return filepath.Join(t.dir, "layers", fmt.Sprint(i), "work") }
+
+// List returns the tasks, the newest first; all includes those that are not open any more.
+func (m *Manager) List(all bool) (list []*Task, err error) {
+	entries, err := os.ReadDir(m.opts.Dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if t, err := m.load(e.Name()); err == nil && (all || t.State == Open) {
+			list = append(list, t)
+		}
+	}
+	slices.SortFunc(list, func(a, b *Task) int { return b.Created.Compare(a.Created) })
+	return list, nil
+}
+
+// Find returns the one task whose id begins so.
+func (m *Manager) Find(id string) (*Task, error) {
+	list, err := m.List(true)
+	if err != nil {
+		return nil, err
+	}
+	var found []*Task
+	for _, t := range list {
+		if t.ID == id {
+			return t, nil
+		}
+		if id != "" && strings.HasPrefix(t.ID, id) {
+			found = append(found, t)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+	case 1:
+		return found[0], nil
+	}
+	return nil, fmt.Errorf("%d tasks have an ID that begins so; give more of it", len(found))
+}
+
+// Begin returns the open task of a caller, and makes one if there is none: that of its session, otherwise the newest of
+// its principal and context whose session has ended.
+func (m *Manager) Begin(who Who) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list, err := m.List(false)
+	if err != nil {
+		return "", err
+	}
+	mine, old := 0, (*Task)(nil)
+	for _, t := range list {
+		if t.Principal != who.Principal {
+			continue
+		}
+		mine++
+		if t.Context != who.Context {
+			continue
+		}
+		if t.Session == who.Session {
+			return t.ID, nil
+		}
+		if old == nil && m.opts.Lives != nil && t.Session != "" && !m.opts.Lives(t.Session) {
+			old = t
+		}
+	}
+	if old != nil {
+		old.Session, old.Client = who.Session, who.Client
+		return old.ID, old.save()
+	}
+	if mine >= m.opts.Most {
+		return "", &tool.Refusal{
+			Code:    tool.CodeBusy,
+			Message: fmt.Sprintf("%d tasks of this caller wait for a person's review, which is all that may", mine),
+			Next:    "Ask the person to run gatehouse review, and to accept or refuse some.",
+		}
+	}
+	now := time.Now()
+	t := &Task{
+		ID: "st_" + strings.ToLower(rand.Text()[:8]), Principal: who.Principal, Context: who.Context, Client: who.Client,
+		Session: who.Session, State: Open, Created: now, Used: now, Expires: now.Add(m.opts.Expire),
+	}
+	t.dir = filepath.Join(m.opts.Dir, t.ID)
+	if err := os.MkdirAll(t.dir, 0o700); err != nil {
+		return "", err
+	}
+	m.any.Store(true)
+	m.opts.Log.Info("task begun", "task", t.ID, "principal", who.Principal, "context", who.Context)
+	return t.ID, t.save()
+}
+
+// Current returns the open task in which a caller's reading calls see the folders, "" if there is none.
+func (m *Manager) Current(who Who) string {
+	if !m.any.Load() {
+		return ""
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list, err := m.List(false)
+	if err != nil {
+		return ""
+	}
+	for _, t := range list {
+		if t.Principal == who.Principal && t.Context == who.Context && t.Session == who.Session {
+			return t.ID
+		}
+	}
+	return ""
+}
+
+// busyWait is how long a change of a task waits for another one.
+const busyWait = 30 * time.Second
+
+// locked runs f with the task while no other process accepts, undoes or refuses it. busy means that calls or programs
+// run in its view.
+func (m *Manager) locked(id string, f func(t *Task, busy bool) error) error {
+	t, err := m.load(id)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), busyWait)
+	defer cancel()
+	lock, err := filelock.Wait(ctx, filepath.Join(t.dir, "lock"), filelock.Exclusive)
+	if err != nil {
+		return fmt.Errorf("task %s is being changed: %w", id, err)
+	}
+	defer lock.Release()
+	if t, err = m.load(id); err != nil {
+		return err
+	}
+	busy := len(overlay.Users(t.dir+"/")) > 0
+	calls, err := filelock.Try(filepath.Join(t.dir, "calls"), filelock.Exclusive)
+	if errors.Is(err, filelock.ErrHeld) {
+		busy = true
+	} else if err != nil {
+		return err
+	} else {
+		defer calls.Release()
+	}
+	return f(t, busy)
+}
+
+// Changes returns what a task has changed.
+func (m *Manager) Changes(id string) (t *Task, all []Change, err error) {
+	err = m.locked(id, func(now *Task, _ bool) error {
+		t = now
+		if len(t.Layers) == 0 || t.State != Open {
+			return nil
+		}
+		if err := t.note(t.Used); err != nil {
+			return err
+		}
+		all, err = t.Changes()
+		return err
+	})
+	return t, all, err
+}
+
+// Choice is what a person accepts.
+type Choice struct {
+	Paths []string // and what is in them; empty means everything
+	ETag  string   // of the changes that the person saw; "" compares nothing
+	By    string
+}
+
+// Accept copies changes of a task to the folders. A task of which nothing is left is closed, unless something runs in it.
+func (m *Manager) Accept(id string, c Choice) (r Result, err error) {
+	err = m.locked(id, func(t *Task, busy bool) error {
+		all, chosen, err := t.review(c)
+		if err != nil {
+			return err
+		}
+		if r, err = t.accept(chosen, c.By); err != nil {
+			return err
+		}
+		if len(chosen) == len(all) && len(r.Conflict) == 0 {
+			if busy {
+				r.Note = "calls or programs still run in the task, so it stays open for what they change"
+				return nil
+			}
+			t.State = Accepted
+			return t.save()
+		}
+		return nil
+	})
+	return r, err
+}
+
+// review returns all changes of a task that is open, and those that were chosen.
+func (t *Task) review(c Choice) (all, chosen []Change, err error) {
+	if t.State != Open {
+		return nil, nil, fmt.Errorf("task %s is %s", t.ID, t.State)
+	}
+	if err := t.note(t.Used); err != nil {
+		return nil, nil, err
+	}
+	if all, err = t.Changes(); err != nil {
+		return nil, nil, err
+	}
+	if c.ETag != "" && c.ETag != ETag(all) {
+		return nil, nil, errors.New("the task has changed more since it was shown; look at it again")
+	}
+	chosen, err = t.choose(all, c.Paths)
+	return all, chosen, err
+}
+
+// choose returns the changes at or below paths, with the new folders that they need.
+func (t *Task) choose(all []Change, paths []string) (chosen []Change, err error) {
+	if len(paths) == 0 {
+		return all, nil
+	}
+	found := make([]bool, len(paths))
+	for i, p := range paths {
+		if !filepath.IsAbs(p) && len(t.Layers) > 0 {
+			p = filepath.Join(t.Layers[0].Lower, p)
+		}
+		paths[i] = filepath.Clean(p)
+	}
+	for _, c := range all {
+		take := false
+		for i, p := range paths {
+			if inside(p, c.Path) {
+				found[i], take = true, true
+			}
+			take = take || c.Now.Type == Folder && c.Was.Type != Folder && inside(c.Path, p)
+		}
+		if take {
+			chosen = append(chosen, c)
+		}
+	}
+	if i := slices.Index(found, false); i >= 0 {
+		return nil, fmt.Errorf("the task changes nothing at %s", paths[i])
+	}
+	return chosen, nil
+}
+
+func inside(dir, p string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// Refuse drops what a task has changed.
+func (m *Manager) Refuse(id, by string) error {
+	return m.end(id, Refused, "refused by "+by)
+}
+
+func (m *Manager) end(id, state, note string) error {
+	return m.locked(id, func(t *Task, busy bool) error {
+		if t.State != Open {
+			return fmt.Errorf("task %s is %s", id, t.State)
+		}
+		t.State, t.Note = state, note
+		if err := t.save(); err != nil {
+			return err
+		}
+		if !busy {
+			removeTree(filepath.Join(t.dir, "layers"))
+		}
+		return nil
+	})
+}
+
+// Undo takes back what was accepted of a task.
+func (m *Manager) Undo(id, by string) (r Result, err error) {
+	err = m.locked(id, func(t *Task, _ bool) error {
+		if len(t.acceptances()) == 0 {
+			return fmt.Errorf("nothing of task %s was accepted", id)
+		}
+		r, err = t.undo(by)
+		return err
+	})
+	return r, err
+}
+
+// Recover finishes what a crash interrupted, and removes what expired.
+func (m *Manager) Recover() error {
+	list, err := m.List(true)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range list {
+		if t.State == Open && time.Now().After(t.Expires) {
+			m.opts.Log.Warn("task expired, and what it changed is dropped", "task", t.ID, "principal", t.Principal)
+			errs = append(errs, m.end(t.ID, Expired, "nobody reviewed it in time"))
+			continue
+		}
+		if left := time.Until(t.Expires); t.State == Open && left < m.opts.Expire/5 {
+			m.opts.Log.Warn("task expires soon: gatehouse review shows it", "task", t.ID, "in", left.Round(time.Minute))
+		}
+		errs = append(errs, m.locked(t.ID, func(t *Task, busy bool) error {
+			done, err := t.recover()
+			for _, r := range done {
+				m.opts.Log.Warn("an interrupted acceptance was finished", "task", t.ID, "files", len(r.Done),
+					"conflicts", len(r.Conflict))
+			}
+			if err == nil && t.State != Open && !busy {
+				removeTree(filepath.Join(t.dir, "layers"))
+			}
+			return err
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+// Results returns what was accepted and undone of a task, in order.
+func (m *Manager) Results(t *Task) (accepted, undone []Result) {
+	for _, dir := range t.acceptances() {
+		var r Result
+		if readJSON(filepath.Join(dir, resultFile), &r) == nil {
+			accepted = append(accepted, r)
+		}
+		var u Result
+		if readJSON(filepath.Join(dir, undoneFile), &u) == nil {
+			undone = append(undone, u)
+		}
+	}
+	return accepted, undone
+}
+
+// removeTree removes a folder, also where a program or the kernel left folders without permissions.
+func removeTree(dir string) {
+	if os.RemoveAll(dir) == nil {
+		return
+	}
+	filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() {
+			os.Chmod(p, 0o700)
+		}
+		return nil
+	})
+	os.RemoveAll(dir)
+}

@@ -1,0 +1,485 @@
+package stage
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"gatehouse/internal/exec/overlay"
+)
+
+// open returns tasks, and a folder that they can stage; it skips the test where no overlay can be mounted.
+func open(t *testing.T, o Options) (*Manager, string) {
+	t.Helper()
+	base := t.TempDir()
+	real := filepath.Join(base, "real")
+	if err := os.Mkdir(real, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o.Dir = filepath.Join(base, "tasks")
+	if err := overlay.Probe(o.Dir); errors.Is(err, overlay.ErrNone) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	m := New(o)
+	t.Cleanup(func() {
+		m.closeViews(true)
+		removeTree(o.Dir)
+	})
+	return m, real
+}
+
+// work is one task at work.
+type work struct {
+	t    *testing.T
+	m    *Manager
+	id   string
+	real string
+}
+
+func begin(t *testing.T, m *Manager, who, real string) *work {
+	t.Helper()
+	id, err := m.Begin(Who{Principal: who, Context: "c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &work{t, m, id, real}
+}
+
+// call runs f as a call in the view.
+func (w *work) call(f func(v *View, root *os.Root)) {
+	w.t.Helper()
+	v, err := w.m.Enter(w.id, []string{w.real})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	root, err := v.Root(w.real)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	f(v, root)
+	if err := v.Leave(true); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// shell runs a command line in the view.
+func (w *work) shell(line string) string {
+	w.t.Helper()
+	var out []byte
+	w.call(func(v *View, _ *os.Root) {
+		s, err := v.Space(false)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		defer s.Close()
+		cmd := exec.Command("/bin/sh", "-ec", line)
+		cmd.Dir = w.real
+		if err := s.Prepare(cmd); err != nil {
+			w.t.Fatal(err)
+		}
+		if out, err = cmd.CombinedOutput(); err != nil {
+			w.t.Fatalf("%v: %s", err, out)
+		}
+	})
+	return string(out)
+}
+
+func (w *work) accept(paths ...string) Result {
+	w.t.Helper()
+	r, err := w.m.Accept(w.id, Choice{Paths: paths, By: "ann"})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+// snapshot describes everything in a folder.
+func snapshot(t *testing.T, dir string) string {
+	t.Helper()
+	var b strings.Builder
+	inodes := map[uint64]string{}
+	err := filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(dir, p)
+		st := info.Sys().(*syscall.Stat_t)
+		fmt.Fprintf(&b, "%q %v", rel, info.Mode())
+		switch {
+		case info.Mode().IsRegular():
+			content, err := os.ReadFile(p)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(&b, " %d %q", info.ModTime().UnixNano(), content)
+			if st.Nlink > 1 {
+				if first := inodes[st.Ino]; first != "" {
+					fmt.Fprintf(&b, " = %s", first)
+				} else {
+					inodes[st.Ino] = rel
+				}
+			}
+			f, err := os.Open(p)
+			if err == nil {
+				all, _, _ := attributesOf(f)
+				fmt.Fprintf(&b, " %v", all)
+				f.Close()
+			}
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, _ := os.Readlink(p)
+			fmt.Fprintf(&b, " -> %s %d", target, info.ModTime().UnixNano())
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// populate makes a folder with everything that a file system can hold.
+func populate(t *testing.T, real string) {
+	t.Helper()
+	for _, name := range []string{
+		"a", "same", "dir/x", "dir/y", "dir/deep/z", "gone/1", "gone/2", "opaque/old", "becomes-dir", "becomes-file/in",
+		"Case", "case", "\u00e9", "e\u0301", "with space", "with\nnewline", "comma,colon:back\\slash", "mode",
+	} {
+		write(t, filepath.Join(real, name), "old "+name)
+	}
+	for _, err := range []error{
+		os.Symlink("a", filepath.Join(real, "link")), os.Symlink("/etc/passwd", filepath.Join(real, "out")),
+		os.Link(filepath.Join(real, "a"), filepath.Join(real, "hard")),
+		syscall.Mkfifo(filepath.Join(real, "pipe"), 0o640), os.Chmod(filepath.Join(real, "dir/x"), 0o755),
+		os.Chtimes(filepath.Join(real, "dir/y"), time.Unix(1e9, 1), time.Unix(1e9, 123456789)),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// changeAll changes what populate made in every way.
+const changeAll = `
+echo new >>a
+rm -r gone; rm -r opaque; mkdir opaque; echo fresh >opaque/new
+rm becomes-dir; mkdir becomes-dir; echo in >becomes-dir/in
+rm -r becomes-file; echo now >becomes-file
+chmod 600 mode; chmod 700 dir; ln -sf same link
+mkdir -p made/deep; echo m >made/deep/f; ln made/deep/f made/hard; ln -s ../a made/link
+mkfifo made/pipe; mv Case CASE; rm case
+touch -d 2001-02-03T04:05:06.789 made/deep/f
+echo more >>'with space'; echo "$(printf 'new\303\251')" >'é'
+`
+
+func TestAFolderStaysUntilItIsAccepted(t *testing.T) {
+	m, real := open(t, Options{})
+	populate(t, real)
+	before := snapshot(t, real)
+	w := begin(t, m, "ann", real)
+	w.shell(changeAll)
+	if after := snapshot(t, real); after != before {
+		t.Fatalf("the folder changed:\n%s\nwas\n%s", after, before)
+	}
+	var want string
+	w.call(func(v *View, root *os.Root) {
+		s, err := v.Space(false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		want = w.shell("find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . -type f -printf '%p %T@\\n' | sort")
+	})
+	r := w.accept()
+	if len(r.Conflict) > 0 {
+		t.Errorf("conflicts: %v", r.Conflict)
+	}
+	cmd := exec.Command("/bin/sh", "-ec", "find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . -type f -printf '%p %T@\\n' | sort")
+	cmd.Dir = real
+	got, err := cmd.CombinedOutput()
+	if err != nil || string(got) != want {
+		t.Errorf("the folder has, %v\n%s\nwant\n%s", err, got, want)
+	}
+	one, _ := os.Stat(filepath.Join(real, "made/deep/f"))
+	two, _ := os.Stat(filepath.Join(real, "made/hard"))
+	if !os.SameFile(one, two) {
+		t.Error("a hard link became a copy")
+	}
+	if task, err := m.load(w.id); err != nil || task.State != Accepted {
+		t.Errorf("the task is %v, %v", task, err)
+	}
+	if u, err := m.Undo(w.id, "ann"); err != nil || len(u.Conflict) > 0 {
+		t.Errorf("undo: %v, %v", u.Conflict, err)
+	}
+	if after := snapshot(t, real); withoutLinks(after) != withoutLinks(before) {
+		t.Errorf("after undo:\n%s\nwas\n%s", after, before)
+	}
+}
+
+// withoutLinks leaves out which names were one file: replacing one of them makes two files.
+func withoutLinks(s string) string { return strings.ReplaceAll(s, " = a", "") }
+
+func TestHalfIsAcceptedAndUndone(t *testing.T) {
+	m, real := open(t, Options{})
+	for i := range 200 {
+		write(t, filepath.Join(real, fmt.Sprintf("d%d/f%03d", i%7, i)), fmt.Sprint("old ", i))
+	}
+	before := snapshot(t, real)
+	w := begin(t, m, "ann", real)
+	w.shell(`for f in d*/*; do echo new >"$f"; done`)
+	var half []string
+	_, all, err := m.Changes(w.id)
+	if err != nil || len(all) != 200 {
+		t.Fatalf("got %d changes, %v", len(all), err)
+	}
+	for i, c := range all {
+		if i%2 == 0 {
+			half = append(half, c.Path)
+		}
+	}
+	if r := w.accept(half...); len(r.Done) != 100 || len(r.Conflict) > 0 {
+		t.Fatalf("got %d, %v", len(r.Done), r.Conflict)
+	}
+	if _, left, err := m.Changes(w.id); err != nil || len(left) != 100 {
+		t.Fatalf("%d changes are left, %v", len(left), err)
+	}
+	own := map[string]string{ // a person's edits of accepted and of other files, a new file, and a removed one
+		half[3]: "mine", all[1].Path: "mine too", filepath.Join(real, "d0/new"): "a new one",
+	}
+	for path, content := range own {
+		write(t, path, content)
+	}
+	os.Remove(half[5])
+	r, err := m.Undo(w.id, "ann")
+	if err != nil || len(r.Done) != 98 || len(r.Conflict) != 2 {
+		t.Fatalf("undo: %d, %v, %v", len(r.Done), r.Conflict, err)
+	}
+	for path, content := range own {
+		if b, err := os.ReadFile(path); err != nil || string(b) != content {
+			t.Errorf("%s is %q, %v", path, b, err)
+		}
+		os.Remove(path)
+	}
+	for line := range strings.Lines(snapshot(t, real)) {
+		if strings.Contains(line, "old") && !strings.Contains(before, line) {
+			t.Errorf("undo made %s", line)
+		}
+	}
+	r = w.accept(all[1].Path)
+	if len(r.Done) != 0 || len(r.Conflict) != 1 {
+		t.Errorf("a file that the person changed was accepted: %v", r)
+	}
+}
+
+func TestTwentyTasksAtOnce(t *testing.T) {
+	m, real := open(t, Options{})
+	write(t, filepath.Join(real, "shared"), "old")
+	var all []*work
+	done := make(chan bool)
+	for i := range 20 {
+		w := begin(t, m, fmt.Sprint("agent", i), real)
+		all = append(all, w)
+		go func() {
+			defer func() { done <- true }()
+			w.shell(fmt.Sprintf("echo %d >own%d; echo %d >shared; cat shared own%d", i, i, i, i))
+		}()
+	}
+	for range all {
+		<-done
+	}
+	if names, _ := os.ReadDir(real); len(names) != 1 {
+		t.Fatalf("the folder has %v", names)
+	}
+	conflicts := 0
+	for i, w := range all {
+		r := w.accept()
+		conflicts += len(r.Conflict)
+		if b, err := os.ReadFile(filepath.Join(real, fmt.Sprint("own", i))); err != nil || string(b) != fmt.Sprintln(i) {
+			t.Errorf("task %d: %q, %v", i, b, err)
+		}
+	}
+	if b, _ := os.ReadFile(filepath.Join(real, "shared")); conflicts != 19 || string(b) != "0\n" {
+		t.Errorf("%d conflicts, and shared is %q", conflicts, b)
+	}
+}
+
+func TestTasksAreDurableAndExpire(t *testing.T) {
+	m, real := open(t, Options{})
+	w := begin(t, m, "ann", real)
+	w.call(func(_ *View, root *os.Root) {
+		if err := root.WriteFile("f", []byte("new"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	})
+	m.closeViews(true)
+	again := New(m.opts)
+	t.Cleanup(func() { again.closeViews(true) })
+	if id := again.Current(Who{Principal: "ann", Context: "c"}); id != w.id {
+		t.Fatalf("got %q, want %q", id, w.id)
+	}
+	other := &work{t, again, w.id, real}
+	if got := other.shell("cat f"); got != "new" {
+		t.Errorf("got %q", got)
+	}
+	again.closeViews(true)
+	task, _ := again.load(w.id)
+	task.Expires = time.Now().Add(-time.Hour)
+	if err := errors.Join(task.save(), again.Recover()); err != nil {
+		t.Fatal(err)
+	}
+	if task, _ = again.load(w.id); task.State != Expired {
+		t.Errorf("it is %s", task.State)
+	}
+	if _, err := os.Stat(filepath.Join(task.dir, "layers")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its changes are kept: %v", err)
+	}
+	if _, err := again.Accept(w.id, Choice{}); err == nil {
+		t.Error("it could be accepted")
+	}
+}
+
+// A change of the folder while a call runs cannot be told from one that the call saw.
+func TestAChangeDuringACallIsAConflict(t *testing.T) {
+	m, real := open(t, Options{})
+	write(t, filepath.Join(real, "f"), "old")
+	w := begin(t, m, "ann", real)
+	w.call(func(_ *View, root *os.Root) {
+		if err := root.WriteFile("f", []byte("staged"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(real, "f"), "a person's")
+	})
+	if r := w.accept(); len(r.Conflict) != 1 {
+		t.Errorf("got %v", r)
+	}
+	if b, _ := os.ReadFile(filepath.Join(real, "f")); string(b) != "a person's" {
+		t.Errorf("it is %q", b)
+	}
+}
+
+func TestWhatCannotBeStaged(t *testing.T) {
+	m, real := open(t, Options{})
+	for _, folder := range []string{"/", filepath.Dir(m.opts.Dir), "/dev"} {
+		if why := m.CannotStage(folder); why == "" {
+			t.Errorf("%s can be staged", folder)
+		}
+	}
+	if why := m.CannotStage(real); why != "" {
+		t.Error(why)
+	}
+	w := begin(t, m, "ann", real)
+	w.shell(`python3 -c "import socket; socket.socket(socket.AF_UNIX).bind('s')" 2>/dev/null || exit 0`)
+	_, all, err := m.Changes(w.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if i := slices.IndexFunc(all, func(c Change) bool { return c.Now.Type == Socket }); i >= 0 && all[i].Conflict == "" {
+		t.Error("a socket would be accepted")
+	}
+}
+
+// A program that runs when a task is accepted keeps its view, and the task stays open.
+func TestATaskInUseStaysOpen(t *testing.T) {
+	m, real := open(t, Options{})
+	w := begin(t, m, "ann", real)
+	w.call(func(v *View, root *os.Root) {
+		s, err := v.Space(true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("/bin/sh", "-c", "echo 1 >one; read x; echo 2 >two")
+		cmd.Dir = real
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Prepare(cmd); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			if info, err := root.Stat("one"); err == nil && info.Size() > 0 {
+				break
+			}
+		}
+		if r := w.accept(); len(r.Done) != 1 || r.Note == "" {
+			t.Errorf("got %+v", r)
+		}
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	if r := w.accept(); len(r.Done) != 1 || r.Note != "" {
+		t.Errorf("got %+v", r)
+	}
+	if b, err := os.ReadFile(filepath.Join(real, "two")); err != nil || string(b) != "2\n" {
+		t.Errorf("got %q, %v", b, err)
+	}
+}
+
+func TestABranch(t *testing.T) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip(err)
+	}
+	m, real := open(t, Options{})
+	write(t, filepath.Join(real, "keep"), "k\n")
+	write(t, filepath.Join(real, "drop"), "d\n")
+	write(t, filepath.Join(real, ".gitignore"), "*.log\n")
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command(git, append([]string{"-C", real, "-c", "user.name=a", "-c", "user.email=a@b"}, args...)...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("git %v: %v: %s", args, err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	run("init", "-q")
+	run("add", ".")
+	run("commit", "-qm", "first")
+	head := run("rev-parse", "HEAD")
+	w := begin(t, m, "ann", real)
+	w.shell("echo more >>keep; rm drop; mkdir n; echo x >n/run; chmod +x n/run; echo l >x.log; ln -s keep l")
+	r, err := m.AcceptBranch(t.Context(), w.id, "agent/fix", Choice{By: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run("ls-tree", "-r", "--format=%(objectmode) %(path)", "agent/fix"); got != "100644 .gitignore\n100644 keep\n120000 l\n100755 n/run" {
+		t.Errorf("the branch has\n%s\n%v", got, r)
+	}
+	if run("rev-parse", "HEAD") != head || run("status", "--porcelain") != "" {
+		t.Errorf("the repository changed: %s", run("status", "--porcelain"))
+	}
+	if _, err := m.AcceptBranch(t.Context(), w.id, "agent/fix", Choice{By: "ann"}); err == nil {
+		t.Error("a branch was replaced")
+	}
+}

@@ -1,0 +1,198 @@
+package stage
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// owned is the prefix of the attributes that the overlay itself sets in an upper folder.
+const owned = "user.overlay."
+
+// stateOf returns the state of a name. It reads small files, to compare their content.
+func stateOf(root *os.Root, name string) (State, error) {
+	info, err := root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return State{Type: None}, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return State{}, errors.ErrUnsupported
+	}
+	s := State{
+		Mode: st.Mode & 0o7777, UID: int(st.Uid), GID: int(st.Gid), Size: st.Size, MTime: st.Mtim.Nano(),
+		Dev: st.Dev, Ino: st.Ino, CTime: st.Ctim.Nano(), Links: uint64(st.Nlink),
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		s.Type = File
+	case unix.S_IFDIR:
+		s.Type, s.Size = Folder, 0
+	case unix.S_IFLNK:
+		s.Type = Link
+		s.Target, err = root.Readlink(name)
+	case unix.S_IFIFO:
+		s.Type = Pipe
+	case unix.S_IFSOCK:
+		s.Type = Socket
+	case unix.S_IFCHR:
+		if s.Type = Device; st.Rdev == 0 {
+			s.Type = whiteout
+		}
+	default:
+		s.Type = Device
+	}
+	if err != nil || s.Type != File && s.Type != Folder {
+		return s, err
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return s, err
+	}
+	defer f.Close()
+	if s.Attributes, s.opaque, err = attributesOf(f); err != nil || s.Type != File || s.Size > hashMost {
+		return s, err
+	}
+	h := sha256.New()
+	if _, err = io.Copy(h, io.LimitReader(f, hashMost+1)); err == nil {
+		s.Hash = hex.EncodeToString(h.Sum(nil))
+	}
+	return s, err
+}
+
+// attributesOf returns the extended attributes of a user, and whether the overlay marked a folder as opaque.
+func attributesOf(f *os.File) (all map[string][]byte, opaque bool, err error) {
+	fd := int(f.Fd())
+	b := make([]byte, 64<<10)
+	n, err := unix.Flistxattr(fd, b)
+	if err != nil {
+		return nil, false, nil // this file system has none
+	}
+	for name := range strings.SplitSeq(string(b[:n]), "\x00") {
+		if !strings.HasPrefix(name, "user.") {
+			continue
+		}
+		value := make([]byte, 64<<10)
+		m, err := unix.Fgetxattr(fd, name, value)
+		if err != nil {
+			continue
+		}
+		if strings.HasPrefix(name, owned) {
+			opaque = opaque || name == owned+"opaque" && string(value[:m]) == "y"
+			continue
+		}
+		if all == nil {
+			all = map[string][]byte{}
+		}
+		all[name] = slices.Clone(value[:m])
+	}
+	return all, opaque, nil
+}
+
+// dress gives an open file the owner, if permitted, the mode, the attributes and the time of a state.
+func dress(f *os.File, s State) error {
+	fd := int(f.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if int(st.Uid) != s.UID || int(st.Gid) != s.GID {
+		_ = unix.Fchown(fd, s.UID, s.GID) // an ordinary user keeps its own
+	}
+	if err := unix.Fchmod(fd, s.Mode); err != nil {
+		return err
+	}
+	now, _, err := attributesOf(f)
+	if err != nil {
+		return err
+	}
+	for name := range now {
+		if _, ok := s.Attributes[name]; !ok {
+			_ = unix.Fremovexattr(fd, name)
+		}
+	}
+	for name, value := range s.Attributes {
+		if err := unix.Fsetxattr(fd, name, value, 0); err != nil && !errors.Is(err, unix.ENOTSUP) {
+			return err
+		}
+	}
+	t := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(s.MTime)}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(fd), t, 0)
+}
+
+func makePipe(root *os.Root, name string, mode uint32) error {
+	dir, base, err := openParent(root, name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return unix.Mkfifoat(int(dir.Fd()), base, mode)
+}
+
+// linkTime sets the time of a link, which has no file that could be opened.
+func linkTime(root *os.Root, name string, nanos int64) error {
+	dir, base, err := openParent(root, name)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	t := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(nanos)}
+	return unix.UtimesNanoAt(int(dir.Fd()), base, t, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// clone copies a file, sharing its blocks where the file system can.
+func clone(to, from *os.File) error {
+	if unix.IoctlFileClone(int(to.Fd()), int(from.Fd())) == nil {
+		return nil
+	}
+	_, err := io.Copy(to, from)
+	return err
+}
+
+// mountsWithin returns the first mount below a folder, which an overlay would hide.
+func mountsWithin(folder string) string {
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 4 && f[4] != folder && inside(folder, unescape(f[4])) {
+			return unescape(f[4])
+		}
+	}
+	return ""
+}
+
+var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace
+
+// giveTo gives a folder the owner of another, which an ordinary user is already.
+func giveTo(dir string, like fs.FileInfo) {
+	if st, ok := like.Sys().(*syscall.Stat_t); ok {
+		os.Lchown(dir, int(st.Uid), int(st.Gid))
+	}
+}
+
+// sizeOf returns the bytes that a folder uses on its disk.
+func sizeOf(dir string) (total int64) {
+	filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			if info, err := d.Info(); err == nil {
+				if st, ok := info.Sys().(*syscall.Stat_t); ok {
+					total += st.Blocks * 512
+				}
+			}
+		}
+		return nil
+	})
+	return total
+}

@@ -1,0 +1,19 @@
+//go:build !linux
+
+package stage
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+)
+
+func stateOf(*os.Root, string) (State, error) { return State{}, errors.ErrUnsupported }
+func dress(*os.File, State) error             { return errors.ErrUnsupported }
+func makePipe(*os.Root, string, uint32) error { return errors.ErrUnsupported }
+func linkTime(*os.Root, string, int64) error  { return errors.ErrUnsupported }
+func clone(*os.File, *os.File) error          { return errors.ErrUnsupported }
+func mountsWithin(string) string              { return "" }
+func (s State) sameFile(o State) bool         { return s.Ino != 0 && s.Ino == o.Ino }
+func giveTo(string, fs.FileInfo)              {}
+func sizeOf(string) int64                     { return 0 }

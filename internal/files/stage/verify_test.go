@@ -1,0 +1,172 @@
+package stage
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// long skips a test that takes minutes.
+func long(t *testing.T) {
+	t.Helper()
+	if os.Getenv("GATEHOUSE_TEST_ALL") == "" {
+		t.Skip("takes minutes: make verify-stage")
+	}
+}
+
+// repository copies the tracked files of this repository.
+func repositoryCopy(t *testing.T, to string) {
+	t.Helper()
+	line := "cd ../../.. && git ls-files -z | tar --null -T - -c | tar -x -C \"$0\""
+	if out, err := exec.Command("/bin/sh", "-c", line, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// Five hundred calls on this repository, with shells, a build and tests among them, leave it as it was.
+func TestFiveHundredCalls(t *testing.T) {
+	long(t)
+	m, real := open(t, Options{Scratch: []string{cacheDir(t)}})
+	repositoryCopy(t, real)
+	before := sum(t, real)
+	w := begin(t, m, "ann", real)
+	for i := range 500 {
+		switch {
+		case i%100 == 50:
+			w.shell("go build -o built ./internal/exec/procid && go test ./internal/exec/procid ./internal/mcp/rawjson >log 2>&1; git init -q 2>/dev/null; :")
+		case i%5 == 0:
+			w.shell(fmt.Sprintf("echo %d >>README.md; mkdir -p made/%d; cp tool/*.go made/%d; rm -f docs/%d*; chmod 600 go.sum", i, i, i, i%10))
+		default:
+			w.call(func(_ *View, root *os.Root) {
+				name := fmt.Sprintf("f%d.txt", i)
+				if err := root.WriteFile(name, []byte(name), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := root.ReadFile("go.mod"); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+	if after := sum(t, real); after != before {
+		t.Fatal("the folder changed")
+	}
+	began := time.Now()
+	_, all, err := m.Changes(w.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d names changed, listed in %v", len(all), time.Since(began))
+	began = time.Now()
+	if r := w.accept(); len(r.Conflict) > 0 {
+		t.Errorf("conflicts: %v", r.Conflict)
+	}
+	t.Logf("accepted in %v", time.Since(began))
+	began = time.Now()
+	if r, err := m.Undo(w.id, "ann"); err != nil || len(r.Conflict) > 0 {
+		t.Errorf("undo: %v, %v", r.Conflict, err)
+	}
+	t.Logf("undone in %v", time.Since(began))
+}
+
+// sum returns a digest of content, modes, times and links.
+func sum(t *testing.T, dir string) string {
+	t.Helper()
+	cmd := exec.Command("/bin/sh", "-c", "find . -printf '%p %y %m %n %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum")
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func cacheDir(t *testing.T) string {
+	out, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Skip(err)
+	}
+	return string(bytes.TrimSpace(out))
+}
+
+// What the view costs: the same lines in turn in the folder and in the view.
+func TestWhatAViewCosts(t *testing.T) {
+	long(t)
+	m, real := open(t, Options{Scratch: []string{cacheDir(t)}})
+	repositoryCopy(t, real)
+	w := begin(t, m, "ann", real)
+	w.shell("true")
+	const rounds = 7
+	for _, c := range []struct {
+		name, line string
+		most       float64
+	}{
+		{"reads", "for i in 1 2 3 4 5; do cat $(find . -name '*.go') >/dev/null; done", 1.1},
+		{"writes", "for i in 1 2 3; do rm -rf out$i; mkdir out$i; for d in internal/*; do cp -r $d out$i/; done; done", 1.3},
+		{"build", "go build -a -o /dev/null ./internal/mcp/rawjson ./internal/files/edit", 1.15},
+	} {
+		var direct, view []float64
+		for range rounds {
+			// The line measures itself, so that the start of the view is told apart.
+			line := "a=$(date +%s%N); " + c.line + "; b=$(date +%s%N); echo $((b-a))"
+			cmd := exec.Command("/bin/sh", "-ec", line)
+			cmd.Dir = real
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("%s: %v", c.name, err)
+			}
+			direct = append(direct, number(t, string(out)))
+			view = append(view, number(t, w.shell(line)))
+		}
+		slices.Sort(direct)
+		slices.Sort(view)
+		ratio := view[rounds/2] / direct[rounds/2]
+		t.Logf("%s: %.0f ms in the folder, %.0f ms in the view, ratio %.2f (bar %.2f)", c.name, direct[rounds/2]/1e6,
+			view[rounds/2]/1e6, ratio, c.most)
+	}
+	began := time.Now()
+	for range 20 {
+		w.shell(":")
+	}
+	t.Logf("a line that does nothing: %v", time.Since(began)/20)
+}
+
+func number(t *testing.T, s string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(string(bytes.TrimSpace([]byte(s))), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// A file of 5 GB and many files are staged and accepted.
+func TestLargeAndMany(t *testing.T) {
+	long(t)
+	m, real := open(t, Options{})
+	w := begin(t, m, "ann", real)
+	w.shell("truncate -s 5G large; printf end >>large; mkdir many; cd many; seq 1 100000 | xargs touch")
+	if names, _ := os.ReadDir(real); len(names) != 0 {
+		t.Fatalf("the folder has %v", names)
+	}
+	began := time.Now()
+	_, all, err := m.Changes(w.id)
+	if err != nil || len(all) != 100_002 {
+		t.Fatalf("%d changes, %v", len(all), err)
+	}
+	t.Logf("100,002 names listed in %v", time.Since(began))
+	began = time.Now()
+	if r := w.accept(filepath.Join(real, "large")); len(r.Done) != 1 {
+		t.Errorf("got %v", r.Conflict)
+	}
+	t.Logf("5 GB accepted in %v", time.Since(began))
+	if info, err := os.Stat(filepath.Join(real, "large")); err != nil || info.Size() != 5<<30+3 {
+		t.Errorf("got %v, %v", info, err)
+	}
+}

@@ -1,0 +1,383 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/exec/overlay"
+	"gatehouse/internal/files/filelock"
+	"gatehouse/tool"
+)
+
+// live is the view of a task while this process uses it.
+type live struct {
+	mu     sync.Mutex
+	task   *Task
+	holder *overlay.Holder
+	roots  map[string]*os.Root // by folder
+	calls  map[*View]bool
+	lock   *filelock.Lock // shared, while there are calls
+	last   time.Time      // of the end of the last call
+	noted  time.Time      // when the names that changed were last recorded
+	sized  time.Time
+	loose  bool // programs that outlive their calls were started
+}
+
+// View is a call in the view of its task.
+type View struct {
+	m     *Manager
+	live  *live
+	began time.Time
+}
+
+// idleWait is how long a view without calls is held.
+const (
+	idleWait  = 10 * time.Minute
+	sizePause = time.Minute // between two measurements of a task
+)
+
+// CannotStage returns why a folder cannot be staged, "" if it can.
+func (m *Manager) CannotStage(folder string) string {
+	if folder == "/" {
+		return "the whole file system cannot be staged"
+	}
+	dir, err := filepath.EvalSymlinks(m.opts.Dir)
+	if err != nil {
+		dir = m.opts.Dir
+	}
+	if inside(folder, dir) {
+		return fmt.Sprintf("%s contains the data folder of this host", folder)
+	}
+	if at := mountsWithin(folder); at != "" {
+		return fmt.Sprintf("another file system is mounted in %s, at %s", folder, at)
+	}
+	return ""
+}
+
+// Enter gives a call the view of its task. folders are those that the view has, without links. The caller calls Leave.
+func (m *Manager) Enter(id string, folders []string) (*View, error) {
+	m.mu.Lock()
+	l := m.live[id]
+	if l == nil {
+		l = &live{roots: map[string]*os.Root{}, calls: map[*View]bool{}}
+		m.live[id] = l
+	}
+	m.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t, err := m.load(id)
+	if err != nil {
+		return nil, err
+	}
+	if t.State != Open {
+		return nil, &tool.Refusal{
+			Code: tool.CodeStale, Message: fmt.Sprintf("task %s is %s", id, t.State),
+			Next: "Repeat the call; it begins a new task.",
+		}
+	}
+	l.task = t
+	if err := m.fits(l); err != nil {
+		return nil, err
+	}
+	if err := m.open(l, outermost(folders)); err != nil {
+		return nil, err
+	}
+	if len(l.calls) == 0 {
+		ctx, cancel := context.WithTimeout(context.Background(), busyWait)
+		defer cancel()
+		if l.lock, err = filelock.Wait(ctx, filepath.Join(t.dir, "calls"), filelock.Shared); err != nil {
+			return nil, fmt.Errorf("task %s is being accepted: %w", id, err)
+		}
+	}
+	v := &View{m: m, live: l, began: time.Now()}
+	l.calls[v] = true
+	return v, nil
+}
+
+// fits refuses calls of a task that holds too much. l.mu is held.
+func (m *Manager) fits(l *live) error {
+	if time.Since(l.sized) < sizePause {
+		return nil
+	}
+	l.sized = time.Now()
+	if size := sizeOf(filepath.Join(l.task.dir, "layers")); size > m.opts.Bytes {
+		return &tool.Refusal{
+			Code:    tool.CodeTooLarge,
+			Message: fmt.Sprintf("task %s holds %d MB, and %d MB is all that one may", l.task.ID, size>>20, m.opts.Bytes>>20),
+			Next:    "Ask the person to run gatehouse review, and to accept or refuse it.",
+		}
+	}
+	return nil
+}
+
+// outermost returns the folders that are in no other.
+func outermost(all []string) (out []string) {
+	all = slices.Sorted(slices.Values(all))
+	for _, f := range slices.Compact(all) {
+		if !slices.ContainsFunc(out, func(o string) bool { return inside(o, f) }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// open makes the view of a task, unless it is held. l.mu is held.
+func (m *Manager) open(l *live, folders []string) error {
+	t := l.task
+	missing := false
+	for _, f := range folders {
+		if slices.ContainsFunc(t.Layers, func(have Layer) bool { return inside(have.Lower, f) }) {
+			continue
+		}
+		if why := m.CannotStage(f); why != "" {
+			return &tool.Refusal{Code: tool.CodeUnsupported, Message: why, Next: "Use another folder, or another context."}
+		}
+		t.Layers, missing = append(t.Layers, Layer{f}), true
+	}
+	if l.holder != nil {
+		select {
+		case <-l.holder.Done():
+			m.drop(l)
+		default:
+			if !missing {
+				return nil
+			}
+			if len(l.calls) > 0 || len(overlay.Users(t.dir+"/")) > 0 {
+				return &tool.Refusal{
+					Code: tool.CodeBusy, Message: "task " + t.ID + " gets another folder, and calls or programs run in its view",
+					Next: "Wait for them to end, and repeat the call.",
+				}
+			}
+			m.drop(l)
+		}
+	}
+	if missing {
+		if err := t.save(); err != nil {
+			return err
+		}
+	}
+	p, err := m.plan(t)
+	if err != nil {
+		return err
+	}
+	h, err := overlay.Hold(p)
+	if err != nil {
+		return fmt.Errorf("the view of task %s: %w", t.ID, err)
+	}
+	l.holder = h
+	return nil
+}
+
+// drop ends the holding of a view. l.mu is held, and no call uses the view.
+func (m *Manager) drop(l *live) {
+	for f, r := range l.roots {
+		r.Close()
+		delete(l.roots, f)
+	}
+	if l.holder != nil {
+		l.holder.Close()
+		l.holder = nil
+	}
+}
+
+// plan describes the view of a task, and makes its folders.
+func (m *Manager) plan(t *Task) (p overlay.Plan, err error) {
+	p.Network = m.opts.Network
+	if m.opts.Covers != nil {
+		p.Covers = m.opts.Covers()
+	}
+	p.Covers = append(p.Covers, "/run", "/var/run")
+	for i, l := range t.Layers {
+		if err := like(t.upper(i), l.Lower); err != nil {
+			return p, err
+		}
+		if err := os.MkdirAll(t.work(i), 0o700); err != nil {
+			return p, err
+		}
+		p.Layers = append(p.Layers, overlay.Layer{Lower: l.Lower, Upper: t.upper(i), Work: t.work(i)})
+	}
+	for _, s := range m.opts.Scratch {
+		real, err := filepath.EvalSymlinks(s)
+		if err != nil || m.CannotStage(real) != "" || slices.ContainsFunc(p.Layers, func(l overlay.Layer) bool {
+			return inside(l.Lower, real) || inside(real, l.Lower)
+		}) {
+			continue
+		}
+		dir := filepath.Join(t.dir, "scratch", fmt.Sprint(len(p.Layers)))
+		if err := errors.Join(like(filepath.Join(dir, "upper"), real), os.MkdirAll(filepath.Join(dir, "work"), 0o700)); err != nil {
+			return p, err
+		}
+		p.Layers = append(p.Layers, overlay.Layer{
+			Lower: real, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work"),
+		})
+	}
+	for i, at := range []string{"/tmp", "/var/tmp"} {
+		real, err := filepath.EvalSymlinks(at)
+		if err != nil || slices.ContainsFunc(p.Layers, func(l overlay.Layer) bool { return inside(l.Lower, real) }) {
+			continue
+		}
+		b := overlay.Bind{From: filepath.Join(t.dir, "tmp", fmt.Sprint(i)), To: real}
+		if err := os.MkdirAll(b.From, 0o700); err != nil {
+			return p, err
+		}
+		os.Chmod(b.From, 0o777|os.ModeSticky)
+		for _, l := range p.Layers {
+			if err := b.Mountpoint(l.Lower); err != nil {
+				return p, err
+			}
+		}
+		p.Binds = append(p.Binds, b)
+	}
+	return p, nil
+}
+
+// like makes a folder with the mode, the owner and the time of another, once.
+func like(dir, of string) error {
+	info, err := os.Stat(of)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("%s is no folder", of)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	giveTo(dir, info)
+	if err := os.Chmod(dir, info.Mode()); err != nil {
+		return err
+	}
+	return os.Chtimes(dir, info.ModTime(), info.ModTime())
+}
+
+// Root returns the view of a folder that is a layer or inside one. It is shared: the caller must not close it.
+func (v *View) Root(real string) (*os.Root, error) {
+	l := v.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.roots[real]; r != nil {
+		return r, nil
+	}
+	for _, layer := range l.task.Layers {
+		if !inside(layer.Lower, real) {
+			continue
+		}
+		top := l.roots[layer.Lower]
+		if top == nil {
+			var err error
+			if top, err = l.holder.Root(layer.Lower); err != nil {
+				return nil, err
+			}
+			l.roots[layer.Lower] = top
+		}
+		if real == layer.Lower {
+			return top, nil
+		}
+		rel, err := filepath.Rel(layer.Lower, real)
+		if err != nil {
+			return nil, err
+		}
+		r, err := top.OpenRoot(rel)
+		if err == nil {
+			l.roots[real] = r
+		}
+		return r, err
+	}
+	return nil, &tool.Refusal{
+		Code: tool.CodeOutsideRoot, Message: real + " is not in the view of task " + l.task.ID,
+		Next: "Use the folders with which the task began.",
+	}
+}
+
+// Space returns what a child needs to run in the view. loose means that it may outlive the call.
+func (v *View) Space(loose bool) (*overlay.Space, error) {
+	v.live.mu.Lock()
+	defer v.live.mu.Unlock()
+	v.live.loose = v.live.loose || loose
+	return v.live.holder.Space()
+}
+
+// Leave ends the call. wrote means that it may have changed something.
+func (v *View) Leave(wrote bool) error {
+	l := v.live
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	since := v.began
+	for c := range l.calls {
+		if c.began.Before(since) {
+			since = c.began
+		}
+	}
+	if l.loose && l.noted.Before(since) {
+		if since = l.noted; since.IsZero() {
+			since = l.task.Created
+		}
+	}
+	delete(l.calls, v)
+	now := time.Now()
+	var err error
+	if wrote || l.loose {
+		if err = l.task.note(since); err == nil {
+			l.noted = now
+		}
+		l.task.Used, l.task.Expires = now, now.Add(v.m.opts.Expire)
+		if fresh, lerr := v.m.load(l.task.ID); lerr == nil && fresh.State == Open {
+			err = errors.Join(err, l.task.save())
+		}
+	}
+	if len(l.calls) == 0 {
+		l.last = now
+		err = errors.Join(err, l.lock.Release())
+	}
+	return err
+}
+
+// Run ends views that are not used, and drops tasks that expired, until ctx is done.
+func (m *Manager) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Minute)
+	defer tick.Stop()
+	defer m.closeViews(true)
+	if err := m.Recover(); err != nil {
+		m.opts.Log.Error("tasks could not be recovered", "err", err)
+	}
+	for n := 1; ; n++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		m.closeViews(false)
+		if n%60 == 0 {
+			if err := m.Recover(); err != nil {
+				m.opts.Log.Error("tasks could not be examined", "err", err)
+			}
+		}
+	}
+}
+
+func (m *Manager) closeViews(all bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for id, l := range m.live {
+		l.mu.Lock()
+		if all || l.task != nil && len(l.calls) == 0 && time.Since(l.last) > idleWait && len(overlay.Users(l.task.dir+"/")) == 0 {
+			m.drop(l)
+			if t, err := m.load(id); all || err != nil || t.State != Open {
+				delete(m.live, id)
+			}
+		}
+		l.mu.Unlock()
+	}
+}
