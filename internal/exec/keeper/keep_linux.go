@@ -40,7 +40,7 @@ func keep() (exit int) {
 	host := socket{}
 	p, err := readPlan(host)
 	if err != nil {
-		return 2
+		return planUnread
 	}
 	if p.Path == "" {
 		standAside()
@@ -123,7 +123,20 @@ func launchKeeper(p plan) (pid int, err error) {
 	if p.Session {
 		attr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Ctty: 0, Pdeathsig: syscall.SIGKILL}
 	}
-	return syscall.ForkExec(p.Path, p.Args, &syscall.ProcAttr{Env: p.Env, Files: []uintptr{0, 1, 2}, Sys: attr})
+	if s := p.Space; s != nil {
+		attr.Cloneflags, attr.UidMappings, attr.GidMappings = s.Flags, s.Users, s.Groups
+		attr.GidMappingsEnableSetgroups, attr.AmbientCaps = s.Setgroups, s.Ambient
+	}
+	files := []uintptr{0, 1, 2}
+	for fd := socketFD + 1; fd <= socketFD+p.Files; fd++ {
+		syscall.CloseOnExec(fd)
+		files = append(files, uintptr(fd))
+	}
+	pid, err = syscall.ForkExec(p.Path, p.Args, &syscall.ProcAttr{Env: p.Env, Files: files, Sys: attr})
+	for _, fd := range files[3:] {
+		syscall.Close(int(fd))
+	}
+	return pid, err
 }
 
 // standAside gives up the files of the program, whose other ends may wait for their being closed, and the folder.

@@ -22,6 +22,11 @@ import "errors"
 // ErrNone is returned if this system has no keepers, or could not start one.
 var ErrNone = errors.New("no keeper can be started here")
 
+// ErrKilled is returned if a keeper was killed before it said that the program runs. The program may have run, and may
+// have been what killed the keeper: the caller must not start it again.
+var ErrKilled = errors.New("the process that ends this program with the host was killed as the program started; " +
+	"the program may have run, and was ended")
+
 // End is how a kept program ended.
 type End struct {
 	Seen   bool // false if the keeper was killed before it could say so

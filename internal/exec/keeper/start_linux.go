@@ -19,8 +19,10 @@ const (
 	socketFD = 3
 
 	mostPlan   = 16 << 20
-	startWait  = 10 * time.Second       // for a keeper to say that the program runs
+	startWait  = 30 * time.Second       // for a keeper to say that the program runs
 	watchPause = 100 * time.Millisecond // before a watcher that was killed is replaced
+
+	planUnread = 2 // exit code of a keeper that has started nothing; that of Go's runtime too if it cannot start
 
 	leaveWait = 8 * time.Second // for a keeper to leave when nothing is left of the program
 )
@@ -34,8 +36,20 @@ type plan struct {
 
 	Limit uint64 // marks what comes of the program; 0 is no mark
 
+	Files int         // that follow the socket, and in the program standard error
+	Space *namespaces // namespaces of the program; nil for those of the keeper
+
 	Groups []string // folders of control groups
 	Prefix string   // of the names of those that belong to the host
+}
+
+// namespaces is the part of syscall.SysProcAttr that makes namespaces.
+type namespaces struct {
+	Flags     uintptr
+	Users     []syscall.SysProcIDMap
+	Groups    []syscall.SysProcIDMap
+	Setgroups bool
+	Ambient   []uintptr
 }
 
 // Kept is a program below its keeper. Safe for concurrent use, except that Await and Leave are called once.
@@ -51,15 +65,19 @@ type Kept struct {
 }
 
 // Start starts what cmd describes below a keeper. Of SysProcAttr it uses Setsid, with which the program gets its
-// standard input as terminal. The error is ErrNone if there is no keeper, or why the program could not be started, as
-// cmd.Start would say it.
+// standard input as terminal. The error is ErrNone if there is no keeper, ErrKilled if the keeper was killed before it
+// could answer, or why the program could not be started, as cmd.Start would say it.
 func Start(cmd *exec.Cmd) (*Kept, error) {
 	if cmd.Err != nil {
 		return nil, cmd.Err
 	}
 	p := plan{Path: cmd.Path, Args: cmd.Args, Env: cmd.Environ(), Limit: ownMark(),
-		Session: cmd.SysProcAttr != nil && cmd.SysProcAttr.Setsid}
-	k, err := startKept(p, &exec.Cmd{Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr})
+		Session: cmd.SysProcAttr != nil && cmd.SysProcAttr.Setsid, Files: len(cmd.ExtraFiles)}
+	if a := cmd.SysProcAttr; a != nil && a.Cloneflags != 0 {
+		p.Space = &namespaces{a.Cloneflags, a.UidMappings, a.GidMappings, a.GidMappingsEnableSetgroups, a.AmbientCaps}
+	}
+	k, err := startKept(p, &exec.Cmd{Dir: cmd.Dir, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr,
+		ExtraFiles: cmd.ExtraFiles})
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +88,7 @@ func Start(cmd *exec.Cmd) (*Kept, error) {
 	errno := syscall.Errno(binary.LittleEndian.Uint32(answer[4:]))
 	switch {
 	case err != nil:
-		err = fmt.Errorf("%w: it does not answer: %w", ErrNone, err)
+		err = ErrKilled
 	case errno != 0:
 		err = &os.PathError{Op: "fork/exec", Path: cmd.Path, Err: errno}
 	default:
@@ -78,6 +96,9 @@ func Start(cmd *exec.Cmd) (*Kept, error) {
 		return k, nil
 	}
 	k.Leave()
+	if err == ErrKilled && k.Cmd.ProcessState.ExitCode() == planUnread {
+		err = fmt.Errorf("%w: it could not read its plan", ErrNone)
+	}
 	return nil, err
 }
 
@@ -94,7 +115,7 @@ func startKept(p plan, cmd *exec.Cmd) (*Kept, error) {
 	ours, theirs := os.NewFile(uintptr(fds[0]), "keeper"), os.NewFile(uintptr(fds[1]), "host")
 	defer theirs.Close()
 	cmd.Path, cmd.Args, cmd.Env = self, []string{"gatehouse", marker}, []string{}
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.ExtraFiles = append([]*os.File{theirs}, cmd.ExtraFiles...)
 	// No signal to the host's group or terminal is for the keeper. If the program has stopped it, the kernel has it go on
 	// when the host ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGCONT}

@@ -65,7 +65,11 @@ func (d *Detached) start(spec Spec) (spoilt bool, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = spec.Stdin, spec.Stdout, spec.Stderr
 	d.whole.prepare(cmd, &spec)
 	d.began = time.Now()
-	if spoilt, err = d.whole.launch(&cmd, spec.own()); err != nil {
+	if err := spec.enter(cmd); err != nil {
+		d.whole.close()
+		return false, err
+	}
+	if spoilt, err = d.whole.launch(&cmd, &spec); err != nil {
 		d.whole.close()
 		return spoilt, err
 	}

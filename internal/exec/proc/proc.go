@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/exec/shield"
 )
 
@@ -79,6 +80,9 @@ type Spec struct {
 	// OwnReadOnly are such folders that this child may read and run programs of, and
 	// not write. Where nothing closes folders to children it may write them.
 	OwnReadOnly []string
+
+	// Space is the view in which the child runs; nil for the file system of the host. Dir is a path of the view.
+	Space *overlay.Space
 
 	cgroups *cgroups // for tests; nil means the host's
 }
@@ -323,7 +327,12 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 		p.whole.prepare(p.cmd, &spec)
 	}
 	p.began = time.Now()
-	spoilt, err = p.whole.launch(&p.cmd, spec.own())
+	if err := spec.enter(p.cmd); err != nil {
+		p.pipes.started(false)
+		p.whole.close()
+		return false, err
+	}
+	spoilt, err = p.whole.launch(&p.cmd, &spec)
 	p.pipes.started(err == nil)
 	if err != nil {
 		p.whole.close()
@@ -334,8 +343,11 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 
 // launch starts a command that prepare has seen, on a thread that gives up the
 // host's own folders first.
-func (w *whole) launch(cmd **exec.Cmd, own shield.Own) (spoilt bool, err error) {
-	if (*cmd).Dir, spoilt, err = shield.Enter((*cmd).Dir, own); err == nil {
+func (w *whole) launch(cmd **exec.Cmd, spec *Spec) (spoilt bool, err error) {
+	if spec.Space == nil { // else the view covers the host's own folders
+		(*cmd).Dir, spoilt, err = shield.Enter((*cmd).Dir, spec.own())
+	}
+	if err == nil {
 		err = w.launchKept(cmd)
 		if errors.Is(err, errNotKept) {
 			err = launch(cmd)
@@ -350,6 +362,14 @@ func (w *whole) launch(cmd **exec.Cmd, own shield.Own) (spoilt bool, err error) 
 		bear((*cmd).Process.Pid)
 	}
 	return spoilt, err
+}
+
+// enter makes a command enter the view of the spec, if it has one.
+func (s *Spec) enter(cmd *exec.Cmd) error {
+	if s.Space == nil {
+		return nil
+	}
+	return s.Space.Prepare(cmd)
 }
 
 func (s *Spec) own() shield.Own { return shield.Own{Write: s.Own, Read: s.OwnReadOnly} }

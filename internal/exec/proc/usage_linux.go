@@ -43,6 +43,34 @@ func usageOf(w *whole, leader int) (u Usage, err error) {
 	return u, nil
 }
 
+// UsageBelow describes what a process and all of its descendants use, which may be in namespaces of their own.
+func UsageBelow(top int) (u Usage, err error) {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return u, err
+	}
+	children := map[int][]int{}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if parent, zombie, there := parentOf(pid); there && !zombie {
+				children[parent] = append(children[parent], pid)
+			}
+		}
+	}
+	for todo := []int{top}; len(todo) > 0; todo = todo[1:] {
+		if s, ok := statOf(todo[0]); ok {
+			u.Processes++
+			u.CPU += s.cpu
+			u.Memory += s.memory
+		}
+		todo = append(todo, children[todo[0]]...)
+	}
+	if u.Processes == 0 {
+		return u, os.ErrProcessDone
+	}
+	return u, nil
+}
+
 type stats struct {
 	group  int
 	cpu    time.Duration

@@ -27,6 +27,9 @@ func (w *whole) correct(*State)                      {}
 func (p *Process) Contained() (cgroup, limited bool) { return false, false }
 
 // Usage is not supported on this system.
-func (p *Process) Usage() (Usage, error) {
+func (p *Process) Usage() (Usage, error) { return UsageBelow(p.Pid()) }
+
+// UsageBelow fails on this system.
+func UsageBelow(int) (Usage, error) {
 	return Usage{}, errors.New("what a process uses is told on Linux only")
 }
