@@ -13,6 +13,7 @@ const (
 	chunkLeast  = 400
 	chunkTarget = 1600
 	chunkMost   = 2800
+	chunkMean   = 1000 // about what it is in sources and documents
 )
 
 // Chunk is a part of a document.

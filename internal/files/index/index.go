@@ -228,6 +228,11 @@ func (s *Store) create(ctx context.Context, owner, name string) (Collection, err
 			"SELECT "+collectionColumns+" FROM collection WHERE owner = ? AND name = ?", owner, name))
 	}
 	if c, err := find(); !errors.Is(err, sql.ErrNoRows) {
+		if err == nil {
+			if _, err = tx.ExecContext(ctx, fmt.Sprintf(createCounts, c.ID)); err == nil {
+				err = tx.Commit()
+			}
+		}
 		return c, err
 	}
 	var n int
@@ -247,8 +252,10 @@ func (s *Store) create(ctx context.Context, owner, name string) (Collection, err
 	if err != nil {
 		return c, err
 	}
-	if _, err := tx.ExecContext(ctx, fmt.Sprintf(createWords, c.ID)); err != nil {
-		return c, err
+	for _, statement := range []string{createWords, configureWords, createCounts} {
+		if _, err := tx.ExecContext(ctx, fmt.Sprintf(statement, c.ID)); err != nil {
+			return c, err
+		}
 	}
 	return c, tx.Commit()
 }
@@ -257,6 +264,14 @@ func (s *Store) create(ctx context.Context, owner, name string) (Collection, err
 // many chunks of the table have it, and those of other owners must not show.
 const createWords = `CREATE VIRTUAL TABLE words_%d USING fts5(heading, body, names, content='', contentless_delete=1,
 	tokenize='porter unicode61')`
+
+// configureWords sets how many bytes of words SQLite collects in memory before it writes them, because what it writes
+// more often it has to merge more often.
+const configureWords = "INSERT INTO words_%d (words_%[1]d, rank) VALUES ('hashsize', 16777216)"
+
+// createCounts gives access to how many chunks have a word. Collections of earlier versions get it with their next
+// ingest.
+const createCounts = "CREATE VIRTUAL TABLE IF NOT EXISTS counts_%[1]d USING fts5vocab('words_%[1]d', 'row')"
 
 // Matches returns a Pinned error if a collection was made with another embedder or chunker.
 func (s *Store) Matches(c Collection) error {
@@ -302,6 +317,7 @@ func (s *Store) remove(ctx context.Context, c Collection) error {
 	}
 	defer tx.Rollback()
 	for _, statement := range []string{
+		fmt.Sprintf("DROP TABLE IF EXISTS counts_%d", c.ID),
 		fmt.Sprintf("DROP TABLE IF EXISTS words_%d", c.ID),
 		fmt.Sprintf("DELETE FROM collection WHERE id = %d", c.ID),
 	} {

@@ -2,6 +2,7 @@ package index
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -357,4 +358,55 @@ func TestAKilledIngestIsContinued(t *testing.T) {
 	}
 	t.Logf("%d of %d files were stored before the last kill", stored, killTexts)
 	complete(t, s, c, manyTexts(killTexts))
+}
+
+// The shortlist by signs has nearly all of the nearest vectors, which comparing all of them gives.
+func TestShortlistFindsTheNearest(t *testing.T) {
+	const n, dims, themes = 12_000, 200, 120
+	rng := rand.New(rand.NewPCG(3, 4))
+	random := func(around []float32) []float32 {
+		x := make([]float32, dims)
+		for d := range x {
+			x[d] = float32(rng.NormFloat64())
+			if around != nil {
+				x[d] = around[d] + 1.5*x[d]
+			}
+		}
+		return normalise(x)
+	}
+	centres := make([][]float32, themes)
+	for i := range centres {
+		centres[i] = random(nil)
+		for d := range centres[i] {
+			centres[i][d] *= 14 // as long as a random vector of this many dimensions
+		}
+	}
+	v := &vectors{dims: dims}
+	for i := range n {
+		v.add(int64(i), packVector(random(centres[i%themes])))
+	}
+	found, total := 0, 0
+	for range 20 {
+		q, scale := quantise(random(centres[rng.IntN(themes)]))
+		got := map[int]bool{}
+		for _, s := range v.nearest(q, scale, 100) {
+			got[s.at] = true
+		}
+		all := make([]scored, n)
+		for i := range all {
+			all[i] = scored{i, v.at(q, scale, i)}
+		}
+		slices.SortFunc(all, func(a, b scored) int { return cmp.Compare(b.score, a.score) })
+		for _, s := range all[:50] {
+			total++
+			if got[s.at] {
+				found++
+			}
+		}
+	}
+	recall := float64(found) / float64(total)
+	t.Logf("recall@50 of 100 is %.4f", recall)
+	if recall < 0.95 {
+		t.Errorf("recall is %.3f, want at least .95", recall)
+	}
 }

@@ -58,8 +58,9 @@ type Report struct {
 }
 
 const (
-	commitBytes  = 4 << 20 // of text in one transaction
-	commitAfter  = 300 * time.Millisecond
+	commitBytes  = 16 << 20 // of text in one transaction: SQLite merges the words of each one later
+	commitAfter  = time.Second
+	readAhead    = 32 // files that were read and are not stored yet
 	maxProblems  = 20
 	retrainShare = 5 // a fifth of the chunks changed since the model was made
 )
@@ -81,6 +82,7 @@ type read struct {
 	lang   string
 	chunks []Chunk
 	names  []string // of the chunks: parts of the names in code
+	vecs   [][]byte // of the chunks, packed; nil if there is no model of the collection
 	size   int
 	err    error
 	same   bool // the content did not change
@@ -126,8 +128,18 @@ type writer struct {
 	model   *lsa
 
 	tx      *sql.Tx
+	prep    map[string]*sql.Stmt // of tx
 	began   time.Time
 	pending int // bytes in tx
+	// wordsOf are the words of new chunks, which are stored last: FTS5 writes what it has collected whenever a statement
+	// on another table begins a savepoint.
+	wordsOf []wordsRow
+}
+
+// wordsRow is the words of a chunk.
+type wordsRow struct {
+	id                   int64
+	heading, text, names string
 }
 
 func (w *writer) run(ctx context.Context) (err error) {
@@ -137,6 +149,11 @@ func (w *writer) run(ctx context.Context) (err error) {
 	if w.s.embed == nil {
 		if w.model, err = w.s.readModel(ctx, w.c.ID); err != nil {
 			return err
+		}
+		if w.model == nil {
+			if err := w.firstModel(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -228,12 +245,16 @@ func (w *writer) readAll(ctx context.Context) <-chan chan read {
 		item   Item
 		result chan read
 	}
-	tasks, results := make(chan task), make(chan chan read, 8)
+	tasks, results := make(chan task), make(chan chan read, readAhead)
 	var readers sync.WaitGroup
 	for range min(2, runtime.GOMAXPROCS(0)) {
 		readers.Go(func() {
+			var e *embedding
+			if w.model != nil {
+				e = w.model.embedding()
+			}
 			for t := range tasks {
-				t.result <- w.readOne(ctx, t.item)
+				t.result <- w.readOne(ctx, t.item, e)
 			}
 		})
 	}
@@ -258,7 +279,8 @@ func (w *writer) readAll(ctx context.Context) <-chan chan read {
 	return results
 }
 
-func (w *writer) readOne(ctx context.Context, it Item) read {
+// readOne reads and cuts a file. e makes the vectors of its chunks; nil means that something else makes them.
+func (w *writer) readOne(ctx context.Context, it Item, e *embedding) read {
 	f := read{item: it, old: w.known[it.Path]}
 	if f.old != nil && f.old.size == it.Size && f.old.modified == it.Modified.UnixNano() {
 		f.same = true
@@ -277,6 +299,12 @@ func (w *writer) readOne(ctx context.Context, it Item) read {
 	f.size = len(d.Text)
 	f.title = titleOf(d.Language, d.Text)
 	f.chunks = Cut(d.Language, d.Text)
+	if e != nil {
+		f.vecs = make([][]byte, len(f.chunks))
+		for i, c := range f.chunks {
+			f.vecs[i] = packVector(e.of(embedded(headings(f.title, c.Heading), c.Text)))
+		}
+	}
 	if isProse(d.Language) {
 		return f
 	}
@@ -337,6 +365,11 @@ func (w *writer) add(ctx context.Context, f read) error {
 }
 
 func (w *writer) insert(ctx context.Context, f *read) error {
+	if w.s.embed != nil {
+		if err := w.embedFile(ctx, f); err != nil {
+			return err
+		}
+	}
 	if err := w.begin(ctx); err != nil {
 		return err
 	}
@@ -349,12 +382,8 @@ func (w *writer) insert(ctx context.Context, f *read) error {
 	if err != nil {
 		return err
 	}
-	vecs, err := w.vectorsOf(ctx, f)
-	if err != nil {
-		return err
-	}
 	for i, c := range f.chunks {
-		res, err := w.tx.ExecContext(ctx, insertChunk, file, i, c.Line, c.Last, c.Page, c.Heading, c.Text)
+		res, err := w.prepared(ctx, insertChunk, file, i, c.Line, c.Last, c.Page, c.Heading, c.Text)
 		if err != nil {
 			return err
 		}
@@ -362,11 +391,9 @@ func (w *writer) insert(ctx context.Context, f *read) error {
 		if err != nil {
 			return err
 		}
-		if err := w.insertWords(ctx, id, f, i); err != nil {
-			return err
-		}
-		if vecs != nil {
-			if _, err := w.tx.ExecContext(ctx, insertVector, id, w.c.ID, packVector(vecs[i])); err != nil {
+		w.addWords(id, f, i)
+		if f.vecs != nil {
+			if _, err := w.prepared(ctx, insertVector, id, w.c.ID, f.vecs[i]); err != nil {
 				return err
 			}
 		}
@@ -377,22 +404,43 @@ func (w *writer) insert(ctx context.Context, f *read) error {
 	return w.commitIfDue(ctx)
 }
 
+// prepared executes a statement in tx, which compiles it once.
+func (w *writer) prepared(ctx context.Context, statement string, args ...any) (sql.Result, error) {
+	st := w.prep[statement]
+	if st == nil {
+		var err error
+		if st, err = w.tx.PrepareContext(ctx, statement); err != nil {
+			return nil, err
+		}
+		w.prep[statement] = st
+	}
+	return st.ExecContext(ctx, args...)
+}
+
 const (
 	insertChunk  = "INSERT INTO chunk (file, seq, line, last, page, heading, text) VALUES (?,?,?,?,?,?,?)"
 	insertVector = "INSERT OR REPLACE INTO vector (chunk, collection, data) VALUES (?,?,?)"
 )
 
-// insertWords makes the words of chunk i of a file searchable.
-func (w *writer) insertWords(ctx context.Context, id int64, f *read, i int) error {
+// addWords makes the words of chunk i of a file searchable, with the next commit.
+func (w *writer) addWords(id int64, f *read, i int) {
 	extra := filepath.Base(f.item.Path)
 	if f.names != nil {
 		extra += " " + names(extra) + " " + f.names[i]
 	}
 	c := f.chunks[i]
-	_, err := w.tx.ExecContext(ctx,
-		fmt.Sprintf("INSERT INTO words_%d (rowid, heading, body, names) VALUES (?,?,?,?)", w.c.ID),
-		id, headings(f.title, c.Heading), c.Text, extra)
-	return err
+	w.wordsOf = append(w.wordsOf, wordsRow{id, headings(f.title, c.Heading), c.Text, extra})
+}
+
+func (w *writer) insertWords(ctx context.Context) error {
+	statement := fmt.Sprintf("INSERT INTO words_%d (rowid, heading, body, names) VALUES (?,?,?,?)", w.c.ID)
+	for _, r := range w.wordsOf {
+		if _, err := w.prepared(ctx, statement, r.id, r.heading, r.text, r.names); err != nil {
+			return err
+		}
+	}
+	w.wordsOf = nil
+	return nil
 }
 
 // rename gives a stored file another path. Its chunks and their vectors stay; its words contain its name, so they are
@@ -415,9 +463,7 @@ func (w *writer) rename(ctx context.Context, f *read, old *stored) error {
 		if err := w.exec(ctx, fmt.Sprintf("DELETE FROM words_%d WHERE rowid = ?", w.c.ID), id); err != nil {
 			return err
 		}
-		if err := w.insertWords(ctx, id, f, i); err != nil {
-			return err
-		}
+		w.addWords(id, f, i)
 	}
 	err = w.exec(ctx, "UPDATE file SET path = ?, size = ?, modified = ? WHERE id = ?",
 		f.item.Path, f.item.Size, f.item.Modified.UnixNano(), old.id)
@@ -451,19 +497,42 @@ func headings(title, heading string) string {
 	return title + " " + heading
 }
 
-// vectorsOf returns the vectors of the chunks of a file; nil if the collection has no model yet.
-func (w *writer) vectorsOf(ctx context.Context, f *read) ([][]float32, error) {
+// embedFile asks the Embedder for the vectors of the chunks of a file.
+func (w *writer) embedFile(ctx context.Context, f *read) error {
 	texts := make([]string, len(f.chunks))
 	for i, c := range f.chunks {
 		texts[i] = embedded(headings(f.title, c.Heading), c.Text)
 	}
-	switch {
-	case w.s.embed != nil:
-		return w.s.embed.Embed(ctx, texts, false)
-	case w.model == nil:
-		return nil, nil
+	if err := w.commit(ctx); err != nil { // it may take long, and no other writer need wait for it
+		return err
 	}
-	return w.model.embed(texts), nil
+	vecs, err := w.embed(ctx, texts)
+	if err != nil {
+		return err
+	}
+	f.vecs = make([][]byte, len(vecs))
+	for i, v := range vecs {
+		f.vecs[i] = packVector(v)
+	}
+	return nil
+}
+
+// embed asks the Embedder for vectors, and checks what it returns.
+func (w *writer) embed(ctx context.Context, texts []string) ([][]float32, error) {
+	vecs, err := w.s.embed.Embed(ctx, texts, false)
+	if err != nil {
+		return nil, err
+	}
+	_, dims := w.s.embed.Space()
+	if len(vecs) != len(texts) {
+		return nil, fmt.Errorf("the embedder returned %d vectors for %d texts", len(vecs), len(texts))
+	}
+	for _, v := range vecs {
+		if len(v) != dims {
+			return nil, fmt.Errorf("the embedder returned %d dimensions; expected %d", len(v), dims)
+		}
+	}
+	return vecs, nil
 }
 
 // embedded is the text of a chunk of which the vector is made.
@@ -502,7 +571,7 @@ func (w *writer) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.began, w.pending = time.Now(), 0
+	w.began, w.pending, w.prep = time.Now(), 0, map[string]*sql.Stmt{}
 	w.tx, err = db.BeginTx(ctx, nil)
 	return err
 }
@@ -520,6 +589,9 @@ func (w *writer) commit(ctx context.Context) error {
 	}
 	if _, err := w.tx.ExecContext(ctx, "UPDATE collection SET changed = ?, revision = revision + 1 WHERE id = ?",
 		time.Now().UnixMilli(), w.c.ID); err != nil {
+		return err
+	}
+	if err := w.insertWords(ctx); err != nil {
 		return err
 	}
 	tx := w.tx
@@ -544,7 +616,10 @@ func (s *Store) finish(ctx context.Context, c Collection, r *Report, progress fu
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	if err == nil && old.changed+r.Chunks < max(c.Chunks, old.chunks)/retrainShare {
+	switch {
+	case err == nil && old.chunks == 0: // by firstModel
+		return s.finishFirst(ctx, c, r, progress)
+	case err == nil && old.changed+r.Chunks < max(c.Chunks, old.chunks)/retrainShare:
 		return s.ageModel(ctx, c.ID, old.changed+r.Chunks)
 	}
 	if progress != nil {

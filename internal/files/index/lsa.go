@@ -7,6 +7,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
+	"sync"
 )
 
 // lsaSpace names the vectors of latent semantic analysis. Each collection has a model of its own.
@@ -15,8 +17,9 @@ const lsaSpace = "lsa/1"
 const (
 	lsaDims   = 200
 	lsaExtra  = 16     // dimensions that are computed and dropped, for accuracy
-	lsaRounds = 4      // power iterations
-	lsaTerms  = 40_000 // in the vocabulary
+	lsaRounds = 3      // power iterations; of many texts one less suffices
+	lsaMany   = 8_000  // texts
+	lsaTerms  = 24_000 // in the vocabulary
 	lsaSample = 12_000 // chunks that a model is made of
 )
 
@@ -53,8 +56,9 @@ func newLSA(texts []string) *lsa {
 	m := &lsa{}
 	m.learnTerms(texts)
 	bags := make([]bag, 0, len(texts))
+	e := m.embedding()
 	for _, t := range texts {
-		if b := m.bag(t); len(b.term) > 0 {
+		if b := e.bag(t); len(b.term) > 0 {
 			bags = append(bags, b)
 		}
 	}
@@ -70,13 +74,28 @@ func newLSA(texts []string) *lsa {
 // learnTerms takes the terms that several texts have; of too many those that most have.
 func (m *lsa) learnTerms(texts []string) {
 	df := map[string]int32{}
-	seen := map[string]bool{}
-	for _, t := range texts {
-		clear(seen)
-		stems(t, func(s string) {
-			if !seen[s] {
-				seen[s] = true
-				df[s]++
+	type word struct {
+		stem string // "" for one that means nothing
+		last int    // the text that had it last, from 1
+	}
+	known, last := map[string]*word{}, map[string]int{}
+	for i, t := range texts {
+		words(t, func(w string) {
+			k := known[w]
+			if k == nil {
+				k = &word{}
+				if len(w) > 1 && !stopwords[w] {
+					k.stem = stem(w)
+				}
+				known[strings.Clone(w)] = k
+			}
+			if k.stem == "" || k.last == i+1 {
+				return
+			}
+			k.last = i + 1
+			if last[k.stem] != i+1 {
+				last[k.stem] = i + 1
+				df[k.stem]++
 			}
 		})
 	}
@@ -104,23 +123,58 @@ func (m *lsa) learnTerms(texts []string) {
 	}
 }
 
-// bag returns the terms of a text with their weights, of length 1.
-func (m *lsa) bag(text string) (b bag) {
-	count := map[int32]float32{}
-	stems(text, func(s string) {
-		if i, ok := m.terms[s]; ok {
-			count[i]++
-		}
-	})
-	b.term = make([]int32, 0, len(count))
-	for i := range count {
-		b.term = append(b.term, i)
+// embedding makes bags and vectors. It remembers the terms of words, because stemming them takes longest. It is for
+// one goroutine.
+type embedding struct {
+	m     *lsa
+	known map[string]int32 // by word; -1 if the model does not know it
+	count []float32        // by term; 0 between two texts
+}
+
+// mostKnown is the number of words that an embedding remembers.
+const mostKnown = 100_000
+
+func (m *lsa) embedding() *embedding {
+	return &embedding{m: m, known: map[string]int32{}, count: make([]float32, len(m.terms))}
+}
+
+func (e *embedding) term(word string) int32 {
+	if i, ok := e.known[word]; ok {
+		return i
 	}
+	i := int32(-1)
+	if len(word) > 1 && !stopwords[word] {
+		if at, ok := e.m.terms[stem(word)]; ok {
+			i = at
+		}
+	}
+	if len(e.known) >= mostKnown {
+		clear(e.known)
+	}
+	e.known[strings.Clone(word)] = i
+	return i
+}
+
+func (e *embedding) bag(text string) (b bag) {
+	words(text, func(w string) {
+		i := e.term(w)
+		if i < 0 {
+			return
+		}
+		if e.count[i] == 0 {
+			b.term = append(b.term, i)
+		}
+		e.count[i]++
+	})
 	slices.Sort(b.term) // sums of floats depend on their order, and a model must not
 	b.weight = make([]float32, len(b.term))
 	var sum float64
 	for j, i := range b.term {
-		w := (1 + float32(math.Log(float64(count[i])))) * m.idf[i]
+		w := e.m.idf[i]
+		if n := e.count[i]; n > 1 {
+			w *= 1 + float32(math.Log(float64(n)))
+		}
+		e.count[i] = 0
 		b.weight[j] = w
 		sum += float64(w) * float64(w)
 	}
@@ -133,20 +187,34 @@ func (m *lsa) bag(text string) (b bag) {
 	return b
 }
 
+// of returns the vector of a text, of length 1 or, without a known word, 0.
+func (e *embedding) of(text string) []float32 {
+	v := make([]float32, e.m.dims)
+	b := e.bag(text)
+	for j, term := range b.term {
+		w := b.weight[j]
+		row := e.m.rows[int(term)*e.m.dims:][:len(v)]
+		for d, x := range row {
+			v[d] += w * x
+		}
+	}
+	return normalise(v)
+}
+
 // embed returns the vectors of texts, of length 1 or, without a known word, 0.
 func (m *lsa) embed(texts []string) [][]float32 {
 	all := make([][]float32, len(texts))
-	for i, t := range texts {
-		v := make([]float32, m.dims)
-		b := m.bag(t)
-		for j, term := range b.term {
-			w := b.weight[j]
-			for d, x := range m.rows[int(term)*m.dims : (int(term)+1)*m.dims] {
-				v[d] += w * x
-			}
+	some := func(from, to int) {
+		e := m.embedding()
+		for i := from; i < to; i++ {
+			all[i] = e.of(texts[i])
 		}
-		all[i] = normalise(v)
 	}
+	if len(texts) < 16 {
+		some(0, len(texts))
+		return all
+	}
+	halves(len(texts), func(_, from, to int) { some(from, to) })
 	return all
 }
 
@@ -177,8 +245,12 @@ func leftVectors(bags []bag, terms, k int) []float32 {
 		}
 		scatter(y, b, row)
 	}
-	for range lsaRounds {
-		orthonormalise(y, terms, l)
+	rounds := lsaRounds
+	if len(bags) > lsaMany {
+		rounds--
+	}
+	for range rounds {
+		orthonormalise(y, terms, l, false) // it only keeps the columns apart
 		next := make([]float32, terms*l)
 		for _, b := range bags {
 			gather(row, y, b)
@@ -186,7 +258,7 @@ func leftVectors(bags []bag, terms, k int) []float32 {
 		}
 		y = next
 	}
-	orthonormalise(y, terms, l)
+	orthonormalise(y, terms, l, true)
 	gram := make([]float64, l*l)
 	for _, b := range bags {
 		gather(row, y, b)
@@ -229,37 +301,121 @@ func gather(row, y []float32, b bag) {
 }
 
 // orthonormalise makes the columns of y, n x l, orthonormal, by the Cholesky factor of their products, twice for
-// accuracy.
-func orthonormalise(y []float32, n, l int) {
-	for range 2 {
+// accuracy if exact is set.
+func orthonormalise(y []float32, n, l int, exact bool) {
+	rounds := 1
+	if exact {
+		rounds = 2
+	}
+	for range rounds {
+		g := gramOf(y, n, l)
+		cholesky(g, l)
+		y32 := make([]float32, l*l)
+		for i, x := range inverseTransposed(g, l) {
+			y32[i] = float32(x)
+		}
+		multiplyRows(y, y, y32, n, l, l)
+	}
+}
+
+// halves calls f with two halves of the rows 0 to n, cut at a multiple of 4, at the same time.
+func halves(n int, f func(half, from, to int)) {
+	middle := n / 2 &^ 3
+	var wait sync.WaitGroup
+	wait.Go(func() { f(0, 0, middle) })
+	f(1, middle, n)
+	wait.Wait()
+}
+
+// gramOf returns the lower triangle of the products of the columns of y, n x l. Four rows are added at a time, because
+// the sums do not fit into registers.
+func gramOf(y []float32, n, l int) []float64 {
+	var sums [2][]float64
+	halves(n, func(half, from, to int) {
 		g := make([]float64, l*l)
-		for r := range n {
-			row := y[r*l : r*l+l]
-			for i, x := range row {
-				if x == 0 {
+		zero := make([]float32, l)
+		for r := from; r < to; r += 4 {
+			var rows [4][]float32
+			for k := range rows {
+				if rows[k] = zero; r+k < to {
+					rows[k] = y[(r+k)*l : (r+k)*l+l]
+				}
+			}
+			for i := range l {
+				x0, x1, x2, x3 := rows[0][i], rows[1][i], rows[2][i], rows[3][i]
+				if x0 == 0 && x1 == 0 && x2 == 0 && x3 == 0 {
 					continue
 				}
-				for j, z := range row[:i+1] {
-					g[i*l+j] += float64(x) * float64(z)
+				to := g[i*l : i*l+i+1]
+				a, b, c, d := rows[0][:len(to)], rows[1][:len(to)], rows[2][:len(to)], rows[3][:len(to)]
+				for j := range to {
+					to[j] += float64(x0*a[j] + x1*b[j] + x2*c[j] + x3*d[j])
 				}
 			}
 		}
-		cholesky(g, l)
-		for r := range n { // row * inverse of the transposed factor
-			row := y[r*l : r*l+l]
-			for i := range l {
-				sum := float64(row[i])
-				for j := range i {
-					sum -= g[i*l+j] * float64(row[j])
-				}
-				if g[i*l+i] == 0 {
-					row[i] = 0
-				} else {
-					row[i] = float32(sum / g[i*l+i])
-				}
+		sums[half] = g
+	})
+	for i, x := range sums[1] {
+		sums[0][i] += x
+	}
+	return sums[0]
+}
+
+// inverseTransposed returns the transposed inverse of a lower triangle; a column that is 0 stays 0.
+func inverseTransposed(g []float64, l int) []float64 {
+	out := make([]float64, l*l) // row j, column i: element i, j of the inverse
+	for j := range l {
+		if g[j*l+j] == 0 {
+			continue
+		}
+		out[j*l+j] = 1 / g[j*l+j]
+		for i := j + 1; i < l; i++ {
+			if g[i*l+i] == 0 {
+				continue
 			}
+			sum := 0.0
+			for k := j; k < i; k++ {
+				sum -= g[i*l+k] * out[j*l+k]
+			}
+			out[j*l+i] = sum / g[i*l+i]
 		}
 	}
+	return out
+}
+
+// multiplyRows sets each row of to, n x k, to the same row of y, n x l, times m, l x k. to may be y if k is l.
+func multiplyRows(to, y, m []float32, n, l, k int) {
+	halves(n, func(_, from, until int) {
+		sum := make([]float32, 4*k)
+		zero := make([]float32, l)
+		for r := from; r < until; r += 4 {
+			clear(sum)
+			var rows [4][]float32
+			for q := range rows {
+				if rows[q] = zero; r+q < until {
+					rows[q] = y[(r+q)*l : (r+q)*l+l]
+				}
+			}
+			s0, s1, s2, s3 := sum[:k], sum[k:2*k], sum[2*k:3*k], sum[3*k:4*k]
+			for i := range l {
+				x0, x1, x2, x3 := rows[0][i], rows[1][i], rows[2][i], rows[3][i]
+				if x0 == 0 && x1 == 0 && x2 == 0 && x3 == 0 {
+					continue
+				}
+				row := m[i*k : i*k+k]
+				a, b, c, d := s0[:len(row)], s1[:len(row)], s2[:len(row)], s3[:len(row)]
+				for j, v := range row {
+					a[j] += x0 * v
+					b[j] += x1 * v
+					c[j] += x2 * v
+					d[j] += x3 * v
+				}
+			}
+			for q := 0; q < 4 && r+q < until; q++ {
+				copy(to[(r+q)*k:(r+q)*k+k], sum[q*k:q*k+k])
+			}
+		}
+	})
 }
 
 // cholesky replaces the lower triangle of g by its factor. A column that depends on the others becomes 0.
@@ -360,22 +516,14 @@ func jacobi(a, v []float64, n, p, q int) {
 
 // rotate returns the first k columns of y times e.
 func rotate(y []float32, e []float64, n, l, k int) []float32 {
-	out := make([]float32, n*k)
-	sum := make([]float64, k)
-	for r := range n {
-		clear(sum)
-		for i, x := range y[r*l : r*l+l] {
-			if x == 0 {
-				continue
-			}
-			for j := range sum {
-				sum[j] += float64(x) * e[i*l+j]
-			}
-		}
-		for j, x := range sum {
-			out[r*k+j] = float32(x)
+	m := make([]float32, l*k)
+	for i := range l {
+		for j := range k {
+			m[i*k+j] = float32(e[i*l+j])
 		}
 	}
+	out := make([]float32, n*k)
+	multiplyRows(out, y, m, n, l, k)
 	return out
 }
 

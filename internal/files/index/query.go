@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -132,6 +133,10 @@ func (s *Store) rank(
 	}
 	all := map[int64]*candidate{}
 	if weight < 1 {
+		var err error
+		if list, err = s.selective(ctx, c, v, list); err != nil {
+			return nil, err
+		}
 		if err := s.byWords(ctx, c, list, all); err != nil {
 			return nil, err
 		}
@@ -142,12 +147,91 @@ func (s *Store) rank(
 		}
 	}
 	if weight < 1 {
-		if err := s.byPairs(ctx, c, q.Text, all); err != nil {
+		if err := s.byPairs(ctx, c, q.Text, list, all); err != nil {
 			return nil, err
 		}
 	}
 	return fuse(all, weight), nil
 }
+
+// In collections of more than selectFrom chunks, the words of a question may match matchBudget chunks together, because
+// SQLite scores each of them. Rare words select better in large ones.
+const (
+	selectFrom       = 6000
+	matchBudget      = 4000
+	matchBudgetLarge = 1000
+	largeCollection  = 20_000 // chunks
+)
+
+// selective returns of the words of a question those that few chunks have, the rarest first, until they match as many
+// chunks as the budget allows, and at least one. The others hardly change a score: it is rare words that decide.
+func (s *Store) selective(ctx context.Context, c Collection, v *vectors, list []string) ([]string, error) {
+	if v.model == nil || len(v.ids) <= selectFrom || len(list) <= 2 {
+		return list, nil
+	}
+	budget := matchBudget
+	if len(v.ids) > largeCollection {
+		budget = matchBudgetLarge
+	}
+	count := map[string]int{}
+	for _, w := range list {
+		n, err := s.countOf(ctx, c, v, w)
+		if err != nil {
+			return nil, err
+		}
+		count[w] = n
+	}
+	list = slices.Clone(list)
+	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(count[a], count[b]) })
+	sum := 0
+	for i, w := range list {
+		if sum += count[w]; i > 0 && sum > budget {
+			return list[:i], nil
+		}
+	}
+	return list, nil
+}
+
+// countOf returns how many chunks have a word. What the model estimates suffices for words that many have.
+func (s *Store) countOf(ctx context.Context, c Collection, v *vectors, word string) (n int, err error) {
+	word = stem(word)
+	if i, ok := v.model.terms[word]; ok {
+		n = int(float64(len(v.ids)) / (math.Exp(float64(v.model.idf[i])) - 1))
+		if n > matchBudget {
+			return n, nil
+		}
+	}
+	v.mu.Lock()
+	known, ok := v.counts[word]
+	v.mu.Unlock()
+	if ok {
+		return known, nil
+	}
+	db, err := s.file.Reader()
+	if err != nil {
+		return 0, err
+	}
+	query := fmt.Sprintf("SELECT doc FROM counts_%d WHERE term = ?", c.ID)
+	switch err := db.QueryRowContext(ctx, query, word).Scan(&known); {
+	case errors.Is(err, sql.ErrNoRows):
+		known = 0
+	case err != nil:
+		if context.Cause(ctx) != nil {
+			return 0, context.Cause(ctx)
+		}
+		known = n // an earlier version made the collection
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.counts == nil || len(v.counts) >= mostCounts {
+		v.counts = map[string]int{}
+	}
+	v.counts[word] = known
+	return known, nil
+}
+
+// mostCounts is the number of words of a collection whose counts are remembered.
+const mostCounts = 20_000
 
 // fuse combines the scores of candidates, each divided by the largest of its ranking, so that their differences
 // count and not their places.
@@ -186,8 +270,10 @@ func (s *Store) byWords(ctx context.Context, c Collection, list []string, all ma
 }
 
 // byPairs adds to the scores of candidates in which pairs of words of the question stand close together.
-func (s *Store) byPairs(ctx context.Context, c Collection, question string, all map[int64]*candidate) error {
-	pairs := near(question)
+func (s *Store) byPairs(
+	ctx context.Context, c Collection, question string, list []string, all map[int64]*candidate,
+) error {
+	pairs := near(question, list)
 	if pairs == "" || len(all) == 0 {
 		return nil
 	}
@@ -237,8 +323,10 @@ func (s *Store) byVectors(ctx context.Context, v *vectors, text string, all map[
 	}
 	q, scale := quantise(vec)
 	v.compare(q, scale, all)
-	q, scale = quantise(v.feedback(vec, fuse(all, defaultWeight)))
-	v.compare(q, scale, all)
+	if v.model != nil { // an Embedder knows words that the question lacks
+		q, scale = quantise(v.feedback(vec, fuse(all, defaultWeight)))
+		v.compare(q, scale, all)
+	}
 	for _, n := range v.nearest(q, scale, candidates) {
 		if id := v.ids[n.at]; all[id] == nil && n.score > 0 {
 			all[id] = &candidate{id: id, vecs: float64(n.score)}

@@ -2,9 +2,12 @@ package index
 
 import (
 	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,9 +17,9 @@ import (
 	"time"
 )
 
-// collectionsVariable names a folder with collections of documents, questions and judgements, in the form of BEIR:
-// corpus.jsonl, queries.jsonl and qrels.tsv in a folder each.
-const collectionsVariable = "GATEHOUSE_COLLECTIONS"
+// collections has documents, questions and judgements in the form of BEIR: corpus.jsonl.gz, queries.jsonl.gz and
+// qrels.tsv.gz in a folder for each collection.
+const collections = "../../../bench/testdata"
 
 type testDocument struct {
 	ID    string `json:"_id"`
@@ -25,12 +28,7 @@ type testDocument struct {
 }
 
 func readLines[T any](t testing.TB, path string) (all []T) {
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
+	lines := bufio.NewScanner(bytes.NewReader(readCompressed(t, path)))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var v T
@@ -42,17 +40,31 @@ func readLines[T any](t testing.TB, path string) (all []T) {
 	return all
 }
 
+func readCompressed(t testing.TB, path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 type judged struct {
 	questions []testDocument
 	relevant  map[string]map[string]bool
 }
 
 func readJudgements(t testing.TB, dir string) judged {
-	j := judged{readLines[testDocument](t, filepath.Join(dir, "queries.jsonl")), map[string]map[string]bool{}}
-	b, err := os.ReadFile(filepath.Join(dir, "qrels.tsv"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	j := judged{readLines[testDocument](t, filepath.Join(dir, "queries.jsonl.gz")), map[string]map[string]bool{}}
+	b := readCompressed(t, filepath.Join(dir, "qrels.tsv.gz"))
 	for line := range strings.Lines(string(b)) {
 		f := strings.Fields(line)
 		if len(f) == 3 && f[2] != "0" {
@@ -96,12 +108,10 @@ func ndcg(ranked []string, relevant map[string]bool) float64 {
 	return got / ideal
 }
 
-// TestRelevance measures nDCG@10 on public collections. They are not part of this repository, because of their size
-// and their licences.
+// TestRelevance measures nDCG@10 on public collections.
 func TestRelevance(t *testing.T) {
-	dir := os.Getenv(collectionsVariable)
-	if dir == "" {
-		t.Skip("set " + collectionsVariable + " to a folder with collections")
+	if os.Getenv("GATEHOUSE_TEST_ALL") == "" {
+		t.Skip("GATEHOUSE_TEST_ALL is not set; it takes a minute")
 	}
 	names := []string{"scifact", "cranfield"}
 	var auto float64
@@ -110,9 +120,9 @@ func TestRelevance(t *testing.T) {
 		s := Open("", Options{})
 		defer s.Close()
 		began := time.Now()
-		r, c := ingestDocuments(t, s, name, readLines[testDocument](t, filepath.Join(dir, name, "corpus.jsonl")))
+		r, c := ingestDocuments(t, s, name, readLines[testDocument](t, filepath.Join(collections, name, "corpus.jsonl.gz")))
 		took := time.Since(began)
-		j := readJudgements(t, filepath.Join(dir, name))
+		j := readJudgements(t, filepath.Join(collections, name))
 		tuned, err := tuningOf(t, s, c)
 		if err != nil {
 			t.Fatal(err)

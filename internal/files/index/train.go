@@ -2,7 +2,9 @@ package index
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
+	"errors"
 )
 
 // train makes the model of a collection, the vectors of all its chunks, and its tuning.
@@ -22,6 +24,96 @@ func (s *Store) train(ctx context.Context, c Collection) error {
 		return err
 	}
 	return s.tune(ctx, c, m)
+}
+
+// firstModel makes the model of a new collection from some of its files, so that the vectors of each file are made when
+// it is read. The model is stored with 0 chunks until all files are.
+func (w *writer) firstModel(ctx context.Context) error {
+	_, err := w.s.modelAge(ctx, w.c.ID)
+	if !errors.Is(err, sql.ErrNoRows) || len(w.known) > 0 {
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil // finish makes one
+		}
+		return err
+	}
+	texts, err := w.sampleFiles(ctx)
+	if err != nil {
+		return err
+	}
+	m := newLSA(texts)
+	if m == nil { // the texts share no words
+		return context.Cause(ctx)
+	}
+	data := m.pack()
+	if w.model, err = unpackLSA(data); err != nil { // texts and questions are compared by the model as it is stored
+		return err
+	}
+	tuned, err := json.Marshal(Tuning{Weight: defaultWeight})
+	if err != nil {
+		return err
+	}
+	db, err := w.s.file.DB()
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, insertModel, w.c.ID, 0, string(tuned), data)
+	return err
+}
+
+const insertModel = "INSERT OR REPLACE INTO model (collection, chunks, changed, tuned, data) VALUES (?, ?, 0, ?, ?)"
+
+// sampleFiles returns the texts of the chunks of each n-th file, so that they are about lsaSample.
+func (w *writer) sampleFiles(ctx context.Context) (texts []string, err error) {
+	size := int64(0)
+	for _, it := range w.in.Items {
+		size += min(it.Size, MaxText)
+	}
+	step := int(size/chunkMean/lsaSample) + 1
+	some := *w
+	in := *w.in
+	in.Items = nil
+	for i := 0; i < len(w.in.Items); i += step {
+		in.Items = append(in.Items, w.in.Items[i])
+	}
+	some.in = &in
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := some.readAll(ctx)
+	defer func() {
+		cancel()
+		for range results { // the readers end before this returns
+		}
+	}()
+	for result := range results {
+		f := <-result // what cannot be read is reported when it is read again
+		for _, c := range f.chunks {
+			if len(texts) < lsaSample {
+				texts = append(texts, embedded(headings(f.title, c.Heading), c.Text))
+			}
+		}
+	}
+	return texts, context.Cause(ctx)
+}
+
+// finishFirst completes the model that firstModel made, when all files are stored.
+func (s *Store) finishFirst(ctx context.Context, c Collection, r *Report, progress func(int, int, string)) error {
+	if progress != nil {
+		progress(r.Files, r.Files, "comparing the rankings")
+	}
+	r.Trained = true
+	m, err := s.readModel(ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	if err := s.tune(ctx, c, m); err != nil {
+		return err
+	}
+	db, err := s.file.DB()
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "UPDATE model SET chunks = ?, changed = 0 WHERE collection = ?", c.Chunks, c.ID)
+	return err
 }
 
 // sample returns the texts of at most lsaSample chunks, evenly spread.
@@ -65,19 +157,22 @@ func (s *Store) storeModel(ctx context.Context, c Collection, m *lsa) error {
 			return err
 		}
 	}
-	tuned, err := json.Marshal(Tuning{Weight: defaultWeight})
+	weight := defaultWeight
+	if s.embed != nil {
+		weight = embedderWeight
+	}
+	tuned, err := json.Marshal(Tuning{Weight: weight})
 	if err != nil {
 		return err
 	}
-	_, err = tx.ExecContext(ctx, `INSERT OR REPLACE INTO model (collection, chunks, changed, tuned, data)
-		VALUES (?, ?, 0, ?, ?)`, c.ID, c.Chunks, string(tuned), data)
+	_, err = tx.ExecContext(ctx, insertModel, c.ID, c.Chunks, string(tuned), data)
 	if err != nil {
 		return err
 	}
 	const page = 500
 	for after := int64(0); m != nil; {
 		rows, err := tx.QueryContext(ctx, `SELECT chunk.id, file.title, heading, text
-			FROM chunk JOIN file ON file.id = chunk.file
+			FROM chunk CROSS JOIN file ON file.id = chunk.file -- in the order of the chunks, without sorting them
 			WHERE file.collection = ? AND chunk.id > ? ORDER BY chunk.id LIMIT ?`, c.ID, after, page)
 		if err != nil {
 			return err

@@ -141,7 +141,6 @@ func newTuner(list []trial, m *lsa) *tuner {
 // tune tries the weights.
 func (t *tuner) tune() Tuning {
 	ranks := make([]float64, tuneSteps+1) // sums of reciprocal ranks
-	n := 0
 	var asked []int
 	for i := range t.list {
 		if t.list[i].question != "" {
@@ -149,15 +148,29 @@ func (t *tuner) tune() Tuning {
 		}
 	}
 	step := max(1, len(asked)/tuneQuestions) // each becomes three questions
+	type trial struct {
+		question string
+		target   int
+	}
+	var trials []trial
 	for k := 0; k < len(asked); k += step {
 		for each := 2; each <= 4; each++ {
-			question := shorten(t.list[asked[k]].question, each)
-			words, vecs := t.byWords(question), t.byVectors(question)
-			for w := range ranks {
-				ranks[w] += reciprocal(words, vecs, float64(w)/tuneSteps, asked[k])
-			}
-			n++
+			trials = append(trials, trial{shorten(t.list[asked[k]].question, each), asked[k]})
 		}
+	}
+	n := len(trials)
+	var sums [2][tuneSteps + 1]float64
+	halves(n, func(half, from, to int) {
+		e := t.model.embedding()
+		for _, one := range trials[from:to] {
+			words, vecs := t.byWords(one.question), t.byVectors(e, one.question)
+			for w := range sums[half] {
+				sums[half][w] += reciprocal(words, vecs, float64(w)/tuneSteps, one.target)
+			}
+		}
+	})
+	for w := range ranks {
+		ranks[w] = sums[0][w] + sums[1][w]
 	}
 	out := Tuning{Weight: defaultWeight, Queries: n}
 	if n < tuneLeast {
@@ -194,8 +207,8 @@ func (t *tuner) byWords(question string) []float64 {
 	return scores
 }
 
-func (t *tuner) byVectors(question string) []float64 {
-	q := t.model.embed([]string{question})[0]
+func (t *tuner) byVectors(e *embedding, question string) []float64 {
+	q := e.of(question)
 	scores := make([]float64, len(t.list))
 	for i, v := range t.vectors {
 		scores[i] = product(q, v)
@@ -204,11 +217,19 @@ func (t *tuner) byVectors(question string) []float64 {
 }
 
 func product(a, b []float32) float64 {
-	var sum float32
-	for i, x := range a {
-		sum += x * b[i]
+	b = b[:len(a)]
+	var s0, s1, s2, s3 float32
+	i := 0
+	for ; i+4 <= len(a); i += 4 {
+		s0 += a[i] * b[i]
+		s1 += a[i+1] * b[i+1]
+		s2 += a[i+2] * b[i+2]
+		s3 += a[i+3] * b[i+3]
 	}
-	return float64(sum)
+	for ; i < len(a); i++ {
+		s0 += a[i] * b[i]
+	}
+	return float64(s0 + s1 + s2 + s3)
 }
 
 // reciprocal returns 1 divided by the rank of a target.

@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"math"
-	"runtime"
+	"math/bits"
 	"slices"
 	"sync"
 )
@@ -22,7 +22,14 @@ type vectors struct {
 	ids      []int64 // of the chunks, ascending
 	data     []int8
 	scale    []float32
+	signs    []uint64 // the sign of each dimension, signWords words for each chunk
+
+	mu     sync.Mutex
+	counts map[string]int // of the chunks that have a stem, as far as they were asked for
 }
+
+// signWords is the number of words that hold the signs of a vector.
+func (v *vectors) signWords() int { return (v.dims + 63) / 64 }
 
 // maxLoaded is the number of collections whose vectors are kept in memory.
 const maxLoaded = 8
@@ -38,6 +45,10 @@ type Tuning struct {
 
 // defaultWeight is the weight of the vectors where there are no headings to measure it with.
 const defaultWeight = 0.3
+
+// embedderWeight is the weight of the vectors of an Embedder. It is not measured for each collection: that would need
+// the vectors of thousands of texts without their headings.
+const embedderWeight = 0.5
 
 type age struct{ chunks, changed int }
 
@@ -155,9 +166,26 @@ func (s *Store) readVectors(ctx context.Context, c Collection) (v *vectors, err 
 func (v *vectors) add(id int64, b []byte) {
 	v.ids = append(v.ids, id)
 	v.scale = append(v.scale, math.Float32frombits(binary.LittleEndian.Uint32(b))/127)
+	from := len(v.data)
 	for _, x := range b[4:] {
 		v.data = append(v.data, int8(x))
 	}
+	v.signs = appendSigns(v.signs, v.data[from:])
+}
+
+// appendSigns appends a bit for each dimension, set if it is positive.
+func appendSigns(signs []uint64, data []int8) []uint64 {
+	var word uint64
+	for i, x := range data {
+		if x > 0 {
+			word |= 1 << (i % 64)
+		}
+		if i%64 == 63 || i == len(data)-1 {
+			signs = append(signs, word)
+			word = 0
+		}
+	}
+	return signs
 }
 
 // at returns the cosine of a query and chunk number i.
@@ -211,35 +239,65 @@ func (h *lowest) Pop() any {
 	return last
 }
 
-// nearest returns the n chunks with the largest cosine, the largest first. It compares all of them, on two goroutines
-// if they are many.
+const (
+	flatMost  = 10_000 // vectors that are all compared
+	shortlist = 20     // times as many as are wanted are compared of more
+)
+
+// nearest returns the n chunks with the largest cosine, the largest first. Of many it compares those whose dimensions
+// have most signs in common with the query, which finds nearly all: TestShortlistFindsTheNearest measures it.
 func (v *vectors) nearest(q []int8, scale float32, n int) []scored {
-	workers := 1
-	if len(v.ids) > 10_000 {
-		workers = min(2, runtime.GOMAXPROCS(0))
+	best := make(lowest, 0, n+1)
+	try := func(i int) {
+		score := v.at(q, scale, i)
+		switch {
+		case len(best) < n:
+			heap.Push(&best, scored{i, score})
+		case score > best[0].score:
+			best[0] = scored{i, score}
+			heap.Fix(&best, 0)
+		}
 	}
-	found := make([]lowest, workers)
-	var wait sync.WaitGroup
-	for w := range workers {
-		wait.Go(func() {
-			best := make(lowest, 0, n+1)
-			for i := w * len(v.ids) / workers; i < (w+1)*len(v.ids)/workers; i++ {
-				score := v.at(q, scale, i)
-				switch {
-				case len(best) < n:
-					heap.Push(&best, scored{i, score})
-				case score > best[0].score:
-					best[0] = scored{i, score}
-					heap.Fix(&best, 0)
-				}
-			}
-			found[w] = best
-		})
+	if len(v.ids) <= flatMost {
+		for i := range v.ids {
+			try(i)
+		}
+	} else {
+		for _, i := range v.alike(q, shortlist*n) {
+			try(int(i))
+		}
 	}
-	wait.Wait()
-	all := slices.Concat(found...)
-	slices.SortFunc(all, func(a, b scored) int {
+	slices.SortFunc(best, func(a, b scored) int {
 		return cmp.Or(cmp.Compare(b.score, a.score), cmp.Compare(a.at, b.at))
 	})
-	return all[:min(n, len(all))]
+	return best
+}
+
+// alike returns about n chunks, those with the fewest signs that differ from those of a vector.
+func (v *vectors) alike(q []int8, n int) []int32 {
+	words := v.signWords()
+	own := appendSigns(nil, q)
+	differ := make([]uint16, len(v.ids))
+	var count [1 << 12]int
+	for i := range differ {
+		d := 0
+		for w, x := range v.signs[i*words : (i+1)*words] {
+			d += bits.OnesCount64(x ^ own[w])
+		}
+		d = min(d, len(count)-1)
+		differ[i] = uint16(d)
+		count[d]++
+	}
+	most, sum := 0, 0
+	for most < len(count)-1 && sum+count[most] < n {
+		sum += count[most]
+		most++
+	}
+	list := make([]int32, 0, sum+count[most])
+	for i, d := range differ {
+		if int(d) <= most {
+			list = append(list, int32(i))
+		}
+	}
+	return list
 }

@@ -1,8 +1,10 @@
 package index
 
 import (
+	"slices"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxTerms is the number of different words of a query that are searched for.
@@ -19,7 +21,7 @@ func words(text string, f func(word string)) {
 		start = -1
 	}
 	for i, r := range text {
-		if unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r) {
+		if isWord(r) {
 			if start < 0 {
 				start = i
 			}
@@ -28,6 +30,14 @@ func words(text string, f func(word string)) {
 		flush(i)
 	}
 	flush(len(text))
+}
+
+// isWord reports whether a rune is part of a word.
+func isWord(r rune) bool {
+	if r < utf8.RuneSelf {
+		return 'a' <= r|0x20 && r|0x20 <= 'z' || '0' <= r && r <= '9'
+	}
+	return unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.Is(unicode.Mn, r)
 }
 
 // parts calls f with the parts of a name such as parseHTTPRequest: parse, http, request. It calls nothing for a word
@@ -71,7 +81,7 @@ func names(text string) string {
 		}
 		name := text[start:end]
 		start = -1
-		if len(name) > 60 || strings.ToLower(name) == name {
+		if len(name) > 60 || !hasUpper(name) {
 			return
 		}
 		parts(name, func(p string) {
@@ -83,7 +93,7 @@ func names(text string) string {
 		})
 	}
 	for i, r := range text {
-		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+		if isWord(r) {
 			if start < 0 {
 				start = i
 			}
@@ -93,6 +103,16 @@ func names(text string) string {
 	}
 	flush(len(text))
 	return b.String()
+}
+
+// hasUpper reports whether a name has a letter in upper case.
+func hasUpper(name string) bool {
+	for _, r := range name {
+		if 'A' <= r && r <= 'Z' || r >= utf8.RuneSelf && unicode.IsUpper(r) {
+			return true
+		}
+	}
+	return false
 }
 
 // stopwords are words that say nothing about what a text is about.
@@ -148,12 +168,13 @@ func match(terms []string) string {
 	return b.String()
 }
 
-// near returns the FTS5 expression for pairs of words that follow each other in a question; "" if there are none.
-func near(question string) string {
+// near returns the FTS5 expression for pairs of words of a list that follow each other in a question; "" if there are
+// none.
+func near(question string, list []string) string {
 	var b strings.Builder
 	last, n := "", 0
 	words(question, func(w string) {
-		if last != "" && !stopwords[last] && !stopwords[w] && n < maxTerms {
+		if last != "" && slices.Contains(list, last) && slices.Contains(list, w) && n < maxTerms {
 			if b.Len() > 0 {
 				b.WriteString(" OR ")
 			}

@@ -57,7 +57,7 @@ func (p Place) Judge(f *os.File, below string, write bool) error {
 // nameOf returns the name by which the guard knows a path: relative to the folder that contains it, or the whole
 // path if no folder does.
 func (p Place) nameOf(path string) string {
-	if rel, err := filepath.Rel(p.Root.Name(), path); err == nil && filepath.IsLocal(rel) {
+	if rel, err := filepath.Rel(p.Folder(), path); err == nil && filepath.IsLocal(rel) {
 		return filepath.Join(p.above, rel)
 	}
 	if q, err := Locate(p.roots, path); err == nil {

@@ -56,7 +56,7 @@ func (w *Writer) due(dir string) bool {
 // clearLeftovers removes old temporary files from a directory to which a file was just written. A file that cannot
 // be removed stays, which does no harm.
 func (w *Writer) clearLeftovers(p Place, parent *os.Root) {
-	if !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
+	if !w.due(filepath.Join(p.Folder(), filepath.Dir(p.Name))) {
 		return
 	}
 	d, err := parent.OpenFile(".", os.O_RDONLY|syscall.O_NONBLOCK, 0)

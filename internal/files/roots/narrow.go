@@ -14,7 +14,7 @@ import (
 // because it does not notice that a folder is replaced. Close it before this set; the folders of this set stay
 // open.
 func (s *Set) Narrow(paths []string) *Set {
-	n := &Set{guard: s.guard, home: s.home}
+	n := &Set{guard: s.guard, home: s.home, view: s.view}
 	for _, path := range paths {
 		if wellFormed(path) != nil || !filepath.IsAbs(path) {
 			continue

@@ -231,7 +231,7 @@ func (p Place) Followed(last bool) (Place, error) {
 		}
 		if part == ".." || filepath.IsAbs(target) {
 			if part == ".." {
-				target, rest = filepath.Join(append([]string{q.Root.Name(), ".."}, rest...)...), nil
+				target, rest = filepath.Join(append([]string{q.Folder(), ".."}, rest...)...), nil
 			}
 			var err error
 			if q, err = Locate(p.roots, target); err != nil {

@@ -39,6 +39,7 @@ type Set struct {
 	folders []*folder // in order; the first is the default
 	guard   *Guard
 	home    string
+	view    View   // nil for the folders themselves
 	base    string // relative paths start here; "" means at the first folder
 }
 

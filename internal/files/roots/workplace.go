@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"gatehouse/internal/exec/overlay"
 	"gatehouse/tool"
 )
 
@@ -17,6 +18,7 @@ type Workplace struct {
 	Path string // for display
 	Dir  string // the working directory, until Close
 
+	view View     // nil for the file system of the host
 	open *os.File // nil if Dir is a name
 }
 
@@ -47,12 +49,24 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 		f.Close()
 		return Workplace{}, tool.Refuse(tool.CodeInvalidArguments, "%s: %s is not a folder", field, dir)
 	}
-	w := Workplace{Path: filepath.Join(place.Root.Name(), place.Name), open: f}
+	w := Workplace{Path: filepath.Join(place.Folder(), place.Name), open: f}
 	w.Dir = w.Path
+	if w.view = viewOf(r); w.view != nil {
+		return w, nil
+	}
 	if runtime.GOOS == "linux" {
 		w.Dir = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 	}
 	return w, nil
+}
+
+// Space returns the view in which the program runs, nil for the file system of the host. loose means that the program
+// may outlive the call. The caller closes the space after the program was started.
+func (w Workplace) Space(loose bool) (*overlay.Space, error) {
+	if w.view == nil {
+		return nil, nil
+	}
+	return w.view.Space(loose)
 }
 
 // Close closes the folder.
