@@ -2,7 +2,7 @@
 //
 // They are identity (users, tokens, certificates, OAuth, peer credentials), permit (the decision about
 // each call), approvals and confirm (approval by a person), operator (what only administrators may do),
-// limit (rates and queues), audit (the ledger), secret, certs, and displaytext (untrusted text made
+// passkey (what authenticators sign), limit (rates and queues), audit (the ledger), secret, certs, and displaytext (untrusted text made
 // safe to show).
 //
 // The packages of servers, dispatch, modules and app import them; they import files, mcp/rawjson and

@@ -39,18 +39,32 @@ type Request struct {
 	ID      string          `json:"id"`
 	Owner   string          `json:"owner"` // principal and context of the caller
 	Tool    string          `json:"tool"`
-	Args    json.RawMessage `json:"arguments"` // canonical, in the form that Shown returns
+	Args    json.RawMessage `json:"arguments" doc:"in the form that an operator sees"` // canonical, in the form that Shown returns
 	Rule    string          `json:"rule"`
 	State   State           `json:"state"`
 	By      string          `json:"by,omitempty"` // the operator who decided
 	Created time.Time       `json:"created"`
 	Until   time.Time       `json:"until"` // when it expires
+	Caller  Caller          `json:"-"`     // whose decision does not count
+}
+
+// ByLogin ends the name of an operator who decided with a login of the host and not with a command.
+const ByLogin = ", logged in"
+
+// Caller is the credential and the session with which a call was made. Its zero value means that they are unknown.
+type Caller struct{ Credential, Session string }
+
+// Is reports whether a decision would come from the credential or the session that made the call, or whether these
+// are unknown.
+func (c Caller) Is(by Caller) bool {
+	return c.Credential == "" || c.Credential == by.Credential || c.Session != "" && c.Session == by.Session
 }
 
 // The errors that Decide returns.
 var (
 	ErrNotFound = errors.New("no such approval")
 	ErrDecided  = errors.New("decided already")
+	ErrOwnCall  = errors.New("the login or session that made the call cannot decide about it")
 )
 
 const schema = `
@@ -59,6 +73,10 @@ CREATE TABLE request (
 	state TEXT NOT NULL, by TEXT NOT NULL, created INTEGER NOT NULL, until INTEGER NOT NULL);
 CREATE INDEX request_state ON request (state, until);
 CREATE TABLE mark (key TEXT PRIMARY KEY, until INTEGER NOT NULL);`
+
+// additions are later tables, which files of earlier versions get when they are opened.
+const additions = `
+CREATE TABLE IF NOT EXISTS caller (id TEXT PRIMARY KEY, credential TEXT NOT NULL, session TEXT NOT NULL);`
 
 // Options configures a Store.
 type Options struct {
@@ -69,7 +87,23 @@ type Options struct {
 	// passphrase is needed. Open reads it once. A file that replaces it later is ignored, because any
 	// program of the same account could put its own proof there.
 	Proof string
-	Now   func() time.Time // nil means time.Now
+	// Passkeys verifies the passkey that each approval needs; nil means that none is needed.
+	Passkeys Passkeys
+	Now      func() time.Time // nil means time.Now
+}
+
+// Passkeys verifies the use of a passkey. challenge is the digest of the approved request.
+type Passkeys interface {
+	// Approve accepts the assertion of a passkey of a user. It accepts each one once.
+	Approve(ctx context.Context, user string, challenge, assertion []byte) error
+	// Approved verifies an assertion that Approve has accepted, here or in another process.
+	Approved(ctx context.Context, challenge, assertion []byte) error
+}
+
+// Evidence is what a person gives besides a decision, if an approval needs it.
+type Evidence struct {
+	Passphrase []byte
+	Assertion  []byte // of a passkey: JSON
 }
 
 // Store holds the approvals of a host. It is safe for concurrent use.
@@ -109,12 +143,12 @@ func Open(path string, o Options) *Store {
 	}
 	b := &Store{
 		opts:    o,
-		file:    sqlfile.File{Path: path, Schema: schema, Version: 1},
+		file:    sqlfile.File{Path: path, Schema: schema, Version: 1, Additions: additions},
 		waiting: map[string]wait{},
 		lasting: map[string]time.Time{},
 		proved:  map[string]time.Time{},
 	}
-	if b.Proves() {
+	if o.Passkeys == nil && o.Proof != "" {
 		b.proof, b.proofErr = LoadProof(o.Proof)
 	}
 	return b
@@ -130,7 +164,9 @@ func (b *Store) Close() error { return b.file.Close() }
 // Ask adds a pending request. Run calls decided once, after the request has been decided or has
 // expired. The error is a *TooLong if the command of the call cannot be shown in full; then no request
 // is made.
-func (b *Store) Ask(owner, tool, rule string, args json.RawMessage, decided func(Request)) (Request, error) {
+func (b *Store) Ask(
+	owner, tool, rule string, by Caller, args json.RawMessage, decided func(Request),
+) (Request, error) {
 	args, err := Shown(args)
 	if err != nil {
 		return Request{}, err
@@ -138,7 +174,7 @@ func (b *Store) Ask(owner, tool, rule string, args json.RawMessage, decided func
 	now := b.opts.Now().UTC().Truncate(time.Millisecond)
 	r := Request{
 		ID: "ap_" + rand.Text(), Owner: owner, Tool: tool, Args: args, Rule: rule,
-		State: Pending, Created: now, Until: now.Add(b.opts.Wait),
+		State: Pending, Created: now, Until: now.Add(b.opts.Wait), Caller: by,
 	}
 	db, err := b.file.DB()
 	if err != nil {
@@ -147,8 +183,10 @@ func (b *Store) Ask(owner, tool, rule string, args json.RawMessage, decided func
 	b.mu.Lock()
 	b.waiting[r.ID] = wait{r, decided}
 	b.mu.Unlock()
-	_, err = db.Exec("INSERT INTO request VALUES (?,?,?,?,?,?,'',?,?)",
-		r.ID, owner, tool, []byte(args), rule, Pending, r.Created.UnixMilli(), r.Until.UnixMilli())
+	if _, err = db.Exec("INSERT INTO caller VALUES (?,?,?)", r.ID, by.Credential, by.Session); err == nil {
+		_, err = db.Exec("INSERT INTO request VALUES (?,?,?,?,?,?,'',?,?)",
+			r.ID, owner, tool, []byte(args), rule, Pending, r.Created.UnixMilli(), r.Until.UnixMilli())
+	}
 	if err != nil {
 		b.takeCallback(r.ID)
 	}
@@ -163,8 +201,22 @@ func (b *Store) takeCallback(id string) func(Request) {
 	return f
 }
 
-// Proves reports whether an approval needs a passphrase in this store.
-func (b *Store) Proves() bool { return b.opts.Proof != "" }
+// Proves reports whether an approval needs a passphrase or a passkey in this store.
+func (b *Store) Proves() bool { return b.opts.Proof != "" || b.opts.Passkeys != nil }
+
+// Needs returns what an approval needs besides a decision: none, passphrase or passkey.
+func (b *Store) Needs() string {
+	switch {
+	case b.opts.Passkeys != nil:
+		return "passkey"
+	case b.opts.Proof != "":
+		return "passphrase"
+	}
+	return "none"
+}
+
+// Challenge returns what a passkey must sign to approve a request.
+func Challenge(r Request) []byte { return signed(r) }
 
 // proven returns the reason for which the approval of a request does not count, or nil.
 func (b *Store) proven(r Request) error {
@@ -180,7 +232,16 @@ func (b *Store) proven(r Request) error {
 	}
 	var signature []byte
 	err = db.QueryRow("SELECT signature FROM proof WHERE id=?", r.ID).Scan(&signature)
-	if err != nil || !b.proof.checks(r, signature) {
+	switch {
+	case err != nil:
+		return ErrUnproven
+	case b.opts.Passkeys != nil:
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := b.opts.Passkeys.Approved(ctx, Challenge(r), signature); err != nil {
+			return fmt.Errorf("%w: %w", ErrUnproven, err)
+		}
+	case !b.proof.checks(r, signature):
 		return ErrUnproven
 	}
 	return nil
@@ -211,12 +272,50 @@ func (b *Store) Decide(id string, yes bool, by string) (Request, error) {
 	return b.move(id, to, by)
 }
 
-// DecideProven approves a pending request with a signature that Proof.Sign returned.
+// DecideProven approves a pending request with a signature that Proof.Sign returned, or the assertion of a passkey.
 func (b *Store) DecideProven(id, by string, signature []byte) (Request, error) {
 	if err := b.prove(id, signature); err != nil {
 		return Request{}, err
 	}
 	return b.move(id, Allowed, by)
+}
+
+// DecideAs approves or denies a pending request for a person who logged in to the host. The error is ErrOwnCall if
+// the login or the session of the person made the call. If an approval needs a passphrase, that of the evidence must
+// be the right one. If it needs a passkey, user must have used one for this request.
+func (b *Store) DecideAs(
+	ctx context.Context, id string, yes bool, user string, who Caller, given Evidence,
+) (Request, error) {
+	by := user + ByLogin
+	r, err := b.Get(id)
+	if err != nil {
+		return r, err
+	}
+	b.mu.Lock()
+	if w, here := b.waiting[id]; here { // as it was made: another process may have changed the file
+		r = w.asked
+	}
+	b.mu.Unlock()
+	switch {
+	case r.Caller.Is(who):
+		return r, ErrOwnCall
+	case !yes || !b.Proves():
+		return b.Decide(id, yes, by)
+	case b.proofErr != nil:
+		return r, b.proofErr
+	case r.State != Pending:
+		return r, fmt.Errorf("%w: %s", ErrDecided, r.State)
+	case b.opts.Passkeys != nil:
+		if err := b.opts.Passkeys.Approve(ctx, user, Challenge(r), given.Assertion); err != nil {
+			return r, fmt.Errorf("%w: %w", ErrPasskey, err)
+		}
+		return b.DecideProven(id, by, given.Assertion)
+	}
+	signature, err := b.proof.Sign(given.Passphrase, r)
+	if err != nil {
+		return r, err
+	}
+	return b.DecideProven(id, by, signature)
 }
 
 // move changes the state of a pending request.
@@ -274,7 +373,9 @@ func (b *Store) listRequests(where string, args ...any) ([]Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.Query("SELECT id, owner, tool, args, rule, state, by, created, until FROM request "+where, args...)
+	rows, err := db.Query(`SELECT id, owner, tool, args, rule, state, by, created, until,
+		coalesce((SELECT credential FROM caller WHERE caller.id = request.id), ''),
+		coalesce((SELECT session FROM caller WHERE caller.id = request.id), '') FROM request `+where, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -284,7 +385,8 @@ func (b *Store) listRequests(where string, args ...any) ([]Request, error) {
 		var r Request
 		var created, until int64
 		var raw []byte
-		if err := rows.Scan(&r.ID, &r.Owner, &r.Tool, &raw, &r.Rule, &r.State, &r.By, &created, &until); err != nil {
+		if err := rows.Scan(&r.ID, &r.Owner, &r.Tool, &raw, &r.Rule, &r.State, &r.By, &created, &until,
+			&r.Caller.Credential, &r.Caller.Session); err != nil {
 			return nil, err
 		}
 		r.Args, r.Created, r.Until = raw, time.UnixMilli(created).UTC(), time.UnixMilli(until).UTC()

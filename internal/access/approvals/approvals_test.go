@@ -10,11 +10,13 @@ import (
 	"time"
 )
 
+var someCaller = Caller{Credential: "t_model", Session: "sess"}
+
 //redteam:attack A yes is good for one call: an approval is used twice
 func TestAYesIsUsedOnce(t *testing.T) {
 	b := Open("", Options{})
 	defer b.Close()
-	r, err := b.Ask("ann/default", "file_delete", "deletes", []byte(`{"path":"x"}`), func(Request) {})
+	r, err := b.Ask("ann/default", "file_delete", "deletes", someCaller, []byte(`{"path":"x"}`), func(Request) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +53,7 @@ func TestAnotherProcessDecides(t *testing.T) {
 	go func() { ended <- host.Run(ctx) }()
 	decided := make(chan Request, 2)
 	ask := func() Request {
-		r, err := host.Ask("ann/default", "t", "r", nil, func(r Request) { decided <- r })
+		r, err := host.Ask("ann/default", "t", "r", someCaller, nil, func(r Request) { decided <- r })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,7 +144,7 @@ func TestAYesNeedsThePassphrase(t *testing.T) {
 	defer host.Close()
 	defer other.Close()
 	ask := func(args string) Request {
-		r, err := host.Ask("ann/default", "file_delete", "deletes", []byte(args), func(Request) {})
+		r, err := host.Ask("ann/default", "file_delete", "deletes", someCaller, []byte(args), func(Request) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -288,7 +290,7 @@ func TestAClockThatJumpsGivesNoYes(t *testing.T) {
 	}
 
 	clock = start
-	r, err := b.Ask("ann/default", "t", "r", nil, func(Request) {})
+	r, err := b.Ask("ann/default", "t", "r", someCaller, nil, func(Request) {})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,8 @@ const (
 var (
 	ErrPassphrase = errors.New("that is not the passphrase")
 	ErrNoProof    = errors.New("no passphrase is set: run gatehouse approvals passphrase at a terminal")
-	ErrUnproven   = errors.New("the approval was given without the passphrase")
+	ErrUnproven   = errors.New("the approval was given without the passphrase or passkey that it needs")
+	ErrPasskey    = errors.New("the passkey did not approve this call")
 )
 
 // NewProof returns the proof of a passphrase.

@@ -50,6 +50,7 @@ type Entry struct {
 	Context    string
 	Client     string
 
+	Task   string // the staged task in whose view the call ran
 	Call   string // the ID of the call, the same in every round
 	Method string
 	Module string
@@ -78,13 +79,14 @@ type Line struct {
 	Session    string          `json:"session,omitempty"` // the first 16 hex digits of the SHA-256 of its id
 	Context    string          `json:"context,omitempty"`
 	Client     string          `json:"client,omitempty"`
+	Task       string          `json:"task,omitempty"` // the staged task
 	Call       string          `json:"call,omitempty"`
 	Method     string          `json:"method,omitempty"`
 	Module     string          `json:"module,omitempty"`
 	Tool       string          `json:"tool,omitempty"`
 	Depth      int             `json:"depth,omitempty"`
-	Digest     string          `json:"digest,omitempty"` // SHA-256 of the arguments, in hex
-	Args       json.RawMessage `json:"args,omitempty"`   // redacted, at most 2 KiB
+	Digest     string          `json:"digest,omitempty"`              // SHA-256 of the arguments, in hex
+	Args       json.RawMessage `json:"args,omitempty" doc:"redacted"` // redacted, at most 2 KiB
 	Outcome    string          `json:"outcome,omitempty"`
 	Reason     string          `json:"reason,omitempty"`
 	Rule       string          `json:"rule,omitempty"`
@@ -104,8 +106,8 @@ var levels = map[string]Level{
 }
 
 // private are the arguments of tools that are kept as a digest only, because the input of a process is
-// often a password.
-var private = map[string]map[string]bool{"process_input": {"input": true}}
+// often a password, and a settings file holds some.
+var private = map[string]map[string]bool{"process_input": {"input": true}, "config_check": {"text": true}}
 
 // LevelOf returns the level of a call of a tool, by the tool's name and effects.
 func LevelOf(name string, e tool.Effects) Level {
@@ -146,6 +148,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 	}
 	b = appendMember(b, "context", e.Context)
 	b = appendMember(b, "client", e.Client)
+	b = appendMember(b, "task", e.Task)
 	b = appendMember(b, "call", e.Call)
 	b = appendMember(b, "method", e.Method)
 	b = appendMember(b, "module", e.Module)

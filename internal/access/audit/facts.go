@@ -19,6 +19,7 @@ var subjects = []string{
 	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>",
 	"connection.>", "module.*", "package.>",
 	"module.sandbox.sandbox.network", // network access that was allowed to a sandbox
+	"module.webview.browser.network", // addresses that pages reached, and those they were refused
 	"module.shell.program.*",         // what programs a line with lists has started
 }
 
@@ -64,7 +65,7 @@ func EntryOf(f bus.Event) Entry {
 	fields := map[string]*string{ // by name in lower case
 		"principal": &e.Principal, "user": &e.Principal, "credential": &e.Credential, "session": &e.Session,
 		"context": &e.Context, "client": &e.Client, "outcome": &e.Outcome, "reason": &e.Reason, "tool": &e.Tool,
-		"call": &e.Call, "rule": &e.Rule,
+		"call": &e.Call, "rule": &e.Rule, "task": &e.Task,
 	}
 	var rest []rawjson.Edit
 	for key, v := range rawjson.Object(f.Data) {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -20,6 +21,7 @@ import (
 type Filter struct {
 	Since, Until time.Time // of the line's own time; Until itself is excluded
 	After        int64     // lines with a higher number
+	Before       int64     // lines with a lower number; 0 means all
 	Kind         string
 	Level        Level
 	Principal    string
@@ -27,6 +29,7 @@ type Filter struct {
 	Session      string // as lines hold it; see SessionHash
 	Tool         string
 	Call         string
+	Task         string
 	Outcome      string
 	Last         int // only this many of the newest; 0 means all
 }
@@ -114,7 +117,7 @@ func (l *Ledger) blockOf(ctx context.Context, after int64, f *Filter) (first int
 func (l *Ledger) newest(ctx context.Context, f Filter, yield func(Line, error) bool) {
 	var found []Line
 	least, err := l.blockOf(ctx, f.After, &f)
-	for before, more := int64(math.MaxInt64), true; more && err == nil && len(found) < f.Last; {
+	for before, more := cmp.Or(f.Before, math.MaxInt64), true; more && err == nil && len(found) < f.Last; {
 		var blocks [][]byte
 		blocks, err = l.blocks(ctx, "first >= ? AND first < ? ORDER BY first DESC", least, before)
 		for _, text := range blocks {
@@ -208,7 +211,7 @@ func (l *Ledger) blocks(ctx context.Context, where string, args ...any) (blocks 
 func (f *Filter) marks() (marks [][]byte) {
 	for name, text := range map[string]string{
 		"kind": f.Kind, "level": string(f.Level), "principal": f.Principal, "context": f.Context,
-		"session": f.Session, "tool": f.Tool, "call": f.Call, "outcome": f.Outcome,
+		"session": f.Session, "tool": f.Tool, "call": f.Call, "task": f.Task, "outcome": f.Outcome,
 	} {
 		if m := appendMember(nil, name, text); m != nil {
 			marks = append(marks, m[:len(m)-1])
@@ -234,12 +237,12 @@ func (f *Filter) match(raw []byte, marks [][]byte) (line Line, fits bool, err er
 // found within the arguments.
 func (f *Filter) fits(l *Line) bool {
 	is := func(want, got string) bool { return want == "" || want == got }
-	return (f.Since.IsZero() || !l.At.Before(f.Since)) && (f.Until.IsZero() || l.At.Before(f.Until)) &&
+	return (f.Before == 0 || l.Seq < f.Before) && (f.Since.IsZero() || !l.At.Before(f.Since)) && (f.Until.IsZero() || l.At.Before(f.Until)) &&
 		is(
 			f.Kind,
 			l.Kind,
 		) && is(string(f.Level), string(l.Level)) && is(f.Principal, l.Principal) && is(f.Context, l.Context) &&
-		is(f.Session, l.Session) && is(f.Tool, l.Tool) && is(f.Call, l.Call) && is(f.Outcome, l.Outcome)
+		is(f.Session, l.Session) && is(f.Tool, l.Tool) && is(f.Call, l.Call) && is(f.Task, l.Task) && is(f.Outcome, l.Outcome)
 }
 
 // ParseLine parses one line in the form that Export writes.
@@ -253,6 +256,19 @@ func ParseLine(raw []byte) (line Line, err error) {
 	}
 	line.Raw = raw
 	return line, nil
+}
+
+// Last returns the number of the newest line on disk; 0 if there is none.
+func (l *Ledger) Last(ctx context.Context) (seq int64, err error) {
+	db, err := l.file.reader()
+	if db == nil || err != nil {
+		return 0, err
+	}
+	err = db.QueryRowContext(ctx, "SELECT through FROM block ORDER BY first DESC LIMIT 1").Scan(&seq)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return seq, err
 }
 
 // Export writes all lines unchanged, one JSON object per line.

@@ -123,7 +123,7 @@ func (s *Service) endOutdated(ctx context.Context, db *sql.DB) ([]Revocation, er
 	var ended []Revocation
 	for _, l := range s.brief.removeLogins(func(l *temporaryLogin) bool {
 		epoch, there := epochs[l.number]
-		return (!there || l.epoch < epoch) && !s.isLeaving(l.ID)
+		return l.number != 0 && (!there || l.epoch < epoch) && !s.isLeaving(l.ID)
 	}) {
 		ended = append(ended, Revocation{l.User, l.ID})
 	}

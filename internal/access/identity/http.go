@@ -11,10 +11,12 @@ import (
 )
 
 // Public reports whether a request is served without identifying the caller:
-// OPTIONS, /.well-known/*, /health, /ready, and the two ways to log in.
+// OPTIONS, /.well-known/*, /health, /ready, and the ways to log in.
 func Public(r *http.Request) bool {
 	switch p := r.URL.Path; p {
-	case "/health", "/healthz", "/ready", "/auth/login", "/auth/pair":
+	case "/health", "/healthz", "/ready", "/auth/login", "/auth/pair", "/auth/link", "/auth/link/proof", "/auth/ways",
+		"/auth/passkey/login", "/auth/passkey/login/finish",
+		"/auth/oidc/start", "/auth/oidc/callback", "/auth/register", "/auth/authorize", "/auth/token", "/auth/revoke":
 		return true
 	default:
 		return r.Method == "OPTIONS" || strings.HasPrefix(p, "/.well-known/")
@@ -133,6 +135,10 @@ func (s *Service) challenge(code string, scopes ...string) http.Header {
 		}
 	}
 	add("error", code)
+	if s.issues != nil {
+		add("scope", strings.Join(scopes, " "))
+		add("resource_metadata", s.issues.issuer+wellKnown+"/mcp")
+	}
 	if s.oauth != nil {
 		if scopes == nil {
 			scopes = s.oauth.Required

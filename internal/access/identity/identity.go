@@ -50,6 +50,11 @@ type Options struct {
 	// user exists, and record that fact if the users' file is lost.
 	Known []string
 	OAuth *OAuth // nil means no provider
+	// Server is scheme and host at which MCP clients of users reach this host, which then issues tokens to them; ""
+	// means that it issues none. Clients fetches the documents of such clients; nil fetches public ones.
+	Server  string
+	Clients *http.Client
+	SignIn  *SignIn // an OpenID provider at which people log in; nil means none
 
 	Origins []string // other web origins whose pages may use a cookie: scheme://host[:port]
 	Secure  bool     // a proxy in front terminates TLS, so cookies are Secure although this host sees no TLS
@@ -68,22 +73,25 @@ type Event struct {
 
 // Service authenticates callers and manages users and their credentials. It is safe for concurrent use.
 type Service struct {
-	o      Options
-	log    *slog.Logger
-	store  *store
-	watch  watch
-	known  credentialCache
-	uses   uses
-	brief  temporaryLogins
-	pass   *passwords
-	tries  tries
-	pair   pairing
-	oauth  *provider // nil means none
-	sameAs *http.CrossOriginProtection
-	local  fixed
-	byHand fixed
-	owner  string   // name of the user that this process runs as
-	salt   [16]byte // of digests in events; different in each process
+	o        Options
+	log      *slog.Logger
+	store    *store
+	watch    watch
+	known    credentialCache
+	uses     uses
+	brief    temporaryLogins
+	pass     *passwords
+	tries    tries
+	pair     pairing
+	oauth    *provider   // nil means none
+	issues   *authServer // nil means that no tokens are issued to clients
+	signIn   *signIn     // nil means that people log in at no provider
+	passkeys passkeys
+	sameAs   *http.CrossOriginProtection
+	local    fixed
+	byHand   fixed
+	owner    string   // name of the user that this process runs as
+	salt     [16]byte // of digests in events; different in each process
 
 	// mu guards the fields up to removals.
 	mu      sync.Mutex
@@ -122,7 +130,11 @@ func Open(path string, o Options) (*Service, error) {
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	if err := s.refreshCaches(true); err != nil {
+	err := s.refreshCaches(true)
+	if err == nil {
+		err = s.loadDeciding(context.Background())
+	}
+	if err != nil {
 		s.store.closeFile()
 		return nil, fmt.Errorf("identity: %w", err)
 	}
@@ -156,6 +168,19 @@ func (s *Service) configure() (err error) {
 		}
 		if token != "" {
 			s.local = newFixed(token)
+		}
+	}
+	if o.SignIn != nil {
+		if s.signIn, err = newSignIn(*o.SignIn); err != nil {
+			return fmt.Errorf("login at a provider: %w", err)
+		}
+	}
+	if o.Server != "" {
+		if o.OAuth != nil {
+			return errors.New("server: this host accepts the tokens of an OAuth provider, so that it issues none itself")
+		}
+		if s.issues, err = newAuthServer(s, o.Server, o.Clients); err != nil {
+			return fmt.Errorf("OAuth: %w", err)
 		}
 	}
 	if o.OAuth != nil {
@@ -198,6 +223,9 @@ func every(ctx context.Context, d time.Duration, f func()) {
 // Close closes the file. Logins that are not lasting end with it.
 func (s *Service) Close() error {
 	s.endAllNow()
+	if s.signIn != nil {
+		s.signIn.p.keys.stopFetching()
+	}
 	if s.oauth != nil {
 		s.oauth.keys.stopFetching()
 	}

@@ -71,7 +71,11 @@ func request(method, path, from string, headers ...string) *http.Request {
 	r.RemoteAddr = from
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ": ")
+		value, key, found := strings.Cut(value, keyMark)
 		r.Header.Add(name, value)
+		if found {
+			r.Header.Add(KeyHeader, key)
+		}
 	}
 	return r
 }
@@ -131,9 +135,10 @@ func TestEveryWayIn(t *testing.T) {
 		"unknown local token":   {bearer(newSecret(localPrefix)), invalid401, invalid401},
 		"login":                 {"Cookie: " + cookie, "alice by cookie", "alice by cookie"},
 		"lasting login":         {"Cookie: " + lasting, "alice by cookie", "alice by cookie"},
-		"unknown login":         {"Cookie: " + cookieName + "=" + newCookie(), invalid401, invalid401},
+		"unknown login":         {"Cookie: " + cookieName + "=" + newCookie() + keyMark + newCookie(), invalid401, invalid401},
+		"cookie alone":          {"Cookie: " + strings.Split(cookie, keyMark)[0], unnamed401, unnamed401},
 		"two logins":            {"Cookie: " + cookie + "; " + lasting, invalid401, invalid401},
-		"token as a cookie":     {"Cookie: " + cookieName + "=" + good, invalid401, invalid401},
+		"token as a cookie":     {"Cookie: " + cookieName + "=" + good + keyMark + newCookie(), invalid401, invalid401},
 		"login as a token":      {bearer(strings.TrimPrefix(cookie, cookieName+"=")), invalid401, invalid401},
 		"another site's cookie": {"Cookie: theirs=1", unnamed401, unnamed401},
 	} {
@@ -422,11 +427,11 @@ func logInAs(t testing.TB, s *Service, name string) string {
 	if !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	secret, _, err := s.openLogin(t.Context(), a, false, "")
+	secret, _, err := s.openLogin(t.Context(), a, false, true, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return cookieName + "=" + secret
+	return cookieName + "=" + secret[:cookieSize] + keyMark + secret[cookieSize:]
 }
 
 // A user whose name was used before inherits nothing.
@@ -601,6 +606,7 @@ func TestNothingOldIsRemembered(t *testing.T) {
 func TestAWayIsNoOther(t *testing.T) {
 	s := newTestService(t, Options{})
 	_, secret, _ := strings.Cut(logIn(t, s, "alice", "correct horse", true), "=")
+	secret = strings.Replace(secret, keyMark, "", 1)
 	if _, ok, err := s.ofCookie(t.Context(), secret); !ok || err != nil {
 		t.Fatal(ok, err)
 	}

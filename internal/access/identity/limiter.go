@@ -18,13 +18,14 @@ const (
 // networks do not lock a user out. A browser in which its user has logged in before has a budget of its
 // own, which no guesser can use up.
 type tries struct {
-	network, account, device, held *limiter
+	network, account, device, held, ceremony *limiter
 }
 
 func newTries() tries {
 	return tries{
 		network: newLimiter(loginTries, loginWindow), account: newLimiter(accountTries, loginWindow),
 		device: newLimiter(loginTries, loginWindow), held: newLimiter(loginTries, loginWindow),
+		ceremony: newLimiter(ceremonyTries, loginWindow),
 	}
 }
 

@@ -19,6 +19,21 @@ func (s *Service) Handler() http.Handler {
 	mux.HandleFunc("POST /auth/login", s.login)
 	mux.HandleFunc("POST /auth/logout", s.logout)
 	mux.HandleFunc("POST /auth/pair", s.pairFirst)
+	mux.HandleFunc("POST /auth/link", s.loginByLink)
+	mux.HandleFunc("GET /auth/link/proof", s.proveLink)
+	mux.HandleFunc("GET /auth/me", s.me)
+	mux.HandleFunc("GET /auth/ways", s.ways)
+	mux.HandleFunc("POST /auth/passkey/login", s.beginPasskeyLogin)
+	mux.HandleFunc("POST /auth/passkey/login/finish", s.endPasskeyLogin)
+	mux.HandleFunc("POST /auth/passkey/register", s.beginPasskey)
+	mux.HandleFunc("POST /auth/passkey/register/finish", s.endPasskey)
+	if s.issues != nil {
+		s.issues.routes(mux)
+	}
+	if s.signIn != nil {
+		mux.HandleFunc("GET /auth/oidc/start", s.beginSignIn)
+		mux.HandleFunc("GET /auth/oidc/callback", s.endSignIn)
+	}
 	if s.oauth != nil {
 		mux.HandleFunc("GET "+wellKnown, s.metadata)
 		mux.HandleFunc("GET "+wellKnown+"/mcp", s.metadata)
@@ -51,20 +66,26 @@ func (s *Service) cookieFor(r *http.Request, name, value string) *http.Cookie {
 	}
 }
 
-// cookie returns the session cookie. ok is false if there are two, because one of them is not ours.
+// KeyHeader is the header that carries the second half of a login. The page keeps it in its sessionStorage, which
+// belongs to one port, as cookies do not.
+const KeyHeader = "Gatehouse-Key"
+
+// cookie returns the secret of a login: the session cookie, and after it the key. ok is false without a key, because
+// a cookie alone is no credential: browsers send it to every port of a host. With two cookies the secret is "",
+// because one of them is not ours.
 func (s *Service) cookie(r *http.Request) (secret string, ok bool) {
-	all := r.CookiesNamed(s.cookieName(r, cookieName))
-	switch len(all) {
-	case 0:
+	all, keys := r.CookiesNamed(s.cookieName(r, cookieName)), r.Header[KeyHeader]
+	switch {
+	case len(all) == 0, len(keys) == 0:
 		return "", false
-	case 1:
-		return all[0].Value, true
+	case len(all) == 1 && len(keys) == 1:
+		return all[0].Value + keys[0], true
 	}
 	return "", true
 }
 
 func (s *Service) setCookie(w http.ResponseWriter, r *http.Request, secret string, l Login) {
-	c := s.cookieFor(r, cookieName, secret)
+	c := s.cookieFor(r, cookieName, secret[:min(len(secret), cookieSize)])
 	if l.Lasting {
 		c.MaxAge = int(time.Until(l.Until) / time.Second)
 	}
@@ -151,7 +172,20 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	from, _ := From(r)
-	secret, l, err := s.logIn(r.Context(), e, r.UserAgent())
+	a, err := s.verifyEntry(r.Context(), e)
+	var secret string
+	var l Login
+	switch {
+	case err != nil:
+	case form:
+		// A form gets no answer that a script could read, so that the page logs in with a code.
+		secret, err = s.newCode(r.Context(), a.number, codeForm, e.Lasting)
+	default:
+		secret, l, err = s.openLogin(r.Context(), a, e.Lasting, true, r.UserAgent())
+	}
+	if errors.Is(err, ErrNoUser) {
+		err = errWrong // the user was removed or got another password after the comparison
+	}
 	switch {
 	case errors.Is(err, errWrong):
 		s.publishEvent("login_failed", s.claimed(r.Context(), e.User), "", from.String())
@@ -162,42 +196,47 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 		s.unable(w, r, err)
 		return
 	}
+	if form {
+		w.Header().Set("Cache-Control", "no-store")
+		http.Redirect(w, r, "/#login="+secret, http.StatusSeeOther)
+		return
+	}
+	s.welcome(w, r, secret, l)
+}
+
+// welcome answers a request that opened a login: it replaces the one that the request came with.
+func (s *Service) welcome(w http.ResponseWriter, r *http.Request, secret string, l Login) {
+	from, _ := From(r)
 	s.endPresented(r)
 	s.setCookie(w, r, secret, l)
 	s.rememberDevice(w, r, l.User)
 	s.publishEvent("login", l.User, l.ID, from.String())
-	if form {
-		http.Redirect(w, r, "/", http.StatusSeeOther)
-		return
-	}
-	answer(w, 200, map[string]any{"user": l.User, "expires": l.Until, "lasting": l.Lasting})
+	answer(w, 200, map[string]any{
+		"user": l.User, "key": secret[cookieSize:], "expires": l.Until, "lasting": l.Lasting,
+	})
 }
 
 // errWrong is the error for a wrong password, an unknown user, and a user without a password, so that
 // they cannot be distinguished.
 var errWrong = errors.New("user or password is wrong")
 
-// logIn compares a password and opens a login. The cost is the same for unknown users.
-func (s *Service) logIn(ctx context.Context, e entry, agent string) (secret string, l Login, err error) {
+// verifyEntry compares a password and returns its account. The cost is the same for unknown users.
+func (s *Service) verifyEntry(ctx context.Context, e entry) (account, error) {
 	s.refreshCaches(false)
 	a, there, err := s.findAccount(ctx, "name = ?", e.User)
 	if err != nil {
-		return "", l, err
+		return a, err
 	}
 	ok, stale, err := s.pass.verify(ctx, a.kept, e.Password)
 	switch {
 	case err != nil:
-		return "", l, err
+		return a, err
 	case !ok || !there:
-		return "", l, errWrong
+		return a, errWrong
 	case stale:
 		s.renew(ctx, a, e.Password)
 	}
-	secret, l, err = s.openLogin(ctx, a, e.Lasting, agent)
-	if errors.Is(err, ErrNoUser) {
-		err = errWrong // the user was removed or got another password after the comparison
-	}
-	return secret, l, err
+	return a, nil
 }
 
 // renew stores a hash with the present cost. A failure is only logged, because the old hash still

@@ -25,8 +25,7 @@ func postFrom(s *Service, from, path, body string, headers ...string) *httptest.
 	r.RemoteAddr = from
 	r.Header.Set("Content-Type", kind)
 	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
+		setHeader(r, h)
 	}
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, r)
@@ -43,7 +42,24 @@ func logIn(t testing.TB, s *Service, user, password string, lasting bool) string
 	if w.Code != 200 || len(cookies) != 2 || !strings.HasSuffix(cookies[1].Name, deviceName) {
 		t.Fatalf("logging in: %d %s", w.Code, w.Body)
 	}
-	return cookies[0].Name + "=" + cookies[0].Value
+	var said struct{ Key string }
+	if err := json.Unmarshal(w.Body.Bytes(), &said); err != nil || len(said.Key) != 26 {
+		t.Fatalf("logging in: %s, %v", w.Body, err)
+	}
+	return cookies[0].Name + "=" + cookies[0].Value + keyMark + said.Key
+}
+
+// keyMark stands between the cookie and the key of a login in the headers of tests.
+const keyMark = "; key="
+
+// setHeader sets a header. That of a cookie may be followed by the key of the login.
+func setHeader(r *http.Request, h string) {
+	name, value, _ := strings.Cut(h, ": ")
+	value, key, found := strings.Cut(value, keyMark)
+	r.Header.Set(name, value)
+	if found {
+		r.Header.Set(KeyHeader, key)
+	}
 }
 
 func TestTheCookie(t *testing.T) {
@@ -104,8 +120,12 @@ func TestNoSecretIsInTheFile(t *testing.T) {
 func TestAFormMayLogIn(t *testing.T) {
 	s := newTestService(t, Options{})
 	w := post(s, "/auth/login", "user=alice&password=correct+horse&lasting=on")
-	if w.Code != 303 || w.Header().Get("Location") != "/" || len(w.Result().Cookies()) != 2 ||
-		w.Result().Cookies()[0].MaxAge == 0 {
+	code, found := strings.CutPrefix(w.Header().Get("Location"), "/#login=")
+	if w.Code != 303 || !found || len(w.Result().Cookies()) != 0 {
+		t.Fatalf("got %d, %v", w.Code, w.Header())
+	}
+	w = post(s, "/auth/link", `{"code":"`+code+`"}`)
+	if w.Code != 200 || len(w.Result().Cookies()) != 2 || w.Result().Cookies()[0].MaxAge == 0 {
 		t.Errorf("got %d, %v", w.Code, w.Header())
 	}
 }
@@ -273,7 +293,7 @@ func TestOldestLoginsGo(t *testing.T) {
 	}
 	for _, lasting := range []bool{false, true} {
 		for range mostLogins + 5 {
-			if _, _, err := s.openLogin(t.Context(), a, lasting, "browser"); err != nil {
+			if _, _, err := s.openLogin(t.Context(), a, lasting, true, "browser"); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"gatehouse/internal/access/displaytext"
 )
 
-// Login is an open session of a user who logged in with a password.
+// Login is an open session of a user who logged in with a password, a passkey, a link or at a provider.
 type Login struct {
 	ID      string    `json:"id"`
 	User    string    `json:"user"`
@@ -36,14 +36,16 @@ type temporaryLogins struct {
 
 type temporaryLogin struct {
 	Login
-	number, epoch int64 // of the user
+	number, epoch int64      // of the user; 0 is the host's own user
+	person        bool       // see Principal.Person
+	foreign       *Principal // who logged in at a provider and is no user here; nil for others
 }
 
 // openLogin opens a login for a user whose password was just verified.
 func (s *Service) openLogin(
-	ctx context.Context, a account, lasting bool, agent string,
+	ctx context.Context, a account, lasting, person bool, agent string,
 ) (secret string, l Login, err error) {
-	secret = newCookie()
+	secret = newLoginSecret()
 	now := clock().UTC().Truncate(time.Millisecond)
 	l = Login{
 		ID:      newID("s_"),
@@ -53,9 +55,9 @@ func (s *Service) openLogin(
 		Created: now,
 		Used:    now,
 	}
-	if !lasting {
+	if l.Lasting = lasting && person && a.number != 0; !l.Lasting {
 		l.Until = now.Add(briefLife)
-		s.brief.addLogin(digestOf(secret), &temporaryLogin{l, a.number, a.epoch}, now)
+		s.brief.addLogin(digestOf(secret), &temporaryLogin{l, a.number, a.epoch, person, a.foreign}, now)
 		return secret, l, nil
 	}
 	l.Until = now.Add(lastingLife)
@@ -138,22 +140,27 @@ func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok boo
 	if !ok || !now.Before(l.Until) {
 		return p, false, nil
 	}
-	if p, ok = s.known.lookup(hash); !ok {
+	if l.foreign != nil {
+		p = Principal{Name: l.foreign.Name, Roles: l.foreign.Roles, Until: l.Until, Way: Cookie, Credential: l.ID}
+	} else if l.number == 0 {
+		p = s.ownerOfLogin(l)
+	} else if p, ok = s.known.lookup(hash); !ok {
 		epoch := s.known.currentEpoch()
 		a, ok, err := s.findAccount(ctx, "number = ? AND epoch = ?", l.number, l.epoch)
 		if !ok {
 			return p, false, err
 		}
-		p = Principal{Name: a.name, ID: a.id, Roles: a.roles, Until: l.Until, Way: Cookie, Credential: l.ID}
+		p = Principal{Name: a.name, ID: a.id, Roles: a.roles, Until: l.Until, Way: Cookie, Credential: l.ID,
+			person: l.person}
 		s.known.storePrincipal(epoch, hash, p)
 	}
 	s.uses.note(l.ID, now)
 	return p, true, nil
 }
 
-// ofCookie returns the principal of a session cookie.
+// ofCookie returns the principal of a session cookie with its key.
 func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok bool, err error) {
-	if len(secret) != cookieSize {
+	if len(secret) != 2*cookieSize {
 		return p, false, nil
 	}
 	hash := digestOf(secret)

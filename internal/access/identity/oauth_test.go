@@ -256,7 +256,7 @@ func TestTokensThatAreNotBelieved(t *testing.T) {
 			t.Errorf("%s: got %s", name, got)
 		}
 	}
-	if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+cookieName+"="+es(nil))); got != invalid401 {
+	if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+cookieName+"="+es(nil)+keyMark+newCookie())); got != invalid401 {
 		t.Errorf("an access token in a cookie: got %s", got)
 	}
 }

@@ -13,7 +13,7 @@ type Way string
 
 const (
 	Anonymous   Way = "anonymous"   // no credentials were required
-	Cookie      Way = "cookie"      // logged in with a password
+	Cookie      Way = "cookie"      // logged in with a password, a passkey, a link or at a provider
 	ByToken     Way = "token"       // a token or API key of a user
 	Certificate Way = "certificate" // a client certificate that the listener verified
 	ByOAuth     Way = "oauth"       // an access token of the OAuth provider
@@ -42,6 +42,7 @@ type Principal struct {
 	Way        Way
 	Credential string // public ID of the credential, for the ledger and revocation; never a secret
 
+	person bool   // a person logged in
 	signer string // ID of the provider's key that signed the access token
 }
 
@@ -59,6 +60,9 @@ func (p Principal) Caller() tool.Caller {
 
 // Has reports whether the principal has a role.
 func (p Principal) Has(role string) bool { return slices.Contains(p.Roles, role) }
+
+// Person reports whether a person logged in for the principal, so that its decisions are those of a person.
+func (p Principal) Person() bool { return p.person && p.Way == Cookie && len(p.Scopes) == 0 }
 
 // Live reports whether the credential has not expired. Code that holds a principal for long must check
 // again.

@@ -1,110 +1,24 @@
 package identity
 
 import (
-	"bufio"
 	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"gatehouse/internal/tests/oidctest"
 	"io"
 	"maps"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 )
-
-const offered = "mcp.read mcp.write"
-
-// realProvider starts oidc-provider, a certified OpenID Connect provider, and returns its issuer. The
-// package is pinned with the other npm packages of the tests.
-func realProvider(t *testing.T, resource string) (issuer string) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("with -short nothing is run that needs the pinned npm packages")
-	}
-	folder, node := npmPackages(t)
-	script, err := filepath.Abs("testdata/provider.mjs")
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(node, script, folder, resource, offered)
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	dead := time.AfterFunc(30*time.Second, func() { cmd.Process.Kill() })
-	var hello struct{ Issuer string }
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	dead.Stop()
-	if err == nil {
-		err = json.Unmarshal(line, &hello)
-	}
-	t.Cleanup(func() {
-		in.Close()
-		io.Copy(io.Discard, out)
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("the provider said:\n%s", said.String())
-		}
-	})
-	if err != nil {
-		t.Fatalf("the provider did not start: %v", err)
-	}
-	return hello.Issuer
-}
-
-// npmPackages returns the folder in which the pinned packages are installed, which a variable may name,
-// and the Node program installed with them.
-func npmPackages(t *testing.T) (folder, node string) {
-	t.Helper()
-	const top = "../../.."
-	folder = os.Getenv("GATEHOUSE_TEST_NPM")
-	if folder == "" {
-		pins, err := os.ReadFile(filepath.Join(top, "internal", "tests", "conformance", "npm", "package.json"))
-		if err != nil || !bytes.Contains(pins, []byte(`"oidc-provider"`)) {
-			t.Skipf("internal/tests/conformance/npm/package.json does not pin oidc-provider (%v)", err)
-		}
-		if folder, err = filepath.Abs(filepath.Join(top, ".tools", "npm")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := os.Stat(filepath.Join(folder, "node_modules", "oidc-provider")); err != nil {
-		t.Fatalf("oidc-provider is not installed: run go run ./internal/tests/conformance/run install (%v)", err)
-	}
-	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
-	if arch == "" {
-		arch = runtime.GOARCH
-	}
-	node = filepath.Join(folder, "node_modules", "node-"+runtime.GOOS+"-"+arch, "bin", "node")
-	if _, err := os.Stat(node); err == nil {
-		return folder, node
-	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return folder, node
-}
 
 // client is an OAuth client that is configured with nothing but the address of a resource.
 type client struct {
@@ -256,7 +170,7 @@ func TestARealProvider(t *testing.T) {
 	}))
 	defer srv.Close()
 	resource := srv.URL + "/mcp"
-	issuer := realProvider(t, resource)
+	issuer := oidctest.Start(t, resource)
 	s = empty(
 		t,
 		"",
@@ -264,7 +178,7 @@ func TestARealProvider(t *testing.T) {
 			OAuth: &OAuth{
 				Issuer:   issuer,
 				Resource: resource,
-				Scopes:   strings.Fields(offered),
+				Scopes:   strings.Fields(oidctest.Scopes),
 				Required: []string{"mcp.read"},
 				Grants:   map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}},
 			},
@@ -296,7 +210,7 @@ func TestARealProvider(t *testing.T) {
 			t.Errorf("%s with the token: %d, %s, want %s", method, res.StatusCode, body, want)
 		}
 	}
-	both := c.authorize(found, id, meta.Resource, offered)
+	both := c.authorize(found, id, meta.Resource, oidctest.Scopes)
 	if res, body := c.do("GET", resource, both, nil, ""); res.StatusCode != 200 ||
 		!strings.HasSuffix(string(body), "[* read]") {
 		t.Errorf("with both scopes: %d, %s", res.StatusCode, body)

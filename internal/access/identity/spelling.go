@@ -57,6 +57,9 @@ func spell(token string) spelling {
 	return kind
 }
 
+// newLoginSecret returns the secret of a login: the cookie, and after it the key, which the page keeps.
+func newLoginSecret() string { return newCookie() + newCookie() }
+
 // newCookie returns 128 random bits.
 func newCookie() string { return letters.EncodeToString(random(16)) }
 

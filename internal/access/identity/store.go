@@ -39,7 +39,7 @@ CREATE TABLE ended (
 // whose name was used before. A removal names a user whose data hosts must end. An ending is the report
 // of one host about it: a JSON array of texts or, if the host handed something over, an object of two
 // arrays, or "" while the host is still working. An heir is the owner that receives the data of a
-// removed user.
+// removed user. A code opens one login of a user, or of the host's own user, whose number is 0.
 const additions = `
 CREATE TABLE IF NOT EXISTS device (
 	hash BLOB PRIMARY KEY, user INTEGER NOT NULL REFERENCES user ON DELETE CASCADE, used INTEGER NOT NULL);
@@ -50,6 +50,9 @@ CREATE TABLE IF NOT EXISTS removal (
 	number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, owner TEXT NOT NULL, at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS ending (
 	removal INTEGER NOT NULL, host TEXT NOT NULL, ended TEXT NOT NULL, PRIMARY KEY (removal, host));
+CREATE TABLE IF NOT EXISTS code (
+	hash BLOB PRIMARY KEY, id TEXT NOT NULL UNIQUE, user INTEGER NOT NULL, kind TEXT NOT NULL, lasting INTEGER NOT NULL,
+	browser BLOB, until INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS heir (removal INTEGER PRIMARY KEY, owner TEXT NOT NULL);`
 
 // ownerID selects the ID that owns a user's data: the name, unless another user had that name before.
@@ -65,7 +68,7 @@ func newStore(path string) *store {
 			Path:        path,
 			Schema:      schema,
 			Version:     1,
-			Additions:   additions,
+			Additions:   additions + authTables + passkeyTable,
 			ForeignKeys: true,
 			Journal:     4 << 20,
 			Secret:      true,

@@ -196,5 +196,6 @@ func (s *Service) readPrincipal(
 		return p, false, nil
 	}
 	p.Way, p.Roles, p.Scopes, p.Until = way, unlist(roles), unlist(scopes), moment(until)
+	p.person = way == Cookie // only a person opens a lasting login
 	return p, err == nil, err
 }

@@ -19,6 +19,7 @@ type User struct {
 	Roles    []string  `json:"roles"`
 	Password bool      `json:"password"` // a user without one can only use tokens and certificates
 	Tokens   int       `json:"tokens"`
+	Passkeys int       `json:"passkeys"`
 	Created  time.Time `json:"created"`
 }
 
@@ -153,13 +154,14 @@ func (s *Service) Users(ctx context.Context) (all []User, err error) {
 		var u User
 		var roles string
 		var created int64
-		if err := scan(&u.Name, &roles, &u.Password, &u.Tokens, &created); err != nil {
+		if err := scan(&u.Name, &roles, &u.Password, &u.Tokens, &u.Passkeys, &created); err != nil {
 			return err
 		}
 		u.Roles, u.Created = unlist(roles), moment(created)
 		all = append(all, u)
 		return nil
-	}, `SELECT name, roles, password <> '', (SELECT count(*) FROM token WHERE token.user = number), created
+	}, `SELECT name, roles, password <> '', (SELECT count(*) FROM token WHERE token.user = number),
+		(SELECT count(*) FROM passkey WHERE passkey.user = number), created
 		FROM user ORDER BY name`)
 	return all, err
 }
@@ -265,6 +267,7 @@ type account struct {
 	name, kept    string
 	id            string // see Principal
 	roles         []string
+	foreign       *Principal // of a login at a provider by no user of this host; nil for users
 }
 
 // findAccount reads the user that a query selects; ok is false if there is none.

@@ -25,14 +25,17 @@ const (
 	Refuse      Kind = iota
 	AskOperator      // an operator of this host must approve
 	AskClient        // the user of the client must approve
+	Stage            // it runs, and what it changes in folders waits for a person's review
 	Allow
 )
 
-var kinds = [...]string{Refuse: "refuse", AskOperator: "ask-operator", AskClient: "ask-client", Allow: "allow"}
+var kinds = [...]string{
+	Refuse: "refuse", AskOperator: "ask-operator", AskClient: "ask-client", Stage: "stage", Allow: "allow",
+}
 
 func (k Kind) String() string { return kinds[k] }
 
-// ParseKind parses a kind: refuse, ask-operator, ask-client (or ask) and allow.
+// ParseKind parses a kind: refuse, ask-operator, ask-client (or ask), stage and allow.
 func ParseKind(name string) (Kind, error) {
 	if name == "ask" {
 		return AskClient, nil
@@ -40,7 +43,7 @@ func ParseKind(name string) (Kind, error) {
 	if i := slices.Index(kinds[:], name); i >= 0 {
 		return Kind(i), nil
 	}
-	return Refuse, fmt.Errorf("%q: expected allow, ask, ask-operator or refuse", name)
+	return Refuse, fmt.Errorf("%q: expected allow, stage, ask, ask-operator or refuse", name)
 }
 
 // Verdict is a decision and its origin.
@@ -85,6 +88,11 @@ type Options struct {
 	Access   []Access // contexts that are not named are open to all callers
 	ReadOnly bool     // refuses every tool that is not declared to change nothing
 	Default  Kind     // if no rule matches
+	// Staging are the contexts in which Stage applies if no rule matches.
+	Staging map[string]bool
+	// CannotStage returns why this host stages nothing, "" if it does; nil means that it does. It is called if a rule
+	// stages calls.
+	CannotStage func() string
 	// Host resolves the paths and commands in the arguments of a call, for expressions over op.paths
 	// and op.commands. With nil nothing can be resolved.
 	Host Host
@@ -190,11 +198,15 @@ type Op struct {
 // built.
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
 	g := &Gate{
-		op:        op,
-		who:       cut.parseCut(),
-		host:      p.opts.Host,
-		otherwise: op.settled(Verdict{Kind: p.opts.Default, Rule: "default"}),
+		op:   op,
+		who:  cut.parseCut(),
+		host: p.opts.Host,
 	}
+	g.otherwise = Verdict{Kind: p.opts.Default, Rule: "default"}
+	if p.opts.Staging[op.Context] && g.otherwise.Kind == Allow {
+		g.otherwise = Verdict{Kind: Stage, Rule: "context " + op.Context}
+	}
+	g.otherwise = p.settled(op, g.otherwise)
 	if reason, ok := p.barred(g.who, op); ok {
 		g.hosts = chain{last: &Verdict{Kind: Refuse, Rule: "scope", Reason: reason}}
 		return g
@@ -206,7 +218,7 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 			c = &g.own
 		}
 		if c.last == nil && r.concerns(p, g.who, op) {
-			c.addRule(r, op)
+			c.addRule(r, p.settled(op, r.verdict()))
 			if r.when != nil {
 				g.needs = g.needs.or(r.when.needs)
 			}
@@ -218,7 +230,22 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 // settled returns a verdict that can be carried out. Only calls of tools can wait for an approval, so
 // for other operations a verdict that asks becomes a refusal, and everything that is listed can be
 // used.
-func (op Op) settled(v Verdict) Verdict {
+//
+// A call that cannot be staged, because the host cannot or because it has effects elsewhere, asks the user instead. A
+// tool that only reads has nothing that could be staged: it runs, and sees the changes of the task.
+func (p *Policy) settled(op Op, v Verdict) Verdict {
+	if v.Kind == Stage && op.Method == "tools/call" && !op.Effects.ReadOnly() {
+		why := ""
+		if p.opts.CannotStage != nil {
+			why = p.opts.CannotStage()
+		}
+		if why == "" && (op.Tool == nil || !op.Tool.Staged) {
+			why = "what it does is not limited to folders, so it cannot be staged"
+		}
+		if why != "" {
+			v.Kind, v.Reason = AskClient, strings.TrimPrefix(v.Reason+"; "+why, "; ")
+		}
+	}
 	if op.Method != "tools/call" && (v.Kind == AskClient || v.Kind == AskOperator) {
 		v.Kind = Refuse
 		if v.Reason == "" {
@@ -234,8 +261,11 @@ type chain struct {
 	last  *Verdict      // applies if none of them matches; nil means that no rule decides
 }
 
-func (c *chain) addRule(r *rule, op Op) {
-	v := op.settled(Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember})
+func (r *rule) verdict() Verdict {
+	return Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember}
+}
+
+func (c *chain) addRule(r *rule, v Verdict) {
 	if r.when == nil {
 		c.last = &v
 		return
@@ -343,6 +373,22 @@ func (g *Gate) Listed() bool {
 	h, o := &g.hosts, &g.own
 	return h.passes() && (o.passes() || o.silent()) || h.silent() && o.passes() ||
 		h.silent() && o.silent() && g.otherwise.Kind != Refuse
+}
+
+// Stages reports whether calls are staged unless a rule that reads their arguments decides otherwise.
+func (g *Gate) Stages() bool {
+	if g == nil {
+		return false
+	}
+	v := &g.otherwise
+	switch h, o := g.hosts.last, g.own.last; {
+	case h == nil && o == nil:
+	case h == nil || o != nil && o.Kind < h.Kind:
+		v = o
+	default:
+		v = h
+	}
+	return v.Kind == Stage && !g.op.Effects.ReadOnly()
 }
 
 // Decide decides one call by its canonical arguments. If an expression cannot be evaluated, a rule that

@@ -261,3 +261,48 @@ func TestARuleMayNameAModuleByItsFormerName(t *testing.T) {
 		t.Errorf("another module: got %v", v)
 	}
 }
+
+// Stage is between ask and allow, and what cannot be staged asks.
+func TestStage(t *testing.T) {
+	staged := &tool.Tool{Def: tool.Def{Name: "file_write", Effects: tool.Writes, Staged: true}}
+	other := &tool.Tool{Def: tool.Def{Name: "net_post", Effects: tool.Writes | tool.OpenWorld}}
+	op := func(t *tool.Tool) Op {
+		return Op{Context: "c", Method: "tools/call", Module: "m", Name: t.Name, Effects: t.Effects, Tool: t}
+	}
+	why := ""
+	o := Options{
+		Default: Allow, Staging: map[string]bool{"c": true}, CannotStage: func() string { return why },
+		Rules: []Rule{
+			{Names: []string{"file_write"}, When: `args.path == "free"`, Then: Allow},
+			{Names: []string{"file_write"}, When: `args.path == "no"`, Then: Refuse},
+		},
+	}
+	p := policy(t, o)
+	for _, c := range []struct {
+		op   Op
+		args string
+		want Kind
+	}{
+		{op(staged), `{"path":"x"}`, Stage}, {op(staged), `{"path":"free"}`, Allow}, {op(staged), `{"path":"no"}`, Refuse},
+		{op(other), `{}`, AskClient},
+		{Op{Context: "c", Method: "tools/call", Name: "r", Effects: tool.Reads}, `{}`, Stage},
+		{Op{Context: "d", Method: "tools/call", Name: "file_write", Effects: tool.Writes, Tool: staged}, `{"path":"x"}`, Allow},
+	} {
+		if v := decide(p, tool.Caller{}, c.op, c.args); v.Kind != c.want {
+			t.Errorf("%s %s in %s: got %v, want %v", c.op.Name, c.args, c.op.Context, v.Kind, c.want)
+		}
+	}
+	if g := p.Gate("", op(staged)); !g.Stages() || !g.Listed() {
+		t.Error("a staged tool is not listed as one")
+	}
+	why = "no overlay here"
+	if v := decide(policy(t, o), tool.Caller{}, op(staged), `{"path":"x"}`); v.Kind != AskClient || v.Reason != why {
+		t.Errorf("without overlays: got %v, %q", v.Kind, v.Reason)
+	}
+	own := o
+	own.Rules = []Rule{{Names: []string{"*"}, Then: Allow, Own: true}, {Names: []string{"*"}, Then: Stage}}
+	why = ""
+	if v := decide(policy(t, own), tool.Caller{}, op(staged), `{}`); v.Kind != Stage {
+		t.Errorf("a context allows itself what the host stages: %v", v.Kind)
+	}
+}

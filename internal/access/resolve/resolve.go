@@ -58,7 +58,7 @@ func (n Resolver) Paths(caller *tool.Caller, op permit.Op, args json.RawMessage)
 			if err != nil {
 				return nil, err
 			}
-			all = append(all, filepath.Join(to.Root.Name(), to.Name))
+			all = append(all, filepath.Join(to.Folder(), to.Name))
 		}
 	}
 	slices.Sort(all)
