@@ -67,6 +67,22 @@ func (e *buildError) lastLines(n int) string {
 	return lastLines(strings.Join(lines, "\n"), n)
 }
 
+// userFolders are the variables of the tools of installations that name folders of the host's user, in lower case. A
+// sandbox does not have those, but the ones that a step sets itself.
+var userFolders = []string{
+	"npm_config_cache", "npm_config_globalconfig", "npm_config_logs_dir", "npm_config_prefix", "npm_config_store_dir",
+	"npm_config_tmp", "npm_config_userconfig", "gobin", "gocache", "gocoverdir", "goenv", "gomodcache", "gopath", "gotmpdir",
+	"cargo_home", "pip_cache_dir", "pip_src", "pip_target", "uv_cache_dir", "uv_project_environment", "uv_tool_dir",
+}
+
+// withoutUserFolders returns the variables of a step that mean something in a sandbox.
+func withoutUserFolders(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, value, _ := strings.Cut(kv, "=")
+		return slices.Contains(userFolders, strings.ToLower(name)) && value == os.Getenv(name)
+	})
+}
+
 // registryEnv returns the variables of the host that lead a step to its registry: those of proxies and certificates,
 // and those whose names begin with one of the prefixes, in lower case.
 func registryEnv(prefixes ...string) (env []string) {

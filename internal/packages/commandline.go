@@ -2,6 +2,7 @@ package packages
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +11,8 @@ import (
 // ran is what the command line of a runner such as npx starts.
 type ran struct {
 	source  Source
+	image   *ImageOptions
+	env     map[string]string
 	command string   // one of the package's programs; "" for the one with its name
 	args    []string // of the program
 }
@@ -25,6 +28,10 @@ func runnerPackage(words []string) (r ran, ok bool, err error) {
 	case "cmd": // clients on Windows need it to start npx
 		if len(rest) > 2 && strings.EqualFold(rest[0], "/c") {
 			return runnerPackage(rest[1:])
+		}
+	case "docker", "podman":
+		if is("run") {
+			return imagePackage(rest[1:])
 		}
 	case "npx", "bunx":
 		return npxPackage(rest)
@@ -123,4 +130,32 @@ func uvxPackage(words []string) (r ran, ok bool, err error) {
 		return r, false, fmt.Errorf("uvx: %q is not the name of a program", shorten(r.command, 100))
 	}
 	return r, true, nil
+}
+
+// imagePackage is what docker run or podman run start.
+func imagePackage(words []string) (r ran, ok bool, err error) {
+	var run ImageRun
+	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
+		if words, err = run.option(words); err != nil {
+			return r, false, fmt.Errorf("%w; put the word command first to have docker or podman itself started each time", err)
+		}
+	}
+	if len(words) == 0 {
+		return r, false, fmt.Errorf("docker run wants the name of an image")
+	}
+	name, err := ImageName(words[0], "", "")
+	if err != nil {
+		return r, false, err
+	}
+	return ran{source: Source{OCI, name}, args: words[1:], image: run.Changes(), env: run.Env}, true, nil
+}
+
+// with returns the variables of a runner's command line, and those of its environment, which override them.
+func (r ran) with(env map[string]string) map[string]string {
+	if len(r.env) == 0 {
+		return env
+	}
+	all := maps.Clone(r.env)
+	maps.Copy(all, env)
+	return all
 }

@@ -32,10 +32,14 @@ func (p *managedPackage) crate(ctx context.Context, r *Record, dir string, fresh
 	if version != "" {
 		args = append(args, "--version", "="+version)
 	}
-	err := p.build(ctx, r, BuildStep{
+	step := BuildStep{
 		Path: "cargo", Args: append(args, name), Dir: dir, Read: toolchain("cargo", "rustc", "cc"), Hosts: crateHosts,
 		Env: registryEnv("cargo_home", "cargo_http_", "cargo_net_", "rustup_"),
-	}, "Install Rust with cargo by the system's package manager, or give the program as binary, folder or archive.")
+	}
+	if home := rustupHome(); home != "" { // which has the compiler that cargo of rustup starts
+		step.Read, step.Env = append(step.Read, home), append(step.Env, "RUSTUP_HOME="+home)
+	}
+	err := p.build(ctx, r, step, "Install Rust with cargo by the system's package manager, or give the program as binary, folder or archive.")
 	if failed, ok := errors.AsType[*buildError](err); ok {
 		return withOutput(fmt.Errorf("cargo cannot install %s: it ended with code %d", r.Source.From, failed.code),
 			failed.lastLines(10))
@@ -47,6 +51,22 @@ func (p *managedPackage) crate(ctx context.Context, r *Record, dir string, fresh
 		r.Version = shorten(crateVersion(dir, name), 100)
 	}
 	return os.RemoveAll(filepath.Join(dir, objects))
+}
+
+// rustupHome returns the folder of rustup's compilers; "" if there is none.
+func rustupHome() string {
+	folder := os.Getenv("RUSTUP_HOME")
+	if folder == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return ""
+		}
+		folder = filepath.Join(home, ".rustup")
+	}
+	if !isFolder(folder) {
+		return ""
+	}
+	return folder
 }
 
 func crateHosts(context.Context) (hosts []string, err error) {

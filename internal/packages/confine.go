@@ -92,6 +92,7 @@ type job struct {
 	env    []string
 	dir    string
 	mounts []sandbox.Mount
+	image  *sandbox.Image // nil for the programs of the machine
 	grants Grants
 	hosts  []string // that it may reach
 	public []string // further addresses of these that are not public
@@ -124,7 +125,7 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 			MemoryMiB: j.grants.memory(), DiskMiB: min(j.grants.disk(), j.grants.memory()/2+1), VCPUs: runtime.NumCPU(),
 			Processes: j.grants.processes(), Descriptors: confinedOpen, Call: 24 * time.Hour,
 		},
-		Mounts: j.mounts,
+		Mounts: j.mounts, Image: j.image,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
 			Allow: j.hosts, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
 			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT", p.id),
@@ -214,6 +215,15 @@ func (c *confinedChild) Pid() int {
 		return p.Pid()
 	}
 	return 0
+}
+
+// Usage describes what the sandbox uses, with the agent and the launcher in it.
+func (c *confinedChild) Usage() (proc.Usage, error) {
+	pid := c.Pid()
+	if pid == 0 {
+		return proc.Usage{}, errors.ErrUnsupported
+	}
+	return proc.UsageBelow(pid)
 }
 
 // Type writes to the input, as that of proc.Process does.
@@ -334,11 +344,7 @@ func (p *managedPackage) startServer(r *Record, command string, args, env []stri
 	if err := checkDisk(p.manager.ctx, p.data(), r.Grants); err != nil {
 		return nil, err
 	}
-	file, tools, err := findProgram(command)
-	if err != nil {
-		return nil, err
-	}
-	mounts, err := p.mounts(r)
+	j, command, err := p.serverJob(r, command)
 	if err != nil {
 		return nil, err
 	}
@@ -346,10 +352,7 @@ func (p *managedPackage) startServer(r *Record, command string, args, env []stri
 	if err != nil {
 		return nil, err
 	}
-	c, err := p.startConfined(p.manager.ctx, job{
-		argv: append([]string{file}, args...), env: env, dir: p.data(), mounts: append(tools, mounts...),
-		grants: r.Grants, hosts: r.Grants.Hosts, stdin: in, stdout: stdout, stderr: stderr,
-	})
+	c, err := p.startConfined(p.manager.ctx, j.child(command, args, env, r, in, stdout, stderr))
 	if err != nil {
 		in.Close()
 		out.Close()
@@ -360,6 +363,20 @@ func (p *managedPackage) startServer(r *Record, command string, args, env []stri
 	c.mu.Unlock()
 	p.manager.work.Go(func() { c.watchDisk(p.data()) }) // the caller holds the manager open
 	return c, nil
+}
+
+// serverJob returns the files that the server of a package has, its working folder, and its program there.
+func (p *managedPackage) serverJob(r *Record, command string) (j job, file string, err error) {
+	if r.Source.Kind == OCI {
+		j, err = p.imageJob(r)
+		return j, command, err
+	}
+	file, tools, err := findProgram(command)
+	if err != nil {
+		return j, "", err
+	}
+	mounts, err := p.mounts(r)
+	return job{dir: p.data(), mounts: append(tools, mounts...)}, file, err
 }
 
 // confinedEnvironment returns the variables of a program in a sandbox whose home is a folder.
@@ -385,9 +402,21 @@ func makeHome(home string) error {
 	return os.MkdirAll(filepath.Join(home, temporary), 0o700)
 }
 
-// mounts returns what a package's server has of the host: what is granted, without the host's own files, and the
-// folders of the package.
+// mounts returns what a package's server has of the host: what is granted, and the folders of the package.
 func (p *managedPackage) mounts(r *Record) (all []sandbox.Mount, err error) {
+	if all, err = p.grantedMounts(r); err != nil {
+		return nil, err
+	}
+	all = append(all, sandbox.Mount{From: realPath(p.data()), To: p.data(), Write: true})
+	if r.Program != "" {
+		top := filepath.Join(p.folder(), programTop(r.Program))
+		all = append(all, sandbox.Mount{From: realPath(top), To: top, Write: !r.Shared})
+	}
+	return all, nil
+}
+
+// grantedMounts returns what is granted of the host, without the host's own files.
+func (p *managedPackage) grantedMounts(r *Record) (all []sandbox.Mount, err error) {
 	granted, err := r.Grants.Resolve()
 	if err != nil {
 		return nil, err
@@ -412,11 +441,6 @@ func (p *managedPackage) mounts(r *Record) (all []sandbox.Mount, err error) {
 		if slices.ContainsFunc(all, func(m sandbox.Mount) bool { return within(m.From, f) }) {
 			all = append(all, sandbox.Mount{To: f})
 		}
-	}
-	all = append(all, sandbox.Mount{From: realPath(p.data()), To: p.data(), Write: true})
-	if r.Program != "" {
-		top := filepath.Join(p.folder(), programTop(r.Program))
-		all = append(all, sandbox.Mount{From: realPath(top), To: top, Write: !r.Shared})
 	}
 	return all, nil
 }
@@ -498,8 +522,15 @@ func (r *Record) GrantNamed() {
 	r.Grants = r.Grants.with(Grants{Folders: r.named()})
 }
 
-// isToolchain reports whether a folder is an installation of Node or a virtual environment of Python, and nothing else.
+// isToolchain reports whether a folder is an installation of Node or Python, or a virtual environment of Python, and
+// nothing else. The system's folders are none.
 func isToolchain(prefix string) bool {
+	if slices.ContainsFunc(append([]string{"/"}, systemFolders...), func(f string) bool { return prefix == f }) {
+		return false
+	}
+	if found, _ := filepath.Glob(filepath.Join(prefix, "lib", "python3.*", "os.py")); found != nil {
+		return true
+	}
 	for _, mark := range []string{"pyvenv.cfg", "lib/node_modules/npm/package.json"} {
 		if _, err := os.Stat(filepath.Join(prefix, mark)); err == nil {
 			return true
@@ -542,7 +573,7 @@ func (p *managedPackage) runConfinedStep(
 	}
 	g := Grants{Memory: r.Grants.Memory, Processes: r.Grants.Processes, Disk: max(r.Grants.Disk, defaultDiskMiB)}
 	c, err := p.startConfined(ctx, job{
-		argv: append([]string{file}, s.Args...), env: append(confinedEnvironment(home), s.Env...), dir: s.Dir,
+		argv: append([]string{file}, s.Args...), env: append(confinedEnvironment(home), withoutUserFolders(s.Env)...), dir: s.Dir,
 		mounts: mounts, grants: g, hosts: hosts, public: registryAddresses(ctx, hosts), stdout: output, stderr: output,
 	})
 	if err != nil {

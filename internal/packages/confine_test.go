@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/namespaces"
@@ -43,5 +44,16 @@ func TestAConfinedPackageAnswers(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(i.Data, temporary)); err != nil {
 		t.Error(err)
+	}
+	// The agent, the launcher and the server, of which the last is a program of Go.
+	used, err := h.Stats(t.Context(), "one")
+	for end := time.Now().Add(time.Minute); err == nil && len(used) == 1 && used[0].CPU == 0 && time.Now().Before(end); {
+		if _, err := h.call("one", "echo", `{"text":"hello"}`); err != nil { // the kernel counts hundredths of a second
+			t.Fatal(err)
+		}
+		used, err = h.Stats(t.Context(), "one")
+	}
+	if err != nil || len(used) != 1 || used[0].Processes < 3 || used[0].Memory < 8<<20 || used[0].CPU <= 0 {
+		t.Errorf("it uses %+v, %v", used, err)
 	}
 }

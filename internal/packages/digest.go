@@ -27,6 +27,8 @@ func (p *managedPackage) digest(ctx context.Context, r *Record) (string, error) 
 	switch {
 	case r.Source.IsRemote():
 		return "", nil
+	case r.Source.Kind == OCI:
+		return r.Digest, nil
 	case r.Source.Kind == Command:
 		path, err := exec.LookPath(p.expand(r, r.Command))
 		if err != nil {

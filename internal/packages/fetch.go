@@ -35,6 +35,9 @@ func (p *managedPackage) fetch(
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
+	if r.Source.Kind == OCI {
+		return p.fetchImage(ctx, r, &plan, dir, say)
+	}
 	if r.Source.fromRegistry() {
 		defer reportSize(ctx, dir, func(size int64) { say(size, 0, "bytes") })()
 		if plan.locked != nil {
@@ -156,8 +159,23 @@ func (p *managedPackage) npm(ctx context.Context, r *Record, dir string, fresh b
 	return r.adopt(dir, "node_modules/"+npmPackage(r.Source.From))
 }
 
-// npmHosts returns the registries that npm's configuration names. npm is asked, because it knows where that is.
+// npmHosts returns the registries that npm's configuration names.
 func npmHosts(ctx context.Context) (hosts []string, err error) {
+	all, err := npmRegistries(ctx)
+	for _, one := range all {
+		if u, err := url.Parse(one.address); err == nil && u.Host != "" {
+			hosts = append(hosts, u.Host)
+		}
+	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts), err
+}
+
+// npmRegistryOf is a registry: of all packages if its name is registry, or of those of a scope.
+type npmRegistryOf struct{ name, address string }
+
+// npmRegistries returns the registries that npm's configuration names. npm is asked, because it knows where that is.
+func npmRegistries(ctx context.Context) (all []npmRegistryOf, err error) {
 	var out bytes.Buffer
 	child, err := proc.Start(ctx, proc.Spec{
 		Path: "npm", Args: []string{"config", "ls", "--json"}, Stdout: &out, Whole: true, Processes: maxProcesses,
@@ -177,13 +195,11 @@ func npmHosts(ctx context.Context) (hosts []string, err error) {
 		if name != "registry" && !strings.HasSuffix(name, ":registry") {
 			continue
 		}
-		address, _ := value.(string)
-		if u, err := url.Parse(address); err == nil && u.Host != "" {
-			hosts = append(hosts, u.Host)
+		if address, _ := value.(string); address != "" {
+			all = append(all, npmRegistryOf{name, address})
 		}
 	}
-	slices.Sort(hosts)
-	return slices.Compact(hosts), nil
+	return all, nil
 }
 
 // copying fills a folder with files, within limits.

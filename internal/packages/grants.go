@@ -252,7 +252,11 @@ func (r *Record) Lines() (lines []string) {
 			lines = append(lines, fmt.Sprintf(format, strings.Join(list, ", ")))
 		}
 	}
-	lines = append(lines, "It runs in a sandbox, with a home folder of its own and the programs of this machine.")
+	programs := "of this machine"
+	if r.Source.Kind == OCI {
+		programs = "of its image, which it cannot change"
+	}
+	lines = append(lines, "It runs in a sandbox, with a home folder of its own and the programs "+programs+".")
 	var read, write []string
 	for _, text := range g.Folders {
 		if path, w := grantedFolder(text); w {

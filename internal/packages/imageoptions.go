@@ -9,17 +9,17 @@ import (
 
 // ImageOptions are what is changed of the configuration of an image.
 type ImageOptions struct {
-	User       string // that runs it, a name or number of the image; "" for that of the image
-	Dir        string // its working folder; "" for that of the image
-	Entrypoint string // the program that it runs; "" for that of the image
-	Mounts     []ImageMount
+	User       string       `json:"user,omitempty"`       // that runs it, a name or number of the image; "" for that of the image
+	Dir        string       `json:"dir,omitempty"`        // its working folder; "" for that of the image
+	Entrypoint string       `json:"entrypoint,omitempty"` // the program that it runs; "" for that of the image
+	Mounts     []ImageMount `json:"mounts,omitempty"`
 }
 
 // ImageMount is a file or folder of the host in an image.
 type ImageMount struct {
-	From  string // absolute path on this host
-	To    string // absolute path in the image
-	Write bool
+	From  string `json:"from"` // absolute path on this host, or ${data}/volumes/NAME
+	To    string `json:"to"`   // absolute path in the image
+	Write bool   `json:"write,omitempty"`
 }
 
 // ImageRun is what the options of a runner such as docker or uvx ask for.
@@ -192,3 +192,12 @@ func ImageName(name, base, version string) (string, error) {
 }
 
 const dockerRegistry = "docker.io"
+
+// Changes returns what a run changes of the configuration of its image; nil if it changes nothing.
+func (r ImageRun) Changes() *ImageOptions {
+	o := r.Options
+	if o == nil || o.User == "" && o.Dir == "" && o.Entrypoint == "" && len(o.Mounts) == 0 {
+		return nil
+	}
+	return o
+}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/packages/attest"
 	"gatehouse/internal/packages/pins"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
@@ -44,6 +45,9 @@ type Plan struct {
 
 	locked *pins.Locked // has the lock files of npm or uv by which the program is installed; nil for none
 
+	// AcceptSource installs an update although its attestation has vanished or names another source.
+	AcceptSource bool
+
 	fresh bool // npm looks for the newest version that the source allows, not for that of the lock file
 }
 
@@ -64,10 +68,10 @@ func (h *Manager) Check(plan *Plan) error {
 	} else {
 		r.Grants = granted
 	}
-	if missing := r.ungranted(); len(missing) > 0 {
+	if missing := append(r.ungranted(), r.ungrantedMounts()...); len(missing) > 0 {
 		return &tool.Refusal{
 			Code: tool.CodeInvalidArguments,
-			Message: fmt.Sprintf("args name %s of this machine, which the sandbox of the package does not have",
+			Message: fmt.Sprintf("args and mounts name %s of this machine, which the sandbox of the package does not have",
 				strings.Join(missing, " and ")),
 			Next: fmt.Sprintf("Grant it with --allow-folder %s, or %[1]s:ro to read alone (grants.folders of the tool); "+
 				"--trust runs the package in no sandbox.", missing[0]),
@@ -223,6 +227,10 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 	if err == nil {
 		err = plan.checkDigest(digest)
 	}
+	var attested *attest.Identity
+	if err == nil {
+		attested, err = p.checkAttested(ctx, &r, &plan)
+	}
 	if err != nil {
 		return p.discard(r, cause(ctx, err))
 	}
@@ -245,7 +253,10 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 	track.At(PhaseKeep, 0, 0, "")
 	if err == nil {
 		r.State, r.Keep = Installed, false
-		p.pinInstalled(&r, &plan, &listed, digest)
+		if !login || plan.Expect != nil || r.Pins != nil { // otherwise what is listed first is pinned
+			p.pinInstalled(&r, &plan, &listed, digest)
+			r.Pins.Attested = attested
+		}
 		err = p.saveRecord(r)
 	}
 	if err != nil {
@@ -272,7 +283,8 @@ func (p *managedPackage) setAbort(end context.CancelCauseFunc) {
 // server that fails because it writes there gets copies of its own.
 func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, listing, error) {
 	top := filepath.Join(p.folder(), programTop(r.Program))
-	sharing := p.manager.opts.Share && r.Program != "" && !r.Writable
+	// The files of an image belong to others in its sandbox, so that they keep their permissions.
+	sharing := p.manager.opts.Share && r.Program != "" && !r.Writable && r.Source.Kind != OCI
 	if sharing {
 		if _, err := p.manager.store.share(ctx, top); err != nil {
 			return nil, listing{}, err
@@ -375,6 +387,14 @@ func (p *managedPackage) erase(keep bool) error {
 // Rebuild installs a package again from its source, or from another source of the same
 // kind. Its data are kept. If it fails the package is unchanged.
 func (h *Manager) Rebuild(ctx context.Context, id, from string, report Report) (i Info, err error) {
+	return h.RebuildAccepting(ctx, id, from, false, report)
+}
+
+// RebuildAccepting is Rebuild, also if accept is set and the attestation of the new version has vanished or names another
+// source than was approved.
+func (h *Manager) RebuildAccepting(
+	ctx context.Context, id, from string, accept bool, report Report,
+) (i Info, err error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return i, err
@@ -391,17 +411,17 @@ func (h *Manager) Rebuild(ctx context.Context, id, from string, report Report) (
 	p.mu.Lock()
 	ran := p.shared.running != nil
 	p.mu.Unlock()
-	err = p.rebuild(ctx, from, report)
+	err = p.rebuild(ctx, from, accept, report)
 	done()
 	p.startIfWanted(ran)
 	return p.info(), err
 }
 
-func (p *managedPackage) rebuild(ctx context.Context, from string, report Report) error {
+func (p *managedPackage) rebuild(ctx context.Context, from string, accept bool, report Report) error {
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
-	plan := Plan{Record: was}
+	plan := Plan{Record: was, AcceptSource: accept}
 	if from != "" {
 		source, err := ParseSource(from)
 		if err != nil {
@@ -711,7 +731,7 @@ func (h *Manager) RebuildAll(ctx context.Context, report Report) ([]Outcome, err
 		o := Outcome{ID: p.id}
 		done, err := p.claim(Updating)
 		if err == nil {
-			err = p.rebuild(ctx, "", nil)
+			err = p.rebuild(ctx, "", false, nil)
 			done()
 		}
 		if err != nil {

@@ -61,7 +61,9 @@ func (p *managedPackage) launchServer(
 	if err := u.connectServer(soon, r.Server.Protocol); err != nil {
 		return u, l, err
 	}
-	p.manager.opts.Alone.describe(u.conn)
+	if list {
+		p.manager.opts.Alone.describe(u.conn)
+	}
 	if list {
 		l, err = u.list(soon)
 	}
@@ -97,6 +99,9 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 func (p *managedPackage) startProgram(
 	r *Record, command string, args, env []string, stdout, stderr io.Writer,
 ) (child, error) {
+	if r.Source.Kind == OCI && !p.confines(r) {
+		return nil, invalid("an image runs only in a sandbox; package %s has none", p.id)
+	}
 	if p.confines(r) {
 		return notNil(p.startServer(r, command, args, env, stdout, stderr))
 	}
@@ -183,10 +188,15 @@ func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, e
 		}
 		env = confinedEnvironment(p.data())
 	}
+	data := p.data()
+	if r.Source.Kind == OCI { // PATH and what else its programs expect come from the image
+		data = imageHome
+		env = []string{"HOME=" + data, "TMPDIR=/tmp", "XDG_RUNTIME_DIR=/tmp"}
+	}
 	if a := p.manager.opts.Alone; a != nil {
 		env = a.aloneEnvironment()
 	}
-	env = append(env, "GATEHOUSE_PACKAGE_DATA="+p.data())
+	env = append(env, "GATEHOUSE_PACKAGE_DATA="+data)
 	if len(r.Env) == 0 {
 		return env, h, nil
 	}
@@ -223,14 +233,21 @@ func noSecrets(settings map[string]string) (map[string]secret.Text, error) {
 	return all, nil
 }
 
-// expand replaces ${data} and ${program} by the package's folders.
+// expand replaces ${data} and ${program} by the package's folders, as its server sees them.
 func (p *managedPackage) expand(r *Record, text string) string {
+	if r.Source.Kind == OCI {
+		return strings.NewReplacer("${data}", imageHome, "${program}", "").Replace(text)
+	}
 	return strings.NewReplacer("${data}", p.data(), "${program}", r.program(p.folder())).Replace(text)
 }
 
 // startCommand returns the program to start and its arguments, and the record with the variables that the program itself
 // says.
 func (p *managedPackage) startCommand(r *Record) (with *Record, command string, args []string, err error) {
+	if r.Source.Kind == OCI {
+		command, args, err = p.imageCommand(r)
+		return r, command, args, err
+	}
 	for _, a := range r.Args {
 		args = append(args, p.expand(r, a))
 	}

@@ -61,6 +61,11 @@ func (h *Manager) lockOne(r *Record) (l pins.Locked, replaced []string, err erro
 		PassHeaders: r.PassHeaders, Results: r.Results, Instances: r.Instances, Timeout: r.Timeout,
 		TrustHints: r.TrustHints, NewTools: r.NewTools, Title: r.Title, Off: r.Off,
 	}
+	if r.Image != nil {
+		if l.Image, err = json.Marshal(r.Image); err != nil {
+			return l, nil, err
+		}
+	}
 	if r.Start != OnDemand {
 		l.Start = r.Start
 	}
@@ -182,11 +187,15 @@ func writeNPMLock(dir string, lock json.RawMessage) error {
 
 // lockedRecord returns the record of a package of a lock file.
 func lockedRecord(l *pins.Locked) (Record, error) {
-	return Declared{
+	r, err := Declared{
 		Name: l.Name, Source: l.Source, Command: l.Command, Args: l.Args, Env: l.Env, Headers: l.Headers,
 		PassHeaders: l.PassHeaders, Start: l.Start, Results: l.Results, Instances: l.Instances, Timeout: l.Timeout,
 		TrustHints: l.TrustHints, NewTools: l.NewTools, Title: l.Title, Off: l.Off,
 	}.Record()
+	if err == nil && len(l.Image) > 0 {
+		err = json.Unmarshal(l.Image, &r.Image)
+	}
+	return r, err
 }
 
 // SyncSteps returns what Sync would do.

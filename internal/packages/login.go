@@ -20,6 +20,7 @@ import (
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/files/filelock"
+	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/mcp/client/oauth"
 	"gatehouse/tool"
 )
@@ -118,7 +119,8 @@ func (r *Record) authorization() (value string, ok bool) {
 func (r *Record) logsIn() bool {
 	_, credential := r.authorization()
 	passes := slices.Contains(r.PassHeaders, "Authorization")
-	return r.Source.Kind == URL && !credential && !passes
+	_, _, local := socketEndpoint(r.Source.From)
+	return r.Source.Kind == URL && !local && !credential && !passes
 }
 
 // loginOf returns whose login a request of a caller uses: "" is the shared one.
@@ -674,10 +676,11 @@ func (p *managedPackage) refuseLogin(need *oauth.LoginRequiredError) error {
 
 // remoteTransport returns what sends requests to a remote server.
 func (r *Record) remoteTransport() *http.Transport {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	if r.Outbound != "" {
-		t.DialContext = r.dialOutbound
+	dial := r.dialOutbound
+	if socket, _, ok := socketEndpoint(r.Source.From); ok {
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return r.dialOutbound(ctx, Unix, socket) }
 	}
+	t := client.NewTransport(dial, quiet)
 	t.TLSHandshakeTimeout = dialTimeout
 	t.MaxIdleConnsPerHost = 16
 	return t

@@ -184,10 +184,15 @@ func TestAConfinedPackageHarmsNoOther(t *testing.T) {
 	before := h.latencies(t, 200)
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
+	const late = "no answer in time"
 	attempt := func(id, tool, args, want string) {
 		work.Go(func() {
 			for first := true; ctx.Err() == nil; first = false {
-				one, end := context.WithTimeoutCause(ctx, 5*time.Second, errors.New("no answer in time"))
+				patience := time.Minute
+				if want == late {
+					patience = 5 * time.Second
+				}
+				one, end := context.WithTimeoutCause(ctx, patience, errors.New(late))
 				raw, err := h.Call(one, id, tool, json.RawMessage(args), nil, nil)
 				end()
 				got := string(raw)
@@ -204,11 +209,11 @@ func TestAConfinedPackageHarmsNoOther(t *testing.T) {
 		})
 	}
 	attempt("big", "huge", `{"Bytes":52428800}`, "at most 16777216 are passed on")
-	attempt("wrong", "echo", `{}`, "no answer in time")
+	attempt("wrong", "echo", `{}`, late)
 	attempt("flooding", "echo", `{}`, "echo")
 	attempt("forking", "attack", `{"kind":"fork"}`, "resource temporarily unavailable")
-	attempt("nagging", "nag", `{}`, "no answer in time")
-	attempt("mute", "sleep", `{}`, "no answer in time")
+	attempt("nagging", "nag", `{}`, late)
+	attempt("mute", "sleep", `{}`, late)
 	during := h.latencies(t, 200)
 	time.Sleep(6 * time.Second) // so that those that do not answer are out of time
 	cancel()

@@ -2,10 +2,13 @@ package packages
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
+	"syscall"
 
+	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/tool"
 )
@@ -88,13 +91,18 @@ func (p *managedPackage) routesOutbound(r *Record) bool {
 // dialOutbound connects for a package, by the interface of its record. It fails if the interface is gone, and never
 // uses another.
 func (r *Record) dialOutbound(ctx context.Context, network, address string) (net.Conn, error) {
-	d := net.Dialer{Timeout: dialTimeout}
+	d := client.NewDialer(dialTimeout)
 	if r.Outbound != "" && network != Unix {
 		if err := checkGateway(r.Outbound); err != nil {
 			return nil, err
 		}
-		if err := proxy.BindTo(&d, r.Outbound); err != nil {
+		alive := d.Control
+		if err := proxy.BindTo(d, r.Outbound); err != nil {
 			return nil, err
+		}
+		bind := d.Control
+		d.Control = func(network, address string, c syscall.RawConn) error {
+			return errors.Join(bind(network, address, c), alive(network, address, c))
 		}
 	}
 	return d.DialContext(ctx, network, address)

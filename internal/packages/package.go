@@ -44,6 +44,8 @@ type managedPackage struct {
 	serial    bool // questions that name no call, so that an instance that can be asked runs one at a time
 	asksRoots bool // the roots of callers
 
+	bothEras bool // the server speaks the older revisions too, as hasBothEras says
+
 	conditional []json.RawMessage // tools that the server lists only for clients that can be asked
 
 	logins logins // have a lock of their own, which is taken after mu

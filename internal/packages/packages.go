@@ -19,12 +19,15 @@ import (
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/files/filelock"
 	"gatehouse/internal/files/sqlfile"
+	"gatehouse/internal/packages/attest"
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/image"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
 
-// Options configure a Manager. Folder and Records are required.
+// Options configure a Manager. Folder and Records are required. One struct, because each field is one thing that the
+// host gives to packages.
 type Options struct {
 	Settings
 
@@ -76,6 +79,10 @@ type Options struct {
 	// Sandboxes opens the driver that packages are confined by, when the first of them runs; the manager closes it. nil
 	// means that no package is confined unless its record says so, and that those do not run.
 	Sandboxes func() (sandbox.Driver, error)
+	// Images returns the registries of the settings and their logins, when an image is pulled; nil means none.
+	Images func() image.PullOptions
+	// TrustedRoot returns the authorities of attestations; nil means those that this program was built with.
+	TrustedRoot func() (*attest.Root, error)
 	// Egress is told what a confined package reaches or tries to reach. It must not block. It may be nil.
 	Egress func(id string, d sandbox.Decision)
 	// Completed is called with the params of a server's notifications/elicitation/complete for each session that the

@@ -45,6 +45,8 @@ type instanceKey struct {
 	roots   string // the caller's answer to roots/list; "" if it is not known
 	session string // only with SessionInstances
 	login   string // the principal whose login is used; only with PrincipalLogin
+	// older says that the connection speaks an older revision although the server's newest is the modern one.
+	older bool
 }
 
 // Peer is the caller of a request to a server: what the server may ask it, and what it has
@@ -78,27 +80,50 @@ func (from *Peer) connection() string {
 	return cmp.Or(from.Caller.Session, from.Caller.Connection)
 }
 
-// keyOf returns the key of the instances that serve a caller, except for its roots; p.mu
-// is held.
-func (p *managedPackage) keyOf(from *Peer) (k instanceKey) {
+// keyOf returns the key of the instances that serve a caller, except for its roots. A legacy caller is served by
+// a session of its own revision if the server has both eras and newest is not set; p.mu is held.
+func (p *managedPackage) keyOf(from *Peer, newest bool) (k instanceKey) {
 	mode, can := cmp.Or(p.rec.Instances, AutoInstances), from.can()
-	if p.rec.Server.Protocol == modernRevision {
-		can = 0
-	}
 	if from == nil || from.Caller == nil {
 		return k
+	}
+	modern := p.rec.Server.Protocol == modernRevision
+	older := modern && p.bothEras && !newest && mode == AutoInstances && from.connection() != ""
+	if modern && !older {
+		can = 0
 	}
 	if p.rec.Login == PrincipalLogin {
 		k.owner, k.login = ownerOf(from.Caller), from.Caller.Principal
 	}
-	if mode == SharedInstances || mode == AutoInstances && can == 0 {
+	if mode == SharedInstances || mode == AutoInstances && can == 0 && !older {
 		return k
 	}
-	k.owner, k.can = ownerOf(from.Caller), can
+	k.owner, k.can, k.older = ownerOf(from.Caller), can, older
 	if mode == SessionInstances {
 		k.session = cmp.Or(from.connection(), "client "+from.Caller.Client)
 	}
 	return k
+}
+
+// errNewest is returned instead of a session of an older revision: the request has to use the shared connection, of
+// the newest.
+var errNewest = errors.New("the server has no session of an older revision for this caller")
+
+// hasBothEras reports whether a modern server over HTTP also speaks the older revisions, of which a session costs
+// some servers less for each call. Servers that run tasks are spoken to in the newest revision alone, because
+// the tasks of the two eras differ.
+func (u *upstream) hasBothEras() bool {
+	if u.remote != URL || !u.conn.IsModern() {
+		return false
+	}
+	extensions, _ := rawjson.Get(u.capabilities["extensions"], "io.modelcontextprotocol/tasks")
+	versions, _ := rawjson.Get(u.conn.Info(), "supportedVersions")
+	for v := range rawjson.Elements(versions) {
+		if rawjson.Equal(v, client.LatestLegacy) {
+			return extensions == nil
+		}
+	}
+	return false
 }
 
 func ownerOf(c *tool.Caller) string { return cmp.Or(c.Owner, c.Principal+"/") }
@@ -213,6 +238,9 @@ func (p *managedPackage) pickInstance(key instanceKey, from *Peer, impatient boo
 	if err != nil {
 		if len(all) > 0 {
 			return nil, nil // one of them will be free
+		}
+		if key.older {
+			return nil, errNewest
 		}
 		return nil, &tool.Refusal{
 			Code: tool.CodeBusy, Message: "package " + p.id + " cannot be started for this caller: " + err.Error() +

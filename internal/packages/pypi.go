@@ -2,6 +2,7 @@ package packages
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/internal/exec/proc"
 	"gatehouse/tool"
 )
 
@@ -88,13 +90,17 @@ func requirementLines(from string) string {
 var newerPython = regexp.MustCompile(`Python\s*(>=?\s?3\.\d+(?:\.\d+)?)`)
 
 func (p *managedPackage) pypiByUV(ctx context.Context, r *Record, dir string, locked bool) error {
+	read, env := toolchain("uv", "python3"), []string{}
+	if file, prefix := hostPython(ctx, "python3"); file != "" {
+		read, env = append(read, prefix), []string{"UV_PYTHON=" + file}
+	}
 	uv := func(args ...string) error {
 		return p.build(ctx, r, BuildStep{
 			Path: "uv", Args: append(args, "--no-progress", "--quiet"), Dir: dir,
 			// The files are links to those of other packages later, with another time.
-			Env: append(registryEnv("uv_"), "PYC_INVALIDATION_MODE=CHECKED_HASH",
-				"UV_PYTHON_INSTALL_DIR="+filepath.Join(dir, "python")),
-			Read: toolchain("uv", "python3"), Hosts: pypiHosts,
+			Env: slices.Concat(env, registryEnv("uv_"), []string{"PYC_INVALIDATION_MODE=CHECKED_HASH",
+				"UV_PYTHON_INSTALL_DIR=" + filepath.Join(dir, "python")}),
+			Read: read, Hosts: pypiHosts,
 		}, missingPython)
 	}
 	if err := uv("venv", "--no-project", venvFolder); err != nil {
@@ -130,6 +136,9 @@ func (p *managedPackage) pypiByPip(ctx context.Context, r *Record, dir string, l
 		python = "python"
 	}
 	step := BuildStep{Dir: dir, Env: registryEnv("pip_", "pyenv_"), Read: toolchain(python), Hosts: pypiHosts}
+	if file, prefix := hostPython(ctx, python); file != "" {
+		python, step.Read = file, append(step.Read, prefix)
+	}
 	step.Path, step.Args = python, []string{"-m", "venv", venvFolder}
 	if err := p.build(ctx, r, step, missingPython); err != nil {
 		return err
@@ -150,6 +159,29 @@ func (p *managedPackage) pypiByPip(ctx context.Context, r *Record, dir string, l
 		}
 	}
 	return pip("--require-hashes", "--no-deps", "--requirement", pypiLock)
+}
+
+// hostPython returns the file and the installation of the Python that a name in PATH stands for; "" if it is one of the
+// system's, or cannot be asked. The name may be that of a script, such as pyenv's, which no sandbox can run.
+func hostPython(ctx context.Context, name string) (file, prefix string) {
+	ctx, cancel := context.WithTimeout(ctx, lookUpTime)
+	defer cancel()
+	var out bytes.Buffer
+	child, err := proc.Start(ctx, proc.Spec{
+		Path: name, Args: []string{"-I", "-c", "import sys; print(sys.executable); print(sys.base_prefix)"}, Stdout: &out,
+		Whole: true, Processes: maxProcesses,
+	})
+	if err != nil {
+		return "", ""
+	}
+	if end, err := child.Wait(); err != nil || end.Code != 0 || end.Stopped != nil {
+		return "", ""
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 2 || !filepath.IsAbs(lines[0]) || !isToolchain(lines[1]) {
+		return "", ""
+	}
+	return lines[0], lines[1]
 }
 
 // pypiHosts are the hosts of the index that uv or pip use.

@@ -49,6 +49,8 @@ type Record struct {
 
 	// Config are the values of what a bundle lets its user configure, by name. They may refer to secrets.
 	Config Config `json:"config,omitempty"`
+	// Image changes the configuration of an image; nil leaves it as it is.
+	Image *ImageOptions `json:"image,omitempty"`
 	// Digest is that of what was fetched from an address or a registry of images: sha256:... An installation
 	// from the same source requires the same, unless it is an update.
 	Digest string `json:"digest,omitempty"`
@@ -111,6 +113,9 @@ type Previous struct {
 	By        string     `json:"by,omitempty"`
 	Server    Server     `json:"server,omitzero"`
 	Pins      *pins.Pins `json:"pins,omitempty"`
+
+	Digest string        `json:"digest,omitempty"`
+	Image  *ImageOptions `json:"image,omitempty"`
 }
 
 // TextResults has the results of a package sent as text alone: without their
@@ -142,6 +147,7 @@ const (
 	PyPI    = "pypi"    // a package of PyPI with what it needs, installed by uv or pip
 	Crate   = "crate"   // a crate that the host's cargo builds
 	Go      = "go"      // a Go program that the host's go builds
+	OCI     = "oci"     // an image of a registry, which runs in a sandbox
 	Bundle  = "mcpb"    // an MCP bundle: a file, or an https address
 	Binary  = "binary"  // one program: a file, or an https address
 	Folder  = "folder"  // copied
@@ -262,6 +268,9 @@ func (r *Record) checkRecord() error {
 	}
 	if r.Confinement == Trusted && !r.Grants.IsZero() {
 		return invalid("a trusted package has every right of this host's user: leave out the grants, or the trust")
+	}
+	if err := r.checkImage(); err != nil {
+		return err
 	}
 	if err := r.checkActions(); err != nil {
 		return err

@@ -164,15 +164,27 @@ func (p *managedPackage) relayRequest(
 		}
 		return c.attach(ctx, state.Asked, from)
 	}
+	raw, err := p.relayOnce(ctx, r, from, repeat, state, what, state.Modern)
+	if errors.Is(err, errNewest) {
+		raw, err = p.relayOnce(ctx, r, from, repeat, state, what, true)
+	}
+	return raw, err
+}
+
+// relayOnce relays a request that is not open yet. It returns errNewest, and has sent nothing, if only the newest
+// revision will do.
+func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *Peer, repeat bool, state relayState,
+	what string, newest bool,
+) (json.RawMessage, error) {
 	p.mu.Lock()
-	key, modern, asks := p.keyOf(from), p.rec.Server.Protocol == modernRevision, p.asksRoots
+	key, modern, asks := p.keyOf(from, newest), p.rec.Server.Protocol == modernRevision, p.asksRoots
 	shared := p.rec.Instances == SharedInstances
 	nobody := p.rec.Login == PrincipalLogin && key.login == ""
 	p.mu.Unlock()
 	if nobody {
 		return nil, tool.Refuse(tool.CodeUnavailable, "package %s uses the login of its caller, and this call has none", p.id)
 	}
-	if modern && !shared {
+	if modern && !shared && !key.older {
 		return p.relayModern(ctx, key, r, from, repeat, state)
 	}
 	if from != nil && from.Progress != nil && key.can == 0 {

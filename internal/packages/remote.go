@@ -21,6 +21,10 @@ import (
 )
 
 const (
+	// quiet is how long the connection to a server at an address carries nothing before the server is asked for a sign
+	// of life.
+	quiet = 30 * time.Second
+
 	bearer      = "Bearer "
 	maxHeaders  = 50
 	dialTimeout = 10 * time.Second // for the connection and the TLS handshake of a remote server
@@ -164,6 +168,13 @@ func (r *Record) checkAddress() error {
 			return invalid("source %q: expected tcp:HOST:PORT", r.Source.String())
 		}
 	default:
+		if socket, path, ok := socketEndpoint(r.Source.From); ok {
+			if !filepath.IsAbs(socket) || !strings.HasPrefix(path, "/") {
+				return invalid("source %q: expected url:http+unix:, the absolute path of a socket, and :/PATH of the endpoint, "+
+					"as in http+unix:/run/app.sock:/mcp", r.Source.String())
+			}
+			return nil
+		}
 		u, err := url.Parse(r.Source.From)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Fragment != "" {
 			return invalid("source %q: expected url:https://HOST/PATH, or http", r.Source.String())
@@ -173,6 +184,19 @@ func (r *Record) checkAddress() error {
 		}
 	}
 	return nil
+}
+
+// socketScheme begins the address of a server that is reached by HTTP over a Unix socket.
+const socketScheme = "http+unix:"
+
+// socketEndpoint returns the socket and the path of the endpoint that an address names, as in
+// http+unix:/run/app.sock:/mcp. Without a path the endpoint is /mcp.
+func socketEndpoint(address string) (socket, path string, ok bool) {
+	rest, ok := strings.CutPrefix(address, socketScheme)
+	if socket, path, ok := strings.Cut(rest, ":"); ok {
+		return socket, path, strings.HasPrefix(address, socketScheme)
+	}
+	return rest, "/mcp", ok
 }
 
 // headerForm reports whether name is a token of RFC 9110, section 5.6.2.
@@ -214,7 +238,11 @@ func (p *managedPackage) connectRemote(ctx context.Context, r *Record, o client.
 		if err != nil {
 			return nil, err
 		}
-		u.conn = client.NewHTTP(r.Source.From, client.HTTPOptions{Client: hc, Headers: headers}, o)
+		address := r.Source.From
+		if _, path, ok := socketEndpoint(address); ok {
+			address = "http://localhost" + path
+		}
+		u.conn = client.NewHTTP(address, client.HTTPOptions{Client: hc, Headers: headers}, o)
 	} else {
 		socket, err := r.dialOutbound(ctx, r.Source.Kind, r.Source.From)
 		if err != nil {

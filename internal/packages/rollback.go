@@ -16,6 +16,7 @@ func previousOf(r *Record) *Previous {
 	return &Previous{
 		Version: r.version(), Source: r.Source, Command: r.Command, Args: slices.Clone(r.Args), Program: r.Program,
 		Shared: r.Shared, Writable: r.Writable, Installed: r.Installed, By: r.By, Server: r.Server, Pins: r.Pins.Clone(),
+		Digest: r.Digest, Image: r.Image,
 	}
 }
 
@@ -74,6 +75,7 @@ func (p *managedPackage) rollback(ctx context.Context, was Record, report Report
 	now := was
 	now.Source, now.Command, now.Args, now.Program = prev.Source, prev.Command, prev.Args, prev.Program
 	now.Shared, now.Writable, now.Installed, now.By = prev.Shared, prev.Writable, prev.Installed, prev.By
+	now.Digest, now.Image = prev.Digest, prev.Image
 	now.Version, now.Server, now.Pins, now.Previous = prev.Version, prev.Server, prev.Pins.Clone(), previousOf(&was)
 	updating := was
 	updating.State = Updating

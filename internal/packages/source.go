@@ -21,6 +21,7 @@ var sourceKinds = map[string]sourceKind{
 	PyPI:    {"pypi:NAME[==VERSION], such as pypi:mcp-server-time==2026.8.31", pypiName.MatchString, true},
 	Crate:   {"crate:NAME[@VERSION], such as crate:ripgrep-mcp@0.3.0", crateName.MatchString, true},
 	Go:      {"go:MODULE/PATH[@VERSION], such as go:example.com/server/cmd/server@v1.2.0", goName.MatchString, true},
+	OCI:     {"oci:HOST/NAME:TAG or oci:HOST/NAME@sha256:HEX, such as oci:images.example.com/team/server:1.2", isImage, true},
 	Bundle:  {"mcpb:PATH or mcpb:https://HOST/PATH[#sha256=HEX]", isFile, false},
 	Binary:  {"binary:PATH or binary:https://HOST/PATH#sha256=HEX", isBinary, false},
 	Folder:  {"folder:PATH", nil, false},
@@ -32,7 +33,7 @@ var sourceKinds = map[string]sourceKind{
 }
 
 // kindOrder is the order in which the kinds are listed in messages.
-var kindOrder = []string{Command, NPM, PyPI, Crate, Go, Bundle, Binary, Folder, Archive, OpenAPI, URL, Unix, TCP}
+var kindOrder = []string{Command, NPM, PyPI, Crate, Go, OCI, Bundle, Binary, Folder, Archive, OpenAPI, URL, Unix, TCP}
 
 // expectedSources lists how sources are written.
 func expectedSources() string {
@@ -133,8 +134,22 @@ func (s Source) split() (name, version string) {
 		first, _, _ := cutRequirement(s.From)
 		name, version, _ = strings.Cut(first, "==")
 		return name, version
+	case OCI:
+		if name, digest, ok := strings.Cut(s.From, "@"); ok {
+			name, _ = cutTag(name)
+			return name, digest
+		}
+		return cutTag(s.From)
 	}
 	return s.From, ""
+}
+
+// cutTag cuts the name of an image into its repository and its tag.
+func cutTag(from string) (name, tag string) {
+	if i := strings.LastIndexByte(from, ':'); i > strings.LastIndexByte(from, '/') {
+		return from[:i], from[i+1:]
+	}
+	return from, ""
 }
 
 // cutRequirement cuts the first requirement of a source of PyPI from the further ones. Commas in brackets
@@ -175,6 +190,18 @@ func (s Source) WithVersion(version string) Source {
 		s.From = name
 		if version != "" {
 			s.From += "@" + version
+		}
+	case OCI:
+		switch {
+		case strings.HasPrefix(version, "sha256:"):
+			s.From = name + "@" + version
+		case version != "":
+			s.From = name + ":" + version
+		default: // a tag is resolved again; a digest alone has no newer version
+			s.From, _, _ = strings.Cut(s.From, "@")
+			if s.From == name {
+				s.From += ":latest"
+			}
 		}
 	case PyPI:
 		_, rest, more := cutRequirement(s.From)

@@ -103,7 +103,11 @@ func TestAServerOfPyPI(t *testing.T) {
 				programs(t, "uv")
 			}
 			t.Setenv("A_SECRET_OF_THE_HOST", "not for build steps")
-			h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}})
+			open := openHome
+			if installer == "uv" {
+				open = confined // also with a Python outside of the system's folders, such as pyenv's
+			}
+			h := open(t, Options{Settings: Settings{Begin: 2 * time.Minute}})
 			w, err := ParseTarget("time", []string{"uvx", "mcp-server-time@latest", "--local-timezone=Etc/UTC"}, nil)
 			if err != nil {
 				t.Fatal(err)

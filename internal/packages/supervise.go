@@ -75,6 +75,8 @@ func (i *instance) ready(ctx context.Context) (*upstream, error) {
 			p.mu.Unlock()
 			return u, nil
 		case wait != nil:
+		case i.key.older && !p.bothEras:
+			err = errNewest
 		case p.activity != "":
 			err = p.busy()
 		case p.rec.State != Installed:
@@ -200,9 +202,19 @@ func (i *instance) startInstance() chan struct{} {
 		if last != nil {
 			<-last.gone
 		}
+		if i.key.older {
+			rec.Server.Protocol = client.LatestLegacy
+		}
 		u, listed, err := p.launchServer(withLogin(ctx, i.key.login), &rec, i.connOptions(), i == p.shared)
+		if err == nil && i.key.older && u.conn.IsModern() {
+			u.stopProcess(stopGrace)
+			err = errNewest
+		}
 		p.mu.Lock()
 		i.starting, i.cancel = nil, nil
+		if err != nil && i.key.older {
+			p.bothEras = false // until it is connected to again
+		}
 		if err != nil {
 			i.setFailed(err)
 		} else {
@@ -215,6 +227,9 @@ func (i *instance) startInstance() chan struct{} {
 			}
 			p.manager.work.Go(func() { i.watch(u) }) // this goroutine is counted, so Close still waits
 			p.manager.work.Go(func() { u.follow(p.manager.ctx) })
+			if u.remote != "" {
+				p.manager.work.Go(func() { u.conn.Watch(p.manager.ctx, quiet) })
+			}
 		} else if need, login := loginRequired(err); login {
 			p.noteLogin(rec.loginOf(i.key.login), need)
 		} else if ctx.Err() == nil {
@@ -234,7 +249,11 @@ func (i *instance) setRunning(u *upstream) {
 		p.health.countRestart()
 	}
 	i.running, i.previous, i.started, i.why = u, u, time.Now(), nil
+	if i.key.older {
+		return
+	}
 	p.rec.Server = u.server
+	p.bothEras = u.hasBothEras()
 }
 
 // setFailed records that the server does not run, and when it is started again; p.mu is

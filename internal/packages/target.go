@@ -34,7 +34,8 @@ func ParseTarget(id string, words []string, env map[string]string) (w Wish, err 
 	if ran, ok, e := runnerPackage(words); e != nil {
 		return w, e
 	} else if ok {
-		w.Source, w.Command, w.Args = ran.source, ran.command, ran.args
+		w.Source, w.Command, w.Args, w.Image = ran.source, ran.command, ran.args, ran.image
+		env = ran.with(env)
 	} else if w.Source, w.Command, w.Args, err = parseWords(words); err != nil {
 		return w, err
 	}
@@ -50,7 +51,7 @@ func parseWords(words []string) (s Source, command string, args []string, err er
 	case IsSource(first):
 		s, err = ParseSource(first)
 		return s, "", rest, err
-	case strings.HasPrefix(first, "https://") || strings.HasPrefix(first, "http://"):
+	case isAddress(first) || strings.HasPrefix(first, socketScheme):
 		return Source{URL, first}, "", rest, nil
 	case strings.HasPrefix(first, "@") && npmName.MatchString(first):
 		return Source{NPM, first}, "", rest, nil

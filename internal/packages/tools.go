@@ -125,8 +125,13 @@ func makeTools(n naming, entries []json.RawMessage) (tools []Offered, left []str
 		tools = append(tools, Offered{Package: n.id, Own: own, Raw: entry, Task: task, hinted: hinted, entry: e,
 			hash: pins.Hash(e)})
 	}
+	views := !n.own && slices.ContainsFunc(entries, hasView)
 	for i, name := range n.unique(names) {
 		tools[i].Name, tools[i].plain = name, names[i].name
+		if !n.own {
+			tools[i].Raw = n.origin(tools[i].Raw, tools[i].Own, views)
+			tools[i].hinted = n.origin(tools[i].hinted, tools[i].Own, views)
+		}
 	}
 	return tools, left
 }
@@ -142,6 +147,38 @@ func (n naming) listed(e json.RawMessage) (entry, hinted json.RawMessage, err er
 		return nil, nil, errors.New("it has no inputSchema")
 	}
 	return e, e, nil
+}
+
+// hasView reports whether a tool of a listing has a user interface (MCP Apps).
+func hasView(e json.RawMessage) bool {
+	meta, _ := rawjson.Get(e, "_meta")
+	if rawjson.Kind(meta) != '{' {
+		return false
+	}
+	_, ui := rawjson.Get(meta, "ui")
+	_, earlier := rawjson.Get(meta, "ui/resourceUri")
+	return ui || earlier
+}
+
+// originMeta is the member of _meta that names a tool's package and what its server calls it. Tools of packages with
+// user interfaces have it, because such an interface calls tools by its server's names.
+const originMeta = "gatehouse/origin"
+
+// origin sets originMeta of an entry if there are views, and otherwise takes out what the server has put there.
+func (n naming) origin(e json.RawMessage, own string, views bool) json.RawMessage {
+	meta, ok := rawjson.Get(e, "_meta")
+	if !ok || rawjson.Kind(meta) != '{' {
+		meta = json.RawMessage(`{}`)
+	}
+	_, there := rawjson.Get(meta, originMeta)
+	if !views && !there {
+		return e
+	}
+	edit := rawjson.Edit{Key: originMeta}
+	if views {
+		edit.Value = fmt.Appendf(nil, `{"package":%s,"name":%s}`, quote(n.id), quote(own))
+	}
+	return rawjson.Splice(e, rawjson.Edit{Key: "_meta", Value: rawjson.Splice(meta, edit)})
 }
 
 // appHere replaces the address of a tool's user interface (MCP Apps) by that of the resource on

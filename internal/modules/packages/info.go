@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/packages"
+	"gatehouse/internal/packages/attest"
 	"gatehouse/internal/packages/pins"
 	"gatehouse/tool"
 )
@@ -60,6 +61,7 @@ type idIn struct {
 	ID string `json:"id" min:"1" max:"32"`
 }
 
+// infoOut is the answer of package_info. One struct, because each field is one line that the command shows.
 type infoOut struct {
 	entryOut
 	Source    string            `json:"source"`
@@ -86,6 +88,7 @@ type infoOut struct {
 	Left      []string          `json:"left_out,omitempty" doc:"tools that cannot be offered, with the reason"`
 	NewTools  string            `json:"new_tools" doc:"what becomes of tools that its server did not list before: ask or allow"`
 	Digest    string            `json:"digest,omitempty" doc:"of its program"`
+	Attested  *attest.Identity  `json:"attested,omitempty" doc:"where its program was built, as a verified attestation says"`
 	Previous  string            `json:"previous,omitempty" doc:"version that package_rollback brings back"`
 	Tasks     []packageTask     `json:"tasks,omitempty" doc:"what it still needs"`
 	Actions   []actionEntry     `json:"actions,omitempty" doc:"what package_action_run runs"`
@@ -132,7 +135,7 @@ func (k *manager) packageInfo(ctx context.Context, c *tool.Call, in idIn) (infoO
 	}
 	out.NewTools = cmp.Or(i.NewTools, packages.AskNew)
 	if i.Pins != nil {
-		out.Digest = i.Pins.Digest
+		out.Digest, out.Attested = i.Pins.Digest, i.Pins.Attested
 	}
 	if i.Previous != nil {
 		out.Previous = cmp.Or(i.Previous.Version, i.Previous.Source.String())

@@ -16,7 +16,7 @@ import (
 
 type installIn struct {
 	ID          string            `json:"id" doc:"prefix of its tools: a-z, 0-9 and -" min:"1" max:"32"`
-	Source      string            `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, mcpb:path, binary:path, folder:path, archive:path, openapi:path or url:https://HOST/PATH; mcpb, binary, archive and openapi also take an https address" default:"command" max:"4096" names:"code"`
+	Source      string            `json:"source,omitempty" doc:"command, npm:name@version, pypi:name==version, crate:name@version, go:module/path@version, oci:host/name:tag, mcpb:path, binary:path, folder:path, archive:path, openapi:path or url:https://HOST/PATH; mcpb, binary, archive and openapi also take an https address" default:"command" max:"4096" names:"code"`
 	Command     string            `json:"command,omitempty" doc:"the program; may be missing if the package names it; of a package with several programs the name of one" max:"4096"`
 	Args        []string          `json:"args,omitempty" doc:"its arguments"`
 	Env         map[string]string `json:"env,omitempty" doc:"its environment; a value may refer to a secret: ${secret:NAME}"`
@@ -35,8 +35,31 @@ type installIn struct {
 	Title       string            `json:"title,omitempty" doc:"display name; default: the server's" max:"200"`
 	Trust       bool              `json:"trust,omitempty" doc:"run it with the rights of this host's user, in no sandbox"`
 	Grants      packages.Grants   `json:"grants,omitzero" doc:"what it may use in its sandbox"`
+	Image       imageIn           `json:"image,omitzero" doc:"what is changed of the configuration of an image"`
 	Version     string            `json:"version,omitempty" doc:"displayed version; default: the program's or the server's" max:"100"`
 	Confirm     string            `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
+}
+
+// imageIn is packages.ImageOptions as an argument.
+type imageIn struct {
+	User       string       `json:"user,omitempty" doc:"that runs it; it is compared with the image's, and shown" max:"100"`
+	Dir        string       `json:"dir,omitempty" doc:"its working folder" max:"4096"`
+	Entrypoint string       `json:"entrypoint,omitempty" doc:"the program that it runs" max:"4096"`
+	Mounts     []imageMount `json:"mounts,omitempty" doc:"files and folders of the host in it, which have to be granted too" max:"100"`
+}
+
+type imageMount struct {
+	From  string `json:"from" doc:"path of the host, or ${data}/volumes/NAME" max:"4096"`
+	To    string `json:"to" doc:"path in the image" max:"4096"`
+	Write bool   `json:"write,omitempty"`
+}
+
+func (i imageIn) options() *packages.ImageOptions {
+	o := packages.ImageOptions{User: i.User, Dir: i.Dir, Entrypoint: i.Entrypoint}
+	for _, m := range i.Mounts {
+		o.Mounts = append(o.Mounts, packages.ImageMount(m))
+	}
+	return packages.ImageRun{Options: &o}.Changes()
 }
 
 // installed is the result of a job that installed a package.
@@ -51,7 +74,7 @@ type installed struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut, error) {
+func (k *manager) install(ctx context.Context, c *tool.Call, in installIn) (jobOut, error) {
 	if err := k.checkOperator(c); err != nil {
 		return jobOut{}, err
 	}
@@ -64,7 +87,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 		Args: in.Args, Env: in.Env, Config: in.Config, Headers: in.Headers, PassHeaders: in.PassHeaders,
 		Start: in.Start, Results: in.Results, Login: in.Login, OAuth: in.OAuth.Given(),
 		Instances: in.Instances, Timeout: in.Timeout, TrustHints: in.Hints, By: c.Caller.Principal,
-		Grants: in.Grants, NewTools: in.NewTools, Actions: actionsOf(in.Actions),
+		Image: in.Image.options(), Grants: in.Grants, NewTools: in.NewTools, Actions: actionsOf(in.Actions),
 	}
 	if in.Trust {
 		r.Confinement = packages.Trusted
@@ -79,7 +102,7 @@ func (k *manager) install(_ context.Context, c *tool.Call, in installIn) (jobOut
 		return jobOut{}, err
 	}
 	r = plan.Record // with its confinement, and the real paths of what is granted
-	if err := confirm.Ask(c, in.ID, question(r), in.Confirm); err != nil {
+	if err := confirm.Ask(c, in.ID, question(r, k.cfg.Packages.Describe(ctx, &r)), in.Confirm); err != nil {
 		return jobOut{}, err
 	}
 	return k.startJob(
@@ -152,13 +175,13 @@ func opener(c *tool.Call, s packages.Source) func() (*os.Root, string, error) {
 }
 
 // question returns the question to the user, which shows what would run.
-func question(r packages.Record) string {
+func question(r packages.Record, source []string) string {
 	what := r.Source.String()
 	if r.Command != "" {
 		what = fmt.Sprintf("%s, started as %s", what, strings.Join(append([]string{r.Command}, r.Args...), " "))
 	}
 	what = displaytext.Cut(what, 600, "...")
-	text := fmt.Sprintf("Install the package %s (%s)? %s", r.ID, what, displaytext.Cut(strings.Join(r.Lines(), " "), 2000,
+	text := fmt.Sprintf("Install the package %s (%s)? %s", r.ID, what, displaytext.Cut(strings.Join(append(source, r.Lines()...), " "), 3000,
 		"..."))
 	if names := r.Readable(); len(names) > 0 {
 		text += " Note: " + secretWarning(names)
@@ -176,6 +199,7 @@ func secretWarning(names []string) string {
 type rebuildIn struct {
 	ID      string `json:"id" min:"1" max:"32"`
 	Source  string `json:"source,omitempty" doc:"another version, npm:name@version; default: its present source" max:"4096" names:"code"`
+	Accept  bool   `json:"accept_source,omitempty" doc:"install it although its attestation has vanished or names another source than was approved"`
 	Confirm string `json:"confirm,omitempty" doc:"the id, once the user has agreed; needs the setting approvals.callers_word" max:"32"`
 }
 
@@ -208,7 +232,7 @@ func (k *manager) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut
 		"rebuild of package "+in.ID,
 		in.ID,
 		func(ctx context.Context, c *tool.Call, say packages.Report) (any, error) {
-			i, err := k.cfg.Packages.Rebuild(ctx, in.ID, in.Source, say)
+			i, err := k.cfg.Packages.RebuildAccepting(ctx, in.ID, in.Source, in.Accept, say)
 			if err != nil {
 				return nil, err
 			}

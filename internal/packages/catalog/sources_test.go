@@ -266,8 +266,8 @@ func TestDockersCatalogues(t *testing.T) {
 		t.Fatalf("found %+v", r)
 	}
 	e := r.Entries[0]
-	docker := func(name string) bool { return name == "docker" }
-	p, err := e.Installable(docker)
+	nothing := func(string) bool { return false } // no program is needed for images
+	p, err := e.Installable(nothing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,13 +281,14 @@ func TestDockersCatalogues(t *testing.T) {
 	w, err := e.Wish("brave", p, func(in Input) ([]string, secret.Text, bool, error) {
 		return nil, secret.New("the-key"), in.Secret, nil
 	})
-	want := []string{"run", "-i", "--rm", "-e", "BRAVE_API_KEY", "-e", "MODE", "docker.io/mcp/brave-search@sha256:" + strings.Repeat("a", 64), "--transport", "stdio"}
-	if err != nil || w.Command != "docker" && w.Command != "podman" || !slices.Equal(w.Args, want) || w.Env["MODE"] != "fast" ||
+	want := packages.OCI + ":docker.io/mcp/brave-search@sha256:" + strings.Repeat("a", 64)
+	if err != nil || w.Source.String() != want || !slices.Equal(w.Args, []string{"--transport", "stdio"}) ||
+		w.Env["MODE"] != "fast" ||
 		w.Env["BRAVE_API_KEY"] != "${secret:BRAVE_API_KEY}" || w.Secrets["BRAVE_API_KEY"].Reveal() != "the-key" {
 		t.Errorf("%+v, %v", w, err)
 	}
 	asana := find(t, New(o), Query{Word: "asana"}).Entries[0]
-	if _, err := asana.Installable(docker); err == nil || !strings.Contains(err.Error(), "https://mcp.asana.com/sse") {
+	if _, err := asana.Installable(nothing); err == nil || !strings.Contains(err.Error(), "https://mcp.asana.com/sse") {
 		t.Errorf("got %v", err)
 	}
 	s.Close()

@@ -22,8 +22,7 @@ const (
 )
 
 // installers are the programs that install a kind of package, of which one is enough; none is needed for the others.
-var installers = map[string][]string{NPM: {"npm"}, PyPI: {"uv", "python3", "python"}, crateType: {"cargo"},
-	imageType: {"docker", "podman"}}
+var installers = map[string][]string{NPM: {"npm"}, PyPI: {"uv", "python3", "python"}, crateType: {"cargo"}}
 
 // Installable returns the form of a server that this machine can install, and what is
 // missing if there is none. found reports whether a program is on this machine; nil
@@ -125,36 +124,15 @@ func (w *wishing) local(p *Package) (err error) {
 	return nil
 }
 
-// container has docker or podman run an image.
+// container is an image, which runs in a sandbox here.
 func (w *wishing) container(p *Package, run packages.ImageRun) error {
-	image, err := packages.ImageName(p.Name, hostOf(p.Base), p.Version)
+	name, err := packages.ImageName(p.Name, hostOf(p.Base), p.Version)
 	if err != nil {
 		return err
 	}
-	w.Source, w.Command = packages.Source{Kind: packages.Command}, "docker"
-	if _, err := exec.LookPath("docker"); err != nil {
-		w.Command = "podman"
-	}
-	words := []string{"run", "-i", "--rm"}
-	for _, name := range slices.Sorted(maps.Keys(w.Env)) {
-		words = append(words, "-e", name)
-	}
-	if o := run.Options; o != nil {
-		for _, one := range [][2]string{{"--user", o.User}, {"--workdir", o.Dir}, {"--entrypoint", o.Entrypoint}} {
-			if one[1] != "" {
-				words = append(words, one[0], one[1])
-			}
-		}
-		for _, m := range o.Mounts {
-			access := ":ro"
-			if m.Write {
-				access = ""
-			}
-			words = append(words, "-v", m.From+":"+m.To+access)
-		}
-	}
-	w.Args = slices.Concat(words, []string{image}, w.Args)
-	return nil
+	w.Source, err = packages.ParseSource(packages.OCI + ":" + name)
+	w.Image = run.Changes()
+	return err
 }
 
 // remote makes a package of a running server.

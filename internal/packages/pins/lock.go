@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"gatehouse/internal/packages/attest"
 )
 
 // LockVersion is the version of the form of a lock file.
@@ -40,6 +42,9 @@ type Locked struct {
 	NewTools    string            `json:"new_tools,omitempty"`
 	Title       string            `json:"title,omitempty"`
 	Off         []string          `json:"off,omitempty"`
+	Image       json.RawMessage   `json:"image,omitempty"` // what is changed of the configuration of an image
+
+	Attested *attest.Identity `json:"attested,omitempty"` // where the program was built
 
 	Tools   map[string]string `json:"tools,omitempty"` // approved hashes by the server's own names
 	Prompts map[string]string `json:"prompts,omitempty"`
@@ -53,7 +58,7 @@ type Locked struct {
 
 // Pins returns what a lock file approves.
 func (l *Locked) Pins(by Pin) *Pins {
-	p := &Pins{Version: l.Version, Digest: l.Digest}
+	p := &Pins{Version: l.Version, Digest: l.Digest, Attested: l.Attested}
 	for name, hash := range l.Tools {
 		by.Hash = hash
 		p.Approve(Tool, name, by)
@@ -70,7 +75,7 @@ func (l *Locked) SetPins(p *Pins) {
 	if p == nil {
 		return
 	}
-	l.Digest = p.Digest
+	l.Digest, l.Attested = p.Digest, p.Attested
 	l.Tools, l.Prompts = hashes(p.Tools), hashes(p.Prompts)
 }
 

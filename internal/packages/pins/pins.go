@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/packages/attest"
 )
 
 // Kinds of entries that are pinned. Resources are not: they are data, and the lists of many servers
@@ -89,6 +90,8 @@ type Pins struct {
 	// Refused are the definitions that a person has refused, by kind and name. Another definition
 	// of the same name is a new question.
 	Refused map[string]Pin `json:"refused,omitempty"`
+	// Attested says where the program was built; nil if no attestation said so.
+	Attested *attest.Identity `json:"attested,omitempty"`
 }
 
 // Clone returns a copy that shares nothing. That of nil is nil.
