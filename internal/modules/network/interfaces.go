@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gatehouse/tool"
@@ -20,17 +21,26 @@ type interfacesOut struct {
 	Interfaces []interfaceOut `json:"interfaces"`
 }
 
-type interfaceOut struct {
-	Name    string   `json:"name"`
-	Type    string   `json:"type,omitempty"`
-	Up      bool     `json:"up"`
-	MAC     string   `json:"mac,omitempty"`
-	MTU     int      `json:"mtu"`
-	Subnets []string `json:"subnets"`
-	LanIP   []string `json:"lanIp,omitempty"`
+type interfacesIn struct {
+	WAN bool `json:"wan,omitempty" doc:"ask services outside for the address seen from there"`
 }
 
-func (n *network) interfaces(context.Context, *tool.Call, struct{}) (interfacesOut, error) {
+type interfaceOut struct {
+	Name       string   `json:"name"`
+	DeviceType string   `json:"deviceType,omitempty"`
+	Type       string   `json:"type" enum:"inbound-outbound,outbound-only"`
+	Secure     bool     `json:"secure" doc:"all its addresses are private"`
+	Up         bool     `json:"up"`
+	MAC        string   `json:"mac,omitempty"`
+	MTU        int      `json:"mtu"`
+	Subnets    []string `json:"subnets"`
+	LanIP      []string `json:"lanIp,omitempty"`
+	WanIP      string   `json:"wanIp,omitempty"`
+	DNSServers []string `json:"dnsServers,omitempty"`
+	NTPServers []string `json:"ntpServers,omitempty" doc:"that the network has named to systemd-networkd"`
+}
+
+func (n *network) interfaces(ctx context.Context, _ *tool.Call, in interfacesIn) (interfacesOut, error) {
 	out := interfacesOut{Interfaces: []interfaceOut{}}
 	all, err := net.Interfaces()
 	if err != nil {
@@ -42,12 +52,17 @@ func (n *network) interfaces(context.Context, *tool.Call, struct{}) (interfacesO
 	}
 	for _, i := range all {
 		one := interfaceOut{
-			Name:    i.Name,
-			Type:    n.typeOf(i),
-			Up:      i.Flags&net.FlagUp != 0,
-			MAC:     i.HardwareAddr.String(),
-			MTU:     i.MTU,
-			Subnets: []string{},
+			Name:       i.Name,
+			DeviceType: n.typeOf(i),
+			Type:       "inbound-outbound",
+			Secure:     true,
+			Up:         i.Flags&net.FlagUp != 0,
+			MAC:        i.HardwareAddr.String(),
+			MTU:        i.MTU,
+			Subnets:    []string{},
+		}
+		if one.DeviceType == "wireguard" || one.DeviceType == "tunnel" {
+			one.Type = "outbound-only"
 		}
 		addrs, err := i.Addrs()
 		if err != nil {
@@ -55,13 +70,40 @@ func (n *network) interfaces(context.Context, *tool.Call, struct{}) (interfacesO
 		}
 		for _, a := range addrs {
 			one.Subnets = append(one.Subnets, a.String())
+			p, err := netip.ParsePrefix(a.String())
+			at := p.Addr()
+			one.Secure = one.Secure && err == nil && (at.IsPrivate() || at.IsLoopback() || at.IsLinkLocalUnicast())
+			if in.WAN && one.WanIP == "" && len(routers[i.Name]) > 0 {
+				one.WanIP, _ = n.seenAs(ctx, at) // "" if no service answers
+			}
 		}
 		for _, r := range routers[i.Name] {
 			one.LanIP = append(one.LanIP, r.String())
 		}
+		one.DNSServers, one.NTPServers = n.lease(i.Index)
+		if one.DNSServers == nil && len(one.LanIP) > 0 {
+			for _, s := range parseResolv(readSmall(n.files.resolv)).Servers {
+				one.DNSServers = append(one.DNSServers, s.Addr().String())
+			}
+		}
 		out.Interfaces = append(out.Interfaces, one)
 	}
 	return out, nil
+}
+
+// lease returns the servers that the network of an interface has named to systemd-networkd, which keeps them as
+// NAME=VALUE VALUE in a file for each interface.
+func (n *network) lease(index int) (dns, ntp []string) {
+	for line := range strings.Lines(string(readSmall(filepath.Join(n.files.links, strconv.Itoa(index))))) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		switch name {
+		case "DNS":
+			dns = strings.Fields(value)
+		case "NTP":
+			ntp = strings.Fields(value)
+		}
+	}
+	return dns, ntp
 }
 
 // typeOf returns the type of an interface, from Linux's files or else from its

@@ -27,6 +27,8 @@ type Config struct {
 	// ACME returns the state of the certificates that this host gets by ACME; nil
 	// means that it gets none.
 	ACME func() ACME `json:"-"`
+	// EchoIP returns services outside that are asked how this machine is seen from there; nil means none.
+	EchoIP func() []string `json:"-"`
 }
 
 type network struct {
@@ -37,17 +39,20 @@ type network struct {
 	offer    module.Offer
 }
 
-// paths are the files with the network configuration of the system. A file may be
-// missing.
+// paths are the files with the network configuration of the system, and where challenges of DNS are answered. A file
+// may be missing.
 type paths struct {
 	resolv, hosts    string
 	routes4, routes6 string
 	class            string // has a folder for each interface
+	answer           string // host:port
+	links            string // has a file of systemd-networkd for each interface, by number
 }
 
 var systemPaths = paths{
 	resolv: "/etc/resolv.conf", hosts: "/etc/hosts",
 	routes4: "/proc/net/route", routes6: "/proc/net/ipv6_route", class: "/sys/class/net",
+	links: "/run/systemd/netif/links", answer: ":53",
 }
 
 // New returns what makes the module with a configuration.
@@ -80,9 +85,12 @@ func (n *network) EndOwned(_ context.Context, match func(owner string, made time
 }
 
 const (
-	interfacesHelp = "type is ethernet, wireless, bridge, wireguard, tunnel or loopback, if known. subnets are the " +
-		"addresses with their prefix lengths; lanIp are the default routers, on Linux."
-	portHelp = "Up to 8 addresses of the name are tried, each for up to `timeout` seconds. open means that " +
+	interfacesHelp = "deviceType is ethernet, wireless, bridge, wireguard, tunnel or loopback, if known. subnets are the " +
+		"addresses with their prefix lengths; lanIp are the default routers, on Linux. type is outbound-only for tunnels, else " +
+		"inbound-outbound. secure means that all addresses are private. With wan the services of server_set_echo_ip are asked."
+	portHelp = "Without host, the port of this machine is checked: openInternally at `gateway`, or its first address that is no " +
+		"loopback; openExternally by the first service of server_set_echo_ip that answers; hairpinning means that this machine " +
+		"reaches the port at its address outside. Otherwise up to 8 addresses of the name are tried, each for up to `timeout` seconds. open means that " +
 		"one of them accepted the connection; nothing is sent over it. If the connection is refused, the machine is " +
 		"up and no process listens on the port; if it times out, there was no answer."
 	queryHelp = "Queries `server`, or the system's name servers in order; it does not use the hosts file. type " +
@@ -102,18 +110,18 @@ func (n *network) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "net_interfaces", Title: "List network interfaces", Effects: tool.Reads, Task: tool.TaskNever,
-			Aliases:     []string{"net.gateway.list", "server.host.address.list"},
+			Aliases:     []string{"net.gateway.list"},
 			Description: "Lists the network interfaces of this machine with their addresses.", Help: interfacesHelp,
 		}, n.interfaces),
 		tool.New(tool.Def{
 			Name: "net_listeners", Title: "List listening ports", Effects: tool.Reads, Task: tool.TaskNever,
-			Aliases:     []string{"server.host.binding.list"},
 			Description: "Lists the listening ports of this machine and their processes.", Help: listenersHelp,
 		}, n.listeners),
 		tool.New(tool.Def{
 			Name: "net_port_check", Title: "Check a port", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever,
 			Timeout: 2 * time.Minute, Aliases: []string{"net.gateway.check-port"},
-			Description: "Checks whether this machine can open a TCP connection to a port.", Help: portHelp,
+			Description: "Checks whether this machine can open a TCP connection to a port, or whether its own can be reached.",
+			Help:        portHelp,
 		}, n.checkPort),
 		tool.New(tool.Def{
 			Name: "net_dns_query", Title: "Query DNS", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever,
@@ -124,6 +132,8 @@ func (n *network) definitions() []tool.Tool {
 			Name: "net_dns_check", Title: "Check name servers", Effects: tool.Reads | tool.OpenWorld,
 			Task: tool.TaskNever, Aliases: []string{"net.gateway.check-dns"},
 			Description: "Checks whether each name server of this machine answers.",
+			Help: "With challenge, this host answers at UDP port 53 for up to 5 s, and each name server is asked for a record that " +
+				"it alone has: reachesHost says that the network's name service leads to this host. It needs the right to open port 53.",
 		}, n.checkDNS),
 		tool.New(tool.Def{
 			Name: "net_dns_dump", Title: "Show name resolution", Effects: tool.Reads, Task: tool.TaskNever,

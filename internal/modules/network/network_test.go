@@ -77,7 +77,7 @@ func TestInterfacesAreTheMachines(t *testing.T) {
 	if refused := visit(t, Config{}).ask("ann", "net_interfaces", &out); refused != "" {
 		t.Fatal(refused)
 	}
-	i := slices.IndexFunc(out.Interfaces, func(i interfaceOut) bool { return i.Type == "loopback" })
+	i := slices.IndexFunc(out.Interfaces, func(i interfaceOut) bool { return i.DeviceType == "loopback" })
 	if i < 0 || !out.Interfaces[i].Up || !slices.Contains(out.Interfaces[i].Subnets, "127.0.0.1/8") {
 		t.Errorf("no loopback with its address: %+v", out)
 	}

@@ -15,8 +15,9 @@ import (
 const maxAddresses = 8 // addresses of one name that are tried
 
 type portIn struct {
-	Host    string `json:"host" doc:"a name or an address" min:"1" max:"255"`
+	Host    string `json:"host,omitempty" doc:"a name or an address; default: this machine" max:"255"`
 	Port    int    `json:"port" min:"1" max:"65535"`
+	Gateway string `json:"gateway,omitempty" doc:"interface of this machine, without host" max:"64"`
 	Timeout int    `json:"timeout,omitempty" doc:"seconds for each address" default:"5" min:"1" max:"15"`
 }
 
@@ -26,6 +27,13 @@ type portOut struct {
 	Open      bool         `json:"open"`
 	Addresses []addressOut `json:"addresses"`
 	More      int          `json:"more,omitempty" doc:"number of addresses not tried"`
+
+	// Of a port of this machine.
+	IP             string `json:"ip,omitempty" doc:"of this machine, seen from outside"`
+	OpenExternally *bool  `json:"openExternally,omitempty" doc:"missing if no service outside could say"`
+	OpenInternally *bool  `json:"openInternally,omitempty"`
+	Hairpinning    *bool  `json:"hairpinning,omitempty"`
+	Why            string `json:"why,omitempty" doc:"why no service outside could say"`
 }
 
 type addressOut struct {
@@ -38,6 +46,12 @@ type addressOut struct {
 func (n *network) checkPort(ctx context.Context, _ *tool.Call, in portIn) (portOut, error) {
 	out := portOut{Host: in.Host, Port: in.Port, Addresses: []addressOut{}}
 	wait := time.Duration(in.Timeout) * time.Second
+	switch {
+	case in.Host == "":
+		return n.checkOwn(ctx, in, wait)
+	case in.Gateway != "":
+		return out, tool.Refuse(tool.CodeInvalidArguments, "host and gateway exclude each other: gateway is for a port of this machine")
+	}
 	addrs, err := addresses(ctx, in.Host, wait)
 	if err != nil {
 		return out, err

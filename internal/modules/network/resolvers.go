@@ -98,6 +98,10 @@ func (n *network) dumpDNS(context.Context, *tool.Call, struct{}) (dumpOut, error
 	return out, nil
 }
 
+type checkDNSIn struct {
+	Challenge bool `json:"challenge,omitempty" doc:"check whether each leads queries to this host"`
+}
+
 type checkDNSOut struct {
 	Servers []serverOut `json:"servers"`
 	Good    bool        `json:"good" doc:"at least one answers"`
@@ -108,11 +112,12 @@ type serverOut struct {
 	Status string `json:"status,omitempty" doc:"response code"`
 	MS     int64  `json:"ms"`
 	Why    string `json:"why,omitempty" doc:"why it did not answer"`
+	Here   *bool  `json:"reachesHost,omitempty" doc:"it leads queries to this host; only with challenge"`
 }
 
 // checkDNS queries each server for the root name servers, which every working
 // server knows.
-func (n *network) checkDNS(ctx context.Context, _ *tool.Call, _ struct{}) (checkDNSOut, error) {
+func (n *network) checkDNS(ctx context.Context, _ *tool.Call, in checkDNSIn) (checkDNSOut, error) {
 	out := checkDNSOut{Servers: []serverOut{}}
 	servers := parseResolv(readSmall(n.files.resolv)).Servers
 	if len(servers) == 0 {
@@ -138,5 +143,12 @@ func (n *network) checkDNS(ctx context.Context, _ *tool.Call, _ struct{}) (check
 			return out, context.Cause(ctx)
 		}
 	}
-	return out, nil
+	if !in.Challenge {
+		return out, nil
+	}
+	reached, err := challenge(ctx, n.files.answer, servers)
+	for i := range reached {
+		out.Servers[i].Here = &reached[i]
+	}
+	return out, err
 }

@@ -1,0 +1,2 @@
+// Package swap tells the kernel where to keep memory that does not fit.
+package swap
