@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"io"
 	nethttp "net/http"
 	"net/url"
 	"os/exec"
@@ -94,7 +95,10 @@ func TestDesignECurlLines(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	h := newTestHost(t, Options{Name: "our <house>", Version: "1.2.3"}, hosttest.Options{})
+	pages := nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		io.WriteString(w, "page "+r.URL.Path)
+	})
+	h := newTestHost(t, Options{Pages: pages}, hosttest.Options{})
 	for _, c := range []struct {
 		method, path string
 		status       int
@@ -105,6 +109,8 @@ func TestPlaces(t *testing.T) {
 		{"HEAD", "/health", 200, "", ""},
 		{"GET", "/healthz", 200, "", `{"ok":true}`},
 		{"GET", "/ready", 200, "", `{"status":"ready","service":"gatehouse"}`},
+		{"GET", "/", 200, "", "page /"},
+		{"GET", "/ui/x", 200, "", "page /ui/x"},
 		{"GET", "/nowhere", 404, "", "the MCP endpoint is /mcp"},
 		{"GET", "/mcp/", 404, "", "the MCP endpoint is /mcp"},
 		{"PUT", "/mcp", 405, "POST, GET, DELETE, OPTIONS", ""},
@@ -129,11 +135,24 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("%s %s: got %s, want %s", c.method, c.path, r.body, c.body)
 		}
 	}
-	page := h.do("GET", "/", "")
-	has(t, page.body, "our &lt;house&gt;", "1.2.3", "2026-07-28", "<code>/mcp</code>", "curl -X POST "+h.url+"/mcp ")
-	has(t, page.header.Get("Content-Security-Policy"), "default-src 'none'")
-	if strings.Contains(page.body, "{{") {
-		t.Errorf("a place of the page was not filled in:\n%s", page.body)
+}
+
+// The files of the pages are for every caller, and nothing else is.
+func TestPagesNeedNoIdentity(t *testing.T) {
+	pages := nethttp.HandlerFunc(func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		io.WriteString(w, "page "+r.URL.Path)
+	})
+	h := newTestHost(t, Options{
+		Pages:  pages,
+		Public: func(*nethttp.Request) bool { return false },
+		Identify: func(*nethttp.Request) (protocol.Caller, *Denied) {
+			return protocol.Caller{}, &Denied{Status: 401, Message: "who is it"}
+		},
+	}, hosttest.Options{})
+	for path, want := range map[string]int{"/": 200, "/ui/x/app.css": 200, "/uix": 401, "/health": 401, "/metrics": 401} {
+		if r := h.do("GET", path, ""); r.status != want || want == 200 && r.body != "page "+path {
+			t.Errorf("GET %s: got %d %s, want %d", path, r.status, r.body, want)
+		}
 	}
 }
 

@@ -40,8 +40,12 @@ type Options struct {
 	Retry     time.Duration // how long a client waits before it resumes a stream that ended; 0 means 3 s
 	Patience  time.Duration // for running requests when the server stops; 0 means 10 s
 
-	Name    string // of this server, for its page; "" means gatehouse
-	Version string // likewise; "" shows none
+	// Pages serves GET requests for / and below /ui/ to every caller, because its files have no data;
+	// nil means none.
+	Pages nethttp.Handler
+	// KeepView serves POST requests of identified callers to /ui/view/, with which a page keeps a document that it
+	// shows in a frame; nil means that there are none.
+	KeepView func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)
 
 	// Degraded returns what the host cannot do at the moment, "" if it can do everything. Any client
 	// may read it at /ready, so it contains no path and no user. nil means never degraded.
@@ -71,6 +75,9 @@ type Options struct {
 	// Alone serves Socket and nothing else.
 	Alone bool
 
+	// Nodes reaches the sessions of other nodes of a cluster; nil means that there are none.
+	Nodes Nodes
+
 	// Bytes and Streams are what callers share of the bytes of messages that have not
 	// been answered, and of event streams; nil means no limit.
 	Bytes, Streams *limit.Shares
@@ -81,6 +88,16 @@ type Options struct {
 	Administrator operator.Func
 
 	Log *slog.Logger // nil: nothing is logged
+}
+
+// Nodes are the nodes of a cluster, as far as sessions are concerned.
+type Nodes interface {
+	// Serve serves a request whose session is on another node, and reports whether it did. If not, the session is
+	// here or nowhere. body is that
+	// of a POST.
+	Serve(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, id string, body []byte) bool
+	// Changed stores what another node has to know of a session to adopt it.
+	Changed(ctx context.Context, s *session.Session)
 }
 
 // Denied is the refusal of a caller.
@@ -109,7 +126,6 @@ type Server struct {
 	origins  origins
 	hosts    *hosts
 	mux      *nethttp.ServeMux
-	page     func(address string) []byte
 	pulse    keepAlive
 	stopping atomic.Bool
 	serving  atomic.Int64 // requests
@@ -143,7 +159,6 @@ func newServer(e engine, o Options) (*Server, error) {
 		return nil, err
 	}
 	d.pulse.every = o.KeepAlive / 2
-	d.page = newPage(o)
 	d.routes()
 	return d, nil
 }
@@ -156,7 +171,6 @@ func (o *Options) setDefaults() {
 	o.KeepAlive = cmp.Or(o.KeepAlive, 25*time.Second)
 	o.Retry = cmp.Or(o.Retry, 3*time.Second)
 	o.Patience = cmp.Or(o.Patience, 10*time.Second)
-	o.Name = cmp.Or(o.Name, "gatehouse")
 	if o.Identify == nil {
 		o.Identify = func(*nethttp.Request) (protocol.Caller, *Denied) {
 			return protocol.Caller{Caller: tool.Caller{Principal: "anonymous"}}, nil
@@ -197,6 +211,7 @@ func (d *Server) routes() {
 		d.mux.Handle("/auth/", d.opts.Auth)
 		d.mux.Handle("/.well-known/oauth-protected-resource", d.opts.Auth)
 		d.mux.Handle("/.well-known/oauth-protected-resource/", d.opts.Auth)
+		d.mux.Handle("/.well-known/oauth-authorization-server", d.opts.Auth)
 	}
 	if d.opts.Metrics != nil {
 		d.mux.HandleFunc("/metrics", d.only("GET", d.opts.Metrics.ServeHTTP))
@@ -207,7 +222,17 @@ func (d *Server) routes() {
 	)
 	d.mux.HandleFunc("/healthz", d.only("GET", writeText(200, "application/json", `{"ok":true}`)))
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
-	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
+	if d.opts.Pages != nil {
+		d.mux.Handle("/{$}", d.opts.Pages)
+		d.mux.Handle("/ui/", d.opts.Pages)
+	}
+	if d.opts.KeepView != nil {
+		d.mux.HandleFunc("POST /ui/view/{$}", func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			if who, ok := d.identify(w, r); ok {
+				d.opts.KeepView(w, r, who)
+			}
+		})
+	}
 	d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		writeFault(w, 404, protocol.CodeInvalidRequest,
 			"there is nothing at "+clip(r.URL.Path)+"; the MCP endpoint is /mcp")
@@ -260,7 +285,7 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 // known identifies the caller of a path that is not a message endpoint. The message endpoints identify
 // their callers themselves.
 func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
-	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) || d.isRegistry(r) {
+	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) || d.isRegistry(r) || d.isPage(r) {
 		return true
 	}
 	who, ok := d.identify(w, r)
@@ -276,6 +301,11 @@ func (d *Server) isRegistry(r *nethttp.Request) bool {
 	p := r.URL.Path
 	return d.opts.Registry != nil && (r.Method == "GET" || r.Method == "HEAD") &&
 		(p == "/v0.1/servers" || strings.HasPrefix(p, "/v0.1/servers/"))
+}
+
+// isPage reports whether a request is for a file of the pages.
+func (d *Server) isPage(r *nethttp.Request) bool {
+	return d.opts.Pages != nil && (r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, "/ui/"))
 }
 
 func (d *Server) registry(w nethttp.ResponseWriter, r *nethttp.Request) {
@@ -339,12 +369,22 @@ func (d *Server) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 	case "POST":
 		d.post(w, r, who)
 	case "GET":
-		d.serveGet(w, r, who)
+		if !d.elsewhere(w, r, &who, nil) {
+			d.serveGet(w, r, who)
+		}
 	case "DELETE":
-		d.delete(w, r, who)
+		if !d.elsewhere(w, r, &who, nil) {
+			d.delete(w, r, who)
+		}
 	default:
 		notAllowed(w, "POST, GET, DELETE, OPTIONS")
 	}
+}
+
+// elsewhere serves a request whose session is on another node, and reports whether it did.
+func (d *Server) elsewhere(w nethttp.ResponseWriter, r *nethttp.Request, who *protocol.Caller, body []byte) bool {
+	ids := r.Header["Mcp-Session-Id"]
+	return d.opts.Nodes != nil && len(ids) == 1 && d.opts.Nodes.Serve(w, r, who, ids[0], body)
 }
 
 // socket serves /ws. A client with a WebSocket can do more than with a GET, so it is admitted under the
@@ -397,9 +437,9 @@ func chosen(answer nethttp.Header, r *nethttp.Request) (name string, ok bool) {
 	return name, len(values) == 1 && !strings.ContainsAny(name, ", ")
 }
 
-// elsewhere reports whether a caller chose, or is bound to, another context than the one in which a
+// otherContext reports whether a caller chose, or is bound to, another context than the one in which a
 // session was opened; the session is valid in that one only.
-func elsewhere(who protocol.Caller, context string) bool {
+func otherContext(who protocol.Caller, context string) bool {
 	return who.Context != "" && who.Context != context || who.Bound != "" && who.Bound != context
 }
 

@@ -222,7 +222,7 @@ func TestDenied(t *testing.T) {
 		}
 	}}, hosttest.Options{})
 	for _, where := range [][2]string{{"POST", "/mcp"}, {"GET", "/mcp"}, {"DELETE", "/mcp"}, {"PUT", "/mcp"},
-		{"GET", "/sse"}, {"POST", "/messages"}, {"GET", "/"}} {
+		{"GET", "/sse"}, {"POST", "/messages"}} {
 		r := h.do(where[0], where[1], initialize)
 		if r.status != 401 || r.header.Get("WWW-Authenticate") != "Bearer" {
 			t.Errorf("%s: got %d %v, want 401", where, r.status, r.header)

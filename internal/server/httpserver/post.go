@@ -12,6 +12,7 @@ import (
 
 // post accepts one message, or a batch of them.
 func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller) {
+	who.Wire = r.RemoteAddr
 	if r.ProtoMajor > 1 {
 		unlimited(w) // a server's limits would reset the stream in the middle of a call
 	}
@@ -30,6 +31,10 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	msgs, faults, batch := protocol.Parse(body)
 	x := d.newExchange(w, r, &who, held)
 	defer x.releaseUnlessOpen()
+	if d.opts.Nodes != nil && (batch || len(faults) > 0 || d.engine.EraOf(&msgs[0], headerOf(r.Header)) == protocol.Legacy) &&
+		d.elsewhere(w, r, &who, body) {
+		return
+	}
 	if batch {
 		d.postBatch(x, r, who, msgs, faults)
 		return
@@ -151,6 +156,9 @@ func (d *Server) initialize(
 	}
 	if s != nil {
 		w.Header()["Mcp-Session-Id"] = []string{s.ID}
+		if d.opts.Nodes != nil {
+			d.opts.Nodes.Changed(r.Context(), s)
+		}
 	}
 	if a.onlyEvents() {
 		answerEvent(w, response)
@@ -191,6 +199,9 @@ func (d *Server) postLegacy(
 	} else {
 		d.engine.Legacy(s, m, x)
 	}
+	if d.opts.Nodes != nil && s.TakeChanged() {
+		d.opts.Nodes.Changed(r.Context(), s)
+	}
 	x.waitForEngine(r.Context())
 }
 
@@ -230,7 +241,7 @@ func (d *Server) sessionOf(
 			Message: "the header Mcp-Session-Id is missing; initialize returns one"}
 	}
 	s, ok := sessions.Get(ids[0], who.Principal)
-	if !ok || elsewhere(*who, s.Known().Context) {
+	if !ok || otherContext(*who, s.Known().Context) {
 		return nil, nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
 			Message: "there is no such session, or it has ended; initialize again"}
 	}
