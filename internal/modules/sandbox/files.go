@@ -277,7 +277,7 @@ func described(i sandbox.Info) listedFile {
 }
 
 // printableName returns the name of a file as text.
-func printableName(s string) string { return visible([]byte(s)) }
+func printableName(s string) string { return displaytext.Visible([]byte(s)) }
 
 type pathIn struct {
 	ID   string `json:"sandbox_id"`

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"time"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/tool"
@@ -95,7 +96,7 @@ func (m *sandboxTools) outputTool() tool.Tool {
 		defer cancel()
 		r, over := g.Ended() // before reading, so that no output follows
 		text, next, lost := g.Output(waiting, in.Since, mostRead)
-		out := outputOut{Output: visible(text), Next: next, Lost: lost, Running: !over}
+		out := outputOut{Output: displaytext.Visible(text), Next: next, Lost: lost, Running: !over}
 		if over {
 			out.ExitCode, out.Outcome, out.Took = new(exitCode(r)), string(r.Outcome), milliseconds(r.Took)
 		}
@@ -188,7 +189,7 @@ func (m *sandboxTools) processesTool() tool.Tool {
 		defer done()
 		all := []listedProcess{}
 		for _, g := range b.Processes() {
-			one := listedProcess{ID: g.ID, Command: visible([]byte(g.Command)), Started: g.Began.UTC(), Running: true}
+			one := listedProcess{ID: g.ID, Command: displaytext.Visible([]byte(g.Command)), Started: g.Began.UTC(), Running: true}
 			if r, over := g.Ended(); over {
 				one.Running, one.ExitCode, one.Outcome = false, new(exitCode(r)), string(r.Outcome)
 			}

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/dispatch/delayed"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/interpreter"
@@ -370,9 +370,9 @@ func (t *transcript) showPart(p interpreter.Part) {
 	case p.MIME == "image/png", p.MIME == "image/jpeg":
 		t.parts = append(t.parts, tool.Image(p.MIME, p.Data))
 	case p.MIME == "application/json" && json.Valid(p.Data), p.MIME == "text/plain":
-		t.parts = append(t.parts, tool.Text(visible(p.Data)))
+		t.parts = append(t.parts, tool.Text(displaytext.Visible(p.Data)))
 	default:
-		t.parts = append(t.parts, tool.Text("["+visible([]byte(p.MIME))+"]\n"+visible(p.Data)))
+		t.parts = append(t.parts, tool.Text("["+displaytext.Visible([]byte(p.MIME))+"]\n"+displaytext.Visible(p.Data)))
 	}
 }
 
@@ -386,31 +386,13 @@ func (t *transcript) into(o *ranOut, r interpreter.Result, separate bool) {
 	}
 	o.Shown = len(t.parts)
 	if !separate {
-		o.Output = new(visible(t.both) + mark)
+		o.Output = new(displaytext.Visible(t.both) + mark)
 		return
 	}
-	o.Stdout, o.Stderr = visible(t.out), visible(t.err)
+	o.Stdout, o.Stderr = displaytext.Visible(t.out), displaytext.Visible(t.err)
 	if len(t.err) > len(t.out) {
 		o.Stderr += mark
 	} else {
 		o.Stdout += mark
 	}
-}
-
-// visible returns text that is safe to display: invalid UTF-8 is marked, and control characters except line
-// ends and tabs are replaced by symbols.
-func visible(b []byte) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return r
-		case r < 0x20:
-			return 0x2400 + r
-		case r == 0x7f:
-			return 0x2421
-		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r):
-			return unicode.ReplacementChar
-		}
-		return r
-	}, strings.ToValidUTF8(string(b), "\uFFFD"))
 }

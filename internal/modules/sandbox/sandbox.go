@@ -50,9 +50,9 @@ type Config struct {
 	// Served returns when a client is connected to which sandboxes are offered, or ctx ends; nil means that
 	// the first call shows it.
 	Served func(ctx context.Context)
-	// Lister is called once with a function that returns the open sandboxes of all owners. That function may be
-	// called at any time and concurrently. nil means that no part of the host lists them.
-	Lister func(open func() []*manager.Box)
+	// Opened is called once with the manager of the sandboxes, which lives as long as the module. nil means that no
+	// other part of the host uses it.
+	Opened func(*manager.Manager)
 }
 
 // Image is a file system for sandboxes.
@@ -87,7 +87,7 @@ func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		m := &sandboxTools{waits: make(chan struct{}), log: d.Log}
 		m.cfg = cfg
-		o, err := m.cfg.options()
+		o, err := m.cfg.Options()
 		if err != nil {
 			return nil, err
 		}
@@ -96,8 +96,8 @@ func New(cfg Config) module.New {
 			m.cfg.Original = func(string) bool { return false }
 		}
 		m.boxes = manager.New(o)
-		if m.cfg.Lister != nil {
-			m.cfg.Lister(m.boxes.All)
+		if m.cfg.Opened != nil {
+			m.cfg.Opened(m.boxes)
 		}
 		m.life, m.end = context.WithCancel(context.Background())
 		m.offer.Tools = m.definitions()
@@ -117,8 +117,8 @@ func (m *sandboxTools) EndOwned(_ context.Context, match func(owner string, made
 	return m.boxes.EndOwned(match)
 }
 
-// options returns the manager's options.
-func (c *Config) options() (manager.Options, error) {
+// Options returns the options of the manager of sandboxes.
+func (c *Config) Options() (manager.Options, error) {
 	if err := proxy.Check(sandbox.Network{Special: c.Settings.NetworkSpecial, Deny: c.Settings.NetworkDeny}); err != nil {
 		return manager.Options{}, fmt.Errorf("network_special, network_deny: %w", err)
 	}

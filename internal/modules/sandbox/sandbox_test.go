@@ -702,7 +702,7 @@ func TestMistakesInTheSettingsAreNamed(t *testing.T) {
 		"negative":      {Settings: manager.Settings{Memory: -1}},
 		"min_isolation": {Settings: manager.Settings{Isolation: "wishes"}},
 	} {
-		if _, err := c.options(); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := c.Options(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

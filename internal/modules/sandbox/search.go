@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"unicode/utf8"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/sandbox"
 	"gatehouse/tool"
 )
@@ -136,7 +137,7 @@ func (s *searcher) file(ctx context.Context, at string) {
 	for line := range bytes.Lines(b.Bytes()) {
 		if n++; s.text.Match(bytes.TrimRight(line, "\r\n")) {
 			line = bytes.TrimRight(line, "\r\n")
-			s.addHit(found{printableName(at), n, visible(line[:min(len(line), searchLine)])})
+			s.addHit(found{printableName(at), n, displaytext.Visible(line[:min(len(line), searchLine)])})
 		}
 	}
 }

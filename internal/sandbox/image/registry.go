@@ -51,6 +51,7 @@ func readRegistries(list []string) (registries, error) {
 type pulled struct {
 	puller *remote.Puller
 	ref    name.Reference
+	opts   []remote.Option
 	close  func()
 }
 
@@ -61,6 +62,11 @@ func (s *Store) openRegistry(r Ref) (source, error) {
 		return nil, fmt.Errorf("%w: the settings of images do not name %s; an administrator can add it",
 			ErrNotAllowed, r.Host)
 	}
+	return s.registries.pull(r, bare, s.login(host))
+}
+
+// pull opens an image in a registry; bare says that it has no TLS.
+func (may registries) pull(r Ref, bare bool, login authn.Authenticator) (source, error) {
 	ref := r.remote
 	if bare {
 		var err error
@@ -68,17 +74,20 @@ func (s *Store) openRegistry(r Ref) (source, error) {
 			return nil, err
 		}
 	}
-	t := s.registries.transport()
-	puller, err := remote.NewPuller(
-		remote.WithTransport(t), remote.WithUserAgent("gatehouse"), remote.WithAuth(s.login(host)),
+	t := may.transport()
+	opts := []remote.Option{
+		remote.WithTransport(t), remote.WithUserAgent("gatehouse"), remote.WithAuth(login),
 		remote.WithRetryBackoff(remote.Backoff{Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
-	)
-	return pulled{puller, ref, t.inner.CloseIdleConnections}, err
+	}
+	puller, err := remote.NewPuller(opts...)
+	return pulled{puller, ref, opts, t.inner.CloseIdleConnections}, err
 }
 
 // login finds the credentials for each request, so that the secret is not stored elsewhere.
-func (s *Store) login(host string) authn.Authenticator {
-	for h, l := range s.o.Logins {
+func (s *Store) login(host string) authn.Authenticator { return loginOf(s.o.Logins, host) }
+
+func loginOf(logins map[string]Login, host string) authn.Authenticator {
+	for h, l := range logins {
 		if r, err := name.NewRegistry(h); err == nil && strings.EqualFold(r.RegistryStr(), host) {
 			return l
 		}
@@ -99,7 +108,11 @@ func (p pulled) find(ctx context.Context) (*found, error) {
 	if err != nil {
 		return nil, scrub(err)
 	}
-	return resolve(ctx, p, d.Descriptor, d.Manifest, 0)
+	what, err := resolve(ctx, p, d.Descriptor, d.Manifest, 0)
+	if err == nil {
+		what.digest = d.Digest
+	}
+	return what, err
 }
 
 func (p pulled) manifest(ctx context.Context, d v1.Descriptor) ([]byte, error) {

@@ -25,7 +25,9 @@ const (
 // found is an image that was found: its manifest and its configuration.
 type found struct {
 	id     v1.Hash // digest of the configuration, which contains the digests of all layers
+	digest v1.Hash // of the manifest or index that a registry has by the reference; zero of other sources
 	env    []string
+	config Config
 	layers []layer
 }
 
@@ -191,7 +193,11 @@ func byConfig(id v1.Hash, text []byte, layers []layer) (*found, error) {
 		layers[i].content = c.RootFS.DiffIDs[i]
 	}
 	env, err := environment(c.Config.Env)
-	return &found{id: id, env: env, layers: layers}, err
+	if err != nil {
+		return nil, err
+	}
+	config, err := configOf(&c.Config, env)
+	return &found{id: id, env: env, config: config, layers: layers}, err
 }
 
 // environment keeps the valid variables.

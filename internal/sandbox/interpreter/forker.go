@@ -7,8 +7,15 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-//go:embed python.py
-var pythonText string
+var (
+	//go:embed python.py
+	pythonText string
+	// PythonTools is the module with which a program calls functions of the host, see package toolchannel. A Forker
+	// has it already, as _gatehouse_tools; elsewhere it has to be a file.
+	//
+	//go:embed tools.py
+	PythonTools string
+)
 
 // A Forker is a running Python that forks for each piece of code, so that each gets a process of its own
 // without the start-up time.
@@ -16,7 +23,7 @@ type Forker struct{ t *connection }
 
 // StartForker starts a Forker, which lives until life ends or it is closed.
 func StartForker(life context.Context, box sandbox.Sandbox) (*Forker, error) {
-	t, err := startInterpreter(life, box, []string{"python3", "-c", pythonText, "fork"}, encodeFields)
+	t, err := startInterpreter(life, box, []string{"python3", "-c", pythonText, "fork", PythonTools}, encodeFields)
 	if err != nil {
 		return nil, err
 	}

@@ -466,9 +466,21 @@ def compiled(code):
         return None
 
 
+def provide():
+    """Makes what programs call the host's tools with, for those that ask for it."""
+    m = type(sys)('_gatehouse_tools')
+    m.__file__ = '<tools>'
+    exec(compile(sys.argv.pop(), m.__file__, 'exec', dont_inherit=True), m.__dict__)
+    sys.modules[m.__name__] = m
+
+
 import gc
 gc.disable()  # it would touch everything, and with it copy what is shared
 ahead()
+try:
+    provide()
+except Exception:  # a Python without sockets; a program that needs it finds a file
+    pass
 while True:
     gc.freeze()  # nor does that of the processes look at what was here before them
     req = request()

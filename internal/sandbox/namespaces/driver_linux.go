@@ -13,6 +13,7 @@ import (
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/landlock"
+	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/internal/sandbox/rootfs"
 
 	"golang.org/x/sys/unix"
@@ -26,6 +27,7 @@ type Driver struct {
 	users     *rootfs.Users
 	starter   *rootfs.Starter
 	instances sandbox.LiveSet[*instance]
+	proxy     proxy.Options
 }
 
 // New prepares what every sandbox needs. It fails only for reasons such as lack of memory; whether sandboxes
@@ -36,6 +38,7 @@ func New(o Options) (*Driver, error) {
 		groups:  &cgroup.Hierarchy{},
 		users:   rootfs.NewUsers(),
 		starter: rootfs.NewStarter(o.Boots, nil),
+		proxy:   o.Proxy,
 	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)

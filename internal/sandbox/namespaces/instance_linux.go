@@ -17,7 +17,6 @@ import (
 	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/egress"
-	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/internal/sandbox/rootfs"
 
 	"golang.org/x/sys/unix"
@@ -63,7 +62,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	undo = append(undo, func() { ours.Close() })
 	side, theirSide, err := egress.Sockets()
 	if err == nil {
-		if b.egress, err = egress.New(side, proxy.Options{}); err != nil {
+		if b.egress, err = egress.New(side, d.proxy); err != nil {
 			theirSide.Close()
 		}
 	}

@@ -6,7 +6,11 @@
 // a driver of a higher tier.
 package namespaces
 
-import "log/slog"
+import (
+	"log/slog"
+
+	"gatehouse/internal/sandbox/proxy"
+)
 
 // Name is the driver's name.
 const Name = "namespaces"
@@ -20,4 +24,6 @@ type Options struct {
 	// NoCgroups disables control groups even if they are available. Tests set it, to test hosts without
 	// them.
 	NoCgroups bool
+	// Proxy is for the proxies through which sandboxes reach the network. Tests set its members.
+	Proxy proxy.Options
 }

@@ -97,6 +97,16 @@ func Pressure(t *testing.T, d sandbox.Driver) {
 	t.Run("exhaustion", s.exhaustion)
 }
 
+// Escapes runs the groups about what code must not reach, for sandboxes that have more than a driver gives them.
+func Escapes(t *testing.T, d sandbox.Driver) {
+	s := newSuite(t, d)
+	t.Run("identity", s.identity)
+	t.Run("isolation", s.isolation)
+	t.Run("network", s.network)
+	t.Run("way out", s.wayOut)
+	t.Run("traps", s.traps)
+}
+
 func newSuite(t *testing.T, d sandbox.Driver) suite {
 	t.Helper()
 	return suite{driver: d, probe: buildProbe(t), lacks: &atomic.Bool{}, other: &atomic.Pointer[string]{}}
