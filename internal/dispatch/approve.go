@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -123,7 +124,7 @@ func (d *Dispatcher) askedCaller(r *Request) *tool.Caller {
 func (d *Dispatcher) confirmWith(r *Request, question string) error {
 	store := d.opts.Approvals
 	switch {
-	case r.Depth > 0:
+	case !r.mayAsk():
 		return &tool.Refusal{
 			Code:    tool.CodeDenied,
 			Message: r.Entry.Listed + " needs a user's agreement, which only a call that came from a client directly can get: " + question,
@@ -222,11 +223,14 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	if v.Reason != "" {
 		why = "\n" + v.Reason
 	}
-	args, err := approvals.Shown(r.Args)
+	args, err := shownArgs(r)
 	if err != nil {
 		return refused(tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, err))
 	}
 	msg := fmt.Sprintf("Allow %s with %s?%s", displaytext.Line(r.Entry.Listed), args, why)
+	if r.Program != nil {
+		msg += "\n" + r.Program.Origin
+	}
 	form := json.RawMessage(
 		`{"type":"object","properties":{"approve":{"type":"boolean","title":"Approve","description":"true lets it run once"}},"required":["approve"]}`,
 	)
@@ -243,6 +247,22 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	}
 }
 
+// wholeArgs is up to how many bytes of arguments a call of a program can be approved: they are shown whole, because
+// nobody has seen them before.
+const wholeArgs = 16 << 10
+
+// shownArgs returns the arguments as they are shown to those who approve the call.
+func shownArgs(r *Request) (json.RawMessage, error) {
+	if r.Program == nil {
+		return approvals.Shown(r.Args)
+	}
+	if len(r.Args) > wholeArgs {
+		return nil, fmt.Errorf("its arguments have %d bytes, and those of a program's call are shown whole: at most %d "+
+			"bytes can be approved", len(r.Args), wholeArgs)
+	}
+	return displaytext.JSON(r.Args), nil
+}
+
 // askOperator makes the call wait for an operator: the error is a *Pending, or a refusal.
 func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why string) error {
 	if d.opts.NoOperators {
@@ -252,8 +272,26 @@ func (d *Dispatcher) askOperator(store *approvals.Store, r *Request, why string)
 			Next:    "Call it on a server, where gatehouse approvals lists the calls that wait.",
 		}
 	}
+	if r.Program != nil {
+		if r.Program.Waits == nil {
+			return tool.Refuse(tool.CodeDenied, "%s needs an operator's approval, for which this program cannot wait",
+				r.Entry.Listed)
+		}
+		all, err := shownArgs(r)
+		if err != nil {
+			return tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, err)
+		}
+		if short, _ := approvals.Shown(r.Args); string(short) != string(all) {
+			why += "\nAll of its arguments: " + string(all)
+		}
+		why += "\n" + r.Program.Origin
+	}
 	p := &Pending{}
-	req, err := store.Ask(r.Facts.Owner, r.Entry.Name, why, r.Args, p.decided)
+	// A caller without a credential is told apart from a caller that is unknown.
+	by := approvals.Caller{
+		Credential: cmp.Or(r.Facts.Credential, "none of "+r.Facts.Principal), Session: r.Facts.Session,
+	}
+	req, err := store.Ask(r.Facts.Owner, r.Entry.Name, why, by, r.Args, p.decided)
 	if long, ok := errors.AsType[*approvals.TooLong](err); ok {
 		return tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, long)
 	}
@@ -289,7 +327,10 @@ func (d *Dispatcher) Approved(r *Request, ap approvals.Request) bool {
 	store.Proved(r.ID+" "+callDigest(r), approvalLife)
 	proof := "the same account"
 	if store.Proves() {
-		proof = "the passphrase"
+		proof = "the " + store.Needs()
+	}
+	if login, isLogin := strings.CutSuffix(ap.By, approvals.ByLogin); isLogin && !store.Proves() {
+		ap.By, proof = login, "a login of this host"
 	}
 	d.recordApproved(r, v, "by operator "+ap.By+" ("+proof+"), "+ap.ID)
 	return true

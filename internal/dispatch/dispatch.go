@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/confirm"
+	"gatehouse/internal/access/guardrail"
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/operator"
 	"gatehouse/internal/access/permit"
@@ -24,6 +25,7 @@ import (
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/mcp/schema"
 	"gatehouse/internal/mcp/session"
+	"gatehouse/module"
 	"gatehouse/tool"
 )
 
@@ -41,8 +43,13 @@ type Options struct {
 	// operator decides the requests in Approvals.
 	WordCounts, NoOperators bool
 
-	Ledger Ledger       // nil records nothing
-	Queue  *limit.Queue // decides which call runs next; nil makes one with Slots
+	// Measure is told of each call of a tool that has ended. It must not block; nil measures nothing.
+	Measure func(Measured)
+
+	Stage  Stager            // has the tasks of staged calls; nil stages nothing
+	Guards *guardrail.Guards // judge arguments and results; nil judges nothing
+	Ledger Ledger            // nil records nothing
+	Queue  *limit.Queue      // decides which call runs next; nil makes one with Slots
 	// Administrator reports whether a caller may use the slots that are reserved for administrators; nil means
 	// that no caller may.
 	Administrator operator.Func
@@ -103,6 +110,8 @@ type Request struct {
 	Recorded map[string]json.RawMessage // of earlier rounds
 	State    []byte
 	Depth    int
+	// Program is the call of a program that this is; nil for all others.
+	Program *module.InnerCall
 
 	// Cancel ends the context that is passed to Do, which the call's deadline does too; nil if the caller's
 	// context must not be ended.
@@ -116,7 +125,9 @@ type Request struct {
 	// the handler does, and the caller discards that result. If Late is nil, the caller waits for the handler.
 	Late func(Result, error)
 
-	sent json.RawMessage // see CallerArgs
+	sent   json.RawMessage // see CallerArgs
+	task   string          // in whose view the call runs; "" for the folders themselves
+	stages bool            // what the call changes is staged in the task
 }
 
 // CallerArgs returns the arguments that the caller sent, with defaults after the call has begun. A further round of the
@@ -178,6 +189,9 @@ func (d *Dispatcher) Do(ctx context.Context, r *Request) (Result, error) {
 		d.recordRefused(r, audit.Refused, unquoted(err))
 		return refused(mismatch(err)), nil
 	}
+	if ref := d.guardArgs(ctx, r, d.guard(r)); ref != nil {
+		return d.refuseGuarded(r, ref)
+	}
 	if ok, res, err := d.admit(r); !ok {
 		d.recordNotAdmitted(r, &res, err)
 		return res, err
@@ -188,7 +202,11 @@ func (d *Dispatcher) Do(ctx context.Context, r *Request) (Result, error) {
 		d.recordRefused(r, outcome, reason)
 		return d.finishCall(r, bus.Outcome{}, err, nil)
 	}
-	defer pass.Leave()
+	if r.Entry.Tool != nil && r.Entry.Tool.Hosts {
+		pass.Leave() // else a program would wait for the slots that its own call holds
+	} else {
+		defer pass.Leave()
+	}
 	if err := d.recordIntent(ctx, r); err != nil {
 		outcome, reason := outcomeOf(nil, err)
 		d.recordRefused(r, outcome, reason)
@@ -202,9 +220,12 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
 	isTool := r.Method == "tools/call"
 	switch {
-	case v.Kind == permit.Allow:
+	case v.Kind == permit.Allow, v.Kind == permit.Stage:
+		if err := d.stage(r, v); err != nil {
+			return d.notStaged(r, err)
+		}
 		return true, Result{}, nil
-	case v.Kind != permit.Refuse && isTool && r.Depth == 0:
+	case v.Kind != permit.Refuse && isTool && r.mayAsk():
 		return d.approve(r, v)
 	}
 	reason := v.Reason
@@ -222,9 +243,19 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	return false, Result{}, ref
 }
 
-// enter waits until the call may run, for at most the time limit of a call. A call inside another does not wait.
+// mayAsk reports whether a user or an operator can be asked about the call: if it came from a client, or from a
+// program whose view says so.
+func (r *Request) mayAsk() bool {
+	if r.Program != nil {
+		return r.Program.Asks
+	}
+	return r.Depth == 0
+}
+
+// enter waits until the call may run, for at most the time limit of a call. A call inside another does not wait,
+// unless it is a program's.
 func (d *Dispatcher) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
-	if r.Depth > 0 {
+	if r.Depth > 0 && r.Program == nil {
 		return d.queue.Nested(), nil
 	}
 	who := limit.Who{
@@ -282,7 +313,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
 			Caller: d.askedCaller(r), Args: args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
-			Unpaged: r.Entry.Unpaged, Forward: r.Forward, Logs: r.Logs,
+			Unpaged: r.Entry.Unpaged, Forward: r.Forward, Logs: r.Logs, Task: r.task, Stages: r.stages,
 		},
 	}
 	if r.Name == "" {
@@ -303,6 +334,10 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	if hider != nil {
 		notes = hidingNotes{notes, hider}
 	}
+	guard := d.guard(r)
+	if guard.Judges(guardrail.Results) {
+		notes = silentNotes{notes}
+	}
 	got, err := d.opts.Bus.Do(f, &f.req, notes)
 	if hider != nil {
 		got, err = hideOutcome(got, err, hider)
@@ -314,6 +349,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	if err != nil && context.Cause(ctx) == errDeadline {
 		err = timedOut(limit)
 	}
+	got, err = d.guardOutcome(ctx, r, guard, got, err)
 	if ref, ok := errors.AsType[*tool.Refusal](err); ok && ref.Code == confirm.Needed && r.Method == "tools/call" {
 		if err = d.confirmWith(r, ref.Message); isPending(err) {
 			d.recordNotAdmitted(r, nil, err)
@@ -323,6 +359,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	d.recordAnswers(r, theirs, err)
 	cause := err
 	res, err := d.finishCall(r, got, err, &f.out)
+	r.sayStaged(&res)
 	if res.Input != nil && ours != nil {
 		res.Recorded = maps.Clone(res.Recorded)
 		if res.Recorded == nil {
@@ -394,6 +431,35 @@ type Finished struct {
 	Millis  float64 `json:"ms"`
 }
 
+// Measured is what is measured of a call of a tool.
+type Measured struct {
+	Tool, Principal string
+	Took            time.Duration
+	Failed          bool
+	In, Out         int64 // bytes of the arguments and of the result
+}
+
+// measure reports a call of a tool.
+func (d *Dispatcher) measure(r *Request, took time.Duration, outcome string, res *Result) {
+	if d.opts.Measure == nil || r.Method != "tools/call" {
+		return
+	}
+	m := Measured{
+		Tool: r.Entry.Name, Principal: r.Facts.Principal, Took: took, In: int64(len(r.Args)),
+		Failed: outcome != "ok" && outcome != "asked", Out: int64(len(res.Raw)),
+	}
+	for i := range res.Content {
+		c := &res.Content[i]
+		m.Out += int64(len(c.Text) + len(c.Data) + len(c.Raw))
+	}
+	if res.HasProduct {
+		m.Out += int64(len(res.Product) + len(res.Facts))
+	} else {
+		m.Out += int64(len(res.Full))
+	}
+	d.opts.Measure(m)
+}
+
 // publishFinished logs a call that ended and publishes CallFinished.
 func (d *Dispatcher) publishFinished(r *Request, took time.Duration, res *Result, err error) {
 	outcome := "ok"
@@ -405,6 +471,7 @@ func (d *Dispatcher) publishFinished(r *Request, took time.Duration, res *Result
 	case res.IsError:
 		outcome = "refused"
 	}
+	d.measure(r, took, outcome, res)
 	level := slog.LevelDebug
 	if t := r.Entry.Tool; t != nil && !t.Effects.ReadOnly() {
 		level = slog.LevelInfo
@@ -437,25 +504,33 @@ func (d *Dispatcher) Inner(
 		return tool.Result{}, tool.Refuse(tool.CodeDenied, "calls inside calls go at most %d deep", d.opts.Depth)
 	}
 	f := session.Facts{Caller: who}
-	f.Can = 0
+	f.Can, f.Person = 0, false
 	f.Cut = d.opts.Views.Cut(who)
-	v, err := d.opts.Views.View(ctx, &f.Caller, f.Cut)
+	e, err := d.entryOf(ctx, &f, name)
 	if err != nil {
 		return tool.Result{}, err
-	}
-	e := v.Tool(name)
-	if e == nil {
-		ref := &tool.Refusal{Code: tool.CodeNotFound, Message: "unknown tool: " + name}
-		if near := v.Near(views.Tools, name); near != "" {
-			ref.Next = "Did you mean " + near + "?"
-		}
-		return tool.Result{}, ref
 	}
 	res, err := d.Do(ctx, &Request{Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1})
 	if res.Full != nil {
 		res.Result.Structured = res.Full
 	}
 	return res.Result, err
+}
+
+// entryOf returns a tool of a caller's view.
+func (d *Dispatcher) entryOf(ctx context.Context, f *session.Facts, name string) (*views.Entry, error) {
+	v, err := d.opts.Views.View(ctx, &f.Caller, f.Cut)
+	if err != nil {
+		return nil, err
+	}
+	if e := v.Tool(name); e != nil {
+		return e, nil
+	}
+	ref := &tool.Refusal{Code: tool.CodeNotFound, Message: "unknown tool: " + name}
+	if near := v.Near(views.Tools, name); near != "" {
+		ref.Next = "Did you mean " + near + "?"
+	}
+	return nil, ref
 }
 
 // mismatch turns an error about arguments into a refusal that a model can act on.

@@ -59,7 +59,7 @@ func (d *Dispatcher) ledgerEntry(r *Request, outcome string) audit.Entry {
 	e := audit.Entry{
 		Kind: "call", Principal: f.Principal, Credential: f.Credential, Session: f.Session, Context: f.Context,
 		Client: f.Client,
-		Call:   r.ID, Method: r.Method, Module: r.Entry.Module, Tool: r.Entry.Name, Depth: r.Depth,
+		Call:   r.ID, Method: r.Method, Module: r.Entry.Module, Tool: r.Entry.Name, Depth: r.Depth, Task: r.task,
 		Args: r.Args, Input: r.Entry.In, Outcome: outcome,
 	}
 	if r.Name != "" {

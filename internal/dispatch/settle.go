@@ -35,8 +35,8 @@ func (d *Dispatcher) finishCall(r *Request, got bus.Outcome, err error, out *out
 	if err := d.checkOutput(r, &res); err != nil {
 		return d.failed(r, err)
 	}
-	if r.Method != "tools/call" {
-		return res, nil
+	if r.Method != "tools/call" || r.Program != nil {
+		return res, nil // a program gets results whole
 	}
 	if err := d.trim(r, &res); err != nil {
 		refused, failed := d.failed(r, err)

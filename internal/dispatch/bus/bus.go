@@ -33,6 +33,8 @@ type Request struct {
 	Unpaged  bool                       `json:"unpaged,omitempty"` // see tool.Call
 	Forward  map[string]string          `json:"forward,omitempty"` // see tool.Call
 	Logs     string                     `json:"logs,omitempty"`    // see tool.Call
+	Task     string                     `json:"task,omitempty"`    // see tool.Call
+	Stages   bool                       `json:"stages,omitempty"`  // what it changes is staged in Task
 }
 
 // Notes receives what a running call reports besides its result. Its methods do not block for long, may be called

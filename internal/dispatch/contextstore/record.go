@@ -44,6 +44,8 @@ type Definition struct {
 	Results   string            `json:"results,omitempty" doc:"structured sends the whole output of every tool with its schema; without it a tool that produces text sends text alone" enum:"text,structured"`
 	List      string            `json:"list,omitempty" doc:"which tools are listed: all (the default); search, the pinned tools and those that find and call the others; auto, search for long lists and clients that do not search themselves" enum:"all,search,auto"`
 	Pinned    []string          `json:"pinned,omitempty" doc:"patterns of tools that a short list has"`
+	// ProgramsAsk concerns programs of the module code.
+	ProgramsAsk bool `json:"programs_ask,omitempty" doc:"programs of code_run may call tools that ask the user or need an approval"`
 
 	Roles   []string `json:"roles,omitempty" doc:"roles that may use it; if users is set too, either one is enough; if both are empty, every caller may"`
 	Users   []string `json:"users,omitempty" doc:"patterns of principals that may use it"`
@@ -71,7 +73,7 @@ type Rule struct {
 	Names      []string `json:"names,omitempty"`
 	Effects    []string `json:"effects,omitempty"` // reads, writes, destroys, open-world, idempotent
 	When       string   `json:"when,omitempty"`    // an expression over args, caller and op
-	Then       string   `json:"then" doc:"allow, ask, ask-operator or refuse"`
+	Then       string   `json:"then" doc:"allow, stage, ask, ask-operator or refuse"`
 	Reason     string   `json:"reason,omitempty"`
 	Remember   string   `json:"remember,omitempty"` // how long an approval holds, such as 10m
 }
@@ -201,7 +203,7 @@ func (r *Record) Spec(modules []string) views.Spec {
 			tools,
 		), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
 		Rename: r.Rename, Describe: r.Describe, Shapes: r.Shape, Style: views.Style(r.Style), Aliases: r.Aliases,
-		Results: r.Results, List: r.List, Pinned: r.Pinned,
+		Results: r.Results, List: r.List, Pinned: r.Pinned, ProgramsAsk: r.ProgramsAsk,
 	}
 }
 

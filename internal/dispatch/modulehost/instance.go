@@ -174,6 +174,13 @@ func (h *Host) execute(
 		return rc.outcome(tool.Result{}, err)
 	}
 	defer done()
+	if r.Task != "" && h.opts.Stage != nil {
+		leave, err := h.opts.Stage(&rc.call, r.Stages)
+		if err != nil {
+			return rc.outcome(tool.Result{}, err)
+		}
+		defer leave()
+	}
 	res, err := run(ctx, &rc.call)
 	return rc.outcome(res, err)
 }

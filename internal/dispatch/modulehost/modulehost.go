@@ -32,8 +32,11 @@ type Options struct {
 	RootsOf func(tool.Caller) tool.Roots
 	// Narrow may restrict the folders of a call before its handler runs; nil does not. See Narrower.
 	Narrow Narrower
-	Node   string // the name of this node in handles
-	Log    *slog.Logger
+	// Stage gives a call of a task the view of the task; nil if this host stages nothing. done is called when the handler
+	// has returned; it is not nil unless there is an error. changes says that the call may change something.
+	Stage func(c *tool.Call, changes bool) (done func(), err error)
+	Node  string // the name of this node in handles
+	Log   *slog.Logger
 	// Configs are what Deps.Config decodes, by module; see module.DecodeConfig.
 	Configs map[string]json.RawMessage
 
@@ -54,11 +57,15 @@ type Host struct {
 	order   []*instance
 	changed []func(module.Audience)
 	call    CallFunc
+	program ProgramFunc
 	job     JobFunc
 }
 
 // CallFunc runs another tool in the view of a running call of this caller; depth is the depth of the running call.
 type CallFunc func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error)
+
+// ProgramFunc is CallFunc for a call of a program.
+type ProgramFunc func(ctx context.Context, who tool.Caller, depth int, call *module.InnerCall) (tool.Result, error)
 
 // JobFunc starts a job that outlives the request of a running call of this caller. Every round of the job is one
 // run.
@@ -77,7 +84,9 @@ func NewHost(o Options) *Host {
 
 // Bind sets the functions by which modules call other tools and start jobs. It is called once, before the first
 // module is added.
-func (h *Host) Bind(call CallFunc, job JobFunc) { h.call, h.job = call, job }
+func (h *Host) Bind(call CallFunc, program ProgramFunc, job JobFunc) {
+	h.call, h.program, h.job = call, program, job
+}
 
 // OnChange registers a function that is called soon after offers have changed, from a goroutine of the module. f
 // must not block.
@@ -279,11 +288,13 @@ func (h *Host) deps(in *instance) module.Deps {
 			if h.call == nil {
 				return tool.Result{}, tool.Refuse(tool.CodeUnsupported, "this host runs no calls from inside calls")
 			}
-			depth := 0
-			if rc, ok := parent.Peer.(*running); ok {
-				depth = rc.req.Depth
+			return h.call(ctx, parent.Caller, depthOf(parent), name, args)
+		},
+		Inner: func(ctx context.Context, parent *tool.Call, call *module.InnerCall) (tool.Result, error) {
+			if h.program == nil {
+				return tool.Result{}, tool.Refuse(tool.CodeUnsupported, "this host runs no calls from inside calls")
 			}
-			return h.call(ctx, parent.Caller, depth, name, args)
+			return h.program(ctx, parent.Caller, depthOf(parent), call)
 		},
 		Job: func(parent *tool.Call, title string, run tool.Handler) (string, error) {
 			if h.job == nil {
@@ -308,12 +319,20 @@ func (h *Host) deps(in *instance) module.Deps {
 	}
 }
 
+// depthOf returns how deep a running call is inside others.
+func depthOf(c *tool.Call) int {
+	if rc, ok := c.Peer.(*running); ok {
+		return rc.req.Depth
+	}
+	return 0
+}
+
 // round returns the runs of a job's handler, which receives what its parent call received.
 func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 	from := bus.Request{
 		Call: parent.ID, Module: module, Method: parent.Method, Name: parent.Name, Caller: new(parent.Caller),
 		Args: slices.Clone(parent.Args), Params: slices.Clone(parent.Params),
-		Unpaged: parent.Unpaged, Logs: parent.Logs,
+		Unpaged: parent.Unpaged, Logs: parent.Logs, Task: parent.Task, Stages: parent.Task != "",
 	}
 	var narrowed any
 	if rc, ok := parent.Peer.(*running); ok {

@@ -509,6 +509,7 @@ func TestCallsAreNarrowed(t *testing.T) {
 			)
 			return out.Result, err
 		},
+		nil,
 		func(_ tool.Caller, _ string, run modulehost.Round) (string, error) {
 			_, err := run(context.Background(), nil, nil, nil)
 			return "id", err
@@ -565,7 +566,7 @@ func TestAResultNamesTheJob(t *testing.T) {
 	}
 	add(t, h, "shop", w)
 	made := 0
-	h.Bind(nil, func(tool.Caller, string, modulehost.Round) (string, error) {
+	h.Bind(nil, nil, func(tool.Caller, string, modulehost.Round) (string, error) {
 		made++
 		return fmt.Sprint("job", made), nil
 	})

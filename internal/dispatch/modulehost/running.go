@@ -58,7 +58,7 @@ func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {
 	rc.call = tool.Call{
 		ID: r.Call, Method: r.Method, Name: r.Name, Args: r.Args, Params: r.Params,
 		State: r.State, Caller: *r.Caller, Roots: h.rootsOf(*r.Caller), Peer: rc,
-		Unpaged: r.Unpaged, Forward: r.Forward, Logs: r.Logs,
+		Unpaged: r.Unpaged, Forward: r.Forward, Logs: r.Logs, Task: r.Task,
 	}
 	if len(r.State) > 0 {
 		rc.call.Answers = answersOf(r.Recorded)

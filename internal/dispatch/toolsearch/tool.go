@@ -13,6 +13,14 @@ type Tool struct {
 	Caller                   string // the tool that calls it
 	Parameters               []Parameter
 	Input                    json.RawMessage // its schema
+	Output                   json.RawMessage // the schema of its whole result; nil if it declares none
+}
+
+// Catalog is what programs of a caller can call.
+type Catalog struct {
+	Tools   []Tool
+	Asks    bool // tools that ask the caller, or need an approval, can be called too
+	Version any  // is equal for equal catalogs; it can be the key of a map
 }
 
 // Parameter is an argument of a tool as its schema declares it.

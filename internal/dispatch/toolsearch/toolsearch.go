@@ -2,8 +2,9 @@
 // and packages by the words of a query.
 //
 // The ranking is BM25F (Robertson and Zaragoza, 2009): the occurrences of a word in the fields of a tool are added
-// with a weight for each field before they saturate. Words are stemmed, and a table adds what other words a request
-// may use for the same thing. It is deterministic and needs neither a model nor the network.
+// with a weight for each field before they saturate. Words are stemmed, and two tables add what other words a request
+// may use for the same thing: one of synonyms, and one of what people say who want what a tool's words name. A table of
+// vectors of words adds how much the meanings are alike. It is deterministic and needs neither a model nor the network.
 package toolsearch
 
 import (
@@ -25,7 +26,7 @@ type Hit struct {
 	Score    float64
 }
 
-// Parameters of BM25F, as they are usual; they were not fitted to the questions of testdata.
+// Parameters of BM25F, as they are usual.
 const (
 	saturation = 1.2 // k1: how soon further occurrences stop to count
 	related    = 0.3 // the weight of a word that the table adds
@@ -49,20 +50,35 @@ var fields = []field{
 	{0.4, 0.7, func(d *Document) []string { return []string{d.Details} }},
 }
 
-// posting is a document that contains a word, with the weighted frequency.
+// The words of phrases.txt are a field of their own, whose weights depend on where their key is.
+const (
+	phraseInName  = 1.8
+	phraseInText  = 0.3
+	phraseLength  = 0.4 // b
+	phraseReached = 300 // bytes of a description in which keys are looked for
+)
+
+// posting is a document that contains a word, with the part of its score that does not depend on other documents.
 type posting struct {
-	document  int32
-	frequency float32
+	document int32
+	score    float32
 }
 
 // Index is an immutable index of tools. It is safe for concurrent use.
 type Index struct {
 	documents int
 	postings  map[string][]posting
+	dims      int
+	vectors   []float32 // of the documents, one after the other; none if dims is 0
 }
 
+// parts says what an index uses besides the words of its documents. Tests compare indexes without them.
+type parts struct{ phrases, vectors bool }
+
 // New indexes documents.
-func New(documents []Document) *Index {
+func New(documents []Document) *Index { return newIndex(documents, parts{true, true}) }
+
+func newIndex(documents []Document, use parts) *Index {
 	x := &Index{documents: len(documents), postings: map[string][]posting{}}
 	counts := make([][]map[string]float64, len(documents)) // by document and field
 	var mean [16]float64
@@ -81,6 +97,16 @@ func New(documents []Document) *Index {
 			counts[i][f] = words
 		}
 	}
+	phrased, phraseMean := make([]map[string]float64, len(documents)), 0.0
+	for i := range documents {
+		if !use.phrases {
+			break
+		}
+		phrased[i] = phraseWords(&documents[i])
+		for _, n := range phrased[i] {
+			phraseMean += n / float64(len(documents))
+		}
+	}
 	for f := range fields {
 		mean[f] = max(mean[f]/float64(max(1, len(documents))), 1)
 	}
@@ -96,15 +122,32 @@ func New(documents []Document) *Index {
 				weights[w] += by * n
 			}
 		}
+		if phraseMean > 0 {
+			length := 0.0
+			for _, n := range phrased[i] {
+				length += n
+			}
+			by := 1 / (1 - phraseLength + phraseLength*length/phraseMean)
+			for w, n := range phrased[i] {
+				weights[w] += by * n
+			}
+		}
 		for w, n := range weights {
-			x.postings[w] = append(x.postings[w], posting{int32(i), float32(n)})
+			x.postings[w] = append(x.postings[w], posting{int32(i), float32(n / (saturation + n))})
+		}
+	}
+	if use.vectors {
+		x.dims = openTable().dims
+		x.vectors = make([]float32, len(documents)*x.dims)
+		for i := range documents {
+			copy(x.vectors[i*x.dims:], vectorOf(&documents[i]))
 		}
 	}
 	return x
 }
 
-// Search returns the documents that fit a query best, at most limit, which is at least 1, the best first. boost, if it is not nil, is
-// what the score of a document is multiplied with.
+// Search returns the documents that fit a query best, at most limit, which is at least 1, the best first. boost, if it
+// is not nil, is what the score of a document is multiplied with.
 func (x *Index) Search(query string, limit int, boost func(document int) float64) []Hit {
 	scores := make([]float64, x.documents)
 	words := terms(query)
@@ -131,10 +174,10 @@ func (x *Index) Search(query string, limit int, boost func(document int) float64
 		list := x.postings[w]
 		rarity := math.Log(1 + (float64(x.documents)-float64(len(list))+0.5)/(float64(len(list))+0.5))
 		for _, p := range list {
-			n := float64(p.frequency)
-			scores[p.document] += weights[w] * rarity * n / (saturation + n)
+			scores[p.document] += weights[w] * rarity * float64(p.score)
 		}
 	}
+	x.addMeaning(scores, words)
 	var hits []Hit // the best so far, the best first
 	for i, score := range scores {
 		if score <= 0 {

@@ -106,6 +106,11 @@ func (v *View) stamp(k Kind) uint64 {
 	for _, e := range v.lists[k] {
 		h.Write(e.listing(k, mcpversion.Latest))
 	}
+	if k == Tools && v.search != nil {
+		for _, e := range v.search.short { // which of them a client is listed
+			h.Write([]byte(e.Listed + "\n"))
+		}
+	}
 	return h.Sum64()
 }
 
@@ -168,6 +173,9 @@ func (e *Entry) described(own string) string {
 	return own
 }
 
+// stagedNote follows the description of a tool whose calls are staged.
+const stagedNote = " Its calls are staged: what they change waits for a person's review."
+
 type toolListing struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title,omitempty"`
@@ -186,6 +194,9 @@ func (e *Entry) toolListing(r mcpversion.Revision) []byte {
 		return e.relisted(e.reshaped(d.Raw), "name")
 	}
 	l := toolListing{Name: e.Listed, Description: e.described(d.Description), Input: e.input}
+	if e.Gate.Stages() {
+		l.Description += stagedNote
+	}
 	if r.Has(mcpversion.ToolAnnotations) {
 		l.Annotations = annotations(d.Effects)
 	}

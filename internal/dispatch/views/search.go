@@ -39,6 +39,9 @@ const (
 	CallDestructive = "tool_call_destructive"
 )
 
+// useContext is the tool of SearchModule that changes the context.
+const useContext = "context_use"
+
 // CallerOf returns the tool of SearchModule that calls tools with these effects. Effects that are not declared
 // count as destructive.
 func CallerOf(e tool.Effects) string {
@@ -62,8 +65,9 @@ type search struct {
 	index   *toolsearch.Index
 }
 
-// newSearch divides the tools of a view; nil if the view lists all of them.
-func (v *View) newSearch(spec *Spec) *search {
+// newSearch divides the tools of a view; nil if the view lists all of them. several means that the host has other
+// contexts.
+func (v *View) newSearch(spec *Spec, several bool) *search {
 	if spec.List != ListSearch && spec.List != ListAuto {
 		return nil
 	}
@@ -74,6 +78,9 @@ func (v *View) newSearch(spec *Spec) *search {
 		if !own {
 			s.full = append(s.full, e)
 			size += len(e.toolListing(mcpversion.Latest))
+		}
+		if own && e.Name == useContext && !several {
+			continue
 		}
 		if own || len(spec.Pinned) > 0 && chosen(spec.Pinned, pathMatch, e.Name, e.Listed) {
 			s.short = append(s.short, e)
@@ -232,7 +239,7 @@ func (v *View) Redirect(e *Entry, args json.RawMessage) (target *Entry, inner js
 }
 
 // SearchTools returns the tools of a caller's view that fit a query best, at most limit, the best first. Those that
-// the principal called in the same way lately rank higher.
+// the principal called lately rank higher.
 func (r *Registry) SearchTools(ctx context.Context, who tool.Caller, query string, limit int) []toolsearch.Tool {
 	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {
@@ -244,6 +251,47 @@ func (r *Registry) SearchTools(ctx context.Context, who tool.Caller, query strin
 		all = append(all, e.forCaller())
 	}
 	return all
+}
+
+// Catalog returns what programs of a caller can call: all tools of its view but those that find and call others.
+func (r *Registry) Catalog(ctx context.Context, who tool.Caller) (toolsearch.Catalog, error) {
+	v, err := r.View(ctx, &who, r.Cut(who))
+	if err != nil {
+		return toolsearch.Catalog{}, err
+	}
+	v.catalog.once.Do(func() {
+		for _, e := range v.lists[Tools] {
+			if e.Module == SearchModule {
+				continue
+			}
+			t := e.forCaller()
+			if e.Out != nil {
+				t.Output = e.Out.Raw()
+			}
+			v.catalog.tools = append(v.catalog.tools, t)
+		}
+	})
+	return toolsearch.Catalog{Tools: v.catalog.tools, Asks: v.programsAsk, Version: v}, nil
+}
+
+// catalog holds what programs can call, which is listed when the first one starts.
+type catalog struct {
+	once  sync.Once
+	tools []toolsearch.Tool
+}
+
+// Contexts returns the names of the contexts that a caller may enter, sorted.
+func (r *Registry) Contexts(ctx context.Context, who tool.Caller) []string {
+	var names []string
+	for _, spec := range r.rules.Load().Specs {
+		in := who
+		in.Context = spec.Name
+		if _, err := r.View(ctx, &in, r.Cut(in)); err == nil {
+			names = append(names, spec.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // FindTool returns the tool of that name in a caller's view, and if there is none the most similar name.
@@ -265,7 +313,7 @@ func (e *Entry) forCaller() toolsearch.Tool {
 	}
 }
 
-// Used records that a principal has called a tool that it had searched for.
+// Used records that a principal has called a tool of a view that is searched.
 func (r *Registry) Used(principal string, e *Entry) { r.used.add(principal, e.Name) }
 
 const (

@@ -44,6 +44,9 @@ type View struct {
 	extensions map[string]json.RawMessage
 	search     *search // nil if all tools are listed
 
+	catalog     catalog
+	programsAsk bool // programs may call tools that ask
+
 	mu    sync.Mutex
 	pages map[pageKey][]byte
 }
@@ -200,9 +203,11 @@ func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View
 		if !spec.Unsorted {
 			slices.SortFunc(v.lists[k], func(a, b *Entry) int { return cmp.Compare(a.Listed, b.Listed) })
 		}
+	}
+	v.search, v.programsAsk = v.newSearch(spec, len(k.rules.Specs) > 1), spec.ProgramsAsk
+	for k := range v.lists {
 		v.stamps[k] = v.stamp(Kind(k))
 	}
-	v.search = v.newSearch(spec)
 	if spec.Aliases || spec.CallAliases {
 		v.aliases = aliases(spec, v.lists[Tools])
 	}

@@ -54,6 +54,7 @@ type Spec struct {
 	Results     string            // TextResults or Structured; "" means TextResults
 	List        string            // ListAll, ListSearch or ListAuto; "" means ListAll
 	Pinned      []string          // patterns of tools that a short list has
+	ProgramsAsk bool              // programs may call tools that ask the caller or need an approval
 	Unpaged     bool              // tools that page their output return all of it, up to tool.MostUnpaged
 	Unsorted    bool              // lists keep the order of the modules' offers; otherwise they are sorted by name
 }

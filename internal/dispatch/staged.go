@@ -1,0 +1,46 @@
+package dispatch
+
+import (
+	"slices"
+
+	"gatehouse/internal/access/permit"
+	"gatehouse/tool"
+)
+
+// Stager keeps the tasks in which calls are staged; see package stage.
+type Stager interface {
+	// Begin returns the caller's open task, and makes one if there is none.
+	Begin(tool.Caller) (task string, err error)
+	// Current returns the caller's open task; "" if there is none.
+	Current(tool.Caller) string
+}
+
+// stage puts a call that the gate admits in the task of its caller. A call that only reads sees the changes of a task
+// that has begun, and begins none.
+func (d *Dispatcher) stage(r *Request, v permit.Verdict) (err error) {
+	if d.opts.Stage == nil {
+		return nil
+	}
+	changes := r.Method == "tools/call" && !r.Entry.Tool.Effects.ReadOnly()
+	switch {
+	case changes && v.Kind == permit.Stage:
+		r.stages = true
+		r.task, err = d.opts.Stage.Begin(r.Facts.Caller)
+	case !changes && (v.Kind == permit.Stage || v.Kind == permit.Allow):
+		r.task = d.opts.Stage.Current(r.Facts.Caller)
+	}
+	return err
+}
+
+// sayStaged adds to a result that what the call changed waits in its task.
+func (r *Request) sayStaged(res *Result) {
+	if r.stages && res.Raw == nil && res.Input == nil && r.Program == nil {
+		res.Content = append(slices.Clip(res.Content), tool.Text("staged in task "+r.task))
+	}
+}
+
+// notStaged answers a call for which there is no task.
+func (d *Dispatcher) notStaged(r *Request, err error) (bool, Result, error) {
+	res, err := d.failed(r, err)
+	return false, res, err
+}
