@@ -129,6 +129,28 @@ type Completing struct {
 // watch serves all subscribers of one view.
 type Watch func(c tool.Caller, uri string, changed func(meta json.RawMessage)) (stop func(), err error)
 
+// InnerCall is one call of a program. If its result has Input, the call is continued by passing the same value
+// again, with Answers.
+type InnerCall struct {
+	Name string
+	Args json.RawMessage
+	// Asks lets the tool ask questions, and rules ask for an approval. Otherwise such a call is refused.
+	Asks bool
+	// Origin says where the call comes from, such as the line and the text of the program, to those who have to
+	// approve it. It is shown whole.
+	Origin string
+	// Waits is called when the call waits for an operator; what it returns is called when it waits no longer. nil
+	// means that a call which needs an operator is refused.
+	Waits func() (done func())
+
+	Answers map[string]tool.Answer // to the questions of the result before
+
+	// These are the host's, and are kept unchanged between the rounds of a call.
+	ID       string
+	Recorded map[string]json.RawMessage
+	State    []byte
+}
+
 // Deps is what the host gives a module.
 type Deps struct {
 	Log *slog.Logger
@@ -147,6 +169,9 @@ type Deps struct {
 	// Call runs another tool of the parent's view, through the same gate,
 	// limits and ledger, one level deeper.
 	Call func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error)
+	// Inner is Call for the calls of a program that a caller has given: they are paced, recorded and limited as the
+	// caller's own, their results are not shortened, and they may ask questions if the call says so.
+	Inner func(ctx context.Context, parent *tool.Call, call *InnerCall) (tool.Result, error)
 	// Job starts a run that outlives the parent's request and session.
 	Job func(parent *tool.Call, title string, run tool.Handler) (id string, err error)
 	// Publish publishes an event, named in the past tense. It does not wait for the

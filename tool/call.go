@@ -46,10 +46,13 @@ type Caller struct {
 	Session   string `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
 	// Connection names the connection of a legacy client that is a session of its own, so
 	// that Session is "".
-	Connection string   `json:"connection,omitempty"`
-	Client     string   `json:"client,omitempty"` // name/version the client gave; display only
-	Roles      []string `json:"roles,omitempty"`  // what the principal is to this host
-	Scopes     []string `json:"scopes,omitempty"` // what the credential is good for; empty means all its principal may
+	Connection string `json:"connection,omitempty"`
+	// Wire names the connection over which the request, or its legacy session, came to the host; two
+	// requests with the same one came over one connection. "" means that it is not known.
+	Wire   string   `json:"wire,omitempty"`
+	Client string   `json:"client,omitempty"` // name/version the client gave; display only
+	Roles  []string `json:"roles,omitempty"`  // what the principal is to this host
+	Scopes []string `json:"scopes,omitempty"` // what the credential is good for; empty means all its principal may
 
 	// Folders are those the client works in, as absolute paths: its calls get
 	// these of the folders of their context. Empty means all of them. Named
@@ -65,6 +68,10 @@ type Caller struct {
 	// Child says that the caller is a process that came of a child of the host.
 	// It is never an administrator, and no person answers there.
 	Child bool `json:"child,omitempty"`
+
+	// Person says that a person logged in to the host for this caller, with a password, a passkey or a
+	// link that was shown at a terminal, and that the call came from that login directly.
+	Person bool `json:"person,omitempty"`
 
 	Credential string    `json:"credential,omitempty"` // names what the principal was proven by; never a secret
 	Trace      string    `json:"trace,omitempty"`      // W3C traceparent
@@ -103,6 +110,9 @@ type Call struct {
 	// gives all there is, up to MostUnpaged, where the arguments
 	// do not ask for a part.
 	Unpaged bool
+
+	// Task is the staged task in whose view of the folders the call runs; "" for the folders themselves.
+	Task string
 
 	Roots Roots // the folders this call may touch; never nil
 	Peer  Peer  // the client of the call; never nil

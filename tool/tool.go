@@ -75,9 +75,15 @@ type Def struct {
 	Task    TaskMode
 	Timeout time.Duration // of work, not of waiting for people; 0 means the host's default (60 s)
 	// bytes of text in a result before it is cut and spooled; 0 means the host's default, -1 never
-	Budget       int
-	Linked       string   // the output member that is left out of a result over its budget; see LinkedOut
-	Handle       string   // the argument that holds a handle; the call is routed to the node named in it
+	Budget int
+	Linked string // the output member that is left out of a result over its budget; see LinkedOut
+	// Staged means that everything that the tool changes goes through Call.Roots, or is done by programs that run in
+	// the view of the call. Such a call can be staged, see package stage.
+	Staged bool
+	Handle string // the argument that holds a handle; the call is routed to the node named in it
+	// Hosts means that the handler makes calls for its caller that count as the caller's own. It waits for its turn
+	// as every call does, and then holds no slot of any limit while it runs; its module limits how many run.
+	Hosts        bool
 	Sync         bool     // after success the caller's resource subscriptions are brought up to date at once
 	NeedsSession bool     // the handler uses Caller.Session; it must still work when that is empty
 	Aliases      []string // exact names of an original this tool also answers to, where a view asks for them
@@ -99,6 +105,13 @@ type Def struct {
 type LinkedOut struct {
 	URI   string `json:"uri,omitempty" doc:"instead of what is too large for one answer: where all of the result can be read"`
 	Bytes int    `json:"bytes,omitempty" doc:"with uri: the size of all of it"`
+}
+
+// Stage sets Staged in tools.
+func Stage(tools []Tool) {
+	for i := range tools {
+		tools[i].Staged = true
+	}
 }
 
 // A Handler does the work of one call with exactly what the call hands it.

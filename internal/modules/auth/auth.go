@@ -28,6 +28,14 @@ type Service interface {
 	// right, and ends the user's logins, that of the caller last. The error is
 	// ErrPassword, a *tool.Refusal, or an error about the new password.
 	ChangePassword(ctx context.Context, who tool.Caller, present, next string) error
+	// Passkeys returns the passkeys of a user, or of all users for "", oldest first.
+	Passkeys(ctx context.Context, user string) ([]Passkey, error)
+	// RenamePasskey gives a passkey of a user, or of any user for "", another name. It returns ErrNoPasskey if there
+	// is no such passkey.
+	RenamePasskey(ctx context.Context, user, id, name string) error
+	// RemovePasskey removes a passkey of a user, or of any user for "", and ends the logins of that user. It returns
+	// ErrNoPasskey if there is no such passkey.
+	RemovePasskey(ctx context.Context, user, id string) error
 	// Rules reports whether a caller may see and end the logins of all users.
 	Rules(who tool.Caller) bool
 }
@@ -36,6 +44,8 @@ type Service interface {
 var (
 	ErrNone     = errors.New("there is no such login")
 	ErrPassword = errors.New("the password is wrong")
+
+	ErrNoPasskey = errors.New("there is no such passkey")
 )
 
 // Login is the session of a user who logged in with a password.
@@ -91,6 +101,22 @@ func New(cfg Config) module.New {
 					"20 seconds, the next try must wait. If the password is lost, an administrator can set a new " +
 					"one with gatehouse user.",
 			}, a.password),
+			tool.New(tool.Def{
+				Name: "auth_passkey_list", Title: "List passkeys", Effects: tool.Reads, Task: tool.TaskNever,
+				Description: "Lists your passkeys.",
+				Help: "A passkey is registered on the page of this host, by a person who logged in there. " +
+					"Administrators may list the passkeys of all users.",
+			}, a.listPasskeys),
+			tool.New(tool.Def{
+				Name: "auth_passkey_rename", Title: "Rename a passkey", Effects: tool.Writes | tool.Idempotent,
+				Task: tool.TaskNever, Description: "Gives one of your passkeys another name.",
+				Help: "Administrators may rename the passkeys of all users.",
+			}, a.renamePasskey),
+			tool.New(tool.Def{
+				Name: "auth_passkey_remove", Title: "Remove a passkey", Effects: tool.Writes | tool.Destroys,
+				Task: tool.TaskNever, Description: "Removes one of your passkeys, and ends all your sessions.",
+				Help: "Administrators may remove the passkeys of all users. Tokens stay valid.",
+			}, a.removePasskey),
 		}
 		return a, nil
 	}
@@ -243,4 +269,8 @@ func (noService) EndLogin(context.Context, string) error          { return ErrNo
 func (noService) ChangePassword(context.Context, tool.Caller, string, string) error {
 	return ErrPassword
 }
+func (noService) Passkeys(context.Context, string) ([]Passkey, error)         { return nil, nil }
+func (noService) RenamePasskey(context.Context, string, string, string) error { return ErrNoPasskey }
+func (noService) RemovePasskey(context.Context, string, string) error         { return ErrNoPasskey }
+
 func (noService) Rules(tool.Caller) bool { return false }

@@ -21,6 +21,35 @@ func TestTheModuleKeepsTheContract(t *testing.T) {
 type fixture struct {
 	logins   []Login
 	password string
+	passkeys []Passkey
+}
+
+func (d *fixture) Passkeys(_ context.Context, user string) (all []Passkey, err error) {
+	for _, k := range d.passkeys {
+		if user == "" || k.User == user {
+			all = append(all, k)
+		}
+	}
+	return all, nil
+}
+
+func (d *fixture) RenamePasskey(_ context.Context, user, id, name string) error {
+	for i, k := range d.passkeys {
+		if k.ID == id && (user == "" || k.User == user) {
+			d.passkeys[i].Name = name
+			return nil
+		}
+	}
+	return ErrNoPasskey
+}
+
+func (d *fixture) RemovePasskey(_ context.Context, user, id string) error {
+	n := len(d.passkeys)
+	d.passkeys = slices.DeleteFunc(d.passkeys, func(k Passkey) bool { return k.ID == id && (user == "" || k.User == user) })
+	if len(d.passkeys) == n {
+		return ErrNoPasskey
+	}
+	return nil
 }
 
 func (d *fixture) Logins(_ context.Context, user string) (all []Login, err error) {
@@ -71,6 +100,7 @@ func newFixture() *fixture {
 	return &fixture{
 		[]Login{one("s_1", "ann"), one("s_2", "bob"), one("s_3", "ann"), one("s_gone", "ann")},
 		"old password",
+		[]Passkey{{ID: "p_1", User: "ann"}, {ID: "p_2", User: "bob"}},
 	}
 }
 
@@ -169,5 +199,28 @@ func TestWithoutAService(t *testing.T) {
 	res, err := moduletest.NewCall(t, `{}`).Tool(t.Context(), moduletest.Tool(t, m, "auth_session_list"))
 	if out, ok := res.Structured.(listOut); err != nil || !ok || len(out.Sessions) != 0 {
 		t.Errorf("got %+v, %v", res, err)
+	}
+}
+
+func TestPasskeysBelongToTheirUsers(t *testing.T) {
+	d := newFixture()
+	ann, root := tool.Caller{Principal: "ann"}, tool.Caller{Principal: "root", Roles: []string{"admin"}}
+	for _, c := range []struct {
+		who              tool.Caller
+		name, args, want string
+	}{
+		{ann, "auth_passkey_list", `{}`, `"p_1"`},
+		{ann, "auth_passkey_list", `{"all":true}`, "denied"},
+		{root, "auth_passkey_list", `{"all":true}`, `"p_2"`},
+		{ann, "auth_passkey_rename", `{"id":"p_2","name":"mine"}`, "not_found"},
+		{ann, "auth_passkey_remove", `{"id":"p_2"}`, "not_found"},
+		{tool.Caller{Principal: "ann", Scopes: []string{"*"}}, "auth_passkey_remove", `{"id":"p_1"}`, "denied"},
+		{ann, "auth_passkey_rename", `{"id":"p_1","name":"mine"}`, `"mine"`},
+		{ann, "auth_passkey_remove", `{"id":"p_1"}`, `"removed":"p_1"`},
+		{root, "auth_passkey_remove", `{"id":"p_2"}`, `"removed":"p_2"`},
+	} {
+		if got := d.call(t, c.who, c.name, c.args); !strings.Contains(got, c.want) {
+			t.Errorf("%s %s by %s: got %s; want %s", c.name, c.args, c.who.Principal, got, c.want)
+		}
 	}
 }

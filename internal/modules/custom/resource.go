@@ -249,7 +249,7 @@ func (o *contextResource) pathFor(who tool.Caller, uri string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(p.Root.Name(), p.Name), nil
+	return filepath.Join(p.Folder(), p.Name), nil
 }
 
 // basisOf returns, as a string, everything in a record on which the content of a

@@ -20,6 +20,7 @@ type dirs struct{ offer module.Offer }
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
 	m := &dirs{}
 	m.offer.Tools = []tool.Tool{m.listTool(), m.createTool(), m.sizeTool()}
+	tool.Stage(m.offer.Tools)
 	return m, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,11 +28,22 @@ type Config struct {
 	// they are not kept, so that a program that embeds the module writes to
 	// nothing outside of the roots.
 	Trash string
+	// Journal is the folder, private to the host, with which a change of several files that a killed host left half
+	// done is undone. "" means that such a change is left as it is.
+	Journal string
+	// Unsaved returns the text of a file, by its absolute path, that an editor has not saved, and which editor that is;
+	// text is nil if the editor says only that there is one. nil means that editors are not known.
+	Unsaved func(ctx context.Context, c *tool.Call, path string) (text *string, from string, known bool)
 }
 
 // configure applies the configuration to the module.
 func (m *files) configure(cfg Config, d module.Deps) error {
 	m.trash.dir = cfg.Trash
+	m.unsaved = cfg.Unsaved
+	m.journals = journals{dir: cfg.Journal, log: d.Log}
+	if m.journals.log == nil {
+		m.journals.log = slog.New(slog.DiscardHandler)
+	}
 	m.maxEdit, m.maxCopy = cmp.Or(cfg.MaxEdit, defaultMaxEdit), cmp.Or(cfg.MaxCopy, defaultMaxCopy)
 	m.undo.removeTrash, m.undo.enabled = m.trash.removeItem, !d.OneCall
 	if cfg.Protect == nil {

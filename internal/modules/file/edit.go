@@ -2,9 +2,11 @@ package file
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"gatehouse/internal/files/edit"
 	"gatehouse/internal/files/extract"
@@ -31,6 +33,7 @@ type editIn struct {
 	IfMatch    string    `json:"if_match,omitempty" doc:"expected etag"`
 	DryRun     bool      `json:"dry_run,omitempty"`
 	Strict     bool      `json:"strict,omitempty" doc:"refuse to break the syntax"`
+	Diagnose   bool      `json:"diagnostics,omitempty" doc:"of the language server"`
 }
 
 type oneEdit struct {
@@ -49,6 +52,7 @@ type editOut struct {
 	Level        string `json:"level"`
 	ETag         string `json:"etag"`
 	Note         string `json:"note,omitempty"`
+	Diagnostics  string `json:"diagnostics,omitempty"`
 }
 
 // Facts returns the number of replacements, where they are, and the etag for the
@@ -58,8 +62,12 @@ func (o editOut) Facts() string {
 	if o.Level != edit.Exact.String() {
 		level = "found by " + o.Level
 	}
-	return tool.Facts(plural(int64(o.Replacements), "replacement")+" in "+tool.Fact(o.Path),
+	facts := tool.Facts(plural(int64(o.Replacements), "replacement")+" in "+tool.Fact(o.Path),
 		"line="+strconv.Itoa(o.Line), level, o.Note, "etag="+o.ETag)
+	if o.Diagnostics != "" {
+		facts += "\n" + o.Diagnostics
+	}
+	return facts
 }
 
 const editHelp = `Replaces text in a file: old_string by new_string, or all of edits at once.
@@ -88,7 +96,8 @@ error shows the most similar place and the first column that differs, with · fo
 - A file in UTF-16 or UTF-32 keeps its encoding. In a file that is neither that nor UTF-8, \xNN stands for a byte as
   file_read shows it, and new text must be ASCII.
 - The change is atomic; the file keeps its mode. If the file has several hard links, the others keep the old content.
-  Files over 64 MB and binary files are refused. file_undo undoes an edit.`
+  Files over 64 MB and binary files are refused. file_undo undoes an edit.
+- diagnostics returns what the language server reports about the edited file, as lsp_diagnostics does.`
 
 func (m *files) editTool() tool.Tool {
 	return tool.New(tool.Def{
@@ -146,7 +155,41 @@ func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (out editOut,
 		out, err = m.editAt(ctx, c, h, p, in, edits)
 		return err
 	}, p)
+	if err == nil {
+		out.Note = joinNotes(out.Note, m.unsavedNote(ctx, c, p))
+	}
+	if err == nil && in.Diagnose && !in.DryRun {
+		out.Diagnostics = m.diagnostics(ctx, c, in.Path)
+	}
 	return out, err
+}
+
+// diagnostics returns what the language server reports about a file, or why there is nothing. The edit was made and
+// stays, whatever comes of this.
+func (m *files) diagnostics(ctx context.Context, c *tool.Call, path string) string {
+	const absent = "diagnostics: not available: "
+	if m.callTool == nil {
+		return absent + "this host has no language servers"
+	}
+	args, err := json.Marshal(map[string]string{"path": path})
+	if err != nil {
+		return absent + err.Error()
+	}
+	res, err := m.callTool(ctx, c, "lsp_diagnostics", args)
+	if err != nil {
+		return absent + err.Error()
+	}
+	var text strings.Builder
+	if b, err := json.Marshal(res.Structured); err == nil && !res.IsError {
+		var out struct{ Text string }
+		if json.Unmarshal(b, &out) == nil {
+			return "diagnostics:\n" + out.Text + res.Facts
+		}
+	}
+	for _, block := range res.Content {
+		text.WriteString(block.Text)
+	}
+	return absent + text.String()
 }
 
 func (m *files) editAt(

@@ -9,6 +9,7 @@ package file
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -22,29 +23,39 @@ import (
 // files is the module. It holds the locks that serialise the changes of a file,
 // and the data that undo needs.
 type files struct {
-	offer      module.Offer
-	changes    locks
-	writer     roots.Writer
-	undo       undo
-	trash      trash
-	watcher    *filewatch.Watcher
-	maxEdit    int64         // bytes of the largest file that can be edited
-	maxCopy    int64         // bytes of the largest file that can be copied or appended to
+	offer    module.Offer
+	changes  locks
+	writer   roots.Writer
+	undo     undo
+	trash    trash
+	journals journals
+	watcher  *filewatch.Watcher
+	maxEdit  int64 // bytes of the largest file that can be edited
+	maxCopy  int64 // bytes of the largest file that can be copied or appended to
+	// callTool runs another tool of the caller's view; nil without a host.
+	callTool func(context.Context, *tool.Call, string, json.RawMessage) (tool.Result, error)
+	// unsaved is Config.Unsaved.
+	unsaved    func(ctx context.Context, c *tool.Call, path string) (text *string, from string, known bool)
 	converting chan struct{} // holds one token while a document is converted
 }
 
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
-	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &files{converting: make(chan struct{}, 1)}
+	return func(ctx context.Context, d module.Deps) (module.Module, error) {
+		m := &files{converting: make(chan struct{}, 1), callTool: d.Call}
 		m.offer.Tools = []tool.Tool{
 			m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(),
 			m.existsTool(),
-			m.undoTool(), m.searchTool(),
+			m.undoTool(), m.searchTool(), m.editAllTool(),
 		}
+		tool.Stage(m.offer.Tools)
 		m.offer.Templates = []module.Resource{m.resource()}
 		m.watcher = filewatch.New(d.Log)
-		return m, m.configure(cfg, d)
+		if err := m.configure(cfg, d); err != nil {
+			return m, err
+		}
+		m.recover(ctx)
+		return m, nil
 	}
 }
 

@@ -20,7 +20,7 @@ type readIn struct {
 	FromByte    int64    `json:"from_byte,omitempty" min:"1"`
 	MaxBytes    int      `json:"max_bytes,omitempty" default:"32768" min:"256" max:"1048576"`
 	LineNumbers bool     `json:"line_numbers,omitempty"`
-	As          string   `json:"as,omitempty" enum:"raw,text,outline" doc:"outline: definitions"`
+	As          string   `json:"as,omitempty" enum:"raw,text,outline,unsaved" doc:"outline: definitions"`
 }
 
 type readOut struct {
@@ -53,6 +53,8 @@ const readHelp = `Reads a file, a page at a time, or several files at once.
   lines near a line number or near the first match of a regular expression, 41 lines unless limit is given.
 - A line longer than a page is cut; give next_byte as from_byte to read on inside it. If a page counted from the end
   would begin in a line of more than 64 MiB, it begins near the end of that line.
+- If an editor has changes of the file that are not saved, note says so. as unsaved returns the text in the editor, as far
+  as the editor has given it, in one page; line numbers of other tools are those of the saved file.
 - The text is exactly the content of the file, with its line endings and byte order mark, which note mentions.
   Bytes that are not UTF-8, and NUL bytes, are shown as \xNN. UTF-16 is decoded.
 - A second block of the result has the line numbers, the line endings and indentation, and the etag, which file_edit

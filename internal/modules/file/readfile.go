@@ -33,6 +33,9 @@ func (m *files) readOne(ctx context.Context, c *tool.Call, in readIn) (readOut, 
 		return readOut{}, err
 	}
 	defer f.Close()
+	if in.As == "unsaved" {
+		return m.readUnsaved(ctx, c, p, &in)
+	}
 	s, err := newSource(ctx, f, info.Size())
 	if err != nil {
 		return readOut{}, p.Refuse(err)
@@ -41,7 +44,11 @@ func (m *files) readOne(ctx context.Context, c *tool.Call, in readIn) (readOut, 
 	out := readOut{Path: in.Path, Size: s.size, ETag: o.etag()}
 	// Two kilobytes decide most cases; detecting on more would cost more than reading the file.
 	out.Language, _ = language.Detect(p.Name, s.head[:min(len(s.head), 2<<10)])
-	if shown, err := m.showContent(ctx, &o, &in, &out); shown || err != nil {
+	shown, err := m.showContent(ctx, &o, &in, &out)
+	if err == nil {
+		out.Note = joinNotes(out.Note, m.unsavedNote(ctx, c, p))
+	}
+	if shown || err != nil {
 		return out, err
 	}
 	if err := out.readPage(ctx, &o, &in); err != nil {

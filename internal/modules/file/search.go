@@ -28,7 +28,7 @@ type searchIn struct {
 	Multiline  bool   `json:"multiline,omitempty"`
 	Context    int    `json:"context,omitempty" min:"0" max:"20"`
 	Limit      int    `json:"limit,omitempty" default:"100" min:"1" max:"1000"`
-	All        bool   `json:"all,omitempty" doc:"also files ignored by .gitignore"`
+	All        bool   `json:"all,omitempty" doc:"also ignored files"`
 	Cursor     string `json:"cursor,omitempty"`
 
 	file string // the file's name, if path names a file
@@ -264,7 +264,7 @@ func (in *searchIn) nameMatcher() (func(path, name string) bool, error) {
 // skipVirtual returns a function that skips /proc, /sys and /dev if the root is
 // the whole file system: reading a virtual file may block or never end.
 func skipVirtual(p roots.Place) func(path string, dir bool) bool {
-	if p.Root.Name() != "/" {
+	if p.Folder() != "/" {
 		return nil
 	}
 	return func(path string, dir bool) bool {

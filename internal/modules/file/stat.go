@@ -23,6 +23,7 @@ type statOut struct {
 	ETag     string `json:"etag,omitempty"`
 	Links    int    `json:"links,omitempty"`
 	Target   string `json:"target,omitempty"`
+	Unsaved  string `json:"unsaved,omitempty"`
 }
 
 const statHelp = `Describes the file or directory at a path: type, size in bytes, permissions, time of the last change.
@@ -43,7 +44,7 @@ func (m *files) statTool() tool.Tool {
 	}, m.stat)
 }
 
-func (m *files) stat(_ context.Context, c *tool.Call, in statIn) (statOut, error) {
+func (m *files) stat(ctx context.Context, c *tool.Call, in statIn) (statOut, error) {
 	p, err := placeToChange(c, in.Path)
 	if err != nil {
 		return statOut{}, err
@@ -72,6 +73,7 @@ func (m *files) stat(_ context.Context, c *tool.Call, in statIn) (statOut, error
 			out.Links = n
 		}
 	}
+	_, out.Unsaved, _ = m.unsavedIn(ctx, c, p)
 	return out, nil
 }
 

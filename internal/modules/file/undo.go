@@ -127,7 +127,7 @@ func (s *state) restorable() bool {
 
 // addChange records a change of the call's owner, and reports whether it can be undone.
 func (u *undo) addChange(c *tool.Call, p roots.Place, x change) bool {
-	x.root, x.name = p.Root.Name(), p.Name
+	x.root, x.name = p.Folder(), p.Name
 	defer u.removeForgotten()
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -171,10 +171,12 @@ func (c *change) touches(o *change) bool {
 
 // trim forgets the oldest changes until the limits are met. u.mu is held.
 func (u *undo) trim(owner, root string) {
-	n, bytes := 0, int64(0)
+	n, seq, bytes := 0, 0, int64(0)
 	for i := len(u.changes[owner]) - 1; i >= 0; i-- {
 		if x := &u.changes[owner][i]; x.root == root {
-			n++
+			if x.seq != seq { // the changes of several files by one call count as one
+				n, seq = n+1, x.seq
+			}
 			bytes += x.size()
 			if n > maxUndoChanges || bytes > maxUndoBytes {
 				last := x.seq
@@ -260,7 +262,7 @@ type undoOut struct {
 }
 
 const undoHelp = `Undoes your last changes made with file_edit, file_write, file_copy, file_rename and file_delete,
-latest first.
+latest first. A change of several files by one call is undone as one.
 
 - With path, it undoes the last change of that file only.
 - If another program or caller has changed the file since, the call is refused and the file stays as it is.
@@ -296,7 +298,7 @@ func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoO
 		if err != nil {
 			return undoOut{}, err
 		}
-		at := &change{root: p.Root.Name(), name: p.Name}
+		at := &change{root: p.Folder(), name: p.Name}
 		fits = func(x *change) bool { return x.touches(at) }
 	}
 	var out undoOut
@@ -308,7 +310,8 @@ func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoO
 		if !ok {
 			break
 		}
-		if err := m.revert(ctx, c, x); err != nil {
+		group := m.undo.group(c.Caller.Owner, x)
+		if err := m.revertGroup(ctx, c, group); err != nil {
 			if len(out.Undone) == 0 {
 				return undoOut{}, err
 			}
@@ -316,7 +319,9 @@ func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoO
 			return out, nil
 		}
 		m.undo.forgetUndone(c.Caller.Owner, x.seq)
-		out.Undone = append(out.Undone, x.describe())
+		for _, x := range group {
+			out.Undone = append(out.Undone, x.describe())
+		}
 	}
 	if len(out.Undone) == 0 {
 		return undoOut{}, &tool.Refusal{
@@ -326,6 +331,14 @@ func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoO
 		}
 	}
 	return out, nil
+}
+
+// revertGroup undoes the changes of one call.
+func (m *files) revertGroup(ctx context.Context, c *tool.Call, group []change) error {
+	if len(group) == 1 {
+		return m.revert(ctx, c, group[0])
+	}
+	return m.revertAll(ctx, c, group)
 }
 
 func (c *change) describe() string {

@@ -63,6 +63,9 @@ func (m *files) writeFile(ctx context.Context, c *tool.Call, in writeIn) (out wr
 		out, err = m.writeAt(ctx, c, h, p, in)
 		return err
 	}, p)
+	if err == nil {
+		out.Note = joinNotes(out.Note, m.unsavedNote(ctx, c, p))
+	}
 	return out, err
 }
 

@@ -31,6 +31,7 @@ type fileServer struct {
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
 	m := &fileServer{}
 	m.offer.Tools = m.definitions()
+	tool.Stage(m.offer.Tools)
 	return m, nil
 }
 

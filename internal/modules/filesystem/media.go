@@ -41,7 +41,7 @@ func readMedia(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) 
 	if q, err := p.Followed(true); err == nil {
 		p = q
 	}
-	block, err := json.Marshal(media(filepath.Join(p.Root.Name(), p.Name), b))
+	block, err := json.Marshal(media(filepath.Join(p.Folder(), p.Name), b))
 	if err != nil {
 		return tool.Result{}, err
 	}

@@ -85,7 +85,7 @@ func searchFiles(ctx context.Context, c *tool.Call, in searchIn) (tool.Result, e
 	if q, err := p.Followed(true); err == nil {
 		p = q
 	}
-	top := filepath.Join(p.Root.Name(), p.Name)
+	top := filepath.Join(p.Folder(), p.Name)
 	w := &walker{ctx: ctx, p: p, path: in.Path, left: maxEntries}
 	var found []string
 	var look func(*os.Root, string, int) error

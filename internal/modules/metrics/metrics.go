@@ -7,10 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/telemetry/metrics"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -21,18 +24,25 @@ type Config struct {
 	// Store has the events. The module does not close it; nil means a store in
 	// memory.
 	Store *metrics.Store `json:"-"`
+	// Usage has the sums of the host's calls, for administrators. The module does not close it; nil means that
+	// there are none.
+	Usage *metrics.Usage `json:"-"`
+	Rules operator.Func  `json:"-"` // decides who is an administrator; nil means no caller
 }
 
 type measures struct {
 	store *metrics.Store
 	own   bool // the store is closed with the module
+	usage *metrics.Usage
+	rules operator.Func
 	offer module.Offer
+	admin module.Offer // in the administration context
 }
 
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &measures{store: cfg.Store}
+		m := &measures{store: cfg.Store, usage: cfg.Usage, rules: cfg.Rules}
 		if m.store == nil {
 			m.store, m.own = metrics.Open("", metrics.Options{}), true
 		}
@@ -49,12 +59,23 @@ func New(cfg Config) module.New {
 				Help: queryHelp,
 			}, m.query),
 		}
+		m.offer.Personal, m.admin.Personal = true, true
+		m.admin.Tools = append(slices.Clone(m.offer.Tools), tool.New(tool.Def{
+			Name: "metrics_series", Title: "Show usage over time", Effects: tool.Reads, Task: tool.TaskNever, Budget: -1,
+			Description: "Returns the calls of this host over time for each tool, principal or package: number, errors, " +
+				"latencies, bytes and tokens.",
+			Help: seriesHelp,
+		}, m.series))
 		return m, nil
 	}
 }
 
-// Offer implements module.Module.
-func (m *measures) Offer(context.Context, module.Audience) (*module.Offer, error) {
+// Offer implements module.Module. What concerns the whole host is offered in the administration context alone, and
+// to a reader of all offers.
+func (m *measures) Offer(_ context.Context, to module.Audience) (*module.Offer, error) {
+	if to == (module.Audience{}) || to.Context == contextstore.Admin {
+		return &m.admin, nil
+	}
 	return &m.offer, nil
 }
 

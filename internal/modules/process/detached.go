@@ -76,9 +76,15 @@ func (m *manager) detach(
 	if err != nil {
 		return nil, err
 	}
+	space, err := where.Space(true)
+	if err != nil {
+		f.removeFiles()
+		return nil, err
+	}
+	defer space.Close()
 	p, err := proc.Detach(proc.Spec{
 		Path: s.command, Args: s.args, Dir: where.Dir, Env: env, Stdout: f.out[stdout], Stderr: f.out[stderr],
-		Processes: m.cfg.Processes, Grace: s.grace,
+		Processes: m.cfg.Processes, Grace: s.grace, Space: space,
 	})
 	if errors.Is(err, proc.ErrNotDetached) {
 		f.removeFiles()

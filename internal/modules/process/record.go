@@ -135,10 +135,16 @@ func (m *manager) launch(
 		}
 		return err
 	}
+	space, err := where.Space(true)
+	if err != nil {
+		return err
+	}
+	defer space.Close()
 	hide := s.contextEnv.Hider()
 	p, err := proc.Start(ctx, proc.Spec{
 		Path: s.command, Args: s.args, Dir: where.Dir, Env: env,
 		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
+		Space:  space,
 		Stdout: hide.Writer(teeWriter{stream{r.log, stdout}, s.extra[stdout]}),
 		Stderr: hide.Writer(teeWriter{stream{r.log, stderr}, s.extra[stderr]}),
 	})

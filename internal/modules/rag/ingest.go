@@ -168,7 +168,7 @@ func newSource(c *tool.Call, in ingestIn) (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &source{place: p, all: in.All, below: filepath.Join(p.Root.Name(), p.Name)}
+	s := &source{place: p, all: in.All, below: filepath.Join(p.Folder(), p.Name)}
 	if s.globs, err = walk.ParseGlobs(walk.SplitGlobs(in.Glob)); err != nil {
 		return nil, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: err.Error()}
 	}

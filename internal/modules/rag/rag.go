@@ -8,10 +8,16 @@ import (
 	"fmt"
 	"time"
 
+	"gatehouse/internal/files/embed"
 	"gatehouse/internal/files/index"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
+
+// Settings are the settings of the module, which the configuration of a host embeds.
+type Settings struct {
+	Embedder embed.Settings `doc:"The model that makes the vectors of texts and questions. Collections that another one made are refused until they are made again."`
+}
 
 // Config is what the module is given.
 type Config struct {

@@ -2,8 +2,8 @@
 // the machine and returns logs. Administrators use it to name, stop and restart
 // the host.
 //
-// It does not change the machine: it does not turn it off, rename it or change
-// its locale, which is up to the operating system.
+// It does not change the machine: it does not turn it off or change its locale, which
+// is up to the operating system.
 package server
 
 import (
@@ -27,6 +27,10 @@ type Host interface {
 	// the end of the host; "" restores the default.
 	SetName(ctx context.Context, name string) error
 	SetLanguage(ctx context.Context, language string) error
+	// Bindings returns what this host listens on.
+	Bindings() []Binding
+	// SetEchoIP sets the services outside that are asked how this host is seen from there; none is asked without them.
+	SetEchoIP(ctx context.Context, urls []string) error
 	// Stop ends the host soon after Stop has returned. again means that it is to be
 	// started again; how describes what happens then. If the host cannot be stopped
 	// or started again, the error is a *tool.Refusal.
@@ -41,6 +45,7 @@ type About struct {
 	Language   string // in POSIX form; "" means that it is not set
 	Started    time.Time
 	Transports []string
+	EchoIP     []string // services that tell from outside how this host is seen
 }
 
 // Config is what the module is given.
@@ -123,8 +128,8 @@ func (s *server) definitions() []tool.Tool {
 			Name: "server_set_name", Title: "Name this host", Effects: tool.Writes | tool.Idempotent,
 			Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-hostname"},
 			Description: "Sets the display name of this host, which is kept when the host is restarted.",
-			Help: "For administrators only. clear restores the default name. It does not change the network " +
-				"name of the machine.",
+			Help: "For administrators only. clear restores the default name. hostname also sets the network name of the " +
+				"machine, by system_set_hostname, which asks the user; the module system must be in the view.",
 		}, s.setName),
 		tool.New(tool.Def{
 			Name: "server_language", Title: "Set the language", Effects: tool.Writes | tool.Idempotent,
@@ -133,6 +138,23 @@ func (s *server) definitions() []tool.Tool {
 			Help: "Only administrators can set it. Models read it in gatehouse:///mcp/system-prompt. It is " +
 				"independent of the system's locale, which the tools do not use.",
 		}, s.language),
+		tool.New(tool.Def{
+			Name: "server_host_binding_list", Title: "List this host's listeners", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"server.host.binding.list"},
+			Description: "Lists what this host listens on. net_listeners lists those of the whole machine.",
+		}, s.listBindings),
+		tool.New(tool.Def{
+			Name: "server_host_address_list", Title: "List this host's addresses", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"server.host.address.list"},
+			Description: "Lists the addresses at which clients reach this host, with interface and certificate.",
+		}, s.listAddresses),
+		tool.New(tool.Def{
+			Name: "server_set_echo_ip", Title: "Choose services that show this host from outside", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Aliases: []string{"server.set-echoip-urls"},
+			Description: "Sets the services that net_port_check and net_interfaces ask how this machine is seen from outside.",
+			Help: "For administrators only. None is asked without them. Expected are servers with the interface of echoip " +
+				"(github.com/mpolden/echoip): /ip answers with the address of the client, /port/N with whether N can be reached there.",
+		}, s.setEchoIP),
 		tool.New(tool.Def{
 			Name: "server_rebuild", Title: "Rebuild packages", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
 			Task: tool.TaskNever, Aliases: []string{"server.rebuild"},
@@ -166,6 +188,8 @@ func (h noHost) About() About {
 func (noHost) Rules(tool.Caller) bool                    { return true }
 func (noHost) SetName(context.Context, string) error     { return errNoHost() }
 func (noHost) SetLanguage(context.Context, string) error { return errNoHost() }
+func (noHost) Bindings() []Binding                       { return nil }
+func (noHost) SetEchoIP(context.Context, []string) error { return errNoHost() }
 func (noHost) Stop(bool) (string, error)                 { return "", errNoHost() }
 
 func errNoHost() error {

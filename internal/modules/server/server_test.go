@@ -62,6 +62,22 @@ func (h *fakeHost) SetLanguage(_ context.Context, language string) error {
 	return nil
 }
 
+func (h *fakeHost) Bindings() []Binding {
+	return []Binding{
+		{Kind: "stdio"},
+		{Kind: "HTTP", Address: "http://localhost:3000/mcp", Bind: "127.0.0.1:3000"},
+		{Kind: "HTTPS", Address: "https://box.example.com/mcp", Bind: "[::]:443", Names: []string{"box.example.com"}, ACME: "an authority"},
+		{Kind: "Unix", Address: "unix:///run/x", Bind: "/run/x"},
+	}
+}
+
+func (h *fakeHost) SetEchoIP(_ context.Context, urls []string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.about.EchoIP = urls
+	return nil
+}
+
 func (h *fakeHost) Stop(again bool) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

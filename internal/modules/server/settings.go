@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"regexp"
 	"strings"
 	"unicode"
@@ -11,23 +13,57 @@ import (
 )
 
 type nameIn struct {
-	Name  *string `json:"name,omitempty" doc:"display name; empty for the default" max:"64"`
-	Clear bool    `json:"clear,omitempty" doc:"restore the default name"`
+	Name     *string `json:"name,omitempty" doc:"display name; empty for the default" max:"64"`
+	Clear    bool    `json:"clear,omitempty" doc:"restore the default name"`
+	Hostname string  `json:"hostname,omitempty" doc:"network name of the machine: lower-case letters, digits and -" max:"63"`
 }
 
 type nameOut struct {
-	Name string `json:"name"`
+	Name     string `json:"name"`
+	Hostname string `json:"hostname,omitempty" doc:"the network name that was set"`
+}
+
+var isHostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+
+// setHostname sets the network name of the machine by the tool of another module, whose rules and question hold.
+func (s *server) setHostname(ctx context.Context, c *tool.Call, name string) error {
+	if !isHostname.MatchString(name) {
+		return tool.Refuse(tool.CodeInvalidArguments, "hostname is %q; expected lower-case letters, digits and -, without - at the ends", name)
+	}
+	if s.deps.Call == nil {
+		return tool.Refuse(tool.CodeUnsupported, "this program has no tool that names its machine")
+	}
+	args, err := json.Marshal(map[string]string{"hostname": name})
+	if err != nil {
+		return err
+	}
+	res, err := s.deps.Call(ctx, c, "system_set_hostname", args)
+	if err != nil {
+		return fmt.Errorf("system_set_hostname, which names the machine: %w", err)
+	}
+	if res.IsError && len(res.Content) > 0 {
+		return tool.Refuse(tool.CodeFailed, "the machine was not named: %s", res.Content[0].Text)
+	}
+	return nil
 }
 
 func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut, error) {
 	if err := s.rules.Check(c, "set its name"); err != nil {
 		return nameOut{}, err
 	}
-	if in.Clear == (in.Name != nil) { // a call without arguments must not erase the name
+	if in.Clear && in.Name != nil || !in.Clear && in.Name == nil && in.Hostname == "" { // no arguments must not erase the name
 		return nameOut{}, &tool.Refusal{
 			Code:    tool.CodeInvalidArguments,
-			Message: "expected either name or clear",
+			Message: "expected either name or clear, or hostname",
 			Next:    "Give the name, or clear as true to restore the host's default name.",
+		}
+	}
+	if in.Hostname != "" {
+		if err := s.setHostname(ctx, c, in.Hostname); err != nil {
+			return nameOut{}, err
+		}
+		if in.Name == nil && !in.Clear {
+			return nameOut{s.cfg.Host.About().Name, in.Hostname}, nil
 		}
 	}
 	name := ""
@@ -40,7 +76,7 @@ func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut,
 	if err := s.cfg.Host.SetName(ctx, name); err != nil {
 		return nameOut{}, err
 	}
-	return nameOut{s.cfg.Host.About().Name}, nil
+	return nameOut{s.cfg.Host.About().Name, in.Hostname}, nil
 }
 
 type languageIn struct {

@@ -109,6 +109,11 @@ func (m *runner) runUnconfined(
 		Stdout: to.stdout, Stderr: to.stderr,
 		Whole: true, Processes: m.cfg.Processes, Grace: grace,
 	}
+	var err error
+	if spec.Space, err = where.Space(false); err != nil {
+		return err
+	}
+	defer spec.Space.Close()
 	if o.stdin != "" {
 		spec.Stdin = strings.NewReader(o.stdin)
 	}
@@ -124,7 +129,6 @@ func (m *runner) runUnconfined(
 	}
 	var line *supervisor.Line
 	if m.judged() {
-		var err error
 		if line, err = m.supervise(c, &spec, where.Path, seen); err != nil {
 			return notStarted(err)
 		}

@@ -10,13 +10,18 @@ import (
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/brain"
+	"gatehouse/internal/modules/build"
+	"gatehouse/internal/modules/code"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/dir"
 	"gatehouse/internal/modules/disk"
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/filesystem"
+	"gatehouse/internal/modules/ide"
 	"gatehouse/internal/modules/lang"
+	"gatehouse/internal/modules/lsp"
 	"gatehouse/internal/modules/metrics"
+	"gatehouse/internal/modules/ml"
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/packages"
@@ -27,7 +32,9 @@ import (
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/modules/smtp"
+	"gatehouse/internal/modules/system"
 	"gatehouse/internal/modules/update"
+	"gatehouse/internal/modules/webview"
 	"gatehouse/internal/modules/ws"
 	"gatehouse/module"
 )
@@ -66,9 +73,16 @@ type Deps struct {
 	SMTP         func() (smtp.Config, error)
 	Packages     func() (packages.Config, error)
 	Sandbox      func() (sandbox.Config, error)
+	Code         func() (code.Config, error)
 	Shell        func() (shell.Config, error)
 	RAG          func() (rag.Config, error)
 	Brain        func() (brain.Config, error)
+	LSP          func() (lsp.Config, error)
+	System       func() (system.Config, error)
+	ML           func() (ml.Config, error)
+	Build        func() (build.Config, error)
+	WebView      func() (webview.Config, error)
+	IDE          func() (ide.Config, error)
 }
 
 // with returns the constructor of a module, which calls deps when it runs.
@@ -100,13 +114,14 @@ type View struct {
 func Views() []View {
 	return []View{{
 		Name:    "core",
-		Modules: []string{"file", "dir", "lang", "metrics", "rag", "process", "ws"},
+		Modules: []string{"file", "dir", "lang", "metrics", "rag", "ml", "process", "ws"},
 		Tools: []string{
 			"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "dir_list",
 			"dir_create",
 			"lang_detect", "lang_list", "metrics_record", "metrics_query",
-			"rag_query", "rag_ingest", "rag_collections", "process_start", "process_stop",
-			"process_kill",
+			"rag_query", "rag_ingest", "rag_collections",
+			"ml_generate", "ml_score", "ml_probe", "ml_status", "ml_backends",
+			"process_start", "process_stop", "process_kill",
 			"process_list", "process_output", "process_input", "ws_start", "ws_info",
 		},
 	}}
@@ -122,6 +137,11 @@ func Modules(d Deps) []Module {
 		{Name: "metrics", New: with(d.Metrics, metrics.New)},
 		{Name: "rag", New: with(d.RAG, rag.New)},
 		{Name: "brain", New: with(d.Brain, brain.New)},
+		{Name: "build", New: with(d.Build, build.New), Runs: true},
+		{Name: "ide", New: with(d.IDE, ide.New), Runs: true},
+		{Name: "lsp", New: with(d.LSP, lsp.New), Runs: true},
+		{Name: "ml", New: with(d.ML, ml.New)},
+		{Name: "webview", New: with(d.WebView, webview.New)},
 		{Name: "process", New: with(d.Process, process.New), Runs: true},
 		{Name: "ws", New: with(d.WebSocket, ws.New)},
 		{Name: "server", New: merge(with(d.Server, server.New), with(d.Update, update.New))},
@@ -132,9 +152,11 @@ func Modules(d Deps) []Module {
 		{Name: "auth", New: merge(with(d.Auth, auth.New), with(d.PublicKey, pubkey.New))},
 		{Name: "disk", New: disk.New},
 		{Name: "smtp", New: with(d.SMTP, smtp.New)},
+		{Name: "system", New: with(d.System, system.New), Runs: true},
 		{Name: "package", New: with(d.Packages, packages.New), Runs: true},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "sandbox", New: with(d.Sandbox, sandbox.New), Preset: true, Runs: true},
+		{Name: "code", New: with(d.Code, code.New), Runs: true},
 		{
 			Name: "shell", New: with(d.Shell, shell.New), Preset: true, Runs: true,
 			Without: []string{"shell_run", "shell_system"},

@@ -14,11 +14,22 @@ import (
 	"gatehouse/tool"
 )
 
-type finder struct{ toolsearch.Finder }
+type finder struct {
+	toolsearch.Finder
+	contexts Contexts
+}
+
+// Contexts are the contexts that callers may enter.
+type Contexts interface {
+	// Names returns those of a caller, sorted.
+	Names(ctx context.Context, who tool.Caller) []string
+	// Use moves the session of a caller to a context. The error is a *tool.Refusal.
+	Use(ctx context.Context, who tool.Caller, name string) error
+}
 
 // New returns what makes the module.
-func New(f toolsearch.Finder) module.New {
-	return func(context.Context, module.Deps) (module.Module, error) { return &finder{f}, nil }
+func New(f toolsearch.Finder, c Contexts) module.New {
+	return func(context.Context, module.Deps) (module.Module, error) { return &finder{f, c}, nil }
 }
 
 func (f *finder) Close(context.Context) error { return nil }
@@ -35,6 +46,11 @@ func (f *finder) Offer(context.Context, module.Audience) (*module.Offer, error) 
 			Name: "tool_describe", Title: "Describe a tool", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Returns the description and the schema of the arguments of a tool.",
 		}, f.describe),
+		tool.New(tool.Def{
+			Name: "context_use", Title: "Change the context", Effects: tool.Reads, Task: tool.TaskNever, NeedsSession: true,
+			Description: "Moves this session to another context, which has other tools; without a name it lists the contexts " +
+				"that you may enter.",
+		}, f.useContext),
 		f.caller("tool_call_read", "Call a reading tool", tool.Reads,
 			"Calls a tool that only reads, found by tool_search."),
 		f.caller("tool_call_write", "Call a changing tool", tool.Writes,
@@ -174,4 +190,26 @@ func (f *finder) refusal(ctx context.Context, c *tool.Call, by, name string) err
 	return &tool.Refusal{
 		Code: tool.CodeUnsupported, Message: by + " can only be called by a client", Next: "Call " + t.Name + ".",
 	}
+}
+
+type useIn struct {
+	Name string `json:"name,omitempty" doc:"the context; default: only list them" max:"200"`
+}
+
+type useOut struct {
+	Context  string   `json:"context" doc:"the context of further requests"`
+	Contexts []string `json:"contexts" doc:"the contexts that you may enter"`
+}
+
+// useContext moves the session of the caller to another context.
+func (f *finder) useContext(ctx context.Context, c *tool.Call, in useIn) (useOut, error) {
+	out := useOut{Context: c.Caller.Context, Contexts: f.contexts.Names(ctx, c.Caller)}
+	if in.Name == "" {
+		return out, nil
+	}
+	if err := f.contexts.Use(ctx, c.Caller, in.Name); err != nil {
+		return useOut{}, err
+	}
+	out.Context = in.Name
+	return out, nil
 }
