@@ -11,9 +11,12 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
+// LatestLegacy is the newest revision that begins with a handshake.
+const LatestLegacy = "2025-11-25"
+
 const (
 	modern       = "2026-07-28" // requests stand alone
-	latestLegacy = "2025-11-25" // the newest one that begins with a handshake
+	latestLegacy = LatestLegacy
 
 	// discoverTimeout is how long a server that may not know server/discover gets to
 	// answer it. A server of the older kind may stay silent.

@@ -83,10 +83,12 @@ func (r *request) callTool() {
 		entry, args = target, inner
 		r.msg.Params = rawjson.Splice(r.msg.Params, rawjson.Edit{Key: "name", Value: rawjson.AppendString(nil, target.Listed)},
 			rawjson.Edit{Key: "arguments", Value: inner})
-		r.e.opts.Views.Used(r.facts.Principal, target)
 	} else if f := r.paramHeaders(entry, args); f != nil {
 		r.sendFault(f)
 		return
+	}
+	if r.view.Searched() && entry.Module != views.SearchModule {
+		r.e.opts.Views.Used(r.facts.Principal, entry)
 	}
 	r.startCall(&call{entry: entry, method: "tools/call", args: args})
 }

@@ -180,6 +180,25 @@ func (e *Engine) sessionOpened(s *session.Session) {
 	e.publishSession(SessionCreated, s)
 }
 
+// Adopted takes over a session that was on another host: it follows the resources again, and tells the client to read
+// them and the lists again, because it is not known what the client has missed.
+func (e *Engine) Adopted(s *session.Session, uris []string) {
+	e.sessionOpened(s)
+	for _, note := range listNotes {
+		s.Notify(appendNote(nil, note, nil))
+	}
+	if len(uris) == 0 {
+		return
+	}
+	for _, uri := range uris {
+		s.Remember(uri)
+	}
+	f := s.Facts()
+	if _, view := e.stampsOf(e.base, &f); view != nil {
+		e.work.Go(func() { e.restoreSubscriptions(e.base, s, &f, view, uris) })
+	}
+}
+
 // Revoked ends all sessions and subscriptions that were opened with a credential of a
 // principal; with an empty credential, all of the principal's. It also closes
 // connections that authenticated with it, because their next message would be served

@@ -240,6 +240,7 @@ func (e *Engine) assignContext(f *session.Facts, who *Caller, wanted []byte) *Fa
 		f.Folders, f.Named = who.Work()
 	}
 	bound := who.Bound
+	f.Pinned = bound != "" || f.Context != ""
 	if f.Context == "" {
 		f.Context, _ = rawjson.String(wanted)
 	}

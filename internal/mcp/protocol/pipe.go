@@ -43,6 +43,7 @@ var errPipe = errors.New("the client does not read the server's output")
 
 func (e *Engine) newPipe(who Caller, write func([]byte) error) *Pipe {
 	who.Connection = rand.Text()
+	who.Wire = who.Connection
 	p := &Pipe{e: e, who: who, write: write, done: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancelCause(e.base)
 	p.slots = make(chan struct{}, e.opts.InFlight)

@@ -156,6 +156,7 @@ func (s *Session) Subscribe(uri string, stop func()) bool {
 	}
 	old := l.subs[uri]
 	l.subs[uri] = stop
+	s.changed.Store(true)
 	s.mu.Unlock()
 	if old != nil {
 		old()
@@ -171,6 +172,7 @@ func (s *Session) Unsubscribe(uri string) bool {
 	if s.extra != nil {
 		stop, there = s.extra.subs[uri]
 		delete(s.extra.subs, uri)
+		s.changed.Store(there || s.changed.Load())
 	}
 	s.mu.Unlock()
 	if stop != nil {
@@ -190,6 +192,19 @@ func (s *Session) Suspend(uri string) {
 	s.mu.Unlock()
 	if stop != nil {
 		stop()
+	}
+}
+
+// Remember adds a subscription that is suspended, of a session that was on another host.
+func (s *Session) Remember(uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.extraState()
+	if l.subs == nil {
+		l.subs = make(map[string]func())
+	}
+	if _, there := l.subs[uri]; !there {
+		l.subs[uri] = nil
 	}
 }
 

@@ -24,7 +24,9 @@ type Facts struct {
 	tool.Caller
 	Cut      permit.Cut
 	Revision mcpversion.Revision
-	Until    time.Time // when the credential expires, which ends streams but not jobs. Zero means never
+	// Pinned means that the credential or the transport named the context, so that the client cannot change it.
+	Pinned bool
+	Until  time.Time // when the credential expires, which ends streams but not jobs. Zero means never
 }
 
 // Session is one legacy client's session. It is safe for concurrent use.
@@ -50,7 +52,11 @@ type Session struct {
 	stop        []func()    // called once at the end
 	resync      func(*Session) [][]byte
 	seen        [3]uint64 // what the client last knew of its lists
+	changed     atomic.Bool
 }
+
+// TakeChanged reports whether what another node would have to know of the session has changed since the last call.
+func (s *Session) TakeChanged() bool { return s.changed.Load() && s.changed.Swap(false) }
 
 // extra is the part of a session that most sessions never need.
 type extra struct {
@@ -143,6 +149,21 @@ func (s *Session) Authenticated(c *tool.Caller, until time.Time) *Facts {
 	return s.facts
 }
 
+// Move sets the context and the owner of the session's further requests. Those that run keep theirs, and the
+// subscriptions are suspended.
+func (s *Session) Move(context, owner string) {
+	active, _ := s.Subscriptions()
+	for _, uri := range active {
+		s.Suspend(uri)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed.Store(true)
+	f := *s.facts
+	f.Context, f.Owner = context, owner
+	s.facts = &f
+}
+
 // disconnectStreams closes the connections that read the session's streams, because the
 // credential has expired. The session stays for a request with a new credential.
 func (s *Session) disconnectStreams() {
@@ -180,6 +201,9 @@ func (s *Session) Level() slog.Level {
 func (s *Session) SetLevel(l slog.Level) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.level != l {
+		s.changed.Store(true)
+	}
 	s.level = l
 }
 

@@ -21,6 +21,8 @@ var (
 	// ErrExpired and ErrRevoked end the sessions that a credential has opened.
 	ErrExpired = errors.New("the credential has expired")
 	ErrRevoked = errors.New("the credential was revoked")
+	// ErrMoved ends a session that another node of the cluster has adopted.
+	ErrMoved = errors.New("another node has adopted the session")
 )
 
 // Options configures a Table.
@@ -32,6 +34,8 @@ type Options struct {
 	// administrators; nil means no caller.
 	Administrator operator.Func
 	Kept          int64 // bytes of messages for clients that come back, which principals share; 0 means 64 MiB
+	// Node begins the ids of sessions, so that other nodes of a cluster know where they are; "" begins none.
+	Node string
 	// Ended, if set, is called for every session that has ended.
 	Ended func(s *Session, cause error)
 }
@@ -74,12 +78,41 @@ func (t *Table) Open(f Facts) (*Session, error) {
 		return nil, err
 	}
 	f.Session = newID()
+	if t.opts.Node != "" {
+		f.Session = t.opts.Node + "-" + f.Session
+	}
 	s := New(f)
 	s.ID, s.counted, s.kept = f.Session, held, t.kept
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.byID[s.ID] = s
 	return s, nil
+}
+
+// Adopt makes a session with the id that it had on another host, initialized. fresh is false if it is here already.
+func (t *Table) Adopt(id string, f Facts) (s *Session, fresh bool, err error) {
+	held, err := t.shares.Acquire(&f.Caller, 1)
+	if err != nil {
+		return nil, false, err
+	}
+	f.Session = id
+	s = New(f)
+	s.ID, s.counted, s.kept, s.initialized = id, held, t.kept, true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if old := t.byID[id]; old != nil {
+		held.Release()
+		return old, false, nil
+	}
+	t.byID[id] = s
+	return s, true, nil
+}
+
+// Has reports whether a session is on this node, for any caller.
+func (t *Table) Has(id string) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byID[id] != nil
 }
 
 // Get returns the session with an ID and records activity. It returns only sessions that the principal
