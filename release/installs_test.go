@@ -36,11 +36,11 @@ func serves(t *testing.T, cmd *exec.Cmd) {
 	}
 }
 
-// images opens the index of the images in a release.
-func images(t *testing.T, dist string) v1.ImageIndex {
+// images opens the index of the images in an archive of a release.
+func images(t *testing.T, archive string) v1.ImageIndex {
 	t.Helper()
 	dir := t.TempDir()
-	runs(t, exec.Command(program(t, "tar"), "-xf", packageFile(t, dist, "-oci.tar"), "-C", dir))
+	runs(t, exec.Command(program(t, "tar"), "-xf", archive, "-C", dir))
 	where, err := layout.FromPath(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,49 @@ func images(t *testing.T, dist string) v1.ImageIndex {
 
 // The image runs as a plain user, with a root that cannot be written and no capabilities.
 func TestImage(t *testing.T) {
-	index := images(t, released(t, newRelease))
+	one := imageHere(t, packageFile(t, released(t, newRelease), "-oci.tar"))
+	c := newContainer(t, one)
+	programs, err := filepath.Glob(filepath.Join(c.root(), "*/bin/*"))
+	if err != nil || len(programs) != 1 {
+		t.Errorf("the programs are %q (%v), want gatehouse alone", programs, err)
+	}
+	serves(t, c.command(t))
+}
+
+// The full image has what other people's servers run with, and its programs run as a plain user
+// without network. Its parts are downloaded, so make verify-release runs it.
+func TestFullImage(t *testing.T) {
+	if os.Getenv("GATEHOUSE_TEST_ALL") == "" {
+		t.Skip("make verify-release runs it")
+	}
+	dist := t.TempDir()
+	if err := makeRelease(dist, newVersion, "..", "-full"); err != nil {
+		t.Fatal(err)
+	}
+	c := newContainer(t, imageHere(t, packageFile(t, dist, "-full-oci.tar")))
+	for want, args := range map[string][]string{
+		"3 True":    {"python3", "-c", "import ssl, sqlite3, ctypes, zoneinfo, sys; print(sys.version_info[0], ssl.create_default_context().cert_store_stats()['x509_ca'] > 50)"},
+		"from Node": {"node", "-e", "console.log('from Node')"},
+		"11.":       {"npm", "--version"},
+		"uv ":       {"uv", "--version"},
+		"uvx ":      {"uvx", "--version"},
+		"a commit": {"sh", "-c", "cd /tmp && git init -q x && cd x && git -c user.name=n -c user.email=e@example.com commit -q " +
+			"--allow-empty -m 'a commit' && git log --format=%s | awk '{print}'"},
+		"from uv":      {"sh", "-c", "cd /tmp && uv venv --offline -q v && v/bin/python -c 'print(\"from uv\")'"},
+		"gatehouse ":   {"gatehouse", "version"},
+		"from scripts": {"sh", "-c", `cd /tmp && echo '{"scripts":{"x":"echo from scripts"}}' >package.json && npm run -s x`},
+	} {
+		if out := runs(t, c.command(t, args...)); !strings.Contains(out, want) {
+			t.Errorf("%s prints %q, want %q", args[0], out, want)
+		}
+	}
+	serves(t, c.command(t))
+}
+
+// imageHere returns the one image in an archive, which is for this platform.
+func imageHere(t *testing.T, archive string) v1.Image {
+	t.Helper()
+	index := images(t, archive)
 	if err := validate.Index(index); err != nil {
 		t.Error(err)
 	}
@@ -74,6 +116,18 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return one
+}
+
+// container is an unpacked image.
+type container struct {
+	bundle string
+	config v1.Config
+	runs   int
+}
+
+func newContainer(t *testing.T, one v1.Image) *container {
+	t.Helper()
 	config, err := one.ConfigFile()
 	if err != nil {
 		t.Fatal(err)
@@ -81,20 +135,35 @@ func TestImage(t *testing.T) {
 	if config.Config.User != image.User+":"+image.User {
 		t.Errorf("it runs as %s", config.Config.User)
 	}
-	bundle := t.TempDir()
-	unpackImage(t, one, filepath.Join(bundle, "rootfs"))
-	writeSpec(t, bundle, config.Config)
-	words := []string{program(t, "crun"), "--root", filepath.Join(bundle, "state"), "--cgroup-manager=disabled",
-		"run", "--bundle", bundle, fmt.Sprintf("gatehouse-test-%d", os.Getpid())}
+	c := &container{bundle: t.TempDir(), config: config.Config}
+	unpackImage(t, one, c.root())
+	if os.Getuid() == 0 {
+		letOthersIn(t, c.bundle)
+		runs(t, exec.Command(program(t, "chown"), fmt.Sprint(plainUser), c.bundle))
+	}
+	return c
+}
+
+func (c *container) root() string { return filepath.Join(c.bundle, "rootfs") }
+
+// command returns a command that runs a program of the image, or else the image's own.
+func (c *container) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	if len(args) == 0 {
+		args = append(args, c.config.Entrypoint...)
+		args = append(args, c.config.Cmd...)
+	}
+	writeSpec(t, c.bundle, c.config, args)
+	c.runs++
+	words := []string{program(t, "crun"), "--root", filepath.Join(c.bundle, "state"), "--cgroup-manager=disabled",
+		"run", "--bundle", c.bundle, fmt.Sprintf("gatehouse-test-%d-%d", os.Getpid(), c.runs)}
 	if os.Getuid() == 0 { // the runtime itself is a plain user; some versions fail where both kinds of control groups are
-		letOthersIn(t, bundle)
-		runs(t, exec.Command(program(t, "chown"), fmt.Sprint(plainUser), bundle))
 		words = append([]string{program(t, "unshare"), "-m", "sh", "-c", `umount -l /sys/fs/cgroup/unified 2>/dev/null
 			user=$1 && shift && exec setpriv --reuid "$user" --regid "$user" --clear-groups "$@"`, "sh", fmt.Sprint(plainUser)}, words...)
 	}
 	cmd := exec.Command(words[0], words[1:]...)
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "XDG_RUNTIME_DIR=" + bundle}
-	serves(t, cmd)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "XDG_RUNTIME_DIR=" + c.bundle}
+	return cmd
 }
 
 // letOthersIn lets other users reach a folder of a test.
@@ -110,7 +179,7 @@ func letOthersIn(t *testing.T, dir string) {
 // plainUser is a user without rights, such as nobody.
 const plainUser = 65534
 
-// unpackImage writes the files of an image's layers, and checks that there is no shell.
+// unpackImage writes the files of an image's layers.
 func unpackImage(t *testing.T, one v1.Image, root string) {
 	t.Helper()
 	layers, err := one.Layers()
@@ -130,10 +199,6 @@ func unpackImage(t *testing.T, one v1.Image, root string) {
 		runs(t, cmd)
 		content.Close()
 	}
-	programs, err := filepath.Glob(filepath.Join(root, "*/bin/*"))
-	if err != nil || len(programs) != 1 {
-		t.Errorf("the programs are %q (%v), want gatehouse alone", programs, err)
-	}
 	roots, err := os.ReadFile(filepath.Join(root, "etc/ssl/certs/ca-certificates.crt"))
 	if n := strings.Count(string(roots), "BEGIN CERTIFICATE"); err != nil || n < 50 {
 		t.Errorf("there are %d roots of certificates (%v)", n, err)
@@ -145,9 +210,9 @@ func unpackImage(t *testing.T, one v1.Image, root string) {
 	}
 }
 
-// writeSpec writes what crun runs: the command of the image as its user, who is the caller
+// writeSpec writes what crun runs: a program of the image as its user, who is the caller
 // outside, without a capability, below a root that cannot be written.
-func writeSpec(t *testing.T, bundle string, c v1.Config) {
+func writeSpec(t *testing.T, bundle string, c v1.Config, args []string) {
 	t.Helper()
 	type m = map[string]any
 	outside := os.Getuid()
@@ -163,7 +228,7 @@ func writeSpec(t *testing.T, bundle string, c v1.Config) {
 	text, err := json.Marshal(m{
 		"ociVersion": "1.0.2",
 		"process": m{
-			"user": m{"uid": 65532, "gid": 65532}, "args": append(c.Entrypoint, c.Cmd...), "env": c.Env,
+			"user": m{"uid": 65532, "gid": 65532}, "args": args, "env": c.Env,
 			"cwd":             c.WorkingDir,
 			"noNewPrivileges": true,
 			"capabilities": m{"bounding": none, "effective": none, "permitted": none, "inheritable": none,

@@ -220,6 +220,13 @@ func TestUnits(t *testing.T) {
 	if level, err := strconv.ParseFloat(string(found[1]), 64); err != nil || level > exposure {
 		t.Errorf("the exposure level is %s, want at most %g: %s", found[1], exposure, out)
 	}
+	for _, name := range []string{"sandboxes.conf", "system.conf"} { // what the documentation has people add
+		body, err := os.ReadFile(filepath.Join(root, "usr/share/doc/gatehouse", name))
+		dir := filepath.Join(root, "usr/lib/systemd/system/gatehouse.service.d")
+		if err := errors.Join(err, os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, name), body, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, unit := range []string{"system/gatehouse.service", "user/gatehouse.service", "user/gatehouse.socket"} {
 		cmd := exec.Command(program(t, "systemd-analyze"), "verify", "--man=no", "--recursive-errors=no",
 			filepath.Join(root, "usr/lib/systemd", unit))

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -53,15 +54,16 @@ func release(args []string, getenv func(string) string, log io.Writer) error {
 	address := f.String("address", product.Address, "where the release is published, such as github.com/me/gatehouse")
 	version := f.String("version", "", "version (default: that of the source)")
 	platforms := f.String("platforms", "", "platforms such as linux/amd64,darwin/arm64 (default: all)")
-	runsc := f.Bool("runsc", true, "build gatehouse-runsc")
+	helpers := f.Bool("helpers", true, "build gatehouse-runsc and gatehouse-nats")
+	full := f.Bool("full", true, "make the image with Python, Node, uv and git, whose parts are downloaded")
 	fast := f.Bool("fast", false, "compress little, for tests")
 	dirty := f.Bool("dirty", false, "accept files that were changed since the commit")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
 	m := &maker{
-		Release: &product.Release{Address: *address, Version: *version, Platforms: product.Platforms, Runsc: *runsc,
-			Fast: *fast},
+		Release: &product.Release{Address: *address, Version: *version, Platforms: product.Platforms, Helpers: *helpers,
+			Full: *full, Fast: *fast},
 		log: log,
 	}
 	var err error
@@ -107,6 +109,7 @@ func (m *maker) make(dist string) (err error) {
 		{"archives", m.archives},
 		{"packages", func() error { return linux.Packages(m.Release, m.manual, m.licences()) }},
 		{"image", func() error { return image.Write(m.Release, m.licences(), m.level()) }},
+		{"full image", m.fullImage},
 		{"npm", func() error { return registry.NPM(m.Release, m.licences(), m.level()) }},
 		{"wheels", func() error { return registry.Wheels(m.Release, m.licences(), m.level()) }},
 		{"catalogues", func() error { return catalog.Write(m.Release, m.licences(), m.level()) }},
@@ -185,22 +188,30 @@ func (m *maker) archives() error {
 		if err := m.pack(m.Base(product.Name, p), p, append(with, program)); err != nil {
 			return err
 		}
-		if p.OS != "linux" || !m.Runsc {
+		if p.OS != "linux" || !m.Helpers {
 			continue
 		}
-		if program, err = archive.Read(product.Runsc, m.Program(product.Runsc, p), true); err != nil {
-			return err
-		}
-		modules, err := licence.Modules(filepath.Join(m.Source, "runsc"), m.Program(product.Runsc, p))
-		if err != nil {
-			return err
-		}
-		texts := archive.File{Name: "THIRD-PARTY-LICENCES.txt", Mode: 0o644, Body: licence.Text(modules)}
-		if err := m.pack(m.Base(product.Runsc, p), p, []archive.File{program, texts}); err != nil {
-			return err
+		for _, h := range product.Helpers {
+			if err := m.packHelper(h, p); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// packHelper makes the archive of a helper with the licences of what it links.
+func (m *maker) packHelper(h product.Helper, p product.Platform) error {
+	program, err := archive.Read(h.Name, m.Program(h.Name, p), true)
+	if err != nil {
+		return err
+	}
+	modules, err := licence.Modules(filepath.Join(m.Source, h.Folder), m.Program(h.Name, p))
+	if err != nil {
+		return err
+	}
+	texts := archive.File{Name: "THIRD-PARTY-LICENCES.txt", Mode: 0o644, Body: licence.Text(modules)}
+	return m.pack(m.Base(h.Name, p), p, []archive.File{program, texts})
 }
 
 // companions are the files that go with the program in every archive.
@@ -217,10 +228,23 @@ func (m *maker) companions() ([]archive.File, error) {
 	return append(all, manual...), err
 }
 
+// fullImage keeps what it downloads in the user's folder for caches.
+func (m *maker) fullImage() error {
+	if !m.Full {
+		return nil
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	return image.WriteFull(context.Background(), m.Release, m.licences(), m.level(),
+		filepath.Join(cache, "gatehouse-release"))
+}
+
 func (m *maker) provenance() error {
 	return statement.Provenance(m.Release, m.modules, map[string]any{
-		"address": m.Address, "version": m.Version, "platforms": fmt.Sprint(m.Platforms), "runsc": m.Runsc,
-		"fast": m.Fast,
+		"address": m.Address, "version": m.Version, "platforms": fmt.Sprint(m.Platforms), "helpers": m.Helpers,
+		"full": m.Full, "fast": m.Fast,
 	})
 }
 

@@ -68,12 +68,13 @@ func environment(name string) string {
 	return map[string]string{sign.KeyVariable: secretKey(), sign.PasswordVariable: "a password"}[name]
 }
 
-// makeRelease makes a release of this machine's platform without gatehouse-runsc.
-func makeRelease(dist, version, source string) error {
+// makeRelease makes a release of this machine's platform without helpers and, unless a flag says so,
+// without the full image.
+func makeRelease(dist, version, source string, flags ...string) error {
 	var log bytes.Buffer
 	args := []string{"-o", dist, "-source", source, "-address", address, "-version", version, "-platforms",
-		here.OS + "/" + here.Arch, "-runsc=false", "-fast", "-dirty"}
-	if err := release(args, environment, &log); err != nil {
+		here.OS + "/" + here.Arch, "-helpers=false", "-full=false", "-fast", "-dirty"}
+	if err := release(append(args, flags...), environment, &log); err != nil {
 		return fmt.Errorf("%w: %s", err, log.Bytes())
 	}
 	return nil
@@ -101,6 +102,20 @@ func released(t *testing.T, which func() (string, error)) string {
 		t.Fatal(err)
 	}
 	return dist
+}
+
+// mostBytes is how large the program for Linux may be. What is larger belongs into a helper.
+const mostBytes = 60_000_000
+
+func TestTheProgramIsSmallEnough(t *testing.T) {
+	file := filepath.Join(released(t, newRelease), "gatehouse-"+newVersion+"-"+here.String())
+	info, err := os.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if t.Logf("%d bytes", info.Size()); info.Size() > mostBytes {
+		t.Errorf("%s has %d bytes, at most %d", file, info.Size(), mostBytes)
+	}
 }
 
 // program returns the path of a program that a test needs, and skips the test without it. With CI

@@ -27,6 +27,7 @@ type File struct {
 	Name string // with slashes
 	Mode fs.FileMode
 	Body []byte
+	Link string // what a symbolic link leads to; "" for all other files; tar archives alone have links
 }
 
 // Read reads a file from disk. Its mode is 0755 for programs, or else 0644.
@@ -78,6 +79,9 @@ func Tar(w io.Writer, files []File, at time.Time) error {
 		}
 		if strings.HasSuffix(f.Name, "/") {
 			h.Typeflag = tar.TypeDir
+		}
+		if f.Link != "" {
+			h.Typeflag, h.Linkname, h.Mode, h.Format = tar.TypeSymlink, f.Link, 0o777, tar.FormatPAX
 		}
 		if err := t.WriteHeader(h); err != nil {
 			return err

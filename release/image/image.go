@@ -1,12 +1,14 @@
-// Package image makes the container image of a release: an index for all
+// Package image makes the container images of a release: each an index for all
 // processors, in the layout of OCI, without a daemon.
 //
-// An image holds the program, the roots of certificates, a user and nothing else:
-// no shell, no package manager, no library.
+// The usual image holds the program, the roots of certificates, a user and nothing else:
+// no shell, no package manager, no library. The full image has beside them what packages
+// of other people's servers run with: Python, Node, uv, git and a shell.
 package image
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
 	"io"
 	"io/fs"
@@ -23,6 +25,7 @@ import (
 
 	"gatehouse/release/archive"
 	"gatehouse/release/product"
+	"gatehouse/release/runtimes"
 )
 
 // User is the number of the image's user and group.
@@ -32,15 +35,40 @@ const User = "65532"
 // load, docker load and skopeo read it.
 func Name(r *product.Release) string { return product.Name + "-" + r.Version + "-oci.tar" }
 
+// FullName returns the file of the full image.
+func FullName(r *product.Release) string { return product.Name + "-" + r.Version + "-full-oci.tar" }
+
 // Write writes the image, if there is a program for Linux.
 func Write(r *product.Release, licences []byte, level archive.Level) error {
+	none := func(string) ([]archive.File, error) { return nil, nil }
+	return write(r, r.Version, Name(r), licences, level, none)
+}
+
+// WriteFull writes the full image, if there is a program for Linux. It downloads what is not in cache, a folder.
+func WriteFull(ctx context.Context, r *product.Release, licences []byte, level archive.Level, cache string) error {
+	lock, err := runtimes.ReadLock()
+	if err != nil {
+		return err
+	}
+	return write(r, r.Version+"-full", FullName(r), licences, level, func(arch string) ([]archive.File, error) {
+		return lock.Files(ctx, arch, cache)
+	})
+}
+
+// write writes an image with what more returns for a processor.
+func write(r *product.Release, tag, name string, licences []byte, level archive.Level,
+	more func(arch string) ([]archive.File, error)) error {
 	platforms := r.For("linux")
 	if len(platforms) == 0 {
 		return nil
 	}
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, p := range platforms {
-		image, err := build(r, p, licences, level)
+		runtime, err := more(p.Arch)
+		if err != nil {
+			return err
+		}
+		image, err := build(r, p, licences, level, runtime)
 		if err != nil {
 			return err
 		}
@@ -52,9 +80,9 @@ func Write(r *product.Release, licences []byte, level archive.Level) error {
 	index = mutate.Annotations(index, annotations(r)).(v1.ImageIndex)
 	whole := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.OCIImageIndex), mutate.IndexAddendum{
 		Add:        index,
-		Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": r.Version}},
+		Descriptor: v1.Descriptor{Annotations: map[string]string{"org.opencontainers.image.ref.name": tag}},
 	})
-	dir := filepath.Join(r.Work, "image")
+	dir := filepath.Join(r.Work, "image-"+tag)
 	if _, err := layout.Write(dir, whole); err != nil {
 		return err
 	}
@@ -62,7 +90,7 @@ func Write(r *product.Release, licences []byte, level archive.Level) error {
 	if err != nil {
 		return err
 	}
-	to, err := os.Create(r.File(Name(r)))
+	to, err := os.Create(r.File(name))
 	if err != nil {
 		return err
 	}
@@ -82,10 +110,21 @@ func annotations(r *product.Release) map[string]string {
 	}
 }
 
-func build(r *product.Release, p product.Platform, licences []byte, level archive.Level) (v1.Image, error) {
+func build(r *product.Release, p product.Platform, licences []byte, level archive.Level, runtime []archive.File) (
+	v1.Image, error) {
 	program, err := archive.Read("usr/bin/gatehouse", r.Program(product.Name, p), true)
 	if err != nil {
 		return nil, err
+	}
+	var layers []v1.Layer
+	env := []string{"PATH=/usr/bin", "HOME=/data"}
+	if len(runtime) > 0 {
+		l, err := layer(r, runtime, level)
+		if err != nil {
+			return nil, err
+		}
+		layers = append(layers, l)
+		env = append(env, "LANG=C.UTF-8", "SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt")
 	}
 	system, err := layer(r, systemFiles(licences), level)
 	if err != nil {
@@ -106,7 +145,7 @@ func build(r *product.Release, p product.Platform, licences []byte, level archiv
 			User:       User + ":" + User,
 			Entrypoint: []string{"/usr/bin/gatehouse"},
 			Cmd:        []string{"serve", "-d", "/work"},
-			Env:        []string{"PATH=/usr/bin", "HOME=/data"},
+			Env:        env,
 			WorkingDir: "/work",
 			Volumes:    map[string]struct{}{"/data": {}, "/work": {}},
 			Labels:     annotations(r),
@@ -115,7 +154,7 @@ func build(r *product.Release, p product.Platform, licences []byte, level archiv
 	if err != nil {
 		return nil, err
 	}
-	for _, l := range []v1.Layer{system, own} {
+	for _, l := range append(layers, system, own) {
 		addendum := mutate.Addendum{
 			Layer:     l,
 			MediaType: types.OCILayer,

@@ -42,15 +42,15 @@ func Packages(r *product.Release, manual string, licences []byte) error {
 			if err := b.pack(format, b.info(product.Name, p, format, contents)); err != nil {
 				return err
 			}
-			if !r.Runsc {
+			if !r.Helpers {
 				continue
 			}
-			runsc := b.info(product.Runsc, p, format, files.Contents{
-				b.file(r.Program(product.Runsc, p), "/usr/bin/"+product.Runsc, 0o755),
-			})
-			runsc.Description = "gVisor's runsc, with which Gatehouse runs sandboxes of the driver gvisor"
-			if err := b.pack(format, runsc); err != nil {
-				return err
+			for _, h := range product.Helpers {
+				helper := b.info(h.Name, p, format, files.Contents{b.file(r.Program(h.Name, p), "/usr/bin/"+h.Name, 0o755)})
+				helper.Description = h.Description
+				if err := b.pack(format, helper); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -117,6 +117,7 @@ func (b *builder) contents(p product.Platform) (files.Contents, error) {
 		b.file(from("sysusers.conf"), "/usr/lib/sysusers.d/gatehouse.conf", 0o644),
 		b.file(from("gatehouse-service"), "/usr/sbin/gatehouse-service", 0o755),
 		b.file(from("sandboxes.conf"), "/usr/share/doc/gatehouse/sandboxes.conf", 0o644),
+		b.file(from("system.conf"), "/usr/share/doc/gatehouse/system.conf", 0o644),
 		b.file(from("gatehouse.yaml"), "/etc/gatehouse/gatehouse.yaml", 0o644),
 	}
 	systemd[len(systemd)-1].Type = files.TypeConfigNoReplace
@@ -168,7 +169,7 @@ func (b *builder) info(name string, p product.Platform, format string, contents 
 	}
 	i.RPM.BuildHost, i.RPM.Summary = host, product.Short
 	if name == product.Name && format != "apk" {
-		i.Suggests = []string{product.Runsc}
+		i.Suggests = []string{product.Runsc, product.NATS}
 		i.Recommends = []string{"ca-certificates"}
 		i.Scripts = nfpm.Scripts{
 			PostInstall: filepath.Join(b.dir, "postinstall"),

@@ -23,7 +23,22 @@ const (
 	Licence    = "Apache-2.0"
 	Maintainer = "The Gatehouse authors"
 	Runsc      = "gatehouse-runsc"
+	NATS       = "gatehouse-nats"
 )
+
+// Helper is a program of its own Go module that a host starts for one of its parts.
+type Helper struct {
+	Name        string
+	Folder      string // of its module
+	Version     string // path of the module whose version it is given; "" for none
+	Description string
+}
+
+// Helpers are built for Linux.
+var Helpers = []Helper{
+	{Runsc, "runsc", "gvisor.dev/gvisor", "gVisor's runsc, with which Gatehouse runs sandboxes of the driver gvisor"},
+	{NATS, "cluster", "", "The NATS server with which hosts of Gatehouse form a cluster"},
+}
 
 // Long describes the product in a paragraph, without a line feed.
 const Long = "Gatehouse is one program that gives AI agents their tools over the Model Context Protocol (MCP): " +
@@ -75,7 +90,8 @@ type Release struct {
 	Work      string    // folder of everything else
 	Platforms []Platform
 	Fast      bool   // whether to compress little, for tests
-	Runsc     bool   // whether gatehouse-runsc is built for Linux
+	Helpers   bool   // whether Helpers are built
+	Full      bool   // whether there is an image with Python, Node, uv and git, whose parts are downloaded
 	Key       string // minisign's public key that the release is signed with; "" if it is not signed
 }
 

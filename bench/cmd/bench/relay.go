@@ -18,12 +18,14 @@ const (
 	relayConns = 16
 	mcpProxy   = "mcp-proxy"    // of PyPI
 	superGate  = "supergateway" // of npm
+	vmcp       = "vmcp"         // of ToolHive
 )
 
 // peersDir is where relays are looked for that are not in PATH:
 //
 //	npm install --prefix .tools/peers supergateway
 //	python3 -m venv .tools/peers/venv && .tools/peers/venv/bin/pip install mcp-proxy
+//	GOBIN=$PWD/.tools/peers/venv/bin go install github.com/stacklok/toolhive/cmd/vmcp@v0.47.0
 const peersDir = "../.tools/peers"
 
 // relays measures what a call takes through a relay, beside the same call of the same server without one. Each
@@ -31,7 +33,7 @@ const peersDir = "../.tools/peers"
 func (b *bench) relays() error {
 	r := &relayBench{b: b, sheet: newSheet()}
 	b.asides["relay"] = r.report
-	for _, name := range []string{mcpProxy, superGate} {
+	for _, name := range []string{mcpProxy, superGate, vmcp} {
 		if findPeerProgram(name) == "" {
 			r.missing = append(r.missing, name+" is not here; it was not compared with.")
 		}
@@ -89,6 +91,7 @@ func (r *relayBench) round(upstream string, rep int) error {
 	for _, start := range []func() (relay, error){
 		func() (relay, error) { return r.startOurs(httpToHTTP, "http://"+p.addr+"/mcp") },
 		func() (relay, error) { return r.startOurs(httpToStdio, "command", "--", program, "-stdio") },
+		func() (relay, error) { return r.startVMCP("http://" + p.addr + "/mcp") },
 		func() (relay, error) {
 			return r.startPeer(mcpProxy, func(port string) []string {
 				return []string{"--port", port, "--host", "127.0.0.1", "--", program, "-stdio"}
@@ -196,7 +199,7 @@ func (r *relayBench) startPeer(name string, args func(port string) []string) (re
 	l.Close()
 	_, port, _ := net.SplitHostPort(addr)
 	cmd := exec.Command(program, args(port)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Dir, cmd.SysProcAttr = r.b.lab.dir, &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return relay{}, err
 	}
@@ -213,6 +216,29 @@ func (r *relayBench) startPeer(name string, args func(port string) []string) (re
 			return relay{}, fmt.Errorf("%s does not answer: %w", name, err)
 		}
 	}
+}
+
+// startVMCP starts the virtual server of ToolHive in front of an address.
+func (r *relayBench) startVMCP(upstream string) (relay, error) {
+	r.made++
+	file := filepath.Join(r.b.lab.dir, fmt.Sprintf("vmcp-%d.yaml", r.made))
+	err := os.WriteFile(file, fmt.Appendf(nil, `name: bench
+groupRef: bench
+incomingAuth: {type: anonymous}
+outgoingAuth: {source: inline, default: {type: unauthenticated}}
+aggregation: {conflictResolution: prefix, conflictResolutionConfig: {prefixFormat: "{workload}_"}}
+backends: [{name: up, url: %q, transport: streamable-http}]
+`, upstream), 0o600)
+	if err != nil {
+		return relay{}, err
+	}
+	one, err := r.startPeer(vmcp, func(port string) []string {
+		return []string{"serve", "--config", file, "--host", "127.0.0.1", "--port", port}
+	})
+	if one.addr != "" {
+		one.name, one.tool = vmcp+", "+httpToHTTP, "up_echo"
+	}
+	return one, err
 }
 
 // findPeerProgram returns the path of a relay that is installed, or "".
@@ -237,9 +263,8 @@ func (r *relayBench) report(w io.Writer) {
 	fmt.Fprintf(w, "## Relays\n\n")
 	fmt.Fprintf(w, `The same call over %d connections: of a server itself over HTTP, and of the same program through a relay
 that serves HTTP and reaches it over HTTP or as a child over standard input and output. Gatehouse is the command as it
-is installed, with the server as a package; it speaks to a server in the newest revision that this knows, whatever its
-clients speak. All of them take turns; driver, relay and server share the cores. The other relays speak only the legacy
-revisions. What is added is the relay's p50 less that of the direct call over HTTP in the same repetition, divided by the latter.
+is installed, with the server as a package; it speaks to a server of both eras in that of the client. All of them take
+turns; driver, relay and server share the cores. The other relays were measured with legacy clients alone. What is added is the relay's p50 less that of the direct call over HTTP in the same repetition, divided by the latter.
 `, relayConns)
 	for _, m := range r.missing {
 		fmt.Fprintf(w, "\n%s\n", m)
