@@ -1,119 +1,16 @@
 package conformance
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
-	"log/slog"
-	"net/http"
-	"net/http/httptest"
+	"gatehouse/internal/tests/oauthtest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
-
-	"gatehouse/internal/app"
-	"gatehouse/internal/config"
 )
-
-// provider starts oidc-provider for a resource and returns its issuer.
-func provider(t *testing.T, tools Tools, resource string) (issuer string) {
-	t.Helper()
-	script, err := filepath.Abs(filepath.Join("..", "..", "access", "identity", "testdata", "provider.mjs"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(tools.Node, script, tools.Dir, resource, "mcp.read mcp.write")
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	late := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
-	lines := bufio.NewReader(out)
-	line, err := lines.ReadBytes('\n')
-	late.Stop()
-	t.Cleanup(func() {
-		in.Close()
-		io.Copy(io.Discard, lines)
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("the provider said:\n%s", said.String())
-		}
-	})
-	var metadata struct{ Issuer string }
-	if err != nil || json.Unmarshal(line, &metadata) != nil {
-		t.Fatalf("the provider did not start: %v, %s", err, line)
-	}
-	return metadata.Issuer
-}
-
-// protectedHost runs a host that accepts only tokens of a provider: one scope permits reading, the other
-// everything.
-func protectedHost(t *testing.T, tools Tools) (url, folder string) {
-	t.Helper()
-	var endpoint atomic.Pointer[http.Handler]
-	srv := httptest.NewServer(
-		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*endpoint.Load()).ServeHTTP(w, r) }),
-	)
-	t.Cleanup(srv.Close)
-	url = srv.URL + "/mcp"
-	home := t.TempDir()
-	folder = t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "a.txt"), []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cfg, err := config.FromEnv(func(name string) string { return map[string]string{"HOME": home}[name] })
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Roots.Folders = []string{folder}
-	cfg.View.Modules = []string{"file"}
-	cfg.Auth.Required = true
-	cfg.Auth.OAuth = config.OAuth{
-		Issuer: provider(t, tools, url), Resource: url, Required: []string{"mcp.read"}, Scopes: []string{"mcp.write"},
-		Grants: map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}},
-	}
-	a, err := app.New(
-		t.Context(),
-		cfg,
-		app.Options{Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))},
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, err := a.NewHTTPServer()
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler := http.Handler(h)
-	endpoint.Store(&handler)
-	ctx, stop := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- a.Run(ctx) }()
-	t.Cleanup(func() {
-		srv.CloseClientConnections()
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	return url, folder
-}
 
 // admitted is the output of a client that has logged in.
 type admitted struct {
@@ -191,7 +88,8 @@ func TestTypeScriptClientWithOAuth(t *testing.T) {
 	for _, mode := range []string{"legacy", "modern"} {
 		for _, known := range []string{"registers", "document"} {
 			t.Run(mode+" "+known, func(t *testing.T) {
-				url, folder := protectedHost(t, h.tools)
+				up := oauthtest.NewHost(t)
+				url, folder := up.URL, up.Folder
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				out := output(t, h.tools.Command(ctx, t.TempDir(), h.tools.Script("oauth.mjs"), mode, known, url))
@@ -214,12 +112,13 @@ func TestTypeScriptClientWithOAuth(t *testing.T) {
 
 // The official Go client does the same.
 func TestGoSDKClientWithOAuth(t *testing.T) {
-	h := needFixture(t)
+	needFixture(t)
 	bin := buildGoSDK(t)
 	for _, revision := range []string{"2025-11-25", modernRevision} {
 		for _, known := range []string{"registers", "document"} {
 			t.Run(revision+" "+known, func(t *testing.T) {
-				url, folder := protectedHost(t, h.tools)
+				up := oauthtest.NewHost(t)
+				url, folder := up.URL, up.Folder
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				out := output(t, exec.CommandContext(ctx, bin, "oauth", revision, known, url))

@@ -181,9 +181,24 @@ const pythonSDK = "mcp==2.3.0"
 
 // startPython starts python/everything.py.
 func startPython(ctx context.Context, _ Tools, dir string) (string, func(), error) {
+	python, err := needPython(ctx)
+	if err != nil {
+		return "", nil, err
+	}
 	top, err := Top()
 	if err != nil {
 		return "", nil, err
+	}
+	cmd := exec.Command(python, filepath.Join(top, "internal", "tests", "conformance", "python", "everything.py"))
+	cmd.Dir = dir
+	return startServer(ctx, cmd, httpURL)
+}
+
+// needPython returns the Python of the virtual environment with the SDK, which it makes if necessary.
+func needPython(ctx context.Context) (string, error) {
+	top, err := Top()
+	if err != nil {
+		return "", err
 	}
 	venv := filepath.Join(top, ".tools", "python-"+strings.ReplaceAll(pythonSDK, "==", "-"))
 	python := filepath.Join(venv, "bin", "python")
@@ -192,13 +207,11 @@ func startPython(ctx context.Context, _ Tools, dir string) (string, func(), erro
 			{"python3", "-m", "venv", venv}, {python, "-m", "pip", "install", "-q", "--disable-pip-version-check", pythonSDK},
 		} {
 			if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
-				return "", nil, fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(out))
+				return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(out))
 			}
 		}
 	}
-	cmd := exec.Command(python, filepath.Join(top, "internal", "tests", "conformance", "python", "everything.py"))
-	cmd.Dir = dir
-	return startServer(ctx, cmd, httpURL)
+	return python, nil
 }
 
 // StartRelay starts gatehouse run in front of a server: its URL, or -- and its command. bin is the program of

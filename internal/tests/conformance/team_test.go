@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"gatehouse/internal/tests/oidctest"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -39,7 +40,7 @@ func TestTheTeamExample(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(home) })
 	file, folder := teamSettings(t, home, map[string]string{
-		"https://id.example.com":        provider(t, h.tools, resource),
+		"https://id.example.com":        oidctest.Start(t, resource),
 		"https://tools.example.com/mcp": resource,
 	})
 	bin, err := BuildGatehouse(ctx, home)

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/tests/chromium"
 )
 
 // hostileScript defines two functions for the host at HOST: write makes a call that writes a file, and attack tries
@@ -27,9 +28,13 @@ const message = (file) => JSON.stringify({jsonrpc: "2.0", id: 1, method: "tools/
   "io.modelcontextprotocol/clientInfo": {name: "page", version: "1"}, "io.modelcontextprotocol/clientCapabilities": {}}}});
 const write = (file, options) => fetch(site + "/mcp", Object.assign({method: "POST", body: message(file), credentials: "include",
   headers: {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-  "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "file_write"}}, options));
+  "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/call", "Mcp-Name": "file_write",
+  "Gatehouse-Key": sessionStorage.getItem("gatehouse.key") ?? ""}}, options));
 const login = () => fetch(site + "/auth/login", {method: "POST", headers: {"Content-Type": "application/json"},
-  body: JSON.stringify({user: "ann", password: "a long enough password"})}).then((r) => r.status);
+  body: JSON.stringify({user: "ann", password: "a long enough password"})}).then(async (r) => {
+    sessionStorage.setItem("gatehouse.key", (await r.json()).key);
+    return r.status;
+  });
 const element = async (tag, set) => {
   const e = document.createElement(tag);
   const ended = new Promise((done) => { e.onload = () => done("loaded"); e.onerror = () => done("error"); });
@@ -123,7 +128,7 @@ func newHostile(t *testing.T, address, host, lines string) *hostile {
 //redteam:attack Origin and Host: a real browser that is logged in opens hostile pages on other ports and addresses of loopback
 //redteam:attack Listeners for newline-framed messages reject HTTP: a page in a real browser posts lines to the TCP listener
 func TestAHostilePageInARealBrowser(t *testing.T) {
-	c := newChromium(t)
+	c := chromium.New(t).NewPage()
 	root := ""
 	h := sandboxHost(t, func(c *config.Config) {
 		c.View.Modules = []string{"file"}
@@ -156,8 +161,8 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 	// The host's own pages may log in and call.
 	own := func(file string) {
 		t.Helper()
-		c.open("http://" + at.Host + "/health")
-		if got := c.run(script + `write("` + file + `").then((r) => r.text())`); !strings.Contains(
+		c.Open("http://" + at.Host + "/health")
+		if got := c.Run(script + `write("` + file + `").then((r) => r.text())`); !strings.Contains(
 			fmt.Sprint(got),
 			file,
 		) {
@@ -168,8 +173,8 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 		}
 		must(t, errors.Join(os.Remove(filepath.Join(root, file))))
 	}
-	c.open("http://" + at.Host + "/health")
-	if got := c.run(script + `login()`); got != 200.0 {
+	c.Open("http://" + at.Host + "/health")
+	if got := c.Run(script + `login()`); got != 200.0 {
 		t.Fatalf("login: %v", got)
 	}
 	own("before")
@@ -179,12 +184,12 @@ func TestAHostilePageInARealBrowser(t *testing.T) {
 	elsewhere := newHostile(t, "127.77.7.7", at.Host, lines)
 	pages[elsewhere.URL] = elsewhere
 	for page := range pages {
-		c.open(page + "/")
-		if got := c.run(`attack("` + strings.NewReplacer(":", "", "/", "", ".", "").Replace(page) + `")`); got != "" {
+		c.Open(page + "/")
+		if got := c.Run(`attack("` + strings.NewReplacer(":", "", "/", "", ".", "").Replace(page) + `")`); got != "" {
 			t.Errorf("%s: the page reads %v", page, got)
 		}
 		// The same as a navigation, which the rules for fetch do not restrict.
-		c.run(
+		c.Run(
 			`(async () => { await post("text/plain", "frames"); document.forms[0].target = "_top"; document.forms[0].submit(); await wait(1000); })().catch(() => 0), 0`,
 		)
 		if names := written(); len(names) > 0 {

@@ -145,7 +145,7 @@ func gateWays() []gateWay {
 			name, value, _ := strings.Cut(g.cookie.header.Get("Cookie"), "=")
 			flipped := []byte(value)
 			flipped[3] ^= 1
-			return headers("Cookie", name+"="+string(flipped))
+			return headers("Cookie", name+"="+string(flipped), identity.KeyHeader, g.cookie.header.Get(identity.KeyHeader))
 		},
 		ages: func(g *gateHost, listener string) (credential, func()) {
 			c := g.login(listener)
@@ -282,11 +282,13 @@ func (g *gateHost) login(listener string) credential {
 	if res.StatusCode != 200 || len(res.Cookies()) != 2 {
 		g.t.Fatalf("logging in: %s, %d cookies", res.Status, len(res.Cookies()))
 	}
+	var said struct{ Key string }
+	must(g.t, json.NewDecoder(res.Body).Decode(&said))
 	c := res.Cookies()[0]
 	if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure != (listener == "HTTPS") {
 		g.t.Errorf("the cookie at %s is %v", listener, c)
 	}
-	return headers("Cookie", c.Name+"="+c.Value)
+	return headers("Cookie", c.Name+"="+c.Value, identity.KeyHeader, said.Key)
 }
 
 func (g *gateHost) logout(listener string, c credential) {

@@ -53,7 +53,7 @@ func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 	guarded := []string{
 		"/mcp", "/mcp/staff", "/mcp/nowhere", "/mcp/", "/mcp/a/b", "/mcp/../mcp", "//mcp", "/MCP", "/sse", "/messages",
 		"/messages?session=x",
-		"/", "/metrics", "/auth/logout", "/auth/", "/auth/nothing", "/nothing", "/health/", "/ready/x", "/auth/login/",
+		"/metrics", "/auth/logout", "/auth/", "/auth/nothing", "/nothing", "/health/", "/ready/x", "/auth/login/",
 		"/.well-knownx", "/%2e%2e/mcp",
 	}
 	for _, path := range guarded {
@@ -77,7 +77,7 @@ func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/health", "/ready", "/.well-known/mcp", "/.well-known/oauth-protected-resource",
+	for _, path := range []string{"/", "/health", "/ready", "/.well-known/mcp", "/.well-known/oauth-protected-resource",
 		"/.well-known/oauth-protected-resource/mcp"} {
 		if code, _ := nobody.status("GET", path, ""); code != 200 {
 			t.Errorf("GET %s: %d, want 200: it is public", path, code)

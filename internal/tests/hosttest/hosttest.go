@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/guardrail"
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/access/secret"
@@ -54,6 +55,9 @@ type Options struct {
 	NoTable  bool            // serve HTTP without sessions
 	Page     int
 	Spec     *views.Spec // of the only context; nil lists everything. Its name is that of the default
+
+	Guards *guardrail.Guards
+	Others []views.Spec // contexts besides Spec
 
 	Secrets func(map[string]string) (map[string]secret.Text, error) // of arguments that contexts fix; nil means none
 }
@@ -110,7 +114,7 @@ func New(t testing.TB, o Options) *Host {
 		Views:   views.Options{Rules: views.Rules{Policy: o.Policy}, Log: log, Page: o.Page},
 		Calls: dispatch.Options{
 			Approvals: h.Approvals, Log: log, Timeout: o.Timeout, Budget: o.Budget,
-			Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger, Secrets: o.Secrets,
+			Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger, Secrets: o.Secrets, Guards: o.Guards,
 		},
 		Engine: protocol.Options{
 			Seal: o.Seal, Log: log, Info: protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
@@ -121,7 +125,7 @@ func New(t testing.TB, o Options) *Host {
 	if o.Spec != nil {
 		one := *o.Spec
 		one.Name = "default"
-		c.Views.Rules.Specs, c.Views.Always = []views.Spec{one}, []string{views.SearchModule}
+		c.Views.Rules.Specs, c.Views.Always = append([]views.Spec{one}, o.Others...), []string{views.SearchModule}
 	}
 	if o.Bus != nil {
 		c.Requests = o.Bus(h.Bus)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/permit"
@@ -139,6 +140,55 @@ func TestToolsAreFoundAndCalled(t *testing.T) {
 			defer lines.mu.Unlock()
 			if !slices.Contains(lines.all, "pad_clear") {
 				t.Errorf("the ledger has %q", lines.all)
+			}
+		})
+	}
+}
+
+// A session moves to another context that its caller may enter, and hears that its list has changed. A client without a
+// session is told where that context is, and one that may not enter learns nothing.
+func TestASessionChangesItsContext(t *testing.T) {
+	for _, n := range hosttest.Harnesses()[:3] {
+		t.Run(n.Name, func(t *testing.T) {
+			policy, err := permit.New(permit.Options{
+				Default: permit.Allow,
+				Access:  []permit.Access{{Context: "closed", Roles: []string{"boss"}}},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := n.Make(t, hosttest.Options{
+				Modules: map[string]module.New{"pad": newPad}, Policy: policy,
+				Spec: &views.Spec{List: views.ListSearch, Pinned: []string{"pad_read"}},
+				Others: []views.Spec{
+					{Name: "second", List: views.ListSearch, Pinned: []string{"pad_other"}}, {Name: "closed"},
+				},
+			})
+			names := func() []string { return hosttest.Names(hosttest.List(t, h, "tools/list"), "name", "pad_") }
+			use := func(name string) string {
+				return string(hosttest.Call(h, "context_use", fmt.Sprintf(`{"name":%q}`, name), nil).Result)
+			}
+			has(t, use(""), `"contexts":["default","second"]`)
+			has(t, use("closed"), "not_found")
+			has(t, use("none"), "not_found")
+			if !h.Traits().Session {
+				has(t, use("second"), "unsupported: this client has no session", "/mcp/second")
+				return
+			}
+			moved := hosttest.Call(h, "context_use", `{"name":"second"}`, nil)
+			has(t, string(moved.Result), `"context":"second"`)
+			for end := time.Now().Add(10 * time.Second); len(moved.Notifications("notifications/tools/list_changed")) == 0; {
+				if time.Now().After(end) {
+					t.Fatalf("the client was told %+v", moved.Notes)
+				}
+				moved.Notes = append(moved.Notes, h.Do("ping", "{}", nil).Notes...)
+			}
+			if got := names(); !slices.Equal(got, []string{"pad_other"}) {
+				t.Errorf("in the second context: %q", got)
+			}
+			has(t, use("default"), `"context":"default"`)
+			if got := names(); !slices.Equal(got, []string{"pad_read"}) {
+				t.Errorf("back in the first: %q", got)
 			}
 		})
 	}

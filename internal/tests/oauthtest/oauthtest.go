@@ -2,113 +2,28 @@
 package oauthtest
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/tests/oidctest"
 )
 
 const deadline = time.Minute // of each wait
-
-// top returns the folder of this repository.
-func top(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-	}
-	t.Fatal("the test does not run in the repository")
-	return ""
-}
-
-// npm returns the folder of the pinned npm packages, and the Node program installed with them.
-// With -short, which does without them, the test is skipped.
-func npm(t testing.TB) (folder, node string) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("with -short nothing is run that needs the pinned npm packages")
-	}
-	if folder = os.Getenv("GATEHOUSE_TEST_NPM"); folder == "" {
-		folder = filepath.Join(top(t), ".tools", "npm")
-	}
-	if _, err := os.Stat(filepath.Join(folder, "node_modules", "oidc-provider")); err != nil {
-		t.Fatalf("oidc-provider is not installed: run go run ./internal/tests/conformance/run install (%v)", err)
-	}
-	arch := map[string]string{"amd64": "x64"}[runtime.GOARCH]
-	if arch == "" {
-		arch = runtime.GOARCH
-	}
-	node = filepath.Join(folder, "node_modules", "node-"+runtime.GOOS+"-"+arch, "bin", "node")
-	if _, err := os.Stat(node); err == nil {
-		return folder, node
-	}
-	node, err := exec.LookPath("node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return folder, node
-}
-
-// Provider starts oidc-provider, a certified OpenID Connect provider, for a resource with the
-// scopes mcp.read and mcp.write. Variables are added to its environment. It returns the issuer.
-func Provider(t testing.TB, resource string, variables ...string) (issuer string) {
-	t.Helper()
-	folder, node := npm(t)
-	script := filepath.Join(top(t), "internal", "access", "identity", "testdata", "provider.mjs")
-	cmd := exec.Command(node, script, folder, resource, "mcp.read mcp.write")
-	cmd.Env = append(os.Environ(), variables...)
-	var said bytes.Buffer
-	cmd.Stderr = &said
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	late := time.AfterFunc(deadline, func() { cmd.Process.Kill() })
-	lines := bufio.NewReader(out)
-	line, err := lines.ReadBytes('\n')
-	late.Stop()
-	t.Cleanup(func() {
-		in.Close()
-		io.Copy(io.Discard, lines)
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("the provider said:\n%s", said.String())
-		}
-	})
-	var metadata struct{ Issuer string }
-	if err != nil || json.Unmarshal(line, &metadata) != nil {
-		t.Fatalf("the provider did not start: %v, %s", err, line)
-	}
-	return metadata.Issuer
-}
 
 // Host is a host over HTTP that accepts only tokens of a provider: mcp.read permits reading,
 // mcp.write everything.
@@ -133,11 +48,53 @@ type Request struct {
 // NewHost starts a host, which is stopped with the test.
 func NewHost(t testing.TB, variables ...string) *Host {
 	t.Helper()
+	h := open(t)
+	h.Issuer = oidctest.Start(t, h.URL, variables...)
+	h.start(t, func(cfg *config.Config) {
+		cfg.Auth.OAuth = config.OAuth{
+			Issuer: h.Issuer, Resource: h.URL, Required: []string{"mcp.read"}, Scopes: []string{"mcp.write"},
+			Grants: map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}},
+		}
+	})
+	return h
+}
+
+// The user of a host that NewIssuer starts.
+const (
+	User     = "alice"
+	Password = "correct horse battery"
+)
+
+// NewIssuer starts a host that issues tokens itself to the clients that User allows. It is stopped with the test.
+func NewIssuer(t testing.TB) *Host {
+	t.Helper()
+	h := open(t)
+	h.Issuer = h.server.URL
+	h.start(t, func(cfg *config.Config) {
+		cfg.Auth.Server = h.Issuer
+		users, err := identity.Open(filepath.Join(cfg.Folders.Data, "identity.db"), identity.Options{})
+		if err == nil {
+			err = errors.Join(users.AddUser(t.Context(), User, nil, Password), users.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	return h
+}
+
+// open opens the listener of a host.
+func open(t testing.TB) *Host {
 	h := &Host{Folder: t.TempDir()}
 	h.server = httptest.NewServer(h)
 	t.Cleanup(h.server.Close)
 	h.URL = h.server.URL + "/mcp"
-	h.Issuer = Provider(t, h.URL, variables...)
+	return h
+}
+
+// start runs a host with settings that change completes.
+func (h *Host) start(t testing.TB, change func(*config.Config)) {
+	t.Helper()
 	if err := os.WriteFile(filepath.Join(h.Folder, "a.txt"), []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -147,10 +104,7 @@ func NewHost(t testing.TB, variables ...string) *Host {
 		t.Fatal(err)
 	}
 	cfg.Roots.Folders, cfg.View.Modules, cfg.Auth.Required = []string{h.Folder}, []string{"file"}, true
-	cfg.Auth.OAuth = config.OAuth{
-		Issuer: h.Issuer, Resource: h.URL, Required: []string{"mcp.read"}, Scopes: []string{"mcp.write"},
-		Grants: map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}},
-	}
+	change(&cfg)
 	a, err := app.New(t.Context(), cfg, app.Options{Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +126,6 @@ func NewHost(t testing.TB, variables ...string) *Host {
 			t.Error(err)
 		}
 	})
-	return h
 }
 
 // ServeHTTP implements http.Handler.

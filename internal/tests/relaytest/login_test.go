@@ -1,11 +1,15 @@
 package relaytest
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,10 +23,14 @@ import (
 func loggedIn(t *testing.T, login string) (*packages.Manager, *oauthtest.Host) {
 	t.Helper()
 	up := oauthtest.NewHost(t)
+	r := packages.Record{Source: packages.Source{Kind: packages.URL, From: up.URL}, Login: login, By: "admin"}
+	if login == packages.SharedLogin {
+		r.NewTools = packages.AllowNew // a login for more scopes has more tools
+	}
 	m, _ := installWith(t, packages.Options{
 		Logins:        secret.Logins(t.TempDir(), ""),
 		Administrator: func(who tool.Caller) bool { return who.Principal == "admin" },
-	}, packages.Record{Source: packages.Source{Kind: packages.URL, From: up.URL}, Login: login, By: "admin"})
+	}, r)
 	return m, up
 }
 
@@ -106,6 +114,68 @@ func TestEachPrincipalHasALogin(t *testing.T) {
 	}
 }
 
+// The tokens of logins are not in the environment of another package's server, nor in what it is sent.
+func TestTokensReachNoOtherServer(t *testing.T) {
+	m, up := loggedIn(t, packages.PrincipalLogin)
+	logIn(t, m, "ann")
+	if got, err := readFile(t, m, up, "ann"); err != nil {
+		t.Fatalf("%s %v", got, err)
+	}
+	var sent bytes.Buffer
+	var mu sync.Mutex
+	other := serveFixture(t, false)
+	refuse := func(_ http.ResponseWriter, r *http.Request, body []byte) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		r.Header.Write(&sent)
+		sent.Write(body)
+		return false
+	}
+	other.refuse.Store(&refuse)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []packages.Record{
+		{ID: "child", Start: packages.OnDemand, Source: packages.Source{Kind: packages.Command}, Command: self, Env: childEnv(t, "1")},
+		{ID: "remote", Start: packages.OnDemand, Source: packages.Source{Kind: packages.URL, From: other.URL + "/mcp"}},
+	} {
+		if _, err := m.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
+			t.Fatal(err)
+		}
+		_, err := m.Call(t.Context(), r.ID, "test_simple_text", json.RawMessage(`{}`), nil, &packages.Peer{Caller: person("ann")})
+		if err != nil {
+			t.Fatalf("%s: %v", r.ID, err)
+		}
+	}
+	mu.Lock()
+	seen := map[string][]byte{"requests": bytes.Clone(sent.Bytes())}
+	mu.Unlock()
+	if runtime.GOOS == "linux" {
+		i, err := m.Info("child")
+		if err != nil || i.PID == 0 {
+			t.Fatalf("the server has the process %d; %v", i.PID, err)
+		}
+		if seen["environment"], err = os.ReadFile(fmt.Sprintf("/proc/%d/environ", i.PID)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tokens := tokensOf(up, 0)
+	if len(tokens) == 0 || tokens[""] {
+		t.Fatalf("the server that requires logins got %d tokens", len(tokens))
+	}
+	for what, text := range seen {
+		if len(text) == 0 {
+			t.Errorf("the %s of the other servers are not known", what)
+		}
+		for token := range tokens {
+			if bytes.Contains(text, []byte(token)) {
+				t.Errorf("the %s of another server have a token", what)
+			}
+		}
+	}
+}
+
 // A shared login is made by administrators alone. In the middle of a session a 401 is answered by a refreshed token, and a
 // 403 that requires more scopes by a login for them.
 func TestTheServerAsksInTheMiddleOfASession(t *testing.T) {
@@ -151,7 +221,14 @@ func TestTheServerAsksInTheMiddleOfASession(t *testing.T) {
 		t.Fatal(err)
 	}
 	args, _ := json.Marshal(map[string]string{"path": filepath.Join(up.Folder, "b.txt"), "content": "written"})
-	if raw, err := m.Call(t.Context(), "up", "file_write", args, nil, &packages.Peer{Caller: person("ann")}); err != nil {
+	write := func() (json.RawMessage, error) {
+		return m.Call(t.Context(), "up", "file_write", args, nil, &packages.Peer{Caller: person("ann")})
+	}
+	raw, err := write()
+	for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); raw, err = write() {
+		time.Sleep(20 * time.Millisecond) // the server is being listed with the new login
+	}
+	if err != nil {
 		t.Errorf("with more scopes: %s %v", raw, err)
 	} else if b, err := os.ReadFile(filepath.Join(up.Folder, "b.txt")); err != nil || string(b) != "written" {
 		t.Errorf("b.txt holds %q, %v; the call said %s", b, err, raw)

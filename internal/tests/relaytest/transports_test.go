@@ -2,15 +2,21 @@ package relaytest
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +26,7 @@ import (
 	"gatehouse/internal/tests/conformance/fixture"
 	"gatehouse/internal/tests/hosttest"
 	"gatehouse/module"
+	"gatehouse/tool"
 )
 
 // serveSSE starts a server of the official TypeScript SDK that knows HTTP+SSE alone, and
@@ -179,5 +186,105 @@ func TestAServerAtASocket(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// A server over HTTP whose listener is a Unix socket is called as one at an address.
+func TestAServerOfHTTPOverAUnixSocket(t *testing.T) {
+	fixture := serveFixture(t, false)
+	dir, err := os.MkdirTemp("", "s") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: fixture.Config.Handler}
+	go s.Serve(l)
+	t.Cleanup(func() { s.Close() })
+	m, make := install(t, packages.Record{Source: packages.Source{Kind: packages.URL, From: "http+unix:" + socket + ":/mcp"}}, nil)
+	if info, err := m.Info("up"); err != nil || info.Server.Protocol != "2026-07-28" {
+		t.Fatalf("it speaks %q, %v", info.Server.Protocol, err)
+	}
+	for _, h := range hosttest.Harnesses()[:2] {
+		with := h.Make(t, hosttest.Options{Modules: map[string]module.New{"package": make}})
+		if r := hosttest.Call(with, "up_test_simple_text", `{}`, nil); r.Text() != "This is a simple text response for testing." {
+			t.Errorf("%s: got %s %v", h.Name, r.Result, r.Error)
+		}
+	}
+	for _, wrong := range []string{"http+unix:run/s:/mcp", "http+unix:/run/s:mcp", "http+unix:"} {
+		r := packages.Record{ID: "wrong", Source: packages.Source{Kind: packages.URL, From: wrong}}
+		if _, err := m.Install(t.Context(), packages.Plan{Record: r}, nil); err == nil {
+			t.Errorf("%s was installed", wrong)
+		}
+	}
+}
+
+// A server of both eras is called in the revision of the client: legacy callers get a session of their own, each
+// principal another, and modern callers share the connection of the newest. If the server refuses sessions, the newest
+// is used.
+func TestAServerOfBothErasIsCalledInTheClientsEra(t *testing.T) {
+	fixture := serveFixture(t, false)
+	var mu sync.Mutex
+	calls := map[string][]string{} // sessions of calls, by revision
+	var refuse atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		revision := r.Header.Get("MCP-Protocol-Version")
+		switch {
+		case bytes.Contains(body, []byte(`"tools/call"`)):
+			mu.Lock()
+			calls[revision] = append(calls[revision], r.Header.Get("Mcp-Session-Id"))
+			mu.Unlock()
+		case bytes.Contains(body, []byte(`"initialize"`)) && refuse.Load():
+			http.Error(w, "no sessions", http.StatusBadRequest)
+			return
+		case bytes.Contains(body, []byte(`"server/discover"`)): // it has no tasks
+			kept := httptest.NewRecorder()
+			fixture.Config.Handler.ServeHTTP(kept, r)
+			w.Header().Set("Content-Type", kept.Header().Get("Content-Type"))
+			w.WriteHeader(kept.Code)
+			w.Write(bytes.ReplaceAll(kept.Body.Bytes(), []byte(`"io.modelcontextprotocol/tasks"`), []byte(`"example.com/other"`)))
+			return
+		}
+		fixture.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	m, _ := install(t, packages.Record{Source: packages.Source{Kind: packages.URL, From: s.URL + "/mcp"}}, nil)
+	call := func(who, session string) {
+		t.Helper()
+		from := &packages.Peer{Caller: &tool.Caller{Principal: who, Owner: who + "/", Session: session}}
+		raw, err := m.Call(t.Context(), "up", "test_simple_text", json.RawMessage(`{}`), nil, from)
+		if err != nil || !bytes.Contains(raw, []byte("simple text response")) {
+			t.Fatalf("%s: %s %v", who, raw, err)
+		}
+	}
+	sessions := func(revision string) []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(calls[revision])
+	}
+	call("ann", "") // it starts the server
+	for range 2 {
+		call("ann", "a")
+		call("bob", "b")
+	}
+	call("ann", "")
+	got := sessions("2025-11-25")
+	if len(got) != 4 || got[0] == "" || got[0] != got[2] || got[1] != got[3] || got[0] == got[1] {
+		t.Errorf("legacy callers were served in the sessions %q", got)
+	}
+	if got := sessions("2026-07-28"); len(got) != 2 || got[0]+got[1] != "" {
+		t.Errorf("modern callers were served in the sessions %q", got)
+	}
+	refuse.Store(true)
+	call("carol", "c")
+	call("carol", "c")
+	if got := sessions("2026-07-28"); len(got) != 4 {
+		t.Errorf("without sessions there were %d calls in the newest revision, of 4", len(got))
 	}
 }

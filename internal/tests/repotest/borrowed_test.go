@@ -134,10 +134,13 @@ var leaks = []struct {
 	},
 }
 
-// publicSources are the addresses that packages are searched for and installed from by default. They occur where the setting is
-// defined and in the documents generated from it.
+// publicSources are the addresses that packages are searched for and installed from by default, and from which a release has
+// the programs of its full image. They occur where the setting is defined, in the documents generated from it, and in a lock file.
 var publicSources = struct{ files, addresses []string }{
-	[]string{"internal/packages/settings.go", "docs/settings.md", "docs/gatehouse.schema.json"},
+	[]string{
+		"internal/packages/settings.go", "docs/settings.md", "docs/gatehouse.schema.json",
+		"release/runtimes/others.go", "release/runtimes/lock.json",
+	},
 	[]string{
 		"registry" + ".modelcontextprotocol.io", "pypi." + "org", "crates." + "io", "registry." + "npmjs.org",
 		"proxy." + "golang.org", "sum." + "golang.org",

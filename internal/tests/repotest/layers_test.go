@@ -20,6 +20,9 @@ var layers = [][]unit{
 		},
 		{path: "internal/mcp/rawjson", only: []string{}, why: "splicing raw JSON depends on nothing else"},
 		{path: "internal/exec/keeper", only: []string{}, why: "a keeper starts before the packages of the host do"},
+		{path: "internal/exec/overlay", only: []string{}, why: "a view of folders starts before the packages of the host do"},
+		{path: "internal/exec/builds", only: []string{}, why: "the errors in an output follow from the output"},
+		{path: "internal/exec/rpc", only: []string{}, why: "messages are exchanged the same way whatever they ask"},
 		{path: "internal/exec/procid", only: []string{}, why: "identifying a process does not depend on its use"},
 		{
 			path: "internal/access/displaytext",
@@ -41,6 +44,11 @@ var layers = [][]unit{
 		},
 	},
 	{
+		{
+			path: "internal/exec/idelink",
+			only: []string{"internal/exec/rpc"},
+			why:  "editors and agents find each other the same way whatever they say",
+		},
 		{path: "module", only: []string{"tool"}, why: "the plug-in contract depends on tools and on nothing internal"},
 		{path: "internal/mcp/schema", why: "a schema follows from a tool's Go types, not from the caller"},
 		{path: "internal/mcp/mcpversion", why: "the versions are data that session, dispatch and protocol read"},
@@ -51,6 +59,7 @@ var layers = [][]unit{
 			why:  "splitting bytes into lines needs only the id of a line that is too long",
 		},
 		{path: "internal/access/certs", why: "the certificate follows from files and names, not from the caller"},
+		{path: "internal/access/passkey", why: "what an authenticator signs is verified without knowing users"},
 		{path: "internal/access/secret", why: "a secret must not depend on code that could print it"},
 		{
 			path: "internal/files/sqlfile",
@@ -116,6 +125,11 @@ var layers = [][]unit{
 			only: []string{"internal/files/sqlfile"},
 			why:  "measurements are summed the same way for every caller",
 		},
+		{
+			path: "internal/files/stage",
+			only: []string{"tool", "internal/exec/overlay", "internal/files/atomicfile", "internal/files/filelock"},
+			why:  "what changed in folders is kept apart the same way for every caller",
+		},
 		{path: "internal/files/roots", why: "folders are opened the same way for every caller"},
 		{
 			path: "internal/files/filewatch",
@@ -126,6 +140,11 @@ var layers = [][]unit{
 			path: "internal/files/edit",
 			only: []string{"tool"},
 			why:  "finding the place of an edit needs the text and nothing else",
+		},
+		{
+			path: "internal/files/embed",
+			only: []string{"internal/access/secret"},
+			why:  "the vector of a text follows from the text and the model",
 		},
 		{path: "internal/files/language", why: "the language of a text follows from the text"},
 		{path: "internal/files/walk", only: []string{}, why: "walking needs an open root and nothing else of ours"},
@@ -146,6 +165,11 @@ var layers = [][]unit{
 			why:  "the commands of a command line follow from its text",
 		},
 		{path: "internal/exec/terminal", only: []string{}, why: "the screen follows from the bytes written to it"},
+		{
+			path: "internal/cluster",
+			only: []string{"internal/files/atomicfile"},
+			why:  "nodes agree on bytes; what they mean is known above",
+		},
 		{path: "internal/state", why: "modules write the tree; it calls none of them"},
 		{path: "internal/sandbox", why: "modules use sandboxes; sandboxes know no module"},
 	},
@@ -179,9 +203,19 @@ var layers = [][]unit{
 			why:  "the agent's program gives it what judges the programs of a command",
 		},
 		{
+			path: "internal/exec/acp",
+			only: []string{"internal/exec/proc", "internal/exec/rpc"},
+			why:  "messages of an editor and an agent are relayed whatever they say",
+		},
+		{
 			path: "internal/sandbox/process",
 			only: []string{"internal/sandbox", "internal/exec/proc"},
 			why:  "code that is not isolated is a process of the host like any other",
+		},
+		{
+			path: "internal/cluster/statelog",
+			only: []string{"internal/cluster", "internal/state"},
+			why:  "it stores the changes of mounts as records of a cluster",
 		},
 		{path: "internal/dispatch/bus", why: "the bus carries plain data and knows neither sender nor receiver"},
 		{
@@ -191,6 +225,13 @@ var layers = [][]unit{
 		},
 	},
 	{
+		{
+			path: "internal/access/guardrail",
+			only: []string{
+				"internal/access/secret", "internal/access/displaytext", "internal/exec/proc", "internal/mcp/rawjson",
+			},
+			why: "what is in a call is judged without knowing the tool",
+		},
 		{
 			path: "internal/access/permit",
 			why:  "a decision is made from facts and rules, not from the package that asks",
@@ -316,13 +357,16 @@ var layers = [][]unit{
 // moduleImports are the units that a module may import.
 var moduleImports = []string{
 	"tool", "module",
-	"internal/access/confirm", "internal/access/displaytext", "internal/access/operator", "internal/access/secret",
+	"internal/access/approvals", "internal/access/audit", "internal/access/confirm", "internal/access/displaytext",
+	"internal/access/identity", "internal/access/operator", "internal/access/passkey",
+	"internal/access/permit", "internal/access/secret",
 	"internal/dispatch/contextstore", "internal/dispatch/delayed", "internal/dispatch/hub", "internal/dispatch/jobs",
 	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool", "internal/dispatch/toolsearch",
-	"internal/exec/proc", "internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
+	"internal/exec/acp", "internal/exec/builds", "internal/exec/idelink", "internal/exec/proc", "internal/exec/procid", "internal/exec/rpc",
+	"internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
 	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock",
-	"internal/files/filewatch", "internal/files/index",
-	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/symbols",
+	"internal/files/filewatch", "internal/files/embed", "internal/files/index",
+	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/sqlfile", "internal/files/stage", "internal/files/symbols",
 	"internal/files/walk",
 	"internal/maintenance/backup", "internal/maintenance/update",
 	"internal/mcp/rawjson", "internal/mcp/schema",
@@ -344,4 +388,4 @@ var testOnlyModules = map[string]string{
 }
 
 // mostFolders is how many folders may be directly below internal.
-const mostFolders = 16
+const mostFolders = 17

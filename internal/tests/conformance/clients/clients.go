@@ -58,15 +58,18 @@ type Client struct {
 	// Run lets the client call tools of the MCP server at mcp until the model requests none. home is the client's
 	// home folder. It returns the client's output.
 	Run func(ctx context.Context, tools conformance.Tools, home string, model *Model, mcp string) ([]byte, error)
+
+	// TextOnly means that the client is a command that prints texts, and saves pictures only if it is told where.
+	TextOnly bool
 }
 
 // All returns the clients that are tested.
 var All = []Client{
-	{"Claude Code", claudeCode},
-	{"Codex", codex},
-	{"AI SDK", script("aisdk.mjs")},
-	{"LangChain", script("langchain.mjs")},
-	{"mcporter", mcporter},
+	{Name: "Claude Code", Run: claudeCode},
+	{Name: "Codex", Run: codex},
+	{Name: "AI SDK", Run: script("aisdk.mjs")},
+	{Name: "LangChain", Run: script("langchain.mjs")},
+	{Name: "mcporter", Run: mcporter, TextOnly: true},
 }
 
 // command prepares a client: with a home folder of its own, without a proxy, and without variables that would lead

@@ -12,12 +12,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"gatehouse/internal/modules/webview/chromium"
 	"gatehouse/internal/tests/conformance"
 )
 
@@ -41,6 +43,9 @@ func TestWhatTheModelIsGiven(t *testing.T) {
 			defer cancel()
 			sent, mcp := serve(t, host, folder)
 			all := steps()
+			if _, err := chromium.Find(""); err != nil && os.Getenv("CI") == "" {
+				all = slices.DeleteFunc(all, func(s tried) bool { return strings.HasPrefix(s.tool, "webview_") })
+			}
 			model := NewModel(modelSteps(all))
 			defer model.Close()
 			out, err := c.Run(ctx, tools, home, model, mcp)
@@ -50,12 +55,12 @@ func TestWhatTheModelIsGiven(t *testing.T) {
 			for _, wrong := range model.Wrong() {
 				t.Error(wrong)
 			}
-			compare(t, all, model.Given(), sent.results(), out)
+			compare(t, c, all, model.Given(), sent.results(), out)
 		})
 	}
 }
 
-func compare(t *testing.T, all []tried, given []string, sent []result, out []byte) {
+func compare(t *testing.T, c Client, all []tried, given []string, sent []result, out []byte) {
 	t.Helper()
 	if len(given) != len(all) || len(sent) != len(all) {
 		t.Errorf(
@@ -80,7 +85,9 @@ func compare(t *testing.T, all []tried, given []string, sent []result, out []byt
 			if sent[i].IsError != s.fails {
 				t.Errorf("the call failed: %t, want %t: %s", sent[i].IsError, s.fails, sent[i].Content)
 			}
-			if s.text {
+			if s.picture && !c.TextOnly {
+				wantPicture(t, given[i], sent[i])
+			} else if s.text {
 				wantText(t, s, given[i], sent[i])
 			} else {
 				wantStructured(t, given[i], sent[i])
@@ -109,6 +116,9 @@ func wantText(t *testing.T, s tried, given string, sent result) {
 		if s.cut {
 			break
 		}
+		if c.Type != "text" {
+			continue
+		}
 		if c.Type == "text" && c.Text == "" {
 			t.Error("the host sent an empty text, which the API of a model refuses")
 			continue
@@ -119,6 +129,18 @@ func wantText(t *testing.T, s tried, given string, sent result) {
 		if n := occurrences(given, strings.TrimSpace(c.Text)); n != 1 {
 			t.Errorf("the model is given this text %d times, want once: %q", n, c.Text)
 		}
+	}
+}
+
+// wantPicture checks that a picture reaches the model, as data of its API.
+func wantPicture(t *testing.T, given string, sent result) {
+	t.Helper()
+	i := slices.IndexFunc(sent.Content, func(c content) bool { return c.Type == "image" })
+	if i < 0 {
+		t.Fatal("the host sent no picture")
+	}
+	if data := sent.Content[i].Data; len(data) < 1000 || !strings.Contains(given, data[:500]) {
+		t.Errorf("the model is not given the picture of %d bytes", len(data))
 	}
 }
 
@@ -241,9 +263,12 @@ func TestTheComparisonFindsWhatItShould(t *testing.T) {
 	}
 }
 
+// content is one block of a result.
+type content struct{ Type, Text, Data string }
+
 // result is what the host sent for one call.
 type result struct {
-	Content    []struct{ Type, Text string }
+	Content    []content
 	Structured json.RawMessage `json:"structuredContent"`
 	IsError    bool
 	raw        string
@@ -284,6 +309,8 @@ func fill(t *testing.T, folder string) {
 		"page.go":         page,
 		"long.txt":        strings.Join(longLines(200), ""),
 		"below/inner.txt": "inner\n",
+		"below/Makefile":  "all:\n\t@echo 'inner.txt:1:2: error: it is not a program'; exit 3\n",
+		"manual.md":       "# Pumps\n\nThe red pump needs oil every 40 hours.\n",
 	} {
 		path := filepath.Join(folder, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -315,10 +342,13 @@ func build(t *testing.T) string {
 func serve(t *testing.T, bin, folder string) (*record, string) {
 	t.Helper()
 	home := t.TempDir()
-	cmd := exec.Command(bin, "serve", "file", "dir", "process", "shell", "sandbox", "lang", "metrics", "server",
-		"--http", "-p", "0", "-d", folder)
+	cmd := exec.Command(bin, "serve", "file", "dir", "process", "shell", "sandbox", "lang", "metrics", "server", "rag",
+		"brain", "code", "webview", "build", "ide", "lsp", "--http", "-p", "0", "-d", folder)
 	cmd.Dir = home
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home}
+	if gopls := goServer(t); gopls != "" {
+		cmd.Env = append(cmd.Env, "GATEHOUSE_MODULES_LSP_SERVERS=go="+gopls)
+	}
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -369,6 +399,20 @@ func serve(t *testing.T, bin, folder string) (*record, string) {
 		t.Fatal("the host did not listen within a minute")
 	}
 	return nil, ""
+}
+
+// goServer returns the language server of Go that the tests of editors install; "" means that it is looked up.
+func goServer(t *testing.T) string {
+	t.Helper()
+	top, err := conformance.Top()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(top, ".tools", "editors", "gopls")
+	if _, err := os.Stat(path); err != nil {
+		return ""
+	}
+	return path
 }
 
 // tail is the end of what a program printed.

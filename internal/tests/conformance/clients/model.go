@@ -158,13 +158,17 @@ func texts(raw json.RawMessage) string {
 	if json.Unmarshal(raw, &one) == nil {
 		return one
 	}
-	var parts []struct{ Text string }
+	var parts []json.RawMessage
 	if json.Unmarshal(raw, &parts) != nil {
 		return string(raw)
 	}
 	var all []string
 	for _, p := range parts {
-		all = append(all, p.Text)
+		var of struct{ Type, Text string }
+		if json.Unmarshal(p, &of) == nil && of.Text == "" && of.Type != "" && of.Type != "text" {
+			of.Text = string(p) // such as a picture
+		}
+		all = append(all, of.Text)
 	}
 	return strings.Join(all, "\n")
 }

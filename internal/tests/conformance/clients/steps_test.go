@@ -20,6 +20,7 @@ type tried struct {
 	// text means that the tool returns text without structured content. The results of other tools have structured
 	// content.
 	text    bool
+	picture bool     // the tool returns an image, and facts
 	fails   bool     // the tool answers with an error
 	cut     bool     // the product is cut, by the host or by the client; only the facts are compared
 	product string   // is in what the model is given, once; "" if the test cannot know it
@@ -40,6 +41,7 @@ const (
 
 // steps contains one call for each family of tools. They run in one conversation, in this order.
 func steps() []tried {
+	ref := func(role string) source { return source{"webview_snapshot", `\[(e\d+) ` + role + ` `} }
 	id := func(step string) source { return source{step, `"(?:sandbox_|process_)?id"\s*:\s*"([^"]+)"`} }
 	return []tried{
 		{tool: "file_stat", args: object{"path": "page.go"}, facts: []string{anyTag}},
@@ -131,8 +133,47 @@ func steps() []tried {
 		{tool: "metrics_record", args: object{"type": "clients.tried"}},
 		{tool: "metrics_query", args: object{}, facts: []string{`clients\.tried`}},
 		{tool: "server_info", args: object{}},
+		{tool: "rag_ingest", args: object{"path": ".", "glob": "*.md"}},
+		{
+			tool: "rag_query", args: object{"question": "How often does the pump need oil?"},
+			text: true, product: "needs oil every 40 hours", facts: []string{`manual\.md:\d`},
+		},
+		{tool: "build_run", args: object{"dir": "below", "wait": 45}, facts: []string{`(?i)failed`, `inner\.txt`}},
+		{tool: "build_list", args: object{}, facts: []string{`\bbelow\b`}},
+		{tool: "ide_build_list", args: object{}, facts: []string{`\bbelow\b`}},
+		{tool: "ide_dashboard_overview", args: object{}, facts: []string{`(?i)recentBuilds\W*1`}},
+		{tool: "lsp_symbols", args: object{"path": "page.go"}, text: true, product: "main"},
+		{tool: "brain_remember", args: object{"text": "the user prefers tabs to spaces"}},
+		{tool: "brain_recall", args: object{"question": "tabs or spaces?"}, facts: []string{"prefers tabs to spaces"}},
+		{
+			tool: "code_run", args: object{"language": "python",
+				"code": "found = tools.file_read(path='manual.md')\nprint(found['content'].upper())"},
+			text: true, product: "THE RED PUMP NEEDS OIL", facts: []string{`file_read`},
+		},
+		{
+			tool: "webview_render", args: object{"id": "form", "html": shownPage, "snapshot": "full"},
+			text: true, product: `textbox "Größe"`, facts: []string{`# Pumps`},
+		},
+		{tool: "webview_snapshot", args: object{"mode": "interactive"}, text: true, product: `button "Order"`},
+		{
+			tool: "webview_type", args: object{"text": "10 \"東京\""}, from: map[string]source{"target": ref("textbox")},
+			text: true, facts: []string{`success\W+true`},
+		},
+		{
+			tool: "webview_click", args: object{"snapshot": "diff"}, from: map[string]source{"target": ref("button")},
+			text: true, product: `ordered: 10 "東京"`, facts: []string{`\bok\b`},
+		},
+		{tool: "webview_query", args: object{"selector": "li", "all": true, "fields": []string{"text"}}, facts: []string{"red pump"}},
+		{tool: "webview_eval", args: object{"script": "document.title"}, text: true, product: `"Pumps"`},
+		{tool: "webview_screenshot", args: object{}, text: true, picture: true, product: "image/jpeg, "},
+		{tool: "webview_tabs", args: object{}, facts: []string{`\bt\d`}},
+		{tool: "webview_disconnect", args: object{}},
 	}
 }
+
+// shownPage is a page with a form, whose answer has quotes and letters of several bytes.
+const shownPage = `<!doctype html><title>Pumps</title><h1>Pumps</h1><ul><li>red pump<li>blue pump</ul><label>Größe <input id=n></label>
+<button onclick="out.textContent = 'ordered: ' + n.value">Order</button><p id=out></p>`
 
 func longLines(n int) []string {
 	var lines []string

@@ -73,8 +73,28 @@ var rules = []rule{
 	{file: "README.md", begins: "gatehouse backup create", stdin: "correct horse battery\n", prints: "backup"},
 	{file: "README.md", begins: "package main", other: saved("main.go")},
 
+	{file: "docs/appliance.md", begins: "gatehouse tools --modules system", prints: "system_vhost_list_passthrough"},
+	{file: "docs/appliance.md", begins: "gatehouse call --daemon --modules system",
+		skip: "no change waits; internal/modules/system confirms one"},
+	{file: "docs/appliance.md", begins: "gatehouse call --daemon server_set_echo_ip",
+		skip: "no such service is there; internal/modules/server TestServicesOutsideAreNamedByAdministrators names one"},
+	{file: "docs/appliance.md", begins: "polkit.addRule",
+		skip: "a rule of polkit; internal/modules/system TestARightOfTheSystemIsNeeded installs it"},
+
+	{file: "docs/cluster.md", begins: "gatehouse serve --http --cluster",
+		skip: "it takes three machines; internal/tests/clustertest starts three hosts"},
+	{file: "docs/cluster.md", begins: "gatehouse cluster join-token", skip: "internal/cluster TestJoinTokens uses one"},
+	{file: "docs/cluster.md", begins: "gatehouse cluster status", skip: "internal/tests/clustertest asks a node"},
+	{file: "docs/editor.md", begins: "gatehouse call --daemon ide_editor_serve",
+		skip: "it lasts; internal/modules/ide TestClaudeCodeHasTheHostAsItsEditor starts it"},
+	{file: "docs/editor.md", begins: `{"agent_servers"`, skip: "settings of an editor"},
+
 	{file: "docs/audit.md", begins: `{"seq":17`, skip: "a line of the ledger"},
 
+	{
+		file: "docs/pages.md", begins: "gatehouse serve --http",
+		replace: []string{"--http", "--http -p 0"}, until: "Listening on http",
+	},
 	{file: "docs/connect.md", begins: "gatehouse connect --list", prints: `(?m)^claude-code +not `},
 	{file: "docs/connect.md", begins: "gatehouse connect cursor --link", prints: "^cursor://"},
 	{
@@ -89,18 +109,34 @@ var rules = []rule{
 	{file: "docs/contexts.md", begins: "modules:", other: settings},
 	{file: "docs/contexts.md", begins: "contexts:", other: settings},
 	{file: "docs/contexts.md", begins: `{"rename"`, skip: "app TestDocumentedShape reads it"},
-	{file: "docs/contexts.md", begins: `{"env"`, other: saved("build.json")},
+	{file: "docs/contexts.md", begins: `{"env"`, other: saved("tracker.json")},
 	{file: "docs/contexts.md", begins: "gatehouse secret set TRACKER", before: holding("tracker-token", "t0ken\n")},
 	{file: "docs/contexts.md", begins: "gatehouse token create", prints: "gh_"},
 
 	{file: "docs/contexts.md", begins: `{"own_resources"`, other: saved("team.json")},
 	{file: "docs/contexts.md", begins: "gatehouse context show team", prints: `team://notes/\{topic\}`},
 
+	{file: "docs/browser.md", begins: "# Sign up", skip: "it is what a page looks like"},
+	{file: "docs/browser.md", begins: "modules:", other: settings},
+	{file: "docs/knowledge.md", begins: "modules:", other: settings},
+	{file: "docs/models.md", begins: "modules:", other: settings},
+	{file: "docs/stage.md", begins: "contexts:", other: settings},
+	{file: "docs/stage.md", begins: "gatehouse review", skip: "the script review runs these commands on a task"},
+	{file: "docs/stage.md", begins: "gatehouse undo", skip: "the script review runs these commands on a task"},
+	{file: "docs/guardrails.md", begins: "guardrails:", other: settings},
+	{file: "docs/guardrails.md", begins: `{"guardrail"`, skip: "access/guardrail TestAHookDecides asks such a question"},
+	{file: "docs/guardrails.md", begins: `{"decision"`, skip: "access/guardrail TestAHookDecides gets such an answer"},
+
 	{file: "docs/design.md", begins: "bytes      server", skip: drawing},
 	{file: "docs/design.md", begins: "cmd/*", skip: drawing},
 	{file: "docs/design.md", begins: "server/httpserver/h1.", skip: drawing},
 	{file: "docs/design.md", begins: "state.(*Mount", skip: drawing},
 
+	{file: "docs/login.md", begins: "auth:", other: settings},
+	{
+		file: "docs/login.md", begins: "gatehouse ui --print", prints: `(?m)^http://127\.0\.0\.1:\d+/#login=[a-z2-7]{52}$`,
+		before: serving("gatehouse serve --http -p 0", `Listening on http://[^/]+:(\d+)/`),
+	},
 	{file: "docs/operating.md", begins: "gatehouse token create", prints: "gh_"},
 	{file: "docs/operating.md", begins: `{"version": "1.4.0"`, skip: "a manifest of releases"},
 

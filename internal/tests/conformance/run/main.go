@@ -2,7 +2,7 @@
 // table; it ends with 1 unless every check of every scenario succeeded.
 //
 //	run install   puts the pinned npm packages below .tools, once, and the
-//	              clients that the client tests drive
+//	              clients and language servers that other tests drive
 //	run           installs, then runs everything
 //	run relay     installs, runs the suites against the servers of the SDKs,
 //	              directly and through gatehouse run, and writes docs/relay.md
@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -17,6 +18,8 @@ import (
 
 	"gatehouse/internal/tests/conformance"
 	"gatehouse/internal/tests/conformance/clients"
+	"gatehouse/internal/tests/editors"
+	"gatehouse/internal/tests/webtest"
 )
 
 func main() {
@@ -38,7 +41,9 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	if len(args) == 1 && args[0] == "install" {
-		return clients.Install(ctx, os.Stderr)
+		return errors.Join(
+			clients.Install(ctx, os.Stderr), editors.Install(ctx, os.Stderr), webtest.Install(ctx, os.Stderr),
+		)
 	}
 	if len(args) == 1 && args[0] == "relay" {
 		return conformance.WriteRelayTable(ctx, tools, os.Stdout)

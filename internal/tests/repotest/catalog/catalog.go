@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"gatehouse/internal/mcp/schema"
+	"gatehouse/internal/modules/administration"
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/resources"
@@ -40,9 +41,13 @@ type Tool struct {
 // because they need parts of the host.
 func Standard(ctx context.Context) ([]Module, error) {
 	var all []Module
-	for _, g := range append(standard.Modules(standard.Deps{}),
+	var administrative []standard.Module
+	for _, m := range administration.Modules(administration.Config{}) {
+		administrative = append(administrative, standard.Module{Name: m.Name, New: m.New})
+	}
+	for _, g := range append(append(standard.Modules(standard.Deps{}), administrative...),
 		standard.Module{Name: "job", New: job.New(nil, nil)},
-		standard.Module{Name: "tool", New: toolfinder.New(nil)},
+		standard.Module{Name: "tool", New: toolfinder.New(nil, nil)},
 		standard.Module{Name: "resources", New: resources.New(nil, resources.Help{})},
 		standard.Module{Name: "context", New: contextadmin.New(contextadmin.Options{Judge: unasked})},
 		standard.Module{Name: "ssh", New: sshkeys.New(sshkeys.Config{})},
