@@ -35,7 +35,13 @@ type lineHost struct {
 // newLineHost starts the program in a folder that belongs to the account.
 func newLineHost(t *testing.T, program, home string, who account) *lineHost {
 	t.Helper()
-	args := []string{program, "serve", "-d", home, "--modules", "shell,process"}
+	return newLineHostWith(t, program, home, who, "shell,process")
+}
+
+// newLineHostWith is newLineHost with other modules.
+func newLineHostWith(t *testing.T, program, home string, who account, modules string) *lineHost {
+	t.Helper()
+	args := []string{program, "serve", "-d", home, "--modules", modules}
 	if os.Getuid() == 0 && who.uid != 0 {
 		id := strconv.Itoa(who.uid)
 		args = append([]string{"setpriv", "--reuid=" + id, "--regid=" + id, "--clear-groups", "--"}, args...)

@@ -27,17 +27,21 @@ import (
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/stage"
 	"gatehouse/internal/maintenance/backup"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/seal"
 	"gatehouse/internal/mcp/session"
+	"gatehouse/internal/modules/administration"
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/resources"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/modules/sshkeys"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/server/websocket"
+	"gatehouse/internal/telemetry/metrics"
 	"gatehouse/module"
 )
 
@@ -73,6 +77,11 @@ type Options struct {
 	In   io.Reader // of the stdio listener
 	Out  io.Writer
 	Conn net.Conn // a further client, newline-framed; the host ends with it if no other listener is open
+
+	// Editor shows and changes the settings, and Doctor checks the machine, for administrators; nil means that the
+	// host can do neither.
+	Editor administration.Settings
+	Doctor func(context.Context) ([]administration.Finding, error)
 
 	// Settings is the path of the file that the settings came from; "" if there is none.
 	Settings string
@@ -113,7 +122,8 @@ type App struct {
 	spool     *spool.Spool
 	jobs      *jobs.Manager
 	approvals *approvals.Store
-	ledger    *audit.Ledger // nil on a private host
+	ledger    *audit.Ledger  // nil on a private host
+	usage     *metrics.Usage // nil on a private host
 	who       *identity.Service
 	ring      *seal.Ring
 	bus       bus.Bus
@@ -136,14 +146,21 @@ type App struct {
 	restored *backup.Restored // the backup that was restored when this host started; nil for none
 	readOnly bool             // the data folder could not be written when this host started
 
+	stage       *stage.Manager // nil on a host that stores nothing
+	cannotStage func() string  // why no call can be staged; "" if they can
+
+	boxes    atomic.Pointer[manager.Manager] // of sandboxes; nil before there is one
 	narrower *clientroots.Narrower
 	tree     *liveTree
+	nodes    *clusterNodes     // nil without a cluster
 	sockets  *websocket.Server // nil without the module ws
 	journal  *server.Journal   // nil without the module that serves it
 	noticing bool              // notifications are created from events
 	mailer   *smtp.Mailer      // mails notifications; nil without its module
-	leaving  shutdownRequest
-	alone    aloneServer
+
+	measurements atomic.Pointer[metrics.Store] // nil without the module metrics
+	leaving      shutdownRequest
+	alone        aloneServer
 	packageEvents
 }
 
@@ -169,8 +186,8 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores,
-		a.openLedger, a.openIdentity, a.openContexts, a.openState, a.openAlone, a.build, a.addModules, a.startAlone, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.openStage, a.checkShell, a.openCluster, a.openStores,
+		a.openLedger, a.openIdentity, a.openContexts, a.openState, a.openAlone, a.openUsage, a.build, a.addModules, a.startAlone, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -232,6 +249,10 @@ func (a *App) openRoots(context.Context) (err error) {
 // build creates the parts that serve a call.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
+	guards, err := a.guardrails()
+	if err != nil {
+		return err
+	}
 	counted := limits(a.cfg)
 	counted.Administrator = a.rules
 	a.limits = limit.New(counted)
@@ -265,6 +286,8 @@ func (a *App) build(context.Context) error {
 			Queue:         a.limits.Queue,
 			Administrator: a.rules,
 			Ledger:        a.callLedger(),
+			Measure:       a.measure(),
+			Guards:        guards,
 		},
 		Engine: protocol.Options{
 			Seal:  a.ring,
@@ -278,8 +301,14 @@ func (a *App) build(context.Context) error {
 			StepUp:       a.who.StepUp,
 		},
 	}
+	if a.stage != nil {
+		o.Calls.Stage, o.Modules.Stage = stager{a.stage}, a.enterTask
+	}
 	if s := a.cfg.Sessions; !s.Off {
 		o.Sessions = &session.Options{IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max, Administrator: a.rules}
+		if a.nodes != nil {
+			o.Sessions.Node, o.Sessions.Ended = a.nodes.ID(), a.nodes.sessionEnded
+		}
 	}
 	a.core = core.New(o)
 	a.host, a.views, a.calls = a.core.Modules, a.core.Views, a.core.Calls
@@ -342,6 +371,9 @@ func (a *App) addModules(ctx context.Context) error {
 		return err
 	}
 	if err := a.host.AddFor(ctx, contextstore.Admin, sshModule, sshkeys.New(sshkeys.Config{})); err != nil {
+		return err
+	}
+	if err := a.addAdministration(ctx); err != nil {
 		return err
 	}
 	return a.startContexts()

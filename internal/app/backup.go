@@ -22,10 +22,12 @@ import (
 )
 
 // BackedUp returns the folders that backups contain. The records of running processes and the log of the daemon
-// are left out, because they belong to this machine.
+// are left out, because they belong to this machine, and staged tasks, because a backup has regular files alone and
+// would lose what they deleted.
 func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
-	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive, packages.StoreFolder(filepath.Join(f.Data, "packages"))}
+	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive, packages.StoreFolder(filepath.Join(f.Data, "packages")),
+		StageFolder(f)}
 	if f.State != "" {
 		not = append(
 			not,

@@ -50,7 +50,7 @@ func (a *App) openContexts(context.Context) error {
 	if err != nil {
 		return err
 	}
-	fixed.Policy.Host = a.resolver()
+	fixed.Policy.Host, fixed.Policy.CannotStage = a.resolver(), a.cannotStage
 	o := contextstore.Options{
 		Log: a.log,
 		Fixed: func(name string) bool {

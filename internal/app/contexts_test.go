@@ -173,7 +173,7 @@ func TestOnlyAdministratorsFindTheAdministration(t *testing.T) {
 	expect(
 		t,
 		admin.call("admin", "context_create", `{"name":"x","rules":[{"then":"maybe"}]}`),
-		`expected allow, ask`,
+		`expected allow, stage, ask`,
 		`Nothing was changed`,
 	)
 	if n := len(a.contextStore.Current().Records); n != 0 {

@@ -38,7 +38,7 @@ func TestCoreStandsInForDesignC(t *testing.T) {
 	names := c.names("core")
 	slices.Sort(names)
 	want := slices.Sorted(slices.Values(standard.Views()[0].Tools))
-	if !slices.Equal(names, want) || len(names) != 23 {
+	if !slices.Equal(names, want) || len(names) != 28 {
 		t.Errorf("lists %v, want %v", names, want)
 	}
 	for name, schema := range c.schemas("core") {

@@ -10,6 +10,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/modules/administration"
 	"gatehouse/internal/modules/standard"
 )
 
@@ -98,9 +99,9 @@ func choose(cfg config.Config, o Options, all []standard.Module) ([]enabledModul
 	}
 	for _, g := range o.Extra {
 		if slices.Contains(
-			[]string{
+			append([]string{
 				resourcesModule, jobModule, publicModule, contextModule, sshModule, greetingModule, views.SearchModule,
-			},
+			}, administration.Names...),
 			g.Name,
 		) {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
@@ -179,6 +180,8 @@ func specs(v config.View, enabled []enabledModule) []views.Spec {
 			Results: v.Results,
 			List:    v.List,
 			Pinned:  v.Pinned,
+
+			ProgramsAsk: v.ProgramsAsk,
 		},
 	}
 	if len(v.Modules) == 0 && slices.ContainsFunc(enabled, func(g enabledModule) bool { return g.implicit }) {
@@ -190,7 +193,7 @@ func specs(v config.View, enabled []enabledModule) []views.Spec {
 		}
 		// A preset replaces another server, and its tools have the names of that server.
 		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results, List: v.List,
-			Pinned: v.Pinned}
+			Pinned: v.Pinned, ProgramsAsk: v.ProgramsAsk}
 		if p := preset(g.Name); p != nil {
 			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})
 			for _, name := range p.Without {

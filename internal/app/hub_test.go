@@ -211,6 +211,10 @@ func TestALoginOpensNoSocketForOtherPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var said struct{ Key string }
+	if err := json.NewDecoder(r.Body).Decode(&said); err != nil {
+		t.Fatal(err)
+	}
 	r.Body.Close()
 	at, _ := url.Parse("http://" + h.door)
 	var cookie []string
@@ -222,8 +226,12 @@ func TestALoginOpensNoSocketForOtherPages(t *testing.T) {
 	}
 	for origin, want := range map[string]int{"http://" + h.door: 101, "http://localhost:3000": 403,
 		"http://127.0.0.1:1": 403} {
-		if _, status := h.dial("ws://"+h.door+"/ws", "Cookie", strings.Join(cookie, "; "), "Origin", origin); status != want {
+		all := strings.Join(cookie, "; ")
+		if _, status := h.dial("ws://"+h.door+"/ws", "Cookie", all, identity.KeyHeader, said.Key, "Origin", origin); status != want {
 			t.Errorf("a page of %s: got %d, want %d", origin, status, want)
+		}
+		if _, status := h.dial("ws://"+h.door+"/ws", "Cookie", all, "Origin", origin); status == 101 {
+			t.Errorf("a page of %s opens a socket with the cookie alone", origin)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"gatehouse/internal/server/httpserver"
 	"gatehouse/internal/server/socket"
 	"gatehouse/internal/server/stdio"
+	"gatehouse/internal/server/web"
 )
 
 // These are the kinds of listeners, in the form shown to users.
@@ -40,6 +41,7 @@ type Listener struct {
 	Notes   []string // printed before its address
 	Trust   string   // the file a client needs to verify the certificate; "" if none is needed
 
+	bind  string // host:port, or the path of a socket; "" for stdio
 	part  Part
 	close func() // called if it is never served
 }
@@ -83,9 +85,26 @@ func (a *App) openListeners(ctx context.Context) error {
 
 // NewHTTPServer returns the HTTP server without a listener.
 func (a *App) NewHTTPServer() (*httpserver.Server, error) {
+	o, err := a.httpOptions()
+	if err != nil {
+		return nil, err
+	}
+	listener, err := httpserver.New(a.engine, o)
+	if err != nil {
+		return nil, &SettingError{err}
+	}
+	a.observed.http(listener)
+	return listener, nil
+}
+
+func (a *App) httpOptions() (httpserver.Options, error) {
 	h := a.cfg.Listen.HTTP
-	info := introduce(a.opts.Info)
-	listener, err := httpserver.New(a.engine, httpserver.Options{
+	pages, err := web.New(introduce(a.opts.Info).Title)
+	if err != nil {
+		return httpserver.Options{}, err
+	}
+	return httpserver.Options{
+		Nodes:    a.sessionNodes(false),
 		Bind:     h.Host,
 		Hosts:    slices.Concat(a.opts.Hosts, h.Hosts, h.TLS.ACME.Domains),
 		Origins:  h.Origins,
@@ -106,16 +125,13 @@ func (a *App) NewHTTPServer() (*httpserver.Server, error) {
 		Administrator: a.rules,
 		// The server must give up waiting for its last request before the host gives up waiting for the server.
 		Patience: a.cfg.Limits.StopPatience / 2,
-		Name:     info.Name,
-		Version:  info.Version,
+		Pages:    pages,
+		KeepView: func(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
+			pages.KeepView(w, r, who.Principal)
+		},
 		Degraded: a.Degraded,
 		Log:      a.log,
-	})
-	if err != nil {
-		return nil, &SettingError{err}
-	}
-	a.observed.http(listener)
-	return listener, nil
+	}, nil
 }
 
 func (a *App) openHTTP(ctx context.Context) (Listener, error) {
@@ -144,8 +160,9 @@ func (a *App) openHTTP(ctx context.Context) (Listener, error) {
 			open.Address = "https://" + d[0] + "/mcp" // the certificate is for this name, whichever port leads here
 		}
 	}
+	open.bind = ln.Addr().String()
 	open.part = Part{Name: "http", Run: func(ctx context.Context) error { return listener.Serve(ctx, ln) }}
-	return open, nil
+	return a.withNodes(open)
 }
 
 func (a *App) listenHTTP(ctx context.Context, h config.HTTP) (net.Listener, error) {
@@ -272,6 +289,7 @@ func (a *App) lines(kind, address string, ln net.Listener) Listener {
 	return Listener{
 		Kind:    kind,
 		Address: address,
+		bind:    ln.Addr().String(),
 		part: Part{Name: strings.ToLower(kind), Run: func(ctx context.Context) error {
 			return socket.Serve(ctx, ln, a.engine, a.connected, socket.Options{
 				Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Administrator: a.rules, Log: a.log,

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/identity"
 )
 
 // browser is a client of the HTTP listener that may have logged in.
@@ -16,6 +18,10 @@ type browser struct {
 	t      *testing.T
 	url    string // of the endpoint
 	cookie string
+	key    string // of the login
+	token  string // instead of a login
+	// endpoint is the path of the context; "" is /mcp.
+	endpoint string
 }
 
 func (v *browser) post(path, body string, headers ...string) (status int, answer string, h http.Header) {
@@ -32,6 +38,12 @@ func (v *browser) post(path, body string, headers ...string) (status int, answer
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
 	r.Header.Set("Cookie", v.cookie)
+	if v.key != "" {
+		r.Header.Set(identity.KeyHeader, v.key)
+	}
+	if v.token != "" {
+		r.Header.Set("Authorization", "Bearer "+v.token)
+	}
 	for i := 0; i+1 < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -50,8 +62,11 @@ func (v *browser) post(path, body string, headers ...string) (status int, answer
 func (v *browser) logIn(user, password string) int {
 	v.t.Helper()
 	body, _ := json.Marshal(map[string]string{"user": user, "password": password})
-	status, _, h := v.post("/auth/login", string(body))
+	status, text, h := v.post("/auth/login", string(body))
 	v.cookie, _, _ = strings.Cut(h.Get("Set-Cookie"), ";")
+	var said struct{ Key string }
+	json.Unmarshal([]byte(text), &said)
+	v.key = said.Key
 	return status
 }
 
@@ -59,7 +74,7 @@ func (v *browser) logIn(user, password string) int {
 func (v *browser) call(name, args string) (status int, answer string) {
 	v.t.Helper()
 	status, answer, h := v.post(
-		"/mcp",
+		cmp.Or(v.endpoint, "/mcp"),
 		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"v","version":"1"}}}`,
 	)
 	if status != 200 {
@@ -67,7 +82,7 @@ func (v *browser) call(name, args string) (status int, answer string) {
 	}
 	id := h.Get("Mcp-Session-Id")
 	v.post(
-		"/mcp",
+		cmp.Or(v.endpoint, "/mcp"),
 		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 		"Mcp-Session-Id",
 		id,
@@ -75,7 +90,7 @@ func (v *browser) call(name, args string) (status int, answer string) {
 		"2025-11-25",
 	)
 	status, answer, _ = v.post(
-		"/mcp",
+		cmp.Or(v.endpoint, "/mcp"),
 		fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, name, args),
 		"Mcp-Session-Id",
 		id,

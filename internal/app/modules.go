@@ -3,26 +3,31 @@ package app
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/files/embed"
 	"gatehouse/internal/files/index"
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/brain"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/file"
+	"gatehouse/internal/modules/lsp"
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/pubkey"
 	"gatehouse/internal/modules/rag"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/modules/system"
+	"gatehouse/tool"
 )
 
 // moduleDeps returns what the modules of the binary depend on. Each function
 // runs when its module is built, after the subsystems of the host.
 func (a *App) moduleDeps() standard.Deps {
-	texts := sync.OnceValue(a.openIndex) // rag and brain share it
+	texts := sync.OnceValues(a.openIndex) // rag and brain share it
 	return standard.Deps{
 		File:         a.fileDeps,
 		Metrics:      a.metricsDeps,
@@ -39,9 +44,16 @@ func (a *App) moduleDeps() standard.Deps {
 		SMTP:         a.smtpDeps,
 		Packages:     a.packageDeps,
 		Sandbox:      a.sandboxDeps,
+		Code:         a.codeDeps,
 		Shell:        a.shellDeps,
-		RAG:          func() (rag.Config, error) { return rag.Config{Store: texts()}, nil },
-		Brain:        func() (brain.Config, error) { return brain.Config{Store: texts()}, nil },
+		RAG:          func() (c rag.Config, err error) { c.Store, err = texts(); return c, err },
+		Build:        a.buildDeps,
+		IDE:          a.ideDeps,
+		LSP:          func() (lsp.Config, error) { return lsp.Config{Settings: a.cfg.Modules.LSP}, nil },
+		System:       a.systemDeps,
+		Brain:        func() (c brain.Config, err error) { c.Store, err = texts(); return c, err },
+		ML:           a.modelDeps,
+		WebView:      a.webViewDeps,
 	}
 }
 
@@ -50,22 +62,40 @@ func (a *App) fileDeps() (c file.Config, err error) {
 	if cache, err := os.UserCacheDir(); err == nil { // without one, removed folders cannot be restored
 		c.Trash = filepath.Join(cache, "gatehouse", "trash")
 	}
+	if !a.opts.Private {
+		c.Journal = filepath.Join(a.cfg.Folders.State, "changes")
+	}
+	c.Unsaved = func(ctx context.Context, call *tool.Call, path string) (text *string, from string, known bool) {
+		if unsaved := a.tree.unsaved.Load(); unsaved != nil {
+			return (*unsaved)(ctx, call, path)
+		}
+		return nil, "", false
+	}
 	return c, nil
 }
 
 // openIndex opens the store of collections and facts. The file is created by the first change.
-func (a *App) openIndex() *index.Store {
+func (a *App) openIndex() (*index.Store, error) {
 	path := ""
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.State, "index.db")
 	}
-	store := index.Open(path, index.Options{})
+	model, err := embed.New(a.cfg.Modules.RAG.Embedder, a.fillSecrets())
+	if err != nil {
+		return nil, fmt.Errorf("modules.rag.embedder: %w", err)
+	}
+	var o index.Options
+	if model != nil {
+		o.Embedder = model
+	}
+	store := index.Open(path, o)
 	a.closing("index", func(context.Context) error { return store.Close() })
-	return store
+	return store, nil
 }
 
 func (a *App) networkDeps() (c network.Config, err error) {
 	c.Rules, c.Claim = a.rules, claims("forwards", network.MaxForwards)
+	c.EchoIP = a.echoIP
 	t := a.cfg.Listen.HTTP.TLS
 	if !a.cfg.Listen.HTTP.Open || !t.On || len(t.ACME.Domains) == 0 {
 		return c, nil
@@ -81,6 +111,15 @@ func (a *App) networkDeps() (c network.Config, err error) {
 			out.Certificates = append(out.Certificates, network.Certificate(k))
 		}
 		return out
+	}
+	return c, nil
+}
+
+func (a *App) systemDeps() (c system.Config, err error) {
+	c.Rules = a.rules
+	if dir := a.cfg.Folders.Config; dir != "" && !a.opts.Private {
+		c.Secrets = secret.In(dir, a.cfg.Secrets.KeyFile)
+		c.Folder = filepath.Join(a.cfg.Folders.State, "system")
 	}
 	return c, nil
 }

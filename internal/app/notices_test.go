@@ -34,7 +34,7 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 		},
 	)
 	eventually(t, "the first arrived", func() bool { return eve.unread() == 1.0 })
-	if _, err := a.approvals.Ask("bob/default", "file_delete", "rule 1", json.RawMessage(`{}`),
+	if _, err := a.approvals.Ask("bob/default", "file_delete", "rule 1", approvals.Caller{}, json.RawMessage(`{}`),
 		func(approvals.Request) {}); err != nil {
 		t.Fatal(err)
 	}

@@ -70,17 +70,24 @@ func (a *App) watch() {
 // metricsDeps opens the store of measurements, and records the calls of this host in it. A host without the module
 // records none.
 func (a *App) metricsDeps() (metricsmodule.Config, error) {
+	store := a.openMetrics()
+	a.addPart("measured calls", func(ctx context.Context) error {
+		telemetry.RecordCalls(ctx, a.bus, store, a.log)
+		return nil
+	})
+	return metricsmodule.Config{Store: store, Usage: a.usage, Rules: a.rules}, nil
+}
+
+// openMetrics opens the store of measurements, whose file the first one creates.
+func (a *App) openMetrics() *metrics.Store {
 	path := ""
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.State, "metrics.db")
 	}
 	store := metrics.Open(path, metrics.Options{})
+	a.measurements.Store(store)
 	a.closing("metrics", func(context.Context) error { return store.Close() })
-	a.addPart("measured calls", func(ctx context.Context) error {
-		telemetry.RecordCalls(ctx, a.bus, store, a.log)
-		return nil
-	})
-	return metricsmodule.Config{Store: store}, nil
+	return store
 }
 
 // http adds the metrics of an HTTP server.

@@ -90,7 +90,8 @@ func (a *App) packageOptions() packages.Options {
 	}
 	o.Confinement = cmp.Or(o.Confinement, packages.Sandboxed)
 	o.Sandboxes = func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Log: a.log}) }
-	o.Egress = a.publishEgress
+	o.Egress, o.Images = a.publishEgress, a.packageImages
+	o.TrustedRoot = a.trustedRoot
 	if o.Message == 0 {
 		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts
 	}

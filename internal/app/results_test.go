@@ -15,7 +15,7 @@ import (
 
 // texts are the tools that produce text.
 var texts = []string{
-	"dir_list", "dir_size", "file_edit", "file_read", "file_search", "process_output", "process_run", "process_screen",
+	"dir_list", "dir_size", "file_edit", "file_edit_all", "file_read", "file_search", "process_output", "process_run", "process_screen",
 	"shell_run", "shell_system",
 }
 

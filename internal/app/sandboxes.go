@@ -28,13 +28,20 @@ func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
 		Rules:    a.rules,
-		Lister:   func(open func() []*manager.Box) { a.tree.listSandboxes.Store(&open) },
+		Opened:   a.sandboxesOpened,
 	}
 	if cache := a.cfg.Folders.Cache; cache != "" {
 		c.Folder = filepath.Join(cache, "snapshots")
 	}
 	a.sandboxImages(&c)
 	return c, nil
+}
+
+// sandboxesOpened makes the sandboxes known to the live tree and to the module code.
+func (a *App) sandboxesOpened(m *manager.Manager) {
+	open := m.All
+	a.tree.listSandboxes.Store(&open)
+	a.boxes.Store(m)
 }
 
 // sandboxSecrets returns the secrets that the proxy may insert into a caller's requests from sandboxes: the

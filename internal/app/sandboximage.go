@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/modules/sandbox"
+	"gatehouse/internal/packages/attest"
 	"gatehouse/internal/sandbox/image"
 	"gatehouse/internal/sandbox/manager"
 )
@@ -68,4 +71,33 @@ func (a *App) registryLogins() map[string]image.Login {
 		all[l.Host] = image.Login{User: l.User, Password: password}
 	}
 	return all
+}
+
+// packageImages returns how images of packages are pulled: from registries of the settings also without TLS or in
+// private networks.
+func (a *App) packageImages() image.PullOptions {
+	return image.PullOptions{Registries: a.cfg.Modules.Sandbox.Registries, Logins: a.registryLogins()}
+}
+
+// trustedRootFile, in the folder of the settings, replaces the authorities of attestations that this program has.
+const trustedRootFile = "trusted_root.json"
+
+// trustedRoot returns the authorities of attestations.
+func (a *App) trustedRoot() (*attest.Root, error) {
+	if a.cfg.Folders.Config == "" {
+		return attest.BuiltIn()
+	}
+	path := filepath.Join(a.cfg.Folders.Config, trustedRootFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return attest.BuiltIn()
+	}
+	if err != nil {
+		return nil, err
+	}
+	root, err := attest.ParseRoot(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return root, nil
 }

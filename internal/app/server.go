@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -108,7 +109,36 @@ func (h hostControl) About() server.About {
 		Language:   i.Language,
 		Started:    i.Started,
 		Transports: i.Transports,
+		EchoIP:     h.app.echoIP(),
 	}
+}
+
+// echoIP returns the services outside that tell how this host is seen.
+func (a *App) echoIP() []string {
+	self, _, err := a.tree.self.Get()
+	if err != nil {
+		return nil
+	}
+	return self.EchoIP
+}
+
+// SetEchoIP implements server.Host.
+func (h hostControl) SetEchoIP(ctx context.Context, urls []string) error {
+	return h.remember(ctx, func(self *hostRecord) { self.EchoIP = urls })
+}
+
+// Bindings implements server.Host.
+func (h hostControl) Bindings() (all []server.Binding) {
+	a := h.app
+	t := a.cfg.Listen.HTTP.TLS.ACME
+	for _, l := range a.listeners {
+		b := server.Binding{Kind: l.Kind, Address: l.Address, Bind: l.bind}
+		if l.Kind == HTTPS && len(t.Domains) > 0 {
+			b.Names, b.ACME = t.Domains, cmp.Or(t.Directory, "Let's Encrypt")
+		}
+		all = append(all, b)
+	}
+	return all
 }
 
 // Rules implements server.Host.

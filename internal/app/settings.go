@@ -19,6 +19,7 @@ import (
 	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/dispatch/notifier"
 	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/modules/administration"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/tool"
 )
@@ -49,7 +50,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err := checkDefault(next.View.Context, &fixed, a.contextStore.Current()); err != nil {
 		return nil, nil, err
 	}
-	fixed.Policy.Host = a.resolver()
+	fixed.Policy.Host, fixed.Policy.CannotStage = a.resolver(), a.cannotStage
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}
@@ -234,7 +235,7 @@ func fixedContexts(cfg config.Config, enabled []enabledModule) (contextstore.Fix
 
 // adminModules are those of the context in which a host is administered.
 func adminModules(enabled []enabledModule) []string {
-	names := []string{contextModule, sshModule}
+	names := append([]string{contextModule, sshModule, metricsModule}, administration.Names...)
 	if slices.ContainsFunc(enabled, func(g enabledModule) bool { return g.Name == packageModule }) {
 		names = append(names, packageModule)
 	}
@@ -250,7 +251,7 @@ func spec(c config.Context, enabled []enabledModule) views.Spec {
 		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts,
 		Resources: c.Resources,
 		Rename:    c.Rename, Describe: c.Describe, Shapes: c.Shape, Style: views.Style(c.Style), Aliases: c.Aliases,
-		Results: c.Results, List: c.List, Pinned: c.Pinned,
+		Results: c.Results, List: c.List, Pinned: c.Pinned, ProgramsAsk: c.ProgramsAsk,
 	}
 }
 

@@ -15,10 +15,13 @@ import (
 	"time"
 
 	"gatehouse/internal/access/identity"
+	"gatehouse/internal/cluster/statelog"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/modules/build"
 	"gatehouse/internal/modules/db"
+	"gatehouse/internal/modules/ide"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/publicstate"
@@ -49,6 +52,9 @@ type liveTree struct {
 	looked    *state.Demand[sessionState] // of the sessions
 
 	processes     *state.Demand[processState]
+	builds        *state.Demand[buildState]
+	unsaved       atomic.Pointer[ide.Unsaved]              // nil without the module ide
+	listBuilds    atomic.Pointer[func() []build.Build]     // nil without the module build
 	listProcesses atomic.Pointer[func() []process.Running] // nil without the module process
 	sandboxes     *state.Demand[sandboxState]
 	listSandboxes atomic.Pointer[func() []*manager.Box] // nil without the module sandbox
@@ -60,6 +66,9 @@ type liveTree struct {
 	modules *state.Mount[map[string]moduleState]
 	failed  atomic.Pointer[[]modulehost.Offered] // the last known offers of modules that fail
 
+	waiting *state.Mount[map[string]waitingState] // at /public/approvals, for administrators
+	ledger  *state.Mount[map[string]int64]        // at /public/ledger, likewise
+
 	packages       *state.Mount[map[string]packages.Public]
 	packageRecords *state.Mount[map[string]packages.Record] // at /private/packages
 }
@@ -69,6 +78,8 @@ type hostRecord struct {
 	ID       string `json:"id"`
 	Name     string `json:"name,omitempty"`     // set by a user
 	Language string `json:"language,omitempty"` // of the users, as POSIX names it
+	// EchoIP are services outside that tell how this host is seen.
+	EchoIP []string `json:"echoIp,omitempty"`
 }
 
 // serverInfo is the value at /public/serverInfo.
@@ -139,6 +150,18 @@ func (a *App) openState(ctx context.Context) error {
 			o.Log, closeLog = log, log.Close
 		}
 	}
+	if a.nodes != nil {
+		shared, err := statelog.Open(ctx, a.nodes.Node, "state", a.log)
+		if err != nil {
+			return fmt.Errorf("state of the cluster: %w", err)
+		}
+		own, closeOwn := o.Log, closeLog
+		if own == nil {
+			own = new(state.MemoryLog)
+		}
+		o.Log = &statelog.Split{Shared: shared, Own: own, Names: sharedMounts}
+		closeLog = func() error { return errors.Join(shared.Close(), closeOwn()) }
+	}
 	t := &liveTree{app: a, state: state.New(o)}
 	a.tree = t
 	a.addPart("state", func(ctx context.Context) error {
@@ -149,6 +172,10 @@ func (a *App) openState(ctx context.Context) error {
 	}
 	return nil
 }
+
+// sharedMounts are the durable mounts that all nodes of a cluster have in common. The others say what one host is, or
+// what is in its folders.
+var sharedMounts = []string{"/private/smtp", "/private/notifications", db.UI}
 
 func (l *liveTree) mount(ctx context.Context) (err error) {
 	if l.self, err = state.Attach[hostRecord](ctx, l.state, "/private/host", state.Durable); err != nil {
@@ -177,7 +204,18 @@ func (l *liveTree) mount(ctx context.Context) (err error) {
 		return err
 	}
 	l.processes = state.OnDemand(processes, membersIdle, l.processesNow)
+	running, err := attachMany[buildState](ctx, l, "builds")
+	if err != nil {
+		return err
+	}
+	l.builds = state.OnDemand(running, membersIdle, l.buildsNow)
 	if l.modules, err = attachMany[moduleState](ctx, l, "modules"); err != nil {
+		return err
+	}
+	if l.waiting, err = attachMany[waitingState](ctx, l, "approvals"); err != nil {
+		return err
+	}
+	if l.ledger, err = attachMany[int64](ctx, l, "ledger"); err != nil {
 		return err
 	}
 	if l.packages, err = attachMany[packages.Public](ctx, l, "packageData"); err != nil {
@@ -258,9 +296,12 @@ func (l *liveTree) module() module.New {
 			{At: state.Pointer{"public", "contexts"}, Sees: l.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},
 			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},
+			{At: state.Pointer{"public", "builds"}, Sees: seesProcess},
 			{At: state.Pointer{"public", "sandboxes"}, Sees: seesSandbox},
 			{At: state.Pointer{"public", "jobs"}, Sees: seesJob},
 			{At: state.Pointer{"public", "packageData"}, Sees: l.seesPackage},
+			{At: state.Pointer{"public", "approvals"}, Sees: seesNothing},
+			{At: state.Pointer{"public", "ledger"}, Sees: seesNothing},
 			{At: state.Pointer{"public", "modules"}, Part: l.partOfModule},
 		},
 	}

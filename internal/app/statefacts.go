@@ -96,6 +96,9 @@ func (e *eventFollower) writeChanges(ctx context.Context) {
 		if err := e.tree.processes.Refresh(); err != nil && ctx.Err() == nil {
 			e.tree.app.log.Warn("processes are not shown", "err", err)
 		}
+		if err := e.tree.builds.Refresh(); err != nil && ctx.Err() == nil {
+			e.tree.app.log.Warn("builds are not shown", "err", err)
+		}
 	}
 	if e.sandboxes {
 		if err := e.tree.sandboxes.Refresh(); err != nil && ctx.Err() == nil {

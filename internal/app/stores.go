@@ -47,6 +47,9 @@ func (a *App) openStores(context.Context) (err error) {
 	if a.cfg.Approvals.Proof == "passphrase" && !a.opts.Private {
 		o.Proof = ProofFile(a.cfg.Folders)
 	}
+	if a.cfg.Approvals.Proof == "passkey" && !a.opts.Private {
+		o.Passkeys = deciders{a}
+	}
 	a.approvals = approvals.Open(path, o)
 	if err := a.approvals.ProofErr(); err != nil {
 		a.log.Warn("calls that need an approval cannot get one until this host is restarted", "err", err)

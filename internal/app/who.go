@@ -26,7 +26,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
 		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(),
-		OAuth: provider(c.OAuth), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
+		OAuth: provider(c.OAuth), Server: c.Server, SignIn: signIn(c.Login), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
 		Origins: a.cfg.Listen.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
 	}
 	if c.Required {
@@ -48,6 +48,10 @@ func (a *App) openIdentity(context.Context) (err error) {
 	if err != nil {
 		return &SettingError{err}
 	}
+	if a.cfg.Approvals.Proof == "passkey" && !a.who.HasDeciding() {
+		a.log.Warn("calls that need an approval cannot get one: no passkey is registered; log in to the page of this host, " +
+			"register one, and restart the host")
+	}
 	a.who.OnRevoked(func(r identity.Revocation) { a.engine.Revoked(r.Principal, r.Credential) })
 	a.addPart("identity", func(ctx context.Context) error {
 		return errors.Join(a.who.Run(ctx), a.who.Close())
@@ -64,6 +68,17 @@ func provider(o config.OAuth) *identity.OAuth {
 		Issuer: o.Issuer, Resource: o.Resource, Audiences: o.Audiences, JWKS: o.JWKS, Scopes: o.Scopes,
 		Required: o.Required,
 		Grants:   o.Grants, UserClaim: o.UserClaim, RolesClaim: o.RolesClaim,
+	}
+}
+
+// signIn returns the provider of the settings at which people log in, or nil if there is none.
+func signIn(l config.SignIn) *identity.SignIn {
+	if l.Issuer == "" {
+		return nil
+	}
+	return &identity.SignIn{
+		Issuer: l.Issuer, ClientID: l.ClientID, Secret: l.ClientSecret.Reveal(), Title: l.Title, Server: l.Server,
+		Scopes: l.Scopes, UserClaim: l.UserClaim, RolesClaim: l.RolesClaim,
 	}
 }
 
@@ -122,7 +137,9 @@ func (a *App) Pairing(ctx context.Context) (string, error) {
 }
 
 func whoIs(p identity.Principal) protocol.Caller {
-	return protocol.Caller{Caller: p.Caller(), Bound: p.Context, Until: p.Until}
+	who := protocol.Caller{Caller: p.Caller(), Bound: p.Context, Until: p.Until}
+	who.Person = p.Person()
+	return who
 }
 
 // identify returns the caller that sends an HTTP request.
@@ -137,6 +154,13 @@ func (a *App) identify(r *nethttp.Request) (protocol.Caller, *httpserver.Denied)
 	}
 	if err := a.pace(r.Context(), p.Name, r.Header.Get("Mcp-Session-Id"), remote(r)); err != nil {
 		return protocol.Caller{}, tooMany(err)
+	}
+	if a.nodes != nil && p.Name != identity.AnonymousName {
+		if err := a.nodes.Fresh(); err != nil { // the credential may have been revoked
+			return protocol.Caller{}, &httpserver.Denied{
+				Status: nethttp.StatusServiceUnavailable, Message: err.Error(), Header: nethttp.Header{"Retry-After": {"1"}},
+			}
+		}
 	}
 	return whoIs(p), nil
 }
@@ -236,7 +260,7 @@ func (a *App) proving(who protocol.Caller, addr netip.Addr) protocol.Caller {
 // asChild returns the caller of a child process of this host. It is never an administrator, whatever credential it
 // sends, because the child process may act without a user.
 func asChild(who protocol.Caller) protocol.Caller {
-	who.Roles, who.Child = nil, true
+	who.Roles, who.Child, who.Person = nil, true, false
 	return who
 }
 

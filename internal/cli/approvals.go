@@ -137,6 +137,9 @@ func confirmApproval(
 	if err != nil {
 		return r, "", err
 	}
+	if cfg.Approvals.Proof == "passkey" {
+		return r, "", errors.New("approvals need a passkey: decide on the page of the host, which gatehouse ui opens")
+	}
 	proof, err := approvals.LoadProof(app.ProofFile(cfg.Folders))
 	if errors.Is(err, approvals.ErrNoProof) {
 		r, err = b.Decide(r.ID, true, operator())

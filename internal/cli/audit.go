@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/config"
+	"gatehouse/internal/modules/administration"
 )
 
 // errNotWhole ends a command that has printed what is wrong with the ledger.
@@ -54,90 +55,44 @@ in arguments are masked. Without flags, the last 50 entries.`,
 
 // auditQuery is the query that the flags describe.
 type auditQuery struct {
-	since, until, level, session string
-	f                            audit.Filter
-	follow, json                 bool
+	administration.AuditQuery
+	follow, json bool
 }
 
 func (a *auditQuery) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(
-		&a.since,
+		&a.Since,
 		"since",
 		"",
 		"only lines since then: a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z",
 	)
-	f.StringVar(&a.until, "until", "", "only lines before then, written as for --since")
-	f.StringVar(&a.f.Principal, "principal", "", "only what this principal did")
-	f.StringVar(&a.f.Tool, "tool", "", "only calls of this tool, by its own name")
+	f.StringVar(&a.Until, "until", "", "only lines before then, written as for --since")
+	f.StringVar(&a.Principal, "principal", "", "only what this principal did")
+	f.StringVar(&a.Tool, "tool", "", "only calls of this tool, by its own name")
 	f.StringVar(
-		&a.f.Outcome,
+		&a.Outcome,
 		"outcome",
 		"",
 		"only this outcome: ok, error, refused, denied, busy, asked, cancelled, timeout, ...",
 	)
-	f.StringVar(&a.level, "level", "", "only this level: info or security")
-	f.StringVar(&a.f.Kind, "kind", "", "only this kind: call, approval, session.created, auth.login, ...")
-	f.StringVar(&a.f.Context, "context", "", "only what was done in this context")
-	f.StringVar(&a.session, "session", "", "only what was done in this session: its id, or the hash that the ledger shows")
-	f.StringVar(&a.f.Call, "call", "", "only the lines of this call")
-	f.IntVarP(&a.f.Last, "last", "n", 0, "only this many of the newest (default 50, all with --since)")
+	f.StringVar(&a.Level, "level", "", "only this level: info or security")
+	f.StringVar(&a.Kind, "kind", "", "only this kind: call, approval, session.created, auth.login, ...")
+	f.StringVar(&a.Context, "context", "", "only what was done in this context")
+	f.StringVar(&a.Session, "session", "", "only what was done in this session: its id, or the hash that the ledger shows")
+	f.StringVar(&a.Call, "call", "", "only the lines of this call")
+	f.IntVarP(&a.Last, "last", "n", 0, "only this many of the newest (default 50, all with --since)")
 	f.BoolVarP(&a.follow, "follow", "f", false, "continue with new entries until interrupted")
 	f.BoolVar(&a.json, "json", false, "print the stored entries, one JSON object per line")
 }
 
-func (a *auditQuery) filter(now time.Time) (f audit.Filter, err error) {
-	f = a.f
-	if f.Since, err = moment("--since", a.since, now); err != nil {
-		return f, err
+// filter returns the filter that the flags describe.
+func (a *auditQuery) filter(now time.Time) (audit.Filter, error) {
+	f, err := a.Filter(now)
+	if invalid, ok := errors.AsType[*administration.Invalid](err); ok {
+		return f, usagef("--%w", invalid.Err)
 	}
-	if f.Until, err = moment("--until", a.until, now); err != nil {
-		return f, err
-	}
-	switch f.Level = audit.Level(a.level); f.Level {
-	case "", audit.Info, audit.Security:
-	default:
-		return f, usagef("--level: %q is neither info nor security", a.level)
-	}
-	if f.Last < 0 {
-		return f, usagef("--last: %d is not a number of lines", f.Last)
-	}
-	if f.Last == 0 && a.since == "" {
-		f.Last = 50
-	}
-	if f.Session = a.session; len(a.session) != len(audit.SessionHash("")) {
-		f.Session = ""
-		if a.session != "" {
-			f.Session = audit.SessionHash(a.session)
-		}
-	}
-	return f, nil
-}
-
-// moment parses a duration before now, or a time.
-func moment(flag, text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, nil
-	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04", time.DateOnly} {
-		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
-			return t, nil
-		}
-	}
-	d, err := time.ParseDuration(text)
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		var n int
-		n, err = strconv.Atoi(days)
-		d = time.Duration(min(n, 100_000)) * 24 * time.Hour
-	}
-	if err != nil || d < 0 {
-		return time.Time{}, usagef(
-			"%s: %q is not a time; expected a span such as 90m or 7d, or a time such as 2026-01-31T12:00:00Z",
-			flag,
-			text,
-		)
-	}
-	return now.Add(-d), nil
+	return f, err
 }
 
 // withLedger opens the ledger of the hosts on this machine for reading and runs f with it.
@@ -275,7 +230,7 @@ ledger was written anew.`,
 func verifyFile(ctx context.Context, w Environment, file string) (r audit.Report, err error) {
 	if file == "" {
 		err = withLedger(w, func(l *audit.Ledger) error {
-			r, err = l.Verify(ctx)
+			r, err = administration.Audit{Ledger: l}.Verify(ctx)
 			return err
 		})
 		return r, err

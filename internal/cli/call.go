@@ -19,7 +19,8 @@ func call(w Environment) *cobra.Command {
 		Short: "Call one tool",
 		Long: `Call one tool and print its result: its text unchanged, or its structured
 content as JSON. Without --url, --unix or --daemon the tool runs in this process,
-in the folders named with -d.
+in the folders named with -d; a tool of a package runs in the daemon if there is
+one.
 
 Arguments are key=value, converted by the tool's schema; the key of a list can be
 repeated. --json gives all of them as one object; "-" reads it from standard
@@ -45,13 +46,13 @@ Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong
 			if noWait && !t.running() {
 				return usagef("--no-wait needs a server that keeps running: --url, --unix or --daemon")
 			}
-			cl, end, err := t.connectTarget(c, w)
+			cl, entry, end, err := t.connectTool(c, w, args[0])
 			if err != nil {
 				return err
 			}
 			defer end()
 			f := &follower{stderr: w.Err, client: cl, stays: t.running()}
-			r, err := callTool(c.Context(), w, &t, cl, args[0], args[1:], text)
+			r, err := callTool(c.Context(), w, cl, entry, args[1:], text)
 			if err == nil && !noWait {
 				r, err = f.follow(c.Context(), r)
 			}
@@ -71,24 +72,15 @@ Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong
 	return c
 }
 
-// callTool finds the tool, because its schema is needed to convert the arguments, and calls it.
+// callTool converts the arguments by the schema of a tool, and calls it.
 func callTool(
 	ctx context.Context,
 	w Environment,
-	t *target,
 	cl *client.Client,
-	name string,
+	entry client.Tool,
 	words []string,
 	text string,
 ) (*client.Result, error) {
-	all, err := cl.Tools(ctx)
-	if err != nil {
-		return nil, broken(err)
-	}
-	entry, err := t.findTool(ctx, w, all, name)
-	if err != nil {
-		return nil, err
-	}
 	args, err := arguments(entry.Input, words, text, w.In)
 	if err != nil {
 		return nil, err

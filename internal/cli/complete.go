@@ -24,7 +24,7 @@ func moduleNames(_ *cobra.Command, named []string, begin string) ([]string, cobr
 }
 
 // toolNames completes the tool of a command with the tools of the server that the command line names, and then its
-// arguments. Only a running host has the tools of packages.
+// arguments.
 func (t *target) toolNames(w Environment) cobra.CompletionFunc {
 	return func(c *cobra.Command, words []string, begin string) ([]string, cobra.ShellCompDirective) {
 		if len(words) > 0 && c.Name() != "call" {
@@ -34,12 +34,7 @@ func (t *target) toolNames(w Environment) cobra.CompletionFunc {
 		quiet.Err = io.Discard
 		lists := *t
 		lists.lists = true
-		cl, end, err := lists.connectTarget(c, quiet)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		defer end()
-		all, err := cl.Tools(c.Context())
+		all, err := lists.allTools(c, quiet)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/dispatch/notifier"
+	"gatehouse/internal/modules/administration"
 )
 
 func configCommand(w Environment) *cobra.Command {
@@ -20,7 +24,7 @@ all. A server reads them again on SIGHUP.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(configCheck(w), configShow(w), configSchema(w))
+	c.AddCommand(configCheck(w), configShow(w), configSet(w), configSchema(w))
 	return c
 }
 
@@ -97,6 +101,60 @@ Secrets are left out.`,
 	}
 	host.register(c.Flags())
 	return c
+}
+
+func configSet(w Environment) *cobra.Command {
+	var unset bool
+	c := &cobra.Command{
+		Use:   "set SETTING [VALUE]",
+		Short: "Change one setting in the file",
+		Long: `Change one setting in the file, which is created if there is none. VALUE is JSON, or
+text. Comments and the order of the file stay. If the settings would be invalid,
+nothing changes. A running host applies the change when it reads its settings again,
+on SIGHUP.`,
+		Example: `  gatehouse config set log.level debug
+  gatehouse config set rules '[{"names": ["file_delete"], "then": "ask-operator"}]'
+  gatehouse config set log.level --unset`,
+		Args: cobra.RangeArgs(1, 2),
+		RunE: func(c *cobra.Command, args []string) error {
+			if unset != (len(args) == 1) {
+				return usagef("%s requires SETTING and VALUE, or SETTING and --unset", c.CommandPath())
+			}
+			var value json.RawMessage
+			if !unset {
+				value = jsonValue(args[1])
+			}
+			e := settingsEditor{
+				getenv: w.Getenv,
+				load:   func() (*config.Loaded, error) { return config.Load(w.Getenv, "") },
+			}
+			changed, err := e.Set(c.Context(), args[0], value)
+			if invalid, ok := errors.AsType[*administration.Invalid](err); ok {
+				return &usageError{invalid.Err}
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w.Err, "[gatehouse] %s: %s, before %s\n", args[0], orDash(string(changed.After)), orDash(string(changed.Before)))
+			return writeDown(w, changedSettings(args[0]))
+		},
+	}
+	c.Flags().BoolVar(&unset, "unset", false, "remove the setting from the file")
+	return c
+}
+
+// jsonValue returns a word of a command line as JSON: as it is if it is JSON, and otherwise as text.
+func jsonValue(word string) json.RawMessage {
+	if json.Valid([]byte(word)) {
+		return json.RawMessage(word)
+	}
+	text, _ := json.Marshal(word) // a string cannot fail
+	return text
+}
+
+// changedSettings is the event of a change of the settings file by a command.
+func changedSettings(path string) changed {
+	return changed{string(notifier.ConfigChanged), notifier.ChangedSettings{Restart: []string{path}}}
 }
 
 func configSchema(w Environment) *cobra.Command {

@@ -133,6 +133,8 @@ func (f *definitionFlags) register(set *pflag.FlagSet) {
 	set.BoolVar(&f.d.Aliases, "aliases", false, "call tools by the first alias they declare")
 	set.StringVar(&f.d.List, "list", "", "which tools are listed: all (the default), search, or auto")
 	set.StringArrayVar(&f.d.Pinned, "pin", nil, "pattern of tools that a short list has; repeatable")
+	set.BoolVar(&f.d.ProgramsAsk, "programs-ask", false,
+		"programs of code_run may call tools that ask the user or need an approval")
 	set.StringVar(
 		&f.d.Results,
 		"results",
@@ -197,20 +199,21 @@ func (f *definitionFlags) applyDefinition(to *contextstore.Definition) error {
 		"module": func() {
 			to.Modules = orEmpty(slices.DeleteFunc(f.d.Modules, func(m string) bool { return m == "none" }))
 		},
-		"tool":     func() { to.Tools = f.d.Tools },
-		"prompt":   func() { to.Prompts = f.d.Prompts },
-		"resource": func() { to.Resources = f.d.Resources },
-		"style":    func() { to.Style = f.d.Style },
-		"aliases":  func() { to.Aliases = f.d.Aliases },
-		"results":  func() { to.Results = f.d.Results },
-		"list":     func() { to.List = f.d.List },
-		"pin":      func() { to.Pinned = f.d.Pinned },
-		"role":     func() { to.Roles = f.d.Roles },
-		"user":     func() { to.Users = f.d.Users },
-		"known-to": func() { to.KnownTo = f.d.KnownTo },
-		"calls":    func() { to.Limits.Calls = f.d.Limits.Calls },
-		"rate":     func() { to.Limits.Rate = f.d.Limits.Rate },
-		"burst":    func() { to.Limits.Burst = f.d.Limits.Burst },
+		"tool":         func() { to.Tools = f.d.Tools },
+		"prompt":       func() { to.Prompts = f.d.Prompts },
+		"resource":     func() { to.Resources = f.d.Resources },
+		"style":        func() { to.Style = f.d.Style },
+		"aliases":      func() { to.Aliases = f.d.Aliases },
+		"results":      func() { to.Results = f.d.Results },
+		"list":         func() { to.List = f.d.List },
+		"pin":          func() { to.Pinned = f.d.Pinned },
+		"programs-ask": func() { to.ProgramsAsk = f.d.ProgramsAsk },
+		"role":         func() { to.Roles = f.d.Roles },
+		"user":         func() { to.Users = f.d.Users },
+		"known-to":     func() { to.KnownTo = f.d.KnownTo },
+		"calls":        func() { to.Limits.Calls = f.d.Limits.Calls },
+		"rate":         func() { to.Limits.Rate = f.d.Limits.Rate },
+		"burst":        func() { to.Limits.Burst = f.d.Limits.Burst },
 	} {
 		if f.set.Changed(flag) {
 			take()
@@ -276,7 +279,7 @@ file:
                       "variables": [{"name": "topic", "values": ["build", "release"]}]}],
    "rules": [{"effects": ["destroys"], "then": "ask", "reason": "it cannot be undone"}]}`,
 		Example: `  gatehouse context create notes -d ~/notes --tool 'file_*,dir_list'
-  gatehouse context create build --role ci --module none --from build.json`,
+  gatehouse context create tracker --role ci --module none --from tracker.json`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.load(w.In); err != nil {

@@ -14,7 +14,7 @@ import (
 func TestContextsFromTheCommandLine(t *testing.T) {
 	run := home(t)
 	dir := t.TempDir()
-	file := filepath.Join(t.TempDir(), "build.json")
+	file := filepath.Join(t.TempDir(), "ci.json")
 	if err := os.WriteFile(file, []byte(`{"description":"Builds. Really.","own_prompts":[{"name":"p","template":"hi"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +41,8 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		{"{", "context create x --from -", 2, `^$`, `expected a JSON object`},
 		{`{"tool":[]}`, "context create x --from -", 2, `^$`, `unknown field "tool"`},
 		{"", "context create", 2, `^$`, `requires NAME, got 0`},
-		{"", "context create build --module none --role ci,dev --from " + file, 0, `^$`, `Created`},
-		{"", "context list", 0, `(?m)^build +ci,dev +- +1 .*Builds\.\nnotes +everyone +default +0 .* -$`, `^$`},
+		{"", "context create ci --module none --role ci,dev --from " + file, 0, `^$`, `Created`},
+		{"", "context list", 0, `(?m)^ci +ci,dev +- +1 .*Builds\.\nnotes +everyone +default +0 .* -$`, `^$`},
 		{"", "context show notes", 0, `"env": \{\n +"A": "b=c",\n +"B": ""`, `^$`},
 		{"", "context show none", 1, `^$`, `no such context`},
 		{"", "context create x --burst 5", 2, `^$`, `limits: burst has an effect only with a rate`},
@@ -72,10 +72,10 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		got.Limits != (contextstore.Limits{Calls: 4, Rate: 2.5, Burst: 9}) {
 		t.Errorf("after the updates: %s", out)
 	}
-	if code, _, said := run(out, "context", "update", "build", "--from", "-"); code != 0 {
+	if code, _, said := run(out, "context", "update", "ci", "--from", "-"); code != 0 {
 		t.Errorf("what was shown cannot be read: %s", said)
 	}
-	if code, _, said := run("", "context", "delete", "notes", "build"); code != 0 ||
+	if code, _, said := run("", "context", "delete", "notes", "ci"); code != 0 ||
 		strings.Count(said, "Removed") != 2 {
 		t.Errorf("exit %d, said %q", code, said)
 	}

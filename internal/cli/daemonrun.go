@@ -91,6 +91,7 @@ func inBackground(ctx context.Context, load func() (*config.Loaded, error), w En
 
 // runningDaemon is a daemon from its claim to its end.
 type runningDaemon struct {
+	editor *settingsEditor
 	w      Environment
 	l      *config.Loaded
 	args   []string
@@ -135,6 +136,7 @@ func runOnce(
 	prove func(daemon.About) error,
 ) (again bool, err error) {
 	r := &runningDaemon{w: w, args: args, prove: prove, start: time.Now(), level: new(slog.LevelVar)}
+	r.editor = &settingsEditor{getenv: w.Getenv, load: load}
 	r.dir, _ = os.Getwd() // "" if the folder is gone already
 	if r.l, err = load(); err != nil {
 		return false, err
@@ -151,6 +153,7 @@ func runOnce(
 		r.log.Warn("there is no pairing code", "err", err)
 	}
 	re := reloader{load: load, host: r.host, log: r.log, level: r.level}
+	r.editor.apply, r.editor.force = re.apply, r.host.SettingsInForce
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer re.listen(ctx, stop)()
@@ -230,6 +233,8 @@ func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 			AnyFolder: !limited(cfg),
 			Socket:    cfg.Daemon.SecondSocket(),
 			Settings:  r.l.File,
+			Editor:    r.editor,
+			Doctor:    doctorOf(r.w),
 		},
 	)
 	if err != nil {

@@ -25,6 +25,8 @@ import (
 	"gatehouse/internal/exec/supervisor"
 	"gatehouse/internal/files/fusemount"
 	"gatehouse/internal/maintenance/backup"
+	"gatehouse/internal/modules/administration"
+	"gatehouse/internal/modules/lsp"
 	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/packages"
 )
@@ -55,31 +57,44 @@ names the fix. The exit code is 1 if a check failed.`,
 		Example: "  gatehouse doctor",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := config.Load(w.Getenv, "")
-			if err == nil {
-				err = checked(cfg)
-			}
-			findings := []finding{checkSettings(cfg.File, err)}
-			findings = append(findings, checkFolders(cfg.Folders)...)
-			findings = append(
-				findings,
-				checkSocket(cfg.Folders),
-				checkHere(),
-				checkPort(cfg.Listen.HTTP),
-				checkDescriptors(),
-				checkChildren(cfg.Children),
-				checkApprovals(cfg.Config),
-				checkCall(c, w),
-				checkPackages(c, w),
-				ok("other programs: none are needed"),
-				checkInstallers(),
-				checkMounts(),
-			)
-			findings = append(findings, checkClients(w, cfg)...)
-			findings = append(findings, checkLists(c.Context(), cfg.Modules.Shell)...)
-			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
-			return printFindings(w, findings)
+			return printFindings(w, examine(c.Context(), w, c))
 		},
+	}
+}
+
+// examine checks the machine. With c it also builds a host and looks whether the port of the settings is free, which
+// a running host does not do.
+func examine(ctx context.Context, w Environment, c *cobra.Command) []finding {
+	cfg, err := config.Load(w.Getenv, "")
+	if err == nil {
+		err = checked(cfg)
+	}
+	findings := append([]finding{checkSettings(cfg.File, err)}, checkFolders(cfg.Folders)...)
+	findings = append(findings, checkSocket(cfg.Folders), checkHere())
+	if c != nil {
+		findings = append(findings, checkPort(cfg.Listen.HTTP))
+	}
+	findings = append(findings, checkDescriptors(), checkChildren(cfg.Children), checkApprovals(cfg.Config))
+	if c != nil {
+		findings = append(findings, checkCall(c, w), checkPackages(c, w))
+	}
+	findings = append(findings, ok("other programs: none are needed"), checkInstallers(), checkMounts(),
+		checkDaemons(ctx))
+	findings = append(findings, checkClients(w, cfg)...)
+	findings = append(findings, checkLanguageServers(cfg.Modules.LSP), checkBrowser(cfg.Modules.WebView))
+	findings = append(findings, checkModels(ctx, cfg.Modules)...)
+	findings = append(findings, checkLists(ctx, cfg.Modules.Shell)...)
+	findings = append(findings, checkStaging(cfg.Folders), checkEngine(cfg.Cluster))
+	return append(findings, checkSandboxes(ctx, cfg.Modules.Sandbox, cfg.Folders.Cache)...)
+}
+
+// doctorOf returns what the tool doctor_run calls in a running host.
+func doctorOf(w Environment) func(context.Context) ([]administration.Finding, error) {
+	return func(ctx context.Context) (all []administration.Finding, err error) {
+		for _, f := range examine(ctx, w, nil) {
+			all = append(all, administration.Finding{Grade: f.grade, What: f.what, Fix: f.fix})
+		}
+		return all, ctx.Err()
 	}
 }
 
@@ -134,6 +149,17 @@ func checkInstallers() finding {
 	if !has("uv") {
 		f.fix = packages.InstallUV + " installs uv, which is faster than pip"
 	}
+	return f
+}
+
+// checkLanguageServers names the language servers that the module lsp would use.
+func checkLanguageServers(s lsp.Settings) finding {
+	missing, install := lsp.Missing(s.Servers)
+	if len(missing) == 0 {
+		return ok("language servers for the module lsp: those of Go, TypeScript and Python are installed")
+	}
+	f := ok("language servers for the module lsp: %s not installed", strings.Join(missing, ", "))
+	f.fix = "for those languages, run " + strings.Join(install, "; ")
 	return f
 }
 
@@ -299,9 +325,11 @@ func checkApprovals(c config.Config) finding {
 	f := ok("approvals: an approval requires the passphrase")
 	_, err := approvals.LoadProof(app.ProofFile(c.Folders))
 	switch {
+	case c.Approvals.Proof == "passkey":
+		f = ok("approvals: an approval requires a passkey that was registered before the host started")
 	case c.Approvals.Proof != "passphrase":
 		f = ok("approvals: same account; any program of this user that no host has started can approve").
-			but("warn", "set approvals.proof to passphrase, and run gatehouse approvals passphrase at a terminal")
+			but("warn", "set approvals.proof to passphrase, and run gatehouse approvals passphrase at a terminal; or to passkey")
 	case err != nil:
 		return f.but("fail", "%v", err)
 	}
@@ -332,12 +360,32 @@ func checkPackages(c *cobra.Command, w Environment) finding {
 			waiting = append(waiting, fmt.Sprintf("%s (%d)", e.ID, e.Quarantined))
 		}
 	}
+	free := unconfinedPackages(out.Packages)
 	f := ok("packages: %d, with all their tools approved", len(out.Packages))
 	if len(waiting) > 0 {
 		f = ok("packages: %d; tools wait for an approval in %s", len(out.Packages), strings.Join(waiting, ", ")).
 			but("warn", "gatehouse package changes NAME shows them, package approve NAME offers them")
 	}
+	if len(free) > 0 {
+		f.what += "; with the rights of your user, in no sandbox: " + strings.Join(free, ", ")
+		if len(waiting) == 0 {
+			f = f.but("warn", "gatehouse package grant NAME --confine runs one in a sandbox")
+		}
+	}
 	return f
+}
+
+// unconfinedPackages are the packages that run as the host's user, each with the reason.
+func unconfinedPackages(all []packageEntry) (free []string) {
+	for _, e := range all {
+		switch e.Confinement {
+		case "trusted":
+			free = append(free, e.ID+" (trusted)")
+		case "unconfined":
+			free = append(free, e.ID+" (installed before packages were confined)")
+		}
+	}
+	return free
 }
 
 // checkCall builds a complete host and lists its tools.

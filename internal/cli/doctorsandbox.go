@@ -3,10 +3,14 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"gatehouse/internal/app"
+	"gatehouse/internal/config"
+	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/manager"
 )
@@ -86,4 +90,21 @@ func findingsOf(what string, found []sandbox.Finding) (all []finding) {
 		all = append(all, line)
 	}
 	return all
+}
+
+// checkStaging tests whether calls can be staged.
+func checkStaging(folders config.Folders) finding {
+	dir := app.StageFolder(folders)
+	if dir == "" {
+		return ok("staged calls: this host stores nothing, so it stages nothing")
+	}
+	if _, err := os.Stat(folders.Data); err != nil {
+		dir = filepath.Join(os.TempDir(), "gatehouse-doctor-stage") // nothing is made where nothing is stored yet
+	}
+	defer os.Remove(dir) // unless it has tasks
+	if err := overlay.Probe(dir); err != nil {
+		return ok("staged calls: %v", err).but("warn",
+			"calls that a rule stages ask instead; allow user namespaces, and use a data folder on ext4, xfs, btrfs or tmpfs")
+	}
+	return ok("staged calls: overlay file systems can be mounted over folders")
 }

@@ -290,6 +290,12 @@ func (m *importer) wish(
 			return wish, nil, err
 		}
 	}
+	if !m.flags.trust {
+		wish.GrantNamed()
+	}
+	if len(wish.Grants.Folders) > 0 {
+		notes = append(notes, "may use "+strings.Join(wish.Grants.Folders, ", "))
+	}
 	if s.Cwd != "" {
 		notes = append(notes, "it works in its own folder instead of "+s.Cwd)
 	}
@@ -403,8 +409,6 @@ func (m *importer) take(
 		}
 		if m.flags.trust {
 			one.wish.Confinement = packages.Trusted
-		} else {
-			one.wish.GrantNamed()
 		}
 		done, err := addPackage(ctx, m.w, a, one.wish)
 		if err != nil {

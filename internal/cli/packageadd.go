@@ -56,6 +56,8 @@ func packageAdd(w Environment) *cobra.Command {
                       a package of PyPI, installed by uv or pip from wheels alone
   crate:NAME[@VERSION], go:MODULE/PATH[@VERSION]
                       a Rust crate or a Go program, built by cargo or go
+  oci:HOST/NAME:TAG, docker run [OPTION...] IMAGE
+                      an image of a registry, which runs in a sandbox without docker
   FOLDER, ARCHIVE     the path of a program, which is copied; an archive is a
                       .tgz, .tar.gz, .tar or .zip
   archive:https://HOST/PATH[#sha256=HEX], binary:https://HOST/PATH#sha256=HEX
@@ -67,6 +69,8 @@ func packageAdd(w Environment) *cobra.Command {
   openapi:PATH        an OpenAPI 3 document, or openapi:https://...; each operation is
                       a tool. only=tag:NAME chooses some, server=ADDRESS their server
   https://HOST/PATH   a remote server, by Streamable HTTP or the older HTTP+SSE
+  http+unix:/SOCKET:/PATH
+                      the same over a Unix socket
   unix:/PATH          a running server at a Unix socket; tcp:HOST:PORT over TCP.
                       --header 'Authorization=Bearer TOKEN' is the token it requires
   npx [-y] NAME, uvx NAME, pipx run NAME
@@ -349,6 +353,9 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 	if wish.OAuth != nil {
 		in["oauth"] = wish.OAuth
 	}
+	if wish.Image != nil {
+		in["image"] = wish.Image
+	}
 	if !wish.Grants.IsZero() {
 		in["grants"] = wish.Grants
 	}
@@ -408,6 +415,7 @@ func storeSecrets(w Environment, values map[string]secret.Text) (forget func() e
 
 func packageUpdate(w Environment) *cobra.Command {
 	var p packageFlags
+	var accept bool
 	c := &cobra.Command{
 		Use:   "update [NAME [VERSION]]",
 		Short: "Install a newer version of a package, or of all from registries",
@@ -433,11 +441,13 @@ after an error a package is as before.`,
 				return err
 			}
 			defer a.close()
-			return updatePackages(c.Context(), w, a, p.json, args)
+			return updatePackages(c.Context(), w, a, p.json, accept, args)
 		},
 	}
 	p.registerFlags(c.Flags())
 	p.addYes(c.Flags())
+	c.Flags().BoolVar(&accept, "accept-source", false,
+		"install it although its attestation has vanished or names another source than was approved")
 	c.ValidArgsFunction = p.packageNames(w)
 	return c
 }
@@ -452,7 +462,7 @@ type updatedPackage struct {
 	Waiting []string `json:"waiting,omitempty"`
 }
 
-func updatePackages(ctx context.Context, w Environment, a *admin, asJSON bool, args []string) error {
+func updatePackages(ctx context.Context, w Environment, a *admin, asJSON, accept bool, args []string) error {
 	names, version := args, ""
 	if len(args) == 2 {
 		names, version = args[:1], args[1]
@@ -469,7 +479,7 @@ func updatePackages(ctx context.Context, w Environment, a *admin, asJSON bool, a
 	results := []updatedPackage{}
 	var failed error
 	for _, name := range names {
-		one, done, err := updatePackage(ctx, w, a, name, version, len(args) == 0)
+		one, done, err := updatePackage(ctx, w, a, name, version, len(args) == 0, accept)
 		if err != nil && (len(args) > 0 || !errors.Is(err, errToolFailed)) {
 			return err
 		}
@@ -499,7 +509,7 @@ func updatePackages(ctx context.Context, w Environment, a *admin, asJSON bool, a
 
 // updatePackage updates one package. onlyVersioned leaves packages alone whose sources have no versions.
 func updatePackage(
-	ctx context.Context, w Environment, a *admin, name, version string, onlyVersioned bool,
+	ctx context.Context, w Environment, a *admin, name, version string, onlyVersioned, accept bool,
 ) (one updatedPackage, done bool, err error) {
 	one.ID = name
 	var was packageDetails
@@ -522,6 +532,9 @@ func updatePackage(
 		in["source"] = was.Source
 	}
 	var now addedPackage
+	if accept {
+		in["accept_source"] = true
+	}
 	if err := a.call(ctx, w, "package_rebuild", in, &now); err != nil {
 		return one, false, err
 	}

@@ -67,19 +67,25 @@ func terminal() bool {
 
 // reload applies the current settings. If they contain a mistake, nothing changes.
 func (r *reloader) reload() {
-	l, err := r.load()
-	var live, restart []string
-	if err == nil {
-		live, restart, err = r.host.Reload(l.Config)
-		err = l.Explain(err)
-	}
-	if err != nil {
+	if _, _, err := r.apply(); err != nil {
 		r.log.Error("the settings were not reloaded", "err", err)
-		return
+	}
+}
+
+// apply applies the current settings, and returns which apply now and which after a restart. After an error nothing
+// has changed.
+func (r *reloader) apply() (live, restart []string, err error) {
+	l, err := r.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	if live, restart, err = r.host.Reload(l.Config); err != nil {
+		return nil, nil, l.Explain(err)
 	}
 	r.level.Set(l.Log.Level)
 	r.log.Info("settings read again", "file", l.File, "changed", strings.Join(live, " "))
 	if len(restart) > 0 {
 		r.log.Warn("some settings need a restart", "settings", strings.Join(restart, " "))
 	}
+	return live, restart, nil
 }

@@ -23,6 +23,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/server/daemon"
 )
 
 // target is the server a command calls: a running one, or one inside this process.
@@ -39,6 +40,8 @@ type target struct {
 	// keeps makes a host in this process use the data folder, in order to manage its packages. Other hosts in this
 	// process store nothing.
 	keeps bool
+	// packages makes it use the data folder too, in order to call the tools of its packages.
+	packages bool
 	// ask answers questions in place of the user at the terminal; nil asks the user.
 	ask func(Environment, config.Folders) client.Ask
 }
@@ -208,7 +211,7 @@ func (t *target) within(ctx context.Context, w Environment, o client.Options) (*
 		cfg,
 		app.Options{
 			Log:      logger(w.Err, cfg, new(slog.LevelVar)),
-			Private:  !t.keeps,
+			Private:  !t.keeps && !t.packages,
 			OneCall:  true,
 			Conn:     theirs,
 			Settings: l.File,
@@ -258,6 +261,93 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
+}
+
+// connectTool connects to the server and finds a tool there. A host inside this process has no packages; if it has no
+// such tool, the host that has the packages is tried, and is the target from then on.
+func (t *target) connectTool(c *cobra.Command, w Environment, name string) (
+	cl *client.Client, entry client.Tool, end func(), err error) {
+	cl, end, err = t.connectTarget(c, w)
+	if err != nil {
+		return nil, client.Tool{}, nil, err
+	}
+	all, err := cl.Tools(c.Context())
+	if err != nil {
+		end()
+		return nil, client.Tool{}, nil, broken(err)
+	}
+	if entry, err = t.findTool(c.Context(), w, all, name); err == nil {
+		return cl, entry, end, nil
+	}
+	missing := err
+	end()
+	other := *t
+	if t.running() || !other.holdsPackages(c.Context(), w) {
+		return nil, client.Tool{}, nil, missing
+	}
+	cl, end, err = other.connectTarget(c, w)
+	if err != nil {
+		return nil, client.Tool{}, nil, missing
+	}
+	if all, err = cl.Tools(c.Context()); err == nil {
+		for _, entry = range all {
+			if entry.Name == name {
+				*t = other
+				return cl, entry, end, nil
+			}
+		}
+	}
+	end()
+	return nil, client.Tool{}, nil, missing
+}
+
+// allTools returns the tools that call and tools find: those of the server and, if it is in this process, those of
+// the host that has the packages.
+func (t *target) allTools(c *cobra.Command, w Environment) ([]client.Tool, error) {
+	all, err := t.listTools(c, w)
+	other := *t
+	if err != nil || t.running() || !other.holdsPackages(c.Context(), w) {
+		return all, err
+	}
+	more, err := other.listTools(c, w)
+	if err != nil {
+		return all, nil // such as flags that a running host does not accept
+	}
+	for _, one := range more {
+		if !slices.ContainsFunc(all, func(known client.Tool) bool { return known.Name == one.Name }) {
+			all = append(all, one)
+		}
+	}
+	return all, nil
+}
+
+func (t *target) listTools(c *cobra.Command, w Environment) ([]client.Tool, error) {
+	cl, end, err := t.connectTarget(c, w)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	all, err := cl.Tools(c.Context())
+	if err != nil {
+		return nil, broken(err)
+	}
+	return all, nil
+}
+
+// holdsPackages changes a target to the host that has the packages: the daemon if it runs, or else one in this
+// process that uses the data folder. It reports whether there are packages.
+func (t *target) holdsPackages(ctx context.Context, w Environment) bool {
+	l, err := readSettings(w)
+	if err != nil {
+		return false
+	}
+	all, err := os.ReadDir(filepath.Join(l.Config.Folders.Data, "packages"))
+	if err != nil || len(all) == 0 {
+		return false
+	}
+	_, err = daemon.Ask(ctx, socketPath(l.Config))
+	t.daemon, t.packages = err == nil, err != nil
+	return true
 }
 
 // findTool returns the tool with a name, or an error that suggests another: a tool of this list, or one of a

@@ -42,7 +42,7 @@ func runCommand(w Environment) *cobra.Command {
 its name and its instructions, and nothing of this host. Clients of every revision
 of the protocol can use it, whichever revision the server speaks. TARGET is
 
-  https://HOST/PATH   a remote server; also unix:PATH and tcp:HOST:PORT
+  https://HOST/PATH   a remote server; also http+unix:SOCKET:/PATH, unix:PATH and tcp:HOST:PORT
   npm:NAME[@VERSION]  an npm package; it is installed, and kept for the next run
   FILE                a server.json
   FOLDER              a folder with a package.json or a server.json

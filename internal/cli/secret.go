@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/modules/administration"
 )
 
 func secrets(w Environment) *cobra.Command {
@@ -61,7 +62,7 @@ value and does not echo it.`,
 			if err != nil {
 				return err
 			}
-			if err := s.Set(args[0], value); err != nil {
+			if err := (administration.Secrets{Store: s}).Set(args[0], value); err != nil {
 				return err
 			}
 			fmt.Fprintf(w.Err, "[gatehouse] Stored secret %s\n", args[0])
@@ -107,12 +108,13 @@ func secretList(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := s.List()
+			list, err := administration.Secrets{Store: s}.List()
+			all := list.Secrets
 			switch {
 			case err != nil:
 				return err
 			case asJSON:
-				return showJSON(w.Out, map[string]any{"secrets": orEmpty(all)})
+				return showJSON(w.Out, administration.SecretList{Secrets: orEmpty(all)})
 			case len(all) == 0:
 				fmt.Fprintln(w.Err, "[gatehouse] There are no secrets")
 				return nil
@@ -139,7 +141,7 @@ func secretRemove(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := s.Remove(args[0]); errors.Is(err, secret.ErrNotFound) {
+			if err := (administration.Secrets{Store: s}).Remove(args[0]); errors.Is(err, secret.ErrNotFound) {
 				return fmt.Errorf("%w; gatehouse secret list lists the secrets", err)
 			} else if err != nil {
 				return err

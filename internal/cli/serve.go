@@ -157,10 +157,14 @@ func runServer(
 	warnForeign(w.Err, w.Getenv, l)
 	level := new(slog.LevelVar)
 	log := logger(w.Err, l.Config, level)
+	editor := &settingsEditor{getenv: w.Getenv, load: load}
 	host, err := app.New(
 		ctx,
 		l.Config,
-		app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File, Alone: alone},
+		app.Options{
+			Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File, Alone: alone,
+			Editor: editor, Doctor: doctorOf(w),
+		},
 	)
 	if err != nil {
 		return advise(asUsage(l, err))
@@ -170,6 +174,7 @@ func runServer(
 		log.Warn("there is no pairing code", "err", err)
 	}
 	r := reloader{load: load, host: host, log: log, level: level}
+	editor.apply, editor.force = r.apply, host.SettingsInForce
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer r.listen(ctx, stop)()

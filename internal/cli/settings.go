@@ -170,6 +170,7 @@ type listenerFlags struct {
 	token     string
 	metrics   bool
 	rate      float64
+	cluster   config.Cluster
 }
 
 func (f *listenerFlags) register(set *pflag.FlagSet) {
@@ -225,6 +226,15 @@ func (f *listenerFlags) register(set *pflag.FlagSet) {
 		false,
 		"require no credentials of any caller: only behind a proxy that authenticates",
 	)
+	set.StringVar(&f.cluster.Name, "cluster", "", "be a node of the cluster of this `name`; needs --http")
+	set.StringVar(&f.cluster.Listen, "cluster-listen", "", "`address` at which other nodes reach this one, host:port")
+	set.StringSliceVar(&f.cluster.Join, "join", nil, "cluster `address` of a node, host:port; the first node has none")
+	set.StringVar(
+		&f.cluster.TokenFile,
+		"join-token-file",
+		"",
+		"`file` of gatehouse cluster join-token, for the first start of a node that is not on loopback",
+	)
 	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default if no listener is named)")
 }
 
@@ -234,7 +244,7 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	if err := f.applyListeners(c, l); err != nil {
 		return err
 	}
-	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca",
+	for _, name := range []string{"cluster", "port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca",
 		"acme-domain", "metrics"} {
 		if c.Flags().Changed(name) && !l.Listen.HTTP.Open {
 			return usagef("--%s needs --http", name)
@@ -255,6 +265,10 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 		{"require-auth", "auth.required", func() { l.Auth.Required = f.auth.Required }},
 		{"auth-token", "auth.token", func() { l.Auth.Token = secret.New(f.token) }},
 		{"rate-limit", "limits.rate", func() { l.Limits.Rate = &f.rate }},
+		{"cluster", "cluster.name", func() { l.Cluster.Name = f.cluster.Name }},
+		{"cluster-listen", "cluster.listen", func() { l.Cluster.Listen = f.cluster.Listen }},
+		{"join", "cluster.join", func() { l.Cluster.Join = f.cluster.Join }},
+		{"join-token-file", "cluster.token_file", func() { l.Cluster.TokenFile = f.cluster.TokenFile }},
 		{"insecure", "auth.insecure", func() { l.Auth.Insecure = f.auth.Insecure }},
 	})
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -13,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/access/identity"
-	"gatehouse/internal/access/permit"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/modules/administration"
 )
 
 func token(w Environment) *cobra.Command {
@@ -34,12 +33,8 @@ Running hosts apply every change within a second.`,
 	return c
 }
 
-// defaultExpiry is how long a token is valid by default.
-const defaultExpiry = "90d"
-
 func tokenCreate(w Environment) *cobra.Command {
-	var t identity.Token
-	var expires string
+	var t administration.NewToken
 	var anyway bool
 	c := &cobra.Command{
 		Use:   "create",
@@ -51,19 +46,10 @@ user's permissions: * or read, or tools:, resources: and prompts: with a pattern
   gatehouse token create --user ci --context build --scope read,tools:file_* --expires 30d`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			var err error
-			if t.Until, err = parseExpiry(expires, time.Now()); err != nil {
-				return err
-			}
-			for _, scope := range t.Scopes {
-				if err := permit.CheckScope(scope); err != nil {
-					return usagef("--scope: %w", err)
-				}
-			}
-			if err := knownContext(w, t.Context, anyway); err != nil {
-				return err
-			}
-			return withUsers(w, func(s *identity.Service) error { return createToken(c.Context(), w, s, t) })
+			known := func(name string) error { return knownContext(w, name, anyway) }
+			return withUsers(w, func(s *identity.Service) error {
+				return createToken(c.Context(), w, administration.Tokens{Service: s, CheckContext: known}, t)
+			})
 		},
 	}
 	c.Flags().StringVar(&t.User, "user", "", "the user the token belongs to")
@@ -74,7 +60,7 @@ user's permissions: * or read, or tools:, resources: and prompts: with a pattern
 	c.Flags().
 		StringSliceVar(&t.Scopes, "scope", nil,
 			"what the token permits, comma-separated; metrics is for /metrics alone (default: all permissions of its user)")
-	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it is valid, such as 12h, 30d, 8w or never")
+	c.Flags().StringVar(&t.Expires, "expires", administration.TokenExpiry, "how long it is valid, such as 12h, 30d, 8w or never")
 	c.Flags().StringVar(&t.Name, "name", "", "a name to recognize it by")
 	return c
 }
@@ -98,65 +84,25 @@ func knownContext(w Environment, name string, anyway bool) error {
 	if slices.Contains(names, name) || len(l.Contexts) == 0 && app.ReservedContext(name) {
 		return nil
 	}
-	return usagef("--context: there is no context %q; expected one of %s. Create one with gatehouse context create %s, "+
+	return fmt.Errorf("there is no context %q; expected one of %s. Create one with gatehouse context create %s, "+
 		"or use --any-context if a host with other settings has it", name, strings.Join(names, ", "), name)
 }
 
-func createToken(ctx context.Context, w Environment, s *identity.Service, t identity.Token) error {
-	if t.User == "" {
-		var err error
-		if t.User, err = onlyUser(ctx, s); err != nil {
-			return err
-		}
+func createToken(ctx context.Context, w Environment, all administration.Tokens, t administration.NewToken) error {
+	made, err := all.Create(ctx, t, time.Now())
+	if invalid, ok := errors.AsType[*administration.Invalid](err); ok {
+		return usagef("--%s", strings.Replace(invalid.Error(), "scopes: ", "scope: ", 1))
 	}
-	secret, made, err := s.CreateToken(ctx, t)
 	if err != nil {
-		return fmt.Errorf("token for user %s: %w", t.User, err)
+		return err
 	}
 	until := "never expires"
-	if !made.Until.IsZero() {
-		until = "expires " + made.Until.Format(time.RFC3339)
+	if !made.Token.Until.IsZero() {
+		until = "expires " + made.Token.Until.Format(time.RFC3339)
 	}
-	fmt.Fprintf(w.Err, "[gatehouse] Token %s of user %s, %s. It is not shown again:\n", made.ID, made.User, until)
-	_, err = fmt.Fprintln(w.Out, secret)
+	fmt.Fprintf(w.Err, "[gatehouse] Token %s of user %s, %s. It is not shown again:\n", made.Token.ID, made.Token.User, until)
+	_, err = fmt.Fprintln(w.Out, made.Secret)
 	return err
-}
-
-func onlyUser(ctx context.Context, s *identity.Service) (string, error) {
-	users, err := s.Users(ctx)
-	switch {
-	case err != nil:
-		return "", err
-	case len(users) == 0:
-		return "", errors.New("there is no user the token could belong to; add one with gatehouse user add NAME")
-	case len(users) > 1:
-		return "", usagef("there are %d users: name the token's user with --user", len(users))
-	}
-	return users[0].Name, nil
-}
-
-// parseExpiry parses a duration and returns the time when it ends; the zero time means never.
-func parseExpiry(text string, now time.Time) (time.Time, error) {
-	if text == "never" {
-		return time.Time{}, nil
-	}
-	d, err := time.ParseDuration(text)
-	for unit, length := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
-		if count, ok := strings.CutSuffix(text, unit); ok {
-			var n int
-			if n, err = strconv.Atoi(count); err == nil && n > 36500 {
-				err = errors.New("too long")
-			}
-			d = time.Duration(n) * length
-		}
-	}
-	if err != nil || d < time.Second {
-		return time.Time{}, usagef(
-			"--expires: %q is not a duration; expected one such as 12h, 30d, 8w or never",
-			text,
-		)
-	}
-	return now.Add(d), nil
 }
 
 func tokenList(w Environment) *cobra.Command {
@@ -169,14 +115,14 @@ func tokenList(w Environment) *cobra.Command {
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withUsers(w, func(s *identity.Service) error {
-				all, err := s.Tokens(c.Context(), user)
+				all, err := administration.Tokens{Service: s}.List(c.Context(), user)
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return showJSON(w.Out, map[string]any{"tokens": orEmpty(all)})
+					return showJSON(w.Out, administration.TokenList{Tokens: orEmpty(all.Tokens)})
 				}
-				return printTokens(w, all)
+				return printTokens(w, all.Tokens)
 			})
 		},
 	}
@@ -236,8 +182,8 @@ func tokenRevoke(w Environment) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			return withUsers(w, func(s *identity.Service) error {
 				for _, id := range args {
-					if err := s.RevokeToken(c.Context(), id); err != nil {
-						return fmt.Errorf("token %s: %w", id, err)
+					if err := (administration.Tokens{Service: s}).Revoke(c.Context(), id); err != nil {
+						return err
 					}
 					fmt.Fprintf(w.Err, "[gatehouse] Revoked token %s\n", id)
 				}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/internal/modules/administration"
 )
 
 func TestTokensFromTheCommandLine(t *testing.T) {
@@ -22,7 +24,7 @@ func TestTokensFromTheCommandLine(t *testing.T) {
 		{"user add alice --no-password", 0, ``, ``},
 		{"token create", 0, secret, `Token t_[a-z2-7]{16} of user alice, expires 20`},
 		{"user add ci --no-password", 0, ``, ``},
-		{"token create", 2, `^$`, `2 users: name the token's user with --user`},
+		{"token create", 2, `^$`, `--user: there are 2 users: name the token's user`},
 		{"token create --user carol", 1, `^$`, `user carol: there is no such user`},
 		{"token create --user ci --context nope", 2, `^$`,
 			`no context "nope"; expected one of default.*gatehouse context create nope`},
@@ -69,12 +71,12 @@ func TestExpiries(t *testing.T) {
 		"0d": -1, "-1d": -1, "d": -1, "1.5d": -1, "": -1, "30": -1, "99999999999d": -1, "forever": -1, "500ms": -1,
 		"1y": -1, "3 d": -1,
 	} {
-		got, err := parseExpiry(text, now)
+		got, err := administration.ParseExpiry(text, now)
 		if (err != nil) != (want < 0) || err == nil && got.Sub(now) != want {
 			t.Errorf("%q: got %v, %v", text, got, err)
 		}
 	}
-	if got, err := parseExpiry("never", now); err != nil || !got.IsZero() {
+	if got, err := administration.ParseExpiry("never", now); err != nil || !got.IsZero() {
 		t.Errorf("never is %v, %v", got, err)
 	}
 }

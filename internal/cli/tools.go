@@ -28,21 +28,9 @@ one: its arguments, which of them are required, and an example.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			cl, end, err := t.connectTarget(c, w)
+			all, err := t.list(c, w, args)
 			if err != nil {
 				return err
-			}
-			defer end()
-			all, err := cl.Tools(c.Context())
-			if err != nil {
-				return broken(err)
-			}
-			if len(args) == 1 {
-				one, err := t.findTool(c.Context(), w, all, args[0])
-				if err != nil {
-					return err
-				}
-				all = []client.Tool{one}
 			}
 			switch {
 			case asJSON:
@@ -59,6 +47,19 @@ one: its arguments, which of them are required, and an example.`,
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)
 	return c
+}
+
+// list returns the tools of a server, or the one with a name.
+func (t *target) list(c *cobra.Command, w Environment, names []string) ([]client.Tool, error) {
+	if len(names) == 1 {
+		_, one, end, err := t.connectTool(c, w, names[0])
+		if err != nil {
+			return nil, err
+		}
+		end()
+		return []client.Tool{one}, nil
+	}
+	return t.allTools(c, w)
 }
 
 // printEntries prints the list unchanged, as one JSON array.

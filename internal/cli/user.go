@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bufio"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/modules/administration"
 )
 
 // openUsers opens the file of users that hosts on this machine read. Running hosts apply changes within a second.
@@ -92,18 +92,18 @@ or an OAuth provider.`,
 				return usagef("--password-stdin and --no-password exclude each other")
 			}
 			return withUsers(w, func(s *identity.Service) error {
-				password, made := "", false
-				if !none {
-					var err error
-					if password, made, err = choosePassword(w, stdin); err != nil {
-						return err
-					}
+				password, err := readPassword(w, stdin)
+				if err != nil {
+					return err
 				}
-				if err := s.AddUser(c.Context(), args[0], roles, password); err != nil {
+				made, err := administration.Users{Service: s}.Add(c.Context(), administration.NewUser{
+					Name: args[0], Roles: roles, Password: password, NoPassword: none,
+				})
+				if err != nil {
 					return err
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Added user %s\n", args[0])
-				return showMade(w, password, made)
+				return showMade(w, made)
 			})
 		},
 	}
@@ -117,28 +117,29 @@ func passwordFlag(c *cobra.Command, stdin *bool) {
 	c.Flags().BoolVar(stdin, "password-stdin", false, "read the password from the first line of standard input")
 }
 
-// choosePassword reads a password, or generates one.
-func choosePassword(w Environment, stdin bool) (password string, made bool, err error) {
+// readPassword reads a password, or returns "" so that one is generated.
+func readPassword(w Environment, stdin bool) (string, error) {
 	if !stdin {
-		return rand.Text(), true, nil
+		return "", nil
 	}
 	line, err := bufio.NewReader(io.LimitReader(w.In, 4096)).ReadString('\n')
 	if err != nil && err != io.EOF {
-		return "", false, fmt.Errorf("read the password: %w", err)
+		return "", fmt.Errorf("read the password: %w", err)
 	}
 	line = strings.TrimRight(line, "\r\n")
 	if line == "" {
-		return "", false, usagef("--password-stdin: there is no password on standard input")
+		return "", usagef("--password-stdin: there is no password on standard input")
 	}
-	return line, false, nil
+	return line, nil
 }
 
-func showMade(w Environment, password string, made bool) error {
-	if !made {
+// showMade prints the password that was generated for a user.
+func showMade(w Environment, made administration.Made) error {
+	if made.Password == "" {
 		return nil
 	}
 	fmt.Fprintln(w.Err, "[gatehouse] Its password, which is not shown again:")
-	_, err := fmt.Fprintln(w.Out, password)
+	_, err := fmt.Fprintln(w.Out, made.Password)
 	return err
 }
 
@@ -151,18 +152,14 @@ func userList(w Environment) *cobra.Command {
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return withUsers(w, func(s *identity.Service) error {
-				users, err := s.Users(c.Context())
-				if err != nil {
-					return err
-				}
-				links, err := s.Links(c.Context())
+				all, err := administration.Users{Service: s}.List(c.Context())
 				if err != nil {
 					return err
 				}
 				if asJSON {
-					return showJSON(w.Out, map[string]any{"users": orEmpty(users), "links": orEmpty(links)})
+					return showJSON(w.Out, administration.UserList{Users: orEmpty(all.Users), Links: orEmpty(all.Links)})
 				}
-				return printUsers(w, users, links)
+				return printUsers(w, all.Users, all.Links)
 			})
 		},
 	}
@@ -230,12 +227,13 @@ closed to callers without credentials even if no user is left.`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			err := withUsers(w, func(s *identity.Service) error { // recorded in the ledger before the wait
-				err := s.RemoveUserFor(c.Context(), args[0], to)
+				err := administration.Users{Service: s}.Remove(c.Context(), args[0], to)
 				if errors.Is(err, identity.ErrNoHeir) {
-					return fmt.Errorf("--to %s: %w; nothing was changed (gatehouse user list shows the users)", to, err)
+					return fmt.Errorf("--to %s: %w; nothing was changed (gatehouse user list shows the users)",
+						to, identity.ErrNoHeir)
 				}
 				if err != nil {
-					return fmt.Errorf("user %s: %w", args[0], err)
+					return err
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Removed user %s\n", args[0])
 				return nil
@@ -310,15 +308,16 @@ printed once, on standard output. The user's logins end; tokens stay valid.`,
 		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return withUsers(w, func(s *identity.Service) error {
-				password, made, err := choosePassword(w, stdin)
+				password, err := readPassword(w, stdin)
 				if err != nil {
 					return err
 				}
-				if err := s.SetPassword(c.Context(), args[0], password); err != nil {
-					return fmt.Errorf("user %s: %w", args[0], err)
+				made, err := administration.Users{Service: s}.SetPassword(c.Context(), args[0], password)
+				if err != nil {
+					return err
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] User %s has a new password\n", args[0])
-				return showMade(w, password, made)
+				return showMade(w, made)
 			})
 		},
 	}
@@ -346,8 +345,8 @@ user's sessions end; new ones have the new roles.`,
 				roles = append(roles, strings.FieldsFunc(a, func(r rune) bool { return r == ',' })...)
 			}
 			return withUsers(w, func(s *identity.Service) error {
-				if err := s.SetRoles(c.Context(), args[0], roles); err != nil {
-					return fmt.Errorf("user %s: %w", args[0], err)
+				if _, err := (administration.Users{Service: s}).SetRoles(c.Context(), args[0], roles); err != nil {
+					return err
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Roles of user %s: %s\n", args[0], dash(roles))
 				return nil

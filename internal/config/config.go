@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"gatehouse/internal/access/guardrail"
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/sandbox/manager"
@@ -24,8 +25,10 @@ type Config struct {
 	Limits    Limits              `doc:"Limits of what one caller can use."`
 	Contexts  []Context           `doc:"Named views. If there are any, there are no others, and the first is used for callers who name none. Without any, there is one context with everything and one for each module." live:"yes"`
 	Rules     []Rule              `doc:"Who may do what. The first rule that matches decides; a call that no rule matches is allowed." live:"yes"`
+	Guards    guardrail.Settings  `yaml:"guardrails" doc:"What judges the arguments and results of calls: searches for secrets and personal data, and programs and addresses that are asked."`
 	Modules   Modules             `doc:"Settings of single modules."`
 	Packages  []packages.Declared `doc:"Third-party MCP servers that this host installs. A package that is no longer named is removed, and its data are kept. Packages that were installed otherwise stay." live:"yes"`
+	Cluster   Cluster             `doc:"The cluster of which this host is a node. Without a name it is none."`
 	Log       Log                 `doc:"What the host logs on standard error."`
 	Audit     Audit               `doc:"What the host records about the calls it runs."`
 	Observe   Observe             `doc:"What the host publishes for monitoring."`
@@ -34,6 +37,7 @@ type Config struct {
 	Update    Update              `doc:"Where newer releases of this program come from."`
 	Approvals Approvals           `doc:"How an operator approves a call that needs approval."`
 	Children  Children            `doc:"What child processes of the host can access: commands, processes, packages, programs of contexts."`
+	Stage     Stage               `doc:"How calls are staged that a rule or a context stages."`
 	Folders   Folders             `yaml:"-"` // set by the environment alone, because they locate the file
 }
 
@@ -81,7 +85,21 @@ type Auth struct {
 	Insecure  bool        `doc:"Serve every caller without credentials, from any address: only behind a proxy that authenticates."`
 	Token     secret.Text `doc:"A token that authenticates its bearer, at least 16 characters." secret:"yes"`
 	BehindTLS bool        `doc:"A proxy in front of the host terminates TLS, so cookies are marked for HTTPS only."`
+	Server    string      `doc:"Scheme and host at which MCP clients of this host's users reach it, such as https://tools.example.com. The host then issues tokens to clients that their users allow on its consent page."`
+	Login     SignIn      `doc:"An OpenID provider at which people log in to the pages of the host, besides their password."`
 	OAuth     OAuth       `yaml:"oauth" doc:"An authorization server whose access tokens are accepted."`
+}
+
+// SignIn configures an OpenID provider at which people log in. Without an Issuer there is none.
+type SignIn struct {
+	Issuer       string      `doc:"The provider's issuer, exactly as in its metadata."`
+	ClientID     string      `doc:"The id of this host at the provider, where SERVER/auth/oidc/callback is registered as the address to return to."`
+	ClientSecret secret.Text `doc:"The secret of this host at the provider; empty for a public client." secret:"yes"`
+	Title        string      `doc:"Name of the provider for people; empty means its host."`
+	Server       string      `doc:"Scheme and host at which browsers reach this host, such as https://tools.example.com."`
+	Scopes       []string    `doc:"Scopes to ask for besides openid."`
+	UserClaim    string      `doc:"The claim that names the person; empty means sub. A user who is linked to it with gatehouse user link logs in as that user."`
+	RolesClaim   string      `doc:"The claim with the roles of a person who is no user of this host."`
 }
 
 // OAuth configures an authorization server whose access tokens are accepted. Without an Issuer no access tokens
@@ -115,6 +133,8 @@ type View struct {
 	Results  string   `doc:"What is sent of a tool that produces text: text alone (the default), or the whole output as structured content with its schema. Only for a host without contexts, because each context has its own setting." enum:"text,structured" live:"yes"`
 	List     string   `doc:"Which tools are listed: all (the default); search, the pinned tools and those that find and call the others; or auto, which is search for long lists and clients that do not search themselves. Only for a host without contexts, because each context has its own setting." enum:"all,search,auto" live:"yes"`
 	Pinned   []string `doc:"Patterns of tools that a short list has. Only for a host without contexts." live:"yes"`
+	// ProgramsAsk concerns programs of the module code.
+	ProgramsAsk bool `doc:"Let programs of code_run call tools that ask the user or need an approval. Only for a host without contexts." live:"yes"`
 }
 
 // Sessions configures the sessions of protocol revisions that have them.
@@ -144,6 +164,27 @@ type Limits struct {
 	Bytes        int64    `doc:"Memory for messages that are being read or are not answered yet, which callers share; 0 means 128 MiB. It is never less than four messages of the largest size." unit:"bytes"`
 	Streams      int      `doc:"Event streams that are open at once, which callers share; 0 means 40000."`
 	CallsWaiting int      `doc:"Calls that wait to run on this host; 0 means sixteen times calls."`
+}
+
+// Cluster configures this host as a node of a cluster. Without a Name it is none.
+type Cluster struct {
+	Name      string        `doc:"Name of the cluster, the same on all of its nodes."`
+	Listen    string        `doc:"host:port at which other nodes reach the engine of this one." kind:"address"`
+	Advertise string        `doc:"host:port that other nodes are told, if it is not that of listen." kind:"address"`
+	Join      []string      `doc:"host:port of other nodes. The first node of a cluster has none."`
+	TokenFile string        `doc:"File with the token by which this node joins for the first time; gatehouse cluster join-token makes one." kind:"path"`
+	TLS       bool          `doc:"Require certificates of nodes on loopback too; elsewhere they are always required."`
+	Lease     time.Duration `doc:"How long a node that is not heard counts as alive, the same on all nodes; 0 means 1 s."`
+	Program   string        `doc:"The engine, a path or a name. Empty means gatehouse-nats beside this program, or else in the PATH." kind:"path"`
+	NATS      NATS          `yaml:"nats" doc:"A NATS server with JetStream to use in place of the embedded one."`
+}
+
+// NATS configures an external NATS. Without an Address the embedded one is used.
+type NATS struct {
+	Address     string `doc:"URLs of its servers, separated by commas."`
+	Credentials string `doc:"File with the credentials of NATS." kind:"path"`
+	CA          string `doc:"PEM file of authorities that sign its certificate." kind:"path"`
+	Replicas    int    `doc:"How many of its servers keep each record; 0 means 3."`
 }
 
 // Log configures the log, which is always written to standard error.
@@ -185,13 +226,20 @@ type Secrets struct {
 
 // Approvals configures how an operator approves a call.
 type Approvals struct {
-	Proof       string `doc:"What every approval requires in addition: passphrase makes an operator type a passphrase at a terminal (gatehouse approvals passphrase sets it), and no answer of a client counts; none means that any process of this account can approve, and the ledger records that." enum:"none,passphrase"`
+	Proof       string `doc:"What every approval requires in addition: passphrase makes an operator type a passphrase at a terminal (gatehouse approvals passphrase sets it), and no answer of a client counts; passkey makes an administrator use a passkey for each one on the page of the host, which counts those that were registered before it started; none means that any process of this account can approve, and the ledger records that." enum:"none,passphrase,passkey"`
 	CallersWord bool   `doc:"Let a caller whose client cannot ask its user state by the argument confirm that the user agreed. Otherwise such a call waits for an operator."`
 }
 
 // Children configures what child processes can access.
 type Children struct {
 	HostFiles bool `doc:"Let child processes read and change the host's own files: settings, secrets, stores, sockets. Otherwise the kernel denies access, with a mount namespace and Landlock if the host has CAP_SYS_ADMIN, else with Landlock alone; gatehouse doctor reports which is used, and whether neither works. Child processes then cannot mount anything and can trace only each other; with Landlock alone sudo does not work in them, and they cannot create entries in the folders above the denied ones, such as the home folder."`
+}
+
+// Stage configures the tasks of staged calls.
+type Stage struct {
+	Expire  time.Duration `doc:"How long a task waits for a review after its last call; then it is dropped. 0 means 14 days."`
+	Network bool          `doc:"Let programs of staged calls use the network. What they do there cannot be taken back. Otherwise they have the loopback interface alone."`
+	Scratch []string      `doc:"Folders outside of those of the tools that programs of staged calls may change, and whose changes are dropped with the task; the default is the caches of the user. Everything else outside is read-only for them." kind:"path"`
 }
 
 // Folders are the directories in which the host stores its data, by the platform's convention.

@@ -30,12 +30,14 @@ type Context struct {
 	Results     string            `doc:"What is sent of a tool that produces text: text alone (the default), or the whole output as structured content with its schema." enum:"text,structured"`
 	List        string            `doc:"Which tools are listed: all (the default); search, the pinned tools and those that find and call the others; or auto, which is search for long lists and clients that do not search themselves." enum:"all,search,auto"`
 	Pinned      []string          `doc:"Patterns of tools that a short list has."`
+	ProgramsAsk bool              `doc:"Let programs of code_run call tools that ask the user or need an approval."`
 	Env         map[string]string `doc:"Environment variables of the programs that run in it; ${secret:NAME} stands for a secret."`
 	Roots       []string          `doc:"Folders its tools may access; empty means those of the host." kind:"path"`
 	ClientRoots bool              `doc:"Restrict each call to the folders in which its client says it works, as roots.client does for every context."`
 	Roles       []string          `doc:"Roles that may use it. If users is set too, either one is enough; if both are empty, every caller may."`
 	Users       []string          `doc:"Patterns of users that may use it."`
 	KnownTo     []string          `doc:"Roles that may see it without using it."`
+	Stage       bool              `doc:"Stage what its tools change in folders until a person accepts it, unless a rule decides otherwise; calls that cannot be staged ask."`
 	Limits      ContextLimits     `doc:"Limits of its callers, besides the limits of the host."`
 }
 
@@ -57,7 +59,7 @@ type Rule struct {
 	Names      []string      `doc:"Patterns of tools and prompts by their own names, or of URIs."`
 	Effects    []string      `doc:"Effects, of which the tool must have one." enum:"reads,writes,destroys,open-world,idempotent"`
 	When       string        `doc:"An expression (CEL) over args, caller and op that must be true. op.paths and op.commands are the paths and commands that the host resolves from the arguments."`
-	Then       string        `doc:"The decision." enum:"allow,ask,ask-operator,refuse" need:"yes"`
+	Then       string        `doc:"The decision." enum:"allow,stage,ask,ask-operator,refuse" need:"yes"`
 	Reason     string        `doc:"Reason that a refused caller receives."`
 	Remember   time.Duration `doc:"How long an approval after ask or ask-operator holds for the same call; 0 means for that call alone."`
 }
@@ -66,6 +68,12 @@ type Rule struct {
 func (c Config) Permit() (permit.Options, error) {
 	o := permit.Options{ReadOnly: c.View.ReadOnly, Default: permit.Allow}
 	for _, x := range c.Contexts {
+		if x.Stage {
+			if o.Staging == nil {
+				o.Staging = map[string]bool{}
+			}
+			o.Staging[x.Name] = true
+		}
 		if len(x.Roles)+len(x.Users)+len(x.KnownTo) > 0 {
 			o.Access = append(
 				o.Access,

@@ -37,13 +37,28 @@ func Load(getenv func(string) string, file string) (*Loaded, error) {
 	}
 	text, name, err := readFile(file, l.Folders.Config)
 	if name != "" {
-		l.File = name
-		var said map[string]Place
-		said, err = decodeFile(name, homeFolder(getenv), text, &l.Config)
-		maps.Copy(l.said, said)
+		err = l.decode(getenv, name, text)
 	}
 	e.readAll()
 	return l, errors.Join(append(e.wrong, err)...)
+}
+
+// Parse is Load with the text of a file that need not exist.
+func Parse(getenv func(string) string, name string, text []byte) (*Loaded, error) {
+	l := &Loaded{Config: Default(), said: map[string]Place{}}
+	e := envReader{getenv: getenv, into: &l.Config, said: l.said}
+	l.Folders = platformFolders(getenv, e.setFrom)
+	err := l.decode(getenv, name, text)
+	e.readAll()
+	return l, errors.Join(append(e.wrong, err)...)
+}
+
+// decode reads the text of a file over the settings.
+func (l *Loaded) decode(getenv func(string) string, name string, text []byte) error {
+	l.File = name
+	said, err := decodeFile(name, homeFolder(getenv), text, &l.Config)
+	maps.Copy(l.said, said)
+	return err
 }
 
 // WithoutFile returns what Load returns if there is no file.

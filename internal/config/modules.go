@@ -7,9 +7,15 @@ import (
 
 	"gatehouse/internal/exec/shellpolicy"
 	"gatehouse/internal/files/roots"
+	"gatehouse/internal/modules/code"
 	"gatehouse/internal/modules/file"
+	"gatehouse/internal/modules/ide"
+	"gatehouse/internal/modules/lsp"
+	"gatehouse/internal/modules/ml"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/rag"
 	"gatehouse/internal/modules/shell"
+	"gatehouse/internal/modules/webview"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/sandbox/manager"
 )
@@ -18,8 +24,15 @@ import (
 type Modules struct {
 	File    file.Settings     `doc:"Files. A file that is protected by its name is protected for every tool, in every folder."`
 	Shell   shell.Settings    `doc:"Command lines. They can be run only if the module, or its context, is named."`
+	Code    code.Settings     `doc:"Programs that call tools. They can be run only if the module is named."`
 	Process process.Settings  `doc:"Processes. They can be started only if the module is named."`
+	IDE     ide.Settings      `doc:"Coding agents. They are started only if the module is named."`
+	LSP     lsp.Settings      `doc:"Language servers. They are started only if the module is named."`
 	Package packages.Settings `doc:"Third-party MCP servers."`
+	ML      ml.Settings       `yaml:"ml" doc:"Language models."`
+	RAG     rag.Settings      `yaml:"rag" doc:"Search in documents and code."`
+
+	WebView webview.Settings `yaml:"webview" doc:"Web pages in a browser."`
 
 	Sandbox manager.Settings `doc:"Sandboxes for code. They can be created only if the module, or its context, is named."`
 }
@@ -29,6 +42,10 @@ const longestCommand = time.Hour
 
 func (m Modules) validate(w *problems) {
 	validateSandboxes(m.Sandbox, w)
+	validateModels(w, m.ML)
+	if err := m.RAG.Embedder.Validate(); err != nil {
+		w.addf("modules.rag.embedder", "%w", err)
+	}
 	f := m.File
 	w.names("modules.file.deny", f.Deny)
 	w.names("modules.file.allow", f.Allow)
@@ -36,7 +53,13 @@ func (m Modules) validate(w *problems) {
 	atLeast(w, "modules.file.max_copy", "largest file to copy", f.MaxCopy, 0)
 	validateShell(w, m.Shell)
 	validateProcesses(w, m.Process)
+	validateLSP(w, m.LSP)
+	if err := ide.ParseAgents(m.IDE.Agents); err != nil {
+		w.addf("modules.ide.agents", "%w", err)
+	}
+	atLeast(w, "modules.ide.idle", "time without calls", m.IDE.Idle, 0)
 	validatePackages(w, m.Package)
+	validateWebView(w, m.WebView)
 }
 
 // checkPackages validates the packages that are declared.
@@ -52,6 +75,21 @@ func (c Config) checkPackages(w *problems) {
 		}
 		names[d.Name] = true
 	}
+}
+
+func validateModels(w *problems, m ml.Settings) {
+	names := map[string]bool{}
+	for i, b := range m.Backends {
+		at := fmt.Sprintf("modules.ml.backends[%d]", i)
+		if err := b.Validate(); err != nil {
+			w.addf(at, "%w", err)
+		}
+		if names[b.Name] {
+			w.addf(at+".name", "there are two backends called %q", b.Name)
+		}
+		names[b.Name] = true
+	}
+	w.url("modules.ml.influx.url", "InfluxDB", m.Influx.URL, "https", "http")
 }
 
 func validatePackages(w *problems, p packages.Settings) {
@@ -77,6 +115,17 @@ func validatePackages(w *problems, p packages.Settings) {
 				w.addf("modules.package.search."+x.key, "%q is not an address; expected https://host, or %s", address, packages.Off)
 			}
 		}
+	}
+}
+
+func validateLSP(w *problems, s lsp.Settings) {
+	if err := lsp.CheckServers(s.Servers); err != nil {
+		w.addf("modules.lsp.servers", "%w", err)
+	}
+	atLeast(w, "modules.lsp.most", "language servers at once", s.Most, 0)
+	atLeast(w, "modules.lsp.idle", "time without calls", s.Idle, 0)
+	if s.Memory != 0 {
+		atLeast(w, "modules.lsp.memory", "memory of a language server", s.Memory, 64<<20)
 	}
 }
 
@@ -128,5 +177,23 @@ func (w *problems) names(at string, list []string) {
 				p,
 			)
 		}
+	}
+}
+
+func validateWebView(w *problems, s webview.Settings) {
+	for _, n := range []struct {
+		name, what string
+		got        int
+	}{
+		{"sessions", "browsers of one caller", s.PerOwner}, {"everyones", "browsers at once", s.Total},
+		{"processes", "processes of one browser", s.Processes},
+	} {
+		atLeast(w, "modules.webview."+n.name, n.what, n.got, 0)
+	}
+	atLeast(w, "modules.webview.idle", "time without calls", s.Idle, 0)
+	atLeast(w, "modules.webview.memory", "memory of a browser", s.Memory, 0)
+	atLeast(w, "modules.webview.max_download", "largest download", s.MaxDownload, 0)
+	if err := s.Check(); err != nil {
+		w.addf("modules.webview", "%w", err)
 	}
 }

@@ -44,8 +44,9 @@ func (c Config) Validate() error {
 	c.Modules.validate(w)
 	c.checkContexts(w)
 	c.checkPackages(w)
-	if p := c.Approvals.Proof; p != "" && p != "none" && p != "passphrase" {
-		w.addf("approvals.proof", "%q is not a proof of an operator; expected none or passphrase", p)
+	c.Guards.Validate(func(path, text string) { w.addf("guardrails."+path, "%s", text) })
+	if p := c.Approvals.Proof; p != "" && p != "none" && p != "passphrase" && p != "passkey" {
+		w.addf("approvals.proof", "%q is not a proof of an operator; expected none, passphrase or passkey", p)
 	}
 	if c.Audit.Keep < 0 || c.Audit.MaxSize < 0 {
 		w.addf("audit", "keep is %v and max_size is %d: expected no less than 0", c.Audit.Keep, c.Audit.MaxSize)
@@ -142,6 +143,19 @@ func validOrigin(o string) error {
 func (a Auth) validate(w *problems) {
 	if a.Required && a.Insecure {
 		w.addf("auth.insecure", "required and insecure exclude each other")
+	}
+	if l := a.Login; l.Issuer != "" {
+		w.url("auth.login.issuer", "issuer", l.Issuer, "https", "http")
+		w.url("auth.login.server", "server", l.Server, "https", "http")
+		if l.ClientID == "" {
+			w.addf("auth.login.client_id", "client_id is empty; expected that of this host at the provider")
+		}
+	}
+	if a.Server != "" {
+		w.url("auth.server", "server", a.Server, "https", "http")
+		if a.OAuth.Issuer != "" {
+			w.addf("auth.server", "server and oauth exclude each other: a host issues tokens, or accepts those of another server")
+		}
 	}
 	if o := a.OAuth; o.Issuer != "" {
 		w.url("auth.oauth.issuer", "issuer", o.Issuer, "https", "http")

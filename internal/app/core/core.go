@@ -22,6 +22,7 @@ import (
 	"gatehouse/internal/modules/resources"
 	"gatehouse/internal/modules/toolfinder"
 	"gatehouse/module"
+	"gatehouse/tool"
 )
 
 // These are the modules that every host has, whatever its configuration.
@@ -77,7 +78,13 @@ func New(o Options) *Core {
 
 	if o.Sessions != nil {
 		s := *o.Sessions
-		s.Ended = func(s *session.Session, cause error) { c.Engine.SessionEnded(s, cause) }
+		ended := s.Ended
+		s.Ended = func(s *session.Session, cause error) {
+			c.Engine.SessionEnded(s, cause)
+			if ended != nil {
+				ended(s, cause)
+			}
+		}
 		c.Sessions = session.NewTable(s)
 	}
 
@@ -85,7 +92,7 @@ func New(o Options) *Core {
 	o.Engine.Jobs, o.Engine.Bus = o.Jobs, o.Bus
 	c.Engine = protocol.New(o.Engine)
 
-	c.Modules.Bind(c.Calls.Inner, c.Engine.StartJob)
+	c.Modules.Bind(c.Calls.Inner, c.Calls.Program, c.Engine.StartJob)
 	c.Modules.OnChange(func(module.Audience) {
 		c.Views.Stale()
 		c.Engine.Changed()
@@ -101,7 +108,18 @@ func (c *Core) AddResources(ctx context.Context) error {
 
 // AddToolFinder adds the module that finds tools, for contexts that do not list all of theirs.
 func (c *Core) AddToolFinder(ctx context.Context) error {
-	return c.Modules.Add(ctx, views.SearchModule, toolfinder.New(c.Views))
+	return c.Modules.Add(ctx, views.SearchModule, toolfinder.New(c.Views, contexts{c}))
+}
+
+// contexts are the contexts of callers.
+type contexts struct{ c *Core }
+
+func (x contexts) Names(ctx context.Context, who tool.Caller) []string {
+	return x.c.Views.Contexts(ctx, who)
+}
+
+func (x contexts) Use(ctx context.Context, who tool.Caller, name string) error {
+	return x.c.Engine.UseContext(ctx, who, name)
 }
 
 // AddJobs adds the module with which clients without tasks follow jobs. rules reports whether a caller is an

@@ -1,0 +1,245 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/files/atomicfile"
+	"gatehouse/internal/mcp/seal"
+	"gatehouse/internal/mcp/session"
+)
+
+// clusterNodes is this host as a node of a cluster, as far as its clients notice.
+type clusterNodes struct {
+	*cluster.Node
+	app      *App
+	log      *slog.Logger
+	sessions *cluster.Bucket
+	shared   *cluster.Bucket // of keys
+	lease    time.Duration
+
+	transport *http.Transport // to other nodes
+
+	moved    sync.Map      // sessions that another node has adopted: id to node
+	ended    chan string   // ids of sessions whose records are to be removed
+	lapses   atomic.Uint64 // of the last time that the sessions here were compared with their records
+	compared atomic.Bool   // whether they were
+}
+
+// ClusterFolder returns the folder of a node's own files.
+func ClusterFolder(data string) string { return filepath.Join(data, "cluster") }
+
+// openCluster joins the cluster of the settings. Without one it starts nothing.
+func (a *App) openCluster(ctx context.Context) error {
+	c := a.cfg.Cluster
+	if c.Name == "" || a.opts.Private || a.opts.Alone != nil {
+		return nil
+	}
+	o := cluster.Options{
+		Name: c.Name, Listen: c.Listen, Advertise: c.Advertise, Join: c.Join, TokenFile: c.TokenFile, TLS: c.TLS,
+		Lease: c.Lease, Program: c.Program, Dir: ClusterFolder(a.cfg.Folders.Data), Version: Version, Log: a.log,
+	}
+	if n := c.NATS; n.Address != "" {
+		o.External = &cluster.External{
+			Address: n.Address, Credentials: n.Credentials, CA: n.CA, Replicas: n.Replicas,
+		}
+	}
+	node, err := cluster.Start(ctx, o)
+	if err != nil {
+		return fmt.Errorf("join the cluster: %w", err)
+	}
+	nodes := &clusterNodes{
+		Node: node, app: a, log: a.log, ended: make(chan string, 10_000), lease: max(c.Lease, time.Second),
+	}
+	nodes.transport = nodes.nodeTransport()
+	a.nodes = nodes
+	a.closing("cluster", func(context.Context) error { node.Close(); return nil })
+	if nodes.sessions, err = node.Bucket(ctx, "sessions", cluster.BucketOptions{TTL: sessionRecords}); err != nil {
+		return err
+	}
+	if nodes.shared, err = node.Bucket(ctx, "keys", cluster.BucketOptions{}); err != nil {
+		return err
+	}
+	if err := nodes.shareKeys(ctx, filepath.Join(a.cfg.Folders.Data, "keys.json")); err != nil {
+		return fmt.Errorf("share the keys of the cluster: %w", err)
+	}
+	if err := nodes.answerStatus(); err != nil {
+		return err
+	}
+	a.addPart("cluster", nodes.run)
+	for nodes.Fresh() != nil { // most nodes are there, and hear this one in a moment
+		select {
+		case <-time.After(nodes.lease / 20):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	nodes.lapses.Store(nodes.Lapses())
+	nodes.compared.Store(true) // there are no sessions yet
+	return nil
+}
+
+// sessionRecords is how long the record of a session is kept that no node ended.
+const sessionRecords = 7 * 24 * time.Hour
+
+// shareKeys makes this node seal with the cluster's keys, so that every node opens what another one sealed.
+func (c *clusterNodes) shareKeys(ctx context.Context, path string) error {
+	for {
+		r, err := c.shared.Get(ctx, "seal")
+		if err == nil {
+			return writeKeys(path, r.Value)
+		}
+		if !errors.Is(err, cluster.ErrNotFound) {
+			return err
+		}
+		if _, err := seal.Load(path); err != nil { // makes the file
+			return err
+		}
+		raw, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if _, err = c.shared.Create(ctx, "seal", raw); err == nil || !errors.Is(err, cluster.ErrConflict) {
+			return err
+		}
+	}
+}
+
+// writeKeys writes the file that the ring reads when a token names a key that it does not know.
+func writeKeys(path string, raw []byte) error {
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(raw) {
+		return nil
+	}
+	return atomicfile.Write(path, raw)
+}
+
+// keysLife is how long the newest key seals before a node adds another one.
+const keysLife = 30 * 24 * time.Hour
+
+// run follows the cluster until ctx is done.
+func (c *clusterNodes) run(ctx context.Context) error {
+	path := filepath.Join(c.app.cfg.Folders.Data, "keys.json")
+	var all sync.WaitGroup
+	all.Go(func() {
+		for r := range c.shared.Watch(ctx) {
+			if r.Key == "seal" && !r.Deleted {
+				if err := writeKeys(path, r.Value); err != nil {
+					c.log.Error("the keys of the cluster cannot be written", "err", err)
+				}
+			}
+		}
+	})
+	all.Go(func() {
+		for {
+			select {
+			case id := <-c.ended:
+				c.forget(ctx, id)
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	all.Go(func() { c.every(ctx, c.lease/2, func() { c.compare(ctx) }) })
+	all.Go(func() { c.every(ctx, time.Hour, func() { c.rotateKeys(ctx, path) }) })
+	all.Wait()
+	return nil
+}
+
+func (c *clusterNodes) every(ctx context.Context, pause time.Duration, f func()) {
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			f()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// rotateKeys adds a key if the newest one is old. The revision lets one node do it.
+func (c *clusterNodes) rotateKeys(ctx context.Context, path string) {
+	r, err := c.shared.Get(ctx, "seal")
+	if err != nil || time.Since(r.At) < keysLife {
+		return
+	}
+	if err = c.app.ring.Rotate(); err == nil {
+		var raw []byte
+		if raw, err = os.ReadFile(path); err == nil {
+			_, err = c.shared.Update(ctx, "seal", raw, r.Revision)
+		}
+	}
+	if errors.Is(err, cluster.ErrConflict) {
+		err = c.shareKeys(ctx, path)
+	}
+	if err != nil {
+		c.log.Warn("the keys of the cluster were not rotated", "err", err)
+	}
+}
+
+// StatusTopic is the topic of requests for the nodes of the cluster.
+const StatusTopic = "status"
+
+// answerStatus answers gatehouse cluster status.
+func (c *clusterNodes) answerStatus() error {
+	_, err := c.HandleAny(StatusTopic, func(context.Context, string, []byte) ([]byte, error) {
+		return json.Marshal(c.Nodes())
+	})
+	return err
+}
+
+// serves returns nil while no other node can have adopted sessions of this one.
+func (c *clusterNodes) serves() error {
+	if err := c.Fresh(); err != nil {
+		return err
+	}
+	if !c.compared.Load() || c.lapses.Load() != c.Lapses() {
+		return errors.New("this node was cut off and compares its sessions with those of the other nodes")
+	}
+	return nil
+}
+
+// compare ends the sessions that other nodes have adopted while this one was cut off. A node that adopts has two
+// leases for it, so this one waits for so long first.
+func (c *clusterNodes) compare(ctx context.Context) {
+	now := c.Lapses()
+	if c.compared.Load() && c.lapses.Load() == now || c.Fresh() != nil {
+		return
+	}
+	if table := c.app.table; table.Len() > 0 {
+		select {
+		case <-time.After(2 * c.lease):
+		case <-ctx.Done():
+			return
+		}
+		all, err := c.sessions.List(ctx)
+		if err != nil {
+			return
+		}
+		moved := map[string]bool{}
+		for _, r := range all {
+			var record sessionRecord
+			if json.Unmarshal(r.Value, &record) == nil && record.Node != c.ID() {
+				moved[r.Key] = true
+			}
+		}
+		table.All(func(s *session.Session) {
+			if moved[s.ID] {
+				table.End(s, session.ErrMoved)
+			}
+		})
+	}
+	c.lapses.Store(now)
+	c.compared.Store(true)
+}

@@ -1,0 +1,126 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/exec/overlay"
+	"gatehouse/internal/exec/shield"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/stage"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
+)
+
+// StageFolder returns the folder of the tasks of the hosts of one user; "" if they store nothing.
+func StageFolder(f config.Folders) string {
+	if f.Data == "" {
+		return ""
+	}
+	return filepath.Join(f.Data, "stage")
+}
+
+// openStage opens the tasks. A private host has none.
+func (a *App) openStage(context.Context) error {
+	dir := StageFolder(a.cfg.Folders)
+	if a.opts.Private || dir == "" || a.readOnly {
+		a.cannotStage = func() string { return "this host stores nothing, so it stages nothing" }
+		return nil
+	}
+	s := a.cfg.Stage
+	scratch := s.Scratch
+	if scratch == nil {
+		scratch = caches()
+	}
+	a.stage = stage.New(stage.Options{
+		Dir: dir, Covers: shield.Closed, Lives: a.sessionLives, Log: a.log, Expire: s.Expire, Network: s.Network,
+		Scratch: scratch,
+	})
+	a.cannotStage = sync.OnceValue(func() string {
+		if err := overlay.Probe(dir); err != nil {
+			a.log.Warn("calls cannot be staged", "err", err)
+			return "this machine cannot stage what calls change: " + err.Error()
+		}
+		return ""
+	})
+	a.addPart("staged tasks", a.stage.Run)
+	return nil
+}
+
+// caches are the folders in the home folder that builds write to, and whose changes no person needs to see.
+func caches() (all []string) {
+	if dir, err := os.UserCacheDir(); err == nil {
+		all = append(all, dir)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return all
+	}
+	for _, name := range []string{"go", ".npm", ".cargo", ".rustup", ".m2", ".gradle", ".local/share/pnpm"} {
+		all = append(all, filepath.Join(home, name))
+	}
+	return all
+}
+
+func (a *App) sessionLives(id string) (found bool) {
+	if a.table == nil {
+		return true
+	}
+	a.table.All(func(one *session.Session) { found = found || one.ID == id && !one.Ended() })
+	return found
+}
+
+// stager implements dispatch.Stager.
+type stager struct{ tasks *stage.Manager }
+
+func who(c tool.Caller) stage.Who {
+	return stage.Who{
+		Principal: c.Principal, Context: c.Context, Client: c.Client, Session: cmp.Or(c.Session, c.Connection),
+	}
+}
+
+func (s stager) Begin(c tool.Caller) (string, error) { return s.tasks.Begin(who(c)) }
+func (s stager) Current(c tool.Caller) string        { return s.tasks.Current(who(c)) }
+
+// enterTask gives a call the view of its task. It runs after the folders of the call were narrowed.
+func (a *App) enterTask(c *tool.Call, changes bool) (done func(), err error) {
+	set, ok := c.Roots.(*roots.Set)
+	if !ok {
+		return func() {}, nil // it has no folders
+	}
+	folders := set.Reals()
+	if all := a.contexts.RootsOf(c.Caller); all != nil {
+		folders = append(folders, a.stageable(all)...)
+	} else if !a.opts.AnyFolder {
+		folders = append(folders, a.stageable(a.roots)...)
+	}
+	v, err := a.stage.Enter(c.Task, folders)
+	if err != nil {
+		return nil, err
+	}
+	view, err := set.In(v)
+	if err != nil {
+		v.Leave(false)
+		return nil, err
+	}
+	c.Roots = view
+	return func() {
+		if err := v.Leave(changes); err != nil {
+			a.log.Error("the changes of a task could not be recorded", "task", c.Task, "err", err)
+		}
+	}, nil
+}
+
+// stageable returns those of the folders of a context that can be staged.
+func (a *App) stageable(of tool.Roots) []string {
+	set, ok := of.(*roots.Set)
+	if !ok {
+		return nil
+	}
+	return slices.DeleteFunc(set.Reals(), func(f string) bool { return a.stage.CannotStage(f) != "" })
+}

@@ -1,0 +1,108 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/modules/webview"
+	"gatehouse/internal/modules/webview/chromium"
+)
+
+// checkBrowser says whether this machine has a browser for the module webview.
+func checkBrowser(s webview.Settings) finding {
+	program, err := chromium.Find(s.Program)
+	if err != nil {
+		if s.Program != "" {
+			return ok("browser: %s cannot be run: %v", s.Program, err).but("warn", "correct modules.webview.program")
+		}
+		return ok("browser: %v; without one no page can be opened (module webview)", err).
+			but("warn", "gatehouse browser install")
+	}
+	if chromium.NeedsNoSandbox() {
+		return ok("browser: %s; its own sandbox is off, because it would run as root", program).
+			but("warn", "run the host as another user if the module webview is named")
+	}
+	return ok("browser: %s", program)
+}
+
+func pageBrowser(w Environment) *cobra.Command {
+	c := &cobra.Command{
+		Use:     "browser",
+		Short:   "Find or install the browser of the module webview",
+		Example: "  gatehouse browser install --print",
+		Args:    noArgs,
+	}
+	c.AddCommand(browserInstall(w))
+	return c
+}
+
+// installers are package managers with the command by which each installs a browser, without questions.
+var installers = []struct {
+	program string
+	root    bool
+	line    []string
+}{
+	{"apt-get", true, []string{"apt-get", "install", "-y", "--no-install-recommends", "chromium"}},
+	{"dnf", true, []string{"dnf", "install", "-y", "chromium-headless"}},
+	{"apk", true, []string{"apk", "add", "chromium"}},
+	{"pacman", true, []string{"pacman", "-S", "--noconfirm", "chromium"}},
+	{"zypper", true, []string{"zypper", "--non-interactive", "install", "chromium"}},
+	{"brew", false, []string{"brew", "install", "--cask", "chromium"}},
+	{"winget", false, []string{"winget", "install", "--exact", "--id", "Hibbiki.Chromium"}},
+}
+
+func browserInstall(w Environment) *cobra.Command {
+	var printOnly bool
+	c := &cobra.Command{
+		Use:   "install",
+		Short: "Install a browser with the package manager of this system",
+		Long: `Install Chromium with the package manager of this system, if it has no browser.
+The command that is run is printed first; it may ask for the password of sudo.`,
+		Example: "  gatehouse browser install --print",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if program, err := chromium.Find(""); err == nil && !printOnly {
+				fmt.Fprintf(w.Out, "this machine has %s\n", program)
+				return nil
+			}
+			line, err := installLine()
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(w.Out, strings.Join(line, " "))
+			if printOnly {
+				return nil
+			}
+			run := exec.CommandContext(c.Context(), line[0], line[1:]...)
+			run.Stdin, run.Stdout, run.Stderr = os.Stdin, w.Out, w.Err
+			if err := run.Run(); err != nil {
+				return fmt.Errorf("%s: %w", line[0], err)
+			}
+			program, err := chromium.Find("")
+			if err == nil {
+				fmt.Fprintf(w.Out, "installed %s\n", program)
+			}
+			return err
+		},
+	}
+	c.Flags().BoolVar(&printOnly, "print", false, "print the command and do not run it")
+	return c
+}
+
+// installLine returns the command that installs a browser here.
+func installLine() ([]string, error) {
+	for _, i := range installers {
+		if _, err := exec.LookPath(i.program); err != nil {
+			continue
+		}
+		if i.root && os.Geteuid() != 0 {
+			return append([]string{"sudo"}, i.line...), nil
+		}
+		return i.line, nil
+	}
+	return nil, fmt.Errorf("no package manager was found; install Chromium, and name it in modules.webview.program")
+}
