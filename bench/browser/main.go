@@ -57,6 +57,9 @@ var figures = []*figure{
 	{name: "form of 20 steps, one call each: time", unit: "ms", compared: true},
 	{name: "the same form, many fields in a call", unit: "tokens", compared: true},
 	{name: "the same form, many fields in a call: time", unit: "ms", compared: true},
+	{name: "page that renders anew, 100 steps: pages read again", unit: "times"},
+	{name: "page that renders anew, 100 steps", unit: "tokens", compared: true},
+	{name: "page that renders anew, 100 steps: time", unit: "ms", compared: true},
 }
 
 func add(subject, name string, v float64) {
@@ -205,7 +208,54 @@ func round(ctx context.Context, s subject, codec tokenizer.Codec, url string) er
 	if err := r.form(ctx, "form of 20 steps, one call each", url+"/form", r.oneByOne); err != nil {
 		return err
 	}
-	return r.form(ctx, "the same form, many fields in a call", url+"/form", r.together)
+	if err := r.form(ctx, "the same form, many fields in a call", url+"/form", r.together); err != nil {
+		return err
+	}
+	return r.anew(ctx, "page that renders anew, 100 steps", url+"/anew")
+}
+
+// anew enters a text and presses a button 50 times each, in a page whose elements do not last. Where an element that was
+// read once is not found any more, the page is read again and the step repeated.
+func (r *run) anew(ctx context.Context, name, url string) error {
+	r.tokens = 0
+	began, again := time.Now(), 0
+	page, err := r.openAndRead(ctx, url)
+	if err != nil {
+		return err
+	}
+	for i := range 100 {
+		f := field{label: "Entry", kind: "text", value: fmt.Sprint("entry ", i/2)}
+		if i%2 == 1 {
+			f = field{label: "Keep", kind: "button"}
+		}
+		for try := 0; ; try++ {
+			ref, err := r.ref(page, roles[f.kind], f.label)
+			if err != nil {
+				return err
+			}
+			tool, a, _ := r.do(f, ref)
+			if _, err = r.call(ctx, tool, a); err == nil {
+				break
+			}
+			if try > 0 {
+				return err
+			}
+			again++
+			if page, err = r.call(ctx, r.read, args{}); err != nil {
+				return err
+			}
+		}
+	}
+	if page, err = r.call(ctx, r.read, args{}); err != nil {
+		return err
+	}
+	add(r.name, name+": time", ms(time.Since(began)))
+	add(r.name, name, float64(r.tokens))
+	add(r.name, name+": pages read again", float64(again))
+	if !strings.Contains(page, "kept 50 of") {
+		return fmt.Errorf("%s: steps were lost: %s", r.name, page)
+	}
+	return nil
 }
 
 func (r *run) look(ctx context.Context, name, url, holds string) error {

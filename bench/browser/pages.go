@@ -16,6 +16,7 @@ func servePages() (url string, stop func(), err error) {
 	}
 	pages := map[string]string{
 		"/first": firstPage, "/table": tablePage(), "/docs": docsPage(), "/form": formPage(), "/click": clickPage,
+		"/anew": anewPage,
 	}
 	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, ok := pages[r.URL.Path]
@@ -42,6 +43,21 @@ const firstPage = `<!doctype html><html lang="en"><link rel="icon" href="data:,"
 const clickPage = `<!doctype html><html lang="en"><link rel="icon" href="data:,"><title>Clicks</title><h1>Clicks</h1>
 <button onclick="n.textContent = 'clicked ' + ++window.times" autofocus>Count</button><p id=n>clicked 0</p>
 <script>window.times = 0</script>`
+
+// anewPage makes all its elements again whenever a key or the button is pressed, as some frameworks do.
+const anewPage = `<!doctype html><html lang="en"><link rel="icon" href="data:,"><title>Anew</title><div id=all></div><script>
+let text = "", kept = 0, renders = 0;
+function render() {
+ renders++;
+ all.innerHTML = "<h1>Anew</h1><label>Entry <input id=entry></label> <button id=keep>Keep</button><p id=said></p>";
+ said.textContent = "kept " + kept + " of " + text + ".";
+ entry.value = text;
+ entry.oninput = () => { text = entry.value; render(); };
+ keep.onclick = () => { if (text === "entry " + kept) kept++; render(); };
+ entry.focus();
+ entry.setSelectionRange(text.length, text.length);
+}
+render()</script>`
 
 var (
 	names  = strings.Fields("Ann Ben Cleo Dan Eve Finn Gus Hana Ida Jon Kim Lea Max Nia Oto Pia Quinn Rosa Sam Tess")

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,8 +13,8 @@ import (
 	"gatehouse/internal/modules/webview/chromium"
 )
 
-// checkBrowser says whether this machine has a browser for the module webview.
-func checkBrowser(s webview.Settings) finding {
+// checkBrowser says whether this machine has a browser for the module webview, and whether that runs in a sandbox.
+func checkBrowser(ctx context.Context, s webview.Settings) finding {
 	program, err := chromium.Find(s.Program)
 	if err != nil {
 		if s.Program != "" {
@@ -22,11 +23,20 @@ func checkBrowser(s webview.Settings) finding {
 		return ok("browser: %v; without one no page can be opened (module webview)", err).
 			but("warn", "gatehouse browser install")
 	}
-	if chromium.NeedsNoSandbox() {
-		return ok("browser: %s; its own sandbox is off, because it would run as root", program).
-			but("warn", "run the host as another user if the module webview is named")
+	if s.Confinement == "off" {
+		return ok("browser: %s, not in a sandbox of this host, because modules.webview.confinement is off", program).
+			but("warn", "remove modules.webview.confinement")
 	}
-	return ok("browser: %s", program)
+	why := webview.CanConfine(ctx)
+	if why == nil {
+		return ok("browser: %s, in a sandbox of this host", program)
+	}
+	if s.Confinement == "required" || chromium.NeedsNoSandbox() {
+		return ok("browser: %s does not start, because no sandbox of this host can be made for it: %v", program, why).
+			but("warn", "run the host as another user, or set modules.webview.confinement to off")
+	}
+	return ok("browser: %s, in Chromium's own sandbox alone: %v", program, why).
+		but("warn", "apply the fixes of the driver namespaces")
 }
 
 func pageBrowser(w Environment) *cobra.Command {

@@ -81,7 +81,7 @@ func examine(ctx context.Context, w Environment, c *cobra.Command) []finding {
 	findings = append(findings, ok("other programs: none are needed"), checkInstallers(), checkMounts(),
 		checkDaemons(ctx))
 	findings = append(findings, checkClients(w, cfg)...)
-	findings = append(findings, checkLanguageServers(cfg.Modules.LSP), checkBrowser(cfg.Modules.WebView))
+	findings = append(findings, checkLanguageServers(cfg.Modules.LSP), checkBrowser(ctx, cfg.Modules.WebView))
 	findings = append(findings, checkModels(ctx, cfg.Modules)...)
 	findings = append(findings, checkLists(ctx, cfg.Modules.Shell)...)
 	findings = append(findings, checkStaging(cfg.Folders), checkEngine(cfg.Cluster))

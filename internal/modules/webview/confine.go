@@ -66,8 +66,23 @@ func (m *manager) findDriver(context.Context) (sandbox.Driver, error) {
 	return namespaces.New(namespaces.Options{Log: m.log, Proxy: m.cfg.Proxy})
 }
 
+// CanConfine returns why this machine can make no sandbox for a browser, or nil. It makes and removes one.
+func CanConfine(ctx context.Context) error {
+	d, err := namespaces.New(namespaces.Options{})
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for _, f := range d.Doctor(ctx) {
+		if f.Needed && !f.OK {
+			return errors.New(f.Detail)
+		}
+	}
+	return nil
+}
+
 // start starts a browser, in a sandbox if the settings and the machine allow it, or attaches to one. loose says why it is
-// in none.
+// in none. A browser of root starts in none only if the settings say so.
 func (m *manager) start(ctx context.Context, o page.Options) (b *page.Browser, loose string, err error) {
 	if o.DebugURL != "" {
 		b, err = page.Open(ctx, o)
@@ -93,6 +108,11 @@ func (m *manager) start(ctx context.Context, o page.Options) (b *page.Browser, l
 	}
 	if m.cfg.Confinement == confineRequired {
 		return nil, "", fmt.Errorf("the settings of this host require a sandbox, and in one it does not start: %w", why)
+	}
+	if o.Chromium.NoSandbox {
+		// Neither a sandbox of this host nor Chromium's own would stand between a page and the machine.
+		return nil, "", fmt.Errorf("as root it runs in a sandbox alone, and in one it does not start: %w; "+
+			"run the host as another user, or set modules.webview.confinement to off", why)
 	}
 	if b, err = page.Open(ctx, o); err != nil {
 		return nil, "", err

@@ -2,6 +2,7 @@ package webview
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/modules/webview/chromium"
+	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -202,6 +204,27 @@ func TestStorageAndShownHTML(t *testing.T) {
 	wants(t, shown.Text, "-- one", "+- two")
 	if _, err := u.m.update(t.Context(), u.caller, updateIn{Session: "default", ID: "none", HTML: "x"}); err == nil {
 		t.Error("what is not shown was changed")
+	}
+}
+
+// Where no sandbox can be made, a browser starts with the sandbox of Chromium alone, which Chromium has not as root: then it
+// starts only if the settings say so.
+func TestWithoutSandboxes(t *testing.T) {
+	for _, setting := range []string{"", "auto", confineRequired, confineOff} {
+		u := newUse(t, func(c *Config, _ string) {
+			c.Confinement = setting
+			c.Confining = func(context.Context) (sandbox.Driver, error) { return nil, errors.New("no namespaces") }
+		})
+		out, err := u.m.connect(t.Context(), u.caller, connectIn{Session: "default", Timeout: 45})
+		allowed := setting == confineOff || setting != confineRequired && !chromium.NeedsNoSandbox()
+		switch {
+		case allowed && err != nil:
+			t.Errorf("%q: %v", setting, err)
+		case allowed && !strings.Contains(out.Message, "sandbox"):
+			t.Errorf("%q: the answer does not say that there is no sandbox: %s", setting, out.Message)
+		case !allowed && (err == nil || !strings.Contains(err.Error(), "sandbox") || !strings.Contains(err.Error(), "no namespaces")):
+			t.Errorf("%q: got %v", setting, err)
+		}
 	}
 }
 

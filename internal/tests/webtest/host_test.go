@@ -171,7 +171,7 @@ func fixture() []tool.Tool {
 const driver = `
 window.story = {
   async until(what, f) {
-    const end = Date.now() + 20000;
+    const end = Date.now() + 120000;
     for (;;) {
       let got;
       try { got = await f(); } catch (e) { got = undefined; }
@@ -227,9 +227,9 @@ func play(p *chromium.Page, steps string) any {
 	return p.Run("(async () => { " + steps + " })()")
 }
 
-// until calls f until it returns nil, for 20 seconds, and returns its last error.
+// until calls f until it returns nil, for two minutes, and returns its last error.
 func until(f func() error) (err error) {
-	for range 400 {
+	for range 2400 {
 		if err = f(); err == nil {
 			return nil
 		}
