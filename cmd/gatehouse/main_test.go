@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,8 +79,22 @@ func params(t *testing.T, dir string, files ...string) testscript.Params {
 			"disk":       disk,
 			"fill":       fill,
 			"activate":   activate,
+			"endednow":   endedNow,
 		},
 	}
+}
+
+// endedNow makes the jobs of a file have ended just now, because a host forgets those that ended a day ago.
+func endedNow(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: endednow FILE")
+	}
+	db, err := sql.Open("sqlite", ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer db.Close()
+	now := time.Now().UnixMilli()
+	_, err = db.Exec("UPDATE job SET created = ?, updated = ?", now, now)
+	ts.Check(err)
 }
 
 // home gives each story folders of its own.

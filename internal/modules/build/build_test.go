@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/modules/build"
@@ -73,6 +74,18 @@ func (b *bench) call(name, args string, into any) string {
 	return c.Ask(b.t, b.module, name, into)
 }
 
+// published waits until the events contain something, because the last one follows the end of the build.
+func (b *bench) published(what string) string {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		b.mu.Lock()
+		events := strings.Join(b.events, "\n")
+		b.mu.Unlock()
+		if strings.Contains(events, what) || time.Now().After(end) {
+			return events
+		}
+	}
+}
+
 type built struct {
 	ID, Status, Tool, Repo, Branch string
 	Errors, Passed, Failed         int
@@ -111,9 +124,7 @@ func TestAFailedBuild(t *testing.T) {
 	if bad := b.call("build_tests", `{"id":"`+got.ID+`"}`, &tests); bad != "" || !strings.HasPrefix(tests.Text, "failed TestAdd\npassed TestFine") {
 		t.Errorf("got %s %q", bad, tests.Text)
 	}
-	b.mu.Lock()
-	events := strings.Join(b.events, "\n")
-	b.mu.Unlock()
+	events := b.published("\nfailed {")
 	if !strings.HasPrefix(events, `start {"Owner":"ann/lab"`) || !strings.Contains(events, "\nfailed {") {
 		t.Errorf("events:\n%s", events)
 	}
