@@ -16,7 +16,7 @@ export CGO_ENABLED ?= 0
 export GORACE ?= atexit_sleep_ms=0
 
 .PHONY: help run build runsc nats check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench verify-browser \
-	verify-soak verify-redteam verify-packages verify-registry verify-relay verify-editor verify-code verify-release verify-knowledge verify-stage verify-models release releasetest screenshots setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+	verify-soak verify-redteam verify-packages verify-registry verify-relay verify-editor verify-code verify-release verify-knowledge verify-stage verify-models release releasetest screenshots setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -60,7 +60,7 @@ LONG = race sandboxes suites fuzz cross bench soak redteam packages registry rel
 check: format vet unit suite
 
 # All steps run even when one fails; the last line counts them.
-STEPS = setup format vet staticcheck fix tidy generate race norace sandboxes suites fuzz benchonce benchbuild cross releasetest
+STEPS = setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild cross releasetest
 
 test:
 	@passed=0; failed=0; broken=; \
@@ -177,16 +177,23 @@ unit:
 suite:
 	$(TIDY) $(GOTEST) -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
 
+# Tests that start whole programs: hosts, browsers, editors, daemons. With the detector each start takes three times as
+# long, and what these find is in code that the tests of its packages run with it.
+PROGRAMS = $$($(GO) list ./cmd/... ./internal/tests/... | grep -E '/cmd/|/internal/tests/(webtest|clustertest|editors|machinetest|oauthtest|oidctest)$$')
+
 # repotest reads the sources, and does no two things at once.
-RACED = $$(echo "$(UNITS)" | grep -v /repotest$$)
+RACED = $$(echo "$(UNITS)" | grep -Ev '/repotest$$|/cmd/|/internal/tests/(webtest|clustertest|editors|machinetest|oauthtest|oidctest)$$')
 
 # Without debugging information programs are linked in three quarters of the time. Tests
 # wait more than they compute, so that three packages run at a time on two cores.
 race:
 	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -ldflags=-w -short -p 3 -timeout 15m $(RACED)
 
+programs:
+	$(TIDY) $(GOTEST) -short -p 2 -timeout 15m $(PROGRAMS)
+
 verify-race:
-	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -race -p 2 -count=1 -timeout 90m $(RACED)
+	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -race -p 2 -count=1 -timeout 90m $(RACED) $(PROGRAMS)
 	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) $(NORACE)
 	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -timeout 30m ./internal/tests/repotest
 
