@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"gatehouse/internal/files/index"
 	"gatehouse/internal/modules/build"
 	"gatehouse/internal/modules/ide"
 	"gatehouse/tool"
@@ -28,8 +29,9 @@ func (a *App) buildDeps() (c build.Config, err error) {
 // maxRunningAgents is how many agents may run at once.
 const maxRunningAgents = 32
 
-// ideDeps returns the file with chats, the hub that gets the updates of agents, and the shares of principals.
-func (a *App) ideDeps() (c ide.Config, err error) {
+// ideDeps returns the file with chats, the store in which they are searched, the hub that gets the updates of agents, and
+// the shares of principals.
+func (a *App) ideDeps(texts func() (*index.Store, error)) (c ide.Config, err error) {
 	c.Settings = a.cfg.Modules.IDE
 	if !a.opts.Private {
 		c.Path = filepath.Join(a.cfg.Folders.State, "chats.db")
@@ -38,6 +40,9 @@ func (a *App) ideDeps() (c ide.Config, err error) {
 	c.Claim = func(who tool.Caller) (func(), error) { return claim(who.Principal, a.rules(who)) }
 	c.Hub = a.openWebSockets()
 	c.Rules = a.rules
+	if c.Texts, err = texts(); err != nil {
+		return c, err
+	}
 	c.Editing = func(unsaved ide.Unsaved) { a.tree.unsaved.Store(&unsaved) }
 	return c, nil
 }

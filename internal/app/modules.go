@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/modules/brain"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/file"
+	"gatehouse/internal/modules/ide"
 	"gatehouse/internal/modules/lsp"
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/pubkey"
@@ -27,7 +28,7 @@ import (
 // moduleDeps returns what the modules of the binary depend on. Each function
 // runs when its module is built, after the subsystems of the host.
 func (a *App) moduleDeps() standard.Deps {
-	texts := sync.OnceValues(a.openIndex) // rag and brain share it
+	texts := sync.OnceValues(a.openIndex) // rag, brain and ide share it
 	return standard.Deps{
 		File:         a.fileDeps,
 		Metrics:      a.metricsDeps,
@@ -48,7 +49,7 @@ func (a *App) moduleDeps() standard.Deps {
 		Shell:        a.shellDeps,
 		RAG:          func() (c rag.Config, err error) { c.Store, err = texts(); return c, err },
 		Build:        a.buildDeps,
-		IDE:          a.ideDeps,
+		IDE:          func() (ide.Config, error) { return a.ideDeps(texts) },
 		LSP:          func() (lsp.Config, error) { return lsp.Config{Settings: a.cfg.Modules.LSP}, nil },
 		System:       a.systemDeps,
 		Brain:        func() (c brain.Config, err error) { c.Store, err = texts(); return c, err },

@@ -12,9 +12,13 @@ import (
 	"time"
 )
 
+// ChatPrefix begins the names of texts that are chats with agents, and no files. The owner of their collection may read
+// them.
+const ChatPrefix = "chat:"
+
 // Item is a file to ingest.
 type Item struct {
-	Path     string // absolute; names the file in the collection
+	Path     string // absolute, or after ChatPrefix; names the file in the collection
 	Size     int64
 	Modified time.Time
 }

@@ -261,6 +261,7 @@ func (v *conversation) run(t *turn, remote, text string) {
 	if v.bridge.ctx.Err() == nil {
 		v.used.Reset(max(v.bridge.cfg.Idle, time.Minute))
 	}
+	v.bridge.indexLater(s)
 	close(t.done)
 }
 

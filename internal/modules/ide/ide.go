@@ -21,6 +21,7 @@ import (
 	"gatehouse/internal/access/operator"
 	"gatehouse/internal/dispatch/hub"
 	"gatehouse/internal/exec/acp"
+	"gatehouse/internal/files/index"
 	"gatehouse/internal/files/sqlfile"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -52,6 +53,8 @@ type Config struct {
 	Rules operator.Func
 	// Editing gets what tells of unsaved texts; nil means that no other module is told.
 	Editing func(Unsaved)
+	// Texts has the chats as a collection of each owner, which rag_query searches; nil means that they are not searched.
+	Texts *index.Store
 	// Claim counts an agent of a caller, and returns what releases it; nil means no limit besides that of each owner.
 	Claim func(c tool.Caller) (release func(), err error)
 }
@@ -77,6 +80,9 @@ type bridge struct {
 	mu     sync.Mutex
 	live   map[string]*conversation // by session
 	closed bool
+
+	toIndex  map[string]session // whose chats have new messages
+	indexing bool               // a goroutine takes them from toIndex
 }
 
 // agentKind is an agent of the settings.
@@ -106,7 +112,7 @@ func parseAgents(lines []string) (all []agentKind, err error) {
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(ctx context.Context, d module.Deps) (module.Module, error) {
-		m := &bridge{cfg: cfg, deps: d, log: d.Log, live: map[string]*conversation{}}
+		m := &bridge{cfg: cfg, deps: d, log: d.Log, live: map[string]*conversation{}, toIndex: map[string]session{}}
 		if m.log == nil {
 			m.log = slog.New(slog.DiscardHandler)
 		}

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"gatehouse/internal/exec/rpc"
+	"gatehouse/internal/files/index"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/modules/build"
 	"gatehouse/internal/modules/ide"
+	"gatehouse/internal/modules/rag"
 	"gatehouse/internal/tests/editors"
 	"gatehouse/internal/tests/hosttest"
 	"gatehouse/module"
@@ -84,7 +86,7 @@ func newPerson(t *testing.T, cfg ide.Config) *person {
 	}
 	t.Cleanup(func() { set.Close() })
 	h := hosttest.Harnesses()[1].Make(t, hosttest.Options{Roots: set, Modules: map[string]module.New{
-		"ide": ide.New(cfg), "build": build.New(build.Config{}),
+		"ide": ide.New(cfg), "build": build.New(build.Config{}), "rag": rag.New(rag.Config{Store: cfg.Texts}),
 	}})
 	return &person{t, dir, h, nil}
 }
@@ -223,6 +225,33 @@ func TestASlowTurnIsPending(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatalf("the answer did not come: %s", p.history(id))
 		}
+	}
+}
+
+// What was said in chats is found with rag_query.
+func TestChatsAreSearched(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	texts := index.Open(filepath.Join(t.TempDir(), "index.db"), index.Options{})
+	t.Cleanup(func() { texts.Close() })
+	p := newPerson(t, ide.Config{Settings: ide.Settings{Agents: []string{"fast=" + exe + " " + fakeAgent}}, Texts: texts})
+	first, second := p.create(), p.create()
+	p.send(first, " The gearbox of the windmill is greased on Mondays. ")
+	p.send(second, " Invoices leave the office by pigeon. ")
+	p.send(second, " The pigeon is called Ada. ")
+	found := ""
+	for end := time.Now().Add(time.Minute); !strings.Contains(found, "Ada") && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		r := hosttest.Call(p.host, "rag_query", `{"collection":"chats","question":"what is the pigeon called"}`, nil)
+		found = r.Text() // an error until the first chat is there
+	}
+	if !strings.Contains(found, index.ChatPrefix+second) || !strings.Contains(found, "The pigeon is called Ada") {
+		t.Errorf("got %s", found)
+	}
+	r := hosttest.Call(p.host, "rag_query", `{"collection":"chats","question":"when is the gearbox greased"}`, nil)
+	if !strings.Contains(r.Text(), index.ChatPrefix+first) || !strings.Contains(r.Text(), "greased on Mondays") {
+		t.Errorf("got %s", r.Text())
 	}
 }
 

@@ -46,7 +46,7 @@ func (k *knowledge) export(ctx context.Context, c *tool.Call, in exportIn) (out 
 	if err != nil {
 		return out, err
 	}
-	v := newViewer(c)
+	v := newViewer(c, col)
 	allowed := map[string]bool{}
 	w := bufio.NewWriter(f)
 	encode := json.NewEncoder(w)

@@ -92,7 +92,7 @@ func (k *knowledge) query(ctx context.Context, c *tool.Call, in queryIn) (queryO
 	if err != nil {
 		return queryOut{}, refuse(in.Collection, err)
 	}
-	v := newViewer(c)
+	v := newViewer(c, col)
 	q := index.Query{Text: in.Question, Most: in.TopK, Mode: index.Mode(in.Mode), Allow: v.allow}
 	if !globs.Any() {
 		q.Only = func(p string) bool {
@@ -112,10 +112,11 @@ type viewer struct {
 	roots tool.Roots
 	first string // the path of the first root, with a separator at its end
 	stale map[string]string
+	own   bool // the collection is the caller's
 }
 
-func newViewer(c *tool.Call) *viewer {
-	v := &viewer{roots: c.Roots, stale: map[string]string{}}
+func newViewer(c *tool.Call, of index.Collection) *viewer {
+	v := &viewer{roots: c.Roots, stale: map[string]string{}, own: of.Owner == c.Caller.Owner}
 	if list := c.Roots.List(); len(list) > 0 {
 		v.first = strings.TrimSuffix(list[0].Path, string(filepath.Separator)) + string(filepath.Separator)
 	}
@@ -124,6 +125,9 @@ func newViewer(c *tool.Call) *viewer {
 
 // allow reports whether the caller may read a file now, and notes whether it changed.
 func (v *viewer) allow(f index.FileInfo) bool {
+	if strings.HasPrefix(f.Path, index.ChatPrefix) {
+		return v.own
+	}
 	p, err := roots.Locate(v.roots, f.Path)
 	if err != nil || p.MayRead() != nil {
 		return false
