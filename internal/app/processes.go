@@ -29,7 +29,7 @@ func (a *App) processDeps() (c process.Config, err error) {
 		})
 	}
 	c.Lister = func(running func() []process.Running) { a.tree.listProcesses.Store(&running) }
-	c.Hub, c.Env, c.Rules = a.openWebSockets(), a.contexts.Environment, a.rules
+	c.Hub, c.Env, c.Rules = a.openWebSockets(), a.environment, a.rules
 	if a.table != nil {
 		c.Sessions = sessions{a}
 	}

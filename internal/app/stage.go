@@ -8,7 +8,9 @@ import (
 	"slices"
 	"sync"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/exec/shield"
 	"gatehouse/internal/files/roots"
@@ -86,6 +88,34 @@ func who(c tool.Caller) stage.Who {
 
 func (s stager) Begin(c tool.Caller) (string, error) { return s.tasks.Begin(who(c)) }
 func (s stager) Current(c tool.Caller) string        { return s.tasks.Current(who(c)) }
+
+// environment returns the variables of a caller's context. Which secrets a task gets is recorded in the ledger.
+func (a *App) environment(c tool.Caller) (contextstore.Environment, error) {
+	env, err := a.contexts.Environment(c)
+	if err != nil || a.stage == nil || len(env.Secret) == 0 {
+		return env, err
+	}
+	task := a.stage.Current(who(c))
+	if task == "" {
+		return env, nil
+	}
+	var names []string
+	for variable, value := range a.contexts.Variables(c.Context) {
+		if _, is := env.Secret[variable]; is {
+			of, _ := secret.Names(value)
+			names = append(names, of...)
+		}
+	}
+	slices.Sort(names)
+	a.publish("secret.used", struct {
+		Principal string   `json:"principal"`
+		Context   string   `json:"context"`
+		Session   string   `json:"session,omitempty"`
+		Task      string   `json:"task"`
+		Names     []string `json:"names"`
+	}{c.Principal, c.Context, c.Session, task, slices.Compact(names)})
+	return env, nil
+}
 
 // enterTask gives a call the view of its task. It runs after the folders of the call were narrowed.
 func (a *App) enterTask(c *tool.Call, changes bool) (done func(), err error) {

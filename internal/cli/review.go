@@ -125,6 +125,24 @@ func showReview(w Environment, r administration.Review, brief bool) error {
 			}
 		}
 	}
+	for _, group := range []struct {
+		word string
+		all  []administration.Did
+	}{{"program", r.Programs}, {"host", r.Hosts}, {"secret", r.Secrets}, {"package", r.Packages}} {
+		for _, d := range group.all {
+			note := ""
+			if d.Direct {
+				note += "  (not staged)"
+			}
+			if d.Denied {
+				note += "  (refused)"
+			}
+			fmt.Fprintf(w.Out, "%-8s %s%s\n", group.word, printable(shorten(d.Name)), note)
+		}
+	}
+	if r.Note != "" {
+		fmt.Fprintf(w.Out, "note: %s\n", printable(r.Note))
+	}
 	for _, c := range r.Calls {
 		fmt.Fprintf(w.Out, "ran      %s  %s %s  %s\n", c.At.Local().Format(time.TimeOnly), printable(c.Kind+" "+c.Tool),
 			printable(shorten(string(c.Args))), printable(c.Outcome))

@@ -65,6 +65,10 @@ func (d *Dispatcher) ledgerEntry(r *Request, outcome string) audit.Entry {
 	if r.Name != "" {
 		e.Tool = r.Name
 	}
+	if e.Task == "" && d.opts.Stage != nil && changes(r) {
+		e.Task = d.opts.Stage.Current(f.Caller) // so that its review shows what was done beside it
+		e.Direct = e.Task != ""
+	}
 	if t := r.Entry.Tool; t != nil {
 		e.Level = audit.LevelOf(t.Name, t.Effects)
 	} else if dutyOf(r) != noted {

@@ -21,15 +21,19 @@ func (d *Dispatcher) stage(r *Request, v permit.Verdict) (err error) {
 	if d.opts.Stage == nil {
 		return nil
 	}
-	changes := r.Method == "tools/call" && !r.Entry.Tool.Effects.ReadOnly()
 	switch {
-	case changes && v.Kind == permit.Stage:
+	case changes(r) && v.Kind == permit.Stage:
 		r.stages = true
 		r.task, err = d.opts.Stage.Begin(r.Facts.Caller)
-	case !changes && (v.Kind == permit.Stage || v.Kind == permit.Allow):
+	case !changes(r) && (v.Kind == permit.Stage || v.Kind == permit.Allow):
 		r.task = d.opts.Stage.Current(r.Facts.Caller)
 	}
 	return err
+}
+
+// changes reports whether the call may change something.
+func changes(r *Request) bool {
+	return r.Method == "tools/call" && r.Entry.Tool != nil && !r.Entry.Tool.Effects.ReadOnly()
 }
 
 // sayStaged adds to a result that what the call changed waits in its task.

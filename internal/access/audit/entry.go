@@ -50,7 +50,8 @@ type Entry struct {
 	Context    string
 	Client     string
 
-	Task   string // the staged task in whose view the call ran
+	Task   string // the staged task of the caller, in whose view the call ran
+	Direct bool   // the call was not staged, although the caller has the task
 	Call   string // the ID of the call, the same in every round
 	Method string
 	Module string
@@ -80,6 +81,7 @@ type Line struct {
 	Context    string          `json:"context,omitempty"`
 	Client     string          `json:"client,omitempty"`
 	Task       string          `json:"task,omitempty"` // the staged task
+	Direct     bool            `json:"direct,omitempty" doc:"it was not staged, although its caller had the task"`
 	Call       string          `json:"call,omitempty"`
 	Method     string          `json:"method,omitempty"`
 	Module     string          `json:"module,omitempty"`
@@ -149,6 +151,9 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 	b = appendMember(b, "context", e.Context)
 	b = appendMember(b, "client", e.Client)
 	b = appendMember(b, "task", e.Task)
+	if e.Direct {
+		b = append(b, `"direct":true,`...)
+	}
 	b = appendMember(b, "call", e.Call)
 	b = appendMember(b, "method", e.Method)
 	b = appendMember(b, "module", e.Module)

@@ -17,7 +17,7 @@ import (
 // because they must not be lost.
 var subjects = []string{
 	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>",
-	"connection.>", "module.*", "package.>",
+	"connection.>", "module.*", "package.>", "task.>",
 	"module.sandbox.sandbox.network", // network access that was allowed to a sandbox
 	"module.webview.browser.network", // addresses that pages reached, and those they were refused
 	"module.shell.program.*",         // what programs a line with lists has started
@@ -26,7 +26,7 @@ var subjects = []string{
 // keepFacts is how many events of one subject may wait to be recorded.
 const keepFacts = 4096
 
-// Watch subscribes to the events about sessions, logins, users, tokens, contexts, settings, approvals,
+// Watch subscribes to the events about sessions, logins, users, tokens, contexts, settings, approvals, staged tasks,
 // connections and network access of sandboxes, and returns a function that records them until ctx is
 // done. An event that another process has recorded is not recorded again. Events may be lost if
 // thousands arrive at once; the next line then reports how many. What must not be lost is given to Keep

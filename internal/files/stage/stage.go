@@ -56,6 +56,7 @@ type Task struct {
 	Used      time.Time `json:"used"`
 	Expires   time.Time `json:"expires"`
 	Layers    []Layer   `json:"layers"`
+	Network   bool      `json:"network,omitempty"` // its programs have the network of the host
 	Note      string    `json:"note,omitempty"`
 
 	dir string
@@ -84,6 +85,7 @@ type Manager struct {
 
 	mu   sync.Mutex
 	live map[string]*live
+	of   map[Who]string // the open task of a caller, so that not every call reads all tasks; "" if it has none
 }
 
 // New returns the tasks in a folder, which is made when the first begins.
@@ -100,7 +102,7 @@ func New(o Options) *Manager {
 	if o.Bytes == 0 {
 		o.Bytes = 20 << 30
 	}
-	m := &Manager{opts: o, live: map[string]*live{}}
+	m := &Manager{opts: o, live: map[string]*live{}, of: map[Who]string{}}
 	entries, _ := os.ReadDir(o.Dir)
 	m.any.Store(len(entries) > 0)
 	return m
@@ -170,6 +172,9 @@ func (m *Manager) Find(id string) (*Task, error) {
 // Begin returns the open task of a caller, and makes one if there is none: that of its session, otherwise the newest of
 // its principal and context whose session has ended.
 func (m *Manager) Begin(who Who) (string, error) {
+	if id := m.Current(who); id != "" {
+		return id, nil
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	list, err := m.List(false)
@@ -186,6 +191,7 @@ func (m *Manager) Begin(who Who) (string, error) {
 			continue
 		}
 		if t.Session == who.Session {
+			m.remember(who, t.ID)
 			return t.ID, nil
 		}
 		if old == nil && m.opts.Lives != nil && t.Session != "" && !m.opts.Lives(t.Session) {
@@ -194,6 +200,7 @@ func (m *Manager) Begin(who Who) (string, error) {
 	}
 	if old != nil {
 		old.Session, old.Client = who.Session, who.Client
+		m.remember(who, old.ID)
 		return old.ID, old.save()
 	}
 	if mine >= m.opts.Most {
@@ -207,12 +214,14 @@ func (m *Manager) Begin(who Who) (string, error) {
 	t := &Task{
 		ID: "st_" + strings.ToLower(rand.Text()[:8]), Principal: who.Principal, Context: who.Context, Client: who.Client,
 		Session: who.Session, State: Open, Created: now, Used: now, Expires: now.Add(m.opts.Expire),
+		Network: m.opts.Network,
 	}
 	t.dir = filepath.Join(m.opts.Dir, t.ID)
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return "", err
 	}
 	m.any.Store(true)
+	m.remember(who, t.ID)
 	m.opts.Log.Info("task begun", "task", t.ID, "principal", who.Principal, "context", who.Context)
 	return t.ID, t.save()
 }
@@ -224,16 +233,44 @@ func (m *Manager) Current(who Who) string {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if id, known := m.of[who]; known {
+		if id == "" {
+			return ""
+		}
+		if t, err := m.load(id); err == nil && t.State == Open && t.has(who) {
+			return id
+		}
+	}
 	list, err := m.List(false)
 	if err != nil {
 		return ""
 	}
 	for _, t := range list {
-		if t.Principal == who.Principal && t.Context == who.Context && t.Session == who.Session {
+		if t.has(who) {
+			m.remember(who, t.ID)
 			return t.ID
 		}
 	}
+	if who.Session != "" { // no other host has this session, so no other begins its task
+		m.remember(who, "")
+	}
 	return ""
+}
+
+// has reports whether a task is that of a caller now.
+func (t *Task) has(who Who) bool {
+	return t.Principal == who.Principal && t.Context == who.Context && t.Session == who.Session
+}
+
+// mostRemembered limits the callers of which a Manager knows the task without reading.
+const mostRemembered = 10_000
+
+// remember keeps the task of a caller. m.mu is held.
+func (m *Manager) remember(who Who, id string) {
+	if len(m.of) >= mostRemembered {
+		clear(m.of)
+	}
+	m.of[who] = id
 }
 
 // busyWait is how long a change of a task waits for another one.
@@ -286,8 +323,9 @@ func (m *Manager) Changes(id string) (t *Task, all []Change, err error) {
 
 // Choice is what a person accepts.
 type Choice struct {
-	Paths []string // and what is in them; empty means everything
-	ETag  string   // of the changes that the person saw; "" compares nothing
+	Paths []string // and what is in them, unless Exact is set; empty means everything
+	Exact bool
+	ETag  string // of the changes that the person saw; "" compares nothing
 	By    string
 }
 
@@ -328,12 +366,13 @@ func (t *Task) review(c Choice) (all, chosen []Change, err error) {
 	if c.ETag != "" && c.ETag != ETag(all) {
 		return nil, nil, errors.New("the task has changed more since it was shown; look at it again")
 	}
-	chosen, err = t.choose(all, c.Paths)
+	chosen, err = t.choose(all, c)
 	return all, chosen, err
 }
 
-// choose returns the changes at or below paths, with the new folders that they need.
-func (t *Task) choose(all []Change, paths []string) (chosen []Change, err error) {
+// choose returns the changes of a choice, with the new folders that they need.
+func (t *Task) choose(all []Change, choice Choice) (chosen []Change, err error) {
+	paths := slices.Clone(choice.Paths)
 	if len(paths) == 0 {
 		return all, nil
 	}
@@ -347,7 +386,7 @@ func (t *Task) choose(all []Change, paths []string) (chosen []Change, err error)
 	for _, c := range all {
 		take := false
 		for i, p := range paths {
-			if inside(p, c.Path) {
+			if p == c.Path || !choice.Exact && inside(p, c.Path) {
 				found[i], take = true, true
 			}
 			take = take || c.Now.Type == Folder && c.Was.Type != Folder && inside(c.Path, p)
@@ -414,6 +453,11 @@ func (m *Manager) Recover() error {
 		}
 		if left := time.Until(t.Expires); t.State == Open && left < m.opts.Expire/5 {
 			m.opts.Log.Warn("task expires soon: gatehouse review shows it", "task", t.ID, "in", left.Round(time.Minute))
+		}
+		if t.State != Open && time.Now().After(t.Used.Add(2*m.opts.Expire)) && len(overlay.Users(t.dir+"/")) == 0 {
+			m.opts.Log.Info("task removed: what was accepted of it can be undone no longer", "task", t.ID)
+			removeTree(t.dir)
+			continue
 		}
 		errs = append(errs, m.locked(t.ID, func(t *Task, busy bool) error {
 			done, err := t.recover()

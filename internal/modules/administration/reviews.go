@@ -3,7 +3,6 @@ package administration
 import (
 	"context"
 	"encoding/json"
-	"slices"
 	"time"
 
 	"gatehouse/internal/access/audit"
@@ -51,6 +50,7 @@ type Ran struct {
 	Tool    string          `json:"tool,omitempty"`
 	Args    json.RawMessage `json:"args,omitempty" doc:"as the ledger has them, without secrets"`
 	Outcome string          `json:"outcome,omitempty"`
+	Direct  bool            `json:"direct,omitempty" doc:"it was not staged: what it did was done at once"`
 }
 
 // Review is what a task did.
@@ -60,14 +60,17 @@ type Review struct {
 	Changes  []Shown        `json:"changes"`
 	Omitted  int            `json:"omitted,omitempty" doc:"changes after these"`
 	Calls    []Ran          `json:"calls" doc:"calls that may have changed something, and the programs, hosts and packages that the ledger has of them"`
+	Programs []Did          `json:"programs,omitempty" doc:"programs and lines that its calls ran"`
+	Hosts    []Did          `json:"hosts,omitempty" doc:"hosts that calls named, and those that packages and sandboxes reached while calls used them"`
+	Secrets  []Did          `json:"secrets,omitempty" doc:"names of secrets that its programs got"`
+	Packages []Did          `json:"packages,omitempty" doc:"tools of packages that it called, and packages that it changed"`
+	Note     string         `json:"note,omitempty" doc:"what is not known"`
 	Accepted []stage.Result `json:"accepted,omitempty"`
 	Undone   []stage.Result `json:"undone,omitempty"`
 }
 
-const (
-	mostCalls  = 1000 // of a task that are shown
-	mostDiffed = 200  // changes that are shown with their diff
-)
+// mostDiffed is how many changes are shown with their diff.
+const mostDiffed = 200
 
 // Show returns what a task did. most limits its changes; 0 means all.
 func (r Reviews) Show(ctx context.Context, id string, most int) (out Review, err error) {
@@ -95,31 +98,8 @@ func (r Reviews) Show(ctx context.Context, id string, most int) (out Review, err
 		out.Changes = append(out.Changes, s)
 	}
 	out.Accepted, out.Undone = r.Tasks.Results(t)
-	out.Calls, err = r.calls(ctx, t.ID)
-	return out, err
+	return out, r.tell(ctx, &out)
 }
-
-func (r Reviews) calls(ctx context.Context, task string) (all []Ran, err error) {
-	if r.Ledger == nil {
-		return nil, nil
-	}
-	if err := r.Ledger.Sync(ctx); err != nil {
-		return nil, err
-	}
-	for line, err := range r.Ledger.Query(ctx, audit.Filter{Task: task, Last: mostCalls}) {
-		if err != nil {
-			return all, err
-		}
-		if line.Outcome == audit.Started || line.Kind == "call" && slices.Contains(readers, line.Tool) {
-			continue
-		}
-		all = append(all, Ran{line.At, line.Kind, line.Tool, line.Args, line.Outcome})
-	}
-	return all, nil
-}
-
-// readers are frequent tools that change nothing.
-var readers = []string{"file_read", "file_search", "file_stat", "file_exists", "dir_list", "dir_tree", "dir_size"}
 
 // personOnly refuses callers that are programs.
 func personOnly(who tool.Caller, what string) error {
@@ -143,9 +123,11 @@ type reviewIn struct {
 }
 
 type acceptIn struct {
-	Task  string   `json:"task" doc:"its id or the beginning of it" min:"1"`
-	Paths []string `json:"paths,omitempty" doc:"files and folders to accept; none means everything"`
-	ETag  string   `json:"etag,omitempty" doc:"from review_show; then nothing is accepted that was not shown"`
+	Task   string   `json:"task" doc:"its id or the beginning of it" min:"1"`
+	Paths  []string `json:"paths,omitempty" doc:"files and folders to accept; none means everything"`
+	Exact  bool     `json:"exact,omitempty" doc:"only the paths themselves, without what is in those that are folders"`
+	ETag   string   `json:"etag,omitempty" doc:"from review_show; then nothing is accepted that was not shown"`
+	Branch string   `json:"branch,omitempty" doc:"commit the changes to a new branch of this name instead"`
 }
 
 type taskIn struct {
@@ -176,12 +158,17 @@ func reviewTools(c Config) []tool.Tool {
 			Description: "Copies what a task has changed to the folders, all or some of it. Only a person who logged in can.",
 			Help: "What was changed in a folder since the task changed it is left alone and listed as a conflict. A task " +
 				"of which everything was accepted is closed, unless calls or programs still run in it.",
-		}, func(_ context.Context, call *tool.Call, in acceptIn) (stage.Result, error) {
+		}, func(ctx context.Context, call *tool.Call, in acceptIn) (res stage.Result, err error) {
 			t, err := r.decidable(call, in.Task, "accept a task")
 			if err != nil {
 				return stage.Result{}, err
 			}
-			res, err := r.Tasks.Accept(t.ID, stage.Choice{Paths: in.Paths, ETag: in.ETag, By: by(call)})
+			choice := stage.Choice{Paths: in.Paths, Exact: in.Exact, ETag: in.ETag, By: by(call)}
+			if in.Branch != "" {
+				res, err = r.Tasks.AcceptBranch(ctx, t.ID, in.Branch, choice)
+			} else {
+				res, err = r.Tasks.Accept(t.ID, choice)
+			}
 			c.changed("task.accepted", t.ID, by(call), err)
 			return res, err
 		}),

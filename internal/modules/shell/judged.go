@@ -54,6 +54,7 @@ type program struct {
 	Principal string   `json:"principal"`
 	Context   string   `json:"context"`
 	Call      string   `json:"call"`
+	Task      string   `json:"task,omitempty"` // the staged task
 	Tool      string   `json:"tool"`
 	Outcome   string   `json:"outcome"`
 	Reason    string   `json:"reason,omitempty"`
@@ -89,8 +90,8 @@ func (s *programs) note(p supervisor.Program) {
 		return
 	}
 	f := &program{
-		Principal: s.call.Caller.Principal, Context: s.call.Caller.Context, Call: s.call.ID, Tool: s.call.Name,
-		Outcome: "ok", Program: p.Path, Script: p.Script, Args: args, Parent: p.Parent,
+		Principal: s.call.Caller.Principal, Context: s.call.Caller.Context, Call: s.call.ID, Task: s.call.Task,
+		Tool: s.call.Name, Outcome: "ok", Program: p.Path, Script: p.Script, Args: args, Parent: p.Parent,
 	}
 	if p.Refused != "" {
 		f.Outcome, f.Reason, f.Rule = "denied", p.Refused, p.Pattern

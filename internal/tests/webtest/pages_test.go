@@ -40,6 +40,7 @@ func (h *host) token() string {
 var all = []struct{ hash, shows string }{
 	{"#/now", "Machine"},
 	{"#/approvals", "Nothing waits for you"},
+	{"#/review", "Nothing to review"},
 	{"#/ledger", "tools/call"},
 	{"#/measures", "Time per call"},
 	{"#/state", "serverInfo"},

@@ -17,6 +17,7 @@ import { SchemaForm } from "./form.js";
 const pages = {
   now: { group: "watch", load: () => import("./pages/now.js") },
   approvals: { group: "watch", load: () => import("./pages/approvals.js"), if: () => has("approval_list") },
+  review: { group: "watch", load: () => import("./pages/review.js"), if: () => has("review_list") },
   ledger: { group: "watch", load: () => import("./pages/ledger.js"), if: () => has("audit_query") },
   measures: { group: "watch", load: () => import("./pages/measures.js"), if: () => has("metrics_series") },
   state: { group: "watch", load: () => import("./pages/state.js"), if: () => state.value !== null },

@@ -5,7 +5,7 @@ const count = (n, one, many) => `${n.toLocaleString("en-US")} ${n === 1 ? one : 
 
 export const T = {
   pages: {
-    now: "Now", approvals: "Approvals", tools: "Tools", packages: "Packages", ledger: "Ledger", contexts: "Contexts",
+    now: "Now", approvals: "Approvals", review: "Review", tools: "Tools", packages: "Packages", ledger: "Ledger", contexts: "Contexts",
     sandboxes: "Sandboxes", processes: "Processes", state: "State", measures: "Measures", people: "People", settings: "Settings",
     doctor: "Doctor", connect: "Connect a client",
   },
@@ -43,6 +43,15 @@ export const T = {
     onlyPeople: "Only a person's login may decide here, never the credential that made the call. Log in, or open this page with gatehouse ui.",
     approved: "Approved", denied: "Denied", mine: "made by this login", until: "until", by: "Asked by", rule: "Held by", decidedBy: "Decided by", passphrase: "Passphrase", once: "Approve once", deny: "Deny",
     always: "Always…", alwaysMore: "This rule goes first in the settings; from then on such calls are not held.", addRule: "Approve, and add this rule",
+  },
+  review: {
+    sub: "What staged calls have changed, apart from the folders until a person accepts it", waiting: "Waiting", all: "All", none: "Nothing to review", noneMore: "Calls that a rule or a context stages collect here as tasks.",
+    onlyPeople: "Only a person's login may accept or refuse, never the credential that made the calls. Log in, or open this page with gatehouse ui.",
+    state: "State", by: "Made by", client: "Client", folders: "Folders", last: "Last call", expires: "Expires", etag: "Changes", note: "Note", files: (/** @type {number} */ n) => `Files (${n.toLocaleString("en-US")})`, noFiles: "It changes no file.",
+    omitted: (/** @type {number} */ n) => `${count(n, "further change", "further changes")} not shown. Accept all includes them.`, linked: (/** @type {string} */ p) => `the same file as ${p}`, conflict: (/** @type {string} */ w) => `Conflict: ${w}`,
+    programs: "Programs", hosts: "Hosts", secrets: "Secrets", packages: "Packages", none2: "none", direct: "not staged", denied: "refused", times: (/** @type {number} */ n) => `${n}×`, calls: "Calls",
+    choose: (/** @type {string} */ p) => `Accept ${p}`, chooseAll: "Choose all", acceptAll: "Accept all", acceptSome: (/** @type {number} */ n) => `Accept chosen (${n})`, refuse: "Refuse", undo: "Undo what was accepted", branch: "Branch of a commit", acceptBranch: "Commit to the branch",
+    sureRefuse: "Refuse: drop all of it", accepted: (/** @type {number} */ n, /** @type {string} */ who) => `Accepted ${count(n, "name", "names")} by ${who}`, undone: (/** @type {number} */ n, /** @type {string} */ who) => `Undone ${count(n, "name", "names")} by ${who}`, refused: "Refused", history: "Decisions", left: "Left alone",
   },
   ledger: {
     sub: "What was done on this host, and by whom", filter: "Filter: tool:file_read outcome:denied", follow: "Follow", verify: "Verify", export: "Export", exported: "Exported", none: "No lines",

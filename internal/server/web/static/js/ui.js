@@ -13,6 +13,7 @@ export { Fragment };
 const icons = {
   now: "M3 12h4l3-8 4 16 3-8h4",
   approvals: "M12 3l7 3v5c0 5-3 8-7 10-4-2-7-5-7-10V6zM9 12l2 2 4-4",
+  review: "M5 4h9l5 5v11H5zM14 4v5h5M9 13h6M12 10v6M9 18h6",
   tools: "M14.700 6.300a4 4 0 0 0-5 5L3 18l3 3 6.700-6.700a4 4 0 0 0 5-5l-2.700 2.700-2.500-.5-.5-2.500z",
   packages: "M12 3l8 4.500v9L12 21l-8-4.500v-9zM4 7.500l8 4.500 8-4.500M12 12v9",
   ledger: "M5 4h14v16H5zM9 8h6M9 12h6M9 16h4",
