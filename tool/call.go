@@ -203,3 +203,12 @@ func Detach(ctx context.Context, c *Call) {
 		d.Detach(ctx)
 	}
 }
+
+// Keep says that a call may run again from the top with what it has recorded, because what it
+// waits for goes on without this host. It reports whether the call is a job that the next host
+// runs again if this one ends before it; without Keep such a job has failed. A call that is no
+// job now can become one later.
+func Keep(c *Call) bool {
+	k, ok := c.Peer.(interface{ Keep() bool })
+	return ok && k.Keep()
+}

@@ -156,6 +156,7 @@ type Notes interface {
 	Progress(done, total float64, note string)
 	Log(level slog.Level, params json.RawMessage) // params of a log message; it may have no level
 	Detach()
+	Keep(recorded map[string]json.RawMessage) bool // see tool.Keep
 }
 
 // Result is the result of a call: checked, cut to its budget, and ready to be encoded for any revision.

@@ -102,6 +102,7 @@ func do(t *testing.T, h *hosttest.Host, name, args string) (dispatch.Result, str
 
 func (n *progressNotes) Log(_ slog.Level, data json.RawMessage) { n.said += string(data) }
 func (n *progressNotes) Detach()                                {}
+func (*progressNotes) Keep(map[string]json.RawMessage) bool     { return false }
 
 // What a rule masks reaches no tool, no client, no progress and no ledger.
 //

@@ -59,6 +59,7 @@ func (n *notes) Progress(done, total float64, note string) {
 }
 func (n *notes) Log(_ slog.Level, data json.RawMessage) { n.told = append(n.told, string(data)) }
 func (n *notes) Detach()                                { n.told = append(n.told, "detach") }
+func (*notes) Keep(map[string]json.RawMessage) bool     { return false }
 
 func TestOutputRidesOnProgress(t *testing.T) {
 	w := workshop{tools: []tool.Tool{

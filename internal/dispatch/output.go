@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -56,6 +57,18 @@ func (o *output) Detach() {
 	if o.req.Notes != nil {
 		o.req.Notes.Detach()
 	}
+}
+
+// Keep adds what approval has recorded, which the handler does not see.
+func (o *output) Keep(recorded map[string]json.RawMessage) bool {
+	if o.req.Notes == nil {
+		return false
+	}
+	if ours, _ := split(o.req.Recorded); ours != nil {
+		recorded = maps.Clone(recorded)
+		maps.Copy(recorded, ours)
+	}
+	return o.req.Notes.Keep(recorded)
 }
 
 func (o *output) Output(chunk []byte) {

@@ -50,6 +50,7 @@ func (f notesFunc) Progress(_, _ float64, note string) { f(note) }
 func (notesFunc) Log(slog.Level, json.RawMessage)      {}
 func (notesFunc) Output([]byte)                        {}
 func (notesFunc) Detach()                              {}
+func (notesFunc) Keep(map[string]json.RawMessage) bool { return false }
 
 func TestWhereATextIsCut(t *testing.T) {
 	for _, c := range []struct {

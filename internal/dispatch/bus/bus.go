@@ -44,6 +44,7 @@ type Notes interface {
 	Log(level slog.Level, params json.RawMessage) // params of a log message; it may have no level
 	Output(chunk []byte)                          // the callee reuses the chunk
 	Detach()
+	Keep(recorded map[string]json.RawMessage) bool // see tool.Keep
 }
 
 // Handler serves the requests of one module.

@@ -6,7 +6,8 @@
 //
 // Records are in one SQLite file, which several hosts on one machine may share. A job whose end cannot be stored,
 // as on a full disk, fails: in memory, until the file can be written again. If a host ends unexpectedly, its
-// working jobs fail; jobs that wait for answers stay and can be answered on any host. Only the owner learns that a
+// working jobs fail, or their rounds run again on another host if that is harmless (Running.Keep); jobs that wait for
+// answers stay and can be answered on any host. Only the owner learns that a
 // record exists.
 package jobs
 
@@ -54,10 +55,12 @@ type Record struct {
 	Error     *tool.WireError // of a failed one
 	Questions []tool.Question // the open questions
 	Recorded  map[string]json.RawMessage
-	State     []byte
-	Round     int64 // the number of the current run, from 1
-	Done      float64
-	Total     float64 // 0 means unknown
+	// Repeatable means that the next host runs the round again if this one ends during it; see Running.Keep.
+	Repeatable bool
+	State      []byte
+	Round      int64 // the number of the current run, from 1
+	Done       float64
+	Total      float64 // 0 means unknown
 }
 
 var (
@@ -82,7 +85,7 @@ var (
 
 // Resume runs a further round of a job whose questions are all answered: r holds the call (Request), the answers
 // and other recorded values (Recorded), and State. It ends run before it returns, and may end early when ctx is
-// done.
+// done. A round is also run that an ended host left, if Running.Keep was called in it.
 type Resume = func(ctx context.Context, r Record, run *Running)
 
 // Options configures Open. The zero value is usable.
@@ -114,7 +117,8 @@ type Manager struct {
 }
 
 // Open opens the jobs in the file at path, which need not exist: it is created for the first job. If path is ""
-// the jobs are kept in memory. Open fails the jobs that an ended host left working.
+// the jobs are kept in memory. Open fails the jobs that an ended host left working, and Run continues those whose
+// round may run again.
 func Open(path string, o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -187,6 +187,9 @@ func (m *Manager) removeLive(id string) {
 // round runs a further round and ends it even if resume does not.
 func (m *Manager) round(run *Running, r Record, resume Resume) {
 	defer func() {
+		if m.ctx.Err() != nil && m.survives(run.Record()) {
+			return // the next host runs it again
+		}
 		end := "the round ended without an outcome"
 		if p := recover(); p != nil {
 			end = "internal error"

@@ -218,6 +218,57 @@ func TestAClosedHostFailsWhatItLeaves(t *testing.T) {
 	}
 }
 
+// A round that may run again is left to the next host, which runs it with what was kept; the job of a further round that
+// ends without an outcome because the host stops, too.
+func TestAKeptRoundRunsAgainOnTheNextHost(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "jobs.db")
+	a := open(t, path, Options{})
+	run := create(t, a, Record{})
+	if err := run.Keep(raw("=task", `"one"`)); err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Interrupt(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	began := make(chan Record, 2)
+	b := open(t, path, Options{Resume: func(ctx context.Context, r Record, _ *Running) {
+		began <- r
+		<-ctx.Done()
+	}})
+	if r := get(t, b, run.ID()); r.Status != Working {
+		t.Fatalf("before Run: %+v", r)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.Run(ctx) }()
+	if r := <-began; string(r.Recorded["=task"]) != `"one"` || len(r.Recorded) != 1 || r.Round != 2 {
+		t.Errorf("the next host runs %+v", r)
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	c := open(t, path, Options{Resume: func(_ context.Context, r Record, run *Running) {
+		run.Finish(r.Recorded["=task"])
+	}})
+	ctx, stop = context.WithCancel(t.Context())
+	go func() { ended <- c.Run(ctx) }()
+	r, err := c.Wait(t.Context(), "alice", run.ID(), func(r Record) bool { return r.Status.Terminal() })
+	if err != nil || r.Status != Completed || string(r.Result) != `"one"` || r.Repeatable {
+		t.Errorf("at last %+v, %v", r, err)
+	}
+	stop()
+	<-ended
+}
+
 func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "damaged ?#%.db")

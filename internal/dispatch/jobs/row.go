@@ -16,6 +16,10 @@ const (
 	linger  = time.Minute
 )
 
+// repeatKey is the member of the stored recorded values that says that the record is Repeatable. Neither answers nor
+// values of handlers have such keys.
+const repeatKey = "==repeat"
+
 // row is a stored record.
 type row struct {
 	Record
@@ -30,7 +34,7 @@ type row struct {
 // markEnded makes a record terminal and removes what only a further round would need.
 func (r *row) markEnded(s Status) {
 	r.Status = s
-	r.Questions, r.Recorded, r.State = nil, nil, nil
+	r.Questions, r.Recorded, r.State, r.Repeatable = nil, nil, nil, false
 }
 
 // expired reports whether the record has expired. A job that ended late is kept longer, so that its owner can see

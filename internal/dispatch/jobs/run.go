@@ -2,6 +2,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -43,7 +44,9 @@ func (m *Manager) Close(ctx context.Context) error {
 	err := m.workers.Wait(ctx)
 	m.storeFailures()
 	for _, id := range m.liveIDs(true) {
-		m.failAs(id, stopText, func(r *row) bool { return r.Status == Working && r.host == m.store.host })
+		m.failAs(id, stopText, func(r *row) bool {
+			return r.Status == Working && r.host == m.store.host && !m.survives(r.Record)
+		})
 	}
 	if e := m.workers.Wait(ctx); err == nil {
 		err = e // the last changes have reached the watchers
@@ -95,14 +98,45 @@ func (m *Manager) removeExpired() {
 	if err := m.failOrphans(); err != nil {
 		m.o.Log.Warn("cannot fail the jobs of an ended host", "error", err)
 	}
+	if err := m.continueOrphans(); err != nil {
+		m.o.Log.Warn("cannot continue the jobs of an ended host", "error", err)
+	}
 	m.store.removeHosts()
 }
 
-// failOrphans fails the working jobs of ended hosts.
+// failOrphans fails the working jobs of ended hosts, except those whose round may run again.
 func (m *Manager) failOrphans() error {
 	ids, err := m.store.orphans()
 	for _, o := range ids {
-		m.failAs(o.id, stopText, func(r *row) bool { return r.Status == Working && r.host == o.host })
+		m.failAs(o.id, stopText, func(r *row) bool {
+			return r.Status == Working && r.host == o.host && !r.Repeatable
+		})
+	}
+	return err
+}
+
+// continueOrphans runs the rounds of ended hosts again that may run again. It needs what SetResume sets, so Open
+// leaves it to Run.
+func (m *Manager) continueOrphans() error {
+	m.mu.Lock()
+	resume := m.resume
+	m.mu.Unlock()
+	if resume == nil {
+		return nil
+	}
+	ids, err := m.store.orphans()
+	for _, o := range ids {
+		_, e := m.changeJob(o.id, func(r *row) error {
+			if r.Status != Working || r.host != o.host || !r.Repeatable || m.ctx.Err() != nil {
+				return ErrSettled
+			}
+			r.host, r.next = m.store.host, true
+			r.Round++
+			return nil
+		})
+		if e != nil && e != ErrSettled && e != ErrNotFound {
+			err = errors.Join(err, e)
+		}
 	}
 	return err
 }

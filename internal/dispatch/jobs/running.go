@@ -87,8 +87,28 @@ func (run *Running) Fail(e *tool.WireError) error {
 	return run.orFail(err)
 }
 
-// Interrupt fails the job because the host stops while it runs.
-func (run *Running) Interrupt() error { return run.Fail(internalError(stopText)) }
+// Keep stores recorded for the next round, and that this round may run again: if the host ends during it, the next
+// one runs it with these values.
+func (run *Running) Keep(recorded map[string]json.RawMessage) error {
+	return run.storeEnd(func(r *row) error {
+		r.Recorded, r.Repeatable = recorded, true
+		return nil
+	})
+}
+
+// Interrupt ends a round because the host stops while it runs. The job fails, unless its round may run again on the
+// next host.
+func (run *Running) Interrupt() error {
+	if r := run.Record(); run.j.survives(r) {
+		return nil
+	}
+	return run.Fail(internalError(stopText))
+}
+
+// survives reports whether a working job is left to the next host on the file.
+func (m *Manager) survives(r Record) bool {
+	return r.Status == Working && r.Repeatable && m.store.file.Path != ""
+}
 
 // Ask ends the round with questions, at least one and each with its own key. The next round receives recorded,
 // with the answers added under the questions' keys, and state. If they are too large the job fails with
@@ -133,7 +153,7 @@ func (run *Running) finishAs(f func(*row) error) error {
 	return err
 }
 
-// storeEnd stores the end of the round, unless it has ended.
+// storeEnd stores a change of the round, mostly its end, unless it has ended.
 func (run *Running) storeEnd(f func(*row) error) error {
 	_, err := run.j.changeJob(run.id, func(r *row) error {
 		if r.Status != Working || r.Round != run.round {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -136,7 +137,12 @@ func (r *row) fields() (f fields, err error) {
 	var errs [3]error
 	f.fault, errs[0] = encodeColumn(r.Error)
 	f.questions, errs[1] = encodeColumn(r.Questions)
-	f.recorded, errs[2] = encodeColumn(r.Recorded)
+	recorded := r.Recorded
+	if r.Repeatable {
+		recorded = map[string]json.RawMessage{repeatKey: json.RawMessage("true")}
+		maps.Copy(recorded, r.Recorded)
+	}
+	f.recorded, errs[2] = encodeColumn(recorded)
 	if err = errors.Join(errs[:]...); err != nil {
 		err = fmt.Errorf("jobs: a value to store is not JSON: %w", err)
 	}
@@ -171,6 +177,8 @@ func scan(from interface{ Scan(...any) error }, more ...any) (r row, err error) 
 	if err != nil {
 		return r, fmt.Errorf("jobs: %w", err)
 	}
+	_, r.Repeatable = r.Recorded[repeatKey]
+	delete(r.Recorded, repeatKey)
 	r.Created, r.Updated = time.UnixMilli(created).UTC(), time.UnixMilli(updated).UTC()
 	r.TTL, r.Poll = time.Duration(ttl)*time.Millisecond, time.Duration(poll)*time.Millisecond
 	return r, nil

@@ -238,6 +238,7 @@ func (n *notes) Progress(done, total float64, note string) {
 func (n *notes) Log(_ slog.Level, data json.RawMessage) { n.told = append(n.told, string(data)) }
 func (n *notes) Output(b []byte)                        { n.told = append(n.told, string(b)) }
 func (n *notes) Detach()                                { n.told = append(n.told, "detach") }
+func (*notes) Keep(map[string]json.RawMessage) bool     { return false }
 
 const form = `{"type":"object","properties":{"n":{"type":"string"}},"required":["n"]}`
 

@@ -135,6 +135,16 @@ func (rc *running) Detach(context.Context) {
 	}
 }
 
+// Keep implements tool.Keep.
+func (rc *running) Keep() bool {
+	rc.mu.Lock()
+	ended := rc.ended
+	recorded := make(map[string]json.RawMessage, len(rc.recorded))
+	maps.Copy(recorded, rc.recorded)
+	rc.mu.Unlock()
+	return rc.notes != nil && !ended && rc.notes.Keep(recorded)
+}
+
 func (rc *running) Output() io.Writer { return outputWriter{rc} }
 
 type outputWriter struct{ rc *running }

@@ -3,12 +3,14 @@ package protocol
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"math"
 	"strconv"
 	"sync"
 	"time"
 
+	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/rawjson"
 )
@@ -179,6 +181,21 @@ func (c *call) Detach() {
 	if !r.end.ended {
 		r.sink.Detach()
 	}
+}
+
+// Keep stores what a call has recorded with the task that it is, so that the next host can run it again.
+func (c *call) Keep(recorded map[string]json.RawMessage) bool {
+	c.mu.Lock()
+	t := c.task
+	c.mu.Unlock()
+	if t == nil {
+		return false
+	}
+	err := t.run.Keep(recorded)
+	if err != nil && !errors.Is(err, jobs.ErrSettled) {
+		c.r.e.opts.Log.Warn("a task cannot outlive the host", "task", t.run.ID(), "err", err)
+	}
+	return err == nil
 }
 
 const levelNames = "debug, info, notice, warning, error, critical, alert or emergency"

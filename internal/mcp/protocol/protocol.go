@@ -9,7 +9,6 @@ package protocol
 import (
 	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -104,7 +103,7 @@ func New(o Options) *Engine {
 }
 
 // errStopping is the cause that ends requests when the host stops.
-var errStopping = errors.New("the host is stopping")
+var errStopping = jobs.ErrStopping
 
 // stopTime is how long Run waits for handlers that ignore the end of their context.
 const stopTime = 5 * time.Second

@@ -149,4 +149,7 @@ func (n jobNotes) Log(slog.Level, json.RawMessage)           {}
 func (n jobNotes) Output([]byte)                             {}
 func (n jobNotes) Detach()                                   {}
 
+// Keep returns false, because the function of the job exists in this process only.
+func (n jobNotes) Keep(map[string]json.RawMessage) bool { return false }
+
 var _ bus.Notes = jobNotes{}

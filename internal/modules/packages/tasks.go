@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/internal/packages"
 	"gatehouse/tool"
 )
@@ -16,16 +17,22 @@ const (
 	// taskTimeout is for tools that their servers run as tasks alone, which are long by nature.
 	taskTimeout = 24 * time.Hour
 
+	absence    = time.Minute // how long a server with a task may be away
+	absentPoll = time.Second
+
 	taskKey     = "task"     // records the server's ID of the task of a call
 	answeredKey = "answered" // records the keys of the questions that were answered
 )
 
 // followTask follows a task of a server until it has ended, and returns its result. Its
 // questions are asked of the client of the call. If the call ends before, the task is
-// cancelled; between the rounds of a call it goes on.
+// cancelled; between the rounds of a call it goes on, and so it does if this host stops,
+// because the next one follows it.
 func (k *manager) followTask(ctx context.Context, c *tool.Call, id, task string) (json.RawMessage, error) {
-	raw, err := k.pollTask(ctx, c, id, task)
-	if err != nil && !errors.Is(err, tool.ErrAsked) {
+	kept := false
+	raw, err := k.pollTask(ctx, c, id, task, &kept)
+	goesOn := kept && errors.Is(context.Cause(ctx), jobs.ErrStopping)
+	if err != nil && !errors.Is(err, tool.ErrAsked) && !goesOn {
 		if _, ended := errors.AsType[*tool.WireError](err); !ended || ctx.Err() != nil {
 			k.cfg.Packages.CancelTask(ctx, id, task, askedNothing(c))
 		}
@@ -33,12 +40,26 @@ func (k *manager) followTask(ctx context.Context, c *tool.Call, id, task string)
 	return raw, err
 }
 
-func (k *manager) pollTask(ctx context.Context, c *tool.Call, id, task string) (json.RawMessage, error) {
-	last := ""
+// unavailable reports whether a server could not be reached.
+func unavailable(err error) bool {
+	ref, ok := errors.AsType[*tool.Refusal](err)
+	return ok && ref.Code == tool.CodeUnavailable
+}
+
+// pollTask sets kept once the next host would follow the task. Until then each look tries, because the call can become
+// a job at any time.
+func (k *manager) pollTask(ctx context.Context, c *tool.Call, id, task string, kept *bool) (json.RawMessage, error) {
+	last, seen := "", time.Now()
 	for looks := 1; ; looks++ {
+		*kept = *kept || tool.Keep(c)
 		t, err := k.cfg.Packages.Task(ctx, id, task, askedNothing(c))
-		if err != nil {
+		switch {
+		case err == nil:
+			seen = time.Now()
+		case !unavailable(err) || ctx.Err() != nil || time.Since(seen) > absence:
 			return nil, err
+		default: // a server that restarts may still have the task
+			t.Poll, t.Message = absentPoll, err.Error()
 		}
 		switch t.Status {
 		case "completed":

@@ -160,3 +160,8 @@ func (e encodingNotes) Log(l slog.Level, data json.RawMessage) {
 
 func (e encodingNotes) Output(chunk []byte) { e.send(wireNote{Output: len(chunk)}, chunk) }
 func (e encodingNotes) Detach()             { e.send(wireNote{Detach: true}, nil) }
+
+func (e encodingNotes) Keep(recorded map[string]json.RawMessage) bool {
+	var here map[string]json.RawMessage
+	return recode(recorded, &here) == nil && e.n.Keep(here)
+}

@@ -43,6 +43,9 @@ func TestMain(m *testing.M) {
 		if strings.HasSuffix(how, "asker") {
 			more = append(more, gatehouse.WithModule("asks", newAsker))
 		}
+		if strings.HasSuffix(how, "holder") {
+			more = append(more, gatehouse.WithModule("holder", (&holder{}).open))
+		}
 		s, err := newFixture(more...)
 		if err == nil && strings.HasPrefix(how, "legacy") {
 			err = withoutDiscovery()
