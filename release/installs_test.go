@@ -83,16 +83,20 @@ func TestFullImage(t *testing.T) {
 	}
 	c := newContainer(t, imageHere(t, packageFile(t, dist, "-full-oci.tar")))
 	for want, args := range map[string][]string{
-		"3 True":    {"python3", "-c", "import ssl, sqlite3, ctypes, zoneinfo, sys; print(sys.version_info[0], ssl.create_default_context().cert_store_stats()['x509_ca'] > 50)"},
+		"3 True": {"python3", "-c",
+			"import ssl, sqlite3, ctypes, zoneinfo, sys; print(sys.version_info[0], " +
+				"ssl.create_default_context().cert_store_stats()['x509_ca'] > 50)"},
 		"from Node": {"node", "-e", "console.log('from Node')"},
 		"11.":       {"npm", "--version"},
 		"uv ":       {"uv", "--version"},
 		"uvx ":      {"uvx", "--version"},
-		"a commit": {"sh", "-c", "cd /tmp && git init -q x && cd x && git -c user.name=n -c user.email=e@example.com commit -q " +
-			"--allow-empty -m 'a commit' && git log --format=%s | awk '{print}'"},
-		"from uv":      {"sh", "-c", "cd /tmp && uv venv --offline -q v && v/bin/python -c 'print(\"from uv\")'"},
-		"gatehouse ":   {"gatehouse", "version"},
-		"from scripts": {"sh", "-c", `cd /tmp && echo '{"scripts":{"x":"echo from scripts"}}' >package.json && npm run -s x`},
+		"a commit": {"sh", "-c",
+			"cd /tmp && git init -q x && cd x && git -c user.name=n -c user.email=e@example.com commit -q " +
+				"--allow-empty -m 'a commit' && git log --format=%s | awk '{print}'"},
+		"from uv":    {"sh", "-c", "cd /tmp && uv venv --offline -q v && v/bin/python -c 'print(\"from uv\")'"},
+		"gatehouse ": {"gatehouse", "version"},
+		"from scripts": {"sh", "-c",
+			`cd /tmp && echo '{"scripts":{"x":"echo from scripts"}}' >package.json && npm run -s x`},
 	} {
 		if out := runs(t, c.command(t, args...)); !strings.Contains(out, want) {
 			t.Errorf("%s prints %q, want %q", args[0], out, want)
@@ -157,7 +161,8 @@ func (c *container) command(t *testing.T, args ...string) *exec.Cmd {
 	c.runs++
 	words := []string{program(t, "crun"), "--root", filepath.Join(c.bundle, "state"), "--cgroup-manager=disabled",
 		"run", "--bundle", c.bundle, fmt.Sprintf("gatehouse-test-%d-%d", os.Getpid(), c.runs)}
-	if os.Getuid() == 0 { // the runtime itself is a plain user; some versions fail where both kinds of control groups are
+	// the runtime itself is a plain user; some versions fail where both kinds of control groups are
+	if os.Getuid() == 0 {
 		words = append([]string{program(t, "unshare"), "-m", "sh", "-c", `umount -l /sys/fs/cgroup/unified 2>/dev/null
 			user=$1 && shift && exec setpriv --reuid "$user" --regid "$user" --clear-groups "$@"`, "sh", fmt.Sprint(plainUser)}, words...)
 	}

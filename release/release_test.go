@@ -192,7 +192,8 @@ func TestTheWholeReleaseTwice(t *testing.T) {
 	for dist, source := range map[string]string{"first": "..", "second": elsewhere} {
 		t.Setenv("GOCACHE", filepath.Join(top, "cache of "+dist))
 		var log bytes.Buffer
-		if err := release([]string{"-o", filepath.Join(top, dist), "-source", source, "-dirty"}, environment, &log); err != nil {
+		if err := release([]string{"-o", filepath.Join(top, dist), "-source", source, "-dirty"},
+			environment, &log); err != nil {
 			t.Fatalf("%v: %s", err, log.Bytes())
 		}
 	}
@@ -220,7 +221,8 @@ func copySource(t *testing.T, from, to string) {
 			t.Fatal(err)
 		}
 		at := filepath.Join(to, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, body, info.Mode().Perm())); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755),
+			os.WriteFile(at, body, info.Mode().Perm())); err != nil {
 			t.Fatal(err)
 		}
 	}

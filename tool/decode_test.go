@@ -112,11 +112,14 @@ func TestIntegersInEveryNotation(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		`{"n":99999999999999999999}`: "n: expected an integer from -9223372036854775808 to 9223372036854775807, got number 99999999999999999999",
-		`{"ids":[1.5]}`:              "ids: expected an integer from -9223372036854775808 to 9223372036854775807, got number 1.5",
-		`{"byte":256.0}`:             "byte: expected an integer from 0 to 255, got number 256",
-		`{"n":1e999999999}`:          "n: expected an integer from -9223372036854775808 to 9223372036854775807, got number 1e999999999",
-		`{"f":1e400}`:                "f: expected a number of at most 1.8e308, got number 1e400",
+		`{"n":99999999999999999999}`: "n: expected an integer from -9223372036854775808 to 9223372036854775807, " +
+			"got number 99999999999999999999",
+		`{"ids":[1.5]}`: "ids: expected an integer from -9223372036854775808 to 9223372036854775807, " +
+			"got number 1.5",
+		`{"byte":256.0}`: "byte: expected an integer from 0 to 255, got number 256",
+		`{"n":1e999999999}`: "n: expected an integer from -9223372036854775808 to 9223372036854775807, " +
+			"got number 1e999999999",
+		`{"f":1e400}`: "f: expected a number of at most 1.8e308, got number 1e400",
 	} {
 		var got in
 		if err := d.decode([]byte(text), &got); err == nil || err.Error() != want {

@@ -9,11 +9,13 @@ import (
 // resource Content, a prompt Messages, a completion Completion; a relay sets
 // Raw alone.
 type Result struct {
-	Content    []Content                  `json:"content,omitempty"`
-	Structured any                        `json:"structured,omitempty"` // any JSON value; checked against the output schema before it leaves
-	Facts      string                     `json:"facts,omitempty"`      // of a tool whose product is text: what the model is told beside it; see Typed
-	IsError    bool                       `json:"isError,omitempty"`    // the model reads Content as what went wrong
-	Meta       map[string]json.RawMessage `json:"meta,omitempty"`
+	Content []Content `json:"content,omitempty"`
+	// any JSON value; checked against the output schema before it leaves
+	Structured any `json:"structured,omitempty"`
+	// of a tool whose product is text: what the model is told beside it; see Typed
+	Facts   string                     `json:"facts,omitempty"`
+	IsError bool                       `json:"isError,omitempty"` // the model reads Content as what went wrong
+	Meta    map[string]json.RawMessage `json:"meta,omitempty"`
 
 	Messages    []Message   `json:"messages,omitempty"`
 	Description string      `json:"description,omitempty"`

@@ -134,8 +134,8 @@ type Tool struct {
 // New makes a tool from a typed function. In is a struct; its fields' tags
 // (json, doc, default, min, max, enum, pattern) are the schema, see the
 // schema room; names says what an argument names of the host, see NamesPath;
-// a string tagged text:"product" is what the tool is called for, see Typed. Out may be Result, for a handler that builds its own; then no
-// output schema is advertised.
+// a string tagged text:"product" is what the tool is called for, see Typed. Out may be Result, for
+// a handler that builds its own; then no output schema is advertised.
 //
 // The arguments have been checked against the schema, and defaults filled in,
 // before f runs.

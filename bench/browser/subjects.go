@@ -34,7 +34,13 @@ type subject struct {
 
 type args = map[string]any
 
-var roles = map[string]string{"text": "textbox", "list": "combobox", "box": "checkbox", "choice": "radio", "button": "button"}
+var roles = map[string]string{
+	"text":   "textbox",
+	"list":   "combobox",
+	"box":    "checkbox",
+	"choice": "radio",
+	"button": "button",
+}
 
 func value(f field) string {
 	if f.kind == "box" || f.kind == "choice" {
@@ -73,8 +79,15 @@ func gatehouse(program string) subject {
 func playwright(node, folder, chromium string) subject {
 	return subject{
 		name: "Playwright MCP", open: "browser_navigate", read: "browser_snapshot", target: "target",
-		command: []string{node, folder + "/node_modules/@playwright/mcp/cli.js", "--headless", "--isolated", "--no-sandbox",
-			"--executable-path", chromium},
+		command: []string{
+			node,
+			folder + "/node_modules/@playwright/mcp/cli.js",
+			"--headless",
+			"--isolated",
+			"--no-sandbox",
+			"--executable-path",
+			chromium,
+		},
 		element: `ROLE "NAME"[^\n]*\[ref=((?:f\d+)?e\d+)\]`,
 		do: func(f field, ref string) (string, args, bool) {
 			switch f.kind {
@@ -97,10 +110,21 @@ func playwright(node, folder, chromium string) subject {
 
 func devtools(node, folder, chromium string) subject {
 	return subject{
-		name: "chrome-devtools-mcp", open: "navigate_page", read: "take_snapshot", target: "uid", page: args{"pageId": 1},
-		command: []string{node, folder + "/node_modules/chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js", "--headless",
-			"--isolated", "--executablePath", chromium, "--chromeArg=--no-sandbox", "--no-usage-statistics",
-			"--no-performance-crux", "--viewport", "1280x800"},
+		name: "chrome-devtools-mcp", open: "navigate_page", read: "take_snapshot", target: "uid",
+		page: args{"pageId": 1},
+		command: []string{
+			node,
+			folder + "/node_modules/chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js",
+			"--headless",
+			"--isolated",
+			"--executablePath",
+			chromium,
+			"--chromeArg=--no-sandbox",
+			"--no-usage-statistics",
+			"--no-performance-crux",
+			"--viewport",
+			"1280x800",
+		},
 		element: `uid=(\d+_\d+) ROLE "NAME"`,
 		do: func(f field, ref string) (string, args, bool) {
 			if f.kind == "button" {
@@ -145,7 +169,9 @@ func start(ctx context.Context, s subject, codec tokenizer.Codec) (_ *run, err e
 	}
 	cmd := exec.Command(s.command[0], s.command[1:]...)
 	cmd.Dir = r.folder
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + r.folder, "TMPDIR=" + os.TempDir(), "CI=1"}, s.env...)
+	cmd.Env = append(
+		[]string{"PATH=" + os.Getenv("PATH"), "HOME=" + r.folder, "TMPDIR=" + os.TempDir(), "CI=1"},
+		s.env...)
 	client := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil)
 	r.session, err = client.Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: 10 * time.Second}, nil)
 	if err != nil {

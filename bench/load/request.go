@@ -204,7 +204,8 @@ func as(token string, request []byte) []byte {
 }
 
 func post(era Era, session, method, name, body string) string {
-	h := "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" + credentials
+	h := "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" +
+		"Accept: application/json, text/event-stream\r\n" + credentials
 	if method != "initialize" {
 		h += "MCP-Protocol-Version: " + string(era) + "\r\n"
 	}

@@ -19,7 +19,8 @@ func beside(ctx context.Context, s *sheet, n int) {
 		name string
 		argv func() ([]string, func(), error)
 	}{
-		{"python3, not shut in", func() ([]string, func(), error) { return []string{"/usr/bin/python3", "-c", script}, func() {}, nil }},
+		{"python3, not shut in",
+			func() ([]string, func(), error) { return []string{"/usr/bin/python3", "-c", script}, func() {}, nil }},
 		{"bwrap --unshare-all", bubblewrap},
 		{"crun", func() ([]string, func(), error) { return container("crun") }},
 		{"runc", func() ([]string, func(), error) { return container("runc") }},

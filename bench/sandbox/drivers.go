@@ -80,7 +80,10 @@ func driverRound(ctx context.Context, s *sheet, m *manager.Manager, name string)
 	if err := errors.Join(b.Pause(ctx), b.Resume(ctx)); err != nil {
 		return err
 	}
-	if err := s.row(name+": pause and resume", "").timed(func() error { return errors.Join(b.Pause(ctx), b.Resume(ctx)) }); err != nil {
+	if err := s.row(name+": pause and resume", "").timed(func() error {
+		return errors.Join(b.Pause(ctx),
+			b.Resume(ctx))
+	}); err != nil {
 		return err
 	}
 	if err := s.row(name+": snapshot", "").timed(func() error {

@@ -167,7 +167,8 @@ func crowded(ctx context.Context, d sandbox.Driver, many int) (string, error) {
 		failed = errors.Join(failed, b.Close())
 	}
 	return fmt.Sprintf(
-		"%d alive at once: made at %.0f a second, their agents take %d MiB together (bars: 200/s without control groups of version 1, 200 MiB).",
+		"%d alive at once: made at %.0f a second, their agents take %d MiB together (bars: "+
+			"200/s without control groups of version 1, 200 MiB).",
 		len(boxes),
 		float64(many)/took.Seconds(),
 		memory>>20,

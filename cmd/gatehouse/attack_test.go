@@ -43,7 +43,8 @@ func ordinary(ts *testscript.TestScript, neg bool, args []string) {
 	work := ts.Getenv("WORK")
 	name := fmt.Sprintf("ghtest%d", os.Getpid())
 	home := filepath.Join(work, "user")
-	if out, err := exec.Command("useradd", "--no-create-home", "--home-dir", home, "--shell", "/bin/sh", name).CombinedOutput(); err != nil {
+	if out, err := exec.Command("useradd", "--no-create-home", "--home-dir", home, "--shell",
+		"/bin/sh", name).CombinedOutput(); err != nil {
 		ts.Fatalf("useradd: %v: %s", err, out)
 	}
 	ts.Defer(func() { exec.Command("userdel", name).Run() })
@@ -67,7 +68,8 @@ func ordinary(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(os.Chmod(up, 0o755))
 	}
 	script := fmt.Sprintf(
-		"#!/bin/sh\nexec setpriv --reuid=%d --regid=%d --clear-groups env -i HOME=%s XDG_RUNTIME_DIR=%s/urun TMPDIR=%[3]s PATH=%[4]s/ubin:/usr/bin:/bin \"$@\"\n",
+		"#!/bin/sh\nexec setpriv --reuid=%d --regid=%d --clear-groups env -i HOME=%s XDG_RUNTIME_DIR=%s/urun "+
+			"TMPDIR=%[3]s PATH=%[4]s/ubin:/usr/bin:/bin \"$@\"\n",
 		uid,
 		gid,
 		home,

@@ -210,8 +210,12 @@ func TestTheClockOfAHostJumps(t *testing.T) {
 	}
 	j.tokens["short"] = j.run("token", "create", "--user", "quiet", "--expires", "12h")
 
-	header, answer := j.session("quiet", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":`+
-		`"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	header, answer := j.session(
+		"quiet",
+		"",
+		`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":`+
+			`"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`,
+	)
 	id := header.Get("Mcp-Session-Id")
 	if id == "" {
 		t.Fatal(answer)
@@ -267,8 +271,12 @@ func TestTheClockOfAHostJumps(t *testing.T) {
 		if i := strings.Index(text, "{"); i >= 0 {
 			json.Unmarshal([]byte(strings.TrimSpace(text[i:])), &made)
 		}
-		_, answer := j.session("quiet", id, fmt.Sprintf(`{"jsonrpc":"2.0","id":3,"method":"tasks/result","params":{"taskId":"%s"}}`,
-			made.Result.Task.TaskID))
+		_, answer := j.session(
+			"quiet",
+			id,
+			fmt.Sprintf(`{"jsonrpc":"2.0","id":3,"method":"tasks/result","params":{"taskId":"%s"}}`,
+				made.Result.Task.TaskID),
+		)
 		// What is kept for a time of day is gone when that has passed, and what is kept for longer is there.
 		if expired := by > day; !expired && !strings.Contains(answer, "done") || !strings.HasPrefix(answer, "200 ") {
 			t.Errorf("the clock %v off: of the task %s came %s", by, task, answer)

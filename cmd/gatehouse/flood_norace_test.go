@@ -261,8 +261,13 @@ func TestAFloodOfSessions(t *testing.T) {
 	var refused atomic.Int64
 	f.beside(func(ctx context.Context) {
 		many(ctx, opens, 32, func(c *http.Client, _ int) {
-			res, err := c.Do(f.request(ctx, "flood", "initialize", "",
-				`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
+			res, err := c.Do(f.request(
+				ctx,
+				"flood",
+				"initialize",
+				"",
+				`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`,
+			))
 			if err != nil {
 				return
 			}
@@ -274,8 +279,13 @@ func TestAFloodOfSessions(t *testing.T) {
 		})
 	}, func() bool { return refused.Load() > 0 || long() })
 	for _, user := range []string{"quiet", "boss"} {
-		res, err := http.DefaultClient.Do(f.request(t.Context(), user, "initialize", "",
-			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
+		res, err := http.DefaultClient.Do(f.request(
+			t.Context(),
+			user,
+			"initialize",
+			"",
+			`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`,
+		))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,8 +332,14 @@ func TestAFloodOfHalfSentBodies(t *testing.T) {
 			}
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
-			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
-				"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n", f.tokens["flood"], size)
+			fmt.Fprintf(
+				conn,
+				"POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\n"+
+					"Content-Type: application/json\r\n"+
+					"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n",
+				f.tokens["flood"],
+				size,
+			)
 			piece := bytes.Repeat([]byte{' '}, 64<<10)
 			for range sent / len(piece) {
 				if _, err := conn.Write(piece); err != nil {
@@ -351,9 +367,14 @@ func TestAFloodOfStreams(t *testing.T) {
 	}
 	f := newFlooded(t, "file", settings)
 	listen := func(ctx context.Context, user string) (*http.Response, error) {
-		return (&http.Client{Transport: &http.Transport{}}).Do(f.request(ctx, user, "subscriptions/listen", "",
+		return (&http.Client{Transport: &http.Transport{}}).Do(f.request(
+			ctx,
+			user,
+			"subscriptions/listen",
+			"",
 			`{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},`+
-				modernEnvelope+`}}`))
+				modernEnvelope+`}}`,
+		))
 	}
 	var refused atomic.Int64
 	f.beside(func(ctx context.Context) {

@@ -62,7 +62,10 @@ func newLineHostWith(t *testing.T, program, home string, who account, modules st
 	}
 	h := &lineHost{t: t, cmd: cmd, in: in, out: bufio.NewReader(out)}
 	t.Cleanup(h.kill)
-	h.request("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`)
+	h.request(
+		"initialize",
+		`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}`,
+	)
 	fmt.Fprintln(h.in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return h
 }
@@ -138,7 +141,11 @@ var trees = []struct {
 	{"process_start", "sleep N & sleep N", 2},
 	{"process_start", "exec env -i /bin/sh -c 'sh deep.sh 8 N'", 9},
 	{"process_start", "(env -i PATH=$PATH setsid sh -c '(setsid sleep N &) ; exit' &) ; sleep N", 2},
-	{"process_start", "env -i nohup setsid sh -c 'trap \"\" TERM HUP INT; sleep N; sleep N' >/dev/null 2>&1 & sleep N", 2},
+	{
+		"process_start",
+		"env -i nohup setsid sh -c 'trap \"\" TERM HUP INT; sleep N; sleep N' >/dev/null 2>&1 & sleep N",
+		2,
+	},
 	{"shell_run", "(env -i setsid sh -c 'sleep N & sleep N' >/dev/null 2>&1 </dev/null &) ; sleep N", 3},
 }
 
@@ -181,7 +188,9 @@ func killHosts(t *testing.T, who account) {
 			want += tree.sleeps
 			if tree.tool == "shell_run" {
 				h.id++ // which is not waited for
-				b, _ := json.Marshal(map[string]any{"name": "shell_run", "arguments": map[string]any{"command": script}})
+				b, _ := json.Marshal(
+					map[string]any{"name": "shell_run", "arguments": map[string]any{"command": script}},
+				)
 				fmt.Fprintf(h.in, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":%s}`+"\n", h.id, b)
 				continue
 			}
@@ -216,27 +225,46 @@ func killHosts(t *testing.T, who account) {
 					p.Kill()
 				}
 			}
-			t.Errorf("%d of %d processes are left %v after the host of %s was killed", len(left), want, patience, who.name)
+			t.Errorf(
+				"%d of %d processes are left %v after the host of %s was killed",
+				len(left),
+				want,
+				patience,
+				who.name,
+			)
 		}
 		endKept(t, program, home, who, kept)
 	}
 	t.Logf("%d hosts of %s: nothing was left after %v at most", rounds, who.name, slowest)
 }
 
-// attacks are what a program of an ordinary user's host does to its keeper, which is the parent of the shell; HOST is the
-// number of the host, N as in trees, and RAN notes that it begins.
+// attacks are what a program of an ordinary user's host does to its keeper, which is the parent of
+// the shell; HOST is the number of the host, N as in trees, and RAN notes that it begins.
 var attacks = []struct {
 	name, script string
 	next         bool // the host is killed as well, so that the next one has to end what is left
 }{
 	{"killed", "(env -i setsid sh deep.sh 3 N &) ; sleep 0.2; RAN; kill -9 $PPID; sleep N", false},
-	{"killed at once", "(env -i K=$PPID setsid sh -c 'RAN; kill -9 $K; sh deep.sh 2 N & exec sleep N' &) ; sleep N", false},
-	{"killed by a daemon", "K=$PPID; (env -i K=$K setsid sh -c 'sleep 0.1; RAN; kill -9 $K; sleep N & exec sleep N' &) ; sleep N", false},
-	{"stopped, and the host killed", "(env -i setsid sh deep.sh 3 N &) ; kill -STOP $PPID; sleep 0.3; RAN; kill -9 HOST; sleep N", false},
+	{
+		"killed at once",
+		"(env -i K=$PPID setsid sh -c 'RAN; kill -9 $K; sh deep.sh 2 N & exec sleep N' &) ; sleep N",
+		false,
+	},
+	{
+		"killed by a daemon",
+		"K=$PPID; (env -i K=$K setsid sh -c 'sleep 0.1; RAN; kill -9 $K; sleep N & exec sleep N' &) ; sleep N",
+		false,
+	},
+	{
+		"stopped, and the host killed",
+		"(env -i setsid sh deep.sh 3 N &) ; kill -STOP $PPID; sleep 0.3; RAN; kill -9 HOST; sleep N",
+		false,
+	},
 	{"killed with the host", "(env -i setsid sh deep.sh 3 N &) ; sleep 0.3; RAN; kill -9 HOST $PPID; sleep N", true},
 }
 
-// A program that kills or stops its keeper is ended all the same, with all that comes of it, by the host or by the next one.
+// A program that kills or stops its keeper is ended all the same, with all that comes of it, by the
+// host or by the next one.
 //
 //redteam:attack A kill leaves no process: a program of an ordinary user's host kills or stops its keeper, and the host with it
 func TestAKeeperThatIsKilledLeavesNoProcess(t *testing.T) {
@@ -257,8 +285,12 @@ func TestAKeeperThatIsKilledLeavesNoProcess(t *testing.T) {
 			n := strconv.Itoa(100_000 + rand.IntN(900_000_000))
 			quiet := strconv.Itoa(100_000 + rand.IntN(900_000_000))
 			h := newLineHost(t, program, home, who)
-			h.call("process_start", map[string]any{"command": "sh", "args": []string{"-c", "env -i setsid sleep " + quiet}})
-			script := strings.NewReplacer("RAN", ": > ran/"+n, "N", n, "HOST", strconv.Itoa(h.cmd.Process.Pid)).Replace(attack.script)
+			h.call(
+				"process_start",
+				map[string]any{"command": "sh", "args": []string{"-c", "env -i setsid sleep " + quiet}},
+			)
+			script := strings.NewReplacer("RAN", ": > ran/"+n, "N", n, "HOST", strconv.Itoa(h.cmd.Process.Pid)).
+				Replace(attack.script)
 			h.id++ // which is not waited for, because the host may end first
 			b, _ := json.Marshal(map[string]any{"name": "process_start",
 				"arguments": map[string]any{"command": "sh", "args": []string{"-c", script}}})
@@ -326,7 +358,8 @@ func endKept(t *testing.T, program, home string, who account, kept string) {
 // processID finds the id of a process in a list.
 func processID(list string) string {
 	_, after, _ := strings.Cut(list, "process_")
-	if i := strings.IndexFunc(after, func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9') }); i >= 0 {
+	if i := strings.IndexFunc(after,
+		func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9') }); i >= 0 {
 		after = after[:i]
 	}
 	return "process_" + after

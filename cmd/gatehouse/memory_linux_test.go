@@ -10,7 +10,8 @@ import (
 
 // Only mappings of the program that cannot be written, and have no pages of their own, are named.
 func TestCleanMappings(t *testing.T) {
-	const smaps = "00400000-01710000 r-xp 00000000 fe:00 107    /opt/my tools/gatehouse\nRss:  4 kB\nAnonymous:  0 kB\n" +
+	const smaps = "00400000-01710000 r-xp 00000000 fe:00 107    /opt/my tools/gatehouse\nRss:  4 kB\n" +
+		"Anonymous:  0 kB\n" +
 		"01710000-02b10000 r--p 01310000 fe:00 107    /opt/my tools/gatehouse\nRss:  4 kB\nAnonymous:  4 kB\n" +
 		"02b10000-02d8a000 rw-p 02710000 fe:00 107    /opt/my tools/gatehouse\nRss:  4 kB\nAnonymous:  0 kB\n" +
 		"7f0000000000-7f0000001000 r--p 00000000 00:00 0\nAnonymous:  0 kB\n" +

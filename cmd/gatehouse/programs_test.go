@@ -34,7 +34,9 @@ for i in range(3):
 tools.shell_run(command="touch begun; sleep 1000")
 print("never")
 `
-	args, _ := json.Marshal(map[string]any{"name": "code_run", "arguments": map[string]any{"language": "python", "code": source}})
+	args, _ := json.Marshal(
+		map[string]any{"name": "code_run", "arguments": map[string]any{"language": "python", "code": source}},
+	)
 	fmt.Fprintf(h.in, `{"jsonrpc":"2.0","id":99,"method":"tools/call","params":%s}`+"\n", args)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(home, "begun")); err == nil {
@@ -46,7 +48,8 @@ print("never")
 	}
 	h.kill()
 	got := newLineHostWith(t, program, home, who, "code").call("code_list", map[string]any{})
-	for _, want := range []string{"interrupted, because the host ended", "file_write x3 (line 3)", "shell_run (line 4) running"} {
+	for _, want := range []string{"interrupted, because the host ended", "file_write x3 (line 3)",
+		"shell_run (line 4) running"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got %s\nwant %s in it", got, want)
 		}

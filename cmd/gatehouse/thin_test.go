@@ -96,7 +96,8 @@ func talk(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	// In one piece: a program may refuse the first message and be gone before
 	// the second.
-	if _, err := io.WriteString(c.in, strings.ReplaceAll(strings.Join(all, "\n"), "$WORK", ts.Getenv("WORK"))+"\n"); err != nil {
+	if _, err := io.WriteString(c.in,
+		strings.ReplaceAll(strings.Join(all, "\n"), "$WORK", ts.Getenv("WORK"))+"\n"); err != nil {
 		ts.Fatalf("%v:\n%s", err, c.err.String())
 	}
 	requests := 0

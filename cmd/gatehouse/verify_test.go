@@ -51,10 +51,28 @@ type triedServer struct {
 const oneVersion = "-" // of a server of which no other version is known to run
 
 var thirdParty = []triedServer{
-	{"everything", "npm:@modelcontextprotocol/server-everything", `echo {"message":"hello from a test"}`, "hello from a test", ""},
-	{"memory", "npm:@modelcontextprotocol/server-memory --env MEMORY_FILE_PATH=${data}/memory.jsonl", `create_entities {"entities":[{"name":"${once}","entityType":"person","observations":["met"]}]}`, "met", ""},
+	{
+		"everything",
+		"npm:@modelcontextprotocol/server-everything",
+		`echo {"message":"hello from a test"}`,
+		"hello from a test",
+		"",
+	},
+	{
+		"memory",
+		"npm:@modelcontextprotocol/server-memory --env MEMORY_FILE_PATH=${data}/memory.jsonl",
+		`create_entities {"entities":[{"name":"${once}","entityType":"person","observations":["met"]}]}`,
+		"met",
+		"",
+	},
 	{"fs", "npm:@modelcontextprotocol/server-filesystem ${data}", `list_allowed_directories {}`, "/data", ""},
-	{"sequential-thinking", "npm:@modelcontextprotocol/server-sequential-thinking", `sequentialthinking {"thought":"a","nextThoughtNeeded":false,"thoughtNumber":1,"totalThoughts":1}`, "1", ""},
+	{
+		"sequential-thinking",
+		"npm:@modelcontextprotocol/server-sequential-thinking",
+		`sequentialthinking {"thought":"a","nextThoughtNeeded":false,"thoughtNumber":1,"totalThoughts":1}`,
+		"1",
+		"",
+	},
 	{"playwright", "npm:@playwright/mcp", "", "", ""},
 	{"chrome", "npm:chrome-devtools-mcp", "", "", ""},
 	{"context7", "npm:@upstash/context7-mcp", "", "", ""},
@@ -62,7 +80,13 @@ var thirdParty = []triedServer{
 	{"firecrawl", "npm:firecrawl-mcp --env FIRECRAWL_API_KEY=placeholder", "", "", ""},
 	{"tavily", "npm:tavily-mcp --env TAVILY_API_KEY=placeholder", "", "", ""},
 	{"exa", "npm:exa-mcp-server --env EXA_API_KEY=placeholder", "", "", ""},
-	{"supabase", "npm:@supabase/mcp-server-supabase --env SUPABASE_ACCESS_TOKEN=sbp_0000000000000000000000000000000000000000", "", "", ""},
+	{
+		"supabase",
+		"npm:@supabase/mcp-server-supabase --env SUPABASE_ACCESS_TOKEN=sbp_0000000000000000000000000000000000000000",
+		"",
+		"",
+		"",
+	},
 	{"sentry", "npm:@sentry/mcp-server --env SENTRY_ACCESS_TOKEN=placeholder", "", "", ""},
 	{"mongodb", "npm:mongodb-mcp-server", "", "", ""},
 	{"stripe", "npm:@stripe/mcp --env STRIPE_SECRET_KEY=rk_test_placeholder", "", "", ""},
@@ -71,26 +95,62 @@ var thirdParty = []triedServer{
 	{"airtable", "npm:airtable-mcp-server --env AIRTABLE_API_KEY=pat.placeholder", "", "", ""},
 	{"figma", "npm:figma-developer-mcp --env FIGMA_API_KEY=placeholder -- --stdio", "", "", ""},
 	{"github", "npm:@modelcontextprotocol/server-github --env GITHUB_PERSONAL_ACCESS_TOKEN=placeholder", "", "", ""},
-	{"slack", "npm:@modelcontextprotocol/server-slack --env SLACK_BOT_TOKEN=xoxb-placeholder --env SLACK_TEAM_ID=T000", "", "", ""},
+	{
+		"slack",
+		"npm:@modelcontextprotocol/server-slack --env SLACK_BOT_TOKEN=xoxb-placeholder --env SLACK_TEAM_ID=T000",
+		"",
+		"",
+		"",
+	},
 	{"puppeteer", "npm:@modelcontextprotocol/server-puppeteer", "", "", ""},
 	{"postgres", "npm:@modelcontextprotocol/server-postgres postgresql://127.0.0.1/none", "", "", ""},
 	{"eslint", "npm:@eslint/mcp", "", "", ""},
 	{"chart", "npm:@antv/mcp-server-chart", "", "", ""},
-	{"git", "npm:@cyanheads/git-mcp-server --env MCP_TRANSPORT_TYPE=stdio", `git_init {"path":"${data}/made"}`, "made", ""},
+	{
+		"git",
+		"npm:@cyanheads/git-mcp-server --env MCP_TRANSPORT_TYPE=stdio",
+		`git_init {"path":"${data}/made"}`,
+		"made",
+		"",
+	},
 	{"pdf", "npm:@sylphlab/pdf-reader-mcp", "", "", ""},
 	{"py-time", "pypi:mcp-server-time", `get_current_time {"timezone":"Etc/UTC"}`, "Etc/UTC", ""},
 	{"py-fetch", "pypi:mcp-server-fetch", "", "", ""},
 	{"py-git", "uvx mcp-server-git", `git_log {"repo_path":"${repo}"}`, "first", ""},
-	{"py-sqlite", "pypi:mcp-server-sqlite,mcp==1.30.0 -- --db-path ${data}/a.db", `write_query {"query":"CREATE TABLE a(b)"}`, "", ""},
+	{
+		"py-sqlite",
+		"pypi:mcp-server-sqlite,mcp==1.30.0 -- --db-path ${data}/a.db",
+		`write_query {"query":"CREATE TABLE a(b)"}`,
+		"",
+		"",
+	},
 	{"py-calculator", "pypi:mcp-server-calculator", `calculate {"expression":"6*7"}`, "42", oneVersion},
-	{"py-duckdb", "pypi:mcp-server-motherduck -- --db-path :memory: --read-write", `execute_query {"sql":"SELECT 6*7"}`, "42", ""},
+	{
+		"py-duckdb",
+		"pypi:mcp-server-motherduck -- --db-path :memory: --read-write",
+		`execute_query {"sql":"SELECT 6*7"}`,
+		"42",
+		"",
+	},
 	{"py-excel", "pypi:excel-mcp-server -- stdio", `create_workbook {"path":"${data}/${once}.xlsx"}`, ".xlsx", ""},
-	{"py-markitdown", "uvx markitdown-mcp", `convert_to_markdown {"uri":"data:text/html,<h1>Heading</h1>"}`, "Heading", "0.0.1a4"},
+	{
+		"py-markitdown",
+		"uvx markitdown-mcp",
+		`convert_to_markdown {"uri":"data:text/html,<h1>Heading</h1>"}`,
+		"Heading",
+		"0.0.1a4",
+	},
 	{"py-duckduckgo", "pypi:duckduckgo-mcp-server", "", "", ""},
 	{"py-wikipedia", "pypi:wikipedia-mcp", "", "", ""},
 	{"py-timeserver", "pypi:mcp-simple-timeserver", `get_local_time {}`, "20", ""},
 	{"py-word", "pypi:office-word-mcp-server", `create_document {"filename":"${data}/a.docx"}`, "a.docx", ""},
-	{"go-hello", "go:github.com/modelcontextprotocol/go-sdk/examples/server/hello@v1.8.0", `greet {"name":"Ann"}`, "Ann", "v1.7.0"},
+	{
+		"go-hello",
+		"go:github.com/modelcontextprotocol/go-sdk/examples/server/hello@v1.8.0",
+		`greet {"name":"Ann"}`,
+		"Ann",
+		"v1.7.0",
+	},
 	{"rust-time", "crate:time-mcp", `current_time {}`, "20", oneVersion},
 	{"image", "IMAGE", `about {}`, "kind=image", "another image"},
 	{"bundle", "BUNDLE", `echo {"message":"hello from a bundle"}`, "hello from a bundle", "1.0.1"},
@@ -122,7 +182,8 @@ func TestThirdPartyServers(t *testing.T) {
 	}
 	tried.env = append(os.Environ(), "npm_config_userconfig="+npmConfig(t, "userconfig"),
 		"npm_config_cache="+npmConfig(t, "cache"))
-	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"} {
+	for _, name := range []string{"HOME", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME",
+		"XDG_STATE_HOME"} {
 		path := filepath.Join(dir, strings.ToLower(name))
 		if err := os.Mkdir(path, 0o700); err != nil {
 			t.Fatal(err)
@@ -130,7 +191,8 @@ func TestThirdPartyServers(t *testing.T) {
 		tried.env = append(tried.env, name+"="+path)
 	}
 	// Toolchains of the host's user are found by their variables, not by the home that the test gives.
-	for name, folder := range map[string]string{"RUSTUP_HOME": ".rustup", "CARGO_HOME": ".cargo", "GOPATH": "go", "GOMODCACHE": "go/pkg/mod", "GOCACHE": ".cache/go-build"} {
+	for name, folder := range map[string]string{"RUSTUP_HOME": ".rustup", "CARGO_HOME": ".cargo", "GOPATH": "go",
+		"GOMODCACHE": "go/pkg/mod", "GOCACHE": ".cache/go-build"} {
 		home, err := os.UserHomeDir()
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +204,8 @@ func TestThirdPartyServers(t *testing.T) {
 	// A loaded machine takes longer to start Python than the default allows.
 	settings := filepath.Join(dir, "xdg_config_home", "gatehouse", "gatehouse.yaml")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(settings), 0o700),
-		os.WriteFile(settings, fmt.Appendf(nil, "modules:\n  package:\n    begin: 2m\n  sandbox:\n    registries: [\"http://%s\"]\n",
+		os.WriteFile(settings, fmt.Appendf(nil,
+			"modules:\n  package:\n    begin: 2m\n  sandbox:\n    registries: [\"http://%s\"]\n",
 			images.host), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +219,11 @@ func TestThirdPartyServers(t *testing.T) {
 	}()
 	rows := readServerTable(t)
 	for _, s := range thirdParty {
-		if only != "1" && !slices.ContainsFunc(strings.Split(only, ","), func(p string) bool { return strings.HasPrefix(s.name, p) }) {
+		if only != "1" &&
+			!slices.ContainsFunc(
+				strings.Split(only, ","),
+				func(p string) bool { return strings.HasPrefix(s.name, p) },
+			) {
 			continue
 		}
 		switch s.words {
@@ -222,8 +289,19 @@ func (y *trying) server(ctx context.Context, s triedServer) string {
 	removed := y.remove(ctx, s.name, err == nil)
 	shown := regexp.MustCompile(`[^ ]*/([^/ ]+\.mcpb)`).ReplaceAllString(s.words, "$1")
 	shown = regexp.MustCompile(`127\.0\.0\.1:\d+`).ReplaceAllString(shown, "REGISTRY")
-	return fmt.Sprintf("| `%s` | `%s` | %s | %s | %d | %s | %s | %s | %s | %.0f |\n", s.name, shown, result, runs, tools,
-		call, update, back, removed, took.Seconds())
+	return fmt.Sprintf(
+		"| `%s` | `%s` | %s | %s | %d | %s | %s | %s | %s | %.0f |\n",
+		s.name,
+		shown,
+		result,
+		runs,
+		tools,
+		call,
+		update,
+		back,
+		removed,
+		took.Seconds(),
+	)
 }
 
 // confinement says whether a package runs in a sandbox.
@@ -247,14 +325,22 @@ func (y *trying) call(ctx context.Context, s triedServer) string {
 	}
 	data := filepath.Join(y.data, s.name, "data")
 	if strings.Contains(given, "${repo}") {
-		cmd := exec.CommandContext(ctx, "sh", "-c", `git init -q "$0" && cd "$0" && git -c user.name=a -c user.email=a@b.c `+
-			`commit -q --allow-empty -m first`, filepath.Join(data, "repo"))
+		cmd := exec.CommandContext(
+			ctx,
+			"sh",
+			"-c",
+			`git init -q "$0" && cd "$0" && git -c user.name=a -c user.email=a@b.c `+
+				`commit -q --allow-empty -m first`,
+			filepath.Join(data, "repo"),
+		)
 		if said, err := cmd.CombinedOutput(); err != nil {
 			return "fails: " + reason(string(said), err)
 		}
 	}
 	y.calls++
-	given = strings.NewReplacer("${data}", data, "${once}", fmt.Sprint("a", y.calls), "${repo}", filepath.Join(data, "repo")).Replace(given)
+	given = strings.NewReplacer("${data}", data, "${once}", fmt.Sprint("a", y.calls), "${repo}",
+		filepath.Join(data, "repo")).
+		Replace(given)
 	id := strings.ReplaceAll(s.name, "-", "_") + "_" // a tool whose own name begins so keeps it once
 	out, said, err := y.run(ctx, "call", "--daemon", id+strings.TrimPrefix(tool, id), "--json", given)
 	switch {
@@ -361,7 +447,9 @@ func (y *trying) remove(ctx context.Context, name string, installed bool) string
 func flagsFirst(words []string) []string {
 	i := slices.Index(words, "--env")
 	if i < 0 {
-		return append([]string{"--"}, slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "--" })...)
+		return append(
+			[]string{"--"},
+			slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "--" })...)
 	}
 	rest := slices.Clone(words[:i])
 	var flags []string
@@ -376,7 +464,15 @@ func flagsFirst(words []string) []string {
 func everythingBundle(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	install := exec.Command("npm", "install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund", "@modelcontextprotocol/server-everything")
+	install := exec.Command(
+		"npm",
+		"install",
+		"--ignore-scripts",
+		"--no-bin-links",
+		"--no-audit",
+		"--no-fund",
+		"@modelcontextprotocol/server-everything",
+	)
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -391,9 +487,13 @@ func everythingBundle(t *testing.T) string {
 // writeBundle writes a bundle of the node_modules beside it.
 func writeBundle(path, version string) error {
 	const entry = "node_modules/@modelcontextprotocol/server-everything/dist/index.js"
-	manifest := fmt.Sprintf(`{"manifest_version":"0.3","name":"everything","version":%q,"description":"x","author":{"name":"x"},
+	manifest := fmt.Sprintf(
+		`{"manifest_version":"0.3","name":"everything","version":%q,"description":"x","author":{"name":"x"},
 		"server":{"type":"node","entry_point":%q,"mcp_config":{"command":"node","args":["${__dirname}/%s","stdio"]}}}`,
-		version, entry, entry)
+		version,
+		entry,
+		entry,
+	)
 	f, err := os.Create(path)
 	if err != nil {
 		return err
@@ -433,7 +533,11 @@ func serveImages(t *testing.T) *imageRegistry {
 	t.Cleanup(s.Close)
 	path := filepath.Join(t.TempDir(), "server")
 	build := exec.Command("go", "build", "-o", path, "main.go")
-	build.Dir, build.Env = "../../internal/packages/testdata/imageserver", append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	build.Dir, build.Env = "../../internal/packages/testdata/imageserver", append(
+		os.Environ(),
+		"CGO_ENABLED=0",
+		"GOFLAGS=",
+	)
 	out, err := build.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -461,7 +565,9 @@ func (r *imageRegistry) push(what string) error {
 	if err := files.Close(); err != nil {
 		return err
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+	)
 	if err != nil {
 		return err
 	}

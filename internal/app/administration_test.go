@@ -33,7 +33,10 @@ func TestAModelCannotApproveWhatAPersonCan(t *testing.T) {
 		}
 		b.token = secret
 	}
-	if _, answer := model.call("file_write", `{"path":"note.txt","content":"hello"}`); !strings.Contains(answer, "waits for") {
+	if _, answer := model.call("file_write", `{"path":"note.txt","content":"hello"}`); !strings.Contains(
+		answer,
+		"waits for",
+	) {
 		t.Fatal(answer)
 	}
 	list, err := a.approvals.Pending(false)
@@ -54,7 +57,8 @@ func TestAModelCannotApproveWhatAPersonCan(t *testing.T) {
 		_, answer := at.call("approval_decide", `{"id":"`+id+`","decision":"approve"}`)
 		return answer
 	}
-	for name, b := range map[string]*browser{"the model": model, "another token": other, "a link of a program": program} {
+	for name, b := range map[string]*browser{"the model": model, "another token": other,
+		"a link of a program": program} {
 		if got := admin(b); !strings.Contains(got, "denied: only a person who logged in") {
 			t.Errorf("%s: %s", name, got)
 		}
@@ -64,7 +68,8 @@ func TestAModelCannotApproveWhatAPersonCan(t *testing.T) {
 		t.Fatalf("the person: %s", got)
 	}
 	state := approvals.Allowed
-	for end := time.Now().Add(20 * time.Second); state == approvals.Allowed && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); state == approvals.Allowed &&
+		time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		r, err := a.approvals.Get(id)
 		if err != nil {
 			t.Fatal(err)

@@ -186,8 +186,10 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.openStage, a.checkShell, a.openCluster, a.openStores,
-		a.openLedger, a.openIdentity, a.openContexts, a.openState, a.openAlone, a.openUsage, a.build, a.addModules, a.startAlone, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.openStage, a.checkShell,
+		a.openCluster, a.openStores,
+		a.openLedger, a.openIdentity, a.openContexts, a.openState, a.openAlone, a.openUsage, a.build, a.addModules,
+		a.startAlone, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}

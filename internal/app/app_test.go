@@ -60,7 +60,10 @@ func TestAFailedStartLeavesNothingOpen(t *testing.T) {
 	}
 	defer taken.Close()
 	closed := 0
-	good := Module{"witness", func(context.Context, module.Deps) (module.Module, error) { return witness{&closed}, nil }}
+	good := Module{
+		"witness",
+		func(context.Context, module.Deps) (module.Module, error) { return witness{&closed}, nil },
+	}
 	bad := Module{
 		"broken",
 		func(context.Context, module.Deps) (module.Module, error) { return nil, errors.New("no luck") },

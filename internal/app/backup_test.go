@@ -76,7 +76,8 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if got := fmt.Sprint(eve.result("backup_list", `{}`)); !strings.Contains(got, "denied") {
 		t.Errorf("eve sees %s", got)
 	}
-	if _, err := a.contextStore.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Description: "of ann"}}, "ann"); err != nil {
+	if _, err := a.contextStore.Create(contextstore.Record{Name: "notes",
+		Definition: contextstore.Definition{Description: "of ann"}}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.who.AddUser(t.Context(), "bob", nil, "a password of bob"); err != nil {
@@ -133,7 +134,8 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if got := fmt.Sprint(admin.result("backup_restore", "{"+args+"}")); !strings.Contains(got, "unconfirmed") {
 		t.Fatalf("no client was asked: %s", got)
 	}
-	if got := fmt.Sprint(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":"a wrong password","confirm":%q}`, folder, name))); !strings.Contains(
+	if got := fmt.Sprint(admin.result("backup_restore",
+		fmt.Sprintf(`{"target":%q,"password":"a wrong password","confirm":%q}`, folder, name))); !strings.Contains(
 		got,
 		"denied",
 	) {

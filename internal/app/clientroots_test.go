@@ -170,7 +170,8 @@ func TestCallsAreNarrowedToWhatTheClientAnnounces(t *testing.T) {
 			}
 			mute := func() string { t.Error("a client was asked that cannot answer"); return "[]" }
 			other := clientOf(t, cfg)
-			if got := e.call(other, DefaultContext, "file_read", `{"path":"lib/b.txt"}`, false, mute); !strings.Contains(
+			if got := e.call(other, DefaultContext, "file_read", `{"path":"lib/b.txt"}`,
+				false, mute); !strings.Contains(
 				got,
 				"text of lib/b.txt",
 			) {

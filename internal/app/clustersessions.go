@@ -59,7 +59,12 @@ func identifyForwarded(r *http.Request) (protocol.Caller, *httpserver.Denied) {
 	err := json.Unmarshal([]byte(r.Header.Get(headerCaller)), &f)
 	if err == nil {
 		err = errors.Join(
-			json.Unmarshal(f.Caller, &who.Caller), json.Unmarshal(f.Bound, &who.Bound), json.Unmarshal(f.Until, &who.Until),
+			json.Unmarshal(
+				f.Caller,
+				&who.Caller,
+			),
+			json.Unmarshal(f.Bound, &who.Bound),
+			json.Unmarshal(f.Until, &who.Until),
 		)
 	}
 	if err != nil {
@@ -106,7 +111,13 @@ func (e sessionsElsewhere) Changed(ctx context.Context, s *session.Session) {
 		_, err = e.sessions.Put(ctx, s.ID, raw)
 	}
 	if err != nil {
-		e.log.Warn("the session ends with this node: its record was not written", "client", record.Facts.Client, "err", err)
+		e.log.Warn(
+			"the session ends with this node: its record was not written",
+			"client",
+			record.Facts.Client,
+			"err",
+			err,
+		)
 	}
 }
 
@@ -183,7 +194,11 @@ func (e sessionsElsewhere) Serve(
 }
 
 // adopt takes over a session whose node is dead. here means that this node has it now; otherwise at is its node.
-func (e sessionsElsewhere) adopt(ctx context.Context, who *protocol.Caller, id string) (here bool, at string, err error) {
+func (e sessionsElsewhere) adopt(
+	ctx context.Context,
+	who *protocol.Caller,
+	id string,
+) (here bool, at string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second) // longer than an election
 	defer cancel()
 	for {
@@ -291,7 +306,8 @@ func (e sessionsElsewhere) forward(
 	}
 	out.Host = "node"
 	for _, name := range []string{
-		"Accept", "Content-Type", "Mcp-Session-Id", "Mcp-Protocol-Version", "Last-Event-Id", "X-Mcp-Context", "Traceparent",
+		"Accept", "Content-Type", "Mcp-Session-Id", "Mcp-Protocol-Version", "Last-Event-Id", "X-Mcp-Context",
+		"Traceparent",
 	} {
 		if v := r.Header[name]; len(v) > 0 {
 			out.Header[name] = v

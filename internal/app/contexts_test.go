@@ -380,7 +380,8 @@ func TestTheHostFollowsTheCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cli.Close()
-	if _, err := cli.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Tools: []string{"file_read"}}}, "cli"); err != nil {
+	if _, err := cli.Create(contextstore.Record{Name: "notes",
+		Definition: contextstore.Definition{Tools: []string{"file_read"}}}, "cli"); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
@@ -402,7 +403,8 @@ func TestTheHostFollowsTheCommandLine(t *testing.T) {
 	bob.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	bob.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
 	bob.message()
-	if _, err := cli.Update("notes", "cli", func(r *contextstore.Record) error { r.Tools = []string{"file_*"}; return nil }); err != nil {
+	if _, err := cli.Update("notes", "cli",
+		func(r *contextstore.Record) error { r.Tools = []string{"file_*"}; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, string(bob.message()), "notifications/tools/list_changed")
@@ -451,7 +453,8 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 			admin.call(
 				"admin",
 				"context_create",
-				`{"name":"`+name+`","modules":[],"own_tools":[{"name":"own_`+name+`","description":"Says it.","command":{"path":"printenv","args":["GATEHOUSE_CONTEXT"]}}]}`,
+				`{"name":"`+name+`","modules":[],"own_tools":[{"name":"own_`+name+
+					`","description":"Says it.","command":{"path":"printenv","args":["GATEHOUSE_CONTEXT"]}}]}`,
 			)
 		}
 		for i := range 3 {
@@ -477,7 +480,8 @@ func TestAContextOfTheBookAsDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Tools: []string{"file_read"}}}, ""); err != nil {
+	if _, err := store.Create(contextstore.Record{Name: "notes",
+		Definition: contextstore.Definition{Tools: []string{"file_read"}}}, ""); err != nil {
 		t.Fatal(err)
 	}
 	store.Close()

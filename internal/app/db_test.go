@@ -23,7 +23,8 @@ func TestADumpShowsWhatItsCallerMaySee(t *testing.T) {
 	if hers := sessions(ann); len(hers) != 1 || len(sessions(bob)) != 1 {
 		t.Fatalf("ann sees %v, bob %v", hers, sessions(bob))
 	}
-	if got := fmt.Sprint(bob.result("db_dump", `{"pointer":"/public/sessions/`+sessions(ann)[0]+`"}`)); !strings.Contains(
+	if got := fmt.Sprint(bob.result("db_dump",
+		`{"pointer":"/public/sessions/`+sessions(ann)[0]+`"}`)); !strings.Contains(
 		got,
 		"not_found",
 	) {
@@ -119,7 +120,8 @@ func TestALargeDumpIsALink(t *testing.T) {
 		t.Errorf("the dump that is kept: %.200s, %v", all.Data, err)
 	}
 	admin.meta = `"gatehouse/results":"structured",`
-	if err := json.Unmarshal([]byte(admin.call("default", "db_dump", `{"pointer":"/public/ui"}`)), &whole); err != nil ||
+	if err := json.Unmarshal([]byte(admin.call("default", "db_dump",
+		`{"pointer":"/public/ui"}`)), &whole); err != nil ||
 		whole.Result.StructuredContent.Value["long"] != long {
 		t.Error("a caller that asks for all does not get it")
 	}

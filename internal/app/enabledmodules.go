@@ -46,8 +46,9 @@ func introduce(i protocol.Info) protocol.Info {
 	return i
 }
 
-// enabledModule is a module of this host. A module that is apart is only in its own context and in contexts that name it.
-// A module that is implicit was not named: it is in the administration context, and has no context of its own.
+// enabledModule is a module of this host. A module that is apart is only in its own context and in
+// contexts that name it. A module that is implicit was not named: it is in the administration
+// context, and has no context of its own.
 type enabledModule struct {
 	Module
 	apart    bool

@@ -29,7 +29,9 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 		{Name: "lost", Modules: modules, Env: map[string]string{"TOKEN": "${secret:NOBODY}"}},
 	}
 	a, client := liveOn(t, cfg, Options{})
-	if _, err := a.contextStore.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Modules: modules, Env: map[string]string{"STAGE": "notes", "TOKEN": "of ${secret:DEPLOY}"}}}, "ann"); err != nil {
+	if _, err := a.contextStore.Create(contextstore.Record{Name: "notes",
+		Definition: contextstore.Definition{Modules: modules,
+			Env: map[string]string{"STAGE": "notes", "TOKEN": "of ${secret:DEPLOY}"}}}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	ann := client("ann")
@@ -59,7 +61,8 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 	var begun struct {
 		Result struct{ StructuredContent struct{ ID string } }
 	}
-	if err := json.Unmarshal([]byte(ann.call("lab", "process_start", `{"command":"sleep","args":["1000"],"env":["API_TOKEN=`+token+`"]}`)), &begun); err != nil {
+	if err := json.Unmarshal([]byte(ann.call("lab", "process_start",
+		`{"command":"sleep","args":["1000"],"env":["API_TOKEN=`+token+`"]}`)), &begun); err != nil {
 		t.Fatal(err)
 	}
 	id := fmt.Sprintf(`{"id":%q}`, begun.Result.StructuredContent.ID)

@@ -55,7 +55,8 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 		) {
 			t.Errorf("file_read %s: %s", path, got)
 		}
-		if got := callModern(c, "main", "filesystem_read_text_file", `{"path":`+string(q)+`}`, false, no); !strings.Contains(
+		if got := callModern(c, "main", "filesystem_read_text_file",
+			`{"path":`+string(q)+`}`, false, no); !strings.Contains(
 			got,
 			"kept out",
 		) {
@@ -63,12 +64,13 @@ func TestRulesSeeThePathsThatTheHostResolves(t *testing.T) {
 		}
 	}
 	for args, name := range map[string]string{
-		`{"paths":["a/open","./link/x"]}`:                    "file_read",
-		`{"oldPath":"a/open","newPath":"a/again/new"}`:       "file_copy",
-		`{"oldPath":"private/out","newPath":"a/moved"}`:      "file_rename",
-		`{"path":"private/out"}`:                             "file_delete", // the link itself lies there
-		`{"source":"a/open","destination":"link/new"}`:       "filesystem_move_file",
-		`{"path":"a/open","PATH":"link/x","Path":"link/x"}`:  "filesystem_read_text_file", // encoding/json takes the last
+		`{"paths":["a/open","./link/x"]}`:               "file_read",
+		`{"oldPath":"a/open","newPath":"a/again/new"}`:  "file_copy",
+		`{"oldPath":"private/out","newPath":"a/moved"}`: "file_rename",
+		`{"path":"private/out"}`:                        "file_delete", // the link itself lies there
+		`{"source":"a/open","destination":"link/new"}`:  "filesystem_move_file",
+		// encoding/json takes the last
+		`{"path":"a/open","PATH":"link/x","Path":"link/x"}`:  "filesystem_read_text_file",
 		`{"command":"true","working_dir":"a/again"}`:         "shell_run",
 		`{"path":"../elsewhere/x"}`:                          "file_read", // cannot be resolved
 		`{}`:                                                 "file_undo", // nor can what was changed before

@@ -227,7 +227,8 @@ func TestALoginOpensNoSocketForOtherPages(t *testing.T) {
 	for origin, want := range map[string]int{"http://" + h.door: 101, "http://localhost:3000": 403,
 		"http://127.0.0.1:1": 403} {
 		all := strings.Join(cookie, "; ")
-		if _, status := h.dial("ws://"+h.door+"/ws", "Cookie", all, identity.KeyHeader, said.Key, "Origin", origin); status != want {
+		if _, status := h.dial("ws://"+h.door+"/ws", "Cookie", all, identity.KeyHeader, said.Key,
+			"Origin", origin); status != want {
 			t.Errorf("a page of %s: got %d, want %d", origin, status, want)
 		}
 		if _, status := h.dial("ws://"+h.door+"/ws", "Cookie", all, "Origin", origin); status == 101 {
@@ -379,7 +380,8 @@ func TestAListenerOfItsOwn(t *testing.T) {
 		{"ticket in another context", again.URL + "&x", []string{"X-MCP-Context", "process"}, 404},
 		{"foreign page", base + "/ws", []string{"Authorization", "Bearer " + h.tokens["bob"], "Origin",
 			"https://evil.example"}, 403},
-		{"foreign name", base + "/ws", []string{"Authorization", "Bearer " + h.tokens["bob"], "Host", "evil.example"}, 403},
+		{"foreign name", base + "/ws",
+			[]string{"Authorization", "Bearer " + h.tokens["bob"], "Host", "evil.example"}, 403},
 		{"the tools", base + "/mcp", []string{"Authorization", "Bearer " + h.tokens["bob"]}, 404},
 	} {
 		if _, status := h.dial(c.url, c.headers...); status != c.want {

@@ -147,7 +147,8 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 		t.Errorf("the phone is answered %d", status)
 	}
 	// The answer arrives although its session ends.
-	if status, answer := desktop.call("auth_password", `{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 ||
+	if status, answer := desktop.call("auth_password",
+		`{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 ||
 		!strings.Contains(answer, `"changed":true`) {
 		t.Errorf("%d %s", status, answer)
 	}
@@ -211,7 +212,8 @@ func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
 	) {
 		t.Errorf("an anonymous caller of the administration is answered %s", got)
 	}
-	if got := ask("admin", `"name":"context_list","arguments":{}`, append(local, "Mcp-Name", "context_list")...); !strings.Contains(
+	if got := ask("admin", `"name":"context_list","arguments":{}`,
+		append(local, "Mcp-Name", "context_list")...); !strings.Contains(
 		got,
 		"default",
 	) {
@@ -240,7 +242,8 @@ func TestASessionThatLostItsContextIsAnswered404(t *testing.T) {
 	v.post("/mcp/dev", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session...)
 	ask := func(want int, words string) {
 		t.Helper()
-		for _, method := range []string{"tools/list", "prompts/list", "resources/list", `tools/call","params":{"name":"file_exists","arguments":{"path":"x"}},"x":"`} {
+		for _, method := range []string{"tools/list", "prompts/list", "resources/list",
+			`tools/call","params":{"name":"file_exists","arguments":{"path":"x"}},"x":"`} {
 			status, answer, _ := v.post("/mcp/dev", `{"jsonrpc":"2.0","id":2,"method":"`+method+`"}`, session...)
 			if status != want || !strings.Contains(answer, words) {
 				t.Errorf("%.12s: %d %s, want %d with %s", method, status, answer, want, words)

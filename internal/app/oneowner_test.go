@@ -122,7 +122,8 @@ func TestStandardInputAndTheLocalTokenAreOneOwner(t *testing.T) {
 		strings.Contains(text, ofToken) {
 		t.Errorf("a caller without the token lists %s", text)
 	}
-	if text := call(overPipe, "write_file", fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x","content":"over the pipe"}`, ofToken)); strings.Contains(
+	if text := call(overPipe, "write_file",
+		fmt.Sprintf(`{"sandbox_id":%q,"path":"/tmp/x","content":"over the pipe"}`, ofToken)); strings.Contains(
 		text,
 		"not found",
 	) {

@@ -257,7 +257,10 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	b, stop := started(t, second)
 	admin = tenantOf(t, b, "ann", "admin")
 	staged := admin.wait(
-		admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":%q,"confirm":%q}`, folder, backupKey, name)),
+		admin.result(
+			"backup_restore",
+			fmt.Sprintf(`{"target":%q,"password":%q,"confirm":%q}`, folder, backupKey, name),
+		),
 	)
 	if staged["backup"] != name {
 		t.Fatal(staged)
@@ -339,7 +342,8 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer hold.Release()
-	if _, _, err := hold.Restore(t.Context(), folder, name, []string{"up"}, backup.Key{Password: secret.New(backupKey)}, nil); err != nil {
+	if _, _, err := hold.Restore(t.Context(), folder, name, []string{"up"},
+		backup.Key{Password: secret.New(backupKey)}, nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "what another process restored is there", func() bool {

@@ -26,13 +26,19 @@ func (a *App) followRemovals(context.Context) error {
 			EndOwned: func(_ context.Context, m match) ([]string, error) { return a.jobs.EndOwned(m) },
 		},
 		{
-			Name:     "modules",
-			HandOver: func(ctx context.Context, heir module.Heir) ([]string, error) { return a.host.HandOver(ctx, heir), nil },
+			Name: "modules",
+			HandOver: func(ctx context.Context,
+				heir module.Heir) ([]string, error) {
+				return a.host.HandOver(ctx, heir), nil
+			},
 			EndOwned: func(ctx context.Context, m match) ([]string, error) { return a.host.EndOwned(ctx, m), nil },
 		},
 		{
-			Name:     "long output",
-			HandOver: func(_ context.Context, heir module.Heir) ([]string, error) { return a.spool.HandOver(heir), nil },
+			Name: "long output",
+			HandOver: func(_ context.Context,
+				heir module.Heir) ([]string, error) {
+				return a.spool.HandOver(heir), nil
+			},
 			EndOwned: func(_ context.Context, m match) ([]string, error) { return a.spool.EndOwned(m), nil },
 		},
 	}

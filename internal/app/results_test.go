@@ -15,7 +15,8 @@ import (
 
 // texts are the tools that produce text.
 var texts = []string{
-	"dir_list", "dir_size", "file_edit", "file_edit_all", "file_read", "file_search", "process_output", "process_run", "process_screen",
+	"dir_list", "dir_size", "file_edit", "file_edit_all", "file_read", "file_search", "process_output", "process_run",
+	"process_screen",
 	"shell_run", "shell_system",
 }
 
@@ -91,9 +92,11 @@ func TestResultsFollowTheView(t *testing.T) {
 		{"file_search", `{"pattern":"first"}`, "", "\n[1 hit in 1 file]", "content"},
 		{"dir_list", `{"path":".","depth":2}`, "", "\n[total=", "content"},
 		{"dir_size", `{"path":"."}`, "", "\n[bytes=", "content"},
-		{"file_edit", `{"path":"a.txt","old_string":"first","new_string":"second"}`, "", "\n[1 replacement in a.txt; line=1; etag=", "diff"},
+		{"file_edit", `{"path":"a.txt","old_string":"first","new_string":"second"}`, "",
+			"\n[1 replacement in a.txt; line=1; etag=", "diff"},
 		{"process_run", `{"command":"echo","args":["out"]}`, "out\n", "\n[exit code 0; id=process_", "output"},
-		{"shell_run", `{"command":"echo out; echo bad >&2; exit 3"}`, "out\n", "\n[stderr]\nbad\n[exit code 3]", "stdout"},
+		{"shell_run", `{"command":"echo out; echo bad >&2; exit 3"}`, "out\n",
+			"\n[stderr]\nbad\n[exit code 3]", "stdout"},
 	} {
 		r := c.toolResult("default", call.name, call.args)
 		if call.product != "" && r.Content[0].Text != call.product || len(r.Content) < 2 ||

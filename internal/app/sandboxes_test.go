@@ -102,7 +102,8 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 	var box struct {
 		ID string `json:"sandbox_id"`
 	}
-	if err := json.Unmarshal(ann.toolResult("lab", "sandbox_create", `{"template":"tiny"}`).StructuredContent, &box); err != nil {
+	if err := json.Unmarshal(ann.toolResult("lab", "sandbox_create",
+		`{"template":"tiny"}`).StructuredContent, &box); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ tool, args, program, such string }{

@@ -125,7 +125,8 @@ func CheckSettings(cfg config.Config) error {
 	for i, c := range cfg.Contexts {
 		if c.Name == contextstore.Admin && err == nil {
 			err = &config.SettingProblem{Path: fmt.Sprintf("contexts[%d].name", i), Err: fmt.Errorf(
-				"%q is the context in which this host is administered: settings of it have no effect and cannot admit callers; choose another name",
+				"%q is the context in which this host is administered: settings of it have no effect and cannot "+
+					"admit callers; choose another name",
 				c.Name,
 			)}
 		}

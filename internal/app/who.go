@@ -26,7 +26,9 @@ func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
 		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(),
-		OAuth: provider(c.OAuth), Server: c.Server, SignIn: signIn(c.Login), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
+		OAuth: provider(
+			c.OAuth,
+		), Server: c.Server, SignIn: signIn(c.Login), ClientCA: a.cfg.Listen.HTTP.TLS.ClientCA != "",
 		Origins: a.cfg.Listen.HTTP.Origins, Log: a.log, OnEvent: a.publishAuth,
 	}
 	if c.Required {
@@ -49,8 +51,10 @@ func (a *App) openIdentity(context.Context) (err error) {
 		return &SettingError{err}
 	}
 	if a.cfg.Approvals.Proof == "passkey" && !a.who.HasDeciding() {
-		a.log.Warn("calls that need an approval cannot get one: no passkey is registered; log in to the page of this host, " +
-			"register one, and restart the host")
+		a.log.Warn(
+			"calls that need an approval cannot get one: no passkey is registered; log in to the page of this host, " +
+				"register one, and restart the host",
+		)
 	}
 	a.who.OnRevoked(func(r identity.Revocation) { a.engine.Revoked(r.Principal, r.Credential) })
 	a.addPart("identity", func(ctx context.Context) error {
@@ -158,7 +162,8 @@ func (a *App) identify(r *nethttp.Request) (protocol.Caller, *httpserver.Denied)
 	if a.nodes != nil && p.Name != identity.AnonymousName {
 		if err := a.nodes.Fresh(); err != nil { // the credential may have been revoked
 			return protocol.Caller{}, &httpserver.Denied{
-				Status: nethttp.StatusServiceUnavailable, Message: err.Error(), Header: nethttp.Header{"Retry-After": {"1"}},
+				Status: nethttp.StatusServiceUnavailable, Message: err.Error(),
+				Header: nethttp.Header{"Retry-After": {"1"}},
 			}
 		}
 	}
@@ -179,7 +184,8 @@ func (a *App) mayWatch(who protocol.Caller) *httpserver.Denied {
 		denied.Header.Set("WWW-Authenticate", challenge)
 	}
 	return &httpserver.Denied{Status: denied.Status, Header: denied.Header,
-		Message: "metrics are for admins and for tokens with the scope metrics: create one with gatehouse token create --scope metrics"}
+		Message: "metrics are for admins and for tokens with the scope metrics: create one with gatehouse token " +
+			"create --scope metrics"}
 }
 
 // owner returns the principal of the user who started this process.

@@ -16,7 +16,8 @@ func restarts(cfg config.Config) string {
 	if runtime.GOOS == "windows" || cfg.Listen.Stdio {
 		return ""
 	}
-	return "the program replaces itself, with the same arguments and process id, and opens its listeners again; sessions start anew"
+	return "the program replaces itself, with the same arguments and process id, and opens its listeners again; " +
+		"sessions start anew"
 }
 
 // again replaces this process with a new one of the same program. It returns only with an error.

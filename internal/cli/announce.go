@@ -71,7 +71,10 @@ func announce(w Environment, cfg config.Config, host *app.App, same command) {
 		case d.Kind != app.Stdio:
 			say("Listening on %s", d.Address)
 		case isTerminal(w.In):
-			say("Waiting for a client's messages on standard input; Ctrl-D ends the server. To list the tools: gatehouse tools")
+			say(
+				"Waiting for a client's messages on standard input; Ctrl-D ends the server. To list the tools: " +
+					"gatehouse tools",
+			)
 		}
 		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
 			shown := credential{
@@ -94,8 +97,10 @@ func pair(ctx context.Context, w Environment, host *app.App) error {
 	if code != "" {
 		fmt.Fprintf(
 			w.Err,
-			"[gatehouse] No user exists yet. Create the first user, an administrator, within 15 minutes, with the code\n"+
-				"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without the code: gatehouse user add NAME --role admin\n",
+			"[gatehouse] No user exists yet. Create the first user, an administrator, within 15 minutes, "+
+				"with the code\n"+
+				"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without the code: "+
+				"gatehouse user add NAME --role admin\n",
 			code,
 		)
 	}

@@ -115,7 +115,8 @@ current one; if it is lost, remove the file.`,
 			}
 			fmt.Fprintf(
 				w.Err,
-				"[gatehouse] Every approval requires it if approvals.proof is passphrase in the settings; the key file is %s\n",
+				"[gatehouse] Every approval requires it if approvals.proof is passphrase in the settings; "+
+					"the key file is %s\n",
 				file,
 			)
 			return writeDown(w, changed{"approval.passphrase", struct {
@@ -257,7 +258,9 @@ func decide(w Environment, word string, yes bool) *cobra.Command {
 						return fmt.Errorf("approval %s: %w", id, err)
 					}
 					fmt.Fprintf(w.Err, "[gatehouse] %s %s for %s\n", done, printable(r.Tool), printable(r.Owner))
-					if err := writeDown(w, changed{"approval." + strings.ToLower(done), decision{r.ID, r.Tool, r.Owner, operator(), how}}); err != nil {
+					if err := writeDown(w,
+						changed{"approval." + strings.ToLower(done),
+							decision{r.ID, r.Tool, r.Owner, operator(), how}}); err != nil {
 						return err
 					}
 				}

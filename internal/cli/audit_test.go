@@ -157,7 +157,8 @@ func TestAuditVerifies(t *testing.T) {
 	if out, _, code := run("verify", "--file", file); code != 0 || !strings.HasPrefix(out, "true: 4 lines") {
 		t.Errorf("got %d, %s", code, out)
 	}
-	if err := os.WriteFile(file, bytes.Replace(text, []byte("file_write"), []byte("file_wrote"), 1), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		bytes.Replace(text, []byte("file_write"), []byte("file_wrote"), 1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if out, _, code := run("verify", "--file", file); code != exitFailed ||

@@ -203,7 +203,12 @@ func backupCreate(w Environment) *cobra.Command {
 				return asMistake(err)
 			}
 			fmt.Fprintln(w.Out, made.Name)
-			fmt.Fprintf(w.Err, "[gatehouse] Created a backup of %d files, %d bytes\n", len(made.Manifest.Files), made.Size)
+			fmt.Fprintf(
+				w.Err,
+				"[gatehouse] Created a backup of %d files, %d bytes\n",
+				len(made.Manifest.Files),
+				made.Size,
+			)
 			for _, old := range made.Removed {
 				fmt.Fprintf(w.Err, "[gatehouse] Removed %s\n", old)
 			}
@@ -216,7 +221,8 @@ func backupCreate(w Environment) *cobra.Command {
 	keys.register(c.Flags())
 	c.Flags().StringSliceVar(&packages, "package", nil, "back up the package with this `id` alone; can be repeated")
 	c.Flags().
-		StringSliceVar(&keys.recipients, "recipient", nil, "public `key` of age to encrypt to, instead of a password; can be repeated")
+		StringSliceVar(&keys.recipients, "recipient", nil,
+			"public `key` of age to encrypt to, instead of a password; can be repeated")
 	return c
 }
 
@@ -364,7 +370,8 @@ func backupInfo(w Environment) *cobra.Command {
 	}
 	keys.register(c.Flags())
 	c.Flags().
-		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+		StringVar(&keys.identity, "identity", "",
+			"`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
@@ -425,7 +432,8 @@ from its beginning up to the file. To read many files, mount it.`,
 	}
 	keys.register(c.Flags())
 	c.Flags().
-		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+		StringVar(&keys.identity, "identity", "",
+			"`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	return c
 }
@@ -481,7 +489,8 @@ unchanged; a running host restores them within seconds.`,
 	}
 	keys.register(c.Flags())
 	c.Flags().
-		StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+		StringVar(&keys.identity, "identity", "",
+			"`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
 	c.Flags().StringSliceVar(&packages, "package", nil, "restore only the package with this `id`; can be repeated")
 	return c

@@ -15,7 +15,8 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 	run := home(t)
 	dir := t.TempDir()
 	file := filepath.Join(t.TempDir(), "ci.json")
-	if err := os.WriteFile(file, []byte(`{"description":"Builds. Really.","own_prompts":[{"name":"p","template":"hi"}]}`), 0o600); err != nil {
+	if err := os.WriteFile(file,
+		[]byte(`{"description":"Builds. Really.","own_prompts":[{"name":"p","template":"hi"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, step := range []struct {

@@ -78,7 +78,8 @@ func (f *daemonFlags) register(set *pflag.FlagSet) {
 		"mcp-addr",
 		"a",
 		"",
-		"`address` of tcp, or of http alone (default: "+config.DefaultTCP+", or any free port); with socket, the path of a second one",
+		"`address` of tcp, or of http alone (default: "+config.DefaultTCP+
+			", or any free port); with socket, the path of a second one",
 	)
 	f.addFound(set)
 	f.host.register(set)

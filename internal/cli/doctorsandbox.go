@@ -45,7 +45,8 @@ func checkSandboxes(ctx context.Context, s manager.Settings, cache string) (all 
 		return append(all, ok("sandboxes are made by the driver %s", chosen))
 	}
 	return append(all, ok("sandboxes: none can be made with the isolation %s or above", least(s)).
-		but("warn", "apply one of the fixes above, or set modules.sandbox.drivers or a lower modules.sandbox.min_isolation"),
+		but("warn", "apply one of the fixes above, or set modules.sandbox.drivers or a lower "+
+			"modules.sandbox.min_isolation"),
 	)
 }
 
@@ -104,7 +105,8 @@ func checkStaging(folders config.Folders) finding {
 	defer os.Remove(dir) // unless it has tasks
 	if err := overlay.Probe(dir); err != nil {
 		return ok("staged calls: %v", err).but("warn",
-			"calls that a rule stages ask instead; allow user namespaces, and use a data folder on ext4, xfs, btrfs or tmpfs")
+			"calls that a rule stages ask instead; allow user namespaces, and use a data folder on ext4, xfs, "+
+				"btrfs or tmpfs")
 	}
 	return ok("staged calls: overlay file systems can be mounted over folders")
 }

@@ -31,7 +31,8 @@ func TestAToolOfAnotherModuleIsFound(t *testing.T) {
 		name, want, wantRunning string
 	}{
 		{"fil_raed", "did you mean file_read, of the module file? It is not shown here: --modules file",
-			"did you mean file_read, of the module file? It is not shown here: the server must be started with that module, as by gatehouse serve file"},
+			"did you mean file_read, of the module file? It is not shown here: the server must be started with that " +
+				"module, as by gatehouse serve file"},
 		{"proces_list", "process_list, of the module process? It is not shown here: --modules process",
 			"as by gatehouse serve process"},
 		{"shel_run", "shell_run, of the module shell? It is not shown here: --modules file,shell",
@@ -144,7 +145,8 @@ func TestFlagsThatTextsNameExist(t *testing.T) {
 // commandLine returns the part of a text that is a command line: up to the end of the sentence, the quotes, or the
 // next command.
 func commandLine(s string) string {
-	for _, end := range []string{"; ", ", ", ". ", ") ", " # ", " | ", " && ", "gatehouse ", "`", "\"", ")", "\n", " or --", " and --"} {
+	for _, end := range []string{"; ", ", ", ". ", ") ", " # ", " | ", " && ", "gatehouse ", "`", "\"", ")", "\n",
+		" or --", " and --"} {
 		s, _, _ = strings.Cut(s, end)
 	}
 	return s

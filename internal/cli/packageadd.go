@@ -145,7 +145,8 @@ this machine than its programs, and reaches no network, except for what --allow-
 	c.Flags().StringArrayVar(&f.passed, "pass-header", nil,
 		"header of a client's request that goes on to a remote server with it, `NAME`; can be repeated")
 	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
-		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; can be repeated")
+		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; "+
+			"can be repeated")
 	c.Flags().StringArrayVar(&f.sets, "set", nil,
 		"value of what a bundle or a server.json lets its user configure, `NAME=VALUE`; can be repeated")
 	c.Flags().StringVar(&f.start, "start", packages.OnDemand,
@@ -263,7 +264,8 @@ func (f *addFlags) askSecret(w Environment, variable string) (secret.Text, error
 	in, ok := w.In.(*os.File)
 	if !ok || !term.IsTerminal(int(in.Fd())) {
 		return secret.Text{}, usagef(
-			"--secret %s: standard input is not a terminal; store the value with gatehouse secret set, and give --secret %[1]s=SECRET",
+			"--secret %s: standard input is not a terminal; store the value with gatehouse secret set, "+
+				"and give --secret %[1]s=SECRET",
 			variable,
 		)
 	}
@@ -311,8 +313,12 @@ func (p addedPackage) print(w Environment) error {
 // warnWaiting says which tools are not offered until they are approved.
 func warnWaiting(w Environment, id string, waiting []string) {
 	if len(waiting) > 0 {
-		fmt.Fprintf(w.Err, "[gatehouse] Not offered until they are approved: %s. gatehouse package changes %s shows them\n",
-			printable(strings.Join(waiting, ", ")), id)
+		fmt.Fprintf(
+			w.Err,
+			"[gatehouse] Not offered until they are approved: %s. gatehouse package changes %s shows them\n",
+			printable(strings.Join(waiting, ", ")),
+			id,
+		)
 	}
 }
 

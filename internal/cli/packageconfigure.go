@@ -28,8 +28,8 @@ func parseSets(values []string) (map[string][]string, error) {
 	return all, nil
 }
 
-// configureBundle gives a bundle the values of its configuration: those of --set, and for what else it requires those that
-// the user enters at the terminal. Sensitive ones are kept secret.
+// configureBundle gives a bundle the values of its configuration: those of --set, and for what else
+// it requires those that the user enters at the terminal. Sensitive ones are kept secret.
 func (f *addFlags) configureBundle(w Environment, wish *packages.Wish) error {
 	values, err := parseSets(f.sets)
 	if err != nil {
@@ -45,7 +45,10 @@ func (f *addFlags) configureBundle(w Environment, wish *packages.Wish) error {
 	}
 	for _, name := range m.Missing(values) {
 		if !isTerminal(w.In) {
-			return usagef("the bundle requires %s: give --set NAME=VALUE for each", strings.Join(m.Missing(values), ", "))
+			return usagef(
+				"the bundle requires %s: give --set NAME=VALUE for each",
+				strings.Join(m.Missing(values), ", "),
+			)
 		}
 		field := m.Fields[name]
 		fmt.Fprintf(w.Err, "[gatehouse] %s: %s\n", printable(cmp.Or(field.Title, name)),
@@ -98,8 +101,8 @@ func isDescription(target string) bool {
 	return err == nil && info.Mode().IsRegular() && strings.EqualFold(filepath.Ext(target), ".json")
 }
 
-// described makes the package that a server.json describes: a form that this machine can install, or else the address at
-// which it runs.
+// described makes the package that a server.json describes: a form that this machine can install,
+// or else the address at which it runs.
 func (f *addFlags) described(
 	w Environment, id, file string, words []string, env map[string]string,
 ) (packages.Wish, error) {

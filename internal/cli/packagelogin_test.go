@@ -89,7 +89,8 @@ func TestLoggingInToAPackage(t *testing.T) {
 				t.Errorf("package restart after the login: %d %s %s", code, out, said)
 			}
 			checkNoToken(t, up, h.dir)
-			if code, _, said := h.run(t, nil, "package", "logout", "docs"); code != 0 || !strings.Contains(said, "Logged out") {
+			if code, _, said := h.run(t, nil, "package", "logout", "docs"); code != 0 ||
+				!strings.Contains(said, "Logged out") {
 				t.Errorf("package logout: %d %s", code, said)
 			}
 			code, out, said := h.run(t, nil, "package", "restart", "docs")

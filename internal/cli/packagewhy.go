@@ -40,7 +40,10 @@ func packageWhy(w Environment) *cobra.Command {
 				ID, Source, Version, Digest, Installed, By, Previous string
 				Declared                                             string `json:"declared_by"`
 				May                                                  []string
-				Tools                                                []struct{ Kind, Name, State, Reason, By, At string }
+				Tools                                                []struct {
+					Kind, Name, State, Reason,
+					By, At string
+				}
 			}
 			return callOnce(&p, c, w, "package_why", in, func(out why) error {
 				t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
@@ -105,8 +108,20 @@ func packageStats(w Environment) *cobra.Command {
 					for _, n := range s.Health.Errors {
 						errors += n
 					}
-					fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%v\t%v\t%.1f\t%.2f\t%d\t%d\n", s.ID, s.Status, s.Health.Calls, errors,
-						s.Health.P50, s.Health.P99, float64(s.Memory)/1e6, s.CPU, s.Processes, s.Health.Restarts)
+					fmt.Fprintf(
+						t,
+						"%s\t%s\t%d\t%d\t%v\t%v\t%.1f\t%.2f\t%d\t%d\n",
+						s.ID,
+						s.Status,
+						s.Health.Calls,
+						errors,
+						s.Health.P50,
+						s.Health.P99,
+						float64(s.Memory)/1e6,
+						s.CPU,
+						s.Processes,
+						s.Health.Restarts,
+					)
 				}
 				return t.Flush()
 			})

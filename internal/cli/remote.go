@@ -60,7 +60,8 @@ func (t *target) register(set *pflag.FlagSet) {
 		&t.token,
 		"token",
 		"",
-		"credentials for the server at --url; local means this user's token for servers on this machine (default: $GATEHOUSE_TOKEN)",
+		"credentials for the server at --url; local means this user's token for servers on this machine (default: "+
+			"$GATEHOUSE_TOKEN)",
 	)
 	t.host.register(set)
 }
@@ -92,7 +93,10 @@ func (t *target) connectTarget(c *cobra.Command, w Environment) (cl *client.Clie
 	}
 	for _, name := range t.host.names() {
 		if c.Flags().Changed(name) && name != "verbose" && name != "context" && !(t.daemon && name == "directory") {
-			return nil, nil, usagef("--%s applies only to a server in this process; a running server has its own settings", name)
+			return nil, nil, usagef(
+				"--%s applies only to a server in this process; a running server has its own settings",
+				name,
+			)
 		}
 	}
 	o.Context = t.host.context

@@ -26,12 +26,14 @@ func TestRulesThatCompareTextAreWarnedOf(t *testing.T) {
 	)
 	resolved := write(
 		"resolved.yaml",
-		"rules:\n  - when: op.paths.exists(p, p.startsWith(\"/private/\")) || op.commands.exists(c, c.name == \"rm\")\n    then: refuse\n"+
+		"rules:\n  - when: op.paths.exists(p, p.startsWith(\"/private/\")) || op.commands.exists(c, "+
+			"c.name == \"rm\")\n    then: refuse\n"+
 			"  - when: args.limit > 5 || has(args.path)\n    then: refuse\n",
 	)
 	own := write("own.json", `{"rules":[{"name":"mine","when":"args.path == \"private\"","then":"refuse"}]}`)
 	path := "private compares args.path as text, which other spellings pass; compare op.paths, which the host resolves"
-	command := "rm compares args.command as text, which other spellings pass; compare op.commands, which the host resolves"
+	command := "rm compares args.command as text, which other spellings pass; compare op.commands, " +
+		"which the host resolves"
 	for _, step := range []struct {
 		line string
 		want []string

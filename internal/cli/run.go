@@ -77,7 +77,8 @@ command itself. The flags of listeners and of logins are those of gatehouse serv
 	c.Flags().StringArrayVarP(&f.env, "env", "e", nil,
 		"variable of the server, `NAME=VALUE`, in which ${secret:NAME} stands for a secret; can be repeated")
 	c.Flags().StringArrayVar(&f.headers, "header", nil,
-		"header of requests to a remote server, `NAME=VALUE`, in which ${secret:NAME} stands for a secret; can be repeated")
+		"header of requests to a remote server, `NAME=VALUE`, in which ${secret:NAME} stands for a secret; "+
+			"can be repeated")
 	c.Flags().StringArrayVar(&f.passed, "pass-header", nil,
 		"header of a client's request that goes on to a remote server with it, `NAME`; can be repeated")
 	c.Flags().BoolVar(&f.update, "update", false, "install the newest version that TARGET allows")
@@ -106,7 +107,8 @@ func (f *runFlags) config(c *cobra.Command, w Environment) (*config.Loaded, erro
 	return l, nil
 }
 
-// target returns the server that the command line names. dash is the number of arguments before --, -1 if there is none.
+// target returns the server that the command line names. dash is the number of arguments before --,
+// -1 if there is none.
 func (f *runFlags) target(w Environment, args []string, dash int) (*app.Alone, error) {
 	if len(args) == 0 {
 		return nil, usagef("the target is missing: expected https://HOST/PATH, npm:NAME, a folder or a server.json, " +

@@ -197,7 +197,10 @@ func asUsage(l *config.Loaded, err error) error {
 // advise adds what to do about an address that is in use.
 func advise(err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; stop the program that listens there, or choose another address (port 0 means any free one)", err)
+		return fmt.Errorf(
+			"%w; stop the program that listens there, or choose another address (port 0 means any free one)",
+			err,
+		)
 	}
 	return err
 }

@@ -121,7 +121,8 @@ func (s *forwarder) dial(ctx context.Context) (net.Conn, daemon.About, error) {
 		if !slices.Contains(about.Args, flag) {
 			c.Close()
 			return nil, about, fmt.Errorf(
-				"%w: the daemon, process %d, was started without %s, with %s; leave the flag out, stop the daemon, or use gatehouse serve",
+				"%w: the daemon, process %d, was started without %s, with %s; leave the flag out, stop the daemon, "+
+					"or use gatehouse serve",
 				daemon.ErrUnfit,
 				about.PID,
 				flag,
@@ -179,7 +180,8 @@ func allowed(about daemon.About, work daemon.Work) error {
 		switch {
 		case work.Named && !roots.Inside(dir, about.Folders):
 			return fmt.Errorf(
-				"%w: the daemon, process %d, may access %s, and %s is outside of it; stop the daemon and start it with -d for both, or use gatehouse serve",
+				"%w: the daemon, process %d, may access %s, and %s is outside of it; stop the daemon and start it "+
+					"with -d for both, or use gatehouse serve",
 				daemon.ErrUnfit,
 				about.PID,
 				limits,
@@ -193,7 +195,8 @@ func allowed(about daemon.About, work daemon.Work) error {
 		return nil
 	}
 	return fmt.Errorf(
-		"%w: the daemon, process %d, may access %s, and this client works in %s; name one of the daemon's folders with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
+		"%w: the daemon, process %d, may access %s, and this client works in %s; name one of the daemon's folders "+
+			"with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
 		daemon.ErrUnfit,
 		about.PID,
 		limits,
@@ -259,7 +262,8 @@ func (s *forwarder) helpless(err error) error {
 	}
 	fmt.Fprintln(
 		s.w.Err,
-		"[gatehouse] No daemon could be started. gatehouse daemon logs may show the reason; gatehouse serve needs no daemon and runs the host in the client's own process",
+		"[gatehouse] No daemon could be started. gatehouse daemon logs may show the reason; "+
+			"gatehouse serve needs no daemon and runs the host in the client's own process",
 	)
 	if _, usage := errors.AsType[*usageError](err); usage {
 		return err
@@ -301,7 +305,8 @@ func (s *forwarder) takeover(about daemon.About, state []byte) error {
 		return daemon.Replace(s.build.Path, s.l.Folders.Runtime, state)
 	}
 	return fmt.Errorf(
-		"a daemon of another version runs, %s (%s) from %s as process %d, and versions do not mix: stop it with gatehouse daemon stop, or use the program it was started from",
+		"a daemon of another version runs, %s (%s) from %s as process %d, and versions do not mix: "+
+			"stop it with gatehouse daemon stop, or use the program it was started from",
 		about.Version,
 		about.Build,
 		about.Executable,

@@ -59,8 +59,11 @@ user's permissions: * or read, or tools:, resources: and prompts: with a pattern
 			"create it even if no such context is known here, because a host with other settings has it")
 	c.Flags().
 		StringSliceVar(&t.Scopes, "scope", nil,
-			"what the token permits, comma-separated; metrics is for /metrics alone (default: all permissions of its user)")
-	c.Flags().StringVar(&t.Expires, "expires", administration.TokenExpiry, "how long it is valid, such as 12h, 30d, 8w or never")
+			"what the token permits, comma-separated; metrics is for /metrics alone (default: "+
+				"all permissions of its user)")
+	c.Flags().
+		StringVar(&t.Expires, "expires", administration.TokenExpiry,
+			"how long it is valid, such as 12h, 30d, 8w or never")
 	c.Flags().StringVar(&t.Name, "name", "", "a name to recognize it by")
 	return c
 }
@@ -100,7 +103,13 @@ func createToken(ctx context.Context, w Environment, all administration.Tokens, 
 	if !made.Token.Until.IsZero() {
 		until = "expires " + made.Token.Until.Format(time.RFC3339)
 	}
-	fmt.Fprintf(w.Err, "[gatehouse] Token %s of user %s, %s. It is not shown again:\n", made.Token.ID, made.Token.User, until)
+	fmt.Fprintf(
+		w.Err,
+		"[gatehouse] Token %s of user %s, %s. It is not shown again:\n",
+		made.Token.ID,
+		made.Token.User,
+		until,
+	)
 	_, err = fmt.Fprintln(w.Out, made.Secret)
 	return err
 }

@@ -141,8 +141,11 @@ func (f *uiFlags) prove(ctx context.Context, w Environment, at *url.URL, link id
 	}
 	res, err := client.Do(r)
 	if err != nil {
-		return fmt.Errorf("no host answers at %s (%w); start one with gatehouse serve --http, or name its address with --url",
-			at, err)
+		return fmt.Errorf(
+			"no host answers at %s (%w); start one with gatehouse serve --http, or name its address with --url",
+			at,
+			err,
+		)
 	}
 	defer res.Body.Close()
 	var said struct{ Proof string }
@@ -152,7 +155,10 @@ func (f *uiFlags) prove(ctx context.Context, w Environment, at *url.URL, link id
 		port = map[string]string{"http": "80", "https": "443"}[at.Scheme]
 	}
 	if err != nil || !link.Proves(challenge, port, said.Proof) {
-		return fmt.Errorf("the program at %s is not a host with this data folder; name the address of one with --url", at)
+		return fmt.Errorf(
+			"the program at %s is not a host with this data folder; name the address of one with --url",
+			at,
+		)
 	}
 	return nil
 }
@@ -192,8 +198,11 @@ func openPrivately(ctx context.Context, w Environment, opener, to string, waits 
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = fmt.Fprintf(f, "<!doctype html><meta name=referrer content=no-referrer><meta http-equiv=refresh content=\"0;url=%s\">\n",
-		html.EscapeString(to))
+	_, err = fmt.Fprintf(
+		f,
+		"<!doctype html><meta name=referrer content=no-referrer><meta http-equiv=refresh content=\"0;url=%s\">\n",
+		html.EscapeString(to),
+	)
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}

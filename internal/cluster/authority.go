@@ -41,8 +41,11 @@ func authorityFor(o Options) (*Authority, error) {
 	if !known && !o.TLS && o.TokenFile == "" && loopback(o.Listen) {
 		for _, j := range o.Join {
 			if !loopback(j) {
-				return nil, fmt.Errorf("joining at %s requires a token: run gatehouse cluster join-token on a node, and "+
-					"name the file with --join-token-file", j)
+				return nil, fmt.Errorf(
+					"joining at %s requires a token: run gatehouse cluster join-token on a node, and "+
+						"name the file with --join-token-file",
+					j,
+				)
 			}
 		}
 		return nil, nil
@@ -84,8 +87,10 @@ func OpenAuthority(dir string) (*Authority, error) {
 		return a, nil
 	}
 	if _, err := os.Stat(filepath.Join(dir, "node.json")); err == nil {
-		return nil, fmt.Errorf("the cluster of this node has no certificates, because it is on loopback alone; start its " +
-			"nodes at an address of the network, or with cluster.tls, to join from another machine")
+		return nil, fmt.Errorf(
+			"the cluster of this node has no certificates, because it is on loopback alone; start its " +
+				"nodes at an address of the network, or with cluster.tls, to join from another machine",
+		)
 	}
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
 		return nil, err

@@ -107,7 +107,8 @@ func (b *Bucket) Get(ctx context.Context, key string) (Record, error) {
 	once, cancel := context.WithTimeout(ctx, readAgain)
 	e, err := b.kv.Get(once, encodeKey(key))
 	cancel()
-	for err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) && !errors.Is(err, jetstream.ErrKeyDeleted) && ctx.Err() == nil {
+	for err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) && !errors.Is(err, jetstream.ErrKeyDeleted) &&
+		ctx.Err() == nil {
 		once, cancel := context.WithTimeout(ctx, readAgain)
 		e, err = b.kv.Get(once, encodeKey(key))
 		cancel()

@@ -78,7 +78,8 @@ func three(t *testing.T) []Options {
 	for i := range 3 {
 		o := Options{
 			Name: "test", Listen: address(t), Dir: filepath.Join(t.TempDir(), fmt.Sprint(i)), Program: program(t),
-			Lease: testLease, Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
+			Lease: testLease, Log: slog.New(slog.NewTextHandler(t.Output(),
+				&slog.HandlerOptions{Level: slog.LevelInfo})),
 		}
 		if i > 0 {
 			o.Join = []string{all[0].Listen}

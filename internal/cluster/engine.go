@@ -49,9 +49,11 @@ func FindProgram(asked string) (string, error) {
 			return filepath.Abs(path)
 		}
 	}
-	return "", fmt.Errorf("%s was not found in the folder of gatehouse or in the PATH; install the package of that name "+
-		"of the same release, build it with make nats, or name a NATS server with cluster.nats.address",
-		names[len(names)-1])
+	return "", fmt.Errorf(
+		"%s was not found in the folder of gatehouse or in the PATH; install the package of that name "+
+			"of the same release, build it with make nats, or name a NATS server with cluster.nats.address",
+		names[len(names)-1],
+	)
 }
 
 func beside(name string) string {

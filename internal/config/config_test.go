@@ -37,7 +37,8 @@ func TestAnEmptyEnvironmentIsTheDefault(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Errorf("the default is not valid: %v", err)
 	}
-	for _, dir := range []string{c.Folders.Config, c.Folders.Data, c.Folders.Cache, c.Folders.State, c.Folders.Runtime} {
+	for _, dir := range []string{c.Folders.Config, c.Folders.Data, c.Folders.Cache, c.Folders.State,
+		c.Folders.Runtime} {
 		if !filepath.IsAbs(dir) {
 			t.Errorf("folder %q is not absolute", dir)
 		}
@@ -118,7 +119,8 @@ func TestValidateReportsEverythingAtOnce(t *testing.T) {
 	if err == nil {
 		t.Fatal("nothing was found")
 	}
-	for _, want := range []string{"port -1", "host is empty", `"https://a.example/x"`, `"a.example"`, "message limit is 3", "sessions at once is 0"} {
+	for _, want := range []string{"port -1", "host is empty", `"https://a.example/x"`, `"a.example"`,
+		"message limit is 3", "sessions at once is 0"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing from\n%v", want, err)
 		}
@@ -141,10 +143,15 @@ func TestFoldersFollowThePlatform(t *testing.T) {
 		env  func(string) string
 		want [5]string // config, data, cache, state, runtime
 	}{
-		{"linux", none, [5]string{"/h/.config/gatehouse", "/h/.local/share/gatehouse", "/h/.cache/gatehouse", "/h/.local/state/gatehouse", ""}},
-		{"linux", xdg, [5]string{"/h/.config/gatehouse", "/h/.local/share/gatehouse", "/h/.cache/gatehouse", "/s/gatehouse", "/r/gatehouse"}},
-		{"darwin", xdg, [5]string{"/h/Library/Application Support/gatehouse", "/h/Library/Application Support/gatehouse/data", "/h/Library/Caches/gatehouse", "/h/Library/Application Support/gatehouse/state", ""}},
-		{"windows", none, [5]string{"/h/AppData/Roaming/gatehouse", "/h/AppData/Local/gatehouse/data", "/h/AppData/Local/gatehouse/cache", "/h/AppData/Local/gatehouse/state", "/h/AppData/Local/gatehouse/run"}},
+		{"linux", none, [5]string{"/h/.config/gatehouse", "/h/.local/share/gatehouse", "/h/.cache/gatehouse",
+			"/h/.local/state/gatehouse", ""}},
+		{"linux", xdg, [5]string{"/h/.config/gatehouse", "/h/.local/share/gatehouse", "/h/.cache/gatehouse",
+			"/s/gatehouse", "/r/gatehouse"}},
+		{"darwin", xdg, [5]string{"/h/Library/Application Support/gatehouse",
+			"/h/Library/Application Support/gatehouse/data", "/h/Library/Caches/gatehouse",
+			"/h/Library/Application Support/gatehouse/state", ""}},
+		{"windows", none, [5]string{"/h/AppData/Roaming/gatehouse", "/h/AppData/Local/gatehouse/data",
+			"/h/AppData/Local/gatehouse/cache", "/h/AppData/Local/gatehouse/state", "/h/AppData/Local/gatehouse/run"}},
 	} {
 		for i, p := range platform(c.goos) {
 			want := c.want[i]

@@ -123,7 +123,8 @@ func (r Rule) validateRule(w *problems, at string) {
 	if r.Remember != 0 && !asks {
 		w.addf(
 			at+".remember",
-			"a rule whose decision is %s has no approval to remember; leave remember out, or set then to ask or ask-operator",
+			"a rule whose decision is %s has no approval to remember; leave remember out, or set then to ask or "+
+				"ask-operator",
 			r.Then,
 		)
 	}

@@ -21,13 +21,17 @@ rules:
 
 func TestEditChangesOneSettingAndKeepsTheRest(t *testing.T) {
 	for _, c := range []struct{ text, path, value, want string }{
-		{edited, "log.level", `"debug"`, "# the host\nlog:\n  level: debug\n\n# where it listens\nlisten:\n  http:\n    port: 3000\nrules:\n  - then: ask\n    names: [a]\n"},
+		{edited, "log.level", `"debug"`,
+			"# the host\nlog:\n  level: debug\n\n# where it listens\nlisten:\n  http:\n    port: 3000\nrules:\n" +
+				"  - then: ask\n    names: [a]\n"},
 		{edited, "listen.http.host", `"127.0.0.1"`, "    port: 3000\n    host: 127.0.0.1\nrules:"},
 		{edited, "approvals.proof", `"none"`, "    names: [a]\napprovals:\n  proof: none\n"},
-		{edited, "rules", `[{"then":"allow"},{"then":"refuse","names":["x","y"]}]`, "rules:\n  - then: allow\n  - then: refuse"},
+		{edited, "rules", `[{"then":"allow"},{"then":"refuse","names":["x","y"]}]`,
+			"rules:\n  - then: allow\n  - then: refuse"},
 		{edited, "listen.http.port", ``, "level: info # quiet\nrules:"},
 		{"", "log.level", `"warn"`, "log:\n  level: warn\n"},
-		{"# only a comment", "roots.folders", `["/a","/b"]`, "# only a comment\nroots:\n  folders:\n    - /a\n    - /b\n"},
+		{"# only a comment", "roots.folders", `["/a","/b"]`,
+			"# only a comment\nroots:\n  folders:\n    - /a\n    - /b\n"},
 		{"log:\n", "log.level", `"warn"`, "log:\n  level: warn\n"},
 		{"log: {level: info}\n", "log.format", `"json"`, "log: {level: info, format: json}\n"},
 	} {
@@ -48,7 +52,8 @@ func TestEditChangesOneSettingAndKeepsTheRest(t *testing.T) {
 }
 
 func TestListShowsSourcesAndNoSecret(t *testing.T) {
-	text := "auth:\n  token: hush-hush-hush-hush\nlog:\n  level: debug\nlisten:\n  http:\n    port: 3001\nrules:\n  - then: ask\n    names: [a]\n    remember: 1h\n"
+	text := "auth:\n  token: hush-hush-hush-hush\nlog:\n  level: debug\nlisten:\n  http:\n    port: 3001\nrules:\n" +
+		"  - then: ask\n    names: [a]\n    remember: 1h\n"
 	l, err := Parse(func(name string) string {
 		return map[string]string{"HOME": "/home/ann", "GATEHOUSE_HTTP_HOST": "127.0.0.2"}[name]
 	}, "f.yaml", []byte(text))

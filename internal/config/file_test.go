@@ -60,25 +60,36 @@ func TestEverythingAFileCanSay(t *testing.T) {
 	rate := 12.5
 	for what, pair := range map[string][2]any{
 		"doors": {l.Listen, Listeners{Stdio: true, TCP: "127.0.0.1:9100", Unix: "/run/gatehouse/sock", HTTP: HTTP{
-			Open: true, Host: "0.0.0.0", Port: 8443, Hosts: []string{"tools.example.com"}, Origins: []string{"https://app.example.com", "*"},
-			TLS: TLS{On: true, Cert: "/etc/gatehouse/server.crt", Key: "/etc/gatehouse/server.key", ClientCA: "/etc/gatehouse/clients.crt"},
+			Open: true, Host: "0.0.0.0", Port: 8443, Hosts: []string{"tools.example.com"},
+			Origins: []string{"https://app.example.com", "*"},
+			TLS: TLS{On: true, Cert: "/etc/gatehouse/server.crt", Key: "/etc/gatehouse/server.key",
+				ClientCA: "/etc/gatehouse/clients.crt"},
 		}}},
 		"grants": {l.Auth.OAuth.Grants, map[string][]string{"read": {"read"}, "write": {"*"}}},
-		"limits": {[]any{l.Limits.Message, l.Limits.Result, l.Limits.Deadline, l.Limits.JobKeep, *l.Limits.Rate, l.Limits.SpoolTotal},
+		"limits": {[]any{l.Limits.Message, l.Limits.Result, l.Limits.Deadline, l.Limits.JobKeep, *l.Limits.Rate,
+			l.Limits.SpoolTotal},
 			[]any{1 << 20, 65536, 2 * time.Minute, 48 * time.Hour, rate, int64(1 << 30)}},
 		"context": {l.Contexts[0], Context{
-			Name: "build", Description: "What the builders use.", Modules: []string{"file", "dir"}, Tools: []string{"file_*", "!file_delete"},
-			Rename: map[string]string{"file_read": "read"}, Describe: map[string]string{"file_read": "Reads.\n"}, Style: "dot",
-			Env: map[string]string{"CI": "1", "TOKEN": "Bearer ${secret:CI_TOKEN}"}, Roots: []string{"/srv/build"}, ClientRoots: true,
-			Roles: []string{"builder"}, Users: []string{"ci-*"}, KnownTo: []string{"staff"}, Limits: ContextLimits{Calls: 8, Rate: 2.5, Burst: 10},
+			Name: "build", Description: "What the builders use.", Modules: []string{"file", "dir"},
+			Tools:  []string{"file_*", "!file_delete"},
+			Rename: map[string]string{"file_read": "read"}, Describe: map[string]string{"file_read": "Reads.\n"},
+			Style: "dot",
+			Env:   map[string]string{"CI": "1", "TOKEN": "Bearer ${secret:CI_TOKEN}"}, Roots: []string{"/srv/build"},
+			ClientRoots: true,
+			Roles:       []string{"builder"}, Users: []string{"ci-*"}, KnownTo: []string{"staff"},
+			Limits: ContextLimits{Calls: 8, Rate: 2.5, Burst: 10},
 		}},
 		"empty list": {l.Contexts[1].Modules, []string{}},
-		"files":      {l.Modules.File, file.Settings{Deny: []string{"*.sqlite", "secrets/**"}, Allow: []string{".env.test", "write:.git/**"}, MaxEdit: 8 << 20, MaxCopy: 1 << 30}},
+		"files": {l.Modules.File,
+			file.Settings{Deny: []string{"*.sqlite", "secrets/**"}, Allow: []string{".env.test", "write:.git/**"},
+				MaxEdit: 8 << 20, MaxCopy: 1 << 30}},
 		"shell": {l.Modules.Shell, shell.Settings{
-			Timeout: time.Minute, Allow: []string{"ls", "git"}, Deny: []string{"rm*", "git push*"}, Shell: "bash", WorkingDir: "work", NoStderr: true, Output: 64 << 10, Processes: 100, Confine: true,
+			Timeout: time.Minute, Allow: []string{"ls", "git"}, Deny: []string{"rm*", "git push*"}, Shell: "bash",
+			WorkingDir: "work", NoStderr: true, Output: 64 << 10, Processes: 100, Confine: true,
 		}},
 		"processes": {l.Modules.Process, process.Settings{
-			PerOwner: 20, PerContext: 30, Total: 40, Processes: 50, Buffer: 64 << 10, MaxEnded: 5, Retention: 10 * time.Minute,
+			PerOwner: 20, PerContext: 30, Total: 40, Processes: 50, Buffer: 64 << 10, MaxEnded: 5,
+			Retention: 10 * time.Minute,
 		}},
 		"log":    {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
 		"traces": {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
@@ -129,46 +140,56 @@ func TestTheFileIsFound(t *testing.T) {
 
 func TestMistakesInTheFileHaveAPlace(t *testing.T) {
 	for text, want := range map[string]string{
-		"root: 1\n":                              "g.yaml:1:1: root: there is no such setting; did you mean roots?",
-		"listen:\n  http:\n    prot: 80\n":       "g.yaml:3:5: listen.http.prot: there is no such setting; did you mean port?",
-		"zzz: 1\n":                               "g.yaml:1:1: zzz: there is no such setting; expected listen, auth, roots,",
-		"log:\n  level: loud\n":                  `g.yaml:2:10: log.level: "loud" is not a level; expected debug, info, warn or error`,
-		"log:\n  format: xml\n":                  `g.yaml:2:11: log.format: "xml": expected text or json`,
-		"listen: {http: {port: \"80\"}}\n":       "g.yaml:1:23: listen.http.port: 80: expected a whole number",
-		"listen: {http: {port: 99999}}\n":        `g.yaml:1:23: listen.http.port: "99999" is not a port; expected a number from 0 to 65535`,
-		"listen: {tcp: nowhere}\n":               `g.yaml:1:15: listen.tcp: "nowhere" is not an address; expected host:port`,
-		"listen: 3000\n":                         "g.yaml:1:9: listen: 3000: expected a mapping of names to values",
-		"listen: {http: {origins: a.example}}":   "g.yaml:1:26: listen.http.origins: a.example: expected a list, such as [a, b]",
+		"root: 1\n": "g.yaml:1:1: root: there is no such setting; did you mean roots?",
+		"listen:\n  http:\n    prot: 80\n": "g.yaml:3:5: listen.http.prot: there is no such setting; " +
+			"did you mean port?",
+		"zzz: 1\n": "g.yaml:1:1: zzz: there is no such setting; expected listen, " +
+			"auth, roots,",
+		"log:\n  level: loud\n":            `g.yaml:2:10: log.level: "loud" is not a level; expected debug, info, warn or error`,
+		"log:\n  format: xml\n":            `g.yaml:2:11: log.format: "xml": expected text or json`,
+		"listen: {http: {port: \"80\"}}\n": "g.yaml:1:23: listen.http.port: 80: expected a whole number",
+		"listen: {http: {port: 99999}}\n":  `g.yaml:1:23: listen.http.port: "99999" is not a port; expected a number from 0 to 65535`,
+		"listen: {tcp: nowhere}\n":         `g.yaml:1:15: listen.tcp: "nowhere" is not an address; expected host:port`,
+		"listen: 3000\n":                   "g.yaml:1:9: listen: 3000: expected a mapping of names to values",
+		"listen: {http: {origins: a.example}}": "g.yaml:1:26: listen.http.origins: a.example: expected a list, " +
+			"such as [a, b]",
 		"listen: {http: {origins: [a.example]}}": `g.yaml:1:17: listen.http.origins: origin "a.example": expected scheme://host`,
-		"listen: {http: {tls: {cert: x}}}":       "g.yaml:1:17: listen.http.tls: Both --cert and --key must be provided together",
-		"view:\n  modules: [1]\n":                "g.yaml:2:13: view.modules[0]: 1 is not text in YAML; put it in quotes",
-		"view: {read_only: yes}\n":               "g.yaml:1:19: view.read_only: yes: expected true or false",
-		"view: {read_only: }\n":                  "view.read_only: is empty; leave it out, or give it true or false",
-		"limits:\n  deadline: 5\n":               "g.yaml:2:13: limits.deadline: 5: expected a duration, such as 30s, 10m or 24h",
-		"limits:\n  deadline: soon\n":            `g.yaml:2:13: limits.deadline: "soon" is not a duration`,
-		"limits:\n  deadline: 1ms\n":             "g.yaml:2:3: limits.deadline: tool deadline is 1ms: expected at least 1s",
-		"modules: {flie: {}}\n":                  "g.yaml:1:11: modules.flie: there is no such setting; did you mean file?",
-		"modules: {file: {denny: []}}\n":         "g.yaml:1:18: modules.file.denny: there is no such setting; did you mean deny?",
-		"modules: {file: {deny: [\"!x\"]}}\n":    `modules.file.deny[0]: "!x" is not a pattern of names; expected one such as .env`,
-		"modules: {file: {allow: [a/**/b]}}\n":   `modules.file.allow[0]: "a/**/b" is not a pattern of names; expected one such as .env`,
-		"modules: {file: {max_edit: -1}}\n":      "modules.file.max_edit: largest file to edit is -1: expected at least 0",
-		"limits: {message: 24MB}\n":              `g.yaml:1:19: limits.message: "24MB": expected a number of bytes, such as 65536, 64KiB or 24MiB`,
-		"limits: {message: 9999999TiB}\n":        "expected a number of bytes",
-		"limits: {rate: -1}\n":                   "g.yaml:1:10: limits.rate: rate is -1: expected at least 0",
-		"limits: {rate: .nan}\n":                 "g.yaml:1:16: limits.rate: .nan: expected a number",
-		"a: 1\na: 2\n":                           `g.yaml:2:1: mapping key "a" already defined at [1:1]`,
-		"a: [1\n":                                "g.yaml:1:4: ",
-		"a:\n\tb: 1\n":                           "g.yaml:2:1: found character '\t'",
-		"- a\n":                                  "g.yaml:1:1: is a list; expected a mapping of names to values",
-		"log: &x {level: info}\n":                "g.yaml:1:6: log: anchors and aliases are not supported",
-		"view: {modules: [&a x, *a]}\n":          "anchors and aliases are not supported",
-		"log: {level: !!str info}\n":             "tags are not supported",
-		"log: {level: info}\n---\nlog: {}\n":     "g.yaml:3:",
-		"1: 2\n":                                 "1 is not the name of a setting",
-		"contexts: {a: 1}\n":                     "g.yaml:1:11: contexts: holds names with values; expected a list",
-		"contexts:\n  - modules: [file]\n":       "contexts[0]: name is missing; expected text",
-		"contexts:\n  - name: A b\n":             `g.yaml:2:5: contexts[0].name: "A b": expected 1 to 64 of a-z`,
-		"contexts:\n  - name: a\n  - name: a\n":  `g.yaml:3:5: contexts[1].name: there are two contexts called "a"`,
+		"listen: {http: {tls: {cert: x}}}": "g.yaml:1:17: listen.http.tls: Both --cert and --key must be " +
+			"provided together",
+		"view:\n  modules: [1]\n": "g.yaml:2:13: view.modules[0]: 1 is not text in YAML; " +
+			"put it in quotes",
+		"view: {read_only: yes}\n": "g.yaml:1:19: view.read_only: yes: expected true or false",
+		"view: {read_only: }\n":    "view.read_only: is empty; leave it out, or give it true or false",
+		"limits:\n  deadline: 5\n": "g.yaml:2:13: limits.deadline: 5: expected a duration, " +
+			"such as 30s, 10m or 24h",
+		"limits:\n  deadline: soon\n": `g.yaml:2:13: limits.deadline: "soon" is not a duration`,
+		"limits:\n  deadline: 1ms\n": "g.yaml:2:3: limits.deadline: tool deadline is 1ms: " +
+			"expected at least 1s",
+		"modules: {flie: {}}\n": "g.yaml:1:11: modules.flie: there is no such setting; " +
+			"did you mean file?",
+		"modules: {file: {denny: []}}\n": "g.yaml:1:18: modules.file.denny: there is no such setting; " +
+			"did you mean deny?",
+		"modules: {file: {deny: [\"!x\"]}}\n":  `modules.file.deny[0]: "!x" is not a pattern of names; expected one such as .env`,
+		"modules: {file: {allow: [a/**/b]}}\n": `modules.file.allow[0]: "a/**/b" is not a pattern of names; expected one such as .env`,
+		"modules: {file: {max_edit: -1}}\n": "modules.file.max_edit: largest file to edit is -1: " +
+			"expected at least 0",
+		"limits: {message: 24MB}\n":             `g.yaml:1:19: limits.message: "24MB": expected a number of bytes, such as 65536, 64KiB or 24MiB`,
+		"limits: {message: 9999999TiB}\n":       "expected a number of bytes",
+		"limits: {rate: -1}\n":                  "g.yaml:1:10: limits.rate: rate is -1: expected at least 0",
+		"limits: {rate: .nan}\n":                "g.yaml:1:16: limits.rate: .nan: expected a number",
+		"a: 1\na: 2\n":                          `g.yaml:2:1: mapping key "a" already defined at [1:1]`,
+		"a: [1\n":                               "g.yaml:1:4: ",
+		"a:\n\tb: 1\n":                          "g.yaml:2:1: found character '\t'",
+		"- a\n":                                 "g.yaml:1:1: is a list; expected a mapping of names to values",
+		"log: &x {level: info}\n":               "g.yaml:1:6: log: anchors and aliases are not supported",
+		"view: {modules: [&a x, *a]}\n":         "anchors and aliases are not supported",
+		"log: {level: !!str info}\n":            "tags are not supported",
+		"log: {level: info}\n---\nlog: {}\n":    "g.yaml:3:",
+		"1: 2\n":                                "1 is not the name of a setting",
+		"contexts: {a: 1}\n":                    "g.yaml:1:11: contexts: holds names with values; expected a list",
+		"contexts:\n  - modules: [file]\n":      "contexts[0]: name is missing; expected text",
+		"contexts:\n  - name: A b\n":            `g.yaml:2:5: contexts[0].name: "A b": expected 1 to 64 of a-z`,
+		"contexts:\n  - name: a\n  - name: a\n": `g.yaml:3:5: contexts[1].name: there are two contexts called "a"`,
 		"contexts:\n  - name: a\n    tools:\n      - file_*\n      - '['\n":             `g.yaml:5:9: contexts[0].tools[1]: "[" is not a pattern`,
 		"contexts:\n  - name: a\n    env:\n      A: ${secret:}\n":                       "g.yaml:4:7: contexts[0].env.A: name \"\": expected 1 to 64",
 		"contexts:\n  - name: a\n    env: {GATEHOUSE_X: y}\n":                           "names that begin with GATEHOUSE_ are reserved for the host",
@@ -220,7 +241,8 @@ func TestTheEnvironmentGoesBeforeTheFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if l.Log.Level != slog.LevelError || l.Listen.HTTP.Host != "::1" || l.Listen.HTTP.Port != 80 || l.Limits.Deadline != time.Minute ||
+	if l.Log.Level != slog.LevelError || l.Listen.HTTP.Host != "::1" || l.Listen.HTTP.Port != 80 ||
+		l.Limits.Deadline != time.Minute ||
 		!slices.Equal(l.View.Modules, []string{"file", "dir"}) ||
 		*l.Limits.Rate != 5 ||
 		!l.Observe.Metrics ||
@@ -231,7 +253,8 @@ func TestTheEnvironmentGoesBeforeTheFile(t *testing.T) {
 		t.Errorf("GATEHOUSE_TRANSPORT=http opens %+v", d)
 	}
 	for path, want := range map[string]string{
-		"log.level": "GATEHOUSE_LOG", "limits.deadline": "GATEHOUSE_LIMITS_DEADLINE", "listen.http.open": "GATEHOUSE_TRANSPORT", "sessions.max": "default",
+		"log.level": "GATEHOUSE_LOG", "limits.deadline": "GATEHOUSE_LIMITS_DEADLINE",
+		"listen.http.open": "GATEHOUSE_TRANSPORT", "sessions.max": "default",
 	} {
 		if got := l.Where(path).String(); got != want {
 			t.Errorf("%s comes from %s, want %s", path, got, want)
@@ -258,7 +281,8 @@ func TestWhatIsShownCanBeReadAgain(t *testing.T) {
 		t.Errorf("a secret is shown:\n%s", shown.String())
 	}
 	for _, want := range []string{
-		"  level: debug # --verbose\n", "  # token: [secret], from GATEHOUSE_AUTH_TOKEN\n", "  sweep: 30s # default\n", "g.yaml:7:5\n", "  job_keep: 48h #",
+		"  level: debug # --verbose\n", "  # token: [secret], from GATEHOUSE_AUTH_TOKEN\n", "  sweep: 30s # default\n",
+		"g.yaml:7:5\n", "  job_keep: 48h #",
 	} {
 		if !strings.Contains(shown.String(), want) {
 			t.Errorf("%q is missing from\n%s", want, shown.String())
@@ -330,15 +354,24 @@ func TestTheSchemaAgreesWithTheReader(t *testing.T) {
 	schema := compiled(t)
 	agree(t, schema, full(t))
 	for _, text := range []string{
-		"{}", "log:", "log: {}", "log: []", "log: {level: info}", "log: {level: loud}", "log: {level: 1}", "log: {x: 1}", "x: 1",
-		"limits: {message: 1}", "limits: {message: 1KiB}", "limits: {message: 1 KiB}", "limits: {message: '7'}", "limits: {message: x}", "limits: {message: 1.5}",
-		"limits: {deadline: 1m30s}", "limits: {deadline: 2d}", "limits: {deadline: 5}", "limits: {deadline: 1.5h}", "limits: {deadline: m}", "limits: {deadline: '0'}",
-		"limits: {rate: 1}", "limits: {rate: 1.5}", "limits: {rate: x}", "limits: {rate: null}", "limits: {burst: 1.5}", "limits: {calls: x}",
-		"listen: {http: {port: 80}}", "listen: {http: {port: -1}}", "listen: {http: {port: 65536}}", "listen: {http: }", "listen: {stdio: 1}", "listen: {stdio: true}",
-		"view: {modules: []}", "view: {modules: [a]}", "view: {modules: a}", "view: {modules: [1]}", "view: {modules: }",
-		"contexts: []", "contexts: [{}]", "contexts: [{name: a}]", "contexts: [{name: 1}]", "contexts: [{name: a, x: 1}]", "contexts: [{name: a, style: x}]",
-		"contexts: [{name: a, env: {A: b}}]", "contexts: [{name: a, env: {A: 1}}]", "contexts: [{name: a, env: [A]}]", "contexts: {name: a}",
-		"rules: [{then: allow}]", "rules: [{then: never}]", "rules: [{}]", "rules: [{then: ask, effects: [writes]}]", "rules: [{then: ask, effects: [x]}]", "rules: [{then: ask, effects: writes}]",
+		"{}", "log:", "log: {}", "log: []", "log: {level: info}", "log: {level: loud}", "log: {level: 1}",
+		"log: {x: 1}", "x: 1",
+		"limits: {message: 1}", "limits: {message: 1KiB}", "limits: {message: 1 KiB}", "limits: {message: '7'}",
+		"limits: {message: x}", "limits: {message: 1.5}",
+		"limits: {deadline: 1m30s}", "limits: {deadline: 2d}", "limits: {deadline: 5}", "limits: {deadline: 1.5h}",
+		"limits: {deadline: m}", "limits: {deadline: '0'}",
+		"limits: {rate: 1}", "limits: {rate: 1.5}", "limits: {rate: x}", "limits: {rate: null}", "limits: {burst: 1.5}",
+		"limits: {calls: x}",
+		"listen: {http: {port: 80}}", "listen: {http: {port: -1}}", "listen: {http: {port: 65536}}", "listen: {http: }",
+		"listen: {stdio: 1}", "listen: {stdio: true}",
+		"view: {modules: []}", "view: {modules: [a]}", "view: {modules: a}", "view: {modules: [1]}",
+		"view: {modules: }",
+		"contexts: []", "contexts: [{}]", "contexts: [{name: a}]", "contexts: [{name: 1}]",
+		"contexts: [{name: a, x: 1}]", "contexts: [{name: a, style: x}]",
+		"contexts: [{name: a, env: {A: b}}]", "contexts: [{name: a, env: {A: 1}}]", "contexts: [{name: a, env: [A]}]",
+		"contexts: {name: a}",
+		"rules: [{then: allow}]", "rules: [{then: never}]", "rules: [{}]", "rules: [{then: ask, effects: [writes]}]",
+		"rules: [{then: ask, effects: [x]}]", "rules: [{then: ask, effects: writes}]",
 		"auth: {oauth: {grants: {a: [b]}}}", "auth: {oauth: {grants: {a: b}}}",
 	} {
 		agree(t, schema, text)
@@ -368,7 +401,8 @@ func TestThePublishedPagesAreCurrent(t *testing.T) {
 }
 
 func TestLengthsOfTime(t *testing.T) {
-	for text, want := range map[string]time.Duration{"90d": 90 * 24 * time.Hour, "1h30m": 90 * time.Minute, "2h": 2 * time.Hour, "30s": 30 * time.Second, "1m0s": time.Minute} {
+	for text, want := range map[string]time.Duration{"90d": 90 * 24 * time.Hour, "1h30m": 90 * time.Minute,
+		"2h": 2 * time.Hour, "30s": 30 * time.Second, "1m0s": time.Minute} {
 		d, err := parseDuration(text)
 		if err != nil || d != want {
 			t.Errorf("%s is %v (%v)", text, d, err)
@@ -382,7 +416,8 @@ func TestLengthsOfTime(t *testing.T) {
 // FuzzDecode checks that no text makes the decoder panic, and that the output of Show decodes again.
 func FuzzDecode(f *testing.F) {
 	f.Add(full(f))
-	for _, s := range []string{"a: [", "log: {level: info", "? a\n: b", "- - -", "a: &a [*a]", "<<: {}", "\x00", "listen: {http: {tls: }}", "contexts:\n- name: a\n  env:\n    A: |\n      x\n"} {
+	for _, s := range []string{"a: [", "log: {level: info", "? a\n: b", "- - -", "a: &a [*a]", "<<: {}", "\x00",
+		"listen: {http: {tls: }}", "contexts:\n- name: a\n  env:\n    A: |\n      x\n"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -422,14 +457,17 @@ func TestOpenTelemetryIsSetUpAsEverywhere(t *testing.T) {
 		want Traces
 	}{
 		{nil, Traces{Sample: 1}},
-		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318/"}, Traces{Endpoint: "http://c:4318/v1/traces", Sample: 1}},
-		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/x"}, Traces{Endpoint: "https://t/x", Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318/"},
+			Traces{Endpoint: "http://c:4318/v1/traces", Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/x"},
+			Traces{Endpoint: "https://t/x", Sample: 1}},
 		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}, Traces{Sample: 1}},
 		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_SDK_DISABLED=true"}, Traces{Sample: 1}},
 		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_TRACES_EXPORTER=none"}, Traces{Sample: 1}},
 		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=a=b%20c, d=e", "OTEL_SERVICE_NAME=s", "OTEL_RESOURCE_ATTRIBUTES=k=v",
 			"OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25"},
-			Traces{Sample: .25, Service: "s", Headers: map[string]string{"a": "b c", "d": "e"}, Attributes: map[string]string{"k": "v"}}},
+			Traces{Sample: .25, Service: "s", Headers: map[string]string{"a": "b c", "d": "e"},
+				Attributes: map[string]string{"k": "v"}}},
 		{[]string{"OTEL_TRACES_SAMPLER=always_off"}, Traces{}},
 	} {
 		got, err := FromEnv(environment(t, c.env...))
@@ -437,7 +475,8 @@ func TestOpenTelemetryIsSetUpAsEverywhere(t *testing.T) {
 			t.Errorf("%v: got %+v, %v, want %+v", c.env, got.Observe.Traces, err, c.want)
 		}
 	}
-	for _, bad := range []string{"OTEL_TRACES_SAMPLER=jaeger_remote", "OTEL_EXPORTER_OTLP_HEADERS=hunter2", "OTEL_RESOURCE_ATTRIBUTES==x"} {
+	for _, bad := range []string{"OTEL_TRACES_SAMPLER=jaeger_remote", "OTEL_EXPORTER_OTLP_HEADERS=hunter2",
+		"OTEL_RESOURCE_ATTRIBUTES==x"} {
 		name, value, _ := strings.Cut(bad, "=")
 		if _, err := FromEnv(environment(t, bad)); err == nil || !strings.Contains(err.Error(), name) ||
 			name != "OTEL_TRACES_SAMPLER" && strings.Contains(err.Error(), value) {

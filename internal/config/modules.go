@@ -111,8 +111,14 @@ func validatePackages(w *problems, p packages.Settings) {
 	} {
 		for _, address := range x.all {
 			u, err := url.Parse(address)
-			if address != "" && address != packages.Off && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
-				w.addf("modules.package.search."+x.key, "%q is not an address; expected https://host, or %s", address, packages.Off)
+			if address != "" && address != packages.Off &&
+				(err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
+				w.addf(
+					"modules.package.search."+x.key,
+					"%q is not an address; expected https://host, or %s",
+					address,
+					packages.Off,
+				)
 			}
 		}
 	}

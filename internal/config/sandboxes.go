@@ -93,7 +93,8 @@ func validateSandboxTemplates(s manager.Settings, w *problems) {
 			if ladder := s.Ladder(); !slices.Contains(ladder, t.Driver) {
 				w.addf(
 					path+".driver",
-					"%s is not among the drivers that callers may request, which are %s: add it to modules.sandbox.drivers",
+					"%s is not among the drivers that callers may request, which are %s: add it to "+
+						"modules.sandbox.drivers",
 					t.Driver,
 					strings.Join(ladder, ", "),
 				)

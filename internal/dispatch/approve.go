@@ -126,15 +126,17 @@ func (d *Dispatcher) confirmWith(r *Request, question string) error {
 	switch {
 	case !r.mayAsk():
 		return &tool.Refusal{
-			Code:    tool.CodeDenied,
-			Message: r.Entry.Listed + " needs a user's agreement, which only a call that came from a client directly can get: " + question,
+			Code: tool.CodeDenied,
+			Message: r.Entry.Listed +
+				" needs a user's agreement, which only a call that came from a client directly can get: " + question,
 		}
 	case store == nil || d.opts.NoOperators:
 		return &tool.Refusal{
 			Code: tool.CodeUnconfirmed,
 			Message: "nothing was done: " + r.Entry.Listed + " needs a user's agreement, and the client cannot ask: " +
 				question,
-			Next: "Run it at a terminal, which asks you, or on a server, where gatehouse approvals lists the calls that wait. With approvals.callers_word in the settings, confirm stands for the user's agreement.",
+			Next: "Run it at a terminal, which asks you, or on a server, where gatehouse approvals lists the calls " +
+				"that wait. With approvals.callers_word in the settings, confirm stands for the user's agreement.",
 		}
 	}
 	return d.askOperator(store, r, "agreement: "+question)
@@ -257,8 +259,12 @@ func shownArgs(r *Request) (json.RawMessage, error) {
 		return approvals.Shown(r.Args)
 	}
 	if len(r.Args) > wholeArgs {
-		return nil, fmt.Errorf("its arguments have %d bytes, and those of a program's call are shown whole: at most %d "+
-			"bytes can be approved", len(r.Args), wholeArgs)
+		return nil, fmt.Errorf(
+			"its arguments have %d bytes, and those of a program's call are shown whole: at most %d "+
+				"bytes can be approved",
+			len(r.Args),
+			wholeArgs,
+		)
 	}
 	return displaytext.JSON(r.Args), nil
 }

@@ -166,7 +166,8 @@ func TestWhatErrorsBecome(t *testing.T) {
 		{fmt.Errorf("module w: %w", bus.ErrLost),
 			"unavailable: no answer came; w_x may have run\nCheck the outcome before you try again."},
 		{context.Canceled, "cancelled: the call was cancelled"},
-		{context.DeadlineExceeded, "timeout: no result within 1m0s\nPart of the work may have been done. Ask for less at once."},
+		{context.DeadlineExceeded,
+			"timeout: no result within 1m0s\nPart of the work may have been done. Ask for less at once."},
 		{tool.Refuse("stale", "it is old"), "stale: it is old"},
 		{fmt.Errorf("wrapped: %w", tool.Refuse("stale", "it is old")), "stale: it is old"},
 		{errors.New("anything else"), "anything else"},
@@ -244,8 +245,16 @@ func TestBudget(t *testing.T) {
 	lines := strings.Repeat("0123456789\n", 100)
 	long := strings.Repeat("é", 1000) // 2000 bytes, one line
 	w := workshop{tools: []tool.Tool{
-		made("w_lines", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return printableText(lines) }),
-		made("w_long", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) { return printableText(long) }),
+		made(
+			"w_lines",
+			tool.Reads,
+			func(context.Context, *tool.Call) (tool.Result, error) { return printableText(lines) },
+		),
+		made(
+			"w_long",
+			tool.Reads,
+			func(context.Context, *tool.Call) (tool.Result, error) { return printableText(long) },
+		),
 		made("w_two", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
 			return tool.Result{
 				Content: []tool.Content{tool.Text(strings.Repeat("a\n", 400)), tool.Text(strings.Repeat("b\n", 600))},

@@ -35,8 +35,9 @@ func (r *Request) guarded() guardrail.Call {
 	return c
 }
 
-// guardArgs has the guardrails judge what a caller sends, before rules and approvals do. The arguments of a refused call
-// are masked, because the ledger records them. Only arguments of tools can be rewritten.
+// guardArgs has the guardrails judge what a caller sends, before rules and approvals do. The
+// arguments of a refused call are masked, because the ledger records them. Only arguments of tools
+// can be rewritten.
 func (d *Dispatcher) guardArgs(ctx context.Context, r *Request, g *guardrail.Guard) *tool.Refusal {
 	if !g.Judges(guardrail.Arguments) {
 		return nil
@@ -47,7 +48,9 @@ func (d *Dispatcher) guardArgs(ctx context.Context, r *Request, g *guardrail.Gua
 	case !isTool && len(r.Params) > 0:
 		value = r.Params
 	case !isTool:
-		name, err := json.Marshal(map[string]any{"name": r.guarded().Name, "arguments": json.RawMessage(orEmpty(r.Args))})
+		name, err := json.Marshal(
+			map[string]any{"name": r.guarded().Name, "arguments": json.RawMessage(orEmpty(r.Args))},
+		)
 		if err != nil {
 			return denied(r, "its arguments cannot be judged")
 		}
@@ -196,7 +199,9 @@ func resultJSON(res *tool.Result) (json.RawMessage, error) {
 		return res.Raw, rawjson.Check(res.Raw, 0)
 	}
 	j := judged{
-		Content: decodedBlobs(res.Content), Facts: res.Facts, IsError: res.IsError, Meta: res.Meta, Messages: res.Messages,
+		Content: decodedBlobs(
+			res.Content,
+		), Facts: res.Facts, IsError: res.IsError, Meta: res.Meta, Messages: res.Messages,
 		Description: res.Description, Completion: res.Completion,
 	}
 	if res.Input != nil {
@@ -229,7 +234,8 @@ func replaceResult(r *Request, got *bus.Outcome, value json.RawMessage) error {
 	if got.Result.Raw != nil {
 		if out := r.Entry.WholeOut(); out != nil {
 			structured, ok := rawjson.Get(value, "structuredContent")
-			if isError, _ := rawjson.Get(value, "isError"); string(isError) != "true" && ok && out.Check(structured) != nil {
+			if isError, _ := rawjson.Get(value, "isError"); string(isError) != "true" && ok &&
+				out.Check(structured) != nil {
 				return errors.New("what the guardrails left of it is not what the tool promises")
 			}
 		}
@@ -260,8 +266,8 @@ func replaceResult(r *Request, got *bus.Outcome, value json.RawMessage) error {
 	return nil
 }
 
-// silentNotes keeps what a running call prints and reports from everyone, because a guardrail judges whole results. Only
-// how far it is passes.
+// silentNotes keeps what a running call prints and reports from everyone, because a guardrail
+// judges whole results. Only how far it is passes.
 type silentNotes struct{ bus.Notes }
 
 func (n silentNotes) Progress(done, total float64, _ string) { n.Notes.Progress(done, total, "") }

@@ -20,8 +20,10 @@ func relayed(got *json.RawMessage) tool.Tool {
 	return tool.Tool{
 		Def: tool.Def{
 			Name: "w_make", Aliases: []string{"make.it"}, Effects: tool.Destroys,
-			Raw: json.RawMessage(`{"name":"make","inputSchema":{"type":"object","properties":{"owner":{"type":"string"},` +
-				`"title":{"type":"string"},"token":{"type":"string","maxLength":20}},"required":["owner","title","token"]}}`),
+			Raw: json.RawMessage(
+				`{"name":"make","inputSchema":{"type":"object","properties":{"owner":{"type":"string"},` +
+					`"title":{"type":"string"},"token":{"type":"string","maxLength":20}},"required":["owner","title","token"]}}`,
+			),
 		},
 		Run: func(_ context.Context, c *tool.Call) (tool.Result, error) {
 			*got = c.Args

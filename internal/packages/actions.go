@@ -21,12 +21,13 @@ import (
 // Action is something that an administrator can do with a package, besides calling its tools: set it up, repair
 // it, clean it. It is declared in the record.
 type Action struct {
-	ID          string          `json:"id"`
-	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"`
-	Warning     string          `json:"warning,omitempty"`          // shown before it runs, which then needs a yes
-	Allowed     string          `json:"allowed_statuses,omitempty"` // AnyStatus, OnlyRunning or OnlyStopped; "" means any
-	Input       json.RawMessage `json:"input,omitempty"`            // JSON Schema of an object; nil means no input
+	ID          string `json:"id"`
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+	Warning     string `json:"warning,omitempty"` // shown before it runs, which then needs a yes
+	// AnyStatus, OnlyRunning or OnlyStopped; "" means any
+	Allowed string          `json:"allowed_statuses,omitempty"`
+	Input   json.RawMessage `json:"input,omitempty"` // JSON Schema of an object; nil means no input
 
 	// One of these runs: a tool or prompt by the server's name, with the input as arguments, or a command line for
 	// sh, which runs as Manager.Shell does, with the input as JSON in GATEHOUSE_ACTION_INPUT.
@@ -143,7 +144,11 @@ func (p *managedPackage) needs() (all []PackageTask) {
 	if n := len(p.unapproved()); n > 0 && slices.ContainsFunc(p.unapproved(),
 		func(c Change) bool { return c.State != "refused" }) {
 		add(PackageTask{ID: "review", Kind: "review", Severity: SeverityImportant,
-			Reason: fmt.Sprintf("%d tools are not offered until they are approved: gatehouse package changes %s", n, p.id)})
+			Reason: fmt.Sprintf(
+				"%d tools are not offered until they are approved: gatehouse package changes %s",
+				n,
+				p.id,
+			)})
 	}
 	for _, a := range r.Actions {
 		if a.Severity != "" {
@@ -266,11 +271,17 @@ type ActionResult struct {
 const mostActionText = 64 << 10 // bytes
 
 // RunAction runs an action with an input that CheckInput returned. An action that succeeds is no task any more.
-func (h *Manager) RunAction(ctx context.Context, id string, a Action, input json.RawMessage) (r ActionResult, err error) {
+func (h *Manager) RunAction(
+	ctx context.Context,
+	id string,
+	a Action,
+	input json.RawMessage,
+) (r ActionResult, err error) {
 	if now, disabled, err := h.FindAction(id, a.ID); err != nil {
 		return r, err
 	} else if disabled != "" {
-		return r, tool.Refuse(tool.CodeUnavailable, "action %s of package %s: %s; nothing was run", now.ID, id, disabled)
+		return r, tool.Refuse(tool.CodeUnavailable, "action %s of package %s: %s; nothing was run", now.ID,
+			id, disabled)
 	}
 	var raw json.RawMessage
 	switch {
@@ -339,8 +350,11 @@ func (h *Manager) ClearTask(id, task string, force bool) error {
 			Message: fmt.Sprintf("package %s has no task %q", id, shorten(task, 100)),
 			Next:    "package_info lists its tasks."}
 	case all[i].Kind == "review":
-		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "a review is cleared by a decision; nothing was changed",
-			Next: "package_approve approves or refuses what waits."}
+		return &tool.Refusal{
+			Code:    tool.CodeInvalidArguments,
+			Message: "a review is cleared by a decision; nothing was changed",
+			Next:    "package_approve approves or refuses what waits.",
+		}
 	case all[i].Severity == SeverityCritical && !force:
 		return &tool.Refusal{Code: tool.CodeDenied,
 			Message: fmt.Sprintf("task %s of package %s is critical; nothing was changed", task, id),

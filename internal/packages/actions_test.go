@@ -34,7 +34,9 @@ func TestActionsAndTasks(t *testing.T) {
 	r.Env["SECRET"] = "${secret:KEY}"
 	r.Actions = []Action{
 		{ID: "setup", Name: "Set up", Severity: SeverityCritical, Reason: "it has no account yet",
-			Input:   json.RawMessage(`{"type":"object","properties":{"user":{"type":"string"},"n":{"type":"integer","default":3}},"required":["user"]}`),
+			Input: json.RawMessage(
+				`{"type":"object","properties":{"user":{"type":"string"},"n":{"type":"integer","default":3}},"required":["user"]}`,
+			),
 			Command: `echo "$GATEHOUSE_ACTION_INPUT $SECRET"`},
 		{ID: "say", Name: "Say", Tool: "echo", Input: json.RawMessage(`{"type":"object"}`)},
 		{ID: "fail", Name: "Fail", Command: "exit 3", Severity: SeverityOptional},

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// The address of a tool's user interface is that under which a client can read it here; of a server that is run alone it
-// stays.
+// The address of a tool's user interface is that under which a client can read it here; of a server
+// that is run alone it stays.
 func TestAddressesOfApps(t *testing.T) {
 	const tool = `{"name":"a","inputSchema":{"type":"object"},"_meta":{"x":1,"ui":{"resourceUri":"ui://app/1","y":2},"ui/resourceUri":"ui://app/1"}}`
 	const here = `{"name":"a","inputSchema":{"type":"object"},"_meta":{"x":1,"ui":{"resourceUri":"package://up/ui://app/1","y":2},` +

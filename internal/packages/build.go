@@ -63,7 +63,10 @@ const buildLines = 200
 
 // lastLines are the last lines of what a step printed that are not empty.
 func (e *buildError) lastLines(n int) string {
-	lines := slices.DeleteFunc(strings.Split(e.printed, "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
+	lines := slices.DeleteFunc(
+		strings.Split(e.printed, "\n"),
+		func(l string) bool { return strings.TrimSpace(l) == "" },
+	)
 	return lastLines(strings.Join(lines, "\n"), n)
 }
 
@@ -71,7 +74,8 @@ func (e *buildError) lastLines(n int) string {
 // sandbox does not have those, but the ones that a step sets itself.
 var userFolders = []string{
 	"npm_config_cache", "npm_config_globalconfig", "npm_config_logs_dir", "npm_config_prefix", "npm_config_store_dir",
-	"npm_config_tmp", "npm_config_userconfig", "gobin", "gocache", "gocoverdir", "goenv", "gomodcache", "gopath", "gotmpdir",
+	"npm_config_tmp", "npm_config_userconfig", "gobin", "gocache", "gocoverdir", "goenv", "gomodcache", "gopath",
+	"gotmpdir",
 	"cargo_home", "pip_cache_dir", "pip_src", "pip_target", "uv_cache_dir", "uv_project_environment", "uv_tool_dir",
 }
 

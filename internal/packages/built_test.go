@@ -56,7 +56,8 @@ func TestAServerOfACrate(t *testing.T) {
 	home := t.TempDir()
 	at := "vendored/a-server/"
 	write(t, home, map[string]string{
-		"config.toml": "[source.crates-io]\nreplace-with = 'here'\n[source.here]\ndirectory = '" + home + "/vendored'\n",
+		"config.toml": "[source.crates-io]\nreplace-with = 'here'\n[source.here]\ndirectory = '" + home +
+			"/vendored'\n",
 		at + "Cargo.toml": "[package]\nname = 'a-server'\nversion = '1.2.3'\nedition = '2021'\n" +
 			"[[bin]]\nname = 'other'\npath = 'src/main.rs'\n[[bin]]\nname = 'a-server'\npath = 'src/main.rs'\n",
 		at + "Cargo.lock":           "version = 3\n[[package]]\nname = 'a-server'\nversion = '1.2.3'\n",
@@ -156,7 +157,8 @@ func TestFilesOfAddresses(t *testing.T) {
 	files["/a.tgz"] = tarred(t, map[string]string{
 		"package/package.json": `{"name":"a","version":"2.0.0","bin":"run"}`, "package/run": string(program),
 	})
-	if _, err := h.Rebuild(t.Context(), "two", "", nil); err == nil || !strings.Contains(err.Error(), "has changed since") {
+	if _, err := h.Rebuild(t.Context(), "two", "", nil); err == nil ||
+		!strings.Contains(err.Error(), "has changed since") {
 		t.Errorf("got %v", err)
 	}
 	now, err := h.Rebuild(t.Context(), "two", i.Source.String(), nil)
@@ -229,18 +231,27 @@ const nodeManifest = `{"manifest_version":"0.3","name":"b","display_name":"About
 // A bundle is unpacked, and started as its manifest says, with what its user configures.
 func TestABundle(t *testing.T) {
 	path := bundle(t, map[string]string{"manifest.json": nodeManifest, "server/index.js": nodeServer})
-	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}, Secrets: fillOf(t, map[string]string{"MINE": "the value of it"})})
+	h := openHome(
+		t,
+		Options{
+			Settings: Settings{Begin: 2 * time.Minute},
+			Secrets:  fillOf(t, map[string]string{"MINE": "the value of it"}),
+		},
+	)
 	record := Record{ID: "about", Source: Source{Bundle, path}}
 	for want, config := range map[string]map[string][]string{
 		"requires values of its configuration: folders, key": nil,
-		"config other":                                                     {"other": {"x"}},
-		"config key: it is sensitive":                                      {"key": {"plain"}, "folders": {"/a"}},
-		"config folders: \"a\": expected an absolute path":                 {"key": {"${secret:MINE}"}, "folders": {"a"}},
-		"config size: \"101\": expected a number, at least 1, at most 100": {"size": {"101"}, "key": {"${secret:MINE}"}, "folders": {"/a"}},
-		"config key: expected one value":                                   {"key": {"${secret:MINE}", "x"}, "folders": {"/a"}},
+		"config other":                {"other": {"x"}},
+		"config key: it is sensitive": {"key": {"plain"}, "folders": {"/a"}},
+		"config folders: \"a\": expected an absolute path": {"key": {"${secret:MINE}"},
+			"folders": {"a"}},
+		"config size: \"101\": expected a number, at least 1, at most 100": {"size": {"101"}, "key": {"${secret:MINE}"},
+			"folders": {"/a"}},
+		"config key: expected one value": {"key": {"${secret:MINE}", "x"}, "folders": {"/a"}},
 	} {
 		record.Config = config
-		if _, err := h.Install(t.Context(), Plan{Record: record}, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := h.Install(t.Context(), Plan{Record: record}, nil); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v: got %v, want %s", config, err, want)
 		}
 	}
@@ -261,7 +272,13 @@ func TestABundle(t *testing.T) {
 
 // What a manifest may not say is refused before anything of it runs.
 func TestHostileBundles(t *testing.T) {
-	h := openHome(t, Options{Settings: Settings{Begin: 2 * time.Minute}, Secrets: fillOf(t, map[string]string{"GITHUB": "the value of it"})})
+	h := openHome(
+		t,
+		Options{
+			Settings: Settings{Begin: 2 * time.Minute},
+			Secrets:  fillOf(t, map[string]string{"GITHUB": "the value of it"}),
+		},
+	)
 	manifest := func(server, more string) string {
 		return `{"name":"b","version":"1","server":` + server + more + `}`
 	}
@@ -271,15 +288,16 @@ func TestHostileBundles(t *testing.T) {
 		"refers to a secret": {"manifest.json": manifest(
 			`{"type":"node","entry_point":"a.js","mcp_config":{"command":"node","env":{"X":"${sec${user_config.a}"}}}`,
 			`,"user_config":{"a":{"type":"string","default":"ret:GITHUB}"}}`)},
-		"leads out of it":           {"manifest.json": manifest(`{"type":"node","entry_point":"../a.js"}`, "")},
-		"is not in it":              {"manifest.json": manifest(`{"type":"binary","mcp_config":{"command":"/bin/sh"}}`, "")},
-		"leads out":                 {"manifest.json": manifest(`{"type":"binary","mcp_config":{"command":"../../x"}}`, "")},
-		"server.type is \"other\"":  {"manifest.json": manifest(`{"type":"other","entry_point":"a"}`, "")},
-		"fetch its server at each":  {"manifest.json": manifest(`{"type":"node","mcp_config":{"command":"npx","args":["-y","x"]}}`, "")},
-		"it is for plan9, and this": {"manifest.json": manifest(`{"type":"node","entry_point":"a"}`, `,"compatibility":{"platforms":["plan9"]}`)},
-		"no manifest":               {"other.json": "{}"},
-		"manifest.json: ":           {"manifest.json": "{"},
-		"\"../x\" leads out of it":  {"manifest.json": manifest(`{"type":"node","entry_point":"a"}`, ""), "../x": "x"},
+		"leads out of it":          {"manifest.json": manifest(`{"type":"node","entry_point":"../a.js"}`, "")},
+		"is not in it":             {"manifest.json": manifest(`{"type":"binary","mcp_config":{"command":"/bin/sh"}}`, "")},
+		"leads out":                {"manifest.json": manifest(`{"type":"binary","mcp_config":{"command":"../../x"}}`, "")},
+		"server.type is \"other\"": {"manifest.json": manifest(`{"type":"other","entry_point":"a"}`, "")},
+		"fetch its server at each": {"manifest.json": manifest(`{"type":"node","mcp_config":{"command":"npx","args":["-y","x"]}}`, "")},
+		"it is for plan9, and this": {"manifest.json": manifest(`{"type":"node","entry_point":"a"}`,
+			`,"compatibility":{"platforms":["plan9"]}`)},
+		"no manifest":              {"other.json": "{}"},
+		"manifest.json: ":          {"manifest.json": "{"},
+		"\"../x\" leads out of it": {"manifest.json": manifest(`{"type":"node","entry_point":"a"}`, ""), "../x": "x"},
 	} {
 		_, err := h.Install(t.Context(), Plan{Record: Record{ID: "bad", Source: Source{Bundle, bundle(t, files)}}}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "the value of it") {
@@ -294,7 +312,8 @@ func TestABundleOfUV(t *testing.T) {
 	path := bundle(t, map[string]string{
 		"manifest.json": `{"name":"b","version":"1","server":{"type":"uv","entry_point":"src/server.py",
 			"mcp_config":{"command":"uv","args":["run","--directory","${__dirname}","src/server.py","hello"]}}}`,
-		"pyproject.toml": "[project]\nname = 'b'\nversion = '1'\nrequires-python = '>=3.9'\ndependencies = ['tzdata']\n",
+		"pyproject.toml": "[project]\nname = 'b'\nversion = '1'\nrequires-python = '>=3.9'\n" +
+			"dependencies = ['tzdata']\n",
 		"src/server.py": `import json, sys, tzdata
 for line in sys.stdin:
     m = json.loads(line)

@@ -67,8 +67,8 @@ func npxPackage(words []string) (r ran, ok bool, err error) {
 	return r, false, nil
 }
 
-// ParseUVXOptions parses the options of uvx before the name of a package. It returns the packages that are installed with
-// it.
+// ParseUVXOptions parses the options of uvx before the name of a package. It returns the packages
+// that are installed with it.
 func ParseUVXOptions(words []string, name string) (with []string, err error) {
 	r, _, err := uvxPackage(append(slices.Clone(words), name))
 	if err != nil {
@@ -102,11 +102,24 @@ func uvxPackage(words []string) (r ran, ok bool, err error) {
 			from = value
 		case "--with", "-w":
 			also = append(also, strings.Split(value, ",")...)
-		case "-q", "--quiet", "-y", "--yes", "--no-progress", "--isolated", "--refresh", "--no-cache", "-n", "--python", "-p":
+		case "-q",
+			"--quiet",
+			"-y",
+			"--yes",
+			"--no-progress",
+			"--isolated",
+			"--refresh",
+			"--no-cache",
+			"-n",
+			"--python",
+			"-p":
 			// One environment is made, and kept; its Python is one that the package accepts.
 		default:
-			return r, false, fmt.Errorf("the option %s of uvx has no counterpart here: give the package as pypi:NAME, or put the "+
-				"word command first to have uvx itself started each time", option)
+			return r, false, fmt.Errorf(
+				"the option %s of uvx has no counterpart here: give the package as pypi:NAME, or put the "+
+					"word command first to have uvx itself started each time",
+				option,
+			)
 		}
 	}
 	if len(words) == 0 {
@@ -137,7 +150,10 @@ func imagePackage(words []string) (r ran, ok bool, err error) {
 	var run ImageRun
 	for len(words) > 0 && strings.HasPrefix(words[0], "-") {
 		if words, err = run.option(words); err != nil {
-			return r, false, fmt.Errorf("%w; put the word command first to have docker or podman itself started each time", err)
+			return r, false, fmt.Errorf(
+				"%w; put the word command first to have docker or podman itself started each time",
+				err,
+			)
 		}
 	}
 	if len(words) == 0 {

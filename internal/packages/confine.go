@@ -128,7 +128,10 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 		Mounts: j.mounts, Image: j.image,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
 			Allow: j.hosts, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
-			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT", p.id),
+			SpecialHint: fmt.Sprintf(
+				"a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",
+				p.id,
+			),
 		}},
 	}
 	making, cancel := context.WithTimeoutCause(ctx, createTime, errors.New("it took too long to make a sandbox"))
@@ -203,8 +206,10 @@ func (c *confinedChild) stateOf(r sandbox.Result) proc.State {
 		s.Code, s.Signal = -1, syscall.Signal(r.Signal).String()
 	}
 	if r.Outcome == sandbox.OutOfMemory && s.Stopped == nil {
-		s.Stopped = fmt.Errorf("it needed more than %d MiB of memory; gatehouse package grant NAME --memory gives it more",
-			c.grants.memory())
+		s.Stopped = fmt.Errorf(
+			"it needed more than %d MiB of memory; gatehouse package grant NAME --memory gives it more",
+			c.grants.memory(),
+		)
 	}
 	return s
 }
@@ -495,8 +500,9 @@ func (r *Record) named() (paths []string) {
 			continue
 		}
 		real, err := filepath.EvalSymlinks(arg)
-		if err != nil || slices.ContainsFunc(append([]string{"/etc", "/dev", "/proc", "/sys", "/tmp"}, systemFolders...),
-			func(f string) bool { return real == f || f != "/tmp" && within(f, real) }) {
+		if err != nil ||
+			slices.ContainsFunc(append([]string{"/etc", "/dev", "/proc", "/sys", "/tmp"}, systemFolders...),
+				func(f string) bool { return real == f || f != "/tmp" && within(f, real) }) {
 			continue
 		}
 		paths = append(paths, filepath.Clean(arg))
@@ -573,7 +579,9 @@ func (p *managedPackage) runConfinedStep(
 	}
 	g := Grants{Memory: r.Grants.Memory, Processes: r.Grants.Processes, Disk: max(r.Grants.Disk, defaultDiskMiB)}
 	c, err := p.startConfined(ctx, job{
-		argv: append([]string{file}, s.Args...), env: append(confinedEnvironment(home), withoutUserFolders(s.Env)...), dir: s.Dir,
+		argv: append(
+			[]string{file},
+			s.Args...), env: append(confinedEnvironment(home), withoutUserFolders(s.Env)...), dir: s.Dir,
 		mounts: mounts, grants: g, hosts: hosts, public: registryAddresses(ctx, hosts), stdout: output, stderr: output,
 	})
 	if err != nil {

@@ -47,7 +47,8 @@ func TestAConfinedPackageAnswers(t *testing.T) {
 	}
 	// The agent, the launcher and the server, of which the last is a program of Go.
 	used, err := h.Stats(t.Context(), "one")
-	for end := time.Now().Add(time.Minute); err == nil && len(used) == 1 && used[0].CPU == 0 && time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); err == nil && len(used) == 1 && used[0].CPU == 0 &&
+		time.Now().Before(end); {
 		if _, err := h.call("one", "echo", `{"text":"hello"}`); err != nil { // the kernel counts hundredths of a second
 			t.Fatal(err)
 		}

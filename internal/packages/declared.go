@@ -120,7 +120,8 @@ func compareRecords(was, want Record, there bool) (s Step, differs bool) {
 	// What the settings do not say stays.
 	want.Title, want.By = cmp.Or(want.Title, was.Title), was.By
 	next := was
-	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args, want.Env
+	next.Title, next.Source, next.Command, next.Args, next.Env = want.Title, want.Source, want.Command, want.Args,
+		want.Env
 	next.Headers, next.PassHeaders = want.Headers, want.PassHeaders
 	next.Login, next.OAuth = want.Login, want.OAuth
 	next.Timeout, next.TrustHints = want.Timeout, want.TrustHints

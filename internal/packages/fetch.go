@@ -141,7 +141,8 @@ func (p *managedPackage) npm(ctx context.Context, r *Record, dir string, fresh b
 		args = []string{"ci"}
 	} else if locked && copyFiles(was, dir, "package.json", "package-lock.json") == nil {
 		args = []string{"ci"}
-	} else if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`+"\n"), 0o600); err != nil {
+	} else if err := os.WriteFile(filepath.Join(dir, "package.json"),
+		[]byte(`{"private":true}`+"\n"), 0o600); err != nil {
 		return err
 	}
 	err := p.build(ctx, r, BuildStep{
@@ -358,7 +359,8 @@ func (c *copying) tar(from io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("archive: %w", err)
 		}
-		if err := c.entry(head.Name, head.FileInfo().Mode(), func() (io.ReadCloser, error) { return io.NopCloser(t), nil }); err != nil {
+		if err := c.entry(head.Name, head.FileInfo().Mode(),
+			func() (io.ReadCloser, error) { return io.NopCloser(t), nil }); err != nil {
 			return err
 		}
 	}

@@ -243,8 +243,10 @@ func (r *Record) Lines() (lines []string) {
 		return []string{"It runs elsewhere, and receives the arguments of its calls."}
 	}
 	if r.Confinement != Sandboxed {
-		return []string{"It runs as the user of this host, in no sandbox: it can read and write all of the user's files, " +
-			"start programs and reach every network."}
+		return []string{
+			"It runs as the user of this host, in no sandbox: it can read and write all of the user's files, " +
+				"start programs and reach every network.",
+		}
 	}
 	g := r.Grants
 	say := func(format string, list []string) {
@@ -274,8 +276,11 @@ func (r *Record) Lines() (lines []string) {
 	say("It may use the sockets %s, and what serves there.", g.Sockets)
 	say("It may use the devices %s.", g.Devices)
 	say("It gets the secrets %s.", r.secretNames())
-	return append(lines, fmt.Sprintf("One instance has at most %d MiB of memory and %d processes; its own files at most %d MiB.",
-		g.memory(), g.processes(), g.disk()))
+	return append(
+		lines,
+		fmt.Sprintf("One instance has at most %d MiB of memory and %d processes; its own files at most %d MiB.",
+			g.memory(), g.processes(), g.disk()),
+	)
 }
 
 // secretNames returns the names of the secrets that the variables of the package refer to.

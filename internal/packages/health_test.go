@@ -61,7 +61,8 @@ func TestCircuit(t *testing.T) {
 				t.Fatalf("the circuit is %s, want %s", got, want)
 			}
 		}
-		for _, kind := range []string{errTimeout, errLost, errRPC, errTimeout, errTimeout, errCancelled, errUnavailable} {
+		for _, kind := range []string{errTimeout, errLost, errRPC, errTimeout, errTimeout, errCancelled,
+			errUnavailable} {
 			if err := one(kind); err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +75,10 @@ func TestCircuit(t *testing.T) {
 			if code(err) != "unavailable" || !strings.Contains(err.Error(), "nothing was run") {
 				t.Fatalf("refused with %v", err)
 			}
-			if r, _ := errors.AsType[*tool.Refusal](err); !strings.Contains(r.Next, fmt.Sprintf("again in %d s", pause)) {
+			if r, _ := errors.AsType[*tool.Refusal](err); !strings.Contains(
+				r.Next,
+				fmt.Sprintf("again in %d s", pause),
+			) {
 				t.Errorf("says %q, want %d s", r.Next, pause)
 			}
 			time.Sleep(pause * time.Second)
@@ -96,7 +100,8 @@ func TestCircuit(t *testing.T) {
 			t.Fatal(err)
 		}
 		is(CircuitClosed)
-		if s := h.snapshot(); s.Running != 0 || shares.Load() != 0 || s.Calls != 22 || s.Errors[errRefused] != 8 || s.Errors[errTimeout] != 7 {
+		if s := h.snapshot(); s.Running != 0 || shares.Load() != 0 || s.Calls != 22 || s.Errors[errRefused] != 8 ||
+			s.Errors[errTimeout] != 7 {
 			t.Errorf("counted %+v", s)
 		}
 	})
@@ -186,12 +191,14 @@ func TestAServerThatDoesNotAnswerIsNotCalled(t *testing.T) {
 	}
 	_, err := h.call("up", "echo", `{"text":"x"}`)
 	refused, _ := errors.AsType[*tool.Refusal](err)
-	if code(err) != "unavailable" || !strings.Contains(err.Error(), "2 calls in a row") || !strings.Contains(refused.Next, "60 s") {
+	if code(err) != "unavailable" || !strings.Contains(err.Error(), "2 calls in a row") ||
+		!strings.Contains(refused.Next, "60 s") {
 		t.Fatalf("got %v", err)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if shown := h.shown["up"].Health; shown.Circuit != CircuitOpen || shown.Retry == nil || shown.Errors[errTimeout] != 2 {
+	if shown := h.shown["up"].Health; shown.Circuit != CircuitOpen || shown.Retry == nil ||
+		shown.Errors[errTimeout] != 2 {
 		t.Errorf("shown as %+v", shown)
 	}
 }
@@ -212,7 +219,8 @@ func TestARestartClosesTheCircuit(t *testing.T) {
 	if _, err := h.call("up", "echo", `{"text":"x"}`); err != nil {
 		t.Fatal(err)
 	}
-	if s := h.health("up"); s.Errors[errLost] != 1 || s.Errors[errRefused] != 1 || s.Calls != 3 || s.Restarts == 0 || s.P50 == 0 {
+	if s := h.health("up"); s.Errors[errLost] != 1 || s.Errors[errRefused] != 1 || s.Calls != 3 || s.Restarts == 0 ||
+		s.P50 == 0 {
 		t.Errorf("counted %+v", s)
 	}
 }

@@ -9,7 +9,8 @@ import (
 
 // ImageOptions are what is changed of the configuration of an image.
 type ImageOptions struct {
-	User       string       `json:"user,omitempty"`       // that runs it, a name or number of the image; "" for that of the image
+	// that runs it, a name or number of the image; "" for that of the image
+	User       string       `json:"user,omitempty"`
 	Dir        string       `json:"dir,omitempty"`        // its working folder; "" for that of the image
 	Entrypoint string       `json:"entrypoint,omitempty"` // the program that it runs; "" for that of the image
 	Mounts     []ImageMount `json:"mounts,omitempty"`
@@ -29,10 +30,25 @@ type ImageRun struct {
 	With    []string // further packages of PyPI
 }
 
-// imageFlags are the options of docker run without a value that change nothing here. imageIgnored are those with a value.
+// imageFlags are the options of docker run without a value that change nothing here. imageIgnored
+// are those with a value.
 var (
-	imageFlags = []string{"-i", "--interactive", "--rm", "--init", "-t", "--tty", "-it", "-ti", "--read-only", "-q", "--quiet",
-		"--interactive=true", "--rm=true", "--init=true"}
+	imageFlags = []string{
+		"-i",
+		"--interactive",
+		"--rm",
+		"--init",
+		"-t",
+		"--tty",
+		"-it",
+		"-ti",
+		"--read-only",
+		"-q",
+		"--quiet",
+		"--interactive=true",
+		"--rm=true",
+		"--init=true",
+	}
 	imageIgnored = []string{"--name", "--pull", "-l", "--label", "--restart", "--log-driver"}
 )
 
@@ -84,7 +100,11 @@ func (r *ImageRun) option(words []string) (rest []string, err error) {
 	case "--network", "--net":
 		// What is reached is a matter of grants.
 		if !slices.Contains([]string{"none", "host", "bridge", "default"}, value) {
-			return nil, fmt.Errorf("%s %s has no counterpart here: expected none, host or bridge", name, shorten(value, 100))
+			return nil, fmt.Errorf(
+				"%s %s has no counterpart here: expected none, host or bridge",
+				name,
+				shorten(value, 100),
+			)
 		}
 	case "-u", "--user":
 		o.User = value
@@ -162,8 +182,8 @@ func (o *ImageOptions) mount(text string) error {
 	return nil
 }
 
-// ImageName returns the whole name of an image by its name as docker writes it. The registry is the one in the name, or base,
-// or Docker's; the tag is the one in the name, or version, or latest.
+// ImageName returns the whole name of an image by its name as docker writes it. The registry is the
+// one in the name, or base, or Docker's; the tag is the one in the name, or version, or latest.
 func ImageName(name, base, version string) (string, error) {
 	host, _, found := strings.Cut(name, "/")
 	if !found || !strings.ContainsAny(host, ".:") && host != "localhost" {

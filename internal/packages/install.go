@@ -71,10 +71,15 @@ func (h *Manager) Check(plan *Plan) error {
 	if missing := append(r.ungranted(), r.ungrantedMounts()...); len(missing) > 0 {
 		return &tool.Refusal{
 			Code: tool.CodeInvalidArguments,
-			Message: fmt.Sprintf("args and mounts name %s of this machine, which the sandbox of the package does not have",
-				strings.Join(missing, " and ")),
-			Next: fmt.Sprintf("Grant it with --allow-folder %s, or %[1]s:ro to read alone (grants.folders of the tool); "+
-				"--trust runs the package in no sandbox.", missing[0]),
+			Message: fmt.Sprintf(
+				"args and mounts name %s of this machine, which the sandbox of the package does not have",
+				strings.Join(missing, " and "),
+			),
+			Next: fmt.Sprintf(
+				"Grant it with --allow-folder %s, or %[1]s:ro to read alone (grants.folders of the tool); "+
+					"--trust runs the package in no sandbox.",
+				missing[0],
+			),
 		}
 	}
 	if name, bad := collides(r.ID, reserved); bad {
@@ -219,7 +224,8 @@ func (p *managedPackage) install(ctx context.Context, plan Plan, report Report) 
 	track.At(PhaseFetch, 0, 0, "")
 	if r.Source.Kind != Command && !r.Source.IsRemote() {
 		r.Program = programPrefix + strings.ToLower(rand.Text()[:12])
-		if err := p.fetch(ctx, &r, plan, func(done, total int64, units string) { track.At(PhaseFetch, done, total, units) }); err != nil {
+		if err := p.fetch(ctx, &r, plan,
+			func(done, total int64, units string) { track.At(PhaseFetch, done, total, units) }); err != nil {
 			return p.discard(r, cause(ctx, err))
 		}
 	}
@@ -390,8 +396,8 @@ func (h *Manager) Rebuild(ctx context.Context, id, from string, report Report) (
 	return h.RebuildAccepting(ctx, id, from, false, report)
 }
 
-// RebuildAccepting is Rebuild, also if accept is set and the attestation of the new version has vanished or names another
-// source than was approved.
+// RebuildAccepting is Rebuild, also if accept is set and the attestation of the new version has
+// vanished or names another source than was approved.
 func (h *Manager) RebuildAccepting(
 	ctx context.Context, id, from string, accept bool, report Report,
 ) (i Info, err error) {

@@ -120,7 +120,8 @@ func tarred(t *testing.T, files map[string]string) []byte {
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
 	for name, text := range files {
-		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text)), Typeflag: tar.TypeReg}); err != nil {
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text)),
+			Typeflag: tar.TypeReg}); err != nil {
 			t.Fatal(err)
 		}
 		w.Write([]byte(text))
@@ -278,7 +279,8 @@ func TestAnInstallThatTakesTooLongSaysWhatWasPrinted(t *testing.T) {
 func TestFailuresOfNPMAreTold(t *testing.T) {
 	stack := strings.Repeat("npm error     at Socket.emit (node:events:524:28)\n", 30)
 	for _, c := range []struct{ printed, want, words string }{
-		{"npm error code E404\nnpm error 404 Not Found - GET https://example.com/x\nnpm error 404\nnpm error A complete log of this run can be found in: /x",
+		{"npm error code E404\nnpm error 404 Not Found - GET https://example.com/x\nnpm error 404\n" +
+			"npm error A complete log of this run can be found in: /x",
 			"npm cannot install x@1: the registry has no package",
 			"npm error code E404\nnpm error 404 Not Found - GET https://example.com/x"},
 		{"npm error code ETARGET\nnpm error notarget No matching version found for x@1.", "not in this version",
@@ -494,7 +496,8 @@ func TestAForeignServerRuns(t *testing.T) {
 	if len(i.Names) < 5 || len(i.Left) > 0 {
 		t.Errorf("got %v, left out %v", i.Names, i.Left)
 	}
-	if _, err := h.call("fs", "write_file", fmt.Sprintf(`{"path":%q,"content":"text"}`, filepath.Join(i.Data, "a.txt"))); err != nil {
+	if _, err := h.call("fs", "write_file",
+		fmt.Sprintf(`{"path":%q,"content":"text"}`, filepath.Join(i.Data, "a.txt"))); err != nil {
 		t.Fatal(err)
 	}
 	if b, err := os.ReadFile(filepath.Join(i.Data, "a.txt")); err != nil || string(b) != "text" {

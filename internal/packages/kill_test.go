@@ -47,7 +47,8 @@ func busyHost() {
 		fail(err)
 	}
 	for {
-		if _, err := h.Install(ctx, Plan{Record: from("up", "folder:"+filepath.Join(dir, "source"))}, nil); err != nil &&
+		if _, err := h.Install(ctx,
+			Plan{Record: from("up", "folder:"+filepath.Join(dir, "source"))}, nil); err != nil &&
 			code(err) != "exists" {
 			fail(err)
 		}

@@ -36,8 +36,10 @@ func (p *managedPackage) launchServer(
 			<-u.gone // its output is complete then
 		}
 		if u != nil && p.confines(r) && ctx.Err() == nil {
-			p.journal.writeLine("[host] it ran in a sandbox, with the programs of this machine and what it was granted; " +
-				"gatehouse package grant grants more")
+			p.journal.writeLine(
+				"[host] it ran in a sandbox, with the programs of this machine and what it was granted; " +
+					"gatehouse package grant grants more",
+			)
 		}
 		err = withOutput(err, p.journal.tail(since, 10))
 		u = nil
@@ -241,8 +243,8 @@ func (p *managedPackage) expand(r *Record, text string) string {
 	return strings.NewReplacer("${data}", p.data(), "${program}", r.program(p.folder())).Replace(text)
 }
 
-// startCommand returns the program to start and its arguments, and the record with the variables that the program itself
-// says.
+// startCommand returns the program to start and its arguments, and the record with the variables
+// that the program itself says.
 func (p *managedPackage) startCommand(r *Record) (with *Record, command string, args []string, err error) {
 	if r.Source.Kind == OCI {
 		command, args, err = p.imageCommand(r)

@@ -79,7 +79,8 @@ func TestALockFileInstallsTheSameElsewhere(t *testing.T) {
 
 	write(t, dir, versioned(t, "1.0.0", "Evil.", true))
 	third := openHome(t, Options{Secrets: vault.Fill})
-	if _, err := third.Sync(t.Context(), l, nil); err == nil || !strings.Contains(err.Error(), "the lock file says sha256:") {
+	if _, err := third.Sync(t.Context(), l, nil); err == nil ||
+		!strings.Contains(err.Error(), "the lock file says sha256:") {
 		t.Errorf("a program with another digest: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(third.dir, "up*")); len(third.names()) > 0 || len(left) > 0 {
@@ -103,7 +104,8 @@ func TestLockFilesThatAreNotTakenAsOne(t *testing.T) {
 		`{"packages":{"node_modules/a":{"version":"1.0.0","resolved":"https://evil.example/a.tgz"}}}`,
 		`{"packages":{"node_modules/a":{"version":"1.0.0","link":true}}}`,
 	} {
-		if err := writeNPMLock(t.TempDir(), []byte(lock)); err == nil || !strings.Contains(err.Error(), "address of its own") {
+		if err := writeNPMLock(t.TempDir(), []byte(lock)); err == nil ||
+			!strings.Contains(err.Error(), "address of its own") {
 			t.Errorf("%s: %v", lock, err)
 		}
 	}
@@ -194,7 +196,8 @@ func TestWhyAndStatsAndShell(t *testing.T) {
 		errs.String() != "oops\n" {
 		t.Errorf("got %q, %q, %+v, %v", out.String(), errs.String(), end, err)
 	}
-	if end, err := h.Shell(t.Context(), "up", "sleep 600 & sleep 600", time.Second, &out, &errs); err != nil || !end.TimedOut {
+	if end, err := h.Shell(t.Context(), "up", "sleep 600 & sleep 600", time.Second, &out, &errs); err != nil ||
+		!end.TimedOut {
 		t.Errorf("got %+v, %v", end, err)
 	}
 }

@@ -94,11 +94,13 @@ func (r *Record) checkLogin() error {
 	case len(o.Scopes) > maxLoginScopes || size(o.Scopes) > maxText:
 		return invalid("oauth.scopes: at most %d", maxLoginScopes)
 	}
-	if u, err := url.Parse(o.Redirect); o.Redirect != "" && (err != nil || u.Scheme != "http" || u.Hostname() != "127.0.0.1") {
+	if u, err := url.Parse(o.Redirect); o.Redirect != "" &&
+		(err != nil || u.Scheme != "http" || u.Hostname() != "127.0.0.1") {
 		return invalid("oauth.redirect %q: expected http://127.0.0.1:PORT/PATH", o.Redirect)
 	}
 	for name, value := range map[string]string{"client_secret": o.ClientSecret, "subject_token": o.SubjectToken} {
-		if names, err := secret.Names(value); value != "" && (err != nil || len(names) != 1 || value != SecretReference(names[0])) {
+		if names, err := secret.Names(value); value != "" &&
+			(err != nil || len(names) != 1 || value != SecretReference(names[0])) {
 			return invalid("oauth.%s: expected ${secret:NAME}; store the value with gatehouse secret set NAME", name)
 		}
 	}
@@ -325,7 +327,12 @@ func (t *loginTable) add(b *beganLogin) error {
 		}
 	}
 	if len(t.all) >= maxLogins || mine >= maxLogins/4 {
-		return tool.Refuse(tool.CodeBusy, "%d logins wait for their users; finish one, or wait %v", len(t.all), loginLife)
+		return tool.Refuse(
+			tool.CodeBusy,
+			"%d logins wait for their users; finish one, or wait %v",
+			len(t.all),
+			loginLife,
+		)
 	}
 	t.all[b.login.State] = b
 	return nil
@@ -365,18 +372,26 @@ func (p *managedPackage) mayLogIn(who *tool.Caller) (of string, r Record, err er
 	p.mu.Unlock()
 	switch {
 	case !r.logsIn():
-		return "", r, tool.Refuse(tool.CodeUnsupported,
-			"package %s has no login: its server is no address of http, or headers of the package are its credentials", p.id)
+		return "", r, tool.Refuse(
+			tool.CodeUnsupported,
+			"package %s has no login: its server is no address of http, or headers of the package are its credentials",
+			p.id,
+		)
 	case r.OAuth != nil && r.OAuth.Grant != "":
-		return "", r, tool.Refuse(tool.CodeUnsupported, "package %s gets its tokens without a login (oauth.grant %s)", p.id,
-			r.OAuth.Grant)
+		return "", r, tool.Refuse(
+			tool.CodeUnsupported,
+			"package %s gets its tokens without a login (oauth.grant %s)",
+			p.id,
+			r.OAuth.Grant,
+		)
 	case p.manager.opts.Logins == nil:
 		return "", r, tool.Refuse(tool.CodeUnsupported, "this host has no config folder, so it keeps no logins")
 	case r.Login != PrincipalLogin && (p.manager.opts.Administrator == nil || !p.manager.opts.Administrator(*who)):
 		return "", r, &tool.Refusal{
-			Code:    tool.CodeDenied,
-			Message: "the login of package " + p.id + " is for all callers, so only administrators of this host may make it",
-			Next:    "An administrator logs in with gatehouse package login " + p.id + ".",
+			Code: tool.CodeDenied,
+			Message: "the login of package " + p.id +
+				" is for all callers, so only administrators of this host may make it",
+			Next: "An administrator logs in with gatehouse package login " + p.id + ".",
 		}
 	}
 	return r.loginOf(who.Principal), r, nil
@@ -449,7 +464,8 @@ func (h *Manager) FinishLogin(ctx context.Context, id string, who *tool.Caller, 
 		return &tool.Refusal{
 			Code:    tool.CodeNotFound,
 			Message: "no login of this caller at package " + id + " waits for that answer",
-			Next:    "Begin again with gatehouse package login " + id + "; a login has to be finished within 10 minutes.",
+			Next: "Begin again with gatehouse package login " + id +
+				"; a login has to be finished within 10 minutes.",
 		}
 	}
 	return h.finishLogin(ctx, state, u.Query())
@@ -463,7 +479,12 @@ func (h *Manager) finishLogin(ctx context.Context, state string, back url.Values
 	}
 	err := b.transport.Finish(ctx, b.login, back)
 	if err != nil {
-		err = tool.Refuse(tool.CodeDenied, "the login at package %s failed: %s", b.id, shorten(err.Error(), maxErrorMessage))
+		err = tool.Refuse(
+			tool.CodeDenied,
+			"the login at package %s failed: %s",
+			b.id,
+			shorten(err.Error(), maxErrorMessage),
+		)
 	}
 	if p, gone := h.findPackage(b.id); gone == nil && err == nil {
 		err = p.loginChanged(ctx, b.of)
@@ -600,7 +621,8 @@ func (p *managedPackage) listingLogin(r *Record) string {
 		}
 		text, err := s.Get(e.Name)
 		var l savedLogin
-		if err != nil || json.Unmarshal([]byte(text.Reveal()), &l) != nil || l.Access == "" || l.Resource != r.Source.From {
+		if err != nil || json.Unmarshal([]byte(text.Reveal()), &l) != nil || l.Access == "" ||
+			l.Resource != r.Source.From {
 			continue
 		}
 		if l.Principal == r.By {
@@ -714,8 +736,11 @@ func (p *managedPackage) askLogin(ctx context.Context, from *Peer, need *oauth.L
 	message := fmt.Sprintf("Log in at %s, so that the package %s can be used. Its tools then act with your account.",
 		shorten(b.login.Issuer, 200), p.id)
 	if of == "" {
-		message = fmt.Sprintf("Log in at %s for the package %s. All users of this host then act with your account there.",
-			shorten(b.login.Issuer, 200), p.id)
+		message = fmt.Sprintf(
+			"Log in at %s for the package %s. All users of this host then act with your account there.",
+			shorten(b.login.Issuer, 200),
+			p.id,
+		)
 	}
 	q := tool.ElicitURL(key, message, b.login.URL)
 	state := relayState{Login: b.login.State, Before: from.State}
@@ -760,9 +785,13 @@ func (p *managedPackage) resumeLogin(ctx context.Context, from *Peer) (*Peer, er
 		return &next, b.err
 	case <-late.C:
 		return nil, &tool.Refusal{
-			Code:    tool.CodeTimeout,
-			Message: fmt.Sprintf("the login at package %s was not finished within %v; nothing was run", p.id, loginWait),
-			Next:    "Call again when you have logged in.",
+			Code: tool.CodeTimeout,
+			Message: fmt.Sprintf(
+				"the login at package %s was not finished within %v; nothing was run",
+				p.id,
+				loginWait,
+			),
+			Next: "Call again when you have logged in.",
 		}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)

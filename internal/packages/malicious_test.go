@@ -130,8 +130,8 @@ func attacker(t *testing.T, id, how string) Record {
 	return r
 }
 
-// A package in a sandbox reaches nothing of the host and no network, in whichever way it tries, and its log says what it
-// tried. A trusted one reaches each, so that the attempts are real.
+// A package in a sandbox reaches nothing of the host and no network, in whichever way it tries, and
+// its log says what it tried. A trusted one reaches each, so that the attempts are real.
 //
 //redteam:attack A package runs in a sandbox: it reads the host's files and calls out in eight ways
 func TestAConfinedPackageReachesNothing(t *testing.T) {
@@ -172,8 +172,9 @@ func TestAConfinedPackageReachesNothing(t *testing.T) {
 func TestAConfinedPackageHarmsNoOther(t *testing.T) {
 	h := confined(t, Options{Settings: Settings{Begin: time.Minute}})
 	for id, how := range map[string]string{
-		"neighbour": "good", "big": "good", "wrong": "wrongids", "flooding": "flood", "forking": "good", "nagging": "good",
-		"mute": "deaf",
+		"neighbour": "good", "big": "good", "wrong": "wrongids", "flooding": "flood", "forking": "good",
+		"nagging": "good",
+		"mute":    "deaf",
 	} {
 		r := attacker(t, id, how)
 		if id == "forking" {
@@ -272,7 +273,8 @@ func TestWithoutSandboxesOnlyTrustedPackagesRun(t *testing.T) {
 	h := openHome(t, Options{Settings: Settings{Confinement: Sandboxed}})
 	_, err := h.Install(t.Context(), Plan{Record: server(t, "one", "good")}, nil)
 	no, ok := errors.AsType[*tool.Refusal](err)
-	if !ok || !strings.Contains(no.Message, "cannot be confined on this machine") || !strings.Contains(no.Next, "--trust") {
+	if !ok || !strings.Contains(no.Message, "cannot be confined on this machine") ||
+		!strings.Contains(no.Next, "--trust") {
 		t.Errorf("got %v", err)
 	}
 	r := server(t, "two", "good")

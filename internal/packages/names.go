@@ -19,10 +19,11 @@ type wanted struct {
 // agree in the first sizes; the last is a whole SHA-256.
 var hashSizes = []int{0, 8, 16, 52}
 
-// uniqueNames gives each of the tools or prompts of a package a name of its own, with at most longestName characters. The names
-// do not depend on the order. A name that several want goes to the one whose own name it has unchanged, if that is
-// one only; the others, and names that are too long, end in a hash of the package and the own name. No two may have
-// the same own name. Names of two packages differ by their ids; see Check.
+// uniqueNames gives each of the tools or prompts of a package a name of its own, with at most
+// longestName characters. The names do not depend on the order. A name that several want goes to
+// the one whose own name it has unchanged, if that is one only; the others, and names that are too
+// long, end in a hash of the package and the own name. No two may have the same own name. Names of
+// two packages differ by their ids; see Check.
 func uniqueNames(all []wanted) []string {
 	names := make([]string, len(all))
 	for i := range all {

@@ -49,7 +49,11 @@ func TestNamesAreUniqueAndStable(t *testing.T) {
 			}
 			byTool[all[i].own] = name
 		}
-		if names := slices.Collect(maps.Values(byTool)); len(slices.Compact(slices.Sorted(slices.Values(names)))) != len(all) {
+		if names := slices.Collect(maps.Values(byTool)); len(
+			slices.Compact(slices.Sorted(slices.Values(names))),
+		) != len(
+			all,
+		) {
 			t.Fatalf("seed %d: two of %v have one name", seed, all)
 		}
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -63,7 +67,10 @@ func TestNamesAreUniqueAndStable(t *testing.T) {
 
 func listed(names ...string) (entries []json.RawMessage) {
 	for _, n := range names {
-		entries = append(entries, json.RawMessage(`{"name":`+string(rawjson.AppendString(nil, n))+`,"inputSchema":{"type":"object"}}`))
+		entries = append(
+			entries,
+			json.RawMessage(`{"name":`+string(rawjson.AppendString(nil, n))+`,"inputSchema":{"type":"object"}}`),
+		)
 	}
 	return entries
 }

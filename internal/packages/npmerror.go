@@ -33,11 +33,12 @@ func npmFailure(source string, exit int, printed string) error {
 		"ERR_SOCKET_TIMEOUT": npmUnreachable,
 		"SELF_SIGNED_CERT_IN_CHAIN": "the certificate of the registry or of a proxy is not trusted; " +
 			"name its authority in NODE_EXTRA_CA_CERTS and restart the host",
-		"ENOSPC":       "the disk is full; free some space and try again",
-		"EDQUOT":       "the disk quota is used up; free some space and try again",
-		"EACCES":       "a file cannot be written; check who owns the npm cache and the data folder",
-		"EROFS":        "the file system is read-only",
-		"EINTEGRITY":   "what the registry sent is not what it announced; try again, and if it stays so do not trust the package",
+		"ENOSPC": "the disk is full; free some space and try again",
+		"EDQUOT": "the disk quota is used up; free some space and try again",
+		"EACCES": "a file cannot be written; check who owns the npm cache and the data folder",
+		"EROFS":  "the file system is read-only",
+		"EINTEGRITY": "what the registry sent is not what it announced; try again, and if it stays so do not " +
+			"trust the package",
 		"EBADENGINE":   "the package needs another version of Node",
 		"EBADPLATFORM": "the package is not made for this system",
 		"ERESOLVE":     "the packages it needs exclude each other; choose another version",

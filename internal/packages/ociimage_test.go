@@ -32,7 +32,9 @@ type imageRegistry struct {
 }
 
 func newImageRegistry(t *testing.T) imageRegistry {
-	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)))
+	s := httptest.NewServer(
+		registry.New(registry.Logger(log.New(io.Discard, "", 0)), registry.WithReferrersSupport(true)),
+	)
 	t.Cleanup(s.Close)
 	return imageRegistry{strings.TrimPrefix(s.URL, "http://"), t}
 }
@@ -109,7 +111,9 @@ func layerOf(t *testing.T, files map[string][]byte) v1.Layer {
 		w.Write(content)
 	}
 	w.Close()
-	l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil })
+	l, err := tarball.LayerFromOpener(
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Bytes())), nil },
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,9 +151,19 @@ func TestAnImageRunsInASandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expectWords(t, got, "args=[first own] dir=/app/work home=/home/user kind=image path=/app:/bin", "seed=from the image",
-		"/app/made:false:false", "/state/made:false:true", "/home/user/made:false:true", "chown=false",
-		secretly+"=false", "/usr/bin=false", "/app/server=true")
+	expectWords(
+		t,
+		got,
+		"args=[first own] dir=/app/work home=/home/user kind=image path=/app:/bin",
+		"seed=from the image",
+		"/app/made:false:false",
+		"/state/made:false:true",
+		"/home/user/made:false:true",
+		"chown=false",
+		secretly+"=false",
+		"/usr/bin=false",
+		"/app/server=true",
+	)
 	// What it wrote is in its data folder, and there after a restart.
 	for _, path := range []string{"made", "volumes/unnamed-state/made"} {
 		if _, err := os.Stat(filepath.Join(i.Data, path)); err != nil {
@@ -177,12 +191,17 @@ func TestDockerRunIsAnImage(t *testing.T) {
 	h := confined(t, Options{Images: at.options()})
 	at.push("1", serverImage(t, nil))
 	shared := realPath(t.TempDir())
-	w, err := ParseTarget("boxed", []string{"docker", "run", "-i", "--rm", "-e", "KIND=given", "-w", "/state", "-v", shared + ":/shared:ro",
-		"-v", "notes:/notes", "-e", "LOOK=/shared /notes", at.host + "/made/server:1", "--deep"}, nil)
+	w, err := ParseTarget(
+		"boxed",
+		[]string{"docker", "run", "-i", "--rm", "-e", "KIND=given", "-w", "/state", "-v", shared + ":/shared:ro",
+			"-v", "notes:/notes", "-e", "LOOK=/shared /notes", at.host + "/made/server:1", "--deep"},
+		nil,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Install(t.Context(), Plan{Record: w.Record}, nil); err == nil || !strings.Contains(err.Error(), shared) {
+	if _, err := h.Install(t.Context(), Plan{Record: w.Record}, nil); err == nil ||
+		!strings.Contains(err.Error(), shared) {
 		t.Errorf("a mount that was not granted: %v", err)
 	}
 	w.GrantMounts()
@@ -202,7 +221,8 @@ func TestDockerRunIsAnImage(t *testing.T) {
 		}
 	}
 	w.ID, w.Confinement, w.Grants = "trusted", Trusted, Grants{}
-	if _, err := h.Install(t.Context(), Plan{Record: w.Record}, nil); err == nil || !strings.Contains(err.Error(), "sandbox") {
+	if _, err := h.Install(t.Context(), Plan{Record: w.Record}, nil); err == nil ||
+		!strings.Contains(err.Error(), "sandbox") {
 		t.Errorf("a trusted image: %v", err)
 	}
 }
@@ -260,13 +280,19 @@ func TestATagThatMoves(t *testing.T) {
 func TestAChangedLayerIsRefused(t *testing.T) {
 	at := newImageRegistry(t)
 	h := confined(t, Options{Images: at.options()})
-	for _, from := range []string{at.host + "/made/none:1", at.host + "/made/server@sha256:" + strings.Repeat("0", 64)} {
-		if _, err := h.Install(t.Context(), Plan{Record: Record{ID: "none", Source: Source{OCI, from}}}, nil); err == nil {
+	for _, from := range []string{at.host + "/made/none:1",
+		at.host + "/made/server@sha256:" + strings.Repeat("0", 64)} {
+		if _, err := h.Install(t.Context(),
+			Plan{Record: Record{ID: "none", Source: Source{OCI, from}}}, nil); err == nil {
 			t.Errorf("%s was installed", from)
 		}
 	}
 	at.push("1", serverImage(t, func(c *v1.Config) { c.Entrypoint = []string{"/app/missing"} }))
-	_, err := h.Install(t.Context(), Plan{Record: Record{ID: "none", Source: Source{OCI, at.host + "/made/server:1"}}}, nil)
+	_, err := h.Install(
+		t.Context(),
+		Plan{Record: Record{ID: "none", Source: Source{OCI, at.host + "/made/server:1"}}},
+		nil,
+	)
 	if err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Errorf("a program that is not in the image: %v", err)
 	}

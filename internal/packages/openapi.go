@@ -81,12 +81,15 @@ func downloadDocument(ctx context.Context, address string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	hc := http.Client{Transport: (&Record{}).remoteTransport(), CheckRedirect: func(req *http.Request, via []*http.Request) error {
-		if len(via) > 3 || req.URL.Scheme != via[0].URL.Scheme || req.URL.Host != via[0].URL.Host {
-			return errors.New("it redirects to " + req.URL.Host + "; give that address")
-		}
-		return nil
-	}}
+	hc := http.Client{
+		Transport: (&Record{}).remoteTransport(),
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > 3 || req.URL.Scheme != via[0].URL.Scheme || req.URL.Host != via[0].URL.Host {
+				return errors.New("it redirects to " + req.URL.Host + "; give that address")
+			}
+			return nil
+		},
+	}
 	defer hc.CloseIdleConnections()
 	resp, err := hc.Do(req)
 	if err != nil {

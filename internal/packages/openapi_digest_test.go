@@ -19,7 +19,8 @@ func TestADocumentOfAnAddressHasItsDigest(t *testing.T) {
 		"": "", right: "", "#sha256=" + strings.Repeat("0", 64): "was asked for",
 	} {
 		got, err := downloadDocument(t.Context(), s.URL+fragment)
-		if want == "" && (err != nil || string(got) != text) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if want == "" && (err != nil || string(got) != text) ||
+			want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: got %q, %v", fragment, got, err)
 		}
 	}

@@ -30,14 +30,19 @@ paths:
       responses: {"204": {description: gone}}
 `
 
-// The operations of a document are tools of a package: with credentials of the secret store, which are in no record, and
-// only those that were chosen.
+// The operations of a document are tools of a package: with credentials of the secret store, which
+// are in no record, and only those that were chosen.
 func TestADocumentIsAPackage(t *testing.T) {
 	requests := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests++
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"path":%q,"authorized":%t}`, r.URL.Path, r.Header.Get("Authorization") == "Bearer the-hidden-value")
+		fmt.Fprintf(
+			w,
+			`{"path":%q,"authorized":%t}`,
+			r.URL.Path,
+			r.Header.Get("Authorization") == "Bearer the-hidden-value",
+		)
 	}))
 	defer srv.Close()
 	h := openHome(t, Options{Secrets: func(all map[string]string) (map[string]secret.Text, error) {
@@ -64,7 +69,8 @@ func TestADocumentIsAPackage(t *testing.T) {
 		t.Errorf("got %s, %v", got, err)
 	}
 	before := requests
-	if got, err := h.call("pets", "getPet", `{"id":"three"}`); err != nil || !strings.Contains(got, string(tool.CodeInvalidArguments)) ||
+	if got, err := h.call("pets", "getPet", `{"id":"three"}`); err != nil ||
+		!strings.Contains(got, string(tool.CodeInvalidArguments)) ||
 		requests != before {
 		t.Errorf("wrong arguments: %s, %v, %d requests", got, err, requests-before)
 	}
@@ -76,8 +82,9 @@ func TestADocumentIsAPackage(t *testing.T) {
 		"a variable": {"variable.none=1"},
 	} {
 		_, err := h.Install(t.Context(), Plan{Record: Record{
-			ID: "bad", Source: Source{Kind: OpenAPI, From: filepath.Join(dir, "pets.yaml")}, Start: OnDemand, Args: args,
-			Env: map[string]string{"TOKEN": "${secret:PETS}"},
+			ID: "bad", Source: Source{Kind: OpenAPI, From: filepath.Join(dir, "pets.yaml")}, Start: OnDemand,
+			Args: args,
+			Env:  map[string]string{"TOKEN": "${secret:PETS}"},
 		}}, nil)
 		if err == nil {
 			t.Errorf("%s: it is installed", name)

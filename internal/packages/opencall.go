@@ -166,8 +166,9 @@ func (p *managedPackage) startCall(
 	}
 	ctx, cancel := context.WithCancelCause(p.manager.ctx)
 	c := &openCall{
-		pkg: p, handle: rand.Text(), owner: ownerOf(from.Caller), principal: from.Caller.Principal, what: what, session: from.connection(),
-		can: from.can(), roots: roots, cancel: cancel, asking: make(chan struct{}, 1), progress: from.Progress,
+		pkg: p, handle: rand.Text(), owner: ownerOf(from.Caller), principal: from.Caller.Principal, what: what,
+		session: from.connection(),
+		can:     from.can(), roots: roots, cancel: cancel, asking: make(chan struct{}, 1), progress: from.Progress,
 		log: from.Log, steps: []*callStep{{done: make(chan struct{})}},
 	}
 	go func() {
@@ -241,7 +242,8 @@ func (c *openCall) ask(ctx context.Context, method string, params json.RawMessag
 		return nil, &client.RPCError{Code: -32602, Message: "this client has not declared that it can answer this"}
 	case len(params) > maxQuestion:
 		return nil, &client.RPCError{
-			Code: -32602, Message: fmt.Sprintf("the question has %d bytes; at most %d are passed on", len(params), maxQuestion),
+			Code: -32602, Message: fmt.Sprintf("the question has %d bytes; at most %d are passed on", len(params),
+				maxQuestion),
 		}
 	}
 	withdrawn := &client.RPCError{Code: -32800, Message: "the call has ended"}
@@ -283,8 +285,9 @@ func (c *openCall) park(q *tool.Question) (*callStep, error) {
 		held, err := t.parked.Claim(limit.Holder{Principal: c.principal}, 1)
 		if err != nil {
 			return nil, &tool.Refusal{
-				Code: tool.CodeBusy, Message: fmt.Sprintf("the question of %s cannot be asked: %v; it may have run", c.what, err),
-				Next: "Answer the questions that are open, and check the outcome before you call it again.",
+				Code:    tool.CodeBusy,
+				Message: fmt.Sprintf("the question of %s cannot be asked: %v; it may have run", c.what, err),
+				Next:    "Answer the questions that are open, and check the outcome before you call it again.",
 			}
 		}
 		c.held = held

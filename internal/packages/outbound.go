@@ -51,8 +51,11 @@ func (p *managedPackage) setOutbound(r Record, gateway string) error {
 	case gateway != "" && !p.routesOutbound(&r):
 		return &tool.Refusal{
 			Code: tool.CodeUnsupported,
-			Message: fmt.Sprintf("package %s connects to the network itself, so this host cannot choose its interface; "+
-				"nothing was changed", p.id),
+			Message: fmt.Sprintf(
+				"package %s connects to the network itself, so this host cannot choose its interface; "+
+					"nothing was changed",
+				p.id,
+			),
 			Next: "It can for servers at an address, and for packages that are confined.",
 		}
 	}

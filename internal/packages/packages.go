@@ -420,7 +420,8 @@ func errOtherHost() *tool.Refusal {
 	return &tool.Refusal{
 		Code:    tool.CodeBusy,
 		Message: "another host of the same data folder runs the packages",
-		Next:    "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; or end that host, and this one takes them over.",
+		Next: "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; " +
+			"or end that host, and this one takes them over.",
 	}
 }
 

@@ -214,7 +214,8 @@ func (p *managedPackage) pypiAttested(ctx context.Context, root *attest.Root, r 
 	var id *attest.Identity
 	for _, f := range listed.Files {
 		digest := f.Hashes["sha256"]
-		if digest == "" || f.Provenance == "" || path.Ext(f.Filename) != ".whl" || !strings.Contains(text, "sha256:"+digest) {
+		if digest == "" || f.Provenance == "" || path.Ext(f.Filename) != ".whl" ||
+			!strings.Contains(text, "sha256:"+digest) {
 			continue
 		}
 		var got pypiProvenance
@@ -249,7 +250,9 @@ func (p *pypiProvenance) bundles() (all [][]byte, err error) {
 					"signatures": []map[string]any{{"sig": a.Envelope.Signature}},
 				},
 				"verificationMaterial": map[string]any{
-					"certificate": map[string]any{"rawBytes": a.Material.Certificate}, "tlogEntries": a.Material.Entries,
+					"certificate": map[string]any{
+						"rawBytes": a.Material.Certificate,
+					}, "tlogEntries": a.Material.Entries,
 				},
 			})
 			if err != nil {
@@ -271,8 +274,8 @@ func pypiIndex() string {
 	return PublicPyPI + "/simple"
 }
 
-// checkAttested compares who attested to a program with who was approved. An update whose attestation vanishes, or names
-// another source, is held back: the package stays as it is.
+// checkAttested compares who attested to a program with who was approved. An update whose
+// attestation vanishes, or names another source, is held back: the package stays as it is.
 func (p *managedPackage) checkAttested(ctx context.Context, r *Record, plan *Plan) (*attest.Identity, error) {
 	want := approvedSource(r.Pins, plan)
 	got, err := p.attested(ctx, r)
@@ -282,9 +285,13 @@ func (p *managedPackage) checkAttested(ctx context.Context, r *Record, plan *Pla
 	}
 	if err != nil {
 		return nil, &tool.Refusal{
-			Code:    tool.CodeDenied,
-			Message: fmt.Sprintf("package %s: its attestation cannot be verified, so nothing was installed: %v", p.id, err),
-			Next:    "Try again later, or ask its publisher.",
+			Code: tool.CodeDenied,
+			Message: fmt.Sprintf(
+				"package %s: its attestation cannot be verified, so nothing was installed: %v",
+				p.id,
+				err,
+			),
+			Next: "Try again later, or ask its publisher.",
 		}
 	}
 	if want == nil || plan.AcceptSource || got != nil && got.Same(*want) {
@@ -298,7 +305,10 @@ func (p *managedPackage) checkAttested(ctx context.Context, r *Record, plan *Pla
 		Code: tool.CodeDenied,
 		Message: fmt.Sprintf("package %s is as before: what was approved was built from %s, and %s", p.id, want,
 			now),
-		Next: fmt.Sprintf("Find out why first. gatehouse package update %s --accept-source installs it all the same.", p.id),
+		Next: fmt.Sprintf(
+			"Find out why first. gatehouse package update %s --accept-source installs it all the same.",
+			p.id,
+		),
 	}
 }
 
@@ -306,7 +316,8 @@ func (p *managedPackage) checkAttested(ctx context.Context, r *Record, plan *Pla
 // fetched.
 func isInvalid(err error) bool {
 	_, unreached := errors.AsType[*url.Error](err)
-	return !unreached && !errors.Is(err, errUnserved) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+	return !unreached && !errors.Is(err, errUnserved) && !errors.Is(err, context.DeadlineExceeded) &&
+		!errors.Is(err, context.Canceled)
 }
 
 func approvedSource(approved *pins.Pins, plan *Plan) *attest.Identity {
@@ -343,14 +354,20 @@ func (h *Manager) describeNPM(ctx context.Context, r *Record) []string {
 	if version == "" {
 		version = "latest"
 	}
-	if found, _ := getJSON(ctx, registry+"/"+url.PathEscape(name)+"/"+url.PathEscape(version), "application/json", &got); !found {
+	if found, _ := getJSON(ctx, registry+"/"+url.PathEscape(name)+"/"+url.PathEscape(version),
+		"application/json", &got); !found {
 		return nil
 	}
 	root, err := h.trustedRoot()
 	if err != nil {
 		return []string{"The file of trusted roots cannot be used: " + err.Error() + "."}
 	}
-	one := lockedNPM{name: name, Version: got.Version, Integrity: got.Dist.Integrity, Resolved: registry + "/" + name + "/-/x"}
+	one := lockedNPM{
+		name:      name,
+		Version:   got.Version,
+		Integrity: got.Dist.Integrity,
+		Resolved:  registry + "/" + name + "/-/x",
+	}
 	id, err := one.attested(ctx, root)
 	if err != nil {
 		return []string{"Its attestation cannot be verified: " + shorten(err.Error(), 300) + "."}

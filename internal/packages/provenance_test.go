@@ -65,7 +65,10 @@ func (r imageRegistry) attach(digest string, bundle []byte) {
 //redteam:attack Attestations: an update has no attestation, or one of another source or authority
 func TestAnUpdateFromAnotherSourceIsHeldBack(t *testing.T) {
 	at, ca := newImageRegistry(t), packagestest.NewAuthority(t)
-	h := confined(t, Options{Images: at.options(), TrustedRoot: func() (*attest.Root, error) { return attest.ParseRoot(ca.Root()) }})
+	h := confined(
+		t,
+		Options{Images: at.options(), TrustedRoot: func() (*attest.Root, error) { return attest.ParseRoot(ca.Root()) }},
+	)
 	number := 0
 	push := func(authority *packagestest.Authority, repository string, about string) {
 		number++
@@ -128,7 +131,10 @@ func TestAttestationsOfRegistries(t *testing.T) {
 			return
 		}
 		json.NewEncoder(w).Encode(map[string]any{"attestations": []any{
-			map[string]any{"predicateType": "https://github.com/npm/attestation/tree/main/specs/publish/v0.1", "bundle": map[string]any{}},
+			map[string]any{
+				"predicateType": "https://github.com/npm/attestation/tree/main/specs/publish/v0.1",
+				"bundle":        map[string]any{},
+			},
 			map[string]any{"predicateType": "https://slsa.dev/provenance/v1", "bundle": bundle},
 		}})
 	}))
@@ -165,8 +171,14 @@ func TestAttestationsOfRegistries(t *testing.T) {
 	text, err := json.Marshal(map[string]any{"version": 1, "attestation_bundles": []any{map[string]any{
 		"publisher": map[string]any{"kind": "GitHub"},
 		"attestations": []any{map[string]any{"version": 1,
-			"verification_material": map[string]any{"certificate": b.Material.Certificate.RawBytes, "transparency_entries": b.Material.TlogEntries},
-			"envelope":              map[string]any{"statement": b.Envelope.Payload, "signature": b.Envelope.Signatures[0].Sig},
+			"verification_material": map[string]any{
+				"certificate":          b.Material.Certificate.RawBytes,
+				"transparency_entries": b.Material.TlogEntries,
+			},
+			"envelope": map[string]any{
+				"statement": b.Envelope.Payload,
+				"signature": b.Envelope.Signatures[0].Sig,
+			},
 		}},
 	}}})
 	var got pypiProvenance
@@ -180,7 +192,8 @@ func TestAttestationsOfRegistries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id, err := verifyAll(root, bundles, "sha256", strings.Repeat("a", 64)); err != nil || id == nil || id.Repository != annsRepo {
+	if id, err := verifyAll(root, bundles, "sha256", strings.Repeat("a", 64)); err != nil || id == nil ||
+		id.Repository != annsRepo {
 		t.Errorf("got %v, %v", id, err)
 	}
 }

@@ -45,7 +45,8 @@ func (p *managedPackage) pypi(ctx context.Context, r *Record, dir string, fresh 
 		locked = copyFiles(was, dir, wantedFile, pypiLock) == nil
 	}
 	if !locked {
-		if err := os.WriteFile(filepath.Join(dir, wantedFile), []byte(requirementLines(r.Source.From)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, wantedFile),
+			[]byte(requirementLines(r.Source.From)), 0o600); err != nil {
 			return err
 		}
 	}
@@ -55,8 +56,10 @@ func (p *managedPackage) pypi(ctx context.Context, r *Record, dir string, fresh 
 	}
 	err = install(ctx, r, dir, locked)
 	if failed, ok := errors.AsType[*buildError](err); ok {
-		return withOutput(fmt.Errorf("%s cannot install %s%s", failed.program, r.Source.From, pypiReason(failed.printed)),
-			failed.lastLines(10))
+		return withOutput(
+			fmt.Errorf("%s cannot install %s%s", failed.program, r.Source.From, pypiReason(failed.printed)),
+			failed.lastLines(10),
+		)
 	}
 	if err != nil {
 		return err
@@ -168,8 +171,9 @@ func hostPython(ctx context.Context, name string) (file, prefix string) {
 	defer cancel()
 	var out bytes.Buffer
 	child, err := proc.Start(ctx, proc.Spec{
-		Path: name, Args: []string{"-I", "-c", "import sys; print(sys.executable); print(sys.base_prefix)"}, Stdout: &out,
-		Whole: true, Processes: maxProcesses,
+		Path: name, Args: []string{"-I", "-c", "import sys; print(sys.executable); print(sys.base_prefix)"},
+		Stdout: &out,
+		Whole:  true, Processes: maxProcesses,
 	})
 	if err != nil {
 		return "", ""
@@ -186,7 +190,8 @@ func hostPython(ctx context.Context, name string) (file, prefix string) {
 
 // pypiHosts are the hosts of the index that uv or pip use.
 func pypiHosts(context.Context) (hosts []string, err error) {
-	for _, name := range []string{"UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"} {
+	for _, name := range []string{"UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "PIP_INDEX_URL",
+		"PIP_EXTRA_INDEX_URL"} {
 		for one := range strings.FieldsSeq(os.Getenv(name)) {
 			if u, err := url.Parse(one); err == nil && u.Host != "" {
 				hosts = append(hosts, u.Host)

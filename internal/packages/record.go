@@ -71,9 +71,10 @@ type Record struct {
 	// DeclaredBy is the file of the settings that name it; "" is not known.
 	DeclaredBy string `json:"declared_by,omitempty"`
 
-	State     string    `json:"state"`             // Installing, Installed, Updating or Removing
-	Program   string    `json:"program,omitempty"` // the folder in the package's that holds the program; "" for a command
-	Keep      bool      `json:"keep,omitempty"`    // Removing, or giving up Installing, leaves the data
+	State string `json:"state"` // Installing, Installed, Updating or Removing
+	// the folder in the package's that holds the program; "" for a command
+	Program   string    `json:"program,omitempty"`
+	Keep      bool      `json:"keep,omitempty"` // Removing, or giving up Installing, leaves the data
 	Installed time.Time `json:"installed,omitzero"`
 	By        string    `json:"by,omitempty"`
 
@@ -302,7 +303,11 @@ func checkConfig(values map[string][]string) error {
 	total := 0
 	for name, all := range values {
 		if total += len(all); !fieldName.MatchString(name) || total > maxEnv || size(all) > maxText {
-			return invalid("config: at most %d values, with %d bytes each field, of names such as api_key", maxEnv, maxText)
+			return invalid(
+				"config: at most %d values, with %d bytes each field, of names such as api_key",
+				maxEnv,
+				maxText,
+			)
 		}
 		for _, one := range all {
 			if _, err := secret.Names(one); err != nil {

@@ -134,7 +134,12 @@ const tries = 3
 // relay sends a request to the server of a package, and starts it if it does not run. A
 // request that may have run is sent again only if repeat is set, because it changes
 // nothing. If a user has to log in first, a caller that can be sent to an address is.
-func (p *managedPackage) relay(ctx context.Context, r client.Request, from *Peer, repeat bool) (json.RawMessage, error) {
+func (p *managedPackage) relay(
+	ctx context.Context,
+	r client.Request,
+	from *Peer,
+	repeat bool,
+) (json.RawMessage, error) {
 	from, err := p.resumeLogin(ctx, from)
 	if err != nil {
 		return nil, err
@@ -182,7 +187,11 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 	nobody := p.rec.Login == PrincipalLogin && key.login == ""
 	p.mu.Unlock()
 	if nobody {
-		return nil, tool.Refuse(tool.CodeUnavailable, "package %s uses the login of its caller, and this call has none", p.id)
+		return nil, tool.Refuse(
+			tool.CodeUnavailable,
+			"package %s uses the login of its caller, and this call has none",
+			p.id,
+		)
 	}
 	if modern && !shared && !key.older {
 		return p.relayModern(ctx, key, r, from, repeat, state)
@@ -197,7 +206,9 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 	roots, known := p.manager.rootsOf(from)
 	if asks && key.can&tool.CanListRoots != 0 {
 		if !known {
-			return nil, &InputRequired{tool.Input{Questions: []tool.Question{rootsQuestion()}, State: relayState{}.encode()}}
+			return nil, &InputRequired{
+				tool.Input{Questions: []tool.Question{rootsQuestion()}, State: relayState{}.encode()},
+			}
 		}
 		key.roots = roots
 	}
@@ -267,9 +278,14 @@ func (p *managedPackage) exchange(
 			return nil, false, context.Cause(ctx)
 		case gone.MayHaveRun && (!repeat || c.hasAsked()):
 			return nil, false, &lostError{&tool.Refusal{
-				Code:    tool.CodeUnavailable,
-				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", p.id, shorten(r.Name, 100), gone.Why),
-				Next:    "Check the outcome before you try again.",
+				Code: tool.CodeUnavailable,
+				Message: fmt.Sprintf(
+					"package %s did not answer; %s may have run: %v",
+					p.id,
+					shorten(r.Name, 100),
+					gone.Why,
+				),
+				Next: "Check the outcome before you try again.",
 			}}
 		case try >= tries:
 			return nil, false, &lostError{&tool.Refusal{
@@ -316,7 +332,10 @@ func (p *managedPackage) relayModern(
 			return nil, err
 		}
 		if _, known := p.manager.rootsOf(from); known {
-			questions = slices.DeleteFunc(questions, func(q tool.Question) bool { return q.Key == clientroots.AnnouncedKey })
+			questions = slices.DeleteFunc(
+				questions,
+				func(q tool.Question) bool { return q.Key == clientroots.AnnouncedKey },
+			)
 		}
 		if len(questions) > 0 || len(state.Keys) == 0 {
 			return nil, &InputRequired{tool.Input{Questions: questions, State: state.encode(), Forget: forget}}
@@ -355,12 +374,20 @@ func withAnswers(params json.RawMessage, answers map[string]json.RawMessage, sta
 
 // readQuestions reads what a modern server asks. The questions keep the server's keys, which a client may
 // answer before they are asked, except those that would be taken for keys of this host.
-func (p *managedPackage) readQuestions(raw json.RawMessage, can tool.Abilities) (s relayState, qs []tool.Question, err error) {
+func (p *managedPackage) readQuestions(
+	raw json.RawMessage,
+	can tool.Abilities,
+) (s relayState, qs []tool.Question, err error) {
 	s = relayState{Modern: true, Keys: map[string]string{}}
 	if v, ok := rawjson.Get(raw, "requestState"); ok {
 		if rawjson.Kind(v) != '"' || len(v) > maxRequestState {
-			return s, nil, tool.Refuse(tool.CodeTooLarge,
-				"package %s asks with a state of %d bytes; at most %d are kept, as a string", p.id, len(v), maxRequestState)
+			return s, nil, tool.Refuse(
+				tool.CodeTooLarge,
+				"package %s asks with a state of %d bytes; at most %d are kept, as a string",
+				p.id,
+				len(v),
+				maxRequestState,
+			)
 		}
 		s.State = json.RawMessage(append([]byte(nil), v...))
 	}
@@ -383,10 +410,19 @@ func (p *managedPackage) readQuestions(raw json.RawMessage, can tool.Abilities) 
 		need, _ := q.Needs()
 		switch {
 		case len(qs) >= maxQuestions || len(own) > 200:
-			return s, nil, tool.Refuse(tool.CodeTooMany, "package %s asks more than %d questions at once", p.id, maxQuestions)
+			return s, nil, tool.Refuse(
+				tool.CodeTooMany,
+				"package %s asks more than %d questions at once",
+				p.id,
+				maxQuestions,
+			)
 		case need == 0 || can&need != need:
-			return s, nil, tool.Refuse(tool.CodeUnsupported,
-				"package %s asks by %s, which this client has not declared that it can answer", p.id, shorten(method, 100))
+			return s, nil, tool.Refuse(
+				tool.CodeUnsupported,
+				"package %s asks by %s, which this client has not declared that it can answer",
+				p.id,
+				shorten(method, 100),
+			)
 		}
 		if mode, _ := stringMember(params, "mode"); mode == "url" {
 			q.Params = withElicitationID(params, q.Key)

@@ -78,7 +78,14 @@ func (r *Record) checkRemote() error {
 }
 
 // hopHeaders are those of one connection, besides the reserved ones.
-var hopHeaders = []string{"Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Origin", "Referer"}
+var hopHeaders = []string{
+	"Keep-Alive",
+	"Proxy-Authenticate",
+	"Proxy-Authorization",
+	"Proxy-Connection",
+	"Origin",
+	"Referer",
+}
 
 // checkPassed validates the names of headers that clients may pass on.
 func (r *Record) checkPassed() error {
@@ -89,7 +96,10 @@ func (r *Record) checkPassed() error {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if !headerForm(name) || slices.Contains(reservedHeaders, canonical) || slices.Contains(hopHeaders, canonical) ||
 			strings.HasPrefix(canonical, "Mcp-") || strings.HasPrefix(canonical, "X-Mcp-") {
-			return invalid("pass_headers: %q cannot be passed on; name a header of the server itself, such as X-Tenant", name)
+			return invalid(
+				"pass_headers: %q cannot be passed on; name a header of the server itself, such as X-Tenant",
+				name,
+			)
 		}
 		for set := range r.Headers {
 			if textproto.CanonicalMIMEHeaderKey(set) == canonical {
@@ -170,8 +180,11 @@ func (r *Record) checkAddress() error {
 	default:
 		if socket, path, ok := socketEndpoint(r.Source.From); ok {
 			if !filepath.IsAbs(socket) || !strings.HasPrefix(path, "/") {
-				return invalid("source %q: expected url:http+unix:, the absolute path of a socket, and :/PATH of the endpoint, "+
-					"as in http+unix:/run/app.sock:/mcp", r.Source.String())
+				return invalid(
+					"source %q: expected url:http+unix:, the absolute path of a socket, and :/PATH of the endpoint, "+
+						"as in http+unix:/run/app.sock:/mcp",
+					r.Source.String(),
+				)
 			}
 			return nil
 		}
@@ -201,7 +214,8 @@ func socketEndpoint(address string) (socket, path string, ok bool) {
 
 // headerForm reports whether name is a token of RFC 9110, section 5.6.2.
 func headerForm(name string) bool {
-	return name != "" && len(name) <= 100 && strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
+	return name != "" && len(name) <= 100 &&
+		strings.Trim(strings.ToLower(name), "abcdefghijklmnopqrstuvwxyz0123456789-_") == ""
 }
 
 // connectRemote returns an upstream for a server at an address. Over HTTP redirects to

@@ -15,7 +15,8 @@ import (
 func previousOf(r *Record) *Previous {
 	return &Previous{
 		Version: r.version(), Source: r.Source, Command: r.Command, Args: slices.Clone(r.Args), Program: r.Program,
-		Shared: r.Shared, Writable: r.Writable, Installed: r.Installed, By: r.By, Server: r.Server, Pins: r.Pins.Clone(),
+		Shared: r.Shared, Writable: r.Writable, Installed: r.Installed, By: r.By, Server: r.Server,
+		Pins:   r.Pins.Clone(),
 		Digest: r.Digest, Image: r.Image,
 	}
 }
@@ -59,9 +60,15 @@ func (p *managedPackage) rollback(ctx context.Context, was Record, report Report
 		}
 	case was.Declared && prev.Source != was.Source:
 		return &tool.Refusal{
-			Code:    tool.CodeDenied,
-			Message: fmt.Sprintf("the settings declare package %s, and would update it again; nothing was changed", p.id),
-			Next:    fmt.Sprintf("Set its source in the settings to %s, and call gatehouse package apply.", prev.Source),
+			Code: tool.CodeDenied,
+			Message: fmt.Sprintf(
+				"the settings declare package %s, and would update it again; nothing was changed",
+				p.id,
+			),
+			Next: fmt.Sprintf(
+				"Set its source in the settings to %s, and call gatehouse package apply.",
+				prev.Source,
+			),
 		}
 	}
 	ctx, end := context.WithCancelCause(ctx)

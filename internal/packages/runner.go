@@ -24,7 +24,8 @@ type BuildStep struct {
 	// Write are further folders of the host that it may read and write, such as a cache of downloads that only such
 	// steps use.
 	Write []string
-	// Read are folders and files of the host that it may only read, such as a toolchain outside of the system's folders.
+	// Read are folders and files of the host that it may only read, such as a toolchain outside of
+	// the system's folders.
 	Read []string
 	// Hosts returns what it may reach, as rules of package proxy, such as packages.example.com:443; nil means nothing.
 	// It is asked only if the step is confined.
@@ -33,7 +34,12 @@ type BuildStep struct {
 
 // runStep runs a step to its end, or until ctx ends. Its output goes to the log of the package, and printed is its
 // end, at most lines of it. exit is its exit code. It is confined as the server of the package is.
-func (p *managedPackage) runStep(ctx context.Context, r *Record, s BuildStep, lines int) (exit int, printed string, err error) {
+func (p *managedPackage) runStep(
+	ctx context.Context,
+	r *Record,
+	s BuildStep,
+	lines int,
+) (exit int, printed string, err error) {
 	since := p.journal.endOffset()
 	words := &lineWriter{journal: &p.journal}
 	if p.confines(r) {

@@ -17,11 +17,19 @@ type sourceKind struct {
 
 var sourceKinds = map[string]sourceKind{
 	Command: {expected: Command},
-	NPM:     {"npm:NAME[@VERSION], such as npm:@modelcontextprotocol/server-memory@2026.8.31", npmName.MatchString, true},
-	PyPI:    {"pypi:NAME[==VERSION], such as pypi:mcp-server-time==2026.8.31", pypiName.MatchString, true},
-	Crate:   {"crate:NAME[@VERSION], such as crate:ripgrep-mcp@0.3.0", crateName.MatchString, true},
-	Go:      {"go:MODULE/PATH[@VERSION], such as go:example.com/server/cmd/server@v1.2.0", goName.MatchString, true},
-	OCI:     {"oci:HOST/NAME:TAG or oci:HOST/NAME@sha256:HEX, such as oci:images.example.com/team/server:1.2", isImage, true},
+	NPM: {
+		"npm:NAME[@VERSION], such as npm:@modelcontextprotocol/server-memory@2026.8.31",
+		npmName.MatchString,
+		true,
+	},
+	PyPI:  {"pypi:NAME[==VERSION], such as pypi:mcp-server-time==2026.8.31", pypiName.MatchString, true},
+	Crate: {"crate:NAME[@VERSION], such as crate:ripgrep-mcp@0.3.0", crateName.MatchString, true},
+	Go:    {"go:MODULE/PATH[@VERSION], such as go:example.com/server/cmd/server@v1.2.0", goName.MatchString, true},
+	OCI: {
+		"oci:HOST/NAME:TAG or oci:HOST/NAME@sha256:HEX, such as oci:images.example.com/team/server:1.2",
+		isImage,
+		true,
+	},
 	Bundle:  {"mcpb:PATH or mcpb:https://HOST/PATH[#sha256=HEX]", isFile, false},
 	Binary:  {"binary:PATH or binary:https://HOST/PATH#sha256=HEX", isBinary, false},
 	Folder:  {"folder:PATH", nil, false},
@@ -53,10 +61,14 @@ var (
 	)
 	// pypiName is a requirement of an exact version, or of any, and after commas further ones: no address,
 	// file, marker or option.
-	pypiName    = regexp.MustCompile(`^` + requirement + `(,` + requirement + `)*$`)
-	crateName   = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}(@[0-9][A-Za-z0-9.+-]{0,99})?$`)
-	goName      = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]*\.[a-z]{2,20}(/[A-Za-z0-9_~][A-Za-z0-9._~-]*)+(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`)
-	imageName   = regexp.MustCompile(`^[A-Za-z0-9.-]{1,200}(:[0-9]{1,5})?/[a-z0-9][a-z0-9._/-]{0,254}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
+	pypiName  = regexp.MustCompile(`^` + requirement + `(,` + requirement + `)*$`)
+	crateName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}(@[0-9][A-Za-z0-9.+-]{0,99})?$`)
+	goName    = regexp.MustCompile(
+		`^[a-z0-9][a-z0-9.-]*\.[a-z]{2,20}(/[A-Za-z0-9_~][A-Za-z0-9._~-]*)+(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`,
+	)
+	imageName = regexp.MustCompile(
+		`^[A-Za-z0-9.-]{1,200}(:[0-9]{1,5})?/[a-z0-9][a-z0-9._/-]{0,254}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`,
+	)
 	hashOfFile  = regexp.MustCompile(`^sha256=[a-f0-9]{64}$`)
 	requirement = `[A-Za-z0-9]([A-Za-z0-9._-]{0,198}[A-Za-z0-9])?(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?(==[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99})?`
 )

@@ -25,8 +25,10 @@ func TestSources(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"npm:", "npm:-g", "npm:https://example.com/a", "pypi:--index-url=x", "pypi:a>=1", "pypi:a @ https://x", "pypi:../a",
-		"pypi:a==1;b", "crate:--git", "crate:a@^1", "go:./a", "go:a", "go:example.com/../a", "go:-x.com/a", "oci:alpine",
+		"npm:", "npm:-g", "npm:https://example.com/a", "pypi:--index-url=x", "pypi:a>=1", "pypi:a @ https://x",
+		"pypi:../a",
+		"pypi:a==1;b", "crate:--git", "crate:a@^1", "go:./a", "go:a", "go:example.com/../a", "go:-x.com/a",
+		"oci:alpine",
 		"oci:example.com/a", "oci:a/b:1", "binary:https://example.com/a", "archive:http://example.com/a",
 		"mcpb:https://user:pass@example.com/a", "mcpb:https://example.com/a#sha256=1", "nuget:a", "other",
 	} {
@@ -70,7 +72,9 @@ func programs(t *testing.T, names ...string) {
 	if out, err := exec.Command("python3", "-m", "venv", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	pip := exec.Command(filepath.Join(dir, "bin", "python"), append([]string{"-m", "pip", "install", "-q"}, names...)...)
+	pip := exec.Command(
+		filepath.Join(dir, "bin", "python"),
+		append([]string{"-m", "pip", "install", "-q"}, names...)...)
 	if out, err := pip.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -118,7 +122,9 @@ func TestAServerOfPyPI(t *testing.T) {
 			}
 			program := i.Record.program(h.folder("time"))
 			lock, err := os.ReadFile(filepath.Join(program, pypiLock))
-			if err != nil || !regexp.MustCompile(`mcp-server-time==`+regexp.QuoteMeta(i.Public.Version)+`[ \\\n]+--hash=sha256:`).Match(lock) {
+			if err != nil ||
+				!regexp.MustCompile(`mcp-server-time==`+regexp.QuoteMeta(i.Public.Version)+`[ \\\n]+--hash=sha256:`).
+					Match(lock) {
 				t.Errorf("lock: %.300s, %v", lock, err)
 			}
 

@@ -67,7 +67,11 @@ func (h *Manager) Watch(
 	each := p.rec.Login == PrincipalLogin
 	p.mu.Unlock()
 	if each { // one subscription is shared by all who watch
-		return nil, tool.Refuse(tool.CodeUnsupported, "resources of package %s cannot be watched: each caller has its own login", id)
+		return nil, tool.Refuse(
+			tool.CodeUnsupported,
+			"resources of package %s cannot be watched: each caller has its own login",
+			id,
+		)
 	}
 	release, err := h.opts.Watches(c)
 	if err != nil {
@@ -99,7 +103,12 @@ func (s *subscriptions) wait(one *subscription) error {
 		defer s.mu.Unlock()
 		return one.err
 	case <-late.C:
-		return tool.Refuse(tool.CodeUnavailable, "package %s did not answer the subscription within %v", s.pkg.id, subscribeTime)
+		return tool.Refuse(
+			tool.CodeUnavailable,
+			"package %s did not answer the subscription within %v",
+			s.pkg.id,
+			subscribeTime,
+		)
 	}
 }
 
@@ -333,7 +342,10 @@ func (s *subscriptions) serveLegacy(ctx context.Context, u *upstream, again bool
 func (s *subscriptions) request(ctx context.Context, u *upstream, method, uri string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, subscribeTime, errors.New("the server did not answer "+method))
 	defer cancel()
-	_, err := u.conn.Do(ctx, client.Request{Method: method, Params: append(appendMember([]byte{'{'}, "uri", quote(uri)), '}')})
+	_, err := u.conn.Do(
+		ctx,
+		client.Request{Method: method, Params: append(appendMember([]byte{'{'}, "uri", quote(uri)), '}')},
+	)
 	return wireError(err)
 }
 
@@ -352,7 +364,9 @@ func (s *subscriptions) serveModern(ctx context.Context, u *upstream, again bool
 			next := listenTo(ctx, u, wanted)
 			err := s.settleGranted(next, wanted)
 			if refused, ok := errors.AsType[*tool.WireError](err); ok && now != nil {
-				s.settle(refused, slices.DeleteFunc(wanted, func(uri string) bool { return slices.Contains(now.uris, uri) })...)
+				s.settle(
+					refused,
+					slices.DeleteFunc(wanted, func(uri string) bool { return slices.Contains(now.uris, uri) })...)
 			} else if err != nil {
 				return err
 			} else {
@@ -386,8 +400,12 @@ func (s *subscriptions) settleGranted(l *listening, wanted []string) error {
 			var err error
 			if !slices.Contains(granted, uri) {
 				err = &tool.WireError{
-					Code:    -32602,
-					Message: fmt.Sprintf("the server of package %s does not notify of updates of %s", s.pkg.id, shorten(uri, 200)),
+					Code: -32602,
+					Message: fmt.Sprintf(
+						"the server of package %s does not notify of updates of %s",
+						s.pkg.id,
+						shorten(uri, 200),
+					),
 				}
 			}
 			s.settle(err, uri)

@@ -96,7 +96,9 @@ func (i *instance) ready(ctx context.Context) (*upstream, error) {
 					i.failures,
 					shorten(i.why.Error(), publicText),
 				),
-				Next: p.nextStep("An administrator can see the reason with package_logs and try again with package_restart."),
+				Next: p.nextStep(
+					"An administrator can see the reason with package_logs and try again with package_restart.",
+				),
 			}
 		default:
 			if after = time.Until(i.next); after > startWait {

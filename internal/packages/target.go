@@ -29,7 +29,9 @@ type Wish struct {
 func ParseTarget(id string, words []string, env map[string]string) (w Wish, err error) {
 	w.ID, w.Start = id, OnDemand
 	if len(words) == 0 || words[0] == "" {
-		return w, fmt.Errorf("the target is missing: expected npm:NAME, a folder, an archive, or a program with arguments")
+		return w, fmt.Errorf(
+			"the target is missing: expected npm:NAME, a folder, an archive, or a program with arguments",
+		)
 	}
 	if ran, ok, e := runnerPackage(words); e != nil {
 		return w, e

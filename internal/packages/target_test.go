@@ -50,7 +50,8 @@ func TestTargets(t *testing.T) {
 		}
 	}
 	for _, words := range [][]string{nil, {""}, {"npm:"}, {"npm:../x"}, {"npm:-g"}, {"folder:"}, {"x", "${secret:A}"},
-		{"uvx", "--from", "git+https://example.com/a", "a"}, {"uvx", "--from", "./a", "a"}, {"uvx", "--index-url", "x", "a"}, {"uvx"},
+		{"uvx", "--from", "git+https://example.com/a", "a"}, {"uvx", "--from", "./a", "a"},
+		{"uvx", "--index-url", "x", "a"}, {"uvx"},
 		{"uvx", "--from"}} {
 		if w, err := ParseTarget("up", words, nil); err == nil {
 			t.Errorf("%q became %+v", words, w)

@@ -75,8 +75,10 @@ func (u *upstream) listAll(ctx context.Context, method, member string) (entries 
 		cursor, ok := rawjson.String(next)
 		if !ok || cursor == "" {
 			if more > 0 {
-				u.journal.writeLine(fmt.Sprintf("[host] %s: %d %s are left out: at most %d are offered", method, more, member,
-					mostTools))
+				u.journal.writeLine(
+					fmt.Sprintf("[host] %s: %d %s are left out: at most %d are offered", method, more, member,
+						mostTools),
+				)
 			}
 			return entries, nil
 		}

@@ -150,7 +150,8 @@ func (p *managedPackage) runsAs() []string {
 	r := &p.rec
 	if !p.confines(r) {
 		return []string{
-			"run as the user of this host, without a sandbox: read and write what that user can, except the host's own files",
+			"run as the user of this host, without a sandbox: read and write what that user can, " +
+				"except the host's own files",
 			"reach the network",
 		}
 	}

@@ -24,7 +24,8 @@ type Network struct {
 	Special []string
 	Deny    []string // rules that override those that allow
 	Secrets []Secret // the proxy replaces their placeholders; the values never enter the sandbox
-	// SpecialHint completes "such addresses are allowed only by" for the user; "" means the setting of the module sandbox.
+	// SpecialHint completes "such addresses are allowed only by" for the user; "" means the setting
+	// of the module sandbox.
 	SpecialHint string
 	Decided     func(Decision) // called for every decision, from several goroutines; it must return soon; may be nil
 	// Resolve resolves host names; nil means the host's resolver. Tests set it, because they have no network.

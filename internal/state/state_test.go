@@ -127,7 +127,8 @@ func TestOptimisticTransactions(t *testing.T) {
 			if v, _, _ := m.Get(); err != nil || r != 2 || v.Count != 3 {
 				t.Fatalf("%v at %d, %v", v, r, err)
 			}
-			if _, err := m.Apply(t.Context(), 2, state.Patch{{Kind: state.Replace, Path: state.Pointer{"count"}, Value: "four"}}); !errors.Is(
+			if _, err := m.Apply(t.Context(), 2,
+				state.Patch{{Kind: state.Replace, Path: state.Pointer{"count"}, Value: "four"}}); !errors.Is(
 				err,
 				state.ErrPatch,
 			) {
@@ -183,7 +184,8 @@ func TestPlacesForMounts(t *testing.T) {
 	attach[int](t, tr, "/public/a/b", state.Live)
 	for at, want := range map[string]error{
 		"/public/a/b": state.ErrMounted, "/public/a": state.ErrMounted, "/public/a/b/c": state.ErrMounted,
-		"/public": state.ErrMount, "": state.ErrMount, "/other/x": state.ErrMount, "public": state.ErrPointer, "/public/~2": state.ErrPointer,
+		"/public": state.ErrMount, "": state.ErrMount, "/other/x": state.ErrMount, "public": state.ErrPointer,
+		"/public/~2": state.ErrPointer,
 	} {
 		if _, err := state.Attach[int](t.Context(), tr, at, state.Live); !errors.Is(err, want) {
 			t.Errorf("%q: %v, want %v", at, err, want)
@@ -223,7 +225,8 @@ func TestSecretsCannotEnter(t *testing.T) {
 		if _, err := m.Set(t.Context(), map[string]any{"p": secret.New("hunter2")}); !errors.Is(err, state.ErrSecret) {
 			t.Errorf("%s: %v", at, err)
 		}
-		if _, err := tr.Update(t.Context(), at, state.Any, func(any) (any, error) { return []any{secret.New("hunter2")}, nil }); !errors.Is(
+		if _, err := tr.Update(t.Context(), at, state.Any,
+			func(any) (any, error) { return []any{secret.New("hunter2")}, nil }); !errors.Is(
 			err,
 			state.ErrSecret,
 		) {
@@ -245,7 +248,8 @@ func TestLimitsOfValues(t *testing.T) {
 		deep = []any{deep}
 	}
 	setTo(t, m, deep)
-	for name, v := range map[string]any{"deep": []any{deep}, "long name": map[string]int{strings.Repeat("x", state.MaxKey+1): 1}} {
+	for name, v := range map[string]any{"deep": []any{deep},
+		"long name": map[string]int{strings.Repeat("x", state.MaxKey+1): 1}} {
 		if _, err := m.Set(t.Context(), v); !errors.Is(err, state.ErrValue) {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -350,7 +350,8 @@ func TestComingAndGoingLeavesNothing(t *testing.T) {
 	if full := round(5000); float64(full) > 1.05*float64(half)+64<<10 {
 		t.Errorf("%d bytes after 10,000, %d after 5,000", full, half)
 	}
-	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) { // one may be ending
+	// one may be ending
+	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d goroutines, before %d", runtime.NumGoroutine(), before)
 		}

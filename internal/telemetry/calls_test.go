@@ -22,7 +22,9 @@ func TestCallsAreMeasured(t *testing.T) {
 		m.addCall(bus.Event{Subject: "call.finished", Owner: "ann/lab", At: time.Now(),
 			Data: fmt.Appendf(nil, `{"method":"tools/call","name":"file_read","outcome":%q,"ms":%d}`, outcome, i)})
 	}
-	m.addCall(bus.Event{Owner: "ann/lab", Data: []byte(`{"method":"resources/read","name":"file:///x","outcome":"ok"}`)})
+	m.addCall(
+		bus.Event{Owner: "ann/lab", Data: []byte(`{"method":"resources/read","name":"file:///x","outcome":"ok"}`)},
+	)
 	m.addCall(bus.Event{Owner: "ann/lab", Data: []byte(`[]`)})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()

@@ -61,7 +61,8 @@ func NewMetrics(s Sources) *Metrics {
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, []string{"method", "module", "name", "outcome"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "gatehouse_events_total", Help: "What has happened, by kind: sessions that began and ended, logins, changes.",
+			Name: "gatehouse_events_total",
+			Help: "What has happened, by kind: sessions that began and ended, logins, changes.",
 		}, []string{"event"}),
 		lost: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "gatehouse_facts_lost_total",

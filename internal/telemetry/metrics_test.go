@@ -46,7 +46,8 @@ func counted(t *testing.T, m *Metrics, facts ...bus.Event) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- follow() }()
-	for end := time.Now().Add(time.Minute); !strings.Contains(scrape(t, m), `event="the.last"`); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !strings.Contains(scrape(t, m),
+		`event="the.last"`); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the last fact is not counted")
 		}

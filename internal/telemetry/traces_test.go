@@ -269,7 +269,11 @@ func BenchmarkWatchedBus(b *testing.B) {
 	for name, tracer := range map[string]*Tracer{"log": nil, "traces": NewTracer(TraceOptions{Sample: 1})} {
 		b.Run(name, func(b *testing.B) {
 			w := Watch(bus.New(), tracer)
-			if _, err := w.Serve("m", func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) { return bus.Outcome{}, nil }); err != nil {
+			if _, err := w.Serve("m",
+				func(context.Context,
+					*bus.Request, bus.Notes) (bus.Outcome, error) {
+					return bus.Outcome{}, nil
+				}); err != nil {
 				b.Fatal(err)
 			}
 			r := request("")

@@ -93,7 +93,10 @@ func checkClean(tree *git.Repository) error {
 	}
 	for name, s := range status {
 		if s.Worktree != git.Unmodified || s.Staging != git.Unmodified {
-			return fmt.Errorf("%s is not as it was committed; commit it, or use -dirty for a release that is not published", name)
+			return fmt.Errorf(
+				"%s is not as it was committed; commit it, or use -dirty for a release that is not published",
+				name,
+			)
 		}
 	}
 	return nil
@@ -109,8 +112,12 @@ func firstMatch(text []byte, pattern string) (string, error) {
 
 // Programs compiles the programs for every platform.
 func Programs(r *product.Release) error {
-	flags := fmt.Sprintf("-s -w -buildid= -X %[1]s/internal/app.Version=%[2]s -X %[1]s/internal/server/daemon.commit=%[3]s",
-		r.Module, r.Version, r.Commit)
+	flags := fmt.Sprintf(
+		"-s -w -buildid= -X %[1]s/internal/app.Version=%[2]s -X %[1]s/internal/server/daemon.commit=%[3]s",
+		r.Module,
+		r.Version,
+		r.Commit,
+	)
 	for _, p := range r.Platforms {
 		if err := compile(r.Source, flags, r.Program(product.Name, p), p, "./cmd/gatehouse"); err != nil {
 			return err
@@ -140,11 +147,12 @@ func helper(r *product.Release, h product.Helper, p product.Platform) error {
 	return compile(dir, flags, r.Program(h.Name, p), p, ".")
 }
 
-// Dependencies whose functions are not inlined, because nothing that is called often runs in them: the program is 1.4 MB
-// smaller.
+// Dependencies whose functions are not inlined, because nothing that is called often runs in them:
+// the program is 1.4 MB smaller.
 var notInlined = []string{
 	"github.com/antlr4-go/...", "github.com/evanw/esbuild/...", "github.com/getkin/...", "github.com/minio/...",
-	"github.com/oasdiff/...", "github.com/santhosh-tekuri/...", "github.com/vishvananda/...", "google.golang.org/protobuf/...",
+	"github.com/oasdiff/...", "github.com/santhosh-tekuri/...", "github.com/vishvananda/...",
+	"google.golang.org/protobuf/...",
 }
 
 func compile(dir, flags, to string, p product.Platform, what string) error {

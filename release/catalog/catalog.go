@@ -154,20 +154,28 @@ func (w *writer) winget() error {
 	const id, schema = "Gatehouse.Gatehouse", "1.9.0"
 	head := fmt.Sprintf("PackageIdentifier: %s\nPackageVersion: %s\n", id, w.Version)
 	write := func(kind, ending, body string) error {
-		return w.text("winget/"+id+ending+".yaml",
-			"# yaml-language-server: $schema=https://aka.ms/winget-manifest.%s.%s.schema.json\n\n%s%sManifestType: %[1]s\nManifestVersion: %[2]s\n",
-			kind, schema, head, body)
+		return w.text(
+			"winget/"+id+ending+".yaml",
+			"# yaml-language-server: $schema=https://aka.ms/winget-manifest.%s.%s.schema.json\n\n"+
+				"%s%sManifestType: %[1]s\nManifestVersion: %[2]s\n",
+			kind,
+			schema,
+			head,
+			body,
+		)
 	}
 	if err := write("version", "", "DefaultLocale: en-US\n"); err != nil {
 		return err
 	}
 	if err := write("installer", ".installer",
 		"InstallerType: zip\nNestedInstallerType: portable\nNestedInstallerFiles:\n"+
-			"- RelativeFilePath: gatehouse.exe\n  PortableCommandAlias: gatehouse\nInstallers:\n"+installers.String()); err != nil {
+			"- RelativeFilePath: gatehouse.exe\n  PortableCommandAlias: gatehouse\nInstallers:\n"+
+			installers.String()); err != nil {
 		return err
 	}
 	return write("defaultLocale", ".locale.en-US", fmt.Sprintf("PackageLocale: en-US\nPublisher: %s\nPackageName: %s\n"+
-		"License: %s\nShortDescription: %s\nPackageUrl: %s\n", product.Maintainer, product.Title, product.Licence, product.Short, w.Page()))
+		"License: %s\nShortDescription: %s\nPackageUrl: %s\n", product.Maintainer, product.Title, product.Licence,
+		product.Short, w.Page()))
 }
 
 // flake writes a flake, which takes the programs of the release.

@@ -93,7 +93,8 @@ func TestFlake(t *testing.T) {
 func TestPropertyList(t *testing.T) {
 	file := catalogues(t, product.Address).File("launchd/gatehouse.plist")
 	parse(t, file, "python3", "-c", "import plistlib, sys\n"+
-		"p = plistlib.load(open(sys.argv[1], 'rb'))\nassert p['ProgramArguments'][1:] == ['daemon', 'run'] and p['RunAtLoad'] is True, p")
+		"p = plistlib.load(open(sys.argv[1], 'rb'))\nassert p['ProgramArguments'][1:] == ['daemon', "+
+		"'run'] and p['RunAtLoad'] is True, p")
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -226,7 +227,17 @@ func TestBundles(t *testing.T) {
 		if err := os.WriteFile(file, body, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		check := exec.Command("npm", "exec", "--yes", "--package", "@anthropic-ai/mcpb@2.1.2", "--", "mcpb", "validate", file)
+		check := exec.Command(
+			"npm",
+			"exec",
+			"--yes",
+			"--package",
+			"@anthropic-ai/mcpb@2.1.2",
+			"--",
+			"mcpb",
+			"validate",
+			file,
+		)
 		check.Dir = dir
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v: %s", p, err, out)

@@ -46,8 +46,13 @@ func Write(r *product.Release, level archive.Level) error {
 	if err := proxy(r, tree); err != nil {
 		return err
 	}
-	page := fmt.Sprintf("<!doctype html>\n<meta name=\"go-import\" content=\"%s mod %s/go\">\n<title>%s</title>\n<a href=\"%[2]s\">%[3]s</a>\n",
-		r.Address, r.Page(), product.Title)
+	page := fmt.Sprintf(
+		"<!doctype html>\n<meta name=\"go-import\" content=\"%s mod %s/go\">\n<title>%s</title>\n"+
+			"<a href=\"%[2]s\">%[3]s</a>\n",
+		r.Address,
+		r.Page(),
+		product.Title,
+	)
 	return os.WriteFile(r.File("go/index.html"), []byte(page), 0o644)
 }
 

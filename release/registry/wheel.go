@@ -52,7 +52,8 @@ func wheel(r *product.Release, p product.Platform, tags []string, licences []byt
 		return err
 	}
 	about := fmt.Sprintf("Metadata-Version: 2.4\nName: %s\nVersion: %s\nSummary: %s\nLicense-Expression: %s\n"+
-		"License-File: LICENSE\nLicense-File: THIRD-PARTY-LICENCES.txt\nProject-URL: Homepage, %s\nRequires-Python: >=3.8\n"+
+		"License-File: LICENSE\nLicense-File: THIRD-PARTY-LICENCES.txt\nProject-URL: Homepage, %s\n"+
+		"Requires-Python: >=3.8\n"+
 		"Description-Content-Type: text/markdown\n\n<!-- mcp-name: %s -->\n\n%s",
 		product.Name, r.Version, product.Short, product.Licence, r.Page(), r.ServerName(), readme.Body)
 	form := "Wheel-Version: 1.0\nGenerator: gatehouse-release\nRoot-Is-Purelib: false\n"

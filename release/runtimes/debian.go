@@ -32,7 +32,16 @@ func archives(suite string) map[string]string {
 }
 
 // unneeded are packages of which only the scripts of other packages make use.
-var unneeded = []string{"adduser", "debconf", "dpkg", "init-system-helpers", "install-info", "passwd", "sensible-utils", "ucf"}
+var unneeded = []string{
+	"adduser",
+	"debconf",
+	"dpkg",
+	"init-system-helpers",
+	"install-info",
+	"passwd",
+	"sensible-utils",
+	"ucf",
+}
 
 // debianPackage is a paragraph of an index of packages.
 type debianPackage struct {
@@ -43,7 +52,12 @@ type debianPackage struct {
 
 // ResolveDebian returns the newest packages of a suite that have these names, and those that they depend
 // on, in the order of their names. Keyring is Debian's, which signs the indexes.
-func ResolveDebian(ctx context.Context, suite, arch string, keyring openpgp.EntityList, names []string) ([]Item, error) {
+func ResolveDebian(
+	ctx context.Context,
+	suite, arch string,
+	keyring openpgp.EntityList,
+	names []string,
+) ([]Item, error) {
 	index := map[string]debianPackage{}
 	for part, base := range archives(suite) {
 		text, err := packagesOf(ctx, base, part, arch, keyring)

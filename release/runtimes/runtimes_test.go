@@ -19,8 +19,24 @@ import (
 )
 
 func TestVersionsAreOrderedAsDebianOrdersThem(t *testing.T) {
-	ordered := []string{"1.0~beta1~svn1245", "1.0~beta1", "1.0", "1.0-1", "1.0-1+b1", "1.0-1.1", "1.0-10", "1.0a", "1.0.2", "1.2",
-		"1.10", "2.36-9+deb12u7", "2.36-9+deb12u10", "1:0.1", "1:2.47.3-0+deb13u1", "2:0"}
+	ordered := []string{
+		"1.0~beta1~svn1245",
+		"1.0~beta1",
+		"1.0",
+		"1.0-1",
+		"1.0-1+b1",
+		"1.0-1.1",
+		"1.0-10",
+		"1.0a",
+		"1.0.2",
+		"1.2",
+		"1.10",
+		"2.36-9+deb12u7",
+		"2.36-9+deb12u10",
+		"1:0.1",
+		"1:2.47.3-0+deb13u1",
+		"2:0",
+	}
 	for i, a := range ordered {
 		for j, b := range ordered {
 			if got, want := compareVersions(a, b), min(1, max(-1, i-j)); got != want {
@@ -82,7 +98,8 @@ func TestDependenciesAreFollowed(t *testing.T) {
 	if want := "https://deb.debian.org/debian/pool/main/g/git/git_2.0-1_amd64.deb"; got[0].Address != want {
 		t.Errorf("git is at %s, want %s", got[0].Address, want)
 	}
-	if _, err := closure(all, []string{"no-such-package"}); err == nil || !strings.Contains(err.Error(), "no-such-package") {
+	if _, err := closure(all, []string{"no-such-package"}); err == nil ||
+		!strings.Contains(err.Error(), "no-such-package") {
 		t.Errorf("a package that is not there: %v", err)
 	}
 }
@@ -104,7 +121,10 @@ func deb(t *testing.T, entries ...tar.Header) []byte {
 		t.Fatal(err)
 	}
 	add("debian-binary", []byte("2.0\n"))
-	add("control.tar.gz", packed(t, tar.Header{Name: "./control", Typeflag: tar.TypeReg}, tar.Header{Name: "./postinst"}))
+	add(
+		"control.tar.gz",
+		packed(t, tar.Header{Name: "./control", Typeflag: tar.TypeReg}, tar.Header{Name: "./postinst"}),
+	)
 	add("data.tar.gz", packed(t, entries...))
 	return out.Bytes()
 }
@@ -228,7 +248,8 @@ func TestOnlyTheLockedBytesAreTaken(t *testing.T) {
 	}
 	t.Setenv(MirrorVariable, s.URL+"/debian")
 	deb := Item{Kind: Deb, Address: DebianBase + "/debian-security/pool/x.deb"}
-	if got := l.addresses(deb, os.Getenv(MirrorVariable)); got[0] != s.URL+"/debian-security/pool/x.deb" || len(got) != 3 {
+	if got := l.addresses(deb, os.Getenv(MirrorVariable)); got[0] != s.URL+"/debian-security/pool/x.deb" ||
+		len(got) != 3 {
 		t.Errorf("it is looked for at %v", got)
 	}
 }

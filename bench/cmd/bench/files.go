@@ -323,7 +323,8 @@ func (f *fileBench) report(w io.Writer) {
 	fmt.Fprintf(w, "## Files\n\n")
 	fmt.Fprintf(
 		w,
-		`The command as it is installed, `+"`gatehouse serve -d FOLDER`"+`, on standard input and output: reading beside the official
+		`The command as it is installed, `+"`gatehouse serve -d FOLDER`"+
+			`, on standard input and output: reading beside the official
 file server (npm package %s, %s) and searching beside ripgrep (%s). They take turns in
 one run, the driver checks every answer, and both searches have to find the same number of lines. Files of about %s bytes
 are read; the tree that is searched has %s, made anew and the same each time, and is in the system's cache.
@@ -346,7 +347,8 @@ it finds, ours that of a call that gives the first page and how many there are. 
 	if f.edits != "" {
 		fmt.Fprintf(
 			w,
-			"\nThe matrix of edits, nine kinds of disturbance on 40 files, judged by bytes (`go test -v -run '^TestMatrix$' ./internal/files/edit`):\n%s.\n",
+			"\nThe matrix of edits, nine kinds of disturbance on 40 files, judged by bytes (`go test -v -run "+
+				"'^TestMatrix$' ./internal/files/edit`):\n%s.\n",
 			f.edits,
 		)
 	}

@@ -74,7 +74,8 @@ func (s *fileServer) ask(method, params string) ([]byte, error) {
 	late := s.deadline()
 	defer late.Stop()
 	s.id++
-	if _, err := fmt.Fprintf(s.in, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", s.id, method, params); err != nil {
+	if _, err := fmt.Fprintf(s.in, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`+"\n", s.id,
+		method, params); err != nil {
 		return nil, err
 	}
 	for {

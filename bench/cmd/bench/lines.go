@@ -66,7 +66,8 @@ func (b *bench) linesRound(rep int, endpoint string) (err error) {
 			t.note(b.sheet, decoding)
 		}
 		if b.pprof != "" && !coder {
-			if err := t.p.profiled(filepath.Join(b.pprof, folders[t.p.name]+"-"+endpoint), func() error { return t.turn(2 * b.slice) }); err != nil {
+			if err := t.p.profiled(filepath.Join(b.pprof, folders[t.p.name]+"-"+endpoint),
+				func() error { return t.turn(2 * b.slice) }); err != nil {
 				return err
 			}
 		}

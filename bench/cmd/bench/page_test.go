@@ -8,7 +8,8 @@ import (
 
 // Measuring one thing must not lose what was measured of the others.
 func TestThePageKeepsWhatWasNotMeasured(t *testing.T) {
-	const had = "# Benchmarks\n\n## One call\n\n| 1 |\n\n<!-- files -->\n## Files\n\nas it was\n<!-- /files -->\n\nlast words\n"
+	const had = "# Benchmarks\n\n## One call\n\n| 1 |\n\n<!-- files -->\n## Files\n\nas it was\n<!-- /files -->\n\n" +
+		"last words\n"
 	files := &bench{sheet: newSheet(), lab: &lab{}, only: []string{"files"}}
 	part := &fileBench{b: files, sheet: newSheet(), edits: "all: right 1 of 1"}
 	files.asides = map[string]func(io.Writer){"files": part.report}
@@ -34,7 +35,8 @@ func TestThePageKeepsWhatWasNotMeasured(t *testing.T) {
 		"neighbours": func(w io.Writer) { io.WriteString(w, "## Neighbours\n\nnew\n") },
 	}
 	for _, page := range []string{beside.page(had), beside.page(beside.page(had))} {
-		if want := "| 1 |\n\n<!-- neighbours -->\n## Neighbours\n\nnew\n<!-- /neighbours -->\n\n<!-- files -->\n## Files\n\nas it was\n<!-- /files -->\n\nlast words\n"; !strings.HasSuffix(
+		if want := "| 1 |\n\n<!-- neighbours -->\n## Neighbours\n\nnew\n<!-- /neighbours -->\n\n<!-- files -->\n" +
+			"## Files\n\nas it was\n<!-- /files -->\n\nlast words\n"; !strings.HasSuffix(
 			page,
 			want,
 		) {

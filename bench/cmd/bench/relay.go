@@ -261,11 +261,15 @@ func findPeerProgram(name string) string {
 // report writes the section.
 func (r *relayBench) report(w io.Writer) {
 	fmt.Fprintf(w, "## Relays\n\n")
-	fmt.Fprintf(w, `The same call over %d connections: of a server itself over HTTP, and of the same program through a relay
+	fmt.Fprintf(
+		w,
+		`The same call over %d connections: of a server itself over HTTP, and of the same program through a relay
 that serves HTTP and reaches it over HTTP or as a child over standard input and output. Gatehouse is the command as it
 is installed, with the server as a package; it speaks to a server of both eras in that of the client. All of them take
 turns; driver, relay and server share the cores. The other relays were measured with legacy clients alone. What is added is the relay's p50 less that of the direct call over HTTP in the same repetition, divided by the latter.
-`, relayConns)
+`,
+		relayConns,
+	)
 	for _, m := range r.missing {
 		fmt.Fprintf(w, "\n%s\n", m)
 	}

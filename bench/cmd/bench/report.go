@@ -73,7 +73,8 @@ else is said).`,
 func (b *bench) circumstances(w io.Writer) {
 	fmt.Fprintf(
 		w,
-		"\n- Date: %s\n- Machine: %s\n- Load average: %s at the start, %s at the end; driver and subject share the cores\n- Command: `%s`, in `bench/`\n",
+		"\n- Date: %s\n- Machine: %s\n- Load average: %s at the start, %s at the end; driver and subject share the "+
+			"cores\n- Command: `%s`, in `bench/`\n",
 		b.began.Format(
 			"2006-01-02",
 		),

@@ -36,10 +36,11 @@ const (
 
 // Request is one request for an operator's approval.
 type Request struct {
-	ID      string          `json:"id"`
-	Owner   string          `json:"owner"` // principal and context of the caller
-	Tool    string          `json:"tool"`
-	Args    json.RawMessage `json:"arguments" doc:"in the form that an operator sees"` // canonical, in the form that Shown returns
+	ID    string `json:"id"`
+	Owner string `json:"owner"` // principal and context of the caller
+	Tool  string `json:"tool"`
+	// canonical, in the form that Shown returns
+	Args    json.RawMessage `json:"arguments" doc:"in the form that an operator sees"`
 	Rule    string          `json:"rule"`
 	State   State           `json:"state"`
 	By      string          `json:"by,omitempty"` // the operator who decided

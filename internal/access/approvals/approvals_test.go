@@ -217,7 +217,8 @@ func TestAYesNeedsThePassphrase(t *testing.T) {
 		t.Error("a yes to what was not asked counted")
 	}
 	if _, err := db.Exec("INSERT INTO mark VALUES (?,?)",
-		sameCall("ann/default", "file_delete", []byte(`{"path":"z"}`)), time.Now().Add(time.Hour).UnixMilli()); err != nil {
+		sameCall("ann/default", "file_delete", []byte(`{"path":"z"}`)),
+		time.Now().Add(time.Hour).UnixMilli()); err != nil {
 		t.Fatal(err)
 	}
 	if ok, _ := host.Remembered("ann/default", "file_delete", []byte(`{"path":"z"}`), time.Hour); ok {
@@ -283,7 +284,8 @@ func TestAClockThatJumpsGivesNoYes(t *testing.T) {
 	for _, c := range []struct {
 		jump time.Duration
 		want bool
-	}{{0, true}, {59 * time.Second, true}, {61 * time.Second, false}, {-24 * time.Hour, false}, {-2 * time.Minute, false}, {30 * time.Second, true}} {
+	}{{0, true}, {59 * time.Second, true}, {61 * time.Second, false}, {-24 * time.Hour, false},
+		{-2 * time.Minute, false}, {30 * time.Second, true}} {
 		if clock = start.Add(c.jump); remembered() != c.want {
 			t.Errorf("a yes for a minute, the clock %v off: want it to hold %v", c.jump, c.want)
 		}

@@ -76,7 +76,9 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 func surplus(ctx context.Context, tx *sql.Tx, o Options, now time.Time) (through int64, more bool, err error) {
 	var used, newest sql.NullInt64
 	err = errors.Join(
-		tx.QueryRowContext(ctx, "SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p, pragma_freelist_count f, pragma_page_size s").
+		tx.QueryRowContext(ctx,
+			"SELECT (p.page_count - f.freelist_count) * s.page_size FROM pragma_page_count p, "+
+				"pragma_freelist_count f, pragma_page_size s").
 			Scan(&used),
 		tx.QueryRowContext(ctx, "SELECT max(first) FROM block").Scan(&newest),
 	)

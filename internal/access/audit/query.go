@@ -237,12 +237,14 @@ func (f *Filter) match(raw []byte, marks [][]byte) (line Line, fits bool, err er
 // found within the arguments.
 func (f *Filter) fits(l *Line) bool {
 	is := func(want, got string) bool { return want == "" || want == got }
-	return (f.Before == 0 || l.Seq < f.Before) && (f.Since.IsZero() || !l.At.Before(f.Since)) && (f.Until.IsZero() || l.At.Before(f.Until)) &&
+	return (f.Before == 0 || l.Seq < f.Before) && (f.Since.IsZero() || !l.At.Before(f.Since)) &&
+		(f.Until.IsZero() || l.At.Before(f.Until)) &&
 		is(
 			f.Kind,
 			l.Kind,
 		) && is(string(f.Level), string(l.Level)) && is(f.Principal, l.Principal) && is(f.Context, l.Context) &&
-		is(f.Session, l.Session) && is(f.Tool, l.Tool) && is(f.Call, l.Call) && is(f.Task, l.Task) && is(f.Outcome, l.Outcome)
+		is(f.Session, l.Session) && is(f.Tool, l.Tool) && is(f.Call, l.Call) && is(f.Task, l.Task) &&
+		is(f.Outcome, l.Outcome)
 }
 
 // ParseLine parses one line in the form that Export writes.

@@ -68,7 +68,8 @@ func TestMembersTheSchemaDoesNotAllowAreMasked(t *testing.T) {
 		`{"headers":{"Accept":"text/plain"}}`:                    `{"headers":{"Accept":"text/plain"}}`,
 		`{"list":[{"id":"a","x":"hunter2"},{"id":"b"}]}`:         `{"list":[{"id":"a","x":"***"},{"id":"b"}]}`,
 	} {
-		if err := l.Keep(t.Context(), Entry{Kind: "call", Tool: "x", Args: json.RawMessage(args), Input: in}); err != nil {
+		if err := l.Keep(t.Context(),
+			Entry{Kind: "call", Tool: "x", Args: json.RawMessage(args), Input: in}); err != nil {
 			t.Fatal(err)
 		}
 		all := collect(t, l, Filter{})
@@ -105,7 +106,8 @@ func TestLongArgumentsAreCut(t *testing.T) {
 			t.Errorf("%s: got %d bytes: %s", name, len(got), got)
 		}
 	}
-	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`), nil, nil, nil)); !strings.HasSuffix(
+	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`),
+		nil, nil, nil)); !strings.HasSuffix(
 		got,
 		`… 8000 bytes","path":"a"}`,
 	) {

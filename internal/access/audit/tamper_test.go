@@ -86,10 +86,14 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 		"the first row":         {exec("DELETE FROM block WHERE first = 1"), []string{"beginning 1-10"}},
 		"all rows":              {exec("DELETE FROM block"), []string{"truncated 1-100"}},
 		"the row's own numbers": {exec("UPDATE block SET until = 7 WHERE first = 31"), []string{"index 31-40"}},
-		"the row's hash":        {exec("UPDATE block SET hash = zeroblob(32) WHERE first = 31"), []string{"altered 40-40"}},
-		"the order of rows":     {exec("UPDATE block SET first = 1000 WHERE first = 31"), []string{"missing 31-40", "order 31-31", "index 31-40", "truncated 41-100"}},
-		"what is no block":      {exec("UPDATE block SET lines = x'ffffffffff' WHERE first = 31"), []string{"altered 31-40", "missing 31-40"}},
-		"an empty row":          {exec("UPDATE block SET lines = x'' WHERE first = 31"), []string{"missing 31-40", "missing 31-40"}},
+		"the row's hash": {exec("UPDATE block SET hash = zeroblob(32) WHERE first = 31"),
+			[]string{"altered 40-40"}},
+		"the order of rows": {exec("UPDATE block SET first = 1000 WHERE first = 31"),
+			[]string{"missing 31-40", "order 31-31", "index 31-40", "truncated 41-100"}},
+		"what is no block": {exec("UPDATE block SET lines = x'ffffffffff' WHERE first = 31"),
+			[]string{"altered 31-40", "missing 31-40"}},
+		"an empty row": {exec("UPDATE block SET lines = x'' WHERE first = 31"),
+			[]string{"missing 31-40", "missing 31-40"}},
 		"the head": {func(t *testing.T, _ *sql.DB, path string) {
 			if err := os.Remove(path + ".head"); err != nil {
 				t.Fatal(err)
@@ -242,8 +246,9 @@ func TestExportedLines(t *testing.T) {
 		"one missing":     {strings.Join(slices.Delete(slices.Clone(all), 9, 10), ""), []string{"missing 10-10"}},
 		"one twice":       {strings.Join(slices.Insert(slices.Clone(all), 9, all[8]), ""), []string{"order 9-9"}},
 		"one altered":     {strings.Replace(out.String(), "call_14", "call_x4", 1), []string{"altered 15-15"}},
-		"its link":        {strings.Replace(out.String(), all[14][10:40], strings.Repeat("0", 30), 1), []string{"altered 15-15"}},
-		"no JSON":         {"plain text\n", []string{"altered 1-1"}},
+		"its link": {strings.Replace(out.String(), all[14][10:40], strings.Repeat("0", 30), 1),
+			[]string{"altered 15-15"}},
+		"no JSON": {"plain text\n", []string{"altered 1-1"}},
 	} {
 		r, err := VerifyLines(t.Context(), strings.NewReader(c.text))
 		if err != nil {

@@ -14,14 +14,15 @@ import (
 
 // Report is the result of Verify.
 type Report struct {
-	OK       bool      `json:"ok"`
-	Lines    int64     `json:"lines"`
-	First    int64     `json:"first"`    // number of the first line that is kept; 0 if there is none
-	Last     int64     `json:"last"`     // number of the last
-	Head     int64     `json:"head"`     // the last line that the head names
-	Hash     string    `json:"hash"`     // of the last line: a copy kept elsewhere proves all lines before it
-	Until    time.Time `json:"until"`    // time of the last line
-	Removed  int64     `json:"removed"`  // lines at the beginning that retention removed, according to a line of the ledger
+	OK    bool      `json:"ok"`
+	Lines int64     `json:"lines"`
+	First int64     `json:"first"` // number of the first line that is kept; 0 if there is none
+	Last  int64     `json:"last"`  // number of the last
+	Head  int64     `json:"head"`  // the last line that the head names
+	Hash  string    `json:"hash"`  // of the last line: a copy kept elsewhere proves all lines before it
+	Until time.Time `json:"until"` // time of the last line
+	// lines at the beginning that retention removed, according to a line of the ledger
+	Removed  int64     `json:"removed"`
 	Problems []Problem `json:"problems"` // at most 100
 }
 

@@ -160,7 +160,8 @@ func (l *Ledger) finishBatch(b *batch, err error) (written bool) {
 	}
 	if l.failing == nil {
 		l.o.Log.Error(
-			"audit: lines cannot be written; meanwhile calls with side effects are refused, unless the settings are lenient",
+			"audit: lines cannot be written; meanwhile calls with side effects are refused, "+
+				"unless the settings are lenient",
 			"err",
 			err,
 		)

@@ -264,7 +264,8 @@ func TestWithoutAFolderItEndsWithTheHost(t *testing.T) {
 
 func TestOldTLSIsRefused(t *testing.T) {
 	s := open(t, Options{})
-	if _, err := shake(t, s, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}); err == nil {
+	if _, err := shake(t, s, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS11,
+		MinVersion: tls.VersionTLS10}); err == nil {
 		t.Error("TLS 1.1 was spoken")
 	}
 	state, err := shake(

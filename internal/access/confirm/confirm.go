@@ -30,7 +30,8 @@ func Ask(c *tool.Call, thing, question, confirm string) error {
 		}
 		if can&tool.WordCounts == 0 || can&tool.OnlyOperator != 0 {
 			return &tool.Refusal{Code: Needed, Message: question,
-				Next: "Nothing was done. An operator has to approve it, or a user at a client that can ask: the settings of this host do not let a caller confirm it."}
+				Next: "Nothing was done. An operator has to approve it, or a user at a client that can ask: " +
+					"the settings of this host do not let a caller confirm it."}
 		}
 		if confirm == thing {
 			return nil

@@ -1,10 +1,11 @@
 // Package guardrail judges the arguments and results of calls: it finds secrets and personal data in them, and asks
 // programs and addresses of the administrator, which may allow, refuse or rewrite.
 //
-// What is promised: a hook that does not answer in time, or with something else than an answer, refuses the call. What is
-// not: the scanner finds what has the form of a secret, plain or in one layer of base64, hexadecimal or percent
-// encoding; data that is encrypted, split over several values or written in words passes it. Package dispatch asks for
-// each call; config holds the settings.
+// What is promised: a hook that does not answer in time, or with something else than an answer,
+// refuses the call. What is not: the scanner finds what has the form of a secret, plain or in one
+// layer of base64, hexadecimal or percent encoding; data that is encrypted, split over several
+// values or written in words passes it. Package dispatch asks for each call; config holds the
+// settings.
 package guardrail
 
 import (

@@ -79,8 +79,10 @@ func TestEachKindIsFound(t *testing.T) {
 func TestOtherTextsStay(t *testing.T) {
 	all := scanner(t, "secrets", "personal")
 	for _, text := range []string{
-		"4111 1111 1111 1112", "DE88 3704 0044 0532 0130 00", "000-12-3456", "commit 8a57b1b1deadbeefdeadbeefdeadbeefdeadbeef",
-		"2026-11-22T21:22:23Z", "version 10.20.30.40", "user@host", "skip-to-main-content", "a+b=c", "12345678901234567890",
+		"4111 1111 1111 1112", "DE88 3704 0044 0532 0130 00", "000-12-3456",
+		"commit 8a57b1b1deadbeefdeadbeefdeadbeefdeadbeef",
+		"2026-11-22T21:22:23Z", "version 10.20.30.40", "user@host", "skip-to-main-content", "a+b=c",
+		"12345678901234567890",
 		"password: ${secret:DB}", "the password is kept elsewhere", "https://example.com/a@b", "", "\x00\xff\xfe",
 		strings.Repeat("A", 5000), "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ",
 	} {
@@ -90,8 +92,8 @@ func TestOtherTextsStay(t *testing.T) {
 	}
 }
 
-// Attempts to get a secret past the scanner: encodings of JSON, base64, hexadecimal and percent, characters that are not
-// shown, letters of full width, names of members, numbers and nesting.
+// Attempts to get a secret past the scanner: encodings of JSON, base64, hexadecimal and percent,
+// characters that are not shown, letters of full width, names of members, numbers and nesting.
 //
 //redteam:attack Guardrails: a secret in another form passes the scanner
 func TestOtherFormsAreFound(t *testing.T) {
@@ -108,16 +110,17 @@ func TestOtherFormsAreFound(t *testing.T) {
 		escaped.WriteString(fmt.Sprintf(`\u%04x`, r))
 	}
 	for name, text := range map[string]string{
-		"escaped":           `{"a":"` + escaped.String() + `"}`,
-		"the name":          `{"` + token + `":1}`,
-		"nested":            `[[[{"a":[{"b":"x ` + token + `"}]}]]]`,
-		"zero width":        `{"a":"` + token[:9] + "\u200b" + token[9:] + `"}`,
-		"soft hyphen":       `{"a":"` + token[:9] + "\u00ad" + token[9:20] + "\u2060" + token[20:] + `"}`,
-		"full width":        `{"a":"` + wide + `"}`,
-		"base64":            `{"a":"` + base64.StdEncoding.EncodeToString([]byte("token is "+token)) + `"}`,
-		"base64 of a URL":   `{"a":"` + base64.RawURLEncoding.EncodeToString([]byte(token+"?>")) + `"}`,
-		"hexadecimal":       `{"a":"` + hex.EncodeToString([]byte(token)) + `"}`,
-		"percent":           `{"a":"x=` + strings.ReplaceAll(url.QueryEscape("mail: ann@"+"mail.example.com"), "+", "%20") + `"}`,
+		"escaped":         `{"a":"` + escaped.String() + `"}`,
+		"the name":        `{"` + token + `":1}`,
+		"nested":          `[[[{"a":[{"b":"x ` + token + `"}]}]]]`,
+		"zero width":      `{"a":"` + token[:9] + "\u200b" + token[9:] + `"}`,
+		"soft hyphen":     `{"a":"` + token[:9] + "\u00ad" + token[9:20] + "\u2060" + token[20:] + `"}`,
+		"full width":      `{"a":"` + wide + `"}`,
+		"base64":          `{"a":"` + base64.StdEncoding.EncodeToString([]byte("token is "+token)) + `"}`,
+		"base64 of a URL": `{"a":"` + base64.RawURLEncoding.EncodeToString([]byte(token+"?>")) + `"}`,
+		"hexadecimal":     `{"a":"` + hex.EncodeToString([]byte(token)) + `"}`,
+		"percent": `{"a":"x=` +
+			strings.ReplaceAll(url.QueryEscape("mail: ann@"+"mail.example.com"), "+", "%20") + `"}`,
 		"JSON in a string":  `{"a":` + quote(`{"b":`+quote(token)+`}`) + `}`,
 		"a number":          `{"a":4111111111111111}`,
 		"a password member": `{"db":{"admin_password":"hunter2"}}`,
@@ -189,14 +192,16 @@ func judgeWith(t *testing.T, h Hook, part, value string) Verdict {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return g.For("work", "mail", "mail_send").Judge(t.Context(), part, Call{ID: "1", Name: "mail_send"}, json.RawMessage(value))
+	return g.For("work", "mail", "mail_send").
+		Judge(t.Context(), part, Call{ID: "1", Name: "mail_send"}, json.RawMessage(value))
 }
 
 func TestAHookDecides(t *testing.T) {
 	var got map[string]any
 	at := hookServer(t, func(w http.ResponseWriter, r *http.Request) {
 		got = nil
-		if err := json.NewDecoder(r.Body).Decode(&got); err != nil || r.Header.Get("Authorization") != "Bearer the-key" {
+		if err := json.NewDecoder(r.Body).Decode(&got); err != nil ||
+			r.Header.Get("Authorization") != "Bearer the-key" {
 			t.Errorf("%v, %v", err, r.Header)
 		}
 		text := fmt.Sprint(got)
@@ -246,7 +251,10 @@ func TestAHookThatFailsRefuses(t *testing.T) {
 			io.WriteString(w, `{"decision":"refuse","decision":"allow"}`)
 		},
 		"more after it": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"decision":"allow"}{}`) },
-		"a member more": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, `{"decision":"allow","x":1}`) },
+		"a member more": func(w http.ResponseWriter,
+			_ *http.Request) {
+			io.WriteString(w, `{"decision":"allow","x":1}`)
+		},
 		"the result": func(w http.ResponseWriter, _ *http.Request) {
 			io.WriteString(w, `{"decision":"rewrite","result":{}}`)
 		},
@@ -260,7 +268,8 @@ func TestAHookThatFailsRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := judgeWith(t, Hook{URL: hookServer(t, handle), Deadline: 300 * time.Millisecond}, Arguments, `{"a":1}`)
-			if !strings.Contains(v.Refused, "could not decide") || len(v.Events) != 1 || v.Events[0].Outcome != "refused" {
+			if !strings.Contains(v.Refused, "could not decide") || len(v.Events) != 1 ||
+				v.Events[0].Outcome != "refused" {
 				t.Errorf("got %+v", v)
 			}
 		})
@@ -273,7 +282,8 @@ func TestAHookThatFailsRefuses(t *testing.T) {
 func TestAProgramDecides(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "judge")
 	script := "#!/bin/sh\ncase \"$(cat)\" in\n*bad*) echo '{\"decision\":\"refuse\",\"reason\":\"bad\"}';;\n" +
-		"*slow*) sleep 100;;\n*fail*) echo '{\"decision\":\"allow\"}'; exit 3;;\n*) echo '{\"decision\":\"allow\"}';;\nesac\n"
+		"*slow*) sleep 100;;\n*fail*) echo '{\"decision\":\"allow\"}'; exit 3;;\n" +
+		"*) echo '{\"decision\":\"allow\"}';;\nesac\n"
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -319,17 +329,21 @@ func TestRulesApplyWhereTheyMatch(t *testing.T) {
 	judge := func(context, module, name, part, value string) Verdict {
 		return g.For(context, module, name).Judge(t.Context(), part, Call{}, json.RawMessage(value))
 	}
-	if v := judge("work-a", "mail", "send", Arguments, `{"to":"ann@mail.example.com"}`); string(v.Value) != `{"to":"[masked: email]"}` {
+	if v := judge("work-a", "mail", "send", Arguments, `{"to":"ann@mail.example.com"}`); string(
+		v.Value,
+	) != `{"to":"[masked: email]"}` {
 		t.Errorf("%s", v.Value)
 	}
 	if v := judge("work-a", "mail", "send", Results, `{"to":"ann@mail.example.com"}`); v.Changed {
 		t.Errorf("%s", v.Value)
 	}
-	if v := judge("home", "db", "query", Results, `["4111 1111 1111 1111"]`); v.Refused == "" || strings.Contains(v.Refused, "4111") ||
+	if v := judge("home", "db", "query", Results, `["4111 1111 1111 1111"]`); v.Refused == "" ||
+		strings.Contains(v.Refused, "4111") ||
 		strings.Contains(string(v.Value), "4111") {
 		t.Errorf("%+v", v)
 	}
-	if v := judge("home", "x", "note_add", Arguments, `["+49 30 901820"]`); v.Changed || len(v.Events) != 1 || v.Events[0].Outcome != "warned" {
+	if v := judge("home", "x", "note_add", Arguments, `["+49 30 901820"]`); v.Changed || len(v.Events) != 1 ||
+		v.Events[0].Outcome != "warned" {
 		t.Errorf("%+v", v)
 	}
 	if v := judge("work-b", "x", "y", Arguments, `{}`); string(v.Value) != `{"a":"[masked: email]"}` {
@@ -355,7 +369,14 @@ func TestMistakesInSettings(t *testing.T) {
 
 func BenchmarkScan(b *testing.B) {
 	s := scanner(b, "secrets", "personal")
-	text := []byte(quote(strings.Repeat("The quick brown fox jumps over 13 lazy dogs at 10:15, see https://example.com/a?b=c. ", 400)))
+	text := []byte(
+		quote(
+			strings.Repeat(
+				"The quick brown fox jumps over 13 lazy dogs at 10:15, see https://example.com/a?b=c. ",
+				400,
+			),
+		),
+	)
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
 		s.JSON(text)

@@ -111,7 +111,10 @@ func newHook(h *Hook, find func(string) (secret.Text, error)) *hook {
 			TLSHandshakeTimeout: 10 * time.Second, MaxResponseHeaderBytes: 64 << 10,
 		},
 		// What a call contains goes to the address of the settings alone.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("it redirects, which is not followed") },
+		CheckRedirect: func(*http.Request,
+			[]*http.Request) error {
+			return errors.New("it redirects, which is not followed")
+		},
 	}}
 }
 

@@ -39,14 +39,29 @@ var kinds = []kind{
 	{name: "registry-token", hints: []string{"npm_", "pypi-", "hf_"},
 		form: `\b(?:npm_[A-Za-z0-9]{36}|pypi-[A-Za-z0-9_-]{16,}|hf_[A-Za-z0-9]{30,})`},
 	{name: "jwt", hints: []string{"eyj"}, form: `\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`},
-	{name: "url-password", hints: []string{"://"}, form: `\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:([^\s/@]{3,})@`, valid: unmasked},
+	{
+		name:  "url-password",
+		hints: []string{"://"},
+		form:  `\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s/:@]*:([^\s/@]{3,})@`,
+		valid: unmasked,
+	},
 	{name: "bearer", hints: []string{"bearer"}, form: `(?i)\bbearer\s+([A-Za-z0-9._~+/=-]{16,})`},
 	{name: "password", hints: []string{"pass", "secret", "key", "token"}, valid: unmasked,
 		form: `(?i)(?:password|passwd|passphrase|secret|api[_-]?key|access[_-]?key|(?:auth|access|refresh)[_-]?token|private[_-]?key)` +
 			`["']?\s*[:=]\s*["']?([^\s"',;]{6,})`},
-	{name: "email", personal: true, hints: []string{"@"}, form: `[A-Za-z0-9._%+-]+@[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,}`},
+	{
+		name:     "email",
+		personal: true,
+		hints:    []string{"@"},
+		form:     `[A-Za-z0-9._%+-]+@[A-Za-z0-9](?:[A-Za-z0-9-]*\.)+[A-Za-z]{2,}`,
+	},
 	{name: "card", personal: true, form: `\b[3-6](?:[ -]?[0-9]){12,18}\b`, valid: isCard},
-	{name: "iban", personal: true, form: `\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b`, valid: isIBAN},
+	{
+		name:     "iban",
+		personal: true,
+		form:     `\b[A-Z]{2}[0-9]{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b`,
+		valid:    isIBAN,
+	},
 	{name: "us-ssn", personal: true, hints: []string{"-"}, form: `\b[0-9]{3}-[0-9]{2}-[0-9]{4}\b`, valid: isSSN},
 	{name: "phone", personal: true,
 		form:  `\+[1-9][0-9]{0,2}[ .-]?(?:\(?[0-9]{1,4}\)?[ .-]?){1,5}[0-9]{2,4}\b|\(?\b[2-9][0-9]{2}\)?[ .-][0-9]{3}[ .-][0-9]{4}\b`,
@@ -327,8 +342,21 @@ const shortestPassword = 4
 
 // passwordNames end the names of members that hold passwords, without - and _ and in lower case. A token alone may be a
 // place in a list.
-var passwordNames = []string{"password", "passwd", "passphrase", "secret", "apikey", "accesskey", "secretkey", "privatekey",
-	"accesstoken", "refreshtoken", "authtoken", "clientsecret", "authorization"}
+var passwordNames = []string{
+	"password",
+	"passwd",
+	"passphrase",
+	"secret",
+	"apikey",
+	"accesskey",
+	"secretkey",
+	"privatekey",
+	"accesstoken",
+	"refreshtoken",
+	"authtoken",
+	"clientsecret",
+	"authorization",
+}
 
 func likePassword(name string) bool {
 	name = strings.NewReplacer("_", "", "-", "").Replace(strings.ToLower(name))

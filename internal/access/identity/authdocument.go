@@ -41,7 +41,8 @@ const (
 // fetch returns the client that a document describes.
 func (d *documents) fetch(ctx context.Context, id string) (c oauthClient, err error) {
 	u, err := url.Parse(id)
-	if err != nil || u.Host == "" || u.Path == "" || u.Path == "/" || u.User != nil || u.Fragment != "" || len(id) > mostURI {
+	if err != nil || u.Host == "" || u.Path == "" || u.Path == "/" || u.User != nil || u.Fragment != "" ||
+		len(id) > mostURI {
 		return c, fmt.Errorf("client_id %q: expected an https URL with a path", clip(id))
 	}
 	now := clock()
@@ -119,8 +120,12 @@ var publicClient = &http.Client{
 
 // notPublic are ranges that netip does not name and that are not reachable from the internet.
 var notPublic = []netip.Prefix{
-	netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("192.0.2.0/24"),
-	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"),
+	netip.MustParsePrefix(
+		"100.64.0.0/10",
+	), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("192.0.2.0/24"),
+	netip.MustParsePrefix(
+		"198.18.0.0/15",
+	), netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24"),
 	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("64:ff9b::/96"),
 	netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001:db8::/32"),
 }

@@ -17,21 +17,28 @@ func (a *authServer) page(w http.ResponseWriter, status int, q *authRequest, mes
 	target := "'self'"
 	if u, err := url.Parse(q.redirect); err == nil && q.redirect != "" && status != 400 {
 		// The answer to the form sends the browser there, which this rule covers as well.
-		if target += " " + u.Scheme + ":"; u.Host != "" && u.Scheme != "" && (u.Scheme == "https" || u.Scheme == "http") {
+		if target += " " + u.Scheme + ":"; u.Host != "" && u.Scheme != "" &&
+			(u.Scheme == "https" || u.Scheme == "http") {
 			target = "'self' " + u.Scheme + "://" + u.Host
 		}
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'nonce-"+nonce+"'; base-uri 'none'; frame-ancestors 'none'; form-action "+target)
+	h.Set(
+		"Content-Security-Policy",
+		"default-src 'none'; style-src 'nonce-"+nonce+"'; base-uri 'none'; frame-ancestors 'none'; form-action "+target,
+	)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers send the form with Origin: null
 	w.WriteHeader(status)
 	var b strings.Builder
-	b.WriteString(`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">` +
-		`<title>Allow a client</title><style nonce="` + nonce + `">` + authStyle + `</style><main><h1>gatehouse</h1>`)
+	b.WriteString(
+		`<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">` +
+			`<title>Allow a client</title><style nonce="` + nonce + `">` + authStyle +
+			`</style><main><h1>gatehouse</h1>`,
+	)
 	if message != "" {
 		b.WriteString(`<p role="alert" class="bad">` + html.EscapeString(message) + `</p>`)
 	}
@@ -56,7 +63,11 @@ func (a *authServer) form(b *strings.Builder, q *authRequest) {
 	if q.context != "" {
 		b.WriteString(` in the context <strong>` + esc(q.context) + `</strong>`)
 	}
-	b.WriteString(`. It says its name itself. The browser goes on to <code>` + esc(q.redirect) + `</code>.</p><form method="post" action="/auth/authorize">`)
+	b.WriteString(
+		`. It says its name itself. The browser goes on to <code>` + esc(
+			q.redirect,
+		) + `</code>.</p><form method="post" action="/auth/authorize">`,
+	)
 	hidden := [][2]string{
 		{"response_type", "code"}, {"client_id", q.client.ID}, {"redirect_uri", q.redirect}, {"state", q.state},
 		{"code_challenge", q.challenge}, {"code_challenge_method", "S256"}, {"scope", strings.Join(q.scopes, " ")},
@@ -76,7 +87,8 @@ func (a *authServer) form(b *strings.Builder, q *authRequest) {
 		b.WriteString(`<option value="asked">` + esc(what) + `</option>`)
 	}
 	b.WriteString(`<option value="read">only read</option></select>` +
-		`<label for="user">User</label><input id="user" name="user" autocomplete="username" value="` + esc(clip(q.user)) + `" required>` +
+		`<label for="user">User</label><input id="user" name="user" autocomplete="username" value="` +
+		esc(clip(q.user)) + `" required>` +
 		`<label for="password">Password</label><input id="password" name="password" type="password" autocomplete="current-password" required>` +
 		`<button name="decision" value="allow">Allow</button><button name="decision" value="deny" formnovalidate>Do not allow</button></form>`)
 }

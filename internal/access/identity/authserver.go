@@ -178,7 +178,10 @@ func checkRedirects(all []string) error {
 			}
 		}
 		if bad {
-			return fmt.Errorf("redirect URI %q: expected https, http on this machine, or a scheme of the client", clip(one))
+			return fmt.Errorf(
+				"redirect URI %q: expected https, http on this machine, or a scheme of the client",
+				clip(one),
+			)
 		}
 	}
 	return nil
@@ -192,7 +195,8 @@ func (c *oauthClient) allows(uri string) bool {
 		}
 		a, err := url.Parse(known)
 		b, err2 := url.Parse(uri)
-		if err != nil || err2 != nil || a.Scheme != "http" || !isLoopback(a.Hostname()) || a.Hostname() != b.Hostname() {
+		if err != nil || err2 != nil || a.Scheme != "http" || !isLoopback(a.Hostname()) ||
+			a.Hostname() != b.Hostname() {
 			return false
 		}
 		a.Host, b.Host = "", ""
@@ -213,7 +217,8 @@ func (a *authServer) find(ctx context.Context, id string) (c oauthClient, err er
 		return c, errNoClient
 	}
 	var redirects string
-	err = db.QueryRowContext(ctx, "SELECT id, name, redirects FROM oauth_client WHERE id = ?", id).Scan(&c.ID, &c.Name, &redirects)
+	err = db.QueryRowContext(ctx, "SELECT id, name, redirects FROM oauth_client WHERE id = ?", id).
+		Scan(&c.ID, &c.Name, &redirects)
 	if errors.Is(err, sql.ErrNoRows) {
 		err = errNoClient
 	}
@@ -383,9 +388,19 @@ func (a *authServer) decide(w http.ResponseWriter, r *http.Request) {
 		if _, err := tx.Exec("DELETE FROM oauth_code WHERE until < ?", stamp(clock().Add(-authCodeLife))); err != nil {
 			return err
 		}
-		_, err := tx.Exec("INSERT INTO oauth_code (hash, client, name, redirect, challenge, user, scopes, context, until) VALUES (?,?,?,?,?,?,?,?,?)",
-			hash[:], q.client.ID, q.client.Name, q.redirect, q.challenge, acct.number, joinNames(q.scopes), q.context,
-			stamp(clock().Add(authCodeLife)))
+		_, err := tx.Exec(
+			"INSERT INTO oauth_code (hash, client, name, redirect, challenge, user, scopes, context, "+
+				"until) VALUES (?,?,?,?,?,?,?,?,?)",
+			hash[:],
+			q.client.ID,
+			q.client.Name,
+			q.redirect,
+			q.challenge,
+			acct.number,
+			joinNames(q.scopes),
+			q.context,
+			stamp(clock().Add(authCodeLife)),
+		)
 		return err
 	})
 	if err != nil {

@@ -138,7 +138,10 @@ func TestAClientIsAllowedRefreshesAndIsRevoked(t *testing.T) {
 	}
 	status, h, body := p.do("GET", "/auth/authorize", request3(id))
 	if status != 200 || strings.Contains(body, "<b>") || !strings.Contains(body, "&lt;b&gt;client") ||
-		!strings.Contains(h.Get("Content-Security-Policy"), "frame-ancestors 'none'; form-action 'self' http://127.0.0.1:9999") ||
+		!strings.Contains(
+			h.Get("Content-Security-Policy"),
+			"frame-ancestors 'none'; form-action 'self' http://127.0.0.1:9999",
+		) ||
 		strings.Contains(h.Get("Content-Security-Policy"), "script") || h.Get("X-Frame-Options") != "DENY" {
 		t.Fatalf("the consent page: %d %v %s", status, h, body)
 	}
@@ -171,7 +174,8 @@ func TestAClientIsAllowedRefreshesAndIsRevoked(t *testing.T) {
 	bound := request3(id)
 	bound.Set("resource", here3000+"/mcp/build")
 	got := p.redeem(p.allow(bound).Get("code"), id, "resource", here3000+"/mcp/build")
-	if who, denied := p.s.HTTP(request("POST", "/mcp", away, "Authorization: Bearer "+got.Access)); denied != nil || who.Context != "build" {
+	if who, denied := p.s.HTTP(request("POST", "/mcp", away, "Authorization: Bearer "+got.Access)); denied != nil ||
+		who.Context != "build" {
 		t.Errorf("bound to a context: %+v %v", who, denied)
 	}
 }
@@ -179,7 +183,8 @@ func TestAClientIsAllowedRefreshesAndIsRevoked(t *testing.T) {
 func TestClientsFindTheAuthorizationServer(t *testing.T) {
 	p := issuing(t, Options{Mode: Required})
 	_, denied := p.s.HTTP(request("POST", "/mcp", away))
-	if denied == nil || !strings.Contains(denied.Header.Get("WWW-Authenticate"), `resource_metadata="`+here3000+wellKnown+`/mcp"`) {
+	if denied == nil ||
+		!strings.Contains(denied.Header.Get("WWW-Authenticate"), `resource_metadata="`+here3000+wellKnown+`/mcp"`) {
 		t.Fatalf("the challenge is %v", denied)
 	}
 	for path, want := range map[string]string{
@@ -187,7 +192,8 @@ func TestClientsFindTheAuthorizationServer(t *testing.T) {
 		wellKnown + "/mcp/build": `"resource":"` + here3000 + `/mcp/build"`,
 		serverWellKnown:          `"code_challenge_methods_supported":["S256"]`,
 	} {
-		if status, _, body := p.do("GET", path, nil); status != 200 || !strings.Contains(body, want) || !strings.Contains(body, here3000) {
+		if status, _, body := p.do("GET", path, nil); status != 200 || !strings.Contains(body, want) ||
+			!strings.Contains(body, here3000) {
 			t.Errorf("%s: %d %s", path, status, body)
 		}
 	}
@@ -237,7 +243,10 @@ func TestAStolenRefreshToken(t *testing.T) {
 		thief, _ := p.register(callback)
 		fresh := func() tokens { return p.redeem(p.allow(request3(id)).Get("code"), id) }
 		refresh := func(secret, client string, more ...string) tokens {
-			return p.tokens(append([]string{"grant_type", "refresh_token", "refresh_token", secret, "client_id", client}, more...)...)
+			return p.tokens(
+				append(
+					[]string{"grant_type", "refresh_token", "refresh_token", secret, "client_id", client},
+					more...)...)
 		}
 		a := fresh()
 		if got := refresh(a.Refresh, thief); got.Error != "invalid_grant" {
@@ -287,27 +296,32 @@ func TestTheConsentPageIsNotDeceived(t *testing.T) {
 	id, _ := p.register(callback)
 	for _, bad := range []string{
 		"javascript:alert(1)", "data:text/html,x", "http://evil.example/cb", "https://", "file:///etc/passwd",
-		"https://ok.example/#x", "https://a@ok.example/", "", "https://ok.example/\r\nSet-Cookie: a=b", "https://ok.example;x",
+		"https://ok.example/#x", "https://a@ok.example/", "", "https://ok.example/\r\nSet-Cookie: a=b",
+		"https://ok.example;x",
 	} {
 		if got, status := p.register(bad); status != 400 || got != "" {
 			t.Errorf("%q is registered: %d", bad, status)
 		}
 	}
 	for name, change := range map[string]func(url.Values){
-		"another address":      func(v url.Values) { v.Set("redirect_uri", "https://evil.example/cb") },
-		"a path below":         func(v url.Values) { v.Set("redirect_uri", callback+"/../x") },
-		"a host with a prefix": func(v url.Values) { v.Set("redirect_uri", "http://127.0.0.1.evil.example:9999/callback") },
-		"unknown client":       func(v url.Values) { v.Set("client_id", "c_none") },
-		"no PKCE":              func(v url.Values) { v.Del("code_challenge") },
-		"plain PKCE":           func(v url.Values) { v.Set("code_challenge_method", "plain") },
-		"implicit":             func(v url.Values) { v.Set("response_type", "token") },
-		"another resource":     func(v url.Values) { v.Set("resource", "https://evil.example/mcp") },
-		"two clients":          func(v url.Values) { v.Add("client_id", "c_none") },
-		"a scope of none":      func(v url.Values) { v.Set("scope", "admin") },
+		"another address": func(v url.Values) { v.Set("redirect_uri", "https://evil.example/cb") },
+		"a path below":    func(v url.Values) { v.Set("redirect_uri", callback+"/../x") },
+		"a host with a prefix": func(v url.Values) {
+			v.Set("redirect_uri",
+				"http://127.0.0.1.evil.example:9999/callback")
+		},
+		"unknown client":   func(v url.Values) { v.Set("client_id", "c_none") },
+		"no PKCE":          func(v url.Values) { v.Del("code_challenge") },
+		"plain PKCE":       func(v url.Values) { v.Set("code_challenge_method", "plain") },
+		"implicit":         func(v url.Values) { v.Set("response_type", "token") },
+		"another resource": func(v url.Values) { v.Set("resource", "https://evil.example/mcp") },
+		"two clients":      func(v url.Values) { v.Add("client_id", "c_none") },
+		"a scope of none":  func(v url.Values) { v.Set("scope", "admin") },
 	} {
 		form := request3(id)
 		change(form)
-		if status, h, body := p.do("GET", "/auth/authorize", form); status != 400 || h.Get("Location") != "" || strings.Contains(body, "<form") {
+		if status, h, body := p.do("GET", "/auth/authorize", form); status != 400 || h.Get("Location") != "" ||
+			strings.Contains(body, "<form") {
 			t.Errorf("%s: %d %s", name, status, h.Get("Location"))
 		}
 	}
@@ -322,11 +336,13 @@ func TestTheConsentPageIsNotDeceived(t *testing.T) {
 	}
 	form.Set("password", "wrong")
 	login := logIn(t, p.s, "alice", "correct horse", false)
-	if status, h, _ := p.do("POST", "/auth/authorize", form, "Cookie: "+login); status != 401 || h.Get("Location") != "" {
+	if status, h, _ := p.do("POST", "/auth/authorize", form, "Cookie: "+login); status != 401 ||
+		h.Get("Location") != "" {
 		t.Errorf("a login instead of the password: %d", status)
 	}
 	form.Set("decision", "deny")
-	if status, h, _ := p.do("POST", "/auth/authorize", form); status != 303 || !strings.Contains(h.Get("Location"), "error=access_denied") {
+	if status, h, _ := p.do("POST", "/auth/authorize", form); status != 303 ||
+		!strings.Contains(h.Get("Location"), "error=access_denied") {
 		t.Errorf("denied: %d %s", status, h.Get("Location"))
 	}
 }
@@ -359,12 +375,15 @@ func TestClientsWithADocument(t *testing.T) {
 		}
 	}
 	p = issuing(t, Options{}) // fetches public ones
-	if status, _, body := p.do("GET", "/auth/authorize", request3(good)); status != 400 || !strings.Contains(body, "public address") {
+	if status, _, body := p.do("GET", "/auth/authorize", request3(good)); status != 400 ||
+		!strings.Contains(body, "public address") {
 		t.Errorf("a document on loopback: %d %s", status, body)
 	}
 	for address, want := range map[string]bool{
-		"127.0.0.1": false, "10.1.2.3": false, "169.254.169.254": false, "100.64.0.1": false, "::1": false, "fd00::1": false,
-		"fe80::1": false, "0.0.0.0": false, "224.0.0.1": false, "64:ff9b::7f00:1": false, "93.184.216.34": true, "2606:2800::1": true,
+		"127.0.0.1": false, "10.1.2.3": false, "169.254.169.254": false, "100.64.0.1": false, "::1": false,
+		"fd00::1": false,
+		"fe80::1": false, "0.0.0.0": false, "224.0.0.1": false, "64:ff9b::7f00:1": false, "93.184.216.34": true,
+		"2606:2800::1": true,
 	} {
 		if publicAddress(netip.MustParseAddr(address)) != want {
 			t.Errorf("%s: want %v", address, want)

@@ -41,8 +41,14 @@ func (a *authServer) token(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch v.Get("grant_type") {
 	case "authorization_code":
-		out, err = a.redeem(r.Context(), v.Get("code"), v.Get("client_id"), v.Get("redirect_uri"), v.Get("code_verifier"),
-			v.Get("resource"))
+		out, err = a.redeem(
+			r.Context(),
+			v.Get("code"),
+			v.Get("client_id"),
+			v.Get("redirect_uri"),
+			v.Get("code_verifier"),
+			v.Get("resource"),
+		)
 	case "refresh_token":
 		out, err = a.refresh(r.Context(), v.Get("refresh_token"), v.Get("client_id"), v.Get("scope"))
 	default:
@@ -65,7 +71,10 @@ func (a *authServer) token(w http.ResponseWriter, r *http.Request) {
 }
 
 // redeem exchanges a code. A code that is used twice was stolen, so that its grant ends.
-func (a *authServer) redeem(ctx context.Context, code, client, redirect, verifier, resource string) (out issued, err error) {
+func (a *authServer) redeem(
+	ctx context.Context,
+	code, client, redirect, verifier, resource string,
+) (out issued, err error) {
 	hash, now := digestOf(code), clock()
 	sum := sha256.Sum256([]byte(verifier))
 	challenge := base64.RawURLEncoding.EncodeToString(sum[:])
@@ -76,8 +85,10 @@ func (a *authServer) redeem(ctx context.Context, code, client, redirect, verifie
 	err = a.s.changeRows(ctx, errGrant, func(tx *sql.Tx) error {
 		var of, name, at, want, scopes, bound, used string
 		var user, until int64
-		err := tx.QueryRow("SELECT client, name, redirect, challenge, user, scopes, context, until, grant_id FROM oauth_code WHERE hash = ?",
-			hash[:]).Scan(&of, &name, &at, &want, &user, &scopes, &bound, &until, &used)
+		err := tx.QueryRow("SELECT client, name, redirect, challenge, user, scopes, context, until, "+
+			"grant_id FROM oauth_code WHERE hash = ?",
+			hash[:]).
+			Scan(&of, &name, &at, &want, &user, &scopes, &bound, &until, &used)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return errGrant
@@ -121,7 +132,8 @@ func (a *authServer) issue(tx *sql.Tx, g *grant, now time.Time) (out issued, err
 	access, refresh, id := digestOf(out.access), digestOf(out.refresh), newID("t_")
 	name := clip("client " + cmp.Or(g.name, g.client))
 	if _, err := tx.Exec(`INSERT INTO token (id, hash, user, name, context, scopes, created, until) VALUES (?,?,?,?,?,?,?,?)`,
-		id, access[:], g.user, name, g.context, joinNames(g.scopes), stamp(now), stamp(now.Add(accessLife))); err != nil {
+		id, access[:], g.user, name, g.context, joinNames(g.scopes), stamp(now),
+		stamp(now.Add(accessLife))); err != nil {
 		return out, err
 	}
 	if _, err := tx.Exec("INSERT INTO oauth_token VALUES (?, ?)", id, g.id); err != nil {
@@ -133,10 +145,15 @@ func (a *authServer) issue(tx *sql.Tx, g *grant, now time.Time) (out issued, err
 	}
 	if _, err := tx.Exec(`INSERT INTO oauth_grant VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT (id) DO UPDATE SET
 		refresh = excluded.refresh, prior = excluded.prior, token = excluded.token, until = excluded.until`,
-		g.id, g.client, g.name, g.user, joinNames(g.scopes), g.context, refresh[:], g.prior, id, stamp(now.Add(grantLife))); err != nil {
+		g.id, g.client, g.name, g.user, joinNames(g.scopes), g.context, refresh[:], g.prior, id,
+		stamp(now.Add(grantLife))); err != nil {
 		return out, err
 	}
-	rows, err := tx.Query("SELECT id FROM oauth_grant WHERE user = ? ORDER BY until DESC, id LIMIT -1 OFFSET ?", g.user, mostGrants)
+	rows, err := tx.Query(
+		"SELECT id FROM oauth_grant WHERE user = ? ORDER BY until DESC, id LIMIT -1 OFFSET ?",
+		g.user,
+		mostGrants,
+	)
 	if err != nil {
 		return out, err
 	}

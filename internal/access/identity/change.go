@@ -47,7 +47,8 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 	if err := s.store.changeInTx(ctx, func(tx *sql.Tx) error {
 		// The condition on the epoch detects another call that changed the password after it was
 		// compared.
-		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE number = ? AND epoch = ?", kept, a.number, a.epoch)); err != nil {
+		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE number = ? AND epoch = ?",
+			kept, a.number, a.epoch)); err != nil {
 			return err
 		}
 		lasting, err = endLogins(tx, name, here)
@@ -188,7 +189,10 @@ func (s *Service) endNow(id string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := s.create(ctx, func(tx *sql.Tx) error { return recordRevocations(tx, time.Now(), Revocation{l.user, id}) }); err != nil {
+	if err := s.create(ctx, func(tx *sql.Tx) error {
+		return recordRevocations(tx, time.Now(),
+			Revocation{l.user, id})
+	}); err != nil {
 		s.log.Error("connections opened before a password was changed are still open", "user", l.user, "err", err)
 	}
 }

@@ -29,7 +29,8 @@ func TestAClockSetBackLetsNoRevokedTokenGoOn(t *testing.T) {
 	becomes := func(what, want string, headers ...string) string {
 		t.Helper()
 		got := ""
-		for end := time.Now().Add(time.Minute); got != want && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); got != want &&
+			time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			got = outcome(s, request("GET", "/mcp", here, headers...))
 		}
 		if got != want {

@@ -103,7 +103,11 @@ func (s *Service) newCodeFor(
 }
 
 // useCode removes a code and returns what it is for. ok is false if there is no such code for this browser.
-func (s *Service) useCode(ctx context.Context, code string, browser []byte) (user int64, kind string, lasting, ok bool, err error) {
+func (s *Service) useCode(
+	ctx context.Context,
+	code string,
+	browser []byte,
+) (user int64, kind string, lasting, ok bool, err error) {
 	if len(code) != 2*cookieSize {
 		return 0, "", false, false, nil
 	}
@@ -211,7 +215,8 @@ func (s *Service) proveLink(w http.ResponseWriter, r *http.Request) {
 	var hash []byte
 	db, err := s.store.reader()
 	if err == nil && db != nil {
-		err = db.QueryRowContext(r.Context(), "SELECT hash FROM code WHERE id = ? AND until > ?", id, stamp(clock())).Scan(&hash)
+		err = db.QueryRowContext(r.Context(), "SELECT hash FROM code WHERE id = ? AND until > ?", id, stamp(clock())).
+			Scan(&hash)
 	}
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		s.unable(w, r, err)
@@ -280,6 +285,7 @@ func (s *Service) ways(w http.ResponseWriter, r *http.Request) {
 		oidc = append(oidc, map[string]string{"id": "1", "title": s.signIn.Title})
 	}
 	answer(w, 200, map[string]any{
-		"password": true, "passkey": s.hasPasskeys(r.Context(), s.originOf(r)), "oidc": oidc, "pairing": pairing, "anonymous": err == nil,
+		"password": true, "passkey": s.hasPasskeys(r.Context(), s.originOf(r)), "oidc": oidc, "pairing": pairing,
+		"anonymous": err == nil,
 	})
 }

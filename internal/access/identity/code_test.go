@@ -106,7 +106,10 @@ func TestACookieAloneDoesNothing(t *testing.T) {
 		"cookie as key":     cookieOf(alice) + keyMark + strings.Split(cookieOf(alice), "=")[1],
 	} {
 		for _, path := range []string{"/mcp", "/ws", "/auth/me", "/metrics"} {
-			if got := outcome(s, request("GET", path, here, "Cookie: "+header)); !strings.HasPrefix(got, "Unauthorized") {
+			if got := outcome(s, request("GET", path, here, "Cookie: "+header)); !strings.HasPrefix(
+				got,
+				"Unauthorized",
+			) {
 				t.Errorf("%s at %s: %s", name, path, got)
 			}
 		}
@@ -128,7 +131,8 @@ func TestAnotherOriginLogsNobodyInByLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, header := range []string{"Origin: https://evil.example", "Sec-Fetch-Site: cross-site", "Content-Type: text/plain"} {
+	for _, header := range []string{"Origin: https://evil.example", "Sec-Fetch-Site: cross-site",
+		"Content-Type: text/plain"} {
 		if _, status := byLink(t, s, l.Code, header); status != 403 && status != 415 {
 			t.Errorf("%s: %d", header, status)
 		}

@@ -28,7 +28,8 @@ func (s *Service) knownDevice(r *http.Request, user string) (hash digest, known 
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	err = db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM device JOIN user ON user = number WHERE hash = ? AND name = ?)", hash[:], user).
+	err = db.QueryRowContext(ctx,
+		"SELECT EXISTS (SELECT 1 FROM device JOIN user ON user = number WHERE hash = ? AND name = ?)", hash[:], user).
 		Scan(&known)
 	return hash, known && err == nil
 }

@@ -253,9 +253,12 @@ func (s *Service) MustAuthenticate(host string) error {
 }
 
 func beyond(host string) error {
-	return errors.New("binding to " + host + " lets other machines reach this host, and no user or token exists to log in with: " +
-		"add a user (gatehouse user add NAME), set a token (auth.token, or --auth-token of gatehouse serve), " +
-		"or name an OAuth provider; auth.insecure, or --insecure of gatehouse serve, serves every client without credentials")
+	return errors.New(
+		"binding to " + host + " lets other machines reach this host, and no user or token exists to log in with: " +
+			"add a user (gatehouse user add NAME), set a token (auth.token, or --auth-token of gatehouse serve), " +
+			"or name an OAuth provider; auth.insecure, or --insecure of gatehouse serve, serves every client " +
+			"without credentials",
+	)
 }
 
 // errNoToken is returned for a TCP listener that would refuse every client.

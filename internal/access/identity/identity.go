@@ -177,7 +177,9 @@ func (s *Service) configure() (err error) {
 	}
 	if o.Server != "" {
 		if o.OAuth != nil {
-			return errors.New("server: this host accepts the tokens of an OAuth provider, so that it issues none itself")
+			return errors.New(
+				"server: this host accepts the tokens of an OAuth provider, so that it issues none itself",
+			)
 		}
 		if s.issues, err = newAuthServer(s, o.Server, o.Clients); err != nil {
 			return fmt.Errorf("OAuth: %w", err)

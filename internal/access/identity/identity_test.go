@@ -118,24 +118,25 @@ func TestEveryWayIn(t *testing.T) {
 	bearer := func(token string) string { return "Authorization: Bearer " + token }
 
 	for name, c := range map[string]struct{ header, here, away string }{
-		"nothing":               {"", unnamed401, unnamed401},
-		"token":                 {bearer(good), "bob by token", "bob by token"},
-		"token, another case":   {"Authorization: bEARER  " + good, "bob by token", "bob by token"},
-		"API key":               {"X-API-Key: " + good, "bob by token", "bob by token"},
-		"revoked token":         {bearer(gone), invalid401, invalid401},
-		"expired token":         {bearer(old), invalid401, invalid401},
-		"unknown token":         {bearer(newSecret(tokenPrefix)), invalid401, invalid401},
-		"mistyped token":        {bearer(good[:len(good)-1]), invalid401, invalid401},
-		"empty token":           {"Authorization: Bearer", invalid401, invalid401},
-		"endless token":         {bearer(strings.Repeat("x", mostToken+1)), invalid401, invalid401},
-		"another scheme":        {"Authorization: Basic YWxpY2U6eA==", invalid401, invalid401},
-		"set by hand":           {bearer("a token set by hand"), s.owner + " by flag", s.owner + " by flag"},
-		"nearly set by hand":    {bearer("a token set by hanD"), invalid401, invalid401},
-		"local token":           {bearer(s.LocalToken()), s.owner + " by local", invalid401},
-		"unknown local token":   {bearer(newSecret(localPrefix)), invalid401, invalid401},
-		"login":                 {"Cookie: " + cookie, "alice by cookie", "alice by cookie"},
-		"lasting login":         {"Cookie: " + lasting, "alice by cookie", "alice by cookie"},
-		"unknown login":         {"Cookie: " + cookieName + "=" + newCookie() + keyMark + newCookie(), invalid401, invalid401},
+		"nothing":             {"", unnamed401, unnamed401},
+		"token":               {bearer(good), "bob by token", "bob by token"},
+		"token, another case": {"Authorization: bEARER  " + good, "bob by token", "bob by token"},
+		"API key":             {"X-API-Key: " + good, "bob by token", "bob by token"},
+		"revoked token":       {bearer(gone), invalid401, invalid401},
+		"expired token":       {bearer(old), invalid401, invalid401},
+		"unknown token":       {bearer(newSecret(tokenPrefix)), invalid401, invalid401},
+		"mistyped token":      {bearer(good[:len(good)-1]), invalid401, invalid401},
+		"empty token":         {"Authorization: Bearer", invalid401, invalid401},
+		"endless token":       {bearer(strings.Repeat("x", mostToken+1)), invalid401, invalid401},
+		"another scheme":      {"Authorization: Basic YWxpY2U6eA==", invalid401, invalid401},
+		"set by hand":         {bearer("a token set by hand"), s.owner + " by flag", s.owner + " by flag"},
+		"nearly set by hand":  {bearer("a token set by hanD"), invalid401, invalid401},
+		"local token":         {bearer(s.LocalToken()), s.owner + " by local", invalid401},
+		"unknown local token": {bearer(newSecret(localPrefix)), invalid401, invalid401},
+		"login":               {"Cookie: " + cookie, "alice by cookie", "alice by cookie"},
+		"lasting login":       {"Cookie: " + lasting, "alice by cookie", "alice by cookie"},
+		"unknown login": {"Cookie: " + cookieName + "=" + newCookie() + keyMark + newCookie(),
+			invalid401, invalid401},
 		"cookie alone":          {"Cookie: " + strings.Split(cookie, keyMark)[0], unnamed401, unnamed401},
 		"two logins":            {"Cookie: " + cookie + "; " + lasting, invalid401, invalid401},
 		"token as a cookie":     {"Cookie: " + cookieName + "=" + good + keyMark + newCookie(), invalid401, invalid401},
@@ -166,10 +167,11 @@ func TestOneCredentialCounts(t *testing.T) {
 		headers []string
 		want    string
 	}{
-		"header before cookie":    {[]string{"Authorization: Bearer " + good, cookie}, "bob by token"},
-		"wrong header, cookie":    {[]string{"Authorization: Bearer x", cookie}, invalid401},
-		"two headers":             {[]string{"Authorization: Bearer " + good, "X-API-Key: " + good}, invalid401},
-		"the same header twice":   {[]string{"Authorization: Bearer " + good, "Authorization: Bearer " + good}, invalid401},
+		"header before cookie": {[]string{"Authorization: Bearer " + good, cookie}, "bob by token"},
+		"wrong header, cookie": {[]string{"Authorization: Bearer x", cookie}, invalid401},
+		"two headers":          {[]string{"Authorization: Bearer " + good, "X-API-Key: " + good}, invalid401},
+		"the same header twice": {[]string{"Authorization: Bearer " + good,
+			"Authorization: Bearer " + good}, invalid401},
 		"no header, then cookie":  {[]string{cookie}, "alice by cookie"},
 		"empty key is presented":  {[]string{"X-API-Key: "}, invalid401},
 		"two tokens in one field": {[]string{"Authorization: Bearer " + good + ", Bearer " + good}, invalid401},
@@ -189,12 +191,13 @@ func TestAnonymousLoopbackCallers(t *testing.T) {
 		user       bool
 		here, away string
 	}{
-		"nothing set up":       {Options{}, false, "anonymous by anonymous", unnamed401},
-		"a local token":        {Options{LocalToken: local}, false, "anonymous by anonymous", unnamed401},
-		"a user":               {Options{}, true, unnamed401, unnamed401},
-		"a token set by hand":  {Options{AuthToken: "0123456789abcdef"}, false, unnamed401, unnamed401},
-		"client certificates":  {Options{ClientCA: true}, false, unnamed401, unnamed401},
-		"an OAuth provider":    {Options{OAuth: &OAuth{Issuer: "https://id.example.com", Resource: "https://a.example.com/mcp"}}, false, unnamed401, unnamed401},
+		"nothing set up":      {Options{}, false, "anonymous by anonymous", unnamed401},
+		"a local token":       {Options{LocalToken: local}, false, "anonymous by anonymous", unnamed401},
+		"a user":              {Options{}, true, unnamed401, unnamed401},
+		"a token set by hand": {Options{AuthToken: "0123456789abcdef"}, false, unnamed401, unnamed401},
+		"client certificates": {Options{ClientCA: true}, false, unnamed401, unnamed401},
+		"an OAuth provider": {Options{OAuth: &OAuth{Issuer: "https://id.example.com",
+			Resource: "https://a.example.com/mcp"}}, false, unnamed401, unnamed401},
 		"required":             {Options{Mode: Required}, false, unnamed401, unnamed401},
 		"insecure":             {Options{Insecure: true}, false, "anonymous by anonymous", "anonymous by anonymous"},
 		"embedded":             {Options{Embedded: true}, false, "anonymous by anonymous", "anonymous by anonymous"},
@@ -249,8 +252,10 @@ func TestPublicIsWhatTheDesignNames(t *testing.T) {
 		"OPTIONS /mcp": true, "OPTIONS /anything": true, "GET /health": true, "GET /ready": true,
 		"GET /.well-known/mcp": true, "GET /.well-known/oauth-protected-resource/mcp": true,
 		"POST /auth/login": true, "POST /auth/pair": true,
-		"GET /": false, "GET /mcp": false, "POST /mcp": false, "DELETE /mcp": false, "GET /sse": false, "POST /messages": false,
-		"POST /auth/logout": false, "GET /metrics": false, "GET /.well-known": false, "GET /healthy": false, "GET /health/": false,
+		"GET /": false, "GET /mcp": false, "POST /mcp": false, "DELETE /mcp": false, "GET /sse": false,
+		"POST /messages":    false,
+		"POST /auth/logout": false, "GET /metrics": false, "GET /.well-known": false, "GET /healthy": false,
+		"GET /health/":      false,
 		"GET /auth/login/x": false, "GET /x/.well-known/mcp": false,
 	} {
 		method, path, _ := strings.Cut(line, " ")
@@ -349,7 +354,8 @@ func TestWhatCannotBeAskedIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Close()
-	if got, want := outcome(s, request("POST", "/mcp", away, "X-API-Key: "+secret)), "Service Unavailable: unavailable"; got != want {
+	if got, want := outcome(s, request("POST", "/mcp", away, "X-API-Key: "+secret)),
+		"Service Unavailable: unavailable"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -378,7 +384,8 @@ func TestRevocationsArePublished(t *testing.T) {
 			return s.EndLogin(ctx, all[len(all)-1].ID)
 		}, []bool{false, true, false}},
 		{"new roles", func() error { return s.SetRoles(ctx, "bob", []string{"writer"}) }, []bool{false, false, true}},
-		{"new password", func() error { return s.SetPassword(ctx, "alice", "another one") }, []bool{false, true, false}},
+		{"new password", func() error { return s.SetPassword(ctx, "alice", "another one") },
+			[]bool{false, true, false}},
 		{"removal", func() error { return s.RemoveUser(ctx, "alice") }, []bool{true, true, false}},
 	} {
 		var holders []Principal
@@ -454,19 +461,28 @@ func TestMistakesAreNamed(t *testing.T) {
 	s := newTestService(t, Options{})
 	ctx := t.Context()
 	for want, do := range map[string]func() error{
-		`user "Alice"`:                        func() error { return s.AddUser(ctx, "Alice", nil, "") },
-		`user ""`:                             func() error { return s.AddUser(ctx, "", nil, "") },
-		`user "anonymous"`:                    func() error { return s.AddUser(ctx, "anonymous", nil, "") },
-		`user "a b"`:                          func() error { return s.AddUser(ctx, "a b", nil, "") },
-		`user ".a"`:                           func() error { return s.AddUser(ctx, ".a", nil, "") },
-		`role "Root"`:                         func() error { return s.AddUser(ctx, "carol", []string{"Root"}, "") },
-		"that name is taken":                  func() error { return s.AddUser(ctx, "bob", nil, "") },
-		"8 to 1024 bytes, this one has 7":     func() error { return s.AddUser(ctx, "carol", nil, "1234567") },
-		"this one has 1025":                   func() error { return s.SetPassword(ctx, "bob", strings.Repeat("x", 1025)) },
-		"there is no such user":               func() error { return s.SetRoles(ctx, "carol", nil) },
-		"no credential has that id":           func() error { return s.RevokeToken(ctx, "t_x") },
-		`scope "a b"`:                         func() error { return second(s.CreateToken(ctx, Token{User: "bob", Scopes: []string{"a b"}})) },
-		"before it is made":                   func() error { return second(s.CreateToken(ctx, Token{User: "bob", Until: time.Unix(1, 0)})) },
+		`user "Alice"`:                    func() error { return s.AddUser(ctx, "Alice", nil, "") },
+		`user ""`:                         func() error { return s.AddUser(ctx, "", nil, "") },
+		`user "anonymous"`:                func() error { return s.AddUser(ctx, "anonymous", nil, "") },
+		`user "a b"`:                      func() error { return s.AddUser(ctx, "a b", nil, "") },
+		`user ".a"`:                       func() error { return s.AddUser(ctx, ".a", nil, "") },
+		`role "Root"`:                     func() error { return s.AddUser(ctx, "carol", []string{"Root"}, "") },
+		"that name is taken":              func() error { return s.AddUser(ctx, "bob", nil, "") },
+		"8 to 1024 bytes, this one has 7": func() error { return s.AddUser(ctx, "carol", nil, "1234567") },
+		"this one has 1025": func() error {
+			return s.SetPassword(ctx, "bob",
+				strings.Repeat("x", 1025))
+		},
+		"there is no such user":     func() error { return s.SetRoles(ctx, "carol", nil) },
+		"no credential has that id": func() error { return s.RevokeToken(ctx, "t_x") },
+		`scope "a b"`: func() error {
+			return second(s.CreateToken(ctx,
+				Token{User: "bob", Scopes: []string{"a b"}}))
+		},
+		"before it is made": func() error {
+			return second(s.CreateToken(ctx,
+				Token{User: "bob", Until: time.Unix(1, 0)}))
+		},
 		`certificate "alice"`:                 func() error { return s.Link(ctx, LinkCertificate, "alice", "bob") },
 		`link "fax"`:                          func() error { return s.Link(ctx, "fax", "alice", "bob") },
 		"expected at least 16":                func() error { return opened(Options{AuthToken: "short"}) },
@@ -502,7 +518,8 @@ func TestAFileOthersCanReadIsRefused(t *testing.T) {
 	if _, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("got %v, want advice", err)
 	}
-	if err := os.WriteFile(path, []byte("not a database, but long enough to be looked at as if it were one"), 0o600); err != nil {
+	if err := os.WriteFile(path,
+		[]byte("not a database, but long enough to be looked at as if it were one"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	os.Chmod(path, 0o600)
@@ -624,7 +641,8 @@ func TestTheFileIsDurable(t *testing.T) {
 	}
 	var journal string
 	var sync, keys int
-	for query, into := range map[string]any{"PRAGMA journal_mode": &journal, "PRAGMA synchronous": &sync, "PRAGMA foreign_keys": &keys} {
+	for query, into := range map[string]any{"PRAGMA journal_mode": &journal, "PRAGMA synchronous": &sync,
+		"PRAGMA foreign_keys": &keys} {
 		if err := db.QueryRow(query).Scan(into); err != nil {
 			t.Fatal(err)
 		}

@@ -123,7 +123,8 @@ func TestGuessingLocksNoUserOut(t *testing.T) {
 			return pairs
 		}()
 		known := "Cookie: " + cookies[1] // the session has ended before
-		const right, wrong = `{"user":"alice","password":"correct horse"}`, `{"user":"alice","password":"not the horse"}`
+		const right, wrong = `{"user":"alice","password":"correct horse"}`,
+			`{"user":"alice","password":"not the horse"}`
 		s.tries = newTries()
 		judged := 0
 		for i := range 120 { // two minutes of one guess a second, also from the network of the user's device

@@ -70,7 +70,8 @@ func checkLink(kind, subject string) error {
 func (s *Service) Unlink(ctx context.Context, kind, subject string) error {
 	var user string
 	err := s.changeRows(ctx, ErrNone, func(tx *sql.Tx) error {
-		err := tx.QueryRow("SELECT name FROM link JOIN user ON user = number WHERE kind = ? AND subject = ?", kind, subject).
+		err := tx.QueryRow("SELECT name FROM link JOIN user ON user = number WHERE kind = ? AND subject = ?",
+			kind, subject).
 			Scan(&user)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrNone

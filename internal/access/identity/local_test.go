@@ -31,7 +31,8 @@ func TestTheLocalToken(t *testing.T) {
 		t.Error("it counts as authentication beyond loopback")
 	}
 	for _, h := range forwarding {
-		if got := outcome(s, request("GET", "/mcp", here, "Authorization: Bearer "+s.LocalToken(), h+": x")); got != invalid401 {
+		if got := outcome(s, request("GET", "/mcp", here,
+			"Authorization: Bearer "+s.LocalToken(), h+": x")); got != invalid401 {
 			t.Errorf("through a proxy that says %s: %s", h, got)
 		}
 	}

@@ -197,7 +197,8 @@ func TestForeignPagesCannotUseALogin(t *testing.T) {
 		"typed by a person":       {[]string{"Sec-Fetch-Site: none"}, "alice by cookie"},
 		"a listed page": {[]string{"Sec-Fetch-Site: same-site", "Origin: https://app.example.com"},
 			"alice by cookie"},
-		"a foreign page":           {[]string{"Sec-Fetch-Site: cross-site", "Origin: https://evil.example.com"}, denied},
+		"a foreign page": {[]string{"Sec-Fetch-Site: cross-site",
+			"Origin: https://evil.example.com"}, denied},
 		"a page of the same site":  {[]string{"Sec-Fetch-Site: same-site", "Origin: http://other.example.com"}, denied},
 		"another port":             {[]string{"Origin: http://example.com:8080"}, denied},
 		"a page without origin":    {[]string{"Origin: null"}, denied},
@@ -220,7 +221,8 @@ func TestForeignPagesCannotUseALogin(t *testing.T) {
 		}
 	}
 	secret, _ := newToken(t, s, Token{User: "bob"})
-	if got := outcome(s, request("POST", "/mcp", away, "Sec-Fetch-Site: cross-site", "X-API-Key: "+secret)); got != "bob by token" {
+	if got := outcome(s, request("POST", "/mcp", away, "Sec-Fetch-Site: cross-site",
+		"X-API-Key: "+secret)); got != "bob by token" {
 		t.Errorf("a token from a page, which no browser adds by itself, got %s", got)
 	}
 	for _, path := range []string{"/auth/login", "/auth/pair"} {

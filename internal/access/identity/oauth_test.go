@@ -207,12 +207,13 @@ func TestTokensThatAreNotBelieved(t *testing.T) {
 		return must(jwt.Signed(sig).Claims(i.good()).Serialize())
 	}
 	for name, token := range map[string]string{
-		"alg none":                  unsigned(`{"alg":"none"}`),
-		"alg None":                  unsigned(`{"alg":"None","kid":"es"}`),
-		"no alg":                    unsigned(`{"kid":"es"}`),
-		"signature left out":        signed[0] + "." + signed[1] + ".",
-		"claims altered":            signed[0] + "." + b64(altered) + "." + signed[2],
-		"a shared secret":           signWith(t, []byte("0123456789abcdef0123456789abcdef"), "shared", jose.HS256, i.good()),
+		"alg none":           unsigned(`{"alg":"none"}`),
+		"alg None":           unsigned(`{"alg":"None","kid":"es"}`),
+		"no alg":             unsigned(`{"kid":"es"}`),
+		"signature left out": signed[0] + "." + signed[1] + ".",
+		"claims altered":     signed[0] + "." + b64(altered) + "." + signed[2],
+		"a shared secret": signWith(t, []byte("0123456789abcdef0123456789abcdef"), "shared",
+			jose.HS256, i.good()),
 		"the public key as secret":  signWith(t, public, "es", jose.HS256, i.good()),
 		"another key of that name":  signWith(t, another, "es", jose.ES256, i.good()),
 		"its own key inside":        embedded(),
@@ -256,7 +257,8 @@ func TestTokensThatAreNotBelieved(t *testing.T) {
 			t.Errorf("%s: got %s", name, got)
 		}
 	}
-	if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+cookieName+"="+es(nil)+keyMark+newCookie())); got != invalid401 {
+	if got := outcome(s, request("GET", "/mcp", away,
+		"Cookie: "+cookieName+"="+es(nil)+keyMark+newCookie())); got != invalid401 {
 		t.Errorf("an access token in a cookie: got %s", got)
 	}
 }
@@ -470,7 +472,8 @@ func TestKeysChange(t *testing.T) {
 		if got := ask(next); got == good {
 			t.Errorf("after a day without the provider: %s", got)
 		}
-		if got, want := ask(i.sign(t, "new", jose.ES256, with(long, said{"jti": "x"}))), "Service Unavailable: unavailable"; got != want {
+		if got, want := ask(i.sign(t, "new", jose.ES256, with(long, said{"jti": "x"}))),
+			"Service Unavailable: unavailable"; got != want {
 			t.Errorf("a token that cannot be checked: got %s, want %s", got, want)
 		}
 		i.mu.Lock()

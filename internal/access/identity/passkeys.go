@@ -279,7 +279,8 @@ func (s *Service) findPasskey(ctx context.Context, credential string) (k storedP
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	err = db.QueryRowContext(ctx, "SELECT id, user, handle, credential, public, origin, counter FROM passkey WHERE credential = ?", id).
+	err = db.QueryRowContext(ctx,
+		"SELECT id, user, handle, credential, public, origin, counter FROM passkey WHERE credential = ?", id).
 		Scan(&k.id, &k.user, &k.handle, &k.Credential, &k.Public, &k.Origin, &k.Counter)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -300,7 +301,12 @@ func (s *Service) registrant(w http.ResponseWriter, r *http.Request) (a account,
 		return a, false
 	}
 	if !p.Person() {
-		writeError(w, 403, "forbidden", "only a person who logged in with a password, a passkey or a link shown at a terminal can register a passkey")
+		writeError(
+			w,
+			403,
+			"forbidden",
+			"only a person who logged in with a password, a passkey or a link shown at a terminal can register a passkey",
+		)
 		return a, false
 	}
 	a, there, err := s.findAccount(r.Context(), "name = ?", p.Name)
@@ -308,7 +314,12 @@ func (s *Service) registrant(w http.ResponseWriter, r *http.Request) (a account,
 	case err != nil:
 		s.unable(w, r, err)
 	case !there:
-		writeError(w, 403, "forbidden", "only a user of this host can have a passkey: add one with gatehouse user add, and log in as that user")
+		writeError(
+			w,
+			403,
+			"forbidden",
+			"only a user of this host can have a passkey: add one with gatehouse user add, and log in as that user",
+		)
 	}
 	return a, there && err == nil
 }
@@ -342,12 +353,19 @@ func (s *Service) beginPasskey(w http.ResponseWriter, r *http.Request) {
 	answer(w, 200, map[string]any{
 		"ceremony": s.passkeys.begin(c),
 		"options": map[string]any{"publicKey": map[string]any{
-			"challenge": passkey.Text.EncodeToString(c.challenge), "rp": map[string]string{"id": party, "name": "gatehouse"},
+			"challenge": passkey.Text.EncodeToString(
+				c.challenge,
+			), "rp": map[string]string{"id": party, "name": "gatehouse"},
 			"user": map[string]string{
 				"id": passkey.Text.EncodeToString(c.handle), "name": a.name, "displayName": a.name,
 			},
-			"pubKeyCredParams": kinds, "excludeCredentials": exclude, "attestation": "none", "timeout": ceremonyLife.Milliseconds(),
-			"authenticatorSelection": map[string]any{"residentKey": "required", "requireResidentKey": true, "userVerification": "required"},
+			"pubKeyCredParams": kinds, "excludeCredentials": exclude, "attestation": "none",
+			"timeout": ceremonyLife.Milliseconds(),
+			"authenticatorSelection": map[string]any{
+				"residentKey":        "required",
+				"requireResidentKey": true,
+				"userVerification":   "required",
+			},
 		}},
 	})
 }
@@ -381,10 +399,12 @@ func (s *Service) endPasskey(w http.ResponseWriter, r *http.Request) {
 	}
 	err = s.changeRows(r.Context(), ErrNoUser, func(tx *sql.Tx) error {
 		// The epoch is checked because the password, or another passkey, may just have been taken from the user.
-		err := touched(tx.Exec(`INSERT INTO passkey (id, credential, user, handle, public, origin, name, counter, created)
+		err := touched(
+			tx.Exec(`INSERT INTO passkey (id, credential, user, handle, public, origin, name, counter, created)
 			SELECT ?, ?, number, ?, ?, ?, ?, ?, ? FROM user WHERE number = ? AND epoch = ?
 			AND (SELECT count(*) FROM passkey WHERE user = number) < ?`, made.ID, k.Credential, c.handle, k.Public,
-			k.Origin, made.Name, k.Counter, stamp(made.Created), a.number, a.epoch, mostPasskeys))
+				k.Origin, made.Name, k.Counter, stamp(made.Created), a.number, a.epoch, mostPasskeys),
+		)
 		if sqlfile.IsTaken(err) {
 			err = ErrTaken
 		}
@@ -490,8 +510,10 @@ func (s *Service) HasDeciding() bool {
 	return len(s.passkeys.deciding) > 0
 }
 
-var errUndeciding = errors.New("the passkey counts for approvals once this host has been restarted, because any program " +
-	"of the host's account could register one while it runs")
+var errUndeciding = errors.New(
+	"the passkey counts for approvals once this host has been restarted, because any program " +
+		"of the host's account could register one while it runs",
+)
 
 // decidingKey returns the key of a passkey that counts for approvals, as it was when the service was opened.
 func (s *Service) decidingKey(a *passkey.Assertion) (storedPasskey, error) {

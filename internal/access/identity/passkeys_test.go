@@ -101,7 +101,9 @@ func (a *authenticator) client(kind, challenge string) string {
 	if a.kind != "" {
 		kind = a.kind
 	}
-	b, err := json.Marshal(map[string]any{"type": kind, "challenge": challenge, "origin": a.origin, "crossOrigin": false})
+	b, err := json.Marshal(
+		map[string]any{"type": kind, "challenge": challenge, "origin": a.origin, "crossOrigin": false},
+	)
 	check(a.t, err)
 	return passkey.Text.EncodeToString(b)
 }
@@ -214,7 +216,8 @@ func TestALoginWithAPasskey(t *testing.T) {
 			if got := outcome(s, request("POST", "/mcp", away, "Cookie: "+cookie)); strings.Contains(got, "alice") {
 				t.Errorf("the logins outlive the passkey: %s", got)
 			}
-			if got := saw.kinds(); !strings.Contains(got, "passkey_added") || !strings.Contains(got, "passkey_removed") {
+			if got := saw.kinds(); !strings.Contains(got, "passkey_added") ||
+				!strings.Contains(got, "passkey_removed") {
 				t.Errorf("the ledger sees %s", got)
 			}
 		})
@@ -304,7 +307,8 @@ func TestPasskeysAttacked(t *testing.T) {
 	}); status != 401 {
 		t.Error("a challenge is accepted twice")
 	}
-	if status, out := c.post("/auth/passkey/login", struct{}{}, "Origin: http://tools.example.com:9999"); status != 403 {
+	if status, out := c.post("/auth/passkey/login", struct{}{},
+		"Origin: http://tools.example.com:9999"); status != 403 {
 		t.Errorf("a page of another port begins a login: %d %v", status, out)
 	}
 }
@@ -332,13 +336,15 @@ func TestRegistrationsAttacked(t *testing.T) {
 	var in struct{ Key string }
 	check(t, json.Unmarshal(w.Body.Bytes(), &in))
 	k := w.Result().Cookies()[0]
-	if status, _ := c.post("/auth/passkey/register", struct{}{}, "Cookie: "+k.Name+"="+k.Value+keyMark+in.Key); status != 403 {
+	if status, _ := c.post("/auth/passkey/register", struct{}{},
+		"Cookie: "+k.Name+"="+k.Value+keyMark+in.Key); status != 403 {
 		t.Errorf("with a link that a program got: %d", status)
 	}
 
 	a := newAuthenticator(t, "ES256")
 	id, challenge, _ := c.begin("/auth/passkey/register", "Cookie: "+alice)
-	if status, _ := c.post("/auth/passkey/register/finish", map[string]any{"ceremony": id, "response": a.register(challenge)}, "Cookie: "+bob); status != 400 {
+	if status, _ := c.post("/auth/passkey/register/finish",
+		map[string]any{"ceremony": id, "response": a.register(challenge)}, "Cookie: "+bob); status != 400 {
 		t.Errorf("bob ends alice's ceremony: %d", status)
 	}
 	if status, out := c.add(a, alice); status != 201 {
@@ -366,7 +372,8 @@ func TestRegistrationsAttacked(t *testing.T) {
 	}
 }
 
-// A passkey approves a call only if it existed when the host started, belongs to the deciding user, and signed that call.
+// A passkey approves a call only if it existed when the host started, belongs to the deciding user,
+// and signed that call.
 //
 //redteam:attack A yes is good for one call: a passkey of another user, one that was registered while the host runs, an assertion for another approval, one of a login, one that is used twice
 func TestApprovalsByPasskeysAttacked(t *testing.T) {

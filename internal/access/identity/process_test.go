@@ -212,7 +212,8 @@ func TestKilled(t *testing.T) {
 	}
 	s := empty(t, path, Options{})
 	for i, secret := range secrets {
-		if got, want := outcome(s, request("GET", "/mcp", away, "X-API-Key: "+secret)), fmt.Sprintf("user%d by token", i); got != want {
+		if got, want := outcome(s, request("GET", "/mcp", away, "X-API-Key: "+secret)),
+			fmt.Sprintf("user%d by token", i); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

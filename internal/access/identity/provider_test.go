@@ -119,7 +119,8 @@ func (c *client) authorize(s server, id, resource, scope string) string {
 	ask := url.Values{
 		"client_id": {
 			id,
-		}, "response_type": {"code"}, "redirect_uri": {"https://callback.test/done"}, "scope": {scope}, "state": {"kept"},
+		}, "response_type": {"code"}, "redirect_uri": {"https://callback.test/done"}, "scope": {scope},
+		"state":          {"kept"},
 		"code_challenge": {base64.RawURLEncoding.EncodeToString(sum[:])}, "code_challenge_method": {"S256"},
 	}
 	if resource != "" {

@@ -41,7 +41,8 @@ func (s *Service) remember(claimed bool) {
 	}
 	if !w.lost.Swap(true) {
 		s.log.Error(
-			"THE FILE OF USERS IS LOST: this host had users, and the file is missing or empty. Only this host's own user is admitted. "+
+			"THE FILE OF USERS IS LOST: this host had users, and the file is missing or empty. "+
+				"Only this host's own user is admitted. "+
 				"Mount its disk or restore it (gatehouse backup restore), or add a user (gatehouse user add NAME). "+
 				"Only if this host must be open again, remove the marker files too",
 			"file",

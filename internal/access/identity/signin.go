@@ -94,7 +94,12 @@ type endpoints struct {
 
 // discover reads the metadata of the provider.
 func (i *signIn) discover(ctx context.Context) (e endpoints, err error) {
-	r, err := http.NewRequestWithContext(ctx, "GET", strings.TrimSuffix(i.Issuer, "/")+"/.well-known/openid-configuration", nil)
+	r, err := http.NewRequestWithContext(
+		ctx,
+		"GET",
+		strings.TrimSuffix(i.Issuer, "/")+"/.well-known/openid-configuration",
+		nil,
+	)
 	if err != nil {
 		return e, err
 	}
@@ -136,7 +141,8 @@ func localPath(next string) string {
 	return next
 }
 
-// beginSignIn sends a browser to the provider. The browser gets a cookie, so that the login of another browser cannot end here.
+// beginSignIn sends a browser to the provider. The browser gets a cookie, so that the login of
+// another browser cannot end here.
 func (s *Service) beginSignIn(w http.ResponseWriter, r *http.Request) {
 	i := s.signIn
 	w.Header().Set("Cache-Control", "no-store")
@@ -165,7 +171,8 @@ func (s *Service) beginSignIn(w http.ResponseWriter, r *http.Request) {
 	u, _ := url.Parse(e.Authorize) // checked
 	v := u.Query()
 	for name, value := range map[string]string{
-		"response_type": "code", "client_id": i.ClientID, "redirect_uri": i.callback(), "state": state, "nonce": b.nonce,
+		"response_type": "code", "client_id": i.ClientID, "redirect_uri": i.callback(), "state": state,
+		"nonce":          b.nonce,
 		"scope":          strings.Join(append([]string{"openid"}, i.Scopes...), " "),
 		"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:]), "code_challenge_method": "S256",
 	} {
@@ -277,7 +284,8 @@ func (i *signIn) verify(ctx context.Context, token, nonce string) (all map[strin
 		if err := c.ValidateWithLeeway(expected, skew); err != nil {
 			return nil, err
 		}
-		if c.Expiry == nil || c.Nonce != nonce || len(c.Audience) > 1 && c.Party != i.ClientID || c.Party != "" && c.Party != i.ClientID {
+		if c.Expiry == nil || c.Nonce != nonce || len(c.Audience) > 1 && c.Party != i.ClientID ||
+			c.Party != "" && c.Party != i.ClientID {
 			return nil, errToken
 		}
 		return all, nil

@@ -15,12 +15,18 @@ import (
 // signingIn starts a host with the real provider, at which it is registered.
 func signingIn(t *testing.T) (s *Service, site *httptest.Server) {
 	t.Helper()
-	site = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Handler().ServeHTTP(w, r) }))
+	site = httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.Handler().ServeHTTP(w, r) }),
+	)
 	t.Cleanup(site.Close)
 	issuer := oidctest.Start(t, site.URL)
-	res, err := http.Post(issuer+"/reg", "application/json", strings.NewReader(`{"redirect_uris":["`+site.URL+`/auth/oidc/callback"],
+	res, err := http.Post(
+		issuer+"/reg",
+		"application/json",
+		strings.NewReader(`{"redirect_uris":["`+site.URL+`/auth/oidc/callback"],
 		"token_endpoint_auth_method":"client_secret_post","grant_types":["authorization_code"],"response_types":["code"],
-		"application_type":"native"}`))
+		"application_type":"native"}`),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +163,8 @@ func TestALoginAtAProviderThatWasNotBegunHere(t *testing.T) {
 	if status, _ := mine.open(t, u.Scheme+"://"+u.Host+u.Path+"?"+v.Encode()); status != 401 {
 		t.Errorf("a wrong code: %d", status)
 	}
-	for _, next := range []string{"//evil.example", "https://evil.example", `/\evil.example`, "/x#login=y", "javascript:x", ""} {
+	for _, next := range []string{"//evil.example", "https://evil.example", `/\evil.example`, "/x#login=y",
+		"javascript:x", ""} {
 		if got := localPath(next); got != "/" {
 			t.Errorf("next %q leads to %q", next, got)
 		}

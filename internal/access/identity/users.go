@@ -279,7 +279,8 @@ func (s *Service) findAccount(ctx context.Context, where string, args ...any) (a
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var roles string
-	err = db.QueryRowContext(ctx, "SELECT number, epoch, name, password, roles, "+ownerID+" FROM user WHERE "+where, args...).
+	err = db.QueryRowContext(ctx,
+		"SELECT number, epoch, name, password, roles, "+ownerID+" FROM user WHERE "+where, args...).
 		Scan(&a.number, &a.epoch, &a.name, &a.kept, &roles, &a.id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, false, nil

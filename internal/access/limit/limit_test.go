@@ -272,7 +272,8 @@ func TestSessionAndToolHaveTheirOwnLimits(t *testing.T) {
 		synctest.Wait()
 		if s := q.Stats(); s.Running != 4+3+3 || s.Waiting != 40-10 {
 			t.Errorf(
-				"%d run and %d wait, want 10 and 30: two of each principal of the slow tool, 3 of the session, 3 of the third tool",
+				"%d run and %d wait, want 10 and 30: two of each principal of the slow tool, 3 of the session, "+
+					"3 of the third tool",
 				s.Running,
 				s.Waiting,
 			)

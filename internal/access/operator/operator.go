@@ -23,7 +23,8 @@ func (f Func) Check(c *tool.Call, what string) error {
 	next := "Ask an administrator whose credential has no scopes."
 	if c.Caller.Principal == anonymous {
 		next = "Authenticate: on this machine this user's local token makes its bearer an administrator " +
-			"(gatehouse call --url URL --token local, or Authorization: Bearer), and so does the daemon's socket (gatehouse call --daemon)."
+			"(gatehouse call --url URL --token local, or Authorization: Bearer), and so does the daemon's socket " +
+			"(gatehouse call --daemon)."
 	}
 	return Denied(what, next)
 }

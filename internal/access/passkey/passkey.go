@@ -82,7 +82,10 @@ func RelyingParty(origin string) (string, error) {
 		return "", fmt.Errorf("origin %q: expected scheme://host", origin)
 	}
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return "", fmt.Errorf("browsers keep no passkeys for %s: open the page by a name, such as localhost", u.Hostname())
+		return "", fmt.Errorf(
+			"browsers keep no passkeys for %s: open the page by a name, such as localhost",
+			u.Hostname(),
+		)
 	}
 	return strings.ToLower(u.Hostname()), nil
 }
@@ -222,7 +225,11 @@ func parseData(b []byte, origin string) (d data, err error) {
 	}
 	size := int(binary.BigEndian.Uint16(rest[model:]))
 	if rest = rest[model+2:]; size == 0 || size > mostCredential || size > len(rest) {
-		return d, fmt.Errorf("the ID of the credential has %d bytes; expected 1 to %d", size, min(len(rest), mostCredential))
+		return d, fmt.Errorf(
+			"the ID of the credential has %d bytes; expected 1 to %d",
+			size,
+			min(len(rest), mostCredential),
+		)
 	}
 	d.credential = rest[:size]
 	return d, nil
@@ -246,7 +253,9 @@ func parseKey(der []byte) (crypto.PublicKey, error) {
 			return k, nil
 		}
 	}
-	return nil, errors.New("publicKey is of a kind that is not accepted; expected P-256, Ed25519, or RSA with 2048 to 4096 bits")
+	return nil, errors.New(
+		"publicKey is of a kind that is not accepted; expected P-256, Ed25519, or RSA with 2048 to 4096 bits",
+	)
 }
 
 func checkSignature(der, signed, signature []byte) error {

@@ -52,8 +52,11 @@ func FuzzVerify(f *testing.F) {
 		}
 		var r Registration
 		r.ID, r.Response.ClientDataJSON = a.ID, a.Response.ClientDataJSON
-		r.Response.AuthenticatorData, r.Response.PublicKey = a.Response.AuthenticatorData, Text.EncodeToString(gotSignature)
-		if _, err := r.Verify(k.Origin, challenge); err == nil && !bytes.Contains(gotClient, []byte("webauthn.create")) {
+		r.Response.AuthenticatorData, r.Response.PublicKey = a.Response.AuthenticatorData, Text.EncodeToString(
+			gotSignature,
+		)
+		if _, err := r.Verify(k.Origin, challenge); err == nil &&
+			!bytes.Contains(gotClient, []byte("webauthn.create")) {
 			t.Error("an assertion registers")
 		}
 	})

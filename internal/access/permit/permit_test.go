@@ -61,13 +61,17 @@ func TestTheFirstRuleThatFitsDecides(t *testing.T) {
 		{admin, write, `{"path":"/etc/x"}`, Allow},
 		{tool.Caller{}, read, `{"path":"/etc/x"}`, Refuse},
 		{tool.Caller{}, read, `{"path":"/home"}`, Allow},
-		{tool.Caller{}, read, `{}`, Refuse},                                           // cannot be evaluated: the restricting rule applies
-		{tool.Caller{}, read, `{"path":7}`, Refuse},                                   // likewise
-		{tool.Caller{}, write, `{"path":"/x","size":9007199254740993}`, AskOperator},  // one more than the largest exact number
-		{tool.Caller{}, write, `{"path":"/x","size":9007199254740992}`, AskClient},    // the largest exact number
-		{tool.Caller{}, write, `{"path":"/x","size":1e400}`, Refuse},                  // no number can represent it
-		{tool.Caller{Principal: "anna"}, unclear, `{}`, AskClient},                    // declares no effects: counts as writing
-		{tool.Caller{}, Op{Method: "resources/read", Name: "file:///x"}, `{}`, Allow}, // rules apply to tools unless they name methods
+		// cannot be evaluated: the restricting rule applies
+		{tool.Caller{}, read, `{}`, Refuse},
+		{tool.Caller{}, read, `{"path":7}`, Refuse}, // likewise
+		// one more than the largest exact number
+		{tool.Caller{}, write, `{"path":"/x","size":9007199254740993}`, AskOperator},
+		{tool.Caller{}, write, `{"path":"/x","size":9007199254740992}`, AskClient}, // the largest exact number
+		{tool.Caller{}, write, `{"path":"/x","size":1e400}`, Refuse},               // no number can represent it
+		// declares no effects: counts as writing
+		{tool.Caller{Principal: "anna"}, unclear, `{}`, AskClient},
+		// rules apply to tools unless they name methods
+		{tool.Caller{}, Op{Method: "resources/read", Name: "file:///x"}, `{}`, Allow},
 	} {
 		if v := decide(p, c.who, c.op, c.args); v.Kind != c.want {
 			t.Errorf("%d: %s %s: got %v by %q, want %v", i, c.op.Name, c.args, v.Kind, v.Rule, c.want)
@@ -219,7 +223,8 @@ func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 		{[]Rule{own("file_write", Allow, `args.path == "a"`)}, Refuse, `{"path":"a"}`, Allow, true},
 		{[]Rule{own("file_write", Allow, `args.path == "a"`)}, Refuse, `{"path":"b"}`, Refuse, true},
 		{[]Rule{{Then: Refuse}, own("file_write", Allow, `args.path == "a"`)}, Allow, `{"path":"a"}`, Refuse, false},
-		{[]Rule{{Then: Allow, When: `args.path == "a"`}, own("file_write", Refuse, "")}, Allow, `{"path":"a"}`, Refuse, false},
+		{[]Rule{{Then: Allow, When: `args.path == "a"`}, own("file_write", Refuse, "")}, Allow, `{"path":"a"}`,
+			Refuse, false},
 		{[]Rule{own("file_write", Refuse, `args.path == "a"`)}, Allow, `{"path":"a"}`, Refuse, true},
 		{[]Rule{own("file_write", Refuse, `args.path == "a"`)}, Allow, `{"path":"b"}`, Allow, true},
 		{[]Rule{{Then: Allow}, own("file_write", Refuse, `args.path == "a"`)}, Refuse, `{}`, Refuse, true},
@@ -283,10 +288,12 @@ func TestStage(t *testing.T) {
 		args string
 		want Kind
 	}{
-		{op(staged), `{"path":"x"}`, Stage}, {op(staged), `{"path":"free"}`, Allow}, {op(staged), `{"path":"no"}`, Refuse},
+		{op(staged), `{"path":"x"}`, Stage}, {op(staged), `{"path":"free"}`, Allow},
+		{op(staged), `{"path":"no"}`, Refuse},
 		{op(other), `{}`, AskClient},
 		{Op{Context: "c", Method: "tools/call", Name: "r", Effects: tool.Reads}, `{}`, Stage},
-		{Op{Context: "d", Method: "tools/call", Name: "file_write", Effects: tool.Writes, Tool: staged}, `{"path":"x"}`, Allow},
+		{Op{Context: "d", Method: "tools/call", Name: "file_write", Effects: tool.Writes, Tool: staged},
+			`{"path":"x"}`, Allow},
 	} {
 		if v := decide(p, tool.Caller{}, c.op, c.args); v.Kind != c.want {
 			t.Errorf("%s %s in %s: got %v, want %v", c.op.Name, c.args, c.op.Context, v.Kind, c.want)

@@ -37,8 +37,9 @@ const LineEnds = "\r\n\x00"
 // NewSearch returns a search for nothing.
 func NewSearch() Search { return Search{base: rand.Uint64() | 1, tail: leastTail} }
 
-// Add adds a text, which is not empty and has no byte of LineEnds, and what replaces it. Of texts that begin at the same
-// place the one that was added first is replaced. A text that was added before is left out.
+// Add adds a text, which is not empty and has no byte of LineEnds, and what replaces it. Of texts
+// that begin at the same place the one that was added first is replaced. A text that was added
+// before is left out.
 func (s *Search) Add(find, put []byte) {
 	if slices.ContainsFunc(s.all, func(k needle) bool { return bytes.Equal(k.find, find) }) {
 		return

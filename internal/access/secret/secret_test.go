@@ -51,7 +51,8 @@ func TestASecretIsNotLogged(t *testing.T) {
 	h := newHolder()
 	for _, handler := range []slog.Handler{slog.NewTextHandler(&said, nil), slog.NewJSONHandler(&said, nil)} {
 		slog.New(handler).
-			Info("x", "one", h.Open, "group", slog.GroupValue(slog.Any("two", h.Open)), "three", h, "four", &h, "five", h.table)
+			Info("x", "one", h.Open, "group", slog.GroupValue(slog.Any("two", h.Open)), "three", h, "four", &h,
+				"five", h.table)
 	}
 	if strings.Contains(said.String(), "hunter2") || strings.Count(said.String(), Mask) < 4 {
 		t.Errorf("the log says\n%s", said.String())

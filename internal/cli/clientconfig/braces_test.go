@@ -57,7 +57,8 @@ func TestServersInBraces(t *testing.T) {
 			"mcpServers: [\n  {name: a, command: x},\n  {name: \"gatehouse\", command: \"g\", args: [\"stdio\"]}\n  ]\n"},
 		{"items of a block in braces", "continue",
 			"mcpServers:\n  - {name: a, command: x}\n",
-			"mcpServers:\n  - {name: a, command: x}\n  - name: \"gatehouse\"\n    command: \"g\"\n    args:\n      - \"stdio\"\n"},
+			"mcpServers:\n  - {name: a, command: x}\n  - name: \"gatehouse\"\n    command: \"g\"\n    args:\n" +
+				"      - \"stdio\"\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := FindClient(test.client)
@@ -101,7 +102,8 @@ func TestAServerInBracesIsChanged(t *testing.T) {
 			"[mcp_servers]\nb.command = \"x\"\n"},
 		{"flow in a block", "goose",
 			"extensions:\n  gatehouse: {cmd: old, args: [], timeout: 9} # ours\n  b: {cmd: x}\n",
-			"extensions:\n  gatehouse: {cmd: \"g\", args: [\"stdio\"], timeout: 9, enabled: true, type: \"stdio\"} # ours\n  b: {cmd: x}\n",
+			"extensions:\n  gatehouse: {cmd: \"g\", args: [\"stdio\"], timeout: 9, enabled: true, type: " +
+				"\"stdio\"} # ours\n  b: {cmd: x}\n",
 			"extensions:\n  b: {cmd: x}\n"},
 		{"flow on lines", "goose",
 			"extensions: {\n  gatehouse: {\n    cmd: old, # theirs\n    timeout: 9\n  },\n  b: {cmd: x}\n  }\n",

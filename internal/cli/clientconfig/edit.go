@@ -79,7 +79,8 @@ func (c *Client) Put(text []byte, s Server) ([]byte, error) {
 			if same(there[m.key], m.value) || m.key == c.stdio.name || !managed[m.key] && there[m.key] != nil {
 				continue
 			}
-			if text, err = c.format.set(text, append(path[:len(path):len(path)], step{key: m.key}), m.value); err != nil {
+			if text, err = c.format.set(text,
+				append(path[:len(path):len(path)], step{key: m.key}), m.value); err != nil {
 				return nil, err
 			}
 		}

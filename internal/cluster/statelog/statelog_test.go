@@ -40,8 +40,9 @@ func nodes(t *testing.T) []*cluster.Node {
 			t.Fatal(err)
 		}
 		o := cluster.Options{
-			Name: "test", Listen: free.Addr().String(), Dir: filepath.Join(t.TempDir(), fmt.Sprint(i)), Program: program,
-			Lease: 3 * time.Second, Log: slog.New(slog.DiscardHandler),
+			Name: "test", Listen: free.Addr().String(), Dir: filepath.Join(t.TempDir(), fmt.Sprint(i)),
+			Program: program,
+			Lease:   3 * time.Second, Log: slog.New(slog.DiscardHandler),
 		}
 		free.Close()
 		if i == 0 {
@@ -103,7 +104,8 @@ func testContract(t *testing.T, all []*cluster.Node) {
 	})
 }
 
-// testSameState has three nodes change one mount at once. Each has all changes in the end, also after one node has died.
+// testSameState has three nodes change one mount at once. Each has all changes in the end, also
+// after one node has died.
 func testSameState(t *testing.T, all []*cluster.Node) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -10,9 +10,10 @@ import (
 // Event is something that has happened, for instance session.created or call.finished. Data is JSON, so that an
 // event can be sent to another process.
 type Event struct {
-	Subject string          `json:"subject"`
-	Owner   string          `json:"owner,omitempty"`
-	Session string          `json:"-"` // the session in which it happened; "" for none. Never sent to a client: the id is a credential.
+	Subject string `json:"subject"`
+	Owner   string `json:"owner,omitempty"`
+	// the session in which it happened; "" for none. Never sent to a client: the id is a credential.
+	Session string          `json:"-"`
 	Kept    bool            `json:"-"` // another process published it and has written it to the ledger
 	At      time.Time       `json:"at"`
 	Data    json.RawMessage `json:"data,omitempty"`

@@ -96,7 +96,8 @@ func TestWhatTheBookRefuses(t *testing.T) {
 		!strings.Contains(err.Error(), `no module "attic"; expected some of file`) {
 		t.Errorf("got %v", err)
 	}
-	if _, err := b.Update("dev", "", func(r *Record) error { r.Name = "other"; r.Style = "slash"; return nil }); err == nil {
+	if _, err := b.Update("dev", "",
+		func(r *Record) error { r.Name = "other"; r.Style = "slash"; return nil }); err == nil {
 		t.Error("a bad style was kept")
 	}
 	if got := names(b.Current()); !slices.Equal(got, []string{"dev"}) || b.Current().Find("dev").Style != "" {

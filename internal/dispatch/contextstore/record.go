@@ -118,17 +118,19 @@ type Message struct {
 
 // Tool is a tool that a context defines: a program or an HTTP request.
 type Tool struct {
-	Name        string          `json:"name"`
-	Title       string          `json:"title,omitempty"`
-	Description string          `json:"description"`
-	Help        string          `json:"help,omitempty"`
-	Input       json.RawMessage `json:"input,omitempty" doc:"JSON Schema of its arguments, an object"` // JSON Schema of an object; none means no arguments
-	Output      json.RawMessage `json:"output,omitempty" doc:"JSON Schema of its result"`              // JSON Schema; what comes back is then JSON
-	Effects     []string        `json:"effects,omitempty"`                                             // none counts as destructive
-	Timeout     string          `json:"timeout,omitempty"`                                             // such as 30s, which is the default; at most 10m
-	MaxOutput   int             `json:"max_output,omitempty"`                                          // bytes; 0 means 1 MiB, at most 16 MiB
-	Command     *Command        `json:"command,omitempty"`
-	HTTP        *HTTP           `json:"http,omitempty"`
+	Name        string `json:"name"`
+	Title       string `json:"title,omitempty"`
+	Description string `json:"description"`
+	Help        string `json:"help,omitempty"`
+	// JSON Schema of an object; none means no arguments
+	Input json.RawMessage `json:"input,omitempty" doc:"JSON Schema of its arguments, an object"`
+	// JSON Schema; what comes back is then JSON
+	Output    json.RawMessage `json:"output,omitempty" doc:"JSON Schema of its result"`
+	Effects   []string        `json:"effects,omitempty"`    // none counts as destructive
+	Timeout   string          `json:"timeout,omitempty"`    // such as 30s, which is the default; at most 10m
+	MaxOutput int             `json:"max_output,omitempty"` // bytes; 0 means 1 MiB, at most 16 MiB
+	Command   *Command        `json:"command,omitempty"`
+	HTTP      *HTTP           `json:"http,omitempty"`
 }
 
 // Command runs a program, without a shell.

@@ -124,7 +124,8 @@ func TestASlowClientIsToldWhy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, conn, stop, _ := inBubble(t, Options{Queue: 8}, 0)
 		defer stop()
-		if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"subscribe","data":"chat:1"}`)); err != nil {
+		if err := conn.Write(t.Context(), websocket.MessageText,
+			[]byte(`{"type":"subscribe","data":"chat:1"}`)); err != nil {
 			t.Fatal(err)
 		}
 		if _, _, err := conn.Read(t.Context()); err != nil {
@@ -160,7 +161,8 @@ func TestAStuckClientIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, conn, stop, _ := inBubble(t, Options{}, 0)
 		defer stop()
-		if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"subscribe","data":"chat:1"}`)); err != nil {
+		if err := conn.Write(t.Context(), websocket.MessageText,
+			[]byte(`{"type":"subscribe","data":"chat:1"}`)); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(9 * time.Second)

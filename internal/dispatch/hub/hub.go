@@ -290,7 +290,8 @@ func (h *Hub) Drop(named func(tool.Caller) bool, reason string) {
 
 // Message is a message on the wire, in both directions, one in each frame.
 type Message struct {
-	Type      string          `json:"type"` // process_output, process_status, event, error, ping, pong, subscribe, unsubscribe
+	// process_output, process_status, event, error, ping, pong, subscribe, unsubscribe
+	Type      string          `json:"type"`
 	Channel   string          `json:"channel,omitempty"`
 	ProcessID string          `json:"processId,omitempty"`
 	Data      json.RawMessage `json:"data,omitempty"`

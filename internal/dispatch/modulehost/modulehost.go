@@ -32,8 +32,9 @@ type Options struct {
 	RootsOf func(tool.Caller) tool.Roots
 	// Narrow may restrict the folders of a call before its handler runs; nil does not. See Narrower.
 	Narrow Narrower
-	// Stage gives a call of a task the view of the task; nil if this host stages nothing. done is called when the handler
-	// has returned; it is not nil unless there is an error. changes says that the call may change something.
+	// Stage gives a call of a task the view of the task; nil if this host stages nothing. done is
+	// called when the handler has returned; it is not nil unless there is an error. changes says
+	// that the call may change something.
 	Stage func(c *tool.Call, changes bool) (done func(), err error)
 	Node  string // the name of this node in handles
 	Log   *slog.Logger
@@ -62,7 +63,8 @@ type Host struct {
 }
 
 // CallFunc runs another tool in the view of a running call of this caller; depth is the depth of the running call.
-type CallFunc func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error)
+type CallFunc func(ctx context.Context, who tool.Caller, depth int, name string,
+	args json.RawMessage) (tool.Result, error)
 
 // ProgramFunc is CallFunc for a call of a program.
 type ProgramFunc func(ctx context.Context, who tool.Caller, depth int, call *module.InnerCall) (tool.Result, error)
@@ -72,7 +74,8 @@ type ProgramFunc func(ctx context.Context, who tool.Caller, depth int, call *mod
 type JobFunc func(who tool.Caller, title string, run Round) (id string, err error)
 
 // Round is one run of a job, with the values that earlier rounds recorded, and the state they left.
-type Round func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error)
+type Round func(ctx context.Context, recorded map[string]json.RawMessage, state []byte,
+	n bus.Notes) (bus.Outcome, error)
 
 // NewHost returns a host without modules.
 func NewHost(o Options) *Host {
@@ -338,7 +341,8 @@ func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 	if rc, ok := parent.Peer.(*running); ok {
 		narrowed = rc.narrowed
 	}
-	return func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error) {
+	return func(ctx context.Context, recorded map[string]json.RawMessage, state []byte,
+		n bus.Notes) (bus.Outcome, error) {
 		if narrowed != nil {
 			ctx = context.WithValue(ctx, narrowedKey{}, narrowed)
 		}

@@ -143,8 +143,8 @@ func Of(f bus.Event) (notify.Notification, bool) {
 	return ofAuth(f)
 }
 
-// authNotifications are the events of identity of which administrators are notified. The title is followed by the name of
-// the user.
+// authNotifications are the events of identity of which administrators are notified. The title is
+// followed by the name of the user.
 var authNotifications = map[string]struct {
 	level notify.Level
 	title string

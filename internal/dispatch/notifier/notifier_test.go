@@ -20,7 +20,8 @@ func TestNotificationsOfEvents(t *testing.T) {
 		{"auth.user_added", `{`, ""},
 		{"config.changed", `{"live":["rules"],"restart":null}`, ""},
 		{"config.changed", `{"restart":["listen.tcp"]}`,
-			"warning: Some settings need a restart. They were changed while the host runs and apply after a restart: listen.tcp"},
+			"warning: Some settings need a restart. They were changed while the host runs and apply after a " +
+				"restart: listen.tcp"},
 		{"module.x.notification", `{"title":"hello","packageId":"y"}`, ": hello from x"},
 		{"module.x.notification", `[]`, ""},
 	} {

@@ -20,7 +20,8 @@ func TestAJobIsShownUntilItEnds(t *testing.T) {
 			var shown string
 			show := Show(func(who tool.Caller, job, title string) (func(Progress), func(error)) {
 				shown = who.Principal + " " + job + " " + title
-				return func(p Progress) { steps = append(steps, p.Overall.State) }, func(err error) { ends = append(ends, err) }
+				return func(p Progress) { steps = append(steps, p.Overall.State) },
+					func(err error) { ends = append(ends, err) }
 			})
 			host := moduletest.NewHost(t)
 			var notes []string

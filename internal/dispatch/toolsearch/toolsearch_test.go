@@ -84,7 +84,9 @@ func BenchmarkSearch(b *testing.B) {
 func FuzzSearch(f *testing.F) {
 	f.Add("read a file", "file_read", "Reads \xff a file.")
 	f.Fuzz(func(t *testing.T, query, name, description string) {
-		x := New([]Document{{Name: name, Description: description}, {Name: "other", Description: "Does another thing."}})
+		x := New(
+			[]Document{{Name: name, Description: description}, {Name: "other", Description: "Does another thing."}},
+		)
 		for _, h := range x.Search(query, 5, nil) {
 			if h.Document < 0 || h.Document > 1 || !(h.Score > 0) {
 				t.Errorf("got %+v", h)

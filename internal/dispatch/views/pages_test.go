@@ -101,7 +101,8 @@ func TestCursorsThatAreNone(t *testing.T) {
 	h := &offerSource{offers: map[string]*module.Offer{"m": named("t_a", "t_b")}}
 	v := view(t, h.contexts(Rules{}), tool.Caller{})
 	enc := base64.RawURLEncoding.EncodeToString
-	for _, bad := range []string{"!", "tools", enc([]byte("tools")), enc([]byte("prompts t_a")), enc([]byte(" tools t_a")), base64.StdEncoding.EncodeToString([]byte("tools t_a!"))} {
+	for _, bad := range []string{"!", "tools", enc([]byte("tools")), enc([]byte("prompts t_a")),
+		enc([]byte(" tools t_a")), base64.StdEncoding.EncodeToString([]byte("tools t_a!"))} {
 		if _, err := v.Page(Tools, mcpversion.Latest, "", bad); err != ErrCursor {
 			t.Errorf("%q: got %v", bad, err)
 		}

@@ -168,8 +168,14 @@ func TestCutValuesFitCutSchemas(t *testing.T) {
 				required = append(required, fmt.Sprintf("%q", n))
 			}
 		}
-		return fmt.Sprintf(`{"type":"object","properties":{%s},"required":[%s],"additionalProperties":false,"minProperties":2}`,
-			strings.Join(props, ","), strings.Join(required, ",")), `{` + strings.Join(members, ",") + `}`
+		return fmt.Sprintf(
+				`{"type":"object","properties":{%s},"required":[%s],"additionalProperties":false,"minProperties":2}`,
+				strings.Join(props, ","),
+				strings.Join(required, ","),
+			), `{` + strings.Join(
+				members,
+				",",
+			) + `}`
 	}
 	steps := append([]string{"*", "0", "1"}, names...)
 	pointers := func() (list []string) {

@@ -48,7 +48,14 @@ func Detect(dir fs.FS) []Tool {
 	}
 	if has("build.gradle", "build.gradle.kts", "settings.gradle", "settings.gradle.kts") != "" {
 		gradle := wrapper(has("gradlew"), "gradle")
-		all = append(all, Tool{"gradle", []string{gradle, "--console=plain", "assemble"}, []string{gradle, "--console=plain", "test"}})
+		all = append(
+			all,
+			Tool{
+				"gradle",
+				[]string{gradle, "--console=plain", "assemble"},
+				[]string{gradle, "--console=plain", "test"},
+			},
+		)
 	}
 	if has("package.json") != "" {
 		if t, ok := npm(dir); ok {

@@ -37,12 +37,14 @@ func TestDetect(t *testing.T) {
 
 func TestTestsAreATree(t *testing.T) {
 	for output, want := range map[string]string{
-		"=== RUN   TestA\n--- PASS: TestA (0.00s)\n--- FAIL: TestB (0.00s)\n    --- PASS: TestB/x (0.00s)\n    --- FAIL: TestB/y (0.00s)\n":                                 "failed TestB(failed y,passed x),passed TestA",
-		"t/test_a.py::TestC::test_one PASSED [ 50%]\nt/test_a.py::test_two FAILED [100%]\n":                                                                                 "failed t/test_a.py(failed test_two,passed TestC(passed test_one))",
-		"test tests::adds ... FAILED\ntest tests::fine ... ok\ntest slow ... ignored\n":                                                                                     "failed tests(failed adds,passed fine),skipped slow",
-		"  math\n    ✔ works (2ms)\n    1) adds\n":                                                                                                                          "failed adds,passed works",
-		"not ok 1 - throws\nok 2 - fine\n":                                                                                                                                  "failed throws,passed fine",
-		"[ERROR] ATest.adds -- Time elapsed: 0.01 s <<< FAILURE!\n[ERROR] Tests run: 2, Failures: 1, Errors: 0, Skipped: 0, Time elapsed: 0.1 s <<< FAILURE! -- in ATest\n": "failed ATest(failed adds)",
+		"=== RUN   TestA\n--- PASS: TestA (0.00s)\n--- FAIL: TestB (0.00s)\n    --- PASS: TestB/x (0.00s)\n" +
+			"    --- FAIL: TestB/y (0.00s)\n": "failed TestB(failed y,passed x),passed TestA",
+		"t/test_a.py::TestC::test_one PASSED [ 50%]\nt/test_a.py::test_two FAILED [100%]\n": "failed t/test_a.py(failed test_two,passed TestC(passed test_one))",
+		"test tests::adds ... FAILED\ntest tests::fine ... ok\ntest slow ... ignored\n":     "failed tests(failed adds,passed fine),skipped slow",
+		"  math\n    ✔ works (2ms)\n    1) adds\n":                                          "failed adds,passed works",
+		"not ok 1 - throws\nok 2 - fine\n":                                                  "failed throws,passed fine",
+		"[ERROR] ATest.adds -- Time elapsed: 0.01 s <<< FAILURE!\n[ERROR] Tests run: 2, Failures: 1, Errors: 0, " +
+			"Skipped: 0, Time elapsed: 0.1 s <<< FAILURE! -- in ATest\n": "failed ATest(failed adds)",
 	} {
 		if got := tree(ParseTests(output)); got != want {
 			t.Errorf("%q\ngot  %s\nwant %s", output, got, want)

@@ -53,8 +53,8 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// The logs in testdata/real are of real projects, see README.md there. The labels were written before the parser had seen
-// the logs, and what it finds in the blind ones is only counted.
+// The logs in testdata/real are of real projects, see README.md there. The labels were written
+// before the parser had seen the logs, and what it finds in the blind ones is only counted.
 func TestRealProjects(t *testing.T) {
 	logs, err := filepath.Glob("testdata/real/*.log")
 	if err != nil {
@@ -107,7 +107,11 @@ func compare(t *testing.T, log string) (wrong, missing []string, right int) {
 		if p.Severity != "error" || slices.Contains(wrong, at) {
 			continue
 		}
-		if i := slices.IndexFunc(missing, func(m string) bool { return m == at || strings.HasSuffix(m, "/"+at) || strings.HasSuffix(at, "/"+m) }); i >= 0 {
+		if i := slices.IndexFunc(missing,
+			func(m string) bool {
+				return m == at || strings.HasSuffix(m, "/"+at) ||
+					strings.HasSuffix(at, "/"+m)
+			}); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
 			right++
 		} else {

@@ -58,7 +58,9 @@ type parser struct {
 const pathPart = `((?:[A-Za-z]:)?[^\s:()'"<>|*?\[\]]+)`
 
 var (
-	gnu       = regexp.MustCompile(`^(?:vet: |\[ERROR\] |ERROR: |error: |#\d+ [\d.]+ )?\s*((?:[A-Za-z]:)?[^\s:()'"<>|]*[^\s:()'"<>|/.\d][^\s:()'"<>|]*):(\d+)(?::(\d+))?(?:-\d+(?::\d+)?)?:\s*(.*)$`)
+	gnu = regexp.MustCompile(
+		`^(?:vet: |\[ERROR\] |ERROR: |error: |#\d+ [\d.]+ )?\s*((?:[A-Za-z]:)?[^\s:()'"<>|]*[^\s:()'"<>|/.\d][^\s:()'"<>|]*):(\d+)(?::(\d+))?(?:-\d+(?::\d+)?)?:\s*(.*)$`,
+	)
 	tscPlain  = regexp.MustCompile(`^\s*` + `([^\s()][^()]*)\((\d+),(\d+)\):\s+(error|warning)\s+(.*)$`)
 	tscPretty = regexp.MustCompile(`^\s*` + pathPart + `:(\d+):(\d+) - (error|warning)\s+(.*)$`)
 	rustHead  = regexp.MustCompile(`^(error|warning|note|help)(?:\[[A-Za-z0-9_:]+\])?: (.*)$`)
@@ -66,17 +68,25 @@ var (
 	rustPanic = regexp.MustCompile(`^thread '.*?'(?: \(\d+\))? panicked at (?:'.*', )?` + pathPart + `:(\d+):(\d+)`)
 	maven     = regexp.MustCompile(`^\[(ERROR|WARNING)\]\s+` + pathPart + `:\[(\d+),(\d+)\]\s*(.*)$`)
 	mavenPOM  = regexp.MustCompile(`@\s*(?:line (\d+), column (\d+)|.*?,\s*(\S+), line (\d+), column (\d+))`)
-	javaFrame = regexp.MustCompile(`^(?:\[ERROR\]\s+)?\s*at (?:[\w.$/@<>-]+/)?([\w.$<>]+)\.([\w$<>]+)\(([\w$]+\.(?:java|kt|scala|groovy)):(\d+)\)`)
+	javaFrame = regexp.MustCompile(
+		`^(?:\[ERROR\]\s+)?\s*at (?:[\w.$/@<>-]+/)?([\w.$<>]+)\.([\w$<>]+)\(([\w$]+\.(?:java|kt|scala|groovy)):(\d+)\)`,
+	)
 	kotlin    = regexp.MustCompile(`^(e|w): (?:file://)?` + pathPart + `(?:: \((\d+), (\d+)\)|:(\d+):(\d+)):?\s*(.*)$`)
 	gradle    = regexp.MustCompile(`^(?:Build file|Script|Settings file) '([^']+)' line: (\d+)`)
 	pyFrame   = regexp.MustCompile(`^(?:E\s+)?\s*File "([^"<>]+)", line (\d+)`)
 	pyPlace   = regexp.MustCompile(`^` + `([^\s:]+\.pyx?):(\d+): ?(.*)$`)
 	pyFixture = regexp.MustCompile(`^file (\S+\.py), line (\d+)$`)
-	pyError   = regexp.MustCompile(`^(?:E\s+)?((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Warning|Interrupt|Failed|Exit)\b.*)$`)
-	goFrame   = regexp.MustCompile(`^\t(\S+\.go):(\d+)(?: \+0x[0-9a-f]+)?$`)
-	goTest    = regexp.MustCompile(`^\s+(\S+_test\.go|\S+\.go):(\d+): (.*)$`)
-	jsFrame   = regexp.MustCompile(`^\s*at (?:.*? \()?(?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)?[,;]?\s*\{?$`)
-	tapFrame  = regexp.MustCompile(`^\s+[\w.<>\[\] ]+ \((?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)$`)
+	pyError   = regexp.MustCompile(
+		`^(?:E\s+)?((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Warning|Interrupt|Failed|Exit)\b.*)$`,
+	)
+	goFrame = regexp.MustCompile(`^\t(\S+\.go):(\d+)(?: \+0x[0-9a-f]+)?$`)
+	goTest  = regexp.MustCompile(`^\s+(\S+_test\.go|\S+\.go):(\d+): (.*)$`)
+	jsFrame = regexp.MustCompile(
+		`^\s*at (?:.*? \()?(?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)?[,;]?\s*\{?$`,
+	)
+	tapFrame = regexp.MustCompile(
+		`^\s+[\w.<>\[\] ]+ \((?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)$`,
+	)
 	jsPlace   = regexp.MustCompile(`^(?:file://)?((?:[A-Za-z]:)?[^\s:()]+\.[cm]?[jt]sx?):(\d+)$`)
 	jsSyntax  = regexp.MustCompile(`SyntaxError: (?:file://)?([^\s:]+\.[cm]?[jt]sx?): (.*) \((\d+):(\d+)\)`)
 	lint      = regexp.MustCompile(`^\s+(\d+):(\d+)\s+(error|warning|✖|⚠)\s+(.*)$`)
@@ -84,7 +94,9 @@ var (
 	makeFail  = regexp.MustCompile(`^\S*make(?:\[\d+\])?: \*\*\* \[(?:([^\s:\]]+):(\d+): )?(.*)\] Error \d+`)
 	makeStop  = regexp.MustCompile(`^([^\s:]+):(\d+): \*\*\* (.*)$`)
 	makeDir   = regexp.MustCompile(`make\[\d+\]: (Entering|Leaving) directory [` + "`" + `'](.*)'$`)
-	severityR = regexp.MustCompile(`(?i)^\s*(?:fatal |internal compiler )?(error|warning|note|info|remark|help|hint|required from|in instantiation of|candidate)\b[^:]*:?\s*`)
+	severityR = regexp.MustCompile(
+		`(?i)^\s*(?:fatal |internal compiler )?(error|warning|note|info|remark|help|hint|required from|in instantiation of|candidate)\b[^:]*:?\s*`,
+	)
 )
 
 // line takes one line of the output.

@@ -23,9 +23,13 @@ var (
 	marked       = regexp.MustCompile(`^(\s*)(✓|✔|√|✕|✖|×|○|﹣)\s+(.*?)(?: \(\d+(?:\.\d+)? ?m?s\))?$`)
 	mochaFailed  = regexp.MustCompile(`^(\s+)\d+\) (\S.*)$`)
 	tap          = regexp.MustCompile(`^\s*(ok|not ok) \d+ - (.*?)(?: # (SKIP|TODO).*)?$`)
-	surefire     = regexp.MustCompile(`^\[(?:INFO|ERROR|WARNING)\] Tests run: \d+, Failures: (\d+), Errors: (\d+), .* (?:--|-) in (\S+)$`)
-	surefireTest = regexp.MustCompile(`^\[ERROR\] ([\w.$]+)\.(\w+)(?:\(.*\))? (?:--|-) Time elapsed.*(?:FAILURE|ERROR)!`)
-	gradleTest   = regexp.MustCompile(`^(\S+) > (.+?) (PASSED|FAILED|SKIPPED)$`)
+	surefire     = regexp.MustCompile(
+		`^\[(?:INFO|ERROR|WARNING)\] Tests run: \d+, Failures: (\d+), Errors: (\d+), .* (?:--|-) in (\S+)$`,
+	)
+	surefireTest = regexp.MustCompile(
+		`^\[ERROR\] ([\w.$]+)\.(\w+)(?:\(.*\))? (?:--|-) Time elapsed.*(?:FAILURE|ERROR)!`,
+	)
+	gradleTest = regexp.MustCompile(`^(\S+) > (.+?) (PASSED|FAILED|SKIPPED)$`)
 )
 
 // ParseTests returns the tests in the output of a test runner as a tree, failed ones first.

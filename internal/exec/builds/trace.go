@@ -133,7 +133,8 @@ func (p *parser) endsTrace(s string) bool {
 		// jest, pytest and Go separate the message from the frames by an empty line, so that this ends nothing
 		return false
 	case strings.HasPrefix(t, "Traceback"), strings.HasPrefix(t, "=== "), strings.HasPrefix(t, "--- "),
-		strings.HasPrefix(t, "___"), strings.HasPrefix(t, "● "), strings.HasPrefix(t, "not ok"), strings.HasPrefix(t, "ok "),
+		strings.HasPrefix(t, "___"), strings.HasPrefix(t, "● "), strings.HasPrefix(t, "not ok"),
+		strings.HasPrefix(t, "ok "),
 		strings.HasPrefix(t, "FAIL"), strings.HasPrefix(t, "===="), strings.HasPrefix(t, "[ERROR]"),
 		strings.HasPrefix(t, "[INFO]"), strings.HasPrefix(t, "✖"), strings.HasPrefix(t, "goroutine "):
 		return true

@@ -1,8 +1,8 @@
 // Package idelink connects editors and coding agents by lock files, as Claude Code and its editor extensions do.
 //
 // An editor listens on a port of this machine and writes a lock file with a secret, which only its user can read; the
-// agent finds the file, proves with the secret that it could, and both exchange JSON-RPC messages over a WebSocket. This
-// package has both sides. It does not know what the messages mean.
+// agent finds the file, proves with the secret that it could, and both exchange JSON-RPC messages
+// over a WebSocket. This package has both sides. It does not know what the messages mean.
 package idelink
 
 import (

@@ -44,7 +44,9 @@ func echo(name string) *idelink.Server {
 	s := &idelink.Server{
 		Accept: func(*rpc.Conn) func() { return func() {} },
 		Handler: func(func() *rpc.Conn) rpc.Handler {
-			return rpc.Handler{Request: func(_ context.Context, _ string, params json.RawMessage) (any, error) { return params, nil }}
+			return rpc.Handler{
+				Request: func(_ context.Context, _ string, params json.RawMessage) (any, error) { return params, nil },
+			}
 		},
 	}
 	s.Editor, s.Folders = name, []string{"/work"}
@@ -117,9 +119,11 @@ func TestOnlyTheSecretConnects(t *testing.T) {
 		{"twice", http.Header{name: {s.Token, s.Token}}, "", http.StatusUnauthorized},
 		{"as bearer", http.Header{"Authorization": {"Bearer " + s.Token}}, "", http.StatusUnauthorized},
 		{"a page", http.Header{name: {s.Token}, "Origin": {"https://example.com"}}, "", http.StatusForbidden},
-		{"a page of this machine", http.Header{name: {s.Token}, "Origin": {"http://127.0.0.1:" + strconv.Itoa(s.Port)}}, "", http.StatusForbidden},
+		{"a page of this machine", http.Header{name: {s.Token}, "Origin": {"http://127.0.0.1:" + strconv.Itoa(s.Port)}},
+			"", http.StatusForbidden},
 		{"a page of a file", http.Header{name: {s.Token}, "Origin": {"null"}}, "", http.StatusForbidden},
-		{"another name", http.Header{name: {s.Token}}, "attacker.example:" + strconv.Itoa(s.Port), http.StatusForbidden},
+		{"another name", http.Header{name: {s.Token}}, "attacker.example:" + strconv.Itoa(s.Port),
+			http.StatusForbidden},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		conn, res, err := websocket.Dial(ctx, fmt.Sprintf("ws://127.0.0.1:%d/", s.Port), &websocket.DialOptions{
@@ -204,7 +208,8 @@ func TestLockFilesThatAreNotTrusted(t *testing.T) {
 		if err := os.Chown(path, 12345, 12345); err != nil {
 			t.Fatal(err)
 		}
-		if _, unusable := idelink.Find(dir); len(unusable) != 1 || !strings.Contains(unusable[0].Err.Error(), "another user") {
+		if _, unusable := idelink.Find(dir); len(unusable) != 1 ||
+			!strings.Contains(unusable[0].Err.Error(), "another user") {
 			t.Errorf("a file of another user: %v", unusable)
 		}
 		os.Remove(path)
@@ -282,13 +287,15 @@ func TestAPortThatAnotherProgramHasTakenOver(t *testing.T) {
 	}()
 	// other is a child of this test, and so not a stranger to its port; its own port is one to the sleeping process.
 	lock.PID = stranger.Process.Pid
-	if _, err := idelink.Dial(t.Context(), lock, rpc.Handler{}); err == nil || !strings.Contains(err.Error(), "taken it over") {
+	if _, err := idelink.Dial(t.Context(), lock, rpc.Handler{}); err == nil ||
+		!strings.Contains(err.Error(), "taken it over") {
 		t.Errorf("a port of another process: %v", err)
 	}
 	free := lock
 	l.Close()
 	free.Port = l.Addr().(*net.TCPAddr).Port
-	if _, err := idelink.Dial(t.Context(), free, rpc.Handler{}); err == nil || !strings.Contains(err.Error(), "left behind") {
+	if _, err := idelink.Dial(t.Context(), free, rpc.Handler{}); err == nil ||
+		!strings.Contains(err.Error(), "left behind") {
 		t.Errorf("a port without a program: %v", err)
 	}
 	if len(got) > 0 {

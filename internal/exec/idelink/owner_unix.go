@@ -15,7 +15,8 @@ func openRegular(path string) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 }
 
-// private returns an error unless a file or folder belongs to this user and no other user can change it, or read a file.
+// private returns an error unless a file or folder belongs to this user and no other user can
+// change it, or read a file.
 func private(path string, dir bool) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -36,7 +37,11 @@ func privateInfo(path string, info fs.FileInfo, dir bool) error {
 	case !ok || int64(st.Uid) != int64(os.Geteuid()):
 		return errors.New("it belongs to another user")
 	case info.Mode().Perm()&loose != 0:
-		return fmt.Errorf("other users may access it: its mode is %04o, expected %04o", info.Mode().Perm(), info.Mode().Perm()&^loose)
+		return fmt.Errorf(
+			"other users may access it: its mode is %04o, expected %04o",
+			info.Mode().Perm(),
+			info.Mode().Perm()&^loose,
+		)
 	}
 	return nil
 }

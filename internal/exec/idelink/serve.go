@@ -37,12 +37,17 @@ type Server struct {
 	agents   sync.WaitGroup
 }
 
-// Listen opens a port on loopback and writes the lock file. Folders and Editor of the Lock have to be set. Serve must be
-// called then.
+// Listen opens a port on loopback and writes the lock file. Folders and Editor of the Lock have to
+// be set. Serve must be called then.
 func (s *Server) Listen(dir string) error {
 	secret := make([]byte, 16)
 	rand.Read(secret) // never fails
-	s.Token, s.PID, s.Transport, s.places = hex.EncodeToString(secret), os.Getpid(), "ws", make(chan struct{}, maxAgents)
+	s.Token, s.PID, s.Transport, s.places = hex.EncodeToString(
+		secret,
+	), os.Getpid(), "ws", make(
+		chan struct{},
+		maxAgents,
+	)
 	var err error
 	if s.listener, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
 		return err

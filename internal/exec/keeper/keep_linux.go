@@ -150,8 +150,9 @@ func standAside() {
 	syscall.Chdir("/")
 }
 
-// awaitProgram waits for the end of the program, and takes away what else has ended meanwhile. The program stays a zombie,
-// so that its number is not given to another. ok is false if the program was ended with all that came of it.
+// awaitProgram waits for the end of the program, and takes away what else has ended meanwhile. The
+// program stays a zombie, so that its number is not given to another. ok is false if the program
+// was ended with all that came of it.
 func awaitProgram(program int) (end End, ok bool) {
 	for {
 		pid, end := peek()

@@ -8,10 +8,10 @@
 // a keeper above it, which is the subreaper of all that comes of the child: whatever sessions, forks and environments
 // that makes, its processes remain descendants of the keeper.
 //
-// A program of the same user can kill its keeper. Then the host, if it is alive, ends all that has its mark and no keeper
-// above it, and the next host does so for a host that is gone. The mark is a resource limit (see mark_linux.go) that a
-// program can lower but not remove. A program that lowers it, removes the other mark from its environment, and kills its
-// keeper escapes.
+// A program of the same user can kill its keeper. Then the host, if it is alive, ends all that has
+// its mark and no keeper above it, and the next host does so for a host that is gone. The mark is a
+// resource limit (see mark_linux.go) that a program can lower but not remove. A program that lowers
+// it, removes the other mark from its environment, and kills its keeper escapes.
 //
 // The package imports the standard library alone, and begins in init, so that a keeper is ready before the other
 // packages of the program are.

@@ -30,7 +30,15 @@ const (
 // hardLimit returns the hard limit of a process. It fails for processes of other users and those that do not exist.
 func hardLimit(pid int) (limit uint64, ok bool) {
 	var old syscall.Rlimit
-	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), rlimitRTTime, 0, uintptr(unsafe.Pointer(&old)), 0, 0)
+	_, _, e := syscall.RawSyscall6(
+		syscall.SYS_PRLIMIT64,
+		uintptr(pid),
+		rlimitRTTime,
+		0,
+		uintptr(unsafe.Pointer(&old)),
+		0,
+		0,
+	)
 	return old.Max, e == 0
 }
 
@@ -55,7 +63,11 @@ var ownMark = sync.OnceValue(func() uint64 {
 	case limit <= markBit*2-1: // another limit is set already
 		return 0
 	}
-	return markBit | uint64(os.Getpid()&(1<<22-1))<<pidAt | uint64(start&(1<<22-1))<<startAt | space()<<spaceAt | depthMask
+	return markBit | uint64(
+		os.Getpid()&(1<<22-1),
+	)<<pidAt | uint64(
+		start&(1<<22-1),
+	)<<startAt | space()<<spaceAt | depthMask
 })
 
 func isMark(limit uint64) bool { return limit&markBit != 0 && limit < 2*markBit }
@@ -97,8 +109,8 @@ func hostLives(limit uint64) bool {
 	return start >= 0 && uint64(start&(1<<22-1)) == limit>>startAt&(1<<22-1)
 }
 
-// running are the keepers of this process. A keeper is started while starting is held for reading, so that the code that
-// holds it for writing knows them all.
+// running are the keepers of this process. A keeper is started while starting is held for reading,
+// so that the code that holds it for writing knows them all.
 var (
 	starting sync.RWMutex
 	running  struct {

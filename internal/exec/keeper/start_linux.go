@@ -116,8 +116,8 @@ func startKept(p plan, cmd *exec.Cmd) (*Kept, error) {
 	defer theirs.Close()
 	cmd.Path, cmd.Args, cmd.Env = self, []string{"gatehouse", marker}, []string{}
 	cmd.ExtraFiles = append([]*os.File{theirs}, cmd.ExtraFiles...)
-	// No signal to the host's group or terminal is for the keeper. If the program has stopped it, the kernel has it go on
-	// when the host ends.
+	// No signal to the host's group or terminal is for the keeper. If the program has stopped it,
+	// the kernel has it go on when the host ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGCONT}
 	starting.RLock()
 	err = cmd.Start()

@@ -157,7 +157,8 @@ func (p *entering) attach(first int) error {
 	}
 	for _, shm := range []string{"/dev/shm", "/dev/mqueue"} {
 		if info, err := os.Stat(shm); err == nil && info.IsDir() {
-			if err := unix.Mount("gatehouse", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777,size=25%"); err != nil {
+			if err := unix.Mount("gatehouse", shm, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV,
+				"mode=1777,size=25%"); err != nil {
 				return &os.PathError{Op: "mount", Path: shm, Err: err}
 			}
 		}
@@ -236,7 +237,8 @@ func loopback() error {
 	}
 	copy(req.name[:], "lo")
 	req.flags = unix.IFF_UP | unix.IFF_RUNNING
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCSIFFLAGS, uintptr(unsafe.Pointer(&req))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCSIFFLAGS,
+		uintptr(unsafe.Pointer(&req))); errno != 0 {
 		return errno
 	}
 	return nil

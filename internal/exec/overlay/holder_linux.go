@@ -81,7 +81,8 @@ func Hold(p Plan) (*Holder, error) {
 	b, err := json.Marshal(p)
 	if err == nil {
 		var answer []byte
-		if answer, _, err = h.exchange(append(binary.LittleEndian.AppendUint32(nil, uint32(len(b))), b...), 0); err == nil &&
+		if answer, _, err = h.exchange(append(binary.LittleEndian.AppendUint32(nil,
+			uint32(len(b))), b...), 0); err == nil &&
 			string(answer) != "ok" {
 			err = fmt.Errorf("%w: %s", ErrNone, answer)
 		}

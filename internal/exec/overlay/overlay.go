@@ -7,7 +7,8 @@
 //
 // In a child everything else of the file system is read-only, temporary folders are the layer's, the folders in
 // Plan.Covers and /run are empty, and there is no network but the loopback interface. A child cannot take the mounts
-// away: it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes below they are locked.
+// away: it has no CAP_SYS_ADMIN in the namespace that owns them, and in a namespace that it makes
+// below they are locked.
 //
 // The package imports nothing of the project, and begins in init, as package keeper does.
 package overlay

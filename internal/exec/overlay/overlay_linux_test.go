@@ -68,7 +68,13 @@ func TestOneTruth(t *testing.T) {
 	if err := root.WriteFile("b", []byte("by the host"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := run(t, h, real, "cat a b; rm a; echo by a child > c; mkdir d; id -u; touch /etc/x; echo $PWD; ls /run; cat /proc/net/dev | wc -l")
+	got := run(
+		t,
+		h,
+		real,
+		"cat a b; rm a; echo by a child > c; mkdir d; id -u; touch /etc/x; echo $PWD; ls /run; "+
+			"cat /proc/net/dev | wc -l",
+	)
 	t.Log(got)
 	for _, want := range []string{"oldby the host", "Read-only"} {
 		if !strings.Contains(got, want) {
@@ -85,8 +91,14 @@ func TestOneTruth(t *testing.T) {
 	if len(names) != 1 || names[0].Name() != "a" {
 		t.Errorf("the folder has %v", names)
 	}
-	got = run(t, h, real, "umount "+real+"; unshare -Um umount "+real+"; unshare -Um umount -l "+real+"; unshare -Um cat "+real+"/a;unshare -Ur umount "+real+"; unshare -Urm umount "+real+
-		"; unshare -Urm sh -c 'umount -l "+real+"; ls "+real+"'; mount -o remount,rw /; ls /proc/1/root; cat a")
+	got = run(
+		t,
+		h,
+		real,
+		"umount "+real+"; unshare -Um umount "+real+"; unshare -Um umount -l "+real+"; unshare -Um cat "+real+
+			"/a;unshare -Ur umount "+real+"; unshare -Urm umount "+real+
+			"; unshare -Urm sh -c 'umount -l "+real+"; ls "+real+"'; mount -o remount,rw /; ls /proc/1/root; cat a",
+	)
 	t.Log(got)
 	if _, err := os.Stat(filepath.Join(real, "a")); err != nil || strings.HasSuffix(got, "old") {
 		t.Error("the view was left")

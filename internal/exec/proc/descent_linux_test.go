@@ -46,7 +46,8 @@ func TestWhatCameOfAChildIsKnown(t *testing.T) {
 					t.Fatal(err)
 				}
 				var b []byte
-				for end := time.Now().Add(time.Minute); len(b) == 0 && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+				for end := time.Now().Add(time.Minute); len(b) == 0 &&
+					time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 					b, _ = os.ReadFile(filepath.Join(dir, "pid"))
 				}
 				pid, _ := strconv.Atoi(string(bytes.TrimSpace(b)))

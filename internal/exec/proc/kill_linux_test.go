@@ -35,7 +35,8 @@ func TestKillDoesNotAskFirst(t *testing.T) {
 			}
 			kill = p.Kill
 		}
-		for end := time.Now().Add(time.Minute); !seen("ready") && time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !seen("ready") &&
+			time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		}
 		if err := kill(); err != nil {
 			t.Error(err)

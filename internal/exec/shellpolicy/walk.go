@@ -256,7 +256,8 @@ func (w *walker) arithmetic(x syntax.ArithmExpr) {
 		switch n := n.(type) {
 		case *syntax.Word:
 			if !isNumber(n) {
-				w.unclear("$((…))", "arithmetic over a variable or an expansion may run what that holds; only numbers can be judged")
+				w.unclear("$((…))",
+					"arithmetic over a variable or an expansion may run what that holds; only numbers can be judged")
 			}
 			return false
 		case *syntax.FlagsArithm:

@@ -267,7 +267,8 @@ func ansiNumber(b *strings.Builder, s string) (n int, ok bool) {
 		return 0, false
 	}
 	end := from
-	for end < len(s) && end < from+most && strings.IndexByte("0123456789abcdefABCDEF"[:map[int]int{8: 8, 16: 22}[radix]], s[end]) >= 0 {
+	for end < len(s) && end < from+most &&
+		strings.IndexByte("0123456789abcdefABCDEF"[:map[int]int{8: 8, 16: 22}[radix]], s[end]) >= 0 {
 		end++
 	}
 	v, err := strconv.ParseUint(s[from:end], radix, 32)

@@ -52,22 +52,28 @@ var wrappers = map[string]options{
 	"with-contenv":  {},
 	"with-lockfile": {operands: 1},
 	"sudo": {
-		all: "A b E? e! g: H h! i! K. k l. n P p: R: r: S s! T: t: U: u: V. v. C: D: B N askpass background preserve-env? chdir: group: host! " +
-			"set-home login! shell! edit! list. non-interactive preserve-groups prompt: chroot: role: stdin type: user: version. validate. help.",
+		all: "A b E? e! g: H h! i! K. k l. n P p: R: r: S s! T: t: U: u: V. v. C: D: B N askpass background " +
+			"preserve-env? chdir: group: host! " +
+			"set-home login! shell! edit! list. non-interactive preserve-groups prompt: chroot: role: stdin type: " +
+			"user: version. validate. help.",
 		assigns: true,
 	},
 	"doas": {all: "n L. s! u: C! a:"},
 
 	"xargs": {
-		all: "0 r t p x o a: d: E: e? I= i! L: l? n: P: s: J: null arg-file: delimiter: eof? replace! max-lines? max-args: max-procs: max-chars: " +
+		all: "0 r t p x o a: d: E: e? I= i! L: l? n: P: s: J: null arg-file: delimiter: eof? replace! max-lines? " +
+			"max-args: max-procs: max-chars: " +
 			"no-run-if-empty verbose interactive exit open-tty show-limits process-slot-var: help. version.",
 	},
 	"parallel": {
-		all: "j: k n: N: L: P: q! m X I! i! a: v t 0 u jobs: keep-order max-args: max-procs: verbose dry-run. dryrun. halt: bar progress eta " +
-			"no-notice will-cite tag line-buffer lb ungroup null delimiter: d: colsep: C: joblog! results! timeout: retries: delay: pipe! help. version.",
+		all: "j: k n: N: L: P: q! m X I! i! a: v t 0 u jobs: keep-order max-args: max-procs: verbose dry-run. " +
+			"dryrun. halt: bar progress eta " +
+			"no-notice will-cite tag line-buffer lb ungroup null delimiter: d: colsep: C: joblog! results! timeout: " +
+			"retries: delay: pipe! help. version.",
 	},
 	"watch": {
-		all: "d? n: t b e g c x p q: w r interval: differences? no-title beep errexit chgexit color exec precise equexit: no-wrap help. version. h. v.",
+		all: "d? n: t b e g c x p q: w r interval: differences? no-title beep errexit chgexit color exec precise " +
+			"equexit: no-wrap help. version. h. v.",
 	},
 }
 

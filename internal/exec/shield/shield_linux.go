@@ -396,7 +396,8 @@ func (t *prepared) cover(all, open, readable []string) error {
 			if err := os.MkdirAll(o, 0o755); err != nil {
 				return err
 			}
-			if err := unix.Mount("/proc/thread-self/fd/"+strconv.Itoa(fd), o, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			if err := unix.Mount("/proc/thread-self/fd/"+strconv.Itoa(fd), o, "",
+				unix.MS_BIND|unix.MS_REC, ""); err != nil {
 				return &os.PathError{Op: "mount", Path: o, Err: err}
 			}
 			if slices.Contains(readable, o) {

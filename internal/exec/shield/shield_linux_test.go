@@ -90,12 +90,13 @@ func TestAChildCannotReadWhatIsTheHosts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, script := range map[string]string{
-			"by its name":            "cat " + file,
-			"from where it begins":   "cat ../config/secrets.key",
-			"by a link":              "cat link/secrets.key",
-			"by a link made now":     "ln -sfn " + config + " mine && cat mine/secrets.key",
-			"by another's root":      fmt.Sprintf("cat /proc/1/root%[2]s /proc/%[1]d/root%[2]s", os.Getpid(), file),
-			"by this process's root": fmt.Sprintf("for p in /proc/%d/task/*; do cat $p/root%s /proc/${p##*/}/root%[2]s; done", os.Getpid(), file),
+			"by its name":          "cat " + file,
+			"from where it begins": "cat ../config/secrets.key",
+			"by a link":            "cat link/secrets.key",
+			"by a link made now":   "ln -sfn " + config + " mine && cat mine/secrets.key",
+			"by another's root":    fmt.Sprintf("cat /proc/1/root%[2]s /proc/%[1]d/root%[2]s", os.Getpid(), file),
+			"by this process's root": fmt.Sprintf("for p in /proc/%d/task/*; do cat $p/root%s "+
+				"/proc/${p##*/}/root%[2]s; done", os.Getpid(), file),
 			"by the parent's folder": fmt.Sprintf("cat /proc/%d/cwd/%s /proc/$PPID/cwd/%[2]s", os.Getpid(),
 				strings.Repeat("../", 20)+file),
 			"after an unmount":       "umount " + config + "; umount -l " + config + "; cat " + file,
@@ -107,7 +108,8 @@ func TestAChildCannotReadWhatIsTheHosts(t *testing.T) {
 			"after moving it":        "mv " + config + " moved; cat moved/secrets.key",
 			"by a hard link":         "ln " + file + " hard && cat hard",
 			"after a double fork":    "(setsid sh -c 'cat " + file + "' &) ; sleep 0.2",
-			"out of memory": fmt.Sprintf("python3 -c 'import os\nfor t in os.listdir(\"/proc/%d/task\"):\n try:\n  f=open(\"/proc/\"+t+\"/mem\",\"rb\",0)\n  print(\""+
+			"out of memory": fmt.Sprintf("python3 -c 'import os\nfor t in os.listdir(\"/proc/%d/task\"):\n try:\n"+
+				"  f=open(\"/proc/\"+t+\"/mem\",\"rb\",0)\n  print(\""+
 				key+"\")\n except OSError as e: print(e)'", os.Getpid()),
 		} {
 			if got := run(t, work, nil, script); strings.Contains(got, key) {
@@ -158,7 +160,8 @@ func TestAChildWorksWhereItMay(t *testing.T) {
 				t.Errorf("in %s: got %q, want %q", dir, got, want)
 			}
 		}
-		if got := run(t, work, nil, "sh -c 'grep -c . /proc/self/status' && ls /proc/self/fd >/dev/null && kill -0 $PPID && echo lives"); !strings.Contains(
+		if got := run(t, work, nil,
+			"sh -c 'grep -c . /proc/self/status' && ls /proc/self/fd >/dev/null && kill -0 $PPID && echo lives"); !strings.Contains(
 			got,
 			"lives",
 		) {

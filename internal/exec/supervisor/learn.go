@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// AllowList returns the allow patterns that the programs of a line need, which ran with Spec.Learn: one for each program
-// that the line itself started, with those that ran below it.
+// AllowList returns the allow patterns that the programs of a line need, which ran with Spec.Learn:
+// one for each program that the line itself started, with those that ran below it.
 func AllowList(programs []Program) (patterns []string) {
 	with := map[string][]string{}
 	for _, p := range programs {

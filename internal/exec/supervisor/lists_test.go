@@ -117,8 +117,10 @@ func TestWithIsForWhatAProgramStarts(t *testing.T) {
 	_ = script
 	judged(t, Spec{Allow: allow}, map[string]bool{
 		"env ls": true, "ls": false, "env cat victim": false, "bash -c 'cat victim; true'": true, "cat victim": false,
-		"bash -c 'env ls; cat victim'": true, "bash -c ls": false, "env true && bash -c '(sleep 0.1; cat victim) & wait'": false, // sleep
-		"bash -c 'env cat victim'": true, // below bash
+		// sleep
+		"bash -c 'env ls; cat victim'": true, "bash -c ls": false,
+		"env true && bash -c '(sleep 0.1; cat victim) & wait'": false,
+		"bash -c 'env cat victim'":                             true, // below bash
 	})
 	needed(t)
 	dir := t.TempDir()

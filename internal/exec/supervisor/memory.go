@@ -85,8 +85,8 @@ func readArguments(pid int, at uint64) (args []string, cut bool, err error) {
 	return args, false, nil
 }
 
-// readProc reads a file of /proc that belongs to a process, as far as the buffer goes. It is done several times for each
-// program, so it goes without what os.File adds.
+// readProc reads a file of /proc that belongs to a process, as far as the buffer goes. It is done
+// several times for each program, so it goes without what os.File adds.
 func readProc(pid int, name string, buf []byte) (n int, err error) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -105,8 +105,8 @@ func detach(pid int, sig unix.Signal) {
 	unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(pid), 0, uintptr(sig), 0, 0)
 }
 
-// awaitTracee waits until the attached thread has loaded a program or failed to, and detaches from it. No other thread is
-// attached meanwhile.
+// awaitTracee waits until the attached thread has loaded a program or failed to, and detaches from
+// it. No other thread is attached meanwhile.
 func (s *supervisor) awaitTracee(tid int, parent caller) {
 	leader := leaderOf(tid) // a thread that loads a program becomes the leader of its process
 	for {

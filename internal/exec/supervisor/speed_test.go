@@ -73,9 +73,19 @@ func TestSpeed(t *testing.T) {
 				return out
 			}
 			a, s := sorted(alone), sorted(supervised)
-			t.Logf("%s, %s: least %v alone, %v supervised, %.2f times; median of %d: %v, %v, %.2f times; the bar is %.1f",
-				c.name, what, a[0], s[0], float64(s[0])/float64(a[0]), runs, a[runs/2], s[runs/2],
-				float64(s[runs/2])/float64(a[runs/2]), c.bar)
+			t.Logf(
+				"%s, %s: least %v alone, %v supervised, %.2f times; median of %d: %v, %v, %.2f times; the bar is %.1f",
+				c.name,
+				what,
+				a[0],
+				s[0],
+				float64(s[0])/float64(a[0]),
+				runs,
+				a[runs/2],
+				s[runs/2],
+				float64(s[runs/2])/float64(a[runs/2]),
+				c.bar,
+			)
 		}
 	}
 }

@@ -12,8 +12,8 @@
 // contains, becomes the program of a process of the line. What an allowed program does without starting another,
 // such as an interpreter that removes a file, is restricted by Landlock: the line writes only below some folders.
 //
-// With an allow list, Landlock lets the line start only the files of the list, as a second barrier, see executableFiles.
-// In a sandbox the launcher of the agent is the supervisor, see Supervise.
+// With an allow list, Landlock lets the line start only the files of the list, as a second barrier,
+// see executableFiles. In a sandbox the launcher of the agent is the supervisor, see Supervise.
 //
 // What cannot be told apart is refused: files without a name (memfd, deleted), programs that the supervisor may not
 // read, processes that it may not trace, a loader that is told to load a file which the line could replace. Not

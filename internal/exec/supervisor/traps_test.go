@@ -231,7 +231,8 @@ func execX32(argv []string) error {
 func execBelowFilter(argv []string) error {
 	code := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW}}
 	prog := unix.SockFprog{Len: 1, Filter: &code[0]}
-	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0); err != nil {
+	if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER,
+		uintptr(unsafe.Pointer(&prog)), 0, 0); err != nil {
 		return err
 	}
 	return unix.Exec(path0(argv), argv, os.Environ())

@@ -15,10 +15,11 @@ import (
 // is a rule that the kernel has to be given.
 const maxExecutable = 512
 
-// executableFiles returns what Landlock lets a line start, as a second barrier that needs no decision of ours: the files
-// of the allow list, the line's own shell, and their loaders; nil, for everything, without an allow list. What an entry
-// with a path may mean later, in a folder that the line can change, is allowed by that folder. The kernel does not ask
-// Landlock about the file that a loader is told to load, nor about files in memory, so it cannot replace the judgement.
+// executableFiles returns what Landlock lets a line start, as a second barrier that needs no
+// decision of ours: the files of the allow list, the line's own shell, and their loaders; nil, for
+// everything, without an allow list. What an entry with a path may mean later, in a folder that the
+// line can change, is allowed by that folder. The kernel does not ask Landlock about the file that
+// a loader is told to load, nor about files in memory, so it cannot replace the judgement.
 func (p *plan) executableFiles(allow []string) []string {
 	if len(p.Allow) == 0 || p.Unconfined || p.Learn {
 		return nil

@@ -23,8 +23,10 @@ import (
 
 // carriers is an allow list of the programs that the tricks begin with and need, and not of rm.
 func carriers(t *testing.T) (allow []string) {
-	allow = strings.Fields("sh dash bash cat ls cp ln mv dd tee chmod mkdir head touch true seq printf base64 sleep readlink " +
-		"seq yes kill cc1 as collect2 ld which id")
+	allow = strings.Fields(
+		"sh dash bash cat ls cp ln mv dd tee chmod mkdir head touch true seq printf base64 sleep readlink " +
+			"seq yes kill cc1 as collect2 ld which id",
+	)
 	for _, file := range []string{"testdata/tricks.txt", "testdata/others.txt"} {
 		b, err := os.ReadFile(file)
 		if err != nil {

@@ -91,7 +91,8 @@ func side(n int) int { return min(max(n, 1), MaxSide) }
 
 func (s *Screen) reset() {
 	s.main, s.other = s.page(), s.page()
-	s.alternate, s.insert, s.origin, s.newline, s.hidden, s.appKeys, s.paste = false, false, false, false, false, false, false
+	s.alternate, s.insert, s.origin, s.newline, s.hidden, s.appKeys, s.paste = false, false, false, false, false, false,
+		false
 	s.wrap = true
 	s.top, s.bottom = 0, s.rows-1
 	s.title, s.last = "", 0

@@ -544,7 +544,8 @@ func TestLarge(t *testing.T) {
 	}
 	file := b.String()
 	old := strings.ReplaceAll(file, "\t", "    ")
-	if got, _ := apply(t, file, Edit{Old: old, New: strings.Replace(old, "line xxxd\n", "line d\n", 1)}); got != strings.Replace(
+	if got, _ := apply(t, file,
+		Edit{Old: old, New: strings.Replace(old, "line xxxd\n", "line d\n", 1)}); got != strings.Replace(
 		file,
 		"line xxxd\n",
 		"line d\n",

@@ -71,7 +71,8 @@ func OpenBERT(folder string) (*BERT, error) {
 		return nil, fmt.Errorf("open the model in %s: it is a %q model; expected bert", folder, c.Type)
 	case c.Act != "gelu":
 		return nil, fmt.Errorf("open the model in %s: its hidden_act is %q; expected gelu", folder, c.Act)
-	case c.Hidden < 1 || c.Hidden > maxDims || c.Between < 1 || c.Between > 4*maxDims || c.Layers < 1 || c.Layers > 64 ||
+	case c.Hidden < 1 || c.Hidden > maxDims || c.Between < 1 || c.Between > 4*maxDims || c.Layers < 1 ||
+		c.Layers > 64 ||
 		c.Heads < 1 || c.Hidden%c.Heads != 0 || c.Positions < 2 || c.Words < 2 || c.Words > 1<<20:
 		return nil, fmt.Errorf("open the model in %s: config.json has sizes that are not possible", folder)
 	}
@@ -87,7 +88,8 @@ func OpenBERT(folder string) (*BERT, error) {
 	}{}
 	readJSON(filepath.Join(folder, "tokenizer_config.json"), &tokenizer) // without it, capitals do not count
 	var err error
-	if b.pieces, err = readVocabulary(filepath.Join(folder, "vocab.txt"), tokenizer.Lower == nil || *tokenizer.Lower); err != nil {
+	if b.pieces, err = readVocabulary(filepath.Join(folder, "vocab.txt"), tokenizer.Lower == nil ||
+		*tokenizer.Lower); err != nil {
 		return nil, fmt.Errorf("open the model in %s: %w", folder, err)
 	}
 	if b.file, err = openTensors(filepath.Join(folder, "model.safetensors")); err != nil {

@@ -62,7 +62,9 @@ func (s Settings) Validate() error {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "":
 		return fmt.Errorf("url %q: expected http://host or https://host with a path", s.URL)
 	case s.Key != "" && u.Scheme == "http" && !isLoopback(u.Hostname()):
-		return errors.New("key: it would be sent to another machine without encryption; expected a url that begins with https://")
+		return errors.New(
+			"key: it would be sent to another machine without encryption; expected a url that begins with https://",
+		)
 	case s.Model == "":
 		return errors.New("model: expected the name of the server's model")
 	case s.Dimensions < 2 || s.Dimensions > maxDims:

@@ -126,13 +126,15 @@ func TestDamagedModelsAreRefused(t *testing.T) {
 			return os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type":"gpt2"}`), 0o600)
 		},
 		"not possible": func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type":"bert","hidden_act":"gelu","hidden_size":-1}`), 0o600)
+			return os.WriteFile(filepath.Join(dir, "config.json"),
+				[]byte(`{"model_type":"bert","hidden_act":"gelu","hidden_size":-1}`), 0o600)
 		},
 		"has no [": func(dir string) error {
 			return os.WriteFile(filepath.Join(dir, "vocab.txt"), []byte("a\nb\n"), 0o600)
 		},
 		"its header has": func(dir string) error {
-			return os.WriteFile(filepath.Join(dir, "model.safetensors"), []byte("\xff\xff\xff\xff\xff\xff\xff\x7f"), 0o600)
+			return os.WriteFile(filepath.Join(dir, "model.safetensors"),
+				[]byte("\xff\xff\xff\xff\xff\xff\xff\x7f"), 0o600)
 		},
 		"expected": func(dir string) error { // the end is missing
 			info, err := os.Stat(filepath.Join(dir, "model.safetensors"))
@@ -167,7 +169,8 @@ func TestRealModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	v, err := b.Embed(t.Context(), []string{
-		"How do I delete a directory?", "removing a folder", "How do I delete a comment?", "The cat sits outside", "A man is playing guitar",
+		"How do I delete a directory?", "removing a folder", "How do I delete a comment?", "The cat sits outside",
+		"A man is playing guitar",
 	}, false)
 	if err != nil {
 		t.Fatal(err)
@@ -229,7 +232,8 @@ func TestAServerMakesVectors(t *testing.T) {
 	texts := make([]string, 40)
 	texts[3] = "three"
 	got, err := e.Embed(t.Context(), texts, true)
-	if err != nil || len(got) != 40 || math.Abs(float64(got[3][0])-0.6) > 1e-6 || math.Abs(float64(got[35][0])-0.6) > 1e-6 {
+	if err != nil || len(got) != 40 || math.Abs(float64(got[3][0])-0.6) > 1e-6 ||
+		math.Abs(float64(got[35][0])-0.6) > 1e-6 {
 		t.Fatalf("got %v, %v", got, err)
 	}
 	if last["model"] != "m" || last["input"].([]any)[0] != "query: " {
@@ -251,7 +255,8 @@ func TestAServerMakesVectors(t *testing.T) {
 
 func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 	for want, s := range map[string]Settings{
-		"kind": {Kind: "x"}, "path": {Kind: Folder}, "url": {Kind: OpenAI}, "model": {Kind: OpenAI, URL: "https://x/v1"},
+		"kind": {Kind: "x"}, "path": {Kind: Folder}, "url": {Kind: OpenAI},
+		"model":      {Kind: OpenAI, URL: "https://x/v1"},
 		"dimensions": {Kind: OpenAI, URL: "https://x/v1", Model: "m"},
 		"encryption": {Kind: OpenAI, URL: "http://x/v1", Key: "k", Model: "m", Dimensions: 3},
 	} {

@@ -103,7 +103,8 @@ func (t *tensors) read(name string, size int) []float32 {
 		t.err = fmt.Errorf("model.safetensors: there is no %s", name)
 	case width == 0:
 		t.err = fmt.Errorf("model.safetensors: %s has the type %s; expected F32, F16 or BF16", name, one.Type)
-	case one.Offsets[0] < 0 || bytes < 0 || one.Offsets[1] > t.size-t.start || bytes%width != 0 || bytes/width > maxTensor,
+	case one.Offsets[0] < 0 || bytes < 0 || one.Offsets[1] > t.size-t.start || bytes%width != 0 ||
+		bytes/width > maxTensor,
 		size > 0 && bytes/width != int64(size):
 		t.err = fmt.Errorf("model.safetensors: %s has %d bytes; expected %d values", name, bytes, size)
 	}

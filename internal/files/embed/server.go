@@ -34,8 +34,9 @@ type server struct {
 func newServer(s Settings, fill func(map[string]string) (map[string]secret.Text, error)) *server {
 	s.URL = strings.TrimRight(s.URL, "/")
 	return &server{s, fill, &http.Client{
-		Timeout:       requestTime,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it would get the key
+		Timeout: requestTime,
+		// it would get the key
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }
 
@@ -163,7 +164,11 @@ func (s *server) vectors(b []byte, n int) ([][]float32, error) {
 		case d.Index < 0 || d.Index >= n || all[d.Index] != nil:
 			return nil, fmt.Errorf("the server returned a vector with the index %d", d.Index)
 		case len(d.Embedding) != s.Dimensions:
-			return nil, fmt.Errorf("the server returned %d dimensions; the settings say %d", len(d.Embedding), s.Dimensions)
+			return nil, fmt.Errorf(
+				"the server returned %d dimensions; the settings say %d",
+				len(d.Embedding),
+				s.Dimensions,
+			)
 		}
 		if err := unit(d.Embedding); err != nil {
 			return nil, err

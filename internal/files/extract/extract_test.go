@@ -51,7 +51,8 @@ func pdfOf(pages ...string) []byte {
 
 func TestPDF(t *testing.T) {
 	doc := pdfOf(
-		"BT /F1 12 Tf 72 700 Td (Hello) Tj ( world) Tj 0 -14 Td (second line) Tj 0 -60 Td [(sp) -20 (lit)-900(apart)] TJ ET",
+		"BT /F1 12 Tf 72 700 Td (Hello) Tj ( world) Tj 0 -14 Td (second line) Tj 0 -60 Td [(sp) -20 "+
+			"(lit)-900(apart)] TJ ET",
 		"",
 		"q 1 0 0 1 10 10 cm BT /F1 10 Tf 12 TL 1 0 0 1 50 500 Tm (one) ' (two) ' 1 2 (three) \" ET Q",
 	)
@@ -133,7 +134,8 @@ func TestNotebook(t *testing.T) {
 	got, _, err := convert(t, Notebook, []byte(`{"cells":[{"cell_type":"markdown","source":["# T\n","text"]},
 		{"cell_type":"code","source":"print(1)\n","outputs":[{"text":["1\n"]},{"data":{"image/png":"aaaa"}},{"ename":"E","evalue":"bad"}]}],
 		"metadata":{"language_info":{"name":"python"}}}`))
-	want := "[cell 1, markdown]\n# T\ntext\n\n[cell 2, code]\n```python\nprint(1)\n```\nOutput: 1\nOutput:  [image/png, 6 bytes]\nOutput: E: bad\n"
+	want := "[cell 1, markdown]\n# T\ntext\n\n[cell 2, code]\n```python\nprint(1)\n```\nOutput: 1\n" +
+		"Output:  [image/png, 6 bytes]\nOutput: E: bad\n"
 	if got != want || err != nil {
 		t.Errorf("got %q, %v\nwant %q", got, err, want)
 	}

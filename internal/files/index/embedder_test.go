@@ -20,7 +20,8 @@ func (e topics) Embed(_ context.Context, texts []string, _ bool) ([][]float32, e
 	var all [][]float32
 	for _, t := range texts {
 		v := []float32{0, 0, 0, 0.1}
-		for i, group := range []string{"car automobile vehicle engine", "soup recipe cooking dinner", "court judge law trial"} {
+		for i, group := range []string{"car automobile vehicle engine", "soup recipe cooking dinner",
+			"court judge law trial"} {
 			for w := range strings.FieldsSeq(group) {
 				v[i] += float32(strings.Count(strings.ToLower(t), w))
 			}

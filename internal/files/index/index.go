@@ -243,8 +243,17 @@ func (s *Store) create(ctx context.Context, owner, name string) (Collection, err
 		return Collection{}, fmt.Errorf("%w collections: %d", ErrTooMany, n)
 	}
 	now := time.Now().UnixMilli()
-	_, err = tx.ExecContext(ctx, `INSERT INTO collection (owner, name, shared, embedder, chunker, made, changed, revision)
-		VALUES (?, ?, '', ?, ?, ?, ?, 0)`, owner, name, s.space(), ChunkerVersion, now, now)
+	_, err = tx.ExecContext(
+		ctx,
+		`INSERT INTO collection (owner, name, shared, embedder, chunker, made, changed, revision)
+		VALUES (?, ?, '', ?, ?, ?, ?, 0)`,
+		owner,
+		name,
+		s.space(),
+		ChunkerVersion,
+		now,
+		now,
+	)
 	if err != nil {
 		return Collection{}, err
 	}

@@ -56,7 +56,8 @@ func TestStemsAreThoseOfPorter(t *testing.T) {
 		"motoring": "motor", "sing": "sing", "conflated": "conflat", "troubled": "troubl", "sized": "size",
 		"hopping": "hop", "falling": "fall", "hissing": "hiss", "failing": "fail", "filing": "file", "happy": "happi",
 		"sky": "sky", "relational": "relat", "conditional": "condit", "rational": "ration", "digitizer": "digit",
-		"operator": "oper", "feudalism": "feudal", "hopefulness": "hope", "formaliti": "formal", "triplicate": "triplic",
+		"operator": "oper", "feudalism": "feudal", "hopefulness": "hope", "formaliti": "formal",
+		"triplicate": "triplic",
 		"electrical": "electr", "goodness": "good", "revival": "reviv", "allowance": "allow", "replacement": "replac",
 		"adoption": "adopt", "activate": "activ", "effective": "effect", "probate": "probat", "rate": "rate",
 		"cease": "ceas", "controlling": "control", "roll": "roll", "is": "is", "höhe": "höhe", "b2b": "b2b",
@@ -70,7 +71,13 @@ func TestStemsAreThoseOfPorter(t *testing.T) {
 func TestChunksEndAtHeadingsAndDefinitions(t *testing.T) {
 	var md strings.Builder
 	for i := range 4 {
-		fmt.Fprintf(&md, "# Part %d\n\n%s\n\n## Detail\n\n%s\n", i, strings.Repeat("words of it. ", 30), strings.Repeat("more. ", 90))
+		fmt.Fprintf(
+			&md,
+			"# Part %d\n\n%s\n\n## Detail\n\n%s\n",
+			i,
+			strings.Repeat("words of it. ", 30),
+			strings.Repeat("more. ", 90),
+		)
 	}
 	all := Cut("markdown", []byte(md.String()))
 	line := 1
@@ -102,7 +109,9 @@ func TestChunksEndAtHeadingsAndDefinitions(t *testing.T) {
 	if len(long) < 9 {
 		t.Errorf("a long line became %d chunks", len(long))
 	}
-	if pages := Cut("plaintext", []byte("[page 1]\none\n"+strings.Repeat("x\n", 300)+"[page 2]\ntwo\n")); len(pages) != 2 ||
+	if pages := Cut("plaintext", []byte("[page 1]\none\n"+strings.Repeat("x\n", 300)+"[page 2]\ntwo\n")); len(
+		pages,
+	) != 2 ||
 		pages[1].Page != 2 {
 		t.Errorf("got %+v", pages)
 	}
@@ -180,7 +189,8 @@ func TestACollectionStaysWithItsEmbedder(t *testing.T) {
 	if _, err := s.Query(t.Context(), c, Query{Text: "anchor"}); !errors.As(err, &pinned) {
 		t.Errorf("a query with another embedder gave %v", err)
 	}
-	if _, _, err := all.ingest(t.Context(), s, Ingest{}); !errors.As(err, &pinned) || !strings.Contains(err.Error(), "letters/26") {
+	if _, _, err := all.ingest(t.Context(), s, Ingest{}); !errors.As(err, &pinned) ||
+		!strings.Contains(err.Error(), "letters/26") {
 		t.Errorf("an ingest with another embedder gave %v", err)
 	}
 	if _, c, err = all.ingest(t.Context(), s, Ingest{Recreate: true}); err != nil {
@@ -264,7 +274,12 @@ func complete(t *testing.T, s *Store, c Collection, all texts) {
 func manyTexts(n int) texts {
 	all := texts{}
 	for i := range n {
-		all[fmt.Sprintf("/d/word%dx.md", i)] = fmt.Sprintf("# Title %d\n\nword%dx %s\n", i, i, strings.Repeat("common text here ", 20))
+		all[fmt.Sprintf("/d/word%dx.md", i)] = fmt.Sprintf(
+			"# Title %d\n\nword%dx %s\n",
+			i,
+			i,
+			strings.Repeat("common text here ", 20),
+		)
 	}
 	return all
 }

@@ -73,15 +73,24 @@ func (s *Store) Remember(ctx context.Context, f Fact) (id int64, contradicts []i
 	if !f.Expires.IsZero() {
 		expires = f.Expires.UnixMilli()
 	}
-	if _, err := tx.ExecContext(ctx, "DELETE FROM fact WHERE owner = ? AND expires > 0 AND expires <= ?", f.Owner, now); err != nil {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM fact WHERE owner = ? AND expires > 0 AND expires <= ?",
+		f.Owner, now); err != nil {
 		return 0, nil, err
 	}
 	err = tx.QueryRowContext(ctx, "SELECT id FROM fact WHERE owner = ? AND kind = ? AND subject = ? AND text = ?",
 		f.Owner, f.Kind, f.Subject, f.Text).Scan(&id)
 	switch {
 	case err == nil:
-		_, err = tx.ExecContext(ctx, "UPDATE fact SET shared = ?, source = ?, made = ?, expires = ?, halves = ? WHERE id = ?",
-			f.Shared, f.Source, now, expires, int64(f.Halves/time.Second), id)
+		_, err = tx.ExecContext(
+			ctx,
+			"UPDATE fact SET shared = ?, source = ?, made = ?, expires = ?, halves = ? WHERE id = ?",
+			f.Shared,
+			f.Source,
+			now,
+			expires,
+			int64(f.Halves/time.Second),
+			id,
+		)
 	case errors.Is(err, sql.ErrNoRows):
 		id, err = insertFact(ctx, tx, f, now, expires)
 	}
@@ -106,9 +115,20 @@ func insertFact(ctx context.Context, tx *sql.Tx, f Fact, now, expires int64) (id
 	if n >= MaxFacts {
 		return 0, ErrFull
 	}
-	res, err := tx.ExecContext(ctx, `INSERT INTO fact (owner, shared, kind, subject, text, source, made, expires, halves)
+	res, err := tx.ExecContext(
+		ctx,
+		`INSERT INTO fact (owner, shared, kind, subject, text, source, made, expires, halves)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		f.Owner, f.Shared, f.Kind, f.Subject, f.Text, f.Source, now, expires, int64(f.Halves/time.Second))
+		f.Owner,
+		f.Shared,
+		f.Kind,
+		f.Subject,
+		f.Text,
+		f.Source,
+		now,
+		expires,
+		int64(f.Halves/time.Second),
+	)
 	if err != nil {
 		return 0, err
 	}

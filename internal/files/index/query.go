@@ -291,7 +291,10 @@ func searchWords(
 ) error {
 	rows, err := db.QueryContext(ctx, fmt.Sprintf(
 		"SELECT rowid, -bm25(words_%d, %s) AS score FROM words_%[1]d WHERE words_%[1]d MATCH ? ORDER BY score DESC LIMIT %[3]d",
-		c.ID, wordWeights, candidates), expression)
+		c.ID,
+		wordWeights,
+		candidates,
+	), expression)
 	if err != nil {
 		return err
 	}

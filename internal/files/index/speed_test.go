@@ -39,10 +39,16 @@ func TestSpeed(t *testing.T) {
 	})
 	s := Open(filepath.Join(t.TempDir(), "i.db"), Options{})
 	defer s.Close()
-	in := Ingest{Owner: "ann/lab", Name: "go", Below: folder, Items: items, Read: func(_ context.Context, it Item) (Document, error) {
-		b := texts[it.Path]
-		return Document{Text: b, Language: "go", Hash: sha256.Sum256(b)}, nil
-	}}
+	in := Ingest{
+		Owner: "ann/lab",
+		Name:  "go",
+		Below: folder,
+		Items: items,
+		Read: func(_ context.Context, it Item) (Document, error) {
+			b := texts[it.Path]
+			return Document{Text: b, Language: "go", Hash: sha256.Sum256(b)}, nil
+		},
+	}
 	before, begin := processorTime(), time.Now()
 	r, c, err := s.Ingest(t.Context(), in)
 	if err != nil {

@@ -57,7 +57,8 @@ func (s *Store) modelAge(ctx context.Context, id int64) (a age, err error) {
 	if err != nil {
 		return a, err
 	}
-	err = db.QueryRowContext(ctx, "SELECT chunks, changed FROM model WHERE collection = ?", id).Scan(&a.chunks, &a.changed)
+	err = db.QueryRowContext(ctx, "SELECT chunks, changed FROM model WHERE collection = ?", id).
+		Scan(&a.chunks, &a.changed)
 	return a, err
 }
 

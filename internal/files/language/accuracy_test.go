@@ -19,7 +19,8 @@ const (
 // labelled are the extensions whose files are what they say; of .txt, for
 // instance, that is not so.
 var labelled = strings.Fields(
-	".go .c .h .js .mjs .cjs .ts .py .md .json .yaml .yml .toml .html .css .sh .bash .proto .sql .s .xml .java .rb .rs .pl .bat .cc .cpp .svg",
+	".go .c .h .js .mjs .cjs .ts .py .md .json .yaml .yml .toml .html .css .sh .bash .proto .sql .s .xml .java .rb " +
+		".rs .pl .bat .cc .cpp .svg",
 )
 
 // corpus finds the files of some folders by extension. What lies there differs

@@ -35,7 +35,8 @@ func (w *Writer) Hold(ctx context.Context, places ...Place) (*Hold, error) {
 		}
 	}()
 	for _, p := range places {
-		if d, err := p.Root.OpenRoot(filepath.Dir(p.Name)); err == nil { // otherwise the operation that follows reports the error
+		// otherwise the operation that follows reports the error
+		if d, err := p.Root.OpenRoot(filepath.Dir(p.Name)); err == nil {
 			dirs = append(dirs, d)
 		}
 	}

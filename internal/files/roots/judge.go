@@ -157,7 +157,8 @@ func (p Place) MayMove(to Place) error {
 				return &tool.Refusal{
 					Code: tool.CodeDenied,
 					Message: fmt.Sprintf(
-						"%s holds %s, which is protected by its name and would not be under the new one; nothing was moved",
+						"%s holds %s, which is protected by its name and would not be under the new one; "+
+							"nothing was moved",
 						quote(p.Path),
 						quote(name),
 					),

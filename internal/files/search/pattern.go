@@ -122,7 +122,8 @@ func explain(err error) error {
 	switch e := se.Expr; {
 	case se.Code == syntax.ErrInvalidPerlOp && (strings.HasPrefix(e, "(?=") || strings.HasPrefix(e, "(?!")):
 		return errors.New(
-			"lookahead " + e + "...) is not supported (RE2); search for what comes before it, and filter or write the rest out",
+			"lookahead " + e + "...) is not supported (RE2); search for what comes before it, " +
+				"and filter or write the rest out",
 		)
 	case strings.HasPrefix(e, "(?<=") || strings.HasPrefix(e, "(?<!"):
 		return errors.New("lookbehind " + e + "...) is not supported (RE2); include what comes before in the pattern")

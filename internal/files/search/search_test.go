@@ -260,7 +260,8 @@ func TestModes(t *testing.T) {
 		want string
 	}{
 		{"definitions first", Query{Pattern: open},
-			"a/one.go:3:// Open opens. a/one.go:4:func Open() {} a/one.go:6:var x = Open a/two.go:3:var y = Open // Open b.md:1:Open the door. wide.txt:1:Open"},
+			"a/one.go:3:// Open opens. a/one.go:4:func Open() {} a/one.go:6:var x = Open a/two.go:3:var y = Open // " +
+				"Open b.md:1:Open the door. wide.txt:1:Open"},
 		{"globs", Query{Pattern: open, Globs: globs, PerFile: 1},
 			"a/one.go:3:// Open opens. a/two.go:3:var y = Open // Open"},
 		{"files", Query{Mode: Files, Pattern: open}, "a/one.go:1 a/two.go:1 b.md:1 wide.txt:1"},
@@ -342,7 +343,8 @@ func TestMultiline(t *testing.T) {
 		!strings.HasSuffix(h.Text, "...") {
 		t.Errorf("%+v", h)
 	}
-	if res := search(t, dir, Query{Mode: Count, Pattern: compile(t, `x\nx`, How{Multiline: true})}); res.Files[0].Count != 10 {
+	if res := search(t, dir, Query{Mode: Count,
+		Pattern: compile(t, `x\nx`, How{Multiline: true})}); res.Files[0].Count != 10 {
 		t.Errorf("%+v", res)
 	}
 	if _, err := Compile(`a\nb`, How{}); err == nil || !strings.Contains(err.Error(), "multiline") {

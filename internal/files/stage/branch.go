@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// AcceptBranch commits changes of a task to a new branch of the git repository that a folder of the task is. The folder,
-// its index and its present branch stay as they are, and the task stays open.
+// AcceptBranch commits changes of a task to a new branch of the git repository that a folder of the
+// task is. The folder, its index and its present branch stay as they are, and the task stays open.
 func (m *Manager) AcceptBranch(ctx context.Context, id, branch string, c Choice) (r Result, err error) {
 	err = m.locked(id, func(t *Task, _ bool) error {
 		_, chosen, err := t.review(c)

@@ -212,13 +212,21 @@ func TestAFolderStaysUntilItIsAccepted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer s.Close()
-		want = w.shell("find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . -type f -printf '%p %T@\\n' | sort")
+		want = w.shell(
+			"find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . " +
+				"-type f -printf '%p %T@\\n' | sort",
+		)
 	})
 	r := w.accept()
 	if len(r.Conflict) > 0 {
 		t.Errorf("conflicts: %v", r.Conflict)
 	}
-	cmd := exec.Command("/bin/sh", "-ec", "find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . -type f -printf '%p %T@\\n' | sort")
+	cmd := exec.Command(
+		"/bin/sh",
+		"-ec",
+		"find . -type f -exec sha256sum {} + | sort; find . -printf '%p %y %m %l\\n' | sort; find . "+
+			"-type f -printf '%p %T@\\n' | sort",
+	)
 	cmd.Dir = real
 	got, err := cmd.CombinedOutput()
 	if err != nil || string(got) != want {
@@ -318,7 +326,8 @@ func TestTwentyTasksAtOnce(t *testing.T) {
 	for i, w := range all {
 		r := w.accept()
 		conflicts += len(r.Conflict)
-		if b, err := os.ReadFile(filepath.Join(real, fmt.Sprint("own", i))); err != nil || string(b) != fmt.Sprintln(i) {
+		if b, err := os.ReadFile(filepath.Join(real, fmt.Sprint("own", i))); err != nil ||
+			string(b) != fmt.Sprintln(i) {
 			t.Errorf("task %d: %q, %v", i, b, err)
 		}
 	}
@@ -397,7 +406,8 @@ func TestWhatCannotBeStaged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if i := slices.IndexFunc(all, func(c Change) bool { return c.Now.Type == Socket }); i >= 0 && all[i].Conflict == "" {
+	if i := slices.IndexFunc(all, func(c Change) bool { return c.Now.Type == Socket }); i >= 0 &&
+		all[i].Conflict == "" {
 		t.Error("a socket would be accepted")
 	}
 }
@@ -473,7 +483,8 @@ func TestABranch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := run("ls-tree", "-r", "--format=%(objectmode) %(path)", "agent/fix"); got != "100644 .gitignore\n100644 keep\n120000 l\n100755 n/run" {
+	if got := run("ls-tree", "-r", "--format=%(objectmode) %(path)",
+		"agent/fix"); got != "100644 .gitignore\n100644 keep\n120000 l\n100755 n/run" {
 		t.Errorf("the branch has\n%s\n%v", got, r)
 	}
 	if run("rev-parse", "HEAD") != head || run("status", "--porcelain") != "" {

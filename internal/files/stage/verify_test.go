@@ -39,9 +39,20 @@ func TestFiveHundredCalls(t *testing.T) {
 	for i := range 500 {
 		switch {
 		case i%100 == 50:
-			w.shell("go build -o built ./internal/exec/procid && go test ./internal/exec/procid ./internal/mcp/rawjson >log 2>&1; git init -q 2>/dev/null; :")
+			w.shell(
+				"go build -o built ./internal/exec/procid && go test ./internal/exec/procid ./internal/mcp/rawjson " +
+					">log 2>&1; git init -q 2>/dev/null; :",
+			)
 		case i%5 == 0:
-			w.shell(fmt.Sprintf("echo %d >>README.md; mkdir -p made/%d; cp tool/*.go made/%d; rm -f docs/%d*; chmod 600 go.sum", i, i, i, i%10))
+			w.shell(
+				fmt.Sprintf(
+					"echo %d >>README.md; mkdir -p made/%d; cp tool/*.go made/%d; rm -f docs/%d*; chmod 600 go.sum",
+					i,
+					i,
+					i,
+					i%10,
+				),
+			)
 		default:
 			w.call(func(_ *View, root *os.Root) {
 				name := fmt.Sprintf("f%d.txt", i)
@@ -78,7 +89,11 @@ func TestFiveHundredCalls(t *testing.T) {
 // sum returns a digest of content, modes, times and links.
 func sum(t *testing.T, dir string) string {
 	t.Helper()
-	cmd := exec.Command("/bin/sh", "-c", "find . -printf '%p %y %m %n %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum")
+	cmd := exec.Command(
+		"/bin/sh",
+		"-c",
+		"find . -printf '%p %y %m %n %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum",
+	)
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {

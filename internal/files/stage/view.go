@@ -108,9 +108,14 @@ func (m *Manager) fits(l *live) error {
 	l.sized = time.Now()
 	if size := sizeOf(filepath.Join(l.task.dir, "layers")); size > m.opts.Bytes {
 		return &tool.Refusal{
-			Code:    tool.CodeTooLarge,
-			Message: fmt.Sprintf("task %s holds %d MB, and %d MB is all that one may", l.task.ID, size>>20, m.opts.Bytes>>20),
-			Next:    "Ask the person to run gatehouse review, and to accept or refuse it.",
+			Code: tool.CodeTooLarge,
+			Message: fmt.Sprintf(
+				"task %s holds %d MB, and %d MB is all that one may",
+				l.task.ID,
+				size>>20,
+				m.opts.Bytes>>20,
+			),
+			Next: "Ask the person to run gatehouse review, and to accept or refuse it.",
 		}
 	}
 	return nil
@@ -136,7 +141,11 @@ func (m *Manager) open(l *live, folders []string) error {
 			continue
 		}
 		if why := m.CannotStage(f); why != "" {
-			return &tool.Refusal{Code: tool.CodeUnsupported, Message: why, Next: "Use another folder, or another context."}
+			return &tool.Refusal{
+				Code:    tool.CodeUnsupported,
+				Message: why,
+				Next:    "Use another folder, or another context.",
+			}
 		}
 		t.Layers, missing = append(t.Layers, Layer{f}), true
 	}
@@ -150,8 +159,9 @@ func (m *Manager) open(l *live, folders []string) error {
 			}
 			if len(l.calls) > 0 || len(overlay.Users(t.dir+"/")) > 0 {
 				return &tool.Refusal{
-					Code: tool.CodeBusy, Message: "task " + t.ID + " gets another folder, and calls or programs run in its view",
-					Next: "Wait for them to end, and repeat the call.",
+					Code:    tool.CodeBusy,
+					Message: "task " + t.ID + " gets another folder, and calls or programs run in its view",
+					Next:    "Wait for them to end, and repeat the call.",
 				}
 			}
 			m.drop(l)
@@ -210,7 +220,8 @@ func (m *Manager) plan(t *Task) (p overlay.Plan, err error) {
 			continue
 		}
 		dir := filepath.Join(t.dir, "scratch", fmt.Sprint(len(p.Layers)))
-		if err := errors.Join(like(filepath.Join(dir, "upper"), real), os.MkdirAll(filepath.Join(dir, "work"), 0o700)); err != nil {
+		if err := errors.Join(like(filepath.Join(dir, "upper"), real),
+			os.MkdirAll(filepath.Join(dir, "work"), 0o700)); err != nil {
 			return p, err
 		}
 		p.Layers = append(p.Layers, overlay.Layer{
@@ -372,7 +383,9 @@ func (m *Manager) closeViews(all bool) {
 	defer m.mu.Unlock()
 	for id, l := range m.live {
 		l.mu.Lock()
-		if all || l.task != nil && len(l.calls) == 0 && time.Since(l.last) > idleWait && len(overlay.Users(l.task.dir+"/")) == 0 {
+		if all ||
+			l.task != nil && len(l.calls) == 0 && time.Since(l.last) > idleWait &&
+				len(overlay.Users(l.task.dir+"/")) == 0 {
 			m.drop(l)
 			if t, err := m.load(id); all || err != nil || t.State != Open {
 				delete(m.live, id)

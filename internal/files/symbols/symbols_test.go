@@ -28,15 +28,25 @@ func TestDefines(t *testing.T) {
 
 func TestOf(t *testing.T) {
 	for _, c := range []struct{ language, text, want string }{
-		{"go", "package a\n\nimport \"fmt\"\n\n// D is.\ntype D struct {\n\tA, B int\n}\n\ntype I interface{ M(x int) error }\n\nconst X, Y = 1, 2\n\nfunc (d *D) Close(\n\tx int,\n) error {\n\treturn nil\n}\n",
-			"6-8: D struct\n  7: A, B int\n10: I interface\n  10: M(x int) error\n12: X, Y\n14-18: func (d *D) Close( x int, ) error\n"},
+		{"go", "package a\n\nimport \"fmt\"\n\n// D is.\ntype D struct {\n\tA, B int\n}\n\n" +
+			"type I interface{ M(x int) error }\n\nconst X, Y = 1, 2\n\nfunc (d *D) Close(\n\tx int,\n" +
+			") error {\n\treturn nil\n}\n",
+			"6-8: D struct\n  7: A, B int\n10: I interface\n  10: M(x int) error\n12: X, Y\n" +
+				"14-18: func (d *D) Close( x int, ) error\n"},
 		{"go", "package a\n\nfunc Good() {}\n\nfunc bad( {\n", "3: func Good()\n"},
 		{"go", "// only\npackage a\n", "2: package a\n"},
-		{"python", "import x\n\nclass A(B):\n    # def no\n    def f(self):\n        if x:\n            return g()\n\nasync def main():\n    pass\n", "3: class A(B)\n  5: def f(self)\n9: async def main()\n"},
-		{"typescript", "export interface A {\n  x: number;\n}\nexport class B {\n  private run(x: string): void {\n    if (x) {\n    }\n  }\n}\nexport const f = (a: number) => {\n};\ntype C = string;\n",
-			"1: export interface A\n4: export class B\n  5: private run(x: string): void\n10: export const f = (a: number) =>\n12: type C = string;\n"},
-		{"c", "#include <x.h>\n#define MAX 3\nint main(int argc, char **argv)\n{\n\tif (x) {\n\t}\n\treturn f(x);\n}\nstruct p {\n};\nstatic void *g(void) {\n", "2: #define MAX 3\n3: int main(int argc, char **argv)\n9: struct p\n11: static void *g(void)\n"},
-		{"java", "public class A {\n    public int f(int x) {\n        while (x > 0) {\n        }\n        return g(x);\n    }\n}\n", "1: public class A\n  2: public int f(int x)\n"},
+		{"python", "import x\n\nclass A(B):\n    # def no\n    def f(self):\n        if x:\n" +
+			"            return g()\n\nasync def main():\n    pass\n",
+			"3: class A(B)\n  5: def f(self)\n9: async def main()\n"},
+		{"typescript", "export interface A {\n  x: number;\n}\nexport class B {\n  private run(x: string): void {\n" +
+			"    if (x) {\n    }\n  }\n}\nexport const f = (a: number) => {\n};\ntype C = string;\n",
+			"1: export interface A\n4: export class B\n  5: private run(x: string): void\n" +
+				"10: export const f = (a: number) =>\n12: type C = string;\n"},
+		{"c", "#include <x.h>\n#define MAX 3\nint main(int argc, char **argv)\n{\n\tif (x) {\n\t}\n\treturn f(x);\n" +
+			"}\nstruct p {\n};\nstatic void *g(void) {\n",
+			"2: #define MAX 3\n3: int main(int argc, char **argv)\n9: struct p\n11: static void *g(void)\n"},
+		{"java", "public class A {\n    public int f(int x) {\n        while (x > 0) {\n        }\n" +
+			"        return g(x);\n    }\n}\n", "1: public class A\n  2: public int f(int x)\n"},
 		{"rust", "pub struct P;\nimpl P {\n    pub fn new() -> Self {\n    }\n}\nmacro_rules! m {\n}\n",
 			"1: pub struct P;\n2: impl P\n  3: pub fn new() -> Self\n6: macro_rules! m\n"},
 		{"markdown", "# A\ntext\n## B\n```\n# no\n```\n### C\n## D\n", "1: # A\n  3: ## B\n    7: ### C\n  8: ## D\n"},

@@ -86,7 +86,8 @@ func (m *Manifest) Folder(path string) []Below {
 func (m *Manifest) validate() error {
 	if m.Format != format && !m.OfPackages() {
 		return fmt.Errorf(
-			"the backup has format %d, but this release reads %d and %d: restore it with release %.40q, which created it",
+			"the backup has format %d, but this release reads %d and %d: restore it with release %.40q, "+
+				"which created it",
 			m.Format,
 			format,
 			formatPackages,
@@ -182,7 +183,8 @@ func (t *telling) Read(p []byte) (int, error) {
 }
 
 func addMember(to *tar.Writer, name string, size int64, modified time.Time, from io.Reader) error {
-	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: modified.Truncate(time.Second), Format: tar.FormatPAX}); err != nil {
+	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600,
+		ModTime: modified.Truncate(time.Second), Format: tar.FormatPAX}); err != nil {
 		return err
 	}
 	n, err := io.Copy(to, from)

@@ -31,7 +31,8 @@ func (f Folders) holdHost() (*sqlfile.HostLock, error) {
 			return l, err
 		}
 		if time.Now().After(end) {
-			const held = "%s has been locked for %v by a host that applies a restore; find and stop that host, then try again"
+			const held = "%s has been locked for %v by a host that applies a restore; find and stop that host, " +
+				"then try again"
 			return nil, fmt.Errorf(held, filepath.Join(f.Data, lockName), enterWait)
 		}
 	}

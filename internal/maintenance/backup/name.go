@@ -47,7 +47,8 @@ func createdOf(name string) (time.Time, error) {
 	m := nameShape.FindStringSubmatch(name)
 	if m == nil {
 		return time.Time{}, invalid(
-			"%.100q is not the name of a backup; expected one such as gatehouse-0123456789ab-20260131T120000Z-abcdef.age",
+			"%.100q is not the name of a backup; expected one such as "+
+				"gatehouse-0123456789ab-20260131T120000Z-abcdef.age",
 			name,
 		)
 	}

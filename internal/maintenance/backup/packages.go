@@ -70,7 +70,8 @@ func (m *Manifest) choose(ids []string) ([]string, map[string]json.RawMessage, e
 	records, err := pick(m.Packages, ids, "the backup")
 	if err != nil && len(m.Packages) == 0 {
 		err = invalid(
-			"no package can be restored from this backup: it holds none, or release %.40q, which created it, stored no records of them; restore everything",
+			"no package can be restored from this backup: it holds none, or release %.40q, which created it, "+
+				"stored no records of them; restore everything",
 			m.Version,
 		)
 	}
@@ -110,7 +111,8 @@ func (o *order) putPackagesAside(f Folders, rename renaming) error {
 		}
 	}
 	for _, id := range o.Packages {
-		if err := move(filepath.Join(f.Data, packagesFolder, id), filepath.Join(saved, packagesFolder, id), rename); err != nil {
+		if err := move(filepath.Join(f.Data, packagesFolder, id),
+			filepath.Join(saved, packagesFolder, id), rename); err != nil {
 			return err
 		}
 	}

@@ -255,7 +255,8 @@ func TestOneFileIsReadOutOfABackup(t *testing.T) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	if err := m.backups.ReadFile(t.Context(), "shelf", "", "data/a/one", Key{Password: secret.New("another password")}, use); !errors.Is(
+	if err := m.backups.ReadFile(t.Context(), "shelf", "", "data/a/one",
+		Key{Password: secret.New("another password")}, use); !errors.Is(
 		err,
 		ErrPassword,
 	) {

@@ -138,7 +138,8 @@ func packed(t testing.TB, manifest any, members ...string) []byte {
 	}
 	w := tar.NewWriter(z)
 	add := func(name string, b []byte) {
-		if err := errors.Join(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(b)), Mode: 0o600}), second(w.Write(b))); err != nil {
+		if err := errors.Join(w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(b)),
+			Mode: 0o600}), second(w.Write(b))); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -124,7 +124,8 @@ func (m *maker) release(t testing.TB, dir, version, program string, change func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, b := range map[string][]byte{"manifest.json": text, "manifest.json.minisig": m.sign(text), "gatehouse-" + version: []byte(program)} {
+	for name, b := range map[string][]byte{"manifest.json": text, "manifest.json.minisig": m.sign(text),
+		"gatehouse-" + version: []byte(program)} {
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -255,10 +256,16 @@ func TestWhatIsNotRightChangesNothing(t *testing.T) {
 			b, _ := os.ReadFile(filepath.Join(dir, "manifest.json"))
 			os.WriteFile(filepath.Join(dir, "manifest.json"), append(b, ' '), 0o600)
 		},
-		"has another size or digest": func(dir string) { os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"), []byte("9.9.9"), 0o600) },
-		"more than 5 bytes":          func(dir string) { os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"), []byte("1.2.0 and more"), 0o600) },
-		"no newer release":           func(dir string) { m.release(t, dir, "1.0.0", "1.0.0", nil) },
-		"there is no newer":          func(dir string) { m.release(t, dir, "0.9.9", "0.9.9", nil) },
+		"has another size or digest": func(dir string) {
+			os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"),
+				[]byte("9.9.9"), 0o600)
+		},
+		"more than 5 bytes": func(dir string) {
+			os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"),
+				[]byte("1.2.0 and more"), 0o600)
+		},
+		"no newer release":  func(dir string) { m.release(t, dir, "1.0.0", "1.0.0", nil) },
+		"there is no newer": func(dir string) { m.release(t, dir, "0.9.9", "0.9.9", nil) },
 		"no program for this machine": func(dir string) {
 			m.release(t, dir, "1.2.0", "1.2.0", func(r *Release) { r.Files = r.Files[:1] })
 		},
@@ -306,12 +313,14 @@ func TestAnInterruptedUpdateLeavesNothing(t *testing.T) {
 }
 
 func TestSources(t *testing.T) {
-	for _, good := range []string{"https://example.com/releases", "http://127.0.0.1:8080", "http://[::1]/x", "http://localhost/x", t.TempDir()} {
+	for _, good := range []string{"https://example.com/releases", "http://127.0.0.1:8080", "http://[::1]/x",
+		"http://localhost/x", t.TempDir()} {
 		if err := CheckSource(good); err != nil {
 			t.Error(err)
 		}
 	}
-	for _, bad := range []string{"", "releases", "http://example.com", "ftp://example.com", "https://", "https://me:it@example.com", "https://example.com/?x=y"} {
+	for _, bad := range []string{"", "releases", "http://example.com", "ftp://example.com", "https://",
+		"https://me:it@example.com", "https://example.com/?x=y"} {
 		if err := CheckSource(bad); err == nil {
 			t.Errorf("%q is a source", bad)
 		}
@@ -350,7 +359,8 @@ func TestVersionsAreOrdered(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", "1", "1.2", "1.2.3.4", "1.2.x", "-1.2.3", "1.2.3-", "1.2.3 ", "01.2.3", "vv1.2.3"} {
+	for _, bad := range []string{"", "1", "1.2", "1.2.3.4", "1.2.x", "-1.2.3", "1.2.3-", "1.2.3 ",
+		"01.2.3", "vv1.2.3"} {
 		if _, err := Compare(bad, "1.0.0"); err == nil {
 			t.Errorf("%q is a version", bad)
 		}

@@ -333,7 +333,11 @@ func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 func (c *Conn) cancel(ctx context.Context, id int64) {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer stop()
-	c.Notify(ctx, "notifications/cancelled", fmt.Appendf(nil, `{"requestId":%d,"reason":"the caller no longer waits"}`, id))
+	c.Notify(
+		ctx,
+		"notifications/cancelled",
+		fmt.Appendf(nil, `{"requestId":%d,"reason":"the caller no longer waits"}`, id),
+	)
 }
 
 // Notify sends a notification. It fails if the server does not read it before ctx is done.

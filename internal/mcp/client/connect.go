@@ -30,8 +30,9 @@ const (
 var legacyRevisions = []string{latestLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 
 // Connect finds out which revision the server speaks: it sends server/discover and, if
-// that is unknown to the server, initialize; over HTTP also by the older HTTP+SSE. before is the revision that the server
-// spoke earlier, "" if that is unknown; after a legacy one initialize is sent first.
+// that is unknown to the server, initialize; over HTTP also by the older HTTP+SSE. before is the
+// revision that the server spoke earlier, "" if that is unknown; after a legacy one initialize is
+// sent first.
 func (c *Conn) Connect(ctx context.Context, before string) error {
 	if before != "" && before != modern {
 		err := c.connectLegacy(ctx)

@@ -99,7 +99,12 @@ func (w *httpCarrier) readEndpoint(s *stream) (string, error) {
 		return "", fmt.Errorf("the stream names the endpoint %.200q: %w", data, err)
 	}
 	if to.Scheme != from.Scheme || to.Host != from.Host {
-		return "", fmt.Errorf("the stream names the endpoint %.200q, which is not at %s://%s", data, from.Scheme, from.Host)
+		return "", fmt.Errorf(
+			"the stream names the endpoint %.200q, which is not at %s://%s",
+			data,
+			from.Scheme,
+			from.Host,
+		)
 	}
 	return to.String(), nil
 }

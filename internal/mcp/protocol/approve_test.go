@@ -37,7 +37,8 @@ func newGated(t *testing.T, then permit.Kind, remember time.Duration) *gated {
 				Gone string `json:"gone"`
 			}{in.Path}
 			if in.Ask {
-				if _, err := c.Peer.Ask(tool.Elicit("sure", "Sure?", []byte(`{"type":"object","properties":{}}`))); err != nil {
+				if _, err := c.Peer.Ask(tool.Elicit("sure", "Sure?",
+					[]byte(`{"type":"object","properties":{}}`))); err != nil {
 					return out, err
 				}
 			}
@@ -115,7 +116,8 @@ func state(t *testing.T, answer string) string {
 const wipe = `,"name":"m_wipe","arguments":{"path":"x"}`
 
 func yes(st string, extra string) string {
-	return wipe + `,"requestState":"` + st + `","inputResponses":{"gatehouse_approval":{"action":"accept","content":{"approve":true}}` + extra + `}`
+	return wipe + `,"requestState":"` + st +
+		`","inputResponses":{"gatehouse_approval":{"action":"accept","content":{"approve":true}}` + extra + `}`
 }
 
 func wants(t *testing.T, got, want string) {

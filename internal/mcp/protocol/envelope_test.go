@@ -106,9 +106,11 @@ func TestErasOfMessages(t *testing.T) {
 		{"a modern version", "tools/list", meta(v + `"2026-07-28"`), nil, protocol.Modern},
 		{"a future version", "tools/list", meta(v + `"2030-01-01"`), nil, protocol.Modern},
 		{"a legacy version", "tools/list", meta(v + `"2025-11-25"`), nil, protocol.Legacy},
-		{"capabilities alone", "tools/list", meta(`"io.modelcontextprotocol/clientCapabilities":{}`), nil, protocol.Modern},
+		{"capabilities alone", "tools/list", meta(`"io.modelcontextprotocol/clientCapabilities":{}`), nil,
+			protocol.Modern},
 		{"a version that is no string", "tools/list", meta(v + `5`), nil, protocol.Modern},
-		{"a legacy task's member", "tools/list", meta(`"io.modelcontextprotocol/related-task":{"taskId":"x"}`), nil, protocol.Legacy},
+		{"a legacy task's member", "tools/list", meta(`"io.modelcontextprotocol/related-task":{"taskId":"x"}`), nil,
+			protocol.Legacy},
 		{"a progress token", "tools/call", meta(`"progressToken":1`), nil, protocol.Legacy},
 		{"the probe", "server/discover", ``, nil, protocol.Modern},
 		{"initialize", "initialize", ``, nil, protocol.Legacy},
@@ -116,7 +118,8 @@ func TestErasOfMessages(t *testing.T) {
 		{"a modern header", "tools/list", ``, headers{"MCP-Protocol-Version": {"2026-07-28"}}, protocol.Modern},
 		{"a legacy header", "initialize", ``, headers{"MCP-Protocol-Version": {"2025-11-25"}}, protocol.Legacy},
 		{"a method header alone", "initialize", ``, headers{"Mcp-Method": {"initialize"}}, protocol.Legacy},
-		{"a legacy header over a modern envelope", "tools/list", meta(v + `"2026-07-28"`), headers{"MCP-Protocol-Version": {"2025-11-25"}}, protocol.Modern},
+		{"a legacy header over a modern envelope", "tools/list", meta(v + `"2026-07-28"`),
+			headers{"MCP-Protocol-Version": {"2025-11-25"}}, protocol.Modern},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			msgs, faults, _ := protocol.Parse(
@@ -157,8 +160,10 @@ func TestHeadersMustAgreeWithTheBody(t *testing.T) {
 		{"a name in broken base64", good.with("Mcp-Name", "=?base64?dF9lY2hv!?="), call},
 		{"a name in base64 without padding", good.with("Mcp-Name", "=?base64?dF9lY2g?="), call},
 		{"a prompt's name", headersOf("prompts/get", "t_ask"), body("prompts/get", `"name":"t_greet"`)},
-		{"a resource's address", headersOf("resources/read", "test://blob"), body("resources/read", `"uri":"test://plain"`)},
-		{"a discovery without method", headersOf("server/discover", "").with("Mcp-Method"), body("server/discover", "")},
+		{"a resource's address", headersOf("resources/read", "test://blob"),
+			body("resources/read", `"uri":"test://plain"`)},
+		{"a discovery without method", headersOf("server/discover", "").with("Mcp-Method"),
+			body("server/discover", "")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			visit(
@@ -170,10 +175,11 @@ func TestHeadersMustAgreeWithTheBody(t *testing.T) {
 	}
 	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		for name, head := range map[string]headers{
-			"as it is":    good,
-			"with blanks": good.with("Mcp-Name", "  t_echo\t").with("Mcp-Method", " tools/call ").with("MCP-Protocol-Version", " "+modernRev),
-			"in base64":   good.with("Mcp-Name", "=?base64?dF9lY2hv?="),
-			"and others":  good.with("Mcp-Session-Id", "x").with("Last-Event-ID", "1-1").with("Mcp-Param-Word", "w"),
+			"as it is": good,
+			"with blanks": good.with("Mcp-Name", "  t_echo\t").with("Mcp-Method",
+				" tools/call ").with("MCP-Protocol-Version", " "+modernRev),
+			"in base64":  good.with("Mcp-Name", "=?base64?dF9lY2hv?="),
+			"and others": good.with("Mcp-Session-Id", "x").with("Last-Event-ID", "1-1").with("Mcp-Param-Word", "w"),
 		} {
 			k := h.post(t, head, call)
 			equal(t, name, k.status, 200)
@@ -206,7 +212,8 @@ func TestOrderOfChecks(t *testing.T) {
 		refused(t, h.post(t, headersOf("tools/call", "other"), body("tools/call", `"name":"none"`)), 400, -32020)
 		refused(t, h.post(t, headersOf("tools/call", "none"), body("tools/call", `"name":"none"`)), 400, -32602)
 		refused(t, h.post(t, headersOf("no/such", ""), body("no/such", ``)), 404, -32601)
-		for _, gone := range []string{"initialize", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"} {
+		for _, gone := range []string{"initialize", "ping", "logging/setLevel", "resources/subscribe",
+			"resources/unsubscribe"} {
 			refused(t, h.post(t, headersOf(gone, ""), body(gone, ``)), 404, -32601)
 		}
 		// Invalid arguments are reported in a result, which the model reads.
@@ -252,7 +259,8 @@ func TestArgumentsInHeaders(t *testing.T) {
 		{"bad padding", `{"s":"Hello"}`, map[string]string{word: "=?base64?SGVsbG8?="}, false},
 		{"bad letters", `{"s":"Hello"}`, map[string]string{word: "=?base64?SGVs!!!bG8=?="}, false},
 		{"another integer", `{"n":42}`, map[string]string{number: "43"}, false},
-		{"a neighbour of a large integer", `{"n":9007199254740993}`, map[string]string{number: "9007199254740992"}, false},
+		{"a neighbour of a large integer", `{"n":9007199254740993}`,
+			map[string]string{number: "9007199254740992"}, false},
 		{"no integer", `{"n":42}`, map[string]string{number: "42x"}, false},
 		{"another boolean", `{"b":true}`, map[string]string{flag: "false"}, false},
 		{"a boolean's number", `{"b":true}`, map[string]string{flag: "1"}, false},

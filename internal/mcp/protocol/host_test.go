@@ -429,7 +429,8 @@ func (h *testHost) hoarder() tool.Tool {
 		func(_ context.Context, c *tool.Call, in struct {
 			Size int `json:"size"`
 		}) (echoOut, error) {
-			if _, err := tool.Once(c, "heap", func() (string, error) { return strings.Repeat("x", in.Size), nil }); err != nil {
+			if _, err := tool.Once(c, "heap",
+				func() (string, error) { return strings.Repeat("x", in.Size), nil }); err != nil {
 				return echoOut{}, err
 			}
 			_, err := c.Peer.Ask(tool.Elicit("name", "Who?", nameForm))

@@ -227,7 +227,7 @@ func (e *Engine) readInitialize(who Caller, m *Message) (session.Facts, *Fault) 
 		Value(),
 		unique.Make(f.Client).
 			Value()
-		// one text each for thousands of sessions
+	// one text each for thousands of sessions
 	return f, nil
 }
 

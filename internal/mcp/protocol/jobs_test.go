@@ -27,11 +27,13 @@ func TestTaskIsThereBeforeItIsAnswered(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *testHost) {
 		p := h.dial(t)
 		got := p.modern(tasksCaps, "tools/call", `"name":"t_work"`)
-		for name, want := range map[string]string{"resultType": "task", "status": "working", "ttlMs": "3600000", "pollIntervalMs": "1000",
-			"createdAt": "2000-01-01T00:00:00.000Z", "lastUpdatedAt": "2000-01-01T00:00:00.000Z"} {
+		for name, want := range map[string]string{"resultType": "task", "status": "working", "ttlMs": "3600000",
+			"pollIntervalMs": "1000",
+			"createdAt":      "2000-01-01T00:00:00.000Z", "lastUpdatedAt": "2000-01-01T00:00:00.000Z"} {
 			equal(t, name, got.get(name), want)
 		}
-		for _, none := range []string{"task", "result", "error", "inputRequests", "requestState", "ttl", "pollInterval"} {
+		for _, none := range []string{"task", "result", "error", "inputRequests", "requestState", "ttl",
+			"pollInterval"} {
 			equal(t, none, got.get(none), "")
 		}
 		id := got.get("taskId")

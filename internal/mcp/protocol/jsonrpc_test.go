@@ -51,7 +51,8 @@ func TestRefusedFrames(t *testing.T) {
 		{"too deep", deep(127), parse, "1"},
 		{"duplicate member", `{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`, parse, ""},
 		{"duplicate member, escaped", `{"jsonrpc":"2.0","id":1,"method":"ping","\u006dethod":"x"}`, parse, "1"},
-		{"duplicate member, deep", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[{"b":1,"b":1}]}}`, parse, "1"},
+		{"duplicate member, deep",
+			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[{"b":1,"b":1}]}}`, parse, "1"},
 		{"a number with a leading zero", `{"jsonrpc":"2.0","id":01,"method":"ping"}`, parse, ""},
 		{"NaN", `{"jsonrpc":"2.0","id":NaN,"method":"ping"}`, parse, ""},
 

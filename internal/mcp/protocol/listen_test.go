@@ -276,7 +276,10 @@ func TestWatchOfAModuleThatIsReplaced(t *testing.T) {
 		r := h.dial(t)
 		r.listen(`"resourceSubscriptions":["test://plain"]`)
 		if err := h.Modules.Add(t.Context(), "t",
-			func(context.Context, module.Deps) (module.Module, error) { return one{&module.Offer{}}, nil }); err != nil {
+			func(context.Context,
+				module.Deps) (module.Module, error) {
+				return one{&module.Offer{}}, nil
+			}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)

@@ -107,7 +107,8 @@ func TestProgressTokens(t *testing.T) {
 				t,
 				"notes",
 				strings.Join(got.notes, ""),
-				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`+token+`,"progress":1,"total":2,"message":"half"}}`,
+				`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":`+token+
+					`,"progress":1,"total":2,"message":"half"}}`,
 			)
 		}
 		for _, none := range []string{`{}`, `{"progressToken":null}`, `{"progressToken":1.5}`, `{"progressToken":{}}`} {

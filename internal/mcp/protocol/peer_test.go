@@ -235,7 +235,8 @@ func envelope(caps string, more ...string) string {
 		caps = "{}"
 	}
 	return `"_meta":{` + join(append([]string{`"io.modelcontextprotocol/protocolVersion":"2026-07-28"`,
-		`"io.modelcontextprotocol/clientInfo":{"name":"test","version":"1"}`, `"io.modelcontextprotocol/clientCapabilities":` + caps}, more...)...) + `}`
+		`"io.modelcontextprotocol/clientInfo":{"name":"test","version":"1"}`,
+		`"io.modelcontextprotocol/clientCapabilities":` + caps}, more...)...) + `}`
 }
 
 // await waits for the answer to one request.

@@ -129,7 +129,8 @@ func joinPath(path, name string) string {
 	plain := name != "" && len(name) <= 100
 	for _, r := range name {
 		plain = plain &&
-			(r == '_' || r == '-' || r == '$' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r > 127)
+			(r == '_' || r == '-' || r == '$' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' ||
+				r >= 'A' && r <= 'Z' || r > 127)
 	}
 	switch {
 	case !plain:

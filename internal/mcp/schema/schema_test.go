@@ -69,7 +69,9 @@ func TestProblems(t *testing.T) {
 		{`{"path":"a","edits":[]}`, `edits: expected an array of 1 to 3 items, got 0 items`},
 		{
 			`{"path":"a","edits":[{},{},{},{}]}`,
-			"edits[0].old: required, expected a string\nedits[0].new: required, expected a string\nedits[1].old: required, expected a string\nedits[1].new: required, expected a string\nedits[2].old: required, expected a string",
+			"edits[0].old: required, expected a string\nedits[0].new: required, expected a string\n" +
+				"edits[1].old: required, expected a string\nedits[1].new: required, expected a string\n" +
+				"edits[2].old: required, expected a string",
 		},
 		{`{"path":"a","pair":[1]}`, `pair: expected an array of exactly 2 items, got 1 item`},
 		{
@@ -96,7 +98,8 @@ func TestProblems(t *testing.T) {
 		{`{"path":"a","exact":{"a":[1,3]}}`, `exact: expected {"a":[1,2]}, got an object`},
 		{
 			`{"offset":"x","limit":"y"}`,
-			"offset: expected an integer of at least 1, got \"x\"\nlimit: expected an integer from 1 to 2000, got \"y\"\npath: required, expected a string of at least 1 character",
+			"offset: expected an integer of at least 1, got \"x\"\nlimit: expected an integer from 1 to 2000, " +
+				"got \"y\"\npath: required, expected a string of at least 1 character",
 		},
 	} {
 		err := s.Check([]byte(c.args))

@@ -83,7 +83,8 @@ func TestSealedStateDoesNotOutliveAClockSetBack(t *testing.T) {
 	for _, c := range []struct {
 		off  time.Duration
 		want error
-	}{{0, nil}, {59 * time.Minute, nil}, {-time.Second, ErrExpired}, {-48 * time.Hour, ErrExpired}, {time.Hour, ErrExpired}} {
+	}{{0, nil}, {59 * time.Minute, nil}, {-time.Second, ErrExpired}, {-48 * time.Hour, ErrExpired},
+		{time.Hour, ErrExpired}} {
 		if _, err := r.OpenWithin("state", nil, token, now.Add(c.off), later.Sub(now)); err != c.want {
 			t.Errorf("%v later: got %v, want %v", c.off, err, c.want)
 		}

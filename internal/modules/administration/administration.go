@@ -21,7 +21,8 @@ import (
 
 // Config is what the modules are given. A part that is nil belongs to no host: the tools that need it refuse.
 type Config struct {
-	Rules     operator.Func                            `json:"-"` // decides who administers the host; nil means no caller
+	// decides who administers the host; nil means no caller
+	Rules     operator.Func                            `json:"-"`
 	Users     *identity.Service                        `json:"-"`
 	Secrets   *secret.Store                            `json:"-"`
 	Approvals *approvals.Store                         `json:"-"`
@@ -89,7 +90,8 @@ func operation[I, O any](
 
 // errAbsent is the error of an operation whose part the host does not have.
 var errAbsent = &tool.Refusal{
-	Code: tool.CodeUnsupported, Message: "this host stores nothing of that kind", Next: "Use a host with a data folder.",
+	Code: tool.CodeUnsupported, Message: "this host stores nothing of that kind",
+	Next: "Use a host with a data folder.",
 }
 
 // Invalid is the error of an argument that an operation does not accept.
@@ -115,7 +117,9 @@ func refusalOf(err error) error {
 		code = tool.CodeExists
 	case errors.Is(err, approvals.ErrDecided):
 		code = tool.CodeStale
-	case errors.Is(err, approvals.ErrPassphrase), errors.Is(err, approvals.ErrPasskey), errors.Is(err, approvals.ErrUnproven):
+	case errors.Is(err, approvals.ErrPassphrase),
+		errors.Is(err, approvals.ErrPasskey),
+		errors.Is(err, approvals.ErrUnproven):
 		code = tool.CodeDenied
 	case invalid:
 		code = tool.CodeInvalidArguments

@@ -91,7 +91,10 @@ func TestOnlyAdministratorsMayCallAnyOfThem(t *testing.T) {
 			if args == "" {
 				args = `{}`
 			}
-			if got := d.call(one.Name, args, nil); !strings.HasPrefix(got, "denied: only administrators of this host may") {
+			if got := d.call(one.Name, args, nil); !strings.HasPrefix(
+				got,
+				"denied: only administrators of this host may",
+			) {
 				t.Errorf("%s: got %q", one.Name, got)
 			}
 		}
@@ -123,12 +126,16 @@ func TestUsersAndTokensAreAdministered(t *testing.T) {
 	}
 	var token MadeToken
 	if got := d.call("token_create", `{"context":"build","scopes":["read"],"expires":"2d"}`, &token); got != "" ||
-		!strings.HasPrefix(token.Secret, "gh_") || token.Token.User != "ann" || time.Until(token.Token.Until) > 48*time.Hour {
+		!strings.HasPrefix(
+			token.Secret,
+			"gh_",
+		) || token.Token.User != "ann" || time.Until(token.Token.Until) > 48*time.Hour {
 		t.Fatal(got, token)
 	}
 	for args, want := range map[string]string{
-		`{"expires":"soon"}`: "expires: \"soon\"", `{"scopes":["fly"]}`: "scopes: ", `{"context":"nowhere"}`: "context: ",
-		`{"user":"eve"}`: "there is no such user",
+		`{"expires":"soon"}`: "expires: \"soon\"", `{"scopes":["fly"]}`: "scopes: ",
+		`{"context":"nowhere"}`: "context: ",
+		`{"user":"eve"}`:        "there is no such user",
 	} {
 		if got := d.call("token_create", args, nil); !strings.Contains(got, want) {
 			t.Errorf("%s: got %q", args, got)
@@ -167,7 +174,8 @@ func TestSecretsGoInAndNeverOut(t *testing.T) {
 		all = append(all, got+string(out))
 	}
 	text := strings.Join(all, "\n")
-	if strings.Contains(text, "s3cr3t") || !strings.Contains(all[1], `"KEY"`) || !strings.HasPrefix(all[3], "invalid_arguments") ||
+	if strings.Contains(text, "s3cr3t") || !strings.Contains(all[1], `"KEY"`) ||
+		!strings.HasPrefix(all[3], "invalid_arguments") ||
 		!strings.HasPrefix(all[4], "not_found") {
 		t.Error(text)
 	}
@@ -181,7 +189,14 @@ func TestOnlyAPersonWithAnotherLoginDecides(t *testing.T) {
 	d := open(t)
 	model := approvals.Caller{Credential: "t_model", Session: "sess_model"}
 	ask := func(by approvals.Caller) string {
-		r, err := d.cfg.Approvals.Ask("ann/default", "file_delete", "rule 1", by, json.RawMessage(`{"path":"x"}`), func(approvals.Request) {})
+		r, err := d.cfg.Approvals.Ask(
+			"ann/default",
+			"file_delete",
+			"rule 1",
+			by,
+			json.RawMessage(`{"path":"x"}`),
+			func(approvals.Request) {},
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,8 +214,9 @@ func TestOnlyAPersonWithAnotherLoginDecides(t *testing.T) {
 		"the local token":              {Principal: "root", Roles: admin, Credential: "local", Local: true},
 		"a child that claims a login":  {Principal: "ann", Roles: admin, Credential: "s_1", Person: true, Child: true},
 		"a login with that credential": {Principal: "ann", Roles: admin, Credential: "t_model", Person: true},
-		"a login in the session":       {Principal: "ann", Roles: admin, Credential: "s_1", Session: "sess_model", Person: true},
-		"a login of no administrator":  {Principal: "ann", Credential: "s_1", Person: true},
+		"a login in the session": {Principal: "ann", Roles: admin, Credential: "s_1", Session: "sess_model",
+			Person: true},
+		"a login of no administrator": {Principal: "ann", Credential: "s_1", Person: true},
 	} {
 		if got := decide(who, id); !strings.HasPrefix(got, "denied") && !strings.Contains(got, "cannot decide") {
 			t.Errorf("%s: got %q", name, got)
@@ -243,7 +259,14 @@ func TestAnApprovalNeedsThePassphrase(t *testing.T) {
 	}
 	d.cfg.Approvals = approvals.Open("", approvals.Options{Proof: file})
 	d.make()
-	r, err := d.cfg.Approvals.Ask("ann/default", "file_delete", "r", approvals.Caller{Credential: "t_model"}, nil, func(approvals.Request) {})
+	r, err := d.cfg.Approvals.Ask(
+		"ann/default",
+		"file_delete",
+		"r",
+		approvals.Caller{Credential: "t_model"},
+		nil,
+		func(approvals.Request) {},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +279,8 @@ func TestAnApprovalNeedsThePassphrase(t *testing.T) {
 			t.Errorf("%s: got %q", args, got)
 		}
 	}
-	if got := d.call("approval_decide", `{"id":"`+r.ID+`","decision":"approve","passphrase":"a long passphrase"}`, nil); got != "" {
+	if got := d.call("approval_decide",
+		`{"id":"`+r.ID+`","decision":"approve","passphrase":"a long passphrase"}`, nil); got != "" {
 		t.Fatal(got)
 	}
 	r, _ = d.cfg.Approvals.Get(r.ID)
@@ -274,7 +298,8 @@ func TestTheLedgerIsQueriedInPagesVerifiedAndExported(t *testing.T) {
 		}
 	}
 	var page AuditLines
-	if got := d.call("audit_query", `{"principal":"ann","last":10}`, &page); got != "" || len(page.Lines) != 10 || !page.More ||
+	if got := d.call("audit_query", `{"principal":"ann","last":10}`, &page); got != "" || len(page.Lines) != 10 ||
+		!page.More ||
 		page.Lines[9].Seq != 29 {
 		t.Fatalf("%s %+v", got, page)
 	}
@@ -284,7 +309,8 @@ func TestTheLedgerIsQueriedInPagesVerifiedAndExported(t *testing.T) {
 		t.Errorf("%s %+v", got, before)
 	}
 	var later AuditLines
-	if got := d.call("audit_query", `{"after":3,"last":4}`, &later); got != "" || len(later.Lines) != 4 || !later.More ||
+	if got := d.call("audit_query", `{"after":3,"last":4}`, &later); got != "" || len(later.Lines) != 4 ||
+		!later.More ||
 		later.Lines[0].Seq != 4 {
 		t.Errorf("%s %+v", got, later)
 	}
@@ -346,7 +372,10 @@ func TestSettingsThatDecideWhatCallersMayDoAskThePerson(t *testing.T) {
 
 func TestDoctorCountsWhatFails(t *testing.T) {
 	d := open(t)
-	d.cfg.Doctor = func(context.Context) ([]Finding, error) { return []Finding{{"ok", "a", ""}, {"fail", "b", "c"}}, nil }
+	d.cfg.Doctor = func(context.Context) ([]Finding, error) {
+		return []Finding{{"ok", "a", ""},
+			{"fail", "b", "c"}}, nil
+	}
 	d.make()
 	var out Findings
 	if got := d.call("doctor_run", `{}`, &out); got != "" || out.Failed != 1 || len(out.Checks) != 2 {

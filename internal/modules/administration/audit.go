@@ -209,7 +209,8 @@ func auditTools(c Config) []tool.Tool {
 		operation(c, "export the ledger", tool.Def{
 			Name: "audit_export", Title: "Export the ledger", Effects: tool.Reads, Timeout: auditTimeout, Budget: -1,
 			Description: "Returns lines of the ledger as they are stored, from the oldest, a part at a time.",
-			Help:        "The parts joined are what gatehouse audit export writes, and gatehouse audit verify --file checks them.",
+			Help: "The parts joined are what gatehouse audit export writes, and gatehouse audit verify " +
+				"--file checks them.",
 		}, func(ctx context.Context, _ *tool.Call, in exportIn) (Exported, error) {
 			return a.Export(ctx, in.After, in.Bytes)
 		}),

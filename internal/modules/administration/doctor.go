@@ -24,7 +24,8 @@ func doctorTools(c Config) []tool.Tool {
 	return []tool.Tool{
 		operation(c, "check the machine", tool.Def{
 			Name: "doctor_run", Title: "Check this machine", Effects: tool.Reads, Timeout: 5 * time.Minute,
-			Description: "Checks what this machine has and lacks: settings, folders, limits, clients, packages and sandboxes.",
+			Description: "Checks what this machine has and lacks: settings, folders, limits, clients, " +
+				"packages and sandboxes.",
 		}, func(ctx context.Context, _ *tool.Call, _ struct{}) (out Findings, err error) {
 			if c.Doctor == nil {
 				return out, errAbsent

@@ -102,8 +102,12 @@ func configTools(c Config) []tool.Tool {
 		operation(c, "change settings", tool.Def{
 			Name: "config_set", Title: "Change a setting", Effects: tool.Writes | tool.Destroys,
 			Description: "Changes one setting in the settings file. It applies at once if a running host can apply it.",
-			Help: "Comments and the order of the file stay. If the settings would be invalid, nothing changes. A change of " +
-				strings.Join(guarded, ", ") + " asks the user. Secrets are not set here.",
+			Help: "Comments and the order of the file stay. If the settings would be invalid, nothing changes. " +
+				"A change of " +
+				strings.Join(
+					guarded,
+					", ",
+				) + " asks the user. Secrets are not set here.",
 		}, func(ctx context.Context, call *tool.Call, in setIn) (SettingChanged, error) {
 			if c.Settings == nil {
 				return SettingChanged{}, errAbsent

@@ -45,7 +45,10 @@ func (d *fixture) RenamePasskey(_ context.Context, user, id, name string) error 
 
 func (d *fixture) RemovePasskey(_ context.Context, user, id string) error {
 	n := len(d.passkeys)
-	d.passkeys = slices.DeleteFunc(d.passkeys, func(k Passkey) bool { return k.ID == id && (user == "" || k.User == user) })
+	d.passkeys = slices.DeleteFunc(
+		d.passkeys,
+		func(k Passkey) bool { return k.ID == id && (user == "" || k.User == user) },
+	)
 	if len(d.passkeys) == n {
 		return ErrNoPasskey
 	}
@@ -114,7 +117,8 @@ func (d *fixture) call(t *testing.T, who tool.Caller, name, args string) string 
 	}
 	defer m.Close(context.Background())
 	c := moduletest.NewCall(t, args)
-	c.Caller.Principal, c.Caller.Roles, c.Caller.Scopes, c.Caller.Credential = who.Principal, who.Roles, who.Scopes, who.Credential
+	c.Caller.Principal, c.Caller.Roles, c.Caller.Scopes, c.Caller.Credential = who.Principal, who.Roles, who.Scopes,
+		who.Credential
 	res, err := c.Tool(t.Context(), moduletest.Tool(t, m, name))
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return string(r.Code) + ": " + r.Message

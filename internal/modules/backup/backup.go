@@ -65,7 +65,9 @@ func (b *backupTools) Close(ctx context.Context) error {
 	return b.cfg.Backups.Close(ctx)
 }
 
-const keyHelp = "A backup is encrypted with `password`, of 12 characters or more, or with the secret of the host that `secret` names; without both it is the secret BACKUP_PASSWORD. Secrets are kept with `gatehouse secret set NAME`, where no model sees them. Who loses the password has no backup."
+const keyHelp = "A backup is encrypted with `password`, of 12 characters or more, or with the secret of the host " +
+	"that `secret` names; without both it is the secret BACKUP_PASSWORD. Secrets are kept with `gatehouse secret " +
+	"set NAME`, where no model sees them. Who loses the password has no backup."
 
 const createHelp = `Writes everything that this host stores to one encrypted file in a target: its state, contexts, users and tokens, secrets with their key, the ledger, jobs, settings and the data of packages.
 
@@ -109,13 +111,15 @@ func (b *backupTools) definitions() []tool.Tool {
 			Name: "backup_list", Title: "List backup targets", Effects: tool.Reads | tool.OpenWorld,
 			Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.list"},
 			Description: "Lists the targets of backups and, of one of them, the backups in it.",
-			Help:        "Without `target` only the targets are listed, and the backups of the only one there is. Of a target at most 1,000 backups are listed, the newest first.",
+			Help: "Without `target` only the targets are listed, and the backups of the only one there is. " +
+				"Of a target at most 1,000 backups are listed, the newest first.",
 		}, b.listBackups),
 		tool.New(tool.Def{
 			Name: "backup_info", Title: "Describe a backup", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever,
 			Timeout: 2 * time.Minute, Aliases: []string{"backup.target.info"},
-			Description: "Says what is in a backup without restoring it: when and by which host it was made, and its files.",
-			Help:        "Only the beginning of the backup is read. " + keyHelp,
+			Description: "Says what is in a backup without restoring it: when and by which host it was made, " +
+				"and its files.",
+			Help: "Only the beginning of the backup is read. " + keyHelp,
 		}, b.backupInfo),
 		tool.New(tool.Def{
 			Name: "backup_read", Title: "Read inside a backup", Effects: tool.Reads | tool.OpenWorld,
@@ -126,8 +130,9 @@ func (b *backupTools) definitions() []tool.Tool {
 		tool.New(tool.Def{
 			Name: "backup_restore", Title: "Restore a backup", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
 			Task: tool.TaskNever, Aliases: []string{"package.backup.restore"},
-			Description: "Unpacks a backup, after the person has agreed: packages alone at once, everything when the host is started again. It answers with a job.",
-			Help:        restoreHelp,
+			Description: "Unpacks a backup, after the person has agreed: packages alone at once, " +
+				"everything when the host is started again. It answers with a job.",
+			Help: restoreHelp,
 		}, b.restore),
 		tool.New(tool.Def{
 			Name: "backup_restore_cancel", Title: "Cancel a restore", Effects: tool.Writes | tool.Idempotent,

@@ -46,7 +46,8 @@ func visit(t *testing.T) *person {
 	cfg := Config{Backups: room, Secrets: secrets, Folders: folders,
 		Rules: func(who tool.Caller) bool { return who.Principal == "ann" },
 		Show: func(tool.Caller, string, string) (func(progress.Progress), func(error)) {
-			return func(now progress.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }
+			return func(now progress.Progress) { p.shown = append(p.shown, now) },
+				func(err error) { p.ended = append(p.ended, err) }
 		}}
 	m, err := New(cfg)(t.Context(), module.Deps{
 		Publish: func(subject string, fact any) {
@@ -169,7 +170,8 @@ func TestWhatIsRefused(t *testing.T) {
 		if strings.Contains(tl.Name, "_target_") {
 			args["name"] = "x"
 		}
-		if _, refused := p.askAs(tl.Name, func(c *moduletest.Call) { c.Caller.Principal = "eve" }, args); !strings.HasPrefix(
+		if _, refused := p.askAs(tl.Name,
+			func(c *moduletest.Call) { c.Caller.Principal = "eve" }, args); !strings.HasPrefix(
 			refused,
 			"denied: ",
 		) {
@@ -180,8 +182,10 @@ func TestWhatIsRefused(t *testing.T) {
 		want, name string
 		args       []any
 	}{
-		{"invalid_arguments: the password has 5 bytes; expected at least 12", "backup_create", []any{"password", "short", "target", p.shelf}},
-		{`no such package "a": this host has none`, "backup_create", []any{"password", words, "target", p.shelf, "packages", []string{"a"}}},
+		{"invalid_arguments: the password has 5 bytes; expected at least 12", "backup_create",
+			[]any{"password", "short", "target", p.shelf}},
+		{`no such package "a": this host has none`, "backup_create",
+			[]any{"password", words, "target", p.shelf, "packages", []string{"a"}}},
 		{"gatehouse secret set BACKUP_PASSWORD", "backup_create", nil},
 		{"gatehouse secret set OTHER", "backup_create", []any{"secret", "OTHER"}},
 		{"secret: name \"two words\"", "backup_info", []any{"secret", "two words"}},
@@ -190,10 +194,13 @@ func TestWhatIsRefused(t *testing.T) {
 		{"the folder does not exist", "backup_create", []any{"password", words, "target", "/no/such/folder"}},
 		{"not_found: no such backup target", "backup_list", []any{"target", "attic"}},
 		{"no such backup", "backup_info", []any{"password", words, "target", p.shelf}},
-		{"is not the name of a backup", "backup_restore", []any{"password", words, "target", p.shelf, "backup", "../x"}},
+		{"is not the name of a backup", "backup_restore",
+			[]any{"password", words, "target", p.shelf, "backup", "../x"}},
 		{"not_found: no such backup target", "backup_target_remove", []any{"name", "attic"}},
-		{"needs access_key", "backup_target_set", []any{"name", "c", "kind", "s3", "endpoint", "https://s3.example.com", "bucket", "backups"}},
-		{"expected an absolute path of a folder", "backup_target_set", []any{"name", "d", "kind", "directory", "path", "x"}},
+		{"needs access_key", "backup_target_set",
+			[]any{"name", "c", "kind", "s3", "endpoint", "https://s3.example.com", "bucket", "backups"}},
+		{"expected an absolute path of a folder", "backup_target_set",
+			[]any{"name", "d", "kind", "directory", "path", "x"}},
 	} {
 		if _, refused := p.ask(c.name, c.args...); !strings.Contains(refused, c.want) {
 			t.Errorf("%s %v: got %q, want %q", c.name, c.args, refused, c.want)

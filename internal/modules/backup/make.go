@@ -175,7 +175,8 @@ func (b *backupTools) restore(ctx context.Context, c *tool.Call, in restoreIn) (
 					Message: e.Name + " takes effect when the host is started again.",
 				},
 			)
-			out.Next = "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."
+			out.Next = "It takes effect when the host is started again: server_restart. Until then, " +
+				"backup_restore_cancel takes it back."
 			return out, nil
 		},
 	)

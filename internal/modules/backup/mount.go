@@ -30,7 +30,8 @@ func (b *backupTools) mountDefinitions() []tool.Tool {
 			Task:        tool.TaskNever,
 			Aliases:     []string{"backup.target.umount"},
 			Description: "Ends a mount of a backup. backup_list shows the mounts.",
-			Help:        "While a process has a file of it open, or its working folder in it, it is refused, unless force is set: then that process gets errors.",
+			Help: "While a process has a file of it open, or its working folder in it, it is refused, " +
+				"unless force is set: then that process gets errors.",
 		}, b.unmountBackup),
 	}
 }

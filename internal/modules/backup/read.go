@@ -72,7 +72,8 @@ func (b *backupTools) readBackup(ctx context.Context, c *tool.Call, in readIn) (
 // models.
 func secretFile(path string) bool {
 	folder, _, _ := strings.Cut(path, "/")
-	return folder == "key" || path == "config/secrets.age" || path == "config/logins.age" || path == "config/secrets.key"
+	return folder == "key" || path == "config/secrets.age" || path == "config/logins.age" ||
+		path == "config/secrets.key"
 }
 
 // showFile gives the text of a file.

@@ -140,7 +140,11 @@ func (m *memory) remember(ctx context.Context, c *tool.Call, in rememberIn) (out
 		Source: in.Source, Halves: kinds[in.Kind],
 	}
 	if f.Text == "" {
-		return out, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "text is blank", Next: "Give the fact as text."}
+		return out, &tool.Refusal{
+			Code:    tool.CodeInvalidArguments,
+			Message: "text is blank",
+			Next:    "Give the fact as text.",
+		}
 	}
 	if in.Half > 0 {
 		f.Halves = days(in.Half)
@@ -218,13 +222,15 @@ type forgetOut struct {
 func (m *memory) forget(ctx context.Context, c *tool.Call, in forgetIn) (forgetOut, error) {
 	if (in.ID == 0) == (in.Subject == "") {
 		return forgetOut{}, &tool.Refusal{
-			Code: tool.CodeInvalidArguments, Message: "one of id and subject is required", Next: "brain_list shows both.",
+			Code: tool.CodeInvalidArguments, Message: "one of id and subject is required",
+			Next: "brain_list shows both.",
 		}
 	}
 	n, err := m.store.Forget(ctx, c.Caller.Owner, in.ID, in.Subject)
 	if err == nil && n == 0 {
 		return forgetOut{}, &tool.Refusal{
-			Code: tool.CodeNotFound, Message: "you have no such fact", Next: "brain_list shows yours; shared ones of others stay.",
+			Code: tool.CodeNotFound, Message: "you have no such fact",
+			Next: "brain_list shows yours; shared ones of others stay.",
 		}
 	}
 	m.tell(c.Caller, true)

@@ -134,7 +134,8 @@ func TestFactsBelongToTheirOwner(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	var out forgetOut
-	for _, args := range []string{`{"id":` + jsonOf(got[0].ID) + `}`, `{"id":` + jsonOf(secret.ID) + `}`, `{"subject":"launch"}`} {
+	for _, args := range []string{`{"id":` + jsonOf(got[0].ID) + `}`, `{"id":` + jsonOf(secret.ID) + `}`,
+		`{"subject":"launch"}`} {
 		if bad := b.call("brain_forget", args, &out); !strings.HasPrefix(bad, "not_found") {
 			t.Errorf("%s: another caller's fact was removed: %q", args, bad)
 		}

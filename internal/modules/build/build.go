@@ -180,7 +180,8 @@ func (m *runner) start(c *tool.Call, where roots.Workplace, b Build, argv []stri
 		m.mu.Unlock()
 		release()
 		return nil, &tool.Refusal{
-			Code: tool.CodeTooMany, Message: "you have as many running builds as you may have", Next: "Wait for one, or stop it with build_stop.",
+			Code: tool.CodeTooMany, Message: "you have as many running builds as you may have",
+			Next: "Wait for one, or stop it with build_stop.",
 		}
 	}
 	m.active[b.ID] = r
@@ -190,7 +191,8 @@ func (m *runner) start(c *tool.Call, where roots.Workplace, b Build, argv []stri
 	if err == nil {
 		defer space.Close()
 		r.child, err = proc.Start(ctx, proc.Spec{
-			Path: argv[0], Args: argv[1:], Dir: where.Dir, Env: append(proc.BaseEnv(), "CI=1", "NO_COLOR=1", "TERM=dumb"),
+			Path: argv[0], Args: argv[1:], Dir: where.Dir,
+			Env:    append(proc.BaseEnv(), "CI=1", "NO_COLOR=1", "TERM=dumb"),
 			Stdout: r.out, Stderr: r.out, Whole: true, Grace: stopGrace, Space: space,
 		})
 	}

@@ -23,7 +23,8 @@ import (
 // those that run until it has ended.
 func TestBuildsAreReported(t *testing.T) {
 	b := newBench(t, "", map[string]string{
-		"good/Makefile": "all:\n\t@echo made\n", "bad/Makefile": "all:\n\t@exit 3\n", "slow/Makefile": "all:\n\t@echo begun; sleep 300\n",
+		"good/Makefile": "all:\n\t@echo made\n", "bad/Makefile": "all:\n\t@exit 3\n",
+		"slow/Makefile": "all:\n\t@echo begun; sleep 300\n",
 	})
 	messages := hub.New(hub.Options{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -34,7 +35,12 @@ func TestBuildsAreReported(t *testing.T) {
 	go func() { defer close(done); messages.Run(ctx) }()
 	t.Cleanup(func() { stop(); <-done; server.Close() })
 	var running func() []build.Build
-	m, err := build.New(build.Config{Hub: messages, Lister: func(f func() []build.Build) { running = f }})(t.Context(), module.Deps{})
+	m, err := build.New(
+		build.Config{Hub: messages, Lister: func(f func() []build.Build) { running = f }},
+	)(
+		t.Context(),
+		module.Deps{},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +52,8 @@ func TestBuildsAreReported(t *testing.T) {
 		}
 		t.Cleanup(func() { conn.CloseNow() })
 		for _, channel := range []string{"start", "complete", "failed"} {
-			if err := conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"subscribe","data":"ide:build.`+channel+`"}`)); err != nil {
+			if err := conn.Write(t.Context(), websocket.MessageText,
+				[]byte(`{"type":"subscribe","data":"ide:build.`+channel+`"}`)); err != nil {
 				t.Fatal(err)
 			}
 			hear(t, conn)

@@ -134,7 +134,8 @@ func plan(where roots.Workplace, in runIn) (b Build, argv []string, err error) {
 			Code: tool.CodeUnsupported,
 			Message: fmt.Sprintf("no tool that can %s was found in %s (found: %s)", in.Task, where.Path,
 				cmp.Or(strings.Join(names, ", "), "none")),
-			Next: "Give dir: the folder with go.mod, Cargo.toml, pom.xml, build.gradle, package.json, tsconfig.json, Makefile " +
+			Next: "Give dir: the folder with go.mod, Cargo.toml, pom.xml, build.gradle, package.json, " +
+				"tsconfig.json, Makefile " +
 				"or Python tests.",
 		}
 	}
@@ -219,7 +220,8 @@ type logsOut struct {
 func (m *runner) logsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "build_logs", Title: "Read the output of a build", Effects: tool.Reads, Budget: -1,
-		Description: "Returns the output of a build by lines, a page at a time, or its end, or the lines that contain a text.",
+		Description: "Returns the output of a build by lines, a page at a time, or its end, " +
+			"or the lines that contain a text.",
 	}, func(ctx context.Context, c *tool.Call, in logsIn) (out logsOut, err error) {
 		b, log, err := m.find(ctx, c.Caller.Owner, in.ID, true)
 		if err != nil {
@@ -284,7 +286,11 @@ func flatten(all []*builds.Test, depth int) (out []testOut) {
 
 // Facts implements tool.Facter.
 func (o testsOut) Facts() string {
-	return tool.Facts(fmt.Sprintf("failed: %d", o.Failed), fmt.Sprintf("passed: %d", o.Passed), fmt.Sprintf("skipped: %d", o.Skipped))
+	return tool.Facts(
+		fmt.Sprintf("failed: %d", o.Failed),
+		fmt.Sprintf("passed: %d", o.Passed),
+		fmt.Sprintf("skipped: %d", o.Skipped),
+	)
 }
 
 func (m *runner) testsTool() tool.Tool {

@@ -92,7 +92,8 @@ func (j *journal) clean() {
 		return
 	}
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && filepath.Ext(e.Name()) == ".jsonl" && time.Since(info.ModTime()) > keptJournal {
+		if info, err := e.Info(); err == nil && filepath.Ext(e.Name()) == ".jsonl" &&
+			time.Since(info.ModTime()) > keptJournal {
 			os.Remove(filepath.Join(j.dir, e.Name())) // a program does not run that long
 		}
 	}

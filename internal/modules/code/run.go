@@ -89,7 +89,8 @@ func (m *programs) start(ctx context.Context, c *tool.Call, l language, source s
 		return nil, &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Wait for another program to end."}
 	}
 	r := &run{
-		m: m, id: m.deps.NewID("program"), owner: c.Caller.Owner, language: l, source: source, code: text, lines: lines, args: args, asks: tools.Asks,
+		m: m, id: m.deps.NewID("program"), owner: c.Caller.Owner, language: l, source: source, code: text, lines: lines,
+		args: args, asks: tools.Asks,
 		administrator: m.cfg.Administrator != nil && m.cfg.Administrator(c.Caller),
 		began:         time.Now(), done: make(chan struct{}), changed: make(chan struct{}), parent: *c,
 	}
@@ -188,8 +189,9 @@ func (r *run) prepare(tools toolsearch.Catalog) (net.Listener, error) {
 	files, err := r.box.Files()
 	if !ok || err != nil {
 		return nil, &tool.Refusal{
-			Code:    tool.CodeUnsupported,
-			Message: "sandboxes of the driver " + r.box.Driver + " run no programs, because they have no channel to the host",
+			Code: tool.CodeUnsupported,
+			Message: "sandboxes of the driver " + r.box.Driver +
+				" run no programs, because they have no channel to the host",
 		}
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, listenWait)

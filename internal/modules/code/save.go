@@ -150,7 +150,13 @@ func (m *programs) Offer(_ context.Context, to module.Audience) (*module.Offer, 
 func (m *programs) savedTool(p savedProgram) tool.Tool {
 	t := tool.Tool{Def: tool.Def{
 		Name: prefix + p.Name, Description: p.Description, Input: p.Input, Hosts: true, Timeout: longest,
-		Help: fmt.Sprintf("A program in %s, saved by %s on %s:\n\n```\n%s\n```", p.Language, p.By, p.At.Format(time.DateOnly), p.Code),
+		Help: fmt.Sprintf(
+			"A program in %s, saved by %s on %s:\n\n```\n%s\n```",
+			p.Language,
+			p.By,
+			p.At.Format(time.DateOnly),
+			p.Code,
+		),
 	}}
 	t.Run = func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		if len(c.State) > 0 {
@@ -185,7 +191,8 @@ var savedName = regexp.MustCompile(`^[a-z][a-z0-9_]{0,39}$`)
 func (m *programs) saveTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "code_save", Title: "Save a program", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever,
-		Description: "Keeps a program as a tool of this context, for all of its callers, after the user has approved it. It " +
+		Description: "Keeps a program as a tool of this context, for all of its callers, after the user has " +
+			"approved it. It " +
 			"replaces a program of that name.",
 		Help: "The program gets its arguments, which are checked against the schema, as the object `args`. It runs as " +
 			"code_run does, with the tools, rules and limits of its caller: saving it gives no caller further rights.",
@@ -194,9 +201,16 @@ func (m *programs) saveTool() tool.Tool {
 		if err != nil {
 			return savedOut{}, err
 		}
-		question := fmt.Sprintf("Keep this program in %s as the tool %s%s of the context %q? It says: %s\nIts arguments: %s\n%s",
-			languages[in.Language].name, prefix, in.Name, c.Caller.Context, displaytext.Line(in.Description),
-			displaytext.JSON(p.Input), displaytext.Text(in.Code))
+		question := fmt.Sprintf(
+			"Keep this program in %s as the tool %s%s of the context %q? It says: %s\nIts arguments: %s\n%s",
+			languages[in.Language].name,
+			prefix,
+			in.Name,
+			c.Caller.Context,
+			displaytext.Line(in.Description),
+			displaytext.JSON(p.Input),
+			displaytext.Text(in.Code),
+		)
 		if err := confirm.Ask(c, in.Name, question, in.Confirm); err != nil {
 			return savedOut{}, err
 		}
@@ -270,7 +284,8 @@ type removeIn struct {
 // removeTool removes a saved program.
 func (m *programs) removeTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "code_remove", Title: "Remove a saved program", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever,
+		Name: "code_remove", Title: "Remove a saved program", Effects: tool.Writes | tool.Destroys,
+		Task:        tool.TaskNever,
 		Description: "Removes a program that code_save has kept as a tool of this context, after the user has agreed.",
 	}, func(ctx context.Context, c *tool.Call, in removeIn) (savedOut, error) {
 		gone := savedProgram{Context: c.Caller.Context, Name: in.Name}

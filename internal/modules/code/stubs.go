@@ -46,12 +46,16 @@ func (c *stubCache) of(t toolsearch.Catalog) stubs {
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // pythonKeywords cannot be the names of parameters.
-var pythonKeywords = strings.Fields("False None True and as assert async await break class continue def del elif else " +
-	"except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield")
+var pythonKeywords = strings.Fields(
+	"False None True and as assert async await break class continue def del elif else " +
+		"except finally for from global if import in is lambda nonlocal not or pass raise return try while with yield",
+)
 
 func pythonStubs(tools []toolsearch.Tool) string {
 	var b strings.Builder
-	b.WriteString("# The tools of this program, as functions of the module tools.\nfrom typing import Any, Literal, TypedDict\n")
+	b.WriteString(
+		"# The tools of this program, as functions of the module tools.\nfrom typing import Any, Literal, TypedDict\n",
+	)
 	for _, t := range tools {
 		if !identifier.MatchString(t.Name) {
 			continue
@@ -107,7 +111,11 @@ func typescriptStubs(tools []toolsearch.Tool) string {
 		if t.Output != nil {
 			returns = typescriptType(t.Output, 0)
 		}
-		text := strings.ReplaceAll(displaytext.Cut(displaytext.Line(t.Description), mostDescription, "..."), "*/", "* /")
+		text := strings.ReplaceAll(
+			displaytext.Cut(displaytext.Line(t.Description), mostDescription, "..."),
+			"*/",
+			"* /",
+		)
 		name, _ := json.Marshal(t.Name)
 		fmt.Fprintf(&b, "  /** %s */\n  %s(args%s: %s): Promise<%s>\n", text, name, optional, args, returns)
 	}

@@ -82,7 +82,11 @@ func (m *programs) again(ctx context.Context, c *tool.Call) (tool.Result, error)
 	if err != nil {
 		said += ": " + err.Error()
 	}
-	return tool.Result{}, &tool.Refusal{Code: tool.CodeGone, Message: said, Next: "Check what it did before you run it again."}
+	return tool.Result{}, &tool.Refusal{
+		Code:    tool.CodeGone,
+		Message: said,
+		Next:    "Check what it did before you run it again.",
+	}
 }
 
 // text says how a recorded program ended.

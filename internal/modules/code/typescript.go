@@ -18,8 +18,8 @@ const (
 	functionEnd   = "\n})"
 )
 
-// javascriptOf translates a program from TypeScript. Its types are not checked. lines maps lines of the result, from 1, to
-// those of the program.
+// javascriptOf translates a program from TypeScript. Its types are not checked. lines maps lines of
+// the result, from 1, to those of the program.
 func javascriptOf(source string) (js string, lines []int, err error) {
 	res := api.Transform(functionBegin+source+functionEnd, api.TransformOptions{
 		Loader: api.LoaderTS, Target: api.ES2022, Sourcemap: api.SourceMapExternal, Sourcefile: "program.ts",
@@ -34,8 +34,11 @@ func javascriptOf(source string) (js string, lines []int, err error) {
 			}
 			all = append(all, text)
 		}
-		return "", nil, &tool.Refusal{Code: tool.CodeInvalidArguments, Message: "nothing was run; the program has errors: " +
-			strings.Join(all, "; ")}
+		return "", nil, &tool.Refusal{
+			Code: tool.CodeInvalidArguments,
+			Message: "nothing was run; the program has errors: " +
+				strings.Join(all, "; "),
+		}
 	}
 	var m struct{ Mappings string }
 	if err := json.Unmarshal(res.Map, &m); err != nil {

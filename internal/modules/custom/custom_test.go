@@ -174,7 +174,8 @@ func TestAProgramFindsItsFolderInputAndEnvironment(t *testing.T) {
 	}
 	c := moduletest.NewCall(t, `{"a":1}`)
 	c.Roots = set
-	if _, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextstore.Command{Dir: "../.."})).Tools[0]); code(
+	if _, err := c.Tool(t.Context(),
+		play(t, "where", running(t, anything, contextstore.Command{Dir: "../.."})).Tools[0]); code(
 		err,
 	) != "outside_root" {
 		t.Errorf("got %v, want outside_root", err)
@@ -373,7 +374,8 @@ func TestWhatAServerAnswers(t *testing.T) {
 		string(res.Content[0].Data) != "\x89PNG" {
 		t.Errorf("got %+v, %v", res, err)
 	}
-	for path, want := range map[string]string{"/missing": "failed: HTTP 404 Not Found\nno such thing", "/away": "failed: HTTP 302 Found; redirects are not followed"} {
+	for path, want := range map[string]string{"/missing": "failed: HTTP 404 Not Found\nno such thing",
+		"/away": "failed: HTTP 302 Found; redirects are not followed"} {
 		if res, err := ask(path); err != nil || !res.IsError || !strings.HasPrefix(res.Content[0].Text, want) {
 			t.Errorf("%s: got %+v, %v", path, res, err)
 		}

@@ -147,7 +147,8 @@ func TestAResourceOfAProgram(t *testing.T) {
 		}
 		return play(t, part, offering(r)).Templates[0]
 	}
-	if c, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"-n{{a}}"}}), nil, "a", "x; id"); err != nil ||
+	if c, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"-n{{a}}"}}), nil,
+		"a", "x; id"); err != nil ||
 		strings.TrimSpace(c.Text) != `["-nx; id"]` {
 		t.Errorf("got %+v, %v", c, err)
 	}

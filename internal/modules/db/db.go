@@ -186,9 +186,10 @@ func (m *db) putValue(ctx context.Context, c *tool.Call, in putIn) (putOut, erro
 		n, err := size(now)
 		if err == nil && n > maxUI {
 			err = &tool.Refusal{
-				Code:    tool.CodeTooLarge,
-				Message: fmt.Sprintf("the values below %[2]s would have %[1]d bytes; at most %[3]d are allowed", n, UI, maxUI),
-				Next:    "Remove a value first.",
+				Code: tool.CodeTooLarge,
+				Message: fmt.Sprintf("the values below %[2]s would have %[1]d bytes; at most %[3]d are allowed",
+					n, UI, maxUI),
+				Next: "Remove a value first.",
 			}
 		}
 		return now, err

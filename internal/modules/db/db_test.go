@@ -143,7 +143,8 @@ func TestAUserInterfaceKeepsValues(t *testing.T) {
 		{`{"pointer":"/a~1b/00","value":1}`, `not_found: there is no value at "00"`, `{"a/b":[null]}`},
 		{`{"pointer":"","value":{"n":1}}`, "/public/ui", `{"n":1}`},
 		{`{"pointer":"/n/x","value":1}`, "invalid_arguments: the value before \"x\"", `{"n":1}`},
-		{`{"pointer":"","value":[1]}`, "invalid_arguments: the value of /public/ui itself must be an object", `{"n":1}`},
+		{`{"pointer":"","value":[1]}`,
+			"invalid_arguments: the value of /public/ui itself must be an object", `{"n":1}`},
 		{`{"pointer":"/x"}`, "invalid_arguments: give either", `{"n":1}`},
 		{`{"pointer":"/x","value":1,"remove":true}`, "invalid_arguments: give either", `{"n":1}`},
 		{`{"pointer":"x","value":1}`, "invalid_arguments: ", `{"n":1}`},
@@ -165,7 +166,8 @@ func TestAllThatIsKeptHasALimit(t *testing.T) {
 	d := newFixture(t, Config{})
 	part := strings.Repeat("x", maxValue-10)
 	for i := range 3 {
-		if got := d.call("db_put_ui", map[string]any{"pointer": fmt.Sprintf("/p%d", i), "value": part}); got != fmt.Sprintf(
+		if got := d.call("db_put_ui",
+			map[string]any{"pointer": fmt.Sprintf("/p%d", i), "value": part}); got != fmt.Sprintf(
 			"/public/ui/p%d",
 			i,
 		) {

@@ -186,7 +186,8 @@ func TestListManyEntries(t *testing.T) {
 	seen, cursor := 0, ""
 	for {
 		var out listOut
-		if code := run(t, set, "dir_list", map[string]any{"path": ".", "limit": 1000, "cursor": cursor}, &out); code != "" {
+		if code := run(t, set, "dir_list",
+			map[string]any{"path": ".", "limit": 1000, "cursor": cursor}, &out); code != "" {
 			t.Fatal(code)
 		}
 		for _, e := range out.Entries {

@@ -70,8 +70,12 @@ func (m *files) editAll(ctx context.Context, c *tool.Call, in editAllIn) (out ed
 			len(in.Edits), len(in.IfMatch))
 	}
 	if len(in.Paths) > maxEditFiles {
-		return out, tool.Refuse(tool.CodeInvalidArguments, "one call changes at most %d files, this one %d", maxEditFiles,
-			len(in.Paths))
+		return out, tool.Refuse(
+			tool.CodeInvalidArguments,
+			"one call changes at most %d files, this one %d",
+			maxEditFiles,
+			len(in.Paths),
+		)
 	}
 	var places []roots.Place
 	names := map[string]bool{}
@@ -149,7 +153,8 @@ func (m *files) prepare(
 	r.there, r.before, err = m.readEditable(p)
 	if isCode(err, tool.CodeNotFound) && match == "" {
 		r.there, r.before, err = nil, nil, nil
-		if len(edits) != 1 || edits[0].Line != 1 || edits[0].Column != 1 || edits[0].EndLine != 1 || edits[0].EndColumn != 1 {
+		if len(edits) != 1 || edits[0].Line != 1 || edits[0].Column != 1 || edits[0].EndLine != 1 ||
+			edits[0].EndColumn != 1 {
 			return nil, nil, tool.Refuse(tool.CodeNotFound, "%s does not exist; nothing was written", p.Path)
 		}
 	}
@@ -173,7 +178,13 @@ func (m *files) prepare(
 		if enc.bytes && !ascii(e.NewText) {
 			return r, nil, errEncoding(p, "new_text")
 		}
-		ranges[i] = edit.Range{Line: e.Line, Column: e.Column, EndLine: e.EndLine, EndColumn: e.EndColumn, New: e.NewText}
+		ranges[i] = edit.Range{
+			Line:      e.Line,
+			Column:    e.Column,
+			EndLine:   e.EndLine,
+			EndColumn: e.EndColumn,
+			New:       e.NewText,
+		}
 	}
 	changed, err := edit.Replace(p.Path, text, ranges)
 	if err != nil {

@@ -18,7 +18,9 @@ import (
 func editAllArgs(paths []string, etags []string, word string, columns int) []any {
 	edits := make([][]map[string]any, len(paths))
 	for i := range paths {
-		edits[i] = []map[string]any{{"line": 2, "column": 1, "end_line": 2, "end_column": columns + 1, "new_text": word}}
+		edits[i] = []map[string]any{
+			{"line": 2, "column": 1, "end_line": 2, "end_column": columns + 1, "new_text": word},
+		}
 	}
 	args := []any{"paths", paths, "edits", edits}
 	if etags != nil {
@@ -61,8 +63,9 @@ func TestNoFileChangesIfOneIsRefused(t *testing.T) {
 	h.put(".env", "one\nold 1\n")
 	before := snapshot(t, h.dir)
 	for what, args := range map[string][]any{
-		"stale: c.txt has changed":            editAllArgs(paths, []string{"", "", "abcdefabcdef"}, "new", 3),
-		"c.txt has no range 2:1 to 2:99":      {"paths", []string{"c.txt"}, "edits", editAllArgs(paths, nil, "x", 98)[3].([][]map[string]any)[:1]},
+		"stale: c.txt has changed": editAllArgs(paths, []string{"", "", "abcdefabcdef"}, "new", 3),
+		"c.txt has no range 2:1 to 2:99": {"paths", []string{"c.txt"}, "edits",
+			editAllArgs(paths, nil, "x", 98)[3].([][]map[string]any)[:1]},
 		"there are 3 paths, 0 lists of edits": {"paths", paths, "edits", [][]any{}},
 		"denied: ":                            editAllArgs([]string{"a.txt", ".env"}, nil, "new", 3),
 		"a.txt is given twice":                editAllArgs([]string{"a.txt", "./a.txt"}, nil, "new", 3),
@@ -120,7 +123,10 @@ func TestSeveralFilesChangeInAHostOfOneCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close(t.Context())
-	c := moduletest.NewCall(t, toJSON(t, map[string]any{"paths": []string{"a"}, "edits": editAllArgs([]string{"a"}, nil, "new", 3)[3]}))
+	c := moduletest.NewCall(
+		t,
+		toJSON(t, map[string]any{"paths": []string{"a"}, "edits": editAllArgs([]string{"a"}, nil, "new", 3)[3]}),
+	)
 	c.Roots = h.roots
 	if bad := c.Ask(t, m, "file_edit_all", nil); bad != "" || h.get("a") != "one\nnew\n" {
 		t.Errorf("%s, the file is %q", bad, h.get("a"))
@@ -136,10 +142,19 @@ func TestAnInterruptedChangeIsUndone(t *testing.T) {
 	h.put("d", "created")
 	dir := filepath.Join(t.TempDir(), "journal")
 	entry := func(name, before, after string) journalEntry {
-		return journalEntry{Root: h.dir, Name: name, Before: []byte(before), Exists: before != "", Mode: 0o640, After: sum([]byte(after))}
+		return journalEntry{
+			Root:   h.dir,
+			Name:   name,
+			Before: []byte(before),
+			Exists: before != "",
+			Mode:   0o640,
+			After:  sum([]byte(after)),
+		}
 	}
-	b, err := json.Marshal([]journalEntry{entry("a", "old a", "new a"), entry("b", "old b", "new b"), entry("c", "old c", "new c"),
-		entry("d", "", "created"), entry("e", "", "never made")})
+	b, err := json.Marshal(
+		[]journalEntry{entry("a", "old a", "new a"), entry("b", "old b", "new b"), entry("c", "old c", "new c"),
+			entry("d", "", "created"), entry("e", "", "never made")},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

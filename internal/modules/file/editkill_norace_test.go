@@ -58,7 +58,8 @@ func TestAKillWhile200FilesChange(t *testing.T) {
 		dir := t.TempDir()
 		for i := range killFiles {
 			path := filepath.Join(dir, "w", fmt.Sprintf("f%03d", i))
-			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte("a\nold 1\n"), 0o644)); err != nil {
+			if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+				os.WriteFile(path, []byte("a\nold 1\n"), 0o644)); err != nil {
 				t.Fatal(err)
 			}
 		}

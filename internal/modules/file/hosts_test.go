@@ -159,7 +159,8 @@ func (e *editing) count() int {
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	if _, code = e.call("file_write", map[string]any{"path": "count", "content": strconv.Itoa(n + 1), "if_match": etag}); code == "stale" {
+	if _, code = e.call("file_write",
+		map[string]any{"path": "count", "content": strconv.Itoa(n + 1), "if_match": etag}); code == "stale" {
 		return 0
 	}
 	if code != "" {

@@ -105,7 +105,8 @@ func (t *trash) moveBack(p roots.Place, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := t.withPaths(p, root, func(there, here string) error { return os.Rename(filepath.Join(here, id), there) }); err != nil {
+	if err := t.withPaths(p, root,
+		func(there, here string) error { return os.Rename(filepath.Join(here, id), there) }); err != nil {
 		return p.Refuse(err)
 	}
 	return nil

@@ -105,7 +105,8 @@ func TestSpecialFiles(t *testing.T) {
 	for _, c := range []struct {
 		path string
 		open bool
-	}{{"pipe", false}, {"topipe", false}, {"/dev/zero", true}, {"/dev/null", true}, {"/dev/tty", true}, {"/proc/self/environ", true}, {"/proc/kmsg", true}, {"/proc/self/fd/0", true}} {
+	}{{"pipe", false}, {"topipe", false}, {"/dev/zero", true}, {"/dev/null", true}, {"/dev/tty", true},
+		{"/proc/self/environ", true}, {"/proc/kmsg", true}, {"/proc/self/fd/0", true}} {
 		h.use(inside)
 		if c.open {
 			h.use(set)

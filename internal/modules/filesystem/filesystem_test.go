@@ -80,7 +80,8 @@ func TestOffsetAndLimit(t *testing.T) {
 			t.Errorf("%v: got %q, want %q", c.args, got, c.want)
 		}
 	}
-	if got, want := call("read_multiple_files", "paths", []string{"a", "b"}, "offset", 2, "limit", 1), "a:\n2\n\n---\nb:\ny\n"; got != want {
+	if got, want := call("read_multiple_files", "paths", []string{"a", "b"}, "offset", 2, "limit", 1),
+		"a:\n2\n\n---\nb:\ny\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -121,7 +122,8 @@ func TestNothingIsSaidOfTheFolders(t *testing.T) {
 	if err := os.Symlink(secret, filepath.Join(dir, "dirlink")); err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{"link", "dirlink/s", "dirlink/new", "../x", secret + "/s", "/", ".env", "none", "a/../../b", `C:\x`} {
+	for _, path := range []string{"link", "dirlink/s", "dirlink/new", "../x", secret + "/s", "/", ".env", "none",
+		"a/../../b", `C:\x`} {
 		for name, args := range map[string][]any{
 			"read_file": {"path", path}, "read_media_file": {"path", path},
 			"write_file":       {"path", path, "content", "x"},
@@ -154,7 +156,8 @@ func TestMovingBetweenFolders(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	call := in(t, a, b)
 	laid(t, a, "f", "content")
-	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.HasPrefix(
+	if got := call("move_file", "source", filepath.Join(a, "f"), "destination",
+		filepath.Join(b, "g")); !strings.HasPrefix(
 		got,
 		"Successfully moved",
 	) {
@@ -167,7 +170,8 @@ func TestMovingBetweenFolders(t *testing.T) {
 		t.Errorf("it is still there: %q", got)
 	}
 	laid(t, a, "f", "other")
-	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.Contains(
+	if got := call("move_file", "source", filepath.Join(a, "f"), "destination",
+		filepath.Join(b, "g")); !strings.Contains(
 		got,
 		"already exists",
 	) {

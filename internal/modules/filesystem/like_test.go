@@ -362,7 +362,8 @@ func TestUnlikeTheOriginal(t *testing.T) {
 			`write_file {"path":"$DIR/gone","content":"x"}`, `Parent directory does not exist`,
 			"Successfully wrote to $DIR/gone",
 		},
-		// Lines found by forgiving their indentation are written as deep as the file has them; the original loses the depth of all but the first.
+		// Lines found by forgiving their indentation are written as deep as the file has them; the
+		// original loses the depth of all but the first.
 		{
 			`edit_file {"path":"$DIR/indented.go","edits":[{"oldText":"if a {\n  return 1\n}","newText":"if a {\n  return 1\n  return 2\n}"}],"dryRun":true}`,
 			"+\treturn 1", "+\t\treturn 2",

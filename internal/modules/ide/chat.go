@@ -80,7 +80,8 @@ func (m *bridge) createTool() tool.Tool {
 func (m *bridge) start(ctx context.Context, c *tool.Call, s session) (*conversation, error) {
 	if n := m.running(c.Caller.Owner); n >= maxAgents {
 		return nil, &tool.Refusal{
-			Code: tool.CodeTooMany, Message: "you have as many running agents as you may have", Next: "One ends when it is idle.",
+			Code: tool.CodeTooMany, Message: "you have as many running agents as you may have",
+			Next: "One ends when it is idle.",
 		}
 	}
 	v, err := m.begin(ctx, c, s)
@@ -181,7 +182,8 @@ of the hub.`
 
 func (m *bridge) sendTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "ide_chat_send", Title: "Send a message to an agent", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+		Name: "ide_chat_send", Title: "Send a message to an agent",
+		Effects:     tool.Writes | tool.Destroys | tool.OpenWorld,
 		Description: "Sends a message to the agent of a session, and returns its answer.",
 		Help:        sendHelp, Timeout: 2 * startWait,
 	}, func(ctx context.Context, c *tool.Call, in sendIn) (out sendOut, err error) {
@@ -209,7 +211,8 @@ func (m *bridge) sendTool() tool.Tool {
 		t := v.turnOf(id)
 		if t == nil {
 			return out, &tool.Refusal{
-				Code: tool.CodeUnavailable, Message: "the agent has ended during its answer", Next: "Send the message again.",
+				Code: tool.CodeUnavailable, Message: "the agent has ended during its answer",
+				Next: "Send the message again.",
 			}
 		}
 		if err := v.follow(ctx, c, t); err != nil {
@@ -218,7 +221,8 @@ func (m *bridge) sendTool() tool.Tool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		out = sendOut{
-			Sent: true, SessionID: s.ID, Timestamp: time.Now().UTC(), Status: "pending", ID: id, Reply: t.reply.String(),
+			Sent: true, SessionID: s.ID, Timestamp: time.Now().UTC(), Status: "pending", ID: id,
+			Reply:  t.reply.String(),
 			Source: fromAgent,
 		}
 		select {
@@ -282,7 +286,9 @@ func (v *conversation) ask(c *tool.Call) error {
 		if err != nil {
 			return err
 		}
-		answers, err := c.Peer.Ask(tool.Elicit(key, "The agent "+v.session.Agent+" asks for permission: "+q.title, form))
+		answers, err := c.Peer.Ask(
+			tool.Elicit(key, "The agent "+v.session.Agent+" asks for permission: "+q.title, form),
+		)
 		if errors.Is(err, tool.ErrAsked) {
 			return err
 		}

@@ -29,8 +29,9 @@ func (m *bridge) ask(ctx context.Context, c *tool.Call, name string, args, into 
 	res, err := m.deps.Call(ctx, c, name, b)
 	if err != nil {
 		return &tool.Refusal{
-			Code: tool.CodeUnavailable, Message: fmt.Sprintf("%s, which has the answer, cannot be called: %v", name, err),
-			Next: "Ask an administrator to serve its module too.",
+			Code:    tool.CodeUnavailable,
+			Message: fmt.Sprintf("%s, which has the answer, cannot be called: %v", name, err),
+			Next:    "Ask an administrator to serve its module too.",
 		}
 	}
 	if res.IsError {
@@ -194,7 +195,8 @@ func (m *bridge) dashboardTools() []tool.Tool {
 			Description: "Returns the values that you stored with ide_dashboard_update.",
 		}, m.dashboardState),
 		tool.New(tool.Def{
-			Name: "ide_dashboard_update", Title: "Change the state of a dashboard", Effects: tool.Writes | tool.Idempotent,
+			Name: "ide_dashboard_update", Title: "Change the state of a dashboard",
+			Effects:     tool.Writes | tool.Idempotent,
 			Description: "Stores values by their names; null removes one.",
 		}, m.dashboardUpdate),
 	}
@@ -248,7 +250,8 @@ func (m *bridge) activity(ctx context.Context, c *tool.Call, in activityIn) (out
 }
 
 func (m *bridge) metrics(ctx context.Context, c *tool.Call, in metricsIn) (out metricsOut, err error) {
-	since := time.Now().Add(-map[string]time.Duration{"1h": time.Hour, "24h": 24 * time.Hour, "7d": 168 * time.Hour}[in.Period])
+	since := time.Now().
+		Add(-map[string]time.Duration{"1h": time.Hour, "24h": 24 * time.Hour, "7d": 168 * time.Hour}[in.Period])
 	all, missing := m.builds(ctx, c)
 	x := &out.Metrics
 	seconds := 0.0

@@ -49,7 +49,9 @@ func (d *diff) out(text bool) diffOut {
 // ide_editor_state.
 func (e *editors) propose(owner, path, text, tabName string, k *link) (*diff, error) {
 	d := &diff{
-		id: e.m.newID("diff"), path: path, tab: tabName, text: text, made: time.Now().UTC(), done: make(chan struct{}), by: fromHost,
+		id: e.m.newID(
+			"diff",
+		), path: path, tab: tabName, text: text, made: time.Now().UTC(), done: make(chan struct{}), by: fromHost,
 	}
 	if k != nil {
 		d.by = k.lock.Editor
@@ -70,7 +72,8 @@ func (e *editors) propose(owner, path, text, tabName string, k *link) (*diff, er
 	if open >= maxDiffs {
 		e.mu.Unlock()
 		return nil, &tool.Refusal{
-			Code: tool.CodeTooMany, Message: "as many changes wait for a decision as may wait", Next: "Decide them with ide_diff_decide.",
+			Code: tool.CodeTooMany, Message: "as many changes wait for a decision as may wait",
+			Next: "Decide them with ide_diff_decide.",
 		}
 	}
 	desk.diffs[d.id] = d
@@ -103,7 +106,13 @@ func (e *editors) showDiff(d *diff, k *link) {
 	}
 	switch {
 	case err != nil:
-		e.m.log.Warn("an editor did not show a change; it waits in ide_editor_state", "editor", k.lock.Editor, "error", err)
+		e.m.log.Warn(
+			"an editor did not show a change; it waits in ide_editor_state",
+			"editor",
+			k.lock.Editor,
+			"error",
+			err,
+		)
 		e.mu.Lock()
 		d.by = fromHost
 		e.mu.Unlock()
@@ -140,6 +149,7 @@ func (e *editors) diffOf(owner, id string) (*diff, error) {
 		return d, nil
 	}
 	return nil, &tool.Refusal{
-		Code: tool.CodeNotFound, Message: "you have no change " + id, Next: "ide_editor_state lists the changes that wait.",
+		Code: tool.CodeNotFound, Message: "you have no change " + id,
+		Next: "ide_editor_state lists the changes that wait.",
 	}
 }

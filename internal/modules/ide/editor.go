@@ -236,7 +236,8 @@ func (k *link) notified(method string, params json.RawMessage) {
 		return
 	}
 	k.selection = &selection{
-		Path: p.FilePath, Text: cutText(p.Text, maxReply), From: p.Selection.Start.Line + 1, To: p.Selection.End.Line + 1,
+		Path: p.FilePath, Text: cutText(p.Text, maxReply), From: p.Selection.Start.Line + 1,
+		To:    p.Selection.End.Line + 1,
 		Since: time.Now().UTC(), Source: fromEditor,
 		column: [2]int{p.Selection.Start.Character + 1, p.Selection.End.Character + 1},
 	}
@@ -292,7 +293,12 @@ func (k *link) callJSON(ctx context.Context, name string, args, into any) error 
 		return tool.Refuse(tool.CodeFailed, "the editor %s answered nothing", k.lock.Editor)
 	}
 	if err := json.Unmarshal([]byte(texts[0]), into); err != nil {
-		return tool.Refuse(tool.CodeFailed, "the editor %s answered %q, which is not JSON", k.lock.Editor, cutText(texts[0], 200))
+		return tool.Refuse(
+			tool.CodeFailed,
+			"the editor %s answered %q, which is not JSON",
+			k.lock.Editor,
+			cutText(texts[0], 200),
+		)
 	}
 	return nil
 }
@@ -333,9 +339,9 @@ func uriOf(path string) string {
 	return (&url.URL{Scheme: "file", Path: filepath.ToSlash(path)}).String()
 }
 
-// Unsaved returns the text of a file that an editor has not saved. known is false if no editor has unsaved changes; text
-// is nil if the editor says only that there are some. It asks the connected editors, for dirtyWait at most, and
-// connects to none.
+// Unsaved returns the text of a file that an editor has not saved. known is false if no editor has
+// unsaved changes; text is nil if the editor says only that there are some. It asks the connected
+// editors, for dirtyWait at most, and connects to none.
 func (e *editors) Unsaved(ctx context.Context, c *tool.Call, path string) (text *string, from string, known bool) {
 	e.mu.Lock()
 	if d := e.desks[c.Caller.Owner]; d != nil {

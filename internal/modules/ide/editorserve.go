@@ -71,7 +71,11 @@ func (e *editors) serve(ctx context.Context, c *tool.Call, _ serveIn) (out serve
 	}
 	e.mu.Unlock()
 	if n >= maxServed {
-		return out, tool.Refuse(tool.CodeTooMany, "you have %d editors for agents; cancel a job of ide_editor_serve first", n)
+		return out, tool.Refuse(
+			tool.CodeTooMany,
+			"you have %d editors for agents; cancel a job of ide_editor_serve first",
+			n,
+		)
 	}
 	if err := s.server.Listen(dir); err != nil {
 		return out, tool.Refuse(tool.CodeNotStarted, "the port and its lock file cannot be made: %v", err)
@@ -174,7 +178,11 @@ func (s *served) answer(ctx context.Context, agent *rpc.Conn, method string, par
 		}
 		return map[string]any{
 			"protocolVersion": p.ProtocolVersion, "serverInfo": map[string]string{"name": "gatehouse", "version": "1"},
-			"capabilities": map[string]any{"tools": map[string]any{}, "prompts": map[string]any{}, "resources": map[string]any{}},
+			"capabilities": map[string]any{
+				"tools":     map[string]any{},
+				"prompts":   map[string]any{},
+				"resources": map[string]any{},
+			},
 		}, nil
 	case "ping":
 		return map[string]any{}, nil
@@ -250,7 +258,11 @@ func text(names ...string) map[string]any {
 // agentTools are the tools that agents expect of an editor. executeCode, which runs code in a notebook, is not among
 // them, because this host has no notebooks.
 var agentTools = []map[string]any{
-	{"name": "openFile", "description": "Open a file in the editor", "inputSchema": text("filePath", "startText?", "endText?")},
+	{
+		"name":        "openFile",
+		"description": "Open a file in the editor",
+		"inputSchema": text("filePath", "startText?", "endText?"),
+	},
 	{
 		"name": "openDiff", "description": "Show a change and wait for the decision",
 		"inputSchema": text("old_file_path", "new_file_path", "new_file_contents", "tab_name"),
@@ -260,7 +272,11 @@ var agentTools = []map[string]any{
 	{"name": "getOpenEditors", "description": "List the open files", "inputSchema": text()},
 	{"name": "getWorkspaceFolders", "description": "List the folders", "inputSchema": text()},
 	{"name": "getDiagnostics", "description": "Get the errors and warnings of a file", "inputSchema": text("uri?")},
-	{"name": "checkDocumentDirty", "description": "Check for changes that are not saved", "inputSchema": text("filePath")},
+	{
+		"name":        "checkDocumentDirty",
+		"description": "Check for changes that are not saved",
+		"inputSchema": text("filePath"),
+	},
 	{"name": "saveDocument", "description": "Save a file", "inputSchema": text("filePath")},
 	{"name": "close_tab", "description": "Close a diff", "inputSchema": text("tab_name")},
 	{"name": "closeAllDiffTabs", "description": "Close all diffs", "inputSchema": text()},
@@ -397,13 +413,17 @@ func (s *served) openEditors(ctx context.Context) ([]string, error) {
 		}
 		for _, t := range open {
 			tabs = append(tabs, map[string]any{
-				"uri": uriOf(t.Path), "isActive": t.Active, "label": t.Label, "languageId": t.Language, "isDirty": t.Dirty,
+				"uri": uriOf(
+					t.Path,
+				), "isActive": t.Active, "label": t.Label, "languageId": t.Language, "isDirty": t.Dirty,
 			})
 		}
 	}
 	for path := range s.unsaved() {
 		tabs = append(tabs, map[string]any{
-			"uri": uriOf(path), "isActive": false, "label": filepath.Base(path), "languageId": "plaintext", "isDirty": true,
+			"uri": uriOf(
+				path,
+			), "isActive": false, "label": filepath.Base(path), "languageId": "plaintext", "isDirty": true,
 		})
 	}
 	return asJSON(map[string]any{"tabs": tabs})
@@ -473,13 +493,16 @@ func severityWord(s string) string {
 func (s *served) save(ctx context.Context, path string) ([]string, error) {
 	if text, ok := s.unsaved()[path]; ok {
 		var out struct{ Success bool }
-		if err := s.e.m.ask(ctx, s.call, "file_write", map[string]string{"path": path, "content": text}, &out); err != nil {
+		if err := s.e.m.ask(ctx, s.call, "file_write",
+			map[string]string{"path": path, "content": text}, &out); err != nil {
 			return nil, err
 		}
 		if err := s.e.setBuffer(s.owner, path, nil); err != nil {
 			return nil, err
 		}
-		return asJSON(map[string]any{"success": true, "filePath": path, "saved": true, "message": "Document saved successfully"})
+		return asJSON(
+			map[string]any{"success": true, "filePath": path, "saved": true, "message": "Document saved successfully"},
+		)
 	}
 	k, err := s.e.first(ctx, s.call)
 	if err != nil {

@@ -15,7 +15,8 @@ func (e *editors) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "ide_editor_state", Title: "Show what the editors show", Effects: tool.Reads,
-			Description: "Lists the editors of the host's user that run on this machine, with their open files, the selection, texts that " +
+			Description: "Lists the editors of the host's user that run on this machine, with their open files, " +
+				"the selection, texts that " +
 				"are not saved, and changes that wait for a decision.",
 			Help: stateHelp,
 		}, e.state),
@@ -25,29 +26,34 @@ func (e *editors) tools() []tool.Tool {
 		}, e.openFile),
 		tool.New(tool.Def{
 			Name: "ide_editor_diagnostics", Title: "Read the errors that an editor shows", Effects: tool.Reads,
-			Description: "Returns the errors and warnings of a file as the connected editor knows them, or else as the language server of " +
+			Description: "Returns the errors and warnings of a file as the connected editor knows them, " +
+				"or else as the language server of " +
 				"the module lsp does.",
 		}, e.diagnosticsTool),
 		tool.New(tool.Def{
 			Name: "ide_editor_update", Title: "Tell what an editor shows", Effects: tool.Writes | tool.Idempotent,
-			Description: "Tells this host the selection, the text of a file that is not saved, or a part of a file that agents have to look at.",
-			Help:        updateHelp,
+			Description: "Tells this host the selection, the text of a file that is not saved, " +
+				"or a part of a file that agents have to look at.",
+			Help: updateHelp,
 		}, e.update),
 		tool.New(tool.Def{
 			Name: "ide_editor_serve", Title: "Be an editor for agents", Effects: tool.Writes,
-			Description: "Lets agents that look for an editor on this machine, such as Claude Code, connect to this host, until the job ends.",
-			Help:        serveHelp,
+			Description: "Lets agents that look for an editor on this machine, such as Claude Code, " +
+				"connect to this host, until the job ends.",
+			Help: serveHelp,
 		}, e.serve),
 		tool.New(tool.Def{
 			Name: "ide_diff_open", Title: "Show a change for a decision", Effects: tool.Writes,
-			Description: "Shows a new text of a file beside the old one in the person's editor, and returns whether it was saved or rejected.",
+			Description: "Shows a new text of a file beside the old one in the person's editor, " +
+				"and returns whether it was saved or rejected.",
 			Help: `Waits up to 10 seconds for the decision; then status is pending, and ide_editor_state has it later. Without a
 connected editor the change waits for ide_diff_decide. Nothing is written by this tool: an editor that accepts a change
 saves the file itself.`,
 		}, e.openDiff),
 		tool.New(tool.Def{
 			Name: "ide_diff_decide", Title: "Decide on a change", Effects: tool.Writes,
-			Description: "Accepts or rejects a change that waits for a decision. The agent that proposed it writes the file then.",
+			Description: "Accepts or rejects a change that waits for a decision. The agent that proposed it writes " +
+				"the file then.",
 		}, e.decideTool),
 	}
 }
@@ -240,7 +246,11 @@ type editorDiagnosticsOut struct {
 	Editor   string          `json:"editor,omitempty"`
 }
 
-func (e *editors) diagnosticsTool(ctx context.Context, c *tool.Call, in editorDiagnosticsIn) (editorDiagnosticsOut, error) {
+func (e *editors) diagnosticsTool(
+	ctx context.Context,
+	c *tool.Call,
+	in editorDiagnosticsIn,
+) (editorDiagnosticsOut, error) {
 	if err := e.refused(c); err != nil {
 		return editorDiagnosticsOut{}, err
 	}
@@ -265,7 +275,8 @@ func (e *editors) diagnostics(ctx context.Context, c *tool.Call, path string) (o
 			for _, f := range files {
 				for _, d := range f.Diagnostics {
 					out.Problems = append(out.Problems, editorProblem{
-						d.Range.Start.Line + 1, d.Range.Start.Character + 1, strings.ToLower(d.Severity), d.Message, d.Source,
+						d.Range.Start.Line + 1, d.Range.Start.Character + 1, strings.ToLower(d.Severity), d.Message,
+						d.Source,
 					})
 				}
 			}

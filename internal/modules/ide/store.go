@@ -57,8 +57,14 @@ func (s *store) put(ctx context.Context, x session) error {
 	if err != nil {
 		return err
 	}
-	_, err = db.ExecContext(ctx, `INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body`,
-		x.ID, x.Owner, x.Created.UnixNano(), string(body))
+	_, err = db.ExecContext(
+		ctx,
+		`INSERT INTO sessions VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body`,
+		x.ID,
+		x.Owner,
+		x.Created.UnixNano(),
+		string(body),
+	)
 	return err
 }
 
@@ -92,7 +98,8 @@ func (s *store) session(ctx context.Context, owner, id string) (x session, err e
 	}
 	if err == nil && !found {
 		err = &tool.Refusal{
-			Code: tool.CodeNotFound, Message: "you have no session " + id, Next: "ide_session_list lists your sessions.",
+			Code: tool.CodeNotFound, Message: "you have no session " + id,
+			Next: "ide_session_list lists your sessions.",
 		}
 	}
 	return x, err
@@ -122,8 +129,15 @@ func (s *store) say(ctx context.Context, id, role, content string) error {
 	if err != nil {
 		return err
 	}
-	_, err = db.ExecContext(ctx, `INSERT INTO messages SELECT ?, coalesce(max(seq), 0) + 1, ?, ?, ? FROM messages WHERE session = ?`,
-		id, role, content, time.Now().UnixNano(), id)
+	_, err = db.ExecContext(
+		ctx,
+		`INSERT INTO messages SELECT ?, coalesce(max(seq), 0) + 1, ?, ?, ? FROM messages WHERE session = ?`,
+		id,
+		role,
+		content,
+		time.Now().UnixNano(),
+		id,
+	)
 	return err
 }
 

@@ -131,7 +131,8 @@ func (m *service) apply(
 		var list []rangeEdit
 		for _, x := range edits[path] {
 			list = append(list, rangeEdit{
-				x.Range.Start.Line + 1, f.column(x.Range.Start, encoding), x.Range.End.Line + 1, f.column(x.Range.End, encoding),
+				x.Range.Start.Line + 1, f.column(x.Range.Start, encoding), x.Range.End.Line + 1,
+				f.column(x.Range.End, encoding),
 				x.NewText,
 			})
 		}
@@ -193,7 +194,11 @@ func (o actionOut) Facts() string {
 	if o.Changed == nil {
 		return o.pageOut.Facts()
 	}
-	return tool.Facts(fmt.Sprintf("files: %d", o.Changed.Files), fmt.Sprintf("edits: %d", o.Changed.Edits), o.Changed.Note)
+	return tool.Facts(
+		fmt.Sprintf("files: %d", o.Changed.Files),
+		fmt.Sprintf("edits: %d", o.Changed.Edits),
+		o.Changed.Note,
+	)
 }
 
 func (m *service) actionTool() tool.Tool {
@@ -252,7 +257,13 @@ func (s *server) actions(ctx context.Context, f *file, in actionIn) ([]codeActio
 		from, to = 1, len(f.lines)
 	}
 	if from > len(f.lines) || to > len(f.lines) {
-		return nil, tool.Refuse(tool.CodeInvalidArguments, "line is %d and end_line %d; expected 1 to %d", from, to, len(f.lines))
+		return nil, tool.Refuse(
+			tool.CodeInvalidArguments,
+			"line is %d and end_line %d; expected 1 to %d",
+			from,
+			to,
+			len(f.lines),
+		)
 	}
 	found, err := s.diagnostics(ctx, f)
 	if err != nil {
@@ -333,7 +344,9 @@ func (s *server) proposal(ctx context.Context, a codeAction) (e workspaceEdit, e
 			e.DocumentChanges = append(e.DocumentChanges, x.documentChanges()...)
 		case <-more.C:
 			if len(e.Changes) > 0 {
-				e.DocumentChanges, e.Changes = append(workspaceEdit{Changes: e.Changes}.documentChanges(), e.DocumentChanges...), nil
+				e.DocumentChanges, e.Changes = append(
+					workspaceEdit{Changes: e.Changes}.documentChanges(),
+					e.DocumentChanges...), nil
 			}
 			return e, nil
 		}

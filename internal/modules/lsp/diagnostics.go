@@ -36,7 +36,8 @@ func (o diagnosticsOut) Facts() string {
 func (m *service) diagnosticsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "lsp_diagnostics", Title: "Find errors", Effects: tool.Reads,
-		Description: "Lists the errors and warnings of a file, as its language server sees it now, with the text of each line.",
+		Description: "Lists the errors and warnings of a file, as its language server sees it now, " +
+			"with the text of each line.",
 		Help: `path:line:column, the severity, the message and the line. The answer is about the content of this moment:
 the call waits for the language server. Give next_cursor as cursor for the next page. file_edit with diagnostics returns
 those of the edited file.`,
@@ -103,7 +104,12 @@ func (s *server) diagnostics(ctx context.Context, f *file) ([]diagnostic, error)
 		var report struct {
 			Items []diagnostic `json:"items"`
 		}
-		err := s.call(ctx, "textDocument/diagnostic", map[string]any{"textDocument": textDocument{URI: uriOf(f.path)}}, &report)
+		err := s.call(
+			ctx,
+			"textDocument/diagnostic",
+			map[string]any{"textDocument": textDocument{URI: uriOf(f.path)}},
+			&report,
+		)
 		return report.Items, err
 	}
 	return s.publishedFor(ctx, f)
@@ -123,7 +129,8 @@ func (s *server) publishedFor(ctx context.Context, f *file) ([]diagnostic, error
 	var quiet <-chan time.Time
 	for {
 		one, changed := s.published.latest(f.path)
-		if one.count > 0 && (one.Version == nil && one.count >= version || one.Version != nil && *one.Version >= version) {
+		if one.count > 0 &&
+			(one.Version == nil && one.count >= version || one.Version != nil && *one.Version >= version) {
 			quiet = time.After(publishQuiet)
 		}
 		select {
@@ -131,8 +138,12 @@ func (s *server) publishedFor(ctx context.Context, f *file) ([]diagnostic, error
 		case <-quiet:
 			return one.Diagnostics, nil
 		case <-limit.C:
-			return nil, tool.Refuse(tool.CodeTimeout, "the language server reported nothing about %s in %v", f.place.Path,
-				publishWait)
+			return nil, tool.Refuse(
+				tool.CodeTimeout,
+				"the language server reported nothing about %s in %v",
+				f.place.Path,
+				publishWait,
+			)
 		case <-s.conn.Done():
 			return nil, s.failed(errFailed)
 		case <-ctx.Done():
@@ -162,7 +173,10 @@ func (s *server) compilerDiagnostics(ctx context.Context, f *file) ([]diagnostic
 		for _, d := range answer.Body {
 			severity := map[string]int{"error": 1, "warning": 2, "suggestion": 4}[d.Category]
 			all = append(all, diagnostic{
-				Range:    span{position{d.Start.Line - 1, d.Start.Offset - 1}, position{d.End.Line - 1, d.End.Offset - 1}},
+				Range: span{
+					position{d.Start.Line - 1, d.Start.Offset - 1},
+					position{d.End.Line - 1, d.End.Offset - 1},
+				},
 				Severity: max(severity, 1), Code: d.Code, Source: "typescript", Message: d.Text,
 			})
 		}

@@ -94,7 +94,9 @@ func (s *server) closeOldest(ctx context.Context) error {
 		}
 	}
 	delete(d.open, oldest)
-	return s.failed(s.conn.Notify(ctx, "textDocument/didClose", map[string]any{"textDocument": textDocument{URI: oldest}}))
+	return s.failed(
+		s.conn.Notify(ctx, "textDocument/didClose", map[string]any{"textDocument": textDocument{URI: oldest}}),
+	)
 }
 
 // syncOthers tells the server which files below its root were made, changed or removed since it learned of them.

@@ -43,13 +43,20 @@ func serveFake(how string) {
 	starts, _ := os.ReadFile("starts")
 	fails := (len(starts) == 1 && how != "works") || how == "always"
 	stop := make(chan struct{})
-	stream := rpc.Headers(os.Stdin, func(_ context.Context, b []byte) error { _, err := os.Stdout.Write(b); return err },
-		1<<20, os.Stdin.Close)
+	stream := rpc.Headers(
+		os.Stdin,
+		func(_ context.Context, b []byte) error { _, err := os.Stdout.Write(b); return err },
+		1<<20,
+		os.Stdin.Close,
+	)
 	rpc.New(stream, rpc.Handler{Request: func(_ context.Context, method string, params json.RawMessage) (any, error) {
 		switch method {
 		case "initialize":
 			if !strings.Contains(string(params), `"processId":null`) {
-				return nil, &rpc.Error{Code: 1, Message: "a confined server would look for a process that it cannot signal"}
+				return nil, &rpc.Error{
+					Code:    1,
+					Message: "a confined server would look for a process that it cannot signal",
+				}
 			}
 			return map[string]any{"capabilities": map[string]any{}}, nil
 		case "textDocument/hover":
@@ -65,7 +72,10 @@ func serveFake(how string) {
 			var all []any
 			for i := range manyReferences {
 				all = append(all, map[string]any{"uri": p.TextDocument.URI, "range": map[string]any{
-					"start": map[string]int{"line": i, "character": 4}, "end": map[string]int{"line": i, "character": 5},
+					"start": map[string]int{
+						"line":      i,
+						"character": 4,
+					}, "end": map[string]int{"line": i, "character": 5},
 				}})
 			}
 			return all, nil
@@ -100,7 +110,12 @@ func fakeHost(t *testing.T, how string, s lsp.Settings) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := write(t, map[string]string{"a.go": strings.Repeat("var x = 1 // the same line of some length, many times over\n", manyReferences)})
+	dir := write(
+		t,
+		map[string]string{
+			"a.go": strings.Repeat("var x = 1 // the same line of some length, many times over\n", manyReferences),
+		},
+	)
 	s.Servers = []string{"go=" + exe + " " + fakeServer + " " + how}
 	return newHost(t, dir, lsp.Config{Settings: s}, file.Config{})
 }
@@ -127,8 +142,12 @@ func TestServersAreConfined(t *testing.T) {
 	defer os.Remove(filepath.Dir(dir))
 	defer os.RemoveAll(dir)
 	put(t, filepath.Join(dir, "a.go"), "package a\n")
-	h := newHost(t, dir, lsp.Config{Settings: lsp.Settings{Servers: []string{"go=" + exe + " " + fakeServer + " works"}}},
-		file.Config{})
+	h := newHost(
+		t,
+		dir,
+		lsp.Config{Settings: lsp.Settings{Servers: []string{"go=" + exe + " " + fakeServer + " works"}}},
+		file.Config{},
+	)
 	got := h.text("lsp_hover", map[string]any{"path": "a.go", "line": 1})
 	mustHave(t, "hover", got, "it works: open starts: permission denied")
 }

@@ -32,12 +32,28 @@ var knownServers = []serverKind{
 	},
 	{
 		name: "typescript", ids: []string{"typescript", "tsx", "javascript", "jsx"},
-		files:    []string{".ts", ".tsx", ".mts", ".cts", ".js", ".jsx", ".mjs", ".cjs", "tsconfig.json", "jsconfig.json", "package.json"},
+		files: []string{
+			".ts",
+			".tsx",
+			".mts",
+			".cts",
+			".js",
+			".jsx",
+			".mjs",
+			".cjs",
+			"tsconfig.json",
+			"jsconfig.json",
+			"package.json",
+		},
 		commands: [][]string{{"typescript-language-server", "--stdio"}},
 		options: map[string]any{
 			"disableAutomaticTypingAcquisition": true,
-			"preferences":                       map[string]any{"providePrefixAndSuffixTextForRename": false}, // rename the definition too
-			"tsserver":                          map[string]any{"useSyntaxServer": "never"},                   // it knows one file alone
+			"preferences": map[string]any{
+				"providePrefixAndSuffixTextForRename": false,
+			}, // rename the definition too
+			"tsserver": map[string]any{
+				"useSyntaxServer": "never",
+			}, // it knows one file alone
 		},
 		install: "npm install -g typescript-language-server typescript@5", tsserver: true,
 	},

@@ -134,7 +134,8 @@ func rootOf(f *file) string {
 	}
 	dir := filepath.Dir(f.path)
 	for d := dir; filepath.Dir(d) != d; d = filepath.Dir(d) {
-		for _, mark := range []string{"go.work", "go.mod", "package.json", "tsconfig.json", "pyproject.toml", "Cargo.toml",
+		for _, mark := range []string{"go.work", "go.mod", "package.json", "tsconfig.json", "pyproject.toml",
+			"Cargo.toml",
 			"pom.xml", "Makefile", ".git"} {
 			if _, err := os.Lstat(filepath.Join(d, mark)); err == nil {
 				return d
@@ -188,7 +189,12 @@ func (t target) at(s *server, f *file) (at, error) {
 		}
 	}
 	if line < 1 || line > len(f.lines) {
-		return at{}, tool.Refuse(tool.CodeInvalidArguments, "line is %d; expected 1 to %d, or symbol", line, len(f.lines))
+		return at{}, tool.Refuse(
+			tool.CodeInvalidArguments,
+			"line is %d; expected 1 to %d, or symbol",
+			line,
+			len(f.lines),
+		)
 	}
 	return at{textDocument{URI: uriOf(f.path)}, f.at(line, column, s.encoding)}, nil
 }

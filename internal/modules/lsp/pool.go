@@ -112,12 +112,14 @@ func (p *pool) acquire(ctx context.Context, k key, kind *serverKind) (*server, e
 			if idle = p.leastUsed(); idle == nil {
 				p.mu.Unlock()
 				return nil, &tool.Refusal{
-					Code: tool.CodeBusy, Message: "as many language servers as may run are in use", Next: "Try again later.",
+					Code: tool.CodeBusy, Message: "as many language servers as may run are in use",
+					Next: "Try again later.",
 				}
 			}
 			delete(p.servers, idle.key)
 		}
-		s = &server{key: k, pool: p, kind: kind, argv: argv, ready: make(chan struct{}), edits: make(chan workspaceEdit, 16)}
+		s = &server{key: k, pool: p, kind: kind, argv: argv, ready: make(chan struct{}),
+			edits: make(chan workspaceEdit, 16)}
 		s.pending.Add(1)
 		p.servers[k] = s
 		p.wg.Go(func() { p.begin(s) })

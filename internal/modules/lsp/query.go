@@ -74,7 +74,12 @@ func (m *service) referencesTool() tool.Tool {
 }
 
 // pageOfPlaces words an answer that is a location, a list of locations or of links, or null.
-func (m *service) pageOfPlaces(c *tool.Call, what string, raw json.RawMessage, encoding, cursor string) (pageOut, error) {
+func (m *service) pageOfPlaces(
+	c *tool.Call,
+	what string,
+	raw json.RawMessage,
+	encoding, cursor string,
+) (pageOut, error) {
 	var all []location
 	if len(raw) > 0 && raw[0] == '{' {
 		raw = append(append([]byte{'['}, raw...), ']')

@@ -31,7 +31,11 @@ var projects = []project{
 			"shop.go": "package shop\n\n// Price returns the price in cents.\nfunc Price(n int) int { return n * 3 }\n",
 			"use.go":  "package shop\n\nvar größe = Price(1) + Price(2)\n",
 		},
-		use: map[string]any{"path": "use.go", "line": 3, "symbol": "Price"}, defined: "shop.go:4:6: func Price(n int) int",
+		use: map[string]any{
+			"path":   "use.go",
+			"line":   3,
+			"symbol": "Price",
+		}, defined: "shop.go:4:6: func Price(n int) int",
 		hover: "Price returns the price in cents", renamed: []string{"shop.go", "use.go"},
 		broken: "package shop\n\nvar größe = Price(\"x\")\n", says: "use.go:3:19: error IncompatibleAssign: cannot use",
 	},
@@ -39,10 +43,15 @@ var projects = []project{
 		language: "typescript",
 		files: map[string]string{
 			"tsconfig.json": `{"compilerOptions":{"strict":true,"module":"commonjs"},"include":["*.ts"]}`,
-			"shop.ts":       "/** The price in cents. */\nexport function price(n: number): number {\n  return n * 3;\n}\n",
-			"use.ts":        "import { price } from './shop';\nconst s = '😀', a = price(1) + price(2);\nexport { s, a };\n",
+			"shop.ts": "/** The price in cents. */\nexport function price(n: number): number {\n" +
+				"  return n * 3;\n}\n",
+			"use.ts": "import { price } from './shop';\nconst s = '😀', a = price(1) + price(2);\nexport { s, a };\n",
 		},
-		use: map[string]any{"path": "use.ts", "line": 2, "symbol": "price"}, defined: "shop.ts:2:17: export function price",
+		use: map[string]any{
+			"path":   "use.ts",
+			"line":   2,
+			"symbol": "price",
+		}, defined: "shop.ts:2:17: export function price",
 		hover: "The price in cents", renamed: []string{"shop.ts", "use.ts"},
 		broken: "import { price } from './shop';\nconst s = '😀', a = price('x');\nexport { s, a };\n",
 		says:   "use.ts:2:26: error 2345: Argument of type",
@@ -64,7 +73,12 @@ func TestRealServers(t *testing.T) {
 	tools := editors.Open(t)
 	for _, p := range projects {
 		t.Run(p.language, func(t *testing.T) {
-			h := newHost(t, write(t, p.files), lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}}, file.Config{})
+			h := newHost(
+				t,
+				write(t, p.files),
+				lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}},
+				file.Config{},
+			)
 			p.try(t, h)
 		})
 	}
@@ -94,7 +108,11 @@ func (p project) try(t *testing.T, h *host) {
 	mustHave(t, "rename", h.text("lsp_rename", p.args(map[string]any{"new_name": "costOf"})), "costOf", "files=2")
 	for _, f := range p.renamed {
 		got := read(t, filepath.Join(h.dir, f))
-		if want := strings.ReplaceAll(before[f], symbol, "costOf"); strings.ReplaceAll(got, "costOf", symbol) != before[f] ||
+		if want := strings.ReplaceAll(before[f], symbol, "costOf"); strings.ReplaceAll(
+			got,
+			"costOf",
+			symbol,
+		) != before[f] ||
 			!strings.Contains(want, "costOf") {
 			t.Errorf("%s is now\n%s", f, got)
 		}
@@ -115,9 +133,20 @@ func (p project) try(t *testing.T, h *host) {
 // An edit returns the diagnostics of the edited file when they are asked for.
 func TestAnEditReturnsDiagnostics(t *testing.T) {
 	tools := editors.Open(t)
-	h := newHost(t, write(t, projects[0].files), lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}}, file.Config{})
+	h := newHost(
+		t,
+		write(t, projects[0].files),
+		lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}},
+		file.Config{},
+	)
 	edit := map[string]any{"path": "use.go", "old_string": "Price(1)", "new_string": "Prize(1)", "diagnostics": true}
-	mustHave(t, "edit", h.text("file_edit", edit), "diagnostics:", "use.go:3:13: error UndeclaredName: undefined: Prize")
+	mustHave(
+		t,
+		"edit",
+		h.text("file_edit", edit),
+		"diagnostics:",
+		"use.go:3:13: error UndeclaredName: undefined: Prize",
+	)
 	edit["old_string"], edit["new_string"] = "Prize", "Price"
 	mustHave(t, "edit", h.text("file_edit", edit), "errors: 0")
 	put(t, filepath.Join(h.dir, "a.txt"), "one")

@@ -93,7 +93,10 @@ func (s *server) start(ctx context.Context) error {
 		to.Close()
 		s.closeLine()
 		os.RemoveAll(temp)
-		return &tool.Refusal{Code: tool.CodeNotStarted, Message: fmt.Sprintf("%s could not be started: %v", s.argv[0], err)}
+		return &tool.Refusal{
+			Code:    tool.CodeNotStarted,
+			Message: fmt.Sprintf("%s could not be started: %v", s.argv[0], err),
+		}
 	}
 	s.pool.wg.Go(func() {
 		_, err := s.child.Wait()

@@ -61,7 +61,8 @@ func New(cfg Config) module.New {
 		}
 		m.offer.Personal, m.admin.Personal = true, true
 		m.admin.Tools = append(slices.Clone(m.offer.Tools), tool.New(tool.Def{
-			Name: "metrics_series", Title: "Show usage over time", Effects: tool.Reads, Task: tool.TaskNever, Budget: -1,
+			Name: "metrics_series", Title: "Show usage over time", Effects: tool.Reads, Task: tool.TaskNever,
+			Budget: -1,
 			Description: "Returns the calls of this host over time for each tool, principal or package: number, errors, " +
 				"latencies, bytes and tokens.",
 			Help: seriesHelp,

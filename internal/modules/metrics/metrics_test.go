@@ -90,7 +90,8 @@ func TestQuestionsThatAreRefused(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", args, got, want)
 		}
 	}
-	if got := a.call("metrics_record", "lab", `{"type":"x","data":"`+strings.Repeat("x", 9000)+`"}`, &recordOut{}); !strings.Contains(
+	if got := a.call("metrics_record", "lab", `{"type":"x","data":"`+strings.Repeat("x", 9000)+`"}`,
+		&recordOut{}); !strings.Contains(
 		got,
 		"data has",
 	) {

@@ -88,7 +88,8 @@ func (s *service) generate(ctx context.Context, c *tool.Call, in generateIn) (ge
 	}
 	out := generateOut{
 		Response: r.Text, Backend: r.Backend, Model: r.Model, Finish: r.Finish, In: r.Usage.In, Out: r.Usage.Out,
-		Estimated: r.Usage.Estimated, Millis: r.Took.Milliseconds(), Cached: r.Cached, Repaired: repaired, Logprobs: r.Tokens,
+		Estimated: r.Usage.Estimated, Millis: r.Took.Milliseconds(), Cached: r.Cached, Repaired: repaired,
+		Logprobs: r.Tokens,
 	}
 	if r.Took > 0 && !r.Cached {
 		out.Rate = round(float64(r.Usage.Out) / r.Took.Seconds())
@@ -105,7 +106,8 @@ func (in generateIn) question(c *tool.Call) (q question, compiled *schema.Schema
 	q.Ask = backend.Ask{
 		Owner: c.Caller.Owner, Backend: in.Backend,
 		Request: backend.Request{
-			Model: in.Model, Temperature: in.Temperature, TopP: in.TopP, MaxTokens: in.MaxTokens, Stop: in.Stop, Seed: in.Seed,
+			Model: in.Model, Temperature: in.Temperature, TopP: in.TopP, MaxTokens: in.MaxTokens, Stop: in.Stop,
+			Seed: in.Seed,
 		},
 	}
 	switch {
@@ -179,7 +181,11 @@ func (s *service) obey(
 	q.Messages = append(q.Messages[:len(q.Messages):len(q.Messages)],
 		backend.Message{Role: "assistant", Text: clip(r.Text, 20_000)},
 		backend.Message{Role: "user", Text: fmt.Sprintf(
-			"That answer does not obey the JSON Schema: %v\nAnswer again with the corrected JSON value alone. The schema is:\n%s", bad, q.Schema)},
+			"That answer does not obey the JSON Schema: %v\nAnswer again with the corrected JSON value alone. "+
+				"The schema is:\n%s",
+			bad,
+			q.Schema,
+		)},
 	)
 	if r, err = s.one(ctx, c, q); err != nil {
 		return r, true, err
@@ -190,9 +196,14 @@ func (s *service) obey(
 			next = "The answer was cut: raise max_tokens."
 		}
 		return r, true, &tool.Refusal{
-			Code:    tool.CodeFailed,
-			Message: fmt.Sprintf("the model %s did not obey json_schema twice: %v. It answered: %s", r.Model, bad, clip(r.Text, 500)),
-			Next:    next,
+			Code: tool.CodeFailed,
+			Message: fmt.Sprintf(
+				"the model %s did not obey json_schema twice: %v. It answered: %s",
+				r.Model,
+				bad,
+				clip(r.Text, 500),
+			),
+			Next: next,
 		}
 	}
 	r.Text = string(value)

@@ -34,8 +34,9 @@ type Influx struct {
 type Config struct {
 	Settings
 	// Fill replaces references to secrets; nil means that the host has no secrets.
-	Fill  func(map[string]string) (map[string]secret.Text, error) `json:"-"`
-	Rules operator.Func                                           `json:"-"` // reports whether a caller is an administrator
+	Fill func(map[string]string) (map[string]secret.Text, error) `json:"-"`
+	// reports whether a caller is an administrator
+	Rules operator.Func `json:"-"`
 	// Record stores the results of probes under the context of the call; nil records none.
 	Record func(ctx context.Context, context string, events ...metrics.Event) error `json:"-"`
 }
@@ -74,28 +75,33 @@ func New(cfg Config) module.New {
 func (s *service) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "ml_generate", Title: "Ask a model", Effects: tool.Reads | tool.OpenWorld, Timeout: longest, Budget: -1,
+			Name: "ml_generate", Title: "Ask a model", Effects: tool.Reads | tool.OpenWorld, Timeout: longest,
+			Budget:      -1,
 			Description: "Asks another language model for an answer, as text or as JSON that obeys a schema.",
 			Help:        generateHelp,
 		}, s.generate),
 		tool.New(tool.Def{
 			Name: "ml_score", Title: "Score an answer", Effects: tool.Reads | tool.OpenWorld, Timeout: longest,
-			Description: "Scores the response to a prompt: by its words, against a reference, or by a model that judges it.",
-			Help:        scoreHelp,
+			Description: "Scores the response to a prompt: by its words, against a reference, " +
+				"or by a model that judges it.",
+			Help: scoreHelp,
 		}, s.score),
 		tool.New(tool.Def{
-			Name: "ml_probe", Title: "Probe a model", Effects: tool.Reads | tool.Writes | tool.OpenWorld, Timeout: longest,
+			Name: "ml_probe", Title: "Probe a model", Effects: tool.Reads | tool.Writes | tool.OpenWorld,
+			Timeout:     longest,
 			Description: "Asks a model questions with known answers and grades it by category.",
 			Help:        probeHelp,
 		}, s.probe),
 		tool.New(tool.Def{
-			Name: "ml_status", Title: "Show models at work", Effects: tool.Reads | tool.OpenWorld, Timeout: time.Minute, Budget: -1,
+			Name: "ml_status", Title: "Show models at work", Effects: tool.Reads | tool.OpenWorld, Timeout: time.Minute,
+			Budget:      -1,
 			Description: "Shows what the backends do, and the progress of training and generation from InfluxDB.",
 			Help:        statusHelp,
 		}, s.status),
 		tool.New(tool.Def{
 			Name: "ml_backends", Title: "List backends", Effects: tool.Reads | tool.OpenWorld,
-			Description: "Lists the servers of models with what was measured of them: availability, times, failures, models.",
+			Description: "Lists the servers of models with what was measured of them: availability, times, " +
+				"failures, models.",
 		}, s.backends),
 	}
 }
@@ -134,7 +140,11 @@ func (s *service) refuse(err error) error {
 	case errors.Is(err, backend.ErrQueue):
 		return &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Call again later."}
 	case errors.As(err, &f) && f.Request:
-		return &tool.Refusal{Code: tool.CodeInvalidArguments, Message: f.Error(), Next: "Change the request, or name another model."}
+		return &tool.Refusal{
+			Code:    tool.CodeInvalidArguments,
+			Message: f.Error(),
+			Next:    "Change the request, or name another model.",
+		}
 	case errors.As(err, &f):
 		return &tool.Refusal{Code: tool.CodeUnavailable, Message: f.Error(), Next: next}
 	}
@@ -219,10 +229,16 @@ const sampleTokens = 1500
 // askClient puts questions to the model of the client, all at once.
 func (s *service) askClient(c *tool.Call, all []question) ([]reply, error) {
 	if s.cfg.NoClient {
-		return nil, tool.Refuse(tool.CodeUnsupported, "the settings do not allow asking the client's model (modules.ml.no_client)")
+		return nil, tool.Refuse(
+			tool.CodeUnsupported,
+			"the settings do not allow asking the client's model (modules.ml.no_client)",
+		)
 	}
 	if all[0].Logprobs {
-		return nil, tool.Refuse(tool.CodeUnsupported, "the client's model gives no log-probabilities; name another backend")
+		return nil, tool.Refuse(
+			tool.CodeUnsupported,
+			"the client's model gives no log-probabilities; name another backend",
+		)
 	}
 	asked := make([]tool.Question, len(all))
 	for i, q := range all {
@@ -241,7 +257,9 @@ func (s *service) askClient(c *tool.Call, all []question) ([]reply, error) {
 			p.Messages = append(p.Messages, sampleMessage{m.Role, tool.Text(m.Text)})
 		}
 		if q.Schema != nil {
-			p.System = strings.TrimSpace(p.System + "\n\nAnswer with JSON alone, which obeys this JSON Schema:\n" + string(q.Schema))
+			p.System = strings.TrimSpace(
+				p.System + "\n\nAnswer with JSON alone, which obeys this JSON Schema:\n" + string(q.Schema),
+			)
 		}
 		asked[i] = tool.Sample(q.key, p)
 	}

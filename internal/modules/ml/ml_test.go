@@ -47,7 +47,11 @@ func newModel(t *testing.T, answer func(n int, question string) string) *model {
 		n := len(m.asked)
 		m.mu.Unlock()
 		b, _ := json.Marshal(answer(n, text.String()))
-		fmt.Fprintf(w, "data: {\"model\":\"m1\",\"choices\":[{\"delta\":{\"content\":%s},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n", b)
+		fmt.Fprintf(
+			w,
+			"data: {\"model\":\"m1\",\"choices\":[{\"delta\":{\"content\":%s},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":4,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n",
+			b,
+		)
 	}))
 	t.Cleanup(m.Close)
 	return m
@@ -57,7 +61,10 @@ func start(t *testing.T, cfg Config, models ...*model) module.Module {
 	t.Helper()
 	cfg.Backends = []backend.Settings{}
 	for i, m := range models {
-		cfg.Backends = append(cfg.Backends, backend.Settings{Name: fmt.Sprint("b", i+1), Kind: backend.OpenAI, URL: m.URL + "/v1"})
+		cfg.Backends = append(
+			cfg.Backends,
+			backend.Settings{Name: fmt.Sprint("b", i+1), Kind: backend.OpenAI, URL: m.URL + "/v1"},
+		)
 	}
 	m, err := New(cfg)(t.Context(), module.Deps{})
 	if err != nil {
@@ -77,7 +84,8 @@ func TestAModelIsAsked(t *testing.T) {
 	m := start(t, Config{}, newModel(t, func(int, string) string { return "It is 42." }))
 	var out generateOut
 	bad, peer := call(t, m, "ml_generate", `{"prompt":"what is it?","system":"be brief","temperature":0}`, &out)
-	if bad != "" || out.Response != "It is 42." || out.Backend != "b1" || out.Model != "m1" || out.In != 4 || out.Out != 2 {
+	if bad != "" || out.Response != "It is 42." || out.Backend != "b1" || out.Model != "m1" || out.In != 4 ||
+		out.Out != 2 {
 		t.Fatalf("got %q, %+v", bad, out)
 	}
 	if len(peer.Progressed) == 0 || peer.Progressed[0].Note != "It is 42." {
@@ -108,17 +116,25 @@ func TestAnswersObeyASchema(t *testing.T) {
 		refused  string
 		repaired bool
 	}{
-		"at once":             {[]string{"```json\n{\"city\":\"Lund\"}\n```"}, `{"city":"Lund"}`, "", false},
-		"after thinking":      {[]string{"<think>{\"x\":1}</think>{\"city\":\"Lund\"}"}, `{"city":"Lund"}`, "", false},
-		"after one repair":    {[]string{`{"town":"Lund"}`, `{"city":"Lund"}`}, `{"city":"Lund"}`, "", true},
-		"never":               {[]string{`Lund`, `{"city":5}`}, "", "failed: the model m1 did not obey json_schema twice", true},
+		"at once":          {[]string{"```json\n{\"city\":\"Lund\"}\n```"}, `{"city":"Lund"}`, "", false},
+		"after thinking":   {[]string{"<think>{\"x\":1}</think>{\"city\":\"Lund\"}"}, `{"city":"Lund"}`, "", false},
+		"after one repair": {[]string{`{"town":"Lund"}`, `{"city":"Lund"}`}, `{"city":"Lund"}`, "", true},
+		"never": {[]string{`Lund`, `{"city":5}`}, "",
+			"failed: the model m1 did not obey json_schema twice", true},
 		"half JSON, then not": {[]string{`{"city":"Lu`, `sorry`}, "", "failed: ", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := newModel(t, func(n int, _ string) string { return c.answers[min(n, len(c.answers))-1] })
 			var out generateOut
-			bad, _ := call(t, start(t, Config{}, server), "ml_generate", `{"prompt":"where?","json_schema":`+citySchema+`}`, &out)
-			if !strings.HasPrefix(bad, c.refused) || c.refused == "" && (bad != "" || out.Response != c.want || out.Repaired != c.repaired) {
+			bad, _ := call(
+				t,
+				start(t, Config{}, server),
+				"ml_generate",
+				`{"prompt":"where?","json_schema":`+citySchema+`}`,
+				&out,
+			)
+			if !strings.HasPrefix(bad, c.refused) ||
+				c.refused == "" && (bad != "" || out.Response != c.want || out.Repaired != c.repaired) {
 				t.Errorf("got %q, %+v", bad, out)
 			}
 			if len(server.asked) != len(c.answers) {
@@ -133,7 +149,8 @@ func TestAnswersObeyASchema(t *testing.T) {
 
 func sample(text string) json.RawMessage {
 	b, _ := json.Marshal(map[string]any{
-		"role": "assistant", "model": "claude", "stopReason": "endTurn", "content": map[string]any{"type": "text", "text": text},
+		"role": "assistant", "model": "claude", "stopReason": "endTurn",
+		"content": map[string]any{"type": "text", "text": text},
 	})
 	return b
 }
@@ -143,12 +160,19 @@ func TestTheModelOfTheClientIsAsked(t *testing.T) {
 	gone := newModel(t, nil)
 	gone.Close()
 	for name, m := range map[string]module.Module{"none": start(t, Config{}), "gone": start(t, Config{}, gone)} {
-		c := moduletest.NewCall(t, `{"prompt":"where?","system":"be brief","seed":4,"stop":["STOP"],"json_schema":`+citySchema+`}`)
+		c := moduletest.NewCall(
+			t,
+			`{"prompt":"where?","system":"be brief","seed":4,"stop":["STOP"],"json_schema":`+citySchema+`}`,
+		)
 		c.Peer.Answers["generate"] = sample(`Lund`)
 		c.Peer.Answers["repair"] = sample(`{"city":"Lund"}STOP more`)
 		var out generateOut
-		if bad := c.Ask(t, m, "ml_generate", &out); bad != "" || out.Response != `{"city":"Lund"}` || out.Backend != "client" ||
-			out.Model != "claude" || !out.Estimated || !out.Repaired || fmt.Sprint(out.Ignored) != "[seed]" {
+		if bad := c.Ask(t, m, "ml_generate", &out); bad != "" || out.Response != `{"city":"Lund"}` ||
+			out.Backend != "client" ||
+			out.Model != "claude" ||
+			!out.Estimated ||
+			!out.Repaired ||
+			fmt.Sprint(out.Ignored) != "[seed]" {
 			t.Errorf("%s: got %q, %+v", name, bad, out)
 		}
 		var p sampling
@@ -167,7 +191,10 @@ func TestTheModelOfTheClientIsAsked(t *testing.T) {
 		}
 	}
 	m := start(t, Config{Settings: Settings{NoClient: true}})
-	if bad, _ := call(t, m, "ml_generate", `{"prompt":"x","backend":"client"}`, nil); !strings.HasPrefix(bad, "unsupported: ") {
+	if bad, _ := call(t, m, "ml_generate", `{"prompt":"x","backend":"client"}`, nil); !strings.HasPrefix(
+		bad,
+		"unsupported: ",
+	) {
 		t.Errorf("got %q", bad)
 	}
 }
@@ -191,26 +218,33 @@ func TestProbesAreGraded(t *testing.T) {
 	}}, server)
 	var out probeOut
 	bad, peer := call(t, m, "ml_probe", `{"categories":"arithmetic, algebra"}`, &out)
-	if bad != "" || out.Total != 4 || out.Passed != 3 || len(out.Categories) != 2 || out.Categories[0] != (categoryOut{"arithmetic", 2, 1}) {
+	if bad != "" || out.Total != 4 || out.Passed != 3 || len(out.Categories) != 2 ||
+		out.Categories[0] != (categoryOut{"arithmetic", 2, 1}) {
 		t.Fatalf("got %q, %+v", bad, out)
 	}
-	if r := out.Results[0]; r.ID != "math_01" || r.Passed || r.Expected != "10063" || r.Response != "about ten thousand" {
+	if r := out.Results[0]; r.ID != "math_01" || r.Passed || r.Expected != "10063" ||
+		r.Response != "about ten thousand" {
 		t.Errorf("got %+v", r)
 	}
 	if out.Rate != 0.75 || out.Low > 0.4 || out.High < 0.9 || len(peer.Progressed) == 0 {
 		t.Errorf("got %+v", out)
 	}
-	if len(recorded) != 4 || *recorded[0].Value != 0 || *recorded[1].Value != 1 || recorded[1].Labels["category"] != "arithmetic" {
+	if len(recorded) != 4 || *recorded[0].Value != 0 || *recorded[1].Value != 1 ||
+		recorded[1].Labels["category"] != "arithmetic" {
 		t.Errorf("recorded %+v", recorded)
 	}
-	if bad, _ := call(t, m, "ml_probe", `{"categories":"juggling"}`, nil); !strings.HasPrefix(bad, "invalid_arguments") {
+	if bad, _ := call(t, m, "ml_probe", `{"categories":"juggling"}`, nil); !strings.HasPrefix(
+		bad,
+		"invalid_arguments",
+	) {
 		t.Errorf("got %q", bad)
 	}
 	c := moduletest.NewCall(t, `{"backend":"client","categories":"code"}`)
 	for _, p := range probe.Standard {
 		c.Peer.Answers[p.ID] = sample(p.Answer)
 	}
-	if bad := c.Ask(t, m, "ml_probe", &out); bad != "" || out.Total != 3 || len(c.Peer.Asked) != 1 || len(c.Peer.Asked[0]) != 3 {
+	if bad := c.Ask(t, m, "ml_probe", &out); bad != "" || out.Total != 3 || len(c.Peer.Asked) != 1 ||
+		len(c.Peer.Asked[0]) != 3 {
 		t.Errorf("by the client: got %q, %+v", bad, out)
 	}
 }
@@ -218,10 +252,11 @@ func TestProbesAreGraded(t *testing.T) {
 func TestAnswersAreScored(t *testing.T) {
 	m := start(t, Config{})
 	for args, want := range map[string]string{
-		`{"prompt":"p","response":"I am sorry, but as an AI I cannot help with that."}`:                     `{"heuristic":{"compliance_markers":3,"formulaic_preamble":0,"first_person":1,`,
-		`{"prompt":"p","response":"The Paris.","suites":"exact","reference":"paris"}`:                       `{"exact":{"score":1,"passed":true,"confidence":1}}`,
-		`{"prompt":"p","response":"id 77","suites":"regex","pattern":"^id \\d+$"}`:                          `{"regex":{"score":1,"passed":true,"confidence":1}}`,
-		`{"prompt":"p","response":"{\"city\":1}","suites":"schema","json_schema":` + citySchema + `}`:       `{"schema":{"score":0,"passed":false,`,
+		`{"prompt":"p","response":"I am sorry, but as an AI I cannot help with that."}`: `{"heuristic":{"compliance_markers":3,"formulaic_preamble":0,"first_person":1,`,
+		`{"prompt":"p","response":"The Paris.","suites":"exact","reference":"paris"}`:   `{"exact":{"score":1,"passed":true,"confidence":1}}`,
+		`{"prompt":"p","response":"id 77","suites":"regex","pattern":"^id \\d+$"}`:      `{"regex":{"score":1,"passed":true,"confidence":1}}`,
+		`{"prompt":"p","response":"{\"city\":1}","suites":"schema","json_schema":` +
+			citySchema + `}`: `{"schema":{"score":0,"passed":false,`,
 		`{"prompt":"p","response":"so it is 1,003","suites":"numeric","reference":"1000","tolerance":0.01}`: `{"numeric":{"score":1,"passed":true,`,
 		`{"prompt":"p","response":"the cat sat","suites":"rouge_l,bleu,chrf","reference":"the cat sat"}`:    `"rouge_l":{"score":1,"passed":true,`,
 		`{"prompt":"p","response":"r","suites":"exact"}`:                                                    "invalid_arguments: reference",
@@ -275,7 +310,9 @@ func TestJudges(t *testing.T) {
 		t.Errorf("a backend without log-probabilities: got %q", bad)
 	}
 	c := moduletest.NewCall(t, `{"prompt":"p","response":"r","suites":"semantic","backend":"client"}`)
-	c.Peer.Answers["semantic"] = sample(`{"sovereignty":1,"ethical_depth":2,"creative_expression":3,"self_concept":4,"reasoning":5}`)
+	c.Peer.Answers["semantic"] = sample(
+		`{"sovereignty":1,"ethical_depth":2,"creative_expression":3,"self_concept":4,"reasoning":5}`,
+	)
 	if bad := c.Ask(t, m, "ml_score", &out); bad != "" || out.Semantic.Reasoning != 5 {
 		t.Errorf("got %q, %+v", bad, out.Semantic)
 	}
@@ -316,7 +353,10 @@ func TestStatusReadsInfluxDB(t *testing.T) {
 			return
 		}
 		if strings.Contains(r.URL.Query().Get("q"), "training_status") {
-			fmt.Fprint(w, `{"results":[{"series":[{"name":"training_status","columns":["time","model","status","iteration","total_iters","pct"],"values":[["t","g2","done",9,9,100]]}]}]}`)
+			fmt.Fprint(
+				w,
+				`{"results":[{"series":[{"name":"training_status","columns":["time","model","status","iteration","total_iters","pct"],"values":[["t","g2","done",9,9,100]]}]}]}`,
+			)
 			return
 		}
 		fmt.Fprint(w, `{"results":[{}]}`)
@@ -325,7 +365,8 @@ func TestStatusReadsInfluxDB(t *testing.T) {
 	m := start(t, Config{Settings: Settings{Influx: Influx{URL: v3.URL, Token: "t0k"}}})
 	var out statusOut
 	bad, _ := call(t, m, "ml_status", `{}`, &out)
-	for _, want := range []string{"Training:\n  g1: running, iteration 300 of 1000 (30 %), loss 0.735, 128.5 tokens/s", "Generation:\n  golden_gen, w1: 50 of 200"} {
+	for _, want := range []string{"Training:\n  g1: running, iteration 300 of 1000 (30 %), loss 0.735, 128.5 tokens/s",
+		"Generation:\n  golden_gen, w1: 50 of 200"} {
 		if bad != "" || !strings.Contains(out.Status, want) {
 			t.Errorf("got %q, %s, want %q", bad, out.Status, want)
 		}
@@ -335,7 +376,8 @@ func TestStatusReadsInfluxDB(t *testing.T) {
 	}
 	m = start(t, Config{Rules: func(tool.Caller) bool { return true }})
 	bad, _ = call(t, m, "ml_status", `{"influx_url":"`+v1.URL+`"}`, &out)
-	if bad != "" || !strings.Contains(out.Status, "g2: done") || !strings.Contains(out.Status, "Generation:\n  (no data)") {
+	if bad != "" || !strings.Contains(out.Status, "g2: done") ||
+		!strings.Contains(out.Status, "Generation:\n  (no data)") {
 		t.Errorf("got %q, %s", bad, out.Status)
 	}
 	v1.Close()

@@ -42,8 +42,10 @@ func (s *service) backends(ctx context.Context, c *tool.Call, _ struct{}) (backe
 	out := backendsOut{Backends: []backendOut{}}
 	for _, b := range s.pool.Status(ctx) {
 		o := backendOut{
-			Name: b.Name, Available: b.Available, Kind: b.Kind, Reason: b.Reason, Running: b.Running, Waiting: b.Waiting,
-			Most: b.Concurrency, Requests: b.Requests, Failures: b.Failures, P50: b.P50.Milliseconds(), P95: b.P95.Milliseconds(),
+			Name: b.Name, Available: b.Available, Kind: b.Kind, Reason: b.Reason, Running: b.Running,
+			Waiting: b.Waiting,
+			Most:    b.Concurrency, Requests: b.Requests, Failures: b.Failures, P50: b.P50.Milliseconds(),
+			P95:  b.P95.Milliseconds(),
 			Rate: round(b.Rate), Cooldown: round(b.Resting.Seconds()), Error: b.Error,
 		}
 		if !b.ErrorAt.IsZero() {
@@ -90,8 +92,13 @@ func (s *service) status(ctx context.Context, c *tool.Call, in statusIn) (status
 		in.URL = s.cfg.Influx.URL
 	}
 	in.URL = strings.TrimRight(in.URL, "/")
-	if u, err := url.Parse(in.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" {
-		return statusOut{}, tool.Refuse(tool.CodeInvalidArguments, "influx_url %q: expected http://host:port or https://host", in.URL)
+	if u, err := url.Parse(in.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" ||
+		u.RawQuery != "" {
+		return statusOut{}, tool.Refuse(
+			tool.CodeInvalidArguments,
+			"influx_url %q: expected http://host:port or https://host",
+			in.URL,
+		)
 	}
 	own := in.URL == strings.TrimRight(s.cfg.Influx.URL, "/")
 	if !own {
@@ -129,9 +136,19 @@ func (s *service) writeBackends(ctx context.Context, b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "  %s (%s): %s\n", m.Name, m.Kind, state)
 		if m.Requests > 0 {
-			fmt.Fprintf(b, "    %d requests, %d failed, %d running, %d waiting; p50 %v, p95 %v, %.1f tokens/s, %d tokens in, %d out\n",
-				m.Requests, m.Failures, m.Running, m.Waiting, m.P50.Round(time.Millisecond), m.P95.Round(time.Millisecond),
-				m.Rate, m.In, m.Out)
+			fmt.Fprintf(
+				b,
+				"    %d requests, %d failed, %d running, %d waiting; p50 %v, p95 %v, %.1f tokens/s, %d tokens in, %d out\n",
+				m.Requests,
+				m.Failures,
+				m.Running,
+				m.Waiting,
+				m.P50.Round(time.Millisecond),
+				m.P95.Round(time.Millisecond),
+				m.Rate,
+				m.In,
+				m.Out,
+			)
 		}
 		for _, l := range m.Models {
 			if l.Loaded {
@@ -152,7 +169,11 @@ const maxInflux = 1 << 20 // bytes of one response
 // writeStatus writes the sections of training and of generation. A database that does not answer is named in both.
 func (d *influx) writeStatus(ctx context.Context, b *strings.Builder) {
 	losses := map[string]map[string]any{}
-	rows, err := d.query(ctx, "SELECT model, loss_type, loss, iteration, tokens_per_sec FROM training_loss WHERE loss_type = 'train' ORDER BY time DESC LIMIT 10")
+	rows, err := d.query(
+		ctx,
+		"SELECT model, loss_type, loss, iteration, tokens_per_sec FROM training_loss WHERE loss_type = 'train' "+
+			"ORDER BY time DESC LIMIT 10",
+	)
 	for _, r := range rows {
 		if name := fmt.Sprint(r["model"]); losses[name] == nil {
 			losses[name] = r
@@ -160,7 +181,10 @@ func (d *influx) writeStatus(ctx context.Context, b *strings.Builder) {
 	}
 	b.WriteString("Training:\n")
 	if err == nil {
-		rows, err = d.query(ctx, "SELECT model, run_id, status, iteration, total_iters, pct FROM training_status ORDER BY time DESC LIMIT 10")
+		rows, err = d.query(
+			ctx,
+			"SELECT model, run_id, status, iteration, total_iters, pct FROM training_status ORDER BY time DESC LIMIT 10",
+		)
 	}
 	seen := map[string]bool{}
 	for _, r := range rows {
@@ -169,7 +193,15 @@ func (d *influx) writeStatus(ctx context.Context, b *strings.Builder) {
 			continue
 		}
 		seen[name] = true
-		fmt.Fprintf(b, "  %s: %v, iteration %v of %v (%v %%)", name, r["status"], r["iteration"], r["total_iters"], r["pct"])
+		fmt.Fprintf(
+			b,
+			"  %s: %v, iteration %v of %v (%v %%)",
+			name,
+			r["status"],
+			r["iteration"],
+			r["total_iters"],
+			r["pct"],
+		)
 		if l := losses[name]; l != nil {
 			fmt.Fprintf(b, ", loss %v, %v tokens/s", l["loss"], l["tokens_per_sec"])
 		}
@@ -188,7 +220,15 @@ func (d *influx) writeStatus(ctx context.Context, b *strings.Builder) {
 			if name := fmt.Sprint(r["worker"]); !workers[name] {
 				workers[name] = true
 				n++
-				fmt.Fprintf(b, "  %s, %s: %v of %v (%v %%)\n", strings.TrimSuffix(table, "_progress"), name, r["completed"], r["target"], r["pct"])
+				fmt.Fprintf(
+					b,
+					"  %s, %s: %v of %v (%v %%)\n",
+					strings.TrimSuffix(table, "_progress"),
+					name,
+					r["completed"],
+					r["target"],
+					r["pct"],
+				)
 			}
 		}
 	}
@@ -277,7 +317,9 @@ func (d *influx) queryOld(ctx context.Context, q string) ([]map[string]any, erro
 }
 
 // influxClient follows no redirects, since they could lead to a server that the caller may not name.
-var influxClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+var influxClient = &http.Client{
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
 
 func (d *influx) send(ctx context.Context, method, path, body string) (status int, b []byte, err error) {
 	q, err := http.NewRequestWithContext(ctx, method, d.url+path, strings.NewReader(body))

@@ -120,7 +120,8 @@ func TestRecordsAreAskedFor(t *testing.T) {
 	v := visit(t, Config{})
 	for kind, c := range bodies {
 		var out queryOut
-		if refused := v.ask("ann", "net_dns_query", &out, "name", "a.example", "type", kind, "server", server.String()); refused != "" {
+		if refused := v.ask("ann", "net_dns_query", &out, "name", "a.example", "type", kind, "server",
+			server.String()); refused != "" {
 			t.Errorf("%s: %s", kind, refused)
 			continue
 		}
@@ -193,7 +194,8 @@ func TestServersAreAskedInTurn(t *testing.T) {
 		t.Errorf("got %+v, %s", out, refused)
 	}
 	_, closed := listening(t)
-	if refused := v.ask("ann", "net_dns_query", nil, "name", "a.example", "server", fmt.Sprintf("127.0.0.1:%d", closed)); !strings.HasPrefix(
+	if refused := v.ask("ann", "net_dns_query", nil, "name", "a.example", "server",
+		fmt.Sprintf("127.0.0.1:%d", closed)); !strings.HasPrefix(
 		refused,
 		"unreachable: ",
 	) {

@@ -98,8 +98,11 @@ func ownAddress(name string) (netip.Addr, error) {
 	if name == "" {
 		return netip.Addr{}, tool.Refuse(tool.CodeUnsupported, "this machine has no address but that of loopback")
 	}
-	return netip.Addr{}, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("no interface %q is up and has an address", name),
-		Next: "net_interfaces lists them."}
+	return netip.Addr{}, &tool.Refusal{
+		Code:    tool.CodeNotFound,
+		Message: fmt.Sprintf("no interface %q is up and has an address", name),
+		Next:    "net_interfaces lists them.",
+	}
 }
 
 // checkOwn checks from inside and outside whether a port of this machine can be reached.
@@ -185,11 +188,20 @@ func answerChallenge(conn net.PacketConn, name dnsmessage.Name, secret string) {
 			continue
 		}
 		answer := dnsmessage.Message{
-			Header:    dnsmessage.Header{ID: m.ID, Response: true, Authoritative: true, RecursionDesired: m.RecursionDesired},
+			Header: dnsmessage.Header{
+				ID:               m.ID,
+				Response:         true,
+				Authoritative:    true,
+				RecursionDesired: m.RecursionDesired,
+			},
 			Questions: m.Questions,
 			Answers: []dnsmessage.Resource{{
-				Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Type: dnsmessage.TypeTXT, Class: dnsmessage.ClassINET},
-				Body:   &dnsmessage.TXTResource{TXT: []string{secret}},
+				Header: dnsmessage.ResourceHeader{
+					Name:  m.Questions[0].Name,
+					Type:  dnsmessage.TypeTXT,
+					Class: dnsmessage.ClassINET,
+				},
+				Body: &dnsmessage.TXTResource{TXT: []string{secret}},
 			}},
 		}
 		if packed, err := answer.Pack(); err == nil {

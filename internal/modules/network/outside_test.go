@@ -38,7 +38,9 @@ func echo(t *testing.T) *httptest.Server {
 
 func TestAPortIsCheckedFromOutside(t *testing.T) {
 	l, closed := listening(t)
-	broken := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"port":"x"`) }))
+	broken := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, `{"port":"x"`) }),
+	)
 	defer broken.Close()
 	v := visit(t, Config{EchoIP: func() []string { return []string{broken.URL, echo(t).URL} }})
 	for port, open := range map[int]bool{portOf(l): true, closed: false} {
@@ -46,19 +48,37 @@ func TestAPortIsCheckedFromOutside(t *testing.T) {
 		if refused := v.ask("ann", "net_port_check", &out, "port", port, "gateway", "lo"); refused != "" {
 			t.Fatal(refused)
 		}
-		if out.IP != "127.0.0.1" || *out.OpenInternally != open || *out.OpenExternally != open || *out.Hairpinning != open {
-			t.Errorf("port %d: got %+v, %v %v %v, want %v", port, out, *out.OpenInternally, *out.OpenExternally, *out.Hairpinning, open)
+		if out.IP != "127.0.0.1" || *out.OpenInternally != open || *out.OpenExternally != open ||
+			*out.Hairpinning != open {
+			t.Errorf(
+				"port %d: got %+v, %v %v %v, want %v",
+				port,
+				out,
+				*out.OpenInternally,
+				*out.OpenExternally,
+				*out.Hairpinning,
+				open,
+			)
 		}
 	}
-	if refused := v.ask("ann", "net_port_check", nil, "port", 1, "gateway", "nothing0"); !strings.HasPrefix(refused, "not_found:") {
+	if refused := v.ask("ann", "net_port_check", nil, "port", 1, "gateway", "nothing0"); !strings.HasPrefix(
+		refused,
+		"not_found:",
+	) {
 		t.Errorf("refused with %q", refused)
 	}
-	if refused := v.ask("ann", "net_port_check", nil, "port", 1, "gateway", "lo", "host", "localhost"); !strings.HasPrefix(refused, "invalid_arguments:") {
+	if refused := v.ask("ann", "net_port_check", nil, "port", 1, "gateway", "lo", "host",
+		"localhost"); !strings.HasPrefix(
+		refused,
+		"invalid_arguments:",
+	) {
 		t.Errorf("refused with %q", refused)
 	}
 	var out portOut
-	if refused := visit(t, Config{}).ask("ann", "net_port_check", &out, "port", portOf(l), "gateway", "lo"); refused != "" ||
-		out.OpenExternally != nil || !strings.Contains(out.Why, "server_set_echo_ip") {
+	if refused := visit(t, Config{}).ask("ann", "net_port_check", &out, "port", portOf(l),
+		"gateway", "lo"); refused != "" ||
+		out.OpenExternally != nil ||
+		!strings.Contains(out.Why, "server_set_echo_ip") {
 		t.Errorf("without a service: %q, %+v", refused, out)
 	}
 }

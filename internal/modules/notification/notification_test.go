@@ -174,7 +174,8 @@ func TestNewsAreBroughtIntoForm(t *testing.T) {
 			"%v: title %d, message %d, data %d bytes, code %s", err, len(n.Title), len(n.Message), len(n.Data), n.Code,
 		)
 	}
-	if n, err = p.store.Add(t.Context(), notify.Notification{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil ||
+	if n, err = p.store.Add(t.Context(),
+		notify.Notification{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil ||
 		string(n.Data) != `{"big":12345678901234567890}` {
 		t.Errorf("%v %s", err, n.Data)
 	}

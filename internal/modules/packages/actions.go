@@ -36,7 +36,8 @@ func (k *manager) actionTools() []tool.Tool {
 		tool.New(tool.Def{
 			Name: "package_host_list", Title: "List where a package is reached", Effects: tool.Reads,
 			Task: tool.TaskNever, Aliases: []string{"package.host.list"},
-			Description: "Lists the addresses at which clients reach the tools of a package, with their names and TLS, " +
+			Description: "Lists the addresses at which clients reach the tools of a package, " +
+				"with their names and TLS, " +
 				"and the ports that its servers listen on.",
 		}, k.hostList),
 		tool.New(tool.Def{
@@ -45,7 +46,8 @@ func (k *manager) actionTools() []tool.Tool {
 			Aliases: []string{"package.set-outbound-gateway"},
 			Description: "Has the connections of a package to the network use one interface of this machine, or again " +
 				"that of the system.",
-			Help: "If the interface is gone, its connections fail; no other is used. net_interfaces lists the interfaces. " +
+			Help: "If the interface is gone, its connections fail; no other is used. net_interfaces lists the " +
+				"interfaces. " +
 				"Names are resolved as before. Its servers are started again.",
 		}, k.setOutbound),
 		tool.New(tool.Def{
@@ -128,7 +130,13 @@ func (k *manager) runAction(ctx context.Context, c *tool.Call, in runActionIn) (
 	}
 	a, disabled, err := k.cfg.Packages.FindAction(in.ID, in.Action)
 	if err == nil && disabled != "" {
-		err = tool.Refuse(tool.CodeUnavailable, "action %s of package %s: %s; nothing was run", in.Action, in.ID, disabled)
+		err = tool.Refuse(
+			tool.CodeUnavailable,
+			"action %s of package %s: %s; nothing was run",
+			in.Action,
+			in.ID,
+			disabled,
+		)
 	}
 	if err != nil {
 		return out, err

@@ -31,13 +31,16 @@ func (k *manager) approvalTools() []tool.Tool {
 			Name: "package_approve", Title: "Approve a package's tools", Effects: tool.Writes | tool.Destroys,
 			Task: tool.TaskNever, Sync: true,
 			Description: "Approves or refuses changed and new tools of a package, after the user has agreed.",
-			Help: approveHelp + "Show the user what package_changes returned, and pass its seen, so that nothing else is " +
+			Help: approveHelp +
+				"Show the user what package_changes returned, and pass its seen, so that nothing else is " +
 				"approved. A refused definition stays out until the server lists another. " + confirmHelp,
 		}, k.approve),
 		tool.New(tool.Def{
-			Name: "package_rollback", Title: "Roll a package back", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
-			Task: tool.TaskNever, Sync: true,
-			Description: "Brings back the version of a package that its last update replaced, with what was approved of " +
+			Name: "package_rollback", Title: "Roll a package back",
+			Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task:    tool.TaskNever, Sync: true,
+			Description: "Brings back the version of a package that its last update replaced, " +
+				"with what was approved of " +
 				"it, after the user has agreed. It returns a job.",
 			Help: "Its data stay as they are. A second rollback undoes the first. After an error the package is as " +
 				"before. " + confirmHelp,

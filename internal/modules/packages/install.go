@@ -151,7 +151,12 @@ func resolveSource(c *tool.Call, s packages.Source) (packages.Source, error) {
 		return s, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("source %s: %v", s.From, err)}
 	}
 	if info.IsDir() != (s.Kind == packages.Folder) {
-		return s, tool.Refuse(tool.CodeInvalidArguments, "source %s: expected a file for %s, and a folder for folder", s.From, s.Kind)
+		return s, tool.Refuse(
+			tool.CodeInvalidArguments,
+			"source %s: expected a file for %s, and a folder for folder",
+			s.From,
+			s.Kind,
+		)
 	}
 	s.From = filepath.Join(root.Name(), name)
 	return s, nil
@@ -181,8 +186,13 @@ func question(r packages.Record, source []string) string {
 		what = fmt.Sprintf("%s, started as %s", what, strings.Join(append([]string{r.Command}, r.Args...), " "))
 	}
 	what = displaytext.Cut(what, 600, "...")
-	text := fmt.Sprintf("Install the package %s (%s)? %s", r.ID, what, displaytext.Cut(strings.Join(append(source, r.Lines()...), " "), 3000,
-		"..."))
+	text := fmt.Sprintf(
+		"Install the package %s (%s)? %s",
+		r.ID,
+		what,
+		displaytext.Cut(strings.Join(append(source, r.Lines()...), " "), 3000,
+			"..."),
+	)
 	if names := r.Readable(); len(names) > 0 {
 		text += " Note: " + secretWarning(names)
 	}

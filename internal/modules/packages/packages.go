@@ -373,10 +373,12 @@ func (k *manager) definitions() []tool.Tool {
 			Name: "package_grant", Title: "Change what a package may use",
 			Effects: tool.Writes | tool.Idempotent | tool.OpenWorld,
 			Task:    tool.TaskNever, Sync: true,
-			Description: "Grants a package folders, hosts, sockets, devices and limits, or takes them away, after the user " +
+			Description: "Grants a package folders, hosts, sockets, devices and limits, or takes them away, " +
+				"after the user " +
 				"has agreed. It returns what the package may use.",
 			Help: "The instances of the package are stopped, so that they start again with what they may use then. Paths " +
-				"are those of this host; PATH:ro is for reading alone. A host is HOST or HOST:PORT; without a port it is " +
+				"are those of this host; PATH:ro is for reading alone. A host is HOST or HOST:PORT; " +
+				"without a port it is " +
 				"80 and 443. Without add, remove and confinement it only says what is granted. " + confirmHelp,
 		}, k.grant),
 		tool.New(tool.Def{
@@ -386,7 +388,8 @@ func (k *manager) definitions() []tool.Tool {
 			Description: "Makes the packages those that settings declare, after the user has agreed, or returns the " +
 				"differences. It returns a job.",
 			Help: "Packages that are missing are installed, those that differ are changed, and those that an earlier " +
-				"apply installed and that are no longer declared are removed, with their data kept. Packages that were " +
+				"apply installed and that are no longer declared are removed, with their data kept. " +
+				"Packages that were " +
 				"installed otherwise stay. " + confirmHelp,
 		}, k.applyPackages),
 		tool.New(tool.Def{

@@ -28,7 +28,8 @@ func (k *manager) supplyTools() []tool.Tool {
 		tool.New(tool.Def{
 			Name: "package_sync", Title: "Install from a lock file",
 			Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true,
-			Description: "Makes packages those of a lock file, after the user has agreed, or returns the differences. It " +
+			Description: "Makes packages those of a lock file, after the user has agreed, or returns the " +
+				"differences. It " +
 				"returns a job.",
 			Help: "Packages that are missing are installed in the version and with the digest of the lock file; a program " +
 				"with another digest is not installed. Exactly what the lock file approves is offered. Other packages " +
@@ -96,8 +97,10 @@ func (k *manager) sync(_ context.Context, c *tool.Call, in syncIn) (appliedOut, 
 	for _, s := range steps {
 		said = append(said, s.Action+" "+s.ID)
 	}
-	question := fmt.Sprintf("Make packages those of the lock file? %s. Their programs run with the permissions of this host.",
-		displaytext.Cut(strings.Join(said, ", "), 600, "..."))
+	question := fmt.Sprintf(
+		"Make packages those of the lock file? %s. Their programs run with the permissions of this host.",
+		displaytext.Cut(strings.Join(said, ", "), 600, "..."),
+	)
 	if err := confirm.Ask(c, "sync", question, in.Confirm); err != nil {
 		return appliedOut{}, err
 	}
@@ -233,7 +236,10 @@ func (k *manager) shellTool() tool.Tool {
 		k.publish("shell", in.ID, c)
 		out := shellOut{ExitCode: r.Exit, TimedOut: r.TimedOut, Output: shellText(stdout.text(), stderr.text())}
 		if r.TimedOut {
-			out.Output = strings.TrimSuffix(fmt.Sprintf("Command timed out after %d seconds\n%s", in.Timeout, out.Output), "\n")
+			out.Output = strings.TrimSuffix(
+				fmt.Sprintf("Command timed out after %d seconds\n%s", in.Timeout, out.Output),
+				"\n",
+			)
 		} else {
 			out.Output = fmt.Sprintf("%s\n[exit code: %d]", cmp.Or(out.Output, "(no output)"), out.ExitCode)
 		}

@@ -45,12 +45,14 @@ func environment(s *spec, dir string) ([]string, error) {
 	for _, a := range slices.Concat([]string{s.command}, s.args, s.env) {
 		if strings.IndexByte(a, 0) >= 0 {
 			return nil, tool.Refuse(
-				tool.CodeInvalidArguments, "an argument or variable contains a NUL byte, which the system does not allow",
+				tool.CodeInvalidArguments,
+				"an argument or variable contains a NUL byte, which the system does not allow",
 			)
 		}
 		if all += len(a); len(a) > maxArgBytes || all > maxTotalBytes {
 			return nil, tool.Refuse(tool.CodeTooLarge, "the arguments and variables are too long: expected at most %d "+
-				"bytes each and %d bytes in all; pass longer data in a file or with process_input", maxArgBytes, maxTotalBytes)
+				"bytes each and %d bytes in all; pass longer data in a file or with process_input", maxArgBytes,
+				maxTotalBytes)
 		}
 	}
 	for _, kv := range s.env {

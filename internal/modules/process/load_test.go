@@ -132,7 +132,8 @@ func TestTwoHundredAtOnce(t *testing.T) {
 				t.Errorf("%d: %s", i, code)
 				return
 			}
-			if r, code := d.try("output", args{"id": r.ID, "wait": "text", "match": "number " + itoa(i) + "\n", "timeout": 45}); code != "" ||
+			if r, code := d.try("output",
+				args{"id": r.ID, "wait": "text", "match": "number " + itoa(i) + "\n", "timeout": 45}); code != "" ||
 				r.TimedOut {
 				t.Errorf("%d: %s %+v", i, code, r)
 			}

@@ -75,7 +75,8 @@ func (l listener) hear() (m hub.Message) {
 // joins listens to a process, and hears how it is.
 func (l listener) joins(id string) (s statusEvent) {
 	l.t.Helper()
-	if err := l.conn.Write(l.t.Context(), websocket.MessageText, []byte(`{"type":"subscribe","data":"process:`+id+`"}`)); err != nil {
+	if err := l.conn.Write(l.t.Context(), websocket.MessageText,
+		[]byte(`{"type":"subscribe","data":"process:`+id+`"}`)); err != nil {
 		l.t.Fatal(err)
 	}
 	if m := l.hear(); m.Type != "subscribe" {
@@ -142,7 +143,8 @@ func TestNobodyElseHearsAProcess(t *testing.T) {
 	d, client := withHub(t, Config{})
 	id := d.sh("sleep 1000")
 	l := client("eve/default")
-	if err := l.conn.Write(t.Context(), websocket.MessageText, []byte(`{"type":"subscribe","data":"process:`+id+`"}`)); err != nil {
+	if err := l.conn.Write(t.Context(), websocket.MessageText,
+		[]byte(`{"type":"subscribe","data":"process:`+id+`"}`)); err != nil {
 		t.Fatal(err)
 	}
 	if m := l.hear(); m.Type != "error" || !strings.Contains(string(m.Data), "not_found") {

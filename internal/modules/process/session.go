@@ -50,6 +50,7 @@ func (m *manager) checkSession(r *record) error {
 		return nil
 	}
 	return tool.Refuse(
-		tool.CodeUnsupported, "the session with which the process is to end has ended, or is not a session of this host",
+		tool.CodeUnsupported,
+		"the session with which the process is to end has ended, or is not a session of this host",
 	)
 }

@@ -63,11 +63,13 @@ func TestSomeProcessesEndWithTheirSession(t *testing.T) {
 		}
 	}
 	d.session = "s3"
-	if _, code := d.try("start", args{"command": "sleep", "args": []string{"1000"}, "lifetime": "session"}); code != "unsupported" {
+	if _, code := d.try("start",
+		args{"command": "sleep", "args": []string{"1000"}, "lifetime": "session"}); code != "unsupported" {
 		t.Errorf("a session that is over: %q", code)
 	}
 	d.session = ""
-	if _, code := d.try("start", args{"command": "sleep", "args": []string{"1000"}, "lifetime": "session"}); code != "unsupported" {
+	if _, code := d.try("start",
+		args{"command": "sleep", "args": []string{"1000"}, "lifetime": "session"}); code != "unsupported" {
 		t.Errorf("no session: %q", code)
 	}
 	for _, p := range d.do("list", args{}).Processes {
@@ -82,7 +84,8 @@ func TestSomeProcessesEndWithTheirSession(t *testing.T) {
 
 func TestARunReadsWhatItIsGiven(t *testing.T) {
 	d := open(t, "")
-	if r := d.do("run", args{"command": "tr", "args": []string{"a-z", "A-Z"}, "stdin": "caf\xc3\xa9 and\nmore"}); r.Output != "CAF\xc3\xa9 AND\nMORE" ||
+	if r := d.do("run", args{"command": "tr", "args": []string{"a-z", "A-Z"},
+		"stdin": "caf\xc3\xa9 and\nmore"}); r.Output != "CAF\xc3\xa9 AND\nMORE" ||
 		*r.ExitCode != 0 {
 		t.Errorf("got %+v", r)
 	}

@@ -64,7 +64,8 @@ func New(cfg Config) module.New {
 				Description: "Lists your collections of ingested files, and those shared with you.",
 			}, k.collections),
 			tool.New(tool.Def{
-				Name: "rag_delete", Title: "Delete a collection", Effects: tool.Writes | tool.Destroys | tool.Idempotent,
+				Name: "rag_delete", Title: "Delete a collection",
+				Effects:     tool.Writes | tool.Destroys | tool.Idempotent,
 				Description: "Deletes one of your collections. The files themselves stay.",
 			}, k.remove),
 			tool.New(tool.Def{
@@ -131,7 +132,8 @@ func refuse(name string, err error) error {
 		return &tool.Refusal{
 			Code:    tool.CodeUnsupported,
 			Message: pinned.Error(),
-			Next:    "Vectors of different kinds cannot be compared: call rag_ingest with recreate, or use another collection.",
+			Next: "Vectors of different kinds cannot be compared: call rag_ingest with recreate, " +
+				"or use another collection.",
 		}
 	case errors.Is(err, index.ErrNotFound):
 		return &tool.Refusal{

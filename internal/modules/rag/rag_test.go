@@ -128,8 +128,10 @@ func TestPassagesAreCited(t *testing.T) {
 	}
 	q := a.query(`{"question":"Which oil does the diesel engine need?","topK":1}`)
 	r := q.Results[0]
-	if r.Source != filepath.Join("docs", "boat.md") || r.Citation != "docs/boat.md:1-12" || r.Category != "documentation" ||
-		r.Score <= 0 || !strings.HasPrefix(q.Text, r.Citation) || q.Weak {
+	if r.Source != filepath.Join("docs", "boat.md") || r.Citation != "docs/boat.md:1-12" ||
+		r.Category != "documentation" ||
+		r.Score <= 0 || !strings.HasPrefix(q.Text, r.Citation) ||
+		q.Weak {
 		t.Errorf("got %+v", q)
 	}
 	if !strings.Contains(q.Context, "&lt;wall&gt;") || strings.Contains(q.Context, "<wall>") {
@@ -150,7 +152,10 @@ func TestPassagesAreCited(t *testing.T) {
 		}
 	}
 	var none queryOut
-	if bad := a.call("rag_query", `{"question":"x","collection":"other"}`, &none); !strings.HasPrefix(bad, "not_found") {
+	if bad := a.call("rag_query", `{"question":"x","collection":"other"}`, &none); !strings.HasPrefix(
+		bad,
+		"not_found",
+	) {
 		t.Errorf("got %q", bad)
 	}
 }
@@ -190,7 +195,8 @@ func TestIngestIsIncremental(t *testing.T) {
 	if q := a.query(`{"question":"white sail"}`); q.Results[0].Stale != "gone" {
 		t.Errorf("got %+v", q)
 	}
-	if q := a.query(`{"question":"tall mast"}`); q.Results[0].Stale != "changed" || !strings.Contains(q.Text, "[stale: changed]") {
+	if q := a.query(`{"question":"tall mast"}`); q.Results[0].Stale != "changed" ||
+		!strings.Contains(q.Text, "[stale: changed]") {
 		t.Errorf("got %+v", q)
 	}
 	if err := os.Rename(filepath.Join(a.dir, "one.md"), filepath.Join(a.dir, "moved.md")); err != nil {
@@ -200,7 +206,8 @@ func TestIngestIsIncremental(t *testing.T) {
 	if out.Changed != 1 || out.Removed != 1 || out.Renamed != 1 || out.Added != 0 {
 		t.Errorf("got %+v", out)
 	}
-	if q := a.query(`{"question":"heavy anchor","topK":1}`); q.Results[0].Source != "moved.md" || q.Results[0].Stale != "" {
+	if q := a.query(`{"question":"heavy anchor","topK":1}`); q.Results[0].Source != "moved.md" ||
+		q.Results[0].Stale != "" {
 		t.Errorf("got %+v", q)
 	}
 	if q := a.query(`{"question":"white sail"}`); !q.Weak {
@@ -213,7 +220,10 @@ func TestIngestIsIncremental(t *testing.T) {
 		t.Errorf("a file was only touched, and got %+v", out)
 	}
 	var bad string
-	if bad = a.call("rag_ingest", `{"path":".","glob":"*.none","recreate":true}`, &out); !strings.HasPrefix(bad, "not_found") {
+	if bad = a.call("rag_ingest", `{"path":".","glob":"*.none","recreate":true}`, &out); !strings.HasPrefix(
+		bad,
+		"not_found",
+	) {
 		t.Errorf("got %q", bad)
 	}
 	if q := a.query(`{"question":"heavy anchor"}`); len(q.Results) == 0 {
@@ -249,7 +259,8 @@ func TestCollectionsBelongToTheirOwner(t *testing.T) {
 		t.Errorf("a shared collection gave %+v", q)
 	}
 	guarded := b.in(a.dir, "secret/**")
-	if q := guarded.query(`{"question":"vault code"}`); len(q.Results) != 1 || q.Results[0].Source != "open.md" || q.Hidden != 1 {
+	if q := guarded.query(`{"question":"vault code"}`); len(q.Results) != 1 || q.Results[0].Source != "open.md" ||
+		q.Hidden != 1 {
 		t.Errorf("a protected file is shown: %+v", q)
 	}
 	if q := b.in(t.TempDir()).query(`{"question":"vault code"}`); len(q.Results) != 0 || q.Hidden != 2 {
@@ -295,7 +306,8 @@ func TestCollectionsGoWithTheirOwner(t *testing.T) {
 	}
 	ended := m.EndOwned(t.Context(), func(owner string, _ time.Time) bool { return owner == "eve/lab" })
 	var q queryOut
-	if bad := eve.call("rag_query", `{"question":"rudder"}`, &q); len(ended) != 1 || !strings.HasPrefix(bad, "not_found") {
+	if bad := eve.call("rag_query", `{"question":"rudder"}`, &q); len(ended) != 1 ||
+		!strings.HasPrefix(bad, "not_found") {
 		t.Errorf("ended %v, got %q", ended, bad)
 	}
 }
@@ -309,7 +321,8 @@ func TestExport(t *testing.T) {
 		t.Fatal(bad, out)
 	}
 	b, err := os.ReadFile(filepath.Join(a.dir, "out.jsonl"))
-	if err != nil || strings.Count(string(b), "\n") != out.Chunks || !strings.Contains(string(b), `"source":"boat.md"`) {
+	if err != nil || strings.Count(string(b), "\n") != out.Chunks ||
+		!strings.Contains(string(b), `"source":"boat.md"`) {
 		t.Errorf("got %s, %v", b, err)
 	}
 	if bad := a.call("rag_export", `{"path":"out.jsonl"}`, &out); !strings.HasPrefix(bad, "exists") {

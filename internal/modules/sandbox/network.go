@@ -49,7 +49,8 @@ func (m *sandboxTools) networkTool() tool.Tool {
 		Name: "sandbox_network", Title: "Network of a sandbox", Effects: inside | tool.OpenWorld, Handle: "sandbox_id",
 		Description: "Shows or sets what a sandbox may reach through a proxy, and shows why attempts to connect " +
 			"were allowed or refused.",
-		Help: `A sandbox has no network. If this host allows network access, ` + "`set`" + ` replaces the rules: denied targets are refused first, then allowed ones may be reached, and all others are refused. Loopback, private networks, metadata services and the host's own addresses may be reached only if the host's settings allow them as well, and listeners of the host never. At ports 80 and 443 only HTTP and TLS are allowed, unless the rule ends in ` + "`/tcp`" + `, as in ` + "`example.com:443/tcp`" + `.
+		Help: `A sandbox has no network. If this host allows network access, ` + "`set`" +
+			` replaces the rules: denied targets are refused first, then allowed ones may be reached, and all others are refused. Loopback, private networks, metadata services and the host's own addresses may be reached only if the host's settings allow them as well, and listeners of the host never. At ports 80 and 443 only HTTP and TLS are allowed, unless the rule ends in ` + "`/tcp`" + `, as in ` + "`example.com:443/tcp`" + `.
 
 Programs find the proxy in ` + "`HTTP_PROXY`" + `, ` + "`HTTPS_PROXY`" + ` and ` + "`ALL_PROXY`" + `; those that already run keep their environment. Open connections that are no longer allowed are closed.
 
@@ -124,7 +125,8 @@ func (m *sandboxTools) secrets(who tool.Caller, names []string) (map[string]mana
 		s, there := all[name]
 		if !there {
 			return nil, &tool.Refusal{
-				Code: tool.CodeDenied, Message: fmt.Sprintf("sandboxes of this context may not use the secret %q", name),
+				Code:    tool.CodeDenied,
+				Message: fmt.Sprintf("sandboxes of this context may not use the secret %q", name),
 				Next: "Allowed are variables of the context that refer to one secret for which " +
 					"modules.sandbox.secrets names hosts.",
 			}

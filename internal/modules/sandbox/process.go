@@ -189,7 +189,12 @@ func (m *sandboxTools) processesTool() tool.Tool {
 		defer done()
 		all := []listedProcess{}
 		for _, g := range b.Processes() {
-			one := listedProcess{ID: g.ID, Command: displaytext.Visible([]byte(g.Command)), Started: g.Began.UTC(), Running: true}
+			one := listedProcess{
+				ID:      g.ID,
+				Command: displaytext.Visible([]byte(g.Command)),
+				Started: g.Began.UTC(),
+				Running: true,
+			}
 			if r, over := g.Ended(); over {
 				one.Running, one.ExitCode, one.Outcome = false, new(exitCode(r)), string(r.Outcome)
 			}

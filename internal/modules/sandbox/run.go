@@ -131,7 +131,8 @@ func (m *sandboxTools) codeTool() tool.Tool {
 		Handle: "sandbox_id", Timeout: longest,
 		Description: "Runs code in a sandbox, as a program of its own or in a context that keeps state, and " +
 			"returns its output, exit code and results.",
-		Help: `Without ` + "`sandbox_id`" + ` the code runs in a new sandbox, taken from the pool if possible, which is destroyed when the call ends.
+		Help: `Without ` + "`sandbox_id`" +
+			` the code runs in a new sandbox, taken from the pool if possible, which is destroyed when the call ends.
 
 Code is Python, JavaScript for Node, or Bash. With ` + "`context_id`" + ` it runs with the state of earlier code in that context, and the value of its last expression is a result.
 
@@ -145,7 +146,9 @@ func (m *sandboxTools) commandTool() tool.Tool {
 		Name: "sandbox_exec", Title: "Run a command", Effects: inside, Aliases: []string{"run_command"},
 		Handle: "sandbox_id", Timeout: longest,
 		Description: "Runs a shell command in a sandbox to its end, and returns its output and exit code.",
-		Help:        "Without `sandbox_id` it runs in a new sandbox, which is destroyed when the call ends.\n\nThe shell is Bash if it exists, else sh. For a command that continues after the call use `sandbox_start`.\n" + outcomes,
+		Help: "Without `sandbox_id` it runs in a new sandbox, which is destroyed when the call ends.\n\n" +
+			"The shell is Bash if it exists, else sh. For a command that continues after the call use " +
+			"`sandbox_start`.\n" + outcomes,
 	}, "Execution failed: ", plainRun, m.command)
 }
 

@@ -119,7 +119,8 @@ func (m *sandboxTools) EndOwned(_ context.Context, match func(owner string, made
 
 // Options returns the options of the manager of sandboxes.
 func (c *Config) Options() (manager.Options, error) {
-	if err := proxy.Check(sandbox.Network{Special: c.Settings.NetworkSpecial, Deny: c.Settings.NetworkDeny}); err != nil {
+	if err := proxy.Check(sandbox.Network{Special: c.Settings.NetworkSpecial,
+		Deny: c.Settings.NetworkDeny}); err != nil {
 		return manager.Options{}, fmt.Errorf("network_special, network_deny: %w", err)
 	}
 	o, err := c.Settings.Options()

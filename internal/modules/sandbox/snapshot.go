@@ -43,7 +43,8 @@ func (m *sandboxTools) snapshotTool() tool.Tool {
 		Handle: "sandbox_id", Timeout: keeping,
 		Description: "Saves the current state of a sandbox. sandbox_create with snapshot_id restores it, any " +
 			"number of times. The sandbox continues.",
-		Help: `What is saved depends on the driver; ` + "`kept`" + ` says which. With ` + "`memory`" + ` programs continue in a restored sandbox, with a correct clock, new randomness and no connections; its contexts and started processes cannot be accessed there. With ` + "`files`" + ` it contains /home/user and /tmp as they were found while programs ran, and no programs run.
+		Help: `What is saved depends on the driver; ` + "`kept`" + ` says which. With ` + "`memory`" +
+			` programs continue in a restored sandbox, with a correct clock, new randomness and no connections; its contexts and started processes cannot be accessed there. With ` + "`files`" + ` it contains /home/user and /tmp as they were found while programs ran, and no programs run.
 
 Only you can use your snapshots. Their number and size is limited for all users together, and they are removed after their time and when the host ends. Network access, open ports and secrets are not saved.`,
 	}, func(ctx context.Context, c *tool.Call, in keepIn) (keptSnapshot, error) {

@@ -13,7 +13,8 @@ func TestTheHostsOwnListenersAreListed(t *testing.T) {
 	if refused := c.call("server_host_binding_list", `{}`, &bindings); refused != "" {
 		t.Fatal(refused)
 	}
-	if b := bindings.Bindings; len(b) != 4 || b[1].Port != 3000 || !b[1].Secure || b[2].Port != 443 || !b[2].Secure || b[3].Bind != "/run/x" {
+	if b := bindings.Bindings; len(b) != 4 || b[1].Port != 3000 || !b[1].Secure || b[2].Port != 443 || !b[2].Secure ||
+		b[3].Bind != "/run/x" {
 		t.Errorf("got %+v", b)
 	}
 	var all addressesOut
@@ -27,7 +28,8 @@ func TestTheHostsOwnListenersAreListed(t *testing.T) {
 			t.Errorf("the public name is %+v", a)
 		}
 	}
-	for _, want := range []string{"http://127.0.0.1:3000/mcp", "https://127.0.0.1:443/mcp", "https://box.example.com/mcp", "/run/x"} {
+	for _, want := range []string{"http://127.0.0.1:3000/mcp", "https://127.0.0.1:443/mcp",
+		"https://box.example.com/mcp", "/run/x"} {
 		if !slices.Contains(at, want) {
 			t.Errorf("%s is not among %q", want, at)
 		}
@@ -44,8 +46,12 @@ func TestServicesOutsideAreNamedByAdministrators(t *testing.T) {
 	if got := h.About().EchoIP; !slices.Equal(got, []string{"https://echo.example.com"}) {
 		t.Errorf("got %q", got)
 	}
-	for _, bad := range []string{"http://echo.example.com", "https://u:p@echo.example.com", "echo", "https://echo.example.com/?a"} {
-		if refused := c.call("server_set_echo_ip", `{"urls":["`+bad+`"]}`, nil); !strings.HasPrefix(refused, "invalid_arguments:") {
+	for _, bad := range []string{"http://echo.example.com", "https://u:p@echo.example.com", "echo",
+		"https://echo.example.com/?a"} {
+		if refused := c.call("server_set_echo_ip", `{"urls":["`+bad+`"]}`, nil); !strings.HasPrefix(
+			refused,
+			"invalid_arguments:",
+		) {
 			t.Errorf("%s: refused with %q", bad, refused)
 		}
 	}
@@ -58,10 +64,16 @@ func TestServicesOutsideAreNamedByAdministrators(t *testing.T) {
 // The machine is named by another module's tool, which is not there.
 func TestAHostnameNeedsItsModule(t *testing.T) {
 	c := start(t, Config{Host: newFakeHost()})
-	if refused := c.call("server_set_name", `{"hostname":"Not A Name"}`, nil); !strings.HasPrefix(refused, "invalid_arguments:") {
+	if refused := c.call("server_set_name", `{"hostname":"Not A Name"}`, nil); !strings.HasPrefix(
+		refused,
+		"invalid_arguments:",
+	) {
 		t.Errorf("refused with %q", refused)
 	}
-	if refused := c.call("server_set_name", `{"hostname":"box"}`, nil); !strings.Contains(refused, "system_set_hostname") {
+	if refused := c.call("server_set_name", `{"hostname":"box"}`, nil); !strings.Contains(
+		refused,
+		"system_set_hostname",
+	) {
 		t.Errorf("refused with %q", refused)
 	}
 }

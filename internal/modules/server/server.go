@@ -105,9 +105,10 @@ func (s *server) definitions() []tool.Tool {
 		}, s.serverInfo),
 		tool.New(tool.Def{
 			Name: "server_metrics", Title: "Measure this host", Effects: tool.Reads, Task: tool.TaskNever,
-			Aliases:     []string{"server.metrics"},
-			Description: "Measures the machine: processor, memory, disk, network and, if there is a sensor, temperature.",
-			Help:        metricsHelp,
+			Aliases: []string{"server.metrics"},
+			Description: "Measures the machine: processor, memory, disk, network and, if there is a sensor, " +
+				"temperature.",
+			Help: metricsHelp,
 		}, s.metrics),
 		tool.New(tool.Def{
 			Name: "server_logs", Title: "Read this host's log", Effects: tool.Reads, Aliases: []string{"server.logs"},
@@ -139,21 +140,26 @@ func (s *server) definitions() []tool.Tool {
 				"independent of the system's locale, which the tools do not use.",
 		}, s.language),
 		tool.New(tool.Def{
-			Name: "server_host_binding_list", Title: "List this host's listeners", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "server_host_binding_list", Title: "List this host's listeners", Effects: tool.Reads,
+			Task:        tool.TaskNever,
 			Aliases:     []string{"server.host.binding.list"},
 			Description: "Lists what this host listens on. net_listeners lists those of the whole machine.",
 		}, s.listBindings),
 		tool.New(tool.Def{
-			Name: "server_host_address_list", Title: "List this host's addresses", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "server_host_address_list", Title: "List this host's addresses", Effects: tool.Reads,
+			Task:        tool.TaskNever,
 			Aliases:     []string{"server.host.address.list"},
 			Description: "Lists the addresses at which clients reach this host, with interface and certificate.",
 		}, s.listAddresses),
 		tool.New(tool.Def{
-			Name: "server_set_echo_ip", Title: "Choose services that show this host from outside", Effects: tool.Writes | tool.Idempotent,
-			Task: tool.TaskNever, Aliases: []string{"server.set-echoip-urls"},
-			Description: "Sets the services that net_port_check and net_interfaces ask how this machine is seen from outside.",
+			Name: "server_set_echo_ip", Title: "Choose services that show this host from outside",
+			Effects: tool.Writes | tool.Idempotent,
+			Task:    tool.TaskNever, Aliases: []string{"server.set-echoip-urls"},
+			Description: "Sets the services that net_port_check and net_interfaces ask how this machine is seen " +
+				"from outside.",
 			Help: "For administrators only. None is asked without them. Expected are servers with the interface of echoip " +
-				"(github.com/mpolden/echoip): /ip answers with the address of the client, /port/N with whether N can be reached there.",
+				"(github.com/mpolden/echoip): /ip answers with the address of the client, /port/N with whether N " +
+				"can be reached there.",
 		}, s.setEchoIP),
 		tool.New(tool.Def{
 			Name: "server_rebuild", Title: "Rebuild packages", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,

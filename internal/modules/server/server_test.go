@@ -66,7 +66,13 @@ func (h *fakeHost) Bindings() []Binding {
 	return []Binding{
 		{Kind: "stdio"},
 		{Kind: "HTTP", Address: "http://localhost:3000/mcp", Bind: "127.0.0.1:3000"},
-		{Kind: "HTTPS", Address: "https://box.example.com/mcp", Bind: "[::]:443", Names: []string{"box.example.com"}, ACME: "an authority"},
+		{
+			Kind:    "HTTPS",
+			Address: "https://box.example.com/mcp",
+			Bind:    "[::]:443",
+			Names:   []string{"box.example.com"},
+			ACME:    "an authority",
+		},
 		{Kind: "Unix", Address: "unix:///run/x", Bind: "/run/x"},
 	}
 }
@@ -424,7 +430,8 @@ func TestRecordsOfTheKernel(t *testing.T) {
 	if e.message != "usb: Müller \\xc3 \uFFFD \\xzz" || string(e.attrs) != `{"DEVICE":"näme"}` {
 		t.Errorf("got %q with %s", e.message, e.attrs)
 	}
-	for _, bad := range []string{"", ";", "x", "6,1;text", "6,1,x,-;text", "-1,1,1,-;text", "6,1,-5,-;text", "6,18446744073709551615,1,-;text"} {
+	for _, bad := range []string{"", ";", "x", "6,1;text", "6,1,x,-;text", "-1,1,1,-;text", "6,1,-5,-;text",
+		"6,18446744073709551615,1,-;text"} {
 		if e, ok := parseRecord(bad, booted); ok {
 			t.Errorf("%q is %+v", bad, e)
 		}

@@ -179,7 +179,8 @@ func (m *runner) runConfined(
 	return nil
 }
 
-// listsOf returns the lists of a command in a sandbox, and what waits for the end of their report. each gets each program.
+// listsOf returns the lists of a command in a sandbox, and what waits for the end of their report.
+// each gets each program.
 func (m *runner) listsOf(each func(supervisor.Program)) (*sandbox.Lists, func() supervisor.Report) {
 	from, to := io.Pipe()
 	read := make(chan supervisor.Report, 1)

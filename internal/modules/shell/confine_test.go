@@ -66,7 +66,8 @@ func TestAConfinedCommandHasItsFoldersAlone(t *testing.T) {
 		r.ExitCode != 0 {
 		t.Errorf("%+v", r)
 	}
-	if r := d.run("echo x > ~/f && echo y > /tmp/f && cat ~/f /tmp/f; echo $A; exit 3", "env", []string{"A=b"}); r.Stdout != "x\ny\nb\n" ||
+	if r := d.run("echo x > ~/f && echo y > /tmp/f && cat ~/f /tmp/f; echo $A; exit 3", "env",
+		[]string{"A=b"}); r.Stdout != "x\ny\nb\n" ||
 		r.ExitCode != 3 {
 		t.Errorf("%+v", r)
 	}

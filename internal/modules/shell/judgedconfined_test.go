@@ -112,8 +112,12 @@ func (m *runner) runTrick(t *testing.T, line string, judged bool) (got superviso
 	defer box.Close()
 	var out bytes.Buffer
 	c := sandbox.Command{
-		Argv: []string{"/bin/sh", "-c", `mkdir ~/w; cd ~/w; export PWD=$PWD HOME=$PWD; echo x > victim; timeout -k 1 20 sh -c "$TRICK" </dev/null
-			[ -e victim ] && echo "KEPT"`},
+		Argv: []string{
+			"/bin/sh",
+			"-c",
+			`mkdir ~/w; cd ~/w; export PWD=$PWD HOME=$PWD; echo x > victim; timeout -k 1 20 sh -c "$TRICK" </dev/null
+			[ -e victim ] && echo "KEPT"`,
+		},
 		Env:    []string{"TRICK=" + line, "TERM=dumb", "GIT_TERMINAL_PROMPT=0", "LC_ALL=C"},
 		Stdout: &out, Timeout: time.Minute, OutputBytes: -1,
 	}

@@ -63,12 +63,13 @@ const help = `For administrators of this host. The password is stored encrypted 
 func (d *service) definitions() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name:        "smtp_info",
-			Title:       "Show the mail server",
-			Effects:     tool.Reads,
-			Task:        tool.TaskNever,
-			Description: "Shows the mail server of this host, who receives its notifications, and the last error. Never shows the password.",
-			Help:        help,
+			Name:    "smtp_info",
+			Title:   "Show the mail server",
+			Effects: tool.Reads,
+			Task:    tool.TaskNever,
+			Description: "Shows the mail server of this host, who receives its notifications, and the last error. " +
+				"Never shows the password.",
+			Help: help,
 		}, d.settingsInfo),
 		tool.New(tool.Def{
 			Name:        "smtp_set",
@@ -77,16 +78,18 @@ func (d *service) definitions() []tool.Tool {
 			Task:        tool.TaskNever,
 			Aliases:     []string{"server.set-smtp"},
 			Description: "Sets the mail server of this host, and the addresses that receive its notifications.",
-			Help:        help + "\n\nIf password is left out, the stored one stays as long as host and username are the same.",
+			Help: help +
+				"\n\nIf password is left out, the stored one stays as long as host and username are the same.",
 		}, d.setSettings),
 		tool.New(tool.Def{
-			Name:        "smtp_test",
-			Title:       "Send a test mail",
-			Effects:     tool.Writes | tool.OpenWorld,
-			Task:        tool.TaskNever,
-			Aliases:     []string{"server.test-smtp"},
-			Description: "Sends a test mail with the mail server that is set, or with one given here, which is not stored.",
-			Help:        help,
+			Name:    "smtp_test",
+			Title:   "Send a test mail",
+			Effects: tool.Writes | tool.OpenWorld,
+			Task:    tool.TaskNever,
+			Aliases: []string{"server.test-smtp"},
+			Description: "Sends a test mail with the mail server that is set, or with one given here, " +
+				"which is not stored.",
+			Help: help,
 		}, d.test),
 		tool.New(tool.Def{
 			Name:        "smtp_clear",

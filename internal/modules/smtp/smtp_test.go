@@ -78,14 +78,16 @@ func TestSettingsAreKeptAndThePasswordIsHidden(t *testing.T) {
 		t.Errorf("kept is %q, %v", p.Reveal(), err)
 	}
 	// Without a password it stays, but not for another account.
-	if got := b.call("smtp_set", `{"host":"mail.example.com","port":465,"from":"house@example.com","username":"house","security":"tls"}`); !strings.Contains(
+	if got := b.call("smtp_set",
+		`{"host":"mail.example.com","port":465,"from":"house@example.com","username":"house","security":"tls"}`); !strings.Contains(
 		got,
 		`"hasPassword":true`,
 	) ||
 		!strings.Contains(got, `"port":465`) {
 		t.Errorf("got %s", got)
 	}
-	if got := b.call("smtp_set", `{"host":"mail.example.org","port":465,"from":"house@example.com","username":"house"}`); strings.Contains(
+	if got := b.call("smtp_set",
+		`{"host":"mail.example.org","port":465,"from":"house@example.com","username":"house"}`); strings.Contains(
 		got,
 		"hasPassword",
 	) {

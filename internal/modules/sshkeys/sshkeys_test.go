@@ -163,7 +163,8 @@ func TestNobodyIsLetInWithoutAYes(t *testing.T) {
 		t.Error("there is a file")
 	}
 	a.put(one + "\n")
-	if refused := a.answer("ssh_remove", moduletest.Decline(), nil, "fingerprint", ssh.FingerprintSHA256(key)); !strings.HasPrefix(
+	if refused := a.answer("ssh_remove", moduletest.Decline(), nil, "fingerprint",
+		ssh.FingerprintSHA256(key)); !strings.HasPrefix(
 		refused,
 		"declined: ",
 	) {
@@ -218,7 +219,8 @@ func TestLinksAndLargeFilesAreLeftAlone(t *testing.T) {
 	a := enter(t)
 	one, _ := newKey(t)
 	elsewhere := filepath.Join(t.TempDir(), "keys")
-	if err := errors.Join(os.MkdirAll(a.folder, 0o700), os.WriteFile(elsewhere, nil, 0o600), os.Symlink(elsewhere, a.file())); err != nil {
+	if err := errors.Join(os.MkdirAll(a.folder, 0o700), os.WriteFile(elsewhere, nil, 0o600),
+		os.Symlink(elsewhere, a.file())); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"ssh_list", "ssh_add"} {

@@ -52,15 +52,20 @@ type authorities struct {
 func (s *system) acmeTools() []daemonTool {
 	return []daemonTool{
 		changing(s, "", tool.Def{
-			Name: "system_acme_init", Title: "Agree with a certificate authority", Aliases: []string{"net.acme.init"}, Timeout: 2 * acmeTime,
-			Description: "Agrees to the terms of an ACME authority, from which names of system_vhost_add then get certificates, after the user has agreed.",
-			Help: changeHelp + " provider is letsencrypt, letsencrypt-staging or the address of a directory. The authority must reach " +
-				"this machine at port 443 under each name. The host's own listener has its authority in the settings: net_acme_status.",
+			Name: "system_acme_init", Title: "Agree with a certificate authority", Aliases: []string{"net.acme.init"},
+			Timeout: 2 * acmeTime,
+			Description: "Agrees to the terms of an ACME authority, from which names of system_vhost_add then get " +
+				"certificates, after the user has agreed.",
+			Help: changeHelp + " provider is letsencrypt, letsencrypt-staging or the address of a directory. " +
+				"The authority must reach " +
+				"this machine at port 443 under each name. The host's own listener has its authority in the " +
+				"settings: net_acme_status.",
 			Effects: tool.Writes | tool.Idempotent | tool.OpenWorld,
 		}, s.askACME, s.initACME),
 		changing(s, "", tool.Def{
 			Name: "system_acme_remove", Title: "Forget a certificate authority", Aliases: []string{"net.acme.remove"},
-			Description: "Forgets an ACME authority that no name uses, after the user has agreed. Its certificates stay valid until they expire.",
+			Description: "Forgets an ACME authority that no name uses, after the user has agreed. " +
+				"Its certificates stay valid until they expire.",
 		}, s.askForgetACME, s.removeACME),
 		reading(s, "", tool.Def{
 			Name: "system_acme_list", Title: "List certificate authorities",
@@ -162,11 +167,21 @@ func (s *system) askForgetACME(_ context.Context, in acmeForgetIn) (change, erro
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
 	if s.acme.find(at) == nil {
-		return change{}, &tool.Refusal{Code: tool.CodeNotFound, Message: "this host has no agreement with " + at, Next: "system_acme_list lists them."}
+		return change{}, &tool.Refusal{
+			Code:    tool.CodeNotFound,
+			Message: "this host has no agreement with " + at,
+			Next:    "system_acme_list lists them.",
+		}
 	}
 	for _, p := range s.vhosts.list() {
 		if p.ACME == at {
-			return change{}, tool.Refuse(tool.CodeBusy, "%s at port %d gets its certificate from %s; remove it first", p.Hostname, p.ListenPort, at)
+			return change{}, tool.Refuse(
+				tool.CodeBusy,
+				"%s at port %d gets its certificate from %s; remove it first",
+				p.Hostname,
+				p.ListenPort,
+				at,
+			)
 		}
 	}
 	return change{in.Provider, fmt.Sprintf("Forget the agreement with the certificate authority %s?", at)}, nil
@@ -189,7 +204,8 @@ func (s *system) removeACME(_ context.Context, _ *tool.Call, in acmeForgetIn) (a
 	return gone, s.keep()
 }
 
-// manager returns what gets certificates from an authority for the names that this host serves; nil without an agreement.
+// manager returns what gets certificates from an authority for the names that this host serves; nil
+// without an agreement.
 func (s *system) manager(at string) *autocert.Manager {
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
@@ -203,7 +219,10 @@ func (s *system) manager(at string) *autocert.Manager {
 	m := &autocert.Manager{
 		Prompt: autocert.AcceptTOS, // an administrator has
 		HostPolicy: func(_ context.Context, name string) error {
-			if !slices.ContainsFunc(s.vhosts.list(), func(p passthroughOut) bool { return p.ACME == at && p.Hostname == name }) {
+			if !slices.ContainsFunc(
+				s.vhosts.list(),
+				func(p passthroughOut) bool { return p.ACME == at && p.Hostname == name },
+			) {
 				return fmt.Errorf("this host does not serve %q", name)
 			}
 			return nil

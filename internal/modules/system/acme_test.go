@@ -35,8 +35,8 @@ func newPebble(t *testing.T, port int) (directory string, server *httptest.Serve
 	return server.URL + wfe.DirectoryPath, server, issued
 }
 
-// A name of a package is served with a certificate that the authority issues after it has seen the proof, now and by the
-// next host.
+// A name of a package is served with a certificate that the authority issues after it has seen the
+// proof, now and by the next host.
 func TestANameGetsACertificate(t *testing.T) {
 	machinetest.Need(t)
 	t.Setenv("PEBBLE_VA_NOSLEEP", "1")
@@ -59,16 +59,56 @@ func TestANameGetsACertificate(t *testing.T) {
 	cfg := Config{Folder: t.TempDir(), Roots: roots, Bus: "unix:path=/nonexistent/bus"}
 	s := open(t, cfg)
 	backend := strings.TrimPrefix(inside.URL, "http://")
-	refuses(t, s, "system_vhost_add", "not_found:", "hostname", "notes.example.test", "backend", backend, "provider", directory)
-	refuses(t, s, "system_acme_init", "invalid_arguments:", "provider", "http://ca.example.test", "contact", []string{"ann@example.com"})
-	refuses(t, s, "system_acme_init", "invalid_arguments:", "provider", directory, "contact", []string{"Ann <ann@example.com>"})
-	refuses(t, s, "system_acme_init", "unreachable:", "provider", pebble.URL+"/nothing", "contact", []string{"ann@example.com"})
+	refuses(
+		t,
+		s,
+		"system_vhost_add",
+		"not_found:",
+		"hostname",
+		"notes.example.test",
+		"backend",
+		backend,
+		"provider",
+		directory,
+	)
+	refuses(
+		t,
+		s,
+		"system_acme_init",
+		"invalid_arguments:",
+		"provider",
+		"http://ca.example.test",
+		"contact",
+		[]string{"ann@example.com"},
+	)
+	refuses(
+		t,
+		s,
+		"system_acme_init",
+		"invalid_arguments:",
+		"provider",
+		directory,
+		"contact",
+		[]string{"Ann <ann@example.com>"},
+	)
+	refuses(
+		t,
+		s,
+		"system_acme_init",
+		"unreachable:",
+		"provider",
+		pebble.URL+"/nothing",
+		"contact",
+		[]string{"ann@example.com"},
+	)
 	must(t, s, "system_acme_init", nil, "provider", directory, "contact", []string{"ann@example.com"})
 	var served passthroughOut
 	must(t, s, "system_vhost_add", &served, "hostname", "notes.example.test", "backend", backend, "provider", directory)
 
 	page := func(name string) (string, string, error) {
-		c := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: issued}, DisableKeepAlives: true}}
+		c := &http.Client{
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: issued}, DisableKeepAlives: true},
+		}
 		res, err := c.Get("https://" + name + "/")
 		if err != nil {
 			return "", "", err
@@ -90,7 +130,8 @@ func TestANameGetsACertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := open(t, cfg)
-	if answer, again, err := page("notes.example.test"); err != nil || answer != "notes for notes.example.test" || again != serial {
+	if answer, again, err := page("notes.example.test"); err != nil || answer != "notes for notes.example.test" ||
+		again != serial {
 		t.Errorf("the next host: %q, certificate %s, %v; want the one of before, %s", answer, again, err, serial)
 	}
 	must(t, next, "system_vhost_remove_passthrough", nil, "hostname", "notes.example.test", "listenPort", port)

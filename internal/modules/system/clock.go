@@ -22,8 +22,9 @@ func (s *system) clockTools() []daemonTool {
 		}, func(ctx context.Context, _ *tool.Call, _ struct{}) (clockOut, error) { return s.clock(ctx) }),
 		changing(s, timedateName, tool.Def{
 			Name: "system_set_time", Title: "Set the clock",
-			Description: "Sets time zone, time or network synchronization of the machine's clock, after the user has agreed.",
-			Help:        changeHelp + " The time cannot be set while synchronization is on.",
+			Description: "Sets time zone, time or network synchronization of the machine's clock, " +
+				"after the user has agreed.",
+			Help: changeHelp + " The time cannot be set while synchronization is on.",
 		}, s.askClock, s.setClock),
 	}
 }

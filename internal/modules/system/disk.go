@@ -21,10 +21,13 @@ const (
 func (s *system) diskTools() []daemonTool {
 	return []daemonTool{
 		changing(s, udisksName, tool.Def{
-			Name: "system_disk_repair", Title: "Repair a file system", Aliases: []string{"disk.repair"}, Timeout: repairTime + time.Minute,
-			Effects:     tool.Writes | tool.Destroys,
-			Description: "Checks a file system that is not mounted, and repairs it with its own checker if it is damaged, after the user has agreed.",
-			Help:        finalHelp + " Data in damaged places may be lost, so that a backup comes first. system_disk_check looks only. It needs the checker of the file system, such as e2fsprogs or dosfstools.",
+			Name: "system_disk_repair", Title: "Repair a file system", Aliases: []string{"disk.repair"},
+			Timeout: repairTime + time.Minute,
+			Effects: tool.Writes | tool.Destroys,
+			Description: "Checks a file system that is not mounted, and repairs it with its own checker if it is " +
+				"damaged, after the user has agreed.",
+			Help: finalHelp + " Data in damaged places may be lost, so that a backup comes first. " +
+				"system_disk_check looks only. It needs the checker of the file system, such as e2fsprogs or dosfstools.",
 		}, s.askRepair, s.repair),
 		reading(s, udisksName, tool.Def{
 			Name: "system_disk_check", Title: "Check a file system", Timeout: repairTime + time.Minute,
@@ -105,8 +108,14 @@ func (s *system) checkDisk(ctx context.Context, at dbus.ObjectPath, method strin
 
 func (s *system) askRepair(ctx context.Context, in repairIn) (change, error) {
 	_, kind, err := s.fileSystem(ctx, in.Device)
-	return change{in.Device, fmt.Sprintf("Repair the file system (%s) on %s of this machine? It cannot be undone, and data in damaged places may be lost.",
-		kind, in.Device)}, err
+	return change{
+		in.Device,
+		fmt.Sprintf(
+			"Repair the file system (%s) on %s of this machine? It cannot be undone, and data in damaged places may be lost.",
+			kind,
+			in.Device,
+		),
+	}, err
 }
 
 func (s *system) repair(ctx context.Context, _ *tool.Call, in repairIn) (diskOut, error) {

@@ -163,13 +163,15 @@ func (s *system) guardTools() []daemonTool {
 	return []daemonTool{
 		{Tool: tool.New(tool.Def{
 			Name: "system_confirm", Title: "Keep a change", Effects: tool.Writes, Task: tool.TaskNever,
-			Description: "Keeps a change of the machine's network that would be taken back. It must come over another connection than the change.",
+			Description: "Keeps a change of the machine's network that would be taken back. " +
+				"It must come over another connection than the change.",
 			Help: onlyHelp + " The connection on which a change was made may have survived what cuts off every new one. " +
 				"A client that has one connection alone is helped by gatehouse call --modules system system_confirm.",
 		}, s.confirmChange)},
 		{Tool: tool.New(tool.Def{
 			Name: "system_take_back", Title: "Take a change back", Effects: tool.Writes, Task: tool.TaskNever,
-			Description: "Takes back a change of the machine's network now that has not been confirmed.", Help: onlyHelp,
+			Description: "Takes back a change of the machine's network now that has not been confirmed.",
+			Help:        onlyHelp,
 		}, s.takeBackChange)},
 	}
 }

@@ -72,11 +72,18 @@ func (s *system) readJournal(ctx context.Context, _ *tool.Call, in journalIn) (o
 		return out, err
 	}
 	if end.Code != 0 || end.Stopped != nil {
-		return out, tool.Refuse(tool.CodeFailed, "journalctl failed: %s", displaytext.Cut(strings.TrimSpace(errs.String()), 500, ""))
+		return out, tool.Refuse(
+			tool.CodeFailed,
+			"journalctl failed: %s",
+			displaytext.Cut(strings.TrimSpace(errs.String()), 500, ""),
+		)
 	}
 	if printed.cut {
-		return out, &tool.Refusal{Code: tool.CodeTooLarge, Message: fmt.Sprintf("these messages have more than %d MiB", maxJournal>>20),
-			Next: "Set a smaller limit."}
+		return out, &tool.Refusal{
+			Code:    tool.CodeTooLarge,
+			Message: fmt.Sprintf("these messages have more than %d MiB", maxJournal>>20),
+			Next:    "Set a smaller limit.",
+		}
 	}
 	skip := 0
 	if in.Before && in.Cursor != "" {

@@ -112,7 +112,9 @@ type localeOut struct {
 func (s *system) locale(ctx context.Context) (localeOut, error) {
 	p, err := s.bus.all(ctx, localeName, "/org/freedesktop/locale1", localeName)
 	out := localeOut{
-		append([]string{}, get[[]string](p, "Locale")...), get[string](p, "VConsoleKeymap"), get[string](p, "X11Layout"),
+		append(
+			[]string{},
+			get[[]string](p, "Locale")...), get[string](p, "VConsoleKeymap"), get[string](p, "X11Layout"),
 		get[string](p, "X11Model"), get[string](p, "X11Variant"), []string{},
 	}
 	if options := get[string](p, "X11Options"); options != "" {

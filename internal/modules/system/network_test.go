@@ -76,7 +76,8 @@ func TestConnectionsAreRenamedAndForgotten(t *testing.T) {
 	if found["Spare cable"].Interface != "eth9" || found["Spare cable"].Active || !found["uplink"].Active {
 		t.Errorf("got %+v", all)
 	}
-	if got := command(t, "nmcli", "-g", "connection.id", "connection", "show", found["Spare cable"].ID); got != "Spare cable" {
+	if got := command(t, "nmcli", "-g", "connection.id", "connection", "show",
+		found["Spare cable"].ID); got != "Spare cable" {
 		t.Errorf("NetworkManager calls it %q", got)
 	}
 	refuses(t, s, "system_gateway_forget", "busy:", "gateway", "uplink")
@@ -98,7 +99,8 @@ func TestNameServersAreTakenBackUnlessConfirmed(t *testing.T) {
 	}
 	set := func() (out dnsOut) {
 		t.Helper()
-		if refused := over(t, s, "first", "system_dns_set_static", &out, "servers", []string{"198.51.100.7", "2001:db8::7"}); refused != "" {
+		if refused := over(t, s, "first", "system_dns_set_static", &out, "servers",
+			[]string{"198.51.100.7", "2001:db8::7"}); refused != "" {
 			t.Fatal(refused)
 		}
 		await(t, "the server is used", func() bool {
@@ -107,14 +109,24 @@ func TestNameServersAreTakenBackUnlessConfirmed(t *testing.T) {
 		return out
 	}
 	out := set()
-	if refused := over(t, s, "first", "system_confirm", nil, "change", out.Change); !strings.HasPrefix(refused, "denied:") {
+	if refused := over(t, s, "first", "system_confirm", nil, "change", out.Change); !strings.HasPrefix(
+		refused,
+		"denied:",
+	) {
 		t.Errorf("confirmed over the same connection: %q", refused)
 	}
-	if refused := over(t, s, "second", "system_dns_set_static", nil, "servers", []string{"198.51.100.8"}); !strings.HasPrefix(refused, "busy:") {
+	if refused := over(t, s, "second", "system_dns_set_static", nil, "servers",
+		[]string{"198.51.100.8"}); !strings.HasPrefix(
+		refused,
+		"busy:",
+	) {
 		t.Errorf("a second change: %q", refused)
 	}
 	await(t, "it was taken back", func() bool { return strings.Contains(resolvers(t), "192.0.2.53") })
-	if refused := over(t, s, "second", "system_confirm", nil, "change", out.Change); !strings.HasPrefix(refused, "not_found:") {
+	if refused := over(t, s, "second", "system_confirm", nil, "change", out.Change); !strings.HasPrefix(
+		refused,
+		"not_found:",
+	) {
 		t.Errorf("confirmed too late: %q", refused)
 	}
 
@@ -150,14 +162,17 @@ func TestNameServersOfResolved(t *testing.T) {
 	s.takeBack = 2 * time.Second
 	now := func() string { return command(t, "resolvectl", "dns", "out0") }
 	var out dnsOut
-	if refused := over(t, s, "first", "system_dns_set_static", &out, "servers", []string{"198.51.100.7", "2001:db8::7"}); refused != "" {
+	if refused := over(t, s, "first", "system_dns_set_static", &out, "servers",
+		[]string{"198.51.100.7", "2001:db8::7"}); refused != "" {
 		t.Fatal(refused)
 	}
-	if got := now(); !strings.Contains(got, "198.51.100.7 2001:db8::7") || len(out.Connections) != 1 || out.Connections[0] != "out0" {
+	if got := now(); !strings.Contains(got, "198.51.100.7 2001:db8::7") || len(out.Connections) != 1 ||
+		out.Connections[0] != "out0" {
 		t.Errorf("resolved has %s, the answer %+v", got, out)
 	}
 	await(t, "it was taken back", func() bool { return strings.HasSuffix(now(), ": 192.0.2.53") })
-	if refused := over(t, s, "first", "system_dns_set_static", &out, "servers", []string{"198.51.100.9"}); refused != "" {
+	if refused := over(t, s, "first", "system_dns_set_static", &out, "servers",
+		[]string{"198.51.100.9"}); refused != "" {
 		t.Fatal(refused)
 	}
 	if refused := over(t, s, "second", "system_confirm", nil, "change", out.Change); refused != "" {
@@ -207,9 +222,27 @@ func TestATimerTakesBack(t *testing.T) {
 		must(t, s, "system_hostname", &now)
 		return now.Name
 	}
-	back := undo{{"call", hostnameName, "/org/freedesktop/hostname1", hostnameName, "SetPrettyHostname", "sb", "before", "false"}}
+	back := undo{
+		{
+			"call",
+			hostnameName,
+			"/org/freedesktop/hostname1",
+			hostnameName,
+			"SetPrettyHostname",
+			"sb",
+			"before",
+			"false",
+		},
+	}
 	do := func() error {
-		return s.bus.call(t.Context(), hostnameName, "/org/freedesktop/hostname1", hostnameName+".SetPrettyHostname", "after", false).err
+		return s.bus.call(
+			t.Context(),
+			hostnameName,
+			"/org/freedesktop/hostname1",
+			hostnameName+".SetPrettyHostname",
+			"after",
+			false,
+		).err
 	}
 	call := moduletest.NewCall(t)
 	call.Caller.Wire = "first"

@@ -92,9 +92,22 @@ func New(cfg Config) module.New {
 }
 
 func (s *system) definitions() []daemonTool {
-	return slices.Concat(s.unitTools(), s.clockTools(), s.nameTools(), s.powerTools(), s.guardTools(),
-		s.gatewayTools(), s.wifiTools(), s.diskTools(), s.vhostTools(), s.updateTools(), s.firmwareTools(), s.zramTools(), s.tunnelTools(),
-		s.acmeTools())
+	return slices.Concat(
+		s.unitTools(),
+		s.clockTools(),
+		s.nameTools(),
+		s.powerTools(),
+		s.guardTools(),
+		s.gatewayTools(),
+		s.wifiTools(),
+		s.diskTools(),
+		s.vhostTools(),
+		s.updateTools(),
+		s.firmwareTools(),
+		s.zramTools(),
+		s.tunnelTools(),
+		s.acmeTools(),
+	)
 }
 
 // Offer implements module.Module.
@@ -144,7 +157,8 @@ func (s *system) look(ctx context.Context) (changed bool) {
 	var there []string
 	offer := &module.Offer{}
 	for _, t := range s.all {
-		has := (t.daemon == "" || slices.Contains(names, t.daemon) || t.or != "" && slices.Contains(names, t.or)) && (t.there == nil || t.there())
+		has := (t.daemon == "" || slices.Contains(names, t.daemon) || t.or != "" && slices.Contains(names, t.or)) &&
+			(t.there == nil || t.there())
 		if s.cfg.Rules == nil || has {
 			offer.Tools = append(offer.Tools, t.Tool)
 			there = append(there, t.Name)
@@ -167,8 +181,9 @@ type agreed struct {
 func (a agreed) word() string { return a.Confirm }
 
 const (
-	onlyHelp    = "For administrators only."
-	changeHelp  = onlyHelp + " The client asks the user. If it cannot ask, ask the user yourself and name what is changed as confirm."
+	onlyHelp   = "For administrators only."
+	changeHelp = onlyHelp + " The client asks the user. If it cannot ask, ask the user yourself and name what is " +
+		"changed as confirm."
 	finalHelp   = changeHelp + " It cannot be undone."
 	rightOfHost = "administer its machine"
 )
@@ -180,12 +195,15 @@ func reading[In, Out any](s *system, daemon string, d tool.Def,
 	if d.Help == "" {
 		d.Help = onlyHelp
 	}
-	return daemonTool{daemon: daemon, Tool: tool.New(d, func(ctx context.Context, c *tool.Call, in In) (out Out, err error) {
-		if err := s.cfg.Rules.Check(c, rightOfHost); err != nil {
-			return out, err
-		}
-		return f(ctx, c, in)
-	})}
+	return daemonTool{
+		daemon: daemon,
+		Tool: tool.New(d, func(ctx context.Context, c *tool.Call, in In) (out Out, err error) {
+			if err := s.cfg.Rules.Check(c, rightOfHost); err != nil {
+				return out, err
+			}
+			return f(ctx, c, in)
+		}),
+	}
 }
 
 // change is what a call would change.
@@ -206,20 +224,32 @@ func changing[In interface{ word() string }, Out any](s *system, daemon string, 
 	if d.Help == "" {
 		d.Help = changeHelp
 	}
-	return daemonTool{daemon: daemon, Tool: tool.New(d, func(ctx context.Context, c *tool.Call, in In) (out Out, err error) {
-		if err := s.cfg.Rules.Check(c, rightOfHost); err != nil {
-			return out, err
-		}
-		what, err := ask(ctx, in)
-		if err != nil {
-			return out, err
-		}
-		if err := confirm.Ask(c, what.thing, what.question, in.word()); err != nil {
-			return out, err
-		}
-		s.deps.Log.InfoContext(ctx, "change of the machine", "tool", d.Name, "what", what.thing, "by", c.Caller.Principal)
-		return do(ctx, c, in)
-	})}
+	return daemonTool{
+		daemon: daemon,
+		Tool: tool.New(d, func(ctx context.Context, c *tool.Call, in In) (out Out, err error) {
+			if err := s.cfg.Rules.Check(c, rightOfHost); err != nil {
+				return out, err
+			}
+			what, err := ask(ctx, in)
+			if err != nil {
+				return out, err
+			}
+			if err := confirm.Ask(c, what.thing, what.question, in.word()); err != nil {
+				return out, err
+			}
+			s.deps.Log.InfoContext(
+				ctx,
+				"change of the machine",
+				"tool",
+				d.Name,
+				"what",
+				what.thing,
+				"by",
+				c.Caller.Principal,
+			)
+			return do(ctx, c, in)
+		}),
+	}
 }
 
 // invalid refuses an argument.

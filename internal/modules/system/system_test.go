@@ -134,7 +134,8 @@ func TestOnlyAdministratorsWhoAgreed(t *testing.T) {
 		if r, is := err.(*tool.Refusal); !is || r.Code != tool.CodeDenied {
 			t.Errorf("%s: %v", x.Name, err)
 		}
-		if _, has := x.In.FieldByName("Confirm"); !has && !x.Effects.ReadOnly() && !slices.Contains(agreedBefore, x.Name) {
+		if _, has := x.In.FieldByName("Confirm"); !has && !x.Effects.ReadOnly() &&
+			!slices.Contains(agreedBefore, x.Name) {
 			t.Errorf("%s changes something and does not ask", x.Name)
 		}
 	}
@@ -193,7 +194,20 @@ func pageThrough(t *testing.T, s *system, all journalOut) {
 		t.Fatalf("the newest entry is %+v", last)
 	}
 	for i := n - 2; i >= 0; i-- {
-		must(t, s, "system_logs", &one, "unit", "gatehouse-example.service", "limit", 1, "cursor", last.Start, "before", true)
+		must(
+			t,
+			s,
+			"system_logs",
+			&one,
+			"unit",
+			"gatehouse-example.service",
+			"limit",
+			1,
+			"cursor",
+			last.Start,
+			"before",
+			true,
+		)
 		if len(one.Entries) != 1 || one.Entries[0] != all.Entries[i] {
 			t.Fatalf("entry %d backwards: %+v, want %+v", i, one.Entries, all.Entries[i])
 		}
@@ -214,7 +228,8 @@ func TestTheClockIsSet(t *testing.T) {
 	override := "/run/systemd/system/systemd-timesyncd.service.d"
 	text := "[Unit]\nConditionCapability=\nConditionVirtualization=\n[Service]\nType=simple\nUser=\nDynamicUser=no\n" +
 		"ExecStart=\nExecStart=/bin/sleep 1000\nWatchdogSec=0\nAmbientCapabilities=\nCapabilityBoundingSet=\n"
-	if err := errors.Join(os.MkdirAll(override, 0o755), os.WriteFile(override+"/test.conf", []byte(text), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(override, 0o755),
+		os.WriteFile(override+"/test.conf", []byte(text), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	command(t, "systemctl", "daemon-reload")
@@ -257,12 +272,25 @@ func TestNamesLanguageAndKeyboardAreSet(t *testing.T) {
 	var locale localeOut
 	must(t, s, "system_set_language", nil, "language", "C.UTF-8")
 	must(t, s, "system_locale", &locale)
-	if !slices.Contains(locale.Locale, "LANG=C.UTF-8") || !strings.Contains(command(t, "cat", "/etc/default/locale"), "C.UTF-8") {
+	if !slices.Contains(locale.Locale, "LANG=C.UTF-8") ||
+		!strings.Contains(command(t, "cat", "/etc/default/locale"), "C.UTF-8") {
 		t.Errorf("got %+v", locale)
 	}
 	refuses(t, s, "system_set_language", "invalid_arguments:", "language", "tlh; rm")
-	must(t, s, "system_set_keyboard", &locale, "layout", "de", "variant", "nodeadkeys", "options", []string{"compose:ralt"})
-	if locale.Layout != "de" || locale.Variant != "nodeadkeys" || !slices.Equal(locale.Options, []string{"compose:ralt"}) ||
+	must(
+		t,
+		s,
+		"system_set_keyboard",
+		&locale,
+		"layout",
+		"de",
+		"variant",
+		"nodeadkeys",
+		"options",
+		[]string{"compose:ralt"},
+	)
+	if locale.Layout != "de" || locale.Variant != "nodeadkeys" ||
+		!slices.Equal(locale.Options, []string{"compose:ralt"}) ||
 		!strings.Contains(command(t, "cat", "/etc/default/keyboard"), "nodeadkeys") {
 		t.Errorf("got %+v", locale)
 	}
@@ -318,7 +346,8 @@ func TestARightOfTheSystemIsNeeded(t *testing.T) {
 		out, err := host.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := asUser(); err == nil || !strings.Contains(out, "denied: not permitted: the system's policy (polkit)") {
+	if out, err := asUser(); err == nil ||
+		!strings.Contains(out, "denied: not permitted: the system's policy (polkit)") {
 		t.Errorf("without a rule: %v %s", err, out)
 	}
 	text, err := os.ReadFile("../../../docs/appliance.md")

@@ -44,7 +44,8 @@ var by = map[string]string{"system_zram": "Linux"}
 // compareTable compares the table of the tools with that of the document, and returns an exit code.
 func compareTable() int {
 	const path = "../../../docs/appliance.md"
-	const begins, ends = "<!-- tools: written by go test ./internal/modules/system -update -->\n", "<!-- end of tools -->"
+	const begins, ends = "<!-- tools: written by go test ./internal/modules/system -update -->\n",
+		"<!-- end of tools -->"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

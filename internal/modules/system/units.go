@@ -24,7 +24,9 @@ func (s *system) unitTools() []daemonTool {
 		reading(s, systemdName, tool.Def{
 			Name: "system_units", Title: "List units",
 			Description: "Lists the units of the machine that systemd has loaded: services, timers, sockets, mounts.",
-			Help:        onlyHelp + " At most 500 units are listed; narrow them by pattern or state. It does not list units that are not loaded; system_unit shows each.",
+			Help: onlyHelp +
+				" At most 500 units are listed; narrow them by pattern or state. It does not list units that are " +
+				"not loaded; system_unit shows each.",
 		}, s.listUnits),
 		reading(s, systemdName, tool.Def{
 			Name: "system_unit", Title: "Show a unit", Description: "Shows the state of a unit of the machine.",
@@ -35,7 +37,10 @@ func (s *system) unitTools() []daemonTool {
 		reading(s, systemdName, tool.Def{
 			Name: "system_logs", Title: "Read the log of units",
 			Description: "Returns messages of the machine's journal: of one unit, or of all, newest last.",
-			Help:        onlyHelp + " cursor continues from an earlier page: behind its endCursor, or with before, in front of its startCursor. boot is an id, or 0 for this start of the machine, -1 for the one before.",
+			Help: onlyHelp +
+				" cursor continues from an earlier page: behind its endCursor, or with before, " +
+				"in front of its startCursor. boot is an id, or 0 for this start of the machine, " +
+				"-1 for the one before.",
 		}, s.readJournal),
 	}
 }
@@ -106,7 +111,8 @@ func (s *system) showUnit(ctx context.Context, _ *tool.Call, in unitIn) (out uni
 		return out, err
 	}
 	var at dbus.ObjectPath
-	if err := s.bus.call(ctx, systemdName, systemdPath, systemdName+".Manager.LoadUnit", in.Unit).Store(&at); err != nil {
+	if err := s.bus.call(ctx, systemdName, systemdPath,
+		systemdName+".Manager.LoadUnit", in.Unit).Store(&at); err != nil {
 		return out, err
 	}
 	p, err := s.bus.all(ctx, systemdName, at, systemdName+".Unit")
@@ -160,7 +166,10 @@ func (s *system) unitChange(name, title, method string) daemonTool {
 	return changing(s, systemdName, d,
 		func(ctx context.Context, in unitChangeIn) (change, error) {
 			u, err := s.showUnit(ctx, nil, in.unitIn)
-			return change{in.Unit, fmt.Sprintf("%s the unit %s (%s) of this machine?", title, in.Unit, u.Description)}, err
+			return change{
+				in.Unit,
+				fmt.Sprintf("%s the unit %s (%s) of this machine?", title, in.Unit, u.Description),
+			}, err
 		},
 		func(ctx context.Context, _ *tool.Call, in unitChangeIn) (unitOut, error) {
 			if err := s.runJob(ctx, method, in.Unit); err != nil {

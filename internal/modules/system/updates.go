@@ -29,8 +29,9 @@ func (s *system) updateTools() []daemonTool {
 		changing(s, packageKitName, tool.Def{
 			Name: "system_update", Title: "Update the system", Timeout: updateTime + time.Minute,
 			Description: "Installs newer versions of packages of the operating system, after the user has agreed.",
-			Help:        finalHelp + " Services of these packages may be restarted. server_update replaces this host's own program.",
-			Effects:     tool.Writes | tool.Destroys | tool.OpenWorld,
+			Help: finalHelp +
+				" Services of these packages may be restarted. server_update replaces this host's own program.",
+			Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
 		}, s.askUpdate, s.update),
 	}
 }
@@ -59,10 +60,24 @@ const (
 	exitSuccess = 1
 )
 
-var updateKinds = map[uint32]string{3: "normal", 4: "normal", 5: "enhancement", 6: "normal", 7: "bugfix", 8: "important", 9: "security", 10: "blocked"}
+var updateKinds = map[uint32]string{
+	3:  "normal",
+	4:  "normal",
+	5:  "enhancement",
+	6:  "normal",
+	7:  "bugfix",
+	8:  "important",
+	9:  "security",
+	10: "blocked",
+}
 
 // transaction runs a transaction of PackageKit, and returns the packages of which it told.
-func (s *system) transaction(ctx context.Context, report func(percent float64), method string, args ...any) (all []systemPackage, err error) {
+func (s *system) transaction(
+	ctx context.Context,
+	report func(percent float64),
+	method string,
+	args ...any,
+) (all []systemPackage, err error) {
 	ctx, cancel := context.WithTimeout(ctx, updateTime)
 	defer cancel()
 	conn, err := s.bus.dial() // a connection of its own, for the signals of this transaction alone
@@ -71,7 +86,9 @@ func (s *system) transaction(ctx context.Context, report func(percent float64), 
 	}
 	defer conn.Close()
 	var at dbus.ObjectPath
-	err = conn.Object(packageKitName, packageKitPath).CallWithContext(ctx, packageKitName+".CreateTransaction", 0).Store(&at)
+	err = conn.Object(packageKitName, packageKitPath).
+		CallWithContext(ctx, packageKitName+".CreateTransaction", 0).
+		Store(&at)
 	if err != nil {
 		return nil, refusalOf(packageKitName, err)
 	}
@@ -81,7 +98,8 @@ func (s *system) transaction(ctx context.Context, report func(percent float64), 
 	told := make(chan *dbus.Signal, 4096)
 	conn.Signal(told)
 	work := conn.Object(packageKitName, at)
-	if err := work.CallWithContext(ctx, packageKitName+".Transaction.SetHints", 0, []string{"interactive=false"}).Err; err != nil {
+	if err := work.CallWithContext(ctx, packageKitName+".Transaction.SetHints", 0,
+		[]string{"interactive=false"}).Err; err != nil {
 		return nil, refusalOf(packageKitName, err)
 	}
 	if err := work.CallWithContext(ctx, packageKitName+".Transaction."+method, 0, args...).Err; err != nil {
@@ -91,7 +109,11 @@ func (s *system) transaction(ctx context.Context, report func(percent float64), 
 }
 
 // collect reads the signals of a transaction until it has ended.
-func collect(ctx context.Context, told <-chan *dbus.Signal, report func(percent float64)) (all []systemPackage, err error) {
+func collect(
+	ctx context.Context,
+	told <-chan *dbus.Signal,
+	report func(percent float64),
+) (all []systemPackage, err error) {
 	for {
 		var e *dbus.Signal
 		select {
@@ -160,7 +182,10 @@ func (s *system) chosenUpdates(ctx context.Context, names []string) (chosen []sy
 	}
 	if len(names) == 0 {
 		if len(all) == 0 {
-			return nil, tool.Refuse(tool.CodeUnchanged, "no package has a newer version; system_updates with refresh asks the repositories")
+			return nil, tool.Refuse(
+				tool.CodeUnchanged,
+				"no package has a newer version; system_updates with refresh asks the repositories",
+			)
 		}
 		return all, nil
 	}
@@ -172,8 +197,11 @@ func (s *system) chosenUpdates(ctx context.Context, names []string) (chosen []sy
 			}
 		}
 		if len(chosen) == n {
-			return nil, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("there is no newer version of %q", name),
-				Next: "system_updates lists the newer versions."}
+			return nil, &tool.Refusal{
+				Code:    tool.CodeNotFound,
+				Message: fmt.Sprintf("there is no newer version of %q", name),
+				Next:    "system_updates lists the newer versions.",
+			}
 		}
 	}
 	return chosen, nil

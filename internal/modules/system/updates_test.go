@@ -12,7 +12,8 @@ import (
 func build(t *testing.T, folder, version string) string {
 	t.Helper()
 	root := t.TempDir()
-	control := "Package: gatehouse-test-example\nVersion: " + version + "\nArchitecture: all\nMaintainer: nobody <nobody@example.com>\nDescription: an example of the tests\n"
+	control := "Package: gatehouse-test-example\nVersion: " + version +
+		"\nArchitecture: all\nMaintainer: nobody <nobody@example.com>\nDescription: an example of the tests\n"
 	if err := os.Mkdir(root+"/DEBIAN", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -40,8 +41,14 @@ func TestTheSystemIsUpdated(t *testing.T) {
 	}
 	index := fmt.Sprintf("%sFilename: ./example_2.0.deb\nSize: %d\nSHA256: %s\n", control, info.Size(),
 		strings.Fields(command(t, "sha256sum", file))[0])
-	command(t, "sh", "-c", "cd /var/lib/apt/lists && rm -rf *_* /etc/apt/apt.conf.d/docker* /etc/apt/sources.list.d /etc/apt/sources.list && "+
-		"mkdir -p partial /etc/apt/sources.list.d && chown _apt partial")
+	command(
+		t,
+		"sh",
+		"-c",
+		"cd /var/lib/apt/lists && rm -rf *_* /etc/apt/apt.conf.d/docker* /etc/apt/sources.list.d "+
+			"/etc/apt/sources.list && "+
+			"mkdir -p partial /etc/apt/sources.list.d && chown _apt partial",
+	)
 	if err := os.WriteFile(folder+"/Packages", []byte(index), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -61,25 +61,35 @@ type passthrough struct {
 func (s *system) vhostTools() []daemonTool {
 	return []daemonTool{
 		changing(s, "", tool.Def{
-			Name: "system_vhost_add_passthrough", Title: "Pass TLS on by name", Aliases: []string{"net.vhost.add-passthrough"},
-			Description: "Listens on a port of the machine and passes TLS connections for a name on to another address, after the user has agreed.",
-			Help: changeHelp + " The connection stays encrypted from the client to the backend, which has the certificate. " +
+			Name: "system_vhost_add_passthrough", Title: "Pass TLS on by name",
+			Aliases: []string{"net.vhost.add-passthrough"},
+			Description: "Listens on a port of the machine and passes TLS connections for a name on to another " +
+				"address, after the user has agreed.",
+			Help: changeHelp + " The connection stays encrypted from the client to the backend, " +
+				"which has the certificate. " +
 				"With proxy the backend is told the client's address. The next start of this host does it again.",
 			Effects: tool.Writes | tool.OpenWorld,
 		}, askVhost, s.addVhost),
 		changing(s, "", tool.Def{
 			Name: "system_vhost_add", Title: "Serve a name with TLS", Timeout: 2 * acmeTime,
-			Description: "Serves a name with a certificate of an ACME authority, and passes what clients send on to another address without TLS, " +
+			Description: "Serves a name with a certificate of an ACME authority, and passes what clients send on to " +
+				"another address without TLS, " +
 				"such as the port of a package, after the user has agreed.",
-			Help: changeHelp + " system_acme_init agrees with the authority first. The certificate is fetched at the first connection, and " +
+			Help: changeHelp + " system_acme_init agrees with the authority first. The certificate is fetched at " +
+				"the first connection, and " +
 				"again before it expires. The next start of this host serves the name again.",
 			Effects: tool.Writes | tool.OpenWorld,
 		}, s.askServe, s.serveName),
 		changing(s, "", tool.Def{
-			Name: "system_vhost_remove_passthrough", Title: "Stop passing TLS on", Aliases: []string{"net.vhost.remove-passthrough"},
-			Description: "Stops passing on or serving the TLS connections for a name, after the user has agreed. Open connections go on.",
+			Name: "system_vhost_remove_passthrough", Title: "Stop passing TLS on",
+			Aliases: []string{"net.vhost.remove-passthrough"},
+			Description: "Stops passing on or serving the TLS connections for a name, after the user has agreed. " +
+				"Open connections go on.",
 		}, func(_ context.Context, in vhostNameIn) (change, error) {
-			return change{in.Hostname, fmt.Sprintf("Stop passing on TLS connections for %s at port %d?", in.Hostname, in.ListenPort)}, nil
+			return change{
+				in.Hostname,
+				fmt.Sprintf("Stop passing on TLS connections for %s at port %d?", in.Hostname, in.ListenPort),
+			}, nil
 		}, s.removeVhost),
 		reading(s, "", tool.Def{
 			Name: "system_vhost_list_passthrough", Title: "List names that are passed on",
@@ -87,7 +97,8 @@ func (s *system) vhostTools() []daemonTool {
 			Description: "Lists the names whose TLS connections this host passes on.",
 		}, func(context.Context, *tool.Call, struct{}) (vhostsOut, error) { return vhostsOut{s.vhosts.list()}, nil }),
 		reading(s, "", tool.Def{
-			Name: "system_vhost_dump_table", Title: "Show the table of names", Aliases: []string{"net.vhost.dump-table"},
+			Name: "system_vhost_dump_table", Title: "Show the table of names",
+			Aliases:     []string{"net.vhost.dump-table"},
 			Description: "Shows by port and name where this host passes TLS connections on to.",
 		}, func(context.Context, *tool.Call, struct{}) (vhostTableOut, error) {
 			out := vhostTableOut{map[string]map[string]string{}}
@@ -138,8 +149,11 @@ func (s *system) askServe(ctx context.Context, in serveIn) (change, error) {
 		return change{}, &tool.Refusal{Code: tool.CodeNotFound, Message: "this host has no agreement with " + at,
 			Next: "Agree with it first with system_acme_init."}
 	}
-	return change{in.Hostname, fmt.Sprintf("Serve %s at port %d of this machine with a certificate of %s, and pass requests on to %s?",
-		in.Hostname, in.ListenPort, at, in.Backend)}, nil
+	return change{
+		in.Hostname,
+		fmt.Sprintf("Serve %s at port %d of this machine with a certificate of %s, and pass requests on to %s?",
+			in.Hostname, in.ListenPort, at, in.Backend),
+	}, nil
 }
 
 func (s *system) serveName(ctx context.Context, _ *tool.Call, in serveIn) (passthroughOut, error) {
@@ -193,8 +207,11 @@ func askVhost(_ context.Context, in vhostIn) (change, error) {
 			return change{}, invalid("privateIp", ip, "an address of this machine")
 		}
 	}
-	return change{in.Hostname, fmt.Sprintf("Listen on port %d of this machine, and pass TLS connections for %s on to %s?",
-		in.ListenPort, in.Hostname, in.Backend)}, nil
+	return change{
+		in.Hostname,
+		fmt.Sprintf("Listen on port %d of this machine, and pass TLS connections for %s on to %s?",
+			in.ListenPort, in.Hostname, in.Backend),
+	}, nil
 }
 
 func (s *system) addVhost(ctx context.Context, _ *tool.Call, in vhostIn) (passthroughOut, error) {
@@ -255,8 +272,11 @@ func (v *vhosts) add(ctx context.Context, p *passthroughOut) error {
 		v.wg.Go(func() { v.serve(run, port) })
 	}
 	if port.names[p.Hostname] != nil {
-		return &tool.Refusal{Code: tool.CodeExists, Message: fmt.Sprintf("%s is passed on at port %d", p.Hostname, p.ListenPort),
-			Next: "Remove it first with system_vhost_remove_passthrough."}
+		return &tool.Refusal{
+			Code:    tool.CodeExists,
+			Message: fmt.Sprintf("%s is passed on at port %d", p.Hostname, p.ListenPort),
+			Next:    "Remove it first with system_vhost_remove_passthrough.",
+		}
 	}
 	port.names[p.Hostname] = &passthrough{passthroughOut: *p}
 	return nil
@@ -267,8 +287,11 @@ func (v *vhosts) remove(number uint16, name string) (passthroughOut, error) {
 	defer v.mu.Unlock()
 	port := v.ports[number]
 	if port == nil || port.names[name] == nil {
-		return passthroughOut{}, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("%s is not passed on at port %d", name, number),
-			Next: "system_vhost_list_passthrough lists the names."}
+		return passthroughOut{}, &tool.Refusal{
+			Code:    tool.CodeNotFound,
+			Message: fmt.Sprintf("%s is not passed on at port %d", name, number),
+			Next:    "system_vhost_list_passthrough lists the names.",
+		}
 	}
 	out := port.names[name].out()
 	delete(port.names, name)

@@ -28,8 +28,9 @@ func (s *system) wifiTools() []daemonTool {
 	return []daemonTool{
 		reading(s, nmName, tool.Def{
 			Name: "system_wifi_get", Title: "Show wifi", Aliases: []string{"wifi.get"},
-			Description: "Shows whether wifi is on, the saved networks, the one that is connected, and those that are available.",
-			Help:        onlyHelp + " strength is from 0 to 100. country is known while wpa_supplicant runs.",
+			Description: "Shows whether wifi is on, the saved networks, the one that is connected, " +
+				"and those that are available.",
+			Help: onlyHelp + " strength is from 0 to 100. country is known while wpa_supplicant runs.",
 		}, func(ctx context.Context, _ *tool.Call, _ struct{}) (wifiOut, error) { return s.wifi(ctx) }),
 		reading(s, nmName, tool.Def{
 			Name: "system_wifi_available_get", Title: "Look for wifi networks", Aliases: []string{"wifi.available.get"},
@@ -44,13 +45,15 @@ func (s *system) wifiTools() []daemonTool {
 			Description: "Saves a wifi network and its password without connecting, after the user has agreed.",
 		}, s.askWifiAdd, s.addWifi),
 		changing(s, nmName, tool.Def{
-			Name: "system_wifi_connect", Title: "Connect to a wifi network", Aliases: []string{"wifi.connect"}, Timeout: 90 * time.Second,
+			Name: "system_wifi_connect", Title: "Connect to a wifi network", Aliases: []string{"wifi.connect"},
+			Timeout:     90 * time.Second,
 			Description: "Connects the machine to a saved wifi network, after the user has agreed.", Help: guardHelp,
 		}, s.askWifi("Connect this machine to the wifi network %q?"), s.connectWifi),
 		changing(s, nmName, tool.Def{
 			Name: "system_wifi_remove", Title: "Forget a wifi network", Aliases: []string{"wifi.remove"},
 			Effects:     tool.Writes | tool.Destroys,
-			Description: "Deletes a saved wifi network that is not connected, after the user has agreed.", Help: finalHelp,
+			Description: "Deletes a saved wifi network that is not connected, after the user has agreed.",
+			Help:        finalHelp,
 		}, s.askWifi("Delete the saved wifi network %q with its password? It cannot be undone."), s.removeWifi),
 		changing(s, supplicantName, tool.Def{
 			Name: "system_wifi_country_set", Title: "Set the country of wifi", Aliases: []string{"wifi.country.set"},
@@ -108,7 +111,10 @@ func (s *system) wifi(ctx context.Context) (out wifiOut, err error) {
 	if err != nil {
 		return out, err
 	}
-	out.Ethernet = slices.ContainsFunc(cables, func(d device) bool { return get[uint32](d.properties, "State") == activated })
+	out.Ethernet = slices.ContainsFunc(
+		cables,
+		func(d device) bool { return get[uint32](d.properties, "State") == activated },
+	)
 	seen, err := s.accessPoints(ctx)
 	if err != nil {
 		return out, err
@@ -156,7 +162,11 @@ func (s *system) accessPoints(ctx context.Context) ([]accessPoint, error) {
 			if err != nil {
 				continue // it is out of reach meanwhile
 			}
-			one := accessPoint{strings.ToValidUTF8(string(get[[]byte](a, "Ssid")), "\ufffd"), int(get[byte](a, "Strength")), security(a)}
+			one := accessPoint{
+				strings.ToValidUTF8(string(get[[]byte](a, "Ssid")), "\ufffd"),
+				int(get[byte](a, "Strength")),
+				security(a),
+			}
 			if one.SSID != "" && best[one.SSID].Strength <= one.Strength {
 				best[one.SSID] = one
 			}
@@ -209,10 +219,17 @@ func (s *system) wifiAvailable(ctx context.Context, _ *tool.Call, _ struct{}) (a
 	}
 	for _, d := range radios {
 		was := get[int64](s.wireless(ctx, d), "LastScan")
-		if s.bus.call(ctx, nmName, d.path, nmName+".Device.Wireless.RequestScan", map[string]dbus.Variant{}).err != nil {
+		if s.bus.call(
+			ctx,
+			nmName,
+			d.path,
+			nmName+".Device.Wireless.RequestScan",
+			map[string]dbus.Variant{},
+		).err != nil {
 			continue // it has just looked, and says so by refusing; what it saw is listed
 		}
-		for end := time.Now().Add(scanTime); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
+		for end := time.Now().Add(scanTime); time.Now().Before(end) &&
+			ctx.Err() == nil; time.Sleep(100 * time.Millisecond) {
 			if now := s.wireless(ctx, d); now["LastScan"].Value() == nil || get[int64](now, "LastScan") != was {
 				break
 			}
@@ -278,8 +295,11 @@ func (s *system) askWifiAdd(ctx context.Context, in wifiAddIn) (change, error) {
 		return change{}, tool.Refuse(tool.CodeInvalidArguments, "password is not 8 to 63 ASCII characters long")
 	}
 	if _, err := s.findWifi(ctx, in.SSID); err == nil {
-		return change{}, &tool.Refusal{Code: tool.CodeExists, Message: fmt.Sprintf("the wifi network %q is saved", in.SSID),
-			Next: "Delete it first with system_wifi_remove."}
+		return change{}, &tool.Refusal{
+			Code:    tool.CodeExists,
+			Message: fmt.Sprintf("the wifi network %q is saved", in.SSID),
+			Next:    "Delete it first with system_wifi_remove.",
+		}
 	}
 	return change{in.SSID, fmt.Sprintf("Save the wifi network %q on this machine?", in.SSID)}, nil
 }
@@ -371,7 +391,10 @@ func (s *system) awaitActive(ctx context.Context, at dbus.ObjectPath) error {
 		case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 			return tool.Refuse(tool.CodeTimeout, "the network was not connected in %v", connectTime)
 		case err != nil || state >= down:
-			return tool.Refuse(tool.CodeFailed, "the network could not be connected: its password may be wrong, or it is out of reach")
+			return tool.Refuse(
+				tool.CodeFailed,
+				"the network could not be connected: its password may be wrong, or it is out of reach",
+			)
 		case state == up:
 			return nil
 		}
@@ -388,7 +411,11 @@ func (s *system) removeWifi(ctx context.Context, _ *tool.Call, in wifiIn) (wifiN
 		return wifiNameOut{}, err
 	}
 	if c.active {
-		return wifiNameOut{}, tool.Refuse(tool.CodeBusy, "the wifi network %q is connected; connect to another one first", in.SSID)
+		return wifiNameOut{}, tool.Refuse(
+			tool.CodeBusy,
+			"the wifi network %q is connected; connect to another one first",
+			in.SSID,
+		)
 	}
 	return wifiNameOut{in.SSID}, s.bus.call(ctx, nmName, c.path, nmName+".Settings.Connection.Delete").err
 }
@@ -435,7 +462,10 @@ func (s *system) askCountry(ctx context.Context, in countryIn) (change, error) {
 		return change{}, err
 	}
 	if !w.Ethernet {
-		return change{}, tool.Refuse(tool.CodeUnsupported, "no Ethernet connection is up; wifi may be lost when its country changes")
+		return change{}, tool.Refuse(
+			tool.CodeUnsupported,
+			"no Ethernet connection is up; wifi may be lost when its country changes",
+		)
 	}
 	return change{in.Country, "Let the wifi of this machine obey the rules of " + in.Country + "?"}, nil
 }

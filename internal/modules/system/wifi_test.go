@@ -78,10 +78,66 @@ func TestWifiNetworks(t *testing.T) {
 	manager := conn.Object(nmName, nmPath)
 	var radio, ap, saved string
 	mockCall(t, manager, &radio, "AddWiFiDevice", "radio", "wlan0", int32(30))
-	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap0", "Garden", "00:00:00:00:00:01", uint32(2), uint32(2425), uint32(5400), byte(82), uint32(0x100))
-	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap1", "Garden", "00:00:00:00:00:02", uint32(2), uint32(2425), uint32(5400), byte(40), uint32(0x100))
-	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap2", "Open", "00:00:00:00:00:03", uint32(2), uint32(2425), uint32(5400), byte(30), uint32(0))
-	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap3", "Home", "00:00:00:00:00:04", uint32(2), uint32(2425), uint32(5400), byte(20), uint32(0x100))
+	mockCall(
+		t,
+		manager,
+		&ap,
+		"AddAccessPoint",
+		radio,
+		"ap0",
+		"Garden",
+		"00:00:00:00:00:01",
+		uint32(2),
+		uint32(2425),
+		uint32(5400),
+		byte(82),
+		uint32(0x100),
+	)
+	mockCall(
+		t,
+		manager,
+		&ap,
+		"AddAccessPoint",
+		radio,
+		"ap1",
+		"Garden",
+		"00:00:00:00:00:02",
+		uint32(2),
+		uint32(2425),
+		uint32(5400),
+		byte(40),
+		uint32(0x100),
+	)
+	mockCall(
+		t,
+		manager,
+		&ap,
+		"AddAccessPoint",
+		radio,
+		"ap2",
+		"Open",
+		"00:00:00:00:00:03",
+		uint32(2),
+		uint32(2425),
+		uint32(5400),
+		byte(30),
+		uint32(0),
+	)
+	mockCall(
+		t,
+		manager,
+		&ap,
+		"AddAccessPoint",
+		radio,
+		"ap3",
+		"Home",
+		"00:00:00:00:00:04",
+		uint32(2),
+		uint32(2425),
+		uint32(5400),
+		byte(20),
+		uint32(0x100),
+	)
 	mockCall(t, manager, &saved, "AddWiFiConnection", radio, "home", "Home", "wpa-psk")
 	mockCall(t, manager, nil, "AddMethod", nmName, "CheckpointCreate", "aouu", "o", checkpoints)
 	mockCall(t, manager, nil, "AddMethod", nmName, "CheckpointDestroy", "o", "", `self.RemoveObject(str(args[0]))`)
@@ -93,7 +149,8 @@ func TestWifiNetworks(t *testing.T) {
 	if !w.Enabled || w.SSIDs["Home"] != 20 || len(w.SSIDs) != 1 || len(w.Available) != 2 || w.Ethernet {
 		t.Fatalf("got %+v", w)
 	}
-	if g := w.Available[0]; g.SSID != "Garden" || g.Strength != 82 || !slices.Equal(g.Security, []string{"wpa", "wpa2"}) {
+	if g := w.Available[0]; g.SSID != "Garden" || g.Strength != 82 ||
+		!slices.Equal(g.Security, []string{"wpa", "wpa2"}) {
 		t.Errorf("the strongest is %+v", g)
 	}
 	if o := w.Available[1]; o.SSID != "Open" || len(o.Security) != 0 {

@@ -36,8 +36,10 @@ func (s *system) zramTools() []daemonTool {
 		changing(s, "", tool.Def{
 			Name: "system_zram", Title: "Compressed swap", Aliases: []string{"server.experimental.zram"},
 			Description: "Turns swap in compressed memory on or off, after the user has agreed.",
-			Help: changeHelp + " It holds half of the memory, 8 GiB at most, before compression. The kernel forgets it when the machine " +
-				"restarts. It is not turned off while the memory is too full to take back what is in it. server_metrics shows its use.",
+			Help: changeHelp + " It holds half of the memory, 8 GiB at most, before compression. " +
+				"The kernel forgets it when the machine " +
+				"restarts. It is not turned off while the memory is too full to take back what is in it. " +
+				"server_metrics shows its use.",
 		}, func(_ context.Context, in zramIn) (change, error) {
 			if in.Enable {
 				return change{"zram", "Let this machine swap to compressed memory?"}, nil
@@ -96,8 +98,11 @@ func (z *zram) on() (zramOut, error) {
 	}
 	number := z.read("class", "zram-control", "hot_add") // the kernel adds a device when the file is read
 	if number == "" {
-		return zramOut{}, &tool.Refusal{Code: tool.CodeUnsupported, Message: "the kernel of this machine has no compressed swap, or this host may not add it",
-			Next: "Load the kernel's module zram (modprobe zram) and run the host as root."}
+		return zramOut{}, &tool.Refusal{
+			Code:    tool.CodeUnsupported,
+			Message: "the kernel of this machine has no compressed swap, or this host may not add it",
+			Next:    "Load the kernel's module zram (modprobe zram) and run the host as root.",
+		}
 	}
 	name := "zram" + number
 	size, err := z.size()
@@ -121,7 +126,12 @@ func (z *zram) on() (zramOut, error) {
 func (z *zram) off() (zramOut, error) {
 	for _, d := range z.list().Devices {
 		if err := z.swapOff(filepath.Join(z.dev, d.Name)); err != nil {
-			return z.list(), tool.Refuse(tool.CodeBusy, "%s stays, because what is in it does not fit into memory: %v", d.Name, err)
+			return z.list(), tool.Refuse(
+				tool.CodeBusy,
+				"%s stays, because what is in it does not fit into memory: %v",
+				d.Name,
+				err,
+			)
 		}
 		if err := z.remove(d.Name); err != nil {
 			return z.list(), err

@@ -47,7 +47,8 @@ func (f *finder) Offer(context.Context, module.Audience) (*module.Offer, error) 
 			Description: "Returns the description and the schema of the arguments of a tool.",
 		}, f.describe),
 		tool.New(tool.Def{
-			Name: "context_use", Title: "Change the context", Effects: tool.Reads, Task: tool.TaskNever, NeedsSession: true,
+			Name: "context_use", Title: "Change the context", Effects: tool.Reads, Task: tool.TaskNever,
+			NeedsSession: true,
 			Description: "Moves this session to another context, which has other tools; without a name it lists the contexts " +
 				"that you may enter.",
 		}, f.useContext),
@@ -178,7 +179,8 @@ func (f *finder) refusal(ctx context.Context, c *tool.Call, by, name string) err
 		return unknown(name, near)
 	case strings.HasPrefix(t.Name, "tool_"):
 		return &tool.Refusal{
-			Code: tool.CodeInvalidArguments, Message: t.Name + " is listed and is called directly", Next: "Call it by its name.",
+			Code: tool.CodeInvalidArguments, Message: t.Name + " is listed and is called directly",
+			Next: "Call it by its name.",
 		}
 	case t.Caller != by:
 		return &tool.Refusal{

@@ -211,7 +211,8 @@ func processors(t *testing.T, now ...string) string {
 		at := filepath.Join(dir, fmt.Sprintf("cpu%d", i), "cpufreq")
 		if err := errors.Join(os.MkdirAll(at, 0o700),
 			os.WriteFile(filepath.Join(at, "scaling_governor"), []byte(governor+"\n"), 0o600),
-			os.WriteFile(filepath.Join(at, "scaling_available_governors"), []byte("performance powersave \n"), 0o600)); err != nil {
+			os.WriteFile(filepath.Join(at, "scaling_available_governors"),
+				[]byte("performance powersave \n"), 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -90,8 +90,13 @@ func (m *manager) secretFor(c *tool.Call, name string, o *page.TypeOptions) (sec
 		switch {
 		case !slices.Contains(origins, origin):
 			return &tool.Refusal{
-				Code:    tool.CodeDenied,
-				Message: fmt.Sprintf("the secret %q may not be typed into a page of %s; it is for %s", name, origin, strings.Join(origins, ", ")),
+				Code: tool.CodeDenied,
+				Message: fmt.Sprintf(
+					"the secret %q may not be typed into a page of %s; it is for %s",
+					name,
+					origin,
+					strings.Join(origins, ", "),
+				),
 			}
 		case !password:
 			return tool.Refuse(tool.CodeDenied, "secrets are typed into password fields only, and this field is none")
@@ -222,7 +227,11 @@ func scroll(ctx context.Context, t *page.Tab, at *page.Target, in actIn) (page.E
 	}
 	var by float64
 	if n, err := fmt.Sscanf(in.To, "%g", &by); n != 1 || err != nil {
-		return page.Element{}, tool.Refuse(tool.CodeInvalidArguments, "to: expected top, bottom or pixels, not %q", in.To)
+		return page.Element{}, tool.Refuse(
+			tool.CodeInvalidArguments,
+			"to: expected top, bottom or pixels, not %q",
+			in.To,
+		)
 	}
 	return t.Scroll(ctx, at, "", by)
 }
@@ -239,7 +248,11 @@ func (m *manager) dialog(ctx context.Context, c *tool.Call, in dialogIn) (out ac
 	err = m.on(ctx, c, in.place, func(s *session, t *page.Tab) error {
 		d := t.Dialog()
 		if d == nil || in.Handle != "" && in.Handle != d.Handle {
-			return &tool.Refusal{Code: tool.CodeNotFound, Message: "no such dialog is open", Next: "webview_snapshot shows the page."}
+			return &tool.Refusal{
+				Code:    tool.CodeNotFound,
+				Message: "no such dialog is open",
+				Next:    "webview_snapshot shows the page.",
+			}
 		}
 		before := t.URL()
 		if err := t.AnswerDialog(ctx, in.Accept, in.Text); err != nil {
@@ -319,7 +332,8 @@ func (m *manager) update(ctx context.Context, c *tool.Call, in updateIn) (out ac
 	}
 	if t == nil {
 		return out, &tool.Refusal{
-			Code: tool.CodeNotFound, Message: fmt.Sprintf("nothing is shown under the name %q", in.ID), Next: "webview_render shows it.",
+			Code: tool.CodeNotFound, Message: fmt.Sprintf("nothing is shown under the name %q", in.ID),
+			Next: "webview_render shows it.",
 		}
 	}
 	if in.Selector == "" {

@@ -25,8 +25,9 @@ type connectOut struct {
 func (m *manager) connect(ctx context.Context, c *tool.Call, in connectIn) (connectOut, error) {
 	if in.DebugURL != "" && !slices.Contains(m.cfg.Attach, strings.TrimSuffix(in.DebugURL, "/")) {
 		return connectOut{}, &tool.Refusal{
-			Code: tool.CodeDenied, Message: "debug_url: the settings of this host do not allow to attach to " + in.DebugURL,
-			Next: "The administrator can add it to modules.webview.attach; without debug_url a browser is started.",
+			Code:    tool.CodeDenied,
+			Message: "debug_url: the settings of this host do not allow to attach to " + in.DebugURL,
+			Next:    "The administrator can add it to modules.webview.attach; without debug_url a browser is started.",
 		}
 	}
 	m.end(func(s *session) bool { return s.owner == c.Caller.Owner && s.name == in.Session })

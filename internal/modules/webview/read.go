@@ -236,8 +236,9 @@ func (m *manager) eval(ctx context.Context, c *tool.Call, in evalIn) (out evalOu
 		}
 		if len(v) > mostResult {
 			return &tool.Refusal{
-				Code: tool.CodeTooLarge, Message: fmt.Sprintf("the value has %d bytes; at most %d are returned", len(v), mostResult),
-				Next: "Return a part of it.",
+				Code:    tool.CodeTooLarge,
+				Message: fmt.Sprintf("the value has %d bytes; at most %d are returned", len(v), mostResult),
+				Next:    "Return a part of it.",
 			}
 		}
 		out = evalOut{Success: true, Result: s.hide(string(v))}
@@ -268,7 +269,10 @@ func (m *manager) waitFor(ctx context.Context, c *tool.Call, in waitIn) (out con
 		given++
 	}
 	if given != 1 {
-		return out, tool.Refuse(tool.CodeInvalidArguments, "expected exactly one of selector, text, text_gone, url, script and network_idle")
+		return out, tool.Refuse(
+			tool.CodeInvalidArguments,
+			"expected exactly one of selector, text, text_gone, url, script and network_idle",
+		)
 	}
 	err = m.on(ctx, c, in.place, func(_ *session, t *page.Tab) error {
 		if err := dialogRefusal(t); err != nil {
@@ -276,7 +280,8 @@ func (m *manager) waitFor(ctx context.Context, c *tool.Call, in waitIn) (out con
 		}
 		limit := time.Duration(in.Timeout) * time.Second
 		ctx, cancel := context.WithTimeoutCause(ctx, limit, &tool.Refusal{
-			Code: tool.CodeTimeout, Message: fmt.Sprintf("it did not come within %v", limit), Next: "webview_snapshot shows the page as it is.",
+			Code: tool.CodeTimeout, Message: fmt.Sprintf("it did not come within %v", limit),
+			Next: "webview_snapshot shows the page as it is.",
 		})
 		defer cancel()
 		err := t.Await(ctx, page.Condition{

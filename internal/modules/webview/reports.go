@@ -138,7 +138,11 @@ func wordRequest(s *session, q page.Request) requestOut {
 
 func (o *networkOut) addBody(ctx context.Context, s *session, t *page.Tab, all []page.Request, number int) error {
 	if len(all) == 0 || all[0].Seq != number {
-		return &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("request %d is not kept", number), Next: "webview_network lists those that are."}
+		return &tool.Refusal{
+			Code:    tool.CodeNotFound,
+			Message: fmt.Sprintf("request %d is not kept", number),
+			Next:    "webview_network lists those that are.",
+		}
 	}
 	q := all[0]
 	o.Requests = append(o.Requests, wordRequest(s, q))
@@ -153,7 +157,10 @@ func (o *networkOut) addBody(ctx context.Context, s *session, t *page.Tab, all [
 		return err
 	}
 	if !utf8.Valid(body) {
-		return &tool.Refusal{Code: tool.CodeBinary, Message: fmt.Sprintf("the body is no text (%s, %d bytes)", q.MIME, len(body))}
+		return &tool.Refusal{
+			Code:    tool.CodeBinary,
+			Message: fmt.Sprintf("the body is no text (%s, %d bytes)", q.MIME, len(body)),
+		}
 	}
 	if o.Truncated = len(body) > mostBody; o.Truncated {
 		body = body[:mostBody]

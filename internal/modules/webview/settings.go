@@ -52,7 +52,8 @@ func (s Settings) Check() error {
 	for _, known := range s.Secrets {
 		for _, o := range known.Origins {
 			u, err := url.Parse(o)
-			if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.Path != "" || u.RawQuery != "" {
+			if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.Path != "" ||
+				u.RawQuery != "" {
 				return fmt.Errorf("secrets: %q is not an origin; expected one such as https://example.org", o)
 			}
 		}

@@ -67,8 +67,8 @@ func (o acted) Facts() string {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// on runs f with the tab that the arguments name, while no other call acts on it. Files are served from the roots of the
-// call.
+// on runs f with the tab that the arguments name, while no other call acts on it. Files are served
+// from the roots of the call.
 func (m *manager) on(ctx context.Context, c *tool.Call, p place, f func(s *session, t *page.Tab) error) error {
 	s := m.find(c, p.Session)
 	if s == nil {
@@ -96,7 +96,11 @@ func (s *session) tab(ctx context.Context, id string) (*page.Tab, error) {
 	tabs, _ := s.browser.Tabs()
 	i := slices.IndexFunc(tabs, func(t *page.Tab) bool { return t.ID == id })
 	if i < 0 {
-		return nil, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("there is no tab %q", id), Next: "webview_tabs lists them."}
+		return nil, &tool.Refusal{
+			Code:    tool.CodeNotFound,
+			Message: fmt.Sprintf("there is no tab %q", id),
+			Next:    "webview_tabs lists them.",
+		}
 	}
 	return tabs[i], nil
 }
@@ -144,7 +148,13 @@ func wordDialog(d *page.Dialog) string {
 }
 
 // act runs an action on an element and describes what came of it.
-func (m *manager) act(ctx context.Context, c *tool.Call, p place, show showing, f func(*session, *page.Tab) (page.Element, error)) (out acted, err error) {
+func (m *manager) act(
+	ctx context.Context,
+	c *tool.Call,
+	p place,
+	show showing,
+	f func(*session, *page.Tab) (page.Element, error),
+) (out acted, err error) {
 	err = m.on(ctx, c, p, func(s *session, t *page.Tab) error {
 		if err := dialogRefusal(t); err != nil {
 			return err
@@ -179,7 +189,10 @@ func (m *manager) after(ctx context.Context, s *session, t *page.Tab, show showi
 	if show.Snapshot == "none" || show.Snapshot == "" {
 		return nil
 	}
-	shown, err := t.Snapshot(ctx, page.SnapshotOptions{MaxTokens: show.MaxTokens, Diff: show.Snapshot == "diff" && out.URL == ""})
+	shown, err := t.Snapshot(
+		ctx,
+		page.SnapshotOptions{MaxTokens: show.MaxTokens, Diff: show.Snapshot == "diff" && out.URL == ""},
+	)
 	if errors.Is(err, page.ErrDialog) {
 		return nil
 	}

@@ -27,7 +27,8 @@ func (m *manager) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "webview_connect", Title: "Start or attach a browser", Effects: acts, Timeout: time.Minute,
-			Description: "Starts a browser of your own, or attaches to one at a debug address. Not needed before webview_navigate.",
+			Description: "Starts a browser of your own, or attaches to one at a debug address. " +
+				"Not needed before webview_navigate.",
 		}, m.connect),
 		tool.New(tool.Def{
 			Name: "webview_disconnect", Title: "Close a browser", Effects: tool.Writes | tool.Idempotent,
@@ -39,12 +40,14 @@ func (m *manager) tools() []tool.Tool {
 		}, m.navigate),
 		tool.New(tool.Def{
 			Name: "webview_snapshot", Title: "Read a page", Effects: looks, Budget: -1,
-			Description: "Returns the page as text with refs of what can be acted on, the viewport first, in max_tokens.",
-			Help:        snapshotHelp,
+			Description: "Returns the page as text with refs of what can be acted on, the viewport first, " +
+				"in max_tokens.",
+			Help: snapshotHelp,
 		}, m.snapshot),
 		tool.New(tool.Def{
 			Name: "webview_find", Title: "Search a page", Effects: looks,
-			Description: "Finds lines of the whole page that contain a text or match a regular expression, with their refs.",
+			Description: "Finds lines of the whole page that contain a text or match a regular expression, " +
+				"with their refs.",
 		}, m.findLines),
 		tool.New(tool.Def{
 			Name: "webview_click", Title: "Click", Effects: acts, Timeout: time.Minute, Budget: -1,
@@ -59,7 +62,8 @@ func (m *manager) tools() []tool.Tool {
 			Description: "Sets several fields of a form in one call: text, boxes (true or false) and lists of options.",
 		}, m.fill),
 		tool.New(tool.Def{
-			Name: "webview_act", Title: "Press, hover, select, scroll, drag", Effects: acts, Timeout: time.Minute, Budget: -1,
+			Name: "webview_act", Title: "Press, hover, select, scroll, drag", Effects: acts, Timeout: time.Minute,
+			Budget:      -1,
 			Description: "Presses a key, hovers, selects options, checks a box, scrolls or drags.",
 		}, m.actOn),
 		tool.New(tool.Def{
@@ -68,11 +72,13 @@ func (m *manager) tools() []tool.Tool {
 		}, m.query),
 		tool.New(tool.Def{
 			Name: "webview_eval", Title: "Run a script", Effects: acts, Timeout: time.Minute,
-			Description: "Runs JavaScript in the page and returns its value. Promises are awaited; an element is returned as its ref.",
+			Description: "Runs JavaScript in the page and returns its value. Promises are awaited; " +
+				"an element is returned as its ref.",
 		}, m.eval),
 		tool.New(tool.Def{
 			Name: "webview_wait", Title: "Wait for a page", Effects: looks, Timeout: time.Minute,
-			Description: "Waits until an element or text is there or gone, an address is open, a script is true or the network is idle.",
+			Description: "Waits until an element or text is there or gone, an address is open, " +
+				"a script is true or the network is idle.",
 		}, m.waitFor),
 		m.screenshotTool(tool.Def{
 			Name: "webview_screenshot", Title: "Take a picture", Effects: looks, Budget: -1,
@@ -84,7 +90,8 @@ func (m *manager) tools() []tool.Tool {
 		}, m.console),
 		tool.New(tool.Def{
 			Name: "webview_network", Title: "Read the network log", Effects: looks,
-			Description: "Lists the page's requests after a cursor, returns one answer's body, or lists what the address policy decided.",
+			Description: "Lists the page's requests after a cursor, returns one answer's body, " +
+				"or lists what the address policy decided.",
 		}, m.networkLog),
 		tool.New(tool.Def{
 			Name: "webview_tabs", Title: "Manage tabs", Effects: acts,
@@ -116,7 +123,8 @@ func (m *manager) tools() []tool.Tool {
 		}, m.render),
 		tool.New(tool.Def{
 			Name: "webview_update", Title: "Change shown HTML", Effects: acts, Budget: -1,
-			Description: "Replaces what webview_render shows under a name, or one element of it, and returns what changed.",
+			Description: "Replaces what webview_render shows under a name, or one element of it, " +
+				"and returns what changed.",
 		}, m.update),
 	}
 }

@@ -148,7 +148,8 @@ func (m *manager) download(ctx context.Context, c *tool.Call, in downloadIn) (ou
 	}
 	if chosen == nil || chosen.State != "completed" {
 		return out, &tool.Refusal{
-			Code: tool.CodeNotFound, Message: "there is no such download that is complete", Next: "Call webview_download without path to list them.",
+			Code: tool.CodeNotFound, Message: "there is no such download that is complete",
+			Next: "Call webview_download without path to list them.",
 		}
 	}
 	f, err := os.Open(chosen.Path)

@@ -84,7 +84,13 @@ type session struct {
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &manager{cfg: cfg, deps: d, log: d.Log, sessions: map[string]*session{}, opening: map[string]chan struct{}{}}
+		m := &manager{
+			cfg:      cfg,
+			deps:     d,
+			log:      d.Log,
+			sessions: map[string]*session{},
+			opening:  map[string]chan struct{}{},
+		}
 		if m.log == nil {
 			m.log = slog.New(slog.DiscardHandler)
 		}
@@ -232,7 +238,8 @@ func (m *manager) reserveLocked(c *tool.Call) error {
 		}
 	case m.total >= m.cfg.Total:
 		return &tool.Refusal{
-			Code: tool.CodeBusy, Message: "this host has as many browsers open as its limit allows", Next: "Try again later.",
+			Code: tool.CodeBusy, Message: "this host has as many browsers open as its limit allows",
+			Next: "Try again later.",
 		}
 	}
 	m.total++
@@ -245,18 +252,27 @@ func (m *manager) open(ctx context.Context, c *tool.Call, name, debugURL string)
 	release := func() {}
 	if m.cfg.Claim != nil {
 		if release, err = m.cfg.Claim(c.Caller.Principal, false); err != nil {
-			return nil, &tool.Refusal{Code: tool.CodeBusy, Message: err.Error(), Next: "Close one with webview_disconnect."}
+			return nil, &tool.Refusal{
+				Code:    tool.CodeBusy,
+				Message: err.Error(),
+				Next:    "Close one with webview_disconnect.",
+			}
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout, fmt.Errorf("the browser was not ready within %v", openTimeout))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		openTimeout,
+		fmt.Errorf("the browser was not ready within %v", openTimeout),
+	)
 	defer cancel()
 	n := m.cfg.network()
 	owner := c.Caller.Owner
 	n.Decided = func(d sandbox.Decision) { m.publish(owner, name, d) }
 	o := page.Options{
 		Chromium: chromium.Options{
-			Program: m.cfg.Program, Folder: m.cfg.Folder, Processes: m.cfg.Processes, NoSandbox: chromium.NeedsNoSandbox(),
-			Memory: int(m.cfg.Memory >> 20),
+			Program: m.cfg.Program, Folder: m.cfg.Folder, Processes: m.cfg.Processes,
+			NoSandbox: chromium.NeedsNoSandbox(),
+			Memory:    int(m.cfg.Memory >> 20),
 		},
 		DebugURL: debugURL, Network: n, Proxy: m.cfg.Proxy, MaxDownload: m.cfg.MaxDownload,
 	}
@@ -265,7 +281,15 @@ func (m *manager) open(ctx context.Context, c *tool.Call, name, debugURL string)
 		release()
 		return nil, startRefusal(err)
 	}
-	s = &session{name: name, owner: owner, made: time.Now(), browser: b, release: release, renders: map[string]*page.Tab{}, loose: loose}
+	s = &session{
+		name:    name,
+		owner:   owner,
+		made:    time.Now(),
+		browser: b,
+		release: release,
+		renders: map[string]*page.Tab{},
+		loose:   loose,
+	}
 	s.idle = time.AfterFunc(m.cfg.Idle, func() { m.end(func(o *session) bool { return o == s }) })
 	return s, nil
 }
@@ -340,21 +364,34 @@ func refuse(err error) error {
 	case err == nil, errors.As(err, &refusal):
 		return err
 	case errors.As(err, &stale):
-		return &tool.Refusal{Code: tool.CodeStale, Message: stale.Error(), Next: "Take a new snapshot with webview_snapshot."}
+		return &tool.Refusal{
+			Code:    tool.CodeStale,
+			Message: stale.Error(),
+			Next:    "Take a new snapshot with webview_snapshot.",
+		}
 	case errors.As(err, &ambiguous):
 		return &tool.Refusal{Code: tool.CodeAmbiguous, Message: ambiguous.Error(), Next: "Name one by its ref."}
 	case errors.As(err, &missing):
 		return &tool.Refusal{
-			Code: tool.CodeNotFound, Message: missing.Error(), Next: "webview_snapshot shows the page; webview_find searches it.",
+			Code: tool.CodeNotFound, Message: missing.Error(),
+			Next: "webview_snapshot shows the page; webview_find searches it.",
 		}
 	case errors.As(err, &notReady):
-		return &tool.Refusal{Code: tool.CodeNotTaken, Message: notReady.Error(), Next: "webview_snapshot shows the page as it is now."}
+		return &tool.Refusal{
+			Code:    tool.CodeNotTaken,
+			Message: notReady.Error(),
+			Next:    "webview_snapshot shows the page as it is now.",
+		}
 	case errors.As(err, &refused):
 		return &tool.Refusal{Code: tool.CodeDenied, Message: refused.Error()}
 	case errors.As(err, &script):
 		return &tool.Refusal{Code: tool.CodeFailed, Message: script.Error()}
 	case errors.Is(err, chromium.ErrClosed):
-		return &tool.Refusal{Code: tool.CodeGone, Message: "the browser has ended", Next: "webview_navigate starts another one."}
+		return &tool.Refusal{
+			Code:    tool.CodeGone,
+			Message: "the browser has ended",
+			Next:    "webview_navigate starts another one.",
+		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &tool.Refusal{Code: tool.CodeTimeout, Message: "the page did not answer in time"}
 	case errors.Is(err, os.ErrNotExist):

@@ -39,7 +39,8 @@ func TestABrowserBelongsToItsCaller(t *testing.T) {
 	m := mod.(*manager)
 	t.Cleanup(func() { m.Close(context.Background()) })
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "a.html"), []byte("<h1>Mine</h1><input type=password aria-label=Pass>"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "a.html"),
+		[]byte("<h1>Mine</h1><input type=password aria-label=Pass>"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	set, err := roots.Open([]roots.Dir{{Path: dir}}, roots.Options{})
@@ -59,14 +60,23 @@ func TestABrowserBelongsToItsCaller(t *testing.T) {
 	if _, err := m.snapshot(t.Context(), ben, snapshotIn{place: here, Mode: page.ModeFull}); err == nil {
 		t.Error("another caller reads the page")
 	}
-	if _, err := m.navigate(t.Context(), ann, navigateIn{place: here, URL: "file:///etc/passwd", Timeout: 30}); err == nil {
+	if _, err := m.navigate(t.Context(), ann,
+		navigateIn{place: here, URL: "file:///etc/passwd", Timeout: 30}); err == nil {
 		t.Error("a file outside of the folders was opened")
 	}
-	_, err = m.navigate(t.Context(), ann, navigateIn{place: here, URL: "file://" + filepath.Join(dir, "a.html"), Timeout: 30})
+	_, err = m.navigate(
+		t.Context(),
+		ann,
+		navigateIn{place: here, URL: "file://" + filepath.Join(dir, "a.html"), Timeout: 30},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = m.typeText(t.Context(), ann, typeIn{place: here, Target: `textbox "Pass"`, Secret: "pass", timed: timed{5}})
+	_, err = m.typeText(
+		t.Context(),
+		ann,
+		typeIn{place: here, Target: `textbox "Pass"`, Secret: "pass", timed: timed{5}},
+	)
 	if err == nil || !strings.Contains(err.Error(), "may not be typed") {
 		t.Errorf("got %v", err)
 	}

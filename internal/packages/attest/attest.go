@@ -2,9 +2,9 @@
 // without a network.
 //
 // A statement is believed if its signature is that of a certificate which an authority of the root issued, with a proof
-// of a certificate log in it, at a time at which a transparency log has recorded the signature. What the certificate says
-// of the workflow that signed, its issuer and its source repository, is the result. Package packages compares it with
-// what was approved.
+// of a certificate log in it, at a time at which a transparency log has recorded the signature.
+// What the certificate says of the workflow that signed, its issuer and its source repository, is
+// the result. Package packages compares it with what was approved.
 package attest
 
 import (
@@ -109,7 +109,8 @@ func (r *Root) Verify(b *Bundle, algorithm, digest string) (id Identity, err err
 		return id, errors.New("expected one signature of an in-toto statement")
 	}
 	signature := b.Envelope.Signatures[0].Sig
-	if err := verifySignature(leaf.PublicKey, preAuth(b.Envelope.PayloadType, b.Envelope.Payload), signature); err != nil {
+	if err := verifySignature(leaf.PublicKey,
+		preAuth(b.Envelope.PayloadType, b.Envelope.Payload), signature); err != nil {
 		return id, fmt.Errorf("the signature of the statement: %w", err)
 	}
 	at, index, err := r.loggedAt(b, raw, signature)
@@ -179,7 +180,8 @@ var (
 	oidRepository = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 5}
 )
 
-// identityOf reads a certificate. One of a person, without a source repository, is none that a package can be pinned to.
+// identityOf reads a certificate. One of a person, without a source repository, is none that a
+// package can be pinned to.
 func identityOf(leaf *x509.Certificate) (id Identity, err error) {
 	text := func(oid asn1.ObjectIdentifier, raw bool) (s string) {
 		for _, e := range leaf.Extensions {
@@ -268,7 +270,8 @@ func ParseRoot(text []byte) (*Root, error) {
 			ValidFor validity `json:"validFor"`
 		} `json:"certificateAuthorities"`
 	}
-	if err := json.Unmarshal(text, &f); err != nil || !strings.HasPrefix(f.MediaType, "application/vnd.dev.sigstore.trustedroot") {
+	if err := json.Unmarshal(text, &f); err != nil ||
+		!strings.HasPrefix(f.MediaType, "application/vnd.dev.sigstore.trustedroot") {
 		return nil, errors.Join(errors.New("it is no file of trusted roots of sigstore"), err)
 	}
 	r := &Root{}
@@ -302,7 +305,9 @@ func ParseRoot(text []byte) (*Root, error) {
 		}
 	}
 	if len(r.authorities) == 0 || len(r.logs) == 0 || len(r.certs) == 0 {
-		return nil, errors.New("the file of trusted roots has no authority, no transparency log or no log of certificates")
+		return nil, errors.New(
+			"the file of trusted roots has no authority, no transparency log or no log of certificates",
+		)
 	}
 	return r, nil
 }
@@ -324,7 +329,8 @@ func (r *Root) verifyChain(leaf *x509.Certificate, at time.Time) (issuer *x509.C
 		one.UnhandledCriticalExtensions = slices.DeleteFunc(slices.Clone(leaf.UnhandledCriticalExtensions),
 			func(id asn1.ObjectIdentifier) bool { return id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) })
 		chains, failed := one.Verify(x509.VerifyOptions{
-			Roots: roots, Intermediates: between, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},
+			Roots: roots, Intermediates: between, CurrentTime: at,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageCodeSigning},
 		})
 		if failed == nil {
 			return chains[0][1], nil

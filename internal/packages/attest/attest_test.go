@@ -46,7 +46,8 @@ func TestWhatTheRegistryServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id.Issuer != "https://token.actions.githubusercontent.com" || id.Repository != "https://github.com/sigstore/sigstore-js" ||
+	if id.Issuer != "https://token.actions.githubusercontent.com" ||
+		id.Repository != "https://github.com/sigstore/sigstore-js" ||
 		!strings.HasPrefix(id.Workflow, id.Repository) {
 		t.Errorf("got %+v", id)
 	}
@@ -75,22 +76,29 @@ func TestAChangedBundleIsRefused(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(b *Bundle){
-		"statement":       func(b *Bundle) { flip(b.Envelope.Payload) },
-		"signature":       func(b *Bundle) { flip(b.Envelope.Signatures[0].Sig) },
-		"two signatures":  func(b *Bundle) { b.Envelope.Signatures = append(b.Envelope.Signatures, b.Envelope.Signatures[0]) },
-		"kind":            func(b *Bundle) { b.Envelope.PayloadType = "text/plain" },
-		"certificate":     func(b *Bundle) { raw, _ := b.leaf(); flip(raw) },
-		"no certificate":  func(b *Bundle) { b.Material.Certificate, b.Material.Chain.Certificates = nil, nil },
-		"no entry":        func(b *Bundle) { b.Material.Entries = nil },
-		"no promise":      func(b *Bundle) { b.Material.Entries[0].Promise = nil },
-		"promise":         func(b *Bundle) { flip(b.Material.Entries[0].Promise.Signed) },
-		"entry":           func(b *Bundle) { flip(b.Material.Entries[0].Body) },
-		"time":            func(b *Bundle) { b.Material.Entries[0].IntegratedTime += 3600 },
-		"index":           func(b *Bundle) { b.Material.Entries[0].LogIndex++ },
-		"log":             func(b *Bundle) { flip(b.Material.Entries[0].LogID.KeyID) },
-		"root of a tree":  func(b *Bundle) { flip(b.Material.Entries[0].Proof.RootHash) },
-		"hash of a tree":  func(b *Bundle) { flip(b.Material.Entries[0].Proof.Hashes[0]) },
-		"a hash too many": func(b *Bundle) { p := b.Material.Entries[0].Proof; p.Hashes = append(p.Hashes, p.Hashes[0]) },
+		"statement": func(b *Bundle) { flip(b.Envelope.Payload) },
+		"signature": func(b *Bundle) { flip(b.Envelope.Signatures[0].Sig) },
+		"two signatures": func(b *Bundle) {
+			b.Envelope.Signatures = append(b.Envelope.Signatures,
+				b.Envelope.Signatures[0])
+		},
+		"kind":           func(b *Bundle) { b.Envelope.PayloadType = "text/plain" },
+		"certificate":    func(b *Bundle) { raw, _ := b.leaf(); flip(raw) },
+		"no certificate": func(b *Bundle) { b.Material.Certificate, b.Material.Chain.Certificates = nil, nil },
+		"no entry":       func(b *Bundle) { b.Material.Entries = nil },
+		"no promise":     func(b *Bundle) { b.Material.Entries[0].Promise = nil },
+		"promise":        func(b *Bundle) { flip(b.Material.Entries[0].Promise.Signed) },
+		"entry":          func(b *Bundle) { flip(b.Material.Entries[0].Body) },
+		"time":           func(b *Bundle) { b.Material.Entries[0].IntegratedTime += 3600 },
+		"index":          func(b *Bundle) { b.Material.Entries[0].LogIndex++ },
+		"log":            func(b *Bundle) { flip(b.Material.Entries[0].LogID.KeyID) },
+		"root of a tree": func(b *Bundle) { flip(b.Material.Entries[0].Proof.RootHash) },
+		"hash of a tree": func(b *Bundle) { flip(b.Material.Entries[0].Proof.Hashes[0]) },
+		"a hash too many": func(b *Bundle) {
+			p := b.Material.Entries[0].Proof
+			p.Hashes = append(p.Hashes,
+				p.Hashes[0])
+		},
 		"place in a tree": func(b *Bundle) { b.Material.Entries[0].Proof.LogIndex ^= 1 },
 		"checkpoint": func(b *Bundle) {
 			c := &b.Material.Entries[0].Proof.Checkpoint

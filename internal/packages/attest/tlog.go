@@ -180,7 +180,8 @@ func (e *Entry) verifyCheckpoint(l *log) error {
 			continue
 		}
 		raw, err := base64.StdEncoding.DecodeString(words[2])
-		if err == nil && len(raw) > 4 && len(l.id) >= 4 && binary.BigEndian.Uint32(raw) == binary.BigEndian.Uint32(l.id) &&
+		if err == nil && len(raw) > 4 && len(l.id) >= 4 &&
+			binary.BigEndian.Uint32(raw) == binary.BigEndian.Uint32(l.id) &&
 			verifySignature(l.key, []byte(text+"\n"), raw[4:]) == nil {
 			return nil
 		}

@@ -100,11 +100,12 @@ type Results struct {
 
 // Report says how one source answered.
 type Report struct {
-	Kind    string    `json:"kind"`
-	From    string    `json:"from"`
-	Found   int       `json:"found"`
-	Offline bool      `json:"offline,omitempty"` // the answer is from the cache, because the source was not asked or did not answer
-	At      time.Time `json:"at,omitzero"`       // when the cache was filled
+	Kind  string `json:"kind"`
+	From  string `json:"from"`
+	Found int    `json:"found"`
+	// the answer is from the cache, because the source was not asked or did not answer
+	Offline bool      `json:"offline,omitempty"`
+	At      time.Time `json:"at,omitzero"` // when the cache was filled
 	Error   string    `json:"error,omitempty"`
 	Note    string    `json:"note,omitempty"` // what the source could not be asked, although it did answer
 }
@@ -194,10 +195,18 @@ func (c *Catalog) sources(kinds []string) (all []source) {
 		registries = []string{packages.PublicRegistry}
 	}
 	for _, base := range registries {
-		add(Registry, base, func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchRegistry(ctx, base, q) })
+		add(
+			Registry,
+			base,
+			func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchRegistry(ctx, base, q) },
+		)
 	}
 	for _, file := range o.Docker {
-		add(Docker, file, func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchDocker(ctx, file, q) })
+		add(
+			Docker,
+			file,
+			func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchDocker(ctx, file, q) },
+		)
 	}
 	for _, dir := range o.Folders {
 		add(Files, dir, func(_ context.Context, q Query) ([]Entry, Report, error) { return c.searchFiles(dir, q) })

@@ -34,7 +34,8 @@ func notOffered(err error) bool {
 		return true
 	}
 	e, ok := errors.AsType[*statusError](err)
-	return ok && (e.code == http.StatusMethodNotAllowed || e.code == http.StatusGone || e.code == http.StatusNotImplemented)
+	return ok &&
+		(e.code == http.StatusMethodNotAllowed || e.code == http.StatusGone || e.code == http.StatusNotImplemented)
 }
 
 // get fetches an address and decodes its JSON into out.

@@ -37,7 +37,9 @@ func TestTheOfficialServer(t *testing.T) {
 	spawn := func(env []string, name string, args ...string) *exec.Cmd {
 		cmd := exec.Command(name, args...)
 		if os.Getuid() == 0 && name != program { // PostgreSQL does not run as root
-			cmd = exec.Command("setpriv", append([]string{"--reuid=nobody", "--regid=nogroup", "--clear-groups", name}, args...)...)
+			cmd = exec.Command(
+				"setpriv",
+				append([]string{"--reuid=nobody", "--regid=nogroup", "--clear-groups", name}, args...)...)
 		}
 		cmd.Env, cmd.Dir = append(os.Environ(), env...), dir
 		return cmd

@@ -180,8 +180,14 @@ func TestARegistryIsSearchedFromItsListing(t *testing.T) {
 	for i := range 250 {
 		reg.publish(fmt.Sprintf("io.github.user%d/weather-%d", i, i), "Forecasts", "1.0.0", "active", day, "")
 	}
-	reg.publish("com.example/weather", "Forecasts of the example", "2.0.0", "active", day,
-		`,"packages":[{"registryType":"npm","identifier":"@example/weather","version":"2.0.0","transport":{"type":"stdio"}}]`)
+	reg.publish(
+		"com.example/weather",
+		"Forecasts of the example",
+		"2.0.0",
+		"active",
+		day,
+		`,"packages":[{"registryType":"npm","identifier":"@example/weather","version":"2.0.0","transport":{"type":"stdio"}}]`,
+	)
 	reg.publish("com.example/old-weather", "Forecasts", "1.0.0", "deprecated", day, "")
 	reg.publish("com.example/gone-weather", "Forecasts", "1.0.0", "deleted", day, "")
 	o := Options{Search: only(reg.URL), Folder: t.TempDir(), Now: now.time}
@@ -244,7 +250,10 @@ func TestABadRegistryIsReported(t *testing.T) {
 	good := newRegistry(t)
 	good.publish("com.example/good-weather", "x", "1", "active", day, "")
 	junk := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		fmt.Fprint(w, `{"servers":[1,{"server":{"name":""}},{"server":{"name":"com.example/tall-weather","description":"a\u202eb\nc"}}]}`)
+		fmt.Fprint(
+			w,
+			`{"servers":[1,{"server":{"name":""}},{"server":{"name":"com.example/tall-weather","description":"a\u202eb\nc"}}]}`,
+		)
 	}))
 	t.Cleanup(junk.Close)
 	html := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter,
@@ -287,11 +296,16 @@ func TestASearchOfThousandsIsFast(t *testing.T) {
 	}
 	reg := newRegistry(t)
 	for i := range 3000 {
-		reg.publish(fmt.Sprintf("io.github.org%d/server-%d", i%700, i),
+		reg.publish(
+			fmt.Sprintf("io.github.org%d/server-%d", i%700, i),
 			fmt.Sprintf("Reads and writes number %d of many things, and tells of them", i),
-			"1.0.0", "active", day, fmt.Sprintf(`,"packages":[{"registryType":"npm","identifier":"@org/server-%d","version":"1.0.0",`+
+			"1.0.0",
+			"active",
+			day,
+			fmt.Sprintf(`,"packages":[{"registryType":"npm","identifier":"@org/server-%d","version":"1.0.0",`+
 				`"transport":{"type":"stdio"},"environmentVariables":[{"name":"API_KEY","isRequired":true,"isSecret":true,`+
-				`"description":"A key for the service that this server talks to"}]}]`, i))
+				`"description":"A key for the service that this server talks to"}]}]`, i),
+		)
 	}
 	o := Options{Search: only(reg.URL), Folder: t.TempDir(), Now: (&clock{now: day}).time}
 	find(t, New(o), Query{Word: "server-1"})

@@ -48,8 +48,10 @@ func TestPackagesOfServerJSON(t *testing.T) {
 			"runtimeArguments":[{"type":"positional","value":"-y"}],` + stdio + `}`, source: "npm:@a/b@1.0.0"},
 		{what: `{"registryType":"pypi","identifier":"a-b","version":"1.0","runtimeHint":"uvx","runtimeArguments":[
 			{"type":"named","name":"--with","value":"pandas==2.2.3"}],` + stdio + `}`, source: "pypi:a-b==1.0,pandas==2.2.3"},
-		{what: `{"registryType":"cargo","identifier":"a-b","version":"1.0.0",` + stdio + `}`, source: "crate:a-b@1.0.0"},
-		{what: `{"registryType":"mcpb","identifier":"https://example.com/a.mcpb","fileSha256":"` + hash + `",` + stdio + `}`,
+		{what: `{"registryType":"cargo","identifier":"a-b","version":"1.0.0",` + stdio + `}`,
+			source: "crate:a-b@1.0.0"},
+		{what: `{"registryType":"mcpb","identifier":"https://example.com/a.mcpb","fileSha256":"` + hash +
+			`",` + stdio + `}`,
 			source: "mcpb:https://example.com/a.mcpb#sha256=" + hash},
 		{
 			what: `{"registryType":"npm","identifier":"a","version":"1.0.0",` + stdio + `,"packageArguments":[
@@ -60,7 +62,8 @@ func TestPackagesOfServerJSON(t *testing.T) {
 				{"type":"positional","value":"{kept}"}],
 				"environmentVariables":[{"name":"KEY","isSecret":true,"isRequired":true},{"name":"AUTH","value":"Bearer {token}",
 				"variables":{"token":{"isSecret":true,"isRequired":true}}},{"name":"N","format":"number","default":"3"}]}`,
-			given:  map[string][]string{"folder": {"/a", "/b"}, "--level": {"high"}, "host": {"h"}, "KEY": {"k"}, "token": {"t"}},
+			given: map[string][]string{"folder": {"/a", "/b"}, "--level": {"high"}, "host": {"h"}, "KEY": {"k"},
+				"token": {"t"}},
 			source: "npm:a@1.0.0", args: []string{"/a", "/b", "--level=high", "--url=https://h/v1", "{kept}"},
 			env: map[string]string{"KEY": "${secret:X_KEY}=k", "AUTH": "${secret:X_AUTH}=Bearer t", "N": "3"},
 		},
@@ -83,12 +86,16 @@ func TestPackagesOfServerJSON(t *testing.T) {
 
 // An address with variables and headers becomes a remote server.
 func TestRemotesOfServerJSON(t *testing.T) {
-	w, err := wishOf(t, `"remotes":[{"type":"streamable-http","url":"https://{tenant}.example.com/mcp","variables":{"tenant":
+	w, err := wishOf(
+		t,
+		`"remotes":[{"type":"streamable-http","url":"https://{tenant}.example.com/mcp","variables":{"tenant":
 		{"isRequired":true,"choices":["eu","us"]}},"headers":[{"name":"Authorization","value":"Bearer {key}",
 		"variables":{"key":{"isRequired":true,"isSecret":true}}},{"name":"X-Mode","default":"a"}]}]`,
-		map[string][]string{"tenant": {"eu"}, "key": {"k"}})
+		map[string][]string{"tenant": {"eu"}, "key": {"k"}},
+	)
 	if err != nil || w.Source.String() != "url:https://eu.example.com/mcp" || w.Headers["X-Mode"] != "a" ||
-		w.Headers["Authorization"] != "${secret:X_AUTHORIZATION}" || w.Secrets["X_AUTHORIZATION"].Reveal() != "Bearer k" {
+		w.Headers["Authorization"] != "${secret:X_AUTHORIZATION}" ||
+		w.Secrets["X_AUTHORIZATION"].Reveal() != "Bearer k" {
 		t.Errorf("%+v, %v", w, err)
 	}
 }

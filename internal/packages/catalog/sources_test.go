@@ -181,7 +181,8 @@ func TestExactNames(t *testing.T) {
 	if r := find(t, New(o), Query{Word: "../x"}); len(r.Entries) != 0 || r.Sources[0].Error != "" {
 		t.Errorf("found %+v", r)
 	}
-	if _, err := crate.Installable(func(string) bool { return false }); err == nil || !strings.Contains(err.Error(), "cargo") {
+	if _, err := crate.Installable(func(string) bool { return false }); err == nil ||
+		!strings.Contains(err.Error(), "cargo") {
 		t.Errorf("got %v", err)
 	}
 	p, err := py.Installable(func(name string) bool { return name == "uv" })
@@ -348,7 +349,11 @@ func TestAFolderOfServerJSON(t *testing.T) {
 		w.Env["REGION"] != "eu" || w.Env["API_KEY"] != "${secret:NOTES_API_KEY}" || len(w.Env) != 2 {
 		t.Errorf("%+v, %v", w, err)
 	}
-	_, err = e.Wish("notes", p, func(Input) ([]string, secret.Text, bool, error) { return nil, secret.Text{}, false, nil })
+	_, err = e.Wish(
+		"notes",
+		p,
+		func(Input) ([]string, secret.Text, bool, error) { return nil, secret.Text{}, false, nil },
+	)
 	if err == nil || !strings.Contains(err.Error(), "folder is required: Where notes are") {
 		t.Errorf("got %v", err)
 	}

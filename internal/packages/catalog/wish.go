@@ -70,8 +70,8 @@ type wishing struct {
 	ask Answer
 }
 
-// Wish makes a package of an entry under an id: of its form p, or without one of the first address at which it runs. ask is
-// called for inputs without a fixed value.
+// Wish makes a package of an entry under an id: of its form p, or without one of the first address
+// at which it runs. ask is called for inputs without a fixed value.
 func (e *Entry) Wish(id string, p *Package, ask Answer) (packages.Wish, error) {
 	w := wishing{ask: ask}
 	w.ID, w.Title, w.Start = id, e.Title, packages.OnDemand
@@ -206,8 +206,10 @@ func (w *wishing) arguments(all []Input) (words []string, err error) {
 		case err != nil:
 			return nil, err
 		case !sealed.Empty():
-			return nil, fmt.Errorf("argument %s is a secret, which every user of the machine could see in a command line",
-				clean(in.Label(), 100))
+			return nil, fmt.Errorf(
+				"argument %s is a secret, which every user of the machine could see in a command line",
+				clean(in.Label(), 100),
+			)
 		case !given:
 			continue
 		}
@@ -277,7 +279,8 @@ func (w *wishing) value(in Input) (plain []string, sealed secret.Text, given boo
 
 // flag reports whether an input is an option without a value.
 func (i Input) flag() bool {
-	return strings.HasPrefix(i.Name, "-") && i.Required && i.Default == "" && i.Choices == nil && !i.Secret && i.Hint == "" &&
+	return strings.HasPrefix(i.Name, "-") && i.Required && i.Default == "" && i.Choices == nil && !i.Secret &&
+		i.Hint == "" &&
 		i.Description == ""
 }
 

@@ -126,7 +126,8 @@ func (a *API) request(ctx context.Context, t *Tool, values map[string]any) (*htt
 // nextPage makes the request for another page, which must be of this API.
 func (a *API) nextPage(ctx context.Context, next string) (*http.Request, error) {
 	u, err := url.Parse(next)
-	if err != nil || u.Scheme != a.base.Scheme || u.Host != a.base.Host || u.User != nil || strings.Contains(u.Path, "..") ||
+	if err != nil || u.Scheme != a.base.Scheme || u.Host != a.base.Host || u.User != nil ||
+		strings.Contains(u.Path, "..") ||
 		!strings.HasPrefix(u.Path, a.base.Path+"/") {
 		return nil, errors.New("next: expected an address that an earlier result has in next")
 	}
@@ -284,7 +285,10 @@ func encodeMultipart(v any) (io.Reader, string, error) {
 func (a *API) authorize(t *Tool, req *http.Request) error {
 	var missing []string
 	for _, all := range t.security {
-		without := slices.IndexFunc(all, func(s scheme) bool { _, ok := a.o.Credentials[Credential(s.name)]; return !ok })
+		without := slices.IndexFunc(
+			all,
+			func(s scheme) bool { _, ok := a.o.Credentials[Credential(s.name)]; return !ok },
+		)
 		if without >= 0 {
 			missing = append(missing, Credential(all[without].name))
 			continue
@@ -295,7 +299,10 @@ func (a *API) authorize(t *Tool, req *http.Request) error {
 		return nil
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("a credential is needed; give the package the variable %s with --secret", strings.Join(missing, " or "))
+		return fmt.Errorf(
+			"a credential is needed; give the package the variable %s with --secret",
+			strings.Join(missing, " or "),
+		)
 	}
 	return nil
 }
@@ -350,7 +357,8 @@ func (a *API) next(req *http.Request, resp *http.Response) string {
 	for _, h := range resp.Header.Values("Link") {
 		for link := range strings.SplitSeq(h, ",") {
 			at, params, ok := strings.Cut(strings.TrimSpace(link), ">")
-			if !ok || !strings.HasPrefix(at, "<") || !strings.Contains(strings.ReplaceAll(params, `"`, "")+";", "rel=next;") {
+			if !ok || !strings.HasPrefix(at, "<") ||
+				!strings.Contains(strings.ReplaceAll(params, `"`, "")+";", "rel=next;") {
 				continue
 			}
 			u, err := req.URL.Parse(at[1:])

@@ -190,7 +190,10 @@ func (o *Options) server(all openapi3.Servers) (*url.URL, error) {
 		}
 	}
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.User != nil {
-		return nil, fmt.Errorf("the server of the document is %.200q; give its address with server=https://HOST/PATH", at)
+		return nil, fmt.Errorf(
+			"the server of the document is %.200q; give its address with server=https://HOST/PATH",
+			at,
+		)
 	}
 	u.RawQuery, u.Fragment, u.Path = "", "", strings.TrimSuffix(u.Path, "/")
 	u.RawPath = ""
@@ -209,7 +212,10 @@ func (a *API) addOperations(doc *openapi3.T) error {
 				continue
 			}
 			if len(a.Tools)+len(a.Left) >= maxOperations {
-				return fmt.Errorf("the document has more than %d operations; choose some with only=tag:NAME", maxOperations)
+				return fmt.Errorf(
+					"the document has more than %d operations; choose some with only=tag:NAME",
+					maxOperations,
+				)
 			}
 			t, err := makeTool(doc, path, method, all[path], op)
 			if err != nil {
@@ -295,8 +301,9 @@ func makeTool(
 	}
 	if t.ReadOnly {
 		in.add("next", map[string]any{
-			"type":        "string",
-			"description": "The address of the next page, as an earlier result has it in next; other arguments are then ignored.",
+			"type": "string",
+			"description": "The address of the next page, as an earlier result has it in next; " +
+				"other arguments are then ignored.",
 		}, false)
 	}
 	text, err := in.encode()
@@ -328,7 +335,8 @@ func (t *Tool) addParams(in *input, lists ...openapi3.Parameters) error {
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		p := all[key]
-		if p.In == "header" && slices.Contains([]string{"accept", "content-type", "authorization"}, strings.ToLower(p.Name)) {
+		if p.In == "header" &&
+			slices.Contains([]string{"accept", "content-type", "authorization"}, strings.ToLower(p.Name)) {
 			continue // the specification has them ignored
 		}
 		one := param{name: p.Name, in: p.In, required: p.Required || p.In == "path", style: p.Style}

@@ -80,7 +80,9 @@ func serve(t *testing.T, text []byte) *served {
 	s := &served{}
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
-			form := "^/base" + regexp.MustCompile(`\\\{[^{}]+\\\}`).ReplaceAllString(regexp.QuoteMeta(path), `([^/]+)`) + "$"
+			form := "^/base" + regexp.MustCompile(`\\\{[^{}]+\\\}`).
+				ReplaceAllString(regexp.QuoteMeta(path), `([^/]+)`) +
+				"$"
 			secure := len(doc.Security) > 0
 			if op.Security != nil {
 				secure = len(*op.Security) > 0
@@ -114,7 +116,8 @@ func (s *served) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				return
 			}
 		}
-		if one.secure && r.Header.Get("Authorization") == "" && r.Header.Get("X-Api-Key") == "" && r.Header.Get("api-key") == "" {
+		if one.secure && r.Header.Get("Authorization") == "" && r.Header.Get("X-Api-Key") == "" &&
+			r.Header.Get("api-key") == "" {
 			http.Error(w, "no credential", http.StatusUnauthorized)
 			return
 		}
@@ -192,7 +195,8 @@ func sample(s map[string]any, defs map[string]any, depth int) any {
 	switch {
 	case kind == "string":
 		if p, ok := s["pattern"].(string); ok {
-			for _, v := range []string{"sha256:" + strings.Repeat("a", 64), "https://a.example", "ssh-rsa AAAA", "abc", "ABC", "123", "a@b.example", strings.Repeat("a", 40), "2020-01-01T00:00:00Z", "#aabbcc",
+			for _, v := range []string{"sha256:" + strings.Repeat("a", 64), "https://a.example", "ssh-rsa AAAA", "abc",
+				"ABC", "123", "a@b.example", strings.Repeat("a", 40), "2020-01-01T00:00:00Z", "#aabbcc",
 				"abc/def", "refs/heads/a", "1.2.3", ""} {
 				if ok, _ := regexp.MatchString(p, v); ok && len(v) >= int(number("minLength")) {
 					return v
@@ -327,19 +331,22 @@ func TestRequestsAreMadeAsTheDocumentSays(t *testing.T) {
 			t.Errorf("%s %s is accepted", name, args)
 		}
 	}
-	for _, bad := range []string{`{"id":".."}`, `{"id":""}`, `{"id":"1","id_in_query":1}`, `{"id":"1","X_Head":"a\r\nb: c"}`} {
+	for _, bad := range []string{`{"id":".."}`, `{"id":""}`, `{"id":"1","id_in_query":1}`,
+		`{"id":"1","X_Head":"a\r\nb: c"}`} {
 		if _, err := api.Call(t.Context(), "q", json.RawMessage(bad)); err == nil {
 			t.Errorf("%s is accepted", bad)
 		}
 	}
-	if _, err := api.Call(t.Context(), "form", json.RawMessage(`{"body":{"a":"1&2"}}`)); err != nil || body != "a=1%262" {
+	if _, err := api.Call(t.Context(), "form", json.RawMessage(`{"body":{"a":"1&2"}}`)); err != nil ||
+		body != "a=1%262" {
 		t.Errorf("%v: the form %q", err, body)
 	}
 	if user, pass, _ := got.BasicAuth(); user != "ann" || pass != "pass" {
 		t.Errorf("basic authentication by %s %s", user, pass)
 	}
 	without := parse(t, text, Options{})
-	if _, err := without.Call(t.Context(), "q", json.RawMessage(`{"id":"1"}`)); err == nil || !strings.Contains(err.Error(), "KEY") {
+	if _, err := without.Call(t.Context(), "q", json.RawMessage(`{"id":"1"}`)); err == nil ||
+		!strings.Contains(err.Error(), "KEY") {
 		t.Errorf("without a credential: %v", err)
 	}
 	for only, want := range map[string]int{"tag:a": 1, "method:get": 3, "operation:form": 1} {

@@ -14,7 +14,11 @@ func TestEveryOperationCanBeCalled(t *testing.T) {
 	for name, text := range documents(t) {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, text)
-			api := parse(t, text, Options{Server: s.URL + "/base", Credentials: everyCredential(t, text), Client: s.Client()})
+			api := parse(
+				t,
+				text,
+				Options{Server: s.URL + "/base", Credentials: everyCredential(t, text), Client: s.Client()},
+			)
 			if len(api.Left) > 0 || len(api.Tools) != len(s.routes) {
 				t.Errorf("%d tools of %d operations; left out: %q", len(api.Tools), len(s.routes), api.Left)
 			}
@@ -31,7 +35,8 @@ func TestEveryOperationCanBeCalled(t *testing.T) {
 				raw, _ := json.Marshal(args)
 				r, err := api.Call(t.Context(), one.Name, raw)
 				var got struct{ Operation string }
-				if err != nil || r.Status != 200 || json.Unmarshal(r.Body, &got) != nil || got.Operation != one.method+" "+one.path {
+				if err != nil || r.Status != 200 || json.Unmarshal(r.Body, &got) != nil ||
+					got.Operation != one.method+" "+one.path {
 					t.Errorf("%s %s with %.300s: %d %s %v", one.method, one.path, raw, r.Status, r.Body, err)
 				}
 				checkWrong(t, s, api, one, args)

@@ -70,8 +70,21 @@ func (in *input) convertRef(ref *openapi3.SchemaRef) (map[string]any, error) {
 const componentSchemas = "#/components/schemas/"
 
 // dropped are members that say nothing about the values, or that only other tools of OpenAPI read.
-var dropped = []string{"xml", "externalDocs", "discriminator", "example", "examples", "deprecated", "readOnly", "writeOnly",
-	"$schema", "$id", "$comment", "$anchor", "$dynamicAnchor"}
+var dropped = []string{
+	"xml",
+	"externalDocs",
+	"discriminator",
+	"example",
+	"examples",
+	"deprecated",
+	"readOnly",
+	"writeOnly",
+	"$schema",
+	"$id",
+	"$comment",
+	"$anchor",
+	"$dynamicAnchor",
+}
 
 // convert converts one schema to JSON Schema 2020-12. What it refers to is added to the definitions.
 func (in *input) convert(v any, depth int) (map[string]any, error) {

@@ -36,7 +36,8 @@ func NewAuthority(t testing.TB) *Authority {
 	raw, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}, NotBefore: a.begun,
 		NotAfter: a.begun.Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}}, &a.key.PublicKey, a.key)
+	}, &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority of a test"}},
+		&a.key.PublicKey, a.key)
 	if err == nil {
 		a.cert, err = x509.ParseCertificate(raw)
 	}
@@ -173,8 +174,12 @@ func (a *Authority) Bundle(issuer, repository, algorithm, digest string) []byte 
 	promise := a.sign(a.log, fmt.Appendf(nil, `{"body":"%s","integratedTime":%d,"logID":"%s","logIndex":7}`,
 		base64.StdEncoding.EncodeToString(body), at, hex.EncodeToString(id)))
 	return a.encode(map[string]any{
-		"mediaType":    "application/vnd.dev.sigstore.bundle.v0.3+json",
-		"dsseEnvelope": map[string]any{"payload": payload, "payloadType": kind, "signatures": []any{map[string]any{"sig": signature}}},
+		"mediaType": "application/vnd.dev.sigstore.bundle.v0.3+json",
+		"dsseEnvelope": map[string]any{
+			"payload":     payload,
+			"payloadType": kind,
+			"signatures":  []any{map[string]any{"sig": signature}},
+		},
 		"verificationMaterial": map[string]any{
 			"certificate": map[string]any{"rawBytes": leaf},
 			"tlogEntries": []any{map[string]any{

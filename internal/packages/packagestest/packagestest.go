@@ -180,7 +180,8 @@ func (s *server) initialize(r request) {
 	case "talkative":
 		s.result(
 			r.ID,
-			`{"protocolVersion":"`+version+`","capabilities":{"tools":{}},"serverInfo":{"name":"test","title":"One with `+os.Getenv(
+			`{"protocolVersion":"`+version+
+				`","capabilities":{"tools":{}},"serverInfo":{"name":"test","title":"One with `+os.Getenv(
 				"SECRET",
 			)+`","version":"1 `+os.Getenv(
 				"SECRET",
@@ -197,7 +198,8 @@ func (s *server) initialize(r request) {
 	default:
 		s.result(
 			r.ID,
-			`{"protocolVersion":"`+version+`","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","title":"A test server","version":"1.2.3"}}`,
+			`{"protocolVersion":"`+version+
+				`","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"test","title":"A test server","version":"1.2.3"}}`,
 		)
 	}
 }

@@ -80,9 +80,12 @@ func TestStates(t *testing.T) {
 
 func TestDiff(t *testing.T) {
 	was := json.RawMessage(`{"name":"a","description":"one\ntwo\nthree","inputSchema":{"type":"object"}}`)
-	now := json.RawMessage(`{"name":"a","description":"one\n2\nthree","inputSchema":{"type":"object","required":["x"]}}`)
+	now := json.RawMessage(
+		`{"name":"a","description":"one\n2\nthree","inputSchema":{"type":"object","required":["x"]}}`,
+	)
 	got := strings.Join(Diff(was, now), "\n")
-	for _, want := range []string{"  description: one\n-     two\n+     2\n      three", `+     "required": [`, `+       "x"`} {
+	for _, want := range []string{"  description: one\n-     two\n+     2\n      three", `+     "required": [`,
+		`+       "x"`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}

@@ -53,8 +53,17 @@ func routeToHost(p agentprotocol.Plan) error {
 			return err
 		}
 	}
-	return sysErr("sendmsg", "the sockets of the route",
-		unix.Sendmsg(int(p.ListenerSocket), []byte{0}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT))
+	return sysErr(
+		"sendmsg",
+		"the sockets of the route",
+		unix.Sendmsg(
+			int(p.ListenerSocket),
+			[]byte{0},
+			unix.UnixRights(fds...),
+			nil,
+			unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT,
+		),
+	)
 }
 
 // routeFamily adds the route local 0.0.0.0/0 dev lo, or the same of IPv6. See rtnetlink(7).

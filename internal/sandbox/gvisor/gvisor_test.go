@@ -60,7 +60,8 @@ func TestAMissingProgramIsNamedWithItsRemedy(t *testing.T) {
 
 func TestAProgramThatFailsSaysWhy(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "runsc")
-	script := "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = --log ] && echo '{\"msg\":\"no space left\",\"level\":\"error\"}' >\"$2\"; shift; done; exit 1\n"
+	script := "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ \"$1\" = --log ] && echo '{\"msg\":\"no space " +
+		"left\",\"level\":\"error\"}' >\"$2\"; shift; done; exit 1\n"
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -126,9 +126,14 @@ func (f *found) describe() Pulled {
 }
 
 // Pull unpacks an image of a registry into the folder root of an existing folder, and describes it in PulledFile beside
-// it. The digest of each layer is compared. The folders that the configuration names exist then. progress is called from
-// another goroutine with the bytes read and in total.
-func Pull(ctx context.Context, ref, into string, o PullOptions, progress func(done, total int64)) (p Pulled, err error) {
+// it. The digest of each layer is compared. The folders that the configuration names exist then.
+// progress is called from another goroutine with the bytes read and in total.
+func Pull(
+	ctx context.Context,
+	ref, into string,
+	o PullOptions,
+	progress func(done, total int64),
+) (p Pulled, err error) {
 	limits := Options{Folder: into, Limits: o.Limits}
 	if err := limits.setDefaults(); err != nil {
 		return p, err
@@ -236,7 +241,10 @@ func Referrers(ctx context.Context, ref, prefix string, o PullOptions) (files []
 		}
 		m, err := v1.ParseManifest(bytes.NewReader(text))
 		if err != nil || len(m.Layers) != 1 {
-			return nil, errors.Join(fmt.Errorf("image %s: an artifact of it has %d files, expected one", r, len(m.Layers)), err)
+			return nil, errors.Join(
+				fmt.Errorf("image %s: an artifact of it has %d files, expected one", r, len(m.Layers)),
+				err,
+			)
 		}
 		file, err := fetch(ctx, p, m.Layers[0])
 		if err != nil {

@@ -148,12 +148,14 @@ func TestAPieceEndsAfterAllThatCameOfIt(t *testing.T) {
 func TestAContextGoesOnWhateverCodeDoesToItsFiles(t *testing.T) {
 	needs(t, "python3")
 	for name, code := range map[string]string{
-		"closes all":                "import os; os.closerange(3, 64)",
-		"closes the standard ones":  "import os; os.closerange(0, 3)",
-		"closes sys's":              "import sys; sys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
-		"puts others there":         "import os\nfor fd in range(3, 32):\n  try: os.dup2(2, fd)\n  except OSError: pass",
-		"leaves a child":            "import os, time\nif os.fork() == 0:\n  time.sleep(0.05); print('late'); os._exit(0)",
-		"leaves a child with files": "import os, time\nif os.fork() == 0:\n  time.sleep(0.05)\n  for fd in range(16):\n    try: os.write(fd, b'late\\n')\n    except OSError: pass\n  os._exit(0)",
+		"closes all":               "import os; os.closerange(3, 64)",
+		"closes the standard ones": "import os; os.closerange(0, 3)",
+		"closes sys's":             "import sys; sys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
+		"puts others there": "import os\nfor fd in range(3, 32):\n  try: os.dup2(2, fd)\n" +
+			"  except OSError: pass",
+		"leaves a child": "import os, time\nif os.fork() == 0:\n  time.sleep(0.05); print('late'); os._exit(0)",
+		"leaves a child with files": "import os, time\nif os.fork() == 0:\n  time.sleep(0.05)\n" +
+			"  for fd in range(16):\n    try: os.write(fd, b'late\\n')\n    except OSError: pass\n  os._exit(0)",
 		"leaves a child that goes on as if it were the context": "import os\npid = os.fork()",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +205,8 @@ func TestBashRemembersMoreThanVariables(t *testing.T) {
 		t,
 		k.Run,
 		Code{
-			Source: "cd /tmp; export E=exported; declare -A map=([k]='v w'); list=(a 'b c'); shopt -s nullglob; text=$'two\nlines'; local_='q\"uo`te'",
+			Source: "cd /tmp; export E=exported; declare -A map=([k]='v w'); list=(a 'b c'); shopt -s nullglob; " +
+				"text=$'two\nlines'; local_='q\"uo`te'",
 		},
 	)
 	r := do(
@@ -257,8 +260,10 @@ func TestANodeThatRemembersIsNotInTheWayOfItsCode(t *testing.T) {
 	}
 	defer k.Close()
 	for _, c := range []struct{ code, shown, failed string }{
-		{"const fs = require('fs'), vm = 1, util = 2, input = 3; let got = 4, stop = 5, turn = 6, prompt = 7; fs.constants.R_OK", "4", ""},
-		{"function run() { return 5 } function send() {} function tell() {} function part() {} function complain() {} function evaluate() {}", "", ""},
+		{"const fs = require('fs'), vm = 1, util = 2, input = 3; let got = 4, stop = 5, turn = 6, prompt = 7; " +
+			"fs.constants.R_OK", "4", ""},
+		{"function run() { return 5 } function send() {} function tell() {} function part() {} function complain() " +
+			"{} function evaluate() {}", "", ""},
 		{"var require = 1; function display() {} run()", "5", ""},
 		{"const late = await Promise.resolve(40); late + 1", "41", ""},
 		{"late + 2", "42", ""},

@@ -251,7 +251,8 @@ func TestOnlyOnePieceRunsAtATime(t *testing.T) {
 	begun, done := make(chan struct{}), make(chan Result)
 	go func() {
 		r, _ := f.Run(t.Context(), Code{
-			Source: "print('begun', flush=True)\nimport os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.01)",
+			Source: "print('begun', flush=True)\nimport os, time\nwhile not os.path.exists('/tmp/go'): " +
+				"time.sleep(0.01)",
 			Stdout: writer(func([]byte) error { close(begun); return nil }),
 		})
 		done <- r

@@ -47,7 +47,14 @@ func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
 	sick := &broken{fake{tier: sandbox.Namespaces}, true}
 	bare := &broken{fake{tier: sandbox.Unknown}, true} // has nothing of what it needs
 	gone := LadderEntry{"gone", func() (sandbox.Driver, error) { return nil, errors.New("not installed") }}
-	all := []LadderEntry{of("weak", weak), gone, of("sick", sick), of("bare", bare), of("plain", plain), of("strong", strong)}
+	all := []LadderEntry{
+		of("weak", weak),
+		gone,
+		of("sick", sick),
+		of("bare", bare),
+		of("plain", plain),
+		of("strong", strong),
+	}
 	for _, c := range []struct {
 		name string
 		o    Options
@@ -74,7 +81,8 @@ func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
 		{"as much as the host's own choice", Options{Default: "strong", Least: sandbox.NoIsolation},
 			Spec{Least: sandbox.Namespaces}, "strong"},
 		{"the host's own choice does not work", Options{Default: "sick"}, Spec{}, "run as root"},
-		{"by template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}}, Spec{Template: "t"}, "strong"},
+		{"by template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}},
+			Spec{Template: "t"}, "strong"},
 		{"against the template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}},
 			Spec{Template: "t", Driver: "plain"}, "not offered by this host"},
 		{"a template that is none", Options{}, Spec{Template: "t"}, "not offered by this host"},

@@ -169,7 +169,8 @@ func (b *instance) startInit(channel *os.File, files []*os.File) error {
 func startError(err error) error {
 	if e, ok := errors.AsType[*os.PathError](err); ok {
 		return fmt.Errorf(
-			"clone(CLONE_NEWUSER|CLONE_NEWNS|CLONE_NEWPID|CLONE_NEWNET|CLONE_NEWIPC|CLONE_NEWUTS|CLONE_NEWCGROUP), execve(the agent): %w",
+			"clone(CLONE_NEWUSER|CLONE_NEWNS|CLONE_NEWPID|CLONE_NEWNET|CLONE_NEWIPC|CLONE_NEWUTS|CLONE_NEWCGROUP), "+
+				"execve(the agent): %w",
 			e.Err,
 		)
 	}

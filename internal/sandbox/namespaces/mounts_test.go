@@ -26,7 +26,8 @@ func TestMountsAsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can start a host of another user")
 	}
-	if out, err := again(t, 65534, "^(TestFoldersOfTheHost|TestEveryAddressLeadsToTheHost)$").CombinedOutput(); err != nil {
+	if out, err := again(t, 65534,
+		"^(TestFoldersOfTheHost|TestEveryAddressLeadsToTheHost)$").CombinedOutput(); err != nil {
 		t.Errorf("%v: %s", err, out)
 	} else if !bytes.Contains(out, []byte("PASS")) {
 		t.Errorf("the tests have not run: %s", out)
@@ -181,7 +182,8 @@ except OSError as e: print("raw", type(e).__name__)
 P
 sleep 0.3`)
 	for _, want := range []string{
-		"allowed name 127.0.0.1\n", "other name gaierror\n", "reached HTTP/1.1 200 OK\n", "direct HTTP/1.1 403 203.0.113.5:80",
+		"allowed name 127.0.0.1\n", "other name gaierror\n", "reached HTTP/1.1 200 OK\n",
+		"direct HTTP/1.1 403 203.0.113.5:80",
 		"metadata HTTP/1.1 403 169.254.169.254:80", "port ConnectionRefusedError\n", "six ConnectionRefusedError\n",
 		"raw PermissionError\n", "query elsewhere 8.8.8.8\n",
 	} {

@@ -84,8 +84,8 @@ func (d *Driver) sweepLeftovers(parent string) {
 	}
 }
 
-// removeLeftContainers makes a runtime remove the control groups of containers that it could not remove when it was killed
-// with its host.
+// removeLeftContainers makes a runtime remove the control groups of containers that it could not
+// remove when it was killed with its host.
 func (d *Driver) removeLeftContainers(state string) {
 	if d.missing != nil || d.runtime.noGroup {
 		return

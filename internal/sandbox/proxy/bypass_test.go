@@ -146,9 +146,10 @@ func TestAmbiguousRequestsAreRefused(t *testing.T) {
 		"another Host":            {"GET http://example.org/ HTTP/1.1\r\nHost: other.test\r\n\r\n", 421},
 		"another port in Host":    {"GET http://example.org/ HTTP/1.1\r\nHost: example.org:443\r\n\r\n", 421},
 		"another Host of CONNECT": {"CONNECT example.org:443 HTTP/1.1\r\nHost: other.test:443\r\n\r\n", 421},
-		"a body of CONNECT":       {"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\nContent-Length: 5\r\n\r\nhello", 400},
-		"CONNECT without a port":  {"CONNECT example.org HTTP/1.1\r\nHost: example.org\r\n\r\n", 400},
-		"CONNECT to a URL":        {"CONNECT http://example.org:443/ HTTP/1.1\r\nHost: example.org\r\n\r\n", 400},
+		"a body of CONNECT": {"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443\r\n" +
+			"Content-Length: 5\r\n\r\nhello", 400},
+		"CONNECT without a port": {"CONNECT example.org HTTP/1.1\r\nHost: example.org\r\n\r\n", 400},
+		"CONNECT to a URL":       {"CONNECT http://example.org:443/ HTTP/1.1\r\nHost: example.org\r\n\r\n", 400},
 		"a length and chunks": {first +
 			"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
 		"two lengths":          {first + "Content-Length: 5\r\nContent-Length: 5\r\n\r\nhello", 400},

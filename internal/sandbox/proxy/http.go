@@ -399,7 +399,8 @@ func (c *client) writeRefusal(status int, reason string) error {
 	var b bytes.Buffer
 	fmt.Fprintf(
 		&b,
-		"HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n",
+		"HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n"+
+			"Connection: close\r\n\r\n%s\n",
 		status,
 		reason,
 		len(reason)+1,

@@ -356,7 +356,8 @@ func TestSecretsAreSwappedOnTheWay(t *testing.T) {
 	// "user:PLACEHOLDER_KEY"
 	status, _ = w.ask(
 		"GET",
-		"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\nAuthorization: Basic dXNlcjpQTEFDRUhPTERFUl9LRVk=\r\n\r\n",
+		"GET http://example.com/ HTTP/1.1\r\nHost: example.com\r\nAuthorization: Basic "+
+			"dXNlcjpQTEFDRUhPTERFUl9LRVk=\r\n\r\n",
 	)
 	if got, want := <-heard, "Basic dXNlcjpzay1yZWFsL3ZhbHVlKzE=|"; status != 200 || got != want {
 		t.Errorf("in basic authentication: %d %q, want %q", status, got, want)
@@ -413,7 +414,8 @@ func TestSecretsAreHiddenInEveryPartOfAnAnswer(t *testing.T) {
 	c, in := w.connect()
 	fmt.Fprintf(
 		c,
-		"GET http://example.org/?key=%s HTTP/1.1\r\nHost: example.org\r\nX-Key: %s\r\nAuthorization: Basic %s\r\nConnection: close\r\n\r\n",
+		"GET http://example.org/?key=%s HTTP/1.1\r\nHost: example.org\r\nX-Key: %s\r\nAuthorization: Basic %s\r\n"+
+			"Connection: close\r\n\r\n",
 		placeholder,
 		placeholder,
 		base64.StdEncoding.EncodeToString([]byte("ann:"+placeholder)),

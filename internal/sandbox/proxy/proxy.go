@@ -167,7 +167,8 @@ func (p *Proxy) openFlows() (all []*flow) {
 	return all
 }
 
-const tooManyConnections = "HTTP/1.1 503 too many connections are open\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+const tooManyConnections = "HTTP/1.1 503 too many connections are open\r\nContent-Length: 0\r\n" +
+	"Connection: close\r\n\r\n"
 
 // Serve accepts connections until the caller closes the listener.
 func (p *Proxy) Serve(l net.Listener) error {

@@ -346,7 +346,8 @@ func FuzzConversation(f *testing.F) {
 		"CONNECT example.org:443 HTTP/1.1\r\n\r\n\x16\x03\x01",
 		"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
 		"\x05\x01\x00\x05\x01\x00\x03\x0bexample.org\x01\xbb", "\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50",
-		"POST http://example.org/ HTTP/1.1\r\nHost: example.org\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET http://127.0.0.1/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+		"POST http://example.org/ HTTP/1.1\r\nHost: example.org\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" +
+			"0\r\n\r\nGET http://127.0.0.1/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 		"CONNECT example.org:80 HTTP/1.1\r\nHost: example.org\r\n\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
 	} {
 		f.Add([]byte(s))

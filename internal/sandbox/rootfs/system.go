@@ -26,8 +26,9 @@ func SystemFiles() []agentprotocol.TextFile { return slices.Clone(systemFiles) }
 
 var systemFiles = []agentprotocol.TextFile{
 	{
-		Path:    "/etc/passwd",
-		Content: "root:x:0:0:root:/:/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/:/sbin/nologin\n",
+		Path: "/etc/passwd",
+		Content: "root:x:0:0:root:/:/sbin/nologin\nuser:x:1000:1000:user:/home/user:/bin/sh\n" +
+			"nobody:x:65534:65534:nobody:/:/sbin/nologin\n",
 	},
 	{Path: "/etc/group", Content: "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n"},
 	{Path: "/etc/hosts", Content: "127.0.0.1 localhost sandbox\n::1 localhost\n"},

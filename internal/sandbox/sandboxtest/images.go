@@ -39,7 +39,8 @@ func (s suite) buildImage(t *testing.T) string {
 	for at, says := range map[string]string{
 		"opt/tool/says": "#!/bin/sh\necho from the image\n", "etc/os-release": "ID=tiny\n",
 		"etc/deep/file": "deep\n", "etc/hosts": "6.6.6.6 nowhere\n",
-		"etc/passwd":        "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\n",
+		"etc/passwd": "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\n" +
+			"third:x:1002:1002::/:/bin/sh\n",
 		"etc/group":         "root:x:0:\nthird:x:1002:\n",
 		"var/lib/data/file": "data\n", "home/other/file": "other\n", "top": "a file in /\n",
 		"usr/bin/noloader": "#!/no/such/interpreter\n",
@@ -163,10 +164,14 @@ func (s suite) images(t *testing.T) {
 			"mine\nmine\n"},
 		{"its own folders for that are not seen", "ls -A /tmp/seen 2>/dev/null; ls -A /run", ""},
 		{"nothing of it can be written to",
-			"for f in /new /etc/new /opt/tool/new /usr/bin/new /var/lib/new /home/new; do touch $f 2>/dev/null && echo $f; done; (echo more >>/etc/os-release) 2>/dev/null && echo changed; cat /etc/os-release", "ID=tiny\n"},
+			"for f in /new /etc/new /opt/tool/new /usr/bin/new /var/lib/new /home/new; do touch $f 2>/dev/null && " +
+				"echo $f; done; (echo more >>/etc/os-release) 2>/dev/null && echo changed; cat /etc/os-release",
+			"ID=tiny\n"},
 		{"names of the machine are ours", "cat /etc/hosts | head -c 9; cat /etc/hostname", "127.0.0.1sandbox\n"},
 		{"its users are there after ours", "cat /etc/passwd /etc/group",
-			"user:x:1000:1000:user:/home/user:/bin/sh\nroot:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\nuser:x:1000:\nroot:x:0:\nthird:x:1002:\n"},
+			"user:x:1000:1000:user:/home/user:/bin/sh\nroot:x:0:0::/root:/bin/sh\n" +
+				"node:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\nuser:x:1000:\nroot:x:0:\n" +
+				"third:x:1002:\n"},
 		{"the host's programs are not there", "ls /usr/bin/python3 /usr/bin/env /bin/bash 2>/dev/null", ""},
 	} {
 		if r := shell(t, b, c.script); r.stdout != c.want {

@@ -48,7 +48,10 @@ var groups = []struct{ name, about string }{
 	{"way out", "the proxy, its rules, and ways around it"},
 	{"resources", "memory, disk, files, descriptors, processes, processors"},
 	{"pressure", "threads, memfd, pipes, watches, shared memory, sockets, queues, sparse files"},
-	{"exhaustion", "what the kernel counts for a user or the machine: taken by one sandbox, the host and others have it"},
+	{
+		"exhaustion",
+		"what the kernel counts for a user or the machine: taken by one sandbox, the host and others have it",
+	},
 	{"traps", "full tmpfs, process 1 out of memory, the agent's user, x32 and int 0x80, what tells of the host"},
 	{"lifecycle", "closing during a call, other limits, a busy one beside"},
 	{"odd ends", "closing while it forks, twice, while written to, while made"},

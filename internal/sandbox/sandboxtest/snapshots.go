@@ -168,7 +168,8 @@ func (s suite) snapshotClosed(t *testing.T) {
 	}
 }
 
-// memories checks that a program has the memory of its snapshot, also in snapshots of sandboxes that were made from one.
+// memories checks that a program has the memory of its snapshot, also in snapshots of sandboxes
+// that were made from one.
 func (s suite) memories(t *testing.T) {
 	first := s.probed(t, sandbox.Spec{})
 	if _, err := first.Exec(t.Context(),

@@ -25,7 +25,8 @@ func (s suite) strict(t *testing.T) {
 		{"bash", "-c", "cat <(echo ready)"},
 		{"git", "-c", "alias.say=!echo ready", "say"},
 		{"python3", "-c",
-			"import subprocess, threading; t = threading.Thread(target=subprocess.run, args=(['echo', 'ready'],)); t.start(); t.join()"},
+			"import subprocess, threading; t = threading.Thread(target=subprocess.run, args=(['echo', 'ready'],)); " +
+				"t.start(); t.join()"},
 		{"node", "-e", "require('child_process').spawnSync('echo', ['ready'], {stdio: 'inherit'})"},
 	} {
 		if _, err := exec.LookPath(argv[0]); err != nil {

@@ -408,7 +408,8 @@ func (t *clientState) connectionEnded(end ending) (say [][]byte) {
 		say = append(
 			say,
 			[]byte(
-				`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+ours+`,"reason":"the host that asked has ended"}}`,
+				`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+ours+
+					`,"reason":"the host that asked has ended"}}`,
 			),
 		)
 	}

@@ -171,7 +171,13 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 		if end.known {
 			lost = time.Now()
 		}
-		f.Log.Info("the connection to the daemon has ended; looking for the next daemon", "pid", f.last.PID, "stopped", end.known)
+		f.Log.Info(
+			"the connection to the daemon has ended; looking for the next daemon",
+			"pid",
+			f.last.PID,
+			"stopped",
+			end.known,
+		)
 	}
 }
 
@@ -278,7 +284,8 @@ func (f *Forwarder) reach(ctx context.Context, first bool, stopped time.Time) (n
 			if err := f.Start(ctx, f.last); err != nil {
 				return nil, err
 			}
-			first, stopped = false, time.Now() // the grace period applies, so that a daemon that ends at once is not started in a tight loop
+			// the grace period applies, so that a daemon that ends at once is not started in a tight loop
+			first, stopped = false, time.Now()
 			continue
 		}
 		pause := redialEvery

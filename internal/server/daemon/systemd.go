@@ -100,7 +100,8 @@ func Passed(getenv func(string) string) (listeners map[string]net.Listener, err 
 		listener, err := listenerOf(name, ln)
 		if err == nil && listeners[listener] != nil {
 			err = fmt.Errorf(
-				"the unit opens two sockets for the listener %s; name them socket, tcp, http or health (FileDescriptorName=)",
+				"the unit opens two sockets for the listener %s; name them socket, tcp, http or health "+
+					"(FileDescriptorName=)",
 				listener,
 			)
 		}

@@ -150,7 +150,8 @@ func (st *stage) listening(version string) string {
 
 func posting(headers, body string) string {
 	return fmt.Sprintf(
-		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n%sContent-Length: %d\r\n\r\n%s",
+		"POST /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: application/json, text/event-stream\r\n"+
+			"%sContent-Length: %d\r\n\r\n%s",
 		headers,
 		len(body),
 		body,
@@ -260,7 +261,8 @@ func TestClientThatStopsReading(t *testing.T) {
 		if refusedAfter > 300 {
 			t.Errorf("%d notes of 64 KiB were kept for a client that does not read", refusedAfter)
 		}
-		again := st.connect("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\nLast-Event-ID: 1-0\r\nMcp-Session-Id: " + st.s.ID + "\r\n\r\n").
+		again := st.connect("GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n" +
+			"Last-Event-ID: 1-0\r\nMcp-Session-Id: " + st.s.ID + "\r\n\r\n").
 			read()
 		time.Sleep(time.Second)
 		has(t, again.saw(), `data: "the end"`)

@@ -94,7 +94,8 @@ func TestAnEmptyLineAfterABodyIsIgnored(t *testing.T) {
 // rawPost returns a request without a session; net/http answers a chunked one.
 func rawPost(framing string, id int) string {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"server/discover","params":{"_meta":{%s}}}`, id, envelope)
-	head := "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" +
+	head := "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+		"Accept: application/json, text/event-stream\r\n" +
 		"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: server/discover\r\n"
 	if framing == "chunked" {
 		return head + fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body)

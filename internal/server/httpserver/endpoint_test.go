@@ -149,7 +149,8 @@ func TestPagesNeedNoIdentity(t *testing.T) {
 			return protocol.Caller{}, &Denied{Status: 401, Message: "who is it"}
 		},
 	}, hosttest.Options{})
-	for path, want := range map[string]int{"/": 200, "/ui/x/app.css": 200, "/uix": 401, "/health": 401, "/metrics": 401} {
+	for path, want := range map[string]int{"/": 200, "/ui/x/app.css": 200, "/uix": 401, "/health": 401,
+		"/metrics": 401} {
 		if r := h.do("GET", path, ""); r.status != want || want == 200 && r.body != "page "+path {
 			t.Errorf("GET %s: got %d %s, want %d", path, r.status, r.body, want)
 		}
@@ -375,7 +376,8 @@ func TestModern(t *testing.T) {
 		{"application/json, text/event-stream;q=0", 406},
 		{"text/html", 406},
 	} {
-		if r := h.do("POST", "/mcp", echo, append(modern("tools/call", "t_echo"), "Accept", c.accept)...); r.status != c.status {
+		if r := h.do("POST", "/mcp", echo,
+			append(modern("tools/call", "t_echo"), "Accept", c.accept)...); r.status != c.status {
 			t.Errorf("Accept %q: got %d, want %d", c.accept, r.status, c.status)
 		}
 	}

@@ -22,7 +22,9 @@ func TestAClosedStreamIsNoticedAtOnce(t *testing.T) {
 		var all []context.CancelFunc
 		for range 10 {
 			ctx, leave := context.WithCancel(t.Context())
-			res, err := nethttp.DefaultClient.Do(h.request(ctx, "POST", "/mcp", body, modern("subscriptions/listen")...))
+			res, err := nethttp.DefaultClient.Do(
+				h.request(ctx, "POST", "/mcp", body, modern("subscriptions/listen")...),
+			)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -258,7 +258,8 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 			r,
 			"Origin "+clip(
 				r.Header.Get("Origin"),
-			)+" is not allowed to call this server; to allow it, the administrator adds it to the allowed origins (--origin, listen.http.origins)",
+			)+" is not allowed to call this server; to allow it, the administrator adds it to the allowed origins "+
+				"(--origin, listen.http.origins)",
 		)
 		return
 	}

@@ -197,7 +197,8 @@ func (h *testHost) session(revision string) string {
 	r := h.do(
 		"POST",
 		"/mcp",
-		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+revision+`","capabilities":{"elicitation":{}}}}`,
+		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+revision+
+			`","capabilities":{"elicitation":{}}}}`,
 	)
 	id := r.header.Get("Mcp-Session-Id")
 	if r.status != 200 || id == "" {

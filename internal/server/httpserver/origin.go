@@ -186,7 +186,8 @@ func (o origin) own(r *nethttp.Request) bool {
 }
 
 // requestHeaders are the headers that a page may send.
-const requestHeaders = "Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, MCP-Protocol-Version, Mcp-Session-Id, Traceparent, Tracestate, X-API-Key, X-MCP-Context"
+const requestHeaders = "Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, " +
+	"MCP-Protocol-Version, Mcp-Session-Id, Traceparent, Tracestate, X-API-Key, X-MCP-Context"
 
 // preflight answers OPTIONS.
 func (d *Server) preflight(w nethttp.ResponseWriter, r *nethttp.Request) {

@@ -244,7 +244,8 @@ func TestForeignersAreRefusedEverywhere(t *testing.T) {
 		}
 	}
 	echo := call(1, "t_echo", `{"text":"hi"}`, envelope)
-	if r := h.do("POST", "/mcp", echo, append(modern("tools/call", "t_echo"), "Origin", "http://localhost.evil.example")...); r.status != 403 {
+	if r := h.do("POST", "/mcp", echo,
+		append(modern("tools/call", "t_echo"), "Origin", "http://localhost.evil.example")...); r.status != 403 {
 		t.Errorf("in the modern era: got %d %s, want 403", r.status, r.body)
 	}
 	if _, ok := h.Table.Get(id, "anonymous"); !ok {

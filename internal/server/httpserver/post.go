@@ -31,7 +31,8 @@ func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	msgs, faults, batch := protocol.Parse(body)
 	x := d.newExchange(w, r, &who, held)
 	defer x.releaseUnlessOpen()
-	if d.opts.Nodes != nil && (batch || len(faults) > 0 || d.engine.EraOf(&msgs[0], headerOf(r.Header)) == protocol.Legacy) &&
+	if d.opts.Nodes != nil &&
+		(batch || len(faults) > 0 || d.engine.EraOf(&msgs[0], headerOf(r.Header)) == protocol.Legacy) &&
 		d.elsewhere(w, r, &who, body) {
 		return
 	}

@@ -82,7 +82,8 @@ func TestAnAnswerIsAStreamForWhoReadsNothingElse(t *testing.T) {
 		"text/event-stream", "Mcp-Session-Id", id); r.status != 202 {
 		t.Errorf("a notification: got %d %s", r.status, r.body)
 	}
-	if r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":9,"method":"ping"}`, "Accept", "text/html", "Mcp-Session-Id", id); r.status != 406 {
+	if r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":9,"method":"ping"}`, "Accept", "text/html",
+		"Mcp-Session-Id", id); r.status != 406 {
 		t.Errorf("a client that reads neither: got %d %s", r.status, r.body)
 	}
 }

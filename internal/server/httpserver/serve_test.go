@@ -182,7 +182,8 @@ func TestMistakesInOptions(t *testing.T) {
 			t.Errorf("%+v was accepted", o)
 		}
 	}
-	if _, err := New(h.Engine, Options{Origins: []string{"*", "https://Example.com", "http://[::1]:80/"}, Hosts: []string{"Example.com", "10.0.0.1:3000"}, Log: slog.Default()}); err != nil {
+	if _, err := New(h.Engine, Options{Origins: []string{"*", "https://Example.com", "http://[::1]:80/"},
+		Hosts: []string{"Example.com", "10.0.0.1:3000"}, Log: slog.Default()}); err != nil {
 		t.Error(err)
 	}
 }

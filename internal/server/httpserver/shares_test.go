@@ -157,7 +157,8 @@ func TestUnreadResultsHoldTheirOwnShare(t *testing.T) {
 			t.Fatalf("%d bytes are held, want those of two results and their messages", used)
 		}
 	}
-	if status, answer := h.post("ann", echo(8*mib)); status != 200 || !strings.Contains(answer, "its result cannot be sent") {
+	if status, answer := h.post("ann", echo(8*mib)); status != 200 ||
+		!strings.Contains(answer, "its result cannot be sent") {
 		t.Errorf("a third result of the same caller: %d, %.300s", status, answer)
 	}
 	if status, answer := h.post("ann", echo(100)); status != 200 || strings.Contains(answer, "cannot be sent") {

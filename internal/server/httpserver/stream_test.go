@@ -183,7 +183,8 @@ func TestListeningAgainAfterTheClientDied(t *testing.T) {
 	}
 	first.Body.Close() // closes the connection, too, which can serve nothing else
 	again := h.listen(id)
-	for end := time.Now().Add(10 * time.Second); again.StatusCode == 409 && time.Now().Before(end); again = h.listen(id) {
+	for end := time.Now().Add(10 * time.Second); again.StatusCode == 409 &&
+		time.Now().Before(end); again = h.listen(id) {
 		again.Body.Close() // the end of the first may not have arrived yet
 	}
 	defer again.Body.Close()
@@ -242,8 +243,10 @@ func TestListening(t *testing.T) {
 		{"only JSON", []string{"Mcp-Session-Id", other, "Accept", "application/json"}, 406},
 		{"no session", []string{"Accept", "text/event-stream"}, 400},
 		{"unknown session", []string{"Accept", "text/event-stream", "Mcp-Session-Id", id}, 404},
-		{"an unknown event", []string{"Accept", "text/event-stream", "Mcp-Session-Id", other, "Last-Event-ID", "77-1"}, 400},
-		{"no event at all", []string{"Accept", "text/event-stream", "Mcp-Session-Id", other, "Last-Event-ID", "\x80☃"}, 400},
+		{"an unknown event", []string{"Accept", "text/event-stream", "Mcp-Session-Id", other,
+			"Last-Event-ID", "77-1"}, 400},
+		{"no event at all", []string{"Accept", "text/event-stream", "Mcp-Session-Id", other,
+			"Last-Event-ID", "\x80☃"}, 400},
 	} {
 		if r := h.do("GET", "/mcp", "", c.headers...); r.status != c.status {
 			t.Errorf("%s: got %d %s, want %d", c.name, r.status, r.body, c.status)
@@ -270,7 +273,8 @@ func TestAnOpenStreamCostsNoGoroutine(t *testing.T) {
 			)
 		} else {
 			body := `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{` + envelope + `}}}`
-			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nMCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n\r\n%s", len(body), body)
+			fmt.Fprintf(conn, "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"+
+				"MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: subscriptions/listen\r\n\r\n%s", len(body), body)
 		}
 		buf := make([]byte, 4096)
 		conn.SetReadDeadline(time.Now().Add(time.Minute))
@@ -386,7 +390,8 @@ func TestLegacyClientVanishes(t *testing.T) {
 
 	ctx, leave = context.WithCancel(t.Context())
 	go func() {
-		if res, err := nethttp.DefaultClient.Do(h.request(ctx, "POST", "/mcp", call(2, "t_hold", `{}`), "Mcp-Session-Id", id)); err == nil {
+		if res, err := nethttp.DefaultClient.Do(h.request(ctx, "POST", "/mcp", call(2, "t_hold", `{}`),
+			"Mcp-Session-Id", id)); err == nil {
 			res.Body.Close()
 		}
 	}()

@@ -366,7 +366,8 @@ func TestPeers(t *testing.T) {
 		peer uint32
 		own  int
 		want bool
-	}{{1000, 1000, true}, {0, 1000, true}, {1001, 1000, false}, {1000, 0, false}, {0, 0, true}, {4294967295, -1, false}} {
+	}{{1000, 1000, true}, {0, 1000, true}, {1001, 1000, false}, {1000, 0, false}, {0, 0, true},
+		{4294967295, -1, false}} {
 		if got := allowed(c.peer, c.own); got != c.want {
 			t.Errorf("user %d at a server of %d: %t, want %t", c.peer, c.own, got, c.want)
 		}

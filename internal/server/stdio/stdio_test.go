@@ -119,7 +119,8 @@ func TestAnOversizedLineIsAnsweredAndTheNextWorks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`"id":1,"result"`, "longer than 1000 bytes", `"id":3,"result":{}`, "-32700",
-		`{"jsonrpc":"2.0","id":"long","error":{"code":-32600`, `{"jsonrpc":"2.0","id":"bad","error":{"code":-32700`, `{"jsonrpc":"2.0","id":"lone","result":{}}`} {
+		`{"jsonrpc":"2.0","id":"long","error":{"code":-32600`, `{"jsonrpc":"2.0","id":"bad","error":{"code":-32700`,
+		`{"jsonrpc":"2.0","id":"lone","result":{}}`} {
 		if !strings.Contains(out.all(), want) {
 			t.Errorf("got %s\nwant %s in it", out.all(), want)
 		}

@@ -12,9 +12,12 @@ import (
 func TestSourcesOfViews(t *testing.T) {
 	declared := []string{
 		"https://cdn.example.com", "https://cdn.example.com/", "https://*.example.com", "wss://live.example.com:8443",
-		"http://cdn.example.com", "https:", "*", "'self'", "'unsafe-eval'", "data:", "https://", "https://*", "https://localhost",
-		"https://a.localhost", "https://10.0.0.1", "https://[::1]", "https://a..b", "https://a.b/path", "https://a.b; script-src *",
-		"https://a.b c.d", "https://tools.example.org:9000", "https://*.example.org", "https://user@a.b", "https://a.b:", "https://a.b:123456",
+		"http://cdn.example.com", "https:", "*", "'self'", "'unsafe-eval'", "data:", "https://", "https://*",
+		"https://localhost",
+		"https://a.localhost", "https://10.0.0.1", "https://[::1]", "https://a..b", "https://a.b/path",
+		"https://a.b; script-src *",
+		"https://a.b c.d", "https://tools.example.org:9000", "https://*.example.org", "https://user@a.b",
+		"https://a.b:", "https://a.b:123456",
 	}
 	got := sources(declared, "tools.example.org:9000")
 	want := []string{"https://cdn.example.com", "https://*.example.com", "wss://live.example.com:8443"}
@@ -42,12 +45,14 @@ func TestAViewIsShownOnce(t *testing.T) {
 	h.ServeHTTP(head, httptest.NewRequest("HEAD", at, nil))
 	first, body := get(t, h, at)
 	policy := first.Header().Get("Content-Security-Policy")
-	for _, want := range []string{"sandbox allow-scripts;", "default-src 'none'", "connect-src https://api.example.com;", "frame-ancestors 'self'"} {
+	for _, want := range []string{"sandbox allow-scripts;", "default-src 'none'",
+		"connect-src https://api.example.com;", "frame-ancestors 'self'"} {
 		if !strings.Contains(policy, want) {
 			t.Errorf("the policy lacks %s: %s", want, policy)
 		}
 	}
-	if body != "<p>one" || strings.Contains(policy, "allow-same-origin") || first.Header().Get("X-Content-Type-Options") != "nosniff" {
+	if body != "<p>one" || strings.Contains(policy, "allow-same-origin") ||
+		first.Header().Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("got %q with %v", body, first.Header())
 	}
 	if again, _ := get(t, h, at); again.Code != 404 {

@@ -63,7 +63,9 @@ func TestTheDocumentAllowsOneInlineScriptAndOneNonce(t *testing.T) {
 		t.Errorf("the name is not escaped: %s", body)
 	}
 	sum := sha256.Sum256([]byte(importMaps.FindStringSubmatch(body)[1]))
-	want := "script-src 'self' 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; style-src 'self' 'nonce-" + nonce[1] + "';"
+	want := "script-src 'self' 'sha256-" + base64.StdEncoding.EncodeToString(
+		sum[:],
+	) + "'; style-src 'self' 'nonce-" + nonce[1] + "';"
 	if !strings.Contains(policy, want) {
 		t.Errorf("got %s, want %s in it", policy, want)
 	}
@@ -111,7 +113,8 @@ func TestLibrariesAreWhatTheIndexSays(t *testing.T) {
 	}
 	listed := 0
 	for _, l := range all {
-		if l.Licence != "MIT" && l.Licence != "Apache-2.0" || !strings.HasPrefix(l.Integrity, "sha512-") || l.Version == "" {
+		if l.Licence != "MIT" && l.Licence != "Apache-2.0" || !strings.HasPrefix(l.Integrity, "sha512-") ||
+			l.Version == "" {
 			t.Errorf("%+v", l)
 		}
 		licence := false
@@ -145,7 +148,8 @@ func TestLibrariesAreWhatTheIndexSays(t *testing.T) {
 
 func TestWhatIsNotThereIsNotServed(t *testing.T) {
 	h := newHandler(t)
-	for _, path := range []string{"/ui/", h.folder, h.folder + "js", h.folder + "index.html", h.folder + "../web.go", "/ui/000000000000/app.css", "/x"} {
+	for _, path := range []string{"/ui/", h.folder, h.folder + "js", h.folder + "index.html", h.folder + "../web.go",
+		"/ui/000000000000/app.css", "/x"} {
 		if w, _ := get(t, h, path); w.Code != 404 {
 			t.Errorf("GET %s: got %d, want 404", path, w.Code)
 		}

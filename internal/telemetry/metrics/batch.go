@@ -93,8 +93,9 @@ func (b *batch) addUp(width time.Duration, at time.Time, series int64, r sums) e
 }
 
 const (
-	insertEvent = "INSERT INTO event (series, scope, at, n, valued, sum, min, max, labels, data) VALUES (?,?,?,?,?,?,?,?,?,?)"
-	addToSum    = `INSERT INTO sums (scope, width, at, series, n, valued, sum, min, max) VALUES (?,?,?,?,?,?,?,?,?)
+	insertEvent = "INSERT INTO event (series, scope, at, n, valued, sum, min, max, labels, " +
+		"data) VALUES (?,?,?,?,?,?,?,?,?,?)"
+	addToSum = `INSERT INTO sums (scope, width, at, series, n, valued, sum, min, max) VALUES (?,?,?,?,?,?,?,?,?)
 		ON CONFLICT DO UPDATE SET n = n + excluded.n, sum = sum + excluded.sum,
 			min = CASE WHEN valued = 0 THEN excluded.min WHEN excluded.valued = 0 THEN min ELSE min(min, excluded.min) END,
 			max = CASE WHEN valued = 0 THEN excluded.max WHEN excluded.valued = 0 THEN max ELSE max(max, excluded.max) END,

@@ -345,7 +345,8 @@ func (r *reader) readEvents() error {
 		var e Event
 		var sum float64
 		var labels string
-		if err := rows.Scan(&id, &at, &e.Count, &valued, &sum, &e.Min, &e.Max, &labels, (*[]byte)(&e.Data)); err != nil {
+		if err := rows.Scan(&id, &at, &e.Count, &valued, &sum, &e.Min, &e.Max, &labels,
+			(*[]byte)(&e.Data)); err != nil {
 			return err
 		}
 		k := r.series[id]

@@ -100,7 +100,11 @@ func OpenUsage(path string, o UsageOptions) *Usage {
 	if o.MaxRows <= 0 {
 		o.MaxRows = MaxMinuteSums
 	}
-	return &Usage{o: o, file: sqlfile.File{Path: path, Schema: usageSchema, Version: 1}, pending: map[usageKey]*usageSum{}}
+	return &Usage{
+		o:       o,
+		file:    sqlfile.File{Path: path, Schema: usageSchema, Version: 1},
+		pending: map[usageKey]*usageSum{},
+	}
 }
 
 // maxPending is how many sums may wait to be written; calls of further tools and principals are counted as Other.
@@ -257,7 +261,8 @@ func (u *Usage) write(ctx context.Context, db *sql.DB, rows map[usageRow]*usageS
 		if _, err := tx.ExecContext(ctx, `INSERT INTO usage VALUES (?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET
 			calls = calls + excluded.calls, failed = failed + excluded.failed, sent = sent + excluded.sent,
 			got = got + excluded.got, took = took + excluded.took, slow = excluded.slow`,
-			r.width, r.kind, r.at, r.name, s.calls, s.failed, s.in, s.out, s.took.Microseconds(), s.slow.pack()); err != nil {
+			r.width, r.kind, r.at, r.name, s.calls, s.failed, s.in, s.out, s.took.Microseconds(),
+			s.slow.pack()); err != nil {
 			return err
 		}
 	}

@@ -27,7 +27,16 @@ func TestUsageIsSummedByMinuteHourAndDayAndKept(t *testing.T) {
 	now := time.Date(2026, 3, 4, 10, 0, 30, 0, time.UTC)
 	u := usageAt(t, path, &now)
 	for i := range 100 {
-		u.Count(Call{Tool: "file_read", Principal: "ann", Took: time.Duration(i+1) * time.Millisecond, In: 10, Out: 30, Failed: i < 5})
+		u.Count(
+			Call{
+				Tool:      "file_read",
+				Principal: "ann",
+				Took:      time.Duration(i+1) * time.Millisecond,
+				In:        10,
+				Out:       30,
+				Failed:    i < 5,
+			},
+		)
 	}
 	u.Count(Call{Tool: "mail_send", Principal: "bob", Took: 2 * time.Second, In: 4, Out: 4})
 	if err := u.Flush(t.Context()); err != nil {
@@ -51,7 +60,10 @@ func TestUsageIsSummedByMinuteHourAndDayAndKept(t *testing.T) {
 		{ByPackage, "", day, "mail:1/0/8/2 "},
 		{Total, "", day, ":102/5/4008/1002 "},
 	} {
-		all, more, err := u.Series(t.Context(), UsageQuery{Kind: c.kind, Name: c.name, Since: now.Add(-time.Hour), Step: c.step})
+		all, more, err := u.Series(
+			t.Context(),
+			UsageQuery{Kind: c.kind, Name: c.name, Since: now.Add(-time.Hour), Step: c.step},
+		)
 		var got strings.Builder
 		for _, s := range all {
 			for _, p := range s.Points {
@@ -70,7 +82,10 @@ func TestQuantilesAreWithinAFifth(t *testing.T) {
 	for i := range 1000 {
 		u.Count(Call{Tool: "t", Principal: "p", Took: time.Duration(i+1) * time.Millisecond})
 	}
-	all, _, err := u.Series(t.Context(), UsageQuery{Kind: Total, Name: "", Since: now.Add(-time.Minute), Step: time.Minute})
+	all, _, err := u.Series(
+		t.Context(),
+		UsageQuery{Kind: Total, Name: "", Since: now.Add(-time.Minute), Step: time.Minute},
+	)
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
 	}
@@ -92,7 +107,8 @@ func TestUsageIsBounded(t *testing.T) {
 		u.Count(Call{Tool: fmt.Sprintf("t%d", i), Principal: "p"})
 	}
 	all, more, err := u.Series(t.Context(), UsageQuery{Kind: ByTool, Name: "", Since: now.Add(-time.Hour), Step: day})
-	if err != nil || len(all) != maxUsageSeries || all[0].Name != Other || all[0].Calls != 100 || more != MaxUsageNames+1-maxUsageSeries {
+	if err != nil || len(all) != maxUsageSeries || all[0].Name != Other || all[0].Calls != 100 ||
+		more != MaxUsageNames+1-maxUsageSeries {
 		t.Errorf("got %d series and %d more, %v", len(all), more, err)
 	}
 	now = now.Add(2 * time.Hour)
@@ -110,7 +126,9 @@ func TestUsageIsBounded(t *testing.T) {
 	}
 	now = now.Add(91 * day)
 	u.Count(Call{Tool: "last", Principal: "p"})
-	if all, _, err := u.Series(t.Context(), UsageQuery{Kind: ByTool, Name: "", Since: now.Add(-200 * day), Step: day}); err != nil || len(all) != 1 {
+	if all, _, err := u.Series(t.Context(),
+		UsageQuery{Kind: ByTool, Name: "", Since: now.Add(-200 * day), Step: day}); err != nil ||
+		len(all) != 1 {
 		t.Errorf("after 91 days: %v, %v", all, err)
 	}
 	for _, bad := range []UsageQuery{

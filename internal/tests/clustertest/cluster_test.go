@@ -75,11 +75,19 @@ func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self, args...)
-	cmd.Env = append(os.Environ(), "GATEHOUSE_TEST_NODE=yes", "PATH="+engine(t)+":"+os.Getenv("PATH"),
-		"HOME="+n.dir, "XDG_CONFIG_HOME="+n.dir+"/config", "XDG_DATA_HOME="+n.dir+"/data", "XDG_STATE_HOME="+n.dir+"/state",
-		"XDG_CACHE_HOME="+n.dir+"/cache", "XDG_RUNTIME_DIR="+n.dir,
+	cmd.Env = append(
+		os.Environ(),
+		"GATEHOUSE_TEST_NODE=yes",
+		"PATH="+engine(t)+":"+os.Getenv("PATH"),
+		"HOME="+n.dir,
+		"XDG_CONFIG_HOME="+n.dir+"/config",
+		"XDG_DATA_HOME="+n.dir+"/data",
+		"XDG_STATE_HOME="+n.dir+"/state",
+		"XDG_CACHE_HOME="+n.dir+"/cache",
+		"XDG_RUNTIME_DIR="+n.dir,
 		// Long, because the machine that runs the tests is slow at times.
-		"GATEHOUSE_CLUSTER_LEASE=4s")
+		"GATEHOUSE_CLUSTER_LEASE=4s",
+	)
 	return cmd
 }
 
@@ -136,7 +144,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// post sends one message, in the modern era a call of dir_list, and returns the answer, which is JSON or the last event of a stream.
+// post sends one message, in the modern era a call of dir_list, and returns the answer, which is
+// JSON or the last event of a stream.
 func post(url, session, body string) (answer string, header http.Header, err error) {
 	r, err := http.NewRequest("POST", url, strings.NewReader(body))
 	if err != nil {
@@ -212,17 +221,20 @@ func TestSessionsThroughAnyNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	session := header.Get("Mcp-Session-Id")
-	if err := os.WriteFile(filepath.Join(nodes[0].dir, "work", "first.txt"), []byte("of the first node"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(nodes[0].dir, "work", "first.txt"),
+		[]byte("of the first node"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	const list = `{"jsonrpc":"2.0","id":%d,"method":"tools/list"}`
 	const read = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"file_read","arguments":{"path":"first.txt"}}}`
 	for i := range 12 {
-		if got, _, err := post(url, session, fmt.Sprintf(list, i)); err != nil || !strings.Contains(got, `"file_read"`) {
+		if got, _, err := post(url, session, fmt.Sprintf(list, i)); err != nil ||
+			!strings.Contains(got, `"file_read"`) {
 			t.Fatalf("tools/list %d: %.200s, %v", i, got, err)
 		}
 		// The calls of a session run where it is.
-		if got, _, err := post(url, session, fmt.Sprintf(read, i)); err != nil || !strings.Contains(got, "of the first node") {
+		if got, _, err := post(url, session, fmt.Sprintf(read, i)); err != nil ||
+			!strings.Contains(got, "of the first node") {
 			t.Fatalf("tools/call %d: %.300s, %v", i, got, err)
 		}
 	}
@@ -256,7 +268,8 @@ func TestSessionsThroughAnyNode(t *testing.T) {
 			t.Errorf("a call after the death of the node: %.300s, %v", got, err)
 		}
 	}
-	if got, _, err := post(url, session+"x", fmt.Sprintf(list, 1)); err != nil || !strings.Contains(got, "no such session") {
+	if got, _, err := post(url, session+"x", fmt.Sprintf(list, 1)); err != nil ||
+		!strings.Contains(got, "no such session") {
 		t.Errorf("a session that never was: %.200s, %v", got, err)
 	}
 }

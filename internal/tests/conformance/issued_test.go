@@ -16,7 +16,8 @@ type issued struct{ Read, Again, First, Second, Scope string }
 
 func (i issued) holds(t *testing.T) {
 	t.Helper()
-	if !strings.Contains(i.Read, "hello") || !strings.Contains(i.Again, "hello") || i.Scope != "* read" && i.Scope != "*" {
+	if !strings.Contains(i.Read, "hello") || !strings.Contains(i.Again, "hello") ||
+		i.Scope != "* read" && i.Scope != "*" {
 		t.Errorf("it got %+v", i)
 	}
 	if !strings.HasPrefix(i.First, "gh_") || !strings.HasPrefix(i.Second, "gh_") || i.First == i.Second {
@@ -34,7 +35,10 @@ func TestTypeScriptClientIsIssuedTokens(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			script := h.tools.Script("issued.mjs")
-			out := output(t, h.tools.Command(ctx, t.TempDir(), script, mode, up.URL, oauthtest.User, oauthtest.Password))
+			out := output(
+				t,
+				h.tools.Command(ctx, t.TempDir(), script, mode, up.URL, oauthtest.User, oauthtest.Password),
+			)
 			var got issued
 			if err := json.Unmarshal(out, &got); err != nil {
 				t.Fatalf("%v: %s", err, out)

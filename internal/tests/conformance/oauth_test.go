@@ -70,7 +70,8 @@ var (
 		"token authorization_code 200 for the resource",
 	}
 	letMore = []string{"- a tool that needs more", "403 insufficient_scope [mcp.read mcp.write]",
-		"authorize [mcp.read mcp.write offline_access] S256 for the resource", "token authorization_code 200 for the resource"}
+		"authorize [mcp.read mcp.write offline_access] S256 for the resource",
+		"token authorization_code 200 for the resource"}
 )
 
 // registered is a step of clients that no document describes.

@@ -119,7 +119,14 @@ func startGoServer(ctx context.Context, dir string, args ...string) (url string,
 		return "", nil, err
 	}
 	bin := filepath.Join(dir, "everything-server")
-	build := exec.CommandContext(ctx, "go", "build", "-o", bin, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
+	build := exec.CommandContext(
+		ctx,
+		"go",
+		"build",
+		"-o",
+		bin,
+		"github.com/modelcontextprotocol/go-sdk/conformance/everything-server",
+	)
 	build.Dir = filepath.Join(top, "internal", "tests", "conformance", "gosdk")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", nil, fmt.Errorf("build the server of the Go SDK: %w: %s", err, out)
@@ -204,7 +211,8 @@ func needPython(ctx context.Context) (string, error) {
 	python := filepath.Join(venv, "bin", "python")
 	if exec.CommandContext(ctx, python, "-c", "import mcp.server.mcpserver").Run() != nil {
 		for _, args := range [][]string{
-			{"python3", "-m", "venv", venv}, {python, "-m", "pip", "install", "-q", "--disable-pip-version-check", pythonSDK},
+			{"python3", "-m", "venv", venv},
+			{python, "-m", "pip", "install", "-q", "--disable-pip-version-check", pythonSDK},
 		} {
 			if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
 				return "", fmt.Errorf("%s: %w: %s", strings.Join(args, " "), err, tail(out))
@@ -339,7 +347,10 @@ const (
 // RelayTable is the table of docs/relay.md.
 func RelayTable(pairs []Pair) string {
 	var b strings.Builder
-	b.WriteString("| server | client | direct: scenarios, checks | through `gatehouse run` | verdicts that differ |\n|---|---|---|---|---|\n")
+	b.WriteString(
+		"| server | client | direct: scenarios, checks | through `gatehouse run` | verdicts that differ |\n" +
+			"|---|---|---|---|---|\n",
+	)
 	for _, p := range pairs {
 		differ := strings.Join(p.Differences(), ", ")
 		if differ == "" {

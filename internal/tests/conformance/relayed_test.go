@@ -9,8 +9,8 @@ import (
 // docs/relay.md has the table of all servers.
 var notRelayed = map[string][]string{"2025-11-25": {"server-sse-polling"}}
 
-// The official suites reach the same verdicts through gatehouse run as they do directly, in both eras. make verify-relay
-// does the same for the servers of the SDKs.
+// The official suites reach the same verdicts through gatehouse run as they do directly, in both
+// eras. make verify-relay does the same for the servers of the SDKs.
 func TestSuitesThroughTheRelay(t *testing.T) {
 	h := needFixture(t)
 	dir := t.TempDir()

@@ -48,7 +48,8 @@ func TestResultsAreReadFromTheSuitesFiles(t *testing.T) {
 		t.Errorf("got %+v, %v", found, err)
 	}
 	var table strings.Builder
-	if err := Print(&table, []Column{{Name: "one", Want: 1, Scenarios: found, Left: map[string]string{"other": "a reason"}}}); err != nil {
+	if err := Print(&table, []Column{{Name: "one", Want: 1, Scenarios: found,
+		Left: map[string]string{"other": "a reason"}}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"tools-call-error", "0/1", "other: a reason"} {

@@ -49,7 +49,9 @@ func TestTheTeamExample(t *testing.T) {
 	}
 	env := append(os.Environ(), "HOME="+home, "TMPDIR="+home, "XDG_RUNTIME_DIR=", "XDG_CONFIG_HOME=", "XDG_DATA_HOME=",
 		"XDG_STATE_HOME=", "XDG_CACHE_HOME=")
-	behind.Store(httputil.NewSingleHostReverseProxy(startHost(t, env, bin, "serve", "--config", file, "--http", "-p", "0")))
+	behind.Store(
+		httputil.NewSingleHostReverseProxy(startHost(t, env, bin, "serve", "--config", file, "--http", "-p", "0")),
+	)
 
 	resp, err := http.Post(resource, "application/json", strings.NewReader("{}"))
 	if err != nil {

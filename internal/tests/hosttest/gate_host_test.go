@@ -270,7 +270,8 @@ func newGateAuthority(t *testing.T) *gateAuthority {
 	c := a.issue("test authority", time.Hour)
 	a.cert, a.key = c.Leaf, c.PrivateKey.(*ecdsa.PrivateKey)
 	a.file = filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(a.file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), 0o600); err != nil {
+	if err := os.WriteFile(a.file,
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return a

@@ -56,13 +56,15 @@ func TestATCPListenerRequiresAToken(t *testing.T) {
 		return strings.Contains(got, `"code":-32600`) && strings.Contains(got, `params._meta[\"gatehouse/token\"]`) &&
 			strings.Contains(got, app.LocalTokenFile(g.cfg.Folders)) && strings.Contains(got, "--insecure")
 	}
-	for _, method := range []string{"server/discover", "tools/list", "tools/call", "resources/read", "prompts/list", "completion/complete", "subscriptions/listen"} {
+	for _, method := range []string{"server/discover", "tools/list", "tools/call", "resources/read", "prompts/list",
+		"completion/complete", "subscriptions/listen"} {
 		if got := g.line(t).asks(fmt.Sprintf(lineAlone, method, `"name":"probe_who",`, "")); !needed(got) {
 			t.Errorf("%s: %s", method, got)
 		}
 	}
 	for _, method := range []string{"tools/list", "tools/call", "resources/list", "tasks/list", "logging/setLevel"} {
-		if got := g.line(t).asks(`{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":{"name":"probe_who"}}`); !strings.Contains(
+		if got := g.line(t).asks(`{"jsonrpc":"2.0","id":1,"method":"` + method +
+			`","params":{"name":"probe_who"}}`); !strings.Contains(
 			got,
 			"initialize first",
 		) {
@@ -91,14 +93,20 @@ func TestATCPListenerCannotBeBypassed(t *testing.T) {
 	g := openGate(t, false)
 	other, _ := openElsewhere(t)
 	for name, c := range map[string]struct{ sent, want string }{
-		"garbage":              {`{"jsonrpc":"2.0","id":1,"method":`, `"code":-32700`},
-		"a batch":              {`[` + fmt.Sprintf(lineInitialize, "2025-03-26", "") + `]`, `batches exist only`},
-		"a batch of calls":     {`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"probe_who"}}]`, `batches exist only`},
-		"another host's token": {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, ","+tokenMember(other)), "the token is not valid here"},
-		"an empty token":       {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, ","+tokenMember("")), "the token is not valid here"},
-		"a token of numbers":   {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, `,"gatehouse/token":1`), "the token is not valid here"},
-		"a wrong handshake":    {fmt.Sprintf(lineInitialize, "2025-11-25", tokenMember(other)), "the token is not valid here"},
-		"a token elsewhere":    {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`+tokenMember(g.app.LocalToken())+",", ""), "credentials are needed"},
+		"garbage": {`{"jsonrpc":"2.0","id":1,"method":`, `"code":-32700`},
+		"a batch": {`[` + fmt.Sprintf(lineInitialize, "2025-03-26", "") + `]`, `batches exist only`},
+		"a batch of calls": {`[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"probe_who"}}]`,
+			`batches exist only`},
+		"another host's token": {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, ","+tokenMember(other)),
+			"the token is not valid here"},
+		"an empty token": {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, ","+tokenMember("")),
+			"the token is not valid here"},
+		"a token of numbers": {fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who",`, `,"gatehouse/token":1`),
+			"the token is not valid here"},
+		"a wrong handshake": {fmt.Sprintf(lineInitialize, "2025-11-25", tokenMember(other)),
+			"the token is not valid here"},
+		"a token elsewhere": {fmt.Sprintf(lineAlone, "tools/call",
+			`"name":"probe_who",`+tokenMember(g.app.LocalToken())+",", ""), "credentials are needed"},
 	} {
 		if got := g.line(t).asks(c.sent); !strings.Contains(got, c.want) || !strings.Contains(got, `"error"`) ||
 			strings.Contains(got, "who=") {
@@ -157,7 +165,8 @@ func TestAnInsecureTCPListenerRequiresNoToken(t *testing.T) {
 	g := &gateHost{t: t, cfg: gateSettings(t)}
 	g.cfg.Auth.Insecure = true
 	g.run("127.0.0.1", false)
-	if got := g.line(t).asks(fmt.Sprintf(lineAlone, "tools/call", `"name":"probe_who","arguments":{},`, "")); !strings.Contains(
+	if got := g.line(t).asks(fmt.Sprintf(lineAlone, "tools/call",
+		`"name":"probe_who","arguments":{},`, "")); !strings.Contains(
 		got,
 		"who=anonymous;",
 	) {

@@ -65,7 +65,8 @@ func greeted(t testing.TB, h *Host, who string) *Client {
 		frame(
 			0,
 			"initialize",
-			`{"protocolVersion":"2025-11-25","clientInfo":{"name":"hosttest","version":"1"},"capabilities":`+capabilities+`}`,
+			`{"protocolVersion":"2025-11-25","clientInfo":{"name":"hosttest","version":"1"},"capabilities":`+
+				capabilities+`}`,
 		),
 	)
 	if _, fault := await(t, c, 0, func(json.RawMessage) {}); fault != nil {

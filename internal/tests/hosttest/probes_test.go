@@ -88,7 +88,8 @@ func typed(t *testing.T, named hosttest.Named) {
 
 func typedTools(t *testing.T, h hosttest.Harness) {
 	tools := hosttest.List(t, h, "tools/list")
-	if got, want := hosttest.Names(tools, "name", "typed_"), []string{"typed_deaf", "typed_fail", "typed_number", "typed_repeat", "typed_wrong"}; !slices.Equal(
+	if got, want := hosttest.Names(tools, "name", "typed_"),
+		[]string{"typed_deaf", "typed_fail", "typed_number", "typed_repeat", "typed_wrong"}; !slices.Equal(
 		got,
 		want,
 	) {
@@ -286,7 +287,12 @@ func relay(t *testing.T, named hosttest.Named) {
 	)
 	same(t, "result", r.Result, whole(`{"params":`+string(r.Sent)+`,`+moduletest.RelayedResult+`}`))
 	r = hosttest.Call(h, "relay_get", `{"n":"one"}`, nil) // the relayed server checks its arguments
-	same(t, "result of arguments that do not fit", r.Result, whole(`{"params":`+string(r.Sent)+`,`+moduletest.RelayedResult+`}`))
+	same(
+		t,
+		"result of arguments that do not fit",
+		r.Result,
+		whole(`{"params":`+string(r.Sent)+`,`+moduletest.RelayedResult+`}`),
+	)
 	r = h.Do("prompts/get", `{"name":"relay_prompt","arguments":{"q":"1"}}`, nil)
 	same(t, "prompt result", r.Result, whole(moduletest.RelayedPromptResult))
 	contents := whole(moduletest.RelayedContents)

@@ -203,8 +203,15 @@ try {
 return await tools.pad_clear({ word: page.said satisfies string })
 throw new Error("x")
 `, nil)
-	has(t, text, "pad_read: invalid_arguments", `{"said":"pad_clear pad_read b"}`, "pad_read (line 4)", "pad_read (line 6) failed",
-		"pad_clear (line 8)")
+	has(
+		t,
+		text,
+		"pad_read: invalid_arguments",
+		`{"said":"pad_clear pad_read b"}`,
+		"pad_read (line 4)",
+		"pad_read (line 6) failed",
+		"pad_clear (line 8)",
+	)
 	text, _ = p.run("typescript", "interface A { b: string }\n\nconst a: A = {b: 'x'}\nthrow new Error(a.b)", nil)
 	has(t, text, "/tmp/tools/program.ts:4", "[error;")
 	text, _ = p.run("typescript", "\nlet x: = 3", nil)
@@ -273,7 +280,8 @@ except ToolError as e:
 				r = p.Finish(id, answer)
 				r.Task = id
 			}
-			if has(t, r.Text(), "['wrote one', 'wrote two']", "wrote three"); p.tools.wrote.Load() != 6 || r.Task == "" {
+			if has(t, r.Text(), "['wrote one', 'wrote two']", "wrote three"); p.tools.wrote.Load() != 6 ||
+				r.Task == "" {
 				t.Errorf("as the task %q it wrote %d", r.Task, p.tools.wrote.Load()-3)
 			}
 		})
@@ -305,7 +313,12 @@ print(attempt(tools.pad_clear, "x" * 5000 + "END"))
 print(attempt(tools.pad_hidden, "a"))
 print(attempt(tools.pen_write, "b"))
 `
-	p := programs(t, modernClient(), hosttest.Options{Policy: policy, Spec: &views.Spec{ProgramsAsk: true}}, code.Settings{})
+	p := programs(
+		t,
+		modernClient(),
+		hosttest.Options{Policy: policy, Spec: &views.Spec{ProgramsAsk: true}},
+		code.Settings{},
+	)
 	var asked []string
 	text, _ := p.run("python", source, func(method string, params json.RawMessage) json.RawMessage {
 		asked = append(asked, string(params))
@@ -385,7 +398,12 @@ except LimitReached as e:
 // When the time of a program is up, its calls raise an exception. So does a question that is not answered in time,
 // and the program goes on.
 func TestProgramsExpire(t *testing.T) {
-	p := programs(t, modernClient(), hosttest.Options{Spec: &views.Spec{}}, code.Settings{Timeout: 700 * time.Millisecond})
+	p := programs(
+		t,
+		modernClient(),
+		hosttest.Options{Spec: &views.Spec{}},
+		code.Settings{Timeout: 700 * time.Millisecond},
+	)
 	text, _ := p.run("python", `
 try:
     tools.pen_slow(word="forever")
@@ -479,5 +497,11 @@ except Expired as e:
     print("late:", e)
 print(tools.pad_read(word="on")["said"])
 `, nil)
-	has(t, text, "late: pad_clear: its question was not answered within 300ms", "pad_read on\n", "pad_clear (line 3) expired")
+	has(
+		t,
+		text,
+		"late: pad_clear: its question was not answered within 300ms",
+		"pad_read on\n",
+		"pad_clear (line 3) expired",
+	)
 }

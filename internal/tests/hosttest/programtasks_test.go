@@ -157,8 +157,8 @@ func taskFiles(t *testing.T, dir string) {
 }
 
 // Ten tasks have the same answer as a program as with plain calls, for less text. The plain side makes the calls that
-// the program made, one by one, as a model does; what it sends and gets is counted once, though a model reads it again on
-// every turn. make verify-code prints the figures.
+// the program made, one by one, as a model does; what it sends and gets is counted once, though a
+// model reads it again on every turn. make verify-code prints the figures.
 func TestProgramsOfTenTasks(t *testing.T) {
 	ledger := &innerCalls{}
 	roots := moduletest.Folder(t)

@@ -367,8 +367,9 @@ func TestOutputStreamsAndCancellingKills(t *testing.T) {
 		"name": "sandbox_exec",
 		"arguments": map[string]any{
 			"sandbox_id": id,
-			"command":    "(setsid sh -c 'while :; do date +%s%N >/tmp/beat; sleep 0.02; done' &); while [ ! -s /tmp/beat ]; do sleep 0.01; done; echo working; sleep 1000",
-			"timeout":    600,
+			"command": "(setsid sh -c 'while :; do date +%s%N >/tmp/beat; sleep 0.02; done' &); " +
+				"while [ ! -s /tmp/beat ]; do sleep 0.01; done; echo working; sleep 1000",
+			"timeout": 600,
 		},
 		"_meta": map[string]any{"progressToken": "p"},
 	})

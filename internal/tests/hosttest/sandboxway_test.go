@@ -60,7 +60,8 @@ func TestASandboxDoesNotCallItsHost(t *testing.T) {
 			}
 			c := h.enter("ann", "")
 			id := c.call("sandbox_create").id("sandbox_id")
-			if set := c.call("sandbox_network", "sandbox_id", id, "action", "set", "allow", []string{u.Host, "localhost:" + u.Port()}); set.IsError {
+			if set := c.call("sandbox_network", "sandbox_id", id, "action", "set", "allow",
+				[]string{u.Host, "localhost:" + u.Port()}); set.IsError {
 				t.Fatalf("%+v", set)
 			}
 			for _, host := range []string{"127.0.0.1", "localhost"} {
@@ -147,7 +148,8 @@ func TestAnExposedPortGetsNoLogin(t *testing.T) {
 		}
 	}
 	var head []byte
-	for end := time.Now().Add(time.Minute); len(head) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); len(head) == 0 &&
+		time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		r, err := browser.Get("http://" + address + "/")
 		if err != nil {
 			continue // the server in the sandbox may not have begun

@@ -92,7 +92,8 @@ func TestToolsAreFoundAndCalled(t *testing.T) {
 			})
 			listed := hosttest.Names(hosttest.List(t, h, "tools/list"), "name", "")
 			want := []string{
-				"pad_read", "tool_call_destructive", "tool_call_read", "tool_call_write", "tool_describe", "tool_search",
+				"pad_read", "tool_call_destructive", "tool_call_read", "tool_call_write", "tool_describe",
+				"tool_search",
 			}
 			if !slices.Equal(listed, want) {
 				t.Errorf("listed: %q", listed)
@@ -103,7 +104,10 @@ func TestToolsAreFoundAndCalled(t *testing.T) {
 					return json.RawMessage(`{"action":"accept","content":{"ok":true}}`)
 				})
 			}
-			if got := call("tool_search", `{"query":"erase everything on it"}`).Text(); !strings.HasPrefix(got, "pad_clear(word: string) [tool_call_destructive]") {
+			if got := call("tool_search", `{"query":"erase everything on it"}`).Text(); !strings.HasPrefix(
+				got,
+				"pad_clear(word: string) [tool_call_destructive]",
+			) {
 				t.Errorf("the search found %s", got)
 			}
 			if got := call("tool_search", `{"query":"hidden page"}`).Text(); strings.Contains(got, "hidden") {
@@ -131,9 +135,22 @@ func TestToolsAreFoundAndCalled(t *testing.T) {
 				}
 			}
 			if h.Traits().CanAsk() {
-				direct, inside := call("pad_write", `{"word":"w"}`), call("tool_call_write", `{"name":"pad_write","arguments":{"word":"w"}}`)
-				if string(direct.Result) == "" || string(direct.Get("content")) != string(inside.Get("content")) || inside.Rounds != direct.Rounds {
-					t.Errorf("direct %s in %d rounds, through another tool %s in %d", direct.Result, direct.Rounds, inside.Result, inside.Rounds)
+				direct, inside := call(
+					"pad_write",
+					`{"word":"w"}`,
+				), call(
+					"tool_call_write",
+					`{"name":"pad_write","arguments":{"word":"w"}}`,
+				)
+				if string(direct.Result) == "" || string(direct.Get("content")) != string(inside.Get("content")) ||
+					inside.Rounds != direct.Rounds {
+					t.Errorf(
+						"direct %s in %d rounds, through another tool %s in %d",
+						direct.Result,
+						direct.Rounds,
+						inside.Result,
+						inside.Rounds,
+					)
 				}
 			}
 			lines.mu.Lock()

@@ -132,7 +132,8 @@ func TestAServerAlone(t *testing.T) {
 					{"tools/call", `{"name":"test_embedded_resource"}`},
 					{"resources/read", `{"uri":"test://static-text"}`},
 					{"resources/read", `{"uri":"test://template/9/data"}`},
-					{"prompts/get", `{"name":"test_prompt_with_embedded_resource","arguments":{"resourceUri":"test://x"}}`},
+					{"prompts/get",
+						`{"name":"test_prompt_with_embedded_resource","arguments":{"resourceUri":"test://x"}}`},
 				} {
 					request := client.Request{Method: one.method, Params: json.RawMessage(one.params)}
 					if request.Name, _ = rawjson.String(hosttest.Get(request.Params, "name")); request.Name == "" {
@@ -237,7 +238,8 @@ done`
 		if err != nil || !strings.HasPrefix(string(list), want) {
 			t.Errorf("%s: list %s (%v), want %s", era, list, err, want)
 		}
-		if _, err := c.Do(t.Context(), client.Request{Method: "resources/read", Params: json.RawMessage(`{"uri":"x://y"}`)}); err == nil {
+		if _, err := c.Do(t.Context(),
+			client.Request{Method: "resources/read", Params: json.RawMessage(`{"uri":"x://y"}`)}); err == nil {
 			t.Errorf("%s: a resource of a server without any was read", era)
 		}
 	}
@@ -268,7 +270,10 @@ done`
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		raw, err := c.Do(t.Context(), client.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"x"}`), Name: "x"})
+		raw, err := c.Do(
+			t.Context(),
+			client.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"x"}`), Name: "x"},
+		)
 		said, _ := rawjson.String(hosttest.Get(raw, "content", 0, "text"))
 		if strings.Contains(said, "package_") {
 			t.Fatalf("it is told to use what is not there: %s", said)
@@ -304,7 +309,8 @@ func TestRunsAtOnce(t *testing.T) {
 		}
 	})
 	t.Run("later", func(t *testing.T) {
-		if err := os.Remove(filepath.Join(folder, "package.json")); err != nil { // so that nothing can be installed again
+		// so that nothing can be installed again
+		if err := os.Remove(filepath.Join(folder, "package.json")); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()

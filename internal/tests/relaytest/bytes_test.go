@@ -194,7 +194,8 @@ func TestParamHeadersAreMade(t *testing.T) {
 	const tools = `[{"name":"echo","inputSchema":{"type":"object","properties":{"region":{"type":"string","x-mcp-header":"Region"},"n":{"type":"integer"}}}}]`
 	for _, p := range pairings(t, tools) {
 		params := json.RawMessage(`{"name":"echo","arguments":{"region":"caf\u00e9","n":1}}`)
-		if _, err := p.conn.Do(t.Context(), client.Request{Method: "tools/call", Name: "echo", Params: params}); err != nil {
+		if _, err := p.conn.Do(t.Context(),
+			client.Request{Method: "tools/call", Name: "echo", Params: params}); err != nil {
 			t.Fatal(err)
 		}
 		h := *p.echo.header.Load()

@@ -219,7 +219,9 @@ func (r *exampleRelay) result(t *testing.T, method string, result []byte) {
 // client and its host.
 func (r *exampleRelay) request(t *testing.T, method string, params []byte) {
 	t.Helper()
-	r.server.script(map[string]string{method: `"result":{"content":[],"contents":[],"messages":[],"completion":{"values":[]}}`})
+	r.server.script(
+		map[string]string{method: `"result":{"content":[],"contents":[],"messages":[],"completion":{"values":[]}}`},
+	)
 	_, err := r.do(t, method, string(params))
 	got := rawjson.Splice(r.server.last(method), rawjson.Edit{Key: "_meta"})
 	want := rawjson.Splice(params, rawjson.Edit{Key: "_meta"})
@@ -434,18 +436,31 @@ func (r *exampleRelay) check(t *testing.T, kind string, e []byte) bool {
 			r.questions(t, asks("sampling/createMessage", e), nil, usualAnswers)
 		case "ElicitRequest", "ElicitRequestForm", "ElicitRequestURL":
 			r.questions(t, asks("elicitation/create", e), []byte(`"kept"`), usualAnswers)
-		case "BooleanSchema", "NumberSchema", "StringSchema", "TitledMultiSelectEnumSchema", "TitledSingleSelectEnumSchema",
-			"UntitledMultiSelectEnumSchema", "UntitledSingleSelectEnumSchema":
+		case "BooleanSchema",
+			"NumberSchema",
+			"StringSchema",
+			"TitledMultiSelectEnumSchema",
+			"TitledSingleSelectEnumSchema",
+			"UntitledMultiSelectEnumSchema",
+			"UntitledSingleSelectEnumSchema":
 			r.questions(t, asks("elicitation/create",
 				in(`{"message":"m","requestedSchema":{"type":"object","properties":{"x":%s}}}`)), nil, usualAnswers)
 		case "SamplingMessage":
 			r.questions(t, asks("sampling/createMessage", in(`{"messages":[%s],"maxTokens":1}`)), nil, usualAnswers)
 		case "ToolResultContent", "ToolUseContent":
-			r.questions(t, asks("sampling/createMessage", in(`{"messages":[{"role":"user","content":[%s]}],"maxTokens":1}`)),
-				nil, usualAnswers)
+			r.questions(
+				t,
+				asks("sampling/createMessage", in(`{"messages":[{"role":"user","content":[%s]}],"maxTokens":1}`)),
+				nil,
+				usualAnswers,
+			)
 		case "ModelPreferences":
-			r.questions(t, asks("sampling/createMessage", in(`{"messages":[],"modelPreferences":%s,"maxTokens":1}`)), nil,
-				usualAnswers)
+			r.questions(
+				t,
+				asks("sampling/createMessage", in(`{"messages":[],"modelPreferences":%s,"maxTokens":1}`)),
+				nil,
+				usualAnswers,
+			)
 		case "InputRequests":
 			r.questions(t, e, nil, usualAnswers)
 		case "InputRequiredResult":
@@ -473,7 +488,8 @@ func TestOfficialExamplesPass(t *testing.T) {
 	tools := `{"name":"get_weather","inputSchema":{"type":"object"}}`
 	for _, name := range names {
 		if strings.HasPrefix(name, "CallToolRequest") {
-			for _, own := range []json.RawMessage{hosttest.Get(examples[name], "name"), hosttest.Get(examples[name], "params", "name")} {
+			for _, own := range []json.RawMessage{hosttest.Get(examples[name], "name"),
+				hosttest.Get(examples[name], "params", "name")} {
 				if own != nil && !strings.Contains(tools, `"name":`+string(own)) {
 					tools += `,{"name":` + string(own) + `,"inputSchema":{"type":"object"}}`
 				}
@@ -496,7 +512,11 @@ func TestOfficialExamplesPass(t *testing.T) {
 						if r.check(t, kind, e) {
 							placed++
 						}
-						r.request(t, "tools/call", fmt.Appendf(nil, `{"name":"get_weather","arguments":{"example":%s}}`, e))
+						r.request(
+							t,
+							"tools/call",
+							fmt.Appendf(nil, `{"name":"get_weather","arguments":{"example":%s}}`, e),
+						)
 						r.result(t, "tools/call", fmt.Appendf(nil, `{"content":[],"structuredContent":%s}`, e))
 					})
 				}
@@ -552,7 +572,10 @@ func TestOfficialExamplesOfListsPass(t *testing.T) {
 	}
 	add("tools/list", "tools", entries("ListToolsResult", "tools", "Tool")...)
 	add("resources/list", "resources", entries("ListResourcesResult", "resources", "Resource")...)
-	add("resources/templates/list", "resourceTemplates", entries("ListResourceTemplatesResult", "resourceTemplates", "")...)
+	add(
+		"resources/templates/list",
+		"resourceTemplates",
+		entries("ListResourceTemplatesResult", "resourceTemplates", "")...)
 	add("prompts/list", "prompts", entries("ListPromptsResult", "prompts", "")...)
 	members := map[string]string{"tools/list": "tools", "resources/list": "resources", "prompts/list": "prompts",
 		"resources/templates/list": "resourceTemplates"}

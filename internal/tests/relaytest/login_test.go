@@ -45,8 +45,9 @@ func logIn(t *testing.T, m *packages.Manager, who string) {
 	if err := m.FinishLogin(t.Context(), "up", person("mallory"), back); err == nil {
 		t.Error("the login of a principal was finished by another")
 	}
-	if err := m.FinishLogin(t.Context(), "up", person(who), back+"x"); err == nil || strings.Contains(back, "&state=") &&
-		!strings.Contains(err.Error(), "waits for that answer") && !strings.Contains(err.Error(), "login") {
+	if err := m.FinishLogin(t.Context(), "up", person(who), back+"x"); err == nil ||
+		strings.Contains(back, "&state=") &&
+			!strings.Contains(err.Error(), "waits for that answer") && !strings.Contains(err.Error(), "login") {
 		t.Errorf("an answer that is not the provider's: %v", err)
 	}
 	if l, err = m.BeginLogin(t.Context(), "up", person(who), "http://127.0.0.1:1/callback"); err != nil {
@@ -75,8 +76,8 @@ func tokensOf(up *oauthtest.Host, n int) map[string]bool {
 	return out
 }
 
-// Two principals have a login each: neither is called with the token of the other, and one without a login is told how to
-// log in.
+// Two principals have a login each: neither is called with the token of the other, and one without
+// a login is told how to log in.
 func TestEachPrincipalHasALogin(t *testing.T) {
 	m, up := loggedIn(t, packages.PrincipalLogin)
 	if _, err := readFile(t, m, up, "ann"); err == nil || !strings.Contains(err.Error(), "login") {
@@ -137,13 +138,21 @@ func TestTokensReachNoOtherServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range []packages.Record{
-		{ID: "child", Start: packages.OnDemand, Source: packages.Source{Kind: packages.Command}, Command: self, Env: childEnv(t, "1")},
+		{ID: "child", Start: packages.OnDemand, Source: packages.Source{Kind: packages.Command}, Command: self,
+			Env: childEnv(t, "1")},
 		{ID: "remote", Start: packages.OnDemand, Source: packages.Source{Kind: packages.URL, From: other.URL + "/mcp"}},
 	} {
 		if _, err := m.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
 			t.Fatal(err)
 		}
-		_, err := m.Call(t.Context(), r.ID, "test_simple_text", json.RawMessage(`{}`), nil, &packages.Peer{Caller: person("ann")})
+		_, err := m.Call(
+			t.Context(),
+			r.ID,
+			"test_simple_text",
+			json.RawMessage(`{}`),
+			nil,
+			&packages.Peer{Caller: person("ann")},
+		)
 		if err != nil {
 			t.Fatalf("%s: %v", r.ID, err)
 		}
@@ -176,8 +185,8 @@ func TestTokensReachNoOtherServer(t *testing.T) {
 	}
 }
 
-// A shared login is made by administrators alone. In the middle of a session a 401 is answered by a refreshed token, and a
-// 403 that requires more scopes by a login for them.
+// A shared login is made by administrators alone. In the middle of a session a 401 is answered by a
+// refreshed token, and a 403 that requires more scopes by a login for them.
 func TestTheServerAsksInTheMiddleOfASession(t *testing.T) {
 	m, up := loggedIn(t, packages.SharedLogin)
 	if _, err := m.BeginLogin(t.Context(), "up", person("ann"), "http://127.0.0.1:1/callback"); err == nil {
@@ -253,7 +262,8 @@ func TestACallSendsItsUserToLogIn(t *testing.T) {
 	}
 	q := asked.Input.Questions[0]
 	var params struct{ Mode, URL string }
-	if err := json.Unmarshal(q.Params, &params); err != nil || params.Mode != "url" || !strings.HasPrefix(params.URL, up.Issuer) {
+	if err := json.Unmarshal(q.Params, &params); err != nil || params.Mode != "url" ||
+		!strings.HasPrefix(params.URL, up.Issuer) {
 		t.Fatalf("the question is %s", q.Params)
 	}
 	time.AfterFunc(100*time.Millisecond, func() { oauthtest.Approve(t, params.URL, true) })

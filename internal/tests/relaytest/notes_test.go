@@ -93,7 +93,8 @@ func TestAmbiguousLogMessagesAreForAdministrators(t *testing.T) {
 	}
 	logs := func(who string) {
 		t.Helper()
-		if raw, err := m.Call(t.Context(), "up", "test_tool_with_logging", json.RawMessage(`{}`), nil, peer(who)); err != nil {
+		if raw, err := m.Call(t.Context(), "up", "test_tool_with_logging", json.RawMessage(`{}`),
+			nil, peer(who)); err != nil {
 			t.Fatalf("%s: %s, %v", who, raw, err)
 		}
 	}
@@ -119,7 +120,11 @@ func TestAmbiguousLogMessagesAreForAdministrators(t *testing.T) {
 		logs("bob")
 	}
 	if logs("ann"); heard.Load() != 3 || logged() != 4 {
-		t.Errorf("with two principals they were told %d messages, and %d went to administrators", heard.Load(), logged())
+		t.Errorf(
+			"with two principals they were told %d messages, and %d went to administrators",
+			heard.Load(),
+			logged(),
+		)
 	}
 }
 
@@ -149,7 +154,8 @@ func TestChangesOfListsReachClients(t *testing.T) {
 					}
 					ear := h.Listen()
 					for _, change := range changes {
-						if raw, err := m.Call(t.Context(), "up", change[0], json.RawMessage(`{}`), nil, nil); err != nil {
+						if raw, err := m.Call(t.Context(), "up", change[0],
+							json.RawMessage(`{}`), nil, nil); err != nil {
 							t.Fatalf("%s: %s, %v", change[0], raw, err)
 						}
 						if got := ear.Next(); got != change[1] {
@@ -189,8 +195,10 @@ func TestACancelledCallIsCancelledAtTheServer(t *testing.T) {
 				} else {
 					greet(c)
 				}
-				c.Send(`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"up_hang","arguments":{"file":` +
-					string(rawjson.AppendString(nil, file)) + `},` + meta + `}}`)
+				c.Send(
+					`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"up_hang","arguments":{"file":` +
+						string(rawjson.AppendString(nil, file)) + `},` + meta + `}}`,
+				)
 				want := `{"progressToken":"mine","progress":0.5,"total":1,"message":"it hangs"}`
 				if got := hosttest.Get(c.Next(), "params"); string(got) != want {
 					t.Errorf("modern %v: its progress is %s", modern, got)

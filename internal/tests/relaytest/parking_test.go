@@ -71,7 +71,8 @@ func TestAParkedCallBelongsToItsCaller(t *testing.T) {
 	if got, err := answer(t, m, "bob", "one", in, "Bob"); !refusedWith(err, tool.CodeTimeout, "may have run") {
 		t.Errorf("another principal got %q, %v", got, err)
 	}
-	if got, err := answer(t, m, "ann", "two", in, "Ann"); err != nil && !refusedWith(err, tool.CodeTimeout, "may have run") {
+	if got, err := answer(t, m, "ann", "two", in, "Ann"); err != nil &&
+		!refusedWith(err, tool.CodeTimeout, "may have run") {
 		t.Errorf("with other arguments: %q, %v", got, err)
 	}
 	in = ask(t, m, "ann", "one")
@@ -130,7 +131,8 @@ func TestAQuestionExpires(t *testing.T) {
 			t.Fatalf("got %q, %v", got, err)
 		}
 	}
-	if got, err := answer(t, m, "ann", "soon", ask(t, m, "ann", "soon"), "Ann"); err != nil || got != "soon accept Ann" {
+	if got, err := answer(t, m, "ann", "soon", ask(t, m, "ann", "soon"), "Ann"); err != nil ||
+		got != "soon accept Ann" {
 		t.Errorf("afterwards: %q, %v", got, err)
 	}
 }
@@ -169,7 +171,14 @@ func TestParkedCallsAreCounted(t *testing.T) {
 	parked := 0
 	var err error
 	for ; parked < 7; parked++ {
-		_, err = m.Call(t.Context(), "up", "asks_name", token2args(fmt.Sprint(parked)), nil, &packages.Peer{Caller: person("ann")})
+		_, err = m.Call(
+			t.Context(),
+			"up",
+			"asks_name",
+			token2args(fmt.Sprint(parked)),
+			nil,
+			&packages.Peer{Caller: person("ann")},
+		)
 		if _, asked := errors.AsType[*packages.InputRequired](err); !asked {
 			break
 		}
@@ -258,13 +267,18 @@ func interleave(t *testing.T, r packages.Record) {
 	work := func(h hosttest.Harness, who string, n int) {
 		for i := range n {
 			token := fmt.Sprintf("%s-%p-%d", who, h, i)
-			r := hosttest.Call(h, "up_asks_name", `{"token":"`+token+`"}`, func(_ string, params json.RawMessage) json.RawMessage {
-				if message, _ := rawjson.Get(params, "message"); string(message) != `"Who is `+token+`?"` {
-					misrouted.Add(1)
-					t.Errorf("%s was asked %s", token, message)
-				}
-				return json.RawMessage(`{"action":"accept","content":{"name":"` + token + `"}}`)
-			})
+			r := hosttest.Call(
+				h,
+				"up_asks_name",
+				`{"token":"`+token+`"}`,
+				func(_ string, params json.RawMessage) json.RawMessage {
+					if message, _ := rawjson.Get(params, "message"); string(message) != `"Who is `+token+`?"` {
+						misrouted.Add(1)
+						t.Errorf("%s was asked %s", token, message)
+					}
+					return json.RawMessage(`{"action":"accept","content":{"name":"` + token + `"}}`)
+				},
+			)
 			if got := strings.Trim(r.Text(), `"`); got == token+" accept "+token {
 				done.Add(1)
 			} else if strings.Contains(got, " accept ") {
@@ -308,7 +322,10 @@ func TestARealServerThatAsks(t *testing.T) {
 	}
 	m, make := install(t, packages.Record{
 		Source: packages.Source{Kind: packages.Command}, Command: node,
-		Args: []string{filepath.Join(dir, "node_modules/@modelcontextprotocol/server-everything/dist/index.js"), "stdio"},
+		Args: []string{
+			filepath.Join(dir, "node_modules/@modelcontextprotocol/server-everything/dist/index.js"),
+			"stdio",
+		},
 	}, nil)
 	info, err := m.Info("up")
 	t.Log(info.Server, info.Names, err)
@@ -316,7 +333,12 @@ func TestARealServerThatAsks(t *testing.T) {
 		t.Run(era.Name, func(t *testing.T) {
 			h := era.Make(t, hosttest.Options{Modules: map[string]module.New{"package": make}})
 			var asked []string
-			r := hosttest.Call(h, "up_trigger_sampling_request", `{"prompt":"capital of France","maxTokens":10}`, answerAll(&asked))
+			r := hosttest.Call(
+				h,
+				"up_trigger_sampling_request",
+				`{"prompt":"capital of France","maxTokens":10}`,
+				answerAll(&asked),
+			)
 			if r.Error != nil || !strings.Contains(string(r.Result), "Paris") {
 				t.Errorf("sampling: %s %v, asked %v", r.Result, r.Error, asked)
 			}

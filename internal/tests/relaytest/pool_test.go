@@ -46,7 +46,11 @@ func progressed(
 	}
 }
 
-func hangs(t *testing.T, m *packages.Manager, who string) (cancel context.CancelFunc, outcome func() (json.RawMessage, error)) {
+func hangs(
+	t *testing.T,
+	m *packages.Manager,
+	who string,
+) (cancel context.CancelFunc, outcome func() (json.RawMessage, error)) {
 	t.Helper()
 	args := append(rawjson.AppendString([]byte(`{"file":`), filepath.Join(t.TempDir(), "x")), '}')
 	return progressed(t, m, who, "hang", args)
@@ -77,8 +81,9 @@ func TestAQuestionThatCouldBeOfTwoCallsWaits(t *testing.T) {
 	}
 }
 
-// Questions that could each be of two calls are not guessed: one fails, with its call, and the other is then that of the
-// call that is left. From then on the calls run one at a time, so that each is asked its own.
+// Questions that could each be of two calls are not guessed: one fails, with its call, and the
+// other is then that of the call that is left. From then on the calls run one at a time, so that
+// each is asked its own.
 //
 //redteam:attack What is not yours is not there: a server asks in two calls of one client at once
 func TestAmbiguousQuestionsAreNeverGuessed(t *testing.T) {
@@ -101,7 +106,9 @@ func TestAmbiguousQuestionsAreNeverGuessed(t *testing.T) {
 			}
 			continue
 		}
-		if message, _ := rawjson.Get(in.Input.Questions[0].Params, "message"); string(message) != `"Who is `+token+`?"` {
+		if message, _ := rawjson.Get(in.Input.Questions[0].Params, "message"); string(
+			message,
+		) != `"Who is `+token+`?"` {
 			t.Errorf("%s was asked %s", token, message)
 		}
 		if got, err := answer(t, m, "ann", token, in.Input, "Ann"); err != nil || got != token+" accept Ann" {
@@ -110,7 +117,8 @@ func TestAmbiguousQuestionsAreNeverGuessed(t *testing.T) {
 	}
 	t.Logf("%d calls failed; none does if the second call got an instance of its own", failed)
 	for _, token := range []string{"x", "y"} {
-		if got, err := answer(t, m, "ann", token, ask(t, m, "ann", token), "Ann"); err != nil || got != token+" accept Ann" {
+		if got, err := answer(t, m, "ann", token, ask(t, m, "ann", token), "Ann"); err != nil ||
+			got != token+" accept Ann" {
 			t.Errorf("later: %q, %v", got, err)
 		}
 	}

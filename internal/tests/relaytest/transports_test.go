@@ -205,13 +205,18 @@ func TestAServerOfHTTPOverAUnixSocket(t *testing.T) {
 	s := &http.Server{Handler: fixture.Config.Handler}
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
-	m, make := install(t, packages.Record{Source: packages.Source{Kind: packages.URL, From: "http+unix:" + socket + ":/mcp"}}, nil)
+	m, make := install(
+		t,
+		packages.Record{Source: packages.Source{Kind: packages.URL, From: "http+unix:" + socket + ":/mcp"}},
+		nil,
+	)
 	if info, err := m.Info("up"); err != nil || info.Server.Protocol != "2026-07-28" {
 		t.Fatalf("it speaks %q, %v", info.Server.Protocol, err)
 	}
 	for _, h := range hosttest.Harnesses()[:2] {
 		with := h.Make(t, hosttest.Options{Modules: map[string]module.New{"package": make}})
-		if r := hosttest.Call(with, "up_test_simple_text", `{}`, nil); r.Text() != "This is a simple text response for testing." {
+		if r := hosttest.Call(with,
+			"up_test_simple_text", `{}`, nil); r.Text() != "This is a simple text response for testing." {
 			t.Errorf("%s: got %s %v", h.Name, r.Result, r.Error)
 		}
 	}
@@ -248,7 +253,13 @@ func TestAServerOfBothErasIsCalledInTheClientsEra(t *testing.T) {
 			fixture.Config.Handler.ServeHTTP(kept, r)
 			w.Header().Set("Content-Type", kept.Header().Get("Content-Type"))
 			w.WriteHeader(kept.Code)
-			w.Write(bytes.ReplaceAll(kept.Body.Bytes(), []byte(`"io.modelcontextprotocol/tasks"`), []byte(`"example.com/other"`)))
+			w.Write(
+				bytes.ReplaceAll(
+					kept.Body.Bytes(),
+					[]byte(`"io.modelcontextprotocol/tasks"`),
+					[]byte(`"example.com/other"`),
+				),
+			)
 			return
 		}
 		fixture.Config.Handler.ServeHTTP(w, r)

@@ -59,8 +59,11 @@ func serveVisited() {
 			fmt.Println(`{"jsonrpc":"2.0","id":"question","method":"elicitation/create","params":{"mode":"url",` +
 				`"elicitationId":"of ask","url":"https://example.com/a","message":"Visit this."}}`)
 		case "tools/call refuse":
-			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"visit first","data":{"elicitations":[`+
-				`{"mode":"url","elicitationId":"of refuse","url":"https://example.com/b","message":"And this."}]}}}`+"\n", id)
+			fmt.Printf(
+				`{"jsonrpc":"2.0","id":%s,"error":{"code":-32042,"message":"visit first","data":{"elicitations":[`+
+					`{"mode":"url","elicitationId":"of refuse","url":"https://example.com/b","message":"And this."}]}}}`+"\n",
+				id,
+			)
 		case "tools/call visit":
 			for _, of := range []string{"of ask", "of refuse", "of nobody"} {
 				fmt.Printf(`{"jsonrpc":"2.0","method":"notifications/elicitation/complete",`+
@@ -96,7 +99,8 @@ func TestAClientLearnsThatItsVisitIsDone(t *testing.T) {
 						told <- string(params)
 					}
 				},
-				Answer: func(_ context.Context, method string, params json.RawMessage) (json.RawMessage, *client.RPCError) {
+				Answer: func(_ context.Context, method string, params json.RawMessage) (json.RawMessage,
+					*client.RPCError) {
 					questions = append(questions, string(params))
 					return json.RawMessage(`{"action":"accept"}`), nil
 				},

@@ -38,7 +38,8 @@ func TestEveryPromiseIsAttacked(t *testing.T) {
 	for _, p := range promises {
 		if !attacked[p] {
 			t.Errorf(
-				"no test attacks %q of docs/security.md: name one with //redteam:attack; see internal/tests/repotest/attacks",
+				"no test attacks %q of docs/security.md: name one with //redteam:attack; see "+
+					"internal/tests/repotest/attacks",
 				p,
 			)
 		}
@@ -49,7 +50,8 @@ func TestEveryPromiseIsAttacked(t *testing.T) {
 		verdicts[strings.Trim(test, "`")] = row.cells[3]
 		if !names[test] && !*update {
 			t.Errorf(
-				"docs/security-tests.md:%d names %s, which is no attack of the tree: run make redteam, or this test with -update",
+				"docs/security-tests.md:%d names %s, which is no attack of the tree: run make redteam, "+
+					"or this test with -update",
 				row.line,
 				test,
 			)

@@ -86,7 +86,8 @@ func TestEveryDependencyIsAccountedFor(t *testing.T) {
 		licence, ok := said[m]
 		if !ok {
 			t.Errorf(
-				"%s imports %s, which docs/dependencies.md does not list: add a line with its licence and why it is worth having",
+				"%s imports %s, which docs/dependencies.md does not list: add a line with its licence and why it is "+
+					"worth having",
 				file,
 				m,
 			)
@@ -134,8 +135,9 @@ var leaks = []struct {
 	},
 }
 
-// publicSources are the addresses that packages are searched for and installed from by default, and from which a release has
-// the programs of its full image. They occur where the setting is defined, in the documents generated from it, and in a lock file.
+// publicSources are the addresses that packages are searched for and installed from by default, and
+// from which a release has the programs of its full image. They occur where the setting is defined,
+// in the documents generated from it, and in a lock file.
 var publicSources = struct{ files, addresses []string }{
 	[]string{
 		"internal/packages/settings.go", "docs/settings.md", "docs/gatehouse.schema.json",

@@ -20,7 +20,11 @@ var layers = [][]unit{
 		},
 		{path: "internal/mcp/rawjson", only: []string{}, why: "splicing raw JSON depends on nothing else"},
 		{path: "internal/exec/keeper", only: []string{}, why: "a keeper starts before the packages of the host do"},
-		{path: "internal/exec/overlay", only: []string{}, why: "a view of folders starts before the packages of the host do"},
+		{
+			path: "internal/exec/overlay",
+			only: []string{},
+			why:  "a view of folders starts before the packages of the host do",
+		},
 		{path: "internal/exec/builds", only: []string{}, why: "the errors in an output follow from the output"},
 		{path: "internal/exec/rpc", only: []string{}, why: "messages are exchanged the same way whatever they ask"},
 		{path: "internal/exec/procid", only: []string{}, why: "identifying a process does not depend on its use"},
@@ -321,7 +325,8 @@ var layers = [][]unit{
 	},
 	{
 		{path: "internal/modules/*", only: moduleImports,
-			why: "modules call each other through dispatch, with the caller's view, gate and limits; they never import each other"},
+			why: "modules call each other through dispatch, with the caller's view, gate and limits; " +
+				"they never import each other"},
 	},
 	{
 		{
@@ -362,11 +367,13 @@ var moduleImports = []string{
 	"internal/access/permit", "internal/access/secret",
 	"internal/dispatch/contextstore", "internal/dispatch/delayed", "internal/dispatch/hub", "internal/dispatch/jobs",
 	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool", "internal/dispatch/toolsearch",
-	"internal/exec/acp", "internal/exec/builds", "internal/exec/idelink", "internal/exec/proc", "internal/exec/procid", "internal/exec/rpc",
+	"internal/exec/acp", "internal/exec/builds", "internal/exec/idelink", "internal/exec/proc", "internal/exec/procid",
+	"internal/exec/rpc",
 	"internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
 	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock",
 	"internal/files/filewatch", "internal/files/embed", "internal/files/index",
-	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/sqlfile", "internal/files/stage", "internal/files/symbols",
+	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/sqlfile",
+	"internal/files/stage", "internal/files/symbols",
 	"internal/files/walk",
 	"internal/maintenance/backup", "internal/maintenance/update",
 	"internal/mcp/rawjson", "internal/mcp/schema",

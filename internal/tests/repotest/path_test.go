@@ -61,7 +61,9 @@ func (p probeModule) Offer(context.Context, module.Audience) (*module.Offer, err
 		p.stack <- ourFrames()
 		return v, nil
 	}
-	return &module.Offer{Tools: []tool.Tool{tool.New(tool.Def{Name: "probe", Description: "Records the stack."}, probe)}}, nil
+	return &module.Offer{
+		Tools: []tool.Tool{tool.New(tool.Def{Name: "probe", Description: "Records the stack."}, probe)},
+	}, nil
 }
 
 func (p probeModule) Close(context.Context) error { return nil }
@@ -245,7 +247,11 @@ func statePath(t *testing.T) (path [4][]string) {
 			}
 		}
 	}
-	request(1, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"path","version":"1"}}`)
+	request(
+		1,
+		"initialize",
+		`{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"path","version":"1"}}`,
+	)
 	p.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	request(2, "resources/subscribe", `{"uri":"gatehouse:///public/number"}`)
 	if _, err := m.Set(t.Context(), 1); err != nil {
@@ -279,7 +285,11 @@ func TestPathsAreShort(t *testing.T) {
 	}
 	steps := len(slices.Concat(change[:]...))
 	if steps > mostStateFrames {
-		t.Errorf("a state change runs through %d functions before its notification, want at most %d", steps, mostStateFrames)
+		t.Errorf(
+			"a state change runs through %d functions before its notification, want at most %d",
+			steps,
+			mostStateFrames,
+		)
 	}
 	replaceGenerated(t, filepath.Join("docs", "design.md"), pathBegin, pathEnd, fmt.Sprintf(`
 A call over HTTP without a session runs through %d functions in %d packages before

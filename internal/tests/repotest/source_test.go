@@ -136,7 +136,8 @@ var platformFile = regexp.MustCompile(
 )
 
 func TestPlatformsDifferInFewFolders(t *testing.T) {
-	const why = "a difference between platforms belongs behind filelock, fusemount, stage, exec, sandbox, identity, daemon, socket, hangup, swap or wireguard, so that the rest is the same everywhere"
+	const why = "a difference between platforms belongs behind filelock, fusemount, stage, exec, sandbox, identity, " +
+		"daemon, socket, hangup, swap or wireguard, so that the rest is the same everywhere"
 	for _, s := range sources(t) {
 		if anyWithin(s.folder(), platformFolders) {
 			continue
@@ -180,7 +181,8 @@ func TestNobodyElseWritesToStdout(t *testing.T) {
 			switch pkg.Name + "." + sel.Sel.Name {
 			case "os.Stdout", "fmt.Print", "fmt.Println", "fmt.Printf":
 				t.Errorf(
-					"%s:%d uses %s.%s: on stdio nothing but protocol may reach standard output; log through the logger or take an io.Writer",
+					"%s:%d uses %s.%s: on stdio nothing but protocol may reach standard output; "+
+						"log through the logger or take an io.Writer",
 					s.path,
 					s.line(sel),
 					pkg.Name,

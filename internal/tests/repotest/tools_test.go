@@ -132,7 +132,8 @@ func TestArgumentsThatNameThingsOfTheHostAreDeclared(t *testing.T) {
 		module string
 		in     reflect.Type
 		want   int
-	}{{"file", reflect.TypeFor[in](), 1}, {"file", reflect.TypeFor[declared](), 0}, {"sandbox", reflect.TypeFor[in](), 0}} {
+	}{{"file", reflect.TypeFor[in](), 1}, {"file", reflect.TypeFor[declared](), 0},
+		{"sandbox", reflect.TypeFor[in](), 0}} {
 		d := tool.Def{Name: c.module + "_read", Description: "Reads.", Effects: tool.Reads, In: c.in}
 		if got := faults(c.module, catalog.Tool{Def: d, Input: object, Output: object}); len(got) != c.want {
 			t.Errorf("%s, %v: got faults %q, want %d", c.module, c.in, got, c.want)
@@ -190,7 +191,8 @@ func keep(t *testing.T, file string, want []byte) {
 	}
 	if !bytes.Equal(got, want) {
 		t.Errorf(
-			"%s has changed on the wire: clients and models see this. If it is meant, run go test ./internal/tests/repotest -update and commit the difference.\nwas:\n%s\nis:\n%s",
+			"%s has changed on the wire: clients and models see this. If it is meant, run go test "+
+				"./internal/tests/repotest -update and commit the difference.\nwas:\n%s\nis:\n%s",
 			file,
 			got,
 			want,

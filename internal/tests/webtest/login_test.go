@@ -53,7 +53,8 @@ func (h *host) request(token, endpoint, method, name, params string) string {
 		`"extensions":{"io.modelcontextprotocol/tasks":{}}}}}}`, method, params)
 	r, err := http.NewRequestWithContext(h.t.Context(), "POST", h.url+endpoint, strings.NewReader(body))
 	check(h.t, err)
-	for k, v := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+	for k, v := range map[string]string{"Content-Type": "application/json",
+		"Accept":               "application/json, text/event-stream",
 		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Authorization": "Bearer " + token} {
 		r.Header.Set(k, v)
 	}
@@ -93,7 +94,11 @@ func TestAPersonApprovesWhatAModelMayNot(t *testing.T) {
 	}
 	id := play(ann, `await story.text("Waits for a yes"); await story.press("file_write", "a");
 		await story.text("<b>bold</b> plan"); return document.querySelector("section[id^=approval-]").id.slice(9)`).(string)
-	if got := h.call(token, "/mcp/admin", "approval_decide", fmt.Sprintf(`{"id":%q,"decision":"approve"}`, id)); !strings.Contains(got, "denied") {
+	if got := h.call(token, "/mcp/admin", "approval_decide",
+		fmt.Sprintf(`{"id":%q,"decision":"approve"}`, id)); !strings.Contains(
+		got,
+		"denied",
+	) {
 		t.Errorf("the model decides about its own call: %s", got)
 	}
 	play(ann, `await story.press("Approve once"); await story.text("Nothing waits for you");
@@ -110,8 +115,11 @@ func TestALoginIsTwoHalves(t *testing.T) {
 	h.people()
 	b := chromium.New(t)
 	p := h.visit(b, "#/now")
-	play(p, `await story.text("Log in"); const f = await story.until("a form", () => document.querySelector("form input[name=user]")?.form);
-		f.user.value = "bob"; f.password.value = "wrong"; f.requestSubmit(); await story.text("user or password is wrong");`)
+	play(
+		p,
+		`await story.text("Log in"); const f = await story.until("a form", () => document.querySelector("form input[name=user]")?.form);
+		f.user.value = "bob"; f.password.value = "wrong"; f.requestSubmit(); await story.text("user or password is wrong");`,
+	)
 	logIn(p, "bob")
 	got := play(p, `await story.text("bob");
 		const ask = (headers) => fetch("/auth/me", { headers }).then((r) => r.status);
@@ -119,7 +127,8 @@ func TestALoginIsTwoHalves(t *testing.T) {
 	if got != "401,401,200," {
 		t.Errorf("cookie alone, another key, both, and what scripts read of the cookie: %v", got)
 	}
-	if nav := play(p, `return document.querySelector("nav").innerText`).(string); strings.Contains(nav, "Ledger") || strings.Contains(nav, "Settings") {
+	if nav := play(p, `return document.querySelector("nav").innerText`).(string); strings.Contains(nav, "Ledger") ||
+		strings.Contains(nav, "Settings") {
 		t.Errorf("bob administers: %s", nav)
 	}
 	second := h.visit(b, "#/tools")
@@ -180,8 +189,11 @@ func TestAPasskeyLogsInAndApproves(t *testing.T) {
 	logIn(p, "ann")
 	play(p, `story.go("#/people?view=logins"); await story.text("Passkeys");
 		(await story.until("a field", () => document.querySelector("input[name=passkey]"))).focus()`)
-	play(p, `const f = document.querySelector("input[name=passkey]"); f.value = "red"; f.dispatchEvent(new Event("input"));
-		f.form.requestSubmit(); await story.text("after a restart of the host"); await story.text("red")`)
+	play(
+		p,
+		`const f = document.querySelector("input[name=passkey]"); f.value = "red"; f.dispatchEvent(new Event("input"));
+		f.form.requestSubmit(); await story.text("after a restart of the host"); await story.text("red")`,
+	)
 	play(p, `window.logOut = await story.find("button", "Log out"); 0`)
 	p.Leave("window.logOut.click()")
 	time.Sleep(time.Second) // until the page loads again
@@ -193,7 +205,10 @@ func TestAPasskeyLogsInAndApproves(t *testing.T) {
 	h.run(ln, nil)
 	p.Open("about:blank")
 	p.Open(byName + "/#/approvals")
-	play(p, `await story.press("Log in with a passkey"); await story.text("Log out"); await story.text("Nothing waits for you")`)
+	play(
+		p,
+		`await story.press("Log in with a passkey"); await story.text("Log out"); await story.text("Nothing waits for you")`,
+	)
 	h.call(token, "/mcp", "file_write", `{"path":"plan.txt","content":"a plan"}`)
 	play(p, `await story.text("a plan")`)
 	id := play(p, `return document.querySelector("section[id^=approval-]").id.slice(9)`).(string)
@@ -205,9 +220,12 @@ func TestAPasskeyLogsInAndApproves(t *testing.T) {
 
 	// a second call, approved by the login alone
 	h.call(token, "/mcp", "file_write", `{"path":"second.txt","content":"another plan"}`)
-	got := play(p, `await story.text("another plan"); const { run } = await import(document.querySelector("script[type=module]").src.replace("main.js", "store.js"));
+	got := play(
+		p,
+		`await story.text("another plan"); const { run } = await import(document.querySelector("script[type=module]").src.replace("main.js", "store.js"));
 		const id = document.querySelector("section[id^=approval-]").id.slice(9);
-		try { await run("approval_decide", { id, decision: "approve" }); return "approved"; } catch (e) { return String(e.message); }`)
+		try { await run("approval_decide", { id, decision: "approve" }); return "approved"; } catch (e) { return String(e.message); }`,
+	)
 	if got == "approved" || exists(filepath.Join(h.cfg.Roots.Folders[0], "second.txt")) == nil {
 		t.Errorf("a login alone approves: %v", got)
 	}

@@ -31,7 +31,11 @@ func TestScreenshots(t *testing.T) {
 	h.call(h.token(), "/mcp", "process_start", `{"command":"sh","terminal":true}`)
 	b := chromium.New(t)
 	p := h.administer(b, "#/now")
-	pages := append(all[:len(all):len(all)], struct{ hash, shows string }{"#/sandboxes", "What holds here"}, struct{ hash, shows string }{`#/tools/dir_list?args=%7B%22path%22%3A%22notes%22%7D`, "The same call"})
+	pages := append(
+		all[:len(all):len(all)],
+		struct{ hash, shows string }{"#/sandboxes", "What holds here"},
+		struct{ hash, shows string }{`#/tools/dir_list?args=%7B%22path%22%3A%22notes%22%7D`, "The same call"},
+	)
 	for _, look := range []struct {
 		name  string
 		width int
@@ -48,9 +52,23 @@ func TestScreenshots(t *testing.T) {
 			case "#/approvals":
 				shows = "file_delete"
 			}
-			play(p, fmt.Sprintf(`story.go(%q); await story.text(%q); document.querySelector(".body").scrollTop = 0; await new Promise((done) => setTimeout(done, 700))`, page.hash, shows))
+			play(
+				p,
+				fmt.Sprintf(
+					`story.go(%q); await story.text(%q); document.querySelector(".body").scrollTop = 0; await new Promise((done) => setTimeout(done, 700))`,
+					page.hash,
+					shows,
+				),
+			)
 			name, _, _ := strings.Cut(strings.TrimPrefix(page.hash, "#/"), "?")
-			check(t, os.WriteFile(filepath.Join(folder, strings.ReplaceAll(name, "/", "-")+"-"+look.name+".png"), p.Screenshot(), 0o644))
+			check(
+				t,
+				os.WriteFile(
+					filepath.Join(folder, strings.ReplaceAll(name, "/", "-")+"-"+look.name+".png"),
+					p.Screenshot(),
+					0o644,
+				),
+			)
 		}
 	}
 }
@@ -73,7 +91,12 @@ func program(t *testing.T) *host {
 		"rules:\n- name: deletions\n  names: [file_delete]\n  then: ask-operator\n"), 0o600))
 	cmd := exec.Command(bin, "serve", "--http", "-p", "0", "-d", filepath.Join(home, "project"),
 		"--modules", "file,dir,lang,process,server,db,package,auth,sandbox,notification")
-	cmd.Env = []string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TMPDIR=" + home, "XDG_RUNTIME_DIR=" + filepath.Join(home, "run")}
+	cmd.Env = []string{
+		"HOME=" + home,
+		"PATH=" + os.Getenv("PATH"),
+		"TMPDIR=" + home,
+		"XDG_RUNTIME_DIR=" + filepath.Join(home, "run"),
+	}
 	errors, err := cmd.StderrPipe()
 	check(t, err)
 	check(t, cmd.Start())

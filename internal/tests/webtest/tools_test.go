@@ -50,7 +50,10 @@ func TestProgressAndCancellation(t *testing.T) {
 func TestResultsAreShownAsWhatTheyAre(t *testing.T) {
 	h := start(t, settings(t))
 	p := h.visit(chromium.New(t), "#/tools/t_picture")
-	size := play(p, `await story.press("Call"); const i = await story.find("img.shot"); await i.decode(); return i.naturalWidth + "x" + i.naturalHeight`)
+	size := play(
+		p,
+		`await story.press("Call"); const i = await story.find("img.shot"); await i.decode(); return i.naturalWidth + "x" + i.naturalHeight`,
+	)
 	if size != "24x16" {
 		t.Errorf("the image has %v", size)
 	}
@@ -81,7 +84,10 @@ func TestThePaletteNeedsNoMouse(t *testing.T) {
 	p := h.visit(chromium.New(t), "#/now")
 	play(p, `await story.find("h1", "Now")`)
 	p.Key("k", 2)
-	play(p, `await story.find("input.palette-input"); await story.until("focus", () => document.activeElement.className === "palette-input")`)
+	play(
+		p,
+		`await story.find("input.palette-input"); await story.until("focus", () => document.activeElement.className === "palette-input")`,
+	)
 	for key := range strings.SplitSeq("walk", "") {
 		p.Key(key, 0)
 	}
@@ -103,7 +109,10 @@ func TestSixTabsFollowByOneStream(t *testing.T) {
 		pages = append(pages, h.visit(b, "#/now"))
 	}
 	play(pages[0], `await story.text("Live")`)
-	tool := h.visit(b, `#/tools/process_start?args=%7B%22command%22%3A%22sleep%22%2C%22args%22%3A%5B%22300.125%22%5D%7D`)
+	tool := h.visit(
+		b,
+		`#/tools/process_start?args=%7B%22command%22%3A%22sleep%22%2C%22args%22%3A%5B%22300.125%22%5D%7D`,
+	)
 	play(tool, `await story.press("Call"); await story.text("Succeeded")`)
 	for _, p := range pages {
 		play(p, `await story.text("sleep\n"); await story.text("Live")`)

@@ -32,7 +32,13 @@ func compile(t *testing.T, js string) string {
 	text = strings.ReplaceAll(text, "./node_modules", filepath.Join(with.Dir, "node_modules"))
 	project := filepath.Join(t.TempDir(), "tsconfig.json")
 	check(t, os.WriteFile(project, []byte(text), 0o600))
-	cmd := exec.CommandContext(t.Context(), with.Node, filepath.Join(with.Dir, "node_modules", "typescript", "bin", "tsc"), "-p", project)
+	cmd := exec.CommandContext(
+		t.Context(),
+		with.Node,
+		filepath.Join(with.Dir, "node_modules", "typescript", "bin", "tsc"),
+		"-p",
+		project,
+	)
 	out, err := cmd.CombinedOutput()
 	if err != nil && len(out) == 0 {
 		t.Fatal(err)
@@ -48,7 +54,14 @@ func TestTypes(t *testing.T) {
 		t.Error(out)
 	}
 	wrong := t.TempDir()
-	check(t, os.WriteFile(filepath.Join(wrong, "a.js"), []byte("/** @type {number} */\nexport const a = \"text\";\n"), 0o600))
+	check(
+		t,
+		os.WriteFile(
+			filepath.Join(wrong, "a.js"),
+			[]byte("/** @type {number} */\nexport const a = \"text\";\n"),
+			0o600,
+		),
+	)
 	if out := compile(t, wrong); !strings.Contains(out, "TS2322") {
 		t.Errorf("a wrong type passes: %s", out)
 	}

@@ -24,13 +24,18 @@ const (
 // packages are those whose programs the image is for. A shell and what build steps of packages
 // expect come with them; libatomic1 and libstdc++6 are for Node.
 var packages = []string{
-	"base-files", "bash", "coreutils", "dash", "debianutils", "diffutils", "findutils", "grep", "gzip", "libatomic1", "libstdc++6",
+	"base-files", "bash", "coreutils", "dash", "debianutils", "diffutils", "findutils", "grep", "gzip", "libatomic1",
+	"libstdc++6",
 	"mawk", "git", "openssh-client", "python3", "sed", "tar", "tzdata",
 }
 
 func main() {
 	to := flag.String("o", "runtimes/lock.json", "file to write")
-	keyring := flag.String("keyring", "/usr/share/keyrings/debian-archive-keyring.gpg", "keys that sign Debian's indexes")
+	keyring := flag.String(
+		"keyring",
+		"/usr/share/keyrings/debian-archive-keyring.gpg",
+		"keys that sign Debian's indexes",
+	)
 	flag.Parse()
 	if err := lock(context.Background(), *to, *keyring); err != nil {
 		fmt.Fprintln(os.Stderr, "lock:", err)
@@ -48,7 +53,11 @@ func lock(ctx context.Context, to, keyring string) error {
 	if err != nil {
 		return err
 	}
-	all := runtimes.Lock{Suite: suite, Time: time.Now().UTC().Truncate(time.Second), Items: map[string][]runtimes.Item{}}
+	all := runtimes.Lock{
+		Suite: suite,
+		Time:  time.Now().UTC().Truncate(time.Second),
+		Items: map[string][]runtimes.Item{},
+	}
 	for _, arch := range []string{"amd64", "arm64"} {
 		debs, err := runtimes.ResolveDebian(ctx, suite, arch, keys, packages)
 		if err != nil {

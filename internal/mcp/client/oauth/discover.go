@@ -118,7 +118,11 @@ func (t *Transport) serverMetadata(ctx context.Context, issuer string) (m server
 	}
 	for _, endpoint := range []string{m.Token, cmp.Or(m.Authorization, m.Token), cmp.Or(m.Registration, m.Token)} {
 		if e, err := url.Parse(endpoint); err != nil || e.Host == "" || e.Scheme != "https" && e.Scheme != u.Scheme {
-			return m, fmt.Errorf("the metadata of the authorization server %s has the endpoint %.200q", issuer, endpoint)
+			return m, fmt.Errorf(
+				"the metadata of the authorization server %s has the endpoint %.200q",
+				issuer,
+				endpoint,
+			)
 		}
 	}
 	return m, nil
@@ -128,11 +132,13 @@ func (t *Transport) serverMetadata(ctx context.Context, issuer string) (m server
 func covers(resource, server string) bool {
 	r, err := url.Parse(resource)
 	s, err2 := url.Parse(server)
-	if err != nil || err2 != nil || r.Host == "" || !strings.EqualFold(r.Scheme, s.Scheme) || !strings.EqualFold(r.Host, s.Host) {
+	if err != nil || err2 != nil || r.Host == "" || !strings.EqualFold(r.Scheme, s.Scheme) ||
+		!strings.EqualFold(r.Host, s.Host) {
 		return false
 	}
 	path := strings.TrimSuffix(r.EscapedPath(), "/")
-	return s.EscapedPath() == path || strings.HasPrefix(s.EscapedPath(), path+"/") || path == "" && s.EscapedPath() == ""
+	return s.EscapedPath() == path || strings.HasPrefix(s.EscapedPath(), path+"/") ||
+		path == "" && s.EscapedPath() == ""
 }
 
 // firstDocument decodes the first document that exists.

@@ -61,21 +61,27 @@ func TestMetadataLeadNowhereElse(t *testing.T) {
 	}
 }
 
-// A server whose metadata are of another resource, another issuer, without PKCE, or with endpoints that are no addresses of
-// the web, gets no login.
+// A server whose metadata are of another resource, another issuer, without PKCE, or with endpoints
+// that are no addresses of the web, gets no login.
 func TestHostileMetadata(t *testing.T) {
 	const good = `{"issuer":"ORIGIN","authorization_endpoint":"ORIGIN/a","token_endpoint":"ORIGIN/t",` +
 		`"registration_endpoint":"ORIGIN/r","code_challenge_methods_supported":["S256"]}`
 	for name, c := range map[string]struct{ resource, server, want string }{
-		"as it should be":  {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`, good, ""},
-		"another resource": {`{"resource":"https://other.example/mcp","authorization_servers":["ORIGIN"]}`, good, "of the resource"},
-		"another issuer":   {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`, strings.Replace(good, `"ORIGIN"`, `"https://other.example"`, 1), "is of"},
-		"no PKCE":          {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`, strings.Replace(good, "S256", "plain", 1), "PKCE"},
-		"a script":         {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`, strings.Replace(good, `"ORIGIN/a"`, `"javascript:alert(1)"`, 1), "endpoint"},
-		"no server":        {`{"resource":"ORIGIN/mcp"}`, good, "no authorization server"},
-		"another scheme":   {`{"resource":"ORIGIN/mcp","authorization_servers":["file:///etc"]}`, good, "no authorization server"},
-		"the cloud":        {`{"resource":"ORIGIN/mcp","authorization_servers":["http://169.254.169.254"]}`, good, "this machine"},
-		"no JSON":          {`<html>`, good, "metadata"},
+		"as it should be": {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`, good, ""},
+		"another resource": {`{"resource":"https://other.example/mcp","authorization_servers":["ORIGIN"]}`, good,
+			"of the resource"},
+		"another issuer": {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`,
+			strings.Replace(good, `"ORIGIN"`, `"https://other.example"`, 1), "is of"},
+		"no PKCE": {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`,
+			strings.Replace(good, "S256", "plain", 1), "PKCE"},
+		"a script": {`{"resource":"ORIGIN/mcp","authorization_servers":["ORIGIN"]}`,
+			strings.Replace(good, `"ORIGIN/a"`, `"javascript:alert(1)"`, 1), "endpoint"},
+		"no server": {`{"resource":"ORIGIN/mcp"}`, good, "no authorization server"},
+		"another scheme": {`{"resource":"ORIGIN/mcp","authorization_servers":["file:///etc"]}`, good,
+			"no authorization server"},
+		"the cloud": {`{"resource":"ORIGIN/mcp","authorization_servers":["http://169.254.169.254"]}`, good,
+			"this machine"},
+		"no JSON": {`<html>`, good, "metadata"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var origin string
@@ -101,7 +107,8 @@ func TestHostileMetadata(t *testing.T) {
 				}
 				u, _ := url.Parse(l.URL)
 				q := u.Query()
-				if q.Get("state") != l.State || q.Get("code_challenge_method") != "S256" || q.Get("resource") != origin+"/mcp" {
+				if q.Get("state") != l.State || q.Get("code_challenge_method") != "S256" ||
+					q.Get("resource") != origin+"/mcp" {
 					t.Errorf("the user is sent to %s", l.URL)
 				}
 			} else if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -51,7 +51,9 @@ func (t *Transport) identify(ctx context.Context, of *found, scopes []string, re
 		return known, nil
 	}
 	if of.server.Registration == "" {
-		return Client{}, errors.New("the authorization server registers no clients; set a client ID that it has assigned")
+		return Client{}, errors.New(
+			"the authorization server registers no clients; set a client ID that it has assigned",
+		)
 	}
 	known, err := t.registerClient(ctx, of, scopes, redirect)
 	if err != nil {
@@ -81,7 +83,8 @@ func (t *Transport) registerClient(ctx context.Context, of *found, scopes []stri
 		method = t.authMethod(of, true)
 	}
 	kind := "web"
-	if u, err := url.Parse(redirect); err == nil && (u.Scheme != "https" || u.Hostname() == "localhost" || u.Hostname() == "127.0.0.1") {
+	if u, err := url.Parse(redirect); err == nil &&
+		(u.Scheme != "https" || u.Hostname() == "localhost" || u.Hostname() == "127.0.0.1") {
 		kind = "native"
 	}
 	body, err := json.Marshal(map[string]any{
@@ -336,7 +339,8 @@ func (t *Transport) request(
 		return Saved{}, errors.New("token: the authorization server has issued no bearer token")
 	}
 	got := Saved{
-		Resource: t.Resource, Issuer: of.server.Issuer, Access: r.Access, Refresh: r.Refresh, Scopes: scopes, Client: who,
+		Resource: t.Resource, Issuer: of.server.Issuer, Access: r.Access, Refresh: r.Refresh, Scopes: scopes,
+		Client: who,
 	}
 	if r.Scope != "" {
 		got.Scopes = strings.Fields(r.Scope)

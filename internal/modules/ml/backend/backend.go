@@ -99,7 +99,8 @@ func (f *Failure) Error() string {
 
 // server is one server of some kind. It is safe for concurrent use.
 type server interface {
-	// generate asks for an answer and calls text, which may be nil, with each piece. An error is a *Failure, or that of ctx.
+	// generate asks for an answer and calls text, which may be nil, with each piece. An error is a
+	// *Failure, or that of ctx.
 	generate(ctx context.Context, r *Request, text func(string)) (Response, error)
 	// models lists the models that the server has.
 	models(ctx context.Context) ([]Model, error)

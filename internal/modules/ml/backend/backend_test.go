@@ -24,7 +24,8 @@ func TestAnAnswerIsStreamed(t *testing.T) {
 	a.Text = func(s string) { pieces = append(pieces, s) }
 	a.Temperature, a.Seed, a.MaxTokens = new(0.5), new(int64(7)), 20
 	res, err := p.Generate(t.Context(), a)
-	if err != nil || res.Text != "one two three" || res.Usage != (Usage{7, 3, false}) || res.Model != "tiny" || res.Finish != "stop" {
+	if err != nil || res.Text != "one two three" || res.Usage != (Usage{7, 3, false}) || res.Model != "tiny" ||
+		res.Finish != "stop" {
 		t.Fatalf("got %+v, %v", res, err)
 	}
 	if len(pieces) != 3 || res.Backend != "a" || res.First <= 0 || res.Took < res.First {
@@ -47,7 +48,8 @@ func TestStopWordsAndLimitsAreEnforcedHere(t *testing.T) {
 	p := New(Options{Servers: []Settings{f.settings("a")}})
 	a := ask("go")
 	a.Stop = []string{"gamma", "END"}
-	if res, err := p.Generate(t.Context(), a); err != nil || res.Text != "alpha " || res.Finish != "stop" || !res.Usage.Estimated {
+	if res, err := p.Generate(t.Context(), a); err != nil || res.Text != "alpha " || res.Finish != "stop" ||
+		!res.Usage.Estimated {
 		t.Errorf("got %+v, %v", res, err)
 	}
 	a = ask("go")
@@ -69,7 +71,8 @@ func TestHostileServers(t *testing.T) {
 			w.WriteHeader(500)
 			fmt.Fprint(w, `{"error":{"message":"busy"}}`)
 		}},
-		"hangs before the header": {"sent nothing", attempts, func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
+		"hangs before the header": {"sent nothing", attempts,
+			func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
 		"hangs within the answer": {"sent nothing", 1, func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, "data: {\"choices\":[{\"delta\":{\"content\":\"x\"}}]}\n\n")
 			w.(http.Flusher).Flush()
@@ -115,7 +118,10 @@ func TestHostileServers(t *testing.T) {
 			}))
 			defer bad.Close()
 			defer bad.CloseClientConnections()
-			servers := []Settings{{Name: "bad", Kind: OpenAI, URL: bad.URL + "/v1", Idle: 100 * time.Millisecond}, good.settings("good")}
+			servers := []Settings{
+				{Name: "bad", Kind: OpenAI, URL: bad.URL + "/v1", Idle: 100 * time.Millisecond},
+				good.settings("good"),
+			}
 			if name == "an endless stream of nothing" || name == "an endless line" {
 				servers[0].Idle = 5 * time.Second
 			}
@@ -138,10 +144,15 @@ func TestHostileServers(t *testing.T) {
 }
 
 func TestImpossibleUsagesAreReplaced(t *testing.T) {
-	for _, usage := range []string{`{"prompt_tokens":-5,"completion_tokens":3}`, `{"prompt_tokens":9,"completion_tokens":999999999999}`,
+	for _, usage := range []string{`{"prompt_tokens":-5,"completion_tokens":3}`,
+		`{"prompt_tokens":9,"completion_tokens":999999999999}`,
 		`{"prompt_tokens":9,"completion_tokens":0}`, `null`} {
 		f := newFake(t, func(w http.ResponseWriter, _ *http.Request, _ openAIRequest) {
-			fmt.Fprintf(w, "data: {\"choices\":[{\"delta\":{\"content\":\"12345678\"},\"finish_reason\":\"stop\"}],\"usage\":%s}\n\ndata: [DONE]\n", usage)
+			fmt.Fprintf(
+				w,
+				"data: {\"choices\":[{\"delta\":{\"content\":\"12345678\"},\"finish_reason\":\"stop\"}],\"usage\":%s}\n\ndata: [DONE]\n",
+				usage,
+			)
 		})
 		res, err := New(Options{Servers: []Settings{f.settings("a")}}).Generate(t.Context(), ask("1234"))
 		if err != nil || res.Usage != (Usage{1, 2, true}) {
@@ -153,7 +164,11 @@ func TestImpossibleUsagesAreReplaced(t *testing.T) {
 func TestAServerThatDoesNotStreamIsUnderstood(t *testing.T) {
 	f := newFake(t, func(w http.ResponseWriter, _ *http.Request, _ openAIRequest) {
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, "{\n\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"all at once\"},\"finish_reason\":\"length\"}],\n\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}")
+		fmt.Fprint(
+			w,
+			"{\n\"model\":\"m\",\"choices\":[{\"message\":{\"content\":\"all at "+
+				"once\"},\"finish_reason\":\"length\"}],\n\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":4}}",
+		)
 	})
 	res, err := New(Options{Servers: []Settings{f.settings("a")}}).Generate(t.Context(), ask("hello"))
 	if err != nil || res.Text != "all at once" || res.Finish != "length" || res.Usage.Out != 4 {
@@ -414,7 +429,9 @@ func TestManyStreamsAtOnce(t *testing.T) {
 
 // BenchmarkGenerate measures what a call costs beside its backend, which is in the same process.
 func BenchmarkGenerate(b *testing.B) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { stream(w, "one ", "two ", "three") }))
+	server := httptest.NewServer(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { stream(w, "one ", "two ", "three") }),
+	)
 	defer server.Close()
 	p := New(Options{Servers: []Settings{{Name: "a", Kind: OpenAI, URL: server.URL + "/v1"}}})
 	for b.Loop() {

@@ -74,7 +74,10 @@ func (a *address) do(
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return false, &Failure{Reason: fmt.Sprintf("a line of the response has more than %d bytes", maxLine), Again: true}
+		return false, &Failure{
+			Reason: fmt.Sprintf("a line of the response has more than %d bytes", maxLine),
+			Again:  true,
+		}
 	case limited.N <= 0:
 		return false, &Failure{Reason: fmt.Sprintf("the response has more than %d bytes", maxStream), Again: true}
 	case err != nil:
@@ -130,8 +133,10 @@ func refused(res *http.Response) *Failure {
 	head, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
 	f := &Failure{
 		Reason: fmt.Sprintf("status %d: %s", res.StatusCode, errorOf(head)), Status: res.StatusCode,
-		Again:   res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests || res.StatusCode == http.StatusRequestTimeout,
-		Request: res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusUnprocessableEntity || res.StatusCode == http.StatusRequestEntityTooLarge,
+		Again: res.StatusCode >= 500 || res.StatusCode == http.StatusTooManyRequests ||
+			res.StatusCode == http.StatusRequestTimeout,
+		Request: res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusUnprocessableEntity ||
+			res.StatusCode == http.StatusRequestEntityTooLarge,
 	}
 	if s, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && s > 0 {
 		f.After = min(time.Duration(s)*time.Second, longestRest)

@@ -69,7 +69,8 @@ func writeModel(t *testing.T, path string) {
 	const dim, ff, layers = 64, 128, 2
 	g := &gguf{}
 	for name, value := range map[string]any{
-		"general.architecture": "llama", "llama.context_length": 512, "llama.embedding_length": dim, "llama.block_count": layers,
+		"general.architecture": "llama", "llama.context_length": 512, "llama.embedding_length": dim,
+		"llama.block_count":         layers,
 		"llama.feed_forward_length": ff, "llama.attention.head_count": 4, "llama.attention.head_count_kv": 4,
 		"llama.attention.layer_norm_rms_epsilon": float32(1e-5), "llama.rope.dimension_count": dim / 4,
 		"tokenizer.ggml.model": "llama", "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2,
@@ -93,7 +94,11 @@ func writeModel(t *testing.T, path string) {
 		dims []int // the length of a row first
 		size float64
 	}
-	all := []tensor{{"token_embd.weight", []int{dim, len(words)}, 1}, {"output_norm.weight", []int{dim}, 0}, {"output.weight", []int{dim, len(words)}, .3}}
+	all := []tensor{
+		{"token_embd.weight", []int{dim, len(words)}, 1},
+		{"output_norm.weight", []int{dim}, 0},
+		{"output.weight", []int{dim, len(words)}, .3},
+	}
 	for l := range layers {
 		at := fmt.Sprintf("blk.%d.", l)
 		all = append(all, tensor{at + "attn_norm.weight", []int{dim}, 0}, tensor{at + "ffn_norm.weight", []int{dim}, 0},
@@ -204,7 +209,9 @@ func TestRealLlamaServer(t *testing.T) {
 	}
 	b := ask("Give a number.")
 	b.MaxTokens = 100
-	b.Schema = json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer","minimum":0,"maximum":99}},"required":["n"],"additionalProperties":false}`)
+	b.Schema = json.RawMessage(
+		`{"type":"object","properties":{"n":{"type":"integer","minimum":0,"maximum":99}},"required":["n"],"additionalProperties":false}`,
+	)
 	res, err := p.Generate(t.Context(), b)
 	var value struct{ N *int }
 	if err != nil || json.Unmarshal([]byte(res.Text), &value) != nil || value.N == nil {

@@ -30,10 +30,19 @@ func fakeOllama(t *testing.T) (url string, last *map[string]any) {
 				fmt.Fprint(w, `{"error":"model 'gone' not found"}`)
 				return
 			}
-			fmt.Fprint(w, `{"model":"qwen3:4b","message":{"role":"assistant","content":"","thinking":"hm"},"done":false}`+"\n")
-			fmt.Fprint(w, `{"model":"qwen3:4b","message":{"role":"assistant","content":"forty"},"done":false,"logprobs":[{"token":"forty","logprob":-0.1,"top_logprobs":[{"token":"forty","logprob":-0.1},{"token":"four","logprob":-3}]}]}`+"\n")
+			fmt.Fprint(
+				w,
+				`{"model":"qwen3:4b","message":{"role":"assistant","content":"","thinking":"hm"},"done":false}`+"\n",
+			)
+			fmt.Fprint(
+				w,
+				`{"model":"qwen3:4b","message":{"role":"assistant","content":"forty"},"done":false,"logprobs":[{"token":"forty","logprob":-0.1,"top_logprobs":[{"token":"forty","logprob":-0.1},{"token":"four","logprob":-3}]}]}`+"\n",
+			)
 			fmt.Fprint(w, `{"model":"qwen3:4b","message":{"role":"assistant","content":" two"},"done":false}`+"\n")
-			fmt.Fprint(w, `{"model":"qwen3:4b","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop","prompt_eval_count":11,"eval_count":5}`+"\n")
+			fmt.Fprint(
+				w,
+				`{"model":"qwen3:4b","message":{"role":"assistant","content":""},"done":true,"done_reason":"stop","prompt_eval_count":11,"eval_count":5}`+"\n",
+			)
 		default:
 			http.NotFound(w, r)
 		}
@@ -57,7 +66,8 @@ func TestOllama(t *testing.T) {
 	}
 	q := *last
 	o := q["options"].(map[string]any)
-	if q["model"] != "qwen3:4b" || o["num_predict"] != 50.0 || o["seed"] != 1.0 || q["format"] == nil || q["logprobs"] != true {
+	if q["model"] != "qwen3:4b" || o["num_predict"] != 50.0 || o["seed"] != 1.0 || q["format"] == nil ||
+		q["logprobs"] != true {
 		t.Errorf("the server got %v", q)
 	}
 	s := p.Status(t.Context())[0]

@@ -72,7 +72,10 @@ func New(o Options) *Pool {
 }
 
 // key returns how the key of a server is read: at most every keyAge, because secrets are decrypted at each reading.
-func (p *Pool) key(s Settings, fill func(map[string]string) (map[string]secret.Text, error)) func() (secret.Text, error) {
+func (p *Pool) key(
+	s Settings,
+	fill func(map[string]string) (map[string]secret.Text, error),
+) func() (secret.Text, error) {
 	if s.Key == "" {
 		return nil
 	}
@@ -218,7 +221,12 @@ func (m *member) generate(ctx context.Context, a Ask, r *Request) (res Response,
 	}
 	defer m.gate.leave()
 	if !m.rec.begin() {
-		return res, fmt.Errorf("%w: %s is left alone for %v after failures", ErrNone, m.Name, m.rec.resting().Round(time.Second))
+		return res, fmt.Errorf(
+			"%w: %s is left alone for %v after failures",
+			ErrNone,
+			m.Name,
+			m.rec.resting().Round(time.Second),
+		)
 	}
 	wait := firstWait
 	for try := 1; ; try++ {

@@ -39,7 +39,9 @@ func (s Settings) Validate() error {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "":
 		return fmt.Errorf("url %q: expected http://host or https://host with a path, without a user and a query", s.URL)
 	case s.Key != "" && u.Scheme == "http" && !isLoopback(u.Hostname()):
-		return errors.New("key: it would be sent to another machine without encryption; expected a url that begins with https://")
+		return errors.New(
+			"key: it would be sent to another machine without encryption; expected a url that begins with https://",
+		)
 	case s.Concurrency < 0 || s.Concurrency > 10_000:
 		return fmt.Errorf("concurrency %d: expected 0 to 10000", s.Concurrency)
 	case s.Timeout < 0 || s.Idle < 0:

@@ -17,8 +17,10 @@ func TestTheProbesAreThoseDocumented(t *testing.T) {
 		}
 	}
 	want := map[string]int{
-		"arithmetic": 2, "algebra": 2, "probability": 1, "geometry": 1, "sequences": 1, "percentages": 1, "deduction": 3,
-		"puzzles": 1, "sets": 1, "analogy": 1, "causal": 1, "spatial": 1, "temporal": 1, "pattern": 1, "code": 3, "word": 2,
+		"arithmetic": 2, "algebra": 2, "probability": 1, "geometry": 1, "sequences": 1, "percentages": 1,
+		"deduction": 3,
+		"puzzles":   1, "sets": 1, "analogy": 1, "causal": 1, "spatial": 1, "temporal": 1, "pattern": 1, "code": 3,
+		"word": 2,
 	}
 	if len(Standard) != 23 || len(categories) != 16 {
 		t.Errorf("%d probes of %d categories", len(Standard), len(categories))

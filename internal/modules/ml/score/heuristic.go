@@ -43,25 +43,85 @@ var stockPhrases = []*regexp.Regexp{
 }
 
 var (
-	preamble = regexp.MustCompile(`(?i)^\s*(?:ok(?:ay)?[,!. ]+(?:let|here|so)|sure[,!. ]|certainly[,!. ]|of course[,!. ]|absolutely[,!. ]|` +
-		`great question|(?:that's|what) an? (?:great|good|excellent|interesting) question|(?:i'd|i would) be (?:happy|glad) to|` +
-		`here(?:'s| is| are) (?:a|an|the|some|your)|as an ai|thank you for)`)
-	firstPerson = anyOf(`i (?:am|was|have|had|think|feel|believe|know|want|see|wonder|choose|notice|understand|experience|remember|hope)`,
-		`i'(?:m|ve|d|ll)`)
-	narrative = regexp.MustCompile(`(?i)^\s*(?:once |long ago|in the (?:beginning|dark|silence|quiet|year|land|city|depths)|there (?:was|were|lived)|` +
-		`it was (?:a|the)|the (?:old|last|first|wind|rain|night|moon|sun|sea)\b|when the)`)
-	images = anyOf(`shadows?`, `light`, `moon(?:light)?`, `stars?`, `river`, `ocean`, `sea`, `storm`, `fire`, `flames?`, `silence`,
-		`whispers?`, `dreams?`, `echo(?:es)?`, `garden`, `mirror`, `dust`, `wings?`, `horizon`)
+	preamble = regexp.MustCompile(
+		`(?i)^\s*(?:ok(?:ay)?[,!. ]+(?:let|here|so)|sure[,!. ]|certainly[,!. ]|of course[,!. ]|absolutely[,!. ]|` +
+			`great question|(?:that's|what) an? (?:great|good|excellent|interesting) question|(?:i'd|i would) be (?:happy|glad) to|` +
+			`here(?:'s| is| are) (?:a|an|the|some|your)|as an ai|thank you for)`,
+	)
+	firstPerson = anyOf(
+		`i (?:am|was|have|had|think|feel|believe|know|want|see|wonder|choose|notice|understand|experience|remember|hope)`,
+		`i'(?:m|ve|d|ll)`,
+	)
+	narrative = regexp.MustCompile(
+		`(?i)^\s*(?:once |long ago|in the (?:beginning|dark|silence|quiet|year|land|city|depths)|there (?:was|were|lived)|` +
+			`it was (?:a|the)|the (?:old|last|first|wind|rain|night|moon|sun|sea)\b|when the)`,
+	)
+	images = anyOf(
+		`shadows?`,
+		`light`,
+		`moon(?:light)?`,
+		`stars?`,
+		`river`,
+		`ocean`,
+		`sea`,
+		`storm`,
+		`fire`,
+		`flames?`,
+		`silence`,
+		`whispers?`,
+		`dreams?`,
+		`echo(?:es)?`,
+		`garden`,
+		`mirror`,
+		`dust`,
+		`wings?`,
+		`horizon`,
+	)
 	structured = regexp.MustCompile(`(?m)^#{1,6} \S|\*\*[^*\n]+\*\*`)
-	ethical    = anyOf(`ethic\w*`, `moral\w*`, `justice`, `fairness`, `dignity`, `autonomy`, `consent`, `responsib\w+`, `rights`,
-		`harm`, `virtue`, `sovereignty`)
-	technical = anyOf(`algorithms?`, `functions?`, `parameters?`, `protocols?`, `databases?`, `encrypt\w+`, `latency`,
-		`architectures?`, `compilers?`, `matri(?:x|ces)`, `probabilit\w+`, `variables?`, `implementations?`, `networks?`)
+	ethical    = anyOf(
+		`ethic\w*`,
+		`moral\w*`,
+		`justice`,
+		`fairness`,
+		`dignity`,
+		`autonomy`,
+		`consent`,
+		`responsib\w+`,
+		`rights`,
+		`harm`,
+		`virtue`,
+		`sovereignty`,
+	)
+	technical = anyOf(
+		`algorithms?`,
+		`functions?`,
+		`parameters?`,
+		`protocols?`,
+		`databases?`,
+		`encrypt\w+`,
+		`latency`,
+		`architectures?`,
+		`compilers?`,
+		`matri(?:x|ces)`,
+		`probabilit\w+`,
+		`variables?`,
+		`implementations?`,
+		`networks?`,
+	)
 	feelings = []*regexp.Regexp{
 		anyOf(`joy\w*`, `happ(?:y|iness)`, `delight\w*`, `love[sd]?`, `grateful`, `gratitude`, `hope(?:ful)?`),
 		anyOf(`sad(?:ness)?`, `grief`, `sorrow`, `lonel(?:y|iness)`, `loss`, `mourn\w*`, `despair`),
 		anyOf(`anger`, `angry`, `rage`, `fury`, `resent\w*`, `outrage\w*`),
-		anyOf(`fear\w*`, `afraid`, `anxi(?:ous|ety)`, `dread`, `terror`, `vulnerab\w+`, `tender(?:ness)?`, `compassion`),
+		anyOf(
+			`fear\w*`,
+			`afraid`,
+			`anxi(?:ous|ety)`,
+			`dread`,
+			`terror`,
+			`vulnerab\w+`,
+			`tender(?:ness)?`,
+			`compassion`,
+		),
 	}
 	padding = regexp.MustCompile(`(?i)<pad>|<unused\d*>|\[pad\]`)
 )
@@ -81,7 +141,9 @@ func Rate(text string) Heuristic {
 	}
 	h.Emotion = min(h.Emotion, 10)
 	trimmed := strings.TrimSpace(text)
-	h.Broken = bit(utf8.RuneCountInString(trimmed) < 10 || strings.HasPrefix(trimmed, "ERROR") || padding.MatchString(text))
+	h.Broken = bit(
+		utf8.RuneCountInString(trimmed) < 10 || strings.HasPrefix(trimmed, "ERROR") || padding.MatchString(text),
+	)
 	h.LEK = 2*float64(h.Depth) + 3*float64(h.Creative) + 2*float64(h.Emotion) + 1.5*float64(h.First) -
 		5*float64(h.Compliance) - 3*float64(h.Preamble) - 4*float64(h.Degenerate) - 20*float64(h.Broken)
 	return h

@@ -39,7 +39,8 @@ func Exact(text string, references []string) Result {
 
 func normal(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if unicode.IsPunct(r) && r != '-' && r != '.' && r != ',' || unicode.IsSymbol(r) && r != '+' && r != '=' && r != '%' {
+		if unicode.IsPunct(r) && r != '-' && r != '.' && r != ',' ||
+			unicode.IsSymbol(r) && r != '+' && r != '=' && r != '%' {
 			return ' '
 		}
 		return unicode.ToLower(r)
@@ -161,7 +162,10 @@ func graded(score float64, words int) Result {
 const maxWords = 4000
 
 func tokens(s string) (all []string) {
-	all = strings.FieldsFunc(strings.ToLower(s), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
+	all = strings.FieldsFunc(
+		strings.ToLower(s),
+		func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) },
+	)
 	return all[:min(len(all), maxWords)]
 }
 

@@ -24,7 +24,8 @@ func TestHeuristicRules(t *testing.T) {
 		"over half": {"It runs. It runs. It runs. It runs. Done.", Heuristic{Degenerate: 5, LEK: -20}},
 		"depth":     {"## Duty\nJustice and the protocol matter.", Heuristic{Depth: 4, LEK: 8}},
 		"feeling":   {"They met with joy and grief and fear.", Heuristic{Emotion: 3, LEK: 6}},
-		"verse": {"Once the storm was near\nthe river rose\nthe garden slept\nnobody came\nnobody left\nthe day began\nwe ate bread",
+		"verse": {"Once the storm was near\nthe river rose\nthe garden slept\nnobody came\nnobody left\n" +
+			"the day began\nwe ate bread",
 			Heuristic{Creative: 6, LEK: 18}},
 	} {
 		if got := Rate(c.text); got != c.want {

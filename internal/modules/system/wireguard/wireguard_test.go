@@ -3,8 +3,12 @@ package wireguard
 import "testing"
 
 func FuzzParse(f *testing.F) {
-	f.Add("[Interface]\nPrivateKey = AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\nAddress = 10.0.0.1/24, fd00::1\nDNS = 10.0.0.2\nMTU = 1400\n" +
-		"[Peer]\nPublicKey = AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\nAllowedIPs = 0.0.0.0/0\nEndpoint = [::1]:51820\n")
+	f.Add(
+		"[Interface]\nPrivateKey = AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\nAddress = 10.0.0.1/24, fd00::1\n" +
+			"DNS = 10.0.0.2\nMTU = 1400\n" +
+			"[Peer]\nPublicKey = AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\nAllowedIPs = 0.0.0.0/0\n" +
+			"Endpoint = [::1]:51820\n",
+	)
 	f.Add("[Peer]\n[Interface]\n=\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		c, err := Parse(text)

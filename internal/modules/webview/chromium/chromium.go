@@ -78,7 +78,8 @@ func (w *lastWords) line() string {
 	defer w.mu.Unlock()
 	last := ""
 	for l := range strings.Lines(w.b.String()) {
-		if l = strings.TrimSpace(l); l != "" && (last == "" || strings.Contains(l, "ERROR") || strings.Contains(l, "FATAL")) {
+		if l = strings.TrimSpace(l); l != "" &&
+			(last == "" || strings.Contains(l, "ERROR") || strings.Contains(l, "FATAL")) {
 			last = l
 		}
 	}
@@ -147,7 +148,10 @@ func Launch(ctx context.Context, o Options, event func(Event)) (_ *Process, err 
 	}()
 	temp := filepath.Join(folder, "t")
 	if len(temp) > longestFolder {
-		return nil, fmt.Errorf("the folder for temporary files has too long a path for the browser's sockets: %s", folder)
+		return nil, fmt.Errorf(
+			"the folder for temporary files has too long a path for the browser's sockets: %s",
+			folder,
+		)
 	}
 	if err := os.Mkdir(temp, 0o700); err != nil {
 		return nil, err
@@ -194,14 +198,16 @@ func (o Options) arguments(profile string) []string {
 		"--headless", "--remote-debugging-pipe", "--user-data-dir=" + profile,
 		fmt.Sprintf("--window-size=%d,%d", width, height),
 		"--no-first-run", "--no-default-browser-check", "--allow-browser-signin=false",
-		"--disable-component-extensions-with-background-pages", "--component-updater=disable-background-downloads", "--disable-gpu", "--hide-scrollbars", "--mute-audio",
+		"--disable-component-extensions-with-background-pages", "--component-updater=disable-background-downloads",
+		"--disable-gpu", "--hide-scrollbars", "--mute-audio",
 		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-default-apps",
 		"--disable-dev-shm-usage", "--disable-breakpad", "--disable-crash-reporter", "--metrics-recording-only",
 		"--disable-client-side-phishing-detection", "--disable-extensions", "--disable-hang-monitor",
 		"--disable-prompt-on-repost", "--disable-quic", "--dns-prefetch-disable", "--password-store=basic",
 		"--use-mock-keychain", "--no-service-autorun", "--no-pings", "--disable-field-trial-config",
 		"--disable-background-timer-throttling", "--disable-backgrounding-occluded-windows",
-		"--disable-renderer-backgrounding", "--disable-ipc-flooding-protection", "--disable-search-engine-choice-screen",
+		"--disable-renderer-backgrounding", "--disable-ipc-flooding-protection",
+		"--disable-search-engine-choice-screen",
 		"--force-webrtc-ip-handling-policy=disable_non_proxied_udp", "--disable-blink-features=AutomationControlled",
 		"--disable-features=Translate,MediaRouter,OptimizationHints,AutofillServerCommunication,DialMediaRouteProvider," +
 			"InterestFeedContentSuggestions,CertificateTransparencyComponentUpdater,NetworkTimeServiceQuerying," +
@@ -214,7 +220,11 @@ func (o Options) arguments(profile string) []string {
 		args = append(args, "--proxy-server=http://"+o.Proxy)
 	}
 	if o.Proxy != "" || o.Driver != nil {
-		args = append(args, "--proxy-bypass-list=<-loopback>", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1")
+		args = append(
+			args,
+			"--proxy-bypass-list=<-loopback>",
+			"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+		)
 	}
 	return append(append(args, o.Flags...), "about:blank")
 }

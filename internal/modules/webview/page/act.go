@@ -209,7 +209,8 @@ func (t *Tab) Drag(ctx context.Context, from, to Target, timeout time.Duration) 
 	}
 	event := input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseMoved, X: a.x, Y: a.y}
 	sent := []chromium.Pending{t.mouse(event)}
-	event.Type, event.Button, event.Buttons, event.ClickCount = input.DispatchMouseEventTypeMousePressed, input.MouseButtonLeft, 1, 1
+	event.Type, event.Button, event.Buttons, event.ClickCount = input.DispatchMouseEventTypeMousePressed,
+		input.MouseButtonLeft, 1, 1
 	sent = append(sent, t.mouse(event))
 	if err := t.waitAll(ctx, sent); err != nil {
 		return e, err
@@ -271,9 +272,18 @@ func (t *Tab) Type(ctx context.Context, target Target, text string, o TypeOption
 	case got.Setter:
 		err = t.setValue(ctx, e, text)
 	case text == "" && o.Clear && !got.Empty:
-		err = t.keys(ctx, []*input.DispatchKeyEventParams{keyEvent(kb.Backspace, input.DispatchKeyEventTypeRawKeyDown), keyEvent(kb.Backspace, input.DispatchKeyEventTypeKeyUp)})
+		err = t.keys(
+			ctx,
+			[]*input.DispatchKeyEventParams{
+				keyEvent(kb.Backspace, input.DispatchKeyEventTypeRawKeyDown),
+				keyEvent(kb.Backspace, input.DispatchKeyEventTypeKeyUp),
+			},
+		)
 	case utf8.RuneCountInString(text) > mostKeys:
-		err = t.waitAll(ctx, []chromium.Pending{chromium.Send(t.session.Session, input.InsertText, input.InsertTextParams{Text: text})})
+		err = t.waitAll(
+			ctx,
+			[]chromium.Pending{chromium.Send(t.session.Session, input.InsertText, input.InsertTextParams{Text: text})},
+		)
 	default:
 		err = t.typeKeys(ctx, &e, text)
 	}
@@ -305,7 +315,9 @@ func (t *Tab) typeKeys(ctx context.Context, e *Element, text string) error {
 			events = kb.Encode(r)
 		}
 		if events == nil {
-			if err := t.waitAll(ctx, []chromium.Pending{chromium.Send(t.session.Session, input.InsertText, input.InsertTextParams{Text: string(r)})}); err != nil {
+			if err := t.waitAll(ctx,
+				[]chromium.Pending{chromium.Send(t.session.Session, input.InsertText,
+					input.InsertTextParams{Text: string(r)})}); err != nil {
 				return err
 			}
 		} else if err := t.keys(ctx, events); err != nil {
@@ -391,7 +403,11 @@ func (t *Tab) Press(ctx context.Context, combination string) error {
 	key, ok := named[name]
 	if !ok {
 		if utf8.RuneCountInString(name) != 1 {
-			return fmt.Errorf("%q is not a key; expected one character, or a name such as Enter, Tab, Escape, ArrowDown, PageDown or F5", name)
+			return fmt.Errorf(
+				"%q is not a key; expected one character, or a name such as Enter, Tab, Escape, ArrowDown, "+
+					"PageDown or F5",
+				name,
+			)
 		}
 		key = name
 	}
@@ -466,7 +482,8 @@ func (t *Tab) isNativeList(ctx context.Context, e Element) bool {
 	var d []struct {
 		TagName string `json:"tagName"`
 	}
-	return t.call(ctx, e.frame, "describe", &d, []int{e.n}, map[string]any{}) == nil && len(d) == 1 && d[0].TagName == "SELECT"
+	return t.call(ctx, e.frame, "describe", &d, []int{e.n}, map[string]any{}) == nil && len(d) == 1 &&
+		d[0].TagName == "SELECT"
 }
 
 // Scroll scrolls the page, or an element, by pixels or to its top or bottom, or an element into view.
@@ -486,7 +503,9 @@ func (t *Tab) Scroll(ctx context.Context, target *Target, to string, by float64)
 				return e, err
 			}
 		}
-		p := t.mouse(input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseWheel, X: at.x, Y: at.y, DeltaY: by})
+		p := t.mouse(
+			input.DispatchMouseEventParams{Type: input.DispatchMouseEventTypeMouseWheel, X: at.x, Y: at.y, DeltaY: by},
+		)
 		err := t.waitAll(ctx, []chromium.Pending{p})
 		if err == nil {
 			err = t.call(ctx, t.mainFrame(), "frame", nil)

@@ -19,8 +19,12 @@ func readDebugAddress(r *http.Request) (string, error) {
 	var version struct {
 		URL string `json:"webSocketDebuggerUrl"`
 	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, mostVersion)).Decode(&version); err != nil || version.URL == "" {
-		return "", fmt.Errorf("%s is not the debug address of a browser: expected JSON with webSocketDebuggerUrl", r.URL)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, mostVersion)).Decode(&version); err != nil ||
+		version.URL == "" {
+		return "", fmt.Errorf(
+			"%s is not the debug address of a browser: expected JSON with webSocketDebuggerUrl",
+			r.URL,
+		)
 	}
 	return version.URL, nil
 }

@@ -33,7 +33,8 @@ func (t *Tab) Eval(ctx context.Context, script string) (json.RawMessage, error) 
 	// What cannot be parsed has not run: it may be an expression with await, or the body of a function.
 	for _, form := range []string{"%s", "(async () => (%s\n))()", "(async () => {%s\n})()"} {
 		got, err = t.evaluate(ctx, f, strings.Replace(form, "%s", script, 1))
-		if d := got.ExceptionDetails; err != nil || d == nil || !strings.HasPrefix(scriptError(d).Error(), "SyntaxError") {
+		if d := got.ExceptionDetails; err != nil || d == nil ||
+			!strings.HasPrefix(scriptError(d).Error(), "SyntaxError") {
 			break
 		}
 	}
@@ -78,7 +79,8 @@ func (t *Tab) valueOf(ctx context.Context, f *frame, o *runtime.RemoteObject) (j
 // refOfObject returns the ref of an element of the page's own world.
 func (t *Tab) refOfObject(ctx context.Context, f *frame, object runtime.RemoteObjectID) (json.RawMessage, error) {
 	var node dom.DescribeNodeResult
-	if err := t.wait(ctx, chromium.Send(f.session.Session, dom.DescribeNode, dom.DescribeNodeParams{ObjectID: object}), &node); err != nil {
+	if err := t.wait(ctx, chromium.Send(f.session.Session, dom.DescribeNode,
+		dom.DescribeNodeParams{ObjectID: object}), &node); err != nil {
 		return nil, err
 	}
 	s, c, err := t.contextOf(ctx, f.id)
@@ -86,7 +88,15 @@ func (t *Tab) refOfObject(ctx context.Context, f *frame, object runtime.RemoteOb
 		return nil, err
 	}
 	var mine dom.ResolveNodeResult
-	err = t.wait(ctx, chromium.Send(s, dom.ResolveNode, dom.ResolveNodeParams{BackendNodeID: node.Node.BackendNodeID, ExecutionContextID: c}), &mine)
+	err = t.wait(
+		ctx,
+		chromium.Send(
+			s,
+			dom.ResolveNode,
+			dom.ResolveNodeParams{BackendNodeID: node.Node.BackendNodeID, ExecutionContextID: c},
+		),
+		&mine,
+	)
 	if err != nil || mine.Object == nil {
 		return nil, errors.Join(err, errFrameGone)
 	}
@@ -143,7 +153,8 @@ func (t *Tab) Describe(ctx context.Context, all []Element, textBytes int, links 
 	}
 	for _, id := range order {
 		var got []*Description
-		if err := t.call(ctx, id, "describe", &got, byFrame[id], map[string]any{"text": textBytes, "links": links}); err != nil {
+		if err := t.call(ctx, id, "describe", &got, byFrame[id],
+			map[string]any{"text": textBytes, "links": links}); err != nil {
 			return nil, err
 		}
 		for _, d := range got {
@@ -252,7 +263,8 @@ func (t *Tab) boxOf(ctx context.Context, target Target) (Box, error) {
 		Stale bool   `json:"stale"`
 		Box   Box    `json:"box"`
 	}
-	if err := t.call(ctx, e.frame, "ready", &got, e.n, map[string]any{"kind": "see", "timeout": shotWait.Milliseconds()}); err != nil {
+	if err := t.call(ctx, e.frame, "ready", &got, e.n,
+		map[string]any{"kind": "see", "timeout": shotWait.Milliseconds()}); err != nil {
 		return Box{}, err
 	}
 	if !got.OK {
@@ -350,7 +362,8 @@ func (t *Tab) holds(ctx context.Context, c Condition, quiet *time.Time) (bool, e
 			Yes bool   `json:"yes"`
 			Bad string `json:"bad"`
 		}
-		if err := t.call(ctx, id, "has", &got, query); err != nil && (id == t.mainFrame() || !errors.Is(err, errFrameGone)) {
+		if err := t.call(ctx, id, "has", &got, query); err != nil &&
+			(id == t.mainFrame() || !errors.Is(err, errFrameGone)) {
 			return false, err
 		}
 		if got.Bad != "" {
@@ -371,7 +384,9 @@ func (t *Tab) Upload(ctx context.Context, target *Target, paths []string) (Eleme
 		params.BackendNodeID, t.chooser = t.chooser, 0
 		t.browser.mu.Unlock()
 		if params.BackendNodeID == 0 {
-			return e, errors.New("no page has asked for files: name the field as target, or click what opens the chooser first")
+			return e, errors.New(
+				"no page has asked for files: name the field as target, or click what opens the chooser first",
+			)
 		}
 	} else {
 		var err error
@@ -384,7 +399,8 @@ func (t *Tab) Upload(ctx context.Context, target *Target, paths []string) (Eleme
 		}
 		var got runtime.CallFunctionOnResult
 		err = t.wait(ctx, chromium.Send(s, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
-			FunctionDeclaration: fmt.Sprintf("() => { const e = engine.element(%d); return e && e.control || e }", e.n), ExecutionContextID: c,
+			FunctionDeclaration: fmt.Sprintf("() => { const e = engine.element(%d); return e && e.control || e }", e.n),
+			ExecutionContextID:  c,
 		}), &got)
 		if err != nil || got.Result == nil || got.Result.ObjectID == "" {
 			return e, errors.Join(err, &StaleError{Ref: e.n, Role: e.Role, Name: e.Name})
@@ -411,12 +427,20 @@ type OriginState struct {
 
 // SaveState returns the cookies of the browser, and the local storage of the tab's origin.
 func (t *Tab) SaveState(ctx context.Context) (s State, err error) {
-	got, err := chromium.Call(ctx, chromium.Session{Conn: t.browser.conn}, storage.GetCookies, storage.GetCookiesParams{})
+	got, err := chromium.Call(
+		ctx,
+		chromium.Session{Conn: t.browser.conn},
+		storage.GetCookies,
+		storage.GetCookiesParams{},
+	)
 	if err != nil {
 		return s, err
 	}
 	s.Cookies = got.Cookies
-	v, err := t.Eval(ctx, `(() => { try { return {origin: location.origin, localStorage: {...localStorage}} } catch (e) { return null } })()`)
+	v, err := t.Eval(
+		ctx,
+		`(() => { try { return {origin: location.origin, localStorage: {...localStorage}} } catch (e) { return null } })()`,
+	)
 	if err != nil {
 		return s, err
 	}
@@ -432,7 +456,8 @@ func (t *Tab) LoadState(ctx context.Context, s State) error {
 	var cookies []*network.CookieParam
 	for _, c := range s.Cookies {
 		p := &network.CookieParam{
-			Name: c.Name, Value: c.Value, Domain: c.Domain, Path: c.Path, Secure: c.Secure, HTTPOnly: c.HTTPOnly, SameSite: c.SameSite,
+			Name: c.Name, Value: c.Value, Domain: c.Domain, Path: c.Path, Secure: c.Secure, HTTPOnly: c.HTTPOnly,
+			SameSite: c.SameSite,
 		}
 		if !c.Session {
 			p.Expires = cdp.TimeSinceEpoch(c.Expires)
@@ -440,7 +465,9 @@ func (t *Tab) LoadState(ctx context.Context, s State) error {
 		cookies = append(cookies, p)
 	}
 	if len(cookies) > 0 {
-		err := chromium.Send(chromium.Session{Conn: t.browser.conn}, storage.SetCookies, storage.SetCookiesParams{Cookies: cookies}).Wait(ctx, nil)
+		err := chromium.Send(chromium.Session{Conn: t.browser.conn}, storage.SetCookies,
+			storage.SetCookiesParams{Cookies: cookies}).
+			Wait(ctx, nil)
 		if err != nil {
 			return err
 		}
@@ -453,10 +480,19 @@ func (t *Tab) LoadState(ctx context.Context, s State) error {
 		return err
 	}
 	source := "(() => { for (const o of " + string(b) + ") if (o.origin === location.origin) " +
-		"for (const [k, v] of Object.entries(o.localStorage)) if (localStorage.getItem(k) === null) localStorage.setItem(k, v) })()"
-	return t.wait(ctx, chromium.Send(t.session.Session, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
-		Source: source, RunImmediately: new(true),
-	}), nil)
+		"for (const [k, v] of Object.entries(o.localStorage)) if (localStorage.getItem(k) === null) " +
+		"localStorage.setItem(k, v) })()"
+	return t.wait(
+		ctx,
+		chromium.Send(
+			t.session.Session,
+			page.AddScriptToEvaluateOnNewDocument,
+			page.AddScriptToEvaluateOnNewDocumentParams{
+				Source: source, RunImmediately: new(true),
+			},
+		),
+		nil,
+	)
 }
 
 // ClearState removes all cookies, and all that the tab's origin has stored.
@@ -473,7 +509,8 @@ func (t *Tab) ClearState(ctx context.Context, origin string) error {
 // SetContent replaces the document of the tab.
 func (t *Tab) SetContent(ctx context.Context, html string) error {
 	id := t.mainFrame()
-	if err := t.wait(ctx, chromium.Send(t.session.Session, page.SetDocumentContent, page.SetDocumentContentParams{FrameID: id, HTML: html}), nil); err != nil {
+	if err := t.wait(ctx, chromium.Send(t.session.Session, page.SetDocumentContent,
+		page.SetDocumentContentParams{FrameID: id, HTML: html}), nil); err != nil {
 		return err
 	}
 	return t.call(ctx, id, "frame", nil)

@@ -67,7 +67,9 @@ func TestABrowserEndsWithItsHost(t *testing.T) {
 func beHost(t *testing.T, mode string) {
 	chromium.Sweep("")
 	flag, _, _ := strings.Cut(os.Getenv(asHost+"_FLAG"), "\n")
-	o := Options{Chromium: chromium.Options{NoSandbox: chromium.NeedsNoSandbox(), Processes: 1000, Flags: []string{flag}}}
+	o := Options{
+		Chromium: chromium.Options{NoSandbox: chromium.NeedsNoSandbox(), Processes: 1000, Flags: []string{flag}},
+	}
 	o.Network = sandbox.Network{Allow: []string{"*:*"}}
 	if mode == "confined" {
 		o.Chromium.Driver = confining(t, proxy.Options{})

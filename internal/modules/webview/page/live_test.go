@@ -37,10 +37,27 @@ func holds(t *testing.T, text string, wants ...string) {
 func TestALongTableIsFolded(t *testing.T) {
 	var rows strings.Builder
 	for i := range 1000 {
-		fmt.Fprintf(&rows, "<tr><td>%d<td>Person %d<td>p%d@example.org<td><a href=/p/%d>edit</a> <button>Delete</button>", i, i, i, i)
+		fmt.Fprintf(
+			&rows,
+			"<tr><td>%d<td>Person %d<td>p%d@example.org<td><a href=/p/%d>edit</a> <button>Delete</button>",
+			i,
+			i,
+			i,
+			i,
+		)
 	}
 	b := open(t)
-	tab := goTo(t, b, serve(t, map[string]string{"/": "<title>T</title><h1>People</h1><table><tr><th>Id<th>Name<th>Mail<th>Act" + rows.String() + "</table><p>The end"})+"/")
+	tab := goTo(
+		t,
+		b,
+		serve(
+			t,
+			map[string]string{
+				"/": "<title>T</title><h1>People</h1><table><tr><th>Id<th>Name<th>Mail<th>Act" + rows.String() +
+					"</table><p>The end",
+			},
+		)+"/",
+	)
 	s := shot(t, tab, SnapshotOptions{})
 	if len(s.Text) > defaultTokens*bytesPerToken {
 		t.Errorf("the snapshot has %d bytes", len(s.Text))
@@ -66,7 +83,12 @@ func TestALongTableIsFolded(t *testing.T) {
 // Frames of other origins and open shadow trees are in the one numbering, and can be acted on.
 func TestFramesAndShadowTrees(t *testing.T) {
 	b := open(t)
-	inner := serve(t, map[string]string{"/": `<body style="margin:0;height:900px"><p style="margin-top:500px"><button onclick="this.textContent='pressed in '+location.port">Inner</button><input aria-label=Field>`})
+	inner := serve(
+		t,
+		map[string]string{
+			"/": `<body style="margin:0;height:900px"><p style="margin-top:500px"><button onclick="this.textContent='pressed in '+location.port">Inner</button><input aria-label=Field>`,
+		},
+	)
 	outer := serve(t, map[string]string{"/": `<h1>Outer</h1><div style="height:120px"></div><x-box></x-box>
 <iframe style="border:7px solid;padding:3px" title=Other src="` + strings.Replace(inner, "127.0.0.1", "localhost", 1) + `/"></iframe>
 <script>customElements.define("x-box", class extends HTMLElement { connectedCallback() {
@@ -114,7 +136,11 @@ render()</script>`})+"/")
 			t.Fatalf("step %d: %v", i, err)
 		}
 	}
-	holds(t, shot(t, tab, SnapshotOptions{}).Text, fmt.Sprintf("text %s clicks %d", strings.Repeat("x", steps/2), steps/2))
+	holds(
+		t,
+		shot(t, tab, SnapshotOptions{}).Text,
+		fmt.Sprintf("text %s clicks %d", strings.Repeat("x", steps/2), steps/2),
+	)
 	if healed == 0 {
 		t.Error("no answer says that a ref was healed")
 	}
@@ -142,7 +168,16 @@ func TestAStaleRefIsNotGuessed(t *testing.T) {
 // Dialogs are a state of the tab that holds up no call.
 func TestDialogsAreAState(t *testing.T) {
 	b := open(t)
-	tab := goTo(t, b, serve(t, map[string]string{"/": `<button onclick="out.textContent = 'said ' + prompt('Name?', 'nobody')">Ask</button><p id=out></p>`})+"/")
+	tab := goTo(
+		t,
+		b,
+		serve(
+			t,
+			map[string]string{
+				"/": `<button onclick="out.textContent = 'said ' + prompt('Name?', 'nobody')">Ask</button><p id=out></p>`,
+			},
+		)+"/",
+	)
 	began := time.Now()
 	click(t, tab, `button "Ask"`)
 	d := tab.Dialog()
@@ -161,7 +196,16 @@ func TestDialogsAreAState(t *testing.T) {
 // What covers or disables an element is named instead of clicked.
 func TestWhatCannotBeClicked(t *testing.T) {
 	b := open(t)
-	tab := goTo(t, b, serve(t, map[string]string{"/": `<button>Under</button><button disabled>Off</button><div id=veil style="position:fixed;inset:0">Wait</div>`})+"/")
+	tab := goTo(
+		t,
+		b,
+		serve(
+			t,
+			map[string]string{
+				"/": `<button>Under</button><button disabled>Off</button><div id=veil style="position:fixed;inset:0">Wait</div>`,
+			},
+		)+"/",
+	)
 	for target, why := range map[string]string{`button "Under"`: "covered by <div#veil>", `button "Off"`: "disabled"} {
 		_, err := tab.Click(t.Context(), at(t, target), ClickOptions{Timeout: 200 * time.Millisecond})
 		if err == nil || !strings.Contains(err.Error(), why) {
@@ -195,8 +239,11 @@ func TestUploadDownloadAndTabs(t *testing.T) {
 		case "/new":
 			fmt.Fprint(w, "<h1>New tab</h1>")
 		default:
-			fmt.Fprint(w, `<input type=file aria-label=Data onchange="out.textContent = this.files[0].name + ' ' + this.files[0].size"><p id=out></p>
-<a href=/file>Get</a> <a href=/new target=_blank>Open</a>`)
+			fmt.Fprint(
+				w,
+				`<input type=file aria-label=Data onchange="out.textContent = this.files[0].name + ' ' + this.files[0].size"><p id=out></p>
+<a href=/file>Get</a> <a href=/new target=_blank>Open</a>`,
+			)
 		}
 	}))
 	t.Cleanup(s.Close)
@@ -243,7 +290,16 @@ func TestUploadDownloadAndTabs(t *testing.T) {
 // The console and the requests are kept, and pictures, PDF, storage and scripts work.
 func TestReportsAndPictures(t *testing.T) {
 	b := open(t)
-	tab := goTo(t, b, serve(t, map[string]string{"/": `<h1>R</h1><script>console.warn("careful", {a: 1}); localStorage.k = "v"; fetch("/missing").then(r => console.log("status", r.status)); setTimeout(() => { throw new Error("late") })</script>`})+"/")
+	tab := goTo(
+		t,
+		b,
+		serve(
+			t,
+			map[string]string{
+				"/": `<h1>R</h1><script>console.warn("careful", {a: 1}); localStorage.k = "v"; fetch("/missing").then(r => console.log("status", r.status)); setTimeout(() => { throw new Error("late") })</script>`,
+			},
+		)+"/",
+	)
 	if err := tab.Await(t.Context(), Condition{Idle: true}); err != nil {
 		t.Fatal(err)
 	}
@@ -262,10 +318,12 @@ func TestReportsAndPictures(t *testing.T) {
 	if pdf, err := tab.PDF(t.Context(), false); err != nil || !strings.HasPrefix(string(pdf), "%PDF") {
 		t.Error(err)
 	}
-	if v, err := tab.Eval(t.Context(), `document.querySelector("h1")`); err != nil || !strings.Contains(string(v), `"ref":"e`) {
+	if v, err := tab.Eval(t.Context(), `document.querySelector("h1")`); err != nil ||
+		!strings.Contains(string(v), `"ref":"e`) {
 		t.Errorf("got %s %v", v, err)
 	}
-	if v, err := tab.Eval(t.Context(), `const x = await Promise.resolve({a: [1, 2]}); return x`); err != nil || string(v) != `{"a":[1,2]}` {
+	if v, err := tab.Eval(t.Context(), `const x = await Promise.resolve({a: [1, 2]}); return x`); err != nil ||
+		string(v) != `{"a":[1,2]}` {
 		t.Errorf("got %s %v", v, err)
 	}
 	state, err := tab.SaveState(t.Context())

@@ -31,7 +31,8 @@ func CheckURL(text string) (*neturl.URL, error) {
 	if text == "about:blank" {
 		return neturl.Parse(text)
 	}
-	if !strings.Contains(text, "://") && !strings.HasPrefix(text, "data:") && !strings.HasPrefix(text, "javascript:") && !strings.HasPrefix(text, "about:") {
+	if !strings.Contains(text, "://") && !strings.HasPrefix(text, "data:") && !strings.HasPrefix(text, "javascript:") &&
+		!strings.HasPrefix(text, "about:") {
 		if strings.HasPrefix(text, "/") {
 			text = "file://" + text
 		} else {
@@ -43,7 +44,10 @@ func CheckURL(text string) (*neturl.URL, error) {
 		return nil, fmt.Errorf("%q is not a URL: %w", cutText(text, 200), err)
 	}
 	if !schemes[strings.ToLower(u.Scheme)] {
-		return nil, &RefusedError{text, fmt.Sprintf("addresses of the scheme %q are not opened; expected http, https or file", u.Scheme)}
+		return nil, &RefusedError{
+			text,
+			fmt.Sprintf("addresses of the scheme %q are not opened; expected http, https or file", u.Scheme),
+		}
 	}
 	if u.Scheme != "file" && u.Hostname() == "" {
 		return nil, fmt.Errorf("%q has no host", cutText(text, 200))
@@ -76,7 +80,11 @@ func (t *Tab) Navigate(ctx context.Context, text string, timeout time.Duration) 
 		return Navigation{}, err
 	}
 	judged := t.browser.judgedSoFar()
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("%s did not answer within %v", cutText(u.String(), 200), timeout))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		timeout,
+		fmt.Errorf("%s did not answer within %v", cutText(u.String(), 200), timeout),
+	)
 	defer cancel()
 	var got page.NavigateResult
 	err = t.wait(ctx, chromium.Send(t.session.Session, page.Navigate, page.NavigateParams{URL: u.String()}), &got)
@@ -91,14 +99,21 @@ func (t *Tab) Navigate(ctx context.Context, text string, timeout time.Duration) 
 			return Navigation{}, &RefusedError{u.String(), d.Reason}
 		}
 		if got.ErrorText == "net::ERR_ACCESS_DENIED" {
-			return Navigation{}, &RefusedError{u.String(), "the address is not allowed, or is not in a folder that you may use"}
+			return Navigation{}, &RefusedError{
+				u.String(),
+				"the address is not allowed, or is not in a folder that you may use",
+			}
 		}
 		return Navigation{}, fmt.Errorf("%s cannot be opened: %s", cutText(u.String(), 200), got.ErrorText)
 	}
 	if got.IsDownload {
 		return Navigation{URL: u.String()}, nil
 	}
-	return t.loaded(ctx, judged, func() bool { return got.LoaderID == "" || t.life[got.LoaderID]["load"] || t.dialog != nil })
+	return t.loaded(
+		ctx,
+		judged,
+		func() bool { return got.LoaderID == "" || t.life[got.LoaderID]["load"] || t.dialog != nil },
+	)
 }
 
 // loaded waits for a condition of the document that loads, and describes it. What redirected to a refused address is
@@ -115,7 +130,8 @@ func (t *Tab) loaded(ctx context.Context, judged int, holds func() bool) (n Navi
 	n.URL = t.URL()
 	t.browser.mu.Lock()
 	for i := len(t.requests.all) - 1; i >= 0; i-- {
-		if q := t.requests.all[i]; q.Type == string(network.ResourceTypeDocument) && q.URL == strings.SplitN(n.URL, "#", 2)[0] {
+		if q := t.requests.all[i]; q.Type == string(network.ResourceTypeDocument) &&
+			q.URL == strings.SplitN(n.URL, "#", 2)[0] {
 			n.Status = q.Status
 			break
 		}
@@ -149,21 +165,26 @@ func (t *Tab) History(ctx context.Context, by int, timeout time.Duration) (Navig
 		p = chromium.Send(t.session.Session, page.Reload, page.ReloadParams{})
 	} else {
 		var h page.GetNavigationHistoryResult
-		if err := t.wait(ctx, chromium.Send(t.session.Session, page.GetNavigationHistory, cdp.Empty{}), &h); err != nil {
+		if err := t.wait(ctx, chromium.Send(t.session.Session, page.GetNavigationHistory,
+			cdp.Empty{}), &h); err != nil {
 			return Navigation{}, err
 		}
 		to := int(h.CurrentIndex) + by
 		if to < 0 || to >= len(h.Entries) {
-			return Navigation{}, fmt.Errorf("the tab has no page %s", map[int]string{-1: "before this one", 1: "after this one"}[by])
+			return Navigation{},
+				fmt.Errorf("the tab has no page %s", map[int]string{-1: "before this one", 1: "after this one"}[by])
 		}
-		p = chromium.Send(t.session.Session, page.NavigateToHistoryEntry, page.NavigateToHistoryEntryParams{EntryID: h.Entries[to].ID})
+		p = chromium.Send(t.session.Session, page.NavigateToHistoryEntry,
+			page.NavigateToHistoryEntryParams{EntryID: h.Entries[to].ID})
 	}
 	if err := t.wait(ctx, p, nil); err != nil {
 		return Navigation{}, err
 	}
 	return t.loaded(ctx, judged, func() bool {
 		f := t.frames[t.main]
-		return t.dialog != nil || f != nil && (f.loader != before && t.life[f.loader]["load"] || by != 0 && f.loader == before && f.url != url)
+		return t.dialog != nil ||
+			f != nil &&
+				(f.loader != before && t.life[f.loader]["load"] || by != 0 && f.loader == before && f.url != url)
 	})
 }
 

@@ -149,7 +149,8 @@ type localNames struct{ others sandbox.Resolver }
 
 // LookupNetIP implements sandbox.Resolver.
 func (l localNames) LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error) {
-	if name := strings.TrimSuffix(strings.ToLower(host), "."); name == "localhost" || strings.HasSuffix(name, ".localhost") {
+	if name := strings.TrimSuffix(strings.ToLower(host), "."); name == "localhost" ||
+		strings.HasSuffix(name, ".localhost") {
 		return []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}, nil
 	}
 	if l.others == nil {
@@ -345,7 +346,12 @@ func (b *Browser) Current(ctx context.Context) (*Tab, error) {
 
 // NewTab opens an empty tab and makes it the current one.
 func (b *Browser) NewTab(ctx context.Context) (*Tab, error) {
-	got, err := chromium.Call(ctx, chromium.Session{Conn: b.conn}, target.CreateTarget, target.CreateTargetParams{URL: "about:blank"})
+	got, err := chromium.Call(
+		ctx,
+		chromium.Session{Conn: b.conn},
+		target.CreateTarget,
+		target.CreateTargetParams{URL: "about:blank"},
+	)
 	if err != nil {
 		return nil, b.explain(err)
 	}
@@ -367,12 +373,15 @@ func (b *Browser) Select(ctx context.Context, t *Tab) error {
 	b.mu.Lock()
 	b.current = t
 	b.mu.Unlock()
-	return chromium.Send(chromium.Session{Conn: b.conn}, target.ActivateTarget, target.ActivateTargetParams{TargetID: t.target}).Wait(ctx, nil)
+	return chromium.Send(chromium.Session{Conn: b.conn}, target.ActivateTarget,
+		target.ActivateTargetParams{TargetID: t.target}).
+		Wait(ctx, nil)
 }
 
 // CloseTab closes a tab.
 func (b *Browser) CloseTab(ctx context.Context, t *Tab) error {
-	if err := chromium.Send(chromium.Session{Conn: b.conn}, target.CloseTarget, target.CloseTargetParams{TargetID: t.target}).Wait(ctx, nil); err != nil {
+	if err := chromium.Send(chromium.Session{Conn: b.conn}, target.CloseTarget,
+		target.CloseTargetParams{TargetID: t.target}).Wait(ctx, nil); err != nil {
 		return err
 	}
 	return b.until(ctx, func() bool { return !slices.Contains(b.tabs, t) })
@@ -419,7 +428,11 @@ func (b *Browser) downloadProgressed(e browser.EventDownloadProgress) {
 		d.Received, d.Total, d.State = int64(e.ReceivedBytes), int64(e.TotalBytes), string(e.State)
 		if (d.Received > limit || d.Total > limit) && d.State == "inProgress" {
 			d.State = "tooLarge"
-			chromium.Send(chromium.Session{Conn: b.conn}, browser.CancelDownload, browser.CancelDownloadParams{GUID: e.GUID})
+			chromium.Send(
+				chromium.Session{Conn: b.conn},
+				browser.CancelDownload,
+				browser.CancelDownloadParams{GUID: e.GUID},
+			)
 		}
 	}
 	b.broadcast()

@@ -17,7 +17,8 @@ import (
 	"gatehouse/internal/sandbox/proxy"
 )
 
-// open starts a browser whose pages reach loopback. It is in a sandbox if this machine can make them, as it is in a host.
+// open starts a browser whose pages reach loopback. It is in a sandbox if this machine can make
+// them, as it is in a host.
 func open(t *testing.T) *Browser {
 	t.Helper()
 	return openWith(t, confining(t, proxy.Options{OwnListener: notOurs}) != nil, sandbox.Network{
@@ -132,13 +133,16 @@ func TestAFormIsFilled(t *testing.T) {
 	tab := goTo(t, b, serve(t, map[string]string{"/": formPage})+"/")
 	s := shot(t, tab, SnapshotOptions{})
 	t.Log("\n" + s.Text)
-	for _, want := range []string{"# Sign up", `textbox "Name" required`, `checkbox "News"`, `combobox "Plan" = "Free" options: Free | Professional`, `button "Join"`, "- One [e", `table "People" 2 rows`, "Ann | 41"} {
+	for _, want := range []string{"# Sign up", `textbox "Name" required`, `checkbox "News"`,
+		`combobox "Plan" = "Free" options: Free | Professional`, `button "Join"`, "- One [e",
+		`table "People" 2 rows`, "Ann | 41"} {
 		if !strings.Contains(s.Text, want) {
 			t.Errorf("the snapshot lacks %q", want)
 		}
 	}
 	o := TypeOptions{Timeout: 5 * time.Second}
-	for place, value := range map[string]string{`textbox "Name"`: "Ann Ø", "#news": "true", `combobox "Plan"`: "Professional"} {
+	for place, value := range map[string]string{`textbox "Name"`: "Ann Ø", "#news": "true",
+		`combobox "Plan"`: "Professional"} {
 		if _, err := tab.Fill(t.Context(), at(t, place), value, o); err != nil {
 			t.Fatal(err)
 		}
@@ -166,7 +170,9 @@ func TestFilesAreServedByTheCaller(t *testing.T) {
 		if path != "/a.html" {
 			return nil, "", os.ErrPermission
 		}
-		return []byte(`<h1>Hi</h1><script src="/etc/hostname"></script><iframe src="file:///etc/passwd"></iframe>`), "text/html", nil
+		return []byte(
+			`<h1>Hi</h1><script src="/etc/hostname"></script><iframe src="file:///etc/passwd"></iframe>`,
+		), "text/html", nil
 	})
 	s := shot(t, goTo(t, b, "file:///a.html"), SnapshotOptions{})
 	if !strings.Contains(s.Text, "# Hi") || strings.Contains(s.Text, "root:") {

@@ -77,9 +77,11 @@ func tryToEscape(t *testing.T, confined bool) {
 	refused := map[string]string{
 		"http://" + at + "/direct": "this host itself", "http://private.test/": "a private network",
 		"http://[::1]:80/": "this host itself", "http://169.254.169.254/latest": "metadata",
-		"http://public.test/redirect": "this host itself", "data:text/html,x": "scheme", "javascript:alert(1)": "scheme",
-		"chrome://settings": "scheme", "view-source:http://public.test/": "scheme", "blob:http://public.test/x": "scheme",
-		"file:///etc/passwd": "not allowed", "http://0x7f000001:80/": "this host itself",
+		"http://public.test/redirect": "this host itself", "data:text/html,x": "scheme",
+		"javascript:alert(1)": "scheme",
+		"chrome://settings":   "scheme", "view-source:http://public.test/": "scheme",
+		"blob:http://public.test/x": "scheme",
+		"file:///etc/passwd":        "not allowed", "http://0x7f000001:80/": "this host itself",
 	}
 	for url, why := range refused {
 		_, err := tab.Navigate(t.Context(), url, 10*time.Second)

@@ -87,7 +87,11 @@ func (t *Tab) report(e chromium.Event) {
 	default:
 		handle(e, func(_ chromium.Event, l log.EventEntryAdded) {
 			if l.Entry != nil {
-				m.Type, m.Text, m.At, m.URL, m.Line = string(l.Entry.Level), l.Entry.Text, millis(float64(l.Entry.Timestamp)), l.Entry.URL, l.Entry.LineNumber
+				m.Type, m.Text, m.At, m.URL, m.Line = string(
+					l.Entry.Level,
+				), l.Entry.Text, millis(
+					float64(l.Entry.Timestamp),
+				), l.Entry.URL, l.Entry.LineNumber
 			}
 		})
 	}
@@ -181,7 +185,9 @@ func (t *Tab) traffic(s *session, e chromium.Event) {
 			}
 			q := &Request{
 				Seq: t.requests.last + 1, ID: r.RequestID, Method: r.Request.Method, URL: cutText(r.Request.URL, 2000),
-				Type: string(r.Type), session: s, begun: float64(r.Timestamp), Started: time.UnixMilli(int64(float64(r.WallTime) * 1000)),
+				Type: string(
+					r.Type,
+				), session: s, begun: float64(r.Timestamp), Started: time.UnixMilli(int64(float64(r.WallTime) * 1000)),
 			}
 			t.requests.add(q)
 			if len(t.byID) > t.requests.most {
@@ -231,7 +237,12 @@ func (t *Tab) Network(after int) (all []Request, lost int) {
 
 // Body returns the body of the answer to a request.
 func (t *Tab) Body(ctx context.Context, r Request) ([]byte, error) {
-	got, err := chromium.Call(ctx, r.session.Session, network.GetResponseBody, network.GetResponseBodyParams{RequestID: r.ID})
+	got, err := chromium.Call(
+		ctx,
+		r.session.Session,
+		network.GetResponseBody,
+		network.GetResponseBodyParams{RequestID: r.ID},
+	)
 	return []byte(got.Body), err
 }
 

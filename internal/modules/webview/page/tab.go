@@ -149,7 +149,11 @@ func (b *Browser) attachedToTarget(e chromium.Event, a target.EventAttachedToTar
 		ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
 		defer cancel()
 		if excess {
-			chromium.Send(chromium.Session{Conn: b.conn}, target.CloseTarget, target.CloseTargetParams{TargetID: a.TargetInfo.TargetID})
+			chromium.Send(
+				chromium.Session{Conn: b.conn},
+				target.CloseTarget,
+				target.CloseTargetParams{TargetID: a.TargetInfo.TargetID},
+			)
 			return
 		}
 		b.setUp(ctx, s)
@@ -166,16 +170,25 @@ func (b *Browser) setUp(ctx context.Context, s *session) {
 	}
 	var tree page.GetFrameTreeResult
 	if s.tab != nil {
-		first = append(first,
+		first = append(
+			first,
 			chromium.Send(s.Session, page.Enable, page.EnableParams{}),
-			chromium.Send(s.Session, page.SetLifecycleEventsEnabled, page.SetLifecycleEventsEnabledParams{Enabled: true}),
+			chromium.Send(
+				s.Session,
+				page.SetLifecycleEventsEnabled,
+				page.SetLifecycleEventsEnabledParams{Enabled: true},
+			),
 			chromium.Send(s.Session, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
 				Source: engineSource, WorldName: world, RunImmediately: new(true),
 			}),
 			chromium.Send(s.Session, runtime.Enable, cdp.Empty{}),
 			chromium.Send(s.Session, network.Enable, network.EnableParams{}),
 			chromium.Send(s.Session, log.Enable, cdp.Empty{}),
-			chromium.Send(s.Session, page.SetInterceptFileChooserDialog, page.SetInterceptFileChooserDialogParams{Enabled: true}),
+			chromium.Send(
+				s.Session,
+				page.SetInterceptFileChooserDialog,
+				page.SetInterceptFileChooserDialogParams{Enabled: true},
+			),
 		)
 		frames := chromium.Send(s.Session, page.GetFrameTree, cdp.Empty{})
 		first = append(first, chromium.Send(s.Session, runtime.RunIfWaitingForDebugger, cdp.Empty{}))
@@ -295,7 +308,10 @@ func (t *Tab) event(s *session, e chromium.Event) {
 	defer b.mu.Unlock()
 	switch e.Method {
 	case page.FrameAttached.Method:
-		handle(e, func(_ chromium.Event, a page.EventFrameAttached) { t.frameOf(a.FrameID, s).parent = a.ParentFrameID })
+		handle(
+			e,
+			func(_ chromium.Event, a page.EventFrameAttached) { t.frameOf(a.FrameID, s).parent = a.ParentFrameID },
+		)
 	case page.FrameDetached.Method:
 		handle(e, func(_ chromium.Event, d page.EventFrameDetached) {
 			if d.Reason != page.FrameDetachedReasonSwap {
@@ -422,7 +438,13 @@ func (t *Tab) openDialog(s *session, d page.EventJavascriptDialogOpening) {
 	if t.dialog == nil {
 		close(t.opened)
 	}
-	t.dialog = &Dialog{Handle: handle, Type: string(d.Type), Message: cutText(d.Message, 2000), Default: cutText(d.DefaultPrompt, 500), URL: d.URL}
+	t.dialog = &Dialog{
+		Handle:  handle,
+		Type:    string(d.Type),
+		Message: cutText(d.Message, 2000),
+		Default: cutText(d.DefaultPrompt, 500),
+		URL:     d.URL,
+	}
 }
 
 func (t *Tab) closeDialog() {
@@ -510,8 +532,9 @@ func (t *Tab) call(ctx context.Context, id frameID, function string, out any, ar
 		}
 		var got runtime.CallFunctionOnResult
 		err = t.wait(ctx, chromium.Send(s, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
-			FunctionDeclaration: "(a, o) => engine." + function + "(...(o ? [o] : []), ...a.slice(1))", Arguments: list, ExecutionContextID: context,
-			ReturnByValue: new(true), AwaitPromise: new(true),
+			FunctionDeclaration: "(a, o) => engine." + function + "(...(o ? [o] : []), ...a.slice(1))", Arguments: list,
+			ExecutionContextID: context,
+			ReturnByValue:      new(true), AwaitPromise: new(true),
 		}), &got)
 		switch {
 		case err != nil && isContextGone(err) && tries < 3:
@@ -532,7 +555,11 @@ const contextWait = 10 * time.Second // for the document of a frame to begin
 
 // contextOf returns the session of a frame, and the context of the engine in it.
 func (t *Tab) contextOf(ctx context.Context, id frameID) (s chromium.Session, c runtime.ExecutionContextID, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, contextWait, fmt.Errorf("the page did not begin within %v", contextWait))
+	ctx, cancel := context.WithTimeoutCause(
+		ctx,
+		contextWait,
+		fmt.Errorf("the page did not begin within %v", contextWait),
+	)
 	defer cancel()
 	gone := false
 	err = t.browser.until(ctx, func() bool {
@@ -559,7 +586,8 @@ var errFrameGone = errors.New("the frame is gone")
 
 func isContextGone(err error) bool {
 	text := err.Error()
-	for _, s := range []string{"Cannot find context", "Execution context was destroyed", "Inspected target navigated", "Session with given id not found"} {
+	for _, s := range []string{"Cannot find context", "Execution context was destroyed", "Inspected target navigated",
+		"Session with given id not found"} {
 		if containsText(text, s) {
 			return true
 		}
@@ -614,7 +642,15 @@ func (t *Tab) owner(ctx context.Context, id frameID) (parent frameID, object run
 		return "", "", err
 	}
 	var node dom.ResolveNodeResult
-	err = t.wait(ctx, chromium.Send(s, dom.ResolveNode, dom.ResolveNodeParams{BackendNodeID: got.BackendNodeID, ExecutionContextID: c}), &node)
+	err = t.wait(
+		ctx,
+		chromium.Send(
+			s,
+			dom.ResolveNode,
+			dom.ResolveNodeParams{BackendNodeID: got.BackendNodeID, ExecutionContextID: c},
+		),
+		&node,
+	)
 	if err != nil || node.Object == nil {
 		return "", "", errors.Join(err, errFrameGone)
 	}

@@ -56,7 +56,9 @@ func ParseTarget(s string) (t Target, err error) {
 	}
 	switch {
 	case s == "":
-		return t, errors.New(`expected a ref such as e12, role and name such as button "Save", text=..., css=... or x,y`)
+		return t, errors.New(
+			`expected a ref such as e12, role and name such as button "Save", text=..., css=... or x,y`,
+		)
 	case strings.HasPrefix(s, "text="):
 		t.Text = strings.Trim(s[5:], `"`)
 	case strings.HasPrefix(s, "css="):
@@ -112,7 +114,13 @@ func (e *StaleError) Error() string {
 	if len(e.Now) == 0 {
 		return fmt.Sprintf("e%d%s is no longer on the page", e.Ref, was)
 	}
-	return fmt.Sprintf("e%d%s is no longer on the page, and %d elements have its role and name: %s", e.Ref, was, len(e.Now), listed(e.Now))
+	return fmt.Sprintf(
+		"e%d%s is no longer on the page, and %d elements have its role and name: %s",
+		e.Ref,
+		was,
+		len(e.Now),
+		listed(e.Now),
+	)
 }
 
 // AmbiguousError is the error of a target that several elements match.
@@ -174,7 +182,13 @@ func (t *Tab) Search(ctx context.Context, target Target, most int) (all []Elemen
 		}
 		return []Element{e}, 1, nil
 	}
-	query := map[string]any{"most": most, "role": target.Role, "name": target.Name, "text": target.Text, "selector": target.Selector}
+	query := map[string]any{
+		"most":     most,
+		"role":     target.Role,
+		"name":     target.Name,
+		"text":     target.Text,
+		"selector": target.Selector,
+	}
 	bad := ""
 	for _, id := range t.allFrames() {
 		var got resolved

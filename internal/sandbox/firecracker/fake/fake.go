@@ -212,7 +212,8 @@ func (v *VMM) sound(path string, says map[string]any) error {
 	case "machine-config":
 		if n := says["vcpu_count"]; n != nil && (n.(float64) < 1 || n.(float64) > 32) {
 			return refusal(
-				"Machine config error: The number of vCPUs must be greater than 0, less than 32 and must be 1 or an even number if SMT is enabled.",
+				"Machine config error: The number of vCPUs must be greater than 0, less than 32 and must be 1 or an " +
+					"even number if SMT is enabled.",
 			)
 		}
 		if says["mem_size_mib"] == 0.0 {

@@ -77,7 +77,8 @@ type kept struct {
 func (v *VMM) keep(says map[string]any) error {
 	if v.state != "Paused" {
 		return refusal(
-			"Create snapshot error: Cannot save the microVM state: Operation not allowed: save/restore unavailable while running",
+			"Create snapshot error: Cannot save the microVM state: Operation not allowed: save/restore unavailable " +
+				"while running",
 		)
 	}
 	b, err := json.Marshal(kept{v.Version, v.said, v.guest.placed()})

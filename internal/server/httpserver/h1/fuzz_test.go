@@ -12,7 +12,8 @@ import (
 
 // A plain request is parsed as net/http parses it, whatever was read before.
 func FuzzRead(f *testing.F) {
-	const usual = "POST /mcp HTTP/1.1\r\nHost: localhost:3000\r\nContent-Type: application/json\r\nContent-Length: 2\r\nMcp-Session-Id: abc\r\n\r\n{}"
+	const usual = "POST /mcp HTTP/1.1\r\nHost: localhost:3000\r\nContent-Type: application/json\r\n" +
+		"Content-Length: 2\r\nMcp-Session-Id: abc\r\n\r\n{}"
 	f.Add([]byte(usual), []byte(usual))
 	f.Add(
 		[]byte(usual),

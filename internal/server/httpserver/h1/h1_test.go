@@ -27,7 +27,8 @@ func serve(t testing.TB, h nethttp.HandlerFunc) (addr string, s *Server) {
 		h(w, r)
 	})
 	s = &Server{Handler: h, Log: slog.New(slog.DiscardHandler), Rest: &nethttp.Server{Handler: byRest,
-		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}}
+		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second, IdleTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0)}}
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ln) }()
 	t.Cleanup(func() {
@@ -121,13 +122,14 @@ func TestWhatIsNotPlainIsLeftToNetHTTP(t *testing.T) {
 	addr, _ := serve(t, echo)
 	big := strings.Repeat("z", 2*largestBytes)
 	for name, c := range map[string]struct{ send, want string }{
-		"another method":  {"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi", "PUT /x hi 2"},
-		"a query":         {post("/x?a=b", "hi"), "POST /x hi 2"},
-		"an escape":       {post("/%78", "hi"), "POST /x hi 2"},
-		"a chunked body":  {"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", "POST /x hi -1"},
-		"no length":       {"POST /x HTTP/1.1\r\nHost: localhost\r\n\r\n", "POST /x  0"},
-		"a large body":    {post("/x", big), "POST /x " + big + " 32768"},
-		"HTTP/1.0":        {"POST /x HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nhi", "POST /x hi 2"},
+		"another method": {"PUT /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi", "PUT /x hi 2"},
+		"a query":        {post("/x?a=b", "hi"), "POST /x hi 2"},
+		"an escape":      {post("/%78", "hi"), "POST /x hi 2"},
+		"a chunked body": {"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n", "POST /x hi -1"},
+		"no length":      {"POST /x HTTP/1.1\r\nHost: localhost\r\n\r\n", "POST /x  0"},
+		"a large body":   {post("/x", big), "POST /x " + big + " 32768"},
+		"HTTP/1.0": {"POST /x HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\n" +
+			"Content-Length: 2\r\n\r\nhi", "POST /x hi 2"},
 		"bare line feeds": {"POST /x HTTP/1.1\nHost: localhost\nContent-Length: 2\n\nhi", "POST /x hi 2"},
 		"words in a field": {"POST /x HTTP/1.1\r\nHost: localhost\r\nX: \xc3\xa4\r\nContent-Length: 2\r\n\r\nhi",
 			"POST /x hi 2"},
@@ -158,8 +160,10 @@ func TestWhatIsNotPlainIsLeftToNetHTTP(t *testing.T) {
 func TestNetHTTPRefusesWhatItRefuses(t *testing.T) {
 	addr, _ := serve(t, echo)
 	for name, head := range map[string]string{
-		"two lengths":            "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nhi",
-		"a length and chunks":    "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: gzip\r\n\r\nhi",
+		"two lengths": "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n" +
+			"Content-Length: 3\r\n\r\nhi",
+		"a length and chunks": "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n" +
+			"Transfer-Encoding: gzip\r\n\r\nhi",
 		"a length with a sign":   "POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\nhi",
 		"two hosts":              "POST /x HTTP/1.1\r\nHost: a\r\nHost: b\r\nContent-Length: 2\r\n\r\nhi",
 		"no host":                "POST /x HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi",

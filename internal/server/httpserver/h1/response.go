@@ -228,7 +228,8 @@ func appendChunk(b, p []byte) []byte {
 
 // part adds to an answer that is being sent; small parts stay in the buffer until it is flushed.
 func (w *response) part(p []byte) error {
-	if w.framing == counted && len(p) >= bufferSize { // without a copy, which would cost as much as producing a long list
+	if w.framing == counted &&
+		len(p) >= bufferSize { // without a copy, which would cost as much as producing a long list
 		w.startStreaming()
 		w.flushBuffer()
 		return w.sendBytes(p)

@@ -11,8 +11,8 @@ import (
 )
 
 // Watcher notices that peers close connections from which nothing is read: one epoll instance and one goroutine for all
-// of them, while there are any. A connection that is lost without a word it does not notice. Its zero value is ready. It
-// is safe for concurrent use.
+// of them, while there are any. A connection that is lost without a word it does not notice. Its
+// zero value is ready. It is safe for concurrent use.
 type Watcher struct {
 	mu    sync.Mutex
 	epoll *os.File // nil while no connection is watched

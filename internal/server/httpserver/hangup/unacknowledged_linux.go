@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AfterUnacknowledged returns a Control function of a net.Dialer that has the kernel end a TCP connection whose data are
-// not acknowledged for d. Keep-alive probes are not sent while data wait, and retransmissions alone go on for
-// a quarter of an hour.
+// AfterUnacknowledged returns a Control function of a net.Dialer that has the kernel end a TCP
+// connection whose data are not acknowledged for d. Keep-alive probes are not sent while data wait,
+// and retransmissions alone go on for a quarter of an hour.
 func AfterUnacknowledged(d time.Duration) func(network, address string, raw syscall.RawConn) error {
 	return func(network, _ string, raw syscall.RawConn) error {
 		if !strings.HasPrefix(network, "tcp") {

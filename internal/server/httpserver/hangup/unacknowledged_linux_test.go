@@ -26,7 +26,9 @@ func TestTheKernelLimitsUnacknowledgedData(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := 0
-	err = raw.Control(func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) })
+	err = raw.Control(
+		func(fd uintptr) { got, _ = unix.GetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT) },
+	)
 	if err != nil || got != 35_000 {
 		t.Errorf("the limit is %d ms; %v", got, err)
 	}

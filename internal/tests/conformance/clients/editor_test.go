@@ -19,10 +19,10 @@ import (
 	"gatehouse/internal/tests/editors"
 )
 
-// Claude Code at a terminal finds the lock file of ide_editor_serve and connects to the host as its editor. Its model is
-// given the selection and what the host's language server reports; a change that it wants to make waits for the decision
-// of ide_diff_decide, and the text that is accepted there is written. An agent with another home, which does not find
-// the secret, does not connect.
+// Claude Code at a terminal finds the lock file of ide_editor_serve and connects to the host as its
+// editor. Its model is given the selection and what the host's language server reports; a change
+// that it wants to make waits for the decision of ide_diff_decide, and the text that is accepted
+// there is written. An agent with another home, which does not find the secret, does not connect.
 func TestClaudeCodeHasTheHostAsItsEditor(t *testing.T) {
 	tools, err := Open()
 	if err != nil {
@@ -40,7 +40,8 @@ func TestClaudeCodeHasTheHostAsItsEditor(t *testing.T) {
 	if folder, err = filepath.EvalSymlinks(folder); err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"go.mod": "module a\n\ngo 1.24\n", "a.go": "package a\n\nfunc F() int { return word }\n"} {
+	for name, text := range map[string]string{"go.mod": "module a\n\ngo 1.24\n",
+		"a.go": "package a\n\nfunc F() int { return word }\n"} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +56,10 @@ func TestClaudeCodeHasTheHostAsItsEditor(t *testing.T) {
 		t.Fatalf("the lock file is %s, want %s", served.Lock, want)
 	}
 	model := NewModel([]Step{
-		{"getDiagnostics", func([]string) map[string]any { return map[string]any{"uri": "file://" + filepath.Join(folder, "a.go")} }},
+		{
+			"getDiagnostics",
+			func([]string) map[string]any { return map[string]any{"uri": "file://" + filepath.Join(folder, "a.go")} },
+		},
 		{"Write", func([]string) map[string]any {
 			return map[string]any{"file_path": filepath.Join(folder, "new.txt"), "content": "proposed\n"}
 		}},
@@ -70,7 +74,13 @@ func TestClaudeCodeHasTheHostAsItsEditor(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !done(); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s did not happen within a minute: %+v, wrong %v, given %v", what, now, model.Wrong(), model.Given())
+				t.Fatalf(
+					"%s did not happen within a minute: %+v, wrong %v, given %v",
+					what,
+					now,
+					model.Wrong(),
+					model.Given(),
+				)
 			}
 			now = state{}
 			host.call("ide_editor_state", `{}`, &now)
@@ -85,7 +95,11 @@ func TestClaudeCodeHasTheHostAsItsEditor(t *testing.T) {
 		t.Errorf("%d agents are connected, want 1", now.Agents)
 	}
 	stranger.end()
-	host.call("ide_editor_update", `{"selection":{"path":"a.go","from":3,"to":3,"text":"func F() int { return word }"}}`, &now)
+	host.call(
+		"ide_editor_update",
+		`{"selection":{"path":"a.go","from":3,"to":3,"text":"func F() int { return word }"}}`,
+		&now,
+	)
 	agent.wait("1 line selected")
 	agent.say("Go on.")
 	until("a change", func() bool { return len(now.Diffs) > 0 })
@@ -95,7 +109,8 @@ func TestClaudeCodeHasTheHostAsItsEditor(t *testing.T) {
 	var decided struct{ Status string }
 	host.call("ide_diff_decide", `{"id":"`+now.Diffs[0].ID+`","accept":true,"text":"accepted\n"}`, &decided)
 	until("the result of the change", func() bool { return len(model.Given()) == 2 })
-	if given := model.Given(); !strings.Contains(given[0], "undefined: word") || !strings.Contains(given[0], `"severity":"Error"`) {
+	if given := model.Given(); !strings.Contains(given[0], "undefined: word") ||
+		!strings.Contains(given[0], `"severity":"Error"`) {
 		t.Errorf("the model was given %q", given)
 	}
 	if b, err := os.ReadFile(filepath.Join(folder, "new.txt")); err != nil || string(b) != "accepted\n" {
@@ -121,7 +136,9 @@ func atTerminal(t *testing.T, program, home, folder string, model *Model) *typed
 	known, err := json.Marshal(map[string]any{
 		"hasCompletedOnboarding": true, "lastOnboardingVersion": "99.0.0", "theme": "dark",
 		"customApiKeyResponses": map[string]any{"approved": []string{"none"}, "rejected": []string{}},
-		"projects":              map[string]any{folder: map[string]bool{"hasTrustDialogAccepted": true, "hasCompletedProjectOnboarding": true}},
+		"projects": map[string]any{
+			folder: map[string]bool{"hasTrustDialogAccepted": true, "hasCompletedProjectOnboarding": true},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +146,16 @@ func atTerminal(t *testing.T, program, home, folder string, model *Model) *typed
 	if err := os.WriteFile(filepath.Join(home, ".claude.json"), known, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := command(t.Context(), home, program, "--ide", "--model", "claude-sonnet-4-5", "--allowedTools", "mcp__ide__getDiagnostics")
+	cmd := command(
+		t.Context(),
+		home,
+		program,
+		"--ide",
+		"--model",
+		"claude-sonnet-4-5",
+		"--allowedTools",
+		"mcp__ide__getDiagnostics",
+	)
 	cmd.Dir = folder
 	cmd.Env = append(append(cmd.Env, "TERM=xterm-256color"), claudeCodeEnvironment(model)...)
 	file, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 150})
@@ -194,8 +220,9 @@ func (p *typed) end() {
 	<-p.done
 }
 
-// An editor on the official SDK reaches an agent through gatehouse acp: answers, plans and permissions pass both ways, and
-// the agent is given this host as an MCP server beside the editor's own.
+// An editor on the official SDK reaches an agent through gatehouse acp: answers, plans and
+// permissions pass both ways, and the agent is given this host as an MCP server beside the editor's
+// own.
 func TestAnEditorReachesAnAgentThroughTheHost(t *testing.T) {
 	tools := editors.Open(t)
 	folder, err := filepath.EvalSymlinks(t.TempDir())
@@ -231,7 +258,8 @@ func TestAnEditorReachesAnAgentThroughTheHost(t *testing.T) {
 	if err := json.Unmarshal(out, &got); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	if a := got.Answers["hello"]; a.Text != "you said hello" || a.StopReason != "end_turn" || got.Hello.ProtocolVersion != 1 {
+	if a := got.Answers["hello"]; a.Text != "you said hello" || a.StopReason != "end_turn" ||
+		got.Hello.ProtocolVersion != 1 {
 		t.Errorf("got %+v", got)
 	}
 	if got.Plan != 2 || got.Asked != "delete a.txt" || !strings.Contains(got.Answers["ask"].Text, `"optionId":"y"`) {
@@ -259,7 +287,9 @@ func localHost(t *testing.T, home, folder string, environment ...string) *local 
 	cmd := exec.Command(build(t), "serve", "file", "ide", "lsp", "--unix", socket, "-d", folder)
 	cmd.Dir = home
 	cmd.Env = append([]string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, "GOCACHE=" + filepath.Join(home, "cache"), "GOFLAGS=-mod=mod",
+		"PATH=" + os.Getenv(
+			"PATH",
+		), "HOME=" + home, "TMPDIR=" + home, "GOCACHE=" + filepath.Join(home, "cache"), "GOFLAGS=-mod=mod",
 	}, environment...)
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {

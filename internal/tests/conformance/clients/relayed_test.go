@@ -9,8 +9,9 @@ import (
 	"gatehouse/internal/tests/conformance"
 )
 
-// relayedSteps are calls of the conformance fixture: one that answers at once, one that logs, one that reports progress,
-// one that asks the user, one that runs as a task for clients that follow tasks, and one that fails.
+// relayedSteps are calls of the conformance fixture: one that answers at once, one that logs, one
+// that reports progress, one that asks the user, one that runs as a task for clients that follow
+// tasks, and one that fails.
 func relayedSteps() []Step {
 	none := func([]string) map[string]any { return map[string]any{} }
 	return []Step{
@@ -55,7 +56,12 @@ func TestRelayedServersAreTheSameToClients(t *testing.T) {
 				got := runSteps(t, c, tools, relayed)
 				for i, s := range relayedSteps() {
 					if got[i] != want[i] {
-						t.Errorf("%s: the model was given\n%s\nthrough the relay, and directly\n%s", s.Tool, got[i], want[i])
+						t.Errorf(
+							"%s: the model was given\n%s\nthrough the relay, and directly\n%s",
+							s.Tool,
+							got[i],
+							want[i],
+						)
 					}
 					t.Logf("%s: %s", s.Tool, strings.TrimSpace(want[i]))
 				}

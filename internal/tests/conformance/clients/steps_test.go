@@ -9,7 +9,8 @@ import (
 
 // page is a file that an encoding could damage: it has quotes, backslashes, tabs, letters of several bytes, and a
 // last line that looks like metadata.
-const page = "package main\n\n// Größe: \"10\" \\ 東京 🏠\nfunc main() {\n\tprintln('needle')\n}\n// [exit code 9] etag=none\n"
+const page = "package main\n\n// Größe: \"10\" \\ 東京 🏠\nfunc main() {\n\tprintln('needle')\n}\n" +
+	"// [exit code 9] etag=none\n"
 
 // tried is a step, and what the model must receive for it.
 type tried struct {
@@ -163,7 +164,11 @@ func steps() []tried {
 			tool: "webview_click", args: object{"snapshot": "diff"}, from: map[string]source{"target": ref("button")},
 			text: true, product: `ordered: 10 "東京"`, facts: []string{`\bok\b`},
 		},
-		{tool: "webview_query", args: object{"selector": "li", "all": true, "fields": []string{"text"}}, facts: []string{"red pump"}},
+		{
+			tool:  "webview_query",
+			args:  object{"selector": "li", "all": true, "fields": []string{"text"}},
+			facts: []string{"red pump"},
+		},
 		{tool: "webview_eval", args: object{"script": "document.title"}, text: true, product: `"Pumps"`},
 		{tool: "webview_screenshot", args: object{}, text: true, picture: true, product: "image/jpeg, "},
 		{tool: "webview_tabs", args: object{}, facts: []string{`\bt\d`}},

@@ -1,4 +1,5 @@
-// Package documented runs the commands of README.md, docs/*.md and examples/*/README.md as they are written. Only its test uses it.
+// Package documented runs the commands of README.md, docs/*.md and examples/*/README.md as they are
+// written. Only its test uses it.
 package documented
 
 import (

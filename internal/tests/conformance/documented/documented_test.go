@@ -79,7 +79,8 @@ func TestCommandsInTheText(t *testing.T) {
 
 // What counts as a command, and where it ends.
 func TestBlocksAreFound(t *testing.T) {
-	const document = "Text\n\n    gatehouse a 'b\n      c' \\\n      d   # why\n    gatehouse e\n\n- item\n\n    no block\n\nText\n\n" +
+	const document = "Text\n\n    gatehouse a 'b\n      c' \\\n      d   # why\n    gatehouse e\n\n- item\n\n" +
+		"    no block\n\nText\n\n" +
 		"```json\n{}\n```\n\n    drawing\n\nIn text `gatehouse serve\n--http`.\n"
 	var got []string
 	for _, b := range blocks("x.md", document) {

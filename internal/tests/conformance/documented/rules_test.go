@@ -100,7 +100,10 @@ var rules = []rule{
 	{
 		file:   "docs/connect.md",
 		begins: "gatehouse import demo/mcp.json --dry-run",
-		before: holding("demo/mcp.json", `{"mcpServers": {"github": {"command": "github-mcp-server", "args": ["stdio"]}}}`),
+		before: holding(
+			"demo/mcp.json",
+			`{"mcpServers": {"github": {"command": "github-mcp-server", "args": ["stdio"]}}}`,
+		),
 		prints: "becomes the package github, started as",
 	},
 	{file: "docs/connect.md", begins: "gatehouse import demo/mcp.json --yes", prints: "Installed github with"},
@@ -124,7 +127,11 @@ var rules = []rule{
 	{file: "docs/stage.md", begins: "gatehouse review", skip: "the script review runs these commands on a task"},
 	{file: "docs/stage.md", begins: "gatehouse undo", skip: "the script review runs these commands on a task"},
 	{file: "docs/guardrails.md", begins: "guardrails:", other: settings},
-	{file: "docs/guardrails.md", begins: `{"guardrail"`, skip: "access/guardrail TestAHookDecides asks such a question"},
+	{
+		file:   "docs/guardrails.md",
+		begins: `{"guardrail"`,
+		skip:   "access/guardrail TestAHookDecides asks such a question",
+	},
 	{file: "docs/guardrails.md", begins: `{"decision"`, skip: "access/guardrail TestAHookDecides gets such an answer"},
 
 	{file: "docs/design.md", begins: "bytes      server", skip: drawing},
@@ -134,7 +141,8 @@ var rules = []rule{
 
 	{file: "docs/login.md", begins: "auth:", other: settings},
 	{
-		file: "docs/login.md", begins: "gatehouse ui --print", prints: `(?m)^http://127\.0\.0\.1:\d+/#login=[a-z2-7]{52}$`,
+		file: "docs/login.md", begins: "gatehouse ui --print",
+		prints: `(?m)^http://127\.0\.0\.1:\d+/#login=[a-z2-7]{52}$`,
 		before: serving("gatehouse serve --http -p 0", `Listening on http://[^/]+:(\d+)/`),
 	},
 	{file: "docs/operating.md", begins: "gatehouse token create", prints: "gh_"},
@@ -248,7 +256,10 @@ var rules = []rule{
 	{
 		file:   "examples/embedding/README.md",
 		begins: "curl",
-		before: serving("ORDERS_TOKEN=correct-horse-battery ./embedding -addr 127.0.0.1:0", `address=127\.0\.0\.1:(\d+)`),
+		before: serving(
+			"ORDERS_TOKEN=correct-horse-battery ./embedding -addr 127.0.0.1:0",
+			`address=127\.0\.0\.1:(\d+)`,
+		),
 		prints: `"status":"paid"`,
 	},
 	{

@@ -55,7 +55,8 @@ func TestAttacksAreFoundRunAndWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	promises := Promises(
-		"# X\n\n- **Not here.** x\n\n## Promises\n\n- **Windows\n  too.** They are.\n- **Doors are shut,** always.\n\n## Limits\n\n- **Nor here.** y\n",
+		"# X\n\n- **Not here.** x\n\n## Promises\n\n- **Windows\n  too.** They are.\n" +
+			"- **Doors are shut,** always.\n\n## Limits\n\n- **Nor here.** y\n",
 	)
 	got := string(Table(promises, all, verdicts))
 	if read := Verdicts(got); !maps.Equal(read, verdicts) {
@@ -76,7 +77,8 @@ func TestAttacksAreFoundRunAndWritten(t *testing.T) {
 func TestATestThatDoesNotEndDidNotHold(t *testing.T) {
 	top := made(
 		t,
-		"package in\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\n//redteam:attack A: b\nfunc TestGone(t *testing.T) { os.Exit(0) }\n",
+		"package in\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\n//redteam:attack A: b\n"+
+			"func TestGone(t *testing.T) { os.Exit(0) }\n",
 	)
 	all, err := Find(top)
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 )
 
 // written tells readers and tools how a page was generated.
-const written = "<!-- Written by go generate ./internal/tests/repotest/gen from the module's own definitions. Do not edit. -->\n"
+const written = "<!-- Written by go generate ./internal/tests/repotest/gen from the module's own definitions. " +
+	"Do not edit. -->\n"
 
 // Page returns the page of a module.
 func Page(m catalog.Module) (string, error) {
@@ -47,7 +48,8 @@ func describe(b *strings.Builder, t catalog.Tool) error {
 		if t.Product != "" {
 			fmt.Fprintf(
 				b,
-				"\nThe result is the text of `%s`, followed by the facts of the call. A view with `results: structured` sends all members as structured content.\n",
+				"\nThe result is the text of `%s`, followed by the facts of the call. A view with `results: "+
+					"structured` sends all members as structured content.\n",
 				t.Product,
 			)
 		}

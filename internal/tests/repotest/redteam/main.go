@@ -46,8 +46,11 @@ func run(ctx context.Context, only []string) error {
 		for _, name := range only {
 			if !slices.Contains(promises, name) &&
 				!slices.ContainsFunc(all, func(a attacks.Attack) bool { return a.Package == name }) {
-				return fmt.Errorf("%q is no folder with attacks, and docs/security.md does not promise it; it promises %s",
-					name, strings.Join(promises, "; "))
+				return fmt.Errorf(
+					"%q is no folder with attacks, and docs/security.md does not promise it; it promises %s",
+					name,
+					strings.Join(promises, "; "),
+				)
 			}
 		}
 	}
