@@ -39,7 +39,7 @@ func (a *App) ideDeps(texts func() (*index.Store, error)) (c ide.Config, err err
 	claim := claims("running agents", maxRunningAgents)
 	c.Claim = func(who tool.Caller) (func(), error) { return claim(who.Principal, a.rules(who)) }
 	c.Hub = a.openWebSockets()
-	c.Rules = a.rules
+	c.Rules, c.Fill = a.rules, a.fillSecrets()
 	if c.Texts, err = texts(); err != nil {
 		return c, err
 	}

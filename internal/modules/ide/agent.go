@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/dispatch/hub"
 	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/exec/rpc"
 	"gatehouse/tool"
@@ -27,8 +28,8 @@ const (
 // conversation is a session whose agent runs. It ends with its agent.
 type conversation struct {
 	bridge  *bridge
-	child   *proc.Process
 	conn    *rpc.Conn
+	end     func() // ends the agent, or the connection to it
 	release func()
 	used    *time.Timer // stops the agent when it is idle
 
@@ -76,11 +77,11 @@ func (m *bridge) begin(ctx context.Context, c *tool.Call, s session) (*conversat
 		}
 	}
 	v := &conversation{bridge: m, session: s, release: sync.OnceFunc(release), asked: map[string]*permission{}}
-	from, to := io.Pipe()
-	v.child, err = proc.Start(m.ctx, proc.Spec{
-		Path: kind.argv[0], Args: kind.argv[1:], Dir: s.Dir, Env: proc.BaseEnv(), Input: true, Whole: true, Grace: stopGrace,
-		Stdout: to,
-	})
+	reach := v.startAgent
+	if isBackend(kind.argv[0]) {
+		reach = v.reachBackend
+	}
+	ended, err := reach(ctx, kind)
 	if err != nil {
 		v.release()
 		return nil, &tool.Refusal{
@@ -88,13 +89,8 @@ func (m *bridge) begin(ctx context.Context, c *tool.Call, s session) (*conversat
 			Next: "Ask an administrator to install it, or to correct modules.ide.agents.",
 		}
 	}
-	v.conn = rpc.New(rpc.Lines(from, func(ctx context.Context, b []byte) error {
-		_, err := v.child.Type(ctx, b)
-		return err
-	}, maxMessage, from.Close), rpc.Handler{Request: v.request, Notify: v.notified})
 	m.wg.Go(func() {
-		_, _ = v.child.Wait() // the turn that runs reports that the connection ended
-		to.Close()
+		ended() // the turn that runs reports that the connection ended
 		_ = v.conn.Close()
 		v.release()
 		m.forget(v)
@@ -106,6 +102,59 @@ func (m *bridge) begin(ctx context.Context, c *tool.Call, s session) (*conversat
 		return nil, agentError(kind.name, err)
 	}
 	return v, m.remember(v)
+}
+
+// startAgent starts the program of an agent. ended waits for its end.
+func (v *conversation) startAgent(_ context.Context, kind agentKind) (ended func(), err error) {
+	from, to := io.Pipe()
+	child, err := proc.Start(v.bridge.ctx, proc.Spec{
+		Path: kind.argv[0], Args: kind.argv[1:], Dir: v.session.Dir, Env: proc.BaseEnv(), Input: true, Whole: true,
+		Grace: stopGrace, Stdout: to,
+	})
+	if err != nil {
+		return nil, err
+	}
+	v.conn = rpc.New(rpc.Lines(from, func(ctx context.Context, b []byte) error {
+		_, err := child.Type(ctx, b)
+		return err
+	}, maxMessage, from.Close), rpc.Handler{Request: v.request, Notify: v.notified})
+	v.end = func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.bridge.ctx), stopGrace)
+		defer cancel()
+		_ = child.Stop(ctx) // it is killed then
+	}
+	return func() {
+		_, _ = child.Wait()
+		to.Close()
+	}, nil
+}
+
+// reachBackend connects to an agent at an address. ended waits for the end of the conversation.
+func (v *conversation) reachBackend(ctx context.Context, kind agentKind) (ended func(), err error) {
+	m := v.bridge
+	b := &backend{url: kind.argv[0], name: v.session.Name}
+	if m.cfg.BackendToken != "" && m.cfg.Fill != nil {
+		filled, err := m.cfg.Fill(map[string]string{"token": m.cfg.BackendToken})
+		if err != nil {
+			return nil, err
+		}
+		b.token = filled["token"]
+	}
+	owner := v.session.Owner
+	b.event = func(channel, kind string, data json.RawMessage) {
+		if m.cfg.Hub == nil {
+			return
+		}
+		if _, err := m.cfg.Hub.Send(owner, channel, hub.Message{Type: "event", Data: data}); err != nil {
+			m.log.Warn("a message of a back end could not be passed on", "channel", channel, "type", kind, "err", err)
+		}
+	}
+	if b, err = dialBackend(ctx, b); err != nil {
+		return nil, err
+	}
+	v.conn = rpc.New(b, rpc.Handler{Request: v.request, Notify: v.notified})
+	v.end = b.cancel
+	return func() { <-v.conn.Done() }, nil
 }
 
 func agentError(name string, err error) error {
@@ -167,11 +216,7 @@ func (m *bridge) forget(v *conversation) {
 }
 
 // stop ends the agent.
-func (v *conversation) stop() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.bridge.ctx), stopGrace)
-	defer cancel()
-	_ = v.child.Stop(ctx) // it is killed then
-}
+func (v *conversation) stop() { v.end() }
 
 // open initializes the agent, and makes or loads its session.
 func (v *conversation) open(ctx context.Context) error {

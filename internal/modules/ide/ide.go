@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gatehouse/internal/access/operator"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/dispatch/hub"
 	"gatehouse/internal/exec/acp"
 	"gatehouse/internal/files/index"
@@ -29,7 +30,10 @@ import (
 
 // Settings are the settings of the module, which the configuration of a host embeds. The zero value is usable.
 type Settings struct {
-	Agents []string      `doc:"Agents of the Agent Client Protocol, each as name=command line: claude=claude-agent-acp. Sessions use the first unless they name one."`
+	Agents []string `doc:"Agents of the Agent Client Protocol, each as name=command line: claude=claude-agent-acp; or name=ws://localhost:9876/ws for one behind a WebSocket that speaks the protocol of Core. Sessions use the first unless they name one."`
+
+	BackendToken string `doc:"Bearer token for agents behind a WebSocket; ${secret:NAME} stands for a secret."`
+
 	Server []string      `doc:"Command line of the MCP server that agents are given, to which the folder of the session is added; none means this program with -d. - gives them none."`
 	Locks  string        `doc:"Folder with the lock files of editors and agents; none means that of Claude Code, ~/.claude/ide."`
 	Idle   time.Duration `doc:"Time without calls after which an agent is stopped; a session goes on with a new one, if the agent can load it. 0 means 30m."`
@@ -49,6 +53,8 @@ type Config struct {
 	Path string
 	// Hub gets the updates of agents on the channels chat:<session>; nil means none.
 	Hub *hub.Hub
+	// Fill puts secrets into the values of a map; nil means that there are none.
+	Fill func(map[string]string) (map[string]secret.Text, error)
 	// Rules decides who may use the editors of the host's user; nil means no caller.
 	Rules operator.Func
 	// Editing gets what tells of unsaved texts; nil means that no other module is told.
@@ -103,6 +109,11 @@ func parseAgents(lines []string) (all []agentKind, err error) {
 		argv := strings.Fields(command)
 		if name = strings.TrimSpace(name); !ok || name == "" || len(argv) == 0 {
 			return nil, fmt.Errorf("agents: %q does not have the form name=command line", line)
+		}
+		if isBackend(argv[0]) {
+			if err := checkBackend(argv[0]); err != nil {
+				return nil, fmt.Errorf("agents: %w", err)
+			}
 		}
 		all = append(all, agentKind{name, argv})
 	}
@@ -216,5 +227,8 @@ func (s Settings) AgentCommand(name string) ([]string, error) {
 		return nil, err
 	}
 	k, err := agentOf(all, name)
+	if err == nil && isBackend(k.argv[0]) {
+		return nil, fmt.Errorf("the agent %s is behind a WebSocket; expected one with a command line", k.name)
+	}
 	return k.argv, err
 }

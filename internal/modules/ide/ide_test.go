@@ -111,6 +111,19 @@ func (p *person) call(name string, args map[string]any, into any) {
 	}
 }
 
+// refused calls a tool and returns the text of its refusal, or "".
+func (p *person) refused(name string, args map[string]any) string {
+	p.t.Helper()
+	b, err := json.Marshal(args)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if r := hosttest.Call(p.host, name, string(b), p.says); r.Error != nil || r.IsError() {
+		return r.Text() + " "
+	}
+	return ""
+}
+
 type sent struct{ Status, Reply, StopReason, Source string }
 
 func (p *person) create() string {
