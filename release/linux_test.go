@@ -163,6 +163,30 @@ func TestDebianPackage(t *testing.T) {
 	}
 }
 
+// Debian's packages are installed, started as a unit, upgraded and removed in a machine with systemd as process 1.
+func TestTheServiceRuns(t *testing.T) {
+	older := packageFile(t, released(t, oldRelease), ".deb")
+	newer := packageFile(t, released(t, newRelease), ".deb")
+	needsRoot(t)
+	files := t.TempDir()
+	for version, file := range map[string]string{oldVersion: older, newVersion: newer} {
+		if err := os.Link(file, filepath.Join(files, version+".deb")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const test = "TestTheServiceOfThePackages"
+	cmd := exec.Command("go", "test", "-count=1", "-v", "-run", "^"+test+"$", "./internal/tests/machinetest")
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "GATEHOUSE_TEST_FILES="+files, "GATEHOUSE_TEST_OLD="+oldVersion, "GATEHOUSE_TEST_NEW="+newVersion)
+	out, err := cmd.CombinedOutput()
+	switch {
+	case err != nil:
+		t.Errorf("%v: %s", err, out)
+	case strings.Contains(string(out), "--- SKIP: "+test):
+		t.Skipf("%s", out)
+	}
+}
+
 // The RPM is installed, upgraded and removed. Its scripts run inside of the tree.
 func TestRPM(t *testing.T) {
 	older := packageFile(t, released(t, oldRelease), ".rpm")

@@ -3,6 +3,7 @@ package network
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"io"
@@ -62,7 +63,7 @@ func (n *network) interfaces(ctx context.Context, _ *tool.Call, in interfacesIn)
 			Subnets:    []string{},
 		}
 		if one.DeviceType == "wireguard" || one.DeviceType == "tunnel" {
-			one.Type = "outbound-only"
+			one.Type = cmp.Or(n.tunnelType(i.Name), "outbound-only")
 		}
 		addrs, err := i.Addrs()
 		if err != nil {
@@ -106,6 +107,16 @@ func (n *network) lease(index int) (dns, ntp []string) {
 	return dns, ntp
 }
 
+// tunnelType returns the type of a tunnel that system_tunnel_add has made, which is in the alias of its interface; "" for
+// any other interface.
+func (n *network) tunnelType(name string) string {
+	kind, is := strings.CutPrefix(string(readSmall(filepath.Join(n.files.class, filepath.Base(name), "ifalias"))), "gatehouse wireguard ")
+	if !is {
+		return ""
+	}
+	return strings.TrimSpace(kind)
+}
+
 // typeOf returns the type of an interface, from Linux's files or else from its
 // flags.
 func (n *network) typeOf(i net.Interface) string {
@@ -122,7 +133,7 @@ func (n *network) typeOf(i net.Interface) string {
 		return "wireless"
 	case there("bridge"):
 		return "bridge"
-	case bytes.Contains(readSmall(filepath.Join(at, "uevent")), []byte("DEVTYPE=wireguard")):
+	case bytes.Contains(readSmall(filepath.Join(at, "uevent")), []byte("DEVTYPE=wireguard")), n.tunnelType(i.Name) != "":
 		return "wireguard"
 	case i.Flags&net.FlagPointToPoint != 0:
 		return "tunnel"

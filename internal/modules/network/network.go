@@ -86,8 +86,8 @@ func (n *network) EndOwned(_ context.Context, match func(owner string, made time
 
 const (
 	interfacesHelp = "deviceType is ethernet, wireless, bridge, wireguard, tunnel or loopback, if known. subnets are the " +
-		"addresses with their prefix lengths; lanIp are the default routers, on Linux. type is outbound-only for tunnels, else " +
-		"inbound-outbound. secure means that all addresses are private. With wan the services of server_set_echo_ip are asked."
+		"addresses with their prefix lengths; lanIp are the default routers, on Linux. type is that of " +
+		"system_tunnel_add for its tunnels, outbound-only for others, else inbound-outbound. secure means that all addresses are private. With wan the services of server_set_echo_ip are asked."
 	portHelp = "Without host, the port of this machine is checked: openInternally at `gateway`, or its first address that is no " +
 		"loopback; openExternally by the first service of server_set_echo_ip that answers; hairpinning means that this machine " +
 		"reaches the port at its address outside. Otherwise up to 8 addresses of the name are tried, each for up to `timeout` seconds. open means that " +

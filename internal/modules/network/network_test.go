@@ -99,8 +99,9 @@ func TestRoutersAreRead(t *testing.T) {
 
 func TestTypesOfInterfacesAreRead(t *testing.T) {
 	class := t.TempDir()
-	for _, path := range []string{"eth0/type", "wlan0/wireless/x", "br0/bridge/x", "wg0/uevent"} {
-		text := map[string]string{"eth0/type": "1\n", "wg0/uevent": "DEVTYPE=wireguard\nINTERFACE=wg0\n"}[path]
+	for _, path := range []string{"eth0/type", "wlan0/wireless/x", "br0/bridge/x", "wg0/uevent", "wg1/ifalias"} {
+		text := map[string]string{"eth0/type": "1\n", "wg0/uevent": "DEVTYPE=wireguard\nINTERFACE=wg0\n",
+			"wg1/ifalias": "gatehouse wireguard inbound-outbound\n"}[path]
 		if err := errors.Join(os.MkdirAll(filepath.Join(class, filepath.Dir(path)), 0o700),
 			os.WriteFile(filepath.Join(class, path), []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
@@ -108,10 +109,13 @@ func TestTypesOfInterfacesAreRead(t *testing.T) {
 	}
 	n := &network{files: paths{class: class}}
 	for name, want := range map[string]string{"eth0": "ethernet", "wlan0": "wireless", "br0": "bridge",
-		"wg0": "wireguard", "new": "", "../../etc": ""} {
+		"wg0": "wireguard", "wg1": "wireguard", "new": "", "../../etc": ""} {
 		if got := n.typeOf(net.Interface{Name: name}); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
+	}
+	if got := n.tunnelType("wg1") + n.tunnelType("wg0"); got != "inbound-outbound" {
+		t.Errorf("got the type %q", got)
 	}
 	if got := n.typeOf(net.Interface{Name: "tun0", Flags: net.FlagPointToPoint}); got != "tunnel" {
 		t.Errorf("got %q", got)

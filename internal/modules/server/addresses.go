@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"gatehouse/tool"
@@ -94,7 +96,14 @@ func (s *server) listAddresses(context.Context, *tool.Call, struct{}) (addresses
 	return out, nil
 }
 
-// interfaceAddresses returns the addresses of this machine with their interfaces.
+// outboundOnly reports whether an interface is a tunnel of system_tunnel_add through which no other machine connects to
+// this one. Its alias says so.
+func outboundOnly(name string) bool {
+	b, err := os.ReadFile(filepath.Join("/sys/class/net", filepath.Base(name), "ifalias"))
+	return err == nil && strings.TrimSpace(string(b)) == "gatehouse wireguard outbound-only"
+}
+
+// interfaceAddresses returns the addresses at which this machine is reached, with their interfaces.
 func interfaceAddresses() (map[netip.Addr]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -102,6 +111,9 @@ func interfaceAddresses() (map[netip.Addr]string, error) {
 	}
 	found := map[netip.Addr]string{}
 	for _, i := range all {
+		if outboundOnly(i.Name) {
+			continue
+		}
 		addrs, err := i.Addrs()
 		if err != nil {
 			continue // it was removed meanwhile

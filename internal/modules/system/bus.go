@@ -72,6 +72,12 @@ func (b *bus) names(ctx context.Context) ([]string, error) {
 	return append(running, started...), err
 }
 
+// runs reports whether a daemon runs.
+func (b *bus) runs(ctx context.Context, daemon string) (is bool, err error) {
+	err = b.call(ctx, busName, "/org/freedesktop/DBus", busName+".NameHasOwner", daemon).Store(&is)
+	return is, err
+}
+
 const busName = "org.freedesktop.DBus"
 
 // reply is the result of a call, or why it failed. Its error is a *tool.Refusal if

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -41,7 +42,8 @@ func (s *system) firmwareTools() []daemonTool {
 		reading(s, fwupdName, tool.Def{
 			Name: "system_firmware", Title: "List firmware", Timeout: 10 * time.Minute,
 			Description: "Lists the devices of the machine whose firmware can be updated, and the newer versions that are known.",
-			Help:        onlyHelp + " The list of newer versions is as old as the machine's last fwupdmgr refresh.",
+			Help: onlyHelp + " lists are those that newer versions come from; refreshed is when the machine last " +
+				"fetched one, and a version published later is not known. system_unit_start with fwupd-refresh.service fetches them.",
 		}, s.listFirmware),
 		changing(s, fwupdName, tool.Def{
 			Name: "system_firmware_update", Title: "Update firmware", Timeout: firmwareTime + time.Minute,
@@ -69,11 +71,53 @@ type firmwareDevice struct {
 
 type firmwareOut struct {
 	Devices []firmwareDevice `json:"devices"`
+	Lists   []firmwareList   `json:"lists"`
+}
+
+// firmwareList is a list of newer versions; fwupd calls it a remote.
+type firmwareList struct {
+	ID        string `json:"id"`
+	Name      string `json:"name,omitempty"`
+	Local     bool   `json:"local" doc:"it comes from this machine, not from the network"`
+	Refreshed string `json:"refreshed,omitempty" doc:"when it was last fetched or written; none: never"`
+}
+
+// firmwareLists returns the lists that are used.
+func (s *system) firmwareLists(ctx context.Context) (all []firmwareList, err error) {
+	const download = 1 // of fwupd's kinds; the others are on the machine
+	remotes, err := s.remotes(ctx)
+	for _, r := range remotes {
+		if !get[bool](r, "Enabled") {
+			continue
+		}
+		l := firmwareList{ID: get[string](r, "RemoteId"), Name: get[string](r, "Title"), Local: get[uint32](r, "Type") != download}
+		if at := get[uint64](r, "ModificationTime"); at > 0 && at < math.MaxInt64 {
+			l.Refreshed = time.Unix(int64(at), 0).UTC().Format(time.RFC3339)
+		}
+		all = append(all, l)
+	}
+	return all, err
+}
+
+// remotes returns what fwupd says of its lists.
+func (s *system) remotes(ctx context.Context) (all []properties, err error) {
+	var found []map[string]dbus.Variant
+	err = s.bus.call(ctx, fwupdName, fwupdPath, fwupdName+".GetRemotes").Store(&found)
+	for _, r := range found {
+		all = append(all, r)
+	}
+	return all, err
 }
 
 func (s *system) listFirmware(ctx context.Context, _ *tool.Call, _ struct{}) (firmwareOut, error) {
+	out := firmwareOut{Devices: []firmwareDevice{}, Lists: []firmwareList{}}
+	lists, err := s.firmwareLists(ctx)
+	if err != nil {
+		return out, err
+	}
 	all, err := s.firmwareDevices(ctx)
-	return firmwareOut{append([]firmwareDevice{}, all...)}, err
+	out.Devices, out.Lists = append(out.Devices, all...), append(out.Lists, lists...)
+	return out, err
 }
 
 // firmwareDevices returns the devices whose firmware can be updated, each with the newest version that fwupd knows.
@@ -132,7 +176,8 @@ func (s *system) chosenDevices(ctx context.Context, name string) (chosen []firmw
 		return nil, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("no device with firmware that can be updated is called %q", name),
 			Next: "system_firmware lists them."}
 	}
-	return nil, tool.Refuse(tool.CodeUnchanged, "no newer firmware is known; fwupdmgr refresh on the machine asks for new lists")
+	return nil, &tool.Refusal{Code: tool.CodeUnchanged, Message: "no newer firmware is known",
+		Next: "system_firmware tells how old the lists are; system_unit_start with fwupd-refresh.service fetches new ones."}
 }
 
 func (s *system) askFirmware(ctx context.Context, in firmwareIn) (change, error) {
@@ -291,8 +336,8 @@ func (s *system) openRelease(ctx context.Context, release properties) (at string
 
 // remoteFolder returns the folder of a list that lies on this machine.
 func (s *system) remoteFolder(ctx context.Context, id string) (string, error) {
-	var remotes []map[string]dbus.Variant
-	if err := s.bus.call(ctx, fwupdName, fwupdPath, fwupdName+".GetRemotes").Store(&remotes); err != nil {
+	remotes, err := s.remotes(ctx)
+	if err != nil {
 		return "", err
 	}
 	for _, r := range remotes {

@@ -3,8 +3,10 @@ package system
 import (
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/internal/tests/machinetest"
 )
@@ -42,6 +44,14 @@ func TestFirmwareIsUpdated(t *testing.T) {
 	}
 	if webcam == "" {
 		t.Fatalf("the test device is not listed with newer firmware: %+v", all.Devices)
+	}
+	if len(all.Lists) == 0 || all.Lists[0].ID == "" {
+		t.Fatalf("the lists are %+v", all.Lists)
+	}
+	i := slices.IndexFunc(all.Lists, func(l firmwareList) bool { return l.ID == "fwupd-tests" })
+	info, err := os.Stat("/usr/share/installed-tests/fwupd/fwupd-tests.xml")
+	if err != nil || i < 0 || !all.Lists[i].Local || all.Lists[i].Refreshed != info.ModTime().UTC().Format(time.RFC3339) {
+		t.Errorf("the lists are %+v; the file of one %v", all.Lists, err)
 	}
 	refuses(t, s, "system_firmware_update", "not_found:", "device", "no such device")
 	var out firmwareUpdateOut

@@ -45,6 +45,14 @@ const guardHelp = changeHelp + " It is taken back after 60 s, also if this host 
 // settings are those of a saved connection, as NetworkManager gives and takes them.
 type settings map[string]map[string]dbus.Variant
 
+// dropOld removes the older forms of address-data and route-data, which lose their types here.
+func (s settings) dropOld() {
+	for _, section := range []string{"ipv4", "ipv6"} {
+		delete(s[section], "addresses")
+		delete(s[section], "routes")
+	}
+}
+
 // connection is a saved connection.
 type connection struct {
 	path     dbus.ObjectPath
@@ -175,11 +183,7 @@ func (s *system) rename(ctx context.Context, _ *tool.Call, in renameIn) (gateway
 // them, stay.
 func (s *system) save(ctx context.Context, c *connection) error {
 	const toDisk = 1
-	for _, section := range []string{"ipv4", "ipv6"} {
-		// The older forms of address-data and route-data, which lose their types here.
-		delete(c.settings[section], "addresses")
-		delete(c.settings[section], "routes")
-	}
+	c.settings.dropOld()
 	var secrets settings
 	for section := range c.settings {
 		call := s.bus.call(ctx, nmName, c.path, nmName+".Settings.Connection.GetSecrets", section)
@@ -241,8 +245,8 @@ func (s *system) askDNS(_ context.Context, in dnsIn) (change, error) {
 
 // setDNS changes the connections that are up and have addresses of their own.
 func (s *system) setDNS(ctx context.Context, c *tool.Call, in dnsIn) (out dnsOut, err error) {
-	var manages bool
-	if err := s.bus.call(ctx, busName, "/org/freedesktop/DBus", busName+".NameHasOwner", nmName).Store(&manages); err != nil {
+	manages, err := s.bus.runs(ctx, nmName)
+	if err != nil {
 		return out, err
 	}
 	if !manages {
@@ -254,7 +258,7 @@ func (s *system) setDNS(ctx context.Context, c *tool.Call, in dnsIn) (out dnsOut
 	}
 	all = slices.DeleteFunc(all, func(c *connection) bool {
 		kind := c.get("connection", "type")
-		return !c.active || kind == "loopback" || kind == "bridge" && len(c.devices) == 0
+		return !c.active || kind == "loopback" || kind == "tun" || kind == "bridge" && len(c.devices) == 0
 	})
 	if len(all) == 0 {
 		return out, tool.Refuse(tool.CodeNotFound, "NetworkManager has no connection that is up, whose name servers could be set")
@@ -281,20 +285,7 @@ func (s *system) setDNS(ctx context.Context, c *tool.Call, in dnsIn) (out dnsOut
 
 // setServers sets the name servers of a connection; none means those of the network.
 func (c *connection) setServers(servers []string) {
-	four, six := []uint32{}, [][]byte{}
-	for _, text := range servers {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			continue // askDNS has refused it
-		}
-		if a = a.Unmap(); a.Is4() {
-			b := a.As4()
-			four = append(four, binary.NativeEndian.Uint32(b[:]))
-		} else {
-			b := a.As16()
-			six = append(six, b[:])
-		}
-	}
+	four, six := serversOfNM(parseServers(servers))
 	for section, value := range map[string]any{"ipv4": four, "ipv6": six} {
 		if method := c.get(section, "method"); method != "auto" && method != "manual" && method != "dhcp" {
 			continue // it has no name servers
@@ -303,4 +294,28 @@ func (c *connection) setServers(servers []string) {
 		c.settings[section]["dns"] = dbus.MakeVariant(value)
 		c.settings[section]["ignore-auto-dns"] = dbus.MakeVariant(len(servers) > 0)
 	}
+}
+
+// parseServers returns the addresses of name servers. Those that are none are left out; askDNS has refused them.
+func parseServers(texts []string) (all []netip.Addr) {
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil {
+			all = append(all, a.Unmap())
+		}
+	}
+	return all
+}
+
+// serversOfNM returns addresses in the two forms that NetworkManager takes.
+func serversOfNM(servers []netip.Addr) (four []uint32, six [][]byte) {
+	four, six = []uint32{}, [][]byte{}
+	for _, a := range servers {
+		if a.Is4() {
+			b := a.As4()
+			four = append(four, binary.NativeEndian.Uint32(b[:]))
+		} else {
+			six = append(six, a.AsSlice())
+		}
+	}
+	return four, six
 }

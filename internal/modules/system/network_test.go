@@ -150,6 +150,7 @@ func TestNameServersAreTakenBackUnlessConfirmed(t *testing.T) {
 func TestNameServersOfResolved(t *testing.T) {
 	machinetest.Need(t)
 	command(t, "systemctl", "stop", "NetworkManager")
+	exec.Command("ip", "link", "del", "gw0").Run() // NetworkManager may have ended before it took its default route away
 	command(t, "systemctl", "start", "systemd-resolved")
 	command(t, "sh", "-c", "ip link add out0 type veth peer name out1 && ip addr add 198.51.100.65/26 dev out0 && "+
 		"ip link set out1 up && ip link set out0 up && ip route add default via 198.51.100.66 dev out0 metric 10")

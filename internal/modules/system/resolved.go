@@ -30,22 +30,7 @@ func (s *system) setResolved(ctx context.Context, c *tool.Call, in dnsIn) (out d
 	if len(links) == 0 {
 		return out, tool.Refuse(tool.CodeNotFound, "no interface of this machine has a default route, whose name servers could be set")
 	}
-	type server struct {
-		Family  int32
-		Address []byte
-	}
-	servers := []server{}
-	for _, text := range in.Servers {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			continue // askDNS has refused it
-		}
-		family := int32(syscall.AF_INET)
-		if a = a.Unmap(); a.Is6() {
-			family = 10 // AF_INET6 of Linux
-		}
-		servers = append(servers, server{family, a.AsSlice()})
-	}
+	servers := serversOfResolved(parseServers(in.Servers))
 	var back undo
 	for _, l := range links {
 		back = append(back, s.undoResolved(ctx, l))
@@ -65,6 +50,24 @@ func (s *system) setResolved(ctx context.Context, c *tool.Call, in dnsIn) (out d
 		return nil
 	})
 	return out, err
+}
+
+// resolvedServer is a name server as systemd-resolved takes it.
+type resolvedServer struct {
+	Family  int32
+	Address []byte
+}
+
+func serversOfResolved(servers []netip.Addr) []resolvedServer {
+	all := []resolvedServer{}
+	for _, a := range servers {
+		family := int32(syscall.AF_INET)
+		if a.Is6() {
+			family = 10 // AF_INET6 of Linux
+		}
+		all = append(all, resolvedServer{family, a.AsSlice()})
+	}
+	return all
 }
 
 // undoResolved returns the call that gives an interface the name servers back that it has now.

@@ -16,6 +16,8 @@ import (
 
 	"golang.org/x/crypto/acme/autocert"
 
+	"github.com/godbus/dbus/v5"
+
 	"gatehouse/internal/access/confirm"
 	"gatehouse/internal/access/operator"
 	"gatehouse/module"
@@ -80,6 +82,7 @@ func New(cfg Config) module.New {
 		s.vhosts.ctx, s.vhosts.ports = run, map[uint16]*vhostPort{}
 		s.guard.made = map[string]string{}
 		s.tunnels.secrets, s.tunnels.up = cfg.Secrets, map[string]*runningTunnel{}
+		s.tunnels.devices = map[string]dbus.ObjectPath{}
 		s.acme.by, s.vhosts.terminate = map[string]*autocert.Manager{}, s.terminate
 		s.all = s.definitions()
 		s.look(ctx)

@@ -7,10 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/godbus/dbus/v5"
 
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/modules/system/wireguard"
@@ -38,6 +41,7 @@ type keptTunnel struct {
 	Name   string `json:"name"`
 	Config string `json:"config"`
 	All    bool   `json:"all,omitempty"`
+	Type   string `json:"type,omitempty"` // "" means outbound-only
 }
 
 // tunnels are those that this host runs. Safe for concurrent use.
@@ -45,15 +49,17 @@ type tunnels struct {
 	secrets Secrets // nil keeps nothing for the next start
 
 	mu      sync.Mutex
-	up      map[string]*runningTunnel // by id
-	pending *pendingTunnel            // the change that waits to be confirmed
+	up      map[string]*runningTunnel  // by id
+	pending *pendingTunnel             // the change that waits to be confirmed
+	devices map[string]dbus.ObjectPath // NetworkManager's objects of the last interfaces, by id
 }
 
 type runningTunnel struct {
 	keptTunnel
 	config *wireguard.Config
 	tunnel *wireguard.Tunnel // nil if it could not be started, or was removed by a change that waits
-	wrong  string            // why it is not up
+	wrong  string            // why it is not up, or its name servers are not used
+	dns    []string          // its name servers that are used
 }
 
 // pendingTunnel is a change that is taken back when its timer fires. If this host is killed before, its tunnels end,
@@ -77,7 +83,9 @@ func (s *system) tunnelTools() []daemonTool {
 			Description: "Starts a WireGuard tunnel from a configuration file's text, after the user has agreed.",
 			Help: tunnelHelp + " config is what wg-quick reads, without commands. The tunnel runs in this host: it ends with it, and " +
 				"starts with it again. With setAsDefaultOutbound all connections of the machine that no more specific route " +
-				"takes go through it. package_set_outbound_gateway has a package use it. Name servers of the configuration are not used.",
+				"takes go through it. package_set_outbound_gateway has a package use it. The other end can begin TCP connections to " +
+				"this machine with type inbound-outbound alone. Name servers of the configuration are used, by way of NetworkManager or " +
+				"systemd-resolved, for the domains that it names beside them, else and with setAsDefaultOutbound for all names.",
 			Effects: tool.Writes | tool.OpenWorld,
 		}, s.askTunnel, s.addTunnel),
 		changing(s, "", tool.Def{
@@ -109,6 +117,7 @@ type tunnelIn struct {
 type tunnelAddIn struct {
 	Name    string `json:"name" min:"1" max:"64"`
 	Config  string `json:"config" doc:"text of the configuration: sections [Interface] and [Peer]" min:"1" max:"16384"`
+	Type    string `json:"type,omitempty" enum:"inbound-outbound,outbound-only" default:"outbound-only"`
 	Default bool   `json:"setAsDefaultOutbound,omitempty"`
 	agreed
 }
@@ -121,10 +130,12 @@ type tunnelOut struct {
 	ID        string   `json:"id" doc:"the interface"`
 	Name      string   `json:"name"`
 	Up        bool     `json:"up"`
-	Why       string   `json:"why,omitempty" doc:"why it is not up"`
+	Why       string   `json:"why,omitempty" doc:"why it is not up, or its name servers are not used"`
+	Type      string   `json:"type" enum:"inbound-outbound,outbound-only"`
 	Default   bool     `json:"defaultOutbound"`
 	Addresses []string `json:"addresses" doc:"of this machine"`
 	Peers     []string `json:"peers" doc:"public key and endpoint"`
+	DNS       []string `json:"dns,omitempty" doc:"name servers of the configuration that are used"`
 	Received  int64    `json:"received" doc:"bytes"`
 	Sent      int64    `json:"sent" doc:"bytes"`
 	Handshake string   `json:"handshake,omitempty" doc:"when a peer last answered"`
@@ -136,7 +147,7 @@ type tunnelChangeOut struct {
 }
 
 func (r *runningTunnel) out() tunnelOut {
-	o := tunnelOut{ID: r.ID, Name: r.Name, Up: r.tunnel != nil, Why: r.wrong, Default: r.All, Addresses: []string{}, Peers: []string{}}
+	o := tunnelOut{ID: r.ID, Name: r.Name, Up: r.tunnel != nil, Why: r.wrong, Type: r.options(nil).Type(), Default: r.All, DNS: r.dns, Addresses: []string{}, Peers: []string{}}
 	for _, a := range r.config.Addresses {
 		o.Addresses = append(o.Addresses, a.String())
 	}
@@ -204,8 +215,15 @@ func (s *system) askTunnel(_ context.Context, in tunnelAddIn) (change, error) {
 	if in.Default {
 		what = "all its connections"
 	}
-	return change{in.Name, fmt.Sprintf("Start the WireGuard tunnel %q to %s, and send %s of this machine through it?",
-		in.Name, cmp.Or(c.Peers[0].Endpoint, c.Peers[0].PublicKey()), what)}, nil
+	more := ""
+	if in.Type == wireguard.InboundOutbound {
+		more = ", and let the other end connect to this machine"
+	}
+	if len(c.DNS) > 0 {
+		more += fmt.Sprintf(", and ask the name servers %v", c.DNS)
+	}
+	return change{in.Name, fmt.Sprintf("Start the WireGuard tunnel %q to %s, and send %s of this machine through it%s?",
+		in.Name, cmp.Or(c.Peers[0].Endpoint, c.Peers[0].PublicKey()), what, more)}, nil
 }
 
 func (s *system) addTunnel(ctx context.Context, c *tool.Call, in tunnelAddIn) (out tunnelChangeOut, err error) {
@@ -223,7 +241,7 @@ func (s *system) addTunnel(ctx context.Context, c *tool.Call, in tunnelAddIn) (o
 	if err != nil {
 		return out, tool.Refuse(tool.CodeTooMany, "%v", err)
 	}
-	r := &runningTunnel{keptTunnel: keptTunnel{fmt.Sprintf("wg%d", number), in.Name, in.Config, in.Default}, config: config}
+	r := &runningTunnel{keptTunnel: keptTunnel{fmt.Sprintf("wg%d", number), in.Name, in.Config, in.Default, in.Type}, config: config}
 	if err := s.start(ctx, r); err != nil {
 		return out, tool.Refuse(tool.CodeFailed, "%v", err)
 	}
@@ -254,17 +272,25 @@ func (s *system) start(ctx context.Context, r *runningTunnel) (err error) {
 		return err
 	}
 	r.wrong = ""
-	if r.tunnel, err = wireguard.Up(ctx, number, r.config, r.All, s.deps.Log); err != nil {
+	if r.tunnel, err = wireguard.Up(ctx, number, r.config, r.options(s.deps.Log)); err != nil {
 		r.tunnel, r.wrong = nil, err.Error()
+		return err
 	}
-	return err
+	if err := s.setTunnelDNS(ctx, r); err != nil {
+		r.wrong = "its name servers are not used: " + err.Error()
+	}
+	return nil
+}
+
+func (r *runningTunnel) options(log *slog.Logger) wireguard.Options {
+	return wireguard.Options{All: r.All, Inbound: r.Type == wireguard.InboundOutbound, Log: log}
 }
 
 func (r *runningTunnel) stop(why string) {
 	if r.tunnel != nil {
 		r.tunnel.Close()
 	}
-	r.tunnel, r.wrong = nil, why
+	r.tunnel, r.wrong, r.dns = nil, why, nil
 }
 
 // waitForTunnel begins to wait for a change to be confirmed.

@@ -75,16 +75,21 @@ func TestTunnels(t *testing.T) {
 		exec.Command("ip", "netns", "del", "far").Run()
 	})
 
+	command(t, "systemctl", "stop", "NetworkManager")
+	command(t, "systemctl", "start", "systemd-resolved")
+	t.Cleanup(func() { exec.Command("systemctl", "stop", "systemd-resolved").Run() })
 	kept := &memorySecrets{}
 	s := open(t, Config{Secrets: kept})
 	s.takeBack = time.Hour
 	// AllowedIPs is not what reaches 203.0.113.80: the route for everything is.
 	config := "# a comment\n[Interface]\nPrivateKey = " + ours + "\nAddress = 10.9.0.1/24\n" +
-		"[Peer]\nPublicKey = " + theirsPublic + "\nAllowedIPs = 10.9.0.0/24\nEndpoint = 198.51.100.2:51820\nPersistentKeepalive = 25\n"
+		"DNS = 10.9.0.53, corp.example\n[Peer]\nPublicKey = " + theirsPublic + "\nAllowedIPs = 10.9.0.0/24\nEndpoint = 198.51.100.2:51820\nPersistentKeepalive = 25\n"
 	var added tunnelChangeOut
+	kind := wireguard.OutboundOnly
 	add := func(all bool) {
 		t.Helper()
-		if refused := over(t, s, "first", "system_tunnel_add", &added, "name", "office", "config", config, "setAsDefaultOutbound", all); refused != "" {
+		if refused := over(t, s, "first", "system_tunnel_add", &added, "name", "office", "config", config, "setAsDefaultOutbound", all,
+			"type", kind); refused != "" {
 			t.Fatal(refused)
 		}
 	}
@@ -93,6 +98,11 @@ func TestTunnels(t *testing.T) {
 	if _, err := fetchPage("http://203.0.113.80:8080", time.Second); err == nil {
 		t.Error("what is not in AllowedIPs goes through the tunnel")
 	}
+	fromFar := reachedFromFar(t)
+	if err := fromFar(); err == nil || added.Tunnel.Type != kind {
+		t.Errorf("the other end connects through a tunnel of the type %s: %v", added.Tunnel.Type, err)
+	}
+	nameServers(t, s, false)
 	if refused := over(t, s, "first", "system_tunnel_add", nil, "name", "two", "config", config); !strings.HasPrefix(refused, "busy:") {
 		t.Errorf("a second change: %q", refused)
 	}
@@ -104,9 +114,13 @@ func TestTunnels(t *testing.T) {
 	}
 	gone(t, added.Tunnel.ID)
 
-	s.takeBack = 2 * time.Second
+	s.takeBack, kind = 2*time.Second, wireguard.InboundOutbound
 	add(true)
 	reaches(t, "http://203.0.113.80:8080", "10.9.0.1")
+	nameServers(t, s, true)
+	if err := fromFar(); err != nil {
+		t.Errorf("the other end does not connect through a tunnel of the type %s: %v", kind, err)
+	}
 	gone(t, added.Tunnel.ID) // it was not confirmed
 	if rules := command(t, "ip", "rule"); strings.Contains(rules, "suppress") || strings.Contains(rules, "fwmark") {
 		t.Errorf("rules are left: %s", rules)
@@ -118,6 +132,86 @@ func TestTunnels(t *testing.T) {
 		t.Fatal(refused)
 	}
 	tunnelsOfTheNextHost(t, s, kept, added.Tunnel.ID)
+}
+
+// reachedFromFar returns what has the other end connect to a server of this machine at its address in the tunnel.
+func reachedFromFar(t *testing.T) func() error {
+	t.Helper()
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte("here\n"))
+			c.Close()
+		}
+	}()
+	at := fmt.Sprintf("exec 3<>/dev/tcp/10.9.0.1/%d && read line <&3 && test $line = here", l.Addr().(*net.TCPAddr).Port)
+	return func() error {
+		out, err := exec.Command("ip", "netns", "exec", "far", "timeout", "3", "bash", "-c", at).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+}
+
+// nameServers checks that systemd-resolved asks the name servers of the tunnel.
+func nameServers(t *testing.T, s *system, forAll bool) {
+	t.Helper()
+	var all tunnelsOut
+	must(t, s, "system_tunnel_list", &all)
+	if len(all.Tunnels) != 1 || fmt.Sprint(all.Tunnels[0].DNS) != "[10.9.0.53]" || all.Tunnels[0].Why != "" {
+		t.Fatalf("the tunnels are %+v", all)
+	}
+	id := all.Tunnels[0].ID
+	domains := command(t, "resolvectl", "domain", id)
+	if got := command(t, "resolvectl", "dns", id); !strings.HasSuffix(got, ": 10.9.0.53") || !strings.Contains(domains, " corp.example") ||
+		strings.Contains(domains, " ~.") != forAll {
+		t.Errorf("systemd-resolved has %s and %s", got, domains)
+	}
+	if alias := command(t, "cat", "/sys/class/net/"+id+"/ifalias"); alias != "gatehouse wireguard "+all.Tunnels[0].Type {
+		t.Errorf("the alias is %q", alias)
+	}
+}
+
+// NetworkManager applies the name servers of a tunnel, and forgets them with it.
+func TestNetworkManagerAsksTheNameServersOfATunnel(t *testing.T) {
+	network(t)
+	ours, _ := newKeys(t)
+	_, theirs := newKeys(t)
+	s := open(t, Config{})
+	s.takeBack = time.Hour
+	config := "[Interface]\nPrivateKey=" + ours + "\nAddress=10.8.0.1/24\nDNS=10.8.0.53,corp.example\n" +
+		"[Peer]\nPublicKey=" + theirs + "\nAllowedIPs=10.8.0.0/24,10.88.0.0/16\nEndpoint=192.0.2.1:51820\n"
+	for _, all := range []bool{false, true} {
+		var added tunnelChangeOut
+		if refused := over(t, s, "first", "system_tunnel_add", &added, "name", "office", "config", config,
+			"setAsDefaultOutbound", all); refused != "" || added.Tunnel.Why != "" {
+			t.Fatalf("%s%s", refused, added.Tunnel.Why)
+		}
+		await(t, "the server is asked", func() bool {
+			text := resolvers(t)
+			return strings.Contains(text, "10.8.0.53") && strings.Contains(text, "corp.example") &&
+				strings.Contains(text, "192.0.2.53") != all
+		})
+		if routes := command(t, "ip", "route"); !strings.Contains(routes, "10.88.0.0/16 dev "+added.Tunnel.ID) {
+			t.Errorf("the routes are %s", routes)
+		}
+		if refused := over(t, s, "second", "system_take_back", nil, "change", added.Change); refused != "" {
+			t.Fatal(refused)
+		}
+		gone(t, added.Tunnel.ID)
+		await(t, "it is not asked any more", func() bool {
+			return !strings.Contains(resolvers(t), "10.8.0.53") && strings.Contains(resolvers(t), "192.0.2.53")
+		})
+	}
 }
 
 // tunnelsOfTheNextHost ends the host, and has the next one bring up the tunnel and remove it.
@@ -162,7 +256,7 @@ func servePeer(t *testing.T, config string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up, err := wireguard.Up(t.Context(), 0, c, false, slog.Default())
+	up, err := wireguard.Up(t.Context(), 0, c, wireguard.Options{Inbound: true, Log: slog.Default()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,10 @@
 # Makes a root folder of the machine's own /usr, /etc and /var, below what install.sh
 # unpacked, with every change in memory, and becomes systemd. It runs as process 1 in
 # namespaces of its own. Arguments: an empty folder, what install.sh unpacked, the
-# folder of the repository, the test's program, the capabilities that nothing gets.
+# folder of the repository, the test's program, the capabilities that nothing gets, a
+# folder for /test/files or nothing.
 set -eu
-work=$1 packages=$2 repository=$3 program=$4 withheld=$5
+work=$1 packages=$2 repository=$3 program=$4 withheld=$5 files=$6
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$work"
 mkdir "$work/up" "$work/new" "$work/root"
@@ -68,6 +69,10 @@ mkdir -p "./$repository" test
 mount --bind "$repository" "./$repository"
 : >test/program
 mount --bind "$program" test/program
+if [ -n "$files" ]; then
+	mkdir test/files
+	mount --bind "$files" test/files
+fi
 mkdir old
 pivot_root . old
 umount -l old

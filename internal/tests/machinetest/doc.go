@@ -9,3 +9,7 @@ package machinetest
 // LoopFile begins the path of each file of the machine that is attached to a loop device:
 // loop devices belong to the kernel and would outlive the machine.
 const LoopFile = "/tmp/gatehouse-loop"
+
+// FilesVariable names the variable of the environment with a folder that the machine has as
+// /test/files.
+const FilesVariable = "GATEHOUSE_TEST_FILES"

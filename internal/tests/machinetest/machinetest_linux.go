@@ -108,7 +108,7 @@ func boot() (b *box, err error) {
 		return nil, err
 	}
 	b.cmd = exec.Command("/bin/sh", "-c", `exec unshare --cgroup -- /bin/sh -c "$0" boot "$@"`, bootScript,
-		b.work, packages, repository, self, withheld)
+		b.work, packages, repository, self, withheld, os.Getenv(FilesVariable))
 	b.cmd.Stdout, b.cmd.Stderr = &b.console, &b.console
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWUTS |

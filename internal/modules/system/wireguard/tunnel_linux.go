@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -39,9 +38,8 @@ func Available() bool {
 	return unix.Access("/dev/net/tun", unix.R_OK|unix.W_OK) == nil
 }
 
-// Up makes the interface wgN with the configuration's addresses and routes. With all, every packet of this machine that
-// has no more specific route goes through it, except the tunnel's own.
-func Up(ctx context.Context, number int, c *Config, all bool, log *slog.Logger) (t *Tunnel, err error) {
+// Up makes the interface wgN with the configuration's addresses and routes.
+func Up(ctx context.Context, number int, c *Config, o Options) (t *Tunnel, err error) {
 	t = &Tunnel{name: "wg" + strconv.Itoa(number), number: firstTable + uint32(number)}
 	endpoints, err := resolve(ctx, c.Peers)
 	if err != nil {
@@ -55,9 +53,12 @@ func Up(ctx context.Context, number int, c *Config, all bool, log *slog.Logger) 
 	if err != nil {
 		return nil, fmt.Errorf("make the interface %s: %w", t.name, err)
 	}
+	if !o.Inbound {
+		link = &outboundOnly{link}
+	}
 	t.dev = device.NewDevice(link, conn.NewDefaultBind(), &device.Logger{
 		Verbosef: func(string, ...any) {},
-		Errorf:   func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...), "tunnel", t.name) },
+		Errorf:   func(format string, args ...any) { o.Log.Warn(fmt.Sprintf(format, args...), "tunnel", t.name) },
 	})
 	defer func() {
 		if err != nil {
@@ -66,7 +67,7 @@ func Up(ctx context.Context, number int, c *Config, all bool, log *slog.Logger) 
 		}
 	}()
 	mark := uint32(0)
-	if all {
+	if o.All {
 		mark = t.number
 	}
 	if err := t.dev.IpcSet(c.device(mark, endpoints)); err != nil {
@@ -75,7 +76,7 @@ func Up(ctx context.Context, number int, c *Config, all bool, log *slog.Logger) 
 	if err := t.dev.Up(); err != nil {
 		return t, err
 	}
-	return t, t.route(c, all)
+	return t, t.route(c, o)
 }
 
 // resolve returns the endpoints of peers as addresses.
@@ -101,9 +102,12 @@ func resolve(ctx context.Context, peers []Peer) (all []string, err error) {
 }
 
 // route sets the addresses and routes of the interface.
-func (t *Tunnel) route(c *Config, all bool) error {
+func (t *Tunnel) route(c *Config, o Options) error {
 	link, err := netlink.LinkByName(t.name)
 	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetAlias(link, aliasPrefix+o.Type()); err != nil {
 		return err
 	}
 	for _, a := range c.Addresses {
@@ -123,7 +127,7 @@ func (t *Tunnel) route(c *Config, all bool) error {
 			return fmt.Errorf("add the route to %s: %w", r, err)
 		}
 	}
-	if !all {
+	if !o.All {
 		return nil
 	}
 	return t.sendAll(link, c)

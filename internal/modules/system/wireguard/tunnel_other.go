@@ -5,7 +5,6 @@ package wireguard
 import (
 	"context"
 	"errors"
-	"log/slog"
 )
 
 // Tunnel is a tunnel that is up; on this system there is none.
@@ -15,7 +14,7 @@ type Tunnel struct{}
 func Available() bool { return false }
 
 // Up returns an error.
-func Up(context.Context, int, *Config, bool, *slog.Logger) (*Tunnel, error) {
+func Up(context.Context, int, *Config, Options) (*Tunnel, error) {
 	return nil, errors.ErrUnsupported
 }
 

@@ -5,8 +5,10 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,14 +21,40 @@ const MaxConfig = 16 << 10
 const (
 	maxPeers  = 64
 	maxRanges = 1024 // addresses and ranges in a configuration
+	maxDNS    = 16   // name servers, and domains
 	minMTU    = 576  // that of wireguard(4) for IPv4
 	maxMTU    = 65_535
 )
 
+// Types of tunnels: whether the other end can begin TCP connections to this machine.
+const (
+	InboundOutbound = "inbound-outbound"
+	OutboundOnly    = "outbound-only"
+)
+
+// aliasPrefix begins the alias of a tunnel's interface, before its type. net_interfaces reads it.
+const aliasPrefix = "gatehouse wireguard "
+
+// Options are what a tunnel has beside its configuration.
+type Options struct {
+	All     bool // every packet that has no more specific route goes through it, except the tunnel's own
+	Inbound bool // the other end can begin TCP connections
+	Log     *slog.Logger
+}
+
+// Type returns the type of a tunnel.
+func (o Options) Type() string {
+	if o.Inbound {
+		return InboundOutbound
+	}
+	return OutboundOnly
+}
+
 // Config is the configuration of a tunnel.
 type Config struct {
 	Addresses []netip.Prefix // of this machine in the tunnel
-	DNS       []string       // servers and search domains
+	DNS       []netip.Addr   // name servers
+	Domains   []string       // searched by those
 	MTU       int            // bytes; 0 means 1420
 	Port      int            // on which to listen; 0 selects one
 	Peers     []Peer
@@ -131,9 +159,7 @@ func (c *Config) set(name, value string) (err error) {
 		more, err = parsePrefixes(value, false)
 		c.Addresses = append(c.Addresses, more...)
 	case "dns":
-		for one := range strings.SplitSeq(value, ",") {
-			c.DNS = append(c.DNS, strings.TrimSpace(one))
-		}
+		err = c.setDNS(value)
 	case "mtu":
 		c.MTU, err = parseNumber(value, minMTU, maxMTU)
 	case "listenport":
@@ -170,6 +196,27 @@ func (p *Peer) set(name, value string) (err error) {
 		err = fmt.Errorf("[Peer] has no member %q", name)
 	}
 	return err
+}
+
+var isDomain = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+
+// setDNS reads addresses of name servers and domains to search, as wg-quick(8) has them in one list.
+func (c *Config) setDNS(value string) error {
+	for one := range strings.SplitSeq(value, ",") {
+		one = strings.TrimSpace(one)
+		switch a, err := netip.ParseAddr(one); {
+		case err == nil && a.Zone() == "":
+			c.DNS = append(c.DNS, a.Unmap())
+		case len(one) <= 253 && isDomain.MatchString(one):
+			c.Domains = append(c.Domains, strings.ToLower(one))
+		default:
+			return fmt.Errorf("%q is neither an address nor a domain", one)
+		}
+	}
+	if len(c.DNS) > maxDNS || len(c.Domains) > maxDNS {
+		return fmt.Errorf("there are over %d name servers or domains", maxDNS)
+	}
+	return nil
 }
 
 func parseKey(value string) (k key, err error) {
