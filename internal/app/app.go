@@ -401,8 +401,9 @@ func (a *App) moduleNames() (names []string) {
 	return names
 }
 
-// examples are calls that succeed in every folder, of the modules file and dir and of presets.
-var examples = []string{"dir_list path=.", "list_directory path=.", "lang_list"}
+// examples are calls that succeed in every folder, of the modules file and dir and of presets. list_directory of the
+// preset sandbox needs a sandbox, so that list_sandboxes goes first.
+var examples = []string{"dir_list path=.", "list_sandboxes", "list_directory path=.", "lang_list"}
 
 // Example returns a call that the owner of this host can make, as arguments of gatehouse call, or "" if none of
 // examples is offered.

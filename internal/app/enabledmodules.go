@@ -18,22 +18,25 @@ import (
 const DefaultContext = "default"
 
 // instructions returns the text that every client's model reads once. It mentions paths only if a tool of the view
-// has one.
+// has one in the folders, and long results only if one of them is cut.
 func instructions(v *views.View) string {
 	var said []string
 	if slices.ContainsFunc(v.Entries(views.Tools), takesPath) {
 		said = append(said, "Relative paths start in the first allowed folder.")
 	}
-	if v.Len(views.Tools) > 0 {
+	if slices.ContainsFunc(v.Entries(views.Tools), isCut) {
 		said = append(said, "Long results end with how to get the rest.")
 	}
 	return strings.Join(said, " ")
 }
 
-// folderTools are the modules whose tools work in the allowed folders.
-var folderTools = []string{"file", "dir", "lang", "filesystem", "shell", "process", "sandbox"}
+// folderTools are the modules whose tools work in the allowed folders. Most paths of the module sandbox are inside a
+// sandbox.
+var folderTools = []string{"file", "dir", "lang", "filesystem", "shell", "process", "build", "rag", "lsp"}
 
 func takesPath(e *views.Entry) bool { return slices.Contains(folderTools, e.Module) }
+
+func isCut(e *views.Entry) bool { return !e.Whole && e.Tool.Budget >= 0 }
 
 // introduce fills in the information that the host sends at initialize.
 func introduce(i protocol.Info) protocol.Info {

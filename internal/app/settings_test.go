@@ -180,3 +180,38 @@ func TestWhatAClientIsTold(t *testing.T) {
 		t.Errorf("the prompt is in another view: %s", got)
 	}
 }
+
+// What a preset says of itself fits its tools: paths of the sandbox preset are inside sandboxes, the results of presets
+// that send everything are not cut, and the call that is proposed at the start succeeds.
+func TestPresetsSayWhatFitsThem(t *testing.T) {
+	for name, want := range map[string]struct {
+		paths, long bool
+		example     string
+	}{
+		"filesystem": {paths: true, example: "list_directory path=."},
+		"core":       {paths: true, example: "dir_list path=."},
+		"sandbox":    {long: true, example: "list_sandboxes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := settings(t)
+			cfg.View.Modules = []string{name}
+			a, client := liveOn(t, cfg, Options{})
+			c := client("root", "admin")
+			got := c.say(name, "server/discover", "")
+			if strings.Contains(got, "Relative paths") != want.paths || strings.Contains(got, "Long results") != want.long {
+				t.Errorf("instructions: %s", got)
+			}
+			if got := a.Example(); got != want.example {
+				t.Fatalf("proposes %q, want %q", got, want.example)
+			}
+			tool, args, found := strings.Cut(want.example, " path=")
+			text := `{}`
+			if found {
+				text = fmt.Sprintf(`{"path":%q}`, args)
+			}
+			if r := c.toolResult(name, tool, text); r.IsError {
+				t.Errorf("%s: %s", want.example, r.Content)
+			}
+		})
+	}
+}
