@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -31,6 +32,20 @@ func BenchmarkNote(b *testing.B) {
 			l.batch.text, l.batch.ends = l.batch.text[:0], l.batch.ends[:0]
 		}
 	}
+}
+
+// BenchmarkKeep measures how long 16 callers that write wait for the disk together.
+func BenchmarkKeep(b *testing.B) {
+	l := ledger(b, fresh(b), Options{})
+	b.SetParallelism((16 + runtime.GOMAXPROCS(0) - 1) / runtime.GOMAXPROCS(0))
+	b.ReportAllocs()
+	b.RunParallel(func(p *testing.PB) {
+		for p.Next() {
+			if err := l.Keep(b.Context(), usual); err != nil {
+				b.Error(err)
+			}
+		}
+	})
 }
 
 // BenchmarkLine measures the whole cost of a line, including the writer's work.

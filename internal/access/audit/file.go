@@ -40,6 +40,33 @@ type file struct {
 	// Only the writer uses these.
 	pruned       time.Time // when the writer last looked for old lines
 	text, packed []byte    // buffers of the last block, which the next one reuses
+	prepared     statements
+}
+
+// statements are those of each batch, prepared once for a file, because parsing them costs as much as running them.
+type statements struct {
+	db       *sql.DB
+	end, put *sql.Stmt
+}
+
+const lastBlock = "SELECT through, hash FROM block ORDER BY first DESC LIMIT 1"
+
+// prepare prepares the statements for db, unless it has been done. db closes them with itself.
+func (s *statements) prepare(ctx context.Context, db *sql.DB) error {
+	if s.db == db {
+		return nil
+	}
+	end, err := db.PrepareContext(ctx, lastBlock)
+	if err != nil {
+		return err
+	}
+	put, err := db.PrepareContext(ctx, "INSERT INTO block VALUES (?,?,?,?,?,?)")
+	if err != nil {
+		end.Close()
+		return err
+	}
+	*s = statements{db, end, put}
+	return nil
 }
 
 func newFile(path string) *file {
@@ -97,12 +124,15 @@ func (f *file) append(l *Ledger, b *batch) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), l.o.Wait)
 	defer cancel()
+	if err := f.prepared.prepare(ctx, db); err != nil {
+		return err
+	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback()
-	end, err := endOf(ctx, tx)
+	end, err := f.endOf(ctx, tx)
 	if err != nil {
 		return err
 	}
@@ -134,9 +164,9 @@ func (f *file) append(l *Ledger, b *batch) error {
 }
 
 // endOf returns the end of the chain in the file.
-func endOf(ctx context.Context, tx *sql.Tx) (end link, err error) {
+func (f *file) endOf(ctx context.Context, tx *sql.Tx) (end link, err error) {
 	var last []byte
-	err = tx.QueryRowContext(ctx, "SELECT through, hash FROM block ORDER BY first DESC LIMIT 1").Scan(&end.seq, &last)
+	err = tx.StmtContext(ctx, f.prepared.end).QueryRowContext(ctx).Scan(&end.seq, &last)
 	if errors.Is(err, sql.ErrNoRows) {
 		return link{}, nil
 	}
@@ -209,11 +239,7 @@ func (f *file) compare(l *Ledger, end link) link {
 
 // insert chains the lines of a batch and stores them in blocks.
 func (f *file) insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link, error) {
-	put, err := tx.PrepareContext(ctx, "INSERT INTO block VALUES (?,?,?,?,?,?)")
-	if err != nil {
-		return end, err
-	}
-	defer put.Close()
+	put := tx.StmtContext(ctx, f.prepared.put)
 	text := f.text[:0]
 	var first int64
 	var since, until [timeWidth]byte // as text; all have the same width, so that texts sort as times do

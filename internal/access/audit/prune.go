@@ -32,6 +32,9 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	if err := f.prepared.prepare(ctx, db); err != nil {
+		return err
+	}
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -44,7 +47,7 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 	if more {
 		f.pruned = time.Time{} // continue after the next lines
 	}
-	end, err := endOf(ctx, tx)
+	end, err := f.endOf(ctx, tx)
 	if err != nil {
 		return err
 	}
