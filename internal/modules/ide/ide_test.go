@@ -111,6 +111,16 @@ func (p *person) call(name string, args map[string]any, into any) {
 	}
 }
 
+// eventually waits until something holds.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("after a minute: %s", what)
+		}
+	}
+}
+
 // refused calls a tool and returns the text of its refusal, or "".
 func (p *person) refused(name string, args map[string]any) string {
 	p.t.Helper()
