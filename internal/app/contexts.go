@@ -50,7 +50,7 @@ func (a *App) openContexts(context.Context) error {
 	if err != nil {
 		return err
 	}
-	fixed.Policy.Host, fixed.Policy.CannotStage = a.resolver(), a.cannotStage
+	fixed.Policy.Host, fixed.Policy.CannotStage, fixed.Policy.Unattended = a.resolver(), a.cannotStage, a.unattended()
 	o := contextstore.Options{
 		Log: a.log,
 		Fixed: func(name string) bool {

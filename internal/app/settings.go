@@ -50,7 +50,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err := checkDefault(next.View.Context, &fixed, a.contextStore.Current()); err != nil {
 		return nil, nil, err
 	}
-	fixed.Policy.Host, fixed.Policy.CannotStage = a.resolver(), a.cannotStage
+	fixed.Policy.Host, fixed.Policy.CannotStage, fixed.Policy.Unattended = a.resolver(), a.cannotStage, a.unattended()
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}

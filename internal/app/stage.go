@@ -54,6 +54,14 @@ func (a *App) openStage(context.Context) error {
 	return nil
 }
 
+// unattended returns whether calls of callers that no person is beside are staged in a context.
+func (a *App) unattended() func(context string) bool {
+	if !a.cfg.Stage.Unattended || a.stage == nil {
+		return nil
+	}
+	return func(context string) bool { return context != contextstore.Admin }
+}
+
 // caches are the folders in the home folder that builds write to, and whose changes no person needs to see.
 func caches() (all []string) {
 	if dir, err := os.UserCacheDir(); err == nil {

@@ -90,6 +90,9 @@ type Options struct {
 	Default  Kind     // if no rule matches
 	// Staging are the contexts in which Stage applies if no rule matches.
 	Staging map[string]bool
+	// Unattended reports whether Stage also applies in a context, if no rule matches, to callers that no person is beside:
+	// their client cannot ask one, and they are none. nil means in no context.
+	Unattended func(context string) bool
 	// CannotStage returns why this host stages nothing, "" if it does; nil means that it does. It is called if a rule
 	// stages calls.
 	CannotStage func() string
@@ -208,6 +211,11 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 	g.otherwise = Verdict{Kind: p.opts.Default, Rule: "default"}
 	if p.opts.Staging[op.Context] && g.otherwise.Kind == Allow {
 		g.otherwise = Verdict{Kind: Stage, Rule: "context " + op.Context}
+	}
+	if g.otherwise.Kind == Allow && p.opts.Unattended != nil && p.opts.Unattended(op.Context) {
+		if v := p.settled(op, Verdict{Kind: Stage, Rule: "unattended"}); op.Method == "tools/call" && !op.Effects.ReadOnly() {
+			g.alone = &v
+		}
 	}
 	g.otherwise = p.settled(op, g.otherwise)
 	if reason, ok := p.barred(g.who, op); ok {
@@ -359,7 +367,8 @@ type Gate struct {
 	host       Host
 	needs      needs // of all rules that read arguments
 	hosts, own chain
-	otherwise  Verdict // if neither chain decides
+	otherwise  Verdict  // if neither chain decides
+	alone      *Verdict // instead of otherwise for a caller that no person is beside; nil makes no difference
 }
 
 type conditional struct {
@@ -408,6 +417,9 @@ func (g *Gate) Decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	a, b := g.hosts.decide(in), g.own.decide(in)
 	switch {
 	case a == nil && b == nil:
+		if g.alone != nil && caller != nil && caller.Can&tool.CanElicit == 0 && !caller.Person {
+			return *g.alone
+		}
 		return g.otherwise
 	case a == nil || b != nil && b.Kind < a.Kind:
 		return *b

@@ -313,3 +313,36 @@ func TestStage(t *testing.T) {
 		t.Errorf("a context allows itself what the host stages: %v", v.Kind)
 	}
 }
+
+// Without a person beside the caller, what no rule decides is staged.
+func TestUnattended(t *testing.T) {
+	staged := &tool.Tool{Def: tool.Def{Name: "file_write", Effects: tool.Writes, Staged: true}}
+	other := &tool.Tool{Def: tool.Def{Name: "net_post", Effects: tool.Writes | tool.OpenWorld}}
+	reads := &tool.Tool{Def: tool.Def{Name: "file_read", Effects: tool.Reads}}
+	p := policy(t, Options{
+		Default: Allow, Unattended: func(context string) bool { return context == "c" },
+		Rules: []Rule{{Names: []string{"file_write"}, When: `args.path == "free"`, Then: Allow}},
+	})
+	for _, c := range []struct {
+		in   string
+		tool *tool.Tool
+		who  tool.Caller
+		args string
+		want Kind
+	}{
+		{"c", staged, tool.Caller{}, `{"path":"x"}`, Stage},
+		{"c", staged, tool.Caller{Can: tool.CanElicit}, `{"path":"x"}`, Allow},
+		{"c", staged, tool.Caller{Person: true}, `{"path":"x"}`, Allow},
+		{"c", staged, tool.Caller{}, `{"path":"free"}`, Allow},
+		{"d", staged, tool.Caller{}, `{"path":"x"}`, Allow},
+		{"c", other, tool.Caller{}, `{}`, AskClient},
+		{"c", reads, tool.Caller{}, `{}`, Allow},
+	} {
+		op := Op{
+			Context: c.in, Method: "tools/call", Module: "m", Name: c.tool.Name, Effects: c.tool.Effects, Tool: c.tool,
+		}
+		if v := p.Gate("", op).Decide([]byte(c.args), &c.who); v.Kind != c.want {
+			t.Errorf("%s %s of %+v in %s: got %v, want %v", c.tool.Name, c.args, c.who, c.in, v.Kind, c.want)
+		}
+	}
+}

@@ -58,8 +58,8 @@ func (p Place) Folder() string {
 	return p.Root.Name()
 }
 
-// viewOf returns the view of a call's roots; nil if they are the folders themselves.
-func viewOf(rs tool.Roots) View {
+// ViewOf returns the view of a call's roots; nil if they are the folders themselves.
+func ViewOf(rs tool.Roots) View {
 	if s, ok := rs.(*Set); ok {
 		return s.view
 	}

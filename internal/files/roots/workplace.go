@@ -51,7 +51,7 @@ func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	}
 	w := Workplace{Path: filepath.Join(place.Folder(), place.Name), open: f}
 	w.Dir = w.Path
-	if w.view = viewOf(r); w.view != nil {
+	if w.view = ViewOf(r); w.view != nil {
 		return w, nil
 	}
 	if runtime.GOOS == "linux" {

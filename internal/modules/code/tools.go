@@ -63,6 +63,7 @@ func (m *programs) runTool() tool.Tool {
 		return r.attach(ctx, c)
 	})
 	t.Out = reflect.TypeFor[runOut]() // the handler makes its result itself, because it may ask
+	t.Staged = true                   // what it changes are calls of tools, each of which is staged, asks or is refused itself
 	return t
 }
 

@@ -42,11 +42,13 @@ type stamp struct {
 
 // sync gives the server the content of a file, and tells it which other files changed. It returns the version of the
 // file's document.
-func (s *server) sync(ctx context.Context, path, content string) (version int, changed bool, err error) {
+func (s *server) sync(
+	ctx context.Context, in *view, path, content string,
+) (version int, changed bool, err error) {
 	d := &s.documents
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := s.syncOthers(ctx); err != nil {
+	if err := s.syncOthers(ctx, in); err != nil {
 		return 0, false, err
 	}
 	d.clock++
@@ -101,9 +103,13 @@ func (s *server) closeOldest(ctx context.Context) error {
 
 // syncOthers tells the server which files below its root were made, changed or removed since it learned of them.
 // d.mu is held.
-func (s *server) syncOthers(ctx context.Context) error {
+func (s *server) syncOthers(ctx context.Context, in *view) error {
 	d := &s.documents
-	if d.unwatch == nil {
+	root := (*os.Root)(nil)
+	if in != nil {
+		root = in.root
+		d.stale.Store(true) // the view cannot be watched from here
+	} else if d.unwatch == nil {
 		d.stale.Store(true)
 		stop, err := s.pool.watcher.Watch(s.root, func() { d.stale.Store(true) })
 		if err != nil { // then every call looks for itself
@@ -117,7 +123,15 @@ func (s *server) syncOthers(ctx context.Context) error {
 	if !d.stale.Swap(false) {
 		return nil
 	}
-	now, err := s.stamps(ctx)
+	if root == nil {
+		var err error
+		if root, err = os.OpenRoot(s.root); err != nil {
+			d.stale.Store(true)
+			return err
+		}
+		defer root.Close()
+	}
+	now, err := s.stamps(ctx, root)
 	if err != nil {
 		d.stale.Store(true)
 		return err
@@ -145,7 +159,11 @@ func (s *server) syncOthers(ctx context.Context) error {
 	}
 	for uri := range d.open { // of a document that is open the server knows the content from us alone
 		if path := pathOf(uri); path != "" {
-			b, err := os.ReadFile(path)
+			rel, err := filepath.Rel(s.root, path)
+			if err != nil {
+				continue
+			}
+			b, err := root.ReadFile(rel)
 			doc := d.open[uri]
 			if err != nil || string(b) == doc.content {
 				continue
@@ -161,15 +179,10 @@ func (s *server) syncOthers(ctx context.Context) error {
 }
 
 // stamps returns the sizes and times of the files that the server watches.
-func (s *server) stamps(ctx context.Context) (map[string]stamp, error) {
-	root, err := os.OpenRoot(s.root)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
+func (s *server) stamps(ctx context.Context, root *os.Root) (map[string]stamp, error) {
 	all := map[string]stamp{}
 	var mu sync.Mutex
-	_, err = walk.Walk(ctx, walk.Options{Root: root}, func(_ int, dir *walk.Dir, entries []walk.Entry) {
+	_, err := walk.Walk(ctx, walk.Options{Root: root}, func(_ int, dir *walk.Dir, entries []walk.Entry) {
 		for _, e := range entries {
 			if e.Type&fs.ModeType != 0 || !s.kind.watches(e.Name) {
 				continue

@@ -69,6 +69,7 @@ func New(cfg Config) module.New {
 			m.definitionTool(), m.referencesTool(), m.hoverTool(), m.symbolsTool(), m.diagnosticsTool(), m.renameTool(),
 			m.actionTool(),
 		}
+		tool.Stage(m.offer.Tools) // what they change goes through file_edit_all
 		return m, nil
 	}
 }
@@ -155,8 +156,12 @@ func (m *service) query(ctx context.Context, c *tool.Call, path string, f func(*
 	if err != nil {
 		return err
 	}
-	err = m.pool.with(ctx, rootOf(doc), kind, func(s *server) error {
-		if _, _, err := s.sync(ctx, doc.path, doc.content); err != nil {
+	var in *view
+	if w := roots.ViewOf(c.Roots); w != nil {
+		in = &view{task: c.Task, root: doc.place.Root, space: w.Space}
+	}
+	err = m.pool.with(ctx, rootOf(doc), kind, in, func(s *server) error {
+		if _, _, err := s.sync(ctx, in, doc.path, doc.content); err != nil {
 			return err
 		}
 		return f(s, doc)

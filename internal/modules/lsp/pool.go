@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
+	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/files/filewatch"
 	"gatehouse/tool"
 )
@@ -68,11 +70,24 @@ func (p *pool) remove(s *server) {
 	}
 }
 
-// with runs f with the server of a root. If the server fails, f runs again with another one.
-func (p *pool) with(ctx context.Context, root string, kind *serverKind, f func(*server) error) (err error) {
+// view is the staged task of a call: its server runs in the task's view of the folder, and no other task uses it.
+type view struct {
+	task  string
+	root  *os.Root // the folder of the server, while the call runs
+	space func(loose bool) (*overlay.Space, error)
+}
+
+// with runs f with the server of a root, in a view if there is one. If the server fails, f runs again with another one.
+func (p *pool) with(
+	ctx context.Context, root string, kind *serverKind, in *view, f func(*server) error,
+) (err error) {
+	of := key{root: root, kind: kind.name}
+	if in != nil {
+		of.task = in.task
+	}
 	for range attempts {
 		var s *server
-		if s, err = p.acquire(ctx, key{root, kind.name}, kind); err == nil {
+		if s, err = p.acquire(ctx, of, kind, in); err == nil {
 			err = f(s)
 			s.used.Store(time.Now().UnixMilli())
 			s.pending.Add(-1)
@@ -92,7 +107,7 @@ func (p *pool) with(ctx context.Context, root string, kind *serverKind, f func(*
 }
 
 // acquire returns a started server, on which a call is counted.
-func (p *pool) acquire(ctx context.Context, k key, kind *serverKind) (*server, error) {
+func (p *pool) acquire(ctx context.Context, k key, kind *serverKind, in *view) (*server, error) {
 	argv, err := kind.command()
 	if err != nil {
 		return nil, err
@@ -121,8 +136,18 @@ func (p *pool) acquire(ctx context.Context, k key, kind *serverKind) (*server, e
 		s = &server{key: k, pool: p, kind: kind, argv: argv, ready: make(chan struct{}),
 			edits: make(chan workspaceEdit, 16)}
 		s.pending.Add(1)
+		space, err := (*overlay.Space)(nil), error(nil)
+		if in != nil {
+			if space, err = in.space(true); err != nil {
+				p.mu.Unlock()
+				return nil, err
+			}
+		}
 		p.servers[k] = s
-		p.wg.Go(func() { p.begin(s) })
+		p.wg.Go(func() {
+			defer space.Close()
+			p.begin(s, space)
+		})
 		p.mu.Unlock()
 		if idle != nil {
 			idle.stop()
@@ -142,7 +167,7 @@ func (p *pool) acquire(ctx context.Context, k key, kind *serverKind) (*server, e
 }
 
 // begin starts a server. It does not end with the call that needs it first.
-func (p *pool) begin(s *server) {
+func (p *pool) begin(s *server, space *overlay.Space) {
 	p.tried.Do(func() {
 		if err := p.tryConfine(p.ctx); err != nil {
 			p.log.Warn("language servers can write wherever this host can", "reason", err)
@@ -150,7 +175,7 @@ func (p *pool) begin(s *server) {
 		}
 		p.confined = true
 	})
-	s.err = s.start(p.ctx)
+	s.err = s.start(p.ctx, space)
 	if s.err != nil {
 		p.remove(s)
 		if s.child != nil {

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/exec/overlay"
 	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/exec/rpc"
 	"gatehouse/internal/exec/supervisor"
@@ -35,8 +36,8 @@ const (
 // another server.
 var errFailed = errors.New("the language server failed")
 
-// key names a server: there is one for each root and kind.
-type key struct{ root, kind string }
+// key names a server: there is one for each root and kind, and one more for each staged task.
+type key struct{ root, kind, task string }
 
 // server is a running language server. Its process ends with the module, when it is idle, and when it fails.
 type server struct {
@@ -69,17 +70,23 @@ type server struct {
 }
 
 // start starts the process and initializes the server.
-func (s *server) start(ctx context.Context) error {
+func (s *server) start(ctx context.Context, space *overlay.Space) error {
 	temp, err := os.MkdirTemp("", "gatehouse-lsp-*") // servers leave files there
 	if err != nil {
 		return err
 	}
 	env := slices.DeleteFunc(proc.BaseEnv(), func(one string) bool { return strings.HasPrefix(one, "TMPDIR=") })
-	spec := proc.Spec{
-		Path: s.argv[0], Args: s.argv[1:], Dir: s.root, Env: append(env, "TMPDIR="+temp), Input: true, Whole: true,
-		Grace: stopWait, Stderr: &s.stderr,
+	inside := temp
+	if space != nil {
+		inside = "/tmp" // of the task
 	}
-	if err := s.confine(&spec); err != nil {
+	spec := proc.Spec{
+		Path: s.argv[0], Args: s.argv[1:], Dir: s.root, Env: append(env, "TMPDIR="+inside), Input: true, Whole: true,
+		Grace: stopWait, Stderr: &s.stderr, Space: space,
+	}
+	if space != nil {
+		// The view confines it: it writes to the task alone.
+	} else if err := s.confine(&spec); err != nil {
 		os.RemoveAll(temp)
 		return err
 	}

@@ -1,0 +1,152 @@
+package app
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/exec/overlay"
+	"gatehouse/internal/files/stage"
+	"gatehouse/internal/tests/editors"
+)
+
+// stagingHost returns a host whose context agent stages, a client of it, and the folder.
+func stagingHost(t *testing.T, modules ...string) (*App, *tenant, string) {
+	t.Helper()
+	cfg := settings(t)
+	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe")); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	cfg.Roots.Folders = []string{dir}
+	cfg.View.Modules = modules
+	cfg.Contexts = []config.Context{{Name: "agent", Modules: modules, Stage: true}}
+	if tools, ok := editorTools(t, modules); ok {
+		cfg.Modules.LSP.Servers = tools
+	}
+	a, client := liveOn(t, cfg, Options{})
+	return a, client("ann"), dir
+}
+
+func editorTools(t *testing.T, modules []string) ([]string, bool) {
+	for _, m := range modules {
+		if m == "lsp" {
+			return editors.Open(t).Servers(), true
+		}
+	}
+	return nil, false
+}
+
+// told calls a tool of the context agent and returns its text, in which each of want is.
+func (c *tenant) told(name, args string, want ...string) string {
+	c.t.Helper()
+	var result struct {
+		Result struct {
+			IsError bool
+			Content []struct{ Text string }
+		}
+	}
+	got := c.call("agent", name, args)
+	if err := json.Unmarshal([]byte(got), &result); err != nil {
+		c.t.Fatalf("%s: %v: %s", name, err, got)
+	}
+	text := ""
+	for _, b := range result.Result.Content {
+		text += b.Text + "\n"
+	}
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			c.t.Errorf("%s %s: %q is missing in %s", name, args, w, got)
+		}
+	}
+	return text
+}
+
+// Language servers, searches and builds of a task see what its calls have changed, and a change of a language server is
+// staged itself.
+func TestEditorToolsSeeTheTask(t *testing.T) {
+	a, ann, dir := stagingHost(t, "file", "shell", "lsp", "build")
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("go.mod", "module example.com/shop\n\ngo 1.25\n")
+	put("shop.go", "package shop\n\nfunc Price(n int) int { return n * 3 }\n")
+
+	ann.told("file_write", `{"path":"use.go","content":"package shop\n\nvar Cost = Price(1)\n"}`, "staged in task")
+	ann.told("lsp_definition", `{"path":"use.go","line":3,"symbol":"Price"}`, "shop.go:3:6")
+	ann.told("lsp_diagnostics", `{"path":"use.go"}`, "errors: 0")
+	// A program of the task changes another file: the server learns of it.
+	ann.told("shell_run", `{"command":"sed -i s/Price/Prize/ shop.go"}`, "staged in task")
+	ann.told("lsp_diagnostics", `{"path":"use.go"}`, "undefined: Price")
+	ann.told("shell_run", `{"command":"sed -i s/Prize/Price/ shop.go"}`, "staged in task")
+	ann.told("lsp_rename", `{"path":"use.go","line":3,"symbol":"Price","new_name":"CostOf"}`, "files=2", "staged in task")
+	ann.told("file_search", `{"pattern":"CostOf"}`, "shop.go", "use.go")
+	ann.told("build_run", `{}`, "staged in task")
+
+	if b, err := os.ReadFile(filepath.Join(dir, "shop.go")); err != nil || strings.Contains(string(b), "CostOf") {
+		t.Errorf("the folder has %s, %v", b, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "use.go")); err == nil {
+		t.Error("the folder has use.go")
+	}
+	list, err := a.stage.List(false)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("tasks: %v, %v", list, err)
+	}
+	if r, err := a.stage.Accept(list[0].ID, stage.Choice{By: "ann"}); err != nil || len(r.Conflict) > 0 {
+		t.Errorf("accepted %v, %v", r, err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, "use.go")); err != nil || !strings.Contains(string(b), "CostOf(1)") {
+		t.Errorf("the folder has %s, %v", b, err)
+	}
+}
+
+// With stage.unattended, a caller whose client cannot ask a person is staged, and one whose client can is not; a rule
+// that allows comes first, and what cannot be staged waits for an operator.
+func TestUnattendedCallersAreStaged(t *testing.T) {
+	cfg := settings(t)
+	if err := overlay.Probe(filepath.Join(t.TempDir(), "probe")); err != nil {
+		t.Skip(err)
+	}
+	cfg.Roots.Folders = []string{t.TempDir()}
+	cfg.Stage.Unattended = true
+	cfg.Contexts = []config.Context{{Name: "agent", Modules: []string{"file", "net"}}}
+	cfg.Rules = []config.Rule{{Names: []string{"file_write"}, When: `args.path == "free.txt"`, Then: "allow"}}
+	_, client := liveOn(t, cfg, Options{})
+	ann := client("ann")
+	ann.told("file_write", `{"path":"a.txt","content":"x"}`, "staged in task")
+	ann.told("file_write", `{"path":"free.txt","content":"x"}`)
+	if _, err := os.Stat(filepath.Join(cfg.Roots.Folders[0], "free.txt")); err != nil {
+		t.Error(err)
+	}
+	if got := ann.call("agent", "net_forward_start", `{"target":"127.0.0.1:9"}`); !strings.Contains(got, "operator") {
+		t.Errorf("what cannot be staged: %s", got)
+	}
+}
+
+// A program of code_run is staged: each of its calls is, and what cannot be staged is refused to it.
+func TestAProgramOfATask(t *testing.T) {
+	_, ann, dir := stagingHost(t, "file", "code", "net")
+	out := ann.told("code_run", `{"language":"python","code":"import os\ntools.file_write(path='made.txt', content='by a program')\n`+
+		`try:\n    tools.net_forward_start(target='127.0.0.1:9')\n    print('it forwards')\nexcept BaseException:\n    pass\n`+
+		`print(tools.file_read(path='made.txt'))"}`)
+	if strings.Contains(out, "no sandbox") || strings.Contains(out, "cannot be used here") {
+		t.Skip(out)
+	}
+	if strings.Contains(out, "it forwards") {
+		t.Errorf("what cannot be staged was done: %s", out)
+	}
+	if !strings.Contains(out, "by a program") || !strings.Contains(out, "staged in task") {
+		t.Errorf("got %s", out)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "made.txt")); err == nil {
+		t.Error("the folder has made.txt")
+	}
+	ann.told("file_read", `{"path":"made.txt"}`, "by a program")
+}
