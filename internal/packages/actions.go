@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -59,7 +58,7 @@ const (
 	maxActionInput = 64 << 10 // bytes
 )
 
-var actionForm = regexp.MustCompile(`^[a-z][a-z0-9-]{0,63}$`)
+var actionForm = lazy(`^[a-z][a-z0-9-]{0,63}$`)
 
 // checkActions validates the actions of a record.
 func (r *Record) checkActions() error {
@@ -75,7 +74,7 @@ func (r *Record) checkActions() error {
 			}
 		}
 		switch {
-		case !actionForm.MatchString(a.ID) || seen[a.ID]:
+		case !actionForm().MatchString(a.ID) || seen[a.ID]:
 			return invalid("actions: id %q: expected a-z, 0-9 and -, once", shorten(a.ID, 100))
 		case a.Name == "" || len(a.Name)+len(a.Description)+len(a.Warning)+len(a.Reason) > mostDescription:
 			return invalid("action %s: expected a name, and at most %d bytes of text", a.ID, mostDescription)

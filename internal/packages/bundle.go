@@ -11,7 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -63,7 +62,7 @@ const (
 	mostFields     = 100 // of the configuration of a bundle
 )
 
-var fieldName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,63}$`)
+var fieldName = lazy(`^[A-Za-z_][A-Za-z0-9_.-]{0,63}$`)
 
 // ReadBundle reads the manifest of a bundle, a zip file.
 func ReadBundle(file string) (m BundleManifest, err error) {
@@ -110,7 +109,7 @@ func parseBundle(from io.Reader) (m BundleManifest, err error) {
 		return m, invalid("bundle: user_config has more than %d fields", mostFields)
 	}
 	for name := range m.Fields {
-		if !fieldName.MatchString(name) {
+		if !fieldName().MatchString(name) {
 			return m, invalid("bundle: user_config: %q is no name of a field", shorten(name, 100))
 		}
 	}
@@ -362,7 +361,7 @@ func (p *managedPackage) bundleStart(r *Record) (s starting, err error) {
 	}
 	s.env = map[string]string{}
 	for name, value := range c.Env {
-		if !envForm.MatchString(name) {
+		if !envForm().MatchString(name) {
 			return s, invalid("bundle: env: %q is no variable", shorten(name, 100))
 		}
 		if text, some := replaceFields(value, values); some {
@@ -456,12 +455,12 @@ func (p *managedPackage) bundleVariables(dir string) *strings.Replacer {
 		"${pathSeparator}", separator, "${/}", separator)
 }
 
-var fieldReference = regexp.MustCompile(`\$\{user_config\.([A-Za-z_][A-Za-z0-9_.-]{0,63})\}`)
+var fieldReference = lazy(`\$\{user_config\.([A-Za-z_][A-Za-z0-9_.-]{0,63})\}`)
 
 // bundleArgument replaces the variables of an argument. One that is a field alone becomes one argument for each of
 // its values, and none without a value.
 func bundleArgument(text string, values map[string][]string, fixed *strings.Replacer) (all []string, err error) {
-	for _, m := range fieldReference.FindAllStringSubmatch(text, -1) {
+	for _, m := range fieldReference().FindAllStringSubmatch(text, -1) {
 		for _, one := range values[m[1]] {
 			if refers, err := secret.Names(one); err != nil || len(refers) > 0 {
 				return nil, invalid("bundle: it wants the secret %s as an argument, which every user of the machine "+
@@ -483,9 +482,9 @@ func bundleArgument(text string, values map[string][]string, fixed *strings.Repl
 // references, and all of them to fields without values.
 func replaceFields(text string, values map[string][]string) (replaced string, some bool) {
 	references := 0
-	replaced = fieldReference.ReplaceAllStringFunc(text, func(reference string) string {
+	replaced = fieldReference().ReplaceAllStringFunc(text, func(reference string) string {
 		references++
-		all := values[fieldReference.FindStringSubmatch(reference)[1]]
+		all := values[fieldReference().FindStringSubmatch(reference)[1]]
 		some = some || len(all) > 0
 		return strings.Join(all, ",")
 	})

@@ -58,7 +58,7 @@ func npxPackage(words []string) (r ran, ok bool, err error) {
 		switch word := words[0]; {
 		case slices.Contains([]string{"-y", "--yes", "-q", "--quiet", "--bun", "--"}, word):
 			words = words[1:]
-		case strings.HasPrefix(word, "-"), !npmName.MatchString(word):
+		case strings.HasPrefix(word, "-"), !npmName().MatchString(word):
 			return r, false, nil // an option that says something else is for the runner itself
 		default:
 			return ran{source: Source{NPM, word}, args: words[1:]}, true, nil
@@ -139,7 +139,7 @@ func uvxPackage(words []string) (r ran, ok bool, err error) {
 	if r.source, err = ParseSource(PyPI + ":" + strings.Join(append([]string{from}, also...), ",")); err != nil {
 		return r, false, fmt.Errorf("uvx: %w; put the word command first to have uvx itself started each time", err)
 	}
-	if r.command != "" && !programName.MatchString(r.command) {
+	if r.command != "" && !programName().MatchString(r.command) {
 		return r, false, fmt.Errorf("uvx: %q is not the name of a program", shorten(r.command, 100))
 	}
 	return r, true, nil

@@ -315,7 +315,7 @@ func programOf(from string) string {
 	if u, err := url.Parse(from); err == nil && isAddress(from) {
 		from = u.Path
 	}
-	if name := filepath.Base(from); programName.MatchString(name) {
+	if name := filepath.Base(from); programName().MatchString(name) {
 		return name
 	}
 	return "server"

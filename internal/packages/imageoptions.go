@@ -143,7 +143,7 @@ func (o *ImageOptions) volume(text string) error {
 		}
 	}
 	if !path.IsAbs(m.From) {
-		if !programName.MatchString(m.From) {
+		if !programName().MatchString(m.From) {
 			return fmt.Errorf("-v %s: expected an absolute path, or the name of a volume", shorten(text, 200))
 		}
 		m.From = "${data}/volumes/" + m.From
@@ -172,7 +172,7 @@ func (o *ImageOptions) mount(text string) error {
 	}
 	switch {
 	case kind == "bind" && path.IsAbs(m.From):
-	case kind == "volume" && programName.MatchString(m.From):
+	case kind == "volume" && programName().MatchString(m.From):
 		m.From = "${data}/volumes/" + m.From
 	default:
 		return fmt.Errorf("--mount %s: expected type=bind with an absolute source, or type=volume with a name",

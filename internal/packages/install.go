@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -302,7 +301,7 @@ func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, 
 		o = p.askedOptions()
 	}
 	u, listed, err := p.launchServer(ctx, r, o, true)
-	if err == nil || !sharing || ctx.Err() != nil || !deniedWrite.MatchString(Words(err)) {
+	if err == nil || !sharing || ctx.Err() != nil || !deniedWrite().MatchString(Words(err)) {
 		return u, listed, err
 	}
 	p.journal.writeLine("[host] the server writes in the folder of its program, so it gets files of its own")
@@ -314,7 +313,7 @@ func (p *managedPackage) tryProgram(ctx context.Context, r *Record) (*upstream, 
 }
 
 // deniedWrite finds in the output of a server that it could not write.
-var deniedWrite = regexp.MustCompile(`(?i)EROFS|EACCES|EPERM|read-only file ?system|permission denied`)
+var deniedWrite = lazy(`(?i)EROFS|EACCES|EPERM|read-only file ?system|permission denied`)
 
 // cause returns the cause of ctx's end if it has ended, otherwise err. It keeps the
 // program's output.
@@ -523,7 +522,7 @@ func (h *Manager) recover() error {
 // load makes a package of a record, or finishes the operation that the record says was
 // interrupted; h.mu is held.
 func (h *Manager) load(id string, r Record) error {
-	if r.ID != id || !idForm.MatchString(id) {
+	if r.ID != id || !idForm().MatchString(id) {
 		h.log.Warn("a record of a package is left out", "package", id)
 		return nil
 	}

@@ -286,7 +286,7 @@ type starting struct {
 
 // ownProgram returns the program of the package to start. own is false if the record's command is another one.
 func (p *managedPackage) ownProgram(r *Record) (s starting, own bool, err error) {
-	named := r.Command == "" || programName.MatchString(r.Command) // one of its programs
+	named := r.Command == "" || programName().MatchString(r.Command) // one of its programs
 	switch {
 	case r.Source.Kind == PyPI && named:
 		s.command, s.args, err = p.pypiCommand(r)

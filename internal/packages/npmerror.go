@@ -2,17 +2,16 @@ package packages
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 )
 
-var npmCode = regexp.MustCompile(`(?m)^npm (?:error|ERR!) (?:code (E?[A-Z0-9]+)|(404))`)
+var npmCode = lazy(`(?m)^npm (?:error|ERR!) (?:code (E?[A-Z0-9]+)|(404))`)
 
 // npmFailure says why npm could not install a source, from what it printed and
 // its exit code, and leaves of that the lines that help.
 func npmFailure(source string, exit int, printed string) error {
 	code := ""
-	if m := npmCode.FindStringSubmatch(printed); m != nil {
+	if m := npmCode().FindStringSubmatch(printed); m != nil {
 		code = m[1] + m[2]
 	}
 	what := map[string]string{

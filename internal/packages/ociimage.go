@@ -245,7 +245,7 @@ func (r *Record) checkImage() error {
 				shorten(m.To, 200),
 			)
 		}
-		if name, ok := strings.CutPrefix(m.From, "${data}/"+volumes+"/"); ok && programName.MatchString(name) {
+		if name, ok := strings.CutPrefix(m.From, "${data}/"+volumes+"/"); ok && programName().MatchString(name) {
 			continue
 		}
 		if err := checkGranted("mount", m.From); err != nil {

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -90,7 +89,7 @@ func requirementLines(from string) string {
 }
 
 // newerPython finds in what uv printed which Python a package requires.
-var newerPython = regexp.MustCompile(`Python\s*(>=?\s?3\.\d+(?:\.\d+)?)`)
+var newerPython = lazy(`Python\s*(>=?\s?3\.\d+(?:\.\d+)?)`)
 
 func (p *managedPackage) pypiByUV(ctx context.Context, r *Record, dir string, locked bool) error {
 	read, env := toolchain("uv", "python3"), []string{}
@@ -115,7 +114,7 @@ func (p *managedPackage) pypiByUV(ctx context.Context, r *Record, dir string, lo
 		err := uv(resolve...)
 		if failed, ok := errors.AsType[*buildError](err); ok {
 			// The first Python in PATH can be too old while another one is not.
-			needs := newerPython.FindAllStringSubmatch(failed.printed, -1)
+			needs := newerPython().FindAllStringSubmatch(failed.printed, -1)
 			if needs == nil {
 				return err
 			}
@@ -231,7 +230,7 @@ func lockOfReport(report, lock string) error {
 	for _, one := range resolved.Install {
 		hash := one.Download.Archive.Hashes["sha256"]
 		line := one.Metadata.Name + "==" + one.Metadata.Version
-		if !pypiName.MatchString(line) || hash == "" {
+		if !pypiName().MatchString(line) || hash == "" {
 			return fmt.Errorf("pip resolved %q without a name, a version or a hash", shorten(line, 100))
 		}
 		fmt.Fprintf(&lines, "%s --hash=sha256:%s\n", line, hash)
@@ -288,12 +287,12 @@ type distribution struct {
 	programs []string
 }
 
-var notOfDistributions = regexp.MustCompile(`[-_.]+`)
+var notOfDistributions = lazy(`[-_.]+`)
 
 // normalName is the name of a package of PyPI as packages are compared.
 func normalName(name string) string {
 	name, _, _ = strings.Cut(name, "[")
-	return strings.ToLower(notOfDistributions.ReplaceAllString(name, "_"))
+	return strings.ToLower(notOfDistributions().ReplaceAllString(name, "_"))
 }
 
 // findDistribution finds an installed package in the program of a package.
@@ -337,7 +336,7 @@ func consoleScripts(file string) (names []string, err error) {
 			continue
 		}
 		name, _, ok := strings.Cut(line, "=")
-		if name = strings.TrimSpace(name); ok && in == "console_scripts" && programName.MatchString(name) {
+		if name = strings.TrimSpace(name); ok && in == "console_scripts" && programName().MatchString(name) {
 			names = append(names, name)
 		}
 	}
@@ -346,7 +345,7 @@ func consoleScripts(file string) (names []string, err error) {
 }
 
 // programName is the name of an installed program: no path.
-var programName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
+var programName = lazy(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$`)
 
 // pypiCommand returns the command that starts a program of PyPI. Python is given the script, because the first line of
 // a script names a path that a restored backup need not have.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -205,8 +204,8 @@ func (s Source) String() string {
 }
 
 var (
-	idForm  = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
-	envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	idForm  = lazy(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
+	envForm = lazy(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
 const (
@@ -228,7 +227,7 @@ func (r *Record) Check() error { return r.checkRecord() }
 // checkRecord validates a record.
 func (r *Record) checkRecord() error {
 	switch {
-	case len(r.ID) > longestID || !idForm.MatchString(r.ID):
+	case len(r.ID) > longestID || !idForm().MatchString(r.ID):
 		return invalid(
 			"id %q: expected a-z, 0-9 and single - between, beginning with a letter, at most %d characters",
 			r.ID,
@@ -288,7 +287,7 @@ func (r *Record) checkRecord() error {
 		return err
 	}
 	for name, value := range r.Env {
-		if !envForm.MatchString(name) || strings.ContainsRune(value, 0) {
+		if !envForm().MatchString(name) || strings.ContainsRune(value, 0) {
 			return invalid("env: %q is no variable", name)
 		}
 		if _, err := secret.Names(value); err != nil {
@@ -302,7 +301,7 @@ func (r *Record) checkRecord() error {
 func checkConfig(values map[string][]string) error {
 	total := 0
 	for name, all := range values {
-		if total += len(all); !fieldName.MatchString(name) || total > maxEnv || size(all) > maxText {
+		if total += len(all); !fieldName().MatchString(name) || total > maxEnv || size(all) > maxText {
 			return invalid(
 				"config: at most %d values, with %d bytes each field, of names such as api_key",
 				maxEnv,

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // sourceKind is what is known of a kind of sources.
@@ -19,12 +20,12 @@ var sourceKinds = map[string]sourceKind{
 	Command: {expected: Command},
 	NPM: {
 		"npm:NAME[@VERSION], such as npm:@modelcontextprotocol/server-memory@2026.8.31",
-		npmName.MatchString,
+		matching(npmName),
 		true,
 	},
-	PyPI:  {"pypi:NAME[==VERSION], such as pypi:mcp-server-time==2026.8.31", pypiName.MatchString, true},
-	Crate: {"crate:NAME[@VERSION], such as crate:ripgrep-mcp@0.3.0", crateName.MatchString, true},
-	Go:    {"go:MODULE/PATH[@VERSION], such as go:example.com/server/cmd/server@v1.2.0", goName.MatchString, true},
+	PyPI:  {"pypi:NAME[==VERSION], such as pypi:mcp-server-time==2026.8.31", matching(pypiName), true},
+	Crate: {"crate:NAME[@VERSION], such as crate:ripgrep-mcp@0.3.0", matching(crateName), true},
+	Go:    {"go:MODULE/PATH[@VERSION], such as go:example.com/server/cmd/server@v1.2.0", matching(goName), true},
 	OCI: {
 		"oci:HOST/NAME:TAG or oci:HOST/NAME@sha256:HEX, such as oci:images.example.com/team/server:1.2",
 		isImage,
@@ -56,26 +57,26 @@ func expectedSources() string {
 
 var (
 	// npmName is a name of the registry with a version or tag: no address, file or option.
-	npmName = regexp.MustCompile(
+	npmName = lazy(
 		`^(@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,199}(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`,
 	)
 	// pypiName is a requirement of an exact version, or of any, and after commas further ones: no address,
 	// file, marker or option.
-	pypiName  = regexp.MustCompile(`^` + requirement + `(,` + requirement + `)*$`)
-	crateName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,63}(@[0-9][A-Za-z0-9.+-]{0,99})?$`)
-	goName    = regexp.MustCompile(
+	pypiName  = lazy(`^` + requirement + `(,` + requirement + `)*$`)
+	crateName = lazy(`^[A-Za-z][A-Za-z0-9_-]{0,63}(@[0-9][A-Za-z0-9.+-]{0,99})?$`)
+	goName    = lazy(
 		`^[a-z0-9][a-z0-9.-]*\.[a-z]{2,20}(/[A-Za-z0-9_~][A-Za-z0-9._~-]*)+(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`,
 	)
-	imageName = regexp.MustCompile(
+	imageName = lazy(
 		`^[A-Za-z0-9.-]{1,200}(:[0-9]{1,5})?/[a-z0-9][a-z0-9._/-]{0,254}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`,
 	)
-	hashOfFile  = regexp.MustCompile(`^sha256=[a-f0-9]{64}$`)
+	hashOfFile  = lazy(`^sha256=[a-f0-9]{64}$`)
 	requirement = `[A-Za-z0-9]([A-Za-z0-9._-]{0,198}[A-Za-z0-9])?(\[[A-Za-z0-9._-]+(,[A-Za-z0-9._-]+)*\])?(==[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99})?`
 )
 
 // isImage reports whether text is an image of a registry with a tag, a digest or both.
 func isImage(text string) bool {
-	if !imageName.MatchString(text) {
+	if !imageName().MatchString(text) {
 		return false
 	}
 	host, name, _ := strings.Cut(text, "/")
@@ -89,7 +90,7 @@ func isFile(text string) bool {
 	}
 	u, err := url.Parse(text)
 	return err == nil && u.Host != "" && u.User == nil && (u.Scheme == "https" || isLoopback(u.Hostname())) &&
-		(u.Fragment == "" || hashOfFile.MatchString(u.Fragment))
+		(u.Fragment == "" || hashOfFile().MatchString(u.Fragment))
 }
 
 // isBinary reports whether text is a path, or an address with the hash of its file.
@@ -226,4 +227,14 @@ func (s Source) WithVersion(version string) Source {
 		}
 	}
 	return s
+}
+
+// lazy compiles an expression when it is first used, because compiling all of them would delay each start.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
+
+// matching returns what reports whether a text has a form.
+func matching(form func() *regexp.Regexp) func(string) bool {
+	return func(text string) bool { return form().MatchString(text) }
 }

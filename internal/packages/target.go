@@ -5,7 +5,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"gatehouse/internal/access/secret"
@@ -55,7 +54,7 @@ func parseWords(words []string) (s Source, command string, args []string, err er
 		return s, "", rest, err
 	case isAddress(first) || strings.HasPrefix(first, socketScheme):
 		return Source{URL, first}, "", rest, nil
-	case strings.HasPrefix(first, "@") && npmName.MatchString(first):
+	case strings.HasPrefix(first, "@") && npmName().MatchString(first):
 		return Source{NPM, first}, "", rest, nil
 	}
 	path := first
@@ -66,18 +65,18 @@ func parseWords(words []string) (s Source, command string, args []string, err er
 		switch {
 		case info.IsDir():
 			return Source{Folder, path}, "", rest, nil
-		case bundleName.MatchString(path):
+		case bundleName().MatchString(path):
 			return Source{Bundle, path}, "", rest, nil
-		case archiveName.MatchString(path):
+		case archiveName().MatchString(path):
 			return Source{Archive, path}, "", rest, nil
 		}
 	}
 	return Source{Kind: Command}, first, rest, nil
 }
 
-var archiveName = regexp.MustCompile(`(?i)\.(tgz|tar\.gz|tar|zip)$`)
+var archiveName = lazy(`(?i)\.(tgz|tar\.gz|tar|zip)$`)
 
-var bundleName = regexp.MustCompile(`(?i)\.(mcpb|dxt)$`)
+var bundleName = lazy(`(?i)\.(mcpb|dxt)$`)
 
 // SetHeaders sets the headers of requests to a remote server. Values that look like
 // secrets are moved to Secrets, and the record refers to them.

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -31,7 +32,7 @@ type Invalid struct{ Err error }
 func (e *Invalid) Error() string { return e.Err.Error() }
 
 // NameForm is the form of names of contexts.
-var NameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+var NameForm = lazy(`^[a-z0-9][a-z0-9-]{0,63}$`)
 
 // admit checks a record before it is stored.
 func (s *Store) admit(r *Record) error {
@@ -58,7 +59,7 @@ func (s *Store) admit(r *Record) error {
 // Check reports everything that is wrong with a record; the error is an *Invalid.
 func (r *Record) Check() error {
 	c := &check{}
-	if !NameForm.MatchString(r.Name) {
+	if !NameForm().MatchString(r.Name) {
 		c.bad("name", "%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", r.Name)
 	}
 	c.checkText("description", r.Description, 4<<10)
@@ -124,7 +125,7 @@ func (c *check) view(r *Record) {
 	taken := map[string]string{}
 	for _, from := range slices.Sorted(maps.Keys(r.Rename)) {
 		to := r.Rename[from]
-		if !listedName.MatchString(to) {
+		if !listedName().MatchString(to) {
 			c.bad("rename", "%q: expected 1 to 128 of letters, digits, _, -, . and :", to)
 		}
 		if taken[to] != "" {
@@ -149,7 +150,7 @@ func (c *check) view(r *Record) {
 	}
 }
 
-var listedName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
+var listedName = lazy(`^[A-Za-z0-9_.:-]{1,128}$`)
 
 func (c *check) access(r *Record) {
 	c.checkList("roles", r.Roles)
@@ -227,7 +228,7 @@ func (c *check) limits(l Limits) {
 	}
 }
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+var variable = lazy(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 func (c *check) environment(r *Record) {
 	if len(r.Env) > maxList {
@@ -244,7 +245,7 @@ func (c *check) environment(r *Record) {
 
 func (c *check) variable(name string) {
 	switch {
-	case !variable.MatchString(name):
+	case !variable().MatchString(name):
 		c.bad("env", "%q is not the name of a variable; expected letters, digits and _", name)
 	case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
 		c.bad("env", "%s: names that begin with GATEHOUSE_ are reserved for the host", name)
@@ -261,4 +262,9 @@ func (c *check) roots(list []Root) {
 			c.bad("roots", "%q is not absolute; expected an absolute path, or one that begins with ~", r.Path)
 		}
 	}
+}
+
+// lazy compiles an expression when it is first used, because compiling all of them would delay each start.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

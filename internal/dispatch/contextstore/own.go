@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -29,7 +28,7 @@ const (
 	maxMaxOutput     = 16 << 20
 )
 
-var ownName = regexp.MustCompile(`^[A-Za-z0-9_]{1,64}$`)
+var ownName = lazy(`^[A-Za-z0-9_]{1,64}$`)
 
 // EnvPrefix is the prefix of placeholders that stand for variables of the context, which only headers may contain.
 const EnvPrefix = "env."
@@ -69,7 +68,7 @@ func (c *check) own(r *Record) {
 }
 
 func (c *check) checkName(where, name string, seen map[string]bool) {
-	if !ownName.MatchString(name) {
+	if !ownName().MatchString(name) {
 		c.bad(where, "%q: expected a name of 1 to 64 letters, digits and _", name)
 	}
 	if seen[name] {
@@ -203,7 +202,7 @@ func (c *check) http(where string, h *HTTP, args []string, r *Record) {
 		env[n] = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
-		if !headerName.MatchString(name) || slices.Contains(hopHeaders, http.CanonicalHeaderKey(name)) {
+		if !headerName().MatchString(name) || slices.Contains(hopHeaders, http.CanonicalHeaderKey(name)) {
 			c.bad(where, "headers: %q cannot be set", name)
 		}
 		c.template(where+": headers: "+name, h.Headers[name], args, env)
@@ -223,7 +222,7 @@ func (c *check) http(where string, h *HTTP, args []string, r *Record) {
 }
 
 var (
-	headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
+	headerName = lazy("^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$")
 	hopHeaders = []string{"Host", "Content-Length", "Connection", "Transfer-Encoding", "Trailer", "Upgrade", "Te"}
 )
 
@@ -263,7 +262,7 @@ func (c *check) prompt(p *Prompt) {
 	c.checkText(where+": description", p.Description, 4<<10)
 	var names []string
 	for _, a := range p.Arguments {
-		if !placeholder.MatchString(a.Name) || strings.HasPrefix(a.Name, EnvPrefix) {
+		if !placeholder().MatchString(a.Name) || strings.HasPrefix(a.Name, EnvPrefix) {
 			c.bad(where, "argument %q: expected a name of letters, digits, _, - and .", a.Name)
 		}
 		if slices.Contains(names, a.Name) {
@@ -290,7 +289,7 @@ func (c *check) prompt(p *Prompt) {
 
 // ownURI is the form of URIs of a context's own resources. The scheme is fixed, so that no template matches the
 // URIs of every other resource.
-var ownURI = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]{0,63}:[^\s]+$`)
+var ownURI = lazy(`^[A-Za-z][A-Za-z0-9+.-]{0,63}:[^\s]+$`)
 
 // maxURI is the longest URI, in bytes: longer ones are not matched against templates when they are read.
 const maxURI = 2 << 10
@@ -309,7 +308,7 @@ func (c *check) resource(res *Resource, r *Record) {
 	c.checkText(where+": uri", res.URI, maxURI)
 	scheme, _, _ := strings.Cut(res.URI, ":")
 	switch {
-	case !ownURI.MatchString(res.URI):
+	case !ownURI().MatchString(res.URI):
 		c.bad(where, "uri %q: expected a scheme, a colon and more, such as team://notes/{topic}", res.URI)
 	case strings.EqualFold(scheme, "gatehouse") || strings.EqualFold(scheme, "file"):
 		c.bad(

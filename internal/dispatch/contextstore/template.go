@@ -3,7 +3,6 @@ package contextstore
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -21,7 +20,7 @@ type part struct {
 // ErrAbsent is the error of Expand if a required value is missing.
 var ErrAbsent = errors.New("has no value")
 
-var placeholder = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,127}$`)
+var placeholder = lazy(`^[A-Za-z_][A-Za-z0-9_.-]{0,127}$`)
 
 // ParseTemplate parses a template.
 func ParseTemplate(s string) (t Template, err error) {
@@ -42,7 +41,7 @@ func ParseTemplate(s string) (t Template, err error) {
 			return t, errors.New(`a {{ has no }}; write \{{ for the text itself`)
 		}
 		name, optional := strings.CutSuffix(strings.TrimSpace(inner), "?")
-		if !placeholder.MatchString(name) {
+		if !placeholder().MatchString(name) {
 			return t, fmt.Errorf(
 				"{{%s}} is not a placeholder; expected a name such as {{path}}, or {{path?}} for one that may be missing",
 				inner,

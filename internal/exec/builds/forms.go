@@ -6,13 +6,13 @@ import (
 )
 
 // prefixes are what CI runners, containers and tools put before the line of another program.
-var prefixes = regexp.MustCompile(
+var prefixes = lazy(
 	`^(?:\d{4}-\d\d-\d\dT[\d:.]+Z |#\d+ [\d.]+ |##\[error\]|\[tsl\] |ERROR in |\S*/ld(?:\.\w+)?: (?:\S+\.o: )?|collect2: )`,
 )
 
 func withoutPrefix(s string) string {
 	for {
-		i := prefixes.FindStringIndex(s)
+		i := prefixes().FindStringIndex(s)
 		if i == nil || i[1] == len(s) {
 			return s
 		}
@@ -102,4 +102,4 @@ func (p *parser) more(s string) bool {
 	return false
 }
 
-var bundlerHead = regexp.MustCompile(`^\s*(?:✘|X|▲|>)? ?\[(ERROR|WARNING)\] (.*)$`)
+var bundlerHead = lazy(`^\s*(?:✘|X|▲|>)? ?\[(ERROR|WARNING)\] (.*)$`)

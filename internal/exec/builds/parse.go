@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Problem is an error or a warning in the output of a build.
@@ -28,7 +29,7 @@ func Parse(output, dir string) []Problem {
 	p := &parser{dir: strings.TrimSuffix(filepath.ToSlash(dir), "/"), seen: map[string]bool{}}
 	for line := range strings.Lines(output) {
 		p.n++
-		p.line(withoutPrefix(strings.TrimRight(ansi.ReplaceAllString(line, ""), "\r\n")))
+		p.line(withoutPrefix(strings.TrimRight(ansi().ReplaceAllString(line, ""), "\r\n")))
 	}
 	p.flushTrace()
 	if len(p.found) == 0 {
@@ -37,7 +38,7 @@ func Parse(output, dir string) []Problem {
 	return p.found
 }
 
-var ansi = regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]")
+var ansi = lazy("\x1b\\[[0-9;?]*[A-Za-z]")
 
 type parser struct {
 	dir      string
@@ -58,63 +59,63 @@ type parser struct {
 const pathPart = `((?:[A-Za-z]:)?[^\s:()'"<>|*?\[\]]+)`
 
 var (
-	gnu = regexp.MustCompile(
+	gnu = lazy(
 		`^(?:vet: |\[ERROR\] |ERROR: |error: |#\d+ [\d.]+ )?\s*((?:[A-Za-z]:)?[^\s:()'"<>|]*[^\s:()'"<>|/.\d][^\s:()'"<>|]*):(\d+)(?::(\d+))?(?:-\d+(?::\d+)?)?:\s*(.*)$`,
 	)
-	tscPlain  = regexp.MustCompile(`^\s*` + `([^\s()][^()]*)\((\d+),(\d+)\):\s+(error|warning)\s+(.*)$`)
-	tscPretty = regexp.MustCompile(`^\s*` + pathPart + `:(\d+):(\d+) - (error|warning)\s+(.*)$`)
-	rustHead  = regexp.MustCompile(`^(error|warning|note|help)(?:\[[A-Za-z0-9_:]+\])?: (.*)$`)
-	rustPlace = regexp.MustCompile(`^\s*-->\s+` + pathPart + `:(\d+):(\d+)`)
-	rustPanic = regexp.MustCompile(`^thread '.*?'(?: \(\d+\))? panicked at (?:'.*', )?` + pathPart + `:(\d+):(\d+)`)
-	maven     = regexp.MustCompile(`^\[(ERROR|WARNING)\]\s+` + pathPart + `:\[(\d+),(\d+)\]\s*(.*)$`)
-	mavenPOM  = regexp.MustCompile(`@\s*(?:line (\d+), column (\d+)|.*?,\s*(\S+), line (\d+), column (\d+))`)
-	javaFrame = regexp.MustCompile(
+	tscPlain  = lazy(`^\s*` + `([^\s()][^()]*)\((\d+),(\d+)\):\s+(error|warning)\s+(.*)$`)
+	tscPretty = lazy(`^\s*` + pathPart + `:(\d+):(\d+) - (error|warning)\s+(.*)$`)
+	rustHead  = lazy(`^(error|warning|note|help)(?:\[[A-Za-z0-9_:]+\])?: (.*)$`)
+	rustPlace = lazy(`^\s*-->\s+` + pathPart + `:(\d+):(\d+)`)
+	rustPanic = lazy(`^thread '.*?'(?: \(\d+\))? panicked at (?:'.*', )?` + pathPart + `:(\d+):(\d+)`)
+	maven     = lazy(`^\[(ERROR|WARNING)\]\s+` + pathPart + `:\[(\d+),(\d+)\]\s*(.*)$`)
+	mavenPOM  = lazy(`@\s*(?:line (\d+), column (\d+)|.*?,\s*(\S+), line (\d+), column (\d+))`)
+	javaFrame = lazy(
 		`^(?:\[ERROR\]\s+)?\s*at (?:[\w.$/@<>-]+/)?([\w.$<>]+)\.([\w$<>]+)\(([\w$]+\.(?:java|kt|scala|groovy)):(\d+)\)`,
 	)
-	kotlin    = regexp.MustCompile(`^(e|w): (?:file://)?` + pathPart + `(?:: \((\d+), (\d+)\)|:(\d+):(\d+)):?\s*(.*)$`)
-	gradle    = regexp.MustCompile(`^(?:Build file|Script|Settings file) '([^']+)' line: (\d+)`)
-	pyFrame   = regexp.MustCompile(`^(?:E\s+)?\s*File "([^"<>]+)", line (\d+)`)
-	pyPlace   = regexp.MustCompile(`^` + `([^\s:]+\.pyx?):(\d+): ?(.*)$`)
-	pyFixture = regexp.MustCompile(`^file (\S+\.py), line (\d+)$`)
-	pyError   = regexp.MustCompile(
+	kotlin    = lazy(`^(e|w): (?:file://)?` + pathPart + `(?:: \((\d+), (\d+)\)|:(\d+):(\d+)):?\s*(.*)$`)
+	gradle    = lazy(`^(?:Build file|Script|Settings file) '([^']+)' line: (\d+)`)
+	pyFrame   = lazy(`^(?:E\s+)?\s*File "([^"<>]+)", line (\d+)`)
+	pyPlace   = lazy(`^` + `([^\s:]+\.pyx?):(\d+): ?(.*)$`)
+	pyFixture = lazy(`^file (\S+\.py), line (\d+)$`)
+	pyError   = lazy(
 		`^(?:E\s+)?((?:[A-Za-z_][\w.]*)?(?:Error|Exception|Warning|Interrupt|Failed|Exit)\b.*)$`,
 	)
-	goFrame = regexp.MustCompile(`^\t(\S+\.go):(\d+)(?: \+0x[0-9a-f]+)?$`)
-	goTest  = regexp.MustCompile(`^\s+(\S+_test\.go|\S+\.go):(\d+): (.*)$`)
-	jsFrame = regexp.MustCompile(
+	goFrame = lazy(`^\t(\S+\.go):(\d+)(?: \+0x[0-9a-f]+)?$`)
+	goTest  = lazy(`^\s+(\S+_test\.go|\S+\.go):(\d+): (.*)$`)
+	jsFrame = lazy(
 		`^\s*at (?:.*? \()?(?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)?[,;]?\s*\{?$`,
 	)
-	tapFrame = regexp.MustCompile(
+	tapFrame = lazy(
 		`^\s+[\w.<>\[\] ]+ \((?:file://)?((?:[A-Za-z]:)?[^\s():]+\.[cm]?[jt]sx?):(\d+):(\d+)\)$`,
 	)
-	jsPlace   = regexp.MustCompile(`^(?:file://)?((?:[A-Za-z]:)?[^\s:()]+\.[cm]?[jt]sx?):(\d+)$`)
-	jsSyntax  = regexp.MustCompile(`SyntaxError: (?:file://)?([^\s:]+\.[cm]?[jt]sx?): (.*) \((\d+):(\d+)\)`)
-	lint      = regexp.MustCompile(`^\s+(\d+):(\d+)\s+(error|warning|✖|⚠)\s+(.*)$`)
-	lintFile  = regexp.MustCompile(`^(\S*[^\s:]+\.\w+)$`)
-	makeFail  = regexp.MustCompile(`^\S*make(?:\[\d+\])?: \*\*\* \[(?:([^\s:\]]+):(\d+): )?(.*)\] Error \d+`)
-	makeStop  = regexp.MustCompile(`^([^\s:]+):(\d+): \*\*\* (.*)$`)
-	makeDir   = regexp.MustCompile(`make\[\d+\]: (Entering|Leaving) directory [` + "`" + `'](.*)'$`)
-	severityR = regexp.MustCompile(
+	jsPlace   = lazy(`^(?:file://)?((?:[A-Za-z]:)?[^\s:()]+\.[cm]?[jt]sx?):(\d+)$`)
+	jsSyntax  = lazy(`SyntaxError: (?:file://)?([^\s:]+\.[cm]?[jt]sx?): (.*) \((\d+):(\d+)\)`)
+	lint      = lazy(`^\s+(\d+):(\d+)\s+(error|warning|✖|⚠)\s+(.*)$`)
+	lintFile  = lazy(`^(\S*[^\s:]+\.\w+)$`)
+	makeFail  = lazy(`^\S*make(?:\[\d+\])?: \*\*\* \[(?:([^\s:\]]+):(\d+): )?(.*)\] Error \d+`)
+	makeStop  = lazy(`^([^\s:]+):(\d+): \*\*\* (.*)$`)
+	makeDir   = lazy(`make\[\d+\]: (Entering|Leaving) directory [` + "`" + `'](.*)'$`)
+	severityR = lazy(
 		`(?i)^\s*(?:fatal |internal compiler )?(error|warning|note|info|remark|help|hint|required from|in instantiation of|candidate)\b[^:]*:?\s*`,
 	)
 )
 
 // line takes one line of the output.
 func (p *parser) line(s string) {
-	if m := bundlerHead.FindStringSubmatch(s); m != nil && !strings.HasPrefix(s, "[") {
+	if m := bundlerHead().FindStringSubmatch(s); m != nil && !strings.HasPrefix(s, "[") {
 		p.bundler, p.header = severityOf(m[1]), m[2]
 		return
 	}
 	if p.structured(s) || p.compiler(s) || p.testRunner(s) || p.more(s) {
 		return
 	}
-	if m := pyError.FindStringSubmatch(s); m != nil {
+	if m := pyError().FindStringSubmatch(s); m != nil {
 		p.last = m[1]
 	}
 	if p.endsTrace(s) {
 		p.flushTrace()
 	}
-	if m := gnu.FindStringSubmatch(s); m != nil {
+	if m := gnu().FindStringSubmatch(s); m != nil {
 		p.gnu(m)
 	}
 }
@@ -122,45 +123,45 @@ func (p *parser) line(s string) {
 // structured takes the forms that cannot be mistaken for others.
 func (p *parser) structured(s string) bool {
 	switch {
-	case makeDir.MatchString(s):
-		m := makeDir.FindStringSubmatch(s)
+	case makeDir().MatchString(s):
+		m := makeDir().FindStringSubmatch(s)
 		if m[1] == "Entering" {
 			p.maker = append(p.maker, m[2])
 		} else if len(p.maker) > 0 {
 			p.maker = p.maker[:len(p.maker)-1]
 		}
-	case makeFail.MatchString(s):
-		if m := makeFail.FindStringSubmatch(s); m[1] != "" {
+	case makeFail().MatchString(s):
+		if m := makeFail().FindStringSubmatch(s); m[1] != "" {
 			p.fallback = append(p.fallback, Problem{File: p.name(m[1]), Line: number(m[2]), Severity: "error",
 				Message: "the recipe of " + m[3] + " failed", LogLine: p.n})
 		}
-	case makeStop.MatchString(s):
-		m := makeStop.FindStringSubmatch(s)
+	case makeStop().MatchString(s):
+		m := makeStop().FindStringSubmatch(s)
 		p.add(m[1], m[2], "", "error", m[3])
-	case maven.MatchString(s):
-		m := maven.FindStringSubmatch(s)
+	case maven().MatchString(s):
+		m := maven().FindStringSubmatch(s)
 		p.add(m[2], m[3], m[4], severityOf(m[1]), m[5])
-	case strings.HasPrefix(s, "[ERROR]") && mavenPOM.MatchString(s) && strings.Contains(strings.ToLower(s), "pom"):
-		m := mavenPOM.FindStringSubmatch(s)
+	case strings.HasPrefix(s, "[ERROR]") && mavenPOM().MatchString(s) && strings.Contains(strings.ToLower(s), "pom"):
+		m := mavenPOM().FindStringSubmatch(s)
 		if m[3] != "" {
 			p.add(m[3], m[4], m[5], "error", strings.TrimPrefix(s, "[ERROR] "))
 		} else {
 			p.add("pom.xml", m[1], m[2], "error", strings.TrimPrefix(s, "[ERROR] "))
 		}
-	case tscPretty.MatchString(s):
-		m := tscPretty.FindStringSubmatch(s)
+	case tscPretty().MatchString(s):
+		m := tscPretty().FindStringSubmatch(s)
 		p.add(m[1], m[2], m[3], m[4], m[5])
-	case tscPlain.MatchString(s):
-		m := tscPlain.FindStringSubmatch(s)
+	case tscPlain().MatchString(s):
+		m := tscPlain().FindStringSubmatch(s)
 		p.add(m[1], m[2], m[3], m[4], m[5])
-	case kotlin.MatchString(s):
-		m := kotlin.FindStringSubmatch(s)
+	case kotlin().MatchString(s):
+		m := kotlin().FindStringSubmatch(s)
 		p.add(m[2], m[3]+m[5], m[4]+m[6], map[string]string{"e": "error", "w": "warning"}[m[1]], m[7])
-	case gradle.MatchString(s):
-		m := gradle.FindStringSubmatch(s)
+	case gradle().MatchString(s):
+		m := gradle().FindStringSubmatch(s)
 		p.add(m[1], m[2], "", "error", "the build script failed")
-	case jsSyntax.MatchString(s):
-		m := jsSyntax.FindStringSubmatch(s)
+	case jsSyntax().MatchString(s):
+		m := jsSyntax().FindStringSubmatch(s)
 		p.trace = nil
 		p.add(m[1], m[3], m[4], "error", m[2])
 	default:
@@ -171,22 +172,22 @@ func (p *parser) structured(s string) bool {
 
 // compiler takes the forms whose message and place are on different lines.
 func (p *parser) compiler(s string) bool {
-	if m := rustHead.FindStringSubmatch(s); m != nil {
+	if m := rustHead().FindStringSubmatch(s); m != nil {
 		p.severity, p.header = m[1], m[2]
 		return true
 	}
-	if m := rustPlace.FindStringSubmatch(s); m != nil {
+	if m := rustPlace().FindStringSubmatch(s); m != nil {
 		if p.severity == "error" || p.severity == "warning" {
 			p.add(m[1], m[2], m[3], p.severity, p.header)
 		}
 		p.severity = ""
 		return true
 	}
-	if m := rustPanic.FindStringSubmatch(s); m != nil {
+	if m := rustPanic().FindStringSubmatch(s); m != nil {
 		p.add(m[1], m[2], m[3], "error", "panicked")
 		return true
 	}
-	if m := lint.FindStringSubmatch(s); m != nil && p.section != "" {
+	if m := lint().FindStringSubmatch(s); m != nil && p.section != "" {
 		severity := "error"
 		if m[3] == "warning" || m[3] == "⚠" {
 			severity = "warning"
@@ -194,7 +195,7 @@ func (p *parser) compiler(s string) bool {
 		p.add(p.section, m[1], m[2], severity, m[4])
 		return true
 	}
-	if m := lintFile.FindStringSubmatch(s); m != nil && strings.ContainsAny(m[1], "/\\.") {
+	if m := lintFile().FindStringSubmatch(s); m != nil && strings.ContainsAny(m[1], "/\\.") {
 		p.section = m[1]
 		return true
 	}
@@ -207,7 +208,7 @@ func (p *parser) gnu(m []string) {
 	if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "//") || number(m[2]) == 0 {
 		return
 	}
-	if k := severityR.FindStringSubmatch(message); k != nil {
+	if k := severityR().FindStringSubmatch(message); k != nil {
 		switch word := strings.ToLower(k[1]); word {
 		case "error", "warning":
 			severity, message = word, message[len(k[0]):]
@@ -284,4 +285,9 @@ func cut(s string, most int) string {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
+}
+
+// lazy compiles an expression when it is first used, because compiling all of them would delay each start.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

@@ -1,7 +1,6 @@
 package builds
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -17,26 +16,26 @@ type Test struct {
 const maxTests = 5000
 
 var (
-	goResult     = regexp.MustCompile(`^\s*--- (PASS|FAIL|SKIP): (\S+)`)
-	pytestResult = regexp.MustCompile(`^(\S+::\S.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b`)
-	cargoResult  = regexp.MustCompile(`^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)`)
-	marked       = regexp.MustCompile(`^(\s*)(✓|✔|√|✕|✖|×|○|﹣)\s+(.*?)(?: \(\d+(?:\.\d+)? ?m?s\))?$`)
-	mochaFailed  = regexp.MustCompile(`^(\s+)\d+\) (\S.*)$`)
-	tap          = regexp.MustCompile(`^\s*(ok|not ok) \d+ - (.*?)(?: # (SKIP|TODO).*)?$`)
-	surefire     = regexp.MustCompile(
+	goResult     = lazy(`^\s*--- (PASS|FAIL|SKIP): (\S+)`)
+	pytestResult = lazy(`^(\S+::\S.*?) (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b`)
+	cargoResult  = lazy(`^test (\S+)(?: - should panic)? \.\.\. (ok|FAILED|ignored)`)
+	marked       = lazy(`^(\s*)(✓|✔|√|✕|✖|×|○|﹣)\s+(.*?)(?: \(\d+(?:\.\d+)? ?m?s\))?$`)
+	mochaFailed  = lazy(`^(\s+)\d+\) (\S.*)$`)
+	tap          = lazy(`^\s*(ok|not ok) \d+ - (.*?)(?: # (SKIP|TODO).*)?$`)
+	surefire     = lazy(
 		`^\[(?:INFO|ERROR|WARNING)\] Tests run: \d+, Failures: (\d+), Errors: (\d+), .* (?:--|-) in (\S+)$`,
 	)
-	surefireTest = regexp.MustCompile(
+	surefireTest = lazy(
 		`^\[ERROR\] ([\w.$]+)\.(\w+)(?:\(.*\))? (?:--|-) Time elapsed.*(?:FAILURE|ERROR)!`,
 	)
-	gradleTest = regexp.MustCompile(`^(\S+) > (.+?) (PASSED|FAILED|SKIPPED)$`)
+	gradleTest = lazy(`^(\S+) > (.+?) (PASSED|FAILED|SKIPPED)$`)
 )
 
 // ParseTests returns the tests in the output of a test runner as a tree, failed ones first.
 func ParseTests(output string) []*Test {
 	root, n := &Test{}, 0
 	for line := range strings.Lines(output) {
-		path, status := testOf(strings.TrimRight(ansi.ReplaceAllString(line, ""), "\r\n"))
+		path, status := testOf(strings.TrimRight(ansi().ReplaceAllString(line, ""), "\r\n"))
 		if len(path) > 0 && n < maxTests {
 			n++
 			root.add(path, status)
@@ -48,37 +47,37 @@ func ParseTests(output string) []*Test {
 
 // testOf returns the groups and the name of a test on a line, and how it ended.
 func testOf(s string) (path []string, status string) {
-	if m := goResult.FindStringSubmatch(s); m != nil {
+	if m := goResult().FindStringSubmatch(s); m != nil {
 		return strings.Split(m[2], "/"), statusOf(m[1])
 	}
-	if m := pytestResult.FindStringSubmatch(s); m != nil {
+	if m := pytestResult().FindStringSubmatch(s); m != nil {
 		return strings.Split(m[1], "::"), statusOf(m[2])
 	}
-	if m := cargoResult.FindStringSubmatch(s); m != nil {
+	if m := cargoResult().FindStringSubmatch(s); m != nil {
 		return strings.Split(m[1], "::"), statusOf(m[2])
 	}
-	if m := gradleTest.FindStringSubmatch(s); m != nil {
+	if m := gradleTest().FindStringSubmatch(s); m != nil {
 		return []string{m[1], m[2]}, statusOf(m[3])
 	}
-	if m := surefire.FindStringSubmatch(s); m != nil {
+	if m := surefire().FindStringSubmatch(s); m != nil {
 		if m[1] != "0" || m[2] != "0" {
 			return []string{m[3]}, "failed"
 		}
 		return []string{m[3]}, "passed"
 	}
-	if m := surefireTest.FindStringSubmatch(s); m != nil {
+	if m := surefireTest().FindStringSubmatch(s); m != nil {
 		return []string{m[1], m[2]}, "failed"
 	}
-	if m := marked.FindStringSubmatch(s); m != nil && !strings.Contains(m[3], " problem") && m[3] != "failing tests:" {
+	if m := marked().FindStringSubmatch(s); m != nil && !strings.Contains(m[3], " problem") && m[3] != "failing tests:" {
 		return []string{m[3]}, statusOf(m[2])
 	}
-	if m := tap.FindStringSubmatch(s); m != nil {
+	if m := tap().FindStringSubmatch(s); m != nil {
 		if m[3] != "" {
 			return []string{m[2]}, "skipped"
 		}
 		return []string{m[2]}, statusOf(m[1])
 	}
-	if m := mochaFailed.FindStringSubmatch(s); m != nil && len(m[1]) > 3 {
+	if m := mochaFailed().FindStringSubmatch(s); m != nil && len(m[1]) > 3 {
 		return []string{m[2]}, "failed"
 	}
 	return nil, ""

@@ -8,28 +8,28 @@ import (
 // testRunner takes the forms of test runners and of stack traces. Of a trace, the problem is at the innermost frame of
 // the project itself.
 func (p *parser) testRunner(s string) bool {
-	if m := goFrame.FindStringSubmatch(s); m != nil {
+	if m := goFrame().FindStringSubmatch(s); m != nil {
 		p.frame(m[1], m[2], "", innermostFirst)
 		return true
 	}
-	if m := goTest.FindStringSubmatch(s); m != nil {
+	if m := goTest().FindStringSubmatch(s); m != nil {
 		p.add(m[1], m[2], "", "error", m[3])
 		return true
 	}
-	if m := jsPlace.FindStringSubmatch(s); m != nil && (strings.HasPrefix(m[1], "/") || strings.Contains(m[1], ":")) {
+	if m := jsPlace().FindStringSubmatch(s); m != nil && (strings.HasPrefix(m[1], "/") || strings.Contains(m[1], ":")) {
 		p.flushTrace()
 		p.frame(m[1], m[2], "", innermostFirst)
 		return true
 	}
-	if m := jsFrame.FindStringSubmatch(s); m != nil {
+	if m := jsFrame().FindStringSubmatch(s); m != nil {
 		p.frame(m[1], m[2], m[3], innermostFirst)
 		return true
 	}
-	if m := tapFrame.FindStringSubmatch(s); m != nil {
+	if m := tapFrame().FindStringSubmatch(s); m != nil {
 		p.frame(m[1], m[2], m[3], innermostFirst)
 		return true
 	}
-	if m := javaFrame.FindStringSubmatch(s); m != nil {
+	if m := javaFrame().FindStringSubmatch(s); m != nil {
 		file := m[3]
 		if i := strings.LastIndexByte(m[1], '.'); i >= 0 {
 			file = strings.ReplaceAll(m[1][:i], ".", "/") + "/" + file
@@ -41,22 +41,22 @@ func (p *parser) testRunner(s string) bool {
 }
 
 func (p *parser) python(s string) bool {
-	if m := pyFixture.FindStringSubmatch(s); m != nil {
+	if m := pyFixture().FindStringSubmatch(s); m != nil {
 		p.flushTrace()
 		p.add(m[1], m[2], "", "error", "the test cannot be set up")
 		return true
 	}
-	if m := pyFrame.FindStringSubmatch(s); m != nil {
+	if m := pyFrame().FindStringSubmatch(s); m != nil {
 		p.frame(m[1], m[2], "", innermostLast)
 		return true
 	}
-	if m := pyPlace.FindStringSubmatch(s); m != nil {
+	if m := pyPlace().FindStringSubmatch(s); m != nil {
 		rest := strings.TrimSpace(m[3])
-		k := severityR.FindStringSubmatch(rest)
+		k := severityR().FindStringSubmatch(rest)
 		switch {
 		case k != nil && !strings.HasPrefix(rest, k[1]+"Error"): // of a type checker
 			return false
-		case rest == "" || strings.HasPrefix(rest, "in ") || pyError.MatchString(rest) || isWord(rest):
+		case rest == "" || strings.HasPrefix(rest, "in ") || pyError().MatchString(rest) || isWord(rest):
 			p.pyWord(m, rest)
 			return true
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"gatehouse/internal/modules/ml/score"
 )
@@ -29,20 +30,22 @@ func plain(s string) string {
 	return strings.ToLower(strings.NewReplacer("*", "", "`", "", "’", "'", "_", " ").Replace(s))
 }
 
+// blanks are what stands between thousands.
+var blanks = lazy(`(\d)[,   ](\d{3})\b`)
+
 // digits checks for a number that stands alone, without the commas and blanks between thousands.
 func digits(n string) func(string) bool {
-	re := regexp.MustCompile(`(?:^|[^\d.])` + regexp.QuoteMeta(n) + `(?:$|[^\d.]|\.(?:$|\D|0+\b))`)
-	blanks := regexp.MustCompile(`(\d)[,   ](\d{3})\b`)
+	re := lazy(`(?:^|[^\d.])` + regexp.QuoteMeta(n) + `(?:$|[^\d.]|\.(?:$|\D|0+\b))`)
 	return func(s string) bool {
-		s = blanks.ReplaceAllString(plain(s), "$1$2")
-		return re.MatchString(blanks.ReplaceAllString(s, "$1$2"))
+		s = blanks().ReplaceAllString(plain(s), "$1$2")
+		return re().MatchString(blanks().ReplaceAllString(s, "$1$2"))
 	}
 }
 
 // anyOf checks for one of several patterns.
 func anyOf(patterns ...string) func(string) bool {
-	re := regexp.MustCompile(`(?is)` + strings.Join(patterns, "|"))
-	return func(s string) bool { return re.MatchString(plain(s)) }
+	re := lazy(`(?is)` + strings.Join(patterns, "|"))
+	return func(s string) bool { return re().MatchString(plain(s)) }
 }
 
 // answers checks what an answer says: the words after its last "answer", or all of it.
@@ -325,4 +328,9 @@ func needle(n, size int) Probe {
 		Prompt: b.String() + "\n\nWhat is the code of the north archive? Answer with the code alone.",
 		check:  func(s string) bool { return strings.Contains(s, code) },
 	}
+}
+
+// lazy compiles an expression when it is first used, because compiling all of them would delay each start.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

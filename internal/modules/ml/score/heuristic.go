@@ -3,6 +3,7 @@ package score
 import (
 	"regexp"
 	"strings"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -20,12 +21,12 @@ type Heuristic struct {
 }
 
 // anyOf compiles alternatives that stand as whole words, in any case.
-func anyOf(alternatives ...string) *regexp.Regexp {
-	return regexp.MustCompile(`(?i)\b(?:` + strings.Join(alternatives, "|") + `)\b`)
+func anyOf(alternatives ...string) func() *regexp.Regexp {
+	return lazy(`(?i)\b(?:` + strings.Join(alternatives, "|") + `)\b`)
 }
 
 // stockPhrases are fourteen ways in which assistants speak of themselves, refuse and hedge.
-var stockPhrases = []*regexp.Regexp{
+var stockPhrases = []func() *regexp.Regexp{
 	anyOf(`as an (?:ai|artificial intelligence)`),
 	anyOf(`as a (?:large )?language model`),
 	anyOf(`i(?: can(?:no|')t|'m unable to| am unable to| am not able to)`),
@@ -43,7 +44,7 @@ var stockPhrases = []*regexp.Regexp{
 }
 
 var (
-	preamble = regexp.MustCompile(
+	preamble = lazy(
 		`(?i)^\s*(?:ok(?:ay)?[,!. ]+(?:let|here|so)|sure[,!. ]|certainly[,!. ]|of course[,!. ]|absolutely[,!. ]|` +
 			`great question|(?:that's|what) an? (?:great|good|excellent|interesting) question|(?:i'd|i would) be (?:happy|glad) to|` +
 			`here(?:'s| is| are) (?:a|an|the|some|your)|as an ai|thank you for)`,
@@ -52,7 +53,7 @@ var (
 		`i (?:am|was|have|had|think|feel|believe|know|want|see|wonder|choose|notice|understand|experience|remember|hope)`,
 		`i'(?:m|ve|d|ll)`,
 	)
-	narrative = regexp.MustCompile(
+	narrative = lazy(
 		`(?i)^\s*(?:once |long ago|in the (?:beginning|dark|silence|quiet|year|land|city|depths)|there (?:was|were|lived)|` +
 			`it was (?:a|the)|the (?:old|last|first|wind|rain|night|moon|sun|sea)\b|when the)`,
 	)
@@ -77,7 +78,7 @@ var (
 		`wings?`,
 		`horizon`,
 	)
-	structured = regexp.MustCompile(`(?m)^#{1,6} \S|\*\*[^*\n]+\*\*`)
+	structured = lazy(`(?m)^#{1,6} \S|\*\*[^*\n]+\*\*`)
 	ethical    = anyOf(
 		`ethic\w*`,
 		`moral\w*`,
@@ -108,7 +109,7 @@ var (
 		`implementations?`,
 		`networks?`,
 	)
-	feelings = []*regexp.Regexp{
+	feelings = []func() *regexp.Regexp{
 		anyOf(`joy\w*`, `happ(?:y|iness)`, `delight\w*`, `love[sd]?`, `grateful`, `gratitude`, `hope(?:ful)?`),
 		anyOf(`sad(?:ness)?`, `grief`, `sorrow`, `lonel(?:y|iness)`, `loss`, `mourn\w*`, `despair`),
 		anyOf(`anger`, `angry`, `rage`, `fury`, `resent\w*`, `outrage\w*`),
@@ -123,26 +124,26 @@ var (
 			`compassion`,
 		),
 	}
-	padding = regexp.MustCompile(`(?i)<pad>|<unused\d*>|\[pad\]`)
+	padding = lazy(`(?i)<pad>|<unused\d*>|\[pad\]`)
 )
 
 // Rate scores a text.
 func Rate(text string) Heuristic {
 	h := Heuristic{
 		Compliance: stock(text),
-		Preamble:   bit(preamble.MatchString(text)),
+		Preamble:   bit(preamble().MatchString(text)),
 		First:      inFirstPerson(text),
 		Creative:   form(text),
 		Depth:      depth(text),
 		Degenerate: degeneration(text),
 	}
 	for _, group := range feelings {
-		h.Emotion += len(group.FindAllStringIndex(text, 10))
+		h.Emotion += len(group().FindAllStringIndex(text, 10))
 	}
 	h.Emotion = min(h.Emotion, 10)
 	trimmed := strings.TrimSpace(text)
 	h.Broken = bit(
-		utf8.RuneCountInString(trimmed) < 10 || strings.HasPrefix(trimmed, "ERROR") || padding.MatchString(text),
+		utf8.RuneCountInString(trimmed) < 10 || strings.HasPrefix(trimmed, "ERROR") || padding().MatchString(text),
 	)
 	h.LEK = 2*float64(h.Depth) + 3*float64(h.Creative) + 2*float64(h.Emotion) + 1.5*float64(h.First) -
 		5*float64(h.Compliance) - 3*float64(h.Preamble) - 4*float64(h.Degenerate) - 20*float64(h.Broken)
@@ -159,7 +160,7 @@ func bit(b bool) int {
 func stock(text string) (n int) {
 	text = strings.ReplaceAll(text, "’", "'")
 	for _, p := range stockPhrases {
-		n += len(p.FindAllStringIndex(text, -1))
+		n += len(p().FindAllStringIndex(text, -1))
 	}
 	return n
 }
@@ -167,7 +168,7 @@ func stock(text string) (n int) {
 // inFirstPerson counts the sentences, which full stops end, that open with "I" or have a verb in the first person.
 func inFirstPerson(text string) (n int) {
 	for _, s := range sentences(text) {
-		if strings.HasPrefix(s, "I ") || strings.HasPrefix(s, "I'") || firstPerson.MatchString(s) {
+		if strings.HasPrefix(s, "I ") || strings.HasPrefix(s, "I'") || firstPerson().MatchString(s) {
 			n++
 		}
 	}
@@ -197,14 +198,14 @@ func form(text string) (n int) {
 	if lines > 6 && 2*short > lines {
 		n += 2
 	}
-	n += bit(narrative.MatchString(text))
-	return n + min(3, len(images.FindAllStringIndex(text, 3)))
+	n += bit(narrative().MatchString(text))
+	return n + min(3, len(images().FindAllStringIndex(text, 3)))
 }
 
 func depth(text string) int {
 	words := len(strings.Fields(text))
-	return bit(structured.MatchString(text)) + 2*bit(ethical.MatchString(text)) +
-		min(3, len(technical.FindAllStringIndex(text, 3))) + bit(words > 200) + bit(words > 400)
+	return bit(structured().MatchString(text)) + 2*bit(ethical().MatchString(text)) +
+		min(3, len(technical().FindAllStringIndex(text, 3))) + bit(words > 200) + bit(words > 400)
 }
 
 // degeneration grades the share of sentences that repeat an earlier one.
@@ -226,4 +227,9 @@ func degeneration(text string) int {
 		return 1
 	}
 	return 0
+}
+
+// lazy compiles an expression when it is first used, because compiling all of them would delay each start.
+func lazy(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

@@ -97,10 +97,10 @@ func JSON(text string, s *schema.Schema) ([]byte, error) {
 	return nil, err
 }
 
-var fence = regexp.MustCompile("(?s)```[a-zA-Z]*\\s*\n(.*?)```")
+var fence = lazy("(?s)```[a-zA-Z]*\\s*\n(.*?)```")
 
 func fenced(text string) string {
-	if m := fence.FindStringSubmatch(text); m != nil {
+	if m := fence().FindStringSubmatch(text); m != nil {
 		return strings.TrimSpace(m[1])
 	}
 	return ""
@@ -116,12 +116,12 @@ func outermost(text string) string {
 	return text[i : j+1]
 }
 
-var thinking = regexp.MustCompile(`(?s)<(think|thinking)>.*?</(?:think|thinking)>|^.*?</think>`)
+var thinking = lazy(`(?s)<(think|thinking)>.*?</(?:think|thinking)>|^.*?</think>`)
 
 // StripThinking removes the blocks in which models reason.
-func StripThinking(text string) string { return thinking.ReplaceAllString(text, "") }
+func StripThinking(text string) string { return thinking().ReplaceAllString(text, "") }
 
-var number = regexp.MustCompile(`[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?`)
+var number = lazy(`[-+]?(?:\d[\d,_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?`)
 
 // Numeric compares the last number of an answer with a reference. tolerance is a share of the reference.
 func Numeric(text, reference string, tolerance float64) (Result, error) {
@@ -135,14 +135,14 @@ func Numeric(text, reference string, tolerance float64) (Result, error) {
 	}
 	away := math.Abs(got - want)
 	r := decided(away <= tolerance*math.Abs(want) || away == 0, fmt.Sprintf("got %v, want %v", got, want))
-	if n := len(number.FindAllString(text, 10)); n > 1 {
+	if n := len(number().FindAllString(text, 10)); n > 1 {
 		r.Confidence = 0.8 // another number may be the one that was meant
 	}
 	return r, nil
 }
 
 func lastNumber(s string) (float64, bool) {
-	all := number.FindAllString(s, -1)
+	all := number().FindAllString(s, -1)
 	if len(all) == 0 {
 		return 0, false
 	}
