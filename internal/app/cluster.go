@@ -14,7 +14,10 @@ import (
 	"time"
 
 	"gatehouse/internal/cluster"
+	"gatehouse/internal/cluster/sqllog"
+	"gatehouse/internal/config"
 	"gatehouse/internal/files/atomicfile"
+	"gatehouse/internal/files/sqlfile"
 	"gatehouse/internal/mcp/seal"
 	"gatehouse/internal/mcp/session"
 )
@@ -77,7 +80,22 @@ func (a *App) openCluster(ctx context.Context) error {
 		return err
 	}
 	a.addPart("cluster", nodes.run)
-	for nodes.Fresh() != nil { // most nodes are there, and hear this one in a moment
+	return nil
+}
+
+// awaitCluster waits until this node is fresh. It is called once the node has all changes that others have applied,
+// because they do not hear a node without them.
+func (a *App) awaitCluster(ctx context.Context) error {
+	nodes := a.nodes
+	if nodes == nil {
+		return nil
+	}
+	told := time.Now()
+	for err := nodes.Fresh(); err != nil; err = nodes.Fresh() { // most nodes are there, and hear this one in a moment
+		if time.Since(told) > 5*time.Second {
+			a.log.Info("waiting for the cluster", "cluster", nodes.Name(), "for", "most nodes to hear this one", "err", err)
+			told = time.Now()
+		}
 		select {
 		case <-time.After(nodes.lease / 20):
 		case <-ctx.Done():
@@ -87,6 +105,53 @@ func (a *App) openCluster(ctx context.Context) error {
 	nodes.lapses.Store(nodes.Lapses())
 	nodes.compared.Store(true) // there are no sessions yet
 	return nil
+}
+
+// replicate returns a function that makes a file the same on all nodes; nil without a cluster. The file is that of a
+// log of the cluster, whose name it is.
+func (a *App) replicate(ctx context.Context, name string) func(*sqlfile.File, func() error) error {
+	if a.nodes == nil {
+		return nil
+	}
+	return func(file *sqlfile.File, applied func() error) error {
+		l, err := sqllog.Open(ctx, a.nodes.Node, name, file, a.log, applied)
+		if err != nil {
+			return err
+		}
+		life, stop := context.WithCancel(context.WithoutCancel(ctx))
+		var running sync.WaitGroup
+		running.Go(func() { l.Run(life) }) // at once, because the node is not fresh without the newest change
+		a.closing("the changes of "+name, func(context.Context) error {
+			stop()
+			running.Wait()
+			return nil
+		})
+		return nil
+	}
+}
+
+// commandTime is how long a command waits for the cluster: longer than the election of a leader.
+const commandTime = 20 * time.Second
+
+// Replicated makes a command's changes of a file those of the cluster, if the file is that of a node: the file then
+// changes on all nodes, and the node of this machine must run. It returns what ends it.
+func Replicated(ctx context.Context, f config.Folders, name string, file *sqlfile.File, applied func() error) (
+	func(), error,
+) {
+	if in, err := sqllog.Of(ctx, file); err != nil || !in {
+		return func() {}, err
+	}
+	n, err := cluster.Visitor(ClusterFolder(f.Data))
+	if err != nil {
+		return nil, fmt.Errorf("%s belongs to all nodes of a cluster: %w", file.Path, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, commandTime, errors.New("most of its nodes do not answer"))
+	defer cancel()
+	if _, err := sqllog.Open(ctx, n, name, file, slog.New(slog.DiscardHandler), applied); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n.Close, nil
 }
 
 // sessionRecords is how long the record of a session is kept that no node ended.
@@ -109,9 +174,11 @@ func (c *clusterNodes) shareKeys(ctx context.Context, path string) error {
 		if err != nil {
 			return err
 		}
-		if _, err = c.shared.Create(ctx, "seal", raw); err == nil || !errors.Is(err, cluster.ErrConflict) {
+		_, err = c.shared.Create(ctx, "seal", raw)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, cluster.ErrConflict) &&
+			!errors.Is(err, cluster.ErrNotRun) && !errors.Is(err, cluster.ErrMayHaveRun) {
 			return err
-		}
+		} // otherwise the record, if there is one now, has the keys
 	}
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -14,12 +15,13 @@ import (
 	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/internal/dispatch/spool"
 	"gatehouse/internal/exec/procid"
+	"gatehouse/internal/files/sqlfile"
 	"gatehouse/internal/mcp/seal"
 )
 
 // openStores opens the stores on disk. A host whose folders cannot be written still serves; it logs what it will
 // lose.
-func (a *App) openStores(context.Context) (err error) {
+func (a *App) openStores(ctx context.Context) (err error) {
 	if err := a.openSpool(); err != nil {
 		return err
 	}
@@ -51,6 +53,11 @@ func (a *App) openStores(context.Context) (err error) {
 		o.Passkeys = deciders{a}
 	}
 	a.approvals = approvals.Open(path, o)
+	if r := a.replicate(ctx, "approvals"); r != nil && path != "" {
+		if err := a.approvals.Replicate(func(f *sqlfile.File) error { return r(f, nil) }); err != nil {
+			return &SettingError{fmt.Errorf("approvals: %w", err)}
+		}
+	}
 	if err := a.approvals.ProofErr(); err != nil {
 		a.log.Warn("calls that need an approval cannot get one until this host is restarted", "err", err)
 	}

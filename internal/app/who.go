@@ -22,7 +22,7 @@ import (
 )
 
 // openIdentity opens the identity service.
-func (a *App) openIdentity(context.Context) (err error) {
+func (a *App) openIdentity(ctx context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
 		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(),
@@ -38,6 +38,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.Data, "identity.db")
 		o.Known = KnownUsers(a.cfg.Folders)
+		o.Replicate = a.replicate(ctx, "identity")
 		if a.cfg.Listen.HTTP.Open || a.cfg.Listen.TCP != "" {
 			o.LocalToken = LocalTokenFile(a.cfg.Folders)
 		}
@@ -253,6 +254,11 @@ func (a *App) proving(who protocol.Caller, addr netip.Addr) protocol.Caller {
 		p, denied := a.who.Line(ctx, token, addr)
 		if denied != nil {
 			return protocol.Caller{}, denied
+		}
+		if a.nodes != nil {
+			if err := a.nodes.Fresh(); err != nil { // the credential may have been revoked
+				return protocol.Caller{}, err
+			}
 		}
 		proved := whoIs(p)
 		if child {

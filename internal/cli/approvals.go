@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/files/sqlfile"
 )
 
 func approving(w Environment) *cobra.Command {
@@ -53,6 +55,14 @@ func withApprovals(w Environment, f func(*approvals.Store) error) error {
 		return &usageError{err}
 	}
 	b := approvals.Open(app.ApprovalsFile(cfg.Folders), approvals.Options{})
+	if _, err := os.Stat(app.ClusterFolder(cfg.Folders.Data)); err == nil { // this machine is, or was, a node
+		if err := b.Replicate(func(file *sqlfile.File) error {
+			_, err := app.Replicated(context.Background(), cfg.Folders, "approvals", file, nil)
+			return err // the connection ends with this process
+		}); err != nil {
+			return errors.Join(err, b.Close())
+		}
+	}
 	return errors.Join(f(b), b.Close())
 }
 

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +19,7 @@ import (
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/files/sqlfile"
 	"gatehouse/internal/modules/administration"
 )
 
@@ -26,11 +29,16 @@ func openUsers(w Environment, onEvent func(identity.Event)) (*identity.Service, 
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	return identity.Open(
-		identityFile(cfg.Folders),
-		identity.Options{OnEvent: onEvent, Known: app.KnownUsers(cfg.Folders),
-			Log: logger(w.Err, cfg, new(slog.LevelVar))},
-	)
+	o := identity.Options{
+		OnEvent: onEvent, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar)),
+	}
+	if _, err := os.Stat(app.ClusterFolder(cfg.Folders.Data)); err == nil { // this machine is, or was, a node
+		o.Replicate = func(file *sqlfile.File, applied func() error) error {
+			_, err := app.Replicated(context.Background(), cfg.Folders, "identity", file, applied)
+			return err // the connection ends with this process
+		}
+	}
+	return identity.Open(identityFile(cfg.Folders), o)
 }
 
 // identityFile returns the path of the file in which a host stores its users.

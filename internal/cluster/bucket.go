@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,8 +42,47 @@ type Bucket struct {
 
 func (n *Node) stream(bucket string) string { return "gatehouse-" + n.opts.Name + "-" + bucket }
 
-// Bucket opens a bucket, which it makes if it is missing.
-func (n *Node) Bucket(ctx context.Context, name string, o BucketOptions) (*Bucket, error) {
+// Bucket opens a bucket, which it makes if it is missing. While the cluster elects a leader it waits.
+func (n *Node) Bucket(ctx context.Context, name string, o BucketOptions) (b *Bucket, err error) {
+	err = n.await(ctx, "bucket "+name, func(ctx context.Context) error {
+		b, err = n.makeBucket(ctx, name, o)
+		return err
+	})
+	return b, err
+}
+
+// attempt is how long one attempt of await takes at most. A request that was sent while there was no leader is
+// answered by none, so that a new one must be sent.
+const attempt = 5 * time.Second
+
+// await calls f until it succeeds, because a node that starts while its cluster elects a leader, or while too few nodes
+// are there, must wait for it. It gives up when ctx is done, or after the time that Start has, and then says what it
+// has waited for.
+func (n *Node) await(ctx context.Context, what string, f func(context.Context) error) error {
+	limit := cmp.Or(n.opts.Start, startTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+	defer cancel()
+	told := time.Now()
+	for {
+		once, cancel := context.WithTimeout(ctx, attempt)
+		err := f(once)
+		cancel()
+		if err == nil || !retryable(err) {
+			return err
+		}
+		if time.Since(told) > attempt && n.log != nil {
+			n.log.Info("waiting for the cluster", "cluster", n.opts.Name, "for", what, "err", err)
+			told = time.Now()
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s of cluster %s: %w: %w", what, n.opts.Name, context.Cause(ctx), err)
+		}
+	}
+}
+
+func (n *Node) makeBucket(ctx context.Context, name string, o BucketOptions) (*Bucket, error) {
 	b, err := n.openBucket(ctx, name)
 	if !errors.Is(err, ErrNotFound) {
 		return b, err
@@ -166,8 +206,16 @@ func (b *Bucket) Confirmed(ctx context.Context, key string) (Record, error) {
 	}
 }
 
-// List returns all records, in no order.
-func (b *Bucket) List(ctx context.Context) ([]Record, error) {
+// List returns all records, in no order. While the cluster elects a leader it waits.
+func (b *Bucket) List(ctx context.Context) (all []Record, err error) {
+	err = b.n.await(ctx, "the records of bucket "+b.name, func(ctx context.Context) error {
+		all, err = b.list(ctx)
+		return err
+	})
+	return all, err
+}
+
+func (b *Bucket) list(ctx context.Context) ([]Record, error) {
 	w, err := b.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
 	if err != nil {
 		return nil, b.readError("*", err)

@@ -114,7 +114,7 @@ func (o *Options) check() error {
 // Start starts or joins a cluster, and returns when this node can read and write its records. The first nodes wait
 // until there are MinNodes.
 func Start(ctx context.Context, o Options) (n *Node, err error) {
-	o.Lease, o.Start = cmp.Or(o.Lease, time.Second), cmp.Or(o.Start, 2*time.Minute)
+	o.Lease, o.Start = cmp.Or(o.Lease, time.Second), cmp.Or(o.Start, startTime)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -194,25 +194,7 @@ func (n *Node) become(ctx context.Context) error {
 	if err := n.giveKeys(); err != nil {
 		return err
 	}
-	told := time.Now()
-	for {
-		err := n.enter(ctx)
-		if err == nil {
-			return nil
-		}
-		if !retryable(err) {
-			return err
-		}
-		if time.Since(told) > 5*time.Second {
-			n.log.Info("waiting for the cluster", "cluster", n.opts.Name, "nodes", len(n.Nodes()), "err", err)
-			told = time.Now()
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("cluster %s: %w: %w", n.opts.Name, context.Cause(ctx), err)
-		}
-	}
+	return n.await(ctx, "enough nodes", n.enter)
 }
 
 // tooFew is the error of a cluster that is not yet one.
@@ -225,14 +207,12 @@ func (e tooFew) Error() string {
 
 // enter opens the bucket of members, makes it if there are enough nodes, and records this node there.
 func (n *Node) enter(ctx context.Context) error {
-	once, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	b, err := n.openBucket(once, membersBucket)
+	b, err := n.openBucket(ctx, membersBucket)
 	if here := len(n.Nodes()); err != nil && here < n.nodesWanted() {
 		return tooFew{here}
 	}
 	if errors.Is(err, ErrNotFound) {
-		b, err = n.Bucket(once, membersBucket, BucketOptions{})
+		b, err = n.makeBucket(ctx, membersBucket, BucketOptions{})
 	}
 	if err != nil {
 		return err
@@ -240,7 +220,7 @@ func (n *Node) enter(ctx context.Context) error {
 	n.mu.Lock()
 	n.members = b
 	n.mu.Unlock()
-	return n.peers.register(once, b)
+	return n.peers.register(ctx, b)
 }
 
 // nodesWanted is how many nodes the records need: an external engine has its own machines.
@@ -285,6 +265,9 @@ func (n *Node) Close() {
 		n.engine.close()
 	}
 }
+
+// startTime is how long a node that starts waits for the others.
+const startTime = 2 * time.Minute
 
 // requestTime is how long a request to the engine may take: longer than the election of a leader.
 const requestTime = 12 * time.Second

@@ -92,12 +92,12 @@ func three(t *testing.T) []Options {
 // eventually waits until a condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if holds() {
 			return
 		}
 	}
-	t.Fatalf("after a minute: %s", what)
+	t.Fatalf("after three minutes: %s", what)
 }
 
 // TestThreeNodes uses everything that nodes offer each other, then ends one of them.
@@ -286,6 +286,33 @@ func testConfirm(t *testing.T, nodes []*Node) {
 	eventually(t, "the node is fresh again", func() bool { return c.Fresh() == nil })
 	if err := b.Confirm(t.Context(), "tokens", 7); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestANodeWaitsForALeader opens what the cluster does not answer for at first.
+func TestANodeWaitsForALeader(t *testing.T) {
+	n := &Node{opts: Options{Name: "test"}}
+	left := 3
+	election := func(context.Context) error {
+		if left--; left > 0 {
+			return fmt.Errorf("open bucket state: %w", context.DeadlineExceeded)
+		}
+		return nil
+	}
+	if err := n.await(t.Context(), "bucket state", election); err != nil {
+		t.Errorf("after an election: %v", err)
+	}
+	n.opts.Start = 500 * time.Millisecond
+	left = 1 << 30
+	err := n.await(t.Context(), "bucket state", election)
+	if err == nil || !strings.Contains(err.Error(), "wait for bucket state of cluster test: no answer within 500ms") {
+		t.Errorf("without a leader: %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stopped := errors.New("the host stops")
+	cancel(stopped)
+	if err := n.await(ctx, "bucket state", election); !errors.Is(err, stopped) {
+		t.Errorf("while the host stops: %v", err)
 	}
 }
 

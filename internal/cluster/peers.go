@@ -102,6 +102,16 @@ func (p *peers) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	_, err = p.n.HandleAny("confirm", func(ctx context.Context, _ string, raw []byte) ([]byte, error) {
+		var c confirmation
+		if err := json.Unmarshal(raw, &c); err != nil {
+			return nil, err
+		}
+		return nil, p.n.Confirm(ctx, c.Feed, c.Revision)
+	})
+	if err != nil {
+		return err
+	}
 	p.n.running.Go(func() {
 		tick := time.NewTicker(p.lease / beatsPerLease)
 		defer tick.Stop()
@@ -116,6 +126,12 @@ func (p *peers) start(ctx context.Context) error {
 		}
 	})
 	return nil
+}
+
+// confirmation is the request of a visitor, which does not hear the nodes itself.
+type confirmation struct {
+	Feed     string `json:"feed"`
+	Revision uint64 `json:"revision"`
 }
 
 // self returns this node. p.mu must be held.
@@ -396,6 +412,9 @@ func (n *Node) Draining() bool { return n.peers.draining.Load() }
 // SetApplied records that this node has applied every change of a feed up to a revision, such as the removals of
 // tokens. A node that has not applied what most others have stops being fresh.
 func (n *Node) SetApplied(feed string, revision uint64) {
+	if n.peers == nil { // a visitor serves nothing
+		return
+	}
 	n.peers.mu.Lock()
 	n.peers.applied[feed] = max(n.peers.applied[feed], revision)
 	n.peers.signal()
@@ -485,6 +504,13 @@ func (p *peers) majority() int { return max(len(p.members), MinNodes)/2 + 1 }
 // most have, and the lease of the others has ended. This node must have applied it.
 func (n *Node) Confirm(ctx context.Context, feed string, revision uint64) error {
 	p := n.peers
+	if p == nil {
+		raw, err := json.Marshal(confirmation{feed, revision})
+		if err == nil {
+			_, err = n.RequestAny(ctx, "confirm", raw)
+		}
+		return err
+	}
 	var most time.Time
 	for {
 		p.mu.Lock()

@@ -9,11 +9,25 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Visit sends a request to any node, by way of the engine of the node whose folder is dir, which must run on this
 // machine.
 func Visit(ctx context.Context, dir, topic string, data []byte) ([]byte, error) {
+	n, err := Visitor(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer n.Close()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return n.RequestAny(ctx, topic, data)
+}
+
+// Visitor connects a command to the cluster, by way of the engine of the node whose folder is dir, which must run on
+// this machine. A visitor is no member: it has records and sends requests, and nothing else of a Node.
+func Visitor(dir string) (*Node, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, "nats.json"))
 	if err != nil {
 		return nil, fmt.Errorf("no node with an embedded engine has its data here: %w", err)
@@ -31,9 +45,16 @@ func Visit(ctx context.Context, dir, topic string, data []byte) ([]byte, error) 
 	if err != nil {
 		return nil, fmt.Errorf("the node of cluster %s does not run: %w", config.Cluster.Name, err)
 	}
-	defer conn.Close()
-	n := &Node{opts: Options{Name: config.Cluster.Name}, conn: conn}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	return n.RequestAny(ctx, topic, data)
+	js, err := jetstream.New(conn, jetstream.WithDefaultTimeout(requestTime))
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &Node{
+		opts: Options{Name: config.Cluster.Name, Start: visitTime}, conn: conn, js: js, replicas: MinNodes,
+		buckets: map[string]*Bucket{},
+	}, nil
 }
+
+// visitTime is how long a command waits for the records of the cluster.
+const visitTime = 15 * time.Second

@@ -77,7 +77,8 @@ CREATE TABLE mark (key TEXT PRIMARY KEY, until INTEGER NOT NULL);`
 
 // additions are later tables, which files of earlier versions get when they are opened.
 const additions = `
-CREATE TABLE IF NOT EXISTS caller (id TEXT PRIMARY KEY, credential TEXT NOT NULL, session TEXT NOT NULL);`
+CREATE TABLE IF NOT EXISTS caller (id TEXT PRIMARY KEY, credential TEXT NOT NULL, session TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS proof (id TEXT PRIMARY KEY, signature BLOB NOT NULL);`
 
 // Options configures a Store.
 type Options struct {
@@ -159,6 +160,9 @@ func Open(path string, o Options) *Store {
 // proof could not be read when the store was opened.
 func (b *Store) ProofErr() error { return b.proofErr }
 
+// Replicate makes the store the same on all nodes of a cluster, before it is used: replicate gets its file.
+func (b *Store) Replicate(replicate func(*sqlfile.File) error) error { return replicate(&b.file) }
+
 // Close closes the file.
 func (b *Store) Close() error { return b.file.Close() }
 
@@ -177,21 +181,45 @@ func (b *Store) Ask(
 		ID: "ap_" + rand.Text(), Owner: owner, Tool: tool, Args: args, Rule: rule,
 		State: Pending, Created: now, Until: now.Add(b.opts.Wait), Caller: by,
 	}
-	db, err := b.file.DB()
-	if err != nil {
-		return r, err
-	}
 	b.mu.Lock()
 	b.waiting[r.ID] = wait{r, decided}
 	b.mu.Unlock()
-	if _, err = db.Exec("INSERT INTO caller VALUES (?,?,?)", r.ID, by.Credential, by.Session); err == nil {
-		_, err = db.Exec("INSERT INTO request VALUES (?,?,?,?,?,?,'',?,?)",
+	err = b.change(func(tx *sql.Tx) error {
+		if _, err := tx.Exec("INSERT INTO caller VALUES (?,?,?)", r.ID, by.Credential, by.Session); err != nil {
+			return err
+		}
+		_, err := tx.Exec("INSERT INTO request VALUES (?,?,?,?,?,?,'',?,?)",
 			r.ID, owner, tool, []byte(args), rule, Pending, r.Created.UnixMilli(), r.Until.UnixMilli())
-	}
+		return err
+	})
 	if err != nil {
 		b.takeCallback(r.ID)
 	}
 	return r, err
+}
+
+// changeTime bounds one change, which in a cluster waits for other nodes.
+const changeTime = 15 * time.Second
+
+// change changes the file; in a cluster, that of all nodes. f may run more than once.
+func (b *Store) change(f func(*sql.Tx) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), changeTime)
+	defer cancel()
+	return b.file.Change(ctx, f)
+}
+
+// changeOne runs a statement and reports whether it changed one row. Of all nodes of a cluster one does.
+func (b *Store) changeOne(statement string, args ...any) (one bool, err error) {
+	err = b.change(func(tx *sql.Tx) error {
+		res, err := tx.Exec(statement, args...)
+		if err != nil {
+			return err
+		}
+		n, err := res.RowsAffected()
+		one = n == 1
+		return err
+	})
+	return one && err == nil, err
 }
 
 func (b *Store) takeCallback(id string) func(Request) {
@@ -248,19 +276,12 @@ func (b *Store) proven(r Request) error {
 	return nil
 }
 
-// prove stores the signature of an approval. The table is not part of the schema, because files of
-// earlier versions have to stay readable.
+// prove stores the signature of an approval.
 func (b *Store) prove(id string, signature []byte) error {
 	if len(signature) == 0 || !b.file.Exists() {
 		return nil
 	}
-	db, err := b.file.DB()
-	if err == nil {
-		_, err = db.Exec("CREATE TABLE IF NOT EXISTS proof (id TEXT PRIMARY KEY, signature BLOB NOT NULL)")
-	}
-	if err == nil {
-		_, err = db.Exec("INSERT OR REPLACE INTO proof VALUES (?,?)", id, signature)
-	}
+	_, err := b.changeOne("INSERT OR REPLACE INTO proof VALUES (?,?)", id, signature)
 	return err
 }
 
@@ -324,21 +345,13 @@ func (b *Store) move(id string, to State, by string) (Request, error) {
 	if !b.file.Exists() {
 		return Request{}, ErrNotFound
 	}
-	db, err := b.file.DB()
-	if err != nil {
-		return Request{}, err
-	}
-	res, err := db.Exec("UPDATE request SET state=?, by=? WHERE id=? AND state=? AND (? OR until>?)",
+	one, err := b.changeOne("UPDATE request SET state=?, by=? WHERE id=? AND state=? AND (? OR until>?)",
 		to, by, id, Pending, to == Expired, b.opts.Now().UnixMilli())
 	if err != nil {
 		return Request{}, err
 	}
-	n, err := res.RowsAffected()
-	if err != nil {
-		return Request{}, err
-	}
 	r, err := b.Get(id)
-	if err == nil && n == 0 {
+	if err == nil && !one {
 		err = fmt.Errorf("%w: %s", ErrDecided, r.State)
 	}
 	return r, err
@@ -404,23 +417,8 @@ func (b *Store) Spend(r Request, owner, tool string) (bool, error) {
 	if err := b.proven(r); err != nil {
 		return false, err
 	}
-	db, err := b.file.DB()
-	if err != nil {
-		return false, err
-	}
-	res, err := db.Exec(
-		"UPDATE request SET state=? WHERE id=? AND owner=? AND tool=? AND state=?",
-		Spent,
-		id,
-		owner,
-		tool,
-		Allowed,
-	)
-	if err != nil {
-		return false, err
-	}
-	n, err := res.RowsAffected()
-	return n == 1, err
+	return b.changeOne("UPDATE request SET state=? WHERE id=? AND owner=? AND tool=? AND state=?",
+		Spent, id, owner, tool, Allowed)
 }
 
 // Once marks a key as used for a while and reports whether it was unused. It makes a sealed answer
@@ -494,18 +492,9 @@ func (b *Store) kept(m map[string]time.Time, key string) bool {
 }
 
 func (b *Store) mark(key string, life time.Duration) (fresh bool, err error) {
-	db, err := b.file.DB()
-	if err != nil {
-		return false, err
-	}
 	now := b.opts.Now()
-	res, err := db.Exec("INSERT INTO mark VALUES (?1,?2) ON CONFLICT (key) DO UPDATE SET until=?2 WHERE until<?3",
+	return b.changeOne("INSERT INTO mark VALUES (?1,?2) ON CONFLICT (key) DO UPDATE SET until=?2 WHERE until<?3",
 		key, now.Add(life).UnixMilli(), now.UnixMilli())
-	if err != nil {
-		return false, err
-	}
-	n, err := res.RowsAffected()
-	return n == 1, err
 }
 
 // sameCall returns a key for a call by its caller, its tool and its arguments.
@@ -568,9 +557,17 @@ func (b *Store) giveUp() {
 	waiting := b.waiting
 	b.waiting = map[string]wait{}
 	b.mu.Unlock()
-	for id := range waiting {
-		if _, err := b.move(id, Expired, ""); err != nil && !errors.Is(err, ErrDecided) {
-			b.opts.Log.Warn("approval is left pending", "approval", id, "err", err)
+	if len(waiting) == 0 {
+		return
+	}
+	if err := b.change(func(tx *sql.Tx) error { // all at once, because most nodes of a cluster may be gone
+		for id := range waiting {
+			if _, err := tx.Exec("UPDATE request SET state=?, by='' WHERE id=? AND state=?", Expired, id, Pending); err != nil {
+				return err
+			}
 		}
+		return nil
+	}); err != nil {
+		b.opts.Log.Warn("approvals are left pending", "approvals", len(waiting), "err", err)
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"gatehouse/internal/files/sqlfile"
 )
 
 // Mode defines whether callers on this machine need credentials.
@@ -58,6 +60,10 @@ type Options struct {
 
 	Origins []string // other web origins whose pages may use a cookie: scheme://host[:port]
 	Secure  bool     // a proxy in front terminates TLS, so cookies are Secure although this host sees no TLS
+
+	// Replicate makes the file of users the same on all nodes of a cluster; nil means that there is none. It calls
+	// applied after each change, before this node says that it has it.
+	Replicate func(file *sqlfile.File, applied func() error) error
 
 	Log     *slog.Logger // nil means none
 	OnEvent func(Event)  // receives events for the ledger; must not block; nil means none
@@ -130,7 +136,14 @@ func Open(path string, o Options) (*Service, error) {
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	err := s.refreshCaches(true)
+	var err error
+	if o.Replicate != nil {
+		s.store.replicated = true
+		err = o.Replicate(&s.store.file, s.applyChanges)
+	}
+	if err == nil {
+		err = s.refreshCaches(true)
+	}
 	if err == nil {
 		err = s.loadDeciding(context.Background())
 	}

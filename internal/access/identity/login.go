@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"io"
@@ -246,17 +247,10 @@ func (s *Service) renew(ctx context.Context, a account, password string) {
 	if err != nil {
 		return
 	}
-	db, err := s.store.writer()
-	if err == nil {
-		_, err = db.ExecContext(
-			ctx,
-			"UPDATE user SET password = ? WHERE number = ? AND password = ?",
-			kept,
-			a.number,
-			a.kept,
-		)
-	}
-	if err != nil {
+	if err := s.store.changeInTx(ctx, func(tx *sql.Tx) error {
+		_, err := tx.Exec("UPDATE user SET password = ? WHERE number = ? AND password = ?", kept, a.number, a.kept)
+		return err
+	}); err != nil {
 		s.log.WarnContext(ctx, "cannot renew a password's hash", "user", a.name, "err", err)
 	}
 }

@@ -60,11 +60,14 @@ CREATE TABLE IF NOT EXISTS heir (removal INTEGER PRIMARY KEY, owner TEXT NOT NUL
 const ownerID = "coalesce((SELECT owner.id FROM owner WHERE owner.user = user.number), '')"
 
 // store is the SQLite file, which is opened at the first read or write.
-type store struct{ file sqlfile.File }
+type store struct {
+	file       sqlfile.File
+	replicated bool // all nodes of a cluster have it
+}
 
 func newStore(path string) *store {
 	return &store{
-		sqlfile.File{
+		file: sqlfile.File{
 			Path:        path,
 			Schema:      schema,
 			Version:     1,
@@ -102,21 +105,20 @@ func opening(err error) error {
 
 // changeInTx runs f in a transaction, which is on disk when changeInTx returns.
 func (s *store) changeInTx(ctx context.Context, f func(*sql.Tx) error) error {
-	db, err := s.writer()
-	if err != nil {
+	if _, err := s.writer(); err != nil {
 		return err
 	}
+	if s.replicated {
+		return s.file.Change(ctx, f)
+	}
+	return s.changeHere(ctx, f)
+}
+
+// changeHere is changeInTx for what other nodes of a cluster need not know.
+func (s *store) changeHere(ctx context.Context, f func(*sql.Tx) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	if err := f(tx); err != nil {
-		return err
-	}
-	return tx.Commit()
+	return s.file.ChangeHere(ctx, f)
 }
 
 func (s *store) closeFile() error { return s.file.Close() }

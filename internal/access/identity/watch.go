@@ -123,6 +123,19 @@ func (s *Service) compare(force bool) (revoked []Revocation, err error) {
 	return revoked, nil
 }
 
+// applyChanges makes a change of the file effective here before another node is told so: what it revokes is refused,
+// and its connections are ended.
+func (s *Service) applyChanges() error {
+	s.watch.mu.Lock()
+	revoked, err := s.compare(true)
+	s.watch.mu.Unlock()
+	if err != nil {
+		s.known.forget()
+	}
+	s.revoke(revoked)
+	return err
+}
+
 // changed reports whether a process has committed a change. A file in memory is only changed by this
 // process, which forces the check.
 func (s *Service) changed(ctx context.Context) (bool, error) {
@@ -254,7 +267,7 @@ func (s *Service) flush() error {
 	if len(all) == 0 {
 		return nil
 	}
-	err := s.store.changeInTx(context.Background(), func(tx *sql.Tx) error {
+	err := s.store.changeHere(context.Background(), func(tx *sql.Tx) error {
 		var errs []error
 		for id, at := range all {
 			for _, q := range []string{

@@ -46,6 +46,8 @@ type File struct {
 	look   *sql.DB // one connection, for Changes
 	frozen *frozen // for reading if the file cannot be opened for writing; otherwise nil
 	closed bool
+
+	replica Replica // see Replicate; nil without one
 }
 
 const (

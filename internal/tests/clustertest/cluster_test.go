@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -86,7 +87,7 @@ func (n *node) run(t *testing.T, args ...string) *exec.Cmd {
 		"XDG_CACHE_HOME="+n.dir+"/cache",
 		"XDG_RUNTIME_DIR="+n.dir,
 		// Long, because the machine that runs the tests is slow at times.
-		"GATEHOUSE_CLUSTER_LEASE=4s",
+		"GATEHOUSE_CLUSTER_LEASE=8s",
 	)
 	return cmd
 }
@@ -134,22 +135,26 @@ func startNodes(t *testing.T) []*node {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if holds() {
 			return
 		}
 	}
-	t.Fatalf("after a minute: %s", what)
+	t.Fatalf("after three minutes: %s", what)
 }
 
 var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// post sends one message, in the modern era a call of dir_list, and returns the answer, which is
+// post sends one message, of a session or with "token " and a token, in the modern era a call of dir_list, and returns the answer, which is
 // JSON or the last event of a stream.
 func post(url, session, body string) (answer string, header http.Header, err error) {
 	r, err := http.NewRequest("POST", url, strings.NewReader(body))
 	if err != nil {
 		return "", nil, err
+	}
+	if at, token, ok := strings.Cut(session, "token "); ok {
+		r.Header.Set("Authorization", "Bearer "+token)
+		session = at
 	}
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Accept", "application/json, text/event-stream")
@@ -247,6 +252,10 @@ func TestSessionsThroughAnyNode(t *testing.T) {
 		}
 	}
 
+	if !slices.ContainsFunc(children(t, nodes[1].cmd.Process.Pid),
+		func(name string) bool { return strings.Contains(name, "nats") }) {
+		t.Error("the engine of a node is not among its children, so TestWithoutACluster would not see one either")
+	}
 	out, err := nodes[1].run(t, "cluster", "status").CombinedOutput()
 	if err != nil || strings.Count(string(out), "alive") != 3 {
 		t.Errorf("cluster status: %v\n%s", err, out)
@@ -274,6 +283,23 @@ func TestSessionsThroughAnyNode(t *testing.T) {
 	}
 }
 
+// children returns the names of the children of a process, whichever of its threads has started them.
+func children(t *testing.T, pid int) (names []string) {
+	t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil || len(threads) == 0 {
+		t.Fatalf("the threads of process %d: %d, %v", pid, len(threads), err)
+	}
+	for _, thread := range threads {
+		pids, _ := os.ReadFile(thread) // none if the thread has ended meanwhile
+		for child := range bytes.FieldsSeq(pids) {
+			name, _ := os.ReadFile(fmt.Sprintf("/proc/%s/comm", child)) // empty if it has ended meanwhile
+			names = append(names, string(bytes.TrimSpace(name)))
+		}
+	}
+	return names
+}
+
 // TestWithoutACluster starts one host, which starts no engine and connects to none.
 func TestWithoutACluster(t *testing.T) {
 	n := &node{dir: t.TempDir(), output: &lockedBuffer{}}
@@ -295,18 +321,75 @@ func TestWithoutACluster(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(n.dir, "data", "gatehouse", "cluster")); err == nil {
 		t.Error("there is a folder of a node")
 	}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", n.cmd.Process.Pid, n.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for pid := range bytes.FieldsSeq(children) {
-		name, _ := os.ReadFile(fmt.Sprintf("/proc/%s/comm", pid)) // empty if it has ended meanwhile
-		if bytes.Contains(name, []byte("nats")) {
-			t.Errorf("it has started an engine: process %s, %s", pid, name)
+	for _, name := range children(t, n.cmd.Process.Pid) {
+		if strings.Contains(name, "nats") {
+			t.Errorf("it has started an engine: %s", name)
 		}
 	}
 	var status map[string]any
 	if out, err := n.run(t, "cluster", "status").CombinedOutput(); err == nil || json.Unmarshal(out, &status) == nil {
 		t.Errorf("cluster status: %s, %v", out, err)
+	}
+}
+
+// command runs a command on the machine of a node and returns what it prints.
+func (n *node) command(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := n.run(t, args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("gatehouse %s: %v\n%s%s", strings.Join(args, " "), err, &out, &errs)
+	}
+	return out.String()
+}
+
+// TestUsersAndTokensOnAllNodes adds a user on one node, whose token other nodes accept until a third one revokes it.
+func TestUsersAndTokensOnAllNodes(t *testing.T) {
+	nodes := startNodes(t)
+	const list = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+		`"capabilities":{},"clientInfo":{"name":"test","version":"1"}}}`
+	accepts := func(n *node, token string) bool {
+		t.Helper()
+		got, _, err := post(n.url, "token "+token, list)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(got, `"serverInfo"`)
+	}
+	nodes[0].command(t, "user", "add", "ada", "--no-password")
+	if got := nodes[2].command(t, "user", "list"); !strings.Contains(got, "ada") {
+		t.Errorf("the third node does not know the user: %s", got)
+	}
+	token := strings.TrimSpace(nodes[1].command(t, "token", "create", "--user", "ada", "--name", "first"))
+	kept := strings.TrimSpace(nodes[1].command(t, "token", "create", "--user", "ada", "--name", "second"))
+	for i, n := range nodes {
+		eventually(t, "a node accepts the token", func() bool { return accepts(n, token) && accepts(n, kept) })
+		if accepts(n, token+"x") {
+			t.Errorf("node %d accepts a wrong token", i)
+		}
+	}
+	var id string
+	for line := range strings.Lines(nodes[2].command(t, "token", "list")) {
+		if strings.Contains(line, "first") {
+			id = strings.Fields(line)[0]
+		}
+	}
+	nodes[2].command(t, "token", "revoke", id)
+	for i, n := range nodes { // the revocation has returned
+		if accepts(n, token) {
+			t.Errorf("node %d accepts a revoked token", i)
+		}
+	}
+
+	// A node that is alone cannot know what is revoked.
+	for _, n := range nodes[:2] {
+		n.cmd.Process.Kill()
+		n.cmd.Wait()
+	}
+	eventually(t, "a node that is alone refuses", func() bool { return !accepts(nodes[2], kept) })
+	cmd := nodes[2].run(t, "token", "revoke", id)
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Errorf("a node that is alone changes tokens: %s", out)
 	}
 }

@@ -221,6 +221,11 @@ var layers = [][]unit{
 			only: []string{"internal/cluster", "internal/state"},
 			why:  "it stores the changes of mounts as records of a cluster",
 		},
+		{
+			path: "internal/cluster/sqllog",
+			only: []string{"internal/cluster", "internal/files/sqlfile"},
+			why:  "it stores the changes of files as records of a cluster",
+		},
 		{path: "internal/dispatch/bus", why: "the bus carries plain data and knows neither sender nor receiver"},
 		{
 			path: "internal/dispatch/hub",

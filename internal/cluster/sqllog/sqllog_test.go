@@ -1,0 +1,251 @@
+package sqllog
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/internal/cluster"
+	"gatehouse/internal/files/sqlfile"
+)
+
+const schema = `
+CREATE TABLE person (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, face BLOB);
+CREATE TABLE "key's" (
+	id TEXT NOT NULL, person INTEGER NOT NULL REFERENCES person ON DELETE CASCADE, "of" TEXT, n REAL,
+	PRIMARY KEY (id, person));
+CREATE TABLE once (key TEXT PRIMARY KEY, by TEXT NOT NULL);`
+
+func startNodes(t *testing.T) []*cluster.Node {
+	t.Helper()
+	program, err := filepath.Abs("../../../.tools/" + cluster.Program)
+	if err == nil {
+		_, err = os.Stat(program)
+	}
+	if err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("%v; make setup builds it", err)
+		}
+		t.Skip("without the engine: make setup builds it")
+	}
+	nodes, errs := make([]*cluster.Node, 3), make([]error, 3)
+	var listen [3]string
+	for i := range listen {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listen[i] = l.Addr().String()
+		l.Close()
+	}
+	var all sync.WaitGroup
+	for i := range nodes {
+		all.Go(func() {
+			nodes[i], errs[i] = cluster.Start(t.Context(), cluster.Options{
+				Name: "test", Listen: listen[i], Join: listen[:min(i, 1)], Dir: filepath.Join(t.TempDir(), fmt.Sprint(i)),
+				Program: program, Lease: 8 * time.Second, Log: slog.New(slog.DiscardHandler),
+			})
+		})
+	}
+	all.Wait()
+	for _, n := range nodes {
+		if n != nil {
+			t.Cleanup(n.Close)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	return nodes
+}
+
+// replica is the file of one node.
+type replica struct {
+	file *sqlfile.File
+	log  *Log
+}
+
+func newFile(t *testing.T) *sqlfile.File {
+	f := &sqlfile.File{
+		Path: filepath.Join(t.TempDir(), "things.db"), Schema: schema, Version: 1, ForeignKeys: true,
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func open(t *testing.T, n *cluster.Node, f *sqlfile.File) replica {
+	t.Helper()
+	l, err := Open(t.Context(), n, "things", f, slog.New(slog.NewTextHandler(t.Output(), nil)),
+		func() error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { l.Run(ctx) })
+	t.Cleanup(func() { stop(); running.Wait() })
+	return replica{f, l}
+}
+
+func (r replica) exec(ctx context.Context, statements ...string) error {
+	return r.file.Change(ctx, func(tx *sql.Tx) error {
+		for _, s := range statements {
+			if _, err := tx.Exec(s); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (r replica) rows(t *testing.T) []string {
+	t.Helper()
+	db, err := r.file.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.log.dump(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// TestAFileOnThreeNodes changes one file on three nodes, of which the first had rows before.
+func TestAFileOnThreeNodes(t *testing.T) {
+	nodes := startNodes(t)
+	ctx := t.Context()
+	first := newFile(t)
+	if err := first.Change(ctx, func(tx *sql.Tx) error {
+		_, err := tx.Exec(`INSERT INTO person (name, face) VALUES ('Ada', X'00ff'), ('gone', NULL);
+			DELETE FROM person WHERE name = 'gone'; INSERT INTO "key's" VALUES ('a', 1, 'it''s', 1.5)`)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var all []replica
+	for i, n := range nodes {
+		f := first
+		if i > 0 {
+			f = newFile(t)
+		}
+		all = append(all, open(t, n, f))
+	}
+	same := func(what string) {
+		t.Helper()
+		for i, r := range all {
+			var got, want []string
+			for end := time.Now().Add(3 * time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+				// A node that is silent for a lease is not waited for.
+				if got, want = r.rows(t), all[0].rows(t); slices.Equal(got, want) {
+					break
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: node %d has\n%q\nand the first\n%q", what, i, got, want)
+			}
+		}
+	}
+	same("at first")
+	if n := len(all[2].rows(t)); n != 4 { // two rows, and two statements of the highest number
+		t.Errorf("%d statements: %q", n, all[2].rows(t))
+	}
+
+	// A change is on all nodes when it returns. Numbers of removed rows are not used again on any.
+	if err := all[1].exec(ctx, "INSERT INTO person (name) VALUES ('Bea')",
+		`INSERT INTO "key's" SELECT 'b', number, NULL, 2 FROM person WHERE name = 'Bea'`); err != nil {
+		t.Fatal(err)
+	}
+	same("after an insertion")
+	var number int
+	db, _ := all[2].file.DB()
+	if err := db.QueryRow("SELECT number FROM person WHERE name = 'Bea'").Scan(&number); err != nil || number != 3 {
+		t.Errorf("number %d, %v", number, err)
+	}
+	if err := all[2].exec(ctx, "DELETE FROM person WHERE name = 'Ada'", `UPDATE "key's" SET "of" = 'x' || char(10)`,
+		"INSERT OR REPLACE INTO once VALUES ('k', 'one')", "INSERT OR REPLACE INTO once VALUES ('k', 'two')"); err != nil {
+		t.Fatal(err)
+	}
+	same("after a cascade")
+
+	// What fails changes nothing, and what changes nothing is not in the log.
+	if err := all[0].exec(ctx, "DELETE FROM once", "INSERT INTO nothing VALUES (1)"); err == nil {
+		t.Error("a wrong statement succeeded")
+	}
+	if err := all[0].exec(ctx, "DELETE FROM once WHERE key = 'none'"); err != nil {
+		t.Error(err)
+	}
+	same("after a failure")
+	testOneWinner(t, all)
+	same("after races")
+
+	// A file of another lineage is refused, and one that has fallen behind catches up.
+	other := newFile(t)
+	if err := other.Change(ctx, func(tx *sql.Tx) error {
+		_, err := tx.Exec("INSERT INTO once VALUES ('own', 'me')")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(ctx, nodes[2], "things", other, slog.New(slog.DiscardHandler), nil); !errors.Is(err, ErrOther) {
+		t.Errorf("a file with other rows: %v", err)
+	}
+	late := open(t, nodes[2], newFile(t))
+	if got, want := late.rows(t), all[0].rows(t); !slices.Equal(got, want) {
+		t.Errorf("a new file has %q, expected %q", got, want)
+	}
+}
+
+// testOneWinner lets all nodes use the same keys at once: of each, one transaction finds it unused.
+func testOneWinner(t *testing.T, all []replica) {
+	ctx := t.Context()
+	const keys = 10
+	var mu sync.Mutex
+	wins := map[string]int{}
+	var running sync.WaitGroup
+	for i, r := range all {
+		running.Go(func() {
+			for k := range keys {
+				key := fmt.Sprint("once", k)
+				won := false
+				if err := r.file.Change(ctx, func(tx *sql.Tx) error {
+					res, err := tx.Exec("INSERT INTO once VALUES (?, ?) ON CONFLICT DO NOTHING", key, fmt.Sprint(i))
+					if err != nil {
+						return err
+					}
+					n, err := res.RowsAffected()
+					won = n == 1
+					return err
+				}); err != nil {
+					t.Errorf("node %d: %v", i, err)
+				}
+				if won {
+					mu.Lock()
+					wins[key]++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	running.Wait()
+	for k := range keys {
+		if n := wins[fmt.Sprint("once", k)]; n != 1 {
+			t.Errorf("key %d was used %d times", k, n)
+		}
+	}
+	db, _ := all[0].file.DB()
+	_, at, err := position(ctx, db)
+	if err != nil || at != 3+keys { // the rows of the first node, two changes, and the winners
+		t.Errorf("the log has %d changes, %v", at, err)
+	}
+}
