@@ -204,6 +204,20 @@ func TestAFileOnThreeNodes(t *testing.T) {
 	if got, want := late.rows(t), all[0].rows(t); !slices.Equal(got, want) {
 		t.Errorf("a new file has %q, expected %q", got, want)
 	}
+
+	// Without most of the nodes nothing changes.
+	nodes[1].Close()
+	nodes[2].Close()
+	before := all[0].rows(t)
+	short, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if err := all[0].exec(short, "DELETE FROM once"); !errors.Is(err, cluster.ErrMayHaveRun) &&
+		!errors.Is(err, cluster.ErrNotRun) {
+		t.Errorf("a change of a node that is alone: %v", err)
+	}
+	if got := all[0].rows(t); !slices.Equal(got, before) {
+		t.Errorf("a change of a node that is alone made %q of %q", got, before)
+	}
 }
 
 // testOneWinner lets all nodes use the same keys at once: of each, one transaction finds it unused.
