@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -33,14 +34,14 @@ files that are not saved are read through the editor, as without this command.`,
 			if len(args) > 0 && agent != "" {
 				return usagef("--agent and a command exclude each other")
 			}
-			if len(args) == 0 {
-				if args, err = settings.AgentCommand(agent); err != nil {
-					return err
-				}
-			}
 			in, ok := w.In.(io.ReadCloser)
 			if !ok {
 				in = io.NopCloser(w.In)
+			}
+			if len(args) == 0 {
+				if args, err = settings.AgentCommand(agent); err != nil {
+					return acp.Refuse(in, w.Out, fmt.Errorf("%w; set modules.ide.agents, or give its command after --", err))
+				}
 			}
 			return acp.Relay(c.Context(), acp.Options{
 				Agent: args, In: in, Out: w.Out, Err: w.Err, Env: proc.BaseEnv(), Server: settings.ServerFor,

@@ -49,7 +49,7 @@ func Relay(ctx context.Context, o Options) error {
 		Path: o.Agent[0], Args: o.Agent[1:], Env: o.Env, Input: true, Whole: true, Stdout: to, Stderr: o.Err,
 	})
 	if err != nil {
-		return fmt.Errorf("the agent %s could not be started: %w", o.Agent[0], err)
+		return Refuse(o.In, o.Out, fmt.Errorf("the agent %s could not be started: %w", o.Agent[0], err))
 	}
 	ended := make(chan error, 1)
 	go func() {
@@ -102,6 +102,31 @@ func Relay(ctx context.Context, o Options) error {
 	from.Close()
 	o.In.Close()
 	return err
+}
+
+// Refuse answers the first request of an editor with the reason why there is no agent, because editors show that, and not
+// the error output of a program that ends.
+func Refuse(in io.ReadCloser, out io.Writer, why error) error {
+	first, err := rpc.Lines(in, nil, maxMessage, in.Close).Read()
+	if err != nil {
+		return why
+	}
+	var request struct {
+		ID json.RawMessage `json:"id"`
+	}
+	if json.Unmarshal(first, &request) != nil || request.ID == nil {
+		return why
+	}
+	b, err := json.Marshal(map[string]any{
+		"jsonrpc": "2.0", "id": request.ID, "error": rpc.Error{Code: rpc.CodeInternal, Message: why.Error()},
+	})
+	if err != nil {
+		return why
+	}
+	if _, err := out.Write(append(b, '\n')); err != nil {
+		return errors.Join(why, err)
+	}
+	return why
 }
 
 // copyMessages copies messages until their source ends, which is no error.
