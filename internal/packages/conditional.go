@@ -31,10 +31,12 @@ func (p *managedPackage) askedOptions() client.ConnOptions {
 
 // updateListing stores what the shared instance lists, with the tools that are offered only
 // to clients that can be asked. If tools are missing of which that is not known, another
-// instance lists them in the background.
+// instance lists them in the background. A server that is run alone was not listed when it was
+// installed, so the first list waits for that instance.
 func (p *managedPackage) updateListing(l listing) {
 	p.mu.Lock()
 	r, known := p.rec, p.conditional
+	first := p.manager.opts.Alone != nil && !p.listedAsked
 	var missing []string
 	for _, t := range p.tools {
 		if !listsTool(l.Tools, t.Own) {
@@ -44,6 +46,8 @@ func (p *managedPackage) updateListing(l listing) {
 	p.mu.Unlock()
 	unknown := slices.ContainsFunc(missing, func(own string) bool { return !listsTool(known, own) })
 	switch {
+	case r.listsAsked() && first:
+		p.listConditional(p.manager.ctx, &r, l)
 	case !r.listsAsked() || len(missing) == 0:
 		p.setListing(l, false)
 	case !unknown:
@@ -56,6 +60,9 @@ func (p *managedPackage) updateListing(l listing) {
 // listConditional lists a server as a client that can be asked, and stores the result
 // together with what the shared instance listed.
 func (p *managedPackage) listConditional(ctx context.Context, r *Record, l listing) {
+	p.mu.Lock()
+	p.listedAsked = true
+	p.mu.Unlock()
 	u, all, err := p.launchServer(ctx, r, p.askedOptions(), true)
 	if err != nil {
 		p.journal.writeLine(fmt.Sprintf("[host] tools for clients that can be asked cannot be listed: %v", err))

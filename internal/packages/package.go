@@ -47,6 +47,7 @@ type managedPackage struct {
 	bothEras bool // the server speaks the older revisions too, as hasBothEras says
 
 	conditional []json.RawMessage // tools that the server lists only for clients that can be asked
+	listedAsked bool              // such tools were looked for since the host started
 
 	logins logins // have a lock of their own, which is taken after mu
 

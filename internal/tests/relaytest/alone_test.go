@@ -287,6 +287,24 @@ done`
 	}
 }
 
+// Tools that a server offers only to clients that can be asked are in the first list of a server that is run alone.
+func TestToolsForClientsThatCanBeAsked(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := serveAlone(t, t.TempDir(), packages.Record{
+		Source: packages.Source{Kind: packages.Command}, Command: self, Env: childEnv(t, "visited"),
+	})
+	if err := c.Connect(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := c.Do(t.Context(), client.Request{Method: "tools/list"})
+	if err != nil || !strings.Contains(string(raw), `"only_asked"`) {
+		t.Errorf("the first list is %s %v", raw, err)
+	}
+}
+
 // Two hosts may run one server at once, each with what it stores, and a later one finds what was installed.
 func TestRunsAtOnce(t *testing.T) {
 	home := t.TempDir()

@@ -23,7 +23,7 @@ import (
 // refuses the call until the client has visited one. The tool visit, which stands for the page, reports both as done.
 func serveVisited() {
 	lines := bufio.NewReaderSize(os.Stdin, 1<<20)
-	asked, changed := "", 0
+	asked, changed, more := "", 0, ""
 	for {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
@@ -43,12 +43,15 @@ func serveVisited() {
 		}
 		switch method + " " + tool {
 		case "initialize ":
+			if hosttest.Get(line, "params", "capabilities", "elicitation") != nil {
+				more = `,{"name":"only_asked","inputSchema":{"type":"object"}}`
+			}
 			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},`+
 				`"serverInfo":{"name":"visited","version":"1"}}}`+"\n", id)
 		case "tools/list ":
 			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"ask","inputSchema":{"type":"object"}},`+
 				`{"name":"refuse","inputSchema":{"type":"object"}},{"name":"visit","inputSchema":{"type":"object"}},`+
-				`{"name":"roots","inputSchema":{"type":"object"}}]}}`+"\n", id)
+				`{"name":"roots","inputSchema":{"type":"object"}}%s]}}`+"\n", id, more)
 		case "notifications/roots/list_changed ":
 			changed++
 		case "tools/call roots":
