@@ -69,6 +69,7 @@ Exit codes: 0 the tool succeeded, 1 the tool failed, 2 the command line is wrong
 	t.register(c.Flags())
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)
+	completeModules(c)
 	return c
 }
 

@@ -56,6 +56,21 @@ func (t *target) toolNames(w Environment) cobra.CompletionFunc {
 	}
 }
 
+// completeModules completes --modules, a list with commas.
+func completeModules(c *cobra.Command) {
+	c.RegisterFlagCompletionFunc(
+		"modules",
+		func(c *cobra.Command, _ []string, begin string) ([]string, cobra.ShellCompDirective) {
+			last := strings.LastIndexByte(begin, ',') + 1
+			names, directive := moduleNames(c, strings.Split(begin[:last], ","), begin[last:])
+			for i := range names {
+				names[i] = begin[:last] + names[i]
+			}
+			return names, directive | cobra.ShellCompDirectiveNoSpace
+		},
+	)
+}
+
 // completeContext completes --context with the contexts of the settings and those that commands created.
 func completeContext(c *cobra.Command, w Environment) {
 	c.RegisterFlagCompletionFunc(

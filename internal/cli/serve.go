@@ -69,6 +69,7 @@ ending sessions.`,
 	shell.register(c.Flags())
 	c.ValidArgsFunction = moduleNames
 	completeContext(c, w)
+	completeModules(c)
 	return c
 }
 

@@ -46,6 +46,7 @@ one: its arguments, which of them are required, and an example.`,
 	t.register(c.Flags())
 	c.ValidArgsFunction = t.toolNames(w)
 	completeContext(c, w)
+	completeModules(c)
 	return c
 }
 
