@@ -25,6 +25,7 @@ const (
 
 	OnlyOperator // a yes of its person does not count where a call needs one: an operator's does
 	WordCounts   // its own word that its person agreed does, because the settings say so
+	Attended     // a person is beside the client of the call that this one is inside of
 )
 
 // SplitOwner gives the name of the principal and the context of an owner.

@@ -505,7 +505,10 @@ func (d *Dispatcher) Inner(
 		return tool.Result{}, tool.Refuse(tool.CodeDenied, "calls inside calls go at most %d deep", d.opts.Depth)
 	}
 	f := session.Facts{Caller: who}
-	f.Can, f.Person = 0, false
+	f.Can, f.Person = who.Can&tool.Attended, false
+	if who.Can&tool.CanElicit != 0 || who.Person {
+		f.Can = tool.Attended
+	}
 	f.Cut = d.opts.Views.Cut(who)
 	e, err := d.entryOf(ctx, &f, name)
 	if err != nil {

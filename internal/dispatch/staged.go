@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"gatehouse/internal/access/permit"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 
@@ -36,10 +37,19 @@ func changes(r *Request) bool {
 	return r.Method == "tools/call" && r.Entry.Tool != nil && !r.Entry.Tool.Effects.ReadOnly()
 }
 
-// sayStaged adds to a result that what the call changed waits in its task.
+// sayStaged adds to a result that what the call changed waits in its task: to the texts, and to structured content,
+// because some clients give their model that alone.
 func (r *Request) sayStaged(res *Result) {
-	if r.stages && res.Raw == nil && res.Input == nil && r.Program == nil {
-		res.Content = append(slices.Clip(res.Content), tool.Text("staged in task "+r.task))
+	if !r.stages || res.Raw != nil || res.Input != nil || r.Program != nil {
+		return
+	}
+	res.Content = append(slices.Clip(res.Content), tool.Text("staged in task "+r.task))
+	if res.IsError || rawjson.Kind(res.Full) != '{' {
+		return
+	}
+	full := rawjson.Splice(res.Full, rawjson.Edit{Key: "staged", Value: []byte(`"in task ` + r.task + `"`)})
+	if out := r.Entry.WholeOut(); out == nil || out.Check(full) == nil {
+		res.Full = full
 	}
 }
 

@@ -417,7 +417,7 @@ func (g *Gate) Decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	a, b := g.hosts.decide(in), g.own.decide(in)
 	switch {
 	case a == nil && b == nil:
-		if g.alone != nil && caller != nil && caller.Can&tool.CanElicit == 0 && !caller.Person {
+		if g.alone != nil && caller != nil && caller.Can&(tool.CanElicit|tool.Attended) == 0 && !caller.Person {
 			return *g.alone
 		}
 		return g.otherwise

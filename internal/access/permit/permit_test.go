@@ -332,6 +332,7 @@ func TestUnattended(t *testing.T) {
 	}{
 		{"c", staged, tool.Caller{}, `{"path":"x"}`, Stage},
 		{"c", staged, tool.Caller{Can: tool.CanElicit}, `{"path":"x"}`, Allow},
+		{"c", staged, tool.Caller{Can: tool.Attended}, `{"path":"x"}`, Allow},
 		{"c", staged, tool.Caller{Person: true}, `{"path":"x"}`, Allow},
 		{"c", staged, tool.Caller{}, `{"path":"free"}`, Allow},
 		{"d", staged, tool.Caller{}, `{"path":"x"}`, Allow},
