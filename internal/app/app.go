@@ -179,16 +179,16 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	}()
 	if o.Alone != nil {
 		a.enabled = []enabledModule{{Module: Module{Name: packageModule}}}
-	} else if a.enabled, err = choose(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
+	} else if a.enabled, err = chooseModules(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
 		return a, &SettingError{err}
 	}
 	a.keepJournal()
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.openStage, a.checkShell,
+	for _, step := range []func(context.Context) error{a.lockFolders, a.closeFiles, a.openRoots, a.openStage, a.checkShell,
 		a.openCluster, a.openStores,
-		a.openLedger, a.openIdentity, a.awaitCluster, a.openContexts, a.openState, a.openAlone, a.openUsage, a.build, a.addModules,
+		a.openLedger, a.openIdentity, a.awaitCluster, a.openContexts, a.openState, a.openAlone, a.openUsage, a.buildHost, a.addModules,
 		a.startAlone, a.followRemovals, a.openListeners, a.showState, a.notifyRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
@@ -248,8 +248,8 @@ func (a *App) openRoots(context.Context) (err error) {
 	return nil
 }
 
-// build creates the parts that serve a call.
-func (a *App) build(context.Context) error {
+// buildHost creates the parts that serve a call.
+func (a *App) buildHost(context.Context) error {
 	a.bus = a.watched(bus.New())
 	guards, err := a.guardrails()
 	if err != nil {
@@ -315,7 +315,7 @@ func (a *App) build(context.Context) error {
 	a.core = core.New(o)
 	a.host, a.views, a.calls = a.core.Modules, a.core.Views, a.core.Calls
 	a.table, a.engine = a.core.Sessions, a.core.Engine
-	a.watch() // metrics and the ledger stop after everything that publishes events
+	a.watchHost() // metrics and the ledger stop after everything that publishes events
 	a.watchLedger()
 	a.parts = append(a.parts, a.core.Parts(a.cfg.Limits.StopPatience)...)
 	return nil

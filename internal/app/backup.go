@@ -39,9 +39,9 @@ func BackedUp(cfg config.Config) backup.Folders {
 	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
 }
 
-// enter locks the folders, and puts a waiting restore in place. A private host, which stores nothing, does
+// lockFolders locks the folders, and puts a waiting restore in place. A private host, which stores nothing, does
 // neither.
-func (a *App) enter(context.Context) error {
+func (a *App) lockFolders(context.Context) error {
 	if a.opts.Private || a.cfg.Folders.Data == "" {
 		return nil
 	}

@@ -79,7 +79,7 @@ func (a *App) openCluster(ctx context.Context) error {
 	if err := nodes.answerStatus(); err != nil {
 		return err
 	}
-	a.addPart("cluster", nodes.run)
+	a.addPart("cluster", nodes.runNodes)
 	return nil
 }
 
@@ -193,8 +193,8 @@ func writeKeys(path string, raw []byte) error {
 // keysLife is how long the newest key seals before a node adds another one.
 const keysLife = 30 * 24 * time.Hour
 
-// run follows the cluster until ctx is done.
-func (c *clusterNodes) run(ctx context.Context) error {
+// runNodes follows the cluster until ctx is done.
+func (c *clusterNodes) runNodes(ctx context.Context) error {
 	path := filepath.Join(c.app.cfg.Folders.Data, "keys.json")
 	var all sync.WaitGroup
 	all.Go(func() {
@@ -210,7 +210,7 @@ func (c *clusterNodes) run(ctx context.Context) error {
 		for {
 			select {
 			case id := <-c.ended:
-				c.forget(ctx, id)
+				c.forgetSession(ctx, id)
 			case <-ctx.Done():
 				return
 			}

@@ -132,7 +132,7 @@ func (c *clusterNodes) sessionEnded(s *session.Session, cause error) {
 	}
 }
 
-func (c *clusterNodes) forget(ctx context.Context, id string) {
+func (c *clusterNodes) forgetSession(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	r, err := c.sessions.Get(ctx, id)

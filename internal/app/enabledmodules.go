@@ -58,11 +58,11 @@ type enabledModule struct {
 	implicit bool
 }
 
-// choose returns the modules of a host: those that were named, or else the standard ones that are served by
+// chooseModules returns the modules of a host: those that were named, or else the standard ones that are served by
 // default, and the extra ones in either case. A module that is named twice is listed once. Presets are listed if
 // no module was named or if their context was; naming modules therefore removes presets from no context that uses
 // them. Presets that run programs are listed only in the latter case. all are the modules of the binary.
-func choose(cfg config.Config, o Options, all []standard.Module) ([]enabledModule, error) {
+func chooseModules(cfg config.Config, o Options, all []standard.Module) ([]enabledModule, error) {
 	var chosen []enabledModule
 	v, names := cfg.View, named(cfg, o)
 	unasked := len(names) == 0 && !o.Bare

@@ -83,7 +83,7 @@ func Defined(cfg config.Config) ([]contextstore.Record, error) {
 	if len(cfg.Contexts) == 0 {
 		return nil, nil
 	}
-	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := chooseModules(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func Defined(cfg config.Config) ([]contextstore.Record, error) {
 // Unserved returns the modules that a host with these settings does not have, so that a context that names them
 // offers none of their tools.
 func Unserved(cfg config.Config, modules []string) (missing []string) {
-	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := chooseModules(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil
 	}

@@ -48,7 +48,7 @@ func (a *App) watchLedger() {
 		return
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	write := a.ledger.Watch(ctx, a.bus)
+	write := a.ledger.RecordEvents(ctx, a.bus)
 	a.addPart("events for the ledger", func(end context.Context) error {
 		defer context.AfterFunc(end, stop)()
 		return write()

@@ -33,11 +33,11 @@ func (a *App) watched(b bus.Bus) bus.Bus {
 		})
 		a.addPart("traces", a.observed.tracer.Run) // stops after the parts whose calls it traces
 	}
-	return telemetry.Watch(b, a.observed.tracer)
+	return telemetry.WatchBus(b, a.observed.tracer)
 }
 
-// watch counts events from now on, if the settings ask for metrics.
-func (a *App) watch() {
+// watchHost counts events from now on, if the settings ask for metrics.
+func (a *App) watchHost() {
 	if !a.cfg.Observe.Metrics {
 		return
 	}

@@ -124,7 +124,7 @@ func (a *App) echoIP() []string {
 
 // SetEchoIP implements server.Host.
 func (h hostControl) SetEchoIP(ctx context.Context, urls []string) error {
-	return h.remember(ctx, func(self *hostRecord) { self.EchoIP = urls })
+	return h.saveRecord(ctx, func(self *hostRecord) { self.EchoIP = urls })
 }
 
 // Bindings implements server.Host.
@@ -146,15 +146,15 @@ func (h hostControl) Rules(who tool.Caller) bool { return h.app.rules(who) }
 
 // SetName implements server.Host.
 func (h hostControl) SetName(ctx context.Context, name string) error {
-	return h.remember(ctx, func(self *hostRecord) { self.Name = name })
+	return h.saveRecord(ctx, func(self *hostRecord) { self.Name = name })
 }
 
 // SetLanguage implements server.Host.
 func (h hostControl) SetLanguage(ctx context.Context, language string) error {
-	return h.remember(ctx, func(self *hostRecord) { self.Language = language })
+	return h.saveRecord(ctx, func(self *hostRecord) { self.Language = language })
 }
 
-func (h hostControl) remember(ctx context.Context, f func(*hostRecord)) error {
+func (h hostControl) saveRecord(ctx context.Context, f func(*hostRecord)) error {
 	t := h.app.tree
 	if _, err := t.self.Update(ctx, state.Any, func(self *hostRecord) error {
 		f(self)

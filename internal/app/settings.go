@@ -114,7 +114,7 @@ func named(cfg config.Config, o Options) []string {
 // mistake is a *SettingError. The only file it opens is that of the contexts that were created at run time, if
 // there is one.
 func CheckSettings(cfg config.Config) error {
-	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := chooseModules(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err == nil {
 		err = checkView(cfg.View)
 	}
@@ -146,7 +146,7 @@ func CheckSettings(cfg config.Config) error {
 // ContextNames returns the contexts that callers of a host with these settings may use: those of the settings
 // first, then those that were created at run time, and the administration last.
 func ContextNames(cfg config.Config) ([]string, error) {
-	enabled, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
+	enabled, err := chooseModules(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil, err
 	}

@@ -356,10 +356,10 @@ func seesProcess(who tool.Caller) func(string, any) bool {
 }
 
 // showState fills the tree and keeps it current.
-func (a *App) showState(ctx context.Context) error { return a.tree.begin(ctx) }
+func (a *App) showState(ctx context.Context) error { return a.tree.beginTree(ctx) }
 
-// begin fills the tree with what is known when all listeners are open, and follows events from then on.
-func (l *liveTree) begin(ctx context.Context) error {
+// beginTree fills the tree with what is known when all listeners are open, and follows events from then on.
+func (l *liveTree) beginTree(ctx context.Context) error {
 	if _, err := l.self.Update(ctx, state.Any, nameHost); err != nil {
 		l.app.log.Warn("this host will have another id after a restart: cannot store its id", "err", err)
 	}

@@ -45,7 +45,7 @@ func fromWords(s client.Schema, words []string) (json.RawMessage, error) {
 		}
 		property, _ := s.Properties.Lookup(key)
 		if property.Items != nil && !strings.HasPrefix(text, "[") {
-			v, err := value(key, *property.Items, text)
+			v, err := parseArgument(key, *property.Items, text)
 			if err != nil {
 				return nil, err
 			}
@@ -56,7 +56,7 @@ func fromWords(s client.Schema, words []string) (json.RawMessage, error) {
 		if _, twice := object[key]; twice {
 			return nil, usagef("%s is given twice", key)
 		}
-		v, err := value(key, property, text)
+		v, err := parseArgument(key, property, text)
 		if err != nil {
 			return nil, err
 		}
@@ -65,9 +65,9 @@ func fromWords(s client.Schema, words []string) (json.RawMessage, error) {
 	return json.Marshal(object)
 }
 
-// value converts one argument to JSON. If the schema allows a string, the text is one; a value of another type
+// parseArgument converts one argument to JSON. If the schema allows a string, the text is one; a value of another type
 // must be written as in JSON; without a type the text is JSON if it parses, and a string otherwise.
-func value(key string, s client.Schema, text string) (json.RawMessage, error) {
+func parseArgument(key string, s client.Schema, text string) (json.RawMessage, error) {
 	asString, err := json.Marshal(text)
 	if err != nil {
 		return nil, err

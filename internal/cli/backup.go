@@ -149,7 +149,7 @@ func oneTarget(c *cobra.Command, args []string) error {
 	return nil
 }
 
-func first(args []string) string {
+func firstArgument(args []string) string {
 	if len(args) == 0 {
 		return ""
 	}
@@ -198,7 +198,7 @@ func backupCreate(w Environment) *cobra.Command {
 				return err
 			}
 			defer hold.Release()
-			made, err := hold.Create(c.Context(), first(args), packages, k, v.progress())
+			made, err := hold.Create(c.Context(), firstArgument(args), packages, k, v.progress())
 			if err != nil {
 				return asMistake(err)
 			}
@@ -334,7 +334,7 @@ func backupInfo(w Environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			e, m, err := v.backups.Info(c.Context(), first(args), name, k)
+			e, m, err := v.backups.Info(c.Context(), firstArgument(args), name, k)
 			if err != nil {
 				return asMistake(err)
 			}
@@ -400,7 +400,7 @@ from its beginning up to the file. To read many files, mount it.`,
 			if err != nil {
 				return err
 			}
-			target, path := first(args[1:]), strings.Trim(args[0], "/")
+			target, path := firstArgument(args[1:]), strings.Trim(args[0], "/")
 			e, m, err := v.backups.Info(c.Context(), target, name, k)
 			if err != nil {
 				return asMistake(err)
@@ -461,7 +461,7 @@ unchanged; a running host restores them within seconds.`,
 				return err
 			}
 			defer hold.Release()
-			e, m, err := hold.Restore(c.Context(), first(args), name, packages, k, v.progress())
+			e, m, err := hold.Restore(c.Context(), firstArgument(args), name, packages, k, v.progress())
 			if err != nil {
 				return asMistake(err)
 			}

@@ -42,7 +42,7 @@ can enter it. It needs Linux with FUSE; gatehouse doctor tells what is missing.`
 			}
 			backup.CleanMounts(app.BackedUp(v.cfg), slog.New(slog.DiscardHandler))
 			m, err := v.backups.Mount(c.Context(), backup.MountRequest{
-				Target: first(args), Backup: name, Key: k, Owner: "command line", Idle: idle,
+				Target: firstArgument(args), Backup: name, Key: k, Owner: "command line", Idle: idle,
 			})
 			if err != nil {
 				return asMistake(err)
@@ -86,7 +86,7 @@ too.`,
 			if err != nil {
 				return err
 			}
-			which := first(args)
+			which := firstArgument(args)
 			if which == "" {
 				all := backup.Mounts(app.BackedUp(v.cfg))
 				if len(all) != 1 {

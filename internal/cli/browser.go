@@ -15,7 +15,7 @@ import (
 
 // checkBrowser says whether this machine has a browser for the module webview, and whether that runs in a sandbox.
 func checkBrowser(ctx context.Context, s webview.Settings) finding {
-	program, err := chromium.Find(s.Program)
+	program, err := chromium.FindProgram(s.Program)
 	if err != nil {
 		if s.Program != "" {
 			return ok("browser: %s cannot be run: %v", s.Program, err).but("warn", "correct modules.webview.program")
@@ -75,7 +75,7 @@ The command that is run is printed first; it may ask for the password of sudo.`,
 		Example: "  gatehouse browser install --print",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if program, err := chromium.Find(""); err == nil && !printOnly {
+			if program, err := chromium.FindProgram(""); err == nil && !printOnly {
 				fmt.Fprintf(w.Out, "this machine has %s\n", program)
 				return nil
 			}
@@ -92,7 +92,7 @@ The command that is run is printed first; it may ask for the password of sudo.`,
 			if err := run.Run(); err != nil {
 				return fmt.Errorf("%s: %w", line[0], err)
 			}
-			program, err := chromium.Find("")
+			program, err := chromium.FindProgram("")
 			if err == nil {
 				fmt.Fprintf(w.Out, "installed %s\n", program)
 			}

@@ -67,8 +67,8 @@ const (
 	done
 )
 
-// ask asks a question that is answered with yes or no.
-func (k *changer) ask(question string) (bool, error) {
+// askYesNo asks a question that is answered with yes or no.
+func (k *changer) askYesNo(question string) (bool, error) {
 	switch {
 	case k.flags.yes:
 		return true, nil
@@ -90,8 +90,8 @@ func (k *changer) ask(question string) (bool, error) {
 // its file meanwhile.
 const maxTries = 5
 
-// apply shows a change, asks, and makes it.
-func (k *changer) apply(plan func() (*clientconfig.Change, error)) (outcome, error) {
+// applyChange shows a change, asks, and makes it.
+func (k *changer) applyChange(plan func() (*clientconfig.Change, error)) (outcome, error) {
 	for try := 1; ; try++ {
 		ch, err := plan()
 		if err != nil {
@@ -105,7 +105,7 @@ func (k *changer) apply(plan func() (*clientconfig.Change, error)) (outcome, err
 			if k.flags.dryRun {
 				return skipped, nil
 			}
-			if yes, err := k.ask("Change " + ch.File + "?"); err != nil || !yes {
+			if yes, err := k.askYesNo("Change " + ch.File + "?"); err != nil || !yes {
 				return skipped, err
 			}
 		}

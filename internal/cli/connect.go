@@ -71,7 +71,7 @@ Exit codes: 0 done, 1 a file could not be changed, 2 the command line is wrong.`
 			}
 			switch {
 			case f.list:
-				return k.list(names, f.asJSON)
+				return k.listClients(names, f.asJSON)
 			case f.link:
 				return k.links(names)
 			}
@@ -138,7 +138,7 @@ type connector struct {
 var serverName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
 
 func (f *connectFlags) connector(c *cobra.Command, w Environment) (*connector, error) {
-	if err := f.check(c); err != nil {
+	if err := f.checkFlags(c); err != nil {
 		return nil, err
 	}
 	f.host.mistaken = goesOn(w)
@@ -171,8 +171,8 @@ func (f *connectFlags) newConnector(w Environment, l *config.Loaded, args []stri
 	}, nil
 }
 
-// check returns what is wrong with the flags.
-func (f *connectFlags) check(c *cobra.Command) error {
+// checkFlags returns what is wrong with the flags.
+func (f *connectFlags) checkFlags(c *cobra.Command) error {
 	switch {
 	case !serverName.MatchString(f.name):
 		return usagef("--name %s: expected 1 to 64 of letters, digits, _ and -", f.name)
@@ -252,7 +252,7 @@ func forwarderProgram(scope clientconfig.Scope) string {
 // connectAll connects or disconnects the clients that are named, or all that it
 // makes sense for. One that fails does not stop the others.
 func (k *connector) connectAll(names []string) error {
-	clients, err := k.choose(names)
+	clients, err := k.chooseClients(names)
 	if err != nil {
 		return err
 	}
@@ -268,8 +268,8 @@ func (k *connector) connectAll(names []string) error {
 	return errors.Join(failed...)
 }
 
-// choose returns the named clients, or those that are found.
-func (k *connector) choose(names []string) ([]*clientconfig.Client, error) {
+// chooseClients returns the named clients, or those that are found.
+func (k *connector) chooseClients(names []string) ([]*clientconfig.Client, error) {
 	var chosen []*clientconfig.Client
 	for _, name := range names {
 		c, err := findClient(name)
@@ -350,7 +350,7 @@ func (k *connector) connectOne(c *clientconfig.Client) error {
 		return k.printPasted(c)
 	}
 	if k.flags.remove {
-		did, err := k.apply(func() (*clientconfig.Change, error) {
+		did, err := k.applyChange(func() (*clientconfig.Change, error) {
 			return k.machine.PlanRemove(k.connections, c, k.scope, k.flags.name)
 		})
 		switch {
@@ -370,7 +370,7 @@ func (k *connector) connectOne(c *clientconfig.Client) error {
 	if !k.machine.Installed(c) {
 		k.say("%s was not found on this machine; its file is made nevertheless", c.Title)
 	}
-	did, err := k.apply(func() (*clientconfig.Change, error) {
+	did, err := k.applyChange(func() (*clientconfig.Change, error) {
 		ch, err := k.machine.PlanPut(c, k.scope, s)
 		if err == nil && !k.flags.replace {
 			err = k.ours(ch)
@@ -494,11 +494,11 @@ type listedClient struct {
 	Source string `json:"source"`
 }
 
-func (k *connector) list(names []string, asJSON bool) error {
+func (k *connector) listClients(names []string, asJSON bool) error {
 	clients := clientconfig.Clients
 	if len(names) > 0 {
 		var err error
-		if clients, err = k.choose(names); err != nil {
+		if clients, err = k.chooseClients(names); err != nil {
 			return err
 		}
 	}

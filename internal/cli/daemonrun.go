@@ -153,7 +153,7 @@ func runOnce(
 		r.log.Warn("there is no pairing code", "err", err)
 	}
 	re := reloader{load: load, host: r.host, log: r.log, level: r.level}
-	r.editor.apply, r.editor.force = re.apply, r.host.SettingsInForce
+	r.editor.apply, r.editor.force = re.applySettings, r.host.SettingsInForce
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer re.listen(ctx, stop)()

@@ -351,7 +351,7 @@ func checkPackages(c *cobra.Command, w Environment) finding {
 	}
 	defer a.close()
 	var out struct{ Packages []packageEntry }
-	if err := a.call(c.Context(), quiet, "package_list", struct{}{}, &out); err != nil {
+	if err := a.callTool(c.Context(), quiet, "package_list", struct{}{}, &out); err != nil {
 		return ok("packages: not looked at: %v", err)
 	}
 	var waiting []string

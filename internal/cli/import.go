@@ -63,7 +63,7 @@ Exit codes: 0 done, 1 a server could not be taken over, 2 the command line is wr
 			if err != nil {
 				return err
 			}
-			return m.run(c, args)
+			return m.importServers(c, args)
 		},
 	}
 	f.registerFlags(c.Flags())
@@ -125,7 +125,7 @@ func (f *importFlags) importer(w Environment) (*importer, error) {
 	return &importer{connector: k, flags: f, taken: map[string]bool{}}, nil
 }
 
-func (m *importer) run(c *cobra.Command, args []string) error {
+func (m *importer) importServers(c *cobra.Command, args []string) error {
 	sources, err := m.sources(args)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (m *importer) run(c *cobra.Command, args []string) error {
 				return err
 			}
 		}
-		if err := m.take(c.Context(), a, from, wishes, own); err != nil {
+		if err := m.installServers(c.Context(), a, from, wishes, own); err != nil {
 			failed = append(failed, err)
 		}
 	}
@@ -392,12 +392,12 @@ func findProgram(command, cwd, folder string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// take installs packages and offers to replace their servers in the file.
-func (m *importer) take(
+// installServers installs packages and offers to replace their servers in the file.
+func (m *importer) installServers(
 	ctx context.Context, a *admin, from clientconfig.Source, wishes []imported, own clientconfig.Server,
 ) error {
 	var there struct{ Packages []packageEntry }
-	if err := a.call(ctx, m.w, "package_list", struct{}{}, &there); err != nil {
+	if err := a.callTool(ctx, m.w, "package_list", struct{}{}, &there); err != nil {
 		return err
 	}
 	var replaced []string
@@ -440,7 +440,7 @@ func (m *importer) ownEntry(from clientconfig.Source, all []clientconfig.Server)
 
 // replaceServers offers to put this host in the place of servers.
 func (m *importer) replaceServers(from clientconfig.Source, names []string, own clientconfig.Server) error {
-	did, err := m.apply(func() (*clientconfig.Change, error) { return m.machine.PlanTake(from, names, own) })
+	did, err := m.applyChange(func() (*clientconfig.Change, error) { return m.machine.PlanTake(from, names, own) })
 	if err == nil && did == done {
 		m.say("%s has these servers through this host now: %s", from.Client.Title, from.Client.Reload)
 	}

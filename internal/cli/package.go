@@ -159,8 +159,8 @@ func (p *packageFlags) connect(c *cobra.Command, w Environment) (*admin, error) 
 	return &admin{cl, all, f, end}, nil
 }
 
-// call calls a tool, follows its job to the end, and decodes the result into out.
-func (a *admin) call(ctx context.Context, w Environment, name string, args, out any) error {
+// callTool calls a tool, follows its job to the end, and decodes the result into out.
+func (a *admin) callTool(ctx context.Context, w Environment, name string, args, out any) error {
 	raw, err := json.Marshal(args)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func callOnce[T any](
 	}
 	defer a.close()
 	var raw json.RawMessage
-	if err := a.call(c.Context(), w, name, args, &raw); err != nil {
+	if err := a.callTool(c.Context(), w, name, args, &raw); err != nil {
 		return err
 	}
 	if p.json {
@@ -538,7 +538,7 @@ func (p *packageFlags) packageNames(w Environment) cobra.CompletionFunc {
 		}
 		defer a.close()
 		var out struct{ Packages []packageEntry }
-		if err := a.call(c.Context(), quiet, "package_list", struct{}{}, &out); err != nil {
+		if err := a.callTool(c.Context(), quiet, "package_list", struct{}{}, &out); err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		var names []string

@@ -365,7 +365,7 @@ func addPackage(ctx context.Context, w Environment, a *admin, wish packages.Wish
 	if !wish.Grants.IsZero() {
 		in["grants"] = wish.Grants
 	}
-	if err := a.call(ctx, w, "package_install", in, &done); err != nil {
+	if err := a.callTool(ctx, w, "package_install", in, &done); err != nil {
 		return done, errors.Join(err, forget())
 	}
 	return done, nil
@@ -475,7 +475,7 @@ func updatePackages(ctx context.Context, w Environment, a *admin, asJSON, accept
 	}
 	if len(names) == 0 {
 		var out struct{ Packages []packageEntry }
-		if err := a.call(ctx, w, "package_list", struct{}{}, &out); err != nil {
+		if err := a.callTool(ctx, w, "package_list", struct{}{}, &out); err != nil {
 			return err
 		}
 		for _, e := range out.Packages {
@@ -519,7 +519,7 @@ func updatePackage(
 ) (one updatedPackage, done bool, err error) {
 	one.ID = name
 	var was packageDetails
-	if err := a.call(ctx, w, "package_info", packageID{name}, &was); err != nil {
+	if err := a.callTool(ctx, w, "package_info", packageID{name}, &was); err != nil {
 		return one, false, err
 	}
 	one.Before = was.Version
@@ -541,7 +541,7 @@ func updatePackage(
 	if accept {
 		in["accept_source"] = true
 	}
-	if err := a.call(ctx, w, "package_rebuild", in, &now); err != nil {
+	if err := a.callTool(ctx, w, "package_rebuild", in, &now); err != nil {
 		return one, false, err
 	}
 	one.After, one.Waiting = now.Version, now.Waiting

@@ -22,7 +22,7 @@ when it starts and when it reads its settings again.`,
   gatehouse package apply --yes`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := p.t.host.load(w.Getenv)
+			l, err := p.t.host.loadSettings(w.Getenv)
 			if err == nil {
 				err = l.Validate()
 			}

@@ -81,7 +81,7 @@ func logIn(ctx context.Context, w Environment, a *admin, name string, paste bool
 		in["redirect"] = back.address
 	}
 	var step loginStep
-	if err := a.call(ctx, w, "package_login", in, &step); err != nil {
+	if err := a.callTool(ctx, w, "package_login", in, &step); err != nil {
 		return err
 	}
 	if back != nil && step.Redirect != back.address { // a setting of the package names another
@@ -105,12 +105,12 @@ func logIn(ctx context.Context, w Environment, a *admin, name string, paste bool
 		)
 		address, err = readAddress(ctx, w)
 	} else {
-		address, err = back.wait(ctx)
+		address, err = back.waitForRedirect(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	return a.call(ctx, w, "package_login", map[string]any{"id": name, "redirected": address}, &step)
+	return a.callTool(ctx, w, "package_login", map[string]any{"id": name, "redirected": address}, &step)
 }
 
 const maxAddress = 16 << 10 // bytes of an address that is read
@@ -181,7 +181,7 @@ func (r *redirected) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
-func (r *redirected) wait(ctx context.Context) (string, error) {
+func (r *redirected) waitForRedirect(ctx context.Context) (string, error) {
 	select {
 	case address := <-r.got:
 		return address, nil

@@ -123,7 +123,7 @@ func decideChanges(p *packageFlags, c *cobra.Command, w Environment, approve boo
 	}
 	defer a.close()
 	var open packageChangeList
-	if err := a.call(c.Context(), w, "package_changes", packageID{id}, &open); err != nil {
+	if err := a.callTool(c.Context(), w, "package_changes", packageID{id}, &open); err != nil {
 		return err
 	}
 	if approve && !p.json {
@@ -136,7 +136,7 @@ func decideChanges(p *packageFlags, c *cobra.Command, w Environment, approve boo
 		Approved []string `json:"approved"`
 		Refused  []string `json:"refused"`
 	}
-	if err := a.call(c.Context(), w, "package_approve", in, &out); err != nil {
+	if err := a.callTool(c.Context(), w, "package_approve", in, &out); err != nil {
 		return err
 	}
 	if p.json {

@@ -67,14 +67,14 @@ func terminal() bool {
 
 // reload applies the current settings. If they contain a mistake, nothing changes.
 func (r *reloader) reload() {
-	if _, _, err := r.apply(); err != nil {
+	if _, _, err := r.applySettings(); err != nil {
 		r.log.Error("the settings were not reloaded", "err", err)
 	}
 }
 
-// apply applies the current settings, and returns which apply now and which after a restart. After an error nothing
+// applySettings applies the current settings, and returns which apply now and which after a restart. After an error nothing
 // has changed.
-func (r *reloader) apply() (live, restart []string, err error) {
+func (r *reloader) applySettings() (live, restart []string, err error) {
 	l, err := r.load()
 	if err != nil {
 		return nil, nil, err

@@ -96,7 +96,7 @@ func (f *runFlags) config(c *cobra.Command, w Environment) (*config.Loaded, erro
 	if err != nil {
 		return l, err
 	}
-	if err := f.doors.apply(c, l); err != nil {
+	if err := f.doors.applyFlags(c, l); err != nil {
 		return l, err
 	}
 	l.View = config.View{Tools: f.host.tools}

@@ -92,7 +92,7 @@ func serveConfig(
 	if err := originals(w, l); err != nil {
 		return l, &usageError{err}
 	}
-	if err := listeners.apply(c, l); err != nil {
+	if err := listeners.applyFlags(c, l); err != nil {
 		return l, err
 	}
 	if err := shell.applyShell(c, l); err != nil {
@@ -175,7 +175,7 @@ func runServer(
 		log.Warn("there is no pairing code", "err", err)
 	}
 	r := reloader{load: load, host: host, log: log, level: level}
-	editor.apply, editor.force = r.apply, host.SettingsInForce
+	editor.apply, editor.force = r.applySettings, host.SettingsInForce
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer r.listen(ctx, stop)()

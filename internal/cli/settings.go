@@ -72,7 +72,7 @@ func (f *hostFlags) names() (names []string) {
 
 // config returns the settings of the file and the environment, overridden by these flags.
 func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
-	l, err := f.load(getenv)
+	l, err := f.loadSettings(getenv)
 	if err != nil {
 		return l, &usageError{err}
 	}
@@ -94,8 +94,8 @@ func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
 	return l, nil
 }
 
-// load reads the settings without the flags.
-func (f *hostFlags) load(getenv func(string) string) (*config.Loaded, error) {
+// loadSettings reads the settings without the flags.
+func (f *hostFlags) loadSettings(getenv func(string) string) (*config.Loaded, error) {
 	bare, err := config.WithoutFile(getenv)
 	if err != nil || f.noFile {
 		return bare, err
@@ -123,7 +123,7 @@ func goesOn(w Environment) func(error) {
 // readSettings reads the settings for a command that needs little of them.
 func readSettings(w Environment) (*config.Loaded, error) {
 	f := hostFlags{mistaken: goesOn(w)}
-	l, err := f.load(w.Getenv)
+	l, err := f.loadSettings(w.Getenv)
 	if err != nil {
 		return l, &usageError{err}
 	}
@@ -238,9 +238,9 @@ func (f *listenerFlags) register(set *pflag.FlagSet) {
 	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default if no listener is named)")
 }
 
-// apply opens the listeners that were named. Naming one on the command line closes those that the file and the
+// applyFlags opens the listeners that were named. Naming one on the command line closes those that the file and the
 // environment open; other settings of a listener stay unchanged unless a flag overrides them.
-func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
+func (f *listenerFlags) applyFlags(c *cobra.Command, l *config.Loaded) error {
 	if err := f.applyListeners(c, l); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ one: its arguments, which of them are required, and an example.`,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			all, err := t.list(c, w, args)
+			all, err := t.fetchTools(c, w, args)
 			if err != nil {
 				return err
 			}
@@ -50,8 +50,8 @@ one: its arguments, which of them are required, and an example.`,
 	return c
 }
 
-// list returns the tools of a server, or the one with a name.
-func (t *target) list(c *cobra.Command, w Environment, names []string) ([]client.Tool, error) {
+// fetchTools returns the tools of a server, or the one with a name.
+func (t *target) fetchTools(c *cobra.Command, w Environment, names []string) ([]client.Tool, error) {
 	if len(names) == 1 {
 		_, one, end, err := t.connectTool(c, w, names[0])
 		if err != nil {

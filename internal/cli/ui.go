@@ -47,7 +47,7 @@ a program makes for itself does not.`,
   gatehouse ui --print
   gatehouse ui --url http://127.0.0.1:8080 --user alice`,
 		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return f.run(c.Context(), w) },
+		RunE: func(c *cobra.Command, _ []string) error { return f.openPages(c.Context(), w) },
 	}
 	c.Flags().StringVar(&f.url, "url", "", "`address` of the host (default: that of the settings)")
 	c.Flags().StringVar(&f.user, "user", "", "the user who is logged in (default: that of the operating system)")
@@ -56,7 +56,7 @@ a program makes for itself does not.`,
 	return c
 }
 
-func (f *uiFlags) run(ctx context.Context, w Environment) error {
+func (f *uiFlags) openPages(ctx context.Context, w Environment) error {
 	at, err := f.address(w)
 	if err != nil {
 		return err

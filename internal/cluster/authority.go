@@ -63,7 +63,7 @@ func authorityFor(o Options) (*Authority, error) {
 		return nil, fmt.Errorf("joining %v requires a token: run gatehouse cluster join-token on a node, and name the "+
 			"file with --join-token-file", o.Join)
 	default:
-		if err := a.create(time.Now()); err != nil {
+		if err := a.createAuthority(time.Now()); err != nil {
 			return nil, err
 		}
 	}
@@ -95,11 +95,11 @@ func OpenAuthority(dir string) (*Authority, error) {
 	if err := os.MkdirAll(a.dir, 0o700); err != nil {
 		return nil, err
 	}
-	return a, a.create(time.Now())
+	return a, a.createAuthority(time.Now())
 }
 
-// create makes the key and the certificate of a new cluster.
-func (a *Authority) create(now time.Time) error {
+// createAuthority makes the key and the certificate of a new cluster.
+func (a *Authority) createAuthority(now time.Time) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

@@ -90,7 +90,7 @@ type Node struct {
 
 var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$`)
 
-func (o *Options) check() error {
+func (o *Options) checkOptions() error {
 	if !nameForm.MatchString(o.Name) {
 		return fmt.Errorf("cluster name %q: expected 1 to 40 lowercase letters, digits and hyphens", o.Name)
 	}
@@ -118,7 +118,7 @@ func Start(ctx context.Context, o Options) (n *Node, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := o.check(); err != nil {
+	if err := o.checkOptions(); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
@@ -220,7 +220,7 @@ func (n *Node) enter(ctx context.Context) error {
 	n.mu.Lock()
 	n.members = b
 	n.mu.Unlock()
-	return n.peers.register(ctx, b)
+	return n.peers.registerNode(ctx, b)
 }
 
 // nodesWanted is how many nodes the records need: an external engine has its own machines.

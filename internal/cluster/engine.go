@@ -156,7 +156,7 @@ func (e *engine) start(ctx context.Context) error {
 	if err := atomicfile.Write(e.configFile(), raw); err != nil {
 		return err
 	}
-	wait, err := e.run(ctx)
+	wait, err := e.runEngine(ctx)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (e *engine) start(ctx context.Context) error {
 				e.log.Error("the engine of the cluster ended and is started again", "err", err)
 				time.Sleep(pause)
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				wait, err = e.run(ctx)
+				wait, err = e.runEngine(ctx)
 				cancel()
 				if err == nil {
 					break
@@ -188,8 +188,8 @@ func (e *engine) isClosing() bool {
 	return e.closing
 }
 
-// run starts the process once and waits until it serves. wait returns when it has ended.
-func (e *engine) run(ctx context.Context) (wait func() error, err error) {
+// runEngine starts the process once and waits until it serves. wait returns when it has ended.
+func (e *engine) runEngine(ctx context.Context) (wait func() error, err error) {
 	cmd := exec.Command(e.program, e.configFile())
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
 	stdin, err := cmd.StdinPipe()

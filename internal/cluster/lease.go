@@ -137,7 +137,7 @@ func (n *Node) try(
 	l.record.Token = l.Token
 	l.until = sent.Add(ttl)
 	l.ctx, l.end = context.WithCancelCause(context.Background())
-	n.running.Go(func() { l.keep(n.life) })
+	n.running.Go(func() { l.renewUntil(n.life) })
 	return l, nil
 }
 
@@ -162,8 +162,8 @@ func (l *Lease) Held() bool {
 	return l.ctx.Err() == nil && time.Now().Before(l.until)
 }
 
-// keep renews the lease until it is lost or released.
-func (l *Lease) keep(run context.Context) {
+// renewUntil renews the lease until it is lost or released.
+func (l *Lease) renewUntil(run context.Context) {
 	defer close(l.done)
 	defer l.end(errLost)
 	var oldest time.Time // when the oldest renewal was sent whose end is not known

@@ -48,7 +48,7 @@ func (n *Node) handle(subject, queue string, h Handler) (stop func(), err error)
 		select {
 		case places <- struct{}{}:
 		default:
-			n.answer(m, nil, errors.New("this node answers too many requests; try again later"))
+			n.sendReply(m, nil, errors.New("this node answers too many requests; try again later"))
 			return
 		}
 		go func() {
@@ -60,7 +60,7 @@ func (n *Node) handle(subject, queue string, h Handler) (stop func(), err error)
 				defer end()
 			}
 			data, err := h(ctx, m.Header.Get(headerFrom), m.Data)
-			n.answer(m, data, err)
+			n.sendReply(m, data, err)
 		}()
 	}
 	var sub *nats.Subscription
@@ -86,7 +86,7 @@ func (n *Node) handle(subject, queue string, h Handler) (stop func(), err error)
 	}, nil
 }
 
-func (n *Node) answer(m *nats.Msg, data []byte, err error) {
+func (n *Node) sendReply(m *nats.Msg, data []byte, err error) {
 	if m.Reply == "" {
 		return
 	}
@@ -113,15 +113,15 @@ func (n *Node) Request(ctx context.Context, node, topic string, data []byte) ([]
 	if !alive {
 		return nil, fmt.Errorf("node %s is not there: %w", node, ErrNotRun)
 	}
-	return n.request(ctx, node, n.subject("node", node, topic), data)
+	return n.requestNode(ctx, node, n.subject("node", node, topic), data)
 }
 
 // RequestAny is Request to one of the nodes that handle the topic.
 func (n *Node) RequestAny(ctx context.Context, topic string, data []byte) ([]byte, error) {
-	return n.request(ctx, "any", n.subject("any", topic), data)
+	return n.requestNode(ctx, "any", n.subject("any", topic), data)
 }
 
-func (n *Node) request(ctx context.Context, node, subject string, data []byte) ([]byte, error) {
+func (n *Node) requestNode(ctx context.Context, node, subject string, data []byte) ([]byte, error) {
 	if len(data) > MaxMessage {
 		return nil, fmt.Errorf("the request has %d bytes, more than %d: %w", len(data), MaxMessage, ErrNotRun)
 	}

@@ -295,8 +295,8 @@ func (p *peers) whileAlive(ctx context.Context, id string) (context.Context, con
 	return ctx, func() { stop(); cancel(nil) }, true
 }
 
-// register records this node as a member, and follows the members from now on.
-func (p *peers) register(ctx context.Context, b *Bucket) error {
+// registerNode records this node as a member, and follows the members from now on.
+func (p *peers) registerNode(ctx context.Context, b *Bucket) error {
 	p.mu.Lock()
 	self := p.self()
 	p.mu.Unlock()

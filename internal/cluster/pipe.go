@@ -76,7 +76,7 @@ func (p *pipes) close() {
 // Dial opens a stream to a service of another node. The error wraps ErrNotRun if the node did not accept it.
 func (n *Node) Dial(ctx context.Context, node, service string) (net.Conn, error) {
 	p := &n.pipes
-	c := p.add(node)
+	c := p.addPipe(node)
 	if c == nil {
 		return nil, fmt.Errorf("node %s: too many streams: %w", node, ErrNotRun)
 	}
@@ -89,7 +89,7 @@ func (n *Node) Dial(ctx context.Context, node, service string) (net.Conn, error)
 	return c, nil
 }
 
-func (p *pipes) add(node string) *pipe {
+func (p *pipes) addPipe(node string) *pipe {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || len(p.open) >= maxPipes {
@@ -109,7 +109,7 @@ func (p *pipes) accept(_ context.Context, from string, data []byte) ([]byte, err
 	if !ok || l == nil || !ValidID(from) || strings.ContainsAny(remote, ".*> \t") {
 		return nil, fmt.Errorf("there is no service %q", service)
 	}
-	c := p.add(from)
+	c := p.addPipe(from)
 	if c == nil {
 		return nil, errors.New("too many streams")
 	}
@@ -180,7 +180,7 @@ func (c *pipe) signal() {
 	c.changed = make(chan struct{})
 }
 
-func (c *pipe) send(kind byte, payload []byte) error {
+func (c *pipe) sendFrame(kind byte, payload []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	c.mu.Lock()
@@ -240,7 +240,7 @@ func (c *pipe) reset(err error, tell bool) {
 	c.signal()
 	c.mu.Unlock()
 	if tell {
-		c.send(pipeReset, []byte(err.Error()))
+		c.sendFrame(pipeReset, []byte(err.Error()))
 	}
 	c.p.mu.Lock()
 	delete(c.p.open, c.id)
@@ -301,7 +301,7 @@ func (c *pipe) Read(b []byte) (int, error) {
 	}
 	c.mu.Unlock()
 	if give > 0 {
-		c.send(pipeCredit, binary.BigEndian.AppendUint32(nil, uint32(give)))
+		c.sendFrame(pipeCredit, binary.BigEndian.AppendUint32(nil, uint32(give)))
 	}
 	return n, nil
 }
@@ -323,7 +323,7 @@ func (c *pipe) Write(b []byte) (n int, err error) {
 		size := min(len(b), c.credit, pipeChunk)
 		c.credit -= size
 		c.mu.Unlock()
-		if err := c.send(pipeData, b[:size]); err != nil {
+		if err := c.sendFrame(pipeData, b[:size]); err != nil {
 			c.reset(fmt.Errorf("node %s: %w: %w", c.node, ErrMayHaveRun, err), false)
 			return n, err
 		}
@@ -338,7 +338,7 @@ func (c *pipe) Close() error {
 	over := c.err != nil
 	c.mu.Unlock()
 	if !over {
-		c.send(pipeEnd, nil)
+		c.sendFrame(pipeEnd, nil)
 		c.reset(net.ErrClosed, false)
 	}
 	return nil

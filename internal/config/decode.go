@@ -219,7 +219,7 @@ func (d *decoder) section(s setting, path string, n ast.Node, v reflect.Value) {
 			continue
 		}
 		d.said[join(path, key)] = d.place(e.Key.GetToken())
-		d.value(known[i], join(path, key), e.Value, v.Field(known[i].at))
+		d.decodeValue(known[i], join(path, key), e.Value, v.Field(known[i].at))
 	}
 	d.needed(n, path, known, v)
 }
@@ -245,8 +245,8 @@ func (d *decoder) needed(n ast.Node, path string, known []setting, v reflect.Val
 	}
 }
 
-// value reads the value of an entry.
-func (d *decoder) value(s setting, path string, n ast.Node, v reflect.Value) {
+// decodeValue reads the value of an entry.
+func (d *decoder) decodeValue(s setting, path string, n ast.Node, v reflect.Value) {
 	switch {
 	case s.section():
 		if key := openedBySection(v); key != "" {
@@ -285,13 +285,13 @@ func (d *decoder) decodeList(s setting, path string, n ast.Node, v reflect.Value
 	v.Set(reflect.MakeSlice(v.Type(), len(seq.Values), len(seq.Values)))
 	for i, one := range seq.Values {
 		at := fmt.Sprintf("%s[%d]", path, i)
-		d.said[at] = d.place(first(one))
+		d.said[at] = d.place(firstToken(one))
 		d.section(setting{typ: v.Type().Elem()}, at, one, v.Index(i))
 	}
 }
 
-// first returns the token at which a node begins, because a mapping's own token is its first colon.
-func first(n ast.Node) *token.Token {
+// firstToken returns the token at which a node begins, because a mapping's own token is its first colon.
+func firstToken(n ast.Node) *token.Token {
 	switch m := n.(type) {
 	case *ast.MappingNode:
 		if len(m.Values) > 0 && !m.IsFlowStyle {
@@ -338,7 +338,7 @@ func (d *decoder) table(s setting, path string, n ast.Node, v reflect.Value) {
 		at := join(path, key)
 		d.said[at] = d.place(e.Key.GetToken())
 		elem := reflect.New(v.Type().Elem()).Elem()
-		d.value(one, at, e.Value, elem)
+		d.decodeValue(one, at, e.Value, elem)
 		v.SetMapIndex(reflect.ValueOf(key), elem)
 	}
 }

@@ -168,16 +168,16 @@ func (l *Loaded) Environment(getenv func(string) string) map[string]string {
 	for _, p := range platform(runtime.GOOS) {
 		take(p.ours)
 	}
-	l.environment(reflect.TypeFor[Config](), "", take)
+	l.readEnvironment(reflect.TypeFor[Config](), "", take)
 	return found
 }
 
-func (l *Loaded) environment(t reflect.Type, path string, take func(string)) {
+func (l *Loaded) readEnvironment(t reflect.Type, path string, take func(string)) {
 	for _, s := range settingsIn(t, path) {
 		switch {
 		case path == "" && slices.Contains([]string{"listen", "daemon", "auth"}, s.path):
 		case s.section():
-			l.environment(s.typ, s.path, take)
+			l.readEnvironment(s.typ, s.path, take)
 		case !s.secret() && s.typ != secretType && l.said[s.path].By == s.variable():
 			take(s.variable())
 		}

@@ -84,7 +84,7 @@ func (e *envReader) sampler(t *Traces) {
 // pairs parses key=value,key=value with percent-encoded values.
 func pairs(text string) (map[string]string, error) {
 	m := map[string]string{}
-	for _, one := range words(text) {
+	for _, one := range splitWords(text) {
 		k, v, ok := strings.Cut(one, "=")
 		plain, err := url.PathUnescape(strings.TrimSpace(v))
 		if !ok || err != nil || strings.TrimSpace(k) == "" {

@@ -199,15 +199,15 @@ func (s setting) takeKind(v reflect.Value, text string) error {
 		v.Set(reflect.New(v.Type().Elem()))
 		return s.takeKind(v.Elem(), text)
 	case reflect.Slice:
-		v.Set(reflect.ValueOf(words(text)))
+		v.Set(reflect.ValueOf(splitWords(text)))
 	default:
 		return bad
 	}
 	return nil
 }
 
-// words splits the value that an environment variable gives a list.
-func words(text string) (list []string) {
+// splitWords splits the value that an environment variable gives a list.
+func splitWords(text string) (list []string) {
 	for w := range strings.SplitSeq(text, ",") {
 		if w = strings.TrimSpace(w); w != "" {
 			list = append(list, w)

@@ -77,20 +77,20 @@ func (p *Pending) decided(r approvals.Request) {
 func (d *Dispatcher) approve(r *Request, v permit.Verdict) (bool, Result, error) {
 	store := d.opts.Approvals
 	if store == nil {
-		return false, refused(
+		return false, refusalResult(
 			tool.Refuse(tool.CodeDenied, "%s needs an approval, and this host stores none", r.Entry.Listed),
 		), nil
 	}
 	ok, err := d.standingApproval(store, r, v)
 	switch {
 	case err != nil:
-		return false, refused(unkept(err)), nil
+		return false, refusalResult(unkept(err)), nil
 	case ok:
 		return true, Result{}, nil
 	case v.Kind == permit.AskOperator, d.onlyOperator(r), r.Facts.Can&tool.CanElicit == 0:
 		err := d.askOperator(store, r, v.Rule)
 		if long, ok := errors.AsType[*tool.Refusal](err); ok {
-			return false, refused(long), nil
+			return false, refusalResult(long), nil
 		}
 		return false, Result{}, err
 	}
@@ -202,14 +202,14 @@ func (d *Dispatcher) askClient(store *approvals.Store, r *Request, v permit.Verd
 	var said struct{ Approve bool }
 	action, err := tool.Elicited(answer, &said)
 	if err != nil || action != "accept" || !said.Approve {
-		return false, refused(tool.Refuse(tool.CodeDenied, "%s was not approved", r.Entry.Listed)), nil
+		return false, refusalResult(tool.Refuse(tool.CodeDenied, "%s was not approved", r.Entry.Listed)), nil
 	}
 	fresh, err := store.Once(r.ID+" approval", approvalLife)
 	switch {
 	case err != nil:
-		return false, refused(unkept(err)), nil
+		return false, refusalResult(unkept(err)), nil
 	case !fresh:
-		return false, refused(tool.Refuse(tool.CodeDenied, "this approval was used already; call again")), nil
+		return false, refusalResult(tool.Refuse(tool.CodeDenied, "this approval was used already; call again")), nil
 	}
 	d.approved(store, r, v)
 	d.recordApproved(r, v, "by the user of the client")
@@ -227,7 +227,7 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 	}
 	args, err := shownArgs(r)
 	if err != nil {
-		return refused(tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, err))
+		return refusalResult(tool.Refuse(tool.CodeTooLarge, "%s cannot be approved: %v", r.Entry.Listed, err))
 	}
 	msg := fmt.Sprintf("Allow %s with %s?%s", displaytext.Line(r.Entry.Listed), args, why)
 	if r.Program != nil {

@@ -188,7 +188,7 @@ func (d *Dispatcher) Do(ctx context.Context, r *Request) (Result, error) {
 	}
 	if err := r.completeArgs(); err != nil {
 		d.recordRefused(r, audit.Refused, unquoted(err))
-		return refused(mismatch(err)), nil
+		return refusalResult(mismatch(err)), nil
 	}
 	if ref := d.guardArgs(ctx, r, d.guard(r)); ref != nil {
 		return d.refuseGuarded(r, ref)
@@ -239,7 +239,7 @@ func (d *Dispatcher) admit(r *Request) (bool, Result, error) {
 	}
 	ref := tool.Refuse(tool.CodeDenied, "%s: %s", r.Entry.Listed, reason)
 	if isTool {
-		return false, refused(ref), nil
+		return false, refusalResult(ref), nil
 	}
 	return false, Result{}, ref
 }
@@ -297,7 +297,7 @@ func (d *Dispatcher) runCall(ctx context.Context, r *Request) (Result, error) {
 	limit := d.timeLimit(r)
 	args, hider, ref := d.shapedArgs(r)
 	if ref != nil {
-		return d.record(r, time.Now(), refused(ref), nil, ref)
+		return d.record(r, time.Now(), refusalResult(ref), nil, ref)
 	}
 	cancel := r.Cancel
 	if cancel == nil {
@@ -563,7 +563,7 @@ func unquoted(err error) string {
 	return "invalid_arguments: " + told.Error()
 }
 
-func refused(r *tool.Refusal) Result {
+func refusalResult(r *tool.Refusal) Result {
 	return Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(r.Text())}}}
 }
 

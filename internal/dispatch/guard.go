@@ -94,7 +94,7 @@ func denied(r *Request, why string) *tool.Refusal {
 func (d *Dispatcher) refuseGuarded(r *Request, ref *tool.Refusal) (Result, error) {
 	d.recordRefused(r, audit.Denied, ref.Message)
 	if r.Method == "tools/call" {
-		return refused(ref), nil
+		return refusalResult(ref), nil
 	}
 	return Result{}, ref
 }
@@ -147,18 +147,20 @@ type outcomeJudge struct {
 	verdict guardrail.Verdict
 }
 
-func (j *outcomeJudge) text(text string) string { return j.g.Text(guardrail.Results, text, &j.verdict) }
+func (j *outcomeJudge) judgeText(judgeText string) string {
+	return j.g.Text(guardrail.Results, judgeText, &j.verdict)
+}
 
 // failure scans what an error says. Hooks judge results alone.
 func (j *outcomeJudge) failure(err error) error {
 	if w, ok := errors.AsType[*tool.WireError](err); ok {
-		return &tool.WireError{Code: w.Code, Message: j.text(w.Message), Data: json.RawMessage(j.text(string(w.Data)))}
+		return &tool.WireError{Code: w.Code, Message: j.judgeText(w.Message), Data: json.RawMessage(j.judgeText(string(w.Data)))}
 	}
 	if f, ok := errors.AsType[*tool.Refusal](err); ok {
-		return &tool.Refusal{Code: f.Code, Message: j.text(f.Message), Next: j.text(f.Next)}
+		return &tool.Refusal{Code: f.Code, Message: j.judgeText(f.Message), Next: j.judgeText(f.Next)}
 	}
-	if text := err.Error(); j.text(text) != text {
-		return &tool.Refusal{Code: tool.CodeFailed, Message: j.text(text)}
+	if text := err.Error(); j.judgeText(text) != text {
+		return &tool.Refusal{Code: tool.CodeFailed, Message: j.judgeText(text)}
 	}
 	return err
 }

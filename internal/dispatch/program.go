@@ -72,7 +72,7 @@ func (d *Dispatcher) doApproved(ctx context.Context, r *Request) (Result, error)
 			r.Args = r.CallerArgs() // as further rounds of a client's call are made
 			r.sent = nil
 			if !d.Approved(r, a) {
-				return refused(tool.Refuse(tool.CodeDenied, "%s was not approved", r.Entry.Listed)), nil
+				return refusalResult(tool.Refuse(tool.CodeDenied, "%s was not approved", r.Entry.Listed)), nil
 			}
 		case <-ctx.Done():
 			d.Withdraw(p)

@@ -79,7 +79,7 @@ func (d *Dispatcher) failed(r *Request, err error) (Result, error) {
 		ref = &tool.Refusal{Message: err.Error()}
 	}
 	if r.Method == "tools/call" {
-		return refused(ref), nil
+		return refusalResult(ref), nil
 	}
 	return Result{}, ref
 }
@@ -158,7 +158,7 @@ func EncodeResult(res tool.Result) (Result, error) {
 }
 
 // Refused returns the result of a refusal.
-func Refused(r *tool.Refusal) Result { return refused(r) }
+func Refused(r *tool.Refusal) Result { return refusalResult(r) }
 
 func encodeJSON(v any) (json.RawMessage, error) {
 	if raw, ok := v.(json.RawMessage); ok {

@@ -192,8 +192,8 @@ func LocalServer(folder string) (command string, args []string, err error) {
 	return startManifest(root, ".")
 }
 
-// describe passes on what the server said of itself.
-func (a *Alone) describe(c *client.Conn) {
+// describeConnection passes on what the server said of itself.
+func (a *Alone) describeConnection(c *client.Conn) {
 	if a != nil && a.Described != nil {
 		a.Described(c.Revision(), c.Info())
 	}

@@ -294,7 +294,7 @@ func (p *managedPackage) keepDefinitions(now *pins.Pins, l *listing) {
 }
 
 func (p *managedPackage) storeDefinitions(now *pins.Pins, l []Change) {
-	old, kept := p.definitions(), map[string]json.RawMessage{}
+	old, kept := p.definitionsByName(), map[string]json.RawMessage{}
 	for _, of := range []map[string]pins.Pin{now.Tools, now.Prompts} {
 		for _, pin := range of {
 			if e, ok := old[pin.Hash]; ok {
@@ -317,8 +317,8 @@ func (p *managedPackage) storeDefinitions(now *pins.Pins, l []Change) {
 	}
 }
 
-// definitions returns the approved definitions by their hashes.
-func (p *managedPackage) definitions() map[string]json.RawMessage {
+// definitionsByName returns the approved definitions by their hashes.
+func (p *managedPackage) definitionsByName() map[string]json.RawMessage {
 	b, err := atomicfile.Read(filepath.Join(p.folder(), definitionsFile), 5*maxListing)
 	all := map[string]json.RawMessage{}
 	if err != nil || json.Unmarshal(b, &all) != nil {
@@ -345,7 +345,7 @@ func (h *Manager) Changes(id string) (all []Change, seen string, err error) {
 	p.mu.Unlock()
 	var known map[string]json.RawMessage
 	if len(all) > 0 {
-		known = p.definitions()
+		known = p.definitionsByName()
 	}
 	for i := range all {
 		all[i].Diff = pins.Diff(known[all[i].Was], all[i].entry)

@@ -22,9 +22,9 @@ type buildError struct {
 
 func (e *buildError) Error() string { return fmt.Sprintf("%s ended with code %d", e.program, e.code) }
 
-// build runs a step. missing is what to do if its program cannot be started. The error of a step that fails is a
+// buildPackage runs a step. missing is what to do if its program cannot be started. The error of a step that fails is a
 // *buildError.
-func (p *managedPackage) build(ctx context.Context, r *Record, s BuildStep, missing string) error {
+func (p *managedPackage) buildPackage(ctx context.Context, r *Record, s BuildStep, missing string) error {
 	code, printed, err := p.runStep(ctx, r, s, buildLines)
 	if refused, ok := errors.AsType[*tool.Refusal](err); ok && missing != "" {
 		return &tool.Refusal{Code: refused.Code, Message: refused.Message, Next: missing}

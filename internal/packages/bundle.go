@@ -314,7 +314,7 @@ func (p *managedPackage) prepareBundle(ctx context.Context, r *Record, dir strin
 		}
 		return err
 	case "uv":
-		err := p.build(ctx, r, BuildStep{
+		err := p.buildPackage(ctx, r, BuildStep{
 			Path: "uv", Dir: dir, Args: []string{"sync", "--no-dev", "--no-install-project", "--link-mode", "copy",
 				"--compile-bytecode", "--no-progress", "--quiet", "--no-build"},
 			Env: append(registryEnv("uv_"), "PYC_INVALIDATION_MODE=CHECKED_HASH", "UV_PROJECT_ENVIRONMENT="+venvFolder,

@@ -39,7 +39,7 @@ func (p *managedPackage) crate(ctx context.Context, r *Record, dir string, fresh
 	if home := rustupHome(); home != "" { // which has the compiler that cargo of rustup starts
 		step.Read, step.Env = append(step.Read, home), append(step.Env, "RUSTUP_HOME="+home)
 	}
-	err := p.build(
+	err := p.buildPackage(
 		ctx,
 		r,
 		step,
@@ -110,7 +110,7 @@ func (p *managedPackage) goProgram(ctx context.Context, r *Record, dir string, f
 		version = goVersion(was)
 	}
 	bin := filepath.Join(dir, binFolder)
-	err := p.build(ctx, r, BuildStep{
+	err := p.buildPackage(ctx, r, BuildStep{
 		Path: "go", Args: []string{"install", "-trimpath", name + "@" + cmp.Or(version, "latest")}, Dir: dir,
 		Env:  append(registryEnv("go"), "GOBIN="+bin, "GOWORK=off"),
 		Read: toolchain("go"), Hosts: goHosts,

@@ -236,11 +236,11 @@ func describeRecord(mark string, r Record) (lines []string) {
 // and that are no longer declared; their data are kept. Packages that were installed
 // otherwise stay. A step that fails does not prevent the others.
 func (h *Manager) Apply(ctx context.Context, declared []Declared, report Report) ([]Step, error) {
-	return h.apply(ctx, declared, nil, report)
+	return h.applySteps(ctx, declared, nil, report)
 }
 
-// apply leaves out the steps for which skip returns true.
-func (h *Manager) apply(ctx context.Context, declared []Declared, skip func(Step) bool, report Report) ([]Step, error) {
+// applySteps leaves out the steps for which skip returns true.
+func (h *Manager) applySteps(ctx context.Context, declared []Declared, skip func(Step) bool, report Report) ([]Step, error) {
 	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
@@ -356,7 +356,7 @@ func (h *Manager) applyDeclared() {
 	h.mu.Lock()
 	declared := h.declared
 	h.mu.Unlock()
-	steps, err := h.apply(h.ctx, declared, h.declaredElsewhere, nil)
+	steps, err := h.applySteps(h.ctx, declared, h.declaredElsewhere, nil)
 	for _, s := range steps {
 		if s.Error == "" {
 			h.log.Info("the settings changed a package", "package", s.ID, "action", s.Action)

@@ -122,7 +122,7 @@ func TestHostsDoNotUndoEachOthersSettings(t *testing.T) {
 	run := func(as string, all ...Declared) []string {
 		t.Helper()
 		h.opts.SettingsFile = as
-		steps, err := h.apply(t.Context(), all, h.declaredElsewhere, nil)
+		steps, err := h.applySteps(t.Context(), all, h.declaredElsewhere, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

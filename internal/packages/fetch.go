@@ -145,7 +145,7 @@ func (p *managedPackage) npm(ctx context.Context, r *Record, dir string, fresh b
 		[]byte(`{"private":true}`+"\n"), 0o600); err != nil {
 		return err
 	}
-	err := p.build(ctx, r, BuildStep{
+	err := p.buildPackage(ctx, r, BuildStep{
 		Path: "npm", Dir: dir, Env: registryEnv("npm_config_"), Hosts: npmHosts,
 		Args: append(args, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier",
 			"--loglevel=error"),

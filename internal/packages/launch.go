@@ -64,10 +64,10 @@ func (p *managedPackage) launchServer(
 		return u, l, err
 	}
 	if list {
-		p.manager.opts.Alone.describe(u.conn)
+		p.manager.opts.Alone.describeConnection(u.conn)
 	}
 	if list {
-		l, err = u.list(soon)
+		l, err = u.listUpstream(soon)
 	}
 	return u, l, err
 }
@@ -81,7 +81,7 @@ func (p *managedPackage) startChild(r *Record, o client.ConnOptions) (*upstream,
 	if err != nil {
 		return nil, err
 	}
-	env, hider, err := p.environment(r)
+	env, hider, err := p.launchEnvironment(r)
 	if err != nil {
 		return nil, err
 	}
@@ -179,9 +179,9 @@ func Words(err error) string {
 	return ""
 }
 
-// environment returns the environment of a server: the basic variables, a home that is
+// launchEnvironment returns the environment of a server: the basic variables, a home that is
 // its data folder, and the variables of the record with their secrets.
-func (p *managedPackage) environment(r *Record) (env []string, h secret.Hider, err error) {
+func (p *managedPackage) launchEnvironment(r *Record) (env []string, h secret.Hider, err error) {
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	env = append(env, "HOME="+p.data())
 	if p.confines(r) {

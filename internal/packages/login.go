@@ -91,7 +91,7 @@ func (r *Record) checkLogin() error {
 		return invalid("login: with oauth.grant all callers share the tokens")
 	case (o.Grant == TokenExchange) != (o.SubjectToken != ""):
 		return invalid("oauth.subject_token: %s needs it, and nothing else does", TokenExchange)
-	case len(o.Scopes) > maxLoginScopes || size(o.Scopes) > maxText:
+	case len(o.Scopes) > maxLoginScopes || totalSize(o.Scopes) > maxText:
 		return invalid("oauth.scopes: at most %d", maxLoginScopes)
 	}
 	if u, err := url.Parse(o.Redirect); o.Redirect != "" &&
@@ -310,8 +310,8 @@ type loginTable struct {
 	all map[string]*beganLogin // by state
 }
 
-// add adds a login, and removes those that have expired.
-func (t *loginTable) add(b *beganLogin) error {
+// addLogin adds a login, and removes those that have expired.
+func (t *loginTable) addLogin(b *beganLogin) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.all == nil {
@@ -320,7 +320,7 @@ func (t *loginTable) add(b *beganLogin) error {
 	mine := 0
 	for state, other := range t.all {
 		if time.Now().After(other.expires) {
-			other.end(errors.New("the login was not finished in time"))
+			other.endLogin(errors.New("the login was not finished in time"))
 			delete(t.all, state)
 		} else if other.principal == b.principal {
 			mine++
@@ -338,16 +338,16 @@ func (t *loginTable) add(b *beganLogin) error {
 	return nil
 }
 
-// end sets how a login ended; the table's lock is held.
-func (b *beganLogin) end(err error) {
+// endLogin sets how a login ended; the table's lock is held.
+func (b *beganLogin) endLogin(err error) {
 	if !b.ended {
 		b.ended, b.err = true, err
 		close(b.done)
 	}
 }
 
-// take returns the login that an answer names, once.
-func (t *loginTable) take(state string) *beganLogin {
+// removeLogin returns the login that an answer names, once.
+func (t *loginTable) removeLogin(state string) *beganLogin {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.all[state]
@@ -358,7 +358,7 @@ func (t *loginTable) take(state string) *beganLogin {
 	return b
 }
 
-func (t *loginTable) find(state string) *beganLogin {
+func (t *loginTable) findLogin(state string) *beganLogin {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.all[state]
@@ -448,7 +448,7 @@ func (p *managedPackage) beginLogin(
 		id: p.id, principal: principal, of: of, login: l, transport: t, expires: time.Now().Add(loginLife),
 		done: make(chan struct{}),
 	}
-	return b, p.manager.logins.add(b)
+	return b, p.manager.logins.addLogin(b)
 }
 
 // FinishLogin ends a login that the caller began, with the address to which its user was sent
@@ -459,7 +459,7 @@ func (h *Manager) FinishLogin(ctx context.Context, id string, who *tool.Caller, 
 		return invalid("redirected: expected the whole address to which the browser was sent back, with code and state")
 	}
 	state := u.Query().Get("state")
-	b := h.logins.find(state)
+	b := h.logins.findLogin(state)
 	if b == nil || b.id != id || b.principal != who.Principal {
 		return &tool.Refusal{
 			Code:    tool.CodeNotFound,
@@ -473,7 +473,7 @@ func (h *Manager) FinishLogin(ctx context.Context, id string, who *tool.Caller, 
 
 // finishLogin ends the login that an answer names.
 func (h *Manager) finishLogin(ctx context.Context, state string, back url.Values) error {
-	b := h.logins.take(state)
+	b := h.logins.removeLogin(state)
 	if b == nil {
 		return tool.Refuse(tool.CodeNotFound, "no login waits for that answer")
 	}
@@ -490,7 +490,7 @@ func (h *Manager) finishLogin(ctx context.Context, state string, back url.Values
 		err = p.loginChanged(ctx, b.of)
 	}
 	h.logins.mu.Lock()
-	b.end(err)
+	b.endLogin(err)
 	h.logins.mu.Unlock()
 	return err
 }
@@ -770,7 +770,7 @@ func (p *managedPackage) resumeLogin(ctx context.Context, from *Peer) (*Peer, er
 	}
 	next := *from
 	next.State = state.Before
-	b := p.manager.logins.find(state.Login)
+	b := p.manager.logins.findLogin(state.Login)
 	if b == nil || b.id != p.id || from.Caller == nil || b.principal != from.Caller.Principal {
 		return &next, nil // it has ended; the server says whether it was enough
 	}
@@ -800,10 +800,10 @@ func (p *managedPackage) resumeLogin(ctx context.Context, from *Peer) (*Peer, er
 
 // drop removes a login whose user has declined.
 func (t *loginTable) drop(state string) {
-	if b := t.take(state); b != nil {
+	if b := t.removeLogin(state); b != nil {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		b.end(errors.New("it was declined"))
+		b.endLogin(errors.New("it was declined"))
 	}
 }
 

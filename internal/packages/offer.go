@@ -77,8 +77,8 @@ type Offer struct {
 	Prompts              []OfferedPrompt
 }
 
-// list asks a server for everything that it offers.
-func (u *upstream) list(ctx context.Context) (l listing, err error) {
+// listUpstream asks a server for everything that it offers.
+func (u *upstream) listUpstream(ctx context.Context) (l listing, err error) {
 	l.Reads = u.offers("resources")
 	for _, of := range []struct {
 		capability, method, member string

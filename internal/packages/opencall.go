@@ -83,8 +83,8 @@ func errExpired(what, why string) *tool.Refusal {
 	}
 }
 
-// find returns the open call that a state names, which must be the caller's own.
-func (t *callTable) find(s relayState, owner, what string) (*openCall, error) {
+// findCall returns the open call that a state names, which must be the caller's own.
+func (t *callTable) findCall(s relayState, owner, what string) (*openCall, error) {
 	t.mu.Lock()
 	c := t.calls[s.Call]
 	t.mu.Unlock()
@@ -94,14 +94,14 @@ func (t *callTable) find(s relayState, owner, what string) (*openCall, error) {
 	return c, nil
 }
 
-func (t *callTable) add(c *openCall) {
+func (t *callTable) addCall(c *openCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls[c.handle] = c
 }
 
-// keep keeps the outcome of a call for a while, if there is space.
-func (t *callTable) keep(c *openCall, bytes int) {
+// retainCall keeps the outcome of a call for a while, if there is space.
+func (t *callTable) retainCall(c *openCall, bytes int) {
 	forget := func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -179,9 +179,9 @@ func (p *managedPackage) startCall(
 	return c, nil
 }
 
-// report passes progress on to the handler that waits for the call; without one it is
+// reportProgress passes progress on to the handler that waits for the call; without one it is
 // dropped.
-func (c *openCall) report(params json.RawMessage) {
+func (c *openCall) reportProgress(params json.RawMessage) {
 	c.mu.Lock()
 	report := c.progress
 	c.mu.Unlock()
@@ -227,13 +227,13 @@ func (c *openCall) finish(raw json.RawMessage, err error) {
 	c.held.Release()
 	c.mu.Unlock()
 	if asked {
-		c.pkg.manager.calls.keep(c, len(raw))
+		c.pkg.manager.calls.retainCall(c, len(raw))
 	}
 }
 
-// ask asks the caller of the call and waits for the answer. A server's questions are asked
+// askCaller asks the caller of the call and waits for the answer. A server's questions are asked
 // one after the other.
-func (c *openCall) ask(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *client.RPCError) {
+func (c *openCall) askCaller(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, *client.RPCError) {
 	q := &tool.Question{Method: method, Params: params}
 	switch need, _ := q.Needs(); {
 	case need == 0:
@@ -291,7 +291,7 @@ func (c *openCall) park(q *tool.Question) (*callStep, error) {
 			}
 		}
 		c.held = held
-		t.add(c)
+		t.addCall(c)
 	}
 	q.Key = fmt.Sprintf("relay-%d", len(c.steps))
 	if q.Method == "roots/list" {
@@ -357,11 +357,11 @@ func (c *openCall) attach(ctx context.Context, asked int, from *Peer) (json.RawM
 	if !answered {
 		return nil, c.required(asked)
 	}
-	return c.await(ctx, asked+1, from)
+	return c.awaitStep(ctx, asked+1, from)
 }
 
-// await waits for the end of a step. If no caller waits any more, the call is cancelled.
-func (c *openCall) await(ctx context.Context, n int, from *Peer) (json.RawMessage, error) {
+// awaitStep waits for the end of a step. If no caller waits any more, the call is cancelled.
+func (c *openCall) awaitStep(ctx context.Context, n int, from *Peer) (json.RawMessage, error) {
 	c.mu.Lock()
 	s := c.steps[n]
 	c.progress, c.log = from.Progress, from.Log

@@ -395,7 +395,7 @@ func (i *instance) answer(
 	if err != nil {
 		return nil, &client.RPCError{Code: -32000, Message: err.Error()}
 	}
-	return c.ask(ctx, method, params)
+	return c.askCaller(ctx, method, params)
 }
 
 func (i *instance) knownRoots() string {
@@ -499,7 +499,7 @@ func (h *Manager) EndSessions(ended func(session string) bool) {
 	h.roots.mu.Lock()
 	maps.DeleteFunc(h.roots.of, func(session, _ string) bool { return ended(session) })
 	h.roots.mu.Unlock()
-	h.visits.forget(ended)
+	h.visits.dropVisits(ended)
 	for _, p := range h.sortedPackages() {
 		p.mu.Lock()
 		all := slices.DeleteFunc(p.poolInstances(), func(i *instance) bool {

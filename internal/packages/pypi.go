@@ -97,7 +97,7 @@ func (p *managedPackage) pypiByUV(ctx context.Context, r *Record, dir string, lo
 		read, env = append(read, prefix), []string{"UV_PYTHON=" + file}
 	}
 	uv := func(args ...string) error {
-		return p.build(ctx, r, BuildStep{
+		return p.buildPackage(ctx, r, BuildStep{
 			Path: "uv", Args: append(args, "--no-progress", "--quiet"), Dir: dir,
 			// The files are links to those of other packages later, with another time.
 			Env: slices.Concat(env, registryEnv("uv_"), []string{"PYC_INVALIDATION_MODE=CHECKED_HASH",
@@ -142,14 +142,14 @@ func (p *managedPackage) pypiByPip(ctx context.Context, r *Record, dir string, l
 		python, step.Read = file, append(step.Read, prefix)
 	}
 	step.Path, step.Args = python, []string{"-m", "venv", venvFolder}
-	if err := p.build(ctx, r, step, missingPython); err != nil {
+	if err := p.buildPackage(ctx, r, step, missingPython); err != nil {
 		return err
 	}
 	pip := func(args ...string) error {
 		step.Path = venvPython(dir)
 		step.Args = append([]string{"-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input", "install",
 			"--only-binary", ":all:"}, args...)
-		return p.build(ctx, r, step, missingPython)
+		return p.buildPackage(ctx, r, step, missingPython)
 	}
 	if !locked {
 		const report = "resolved.json"

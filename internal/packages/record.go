@@ -247,11 +247,11 @@ func (r *Record) checkRecord() error {
 		return invalid("start %q: expected %s or %s", r.Start, OnDemand, Always)
 	case r.Source.Kind == Command && r.Command == "":
 		return invalid("command is missing: the source is a program of the host")
-	case len(r.Args) > mostArgs || size(r.Args) > maxText:
+	case len(r.Args) > mostArgs || totalSize(r.Args) > maxText:
 		return invalid("args: at most %d, with %d bytes together", mostArgs, maxText)
 	case len(r.Off) > mostTools:
 		return invalid("off: at most %d tools", mostTools)
-	case len(r.Env) > maxEnv || size(slices.Collect(maps.Values(r.Env))) > maxText:
+	case len(r.Env) > maxEnv || totalSize(slices.Collect(maps.Values(r.Env))) > maxText:
 		return invalid("env: at most %d variables, with %d bytes together", maxEnv, maxText)
 	}
 	if err := r.checkRemote(); err != nil {
@@ -301,7 +301,7 @@ func (r *Record) checkRecord() error {
 func checkConfig(values map[string][]string) error {
 	total := 0
 	for name, all := range values {
-		if total += len(all); !fieldName().MatchString(name) || total > maxEnv || size(all) > maxText {
+		if total += len(all); !fieldName().MatchString(name) || total > maxEnv || totalSize(all) > maxText {
 			return invalid(
 				"config: at most %d values, with %d bytes each field, of names such as api_key",
 				maxEnv,
@@ -317,7 +317,7 @@ func checkConfig(values map[string][]string) error {
 	return nil
 }
 
-func size(all []string) (n int) {
+func totalSize(all []string) (n int) {
 	for _, s := range all {
 		n += len(s)
 	}

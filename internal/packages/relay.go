@@ -163,7 +163,7 @@ func (p *managedPackage) relayRequest(
 	}
 	what := fmt.Sprintf("%s of package %s", shorten(r.Name, 100), p.id)
 	if state.Call != "" {
-		c, err := p.manager.calls.find(state, ownerOf(from.Caller), what)
+		c, err := p.manager.calls.findCall(state, ownerOf(from.Caller), what)
 		if err != nil {
 			return nil, err
 		}
@@ -213,9 +213,9 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 		key.roots = roots
 	}
 	c, err := p.startCall(from, what, roots, func(ctx context.Context, c *openCall) (json.RawMessage, error) {
-		r.Answer, r.Progress = c.ask, nil
+		r.Answer, r.Progress = c.askCaller, nil
 		if from.Progress != nil {
-			r.Progress = c.report
+			r.Progress = c.reportProgress
 		}
 		told := *from
 		told.Log = c.logMessage
@@ -225,7 +225,7 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 	if err != nil {
 		return nil, err
 	}
-	return c.await(ctx, 0, from)
+	return c.awaitStep(ctx, 0, from)
 }
 
 // rootsQuestion asks for a caller's roots. A client that does not answer has none.
@@ -256,7 +256,7 @@ func (p *managedPackage) exchange(
 			return nil, false, err
 		}
 		u.lowerLogLevel(ctx, from)
-		left := u.enter(c, from)
+		left := u.registerCall(c, from)
 		raw, err := u.conn.Do(ctx, from.withLogs(u, r))
 		left()
 		if err == nil {

@@ -52,7 +52,7 @@ func (r *Record) checkRemote() error {
 	switch {
 	case r.Command != "" || len(r.Args) > 0 || len(r.Env) > 0:
 		return invalid("command, args and env: a remote server has none")
-	case len(r.Headers) > maxHeaders || size(slices.Collect(maps.Values(r.Headers))) > maxText:
+	case len(r.Headers) > maxHeaders || totalSize(slices.Collect(maps.Values(r.Headers))) > maxText:
 		return invalid("headers: at most %d, with %d bytes together", maxHeaders, maxText)
 	}
 	if err := r.checkPassed(); err != nil {

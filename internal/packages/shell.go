@@ -57,7 +57,7 @@ func (h *Manager) runCommand(
 	ctx, cancel := context.WithTimeout(ctx, min(max(limit, time.Second), MaxShellTime))
 	defer cancel()
 	defer context.AfterFunc(h.ctx, cancel)()
-	vars, hider, err := p.environment(&rec)
+	vars, hider, err := p.launchEnvironment(&rec)
 	if err != nil {
 		return r, err
 	}

@@ -77,7 +77,7 @@ func (h *Manager) Watch(
 	if err != nil {
 		return nil, &tool.Refusal{Code: tool.CodeBusy, Message: err.Error()}
 	}
-	one, end, err := p.watched.add(own, &changed)
+	one, end, err := p.watched.subscribeTo(own, &changed)
 	if err != nil {
 		release()
 		return nil, err
@@ -86,15 +86,15 @@ func (h *Manager) Watch(
 		end()
 		release()
 	})
-	if err := p.watched.wait(one); err != nil {
+	if err := p.watched.waitForSubscription(one); err != nil {
 		stop()
 		return nil, err
 	}
 	return stop, nil
 }
 
-// wait waits until a server has answered a subscription.
-func (s *subscriptions) wait(one *subscription) error {
+// waitForSubscription waits until a server has answered a subscription.
+func (s *subscriptions) waitForSubscription(one *subscription) error {
 	late := time.NewTimer(subscribeTime)
 	defer late.Stop()
 	select {
@@ -112,8 +112,8 @@ func (s *subscriptions) wait(one *subscription) error {
 	}
 }
 
-// add adds a watcher of a resource.
-func (s *subscriptions) add(uri string, w *func(json.RawMessage)) (one *subscription, end func(), err error) {
+// subscribeTo adds a watcher of a resource.
+func (s *subscriptions) subscribeTo(uri string, w *func(json.RawMessage)) (one *subscription, end func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.keeping {
@@ -124,7 +124,7 @@ func (s *subscriptions) add(uri string, w *func(json.RawMessage)) (one *subscrip
 		s.keeping = true
 		go func() {
 			defer leave()
-			s.keep(s.pkg.manager.ctx)
+			s.resubscribe(s.pkg.manager.ctx)
 		}()
 	}
 	one = s.all[uri]
@@ -242,12 +242,12 @@ func (s *subscriptions) endPause(one *subscription) {
 	}
 }
 
-// keep keeps the subscriptions open until nothing is watched, or ctx is done.
-func (s *subscriptions) keep(ctx context.Context) {
+// resubscribe keeps the subscriptions open until nothing is watched, or ctx is done.
+func (s *subscriptions) resubscribe(ctx context.Context) {
 	pace, again := listDelay, false
 	for !s.stopKeeping() {
 		begun := time.Now()
-		err := s.serve(ctx, again)
+		err := s.serveSubscriptions(ctx, again)
 		if ctx.Err() != nil {
 			s.settle(tool.Refuse(tool.CodeUnavailable, "%v", errClosing), s.uris()...)
 			return
@@ -280,9 +280,9 @@ func (s *subscriptions) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// serve opens the subscriptions at the server, and follows what is watched until nothing is,
+// serveSubscriptions opens the subscriptions at the server, and follows what is watched until nothing is,
 // or until the server has gone. again says that updates may have been missed.
-func (s *subscriptions) serve(ctx context.Context, again bool) error {
+func (s *subscriptions) serveSubscriptions(ctx context.Context, again bool) error {
 	u, err := s.pkg.shared.ready(ctx)
 	if err != nil {
 		return err
@@ -308,14 +308,14 @@ func (s *subscriptions) serveLegacy(ctx context.Context, u *upstream, again bool
 		for uri := range open {
 			if _, found := slices.BinarySearch(wanted, uri); !found {
 				delete(open, uri)
-				s.request(ctx, u, "resources/unsubscribe", uri) // the server may refuse
+				s.requestSubscription(ctx, u, "resources/unsubscribe", uri) // the server may refuse
 			}
 		}
 		for _, uri := range wanted {
 			if open[uri] {
 				continue
 			}
-			err := s.request(ctx, u, "resources/subscribe", uri)
+			err := s.requestSubscription(ctx, u, "resources/subscribe", uri)
 			if no, ok := errors.AsType[*client.NoAnswerError](err); ok {
 				return no.Why
 			}
@@ -339,7 +339,7 @@ func (s *subscriptions) serveLegacy(ctx context.Context, u *upstream, again bool
 	}
 }
 
-func (s *subscriptions) request(ctx context.Context, u *upstream, method, uri string) error {
+func (s *subscriptions) requestSubscription(ctx context.Context, u *upstream, method, uri string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, subscribeTime, errors.New("the server did not answer "+method))
 	defer cancel()
 	_, err := u.conn.Do(

@@ -227,7 +227,7 @@ func (i *instance) startInstance() chan struct{} {
 			if i == p.shared {
 				p.updateListing(listed)
 			}
-			p.manager.work.Go(func() { i.watch(u) }) // this goroutine is counted, so Close still waits
+			p.manager.work.Go(func() { i.watchUpstream(u) }) // this goroutine is counted, so Close still waits
 			p.manager.work.Go(func() { u.follow(p.manager.ctx) })
 			if u.remote != "" {
 				p.manager.work.Go(func() { u.conn.Watch(p.manager.ctx, quiet) })
@@ -278,8 +278,8 @@ func (i *instance) setFailed(err error) {
 	}
 }
 
-// watch updates the tools of a server until it exits.
-func (i *instance) watch(u *upstream) {
+// watchUpstream updates the tools of a server until it exits.
+func (i *instance) watchUpstream(u *upstream) {
 	p := i.pkg
 	for {
 		select {
@@ -297,7 +297,7 @@ func (i *instance) watch(u *upstream) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(p.manager.ctx, p.manager.opts.Begin)
-		listed, err := u.list(ctx)
+		listed, err := u.listUpstream(ctx)
 		cancel()
 		if err == nil {
 			p.updateListing(listed)

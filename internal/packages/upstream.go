@@ -308,8 +308,8 @@ func (u *upstream) handleNotification(method string, params json.RawMessage) {
 	}
 }
 
-// enter counts a request of a caller as open until leave is called.
-func (u *upstream) enter(c *openCall, from *Peer) (leave func()) {
+// registerCall counts a request of a caller as open until leave is called.
+func (u *upstream) registerCall(c *openCall, from *Peer) (leave func()) {
 	var owner string
 	if from != nil && from.Caller != nil {
 		owner = ownerOf(from.Caller)

@@ -68,8 +68,8 @@ func (v *visits) done(pkg, id string) (sessions []string) {
 	return sessions
 }
 
-// forget drops the visits of sessions that have ended.
-func (v *visits) forget(ended func(session string) bool) {
+// dropVisits drops the visits of sessions that have ended.
+func (v *visits) dropVisits(ended func(session string) bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.all = slices.DeleteFunc(v.all, func(one visit) bool { return ended(one.session) })

@@ -14,9 +14,9 @@ type watched struct {
 	tracer *Tracer // nil traces nothing
 }
 
-// Watch returns a bus that adds the call to the context of its requests, for the log, and traces them if t is not
+// WatchBus returns a bus that adds the call to the context of its requests, for the log, and traces them if t is not
 // nil.
-func Watch(b bus.Bus, t *Tracer) bus.Bus { return watched{b, t} }
+func WatchBus(b bus.Bus, t *Tracer) bus.Bus { return watched{b, t} }
 
 // Followed reports whether an event has a follower.
 func (w watched) Followed(subject string) bool {

@@ -64,7 +64,7 @@ func traced(t *testing.T, o TraceOptions, c *collector, do func(b bus.Bus)) []ot
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- tracer.Run(ctx) }()
-	do(Watch(bus.New(), tracer))
+	do(WatchBus(bus.New(), tracer))
 	stop()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -268,7 +268,7 @@ func FuzzTraceparent(f *testing.F) {
 func BenchmarkWatchedBus(b *testing.B) {
 	for name, tracer := range map[string]*Tracer{"log": nil, "traces": NewTracer(TraceOptions{Sample: 1})} {
 		b.Run(name, func(b *testing.B) {
-			w := Watch(bus.New(), tracer)
+			w := WatchBus(bus.New(), tracer)
 			if _, err := w.Serve("m",
 				func(context.Context,
 					*bus.Request, bus.Notes) (bus.Outcome, error) {

@@ -28,7 +28,7 @@ func (g *instance) bearsNoArguments(t *testing.T) {
 		for _, x := range g.offer(t, to).Tools {
 			for _, can := range []tool.Abilities{0, ^tool.Abilities(0)} {
 				c := g.call(t, to, x.Name, can)
-				res, err := run(t.Context(), x.Run, c)
+				res, err := runHandler(t.Context(), x.Run, c)
 				if err := outcomeFault(c, res, err); err != nil {
 					t.Errorf("%s with {}: %v", x.Name, err)
 				}
@@ -44,7 +44,7 @@ func (g *instance) endsWhenCancelled(t *testing.T) {
 	cancel(errCut)
 	tools := g.offer(t, audiences[0]).Tools
 	for _, x := range tools {
-		if _, err := run(cancelled, x.Run, g.call(t, audiences[0], x.Name, 0)); broken(err) {
+		if _, err := runHandler(cancelled, x.Run, g.call(t, audiences[0], x.Name, 0)); broken(err) {
 			t.Errorf("%s with {} in a context that has ended: %v", x.Name, err)
 		}
 	}
@@ -65,7 +65,7 @@ func (g *instance) interrupt(t *testing.T, x tool.Tool, args json.RawMessage) {
 	c := g.call(t, audiences[0], x.Name, 0)
 	c.Args, c.Params = args, args
 	time.AfterFunc(20*time.Millisecond, func() { cancel(errCut) })
-	_, err := run(ctx, x.Run, c)
+	_, err := runHandler(ctx, x.Run, c)
 	switch {
 	case broken(err):
 		t.Errorf("%s with %s, cancelled: %v", x.Name, args, err)
@@ -82,7 +82,7 @@ func (g *instance) interrupt(t *testing.T, x tool.Tool, args json.RawMessage) {
 // callEverything runs every tool once and drops what it says.
 func (g *instance) callEverything(t *testing.T) {
 	for _, x := range g.offer(t, audiences[0]).Tools {
-		if _, err := run(t.Context(), x.Run, g.call(t, audiences[0], x.Name, 0)); broken(err) {
+		if _, err := runHandler(t.Context(), x.Run, g.call(t, audiences[0], x.Name, 0)); broken(err) {
 			t.Errorf("%s with {}: %v", x.Name, err)
 		}
 	}
@@ -115,10 +115,10 @@ type outcome struct {
 	err error
 }
 
-// run runs one round of a handler on a goroutine of its own and waits for its
+// runHandler runs one round of a handler on a goroutine of its own and waits for its
 // end, but not for ever. A panic and a handler that does not return are a
 // *failure.
-func run(ctx context.Context, h tool.Handler, c *Call) (tool.Result, error) {
+func runHandler(ctx context.Context, h tool.Handler, c *Call) (tool.Result, error) {
 	done := make(chan outcome, 1)
 	go func() {
 		defer func() {

@@ -103,15 +103,15 @@ func whoWrites(node string) []byte {
 // their limit, and then for at most a second. If the limit is still exceeded, the line is lost, and a
 // later line reports the loss.
 func (l *Ledger) Note(e Entry) {
-	buf := l.build(&e)
+	buf := l.buildLine(&e)
 	l.mu.Lock()
 	l.addLine(*buf, false)
 	l.mu.Unlock()
 	l.scratch.Put(buf)
 }
 
-// build writes a line into a buffer, which the caller returns to l.scratch.
-func (l *Ledger) build(e *Entry) *[]byte {
+// buildLine writes a line into a buffer, which the caller returns to l.scratch.
+func (l *Ledger) buildLine(e *Entry) *[]byte {
 	buf := l.scratch.Get().(*[]byte)
 	*buf = e.append((*buf)[:0], l.who, &l.seen)
 	return buf
@@ -121,7 +121,7 @@ func (l *Ledger) build(e *Entry) *[]byte {
 // ErrFailing, ErrClosed or the cause of ctx, means that it may not be there;
 // a lenient ledger has no error but ErrClosed.
 func (l *Ledger) Keep(ctx context.Context, e Entry) error {
-	buf := l.build(&e)
+	buf := l.buildLine(&e)
 	l.mu.Lock()
 	b := l.addLine(*buf, true)
 	closed, failing := l.closed, l.failing

@@ -323,7 +323,7 @@ func TestLossIsALine(t *testing.T) {
 		l.mu.Lock()
 		l.failing = errors.New("full")
 		for range 20 {
-			l.addLine(*l.build(&big), false)
+			l.addLine(*l.buildLine(&big), false)
 		}
 		l.mu.Unlock()
 	}
@@ -359,7 +359,7 @@ func TestFactsBecomeLines(t *testing.T) {
 	b := bus.New()
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
-	run := l.Watch(ctx, b)
+	run := l.RecordEvents(ctx, b)
 	watching.Go(func() { run() })
 	b.Publish(
 		bus.Event{

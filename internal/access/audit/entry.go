@@ -169,7 +169,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
 		from := len(b)
-		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(
+		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.secretsOf(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(
 			b[from:],
 			0,
 		) != nil {

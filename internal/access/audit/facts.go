@@ -26,12 +26,12 @@ var subjects = []string{
 // keepFacts is how many events of one subject may wait to be recorded.
 const keepFacts = 4096
 
-// Watch subscribes to the events about sessions, logins, users, tokens, contexts, settings, approvals, staged tasks,
+// RecordEvents subscribes to the events about sessions, logins, users, tokens, contexts, settings, approvals, staged tasks,
 // connections and network access of sandboxes, and returns a function that records them until ctx is
 // done. An event that another process has recorded is not recorded again. Events may be lost if
 // thousands arrive at once; the next line then reports how many. What must not be lost is given to Keep
 // instead.
-func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
+func (l *Ledger) RecordEvents(ctx context.Context, b bus.Bus) (run func() error) {
 	var heard []iter.Seq[bus.Event]
 	for _, pattern := range subjects {
 		heard = append(heard, b.Follow(ctx, pattern, keepFacts))

@@ -230,12 +230,12 @@ func (f *Filter) match(raw []byte, marks [][]byte) (line Line, fits bool, err er
 	if line, err = ParseLine(raw); err != nil {
 		return line, false, err
 	}
-	return line, f.fits(&line), nil
+	return line, f.matchesLine(&line), nil
 }
 
-// fits reports whether a decoded line matches. The marks do not suffice, because one may have been
+// matchesLine reports whether a decoded line matches. The marks do not suffice, because one may have been
 // found within the arguments.
-func (f *Filter) fits(l *Line) bool {
+func (f *Filter) matchesLine(l *Line) bool {
 	is := func(want, got string) bool { return want == "" || want == got }
 	return (f.Before == 0 || l.Seq < f.Before) && (f.Since.IsZero() || !l.At.Before(f.Since)) &&
 		(f.Until.IsZero() || l.At.Before(f.Until)) &&

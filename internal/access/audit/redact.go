@@ -46,7 +46,7 @@ func redactShaped(
 		secret:  secret,
 		private: private,
 	}
-	r.value(0, sh)
+	r.redactValue(0, sh)
 	if n := len(r.dst) - len(dst); n == 0 || n > longestArgs {
 		return append(dst, left...)
 	}
@@ -63,7 +63,7 @@ type redactor struct {
 	secret, private map[string]bool
 }
 
-func (r *redactor) value(depth int, sh *shape) {
+func (r *redactor) redactValue(depth int, sh *shape) {
 	switch kind := r.cur.Kind(); {
 	case kind == '{' && depth < deepest:
 		r.object(depth, sh)
@@ -108,7 +108,7 @@ func (r *redactor) object(depth int, sh *shape) {
 			r.dst = append(r.dst, mask...)
 			continue
 		}
-		r.value(depth+1, member)
+		r.redactValue(depth+1, member)
 	}
 	r.dst = append(r.dst, '}')
 }
@@ -127,7 +127,7 @@ func (r *redactor) array(depth int, sh *shape) {
 			continue
 		}
 		r.comma(&first)
-		r.value(depth+1, sh.element())
+		r.redactValue(depth+1, sh.element())
 	}
 	r.dst = append(r.dst, ']')
 }
@@ -317,8 +317,8 @@ func shapeIn(raw []byte, depth int) *shape {
 
 const mostSchemas = 10_000
 
-// of returns the names of the members that a schema marks as secret.
-func (c *secretCache) of(in *schema.Schema) map[string]bool {
+// secretsOf returns the names of the members that a schema marks as secret.
+func (c *secretCache) secretsOf(in *schema.Schema) map[string]bool {
 	if in == nil {
 		return nil
 	}

@@ -41,7 +41,7 @@ func TestSecretsAreMasked(t *testing.T) {
 		`"text"`: `"text"`,
 		`null`:   `null`,
 	} {
-		if got := string(redact(nil, json.RawMessage(args), names, c.of(in), nil)); got != want {
+		if got := string(redact(nil, json.RawMessage(args), names, c.secretsOf(in), nil)); got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", args, got, want)
 		}
 	}

@@ -205,7 +205,7 @@ func (l *Ledger) noteLost() {
 		Reason: fmt.Sprintf("%d lines were dropped while nothing could be written", l.lost),
 	}
 	l.lost = 0
-	buf := l.build(&e)
+	buf := l.buildLine(&e)
 	l.batch.text = append(l.batch.text, *buf...)
 	l.batch.ends = append(l.batch.ends, len(l.batch.text))
 	l.scratch.Put(buf)

@@ -59,8 +59,8 @@ type watchedFiles[T any] struct {
 	looked time.Time
 }
 
-// load reads the files for the first time.
-func (w *watchedFiles[T]) load() error {
+// loadFiles reads the files for the first time.
+func (w *watchedFiles[T]) loadFiles() error {
 	w.seen, w.looked = stampsOf(w.paths...), w.now() // before reading, so that a change in between is noticed next time
 	var err error
 	w.value, err = w.read()
@@ -106,7 +106,7 @@ func (s *Source) useFiles(o Options) error {
 			return &c, nil
 		},
 	}
-	if err := pair.load(); err != nil {
+	if err := pair.loadFiles(); err != nil {
 		return err
 	}
 	s.config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.current(), nil }
@@ -144,7 +144,7 @@ func (s *Source) askClients(o Options) error {
 			return c, nil
 		},
 	}
-	if err := trusted.load(); err != nil {
+	if err := trusted.loadFiles(); err != nil {
 		return err
 	}
 	s.config.ClientAuth, s.config.ClientCAs = trusted.value.ClientAuth, trusted.value.ClientCAs

@@ -95,7 +95,7 @@ func (s Settings) Validate(report func(path, text string)) {
 	for i := range s.Hooks {
 		h := &s.Hooks[i]
 		at := fmt.Sprintf("hooks[%d]", i)
-		if err := h.check(); err != nil {
+		if err := h.validateHook(); err != nil {
 			report(at, err.Error())
 		}
 		checkPatterns(at, append(slices.Clone(h.Contexts), h.Names...), report)
@@ -294,7 +294,7 @@ func (g *Guard) Judge(ctx context.Context, part string, c Call, value json.RawMe
 		case d.Decision == decideRefuse:
 			v.refuse(h.Name, part, fmt.Sprintf("the guardrail %s refuses it: %s", h.Name, d.reason()))
 		case d.Decision == decideRewrite:
-			v.Value, v.Changed = d.value(part), true
+			v.Value, v.Changed = d.partValue(part), true
 			v.Events = append(v.Events, Event{h.Name, part, "rewritten", d.reason()})
 			g.scanJSON(part, &v)
 		}
@@ -311,7 +311,7 @@ func (v *Verdict) refuse(rule, part, why string) {
 func (g *Guard) scanJSON(part string, v *Verdict) {
 	for _, s := range g.scans[part] {
 		masked, found := s.scanner.JSON(v.Value)
-		s.apply(v, part, found, func() { v.Value, v.Changed = masked, true })
+		s.applyRule(v, part, found, func() { v.Value, v.Changed = masked, true })
 	}
 }
 
@@ -319,13 +319,13 @@ func (g *Guard) scanJSON(part string, v *Verdict) {
 func (g *Guard) Text(part, text string, v *Verdict) string {
 	for _, s := range g.scans[part] {
 		masked, found := s.scanner.Text(text)
-		s.apply(v, part, found, func() { text, v.Changed = masked, true })
+		s.applyRule(v, part, found, func() { text, v.Changed = masked, true })
 	}
 	return text
 }
 
-// apply does what the rule says if something was found.
-func (s *scan) apply(v *Verdict, part string, found Found, mask func()) {
+// applyRule does what the rule says if something was found.
+func (s *scan) applyRule(v *Verdict, part string, found Found, mask func()) {
 	if len(found) == 0 {
 		return
 	}

@@ -57,7 +57,7 @@ func (d *decision) reason() string {
 	return displaytext.Cut(displaytext.Line(d.Reason), longestSaid, "...")
 }
 
-func (d *decision) value(part string) json.RawMessage {
+func (d *decision) partValue(part string) json.RawMessage {
 	if part == Arguments {
 		return d.Arguments
 	}
@@ -72,8 +72,8 @@ type hook struct {
 	slots  chan struct{}
 }
 
-// check validates a hook.
-func (h *Hook) check() error {
+// validateHook validates a hook.
+func (h *Hook) validateHook() error {
 	u, err := url.Parse(h.URL)
 	switch {
 	case h.Name == "":
@@ -138,7 +138,7 @@ func (h *hook) decide(ctx context.Context, when string, c Call, value json.RawMe
 	}
 	ask := h.post
 	if h.URL == "" {
-		ask = h.run
+		ask = h.runHook
 	}
 	answer, err := ask(ctx, text)
 	switch {
@@ -211,8 +211,8 @@ func (h *hook) post(ctx context.Context, text []byte) ([]byte, error) {
 
 func tooLong() error { return fmt.Errorf("its answer has more than %d bytes", mostAnswer) }
 
-// run starts the program, which ends with the question.
-func (h *hook) run(ctx context.Context, text []byte) ([]byte, error) {
+// runHook starts the program, which ends with the question.
+func (h *hook) runHook(ctx context.Context, text []byte) ([]byte, error) {
 	var out limited
 	child, err := proc.Start(ctx, proc.Spec{
 		Path: h.Command[0], Args: h.Command[1:], Stdin: bytes.NewReader(text), Stdout: &out, Whole: true,

@@ -121,7 +121,7 @@ func maskOf(kind string) string { return maskBegin + kind + "]" }
 
 // Text returns a text with what was found replaced by its kind.
 func (s *Scanner) Text(text string) (masked string, found Found) {
-	spans := s.find(text)
+	spans := s.findSpans(text)
 	if len(spans) == 0 {
 		return text, nil
 	}
@@ -138,8 +138,8 @@ func (s *Scanner) Text(text string) (masked string, found Found) {
 	return b.String(), found
 }
 
-// find returns what is found, in order and without overlaps.
-func (s *Scanner) find(text string) []span {
+// findSpans returns what is found, in order and without overlaps.
+func (s *Scanner) findSpans(text string) []span {
 	plain, offsets := normal(text)
 	spans := append(s.match(plain), s.encoded(plain)...)
 	slices.SortFunc(spans, func(a, b span) int {
@@ -268,7 +268,7 @@ func hidden(r rune) bool {
 func (s *Scanner) JSON(text []byte) (masked []byte, found Found) {
 	w := &jsonScan{s: s, found: Found{}}
 	c := rawjson.At(text)
-	w.value(c.Value(), "")
+	w.scanValue(c.Value(), "")
 	if len(w.found) == 0 {
 		return text, nil
 	}
@@ -281,8 +281,8 @@ type jsonScan struct {
 	found Found
 }
 
-// value writes a value; name is that of its member.
-func (w *jsonScan) value(v []byte, name string) {
+// scanValue writes a value; name is that of its member.
+func (w *jsonScan) scanValue(v []byte, name string) {
 	switch rawjson.Kind(v) {
 	case '{':
 		w.out = append(w.out, '{')
@@ -293,9 +293,9 @@ func (w *jsonScan) value(v []byte, name string) {
 			}
 			first = false
 			plain := string(key)
-			w.text(plain)
+			w.scanText(plain)
 			w.out = append(w.out, ':')
-			w.value(value, plain)
+			w.scanValue(value, plain)
 		}
 		w.out = append(w.out, '}')
 	case '[':
@@ -306,7 +306,7 @@ func (w *jsonScan) value(v []byte, name string) {
 				w.out = append(w.out, ',')
 			}
 			first = false
-			w.value(value, name)
+			w.scanValue(value, name)
 		}
 		w.out = append(w.out, ']')
 	case '"':
@@ -315,10 +315,10 @@ func (w *jsonScan) value(v []byte, name string) {
 			w.found["password"]++
 			plain = maskOf("password")
 		}
-		w.text(plain)
+		w.scanText(plain)
 	default:
 		if masked, found := w.s.Text(string(v)); len(found) > 0 {
-			w.add(found)
+			w.recordFound(found)
 			w.out = rawjson.AppendString(w.out, masked)
 			return
 		}
@@ -326,13 +326,13 @@ func (w *jsonScan) value(v []byte, name string) {
 	}
 }
 
-func (w *jsonScan) text(plain string) {
+func (w *jsonScan) scanText(plain string) {
 	masked, found := w.s.Text(plain)
-	w.add(found)
+	w.recordFound(found)
 	w.out = rawjson.AppendString(w.out, masked)
 }
 
-func (w *jsonScan) add(found Found) {
+func (w *jsonScan) recordFound(found Found) {
 	for kind, n := range found {
 		w.found[kind] += n
 	}

@@ -72,8 +72,8 @@ func (a *authServer) routes(mux *http.ServeMux) {
 	for _, path := range []string{"", "/mcp", "/mcp/{context}"} {
 		mux.HandleFunc("GET "+wellKnown+path, a.resource)
 	}
-	mux.HandleFunc("POST /auth/register", a.register)
-	mux.HandleFunc("GET /auth/authorize", a.ask)
+	mux.HandleFunc("POST /auth/register", a.registerClient)
+	mux.HandleFunc("GET /auth/authorize", a.askConsent)
 	mux.HandleFunc("POST /auth/authorize", a.decide)
 	mux.HandleFunc("POST /auth/token", a.token)
 	mux.HandleFunc("POST /auth/revoke", a.revoke)
@@ -83,7 +83,7 @@ const serverWellKnown = "/.well-known/oauth-authorization-server"
 
 // metadata serves the document of RFC 8414.
 func (a *authServer) metadata(w http.ResponseWriter, _ *http.Request) {
-	answer(w, 200, map[string]any{
+	writeJSON(w, 200, map[string]any{
 		"issuer": a.issuer, "authorization_endpoint": a.issuer + "/auth/authorize",
 		"token_endpoint": a.issuer + "/auth/token", "registration_endpoint": a.issuer + "/auth/register",
 		"revocation_endpoint": a.issuer + "/auth/revoke", "response_types_supported": []string{"code"},
@@ -99,7 +99,7 @@ func (a *authServer) metadata(w http.ResponseWriter, _ *http.Request) {
 
 // resource serves the document of RFC 9728.
 func (a *authServer) resource(w http.ResponseWriter, r *http.Request) {
-	answer(w, 200, map[string]any{
+	writeJSON(w, 200, map[string]any{
 		"resource":              a.issuer + cmp.Or(strings.TrimPrefix(r.URL.Path, wellKnown), "/mcp"),
 		"authorization_servers": []string{a.issuer}, "bearer_methods_supported": []string{"header"},
 		"scopes_supported": []string{everything, "read"}, "resource_name": "gatehouse",
@@ -115,11 +115,11 @@ type oauthClient struct {
 
 // oauthError writes an error of RFC 6749.
 func oauthError(w http.ResponseWriter, code, message string) {
-	answer(w, 400, map[string]any{"error": code, "error_description": message})
+	writeJSON(w, 400, map[string]any{"error": code, "error_description": message})
 }
 
-// register registers a client (RFC 7591). It never gets a secret, because it could not keep one.
-func (a *authServer) register(w http.ResponseWriter, r *http.Request) {
+// registerClient registers a client (RFC 7591). It never gets a secret, because it could not keep one.
+func (a *authServer) registerClient(w http.ResponseWriter, r *http.Request) {
 	var in oauthClient
 	if err := decodeBody(w, r, &in); err != nil {
 		oauthError(w, "invalid_client_metadata", "the body is not JSON of at most 64 KiB")
@@ -131,7 +131,7 @@ func (a *authServer) register(w http.ResponseWriter, r *http.Request) {
 	}
 	in.ID, in.Name = newID("c_"), displaytext.Cut(displaytext.Line(in.Name), mostName, "")
 	now := clock()
-	err := a.s.create(r.Context(), func(tx *sql.Tx) error {
+	err := a.s.createRows(r.Context(), func(tx *sql.Tx) error {
 		if _, err := tx.Exec("INSERT INTO oauth_client VALUES (?, ?, ?, ?)",
 			in.ID, in.Name, joinNames(in.Redirects), stamp(now)); err != nil {
 			return err
@@ -144,7 +144,7 @@ func (a *authServer) register(w http.ResponseWriter, r *http.Request) {
 		a.s.unable(w, r, err)
 		return
 	}
-	answer(w, 201, map[string]any{
+	writeJSON(w, 201, map[string]any{
 		"client_id": in.ID, "client_name": in.Name, "redirect_uris": in.Redirects, "client_id_issued_at": now.Unix(),
 		"token_endpoint_auth_method": "none", "grant_types": []string{"authorization_code", "refresh_token"},
 		"response_types": []string{"code"},
@@ -204,8 +204,8 @@ func (c *oauthClient) allows(uri string) bool {
 	})
 }
 
-// find returns a client by its id: one that registered, or one that the document at that address describes.
-func (a *authServer) find(ctx context.Context, id string) (c oauthClient, err error) {
+// findClient returns a client by its id: one that registered, or one that the document at that address describes.
+func (a *authServer) findClient(ctx context.Context, id string) (c oauthClient, err error) {
 	if strings.HasPrefix(id, "https://") {
 		return a.documents.fetch(ctx, id)
 	}
@@ -250,7 +250,7 @@ func (a *authServer) parse(ctx context.Context, v url.Values) (q authRequest, er
 			return q, fmt.Errorf("%s is given twice", clip(name))
 		}
 	}
-	if q.client, err = a.find(ctx, v.Get("client_id")); err != nil {
+	if q.client, err = a.findClient(ctx, v.Get("client_id")); err != nil {
 		return q, err
 	}
 	if q.redirect = v.Get("redirect_uri"); q.redirect == "" && len(q.client.Redirects) == 1 {
@@ -321,9 +321,9 @@ func (a *authServer) back(q *authRequest, pairs ...string) string {
 	return u.String()
 }
 
-// refused answers a request that cannot be granted. Without a decision of the user the browser goes nowhere, because
+// refuseRequest answers a request that cannot be granted. Without a decision of the user the browser goes nowhere, because
 // any page can register a client and send a browser here.
-func (a *authServer) refused(w http.ResponseWriter, r *http.Request, q *authRequest, err error) {
+func (a *authServer) refuseRequest(w http.ResponseWriter, r *http.Request, q *authRequest, err error) {
 	if told, ok := errors.AsType[*errRedirect](err); ok && r.Method == "POST" {
 		http.Redirect(w, r, a.back(q, "error", told.code, "error_description", told.message), http.StatusSeeOther)
 		return
@@ -331,12 +331,12 @@ func (a *authServer) refused(w http.ResponseWriter, r *http.Request, q *authRequ
 	a.page(w, 400, q, err.Error())
 }
 
-// ask shows the consent page.
-func (a *authServer) ask(w http.ResponseWriter, r *http.Request) {
+// askConsent shows the consent page.
+func (a *authServer) askConsent(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	q, err := a.parse(r.Context(), r.URL.Query())
 	if err != nil {
-		a.refused(w, r, &q, err)
+		a.refuseRequest(w, r, &q, err)
 		return
 	}
 	a.page(w, 200, &q, "")
@@ -358,11 +358,11 @@ func (a *authServer) decide(w http.ResponseWriter, r *http.Request) {
 	}
 	q, err := a.parse(r.Context(), r.PostForm)
 	if err != nil {
-		a.refused(w, r, &q, err)
+		a.refuseRequest(w, r, &q, err)
 		return
 	}
 	if q.allow != "allow" {
-		a.refused(w, r, &q, &errRedirect{"access_denied", "the user did not allow it"})
+		a.refuseRequest(w, r, &q, &errRedirect{"access_denied", "the user did not allow it"})
 		return
 	}
 	if a.s.slow(w, r, clip(q.user)) {
@@ -384,7 +384,7 @@ func (a *authServer) decide(w http.ResponseWriter, r *http.Request) {
 	}
 	code := newLoginSecret()
 	hash := digestOf(code)
-	err = a.s.create(r.Context(), func(tx *sql.Tx) error {
+	err = a.s.createRows(r.Context(), func(tx *sql.Tx) error {
 		if _, err := tx.Exec("DELETE FROM oauth_code WHERE until < ?", stamp(clock().Add(-authCodeLife))); err != nil {
 			return err
 		}

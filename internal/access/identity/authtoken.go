@@ -63,7 +63,7 @@ func (a *authServer) token(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		a.s.unable(w, r, err)
 	default:
-		answer(w, 200, map[string]any{
+		writeJSON(w, 200, map[string]any{
 			"access_token": out.access, "token_type": "Bearer", "expires_in": int(accessLife / time.Second),
 			"refresh_token": out.refresh, "scope": strings.Join(out.scopes, " "),
 		})

@@ -189,7 +189,7 @@ func (s *Service) endNow(id string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := s.create(ctx, func(tx *sql.Tx) error {
+	if err := s.createRows(ctx, func(tx *sql.Tx) error {
 		return recordRevocations(tx, time.Now(),
 			Revocation{l.user, id})
 	}); err != nil {

@@ -90,7 +90,7 @@ func (s *Service) newCodeFor(
 ) (code string, err error) {
 	code = newLoginSecret()
 	hash, now := digestOf(code), clock()
-	err = s.create(ctx, func(tx *sql.Tx) error {
+	err = s.createRows(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.Exec("INSERT INTO code VALUES (?, ?, ?, ?, ?, ?, ?)",
 			hash[:], codeID(code), user, kind, lasting, browser, stamp(now.Add(codeLife))); err != nil {
 			return err
@@ -230,7 +230,7 @@ func (s *Service) proveLink(w http.ResponseWriter, r *http.Request) {
 	if at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok {
 		port = strconv.Itoa(at.Port)
 	}
-	answer(w, 200, map[string]any{"proof": proofOfLink(digest(hash), challenge, port)})
+	writeJSON(w, 200, map[string]any{"proof": proofOfLink(digest(hash), challenge, port)})
 }
 
 // ownerOfLogin returns the principal of a login of the host's own user, who is no user of the file.
@@ -270,7 +270,7 @@ func (s *Service) me(w http.ResponseWriter, r *http.Request) {
 	if !p.Until.IsZero() {
 		out["expires"] = p.Until
 	}
-	answer(w, 200, out)
+	writeJSON(w, 200, out)
 }
 
 // ways tells a page how people log in here. It says nothing about users, except that there are none yet.
@@ -284,7 +284,7 @@ func (s *Service) ways(w http.ResponseWriter, r *http.Request) {
 	if s.signIn != nil {
 		oidc = append(oidc, map[string]string{"id": "1", "title": s.signIn.Title})
 	}
-	answer(w, 200, map[string]any{
+	writeJSON(w, 200, map[string]any{
 		"password": true, "passkey": s.hasPasskeys(r.Context(), s.originOf(r)), "oidc": oidc, "pairing": pairing,
 		"anonymous": err == nil,
 	})

@@ -602,7 +602,7 @@ func TestNothingOldIsRemembered(t *testing.T) {
 	var k credentialCache
 	h := digestOf("secret")
 	epoch := k.currentEpoch()
-	k.forget() // the file changes during the read
+	k.dropCredentials() // the file changes during the read
 	k.storePrincipal(epoch, h, Principal{Name: "alice"})
 	if p, ok := k.lookup(h); ok {
 		t.Errorf("%s is remembered", p.Name)

@@ -162,8 +162,8 @@ func (k *keys) fitting(kid, alg string) (fits []jose.JSONWebKey) {
 	return fits[:min(len(fits), mostTries)]
 }
 
-// has reports whether a key is still one of the provider's.
-func (k *keys) has(kid string) bool {
+// hasKey reports whether a key is still one of the provider's.
+func (k *keys) hasKey(kid string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return time.Since(k.got) <= keysKeep &&

@@ -212,7 +212,7 @@ func (s *Service) welcome(w http.ResponseWriter, r *http.Request, secret string,
 	s.setCookie(w, r, secret, l)
 	s.rememberDevice(w, r, l.User)
 	s.publishEvent("login", l.User, l.ID, from.String())
-	answer(w, 200, map[string]any{
+	writeJSON(w, 200, map[string]any{
 		"user": l.User, "key": secret[cookieSize:], "expires": l.Until, "lasting": l.Lasting,
 	})
 }
@@ -293,7 +293,7 @@ func (s *Service) pairFirst(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 		s.publishEvent("paired", e.User, "", from.String())
-		answer(w, 201, map[string]any{"user": e.User, "roles": []string{Admin}})
+		writeJSON(w, 201, map[string]any{"user": e.User, "roles": []string{Admin}})
 	case errors.Is(err, ErrPairing):
 		s.publishEvent("pair_failed", s.claimed(r.Context(), e.User), "", from.String())
 		writeError(w, 403, "invalid_code", err.Error())
@@ -321,10 +321,10 @@ func errBusyOr(err error) error {
 }
 
 func writeError(w http.ResponseWriter, status int, code, message string) {
-	answer(w, status, map[string]any{"error": code, "message": message})
+	writeJSON(w, status, map[string]any{"error": code, "message": message})
 }
 
-func answer(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

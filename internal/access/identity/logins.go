@@ -154,7 +154,7 @@ func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok boo
 			person: l.person}
 		s.known.storePrincipal(epoch, hash, p)
 	}
-	s.uses.note(l.ID, now)
+	s.uses.noteUse(l.ID, now)
 	return p, true, nil
 }
 
@@ -196,7 +196,7 @@ func (s *Service) EndLogin(ctx context.Context, id string) error {
 	if len(removed) == 0 {
 		return s.drop(ctx, "login", "logout", id)
 	}
-	s.known.forget()
+	s.known.dropCredentials()
 	s.publishEvent("logout", removed[0].User, id, "")
 	s.revoke([]Revocation{{removed[0].User, id}})
 	return nil

@@ -150,7 +150,7 @@ func (n *names) UnmarshalJSON(b []byte) error {
 // key is withdrawn.
 func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Principal, error) {
 	now := clock()
-	if p, ok := s.known.lookup(hash); ok && p.Live(now) && s.oauth.keys.has(p.signer) {
+	if p, ok := s.known.lookup(hash); ok && p.Live(now) && s.oauth.keys.hasKey(p.signer) {
 		return p, nil
 	}
 	epoch := s.known.currentEpoch()

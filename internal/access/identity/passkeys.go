@@ -72,8 +72,8 @@ type storedPasskey struct {
 
 var errCeremony = errors.New("this use of a passkey is over or was never begun; begin again")
 
-// begin returns the ID of a new ceremony.
-func (k *passkeys) begin(c ceremony) string {
+// beginCeremony returns the ID of a new ceremony.
+func (k *passkeys) beginCeremony(c ceremony) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.begun == nil {
@@ -96,8 +96,8 @@ func (k *passkeys) begin(c ceremony) string {
 	return id
 }
 
-// end returns a ceremony, which cannot be ended again.
-func (k *passkeys) end(id string, user int64) (c ceremony, err error) {
+// endCeremony returns a ceremony, which cannot be ended again.
+func (k *passkeys) endCeremony(id string, user int64) (c ceremony, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	c, ok := k.begun[id]
@@ -144,8 +144,8 @@ func (s *Service) beginPasskeyLogin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	challenge := random(challengeSize)
-	answer(w, 200, map[string]any{
-		"ceremony": s.passkeys.begin(ceremony{challenge: challenge}),
+	writeJSON(w, 200, map[string]any{
+		"ceremony": s.passkeys.beginCeremony(ceremony{challenge: challenge}),
 		"options": map[string]any{"publicKey": map[string]any{
 			"challenge": passkey.Text.EncodeToString(challenge), "rpId": party, "userVerification": "required",
 			"timeout": ceremonyLife.Milliseconds(),
@@ -164,7 +164,7 @@ func (s *Service) endPasskeyLogin(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	from, _ := From(r)
-	c, err := s.passkeys.end(in.Ceremony, 0)
+	c, err := s.passkeys.endCeremony(in.Ceremony, 0)
 	var k storedPasskey
 	if err == nil {
 		k, err = s.usePasskey(r.Context(), "", c.challenge, &in.Response)
@@ -350,8 +350,8 @@ func (s *Service) beginPasskey(w http.ResponseWriter, r *http.Request) {
 	for _, alg := range passkey.Algorithms {
 		kinds = append(kinds, map[string]any{"type": "public-key", "alg": alg})
 	}
-	answer(w, 200, map[string]any{
-		"ceremony": s.passkeys.begin(c),
+	writeJSON(w, 200, map[string]any{
+		"ceremony": s.passkeys.beginCeremony(c),
 		"options": map[string]any{"publicKey": map[string]any{
 			"challenge": passkey.Text.EncodeToString(
 				c.challenge,
@@ -384,7 +384,7 @@ func (s *Service) endPasskey(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	c, err := s.passkeys.end(in.Ceremony, a.number)
+	c, err := s.passkeys.endCeremony(in.Ceremony, a.number)
 	var k passkey.Key
 	if err == nil {
 		k, err = in.Response.Verify(s.originOf(r), c.challenge)
@@ -420,7 +420,7 @@ func (s *Service) endPasskey(w http.ResponseWriter, r *http.Request) {
 	default:
 		from, _ := From(r)
 		s.publishEvent("passkey_added", a.name, made.ID, from.String())
-		answer(w, 201, made)
+		writeJSON(w, 201, made)
 	}
 }
 

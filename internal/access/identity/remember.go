@@ -22,7 +22,7 @@ func (s *Service) remember(claimed bool) {
 	if claimed {
 		w.lost.Store(false)
 		for _, path := range s.o.Known {
-			if err := note(path); err != nil {
+			if err := createMarker(path); err != nil {
 				s.log.Warn(
 					"cannot write a marker file: if the file of users is lost, the loss will not be noticed",
 					"file",
@@ -63,8 +63,8 @@ func (s *Service) marks() (found []string) {
 	return found
 }
 
-// note creates a marker if it does not exist.
-func note(path string) error {
+// createMarker creates a marker if it does not exist.
+func createMarker(path string) error {
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}

@@ -175,7 +175,7 @@ func (s *Service) lookup(
 	if !p.Live(now) || p.Way != way {
 		return Principal{}, false, nil
 	}
-	s.uses.note(p.Credential, now)
+	s.uses.noteUse(p.Credential, now)
 	return p, true, nil
 }
 

@@ -101,7 +101,7 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 			return err
 		}
 	}
-	err = s.create(ctx, func(tx *sql.Tx) error {
+	err = s.createRows(ctx, func(tx *sql.Tx) error {
 		var some bool
 		if err := tx.QueryRow("SELECT EXISTS (SELECT 1 FROM user)").Scan(&some); err != nil {
 			return err

@@ -63,7 +63,7 @@ func (s *Service) refreshCaches(force bool) error {
 	w.mu.Unlock()
 	if err != nil {
 		// If the file cannot be read, credentials are refused, not served from the cache.
-		s.known.forget()
+		s.known.dropCredentials()
 		s.log.Error("cannot read the file of users; logins and tokens are refused", "err", err)
 	}
 	s.revoke(revoked)
@@ -92,7 +92,7 @@ func (s *Service) compare(force bool) (revoked []Revocation, err error) {
 	if err != nil || !changed && !force {
 		return nil, err
 	}
-	s.known.forget()
+	s.known.dropCredentials()
 	w := &s.watch
 	var claimed bool
 	var seq int64
@@ -130,7 +130,7 @@ func (s *Service) applyChanges() error {
 	revoked, err := s.compare(true)
 	s.watch.mu.Unlock()
 	if err != nil {
-		s.known.forget()
+		s.known.dropCredentials()
 	}
 	s.revoke(revoked)
 	return err
@@ -183,11 +183,11 @@ func (s *Service) changeRows(ctx context.Context, missing error, f func(*sql.Tx)
 	} else if db == nil {
 		return missing
 	}
-	return s.create(ctx, f)
+	return s.createRows(ctx, f)
 }
 
-// create is changeRows for a change that may create the file.
-func (s *Service) create(ctx context.Context, f func(*sql.Tx) error) error {
+// createRows is changeRows for a change that may create the file.
+func (s *Service) createRows(ctx context.Context, f func(*sql.Tx) error) error {
 	if err := s.store.changeInTx(ctx, f); err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func (c *credentialCache) storePrincipal(epoch uint64, h digest, p Principal) {
 	c.all[h] = p
 }
 
-func (c *credentialCache) forget() {
+func (c *credentialCache) dropCredentials() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.epoch++
@@ -244,7 +244,7 @@ type uses struct {
 	all map[string]int64 // by public ID, in milliseconds
 }
 
-func (u *uses) note(id string, now time.Time) {
+func (u *uses) noteUse(id string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.all == nil {

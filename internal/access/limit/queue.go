@@ -112,7 +112,7 @@ func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pa
 		q.mu.Unlock()
 		return p, nil
 	}
-	if err := q.admit(p); err != nil {
+	if err := q.admitCall(p); err != nil {
 		q.abandon(p)
 		q.mu.Unlock()
 		return nil, err
@@ -120,7 +120,7 @@ func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pa
 	p.ready = make(chan struct{})
 	q.countPass(p, 1)
 	q.mu.Unlock()
-	return q.wait(ctx, p, patience)
+	return q.waitForSlot(ctx, p, patience)
 }
 
 // pass takes a spare pass or makes one.
@@ -156,9 +156,9 @@ func (q *Queue) Nested() *Pass {
 // full: a principal with few calls is not refused because others make many.
 const few = 16
 
-// admit refuses a call that has to wait when those before it fill the waiting
+// admitCall refuses a call that has to wait when those before it fill the waiting
 // space, or when its session or principal fills too much of it.
-func (q *Queue) admit(p *Pass) error {
+func (q *Queue) admitCall(p *Pass) error {
 	line, mine := 0, q.queuedBy[p.who.Principal]
 	if p.stage == ofSession {
 		line = p.at.waiting // itself included
@@ -193,8 +193,8 @@ func (q *Queue) estimate() time.Duration {
 	return min(time.Minute, max(time.Second, q.hold*time.Duration(1+q.queued/q.calls)))
 }
 
-// wait waits for the turn of a pass.
-func (q *Queue) wait(ctx context.Context, p *Pass, patience time.Duration) (*Pass, error) {
+// waitForSlot waits for the turn of a pass.
+func (q *Queue) waitForSlot(ctx context.Context, p *Pass, patience time.Duration) (*Pass, error) {
 	late := time.NewTimer(patience)
 	defer late.Stop()
 	var err error

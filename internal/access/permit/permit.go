@@ -130,14 +130,14 @@ func New(o Options) (*Policy, error) {
 			continue
 		}
 		p.rules = append(p.rules, c)
-		p.note(r.Roles, r.Principals)
+		p.addNames(r.Roles, r.Principals)
 	}
 	for _, a := range o.Access {
 		if err := checkPatterns(a.Users); err != nil {
 			errs = append(errs, fmt.Errorf("context %s: users: %w", a.Context, err))
 		}
-		p.note(a.Roles, a.Users)
-		p.note(a.KnownTo, nil)
+		p.addNames(a.Roles, a.Users)
+		p.addNames(a.KnownTo, nil)
 	}
 	slices.Sort(p.principals)
 	p.principals = slices.Compact(p.principals)
@@ -151,7 +151,7 @@ func Open(readOnly bool) *Policy {
 	return p
 }
 
-func (p *Policy) note(roles, principals []string) {
+func (p *Policy) addNames(roles, principals []string) {
 	for _, r := range roles {
 		p.roles[r] = true
 	}

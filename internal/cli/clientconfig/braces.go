@@ -115,8 +115,8 @@ func (b braces) valueEnd(text []byte, at int) (end int, err error) {
 	return end, syntaxAt(text, at, "the bracket is not closed")
 }
 
-// find returns the number of the member that a step leads to; -1 if there is none.
-func (b braces) find(text []byte, v bracedValue, s step) (int, error) {
+// findMember returns the number of the member that a step leads to; -1 if there is none.
+func (b braces) findMember(text []byte, v bracedValue, s step) (int, error) {
 	if s.item != (text[v.open] == '[') {
 		return -1, fmt.Errorf("%s: %w", s.key, errForm)
 	}
@@ -154,7 +154,7 @@ func (b braces) set(text []byte, open int, path []step, value any) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	at, err := b.find(text, v, path[0])
+	at, err := b.findMember(text, v, path[0])
 	switch {
 	case err != nil:
 		return nil, err
@@ -220,7 +220,7 @@ func (b braces) remove(text []byte, open int, path []step) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	at, err := b.find(text, v, path[0])
+	at, err := b.findMember(text, v, path[0])
 	switch {
 	case err != nil || at < 0:
 		return text, err

@@ -53,8 +53,8 @@ func (e *FileError) Error() string {
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// open reads a file of a client.
-func (m Machine) open(c *Client, s Scope, name string) (*Change, error) {
+// openConfig reads a file of a client.
+func (m Machine) openConfig(c *Client, s Scope, name string) (*Change, error) {
 	file := m.Path(c, s)
 	if file == "" {
 		return nil, fmt.Errorf("%s has no file for the scope %s on this platform", c.Title, s)
@@ -145,7 +145,7 @@ func readLimited(path string, limit int64) ([]byte, error) {
 
 // PlanPut works out how a server gets into the file of a client.
 func (m Machine) PlanPut(c *Client, s Scope, server Server) (*Change, error) {
-	ch, err := m.open(c, s, server.Name)
+	ch, err := m.openConfig(c, s, server.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +158,7 @@ func (m Machine) PlanPut(c *Client, s Scope, server Server) (*Change, error) {
 // PlanRemove works out how a server gets out of the file of a client. A file that
 // nothing else has changed becomes what it was before the server came.
 func (m Machine) PlanRemove(b Store, c *Client, s Scope, name string) (*Change, error) {
-	ch, err := m.open(c, s, name)
+	ch, err := m.openConfig(c, s, name)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +166,7 @@ func (m Machine) PlanRemove(b Store, c *Client, s Scope, name string) (*Change, 
 	if !ch.Existed {
 		return ch, nil
 	}
-	known, err := b.find(ch.target, name)
+	known, err := b.findConnection(ch.target, name)
 	if err != nil {
 		return nil, err
 	}
@@ -215,13 +215,13 @@ func (b Store) Apply(ch *Change) (backup string, err error) {
 		if err := ch.write(); err != nil {
 			return "", err
 		}
-		return backup, b.keep(ch.target, ch.Name, nil)
+		return backup, b.saveConnection(ch.target, ch.Name, nil)
 	}
 	now, err := b.connection(ch)
 	if err != nil {
 		return "", err
 	}
-	if err := b.keep(ch.target, ch.Name, now); err != nil {
+	if err := b.saveConnection(ch.target, ch.Name, now); err != nil {
 		return "", err
 	}
 	return backup, ch.write()
@@ -229,7 +229,7 @@ func (b Store) Apply(ch *Change) (backup string, err error) {
 
 // Knows reports whether the server of a change was added by a change before it.
 func (b Store) Knows(ch *Change) (bool, error) {
-	c, err := b.find(ch.target, ch.Name)
+	c, err := b.findConnection(ch.target, ch.Name)
 	return c != nil, err
 }
 
@@ -242,7 +242,7 @@ func (b Store) connection(ch *Change) (*connection, error) {
 	tree, _ := ch.Client.format.parse(withoutBOM(ch.Before)) // an empty text has no servers
 	held, _ := lookup(tree, steps(ch.Client.path...))
 	now.Container = held == nil
-	last, err := b.find(ch.target, ch.Name)
+	last, err := b.findConnection(ch.target, ch.Name)
 	if err != nil || last == nil {
 		return now, err
 	}

@@ -127,8 +127,8 @@ func (c *Client) Servers(text []byte) (all []Server, err error) {
 func (c *Client) server(name string, m map[string]any) Server {
 	s := Server{Name: name, Env: texts(m[c.stdio.env]), Headers: map[string]string{}}
 	s.Command, _ = m[c.stdio.command].(string)
-	s.Args = list(m[c.stdio.args])
-	if words := list(m[c.stdio.command]); len(words) > 0 { // the program and its arguments
+	s.Args = stringList(m[c.stdio.args])
+	if words := stringList(m[c.stdio.command]); len(words) > 0 { // the program and its arguments
 		s.Command, s.Args = words[0], words[1:]
 	}
 	s.Cwd, _ = m["cwd"].(string)
@@ -153,7 +153,7 @@ func texts(v any) map[string]string {
 	return all
 }
 
-func list(v any) (all []string) {
+func stringList(v any) (all []string) {
 	items, _ := v.([]any)
 	for _, i := range items {
 		all = append(all, fmt.Sprint(i))

@@ -44,7 +44,7 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (b Store) list() string { return filepath.Join(b.Dir, "connections.json") }
+func (b Store) connectionsFile() string { return filepath.Join(b.Dir, "connections.json") }
 
 // backup is the file that keeps what another file held.
 func (b Store) backup(file, sum string) string {
@@ -71,7 +71,7 @@ func (b Store) lock() (unlock func(), err error) {
 }
 
 func (b Store) read() ([]connection, error) {
-	text, err := atomicfile.Read(b.list(), maxList)
+	text, err := atomicfile.Read(b.connectionsFile(), maxList)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -80,7 +80,7 @@ func (b Store) read() ([]connection, error) {
 	}
 	var all []connection
 	if err := json.Unmarshal(text, &all); err != nil {
-		return nil, fmt.Errorf("read %s: %w; remove it, and what was connected is no longer known", b.list(), err)
+		return nil, fmt.Errorf("read %s: %w; remove it, and what was connected is no longer known", b.connectionsFile(), err)
 	}
 	return all, nil
 }
@@ -91,8 +91,8 @@ func (b Store) Any() (bool, error) {
 	return len(all) > 0, err
 }
 
-// find returns the connection of a file under a name; nil if there is none.
-func (b Store) find(file, name string) (*connection, error) {
+// findConnection returns the connection of a file under a name; nil if there is none.
+func (b Store) findConnection(file, name string) (*connection, error) {
 	all, err := b.read()
 	for i, c := range all {
 		if c.File == file && c.Name == name {
@@ -102,9 +102,9 @@ func (b Store) find(file, name string) (*connection, error) {
 	return nil, err
 }
 
-// keep puts a connection in the place of the one of the same file and name; nil
+// saveConnection puts a connection in the place of the one of the same file and name; nil
 // only removes that.
-func (b Store) keep(file, name string, now *connection) error {
+func (b Store) saveConnection(file, name string, now *connection) error {
 	all, err := b.read()
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (b Store) keep(file, name string, now *connection) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(b.list(), append(text, '\n')); err != nil {
+	if err := atomicfile.Write(b.connectionsFile(), append(text, '\n')); err != nil {
 		return err
 	}
 	return b.prune(file, all)

@@ -63,7 +63,7 @@ func form(path string, text []byte) *Client {
 // openSource reads the file of a source.
 func (m Machine) openSource(from Source, name string) (*Change, error) {
 	if from.File == m.Path(from.Client, from.Scope) {
-		return m.open(from.Client, from.Scope, name)
+		return m.openConfig(from.Client, from.Scope, name)
 	}
 	return openFile(from.Client, from.Scope, from.File, name)
 }

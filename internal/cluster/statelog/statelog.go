@@ -61,13 +61,13 @@ func Open(ctx context.Context, n *cluster.Node, bucket string, log *slog.Logger)
 	}
 	l := &Log{bucket: b, log: log, done: make(chan struct{}), mounts: map[string]*mount{}}
 	for _, r := range all {
-		if err := l.take(r); err != nil {
+		if err := l.applyRecord(r); err != nil {
 			return nil, err
 		}
 	}
 	life, end := context.WithCancel(context.Background())
 	l.end = end
-	go l.watch(life)
+	go l.watchBucket(life)
 	return l, nil
 }
 
@@ -78,17 +78,17 @@ func (l *Log) Close() error {
 	return nil
 }
 
-func (l *Log) watch(ctx context.Context) {
+func (l *Log) watchBucket(ctx context.Context) {
 	defer close(l.done)
 	for r := range l.bucket.Watch(ctx) {
-		if err := l.take(r); err != nil {
+		if err := l.applyRecord(r); err != nil {
 			l.log.Error("a mount of the cluster cannot be read", "mount", r.Key, "err", err)
 		}
 	}
 }
 
-// take makes a record what this node knows, unless it knows a later one.
-func (l *Log) take(r cluster.Record) error {
+// applyRecord makes a record what this node knows, unless it knows a later one.
+func (l *Log) applyRecord(r cluster.Record) error {
 	if r.Deleted {
 		return nil // records of mounts are never deleted
 	}
@@ -135,7 +135,7 @@ func (l *Log) refresh(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	return l.take(r)
+	return l.applyRecord(r)
 }
 
 // Append implements state.Log. A value that is larger than a message of the cluster is an ErrPatch. If most nodes
@@ -178,7 +178,7 @@ func (l *Log) Append(ctx context.Context, name string, expected uint64, p state.
 	if err != nil {
 		return 0, err
 	}
-	return expected + 1, l.take(cluster.Record{Key: name, Value: record, Revision: at})
+	return expected + 1, l.applyRecord(cluster.Record{Key: name, Value: record, Revision: at})
 }
 
 // write replaces a record. The error is a *state.Conflict if another node has replaced it. A write can also be refused

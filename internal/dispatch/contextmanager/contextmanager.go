@@ -99,8 +99,8 @@ func (m *Manager) Start(to Targets) error {
 	}
 	m.to = to
 	to.Views.Set(rules)
-	m.apply(true)
-	m.opts.Store.OnChange(func() { m.apply(false) })
+	m.applyContexts(true)
+	m.opts.Store.OnChange(func() { m.applyContexts(false) })
 	return nil
 }
 
@@ -140,12 +140,12 @@ func (m *Manager) SetFixed(fixed contextstore.Fixed) error {
 	m.mu.Lock()
 	m.fixed = fixed
 	m.mu.Unlock()
-	m.apply(true)
+	m.applyContexts(true)
 	return nil
 }
 
-// apply applies the current contexts, and warns of rules that compare text.
-func (m *Manager) apply(always bool) {
+// applyContexts applies the current contexts, and warns of rules that compare text.
+func (m *Manager) applyContexts(always bool) {
 	if m.replace(always) {
 		m.warnOfText()
 	}

@@ -167,13 +167,13 @@ func (h *Hub) join(c *client, name, kind string) error {
 func (h *Hub) part(c *client, name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.forget(c, name)
+	h.dropChannel(c, name)
 	b, _ := Message{Type: "unsubscribe"}.encodeFor(name) // strings and a time
 	c.enqueue(b)
 }
 
-// forget removes a client from a channel, and the channel if it was the last client. h.mu must be held.
-func (h *Hub) forget(c *client, name string) {
+// dropChannel removes a client from a channel, and the channel if it was the last client. h.mu must be held.
+func (h *Hub) dropChannel(c *client, name string) {
 	ch := c.channels[name]
 	if ch == nil {
 		return
@@ -189,7 +189,7 @@ func (h *Hub) forget(c *client, name string) {
 func (h *Hub) leave(c *client) {
 	h.mu.Lock()
 	for name := range c.channels {
-		h.forget(c, name)
+		h.dropChannel(c, name)
 	}
 	c.left = true
 	delete(h.clients, c)

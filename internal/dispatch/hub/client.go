@@ -192,14 +192,14 @@ func (c *client) handleMessage(ctx context.Context, b []byte) {
 	}
 	m, err := decodeRequest(b)
 	if err == nil {
-		err = c.do(ctx, m)
+		err = c.handleRequest(ctx, m)
 	}
 	if err != nil {
 		c.sendError(m.channel, err)
 	}
 }
 
-func (c *client) do(ctx context.Context, m request) error {
+func (c *client) handleRequest(ctx context.Context, m request) error {
 	switch m.kind {
 	case ping:
 		b, _ := Message{Type: "pong"}.encodeFor("") // strings and a time

@@ -58,7 +58,7 @@ func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, er
 	epoch := in.epoch
 	in.mu.Unlock()
 
-	of, err := in.ask(ctx, to)
+	of, err := in.requestOffer(ctx, to)
 	if err != nil {
 		return nil, err
 	}
@@ -84,8 +84,8 @@ func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, er
 	return o, nil
 }
 
-// ask requests an offer from the module. A panic of the module is an error.
-func (in *instance) ask(ctx context.Context, to module.Audience) (of *module.Offer, err error) {
+// requestOffer requests an offer from the module. A panic of the module is an error.
+func (in *instance) requestOffer(ctx context.Context, to module.Audience) (of *module.Offer, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			of, err = nil, fmt.Errorf("panic: %v\n%s", p, debug.Stack())

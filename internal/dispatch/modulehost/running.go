@@ -78,8 +78,8 @@ func answersOf(recorded map[string]json.RawMessage) map[string]tool.Answer {
 	return all
 }
 
-// forget drops recorded answers that the handler needs no more. rc.mu must be held.
-func (rc *running) forget(keys []string) {
+// dropKeys drops recorded answers that the handler needs no more. rc.mu must be held.
+func (rc *running) dropKeys(keys []string) {
 	if len(keys) == 0 {
 		return
 	}
@@ -273,7 +273,7 @@ func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
 	}
 	out := bus.Outcome{Result: rc.marked(res)}
 	if res.Input != nil {
-		rc.forget(res.Input.Forget)
+		rc.dropKeys(res.Input.Forget)
 		out.Recorded = rc.recorded
 	}
 	return out, nil

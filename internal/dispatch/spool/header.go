@@ -27,8 +27,8 @@ type header struct {
 	Closed  bool   `json:"closed"`
 }
 
-// first encodes the line with space for larger numbers later.
-func (h header) first() []byte {
+// encodeFirst encodes the line with space for larger numbers later.
+func (h header) encodeFirst() []byte {
 	const space = 40 // digits that expires and dropped may grow by
 	b, err := json.Marshal(h)
 	if err != nil {

@@ -31,7 +31,7 @@ func (it *item) openFile(root *os.Root) error {
 	if err != nil {
 		return err
 	}
-	line := it.header(false).first()
+	line := it.header(false).encodeFirst()
 	if _, err := f.Write(line); err != nil {
 		f.Close()
 		root.Remove(it.handle + suffix)

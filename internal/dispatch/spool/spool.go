@@ -196,7 +196,7 @@ func (s *Spool) changeOwner(it *item, to string) (given bool, err error) {
 	if open || removed {
 		return false, nil
 	}
-	line := next.header(true).first()
+	line := next.header(true).encodeFirst()
 	next.head = int64(len(line))
 	const unfinished = ".handed" // no handle ends so, and a file that a killed host leaves is not read as an item
 	name := it.handle + unfinished

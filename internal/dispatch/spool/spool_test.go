@@ -287,7 +287,7 @@ func TestLeavesOtherFilesAlone(t *testing.T) {
 	dir := t.TempDir()
 	os.WriteFile(filepath.Join(dir, "notes.txt"), []byte("mine"), 0o600)
 	os.WriteFile(filepath.Join(dir, "bad"+suffix), []byte("no header"), 0o600)
-	os.WriteFile(filepath.Join(dir, "open"+suffix), header{Owner: "alice"}.first(), 0o644)
+	os.WriteFile(filepath.Join(dir, "open"+suffix), header{Owner: "alice"}.encodeFirst(), 0o644)
 	os.Mkdir(filepath.Join(dir, "dir"+suffix), 0o700)
 	os.Symlink("/etc/passwd", filepath.Join(dir, "link"+suffix))
 	s := open(t, dir, Options{})
@@ -409,7 +409,7 @@ func files(t *testing.T, dir string) (names []string) {
 }
 
 func FuzzHeader(f *testing.F) {
-	f.Add(header{Owner: "alice", MIME: "text/plain", Closed: true}.first())
+	f.Add(header{Owner: "alice", MIME: "text/plain", Closed: true}.encodeFirst())
 	f.Add([]byte("{}\n"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, n, err := parseHeader(bytes.NewReader(b))
@@ -419,7 +419,7 @@ func FuzzHeader(f *testing.F) {
 		if n > int64(len(b)) || b[n-1] != '\n' {
 			t.Fatalf("header of %d bytes in %d", n, len(b))
 		}
-		if again, _, err := parseHeader(bytes.NewReader(h.first())); err != nil || again != h {
+		if again, _, err := parseHeader(bytes.NewReader(h.encodeFirst())); err != nil || again != h {
 			t.Errorf("%+v became %+v, %v", h, again, err)
 		}
 	})

@@ -44,8 +44,8 @@ var openTable = sync.OnceValue(func() *table {
 	return t
 })
 
-// add adds the vector of a stem, times a weight, to v. It does nothing for an unknown one.
-func (t *table) add(v []float32, stem string, weight float32) {
+// addWeighted adds the vector of a stem, times a weight, to v. It does nothing for an unknown one.
+func (t *table) addWeighted(v []float32, stem string, weight float32) {
 	line := func(i int) []byte { return t.stems[t.lines[i] : t.lines[i+1]-1] }
 	n := len(t.lines) - 1
 	i := sort.Search(n, func(i int) bool { return bytes.Compare(line(i), []byte(stem)) >= 0 })
@@ -64,7 +64,7 @@ func (t *table) add(v []float32, stem string, weight float32) {
 func (t *table) vector(stems []string) []float32 {
 	v := make([]float32, t.dims)
 	for _, s := range stems {
-		t.add(v, s, 1)
+		t.addWeighted(v, s, 1)
 	}
 	sum := 0.0
 	for _, x := range v {

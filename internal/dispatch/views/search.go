@@ -245,7 +245,7 @@ func (r *Registry) SearchTools(ctx context.Context, who tool.Caller, query strin
 	if err != nil {
 		return nil
 	}
-	used := r.used.of(who.Principal)
+	used := r.used.usesOf(who.Principal)
 	var all []toolsearch.Tool
 	for _, e := range v.Search(query, limit, func(e *Entry) float64 { return 1 + usedBoost*float64(used[e.Name]) }) {
 		all = append(all, e.forCaller())
@@ -314,7 +314,7 @@ func (e *Entry) forCaller() toolsearch.Tool {
 }
 
 // Used records that a principal has called a tool of a view that is searched.
-func (r *Registry) Used(principal string, e *Entry) { r.used.add(principal, e.Name) }
+func (r *Registry) Used(principal string, e *Entry) { r.used.countUse(principal, e.Name) }
 
 const (
 	usedBoost      = 0.1 // for each of the last calls
@@ -328,7 +328,7 @@ type usage struct {
 	by map[string][]string
 }
 
-func (u *usage) add(principal, name string) {
+func (u *usage) countUse(principal, name string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.by == nil || len(u.by) >= mostPrincipals && u.by[principal] == nil {
@@ -338,8 +338,8 @@ func (u *usage) add(principal, name string) {
 	u.by[principal] = last[max(0, len(last)-mostUsed):]
 }
 
-// of returns how often a principal called tools lately, by name.
-func (u *usage) of(principal string) map[string]int {
+// usesOf returns how often a principal called tools lately, by name.
+func (u *usage) usesOf(principal string) map[string]int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	counts := map[string]int{}

@@ -95,7 +95,7 @@ func (p *parser) more(s string) bool {
 		case f.after:
 			p.fallback = append(p.fallback, p.problem(file, got["line"], "", severity, got["message"]))
 		default:
-			p.add(file, got["line"], got["column"], severity, got["message"])
+			p.addProblem(file, got["line"], got["column"], severity, got["message"])
 		}
 		return true
 	}

@@ -137,33 +137,33 @@ func (p *parser) structured(s string) bool {
 		}
 	case makeStop().MatchString(s):
 		m := makeStop().FindStringSubmatch(s)
-		p.add(m[1], m[2], "", "error", m[3])
+		p.addProblem(m[1], m[2], "", "error", m[3])
 	case maven().MatchString(s):
 		m := maven().FindStringSubmatch(s)
-		p.add(m[2], m[3], m[4], severityOf(m[1]), m[5])
+		p.addProblem(m[2], m[3], m[4], severityOf(m[1]), m[5])
 	case strings.HasPrefix(s, "[ERROR]") && mavenPOM().MatchString(s) && strings.Contains(strings.ToLower(s), "pom"):
 		m := mavenPOM().FindStringSubmatch(s)
 		if m[3] != "" {
-			p.add(m[3], m[4], m[5], "error", strings.TrimPrefix(s, "[ERROR] "))
+			p.addProblem(m[3], m[4], m[5], "error", strings.TrimPrefix(s, "[ERROR] "))
 		} else {
-			p.add("pom.xml", m[1], m[2], "error", strings.TrimPrefix(s, "[ERROR] "))
+			p.addProblem("pom.xml", m[1], m[2], "error", strings.TrimPrefix(s, "[ERROR] "))
 		}
 	case tscPretty().MatchString(s):
 		m := tscPretty().FindStringSubmatch(s)
-		p.add(m[1], m[2], m[3], m[4], m[5])
+		p.addProblem(m[1], m[2], m[3], m[4], m[5])
 	case tscPlain().MatchString(s):
 		m := tscPlain().FindStringSubmatch(s)
-		p.add(m[1], m[2], m[3], m[4], m[5])
+		p.addProblem(m[1], m[2], m[3], m[4], m[5])
 	case kotlin().MatchString(s):
 		m := kotlin().FindStringSubmatch(s)
-		p.add(m[2], m[3]+m[5], m[4]+m[6], map[string]string{"e": "error", "w": "warning"}[m[1]], m[7])
+		p.addProblem(m[2], m[3]+m[5], m[4]+m[6], map[string]string{"e": "error", "w": "warning"}[m[1]], m[7])
 	case gradle().MatchString(s):
 		m := gradle().FindStringSubmatch(s)
-		p.add(m[1], m[2], "", "error", "the build script failed")
+		p.addProblem(m[1], m[2], "", "error", "the build script failed")
 	case jsSyntax().MatchString(s):
 		m := jsSyntax().FindStringSubmatch(s)
 		p.trace = nil
-		p.add(m[1], m[3], m[4], "error", m[2])
+		p.addProblem(m[1], m[3], m[4], "error", m[2])
 	default:
 		return false
 	}
@@ -178,13 +178,13 @@ func (p *parser) compiler(s string) bool {
 	}
 	if m := rustPlace().FindStringSubmatch(s); m != nil {
 		if p.severity == "error" || p.severity == "warning" {
-			p.add(m[1], m[2], m[3], p.severity, p.header)
+			p.addProblem(m[1], m[2], m[3], p.severity, p.header)
 		}
 		p.severity = ""
 		return true
 	}
 	if m := rustPanic().FindStringSubmatch(s); m != nil {
-		p.add(m[1], m[2], m[3], "error", "panicked")
+		p.addProblem(m[1], m[2], m[3], "error", "panicked")
 		return true
 	}
 	if m := lint().FindStringSubmatch(s); m != nil && p.section != "" {
@@ -192,7 +192,7 @@ func (p *parser) compiler(s string) bool {
 		if m[3] == "warning" || m[3] == "⚠" {
 			severity = "warning"
 		}
-		p.add(p.section, m[1], m[2], severity, m[4])
+		p.addProblem(p.section, m[1], m[2], severity, m[4])
 		return true
 	}
 	if m := lintFile().FindStringSubmatch(s); m != nil && strings.ContainsAny(m[1], "/\\.") {
@@ -221,7 +221,7 @@ func (p *parser) gnu(m []string) {
 	if strings.HasPrefix(message, "In function") || strings.HasPrefix(message, "from ") {
 		return
 	}
-	p.add(m[1], m[2], m[3], severity, message)
+	p.addProblem(m[1], m[2], m[3], severity, message)
 }
 
 // looksLikeFile reports whether a word without further sign names a file: it has an extension or a slash.
@@ -266,12 +266,12 @@ func (p *parser) problem(file, line, column, severity, message string) Problem {
 	}
 }
 
-func (p *parser) add(file, line, column, severity, message string) {
-	p.keep(p.problem(file, line, column, severity, message))
+func (p *parser) addProblem(file, line, column, severity, message string) {
+	p.keepProblem(p.problem(file, line, column, severity, message))
 }
 
-// keep adds a problem unless the place is known.
-func (p *parser) keep(x Problem) {
+// keepProblem adds a problem unless the place is known.
+func (p *parser) keepProblem(x Problem) {
 	key := x.File + ":" + strconv.Itoa(x.Line) + x.Severity
 	if p.seen[key] || len(p.found) >= MaxProblems || x.Line == 0 {
 		return

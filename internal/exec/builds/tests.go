@@ -38,7 +38,7 @@ func ParseTests(output string) []*Test {
 		path, status := testOf(strings.TrimRight(ansi().ReplaceAllString(line, ""), "\r\n"))
 		if len(path) > 0 && n < maxTests {
 			n++
-			root.add(path, status)
+			root.addCase(path, status)
 		}
 	}
 	root.order()
@@ -93,7 +93,7 @@ func statusOf(word string) string {
 	return "failed"
 }
 
-func (t *Test) add(path []string, status string) {
+func (t *Test) addCase(path []string, status string) {
 	i := slices.IndexFunc(t.Tests, func(x *Test) bool { return x.Name == path[0] })
 	if i < 0 {
 		t.Tests, i = append(t.Tests, &Test{Name: path[0], Status: status}), len(t.Tests)
@@ -103,7 +103,7 @@ func (t *Test) add(path []string, status string) {
 		one.Status = status
 	}
 	if len(path) > 1 {
-		one.add(path[1:], status)
+		one.addCase(path[1:], status)
 	}
 }
 

@@ -13,7 +13,7 @@ func (p *parser) testRunner(s string) bool {
 		return true
 	}
 	if m := goTest().FindStringSubmatch(s); m != nil {
-		p.add(m[1], m[2], "", "error", m[3])
+		p.addProblem(m[1], m[2], "", "error", m[3])
 		return true
 	}
 	if m := jsPlace().FindStringSubmatch(s); m != nil && (strings.HasPrefix(m[1], "/") || strings.Contains(m[1], ":")) {
@@ -43,7 +43,7 @@ func (p *parser) testRunner(s string) bool {
 func (p *parser) python(s string) bool {
 	if m := pyFixture().FindStringSubmatch(s); m != nil {
 		p.flushTrace()
-		p.add(m[1], m[2], "", "error", "the test cannot be set up")
+		p.addProblem(m[1], m[2], "", "error", "the test cannot be set up")
 		return true
 	}
 	if m := pyFrame().FindStringSubmatch(s); m != nil {
@@ -147,7 +147,7 @@ func (p *parser) endsTrace(s string) bool {
 // flushTrace adds the innermost frame of the stack trace that has ended.
 func (p *parser) flushTrace() {
 	if len(p.trace) > 0 {
-		p.keep(p.trace[0])
+		p.keepProblem(p.trace[0])
 	}
 	p.trace = nil
 }

@@ -67,9 +67,9 @@ type Unusable struct {
 	Err  error
 }
 
-// Find returns the editors whose lock files are in a folder, the newest first, and why others are left out: a file is
+// FindLocks returns the editors whose lock files are in a folder, the newest first, and why others are left out: a file is
 // used if it is a regular file of this user that others cannot read, and names a process that is alive.
-func Find(dir string) (found []Lock, unusable []Unusable) {
+func FindLocks(dir string) (found []Lock, unusable []Unusable) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		if !errors.Is(err, fs.ErrNotExist) {

@@ -81,7 +81,7 @@ func TestAnAgentFindsTheEditor(t *testing.T) {
 	if info, err := os.Stat(s.Path); err != nil || runtime.GOOS != "windows" && info.Mode().Perm() != 0o600 {
 		t.Errorf("the mode of the lock file is %v, %v", info.Mode(), err)
 	}
-	found, unusable := idelink.Find(dir)
+	found, unusable := idelink.FindLocks(dir)
 	if len(found) != 1 || found[0].Editor != "Test" || len(unusable) > 0 {
 		t.Fatalf("found %+v, unusable %v", found, unusable)
 	}
@@ -188,7 +188,7 @@ func TestLockFilesThatAreNotTrusted(t *testing.T) {
 		if err := c.make(path); err != nil {
 			t.Fatal(err)
 		}
-		found, unusable := idelink.Find(dir)
+		found, unusable := idelink.FindLocks(dir)
 		if len(found) != 1 || len(unusable) != 1 || !strings.Contains(fmt.Sprint(unusable[0].Err), c.want) &&
 			!strings.Contains(fmt.Sprint(unusable[0].Err), "too many levels of "+c.want) {
 			t.Errorf("%s: found %d, unusable %v, want %q", name, len(found), unusable, c.want)
@@ -208,7 +208,7 @@ func TestLockFilesThatAreNotTrusted(t *testing.T) {
 		if err := os.Chown(path, 12345, 12345); err != nil {
 			t.Fatal(err)
 		}
-		if _, unusable := idelink.Find(dir); len(unusable) != 1 ||
+		if _, unusable := idelink.FindLocks(dir); len(unusable) != 1 ||
 			!strings.Contains(unusable[0].Err.Error(), "another user") {
 			t.Errorf("a file of another user: %v", unusable)
 		}
@@ -217,7 +217,7 @@ func TestLockFilesThatAreNotTrusted(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if found, unusable := idelink.Find(dir); len(found) > 0 || len(unusable) != 1 {
+	if found, unusable := idelink.FindLocks(dir); len(found) > 0 || len(unusable) != 1 {
 		t.Errorf("a folder that all may write to: %v, %v", found, unusable)
 	}
 	if err := echo("Second").Listen(dir); err == nil || !strings.Contains(err.Error(), "mode is") {
@@ -256,7 +256,7 @@ func TestAPortThatAnotherProgramHasTakenOver(t *testing.T) {
 	if _, err := fmt.Fscan(out, &path); err != nil {
 		t.Fatal(err)
 	}
-	found, unusable := idelink.Find(dir)
+	found, unusable := idelink.FindLocks(dir)
 	if len(found) != 1 {
 		t.Fatalf("unusable: %v", unusable)
 	}

@@ -18,7 +18,7 @@ import (
 // Each program that contains this package can be started as a keeper: the host, programs that embed it, and tests.
 func init() {
 	if len(os.Args) == 2 && os.Args[1] == marker {
-		os.Exit(keep())
+		os.Exit(superviseChild())
 	}
 }
 
@@ -28,9 +28,9 @@ const (
 	endPause            = time.Millisecond
 )
 
-// keep does what the plan says. It runs on the main thread, which starts the program: the kernel ties the program's
+// superviseChild does what the plan says. It runs on the main thread, which starts the program: the kernel ties the program's
 // life to that thread.
-func keep() (exit int) {
+func superviseChild() (exit int) {
 	runtime.LockOSThread()
 	syscall.CloseOnExec(socketFD)
 	syscall.SetNonblock(socketFD, false)

@@ -119,7 +119,7 @@ var (
 	}
 )
 
-func register(pid int) {
+func registerMark(pid int) {
 	running.Lock()
 	defer running.Unlock()
 	if running.pids == nil {

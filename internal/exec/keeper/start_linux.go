@@ -122,7 +122,7 @@ func startKept(p plan, cmd *exec.Cmd) (*Kept, error) {
 	starting.RLock()
 	err = cmd.Start()
 	if err == nil {
-		register(cmd.Process.Pid)
+		registerMark(cmd.Process.Pid)
 	}
 	starting.RUnlock()
 	if err != nil {

@@ -65,7 +65,7 @@ func (d *Detached) start(spec Spec) (spoilt bool, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = spec.Stdin, spec.Stdout, spec.Stderr
 	d.whole.prepare(cmd, &spec)
 	d.began = time.Now()
-	if err := spec.enter(cmd); err != nil {
+	if err := spec.enterSandbox(cmd); err != nil {
 		d.whole.close()
 		return false, err
 	}
@@ -87,9 +87,9 @@ func (d *Detached) start(spec Spec) (spoilt bool, err error) {
 	return spoilt, nil
 }
 
-// Find returns a process that an earlier host detached. ErrGone means that it has ended; then Find also
+// FindDetached returns a process that an earlier host detached. ErrGone means that it has ended; then Find also
 // ends its remaining descendants.
-func Find(m Mark, grace time.Duration) (*Detached, error) {
+func FindDetached(m Mark, grace time.Duration) (*Detached, error) {
 	for _, group := range []string{m.V2, m.V1} {
 		if group != "" && !strings.HasPrefix(filepath.Base(group), keptPrefix) {
 			return nil, fmt.Errorf("%q is no group of a detached process", group)

@@ -105,7 +105,7 @@ func TestADetachedProcessIsFoundAgain(t *testing.T) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		t.Fatal(err)
 	}
-	found, err := Find(m, time.Second)
+	found, err := FindDetached(m, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestADetachedProcessIsFoundAgain(t *testing.T) {
 	if s, _ := found.Wait(); !errors.Is(s.Stopped, ErrStopped) {
 		t.Errorf("%+v", s)
 	}
-	if _, err := Find(m, 0); !errors.Is(err, ErrGone) {
+	if _, err := FindDetached(m, 0); !errors.Is(err, ErrGone) {
 		t.Errorf("it was found after its end: %v", err)
 	}
 	text, _ := os.ReadFile(out.Name())
@@ -159,7 +159,7 @@ func TestADetachedProcessOutlivesAKilledHost(t *testing.T) {
 	host.Process.Signal(syscall.SIGKILL)
 	host.Wait()
 
-	d, err := Find(m, time.Second)
+	d, err := FindDetached(m, time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +188,7 @@ func TestAMarkFindsItsOwnProcessOnly(t *testing.T) {
 		if what != "other groups" {
 			m.V1, m.V2, m.Label = "", "", ""
 		}
-		if _, err := Find(m, 0); err == nil {
+		if _, err := FindDetached(m, 0); err == nil {
 			t.Errorf("%s: it was found", what)
 		}
 	}

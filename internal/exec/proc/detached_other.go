@@ -17,8 +17,8 @@ type Detached struct {
 // Detach fails on this system.
 func Detach(Spec) (*Detached, error) { return nil, ErrNotDetached }
 
-// Find fails on this system.
-func Find(Mark, time.Duration) (*Detached, error) { return nil, ErrGone }
+// FindDetached fails on this system.
+func FindDetached(Mark, time.Duration) (*Detached, error) { return nil, ErrGone }
 
 // Wait waits for the end.
 func (d *Detached) Wait() (State, error) { <-d.done; return State{}, nil }

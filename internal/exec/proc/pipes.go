@@ -25,8 +25,8 @@ type pipes struct {
 	err error
 }
 
-// open sets the command's three files.
-func (p *pipes) open(cmd *exec.Cmd, spec Spec) (err error) {
+// openPipes sets the command's three files.
+func (p *pipes) openPipes(cmd *exec.Cmd, spec Spec) (err error) {
 	p.over = make(chan struct{})
 	defer func() {
 		if err != nil {
@@ -128,8 +128,8 @@ func (p *pipes) started(ok bool) {
 	}()
 }
 
-// wait reports whether all output arrived within d.
-func (p *pipes) wait(d time.Duration) bool {
+// waitForEnd reports whether all output arrived within d.
+func (p *pipes) waitForEnd(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -280,7 +280,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 	}
 	took := time.Since(p.began)
 	close(p.exited)
-	p.pipes.wait(lastWords)
+	p.pipes.waitForEnd(lastWords)
 	p.signal(p.group.kill)
 	p.whole.kill()
 	bury(p.cmd.Process.Pid)
@@ -291,7 +291,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 	p.reaped = true
 	stopped := p.stopped
 	p.mu.Unlock()
-	cut := !p.pipes.wait(pipeWait)
+	cut := !p.pipes.waitForEnd(pipeWait)
 	p.pipes.close()
 	p.group.close()
 	p.whole.close()
@@ -316,7 +316,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 }
 
 func (p *Process) start(spec Spec) (spoilt bool, err error) {
-	if err := p.open(spec); err != nil {
+	if err := p.openStreams(spec); err != nil {
 		return false, err
 	}
 	p.group.prepare(p.cmd)
@@ -327,7 +327,7 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 		p.whole.prepare(p.cmd, &spec)
 	}
 	p.began = time.Now()
-	if err := spec.enter(p.cmd); err != nil {
+	if err := spec.enterSandbox(p.cmd); err != nil {
 		p.pipes.started(false)
 		p.whole.close()
 		return false, err
@@ -364,8 +364,8 @@ func (w *whole) launch(cmd **exec.Cmd, spec *Spec) (spoilt bool, err error) {
 	return spoilt, err
 }
 
-// enter makes a command enter the view of the spec, if it has one.
-func (s *Spec) enter(cmd *exec.Cmd) error {
+// enterSandbox makes a command enter the view of the spec, if it has one.
+func (s *Spec) enterSandbox(cmd *exec.Cmd) error {
 	if s.Space == nil {
 		return nil
 	}
@@ -374,8 +374,8 @@ func (s *Spec) enter(cmd *exec.Cmd) error {
 
 func (s *Spec) own() shield.Own { return shield.Own{Write: s.Own, Read: s.OwnReadOnly} }
 
-// open makes what the child reads and writes.
-func (p *Process) open(spec Spec) error {
+// openStreams makes what the child reads and writes.
+func (p *Process) openStreams(spec Spec) error {
 	switch {
 	case spec.Terminal != nil:
 		return p.pipes.openTerminal(p.cmd, spec, &p.input)
@@ -387,7 +387,7 @@ func (p *Process) open(spec Spec) error {
 		p.pipes.theirs, p.pipes.ours = append(p.pipes.theirs, r), append(p.pipes.ours, w)
 		p.input.to, spec.Stdin = w, r
 	}
-	return p.pipes.open(p.cmd, spec)
+	return p.pipes.openPipes(p.cmd, spec)
 }
 
 // A file that was just written may be held open, for a moment, by a child that another thread is

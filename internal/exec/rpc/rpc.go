@@ -209,7 +209,7 @@ func (c *Conn) read() {
 			break
 		}
 		c.seen.Add(1)
-		c.take(m)
+		c.dispatch(m)
 	}
 	c.cancel(err)
 	c.mu.Lock()
@@ -219,7 +219,7 @@ func (c *Conn) read() {
 	close(c.done)
 }
 
-func (c *Conn) take(m message) {
+func (c *Conn) dispatch(m message) {
 	switch {
 	case m.Method == "":
 		c.mu.Lock()
@@ -234,12 +234,12 @@ func (c *Conn) take(m message) {
 			c.handler.Notify(m.Method, m.Params)
 		}
 	default:
-		c.answer(m)
+		c.handleRequest(m)
 	}
 }
 
-// answer starts a request of the other side.
-func (c *Conn) answer(m message) {
+// handleRequest starts a request of the other side.
+func (c *Conn) handleRequest(m message) {
 	select {
 	case c.slots <- struct{}{}:
 	default:

@@ -75,7 +75,7 @@ func (g *glob) folded(r rune) rune {
 	return r
 }
 
-func (g *glob) fits(t *token, r rune) bool {
+func (g *glob) matchesRune(t *token, r rune) bool {
 	if t.star {
 		return false
 	}
@@ -150,7 +150,7 @@ func (g *glob) step(now, next []bool, r rune) {
 	for i := range g.tokens {
 		if t := &g.tokens[i]; t.star && now[i+1] {
 			next[i+1] = true
-		} else if now[i] && r != anything && r != moreWords && g.fits(t, r) {
+		} else if now[i] && r != anything && r != moreWords && g.matchesRune(t, r) {
 			next[i+1] = true
 		}
 	}

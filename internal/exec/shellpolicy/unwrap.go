@@ -25,7 +25,7 @@ func (j *judging) unwrap(c *simple) {
 	case "busybox", "toybox":
 		j.inner(c, c.args(), c.open)
 	case "watch":
-		j.watch(c)
+		j.judgeWatch(c)
 	default:
 		if dialect(name) != foreign || strings.Contains(" csh tcsh fish nu xonsh elvish ", " "+name+" ") {
 			j.ofShell(c, name)
@@ -226,8 +226,8 @@ func (j *judging) parallel(c *simple) {
 	j.joined(c, run, "sh")
 }
 
-// watch judges a command that a shell runs repeatedly.
-func (j *judging) watch(c *simple) {
+// judgeWatch judges a command that a shell runs repeatedly.
+func (j *judging) judgeWatch(c *simple) {
 	s := wrappers["watch"]
 	if run, _, ok := j.options(c, &s); ok {
 		j.joined(c, run, "sh")

@@ -167,13 +167,13 @@ func current(own Own) (t prepared, done func(), err error) {
 	how := possible()
 	own = Own{closedOf(own.Write), closedOf(own.Read)}
 	if len(own.Write)+len(own.Read) > 0 {
-		if t, err = prepare(how, own); err != nil {
+		if t, err = createRules(how, own); err != nil {
 			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to a program: %w", err)
 		}
 		return t, t.closeRuleset, nil
 	}
 	if closed.dirty || !closed.told.valid() {
-		fresh, err := prepare(how, Own{})
+		fresh, err := createRules(how, Own{})
 		if err != nil {
 			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to programs: %w", err)
 		}
@@ -253,8 +253,8 @@ func identify(path string, withChange bool) (identity, error) {
 	return id, nil
 }
 
-// prepare creates the rules for children. The lock must be held.
-func prepare(how How, own Own) (t prepared, err error) {
+// createRules creates the rules for children. The lock must be held.
+func createRules(how How, own Own) (t prepared, err error) {
 	t = prepared{how: how, seen: map[string]identity{}}
 	defer func() {
 		if err != nil {

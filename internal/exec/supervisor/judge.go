@@ -81,7 +81,7 @@ func (s *supervisor) refuseEarly(n *notification, parent caller) *Program {
 	if why == "" {
 		return nil
 	}
-	return p.report(parent, why, pattern)
+	return p.reportProgram(parent, why, pattern)
 }
 
 // judge decides about the program that a process has loaded, and reports it.
@@ -94,7 +94,7 @@ func (s *supervisor) judge(pid int, parent caller) bool {
 	} else {
 		why, pattern, entries = s.decide(p, parent)
 	}
-	program := p.report(parent, why, pattern)
+	program := p.reportProgram(parent, why, pattern)
 	if s.follows() {
 		name, scope := p.title(), parent.scope
 		if s.plan.Learn && err == nil {
@@ -106,7 +106,7 @@ func (s *supervisor) judge(pid int, parent caller) bool {
 		}
 		s.processes[pid] = process{procid.Of(pid), append(entries, parent.entries...), scope}
 	}
-	s.send(message{Program: program})
+	s.sendMessage(message{Program: program})
 	return why == ""
 }
 
@@ -172,7 +172,7 @@ func (p *loaded) title() string {
 	return path.Base(p.file.path)
 }
 
-func (p *loaded) report(parent caller, why, pattern string) *Program {
+func (p *loaded) reportProgram(parent caller, why, pattern string) *Program {
 	r := &Program{PID: p.pid, Parent: parent.name, Refused: why, Pattern: pattern}
 	if p.file != nil {
 		r.Path, r.Privileged = p.file.path, p.file.privileged

@@ -59,12 +59,12 @@ func (s *supervisor) answer() {
 	}
 	parent := s.parentOf(tid)
 	if why := s.refuseEarly(&n, parent); why != nil {
-		s.send(message{Program: why})
+		s.sendMessage(message{Program: why})
 		s.reply(response{ID: n.ID, Error: -int32(unix.EACCES)})
 		return
 	}
 	if err := seize(tid); err != nil {
-		s.send(message{Program: &Program{PID: tid, Parent: parent.name, Refused: cannotWatch}})
+		s.sendMessage(message{Program: &Program{PID: tid, Parent: parent.name, Refused: cannotWatch}})
 		s.reply(response{ID: n.ID, Error: -int32(unix.EACCES)})
 		return
 	}

@@ -141,7 +141,7 @@ func supervise() int {
 		err = s.superviseLine()
 	}
 	if err != nil {
-		s.send(message{Failed: err.Error()})
+		s.sendMessage(message{Failed: err.Error()})
 		s.out.Flush()
 		return failedCode
 	}
@@ -163,10 +163,10 @@ func (s *supervisor) superviseLine() (err error) {
 	}
 	// The notification of the first program comes while the thread waits for its start.
 	setFlags(s.listener)
-	if err := s.serve(); err != nil {
+	if err := s.serveReports(); err != nil {
 		return err
 	}
-	s.send(message{Ended: true})
+	s.sendMessage(message{Ended: true})
 	return s.out.Flush()
 }
 
@@ -285,8 +285,8 @@ func exitLike(status unix.WaitStatus) int {
 	return 128 + int(sig)
 }
 
-// send adds a message to the report.
-func (s *supervisor) send(m message) {
+// sendMessage adds a message to the report.
+func (s *supervisor) sendMessage(m message) {
 	if p := m.Program; p != nil && p.Refused != "" {
 		if p.PID == s.refused.PID && p.Path == s.refused.Path && p.Refused == s.refused.Refused {
 			return
@@ -299,8 +299,8 @@ func (s *supervisor) send(m message) {
 	}
 }
 
-// serve answers the kernel's reports until the first process of the line has ended.
-func (s *supervisor) serve() error {
+// serveReports answers the kernel's reports until the first process of the line has ended.
+func (s *supervisor) serveReports() error {
 	fds := []unix.PollFd{{Fd: int32(s.listener), Events: unix.POLLIN}, {Fd: -1, Events: unix.POLLIN}}
 	for s.status == nil {
 		wait := reapWait

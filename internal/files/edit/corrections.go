@@ -149,8 +149,8 @@ func (c *corrections) learn(q pair) {
 	c.chars[q.a] = q.b
 }
 
-// apply corrects a text that only new has.
-func (c *corrections) apply(s string) string {
+// correct corrects a text that only new has.
+func (c *corrections) correct(s string) string {
 	if c.chars == nil {
 		return s
 	}
@@ -187,7 +187,7 @@ func (p *projection) reworded(was, is, there string) string {
 	pairs, ok := align(a, clusters(there))
 	if head, tail := common(was, is); !ok ||
 		2*(head+tail) < min(len(was), len(is)) { // too different to compare in parts
-		return p.fix.apply(is)
+		return p.fix.correct(is)
 	}
 	// The clusters of was that pair with one cluster of the file each.
 	file := make([]string, len(a))
@@ -210,7 +210,7 @@ func (p *projection) reworded(was, is, there string) string {
 	}
 	var out, new strings.Builder
 	flush := func() {
-		out.WriteString(p.fix.apply(new.String()))
+		out.WriteString(p.fix.correct(new.String()))
 		new.Reset()
 	}
 	of := pairSequences(len(a), len(b), func(i, j int) int {

@@ -120,11 +120,11 @@ type place struct {
 // *tool.Refusal, in which name stands for the file. Apply refuses edits that
 // overlap and edits that change nothing.
 func Apply(name string, content []byte, edits []Edit) (*Result, error) {
-	return (&text{name: name, content: content}).apply(edits)
+	return (&text{name: name, content: content}).applyEdits(edits)
 }
 
-// apply is Apply for a prepared text.
-func (t *text) apply(edits []Edit) (*Result, error) {
+// applyEdits is Apply for a prepared text.
+func (t *text) applyEdits(edits []Edit) (*Result, error) {
 	r := &Result{before: t.content, Line: -1}
 	var all []place
 	owner := map[int]int{} // from the start of a place to the number of its edit

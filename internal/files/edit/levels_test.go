@@ -250,7 +250,7 @@ func trialsOf(kinds map[string][]disturbance, seed uint64, texts int, dialects .
 // tried tells what comes of an edit if only levels up to one are tried.
 func tried(t *testing.T, kind string, x trial, last Level) (v tally) {
 	without := ^(setOf(last+1) - 1)
-	r, err := (&text{name: "f.go", content: []byte(x.file), without: without}).apply([]Edit{{Old: x.old, New: x.new}})
+	r, err := (&text{name: "f.go", content: []byte(x.file), without: without}).applyEdits([]Edit{{Old: x.old, New: x.new}})
 	got := ""
 	if err == nil {
 		got = string(r.Content())

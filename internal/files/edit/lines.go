@@ -77,8 +77,8 @@ func isBlank(r rune) bool {
 		(r >= utf8.RuneSelf && (unicode.Is(unicode.Zs, r) || r == '\uFEFF' || r == '\u200B'))
 }
 
-// prepare splits the file into lines and makes their keys, once.
-func (t *text) prepare() {
+// splitOnce splits the file into lines and makes their keys, once.
+func (t *text) splitOnce() {
 	if t.lines != nil {
 		return
 	}

@@ -16,7 +16,7 @@ func (t *text) findNear(e Edit) ([]place, Level, error) {
 	if !ok || len(w.solid) < minNearLines || len(w.key) < minNearKey || e.All {
 		return nil, 0, nil
 	}
-	t.prepare()
+	t.splitOnce()
 	a, ok := t.nearMiss(&w)
 	if !ok {
 		return nil, 0, nil

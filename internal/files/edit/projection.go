@@ -449,11 +449,11 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 		pending = pending[:len(pending)-1]
 		after = after[:len(after)-1]
 	}
-	p.keep(before)
+	p.keepLines(before)
 	if err := p.insert(pending, first); err != nil {
 		return err
 	}
-	p.keep(after)
+	p.keepLines(after)
 	for range closing {
 		p.addLine(line{eol: p.eol}, -1)
 	}
@@ -479,7 +479,7 @@ func (p *projection) between(kept, pending []int) error {
 	rest := pending[head : len(pending)-tail]
 	switch {
 	case head > 0 && tail > 0 || len(rest) == 0 && head > 0:
-		p.keep(kept[:min(len(kept), head)])
+		p.keepLines(kept[:min(len(kept), head)])
 		for range max(0, head-len(kept)) {
 			p.addLine(line{eol: p.eol}, -1)
 		}
@@ -491,21 +491,21 @@ func (p *projection) between(kept, pending []int) error {
 		}
 		return nil
 	case head > 0:
-		p.keep(kept)
+		p.keepLines(kept)
 		return p.insert(rest, -1)
 	case tail > 0:
 		if err := p.insert(rest, -1); err != nil {
 			return err
 		}
-		p.keep(kept)
+		p.keepLines(kept)
 		return nil
 	}
 	return p.refusef("it is not clear whether the new lines come before or after the blank line %d",
 		p.s.first+kept[0]+1)
 }
 
-// keep writes lines of the file as they are.
-func (p *projection) keep(lines []int) {
+// keepLines writes lines of the file as they are.
+func (p *projection) keepLines(lines []int) {
 	for _, f := range lines {
 		p.addLine(p.s.lines[f], f)
 	}
@@ -554,7 +554,7 @@ func (p *projection) insertedLine(n int) (line, error) {
 		}
 		return l, nil
 	}
-	l.body = p.fix.apply(l.body)
+	l.body = p.fix.correct(l.body)
 	l.trail = p.fix.newEnds.intended(l.trail)
 	var err error
 	l.indent, err = p.indent(n)
@@ -606,7 +606,7 @@ func (p *projection) keptLine(n, f int) (line, error) {
 	switch {
 	case p.same[n] && (was.body == is.body || was.body != there.body):
 	case was.body == there.body:
-		out.body = p.fix.apply(is.body)
+		out.body = p.fix.correct(is.body)
 	default:
 		out.body = p.reworded(was.body, is.body, there.body)
 	}

@@ -76,7 +76,7 @@ func (t *text) notFound(e Edit) error {
 		Next:    "Read that part of the file and copy the text exactly.",
 	}
 	if len(t.content) <= maxTolerant && len(e.Old) <= maxTolerant {
-		t.prepare()
+		t.splitOnce()
 		r.Message += t.nearest(e.Old)
 	}
 	return r

@@ -103,7 +103,7 @@ func (t *text) findTolerant(e Edit) ([]place, Level, error) {
 	if !ok {
 		return nil, 0, nil
 	}
-	t.prepare()
+	t.splitOnce()
 	spots, err := t.candidates(&w, e.All)
 	if len(spots) == 0 {
 		return nil, 0, err

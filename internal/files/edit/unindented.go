@@ -33,7 +33,7 @@ func (p *projection) insertUnindented(pending []int, gone int) error {
 		}
 		l.indent = ""
 		if !l.blank() {
-			l.body = p.fix.apply(l.body)
+			l.body = p.fix.correct(l.body)
 			l.trail = p.fix.newEnds.intended(l.trail)
 			if !level && !deep.nextDepth(l.body) {
 				return p.refusef("it is not clear how deep to indent line %d of new_string", n+1)

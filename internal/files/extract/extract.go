@@ -150,8 +150,8 @@ type writer struct {
 	pre   bool // keep white space
 }
 
-// words adds text and folds its white space.
-func (w *writer) words(s string) error {
+// writeWords adds text and folds its white space.
+func (w *writer) writeWords(s string) error {
 	if w.pre {
 		return w.raw(s)
 	}

@@ -60,7 +60,7 @@ func fromHTML(w *writer, r io.Reader) error {
 			return z.Err()
 		case html.TextToken:
 			if p.hidden == 0 || p.title {
-				err = p.words(string(z.Text()))
+				err = p.writeWords(string(z.Text()))
 			}
 		case html.StartTagToken, html.SelfClosingTagToken:
 			err = p.openTag(z, kind == html.SelfClosingTagToken)
@@ -132,7 +132,7 @@ func (p *pageWriter) startTag(tag atom.Atom, attr string) error {
 		p.links = append(p.links, attr)
 	case atom.Img:
 		if attr != "" {
-			return p.words(" [" + attr + "] ")
+			return p.writeWords(" [" + attr + "] ")
 		}
 	case atom.Hr:
 		err := p.raw("---")

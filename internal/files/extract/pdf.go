@@ -71,7 +71,7 @@ func pageText(w *writer, r *pdf.Reader, i int) (text string, err error) {
 		for stack.Len() > 0 {
 			stack.Pop()
 		}
-		t.do(p, op, args)
+		t.applyOperator(p, op, args)
 	})
 	return "", nil
 }
@@ -122,7 +122,7 @@ func numbers(args []pdf.Value) (n [6]float64) {
 	return n
 }
 
-func (t *textState) do(p pdf.Page, op string, args []pdf.Value) {
+func (t *textState) applyOperator(p pdf.Page, op string, args []pdf.Value) {
 	n := numbers(args)
 	switch op {
 	case "q":

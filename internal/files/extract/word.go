@@ -127,9 +127,9 @@ func (p *wordWriter) startElement(t xml.StartElement) error {
 			p.paragraph()
 		}
 	case "pStyle":
-		return p.style(value(t))
+		return p.style(attributeValue(t))
 	case "ilvl":
-		p.deep, _ = strconv.Atoi(value(t))
+		p.deep, _ = strconv.Atoi(attributeValue(t))
 	case "numId":
 		p.newLine()
 		return p.raw(strings.Repeat("  ", min(max(p.deep, 0), mostNested)) + "- ")
@@ -161,7 +161,7 @@ func (p *wordWriter) style(name string) error {
 	return nil
 }
 
-func value(t xml.StartElement) string {
+func attributeValue(t xml.StartElement) string {
 	for _, a := range t.Attr {
 		if a.Name.Local == "val" {
 			return a.Value

@@ -212,8 +212,8 @@ func (s *Store) Stats(ctx context.Context, c *Collection) error {
 	return err
 }
 
-// create returns a collection of an owner, and makes it if there is none.
-func (s *Store) create(ctx context.Context, owner, name string) (Collection, error) {
+// createCollection returns a collection of an owner, and makes it if there is none.
+func (s *Store) createCollection(ctx context.Context, owner, name string) (Collection, error) {
 	db, err := s.file.DB()
 	if err != nil {
 		return Collection{}, err
@@ -334,7 +334,7 @@ func (s *Store) remove(ctx context.Context, c Collection) error {
 			return err
 		}
 	}
-	s.forget(c.ID)
+	s.dropVectors(c.ID)
 	return tx.Commit()
 }
 

@@ -398,7 +398,7 @@ func TestShortlistFindsTheNearest(t *testing.T) {
 	}
 	v := &vectors{dims: dims}
 	for i := range n {
-		v.add(int64(i), packVector(random(centres[i%themes])))
+		v.appendVector(int64(i), packVector(random(centres[i%themes])))
 	}
 	found, total := 0, 0
 	for range 20 {

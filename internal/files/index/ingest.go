@@ -102,7 +102,7 @@ func (s *Store) Ingest(ctx context.Context, in Ingest) (r Report, c Collection, 
 			}
 		}
 	}
-	if c, err = s.create(ctx, in.Owner, in.Name); err != nil {
+	if c, err = s.createCollection(ctx, in.Owner, in.Name); err != nil {
 		return r, c, err
 	}
 	if err := s.Matches(c); err != nil {
@@ -115,7 +115,7 @@ func (s *Store) Ingest(ctx context.Context, in Ingest) (r Report, c Collection, 
 	defer release()
 	w := &writer{s: s, in: &in, c: c, r: &r}
 	r.Files = len(in.Items)
-	if err := w.run(ctx); err != nil {
+	if err := w.writeDocuments(ctx); err != nil {
 		return r, c, err
 	}
 	return r, c, s.finish(ctx, c, &r, in.Progress)
@@ -146,7 +146,7 @@ type wordsRow struct {
 	heading, text, names string
 }
 
-func (w *writer) run(ctx context.Context) (err error) {
+func (w *writer) writeDocuments(ctx context.Context) (err error) {
 	if err := w.readStored(ctx); err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (w *writer) run(ctx context.Context) (err error) {
 	done := 0
 	for result := range results {
 		f := <-result
-		if err := w.add(ctx, f); err != nil {
+		if err := w.addDocument(ctx, f); err != nil {
 			return err
 		}
 		if done++; w.in.Progress != nil && (done%16 == 0 || done == len(w.in.Items)) {
@@ -327,8 +327,8 @@ func isProse(language string) bool {
 	return false
 }
 
-// add stores one file.
-func (w *writer) add(ctx context.Context, f read) error {
+// addDocument stores one file.
+func (w *writer) addDocument(ctx context.Context, f read) error {
 	switch {
 	case f.err != nil:
 		if err := context.Cause(ctx); err != nil {
@@ -374,7 +374,7 @@ func (w *writer) insert(ctx context.Context, f *read) error {
 			return err
 		}
 	}
-	if err := w.begin(ctx); err != nil {
+	if err := w.beginTransaction(ctx); err != nil {
 		return err
 	}
 	res, err := w.tx.ExecContext(ctx, `INSERT INTO file (collection, path, hash, size, modified, title)
@@ -450,7 +450,7 @@ func (w *writer) insertWords(ctx context.Context) error {
 // rename gives a stored file another path. Its chunks and their vectors stay; its words contain its name, so they are
 // made again.
 func (w *writer) rename(ctx context.Context, f *read, old *stored) error {
-	if err := w.begin(ctx); err != nil {
+	if err := w.beginTransaction(ctx); err != nil {
 		return err
 	}
 	ids, err := w.chunkIDs(ctx, old.id)
@@ -557,7 +557,7 @@ func (w *writer) removeFile(ctx context.Context, f *stored) error {
 }
 
 func (w *writer) exec(ctx context.Context, statement string, args ...any) error {
-	if err := w.begin(ctx); err != nil {
+	if err := w.beginTransaction(ctx); err != nil {
 		return err
 	}
 	w.pending += 1 << 10
@@ -567,7 +567,7 @@ func (w *writer) exec(ctx context.Context, statement string, args ...any) error 
 	return nil
 }
 
-func (w *writer) begin(ctx context.Context) error {
+func (w *writer) beginTransaction(ctx context.Context) error {
 	if w.tx != nil {
 		return nil
 	}

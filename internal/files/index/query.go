@@ -96,7 +96,7 @@ func (s *Store) Query(ctx context.Context, c Collection, q Query) (a Answer, err
 	if c, err = scanCollection(row); err != nil {
 		return a, ErrNotFound
 	}
-	v, err := s.load(ctx, c)
+	v, err := s.loadVectors(ctx, c)
 	if err != nil {
 		return a, err
 	}

@@ -196,7 +196,7 @@ func weightedNDCG(t testing.TB, s *Store, c Collection, j judged, weight float64
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := s.load(t.Context(), c)
+	v, err := s.loadVectors(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}

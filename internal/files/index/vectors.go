@@ -101,8 +101,8 @@ func (s *Store) readModel(ctx context.Context, id int64) (*lsa, error) {
 	return unpackLSA(data)
 }
 
-// load returns the vectors of a collection as they are now.
-func (s *Store) load(ctx context.Context, c Collection) (*vectors, error) {
+// loadVectors returns the vectors of a collection as they are now.
+func (s *Store) loadVectors(ctx context.Context, c Collection) (*vectors, error) {
 	s.mu.Lock()
 	v := s.loaded[c.ID]
 	s.mu.Unlock()
@@ -125,7 +125,7 @@ func (s *Store) load(ctx context.Context, c Collection) (*vectors, error) {
 	return v, nil
 }
 
-func (s *Store) forget(id int64) {
+func (s *Store) dropVectors(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.loaded, id)
@@ -159,12 +159,12 @@ func (s *Store) readVectors(ctx context.Context, c Collection) (v *vectors, err 
 		if len(b) != 4+v.dims {
 			continue // of an earlier model: a query meanwhile sees it by its words alone
 		}
-		v.add(id, b)
+		v.appendVector(id, b)
 	}
 	return v, rows.Err()
 }
 
-func (v *vectors) add(id int64, b []byte) {
+func (v *vectors) appendVector(id int64, b []byte) {
 	v.ids = append(v.ids, id)
 	v.scale = append(v.scale, math.Float32frombits(binary.LittleEndian.Uint32(b))/127)
 	from := len(v.data)

@@ -33,16 +33,16 @@ var rules = sync.OnceValue(func() map[string][]*rule {
 	}
 	for _, rs := range all {
 		for _, r := range rs {
-			r.prepare()
+			r.compileRule()
 		}
 	}
 	return all
 })
 
-func (r *rule) prepare() {
+func (r *rule) compileRule() {
 	r.compiled = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(r.Pattern) })
 	for _, s := range r.Of {
-		s.prepare()
+		s.compileRule()
 	}
 }
 

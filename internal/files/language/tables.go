@@ -62,15 +62,15 @@ var load = sync.OnceValue(func() *tables {
 		for _, a := range aliases {
 			t.alias[strings.ToLower(a)] = l
 		}
-		t.list(listed, l, extensions)
+		t.listEntry(listed, l, extensions)
 	}
 	slices.SortFunc(t.all, func(a, b Language) int { return strings.Compare(a.ID, b.ID) })
 	return t
 })
 
-// list adds a language to what All returns. Two of Linguist's languages may
+// listEntry adds a language to what All returns. Two of Linguist's languages may
 // have one id; the one whose name it is keeps its name.
-func (t *tables) list(at map[string]int, l *entry, extensions []string) {
+func (t *tables) listEntry(at map[string]int, l *entry, extensions []string) {
 	i, ok := at[l.id]
 	if !ok {
 		at[l.id] = len(t.all)

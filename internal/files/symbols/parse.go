@@ -147,7 +147,7 @@ var extra = sync.OnceValue(func() map[string]*regexp.Regexp {
 })
 
 // statements begin lines that look like a definition and are none.
-var statements = words(
+var statements = wordSet(
 	`if for while switch return else catch do try throw new delete await yield case import from with foreach using lock sizeof typeof super assert elif`,
 )
 
@@ -177,7 +177,7 @@ func ofLines(language string, text []byte) (all []Symbol) {
 }
 
 // plain are the languages in which the usual words define nothing.
-var plain = words(`markdown plaintext json yaml toml ini css scss html xml makefile dockerfile restructuredtext csv`)
+var plain = wordSet(`markdown plaintext json yaml toml ini css scss html xml makefile dockerfile restructuredtext csv`)
 
 func defines(language string, line, trimmed []byte, more *regexp.Regexp) bool {
 	if isComment(trimmed) && language != "markdown" && language != "css" && language != "c" && language != "cpp" {

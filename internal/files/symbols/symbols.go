@@ -8,16 +8,16 @@ import (
 )
 
 // modifiers may stand before the word that tells a definition.
-var modifiers = words(`abstract async const default declare export extern final inline internal local open override
+var modifiers = wordSet(`abstract async const default declare export extern final inline internal local open override
 	private protected public pub readonly sealed static suspend unsafe virtual partial operator companion data`)
 
 // keywords begin a definition in some language.
-var keywords = words(
+var keywords = wordSet(
 	`class def defmodule defn defp defun enum fn fun func function impl interface macro macro_rules! module
 	namespace object package proc protocol record struct sub trait type typedef union`,
 )
 
-func words(s string) map[string]bool {
+func wordSet(s string) map[string]bool {
 	m := make(map[string]bool)
 	for w := range strings.FieldsSeq(s) {
 		m[w] = true

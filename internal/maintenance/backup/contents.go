@@ -144,7 +144,7 @@ func (c *contents) block(ctx context.Context, key blockKey) ([]byte, error) {
 	for {
 		at, data, err := s.nextBlock(ctx, key)
 		if err == nil && data != nil {
-			c.keep(at, data)
+			c.cacheBlock(at, data)
 		}
 		if err != nil {
 			if errors.Is(err, errGaveUp) {
@@ -198,8 +198,8 @@ func (c *contents) closeIdle(idle time.Duration) {
 	}
 }
 
-// keep keeps a block instead of the one that was not used for longest.
-func (c *contents) keep(key blockKey, data []byte) {
+// cacheBlock keeps a block instead of the one that was not used for longest.
+func (c *contents) cacheBlock(key blockKey, data []byte) {
 	if len(c.blocks) >= keptBlocks {
 		var oldest blockKey
 		least := int64(-1)

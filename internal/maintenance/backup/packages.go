@@ -173,7 +173,7 @@ func PutPackages(f Folders) (*Restored, error) {
 	case len(o.Packages) == 0:
 		return nil, errors.New("the pending restore replaces everything; restart the host to apply it")
 	}
-	return apply(f, os.Rename)
+	return applyRestored(f, os.Rename)
 }
 
 // CheckPackages returns an error if an id is not a package of this host.

@@ -265,7 +265,7 @@ func Enter(f Folders, log *slog.Logger) (done *Restored, leave func(), err error
 		case err != nil:
 			return nil, nil, err
 		default:
-			done, err = apply(f, os.Rename)
+			done, err = applyRestored(f, os.Rename)
 			if err := errors.Join(err, alone.Release()); err != nil {
 				return nil, nil, fmt.Errorf("restore %s: %w", waiting.Backup, err)
 			}
@@ -278,9 +278,9 @@ func Enter(f Folders, log *slog.Logger) (done *Restored, leave func(), err error
 	return done, func() { held.Release() }, nil
 }
 
-// apply replaces the current files with the unpacked ones. If it is interrupted, the
+// applyRestored replaces the current files with the unpacked ones. If it is interrupted, the
 // next call continues.
-func apply(f Folders, rename renaming) (*Restored, error) {
+func applyRestored(f Folders, rename renaming) (*Restored, error) {
 	o, err := readOrder(f) // again, because another host may have applied it
 	if o == nil || err != nil {
 		return nil, err

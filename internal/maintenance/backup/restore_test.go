@@ -42,7 +42,7 @@ func TestARestoreSurvivesInterruptions(t *testing.T) {
 			t.Fatal(err)
 		}
 		left, cut := stop, errors.New("the power is out")
-		_, err := apply(m.Folders, func(from, to string) error {
+		_, err := applyRestored(m.Folders, func(from, to string) error {
 			if left--; left < 0 {
 				return cut
 			}

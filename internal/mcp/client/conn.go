@@ -293,7 +293,7 @@ func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer c.forget(id)
+	defer c.dropPending(id)
 	version := c.Revision()
 	o := &outgoing{
 		id: id, method: r.Method, name: r.Name, headers: r.Headers, forward: r.Forward, version: version,
@@ -301,7 +301,7 @@ func (c *Conn) Do(ctx context.Context, r Request) (json.RawMessage, error) {
 	}
 	if err := c.transport().request(ctx, c, o); err != nil {
 		if errors.Is(err, ErrSessionLost) {
-			c.forget(id) // it was not run; other requests of the session may have been
+			c.dropPending(id) // it was not run; other requests of the session may have been
 			c.Fail(ErrSessionLost)
 		}
 		if no, ok := errors.AsType[*NoAnswerError](err); ok && no.MayHaveRun && ctx.Err() != nil {
@@ -361,7 +361,7 @@ func (c *Conn) addPending(p *pendingRequest) (int64, error) {
 	return c.next, nil
 }
 
-func (c *Conn) forget(id int64) {
+func (c *Conn) dropPending(id int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.pending, id)

@@ -84,15 +84,15 @@ func (w *httpCarrier) closeCarrier(version string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	resp, err := w.do(ctx, http.MethodDelete, version, nil, nil)
+	resp, err := w.doRequest(ctx, http.MethodDelete, version, nil, nil)
 	if err != nil {
 		return err
 	}
 	return resp.Body.Close()
 }
 
-// do sends one HTTP request with the headers that all requests have.
-func (w *httpCarrier) do(
+// doRequest sends one HTTP request with the headers that all requests have.
+func (w *httpCarrier) doRequest(
 	ctx context.Context,
 	method, version string,
 	body []byte,
@@ -124,7 +124,7 @@ func (w *httpCarrier) notify(ctx context.Context, version string, text []byte, _
 	if version == modern && bytes.Contains(text[:min(len(text), 100)], []byte(`"notifications/cancelled"`)) {
 		return nil // the end of the stream has cancelled the request
 	}
-	resp, err := w.do(ctx, http.MethodPost, version, text, nil)
+	resp, err := w.doRequest(ctx, http.MethodPost, version, text, nil)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (w *httpCarrier) post(ctx context.Context, o *outgoing, headers map[string]
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		WroteHeaderField: func(string, []string) { written.Store(true) },
 	})
-	resp, err := w.do(traced, http.MethodPost, o.version, o.text, headers)
+	resp, err := w.doRequest(traced, http.MethodPost, o.version, o.text, headers)
 	if err != nil {
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
@@ -265,7 +265,7 @@ func (w *httpCarrier) resume(ctx context.Context, s *stream, version string) (*h
 	if s.last != "" {
 		headers["Last-Event-ID"] = s.last
 	}
-	resp, err := w.do(ctx, http.MethodGet, version, nil, headers)
+	resp, err := w.doRequest(ctx, http.MethodGet, version, nil, headers)
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func (c *Conn) useSSE(ctx context.Context) error {
 // openSSE opens the stream and returns the endpoint that it names, which must have the
 // stream's origin: otherwise a server could have credentials sent elsewhere.
 func (w *httpCarrier) openSSE(ctx context.Context, limit int) (io.Closer, *stream, string, error) {
-	resp, err := w.do(ctx, http.MethodGet, latestLegacy, nil, map[string]string{"Accept": "text/event-stream"})
+	resp, err := w.doRequest(ctx, http.MethodGet, latestLegacy, nil, map[string]string{"Accept": "text/event-stream"})
 	if err != nil {
 		return nil, nil, "", err
 	}

@@ -132,7 +132,7 @@ func (l *listener) openFilter(want *filter) filter {
 		if entry == nil || slices.Contains(got.Watch, uri) {
 			continue
 		}
-		stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, l.resourceNotifier(uri))
+		stop, err := r.e.watchResource(r.ctx, r.facts, r.view, entry, uri, l.resourceNotifier(uri))
 		if err == nil {
 			l.stops, got.Watch = append(l.stops, stop), append(got.Watch, uri)
 			l.watched[uri] = stop
@@ -212,7 +212,7 @@ func (l *listener) restore(ctx context.Context, v *views.View, uri string) {
 	f.Cut = l.r.e.opts.Views.Cut(f.Caller)
 	entry, _ := v.Resource(uri)
 	told := l.resourceNotifier(uri)
-	stop, err := l.r.e.watch(ctx, &f, v, entry, uri, told)
+	stop, err := l.r.e.watchResource(ctx, &f, v, entry, uri, told)
 	if err != nil {
 		return // the caller may still not watch it
 	}

@@ -78,7 +78,7 @@ func (x *rounds) forgetWhenEnded(j *jobs.Manager, rec jobs.Record) {
 	ended, end := context.WithCancel(context.Background())
 	stop, err := j.Watch(rec.Owner, rec.ID, func(now jobs.Record) {
 		if now.Status.Terminal() {
-			x.forget(rec.ID)
+			x.dropRound(rec.ID)
 		}
 		if now.Status != jobs.InputRequired {
 			end()
@@ -91,7 +91,7 @@ func (x *rounds) forgetWhenEnded(j *jobs.Manager, rec jobs.Record) {
 	context.AfterFunc(ended, stop)
 }
 
-func (x *rounds) forget(id string) {
+func (x *rounds) dropRound(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	delete(x.by, id)
@@ -114,7 +114,7 @@ func (e *Engine) runRound(
 			return
 		}
 	}
-	e.rounds.forget(job.ID())
+	e.rounds.dropRound(job.ID())
 	if err := e.finishRound(job, out.Result, err); err != nil && !errors.Is(err, jobs.ErrSettled) {
 		e.opts.Log.Error("job outcome is lost", "job", job.ID(), "err", err)
 	}

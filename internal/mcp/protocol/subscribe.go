@@ -73,7 +73,7 @@ func (r *request) subscribe() {
 			Message: "at most 1000 subscriptions at once; unsubscribe from some"})
 		return
 	}
-	stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, resourceNotifier(s, uri))
+	stop, err := r.e.watchResource(r.ctx, r.facts, r.view, entry, uri, resourceNotifier(s, uri))
 	if err != nil {
 		r.sendFault(r.subscribeFault(uri, err))
 		return
@@ -108,7 +108,7 @@ func (e *Engine) restoreSubscriptions(
 			continue
 		}
 		told := resourceNotifier(s, uri)
-		stop, err := e.watch(ctx, f, v, entry, uri, told)
+		stop, err := e.watchResource(ctx, f, v, entry, uri, told)
 		if err != nil {
 			continue // the caller may still not watch it
 		}

@@ -47,9 +47,9 @@ type sharedWatch struct {
 
 func (w *watches) init() { w.all = make(map[watchKey]*sharedWatch) }
 
-// watch subscribes changed to a resource of a caller's view. changed must not block. If
+// watchResource subscribes changed to a resource of a caller's view. changed must not block. If
 // the resource has no notifications, the subscription succeeds and never calls changed.
-func (e *Engine) watch(
+func (e *Engine) watchResource(
 	ctx context.Context,
 	f *session.Facts,
 	v *views.View,

@@ -65,12 +65,12 @@ func New(cfg Config) module.New {
 			tool.New(tool.Def{
 				Name: "brain_list", Title: "List facts", Effects: tool.Reads,
 				Description: "Lists stored facts, the newest first.",
-			}, m.list),
+			}, m.listFacts),
 		}
 		m.offer.Resources = []module.Resource{{
 			URI: factsURI, Name: "facts", Title: "Remembered facts", MIME: "application/json",
 			Description: "All facts that you remember here. Supports subscriptions.",
-			Read:        m.readFacts, Watch: m.watch, Each: true,
+			Read:        m.readFacts, Watch: m.watchFacts, Each: true,
 		}}
 		return m, nil
 	}
@@ -243,7 +243,7 @@ type listIn struct {
 	Limit   int    `json:"limit,omitempty" default:"50" min:"1" max:"500"`
 }
 
-func (m *memory) list(ctx context.Context, c *tool.Call, in listIn) (factsOut, error) {
+func (m *memory) listFacts(ctx context.Context, c *tool.Call, in listIn) (factsOut, error) {
 	out := factsOut{Facts: []factOut{}}
 	all, err := m.store.Facts(ctx, c.Caller.Owner, c.Caller.Context, in.Kind, in.Subject)
 	for _, f := range all[:min(len(all), in.Limit)] {
@@ -255,7 +255,7 @@ func (m *memory) list(ctx context.Context, c *tool.Call, in listIn) (factsOut, e
 
 // readFacts reads the resource of all facts, at most 500.
 func (m *memory) readFacts(ctx context.Context, c *tool.Call) (tool.Result, error) {
-	out, err := m.list(ctx, c, listIn{Limit: 500})
+	out, err := m.listFacts(ctx, c, listIn{Limit: 500})
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -263,7 +263,7 @@ func (m *memory) readFacts(ctx context.Context, c *tool.Call) (tool.Result, erro
 	return tool.Result{Content: []tool.Content{tool.TextResource(factsURI, "application/json", string(b))}}, err
 }
 
-func (m *memory) watch(c tool.Caller, _ string, changed func(json.RawMessage)) (func(), error) {
+func (m *memory) watchFacts(c tool.Caller, _ string, changed func(json.RawMessage)) (func(), error) {
 	w := &watcher{c.Owner, c.Context, changed}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -300,14 +300,14 @@ func (m *memory) Close(context.Context) error {
 // EndOwned implements module.Owned: it removes the facts of removed owners.
 func (m *memory) EndOwned(ctx context.Context, match func(owner string, made time.Time) bool) []string {
 	n, err := m.store.OwnedFacts(ctx, func(f index.Fact) (string, bool) { return "", match(f.Owner, f.Made) })
-	m.report("cannot remove the facts of a removed user", err)
+	m.logFailure("cannot remove the facts of a removed user", err)
 	return lines(n)
 }
 
 // HandOver implements module.Transferable.
 func (m *memory) HandOver(ctx context.Context, heir module.Heir) []string {
 	n, err := m.store.OwnedFacts(ctx, func(f index.Fact) (string, bool) { return heir(f.Owner, f.Made), false })
-	m.report("cannot hand over facts", err)
+	m.logFailure("cannot hand over facts", err)
 	return lines(n)
 }
 
@@ -318,7 +318,7 @@ func lines(n int) []string {
 	return []string{fmt.Sprintf("facts: %s", strconv.Itoa(n))}
 }
 
-func (m *memory) report(what string, err error) {
+func (m *memory) logFailure(what string, err error) {
 	if err != nil && m.deps.Log != nil {
 		m.deps.Log.Error(what, "err", err)
 	}

@@ -198,7 +198,7 @@ func (m *runner) start(c *tool.Call, where roots.Workplace, b Build, argv []stri
 	}
 	if err != nil {
 		cancel()
-		m.forget(r)
+		m.dropBuild(r)
 		release()
 		return nil, &tool.Refusal{
 			Code: tool.CodeNotStarted, Message: where.Says(err), Next: argv[0] + " must be installed on the host.",
@@ -208,7 +208,7 @@ func (m *runner) start(c *tool.Call, where roots.Workplace, b Build, argv []stri
 	m.wg.Go(func() {
 		defer cancel()
 		defer release()
-		m.wait(ctx, r)
+		m.waitForBuild(ctx, r)
 	})
 	return r, nil
 }
@@ -220,14 +220,14 @@ func (m *runner) newID() string {
 	return "build_" + time.Now().UTC().Format("20060102T150405.000000000")
 }
 
-func (m *runner) forget(r *running) {
+func (m *runner) dropBuild(r *running) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.active, r.ID)
 }
 
-// wait waits for the end of a build, and stores it.
-func (m *runner) wait(ctx context.Context, r *running) {
+// waitForBuild waits for the end of a build, and stores it.
+func (m *runner) waitForBuild(ctx context.Context, r *running) {
 	state, err := r.child.Wait()
 	b := r.Build
 	b.Ended, b.Code = time.Now(), state.Code
@@ -337,8 +337,8 @@ func (m *runner) store(ctx context.Context, b Build, log string) error {
 	return err
 }
 
-// find returns a build of an owner, and its output so far.
-func (m *runner) find(ctx context.Context, owner, id string, withLog bool) (b Build, log string, err error) {
+// findBuild returns a build of an owner, and its output so far.
+func (m *runner) findBuild(ctx context.Context, owner, id string, withLog bool) (b Build, log string, err error) {
 	m.mu.Lock()
 	r := m.active[id]
 	if r != nil && r.Owner == owner {
@@ -375,8 +375,8 @@ func (m *runner) find(ctx context.Context, owner, id string, withLog bool) (b Bu
 	return b, string(text), json.Unmarshal(body, &b)
 }
 
-// list returns the builds of an owner, the newest first, that began before a time.
-func (m *runner) list(ctx context.Context, owner, repo string, before int64, most int) (all []Build, err error) {
+// listBuilds returns the builds of an owner, the newest first, that began before a time.
+func (m *runner) listBuilds(ctx context.Context, owner, repo string, before int64, most int) (all []Build, err error) {
 	m.mu.Lock()
 	for _, r := range m.active {
 		if r.Owner == owner && r.Started.UnixNano() < before && (repo == "" || r.Repo == repo) {

@@ -153,7 +153,7 @@ func (m *runner) statusTool() tool.Tool {
 		Name: "build_status", Title: "Show a build", Effects: tool.Reads,
 		Description: "Returns the state of a build with its errors and warnings, as far as it is known.",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (buildOut, error) {
-		b, _, err := m.find(ctx, c.Caller.Owner, in.ID, false)
+		b, _, err := m.findBuild(ctx, c.Caller.Owner, in.ID, false)
 		return b.out(true), err
 	})
 }
@@ -178,7 +178,7 @@ func (m *runner) listTool() tool.Tool {
 		if err != nil {
 			return out, err
 		}
-		all, err := m.list(ctx, c.Caller.Owner, in.Repo, before, in.Limit+1)
+		all, err := m.listBuilds(ctx, c.Caller.Owner, in.Repo, before, in.Limit+1)
 		if err != nil {
 			return out, err
 		}
@@ -223,7 +223,7 @@ func (m *runner) logsTool() tool.Tool {
 		Description: "Returns the output of a build by lines, a page at a time, or its end, " +
 			"or the lines that contain a text.",
 	}, func(ctx context.Context, c *tool.Call, in logsIn) (out logsOut, err error) {
-		b, log, err := m.find(ctx, c.Caller.Owner, in.ID, true)
+		b, log, err := m.findBuild(ctx, c.Caller.Owner, in.ID, true)
 		if err != nil {
 			return out, err
 		}
@@ -298,7 +298,7 @@ func (m *runner) testsTool() tool.Tool {
 		Name: "build_tests", Title: "List the tests of a build", Effects: tool.Reads,
 		Description: "Lists the tests of a build as a tree, those that failed first.",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (out testsOut, err error) {
-		b, log, err := m.find(ctx, c.Caller.Owner, in.ID, true)
+		b, log, err := m.findBuild(ctx, c.Caller.Owner, in.ID, true)
 		if err != nil {
 			return out, err
 		}
@@ -347,7 +347,7 @@ func (m *runner) stopTool() tool.Tool {
 			}
 			<-r.done
 		}
-		b, _, err := m.find(ctx, c.Caller.Owner, in.ID, false)
+		b, _, err := m.findBuild(ctx, c.Caller.Owner, in.ID, false)
 		return b.out(true), err
 	})
 }

@@ -27,7 +27,7 @@ type asking struct {
 func (r *run) Call(_ context.Context, m toolchannel.Message) toolchannel.Response {
 	a := toolchannel.Response{ID: m.ID}
 	m.Line = r.line(m.Line)
-	n, err := r.admit()
+	n, err := r.countCall()
 	if err != nil {
 		a.Error, a.Kind = err.Error(), toolchannel.Limited
 		return a
@@ -37,14 +37,14 @@ func (r *run) Call(_ context.Context, m toolchannel.Message) toolchannel.Respons
 		a.Error, a.Kind = errExpired.Error(), toolchannel.Expired
 		return a
 	}
-	entry := r.log.begin(n, m.Tool, m.Line)
-	value, err := r.call(n, m)
+	entry := r.log.writeCall(n, m.Tool, m.Line)
+	value, err := r.callFromProgram(n, m)
 	if err != nil && context.Cause(r.calls) == errExpired {
 		err = fmt.Errorf("%w, and the call may have run", errExpired)
 	}
 	r.leaveCall()
 	entry.done(outcomeOf(err))
-	r.freezer.await(r.ctx)
+	r.freezer.awaitThaw(r.ctx)
 	switch outcomeOf(err) {
 	case callOK:
 		a.Value = value
@@ -63,8 +63,8 @@ func (e *expiredError) Error() string {
 	return fmt.Sprintf("its question was not answered within %v", e.after)
 }
 
-// admit counts a call.
-func (r *run) admit() (n int, err error) {
+// countCall counts a call.
+func (r *run) countCall() (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if most := r.m.cfg.Settings.Calls; r.made >= most {
@@ -84,8 +84,8 @@ func (r *run) leaveCall() {
 	}
 }
 
-// call runs a call, through the rounds of its questions.
-func (r *run) call(n int, m toolchannel.Message) (json.RawMessage, error) {
+// callFromProgram runs a call, through the rounds of its questions.
+func (r *run) callFromProgram(n int, m toolchannel.Message) (json.RawMessage, error) {
 	ctx, cancel := context.WithCancel(r.calls)
 	defer cancel()
 	in := &module.InnerCall{Name: m.Tool, Args: m.Args, Asks: r.asks, Origin: r.origin(m.Line)}
@@ -110,7 +110,7 @@ func (r *run) call(n int, m toolchannel.Message) (json.RawMessage, error) {
 		case err != nil:
 			return nil, err
 		case res.Input != nil:
-			if in.Answers, err = r.ask(ctx, fmt.Sprintf("program-%d-%d-", n, round), res.Input.Questions); err != nil {
+			if in.Answers, err = r.askQuestions(ctx, fmt.Sprintf("program-%d-%d-", n, round), res.Input.Questions); err != nil {
 				return nil, err
 			}
 			continue
@@ -139,8 +139,8 @@ func (r *run) origin(line int) string {
 // settling is how long a question waits for those of other calls that the program makes at the same time.
 const settling = 20 * time.Millisecond
 
-// ask freezes the program until the caller has answered.
-func (r *run) ask(ctx context.Context, prefix string, questions []tool.Question) (map[string]tool.Answer, error) {
+// askQuestions freezes the program until the caller has answered.
+func (r *run) askQuestions(ctx context.Context, prefix string, questions []tool.Question) (map[string]tool.Answer, error) {
 	a := &asking{prefix: prefix, questions: questions, answers: map[string]tool.Answer{}, answered: make(chan struct{})}
 	select {
 	case <-time.After(settling):

@@ -100,8 +100,8 @@ func (m *programs) Close(context.Context) error {
 
 var errClosing = errors.New("the host is closing")
 
-// add registers a program; the caller calls m.work.Done when it has ended.
-func (m *programs) add(r *run) error {
+// addRun registers a program; the caller calls m.work.Done when it has ended.
+func (m *programs) addRun(r *run) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -112,8 +112,8 @@ func (m *programs) add(r *run) error {
 	return nil
 }
 
-// find returns a program of an owner that runs, or has ended a while ago.
-func (m *programs) find(owner, id string) *run {
+// findRun returns a program of an owner that runs, or has ended a while ago.
+func (m *programs) findRun(owner, id string) *run {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if r := m.runs[id]; r != nil && r.owner == owner {
@@ -125,7 +125,7 @@ func (m *programs) find(owner, id string) *run {
 // keptOutcome is how long the outcome of a program that has asked is kept for a request that is sent again.
 const keptOutcome = 5 * time.Minute
 
-func (m *programs) forget(r *run) {
+func (m *programs) dropRun(r *run) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.runs, r.id)

@@ -27,17 +27,17 @@ func (f *freezer) freeze(ctx context.Context) (thaw func()) {
 		f.thawed = make(chan struct{})
 	}
 	f.mu.Unlock()
-	f.apply(ctx)
+	f.applyFreeze(ctx)
 	return sync.OnceFunc(func() {
 		f.mu.Lock()
 		f.reasons--
 		f.mu.Unlock()
-		f.apply(ctx)
+		f.applyFreeze(ctx)
 	})
 }
 
-// apply pauses or resumes the sandbox, whichever is due.
-func (f *freezer) apply(ctx context.Context) {
+// applyFreeze pauses or resumes the sandbox, whichever is due.
+func (f *freezer) applyFreeze(ctx context.Context) {
 	f.changing.Lock()
 	defer f.changing.Unlock()
 	f.mu.Lock()
@@ -59,8 +59,8 @@ func (f *freezer) apply(ctx context.Context) {
 	}
 }
 
-// await waits until the program runs, or ctx ends.
-func (f *freezer) await(ctx context.Context) {
+// awaitThaw waits until the program runs, or ctx ends.
+func (f *freezer) awaitThaw(ctx context.Context) {
 	for {
 		f.mu.Lock()
 		thawed := f.thawed

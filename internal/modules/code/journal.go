@@ -109,7 +109,7 @@ func (l *callLog) write(v any) {
 	}
 }
 
-func (l *callLog) begin(n int, name string, line int) *loggedCall {
+func (l *callLog) writeCall(n int, name string, line int) *loggedCall {
 	c := &loggedCall{log: l, n: n, tool: name, line: line, outcome: callRunning}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,8 +125,8 @@ func (c *loggedCall) done(outcome string) {
 	c.log.write(journalLine{End: c.n, Outcome: outcome})
 }
 
-// end records the end of the program.
-func (l *callLog) end(outcome string) {
+// writeOutcome records the end of the program.
+func (l *callLog) writeOutcome(outcome string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.write(journalLine{Over: outcome})
@@ -171,8 +171,8 @@ type recorded struct {
 	runs  bool
 }
 
-// list returns the programs of an owner, the newest first.
-func (j *journal) list(owner string) (all []recorded, err error) {
+// listRuns returns the programs of an owner, the newest first.
+func (j *journal) listRuns(owner string) (all []recorded, err error) {
 	if j.dir == "" {
 		return nil, nil
 	}

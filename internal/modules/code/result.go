@@ -67,7 +67,7 @@ func (r *run) result(res interpreter.Result) *runOut {
 	returned := r.returned
 	r.mu.Unlock()
 	out := &runOut{
-		Text: r.traced(r.output.text()), Outcome: string(res.Outcome), Calls: r.log.lines(), Run: r.id,
+		Text: r.traced(r.output.transcriptText()), Outcome: string(res.Outcome), Calls: r.log.lines(), Run: r.id,
 		Took: float64(res.Took.Microseconds()) / 1000,
 	}
 	if res.Error != nil {

@@ -99,7 +99,7 @@ func (m *programs) start(ctx context.Context, c *tool.Call, l language, source s
 	stop := context.AfterFunc(m.life, func() { r.cancel(errClosing) })
 	r.calls, r.expire = context.WithCancelCause(r.ctx)
 	if r.log, err = m.journal.open(r); err == nil {
-		err = m.add(r)
+		err = m.addRun(r)
 	}
 	if err != nil {
 		stop()
@@ -123,12 +123,12 @@ func (r *run) finish() {
 	if r.outcome != nil {
 		ended = r.outcome.Outcome
 	}
-	r.log.end(ended)
+	r.log.writeOutcome(ended)
 	r.mu.Lock()
 	close(r.done)
 	r.notify()
 	r.mu.Unlock()
-	time.AfterFunc(keptOutcome, func() { r.m.forget(r) })
+	time.AfterFunc(keptOutcome, func() { r.m.dropRun(r) })
 }
 
 // notify wakes those who wait for the program. r.mu is held.
@@ -160,7 +160,7 @@ func (r *run) execute(tools toolsearch.Catalog, limit time.Duration) (*runOut, e
 		}
 	}()
 	defer b.Use()()
-	l, err := r.prepare(tools)
+	l, err := r.prepareRun(tools)
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +183,8 @@ type listener interface {
 	Listen(ctx context.Context, port uint16) (net.Listener, error)
 }
 
-// prepare writes the files of the program and opens its channel, all at once.
-func (r *run) prepare(tools toolsearch.Catalog) (net.Listener, error) {
+// prepareRun writes the files of the program and opens its channel, all at once.
+func (r *run) prepareRun(tools toolsearch.Catalog) (net.Listener, error) {
 	on, ok := r.box.Sandbox.(listener)
 	files, err := r.box.Files()
 	if !ok || err != nil {
@@ -316,7 +316,7 @@ func (t *transcript) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (t *transcript) text() string {
+func (t *transcript) transcriptText() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := displaytext.Visible(t.b)

@@ -115,8 +115,8 @@ func (s *savedPrograms) change(ctx context.Context, f func([]savedProgram) ([]sa
 	return nil
 }
 
-// of returns the programs of a context.
-func (s *savedPrograms) of(context string) (all []savedProgram) {
+// programsOf returns the programs of a context.
+func (s *savedPrograms) programsOf(context string) (all []savedProgram) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.all {
@@ -139,7 +139,7 @@ func (m *programs) Offer(_ context.Context, to module.Audience) (*module.Offer, 
 		return m.offer, nil
 	}
 	o := &module.Offer{Personal: true, Tools: slices.Clone(m.offer.Tools)}
-	for _, p := range m.saved.of(to.Context) {
+	for _, p := range m.saved.programsOf(to.Context) {
 		o.Tools = append(o.Tools, m.savedTool(p))
 	}
 	return o, nil
@@ -289,7 +289,7 @@ func (m *programs) removeTool() tool.Tool {
 		Description: "Removes a program that code_save has kept as a tool of this context, after the user has agreed.",
 	}, func(ctx context.Context, c *tool.Call, in removeIn) (savedOut, error) {
 		gone := savedProgram{Context: c.Caller.Context, Name: in.Name}
-		if !slices.ContainsFunc(m.saved.of(c.Caller.Context), gone.replaces) {
+		if !slices.ContainsFunc(m.saved.programsOf(c.Caller.Context), gone.replaces) {
 			return savedOut{}, tool.Refuse(tool.CodeNotFound, "this context has no program %s", in.Name)
 		}
 		question := fmt.Sprintf("Remove the tool %s%s from the context %q?", prefix, in.Name, c.Caller.Context)

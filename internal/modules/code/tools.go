@@ -70,11 +70,11 @@ func (m *programs) runTool() tool.Tool {
 // again attaches to the program that a state names. It never starts one.
 func (m *programs) again(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	id := string(c.State)
-	if r := m.find(c.Caller.Owner, id); r != nil {
+	if r := m.findRun(c.Caller.Owner, id); r != nil {
 		return r.attach(ctx, c)
 	}
 	said := "this host does not have the program any more"
-	all, err := m.journal.list(c.Caller.Owner)
+	all, err := m.journal.listRuns(c.Caller.Owner)
 	for _, r := range all {
 		if r.Run == id {
 			said = r.text()
@@ -127,7 +127,7 @@ func (m *programs) listTool() tool.Tool {
 		Description: "Lists your programs of the last day and the tools that each has called, also of those that were " +
 			"interrupted because the host ended.",
 	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
-		all, err := m.journal.list(c.Caller.Owner)
+		all, err := m.journal.listRuns(c.Caller.Owner)
 		if err != nil {
 			return listOut{}, err
 		}

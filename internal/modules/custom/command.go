@@ -57,7 +57,7 @@ func (p *program) runProgram(ctx context.Context, c *tool.Call, env *contextstor
 	defer stop()
 	out := &limitedBuffer{max: p.bounds.max, full: func() { cancel(errTooLong) }}
 	complaints := &tailBuffer{}
-	spec.Env, spec.Grace = environment(c, env), grace
+	spec.Env, spec.Grace = commandEnvironment(c, env), grace
 	spec.Stdout, spec.Stderr = out, complaints
 	child, err := proc.Start(ctx, spec)
 	if err != nil {
@@ -136,9 +136,9 @@ func workingDir(c *tool.Call, dir string) (string, error) {
 	return filepath.Join(root.Name(), name), nil
 }
 
-// environment returns the environment of a program: the base environment, that of
+// commandEnvironment returns the environment of a program: the base environment, that of
 // the context, and the identity of the call.
-func environment(c *tool.Call, own *contextstore.Environment) []string {
+func commandEnvironment(c *tool.Call, own *contextstore.Environment) []string {
 	return slices.Concat(proc.BaseEnv(), own.Strings(), []string{
 		"GATEHOUSE_CALL=" + c.ID, "GATEHOUSE_CONTEXT=" + c.Caller.Context, "GATEHOUSE_PRINCIPAL=" + c.Caller.Principal,
 	})

@@ -63,7 +63,7 @@ func (m *Module) request(h *contextstore.HTTP, b bounds) (source, error) {
 func (r *request) doRequest(ctx context.Context, c *tool.Call, env *contextstore.Environment) (answer, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, r.bounds.timeout, errTimeout)
 	defer stop()
-	req, err := r.build(ctx, c, env)
+	req, err := r.buildRequest(ctx, c, env)
 	if err != nil {
 		return answer{}, err
 	}
@@ -114,8 +114,8 @@ func statusError(res *http.Response, body []byte) error {
 	return newFailure(what, body[:min(len(body), maxErrorBody)])
 }
 
-// build returns the request of one call.
-func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Environment) (*http.Request, error) {
+// buildRequest returns the request of one call.
+func (r *request) buildRequest(ctx context.Context, c *tool.Call, env *contextstore.Environment) (*http.Request, error) {
 	v, err := readValues(c.Args)
 	if err != nil {
 		return nil, err

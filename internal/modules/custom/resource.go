@@ -52,7 +52,7 @@ func (m *Module) resource(r *contextstore.Resource) (module.Resource, error) {
 	out := module.Resource{
 		URI: r.URI, Name: r.Name, Title: r.Title, Description: r.Description, MIME: r.MIME,
 		// The source ends at its own deadline first and reports that it did.
-		Timeout: o.bounds.timeout + stopTimeout, Read: o.readResource, Watch: o.watch,
+		Timeout: o.bounds.timeout + stopTimeout, Read: o.readResource, Watch: o.watchContextResource,
 	}
 	if r.File != "" {
 		out.MayWatch = o.mayWatch
@@ -207,9 +207,9 @@ type openWatch struct {
 	changed func(json.RawMessage)
 }
 
-// watch implements module.Watch: it reports changes of the definition and, if the
+// watchContextResource implements module.Watch: it reports changes of the definition and, if the
 // content is a file, of the file.
-func (o *contextResource) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+func (o *contextResource) watchContextResource(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
 	end := func() {}
 	if o.File != "" {
 		path, err := o.pathFor(who, uri)

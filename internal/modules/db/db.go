@@ -183,7 +183,7 @@ func (m *db) putValue(ctx context.Context, c *tool.Call, in putIn) (putOut, erro
 		if err != nil {
 			return nil, err
 		}
-		n, err := size(now)
+		n, err := valueSize(now)
 		if err == nil && n > maxUI {
 			err = &tool.Refusal{
 				Code: tool.CodeTooLarge,
@@ -235,7 +235,7 @@ func (in *putIn) decodeValue() (value any, err error) {
 	if err := d.Decode(&value); err != nil {
 		return nil, err
 	}
-	n, err := size(value)
+	n, err := valueSize(value)
 	if err == nil && n > maxValue {
 		err = &tool.Refusal{
 			Code:    tool.CodeTooLarge,
@@ -246,9 +246,9 @@ func (in *putIn) decodeValue() (value any, err error) {
 	return value, err
 }
 
-// size returns the length of a value as compact JSON in UTF-8, in which only
+// valueSize returns the length of a value as compact JSON in UTF-8, in which only
 // quotes, backslashes and control characters are escaped.
-func size(value any) (int, error) {
+func valueSize(value any) (int, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)

@@ -173,7 +173,7 @@ func (l *lister) flat() (listOut, error) {
 			out.NextCursor = encodeCursor(items[i-1], l.in.Sort)
 			break
 		}
-		e, ok := describe(l.p, l.root, it.name)
+		e, ok := describeEntry(l.p, l.root, it.name)
 		if !ok {
 			continue // deleted since the directory was read
 		}
@@ -183,8 +183,8 @@ func (l *lister) flat() (listOut, error) {
 	return out, nil
 }
 
-// describe returns one entry, or false if it was deleted.
-func describe(p roots.Place, root *os.Root, name string) (entry, bool) {
+// describeEntry returns one entry, or false if it was deleted.
+func describeEntry(p roots.Place, root *os.Root, name string) (entry, bool) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return entry{}, false

@@ -41,8 +41,8 @@ type journals struct {
 	log *slog.Logger
 }
 
-// begin writes the journal of a change. finish removes it; without it, the next host undoes the change.
-func (j *journals) begin(all []*replacement) (finish func() error, err error) {
+// beginJournal writes the journal of a change. finish removes it; without it, the next host undoes the change.
+func (j *journals) beginJournal(all []*replacement) (finish func() error, err error) {
 	if j.dir == "" {
 		return func() error { return nil }, nil
 	}
@@ -88,7 +88,7 @@ func sum(b []byte) string {
 
 // replaceAll replaces the contents of all files, or of none. The directories are held.
 func (m *files) replaceAll(ctx context.Context, h *roots.Hold, all []*replacement) (err error) {
-	finish, err := m.journals.begin(all)
+	finish, err := m.journals.beginJournal(all)
 	if err != nil {
 		return err
 	}

@@ -32,7 +32,7 @@ func (m *files) resource() module.Resource {
 		Description: "A file, or the names in a directory, by absolute path. Supports subscriptions.",
 		Read:        m.readResource,
 		Complete:    m.completePath,
-		Watch:       m.watch,
+		Watch:       m.watchFile,
 		MayWatch:    m.mayWatch,
 	}
 }

@@ -320,7 +320,7 @@ func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoO
 		}
 		m.undo.forgetUndone(c.Caller.Owner, x.seq)
 		for _, x := range group {
-			out.Undone = append(out.Undone, x.describe())
+			out.Undone = append(out.Undone, x.describeChange())
 		}
 	}
 	if len(out.Undone) == 0 {
@@ -341,7 +341,7 @@ func (m *files) revertGroup(ctx context.Context, c *tool.Call, group []change) e
 	return m.revertAll(ctx, c, group)
 }
 
-func (c *change) describe() string {
+func (c *change) describeChange() string {
 	switch {
 	case c.action == "renamed":
 		return fmt.Sprintf("renamed %s back to %s", c.name, c.from)

@@ -24,9 +24,9 @@ func (m *files) mayWatch(ctx context.Context, c *tool.Call) (tool.Result, error)
 	return tool.Result{}, nil
 }
 
-// watch implements module.Watch. mayWatch has checked the path. A notification
+// watchFile implements module.Watch. mayWatch has checked the path. A notification
 // says only that something changed.
-func (m *files) watch(_ tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+func (m *files) watchFile(_ tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
 	path, err := pathOf(uri)
 	if err != nil {
 		return nil, err

@@ -64,8 +64,8 @@ type permissionOption struct {
 	Kind string `json:"kind"`
 }
 
-// begin starts the agent of a session, and makes or loads the agent's own session.
-func (m *bridge) begin(ctx context.Context, c *tool.Call, s session) (*conversation, error) {
+// beginConversation starts the agent of a session, and makes or loads the agent's own session.
+func (m *bridge) beginConversation(ctx context.Context, c *tool.Call, s session) (*conversation, error) {
 	kind, err := m.kind(s.Agent)
 	if err != nil {
 		return nil, err
@@ -93,11 +93,11 @@ func (m *bridge) begin(ctx context.Context, c *tool.Call, s session) (*conversat
 		ended() // the turn that runs reports that the connection ended
 		_ = v.conn.Close()
 		v.release()
-		m.forget(v)
+		m.dropConversation(v)
 	})
 	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
-	if err := v.open(ctx); err != nil {
+	if err := v.openConversation(ctx); err != nil {
 		v.stop()
 		return nil, agentError(kind.name, err)
 	}
@@ -117,7 +117,7 @@ func (v *conversation) startAgent(_ context.Context, kind agentKind) (ended func
 	v.conn = rpc.New(rpc.Lines(from, func(ctx context.Context, b []byte) error {
 		_, err := child.Type(ctx, b)
 		return err
-	}, maxMessage, from.Close), rpc.Handler{Request: v.request, Notify: v.notified})
+	}, maxMessage, from.Close), rpc.Handler{Request: v.handleAgentRequest, Notify: v.notified})
 	v.end = func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(v.bridge.ctx), stopGrace)
 		defer cancel()
@@ -152,7 +152,7 @@ func (v *conversation) reachBackend(ctx context.Context, kind agentKind) (ended 
 	if b, err = dialBackend(ctx, b); err != nil {
 		return nil, err
 	}
-	v.conn = rpc.New(b, rpc.Handler{Request: v.request, Notify: v.notified})
+	v.conn = rpc.New(b, rpc.Handler{Request: v.handleAgentRequest, Notify: v.notified})
 	v.end = b.cancel
 	return func() { <-v.conn.Done() }, nil
 }
@@ -204,7 +204,7 @@ func (m *bridge) remember(v *conversation) error {
 	return nil
 }
 
-func (m *bridge) forget(v *conversation) {
+func (m *bridge) dropConversation(v *conversation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if v.used != nil {
@@ -218,8 +218,8 @@ func (m *bridge) forget(v *conversation) {
 // stop ends the agent.
 func (v *conversation) stop() { v.end() }
 
-// open initializes the agent, and makes or loads its session.
-func (v *conversation) open(ctx context.Context) error {
+// openConversation initializes the agent, and makes or loads its session.
+func (v *conversation) openConversation(ctx context.Context) error {
 	var hello struct {
 		Version      int `json:"protocolVersion"`
 		Capabilities struct {
@@ -280,12 +280,12 @@ func (v *conversation) prompt(text string) (*turn, error) {
 	v.turn = t
 	v.used.Reset(maxTurn + defaultIdle)
 	remote := v.session.Remote
-	v.bridge.wg.Go(func() { v.run(t, remote, text) })
+	v.bridge.wg.Go(func() { v.runTurn(t, remote, text) })
 	return t, nil
 }
 
-// run waits for the end of a turn, and stores its answer.
-func (v *conversation) run(t *turn, remote, text string) {
+// runTurn waits for the end of a turn, and stores its answer.
+func (v *conversation) runTurn(t *turn, remote, text string) {
 	ctx, cancel := context.WithTimeout(v.bridge.ctx, maxTurn)
 	defer cancel()
 	var answer struct {
@@ -364,11 +364,11 @@ func (v *conversation) notified(method string, params json.RawMessage) {
 	if err != nil {
 		v.bridge.log.Error("an update of an agent could not be stored", "session", s.ID, "error", err)
 	}
-	v.bridge.send(&s, json.RawMessage(params))
+	v.bridge.sendEvent(&s, json.RawMessage(params))
 }
 
-// request answers the agent, which asks for permissions alone.
-func (v *conversation) request(ctx context.Context, method string, params json.RawMessage) (any, error) {
+// handleAgentRequest answers the agent, which asks for permissions alone.
+func (v *conversation) handleAgentRequest(ctx context.Context, method string, params json.RawMessage) (any, error) {
 	if method != "session/request_permission" {
 		return nil, rpc.NotFound(method)
 	}

@@ -84,7 +84,7 @@ func (m *bridge) start(ctx context.Context, c *tool.Call, s session) (*conversat
 			Next: "One ends when it is idle.",
 		}
 	}
-	v, err := m.begin(ctx, c, s)
+	v, err := m.beginConversation(ctx, c, s)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +253,7 @@ func (v *conversation) follow(ctx context.Context, c *tool.Call, t *turn) error 
 	late := time.NewTimer(waitTurn)
 	defer late.Stop()
 	for {
-		if err := v.ask(c); err != nil {
+		if err := v.askPermission(c); err != nil {
 			return err
 		}
 		select {
@@ -268,8 +268,8 @@ func (v *conversation) follow(ctx context.Context, c *tool.Call, t *turn) error 
 	}
 }
 
-// ask puts the open questions of the agent to the user. If the client cannot ask, they are refused.
-func (v *conversation) ask(c *tool.Call) error {
+// askPermission puts the open questions of the agent to the user. If the client cannot ask, they are refused.
+func (v *conversation) askPermission(c *tool.Call) error {
 	v.mu.Lock()
 	open := make(map[string]*permission, len(v.asked))
 	maps.Copy(open, v.asked)
@@ -344,7 +344,7 @@ func (m *bridge) historyTool() tool.Tool {
 		}
 		out = historyOut{SessionID: s.ID, Status: "stored", Source: fromStore}
 		if v := m.conversation(s.ID); v != nil {
-			if err := v.ask(c); err != nil {
+			if err := v.askPermission(c); err != nil {
 				return out, err
 			}
 			out.Status, out.Source = v.out().Status, fromAgent

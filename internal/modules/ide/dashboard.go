@@ -17,8 +17,8 @@ const (
 	mostBuilds = 100       // builds that a summary looks at
 )
 
-// ask calls another tool of the caller's view, and decodes its result. found is false if the view does not have it.
-func (m *bridge) ask(ctx context.Context, c *tool.Call, name string, args, into any) error {
+// callTool calls another tool of the caller's view, and decodes its result. found is false if the view does not have it.
+func (m *bridge) callTool(ctx context.Context, c *tool.Call, name string, args, into any) error {
 	if m.deps.Call == nil {
 		return tool.Refuse(tool.CodeUnavailable, "%s can be called in a host alone", name)
 	}
@@ -99,13 +99,13 @@ func (m *bridge) buildTools() []tool.Tool {
 			Description: "Returns the state of a build of the module build.",
 		}, func(ctx context.Context, c *tool.Call, in buildIn) (out buildStatusOut, err error) {
 			out.Source = fromHost
-			return out, m.ask(ctx, c, "build_status", map[string]string{"id": in.BuildID}, &out.Build)
+			return out, m.callTool(ctx, c, "build_status", map[string]string{"id": in.BuildID}, &out.Build)
 		}),
 		tool.New(tool.Def{
 			Name: "ide_build_list", Title: "List builds", Effects: tool.Reads,
 			Description: "Lists your builds, the newest first.",
 		}, func(ctx context.Context, c *tool.Call, in buildsIn) (out buildsOut, err error) {
-			err = m.ask(ctx, c, "build_list", in, &out)
+			err = m.callTool(ctx, c, "build_list", in, &out)
 			out.Source = fromHost
 			return out, err
 		}),
@@ -114,7 +114,7 @@ func (m *bridge) buildTools() []tool.Tool {
 			Description: "Returns the last lines of the output of a build.",
 		}, func(ctx context.Context, c *tool.Call, in logsIn) (out logsOut, err error) {
 			var log struct{ Text string }
-			err = m.ask(ctx, c, "build_logs", map[string]any{"id": in.BuildID, "tail": in.Tail}, &log)
+			err = m.callTool(ctx, c, "build_logs", map[string]any{"id": in.BuildID, "tail": in.Tail}, &log)
 			out = logsOut{BuildID: in.BuildID, Source: fromHost}
 			for line := range strings.Lines(log.Text) {
 				out.Lines = append(out.Lines, strings.TrimSuffix(line, "\n"))
@@ -205,7 +205,7 @@ func (m *bridge) dashboardTools() []tool.Tool {
 // builds returns the caller's latest builds. missing names the tool if it cannot be called.
 func (m *bridge) builds(ctx context.Context, c *tool.Call) (all []buildOut, missing []string) {
 	var out buildsOut
-	if m.ask(ctx, c, "build_list", map[string]int{"limit": mostBuilds}, &out) != nil {
+	if m.callTool(ctx, c, "build_list", map[string]int{"limit": mostBuilds}, &out) != nil {
 		return nil, []string{"build_list"}
 	}
 	return out.Builds, nil
@@ -221,7 +221,7 @@ func (m *bridge) overview(ctx context.Context, c *tool.Call, _ struct{}) (out ov
 		}
 	}
 	var processes struct{ Processes []json.RawMessage }
-	if m.ask(ctx, c, "process_list", map[string]bool{"running_only": true}, &processes) != nil {
+	if m.callTool(ctx, c, "process_list", map[string]bool{"running_only": true}, &processes) != nil {
 		missing = append(missing, "process_list")
 	}
 	n := m.running(c.Caller.Owner)
@@ -285,7 +285,7 @@ func (m *bridge) metrics(ctx context.Context, c *tool.Call, in metricsIn) (out m
 		return out, err
 	}
 	var calls struct{ Total int64 }
-	if m.ask(ctx, c, "metrics_query", map[string]string{"since": in.Period, "type": "call.*"}, &calls) != nil {
+	if m.callTool(ctx, c, "metrics_query", map[string]string{"since": in.Period, "type": "call.*"}, &calls) != nil {
 		missing = append(missing, "metrics_query")
 	}
 	x.Calls = calls.Total

@@ -95,13 +95,13 @@ func (e *editors) showDiff(d *diff, k *link) {
 		case <-ctx.Done():
 		}
 	}()
-	texts, err := k.call(ctx, "openDiff", map[string]string{
+	texts, err := k.callEditor(ctx, "openDiff", map[string]string{
 		"old_file_path": d.path, "new_file_path": d.path, "new_file_contents": d.text, "tab_name": d.tab,
 	})
 	if ctx.Err() != nil && e.m.ctx.Err() == nil {
 		closing, stop := context.WithTimeout(e.m.ctx, editorWait)
 		defer stop()
-		_, _ = k.call(closing, "close_tab", map[string]string{"tab_name": d.tab}) // it may be closed
+		_, _ = k.callEditor(closing, "close_tab", map[string]string{"tab_name": d.tab}) // it may be closed
 		return
 	}
 	switch {

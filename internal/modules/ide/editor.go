@@ -113,13 +113,13 @@ func (e *editors) refused(c *tool.Call) error {
 	return e.m.cfg.Rules.Check(c, "use the editors of its user")
 }
 
-// find connects to the editors of this user and returns the connections, those first that have the folder dir open.
-func (e *editors) find(ctx context.Context, dir string) (links []*link, unusable []idelink.Unusable, err error) {
+// findEditors connects to the editors of this user and returns the connections, those first that have the folder dir open.
+func (e *editors) findEditors(ctx context.Context, dir string) (links []*link, unusable []idelink.Unusable, err error) {
 	where, err := e.folder()
 	if err != nil {
 		return nil, nil, err
 	}
-	locks, unusable := idelink.Find(where)
+	locks, unusable := idelink.FindLocks(where)
 	own := map[string]bool{}
 	e.mu.Lock()
 	for _, s := range e.served {
@@ -137,12 +137,12 @@ func (e *editors) find(ctx context.Context, dir string) (links []*link, unusable
 		}
 		links = append(links, k)
 	}
-	slices.SortStableFunc(links, func(a, b *link) int { return cmp.Compare(b.fits(dir), a.fits(dir)) })
+	slices.SortStableFunc(links, func(a, b *link) int { return cmp.Compare(b.matchLength(dir), a.matchLength(dir)) })
 	return links, unusable, nil
 }
 
-// fits returns how well the folders of an editor match a folder.
-func (k *link) fits(dir string) (best int) {
+// matchLength returns how well the folders of an editor match a folder.
+func (k *link) matchLength(dir string) (best int) {
 	for _, f := range k.lock.Folders {
 		if rel, err := filepath.Rel(f, dir); err == nil && filepath.IsLocal(rel) {
 			best = max(best, 1+len(f))
@@ -169,7 +169,7 @@ func (e *editors) connect(ctx context.Context, l idelink.Lock) (*link, error) {
 		return nil, err
 	}
 	k.conn = conn
-	if err := k.open(ctx); err != nil {
+	if err := k.dialEditor(ctx); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -185,8 +185,8 @@ func (e *editors) connect(ctx context.Context, l idelink.Lock) (*link, error) {
 	return k, nil
 }
 
-// open begins the session with an editor and lists its tools.
-func (k *link) open(ctx context.Context) error {
+// dialEditor begins the session with an editor and lists its tools.
+func (k *link) dialEditor(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, editorWait)
 	defer cancel()
 	if err := k.conn.Call(ctx, "initialize", map[string]any{
@@ -252,8 +252,8 @@ func cutText(s string, most int) string {
 	return s
 }
 
-// call calls a tool of the editor and returns the texts of its answer.
-func (k *link) call(ctx context.Context, name string, args any) ([]string, error) {
+// callEditor calls a tool of the editor and returns the texts of its answer.
+func (k *link) callEditor(ctx context.Context, name string, args any) ([]string, error) {
 	if !k.tools[name] {
 		return nil, tool.Refuse(tool.CodeUnsupported, "the editor %s has no tool %s", k.lock.Editor, name)
 	}
@@ -285,7 +285,7 @@ func (k *link) call(ctx context.Context, name string, args any) ([]string, error
 func (k *link) callJSON(ctx context.Context, name string, args, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, editorWait)
 	defer cancel()
-	texts, err := k.call(ctx, name, args)
+	texts, err := k.callEditor(ctx, name, args)
 	if err != nil {
 		return err
 	}

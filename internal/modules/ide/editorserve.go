@@ -37,7 +37,7 @@ type serveOut struct {
 	Env  map[string]string `json:"env" doc:"for agents that are started elsewhere than in the folders"`
 }
 
-func (e *editors) serve(ctx context.Context, c *tool.Call, _ serveIn) (out serveOut, err error) {
+func (e *editors) serveEditor(ctx context.Context, c *tool.Call, _ serveIn) (out serveOut, err error) {
 	if err := e.refused(c); err != nil {
 		return out, err
 	}
@@ -51,7 +51,7 @@ func (e *editors) serve(ctx context.Context, c *tool.Call, _ serveIn) (out serve
 	s := &served{e: e, owner: c.Caller.Owner, agents: map[*rpc.Conn]bool{}}
 	s.server = &idelink.Server{Accept: s.accept, Handler: func(agent func() *rpc.Conn) rpc.Handler {
 		return rpc.Handler{Request: func(ctx context.Context, method string, params json.RawMessage) (any, error) {
-			return s.answer(ctx, agent(), method, params)
+			return s.handleAgent(ctx, agent(), method, params)
 		}, Notify: func(method string, _ json.RawMessage) {
 			if sel := e.selected(s.owner); method == "ide_connected" && sel != nil {
 				e.m.wg.Go(func() { _ = agent().Notify(e.m.ctx, "selection_changed", sel.wire()) })
@@ -80,7 +80,7 @@ func (e *editors) serve(ctx context.Context, c *tool.Call, _ serveIn) (out serve
 	if err := s.server.Listen(dir); err != nil {
 		return out, tool.Refuse(tool.CodeNotStarted, "the port and its lock file cannot be made: %v", err)
 	}
-	out.Job, err = e.m.deps.Job(c, "editor for agents at port "+strconv.Itoa(s.server.Port), s.run)
+	out.Job, err = e.m.deps.Job(c, "editor for agents at port "+strconv.Itoa(s.server.Port), s.serveClaude)
 	if err != nil {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
@@ -98,8 +98,8 @@ func errorsOf(err, second error) error {
 	return err
 }
 
-// run serves agents until the job is cancelled or the module ends.
-func (s *served) run(ctx context.Context, c *tool.Call) (tool.Result, error) {
+// serveClaude serves agents until the job is cancelled or the module ends.
+func (s *served) serveClaude(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.e.m.ctx, cancel)
@@ -168,8 +168,8 @@ func (s *selection) wire() map[string]any {
 	}
 }
 
-// answer answers an agent, whose messages are those of MCP.
-func (s *served) answer(ctx context.Context, agent *rpc.Conn, method string, params json.RawMessage) (any, error) {
+// handleAgent answers an agent, whose messages are those of MCP.
+func (s *served) handleAgent(ctx context.Context, agent *rpc.Conn, method string, params json.RawMessage) (any, error) {
 	switch method {
 	case "initialize":
 		var p struct{ ProtocolVersion string }
@@ -237,7 +237,7 @@ type agentArguments struct {
 	Tab      string `json:"tab_name"`
 }
 
-func text(names ...string) map[string]any {
+func textResult(names ...string) map[string]any {
 	properties := map[string]any{}
 	for _, n := range names {
 		properties[strings.TrimSuffix(n, "?")] = map[string]string{"type": "string"}
@@ -261,25 +261,25 @@ var agentTools = []map[string]any{
 	{
 		"name":        "openFile",
 		"description": "Open a file in the editor",
-		"inputSchema": text("filePath", "startText?", "endText?"),
+		"inputSchema": textResult("filePath", "startText?", "endText?"),
 	},
 	{
 		"name": "openDiff", "description": "Show a change and wait for the decision",
-		"inputSchema": text("old_file_path", "new_file_path", "new_file_contents", "tab_name"),
+		"inputSchema": textResult("old_file_path", "new_file_path", "new_file_contents", "tab_name"),
 	},
-	{"name": "getCurrentSelection", "description": "Get the selection", "inputSchema": text()},
-	{"name": "getLatestSelection", "description": "Get the latest selection", "inputSchema": text()},
-	{"name": "getOpenEditors", "description": "List the open files", "inputSchema": text()},
-	{"name": "getWorkspaceFolders", "description": "List the folders", "inputSchema": text()},
-	{"name": "getDiagnostics", "description": "Get the errors and warnings of a file", "inputSchema": text("uri?")},
+	{"name": "getCurrentSelection", "description": "Get the selection", "inputSchema": textResult()},
+	{"name": "getLatestSelection", "description": "Get the latest selection", "inputSchema": textResult()},
+	{"name": "getOpenEditors", "description": "List the open files", "inputSchema": textResult()},
+	{"name": "getWorkspaceFolders", "description": "List the folders", "inputSchema": textResult()},
+	{"name": "getDiagnostics", "description": "Get the errors and warnings of a file", "inputSchema": textResult("uri?")},
 	{
 		"name":        "checkDocumentDirty",
 		"description": "Check for changes that are not saved",
-		"inputSchema": text("filePath"),
+		"inputSchema": textResult("filePath"),
 	},
-	{"name": "saveDocument", "description": "Save a file", "inputSchema": text("filePath")},
-	{"name": "close_tab", "description": "Close a diff", "inputSchema": text("tab_name")},
-	{"name": "closeAllDiffTabs", "description": "Close all diffs", "inputSchema": text()},
+	{"name": "saveDocument", "description": "Save a file", "inputSchema": textResult("filePath")},
+	{"name": "close_tab", "description": "Close a diff", "inputSchema": textResult("tab_name")},
+	{"name": "closeAllDiffTabs", "description": "Close all diffs", "inputSchema": textResult()},
 }
 
 var diagnosticLine = regexp.MustCompile(`^\S.*?:(\d+):(\d+): (error|warning|information|hint):? (.*)$`)
@@ -335,7 +335,7 @@ func (s *served) tool(ctx context.Context, agent *rpc.Conn, name string, in agen
 			return nil, err
 		}
 		if k != nil {
-			return k.call(ctx, "openFile", map[string]any{
+			return k.callEditor(ctx, "openFile", map[string]any{
 				"filePath": path, "preview": false, "makeFrontmost": true, "startText": in.Start, "endText": in.Start,
 			})
 		}
@@ -493,7 +493,7 @@ func severityWord(s string) string {
 func (s *served) save(ctx context.Context, path string) ([]string, error) {
 	if text, ok := s.unsaved()[path]; ok {
 		var out struct{ Success bool }
-		if err := s.e.m.ask(ctx, s.call, "file_write",
+		if err := s.e.m.callTool(ctx, s.call, "file_write",
 			map[string]string{"path": path, "content": text}, &out); err != nil {
 			return nil, err
 		}
@@ -509,7 +509,7 @@ func (s *served) save(ctx context.Context, path string) ([]string, error) {
 		return nil, err
 	}
 	if k != nil && k.tools["saveDocument"] {
-		return k.call(ctx, "saveDocument", map[string]string{"filePath": path})
+		return k.callEditor(ctx, "saveDocument", map[string]string{"filePath": path})
 	}
 	return asJSON(map[string]any{"success": false, "message": "Document not open: " + path})
 }

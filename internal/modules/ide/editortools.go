@@ -41,7 +41,7 @@ func (e *editors) tools() []tool.Tool {
 			Description: "Lets agents that look for an editor on this machine, such as Claude Code, " +
 				"connect to this host, until the job ends.",
 			Help: serveHelp,
-		}, e.serve),
+		}, e.serveEditor),
 		tool.New(tool.Def{
 			Name: "ide_diff_open", Title: "Show a change for a decision", Effects: tool.Writes,
 			Description: "Shows a new text of a file beside the old one in the person's editor, " +
@@ -109,7 +109,7 @@ func (e *editors) state(ctx context.Context, c *tool.Call, _ stateIn) (out edito
 	if err := e.refused(c); err != nil {
 		return out, err
 	}
-	links, unusable, err := e.find(ctx, folderOf(c))
+	links, unusable, err := e.findEditors(ctx, folderOf(c))
 	if err != nil {
 		return out, err
 	}
@@ -180,7 +180,7 @@ func absolute(c *tool.Call, path string) (string, error) {
 
 // first returns the editor that fits the caller's folder best; nil if there is none.
 func (e *editors) first(ctx context.Context, c *tool.Call) (*link, error) {
-	links, _, err := e.find(ctx, folderOf(c))
+	links, _, err := e.findEditors(ctx, folderOf(c))
 	if err != nil || len(links) == 0 {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (e *editors) openFile(ctx context.Context, c *tool.Call, in editorOpenIn) (
 	if in.Text != "" {
 		args["startText"], args["endText"] = in.Text, in.Text
 	}
-	_, err = k.call(ctx, "openFile", args)
+	_, err = k.callEditor(ctx, "openFile", args)
 	return editorOpenOut{err == nil, path, k.lock.Editor, fromEditor}, err
 }
 
@@ -284,7 +284,7 @@ func (e *editors) diagnostics(ctx context.Context, c *tool.Call, path string) (o
 		}
 	}
 	var list struct{ Text string }
-	if err := e.m.ask(ctx, c, "lsp_diagnostics", map[string]string{"path": path}, &list); err != nil {
+	if err := e.m.callTool(ctx, c, "lsp_diagnostics", map[string]string{"path": path}, &list); err != nil {
 		return out, err
 	}
 	for line := range strings.Lines(list.Text) {

@@ -181,8 +181,8 @@ func (m *bridge) newID(kind string) string {
 	return kind + "_" + time.Now().UTC().Format("20060102T150405.000000000")
 }
 
-// send sends a message to the clients of an owner that listen to a chat.
-func (m *bridge) send(s *session, data any) {
+// sendEvent sends a message to the clients of an owner that listen to a chat.
+func (m *bridge) sendEvent(s *session, data any) {
 	if m.cfg.Hub == nil {
 		return
 	}

@@ -46,7 +46,7 @@ func (m *service) renameTool() tool.Tool {
 				return err
 			}
 			edit, encoding = workspaceEdit{}, s.encoding
-			return s.call(ctx, "textDocument/rename", map[string]any{
+			return s.callServer(ctx, "textDocument/rename", map[string]any{
 				"textDocument": where.Document, "position": where.Position, "newName": in.NewName,
 			}, &edit)
 		})
@@ -120,7 +120,7 @@ func (m *service) apply(
 		if path == "" {
 			return out, tool.Refuse(tool.CodeUnsupported, "the language server wants to change what is not a file")
 		}
-		f, err := r.open(path)
+		f, err := r.openFile(path)
 		no, ok := err.(*tool.Refusal)
 		switch {
 		case ok && no.Code == tool.CodeNotFound:
@@ -280,7 +280,7 @@ func (s *server) actions(ctx context.Context, f *file, in actionIn) ([]codeActio
 		about["only"] = []string{in.Kind}
 	}
 	var raw []json.RawMessage
-	if err := s.call(ctx, "textDocument/codeAction", map[string]any{
+	if err := s.callServer(ctx, "textDocument/codeAction", map[string]any{
 		"textDocument": textDocument{URI: uriOf(f.path)}, "context": about,
 		"range": span{position{from - 1, 0}, position{to - 1, unitsIn(f.line(to-1), len(f.line(to-1)), s.encoding)}},
 	}, &raw); err != nil {
@@ -304,7 +304,7 @@ func (s *server) proposal(ctx context.Context, a codeAction) (e workspaceEdit, e
 		return e, tool.Refuse(tool.CodeUnavailable, "the action is not possible: %s", a.Disabled.Reason)
 	}
 	if a.Edit == nil && len(a.Command) == 0 {
-		if err := s.call(ctx, "codeAction/resolve", a.raw, &a); err != nil {
+		if err := s.callServer(ctx, "codeAction/resolve", a.raw, &a); err != nil {
 			return e, err
 		}
 	}
@@ -333,7 +333,7 @@ func (s *server) proposal(ctx context.Context, a codeAction) (e workspaceEdit, e
 	for len(s.edits) > 0 { // of an earlier command whose call has ended
 		<-s.edits
 	}
-	if err := s.call(ctx, "workspace/executeCommand", command, nil); err != nil {
+	if err := s.callServer(ctx, "workspace/executeCommand", command, nil); err != nil {
 		return e, err
 	}
 	more := time.NewTimer(publishQuiet) // some servers ask for the change after the answer

@@ -104,7 +104,7 @@ func (s *server) diagnostics(ctx context.Context, f *file) ([]diagnostic, error)
 		var report struct {
 			Items []diagnostic `json:"items"`
 		}
-		err := s.call(
+		err := s.callServer(
 			ctx,
 			"textDocument/diagnostic",
 			map[string]any{"textDocument": textDocument{URI: uriOf(f.path)}},
@@ -164,7 +164,7 @@ func (s *server) compilerDiagnostics(ctx context.Context, f *file) ([]diagnostic
 				Category   string
 			}
 		}
-		err := s.call(ctx, "workspace/executeCommand", map[string]any{
+		err := s.callServer(ctx, "workspace/executeCommand", map[string]any{
 			"command": "typescript.tsserverRequest", "arguments": []any{command, map[string]any{"file": f.path}},
 		}, &answer)
 		if err != nil {

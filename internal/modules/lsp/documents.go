@@ -216,7 +216,7 @@ type publication struct {
 	count       int          // publications for this URI
 }
 
-func (p *published) add(params json.RawMessage) {
+func (p *published) recordDiagnostics(params json.RawMessage) {
 	var one publication
 	if json.Unmarshal(params, &one) != nil {
 		return

@@ -101,8 +101,8 @@ type file struct {
 	etag string
 }
 
-// open reads a file of a call.
-func (m *service) open(c *tool.Call, path string) (*file, error) {
+// openFile reads a file of a call.
+func (m *service) openFile(c *tool.Call, path string) (*file, error) {
 	p, err := roots.Locate(c.Roots, path)
 	if err != nil {
 		return nil, err
@@ -148,7 +148,7 @@ func rootOf(f *file) string {
 
 // query opens a file and runs f with a server that has its content.
 func (m *service) query(ctx context.Context, c *tool.Call, path string, f func(*server, *file) error) error {
-	doc, err := m.open(c, path)
+	doc, err := m.openFile(c, path)
 	if err != nil {
 		return err
 	}
@@ -185,7 +185,7 @@ func (t target) at(s *server, f *file) (at, error) {
 	line, column := t.Line, max(t.Column, 1)
 	if t.Symbol != "" {
 		var ok bool
-		if line, column, ok = f.find(t.Symbol, t.Line); !ok {
+		if line, column, ok = f.findWord(t.Symbol, t.Line); !ok {
 			where := "the file"
 			if t.Line > 0 {
 				where = fmt.Sprintf("line %d: %s", t.Line, cutText(f.line(t.Line-1)))

@@ -126,11 +126,11 @@ func (m *service) reader(c *tool.Call) *reader {
 	return &reader{m, c, map[string]*file{}, map[string]error{}}
 }
 
-func (r *reader) open(path string) (*file, error) {
+func (r *reader) openFile(path string) (*file, error) {
 	if f, ok := r.seen[path]; ok {
 		return f, r.errs[path]
 	}
-	f, err := r.m.open(r.c, path)
+	f, err := r.m.openFile(r.c, path)
 	r.seen[path], r.errs[path] = f, err
 	return f, err
 }
@@ -139,7 +139,7 @@ func (r *reader) open(path string) (*file, error) {
 func (r *reader) item(p place, encoding, say string) item {
 	return item{p.key(), func() (string, bool) {
 		at := fmt.Sprintf("%s:%d", r.shown(p.path), p.Start.Line+1)
-		f, err := r.open(p.path)
+		f, err := r.openFile(p.path)
 		if err != nil {
 			if located, err := roots.Locate(r.c.Roots, p.path); err == nil && located.MayRead() != nil {
 				return "", true

@@ -33,7 +33,7 @@ func (m *service) definitionTool() tool.Tool {
 				return err
 			}
 			var raw json.RawMessage
-			if err := s.call(ctx, "textDocument/definition", where, &raw); err != nil {
+			if err := s.callServer(ctx, "textDocument/definition", where, &raw); err != nil {
 				return err
 			}
 			out, err = m.pageOfPlaces(c, "definitions", raw, s.encoding, in.Cursor)
@@ -60,7 +60,7 @@ func (m *service) referencesTool() tool.Tool {
 				return err
 			}
 			var raw json.RawMessage
-			if err := s.call(ctx, "textDocument/references", map[string]any{
+			if err := s.callServer(ctx, "textDocument/references", map[string]any{
 				"textDocument": where.Document, "position": where.Position,
 				"context": map[string]bool{"includeDeclaration": !in.NoDeclaration},
 			}, &raw); err != nil {
@@ -114,7 +114,7 @@ func (m *service) hoverTool() tool.Tool {
 			var answer struct {
 				Contents json.RawMessage `json:"contents"`
 			}
-			if err := s.call(ctx, "textDocument/hover", where, &answer); err != nil {
+			if err := s.callServer(ctx, "textDocument/hover", where, &answer); err != nil {
 				return err
 			}
 			out = hoverOut{hoverText(answer.Contents), where.Position.Line + 1}

@@ -115,8 +115,8 @@ func (s *server) start(ctx context.Context, space *overlay.Space) error {
 	s.conn = rpc.New(rpc.Headers(from, func(ctx context.Context, b []byte) error {
 		_, err := s.child.Type(ctx, b)
 		return err
-	}, maxMessage, from.Close), rpc.Handler{Request: s.request, Notify: s.notified})
-	s.pool.wg.Go(s.watch)
+	}, maxMessage, from.Close), rpc.Handler{Request: s.handleServerRequest, Notify: s.notified})
+	s.pool.wg.Go(s.watchProcess)
 	ctx, cancel := context.WithTimeout(ctx, startWait)
 	defer cancel()
 	return s.initialize(ctx)
@@ -178,8 +178,8 @@ func (s *server) initialize(ctx context.Context) error {
 	return s.failed(s.conn.Notify(ctx, "initialized", struct{}{}))
 }
 
-// call sends a request that a caller waits for.
-func (s *server) call(ctx context.Context, method string, params, result any) error {
+// callServer sends a request that a caller waits for.
+func (s *server) callServer(ctx context.Context, method string, params, result any) error {
 	var id int64
 	err := s.conn.CallID(ctx, method, params, result, func(n int64) { id = n })
 	if err == nil {
@@ -242,9 +242,9 @@ func (s *server) stop() {
 	})
 }
 
-// watch ends the server if it hangs, uses too much memory or is idle. A server hangs if, during a call, it sends
+// watchProcess ends the server if it hangs, uses too much memory or is idle. A server hangs if, during a call, it sends
 // nothing, answers no ping and uses no CPU time.
-func (s *server) watch() {
+func (s *server) watchProcess() {
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	var seen int64
@@ -310,8 +310,8 @@ func (s *server) ping() {
 	})
 }
 
-// request answers requests of the server.
-func (s *server) request(_ context.Context, method string, params json.RawMessage) (any, error) {
+// handleServerRequest answers requests of the server.
+func (s *server) handleServerRequest(_ context.Context, method string, params json.RawMessage) (any, error) {
 	switch method {
 	case "workspace/configuration":
 		var p struct {
@@ -355,7 +355,7 @@ func (s *server) request(_ context.Context, method string, params json.RawMessag
 
 func (s *server) notified(method string, params json.RawMessage) {
 	if method == "textDocument/publishDiagnostics" {
-		s.published.add(params)
+		s.published.recordDiagnostics(params)
 	}
 }
 

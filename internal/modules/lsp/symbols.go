@@ -29,7 +29,7 @@ next_cursor as cursor for the next page.`,
 			if in.Query != "" {
 				method, params = "workspace/symbol", map[string]string{"query": in.Query}
 			}
-			if err := s.call(ctx, method, params, &all); err != nil {
+			if err := s.callServer(ctx, method, params, &all); err != nil {
 				return err
 			}
 			if in.Query != "" {

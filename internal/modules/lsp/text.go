@@ -76,8 +76,8 @@ func (t *text) at(line, column int, encoding string) position {
 	return position{line - 1, unitsIn(l, bytes, encoding)}
 }
 
-// find returns the line and column, from 1, of a word. line 0 means the first line that has it.
-func (t *text) find(word string, line int) (foundLine, column int, ok bool) {
+// findWord returns the line and column, from 1, of a word. line 0 means the first line that has it.
+func (t *text) findWord(word string, line int) (foundLine, column int, ok bool) {
 	for i := range t.lines {
 		if line != 0 && i != line-1 {
 			continue

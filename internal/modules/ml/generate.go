@@ -74,7 +74,7 @@ func (s *service) generate(ctx context.Context, c *tool.Call, in generateIn) (ge
 		return generateOut{}, err
 	}
 	stream := &streamed{peer: c.Peer, total: in.MaxTokens}
-	q.Text, q.Note = stream.add, stream.note
+	q.Text, q.Note = stream.appendPiece, stream.note
 	r, err := s.one(ctx, c, q)
 	if err != nil {
 		return generateOut{}, err
@@ -156,7 +156,7 @@ func (in generateIn) ignoredByClient() (all []string) {
 
 // one asks one question.
 func (s *service) one(ctx context.Context, c *tool.Call, q question) (backend.Response, error) {
-	replies, err := s.ask(ctx, c, []question{q})
+	replies, err := s.askModel(ctx, c, []question{q})
 	if err == nil {
 		err = replies[0].err
 	}
@@ -235,7 +235,7 @@ type streamed struct {
 
 const tailBytes = 4 << 10
 
-func (s *streamed) add(piece string) {
+func (s *streamed) appendPiece(piece string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.n++

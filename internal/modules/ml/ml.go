@@ -67,12 +67,12 @@ func New(cfg Config) module.New {
 			cfg.Influx.URL = DefaultInflux
 		}
 		s := &service{cfg: cfg, deps: d, pool: backend.New(backend.Options{Servers: cfg.Backends, Fill: cfg.Fill})}
-		s.offer.Tools = s.definitions()
+		s.offer.Tools = s.modelTools()
 		return s, nil
 	}
 }
 
-func (s *service) definitions() []tool.Tool {
+func (s *service) modelTools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "ml_generate", Title: "Ask a model", Effects: tool.Reads | tool.OpenWorld, Timeout: longest,
@@ -163,9 +163,9 @@ type reply struct {
 	err error
 }
 
-// ask puts questions to the backend that they name, all to the same. Without a name, the model of the client is asked
+// askModel puts questions to the backend that they name, all to the same. Without a name, the model of the client is asked
 // if no server answers any of them. The error ends the call: it is ErrAsked if the client has to answer first.
-func (s *service) ask(ctx context.Context, c *tool.Call, all []question) ([]reply, error) {
+func (s *service) askModel(ctx context.Context, c *tool.Call, all []question) ([]reply, error) {
 	const recorded = "by-client"
 	name := all[0].Backend
 	_, again := c.Peer.Recall(recorded)

@@ -107,7 +107,7 @@ func (s *service) askProbes(ctx context.Context, c *tool.Call, all []question) (
 		}
 		return s.askClient(c, all) // in one round, because a call has few
 	}
-	replies, err = s.ask(ctx, c, all[:1]) // which shows whether a backend answers at all
+	replies, err = s.askModel(ctx, c, all[:1]) // which shows whether a backend answers at all
 	if _, again := c.Peer.Recall("by-client"); again {
 		return s.askProbes(ctx, c, all)
 	}
@@ -118,7 +118,7 @@ func (s *service) askProbes(ctx context.Context, c *tool.Call, all []question) (
 		return nil, s.refuse(err)
 	}
 	for part := range slices.Chunk(all[1:], batch) {
-		got, err := s.ask(ctx, c, part)
+		got, err := s.askModel(ctx, c, part)
 		if err != nil {
 			return nil, err
 		}

@@ -356,7 +356,7 @@ func judgePair(ctx context.Context, s *service, c *tool.Call, in *scoreIn, out *
 	}
 	const task = "Which RESPONSE answers the PROMPT better? Answer with one letter alone: A, B, " +
 		"or T if they are equally good."
-	replies, err := s.ask(ctx, c, []question{
+	replies, err := s.askModel(ctx, c, []question{
 		in.judge(c, "pairwise-1", task, in.Response, in.Other),
 		in.judge(c, "pairwise-2", task, in.Other, in.Response),
 	})

@@ -40,7 +40,7 @@ func New(cfg Config) module.New {
 				return nil, err
 			}
 		}
-		r.offer.Tools = r.definitions()
+		r.offer.Tools = r.notificationTools()
 		return r, nil
 	}
 }
@@ -57,7 +57,7 @@ const help = "For administrators only. The newest 1,000 notifications are kept u
 	"of unread ones is the resource gatehouse:///public/serverInfo/unreadNotificationCount, which supports " +
 	"subscriptions."
 
-func (r *reader) definitions() []tool.Tool {
+func (r *reader) notificationTools() []tool.Tool {
 	const change = tool.Writes | tool.Idempotent
 	return []tool.Tool{
 		tool.New(tool.Def{

@@ -234,7 +234,7 @@ func (k *manager) shellTool() tool.Tool {
 			return tool.Result{}, err
 		}
 		k.publish("shell", in.ID, c)
-		out := shellOut{ExitCode: r.Exit, TimedOut: r.TimedOut, Output: shellText(stdout.text(), stderr.text())}
+		out := shellOut{ExitCode: r.Exit, TimedOut: r.TimedOut, Output: shellText(stdout.headText(), stderr.headText())}
 		if r.TimedOut {
 			out.Output = strings.TrimSuffix(
 				fmt.Sprintf("Command timed out after %d seconds\n%s", in.Timeout, out.Output),
@@ -273,7 +273,7 @@ func (w *headWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (w *headWriter) text() string {
+func (w *headWriter) headText() string {
 	text := strings.ToValidUTF8(w.kept.String(), "\uFFFD")
 	if w.dropped > 0 {
 		text += fmt.Sprintf("\n[%d more bytes]", w.dropped)

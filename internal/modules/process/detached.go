@@ -333,7 +333,7 @@ func (m *manager) adoptCard(f *files, c card) {
 	hide := own.Hider()
 	p, err := (*proc.Detached)(nil), error(nil)
 	if c.End == nil {
-		p, err = proc.Find(c.Mark, maxGrace)
+		p, err = proc.FindDetached(c.Mark, maxGrace)
 	}
 	switch {
 	case p != nil:

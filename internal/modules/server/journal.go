@@ -48,7 +48,7 @@ type entry struct {
 	attrs   json.RawMessage // a JSON object, or nil
 }
 
-func (e *entry) size() int { return len(e.message) + len(e.attrs) + 64 }
+func (e *entry) entrySize() int { return len(e.message) + len(e.attrs) + 64 }
 
 // NewJournal returns a journal of messages at a level and above.
 func NewJournal(level slog.Leveler) *Journal {
@@ -116,10 +116,10 @@ func cut(s string) string { return displaytext.Cut(s, maxMessage, " [...]") }
 func (j *Journal) addEntry(e *entry) {
 	e.seq = j.first + uint64(len(j.entries))
 	j.entries = append(j.entries, *e)
-	j.bytes += e.size()
+	j.bytes += e.entrySize()
 	drop := 0
 	for len(j.entries)-drop > journalEntries || j.bytes > journalBytes {
-		j.bytes -= j.entries[drop].size()
+		j.bytes -= j.entries[drop].entrySize()
 		drop++
 	}
 	j.entries, j.first = j.entries[drop:], j.first+uint64(drop) // a new slice, because readers may use the old one

@@ -406,7 +406,7 @@ func TestAJournalHasLimits(t *testing.T) {
 	_, all, _ = j.snapshot()
 	size := 0
 	for _, e := range all {
-		size += e.size()
+		size += e.entrySize()
 	}
 	if size > journalBytes || len(all) < 100 {
 		t.Errorf("%d messages have %d bytes", len(all), size)

@@ -150,7 +150,7 @@ func (m *runner) runConfined(
 	}
 	report := func() supervisor.Report { return supervisor.Report{} }
 	if m.judged() {
-		cmd.Lists, report = m.listsOf(seen.note)
+		cmd.Lists, report = m.listsOf(seen.noteProgram)
 	}
 	p, err := box.Exec(ctx, cmd)
 	if ctx.Err() != nil && err != nil {

@@ -79,7 +79,7 @@ type programs struct {
 // mostPrograms limits the programs of a line that are told apart.
 const mostPrograms = supervisor.MaxPrograms
 
-func (s *programs) note(p supervisor.Program) {
+func (s *programs) noteProgram(p supervisor.Program) {
 	args := make([]string, len(p.Args))
 	for i, a := range p.Args {
 		args[i] = string(s.hide.Hide([]byte(a)))
@@ -131,7 +131,7 @@ func (m *runner) supervise(c *tool.Call, start *proc.Spec, dir string, seen *pro
 	}
 	s := supervisor.Spec{
 		Argv: append([]string{shell}, start.Args...), Env: start.Env, Dir: dir, Allow: m.cfg.Allow, Deny: m.cfg.Deny,
-		Writable: m.writable(c.Roots.List()), Each: seen.note,
+		Writable: m.writable(c.Roots.List()), Each: seen.noteProgram,
 	}
 	s.Unconfined = slices.Contains(s.Writable, "/")
 	line, err := supervisor.New(s)

@@ -144,15 +144,15 @@ func (s *system) initACME(_ context.Context, _ *tool.Call, in acmeIn) (authority
 	one := authority{at, append([]string{}, in.Contact...)}
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
-	if s.acme.find(at) == nil && len(s.acme.all) >= maxAuthorities {
+	if s.acme.findAuthority(at) == nil && len(s.acme.all) >= maxAuthorities {
 		return one, tool.Refuse(tool.CodeTooMany, "there are %d authorities, which is the limit", maxAuthorities)
 	}
 	s.acme.all = append(slices.DeleteFunc(s.acme.all, func(a authority) bool { return a.Provider == at }), one)
 	delete(s.acme.by, at)
-	return one, s.keep()
+	return one, s.saveAuthorities()
 }
 
-func (a *authorities) find(at string) *authority {
+func (a *authorities) findAuthority(at string) *authority {
 	if i := slices.IndexFunc(a.all, func(x authority) bool { return x.Provider == at }); i >= 0 {
 		return &a.all[i]
 	}
@@ -166,14 +166,14 @@ func (s *system) askForgetACME(_ context.Context, in acmeForgetIn) (change, erro
 	}
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
-	if s.acme.find(at) == nil {
+	if s.acme.findAuthority(at) == nil {
 		return change{}, &tool.Refusal{
 			Code:    tool.CodeNotFound,
 			Message: "this host has no agreement with " + at,
 			Next:    "system_acme_list lists them.",
 		}
 	}
-	for _, p := range s.vhosts.list() {
+	for _, p := range s.vhosts.listPassthroughs() {
 		if p.ACME == at {
 			return change{}, tool.Refuse(
 				tool.CodeBusy,
@@ -194,14 +194,14 @@ func (s *system) removeACME(_ context.Context, _ *tool.Call, in acmeForgetIn) (a
 	}
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
-	one := s.acme.find(at)
+	one := s.acme.findAuthority(at)
 	if one == nil {
 		return authority{}, tool.Refuse(tool.CodeNotFound, "this host has no agreement with %s", at)
 	}
 	gone := *one
 	s.acme.all = slices.DeleteFunc(s.acme.all, func(a authority) bool { return a.Provider == at })
 	delete(s.acme.by, at)
-	return gone, s.keep()
+	return gone, s.saveAuthorities()
 }
 
 // manager returns what gets certificates from an authority for the names that this host serves; nil
@@ -209,7 +209,7 @@ func (s *system) removeACME(_ context.Context, _ *tool.Call, in acmeForgetIn) (a
 func (s *system) manager(at string) *autocert.Manager {
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
-	one := s.acme.find(at)
+	one := s.acme.findAuthority(at)
 	if one == nil {
 		return nil
 	}
@@ -220,7 +220,7 @@ func (s *system) manager(at string) *autocert.Manager {
 		Prompt: autocert.AcceptTOS, // an administrator has
 		HostPolicy: func(_ context.Context, name string) error {
 			if !slices.ContainsFunc(
-				s.vhosts.list(),
+				s.vhosts.listPassthroughs(),
 				func(p passthroughOut) bool { return p.ACME == at && p.Hostname == name },
 			) {
 				return fmt.Errorf("this host does not serve %q", name)
@@ -248,12 +248,12 @@ type kept struct {
 
 func (s *system) keptFile() string { return filepath.Join(s.cfg.Folder, "names.json") }
 
-// keep stores names and authorities for the next start. The caller holds the lock of the authorities.
-func (s *system) keep() error {
+// saveAuthorities stores names and authorities for the next start. The caller holds the lock of the authorities.
+func (s *system) saveAuthorities() error {
 	if s.cfg.Folder == "" {
 		return nil
 	}
-	b, err := json.Marshal(kept{s.acme.all, s.vhosts.list()})
+	b, err := json.Marshal(kept{s.acme.all, s.vhosts.listPassthroughs()})
 	if err = errors.Join(err, os.MkdirAll(s.cfg.Folder, 0o700)); err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (s *system) startNames(ctx context.Context) {
 	s.acme.mu.Unlock()
 	for _, p := range was.Names {
 		p.Served = 0
-		if err := s.vhosts.add(ctx, &p); err != nil {
+		if err := s.vhosts.addPassthrough(ctx, &p); err != nil {
 			s.deps.Log.WarnContext(ctx, "name not served", "name", p.Hostname, "port", p.ListenPort, "err", err)
 		}
 	}

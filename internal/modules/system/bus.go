@@ -67,14 +67,14 @@ func (b *bus) close() error {
 // called.
 func (b *bus) names(ctx context.Context) ([]string, error) {
 	var running, started []string
-	err := b.call(ctx, busName, "/org/freedesktop/DBus", busName+".ListNames").Store(&running)
-	err = errors.Join(err, b.call(ctx, busName, "/org/freedesktop/DBus", busName+".ListActivatableNames").Store(&started))
+	err := b.callMethod(ctx, busName, "/org/freedesktop/DBus", busName+".ListNames").Store(&running)
+	err = errors.Join(err, b.callMethod(ctx, busName, "/org/freedesktop/DBus", busName+".ListActivatableNames").Store(&started))
 	return append(running, started...), err
 }
 
 // runs reports whether a daemon runs.
 func (b *bus) runs(ctx context.Context, daemon string) (is bool, err error) {
-	err = b.call(ctx, busName, "/org/freedesktop/DBus", busName+".NameHasOwner", daemon).Store(&is)
+	err = b.callMethod(ctx, busName, "/org/freedesktop/DBus", busName+".NameHasOwner", daemon).Store(&is)
 	return is, err
 }
 
@@ -95,9 +95,9 @@ func (r reply) Store(into ...any) error {
 	return dbus.Store(r.body, into...)
 }
 
-// call calls a method of a daemon. No daemon asks a person for it: without the right
+// callMethod calls a method of a daemon. No daemon asks a person for it: without the right
 // to do it, the reply is that it is not permitted.
-func (b *bus) call(ctx context.Context, daemon string, path dbus.ObjectPath, method string, args ...any) reply {
+func (b *bus) callMethod(ctx context.Context, daemon string, path dbus.ObjectPath, method string, args ...any) reply {
 	conn, err := b.connect()
 	if err != nil {
 		return reply{err: &tool.Refusal{
@@ -118,13 +118,13 @@ func (b *bus) call(ctx context.Context, daemon string, path dbus.ObjectPath, met
 // all returns the properties of an interface of an object.
 func (b *bus) all(ctx context.Context, daemon string, path dbus.ObjectPath, iface string) (properties, error) {
 	var p map[string]dbus.Variant
-	err := b.call(ctx, daemon, path, "org.freedesktop.DBus.Properties.GetAll", iface).Store(&p)
+	err := b.callMethod(ctx, daemon, path, "org.freedesktop.DBus.Properties.GetAll", iface).Store(&p)
 	return p, err
 }
 
 // set sets a property of an object.
 func (b *bus) set(ctx context.Context, daemon string, path dbus.ObjectPath, iface, name string, v any) error {
-	return b.call(ctx, daemon, path, "org.freedesktop.DBus.Properties.Set", iface, name, dbus.MakeVariant(v)).err
+	return b.callMethod(ctx, daemon, path, "org.freedesktop.DBus.Properties.Set", iface, name, dbus.MakeVariant(v)).err
 }
 
 // properties are those of an object, by name.

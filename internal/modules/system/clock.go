@@ -58,7 +58,7 @@ func (s *system) clock(ctx context.Context) (out clockOut, err error) {
 // timeServers returns the servers of systemd-timesyncd; none if it does not run.
 func (s *system) timeServers(ctx context.Context) (all []string) {
 	var runs bool
-	if s.bus.call(ctx, busName, "/", busName+".NameHasOwner", timesyncName).Store(&runs) != nil || !runs {
+	if s.bus.callMethod(ctx, busName, "/", busName+".NameHasOwner", timesyncName).Store(&runs) != nil || !runs {
 		return nil
 	}
 	p, err := s.bus.all(ctx, timesyncName, "/org/freedesktop/timesync1", timesyncName+".Manager")
@@ -87,7 +87,7 @@ func (s *system) askClock(ctx context.Context, in setClockIn) (change, error) {
 	what := change{thing: "clock", question: "Set the clock of this machine:"}
 	if in.TimeZone != "" {
 		var zones []string
-		err := s.bus.call(ctx, timedateName, "/org/freedesktop/timedate1", timedateName+".ListTimezones").Store(&zones)
+		err := s.bus.callMethod(ctx, timedateName, "/org/freedesktop/timedate1", timedateName+".ListTimezones").Store(&zones)
 		if err != nil {
 			return change{}, err
 		}
@@ -111,7 +111,7 @@ func (s *system) askClock(ctx context.Context, in setClockIn) (change, error) {
 
 func (s *system) setClock(ctx context.Context, _ *tool.Call, in setClockIn) (clockOut, error) {
 	set := func(method string, args ...any) error {
-		return s.bus.call(ctx, timedateName, "/org/freedesktop/timedate1", timedateName+"."+method, args...).err
+		return s.bus.callMethod(ctx, timedateName, "/org/freedesktop/timedate1", timedateName+"."+method, args...).err
 	}
 	if in.TimeZone != "" {
 		if err := set("SetTimezone", in.TimeZone, false); err != nil {

@@ -102,7 +102,7 @@ func (s *system) checkDisk(ctx context.Context, at dbus.ObjectPath, method strin
 	ctx, cancel := context.WithTimeout(ctx, repairTime)
 	defer cancel()
 	options := map[string]dbus.Variant{"auth.no_user_interaction": dbus.MakeVariant(true)}
-	err = s.bus.call(ctx, udisksName, at, udisksName+".Filesystem."+method, options).Store(&healthy)
+	err = s.bus.callMethod(ctx, udisksName, at, udisksName+".Filesystem."+method, options).Store(&healthy)
 	return healthy, err
 }
 

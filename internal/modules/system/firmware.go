@@ -102,7 +102,7 @@ func (s *system) firmwareLists(ctx context.Context) (all []firmwareList, err err
 // remotes returns what fwupd says of its lists.
 func (s *system) remotes(ctx context.Context) (all []properties, err error) {
 	var found []map[string]dbus.Variant
-	err = s.bus.call(ctx, fwupdName, fwupdPath, fwupdName+".GetRemotes").Store(&found)
+	err = s.bus.callMethod(ctx, fwupdName, fwupdPath, fwupdName+".GetRemotes").Store(&found)
 	for _, r := range found {
 		all = append(all, r)
 	}
@@ -123,7 +123,7 @@ func (s *system) listFirmware(ctx context.Context, _ *tool.Call, _ struct{}) (fi
 // firmwareDevices returns the devices whose firmware can be updated, each with the newest version that fwupd knows.
 func (s *system) firmwareDevices(ctx context.Context) (all []firmwareDevice, err error) {
 	var found []map[string]dbus.Variant
-	if err := s.bus.call(ctx, fwupdName, fwupdPath, fwupdName+".GetDevices").Store(&found); err != nil {
+	if err := s.bus.callMethod(ctx, fwupdName, fwupdPath, fwupdName+".GetDevices").Store(&found); err != nil {
 		if r, is := err.(*tool.Refusal); is && r.Code == tool.CodeUnchanged { // fwupd's words for no device
 			return nil, nil
 		}
@@ -137,7 +137,7 @@ func (s *system) firmwareDevices(ctx context.Context) (all []firmwareDevice, err
 		d := firmwareDevice{ID: get[string](p, "DeviceId"), Name: get[string](p, "Name"), Vendor: get[string](p, "Vendor"),
 			Version: get[string](p, "Version")}
 		var newer []map[string]dbus.Variant // the newest first
-		err := s.bus.call(ctx, fwupdName, fwupdPath, fwupdName+".GetUpgrades", d.ID).Store(&newer)
+		err := s.bus.callMethod(ctx, fwupdName, fwupdPath, fwupdName+".GetUpgrades", d.ID).Store(&newer)
 		if err == nil && len(newer) > 0 && get[string](newer[0], "Version") != d.Version {
 			d.release = newer[0]
 			d.Newer, d.Summary = get[string](d.release, "Version"), get[string](d.release, "Summary")
@@ -212,7 +212,7 @@ func (s *system) updateFirmware(ctx context.Context, c *tool.Call, in firmwareIn
 		out.Devices = append(out.Devices, d)
 	}
 	var found []map[string]dbus.Variant
-	if err := s.bus.call(ctx, fwupdName, fwupdPath, fwupdName+".GetDevices").Store(&found); err != nil {
+	if err := s.bus.callMethod(ctx, fwupdName, fwupdPath, fwupdName+".GetDevices").Store(&found); err != nil {
 		return out, err
 	}
 	for _, f := range found {
@@ -235,7 +235,7 @@ func (s *system) installFirmware(ctx context.Context, d firmwareDevice) error {
 	options := map[string]dbus.Variant{
 		"reason": dbus.MakeVariant("user-action"), "filename": dbus.MakeVariant("firmware.cab"),
 	}
-	return s.bus.call(ctx, fwupdName, fwupdPath, fwupdName+".Install", d.ID, dbus.UnixFD(file.Fd()), options).err
+	return s.bus.callMethod(ctx, fwupdName, fwupdPath, fwupdName+".Install", d.ID, dbus.UnixFD(file.Fd()), options).err
 }
 
 // fetchFirmware copies the file of a release into one of its own, and compares its digest with that of fwupd's list.

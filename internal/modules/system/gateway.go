@@ -73,12 +73,12 @@ const maxConnections = 500
 func (s *system) connections(ctx context.Context) (all []*connection, err error) {
 	var paths []dbus.ObjectPath
 	const at = dbus.ObjectPath("/org/freedesktop/NetworkManager/Settings")
-	if err := s.bus.call(ctx, nmName, at, nmName+".Settings.ListConnections").Store(&paths); err != nil {
+	if err := s.bus.callMethod(ctx, nmName, at, nmName+".Settings.ListConnections").Store(&paths); err != nil {
 		return nil, err
 	}
 	for _, p := range paths[:min(len(paths), maxConnections)] {
 		c := &connection{path: p}
-		if s.bus.call(ctx, nmName, p, nmName+".Settings.Connection.GetSettings").Store(&c.settings) != nil {
+		if s.bus.callMethod(ctx, nmName, p, nmName+".Settings.Connection.GetSettings").Store(&c.settings) != nil {
 			continue // it was deleted meanwhile, or belongs to another user
 		}
 		all = append(all, c)
@@ -186,13 +186,13 @@ func (s *system) save(ctx context.Context, c *connection) error {
 	c.settings.dropOld()
 	var secrets settings
 	for section := range c.settings {
-		call := s.bus.call(ctx, nmName, c.path, nmName+".Settings.Connection.GetSecrets", section)
+		call := s.bus.callMethod(ctx, nmName, c.path, nmName+".Settings.Connection.GetSecrets", section)
 		if call.Store(&secrets) != nil {
 			continue // this section has none
 		}
 		maps.Copy(c.settings[section], secrets[section])
 	}
-	return s.bus.call(ctx, nmName, c.path, nmName+".Settings.Connection.Update2", c.settings, uint32(toDisk),
+	return s.bus.callMethod(ctx, nmName, c.path, nmName+".Settings.Connection.Update2", c.settings, uint32(toDisk),
 		map[string]dbus.Variant{}).err
 }
 
@@ -218,7 +218,7 @@ func (s *system) forget(ctx context.Context, _ *tool.Call, in forgetIn) (gateway
 	if err != nil {
 		return gatewayOut{}, err
 	}
-	return c.out(), s.bus.call(ctx, nmName, c.path, nmName+".Settings.Connection.Delete").err
+	return c.out(), s.bus.callMethod(ctx, nmName, c.path, nmName+".Settings.Connection.Delete").err
 }
 
 type dnsIn struct {
@@ -271,7 +271,7 @@ func (s *system) setDNS(ctx context.Context, c *tool.Call, in dnsIn) (out dnsOut
 				return err
 			}
 			for _, device := range one.devices {
-				err := s.bus.call(ctx, nmName, device, nmName+".Device.Reapply", settings{}, uint64(0), uint32(0)).err
+				err := s.bus.callMethod(ctx, nmName, device, nmName+".Device.Reapply", settings{}, uint64(0), uint32(0)).err
 				if err != nil {
 					return err
 				}

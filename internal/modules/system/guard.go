@@ -66,7 +66,7 @@ func (s *system) guarded(ctx context.Context, c *tool.Call, back undo, do func()
 	if err := do(); err != nil {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTime)
 		defer cancel()
-		return pendingOut{}, errors.Join(err, s.end(late, out.Change, false))
+		return pendingOut{}, errors.Join(err, s.endChange(late, out.Change, false))
 	}
 	out.Until, out.Next = until.UTC().Format(time.RFC3339), confirmNext
 	return out, nil
@@ -86,7 +86,7 @@ var isChange = regexp.MustCompile(
 func (s *system) checkpoint(ctx context.Context) (string, error) {
 	var at dbus.ObjectPath
 	const deleteNew, disconnectNew = 2, 4
-	err := s.bus.call(ctx, nmName, nmPath, nmName+".CheckpointCreate", []dbus.ObjectPath{},
+	err := s.bus.callMethod(ctx, nmName, nmPath, nmName+".CheckpointCreate", []dbus.ObjectPath{},
 		uint32((s.takeBack+time.Second-1)/time.Second), uint32(deleteNew|disconnectNew)).Store(&at)
 	if r, is := errors.AsType[*tool.Refusal](err); is && r.Code == tool.CodeFailed {
 		return "", &tool.Refusal{
@@ -134,21 +134,21 @@ func (s *system) armTimer(ctx context.Context, back undo) (string, error) {
 		{"Type", dbus.MakeVariant("oneshot")},
 		{"ExecStart", dbus.MakeVariant(run)},
 	}}
-	return id, s.bus.call(ctx, systemdName, systemdPath, systemdName+".Manager.StartTransientUnit", id+".timer", "fail",
+	return id, s.bus.callMethod(ctx, systemdName, systemdPath, systemdName+".Manager.StartTransientUnit", id+".timer", "fail",
 		timer, []auxiliaryUnit{service}).err
 }
 
-// end confirms a change, or takes it back now.
-func (s *system) end(ctx context.Context, id string, keep bool) error {
+// endChange confirms a change, or takes it back now.
+func (s *system) endChange(ctx context.Context, id string, keep bool) error {
 	if strings.HasPrefix(id, tunnelPrefix) {
 		return s.endTunnelChange(ctx, id, keep)
 	}
 	if number, is := strings.CutPrefix(id, "checkpoint-"); is {
 		at := dbus.ObjectPath(checkpointAt + number)
 		if keep {
-			return s.bus.call(ctx, nmName, nmPath, nmName+".CheckpointDestroy", at).err
+			return s.bus.callMethod(ctx, nmName, nmPath, nmName+".CheckpointDestroy", at).err
 		}
-		return s.bus.call(ctx, nmName, nmPath, nmName+".CheckpointRollback", at).err
+		return s.bus.callMethod(ctx, nmName, nmPath, nmName+".CheckpointRollback", at).err
 	}
 	if keep {
 		return s.runJob(ctx, "StopUnit", id+".timer")
@@ -185,8 +185,8 @@ type changeOut struct {
 	Kept   bool   `json:"kept" doc:"false: it was taken back"`
 }
 
-// find refuses an id that names no change that waits.
-func (s *system) find(ctx context.Context, id string) error {
+// findChange refuses an id that names no change that waits.
+func (s *system) findChange(ctx context.Context, id string) error {
 	if !isChange.MatchString(id) {
 		return invalid("change", id, "the id in the result of a change")
 	}
@@ -208,7 +208,7 @@ func (s *system) find(ctx context.Context, id string) error {
 		return nil
 	}
 	var at dbus.ObjectPath
-	if s.bus.call(ctx, systemdName, systemdPath, systemdName+".Manager.GetUnit", id+".timer").Store(&at) != nil {
+	if s.bus.callMethod(ctx, systemdName, systemdPath, systemdName+".Manager.GetUnit", id+".timer").Store(&at) != nil {
 		return gone
 	}
 	return nil
@@ -218,7 +218,7 @@ func (s *system) confirmChange(ctx context.Context, c *tool.Call, in changeIn) (
 	if err := s.cfg.Rules.Check(c, rightOfHost); err != nil {
 		return changeOut{}, err
 	}
-	if err := s.find(ctx, in.Change); err != nil {
+	if err := s.findChange(ctx, in.Change); err != nil {
 		return changeOut{}, err
 	}
 	s.guard.mu.Lock()
@@ -231,15 +231,15 @@ func (s *system) confirmChange(ctx context.Context, c *tool.Call, in changeIn) (
 			Next:    "Open a new connection, and confirm it there.",
 		}
 	}
-	return changeOut{in.Change, true}, s.end(ctx, in.Change, true)
+	return changeOut{in.Change, true}, s.endChange(ctx, in.Change, true)
 }
 
 func (s *system) takeBackChange(ctx context.Context, c *tool.Call, in changeIn) (changeOut, error) {
 	if err := s.cfg.Rules.Check(c, rightOfHost); err != nil {
 		return changeOut{}, err
 	}
-	if err := s.find(ctx, in.Change); err != nil {
+	if err := s.findChange(ctx, in.Change); err != nil {
 		return changeOut{}, err
 	}
-	return changeOut{in.Change, false}, s.end(ctx, in.Change, false)
+	return changeOut{in.Change, false}, s.endChange(ctx, in.Change, false)
 }

@@ -85,7 +85,7 @@ func askHostname(_ context.Context, in setHostnameIn) (change, error) {
 
 func (s *system) setHostname(ctx context.Context, _ *tool.Call, in setHostnameIn) (hostnameOut, error) {
 	set := func(method, value string) error {
-		return s.bus.call(ctx, hostnameName, "/org/freedesktop/hostname1", hostnameName+"."+method, value, false).err
+		return s.bus.callMethod(ctx, hostnameName, "/org/freedesktop/hostname1", hostnameName+"."+method, value, false).err
 	}
 	if in.Name != nil {
 		if err := set("SetPrettyHostname", *in.Name); err != nil {
@@ -141,7 +141,7 @@ func (s *system) setLanguage(ctx context.Context, _ *tool.Call, in setLanguageIn
 	if !strings.ContainsRune(in.Language, '.') && strings.ContainsRune(in.Language, '_') {
 		in.Language += ".UTF-8"
 	}
-	err := s.bus.call(ctx, localeName, "/org/freedesktop/locale1", localeName+".SetLocale",
+	err := s.bus.callMethod(ctx, localeName, "/org/freedesktop/locale1", localeName+".SetLocale",
 		[]string{"LANG=" + in.Language}, false).err
 	if err != nil {
 		return localeOut{}, err
@@ -172,7 +172,7 @@ func askKeyboard(_ context.Context, in setKeyboardIn) (change, error) {
 
 func (s *system) setKeyboard(ctx context.Context, _ *tool.Call, in setKeyboardIn) (localeOut, error) {
 	set := func(method string, args ...any) error {
-		return s.bus.call(ctx, localeName, "/org/freedesktop/locale1", localeName+"."+method, args...).err
+		return s.bus.callMethod(ctx, localeName, "/org/freedesktop/locale1", localeName+"."+method, args...).err
 	}
 	err := set("SetX11Keyboard", in.Layout, in.Model, in.Variant, strings.Join(in.Options, ","), in.Keymap == "", false)
 	if err == nil && in.Keymap != "" {

@@ -236,7 +236,7 @@ func TestATimerTakesBack(t *testing.T) {
 		},
 	}
 	do := func() error {
-		return s.bus.call(
+		return s.bus.callMethod(
 			t.Context(),
 			hostnameName,
 			"/org/freedesktop/hostname1",

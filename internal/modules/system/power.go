@@ -49,7 +49,7 @@ func (s *system) powerTool(name, title, kind, can, question string) daemonTool {
 		Help:        finalHelp + fmt.Sprintf(" The machine goes down %v after the answer.", powerDelay),
 	}, func(ctx context.Context, _ powerIn) (change, error) {
 		var may string
-		err := s.bus.call(ctx, loginName, loginPath, loginName+".Manager."+can).Store(&may)
+		err := s.bus.callMethod(ctx, loginName, loginPath, loginName+".Manager."+can).Store(&may)
 		if err == nil && may != "yes" {
 			err = tool.Refuse(
 				tool.CodeDenied,
@@ -60,7 +60,7 @@ func (s *system) powerTool(name, title, kind, can, question string) daemonTool {
 		return change{"machine", question}, err
 	}, func(ctx context.Context, _ *tool.Call, _ powerIn) (powerOut, error) {
 		at := time.Now().Add(s.powerDelay)
-		err := s.bus.call(
+		err := s.bus.callMethod(
 			ctx,
 			loginName,
 			loginPath,

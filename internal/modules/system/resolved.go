@@ -38,9 +38,9 @@ func (s *system) setResolved(ctx context.Context, c *tool.Call, in dnsIn) (out d
 	out.Connections = []string{}
 	out.pendingOut, err = s.guarded(ctx, c, back, func() error {
 		for _, l := range links {
-			call := s.bus.call(ctx, resolvedName, resolvedPath, resolvedName+".Manager.SetLinkDNS", int32(l.Index), servers)
+			call := s.bus.callMethod(ctx, resolvedName, resolvedPath, resolvedName+".Manager.SetLinkDNS", int32(l.Index), servers)
 			if len(servers) == 0 {
-				call = s.bus.call(ctx, resolvedName, resolvedPath, resolvedName+".Manager.RevertLink", int32(l.Index))
+				call = s.bus.callMethod(ctx, resolvedName, resolvedPath, resolvedName+".Manager.RevertLink", int32(l.Index))
 			}
 			if call.err != nil {
 				return call.err
@@ -75,7 +75,7 @@ func (s *system) undoResolved(ctx context.Context, l *net.Interface) []string {
 	index := fmt.Sprint(l.Index)
 	revert := []string{"call", resolvedName, string(resolvedPath), resolvedName + ".Manager", "RevertLink", "i", index}
 	var at dbus.ObjectPath
-	if s.bus.call(ctx, resolvedName, resolvedPath, resolvedName+".Manager.GetLink", int32(l.Index)).Store(&at) != nil {
+	if s.bus.callMethod(ctx, resolvedName, resolvedPath, resolvedName+".Manager.GetLink", int32(l.Index)).Store(&at) != nil {
 		return revert
 	}
 	p, err := s.bus.all(ctx, resolvedName, at, resolvedName+".Link")

@@ -84,7 +84,7 @@ func New(cfg Config) module.New {
 		s.tunnels.secrets, s.tunnels.up = cfg.Secrets, map[string]*runningTunnel{}
 		s.tunnels.devices = map[string]dbus.ObjectPath{}
 		s.acme.by, s.vhosts.terminate = map[string]*autocert.Manager{}, s.terminate
-		s.all = s.definitions()
+		s.all = s.daemonTools()
 		s.look(ctx)
 		if cfg.Rules != nil {
 			s.wg.Go(func() { s.startTunnels(run); s.watch(run) })
@@ -94,7 +94,7 @@ func New(cfg Config) module.New {
 	}
 }
 
-func (s *system) definitions() []daemonTool {
+func (s *system) daemonTools() []daemonTool {
 	return slices.Concat(
 		s.unitTools(),
 		s.clockTools(),

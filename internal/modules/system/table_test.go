@@ -71,7 +71,7 @@ func compareTable() int {
 
 func table() string {
 	s := &system{bus: &bus{}, zram: kernelZRAM}
-	all := s.definitions()
+	all := s.daemonTools()
 	slices.SortFunc(all, func(a, b daemonTool) int { return strings.Compare(a.Name, b.Name) })
 	var b strings.Builder
 	b.WriteString("| tool | daemon | run |\n|---|---|---|\n")

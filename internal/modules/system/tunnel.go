@@ -77,7 +77,7 @@ func (s *system) tunnelTools() []daemonTool {
 			Name: "system_tunnel_list", Title: "List tunnels",
 			Description: "Lists the WireGuard tunnels that this host runs.",
 			Help:        onlyHelp + " Keys are not shown, except the public ones of peers.",
-		}, func(context.Context, *tool.Call, struct{}) (tunnelsOut, error) { return s.tunnels.list(), nil }),
+		}, func(context.Context, *tool.Call, struct{}) (tunnelsOut, error) { return s.tunnels.listTunnels(), nil }),
 		changing(s, "", tool.Def{
 			Name: "system_tunnel_add", Title: "Add a tunnel", Aliases: []string{"net.tunnel.add"}, Timeout: time.Minute,
 			Description: "Starts a WireGuard tunnel from a configuration file's text, after the user has agreed.",
@@ -93,7 +93,7 @@ func (s *system) tunnelTools() []daemonTool {
 			Description: "Ends a WireGuard tunnel and forgets its configuration, after the user has agreed.",
 			Help:        tunnelHelp,
 		}, func(_ context.Context, in tunnelIn) (change, error) {
-			t, err := s.tunnels.find(in.ID)
+			t, err := s.tunnels.findTunnel(in.ID)
 			if err != nil {
 				return change{}, err
 			}
@@ -164,7 +164,7 @@ func (r *runningTunnel) out() tunnelOut {
 	return o
 }
 
-func (t *tunnels) list() tunnelsOut {
+func (t *tunnels) listTunnels() tunnelsOut {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	out := tunnelsOut{Tunnels: []tunnelOut{}}
@@ -175,7 +175,7 @@ func (t *tunnels) list() tunnelsOut {
 	return out
 }
 
-func (t *tunnels) find(id string) (*runningTunnel, error) {
+func (t *tunnels) findTunnel(id string) (*runningTunnel, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := t.up[id]; r != nil {
@@ -251,7 +251,7 @@ func (s *system) addTunnel(ctx context.Context, c *tool.Call, in tunnelAddIn) (o
 }
 
 func (s *system) removeTunnel(_ context.Context, c *tool.Call, in tunnelIn) (out tunnelChangeOut, err error) {
-	r, err := s.tunnels.find(in.ID)
+	r, err := s.tunnels.findTunnel(in.ID)
 	if err != nil {
 		return out, err
 	}

@@ -47,7 +47,7 @@ func (s *system) setTunnelDNSOfNM(ctx context.Context, r *runningTunnel, forAll 
 	s.tunnels.devices[r.ID] = device
 	var applied settings
 	var version uint64
-	call := s.bus.call(ctx, nmName, device, nmName+".Device.GetAppliedConnection", uint32(0))
+	call := s.bus.callMethod(ctx, nmName, device, nmName+".Device.GetAppliedConnection", uint32(0))
 	if err := call.Store(&applied, &version); err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func (s *system) setTunnelDNSOfNM(ctx context.Context, r *runningTunnel, forAll 
 	}
 	// Addresses and routes are the tunnel's own; without this NetworkManager takes them away and ends its part.
 	const preserveExternalIP = 1
-	return s.bus.call(ctx, nmName, device, nmName+".Device.Reapply", applied, version, uint32(preserveExternalIP)).err
+	return s.bus.callMethod(ctx, nmName, device, nmName+".Device.Reapply", applied, version, uint32(preserveExternalIP)).err
 }
 
 // awaitDevice waits until NetworkManager has an interface up, and returns its object. It is not former, which is the object
@@ -83,7 +83,7 @@ func (s *system) awaitDevice(ctx context.Context, name string, former dbus.Objec
 	defer cancel()
 	const activated = 100
 	for {
-		if err = s.bus.call(ctx, nmName, nmPath, nmName+".GetDeviceByIpIface", name).Store(&at); err == nil && at != former {
+		if err = s.bus.callMethod(ctx, nmName, nmPath, nmName+".GetDeviceByIpIface", name).Store(&at); err == nil && at != former {
 			var p properties
 			if p, err = s.bus.all(ctx, nmName, at, nmName+".Device"); err == nil && get[uint32](p, "State") == activated {
 				return at, nil
@@ -126,7 +126,7 @@ func (s *system) setTunnelDNSOfResolved(ctx context.Context, r *runningTunnel, f
 		method string
 		value  any
 	}{{"SetLinkDNS", serversOfResolved(r.config.DNS)}, {"SetLinkDomains", domains}, {"SetLinkDefaultRoute", forAll}} {
-		if err := s.bus.call(ctx, resolvedName, resolvedPath, resolvedName+".Manager."+one.method, index, one.value).err; err != nil {
+		if err := s.bus.callMethod(ctx, resolvedName, resolvedPath, resolvedName+".Manager."+one.method, index, one.value).err; err != nil {
 			return err
 		}
 	}

@@ -75,7 +75,7 @@ func (s *system) listUnits(ctx context.Context, _ *tool.Call, in unitsIn) (units
 		JobType                                         string
 		JobPath                                         dbus.ObjectPath
 	}
-	err := s.bus.call(ctx, systemdName, systemdPath, systemdName+".Manager.ListUnitsByPatterns", states,
+	err := s.bus.callMethod(ctx, systemdName, systemdPath, systemdName+".Manager.ListUnitsByPatterns", states,
 		[]string{in.Pattern}).Store(&all)
 	out := unitsOut{Units: []unitLine{}, More: max(0, len(all)-maxUnits)}
 	for _, u := range all[:min(len(all), maxUnits)] {
@@ -111,7 +111,7 @@ func (s *system) showUnit(ctx context.Context, _ *tool.Call, in unitIn) (out uni
 		return out, err
 	}
 	var at dbus.ObjectPath
-	if err := s.bus.call(ctx, systemdName, systemdPath,
+	if err := s.bus.callMethod(ctx, systemdName, systemdPath,
 		systemdName+".Manager.LoadUnit", in.Unit).Store(&at); err != nil {
 		return out, err
 	}

@@ -95,14 +95,16 @@ func (s *system) vhostTools() []daemonTool {
 			Name: "system_vhost_list_passthrough", Title: "List names that are passed on",
 			Aliases:     []string{"net.vhost.list-passthrough"},
 			Description: "Lists the names whose TLS connections this host passes on.",
-		}, func(context.Context, *tool.Call, struct{}) (vhostsOut, error) { return vhostsOut{s.vhosts.list()}, nil }),
+		}, func(context.Context, *tool.Call, struct{}) (vhostsOut, error) {
+			return vhostsOut{s.vhosts.listPassthroughs()}, nil
+		}),
 		reading(s, "", tool.Def{
 			Name: "system_vhost_dump_table", Title: "Show the table of names",
 			Aliases:     []string{"net.vhost.dump-table"},
 			Description: "Shows by port and name where this host passes TLS connections on to.",
 		}, func(context.Context, *tool.Call, struct{}) (vhostTableOut, error) {
 			out := vhostTableOut{map[string]map[string]string{}}
-			for _, p := range s.vhosts.list() {
+			for _, p := range s.vhosts.listPassthroughs() {
 				port := fmt.Sprint(p.ListenPort)
 				if out.Ports[port] == nil {
 					out.Ports[port] = map[string]string{}
@@ -167,12 +169,12 @@ func (s *system) serveName(ctx context.Context, _ *tool.Call, in serveIn) (passt
 
 // addName serves a name now and after the next start.
 func (s *system) addName(ctx context.Context, p passthroughOut) (passthroughOut, error) {
-	if err := s.vhosts.add(ctx, &p); err != nil {
+	if err := s.vhosts.addPassthrough(ctx, &p); err != nil {
 		return p, err
 	}
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
-	return p, s.keep()
+	return p, s.saveAuthorities()
 }
 
 type vhostsOut struct {
@@ -226,10 +228,10 @@ func (s *system) removeVhost(_ context.Context, _ *tool.Call, in vhostNameIn) (p
 	}
 	s.acme.mu.Lock()
 	defer s.acme.mu.Unlock()
-	return p, s.keep()
+	return p, s.saveAuthorities()
 }
 
-func (v *vhosts) list() []passthroughOut {
+func (v *vhosts) listPassthroughs() []passthroughOut {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	all := []passthroughOut{}
@@ -247,9 +249,9 @@ func (v *vhosts) list() []passthroughOut {
 	return all
 }
 
-// add adds a name, and listens on its port if no other name does. It sets the port
+// addPassthrough adds a name, and listens on its port if no other name does. It sets the port
 // where one was to be selected.
-func (v *vhosts) add(ctx context.Context, p *passthroughOut) error {
+func (v *vhosts) addPassthrough(ctx context.Context, p *passthroughOut) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := 0
@@ -269,7 +271,7 @@ func (v *vhosts) add(ctx context.Context, p *passthroughOut) error {
 		port = &vhostPort{listener: l, stop: stop, names: map[string]*passthrough{}}
 		p.ListenPort = uint16(l.Addr().(*net.TCPAddr).Port)
 		v.ports[p.ListenPort] = port
-		v.wg.Go(func() { v.serve(run, port) })
+		v.wg.Go(func() { v.servePort(run, port) })
 	}
 	if port.names[p.Hostname] != nil {
 		return &tool.Refusal{
@@ -313,8 +315,8 @@ func (v *vhosts) close() {
 	v.wg.Wait()
 }
 
-// serve accepts connections until the listener is closed, and returns when all have ended.
-func (v *vhosts) serve(ctx context.Context, port *vhostPort) {
+// servePort accepts connections until the listener is closed, and returns when all have ended.
+func (v *vhosts) servePort(ctx context.Context, port *vhostPort) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for {

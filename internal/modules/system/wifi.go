@@ -86,7 +86,7 @@ type device struct {
 
 func (s *system) devices(ctx context.Context, kinds ...uint32) (all []device, err error) {
 	var paths []dbus.ObjectPath
-	if err := s.bus.call(ctx, nmName, nmPath, nmName+".GetDevices").Store(&paths); err != nil {
+	if err := s.bus.callMethod(ctx, nmName, nmPath, nmName+".GetDevices").Store(&paths); err != nil {
 		return nil, err
 	}
 	for _, p := range paths {
@@ -154,7 +154,7 @@ func (s *system) accessPoints(ctx context.Context) ([]accessPoint, error) {
 	best := map[string]accessPoint{}
 	for _, d := range radios {
 		var paths []dbus.ObjectPath
-		if s.bus.call(ctx, nmName, d.path, nmName+".Device.Wireless.GetAllAccessPoints").Store(&paths) != nil {
+		if s.bus.callMethod(ctx, nmName, d.path, nmName+".Device.Wireless.GetAllAccessPoints").Store(&paths) != nil {
 			continue // the radio is gone or off
 		}
 		for _, p := range paths[:min(len(paths), 500)] {
@@ -219,7 +219,7 @@ func (s *system) wifiAvailable(ctx context.Context, _ *tool.Call, _ struct{}) (a
 	}
 	for _, d := range radios {
 		was := get[int64](s.wireless(ctx, d), "LastScan")
-		if s.bus.call(
+		if s.bus.callMethod(
 			ctx,
 			nmName,
 			d.path,
@@ -321,7 +321,7 @@ func (s *system) addWifi(ctx context.Context, _ *tool.Call, in wifiAddIn) (wifiN
 		}
 	}
 	const at = dbus.ObjectPath("/org/freedesktop/NetworkManager/Settings")
-	return wifiNameOut{in.SSID}, s.bus.call(ctx, nmName, at, nmName+".Settings.AddConnection", c).err
+	return wifiNameOut{in.SSID}, s.bus.callMethod(ctx, nmName, at, nmName+".Settings.AddConnection", c).err
 }
 
 type wifiIn struct {
@@ -370,7 +370,7 @@ func (s *system) connectWifi(ctx context.Context, c *tool.Call, in wifiIn) (out 
 	out.SSID = in.SSID
 	out.pendingOut, err = s.guarded(ctx, c, nil, func() error {
 		var active dbus.ObjectPath
-		err := s.bus.call(ctx, nmName, nmPath, nmName+".ActivateConnection", saved.path, radios[0].path,
+		err := s.bus.callMethod(ctx, nmName, nmPath, nmName+".ActivateConnection", saved.path, radios[0].path,
 			dbus.ObjectPath("/")).Store(&active)
 		if err != nil {
 			return err
@@ -417,7 +417,7 @@ func (s *system) removeWifi(ctx context.Context, _ *tool.Call, in wifiIn) (wifiN
 			in.SSID,
 		)
 	}
-	return wifiNameOut{in.SSID}, s.bus.call(ctx, nmName, c.path, nmName+".Settings.Connection.Delete").err
+	return wifiNameOut{in.SSID}, s.bus.callMethod(ctx, nmName, c.path, nmName+".Settings.Connection.Delete").err
 }
 
 // country returns the country of the first radio of wpa_supplicant; "" if it does not run.
@@ -432,7 +432,7 @@ func (s *system) country(ctx context.Context) string {
 
 func (s *system) supplicantRadios(ctx context.Context) []dbus.ObjectPath {
 	var runs bool
-	if s.bus.call(ctx, busName, "/", busName+".NameHasOwner", supplicantName).Store(&runs) != nil || !runs {
+	if s.bus.callMethod(ctx, busName, "/", busName+".NameHasOwner", supplicantName).Store(&runs) != nil || !runs {
 		return nil
 	}
 	p, err := s.bus.all(ctx, supplicantName, "/fi/w1/wpa_supplicant1", supplicantName)

@@ -70,8 +70,8 @@ type zramDevice struct {
 	Bytes uint64 `json:"bytes" doc:"before compression"`
 }
 
-// list returns the devices that are in use.
-func (z *zram) list() (out zramOut) {
+// listDevices returns the devices that are in use.
+func (z *zram) listDevices() (out zramOut) {
 	out.Devices = []zramDevice{}
 	entries, _ := os.ReadDir(filepath.Join(z.sys, "block")) // without it there are none
 	for _, e := range entries {
@@ -93,7 +93,7 @@ func (z *zram) read(at ...string) string {
 
 // on adds a device and swaps to it, unless there is one.
 func (z *zram) on() (zramOut, error) {
-	if now := z.list(); len(now.Devices) > 0 {
+	if now := z.listDevices(); len(now.Devices) > 0 {
 		return now, nil
 	}
 	number := z.read("class", "zram-control", "hot_add") // the kernel adds a device when the file is read
@@ -119,14 +119,14 @@ func (z *zram) on() (zramOut, error) {
 	if err != nil {
 		return zramOut{}, errors.Join(fmt.Errorf("set up %s: %w", name, err), z.remove(name))
 	}
-	return z.list(), nil
+	return z.listDevices(), nil
 }
 
 // off ends swapping to each device, and removes it.
 func (z *zram) off() (zramOut, error) {
-	for _, d := range z.list().Devices {
+	for _, d := range z.listDevices().Devices {
 		if err := z.swapOff(filepath.Join(z.dev, d.Name)); err != nil {
-			return z.list(), tool.Refuse(
+			return z.listDevices(), tool.Refuse(
 				tool.CodeBusy,
 				"%s stays, because what is in it does not fit into memory: %v",
 				d.Name,
@@ -134,10 +134,10 @@ func (z *zram) off() (zramOut, error) {
 			)
 		}
 		if err := z.remove(d.Name); err != nil {
-			return z.list(), err
+			return z.listDevices(), err
 		}
 	}
-	return z.list(), nil
+	return z.listDevices(), nil
 }
 
 func (z *zram) remove(name string) error {

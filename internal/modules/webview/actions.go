@@ -326,7 +326,7 @@ type updateIn struct {
 
 func (m *manager) update(ctx context.Context, c *tool.Call, in updateIn) (out acted, err error) {
 	var t *page.Tab
-	s := m.find(c, in.Session)
+	s := m.findSession(c, in.Session)
 	if s != nil {
 		t = s.rendered(in.ID)
 	}

@@ -30,7 +30,7 @@ func (m *manager) connect(ctx context.Context, c *tool.Call, in connectIn) (conn
 			Next:    "The administrator can add it to modules.webview.attach; without debug_url a browser is started.",
 		}
 	}
-	m.end(func(s *session) bool { return s.owner == c.Caller.Owner && s.name == in.Session })
+	m.endSessions(func(s *session) bool { return s.owner == c.Caller.Owner && s.name == in.Session })
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(in.Timeout)*time.Second,
 		fmt.Errorf("the browser was not ready within %d s", in.Timeout))
 	defer cancel()
@@ -53,7 +53,7 @@ type disconnectIn struct {
 }
 
 func (m *manager) disconnect(_ context.Context, c *tool.Call, in disconnectIn) (connectOut, error) {
-	ended := m.end(func(s *session) bool { return s.owner == c.Caller.Owner && s.name == in.Session })
+	ended := m.endSessions(func(s *session) bool { return s.owner == c.Caller.Owner && s.name == in.Session })
 	if len(ended) == 0 {
 		return connectOut{true, "no browser of this name was open"}, nil
 	}
@@ -159,7 +159,7 @@ type tabOut struct {
 
 func (m *manager) tabs(ctx context.Context, c *tool.Call, in tabsIn) (out tabsOut, err error) {
 	out.Tabs, out.Sessions = []tabOut{}, []string{}
-	s := m.find(c, in.Session)
+	s := m.findSession(c, in.Session)
 	if s == nil && in.Action == "new" {
 		if s, err = m.get(ctx, c, in.Session, ""); err != nil {
 			return out, err

@@ -152,7 +152,7 @@ func (o *networkOut) addBody(ctx context.Context, s *session, t *page.Tab, all [
 			o.Headers[name] = s.hide(value)
 		}
 	}
-	body, err := t.Body(ctx, q)
+	body, err := t.ResponseBody(ctx, q)
 	if err != nil {
 		return err
 	}

@@ -70,7 +70,7 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 // on runs f with the tab that the arguments name, while no other call acts on it. Files are served
 // from the roots of the call.
 func (m *manager) on(ctx context.Context, c *tool.Call, p place, f func(s *session, t *page.Tab) error) error {
-	s := m.find(c, p.Session)
+	s := m.findSession(c, p.Session)
 	if s == nil {
 		return &tool.Refusal{
 			Code: tool.CodeNotFound, Message: fmt.Sprintf("no browser of the name %q is open", p.Session),

@@ -130,7 +130,7 @@ type downloadedOut struct {
 
 func (m *manager) download(ctx context.Context, c *tool.Call, in downloadIn) (out downloadOut, err error) {
 	out.Downloads = []downloadedOut{}
-	s := m.find(c, in.Session)
+	s := m.findSession(c, in.Session)
 	if s == nil {
 		return out, nil
 	}

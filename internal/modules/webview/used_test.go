@@ -50,7 +50,7 @@ const password = "correct-horse-7"
 
 func newUse(t *testing.T, change func(*Config, string)) use {
 	t.Helper()
-	if _, err := chromium.Find(""); err != nil {
+	if _, err := chromium.FindProgram(""); err != nil {
 		t.Skip("there is no chromium: make setup installs it")
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -231,7 +231,7 @@ func TestWithoutSandboxes(t *testing.T) {
 // A browser that runs already is used at its debug address if the settings name it. Its requests are judged, and it goes
 // on when the session ends.
 func TestAttachToABrowser(t *testing.T) {
-	program, err := chromium.Find("")
+	program, err := chromium.FindProgram("")
 	if err != nil {
 		t.Skip("there is no chromium: make setup installs it")
 	}

@@ -116,20 +116,20 @@ func (m *manager) Close(context.Context) error {
 	m.mu.Lock()
 	m.closed = true
 	m.mu.Unlock()
-	m.end(func(*session) bool { return true })
+	m.endSessions(func(*session) bool { return true })
 	return m.confine.close()
 }
 
 // EndOwned implements module.Owned.
 func (m *manager) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) (ended []string) {
-	for _, s := range m.end(func(s *session) bool { return match(s.owner, s.made) }) {
+	for _, s := range m.endSessions(func(s *session) bool { return match(s.owner, s.made) }) {
 		ended = append(ended, "browser "+s.name)
 	}
 	return ended
 }
 
-// end ends the browsers for which match holds.
-func (m *manager) end(match func(*session) bool) (ended []*session) {
+// endSessions ends the browsers for which match holds.
+func (m *manager) endSessions(match func(*session) bool) (ended []*session) {
 	m.mu.Lock()
 	for key, s := range m.sessions {
 		if match(s) {
@@ -159,8 +159,8 @@ func (m *manager) closeSession(s *session) {
 
 func keyOf(owner, name string) string { return owner + "\x00" + name }
 
-// find returns an open browser of the caller, or nil.
-func (m *manager) find(c *tool.Call, name string) *session {
+// findSession returns an open browser of the caller, or nil.
+func (m *manager) findSession(c *tool.Call, name string) *session {
 	m.mu.Lock()
 	s := m.sessions[keyOf(c.Caller.Owner, name)]
 	m.mu.Unlock()
@@ -169,7 +169,7 @@ func (m *manager) find(c *tool.Call, name string) *session {
 	}
 	select {
 	case <-s.browser.Done():
-		m.end(func(o *session) bool { return o == s })
+		m.endSessions(func(o *session) bool { return o == s })
 		return nil
 	default:
 		s.idle.Reset(m.cfg.Idle)
@@ -181,7 +181,7 @@ func (m *manager) find(c *tool.Call, name string) *session {
 func (m *manager) get(ctx context.Context, c *tool.Call, name, debugURL string) (*session, error) {
 	key := keyOf(c.Caller.Owner, name)
 	for {
-		if s := m.find(c, name); s != nil {
+		if s := m.findSession(c, name); s != nil {
 			return s, nil
 		}
 		m.mu.Lock()
@@ -201,7 +201,7 @@ func (m *manager) get(ctx context.Context, c *tool.Call, name, debugURL string) 
 		done := make(chan struct{})
 		m.opening[key] = done
 		m.mu.Unlock()
-		s, err := m.open(ctx, c, name, debugURL)
+		s, err := m.openSession(ctx, c, name, debugURL)
 		m.mu.Lock()
 		delete(m.opening, key)
 		close(done)
@@ -248,7 +248,7 @@ func (m *manager) reserveLocked(c *tool.Call) error {
 
 const openTimeout = 30 * time.Second
 
-func (m *manager) open(ctx context.Context, c *tool.Call, name, debugURL string) (s *session, err error) {
+func (m *manager) openSession(ctx context.Context, c *tool.Call, name, debugURL string) (s *session, err error) {
 	release := func() {}
 	if m.cfg.Claim != nil {
 		if release, err = m.cfg.Claim(c.Caller.Principal, false); err != nil {
@@ -290,7 +290,7 @@ func (m *manager) open(ctx context.Context, c *tool.Call, name, debugURL string)
 		renders: map[string]*page.Tab{},
 		loose:   loose,
 	}
-	s.idle = time.AfterFunc(m.cfg.Idle, func() { m.end(func(o *session) bool { return o == s }) })
+	s.idle = time.AfterFunc(m.cfg.Idle, func() { m.endSessions(func(o *session) bool { return o == s }) })
 	return s, nil
 }
 

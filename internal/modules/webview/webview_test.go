@@ -24,7 +24,7 @@ func TestTheModuleKeepsTheContract(t *testing.T) {
 // A browser belongs to the caller who opened it, pages of files come from the caller's folders, and a secret is typed
 // into password fields of its origins alone.
 func TestABrowserBelongsToItsCaller(t *testing.T) {
-	if _, err := chromium.Find(""); err != nil {
+	if _, err := chromium.FindProgram(""); err != nil {
 		t.Skip("there is no chromium: make setup installs it")
 	}
 	mod, err := New(Config{

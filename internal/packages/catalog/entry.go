@@ -150,7 +150,7 @@ func (e *Entry) score(word string) (n int) {
 		n = 60
 	case strings.Contains(name, word) || strings.Contains(title, word):
 		n = 40
-	case fits(strings.ToLower(e.Name+" "+e.Title+" "+e.Description), word):
+	case matchesQuery(strings.ToLower(e.Name+" "+e.Title+" "+e.Description), word):
 		n = 20
 	}
 	if n > 0 && e.Status == "deprecated" {
@@ -159,8 +159,8 @@ func (e *Entry) score(word string) (n int) {
 	return n
 }
 
-// fits reports whether text has all words of a query. Both are in lower case.
-func fits(text, query string) bool {
+// matchesQuery reports whether text has all words of a query. Both are in lower case.
+func matchesQuery(text, query string) bool {
 	for w := range strings.FieldsSeq(query) {
 		if !strings.Contains(text, w) {
 			return false

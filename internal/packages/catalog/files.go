@@ -180,7 +180,7 @@ func (c *Catalog) catalogFile(ctx context.Context, from string, offline bool) (b
 	kept := c.cacheFile(from)
 	if !offline {
 		if b, err = c.fetch(ctx, from); err == nil {
-			return b, r, c.keep(kept, b)
+			return b, r, c.saveFile(kept, b)
 		}
 	}
 	info, statErr := os.Stat(kept)
@@ -195,7 +195,7 @@ func (c *Catalog) catalogFile(ctx context.Context, from string, offline bool) (b
 	return b, r, readErr
 }
 
-func (c *Catalog) keep(path string, b []byte) error {
+func (c *Catalog) saveFile(path string, b []byte) error {
 	if path == "" {
 		return nil
 	}

@@ -138,7 +138,7 @@ func (w *wishing) container(p *Package, run packages.ImageRun) error {
 // remote makes a package of a running server.
 func (w *wishing) remote(r Remote) error {
 	in := Input{Name: "url", Value: r.URL, Variables: r.Variables, Required: true}
-	values, sealed, _, err := w.value(in)
+	values, sealed, _, err := w.inputValue(in)
 	switch {
 	case err != nil:
 		return err
@@ -201,7 +201,7 @@ func (p *Package) checkBase() error {
 // arguments are the words of a command line.
 func (w *wishing) arguments(all []Input) (words []string, err error) {
 	for _, in := range all {
-		values, sealed, given, err := w.value(in)
+		values, sealed, given, err := w.inputValue(in)
 		switch {
 		case err != nil:
 			return nil, err
@@ -229,7 +229,7 @@ func (w *wishing) arguments(all []Input) (words []string, err error) {
 
 // variable adds a variable or a header.
 func (w *wishing) variable(to *map[string]string, in Input) error {
-	values, sealed, given, err := w.value(in)
+	values, sealed, given, err := w.inputValue(in)
 	if err != nil || !given {
 		return err
 	}
@@ -248,8 +248,8 @@ func (w *wishing) variable(to *map[string]string, in Input) error {
 	return nil
 }
 
-// value returns the values of an input. Those that its publisher wrote may not refer to secrets of the host.
-func (w *wishing) value(in Input) (plain []string, sealed secret.Text, given bool, err error) {
+// inputValue returns the values of an input. Those that its publisher wrote may not refer to secrets of the host.
+func (w *wishing) inputValue(in Input) (plain []string, sealed secret.Text, given bool, err error) {
 	for _, text := range []string{in.Value, in.Default} {
 		if strings.Contains(text, "${") {
 			return nil, sealed, false, fmt.Errorf("%s refers to variables of this host, which no server.json may",
@@ -291,7 +291,7 @@ var braced = regexp.MustCompile(`\{[A-Za-z_][A-Za-z0-9_-]*\}`)
 func (w *wishing) template(in Input) (plain []string, sealed secret.Text, given bool, err error) {
 	by, secretly := map[string]string{}, in.Secret
 	for _, v := range in.Variables {
-		values, hidden, given, err := w.value(v)
+		values, hidden, given, err := w.inputValue(v)
 		switch {
 		case err != nil:
 			return nil, sealed, false, fmt.Errorf("%s: %w", clean(in.Label(), 100), err)
@@ -343,7 +343,7 @@ func (i Input) check(values []string) error {
 func (w *wishing) runtime(p *Package) (run packages.ImageRun, err error) {
 	var words []string
 	for _, in := range p.Runtime {
-		values, sealed, given, err := w.value(in)
+		values, sealed, given, err := w.inputValue(in)
 		switch {
 		case err != nil:
 			return run, err

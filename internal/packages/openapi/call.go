@@ -294,7 +294,7 @@ func (a *API) authorize(t *Tool, req *http.Request) error {
 			continue
 		}
 		for _, s := range all {
-			s.add(req, a.o.Credentials[Credential(s.name)].Reveal())
+			s.addCredential(req, a.o.Credentials[Credential(s.name)].Reveal())
 		}
 		return nil
 	}
@@ -307,8 +307,8 @@ func (a *API) authorize(t *Tool, req *http.Request) error {
 	return nil
 }
 
-// add adds a credential to a request.
-func (s scheme) add(req *http.Request, value string) {
+// addCredential adds a credential to a request.
+func (s scheme) addCredential(req *http.Request, value string) {
 	switch {
 	case s.kind == "apiKey" && s.in == "query":
 		q := req.URL.Query()

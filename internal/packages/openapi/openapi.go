@@ -300,7 +300,7 @@ func makeTool(
 		return nil, err
 	}
 	if t.ReadOnly {
-		in.add("next", map[string]any{
+		in.addMember("next", map[string]any{
 			"type": "string",
 			"description": "The address of the next page, as an earlier result has it in next; " +
 				"other arguments are then ignored.",
@@ -341,10 +341,10 @@ func (t *Tool) addParams(in *input, lists ...openapi3.Parameters) error {
 		}
 		one := param{name: p.Name, in: p.In, required: p.Required || p.In == "path", style: p.Style}
 		one.argument = plain(p.Name)
-		if in.has(one.argument) || one.argument == "body" || one.argument == "next" {
+		if in.hasMember(one.argument) || one.argument == "body" || one.argument == "next" {
 			one.argument = plain(p.Name + "_in_" + p.In)
 		}
-		if in.has(one.argument) {
+		if in.hasMember(one.argument) {
 			one.argument = withHash(one.argument, key)
 		}
 		if one.style == "" {
@@ -363,9 +363,9 @@ func (t *Tool) addParams(in *input, lists ...openapi3.Parameters) error {
 		if err != nil {
 			return fmt.Errorf("parameter %.100s: %w", p.Name, err)
 		}
-		describe(s, p.Description)
+		addDescription(s, p.Description)
 		t.params = append(t.params, one)
-		in.add(one.argument, s, one.required)
+		in.addMember(one.argument, s, one.required)
 	}
 	for _, v := range variable.FindAllStringSubmatch(t.path, -1) {
 		if !slices.ContainsFunc(t.params, func(p param) bool { return p.in == "path" && p.name == v[1] }) {
@@ -375,8 +375,8 @@ func (t *Tool) addParams(in *input, lists ...openapi3.Parameters) error {
 	return nil
 }
 
-// describe adds a description to a schema that has none.
-func describe(s map[string]any, text string) {
+// addDescription adds a description to a schema that has none.
+func addDescription(s map[string]any, text string) {
 	if text = strings.TrimSpace(text); text != "" && s["description"] == nil && s["$ref"] == nil {
 		s["description"] = displaytext.Cut(displaytext.Line(text), maxDescription/2, "...")
 	}
@@ -407,9 +407,9 @@ func (t *Tool) addBody(in *input, ref *openapi3.RequestBodyRef) error {
 	} else if kind == rankBytes {
 		s["description"] = "The content, in base64."
 	}
-	describe(s, ref.Value.Description)
+	addDescription(s, ref.Value.Description)
 	t.body = &body{chosen, ref.Value.Required}
-	in.add("body", s, ref.Value.Required)
+	in.addMember("body", s, ref.Value.Required)
 	return nil
 }
 

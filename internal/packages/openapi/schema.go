@@ -25,9 +25,9 @@ func newInput(doc *openapi3.T) *input {
 	}
 }
 
-func (in *input) has(name string) bool { return in.members[name] != nil }
+func (in *input) hasMember(name string) bool { return in.members[name] != nil }
 
-func (in *input) add(name string, s map[string]any, required bool) {
+func (in *input) addMember(name string, s map[string]any, required bool) {
 	in.members[name] = s
 	if required {
 		in.required = append(in.required, name)
@@ -155,7 +155,7 @@ func (in *input) modernize(s map[string]any) {
 	}
 	if text, ok := s["description"].(string); ok && len(text) > maxDescription/2 {
 		delete(s, "description")
-		describe(s, text)
+		addDescription(s, text)
 	}
 }
 

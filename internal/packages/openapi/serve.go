@@ -52,10 +52,10 @@ func (a *API) Serve(ctx context.Context, conn io.ReadWriteCloser) error {
 			work.Go(func() {
 				defer func() { <-slots }()
 				defer s.cancel(string(m.ID))
-				s.call(call, &m)
+				s.callOperation(call, &m)
 			})
 		default:
-			s.answer(&m)
+			s.handleMessage(&m)
 		}
 	}
 	conn.Close()
@@ -117,8 +117,8 @@ type toolOut struct {
 // revision is what the server speaks.
 const revision = "2025-11-25"
 
-// answer answers every request except calls.
-func (s *server) answer(m *message) {
+// handleMessage answers every request except calls.
+func (s *server) handleMessage(m *message) {
 	switch m.Method {
 	case "initialize":
 		s.send(m.ID, "result", map[string]any{
@@ -146,8 +146,8 @@ type textBlock struct {
 	Text string `json:"text"`
 }
 
-// call runs a call.
-func (s *server) call(ctx context.Context, m *message) {
+// callOperation runs a call.
+func (s *server) callOperation(ctx context.Context, m *message) {
 	r, err := s.api.Call(ctx, m.Params.Name, m.Params.Arguments)
 	if wrong, ok := errors.AsType[*errArguments](err); ok {
 		err = errors.New("invalid_arguments: " + wrong.Error() + "; nothing was sent")

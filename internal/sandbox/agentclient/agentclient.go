@@ -272,8 +272,8 @@ func (a *answer) handle(f agentprotocol.Frame) (bool, error) {
 
 func (a *answer) broken(err error) { a.came <- err }
 
-// ask sends a frame and waits for its answer.
-func (l *Client) ask(ctx context.Context, k agentprotocol.Kind, body []byte, want agentprotocol.Kind,
+// requestReply sends a frame and waits for its answer.
+func (l *Client) requestReply(ctx context.Context, k agentprotocol.Kind, body []byte, want agentprotocol.Kind,
 	echo string) error {
 	return l.askWith(ctx, k, body, &answer{want: want, body: echo, came: make(chan error, 2)})
 }
@@ -322,12 +322,12 @@ func (a *answer) wait(ctx context.Context) error {
 // Setup sends the plan of the sandbox to the agent and waits until it is set up. It must be called first, and
 // once.
 func (l *Client) Setup(ctx context.Context, plan agentprotocol.Plan) error {
-	return l.ask(ctx, agentprotocol.Setup, plan.Body(), agentprotocol.Ready, "")
+	return l.requestReply(ctx, agentprotocol.Setup, plan.Body(), agentprotocol.Ready, "")
 }
 
 // Adjust applies other limits and another environment, in the agent and in the client.
 func (l *Client) Adjust(ctx context.Context, plan agentprotocol.Plan, limits sandbox.Limits) error {
-	if err := l.ask(ctx, agentprotocol.Adjust, plan.Body(), agentprotocol.Ready, ""); err != nil {
+	if err := l.requestReply(ctx, agentprotocol.Adjust, plan.Body(), agentprotocol.Ready, ""); err != nil {
 		return err
 	}
 	l.limits.Store(&limits)
@@ -340,5 +340,5 @@ func (l *Client) OOMKills() int { return l.oomKill() }
 // Ping checks that the agent answers.
 func (l *Client) Ping(ctx context.Context) error {
 	word := rand.Text()
-	return l.ask(ctx, agentprotocol.Ping, []byte(word), agentprotocol.Pong, word)
+	return l.requestReply(ctx, agentprotocol.Ping, []byte(word), agentprotocol.Pong, word)
 }

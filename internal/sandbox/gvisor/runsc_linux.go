@@ -92,7 +92,7 @@ const logFile = "log" // in a bundle
 func (r *runsc) do(ctx context.Context, folder string, args ...string) error {
 	all := append(r.global(filepath.Join(folder, logFile)), args...)
 	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
-	cmd.Env, cmd.Dir, cmd.WaitDelay = environment(), "/", time.Second
+	cmd.Env, cmd.Dir, cmd.WaitDelay = runscEnvironment(), "/", time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("runsc %s: %w: %s", args[0], errors.Join(err, context.Cause(ctx)),
@@ -117,8 +117,8 @@ func logged(log string) string {
 	return bundle.OneLine(strings.Join(all, " "))
 }
 
-// environment returns the environment of runsc, which contains nothing of the host's that is not required.
-func environment() []string {
+// runscEnvironment returns the environment of runsc, which contains nothing of the host's that is not required.
+func runscEnvironment() []string {
 	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, name := range []string{"XDG_RUNTIME_DIR", "TMPDIR"} {
 		if v := os.Getenv(name); v != "" {
@@ -142,7 +142,7 @@ func (r *runsc) startRunsc(args []string, files []*os.File, g *cgroup.Group) (*o
 		return nil, err
 	}
 	attr := &os.ProcAttr{
-		Env:   environment(),
+		Env:   runscEnvironment(),
 		Files: files,
 		Dir:   "/",
 		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},

@@ -126,7 +126,7 @@ func (s *Store) Get(ctx context.Context, ref string, progress func(done, total i
 	if err != nil {
 		return nil, nil, err
 	}
-	if !s.enter() {
+	if !s.countUser() {
 		return nil, nil, ErrClosed
 	}
 	defer s.running.Done()
@@ -151,8 +151,8 @@ func (s *Store) Get(ctx context.Context, ref string, progress func(done, total i
 	return img, release, nil
 }
 
-// enter counts a caller, unless the store is closed.
-func (s *Store) enter() bool {
+// countUser counts a caller, unless the store is closed.
+func (s *Store) countUser() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {

@@ -85,8 +85,8 @@ type PullOptions struct {
 	Limits     Limits
 }
 
-// open opens an image, of any registry.
-func (o *PullOptions) open(ref string) (Ref, source, error) {
+// openSource opens an image, of any registry.
+func (o *PullOptions) openSource(ref string) (Ref, source, error) {
 	r, err := ParseRef(ref)
 	if err != nil {
 		return r, nil, err
@@ -105,7 +105,7 @@ func (o *PullOptions) open(ref string) (Ref, source, error) {
 
 // Inspect finds an image without its layers.
 func Inspect(ctx context.Context, ref string, o PullOptions) (p Pulled, err error) {
-	r, src, err := o.open(ref)
+	r, src, err := o.openSource(ref)
 	if err != nil {
 		return p, err
 	}
@@ -138,7 +138,7 @@ func Pull(
 	if err := limits.setDefaults(); err != nil {
 		return p, err
 	}
-	r, src, err := o.open(ref)
+	r, src, err := o.openSource(ref)
 	if err != nil {
 		return p, err
 	}
@@ -210,7 +210,7 @@ const mostReferrers = 20
 // Referrers returns the files of what refers to an image by its digest, of the artifact types with a prefix, such as
 // bundles of sigstore. A registry without such gives none.
 func Referrers(ctx context.Context, ref, prefix string, o PullOptions) (files [][]byte, err error) {
-	r, src, err := o.open(ref)
+	r, src, err := o.openSource(ref)
 	if err != nil {
 		return nil, err
 	}

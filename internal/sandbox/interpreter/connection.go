@@ -238,7 +238,7 @@ func (t *connection) runCode(ctx context.Context, c Code, stop func()) (Result, 
 	asked := make(chan struct{})
 	go func() {
 		defer close(asked)
-		t.ask(c)
+		t.submitCode(c)
 	}()
 	late, free := deadline(c, t.box)
 	defer free()
@@ -267,8 +267,8 @@ func (t *connection) runCode(ctx context.Context, c Code, stop func()) (Result, 
 	}, why
 }
 
-// ask sends one request.
-func (t *connection) ask(c Code) {
+// submitCode sends one request.
+func (t *connection) submitCode(c Code) {
 	body := t.request(c)
 	t.in.Write(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), uint32(len(body))), body...))
 }

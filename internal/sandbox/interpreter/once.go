@@ -173,7 +173,7 @@ func (w *waitingNode) runCode(ctx context.Context, c Code, box sandbox.Sandbox) 
 	}
 	w.mu.Unlock()
 	show := newResultFile(box)
-	go w.ask(c, show.name)
+	go w.submitCode(c, show.name)
 	late, free := deadline(c, box)
 	defer free()
 	seen, why := w.awaitResult(ctx, late)
@@ -196,8 +196,8 @@ func (w *waitingNode) runCode(ctx context.Context, c Code, box sandbox.Sandbox) 
 	return Result{Result: r, Error: show.to(ctx, c)}, why
 }
 
-// ask sends the code followed by its standard input.
-func (w *waitingNode) ask(c Code, show string) {
+// submitCode sends the code followed by its standard input.
+func (w *waitingNode) submitCode(c Code, show string) {
 	body, err := json.Marshal(request{Code: c.Source, Env: c.Env, Dir: c.Dir, Shown: show})
 	if err != nil {
 		body = []byte("{}") // impossible for strings

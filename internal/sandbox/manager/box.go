@@ -103,7 +103,7 @@ func (b *Box) markInUse() {
 		FromPool: b.Warm,
 	})
 	b.mu.Lock()
-	b.timer = time.AfterFunc(b.wait(time.Now()), b.checkState)
+	b.timer = time.AfterFunc(b.timeUntilEnd(time.Now()), b.checkState)
 	b.mu.Unlock()
 	go func() {
 		defer b.manager.runs.Done()
@@ -124,8 +124,8 @@ func (b *Box) abandon() {
 	b.manager.mu.Unlock()
 }
 
-// wait returns the time until the box may have to end. The caller holds b.mu.
-func (b *Box) wait(now time.Time) time.Duration {
+// timeUntilEnd returns the time until the box may have to end. The caller holds b.mu.
+func (b *Box) timeUntilEnd(now time.Time) time.Duration {
 	left := b.Created.Add(b.life).Sub(now)
 	if b.using > 0 || b.paused {
 		return left
@@ -145,7 +145,7 @@ func (b *Box) checkState() {
 	case b.using == 0 && !b.paused && !now.Before(b.last.Add(b.idle)):
 		why = "idle"
 	default:
-		b.timer.Reset(b.wait(now))
+		b.timer.Reset(b.timeUntilEnd(now))
 	}
 	b.mu.Unlock()
 	if why != "" && b.destroyBox(why) {
@@ -191,7 +191,7 @@ func (b *Box) Use() (done func()) {
 		b.using--
 		b.last = time.Now()
 		if b.using == 0 && b.timer != nil && !b.left {
-			b.timer.Reset(b.wait(b.last))
+			b.timer.Reset(b.timeUntilEnd(b.last))
 		}
 	})
 }

@@ -270,7 +270,7 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Spec, k *kind) (*B
 		b.abandon()
 		return nil, k.rung.remedied(ctx, m, err)
 	}
-	m.keep(k)
+	m.keepTemplate(k)
 	if s, ok := b.Sandbox.(interface{ unwrap() primed }); ok {
 		one := s.unwrap()
 		b.Sandbox = one.Sandbox

@@ -49,7 +49,7 @@ func (b *Box) Resume(ctx context.Context) error {
 	defer b.mu.Unlock()
 	b.paused, b.last = false, time.Now()
 	if b.timer != nil && !b.left {
-		b.timer.Reset(b.wait(b.last))
+		b.timer.Reset(b.timeUntilEnd(b.last))
 	}
 	return nil
 }

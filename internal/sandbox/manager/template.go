@@ -116,8 +116,8 @@ func (m *Manager) pool(k key) *pool.Pool {
 	return m.pools[k]
 }
 
-// keep starts a pool for a kind, if pools are enabled for it.
-func (m *Manager) keep(k *kind) {
+// keepTemplate starts a pool for a kind, if pools are enabled for it.
+func (m *Manager) keepTemplate(k *kind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed || !m.served || !k.waits || m.pools[k.key] != nil {
@@ -159,7 +159,7 @@ func (m *Manager) Serve() {
 		m.mu.Lock()
 		m.first = k.key
 		m.mu.Unlock()
-		m.keep(&k)
+		m.keepTemplate(&k)
 	})
 }
 

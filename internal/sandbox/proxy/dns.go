@@ -113,7 +113,7 @@ func (p *Proxy) lookUp(q dnsmessage.Question) (code dnsmessage.RCode, found []ne
 			found = append(found, a)
 		}
 	}
-	p.answered.add(name, found)
+	p.answered.recordAnswers(name, found)
 	if len(all) == 0 {
 		return dnsmessage.RCodeNameError, nil
 	}

@@ -180,7 +180,7 @@ func (p *Proxy) Serve(l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		if !p.enter(c) {
+		if !p.acceptConn(c) {
 			c.SetWriteDeadline(time.Now().Add(time.Second))
 			io.WriteString(c, tooManyConnections)
 			c.Close()
@@ -193,7 +193,7 @@ func (p *Proxy) Serve(l net.Listener) error {
 	}
 }
 
-func (p *Proxy) enter(c net.Conn) bool {
+func (p *Proxy) acceptConn(c net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || len(p.clients) >= p.limits.Connections {

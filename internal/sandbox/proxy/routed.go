@@ -33,7 +33,7 @@ func (p *Proxy) ServeRouted(l net.Listener) error {
 		if err != nil {
 			return err
 		}
-		if !p.enter(c) {
+		if !p.acceptConn(c) {
 			c.Close()
 			continue
 		}
@@ -152,7 +152,7 @@ func (a *answers) namesOf(at netip.Addr) []string {
 	return slices.Clone(a.byAddr[at])
 }
 
-func (a *answers) add(name string, all []netip.Addr) {
+func (a *answers) recordAnswers(name string, all []netip.Addr) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.byAddr == nil || len(a.byAddr)+len(all) > maxAnswers {

@@ -277,7 +277,7 @@ func (t *clientState) one(line []byte) []byte {
 	id, method, params := parts(line)
 	switch {
 	case method == "" && id != nil:
-		return t.answer(line, string(id))
+		return t.answerLocally(line, string(id))
 	case method != "" && id != nil:
 		return t.trackServerRequest(line, id)
 	case method == "notifications/cancelled" && t.round > 0:
@@ -288,8 +288,8 @@ func (t *clientState) one(line []byte) []byte {
 	return line
 }
 
-// answer processes a response.
-func (t *clientState) answer(line []byte, id string) []byte {
+// answerLocally processes a response.
+func (t *clientState) answerLocally(line []byte, id string) []byte {
 	if t.swallow[id] {
 		delete(t.swallow, id)
 		return nil
@@ -306,13 +306,13 @@ func (t *clientState) answer(line []byte, id string) []byte {
 		return line
 	}
 	if result, ok := rawjson.Get(line, "result"); ok {
-		t.remember(m, result)
+		t.recordResult(m, result)
 	}
 	return line
 }
 
-// remember keeps the messages that a new daemon must receive.
-func (t *clientState) remember(m *message, result []byte) {
+// recordResult keeps the messages that a new daemon must receive.
+func (t *clientState) recordResult(m *message, result []byte) {
 	switch m.method {
 	case "initialize":
 		t.initialize, t.welcome = m.raw, bytes.Clone(result)

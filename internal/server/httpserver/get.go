@@ -98,7 +98,7 @@ func (d *Server) listen(
 	if takes && g.wire.takeOver() {
 		return
 	}
-	g.wait(r)
+	g.waitForClient(r)
 }
 
 // listener is a GET request that reads a stream.
@@ -127,8 +127,8 @@ func (g *listener) over(error) {
 
 func (g *listener) wakeUp() { poke(g.nudge) }
 
-// wait blocks the serving goroutine while net/http owns the connection.
-func (g *listener) wait(r *nethttp.Request) {
+// waitForClient blocks the serving goroutine while net/http owns the connection.
+func (g *listener) waitForClient(r *nethttp.Request) {
 	for {
 		select {
 		case <-g.done:

@@ -98,7 +98,7 @@ func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) 
 	defer d.legacy.removeStream(id)
 	g.ended = c.pipe.Done()
 	g.wire.writeOpening([]byte("event: endpoint\ndata: /messages?session=" + id + "\n\n"))
-	g.wait(r)
+	g.waitForClient(r)
 }
 
 // postLegacyStream serves POST /messages: it accepts a message, which is answered on the stream.

@@ -102,7 +102,7 @@ func (d *server) accept(ctx context.Context, ln net.Listener) error {
 		switch {
 		case err == nil:
 			pause = firstPause
-			d.admit(ctx, conn)
+			d.admitConn(ctx, conn)
 			continue
 		case ctx.Err() != nil:
 			return nil
@@ -128,8 +128,8 @@ func (d *server) accept(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-// admit starts to serve a connection, or refuses it with the reason.
-func (d *server) admit(ctx context.Context, conn net.Conn) {
+// admitConn starts to serve a connection, or refuses it with the reason.
+func (d *server) admitConn(ctx context.Context, conn net.Conn) {
 	if err := checkPeer(conn); err != nil {
 		d.o.Log.WarnContext(ctx, "connection refused", "listener", conn.LocalAddr().String(), "err", err)
 		refuseConn(conn, err.Error())

@@ -55,8 +55,8 @@ type keptView struct {
 // errFull is the answer to a caller whose views are not shown.
 var errFull = errors.New("too many views wait to be shown: try again in a minute")
 
-// keep keeps a view and returns its address.
-func (v *views) keep(owner, policy, html string) (string, error) {
+// storeView keeps a view and returns its address.
+func (v *views) storeView(owner, policy, html string) (string, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	mine := 0
@@ -101,7 +101,7 @@ func (h *Handler) KeepView(w http.ResponseWriter, r *http.Request, owner string)
 		return
 	}
 	io.Copy(io.Discard, body) // what follows the document is not used
-	address, err := h.views.keep(owner, viewPolicy(view.CSP, r.Host), view.HTML)
+	address, err := h.views.storeView(owner, viewPolicy(view.CSP, r.Host), view.HTML)
 	if err != nil {
 		w.Header().Set("Retry-After", "60")
 		http.Error(w, err.Error(), http.StatusTooManyRequests)

@@ -80,10 +80,10 @@ func Libraries() ([]Library, error) {
 func New(name string) (*Handler, error) {
 	h := &Handler{files: map[string]*file{}}
 	sum := sha256.New()
-	if err := h.add(static, "static", sum); err != nil {
+	if err := h.addFiles(static, "static", sum); err != nil {
 		return nil, err
 	}
-	if err := h.add(lib, "lib", sum); err != nil {
+	if err := h.addFiles(lib, "lib", sum); err != nil {
 		return nil, err
 	}
 	h.folder = Folder + hex.EncodeToString(sum.Sum(nil)[:6]) + "/"
@@ -135,8 +135,8 @@ func policy(scripts string) string {
 	}, "; ")
 }
 
-// add adds the files of an embedded folder and writes their names and bytes to sum.
-func (h *Handler) add(files embed.FS, root string, sum io.Writer) error {
+// addFiles adds the files of an embedded folder and writes their names and bytes to sum.
+func (h *Handler) addFiles(files embed.FS, root string, sum io.Writer) error {
 	return fs.WalkDir(files, root, func(at string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

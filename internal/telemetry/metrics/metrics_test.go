@@ -103,7 +103,7 @@ func byHand(all []Event, q Query) Answer {
 			)
 		}
 	}
-	return r.answer()
+	return r.buildAnswer()
 }
 
 func TestTheNewestEventsComeFirst(t *testing.T) {

@@ -41,7 +41,7 @@ type sums struct {
 	sum, min, max float64
 }
 
-func (s *Sum) add(o sums) {
+func (s *Sum) accumulate(o sums) {
 	s.Count += o.n
 	if o.valued == 0 {
 		return
@@ -106,7 +106,7 @@ func (s *Store) Query(ctx context.Context, q Query) (Answer, error) {
 	if err := r.readPoints(s.o.Now()); err != nil {
 		return Answer{}, err
 	}
-	return r.answer(), nil
+	return r.buildAnswer(), nil
 }
 
 func (q *Query) validate(now time.Time) error {
@@ -304,7 +304,7 @@ func (r *reader) groupOf(k key, label string) string {
 }
 
 func (r *reader) addPoint(k key, label string, s sums) {
-	r.all.add(s)
+	r.all.accumulate(s)
 	addTo(r.types, k.kind, s)
 	if k.repo != "" {
 		addTo(r.repos, k.repo, s)
@@ -321,7 +321,7 @@ func addTo[K comparable](m map[K]*Sum, k K, s sums) {
 	if m[k] == nil {
 		m[k] = &Sum{}
 	}
-	m[k].add(s)
+	m[k].accumulate(s)
 }
 
 // readEvents reads the newest single events.
@@ -364,7 +364,7 @@ func (r *reader) readEvents() error {
 	return rows.Err()
 }
 
-func (r *reader) answer() Answer {
+func (r *reader) buildAnswer() Answer {
 	a := Answer{
 		Sum:    r.all,
 		Types:  named(r.types),

@@ -37,8 +37,8 @@ func (l *link) write(msg []byte) error {
 	return err
 }
 
-// await registers a waiter and sends its request.
-func (l *link) await(w *waiter, msg []byte) error {
+// awaitReply registers a waiter and sends its request.
+func (l *link) awaitReply(w *waiter, msg []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ended {
@@ -67,9 +67,9 @@ func (l *link) listen(w *waiter) {
 	}
 }
 
-// forget is called when an HTTP client has disconnected. In the modern revision that cancels its request, for which
+// dropWaiter is called when an HTTP client has disconnected. In the modern revision that cancels its request, for which
 // newline-framed connections have a notification.
-func (l *link) forget(w *waiter) {
+func (l *link) dropWaiter(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stream == w {

@@ -88,7 +88,7 @@ func startServer(ctx context.Context, cmd *exec.Cmd, url *regexp.Regexp) (found 
 		lines := bufio.NewScanner(out)
 		lines.Buffer(nil, 1<<20)
 		for lines.Scan() {
-			said.add(lines.Bytes())
+			said.appendLine(lines.Bytes())
 			if m := url.FindString(lines.Text()); m != "" {
 				select {
 				case matches <- m:

@@ -104,7 +104,7 @@ func (s *Server) read(r io.Reader, ready chan<- string) {
 			ready <- rest
 			continue
 		}
-		s.stderr.add(lines.Bytes())
+		s.stderr.appendLine(lines.Bytes())
 	}
 	_, _ = io.Copy(io.Discard, r) // after a line too long to scan
 }
@@ -131,7 +131,7 @@ type log struct {
 	b  []byte
 }
 
-func (l *log) add(line []byte) {
+func (l *log) appendLine(line []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.b = append(append(l.b, line...), '\n')

@@ -153,7 +153,7 @@ func (s *Shim) ask(w http.ResponseWriter, r *http.Request, l *link, e envelope, 
 		token:  string(e.Params.Meta.ProgressToken),
 		ch:     make(chan []byte, 4096),
 	}
-	if err := l.await(wait, body); err != nil {
+	if err := l.awaitReply(wait, body); err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
@@ -185,7 +185,7 @@ func (s *Shim) ask(w http.ResponseWriter, r *http.Request, l *link, e envelope, 
 				return
 			}
 		case <-r.Context().Done():
-			l.forget(wait)
+			l.dropWaiter(wait)
 			return
 		}
 	}
@@ -229,7 +229,7 @@ func (s *Shim) get(w http.ResponseWriter, r *http.Request) {
 	}
 	wait := &waiter{ch: make(chan []byte, 4096)}
 	l.listen(wait)
-	defer l.forget(wait)
+	defer l.dropWaiter(wait)
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
 	_ = http.NewResponseController(w).Flush()

@@ -75,7 +75,7 @@ func (s Scenario) Wrong() []Check {
 // Run runs the suite against url and reads its findings. It ignores the suite's own verdict, which leaves out
 // warnings and the tasks extension. out is an empty folder for its files.
 func (s Suite) Run(ctx context.Context, t Tools, url, out string) ([]Scenario, error) {
-	return s.run(ctx, t, url, out, s.Args...)
+	return s.runSuite(ctx, t, url, out, s.Args...)
 }
 
 // RunOne is Run for one scenario. Without a revision the suite chooses one.
@@ -84,7 +84,7 @@ func (s Suite) RunOne(ctx context.Context, t Tools, url, out, scenario, revision
 	if s.Package == "conformance-0.2" {
 		args = append(args, "--spec-version", revision, "--force")
 	}
-	found, err := s.run(ctx, t, url, out, args...)
+	found, err := s.runSuite(ctx, t, url, out, args...)
 	if err == nil && len(found) != 1 {
 		err = fmt.Errorf("scenario %s left %d results, want 1", scenario, len(found))
 	}
@@ -94,7 +94,7 @@ func (s Suite) RunOne(ctx context.Context, t Tools, url, out, scenario, revision
 	return found[0], nil
 }
 
-func (s Suite) run(ctx context.Context, t Tools, url, out string, args ...string) ([]Scenario, error) {
+func (s Suite) runSuite(ctx context.Context, t Tools, url, out string, args ...string) ([]Scenario, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	script := t.Script("node_modules", s.Package, "dist", "index.js")

@@ -146,15 +146,15 @@ func New(t testing.TB, o Options) *Host {
 	for name, make := range o.Modules {
 		must(h.Modules.Add(t.Context(), name, make))
 	}
-	h.run(t, log)
+	h.runHost(t, log)
 	return h
 }
 
 // stopPatience is how long each part of a host may take to stop.
 const stopPatience = 10 * time.Second
 
-// run runs the parts as the real host does, until Stop.
-func (h *Host) run(t testing.TB, log *slog.Logger) {
+// runHost runs the parts as the real host does, until Stop.
+func (h *Host) runHost(t testing.TB, log *slog.Logger) {
 	parts := append([]core.Part{
 		{Name: "spool", Run: func(ctx context.Context) error { return errors.Join(h.Spool.Run(ctx), h.Spool.Close()) }},
 		{Name: "approvals", Run: func(ctx context.Context) error {

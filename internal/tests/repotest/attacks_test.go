@@ -23,7 +23,7 @@ func TestEveryPromiseIsAttacked(t *testing.T) {
 	if len(promises) < 20 {
 		t.Fatalf("docs/security.md has %d promises, want at least 20: %q", len(promises), promises)
 	}
-	all, err := attacks.Find(top(t))
+	all, err := attacks.ListAttacks(top(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -146,7 +146,7 @@ func (t *Transport) Begin(ctx context.Context, redirect string) (*Login, error) 
 	if err != nil {
 		return nil, err
 	}
-	return t.begin(ctx, of, t.scopes(of, challenge, now, more), redirect)
+	return t.beginLogin(ctx, of, t.scopes(of, challenge, now, more), redirect)
 }
 
 // probe asks the server without a token what it requires.
@@ -168,7 +168,7 @@ func (t *Transport) probe(ctx context.Context) (map[string]string, error) {
 	return parseChallenge(resp.Header.Values("WWW-Authenticate")), nil
 }
 
-func (t *Transport) begin(ctx context.Context, of *found, scopes []string, redirect string) (*Login, error) {
+func (t *Transport) beginLogin(ctx context.Context, of *found, scopes []string, redirect string) (*Login, error) {
 	if !of.server.guessed && !slices.Contains(of.server.Challenges, "S256") {
 		return nil, errors.New("the authorization server does not support PKCE with S256")
 	}
@@ -219,7 +219,7 @@ func (t *Transport) redeem(ctx context.Context, l *Login, back url.Values) (Save
 	if err != nil {
 		return Saved{}, err
 	}
-	return t.request(ctx, l.of, l.who, l.Scopes, url.Values{
+	return t.requestToken(ctx, l.of, l.who, l.Scopes, url.Values{
 		"grant_type": {"authorization_code"}, "code": {code}, "redirect_uri": {l.who.Redirect},
 		"code_verifier": {l.verifier},
 	})
@@ -227,7 +227,7 @@ func (t *Transport) redeem(ctx context.Context, l *Login, back url.Values) (Save
 
 // userToken gets a token by a user's approval.
 func (t *Transport) userToken(ctx context.Context, of *found, scopes []string) (Saved, error) {
-	l, err := t.begin(ctx, of, scopes, t.Config.Redirect)
+	l, err := t.beginLogin(ctx, of, scopes, t.Config.Redirect)
 	if err != nil {
 		return Saved{}, err
 	}
@@ -264,7 +264,7 @@ func (t *Transport) refreshToken(ctx context.Context, of *found, earlier Saved) 
 	if c := &t.Config; c.ID != "" {
 		who = Client{c.ID, c.Secret, t.authMethod(of, c.Secret != ""), who.Redirect}
 	}
-	got, err := t.request(ctx, of, who, earlier.Scopes, url.Values{
+	got, err := t.requestToken(ctx, of, who, earlier.Scopes, url.Values{
 		"grant_type": {"refresh_token"}, "refresh_token": {earlier.Refresh},
 	})
 	got.Refresh = cmp.Or(got.Refresh, earlier.Refresh)
@@ -289,13 +289,13 @@ func (t *Transport) ownToken(ctx context.Context, of *found, scopes []string) (S
 	if len(scopes) > 0 {
 		form.Set("scope", strings.Join(scopes, " "))
 	}
-	got, err := t.request(ctx, of, who, scopes, form)
+	got, err := t.requestToken(ctx, of, who, scopes, form)
 	got.Refresh = "" // another is got the same way
 	return got, err
 }
 
-// request sends a request to the token endpoint.
-func (t *Transport) request(
+// requestToken sends a request to the token endpoint.
+func (t *Transport) requestToken(
 	ctx context.Context, of *found, who Client, scopes []string, form url.Values,
 ) (Saved, error) {
 	if of.audience != "" {

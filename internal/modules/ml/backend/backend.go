@@ -129,8 +129,8 @@ func newAnswer(r *Request, text func(string)) *answer {
 	return &answer{r: r, text: text, begin: time.Now()}
 }
 
-// add takes a piece of text. It ends the answer at a stop word or a limit, also where the server does not.
-func (a *answer) add(piece string) {
+// appendText takes a piece of text. It ends the answer at a stop word or a limit, also where the server does not.
+func (a *answer) appendText(piece string) {
 	if piece == "" || a.ended {
 		return
 	}

@@ -331,7 +331,7 @@ func TestRequestsWaitForAPlaceByTurns(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		for p.members[0].gate.load() != waiting || f.asked() == 0 {
+		for p.members[0].gate.waitingRequests() != waiting || f.asked() == 0 {
 			time.Sleep(time.Millisecond)
 		}
 	}

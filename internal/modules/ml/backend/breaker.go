@@ -32,8 +32,8 @@ type record struct {
 	next     int       // index into took and rate
 }
 
-// begin reports whether the server may be asked, and counts the request. After a rest, one request goes first.
-func (r *record) begin() bool {
+// beginRequest reports whether the server may be asked, and counts the request. After a rest, one request goes first.
+func (r *record) beginRequest() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.inARow >= failuresToRest || !r.until.IsZero() {
@@ -54,8 +54,8 @@ func (r *record) resting() time.Duration {
 	return max(0, r.until.Sub(r.now()))
 }
 
-// end counts the result of a request. counts is false if it says nothing about the server.
-func (r *record) end(res Response, err error, counts bool) {
+// endRequest counts the result of a request. counts is false if it says nothing about the server.
+func (r *record) endRequest(res Response, err error, counts bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.running--
@@ -69,7 +69,7 @@ func (r *record) end(res Response, err error, counts bool) {
 	case err == nil:
 		r.inARow, r.rest, r.until = 0, 0, time.Time{}
 		r.in, r.out = r.in+int64(res.Usage.In), r.out+int64(res.Usage.Out)
-		r.keep(res)
+		r.recordRates(res)
 	default:
 		r.failures++
 		r.inARow++
@@ -87,7 +87,7 @@ func (r *record) end(res Response, err error, counts bool) {
 	}
 }
 
-func (r *record) keep(res Response) {
+func (r *record) recordRates(res Response) {
 	if len(r.took) < keptTimes {
 		r.took, r.rate = append(r.took, 0), append(r.rate, 0)
 	}

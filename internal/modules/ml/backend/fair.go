@@ -25,8 +25,8 @@ type gate struct {
 	turns   []string // owners who wait, the next first
 }
 
-// enter waits for a place. The caller calls leave afterwards.
-func (g *gate) enter(ctx context.Context, owner string) error {
+// waitForPlace waits for a place. The caller calls leave afterwards.
+func (g *gate) waitForPlace(ctx context.Context, owner string) error {
 	g.mu.Lock()
 	if g.free > 0 && g.waiting == 0 {
 		g.free--
@@ -97,8 +97,8 @@ func (g *gate) leave() {
 	g.free++
 }
 
-// load returns the number of requests that wait.
-func (g *gate) load() int {
+// waitingRequests returns the number of requests that wait.
+func (g *gate) waitingRequests() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.waiting

@@ -52,7 +52,7 @@ func (a *address) do(
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return false, refused(res)
+		return false, refusalOf(res)
 	}
 	kind, _, _ := strings.Cut(res.Header.Get("Content-Type"), ";")
 	limited := &io.LimitedReader{R: res.Body, N: maxStream}
@@ -128,8 +128,8 @@ func (a *address) failed(ctx context.Context, err error) error {
 	return &Failure{Reason: err.Error(), Again: true}
 }
 
-// refused makes a Failure of a response that is not 200.
-func refused(res *http.Response) *Failure {
+// refusalOf makes a Failure of a response that is not 200.
+func refusalOf(res *http.Response) *Failure {
 	head, _ := io.ReadAll(io.LimitReader(res.Body, 4<<10))
 	f := &Failure{
 		Reason: fmt.Sprintf("status %d: %s", res.StatusCode, errorOf(head)), Status: res.StatusCode,

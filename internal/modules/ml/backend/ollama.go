@@ -104,7 +104,7 @@ func (a *answer) ollama(b []byte) (last bool, err error) {
 	}
 	a.tokens(list)
 	a.thought += len(c.Message.Thinking)
-	a.add(c.Message.Content)
+	a.appendText(c.Message.Content)
 	if c.Done {
 		a.usage(c.In, c.Out)
 		if !a.ended {

@@ -108,8 +108,8 @@ func (a *answer) openAI(b []byte) (last bool, err error) {
 	}
 	a.tokens(list)
 	a.thought += len(one.Delta.Reasoning) + len(one.Message.Reasoning)
-	a.add(one.Delta.Content)
-	a.add(one.Message.Content)
+	a.appendText(one.Delta.Content)
+	a.appendText(one.Message.Content)
 	if one.Finish != "" && !a.ended {
 		a.res.Finish = one.Finish
 	}

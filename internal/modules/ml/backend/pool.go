@@ -181,7 +181,7 @@ func (p *Pool) route(ctx context.Context, name, model string) (all []*member, er
 		return nil, &Unknown{"backend", name}
 	}
 	for _, m := range p.members {
-		if model == "" || m.has(ctx, model, p.now()) {
+		if model == "" || m.hasModel(ctx, model, p.now()) {
 			all = append(all, m)
 		}
 	}
@@ -194,9 +194,9 @@ func (p *Pool) route(ctx context.Context, name, model string) (all []*member, er
 	return all, nil
 }
 
-// has reports whether a server has a model: by its patterns, or by what it lists. A server that does not answer is
+// hasModel reports whether a server has a model: by its patterns, or by what it lists. A server that does not answer is
 // asked nevertheless if it has no patterns and is the only way to find out.
-func (m *member) has(ctx context.Context, model string, now time.Time) bool {
+func (m *member) hasModel(ctx context.Context, model string, now time.Time) bool {
 	if model == m.Model {
 		return true
 	}
@@ -216,11 +216,11 @@ func (m *member) has(ctx context.Context, model string, now time.Time) bool {
 
 // generate asks one server, several times if that may help.
 func (m *member) generate(ctx context.Context, a Ask, r *Request) (res Response, err error) {
-	if err := m.gate.enter(ctx, a.Owner); err != nil {
+	if err := m.gate.waitForPlace(ctx, a.Owner); err != nil {
 		return res, err
 	}
 	defer m.gate.leave()
-	if !m.rec.begin() {
+	if !m.rec.beginRequest() {
 		return res, fmt.Errorf(
 			"%w: %s is left alone for %v after failures",
 			ErrNone,
@@ -242,7 +242,7 @@ func (m *member) generate(ctx context.Context, a Ask, r *Request) (res Response,
 		wait *= 2
 	}
 	f, isFailure := errors.AsType[*Failure](err)
-	m.rec.end(res, err, err == nil || isFailure && !f.Request)
+	m.rec.endRequest(res, err, err == nil || isFailure && !f.Request)
 	if isFailure {
 		f.Backend = m.Name
 	}
@@ -320,7 +320,7 @@ func (p *Pool) Status(ctx context.Context) []Status {
 	for i, m := range p.members {
 		wait.Go(func() {
 			s := Status{Settings: m.Settings, Stats: m.rec.stats()}
-			s.Waiting = m.gate.load()
+			s.Waiting = m.gate.waitingRequests()
 			var err error
 			s.Models, err = m.health(ctx, p.now())
 			if err != nil {

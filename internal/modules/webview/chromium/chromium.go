@@ -129,7 +129,7 @@ const longestName = len("/" + prefix + "4026531836-4194304-999999999-4294967295/
 
 // Launch starts a browser. event is as of NewConn. The caller must call Close.
 func Launch(ctx context.Context, o Options, event func(Event)) (_ *Process, err error) {
-	program, err := Find(o.Program)
+	program, err := FindProgram(o.Program)
 	if err != nil {
 		return nil, err
 	}

@@ -31,9 +31,9 @@ var places = map[string][]string{
 	},
 }
 
-// Find returns the browser to start: the program that is named, a path or a name in PATH, or else the first that
+// FindProgram returns the browser to start: the program that is named, a path or a name in PATH, or else the first that
 // this machine has.
-func Find(program string) (string, error) {
+func FindProgram(program string) (string, error) {
 	if program != "" {
 		return exec.LookPath(program)
 	}

@@ -43,13 +43,13 @@ type readiness struct {
 
 // ready waits until an element is attached, visible, stable, enabled and hit by a click. It heals a ref once.
 func (t *Tab) ready(ctx context.Context, target Target, kind string, timeout time.Duration) (Element, point, error) {
-	e, err := t.await(ctx, target, timeout)
+	e, err := t.awaitElement(ctx, target, timeout)
 	for tries := 0; ; tries++ {
 		if err != nil {
 			return e, point{}, err
 		}
 		var got readiness
-		err = t.call(ctx, e.frame, "ready", &got, e.n, map[string]any{"kind": kind, "timeout": timeout.Milliseconds()})
+		err = t.callFunction(ctx, e.frame, "ready", &got, e.n, map[string]any{"kind": kind, "timeout": timeout.Milliseconds()})
 		switch {
 		case errors.Is(err, errFrameGone) && tries == 0 || err == nil && got.Stale && tries == 0:
 			t.browser.mu.Lock()
@@ -67,8 +67,8 @@ func (t *Tab) ready(ctx context.Context, target Target, kind string, timeout tim
 	}
 }
 
-// await resolves a target, and waits until it is there if it is not a ref.
-func (t *Tab) await(ctx context.Context, target Target, timeout time.Duration) (Element, error) {
+// awaitElement resolves a target, and waits until it is there if it is not a ref.
+func (t *Tab) awaitElement(ctx context.Context, target Target, timeout time.Duration) (Element, error) {
 	end := time.Now().Add(timeout)
 	for {
 		e, err := t.Resolve(ctx, target)
@@ -94,7 +94,7 @@ func (t *Tab) settledOffset(ctx context.Context, id frameID) (x, y float64, err 
 		beforeX, beforeY, err := t.offset(ctx, id)
 		for range 2 {
 			if err == nil {
-				err = t.call(ctx, main, "frame", nil)
+				err = t.callFunction(ctx, main, "frame", nil)
 			}
 		}
 		if err == nil {
@@ -115,7 +115,7 @@ func (t *Tab) offset(ctx context.Context, id frameID) (x, y float64, err error) 
 			return 0, 0, err
 		}
 		var at struct{ X, Y float64 }
-		if err := t.call(ctx, parent, "offset", &at, object); err != nil {
+		if err := t.callFunction(ctx, parent, "offset", &at, object); err != nil {
 			return 0, 0, err
 		}
 		x, y, id = x+at.X, y+at.Y, parent
@@ -171,7 +171,7 @@ func (t *Tab) mouse(e input.DispatchMouseEventParams) chromium.Pending {
 // that opened it was done.
 func (t *Tab) waitAll(ctx context.Context, sent []chromium.Pending) error {
 	for _, p := range sent {
-		if err := t.wait(ctx, p, nil); err != nil {
+		if err := t.waitForReply(ctx, p, nil); err != nil {
 			if errors.Is(err, ErrDialog) {
 				return nil
 			}
@@ -254,7 +254,7 @@ func (t *Tab) Type(ctx context.Context, target Target, text string, o TypeOption
 		OK, Stale, Setter, Password, Empty bool
 		Why, Type, Origin                  string
 	}
-	if err := t.call(ctx, e.frame, "focus", &got, e.n, o.Clear); err != nil {
+	if err := t.callFunction(ctx, e.frame, "focus", &got, e.n, o.Clear); err != nil {
 		return e, err
 	}
 	switch {
@@ -295,7 +295,7 @@ func (t *Tab) Type(ctx context.Context, target Target, text string, o TypeOption
 
 func (t *Tab) setValue(ctx context.Context, e Element, text string) error {
 	var got readiness
-	if err := t.call(ctx, e.frame, "setValue", &got, e.n, text); err != nil {
+	if err := t.callFunction(ctx, e.frame, "setValue", &got, e.n, text); err != nil {
 		return err
 	}
 	if got.Why != "" {
@@ -333,7 +333,7 @@ func (t *Tab) typeKeys(ctx context.Context, e *Element, text string) error {
 			Next   int     `json:"next"`
 			Fresh  [][]any `json:"fresh"`
 		}
-		if err := t.call(ctx, e.frame, "keep", &kept, e.n, t.nextRef()); err != nil {
+		if err := t.callFunction(ctx, e.frame, "keep", &kept, e.n, t.nextRef()); err != nil {
 			return err
 		}
 		t.learn(e.frame, kept.Next, kept.Fresh)
@@ -435,7 +435,7 @@ func (t *Tab) Select(ctx context.Context, target Target, values []string, timeou
 		return e, err
 	}
 	var got readiness
-	if err := t.call(ctx, e.frame, "select", &got, e.n, values); err != nil {
+	if err := t.callFunction(ctx, e.frame, "select", &got, e.n, values); err != nil {
 		return e, err
 	}
 	if got.Why != "" {
@@ -455,7 +455,7 @@ func (t *Tab) Check(ctx context.Context, target Target, want bool, timeout time.
 
 // Fill puts a value into a field of any kind: text, a box (true or false) or a list of options.
 func (t *Tab) Fill(ctx context.Context, target Target, value string, o TypeOptions) (Element, error) {
-	e, err := t.await(ctx, target, o.Timeout)
+	e, err := t.awaitElement(ctx, target, o.Timeout)
 	if err != nil {
 		return e, err
 	}
@@ -482,7 +482,7 @@ func (t *Tab) isNativeList(ctx context.Context, e Element) bool {
 	var d []struct {
 		TagName string `json:"tagName"`
 	}
-	return t.call(ctx, e.frame, "describe", &d, []int{e.n}, map[string]any{}) == nil && len(d) == 1 &&
+	return t.callFunction(ctx, e.frame, "describe", &d, []int{e.n}, map[string]any{}) == nil && len(d) == 1 &&
 		d[0].TagName == "SELECT"
 }
 
@@ -508,11 +508,11 @@ func (t *Tab) Scroll(ctx context.Context, target *Target, to string, by float64)
 		)
 		err := t.waitAll(ctx, []chromium.Pending{p})
 		if err == nil {
-			err = t.call(ctx, t.mainFrame(), "frame", nil)
+			err = t.callFunction(ctx, t.mainFrame(), "frame", nil)
 		}
 		return e, t.settled(ctx, err)
 	}
-	return e, t.call(ctx, e.frame, "scroll", nil, e.n, to)
+	return e, t.callFunction(ctx, e.frame, "scroll", nil, e.n, to)
 }
 
 const (
@@ -525,7 +525,7 @@ func (t *Tab) settled(ctx context.Context, err error) error {
 	if err != nil || t.Dialog() != nil {
 		return err
 	}
-	t.call(ctx, t.mainFrame(), "element", nil, 0) // events that the action caused arrive before the answer
+	t.callFunction(ctx, t.mainFrame(), "element", nil, 0) // events that the action caused arrive before the answer
 	b := t.browser
 	b.mu.Lock()
 	starting := t.starting

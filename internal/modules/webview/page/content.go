@@ -56,7 +56,7 @@ func (t *Tab) Eval(ctx context.Context, script string) (json.RawMessage, error) 
 }
 
 func (t *Tab) evaluate(ctx context.Context, f *frame, script string) (got runtime.EvaluateResult, err error) {
-	err = t.wait(ctx, chromium.Send(f.session.Session, runtime.Evaluate, runtime.EvaluateParams{
+	err = t.waitForReply(ctx, chromium.Send(f.session.Session, runtime.Evaluate, runtime.EvaluateParams{
 		Expression: script, AwaitPromise: new(true), UserGesture: new(true), ContextID: f.script,
 		ObjectGroup: "eval",
 	}), &got)
@@ -66,7 +66,7 @@ func (t *Tab) evaluate(ctx context.Context, f *frame, script string) (got runtim
 // valueOf returns an object of the page as JSON.
 func (t *Tab) valueOf(ctx context.Context, f *frame, o *runtime.RemoteObject) (json.RawMessage, error) {
 	var got runtime.CallFunctionOnResult
-	err := t.wait(ctx, chromium.Send(f.session.Session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
+	err := t.waitForReply(ctx, chromium.Send(f.session.Session, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
 		FunctionDeclaration: "function() { return this }", ObjectID: o.ObjectID, ReturnByValue: new(true),
 	}), &got)
 	chromium.Send(f.session.Session, runtime.ReleaseObjectGroup, runtime.ReleaseObjectGroupParams{ObjectGroup: "eval"})
@@ -79,7 +79,7 @@ func (t *Tab) valueOf(ctx context.Context, f *frame, o *runtime.RemoteObject) (j
 // refOfObject returns the ref of an element of the page's own world.
 func (t *Tab) refOfObject(ctx context.Context, f *frame, object runtime.RemoteObjectID) (json.RawMessage, error) {
 	var node dom.DescribeNodeResult
-	if err := t.wait(ctx, chromium.Send(f.session.Session, dom.DescribeNode,
+	if err := t.waitForReply(ctx, chromium.Send(f.session.Session, dom.DescribeNode,
 		dom.DescribeNodeParams{ObjectID: object}), &node); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (t *Tab) refOfObject(ctx context.Context, f *frame, object runtime.RemoteOb
 		return nil, err
 	}
 	var mine dom.ResolveNodeResult
-	err = t.wait(
+	err = t.waitForReply(
 		ctx,
 		chromium.Send(
 			s,
@@ -108,7 +108,7 @@ func (t *Tab) refOfObject(ctx context.Context, f *frame, object runtime.RemoteOb
 	if node.Node.NodeType != 1 {
 		return json.Marshal(node.Node.NodeName)
 	}
-	if err := t.call(ctx, f.id, "refOf", &got, mine.Object.ObjectID, t.nextRef()); err != nil {
+	if err := t.callFunction(ctx, f.id, "refOf", &got, mine.Object.ObjectID, t.nextRef()); err != nil {
 		return nil, err
 	}
 	t.learn(f.id, got.Next, got.Fresh)
@@ -153,7 +153,7 @@ func (t *Tab) Describe(ctx context.Context, all []Element, textBytes int, links 
 	}
 	for _, id := range order {
 		var got []*Description
-		if err := t.call(ctx, id, "describe", &got, byFrame[id],
+		if err := t.callFunction(ctx, id, "describe", &got, byFrame[id],
 			map[string]any{"text": textBytes, "links": links}); err != nil {
 			return nil, err
 		}
@@ -178,7 +178,7 @@ type Items struct {
 
 // Items returns the rows of an element that contain a text, from an index on.
 func (t *Tab) Items(ctx context.Context, e Element, from, most int, contains string) (out Items, err error) {
-	if err = t.call(ctx, e.frame, "items", &out, e.n, from, most, contains, t.nextRef()); err != nil {
+	if err = t.callFunction(ctx, e.frame, "items", &out, e.n, from, most, contains, t.nextRef()); err != nil {
 		return out, err
 	}
 	if out.Stale {
@@ -206,7 +206,7 @@ const (
 // Screenshot takes a picture.
 func (t *Tab) Screenshot(ctx context.Context, o ShotOptions) ([]byte, error) {
 	var m page.GetLayoutMetricsResult
-	if err := t.wait(ctx, chromium.Send(t.session.Session, page.GetLayoutMetrics, cdp.Empty{}), &m); err != nil {
+	if err := t.waitForReply(ctx, chromium.Send(t.session.Session, page.GetLayoutMetrics, cdp.Empty{}), &m); err != nil {
 		return nil, err
 	}
 	v := m.CSSVisualViewport
@@ -244,16 +244,16 @@ func (t *Tab) Screenshot(ctx context.Context, o ShotOptions) ([]byte, error) {
 		if err := t.mark(ctx); err != nil {
 			return nil, err
 		}
-		defer t.call(context.WithoutCancel(ctx), t.mainFrame(), "unmark", nil)
+		defer t.callFunction(context.WithoutCancel(ctx), t.mainFrame(), "unmark", nil)
 	}
 	var got page.CaptureScreenshotResult
-	err := t.wait(ctx, chromium.Send(t.session.Session, page.CaptureScreenshot, params), &got)
+	err := t.waitForReply(ctx, chromium.Send(t.session.Session, page.CaptureScreenshot, params), &got)
 	return got.Data, err
 }
 
 // boxOf returns where an element is on the page.
 func (t *Tab) boxOf(ctx context.Context, target Target) (Box, error) {
-	e, err := t.await(ctx, target, shotWait)
+	e, err := t.awaitElement(ctx, target, shotWait)
 	if err != nil {
 		return Box{}, err
 	}
@@ -263,7 +263,7 @@ func (t *Tab) boxOf(ctx context.Context, target Target) (Box, error) {
 		Stale bool   `json:"stale"`
 		Box   Box    `json:"box"`
 	}
-	if err := t.call(ctx, e.frame, "ready", &got, e.n,
+	if err := t.callFunction(ctx, e.frame, "ready", &got, e.n,
 		map[string]any{"kind": "see", "timeout": shotWait.Milliseconds()}); err != nil {
 		return Box{}, err
 	}
@@ -291,16 +291,16 @@ func (t *Tab) mark(ctx context.Context) error {
 	t.browser.mu.Unlock()
 	slices.Sort(refs)
 	var boxes [][]float64
-	if err := t.call(ctx, main, "boxes", &boxes, refs); err != nil {
+	if err := t.callFunction(ctx, main, "boxes", &boxes, refs); err != nil {
 		return err
 	}
-	return t.call(ctx, main, "mark", nil, boxes)
+	return t.callFunction(ctx, main, "mark", nil, boxes)
 }
 
 // PDF prints the page.
 func (t *Tab) PDF(ctx context.Context, landscape bool) ([]byte, error) {
 	var got page.PrintToPDFResult
-	err := t.wait(ctx, chromium.Send(t.session.Session, page.PrintToPDF, page.PrintToPDFParams{
+	err := t.waitForReply(ctx, chromium.Send(t.session.Session, page.PrintToPDF, page.PrintToPDFParams{
 		Landscape: new(landscape), PrintBackground: new(true),
 	}), &got)
 	return got.Data, err
@@ -362,7 +362,7 @@ func (t *Tab) holds(ctx context.Context, c Condition, quiet *time.Time) (bool, e
 			Yes bool   `json:"yes"`
 			Bad string `json:"bad"`
 		}
-		if err := t.call(ctx, id, "has", &got, query); err != nil &&
+		if err := t.callFunction(ctx, id, "has", &got, query); err != nil &&
 			(id == t.mainFrame() || !errors.Is(err, errFrameGone)) {
 			return false, err
 		}
@@ -398,7 +398,7 @@ func (t *Tab) Upload(ctx context.Context, target *Target, paths []string) (Eleme
 			return e, err
 		}
 		var got runtime.CallFunctionOnResult
-		err = t.wait(ctx, chromium.Send(s, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
+		err = t.waitForReply(ctx, chromium.Send(s, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
 			FunctionDeclaration: fmt.Sprintf("() => { const e = engine.element(%d); return e && e.control || e }", e.n),
 			ExecutionContextID:  c,
 		}), &got)
@@ -407,7 +407,7 @@ func (t *Tab) Upload(ctx context.Context, target *Target, paths []string) (Eleme
 		}
 		params.ObjectID = got.Result.ObjectID
 	}
-	if err := t.wait(ctx, chromium.Send(s, dom.SetFileInputFiles, params), nil); err != nil {
+	if err := t.waitForReply(ctx, chromium.Send(s, dom.SetFileInputFiles, params), nil); err != nil {
 		return e, err
 	}
 	return e, t.settled(ctx, nil)
@@ -482,7 +482,7 @@ func (t *Tab) LoadState(ctx context.Context, s State) error {
 	source := "(() => { for (const o of " + string(b) + ") if (o.origin === location.origin) " +
 		"for (const [k, v] of Object.entries(o.localStorage)) if (localStorage.getItem(k) === null) " +
 		"localStorage.setItem(k, v) })()"
-	return t.wait(
+	return t.waitForReply(
 		ctx,
 		chromium.Send(
 			t.session.Session,
@@ -501,7 +501,7 @@ func (t *Tab) ClearState(ctx context.Context, origin string) error {
 	if err := chromium.Send(root, storage.ClearCookies, storage.ClearCookiesParams{}).Wait(ctx, nil); err != nil {
 		return err
 	}
-	return t.wait(ctx, chromium.Send(t.session.Session, storage.ClearDataForOrigin, storage.ClearDataForOriginParams{
+	return t.waitForReply(ctx, chromium.Send(t.session.Session, storage.ClearDataForOrigin, storage.ClearDataForOriginParams{
 		Origin: origin, StorageTypes: "all",
 	}), nil)
 }
@@ -509,11 +509,11 @@ func (t *Tab) ClearState(ctx context.Context, origin string) error {
 // SetContent replaces the document of the tab.
 func (t *Tab) SetContent(ctx context.Context, html string) error {
 	id := t.mainFrame()
-	if err := t.wait(ctx, chromium.Send(t.session.Session, page.SetDocumentContent,
+	if err := t.waitForReply(ctx, chromium.Send(t.session.Session, page.SetDocumentContent,
 		page.SetDocumentContentParams{FrameID: id, HTML: html}), nil); err != nil {
 		return err
 	}
-	return t.call(ctx, id, "frame", nil)
+	return t.callFunction(ctx, id, "frame", nil)
 }
 
 // Replace replaces the content of an element.
@@ -525,7 +525,7 @@ func (t *Tab) Replace(ctx context.Context, target Target, html string) error {
 	var got struct {
 		Stale bool `json:"stale"`
 	}
-	if err := t.call(ctx, e.frame, "replace", &got, e.n, html); err != nil {
+	if err := t.callFunction(ctx, e.frame, "replace", &got, e.n, html); err != nil {
 		return err
 	}
 	if got.Stale {
@@ -540,5 +540,5 @@ func (t *Tab) Focus(ctx context.Context, target Target, timeout time.Duration) (
 	if err != nil {
 		return e, err
 	}
-	return e, t.call(ctx, e.frame, "put", nil, e.n)
+	return e, t.callFunction(ctx, e.frame, "put", nil, e.n)
 }

@@ -87,7 +87,7 @@ func beHost(t *testing.T, mode string) {
 // the host close it.
 func startHost(t *testing.T, mode, flag string) (cmd *exec.Cmd, id string, release func()) {
 	t.Helper()
-	if _, err := chromium.Find(""); err != nil {
+	if _, err := chromium.FindProgram(""); err != nil {
 		t.Skip("there is no chromium: make setup installs it")
 	}
 	cmd = exec.Command(os.Args[0], "-test.run=^TestABrowserEndsWithItsHost$", "-test.v")

@@ -16,7 +16,7 @@ import (
 
 // Browsers that are opened and closed leave no process, no file and no cgroup, whether they are confined or not.
 func TestNothingIsLeft(t *testing.T) {
-	if _, err := chromium.Find(""); err != nil {
+	if _, err := chromium.FindProgram(""); err != nil {
 		t.Skip("there is no chromium: make setup installs it")
 	}
 	cycles := 50

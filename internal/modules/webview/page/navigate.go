@@ -87,7 +87,7 @@ func (t *Tab) Navigate(ctx context.Context, text string, timeout time.Duration) 
 	)
 	defer cancel()
 	var got page.NavigateResult
-	err = t.wait(ctx, chromium.Send(t.session.Session, page.Navigate, page.NavigateParams{URL: u.String()}), &got)
+	err = t.waitForReply(ctx, chromium.Send(t.session.Session, page.Navigate, page.NavigateParams{URL: u.String()}), &got)
 	if err != nil {
 		return Navigation{}, err
 	}
@@ -165,7 +165,7 @@ func (t *Tab) History(ctx context.Context, by int, timeout time.Duration) (Navig
 		p = chromium.Send(t.session.Session, page.Reload, page.ReloadParams{})
 	} else {
 		var h page.GetNavigationHistoryResult
-		if err := t.wait(ctx, chromium.Send(t.session.Session, page.GetNavigationHistory,
+		if err := t.waitForReply(ctx, chromium.Send(t.session.Session, page.GetNavigationHistory,
 			cdp.Empty{}), &h); err != nil {
 			return Navigation{}, err
 		}
@@ -177,7 +177,7 @@ func (t *Tab) History(ctx context.Context, by int, timeout time.Duration) (Navig
 		p = chromium.Send(t.session.Session, page.NavigateToHistoryEntry,
 			page.NavigateToHistoryEntryParams{EntryID: h.Entries[to].ID})
 	}
-	if err := t.wait(ctx, p, nil); err != nil {
+	if err := t.waitForReply(ctx, p, nil); err != nil {
 		return Navigation{}, err
 	}
 	return t.loaded(ctx, judged, func() bool {

@@ -102,7 +102,7 @@ func Open(ctx context.Context, o Options) (_ *Browser, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = b.prepare(ctx); err != nil {
+	if err = b.attachTabs(ctx); err != nil {
 		return nil, err
 	}
 	return b, nil
@@ -173,8 +173,8 @@ func (b *Browser) attach(ctx context.Context) error {
 	return nil
 }
 
-// prepare asks for the tabs and waits for the first.
-func (b *Browser) prepare(ctx context.Context) error {
+// attachTabs asks for the tabs and waits for the first.
+func (b *Browser) attachTabs(ctx context.Context) error {
 	root := chromium.Session{Conn: b.conn}
 	attach := chromium.Send(root, target.SetAutoAttach, target.SetAutoAttachParams{
 		AutoAttach: true, WaitForDebuggerOnStart: true, Flatten: new(true),

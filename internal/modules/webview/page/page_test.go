@@ -50,7 +50,7 @@ func confining(t *testing.T, o proxy.Options) sandbox.Driver {
 // openWith starts a browser, in a sandbox or not.
 func openWith(t *testing.T, confined bool, n sandbox.Network, o proxy.Options) *Browser {
 	t.Helper()
-	if _, err := chromium.Find(""); err != nil {
+	if _, err := chromium.FindProgram(""); err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatal("there is no chromium, which continuous integration needs: make setup installs it")
 		}

@@ -32,7 +32,7 @@ type ring[T any] struct {
 	all  []T
 }
 
-func (r *ring[T]) add(v T) (number int) {
+func (r *ring[T]) appendRecord(v T) (number int) {
 	if len(r.all) >= r.most {
 		r.all = append(r.all[:0], r.all[max(1, r.most/10):]...)
 	}
@@ -62,7 +62,7 @@ type Message struct {
 
 const longestMessage = 2000 // bytes
 
-func (t *Tab) report(e chromium.Event) {
+func (t *Tab) recordEvent(e chromium.Event) {
 	var m Message
 	switch e.Method {
 	case runtime.ConsoleAPICalled.Method:
@@ -102,7 +102,7 @@ func (t *Tab) report(e chromium.Event) {
 	t.browser.mu.Lock()
 	defer t.browser.mu.Unlock()
 	m.Seq = t.console.last + 1
-	t.console.add(m)
+	t.console.appendRecord(m)
 }
 
 func millis(ms float64) time.Time { return time.UnixMilli(int64(ms)) }
@@ -189,7 +189,7 @@ func (t *Tab) traffic(s *session, e chromium.Event) {
 					r.Type,
 				), session: s, begun: float64(r.Timestamp), Started: time.UnixMilli(int64(float64(r.WallTime) * 1000)),
 			}
-			t.requests.add(q)
+			t.requests.appendRecord(q)
 			if len(t.byID) > t.requests.most {
 				clear(t.byID)
 			}
@@ -235,8 +235,8 @@ func (t *Tab) Network(after int) (all []Request, lost int) {
 	return all, lost
 }
 
-// Body returns the body of the answer to a request.
-func (t *Tab) Body(ctx context.Context, r Request) ([]byte, error) {
+// ResponseBody returns the body of the answer to a request.
+func (t *Tab) ResponseBody(ctx context.Context, r Request) ([]byte, error) {
 	got, err := chromium.Call(
 		ctx,
 		r.session.Session,

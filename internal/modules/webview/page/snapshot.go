@@ -152,8 +152,8 @@ func (t *Tab) Snapshot(ctx context.Context, o SnapshotOptions) (s Snapshot, err 
 	if err != nil {
 		return s, err
 	}
-	if w.Folded > 0 && size(w.Lines) < room/2 && o.Mode != ModeInteractive {
-		if more, err := t.words(ctx, frame, within, o, foldRoomy); err == nil && size(more.Lines) < room {
+	if w.Folded > 0 && textSize(w.Lines) < room/2 && o.Mode != ModeInteractive {
+		if more, err := t.words(ctx, frame, within, o, foldRoomy); err == nil && textSize(more.Lines) < room {
 			w = more
 		}
 	}
@@ -184,7 +184,7 @@ func (t *Tab) Snapshot(ctx context.Context, o SnapshotOptions) (s Snapshot, err 
 	return s, nil
 }
 
-func size(lines []line) (n int) {
+func textSize(lines []line) (n int) {
 	for _, l := range lines {
 		n += len(l.text) + l.depth + 1
 	}
@@ -197,7 +197,7 @@ func (t *Tab) words(ctx context.Context, id frameID, within int, o SnapshotOptio
 	if o.Mode == ModeText || o.Mode == ModeMarkdown {
 		options["limit"] = 0
 	}
-	if err := t.call(ctx, id, "snapshot", &w, options); err != nil {
+	if err := t.callFunction(ctx, id, "snapshot", &w, options); err != nil {
 		return w, err
 	}
 	if w.Stale {
@@ -270,7 +270,7 @@ func (t *Tab) refOfFrame(ctx context.Context, id frameID) (int, error) {
 		Next  int     `json:"next"`
 		Fresh [][]any `json:"fresh"`
 	}
-	if err := t.call(ctx, parent, "refOf", &got, object, t.nextRef()); err != nil {
+	if err := t.callFunction(ctx, parent, "refOf", &got, object, t.nextRef()); err != nil {
 		return 0, err
 	}
 	t.learn(parent, got.Next, got.Fresh)

@@ -297,7 +297,7 @@ func (t *Tab) event(s *session, e chromium.Event) {
 		handle(e, func(_ chromium.Event, r fetch.EventRequestPaused) { b.wg.Go(func() { b.answerFile(s, r) }) })
 		return
 	case runtime.ConsoleAPICalled.Method, runtime.ExceptionThrown.Method, log.EntryAdded.Method:
-		t.report(e)
+		t.recordEvent(e)
 		return
 	case network.RequestWillBeSent.Method, network.ResponseReceived.Method,
 		network.LoadingFinished.Method, network.LoadingFailed.Method:
@@ -485,8 +485,8 @@ func (t *Tab) AnswerDialog(ctx context.Context, accept bool, text string) error 
 	return t.browser.until(ctx, func() bool { return t.dialog == nil || !slices.Contains(t.browser.tabs, t) })
 }
 
-// wait waits for the answer of a command unless a dialog opens.
-func (t *Tab) wait(ctx context.Context, p chromium.Pending, out any) error {
+// waitForReply waits for the answer of a command unless a dialog opens.
+func (t *Tab) waitForReply(ctx context.Context, p chromium.Pending, out any) error {
 	t.browser.mu.Lock()
 	opened := t.opened
 	t.browser.mu.Unlock()
@@ -510,9 +510,9 @@ func scriptError(d *runtime.ExceptionDetails) error {
 	return &ScriptError{cutText(text, 2000)}
 }
 
-// call runs a function of the engine in a frame and decodes what it returns. It waits for a document that loads. Only
+// callFunction runs a function of the engine in a frame and decodes what it returns. It waits for a document that loads. Only
 // the first argument can be an object of the page.
-func (t *Tab) call(ctx context.Context, id frameID, function string, out any, args ...any) error {
+func (t *Tab) callFunction(ctx context.Context, id frameID, function string, out any, args ...any) error {
 	list := []*runtime.CallArgument{{}, {}}
 	if len(args) > 0 {
 		if r, ok := args[0].(runtime.RemoteObjectID); ok {
@@ -531,7 +531,7 @@ func (t *Tab) call(ctx context.Context, id frameID, function string, out any, ar
 			return err
 		}
 		var got runtime.CallFunctionOnResult
-		err = t.wait(ctx, chromium.Send(s, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
+		err = t.waitForReply(ctx, chromium.Send(s, runtime.CallFunctionOn, runtime.CallFunctionOnParams{
 			FunctionDeclaration: "(a, o) => engine." + function + "(...(o ? [o] : []), ...a.slice(1))", Arguments: list,
 			ExecutionContextID: context,
 			ReturnByValue:      new(true), AwaitPromise: new(true),
@@ -638,11 +638,11 @@ func (t *Tab) owner(ctx context.Context, id frameID) (parent frameID, object run
 		return "", "", err
 	}
 	var got dom.GetFrameOwnerResult
-	if err := t.wait(ctx, chromium.Send(s, dom.GetFrameOwner, dom.GetFrameOwnerParams{FrameID: id}), &got); err != nil {
+	if err := t.waitForReply(ctx, chromium.Send(s, dom.GetFrameOwner, dom.GetFrameOwnerParams{FrameID: id}), &got); err != nil {
 		return "", "", err
 	}
 	var node dom.ResolveNodeResult
-	err = t.wait(
+	err = t.waitForReply(
 		ctx,
 		chromium.Send(
 			s,

@@ -192,7 +192,7 @@ func (t *Tab) Search(ctx context.Context, target Target, most int) (all []Elemen
 	bad := ""
 	for _, id := range t.allFrames() {
 		var got resolved
-		if err := t.call(ctx, id, "resolve", &got, query, t.nextRef()); err != nil {
+		if err := t.callFunction(ctx, id, "resolve", &got, query, t.nextRef()); err != nil {
 			if errors.Is(err, errFrameGone) && id != t.mainFrame() {
 				continue
 			}
@@ -231,7 +231,7 @@ func (t *Tab) byRef(ctx context.Context, n int) (Element, error) {
 		return Element{}, &StaleError{Ref: n}
 	}
 	var there []any
-	err := t.call(ctx, known.frame, "describe", &there, []int{n}, map[string]any{})
+	err := t.callFunction(ctx, known.frame, "describe", &there, []int{n}, map[string]any{})
 	if err == nil && len(there) == 1 && there[0] != nil {
 		return Element{n: n, frame: known.frame, Role: known.role, Name: known.name, Visible: true}, nil
 	}

@@ -142,7 +142,7 @@ func (v *VMM) act(rule, id string, says map[string]any) error {
 	case path == "vm":
 		return v.after(func() error { return v.set(says["state"].(string)) })
 	case path == "snapshot/create":
-		return v.after(func() error { return v.keep(says) })
+		return v.after(func() error { return v.saveSnapshot(says) })
 	case path == "snapshot/load":
 		return v.before(func() error { return v.load(says) })
 	case path == "drives" || path == "network-interfaces":

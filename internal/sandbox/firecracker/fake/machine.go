@@ -26,7 +26,7 @@ func (v *VMM) start() error {
 	if err != nil {
 		return refusal("Start microvm error: " + err.Error())
 	}
-	return v.run(g, "Running", "Start microvm error: ")
+	return v.runGuest(g, "Running", "Start microvm error: ")
 }
 
 // elf looks whether a kernel is what can be booted.
@@ -43,8 +43,8 @@ func (v *VMM) elf(path string) error {
 	return nil
 }
 
-// run has a machine that is made, with its socket device.
-func (v *VMM) run(g *guest, state, prefix string) error {
+// runGuest has a machine that is made, with its socket device.
+func (v *VMM) runGuest(g *guest, state, prefix string) error {
 	if vsock := v.said["vsock"]; vsock != nil {
 		if err := g.listen(v.At(vsock["uds_path"].(string))); err != nil {
 			g.close()
@@ -72,9 +72,9 @@ type kept struct {
 	Plan    []byte // what the agent's place is like; nil when it has none yet
 }
 
-// keep writes a snapshot, and has the connections of the socket device reset
+// saveSnapshot writes a snapshot, and has the connections of the socket device reset
 // when the machine goes on.
-func (v *VMM) keep(says map[string]any) error {
+func (v *VMM) saveSnapshot(says map[string]any) error {
 	if v.state != "Paused" {
 		return refusal(
 			"Create snapshot error: Cannot save the microVM state: Operation not allowed: save/restore unavailable " +
@@ -165,7 +165,7 @@ func (v *VMM) restore(says map[string]any, memory string) error {
 	if says["resume_vm"] == true {
 		state = "Running"
 	}
-	return v.run(g, state, "")
+	return v.runGuest(g, state, "")
 }
 
 // Close ends the machine.

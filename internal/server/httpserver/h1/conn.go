@@ -76,7 +76,7 @@ func (c *conn) closeIfIdle(now int64) {
 
 // serveConn runs on the connection's goroutine.
 func (c *conn) serveConn() {
-	defer c.srv.forget(c)
+	defer c.srv.dropConn(c)
 	c.buf = make([]byte, 0, bufferSize)
 	for {
 		h, v := c.readHead()
@@ -88,7 +88,7 @@ func (c *conn) serveConn() {
 			c.nc.Close()
 			return
 		}
-		stays, hijacked := c.answer(h)
+		stays, hijacked := c.serveRequest(h)
 		if hijacked {
 			return
 		}
@@ -187,9 +187,9 @@ type requestState struct {
 	body requestBody
 }
 
-// answer lets the handler answer the request at the beginning of the buffer. It reports whether the
+// serveRequest lets the handler answer the request at the beginning of the buffer. It reports whether the
 // connection stays open for another one, and whether the handler has hijacked it.
-func (c *conn) answer(h head) (stays, hijacked bool) {
+func (c *conn) serveRequest(h head) (stays, hijacked bool) {
 	c.setPhase(answering)
 	t := &requestState{ctx: clientContext{Context: c.srv.ctx}, w: response{conn: c, closes: h.closes, declared: -1}}
 	defer t.ctx.cancelContext()

@@ -133,7 +133,7 @@ func (s *Server) serveAccepted(nc net.Conn) {
 	go c.serveConn()
 }
 
-func (s *Server) forget(c *conn) {
+func (s *Server) dropConn(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()

@@ -77,7 +77,7 @@ func (h *Watcher) open() bool {
 		return false
 	}
 	h.epoll, h.gone = os.NewFile(uintptr(fd), "epoll"), map[int32]func(){}
-	go h.wait(h.epoll) // it ends when the file is closed
+	go h.waitForEvents(h.epoll) // it ends when the file is closed
 	return true
 }
 
@@ -102,8 +102,8 @@ func (h *Watcher) control(f func(fd int) error) error {
 	return failed
 }
 
-// wait reports the connections that their peers have closed, until the epoll instance is closed.
-func (h *Watcher) wait(epoll *os.File) {
+// waitForEvents reports the connections that their peers have closed, until the epoll instance is closed.
+func (h *Watcher) waitForEvents(epoll *os.File) {
 	raw, err := epoll.SyscallConn()
 	if err != nil {
 		return

@@ -43,7 +43,7 @@ func TestWhatTheModelIsGiven(t *testing.T) {
 			defer cancel()
 			sent, mcp := serve(t, host, folder)
 			all := steps()
-			if _, err := chromium.Find(""); err != nil && os.Getenv("CI") == "" {
+			if _, err := chromium.FindProgram(""); err != nil && os.Getenv("CI") == "" {
 				all = slices.DeleteFunc(all, func(s tried) bool { return strings.HasPrefix(s.tool, "webview_") })
 			}
 			model := NewModel(modelSteps(all))

@@ -36,9 +36,9 @@ func (a Attack) Name() string { return a.Package + " " + a.Test }
 
 const directive = "//redteam:attack "
 
-// Find returns the attacks below top, ordered by promise, package and test. The
+// ListAttacks returns the attacks below top, ordered by promise, package and test. The
 // error names every directive that is malformed or at no test.
-func Find(top string) (all []Attack, err error) {
+func ListAttacks(top string) (all []Attack, err error) {
 	var wrong []string
 	err = filepath.WalkDir(top, func(file string, d fs.DirEntry, err error) error {
 		switch {

@@ -45,7 +45,7 @@ func TestOther(t *testing.T) { t.Fatal("this is no attack and is not run") }
 
 func TestAttacksAreFoundRunAndWritten(t *testing.T) {
 	top := made(t, text)
-	all, err := Find(top)
+	all, err := ListAttacks(top)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestATestThatDoesNotEndDidNotHold(t *testing.T) {
 		"package in\n\nimport (\n\t\"os\"\n\t\"testing\"\n)\n\n//redteam:attack A: b\n"+
 			"func TestGone(t *testing.T) { os.Exit(0) }\n",
 	)
-	all, err := Find(top)
+	all, err := ListAttacks(top)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestDirectivesThatAreMalformedAreNamed(t *testing.T) {
 		"//redteam:attack A: a | b\nfunc TestX(t *testing.T) {}\n",
 		"func TestX(t *testing.T) {\n//redteam:attack A: inside\n}\n",
 	} {
-		all, err := Find(made(t, "package in\n\nimport \"testing\"\n\n"+bad))
+		all, err := ListAttacks(made(t, "package in\n\nimport \"testing\"\n\n"+bad))
 		if err == nil ||
 			!strings.Contains(err.Error(), "a_test.go:5") && !strings.Contains(err.Error(), "a_test.go:6") {
 			t.Errorf("%q: %v, %v", bad, all, err)

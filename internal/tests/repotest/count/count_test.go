@@ -33,6 +33,9 @@ func TestCount(t *testing.T) {
 		"type putter interface{ put() }\n\n"+
 		"type both struct {\n\tctx context.Context\n\ta, b sync.Mutex\n}\n\n"+
 		"var long = `"+strings.Repeat("x", longLine)+"`\n\n"+shared.String())
+	for i := range sharedLimit + 1 {
+		write("cmd/"+string(rune('a'+i))+"/main.go", "package main\n\nfunc main() { run() }\n\nfunc run() {}\n")
+	}
 	write("internal/two/two_test.go", "package two\n\n// Everybody is tested.\nfunc helper() {}\n")
 	write("internal/two/testdata/three.go", "package broken {\n")
 
@@ -40,15 +43,16 @@ func TestCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(f.folders) != 2 || len(f.packages) != 2 || f.files != 2 {
-		t.Errorf("folders %d, packages %d, files %d; want 2 each", len(f.folders), len(f.packages), f.files)
+	const programs = sharedLimit + 1
+	if len(f.folders) != 2 || len(f.packages) != 2+programs || f.files != 2+programs {
+		t.Errorf("folders %d, packages %d, files %d; want 2, 13 and 13", len(f.folders), len(f.packages), f.files)
 	}
 	if f.banned != 2 || f.comments != 2 || f.long != 1 || f.contexts != 1 || f.mutexes != 1 {
 		t.Errorf("banned %d, comments %d, long %d, contexts %d, mutexes %d; want 2, 2, 1, 1, 1",
 			f.banned, f.comments, f.long, f.contexts, f.mutexes)
 	}
 	if got := f.sharedNames(); !slices.Equal(got, []string{"add (11)"}) {
-		t.Errorf("shared names %q, want add alone, since put implements an interface", got)
+		t.Errorf("shared names %q, want add alone: put implements an interface, and main calls run", got)
 	}
 	if out := table([]*figures{f, f}); strings.Count(out, "\n") != len(f.rows())+1 {
 		t.Errorf("table has the wrong number of lines:\n%s", out)

@@ -122,6 +122,9 @@ func (f *figures) sharedNames() []string {
 		if standardNames[fn.name] || fn.method && f.interfaces[methodKey(fn.name, fn.folder)] {
 			continue // methods that implement one interface are related
 		}
+		if fn.program && !fn.method && fn.name == "run" {
+			continue // what main calls, by convention
+		}
 		uses[fn.name]++
 		if uses[fn.name] == sharedLimit+1 {
 			names = append(names, fn.name)

@@ -31,6 +31,7 @@ type figures struct {
 type functionName struct {
 	name, folder string
 	method       bool
+	program      bool // in a package main
 }
 
 // methodKey identifies a method that types may share because an interface asks
@@ -82,13 +83,13 @@ func read(dir string) (*figures, error) {
 		if err != nil {
 			return err
 		}
-		return f.add(path, filepath.ToSlash(rel))
+		return f.countFile(path, filepath.ToSlash(rel))
 	})
 	return f, err
 }
 
-// add counts one file.
-func (f *figures) add(path, rel string) error {
+// countFile counts one file.
+func (f *figures) countFile(path, rel string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -162,7 +163,9 @@ func (f *figures) countDeclarations(fset *token.FileSet, parsed *ast.File, rel s
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			f.functionNames = append(f.functionNames, functionName{n.Name.Name, filepath.Dir(rel), n.Recv != nil})
+			f.functionNames = append(f.functionNames, functionName{
+				name: n.Name.Name, folder: filepath.Dir(rel), method: n.Recv != nil, program: parsed.Name.Name == "main",
+			})
 			if n.Body != nil {
 				f.functions = append(f.functions, fset.Position(n.End()).Line-fset.Position(n.Pos()).Line+1)
 			}

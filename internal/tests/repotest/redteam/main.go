@@ -37,7 +37,7 @@ func run(ctx context.Context, only []string) error {
 	if err != nil {
 		return err
 	}
-	all, err := attacks.Find(top)
+	all, err := attacks.ListAttacks(top)
 	if err != nil {
 		return err
 	}
