@@ -41,10 +41,11 @@ func TestABrowserEndsWithItsHost(t *testing.T) {
 			}
 			flag := "--gatehouse-test-" + procid.Self() + "-" + mode
 			host, id, _ := startHost(t, mode, flag)
-			all := descendants(t, host.Process.Pid)
-			if len(all) < 4 || running(t, flag) != 1 {
-				t.Fatalf("the host has the processes %v", all)
-			}
+			var all map[int]string
+			eventually(t, "a browser runs", func() bool { // a child has its parent's command line until it runs its own
+				all = descendants(t, host.Process.Pid)
+				return len(all) >= 4 && running(t, flag) == 1
+			})
 			if err := host.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}

@@ -17,15 +17,15 @@ import (
 	"gatehouse/internal/sandbox/proxy"
 )
 
-// names resolves names for tests; rebind has a public address first and a private one afterwards.
-type names struct{ asked atomic.Int32 }
+// names resolves names for tests; rebind has a public address, and a private one once it has moved.
+type names struct{ moved atomic.Bool }
 
 func (n *names) LookupNetIP(_ context.Context, _, host string) ([]netip.Addr, error) {
 	switch strings.TrimSuffix(host, ".") {
 	case "public.test":
 		return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
 	case "rebind.test":
-		if n.asked.Add(1) == 1 {
+		if !n.moved.Load() {
 			return []netip.Addr{netip.MustParseAddr("93.184.216.34")}, nil
 		}
 		return []netip.Addr{netip.MustParseAddr("127.0.0.1")}, nil
@@ -69,7 +69,8 @@ func tryToEscape(t *testing.T, confined bool) {
 		}
 	}))
 	t.Cleanup(public.Close)
-	b := openPolicy(t, confined, public.Listener.Addr().String())
+	var resolver names
+	b := openPolicy(t, confined, public.Listener.Addr().String(), &resolver)
 	tab := goTo(t, b, "http://public.test/")
 	if err := tab.Await(t.Context(), Condition{Script: "window.finished"}); err != nil {
 		t.Fatal(err)
@@ -96,6 +97,7 @@ func tryToEscape(t *testing.T, confined bool) {
 	if _, err := tab.Navigate(t.Context(), "http://rebind.test/", 10*time.Second); err != nil {
 		t.Error(err)
 	}
+	resolver.moved.Store(true)
 	if _, err := tab.Navigate(t.Context(), "http://rebind.test/again", 10*time.Second); err == nil {
 		t.Error("a name that leads to another address now was followed")
 	}
@@ -107,10 +109,10 @@ func tryToEscape(t *testing.T, confined bool) {
 }
 
 // openPolicy starts a browser that reaches what is public; all public addresses lead to one server.
-func openPolicy(t *testing.T, confined bool, public string) *Browser {
+func openPolicy(t *testing.T, confined bool, public string, resolver *names) *Browser {
 	t.Helper()
 	return openWith(t, confined, sandbox.Network{
-		Allow: []string{"*:*", "0.0.0.0/0:*", "[::/0]:*"}, Resolve: &names{},
+		Allow: []string{"*:*", "0.0.0.0/0:*", "[::/0]:*"}, Resolve: resolver,
 	}, proxy.Options{
 		OwnListener: notOurs,
 		Dial: func(ctx context.Context, a netip.AddrPort) (net.Conn, error) {
