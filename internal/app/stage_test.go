@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,10 +33,8 @@ func stagingHost(t *testing.T, modules ...string) (*App, *tenant, string) {
 }
 
 func editorTools(t *testing.T, modules []string) ([]string, bool) {
-	for _, m := range modules {
-		if m == "lsp" {
-			return editors.Open(t).Servers(), true
-		}
+	if slices.Contains(modules, "lsp") {
+		return editors.Open(t).Servers(), true
 	}
 	return nil, false
 }
@@ -53,16 +52,16 @@ func (c *tenant) told(name, args string, want ...string) string {
 	if err := json.Unmarshal([]byte(got), &result); err != nil {
 		c.t.Fatalf("%s: %v: %s", name, err, got)
 	}
-	text := ""
+	var text strings.Builder
 	for _, b := range result.Result.Content {
-		text += b.Text + "\n"
+		text.WriteString(b.Text + "\n")
 	}
 	for _, w := range want {
-		if !strings.Contains(text, w) {
+		if !strings.Contains(text.String(), w) {
 			c.t.Errorf("%s %s: %q is missing in %s", name, args, w, got)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // Language servers, searches and builds of a task see what its calls have changed, and a change of a language server is
