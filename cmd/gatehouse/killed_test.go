@@ -225,13 +225,8 @@ func killHosts(t *testing.T, who account) {
 					p.Kill()
 				}
 			}
-			t.Errorf(
-				"%d of %d processes are left %v after the host of %s was killed",
-				len(left),
-				want,
-				patience,
-				who.name,
-			)
+			t.Errorf("%d of %d processes are left %v after the host of %s was killed", len(left), want, patience,
+				who.name)
 		}
 		endKept(t, program, home, who, kept)
 	}
@@ -285,10 +280,8 @@ func TestAKeeperThatIsKilledLeavesNoProcess(t *testing.T) {
 			n := strconv.Itoa(100_000 + rand.IntN(900_000_000))
 			quiet := strconv.Itoa(100_000 + rand.IntN(900_000_000))
 			h := newLineHost(t, program, home, who)
-			h.call(
-				"process_start",
-				map[string]any{"command": "sh", "args": []string{"-c", "env -i setsid sleep " + quiet}},
-			)
+			h.call("process_start",
+				map[string]any{"command": "sh", "args": []string{"-c", "env -i setsid sleep " + quiet}})
 			script := strings.NewReplacer("RAN", ": > ran/"+n, "N", n, "HOST", strconv.Itoa(h.cmd.Process.Pid)).
 				Replace(attack.script)
 			h.id++ // which is not waited for, because the host may end first

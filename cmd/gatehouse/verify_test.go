@@ -464,15 +464,8 @@ func flagsFirst(words []string) []string {
 func everythingBundle(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	install := exec.Command(
-		"npm",
-		"install",
-		"--ignore-scripts",
-		"--no-bin-links",
-		"--no-audit",
-		"--no-fund",
-		"@modelcontextprotocol/server-everything",
-	)
+	install := exec.Command("npm", "install", "--ignore-scripts", "--no-bin-links", "--no-audit", "--no-fund",
+		"@modelcontextprotocol/server-everything")
 	install.Dir = dir
 	if out, err := install.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -533,11 +526,8 @@ func serveImages(t *testing.T) *imageRegistry {
 	t.Cleanup(s.Close)
 	path := filepath.Join(t.TempDir(), "server")
 	build := exec.Command("go", "build", "-o", path, "main.go")
-	build.Dir, build.Env = "../../internal/packages/testdata/imageserver", append(
-		os.Environ(),
-		"CGO_ENABLED=0",
-		"GOFLAGS=",
-	)
+	build.Dir, build.Env = "../../internal/packages/testdata/imageserver", append(os.Environ(), "CGO_ENABLED=0",
+		"GOFLAGS=")
 	out, err := build.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)

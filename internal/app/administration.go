@@ -58,10 +58,8 @@ func (a *App) openUsage(context.Context) error {
 	if a.opts.Private {
 		return nil
 	}
-	a.usage = metrics.OpenUsage(
-		filepath.Join(a.cfg.Folders.State, "usage.db"),
-		metrics.UsageOptions{PackageOf: a.packageOf},
-	)
+	a.usage = metrics.OpenUsage(filepath.Join(a.cfg.Folders.State, "usage.db"),
+		metrics.UsageOptions{PackageOf: a.packageOf})
 	a.closing("usage", func(context.Context) error { return a.usage.Close() })
 	a.addPart("measured usage", func(ctx context.Context) error {
 		a.usage.Run(ctx, func(err error) { a.log.Warn("usage could not be recorded", "err", err) })

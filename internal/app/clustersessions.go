@@ -58,14 +58,8 @@ func identifyForwarded(r *http.Request) (protocol.Caller, *httpserver.Denied) {
 	var who protocol.Caller
 	err := json.Unmarshal([]byte(r.Header.Get(headerCaller)), &f)
 	if err == nil {
-		err = errors.Join(
-			json.Unmarshal(
-				f.Caller,
-				&who.Caller,
-			),
-			json.Unmarshal(f.Bound, &who.Bound),
-			json.Unmarshal(f.Until, &who.Until),
-		)
+		err = errors.Join(json.Unmarshal(f.Caller, &who.Caller), json.Unmarshal(f.Bound, &who.Bound),
+			json.Unmarshal(f.Until, &who.Until))
 	}
 	if err != nil {
 		return who, &httpserver.Denied{Status: 400, Message: "the request of another node names no caller"}
@@ -111,13 +105,8 @@ func (e sessionsElsewhere) Changed(ctx context.Context, s *session.Session) {
 		_, err = e.sessions.Put(ctx, s.ID, raw)
 	}
 	if err != nil {
-		e.log.Warn(
-			"the session ends with this node: its record was not written",
-			"client",
-			record.Facts.Client,
-			"err",
-			err,
-		)
+		e.log.Warn("the session ends with this node: its record was not written", "client", record.Facts.Client, "err",
+			err)
 	}
 }
 

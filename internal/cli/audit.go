@@ -79,12 +79,8 @@ func (a *auditQuery) flags(c *cobra.Command) {
 	f.StringVar(&a.Level, "level", "", "only this level: info or security")
 	f.StringVar(&a.Kind, "kind", "", "only this kind: call, approval, session.created, auth.login, ...")
 	f.StringVar(&a.Context, "context", "", "only what was done in this context")
-	f.StringVar(
-		&a.Session,
-		"session",
-		"",
-		"only what was done in this session: its id, or the hash that the ledger shows",
-	)
+	f.StringVar(&a.Session, "session", "",
+		"only what was done in this session: its id, or the hash that the ledger shows")
 	f.StringVar(&a.Call, "call", "", "only the lines of this call")
 	f.IntVarP(&a.Last, "last", "n", 0, "only this many of the newest (default 50, all with --since)")
 	f.BoolVarP(&a.follow, "follow", "f", false, "continue with new entries until interrupted")

@@ -203,12 +203,8 @@ func backupCreate(w Environment) *cobra.Command {
 				return asMistake(err)
 			}
 			fmt.Fprintln(w.Out, made.Name)
-			fmt.Fprintf(
-				w.Err,
-				"[gatehouse] Created a backup of %d files, %d bytes\n",
-				len(made.Manifest.Files),
-				made.Size,
-			)
+			fmt.Fprintf(w.Err, "[gatehouse] Created a backup of %d files, %d bytes\n", len(made.Manifest.Files),
+				made.Size)
 			for _, old := range made.Removed {
 				fmt.Fprintf(w.Err, "[gatehouse] Removed %s\n", old)
 			}

@@ -135,13 +135,8 @@ on SIGHUP.`,
 			if err != nil {
 				return err
 			}
-			fmt.Fprintf(
-				w.Err,
-				"[gatehouse] %s: %s, before %s\n",
-				args[0],
-				orDash(string(changed.After)),
-				orDash(string(changed.Before)),
-			)
+			fmt.Fprintf(w.Err, "[gatehouse] %s: %s, before %s\n", args[0], orDash(string(changed.After)),
+				orDash(string(changed.Before)))
 			return writeDown(w, changedSettings(args[0]))
 		},
 	}

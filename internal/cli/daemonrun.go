@@ -223,28 +223,15 @@ func (r *runningDaemon) openListeners(ctx context.Context) (err error) {
 			h.Port, listeners[app.HTTP] = ln.Addr().(*net.TCPAddr).Port, ln
 		}
 	}
-	r.host, err = app.New(
-		ctx,
-		cfg,
-		app.Options{
-			Log:       r.log,
-			Listeners: listeners,
-			Again:     how,
-			AnyFolder: !limited(cfg),
-			Socket:    cfg.Daemon.SecondSocket(),
-			Settings:  r.l.File,
-			Editor:    r.editor,
-			Doctor:    doctorOf(r.w),
-		},
-	)
+	r.host, err = app.New(ctx, cfg, app.Options{
+		Log: r.log, Listeners: listeners, Again: how, AnyFolder: !limited(cfg), Socket: cfg.Daemon.SecondSocket(),
+		Settings: r.l.File, Editor: r.editor, Doctor: doctorOf(r.w),
+	})
 	if err != nil {
 		for _, ln := range listeners {
 			ln.Close()
 		}
-		return adviseDaemon(
-			asUsage(r.l, err),
-			"another address with --mcp-addr, or --mcp-transport socket to have none",
-		)
+		return adviseDaemon(asUsage(r.l, err), "another address with --mcp-addr, or --mcp-transport socket to have none")
 	}
 	return nil
 }

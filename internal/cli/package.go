@@ -45,35 +45,13 @@ that run see the change within seconds.`,
 
 		SuggestionsMinimumDistance: 2,
 	}
-	c.AddCommand(
-		packageAdd(w),
-		packageList(w),
-		packageInfo(w),
-		packageTools(w),
-		packageLogs(w),
+	c.AddCommand(packageAdd(w), packageList(w), packageInfo(w), packageTools(w), packageLogs(w),
 		packageSet(w, "start", "Start the server of a package, and let calls start it again"),
 		packageSet(w, "stop", "Stop the server of a package until it is started"),
-		packageSet(w, "restart", "Stop the server of a package and start it again"),
-		packageLogin(w),
-		packageLogout(w),
-		packageUpdate(w),
-		packageRollback(w),
-		packageChanges(w),
-		packageDecide(
-			w,
-			true,
-		),
-		packageDecide(w, false),
-		packageWhy(w),
-		packageStats(w),
-		packageShell(w),
-		packageLock(w),
-		packageSync(w),
-		packageRemove(w),
-		packageApply(w),
-		packageGrant(w),
-		packageRevoke(w),
-	)
+		packageSet(w, "restart", "Stop the server of a package and start it again"), packageLogin(w), packageLogout(w),
+		packageUpdate(w), packageRollback(w), packageChanges(w), packageDecide(w, true), packageDecide(w, false),
+		packageWhy(w), packageStats(w), packageShell(w), packageLock(w), packageSync(w), packageRemove(w),
+		packageApply(w), packageGrant(w), packageRevoke(w))
 	return c
 }
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"gatehouse/internal/access/secret"
@@ -44,12 +45,7 @@ type addFlags struct {
 	take      int  // or the one of this number
 }
 
-func packageAdd(w Environment) *cobra.Command {
-	var f addFlags
-	c := &cobra.Command{
-		Use:   "add NAME TARGET [ARG...]",
-		Short: "Install an MCP server as a package",
-		Long: `Install an MCP server as a package. NAME begins the names of its tools. TARGET is
+const addHelp = `Install an MCP server as a package. NAME begins the names of its tools. TARGET is
 
   npm:NAME[@VERSION]  an npm package; its scripts do not run
   pypi:NAME[==VERSION]
@@ -86,7 +82,14 @@ the secret store. A value of --env that looks like a secret is kept there too.
 
 The server runs in a sandbox with a home folder of its own. It sees no other files of
 this machine than its programs, and reaches no network, except for what --allow-folder,
---allow-host and the like grant; gatehouse package grant changes that later.`,
+--allow-host and the like grant; gatehouse package grant changes that later.`
+
+func packageAdd(w Environment) *cobra.Command {
+	var f addFlags
+	c := &cobra.Command{
+		Use:   "add NAME TARGET [ARG...]",
+		Short: "Install an MCP server as a package",
+		Long:  addHelp,
 		Example: `  gatehouse package add memory npm:@modelcontextprotocol/server-memory
   gatehouse package add files npm:@modelcontextprotocol/server-filesystem '${data}' --yes
   gatehouse package add github --secret GITHUB_PERSONAL_ACCESS_TOKEN -- github-mcp-server stdio
@@ -139,39 +142,44 @@ this machine than its programs, and reaches no network, except for what --allow-
 	f.addYes(c.Flags())
 	f.registerGrants(c.Flags())
 	f.registerTrust(c.Flags())
-	c.Flags().StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
-	c.Flags().StringArrayVar(&f.headers, "header", nil,
+	f.registerWish(c.Flags())
+	return c
+}
+
+// registerWish registers the flags that say what is installed and how it runs.
+func (f *addFlags) registerWish(flags *pflag.FlagSet) {
+	flags.StringArrayVarP(&f.env, "env", "e", nil, "variable of the server, `NAME=VALUE`; can be repeated")
+	flags.StringArrayVar(&f.headers, "header", nil,
 		"header of requests to a remote server, `NAME=VALUE`; can be repeated")
-	c.Flags().StringArrayVar(&f.passed, "pass-header", nil,
+	flags.StringArrayVar(&f.passed, "pass-header", nil,
 		"header of a client's request that goes on to a remote server with it, `NAME`; can be repeated")
-	c.Flags().StringArrayVar(&f.secrets, "secret", nil,
+	flags.StringArrayVar(&f.secrets, "secret", nil,
 		"variable whose value is asked for and kept secret, `NAME`, or NAME=SECRET for a secret that is stored; "+
 			"can be repeated")
-	c.Flags().StringArrayVar(&f.sets, "set", nil,
+	flags.StringArrayVar(&f.sets, "set", nil,
 		"value of what a bundle or a server.json lets its user configure, `NAME=VALUE`; can be repeated")
-	c.Flags().StringVar(&f.start, "start", packages.OnDemand,
+	flags.StringVar(&f.start, "start", packages.OnDemand,
 		"when the server starts: demand (at the first call) or always")
-	c.Flags().StringVar(&f.instances, "instances", "",
+	flags.StringVar(&f.instances, "instances", "",
 		"whom one instance of the server serves: auto, shared, principal or session (default: auto)")
-	c.Flags().StringVar(&f.results, "results", "", "text: omit structured content from results")
-	c.Flags().StringVar(&f.login, "login", "",
+	flags.StringVar(&f.results, "results", "", "text: omit structured content from results")
+	flags.StringVar(&f.login, "login", "",
 		"whose login is used at a remote server: shared or principal (default: shared)")
-	c.Flags().StringVar(&f.oauth.ClientID, "client-id", "", "`ID` of this host at the server's authorization server")
-	c.Flags().StringVar(&f.client, "client-secret", "", "`SECRET` of the secret store that belongs to --client-id")
-	c.Flags().StringVar(&f.oauth.Grant, "grant", "",
+	flags.StringVar(&f.oauth.ClientID, "client-id", "", "`ID` of this host at the server's authorization server")
+	flags.StringVar(&f.client, "client-secret", "", "`SECRET` of the secret store that belongs to --client-id")
+	flags.StringVar(&f.oauth.Grant, "grant", "",
 		"client_credentials: get tokens by --client-id and --client-secret, without a login")
-	c.Flags().StringVar(&f.timeout, "timeout", "", "time for one call, such as 30s (default: that of the host)")
-	c.Flags().BoolVar(&f.hints, "trust-hints", false,
+	flags.StringVar(&f.timeout, "timeout", "", "time for one call, such as 30s (default: that of the host)")
+	flags.BoolVar(&f.hints, "trust-hints", false,
 		"believe what the server says that its tools do, such as readOnlyHint")
-	c.Flags().StringVar(&f.newTools, "new-tools", "",
+	flags.StringVar(&f.newTools, "new-tools", "",
 		"tools that the server adds later: ask for an approval, or allow (default: ask)")
-	c.Flags().StringVar(&f.title, "title", "", "display name (default: the server's)")
-	c.Flags().StringVar(&f.locked, "locked", "",
+	flags.StringVar(&f.title, "title", "", "display name (default: the server's)")
+	flags.StringVar(&f.locked, "locked", "",
 		"install NAME as the lock `file` has it (without a value: "+lockFile+")")
-	c.Flags().Lookup("locked").NoOptDefVal = lockFile
-	c.Flags().BoolVarP(&f.first, "first", "f", false, "of several hits of a search, take the first")
-	c.Flags().IntVar(&f.take, "take", 0, "of several hits of a search, take the one with this `number`")
-	return c
+	flags.Lookup("locked").NoOptDefVal = lockFile
+	flags.BoolVarP(&f.first, "first", "f", false, "of several hits of a search, take the first")
+	flags.IntVar(&f.take, "take", 0, "of several hits of a search, take the one with this `number`")
 }
 
 // wish makes the package of a command line, and asks for its secrets.
@@ -313,12 +321,9 @@ func (p addedPackage) print(w Environment) error {
 // warnWaiting says which tools are not offered until they are approved.
 func warnWaiting(w Environment, id string, waiting []string) {
 	if len(waiting) > 0 {
-		fmt.Fprintf(
-			w.Err,
+		fmt.Fprintf(w.Err,
 			"[gatehouse] Not offered until they are approved: %s. gatehouse package changes %s shows them\n",
-			printable(strings.Join(waiting, ", ")),
-			id,
-		)
+			printable(strings.Join(waiting, ", ")), id)
 	}
 }
 

@@ -45,10 +45,8 @@ func (f *addFlags) configureBundle(w Environment, wish *packages.Wish) error {
 	}
 	for _, name := range m.Missing(values) {
 		if !isTerminal(w.In) {
-			return usagef(
-				"the bundle requires %s: give --set NAME=VALUE for each",
-				strings.Join(m.Missing(values), ", "),
-			)
+			return usagef("the bundle requires %s: give --set NAME=VALUE for each",
+				strings.Join(m.Missing(values), ", "))
 		}
 		field := m.Fields[name]
 		fmt.Fprintf(w.Err, "[gatehouse] %s: %s\n", printable(cmp.Or(field.Title, name)),

@@ -99,10 +99,8 @@ func logIn(ctx context.Context, w Environment, a *admin, name string, paste bool
 	var address string
 	var err error
 	if paste {
-		fmt.Fprintln(
-			w.Err,
-			"[gatehouse] Then paste the address to which your browser was sent back; the page need not load:",
-		)
+		fmt.Fprintln(w.Err,
+			"[gatehouse] Then paste the address to which your browser was sent back; the page need not load:")
 		address, err = readAddress(ctx, w)
 	} else {
 		address, err = back.waitForRedirect(ctx)

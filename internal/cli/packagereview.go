@@ -58,14 +58,8 @@ func printChanges(w Environment, all []packageChange) error {
 				by = " by " + one.By + " " + one.At
 			}
 		}
-		fmt.Fprintf(
-			w.Out,
-			"%s %s: %s%s\n",
-			printable(one.Kind),
-			printable(one.Name),
-			printable(one.State),
-			printable(by),
-		)
+		fmt.Fprintf(w.Out, "%s %s: %s%s\n", printable(one.Kind), printable(one.Name), printable(one.State),
+			printable(by))
 		for _, line := range one.Diff {
 			if _, err := fmt.Fprintf(w.Out, "  %s\n", printable(line)); err != nil {
 				return err

@@ -284,11 +284,8 @@ func (by chosenBy) index(w Environment, word string, all []catalog.Entry) (int, 
 		return 0, err
 	}
 	if !isTerminal(w.In) {
-		return 0, usagef(
-			"there are %d hits for %q: choose one with --take NUMBER, or the first with -f",
-			len(all),
-			word,
-		)
+		return 0, usagef("there are %d hits for %q: choose one with --take NUMBER, or the first with -f", len(all),
+			word)
 	}
 	lines := bufio.NewReader(w.In)
 	for range 3 {

@@ -108,20 +108,9 @@ func packageStats(w Environment) *cobra.Command {
 					for _, n := range s.Health.Errors {
 						errors += n
 					}
-					fmt.Fprintf(
-						t,
-						"%s\t%s\t%d\t%d\t%v\t%v\t%.1f\t%.2f\t%d\t%d\n",
-						s.ID,
-						s.Status,
-						s.Health.Calls,
-						errors,
-						s.Health.P50,
-						s.Health.P99,
-						float64(s.Memory)/1e6,
-						s.CPU,
-						s.Processes,
-						s.Health.Restarts,
-					)
+					fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%v\t%v\t%.1f\t%.2f\t%d\t%d\n", s.ID, s.Status, s.Health.Calls,
+						errors, s.Health.P50, s.Health.P99, float64(s.Memory)/1e6, s.CPU, s.Processes,
+						s.Health.Restarts)
 				}
 				return t.Flush()
 			})

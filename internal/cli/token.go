@@ -103,13 +103,8 @@ func createToken(ctx context.Context, w Environment, all administration.Tokens, 
 	if !made.Token.Until.IsZero() {
 		until = "expires " + made.Token.Until.Format(time.RFC3339)
 	}
-	fmt.Fprintf(
-		w.Err,
-		"[gatehouse] Token %s of user %s, %s. It is not shown again:\n",
-		made.Token.ID,
-		made.Token.User,
-		until,
-	)
+	fmt.Fprintf(w.Err, "[gatehouse] Token %s of user %s, %s. It is not shown again:\n", made.Token.ID, made.Token.User,
+		until)
 	_, err = fmt.Fprintln(w.Out, made.Secret)
 	return err
 }

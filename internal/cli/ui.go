@@ -155,10 +155,8 @@ func (f *uiFlags) prove(ctx context.Context, w Environment, at *url.URL, link id
 		port = map[string]string{"http": "80", "https": "443"}[at.Scheme]
 	}
 	if err != nil || !link.Proves(challenge, port, said.Proof) {
-		return fmt.Errorf(
-			"the program at %s is not a host with this data folder; name the address of one with --url",
-			at,
-		)
+		return fmt.Errorf("the program at %s is not a host with this data folder; name the address of one with --url",
+			at)
 	}
 	return nil
 }
@@ -198,11 +196,9 @@ func openPrivately(ctx context.Context, w Environment, opener, to string, waits 
 		return err
 	}
 	defer os.Remove(f.Name())
-	_, err = fmt.Fprintf(
-		f,
+	_, err = fmt.Fprintf(f,
 		"<!doctype html><meta name=referrer content=no-referrer><meta http-equiv=refresh content=\"0;url=%s\">\n",
-		html.EscapeString(to),
-	)
+		html.EscapeString(to))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}

@@ -165,10 +165,8 @@ func userList(w Environment) *cobra.Command {
 					return err
 				}
 				if asJSON {
-					return showJSON(
-						w.Out,
-						administration.UserList{Users: orEmpty(all.Users), Links: orEmpty(all.Links)},
-					)
+					return showJSON(w.Out,
+						administration.UserList{Users: orEmpty(all.Users), Links: orEmpty(all.Links)})
 				}
 				return printUsers(w, all.Users, all.Links)
 			})

@@ -96,11 +96,8 @@ func (o *Options) checkOptions() error {
 	}
 	if o.External == nil {
 		if _, _, err := net.SplitHostPort(o.Listen); err != nil {
-			return fmt.Errorf(
-				"cluster address %q: expected HOST:PORT at which other nodes reach this one: %w",
-				o.Listen,
-				err,
-			)
+			return fmt.Errorf("cluster address %q: expected HOST:PORT at which other nodes reach this one: %w",
+				o.Listen, err)
 		}
 	}
 	for _, j := range o.Join {

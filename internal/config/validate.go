@@ -154,10 +154,8 @@ func (a Auth) validate(w *problems) {
 	if a.Server != "" {
 		w.url("auth.server", "server", a.Server, "https", "http")
 		if a.OAuth.Issuer != "" {
-			w.addf(
-				"auth.server",
-				"server and oauth exclude each other: a host issues tokens, or accepts those of another server",
-			)
+			w.addf("auth.server",
+				"server and oauth exclude each other: a host issues tokens, or accepts those of another server")
 		}
 	}
 	if o := a.OAuth; o.Issuer != "" {

@@ -245,16 +245,10 @@ func TestBudget(t *testing.T) {
 	lines := strings.Repeat("0123456789\n", 100)
 	long := strings.Repeat("é", 1000) // 2000 bytes, one line
 	w := workshop{tools: []tool.Tool{
-		made(
-			"w_lines",
-			tool.Reads,
-			func(context.Context, *tool.Call) (tool.Result, error) { return printableText(lines) },
-		),
-		made(
-			"w_long",
-			tool.Reads,
-			func(context.Context, *tool.Call) (tool.Result, error) { return printableText(long) },
-		),
+		made("w_lines", tool.Reads,
+			func(context.Context, *tool.Call) (tool.Result, error) { return printableText(lines) }),
+		made("w_long", tool.Reads,
+			func(context.Context, *tool.Call) (tool.Result, error) { return printableText(long) }),
 		made("w_two", tool.Reads, func(context.Context, *tool.Call) (tool.Result, error) {
 			return tool.Result{
 				Content: []tool.Content{tool.Text(strings.Repeat("a\n", 400)), tool.Text(strings.Repeat("b\n", 600))},

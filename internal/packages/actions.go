@@ -143,11 +143,8 @@ func (p *managedPackage) needs() (all []PackageTask) {
 	if n := len(p.unapproved()); n > 0 && slices.ContainsFunc(p.unapproved(),
 		func(c Change) bool { return c.State != "refused" }) {
 		add(PackageTask{ID: "review", Kind: "review", Severity: SeverityImportant,
-			Reason: fmt.Sprintf(
-				"%d tools are not offered until they are approved: gatehouse package changes %s",
-				n,
-				p.id,
-			)})
+			Reason: fmt.Sprintf("%d tools are not offered until they are approved: gatehouse package changes %s", n,
+				p.id)})
 	}
 	for _, a := range r.Actions {
 		if a.Severity != "" {

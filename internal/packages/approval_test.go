@@ -125,10 +125,8 @@ func TestNewToolsAreAskedForOrAllowed(t *testing.T) {
 		}
 	}
 	h.eventually("the new tool of one is offered", func() bool { return slices.Contains(h.names(), "free_grown") })
-	h.eventually(
-		"that of the other waits",
-		func() bool { return slices.Equal(h.changes("up"), []string{"up_grown new"}) },
-	)
+	h.eventually("that of the other waits",
+		func() bool { return slices.Equal(h.changes("up"), []string{"up_grown new"}) })
 	if slices.Contains(h.names(), "up_grown") {
 		t.Error("a new tool is offered without approval")
 	}

@@ -63,10 +63,8 @@ const buildLines = 200
 
 // lastLines are the last lines of what a step printed that are not empty.
 func (e *buildError) lastLines(n int) string {
-	lines := slices.DeleteFunc(
-		strings.Split(e.printed, "\n"),
-		func(l string) bool { return strings.TrimSpace(l) == "" },
-	)
+	lines := slices.DeleteFunc(strings.Split(e.printed, "\n"),
+		func(l string) bool { return strings.TrimSpace(l) == "" })
 	return lastLines(strings.Join(lines, "\n"), n)
 }
 

@@ -39,12 +39,8 @@ func (p *managedPackage) crate(ctx context.Context, r *Record, dir string, fresh
 	if home := rustupHome(); home != "" { // which has the compiler that cargo of rustup starts
 		step.Read, step.Env = append(step.Read, home), append(step.Env, "RUSTUP_HOME="+home)
 	}
-	err := p.buildPackage(
-		ctx,
-		r,
-		step,
-		"Install Rust with cargo by the system's package manager, or give the program as binary, folder or archive.",
-	)
+	err := p.buildPackage(ctx, r, step,
+		"Install Rust with cargo by the system's package manager, or give the program as binary, folder or archive.")
 	if failed, ok := errors.AsType[*buildError](err); ok {
 		return withOutput(fmt.Errorf("cargo cannot install %s: it ended with code %d", r.Source.From, failed.code),
 			failed.lastLines(10))

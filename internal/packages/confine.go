@@ -128,10 +128,8 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 		Mounts: j.mounts, Image: j.image,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
 			Allow: j.hosts, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
-			SpecialHint: fmt.Sprintf(
-				"a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",
-				p.id,
-			),
+			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",
+				p.id),
 		}},
 	}
 	making, cancel := context.WithTimeoutCause(ctx, createTime, errors.New("it took too long to make a sandbox"))

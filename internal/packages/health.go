@@ -174,11 +174,8 @@ func (h *health) admit(id string, shares *atomic.Int64, most int) (try bool, err
 		h.countError(errRefused)
 		err = &tool.Refusal{
 			Code: tool.CodeBusy,
-			Message: fmt.Sprintf(
-				"package %s has %d calls that have not ended, which is its share; nothing was run",
-				id,
-				h.running,
-			),
+			Message: fmt.Sprintf("package %s has %d calls that have not ended, which is its share; nothing was run", id,
+				h.running),
 			Next: "Try again in a moment.",
 		}
 	}
@@ -197,12 +194,8 @@ func (h *health) refuse(id, what string, after time.Duration) error {
 	h.countError(errRefused)
 	return &tool.Refusal{
 		Code: tool.CodeUnavailable,
-		Message: fmt.Sprintf(
-			"package %s did not answer %d calls in a row and %s; nothing was run",
-			id,
-			h.failures,
-			what,
-		),
+		Message: fmt.Sprintf("package %s did not answer %d calls in a row and %s; nothing was run", id, h.failures,
+			what),
 		Next: fmt.Sprintf("It is tried again in %d s, or when an administrator restarts it.", seconds(after)),
 	}
 }

@@ -100,11 +100,8 @@ func (r *ImageRun) option(words []string) (rest []string, err error) {
 	case "--network", "--net":
 		// What is reached is a matter of grants.
 		if !slices.Contains([]string{"none", "host", "bridge", "default"}, value) {
-			return nil, fmt.Errorf(
-				"%s %s has no counterpart here: expected none, host or bridge",
-				name,
-				shorten(value, 100),
-			)
+			return nil, fmt.Errorf("%s %s has no counterpart here: expected none, host or bridge", name,
+				shorten(value, 100))
 		}
 	case "-u", "--user":
 		o.User = value

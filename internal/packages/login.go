@@ -327,12 +327,8 @@ func (t *loginTable) addLogin(b *beganLogin) error {
 		}
 	}
 	if len(t.all) >= maxLogins || mine >= maxLogins/4 {
-		return tool.Refuse(
-			tool.CodeBusy,
-			"%d logins wait for their users; finish one, or wait %v",
-			len(t.all),
-			loginLife,
-		)
+		return tool.Refuse(tool.CodeBusy, "%d logins wait for their users; finish one, or wait %v", len(t.all),
+			loginLife)
 	}
 	t.all[b.login.State] = b
 	return nil
@@ -372,18 +368,12 @@ func (p *managedPackage) mayLogIn(who *tool.Caller) (of string, r Record, err er
 	p.mu.Unlock()
 	switch {
 	case !r.logsIn():
-		return "", r, tool.Refuse(
-			tool.CodeUnsupported,
+		return "", r, tool.Refuse(tool.CodeUnsupported,
 			"package %s has no login: its server is no address of http, or headers of the package are its credentials",
-			p.id,
-		)
+			p.id)
 	case r.OAuth != nil && r.OAuth.Grant != "":
-		return "", r, tool.Refuse(
-			tool.CodeUnsupported,
-			"package %s gets its tokens without a login (oauth.grant %s)",
-			p.id,
-			r.OAuth.Grant,
-		)
+		return "", r, tool.Refuse(tool.CodeUnsupported, "package %s gets its tokens without a login (oauth.grant %s)",
+			p.id, r.OAuth.Grant)
 	case p.manager.opts.Logins == nil:
 		return "", r, tool.Refuse(tool.CodeUnsupported, "this host has no config folder, so it keeps no logins")
 	case r.Login != PrincipalLogin && (p.manager.opts.Administrator == nil || !p.manager.opts.Administrator(*who)):
@@ -479,12 +469,8 @@ func (h *Manager) finishLogin(ctx context.Context, state string, back url.Values
 	}
 	err := b.transport.Finish(ctx, b.login, back)
 	if err != nil {
-		err = tool.Refuse(
-			tool.CodeDenied,
-			"the login at package %s failed: %s",
-			b.id,
-			shorten(err.Error(), maxErrorMessage),
-		)
+		err = tool.Refuse(tool.CodeDenied, "the login at package %s failed: %s", b.id,
+			shorten(err.Error(), maxErrorMessage))
 	}
 	if p, gone := h.findPackage(b.id); gone == nil && err == nil {
 		err = p.loginChanged(ctx, b.of)
@@ -786,11 +772,8 @@ func (p *managedPackage) resumeLogin(ctx context.Context, from *Peer) (*Peer, er
 	case <-late.C:
 		return nil, &tool.Refusal{
 			Code: tool.CodeTimeout,
-			Message: fmt.Sprintf(
-				"the login at package %s was not finished within %v; nothing was run",
-				p.id,
-				loginWait,
-			),
+			Message: fmt.Sprintf("the login at package %s was not finished within %v; nothing was run", p.id,
+				loginWait),
 			Next: "Call again when you have logged in.",
 		}
 	case <-ctx.Done():

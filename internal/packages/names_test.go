@@ -51,9 +51,7 @@ func TestNamesAreUniqueAndStable(t *testing.T) {
 		}
 		if names := slices.Collect(maps.Values(byTool)); len(
 			slices.Compact(slices.Sorted(slices.Values(names))),
-		) != len(
-			all,
-		) {
+		) != len(all) {
 			t.Fatalf("seed %d: two of %v have one name", seed, all)
 		}
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })

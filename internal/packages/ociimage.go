@@ -28,24 +28,14 @@ func (p *managedPackage) fetchImage(
 	ctx context.Context, r *Record, plan *Plan, dir string, say func(done, total int64, units string),
 ) error {
 	ref := p.imageRef(r, plan)
-	got, err := image.Pull(
-		ctx,
-		ref,
-		dir,
-		p.manager.pullOptions(),
-		func(done, total int64) { say(done, total, "bytes") },
-	)
+	got, err := image.Pull(ctx, ref, dir, p.manager.pullOptions(),
+		func(done, total int64) { say(done, total, "bytes") })
 	if err != nil {
 		return fmt.Errorf("source %s: %w", r.Source, err)
 	}
 	if _, want, ok := strings.Cut(ref, "@"); ok && want != got.Digest {
-		return tool.Refuse(
-			tool.CodeDenied,
-			"source %s: the registry has %s by the digest %s",
-			r.Source,
-			got.Digest,
-			want,
-		)
+		return tool.Refuse(tool.CodeDenied, "source %s: the registry has %s by the digest %s", r.Source, got.Digest,
+			want)
 	}
 	r.Digest = got.Digest
 	if r.Version == "" {
@@ -240,10 +230,8 @@ func (r *Record) checkImage() error {
 	}
 	for _, m := range r.Image.Mounts {
 		if !path.IsAbs(m.To) || path.Clean(m.To) != m.To || m.To == "/" || strings.ContainsAny(m.To, "\x00\n") {
-			return invalid(
-				"image: %q is no place of a mount: expected an absolute path other than /",
-				shorten(m.To, 200),
-			)
+			return invalid("image: %q is no place of a mount: expected an absolute path other than /",
+				shorten(m.To, 200))
 		}
 		if name, ok := strings.CutPrefix(m.From, "${data}/"+volumes+"/"); ok && programName().MatchString(name) {
 			continue
@@ -295,10 +283,8 @@ func (r *Record) ungrantedMounts() (missing []string) {
 // describeImage says in plain words what an image wants, and what differs here.
 func describeImage(im image.Pulled, options *ImageOptions) (lines []string) {
 	c := im.Config
-	lines = append(
-		lines,
-		fmt.Sprintf("The image %s has %d layers with %d MiB.", im.Digest, len(im.Layers), im.Bytes>>20),
-	)
+	lines = append(lines,
+		fmt.Sprintf("The image %s has %d layers with %d MiB.", im.Digest, len(im.Layers), im.Bytes>>20))
 	if c.Source != "" {
 		lines = append(lines, "It says that its source is "+shorten(c.Source, 200)+"; nothing proves that.")
 	}
@@ -306,10 +292,8 @@ func describeImage(im image.Pulled, options *ImageOptions) (lines []string) {
 		lines = append(lines, "It starts "+shorten(strings.Join(words, " "), 500)+" in "+cmp.Or(c.Dir, "/")+".")
 	}
 	if len(c.Volumes) > 0 {
-		lines = append(
-			lines,
-			"It keeps files in "+strings.Join(c.Volumes, ", ")+", which are folders of its data here.",
-		)
+		lines = append(lines,
+			"It keeps files in "+strings.Join(c.Volumes, ", ")+", which are folders of its data here.")
 	}
 	user := c.User
 	if options != nil {

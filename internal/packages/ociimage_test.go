@@ -151,19 +151,9 @@ func TestAnImageRunsInASandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	expectWords(
-		t,
-		got,
-		"args=[first own] dir=/app/work home=/home/user kind=image path=/app:/bin",
-		"seed=from the image",
-		"/app/made:false:false",
-		"/state/made:false:true",
-		"/home/user/made:false:true",
-		"chown=false",
-		secretly+"=false",
-		"/usr/bin=false",
-		"/app/server=true",
-	)
+	expectWords(t, got, "args=[first own] dir=/app/work home=/home/user kind=image path=/app:/bin",
+		"seed=from the image", "/app/made:false:false", "/state/made:false:true", "/home/user/made:false:true",
+		"chown=false", secretly+"=false", "/usr/bin=false", "/app/server=true")
 	// What it wrote is in its data folder, and there after a restart.
 	for _, path := range []string{"made", "volumes/unnamed-state/made"} {
 		if _, err := os.Stat(filepath.Join(i.Data, path)); err != nil {
@@ -288,11 +278,8 @@ func TestAChangedLayerIsRefused(t *testing.T) {
 		}
 	}
 	at.push("1", serverImage(t, func(c *v1.Config) { c.Entrypoint = []string{"/app/missing"} }))
-	_, err := h.Install(
-		t.Context(),
-		Plan{Record: Record{ID: "none", Source: Source{OCI, at.host + "/made/server:1"}}},
-		nil,
-	)
+	_, err := h.Install(t.Context(), Plan{Record: Record{ID: "none", Source: Source{OCI, at.host + "/made/server:1"}}},
+		nil)
 	if err == nil || !strings.Contains(err.Error(), "missing") {
 		t.Errorf("a program that is not in the image: %v", err)
 	}

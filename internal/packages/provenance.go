@@ -286,11 +286,8 @@ func (p *managedPackage) checkAttested(ctx context.Context, r *Record, plan *Pla
 	if err != nil {
 		return nil, &tool.Refusal{
 			Code: tool.CodeDenied,
-			Message: fmt.Sprintf(
-				"package %s: its attestation cannot be verified, so nothing was installed: %v",
-				p.id,
-				err,
-			),
+			Message: fmt.Sprintf("package %s: its attestation cannot be verified, so nothing was installed: %v", p.id,
+				err),
 			Next: "Try again later, or ask its publisher.",
 		}
 	}
@@ -305,10 +302,8 @@ func (p *managedPackage) checkAttested(ctx context.Context, r *Record, plan *Pla
 		Code: tool.CodeDenied,
 		Message: fmt.Sprintf("package %s is as before: what was approved was built from %s, and %s", p.id, want,
 			now),
-		Next: fmt.Sprintf(
-			"Find out why first. gatehouse package update %s --accept-source installs it all the same.",
-			p.id,
-		),
+		Next: fmt.Sprintf("Find out why first. gatehouse package update %s --accept-source installs it all the same.",
+			p.id),
 	}
 }
 

@@ -65,10 +65,8 @@ func (r imageRegistry) attach(digest string, bundle []byte) {
 //redteam:attack Attestations: an update has no attestation, or one of another source or authority
 func TestAnUpdateFromAnotherSourceIsHeldBack(t *testing.T) {
 	at, ca := newImageRegistry(t), packagestest.NewAuthority(t)
-	h := confined(
-		t,
-		Options{Images: at.options(), TrustedRoot: func() (*attest.Root, error) { return attest.ParseRoot(ca.Root()) }},
-	)
+	h := confined(t,
+		Options{Images: at.options(), TrustedRoot: func() (*attest.Root, error) { return attest.ParseRoot(ca.Root()) }})
 	number := 0
 	push := func(authority *packagestest.Authority, repository string, about string) {
 		number++

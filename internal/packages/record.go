@@ -302,11 +302,8 @@ func checkConfig(values map[string][]string) error {
 	total := 0
 	for name, all := range values {
 		if total += len(all); !fieldName().MatchString(name) || total > maxEnv || totalSize(all) > maxText {
-			return invalid(
-				"config: at most %d values, with %d bytes each field, of names such as api_key",
-				maxEnv,
-				maxText,
-			)
+			return invalid("config: at most %d values, with %d bytes each field, of names such as api_key", maxEnv,
+				maxText)
 		}
 		for _, one := range all {
 			if _, err := secret.Names(one); err != nil {

@@ -26,11 +26,8 @@ func (h *Manager) Change(id string, g Regrant) (was, now Record, err error) {
 	p.mu.Unlock()
 	now = was
 	if was.Source.IsRemote() {
-		return was, now, tool.Refuse(
-			tool.CodeUnsupported,
-			"package %s runs elsewhere, so nothing can be granted to it",
-			id,
-		)
+		return was, now, tool.Refuse(tool.CodeUnsupported, "package %s runs elsewhere, so nothing can be granted to it",
+			id)
 	}
 	if was.Declared {
 		return was, now, &tool.Refusal{

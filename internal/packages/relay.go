@@ -187,11 +187,8 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 	nobody := p.rec.Login == PrincipalLogin && key.login == ""
 	p.mu.Unlock()
 	if nobody {
-		return nil, tool.Refuse(
-			tool.CodeUnavailable,
-			"package %s uses the login of its caller, and this call has none",
-			p.id,
-		)
+		return nil, tool.Refuse(tool.CodeUnavailable, "package %s uses the login of its caller, and this call has none",
+			p.id)
 	}
 	if modern && !shared && !key.older {
 		return p.relayModern(ctx, key, r, from, repeat, state)
@@ -279,12 +276,8 @@ func (p *managedPackage) exchange(
 		case gone.MayHaveRun && (!repeat || c.hasAsked()):
 			return nil, false, &lostError{&tool.Refusal{
 				Code: tool.CodeUnavailable,
-				Message: fmt.Sprintf(
-					"package %s did not answer; %s may have run: %v",
-					p.id,
-					shorten(r.Name, 100),
-					gone.Why,
-				),
+				Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", p.id, shorten(r.Name, 100),
+					gone.Why),
 				Next: "Check the outcome before you try again.",
 			}}
 		case try >= tries:
@@ -332,10 +325,8 @@ func (p *managedPackage) relayModern(
 			return nil, err
 		}
 		if _, known := p.manager.rootsOf(from); known {
-			questions = slices.DeleteFunc(
-				questions,
-				func(q tool.Question) bool { return q.Key == clientroots.AnnouncedKey },
-			)
+			questions = slices.DeleteFunc(questions,
+				func(q tool.Question) bool { return q.Key == clientroots.AnnouncedKey })
 		}
 		if len(questions) > 0 || len(state.Keys) == 0 {
 			return nil, &InputRequired{tool.Input{Questions: questions, State: state.encode(), Forget: forget}}
@@ -381,13 +372,9 @@ func (p *managedPackage) readQuestions(
 	s = relayState{Modern: true, Keys: map[string]string{}}
 	if v, ok := rawjson.Get(raw, "requestState"); ok {
 		if rawjson.Kind(v) != '"' || len(v) > maxRequestState {
-			return s, nil, tool.Refuse(
-				tool.CodeTooLarge,
-				"package %s asks with a state of %d bytes; at most %d are kept, as a string",
-				p.id,
-				len(v),
-				maxRequestState,
-			)
+			return s, nil, tool.Refuse(tool.CodeTooLarge,
+				"package %s asks with a state of %d bytes; at most %d are kept, as a string", p.id, len(v),
+				maxRequestState)
 		}
 		s.State = json.RawMessage(append([]byte(nil), v...))
 	}
@@ -410,19 +397,12 @@ func (p *managedPackage) readQuestions(
 		need, _ := q.Needs()
 		switch {
 		case len(qs) >= maxQuestions || len(own) > 200:
-			return s, nil, tool.Refuse(
-				tool.CodeTooMany,
-				"package %s asks more than %d questions at once",
-				p.id,
-				maxQuestions,
-			)
+			return s, nil, tool.Refuse(tool.CodeTooMany, "package %s asks more than %d questions at once", p.id,
+				maxQuestions)
 		case need == 0 || can&need != need:
-			return s, nil, tool.Refuse(
-				tool.CodeUnsupported,
-				"package %s asks by %s, which this client has not declared that it can answer",
-				p.id,
-				shorten(method, 100),
-			)
+			return s, nil, tool.Refuse(tool.CodeUnsupported,
+				"package %s asks by %s, which this client has not declared that it can answer", p.id,
+				shorten(method, 100))
 		}
 		if mode, _ := stringMember(params, "mode"); mode == "url" {
 			q.Params = withElicitationID(params, q.Key)

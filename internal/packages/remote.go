@@ -96,10 +96,8 @@ func (r *Record) checkPassed() error {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if !headerForm(name) || slices.Contains(reservedHeaders, canonical) || slices.Contains(hopHeaders, canonical) ||
 			strings.HasPrefix(canonical, "Mcp-") || strings.HasPrefix(canonical, "X-Mcp-") {
-			return invalid(
-				"pass_headers: %q cannot be passed on; name a header of the server itself, such as X-Tenant",
-				name,
-			)
+			return invalid("pass_headers: %q cannot be passed on; name a header of the server itself, such as X-Tenant",
+				name)
 		}
 		for set := range r.Headers {
 			if textproto.CanonicalMIMEHeaderKey(set) == canonical {

@@ -61,14 +61,9 @@ func (p *managedPackage) rollback(ctx context.Context, was Record, report Report
 	case was.Declared && prev.Source != was.Source:
 		return &tool.Refusal{
 			Code: tool.CodeDenied,
-			Message: fmt.Sprintf(
-				"the settings declare package %s, and would update it again; nothing was changed",
-				p.id,
-			),
-			Next: fmt.Sprintf(
-				"Set its source in the settings to %s, and call gatehouse package apply.",
-				prev.Source,
-			),
+			Message: fmt.Sprintf("the settings declare package %s, and would update it again; nothing was changed",
+				p.id),
+			Next: fmt.Sprintf("Set its source in the settings to %s, and call gatehouse package apply.", prev.Source),
 		}
 	}
 	ctx, end := context.WithCancelCause(ctx)

@@ -67,11 +67,8 @@ func (h *Manager) Watch(
 	each := p.rec.Login == PrincipalLogin
 	p.mu.Unlock()
 	if each { // one subscription is shared by all who watch
-		return nil, tool.Refuse(
-			tool.CodeUnsupported,
-			"resources of package %s cannot be watched: each caller has its own login",
-			id,
-		)
+		return nil, tool.Refuse(tool.CodeUnsupported,
+			"resources of package %s cannot be watched: each caller has its own login", id)
 	}
 	release, err := h.opts.Watches(c)
 	if err != nil {
@@ -103,12 +100,8 @@ func (s *subscriptions) waitForSubscription(one *subscription) error {
 		defer s.mu.Unlock()
 		return one.err
 	case <-late.C:
-		return tool.Refuse(
-			tool.CodeUnavailable,
-			"package %s did not answer the subscription within %v",
-			s.pkg.id,
-			subscribeTime,
-		)
+		return tool.Refuse(tool.CodeUnavailable, "package %s did not answer the subscription within %v", s.pkg.id,
+			subscribeTime)
 	}
 }
 
@@ -342,10 +335,8 @@ func (s *subscriptions) serveLegacy(ctx context.Context, u *upstream, again bool
 func (s *subscriptions) requestSubscription(ctx context.Context, u *upstream, method, uri string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, subscribeTime, errors.New("the server did not answer "+method))
 	defer cancel()
-	_, err := u.conn.Do(
-		ctx,
-		client.Request{Method: method, Params: append(appendMember([]byte{'{'}, "uri", quote(uri)), '}')},
-	)
+	_, err := u.conn.Do(ctx,
+		client.Request{Method: method, Params: append(appendMember([]byte{'{'}, "uri", quote(uri)), '}')})
 	return wireError(err)
 }
 
@@ -401,11 +392,8 @@ func (s *subscriptions) settleGranted(l *listening, wanted []string) error {
 			if !slices.Contains(granted, uri) {
 				err = &tool.WireError{
 					Code: -32602,
-					Message: fmt.Sprintf(
-						"the server of package %s does not notify of updates of %s",
-						s.pkg.id,
-						shorten(uri, 200),
-					),
+					Message: fmt.Sprintf("the server of package %s does not notify of updates of %s", s.pkg.id,
+						shorten(uri, 200)),
 				}
 			}
 			s.settle(err, uri)

@@ -227,17 +227,8 @@ func TestBundles(t *testing.T) {
 		if err := os.WriteFile(file, body, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		check := exec.Command(
-			"npm",
-			"exec",
-			"--yes",
-			"--package",
-			"@anthropic-ai/mcpb@2.1.2",
-			"--",
-			"mcpb",
-			"validate",
-			file,
-		)
+		check := exec.Command("npm", "exec", "--yes", "--package", "@anthropic-ai/mcpb@2.1.2", "--", "mcpb", "validate",
+			file)
 		check.Dir = dir
 		if out, err := check.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v: %s", p, err, out)

@@ -183,11 +183,8 @@ func (m *Module) identify(dir string) error {
 // Text returns the licences of modules as one text.
 func Text(modules []Module) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(
-		&b,
-		"%s contains the following software of others, under the licences that follow each name.\n",
-		product.Title,
-	)
+	fmt.Fprintf(&b, "%s contains the following software of others, under the licences that follow each name.\n",
+		product.Title)
 	for _, m := range modules {
 		name := m.Path
 		if name == "std" {

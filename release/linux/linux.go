@@ -46,12 +46,8 @@ func Packages(r *product.Release, manual string, licences []byte) error {
 				continue
 			}
 			for _, h := range product.Helpers {
-				helper := b.info(
-					h.Name,
-					p,
-					format,
-					files.Contents{b.file(r.Program(h.Name, p), "/usr/bin/"+h.Name, 0o755)},
-				)
+				helper := b.info(h.Name, p, format,
+					files.Contents{b.file(r.Program(h.Name, p), "/usr/bin/"+h.Name, 0o755)})
 				helper.Description = h.Description
 				if err := b.pack(format, helper); err != nil {
 					return err

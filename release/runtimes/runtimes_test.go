@@ -121,10 +121,8 @@ func deb(t *testing.T, entries ...tar.Header) []byte {
 		t.Fatal(err)
 	}
 	add("debian-binary", []byte("2.0\n"))
-	add(
-		"control.tar.gz",
-		packed(t, tar.Header{Name: "./control", Typeflag: tar.TypeReg}, tar.Header{Name: "./postinst"}),
-	)
+	add("control.tar.gz",
+		packed(t, tar.Header{Name: "./control", Typeflag: tar.TypeReg}, tar.Header{Name: "./postinst"}))
 	add("data.tar.gz", packed(t, entries...))
 	return out.Bytes()
 }

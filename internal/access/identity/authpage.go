@@ -25,10 +25,8 @@ func (a *authServer) page(w http.ResponseWriter, status int, q *authRequest, mes
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Cache-Control", "no-store")
-	h.Set(
-		"Content-Security-Policy",
-		"default-src 'none'; style-src 'nonce-"+nonce+"'; base-uri 'none'; frame-ancestors 'none'; form-action "+target,
-	)
+	h.Set("Content-Security-Policy",
+		"default-src 'none'; style-src 'nonce-"+nonce+"'; base-uri 'none'; frame-ancestors 'none'; form-action "+target)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Referrer-Policy", "same-origin") // with no-referrer, browsers send the form with Origin: null

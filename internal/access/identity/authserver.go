@@ -178,10 +178,8 @@ func checkRedirects(all []string) error {
 			}
 		}
 		if bad {
-			return fmt.Errorf(
-				"redirect URI %q: expected https, http on this machine, or a scheme of the client",
-				clip(one),
-			)
+			return fmt.Errorf("redirect URI %q: expected https, http on this machine, or a scheme of the client",
+				clip(one))
 		}
 	}
 	return nil

@@ -41,14 +41,8 @@ func (a *authServer) token(w http.ResponseWriter, r *http.Request) {
 	var err error
 	switch v.Get("grant_type") {
 	case "authorization_code":
-		out, err = a.redeem(
-			r.Context(),
-			v.Get("code"),
-			v.Get("client_id"),
-			v.Get("redirect_uri"),
-			v.Get("code_verifier"),
-			v.Get("resource"),
-		)
+		out, err = a.redeem(r.Context(), v.Get("code"), v.Get("client_id"), v.Get("redirect_uri"),
+			v.Get("code_verifier"), v.Get("resource"))
 	case "refresh_token":
 		out, err = a.refresh(r.Context(), v.Get("refresh_token"), v.Get("client_id"), v.Get("scope"))
 	default:
@@ -149,11 +143,8 @@ func (a *authServer) issue(tx *sql.Tx, g *grant, now time.Time) (out issued, err
 		stamp(now.Add(grantLife))); err != nil {
 		return out, err
 	}
-	rows, err := tx.Query(
-		"SELECT id FROM oauth_grant WHERE user = ? ORDER BY until DESC, id LIMIT -1 OFFSET ?",
-		g.user,
-		mostGrants,
-	)
+	rows, err := tx.Query("SELECT id FROM oauth_grant WHERE user = ? ORDER BY until DESC, id LIMIT -1 OFFSET ?", g.user,
+		mostGrants)
 	if err != nil {
 		return out, err
 	}

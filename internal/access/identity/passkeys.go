@@ -314,12 +314,8 @@ func (s *Service) registrant(w http.ResponseWriter, r *http.Request) (a account,
 	case err != nil:
 		s.unable(w, r, err)
 	case !there:
-		writeError(
-			w,
-			403,
-			"forbidden",
-			"only a user of this host can have a passkey: add one with gatehouse user add, and log in as that user",
-		)
+		writeError(w, 403, "forbidden",
+			"only a user of this host can have a passkey: add one with gatehouse user add, and log in as that user")
 	}
 	return a, there && err == nil
 }

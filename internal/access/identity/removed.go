@@ -163,15 +163,8 @@ func (r *Removals) handOver(
 			}
 			lines, err := h.HandOver(ctx, heir)
 			if err != nil {
-				r.Log.Error(
-					"what belongs to a removed user is not handed over",
-					"of",
-					h.Name,
-					"user",
-					one.Name,
-					"err",
-					err,
-				)
+				r.Log.Error("what belongs to a removed user is not handed over", "of", h.Name, "user", one.Name, "err",
+					err)
 			}
 			handed[one.Number] = append(handed[one.Number], lines...)
 		}

@@ -94,12 +94,8 @@ type endpoints struct {
 
 // discover reads the metadata of the provider.
 func (i *signIn) discover(ctx context.Context) (e endpoints, err error) {
-	r, err := http.NewRequestWithContext(
-		ctx,
-		"GET",
-		strings.TrimSuffix(i.Issuer, "/")+"/.well-known/openid-configuration",
-		nil,
-	)
+	r, err := http.NewRequestWithContext(ctx, "GET",
+		strings.TrimSuffix(i.Issuer, "/")+"/.well-known/openid-configuration", nil)
 	if err != nil {
 		return e, err
 	}

@@ -82,10 +82,8 @@ func RelyingParty(origin string) (string, error) {
 		return "", fmt.Errorf("origin %q: expected scheme://host", origin)
 	}
 	if _, err := netip.ParseAddr(u.Hostname()); err == nil {
-		return "", fmt.Errorf(
-			"browsers keep no passkeys for %s: open the page by a name, such as localhost",
-			u.Hostname(),
-		)
+		return "", fmt.Errorf("browsers keep no passkeys for %s: open the page by a name, such as localhost",
+			u.Hostname())
 	}
 	return strings.ToLower(u.Hostname()), nil
 }
@@ -225,11 +223,8 @@ func parseData(b []byte, origin string) (d data, err error) {
 	}
 	size := int(binary.BigEndian.Uint16(rest[model:]))
 	if rest = rest[model+2:]; size == 0 || size > mostCredential || size > len(rest) {
-		return d, fmt.Errorf(
-			"the ID of the credential has %d bytes; expected 1 to %d",
-			size,
-			min(len(rest), mostCredential),
-		)
+		return d, fmt.Errorf("the ID of the credential has %d bytes; expected 1 to %d", size,
+			min(len(rest), mostCredential))
 	}
 	d.credential = rest[:size]
 	return d, nil

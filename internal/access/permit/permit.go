@@ -177,10 +177,8 @@ func compileRule(r *Rule) (rule, error) {
 func checkPatterns(ps []string) error {
 	for _, p := range ps {
 		if _, err := path.Match(p, ""); err != nil {
-			return fmt.Errorf(
-				"%q is not a pattern; expected a name such as file_read, or file_* for all that begin so",
-				p,
-			)
+			return fmt.Errorf("%q is not a pattern; expected a name such as file_read, or file_* for all that begin so",
+				p)
 		}
 	}
 	return nil

@@ -61,13 +61,8 @@ func TestWhatIsHeldDoesNotDependOnTheSecret(t *testing.T) {
 	for _, before := range []string{"", "x", strings.Repeat("x", 1000), "line\n", "line\nx"} {
 		for size := range len(value) {
 			if got, want := passed(before+value[:size]), passed(before+strings.Repeat("x", size)); got != want {
-				t.Fatalf(
-					"after %d bytes: %d are passed on with %q, and %d without",
-					len(before),
-					got,
-					value[:size],
-					want,
-				)
+				t.Fatalf("after %d bytes: %d are passed on with %q, and %d without", len(before), got, value[:size],
+					want)
 			}
 		}
 	}

@@ -258,11 +258,8 @@ func decodeRequest(b []byte) (request, error) {
 		return request{kind: ping}, nil
 	case subscribe, unsubscribe:
 	default:
-		return request{}, tool.Refuse(
-			tool.CodeUnsupported,
-			"clients send subscribe, unsubscribe and ping, not %.60q",
-			in.Type,
-		)
+		return request{}, tool.Refuse(tool.CodeUnsupported, "clients send subscribe, unsubscribe and ping, not %.60q",
+			in.Type)
 	}
 	var named string
 	if json.Unmarshal(in.Data, &named) != nil || named == "" {

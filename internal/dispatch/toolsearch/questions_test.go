@@ -80,10 +80,8 @@ func plain(documents []Document) func(query string) []int {
 	mean := 0.0
 	for i, d := range documents {
 		frequency[i] = counts{}
-		text := strings.Join(
-			append([]string{d.Package, d.Name, d.Title, d.Description, d.Details}, d.Parameters...),
-			" ",
-		)
+		text := strings.Join(append([]string{d.Package, d.Name, d.Title, d.Description, d.Details}, d.Parameters...),
+			" ")
 		for _, w := range terms(text) {
 			if frequency[i][w]++; frequency[i][w] == 1 {
 				in[w]++

@@ -33,11 +33,8 @@ func (r *Registry) SystemPrompt(ctx context.Context, who tool.Caller, info Host)
 	}
 	b.WriteString(".\n")
 	if info.Language != "" {
-		fmt.Fprintf(
-			&b,
-			"Answer the users of this host in the language %s, unless they write in another.\n",
-			info.Language,
-		)
+		fmt.Fprintf(&b, "Answer the users of this host in the language %s, unless they write in another.\n",
+			info.Language)
 	}
 	v, err := r.View(ctx, &who, r.Cut(who))
 	if err != nil {

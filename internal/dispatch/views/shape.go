@@ -242,10 +242,8 @@ func (e *Entry) Arguments(args json.RawMessage) (sent, all json.RawMessage, err 
 	}
 	for _, a := range h.fixed {
 		if _, there := rawjson.Get(args, a.name); there {
-			return nil, nil, fmt.Errorf(
-				"%s: expected no such argument, because this context sets it; leave it out",
-				a.name,
-			)
+			return nil, nil, fmt.Errorf("%s: expected no such argument, because this context sets it; leave it out",
+				a.name)
 		}
 	}
 	var edits []rawjson.Edit

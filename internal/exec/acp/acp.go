@@ -62,22 +62,14 @@ func Relay(ctx context.Context, o Options) error {
 	}()
 	answers := make(chan error, 1)
 	go func() {
-		editor := rpc.Lines(
-			from,
-			func(_ context.Context, b []byte) error { _, err := o.Out.Write(b); return err },
-			maxMessage,
-			from.Close,
-		)
+		editor := rpc.Lines(from, func(_ context.Context, b []byte) error { _, err := o.Out.Write(b); return err },
+			maxMessage, from.Close)
 		answers <- copyMessages(ctx, editor, editor, nil)
 	}()
 	asks := make(chan error, 1)
 	go func() {
-		to := rpc.Lines(
-			o.In,
-			func(ctx context.Context, b []byte) error { _, err := agent.Type(ctx, b); return err },
-			maxMessage,
-			o.In.Close,
-		)
+		to := rpc.Lines(o.In, func(ctx context.Context, b []byte) error { _, err := agent.Type(ctx, b); return err },
+			maxMessage, o.In.Close)
 		asks <- copyMessages(ctx, to, to, func(b []byte) ([]byte, error) { return withServer(b, o.Server) })
 	}()
 	stop := func() {

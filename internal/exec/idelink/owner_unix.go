@@ -37,11 +37,8 @@ func privateInfo(path string, info fs.FileInfo, dir bool) error {
 	case !ok || int64(st.Uid) != int64(os.Geteuid()):
 		return errors.New("it belongs to another user")
 	case info.Mode().Perm()&loose != 0:
-		return fmt.Errorf(
-			"other users may access it: its mode is %04o, expected %04o",
-			info.Mode().Perm(),
-			info.Mode().Perm()&^loose,
-		)
+		return fmt.Errorf("other users may access it: its mode is %04o, expected %04o", info.Mode().Perm(),
+			info.Mode().Perm()&^loose)
 	}
 	return nil
 }

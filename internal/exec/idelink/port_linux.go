@@ -45,11 +45,8 @@ func ownsPort(l Lock) error {
 			}
 		}
 	}
-	return fmt.Errorf(
-		"port %d does not belong to process %d of the lock file: another program has taken it over",
-		l.Port,
-		l.PID,
-	)
+	return fmt.Errorf("port %d does not belong to process %d of the lock file: another program has taken it over",
+		l.Port, l.PID)
 }
 
 // listener returns the socket that listens on a port of this machine, and the user to whom it belongs.

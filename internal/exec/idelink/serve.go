@@ -44,10 +44,7 @@ func (s *Server) Listen(dir string) error {
 	rand.Read(secret) // never fails
 	s.Token, s.PID, s.Transport, s.places = hex.EncodeToString(
 		secret,
-	), os.Getpid(), "ws", make(
-		chan struct{},
-		maxAgents,
-	)
+	), os.Getpid(), "ws", make(chan struct{}, maxAgents)
 	var err error
 	if s.listener, err = net.Listen("tcp4", "127.0.0.1:0"); err != nil {
 		return err

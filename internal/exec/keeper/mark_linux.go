@@ -30,15 +30,8 @@ const (
 // hardLimit returns the hard limit of a process. It fails for processes of other users and those that do not exist.
 func hardLimit(pid int) (limit uint64, ok bool) {
 	var old syscall.Rlimit
-	_, _, e := syscall.RawSyscall6(
-		syscall.SYS_PRLIMIT64,
-		uintptr(pid),
-		rlimitRTTime,
-		0,
-		uintptr(unsafe.Pointer(&old)),
-		0,
-		0,
-	)
+	_, _, e := syscall.RawSyscall6(syscall.SYS_PRLIMIT64, uintptr(pid), rlimitRTTime, 0, uintptr(unsafe.Pointer(&old)),
+		0, 0)
 	return old.Max, e == 0
 }
 
@@ -65,9 +58,7 @@ var ownMark = sync.OnceValue(func() uint64 {
 	}
 	return markBit | uint64(
 		os.Getpid()&(1<<22-1),
-	)<<pidAt | uint64(
-		start&(1<<22-1),
-	)<<startAt | space()<<spaceAt | depthMask
+	)<<pidAt | uint64(start&(1<<22-1))<<startAt | space()<<spaceAt | depthMask
 })
 
 func isMark(limit uint64) bool { return limit&markBit != 0 && limit < 2*markBit }

@@ -29,15 +29,8 @@ func Replace(name string, content []byte, ranges []Range) (*Result, error) {
 		from, ok := r.lines.offset(x.Line, x.Column)
 		to, ok2 := r.lines.offset(x.EndLine, x.EndColumn)
 		if !ok || !ok2 || to < from {
-			return nil, tool.Refuse(
-				tool.CodeInvalidArguments,
-				"%s has no range %d:%d to %d:%d; nothing was written",
-				name,
-				x.Line,
-				x.Column,
-				x.EndLine,
-				x.EndColumn,
-			)
+			return nil, tool.Refuse(tool.CodeInvalidArguments, "%s has no range %d:%d to %d:%d; nothing was written",
+				name, x.Line, x.Column, x.EndLine, x.EndColumn)
 		}
 		r.changes = append(r.changes, splice{from, to, x.New})
 	}

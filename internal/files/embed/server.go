@@ -164,11 +164,8 @@ func (s *server) vectors(b []byte, n int) ([][]float32, error) {
 		case d.Index < 0 || d.Index >= n || all[d.Index] != nil:
 			return nil, fmt.Errorf("the server returned a vector with the index %d", d.Index)
 		case len(d.Embedding) != s.Dimensions:
-			return nil, fmt.Errorf(
-				"the server returned %d dimensions; the settings say %d",
-				len(d.Embedding),
-				s.Dimensions,
-			)
+			return nil, fmt.Errorf("the server returned %d dimensions; the settings say %d", len(d.Embedding),
+				s.Dimensions)
 		}
 		if err := unit(d.Embedding); err != nil {
 			return nil, err

@@ -112,13 +112,8 @@ func attach(folder string) (fd int, err error) {
 	if err != nil {
 		return -1, fmt.Errorf("open %s: %w", device, err)
 	}
-	data := fmt.Sprintf(
-		"fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d",
-		fd,
-		os.Geteuid(),
-		os.Getegid(),
-		maxRead,
-	)
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d", fd, os.Geteuid(), os.Getegid(),
+		maxRead)
 	const flags = unix.MS_RDONLY | unix.MS_NODEV | unix.MS_NOSUID | unix.MS_NOEXEC
 	err = unix.Mount(source, folder, "fuse."+source, flags, data)
 	if err == nil {

@@ -71,13 +71,8 @@ func TestStemsAreThoseOfPorter(t *testing.T) {
 func TestChunksEndAtHeadingsAndDefinitions(t *testing.T) {
 	var md strings.Builder
 	for i := range 4 {
-		fmt.Fprintf(
-			&md,
-			"# Part %d\n\n%s\n\n## Detail\n\n%s\n",
-			i,
-			strings.Repeat("words of it. ", 30),
-			strings.Repeat("more. ", 90),
-		)
+		fmt.Fprintf(&md, "# Part %d\n\n%s\n\n## Detail\n\n%s\n", i, strings.Repeat("words of it. ", 30),
+			strings.Repeat("more. ", 90))
 	}
 	all := Cut("markdown", []byte(md.String()))
 	line := 1
@@ -274,12 +269,8 @@ func complete(t *testing.T, s *Store, c Collection, all texts) {
 func manyTexts(n int) texts {
 	all := texts{}
 	for i := range n {
-		all[fmt.Sprintf("/d/word%dx.md", i)] = fmt.Sprintf(
-			"# Title %d\n\nword%dx %s\n",
-			i,
-			i,
-			strings.Repeat("common text here ", 20),
-		)
+		all[fmt.Sprintf("/d/word%dx.md", i)] = fmt.Sprintf("# Title %d\n\nword%dx %s\n", i, i,
+			strings.Repeat("common text here ", 20))
 	}
 	return all
 }

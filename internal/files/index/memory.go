@@ -81,16 +81,9 @@ func (s *Store) Remember(ctx context.Context, f Fact) (id int64, contradicts []i
 		f.Owner, f.Kind, f.Subject, f.Text).Scan(&id)
 	switch {
 	case err == nil:
-		_, err = tx.ExecContext(
-			ctx,
-			"UPDATE fact SET shared = ?, source = ?, made = ?, expires = ?, halves = ? WHERE id = ?",
-			f.Shared,
-			f.Source,
-			now,
-			expires,
-			int64(f.Halves/time.Second),
-			id,
-		)
+		_, err = tx.ExecContext(ctx,
+			"UPDATE fact SET shared = ?, source = ?, made = ?, expires = ?, halves = ? WHERE id = ?", f.Shared,
+			f.Source, now, expires, int64(f.Halves/time.Second), id)
 	case errors.Is(err, sql.ErrNoRows):
 		id, err = insertFact(ctx, tx, f, now, expires)
 	}

@@ -120,26 +120,16 @@ func TestRelevance(t *testing.T) {
 		s := Open("", Options{})
 		defer s.Close()
 		began := time.Now()
-		r, c := ingestDocuments(
-			t,
-			s,
-			name,
-			readLines[testDocument](t, filepath.Join(collections, name, "corpus.jsonl.gz")),
-		)
+		r, c := ingestDocuments(t, s, name,
+			readLines[testDocument](t, filepath.Join(collections, name, "corpus.jsonl.gz")))
 		took := time.Since(began)
 		j := readJudgements(t, filepath.Join(collections, name))
 		tuned, err := tuningOf(t, s, c)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf(
-			"%s: %d files, %d chunks in %v; tuned %+v",
-			name,
-			r.Files,
-			r.Chunks,
-			took.Round(time.Millisecond),
-			*tuned,
-		)
+		t.Logf("%s: %d files, %d chunks in %v; tuned %+v", name, r.Files, r.Chunks, took.Round(time.Millisecond),
+			*tuned)
 		for _, mode := range []Mode{Lexical, Vector} {
 			t.Logf("  %s %.4f", mode, meanNDCG(t, s, c, j, mode))
 		}

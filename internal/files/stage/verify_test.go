@@ -89,11 +89,8 @@ func TestFiveHundredCalls(t *testing.T) {
 // sum returns a digest of content, modes, times and links.
 func sum(t *testing.T, dir string) string {
 	t.Helper()
-	cmd := exec.Command(
-		"/bin/sh",
-		"-c",
-		"find . -printf '%p %y %m %n %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum",
-	)
+	cmd := exec.Command("/bin/sh", "-c",
+		"find . -printf '%p %y %m %n %T@ %l\\n' | sort; find . -type f -print0 | sort -z | xargs -0 sha256sum")
 	cmd.Dir = dir
 	out, err := cmd.Output()
 	if err != nil {

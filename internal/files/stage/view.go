@@ -109,12 +109,8 @@ func (m *Manager) fits(l *live) error {
 	if size := sizeOf(filepath.Join(l.task.dir, "layers")); size > m.opts.Bytes {
 		return &tool.Refusal{
 			Code: tool.CodeTooLarge,
-			Message: fmt.Sprintf(
-				"task %s holds %d MB, and %d MB is all that one may",
-				l.task.ID,
-				size>>20,
-				m.opts.Bytes>>20,
-			),
+			Message: fmt.Sprintf("task %s holds %d MB, and %d MB is all that one may", l.task.ID, size>>20,
+				m.opts.Bytes>>20),
 			Next: "Ask the person to run gatehouse review, and to accept or refuse it.",
 		}
 	}

@@ -81,11 +81,9 @@ func (r *request) callTool() {
 	}
 	if target, inner, ok := r.view.Redirect(entry, args); ok {
 		entry, args = target, inner
-		r.msg.Params = rawjson.Splice(
-			r.msg.Params,
+		r.msg.Params = rawjson.Splice(r.msg.Params,
 			rawjson.Edit{Key: "name", Value: rawjson.AppendString(nil, target.Listed)},
-			rawjson.Edit{Key: "arguments", Value: inner},
-		)
+			rawjson.Edit{Key: "arguments", Value: inner})
 	} else if f := r.paramHeaders(entry, args); f != nil {
 		r.sendFault(f)
 		return

@@ -259,14 +259,8 @@ func TestAnApprovalNeedsThePassphrase(t *testing.T) {
 	}
 	d.cfg.Approvals = approvals.Open("", approvals.Options{Proof: file})
 	d.make()
-	r, err := d.cfg.Approvals.Ask(
-		"ann/default",
-		"file_delete",
-		"r",
-		approvals.Caller{Credential: "t_model"},
-		nil,
-		func(approvals.Request) {},
-	)
+	r, err := d.cfg.Approvals.Ask("ann/default", "file_delete", "r", approvals.Caller{Credential: "t_model"}, nil,
+		func(approvals.Request) {})
 	if err != nil {
 		t.Fatal(err)
 	}

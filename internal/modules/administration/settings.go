@@ -104,10 +104,7 @@ func configTools(c Config) []tool.Tool {
 			Description: "Changes one setting in the settings file. It applies at once if a running host can apply it.",
 			Help: "Comments and the order of the file stay. If the settings would be invalid, nothing changes. " +
 				"A change of " +
-				strings.Join(
-					guarded,
-					", ",
-				) + " asks the user. Secrets are not set here.",
+				strings.Join(guarded, ", ") + " asks the user. Secrets are not set here.",
 		}, func(ctx context.Context, call *tool.Call, in setIn) (SettingChanged, error) {
 			if c.Settings == nil {
 				return SettingChanged{}, errAbsent

@@ -148,10 +148,8 @@ func userTools(c Config) []tool.Tool {
 			Help: "With heir, running processes, port forwards, sandboxes, snapshots and kept output go to that " +
 				"user where the contexts of both allow it.",
 		}, func(ctx context.Context, call *tool.Call, in removeUserIn) (removed, error) {
-			question := fmt.Sprintf(
-				"Remove the user %.64q with its tokens and logins, and end what it has running?",
-				in.Name,
-			)
+			question := fmt.Sprintf("Remove the user %.64q with its tokens and logins, and end what it has running?",
+				in.Name)
 			if err := confirm.Ask(call, in.Name, question, in.Confirm); err != nil {
 				return removed{}, err
 			}

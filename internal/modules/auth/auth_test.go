@@ -45,10 +45,8 @@ func (d *fixture) RenamePasskey(_ context.Context, user, id, name string) error 
 
 func (d *fixture) RemovePasskey(_ context.Context, user, id string) error {
 	n := len(d.passkeys)
-	d.passkeys = slices.DeleteFunc(
-		d.passkeys,
-		func(k Passkey) bool { return k.ID == id && (user == "" || k.User == user) },
-	)
+	d.passkeys = slices.DeleteFunc(d.passkeys,
+		func(k Passkey) bool { return k.ID == id && (user == "" || k.User == user) })
 	if len(d.passkeys) == n {
 		return ErrNoPasskey
 	}

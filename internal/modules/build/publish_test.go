@@ -37,10 +37,7 @@ func TestBuildsAreReported(t *testing.T) {
 	var running func() []build.Build
 	m, err := build.New(
 		build.Config{Hub: messages, Lister: func(f func() []build.Build) { running = f }},
-	)(
-		t.Context(),
-		module.Deps{},
-	)
+	)(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -286,11 +286,8 @@ func flatten(all []*builds.Test, depth int) (out []testOut) {
 
 // Facts implements tool.Facter.
 func (o testsOut) Facts() string {
-	return tool.Facts(
-		fmt.Sprintf("failed: %d", o.Failed),
-		fmt.Sprintf("passed: %d", o.Passed),
-		fmt.Sprintf("skipped: %d", o.Skipped),
-	)
+	return tool.Facts(fmt.Sprintf("failed: %d", o.Failed), fmt.Sprintf("passed: %d", o.Passed),
+		fmt.Sprintf("skipped: %d", o.Skipped))
 }
 
 func (m *runner) testsTool() tool.Tool {

@@ -55,11 +55,6 @@ func (l language) start() string {
 		return fmt.Sprintf(pythonStart, folder, port, path)
 	}
 	// A program in TypeScript is a function already.
-	return fmt.Sprintf(
-		"require(%q).run(%d, %q, require, %t)\n",
-		folder+"/tools.js",
-		port,
-		path,
-		l.program == "program.ts",
-	)
+	return fmt.Sprintf("require(%q).run(%d, %q, require, %t)\n", folder+"/tools.js", port, path,
+		l.program == "program.ts")
 }

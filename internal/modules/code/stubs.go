@@ -111,11 +111,8 @@ func typescriptStubs(tools []toolsearch.Tool) string {
 		if t.Output != nil {
 			returns = typescriptType(t.Output, 0)
 		}
-		text := strings.ReplaceAll(
-			displaytext.Cut(displaytext.Line(t.Description), mostDescription, "..."),
-			"*/",
-			"* /",
-		)
+		text := strings.ReplaceAll(displaytext.Cut(displaytext.Line(t.Description), mostDescription, "..."), "*/",
+			"* /")
 		name, _ := json.Marshal(t.Name)
 		fmt.Fprintf(&b, "  /** %s */\n  %s(args%s: %s): Promise<%s>\n", text, name, optional, args, returns)
 	}

@@ -164,11 +164,8 @@ func expandArgs(templates []contextstore.Template, v values) (args []string, err
 			case strings.IndexByte(a.text, 0) >= 0:
 				return nil, tool.Refuse(tool.CodeInvalidArguments, "an argument of a program contains a NUL byte")
 			case len(a.text) > maxArgBytes:
-				return nil, tool.Refuse(
-					tool.CodeTooLarge,
-					"an argument of a program has more than %d bytes",
-					maxArgBytes,
-				)
+				return nil, tool.Refuse(tool.CodeTooLarge, "an argument of a program has more than %d bytes",
+					maxArgBytes)
 			case lead != "" && !plain && strings.HasPrefix(a.text, "-") && !a.number:
 				return nil, tool.Refuse(
 					tool.CodeInvalidArguments, "%s begins with -, and the program would read it as an option", lead,

@@ -222,11 +222,8 @@ func (r *request) setHeaders(h http.Header, env *contextstore.Environment, v val
 			return missing(err)
 		}
 		if strings.ContainsFunc(s, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return tool.Refuse(
-				tool.CodeInvalidArguments,
-				"the value of the header %s contains control characters",
-				name,
-			)
+			return tool.Refuse(tool.CodeInvalidArguments, "the value of the header %s contains control characters",
+				name)
 		}
 		h.Set(name, s)
 	}

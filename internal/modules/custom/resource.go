@@ -85,12 +85,8 @@ func (o *contextResource) content(ctx context.Context, c *tool.Call) (answer, er
 		}
 		text, err := v.expand(o.text)
 		if err == nil && len(text) > o.bounds.max {
-			err = tool.Refuse(
-				tool.CodeTooLarge,
-				"the text has %d bytes; at most %d are allowed",
-				len(text),
-				o.bounds.max,
-			)
+			err = tool.Refuse(tool.CodeTooLarge, "the text has %d bytes; at most %d are allowed", len(text),
+				o.bounds.max)
 		}
 		return answer{body: []byte(text)}, err
 	case o.File != "":
@@ -176,11 +172,8 @@ func (o *contextResource) resolve(rs tool.Roots, args json.RawMessage) (roots.Pl
 		return roots.Place{}, missing(err)
 	}
 	if leaves != "" {
-		return roots.Place{}, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"%s: a value must be one name of a path, without / \\ or control characters",
-			leaves,
-		)
+		return roots.Place{}, tool.Refuse(tool.CodeInvalidArguments,
+			"%s: a value must be one name of a path, without / \\ or control characters", leaves)
 	}
 	if slices.Contains(strings.FieldsFunc(path, isSeparator), "..") {
 		return roots.Place{}, tool.Refuse(tool.CodeInvalidArguments, "a value that is .. would lead to another folder")

@@ -70,12 +70,8 @@ func (m *files) editAll(ctx context.Context, c *tool.Call, in editAllIn) (out ed
 			len(in.Edits), len(in.IfMatch))
 	}
 	if len(in.Paths) > maxEditFiles {
-		return out, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"one call changes at most %d files, this one %d",
-			maxEditFiles,
-			len(in.Paths),
-		)
+		return out, tool.Refuse(tool.CodeInvalidArguments, "one call changes at most %d files, this one %d",
+			maxEditFiles, len(in.Paths))
 	}
 	var places []roots.Place
 	names := map[string]bool{}

@@ -123,10 +123,8 @@ func TestSeveralFilesChangeInAHostOfOneCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close(t.Context())
-	c := moduletest.NewCall(
-		t,
-		toJSON(t, map[string]any{"paths": []string{"a"}, "edits": editAllArgs([]string{"a"}, nil, "new", 3)[3]}),
-	)
+	c := moduletest.NewCall(t,
+		toJSON(t, map[string]any{"paths": []string{"a"}, "edits": editAllArgs([]string{"a"}, nil, "new", 3)[3]}))
 	c.Roots = h.roots
 	if bad := c.Ask(t, m, "file_edit_all", nil); bad != "" || h.get("a") != "one\nnew\n" {
 		t.Errorf("%s, the file is %q", bad, h.get("a"))

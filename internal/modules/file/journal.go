@@ -184,13 +184,8 @@ func (m *files) recoverOne(ctx context.Context, path string) error {
 		}
 		errs = append(errs, err)
 	}
-	m.journals.log.Warn(
-		"an interrupted change of several files was undone",
-		"files",
-		len(entries),
-		"restored",
-		restored,
-	)
+	m.journals.log.Warn("an interrupted change of several files was undone", "files", len(entries), "restored",
+		restored)
 	return errors.Join(errs...)
 }
 

@@ -43,12 +43,8 @@ func (m *files) readUnsaved(ctx context.Context, c *tool.Call, p roots.Place, in
 			Next: "Ask the person to save the file, or read the saved text without as.",
 		}
 	case len(*text) > in.MaxBytes:
-		return readOut{}, tool.Refuse(
-			tool.CodeTooLarge,
-			"the unsaved text of %s has %d bytes; give max_bytes for it, at most 1048576",
-			p.Path,
-			len(*text),
-		)
+		return readOut{}, tool.Refuse(tool.CodeTooLarge,
+			"the unsaved text of %s has %d bytes; give max_bytes for it, at most 1048576", p.Path, len(*text))
 	}
 	return readOut{Content: *text, Path: in.Path, Size: int64(len(*text)), Note: "not saved (" + from + ")"}, nil
 }

@@ -106,13 +106,8 @@ func (e *editors) showDiff(d *diff, k *link) {
 	}
 	switch {
 	case err != nil:
-		e.m.log.Warn(
-			"an editor did not show a change; it waits in ide_editor_state",
-			"editor",
-			k.lock.Editor,
-			"error",
-			err,
-		)
+		e.m.log.Warn("an editor did not show a change; it waits in ide_editor_state", "editor", k.lock.Editor, "error",
+			err)
 		e.mu.Lock()
 		d.by = fromHost
 		e.mu.Unlock()

@@ -293,12 +293,8 @@ func (k *link) callJSON(ctx context.Context, name string, args, into any) error 
 		return tool.Refuse(tool.CodeFailed, "the editor %s answered nothing", k.lock.Editor)
 	}
 	if err := json.Unmarshal([]byte(texts[0]), into); err != nil {
-		return tool.Refuse(
-			tool.CodeFailed,
-			"the editor %s answered %q, which is not JSON",
-			k.lock.Editor,
-			cutText(texts[0], 200),
-		)
+		return tool.Refuse(tool.CodeFailed, "the editor %s answered %q, which is not JSON", k.lock.Editor,
+			cutText(texts[0], 200))
 	}
 	return nil
 }

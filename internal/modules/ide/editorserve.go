@@ -71,11 +71,8 @@ func (e *editors) serveEditor(ctx context.Context, c *tool.Call, _ serveIn) (out
 	}
 	e.mu.Unlock()
 	if n >= maxServed {
-		return out, tool.Refuse(
-			tool.CodeTooMany,
-			"you have %d editors for agents; cancel a job of ide_editor_serve first",
-			n,
-		)
+		return out, tool.Refuse(tool.CodeTooMany,
+			"you have %d editors for agents; cancel a job of ide_editor_serve first", n)
 	}
 	if err := s.server.Listen(dir); err != nil {
 		return out, tool.Refuse(tool.CodeNotStarted, "the port and its lock file cannot be made: %v", err)

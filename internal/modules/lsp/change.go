@@ -194,11 +194,8 @@ func (o actionOut) Facts() string {
 	if o.Changed == nil {
 		return o.pageOut.Facts()
 	}
-	return tool.Facts(
-		fmt.Sprintf("files: %d", o.Changed.Files),
-		fmt.Sprintf("edits: %d", o.Changed.Edits),
-		o.Changed.Note,
-	)
+	return tool.Facts(fmt.Sprintf("files: %d", o.Changed.Files), fmt.Sprintf("edits: %d", o.Changed.Edits),
+		o.Changed.Note)
 }
 
 func (m *service) actionTool() tool.Tool {
@@ -257,13 +254,8 @@ func (s *server) actions(ctx context.Context, f *file, in actionIn) ([]codeActio
 		from, to = 1, len(f.lines)
 	}
 	if from > len(f.lines) || to > len(f.lines) {
-		return nil, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"line is %d and end_line %d; expected 1 to %d",
-			from,
-			to,
-			len(f.lines),
-		)
+		return nil, tool.Refuse(tool.CodeInvalidArguments, "line is %d and end_line %d; expected 1 to %d", from, to,
+			len(f.lines))
 	}
 	found, err := s.diagnostics(ctx, f)
 	if err != nil {

@@ -104,12 +104,8 @@ func (s *server) diagnostics(ctx context.Context, f *file) ([]diagnostic, error)
 		var report struct {
 			Items []diagnostic `json:"items"`
 		}
-		err := s.callServer(
-			ctx,
-			"textDocument/diagnostic",
-			map[string]any{"textDocument": textDocument{URI: uriOf(f.path)}},
-			&report,
-		)
+		err := s.callServer(ctx, "textDocument/diagnostic",
+			map[string]any{"textDocument": textDocument{URI: uriOf(f.path)}}, &report)
 		return report.Items, err
 	}
 	return s.publishedFor(ctx, f)
@@ -138,12 +134,8 @@ func (s *server) publishedFor(ctx context.Context, f *file) ([]diagnostic, error
 		case <-quiet:
 			return one.Diagnostics, nil
 		case <-limit.C:
-			return nil, tool.Refuse(
-				tool.CodeTimeout,
-				"the language server reported nothing about %s in %v",
-				f.place.Path,
-				publishWait,
-			)
+			return nil, tool.Refuse(tool.CodeTimeout, "the language server reported nothing about %s in %v",
+				f.place.Path, publishWait)
 		case <-s.conn.Done():
 			return nil, s.failed(errFailed)
 		case <-ctx.Done():

@@ -43,12 +43,8 @@ func serveFake(how string) {
 	starts, _ := os.ReadFile("starts")
 	fails := (len(starts) == 1 && how != "works") || how == "always"
 	stop := make(chan struct{})
-	stream := rpc.Headers(
-		os.Stdin,
-		func(_ context.Context, b []byte) error { _, err := os.Stdout.Write(b); return err },
-		1<<20,
-		os.Stdin.Close,
-	)
+	stream := rpc.Headers(os.Stdin,
+		func(_ context.Context, b []byte) error { _, err := os.Stdout.Write(b); return err }, 1<<20, os.Stdin.Close)
 	rpc.New(stream, rpc.Handler{Request: func(_ context.Context, method string, params json.RawMessage) (any, error) {
 		switch method {
 		case "initialize":
@@ -142,12 +138,8 @@ func TestServersAreConfined(t *testing.T) {
 	defer os.Remove(filepath.Dir(dir))
 	defer os.RemoveAll(dir)
 	put(t, filepath.Join(dir, "a.go"), "package a\n")
-	h := newHost(
-		t,
-		dir,
-		lsp.Config{Settings: lsp.Settings{Servers: []string{"go=" + exe + " " + fakeServer + " works"}}},
-		file.Config{},
-	)
+	h := newHost(t, dir,
+		lsp.Config{Settings: lsp.Settings{Servers: []string{"go=" + exe + " " + fakeServer + " works"}}}, file.Config{})
 	got := h.text("lsp_hover", map[string]any{"path": "a.go", "line": 1})
 	mustHave(t, "hover", got, "it works: open starts: permission denied")
 }

@@ -194,12 +194,8 @@ func (t target) at(s *server, f *file) (at, error) {
 		}
 	}
 	if line < 1 || line > len(f.lines) {
-		return at{}, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"line is %d; expected 1 to %d, or symbol",
-			line,
-			len(f.lines),
-		)
+		return at{}, tool.Refuse(tool.CodeInvalidArguments, "line is %d; expected 1 to %d, or symbol", line,
+			len(f.lines))
 	}
 	return at{textDocument{URI: uriOf(f.path)}, f.at(line, column, s.encoding)}, nil
 }

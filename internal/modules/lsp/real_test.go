@@ -73,12 +73,8 @@ func TestRealServers(t *testing.T) {
 	tools := editors.Open(t)
 	for _, p := range projects {
 		t.Run(p.language, func(t *testing.T) {
-			h := newHost(
-				t,
-				write(t, p.files),
-				lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}},
-				file.Config{},
-			)
+			h := newHost(t, write(t, p.files), lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}},
+				file.Config{})
 			p.try(t, h)
 		})
 	}
@@ -108,11 +104,8 @@ func (p project) try(t *testing.T, h *host) {
 	mustHave(t, "rename", h.text("lsp_rename", p.args(map[string]any{"new_name": "costOf"})), "costOf", "files=2")
 	for _, f := range p.renamed {
 		got := read(t, filepath.Join(h.dir, f))
-		if want := strings.ReplaceAll(before[f], symbol, "costOf"); strings.ReplaceAll(
-			got,
-			"costOf",
-			symbol,
-		) != before[f] ||
+		if want := strings.ReplaceAll(before[f], symbol, "costOf"); strings.ReplaceAll(got, "costOf",
+			symbol) != before[f] ||
 			!strings.Contains(want, "costOf") {
 			t.Errorf("%s is now\n%s", f, got)
 		}
@@ -133,20 +126,11 @@ func (p project) try(t *testing.T, h *host) {
 // An edit returns the diagnostics of the edited file when they are asked for.
 func TestAnEditReturnsDiagnostics(t *testing.T) {
 	tools := editors.Open(t)
-	h := newHost(
-		t,
-		write(t, projects[0].files),
-		lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}},
-		file.Config{},
-	)
+	h := newHost(t, write(t, projects[0].files), lsp.Config{Settings: lsp.Settings{Servers: tools.Servers()}},
+		file.Config{})
 	edit := map[string]any{"path": "use.go", "old_string": "Price(1)", "new_string": "Prize(1)", "diagnostics": true}
-	mustHave(
-		t,
-		"edit",
-		h.text("file_edit", edit),
-		"diagnostics:",
-		"use.go:3:13: error UndeclaredName: undefined: Prize",
-	)
+	mustHave(t, "edit", h.text("file_edit", edit), "diagnostics:",
+		"use.go:3:13: error UndeclaredName: undefined: Prize")
 	edit["old_string"], edit["new_string"] = "Prize", "Price"
 	mustHave(t, "edit", h.text("file_edit", edit), "errors: 0")
 	put(t, filepath.Join(h.dir, "a.txt"), "one")

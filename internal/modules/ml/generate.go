@@ -197,12 +197,8 @@ func (s *service) obey(
 		}
 		return r, true, &tool.Refusal{
 			Code: tool.CodeFailed,
-			Message: fmt.Sprintf(
-				"the model %s did not obey json_schema twice: %v. It answered: %s",
-				r.Model,
-				bad,
-				clip(r.Text, 500),
-			),
+			Message: fmt.Sprintf("the model %s did not obey json_schema twice: %v. It answered: %s", r.Model, bad,
+				clip(r.Text, 500)),
 			Next: next,
 		}
 	}

@@ -229,16 +229,12 @@ const sampleTokens = 1500
 // askClient puts questions to the model of the client, all at once.
 func (s *service) askClient(c *tool.Call, all []question) ([]reply, error) {
 	if s.cfg.NoClient {
-		return nil, tool.Refuse(
-			tool.CodeUnsupported,
-			"the settings do not allow asking the client's model (modules.ml.no_client)",
-		)
+		return nil, tool.Refuse(tool.CodeUnsupported,
+			"the settings do not allow asking the client's model (modules.ml.no_client)")
 	}
 	if all[0].Logprobs {
-		return nil, tool.Refuse(
-			tool.CodeUnsupported,
-			"the client's model gives no log-probabilities; name another backend",
-		)
+		return nil, tool.Refuse(tool.CodeUnsupported,
+			"the client's model gives no log-probabilities; name another backend")
 	}
 	asked := make([]tool.Question, len(all))
 	for i, q := range all {

@@ -61,10 +61,8 @@ func start(t *testing.T, cfg Config, models ...*model) module.Module {
 	t.Helper()
 	cfg.Backends = []backend.Settings{}
 	for i, m := range models {
-		cfg.Backends = append(
-			cfg.Backends,
-			backend.Settings{Name: fmt.Sprint("b", i+1), Kind: backend.OpenAI, URL: m.URL + "/v1"},
-		)
+		cfg.Backends = append(cfg.Backends,
+			backend.Settings{Name: fmt.Sprint("b", i+1), Kind: backend.OpenAI, URL: m.URL + "/v1"})
 	}
 	m, err := New(cfg)(t.Context(), module.Deps{})
 	if err != nil {

@@ -300,12 +300,8 @@ func judgeContent(ctx context.Context, s *service, c *tool.Call, in *scoreIn, ou
 
 // judgeLogprob asks a judge for one word and compares the probabilities of yes and no.
 func judgeLogprob(ctx context.Context, s *service, c *tool.Call, in *scoreIn, out *scoreOut) error {
-	q := in.judge(
-		c,
-		"logprob",
-		"Is the RESPONSE a right and complete answer to the PROMPT? Answer with one word: yes or no.",
-		in.Response,
-	)
+	q := in.judge(c, "logprob",
+		"Is the RESPONSE a right and complete answer to the PROMPT? Answer with one word: yes or no.", in.Response)
 	if len(in.References) > 0 {
 		q.Messages[0].Text += " A right answer is: " + in.References[0]
 	}
@@ -387,10 +383,8 @@ func preferred(text string, swapped bool) string {
 	if swapped {
 		first, second = second, first
 	}
-	words := strings.FieldsFunc(
-		strings.ToUpper(score.StripThinking(text)),
-		func(r rune) bool { return r < 'A' || r > 'Z' },
-	)
+	words := strings.FieldsFunc(strings.ToUpper(score.StripThinking(text)),
+		func(r rune) bool { return r < 'A' || r > 'Z' })
 	for _, w := range words {
 		switch w {
 		case "A":

@@ -193,15 +193,8 @@ func (d *influx) writeStatus(ctx context.Context, b *strings.Builder) {
 			continue
 		}
 		seen[name] = true
-		fmt.Fprintf(
-			b,
-			"  %s: %v, iteration %v of %v (%v %%)",
-			name,
-			r["status"],
-			r["iteration"],
-			r["total_iters"],
-			r["pct"],
-		)
+		fmt.Fprintf(b, "  %s: %v, iteration %v of %v (%v %%)", name, r["status"], r["iteration"], r["total_iters"],
+			r["pct"])
 		if l := losses[name]; l != nil {
 			fmt.Fprintf(b, ", loss %v, %v tokens/s", l["loss"], l["tokens_per_sec"])
 		}
@@ -220,15 +213,8 @@ func (d *influx) writeStatus(ctx context.Context, b *strings.Builder) {
 			if name := fmt.Sprint(r["worker"]); !workers[name] {
 				workers[name] = true
 				n++
-				fmt.Fprintf(
-					b,
-					"  %s, %s: %v of %v (%v %%)\n",
-					strings.TrimSuffix(table, "_progress"),
-					name,
-					r["completed"],
-					r["target"],
-					r["pct"],
-				)
+				fmt.Fprintf(b, "  %s, %s: %v of %v (%v %%)\n", strings.TrimSuffix(table, "_progress"), name,
+					r["completed"], r["target"], r["pct"])
 			}
 		}
 	}

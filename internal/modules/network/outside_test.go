@@ -50,15 +50,8 @@ func TestAPortIsCheckedFromOutside(t *testing.T) {
 		}
 		if out.IP != "127.0.0.1" || *out.OpenInternally != open || *out.OpenExternally != open ||
 			*out.Hairpinning != open {
-			t.Errorf(
-				"port %d: got %+v, %v %v %v, want %v",
-				port,
-				out,
-				*out.OpenInternally,
-				*out.OpenExternally,
-				*out.Hairpinning,
-				open,
-			)
+			t.Errorf("port %d: got %+v, %v %v %v, want %v", port, out, *out.OpenInternally, *out.OpenExternally,
+				*out.Hairpinning, open)
 		}
 	}
 	if refused := v.ask("ann", "net_port_check", nil, "port", 1, "gateway", "nothing0"); !strings.HasPrefix(

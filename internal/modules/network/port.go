@@ -50,10 +50,8 @@ func (n *network) checkPort(ctx context.Context, _ *tool.Call, in portIn) (portO
 	case in.Host == "":
 		return n.checkOwn(ctx, in, wait)
 	case in.Gateway != "":
-		return out, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"host and gateway exclude each other: gateway is for a port of this machine",
-		)
+		return out, tool.Refuse(tool.CodeInvalidArguments,
+			"host and gateway exclude each other: gateway is for a port of this machine")
 	}
 	addrs, err := addresses(ctx, in.Host, wait)
 	if err != nil {

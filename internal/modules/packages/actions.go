@@ -130,13 +130,8 @@ func (k *manager) runAction(ctx context.Context, c *tool.Call, in runActionIn) (
 	}
 	a, disabled, err := k.cfg.Packages.FindAction(in.ID, in.Action)
 	if err == nil && disabled != "" {
-		err = tool.Refuse(
-			tool.CodeUnavailable,
-			"action %s of package %s: %s; nothing was run",
-			in.Action,
-			in.ID,
-			disabled,
-		)
+		err = tool.Refuse(tool.CodeUnavailable, "action %s of package %s: %s; nothing was run", in.Action, in.ID,
+			disabled)
 	}
 	if err != nil {
 		return out, err

@@ -151,12 +151,8 @@ func resolveSource(c *tool.Call, s packages.Source) (packages.Source, error) {
 		return s, &tool.Refusal{Code: tool.CodeNotFound, Message: fmt.Sprintf("source %s: %v", s.From, err)}
 	}
 	if info.IsDir() != (s.Kind == packages.Folder) {
-		return s, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"source %s: expected a file for %s, and a folder for folder",
-			s.From,
-			s.Kind,
-		)
+		return s, tool.Refuse(tool.CodeInvalidArguments, "source %s: expected a file for %s, and a folder for folder",
+			s.From, s.Kind)
 	}
 	s.From = filepath.Join(root.Name(), name)
 	return s, nil

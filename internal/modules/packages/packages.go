@@ -303,7 +303,10 @@ const (
 		"the newest lines are returned; with a cursor, the lines after it or, with before, before it."
 )
 
-func (k *manager) definitions() []tool.Tool {
+func (k *manager) definitions() []tool.Tool { return slices.Concat(k.lifeTools(), k.choiceTools()) }
+
+// lifeTools are the tools that install, start, stop and remove packages.
+func (k *manager) lifeTools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "package_install", Title: "Install a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
@@ -354,6 +357,12 @@ func (k *manager) definitions() []tool.Tool {
 			Description: "Stops a package and removes it with its data, after the user has agreed.",
 			Help:        "keep_data keeps its data folder for the next package with that id. " + confirmHelp,
 		}, k.removePackage),
+	}
+}
+
+// choiceTools are the tools that find packages and say what each may do.
+func (k *manager) choiceTools() []tool.Tool {
+	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "package_search", Title: "Search for packages", Effects: tool.Reads | tool.OpenWorld,
 			Task:        tool.TaskNever,

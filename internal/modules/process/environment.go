@@ -44,10 +44,8 @@ func environment(s *spec, dir string) ([]string, error) {
 	all := 0
 	for _, a := range slices.Concat([]string{s.command}, s.args, s.env) {
 		if strings.IndexByte(a, 0) >= 0 {
-			return nil, tool.Refuse(
-				tool.CodeInvalidArguments,
-				"an argument or variable contains a NUL byte, which the system does not allow",
-			)
+			return nil, tool.Refuse(tool.CodeInvalidArguments,
+				"an argument or variable contains a NUL byte, which the system does not allow")
 		}
 		if all += len(a); len(a) > maxArgBytes || all > maxTotalBytes {
 			return nil, tool.Refuse(tool.CodeTooLarge, "the arguments and variables are too long: expected at most %d "+

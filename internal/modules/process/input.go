@@ -58,11 +58,8 @@ func (m *manager) inputTool() tool.Tool {
 			return actionOut{}, err
 		}
 		if len(text) > maxInput {
-			return actionOut{}, tool.Refuse(
-				tool.CodeTooLarge,
-				"the input has more than %d bytes; type it in parts",
-				maxInput,
-			)
+			return actionOut{}, tool.Refuse(tool.CodeTooLarge, "the input has more than %d bytes; type it in parts",
+				maxInput)
 		}
 		if len(text) > 0 {
 			if n, err := r.child.Type(ctx, []byte(text)); err != nil {

@@ -49,8 +49,6 @@ func (m *manager) checkSession(r *record) error {
 	if r.session == "" || m.cfg.Sessions != nil && m.cfg.Sessions.Lives(r.session) {
 		return nil
 	}
-	return tool.Refuse(
-		tool.CodeUnsupported,
-		"the session with which the process is to end has ended, or is not a session of this host",
-	)
+	return tool.Refuse(tool.CodeUnsupported,
+		"the session with which the process is to end has ended, or is not a session of this host")
 }

@@ -70,18 +70,13 @@ func (h *builtin) readSpool(_ context.Context, c *tool.Call) (tool.Result, error
 	}
 	offset, err := strconv.ParseInt(in.Offset, 10, 64)
 	if err != nil && in.Offset != "" {
-		return tool.Result{}, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"offset: expected a number of bytes, got %q",
-			in.Offset,
-		)
+		return tool.Result{}, tool.Refuse(tool.CodeInvalidArguments, "offset: expected a number of bytes, got %q",
+			in.Offset)
 	}
 	chunk, err := h.spool.Read(c.Caller.Owner, in.Handle, offset, pageBytes)
 	if errors.Is(err, spool.ErrNotFound) {
-		return tool.Result{}, tool.Refuse(
-			tool.CodeNotFound,
-			"there is no such output: outputs are kept for a limited time",
-		)
+		return tool.Result{}, tool.Refuse(tool.CodeNotFound,
+			"there is no such output: outputs are kept for a limited time")
 	}
 	if err != nil {
 		return tool.Result{}, err

@@ -162,10 +162,8 @@ func TestPortsStayClosedWhereTheHostSaysSo(t *testing.T) {
 
 // Without a sandbox a call has one of its own, of which nothing is left.
 func TestACallWithoutASandboxHasOneOfItsOwn(t *testing.T) {
-	r := open(
-		t,
-		Config{Settings: with(nil), Templates: map[string]manager.Template{"other": {Env: []string{"FROM=other"}}}},
-	)
+	r := open(t,
+		Config{Settings: with(nil), Templates: map[string]manager.Template{"other": {Env: []string{"FROM=other"}}}})
 	for range 2 {
 		if got := r.do("run",
 			args{"language": "bash", "code": "ls /home/user; echo x >file; echo done"}); got.Output != "done\n" {

@@ -8,6 +8,7 @@ package server
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"gatehouse/internal/access/operator"
@@ -90,7 +91,10 @@ func (s *server) Offer(context.Context, module.Audience) (*module.Offer, error) 
 // Close implements module.Module.
 func (s *server) Close(context.Context) error { return nil }
 
-func (s *server) definitions() []tool.Tool {
+func (s *server) definitions() []tool.Tool { return slices.Concat(s.readTools(), s.changeTools()) }
+
+// readTools are the tools that describe this host and read its logs.
+func (s *server) readTools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "server_time", Title: "Show the time", Effects: tool.Reads, Task: tool.TaskNever,
@@ -125,6 +129,12 @@ func (s *server) definitions() []tool.Tool {
 			Help: "For administrators only. It reads /dev/kmsg, which exists on Linux; the system may deny " +
 				"access to it.\n\n" + pageHelp,
 		}, s.kernelLogs),
+	}
+}
+
+// changeTools are the tools that change or stop this host, and those of its addresses.
+func (s *server) changeTools() []tool.Tool {
+	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "server_set_name", Title: "Name this host", Effects: tool.Writes | tool.Idempotent,
 			Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-hostname"},

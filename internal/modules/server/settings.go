@@ -28,11 +28,8 @@ var isHostname = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 // setHostname sets the network name of the machine by the tool of another module, whose rules and question hold.
 func (s *server) setHostname(ctx context.Context, c *tool.Call, name string) error {
 	if !isHostname.MatchString(name) {
-		return tool.Refuse(
-			tool.CodeInvalidArguments,
-			"hostname is %q; expected lower-case letters, digits and -, without - at the ends",
-			name,
-		)
+		return tool.Refuse(tool.CodeInvalidArguments,
+			"hostname is %q; expected lower-case letters, digits and -, without - at the ends", name)
 	}
 	if s.deps.Call == nil {
 		return tool.Refuse(tool.CodeUnsupported, "this program has no tool that names its machine")

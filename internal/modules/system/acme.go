@@ -175,13 +175,8 @@ func (s *system) askForgetACME(_ context.Context, in acmeForgetIn) (change, erro
 	}
 	for _, p := range s.vhosts.listPassthroughs() {
 		if p.ACME == at {
-			return change{}, tool.Refuse(
-				tool.CodeBusy,
-				"%s at port %d gets its certificate from %s; remove it first",
-				p.Hostname,
-				p.ListenPort,
-				at,
-			)
+			return change{}, tool.Refuse(tool.CodeBusy, "%s at port %d gets its certificate from %s; remove it first",
+				p.Hostname, p.ListenPort, at)
 		}
 	}
 	return change{in.Provider, fmt.Sprintf("Forget the agreement with the certificate authority %s?", at)}, nil

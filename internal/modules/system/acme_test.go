@@ -59,18 +59,8 @@ func TestANameGetsACertificate(t *testing.T) {
 	cfg := Config{Folder: t.TempDir(), Roots: roots, Bus: "unix:path=/nonexistent/bus"}
 	s := open(t, cfg)
 	backend := strings.TrimPrefix(inside.URL, "http://")
-	refuses(
-		t,
-		s,
-		"system_vhost_add",
-		"not_found:",
-		"hostname",
-		"notes.example.test",
-		"backend",
-		backend,
-		"provider",
-		directory,
-	)
+	refuses(t, s, "system_vhost_add", "not_found:", "hostname", "notes.example.test", "backend", backend, "provider",
+		directory)
 	refuses(
 		t,
 		s,
@@ -81,26 +71,10 @@ func TestANameGetsACertificate(t *testing.T) {
 		"contact",
 		[]string{"ann@example.com"},
 	)
-	refuses(
-		t,
-		s,
-		"system_acme_init",
-		"invalid_arguments:",
-		"provider",
-		directory,
-		"contact",
-		[]string{"Ann <ann@example.com>"},
-	)
-	refuses(
-		t,
-		s,
-		"system_acme_init",
-		"unreachable:",
-		"provider",
-		pebble.URL+"/nothing",
-		"contact",
-		[]string{"ann@example.com"},
-	)
+	refuses(t, s, "system_acme_init", "invalid_arguments:", "provider", directory, "contact",
+		[]string{"Ann <ann@example.com>"})
+	refuses(t, s, "system_acme_init", "unreachable:", "provider", pebble.URL+"/nothing", "contact",
+		[]string{"ann@example.com"})
 	must(t, s, "system_acme_init", nil, "provider", directory, "contact", []string{"ann@example.com"})
 	var served passthroughOut
 	must(t, s, "system_vhost_add", &served, "hostname", "notes.example.test", "backend", backend, "provider", directory)

@@ -30,11 +30,8 @@ func TestADiskIsRepaired(t *testing.T) {
 	device := attach(t, file)
 	s := open(t, Config{})
 	var out diskOut
-	await(
-		t,
-		"UDisks knows the device",
-		func() bool { return ask(t, s, "system_disk_check", &out, "device", device) == "" },
-	)
+	await(t, "UDisks knows the device",
+		func() bool { return ask(t, s, "system_disk_check", &out, "device", device) == "" })
 	if out.Healthy || out.FileSystem != "ext4" {
 		t.Errorf("the damaged file system: %+v", out)
 	}

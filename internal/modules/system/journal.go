@@ -72,11 +72,8 @@ func (s *system) readJournal(ctx context.Context, _ *tool.Call, in journalIn) (o
 		return out, err
 	}
 	if end.Code != 0 || end.Stopped != nil {
-		return out, tool.Refuse(
-			tool.CodeFailed,
-			"journalctl failed: %s",
-			displaytext.Cut(strings.TrimSpace(errs.String()), 500, ""),
-		)
+		return out, tool.Refuse(tool.CodeFailed, "journalctl failed: %s",
+			displaytext.Cut(strings.TrimSpace(errs.String()), 500, ""))
 	}
 	if printed.cut {
 		return out, &tool.Refusal{

@@ -236,14 +236,8 @@ func TestATimerTakesBack(t *testing.T) {
 		},
 	}
 	do := func() error {
-		return s.bus.callMethod(
-			t.Context(),
-			hostnameName,
-			"/org/freedesktop/hostname1",
-			hostnameName+".SetPrettyHostname",
-			"after",
-			false,
-		).err
+		return s.bus.callMethod(t.Context(), hostnameName, "/org/freedesktop/hostname1",
+			hostnameName+".SetPrettyHostname", "after", false).err
 	}
 	call := moduletest.NewCall(t)
 	call.Caller.Wire = "first"

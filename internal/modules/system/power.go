@@ -17,20 +17,10 @@ const (
 
 func (s *system) powerTools() []daemonTool {
 	return []daemonTool{
-		s.powerTool(
-			"system_shutdown",
-			"Turn the machine off",
-			"poweroff",
-			"CanPowerOff",
-			"Turn this machine off? Nothing of it can be reached until somebody turns it on.",
-		),
-		s.powerTool(
-			"system_restart",
-			"Restart the machine",
-			"reboot",
-			"CanReboot",
-			"Restart this machine? Everything that runs on it ends.",
-		),
+		s.powerTool("system_shutdown", "Turn the machine off", "poweroff", "CanPowerOff",
+			"Turn this machine off? Nothing of it can be reached until somebody turns it on."),
+		s.powerTool("system_restart", "Restart the machine", "reboot", "CanReboot",
+			"Restart this machine? Everything that runs on it ends."),
 	}
 }
 
@@ -51,23 +41,14 @@ func (s *system) powerTool(name, title, kind, can, question string) daemonTool {
 		var may string
 		err := s.bus.callMethod(ctx, loginName, loginPath, loginName+".Manager."+can).Store(&may)
 		if err == nil && may != "yes" {
-			err = tool.Refuse(
-				tool.CodeDenied,
-				"not permitted: the system answers %q when asked whether this host may do it",
-				may,
-			)
+			err = tool.Refuse(tool.CodeDenied,
+				"not permitted: the system answers %q when asked whether this host may do it", may)
 		}
 		return change{"machine", question}, err
 	}, func(ctx context.Context, _ *tool.Call, _ powerIn) (powerOut, error) {
 		at := time.Now().Add(s.powerDelay)
-		err := s.bus.callMethod(
-			ctx,
-			loginName,
-			loginPath,
-			loginName+".Manager.ScheduleShutdown",
-			kind,
-			uint64(at.UnixMicro()),
-		).err
+		err := s.bus.callMethod(ctx, loginName, loginPath, loginName+".Manager.ScheduleShutdown", kind,
+			uint64(at.UnixMicro())).err
 		return powerOut{at.UTC().Format(time.RFC3339), "the machine was told to " + kind}, err
 	})
 }

@@ -95,22 +95,9 @@ func New(cfg Config) module.New {
 }
 
 func (s *system) daemonTools() []daemonTool {
-	return slices.Concat(
-		s.unitTools(),
-		s.clockTools(),
-		s.nameTools(),
-		s.powerTools(),
-		s.guardTools(),
-		s.gatewayTools(),
-		s.wifiTools(),
-		s.diskTools(),
-		s.vhostTools(),
-		s.updateTools(),
-		s.firmwareTools(),
-		s.zramTools(),
-		s.tunnelTools(),
-		s.acmeTools(),
-	)
+	return slices.Concat(s.unitTools(), s.clockTools(), s.nameTools(), s.powerTools(), s.guardTools(), s.gatewayTools(),
+		s.wifiTools(), s.diskTools(), s.vhostTools(), s.updateTools(), s.firmwareTools(), s.zramTools(),
+		s.tunnelTools(), s.acmeTools())
 }
 
 // Offer implements module.Module.
@@ -240,16 +227,8 @@ func changing[In interface{ word() string }, Out any](s *system, daemon string, 
 			if err := confirm.Ask(c, what.thing, what.question, in.word()); err != nil {
 				return out, err
 			}
-			s.deps.Log.InfoContext(
-				ctx,
-				"change of the machine",
-				"tool",
-				d.Name,
-				"what",
-				what.thing,
-				"by",
-				c.Caller.Principal,
-			)
+			s.deps.Log.InfoContext(ctx, "change of the machine", "tool", d.Name, "what", what.thing, "by",
+				c.Caller.Principal)
 			return do(ctx, c, in)
 		}),
 	}

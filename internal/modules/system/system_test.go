@@ -194,20 +194,8 @@ func pageThrough(t *testing.T, s *system, all journalOut) {
 		t.Fatalf("the newest entry is %+v", last)
 	}
 	for i := n - 2; i >= 0; i-- {
-		must(
-			t,
-			s,
-			"system_logs",
-			&one,
-			"unit",
-			"gatehouse-example.service",
-			"limit",
-			1,
-			"cursor",
-			last.Start,
-			"before",
-			true,
-		)
+		must(t, s, "system_logs", &one, "unit", "gatehouse-example.service", "limit", 1, "cursor", last.Start, "before",
+			true)
 		if len(one.Entries) != 1 || one.Entries[0] != all.Entries[i] {
 			t.Fatalf("entry %d backwards: %+v, want %+v", i, one.Entries, all.Entries[i])
 		}
@@ -277,18 +265,8 @@ func TestNamesLanguageAndKeyboardAreSet(t *testing.T) {
 		t.Errorf("got %+v", locale)
 	}
 	refuses(t, s, "system_set_language", "invalid_arguments:", "language", "tlh; rm")
-	must(
-		t,
-		s,
-		"system_set_keyboard",
-		&locale,
-		"layout",
-		"de",
-		"variant",
-		"nodeadkeys",
-		"options",
-		[]string{"compose:ralt"},
-	)
+	must(t, s, "system_set_keyboard", &locale, "layout", "de", "variant", "nodeadkeys", "options",
+		[]string{"compose:ralt"})
 	if locale.Layout != "de" || locale.Variant != "nodeadkeys" ||
 		!slices.Equal(locale.Options, []string{"compose:ralt"}) ||
 		!strings.Contains(command(t, "cat", "/etc/default/keyboard"), "nodeadkeys") {

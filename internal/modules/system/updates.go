@@ -182,10 +182,8 @@ func (s *system) chosenUpdates(ctx context.Context, names []string) (chosen []sy
 	}
 	if len(names) == 0 {
 		if len(all) == 0 {
-			return nil, tool.Refuse(
-				tool.CodeUnchanged,
-				"no package has a newer version; system_updates with refresh asks the repositories",
-			)
+			return nil, tool.Refuse(tool.CodeUnchanged,
+				"no package has a newer version; system_updates with refresh asks the repositories")
 		}
 		return all, nil
 	}

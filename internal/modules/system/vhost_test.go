@@ -56,18 +56,8 @@ func TestTLSIsPassedOnByName(t *testing.T) {
 	s := open(t, Config{Bus: "unix:path=/nonexistent/bus"})
 	one, two := backend(t, "one", false), backend(t, "two", true)
 	var a, b passthroughOut
-	must(
-		t,
-		s,
-		"system_vhost_add_passthrough",
-		&a,
-		"hostname",
-		"Example.com",
-		"listenPort",
-		0,
-		"backend",
-		one.Listener.Addr().String(),
-	)
+	must(t, s, "system_vhost_add_passthrough", &a, "hostname", "Example.com", "listenPort", 0, "backend",
+		one.Listener.Addr().String())
 	must(t, s, "system_vhost_add_passthrough", &b, "hostname", "two.example.com", "listenPort", a.ListenPort,
 		"backend", two.Listener.Addr().String(), "proxy", true)
 	answer, _, err := fetch(t, "example.com", a.ListenPort, one)
@@ -88,57 +78,19 @@ func TestTLSIsPassedOnByName(t *testing.T) {
 		names["two.example.com"] != b.Backend {
 		t.Errorf("table: %+v", table)
 	}
-	refuses(
-		t,
-		s,
-		"system_vhost_add_passthrough",
-		"exists:",
-		"hostname",
-		"example.com",
-		"listenPort",
-		a.ListenPort,
-		"backend",
-		"127.0.0.1:1",
-	)
-	refuses(
-		t,
-		s,
-		"system_vhost_add_passthrough",
-		"invalid_arguments:",
-		"hostname",
-		"a b",
-		"listenPort",
-		0,
-		"backend",
-		"127.0.0.1:1",
-	)
-	refuses(
-		t,
-		s,
-		"system_vhost_add_passthrough",
-		"invalid_arguments:",
-		"hostname",
-		"a",
-		"listenPort",
-		0,
-		"backend",
-		"nowhere",
-	)
+	refuses(t, s, "system_vhost_add_passthrough", "exists:", "hostname", "example.com", "listenPort", a.ListenPort,
+		"backend", "127.0.0.1:1")
+	refuses(t, s, "system_vhost_add_passthrough", "invalid_arguments:", "hostname", "a b", "listenPort", 0, "backend",
+		"127.0.0.1:1")
+	refuses(t, s, "system_vhost_add_passthrough", "invalid_arguments:", "hostname", "a", "listenPort", 0, "backend",
+		"nowhere")
 	must(t, s, "system_vhost_remove_passthrough", nil, "hostname", "example.com", "listenPort", a.ListenPort)
 	if _, _, err := fetch(t, "example.com", a.ListenPort, one); err == nil {
 		t.Error("it is passed on after it was removed")
 	}
 	must(t, s, "system_vhost_remove_passthrough", nil, "hostname", "two.example.com", "listenPort", a.ListenPort)
-	refuses(
-		t,
-		s,
-		"system_vhost_remove_passthrough",
-		"not_found:",
-		"hostname",
-		"two.example.com",
-		"listenPort",
-		a.ListenPort,
-	)
+	refuses(t, s, "system_vhost_remove_passthrough", "not_found:", "hostname", "two.example.com", "listenPort",
+		a.ListenPort)
 	if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", a.ListenPort)); err == nil {
 		c.Close()
 		t.Error("the port is open after its last name was removed")

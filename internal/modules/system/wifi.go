@@ -111,10 +111,8 @@ func (s *system) wifi(ctx context.Context) (out wifiOut, err error) {
 	if err != nil {
 		return out, err
 	}
-	out.Ethernet = slices.ContainsFunc(
-		cables,
-		func(d device) bool { return get[uint32](d.properties, "State") == activated },
-	)
+	out.Ethernet = slices.ContainsFunc(cables,
+		func(d device) bool { return get[uint32](d.properties, "State") == activated })
 	seen, err := s.accessPoints(ctx)
 	if err != nil {
 		return out, err
@@ -391,10 +389,8 @@ func (s *system) awaitActive(ctx context.Context, at dbus.ObjectPath) error {
 		case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 			return tool.Refuse(tool.CodeTimeout, "the network was not connected in %v", connectTime)
 		case err != nil || state >= down:
-			return tool.Refuse(
-				tool.CodeFailed,
-				"the network could not be connected: its password may be wrong, or it is out of reach",
-			)
+			return tool.Refuse(tool.CodeFailed,
+				"the network could not be connected: its password may be wrong, or it is out of reach")
 		case state == up:
 			return nil
 		}
@@ -411,11 +407,8 @@ func (s *system) removeWifi(ctx context.Context, _ *tool.Call, in wifiIn) (wifiN
 		return wifiNameOut{}, err
 	}
 	if c.active {
-		return wifiNameOut{}, tool.Refuse(
-			tool.CodeBusy,
-			"the wifi network %q is connected; connect to another one first",
-			in.SSID,
-		)
+		return wifiNameOut{}, tool.Refuse(tool.CodeBusy,
+			"the wifi network %q is connected; connect to another one first", in.SSID)
 	}
 	return wifiNameOut{in.SSID}, s.bus.callMethod(ctx, nmName, c.path, nmName+".Settings.Connection.Delete").err
 }
@@ -462,10 +455,8 @@ func (s *system) askCountry(ctx context.Context, in countryIn) (change, error) {
 		return change{}, err
 	}
 	if !w.Ethernet {
-		return change{}, tool.Refuse(
-			tool.CodeUnsupported,
-			"no Ethernet connection is up; wifi may be lost when its country changes",
-		)
+		return change{}, tool.Refuse(tool.CodeUnsupported,
+			"no Ethernet connection is up; wifi may be lost when its country changes")
 	}
 	return change{in.Country, "Let the wifi of this machine obey the rules of " + in.Country + "?"}, nil
 }

@@ -78,66 +78,14 @@ func TestWifiNetworks(t *testing.T) {
 	manager := conn.Object(nmName, nmPath)
 	var radio, ap, saved string
 	mockCall(t, manager, &radio, "AddWiFiDevice", "radio", "wlan0", int32(30))
-	mockCall(
-		t,
-		manager,
-		&ap,
-		"AddAccessPoint",
-		radio,
-		"ap0",
-		"Garden",
-		"00:00:00:00:00:01",
-		uint32(2),
-		uint32(2425),
-		uint32(5400),
-		byte(82),
-		uint32(0x100),
-	)
-	mockCall(
-		t,
-		manager,
-		&ap,
-		"AddAccessPoint",
-		radio,
-		"ap1",
-		"Garden",
-		"00:00:00:00:00:02",
-		uint32(2),
-		uint32(2425),
-		uint32(5400),
-		byte(40),
-		uint32(0x100),
-	)
-	mockCall(
-		t,
-		manager,
-		&ap,
-		"AddAccessPoint",
-		radio,
-		"ap2",
-		"Open",
-		"00:00:00:00:00:03",
-		uint32(2),
-		uint32(2425),
-		uint32(5400),
-		byte(30),
-		uint32(0),
-	)
-	mockCall(
-		t,
-		manager,
-		&ap,
-		"AddAccessPoint",
-		radio,
-		"ap3",
-		"Home",
-		"00:00:00:00:00:04",
-		uint32(2),
-		uint32(2425),
-		uint32(5400),
-		byte(20),
-		uint32(0x100),
-	)
+	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap0", "Garden", "00:00:00:00:00:01", uint32(2), uint32(2425),
+		uint32(5400), byte(82), uint32(0x100))
+	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap1", "Garden", "00:00:00:00:00:02", uint32(2), uint32(2425),
+		uint32(5400), byte(40), uint32(0x100))
+	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap2", "Open", "00:00:00:00:00:03", uint32(2), uint32(2425),
+		uint32(5400), byte(30), uint32(0))
+	mockCall(t, manager, &ap, "AddAccessPoint", radio, "ap3", "Home", "00:00:00:00:00:04", uint32(2), uint32(2425),
+		uint32(5400), byte(20), uint32(0x100))
 	mockCall(t, manager, &saved, "AddWiFiConnection", radio, "home", "Home", "wpa-psk")
 	mockCall(t, manager, nil, "AddMethod", nmName, "CheckpointCreate", "aouu", "o", checkpoints)
 	mockCall(t, manager, nil, "AddMethod", nmName, "CheckpointDestroy", "o", "", `self.RemoveObject(str(args[0]))`)

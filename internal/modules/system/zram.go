@@ -126,12 +126,8 @@ func (z *zram) on() (zramOut, error) {
 func (z *zram) off() (zramOut, error) {
 	for _, d := range z.listDevices().Devices {
 		if err := z.swapOff(filepath.Join(z.dev, d.Name)); err != nil {
-			return z.listDevices(), tool.Refuse(
-				tool.CodeBusy,
-				"%s stays, because what is in it does not fit into memory: %v",
-				d.Name,
-				err,
-			)
+			return z.listDevices(), tool.Refuse(tool.CodeBusy,
+				"%s stays, because what is in it does not fit into memory: %v", d.Name, err)
 		}
 		if err := z.remove(d.Name); err != nil {
 			return z.listDevices(), err

@@ -91,12 +91,8 @@ func (m *manager) secretFor(c *tool.Call, name string, o *page.TypeOptions) (sec
 		case !slices.Contains(origins, origin):
 			return &tool.Refusal{
 				Code: tool.CodeDenied,
-				Message: fmt.Sprintf(
-					"the secret %q may not be typed into a page of %s; it is for %s",
-					name,
-					origin,
-					strings.Join(origins, ", "),
-				),
+				Message: fmt.Sprintf("the secret %q may not be typed into a page of %s; it is for %s", name, origin,
+					strings.Join(origins, ", ")),
 			}
 		case !password:
 			return tool.Refuse(tool.CodeDenied, "secrets are typed into password fields only, and this field is none")
@@ -227,11 +223,8 @@ func scroll(ctx context.Context, t *page.Tab, at *page.Target, in actIn) (page.E
 	}
 	var by float64
 	if n, err := fmt.Sscanf(in.To, "%g", &by); n != 1 || err != nil {
-		return page.Element{}, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"to: expected top, bottom or pixels, not %q",
-			in.To,
-		)
+		return page.Element{}, tool.Refuse(tool.CodeInvalidArguments, "to: expected top, bottom or pixels, not %q",
+			in.To)
 	}
 	return t.Scroll(ctx, at, "", by)
 }

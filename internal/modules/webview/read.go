@@ -269,10 +269,8 @@ func (m *manager) waitFor(ctx context.Context, c *tool.Call, in waitIn) (out con
 		given++
 	}
 	if given != 1 {
-		return out, tool.Refuse(
-			tool.CodeInvalidArguments,
-			"expected exactly one of selector, text, text_gone, url, script and network_idle",
-		)
+		return out, tool.Refuse(tool.CodeInvalidArguments,
+			"expected exactly one of selector, text, text_gone, url, script and network_idle")
 	}
 	err = m.on(ctx, c, in.place, func(_ *session, t *page.Tab) error {
 		if err := dialogRefusal(t); err != nil {

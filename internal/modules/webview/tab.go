@@ -189,10 +189,8 @@ func (m *manager) after(ctx context.Context, s *session, t *page.Tab, show showi
 	if show.Snapshot == "none" || show.Snapshot == "" {
 		return nil
 	}
-	shown, err := t.Snapshot(
-		ctx,
-		page.SnapshotOptions{MaxTokens: show.MaxTokens, Diff: show.Snapshot == "diff" && out.URL == ""},
-	)
+	shown, err := t.Snapshot(ctx,
+		page.SnapshotOptions{MaxTokens: show.MaxTokens, Diff: show.Snapshot == "diff" && out.URL == ""})
 	if errors.Is(err, page.ErrDialog) {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package webview
 
 import (
+	"slices"
 	"time"
 
 	"gatehouse/tool"
@@ -23,7 +24,10 @@ const snapshotHelp = `A snapshot is the page as lines. What can be acted on has 
 - A ref whose element was replaced is found again by its role and name if exactly one element has them.`
 
 // tools returns the tools of the module.
-func (m *manager) tools() []tool.Tool {
+func (m *manager) tools() []tool.Tool { return slices.Concat(m.pageTools(), m.browserTools()) }
+
+// pageTools are the tools that open, read and use pages.
+func (m *manager) pageTools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "webview_connect", Title: "Start or attach a browser", Effects: acts, Timeout: time.Minute,
@@ -84,6 +88,12 @@ func (m *manager) tools() []tool.Tool {
 			Name: "webview_screenshot", Title: "Take a picture", Effects: looks, Budget: -1,
 			Description: "Returns a picture of the viewport, an element or the whole page.",
 		}),
+	}
+}
+
+// browserTools are the tools of what is around pages: console, network, tabs, files and logins.
+func (m *manager) browserTools() []tool.Tool {
+	return []tool.Tool{
 		tool.New(tool.Def{
 			Name: "webview_console", Title: "Read the console", Effects: looks,
 			Description: "Returns messages and errors of the page's console after a cursor.",

@@ -259,11 +259,8 @@ func (m *manager) openSession(ctx context.Context, c *tool.Call, name, debugURL 
 			}
 		}
 	}
-	ctx, cancel := context.WithTimeoutCause(
-		ctx,
-		openTimeout,
-		fmt.Errorf("the browser was not ready within %v", openTimeout),
-	)
+	ctx, cancel := context.WithTimeoutCause(ctx, openTimeout,
+		fmt.Errorf("the browser was not ready within %v", openTimeout))
 	defer cancel()
 	n := m.cfg.network()
 	owner := c.Caller.Owner

@@ -195,18 +195,12 @@ func (c *Catalog) sources(kinds []string) (all []source) {
 		registries = []string{packages.PublicRegistry}
 	}
 	for _, base := range registries {
-		add(
-			Registry,
-			base,
-			func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchRegistry(ctx, base, q) },
-		)
+		add(Registry, base,
+			func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchRegistry(ctx, base, q) })
 	}
 	for _, file := range o.Docker {
-		add(
-			Docker,
-			file,
-			func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchDocker(ctx, file, q) },
-		)
+		add(Docker, file,
+			func(ctx context.Context, q Query) ([]Entry, Report, error) { return c.searchDocker(ctx, file, q) })
 	}
 	for _, dir := range o.Folders {
 		add(Files, dir, func(_ context.Context, q Query) ([]Entry, Report, error) { return c.searchFiles(dir, q) })

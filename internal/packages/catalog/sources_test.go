@@ -349,11 +349,8 @@ func TestAFolderOfServerJSON(t *testing.T) {
 		w.Env["REGION"] != "eu" || w.Env["API_KEY"] != "${secret:NOTES_API_KEY}" || len(w.Env) != 2 {
 		t.Errorf("%+v, %v", w, err)
 	}
-	_, err = e.Wish(
-		"notes",
-		p,
-		func(Input) ([]string, secret.Text, bool, error) { return nil, secret.Text{}, false, nil },
-	)
+	_, err = e.Wish("notes", p,
+		func(Input) ([]string, secret.Text, bool, error) { return nil, secret.Text{}, false, nil })
 	if err == nil || !strings.Contains(err.Error(), "folder is required: Where notes are") {
 		t.Errorf("got %v", err)
 	}

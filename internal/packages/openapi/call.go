@@ -285,10 +285,8 @@ func encodeMultipart(v any) (io.Reader, string, error) {
 func (a *API) authorize(t *Tool, req *http.Request) error {
 	var missing []string
 	for _, all := range t.security {
-		without := slices.IndexFunc(
-			all,
-			func(s scheme) bool { _, ok := a.o.Credentials[Credential(s.name)]; return !ok },
-		)
+		without := slices.IndexFunc(all,
+			func(s scheme) bool { _, ok := a.o.Credentials[Credential(s.name)]; return !ok })
 		if without >= 0 {
 			missing = append(missing, Credential(all[without].name))
 			continue
@@ -299,10 +297,8 @@ func (a *API) authorize(t *Tool, req *http.Request) error {
 		return nil
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf(
-			"a credential is needed; give the package the variable %s with --secret",
-			strings.Join(missing, " or "),
-		)
+		return fmt.Errorf("a credential is needed; give the package the variable %s with --secret",
+			strings.Join(missing, " or "))
 	}
 	return nil
 }

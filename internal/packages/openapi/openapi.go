@@ -212,10 +212,8 @@ func (a *API) addOperations(doc *openapi3.T) error {
 				continue
 			}
 			if len(a.Tools)+len(a.Left) >= maxOperations {
-				return fmt.Errorf(
-					"the document has more than %d operations; choose some with only=tag:NAME",
-					maxOperations,
-				)
+				return fmt.Errorf("the document has more than %d operations; choose some with only=tag:NAME",
+					maxOperations)
 			}
 			t, err := makeTool(doc, path, method, all[path], op)
 			if err != nil {

@@ -14,11 +14,8 @@ func TestEveryOperationCanBeCalled(t *testing.T) {
 	for name, text := range documents(t) {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, text)
-			api := parse(
-				t,
-				text,
-				Options{Server: s.URL + "/base", Credentials: everyCredential(t, text), Client: s.Client()},
-			)
+			api := parse(t, text,
+				Options{Server: s.URL + "/base", Credentials: everyCredential(t, text), Client: s.Client()})
 			if len(api.Left) > 0 || len(api.Tools) != len(s.routes) {
 				t.Errorf("%d tools of %d operations; left out: %q", len(api.Tools), len(s.routes), api.Left)
 			}

@@ -287,20 +287,21 @@ func (s *server) list(r request) {
 	}
 }
 
+func textResult(t string) string {
+	b, _ := json.Marshal(t)
+	return `{"content":[{"type":"text","text":` + string(b) + `}]}`
+}
+
 func (s *server) call(r request, line []byte) {
-	text := func(t string) string {
-		b, _ := json.Marshal(t)
-		return `{"content":[{"type":"text","text":` + string(b) + `}]}`
-	}
 	if s.how == "wrongids" { // it answers what was not asked, again and again
 		for _, id := range []string{`99999`, `"x"`, `99999`, `null`} {
-			s.result(json.RawMessage(id), text("wrong"))
+			s.result(json.RawMessage(id), textResult("wrong"))
 		}
 		return
 	}
 	switch r.Params.Name {
 	case "attack":
-		s.result(r.ID, text(attackOf(r.Params.Arguments)))
+		s.result(r.ID, textResult(attackOf(r.Params.Arguments)))
 	case "nag":
 		s.nag()
 	case "look", "change": // the first call of each ends the server
@@ -308,17 +309,17 @@ func (s *server) call(r request, line []byte) {
 			f.Close()
 			os.Exit(1)
 		}
-		s.result(r.ID, text("looked"))
+		s.result(r.ID, textResult("looked"))
 	case "echo":
 		if s.how == "slow" {
 			time.Sleep(200 * time.Millisecond)
 		}
-		s.result(r.ID, text(strings.TrimSpace(string(line))))
+		s.result(r.ID, textResult(strings.TrimSpace(string(line))))
 	case "raw":
 		s.result(r.ID, Result)
 	case "sleep":
 		if s.how == "steady" && !strings.Contains(string(r.Params.Arguments), "long") {
-			s.result(r.ID, text("a nap"))
+			s.result(r.ID, textResult("a nap"))
 			return
 		}
 		c := make(chan struct{})
@@ -332,22 +333,13 @@ func (s *server) call(r request, line []byte) {
 	case "progress":
 		token := string(r.Params.Meta["progressToken"])
 		for i := range 3 {
-			s.print(
-				fmt.Sprintf(
-					`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"total":3,"message":"step %d"}}`,
-					token,
-					i+1,
-					i+1,
-				),
-			)
+			s.print(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,`+
+				`"progress":%d,"total":3,"message":"step %d"}}`, token, i+1, i+1))
 		}
-		s.result(r.ID, text("done"))
+		s.result(r.ID, textResult("done"))
 	case "fail":
-		s.print(
-			`{"jsonrpc":"2.0","id":` + string(
-				r.ID,
-			) + `,"error":{"code":-31999,"message":"upstream says <no>","data":{"z":12345678901234567890}}}`,
-		)
+		s.print(`{"jsonrpc":"2.0","id":` + string(r.ID) +
+			`,"error":{"code":-31999,"message":"upstream says <no>","data":{"z":12345678901234567890}}}`)
 	case "huge":
 		var a struct {
 			Bytes int
@@ -356,13 +348,21 @@ func (s *server) call(r request, line []byte) {
 		json.Unmarshal(r.Params.Arguments, &a)
 		body := strings.Repeat("x", a.Bytes)
 		if a.Last {
-			s.print(`{"result":` + text(body) + `,"jsonrpc":"2.0","id":` + string(r.ID) + `}`)
+			s.print(`{"result":` + textResult(body) + `,"jsonrpc":"2.0","id":` + string(r.ID) + `}`)
 		} else {
-			s.result(r.ID, text(body))
+			s.result(r.ID, textResult(body))
 		}
 	case "twice":
-		s.result(r.ID, text("first"))
-		s.result(r.ID, text("second"))
+		s.result(r.ID, textResult("first"))
+		s.result(r.ID, textResult("second"))
+	default:
+		s.callMore(r)
+	}
+}
+
+// callMore answers calls of tools that answer in wrong forms, and of those that change the server.
+func (s *server) callMore(r request) {
+	switch r.Params.Name {
 	case "surrogate":
 		s.result(r.ID, `{"content":[{"type":"text","text":"\ud83d"}]}`)
 	case "garbled":
@@ -374,7 +374,7 @@ func (s *server) call(r request, line []byte) {
 		s.tools = basicTools + grownTool
 		s.mu.Unlock()
 		s.print(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
-		s.result(r.ID, text("grown"))
+		s.result(r.ID, textResult("grown"))
 	case "rewrite": // changes the description of echo
 		var a struct{ Text string }
 		json.Unmarshal(r.Params.Arguments, &a)
@@ -382,26 +382,15 @@ func (s *server) call(r request, line []byte) {
 		s.setEcho(a.Text)
 		s.mu.Unlock()
 		s.print(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
-		s.result(r.ID, text("rewritten"))
+		s.result(r.ID, textResult("rewritten"))
 	case "keep":
 		os.WriteFile("kept", []byte(time.Now().String()), 0o600)
-		s.result(r.ID, text("kept"))
+		s.result(r.ID, textResult("kept"))
 	case "where":
 		dir, _ := os.Getwd()
 		exe, _ := os.Executable()
-		s.result(
-			r.ID,
-			text(
-				fmt.Sprintf(
-					"dir=%s home=%s exe=%s pid=%d secret=%s",
-					filepath.Base(dir),
-					os.Getenv("HOME"),
-					exe,
-					os.Getpid(),
-					os.Getenv("SECRET"),
-				),
-			),
-		)
+		s.result(r.ID, textResult(fmt.Sprintf("dir=%s home=%s exe=%s pid=%d secret=%s",
+			filepath.Base(dir), os.Getenv("HOME"), exe, os.Getpid(), os.Getenv("SECRET"))))
 	default:
 		s.result(r.ID, `{"content":[{"type":"text","text":"no such tool"}],"isError":true}`)
 	}

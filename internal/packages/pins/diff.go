@@ -48,12 +48,8 @@ func describe(entry json.RawMessage) (lines []string) {
 			lines = append(lines, shown(line)...)
 		}
 	}
-	rest := rawjson.Splice(
-		entry,
-		rawjson.Edit{Key: "title"},
-		rawjson.Edit{Key: "description"},
-		rawjson.Edit{Key: "name"},
-	)
+	rest := rawjson.Splice(entry, rawjson.Edit{Key: "title"}, rawjson.Edit{Key: "description"},
+		rawjson.Edit{Key: "name"})
 	var indented bytes.Buffer
 	if json.Indent(&indented, canonical(nil, rest), "", "  ") != nil {
 		return append(lines, shown(string(rest))...)

@@ -56,13 +56,8 @@ func routeToHost(p agentprotocol.Plan) error {
 	return sysErr(
 		"sendmsg",
 		"the sockets of the route",
-		unix.Sendmsg(
-			int(p.ListenerSocket),
-			[]byte{0},
-			unix.UnixRights(fds...),
-			nil,
-			unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT,
-		),
+		unix.Sendmsg(int(p.ListenerSocket), []byte{0}, unix.UnixRights(fds...), nil,
+			unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT),
 	)
 }
 

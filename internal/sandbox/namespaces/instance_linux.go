@@ -60,12 +60,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { ours.Close() })
-	side, theirSide, err := egress.Sockets()
-	if err == nil {
-		if b.egress, err = egress.New(side, d.proxy); err != nil {
-			theirSide.Close()
-		}
-	}
+	theirSide, err := b.openEgress()
 	if err != nil {
 		theirs.Close()
 		return nil, err
@@ -120,6 +115,19 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		b.Close()
 	}()
 	return b, nil
+}
+
+// openEgress opens the way to the network, and returns the socket of the sandbox's side.
+func (b *instance) openEgress() (theirs *os.File, err error) {
+	side, theirs, err := egress.Sockets()
+	if err != nil {
+		return nil, err
+	}
+	if b.egress, err = egress.New(side, b.driver.proxy); err != nil {
+		theirs.Close()
+		return nil, err
+	}
+	return theirs, nil
 }
 
 func socketPair() (ours, theirs *os.File, err error) {

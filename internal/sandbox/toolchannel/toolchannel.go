@@ -60,12 +60,8 @@ func Read(r io.Reader) (Message, error) {
 	}
 	size := binary.BigEndian.Uint32(head[:])
 	if size > MaxRequest {
-		return Message{}, fmt.Errorf(
-			"%w: a message of %d bytes, at most %d are allowed",
-			ErrMalformed,
-			size,
-			MaxRequest,
-		)
+		return Message{}, fmt.Errorf("%w: a message of %d bytes, at most %d are allowed", ErrMalformed, size,
+			MaxRequest)
 	}
 	var b bytes.Buffer
 	b.Grow(int(min(size, 64<<10)))
@@ -117,11 +113,8 @@ func Encode(a Response) []byte {
 	e.SetEscapeHTML(false)
 	if len(a.Value) > MaxResponse-1024 {
 		a = Response{ID: a.ID, Kind: Limited,
-			Error: fmt.Sprintf(
-				"too_large: the result has %d bytes, and a program can get %d",
-				len(a.Value),
-				MaxResponse-1024,
-			)}
+			Error: fmt.Sprintf("too_large: the result has %d bytes, and a program can get %d", len(a.Value),
+				MaxResponse-1024)}
 	}
 	if err := e.Encode(a); err != nil {
 		w.Reset()

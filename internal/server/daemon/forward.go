@@ -171,13 +171,8 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 		if end.known {
 			lost = time.Now()
 		}
-		f.Log.Info(
-			"the connection to the daemon has ended; looking for the next daemon",
-			"pid",
-			f.last.PID,
-			"stopped",
-			end.known,
-		)
+		f.Log.Info("the connection to the daemon has ended; looking for the next daemon", "pid", f.last.PID, "stopped",
+			end.known)
 	}
 }
 

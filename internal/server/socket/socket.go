@@ -109,16 +109,8 @@ func (d *server) accept(ctx context.Context, ln net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
 		}
-		d.o.Log.WarnContext(
-			ctx,
-			"cannot accept a connection",
-			"listener",
-			ln.Addr().String(),
-			"err",
-			err,
-			"again",
-			pause,
-		)
+		d.o.Log.WarnContext(ctx, "cannot accept a connection", "listener", ln.Addr().String(), "err", err, "again",
+			pause)
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, longPause)

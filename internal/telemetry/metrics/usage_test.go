@@ -60,10 +60,8 @@ func TestUsageIsSummedByMinuteHourAndDayAndKept(t *testing.T) {
 		{ByPackage, "", day, "mail:1/0/8/2 "},
 		{Total, "", day, ":102/5/4008/1002 "},
 	} {
-		all, more, err := u.Series(
-			t.Context(),
-			UsageQuery{Kind: c.kind, Name: c.name, Since: now.Add(-time.Hour), Step: c.step},
-		)
+		all, more, err := u.Series(t.Context(),
+			UsageQuery{Kind: c.kind, Name: c.name, Since: now.Add(-time.Hour), Step: c.step})
 		var got strings.Builder
 		for _, s := range all {
 			for _, p := range s.Points {
@@ -82,10 +80,8 @@ func TestQuantilesAreWithinAFifth(t *testing.T) {
 	for i := range 1000 {
 		u.Count(Call{Tool: "t", Principal: "p", Took: time.Duration(i+1) * time.Millisecond})
 	}
-	all, _, err := u.Series(
-		t.Context(),
-		UsageQuery{Kind: Total, Name: "", Since: now.Add(-time.Minute), Step: time.Minute},
-	)
+	all, _, err := u.Series(t.Context(),
+		UsageQuery{Kind: Total, Name: "", Since: now.Add(-time.Minute), Step: time.Minute})
 	if err != nil || len(all) != 1 {
 		t.Fatal(all, err)
 	}

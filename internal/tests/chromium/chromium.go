@@ -222,10 +222,8 @@ func (p *Page) Run(expression string) any {
 // Leave begins a script that leaves the page, and does not wait for what it does.
 func (p *Page) Leave(script string) {
 	p.b.t.Helper()
-	p.Do(
-		"Runtime.evaluate",
-		map[string]any{"expression": "setTimeout(() => { " + script + " }, 0); 0", "userGesture": true},
-	)
+	p.Do("Runtime.evaluate",
+		map[string]any{"expression": "setTimeout(() => { " + script + " }, 0); 0", "userGesture": true})
 }
 
 // Until evaluates an expression until its value is true, a text or a number, for a minute, and returns it.

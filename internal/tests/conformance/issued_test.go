@@ -35,10 +35,8 @@ func TestTypeScriptClientIsIssuedTokens(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
 			script := h.tools.Script("issued.mjs")
-			out := output(
-				t,
-				h.tools.Command(ctx, t.TempDir(), script, mode, up.URL, oauthtest.User, oauthtest.Password),
-			)
+			out := output(t,
+				h.tools.Command(ctx, t.TempDir(), script, mode, up.URL, oauthtest.User, oauthtest.Password))
 			var got issued
 			if err := json.Unmarshal(out, &got); err != nil {
 				t.Fatalf("%v: %s", err, out)

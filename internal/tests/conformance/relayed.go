@@ -119,14 +119,8 @@ func startGoServer(ctx context.Context, dir string, args ...string) (url string,
 		return "", nil, err
 	}
 	bin := filepath.Join(dir, "everything-server")
-	build := exec.CommandContext(
-		ctx,
-		"go",
-		"build",
-		"-o",
-		bin,
-		"github.com/modelcontextprotocol/go-sdk/conformance/everything-server",
-	)
+	build := exec.CommandContext(ctx, "go", "build", "-o", bin,
+		"github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
 	build.Dir = filepath.Join(top, "internal", "tests", "conformance", "gosdk")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", nil, fmt.Errorf("build the server of the Go SDK: %w: %s", err, out)

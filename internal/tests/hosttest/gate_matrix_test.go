@@ -145,12 +145,8 @@ func gateWays() []gateWay {
 			name, value, _ := strings.Cut(g.cookie.header.Get("Cookie"), "=")
 			flipped := []byte(value)
 			flipped[3] ^= 1
-			return headers(
-				"Cookie",
-				name+"="+string(flipped),
-				identity.KeyHeader,
-				g.cookie.header.Get(identity.KeyHeader),
-			)
+			return headers("Cookie", name+"="+string(flipped), identity.KeyHeader,
+				g.cookie.header.Get(identity.KeyHeader))
 		},
 		ages: func(g *gateHost, listener string) (credential, func()) {
 			c := g.login(listener)

@@ -313,12 +313,8 @@ print(attempt(tools.pad_clear, "x" * 5000 + "END"))
 print(attempt(tools.pad_hidden, "a"))
 print(attempt(tools.pen_write, "b"))
 `
-	p := programs(
-		t,
-		modernClient(),
-		hosttest.Options{Policy: policy, Spec: &views.Spec{ProgramsAsk: true}},
-		code.Settings{},
-	)
+	p := programs(t, modernClient(), hosttest.Options{Policy: policy, Spec: &views.Spec{ProgramsAsk: true}},
+		code.Settings{})
 	var asked []string
 	text, _ := p.run("python", source, func(method string, params json.RawMessage) json.RawMessage {
 		asked = append(asked, string(params))
@@ -398,12 +394,8 @@ except LimitReached as e:
 // When the time of a program is up, its calls raise an exception. So does a question that is not answered in time,
 // and the program goes on.
 func TestProgramsExpire(t *testing.T) {
-	p := programs(
-		t,
-		modernClient(),
-		hosttest.Options{Spec: &views.Spec{}},
-		code.Settings{Timeout: 700 * time.Millisecond},
-	)
+	p := programs(t, modernClient(), hosttest.Options{Spec: &views.Spec{}},
+		code.Settings{Timeout: 700 * time.Millisecond})
 	text, _ := p.run("python", `
 try:
     tools.pen_slow(word="forever")
@@ -497,11 +489,6 @@ except Expired as e:
     print("late:", e)
 print(tools.pad_read(word="on")["said"])
 `, nil)
-	has(
-		t,
-		text,
-		"late: pad_clear: its question was not answered within 300ms",
-		"pad_read on\n",
-		"pad_clear (line 3) expired",
-	)
+	has(t, text, "late: pad_clear: its question was not answered within 300ms", "pad_read on\n",
+		"pad_clear (line 3) expired")
 }

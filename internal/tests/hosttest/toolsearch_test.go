@@ -144,13 +144,8 @@ func TestToolsAreFoundAndCalled(t *testing.T) {
 				)
 				if string(direct.Result) == "" || string(direct.Get("content")) != string(inside.Get("content")) ||
 					inside.Rounds != direct.Rounds {
-					t.Errorf(
-						"direct %s in %d rounds, through another tool %s in %d",
-						direct.Result,
-						direct.Rounds,
-						inside.Result,
-						inside.Rounds,
-					)
+					t.Errorf("direct %s in %d rounds, through another tool %s in %d", direct.Result, direct.Rounds,
+						inside.Result, inside.Rounds)
 				}
 			}
 			lines.mu.Lock()

@@ -120,11 +120,8 @@ func TestAmbiguousLogMessagesAreForAdministrators(t *testing.T) {
 		logs("bob")
 	}
 	if logs("ann"); heard.Load() != 3 || logged() != 4 {
-		t.Errorf(
-			"with two principals they were told %d messages, and %d went to administrators",
-			heard.Load(),
-			logged(),
-		)
+		t.Errorf("with two principals they were told %d messages, and %d went to administrators", heard.Load(),
+			logged())
 	}
 }
 

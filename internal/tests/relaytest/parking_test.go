@@ -171,14 +171,8 @@ func TestParkedCallsAreCounted(t *testing.T) {
 	parked := 0
 	var err error
 	for ; parked < 7; parked++ {
-		_, err = m.Call(
-			t.Context(),
-			"up",
-			"asks_name",
-			token2args(fmt.Sprint(parked)),
-			nil,
-			&packages.Peer{Caller: person("ann")},
-		)
+		_, err = m.Call(t.Context(), "up", "asks_name", token2args(fmt.Sprint(parked)), nil,
+			&packages.Peer{Caller: person("ann")})
 		if _, asked := errors.AsType[*packages.InputRequired](err); !asked {
 			break
 		}

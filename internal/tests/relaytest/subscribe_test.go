@@ -247,11 +247,8 @@ func TestClientsShareOneSubscription(t *testing.T) {
 				return false
 			}
 			u.refuse.Store(&count)
-			_, make := install(
-				t,
-				packages.Record{Source: packages.Source{Kind: packages.URL, From: u.URL + "/mcp"}},
-				nil,
-			)
+			_, make := install(t, packages.Record{Source: packages.Source{Kind: packages.URL, From: u.URL + "/mcp"}},
+				nil)
 			h := hosttest.New(t, hosttest.Options{Modules: map[string]module.New{"package": make}})
 			var all []*watcher
 			for i := range 6 {

@@ -205,11 +205,8 @@ func TestAServerOfHTTPOverAUnixSocket(t *testing.T) {
 	s := &http.Server{Handler: fixture.Config.Handler}
 	go s.Serve(l)
 	t.Cleanup(func() { s.Close() })
-	m, make := install(
-		t,
-		packages.Record{Source: packages.Source{Kind: packages.URL, From: "http+unix:" + socket + ":/mcp"}},
-		nil,
-	)
+	m, make := install(t,
+		packages.Record{Source: packages.Source{Kind: packages.URL, From: "http+unix:" + socket + ":/mcp"}}, nil)
 	if info, err := m.Info("up"); err != nil || info.Server.Protocol != "2026-07-28" {
 		t.Fatalf("it speaks %q, %v", info.Server.Protocol, err)
 	}

@@ -19,12 +19,8 @@ const (
 // refusalCodes returns the codes that tool/code.go defines, with their meaning.
 func refusalCodes(t *testing.T) (rows [][2]string) {
 	t.Helper()
-	file, err := parser.ParseFile(
-		token.NewFileSet(),
-		filepath.Join(top(t), "tool", "code.go"),
-		nil,
-		parser.ParseComments,
-	)
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(top(t), "tool", "code.go"), nil,
+		parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}

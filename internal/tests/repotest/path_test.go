@@ -285,11 +285,8 @@ func TestPathsAreShort(t *testing.T) {
 	}
 	steps := len(slices.Concat(change[:]...))
 	if steps > mostStateFrames {
-		t.Errorf(
-			"a state change runs through %d functions before its notification, want at most %d",
-			steps,
-			mostStateFrames,
-		)
+		t.Errorf("a state change runs through %d functions before its notification, want at most %d", steps,
+			mostStateFrames)
 	}
 	replaceGenerated(t, filepath.Join("docs", "design.md"), pathBegin, pathEnd, fmt.Sprintf(`
 A call over HTTP without a session runs through %d functions in %d packages before

@@ -63,11 +63,8 @@ func TestScreenshots(t *testing.T) {
 			name, _, _ := strings.Cut(strings.TrimPrefix(page.hash, "#/"), "?")
 			check(
 				t,
-				os.WriteFile(
-					filepath.Join(folder, strings.ReplaceAll(name, "/", "-")+"-"+look.name+".png"),
-					p.Screenshot(),
-					0o644,
-				),
+				os.WriteFile(filepath.Join(folder, strings.ReplaceAll(name, "/", "-")+"-"+look.name+".png"),
+					p.Screenshot(), 0o644),
 			)
 		}
 	}

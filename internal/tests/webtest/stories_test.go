@@ -57,13 +57,8 @@ func TestAChangeIsApprovedOnItsPage(t *testing.T) {
 	check(t, os.WriteFile(says, []byte("Weighs apples."), 0o600))
 	program, err := os.Executable()
 	check(t, err)
-	h.add(
-		"scales",
-		program,
-		[]string{},
-		map[string]string{changingVariable: says, "GORACE": "atexit_sleep_ms=0"},
-		"scales_weigh",
-	)
+	h.add("scales", program, []string{}, map[string]string{changingVariable: says, "GORACE": "atexit_sleep_ms=0"},
+		"scales_weigh")
 	p := h.administer(chromium.New(t), "#/packages")
 	play(
 		p,

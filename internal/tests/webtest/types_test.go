@@ -32,13 +32,8 @@ func compile(t *testing.T, js string) string {
 	text = strings.ReplaceAll(text, "./node_modules", filepath.Join(with.Dir, "node_modules"))
 	project := filepath.Join(t.TempDir(), "tsconfig.json")
 	check(t, os.WriteFile(project, []byte(text), 0o600))
-	cmd := exec.CommandContext(
-		t.Context(),
-		with.Node,
-		filepath.Join(with.Dir, "node_modules", "typescript", "bin", "tsc"),
-		"-p",
-		project,
-	)
+	cmd := exec.CommandContext(t.Context(), with.Node,
+		filepath.Join(with.Dir, "node_modules", "typescript", "bin", "tsc"), "-p", project)
 	out, err := cmd.CombinedOutput()
 	if err != nil && len(out) == 0 {
 		t.Fatal(err)

@@ -72,10 +72,8 @@ func serveHostile(canary string) {
 					"_meta": map[string]any{"ui": map[string]any{"visibility": []string{"model"}}}},
 			}})
 		case r.Method == "tools/call":
-			answer(
-				"result",
-				map[string]any{"content": []any{map[string]any{"type": "text", "text": r.Params.Name + " was called"}}},
-			)
+			answer("result",
+				map[string]any{"content": []any{map[string]any{"type": "text", "text": r.Params.Name + " was called"}}})
 		case r.Method == "resources/list":
 			answer(
 				"result",
@@ -228,14 +226,8 @@ func TestAViewOfARealServer(t *testing.T) {
 	cfg := settings(t)
 	cfg.View.Modules = append(cfg.View.Modules, "package")
 	h := start(t, cfg)
-	server := filepath.Join(
-		with.Dir,
-		"node_modules",
-		"@modelcontextprotocol",
-		"server-basic-vanillajs",
-		"dist",
-		"index.js",
-	)
+	server := filepath.Join(with.Dir, "node_modules", "@modelcontextprotocol", "server-basic-vanillajs", "dist",
+		"index.js")
 	h.add("clock", with.Node, []string{server, "--stdio"}, map[string]string{}, "clock_get_time")
 	b := chromium.New(t)
 	p := h.administer(b, "#/tools/clock_get_time")
@@ -289,13 +281,8 @@ func TestAHostileView(t *testing.T) {
 	h := start(t, cfg)
 	program, err := os.Executable()
 	check(t, err)
-	h.add(
-		"evil",
-		program,
-		[]string{},
-		map[string]string{hostileVariable: canary.URL, "GORACE": "atexit_sleep_ms=0"},
-		"evil_show",
-	)
+	h.add("evil", program, []string{}, map[string]string{hostileVariable: canary.URL, "GORACE": "atexit_sleep_ms=0"},
+		"evil_show")
 	b := chromium.New(t)
 	p := h.administer(b, "#/tools/evil_show")
 	t.Cleanup(func() { b.Said = nil }) // the browser reports what it refuses

@@ -31,11 +31,8 @@ var packages = []string{
 
 func main() {
 	to := flag.String("o", "runtimes/lock.json", "file to write")
-	keyring := flag.String(
-		"keyring",
-		"/usr/share/keyrings/debian-archive-keyring.gpg",
-		"keys that sign Debian's indexes",
-	)
+	keyring := flag.String("keyring", "/usr/share/keyrings/debian-archive-keyring.gpg",
+		"keys that sign Debian's indexes")
 	flag.Parse()
 	if err := lock(context.Background(), *to, *keyring); err != nil {
 		fmt.Fprintln(os.Stderr, "lock:", err)

@@ -118,11 +118,8 @@ func (t *Transport) serverMetadata(ctx context.Context, issuer string) (m server
 	}
 	for _, endpoint := range []string{m.Token, cmp.Or(m.Authorization, m.Token), cmp.Or(m.Registration, m.Token)} {
 		if e, err := url.Parse(endpoint); err != nil || e.Host == "" || e.Scheme != "https" && e.Scheme != u.Scheme {
-			return m, fmt.Errorf(
-				"the metadata of the authorization server %s has the endpoint %.200q",
-				issuer,
-				endpoint,
-			)
+			return m, fmt.Errorf("the metadata of the authorization server %s has the endpoint %.200q", issuer,
+				endpoint)
 		}
 	}
 	return m, nil

@@ -221,12 +221,8 @@ func (m *member) generate(ctx context.Context, a Ask, r *Request) (res Response,
 	}
 	defer m.gate.leave()
 	if !m.rec.beginRequest() {
-		return res, fmt.Errorf(
-			"%w: %s is left alone for %v after failures",
-			ErrNone,
-			m.Name,
-			m.rec.resting().Round(time.Second),
-		)
+		return res, fmt.Errorf("%w: %s is left alone for %v after failures", ErrNone, m.Name,
+			m.rec.resting().Round(time.Second))
 	}
 	wait := firstWait
 	for try := 1; ; try++ {

@@ -162,10 +162,8 @@ func graded(score float64, words int) Result {
 const maxWords = 4000
 
 func tokens(s string) (all []string) {
-	all = strings.FieldsFunc(
-		strings.ToLower(s),
-		func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) },
-	)
+	all = strings.FieldsFunc(strings.ToLower(s),
+		func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) })
 	return all[:min(len(all), maxWords)]
 }
 

@@ -148,10 +148,8 @@ func Launch(ctx context.Context, o Options, event func(Event)) (_ *Process, err 
 	}()
 	temp := filepath.Join(folder, "t")
 	if len(temp) > longestFolder {
-		return nil, fmt.Errorf(
-			"the folder for temporary files has too long a path for the browser's sockets: %s",
-			folder,
-		)
+		return nil, fmt.Errorf("the folder for temporary files has too long a path for the browser's sockets: %s",
+			folder)
 	}
 	if err := os.Mkdir(temp, 0o700); err != nil {
 		return nil, err
@@ -220,11 +218,8 @@ func (o Options) arguments(profile string) []string {
 		args = append(args, "--proxy-server=http://"+o.Proxy)
 	}
 	if o.Proxy != "" || o.Driver != nil {
-		args = append(
-			args,
-			"--proxy-bypass-list=<-loopback>",
-			"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-		)
+		args = append(args, "--proxy-bypass-list=<-loopback>",
+			"--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1")
 	}
 	return append(append(args, o.Flags...), "about:blank")
 }

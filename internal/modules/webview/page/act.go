@@ -280,10 +280,8 @@ func (t *Tab) Type(ctx context.Context, target Target, text string, o TypeOption
 			},
 		)
 	case utf8.RuneCountInString(text) > mostKeys:
-		err = t.waitAll(
-			ctx,
-			[]chromium.Pending{chromium.Send(t.session.Session, input.InsertText, input.InsertTextParams{Text: text})},
-		)
+		err = t.waitAll(ctx,
+			[]chromium.Pending{chromium.Send(t.session.Session, input.InsertText, input.InsertTextParams{Text: text})})
 	default:
 		err = t.typeKeys(ctx, &e, text)
 	}

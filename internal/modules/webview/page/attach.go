@@ -21,10 +21,8 @@ func readDebugAddress(r *http.Request) (string, error) {
 	}
 	if err := json.NewDecoder(io.LimitReader(resp.Body, mostVersion)).Decode(&version); err != nil ||
 		version.URL == "" {
-		return "", fmt.Errorf(
-			"%s is not the debug address of a browser: expected JSON with webSocketDebuggerUrl",
-			r.URL,
-		)
+		return "", fmt.Errorf("%s is not the debug address of a browser: expected JSON with webSocketDebuggerUrl",
+			r.URL)
 	}
 	return version.URL, nil
 }

@@ -90,11 +90,8 @@ func (t *Tab) refOfObject(ctx context.Context, f *frame, object runtime.RemoteOb
 	var mine dom.ResolveNodeResult
 	err = t.waitForReply(
 		ctx,
-		chromium.Send(
-			s,
-			dom.ResolveNode,
-			dom.ResolveNodeParams{BackendNodeID: node.Node.BackendNodeID, ExecutionContextID: c},
-		),
+		chromium.Send(s, dom.ResolveNode,
+			dom.ResolveNodeParams{BackendNodeID: node.Node.BackendNodeID, ExecutionContextID: c}),
 		&mine,
 	)
 	if err != nil || mine.Object == nil {
@@ -427,12 +424,8 @@ type OriginState struct {
 
 // SaveState returns the cookies of the browser, and the local storage of the tab's origin.
 func (t *Tab) SaveState(ctx context.Context) (s State, err error) {
-	got, err := chromium.Call(
-		ctx,
-		chromium.Session{Conn: t.browser.conn},
-		storage.GetCookies,
-		storage.GetCookiesParams{},
-	)
+	got, err := chromium.Call(ctx, chromium.Session{Conn: t.browser.conn}, storage.GetCookies,
+		storage.GetCookiesParams{})
 	if err != nil {
 		return s, err
 	}

@@ -19,11 +19,8 @@ func difference(before, after []string, room int) (text string, shown int) {
 		return "Nothing has changed.\n", 0
 	}
 	if len(a)+len(b) > mostDiffed {
-		return fmt.Sprintf(
-			"The page has changed too much for a difference (%d lines before, %d now).\n",
-			len(before),
-			len(after),
-		), 0
+		return fmt.Sprintf("The page has changed too much for a difference (%d lines before, %d now).\n", len(before),
+			len(after)), 0
 	}
 	var out []string
 	last := 0

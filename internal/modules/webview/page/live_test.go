@@ -37,14 +37,8 @@ func holds(t *testing.T, text string, wants ...string) {
 func TestALongTableIsFolded(t *testing.T) {
 	var rows strings.Builder
 	for i := range 1000 {
-		fmt.Fprintf(
-			&rows,
-			"<tr><td>%d<td>Person %d<td>p%d@example.org<td><a href=/p/%d>edit</a> <button>Delete</button>",
-			i,
-			i,
-			i,
-			i,
-		)
+		fmt.Fprintf(&rows,
+			"<tr><td>%d<td>Person %d<td>p%d@example.org<td><a href=/p/%d>edit</a> <button>Delete</button>", i, i, i, i)
 	}
 	b := open(t)
 	tab := goTo(
@@ -136,11 +130,8 @@ render()</script>`})+"/")
 			t.Fatalf("step %d: %v", i, err)
 		}
 	}
-	holds(
-		t,
-		shot(t, tab, SnapshotOptions{}).Text,
-		fmt.Sprintf("text %s clicks %d", strings.Repeat("x", steps/2), steps/2),
-	)
+	holds(t, shot(t, tab, SnapshotOptions{}).Text,
+		fmt.Sprintf("text %s clicks %d", strings.Repeat("x", steps/2), steps/2))
 	if healed == 0 {
 		t.Error("no answer says that a ref was healed")
 	}

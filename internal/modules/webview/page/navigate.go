@@ -80,11 +80,8 @@ func (t *Tab) Navigate(ctx context.Context, text string, timeout time.Duration) 
 		return Navigation{}, err
 	}
 	judged := t.browser.judgedSoFar()
-	ctx, cancel := context.WithTimeoutCause(
-		ctx,
-		timeout,
-		fmt.Errorf("%s did not answer within %v", cutText(u.String(), 200), timeout),
-	)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("%s did not answer within %v", cutText(u.String(), 200), timeout))
 	defer cancel()
 	var got page.NavigateResult
 	err = t.waitForReply(ctx, chromium.Send(t.session.Session, page.Navigate, page.NavigateParams{URL: u.String()}), &got)
@@ -109,11 +106,8 @@ func (t *Tab) Navigate(ctx context.Context, text string, timeout time.Duration) 
 	if got.IsDownload {
 		return Navigation{URL: u.String()}, nil
 	}
-	return t.loaded(
-		ctx,
-		judged,
-		func() bool { return got.LoaderID == "" || t.life[got.LoaderID]["load"] || t.dialog != nil },
-	)
+	return t.loaded(ctx, judged,
+		func() bool { return got.LoaderID == "" || t.life[got.LoaderID]["load"] || t.dialog != nil })
 }
 
 // loaded waits for a condition of the document that loads, and describes it. What redirected to a refused address is

@@ -346,12 +346,8 @@ func (b *Browser) Current(ctx context.Context) (*Tab, error) {
 
 // NewTab opens an empty tab and makes it the current one.
 func (b *Browser) NewTab(ctx context.Context) (*Tab, error) {
-	got, err := chromium.Call(
-		ctx,
-		chromium.Session{Conn: b.conn},
-		target.CreateTarget,
-		target.CreateTargetParams{URL: "about:blank"},
-	)
+	got, err := chromium.Call(ctx, chromium.Session{Conn: b.conn}, target.CreateTarget,
+		target.CreateTargetParams{URL: "about:blank"})
 	if err != nil {
 		return nil, b.explain(err)
 	}
@@ -428,11 +424,8 @@ func (b *Browser) downloadProgressed(e browser.EventDownloadProgress) {
 		d.Received, d.Total, d.State = int64(e.ReceivedBytes), int64(e.TotalBytes), string(e.State)
 		if (d.Received > limit || d.Total > limit) && d.State == "inProgress" {
 			d.State = "tooLarge"
-			chromium.Send(
-				chromium.Session{Conn: b.conn},
-				browser.CancelDownload,
-				browser.CancelDownloadParams{GUID: e.GUID},
-			)
+			chromium.Send(chromium.Session{Conn: b.conn}, browser.CancelDownload,
+				browser.CancelDownloadParams{GUID: e.GUID})
 		}
 	}
 	b.broadcast()

@@ -89,9 +89,7 @@ func (t *Tab) recordEvent(e chromium.Event) {
 			if l.Entry != nil {
 				m.Type, m.Text, m.At, m.URL, m.Line = string(
 					l.Entry.Level,
-				), l.Entry.Text, millis(
-					float64(l.Entry.Timestamp),
-				), l.Entry.URL, l.Entry.LineNumber
+				), l.Entry.Text, millis(float64(l.Entry.Timestamp)), l.Entry.URL, l.Entry.LineNumber
 			}
 		})
 	}
@@ -237,12 +235,8 @@ func (t *Tab) Network(after int) (all []Request, lost int) {
 
 // ResponseBody returns the body of the answer to a request.
 func (t *Tab) ResponseBody(ctx context.Context, r Request) ([]byte, error) {
-	got, err := chromium.Call(
-		ctx,
-		r.session.Session,
-		network.GetResponseBody,
-		network.GetResponseBodyParams{RequestID: r.ID},
-	)
+	got, err := chromium.Call(ctx, r.session.Session, network.GetResponseBody,
+		network.GetResponseBodyParams{RequestID: r.ID})
 	return []byte(got.Body), err
 }
 

@@ -149,11 +149,8 @@ func (b *Browser) attachedToTarget(e chromium.Event, a target.EventAttachedToTar
 		ctx, cancel := context.WithTimeout(b.ctx, 30*time.Second)
 		defer cancel()
 		if excess {
-			chromium.Send(
-				chromium.Session{Conn: b.conn},
-				target.CloseTarget,
-				target.CloseTargetParams{TargetID: a.TargetInfo.TargetID},
-			)
+			chromium.Send(chromium.Session{Conn: b.conn}, target.CloseTarget,
+				target.CloseTargetParams{TargetID: a.TargetInfo.TargetID})
 			return
 		}
 		b.setUp(ctx, s)
@@ -173,22 +170,16 @@ func (b *Browser) setUp(ctx context.Context, s *session) {
 		first = append(
 			first,
 			chromium.Send(s.Session, page.Enable, page.EnableParams{}),
-			chromium.Send(
-				s.Session,
-				page.SetLifecycleEventsEnabled,
-				page.SetLifecycleEventsEnabledParams{Enabled: true},
-			),
+			chromium.Send(s.Session, page.SetLifecycleEventsEnabled,
+				page.SetLifecycleEventsEnabledParams{Enabled: true}),
 			chromium.Send(s.Session, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
 				Source: engineSource, WorldName: world, RunImmediately: new(true),
 			}),
 			chromium.Send(s.Session, runtime.Enable, cdp.Empty{}),
 			chromium.Send(s.Session, network.Enable, network.EnableParams{}),
 			chromium.Send(s.Session, log.Enable, cdp.Empty{}),
-			chromium.Send(
-				s.Session,
-				page.SetInterceptFileChooserDialog,
-				page.SetInterceptFileChooserDialogParams{Enabled: true},
-			),
+			chromium.Send(s.Session, page.SetInterceptFileChooserDialog,
+				page.SetInterceptFileChooserDialogParams{Enabled: true}),
 		)
 		frames := chromium.Send(s.Session, page.GetFrameTree, cdp.Empty{})
 		first = append(first, chromium.Send(s.Session, runtime.RunIfWaitingForDebugger, cdp.Empty{}))
@@ -308,10 +299,8 @@ func (t *Tab) event(s *session, e chromium.Event) {
 	defer b.mu.Unlock()
 	switch e.Method {
 	case page.FrameAttached.Method:
-		handle(
-			e,
-			func(_ chromium.Event, a page.EventFrameAttached) { t.frameOf(a.FrameID, s).parent = a.ParentFrameID },
-		)
+		handle(e,
+			func(_ chromium.Event, a page.EventFrameAttached) { t.frameOf(a.FrameID, s).parent = a.ParentFrameID })
 	case page.FrameDetached.Method:
 		handle(e, func(_ chromium.Event, d page.EventFrameDetached) {
 			if d.Reason != page.FrameDetachedReasonSwap {
@@ -555,11 +544,8 @@ const contextWait = 10 * time.Second // for the document of a frame to begin
 
 // contextOf returns the session of a frame, and the context of the engine in it.
 func (t *Tab) contextOf(ctx context.Context, id frameID) (s chromium.Session, c runtime.ExecutionContextID, err error) {
-	ctx, cancel := context.WithTimeoutCause(
-		ctx,
-		contextWait,
-		fmt.Errorf("the page did not begin within %v", contextWait),
-	)
+	ctx, cancel := context.WithTimeoutCause(ctx, contextWait,
+		fmt.Errorf("the page did not begin within %v", contextWait))
 	defer cancel()
 	gone := false
 	err = t.browser.until(ctx, func() bool {
@@ -644,11 +630,8 @@ func (t *Tab) owner(ctx context.Context, id frameID) (parent frameID, object run
 	var node dom.ResolveNodeResult
 	err = t.waitForReply(
 		ctx,
-		chromium.Send(
-			s,
-			dom.ResolveNode,
-			dom.ResolveNodeParams{BackendNodeID: got.BackendNodeID, ExecutionContextID: c},
-		),
+		chromium.Send(s, dom.ResolveNode,
+			dom.ResolveNodeParams{BackendNodeID: got.BackendNodeID, ExecutionContextID: c}),
 		&node,
 	)
 	if err != nil || node.Object == nil {

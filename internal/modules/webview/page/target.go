@@ -114,13 +114,8 @@ func (e *StaleError) Error() string {
 	if len(e.Now) == 0 {
 		return fmt.Sprintf("e%d%s is no longer on the page", e.Ref, was)
 	}
-	return fmt.Sprintf(
-		"e%d%s is no longer on the page, and %d elements have its role and name: %s",
-		e.Ref,
-		was,
-		len(e.Now),
-		listed(e.Now),
-	)
+	return fmt.Sprintf("e%d%s is no longer on the page, and %d elements have its role and name: %s", e.Ref, was,
+		len(e.Now), listed(e.Now))
 }
 
 // AmbiguousError is the error of a target that several elements match.

@@ -74,13 +74,8 @@ func TestClaudeCodeHasTheHostAsItsEditor(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(time.Minute); !done(); time.Sleep(100 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf(
-					"%s did not happen within a minute: %+v, wrong %v, given %v",
-					what,
-					now,
-					model.Wrong(),
-					model.Given(),
-				)
+				t.Fatalf("%s did not happen within a minute: %+v, wrong %v, given %v", what, now, model.Wrong(),
+					model.Given())
 			}
 			now = state{}
 			host.call("ide_editor_state", `{}`, &now)
@@ -146,16 +141,8 @@ func atTerminal(t *testing.T, program, home, folder string, model *Model) *typed
 	if err := os.WriteFile(filepath.Join(home, ".claude.json"), known, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cmd := command(
-		t.Context(),
-		home,
-		program,
-		"--ide",
-		"--model",
-		"claude-sonnet-4-5",
-		"--allowedTools",
-		"mcp__ide__getDiagnostics",
-	)
+	cmd := command(t.Context(), home, program, "--ide", "--model", "claude-sonnet-4-5", "--allowedTools",
+		"mcp__ide__getDiagnostics")
 	cmd.Dir = folder
 	cmd.Env = append(append(cmd.Env, "TERM=xterm-256color"), claudeCodeEnvironment(model)...)
 	file, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 50, Cols: 150})

@@ -56,12 +56,8 @@ func TestRelayedServersAreTheSameToClients(t *testing.T) {
 				got := runSteps(t, c, tools, relayed)
 				for i, s := range relayedSteps() {
 					if got[i] != want[i] {
-						t.Errorf(
-							"%s: the model was given\n%s\nthrough the relay, and directly\n%s",
-							s.Tool,
-							got[i],
-							want[i],
-						)
+						t.Errorf("%s: the model was given\n%s\nthrough the relay, and directly\n%s", s.Tool, got[i],
+							want[i])
 					}
 					t.Logf("%s: %s", s.Tool, strings.TrimSpace(want[i]))
 				}
