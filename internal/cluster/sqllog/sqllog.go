@@ -139,7 +139,7 @@ func (l *Log) seed(ctx context.Context, db *sql.DB) (entry, error) {
 	return e, err
 }
 
-func key(at uint64) string { return strconv.FormatUint(at, 10) }
+func entryKey(at uint64) string { return strconv.FormatUint(at, 10) }
 
 func encode(e entry) ([]byte, error) {
 	raw, err := json.Marshal(e)
@@ -150,7 +150,7 @@ func encode(e entry) ([]byte, error) {
 }
 
 func (l *Log) read(ctx context.Context, at uint64) (e entry, err error) {
-	r, err := l.bucket.Get(ctx, key(at))
+	r, err := l.bucket.Get(ctx, entryKey(at))
 	if err != nil {
 		return e, err
 	}
@@ -165,7 +165,7 @@ func (l *Log) read(ctx context.Context, at uint64) (e entry, err error) {
 func (l *Log) append(ctx context.Context, at uint64, id string, raw []byte) (won bool, err error) {
 	unknown := false
 	for {
-		_, err := l.bucket.Create(ctx, key(at), raw)
+		_, err := l.bucket.Create(ctx, entryKey(at), raw)
 		if err == nil {
 			return true, nil
 		}

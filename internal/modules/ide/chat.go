@@ -215,7 +215,7 @@ func (m *bridge) sendTool() tool.Tool {
 				Next: "Send the message again.",
 			}
 		}
-		if err := v.follow(ctx, c, t); err != nil {
+		if err := v.awaitTurn(ctx, c, t); err != nil {
 			return out, err
 		}
 		v.mu.Lock()
@@ -248,8 +248,8 @@ func (v *conversation) turnOf(id string) *turn {
 	return v.turn
 }
 
-// follow waits for the end of a turn, at most waitTurn, and puts the questions of the agent to the caller's person.
-func (v *conversation) follow(ctx context.Context, c *tool.Call, t *turn) error {
+// awaitTurn waits for the end of a turn, at most waitTurn, and puts the questions of the agent to the caller's person.
+func (v *conversation) awaitTurn(ctx context.Context, c *tool.Call, t *turn) error {
 	late := time.NewTimer(waitTurn)
 	defer late.Stop()
 	for {
