@@ -146,9 +146,7 @@ func (b *backend) lost() {
 	b.prompt = nil
 	b.mu.Unlock()
 	if prompt != nil && b.ctx.Err() == nil {
-		b.put(map[string]any{"jsonrpc": "2.0", "id": prompt, "error": map[string]any{
-			"code": rpc.CodeInternal, "message": "the connection to " + b.url + " was lost; it may have taken the message",
-		}})
+		b.fail(prompt, "the connection to "+b.url+" was lost; it may have taken the message")
 	}
 }
 
@@ -333,16 +331,14 @@ func (b *backend) Write(ctx context.Context, raw []byte) error {
 		b.mu.Lock()
 		b.prompt = m.ID
 		b.mu.Unlock()
-		_, err := b.send(ctx, "chat_send", text.String())
-		if err == nil {
-			_, err = b.send(ctx, "plan_status", nil)
-		}
-		if err != nil {
+		if _, err := b.send(ctx, "chat_send", text.String()); err != nil {
 			b.mu.Lock()
 			b.prompt = nil
 			b.mu.Unlock()
+			b.fail(m.ID, err.Error())
+			return nil
 		}
-		return err
+		_, _ = b.send(ctx, "plan_status", nil) // if the connection is lost, the turn ends with it
 	}
 	return nil
 }
@@ -355,7 +351,8 @@ func (b *backend) create(ctx context.Context, request json.RawMessage) error {
 	b.mu.Unlock()
 	id, err := b.send(ctx, "session_create", map[string]string{"name": b.name})
 	if err != nil {
-		return err
+		b.fail(request, err.Error())
+		return nil
 	}
 	b.wg.Go(func() {
 		session := ""
@@ -378,6 +375,11 @@ func (b *backend) create(ctx context.Context, request json.RawMessage) error {
 
 func (b *backend) answer(request json.RawMessage, result any) {
 	b.put(map[string]any{"jsonrpc": "2.0", "id": request, "result": result})
+}
+
+// fail answers a request with an error, after which the conversation goes on.
+func (b *backend) fail(request json.RawMessage, message string) {
+	b.put(map[string]any{"jsonrpc": "2.0", "id": request, "error": rpc.Error{Code: rpc.CodeInternal, Message: message}})
 }
 
 func (b *backend) update(update any) {
