@@ -172,7 +172,7 @@ GOTEST = $(GO) test -vet=off
 # What make check leaves to make test: tests of whole programs, and those that wait for registries or devices.
 WAITING = ^(TestAServerOf(PyPI|ACrate|AGoModule)|TestABundleOfUV|TestAForeignServerRuns|TestOutboundGateway|TestFirmwareIsUpdated)$$
 unit:
-	$(TIDY) $(GOTEST) -short -p 3 -timeout 10m -skip '$(WAITING)' $$(echo "$(UNITS)" | grep -Ev '/cmd/|/internal/tests/(hosttest|relaytest|webtest|oauthtest|oidctest|editors|chromium|machinetest)')
+	$(TIDY) $(GOTEST) -short -p 3 -timeout 10m -skip '$(WAITING)' $$(echo "$(UNITS)" | grep -Ev '/cmd/|/internal/tests/(hosttest|relaytest|webtest|clustertest|oauthtest|oidctest|editors|chromium|machinetest)')
 
 suite:
 	$(TIDY) $(GOTEST) -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
