@@ -56,7 +56,7 @@ func (p *managedPackage) setOutbound(r Record, gateway string) error {
 					"nothing was changed",
 				p.id,
 			),
-			Next: "It can for servers at an address, and for packages that are confined.",
+			Next: "It can for servers at an address. Routes of the machine decide for programs that connect themselves.",
 		}
 	}
 	r.Outbound = gateway
