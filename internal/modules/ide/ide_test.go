@@ -264,17 +264,15 @@ func TestChatsAreSearched(t *testing.T) {
 	p.send(first, " The gearbox of the windmill is greased on Mondays. ")
 	p.send(second, " Invoices leave the office by pigeon. ")
 	p.send(second, " The pigeon is called Ada. ")
-	found := ""
-	for end := time.Now().Add(time.Minute); !strings.Contains(found, "Ada") && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		r := hosttest.Call(p.host, "rag_query", `{"collection":"chats","question":"what is the pigeon called"}`, nil)
-		found = r.Text() // an error until the first chat is there
-	}
-	if !strings.Contains(found, index.ChatPrefix+second) || !strings.Contains(found, "The pigeon is called Ada") {
-		t.Errorf("got %s", found)
-	}
-	r := hosttest.Call(p.host, "rag_query", `{"collection":"chats","question":"when is the gearbox greased"}`, nil)
-	if !strings.Contains(r.Text(), index.ChatPrefix+first) || !strings.Contains(r.Text(), "greased on Mondays") {
-		t.Errorf("got %s", r.Text())
+	for _, want := range []struct{ question, chat, holds string }{
+		{"what is the pigeon called", second, "The pigeon is called Ada"},
+		{"when is the gearbox greased", first, "greased on Mondays"},
+	} {
+		// An error until a chat is there, and the chats are taken up one after the other.
+		eventually(t, "an answer to: "+want.question, func() bool {
+			r := hosttest.Call(p.host, "rag_query", `{"collection":"chats","question":"`+want.question+`"}`, nil)
+			return strings.Contains(r.Text(), index.ChatPrefix+want.chat) && strings.Contains(r.Text(), want.holds)
+		})
 	}
 }
 
