@@ -380,6 +380,7 @@ func TestAChangeDuringACallIsAConflict(t *testing.T) {
 		if err := root.WriteFile("f", []byte("staged"), 0o644); err != nil {
 			t.Fatal(err)
 		}
+		time.Sleep(20 * time.Millisecond) // more than a tick of the clock that dates files; see docs/stage.md
 		write(t, filepath.Join(real, "f"), "a person's")
 	})
 	if r := w.accept(); len(r.Conflict) != 1 {
