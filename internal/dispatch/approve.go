@@ -253,7 +253,7 @@ func (d *Dispatcher) question(r *Request, v permit.Verdict) Result {
 // nobody has seen them before.
 const wholeArgs = 16 << 10
 
-// shownArgs returns the arguments as they are shown to those who approve the call.
+// shownArgs returns the arguments as an approver of the call is shown them.
 func shownArgs(r *Request) (json.RawMessage, error) {
 	if r.Program == nil {
 		return approvals.Shown(r.Args)

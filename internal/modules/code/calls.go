@@ -127,7 +127,7 @@ func (r *run) setBusy(by int) {
 	}
 }
 
-// origin says where a call comes from to those who approve it.
+// origin says to an approver where a call comes from.
 func (r *run) origin(line int) string {
 	where := "This call is made by a program"
 	if line > 0 {

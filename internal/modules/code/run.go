@@ -65,7 +65,7 @@ type run struct {
 	busy     int // calls that are being made, without those that wait for an answer
 	returned json.RawMessage
 	asking   []*asking
-	changed  chan struct{} // closed when there is something new for those who wait
+	changed  chan struct{} // closed when there is something new for the waiting calls
 }
 
 // errExpired ends the calls of a program whose time is up.
@@ -131,7 +131,7 @@ func (r *run) finish() {
 	time.AfterFunc(keptOutcome, func() { r.m.dropRun(r) })
 }
 
-// notify wakes those who wait for the program. r.mu is held.
+// notify wakes the calls that wait for the program. r.mu is held.
 func (r *run) notify() {
 	close(r.changed)
 	r.changed = make(chan struct{})

@@ -27,7 +27,7 @@ import (
 
 const (
 	mostSaved       = 100      // programs of one context
-	mostSavedSource = 16 << 10 // bytes of a program, which is shown whole to those who approve it
+	mostSavedSource = 16 << 10 // bytes of a program, which an approver is shown whole
 	mostInput       = 16 << 10 // bytes of the schema of its arguments
 	prefix          = "code_"  // of the names of tools
 )

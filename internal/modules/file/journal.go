@@ -214,7 +214,7 @@ func (m *files) restoreEntry(ctx context.Context, e journalEntry) (restored bool
 			return nil
 		}
 		if exists != (e.After != "") || exists && sum(now) != e.After {
-			return nil // somebody else has changed it since
+			return nil // another caller has changed it since
 		}
 		restored = true
 		if !e.Exists {

@@ -234,7 +234,7 @@ func (b *Browser) Close() {
 	}
 }
 
-// broadcast wakes those who wait for a change of state. b.mu is held.
+// broadcast wakes the calls that wait for a change of state. b.mu is held.
 func (b *Browser) broadcast() {
 	close(b.changed)
 	b.changed = make(chan struct{})
