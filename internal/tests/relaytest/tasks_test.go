@@ -138,18 +138,25 @@ func startHeld(t *testing.T, way hosttest.Named, r packages.Record, file string)
 	t.Helper()
 	_, make := install(t, r, nil)
 	h := way.Make(t, hosttest.Options{Modules: map[string]module.New{"package": make}, JobsFile: file})
+	task := beginHeld(t, h)
+	h.Host().Stop()
+	return task
+}
+
+// beginHeld begins a task, and returns it once the upstream server has begun it: before that, a server that is
+// restarted gets the call anew.
+func beginHeld(t *testing.T, h hosttest.Harness) string {
+	t.Helper()
 	task := h.Start("up_held", `{}`)
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		all, err := h.Host().Jobs.Get(ownerOfHeld(t, h, task), task)
 		if err == nil && all.Repeatable {
-			break
+			return task
 		}
 		if time.Now().After(end) {
 			t.Fatalf("the task is not kept: %+v, %v", all, err)
 		}
 	}
-	h.Host().Stop()
-	return task
 }
 
 func ownerOfHeld(t *testing.T, h hosttest.Harness, task string) string {
@@ -178,7 +185,7 @@ func TestATaskThatIsLostFails(t *testing.T) {
 	if r := h.Finish(task, nil); r.Error == nil && !r.IsError() {
 		t.Errorf("on the next host the lost task ends with %s", r.Result)
 	}
-	task = h.Start("up_held", `{}`)
+	task = beginHeld(t, h)
 	if _, err := m.Restart(t.Context(), "up"); err != nil {
 		t.Fatal(err)
 	}
