@@ -63,7 +63,7 @@ check: format vet unit suite
 STEPS = setup format vet staticcheck fix tidy generate race programs norace sandboxes suites fuzz benchonce benchbuild cross releasetest
 
 test:
-	@passed=0; failed=0; broken=; \
+	@rm -rf out/again; passed=0; failed=0; broken=; \
 	for step in $(STEPS); do \
 		echo "== $$step"; begin=$$(date +%s); \
 		if $(MAKE) --no-print-directory $$step; then passed=$$((passed+1)); word=ok; \
@@ -71,6 +71,7 @@ test:
 		echo "== $$step: $$word, $$(($$(date +%s)-begin)) s"; \
 	done; \
 	if [ $$failed -gt 0 ]; then echo "failed:$$broken"; fi; \
+	if [ -n "$$(cat out/again/* 2>/dev/null)" ]; then echo "failed at first, and run again:"; cat out/again/*; fi; \
 	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
 
 # What tests need beyond Go and make: a C compiler for the race detector, npm
@@ -169,6 +170,11 @@ UNITS = $$($(GO) list ./... | grep -Ev 'internal/tests/conformance(/clients|/doc
 # go vet is a step of its own.
 GOTEST = $(GO) test -vet=off
 
+# Runs tests as GOTEST does, and those that fail once more, each by itself, unless they are more than three or
+# the detector found a race. make test names them at its end: such a test, or what it tests, is to be mended.
+AGAIN = mkdir -p out/again && $(TIDY) $(GO) tool gotestsum --format $(or $(1),pkgname) --format-icons text --hide-summary=skipped --rerun-fails=1 \
+	--rerun-fails-max-failures=3 --rerun-fails-run-root-test --rerun-fails-abort-on-data-race --rerun-fails-report=out/again/$@ --packages="$(2)" -- -vet=off
+
 # What make check leaves to make test: tests of whole programs, and those that wait for registries or devices.
 WAITING = ^(TestAServerOf(PyPI|ACrate|AGoModule)|TestABundleOfUV|TestAForeignServerRuns|TestOutboundGateway|TestFirmwareIsUpdated)$$
 unit:
@@ -187,31 +193,31 @@ RACED = $$(echo "$(UNITS)" | grep -Ev '/repotest$$|/cmd/|/internal/tests/(webtes
 # Without debugging information programs are linked in three quarters of the time. Tests
 # wait more than they compute, so that three packages run at a time on two cores.
 race:
-	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -ldflags=-w -short -p 3 -timeout 15m $(RACED)
+	export CGO_ENABLED=1; $(call AGAIN,,$(RACED)) -race -ldflags=-w -short -p 3 -timeout 15m
 
 programs:
-	$(TIDY) $(GOTEST) -short -p 2 -timeout 15m $(PROGRAMS)
+	$(call AGAIN,,$(PROGRAMS)) -short -p 2 -timeout 15m
 
 verify-race:
 	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -race -p 2 -count=1 -timeout 90m $(RACED) $(PROGRAMS)
-	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) $(NORACE)
+	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) $(NORACE) $(NORACEPACKAGES)
 	GATEHOUSE_TEST_ALL=1 $(TIDY) $(GOTEST) -timeout 30m ./internal/tests/repotest
 
 # Tests that the detector makes slow and for which it finds nothing, because they
 # measure, or do no two things at once. They are in files of the build tag !race.
-NORACE = -p 1 -count=1 -timeout 30m -run "^($$(cat $(NORACEFILES) | sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' | paste -sd'|'))\$$" \
-	$$(echo $(NORACEFILES) | xargs -n1 dirname | sort -u | sed 's,^,./,')
+NORACE = -p 1 -count=1 -timeout 30m -run "^($$(cat $(NORACEFILES) | sed -n 's/^func \(Test[A-Za-z0-9_]*\).*/\1/p' | paste -sd'|'))\$$"
+NORACEPACKAGES = $$(echo $(NORACEFILES) | xargs -n1 dirname | sort -u | sed 's,^,./,')
 NORACEFILES = $$(git ls-files --cached --others --exclude-standard '*norace_test.go')
 
 norace:
-	$(TIDY) $(GOTEST) -short $(NORACE)
+	$(call AGAIN,,$(NORACEPACKAGES)) -short $(NORACE)
 	$(TIDY) $(GOTEST) -short ./internal/tests/repotest
 
 # One after the other, since they hold each other up, and then what each driver
 # holds here; one that this machine has not is listed as not run.
 sandboxes:
 	@mkdir -p out; rm -f out/sandbox-matrix.md
-	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GOTEST) -race -short -p 1 -count=1 -timeout 15m $(SANDBOXES:%=./%)
+	export CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md; $(call AGAIN,,$(SANDBOXES:%=./%)) -race -short -p 1 -count=1 -timeout 15m
 	@sed -n '/^| checks/,$$p' out/sandbox-matrix.md | cut -d"|" -f2,4-
 
 # Machines are emulated where there is no KVM: they get the suite once, without
@@ -227,7 +233,7 @@ verify-sandboxes:
 # Then the clients that people use, and what each shows its model, and the
 # commands of the documents.
 suites:
-	$(TIDY) $(GOTEST) -v -p 1 -count=1 -timeout 15m ./internal/tests/conformance ./internal/tests/conformance/clients ./internal/tests/conformance/documented
+	$(call AGAIN,standard-verbose,./internal/tests/conformance ./internal/tests/conformance/clients ./internal/tests/conformance/documented) -p 1 -count=1 -timeout 15m
 
 verify-suites:
 	CGO_ENABLED=1 $(TIDY) $(GOTEST) -race -v -p 1 -count=1 -timeout 30m ./internal/tests/conformance ./internal/tests/conformance/clients
