@@ -36,7 +36,7 @@ func (p *managedPackage) fetchDocument(ctx context.Context, r *Record, plan *Pla
 	if err != nil {
 		return fmt.Errorf("source: %w", err)
 	}
-	api, err := p.parseDocument(ctx, r, text)
+	api, err := p.parseDocument(r, text)
 	if err != nil {
 		return invalid("source: %s", shorten(err.Error(), maxErrorMessage))
 	}
@@ -111,7 +111,7 @@ func downloadDocument(ctx context.Context, address string) ([]byte, error) {
 }
 
 // parseDocument makes the tools of a document, by the arguments and the variables of a record.
-func (p *managedPackage) parseDocument(ctx context.Context, r *Record, text []byte) (*openapi.API, error) {
+func (p *managedPackage) parseDocument(r *Record, text []byte) (*openapi.API, error) {
 	fill := p.manager.opts.Secrets
 	if fill == nil {
 		fill = noSecrets
@@ -143,7 +143,7 @@ func (p *managedPackage) parseDocument(ctx context.Context, r *Record, text []by
 			return nil, fmt.Errorf("argument %q: expected only=tag:NAME, server=ADDRESS or variable.NAME=VALUE", word)
 		}
 	}
-	return openapi.Parse(ctx, text, o)
+	return openapi.Parse(text, o)
 }
 
 // connectOpenAPI returns an upstream that serves the operations of a document, in this process.
@@ -155,7 +155,7 @@ func (p *managedPackage) connectOpenAPI(ctx context.Context, r *Record, o client
 	if err != nil {
 		return nil, err
 	}
-	api, err := p.parseDocument(ctx, r, text)
+	api, err := p.parseDocument(r, text)
 	if err != nil {
 		return nil, err
 	}

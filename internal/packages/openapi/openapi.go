@@ -9,7 +9,6 @@ package openapi
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/json"
@@ -22,8 +21,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/getkin/kin-openapi/openapi3"
 
 	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/access/secret"
@@ -107,7 +104,7 @@ type body struct {
 type scheme struct{ name, kind, http, in, at string }
 
 // Parse reads a document in JSON or YAML.
-func Parse(ctx context.Context, text []byte, o Options) (api *API, err error) {
+func Parse(text []byte, o Options) (api *API, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			api, err = nil, fmt.Errorf("the document cannot be parsed: %.200v", r)
@@ -116,15 +113,13 @@ func Parse(ctx context.Context, text []byte, o Options) (api *API, err error) {
 	if len(text) > MaxDocument {
 		return nil, fmt.Errorf("the document has %d bytes; at most %d are read", len(text), MaxDocument)
 	}
-	loader := openapi3.NewLoader()
-	loader.Context, loader.IsExternalRefsAllowed = ctx, false
-	doc, err := loader.LoadFromData(text)
+	doc, err := readDocument(text)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("the document cannot be parsed: %.500w", err)
-	case !strings.HasPrefix(doc.OpenAPI, "3."):
-		return nil, fmt.Errorf("openapi %.50q: expected 3.0 or 3.1", doc.OpenAPI)
-	case doc.Paths == nil || doc.Paths.Len() == 0:
+	case !strings.HasPrefix(doc.version(), "3."):
+		return nil, fmt.Errorf("openapi %.50q: expected 3.0 or 3.1", doc.version())
+	case len(doc.Paths) == 0:
 		return nil, errors.New("the document has no paths")
 	}
 	for _, one := range o.Only {
@@ -137,9 +132,7 @@ func Parse(ctx context.Context, text []byte, o Options) (api *API, err error) {
 	if api.client == nil {
 		api.client = newClient()
 	}
-	if doc.Info != nil {
-		api.Title, api.Version = doc.Info.Title, doc.Info.Version
-	}
+	api.Title, api.Version = asText(doc.Info.Title), asText(doc.Info.Version)
 	if api.base, err = o.server(doc.Servers); err != nil {
 		return nil, err
 	}
@@ -162,7 +155,7 @@ func newClient() *http.Client {
 var variable = regexp.MustCompile(`\{([^{}]+)\}`)
 
 // server returns the address of the API.
-func (o *Options) server(all openapi3.Servers) (*url.URL, error) {
+func (o *Options) server(all []serverAddress) (*url.URL, error) {
 	at := o.Server
 	if at == "" && len(all) > 0 {
 		s := all[0]
@@ -171,13 +164,13 @@ func (o *Options) server(all openapi3.Servers) (*url.URL, error) {
 			if value, ok := o.Variables[name]; ok {
 				return value
 			}
-			if d := s.Variables[name]; d != nil {
+			if d, ok := s.Variables[name]; ok {
 				return d.Default
 			}
 			return v
 		})
 		for name, value := range o.Variables {
-			if d := s.Variables[name]; d == nil || len(d.Enum) > 0 && !slices.Contains(d.Enum, value) {
+			if d, ok := s.Variables[name]; !ok || len(d.Enum) > 0 && !slices.Contains(d.Enum, value) {
 				return nil, fmt.Errorf("variable %.100q: the server has none with the value %.100q", name, value)
 			}
 		}
@@ -201,11 +194,14 @@ func (o *Options) server(all openapi3.Servers) (*url.URL, error) {
 }
 
 // addOperations makes the tools.
-func (a *API) addOperations(doc *openapi3.T) error {
-	all := doc.Paths.Map()
+func (a *API) addOperations(doc *document) error {
 	names := map[string]int{}
-	for _, path := range slices.Sorted(maps.Keys(all)) {
-		ops := all[path].Operations()
+	for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
+		item, err := resolve(doc, doc.Paths[path])
+		if err != nil {
+			return fmt.Errorf("the path %.200s: %w", path, err)
+		}
+		ops := item.operations()
 		for _, method := range slices.Sorted(maps.Keys(ops)) {
 			op := ops[method]
 			if !a.o.wants(method, op) {
@@ -215,7 +211,7 @@ func (a *API) addOperations(doc *openapi3.T) error {
 				return fmt.Errorf("the document has more than %d operations; choose some with only=tag:NAME",
 					maxOperations)
 			}
-			t, err := makeTool(doc, path, method, all[path], op)
+			t, err := makeTool(doc, path, method, &item, op)
 			if err != nil {
 				a.Left = append(a.Left, fmt.Sprintf("%s %.200s: %v", method, path, err))
 				continue
@@ -238,7 +234,7 @@ func (a *API) addOperations(doc *openapi3.T) error {
 }
 
 // wants reports whether an operation becomes a tool.
-func (o *Options) wants(method string, op *openapi3.Operation) bool {
+func (o *Options) wants(method string, op *operation) bool {
 	return len(o.Only) == 0 || slices.ContainsFunc(o.Only, func(one string) bool {
 		kind, what, _ := strings.Cut(one, ":")
 		switch kind {
@@ -247,7 +243,7 @@ func (o *Options) wants(method string, op *openapi3.Operation) bool {
 		case "method":
 			return strings.EqualFold(method, what)
 		}
-		return op.OperationID == what
+		return op.ID == what
 	})
 }
 
@@ -279,10 +275,10 @@ func withHash(name, whole string) string {
 
 // makeTool makes the tool of one operation.
 func makeTool(
-	doc *openapi3.T, path, method string, item *openapi3.PathItem, op *openapi3.Operation,
+	doc *document, path, method string, item *pathItem, op *operation,
 ) (*Tool, error) {
 	t := &Tool{
-		Name: plain(cmp.Or(op.OperationID, strings.ToLower(method)+"_"+path)), method: method, path: path,
+		Name: plain(cmp.Or(op.ID, strings.ToLower(method)+"_"+path)), method: method, path: path,
 		ReadOnly: method == http.MethodGet || method == http.MethodHead,
 		// RFC 9110, section 9.2.2
 		Idempotent:  method != http.MethodPost && method != http.MethodPatch,
@@ -294,7 +290,7 @@ func makeTool(
 	if err := t.addParams(in, item.Parameters, op.Parameters); err != nil {
 		return nil, err
 	}
-	if err := t.addBody(in, op.RequestBody); err != nil {
+	if err := t.addBody(in, op.Body); err != nil {
 		return nil, err
 	}
 	if t.ReadOnly {
@@ -312,23 +308,27 @@ func makeTool(
 	if t.check, err = schema.Compile(text); err != nil {
 		return nil, fmt.Errorf("its schema: %w", err)
 	}
-	security := &doc.Security
+	security := doc.Security
 	if op.Security != nil {
-		security = op.Security
+		security = *op.Security
 	}
 	t.security, err = schemes(doc, security)
 	return t, err
 }
 
 // addParams adds the parameters of a path and of its operation, which override those.
-func (t *Tool) addParams(in *input, lists ...openapi3.Parameters) error {
-	all := map[string]*openapi3.Parameter{}
+func (t *Tool) addParams(in *input, lists ...[]parameter) error {
+	all := map[string]parameter{}
 	for _, list := range lists {
-		for _, ref := range list {
-			if ref == nil || ref.Value == nil {
-				return errors.New("a parameter is missing")
+		for _, p := range list {
+			p, err := resolve(in.doc, p)
+			if err != nil {
+				return err
 			}
-			all[ref.Value.In+" "+ref.Value.Name] = ref.Value
+			if p.Name == "" || !slices.Contains([]string{"path", "query", "header", "cookie"}, p.In) {
+				return fmt.Errorf("the parameter %.100q is in %.100q", p.Name, p.In)
+			}
+			all[p.In+" "+p.Name] = p
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -352,9 +352,9 @@ func (t *Tool) addParams(in *input, lists ...openapi3.Parameters) error {
 		if p.Explode != nil {
 			one.explode = *p.Explode
 		}
-		s, err := in.convertRef(p.Schema)
+		s, err := in.convertRoot(p.Schema)
 		for _, media := range slices.Sorted(maps.Keys(p.Content)) {
-			if s, err = in.convertRef(p.Content[media].Schema); err == nil {
+			if s, err = in.convertRoot(p.Content[media].Schema); err == nil {
 				one.style = "content"
 			}
 		}
@@ -381,11 +381,15 @@ func addDescription(s map[string]any, text string) {
 }
 
 // addBody adds the argument body. Of several media types the first of those that can be made of JSON is used.
-func (t *Tool) addBody(in *input, ref *openapi3.RequestBodyRef) error {
-	if ref == nil || ref.Value == nil || len(ref.Value.Content) == 0 {
+func (t *Tool) addBody(in *input, given *requestBody) error {
+	if given == nil {
 		return nil
 	}
-	content := ref.Value.Content
+	b, err := resolve(in.doc, *given)
+	if err != nil || len(b.Content) == 0 {
+		return err
+	}
+	content := b.Content
 	chosen := ""
 	for _, media := range slices.Sorted(maps.Keys(content)) {
 		if rank(media) < rank(chosen) {
@@ -398,16 +402,15 @@ func (t *Tool) addBody(in *input, ref *openapi3.RequestBodyRef) error {
 	}
 	s := map[string]any{"type": "string"}
 	if kind := rank(chosen); kind <= rankMultipart {
-		var err error
-		if s, err = in.convertRef(content[chosen].Schema); err != nil {
+		if s, err = in.convertRoot(content[chosen].Schema); err != nil {
 			return fmt.Errorf("body: %w", err)
 		}
 	} else if kind == rankBytes {
 		s["description"] = "The content, in base64."
 	}
-	addDescription(s, ref.Value.Description)
-	t.body = &body{chosen, ref.Value.Required}
-	in.addMember("body", s, ref.Value.Required)
+	addDescription(s, b.Description)
+	t.body = &body{chosen, b.Required}
+	in.addMember("body", s, b.Required)
 	return nil
 }
 
@@ -439,16 +442,16 @@ func rank(media string) int {
 }
 
 // schemes returns the alternatives of security requirements.
-func schemes(doc *openapi3.T, all *openapi3.SecurityRequirements) (out [][]scheme, err error) {
-	for _, one := range *all {
+func schemes(doc *document, all []requirement) (out [][]scheme, err error) {
+	for _, one := range all {
 		alternative := []scheme{}
 		for _, name := range slices.Sorted(maps.Keys(one)) {
-			var s *openapi3.SecurityScheme
-			if doc.Components != nil && doc.Components.SecuritySchemes[name] != nil {
-				s = doc.Components.SecuritySchemes[name].Value
-			}
-			if s == nil {
+			s, ok := doc.Components.Security[name]
+			if !ok {
 				return nil, fmt.Errorf("the security scheme %.100q is missing", name)
+			}
+			if s, err = resolve(doc, s); err != nil {
+				return nil, err
 			}
 			alternative = append(alternative, scheme{name, s.Type, strings.ToLower(s.Scheme), s.In, s.Name})
 		}

@@ -2,7 +2,7 @@ package openapi
 
 import (
 	"bufio"
-	"context"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -22,6 +22,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/klauspost/compress/zstd"
+	"go.yaml.in/yaml/v3"
 
 	"gatehouse/internal/access/secret"
 )
@@ -151,7 +152,7 @@ func everyCredential(t *testing.T, text []byte) map[string]secret.Text {
 
 func parse(t *testing.T, text []byte, o Options) *API {
 	t.Helper()
-	api, err := Parse(t.Context(), text, o)
+	api, err := Parse(text, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,6 +359,14 @@ func TestRequestsAreMadeAsTheDocumentSays(t *testing.T) {
 
 // A document that is no document, is hostile, or refers to others, is refused.
 func TestHostileDocuments(t *testing.T) {
+	aliases := "openapi: 3.0.0\nx-0: &0 [a, a, a, a, a, a, a, a]\n"
+	for i := range 20 {
+		aliases += fmt.Sprintf("x-%d: &%d [%s]\n", i+1, i+1, strings.Join(slices.Repeat([]string{fmt.Sprint("*", i)}, 8), ", "))
+	}
+	indented := "openapi: 3.0.0\n"
+	for i := range 2000 {
+		indented += strings.Repeat(" ", i) + "a:\n"
+	}
 	deep := strings.Repeat(`{"type":"array","items":`, 100) + `{}` + strings.Repeat(`}`, 100)
 	op := func(schema string) string {
 		return `{"openapi":"3.0.0","info":{"title":"T","version":"1"},"servers":[{"url":"https://a.example"}],` +
@@ -366,25 +375,97 @@ func TestHostileDocuments(t *testing.T) {
 	}
 	for name, text := range map[string]string{
 		"nothing": "", "no document": "[1]", "swagger 2": `{"swagger":"2.0","paths":{}}`,
-		"no paths":   `{"openapi":"3.0.0","info":{"title":"T","version":"1"},"paths":{}}`,
-		"a file":     op(`{"$ref":"/etc/passwd"}`),
-		"an address": op(`{"$ref":"http://127.0.0.1:1/x"}`),
-		"deep":       op(deep),
-		"no server":  strings.Replace(op(`{}`), "https://a.example", "/x", 1),
-		"a password": strings.Replace(op(`{}`), "https://a", "https://u:p@a", 1),
-		"a scheme":   strings.Replace(op(`{}`), "https://a.example", "file:///etc", 1),
-		"long":       strings.Repeat(" ", MaxDocument+1),
+		"no paths":              `{"openapi":"3.0.0","info":{"title":"T","version":"1"},"paths":{}}`,
+		"a file":                op(`{"$ref":"/etc/passwd"}`),
+		"an address":            op(`{"$ref":"http://127.0.0.1:1/x"}`),
+		"deep":                  op(deep),
+		"no server":             strings.Replace(op(`{}`), "https://a.example", "/x", 1),
+		"a password":            strings.Replace(op(`{}`), "https://a", "https://u:p@a", 1),
+		"a scheme":              strings.Replace(op(`{}`), "https://a.example", "file:///etc", 1),
+		"long":                  strings.Repeat(" ", MaxDocument+1),
+		"a path that is itself": strings.Replace(op(`{}`), `"/a":{`, `"/a":{"$ref":"#/paths/~1a",`, 1),
+		"a parameter elsewhere": strings.Replace(op(`{}`), `"/a":{`, `"/a":{"parameters":[{"$ref":"#/nothing/0"}],`, 1),
+		"many aliases":          aliases,
+		"brackets":              "openapi: 3.0.0\npaths: " + strings.Repeat("[", 1<<20),
+		"indentation":           indented,
+		"an alias of itself":    "openapi: 3.0.0\npaths: &a {/a: *a}",
+		"two keys":              "openapi: 3.0.0\npaths: {[a]: b}",
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		if api, err := Parse(ctx, []byte(text), Options{}); err == nil {
+		if api, err := Parse([]byte(text), Options{}); err == nil {
 			t.Errorf("%s: it has %d tools", name, len(api.Tools))
 		}
-		cancel()
 	}
-	if api, err := Parse(t.Context(), []byte(op(`{"$ref":"#/components/schemas/A"}`)), Options{}); err != nil {
+	if api, err := Parse([]byte(op(`{"$ref":"#/components/schemas/A"}`)), Options{}); err != nil {
 		t.Errorf("a schema that refers to itself: %v", err)
 	} else if err := api.Tools[0].Check(json.RawMessage(`{"body":{"a":{"b":{}}}}`)); err != nil {
 		t.Error(err)
+	}
+}
+
+// A document in YAML has the tools of the same document in JSON.
+func TestYAML(t *testing.T) {
+	for _, name := range []string{"petstore-expanded.json", "uspto.json", "tictactoe.json"} {
+		text := documents(t)[name]
+		var v any
+		if err := json.Unmarshal(text, &v); err != nil {
+			t.Fatal(err)
+		}
+		inYAML, err := yaml.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := Options{Server: "https://a.example"}
+		a, b := parse(t, text, o), parse(t, inYAML, o)
+		for i, one := range a.Tools {
+			if other := b.Tools[i]; !bytes.Equal(one.Input, other.Input) || one.Description != other.Description {
+				t.Errorf("%s:\n%s\nand in YAML\n%s", one.Name, one.Input, other.Input)
+			}
+		}
+	}
+}
+
+// What YAML has beside JSON means what its specification says, and references lead to what they name.
+func TestReferencesAndYAMLsOwn(t *testing.T) {
+	api := parse(t, []byte(`
+openapi: 3.1.0
+info: {title: Dates, version: 1.0}
+servers: [{url: "https://{place}.example", variables: {place: {default: a}}}]
+x-common: &common
+  name: since
+  in: query
+components:
+  parameters:
+    since: {<<: *common, schema: {type: string, default: 2020-01-02}}
+    again: {$ref: '#/components/parameters/since'}
+  requestBodies:
+    one: {required: true, content: {application/json: {schema: {$ref: '#/x-schemas/a~1b'}}}}
+  schemas:
+    A.B: {type: string}
+    A_B: {type: integer, maximum: 9223372036854775807, minimum: 0x10}
+x-schemas:
+  a/b: {type: object, properties: {s: {$ref: '#/components/schemas/A.B'}, n: {$ref: '#/components/schemas/A_B'}}}
+paths:
+  /a: {$ref: '#/x-paths/a'}
+x-paths:
+  a:
+    parameters: [{$ref: '#/components/parameters/again'}]
+    post: {operationId: post, requestBody: {$ref: '#/components/requestBodies/one'}, responses: {200: {description: x}}}
+`), Options{})
+	if api.Title != "Dates" || api.Version != "1.0" || api.base.String() != "https://a.example" {
+		t.Errorf("%q %q %s", api.Title, api.Version, api.base)
+	}
+	one := api.byName["post"]
+	for _, part := range []string{`"default":"2020-01-02"`, `"maximum":9223372036854775807`, `"minimum":16`} {
+		if !strings.Contains(string(one.Input), part) {
+			t.Errorf("%s lacks %s", one.Input, part)
+		}
+	}
+	for args, good := range map[string]bool{
+		`{"body":{"s":"x","n":17}}`: true, `{"body":{"s":17}}`: false, `{"body":{"n":"x"}}`: false, `{}`: false,
+	} {
+		if err := one.Check(json.RawMessage(args)); (err == nil) != good {
+			t.Errorf("%s: %v", args, err)
+		}
 	}
 }
 

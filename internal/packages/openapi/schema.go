@@ -6,22 +6,20 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/getkin/kin-openapi/openapi3"
 )
 
 // input is the schema of a tool that is being made.
 type input struct {
-	doc      *openapi3.T
-	old      bool // the document is of 3.0, whose schemas are not those of JSON Schema
+	doc      *document
 	members  map[string]any
 	required []string
-	defs     map[string]any // of components, by name
+	defs     map[string]any    // what schemas refer to, by key
+	keys     map[string]string // by reference
 }
 
-func newInput(doc *openapi3.T) *input {
+func newInput(doc *document) *input {
 	return &input{
-		doc: doc, old: strings.HasPrefix(doc.OpenAPI, "3.0"), members: map[string]any{}, defs: map[string]any{},
+		doc: doc, members: map[string]any{}, defs: map[string]any{}, keys: map[string]string{},
 	}
 }
 
@@ -51,18 +49,10 @@ func (in *input) encode() (json.RawMessage, error) {
 	return text, err
 }
 
-// convertRef converts a schema of the document.
-func (in *input) convertRef(ref *openapi3.SchemaRef) (map[string]any, error) {
-	if ref == nil {
+// convertRoot converts a schema of the document, nil if there is none.
+func (in *input) convertRoot(v any) (map[string]any, error) {
+	if v == nil {
 		return map[string]any{}, nil
-	}
-	text, err := json.Marshal(ref)
-	if err != nil {
-		return nil, err
-	}
-	var v any
-	if err := json.Unmarshal(text, &v); err != nil {
-		return nil, err
 	}
 	return in.convert(v, 0)
 }
@@ -194,31 +184,26 @@ func (in *input) convertList(v any, depth int) ([]any, error) {
 // refer returns a reference to the definition of a component, and makes the definition if there is none.
 func (in *input) refer(ref string, depth int) (map[string]any, error) {
 	name, ok := strings.CutPrefix(ref, componentSchemas)
-	if !ok || in.doc.Components == nil || in.doc.Components.Schemas[name] == nil {
-		return nil, fmt.Errorf("the reference %.200q leads to no schema of the document", ref)
+	if !ok {
+		name = strings.TrimPrefix(ref, "#/") // as a member of another schema
 	}
-	key := plain(name)
-	out := map[string]any{"$ref": "#/$defs/" + key}
-	if in.defs[key] != nil {
-		return out, nil
+	if key := in.keys[ref]; key != "" {
+		return map[string]any{"$ref": "#/$defs/" + key}, nil
 	}
-	in.defs[key] = true // it may refer to itself
-	target := *in.doc.Components.Schemas[name]
-	if target.Value == nil {
-		return nil, fmt.Errorf("the reference %.200q leads to nothing", ref)
-	}
-	text, err := json.Marshal(&target)
+	target, err := in.doc.find(ref)
 	if err != nil {
 		return nil, err
 	}
-	var v any
-	if err := json.Unmarshal(text, &v); err != nil {
-		return nil, err
+	key := plain(name)
+	if in.defs[key] != nil {
+		key = withHash(key, ref)
 	}
-	s, err := in.convert(v, depth+1)
+	in.keys[ref] = key
+	in.defs[key] = true // it may refer to itself
+	s, err := in.convert(target, depth+1)
 	if err != nil {
 		return nil, err
 	}
 	in.defs[key] = s
-	return out, nil
+	return map[string]any{"$ref": "#/$defs/" + key}, nil
 }
