@@ -2,6 +2,7 @@ package toolsearch
 
 import (
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/kljensen/snowball/english"
@@ -45,14 +46,14 @@ func terms(text string) (all []string) {
 
 func appendTerm(all []string, word string) []string {
 	word = strings.ToLower(word)
-	if len(word) > mostTerm || stopWords[word] {
+	if len(word) > mostTerm || stopWords()[word] {
 		return all
 	}
 	return append(all, english.Stem(word, false))
 }
 
 // stopWords say nothing about what a tool does.
-var stopWords = func() map[string]bool {
+var stopWords = sync.OnceValue(func() map[string]bool {
 	words := map[string]bool{}
 	for w := range strings.FieldsSeq(`a an and any are as at be been but by can could do does for from get gets give
 		given has have how i if in into is it its like me my need needs of on or our out should so some that the their
@@ -61,10 +62,10 @@ var stopWords = func() map[string]bool {
 		words[w] = true
 	}
 	return words
-}()
+})
 
 // relatedTo has, for each word of a group, the others: requests name a thing by one, and descriptions by another.
-var relatedTo = func() map[string][]string {
+var relatedTo = sync.OnceValue(func() map[string][]string {
 	related := map[string][]string{}
 	for line := range strings.Lines(groups) {
 		var stems []string
@@ -80,7 +81,7 @@ var relatedTo = func() map[string][]string {
 		}
 	}
 	return related
-}()
+})
 
 const groups = `delete remove erase drop destroy clear purge discard
 create make new add insert generate build

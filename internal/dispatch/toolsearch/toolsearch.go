@@ -158,7 +158,7 @@ func (x *Index) Search(query string, limit int, boost func(document int) float64
 	words = slices.Compact(words)
 	weights := map[string]float64{}
 	for _, w := range words {
-		for _, other := range relatedTo[w] {
+		for _, other := range relatedTo()[w] {
 			weights[other] = max(weights[other], related)
 		}
 	}

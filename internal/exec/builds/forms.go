@@ -3,6 +3,7 @@ package builds
 import (
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // prefixes are what CI runners, containers and tools put before the line of another program.
@@ -28,47 +29,49 @@ type form struct {
 }
 
 // forms are tried in their order, after those that the parser has functions for.
-var forms = []form{
-	{
-		Regexp: regexp.MustCompile(
-			`^\s*(?P<file>[^()]+?)\((?P<line>\d+)(?:,(?P<column>\d+))?(?:,\d+,\d+)?\)\s?: (?:fatal )?(?P<severity>error|warning) (?P<message>.*)$`,
-		),
-	},
-	{Regexp: regexp.MustCompile(`^(?P<file>\S+\.[cm]?[jt]sx?)\((?P<line>\d+),(?P<column>\d+)\)$`)},
-	{
-		Regexp: regexp.MustCompile(
-			`^\[(?P<severity>ERROR|WARNING)\] (?P<file>\S+\.(?:kts?|scala|groovy)): \((?P<line>\d+), (?P<column>\d+)\) (?P<message>.*)$`,
-		),
-	},
-	{
-		Regexp: regexp.MustCompile(
-			`^(?P<file>\S+\.(?:[cm]?[jt]sx?|vue|svelte)) \((?P<line>\d+):(?P<column>\d+)\)(?P<message>.*)$`,
-		),
-	},
-	{
-		Regexp: regexp.MustCompile(
-			`^CMake (?P<severity>Error|Warning)(?: \(dev\))? at (?P<file>\S+):(?P<line>\d+)(?P<message>.*)$`,
-		),
-	},
-	{
-		Regexp: regexp.MustCompile(
-			`^(?:PHP )?(?P<message>(?:Parse|Fatal) error: .*) in (?P<file>\S+\.php) on line (?P<line>\d+)$`,
-		),
-	},
-	{Regexp: regexp.MustCompile(`^ {4}(?P<file>[^\s:]+\.\w+):(?P<line>\d+):(?P<column>\d+):$`)},
-	{Regexp: regexp.MustCompile(`^\s*❯ (?:\S+ )?(?P<file>[^\s:]+\.\w+):(?P<line>\d+):(?P<column>\d+)$`), trace: true},
-	{Regexp: regexp.MustCompile(`^\s+# (?P<file>\S+\.rb):(?P<line>\d+):in `), trace: true},
-	{
-		Regexp: regexp.MustCompile(
-			`^\s+\S*(?:Error|Exception|Failure).* at (?P<file>\w+\.(?:java|kt|groovy|scala)):(?P<line>\d+)$`,
-		),
-	},
-	{Regexp: regexp.MustCompile(`^\[ERROR\]\s+(?P<class>[A-Z]\w*)\.\w+:(?P<line>\d+)\b(?P<message>.*)$`), after: true},
-}
+var forms = sync.OnceValue(func() []form {
+	return []form{
+		{
+			Regexp: regexp.MustCompile(
+				`^\s*(?P<file>[^()]+?)\((?P<line>\d+)(?:,(?P<column>\d+))?(?:,\d+,\d+)?\)\s?: (?:fatal )?(?P<severity>error|warning) (?P<message>.*)$`,
+			),
+		},
+		{Regexp: regexp.MustCompile(`^(?P<file>\S+\.[cm]?[jt]sx?)\((?P<line>\d+),(?P<column>\d+)\)$`)},
+		{
+			Regexp: regexp.MustCompile(
+				`^\[(?P<severity>ERROR|WARNING)\] (?P<file>\S+\.(?:kts?|scala|groovy)): \((?P<line>\d+), (?P<column>\d+)\) (?P<message>.*)$`,
+			),
+		},
+		{
+			Regexp: regexp.MustCompile(
+				`^(?P<file>\S+\.(?:[cm]?[jt]sx?|vue|svelte)) \((?P<line>\d+):(?P<column>\d+)\)(?P<message>.*)$`,
+			),
+		},
+		{
+			Regexp: regexp.MustCompile(
+				`^CMake (?P<severity>Error|Warning)(?: \(dev\))? at (?P<file>\S+):(?P<line>\d+)(?P<message>.*)$`,
+			),
+		},
+		{
+			Regexp: regexp.MustCompile(
+				`^(?:PHP )?(?P<message>(?:Parse|Fatal) error: .*) in (?P<file>\S+\.php) on line (?P<line>\d+)$`,
+			),
+		},
+		{Regexp: regexp.MustCompile(`^ {4}(?P<file>[^\s:]+\.\w+):(?P<line>\d+):(?P<column>\d+):$`)},
+		{Regexp: regexp.MustCompile(`^\s*❯ (?:\S+ )?(?P<file>[^\s:]+\.\w+):(?P<line>\d+):(?P<column>\d+)$`), trace: true},
+		{Regexp: regexp.MustCompile(`^\s+# (?P<file>\S+\.rb):(?P<line>\d+):in `), trace: true},
+		{
+			Regexp: regexp.MustCompile(
+				`^\s+\S*(?:Error|Exception|Failure).* at (?P<file>\w+\.(?:java|kt|groovy|scala)):(?P<line>\d+)$`,
+			),
+		},
+		{Regexp: regexp.MustCompile(`^\[ERROR\]\s+(?P<class>[A-Z]\w*)\.\w+:(?P<line>\d+)\b(?P<message>.*)$`), after: true},
+	}
+})
 
 // more takes the forms of the table.
 func (p *parser) more(s string) bool {
-	for _, f := range forms {
+	for _, f := range forms() {
 		m := f.FindStringSubmatch(s)
 		if m == nil {
 			continue

@@ -6,6 +6,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -52,8 +53,10 @@ const longestRef = 4096 // bytes
 
 // Syntax from the distribution specification.
 var (
-	tags         = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
-	repositories = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	tags         = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`) })
+	repositories = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	})
 )
 
 // ParseRef parses a reference. The error says what was expected.
@@ -72,7 +75,7 @@ func ParseRef(text string) (Ref, error) {
 		r := Ref{Kind: Kind(kind), Path: rest, text: text}
 		if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
 			r.Path, r.Tag = rest[:i], rest[i+1:]
-			if !tags.MatchString(r.Tag) {
+			if !tags().MatchString(r.Tag) {
 				return Ref{},
 					fmt.Errorf("image %q: expected a tag of up to 128 letters, digits, _, . and - after "+
 						"the last colon", text)
@@ -105,7 +108,7 @@ func parseRemote(text string) (Ref, error) {
 	if err != nil {
 		return Ref{}, fmt.Errorf("image %q: %w: %s", text, err, expected)
 	}
-	if !repositories.MatchString(r.Context().RepositoryStr()) {
+	if !repositories().MatchString(r.Context().RepositoryStr()) {
 		return Ref{},
 			fmt.Errorf("image %q: expected a repository of lower-case letters and digits with single . _ or - "+
 				"between them: %s", text, expected)
