@@ -4,6 +4,7 @@
 //	browser                  7 rounds
 //	browser -n 2             a first look
 //	browser -o file.md       the table into a file too
+//	browser -start           only the start, which needs a quiet machine
 //
 // It is run in bench, below the tree that it measures.
 // In each round every subject is started, does everything and is stopped; the order changes from round to round. A
@@ -73,8 +74,12 @@ func add(subject, name string, v float64) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// onlyStart leaves out everything after the first page.
+var onlyStart bool
+
 func main() {
 	n := flag.Int("n", 7, "rounds")
+	flag.BoolVar(&onlyStart, "start", false, "only the start of the server and of the browser")
 	out := flag.String("o", "", "write the table to this file too")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -179,7 +184,7 @@ const begins = "## Measured"
 
 // round starts a subject, has it do everything and stops it.
 func round(ctx context.Context, s subject, codec tokenizer.Codec, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Minute) // the slowest takes minutes for a page that renders anew
 	defer cancel()
 	began := time.Now()
 	r, err := start(ctx, s, codec)
@@ -193,6 +198,9 @@ func round(ctx context.Context, s subject, codec tokenizer.Codec, url string) er
 	}
 	add(s.name, "start of the server to the first page", ms(time.Since(began)))
 	add(s.name, "start of the browser and first page", ms(time.Since(ready)))
+	if onlyStart {
+		return nil
+	}
 	if err := r.countTools(ctx); err != nil {
 		return err
 	}
@@ -224,7 +232,7 @@ func (r *run) anew(ctx context.Context, name, url string) error {
 		return err
 	}
 	for i := range 100 {
-		f := field{label: "Entry", kind: "text", value: fmt.Sprint("entry ", i/2)}
+		f := field{label: "Entry", kind: "text", value: fmt.Sprint("entry ", i/2), replace: i > 0}
 		if i%2 == 1 {
 			f = field{label: "Keep", kind: "button"}
 		}
@@ -389,6 +397,9 @@ func print(w io.Writer, about string, subjects []subject) (missed int) {
 	}
 	fmt.Fprintf(w, " ratio to the better | |\n|---|---|---|%s---|---|\n", strings.Repeat("---|", len(subjects)))
 	for _, f := range figures {
+		if f.got == nil {
+			continue
+		}
 		most := ""
 		if f.most > 0 {
 			most = fmt.Sprint(f.most)

@@ -113,6 +113,7 @@ type field struct {
 	label, value string
 	kind         string // text, list, box, choice or button
 	then         bool   // the page has new elements after it, which have to be read
+	replace      bool   // the element has a text already
 }
 
 // flow is what is to be done with the form, in this order.

@@ -57,7 +57,11 @@ func gatehouse(program string) subject {
 		do: func(f field, ref string) (string, args, bool) {
 			switch f.kind {
 			case "text":
-				return "webview_type", args{"target": ref, "text": f.value}, false
+				a := args{"target": ref, "text": f.value}
+				if f.replace { // the two others always replace the text
+					a["clear"] = true
+				}
+				return "webview_type", a, false
 			case "list":
 				return "webview_act", args{"action": "select", "target": ref, "values": []string{f.value}}, false
 			}
