@@ -29,7 +29,7 @@ func (a *App) addAdministration(ctx context.Context) error {
 		a.addPart("what waits", a.tree.showWaiting)
 	}
 	c := administration.Config{
-		Rules: a.rules, Users: a.who, Approvals: a.approvals, Ledger: a.ledger, Tasks: a.stage, Settings: a.opts.Editor,
+		Rules: a.rules, Users: a.who, Approvals: a.approvals, Alerts: a.alerts, Ledger: a.ledger, Tasks: a.stage, Settings: a.opts.Editor,
 		Doctor: a.opts.Doctor, CheckContext: a.checkContext,
 		Changed: func(subject, name, by string) {
 			a.publish(subject, struct {

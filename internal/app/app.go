@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"gatehouse/internal/access/alert"
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/identity"
@@ -122,6 +123,7 @@ type App struct {
 	spool     *spool.Spool
 	jobs      *jobs.Manager
 	approvals *approvals.Store
+	alerts    *alert.Sender  // nil on a private host
 	ledger    *audit.Ledger  // nil on a private host
 	usage     *metrics.Usage // nil on a private host
 	who       *identity.Service

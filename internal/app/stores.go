@@ -45,7 +45,7 @@ func (a *App) openStores(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	o := approvals.Options{Log: a.log}
+	o := approvals.Options{Log: a.log, Asked: a.openAlerts()}
 	if a.cfg.Approvals.Proof == "passphrase" && !a.opts.Private {
 		o.Proof = ProofFile(a.cfg.Folders)
 	}

@@ -227,6 +227,7 @@ type Secrets struct {
 // Approvals configures how an operator approves a call.
 type Approvals struct {
 	Proof       string `doc:"What every approval requires in addition: passphrase makes an operator type a passphrase at a terminal (gatehouse approvals passphrase sets it), and no answer of a client counts; passkey makes an administrator use a passkey for each one on the page of the host, which counts those that were registered before it started; none means that any process of this account can approve, and the ledger records that." enum:"none,passphrase,passkey"`
+	Webhook     string `doc:"URL that is told by a POST that a call waits for an operator: JSON with the members text and link, where link leads to the page that decides. Neither the tool nor its arguments nor the caller are in it." secret:"yes"`
 	CallersWord bool   `doc:"Let a caller whose client cannot ask its user state by the argument confirm that the user agreed. Otherwise such a call waits for an operator."`
 }
 

@@ -45,6 +45,9 @@ func (c Config) Validate() error {
 	c.checkContexts(w)
 	c.checkPackages(w)
 	c.Guards.Validate(func(path, text string) { w.addf("guardrails."+path, "%s", text) })
+	if c.Approvals.Webhook != "" {
+		w.url("approvals.webhook", "webhook", c.Approvals.Webhook, "https", "http")
+	}
 	if p := c.Approvals.Proof; p != "" && p != "none" && p != "passphrase" && p != "passkey" {
 		w.addf("approvals.proof", "%q is not a proof of an operator; expected none, passphrase or passkey", p)
 	}

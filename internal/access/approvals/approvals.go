@@ -92,6 +92,8 @@ type Options struct {
 	// Passkeys verifies the passkey that each approval needs; nil means that none is needed.
 	Passkeys Passkeys
 	Now      func() time.Time // nil means time.Now
+	// Asked is called with each request that Ask has added, and returns at once; nil means that nothing is called.
+	Asked func(Request)
 }
 
 // Passkeys verifies the use of a passkey. challenge is the digest of the approved request.
@@ -194,6 +196,8 @@ func (b *Store) Ask(
 	})
 	if err != nil {
 		b.takeCallback(r.ID)
+	} else if b.opts.Asked != nil {
+		b.opts.Asked(r)
 	}
 	return r, err
 }

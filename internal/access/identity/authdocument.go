@@ -98,6 +98,10 @@ func (d *documents) get(ctx context.Context, id string) (c oauthClient, err erro
 	return c, checkRedirects(c.Redirects)
 }
 
+// PublicClient returns a client that dials public addresses alone and follows no redirect, for addresses that others
+// name.
+func PublicClient() *http.Client { return publicClient }
+
 // publicClient dials public addresses alone. The address is checked after the name was resolved, so that a name
 // cannot lead elsewhere.
 var publicClient = &http.Client{

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 
+	"gatehouse/internal/access/alert"
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/identity"
@@ -26,6 +27,7 @@ type Config struct {
 	Users     *identity.Service                        `json:"-"`
 	Secrets   *secret.Store                            `json:"-"`
 	Approvals *approvals.Store                         `json:"-"`
+	Alerts    *alert.Sender                            `json:"-"`
 	Ledger    *audit.Ledger                            `json:"-"`
 	Tasks     *stage.Manager                           `json:"-"`
 	Settings  Settings                                 `json:"-"`
@@ -43,13 +45,13 @@ type Module struct {
 }
 
 // Names are the names of the modules, in the order of Modules.
-var Names = []string{"user", "token", "secret", "approval", "review", "audit", "config", "doctor"}
+var Names = []string{"user", "token", "secret", "approval", "alert", "review", "audit", "config", "doctor"}
 
 // Modules returns the modules with a configuration.
 func Modules(c Config) []Module {
 	all := make([]Module, 0, len(Names))
 	for i, make := range []func(Config) []tool.Tool{
-		userTools, tokenTools, secretTools, approvalTools, reviewTools, auditTools, configTools, doctorTools,
+		userTools, tokenTools, secretTools, approvalTools, alertTools, reviewTools, auditTools, configTools, doctorTools,
 	} {
 		all = append(all, Module{Names[i], offering(make(c))})
 	}
@@ -111,7 +113,7 @@ func refusalOf(err error) error {
 	code := tool.Code("")
 	switch _, invalid := errors.AsType[*Invalid](err); {
 	case errors.Is(err, identity.ErrNoUser), errors.Is(err, identity.ErrNone), errors.Is(err, identity.ErrNoHeir),
-		errors.Is(err, secret.ErrNotFound), errors.Is(err, approvals.ErrNotFound), errors.Is(err, stage.ErrNotFound):
+		errors.Is(err, secret.ErrNotFound), errors.Is(err, alert.ErrNotFound), errors.Is(err, approvals.ErrNotFound), errors.Is(err, stage.ErrNotFound):
 		code = tool.CodeNotFound
 	case errors.Is(err, identity.ErrTaken):
 		code = tool.CodeExists
@@ -121,7 +123,7 @@ func refusalOf(err error) error {
 		errors.Is(err, approvals.ErrPasskey),
 		errors.Is(err, approvals.ErrUnproven):
 		code = tool.CodeDenied
-	case invalid:
+	case invalid, errors.Is(err, alert.ErrInvalid):
 		code = tool.CodeInvalidArguments
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err

@@ -29,6 +29,12 @@ import (
 // Folder is the path below which the files of the pages are served.
 const Folder = "/ui/"
 
+// The service worker of Web Push, and the scope that it may have besides its own folder. No page is in that scope.
+const (
+	pushWorker = "push.js"
+	pushScope  = Folder + "push/"
+)
+
 //go:embed static
 var static embed.FS
 
@@ -162,7 +168,7 @@ func (h *Handler) addFiles(files embed.FS, root string, sum io.Writer) error {
 func (h *Handler) preload() string {
 	var all []string
 	for name := range h.files {
-		if dir := path.Dir(name); dir == "js" && path.Base(name) != "worker.js" ||
+		if dir := path.Dir(name); dir == "js" && path.Base(name) != "worker.js" && path.Base(name) != "alerts.js" ||
 			strings.HasPrefix(name, "lib/preact/") && strings.HasSuffix(name, ".mjs") ||
 			strings.HasPrefix(name, "lib/@preact/") && strings.HasSuffix(name, ".mjs") || name == "lib/htm/htm.mjs" {
 			all = append(all, `<link rel="modulepreload" href="`+h.folder+name+`">`)
@@ -222,6 +228,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	head.Set("Content-Type", f.mime)
 	head.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; connect-src 'self'")
+	if name == pushWorker {
+		head.Set("Service-Worker-Allowed", pushScope)
+	}
 	head.Set("Cache-Control", "public, max-age=31536000, immutable") // another build has another folder
 	write(w, r, f.packed())
 }

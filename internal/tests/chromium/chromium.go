@@ -27,6 +27,8 @@ type Browser struct {
 	Said []string
 	// Requested are the addresses that pages requested, up to the last command; see Page.Watch.
 	Requested []string
+	// Workers are the registrations of service workers, by their scopes, after ServiceWorker.enable.
+	Workers map[string]string
 }
 
 // Page is a page of a browser. Pages are not safe for concurrent use, nor are two pages of one browser.
@@ -169,6 +171,7 @@ func (b *Browser) do(session, method string, params map[string]any) map[string]a
 				Args             []struct{ Value any }
 				ExceptionDetails struct{ Exception struct{ Description string } }
 				Request          struct{ URL string }
+				Registrations    []struct{ RegistrationID, ScopeURL string }
 			}
 		}
 		check(b.t, json.Unmarshal(text, &got))
@@ -179,6 +182,13 @@ func (b *Browser) do(session, method string, params map[string]any) map[string]a
 			b.Said = append(b.Said, "exception: "+got.Params.ExceptionDetails.Exception.Description)
 		case got.Method == "Runtime.consoleAPICalled" && (got.Params.Type == "error" || got.Params.Type == "warning"):
 			b.Said = append(b.Said, fmt.Sprint(got.Params.Type, ": ", got.Params.Args))
+		case got.Method == "ServiceWorker.workerRegistrationUpdated":
+			for _, r := range got.Params.Registrations {
+				if b.Workers == nil {
+					b.Workers = map[string]string{}
+				}
+				b.Workers[r.ScopeURL] = r.RegistrationID
+			}
 		case got.Method == "Network.requestWillBeSent":
 			b.Requested = append(b.Requested, got.Params.Request.URL)
 		case got.ID != id:

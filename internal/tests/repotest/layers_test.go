@@ -85,6 +85,11 @@ var layers = [][]unit{
 			only: []string{"internal/files/sqlfile", "internal/access/displaytext", "internal/files/atomicfile"},
 			why:  "a decision is stored without knowing what asked for it",
 		},
+		{
+			path: "internal/access/alert",
+			only: []string{"internal/files/atomicfile", "internal/files/filelock"},
+			why:  "a link is sent without knowing what waits behind it",
+		},
 		{path: "internal/access/confirm", only: []string{"tool"}, why: "asking the user needs a call and a question"},
 		{
 			path: "internal/access/operator",
@@ -367,7 +372,8 @@ var layers = [][]unit{
 // moduleImports are the units that a module may import.
 var moduleImports = []string{
 	"tool", "module",
-	"internal/access/approvals", "internal/access/audit", "internal/access/confirm", "internal/access/displaytext",
+	"internal/access/alert", "internal/access/approvals", "internal/access/audit", "internal/access/confirm",
+	"internal/access/displaytext",
 	"internal/access/identity", "internal/access/operator", "internal/access/passkey",
 	"internal/access/permit", "internal/access/secret",
 	"internal/dispatch/contextstore", "internal/dispatch/delayed", "internal/dispatch/hub", "internal/dispatch/jobs",

@@ -156,18 +156,22 @@ export class Follower {
   }
 }
 
+/** @type {any} */
+let policy;
+
 /**
  * Returns the address of a script of this server as Trusted Types demand it; "gatehouse" is the one policy
- * that the Content-Security-Policy admits, and this the one script that a page starts by its address.
+ * that the Content-Security-Policy admits, and these the scripts that a page starts by their addresses.
  * @param {string} address @returns {any}
  */
-function trustedScript(address) {
+export function trustedScript(address) {
   const types = /** @type {any} */ (globalThis).trustedTypes;
   if (!types) return address;
-  return types.createPolicy("gatehouse", {
+  policy ??= types.createPolicy("gatehouse", {
     createScriptURL: (/** @type {string} */ url) => {
-      if (url !== new URL("./worker.js", import.meta.url).href) throw new TypeError("not a script of these pages");
+      if (!["./worker.js", "../push.js"].some((own) => url.split("?")[0] === new URL(own, import.meta.url).href)) throw new TypeError("not a script of these pages");
       return url;
     },
-  }).createScriptURL(address);
+  });
+  return policy.createScriptURL(address);
 }

@@ -44,6 +44,12 @@ export const T = {
     approved: "Approved", denied: "Denied", mine: "made by this login", until: "until", by: "Asked by", rule: "Held by", decidedBy: "Decided by", passphrase: "Passphrase", once: "Approve once", deny: "Deny",
     always: "Always…", alwaysMore: "This rule goes first in the settings; from then on such calls are not held.", addRule: "Approve, and add this rule",
   },
+  alerts: {
+    title: "Alerts", waits: "A call waits for approval", about: "A browser is told that a call waits, also while this page is closed. It gets a link and nothing about the call.",
+    impossible: "This browser has no Web Push here: it needs https or localhost.", refused: "This browser does not allow notifications from this page.",
+    here: "Alert this browser", test: "Try", remove: "End", browser: "Browser", user: "User", service: "Push service", since: "Since", webhook: "A webhook is told as well.",
+    sent: (/** @type {number} */ n) => `${count(n, "alert", "alerts")} delivered`,
+  },
   review: {
     sub: "What staged calls have changed, apart from the folders until a person accepts it", waiting: "Waiting", all: "All", none: "Nothing to review", noneMore: "Calls that a rule or a context stages collect here as tasks.",
     onlyPeople: "Only a person's login may accept or refuse, never the credential that made the calls. Log in, or open this page with gatehouse ui.",

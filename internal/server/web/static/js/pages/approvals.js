@@ -6,6 +6,7 @@ import { has, run, state } from "../store.js";
 import { me } from "../session.js";
 import { Value } from "../result.js";
 import { Diff } from "../diff.js";
+import { Alerts } from "../alerts.js";
 import { usePasskey } from "../passkeys.js";
 import { route} from "../route.js";
 
@@ -24,7 +25,8 @@ export default function Approvals() {
     <${Failure} error=${error} />
     ${me.value && !me.value.person ? html`<div class="notice info"><${Icon} name="lock" /><span>${A.onlyPeople}</span></div>` : null}
     ${!loading && list.length === 0 ? html`<${Card}><${Empty} icon="approvals" title=${A.none}>${A.noneMore}<//><//>` : null}
-    <div class="stack">${list.map((/** @type {any} */ a) => html`<${One} key=${a.id} a=${a} proof=${value?.proof} done=${again} />`)}</div>`;
+    <div class="stack">${list.map((/** @type {any} */ a) => html`<${One} key=${a.id} a=${a} proof=${value?.proof} done=${again} />`)}
+      ${has("alert_list") ? html`<${Alerts} />` : null}</div>`;
 }
 
 /** @param {{a: any, proof: string | undefined, done: () => void}} p */
