@@ -148,7 +148,7 @@ func measure(ctx context.Context, n int, out string) error {
 	var b strings.Builder
 	missed := print(&b, about, subjects)
 	os.Stdout.WriteString(b.String())
-	if out != "" {
+	if out != "" && !onlyStart {
 		if err := writeInto(out, b.String()); err != nil {
 			return err
 		}
