@@ -316,6 +316,24 @@ func TestAFloodOfLongCalls(t *testing.T) {
 	})
 }
 
+// One principal starts programs without end.
+//
+//redteam:attack No principal takes the host from the others: one principal starts hundreds of programs a second
+func TestAFloodOfPrograms(t *testing.T) {
+	f := newFlooded(t, "file,shell,process", "")
+	var begun atomic.Int64
+	f.beside(func(ctx context.Context) {
+		many(ctx, 1<<30, 128, func(c *http.Client, i int) {
+			begun.Add(1)
+			if i%2 == 0 {
+				f.call(ctx, c, "flood", "shell_run", `{"command":"true"}`)
+			} else {
+				f.call(ctx, c, "flood", "process_run", `{"command":"true"}`)
+			}
+		})
+	}, func() bool { return begun.Load() > 500 })
+}
+
 // One principal sends half of 150 bodies of 20 MiB.
 //
 //redteam:attack No principal takes the host from the others: 150 large bodies are sent by half to a real host

@@ -94,7 +94,12 @@ func (a *App) startContexts() error {
 		Limits:  a.limits,
 		Modules: a.host,
 		Custom: func() contextmanager.CustomModule {
-			return custom.New(custom.Options{Env: a.environment, Roots: a.contexts.RootsOf, Log: a.log})
+			return custom.New(custom.Options{
+				Env:   a.environment,
+				Turn:  a.limits.Starts.Wait,
+				Roots: a.contexts.RootsOf,
+				Log:   a.log,
+			})
 		},
 		Changed: a.engine.Changed,
 		Publish: func(subject string, change contextmanager.Change, recorded bool) {

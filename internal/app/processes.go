@@ -19,6 +19,7 @@ const endings = 4096
 func (a *App) processDeps() (c process.Config, err error) {
 	c.Settings = a.cfg.Modules.Process
 	c.Claim = claims("running processes", cmp.Or(c.Total, process.DefaultTotal))
+	c.Turn = a.limits.Starts.Wait
 	if !a.opts.Private {
 		begun := make(chan struct{})
 		c.Folder, c.Ready = filepath.Join(a.cfg.Folders.State, "processes"), begun

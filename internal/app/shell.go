@@ -52,5 +52,5 @@ func (a *App) checkShell(context.Context) error {
 }
 
 func (a *App) shellDeps() (shell.Config, error) {
-	return shell.Config{Settings: a.cfg.Modules.Shell, Env: a.environment}, nil
+	return shell.Config{Settings: a.cfg.Modules.Shell, Env: a.environment, Turn: a.limits.Starts.Wait}, nil
 }

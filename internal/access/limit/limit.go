@@ -62,6 +62,7 @@ type Limits struct {
 	Opens   *Rates  // of sessions
 	Bytes   *Shares // of messages that are being read or have not been answered
 	Streams *Shares // of events that are open
+	Starts  *Starts // of programs
 }
 
 // New returns Limits.
@@ -77,6 +78,7 @@ func New(o Options) *Limits {
 		Streams: NewShares(Resource{
 			Name: "event streams", Total: int64(cmp.Or(o.Streams, 40_000)), Administrator: o.Administrator,
 		}),
+		Starts: NewStarts(),
 	}
 }
 

@@ -342,8 +342,10 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 }
 
 // launch starts a command that prepare has seen, on a thread that gives up the
-// host's own folders first.
+// host's own folders first. The command has a lower priority than the host.
 func (w *whole) launch(cmd **exec.Cmd, spec *Spec) (spoilt bool, err error) {
+	restore := lowerPriority()
+	defer func() { spoilt = !restore() || spoilt }()
 	if spec.Space == nil { // else the view covers the host's own folders
 		(*cmd).Dir, spoilt, err = shield.Enter((*cmd).Dir, spec.own())
 	}

@@ -30,10 +30,11 @@ type program struct {
 	args   []contextstore.Template
 	stdin  contextstore.Template
 	bounds bounds
+	turn   func(context.Context, tool.Caller) (done func(), err error)
 }
 
 func (m *Module) command(c *contextstore.Command, b bounds) (source, error) {
-	p := &program{Command: c, bounds: b}
+	p := &program{Command: c, bounds: b, turn: m.opts.Turn}
 	for _, a := range c.Args {
 		t, err := contextstore.ParseTemplate(a)
 		if err != nil {
@@ -51,6 +52,11 @@ func (p *program) runProgram(ctx context.Context, c *tool.Call, env *contextstor
 	if err != nil {
 		return answer{}, err
 	}
+	started, err := p.turn(ctx, c.Caller)
+	if err != nil {
+		return answer{}, err
+	}
+	defer started()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ctx, stop := context.WithTimeoutCause(ctx, p.bounds.timeout, errTimeout)
@@ -60,6 +66,7 @@ func (p *program) runProgram(ctx context.Context, c *tool.Call, env *contextstor
 	spec.Env, spec.Grace = commandEnvironment(c, env), grace
 	spec.Stdout, spec.Stderr = out, complaints
 	child, err := proc.Start(ctx, spec)
+	started()
 	if err != nil {
 		if context.Cause(ctx) != nil {
 			return answer{}, context.Cause(ctx)

@@ -30,6 +30,8 @@ type Options struct {
 	// Env returns the environment of the caller's context. nil means an empty one.
 	// If it returns an error, the call is refused.
 	Env func(tool.Caller) (contextstore.Environment, error)
+	// Turn waits until the caller may start a program; done is called when it runs. nil means at once.
+	Turn func(ctx context.Context, c tool.Caller) (done func(), err error)
 	// Roots returns the folders of the caller's context, in which files are
 	// watched for subscribers. nil means that there are none.
 	Roots func(tool.Caller) tool.Roots
@@ -52,6 +54,9 @@ type Module struct {
 
 // New returns a module that offers nothing until Set is called.
 func New(o Options) *Module {
+	if o.Turn == nil {
+		o.Turn = func(context.Context, tool.Caller) (func(), error) { return func() {}, nil }
+	}
 	if o.Env == nil {
 		o.Env = func(tool.Caller) (contextstore.Environment, error) { return contextstore.Environment{}, nil }
 	}

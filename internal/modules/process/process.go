@@ -46,6 +46,8 @@ type Config struct {
 	// why it gets none. nil means that the first principal that asks gets one. release
 	// is called when the process has ended.
 	Claim func(principal string, administrator bool) (release func(), err error)
+	// Turn waits until the caller may start a program; done is called when it runs. nil means at once.
+	Turn func(ctx context.Context, c tool.Caller) (done func(), err error)
 	// Sessions reports the end of sessions; nil means that there are no sessions.
 	Sessions Sessions
 	// Folder keeps the cards and the output of detached processes; "" means that
@@ -325,6 +327,14 @@ func (m *manager) reserve(owner, in string) error {
 	}
 	m.reserveLocked(owner, in)
 	return nil
+}
+
+// turn waits until a caller may start a process.
+func (m *manager) turn(ctx context.Context, c *tool.Call) (done func(), err error) {
+	if m.cfg.Turn == nil {
+		return func() {}, nil
+	}
+	return m.cfg.Turn(ctx, c.Caller)
 }
 
 // claim takes one of the running processes of the host for a caller.

@@ -55,8 +55,9 @@ type spec struct {
 	extra      [2]func([]byte)
 }
 
-// startProcess starts a process of the caller. The process is stopped when ctx is done.
-func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
+// startProcess starts a process of the caller. It waits for its turn until call is done; the process is stopped when
+// ctx is done.
+func (m *manager) startProcess(call, ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
 	owner, in := c.Caller.Owner, c.Caller.Context
 	registered := false // then the end of the process releases what is counted
 	release, err := m.claim(c)
@@ -85,6 +86,11 @@ func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *r
 	if err != nil {
 		return nil, err
 	}
+	started, err := m.turn(call, c)
+	if err != nil {
+		return nil, err
+	}
+	defer started()
 	r := &record{
 		id:        m.newID("process"),
 		owner:     owner,
@@ -99,7 +105,9 @@ func (m *manager) startProcess(ctx context.Context, c *tool.Call, s *spec) (_ *r
 	}
 	answers := make(chan []byte, maxReplies)
 	r.log = newLog(m.cfg.Buffer, r.newScreen(s.size, answers))
-	if err := m.launch(ctx, c, r, s, where, env); err != nil {
+	err = m.launch(ctx, c, r, s, where, env)
+	started()
+	if err != nil {
 		if no, ok := errors.AsType[*tool.Refusal](err); ok {
 			return nil, no
 		}

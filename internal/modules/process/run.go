@@ -89,7 +89,7 @@ func (m *manager) runProcess(ctx context.Context, c *tool.Call, in runIn) (runOu
 	if in.Stdin != "" {
 		s.stdin = strings.NewReader(in.Stdin)
 	}
-	r, err := m.startProcess(limited, c, s)
+	r, err := m.startProcess(ctx, limited, c, s)
 	if err != nil {
 		return runOut{}, err
 	}

@@ -51,7 +51,7 @@ func (m *manager) startTool() tool.Tool {
 		Description: "Starts a program that outlives this call. Read it with process_output or process_screen, type " +
 			"to it with process_input, stop it with process_stop.",
 		Help: startHelp,
-	}, func(_ context.Context, c *tool.Call, in startIn) (startOut, error) {
+	}, func(ctx context.Context, c *tool.Call, in startIn) (startOut, error) {
 		s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, input: true, grace: maxGrace}
 		if in.Lifetime == "session" {
 			if s.session = c.Caller.Session; s.session == "" {
@@ -74,7 +74,7 @@ func (m *manager) startTool() tool.Tool {
 		if in.Terminal {
 			s.size = &proc.Size{Cols: in.Cols, Rows: in.Rows}
 		}
-		r, err := m.startProcess(m.ctx, c, s)
+		r, err := m.startProcess(ctx, m.ctx, c, s)
 		if err != nil {
 			return startOut{}, err
 		}

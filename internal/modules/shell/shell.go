@@ -29,6 +29,8 @@ type Config struct {
 	// Env returns the environment of commands in the caller's context; nil means
 	// an empty one. If it returns an error, the call is refused.
 	Env func(tool.Caller) (contextstore.Environment, error)
+	// Turn waits until the caller may start a program; done is called when it runs. nil means at once.
+	Turn func(ctx context.Context, c tool.Caller) (done func(), err error)
 }
 
 const (
@@ -60,6 +62,9 @@ func New(cfg Config) module.New {
 	return func(ctx context.Context, d module.Deps) (module.Module, error) {
 		m := &runner{log: d.Log, tell: d.Publish}
 		m.cfg = cfg
+		if m.cfg.Turn == nil {
+			m.cfg.Turn = func(context.Context, tool.Caller) (func(), error) { return func() {}, nil }
+		}
 		if m.tell == nil {
 			m.tell = func(string, any) {}
 		}

@@ -101,6 +101,11 @@ type streams struct{ stdout, stderr *secret.HidingWriter }
 func (m *runner) runUnconfined(
 	ctx context.Context, c *tool.Call, o spec, where roots.Workplace, out *outcome, to streams, seen *programs,
 ) error {
+	started, err := m.cfg.Turn(ctx, c.Caller)
+	if err != nil {
+		return err
+	}
+	defer started()
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
 	defer cancel()
 	spec := proc.Spec{
@@ -109,7 +114,6 @@ func (m *runner) runUnconfined(
 		Stdout: to.stdout, Stderr: to.stderr,
 		Whole: true, Processes: m.cfg.Processes, Grace: grace,
 	}
-	var err error
 	if spec.Space, err = where.Space(false); err != nil {
 		return err
 	}
@@ -134,6 +138,7 @@ func (m *runner) runUnconfined(
 		}
 	}
 	p, err := proc.Start(limited, spec)
+	started()
 	if line != nil {
 		line.Started()
 	}
