@@ -1,4 +1,4 @@
-// Package extract turns documents into plain text: PDF, Word, web pages,
+// Package extract turns documents into plain text: PDF, Word, PowerPoint, Excel, EPUB, mail, web pages,
 // notebooks and text in UTF-16.
 //
 // Documents may be hostile. Each conversion ends when its context is done, returns
@@ -31,6 +31,10 @@ const (
 	Word     Kind = "Word document"
 	Page     Kind = "HTML"
 	Notebook Kind = "notebook"
+	Slides   Kind = "PowerPoint presentation"
+	Sheets   Kind = "Excel workbook"
+	Book     Kind = "EPUB"
+	Mail     Kind = "mail"
 )
 
 // KindOf returns the kind of a document by its name and its first bytes.
@@ -39,8 +43,10 @@ func KindOf(name string, head []byte) Kind {
 	switch {
 	case bytes.HasPrefix(head, []byte("%PDF-")):
 		return PDF
-	case ext == ".docx" && bytes.HasPrefix(head, []byte("PK\x03\x04")):
-		return Word
+	case bytes.HasPrefix(head, []byte("PK\x03\x04")):
+		return zipped[ext]
+	case ext == ".eml" && bytes.IndexByte(head, 0) < 0:
+		return Mail
 	case ext == ".html", ext == ".htm", ext == ".xhtml":
 		return Page
 	case ext == ".ipynb" && bytes.HasPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("{")):
@@ -48,6 +54,20 @@ func KindOf(name string, head []byte) Kind {
 	}
 	return ""
 }
+
+// zipped are the documents that are archives, by their extensions.
+var zipped = map[string]Kind{
+	".docx": Word, ".docm": Word,
+	".pptx": Slides, ".pptm": Slides,
+	".xlsx": Sheets, ".xlsm": Sheets,
+	".epub": Book,
+}
+
+// Converted reports whether a document of a kind can be read only when it is converted.
+func (k Kind) Converted() bool { return k != "" && k != Page && k != Mail }
+
+// Marked reports whether the text of a document of a kind has the headings of Markdown.
+func (k Kind) Marked() bool { return k != "" && k != PDF && k != Mail && k != Slides }
 
 // ErrTooLarge is returned for a document of more than MostIn bytes.
 var ErrTooLarge = errors.New("the document is too large to be converted")
@@ -77,6 +97,14 @@ func Text(ctx context.Context, k Kind, f io.ReaderAt, size int64) (text string, 
 		err = fromPDF(out, r)
 	case Word:
 		err = fromWord(out, r)
+	case Slides:
+		err = fromSlides(out, r)
+	case Sheets:
+		err = fromSheets(out, r)
+	case Book:
+		err = fromBook(out, r)
+	case Mail:
+		err = fromMail(out, io.NewSectionReader(r, 0, size))
 	case Page:
 		err = fromHTML(out, io.NewSectionReader(r, 0, size))
 	case Notebook:

@@ -65,17 +65,35 @@ func fromWord(w *writer, f *guarded) error {
 
 // wordXML reads WordprocessingML. It ignores the namespaces of elements.
 func wordXML(w *writer, r *tokenReader) error {
+	p := &wordWriter{writer: w}
+	return eachToken(w, r, &p.inText, func(t xml.Token) error {
+		switch t := t.(type) {
+		case xml.StartElement:
+			return p.startElement(t)
+		case xml.EndElement:
+			p.endElement(t.Name.Local)
+		case xml.CharData:
+			if p.inText {
+				return p.raw(string(t))
+			}
+		}
+		return nil
+	})
+}
+
+// eachToken calls f with each token of a part. What follows damage is left out, if there is text before it. inText says
+// whether the decoder is inside of text, of which a run that is too long ends the conversion without an error.
+func eachToken(w *writer, r *tokenReader, inText *bool, f func(xml.Token) error) error {
 	d := xml.NewDecoder(r)
 	d.Strict = false
-	p := &wordWriter{writer: w}
 	for depth := 0; ; {
 		t, err := d.Token()
 		r.token = 0
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if errors.Is(err, errBomb) && p.inText {
-			return errFull // a run of text that is too long
+		if errors.Is(err, errBomb) && *inText {
+			return errFull
 		}
 		if errors.Is(err, errFull) || errors.Is(err, errBomb) {
 			return err
@@ -86,21 +104,15 @@ func wordXML(w *writer, r *tokenReader) error {
 			}
 			return fmt.Errorf("the document is damaged: %w", err)
 		}
-		switch t := t.(type) {
+		switch t.(type) {
 		case xml.StartElement:
 			if depth++; depth > 1000 {
 				return errors.New("the document is nested too deeply")
 			}
-			err = p.startElement(t)
 		case xml.EndElement:
 			depth--
-			p.endElement(t.Name.Local)
-		case xml.CharData:
-			if p.inText {
-				err = p.raw(string(t))
-			}
 		}
-		if err != nil {
+		if err := f(t); err != nil {
 			return err
 		}
 	}

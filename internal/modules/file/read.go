@@ -61,7 +61,7 @@ const readHelp = `Reads a file, a page at a time, or several files at once.
   and file_write accept as if_match.
 - paths reads up to 200 files in order until max_bytes is used up; a file that cannot be read does not stop the
   others. files describes each file; in the text each file follows its path.
-- as outline lists the definitions in a source file, with line numbers. PDF, Word documents and notebooks are
+- as outline lists the definitions in a source file, with line numbers. PDF, office documents, EPUB and notebooks are
   converted to text, HTML only with as text; as raw returns a notebook as JSON.
 - Images and audio are returned as such. Other binary files are refused with their type, size and first bytes; pipes,
   devices and directories are refused too. Symbolic links are followed inside the workspace.

@@ -161,8 +161,7 @@ func style(text []byte) string {
 // reports true if out is complete; otherwise the source has the text to read.
 func (m *files) showContent(ctx context.Context, o *opened, in *readIn, out *readOut) (bool, error) {
 	kind := extract.KindOf(o.p.Name, o.s.head)
-	converts := kind == extract.PDF || kind == extract.Word || kind == extract.Notebook ||
-		kind == extract.Page && in.As == "text"
+	converts := kind.Converted() || kind != "" && in.As == "text"
 	switch {
 	case converts && in.As != "raw":
 		return false, m.convert(ctx, o, kind, out)
@@ -177,6 +176,8 @@ func (m *files) showContent(ctx context.Context, o *opened, in *readIn, out *rea
 		return false, o.s.mustBeText(in.Path)
 	case kind == extract.Page && in.As == "":
 		out.addNote("as=text removes the markup")
+	case kind == extract.Mail && in.As == "":
+		out.addNote("as=text decodes the parts")
 	}
 	if in.As == "outline" {
 		return false, o.outline(out)

@@ -24,7 +24,8 @@ import (
 
 const ingestHelp = `Makes the files below a directory, or one file, searchable with rag_query. path is relative to your first root.
 
-- Text and code in every language, Markdown, HTML, PDF, Word documents and notebooks are read. Other files, binary
+- Text and code in every language, Markdown, HTML, PDF, Word, PowerPoint, Excel, EPUB, mail (eml) and notebooks are
+  read. Other files, binary
   files and files over 8 MB (documents over 32 MB) are skipped. Files that .gitignore excludes are skipped unless all
   is set. glob selects: *.md,!vendor/**
 - Called again, it reads only files whose size or time changed, stores those whose content changed, removes those
@@ -268,7 +269,7 @@ func (k *knowledge) read(ctx context.Context, s *source, it index.Item) (d index
 	switch w, wide := extract.WideOf(head); {
 	case kind != "":
 		d.Text, err = k.convert(ctx, kind, content)
-		if d.Language = "plaintext"; kind == extract.Page || kind == extract.Notebook || kind == extract.Word {
+		if d.Language = "plaintext"; kind.Marked() {
 			d.Language = "markdown"
 		}
 	case wide:

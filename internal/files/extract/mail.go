@@ -1,0 +1,157 @@
+package extract
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"mime/multipart"
+	"mime/quotedprintable"
+	"net/mail"
+	"net/textproto"
+	"strings"
+)
+
+const (
+	mostMailDepth = 20      // parts in parts
+	mostMailParts = 1000    // of one message
+	mostMailText  = 8 << 20 // bytes of one part
+)
+
+// message is a mail while it is converted.
+type message struct {
+	w     *writer
+	parts int
+}
+
+// fromMail writes the headers that readers see, the texts, and the names of attachments.
+func fromMail(w *writer, r io.Reader) error {
+	m, err := mail.ReadMessage(r)
+	if err != nil {
+		return fmt.Errorf("the mail is damaged: %w", err)
+	}
+	for _, name := range []string{"Subject", "From", "To", "Cc", "Date"} {
+		if v := decodeHeader(m.Header.Get(name)); v != "" {
+			w.newLine()
+			if err := w.raw(name + ": " + v); err != nil {
+				return err
+			}
+		}
+	}
+	w.paragraph()
+	return (&message{w: w}).part(textproto.MIMEHeader(m.Header), m.Body, 0)
+}
+
+func decodeHeader(s string) string {
+	d := mime.WordDecoder{CharsetReader: func(charset string, r io.Reader) (io.Reader, error) {
+		b, err := io.ReadAll(r)
+		return strings.NewReader(decodeCharset(charset, b)), err
+	}}
+	if text, err := d.DecodeHeader(s); err == nil {
+		s = text
+	}
+	return strings.Join(strings.Fields(s), " ")
+}
+
+// decodeCharset returns a text as UTF-8. Of character sets other than UTF-8 and Latin-1, ASCII alone is read.
+func decodeCharset(charset string, b []byte) string {
+	switch strings.ToLower(charset) {
+	case "iso-8859-1", "latin1", "windows-1252", "iso-8859-15":
+		out := make([]rune, len(b))
+		for i, x := range b {
+			out[i] = rune(x)
+		}
+		return string(out)
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
+}
+
+// part writes one part of a message.
+func (m *message) part(h textproto.MIMEHeader, body io.Reader, depth int) error {
+	if m.parts++; m.parts > mostMailParts || depth > mostMailDepth {
+		return m.w.raw("[the rest has too many parts]")
+	}
+	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil {
+		kind = "text/plain"
+	}
+	if strings.HasPrefix(kind, "multipart/") && params["boundary"] != "" {
+		return m.multipart(multipart.NewReader(body, params["boundary"]), kind == "multipart/alternative", depth)
+	}
+	disposition, dparams, _ := mime.ParseMediaType(h.Get("Content-Disposition"))
+	name := dparams["filename"]
+	if name == "" {
+		name = params["name"]
+	}
+	switch {
+	case disposition == "attachment" || !strings.HasPrefix(kind, "text/") && kind != "message/rfc822":
+		m.w.paragraph()
+		return m.w.raw(fmt.Sprintf("[attachment %s, %s]", decodeHeader(name), kind))
+	case kind == "message/rfc822":
+		m.w.paragraph()
+		inner, err := mail.ReadMessage(body)
+		if err != nil {
+			return m.w.raw("[a mail that is damaged]")
+		}
+		if err := m.w.raw("Subject: " + decodeHeader(inner.Header.Get("Subject"))); err != nil {
+			return err
+		}
+		m.w.paragraph()
+		return m.part(textproto.MIMEHeader(inner.Header), inner.Body, depth+1)
+	}
+	b, err := readPart(h.Get("Content-Transfer-Encoding"), body)
+	if err != nil && len(b) == 0 {
+		return m.w.raw("[a part that is damaged]")
+	}
+	text := decodeCharset(params["charset"], b)
+	m.w.paragraph()
+	if kind == "text/html" {
+		return fromHTML(m.w, strings.NewReader(text))
+	}
+	return m.w.raw(strings.TrimSpace(strings.ReplaceAll(text, "\r\n", "\n")))
+}
+
+func readPart(encoding string, r io.Reader) ([]byte, error) {
+	switch strings.ToLower(strings.TrimSpace(encoding)) {
+	case "base64":
+		r = base64.NewDecoder(base64.StdEncoding, r)
+	case "quoted-printable":
+		r = quotedprintable.NewReader(r)
+	}
+	return io.ReadAll(io.LimitReader(r, mostMailText))
+}
+
+// multipart writes the parts of a part. Of alternatives it writes the plain text, or else the last one.
+func (m *message) multipart(r *multipart.Reader, alternative bool, depth int) error {
+	written := m.w.b.Len()
+	var last func() error
+	for {
+		p, err := r.NextRawPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			if m.w.b.Len() == written && last == nil {
+				return fmt.Errorf("the mail is damaged: %w", err)
+			}
+			break
+		}
+		kind, _, err := mime.ParseMediaType(p.Header.Get("Content-Type"))
+		if !alternative || err != nil || kind == "text/plain" {
+			if err := m.part(p.Header, p, depth+1); err != nil || alternative {
+				return err
+			}
+			continue
+		}
+		b, err := io.ReadAll(io.LimitReader(p, MostIn))
+		if err != nil {
+			break
+		}
+		last = func() error { return m.part(p.Header, strings.NewReader(string(b)), depth+1) }
+	}
+	if last != nil {
+		return last()
+	}
+	return nil
+}
