@@ -1,10 +1,15 @@
 package packages
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -160,5 +165,89 @@ func TestOutboundGateway(t *testing.T) {
 	}
 	if err := h.SetOutbound("up", all[0].Name); code(err) != "unsupported" && code(err) != "unavailable" {
 		t.Errorf("a package that connects itself: %v", err)
+	}
+}
+
+// webVariable names the address at which this program, started again, answers "reached", until its input ends.
+const webVariable = "GATEHOUSE_TEST_WEB"
+
+func serveWeb(at string) {
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	go http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "reached") }))
+	fmt.Println(l.Addr())
+	io.Copy(io.Discard, os.Stdin)
+	os.Exit(0)
+}
+
+// What a package in a sandbox connects to is dialled by the interface that was chosen, and by no other.
+func TestOutboundGatewayOfAConfinedPackage(t *testing.T) {
+	h := confined(t, Options{})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self) // because no sandbox reaches a listener of this process
+	cmd.Env = append(os.Environ(), webVariable+"="+net.JoinHostPort(ownAddress(t), "0"))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer in.Close()
+	at, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	at = strings.TrimSpace(at)
+	r := attacker(t, "up", "good")
+	r.Grants.Hosts = []string{at}
+	h.install(r)
+	get := func() string {
+		got, err := h.call("up", "attack", fmt.Sprintf(`{"kind":"http","target":"http://%s/"}`, at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := get(); !strings.HasPrefix(got, "done: ") {
+		t.Fatalf("by the system's choice: %s", got)
+	}
+	all, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range all {
+		if checkGateway(i.Name) != nil {
+			continue
+		}
+		if err := h.SetOutbound("up", i.Name); err != nil {
+			t.Fatal(err)
+		}
+		addresses, err := i.Addrs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		host, _, _ := net.SplitHostPort(at)
+		owns := slices.ContainsFunc(addresses, func(a net.Addr) bool { return strings.HasPrefix(a.String(), host+"/") })
+		if got := get(); strings.HasPrefix(got, "done: ") != owns {
+			t.Errorf("by %s: %s", i.Name, got)
+		}
+	}
+	if err := h.SetOutbound("up", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(); !strings.HasPrefix(got, "done: ") {
+		t.Errorf("by the system's choice again: %s", got)
 	}
 }

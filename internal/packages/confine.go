@@ -96,6 +96,7 @@ type job struct {
 	grants Grants
 	hosts  []string // that it may reach
 	public []string // further addresses of these that are not public
+	by     string   // the interface that its connections use; "" means that of the system
 	stdin  io.ReadCloser
 	stdout io.Writer
 	stderr io.Writer
@@ -127,7 +128,7 @@ func (p *managedPackage) startConfined(ctx context.Context, j job) (*confinedChi
 		},
 		Mounts: j.mounts, Image: j.image,
 		Route: &sandbox.Route{Ports: ports, Network: sandbox.Network{
-			Allow: j.hosts, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
+			Allow: j.hosts, Interface: j.by, Special: slices.Concat(proxy.Addresses(j.hosts), j.public), Decided: seen,
 			SpecialHint: fmt.Sprintf("a grant of the address: gatehouse package grant %s --allow-host ADDRESS:PORT",
 				p.id),
 		}},

@@ -316,7 +316,7 @@ func describeImage(im image.Pulled, options *ImageOptions) (lines []string) {
 // child is the job of a program of an image: see startServer.
 func (j job) child(command string, args, env []string, r *Record, in io.ReadCloser, stdout, stderr io.Writer) job {
 	j.argv, j.env = append([]string{command}, args...), env
-	j.grants, j.hosts = r.Grants, r.Grants.Hosts
+	j.grants, j.hosts, j.by = r.Grants, r.Grants.Hosts, r.Outbound
 	j.stdin, j.stdout, j.stderr = in, stdout, stderr
 	return j
 }

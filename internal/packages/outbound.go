@@ -52,11 +52,12 @@ func (p *managedPackage) setOutbound(r Record, gateway string) error {
 		return &tool.Refusal{
 			Code: tool.CodeUnsupported,
 			Message: fmt.Sprintf(
-				"package %s connects to the network itself, so this host cannot choose its interface; "+
-					"nothing was changed",
+				"package %s is in no sandbox and connects to the network itself, so this host cannot choose its "+
+					"interface; nothing was changed",
 				p.id,
 			),
-			Next: "It can for servers at an address. Routes of the machine decide for programs that connect themselves.",
+			Next: fmt.Sprintf("gatehouse package grant %s --confine has it run in a sandbox, whose connections this host "+
+				"makes.", p.id),
 		}
 	}
 	r.Outbound = gateway
@@ -88,7 +89,7 @@ func checkGateway(name string) error {
 
 // routesOutbound reports whether this host makes the connections of the package.
 func (p *managedPackage) routesOutbound(r *Record) bool {
-	return r.Source.Kind == URL || r.Source.Kind == TCP
+	return r.Source.Kind == URL || r.Source.Kind == TCP || p.confines(r)
 }
 
 // dialOutbound connects for a package, by the interface of its record. It fails if the interface is gone, and never

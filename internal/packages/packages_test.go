@@ -23,6 +23,9 @@ import (
 
 func TestMain(m *testing.M) {
 	packagestest.Main(os.Stdout)
+	if at := os.Getenv(webVariable); at != "" {
+		serveWeb(at)
+	}
 	busyHost()
 	os.Exit(m.Run())
 }

@@ -27,7 +27,10 @@ type Network struct {
 	// SpecialHint completes "such addresses are allowed only by" for the user; "" means the setting
 	// of the module sandbox.
 	SpecialHint string
-	Decided     func(Decision) // called for every decision, from several goroutines; it must return soon; may be nil
+	// Interface is the network interface of the host that connections leave by; "" means whichever the system chooses.
+	// If it is gone, connections fail.
+	Interface string
+	Decided   func(Decision) // called for every decision, from several goroutines; it must return soon; may be nil
 	// Resolve resolves host names; nil means the host's resolver. Tests set it, because they have no network.
 	Resolve Resolver
 }

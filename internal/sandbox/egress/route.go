@@ -41,7 +41,11 @@ func (d *Server) Route(r sandbox.Route) error {
 	if err != nil {
 		return err
 	}
-	p := proxy.New(d.options)
+	o := d.options
+	if r.Network.Interface != "" {
+		o.Dial = proxy.DialBy(r.Network.Interface)
+	}
+	p := proxy.New(o)
 	if err := p.Set(r.Network); err != nil {
 		return errors.Join(err, p.Close())
 	}
