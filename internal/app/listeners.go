@@ -103,7 +103,12 @@ func (a *App) httpOptions() (httpserver.Options, error) {
 	if err != nil {
 		return httpserver.Options{}, err
 	}
+	client, err := a.clientDocument()
+	if err != nil {
+		return httpserver.Options{}, err
+	}
 	return httpserver.Options{
+		Client:   client,
 		Nodes:    a.sessionNodes(false),
 		Bind:     h.Host,
 		Hosts:    slices.Concat(a.opts.Hosts, h.Hosts, h.TLS.ACME.Domains),

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -27,6 +29,7 @@ import (
 	"gatehouse/internal/packages/catalog"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/namespaces"
+	"gatehouse/internal/server/httpserver"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -91,7 +94,7 @@ func (a *App) packageOptions() packages.Options {
 	o.Confinement = cmp.Or(o.Confinement, packages.Sandboxed)
 	o.Sandboxes = func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Log: a.log}) }
 	o.Egress, o.Images = a.publishEgress, a.packageImages
-	o.TrustedRoot = a.trustedRoot
+	o.TrustedRoot, o.ClientDocument = a.trustedRoot, clientID(&a.cfg)
 	if o.Message == 0 {
 		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts
 	}
@@ -100,6 +103,35 @@ func (a *App) packageOptions() packages.Options {
 		o.Logins = secret.Logins(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
 	}
 	return o
+}
+
+// clientID returns the https address at which authorization servers find the document that describes this host; "" if
+// its settings name no address at which others reach it.
+func clientID(cfg *config.Config) string {
+	all := []string{cfg.Auth.Server, cfg.Auth.Login.Server, cfg.Auth.OAuth.Resource}
+	for _, domain := range cfg.Listen.HTTP.TLS.ACME.Domains {
+		all = append(all, "https://"+domain)
+	}
+	for _, address := range all {
+		u, err := url.Parse(address)
+		if err != nil || u.Scheme != "https" || u.Host == "" || u.Hostname() == "localhost" {
+			continue
+		}
+		if at, err := netip.ParseAddr(u.Hostname()); err == nil && (at.IsLoopback() || at.IsPrivate()) {
+			continue // no authorization server could fetch it there
+		}
+		return "https://" + u.Host + httpserver.ClientPath
+	}
+	return ""
+}
+
+// clientDocument returns the document at clientID, nil if there is no such address.
+func (a *App) clientDocument() ([]byte, error) {
+	id := clientID(&a.cfg)
+	if id == "" || !a.cfg.Listen.HTTP.Open {
+		return nil, nil
+	}
+	return packages.ClientDocument(id, introduce(a.opts.Info).Title)
 }
 
 // publishEgress records in the ledger what a confined package reaches or tries to reach.

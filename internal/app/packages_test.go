@@ -1,9 +1,12 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -353,4 +356,45 @@ func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
 	eventually(t, "it runs again", func() bool {
 		return strings.Contains(admin.call("default", "up_where", `{}`), second.Folders.Data)
 	})
+}
+
+// A host whose settings name an https address describes itself there to authorization servers, also if callers need
+// credentials; one without such an address does not.
+func TestAHostDescribesItselfToAuthorizationServers(t *testing.T) {
+	for server, want := range map[string]string{
+		"https://tools.example.test": "https://tools.example.test/oauth-client.json",
+		"https://10.0.0.1":           "",
+		"":                           "",
+	} {
+		cfg := ruled(t, "package")
+		cfg.Listen.HTTP.Open, cfg.Auth.Required, cfg.Auth.Server = true, true, server
+		cfg.Auth.Token = secret.New("a token of sixteen characters")
+		a, err := New(t.Context(), cfg, Options{Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := a.NewHTTPServer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("GET", "http://127.0.0.1/oauth-client.json", nil)
+		r.RemoteAddr = "127.0.0.1:1"
+		h.ServeHTTP(w, r)
+		var got struct {
+			ID string `json:"client_id"`
+		}
+		if want != "" && (w.Code != 200 || json.Unmarshal(w.Body.Bytes(), &got) != nil) || got.ID != want ||
+			want == "" && w.Code == 200 {
+			t.Errorf("%q: %d %s", server, w.Code, w.Body)
+		}
+		if id := a.packageOptions().ClientDocument; id != want {
+			t.Errorf("%q: packages use %q", server, id)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		stop()
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}
 }

@@ -204,6 +204,9 @@ func (p *managedPackage) oauthConfig(r *Record) (c oauth.Config, err error) {
 		return c, fmt.Errorf("oauth: %w", err)
 	}
 	c.ID, c.Issuer, c.Scopes = o.ClientID, o.Issuer, o.Scopes
+	if u, err := url.Parse(o.Redirect); o.Redirect != "" && (err != nil || u.Path != callbackPath) {
+		c.MetadataURL = "" // the document names another address to return to
+	}
 	c.Secret = filled["client_secret"].Reveal()
 	switch o.Grant {
 	case ClientCredentials:
@@ -212,6 +215,16 @@ func (p *managedPackage) oauthConfig(r *Record) (c oauth.Config, err error) {
 		c.Exchange = &oauth.Exchange{Token: filled["subject_token"].Reveal(), Type: o.SubjectType}
 	}
 	return c, nil
+}
+
+// ClientDocument is the document that describes a host to authorization servers, which fetch it at the address that is
+// its client ID. Users come back to a loopback address, whose port may be any (RFC 8252).
+func ClientDocument(id, name string) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"client_id": id, "client_name": name, "redirect_uris": []string{"http://127.0.0.1" + callbackPath},
+		"grant_types": []string{"authorization_code", "refresh_token"}, "response_types": []string{"code"},
+		"token_endpoint_auth_method": "none", "application_type": "native",
+	})
 }
 
 // loginName is the name of a login in its store.

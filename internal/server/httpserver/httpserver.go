@@ -72,6 +72,9 @@ type Options struct {
 	// Registry serves GET requests of identified callers to /v0.1/servers and below, the
 	// read API of the MCP registry; nil means that there is none.
 	Registry func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Caller)
+	// Client is the document that describes the host to authorization servers, served to everyone at ClientPath; nil
+	// means that there is none.
+	Client []byte
 	// Alone serves Socket and nothing else.
 	Alone bool
 
@@ -213,6 +216,9 @@ func (d *Server) routes() {
 		d.mux.Handle("/.well-known/oauth-protected-resource/", d.opts.Auth)
 		d.mux.Handle("/.well-known/oauth-authorization-server", d.opts.Auth)
 	}
+	if d.opts.Client != nil {
+		d.mux.HandleFunc(ClientPath, d.only("GET", writeText(200, "application/json", string(d.opts.Client))))
+	}
 	if d.opts.Metrics != nil {
 		d.mux.HandleFunc("/metrics", d.only("GET", d.opts.Metrics.ServeHTTP))
 	}
@@ -286,7 +292,8 @@ func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 // known identifies the caller of a path that is not a message endpoint. The message endpoints identify
 // their callers themselves.
 func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
-	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) || d.isRegistry(r) || d.isPage(r) {
+	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) || d.isRegistry(r) || d.isPage(r) ||
+		d.opts.Client != nil && r.URL.Path == ClientPath {
 		return true
 	}
 	who, ok := d.identify(w, r)
@@ -295,6 +302,9 @@ func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	}
 	return d.admitted(w, d.opts.Watches(who))
 }
+
+// ClientPath is the path of Options.Client. Authorization servers fetch it without credentials.
+const ClientPath = "/oauth-client.json"
 
 // isRegistry reports whether a request comes to the registry's API, which identifies
 // its callers itself.

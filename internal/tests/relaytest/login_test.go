@@ -2,9 +2,11 @@ package relaytest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -112,6 +114,93 @@ func TestEachPrincipalHasALogin(t *testing.T) {
 	}
 	if got, err := readFile(t, m, up, "bob"); err != nil {
 		t.Errorf("the other: %s %v", got, err)
+	}
+}
+
+// Without a user, tokens are got by the client's own credentials or for another token, and a
+// server is called with nothing else. A wrong secret gets none.
+func TestTokensAreGotWithoutAUser(t *testing.T) {
+	up := oauthtest.NewHost(t)
+	values := map[string]string{
+		"${secret:SERVICE}": "service-secret", "${secret:SUBJECT}": "subject", "${secret:WRONG}": "another",
+	}
+	filled := func(given map[string]string) (map[string]secret.Text, error) {
+		out := map[string]secret.Text{}
+		for name, value := range given {
+			out[name] = secret.New(cmp.Or(values[value], value))
+		}
+		return out, nil
+	}
+	for _, c := range []struct {
+		name, refused string
+		oauth         packages.OAuth
+	}{
+		{"client credentials", "", packages.OAuth{ClientSecret: "${secret:SERVICE}", Grant: packages.ClientCredentials}},
+		{"token exchange", "", packages.OAuth{
+			ClientSecret: "${secret:SERVICE}", Grant: packages.TokenExchange, SubjectToken: "${secret:SUBJECT}",
+		}},
+		{"a wrong secret", "invalid_client", packages.OAuth{
+			ClientSecret: "${secret:WRONG}", Grant: packages.ClientCredentials,
+		}},
+		{"a token that cannot be exchanged", "invalid_grant", packages.OAuth{
+			ClientSecret: "${secret:SERVICE}", Grant: packages.TokenExchange, SubjectToken: "${secret:WRONG}",
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.oauth.ClientID, c.oauth.Scopes = "service", []string{"mcp.read"}
+			before := len(up.Seen())
+			m, _, err := tryInstall(t, packages.Options{Secrets: filled, Logins: secret.Logins(t.TempDir(), "")},
+				packages.Record{
+					Source: packages.Source{Kind: packages.URL, From: up.URL}, By: "admin", OAuth: &c.oauth,
+				})
+			if c.refused != "" {
+				if err == nil || !strings.Contains(err.Error(), c.refused) {
+					t.Errorf("got %v, expected %s", err, c.refused)
+				}
+			} else if err != nil {
+				t.Fatal(err)
+			} else {
+				got, err := readFile(t, m, up, "ann")
+				if err != nil || !strings.Contains(got, "hello") {
+					t.Errorf("%s, %v", got, err)
+				}
+				if len(tokensOf(up, before)) != 1 {
+					t.Errorf("calls were made with %d tokens", len(tokensOf(up, before)))
+				}
+			}
+			for _, r := range up.Seen()[before:] {
+				if r.Token == "subject" || r.Token == "service-secret" || strings.Contains(r.Body, "service-secret") {
+					t.Error("the server was sent the client's secret or the token that was exchanged")
+				}
+			}
+		})
+	}
+}
+
+// A host with a public address is known to the provider by the document at that address, and registers nothing.
+func TestTheHostIsKnownByItsDocument(t *testing.T) {
+	const id = "https://tools.example.test/oauth-client.json"
+	document, err := packages.ClientDocument(id, "a host")
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := oauthtest.NewHost(t, "OIDC_DOCUMENT="+string(document))
+	m, _ := installWith(t, packages.Options{
+		Logins: secret.Logins(t.TempDir(), ""), ClientDocument: id,
+		Administrator: func(who tool.Caller) bool { return who.Principal == "admin" },
+	}, packages.Record{
+		Source: packages.Source{Kind: packages.URL, From: up.URL}, Login: packages.PrincipalLogin, By: "admin",
+	})
+	l, err := m.BeginLogin(t.Context(), "up", person("ann"), "http://127.0.0.1:1/callback")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at, err := url.Parse(l.URL); err != nil || at.Query().Get("client_id") != id {
+		t.Fatalf("the user is sent to %s", l.URL)
+	}
+	logIn(t, m, "ann")
+	if got, err := readFile(t, m, up, "ann"); err != nil || !strings.Contains(got, "hello") {
+		t.Errorf("%s, %v", got, err)
 	}
 }
 

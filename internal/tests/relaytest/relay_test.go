@@ -126,6 +126,17 @@ func install(t testing.TB, r packages.Record, fill func(map[string]string) (map[
 // installWith is install with options of the manager.
 func installWith(t testing.TB, o packages.Options, r packages.Record) (*packages.Manager, module.New) {
 	t.Helper()
+	m, built, err := tryInstall(t, o, r)
+	if err != nil {
+		t.Fatalf("install: %v %s", err, packages.Words(err))
+	}
+	return m, built
+}
+
+func tryInstall(
+	t testing.TB, o packages.Options, r packages.Record,
+) (m *packages.Manager, built module.New, failed error) {
+	t.Helper()
 	tree := state.New(state.Options{})
 	records, err := state.Attach[map[string]packages.Record](t.Context(), tree, "/private/packages", state.Durable)
 	if err != nil {
@@ -141,7 +152,7 @@ func installWith(t testing.TB, o packages.Options, r packages.Record) (*packages
 			changed()
 		}
 	}
-	m, err := packages.Open(o)
+	m, err = packages.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,9 +165,7 @@ func installWith(t testing.TB, o packages.Options, r packages.Record) (*packages
 		tree.Close()
 	})
 	r.ID, r.Start = "up", packages.OnDemand
-	if _, err := m.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
-		t.Fatalf("install: %v %s", err, packages.Words(err))
-	}
+	_, failed = m.Install(t.Context(), packages.Plan{Record: r}, nil)
 	return m, packagemodule.New(packagemodule.Config{
 		Packages: m, Rules: func(tool.Caller) bool { return true },
 		Changed: func(changed func()) {
@@ -164,7 +173,7 @@ func installWith(t testing.TB, o packages.Options, r packages.Record) (*packages
 			defer mu.Unlock()
 			hosts = append(hosts, changed)
 		},
-	})
+	}), failed
 }
 
 // upstreams are the fixture in both eras and over both transports, by name.

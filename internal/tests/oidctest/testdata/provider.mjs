@@ -3,7 +3,9 @@
 // access tokens for RESOURCE are JWTs and may have SCOPE (words separated by
 // spaces). Whoever asks is logged in as 248289761001 and has agreed. Clients
 // register, or are the one that https://client.test/oauth-client describes,
-// which is fetched from nowhere. It prints {"issuer": ...} when it listens, and
+// which is fetched from nowhere, or the one of the document in OIDC_DOCUMENT.
+// The client "service" with the secret "service-secret" gets tokens for itself,
+// and for the token "subject" of somebody. It prints {"issuer": ...} when it listens, and
 // ends with its standard input.
 import { createServer } from "node:http";
 import { createRequire } from "node:module";
@@ -26,8 +28,25 @@ const document = {
   response_types: ["code"],
 };
 
+const documents = [document];
+if (process.env.OIDC_DOCUMENT) documents.push(JSON.parse(process.env.OIDC_DOCUMENT));
+const exchange = "urn:ietf:params:oauth:grant-type:token-exchange";
+const tokenFor = (audience) => ({ scope, audience, accessTokenFormat: "jwt", accessTokenTTL: 600, jwt: { sign: { alg: "RS256" } } });
+
 const provider = new Provider(issuer, {
-  fetch: async (url) => (String(url) === document.client_id ? Response.json(document) : new Response("", { status: 404 })),
+  fetch: async (url) => {
+    const found = documents.find((d) => d.client_id === String(url));
+    return found ? Response.json(found) : new Response("", { status: 404 });
+  },
+  clients: [
+    {
+      client_id: "service",
+      client_secret: "service-secret",
+      grant_types: ["client_credentials", exchange],
+      response_types: [],
+      redirect_uris: [],
+    },
+  ],
   issueRefreshToken: (_, client) => client.grantTypeAllowed("refresh_token"),
   scopes: ["openid", "offline_access", ...scope.split(" ")],
   cookies: { keys: ["only a test"] },
@@ -36,6 +55,7 @@ const provider = new Provider(issuer, {
   interactions: { url: (_, interaction) => `/interaction/${interaction.uid}` },
   features: {
     devInteractions: { enabled: false },
+    clientCredentials: { enabled: true },
     registration: { enabled: true },
     clientIdMetadataDocument: { enabled: true, ack: "draft-02" },
     resourceIndicators: {
@@ -44,11 +64,26 @@ const provider = new Provider(issuer, {
       useGrantedResource: () => true,
       getResourceServerInfo: (_, indicator) => {
         if (indicator !== resource && indicator !== "https://other.example.com/mcp") throw new errors.InvalidTarget();
-        return { scope, audience: indicator, accessTokenFormat: "jwt", accessTokenTTL: 600, jwt: { sign: { alg: "RS256" } } };
+        return tokenFor(indicator);
       },
     },
   },
 });
+
+provider.registerGrantType(
+  exchange,
+  async (ctx) => {
+    const { params, client } = ctx.oidc;
+    if (params.subject_token !== "subject" || !params.subject_token_type || params.resource !== resource) {
+      throw new errors.InvalidGrant("it is no token that can be exchanged");
+    }
+    const token = new provider.ClientCredentials({ client, scope: params.scope });
+    token.resourceServer = new provider.ResourceServer(resource, tokenFor(resource));
+    const type = "urn:ietf:params:oauth:token-type:access_token";
+    ctx.body = { access_token: await token.save(), expires_in: 600, token_type: "Bearer", issued_token_type: type };
+  },
+  ["subject_token", "subject_token_type", "requested_token_type", "resource", "scope"],
+);
 
 // agree logs in and grants everything that was asked for, without a person.
 async function agree(ctx) {
@@ -75,6 +110,7 @@ provider.use(async (ctx, next) => {
   ctx.respond = false;
 });
 
+provider.on("server_error", (_, err) => console.error(err.stack));
 server.on("request", provider.callback());
 process.stdin.resume().on("end", () => process.exit(0));
 console.log(JSON.stringify({ issuer }));
