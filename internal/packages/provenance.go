@@ -61,17 +61,28 @@ func (p *managedPackage) attested(ctx context.Context, r *Record) (*attest.Ident
 
 // verifyAll verifies attestations of one artifact. All that a certificate signed have to verify and to name the same
 // repository.
-func verifyAll(root *attest.Root, bundles [][]byte, algorithm, digest string) (*attest.Identity, error) {
-	var id *attest.Identity
-	for _, text := range bundles {
+func verifyAll(root *attest.Root, texts [][]byte, algorithm, digest string) (*attest.Identity, error) {
+	var bundles []*attest.Bundle
+	for _, text := range texts {
 		b, err := attest.Parse(text)
 		if err != nil {
 			return nil, err
 		}
+		bundles = append(bundles, b)
+	}
+	return verifyBundles(root, bundles, algorithm, digest)
+}
+
+func verifyBundles(root *attest.Root, all []*attest.Bundle, algorithm, digest string) (*attest.Identity, error) {
+	var id *attest.Identity
+	for _, b := range all {
 		if !b.HasCertificate() {
 			continue // signed by a key of the registry, which says that it was published
 		}
 		one, err := root.Verify(b, algorithm, digest)
+		if b.IsImage() && errors.Is(err, attest.ErrNoSource) {
+			continue // signed by a person, which nothing can be pinned to
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -163,15 +174,35 @@ func getJSON(ctx context.Context, address, accept string, into any) (found bool,
 	return err == nil, err
 }
 
-// imageAttested asks a registry for the bundles of sigstore that refer to an image.
+// imageAttested asks a registry for the bundles of sigstore that refer to an image, and for the signatures that cosign 1
+// and 2 keep by a tag beside it.
 func imageAttested(
 	ctx context.Context, root *attest.Root, name, digest string, o image.PullOptions,
 ) (*attest.Identity, error) {
-	bundles, err := image.Referrers(ctx, name+"@"+digest, bundleMediaPrefix, o)
+	texts, err := image.Referrers(ctx, name+"@"+digest, bundleMediaPrefix, o)
 	if err != nil {
 		return nil, err
 	}
-	return verifyAll(root, bundles, "sha256", strings.TrimPrefix(digest, "sha256:"))
+	signatures, err := image.Signatures(ctx, name+"@"+digest, o)
+	if err != nil {
+		return nil, err
+	}
+	var all []*attest.Bundle
+	for _, text := range texts {
+		b, err := attest.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	for _, s := range signatures {
+		b, err := attest.ParseImage(s.Payload, s.Annotations)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return verifyBundles(root, all, "sha256", strings.TrimPrefix(digest, "sha256:"))
 }
 
 // pypiFile is a file of a project, as an index lists it (PEP 691, PEP 740).

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -111,6 +112,116 @@ func TestAnUpdateFromAnotherSourceIsHeldBack(t *testing.T) {
 	}
 	if i, err = h.Rollback(t.Context(), "boxed", nil); err != nil || i.Record.Pins.Attested.Repository != annsRepo {
 		t.Errorf("rolled back to %+v, %v", i.Record.Pins.Attested, err)
+	}
+}
+
+// sign puts a signature beside an image of the registry, by the tag that its digest makes.
+func (r imageRegistry) sign(digest string, payload []byte, notes map[string]string) {
+	r.t.Helper()
+	img, err := mutate.Append(mutate.MediaType(empty.Image, "application/vnd.oci.image.manifest.v1+json"),
+		mutate.Addendum{
+			Layer:       static.NewLayer(payload, "application/vnd.dev.cosign.simplesigning.v1+json"),
+			Annotations: notes,
+		})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	at, err := name.NewTag(r.host + "/made/server:" + strings.Replace(digest, ":", "-", 1) + ".sig")
+	if err == nil {
+		err = remote.Write(at, img)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// An image that has a signature by a tag, as cosign 1 and 2 make it, is pinned to its source. One about another image, by
+// another authority, with a payload or an entry of the log that was changed, is never installed; one of a bare key or of
+// a person is no pin.
+//
+//redteam:attack Attestations: a signature by a tag is about another image, forged or of another source
+func TestASignatureByATag(t *testing.T) {
+	at, ca := newImageRegistry(t), packagestest.NewAuthority(t)
+	root, err := attest.ParseRoot(ca.Root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	number := 0
+	h := confined(t, Options{Images: at.options(), TrustedRoot: func() (*attest.Root, error) { return root, nil }})
+	push := func() string {
+		number++
+		return at.push("1", serverImage(t, func(c *v1.Config) { c.Cmd = []string{fmt.Sprint("version-", number)} }))
+	}
+	note := func(notes map[string]string, name, value string) map[string]string {
+		out := maps.Clone(notes)
+		if out[name] = value; value == "" {
+			delete(out, name)
+		}
+		return out
+	}
+	const certificate, entry = "dev.sigstore.cosign/certificate", "dev.sigstore.cosign/bundle"
+	digest := push()
+	payload, notes := ca.Signature(ciIssuer, annsRepo, digest)
+	at.sign(digest, payload, notes)
+	source := "oci:" + at.host + "/made/server:1"
+	i := h.install(Record{ID: "boxed", Source: mustSource(t, source), Start: OnDemand})
+	if got := i.Record.Pins.Attested; got == nil || got.Repository != annsRepo || got.Issuer != ciIssuer {
+		t.Fatalf("pinned %+v", got)
+	}
+	_, elsewhere := ca.Signature(ciIssuer, annsRepo, digest)
+	for what, try := range map[string]func(digest string){
+		"about another image": func(of string) {
+			payload, notes := ca.Signature(ciIssuer, annsRepo, digest)
+			at.sign(of, payload, notes)
+		},
+		"another source": func(of string) {
+			payload, notes := ca.Signature(ciIssuer, evilRepo, of)
+			at.sign(of, payload, notes)
+		},
+		"another authority": func(of string) {
+			payload, notes := packagestest.NewAuthority(t).Signature(ciIssuer, annsRepo, of)
+			at.sign(of, payload, notes)
+		},
+		"a changed payload": func(of string) {
+			_, notes := ca.Signature(ciIssuer, annsRepo, digest)
+			payload, _ := ca.Signature(ciIssuer, annsRepo, of)
+			at.sign(of, payload, notes)
+		},
+		"an entry of another signature": func(of string) {
+			payload, notes := ca.Signature(ciIssuer, annsRepo, of)
+			at.sign(of, payload, note(notes, entry, elsewhere[entry]))
+		},
+		"no entry": func(of string) {
+			payload, notes := ca.Signature(ciIssuer, annsRepo, of)
+			at.sign(of, payload, note(notes, entry, ""))
+		},
+		"a bare key": func(of string) {
+			payload, notes := ca.Signature(ciIssuer, annsRepo, of)
+			at.sign(of, payload, note(notes, certificate, ""))
+		},
+		"a person":      func(of string) { p, n := ca.Signature(ciIssuer, "", of); at.sign(of, p, n) },
+		"a broken list": func(of string) { at.sign(of, nil, map[string]string{certificate: "x"}) },
+	} {
+		try(push())
+		if _, err := h.Rebuild(t.Context(), "boxed", source, nil); err == nil {
+			t.Errorf("%s: the update was installed", what)
+		}
+	}
+	if got, err := h.call("boxed", "about", `{}`); err != nil || !strings.Contains(got, "version-1]") {
+		t.Errorf("%s, %v", got, err)
+	}
+	digest = push()
+	payload, notes = ca.Signature(ciIssuer, annsRepo, digest)
+	at.sign(digest, payload, notes)
+	if _, err := h.Rebuild(t.Context(), "boxed", source, nil); err != nil {
+		t.Errorf("an update from the same source: %v", err)
+	}
+	digest = push()
+	payload, notes = ca.Signature(ciIssuer, "", digest)
+	at.sign(digest, payload, notes)
+	i = h.install(Record{ID: "other", Source: mustSource(t, source), Start: OnDemand})
+	if got := i.Record.Pins.Attested; got != nil {
+		t.Errorf("an image that a person signed is pinned to %+v", got)
 	}
 }
 

@@ -58,6 +58,8 @@ type Bundle struct {
 		} `json:"x509CertificateChain"`
 		Entries []Entry `json:"tlogEntries"`
 	} `json:"verificationMaterial"`
+
+	image bool // it is the payload itself that is signed, about an image: see ParseImage
 }
 
 type rawBytes struct {
@@ -105,12 +107,14 @@ func (r *Root) Verify(b *Bundle, algorithm, digest string) (id Identity, err err
 	if err != nil {
 		return id, fmt.Errorf("its certificate: %w", err)
 	}
-	if len(b.Envelope.Signatures) != 1 || b.Envelope.PayloadType != payloadType {
+	if len(b.Envelope.Signatures) != 1 || !b.image && b.Envelope.PayloadType != payloadType {
 		return id, errors.New("expected one signature of an in-toto statement")
 	}
-	signature := b.Envelope.Signatures[0].Sig
-	if err := verifySignature(leaf.PublicKey,
-		preAuth(b.Envelope.PayloadType, b.Envelope.Payload), signature); err != nil {
+	signature, message := b.Envelope.Signatures[0].Sig, b.Envelope.Payload
+	if !b.image {
+		message = preAuth(b.Envelope.PayloadType, b.Envelope.Payload)
+	}
+	if err := verifySignature(leaf.PublicKey, message, signature); err != nil {
 		return id, fmt.Errorf("the signature of the statement: %w", err)
 	}
 	at, index, err := r.loggedAt(b, raw, signature)
@@ -124,7 +128,11 @@ func (r *Root) Verify(b *Bundle, algorithm, digest string) (id Identity, err err
 	if err := r.verifySCT(leaf, issuer); err != nil {
 		return id, fmt.Errorf("the certificate's log: %w", err)
 	}
-	if err := checkSubject(b.Envelope.Payload, algorithm, digest); err != nil {
+	check := checkSubject
+	if b.image {
+		check = checkImage
+	}
+	if err := check(b.Envelope.Payload, algorithm, digest); err != nil {
 		return id, err
 	}
 	id, err = identityOf(leaf)
@@ -180,6 +188,9 @@ var (
 	oidRepository = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 5}
 )
 
+// ErrNoSource says that the certificate of what verified otherwise names no issuer and source repository.
+var ErrNoSource = errors.New("its certificate names no issuer and source repository")
+
 // identityOf reads a certificate. One of a person, without a source repository, is none that a
 // package can be pinned to.
 func identityOf(leaf *x509.Certificate) (id Identity, err error) {
@@ -210,7 +221,7 @@ func identityOf(leaf *x509.Certificate) (id Identity, err error) {
 	}
 	u, err := url.Parse(id.Repository)
 	if id.Issuer == "" || err != nil || u.Scheme != "https" || u.Host == "" {
-		return id, errors.New("its certificate names no issuer and source repository")
+		return id, ErrNoSource
 	}
 	return id, nil
 }

@@ -21,11 +21,9 @@ type Entry struct {
 	LogID    struct {
 		KeyID []byte `json:"keyId"`
 	} `json:"logId"`
-	IntegratedTime number `json:"integratedTime"`
-	Promise        *struct {
-		Signed []byte `json:"signedEntryTimestamp"`
-	} `json:"inclusionPromise"`
-	Proof *struct {
+	IntegratedTime number   `json:"integratedTime"`
+	Promise        *promise `json:"inclusionPromise"`
+	Proof          *struct {
 		LogIndex   number   `json:"logIndex"`
 		RootHash   []byte   `json:"rootHash"`
 		TreeSize   number   `json:"treeSize"`
@@ -35,6 +33,10 @@ type Entry struct {
 		} `json:"checkpoint"`
 	} `json:"inclusionProof"`
 	Body []byte `json:"canonicalizedBody"`
+}
+
+type promise struct {
+	Signed []byte `json:"signedEntryTimestamp"`
 }
 
 // number is a number of JSON, or a text with one.
@@ -72,7 +74,7 @@ func (r *Root) loggedAt(b *Bundle, leaf, signature []byte) (at time.Time, index 
 			return at, 0, fmt.Errorf("its proof: %w", err)
 		}
 	}
-	return at, int64(e.LogIndex), e.about(b.Envelope.Payload, leaf, signature)
+	return at, int64(e.LogIndex), e.about(b, leaf, signature)
 }
 
 func findLog(all []log, id []byte, at time.Time) *log {
@@ -85,7 +87,7 @@ func findLog(all []log, id []byte, at time.Time) *log {
 }
 
 // about verifies that an entry is that of a signature: of its statement, its certificate and itself.
-func (e *Entry) about(payload, leaf, signature []byte) error {
+func (e *Entry) about(b *Bundle, leaf, signature []byte) error {
 	var body struct {
 		Kind string `json:"kind"`
 		Spec struct {
@@ -94,6 +96,15 @@ func (e *Entry) about(payload, leaf, signature []byte) error {
 				Signature string `json:"signature"`
 				Verifier  []byte `json:"verifier"`
 			} `json:"signatures"`
+			Data struct { // of hashedrekord
+				Hash hashed `json:"hash"`
+			} `json:"data"`
+			Signature struct {
+				Content   string `json:"content"`
+				PublicKey struct {
+					Content []byte `json:"content"`
+				} `json:"publicKey"`
+			} `json:"signature"`
 			Content struct { // of intoto
 				PayloadHash hashed `json:"payloadHash"`
 				Envelope    struct {
@@ -112,6 +123,11 @@ func (e *Entry) about(payload, leaf, signature []byte) error {
 	var signed string
 	var certificate []byte
 	switch {
+	case b.image && body.Kind == "hashedrekord":
+		sum, signed = body.Spec.Data.Hash, body.Spec.Signature.Content
+		certificate = body.Spec.Signature.PublicKey.Content
+	case b.image:
+		return fmt.Errorf("an entry of the kind %.40q is not one of a signature", body.Kind)
 	case body.Kind == "dsse" && len(body.Spec.Signatures) == 1:
 		signed, certificate = body.Spec.Signatures[0].Signature, body.Spec.Signatures[0].Verifier
 	case body.Kind == "intoto" && len(body.Spec.Content.Envelope.Signatures) == 1:
@@ -120,7 +136,7 @@ func (e *Entry) about(payload, leaf, signature []byte) error {
 	default:
 		return fmt.Errorf("an entry of the kind %.40q is not supported", body.Kind)
 	}
-	want := sha256.Sum256(payload)
+	want := sha256.Sum256(b.Envelope.Payload)
 	block, _ := pem.Decode(certificate)
 	if sum.Algorithm != "sha256" || sum.Value != hex.EncodeToString(want[:]) || signed != text || block == nil ||
 		!sameBytes(block.Bytes, leaf) {

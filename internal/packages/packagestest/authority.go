@@ -189,3 +189,30 @@ func (a *Authority) Bundle(issuer, repository, algorithm, digest string) []byte 
 		},
 	})
 }
+
+// Signature signs an image as cosign did before bundles: what is signed, and the annotations beside it.
+func (a *Authority) Signature(issuer, repository, digest string) (payload []byte, notes map[string]string) {
+	key := newKey(a.t)
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.leaf(key, issuer, repository)})
+	payload = a.encode(map[string]any{"critical": map[string]any{
+		"identity": map[string]string{"docker-reference": "made"},
+		"image":    map[string]string{"docker-manifest-digest": digest}, "type": "cosign container image signature",
+	}, "optional": nil})
+	signature := base64.StdEncoding.EncodeToString(a.sign(key, payload))
+	sum := sha256.Sum256(payload)
+	body := a.encode(map[string]any{"apiVersion": "0.0.1", "kind": "hashedrekord", "spec": map[string]any{
+		"data":      map[string]any{"hash": map[string]string{"algorithm": "sha256", "value": hex.EncodeToString(sum[:])}},
+		"signature": map[string]any{"content": signature, "publicKey": map[string]any{"content": certificate}},
+	}})
+	_, id := a.public(a.log)
+	at := time.Now().Unix()
+	promise := a.sign(a.log, fmt.Appendf(nil, `{"body":"%s","integratedTime":%d,"logID":"%s","logIndex":7}`,
+		base64.StdEncoding.EncodeToString(body), at, hex.EncodeToString(id)))
+	entry := a.encode(map[string]any{"SignedEntryTimestamp": promise, "Payload": map[string]any{
+		"body": body, "integratedTime": at, "logIndex": 7, "logID": hex.EncodeToString(id),
+	}})
+	return payload, map[string]string{
+		"dev.cosignproject.cosign/signature": signature, "dev.sigstore.cosign/certificate": string(certificate),
+		"dev.sigstore.cosign/bundle": string(entry),
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"gatehouse/internal/sandbox"
 )
@@ -253,4 +255,49 @@ func Referrers(ctx context.Context, ref, prefix string, o PullOptions) (files []
 		files = append(files, file)
 	}
 	return files, nil
+}
+
+// Signature is one that is kept beside an image.
+type Signature struct {
+	Payload     []byte // what is signed
+	Annotations map[string]string
+}
+
+const signatureKind = "application/vnd.dev.cosign.simplesigning.v1+json"
+
+// Signatures returns the signatures of an image, named by its digest, that are kept by the tag which its digest makes
+// (sha256-HEX.sig), as cosign did before registries listed what refers to an image. Without that tag there are none.
+func Signatures(ctx context.Context, ref string, o PullOptions) (all []Signature, err error) {
+	r, src, err := o.openSource(ref)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	p := src.(pulled) // of a registry, as open says
+	digest, ok := p.ref.(name.Digest)
+	if !ok {
+		return nil, fmt.Errorf("image %s: expected a digest", r)
+	}
+	got, err := p.puller.Get(ctx, digest.Context().Tag(strings.Replace(digest.DigestStr(), ":", "-", 1)+".sig"))
+	if e, refusal := errors.AsType[*transport.Error](err); refusal && e.StatusCode == http.StatusNotFound {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image %s: its signatures: %w", r, scrub(err))
+	}
+	m, err := v1.ParseManifest(bytes.NewReader(got.Manifest))
+	if err != nil || len(m.Layers) > mostReferrers {
+		return nil, errors.Join(fmt.Errorf("image %s: the list of its signatures cannot be used", r), err)
+	}
+	for _, l := range m.Layers {
+		if l.MediaType != signatureKind {
+			continue
+		}
+		payload, err := fetch(ctx, p, l)
+		if err != nil {
+			return nil, fmt.Errorf("image %s: a signature of it: %w", r, err)
+		}
+		all = append(all, Signature{payload, l.Annotations})
+	}
+	return all, nil
 }
