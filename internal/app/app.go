@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"gatehouse/internal/access/alert"
@@ -27,6 +28,7 @@ import (
 	"gatehouse/internal/dispatch/spool"
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/files/clientroots"
+	"gatehouse/internal/files/embed"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/files/stage"
 	"gatehouse/internal/maintenance/backup"
@@ -132,6 +134,7 @@ type App struct {
 	core      *core.Core // serves calls; the next fields are parts of it
 	host      *modulehost.Host
 	views     *views.Registry
+	embedder  func() (embed.Embedder, error) // returns the model of texts, or nil if there is none
 	limits    *limit.Limits
 	calls     *dispatch.Dispatcher
 	table     *session.Table
@@ -173,6 +176,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	a = &App{cfg: cfg, opts: o, log: o.Log, settings: settingsInForce{now: cfg}}
+	a.embedder = sync.OnceValues(a.openEmbedder)
 	defer func() {
 		if err != nil {
 			a.abandon()
@@ -278,6 +282,7 @@ func (a *App) buildHost(context.Context) error {
 			Always: a.always(),
 			Look:   a.contexts.Refresh,
 			Log:    a.log,
+			Model:  a.toolModel(),
 		},
 		Calls: dispatch.Options{
 			Log:           a.log,

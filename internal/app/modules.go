@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/toolsearch"
 	"gatehouse/internal/files/embed"
 	"gatehouse/internal/files/index"
 	"gatehouse/internal/modules/auth"
@@ -81,9 +82,9 @@ func (a *App) openIndex() (*index.Store, error) {
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.State, "index.db")
 	}
-	model, err := embed.New(a.cfg.Modules.RAG.Embedder, a.fillSecrets())
+	model, err := a.embedder()
 	if err != nil {
-		return nil, fmt.Errorf("modules.rag.embedder: %w", err)
+		return nil, err
 	}
 	var o index.Options
 	if model != nil {
@@ -92,6 +93,31 @@ func (a *App) openIndex() (*index.Store, error) {
 	store := index.Open(path, o)
 	a.closing("index", func(context.Context) error { return store.Close() })
 	return store, nil
+}
+
+// openEmbedder opens the model of the settings; nil means that they have none.
+func (a *App) openEmbedder() (embed.Embedder, error) {
+	model, err := embed.New(a.cfg.Modules.RAG.Embedder, a.fillSecrets())
+	if err != nil {
+		return nil, fmt.Errorf("modules.rag.embedder: %w", err)
+	}
+	return model, nil
+}
+
+// toolModel returns the model that tools are searched with, or nil.
+func (a *App) toolModel() *toolsearch.Model {
+	if a.cfg.Modules.RAG.Embedder.Kind == "" {
+		return nil
+	}
+	o := toolsearch.ModelOptions{
+		Open: func() (toolsearch.Embedder, error) { return a.embedder() }, Log: a.log,
+	}
+	if cache := a.cfg.Folders.Cache; cache != "" && !a.opts.Private {
+		o.Path = filepath.Join(cache, "tool-vectors")
+	}
+	m := toolsearch.NewModel(o)
+	a.closing("tool search", func(context.Context) error { m.Close(); return nil })
+	return m
 }
 
 func (a *App) networkDeps() (c network.Config, err error) {

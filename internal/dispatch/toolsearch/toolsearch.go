@@ -10,6 +10,7 @@ package toolsearch
 import (
 	"math"
 	"slices"
+	"sync/atomic"
 )
 
 // Document is what is known of one tool.
@@ -64,12 +65,14 @@ type posting struct {
 	score    float32
 }
 
-// Index is an immutable index of tools. It is safe for concurrent use.
+// Index is an index of tools, which is immutable but for what a Model adds. It is safe for concurrent use.
 type Index struct {
 	documents int
 	postings  map[string][]posting
 	dims      int
 	vectors   []float32 // of the documents, one after the other; none if dims is 0
+
+	model atomic.Pointer[modelVectors] // nil until a Model has made them
 }
 
 // parts says what an index uses besides the words of its documents. Tests compare indexes without them.
@@ -149,6 +152,11 @@ func newIndex(documents []Document, use parts) *Index {
 // Search returns the documents that fit a query best, at most limit, which is at least 1, the best first. boost, if it
 // is not nil, is what the score of a document is multiplied with.
 func (x *Index) Search(query string, limit int, boost func(document int) float64) []Hit {
+	return best(x.score(query), limit, boost)
+}
+
+// score returns how well each document fits a query.
+func (x *Index) score(query string) []float64 {
 	scores := make([]float64, x.documents)
 	words := terms(query)
 	if len(words) > mostTerms {
@@ -178,7 +186,11 @@ func (x *Index) Search(query string, limit int, boost func(document int) float64
 		}
 	}
 	x.addMeaning(scores, words)
-	var hits []Hit // the best so far, the best first
+	return scores
+}
+
+// best returns the documents with the highest scores, the best first.
+func best(scores []float64, limit int, boost func(document int) float64) (hits []Hit) {
 	for i, score := range scores {
 		if score <= 0 {
 			continue

@@ -63,15 +63,16 @@ type search struct {
 	once    sync.Once
 	entries []*Entry // of index
 	index   *toolsearch.Index
+	model   *toolsearch.Model // nil means none
 }
 
 // newSearch divides the tools of a view; nil if the view lists all of them. several means that the host has other
 // contexts.
-func (v *View) newSearch(spec *Spec, several bool) *search {
+func (v *View) newSearch(spec *Spec, several bool, model *toolsearch.Model) *search {
 	if spec.List != ListSearch && spec.List != ListAuto {
 		return nil
 	}
-	s := &search{always: spec.List == ListSearch}
+	s := &search{always: spec.List == ListSearch, model: model}
 	size := 0
 	for _, e := range v.lists[Tools] {
 		own := e.Module == SearchModule
@@ -117,7 +118,9 @@ func (v *View) Searched() bool { return v.search != nil }
 
 // Search returns the tools of the view that fit a query best, at most limit, the best first. boost, if it is not
 // nil, is what the score of a tool is multiplied with. The tools of SearchModule are not among them.
-func (v *View) Search(query string, limit int, boost func(*Entry) float64) (found []*Entry) {
+func (v *View) Search(
+	ctx context.Context, query string, limit int, boost func(*Entry) float64,
+) (found []*Entry) {
 	if v.search == nil {
 		return nil
 	}
@@ -127,7 +130,7 @@ func (v *View) Search(query string, limit int, boost func(*Entry) float64) (foun
 	if boost != nil {
 		by = func(i int) float64 { return boost(s.entries[i]) }
 	}
-	for _, h := range s.index.Search(query, limit, by) {
+	for _, h := range s.index.SearchWith(ctx, s.model, query, limit, by) {
 		found = append(found, s.entries[h.Document])
 	}
 	return found
@@ -152,6 +155,7 @@ func (s *search) build() {
 		all = append(all, doc)
 	}
 	s.entries, s.index = s.full, toolsearch.New(all)
+	s.model.Add(s.index, all)
 }
 
 // Description returns the description of a tool as the view lists it.
@@ -247,7 +251,8 @@ func (r *Registry) SearchTools(ctx context.Context, who tool.Caller, query strin
 	}
 	used := r.used.usesOf(who.Principal)
 	var all []toolsearch.Tool
-	for _, e := range v.Search(query, limit, func(e *Entry) float64 { return 1 + usedBoost*float64(used[e.Name]) }) {
+	boost := func(e *Entry) float64 { return 1 + usedBoost*float64(used[e.Name]) }
+	for _, e := range v.Search(ctx, query, limit, boost) {
 		all = append(all, e.forCaller())
 	}
 	return all

@@ -204,7 +204,7 @@ func (r *Registry) compile(k key, spec *Spec, offers []modulehost.Offered) *View
 			slices.SortFunc(v.lists[k], func(a, b *Entry) int { return cmp.Compare(a.Listed, b.Listed) })
 		}
 	}
-	v.search, v.programsAsk = v.newSearch(spec, len(k.rules.Specs) > 1), spec.ProgramsAsk
+	v.search, v.programsAsk = v.newSearch(spec, len(k.rules.Specs) > 1, r.opts.Model), spec.ProgramsAsk
 	for k := range v.lists {
 		v.stamps[k] = v.stamp(Kind(k))
 	}

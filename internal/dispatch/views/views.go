@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/toolsearch"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -84,6 +85,8 @@ type Options struct {
 	// just defined it. nil does nothing.
 	Look func()
 	Log  *slog.Logger
+	// Model compares queries with tools besides their words; nil means none.
+	Model *toolsearch.Model
 }
 
 // Tail returns the members that end a list result in some revision, each with a comma in front: envelope and

@@ -16,7 +16,7 @@ import (
 
 // Settings are the settings of the module, which the configuration of a host embeds.
 type Settings struct {
-	Embedder embed.Settings `doc:"The model that makes the vectors of texts and questions. Collections that another one made are refused until they are made again."`
+	Embedder embed.Settings `doc:"The model that makes the vectors of texts and questions. Collections that another one made are refused until they are made again. The search for tools uses it too."`
 }
 
 // Config is what the module is given.

@@ -63,7 +63,7 @@ func (f *finder) Offer(context.Context, module.Audience) (*module.Offer, error) 
 
 const searchHelp = `The search compares the words of the query with the names, titles, descriptions, parameters and packages
 of the tools that you may call. Other words for the same thing are found too. It uses no model and nothing outside of this
-host.
+host, unless the settings name an embedder.
 
 - A line of the result is the signature of a tool, the tool that calls it, and the begin of its description. A parameter
   with ? may be left out.

@@ -99,7 +99,7 @@ var layers = [][]unit{
 		{path: "internal/dispatch/delayed", only: []string{}, why: "the output of a call is bytes and a Writer"},
 		{
 			path: "internal/dispatch/toolsearch",
-			only: []string{"tool"},
+			only: []string{"tool", "internal/files/atomicfile"},
 			why:  "it ranks texts, whoever may call the tools that they describe",
 		},
 		{
