@@ -247,9 +247,10 @@ verify-relay:
 	$(GO) run ./internal/tests/conformance/run relay
 	GATEHOUSE_VERIFY_RELAY=1 $(GO) test ./internal/tests/relaytest -run NothingIsLeft -count=1 -timeout 2h -v
 
-# What programs of code_run cost beside sandboxes and plain calls: ten tasks, their start, and a call.
+# What programs of code_run cost beside sandboxes and plain calls: ten tasks, their start, and a call; and the drivers
+# that they run in, virtual machines included.
 verify-code:
-	GATEHOUSE_TEST_ALL=1 $(GO) test ./internal/tests/hosttest -run 'WhatProgramsCost|ProgramsOfTenTasks' -count=1 -timeout 10m -v
+	GATEHOUSE_TEST_ALL=1 $(GO) test ./internal/tests/hosttest -run 'WhatProgramsCost|ProgramsOfTenTasks|ProgramsRunInEveryDriver' -count=1 -timeout 10m -v
 
 # Each package is built once for all its targets. A thousand inputs do not need what
 # guides longer runs, for which every dependency is compiled once more.

@@ -100,6 +100,14 @@ func programsWith(t *testing.T, n hosttest.Named, o hosttest.Options, s code.Set
 			t.Error(err)
 		}
 	})
+	return programsIn(t, n, o, s, boxes)
+}
+
+// programsIn makes a host whose programs run in these sandboxes.
+func programsIn(
+	t *testing.T, n hosttest.Named, o hosttest.Options, s code.Settings, boxes *manager.Manager,
+) *programHost {
+	t.Helper()
 	p := &programHost{t: t, tools: &programTools{}, boxes: boxes}
 	if o.Modules == nil {
 		o.Modules = map[string]module.New{}
