@@ -42,6 +42,9 @@ in arguments are masked. Without flags, the last 50 entries.`,
 			if err != nil {
 				return err
 			}
+			if q.cluster {
+				return showLedgers(c.Context(), w, f, q.follow, q.json)
+			}
 			return withLedger(
 				w,
 				func(l *audit.Ledger) error { return showLines(c.Context(), w, l, f, q.follow, q.json) },
@@ -56,7 +59,7 @@ in arguments are masked. Without flags, the last 50 entries.`,
 // auditQuery is the query that the flags describe.
 type auditQuery struct {
 	administration.AuditQuery
-	follow, json bool
+	follow, json, cluster bool
 }
 
 func (a *auditQuery) flags(c *cobra.Command) {
@@ -85,6 +88,7 @@ func (a *auditQuery) flags(c *cobra.Command) {
 	f.IntVarP(&a.Last, "last", "n", 0, "only this many of the newest (default 50, all with --since)")
 	f.BoolVarP(&a.follow, "follow", "f", false, "continue with new entries until interrupted")
 	f.BoolVar(&a.json, "json", false, "print the stored entries, one JSON object per line")
+	f.BoolVar(&a.cluster, "cluster", false, "the lines of all nodes of the cluster, in the order of their times")
 }
 
 // filter returns the filter that the flags describe.
@@ -128,13 +132,15 @@ func showLines(ctx context.Context, w Environment, l *audit.Ledger, f audit.Filt
 		}
 		return nil
 	}
-	return printLines(w.Out, lines, follow)
+	return printLines(w.Out, lines, follow, lineHeader, row)
 }
 
 const lineHeader = "TIME\tLEVEL\tPRINCIPAL\tCONTEXT\tWHAT\tOUTCOME\tMS\tARGUMENTS"
 
 // printLines prints a table. With follow its columns have a fixed width, because later lines are not known yet.
-func printLines(out io.Writer, lines iter.Seq2[audit.Line, error], follow bool) error {
+func printLines(
+	out io.Writer, lines iter.Seq2[audit.Line, error], follow bool, header string, row func(audit.Line) string,
+) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	if follow {
 		t = tabwriter.NewWriter(out, 12, 0, 2, ' ', 0)
@@ -145,7 +151,7 @@ func printLines(out io.Writer, lines iter.Seq2[audit.Line, error], follow bool) 
 			return errors.Join(t.Flush(), err)
 		}
 		if none {
-			fmt.Fprintln(t, lineHeader)
+			fmt.Fprintln(t, header)
 			none = false
 		}
 		fmt.Fprintln(t, row(line))
@@ -195,7 +201,7 @@ func shorten(s string) string {
 }
 
 func auditVerify(w Environment) *cobra.Command {
-	var asJSON bool
+	var asJSON, nodes bool
 	var file string
 	c := &cobra.Command{
 		Use:   "verify",
@@ -203,11 +209,16 @@ func auditVerify(w Environment) *cobra.Command {
 		Long: `Find entries that were altered, removed, moved, or cut off at the end, and print
 which. The exit code is 1 if there are any. The printed hash covers every entry
 up to the last: if you store it elsewhere, it shows later whether the whole
-ledger was written anew.`,
+ledger was written anew. In a cluster the other nodes have such hashes: with
+--cluster every node verifies its ledger by them.`,
 		Example: `  gatehouse audit verify
+  gatehouse audit verify --cluster
   gatehouse audit verify --file audit-1-20000.jsonl`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if nodes {
+				return verifyLedgers(c.Context(), w, asJSON)
+			}
 			r, err := verifyFile(c.Context(), w, file)
 			if err != nil {
 				return err
@@ -224,6 +235,8 @@ ledger was written anew.`,
 		},
 	}
 	c.Flags().StringVar(&file, "file", "", "verify exported or archived lines instead")
+	c.Flags().BoolVar(&nodes, "cluster", false, "verify the ledgers of all nodes of the cluster")
+	c.MarkFlagsMutuallyExclusive("file", "cluster")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }

@@ -108,6 +108,9 @@ func (e *RemoteError) Error() string { return "node " + e.Node + ": " + e.Text }
 // Request sends a request to one node and waits for its answer. The error wraps ErrNotRun if the node did not get
 // it, ErrMayHaveRun if it may have; a *RemoteError is the handler's. It returns as soon as the node is dead.
 func (n *Node) Request(ctx context.Context, node, topic string, data []byte) ([]byte, error) {
+	if n.peers == nil { // a visitor, which hears no nodes
+		return n.requestNode(ctx, node, n.subject("node", node, topic), data)
+	}
 	ctx, cancel, alive := n.peers.whileAlive(ctx, node)
 	defer cancel()
 	if !alive {

@@ -412,3 +412,37 @@ func FuzzVerifyLines(f *testing.F) {
 		}
 	})
 }
+
+// TestAHeadKeptElsewhere verifies a ledger that was written anew, and is whole in itself, by a head of the old one.
+func TestAHeadKeptElsewhere(t *testing.T) {
+	write := func(lines int) *Ledger {
+		l := Open(filepath.Join(t.TempDir(), FileName), Options{})
+		t.Cleanup(func() { l.Close(context.Background()) })
+		for range lines {
+			if err := l.Keep(t.Context(), Entry{Kind: "call", Tool: "file_read"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return l
+	}
+	old := write(3)
+	head, err := old.Head()
+	if err != nil || head.Seq != 3 || len(head.Hash) != 64 {
+		t.Fatalf("head %+v, %v", head, err)
+	}
+	for _, c := range []struct {
+		l    *Ledger
+		kind string // of the only problem
+	}{{old, ""}, {write(3), "altered"}, {write(4), "altered"}, {write(2), "truncated"}, {write(0), "truncated"}} {
+		r, err := c.l.Verify(t.Context(), head)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.kind == "" && !r.OK || c.kind != "" && (len(r.Problems) != 1 || r.Problems[0].Kind != c.kind) {
+			t.Errorf("expected %q: %+v", c.kind, r)
+		}
+		if r, err := c.l.Verify(t.Context()); err != nil || !r.OK {
+			t.Errorf("by itself: %+v, %v", r, err)
+		}
+	}
+}

@@ -36,10 +36,32 @@ type Problem struct {
 
 const mostProblems = 100
 
-// Verify reads the whole chain and compares it with itself and with the head. The error reports a
-// failure to read; findings are in the report.
-func (l *Ledger) Verify(ctx context.Context) (Report, error) {
+// Head is the last line of a ledger at some time. A copy that is kept elsewhere proves all lines up to it.
+type Head struct {
+	Seq  int64  `json:"seq"`
+	Hash string `json:"hash"` // of the line, in hex
+}
+
+// Head returns the newest head that is on disk; the zero Head if there is none.
+func (l *Ledger) Head() (Head, error) {
+	last, err := l.file.head.lastLink()
+	if err != nil || last.seq == 0 {
+		return Head{}, err
+	}
+	return Head{last.seq, hexOf(last.hash)}, nil
+}
+
+// Verify reads the whole chain and compares it with itself, with the head, and with heads that are kept elsewhere.
+// The error reports a failure to read; findings are in the report.
+func (l *Ledger) Verify(ctx context.Context, elsewhere ...Head) (Report, error) {
 	var c checker
+	for _, h := range elsewhere {
+		if c.elsewhere == nil {
+			c.elsewhere = map[int64]string{}
+		}
+		c.elsewhere[h.Seq] = h.Hash
+		c.furthest = max(c.furthest, h.Seq)
+	}
 	var err error
 	// The head is read first, so that lines added meanwhile are after it.
 	if c.head, err = l.file.head.lastLink(); err != nil {
@@ -112,6 +134,9 @@ type checker struct {
 	removals []removal
 	problems []Problem
 	more     int
+
+	elsewhere map[int64]string // hashes of lines that are kept elsewhere
+	furthest  int64            // the last of these lines
 }
 
 func (c *checker) problem(kind string, first, last int64, message string) {
@@ -197,6 +222,9 @@ func (c *checker) checkLine(raw []byte) bool {
 	c.end, c.at = link{seq, sha256.Sum256(raw)}, at
 	if seq == c.head.seq && c.end.hash != c.head.hash {
 		c.altered(seq, fmt.Sprintf("line %d was altered: the head holds another hash for it", seq))
+	}
+	if kept, ok := c.elsewhere[seq]; ok && kept != hexOf(c.end.hash) {
+		c.altered(seq, fmt.Sprintf("line %d was altered, or one before it: another hash of it is kept elsewhere", seq))
 	}
 	c.removal(raw)
 	if isKind(raw, headLostKind) {
@@ -305,6 +333,13 @@ func (c *checker) makeReport(onDisk bool) Report {
 			c.end.seq+1,
 			c.head.seq,
 			fmt.Sprintf("%s missing at the end: the head names them", lines(c.end.seq+1, c.head.seq)),
+		)
+	case c.furthest > c.end.seq:
+		c.problem(
+			"truncated",
+			c.end.seq+1,
+			c.furthest,
+			fmt.Sprintf("%s missing at the end: a hash of the last is kept elsewhere", lines(c.end.seq+1, c.furthest)),
 		)
 	case onDisk && c.head.seq == 0 && c.lines > 0:
 		c.problem("head", 0, 0, "the head is missing: whether lines are missing at the end is unknown")
