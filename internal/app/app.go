@@ -159,9 +159,10 @@ type App struct {
 	tree     *liveTree
 	nodes    *clusterNodes     // nil without a cluster
 	sockets  *websocket.Server // nil without the module ws
-	journal  *server.Journal   // nil without the module that serves it
-	noticing bool              // notifications are created from events
-	mailer   *smtp.Mailer      // mails notifications; nil without its module
+	streams  *websocket.Streams
+	journal  *server.Journal // nil without the module that serves it
+	noticing bool            // notifications are created from events
+	mailer   *smtp.Mailer    // mails notifications; nil without its module
 
 	measurements atomic.Pointer[metrics.Store] // nil without the module metrics
 	leaving      shutdownRequest

@@ -121,6 +121,13 @@ func (a *App) httpOptions() (httpserver.Options, error) {
 		Socket: func(w http.ResponseWriter, r *http.Request, who protocol.Caller) {
 			a.sockets.Serve(w, r, who) // the modules create sockets after this server
 		},
+		Stream: func(w http.ResponseWriter, r *http.Request) bool {
+			if !a.streams.Has(r) {
+				return false
+			}
+			a.streams.Serve(w, r)
+			return true
+		},
 		Registry:      a.serveRegistry,
 		Forwards:      a.forwards,
 		MaxBody:       int64(a.cfg.Limits.Message),

@@ -9,6 +9,8 @@ import (
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/server/websocket"
+	"gatehouse/tool"
 )
 
 // endings is how many ends of sessions may wait until processes are notified.
@@ -33,6 +35,14 @@ func (a *App) processDeps() (c process.Config, err error) {
 	c.Hub, c.Env, c.Rules = a.openWebSockets(), a.environment, a.rules
 	if a.table != nil {
 		c.Sessions = sessions{a}
+	}
+	if a.cfg.Listen.HTTP.Open {
+		c.Stream = func(who tool.Caller, serve func(context.Context, func(bool, []byte) error) error) (string, error) {
+			return a.openStreams().Offer(who, func(ctx context.Context, send websocket.Send) error {
+				return serve(ctx, send)
+			})
+		}
+		a.openStreams()
 	}
 	return c, nil
 }

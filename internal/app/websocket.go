@@ -40,6 +40,16 @@ func (a *App) openWebSockets() *hub.Hub {
 	return a.sockets.Hub()
 }
 
+// openStreams creates what serves streams of bytes over WebSockets, such as the output of terminals.
+func (a *App) openStreams() *websocket.Streams {
+	if a.streams == nil {
+		a.streams = &websocket.Streams{Claim: a.claimSocket(), Log: a.log}
+		a.who.OnRevoked(a.streams.Revoke)
+		a.addPart("streams", a.streams.Run)
+	}
+	return a.streams
+}
+
 func (a *App) webSocketDeps() (c ws.Config, err error) {
 	if c.Hub = a.openWebSockets(); c.Hub == nil {
 		return c, nil

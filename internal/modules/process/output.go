@@ -26,6 +26,7 @@ type outputIn struct {
 	Match   string `json:"match,omitempty" doc:"the text or regexp (RE2) to wait for"`
 	Timeout int    `json:"timeout,omitempty" doc:"seconds to wait" default:"30" min:"0" max:"45"`
 	Raw     bool   `json:"raw,omitempty" doc:"keep a terminal's control sequences"`
+	Socket  bool   `json:"socket,omitempty" doc:"return the path of a WebSocket with the output from since on, and no output"`
 }
 
 type outputOut struct {
@@ -37,6 +38,8 @@ type outputOut struct {
 	Lost     int64 `json:"lost,omitempty" doc:"bytes before this that are no longer kept"`
 	TimedOut bool  `json:"timedOut,omitempty" doc:"the wait reached its timeout"`
 	Ports    []int `json:"ports,omitempty"`
+
+	Socket string `json:"socket,omitempty" doc:"path at the host's HTTP listener, for one WebSocket within a minute"`
 }
 
 func (m *manager) outputTool() tool.Tool {
@@ -50,7 +53,8 @@ func (m *manager) outputTool() tool.Tool {
 			"sequences of a terminal are removed unless `raw` is set; `process_screen` shows what they " +
 			"draw.\n\n`wait` with `text` or `regexp` searches from `since` on, or from the oldest kept " +
 			"output. A wait ends early if the process ends, and with `timedOut` after `timeout` " +
-			"seconds; the process continues.",
+			"seconds; the process continues.\n\nThe WebSocket of `socket` sends the bytes as they are, in binary " +
+			"messages, and JSON texts with `lost` or, at the end, `status`.",
 	}, m.output)
 }
 
@@ -60,6 +64,9 @@ func (m *manager) output(ctx context.Context, c *tool.Call, in outputIn) (output
 		return outputOut{}, err
 	}
 	out := outputOut{ID: in.ID}
+	if in.Socket {
+		return m.socket(c, r, in)
+	}
 	if in.Wait != "" {
 		ok, err := r.waitFor(ctx, &in, &out)
 		if err != nil {
@@ -70,6 +77,25 @@ func (m *manager) output(ctx context.Context, c *tool.Call, in outputIn) (output
 	out.condition = r.condition() // read before the output, so that an ended process has no further output
 	r.page(&in, &out, c.Unpaged)
 	return out, nil
+}
+
+// socket returns a result with the path of a WebSocket in place of the output.
+func (m *manager) socket(c *tool.Call, r *record, in outputIn) (out outputOut, err error) {
+	if m.cfg.Stream == nil {
+		return out, &tool.Refusal{
+			Code: tool.CodeUnsupported, Message: "this host has no HTTP listener with WebSockets",
+			Next: "Read the output with wait.",
+		}
+	}
+	out.ID, out.condition = in.ID, r.condition()
+	if in.Since != nil {
+		out.Next = *in.Since
+	}
+	at := out.Next
+	out.Socket, err = m.cfg.Stream(c.Caller, func(ctx context.Context, send func(bool, []byte) error) error {
+		return r.send(ctx, at, send)
+	})
+	return out, err
 }
 
 // streams returns the streams of a name.

@@ -59,6 +59,8 @@ type Config struct {
 	// Lister is called once with a function that returns the running processes of all owners. That function may be
 	// called at any time and concurrently. nil means that no part of the host lists them.
 	Lister func(running func() []Running)
+	// Stream offers output over a WebSocket; nil means that the host has none.
+	Stream Stream
 }
 
 // Running is a process that has not ended.

@@ -75,6 +75,9 @@ type Options struct {
 	// Client is the document that describes the host to authorization servers, served to everyone at ClientPath; nil
 	// means that there is none.
 	Client []byte
+	// Stream serves a request to /ws whose ticket is its only credential, and reports whether it did; nil means that
+	// there is none.
+	Stream func(w nethttp.ResponseWriter, r *nethttp.Request) bool
 	// Alone serves Socket and nothing else.
 	Alone bool
 
@@ -401,6 +404,9 @@ func (d *Server) elsewhere(w nethttp.ResponseWriter, r *nethttp.Request, who *pr
 // socket serves /ws. A client with a WebSocket can do more than with a GET, so it is admitted under the
 // same conditions as a POST: not with the cookie of another origin's page.
 func (d *Server) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
+	if d.opts.Stream != nil && d.opts.Stream(w, r) {
+		return
+	}
 	as := r.WithContext(r.Context())
 	as.Method = "POST"
 	if who, ok := d.identify(w, as); ok {

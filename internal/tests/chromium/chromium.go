@@ -171,6 +171,7 @@ func (b *Browser) do(session, method string, params map[string]any) map[string]a
 				Args             []struct{ Value any }
 				ExceptionDetails struct{ Exception struct{ Description string } }
 				Request          struct{ URL string }
+				URL              string
 				Registrations    []struct{ RegistrationID, ScopeURL string }
 			}
 		}
@@ -191,6 +192,8 @@ func (b *Browser) do(session, method string, params map[string]any) map[string]a
 			}
 		case got.Method == "Network.requestWillBeSent":
 			b.Requested = append(b.Requested, got.Params.Request.URL)
+		case got.Method == "Network.webSocketCreated":
+			b.Requested = append(b.Requested, got.Params.URL)
 		case got.ID != id:
 		case got.Error != nil:
 			b.t.Fatalf("%s: %s", method, got.Error.Message)

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -252,7 +253,8 @@ func TestTheServerGoesAndComesBack(t *testing.T) {
 // A terminal is typed into, and shows what the program prints.
 func TestATerminal(t *testing.T) {
 	h := start(t, settings(t))
-	p := h.visit(chromium.New(t), "#/processes")
+	b := chromium.New(t)
+	p := h.visit(b, "#/processes")
 	play(p, `await story.press("New terminal"); await story.fill("program", "sh"); await story.press("Start");
 		const input = await story.find(".xterm-helper-textarea"); input.focus();`)
 	play(p, `await story.until("a prompt", () => /[$#]/.test(document.querySelector(".xterm").innerText))`)
@@ -261,6 +263,50 @@ func TestATerminal(t *testing.T) {
 	}
 	p.Key("Enter", 0)
 	play(p, `await story.until("the output", () => /^42$/m.test(document.querySelector(".xterm").innerText))`)
+	if !slices.ContainsFunc(b.Requested, func(at string) bool { return strings.Contains(at, "/ws?ticket=") }) {
+		t.Error("the terminal does not use the WebSocket")
+	}
+	checkStream(h, p)
+	for c := range strings.SplitSeq("exit 7", "") {
+		p.Key(c, 0)
+	}
+	p.Key("Enter", 0)
+	play(p, `await story.until("the end", () => /ended/i.test(document.querySelector(".xterm").innerText))`)
+}
+
+// checkStream asks for the WebSocket of the terminal that a page shows: its ticket works once, for pages of this
+// origin, and the bytes are those of the terminal.
+func checkStream(h *host, p *chromium.Page) {
+	h.t.Helper()
+	ticket := func() string {
+		path, _ := play(p, `const { run } = await import(document.querySelector("link[href$='/js/store.js']").href);
+			return (await run("process_output", { id: location.hash.split("/")[2], socket: true })).socket`).(string)
+		return path
+	}
+	open := func(path, origin string) int {
+		r, err := http.NewRequestWithContext(h.t.Context(), "GET", h.url+path, nil)
+		check(h.t, err)
+		for k, v := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+			"Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Origin": origin} {
+			r.Header.Set(k, v)
+		}
+		answer, err := http.DefaultClient.Do(r)
+		check(h.t, err)
+		answer.Body.Close()
+		return answer.StatusCode
+	}
+	if path := ticket(); path == "" {
+		h.t.Error("there is no ticket")
+	} else if status := open(path, "https://evil.example"); status != 403 {
+		h.t.Errorf("a page of another origin: %d", status)
+	}
+	path := ticket()
+	if first, second := open(path, h.url), open(path, h.url); first != 101 || second != 401 {
+		h.t.Errorf("a ticket, twice: %d, %d", first, second)
+	}
+	if status := open("/ws?ticket=none", h.url); status != 401 {
+		h.t.Errorf("a ticket that was never given: %d", status)
+	}
 }
 
 // longTasks makes a page keep the longest task of its main thread from now on, as slow.

@@ -1,5 +1,5 @@
-// A terminal of a process: xterm.js, which is loaded when it is opened. Bytes come from process_output, which waits
-// for them, and go to process_input.
+// A terminal of a process: xterm.js, which is loaded when it is opened. Its bytes come over a WebSocket, or where
+// there is none from process_output, which waits for them. What is typed goes to process_input, so that its rules hold.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { html, Failure } from "./ui.js";
 import { T } from "./texts.js";
@@ -17,6 +17,30 @@ function stampStyles() {
     const e = create(tag, o);
     if (tag === "style") e.nonce = nonce;
     return e;
+  });
+}
+
+/**
+ * Follows the output of a terminal over a WebSocket, whose path has a ticket that works once. It returns the exit code
+ * of the process, null if that is not known, and undefined if the connection ended before the process.
+ * @param {string} path @param {AbortSignal} signal
+ * @param {(bytes: Uint8Array) => void} show @param {(bytes: number) => void} lost
+ * @returns {Promise<number | null | undefined>}
+ */
+function follow(path, signal, show, lost) {
+  return new Promise((done) => {
+    const socket = new WebSocket(new URL(path, location.origin.replace(/^http/, "ws")));
+    socket.binaryType = "arraybuffer";
+    /** @type {number | null | undefined} */
+    let code;
+    socket.onmessage = ({ data }) => {
+      if (typeof data !== "string") return show(new Uint8Array(data));
+      const said = JSON.parse(data);
+      if (said.lost) lost(said.lost);
+      else code = said.exitCode ?? null;
+    };
+    socket.onclose = () => done(code);
+    signal.addEventListener("abort", () => { socket.close(); done(undefined); }, { once: true });
   });
 }
 
@@ -59,13 +83,22 @@ export function TerminalOf({ id }) {
       const resized = () => { fit.fit(); run("process_resize", { id, cols: term.cols, rows: term.rows }).catch(() => {}); };
       size = new ResizeObserver(resized);
       size.observe(box.current);
+      const end = (/** @type {number | undefined} */ code) => term.write("\r\n\x1b[2m" + T.processes.ended(code) + "\x1b[0m\r\n");
       let since = 0;
+      for (let failed = 0; !ended.signal.aborted && failed < 3; failed++) {
+        const { socket } = await run("process_output", { id, since, socket: true }, { signal: ended.signal }).catch(() => ({}));
+        if (!socket) break; // a host without the stream, or a person who may not use it: it is read by calls
+        const from = since;
+        const code = await follow(socket, ended.signal, (bytes) => { since += bytes.length; term.write(bytes); }, (lost) => { since += lost; });
+        if (code !== undefined) return end(code ?? undefined);
+        if (since > from) failed = -1;
+      }
       while (!ended.signal.aborted) {
         const got = await run("process_output", { id, since, wait: "output", timeout: 45, raw: true }, { signal: ended.signal });
         const text = got.text;
         if (text) term.write(text);
         since = got.next ?? since;
-        if (got.status && got.status !== "running" && !text) { term.write("\r\n\x1b[2m" + T.processes.ended(got.exitCode) + "\x1b[0m\r\n"); return; }
+        if (got.status && got.status !== "running" && !text) return end(got.exitCode);
       }
     })().catch((e) => { if (!ended.signal.aborted) setError(e); });
     return () => { ended.abort(); size?.disconnect(); term?.dispose(); };
