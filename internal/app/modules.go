@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/dispatch/toolsearch"
 	"gatehouse/internal/files/embed"
 	"gatehouse/internal/files/index"
+	"gatehouse/internal/files/vectorstore"
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/brain"
 	"gatehouse/internal/modules/db"
@@ -89,6 +90,10 @@ func (a *App) openIndex() (*index.Store, error) {
 	var o index.Options
 	if model != nil {
 		o.Embedder = model
+	}
+	if server := vectorstore.New(a.cfg.Modules.RAG.Store, a.fillSecrets()); server != nil {
+		o.Vectors = server
+		a.closing("store of vectors", func(context.Context) error { return server.Close() })
 	}
 	store := index.Open(path, o)
 	a.closing("index", func(context.Context) error { return store.Close() })

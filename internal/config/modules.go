@@ -43,8 +43,8 @@ const longestCommand = time.Hour
 func (m Modules) validate(w *problems) {
 	validateSandboxes(m.Sandbox, w)
 	validateModels(w, m.ML)
-	if err := m.RAG.Embedder.Validate(); err != nil {
-		w.addf("modules.rag.embedder", "%w", err)
+	if where, err := m.RAG.Validate(); err != nil {
+		w.addf("modules.rag."+where, "%w", err)
 	}
 	f := m.File
 	w.names("modules.file.deny", f.Deny)

@@ -152,7 +152,8 @@ func helper(r *product.Release, h product.Helper, p product.Platform) error {
 var notInlined = []string{
 	"github.com/antlr4-go/...", "github.com/BurntSushi/...", "github.com/chromedp/...", "github.com/cloudsoda/...",
 	"github.com/docker/...", "github.com/evanw/esbuild/...", "github.com/getkin/...", "github.com/godbus/...",
-	"github.com/google/go-containerregistry/...", "github.com/jcmturner/...", "github.com/minio/...",
+	"github.com/google/go-containerregistry/...", "github.com/jcmturner/...", "github.com/lib/pq/...",
+	"github.com/minio/...",
 	"github.com/nats-io/...", "github.com/oasdiff/...", "github.com/prometheus/...", "github.com/santhosh-tekuri/...",
 	"github.com/shirou/...", "github.com/spf13/...", "github.com/vishvananda/...", "google.golang.org/protobuf/...",
 	"gatehouse/internal/cli/...", "gatehouse/internal/config/...", "gatehouse/internal/maintenance/...",

@@ -52,8 +52,9 @@ func (p *Pinned) Error() string {
 
 // Store is a file with collections. It is safe for concurrent use; several processes may share the file.
 type Store struct {
-	file  sqlfile.File
-	embed Embedder
+	file    sqlfile.File
+	embed   Embedder
+	vectors VectorStore // nil means the file
 
 	mu     sync.Mutex
 	busy   map[int64]bool
@@ -72,7 +73,23 @@ type Embedder interface {
 type Options struct {
 	// Embedder makes the vectors; nil means latent semantic analysis of each collection.
 	Embedder Embedder
+	// Vectors keeps the vectors that the Embedder makes; nil means the file.
+	Vectors VectorStore
 }
+
+// VectorStore keeps vectors of length 1 by a collection and a number. A collection that does not exist is empty.
+type VectorStore interface {
+	Name() string
+	// Put stores vectors, and replaces those with the same numbers.
+	Put(ctx context.Context, collection string, ids []int64, vecs [][]float32) error
+	Delete(ctx context.Context, collection string, ids []int64) error
+	// Nearest returns at most n numbers with the largest cosines, and these; of among alone if it is not nil.
+	Nearest(ctx context.Context, collection string, query []float32, n int, among []int64) ([]int64, []float32, error)
+	Drop(ctx context.Context, collection string) error
+}
+
+// StoredAs is the name of a collection in a VectorStore. Numbers of collections alone are those of other hosts, too.
+func StoredAs(c Collection) string { return fmt.Sprintf("%d_%d", c.Made.UnixMilli(), c.ID) }
 
 const schema = `
 CREATE TABLE collection (id INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, name TEXT NOT NULL,
@@ -101,10 +118,11 @@ CREATE INDEX fact_shared ON fact (shared);`
 // before the first use.
 func Open(path string, o Options) *Store {
 	return &Store{
-		file:   sqlfile.File{Path: path, Schema: schema, Version: 1, ForeignKeys: true, Journal: 64 << 20},
-		embed:  o.Embedder,
-		busy:   map[int64]bool{},
-		loaded: map[int64]*vectors{},
+		file:    sqlfile.File{Path: path, Schema: schema, Version: 1, ForeignKeys: true, Journal: 64 << 20},
+		embed:   o.Embedder,
+		vectors: o.Vectors,
+		busy:    map[int64]bool{},
+		loaded:  map[int64]*vectors{},
 	}
 }
 
@@ -120,7 +138,15 @@ func (s *Store) space() string {
 		return lsaSpace
 	}
 	name, dims := s.embed.Space()
-	return fmt.Sprintf("%s/%d", name, dims)
+	return fmt.Sprintf("%s/%d", name, dims) + s.kept()
+}
+
+// kept says where the vectors are, at the end of the name of a space; "" means the file.
+func (s *Store) kept() string {
+	if s.vectors == nil {
+		return ""
+	}
+	return " in " + s.vectors.Name()
 }
 
 // Collection is what is known about a collection.
@@ -335,7 +361,10 @@ func (s *Store) remove(ctx context.Context, c Collection) error {
 		}
 	}
 	s.dropVectors(c.ID)
-	return tx.Commit()
+	if err := tx.Commit(); err != nil || s.vectors == nil || !strings.HasSuffix(c.Embedder, s.kept()) {
+		return err
+	}
+	return s.vectors.Drop(ctx, StoredAs(c))
 }
 
 // acquire keeps other ingests and deletions of this process away from a collection until release is called.

@@ -5,8 +5,10 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,8 +87,9 @@ type read struct {
 	title  string
 	lang   string
 	chunks []Chunk
-	names  []string // of the chunks: parts of the names in code
-	vecs   [][]byte // of the chunks, packed; nil if there is no model of the collection
+	names  []string    // of the chunks: parts of the names in code
+	vecs   [][]byte    // of the chunks, packed; nil if there is no model of the collection
+	given  [][]float32 // of the chunks, by the Embedder, if a VectorStore keeps them
 	size   int
 	err    error
 	same   bool // the content did not change
@@ -138,6 +141,10 @@ type writer struct {
 	// wordsOf are the words of new chunks, which are stored last: FTS5 writes what it has collected whenever a statement
 	// on another table begins a savepoint.
 	wordsOf []wordsRow
+	// put and gone are what a VectorStore is told: new vectors before tx is committed, and removed chunks after it. A
+	// vector without a chunk is not found, but a chunk without a vector would stay so.
+	put  map[int64][]float32
+	gone []int64
 }
 
 // wordsRow is the words of a chunk.
@@ -396,6 +403,9 @@ func (w *writer) insert(ctx context.Context, f *read) error {
 			return err
 		}
 		w.addWords(id, f, i)
+		if f.given != nil {
+			w.put[id] = f.given[i]
+		}
 		if f.vecs != nil {
 			if _, err := w.prepared(ctx, insertVector, id, w.c.ID, f.vecs[i]); err != nil {
 				return err
@@ -514,6 +524,10 @@ func (w *writer) embedFile(ctx context.Context, f *read) error {
 	if err != nil {
 		return err
 	}
+	if w.s.vectors != nil {
+		f.given = vecs
+		return nil
+	}
 	f.vecs = make([][]byte, len(vecs))
 	for i, v := range vecs {
 		f.vecs[i] = packVector(v)
@@ -549,6 +563,16 @@ func embedded(heading, text string) string {
 
 // removeFile removes a file with its chunks.
 func (w *writer) removeFile(ctx context.Context, f *stored) error {
+	if w.s.vectors != nil {
+		if err := w.beginTransaction(ctx); err != nil {
+			return err
+		}
+		ids, err := w.chunkIDs(ctx, f.id)
+		if err != nil {
+			return err
+		}
+		w.gone = append(w.gone, ids...)
+	}
 	err := w.exec(ctx, fmt.Sprintf("DELETE FROM words_%d WHERE rowid IN (SELECT id FROM chunk WHERE file = ?)", w.c.ID), f.id)
 	if err != nil {
 		return err
@@ -576,6 +600,7 @@ func (w *writer) beginTransaction(ctx context.Context) error {
 		return err
 	}
 	w.began, w.pending, w.prep = time.Now(), 0, map[string]*sql.Stmt{}
+	w.put, w.gone = map[int64][]float32{}, nil
 	w.tx, err = db.BeginTx(ctx, nil)
 	return err
 }
@@ -598,9 +623,33 @@ func (w *writer) commit(ctx context.Context) error {
 	if err := w.insertWords(ctx); err != nil {
 		return err
 	}
+	if err := w.putVectors(ctx); err != nil {
+		return err
+	}
 	tx := w.tx
 	w.tx = nil
-	return tx.Commit()
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	// SQLite gives numbers of removed chunks to new ones.
+	gone := slices.DeleteFunc(w.gone, func(id int64) bool { return w.put[id] != nil })
+	if len(gone) == 0 {
+		return nil
+	}
+	return w.s.vectors.Delete(ctx, StoredAs(w.c), gone)
+}
+
+// putVectors gives the vectors of tx to the VectorStore.
+func (w *writer) putVectors(ctx context.Context) error {
+	if len(w.put) == 0 {
+		return nil
+	}
+	ids := slices.Sorted(maps.Keys(w.put))
+	vecs := make([][]float32, len(ids))
+	for i, id := range ids {
+		vecs[i] = w.put[id]
+	}
+	return w.s.vectors.Put(ctx, StoredAs(w.c), ids, vecs)
 }
 
 // finish makes the model of a collection again if too much of it changed.

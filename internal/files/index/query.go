@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -109,7 +110,7 @@ func (s *Store) Query(ctx context.Context, c Collection, q Query) (a Answer, err
 	if err != nil {
 		return a, err
 	}
-	if a.Hits, a.Hidden, err = s.collect(ctx, q, ranked); err != nil {
+	if a.Hits, a.Hidden, err = s.collect(ctx, c, q, ranked); err != nil {
 		return a, err
 	}
 	a.Coverage = coverage(list, v.model, a.Hits)
@@ -126,7 +127,7 @@ func (s *Store) rank(
 		weight = t.Weight
 	}
 	switch {
-	case q.Mode == Lexical || len(v.ids) == 0:
+	case q.Mode == Lexical || len(v.ids) == 0 && !v.elsewhere:
 		weight = 0
 	case q.Mode == Vector || len(list) == 0:
 		weight = 1
@@ -142,7 +143,7 @@ func (s *Store) rank(
 		}
 	}
 	if weight > 0 {
-		if err := s.byVectors(ctx, v, q.Text, all); err != nil {
+		if err := s.byVectors(ctx, c, v, q.Text, all); err != nil {
 			return nil, err
 		}
 	}
@@ -319,10 +320,15 @@ func searchWords(
 }
 
 // byVectors adds the nearest chunks, and the cosine of those that are candidates already.
-func (s *Store) byVectors(ctx context.Context, v *vectors, text string, all map[int64]*candidate) error {
+func (s *Store) byVectors(
+	ctx context.Context, c Collection, v *vectors, text string, all map[int64]*candidate,
+) error {
 	vec, err := s.vectorOf(ctx, v, text)
 	if err != nil {
 		return err
+	}
+	if v.elsewhere {
+		return s.byStore(ctx, c, vec, all)
 	}
 	q, scale := quantise(vec)
 	v.compare(q, scale, all)
@@ -333,6 +339,33 @@ func (s *Store) byVectors(ctx context.Context, v *vectors, text string, all map[
 	for _, n := range v.nearest(q, scale, candidates) {
 		if id := v.ids[n.at]; all[id] == nil && n.score > 0 {
 			all[id] = &candidate{id: id, vecs: float64(n.score)}
+		}
+	}
+	return nil
+}
+
+// byStore asks the VectorStore for the nearest chunks, and for the cosines of those that are candidates already.
+func (s *Store) byStore(ctx context.Context, c Collection, vec []float32, all map[int64]*candidate) error {
+	known := slices.Sorted(maps.Keys(all))
+	for _, among := range [][]int64{nil, known} {
+		n := candidates
+		if among != nil {
+			n = len(among)
+		}
+		ids, cosines, err := s.vectors.Nearest(ctx, StoredAs(c), vec, n, among)
+		if err != nil {
+			return err
+		}
+		for i, id := range ids {
+			if all[id] == nil && cosines[i] > 0 {
+				all[id] = &candidate{id: id}
+			}
+			if all[id] != nil {
+				all[id].vecs = float64(cosines[i])
+			}
+		}
+		if len(known) == 0 {
+			break
 		}
 	}
 	return nil
@@ -378,7 +411,9 @@ func (s *Store) vectorOf(ctx context.Context, v *vectors, text string) ([]float3
 }
 
 // collect reads candidates until there are enough hits. It joins neighbours and leaves out near duplicates.
-func (s *Store) collect(ctx context.Context, q Query, ranked []candidate) (hits []Hit, hidden int, err error) {
+func (s *Store) collect(
+	ctx context.Context, c Collection, q Query, ranked []candidate,
+) (hits []Hit, hidden int, err error) {
 	db, err := s.file.Reader()
 	if err != nil {
 		return nil, 0, err
@@ -388,22 +423,22 @@ func (s *Store) collect(ctx context.Context, q Query, ranked []candidate) (hits 
 		most = 5
 	}
 	stmt, err := db.PrepareContext(ctx, `SELECT path, title, size, modified, hash, seq, line, last, page, heading, text
-		FROM chunk JOIN file ON file.id = chunk.file WHERE chunk.id = ?`)
+		FROM chunk JOIN file ON file.id = chunk.file WHERE chunk.id = ? AND file.collection = ?`)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer stmt.Close()
 	allowed := map[string]bool{}
 	var seen []map[uint64]bool
-	for _, c := range ranked {
-		h, err := scanHit(stmt.QueryRowContext(ctx, c.id))
+	for _, r := range ranked {
+		h, err := scanHit(stmt.QueryRowContext(ctx, r.id, c.ID))
 		if errors.Is(err, sql.ErrNoRows) {
-			continue // it was removed meanwhile
+			continue // it was removed meanwhile, or a VectorStore has vectors that a killed host left
 		}
 		if err != nil {
 			return nil, 0, err
 		}
-		h.Score, h.Words, h.Vectors = c.score, c.words, c.vecs
+		h.Score, h.Words, h.Vectors = r.score, r.words, r.vecs
 		if q.Only != nil && !q.Only(h.File.Path) {
 			continue
 		}

@@ -203,7 +203,7 @@ func weightedNDCG(t testing.TB, s *Store, c Collection, j judged, weight float64
 		if err != nil {
 			t.Fatal(err)
 		}
-		hits, _, err := s.collect(t.Context(), Query{Most: 10}, list)
+		hits, _, err := s.collect(t.Context(), c, Query{Most: 10}, list)
 		if err != nil {
 			t.Fatal(err)
 		}

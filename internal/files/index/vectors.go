@@ -24,6 +24,8 @@ type vectors struct {
 	scale    []float32
 	signs    []uint64 // the sign of each dimension, signWords words for each chunk
 
+	elsewhere bool // a VectorStore has them
+
 	mu     sync.Mutex
 	counts map[string]int // of the chunks that have a stem, as far as they were asked for
 }
@@ -140,6 +142,10 @@ func (s *Store) readVectors(ctx context.Context, c Collection) (v *vectors, err 
 		v.dims = v.model.dims
 	} else {
 		_, v.dims = s.embed.Space()
+	}
+	if s.vectors != nil {
+		v.elsewhere = true
+		return v, nil
 	}
 	db, err := s.file.Reader()
 	if err != nil || db == nil {

@@ -10,13 +10,26 @@ import (
 
 	"gatehouse/internal/files/embed"
 	"gatehouse/internal/files/index"
+	"gatehouse/internal/files/vectorstore"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
 // Settings are the settings of the module, which the configuration of a host embeds.
 type Settings struct {
-	Embedder embed.Settings `doc:"The model that makes the vectors of texts and questions. Collections that another one made are refused until they are made again. The search for tools uses it too."`
+	Embedder embed.Settings       `doc:"The model that makes the vectors of texts and questions. Collections that another one made are refused until they are made again. The search for tools uses it too."`
+	Store    vectorstore.Settings `doc:"A server that keeps the vectors of the embedder, for more than one machine holds. Words and texts stay on this host."`
+}
+
+// Validate returns what is wrong with the settings, and where.
+func (s Settings) Validate() (where string, err error) {
+	if err := s.Embedder.Validate(); err != nil {
+		return "embedder", err
+	}
+	if s.Store.Kind != "" && s.Embedder.Kind == "" {
+		return "store", errors.New("it keeps the vectors of an embedder; expected modules.rag.embedder, too")
+	}
+	return "store", s.Store.Validate()
 }
 
 // Config is what the module is given.

@@ -155,6 +155,11 @@ var layers = [][]unit{
 			only: []string{"internal/access/secret"},
 			why:  "the vector of a text follows from the text and the model",
 		},
+		{
+			path: "internal/files/vectorstore",
+			only: []string{"internal/access/secret"},
+			why:  "a server of vectors is given numbers and vectors, and no texts",
+		},
 		{path: "internal/files/language", why: "the language of a text follows from the text"},
 		{path: "internal/files/walk", only: []string{}, why: "walking needs an open root and nothing else of ours"},
 		{
@@ -382,7 +387,7 @@ var moduleImports = []string{
 	"internal/exec/procid", "internal/exec/rpc",
 	"internal/exec/shellpolicy", "internal/exec/supervisor", "internal/exec/terminal",
 	"internal/files/atomicfile", "internal/files/edit", "internal/files/extract", "internal/files/filelock",
-	"internal/files/filewatch", "internal/files/embed", "internal/files/index",
+	"internal/files/filewatch", "internal/files/embed", "internal/files/vectorstore", "internal/files/index",
 	"internal/files/language", "internal/files/roots", "internal/files/search", "internal/files/sqlfile",
 	"internal/files/stage", "internal/files/symbols",
 	"internal/files/walk",
