@@ -17,7 +17,8 @@ const (
 	// taskTimeout is for tools that their servers run as tasks alone, which are long by nature.
 	taskTimeout = 24 * time.Hour
 
-	absence    = time.Minute // how long a server with a task may be away
+	absence    = time.Minute      // how long a server with a task may be away
+	lookTime   = 10 * time.Second // how long it may take to say how the task is
 	absentPoll = time.Second
 
 	taskKey     = "task"     // records the server's ID of the task of a call
@@ -52,7 +53,7 @@ func (k *manager) pollTask(ctx context.Context, c *tool.Call, id, task string, k
 	last, seen := "", time.Now()
 	for looks := 1; ; looks++ {
 		*kept = *kept || tool.Keep(c)
-		t, err := k.cfg.Packages.Task(ctx, id, task, askedNothing(c))
+		t, err := k.look(ctx, c, id, task)
 		switch {
 		case err == nil:
 			seen = time.Now()
@@ -83,6 +84,17 @@ func (k *manager) pollTask(ctx context.Context, c *tool.Call, id, task string, k
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// look returns the state of a task. A server that takes longer than lookTime is unavailable.
+func (k *manager) look(ctx context.Context, c *tool.Call, id, task string) (packages.Task, error) {
+	soon, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	t, err := k.cfg.Packages.Task(soon, id, task, askedNothing(c))
+	if err != nil && soon.Err() != nil && ctx.Err() == nil {
+		err = tool.Refuse(tool.CodeUnavailable, "the server of package %s does not say how its task is", id)
+	}
+	return t, err
 }
 
 // askForTask asks the client what a task asks, except for what it has answered, and passes the
