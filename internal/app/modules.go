@@ -95,6 +95,9 @@ func (a *App) openIndex() (*index.Store, error) {
 		o.Vectors = server
 		a.closing("store of vectors", func(context.Context) error { return server.Close() })
 	}
+	if r := embed.NewReranker(a.cfg.Modules.RAG.Reranker, a.fillSecrets()); r != nil {
+		o.Reranker = r
+	}
 	store := index.Open(path, o)
 	a.closing("index", func(context.Context) error { return store.Close() })
 	return store, nil

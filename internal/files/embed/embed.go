@@ -57,20 +57,29 @@ func (s Settings) Validate() error {
 	default:
 		return fmt.Errorf("kind %q: expected openai or folder", s.Kind)
 	}
-	u, err := url.Parse(s.URL)
+	if err := validateServer(s.URL, s.Key); err != nil {
+		return err
+	}
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "":
-		return fmt.Errorf("url %q: expected http://host or https://host with a path", s.URL)
-	case s.Key != "" && u.Scheme == "http" && !isLoopback(u.Hostname()):
-		return errors.New(
-			"key: it would be sent to another machine without encryption; expected a url that begins with https://",
-		)
 	case s.Model == "":
 		return errors.New("model: expected the name of the server's model")
 	case s.Dimensions < 2 || s.Dimensions > maxDims:
 		return fmt.Errorf("dimensions %d: expected 2 to %d", s.Dimensions, maxDims)
 	}
-	_, err = secret.Names(s.Key)
+	return nil
+}
+
+func validateServer(address, key string) error {
+	u, err := url.Parse(address)
+	switch {
+	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "":
+		return fmt.Errorf("url %q: expected http://host or https://host with a path", address)
+	case key != "" && u.Scheme == "http" && !isLoopback(u.Hostname()):
+		return errors.New(
+			"key: it would be sent to another machine without encryption; expected a url that begins with https://",
+		)
+	}
+	_, err = secret.Names(key)
 	return err
 }
 

@@ -80,27 +80,40 @@ func (s *server) Embed(ctx context.Context, texts []string, query bool) ([][]flo
 type passing struct{ error }
 
 func (s *server) request(ctx context.Context, texts []string) (all [][]float32, err error) {
+	err = retry(ctx, func() error {
+		b, err := s.post(ctx, "/embeddings", map[string]any{"model": s.Model, "input": texts})
+		if err == nil {
+			all, err = s.vectors(b, len(texts))
+		}
+		return err
+	})
+	return all, err
+}
+
+// retry calls f again while its error is passing.
+func retry(ctx context.Context, f func() error) error {
 	wait := firstWait
 	for try := 1; ; try++ {
-		all, err = s.once(ctx, texts)
+		err := f()
 		if _, again := errors.AsType[passing](err); !again || try == attempts || ctx.Err() != nil {
-			return all, err
+			return err
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		wait *= 2
 	}
 }
 
-func (s *server) once(ctx context.Context, texts []string) ([][]float32, error) {
-	body, err := json.Marshal(map[string]any{"model": s.Model, "input": texts})
+// post sends one request and returns the body of its response.
+func (s *server) post(ctx context.Context, path string, in any) ([]byte, error) {
+	body, err := json.Marshal(in)
 	if err != nil {
 		return nil, err
 	}
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/embeddings", bytes.NewReader(body))
+	q, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +135,7 @@ func (s *server) once(ctx context.Context, texts []string) ([][]float32, error) 
 	case res.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("status %d: %.200q", res.StatusCode, b)
 	}
-	return s.vectors(b, len(texts))
+	return b, nil
 }
 
 func (s *server) authorize(q *http.Request) error {

@@ -73,3 +73,58 @@ func isPinned(err error) bool {
 	_, is := errors.AsType[*Pinned](err)
 	return is
 }
+
+// byLength is a Reranker that prefers short texts.
+type byLength struct{ bad error }
+
+func (r byLength) Rerank(_ context.Context, _ string, texts []string) (scores []float64, err error) {
+	for _, t := range texts {
+		scores = append(scores, -float64(len(t)))
+	}
+	return scores, r.bad
+}
+
+// A reranker orders what was found and may be seen; if it fails, the order of the rankings stays, and the answer says so.
+func TestAReranker(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "i.db")
+	plain := Open(path, Options{})
+	defer plain.Close()
+	all := texts{
+		"/d/a.md": "# Engine\n\nThe engine of the engine: engine oil and engine parts for each engine there is.\n",
+		"/d/b.md": "# Other\n\nOne engine.\n",
+		"/d/c.md": "# X\n\nengine\n",
+	}
+	_, c, err := all.ingest(t.Context(), plain, Ingest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(r Reranker, q Query) (paths []string, a Answer) {
+		t.Helper()
+		s := Open(path, Options{Reranker: r})
+		defer s.Close()
+		q.Text = "engine"
+		a, err := s.Query(t.Context(), c, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range a.Hits {
+			paths = append(paths, h.File.Path)
+		}
+		return paths, a
+	}
+	hidden := func(f FileInfo) bool { return f.Path != "/d/c.md" }
+	if got, a := ask(byLength{}, Query{Most: 1}); len(got) != 1 || got[0] != "/d/c.md" || a.Hits[0].Rerank == nil {
+		t.Errorf("got %v", got)
+	}
+	if got, a := ask(byLength{}, Query{Most: 1, Allow: hidden}); len(got) != 1 || got[0] != "/d/b.md" || a.Hidden != 1 {
+		t.Errorf("without what the caller may not see: got %v", got)
+	}
+	before, _ := ask(nil, Query{Most: 3})
+	if got, a := ask(byLength{errors.New("down")}, Query{Most: 3}); strings.Join(got, " ") != strings.Join(before, " ") ||
+		a.Unranked == nil {
+		t.Errorf("a reranker that fails: got %v, %v, want %v", got, a.Unranked, before)
+	}
+	if got, a := ask(byLength{}, Query{Most: 3, Mode: Lexical}); strings.Join(got, " ") == "" || a.Hits[0].Rerank != nil {
+		t.Errorf("words alone: got %v", got)
+	}
+}

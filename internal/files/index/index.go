@@ -55,6 +55,7 @@ type Store struct {
 	file    sqlfile.File
 	embed   Embedder
 	vectors VectorStore // nil means the file
+	reranks Reranker    // nil means none
 
 	mu     sync.Mutex
 	busy   map[int64]bool
@@ -75,6 +76,14 @@ type Options struct {
 	Embedder Embedder
 	// Vectors keeps the vectors that the Embedder makes; nil means the file.
 	Vectors VectorStore
+	// Reranker orders the best passages of a question once more; nil means that their order stays.
+	Reranker Reranker
+}
+
+// Reranker compares texts with a question.
+type Reranker interface {
+	// Rerank returns a score for each text. Only their order has a meaning.
+	Rerank(ctx context.Context, question string, texts []string) ([]float64, error)
 }
 
 // VectorStore keeps vectors of length 1 by a collection and a number. A collection that does not exist is empty.
@@ -121,6 +130,7 @@ func Open(path string, o Options) *Store {
 		file:    sqlfile.File{Path: path, Schema: schema, Version: 1, ForeignKeys: true, Journal: 64 << 20},
 		embed:   o.Embedder,
 		vectors: o.Vectors,
+		reranks: o.Reranker,
 		busy:    map[int64]bool{},
 		loaded:  map[int64]*vectors{},
 	}

@@ -50,10 +50,11 @@ type Hit struct {
 	Page    int
 	Heading string
 	Text    string
-	Score   float64 // 0 to 1; the best hit of a query that matches in both rankings has 1
-	Words   float64 // BM25
-	Vectors float64 // cosine
-	last    int     // number of the last chunk
+	Score   float64  // 0 to 1; the best hit of a query that matches in both rankings has 1
+	Words   float64  // BM25
+	Vectors float64  // cosine
+	Rerank  *float64 // score of the Reranker; nil means that it was not asked
+	last    int      // number of the last chunk
 }
 
 // Answer is what a query found, the best first.
@@ -63,10 +64,14 @@ type Answer struct {
 	// Coverage is the share of the question's words that the best three hits contain, rare words counting more.
 	Coverage float64
 	Weak     bool // little speaks for the hits
+	// Unranked is why the Reranker could not be asked: the hits are in the order of the rankings. nil means that it was
+	// asked, or that there is none.
+	Unranked error
 }
 
 const (
 	candidates     = 200 // of each ranking
+	rerankMost     = 30  // passages that a Reranker is given
 	nearWeight     = 0.2 // of pairs of words that stand close together
 	feedbackChunks = 3   // that a question's vector is moved towards
 	feedbackWeight = 1.0
@@ -110,12 +115,44 @@ func (s *Store) Query(ctx context.Context, c Collection, q Query) (a Answer, err
 	if err != nil {
 		return a, err
 	}
+	most := q.Most
+	if most <= 0 {
+		most = 5
+	}
+	rerank := s.reranks != nil && (q.Mode == Auto || q.Mode == "")
+	if q.Most = most; rerank {
+		q.Most = max(most, rerankMost)
+	}
 	if a.Hits, a.Hidden, err = s.collect(ctx, c, q, ranked); err != nil {
 		return a, err
 	}
+	if rerank && len(a.Hits) > 0 {
+		a.Unranked = s.rerank(ctx, q.Text, a.Hits)
+	}
+	a.Hits = a.Hits[:min(most, len(a.Hits))]
 	a.Coverage = coverage(list, v.model, a.Hits)
 	a.Weak = len(a.Hits) == 0 || a.Coverage < weakBelow
 	return a, nil
+}
+
+// rerank orders hits by the scores of the Reranker. Passages that the caller may not read are not among them.
+func (s *Store) rerank(ctx context.Context, question string, hits []Hit) error {
+	texts := make([]string, len(hits))
+	for i, h := range hits {
+		texts[i] = embedded(headings(h.File.Title, h.Heading), h.Text)
+	}
+	scores, err := s.reranks.Rerank(ctx, question, texts)
+	if err == nil && len(scores) != len(hits) {
+		err = fmt.Errorf("the reranker returned %d scores for %d texts", len(scores), len(hits))
+	}
+	if err != nil {
+		return err
+	}
+	for i := range hits {
+		hits[i].Rerank = &scores[i]
+	}
+	slices.SortStableFunc(hits, func(a, b Hit) int { return cmp.Compare(*b.Rerank, *a.Rerank) })
+	return nil
 }
 
 // rank returns the candidates of both rankings, the best first.
@@ -418,10 +455,7 @@ func (s *Store) collect(
 	if err != nil {
 		return nil, 0, err
 	}
-	most := q.Most
-	if most <= 0 {
-		most = 5
-	}
+	most := cmp.Or(q.Most, 5)
 	stmt, err := db.PrepareContext(ctx, `SELECT path, title, size, modified, hash, seq, line, last, page, heading, text
 		FROM chunk JOIN file ON file.id = chunk.file WHERE chunk.id = ? AND file.collection = ?`)
 	if err != nil {

@@ -47,25 +47,27 @@ type queryOut struct {
 	Context    string      `json:"context" text:"facts" doc:"the passages as XML"`
 	Weak       bool        `json:"weak" text:"facts" doc:"the passages have few of the question's words"`
 	Coverage   float64     `json:"coverage" text:"facts" doc:"share of the question's words in the best passages, 0 to 1"`
+	Unranked   string      `json:"unranked,omitempty" text:"facts" doc:"why the reranker could not be asked"`
 	Hidden     int         `json:"hidden,omitempty" text:"facts" doc:"files left out because the caller may not read them"`
 
 	stale int
 }
 
 type resultOut struct {
-	Content  string  `json:"content"`
-	Source   string  `json:"source"`
-	Section  string  `json:"section,omitempty"`
-	Category string  `json:"category,omitempty"`
-	Chunk    int     `json:"chunkIndex"`
-	Score    float64 `json:"score"`
-	Citation string  `json:"citation"`
-	Line     int     `json:"line"`
-	Last     int     `json:"last"`
-	Page     int     `json:"page,omitempty"`
-	Words    float64 `json:"words" doc:"BM25"`
-	Vectors  float64 `json:"vectors" doc:"cosine"`
-	Stale    string  `json:"stale,omitempty" doc:"changed or gone since it was ingested"`
+	Content  string   `json:"content"`
+	Source   string   `json:"source"`
+	Section  string   `json:"section,omitempty"`
+	Category string   `json:"category,omitempty"`
+	Chunk    int      `json:"chunkIndex"`
+	Score    float64  `json:"score"`
+	Citation string   `json:"citation"`
+	Line     int      `json:"line"`
+	Last     int      `json:"last"`
+	Page     int      `json:"page,omitempty"`
+	Words    float64  `json:"words" doc:"BM25"`
+	Vectors  float64  `json:"vectors" doc:"cosine"`
+	Rerank   *float64 `json:"rerank,omitempty" doc:"score of the reranker"`
+	Stale    string   `json:"stale,omitempty" doc:"changed or gone since it was ingested"`
 }
 
 // Facts implements tool.Facter.
@@ -77,10 +79,14 @@ func (o queryOut) Facts() string {
 	if o.stale > 0 {
 		stale = fmt.Sprintf("stale passages: %d; call rag_ingest again", o.stale)
 	}
+	unranked := ""
+	if o.Unranked != "" {
+		unranked = "the passages are not reranked: " + o.Unranked
+	}
 	if o.Hidden > 0 {
 		hidden = fmt.Sprintf("files you may not read were left out: %d", o.Hidden)
 	}
-	return tool.Facts(fmt.Sprintf("passages=%d", len(o.Results)), weak, stale, hidden)
+	return tool.Facts(fmt.Sprintf("passages=%d", len(o.Results)), weak, stale, hidden, unranked)
 }
 
 func (k *knowledge) query(ctx context.Context, c *tool.Call, in queryIn) (queryOut, error) {
@@ -157,6 +163,9 @@ func newQueryOut(in queryIn, a index.Answer, v *viewer) queryOut {
 		Results: []resultOut{}, Query: in.Question, Collection: in.Collection, Weak: a.Weak,
 		Coverage: math.Round(a.Coverage*100) / 100, Hidden: a.Hidden,
 	}
+	if a.Unranked != nil {
+		out.Unranked = a.Unranked.Error()
+	}
 	left := in.MaxTokens * bytesPerToken
 	var text, context strings.Builder
 	context.WriteString("<retrieved_context>\n")
@@ -168,6 +177,7 @@ func newQueryOut(in queryIn, a index.Answer, v *viewer) queryOut {
 			Source: v.shown(h.File.Path), Section: h.Heading, Category: categoryOf(h.File.Path), Chunk: h.Chunk,
 			Score: math.Round(h.Score*1000) / 1000, Line: h.Line, Page: h.Page,
 			Words: math.Round(h.Words*100) / 100, Vectors: math.Round(h.Vectors*1000) / 1000, Stale: v.stale[h.File.Path],
+			Rerank: h.Rerank,
 		}
 		r.Content, r.Last = cutLines(h.Text, h.Line, h.Last, left)
 		left -= len(r.Content)

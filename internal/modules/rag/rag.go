@@ -17,8 +17,9 @@ import (
 
 // Settings are the settings of the module, which the configuration of a host embeds.
 type Settings struct {
-	Embedder embed.Settings       `doc:"The model that makes the vectors of texts and questions. Collections that another one made are refused until they are made again. The search for tools uses it too."`
-	Store    vectorstore.Settings `doc:"A server that keeps the vectors of the embedder, for more than one machine holds. Words and texts stay on this host."`
+	Embedder embed.Settings         `doc:"The model that makes the vectors of texts and questions. Collections that another one made are refused until they are made again. The search for tools uses it too."`
+	Store    vectorstore.Settings   `doc:"A server that keeps the vectors of the embedder, for more than one machine holds. Words and texts stay on this host."`
+	Reranker embed.RerankerSettings `doc:"A cross-encoder that orders the best 30 passages of each question once more. They are sent to its server."`
 }
 
 // Validate returns what is wrong with the settings, and where.
@@ -29,7 +30,10 @@ func (s Settings) Validate() (where string, err error) {
 	if s.Store.Kind != "" && s.Embedder.Kind == "" {
 		return "store", errors.New("it keeps the vectors of an embedder; expected modules.rag.embedder, too")
 	}
-	return "store", s.Store.Validate()
+	if err := s.Store.Validate(); err != nil {
+		return "store", err
+	}
+	return "reranker", s.Reranker.Validate()
 }
 
 // Config is what the module is given.
