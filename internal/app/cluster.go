@@ -154,6 +154,26 @@ func Replicated(ctx context.Context, f config.Folders, name string, file *sqlfil
 	return n.Close, nil
 }
 
+// LeaveCluster makes the data of this machine's node that of a host without a cluster, which keeps the users, tokens and
+// approvals that it has. It returns the folder in which the rest of the node's data stays.
+func LeaveCluster(ctx context.Context, f config.Folders) (old string, err error) {
+	dir := ClusterFolder(f.Data)
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return "", errors.New("there is no node in this data folder: " + f.Data)
+	}
+	if n, err := cluster.Visitor(dir); err == nil {
+		n.Close()
+		return "", errors.New("the node of this machine runs: stop it first, then leave")
+	}
+	for _, path := range []string{filepath.Join(f.Data, "identity.db"), ApprovalsFile(f)} {
+		if err := sqllog.Forget(ctx, path); err != nil {
+			return "", err
+		}
+	}
+	old = fmt.Sprintf("%s.left-%s", dir, time.Now().UTC().Format("20060102T150405"))
+	return old, os.Rename(dir, old)
+}
+
 // sessionRecords is how long the record of a session is kept that no node ended.
 const sessionRecords = 7 * 24 * time.Hour
 

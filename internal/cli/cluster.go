@@ -15,13 +15,13 @@ import (
 func clusterCommand(w Environment) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cluster",
-		Short: "Show the nodes of a cluster, and let others join",
-		Long: `Show the nodes of a cluster, and let others join. A host is a node if it is served
+		Short: "Show the nodes of a cluster, let others join, and leave",
+		Long: `Show the nodes of a cluster, let others join, and leave. A host is a node if it is served
 with --cluster; the commands are for the node that runs on this machine.`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(clusterStatus(w), clusterJoinToken(w))
+	c.AddCommand(clusterStatus(w), clusterJoinToken(w), clusterLeave(w))
 	return c
 }
 
@@ -91,4 +91,27 @@ joins gets the key of the cluster's certificates, so keep the token secret.`,
 	}
 	c.Flags().DurationVar(&valid, "valid", time.Hour, "how long a node can join with it")
 	return c
+}
+
+func clusterLeave(w Environment) *cobra.Command {
+	return &cobra.Command{
+		Use:   "leave",
+		Short: "Make this machine a host without a cluster",
+		Long: `Make this machine a host without a cluster, which keeps the users, tokens and
+approvals that its node has now. Stop the host before. The other nodes go on without
+it and show it as silent.`,
+		Example: `  gatehouse cluster leave`,
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := readSettings(w)
+			if err != nil {
+				return err
+			}
+			old, err := app.LeaveCluster(c.Context(), l.Folders)
+			if err == nil {
+				fmt.Fprintf(w.Out, "This machine is no node any more. What the node had besides is in %s; remove it.\n", old)
+			}
+			return err
+		},
+	}
 }

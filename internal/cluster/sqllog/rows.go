@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"gatehouse/internal/files/sqlfile"
@@ -23,8 +25,29 @@ func Of(ctx context.Context, file *sqlfile.File) (bool, error) {
 		return false, err
 	}
 	var tables int
-	err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'cluster_log'").Scan(&tables)
+	err = db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = ?", sqlfile.LogTable).
+		Scan(&tables)
 	return tables > 0, err
+}
+
+// Forget makes a file that of one host again, with the rows that it has. No program may use it as a node.
+func Forget(ctx context.Context, path string) error {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	address, err := sqlfile.Address(path)
+	if err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", address+"?_busy_timeout=5000")
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "DROP TABLE IF EXISTS "+sqlfile.LogTable)
+	if err := errors.Join(err, db.Close()); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
 }
 
 type querier interface {

@@ -263,3 +263,37 @@ func testOneWinner(t *testing.T, all []replica) {
 		t.Errorf("the log has %d changes, %v", at, err)
 	}
 }
+
+// TestAFileOfANodeIsNotChangedAlone changes the file of a node by a program that does not know the cluster.
+func TestAFileOfANodeIsNotChangedAlone(t *testing.T) {
+	add := func(f *sqlfile.File, key string) error {
+		return f.Change(t.Context(), func(tx *sql.Tx) error {
+			_, err := tx.Exec("INSERT INTO once VALUES (?, 'me')", key)
+			return err
+		})
+	}
+	f := newFile(t)
+	if err := add(f, "before"); err != nil {
+		t.Fatal(err)
+	}
+	db, err := f.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(positionTable); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(f, "alone"); !errors.Is(err, sqlfile.ErrReplicated) {
+		t.Errorf("a change of a node's file: %v", err)
+	}
+	if err := Forget(t.Context(), f.Path); err != nil {
+		t.Fatal(err)
+	}
+	if err := add(f, "after"); err != nil {
+		t.Error(err)
+	}
+	var rows int
+	if err := db.QueryRow("SELECT count(*) FROM once").Scan(&rows); err != nil || rows != 2 {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+}

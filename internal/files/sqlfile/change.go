@@ -3,7 +3,16 @@ package sqlfile
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"fmt"
 )
+
+// LogTable is the table of a file that is replicated: it says how much of the log the file has.
+const LogTable = "cluster_log"
+
+// ErrReplicated is the error of a change that would make this host's file differ from those of the other hosts.
+var ErrReplicated = errors.New("it belongs to a node of a cluster: serve this host with " +
+	"--cluster, or take it out of the cluster with gatehouse cluster leave")
 
 // Replica makes the changes of a file the same on several hosts.
 type Replica interface {
@@ -20,7 +29,8 @@ func (f *File) Replicate(r Replica) {
 }
 
 // Change runs a transaction on all hosts that have the file, which is this one if it is not replicated. run may be
-// called more than once, and must change nothing but the file.
+// called more than once, and must change nothing but the file. The error wraps ErrReplicated if the file is one of
+// several and this program has no replica.
 func (f *File) Change(ctx context.Context, run func(*sql.Tx) error) error {
 	f.mu.Lock()
 	r := f.replica
@@ -28,7 +38,17 @@ func (f *File) Change(ctx context.Context, run func(*sql.Tx) error) error {
 	if r != nil {
 		return r.Change(ctx, run)
 	}
-	return f.ChangeHere(ctx, run)
+	return f.ChangeHere(ctx, func(tx *sql.Tx) error {
+		var logs int
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = ?", LogTable).
+			Scan(&logs); err != nil {
+			return err
+		}
+		if logs > 0 {
+			return fmt.Errorf("%s: %w", f.baseName(), ErrReplicated)
+		}
+		return run(tx)
+	})
 }
 
 // ChangeHere runs a transaction on the file of this host alone, for what other hosts need not know.

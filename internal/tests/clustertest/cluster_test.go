@@ -382,10 +382,29 @@ func TestUsersAndTokensOnAllNodes(t *testing.T) {
 		}
 	}
 
+	// A node that runs does not leave.
+	if out, err := nodes[0].run(t, "cluster", "leave").CombinedOutput(); err == nil {
+		t.Errorf("a node that runs has left: %s", out)
+	}
 	// A node that is alone cannot know what is revoked.
 	for _, n := range nodes[:2] {
 		n.cmd.Process.Kill()
 		n.cmd.Wait()
 	}
 	eventually(t, "a node that is alone refuses", func() bool { return !accepts(nodes[2], kept) })
+
+	// What a node has is not changed without the cluster, until it has left.
+	one := nodes[0]
+	eventually(t, "its engine has ended", func() bool {
+		out, err := one.run(t, "user", "add", "bea", "--no-password").CombinedOutput()
+		if err == nil {
+			t.Fatalf("a user was added to a node that does not run: %s", out)
+		}
+		return !strings.Contains(string(out), "most of its nodes")
+	})
+	one.command(t, "cluster", "leave")
+	one.command(t, "user", "add", "bea", "--no-password")
+	if got := one.command(t, "user", "list"); !strings.Contains(got, "ada") || !strings.Contains(got, "bea") {
+		t.Errorf("the users of a host that has left: %s", got)
+	}
 }
