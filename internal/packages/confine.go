@@ -426,7 +426,7 @@ func (p *managedPackage) grantedMounts(r *Record) (all []sandbox.Mount, err erro
 		return nil, err
 	}
 	private := append(shield.Closed(), realPath(p.manager.opts.Folder))
-	folders := slices.Clone(granted.Folders)
+	folders := withAnnounced(granted.Folders, r.announced)
 	slices.SortFunc(folders, func(a, b string) int { return compare(a, b) }) // those inside others after these
 	for _, text := range folders {
 		path, write := grantedFolder(text)

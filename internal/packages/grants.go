@@ -2,6 +2,7 @@ package packages
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"strings"
 
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/tool"
@@ -51,7 +53,64 @@ func grantedFolder(text string) (path string, write bool) {
 	if path, ok := strings.CutSuffix(text, ":ro"); ok {
 		return path, false
 	}
+	if path, ok := announcedGrant(text); ok {
+		return path, true
+	}
 	return strings.TrimSuffix(text, ":rw"), true
+}
+
+// announcedGrant splits a grant of what clients announce of a folder: an instance has those of its caller's roots that
+// are in it.
+func announcedGrant(text string) (path string, ok bool) { return strings.CutSuffix(text, ":roots") }
+
+// grantsAnnounced reports whether what an instance may use depends on the roots of its caller.
+func (r *Record) grantsAnnounced() bool {
+	return r.Confinement == Sandboxed && slices.ContainsFunc(r.Grants.Folders, func(text string) bool {
+		_, ok := announcedGrant(text)
+		return ok
+	})
+}
+
+// withAnnounced replaces grants of what clients announce by those of the roots that they cover. A root that contains
+// the granted folder stands for all of that.
+func withAnnounced(folders, announced []string) (out []string) {
+	for _, text := range folders {
+		path, ok := announcedGrant(text)
+		if !ok {
+			out = append(out, text)
+			continue
+		}
+		for _, root := range announced {
+			real, err := filepath.EvalSymlinks(root) // so that no link leads out of what is granted
+			switch {
+			case err != nil:
+			case within(real, path):
+				out = append(out, path)
+			case within(path, real):
+				out = append(out, real)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// announcedIn returns the folders of an answer to roots/list.
+func announcedIn(answer string) (folders []string) {
+	var said struct {
+		Roots []struct {
+			URI string `json:"uri"`
+		} `json:"roots"`
+	}
+	if json.Unmarshal([]byte(answer), &said) != nil {
+		return nil
+	}
+	for _, root := range said.Roots[:min(len(said.Roots), mostGrants)] {
+		if path, ok := clientroots.PathOf(root.URI); ok && filepath.IsAbs(path) {
+			folders = append(folders, filepath.Clean(path))
+		}
+	}
+	return folders
 }
 
 // ownPaths are folders that each sandbox has of its own, so that those of the host cannot be granted.
@@ -131,6 +190,9 @@ func (g Grants) Resolve() (Grants, error) {
 		}
 		if !write {
 			real += ":ro"
+		}
+		if _, ok := announcedGrant(text); ok {
+			real += ":roots"
 		}
 		out.Folders = append(out.Folders, real)
 	}
@@ -259,9 +321,11 @@ func (r *Record) Lines() (lines []string) {
 		programs = "of its image, which it cannot change"
 	}
 	lines = append(lines, "It runs in a sandbox, with a home folder of its own and the programs "+programs+".")
-	var read, write []string
+	var read, write, announced []string
 	for _, text := range g.Folders {
-		if path, w := grantedFolder(text); w {
+		if path, ok := announcedGrant(text); ok {
+			announced = append(announced, path)
+		} else if path, w := grantedFolder(text); w {
 			write = append(write, path)
 		} else {
 			read = append(read, path)
@@ -269,6 +333,7 @@ func (r *Record) Lines() (lines []string) {
 	}
 	say("It may read and write %s.", write)
 	say("It may read %s.", read)
+	say("It may read and write what clients announce as their folders in %s, for each client its own.", announced)
 	if len(g.Hosts) == 0 {
 		lines = append(lines, "It reaches no network.")
 	}

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/packages/packagestest"
 	"gatehouse/tool"
 )
@@ -324,5 +325,80 @@ func TestChangedGrantsRestartTheInstance(t *testing.T) {
 	if got, err := h.call("one", "attack", fmt.Sprintf(`{"kind":"list","target":%q}`, dir)); err != nil ||
 		!strings.HasPrefix(got, "failed: ") {
 		t.Errorf("revoked: %s, %v", got, err)
+	}
+}
+
+// A grant of what clients announce gives each client its own folders, only those in the granted one, and changed ones
+// with a new instance.
+//
+//redteam:attack A package runs in a sandbox: a client announces folders that were not granted, also by a link
+func TestRootsOfClientsAreGrants(t *testing.T) {
+	h := confined(t, Options{})
+	top, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	granted, outside := filepath.Join(top, "granted"), filepath.Join(top, "outside")
+	a, b, link := filepath.Join(granted, "a"), filepath.Join(granted, "b"), filepath.Join(granted, "link")
+	for _, dir := range []string{a, b, outside} {
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(outside, link); err != nil {
+		t.Fatal(err)
+	}
+	r := attacker(t, "one", "good")
+	r.Grants.Folders = []string{granted + ":roots"}
+	h.install(r)
+	reaches := func(who, root, dir string) bool {
+		t.Helper()
+		from := &Peer{Caller: &tool.Caller{
+			Principal: who, Owner: who + "/", Session: "session of " + who, Can: tool.CanListRoots,
+		}}
+		if root != "" {
+			from.Answers = map[string]tool.Answer{
+				clientroots.AnnouncedKey: tool.Answer(fmt.Sprintf(`{"roots":[{"uri":"file://%s"}]}`, root)),
+			}
+		}
+		raw, err := h.Call(t.Context(), "one", "attack", fmt.Appendf(nil, `{"kind":"list","target":%q}`, dir), nil, from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(raw), "done: ")
+	}
+	for _, c := range []struct {
+		who, root, dir string
+		want           bool
+	}{
+		{"ann", a, a, true},
+		{"ann", "", a, true}, // the session's are known
+		{"ann", "", b, false},
+		{"bob", b, b, true},
+		{"bob", "", a, false},
+		{"ann", b, b, true}, // they have changed
+		{"ann", "", a, false},
+		{"bob", outside, outside, false},
+		{"bob", link, outside, false},
+		{"bob", a + "/../../outside", outside, false},
+		{"bob", "/", a, true}, // all that is granted
+		{"bob", "/", outside, false},
+	} {
+		if got := reaches(c.who, c.root, c.dir); got != c.want {
+			t.Errorf("%s with %q reaches %s: %v", c.who, c.root, c.dir, got)
+		}
+	}
+	from := &Peer{Caller: &tool.Caller{Principal: "carol", Owner: "carol/", Session: "c", Can: tool.CanListRoots}}
+	_, err = h.Call(t.Context(), "one", "attack", fmt.Appendf(nil, `{"kind":"list","target":%q}`, a), nil, from)
+	if _, asked := errors.AsType[*InputRequired](err); !asked {
+		t.Errorf("a client whose folders are unknown: %v", err)
+	}
+	if got, err := h.call("one", "attack", fmt.Sprintf(`{"kind":"list","target":%q}`, a)); err != nil ||
+		strings.Contains(got, "done: ") {
+		t.Errorf("a client that announces nothing: %s, %v", got, err)
 	}
 }

@@ -272,6 +272,9 @@ func (r *Record) ungrantedMounts() (missing []string) {
 		path, write := grantedFolder(text)
 		if !slices.ContainsFunc(r.Grants.Folders, func(g string) bool {
 			folder, mayWrite := grantedFolder(g)
+			if _, ok := announcedGrant(g); ok {
+				return false // not all of it
+			}
 			return within(folder, path) && (mayWrite || !write)
 		}) {
 			missing = append(missing, text)

@@ -43,6 +43,7 @@ type instanceKey struct {
 	owner   string // a principal in a context
 	can     tool.Abilities
 	roots   string // the caller's answer to roots/list; "" if it is not known
+	folders string // as roots, if what the instance may use depends on them; see announcedGrant
 	session string // only with SessionInstances
 	login   string // the principal whose login is used; only with PrincipalLogin
 	// older says that the connection speaks an older revision although the server's newest is the modern one.
@@ -231,6 +232,7 @@ func (p *managedPackage) pickInstance(key instanceKey, from *Peer, impatient boo
 	if len(all) >= maxKeyInstances || busy && !impatient {
 		return nil, nil
 	}
+	p.retireOutdated(key, from)
 	if i := p.adoptInstance(key, from); i != nil {
 		return i, nil
 	}
@@ -305,6 +307,25 @@ func (p *managedPackage) adoptInstance(key instanceKey, from *Peer) *instance {
 		}
 	}
 	return nil
+}
+
+// retireOutdated stops the idle instances of a caller that have the folders which it announced before; p.mu is held.
+func (p *managedPackage) retireOutdated(key instanceKey, from *Peer) {
+	if key.folders == "" {
+		return
+	}
+	for old, all := range p.pool {
+		same := old
+		same.roots, same.folders = key.roots, key.folders
+		if same != key || old.folders == key.folders {
+			continue
+		}
+		for _, i := range slices.Clone(all) {
+			if i.usedBy == from.connection() {
+				p.retireInstance(i)
+			}
+		}
+	}
 }
 
 // removeInstance takes an instance out of the pool; p.mu is held.

@@ -90,6 +90,9 @@ type Record struct {
 	Cleared []string `json:"cleared,omitempty"`
 	// Outbound is the interface of this machine that its connections use; "" means that of the system.
 	Outbound string `json:"outbound,omitempty"`
+
+	// announced are the folders of the caller that an instance is started for, if its grants depend on them.
+	announced []string
 	// Previous is the program before the last update, which Rollback brings back; nil if there is none.
 	Previous *Previous `json:"previous,omitempty"`
 }

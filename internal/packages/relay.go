@@ -184,11 +184,19 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 	p.mu.Lock()
 	key, modern, asks := p.keyOf(from, newest), p.rec.Server.Protocol == modernRevision, p.asksRoots
 	shared := p.rec.Instances == SharedInstances
+	announced := p.rec.grantsAnnounced() && !shared && from.can()&tool.CanListRoots != 0
 	nobody := p.rec.Login == PrincipalLogin && key.login == ""
 	p.mu.Unlock()
 	if nobody {
 		return nil, tool.Refuse(tool.CodeUnavailable, "package %s uses the login of its caller, and this call has none",
 			p.id)
+	}
+	if announced {
+		roots, known := p.manager.rootsOf(from)
+		if !known {
+			return nil, askForRoots()
+		}
+		key.owner, key.folders = ownerOf(from.Caller), roots
 	}
 	if modern && !shared && !key.older {
 		return p.relayModern(ctx, key, r, from, repeat, state)
@@ -203,9 +211,7 @@ func (p *managedPackage) relayOnce(ctx context.Context, r client.Request, from *
 	roots, known := p.manager.rootsOf(from)
 	if asks && key.can&tool.CanListRoots != 0 {
 		if !known {
-			return nil, &InputRequired{
-				tool.Input{Questions: []tool.Question{rootsQuestion()}, State: relayState{}.encode()},
-			}
+			return nil, askForRoots()
 		}
 		key.roots = roots
 	}
@@ -431,4 +437,8 @@ func (c *openCall) hasAsked() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.steps) > 1
+}
+
+func askForRoots() error {
+	return &InputRequired{tool.Input{Questions: []tool.Question{rootsQuestion()}, State: relayState{}.encode()}}
 }

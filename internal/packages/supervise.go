@@ -207,6 +207,7 @@ func (i *instance) startInstance() chan struct{} {
 		if i.key.older {
 			rec.Server.Protocol = client.LatestLegacy
 		}
+		rec.announced = announcedIn(i.key.folders)
 		u, listed, err := p.launchServer(withLogin(ctx, i.key.login), &rec, i.connOptions(), i == p.shared)
 		if err == nil && i.key.older && u.conn.IsModern() {
 			u.stopProcess(stopGrace)

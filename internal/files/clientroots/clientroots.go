@@ -186,15 +186,15 @@ func announcedBy(c *tool.Call, inner, optional bool) (*announced, error) {
 	}
 	said := &announced{}
 	for _, one := range r.Roots[:min(len(r.Roots), maxAnnounced)] {
-		if path, ok := pathOf(one.URI); ok {
+		if path, ok := PathOf(one.URI); ok {
 			said.paths = append(said.paths, path)
 		}
 	}
 	return said, nil
 }
 
-// pathOf returns the path of a file URI of this machine.
-func pathOf(uri string) (string, bool) {
+// PathOf returns the path of a file URI of this machine.
+func PathOf(uri string) (string, bool) {
 	u, err := url.Parse(uri)
 	if err != nil || u.Scheme != "file" || u.Host != "" && u.Host != "localhost" || u.Path == "" {
 		return "", false
