@@ -163,15 +163,16 @@ func TestDebianPackage(t *testing.T) {
 	}
 }
 
-// Debian's packages are installed, started as a unit, upgraded and removed in a machine with systemd as process 1.
+// The packages of Debian and RPM are installed, started as a unit, upgraded and removed in a machine with systemd as process 1.
 func TestTheServiceRuns(t *testing.T) {
-	older := packageFile(t, released(t, oldRelease), ".deb")
-	newer := packageFile(t, released(t, newRelease), ".deb")
+	older, newer := released(t, oldRelease), released(t, newRelease)
 	needsRoot(t)
 	files := t.TempDir()
-	for version, file := range map[string]string{oldVersion: older, newVersion: newer} {
-		if err := os.Link(file, filepath.Join(files, version+".deb")); err != nil {
-			t.Fatal(err)
+	for version, dist := range map[string]string{oldVersion: older, newVersion: newer} {
+		for _, ending := range []string{".deb", ".rpm"} {
+			if err := os.Link(packageFile(t, dist, ending), filepath.Join(files, version+ending)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	const test = "TestTheServiceOfThePackages"

@@ -129,6 +129,15 @@ func (b *builder) contents(p product.Platform) (files.Contents, error) {
 			all = append(all, &one)
 		}
 	}
+	// rpm removes only the folders that a package names.
+	for _, dir := range []string{"/etc/gatehouse", "/usr/share/doc/gatehouse"} {
+		all = append(all, &files.Content{
+			Destination: dir,
+			Type:        files.TypeDir,
+			Packager:    "rpm",
+			FileInfo:    &files.ContentFileInfo{Owner: "root", Group: "root", Mode: 0o755, MTime: b.Time},
+		})
+	}
 	for from, to := range map[string]string{
 		"gatehouse.bash": "bash-completion/completions/gatehouse",
 		"_gatehouse":     "zsh/site-functions/_gatehouse",

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -87,21 +85,44 @@ func version(t *testing.T, token string) string {
 	return answer.Result.ServerInfo.Version
 }
 
-// Debian's package of the release before is installed and started as a unit of systemd, which starts it again
+// packager installs and removes packages of one format.
+type packager struct {
+	ending         string
+	needs          string // a program
+	install        []string
+	remove, forget []string // forget removes what the removal keeps, nil if nothing is kept
+}
+
+var packagers = []packager{
+	{ending: ".deb", needs: "dpkg", install: []string{"dpkg", "-i", "--force-confold", "--force-unsafe-io"},
+		remove: []string{"dpkg", "-r", "gatehouse"}, forget: []string{"dpkg", "-P", "gatehouse"}},
+	// Debian's rpm has a database of its own, which knows none of the packages that this one depends on.
+	{ending: ".rpm", needs: "rpm", install: []string{"rpm", "-U", "--nodeps", "--nosignature", "--force-debian"},
+		remove: []string{"rpm", "-e", "--force-debian", "gatehouse"}},
+}
+
+// A package of the release before is installed and started as a unit of systemd, which starts it again
 // after a crash. It is upgraded while it runs, keeps its users and settings, and is removed and purged.
 func TestTheServiceOfThePackages(t *testing.T) {
 	if os.Getenv(FilesVariable) == "" {
 		t.Skip("the tests in the folder release make the packages and run it")
 	}
 	Need(t)
-	packages, err := filepath.Glob("/test/files/*.deb")
-	if err != nil || len(packages) != 2 {
-		t.Fatalf("packages: %v %v", packages, err)
+	for _, p := range packagers {
+		t.Run(p.ending[1:], func(t *testing.T) {
+			if _, err := exec.LookPath(p.needs); err != nil {
+				t.Skip(err)
+			}
+			checkService(t, p)
+		})
 	}
+}
+
+func checkService(t *testing.T, p packager) {
 	versions := []string{os.Getenv("GATEHOUSE_TEST_OLD"), os.Getenv("GATEHOUSE_TEST_NEW")}
 	install := func(i int) {
 		t.Helper()
-		command(t, "dpkg", "-i", "--force-confold", "--force-unsafe-io", fmt.Sprintf("/test/files/%s.deb", versions[i]))
+		command(t, p.install[0], append(p.install[1:], "/test/files/"+versions[i]+p.ending)...)
 	}
 	install(0)
 	if got := service(t, "ActiveState"); got != "inactive" {
@@ -138,7 +159,7 @@ func TestTheServiceOfThePackages(t *testing.T) {
 		t.Errorf("after the upgrade it answers %q, want %s", got, versions[1])
 	}
 	pid = service(t, "MainPID")
-	command(t, "dpkg", "-r", "gatehouse")
+	command(t, p.remove[0], p.remove[1:]...)
 	if _, err := os.Stat("/proc/" + pid); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("process %s runs after the package was removed: %v", pid, err)
 	}
@@ -148,7 +169,15 @@ func TestTheServiceOfThePackages(t *testing.T) {
 	if _, err := os.Stat(serviceFolder + "/state"); err != nil {
 		t.Errorf("removing the package removed its data: %v", err)
 	}
-	command(t, "dpkg", "-P", "gatehouse")
+	if p.forget != nil {
+		command(t, p.forget[0], p.forget[1:]...)
+		nothingIsLeft(t)
+		return
+	}
+	for _, kept := range []string{serviceFolder, "/var/cache/gatehouse"} {
+		command(t, "rm", "-rf", kept)
+	}
+	command(t, "userdel", "gatehouse")
 	nothingIsLeft(t)
 }
 
@@ -205,14 +234,14 @@ func dropIn(t *testing.T) {
 	command(t, "systemctl", "restart", "gatehouse.service")
 }
 
-// nothingIsLeft checks that the purged package has left no file, user or process.
+// nothingIsLeft checks that the removed package has left no file, user or process.
 func nothingIsLeft(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{serviceFolder, "/etc/gatehouse", "/var/cache/gatehouse", "/run/gatehouse", "/usr/bin/gatehouse",
 		"/usr/sbin/gatehouse-service", "/usr/lib/systemd/system/gatehouse.service", "/usr/share/doc/gatehouse",
 		"/etc/systemd/system/multi-user.target.wants/gatehouse.service"} {
 		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s is left after the package was purged: %v", name, err)
+			t.Errorf("%s is left after the package was removed: %v", name, err)
 		}
 	}
 	if users, err := os.ReadFile("/etc/passwd"); err != nil || bytes.Contains(users, []byte("\ngatehouse:")) {
