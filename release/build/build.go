@@ -119,7 +119,7 @@ func Programs(r *product.Release) error {
 		r.Commit,
 	)
 	for _, p := range r.Platforms {
-		if err := compile(r.Source, flags, r.Program(product.Name, p), p, "./cmd/gatehouse"); err != nil {
+		if err := Compile(r.Source, flags, r.Program(product.Name, p), p, "./cmd/gatehouse"); err != nil {
 			return err
 		}
 		if p.OS != "linux" || !r.Helpers {
@@ -144,7 +144,7 @@ func helper(r *product.Release, h product.Helper, p product.Platform) error {
 		}
 		flags += " -X " + h.Version + "/runsc/version.version=" + version
 	}
-	return compile(dir, flags, r.Program(h.Name, p), p, ".")
+	return Compile(dir, flags, r.Program(h.Name, p), p, ".")
 }
 
 // Packages whose functions are not inlined, because nothing that is called often runs in them: the program is 2 MB smaller.
@@ -161,7 +161,8 @@ var notInlined = []string{
 	"gatehouse/internal/modules/system/...", "gatehouse/internal/packages/...",
 }
 
-func compile(dir, flags, to string, p product.Platform, what string) error {
+// Compile compiles the package what of the module in dir as a release does, with these flags for the linker.
+func Compile(dir, flags, to string, p product.Platform, what string) error {
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", flags}
 	for _, pattern := range notInlined {
 		args = append(args, "-gcflags="+pattern+"=-l")
