@@ -76,8 +76,10 @@ func TestTunnels(t *testing.T) {
 	})
 
 	command(t, "systemctl", "stop", "NetworkManager")
-	command(t, "systemctl", "start", "systemd-resolved")
-	t.Cleanup(func() { exec.Command("systemctl", "stop", "systemd-resolved").Run() })
+	command(t, "systemctl", "start", "systemd-resolved", "systemd-networkd")
+	t.Cleanup(func() {
+		exec.Command("systemctl", "stop", "systemd-resolved", "systemd-networkd.socket", "systemd-networkd").Run()
+	})
 	kept := &memorySecrets{}
 	s := open(t, Config{Secrets: kept})
 	s.takeBack = time.Hour
@@ -114,9 +116,12 @@ func TestTunnels(t *testing.T) {
 	}
 	gone(t, added.Tunnel.ID)
 
-	s.takeBack, kind = 2*time.Second, wireguard.InboundOutbound
+	s.takeBack, kind = 20*time.Second, wireguard.InboundOutbound
 	add(true)
 	reaches(t, "http://203.0.113.80:8080", "10.9.0.1")
+	nameServers(t, s, true)
+	// systemd-resolved keeps them in /run while its unit is started again.
+	command(t, "systemctl", "restart", "systemd-resolved")
 	nameServers(t, s, true)
 	if err := fromFar(); err != nil {
 		t.Errorf("the other end does not connect through a tunnel of the type %s: %v", kind, err)
