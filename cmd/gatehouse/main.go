@@ -18,6 +18,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	tuneMemory(os.Getenv)
 	defer time.AfterFunc(startTakes, unmapProgram).Stop()
+	defer time.AfterFunc(slowStartTakes, unmapProgram).Stop()
 	ctx := untilSignalled(context.Background())
 	return cli.Run(ctx, os.Args[1:], cli.Environment{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})
 }

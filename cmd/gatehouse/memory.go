@@ -23,6 +23,8 @@ const (
 
 	// startTakes is after how long a process that still runs is a host that has started.
 	startTakes = 3 * time.Second
+	// slowStartTakes is the same on a machine that is slow or busy: what it started after startTakes is in memory again.
+	slowStartTakes = 10 * startTakes
 )
 
 // tuneMemory sets how the garbage collector works, unless the person has: a
