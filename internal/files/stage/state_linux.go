@@ -12,12 +12,23 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // owned is the prefix of the attributes that the overlay itself sets in an upper folder.
 const owned = "user.overlay."
+
+// fileClock returns the time by the clock with which the kernel dates files, which is up to a tick behind time.Now. A
+// change that begins after it returned is dated at it or later.
+func fileClock() time.Time {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now); err != nil {
+		return time.Now().Add(-10 * time.Millisecond) // the longest tick
+	}
+	return time.Unix(now.Unix())
+}
 
 // stateOf returns the state of a name. It reads small files, to compare their content.
 func stateOf(root *os.Root, name string) (State, error) {

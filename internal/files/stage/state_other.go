@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"time"
 )
 
+func fileClock() time.Time                    { return time.Now() }
 func stateOf(*os.Root, string) (State, error) { return State{}, errors.ErrUnsupported }
 func dress(*os.File, State) error             { return errors.ErrUnsupported }
 func makePipe(*os.Root, string, uint32) error { return errors.ErrUnsupported }

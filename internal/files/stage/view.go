@@ -33,7 +33,7 @@ type live struct {
 type View struct {
 	m     *Manager
 	live  *live
-	began time.Time
+	began time.Time // by the clock that dates files
 }
 
 // idleWait is how long a view without calls is held.
@@ -95,7 +95,7 @@ func (m *Manager) Enter(id string, folders []string) (*View, error) {
 			return nil, fmt.Errorf("task %s is being accepted: %w", id, err)
 		}
 	}
-	v := &View{m: m, live: l, began: time.Now()}
+	v := &View{m: m, live: l, began: fileClock()}
 	l.calls[v] = true
 	return v, nil
 }
@@ -333,11 +333,11 @@ func (v *View) Leave(wrote bool) error {
 		}
 	}
 	delete(l.calls, v)
-	now := time.Now()
+	now, noted := time.Now(), fileClock()
 	var err error
 	if wrote || l.loose {
 		if err = l.task.note(since); err == nil {
-			l.noted = now
+			l.noted = noted
 		}
 		l.task.Used, l.task.Expires = now, now.Add(v.m.opts.Expire)
 		if fresh, lerr := v.m.load(l.task.ID); lerr == nil && fresh.State == Open {
