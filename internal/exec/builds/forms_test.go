@@ -29,6 +29,7 @@ func TestForms(t *testing.T) {
 			"/home/runner/app/src/main/java/com/x/App.java:22"},
 		{"gradle test", "AppTest > adds() FAILED\n    org.opentest4j.AssertionFailedError: expected: <3> but was: " +
 			"<2> at AppTest.java:15", "AppTest.java:15"},
+		{"gradle 4", ":app:compileJava/home/ann/app/src/A.java:7: error: incompatible types", "/home/ann/app/src/A.java:7"},
 		{"gradle script", "* Where:\nBuild file '/home/ann/app/build.gradle' line: 12",
 			"/home/ann/app/build.gradle:12"},
 		{"gradle kotlin script", "e: file:///home/ann/app/build.gradle.kts:9:5: Unresolved reference: foo",

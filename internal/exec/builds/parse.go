@@ -59,8 +59,9 @@ type parser struct {
 const pathPart = `((?:[A-Za-z]:)?[^\s:()'"<>|*?\[\]]+)`
 
 var (
+	// The names of tasks are those that Gradle 4 writes in front of the first error of a compiler, without a line break.
 	gnu = lazy(
-		`^(?:vet: |\[ERROR\] |ERROR: |error: |#\d+ [\d.]+ )?\s*((?:[A-Za-z]:)?[^\s:()'"<>|]*[^\s:()'"<>|/.\d][^\s:()'"<>|]*):(\d+)(?::(\d+))?(?:-\d+(?::\d+)?)?:\s*(.*)$`,
+		`^(?:vet: |\[ERROR\] |ERROR: |error: |#\d+ [\d.]+ |(?::[A-Za-z][\w-]*)+)?\s*((?:[A-Za-z]:)?[^\s:()'"<>|]*[^\s:()'"<>|/.\d][^\s:()'"<>|]*):(\d+)(?::(\d+))?(?:-\d+(?::\d+)?)?:\s*(.*)$`,
 	)
 	tscPlain  = lazy(`^\s*` + `([^\s()][^()]*)\((\d+),(\d+)\):\s+(error|warning)\s+(.*)$`)
 	tscPretty = lazy(`^\s*` + pathPart + `:(\d+):(\d+) - (error|warning)\s+(.*)$`)

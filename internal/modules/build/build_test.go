@@ -2,8 +2,11 @@ package build_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -136,6 +139,42 @@ func TestAFailedBuild(t *testing.T) {
 	again.owner = "bob/lab"
 	if bad := again.call("build_status", `{"id":"`+got.ID+`"}`, nil); !strings.HasPrefix(bad, "not_found") {
 		t.Errorf("another owner: %s", bad)
+	}
+}
+
+// The real Gradle is recognised and run, and both errors of its compiler are found, the first of which has the name of the
+// task before it.
+func TestARealGradle(t *testing.T) {
+	if _, err := exec.LookPath("gradle"); err != nil {
+		t.Skip("gradle is not installed")
+	}
+	t.Setenv("GRADLE_USER_HOME", t.TempDir())
+	b := newBench(t, filepath.Join(t.TempDir(), "builds.db"), map[string]string{
+		"build.gradle":         "apply plugin: 'java'\n",
+		"settings.gradle":      "rootProject.name = 'p'\n",
+		"gradle.properties":    "org.gradle.daemon=false\n",
+		"src/main/java/A.java": "class A {\n\tint x = \"no\";\n}\n",
+		"src/main/java/B.java": "class B {\n\n\tint y = missing;\n}\n",
+	})
+	var got built
+	if bad := b.call("build_run", `{"wait":45}`, &got); bad != "" {
+		t.Fatal(bad)
+	}
+	for end := time.Now().Add(5 * time.Minute); got.Status == "running" && time.Now().Before(end); time.Sleep(time.Second) {
+		if bad := b.call("build_status", `{"id":"`+got.ID+`"}`, &got); bad != "" {
+			t.Fatal(bad)
+		}
+	}
+	var places []string
+	for _, p := range got.Problems {
+		places = append(places, fmt.Sprintf("%s:%d %s", p.File, p.Line, p.Excerpt))
+	}
+	slices.Sort(places)
+	want := "src/main/java/A.java:2 int x = \"no\";\nsrc/main/java/B.java:3 int y = missing;"
+	if got.Status != "failed" || got.Tool != "gradle" || strings.Join(places, "\n") != want {
+		var log struct{ Text string }
+		b.call("build_logs", `{"id":"`+got.ID+`"}`, &log)
+		t.Errorf("got %+v\n%s", got, log.Text)
 	}
 }
 
