@@ -359,9 +359,10 @@ func TestRequestsAreMadeAsTheDocumentSays(t *testing.T) {
 
 // A document that is no document, is hostile, or refers to others, is refused.
 func TestHostileDocuments(t *testing.T) {
-	aliases := "openapi: 3.0.0\nx-0: &0 [a, a, a, a, a, a, a, a]\n"
+	var aliases strings.Builder
+	aliases.WriteString("openapi: 3.0.0\nx-0: &0 [a, a, a, a, a, a, a, a]\n")
 	for i := range 20 {
-		aliases += fmt.Sprintf("x-%d: &%d [%s]\n", i+1, i+1, strings.Join(slices.Repeat([]string{fmt.Sprint("*", i)}, 8), ", "))
+		aliases.WriteString(fmt.Sprintf("x-%d: &%d [%s]\n", i+1, i+1, strings.Join(slices.Repeat([]string{fmt.Sprint("*", i)}, 8), ", ")))
 	}
 	indented := "openapi: 3.0.0\n"
 	for i := range 2000 {
@@ -385,7 +386,7 @@ func TestHostileDocuments(t *testing.T) {
 		"long":                  strings.Repeat(" ", MaxDocument+1),
 		"a path that is itself": strings.Replace(op(`{}`), `"/a":{`, `"/a":{"$ref":"#/paths/~1a",`, 1),
 		"a parameter elsewhere": strings.Replace(op(`{}`), `"/a":{`, `"/a":{"parameters":[{"$ref":"#/nothing/0"}],`, 1),
-		"many aliases":          aliases,
+		"many aliases":          aliases.String(),
 		"brackets":              "openapi: 3.0.0\npaths: " + strings.Repeat("[", 1<<20),
 		"indentation":           indented,
 		"an alias of itself":    "openapi: 3.0.0\npaths: &a {/a: *a}",
